@@ -1,0 +1,15 @@
+#pragma once
+#include <sstream>
+#include <string>
+
+namespace cleave {
+
+/// One string from any streamable parts, in order: str("tp=", 4) is "tp=4".
+template <class... Parts>
+std::string str(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return std::move(out).str();
+}
+
+}  // namespace cleave

@@ -1,0 +1,81 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cleave/base/dtype.h"
+#include "cleave/base/error.h"
+
+namespace cleave {
+
+enum class ReduceOp : uint8_t { kSum = 1, kMax };
+
+/// What every rank of the group must say alike about one collective. Peers compare it before they
+/// touch data; a difference is Error(kDesync) on all ranks.
+struct Call {
+  std::string_view site;           ///< who calls, e.g. "model.layers.3.mlp.down_proj output"
+  std::span<const int64_t> shape;  ///< logical (whole) shape, the same on every rank; may be empty
+};
+
+/// One rank's handle on a group of ranks, over raw contiguous memory.
+///
+/// Collectives are called by all members in the same order. Sums add in rank order (fp32
+/// accumulation for bf16 and fp16), so results are the same bits on every rank and in every run.
+/// `in` may equal `out`, never overlap otherwise. Counts are elements. A group of one copies.
+///
+/// Throws Error(kDesync) on a mismatch, Error(kTimeout) naming who is missing, Error(kPeer) with
+/// the root cause when another rank has failed.
+class Group {
+ public:
+  virtual ~Group() = default;
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  [[nodiscard]] const std::string& name() const { return name_; }  ///< axis name, e.g. "tp"
+  [[nodiscard]] int rank() const { return rank_; }                 ///< 0 <= rank < size
+  [[nodiscard]] int size() const { return static_cast<int>(ranks_.size()); }
+  [[nodiscard]] const std::vector<int>& ranks() const {
+    return ranks_;
+  }  ///< world ranks, ascending
+
+  virtual void barrier(const Call& call) = 0;
+
+  /// out[i] = sum or max over ranks of in[i], i < count.
+  virtual void all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op,
+                          const Call& call) = 0;
+
+  /// Joins blocks side by side: rank r gives [rows, widths[r]], every rank gets [rows,
+  /// sum(widths)].
+  virtual void all_gather(const void* in, void* out, int64_t rows, std::span<const int64_t> widths,
+                          DType dtype, const Call& call) = 0;
+
+  /// The reverse with a sum: every rank gives [rows, sum(widths)], rank r gets [rows, widths[r]].
+  virtual void reduce_scatter(const void* in, void* out, int64_t rows,
+                              std::span<const int64_t> widths, DType dtype, const Call& call) = 0;
+
+  /// `data` of `root` goes to all.
+  virtual void broadcast(void* data, int64_t count, DType dtype, int root, const Call& call) = 0;
+
+  /// send_counts[r] elements to rank r, recv_counts[r] from rank r, both packed in rank order.
+  virtual void all_to_all(const void* in, std::span<const int64_t> send_counts, void* out,
+                          std::span<const int64_t> recv_counts, DType dtype, const Call& call) = 0;
+
+  /// One message between two ranks; both sides must agree on count and dtype. Returns when the
+  /// buffer may be reused.
+  virtual void send(const void* data, int64_t count, DType dtype, int to, const Call& call) = 0;
+  virtual void recv(void* data, int64_t count, DType dtype, int from, const Call& call) = 0;
+
+ protected:
+  Group(std::string name, int rank, std::vector<int> ranks)
+      : name_(std::move(name)), rank_(rank), ranks_(std::move(ranks)) {}
+
+ private:
+  std::string name_;
+  int rank_;
+  std::vector<int> ranks_;
+};
+
+}  // namespace cleave

@@ -1,0 +1,58 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace cleave {
+
+/// Everything `cleave generate` can be told. Free of libtorch.
+struct GenerateOptions {
+  std::string model;                             ///< folder of a model or of a run
+  std::vector<std::string> prompts;              ///< texts
+  std::vector<std::vector<int64_t>> prompt_ids;  ///< rows of ids, instead of texts
+  int64_t max_new_tokens = 64;
+  int64_t num_beams = 1;
+  int64_t num_return_sequences = 1;
+  double length_penalty = 1.0;
+  std::string early_stopping = "false";  ///< false | true | never, as transformers
+  int64_t no_repeat_ngram_size = 0;
+  double repetition_penalty = 1.0;
+  bool do_sample = false;
+  double temperature = 1.0;
+  int64_t top_k = 50;  ///< 0 = off
+  double top_p = 1.0;
+  uint64_t seed = 0;
+  std::optional<int64_t> eos_id;  ///< the model's
+  std::vector<std::string> stop;  ///< texts that end a sequence
+  int tp = 0;                     ///< 0 = 1, or the whole world under a launcher
+  std::string dtype;              ///< empty = the file's
+  std::string device = "cpu";
+  bool json = false;
+  bool stream = true;
+  std::string gemm = "auto";
+  int threads_per_rank = 0;
+  double timeout_s = 60;
+};
+
+/// Everything `cleave eval` can be told.
+struct EvalOptions {
+  std::string model;
+  std::vector<std::string> data;
+  std::string tokenizer;
+  int tp = 0;
+  int64_t seq_len = 256;
+  int64_t batch_size = 8;
+  std::string dtype;
+  std::string device = "cpu";
+  std::string gemm = "auto";
+  int threads_per_rank = 0;
+  double timeout_s = 60;
+  bool json = false;
+};
+
+}  // namespace cleave
+
+/// Found in libcleave by these names. Both print to stdout and throw Error.
+extern "C" void cleave_generate(const cleave::GenerateOptions& options);
+extern "C" void cleave_eval(const cleave::EvalOptions& options);

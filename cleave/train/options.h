@@ -1,0 +1,60 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace cleave {
+
+/// Everything `cleave train` can be told; the defaults are the program's. Free of libtorch, so the
+/// front end can fill it in without loading the library.
+struct TrainOptions {
+  std::string model = "llama-tiny";  ///< preset name or model folder
+  std::vector<std::string> data;     ///< text, JSONL with `text`, or JSONL rows of ids
+  std::string task;                  ///< lm | mlm | classify; empty = the model's
+  std::string tokenizer;             ///< "bytes" or a folder; empty = the model's, else bytes
+  std::string out;                   ///< run folder
+
+  int tp = 0;  ///< tensor-parallel ranks; 0 = 1, or the whole world under a launcher
+  int dp = 1;  ///< data-parallel ranks
+
+  std::optional<int64_t> steps;  ///< 1000 when neither steps nor epochs is given
+  std::optional<int64_t> epochs;
+  int64_t batch_size = 8;        ///< global, in sequences
+  int64_t micro_batch_size = 0;  ///< per data-parallel rank; 0 = all of its share at once
+  int64_t seq_len = 256;         ///< tokens
+
+  double lr = 3e-4;
+  std::string schedule = "cosine";  ///< cosine | linear | constant
+  std::optional<int64_t> warmup;    ///< steps; default 10 % of all
+  std::string optimizer = "adamw";  ///< adamw | adam | sgd
+  double beta1 = 0.9, beta2 = 0.95;
+  double adam_eps = 1e-8;
+  double weight_decay = 0.1;
+  std::string decay_on = "matrices";  ///< matrices | all
+  double clip = 1.0;                  ///< global gradient norm; 0 = off
+  std::string dtype = "fp32";         ///< fp32 | bf16 | fp64
+  uint64_t seed = 0;
+
+  int64_t save_every = 0;  ///< steps; 0 = at the end only
+  int64_t keep_last = 0;   ///< checkpoints to keep; 0 = all
+  bool resume = false;
+
+  std::vector<std::string> eval_data;
+  int64_t eval_every = 0;  ///< steps; 0 = at the end only
+  bool shuffle = true;
+
+  std::string plan;            ///< JSON file; empty = the model's
+  std::string gemm = "auto";   ///< auto | mkl | onednn
+  int threads_per_rank = 0;    ///< 0 = cores / ranks
+  double timeout_s = 60;       ///< longest wait for another rank
+  std::string device = "cpu";  ///< cpu | cuda
+
+  std::string command;  ///< the command line as typed, for the report
+};
+
+}  // namespace cleave
+
+/// Trains as `options` say. The front end finds it in libcleave by this name.
+/// Throws Error; a stop by signal ends as Stopped does (train/train.h).
+extern "C" void cleave_train(const cleave::TrainOptions& options);

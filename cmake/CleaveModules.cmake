@@ -1,0 +1,47 @@
+# One rule for every module: sources are cleave/<module>/**.cc, its tests the *_test.cc beside them.
+
+set(CLEAVE_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor -Wold-style-cast
+    -Woverloaded-virtual -Wimplicit-fallthrough -Wformat=2)
+if(CLEAVE_WARNINGS_AS_ERRORS)
+  list(APPEND CLEAVE_WARNINGS -Werror)
+endif()
+
+# Initial weights and dropout masks are promised bit for bit between builds: no contraction of a*b+c, no fast maths.
+set(CLEAVE_ARITHMETIC -ffp-contract=off -fno-math-errno)
+
+function(cleave_compile_options target)
+  target_compile_options(${target} PRIVATE ${CLEAVE_WARNINGS} ${CLEAVE_ARITHMETIC})
+  if(CLEAVE_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${CLEAVE_SANITIZE} -fno-omit-frame-pointer)
+    target_link_options(${target} PRIVATE -fsanitize=${CLEAVE_SANITIZE})
+  endif()
+endfunction()
+
+# Adds the sources of the named modules to `target`; a folder that does not exist adds nothing.
+function(cleave_modules target)
+  foreach(module IN LISTS ARGN)
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cleave/${module}/*.cc)
+    list(FILTER sources EXCLUDE REGEX "_(test|bench)\\.cc$")
+    target_sources(${target} PRIVATE ${sources})
+  endforeach()
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+                                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  cleave_compile_options(${target})
+endfunction()
+
+# One test binary a module, from the *_test.cc beside its sources; each TEST is a ctest.
+function(cleave_module_test module library)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cleave/${module}/*_test.cc)
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(${module}_test ${sources})
+  target_link_libraries(${module}_test PRIVATE ${library} test_support GTest::gmock GTest::gtest_main)
+  cleave_compile_options(${module}_test)
+  set_target_properties(${module}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  if(library STREQUAL "cleave_torch")
+    target_precompile_headers(${module}_test REUSE_FROM torch_test_pch)
+  endif()
+  gtest_discover_tests(${module}_test TEST_PREFIX "${module}." DISCOVERY_TIMEOUT 60
+                       PROPERTIES TIMEOUT 120 LABELS "quick;${module}")
+endfunction()

@@ -1,0 +1,22 @@
+# libtorch without a CUDA toolkit: find_package(Torch) of a CUDA wheel demands one, a CPU build needs torch_cpu and c10.
+#
+# Looks in CLEAVE_LIBTORCH (cache or environment), a folder that holds include/ and lib/.
+set(CLEAVE_LIBTORCH "$ENV{CLEAVE_LIBTORCH}" CACHE PATH "Folder of libtorch: include/ and lib/")
+
+find_path(LibTorch_INCLUDE_DIR ATen/ATen.h HINTS ${CLEAVE_LIBTORCH}/include NO_DEFAULT_PATH)
+find_library(LibTorch_CPU_LIBRARY torch_cpu HINTS ${CLEAVE_LIBTORCH}/lib NO_DEFAULT_PATH)
+find_library(LibTorch_C10_LIBRARY c10 HINTS ${CLEAVE_LIBTORCH}/lib NO_DEFAULT_PATH)
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(LibTorch
+  REQUIRED_VARS LibTorch_INCLUDE_DIR LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY
+  REASON_FAILURE_MESSAGE "set CLEAVE_LIBTORCH to a libtorch folder, or use ./run build, which fetches one")
+
+if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
+  add_library(LibTorch::LibTorch INTERFACE IMPORTED)
+  set_target_properties(LibTorch::LibTorch PROPERTIES
+    INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_INCLUDE_DIR};${LibTorch_INCLUDE_DIR}/torch/csrc/api/include"
+    INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${LibTorch_INCLUDE_DIR};${LibTorch_INCLUDE_DIR}/torch/csrc/api/include"
+    INTERFACE_LINK_LIBRARIES "${LibTorch_CPU_LIBRARY};${LibTorch_C10_LIBRARY}")
+endif()
+mark_as_advanced(LibTorch_INCLUDE_DIR LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY)
