@@ -1,0 +1,139 @@
+# Sets a machine up for Cleave: system packages, and libtorch in a folder that clones share. Sourced by ./run.
+# shellcheck shell=bash disable=SC2034
+#
+# Nothing here touches the network once everything is in place.
+
+LIBTORCH_VERSION=2.13.0
+# libtorch_cpu.so needs two small CUDA libraries beside it even where no GPU is used.
+LIBTORCH_WHEELS=("torch==$LIBTORCH_VERSION" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
+
+BUILD_PACKAGES=(g++ cmake ninja-build ccache pkg-config unzip python3 python3-pip ca-certificates
+  nlohmann-json3-dev libcli11-dev libicu-dev libpcre2-dev libsentencepiece-dev libxxhash-dev libhwy-dev
+  libgtest-dev libgmock-dev libbenchmark-dev libgloo-dev)
+LINT_PACKAGES=(clang-format-14 clang-tidy-14 shellcheck git)
+FUZZ_PACKAGES=(clang-14)
+
+say() { printf '%s\n' "$*"; }
+fail() {
+  printf 'run: %s\n' "$*" >&2
+  exit 1
+}
+
+# Those of its arguments that are not installed, in one line.
+missing_packages() {
+  local installed package
+  installed=" $(dpkg-query -W -f='${Package}=${db:Status-Status} ' "$@" 2>/dev/null || true)"
+  for package in "$@"; do
+    case $installed in *" $package=installed "*) ;; *) printf '%s ' "$package" ;; esac
+  done
+}
+
+ensure_packages() {
+  if ! command -v dpkg >/dev/null || ! command -v apt-get >/dev/null; then
+    [ -n "${CLEAVE_SKIP_PACKAGES:-}" ] && return
+    fail "this system has no apt; Debian 12 and Ubuntu 24.04 are set up automatically. Install what these" \
+      "Debian packages hold, then run again with CLEAVE_SKIP_PACKAGES=1: $*"
+  fi
+  local missing sudo=()
+  missing=$(missing_packages "$@")
+  [ -z "$missing" ] && return
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || fail "needs these packages and is neither root nor has sudo; as root:" \
+      "apt-get install $missing"
+    sudo=(sudo)
+  fi
+  say "installing packages: $missing"
+  "${sudo[@]}" apt-get -qq update || fail "apt-get update failed; is the network reachable? needed packages: $missing"
+  # shellcheck disable=SC2086  # a list of words
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $missing >/dev/null ||
+    fail "apt-get could not install: $missing; Debian 12 and Ubuntu 24.04 have them all"
+}
+
+check_compiler() {
+  local compiler=${CXX:-g++} version
+  version=$("$compiler" -dumpversion 2>/dev/null) || fail "the compiler '$compiler' does not run; install g++ 12 or newer"
+  if "$compiler" --version | grep -qi clang; then
+    fail "CXX=$compiler is clang; the whole library is built with g++ 12 or newer (./run fuzz uses clang by itself)"
+  fi
+  [ "${version%%.*}" -ge 12 ] || fail "$compiler is version $version; Cleave needs g++ 12 or newer (C++20):" \
+    "install one, for example g++-12, and run CXX=g++-12 ./run"
+}
+
+# need_space FOLDER GIB PURPOSE: refuses before anything is written.
+need_space() {
+  local free_kib
+  free_kib=$(df -Pk "$1" | awk 'NR == 2 { print $4 }')
+  [ "$free_kib" -ge $(($2 * 1024 * 1024)) ] || fail "$1 has $((free_kib / 1024)) MiB free and $3 needs about $2 GiB" \
+    "(set-up and build together about 6 GiB); free some space${4:+, or $4}"
+}
+
+cache_folder() { say "${CLEAVE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/cleave}"; }
+
+# Sets CLEAVE_LIBTORCH: the user's own, else the shared folder, fetched once.
+ensure_libtorch() {
+  if [ -n "${CLEAVE_LIBTORCH:-}" ]; then
+    [ -e "$CLEAVE_LIBTORCH/lib/libtorch_cpu.so" ] ||
+      fail "CLEAVE_LIBTORCH=$CLEAVE_LIBTORCH holds no lib/libtorch_cpu.so; name a libtorch folder, or unset it"
+    return
+  fi
+  local cache
+  cache=$(cache_folder)
+  CLEAVE_LIBTORCH=$cache/libtorch-$LIBTORCH_VERSION/torch
+  export CLEAVE_LIBTORCH
+  [ -e "$CLEAVE_LIBTORCH/lib/libtorch_cpu.so" ] && return
+  mkdir -p "$cache"
+  fetch_libtorch "$cache"
+}
+
+# Fetches and unpacks under a name of its own, then renames: another clone sees all of it or nothing.
+fetch_libtorch() {
+  local cache=$1 lock partial
+  exec {lock}>"$cache/lock"
+  if ! flock -n "$lock"; then
+    say "another clone is fetching libtorch; waiting for it"
+    flock "$lock"
+  fi
+  if [ ! -e "$CLEAVE_LIBTORCH/lib/libtorch_cpu.so" ]; then
+    need_space "$cache" 3 "fetching libtorch" "set CLEAVE_CACHE to a folder on another disk"
+    # What an ended fetch left; the lock says that nobody is working on it.
+    rm -rf "$cache"/libtorch-*.partial
+    partial=$cache/libtorch-$LIBTORCH_VERSION.partial
+    mkdir -p "$partial/wheels"
+    say "fetching libtorch $LIBTORCH_VERSION (about 540 MB, once) into $cache"
+    fetch_wheels "$partial/wheels"
+    unpack_wheels "$partial"
+    rm -rf "$partial/wheels" "$cache/libtorch-$LIBTORCH_VERSION"
+    mv "$partial" "$cache/libtorch-$LIBTORCH_VERSION"
+  fi
+  exec {lock}>&-
+}
+
+# The C++ libraries are the same in every Python version's wheel: one version is named, so any Python will do.
+fetch_wheels() {
+  local folder=$1 python show=()
+  [ -t 1 ] || show=(--quiet)
+  # A python3 first in PATH may lack the pip that the system's own has.
+  for python in python3 /usr/bin/python3 ""; do
+    [ -z "$python" ] || ! "$python" -m pip --version >/dev/null 2>&1 || break
+  done
+  [ -n "$python" ] || fail "python3 has no pip; install python3-pip, or set CLEAVE_LIBTORCH to a libtorch" \
+    "$LIBTORCH_VERSION folder"
+  "$python" -m pip download "${show[@]}" --disable-pip-version-check --retries 2 --no-deps --only-binary=:all: \
+    --python-version 3.11 --implementation cp --dest "$folder" "${LIBTORCH_WHEELS[@]}" ||
+    fail "could not fetch ${LIBTORCH_WHEELS[*]}; is the network (or pip's index) reachable? Only the first run needs it." \
+      "Without one, set CLEAVE_LIBTORCH to a libtorch $LIBTORCH_VERSION folder"
+}
+
+unpack_wheels() {
+  local partial=$1 wheel skip=()
+  # Only a CUDA build can use these: 550 MB.
+  command -v nvcc >/dev/null || skip=(-x 'torch/lib/libtorch_cuda*' 'torch/lib/libtorch_python.so'
+    'torch/lib/libtorch_nvshmem.so')
+  say "unpacking libtorch"
+  for wheel in "$partial"/wheels/*.whl; do
+    case ${wheel##*/} in
+      torch-*) unzip -q "$wheel" 'torch/lib/*' 'torch/include/*' "${skip[@]}" -d "$partial" ;;
+      *) unzip -q "$wheel" 'nvidia/*' -d "$partial" ;;
+    esac || fail "could not unpack ${wheel##*/}; the disk may be full, or the download broken: run again"
+  done
+}
