@@ -1,0 +1,11 @@
+#pragma once
+#include <chrono>
+
+namespace cleave {
+
+/// Seconds on a clock that never goes back. Only differences mean something.
+inline double monotonic_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace cleave

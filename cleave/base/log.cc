@@ -1,0 +1,70 @@
+#include "cleave/base/log.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <mutex>
+#include <unistd.h>
+
+namespace cleave {
+namespace {
+
+constexpr std::string_view kClearLine = "\r\x1b[K";
+
+// Never destroyed: threads may log while the process ends.
+std::mutex& output_mutex() {
+  static auto* mutex = new std::mutex;
+  return *mutex;
+}
+
+std::string& live_line() {
+  static auto* line = new std::string;
+  return *line;
+}
+
+// One write for a whole line, so that lines of several processes do not mix either. A reader that
+// went away is the concern of whoever handles SIGPIPE; there is nobody left to tell here.
+void write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t done = ::write(fd, bytes.data(), bytes.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) return;
+    bytes.remove_prefix(static_cast<size_t>(done));
+  }
+}
+
+std::string as_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text + '\n';
+}
+
+}  // namespace
+
+namespace internal {
+
+void write_stdout_line(const std::string& text) {
+  const std::lock_guard lock(output_mutex());
+  const std::string& live = live_line();
+  write_all(STDOUT_FILENO,
+            live.empty() ? text + '\n' : std::string(kClearLine) + text + '\n' + live);
+}
+
+void write_stderr_line(const std::string& text) {
+  const std::lock_guard lock(output_mutex());
+  const std::string& live = live_line();
+  if (!live.empty()) write_all(STDOUT_FILENO, kClearLine);
+  write_all(STDERR_FILENO, as_line(text));
+  if (!live.empty()) write_all(STDOUT_FILENO, live);
+}
+
+}  // namespace internal
+
+void set_live_line(std::string_view text) {
+  const std::lock_guard lock(output_mutex());
+  std::string& live = live_line();
+  if (live.empty() && text.empty()) return;
+  live = text;
+  write_all(STDOUT_FILENO, std::string(kClearLine) + live);
+}
+
+}  // namespace cleave

@@ -1,0 +1,36 @@
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "cleave/base/str.h"
+
+namespace cleave {
+
+namespace internal {
+void write_stdout_line(const std::string& text);
+void write_stderr_line(const std::string& text);
+}  // namespace internal
+
+/// One line on stdout. Lines of several threads never mix, and a live bar stays below them.
+template <class... Parts>
+void log_info(const Parts&... parts) {
+  internal::write_stdout_line(str(parts...));
+}
+
+/// One line on stderr: "cleave: warning: ...".
+template <class... Parts>
+void log_warning(const Parts&... parts) {
+  internal::write_stderr_line(str("cleave: warning: ", parts...));
+}
+
+/// One line on stderr: "cleave: ...". Line breaks inside become spaces.
+template <class... Parts>
+void log_error(const Parts&... parts) {
+  internal::write_stderr_line(str("cleave: ", parts...));
+}
+
+/// Keeps `text` as the last line of the terminal on stdout, redrawn under whatever is logged; empty
+/// takes it away. For a terminal only.
+void set_live_line(std::string_view text);
+
+}  // namespace cleave

@@ -1,0 +1,135 @@
+#include "cleave/base/progress.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <iomanip>
+#include <sstream>
+#include <string_view>
+#include <sys/ioctl.h>
+#include <unistd.h>
+#include <utility>
+
+#include "cleave/base/error.h"
+#include "cleave/base/log.h"
+
+namespace cleave {
+namespace {
+
+constexpr int kMaxBar = 30;  // columns inside the brackets
+constexpr int kMinBar = 5;
+
+std::string fixed(double value, int digits) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(digits) << value;
+  return std::move(out).str();
+}
+
+std::string two_digits(int64_t value) {
+  return str(value < 10 ? "0" : "", value);
+}
+
+bool is_live_terminal() {
+  const char* term = getenv("TERM");
+  return isatty(STDOUT_FILENO) == 1 && term != nullptr && std::string_view(term) != "dumb";
+}
+
+int terminal_width() {
+  winsize size{};
+  const bool is_known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return is_known ? size.ws_col : 80;
+}
+
+}  // namespace
+
+std::string duration_text(double seconds) {
+  const double shown = std::clamp(seconds, 0.0, 1e12);
+  if (shown < 9.95) return fixed(shown, 1) + "s";
+  const int64_t whole = std::llround(shown);
+  if (whole < 60) return str(whole, "s");
+  if (whole < 3600) return str(whole / 60, "m ", two_digits(whole % 60), "s");
+  return str(whole / 3600, "h ", two_digits(whole % 3600 / 60), "m");
+}
+
+std::string count_text(double count) {
+  constexpr std::array<std::string_view, 4> kSuffixes{"", "k", "M", "G"};
+  size_t suffix = 0;
+  while (count >= 999.5 && suffix + 1 < kSuffixes.size()) {
+    count /= 1000;
+    ++suffix;
+  }
+  const int digits = suffix == 0 || count >= 99.95 ? 0 : count >= 9.995 ? 1 : 2;
+  return fixed(count, digits) + std::string(kSuffixes[suffix]);
+}
+
+Progress::Progress(ProgressOptions options)
+    : options_(std::move(options)),
+      is_terminal_(is_live_terminal()),
+      start_s_(options_.clock()),
+      last_shown_s_(is_terminal_ ? start_s_ - options_.draw_every_s : start_s_),
+      done_(options_.done) {
+  if (options_.total <= 0) CLEAVE_BUG("progress over ", options_.total, " ", options_.unit, "s");
+}
+
+Progress::~Progress() {
+  if (is_terminal_) set_live_line("");
+}
+
+void Progress::update(int64_t done, const ProgressReading& reading) {
+  done_ = done;
+  reading_ = reading;
+  const double now = options_.clock();
+  const double every = is_terminal_ ? options_.draw_every_s : options_.line_every_s;
+  if (is_finished_ || now - last_shown_s_ < every) return;
+  last_shown_s_ = now;
+  if (is_terminal_) {
+    set_live_line(live_line(terminal_width(), now));
+  } else if (done_ < options_.total) {  // finish() has the last word
+    log_info(count(), figures(), time_left(now));
+  }
+}
+
+void Progress::finish() {
+  if (std::exchange(is_finished_, true)) return;
+  if (is_terminal_) set_live_line("");
+  log_info(count(), figures(), "  took ", duration_text(options_.clock() - start_s_));
+}
+
+std::string Progress::count() const {
+  return str(options_.unit, ' ', done_, '/', options_.total);
+}
+
+std::string Progress::figures() const {
+  std::string text;
+  if (!std::isnan(reading_.loss)) text += "  loss " + fixed(reading_.loss, 4);
+  if (!std::isnan(reading_.tokens_per_s)) {
+    text += "  " + count_text(reading_.tokens_per_s) + " tokens/s";
+  }
+  return text;
+}
+
+std::string Progress::time_left(double now) const {
+  const int64_t here = done_ - options_.done;
+  if (here <= 0) return "";
+  const double left = static_cast<double>(options_.total - done_) * (now - start_s_);
+  return "  " + duration_text(left / static_cast<double>(here)) + " left";
+}
+
+// A terminal that is written in its last column may wrap: one column stays free.
+std::string Progress::live_line(int width, double now) const {
+  const double share =
+      std::clamp(static_cast<double>(done_) / static_cast<double>(options_.total), 0.0, 1.0);
+  const std::string tail = str(' ', std::floor(share * 100), '%', figures(), time_left(now));
+  const std::string head = count();
+  const int room = width - 1 - static_cast<int>(head.size() + tail.size()) - 3;  // " [" and "]"
+  std::string bar;
+  if (room >= kMinBar) {
+    const int columns = std::min(room, kMaxBar);
+    const auto full = static_cast<size_t>(std::floor(share * columns));
+    const auto empty = static_cast<size_t>(columns) - full;
+    bar = " [" + std::string(full, '#') + std::string(empty, '.') + "]";
+  }
+  return (head + bar + tail).substr(0, static_cast<size_t>(std::max(width - 1, 0)));
+}
+
+}  // namespace cleave

@@ -1,0 +1,167 @@
+#include "cleave/base/progress.h"
+
+#include <array>
+#include <cstdlib>
+#include <fcntl.h>
+#include <poll.h>
+#include <pty.h>
+#include <string>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "cleave/base/log.h"
+
+namespace cleave {
+namespace {
+
+// What `body` writes to stdout, which is a pipe, or a terminal of `columns` columns.
+class Captured {
+ public:
+  explicit Captured(int columns = 0) {
+    int end = -1;
+    if (columns > 0) {
+      winsize size{24, static_cast<unsigned short>(columns), 0, 0};
+      EXPECT_EQ(openpty(&reader_, &end, nullptr, nullptr, &size), 0);
+    } else {
+      std::array<int, 2> ends{};
+      EXPECT_EQ(pipe(ends.data()), 0);
+      reader_ = ends[0];
+      end = ends[1];
+    }
+    saved_ = dup(STDOUT_FILENO);
+    dup2(end, STDOUT_FILENO);
+    close(end);
+  }
+
+  // Once: gives stdout back and returns what came.
+  std::string take() {
+    std::string text;
+    pollfd ready{reader_, POLLIN, 0};
+    while (poll(&ready, 1, 0) > 0 && (ready.revents & POLLIN) != 0) {
+      std::array<char, 4096> buffer{};
+      const ssize_t length = read(reader_, buffer.data(), buffer.size());
+      if (length <= 0) break;
+      text.append(buffer.data(), static_cast<size_t>(length));
+    }
+    dup2(saved_, STDOUT_FILENO);
+    close(saved_);
+    close(reader_);
+    return text;
+  }
+
+ private:
+  int reader_ = -1;
+  int saved_ = -1;
+};
+
+// The text after the last redraw.
+std::string last_drawn(const std::string& text) {
+  const size_t at = text.rfind("\x1b[K");
+  return at == std::string::npos ? text : text.substr(at + 3);
+}
+
+size_t times(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST(DurationText, EachRange_TwoUnitsAtMost) {
+  EXPECT_EQ(duration_text(0), "0.0s");
+  EXPECT_EQ(duration_text(9.94), "9.9s");
+  EXPECT_EQ(duration_text(9.96), "10s");
+  EXPECT_EQ(duration_text(59.4), "59s");
+  EXPECT_EQ(duration_text(59.6), "1m 00s");
+  EXPECT_EQ(duration_text(65), "1m 05s");
+  EXPECT_EQ(duration_text(2 * 3600 + 3 * 60 + 4), "2h 03m");
+  EXPECT_EQ(duration_text(-1), "0.0s");
+}
+
+TEST(CountText, EachRange_ThreeDigits) {
+  EXPECT_EQ(count_text(512), "512");
+  EXPECT_EQ(count_text(999.4), "999");
+  EXPECT_EQ(count_text(999.6), "1.00k");
+  EXPECT_EQ(count_text(12345), "12.3k");
+  EXPECT_EQ(count_text(4.56e6), "4.56M");
+  EXPECT_EQ(count_text(7e12), "7000G");
+}
+
+TEST(Progress, OnAPipe_OneLineEveryTenSecondsAndOneAtTheEnd) {
+  Captured out;
+  double now = 100;
+  Progress progress({.total = 40, .clock = [&] { return now; }});
+  for (int step = 1; step <= 40; ++step) {
+    now += 0.5;
+    progress.update(step, {.loss = 2.5, .tokens_per_s = 12345});
+  }
+  progress.finish();
+  progress.finish();
+  EXPECT_EQ(out.take(),
+            "step 20/40  loss 2.5000  12.3k tokens/s  10s left\n"
+            "step 40/40  loss 2.5000  12.3k tokens/s  took 20s\n");
+}
+
+TEST(Progress, Resumed_TimeLeftCountsOnlyTheStepsOfThisRun) {
+  Captured out;
+  double now = 0;
+  Progress progress({.total = 100, .done = 90, .clock = [&] { return now; }});
+  now = 30;
+  progress.update(95);
+  EXPECT_EQ(out.take(), "step 95/100  30s left\n");
+}
+
+TEST(Progress, OnATerminal_RedrawsTenTimesASecondAndLeavesOnePlainLine) {
+  setenv("TERM", "xterm", 1);
+  Captured out(100);
+  double now = 0;
+  {
+    Progress progress({.total = 1000, .clock = [&] { return now; }});
+    for (int step = 1; step <= 1000; ++step) {
+      now += 0.001;
+      progress.update(step, {.loss = 1});
+    }
+    progress.finish();
+  }
+  const std::string text = out.take();
+  // Ten drawings in this one second, and one that clears.
+  EXPECT_LE(times(text, "\x1b[K"), 12U);
+  EXPECT_GE(times(text, "\x1b[K"), 9U);
+  EXPECT_EQ(last_drawn(text), "step 1000/1000  loss 1.0000  took 1.0s\r\n");
+}
+
+TEST(Progress, NarrowTerminal_LineIsCutBeforeTheLastColumn) {
+  setenv("TERM", "xterm", 1);
+  for (const int columns : {200, 80, 60, 40, 20, 5}) {
+    Captured out(columns);
+    double now = 0;
+    Progress progress({.total = 1000, .clock = [&] { return now; }});
+    now = 1;
+    progress.update(500, {.loss = 1.25, .tokens_per_s = 1e6});
+    const std::string line = last_drawn(out.take());
+    EXPECT_LT(line.size(), static_cast<size_t>(columns)) << line;
+    EXPECT_EQ(line.find("[###############...............] 50%  loss 1.2500") != std::string::npos,
+              columns == 200)
+        << line;
+  }
+}
+
+TEST(Log, WhileALineIsLive_InfoGoesAboveIt) {
+  Captured out;
+  set_live_line("bar");
+  log_info("hello ", 7);
+  set_live_line("");
+  log_info("after");
+  EXPECT_EQ(out.take(), "\r\x1b[Kbar\r\x1b[Khello 7\nbar\r\x1b[Kafter\n");
+}
+
+TEST(Log, Errors_AreOneLineOnStderr) {
+  testing::internal::CaptureStderr();
+  log_error("a\nb=", 1);
+  log_warning("c");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "cleave: a b=1\ncleave: warning: c\n");
+}
+
+}  // namespace
+}  // namespace cleave
