@@ -1,0 +1,33 @@
+#include "cleave/base/suggest.h"
+
+#include <gtest/gtest.h>
+
+namespace cleave {
+namespace {
+
+TEST(EditDistance, TextbookPairs_GiveKnownDistances) {
+  EXPECT_EQ(edit_distance("", ""), 0u);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3u);
+  EXPECT_EQ(edit_distance("sunday", "saturday"), 3u);
+  EXPECT_EQ(edit_distance("abc", ""), 3u);
+  EXPECT_EQ(edit_distance("", "abc"), 3u);
+  EXPECT_EQ(edit_distance("ab", "ba"), 2u);
+}
+
+TEST(NearestNames, TypingMistake_GivesTheIntendedNameFirst) {
+  const std::vector<std::string> names = {"steps", "batch_size", "seq_len", "save_every", "seed"};
+  EXPECT_EQ(nearest_names("batchsize", names, 1), std::vector<std::string>{"batch_size"});
+  EXPECT_EQ(nearest_names("see", names, 2), (std::vector<std::string>{"seed", "steps"}));
+  EXPECT_EQ(nearest_names("x", names, 9).size(), names.size());
+}
+
+TEST(DidYouMean, ThreeTwoOneNone_ReadsAsASentence) {
+  const std::vector<std::string> names = {"aa", "ab", "zzz", "zzzz"};
+  EXPECT_EQ(did_you_mean("aa", names), "; did you mean 'aa', 'ab' or 'zzz'");
+  EXPECT_EQ(did_you_mean("aa", std::span(names).first(2)), "; did you mean 'aa' or 'ab'");
+  EXPECT_EQ(did_you_mean("aa", std::span(names).first(1)), "; did you mean 'aa'");
+  EXPECT_EQ(did_you_mean("aa", {}), "");
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,86 @@
+// Atomic replacement of a file:
+//   1. PATH.partial is created anew (a leftover of a dead writer is removed first),
+//   2. written, fsynced (data before name: a rename may reach the disk first), closed with its
+//      errors checked,
+//   3. renamed over PATH; the folder is fsynced.
+// A failure in 1 or 2 removes PATH.partial and leaves PATH alone.
+#include "cleave/file/atomic_write.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <fcntl.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "cleave/base/error.h"
+#include "cleave/file/fault_hook.h"
+#include "cleave/file/file.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path folder_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+}  // namespace
+
+void write_atomic(const fs::path& path, std::span<const std::byte> bytes) {
+  const fs::path temporary = path.string() + std::string(kPartialSuffix);
+  if (::unlink(temporary.c_str()) != 0 && errno != ENOENT) {
+    throw_io(temporary.string(), "unlink", errno);
+  }
+  try {
+    File file = File::create(temporary);
+    file.write_at(0, bytes);
+    file.sync();
+    file.close();
+    rename_durably(temporary, path);
+  } catch (...) {
+    ::unlink(temporary.c_str());  // gone already when only the folder's fsync failed
+    throw;
+  }
+}
+
+void write_atomic(const fs::path& path, std::string_view text) {
+  write_atomic(path, std::as_bytes(std::span(text)));
+}
+
+void sync_folder(const fs::path& folder) {
+  if (const int error = ask_file_hook(FileCall::kFsyncFolder, folder.string()); error != 0) {
+    throw_io(folder.string(), name(FileCall::kFsyncFolder), error);
+  }
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) throw_io(folder.string(), "open", errno);
+  const int result = ::fsync(fd);
+  const int error = errno;
+  ::close(fd);
+  // Some file systems have nothing to sync in a folder and say EINVAL.
+  if (result != 0 && error != EINVAL) {
+    throw_io(folder.string(), name(FileCall::kFsyncFolder), error);
+  }
+}
+
+void rename_durably(const fs::path& from, const fs::path& to) {
+  if (const int error = ask_file_hook(FileCall::kRename, to.string()); error != 0) {
+    throw_io(to.string(), name(FileCall::kRename), error);
+  }
+  if (std::rename(from.c_str(), to.c_str()) != 0) throw_io(to.string(), "rename", errno);
+  sync_folder(folder_of(to));
+}
+
+void require_free_space(const fs::path& folder, uint64_t bytes) {
+  struct statvfs status {};
+  if (::statvfs(folder.c_str(), &status) != 0) throw_io(folder.string(), "statvfs", errno);
+  uint64_t available = 0;
+  if (__builtin_mul_overflow(uint64_t{status.f_bavail}, uint64_t{status.f_frsize}, &available)) {
+    return;
+  }
+  CLEAVE_CHECK(bytes <= available, Code::kIo, folder.string(), ": ", bytes,
+               " bytes are needed, the disk has ", available,
+               " free; free some space or choose another folder");
+}
+
+}  // namespace cleave

@@ -1,0 +1,27 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+namespace cleave {
+
+/// What ends the name of a file or folder that is still being written or removed.
+inline constexpr std::string_view kPartialSuffix = ".partial";
+
+/// Replaces `path` by `bytes`. A crash or a full disk at any moment leaves the old file or the new
+/// one, whole; never a part. One writer at a time. Throws Error(kIo).
+void write_atomic(const std::filesystem::path& path, std::span<const std::byte> bytes);
+void write_atomic(const std::filesystem::path& path, std::string_view text);
+
+/// Makes the names in `folder` durable. Throws Error(kIo).
+void sync_folder(const std::filesystem::path& folder);
+
+/// Renames inside one folder and makes it durable. Throws Error(kIo).
+void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
+
+/// Throws Error(kIo) with both numbers when the disk of `folder` has fewer than `bytes` free.
+void require_free_space(const std::filesystem::path& folder, uint64_t bytes);
+
+}  // namespace cleave

@@ -1,0 +1,108 @@
+// A folder written atomically:
+//   1. TARGET.partial is made; files are created in it at their whole size,
+//   2. ranks write their parts in place, fsync and close each file they touched,
+//   3. the ranks agree that all of them are done (the caller's business),
+//   4. the last file is written, the folder fsynced, renamed to TARGET, the parent fsynced.
+// Until the rename in 4 nothing under the name TARGET exists; after it, all of it does.
+#include "cleave/file/folder_writer.h"
+
+#include <cerrno>
+#include <sys/stat.h>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "cleave/base/error.h"
+#include "cleave/file/atomic_write.h"
+#include "cleave/file/fault_hook.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+void remove_tree(const fs::path& path) {
+  int error = ask_file_hook(FileCall::kRemove, path.string());
+  if (error == 0) {
+    std::error_code code;
+    fs::remove_all(path, code);
+    error = code.value();
+  }
+  if (error != 0) throw_io(path.string(), name(FileCall::kRemove), error);
+}
+
+}  // namespace
+
+fs::path FolderWriter::partial_path(const fs::path& target) {
+  return target.string() + std::string(kPartialSuffix);
+}
+
+FolderWriter::FolderWriter(fs::path target)
+    : target_(std::move(target)), partial_(partial_path(target_)) {
+  CLEAVE_CHECK(!fs::exists(target_), Code::kIo, target_.string(),
+               " exists already; remove it or choose another folder");
+  remove_tree(partial_);
+  const int error = ask_file_hook(FileCall::kMakeFolder, partial_.string());
+  if (error != 0) throw_io(partial_.string(), name(FileCall::kMakeFolder), error);
+  if (::mkdir(partial_.c_str(), 0775) != 0) throw_io(partial_.string(), "mkdir", errno);
+}
+
+FolderWriter::~FolderWriter() {
+  std::error_code ignored;  // the next writer removes what is left
+  if (!committed_) fs::remove_all(partial_, ignored);
+}
+
+void FolderWriter::allocate_file(std::string_view name, uint64_t size, std::string_view head) {
+  CLEAVE_CHECK(is_file_name(name) && head.size() <= size, Code::kUsage, "file '", name, "' of ",
+               size, " bytes cannot begin with ", head.size(), " bytes");
+  File file = File::create(partial_ / name);
+  file.allocate(size);
+  file.write_at(0, std::as_bytes(std::span(head)));
+  file.sync();
+  file.close();
+}
+
+void FolderWriter::write_file(std::string_view name, std::string_view bytes) {
+  allocate_file(name, bytes.size(), bytes);
+}
+
+void FolderWriter::copy_file(const fs::path& from) {
+  const File source = File::open_read(from);
+  const uint64_t size = source.size();
+  File file = File::create(partial_ / from.filename());
+  std::vector<std::byte> buffer(size_t{1} << 20);
+  for (uint64_t at = 0; at < size;) {
+    const auto piece = std::span(buffer).first(std::min<uint64_t>(buffer.size(), size - at));
+    source.read_at(at, piece);
+    file.write_at(at, piece);
+    at += piece.size();
+  }
+  file.sync();
+  file.close();
+}
+
+void FolderWriter::commit() {
+  sync_folder(partial_);
+  rename_durably(partial_, target_);
+  committed_ = true;
+}
+
+int remove_leftovers(const fs::path& folder) {
+  std::vector<fs::path> leftovers;
+  std::error_code code;
+  for (fs::directory_iterator it(folder, code), end; !code && it != end; it.increment(code)) {
+    if (it->path().extension() == kPartialSuffix) leftovers.push_back(it->path());
+  }
+  if (code) throw_io(folder.string(), "reading the folder", code.value());
+  for (const fs::path& leftover : leftovers) remove_tree(leftover);
+  return static_cast<int>(leftovers.size());
+}
+
+void remove_folder(const fs::path& folder) {
+  const fs::path partial = FolderWriter::partial_path(folder);
+  remove_tree(partial);
+  rename_durably(folder, partial);
+  remove_tree(partial);
+}
+
+}  // namespace cleave

@@ -1,0 +1,52 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "cleave/file/file.h"
+
+namespace cleave {
+
+/// A folder that appears under its name only when everything in it is on the disk.
+///
+/// One rank makes it and commits it; any number of threads and processes write into its files by
+/// File::open_write(writer.path() / name) in between, and sync and close what they wrote before
+/// the commit. Throws Error(kIo).
+class FolderWriter {
+ public:
+  /// Makes TARGET.partial, empty: what a dead writer left there is removed. A TARGET that exists
+  /// is refused: checkpoints are never overwritten. The caller holds the lock on the parent.
+  explicit FolderWriter(std::filesystem::path target);
+  ~FolderWriter();  ///< removes TARGET.partial when there was no commit
+  FolderWriter(const FolderWriter&) = delete;
+  FolderWriter& operator=(const FolderWriter&) = delete;
+
+  /// TARGET.partial, also for ranks that did not make it.
+  static std::filesystem::path partial_path(const std::filesystem::path& target);
+  [[nodiscard]] const std::filesystem::path& path() const { return partial_; }
+
+  /// A new file of `size` bytes that begins with `head`; the space is reserved, the file synced by
+  /// those who write the rest. `name` is one component.
+  void allocate_file(std::string_view name, uint64_t size, std::string_view head);
+  /// A new, finished file: written, synced, closed.
+  void write_file(std::string_view name, std::string_view bytes);
+  /// Copies a regular file into the folder under its own name.
+  void copy_file(const std::filesystem::path& from);
+  /// Syncs the folder, renames it to TARGET and syncs the parent.
+  void commit();
+
+ private:
+  std::filesystem::path target_, partial_;
+  bool committed_ = false;
+};
+
+/// Removes what ends in ".partial" directly below `folder`: leftovers of writers that died. The
+/// caller holds the lock on `folder`. Returns how many there were.
+int remove_leftovers(const std::filesystem::path& folder);
+
+/// Removes a folder so that a crash meanwhile leaves no half folder under its name: it is renamed
+/// to NAME.partial first. Throws Error(kIo).
+void remove_folder(const std::filesystem::path& folder);
+
+}  // namespace cleave
