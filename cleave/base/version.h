@@ -3,7 +3,7 @@
 
 namespace cleave {
 
-/// Version of the library that is loaded, "MAJOR.MINOR.PATCH".
+/// The library's version, "major.minor.patch"; the build file's project() is its one source.
 std::string_view version();
 
 }  // namespace cleave

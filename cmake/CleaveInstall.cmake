@@ -1,0 +1,32 @@
+# cmake --install: headers, libraries, the program, and find_package(Cleave) with Cleave::Core (no libtorch) and
+# Cleave::Cleave (all of it).
+include(CMakePackageConfigHelpers)
+
+set(cleave_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Cleave)
+set(cleave_libraries cleave_core)
+set_target_properties(cleave_core PROPERTIES EXPORT_NAME Core)
+if(CLEAVE_TORCH)
+  list(APPEND cleave_libraries cleave_torch)
+  set_target_properties(cleave_torch PROPERTIES EXPORT_NAME Cleave)
+endif()
+
+# The program and the libraries find each other wherever the prefix is moved to, libtorch where the build found it.
+set_target_properties(${cleave_libraries} PROPERTIES
+  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+  INSTALL_RPATH $ORIGIN INSTALL_RPATH_USE_LINK_PATH ON)
+set_target_properties(cleave PROPERTIES INSTALL_RPATH $ORIGIN/../${CMAKE_INSTALL_LIBDIR})
+foreach(library IN LISTS cleave_libraries)
+  target_compile_features(${library} PUBLIC cxx_std_20)
+endforeach()
+
+install(TARGETS ${cleave_libraries} EXPORT CleaveTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS cleave RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/cleave DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+        FILES_MATCHING PATTERN "*.h" PATTERN "*_contract.h" EXCLUDE PATTERN "cli" EXCLUDE)
+install(EXPORT CleaveTargets NAMESPACE Cleave:: DESTINATION ${cleave_package_dir})
+
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/CleaveConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/CleaveConfig.cmake INSTALL_DESTINATION ${cleave_package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/CleaveConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/CleaveConfig.cmake ${PROJECT_BINARY_DIR}/CleaveConfigVersion.cmake
+        ${PROJECT_SOURCE_DIR}/cmake/FindLibTorch.cmake DESTINATION ${cleave_package_dir})

@@ -1,0 +1,41 @@
+// Runs a fuzz target over the files of a folder: the regression test of its corpus, without
+// libFuzzer.
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+
+namespace {
+
+std::vector<std::filesystem::path> files_of(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fputs("usage: replay FOLDER\n", stderr);
+    return 2;
+  }
+  const auto files = files_of(argv[1]);
+  for (const auto& file : files) {
+    std::printf("%s\n", file.c_str());  // the last line names the input that crashed
+    std::fflush(stdout);
+    std::ifstream in(file, std::ios::binary);
+    const std::vector<char> bytes{std::istreambuf_iterator<char>(in), {}};
+    LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+  }
+  std::printf("%zu inputs replayed\n", files.size());
+  return files.empty() ? 1 : 0;  // an empty corpus tests nothing
+}

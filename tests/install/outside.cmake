@@ -1,0 +1,33 @@
+# Installs BUILD into an empty prefix, moves that, and builds and runs PROJECT against it.
+function(step)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE text ERROR_VARIABLE text)
+  if(NOT status EQUAL 0)
+    string(REPLACE ";" " " line "${ARGN}")
+    message(FATAL_ERROR "failed (${status}): ${line}\n${text}")
+  endif()
+  set(output "${text}" PARENT_SCOPE)
+endfunction()
+
+function(expect text)
+  if(NOT output MATCHES "${text}")
+    message(FATAL_ERROR "expected '${text}' in: ${output}")
+  endif()
+endfunction()
+
+file(REMOVE_RECURSE ${SCRATCH})
+step(${CMAKE_COMMAND} --install ${BUILD} --prefix ${SCRATCH}/installed)
+file(RENAME ${SCRATCH}/installed ${SCRATCH}/moved)
+step(${SCRATCH}/moved/bin/cleave --version)
+string(REPLACE "." "\\." version_pattern ${VERSION})
+expect("${version_pattern}")
+
+step(${CMAKE_COMMAND} -S ${PROJECT} -B ${SCRATCH}/build -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${CXX}
+     -DCMAKE_PREFIX_PATH=${SCRATCH}/moved)
+step(${CMAKE_COMMAND} --build ${SCRATCH}/build)
+step(${SCRATCH}/build/core_user)
+expect("core ${version_pattern}")
+if(EXISTS ${SCRATCH}/build/torch_user)
+  step(${SCRATCH}/build/torch_user)
+  expect("sum over 2 ranks: 3")
+endif()
+file(REMOVE_RECURSE ${SCRATCH})

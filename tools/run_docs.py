@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Runs the ```sh blocks of Markdown pages as they stand, so that no page shows a command that does not work.
+
+usage: run_docs.py --build BUILD_FOLDER PAGE...
+
+The blocks of a page run in order, in one empty folder, with the built program first in PATH, $CLEAVE_SOURCE naming the
+source tree and $CLEAVE_BUILD the build folder. A block ```console is shown, not run; check_docs.py checks its commands.
+"""
+import argparse
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+
+LIMIT_S = 110
+FENCE = re.compile(r"^```(\S*)\s*$")
+
+
+def blocks(page, language):
+    """Yields (line number of the first line, text) of each fenced block in `language`."""
+    start, kind, lines = 0, None, []
+    for number, line in enumerate(pathlib.Path(page).read_text(encoding="utf-8").splitlines(), 1):
+        fence = FENCE.match(line)
+        if kind is None and fence:
+            start, kind, lines = number + 1, fence.group(1), []
+        elif kind is not None and line.strip() == "```":
+            if kind == language:
+                yield start, "\n".join(lines) + "\n"
+            kind = None
+        elif kind is not None:
+            lines.append(line)
+    if kind is not None:
+        raise SystemExit(f"{page}:{start}: this block is never closed")
+
+
+def run_block(page, line, text, folder, environment):
+    process = subprocess.Popen(["bash", "-euo", "pipefail", "-c", text], cwd=folder, env=environment, text=True,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               start_new_session=True)
+    try:
+        output, _ = process.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output = process.communicate()[0] + f"\nstopped after {LIMIT_S} s"
+    print(f"{page}:{line}: exit {process.returncode}\n{text}{output}")
+    return process.returncode == 0
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", required=True, type=pathlib.Path)
+    parser.add_argument("pages", nargs="+")
+    arguments = parser.parse_args()
+    build = arguments.build.resolve()
+    environment = dict(os.environ, CLEAVE_SOURCE=os.getcwd(), CLEAVE_BUILD=str(build),
+                       PATH=f"{build}{os.pathsep}{os.environ['PATH']}")
+    good, count = True, 0
+    for page in arguments.pages:
+        with tempfile.TemporaryDirectory(prefix="cleave-docs-") as folder:
+            for line, text in blocks(page, "sh"):
+                count += 1
+                good = run_block(page, line, text, folder, environment) and good
+    print(f"{count} blocks run")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
