@@ -1,13 +1,11 @@
 #include "cleave/text/json.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstring>
-#include <fstream>
 #include <optional>
 
+#include "cleave/file/file.h"
 #include "cleave/text/json_parser.h"
 #include "cleave/text/utf8.h"
 
@@ -33,21 +31,6 @@ void append_quoted(std::string& out, std::string_view text) {
     }
   }
   out.push_back('"');
-}
-
-std::string read_file(const std::string& path, uint64_t max_bytes) {
-  std::ifstream file(path, std::ios::binary);
-  CLEAVE_CHECK(file, Code::kIo, path, ": cannot be opened: ", std::strerror(errno));
-  std::string text;
-  std::vector<char> block(size_t{1} << 16);
-  while (file.read(block.data(), static_cast<std::streamsize>(block.size())) || file.gcount() > 0) {
-    text.append(block.data(), static_cast<size_t>(file.gcount()));
-    CLEAVE_CHECK(text.size() <= max_bytes, Code::kFormat, path, " has more than ", max_bytes,
-                 " bytes; larger JSON is not read");
-  }
-  CLEAVE_CHECK(file.eof() && !file.bad(), Code::kIo, path,
-               ": cannot be read; expected an ordinary file");
-  return text;
 }
 
 }  // namespace
