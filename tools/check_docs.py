@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Every public declaration in a header has a `///`, and pages show only commands and files that exist.
 
-A comment covers the declarations that follow it without an empty line. Fields (their type's comment speaks of them), const getters on one
-line, constructors, overrides, operators, defaulted and deleted members, forward and using declarations and what is in
-namespace internal need none. In Markdown, blocks ```sh are run by
-the tests (run_docs.py); in blocks ```console, lines that begin with `$ ` are checked here: the program, the command of
-`./run` or `cleave`. Links must lead to files of the tree.
+A comment covers the declarations that follow it without an empty line. Fields (their type's comment speaks of them),
+const getters on one line, constructors, overrides, operators, defaulted and deleted members, forward and using
+declarations and what is in namespace internal need none. In Markdown, blocks ```sh are run by the tests (run_docs.py); in
+blocks ```console, lines that begin with `$ ` are checked here: the program, the command of `./run` or `cleave`. Links
+must lead to files of the tree.
 """
 import os
 import re

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""clang-tidy over what changed, or with --full over every file that needs no libtorch and the changed ones that do (a
+file of libtorch takes about a minute, the others seconds).
+
+usage: tidy.py [--full] [--jobs N] [--limit SECONDS] [FILE...]
+
+What changed: since the merge base with the upstream branch, else since the commit before the last; and what is not
+committed. No new file is started after the limit (480 s); the files that were left are counted, not forgotten.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import subprocess
+import sys
+import time
+
+import check_layers
+import cpp_source
+
+BUILD = cpp_source.ROOT / "build/release"
+FOLDER = cpp_source.ROOT / "build/tidy"
+# GCC's precompiled header means nothing to clang: the header itself takes its place.
+GCC_ONLY = {"-fpch-preprocess", "-Winvalid-pch", "-fno-fat-lto-objects"}
+
+
+def git(*words):
+    result = subprocess.run(["git", *words], cwd=cpp_source.ROOT, capture_output=True, text=True)
+    return result.stdout.split() if result.returncode == 0 else []
+
+
+def changed_files():
+    base = git("merge-base", "HEAD", "@{upstream}")
+    head = git("rev-parse", "HEAD")
+    if not base or base == head:
+        base = git("rev-parse", "HEAD~1") or head
+    return set(git("diff", "--name-only", base[0])) | set(git("ls-files", "-o", "--exclude-standard")) if base else set()
+
+
+def translate(command):
+    """A compile command without what only GCC knows."""
+    words, out = command.split(), []
+    for index, word in enumerate(words):
+        if word.endswith("ccache") or word in GCC_ONLY:
+            continue
+        if word.endswith("cmake_pch.hxx") and words[index - 1] == "-include":
+            word = str(cpp_source.ROOT / "cmake/torch_pch.h")
+        out.append(word)
+    return " ".join(out)
+
+
+def write_commands():
+    entries = json.loads((BUILD / "compile_commands.json").read_text())
+    for entry in entries:
+        entry["command"] = translate(entry["command"])
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    (FOLDER / "compile_commands.json").write_text(json.dumps(entries, indent=1))
+    return {os.path.relpath(entry["file"], cpp_source.ROOT) for entry in entries}
+
+
+def affected(changed, sources, graph):
+    """The sources that changed, and for a changed header the sources that include it directly."""
+    return {path for path in sources
+            if path in changed or any(name in changed for _, name in graph.get(path, []) if name.endswith(".h"))}
+
+
+def select(full):
+    sources = write_commands()
+    graph = {path: check_layers.includes(path) for path in cpp_source.tracked("*.h", "*.cc")}
+    changed = affected(changed_files(), sources & set(graph), graph)
+    free = {path for path in sources & set(graph) if not check_layers.torch_chain(path, graph, set())}
+    # The short ones first: a limit then cuts off the fewest.
+    return sorted((free if full else free & changed)) + sorted(changed - free)
+
+
+def tidy(path, deadline):
+    if time.monotonic() > deadline:
+        return path, None, ""
+    result = subprocess.run(["clang-tidy-14", "--quiet", "-p", str(FOLDER), path], cwd=cpp_source.ROOT,
+                            stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    noise = "" if result.returncode == 0 else result.stdout + result.stderr
+    return path, result.returncode, noise.replace(str(cpp_source.ROOT) + "/", "")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--limit", type=float, default=480)
+    parser.add_argument("files", nargs="*")
+    arguments = parser.parse_args()
+    paths = select(arguments.full)
+    if arguments.files:
+        paths = arguments.files
+    deadline = time.monotonic() + arguments.limit
+    done, failed, left = 0, 0, []
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        for path, status, noise in pool.map(lambda path: tidy(path, deadline), paths):
+            if status is None:
+                left.append(path)
+                continue
+            done += 1
+            failed += status != 0
+            if noise:
+                print(noise, flush=True)
+    for path in left:
+        print(f"{path}:0: not checked: the limit of {arguments.limit:.0f} s was reached")
+    print(f"tidy: {done} files checked, {failed} with findings, {len(left)} left for lack of time")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
