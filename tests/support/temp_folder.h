@@ -1,0 +1,35 @@
+#pragma once
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "cleave/base/error.h"
+
+namespace cleave::testing_support {
+
+/// A new, empty folder of a test's own; removed with all that is in it.
+class TempFolder {
+ public:
+  TempFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "cleave_test_XXXXXX").string();
+    CLEAVE_CHECK(::mkdtemp(name.data()) != nullptr, Code::kIo, name, " cannot be made");
+    path_ = name;
+  }
+  ~TempFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] std::filesystem::path operator/(const std::string& name) const {
+    return path_ / name;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace cleave::testing_support

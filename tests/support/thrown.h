@@ -1,0 +1,20 @@
+#pragma once
+#include <gtest/gtest.h>
+
+#include "cleave/base/error.h"
+
+namespace cleave::testing_support {
+
+/// The Error that `action` throws; a test failure when it throws none.
+template <class Action>
+Error thrown_by(const Action& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {Code::kBug, "nothing was thrown"};
+}
+
+}  // namespace cleave::testing_support
