@@ -1,0 +1,32 @@
+#pragma once
+#include <optional>
+#include <string_view>
+
+#include <ATen/core/Tensor.h>
+
+namespace cleave {
+
+using at::Tensor;
+
+/// The libraries that can multiply fp32 matrices on the CPU. Which is faster depends on the
+/// processor: on AMD with AVX-512 oneDNN ran at twice MKL's speed.
+enum class Gemm : uint8_t { kMkl, kOneDnn };
+
+/// "mkl" or "onednn".
+std::string_view name(Gemm gemm);
+
+/// The process's choice, for every later affine(). Set once before ranks start; results of the two
+/// differ in the last bits.
+void set_gemm(Gemm gemm);
+Gemm gemm();
+
+/// Times both on a matrix of a typical layer for a few milliseconds and returns the faster.
+Gemm faster_gemm();
+
+/// x weight^T + bias, differentiable, through the chosen library.
+///
+///   x [.., in]   weight [out, in]   bias [out] or nothing   result [.., out]
+Tensor affine(const Tensor& x, const Tensor& weight,
+                  const std::optional<Tensor>& bias);
+
+}  // namespace cleave

@@ -1,0 +1,58 @@
+#include "cleave/layout/node.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace cleave {
+namespace {
+
+class CallbackNode : public torch::autograd::Node {
+ public:
+  CallbackNode(const char* name, Backward backward) : name_(name), backward_(std::move(backward)) {}
+  [[nodiscard]] std::string name() const override { return name_; }
+  void release_variables() override { backward_ = nullptr; }
+
+ private:
+  variable_list apply(variable_list&& grads) override {
+    for (size_t i = 0; i < grads.size(); ++i) {
+      if (!grads[i].defined()) grads[i] = input_metadata(i).zeros_like();
+    }
+    TORCH_CHECK(backward_, name_, ": backward ran a second time over a freed graph");
+    const at::NoGradGuard no_grad;
+    return backward_(std::move(grads));
+  }
+  const char* name_;
+  Backward backward_;
+};
+
+}  // namespace
+
+bool needs_grad(const Tensor& t) {
+  return at::GradMode::is_enabled() && t.requires_grad();
+}
+
+void connect(const char* name, const variable_list& inputs, const variable_list& outputs,
+             Backward backward) {
+  auto node = c10::make_intrusive<CallbackNode>(name, std::move(backward));
+  node->set_next_edges(torch::autograd::collect_next_edges(inputs));
+  for (const Tensor& y : outputs) torch::autograd::set_history(y, node);
+}
+
+Tensor differentiable(const char* name, const Tensor& x,
+                      const std::function<Tensor(const Tensor&)>& forward,
+                      std::function<Tensor(const Tensor&)> backward) {
+  Tensor y;
+  {
+    const at::NoGradGuard no_grad;
+    y = forward(x.detach());
+  }
+  if (needs_grad(x)) {
+    connect(name, {x}, {y}, [backward = std::move(backward)](variable_list&& grads) {
+      return variable_list{backward(grads[0])};
+    });
+  }
+  return y;
+}
+
+}  // namespace cleave

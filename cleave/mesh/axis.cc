@@ -1,0 +1,134 @@
+#include "cleave/mesh/axis.h"
+
+#include <numeric>
+
+#include <ATen/ATen.h>
+
+namespace cleave {
+namespace {
+
+/// Elements before and after `dim`: a tensor seen as [rows, size(dim), inner].
+struct Block {
+  int64_t rows = 1, inner = 1;
+};
+
+Block block_of(const Tensor& t, int64_t dim) {
+  Block b;
+  for (int64_t d = 0; d < t.dim(); ++d) {
+    if (d < dim) b.rows *= t.size(d);
+    if (d > dim) b.inner *= t.size(d);
+  }
+  return b;
+}
+
+std::vector<int64_t> scaled(Widths widths, int64_t factor) {
+  std::vector<int64_t> out(widths.begin(), widths.end());
+  for (int64_t& w : out) w *= factor;
+  return out;
+}
+
+std::vector<int64_t> with_dim(const Tensor& t, int64_t dim, int64_t size) {
+  auto shape = t.sizes().vec();
+  shape[static_cast<size_t>(dim)] = size;
+  return shape;
+}
+
+}  // namespace
+
+DType dtype_of(const Tensor& t) {
+  switch (t.scalar_type()) {
+    case at::kFloat:
+      return DType::kF32;
+    case at::kDouble:
+      return DType::kF64;
+    case at::kBFloat16:
+      return DType::kBf16;
+    case at::kHalf:
+      return DType::kF16;
+    case at::kLong:
+      return DType::kI64;
+    default:
+      break;
+  }
+  throw Error(Code::kUsage, str("no collective moves tensors of type ", toString(t.scalar_type()),
+                                "; it takes fp32, fp64, bf16, fp16 and int64"));
+}
+
+std::vector<int> Axis::ranks() const {
+  return group_ ? group_->ranks() : std::vector<int>{0};
+}
+
+void Axis::barrier(std::string_view site) const {
+  if (size() > 1) group_->barrier({.site = site, .shape = {}});
+}
+
+Tensor Axis::all_reduce(const Tensor& t, std::string_view site, ReduceOp op) const {
+  if (size() == 1) return t;
+  const at::NoGradGuard no_grad;
+  const Tensor in = t.contiguous();
+  Tensor out = at::empty_like(in);
+  group_->all_reduce(in.const_data_ptr(), out.mutable_data_ptr(), in.numel(), dtype_of(in), op,
+                     {.site = site, .shape = in.sizes()});
+  return out;
+}
+
+Tensor Axis::all_gather(const Tensor& t, int64_t dim, Widths widths, std::string_view site) const {
+  if (size() == 1) return t;
+  const at::NoGradGuard no_grad;
+  const Tensor in = t.contiguous();
+  const Block block = block_of(in, dim);
+  const auto shape = with_dim(in, dim, std::accumulate(widths.begin(), widths.end(), int64_t{0}));
+  Tensor out = at::empty(shape, in.options());
+  group_->all_gather(in.const_data_ptr(), out.mutable_data_ptr(), block.rows,
+                     scaled(widths, block.inner), dtype_of(in), {.site = site, .shape = shape});
+  return out;
+}
+
+Tensor Axis::reduce_scatter(const Tensor& t, int64_t dim, Widths widths,
+                            std::string_view site) const {
+  if (size() == 1) return t;
+  const at::NoGradGuard no_grad;
+  const Tensor in = t.contiguous();
+  const Block block = block_of(in, dim);
+  Tensor out = at::empty(with_dim(in, dim, widths[static_cast<size_t>(rank())]), in.options());
+  group_->reduce_scatter(in.const_data_ptr(), out.mutable_data_ptr(), block.rows,
+                         scaled(widths, block.inner), dtype_of(in),
+                         {.site = site, .shape = in.sizes()});
+  return out;
+}
+
+std::vector<Tensor> Axis::all_to_all(const std::vector<Tensor>& parts,
+                                     const std::vector<std::vector<int64_t>>& shapes,
+                                     std::string_view site) const {
+  if (size() == 1) return parts;
+  const at::NoGradGuard no_grad;
+  std::vector<Tensor> flat;
+  std::vector<int64_t> send, recv;
+  for (const Tensor& part : parts) {
+    flat.push_back(part.reshape(-1));
+    send.push_back(part.numel());
+  }
+  for (const auto& shape : shapes) recv.push_back(c10::multiply_integers(shape));
+  const Tensor in = at::cat(flat);
+  const Tensor out =
+      at::empty({std::accumulate(recv.begin(), recv.end(), int64_t{0})}, in.options());
+  group_->all_to_all(in.const_data_ptr(), send, out.mutable_data_ptr(), recv, dtype_of(in),
+                     {.site = site, .shape = {}});
+  std::vector<Tensor> result;
+  int64_t begin = 0;
+  for (size_t r = 0; r < shapes.size(); ++r) {
+    result.push_back(out.narrow(0, begin, recv[r]).view(shapes[r]));
+    begin += recv[r];
+  }
+  return result;
+}
+
+void Axis::broadcast_(Tensor& t, int root, std::string_view site) const {
+  if (size() == 1) return;
+  CLEAVE_CHECK(t.is_contiguous(), Code::kUsage, "broadcast_ needs a contiguous tensor; called by ",
+               site);
+  group_->broadcast(t.mutable_data_ptr(), t.numel(), dtype_of(t), root,
+                    {.site = site, .shape = t.sizes()});
+}
+
+}  // namespace cleave

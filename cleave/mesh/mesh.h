@@ -1,0 +1,52 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "cleave/comm/world.h"
+#include "cleave/mesh/axis.h"
+
+namespace cleave {
+
+/// One dimension asked of a mesh.
+struct MeshDim {
+  std::string name;  ///< unique in the mesh, e.g. "dp", "tp"
+  int size = 1;      ///< >= 1
+};
+
+/// The ranks of a world laid out in n named dimensions, row-major: the last one is contiguous.
+///
+/// World ranks [0, product of sizes) are in the mesh. Each rank builds its own Mesh; only members
+/// of a group take part in creating it.
+class Mesh {
+ public:
+  /// Throws Error(kShape) when the sizes do not multiply to the world's size, Error(kUsage) for a
+  /// doubled name or a size below 1.
+  static Mesh build(World& world, const std::vector<MeshDim>& dims);
+
+  /// A mesh of one rank whose axes all have size 1: the same program without a world.
+  static Mesh single(const std::vector<std::string>& names);
+
+  /// The axis of that name. Throws Error(kUsage) listing the names.
+  [[nodiscard]] const Axis& operator[](const std::string& name) const;
+
+  /// The sub-mesh of some dimensions, in mesh order: the ranks that share this rank's other
+  /// coordinates.
+  [[nodiscard]] Mesh slice(const std::vector<std::string>& names) const;
+
+  /// All groups of one axis as lists of world ranks, the same on every rank.
+  [[nodiscard]] std::vector<std::vector<int>> groups(const std::string& name) const;
+
+  [[nodiscard]] const std::vector<MeshDim>& dims() const { return dims_; }
+  [[nodiscard]] int size() const;                     ///< ranks in the mesh
+  [[nodiscard]] std::vector<int> coordinate() const;  ///< of this rank, one entry a dimension
+  /// "dp=2 x tp=4"
+  [[nodiscard]] std::string describe() const;
+
+ private:
+  [[nodiscard]] size_t index(const std::string& name) const;
+  std::vector<MeshDim> dims_;
+  std::vector<int> ranks_;  // world ranks, row-major over dims_
+  std::vector<Axis> axes_;
+};
+
+}  // namespace cleave

@@ -1,0 +1,110 @@
+#include "cleave/nn/attention.h"
+
+#include <ATen/ATen.h>
+
+#include "cleave/nn/dropout.h"
+
+namespace cleave {
+namespace {
+
+/// [B, T, H*K] -> [B, H, T, K]
+Tensor heads_first(const Tensor& t, int64_t head_dim) {
+  return t.view({t.size(0), t.size(1), t.size(2) / head_dim, head_dim}).transpose(1, 2);
+}
+
+}  // namespace
+
+Attention::Attention(const AttentionOptions& o)
+    : options_(o),
+      q_proj_({.in_features = o.hidden,
+               .out_features = o.num_heads * o.head_dim,
+               .bias = o.qkv_bias,
+               .init = o.init}),
+      k_proj_({.in_features = o.hidden,
+               .out_features = o.num_kv_heads * o.head_dim,
+               .bias = o.qkv_bias,
+               .init = o.init}),
+      v_proj_({.in_features = o.hidden,
+               .out_features = o.num_kv_heads * o.head_dim,
+               .bias = o.qkv_bias,
+               .init = o.init}),
+      o_proj_({.in_features = o.num_heads * o.head_dim,
+               .out_features = o.hidden,
+               .bias = o.out_bias,
+               .init = o.out_init}) {
+  add("q_proj", q_proj_, "wq");
+  add("k_proj", k_proj_, "wk");
+  add("v_proj", v_proj_, "wv");
+  add("o_proj", o_proj_, "wo");
+  if (o.rotary) rotary_.emplace(*o.rotary);
+  const HeadCut whole = HeadCut::make(o.num_heads, o.num_kv_heads, o.head_dim, 1);
+  kv_head_ = kv_head_of(whole, o.num_heads, o.num_kv_heads, 0);
+}
+
+void Attention::prepare_split(const Axis& axis) {
+  const HeadCut cut =
+      HeadCut::make(options_.num_heads, options_.num_kv_heads, options_.head_dim, axis.size());
+  q_proj_.set_column_cut(cut.query);
+  k_proj_.set_column_cut(cut.kv);
+  v_proj_.set_column_cut(cut.kv);
+  o_proj_.set_row_cut(cut.query);
+}
+
+void Attention::check_split(const Axis& axis) {
+  const bool split = q_proj_.is_column_split();
+  const bool together = k_proj_.is_column_split() == split && v_proj_.is_column_split() == split &&
+                        o_proj_.is_row_split() == split && !o_proj_.is_column_split();
+  CLEAVE_CHECK(
+      together, Code::kShape, path(),
+      ": q_proj, k_proj, v_proj and o_proj belong together; give the first three the style "
+      "colwise and o_proj rowwise, or none of them a style");
+  if (!split) return;
+  const HeadCut cut =
+      HeadCut::make(options_.num_heads, options_.num_kv_heads, options_.head_dim, axis.size());
+  kv_head_ = kv_head_of(cut, options_.num_heads, options_.num_kv_heads, axis.rank());
+}
+
+Tensor Attention::dropout_of(const DTensor& q, int64_t num_keys, const Context& context) const {
+  if (!context.training || options_.dropout == 0) return {};
+  // The probabilities [B, H, T, S] are cut as the heads are.
+  const auto& split = q.placement().split();
+  std::vector<std::vector<Range>> heads;
+  Placement placement = q.placement();
+  if (placement.is_shard()) {
+    for (int r = 0; r < q.axis().size(); ++r) {
+      const Range c = split->ranges(r).front();
+      heads.push_back({{c.begin / options_.head_dim, c.end / options_.head_dim}});
+    }
+    placement = Shard{1, Split::intern(options_.num_heads, heads)};
+  }
+  const int64_t local_heads = q.local().size(2) / options_.head_dim;
+  const Tensor shape = at::empty({1}, q.local().options())
+                           .expand({q.local().size(0), local_heads, q.local().size(1), num_keys});
+  return dropout_mask({shape, q.axis(), placement}, options_.dropout, path(), context);
+}
+
+DTensor Attention::forward(const DTensor& x, const Context& context) {
+  const DTensor q = q_proj_(x, context);
+  const DTensor k = k_proj_(x, context);
+  const DTensor v = v_proj_(x, context);
+  split_work({&q, &k, &v});
+  Tensor q_BHTK = heads_first(q.local(), options_.head_dim);
+  Tensor k_BGTK = heads_first(k.local(), options_.head_dim);
+  Tensor v_BGTK = heads_first(v.local(), options_.head_dim);
+  const int64_t past = context.cache != nullptr ? context.cache->length(this) : 0;
+  if (rotary_) {
+    const Tensor positions =
+        context.positions.defined() ? context.positions : at::arange(past, past + q_BHTK.size(2));
+    q_BHTK = rotary_->apply(q_BHTK, positions);
+    k_BGTK = rotary_->apply(k_BGTK, positions);
+  }
+  if (context.cache != nullptr)
+    std::tie(k_BGTK, v_BGTK) = context.cache->extend(this, k_BGTK, v_BGTK);
+  const AttendOptions attend_options{.causal = options_.causal,
+                                     .kv_head = kv_head_,
+                                     .dropout = dropout_of(q, k_BGTK.size(2), context)};
+  const Tensor out_BHTK = attend(q_BHTK, k_BGTK, v_BGTK, attend_options, context);
+  return o_proj_(mine(q.with(out_BHTK.transpose(1, 2).flatten(2))), context);
+}
+
+}  // namespace cleave

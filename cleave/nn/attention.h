@@ -1,0 +1,47 @@
+#pragma once
+#include "cleave/nn/heads.h"
+#include "cleave/nn/kv_cache.h"
+#include "cleave/nn/linear.h"
+#include "cleave/nn/rotary.h"
+
+namespace cleave {
+
+struct AttentionOptions {
+  int64_t hidden = 0;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;  ///< divides num_heads; equal = multi-head, fewer = grouped
+  int64_t head_dim = 0;
+  bool qkv_bias = false;
+  bool out_bias = false;
+  bool causal = true;
+  double dropout = 0;  ///< on the attention probabilities
+  std::optional<RotaryOptions> rotary;
+  Init init = Init::normal(0.02);
+  Init out_init = Init::normal(0.02);
+};
+
+/// Self-attention with separate q, k, v and output projections (Llama's names and S3's aliases).
+///
+///   x [B, T, D]   result [B, T, D]
+///
+/// Under tp each rank has whole heads, uneven where they do not divide; KV heads fewer than tp are
+/// on several ranks and their gradients are summed. Context gives positions, key_mask and the KV
+/// cache.
+class Attention : public Layer {
+ public:
+  explicit Attention(const AttentionOptions& options);
+  void prepare_split(const Axis& axis) override;
+  void check_split(const Axis& axis) override;
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override;
+
+ private:
+  [[nodiscard]] Tensor dropout_of(const DTensor& q, int64_t num_keys, const Context& context) const;
+  AttentionOptions options_;
+  Linear q_proj_, k_proj_, v_proj_, o_proj_;
+  std::optional<Rotary> rotary_;
+  Tensor kv_head_;  // [local heads]
+};
+
+}  // namespace cleave

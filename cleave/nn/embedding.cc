@@ -1,0 +1,62 @@
+#include "cleave/nn/embedding.h"
+
+#include <ATen/ATen.h>
+
+namespace cleave {
+
+Embedding::Embedding(const EmbeddingOptions& options) {
+  CLEAVE_CHECK(options.num_embeddings > 0 && options.embedding_dim > 0, Code::kShape,
+               "Embedding(num_embeddings=", options.num_embeddings,
+               ", embedding_dim=", options.embedding_dim, "); both must be positive");
+  weight_ = std::make_shared<Parameter>(
+      std::vector<int64_t>{options.num_embeddings, options.embedding_dim}, options.init);
+  add("weight", weight_);
+}
+
+void Embedding::split_columns(const Axis& axis) {
+  weight_->shard(axis, 1, Split::balanced(weight_->shape()[1], axis.size()));
+}
+
+void Embedding::split_rows(const Axis& axis) {
+  weight_->shard(axis, 0, Split::balanced(weight_->shape()[0], axis.size()));
+  if (!output_layout()) set_output_layout(Replicate{});
+}
+
+void Embedding::check_ids(const Tensor& ids) const {
+  if (ids.numel() == 0 || !ids.is_cpu()) return;  // a device checks in its kernel
+  const auto [low, high] = ids.aminmax();
+  const int64_t wrong = low.item<int64_t>() < 0 ? low.item<int64_t>() : high.item<int64_t>();
+  CLEAVE_CHECK(wrong >= 0 && wrong < weight_->shape()[0], Code::kShape, path(), ": id ", wrong,
+               " is outside [0, ", weight_->shape()[0],
+               "); do tokenizer and model belong together?");
+}
+
+Tensor Embedding::held_rows(const Tensor& ids) const {
+  const Range held = weight_->ranges().front();
+  if (held.size() == 0) {
+    // No rows: zeros, still connected to the weight so that this rank takes part in backward.
+    auto shape = ids.sizes().vec();
+    shape.push_back(weight_->shape()[1]);
+    return at::zeros(shape, weight_->use().options()) + weight_->use().sum();
+  }
+  const Tensor local = ids - held.begin;
+  const Tensor here = (ids >= held.begin).logical_and_(ids < held.end);
+  const Tensor rows = at::embedding(weight_->use(), local.clamp(0, held.size() - 1));
+  return rows * here.unsqueeze(-1);
+}
+
+DTensor Embedding::forward(const DTensor& ids, const Context& /*context*/) {
+  check_ids(ids.local());
+  if (!weight_->is_split()) {
+    weight_->used_in(ids);
+    return ids.with(at::embedding(weight_->use(), ids.local()));
+  }
+  CLEAVE_CHECK(ids.placement().is_whole(), Code::kShape, path(),
+               " is split and needs whole ids; it got ", ids.placement().describe(), " made by ",
+               ids.maker());
+  if (weight_->split_dim() == 0) return ids.with(held_rows(ids.local()), Partial{});
+  return ids.with(at::embedding(weight_->use(), ids.local()),
+                  Shard{static_cast<int>(ids.dim()), weight_->placement().split()});
+}
+
+}  // namespace cleave

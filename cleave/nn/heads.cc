@@ -1,0 +1,101 @@
+#include "cleave/nn/heads.h"
+
+#include <cmath>
+
+#include <ATen/ATen.h>
+
+#include "cleave/base/error.h"
+
+namespace cleave {
+namespace {
+
+bool is_one_to_one(const Tensor& kv_head, int64_t num_kv) {
+  if (kv_head.size(0) != num_kv) return false;
+  return at::equal(kv_head, at::arange(num_kv, kv_head.options()));
+}
+
+/// Every KV head has the same number of query heads, in order: queries of a group can be stacked.
+bool is_grouped(const Tensor& kv_head, int64_t num_kv) {
+  const int64_t heads = kv_head.size(0);
+  if (num_kv == 0 || heads % num_kv != 0) return false;
+  return at::equal(kv_head,
+                   at::arange(num_kv, kv_head.options()).repeat_interleave(heads / num_kv));
+}
+
+/// [B or 1, 1, T, S] true = may attend; undefined when every key may be seen.
+Tensor allowed(int64_t num_queries, int64_t num_keys, bool causal, const Context& context) {
+  Tensor mask;
+  if (causal && num_queries > 1) {
+    const Tensor key = at::arange(num_keys);
+    const Tensor query = at::arange(num_keys - num_queries, num_keys).unsqueeze(-1);
+    mask = key.le(query).view({1, 1, num_queries, num_keys});
+  }
+  if (!context.key_mask.defined()) return mask;
+  const Tensor real = context.key_mask.view({context.key_mask.size(0), 1, 1, num_keys});
+  const Tensor own = at::eye(num_keys, at::kBool)
+                         .narrow(0, num_keys - num_queries, num_queries)
+                         .view({1, 1, num_queries, num_keys});
+  mask = mask.defined() ? mask.logical_and(real) : real;
+  return mask.logical_or(own);
+}
+
+}  // namespace
+
+HeadCut HeadCut::make(int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, int num_ranks) {
+  CLEAVE_CHECK(num_kv_heads > 0 && num_heads % num_kv_heads == 0, Code::kShape,
+               "num_attention_heads=", num_heads,
+               " must be a multiple of num_key_value_heads=", num_kv_heads);
+  CLEAVE_CHECK(num_ranks <= num_heads, Code::kShape, "tp=", num_ranks,
+               " is more than num_attention_heads=", num_heads, "; choose tp from 1 to ",
+               num_heads);
+  const int64_t group = num_heads / num_kv_heads;
+  const std::string family = str("heads ", num_heads, "/", num_kv_heads, " x ", head_dim);
+  const Split* heads = Split::balanced(num_heads, num_ranks);
+  std::vector<std::vector<Range>> query, kv;
+  for (int r = 0; r < num_ranks; ++r) {
+    const Range h = heads->ranges(r).front();
+    query.push_back({{h.begin * head_dim, h.end * head_dim}});
+    kv.push_back({{h.begin / group * head_dim, ((h.end - 1) / group + 1) * head_dim}});
+  }
+  return {.query = Split::intern(num_heads * head_dim, std::move(query), family),
+          .kv = Split::intern(num_kv_heads * head_dim, std::move(kv), family)};
+}
+
+Tensor kv_head_of(const HeadCut& cut, int64_t num_heads, int64_t num_kv_heads, int rank) {
+  const int64_t head_dim = cut.query->whole() / num_heads;
+  const Range q = cut.query->ranges(rank).front();
+  const Range kv = cut.kv->ranges(rank).front();
+  const Tensor heads = at::arange(q.begin / head_dim, q.end / head_dim);
+  return heads.div(num_heads / num_kv_heads, "floor") - kv.begin / head_dim;
+}
+
+Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options,
+              const Context& context) {
+  const int64_t T = q.size(2);
+  const int64_t S = k.size(2);
+  const bool plain_causal = options.causal && T > 1 && T == S && !context.key_mask.defined();
+  const Tensor mask = plain_causal ? Tensor() : allowed(T, S, options.causal, context);
+  if (T == 1 && !options.dropout.defined() && !is_one_to_one(options.kv_head, k.size(1)) &&
+      is_grouped(options.kv_head, k.size(1))) {
+    // Decoding: the queries of one KV head become rows of one query block, so keys are not copied.
+    const Tensor q_BGRK = q.reshape({q.size(0), k.size(1), -1, q.size(3)});
+    return at::scaled_dot_product_attention(q_BGRK, k, v, mask, 0, false).reshape(q.sizes());
+  }
+  Tensor keys = k;
+  Tensor values = v;
+  if (!is_one_to_one(options.kv_head, k.size(1))) {
+    keys = k.index_select(1, options.kv_head);
+    values = v.index_select(1, options.kv_head);
+  }
+  if (!options.dropout.defined()) {
+    return at::scaled_dot_product_attention(q, keys, values, mask, 0, plain_causal);
+  }
+  Tensor scores = q.matmul(keys.transpose(-1, -2)) / std::sqrt(static_cast<double>(q.size(3)));
+  const Tensor seen = plain_causal ? at::ones({T, S}, at::kBool).tril() : mask;
+  if (seen.defined()) {
+    scores = scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity());
+  }
+  return (scores.softmax(-1) * options.dropout).matmul(values);
+}
+
+}  // namespace cleave

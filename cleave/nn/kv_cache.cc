@@ -1,0 +1,38 @@
+#include "cleave/nn/kv_cache.h"
+
+#include <ATen/ATen.h>
+
+#include "cleave/base/error.h"
+
+namespace cleave {
+
+std::pair<Tensor, Tensor> KvCache::extend(const void* layer, const Tensor& k, const Tensor& v) {
+  Entry& entry = entries_[layer];
+  if (!entry.k.defined()) {
+    entry.k = at::empty({k.size(0), k.size(1), capacity_, k.size(3)}, k.options());
+    entry.v = at::empty_like(entry.k);
+  }
+  const int64_t tokens = k.size(2);
+  CLEAVE_CHECK(entry.length + tokens <= capacity_, Code::kShape, "the KV cache has room for ",
+               capacity_, " tokens; ", entry.length, " are in it and ", tokens, " more came");
+  entry.k.narrow(2, entry.length, tokens).copy_(k);
+  entry.v.narrow(2, entry.length, tokens).copy_(v);
+  entry.length += tokens;
+  return {entry.k.narrow(2, 0, entry.length), entry.v.narrow(2, 0, entry.length)};
+}
+
+int64_t KvCache::length(const void* layer) const {
+  const auto found = entries_.find(layer);
+  return found == entries_.end() ? 0 : found->second.length;
+}
+
+void KvCache::reorder(const Tensor& rows) {
+  for (auto& [layer, entry] : entries_) {
+    for (const Tensor& t : {entry.k, entry.v}) {
+      const Tensor filled = t.narrow(2, 0, entry.length);
+      filled.copy_(filled.index_select(0, rows));
+    }
+  }
+}
+
+}  // namespace cleave

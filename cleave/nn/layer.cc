@@ -1,0 +1,109 @@
+#include "cleave/nn/layer.h"
+
+#include <set>
+
+#include <c10/util/Exception.h>
+
+namespace cleave {
+
+DTensor Layer::operator()(const DTensor& x, const Context& context) {
+  return wraps_.empty() ? step(x, context) : through_wraps(wraps_.size(), x, context);
+}
+
+DTensor Layer::through_wraps(size_t depth, const DTensor& x, const Context& context) {
+  if (depth == 0) return step(x, context);
+  const Next next = [this, depth](const DTensor& in, const Context& c) {
+    return through_wraps(depth - 1, in, c);
+  };
+  return wraps_[depth - 1]->call(*this, x, context, next);
+}
+
+DTensor Layer::step(const DTensor& x, const Context& context) {
+  try {
+    const std::optional<Placement> wanted = input_layout_ ? input_layout_ : accepts(x);
+    DTensor y = wanted ? forward(x.redistribute(*wanted), context) : forward(x, context);
+    if (output_layout_) y = y.redistribute(*output_layout_);
+    return y.made_by(path_);
+  } catch (const c10::Error& error) {
+    // The innermost layer names itself; those above let the Error pass.
+    throw Error(Code::kShape, str(path(), ": ", error.what_without_backtrace()));
+  }
+}
+
+void Layer::add(const std::string& name, Layer& child, const std::string& alias) {
+  children_.push_back({.name = name, .alias = alias, .layer = &child});
+}
+
+void Layer::add(const std::string& name, std::shared_ptr<Parameter>& parameter) {
+  parameters_.push_back({.name = name, .parameter = &parameter});
+}
+
+namespace {
+
+std::string joined(const std::string& path, const std::string& name) {
+  if (path.empty() || name.empty()) return path + name;
+  return path + "." + name;
+}
+
+}  // namespace
+
+void Layer::name_tree() {
+  if (paths_.empty()) name_below({""});
+}
+
+void Layer::name_below(const std::vector<std::string>& paths) {
+  paths_ = paths;
+  path_ = maker_name(paths.front());
+  for (const Own& own : parameters_) {
+    if ((*own.parameter)->name().empty()) (*own.parameter)->set_name(joined(path(), own.name));
+  }
+  for (const Child& child : children_) {
+    std::vector<std::string> below;
+    for (const std::string& p : paths) below.push_back(joined(p, child.name));
+    if (child.alias != "-") {
+      for (const std::string& p : paths) below.push_back(joined(p, child.alias));
+    }
+    child.layer->name_below(below);
+  }
+}
+
+void Layer::walk(const std::function<void(Layer&)>& visit) {
+  visit(*this);
+  for (const Child& child : children_) child.layer->walk(visit);
+}
+
+std::vector<std::shared_ptr<Parameter>> Layer::parameters() {
+  std::vector<std::shared_ptr<Parameter>> out;
+  std::set<const Parameter*> seen;
+  walk([&](Layer& layer) {
+    for (const Own& own : layer.parameters_) {
+      if (seen.insert(own.parameter->get()).second) out.push_back(*own.parameter);
+    }
+  });
+  return out;
+}
+
+void Layer::split_columns(const Axis& /*axis*/) {
+  throw Error(Code::kShape, str("style colwise does not apply to '", path(),
+                                "'; it splits Linear and Embedding layers"));
+}
+
+void Layer::split_rows(const Axis& /*axis*/) {
+  throw Error(Code::kShape, str("style rowwise does not apply to '", path(),
+                                "'; it splits Linear and Embedding layers"));
+}
+
+void Layer::prepare_split(const Axis& /*axis*/) {}
+void Layer::check_split(const Axis& /*axis*/) {}
+std::optional<Placement> Layer::accepts(const DTensor& /*x*/) const {
+  return std::nullopt;
+}
+
+void materialize(Layer& model, const MaterializeOptions& options) {
+  model.name_tree();
+  for (const auto& p : model.parameters()) {
+    if (!p->leaf().defined()) p->set_leaf(p->initial_value(options.seed, options.dtype));
+  }
+}
+
+}  // namespace cleave

@@ -1,0 +1,113 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cleave/layout/dtensor.h"
+#include "cleave/nn/context.h"
+#include "cleave/nn/parameter.h"
+
+namespace cleave {
+
+class Layer;
+
+/// The rest of a call behind a wrap.
+using Next = std::function<DTensor(const DTensor&, const Context&)>;
+
+/// Something put around a Layer's call from outside (FSDP, recompute).
+class Wrap {
+ public:
+  virtual ~Wrap() = default;
+  virtual DTensor call(Layer& layer, const DTensor& x, const Context& context,
+                       const Next& next) = 0;
+};
+
+/// A part of a model: it has parameters, children, or changes shapes.
+///
+/// A parent calls a child only through operator(), and all parallelism comes in there, put on from
+/// outside; a model's author writes no collective. Children are members; their paths come from the
+/// tree. docs/writing-a-model.md shows one from start to end.
+class Layer {
+ public:
+  Layer() = default;
+  virtual ~Layer() = default;
+  Layer(const Layer&) = delete;
+  Layer& operator=(const Layer&) = delete;
+
+  /// The one door: wraps, change of the input's layout, forward, change of the output's layout.
+  /// Throws Error naming this layer's path.
+  DTensor operator()(const DTensor& x, const Context& context);
+
+  /// Puts a wrap around the call, outside those already on.
+  void attach(std::unique_ptr<Wrap> wrap) { wraps_.push_back(std::move(wrap)); }
+
+  /// Full dotted path, "" for the root. Set when the tree is named.
+  [[nodiscard]] const std::string& path() const { return *path_; }
+  /// Every path by which plans may call it: the path, and with aliases in place of names.
+  [[nodiscard]] const std::vector<std::string>& paths() const { return paths_; }
+
+  /// Gives every layer its paths and every parameter its name. Called on the root once; again it
+  /// does nothing.
+  void name_tree();
+
+  /// This layer and all below it, parents first, in the order of forward.
+  void walk(const std::function<void(Layer&)>& visit);
+  /// Every parameter once, tied ones under their first name, in the order of forward.
+  [[nodiscard]] std::vector<std::shared_ptr<Parameter>> parameters();
+
+  // What a plan's style asks of a layer (parallel/plan.h). The default refuses.
+  virtual void split_columns(const Axis& axis);
+  virtual void split_rows(const Axis& axis);
+  /// The owner of heads decides their cut before the plan's table is applied.
+  virtual void prepare_split(const Axis& axis);
+  /// After the table: checks that the parts belong together.
+  virtual void check_split(const Axis& axis);
+  /// Layouts that a plan asks for at the door.
+  void set_input_layout(Placement p) { input_layout_ = p; }
+  void set_output_layout(Placement p) { output_layout_ = p; }
+
+ protected:
+  virtual DTensor forward(const DTensor& x, const Context& context) = 0;
+  /// The layout that the held weights need; nothing: as it comes.
+  [[nodiscard]] virtual std::optional<Placement> accepts(const DTensor& x) const;
+  [[nodiscard]] const std::optional<Placement>& output_layout() const { return output_layout_; }
+
+  /// Registers a child under its name in paths, and under another name that plans may use ("-" =
+  /// none; "" = plans may leave the token out).
+  void add(const std::string& name, Layer& child, const std::string& alias = "-");
+  void add(const std::string& name, std::shared_ptr<Parameter>& parameter);
+  /// `y` as made by this layer.
+  [[nodiscard]] DTensor mine(const DTensor& y) const { return y.made_by(path_); }
+
+ private:
+  DTensor step(const DTensor& x, const Context& context);
+  DTensor through_wraps(size_t depth, const DTensor& x, const Context& context);
+  void name_below(const std::vector<std::string>& paths);
+
+  struct Child {
+    std::string name, alias;
+    Layer* layer;
+  };
+  struct Own {
+    std::string name;
+    std::shared_ptr<Parameter>* parameter;
+  };
+  std::vector<Child> children_;
+  std::vector<Own> parameters_;
+  std::vector<std::unique_ptr<Wrap>> wraps_;
+  std::optional<Placement> input_layout_, output_layout_;
+  const std::string* path_ = maker_name("");
+  std::vector<std::string> paths_;
+};
+
+struct MaterializeOptions {
+  uint64_t seed = 0;
+  at::ScalarType dtype = at::kFloat;
+};
+
+/// Gives every parameter that has none memory for this rank's part, filled with its starting value.
+void materialize(Layer& model, const MaterializeOptions& options = {});
+
+}  // namespace cleave

@@ -1,0 +1,76 @@
+#include "cleave/nn/linear.h"
+
+#include <ATen/ATen.h>
+
+#include "cleave/kernels/cpu/gemm.h"
+
+namespace cleave {
+
+Linear::Linear(const LinearOptions& options) {
+  CLEAVE_CHECK(options.in_features > 0 && options.out_features > 0, Code::kShape,
+               "Linear(in_features=", options.in_features, ", out_features=", options.out_features,
+               "); both must be positive");
+  weight_ = std::make_shared<Parameter>(
+      std::vector<int64_t>{options.out_features, options.in_features}, options.init);
+  add("weight", weight_);
+  if (options.bias) {
+    bias_ =
+        std::make_shared<Parameter>(std::vector<int64_t>{options.out_features}, Init::constant(0));
+    add("bias", bias_);
+  }
+}
+
+void Linear::split_columns(const Axis& axis) {
+  const Split* cut = column_cut_ ? column_cut_ : Split::balanced(weight_->shape()[0], axis.size());
+  weight_->shard(axis, 0, cut);
+  if (bias_) bias_->shard(axis, 0, cut);
+}
+
+void Linear::split_rows(const Axis& axis) {
+  weight_->shard(axis, 1, row_cut_ ? row_cut_ : Split::balanced(weight_->shape()[1], axis.size()));
+  if (bias_) bias_->replicate(axis);
+  if (!output_layout()) set_output_layout(Replicate{});
+}
+
+std::optional<Placement> Linear::accepts(const DTensor& x) const {
+  if (is_column_split()) return Fanout{};
+  if (is_row_split()) return Shard{static_cast<int>(x.dim()) - 1, weight_->placement().split()};
+  return std::nullopt;
+}
+
+DTensor Linear::forward(const DTensor& x, const Context& /*context*/) {
+  CLEAVE_CHECK(x.size(-1) == weight_->shape()[1], Code::kShape, path(), ": input of ",
+               x.local().sizes(), " has width ", x.size(-1), "; in_features=", weight_->shape()[1]);
+  if (is_column_split()) return columns(x);
+  return is_row_split() ? rows(x) : whole(x);
+}
+
+DTensor Linear::whole(const DTensor& x) {
+  const Placement& p = x.placement();
+  CLEAVE_CHECK(!p.is_partial() && !p.is_shard(x.dim() - 1), Code::kShape, path(),
+               " is not split and got ", p.describe(), " made by ", x.maker(),
+               "; give it a style in the plan");
+  weight_->used_in(x);
+  std::optional<Tensor> b;
+  if (bias_) {
+    bias_->used_in(x);
+    b = bias_->use();
+  }
+  return x.with(affine(x.local(), weight_->use(), b));
+}
+
+DTensor Linear::columns(const DTensor& x) const {
+  const std::optional<Tensor> b = bias_ ? std::optional(bias_->use()) : std::nullopt;
+  const Placement out = Shard{static_cast<int>(x.dim()) - 1, weight_->placement().split()};
+  return x.with(affine(x.local(), weight_->use(), b), out);
+}
+
+DTensor Linear::rows(const DTensor& x) {
+  DTensor y = mine(x.with(affine(x.local(), weight_->use(), std::nullopt), Partial{}));
+  if (!bias_) return y;
+  y = y.redistribute(*output_layout());
+  bias_->used_in(y);
+  return y.with(y.local() + bias_->use());
+}
+
+}  // namespace cleave

@@ -1,0 +1,56 @@
+#pragma once
+#include "cleave/nn/layer.h"
+
+namespace cleave {
+
+struct LinearOptions {
+  int64_t in_features = 0;   ///< whole input width
+  int64_t out_features = 0;  ///< whole output width
+  bool bias = true;
+  Init init = Init::normal(0.02);
+};
+
+/// y = x weight^T + bias.
+///
+///   x [.., in]   weight [out, in]   bias [out]   result [.., out]
+///
+/// Split by columns (Colwise) it takes Fanout and gives Shard(-1): rank r holds its rows of weight.
+/// Split by rows (Rowwise) it takes Shard(-1) and gives partial sums, which leave the door as
+/// Replicate unless the plan says otherwise; the bias is added once, after the sum.
+/// Source: Megatron-LM, arXiv:1909.08053, section 3.
+class Linear : public Layer {
+ public:
+  explicit Linear(const LinearOptions& options);
+
+  void split_columns(const Axis& axis) override;
+  void split_rows(const Axis& axis) override;
+  /// Cuts decided by an owner (heads) instead of near-equal ones; set in its prepare_split.
+  void set_column_cut(const Split* split) { column_cut_ = split; }
+  void set_row_cut(const Split* split) { row_cut_ = split; }
+
+  /// For tying: another layer's matrix of the same shape.
+  void tie_weight(const std::shared_ptr<Parameter>& weight) { weight_ = weight; }
+  [[nodiscard]] const std::shared_ptr<Parameter>& weight() const { return weight_; }
+  [[nodiscard]] const std::shared_ptr<Parameter>& bias() const { return bias_; }
+  [[nodiscard]] bool is_column_split() const {
+    return weight_->is_split() && weight_->split_dim() == 0;
+  }
+  [[nodiscard]] bool is_row_split() const {
+    return weight_->is_split() && weight_->split_dim() == 1;
+  }
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override;
+  [[nodiscard]] std::optional<Placement> accepts(const DTensor& x) const override;
+
+ private:
+  [[nodiscard]] DTensor whole(const DTensor& x);
+  [[nodiscard]] DTensor columns(const DTensor& x) const;
+  [[nodiscard]] DTensor rows(const DTensor& x);
+
+  std::shared_ptr<Parameter> weight_, bias_;
+  const Split* column_cut_ = nullptr;
+  const Split* row_cut_ = nullptr;
+};
+
+}  // namespace cleave

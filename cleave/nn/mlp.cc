@@ -1,0 +1,59 @@
+#include "cleave/nn/mlp.h"
+
+#include <ATen/ATen.h>
+
+namespace cleave {
+
+Activation activation_from_name(const std::string& name) {
+  if (name == "silu" || name == "swish") return Activation::kSilu;
+  if (name == "gelu") return Activation::kGelu;
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh") return Activation::kGeluTanh;
+  if (name == "relu") return Activation::kRelu;
+  throw Error(Code::kFormat, str("hidden_act '", name,
+                                 "' is unknown; expected silu, gelu, gelu_new, "
+                                 "gelu_pytorch_tanh or relu"));
+}
+
+Tensor activate(Activation activation, const Tensor& x) {
+  switch (activation) {
+    case Activation::kSilu:
+      return at::silu(x);
+    case Activation::kGelu:
+      return at::gelu(x, "none");
+    case Activation::kGeluTanh:
+      return at::gelu(x, "tanh");
+    case Activation::kRelu:
+      return at::relu(x);
+  }
+  CLEAVE_BUG("no activation has the number ", static_cast<int>(activation));
+}
+
+Mlp::Mlp(const MlpOptions& o)
+    : activation_(o.activation),
+      up_proj_({.in_features = o.hidden,
+                .out_features = o.intermediate,
+                .bias = o.bias,
+                .init = o.init}),
+      down_proj_({.in_features = o.intermediate,
+                  .out_features = o.hidden,
+                  .bias = o.bias,
+                  .init = o.out_init}) {
+  if (o.gated) {
+    gate_proj_ = std::make_unique<Linear>(LinearOptions{
+        .in_features = o.hidden, .out_features = o.intermediate, .bias = o.bias, .init = o.init});
+    add("gate_proj", *gate_proj_, "w1");
+  }
+  add("up_proj", up_proj_, "w3");
+  add("down_proj", down_proj_, "w2");
+}
+
+DTensor Mlp::forward(const DTensor& x, const Context& context) {
+  const auto act = [this](const Tensor& t) { return activate(activation_, t); };
+  if (!gate_proj_) return down_proj_(map(act, up_proj_(x, context)), context);
+  const DTensor gate = (*gate_proj_)(x, context);
+  const DTensor up = up_proj_(x, context);
+  const auto gated = [&](const Tensor& g, const Tensor& u) { return act(g) * u; };
+  return down_proj_(mine(map(gated, gate, up)), context);
+}
+
+}  // namespace cleave

@@ -1,0 +1,112 @@
+#include "cleave/nn/parameter.h"
+
+#include <ATen/ATen.h>
+
+#include "cleave/base/philox.h"
+
+namespace cleave {
+
+int64_t Parameter::numel() const {
+  return c10::multiply_integers(shape_);
+}
+
+void Parameter::replicate(const Axis& axis) {
+  if (!is_split()) axis_ = axis;
+}
+
+void Parameter::shard(const Axis& axis, int dim, const Split* split) {
+  const Placement wanted = Shard{dim, split};
+  if (placement_.is_shard()) {
+    CLEAVE_CHECK(placement_.matches(wanted), Code::kShape, name_,
+                 ": two entries of the plan disagree: ", placement_.describe(), " and ",
+                 wanted.describe(), ", or other cuts of one dim");
+    return;
+  }
+  CLEAVE_CHECK(!leaf_.defined(), Code::kUsage, name_,
+               " already has memory; parallelize a model before materialize or load");
+  CLEAVE_CHECK(
+      split->whole() == shape_[static_cast<size_t>(dim)] && split->num_ranks() == axis.size(),
+      Code::kShape, name_, ": dim ", dim, " has ", shape_[static_cast<size_t>(dim)],
+      " elements; the split is of ", split->whole(), " over ", split->num_ranks(), " ranks");
+  placement_ = wanted;
+  axis_ = axis;
+}
+
+std::vector<int64_t> Parameter::local_shape() const {
+  auto shape = shape_;
+  if (is_split()) {
+    shape[static_cast<size_t>(placement_.dim())] = placement_.split()->width(axis_.rank());
+  }
+  return shape;
+}
+
+std::vector<Range> Parameter::ranges() const {
+  if (is_split()) return placement_.split()->ranges(axis_.rank());
+  return {{0, shape_.empty() ? 1 : shape_[0]}};
+}
+
+std::vector<Range> Parameter::owned() const {
+  if (is_split()) return placement_.split()->owned(axis_.rank());
+  if (axis_.rank() != 0) return {};
+  return ranges();
+}
+
+void Parameter::set_leaf(const Tensor& leaf) {
+  CLEAVE_CHECK(leaf.sizes() == c10::IntArrayRef(local_shape()), Code::kShape, name_,
+               ": a tensor of ", leaf.sizes(), " was given; this rank holds ",
+               c10::IntArrayRef(local_shape()));
+  leaf_ = leaf.detach();
+  leaf_.requires_grad_(leaf_.is_floating_point());
+  use_ = leaf_;
+}
+
+const Tensor& Parameter::use() const {
+  CLEAVE_CHECK(
+      use_.defined(), Code::kUsage, name_,
+      " has no memory yet; call materialize() or load a checkpoint before the first forward");
+  return use_;
+}
+
+void Parameter::used_in(const DTensor& activation) {
+  if (!activation.is_split() || is_split()) return;
+  const Placement& p = activation.placement();
+  const bool split_work = p.is_shard() || p.is_fanout();
+  CLEAVE_CHECK(!used_in_split_work_ || *used_in_split_work_ == split_work, Code::kShape, name_,
+               " is used in replicated work and in split work (now on a ", p.describe(),
+               " made by ", activation.maker(),
+               "); its gradient would be neither whole nor a partial sum");
+  used_in_split_work_ = split_work;
+}
+
+bool Parameter::gradient_is_partial() const {
+  if (axis_.size() == 1) return false;
+  if (is_split()) return placement_.split()->overlaps();
+  return used_in_split_work_.value_or(false);
+}
+
+Tensor Parameter::initial_value(uint64_t seed, at::ScalarType dtype) const {
+  const auto local = local_shape();
+  if (init_.kind == Init::Kind::kConstant) return at::full(local, init_.value, at::dtype(dtype));
+  Tensor out = at::empty(local, at::dtype(at::kDouble));
+  double* to = out.mutable_data_ptr<double>();
+  const int64_t dim = split_dim();
+  int64_t outer = 1;
+  int64_t inner = 1;
+  for (int64_t d = 0; d < static_cast<int64_t>(shape_.size()); ++d) {
+    if (d < dim) outer *= shape_[static_cast<size_t>(d)];
+    if (d > dim) inner *= shape_[static_cast<size_t>(d)];
+  }
+  const int64_t whole = shape_.empty() ? 1 : shape_[static_cast<size_t>(dim)];
+  const uint64_t key = stream_key(seed, name_);
+  for (int64_t o = 0; o < outer; ++o) {
+    for (const Range& r : ranges()) {
+      const int64_t count = r.size() * inner;
+      fill_normal(key, static_cast<uint64_t>((o * whole + r.begin) * inner),
+                  {to, static_cast<size_t>(count)});
+      to += count;
+    }
+  }
+  return out.mul_(init_.value).to(dtype);
+}
+
+}  // namespace cleave

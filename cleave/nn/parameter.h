@@ -1,0 +1,85 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "cleave/layout/dtensor.h"
+
+namespace cleave {
+
+/// How a parameter starts. Values are a function of (seed, name, global element index), so they do
+/// not depend on the layout.
+struct Init {
+  enum class Kind : uint8_t { kNormal, kConstant } kind = Kind::kNormal;
+  double value = 0.02;  ///< standard deviation, or the constant
+  static Init normal(double standard_deviation) { return {Kind::kNormal, standard_deviation}; }
+  static Init constant(double value) { return {Kind::kConstant, value}; }
+};
+
+/// A model's weight: its whole shape, where its elements are, and the tensors that hold this
+/// rank's.
+///
+/// The record exists before any memory does: plans shape it, then materialize() or a checkpoint
+/// allocates and fills this rank's part alone.
+class Parameter {
+ public:
+  Parameter(std::vector<int64_t> shape, Init init) : shape_(std::move(shape)), init_(init) {}
+
+  [[nodiscard]] const std::vector<int64_t>& shape() const { return shape_; }  ///< whole
+  [[nodiscard]] int64_t numel() const;                                        ///< whole
+  [[nodiscard]] const Init& init() const { return init_; }
+  /// Full name as in Hugging Face files, e.g. "model.norm.weight". Given once, by the tree.
+  [[nodiscard]] const std::string& name() const { return name_; }
+  void set_name(const std::string& name) { name_ = name; }
+
+  [[nodiscard]] const Placement& placement() const { return placement_; }  ///< Replicate or Shard
+  [[nodiscard]] const Axis& axis() const { return axis_; }
+  [[nodiscard]] bool is_split() const { return placement_.is_shard() && axis_.size() > 1; }
+
+  /// Puts the parameter on an axis, whole on every rank.
+  void replicate(const Axis& axis);
+  /// Cuts `dim` over the axis. Again with the same cut it does nothing; Error(kShape) for another
+  /// cut, or when memory was given already.
+  void shard(const Axis& axis, int dim, const Split* split);
+
+  [[nodiscard]] std::vector<int64_t> local_shape() const;
+  /// This rank's ranges of dim split_dim(), and those that it writes and counts; the whole of dim 0
+  /// where it is not split (owned: by rank 0 of the axis alone).
+  [[nodiscard]] int64_t split_dim() const { return is_split() ? placement_.dim() : 0; }
+  [[nodiscard]] std::vector<Range> ranges() const;
+  [[nodiscard]] std::vector<Range> owned() const;
+
+  /// What the optimizer updates; undefined until there is memory.
+  [[nodiscard]] const Tensor& leaf() const { return leaf_; }
+  /// Gives memory: `leaf` has local_shape(). It becomes a leaf that requires grad.
+  void set_leaf(const Tensor& leaf);
+  /// What forward reads: the leaf, unless a wrap put another tensor there. Throws Error(kUsage)
+  /// before there is memory.
+  [[nodiscard]] const Tensor& use() const;
+  /// Puts another tensor where forward reads; undefined takes it away.
+  void set_use(const Tensor& use) { use_ = use; }
+
+  /// Told by a layer that used this whole parameter on an activation so placed: in split work
+  /// (Shard, Fanout) its gradient is a partial sum. Throws Error(kShape) when both kinds of use
+  /// occur.
+  void used_in(const DTensor& activation);
+  /// Whether the gradient on this rank is only a part, to be summed over the axis after backward.
+  [[nodiscard]] bool gradient_is_partial() const;
+
+  /// This rank's elements of the starting value, of `dtype`.
+  [[nodiscard]] Tensor initial_value(uint64_t seed, at::ScalarType dtype) const;
+
+ private:
+  std::vector<int64_t> shape_;
+  Init init_;
+  std::string name_;
+  Placement placement_;
+  Axis axis_;
+  std::optional<bool> used_in_split_work_;
+  Tensor leaf_, use_;
+};
+
+}  // namespace cleave

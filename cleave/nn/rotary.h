@@ -1,0 +1,37 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+namespace cleave {
+
+using at::Tensor;
+
+/// Rotary position embedding: which angle a dim pair turns by per position.
+struct RotaryOptions {
+  int64_t head_dim = 0;  ///< even
+  double theta = 10000;
+  enum class Scaling : uint8_t { kNone, kLinear, kLlama3 } scaling = Scaling::kNone;
+  double factor = 1;               ///< linear and llama3
+  double low_freq_factor = 1;      ///< llama3
+  double high_freq_factor = 4;     ///< llama3
+  int64_t original_positions = 0;  ///< llama3: positions the model was first trained with
+};
+
+/// Turns the dim pairs (i, i + K/2) of queries and keys by position * frequency(i).
+/// Sources: arXiv:2104.09864; the llama3 scaling as in its config.json's rope_scaling.
+class Rotary {
+ public:
+  explicit Rotary(const RotaryOptions& options);
+
+  /// Differentiable. x [B, H, T, K], positions [B, T] or [T] int64; the same shape out.
+  [[nodiscard]] Tensor apply(const Tensor& x, const Tensor& positions);
+
+  /// Frequencies [K/2] in fp64, after scaling.
+  [[nodiscard]] const Tensor& frequencies() const { return frequencies_; }
+
+ private:
+  void extend_tables(int64_t num_positions, const Tensor& like);
+  Tensor frequencies_;  // [K/2] fp64
+  Tensor cos_, sin_;    // [P, K/2] in the activation's type
+};
+
+}  // namespace cleave

@@ -1,0 +1,138 @@
+#include "cleave/parallel/gradients.h"
+
+#include <cmath>
+
+#include <ATen/ATen.h>
+
+namespace cleave {
+namespace {
+
+constexpr int64_t kBucketBytes = int64_t{32} << 20;
+
+/// Sums one flat bucket of gradients over the axis and writes the sums back.
+void sum_bucket(std::vector<Tensor>& grads, const Axis& axis, const char* site) {
+  if (grads.empty()) return;
+  std::vector<Tensor> flat;
+  for (const Tensor& g : grads) flat.push_back(g.reshape(-1));
+  const Tensor sum = axis.all_reduce(flat.size() == 1 ? flat[0] : at::cat(flat), site);
+  int64_t begin = 0;
+  for (Tensor& g : grads) {
+    g.copy_(sum.narrow(0, begin, g.numel()).view(g.sizes()));
+    begin += g.numel();
+  }
+  grads.clear();
+}
+
+void define_gradients(const Parameters& parameters) {
+  for (const auto& p : parameters) {
+    Tensor& grad = p->leaf().mutable_grad();
+    if (!grad.defined()) grad = at::zeros_like(p->leaf());
+  }
+}
+
+/// The gradient of a shard with others' elements as zeros, so that holders' parts can be added.
+Tensor padded(const Parameter& p, const Tensor& grad) {
+  Tensor whole = at::zeros(p.shape(), grad.options());
+  int64_t begin = 0;
+  for (const Range& r : p.ranges()) {
+    whole.narrow(p.split_dim(), r.begin, r.size())
+        .copy_(grad.narrow(p.split_dim(), begin, r.size()));
+    begin += r.size();
+  }
+  return whole;
+}
+
+void take_back(const Parameter& p, const Tensor& whole, Tensor& grad) {
+  int64_t begin = 0;
+  for (const Range& r : p.ranges()) {
+    grad.narrow(p.split_dim(), begin, r.size())
+        .copy_(whole.narrow(p.split_dim(), r.begin, r.size()));
+    begin += r.size();
+  }
+}
+
+/// Sum of squares of the elements that this rank counts, in fp64.
+double counted_squares(const Parameter& p, const Tensor& grad) {
+  double sum = 0;
+  // Owned ranges are given in the whole; places in the local tensor follow from the held ones.
+  for (const Range& mine : p.owned()) {
+    int64_t begin = 0;
+    for (const Range& held : p.ranges()) {
+      const int64_t low = std::max(mine.begin, held.begin);
+      const int64_t high = std::min(mine.end, held.end);
+      if (low < high) {
+        const Tensor part = grad.dim() == 0
+                                ? grad
+                                : grad.narrow(p.split_dim(), begin + low - held.begin, high - low);
+        const double norm =
+            at::linalg_vector_norm(part, 2, std::nullopt, false, at::kDouble).item<double>();
+        sum += norm * norm;
+      }
+      begin += held.size();
+    }
+  }
+  return sum;
+}
+
+}  // namespace
+
+void finish_gradients(const Parameters& parameters, const Axis& tp) {
+  const at::NoGradGuard no_grad;
+  define_gradients(parameters);
+  if (tp.size() == 1) return;
+  std::vector<Tensor> bucket;
+  std::vector<std::pair<const Parameter*, Tensor>> overlapping;
+  for (const auto& p : parameters) {
+    if (!p->gradient_is_partial()) continue;
+    Tensor& grad = p->leaf().mutable_grad();
+    if (p->is_split()) {
+      overlapping.emplace_back(p.get(), padded(*p, grad));
+      bucket.push_back(overlapping.back().second);
+    } else {
+      bucket.push_back(grad);
+    }
+  }
+  sum_bucket(bucket, tp, "gradients over tp");
+  for (const auto& [p, whole] : overlapping) take_back(*p, whole, p->leaf().mutable_grad());
+}
+
+void sum_gradients(const Parameters& parameters, const Axis& dp) {
+  const at::NoGradGuard no_grad;
+  define_gradients(parameters);
+  if (dp.size() == 1) return;
+  std::vector<Tensor> bucket;
+  int64_t bytes = 0;
+  for (const auto& p : parameters) {
+    bucket.push_back(p->leaf().mutable_grad());
+    bytes += static_cast<int64_t>(bucket.back().nbytes());
+    if (bytes < kBucketBytes) continue;
+    sum_bucket(bucket, dp, "gradients over dp");
+    bytes = 0;
+  }
+  sum_bucket(bucket, dp, "gradients over dp");
+}
+
+GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp) {
+  const at::NoGradGuard no_grad;
+  GradientNorm norm;
+  double squares = 0;
+  for (const auto& p : parameters) {
+    const double own = counted_squares(*p, p->leaf().grad());
+    if (!std::isfinite(own) && norm.not_finite.empty()) norm.not_finite = p->name();
+    squares += own;
+  }
+  const Tensor sum = tp.all_reduce(at::scalar_tensor(squares, at::kDouble), "gradient norm");
+  norm.value = std::sqrt(sum.item<double>());
+  return norm;
+}
+
+void clip_gradients(const Parameters& parameters, double norm, double max_norm) {
+  const double factor = max_norm / (norm + 1e-6);
+  if (!(factor < 1)) return;
+  const at::NoGradGuard no_grad;
+  std::vector<Tensor> grads;
+  for (const auto& p : parameters) grads.push_back(p->leaf().mutable_grad());
+  at::_foreach_mul_(grads, factor);
+}
+
+}  // namespace cleave
