@@ -3,8 +3,8 @@
 
 usage: run_docs.py --build BUILD_FOLDER PAGE...
 
-The blocks of a page run in order, in one empty folder, with the built program first in PATH, $CLEAVE_SOURCE naming the
-source tree and $CLEAVE_BUILD the build folder. A block ```console is shown, not run; check_docs.py checks its commands.
+The blocks of a page run in order in one folder of their own that holds README.md, docs/, examples/ and, as build/, the
+build folder. A block ```console is shown, not run; check_docs.py checks its commands.
 """
 import argparse
 import os
@@ -36,8 +36,8 @@ def blocks(page, language):
         raise SystemExit(f"{page}:{start}: this block is never closed")
 
 
-def run_block(page, line, text, folder, environment):
-    process = subprocess.Popen(["bash", "-euo", "pipefail", "-c", text], cwd=folder, env=environment, text=True,
+def run_block(page, line, text, folder):
+    process = subprocess.Popen(["bash", "-euo", "pipefail", "-c", text], cwd=folder, text=True,
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                start_new_session=True)
     try:
@@ -55,14 +55,15 @@ def main():
     parser.add_argument("pages", nargs="+")
     arguments = parser.parse_args()
     build = arguments.build.resolve()
-    environment = dict(os.environ, CLEAVE_SOURCE=os.getcwd(), CLEAVE_BUILD=str(build),
-                       PATH=f"{build}{os.pathsep}{os.environ['PATH']}")
+    root = pathlib.Path(__file__).resolve().parent.parent
     good, count = True, 0
     for page in arguments.pages:
         with tempfile.TemporaryDirectory(prefix="cleave-docs-") as folder:
-            for line, text in blocks(page, "sh"):
+            for name, target in [("build", build)] + [(name, root / name) for name in ("README.md", "docs", "examples")]:
+                (pathlib.Path(folder) / name).symlink_to(target)
+            for line, text in blocks(root / page, "sh"):
                 count += 1
-                good = run_block(page, line, text, folder, environment) and good
+                good = run_block(page, line, text, folder) and good
     print(f"{count} blocks run")
     return 0 if good else 1
 
