@@ -2,6 +2,9 @@
 
 set(CLEAVE_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor -Wold-style-cast
     -Woverloaded-virtual -Wimplicit-fallthrough -Wformat=2)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND CLEAVE_WARNINGS -Wno-restrict)  # GCC 12 at -O3 warns about every string = "literal" (its bug 105651)
+endif()
 if(CLEAVE_WARNINGS_AS_ERRORS)
   list(APPEND CLEAVE_WARNINGS -Werror)
 endif()
