@@ -1,3 +1,26 @@
-int main() {
-  return 0;
+#include <csignal>
+#include <poll.h>
+#include <unistd.h>
+
+#include "cleave/cli/program.h"
+
+namespace {
+
+// A reader of stdout that has gone away ends the program; a socket of a lost rank must not: there
+// the failing write says more.
+extern "C" void on_broken_pipe(int signal) {
+  pollfd out{STDOUT_FILENO, POLLOUT, 0};
+  if (poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0) _exit(128 + signal);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace cleave::cli;
+  struct sigaction action = {};
+  action.sa_handler = on_broken_pipe;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGPIPE, &action, nullptr);
+  return run_program({argv + (argc > 0 ? 1 : 0), argv + argc},
+                     {train_command(), generate_command(), eval_command()});
 }

@@ -1,0 +1,30 @@
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cleave/cli/flags.h"
+
+namespace cleave::cli {
+
+/// Does the work of a command once its flags are read; returns the exit code.
+using Run = std::function<int()>;
+
+/// One subcommand of the program.
+struct Command {
+  std::string name;
+  std::string summary;  ///< one phrase
+  std::string usage;    ///< what follows "cleave NAME"
+  std::function<Run(Flags&)> define;
+};
+
+Command train_command();
+Command generate_command();
+Command eval_command();
+Command launch_command();
+Command tokenize_command();
+Command inspect_command();
+Command doctor_command();
+Command completion_command();
+
+}  // namespace cleave::cli

@@ -1,0 +1,60 @@
+#include <memory>
+
+#include "cleave/cli/check.h"
+#include "cleave/cli/command.h"
+#include "cleave/cli/library.h"
+#include "cleave/cli/shared_flags.h"
+#include "cleave/generate/options.h"
+
+namespace cleave::cli {
+namespace {
+
+void define(Flags& flags, EvalOptions& options) {
+  flags.group("model and data");
+  flags.add(&options.model, {"model", "DIR", "folder of a model or of a run", "required"});
+  flags.many(&options.data,
+             {"data", "FILES", "text, JSONL with \"text\", or JSONL rows of ids (\"input_ids\")",
+              "required"});
+  flags.add(&options.tokenizer, {"tokenizer", "bytes|DIR", "how text becomes ids", "the model's"});
+  flags.add(&options.seq_len, {"seq-len", "N", "length of a sample of text, in tokens"}, kPositive);
+  flags.add(&options.batch_size, {"batch-size", "N", "sequences computed at once"}, kPositive);
+  flags.toggle(&options.json, {"json", "", "one JSON object: loss, perplexity, tokens", "off"});
+  flags.group("ranks");
+  flags.add(&options.tp, tp_text(), kPositive);
+  flags.choice(&options.dtype, {"dtype", "", "of weights and activations", "the file's"},
+               {"fp32", "bf16", "fp64"});
+  define_machine(flags, {.gemm = &options.gemm,
+                         .threads_per_rank = &options.threads_per_rank,
+                         .timeout_s = &options.timeout_s,
+                         .device = &options.device});
+}
+
+void check(const EvalOptions& options, const Flags& flags) {
+  flags.require("model");
+  flags.require("data");
+  require_model(options.model, /*takes_presets=*/false);
+  require_tokenizer(options.tokenizer);
+  require_files("--data", options.data);
+  check_world(options.tp, 1);
+}
+
+}  // namespace
+
+Command eval_command() {
+  return {.name = "eval",
+          .summary = "mean loss and perplexity of a model on data",
+          .usage = "--model DIR --data FILES [flags]",
+          .define = [](Flags& flags) -> Run {
+            auto options = std::make_shared<EvalOptions>();
+            define(flags, *options);
+            auto launcher = std::make_shared<LauncherFlags>(flags);
+            return [options, launcher, &flags] {
+              launcher->check();
+              check(*options, flags);
+              library_function<decltype(cleave_eval)>("cleave_eval")(*options);
+              return 0;
+            };
+          }};
+}
+
+}  // namespace cleave::cli

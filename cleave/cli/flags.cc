@@ -1,0 +1,205 @@
+#include "cleave/cli/flags.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <utility>
+
+#include "cleave/base/error.h"
+#include "cleave/base/suggest.h"
+#include "cleave/cli/config.h"
+
+namespace cleave::cli {
+namespace {
+
+bool contains(const std::vector<std::string>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// CLI11 gives a flag whatever word follows it; a flag in that place is a forgotten value.
+void refuse_swallowed_flag(const Flags::Flag& flag, const CLI::App& app) {
+  for (const std::string& value : flag.option->results()) {
+    const std::string word = value.substr(0, value.find('='));
+    const bool is_flag = word.starts_with("--") && app.get_option_no_throw(word) != nullptr;
+    CLEAVE_CHECK(!is_flag, Code::kUsage, "--", flag.text.name, " has no value, ", word,
+                 " follows it; give it as --", flag.text.name, ' ', flag.text.value);
+  }
+}
+
+// "--batch-size,--batch_size": launchers and habits write both.
+std::string spellings(const std::string& name) {
+  if (name.size() == 1) return "-" + name;
+  std::string other = name;
+  std::replace(other.begin(), other.end(), '-', '_');
+  return "--" + name + (other == name ? "" : ",--" + other);
+}
+
+CLI::Option* add_option(CLI::App& app, const Flags::Flag& flag) {
+  const auto keep_raw = [](const CLI::results_t&) { return true; };
+  CLI::Option* option = app.add_option(spellings(flag.text.name), keep_raw, flag.text.help);
+  option->type_name(flag.text.value);
+  if (flag.arity == Arity::kMany) {
+    option->expected(1, CLI::detail::expected_max_vector_size);
+  } else {
+    option->expected(1)->allow_extra_args(false);
+  }
+  option->multi_option_policy(flag.arity == Arity::kOne ? CLI::MultiOptionPolicy::TakeLast
+                                                        : CLI::MultiOptionPolicy::TakeAll);
+  return option;
+}
+
+}  // namespace
+
+Flags::Flags(CLI::App& app) : app_(&app) {
+  app.allow_extras();
+  app.add_flag("--trace", trace_, "on an error, also print where it was thrown");
+}
+
+void Flags::add_flag(FlagText text, Arity arity, Set set) {
+  Flag flag{.text = std::move(text), .arity = arity, .group = group_, .set = std::move(set)};
+  if (arity != Arity::kSwitch) flag.option = add_option(*app_, flag);
+  flags_.push_back(std::move(flag));
+}
+
+void Flags::choice(std::string* target, FlagText text, std::vector<std::string> choices) {
+  if (text.standard.empty()) text.standard = *target;
+  for (const std::string& choice : choices) text.value += (text.value.empty() ? "" : "|") + choice;
+  add_flag(std::move(text), Arity::kOne,
+           [target, choices = std::move(choices)](const auto& from, const auto& values) {
+             read_choice(Given{from, values.back()}, choices, target);
+           });
+}
+
+void Flags::many(std::vector<std::string>* target, FlagText text) {
+  add_flag(std::move(text), Arity::kMany,
+           [target](const auto& /*from*/, const auto& values) { *target = values; });
+}
+
+void Flags::each(std::vector<std::string>* target, FlagText text) {
+  add_flag(std::move(text), Arity::kEach,
+           [target](const auto& /*from*/, const auto& values) { *target = values; });
+}
+
+void Flags::toggle(bool* target, FlagText text) {
+  const std::string name = text.name;
+  add_flag(std::move(text), Arity::kSwitch, [target](const auto& /*from*/, const auto& values) {
+    *target = values.back() == "true";
+  });
+  Flag& flag = flags_.back();
+  flag.is_shown_negative = *target;
+  flag.option = app_->add_flag(spellings(name), flag.text.help);
+  flag.opposite = app_->add_flag(spellings("no-" + name), flag.text.help);
+  // The form that only restates the default serves to overrule a config file: not in help.
+  (flag.is_shown_negative ? flag.option : flag.opposite)->group("");
+}
+
+void Flags::positional(std::string* target, FlagText text) {
+  app_->add_option(text.name, *target, text.help)->type_name(text.value);
+  positional_ = std::move(text);
+}
+
+void Flags::config() {
+  add(&config_path_, {"config", "FILE.json", "JSON object with these flags as keys; flags win"});
+}
+
+void Flags::exclusive(std::vector<std::string> names) {
+  exclusive_.push_back(std::move(names));
+}
+
+std::string Flags::shown(const std::optional<int64_t>& number) {
+  return number ? str(*number) : "";
+}
+
+const Flags::Flag* Flags::find(std::string_view name) const {
+  const auto at = std::find_if(flags_.begin(), flags_.end(),
+                               [&](const Flag& flag) { return flag.text.name == name; });
+  return at == flags_.end() ? nullptr : &*at;
+}
+
+void Flags::refuse_leftovers() const {
+  for (const std::string& word : app_->remaining()) {
+    const std::string name = word.substr(0, word.find('='));
+    CLEAVE_CHECK(word.starts_with('-') && word != "-" && word != "--", Code::kUsage,
+                 "unexpected word '", word, "'; see cleave ", app_->get_name(), " --help");
+    std::vector<std::string> names;
+    for (const CLI::Option* option : app_->get_options()) {
+      if (!option->get_group().empty()) names.push_back(option->get_name());
+    }
+    throw Error(Code::kUsage, str("unknown flag ", name, did_you_mean(name, names)));
+  }
+}
+
+void Flags::read_command_line() {
+  for (const Flag& flag : flags_) {
+    std::vector<std::string> values = flag.option->results();
+    if (flag.arity == Arity::kSwitch) {
+      const bool is_on = flag.option->count() > 0;
+      const bool is_off = flag.opposite->count() > 0;
+      CLEAVE_CHECK(!is_on || !is_off, Code::kUsage, "--", flag.text.name, " and --no-",
+                   flag.text.name, " exclude each other; give one");
+      values.clear();
+      if (is_on || is_off) values.emplace_back(is_on ? "true" : "false");
+    } else {
+      refuse_swallowed_flag(flag, *app_);
+    }
+    if (values.empty()) continue;
+    on_command_line_.push_back(flag.text.name);
+    flag.set("--" + flag.text.name, values);
+  }
+}
+
+bool Flags::is_hidden_by_command_line(const std::string& name) const {
+  if (contains(on_command_line_, name)) return true;
+  return std::any_of(exclusive_.begin(), exclusive_.end(), [&](const auto& names) {
+    return contains(names, name) &&
+           std::any_of(names.begin(), names.end(),
+                       [&](const std::string& other) { return contains(on_command_line_, other); });
+  });
+}
+
+void Flags::read_config(const std::string& path) {
+  std::vector<std::string> names;
+  for (const Flag& flag : flags_) {
+    if (flag.text.name != "config") names.push_back(flag.text.name);
+  }
+  for (const ConfigEntry& entry : read_config_entries(path)) {
+    const bool is_opposite = entry.name.starts_with("no-") && find(entry.name) == nullptr;
+    const std::string name = is_opposite ? entry.name.substr(3) : entry.name;
+    const Flag* flag = contains(names, name) ? find(name) : nullptr;
+    CLEAVE_CHECK(flag != nullptr && (!is_opposite || flag->arity == Arity::kSwitch), Code::kUsage,
+                 path, ": unknown key \"", entry.key, '"', did_you_mean(entry.name, names));
+    CLEAVE_CHECK(!contains(in_config_, name), Code::kUsage, path, ": \"", entry.key,
+                 "\" is given twice");
+    in_config_.push_back(name);
+    const std::vector<std::string> values = config_values(entry, flag->arity, is_opposite);
+    if (!is_hidden_by_command_line(name)) flag->set(str(path, ": \"", entry.key, '"'), values);
+  }
+}
+
+void Flags::resolve() {
+  refuse_leftovers();
+  read_command_line();
+  if (!config_path_.empty()) read_config(config_path_);
+  for (const auto& names : exclusive_) {
+    std::string given;
+    for (const std::string& name : names) {
+      const bool counts = contains(on_command_line_, name) ||
+                          (contains(in_config_, name) && !is_hidden_by_command_line(name));
+      CLEAVE_CHECK(!counts || given.empty(), Code::kUsage, given, " and --", name,
+                   " exclude each other; give one");
+      if (counts) given = "--" + name;
+    }
+  }
+}
+
+bool Flags::is_given(std::string_view name) const {
+  return contains(on_command_line_, name) || contains(in_config_, name);
+}
+
+void Flags::require(std::string_view name) const {
+  const Flag* flag = find(name);
+  if (flag == nullptr) CLEAVE_BUG("no flag --", name);
+  CLEAVE_CHECK(is_given(name), Code::kUsage, "--", name, " is missing: ", flag->text.help,
+               "; see cleave ", app_->get_name(), " --help");
+}
+
+}  // namespace cleave::cli

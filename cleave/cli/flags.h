@@ -1,0 +1,132 @@
+#pragma once
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cleave/base/str.h"
+#include "cleave/cli/value.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace cleave::cli {
+
+/// How a flag looks in help and in messages.
+struct FlagText {
+  std::string name;        ///< without dashes
+  std::string value;       ///< what stands for the value in help: "N", "FILE"
+  std::string help;        ///< one phrase, with the unit
+  std::string standard{};  ///< default as help shows it; empty: the variable's value
+};
+
+/// How many values a flag takes.
+enum class Arity {
+  kSwitch,  ///< none
+  kOne,     ///< one; a later one wins
+  kMany,    ///< --data A B C
+  kEach,    ///< one each time, any number of times
+  kRows,    ///< as kEach; in a config file one row of numbers or a list of rows
+};
+
+/// The flags of one command: what the command line and a config file may set, and where the values
+/// go. CLI11 splits the command line; values are read by resolve(), from the command line first,
+/// then from the file of --config.
+class Flags {
+ public:
+  /// `from` is "--steps" or "run.json: \"steps\"".
+  using Set = std::function<void(const std::string& from, const std::vector<std::string>& values)>;
+
+  struct Flag {
+    FlagText text;
+    Arity arity = Arity::kOne;
+    std::string group;
+    Set set;
+    CLI::Option* option = nullptr;    ///< --name
+    CLI::Option* opposite = nullptr;  ///< --no-name, of a switch
+    bool is_shown_negative = false;   ///< help shows --no-name
+  };
+
+  explicit Flags(CLI::App& app);
+  Flags(const Flags&) = delete;
+  Flags& operator=(const Flags&) = delete;
+
+  /// Title over the flags that follow, in help.
+  void group(std::string title) { group_ = std::move(title); }
+
+  /// A flag for a number or a text.
+  template <class Target>
+  void add(Target* target, FlagText text, const Range& range = {}) {
+    if (text.standard.empty()) text.standard = shown(*target);
+    add_flag(std::move(text), Arity::kOne, [target, range](const auto& from, const auto& values) {
+      read_value(Given{from, values.back()}, range, target);
+    });
+  }
+
+  /// A flag that takes one of `choices`.
+  void choice(std::string* target, FlagText text, std::vector<std::string> choices);
+  /// --name A B C, or --name A --name B.
+  void many(std::vector<std::string>* target, FlagText text);
+  /// --name A --name B; nothing that follows A is taken with it.
+  void each(std::vector<std::string>* target, FlagText text);
+  /// --name and --no-name; help shows the one that changes the default.
+  void toggle(bool* target, FlagText text);
+  /// A flag read by `set`.
+  void add_flag(FlagText text, Arity arity, Set set);
+  /// Words without a flag, by position.
+  void positional(std::string* target, FlagText text);
+  /// Adds --config FILE.
+  void config();
+  /// At most one of these: Error(kUsage) otherwise. One on the command line hides the others in
+  /// the config file.
+  void exclusive(std::vector<std::string> names);
+  /// Words from the first that is no flag on, or after --, belong to another program.
+  void program(std::vector<std::string>* target) { program_ = target; }
+
+  /// Reads the values into the variables. Throws Error(kUsage).
+  void resolve();
+
+  /// Whether the command line or the config file set it; after resolve().
+  [[nodiscard]] bool is_given(std::string_view name) const;
+  /// Throws Error(kUsage) unless it is given.
+  void require(std::string_view name) const;
+
+  [[nodiscard]] const std::vector<Flag>& all() const { return flags_; }
+  [[nodiscard]] std::vector<std::string>* program() const { return program_; }
+  [[nodiscard]] CLI::App& app() const { return *app_; }
+  [[nodiscard]] bool wants_trace() const { return trace_; }
+  [[nodiscard]] const FlagText* positional() const {
+    return positional_.name.empty() ? nullptr : &positional_;
+  }
+
+ private:
+  static std::string shown(const std::string& text) { return text; }
+  static std::string shown(const std::optional<int64_t>& number);
+  template <class Number>
+  static std::string shown(Number number) {
+    return str(number);
+  }
+
+  void refuse_leftovers() const;
+  void read_command_line();
+  void read_config(const std::string& path);
+  [[nodiscard]] bool is_hidden_by_command_line(const std::string& name) const;
+  [[nodiscard]] const Flag* find(std::string_view name) const;
+
+  CLI::App* app_;
+  std::string group_;
+  std::vector<Flag> flags_;
+  std::vector<std::vector<std::string>> exclusive_;
+  std::vector<std::string> on_command_line_;
+  std::vector<std::string> in_config_;
+  std::vector<std::string>* program_ = nullptr;
+  FlagText positional_;
+  std::string config_path_;
+  bool trace_ = false;
+};
+
+}  // namespace cleave::cli

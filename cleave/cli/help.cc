@@ -1,0 +1,109 @@
+#include "cleave/cli/help.h"
+
+#include <algorithm>
+#include <sstream>
+#include <sys/ioctl.h>
+#include <unistd.h>
+#include <utility>
+
+namespace cleave::cli {
+namespace {
+
+constexpr size_t kMaxNameColumn = 34;
+
+struct Row {
+  std::string name;
+  std::string text;
+};
+
+size_t page_width() {
+  winsize size{};
+  const bool is_known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return std::clamp<size_t>(is_known ? size.ws_col : 100, 60, 100);
+}
+
+// `text` broken at spaces; lines after the first begin at `column`.
+std::string wrapped(const std::string& text, size_t column) {
+  const size_t room = page_width() - column;
+  std::istringstream words(text);
+  std::string result;
+  std::string word;
+  for (size_t used = 0; words >> word;) {
+    if (used > 0 && used + 1 + word.size() > room) {
+      result += '\n' + std::string(column, ' ');
+      used = 0;
+    }
+    result += (used > 0 ? " " : "") + word;
+    used += (used > 0 ? 1 : 0) + word.size();
+  }
+  return result;
+}
+
+size_t name_column(const std::vector<Row>& rows) {
+  size_t widest = 0;
+  for (const Row& row : rows) {
+    if (row.name.size() + 4 <= kMaxNameColumn) widest = std::max(widest, row.name.size());
+  }
+  return widest + 4;
+}
+
+std::string line(const Row& row, size_t column) {
+  std::string text = "  " + row.name;
+  if (text.size() + 2 > column) {
+    text += '\n' + std::string(column, ' ');
+  } else {
+    text += std::string(column - text.size(), ' ');
+  }
+  return text + wrapped(row.text, column) + '\n';
+}
+
+Row row_of(const Flags::Flag& flag) {
+  const FlagText& text = flag.text;
+  const std::string dashes = text.name.size() == 1 ? "-" : "--";
+  std::string shown = (flag.is_shown_negative ? "--no-" : dashes) + text.name;
+  if (!text.value.empty()) shown += ' ' + text.value;
+  const bool has_standard = !text.standard.empty();
+  return {std::move(shown), text.help + (has_standard ? " [" + text.standard + "]" : "")};
+}
+
+}  // namespace
+
+std::string program_help(const std::vector<Command>& commands) {
+  std::vector<Row> rows;
+  for (const Command& command : commands) rows.push_back({command.name, command.summary});
+  const std::vector<Row> flags = {
+      {"-h, --help", "this text; cleave COMMAND --help shows its flags"},
+      {"--version", "the version"}};
+  std::string text =
+      "Trains and runs transformers that are split across ranks.\n\n"
+      "usage: cleave COMMAND [flags]\n\ncommands:\n";
+  for (const Row& row : rows) text += line(row, name_column(rows));
+  text += "\nflags:\n";
+  for (const Row& row : flags) text += line(row, name_column(flags));
+  return text;
+}
+
+std::string command_help(const Command& command, const Flags& flags) {
+  std::vector<std::pair<std::string, Row>> rows;
+  if (const FlagText* word = flags.positional()) {
+    rows.emplace_back("", Row{word->value, word->help});
+  }
+  for (const Flags::Flag& flag : flags.all()) rows.emplace_back(flag.group, row_of(flag));
+  rows.emplace_back("other", Row{"--trace", "on an error, also print where it was thrown"});
+  rows.emplace_back("other", Row{"-h, --help", "this text"});
+  std::vector<Row> plain;
+  for (const auto& [group, row] : rows) plain.push_back(row);
+  const size_t column = name_column(plain);
+
+  std::string text = "cleave " + command.name + ": " + command.summary + "\n\nusage: cleave " +
+                     command.name + ' ' + command.usage + '\n';
+  std::string title = "none yet";
+  for (const auto& [group, row] : rows) {
+    if (group != title) text += group.empty() ? "\n" : '\n' + group + ":\n";
+    title = group;
+    text += line(row, column);
+  }
+  return text;
+}
+
+}  // namespace cleave::cli

@@ -1,0 +1,139 @@
+#include "cleave/cli/program.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <deque>
+#include <iostream>
+#include <utility>
+
+#include "cleave/base/error.h"
+#include "cleave/base/suggest.h"
+#include "cleave/base/version.h"
+#include "cleave/cli/failure.h"
+#include "cleave/cli/help.h"
+#include "cleave/cli/trace.h"
+
+namespace cleave::cli {
+namespace {
+
+using Words = std::vector<std::string>;
+
+struct Entry {
+  Entry(const Command& what, CLI::App& app) : command(&what), flags(app), run(what.define(flags)) {}
+
+  const Command* command;
+  Flags flags;
+  Run run;
+};
+
+Entry* chosen(std::deque<Entry>& entries) {
+  for (Entry& entry : entries) {
+    if (entry.flags.app().parsed()) return &entry;
+  }
+  return nullptr;
+}
+
+// How many words a flag at words[at] takes, itself included; 0 for a word that is no flag.
+size_t flag_length(const CLI::App& app, const std::string& word) {
+  if (!word.starts_with('-') || word == "-" || word == "--") return 0;
+  const CLI::Option* option = app.get_option_no_throw(word);
+  return option != nullptr && option->get_items_expected_max() > 0 ? 2 : 1;
+}
+
+// Moves the words of another program ("launch -n 2 -- PROGRAM ARGS") out of ours.
+void take_program_words(const std::deque<Entry>& entries, Words* words) {
+  for (const Entry& entry : entries) {
+    Words* program = entry.flags.program();
+    if (program == nullptr || words->empty() || words->front() != entry.command->name) continue;
+    size_t at = 1;
+    while (at < words->size()) {
+      const size_t length = flag_length(entry.flags.app(), (*words)[at]);
+      if (length == 0) break;
+      at = std::min(at + length, words->size());
+    }
+    const auto begin = words->begin() + static_cast<std::ptrdiff_t>(at);
+    const bool has_mark = begin != words->end() && *begin == "--";
+    program->assign(begin + (has_mark ? 1 : 0), words->end());
+    words->erase(begin, words->end());
+  }
+}
+
+// CLI11's sentences, as ours begin: in lower case, without a full stop.
+std::string sentence(std::string text) {
+  while (!text.empty() && (text.back() == '.' || text.back() == '\n')) text.pop_back();
+  return text;
+}
+
+[[noreturn]] void refuse(const CLI::App& app, const std::vector<Command>& commands) {
+  const Words words = app.remaining();
+  CLEAVE_CHECK(!words.empty(), Code::kUsage, "no command given; see cleave --help");
+  const std::string& word = words.front();
+  Words names;
+  for (const Command& command : commands) names.push_back(command.name);
+  CLEAVE_CHECK(!word.starts_with('-'), Code::kUsage, "unknown flag ", word,
+               " before the command; see cleave --help");
+  throw Error(Code::kUsage, str("unknown command '", word, "'", did_you_mean(word, names)));
+}
+
+class Program {
+ public:
+  explicit Program(const std::vector<Command>& commands) : commands_(&commands) {
+    app_.set_version_flag("--version", "cleave " + std::string(version()), "the version");
+    app_.allow_extras();
+    app_.require_subcommand(0, 1);
+    for (const Command& command : commands) {
+      entries_.emplace_back(command, *app_.add_subcommand(command.name, command.summary));
+    }
+  }
+
+  int run(Words words) {
+    take_program_words(entries_, &words);
+    std::reverse(words.begin(), words.end());  // as CLI11 wants them
+    try {
+      app_.parse(words);
+    } catch (const CLI::CallForHelp&) {
+      const Entry* entry = chosen(entries_);
+      std::cout << (entry == nullptr ? program_help(*commands_)
+                                     : command_help(*entry->command, entry->flags));
+      return 0;
+    } catch (const CLI::CallForVersion& call) {
+      std::cout << call.what() << '\n';
+      return 0;
+    } catch (const CLI::ParseError& error) {
+      throw Error(Code::kUsage, sentence(error.what()));
+    }
+    Entry* entry = chosen(entries_);
+    if (entry == nullptr) refuse(app_, *commands_);
+    if (entry->flags.wants_trace()) start_trace();
+    entry->flags.resolve();
+    return entry->run();
+  }
+
+ private:
+  const std::vector<Command>* commands_;
+  CLI::App app_{"Trains and runs transformers that are split across ranks.", "cleave"};
+  std::deque<Entry> entries_;
+};
+
+// A full disk or a closed stdout shows at the last flush.
+void check_stdout() {
+  std::cout.flush();
+  CLEAVE_CHECK(std::cout.good(), Code::kIo, "stdout: cannot be written; the output is not whole");
+}
+
+}  // namespace
+
+int run_program(const std::vector<std::string>& words, const std::vector<Command>& commands) {
+  try {
+    const int code = Program(commands).run(words);
+    check_stdout();
+    return code;
+  } catch (...) {
+    std::cout.flush();
+    const int code = report_failure();
+    print_trace();
+    return code;
+  }
+}
+
+}  // namespace cleave::cli

@@ -1,0 +1,12 @@
+#pragma once
+#include <string>
+
+#include "cleave/generate/options.h"
+
+namespace cleave::cli {
+
+/// Adds the prompts of a file: each line that is not empty is one; in a file named *.jsonl each
+/// line is an object with "prompt", "text" or "input_ids". Throws Error(kIo), Error(kFormat).
+void read_prompt_file(const std::string& path, GenerateOptions* options);
+
+}  // namespace cleave::cli

@@ -1,0 +1,60 @@
+#include "cleave/cli/shared_flags.h"
+
+#include <fstream>
+#include <string_view>
+
+#include "cleave/cli/check.h"
+
+namespace cleave::cli {
+namespace {
+
+std::string quoted(std::string_view word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:@%+";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string_view::npos) {
+    return std::string(word);
+  }
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+}  // namespace
+
+FlagText tp_text() {
+  return {"tp", "N", "tensor-parallel ranks: each holds its part of every layer",
+          "1; all ranks under a launcher"};
+}
+
+void define_machine(Flags& flags, const MachineFlags& machine) {
+  flags.choice(machine.gemm, {"gemm", "", "library for matrix products; auto times both once"},
+               {"auto", "mkl", "onednn"});
+  flags.add(machine.threads_per_rank,
+            {"threads-per-rank", "N", "threads a rank computes with", "cores / ranks"}, kPositive);
+  flags.add(machine.timeout_s,
+            {"timeout", "SECONDS", "longest wait for another rank before all stop"}, kAboveZero);
+  flags.choice(machine.device, {"device", "", "where tensors live"}, {"cpu", "cuda"});
+}
+
+LauncherFlags::LauncherFlags(Flags& flags) {
+  flags.group("other");
+  flags.config();
+  flags.add(&local_rank_,
+            {"local-rank", "N", "from torch.distributed.launch; checked only", "none"},
+            kNotNegative);
+}
+
+void LauncherFlags::check() const {
+  check_local_rank(local_rank_);
+}
+
+std::string command_line() {
+  std::ifstream words("/proc/self/cmdline");  // each ends with NUL
+  std::string line;
+  for (std::string word; std::getline(words, word, '\0');) {
+    line += (line.empty() ? "" : " ") + quoted(word);
+  }
+  return line;
+}
+
+}  // namespace cleave::cli

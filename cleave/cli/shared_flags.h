@@ -1,0 +1,40 @@
+#pragma once
+#include <string>
+
+#include "cleave/cli/flags.h"
+
+namespace cleave::cli {
+
+/// --tp, as every command that runs a model has it.
+FlagText tp_text();
+
+/// Where the flags about the machine go.
+struct MachineFlags {
+  std::string* gemm = nullptr;
+  int* threads_per_rank = nullptr;
+  double* timeout_s = nullptr;
+  std::string* device = nullptr;
+};
+
+/// --gemm, --threads-per-rank, --timeout, --device, in the current group.
+void define_machine(Flags& flags, const MachineFlags& machine);
+
+/// What config files and launchers add: --config and --local-rank (also --local_rank, as
+/// torch.distributed.launch writes it).
+class LauncherFlags {
+ public:
+  explicit LauncherFlags(Flags& flags);
+  LauncherFlags(const LauncherFlags&) = delete;
+  LauncherFlags& operator=(const LauncherFlags&) = delete;
+
+  /// Compares with what the launcher said in the environment. Throws Error(kShape).
+  void check() const;
+
+ private:
+  int local_rank_ = -1;
+};
+
+/// The command line of this process as one could type it.
+std::string command_line();
+
+}  // namespace cleave::cli
