@@ -1,0 +1,347 @@
+// manifest.json is one line of JSON:
+//   {"xxh3":"<of the text of the object that follows>","manifest":{
+//     "format":"cleave-manifest","version":1,
+//     "files":{"config.json":{"bytes":612,"xxh3":"<whole file>"},
+//              "model.safetensors":{"bytes":90112,"head":1024,"xxh3":"<first 1024 bytes>"}},
+//     "tensors":[{"file":"model.safetensors","name":"lm_head.weight","blocks":[
+//       {"slices":[{"dim":0,"ranges":[[0,256]]}],"xxh3":"<of the block, row-major>"}, ...]}, ...]}}
+// The blocks of a tensor cover it without holes and overlaps, so every byte of the folder is under
+// exactly one checksum.
+#include "cleave/format/manifest.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+
+#include "cleave/base/hash.h"
+#include "cleave/format/block.h"
+#include "cleave/format/safetensors.h"
+#include "cleave/text/json.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kFormatName = "cleave-manifest";
+constexpr int64_t kVersion = 1;
+constexpr std::string_view kBefore = "{\"xxh3\":\"";
+constexpr std::string_view kBetween = "\",\"manifest\":";
+constexpr std::string_view kAfter = "}\n";
+constexpr size_t kBufferBytes = size_t{256} << 10;  // stays in the second-level cache
+
+struct ListedFile {
+  uint64_t bytes = 0;
+  std::optional<uint64_t> head;  // only this many first bytes are under the checksum
+  uint64_t checksum = 0;
+};
+
+struct ListedTensor {
+  std::string file, name;
+  std::vector<WrittenBlock> blocks;
+};
+
+struct Manifest {
+  std::map<std::string, ListedFile> files;
+  std::vector<ListedTensor> tensors;
+};
+
+/// Hash of the first `bytes` of a file.
+uint64_t hash_of(const File& file, uint64_t bytes) {
+  Hasher hasher;
+  std::vector<std::byte> buffer(std::min<uint64_t>(kBufferBytes, bytes));
+  for (uint64_t at = 0; at < bytes;) {
+    const auto piece = std::span(buffer).first(std::min<uint64_t>(buffer.size(), bytes - at));
+    file.read_at(at, piece);
+    hasher.update(piece);
+    at += piece.size();
+  }
+  return hasher.digest();
+}
+
+nlohmann::json to_json(const std::vector<Slice>& slices) {
+  auto list = nlohmann::json::array();
+  for (const Slice& slice : slices) {
+    auto ranges = nlohmann::json::array();
+    for (const Range& range : slice.ranges) ranges.push_back({range.begin, range.end});
+    list.push_back({{"dim", slice.dim}, {"ranges", std::move(ranges)}});
+  }
+  return list;
+}
+
+uint64_t read_checksum(const Json& json) {
+  const auto value = from_hex(json.as_string());
+  if (!value) json.fail("expected 16 hexadecimal digits");
+  return *value;
+}
+
+std::vector<Slice> read_slices(const Json& json) {
+  std::vector<Slice> slices;
+  for (size_t i = 0; i < json.size(); ++i) {
+    Slice slice{json.at(i).at("dim").as_int(0, 63), {}};
+    const Json ranges = json.at(i).at("ranges");
+    for (size_t j = 0; j < ranges.size(); ++j) {
+      const Json range = ranges.at(j);
+      if (range.size() != 2) range.fail("expected [begin, end]");
+      slice.ranges.push_back({range.at(size_t{0}).as_int(0), range.at(size_t{1}).as_int(0)});
+    }
+    slices.push_back(std::move(slice));
+  }
+  return slices;
+}
+
+ListedTensor read_tensor(const Json& json) {
+  ListedTensor tensor{json.at("file").as_string(), json.at("name").as_string(), {}};
+  const Json blocks = json.at("blocks");
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const Json block = blocks.at(i);
+    tensor.blocks.push_back({tensor.file, tensor.name, read_slices(block.at("slices")),
+                             read_checksum(block.at("xxh3"))});
+  }
+  return tensor;
+}
+
+/// The inner object's text, after its checksum was found right.
+std::string_view checked_body(std::string_view text, const std::string& source) {
+  const size_t head = kBefore.size() + 16 + kBetween.size();
+  const bool framed = text.size() > head + kAfter.size() && text.starts_with(kBefore) &&
+                      text.substr(kBefore.size() + 16).starts_with(kBetween) &&
+                      text.ends_with(kAfter);
+  CLEAVE_CHECK(framed, Code::kFormat, source, " of ", text.size(),
+               " bytes is damaged or was not written by cleave");
+  const std::string_view body = text.substr(head, text.size() - head - kAfter.size());
+  CLEAVE_CHECK(from_hex(text.substr(kBefore.size(), 16)) == hash_bytes(body), Code::kFormat, source,
+               " is damaged: its checksum does not match its ", body.size(), " bytes");
+  return body;
+}
+
+Manifest read_manifest(const fs::path& folder) {
+  const fs::path path = folder / kManifestName;
+  const std::string text = read_file(path, JsonLimits{}.max_bytes);
+  const Json json = Json::parse(checked_body(text, path.string()), path.string());
+  if (json.at("format").as_string() != kFormatName) json.at("format").fail("unknown format");
+  if (json.at("version").as_int() != kVersion) {
+    json.at("version").fail(str("this version of cleave reads version ", kVersion));
+  }
+  Manifest manifest;
+  const Json files = json.at("files");
+  for (size_t i = 0; i < files.size(); ++i) {
+    const Json file = files.at(i);
+    ListedFile& listed = manifest.files[files.key(i)];
+    listed.bytes = static_cast<uint64_t>(file.at("bytes").as_int(0));
+    listed.checksum = read_checksum(file.at("xxh3"));
+    if (file.has("head")) {
+      listed.head =
+          static_cast<uint64_t>(file.at("head").as_int(0, static_cast<int64_t>(listed.bytes)));
+    }
+  }
+  const Json tensors = json.at("tensors");
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    manifest.tensors.push_back(read_tensor(tensors.at(i)));
+  }
+  return manifest;
+}
+
+/// A block of a tensor while the tensor's bytes go by.
+struct BlockCheck {
+  explicit BlockCheck(const StoredTensor& tensor, const WrittenBlock& block)
+      : written(&block), walk(tensor.shape, item_bytes(tensor.dtype), block.slices) {
+    next = walk.next();
+  }
+  const WrittenBlock* written;
+  BlockWalk walk;
+  std::optional<Piece> next;
+  Hasher hasher;
+};
+
+/// Hands out a file's bytes in ascending order through one buffer.
+class Stream {
+ public:
+  Stream(const File& file, uint64_t begin, uint64_t end) : file_(file), at_(begin), end_(end) {}
+
+  void feed(Hasher& hasher, uint64_t bytes) {
+    while (bytes > 0) {
+      if (rest_.empty()) {
+        buffer_.resize(std::min<uint64_t>(kBufferBytes, end_ - at_));
+        file_.read_at(at_, buffer_);
+        at_ += buffer_.size();
+        rest_ = buffer_;
+      }
+      const auto piece = rest_.first(std::min<uint64_t>(rest_.size(), bytes));
+      hasher.update(piece);
+      rest_ = rest_.subspan(piece.size());
+      bytes -= piece.size();
+    }
+  }
+
+ private:
+  const File& file_;
+  uint64_t at_, end_;
+  std::vector<std::byte> buffer_;
+  std::span<const std::byte> rest_;
+};
+
+std::string describe(const std::vector<Slice>& slices) {
+  if (slices.empty()) return "its bytes";
+  std::string text = "the bytes of";
+  for (const Slice& slice : slices) {
+    text += str(" dim ", slice.dim);
+    for (const Range& range : slice.ranges) text += str(" [", range.begin, ", ", range.end, ")");
+  }
+  return text;
+}
+
+void check_tensor(const Safetensors& set, const StoredTensor& tensor, const ListedTensor& listed,
+                  std::vector<std::string>& problems) {
+  const TensorFile& file = set.files()[tensor.file];
+  const std::string what = str(file.name, ": tensor '", tensor.name, "'");
+  std::vector<BlockCheck> blocks;
+  try {
+    for (const WrittenBlock& block : listed.blocks) blocks.emplace_back(tensor, block);
+  } catch (const Error& error) {
+    problems.push_back(str(what, ": ", error.what()));
+    return;
+  }
+  Stream stream(file.file, tensor.begin, tensor.end);
+  for (uint64_t covered = 0; covered < tensor.end - tensor.begin;) {
+    const auto owner = std::find_if(blocks.begin(), blocks.end(), [&](const BlockCheck& block) {
+      return block.next && block.next->offset == covered;
+    });
+    if (owner == blocks.end()) {
+      problems.push_back(str(what, ": no written range covers byte ", covered));
+      return;
+    }
+    stream.feed(owner->hasher, owner->next->bytes);
+    covered += owner->next->bytes;
+    owner->next = owner->walk.next();
+  }
+  for (const BlockCheck& block : blocks) {
+    if (block.next) problems.push_back(str(what, ": written ranges overlap"));
+    if (block.hasher.digest() != block.written->checksum) {
+      problems.push_back(str(what, ": ", describe(block.written->slices), " have changed"));
+    }
+  }
+}
+
+/// Sizes, whole files and headers. Returns whether the file may be read further.
+bool check_file(const fs::path& folder, const std::string& name, const ListedFile& listed,
+                std::vector<std::string>& problems) {
+  CLEAVE_CHECK(is_file_name(name), Code::kFormat, folder.string(), ": manifest names the file '",
+               name, "'; expected a name, not a path");
+  if (!fs::exists(fs::symlink_status(folder / name))) {
+    problems.push_back(name + " is missing");
+    return false;
+  }
+  const File file = File::open_read_below(folder, name);
+  if (file.size() != listed.bytes) {
+    problems.push_back(str(name, " has ", file.size(), " bytes; expected ", listed.bytes));
+    return false;
+  }
+  if (hash_of(file, listed.head.value_or(listed.bytes)) == listed.checksum) return true;
+  problems.push_back(name + (listed.head ? ": the header has changed" : " has changed"));
+  return false;
+}
+
+void check_additions(const fs::path& folder, const Manifest& manifest,
+                     std::vector<std::string>& problems) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const auto extension = entry.path().extension();
+    if (manifest.files.contains(name) || name == kManifestName) continue;
+    if (extension == ".safetensors" || extension == ".bin" || name.ends_with(".index.json")) {
+      problems.push_back(name + " is not in the manifest");
+    }
+  }
+}
+
+/// The share of the tensors that begin in the index-th part of all bytes.
+class Share {
+ public:
+  Share(const Manifest& manifest, VerifyShare share) : share_(share) {
+    for (const auto& [name, file] : manifest.files) total_ += file.head ? file.bytes : 0;
+  }
+  bool takes(const StoredTensor& tensor) {
+    const double middle =
+        static_cast<double>(seen_) + static_cast<double>(tensor.end - tensor.begin) / 2;
+    seen_ += tensor.end - tensor.begin;
+    const double part = middle / static_cast<double>(std::max<uint64_t>(total_, 1));
+    return std::min(static_cast<int>(part * share_.count), share_.count - 1) == share_.index;
+  }
+
+ private:
+  VerifyShare share_;
+  uint64_t total_ = 0, seen_ = 0;
+};
+
+}  // namespace
+
+std::string make_manifest(const fs::path& folder, const std::vector<WrittenBlock>& blocks) {
+  std::map<std::pair<std::string, std::string>, nlohmann::json> tensors;
+  std::set<std::string> tensor_files;
+  for (const WrittenBlock& block : blocks) {
+    tensor_files.insert(block.file);
+    tensors[{block.file, block.tensor}].push_back(
+        {{"slices", to_json(block.slices)}, {"xxh3", to_hex(block.checksum)}});
+  }
+  nlohmann::ordered_json body = {{"format", kFormatName}, {"version", kVersion}};
+  auto& files = body["files"] = nlohmann::json::object();
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const File file = File::open_read_below(folder, name);
+    uint64_t covered = file.size();
+    files[name]["bytes"] = covered;
+    if (tensor_files.contains(name)) {
+      covered = Safetensors::open(entry.path()).files()[0].data_begin;
+      files[name]["head"] = covered;
+    }
+    files[name]["xxh3"] = to_hex(hash_of(file, covered));
+  }
+  auto& list = body["tensors"] = nlohmann::json::array();
+  for (auto& [key, written] : tensors) {
+    list.push_back({{"file", key.first}, {"name", key.second}, {"blocks", std::move(written)}});
+  }
+  const std::string text = body.dump();
+  return str(kBefore, to_hex(hash_bytes(text)), kBetween, text, kAfter);
+}
+
+std::vector<std::string> find_damage(const fs::path& folder, VerifyShare share) {
+  const Manifest manifest = read_manifest(folder);
+  std::vector<std::string> problems, others;  // others: those that the rank with index 0 reports
+  std::map<std::pair<std::string_view, std::string_view>, const ListedTensor*> listed;
+  for (const ListedTensor& tensor : manifest.tensors) listed[{tensor.file, tensor.name}] = &tensor;
+  auto& common = share.index == 0 ? problems : others;
+  Share mine(manifest, share);
+  check_additions(folder, manifest, common);
+  for (const auto& [name, file] : manifest.files) {
+    if (!file.head && share.index != 0) continue;
+    if (!check_file(folder, name, file, common) || !file.head) continue;
+    const Safetensors set = Safetensors::open(folder / name);
+    for (const StoredTensor& tensor : set.tensors()) {
+      const auto at = listed.find({name, tensor.name});
+      const bool is_listed = at != listed.end();
+      if (!is_listed && tensor.begin != tensor.end) {
+        common.push_back(str(name, ": tensor '", tensor.name, "' is not in the manifest"));
+      }
+      if (mine.takes(tensor) && is_listed) check_tensor(set, tensor, *at->second, problems);
+    }
+  }
+  return problems;
+}
+
+void require_intact(const fs::path& folder, VerifyShare share) {
+  const std::vector<std::string> problems = find_damage(folder, share);
+  if (problems.empty()) return;
+  constexpr size_t kShown = 4;
+  std::string text = folder.string() + " is damaged: ";
+  for (size_t i = 0; i < std::min(problems.size(), kShown); ++i) {
+    text += (i == 0 ? "" : "; ") + problems[i];
+  }
+  if (problems.size() > kShown) text += str("; and ", problems.size() - kShown, " more");
+  throw Error(Code::kFormat, text);
+}
+
+}  // namespace cleave

@@ -1,0 +1,184 @@
+#include "cleave/format/manifest.h"
+
+#include <cstring>
+#include <fstream>
+#include <random>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/file/atomic_write.h"
+#include "cleave/format/safetensors.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing_support::TempFolder;
+using testing_support::thrown_by;
+
+const std::vector<TensorInfo> kTensors = {{"embed", DType::kF32, {12, 5}},
+                                          {"proj", DType::kBf16, {6, 8}},
+                                          {"norm", DType::kF32, {5}},
+                                          {"none", DType::kF32, {0}}};
+
+/// A checkpoint in several files, written by two ranks: embed by rows, proj by columns.
+void write_checkpoint(const fs::path& target, char value) {
+  SafetensorsPlanOptions options;
+  options.max_file_bytes = 250;
+  const SafetensorsPlan plan(kTensors, options);
+  FolderWriter folder(target);
+  plan.create_files(folder);
+  std::vector<WrittenBlock> blocks;
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    SafetensorsWriter writer(folder.path(), plan);
+    const std::vector<std::byte> bytes(400, static_cast<std::byte>(value + rank));
+    const auto half = [&](int64_t n) {
+      return std::vector<Range>{{rank * n / 2, (rank + 1) * n / 2}};
+    };
+    writer.write_block("embed", {{0, half(12)}}, std::span(bytes).first(120));
+    writer.write_block("proj", {{1, half(8)}}, std::span(bytes).first(48));
+    if (rank == 0) writer.write_block("norm", {}, std::span(bytes).first(20));
+    for (WrittenBlock& block : writer.finish()) blocks.push_back(std::move(block));
+  }
+  folder.write_file("config.json", "{\"model_type\":\"x\"}");
+  folder.write_file(kManifestName, make_manifest(folder.path(), blocks));
+  folder.commit();
+}
+
+class ManifestTest : public testing::Test {
+ protected:
+  void SetUp() override { write_checkpoint(folder / "m", 'a'); }
+  std::vector<std::string> damage() { return find_damage(folder / "m"); }
+  TempFolder folder;
+  const std::string first = "model-00001-of-00002.safetensors";
+  const std::string second = "model-00002-of-00002.safetensors";
+};
+
+TEST_F(ManifestTest, FolderAsWritten_IsIntact) {
+  EXPECT_THAT(damage(), IsEmpty());
+  EXPECT_NO_THROW(require_intact(folder / "m"));
+  std::ofstream(folder / "m/README.md") << "a note";
+  EXPECT_THAT(damage(), IsEmpty());
+}
+
+TEST_F(ManifestTest, EveryFlippedBitOfEveryFile_IsFoundAndTheTensorNamed) {
+  for (const auto& entry : fs::directory_iterator(folder / "m")) {
+    const std::string name = entry.path().filename();
+    std::string bytes = read_file(entry.path());
+    const bool has_tensors = entry.path().extension() == ".safetensors";
+    const Safetensors set =
+        has_tensors ? Safetensors::open(entry.path()) : Safetensors::open(folder / "m");
+    std::mt19937 random(7);
+    for (size_t at = 0; at < bytes.size(); ++at) {
+      std::string flipped = bytes;
+      flipped[at] = static_cast<char>(flipped[at] ^ (1 << random() % 8));
+      std::ofstream(entry.path(), std::ios::binary) << flipped;
+      std::string wanted = name;
+      for (const StoredTensor& tensor : set.tensors()) {
+        if (has_tensors && at >= tensor.begin && at < tensor.end) wanted = "'" + tensor.name + "'";
+      }
+      EXPECT_THAT(thrown_by([&] { require_intact(folder / "m"); }).what(), HasSubstr(wanted)) << at;
+    }
+    std::ofstream(entry.path(), std::ios::binary) << bytes;
+  }
+  EXPECT_THAT(damage(), IsEmpty());
+}
+
+TEST_F(ManifestTest, ChangedRange_IsNamedByDimAndIndices) {
+  std::string bytes = read_file(folder / "m" / first);
+  bytes.back() = 'x';  // the last byte of proj[5][7]: the second rank's columns
+  std::ofstream(folder / "m" / first, std::ios::binary) << bytes;
+  ASSERT_EQ(Safetensors::open(folder / "m" / first).tensors().back().name, "embed");
+  EXPECT_THAT(damage(),
+              ElementsAre(first + ": tensor 'embed': the bytes of dim 0 [6, 12) have changed"));
+}
+
+TEST_F(ManifestTest, TruncationAtEveryLength_IsFoundWithBothSizes) {
+  const auto size = fs::file_size(folder / "m" / first);
+  const std::string bytes = read_file(folder / "m" / first);
+  for (uint64_t kept = 0; kept < size; kept += 3) {
+    fs::resize_file(folder / "m" / first, kept);
+    EXPECT_THAT(damage(), ElementsAre(str(first, " has ", kept, " bytes; expected ", size)));
+    std::ofstream(folder / "m" / first, std::ios::binary) << bytes;
+  }
+}
+
+TEST_F(ManifestTest, MissingExtraAndSwappedFiles_AreNamed) {
+  fs::copy_file(folder / "m" / first, folder / "m/extra.safetensors");
+  EXPECT_THAT(damage(), ElementsAre("extra.safetensors is not in the manifest"));
+  fs::remove(folder / "m/extra.safetensors");
+
+  fs::rename(folder / "m" / first, folder / "kept");
+  EXPECT_THAT(damage(), ElementsAre(first + " is missing"));
+  fs::rename(folder / "m" / second, folder / "m" / first);
+  fs::rename(folder / "kept", folder / "m" / second);
+  EXPECT_THAT(damage(), Contains(HasSubstr(first)));
+  EXPECT_THAT(damage(), Contains(HasSubstr(second)));
+}
+
+TEST_F(ManifestTest, FileOfAnotherStep_IsNamedByItsTensors) {
+  write_checkpoint(folder / "later", 'p');
+  fs::copy_file(folder / "later" / second, folder / "m" / second,
+                fs::copy_options::overwrite_existing);
+  for (const std::string& problem : damage()) EXPECT_THAT(problem, HasSubstr(second));
+  EXPECT_EQ(damage().size(), 3u);  // both column blocks of proj, and norm
+}
+
+TEST_F(ManifestTest, MissingManifest_IsAnIoError) {
+  fs::remove(folder / "m" / kManifestName);
+  EXPECT_EQ(thrown_by([&] { damage(); }).code(), Code::kIo);
+}
+
+TEST_F(ManifestTest, LinkInPlaceOfAFile_IsRefused) {
+  fs::rename(folder / "m/config.json", folder / "config.json");
+  fs::create_symlink(folder / "config.json", folder / "m/config.json");
+  EXPECT_THAT(thrown_by([&] { damage(); }).what(), HasSubstr("symbolic link"));
+}
+
+TEST_F(ManifestTest, SharesOfSeveralRanks_FindEachDamageOnce) {
+  for (const std::string& name : {first, second}) {
+    std::string bytes = read_file(folder / "m" / name);
+    const Safetensors set = Safetensors::open(folder / "m" / name);
+    for (const StoredTensor& tensor : set.tensors()) {
+      if (tensor.begin != tensor.end) bytes[tensor.begin] ^= 1;
+    }
+    std::ofstream(folder / "m" / name, std::ios::binary) << bytes;
+  }
+  const auto all = damage();
+  ASSERT_EQ(all.size(), 3u);
+  for (int count = 1; count <= 5; ++count) {
+    std::vector<std::string> joined;
+    for (int index = 0; index < count; ++index) {
+      for (auto& problem : find_damage(folder / "m", {index, count})) joined.push_back(problem);
+    }
+    EXPECT_THAT(joined, testing::UnorderedElementsAreArray(all)) << count;
+  }
+}
+
+TEST(Manifest, RangesThatLeaveAHoleOrOverlap_AreFound) {
+  const TempFolder folder;
+  const SafetensorsPlan plan({{"t", DType::kU8, {8}}});
+  for (const Range second : {Range{5, 8}, Range{3, 8}}) {
+    const fs::path target = folder / str("from", second.begin);
+    FolderWriter writer(target);
+    plan.create_files(writer);
+    SafetensorsWriter tensors(writer.path(), plan);
+    const std::vector<std::byte> bytes(8, std::byte{1});
+    tensors.write_block("t", {{0, {{0, 4}}}}, std::span(bytes).first(4));
+    tensors.write_block("t", {{0, {second}}},
+                        std::span(bytes).first(static_cast<size_t>(second.size())));
+    writer.write_file(kManifestName, make_manifest(writer.path(), tensors.finish()));
+    writer.commit();
+    EXPECT_THAT(find_damage(target), Contains(HasSubstr("no written range covers byte 4")));
+  }
+}
+
+}  // namespace
+}  // namespace cleave
