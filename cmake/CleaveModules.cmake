@@ -43,6 +43,7 @@ function(cleave_module_test module library)
   cleave_compile_options(${module}_test)
   set_target_properties(${module}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   if(library STREQUAL "cleave_torch")
+    target_link_libraries(${module}_test PRIVATE torch_test_support)
     target_precompile_headers(${module}_test REUSE_FROM torch_test_pch)
   endif()
   gtest_discover_tests(${module}_test TEST_PREFIX "${module}." DISCOVERY_TIMEOUT 60

@@ -11,13 +11,13 @@ namespace cleave {
 
 /// Linear: output columns are cut; Embedding: the hidden dimension is.
 struct Colwise {
-  std::optional<Placement> input;   ///< checked against what the layer needs
-  std::optional<Placement> output;  ///< default: Shard(-1), as it comes
+  std::optional<Placement> input{};   ///< checked against what the layer needs
+  std::optional<Placement> output{};  ///< default: Shard(-1), as it comes
 };
 /// Linear: input columns are cut; Embedding: the vocabulary is.
 struct Rowwise {
-  std::optional<Placement> input;
-  std::optional<Placement> output;  ///< default: Replicate
+  std::optional<Placement> input{};
+  std::optional<Placement> output{};  ///< default: Replicate
 };
 
 /// What a plan does to one module.

@@ -1,0 +1,152 @@
+#include "cleave/model/llama/llama.h"
+
+#include "cleave/model/llama/config.h"
+#include "cleave/nn/attention.h"
+#include "cleave/nn/embedding.h"
+#include "cleave/nn/mlp.h"
+#include "cleave/nn/norm.h"
+
+namespace cleave {
+namespace {
+
+/// x + attention(norm(x)), then x + mlp(norm(x)). x [B, T, D].
+class LlamaBlock : public Layer {
+ public:
+  explicit LlamaBlock(const LlamaConfig& c)
+      : input_layernorm_(c.facts.hidden, c.norm_eps),
+        self_attn_({.hidden = c.facts.hidden,
+                    .num_heads = c.facts.num_heads,
+                    .num_kv_heads = c.facts.num_kv_heads,
+                    .head_dim = c.head_dim,
+                    .qkv_bias = c.attention_bias,
+                    .out_bias = c.attention_bias,
+                    .rotary = c.rotary,
+                    .init = Init::normal(c.init_range),
+                    .out_init = Init::normal(c.init_range)}),
+        post_attention_layernorm_(c.facts.hidden, c.norm_eps),
+        mlp_({.hidden = c.facts.hidden,
+              .intermediate = c.intermediate,
+              .bias = c.mlp_bias,
+              .activation = activation_from_name(c.activation),
+              .init = Init::normal(c.init_range),
+              .out_init = Init::normal(c.init_range)}) {
+    add("input_layernorm", input_layernorm_, "attention_norm");
+    add("self_attn", self_attn_, "attention");
+    add("post_attention_layernorm", post_attention_layernorm_, "ffn_norm");
+    add("mlp", mlp_, "feed_forward");
+  }
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override {
+    const DTensor h = x + self_attn_(input_layernorm_(x, context), context);
+    return h + mlp_(post_attention_layernorm_(h, context), context);
+  }
+
+ private:
+  RmsNorm input_layernorm_;
+  Attention self_attn_;
+  RmsNorm post_attention_layernorm_;
+  Mlp mlp_;
+};
+
+/// Ids to final hidden states: what Hugging Face keeps under "model.".
+class LlamaTrunk : public Layer {
+ public:
+  explicit LlamaTrunk(const LlamaConfig& c)
+      : embed_tokens_({.num_embeddings = c.facts.vocab_size,
+                       .embedding_dim = c.facts.hidden,
+                       .init = Init::normal(c.init_range)}),
+        norm_(c.facts.hidden, c.norm_eps) {
+    add("embed_tokens", embed_tokens_, "tok_embeddings");
+    for (int64_t i = 0; i < c.facts.num_layers; ++i) {
+      layers_.push_back(std::make_unique<LlamaBlock>(c));
+      add(str("layers.", i), *layers_.back());
+    }
+    add("norm", norm_);
+  }
+
+  [[nodiscard]] std::vector<Layer*> sequence() {
+    std::vector<Layer*> out{&embed_tokens_};
+    for (const auto& layer : layers_) out.push_back(layer.get());
+    out.push_back(&norm_);
+    return out;
+  }
+  [[nodiscard]] const std::shared_ptr<Parameter>& embedding_weight() const {
+    return embed_tokens_.weight();
+  }
+
+ protected:
+  DTensor forward(const DTensor& ids, const Context& context) override {
+    DTensor x = embed_tokens_(ids, context);
+    for (const auto& layer : layers_) x = (*layer)(x, context);
+    return norm_(x, context);
+  }
+
+ private:
+  Embedding embed_tokens_;
+  std::vector<std::unique_ptr<LlamaBlock>> layers_;
+  RmsNorm norm_;
+};
+
+class Llama : public Model {
+ public:
+  Llama(const Json& json, const LlamaConfig& config)
+      : Model(json),
+        config_(config),
+        model_(config),
+        lm_head_({.in_features = config.facts.hidden,
+                  .out_features = config.facts.vocab_size,
+                  .bias = false,
+                  .init = Init::normal(config.init_range)}) {
+    if (config.tied) lm_head_.tie_weight(model_.embedding_weight());
+    add("model", model_, "");
+    add("lm_head", lm_head_, "output");
+  }
+
+  [[nodiscard]] const ModelFacts& facts() const override { return config_.facts; }
+
+  [[nodiscard]] Plan plan() const override {
+    return {
+        {"model.embed_tokens", Rowwise{}},
+        {"model.layers.*.self_attn.{q,k,v}_proj", Colwise{}},
+        {"model.layers.*.self_attn.o_proj", Rowwise{}},
+        {"model.layers.*.mlp.{gate,up}_proj", Colwise{}},
+        {"model.layers.*.mlp.down_proj", Rowwise{}},
+        {"lm_head", Colwise{.output = Shard{-1}}},  // the loss reads sharded logits
+    };
+  }
+
+  [[nodiscard]] std::vector<Layer*> sequence() override {
+    std::vector<Layer*> out = model_.sequence();
+    out.push_back(&lm_head_);
+    return out;
+  }
+
+  [[nodiscard]] double train_flops_per_token(int64_t seq_len) override {
+    // 2 per weight forward and 4 backward; attention's two products over half the sequence.
+    int64_t weights = 0;
+    for (const auto& p : parameters()) weights += p->numel();
+    if (!config_.tied) weights -= config_.facts.vocab_size * config_.facts.hidden;  // a look-up
+    const int64_t attention =
+        config_.facts.num_layers * config_.facts.num_heads * config_.head_dim * seq_len;
+    return 6.0 * static_cast<double>(weights) + 6.0 * static_cast<double>(attention);
+  }
+
+ protected:
+  DTensor forward(const DTensor& ids, const Context& context) override {
+    return lm_head_(model_(ids, context), context);
+  }
+
+ private:
+  LlamaConfig config_;
+  LlamaTrunk model_;
+  Linear lm_head_;
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_llama(const Json& config) {
+  return std::make_unique<Llama>(config, LlamaConfig::from_json(config));
+}
+
+}  // namespace cleave

@@ -1,0 +1,88 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cleave/nn/layer.h"
+#include "cleave/parallel/plan.h"
+#include "cleave/text/json.h"
+
+namespace cleave {
+
+/// What every program needs to know of a model, whatever its family.
+struct ModelFacts {
+  int64_t vocab_size = 0;
+  int64_t max_positions = 0;  ///< longest sequence
+  int64_t num_layers = 0;
+  int64_t hidden = 0;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  std::vector<int64_t> eos_ids;
+  std::optional<int64_t> bos_id, pad_id;
+};
+
+/// Reads eos_token_id (a number or a list), bos_token_id and pad_token_id of a config.json;
+/// vocab_size is set already. Throws Error(kFormat) for ids outside the vocabulary.
+void read_special_ids(const Json& json, ModelFacts& facts);
+
+/// Where the values of a parameter lie in a folder's files.
+struct StoredAs {
+  std::string name;
+  /// Rows of each head in Meta's order: pairs of rotary dims side by side instead of half a head
+  /// apart. 0: as the parameter; otherwise the head's rows.
+  int64_t interleaved_rows = 0;
+};
+
+/// A whole model: ids in, logits out. Parameters have Hugging Face names.
+///
+///   ids [B, T] int64   result [B, T, V], Replicate or Shard(-1) as the plan says
+class Model : public Layer {
+ public:
+  [[nodiscard]] virtual const ModelFacts& facts() const = 0;
+  /// The tensor-parallel plan that the model ships.
+  [[nodiscard]] virtual Plan plan() const = 0;
+  /// Layers in the order of forward: embedding, blocks, head.
+  [[nodiscard]] virtual std::vector<Layer*> sequence() = 0;
+  /// "lm": the task that `train` does without --task.
+  [[nodiscard]] virtual std::string task() const { return "lm"; }
+  /// The config.json it was made from.
+  [[nodiscard]] const Json& config() const { return config_; }
+  /// Floating point operations of forward and backward per token, at a sequence length.
+  [[nodiscard]] virtual double train_flops_per_token(int64_t seq_len) = 0;
+
+ protected:
+  explicit Model(Json config) : config_(std::move(config)) {}
+
+ private:
+  Json config_;
+};
+
+using ModelFactory = std::unique_ptr<Model> (*)(const Json& config);
+
+/// Makes a model family known by its config.json's model_type; for programs that add their own.
+void register_model(const std::string& model_type, ModelFactory factory);
+
+/// A model without memory. Throws Error(kFormat) for an unknown model_type or values out of range.
+std::unique_ptr<Model> make_model(const Json& config);
+
+/// config.json of a preset for a vocabulary; Error(kUsage) with the names when there is no such
+/// one.
+Json preset_config(const std::string& name, int64_t vocab_size);
+[[nodiscard]] std::vector<std::string> preset_names();
+
+/// A folder with a model: Hugging Face's config.json and model*.safetensors, or Meta's params.json
+/// and consolidated.safetensors.
+struct ModelFolder {
+  std::string path;         ///< a run folder is followed to its latest checkpoint
+  Json config;              ///< Hugging Face form
+  std::string stem;         ///< of the tensor files: "model" or "consolidated"
+  bool meta_names = false;  ///< tensors are named as Meta does
+
+  /// Throws Error(kIo) when the folder has no model, saying what was looked for.
+  static ModelFolder open(const std::string& path);
+  /// Where `parameter` (its Hugging Face name) is stored.
+  [[nodiscard]] StoredAs stored_as(const std::string& parameter) const;
+};
+
+}  // namespace cleave

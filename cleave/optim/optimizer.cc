@@ -1,0 +1,98 @@
+#include "cleave/optim/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include <ATen/ATen.h>
+
+namespace cleave {
+
+using Kind = OptimizerOptions::Kind;
+
+Kind OptimizerOptions::kind_from_name(const std::string& name) {
+  if (name == "adamw") return Kind::kAdamW;
+  if (name == "adam") return Kind::kAdam;
+  if (name == "sgd") return Kind::kSgd;
+  throw Error(Code::kUsage, str("optimizer '", name, "' is unknown; expected adamw, adam or sgd"));
+}
+
+OptimizerOptions::DecayOn OptimizerOptions::decay_from_name(const std::string& name) {
+  if (name == "matrices") return DecayOn::kMatrices;
+  if (name == "all") return DecayOn::kAll;
+  throw Error(Code::kUsage, str("decay-on '", name, "' is unknown; expected matrices or all"));
+}
+
+Optimizer::Optimizer(Parameters parameters, const OptimizerOptions& options) : options_(options) {
+  for (const auto& p : parameters) {
+    State state{.parameter = p, .exp_avg = {}, .exp_avg_sq = {}};
+    if (options.kind != Kind::kSgd) {
+      state.exp_avg = at::zeros_like(p->leaf().detach());
+      state.exp_avg_sq = at::zeros_like(state.exp_avg);
+    }
+    const bool decays =
+        options.decay_on == OptimizerOptions::DecayOn::kAll || p->shape().size() >= 2;
+    (decays ? decayed_ : plain_).push_back(states_.size());
+    states_.push_back(std::move(state));
+  }
+}
+
+void Optimizer::step(double lr) {
+  const at::NoGradGuard no_grad;
+  ++num_steps_;
+  step_group(decayed_, lr, options_.weight_decay);
+  step_group(plain_, lr, 0);
+}
+
+void Optimizer::step_group(const std::vector<size_t>& group, double lr, double weight_decay) {
+  std::vector<Tensor> params, grads, avgs, squares, steps;
+  for (const size_t i : group) {
+    const State& s = states_[i];
+    if (s.parameter->leaf().numel() == 0) continue;  // a rank that holds nothing of it
+    params.push_back(s.parameter->leaf().detach());
+    grads.push_back(s.parameter->leaf().grad());
+    avgs.push_back(s.exp_avg);
+    squares.push_back(s.exp_avg_sq);
+    steps.push_back(at::full({}, static_cast<double>(num_steps_), at::kFloat));
+  }
+  if (params.empty()) return;
+  if (options_.kind == Kind::kSgd) {
+    for (size_t i = 0; i < params.size(); ++i) {
+      if (weight_decay != 0) grads[i] = grads[i].add(params[i], weight_decay);
+      params[i].add_(grads[i], -lr);
+    }
+    return;
+  }
+  const double b1 = options_.beta1;
+  const double b2 = options_.beta2;
+  if (options_.kind == Kind::kAdamW) {
+    at::_fused_adamw_(params, grads, avgs, squares, {}, steps, lr, b1, b2, weight_decay,
+                      options_.eps, false, false);
+  } else {
+    at::_fused_adam_(params, grads, avgs, squares, {}, steps, lr, b1, b2, weight_decay,
+                     options_.eps, false, false);
+  }
+}
+
+void Optimizer::zero_grad() {
+  for (const State& s : states_) s.parameter->leaf().mutable_grad().reset();
+}
+
+LrSchedule::Kind LrSchedule::kind_from_name(const std::string& name) {
+  if (name == "cosine") return Kind::kCosine;
+  if (name == "linear") return Kind::kLinear;
+  if (name == "constant") return Kind::kConstant;
+  throw Error(Code::kUsage,
+              str("schedule '", name, "' is unknown; expected cosine, linear or constant"));
+}
+
+double LrSchedule::at(int64_t step) const {
+  if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
+  if (kind == Kind::kConstant) return peak;
+  const double rest = static_cast<double>(std::max<int64_t>(num_steps - warmup, 1));
+  const double done = std::min(static_cast<double>(step - warmup) / rest, 1.0);
+  if (kind == Kind::kLinear) return peak * (1 - done);
+  return peak * 0.5 * (1 + std::cos(std::numbers::pi * done));
+}
+
+}  // namespace cleave

@@ -1,0 +1,63 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "cleave/parallel/gradients.h"
+
+namespace cleave {
+
+struct OptimizerOptions {
+  enum class Kind : uint8_t { kAdamW, kAdam, kSgd } kind = Kind::kAdamW;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  /// Only tensors of two dims or more decay (norms and biases do not), or all.
+  enum class DecayOn : uint8_t { kMatrices, kAll } decay_on = DecayOn::kMatrices;
+
+  /// From flags: adamw | adam | sgd, matrices | all. Throws Error(kUsage).
+  static Kind kind_from_name(const std::string& name);
+  static DecayOn decay_from_name(const std::string& name);
+};
+
+/// AdamW, Adam or SGD on this rank's part of the parameters, as torch.optim defines them. Leaves
+/// are the fp32 (or fp64) masters; moments have their type and cut.
+class Optimizer {
+ public:
+  Optimizer(Parameters parameters, const OptimizerOptions& options);
+
+  /// One update from the leaves' gradients, which are complete and clipped.
+  void step(double lr);
+  void zero_grad();
+
+  /// What a checkpoint keeps beside the weights. Moments are empty for SGD.
+  struct State {
+    std::shared_ptr<Parameter> parameter;
+    Tensor exp_avg, exp_avg_sq;
+  };
+  [[nodiscard]] const std::vector<State>& states() const { return states_; }
+  [[nodiscard]] int64_t num_steps() const { return num_steps_; }
+  void set_num_steps(int64_t steps) { num_steps_ = steps; }
+
+ private:
+  void step_group(const std::vector<size_t>& group, double lr, double weight_decay);
+  OptimizerOptions options_;
+  std::vector<State> states_;
+  std::vector<size_t> decayed_, plain_;  // indices of states_
+  int64_t num_steps_ = 0;
+};
+
+/// Learning rate over a run.
+struct LrSchedule {
+  enum class Kind : uint8_t { kCosine, kLinear, kConstant } kind = Kind::kCosine;
+  double peak = 3e-4;
+  int64_t warmup = 0;     ///< steps of linear rise from 0
+  int64_t num_steps = 1;  ///< of the whole run; cosine and linear end at 0
+
+  /// From a flag: cosine | linear | constant. Throws Error(kUsage).
+  static Kind kind_from_name(const std::string& name);
+  /// The rate of step 0, 1, ...: the first is peak / warmup, not 0.
+  [[nodiscard]] double at(int64_t step) const;
+};
+
+}  // namespace cleave

@@ -1,0 +1,71 @@
+#include "tests/support/golden.h"
+
+#include <cstdlib>
+
+#include <ATen/ATen.h>
+
+#include "cleave/format/safetensors.h"
+
+namespace cleave::test {
+namespace {
+
+at::ScalarType torch_type(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return at::kFloat;
+    case DType::kF64:
+      return at::kDouble;
+    case DType::kBf16:
+      return at::kBFloat16;
+    case DType::kF16:
+      return at::kHalf;
+    case DType::kI64:
+      return at::kLong;
+    case DType::kI32:
+      return at::kInt;
+    default:
+      break;
+  }
+  CLEAVE_BUG("a golden of type ", name(dtype));
+}
+
+}  // namespace
+
+std::map<std::string, at::Tensor> read_tensors(const std::string& path) {
+  const auto file = Safetensors::open(path);
+  std::map<std::string, at::Tensor> out;
+  for (const StoredTensor& t : file.tensors()) {
+    at::Tensor tensor = at::empty(std::vector<int64_t>(t.shape.begin(), t.shape.end()),
+                                  at::dtype(torch_type(t.dtype)));
+    file.read_block(t, {}, {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()});
+    out.emplace(t.name, tensor);
+  }
+  return out;
+}
+
+at::Tensor slice_of(const Parameter& parameter, const at::Tensor& whole) {
+  std::vector<at::Tensor> parts;
+  for (const Range& r : parameter.ranges()) {
+    parts.push_back(whole.narrow(parameter.split_dim(), r.begin, r.size()));
+  }
+  return at::cat(parts, parameter.split_dim());
+}
+
+void fill(Layer& model, const std::map<std::string, at::Tensor>& whole, at::ScalarType dtype) {
+  model.name_tree();
+  for (const auto& p : model.parameters()) {
+    p->set_leaf(slice_of(*p, whole.at(p->name())).to(dtype).clone());
+  }
+}
+
+double largest_difference(const at::Tensor& a, const at::Tensor& b) {
+  TORCH_CHECK(a.sizes() == b.sizes(), "shapes ", a.sizes(), " and ", b.sizes());
+  return a.numel() == 0 ? 0 : (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
+}
+
+std::string data_folder() {
+  const char* folder = std::getenv("CLEAVE_DATA");
+  return folder == nullptr ? "" : folder;
+}
+
+}  // namespace cleave::test
