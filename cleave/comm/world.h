@@ -2,6 +2,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cleave/comm/group.h"
@@ -32,10 +33,14 @@ class World {
 
   /// Where this rank is in its work, for messages about it ("step 37"). Cheap; never waits.
   virtual void note_step(int64_t step) = 0;
+
+  /// What a user types to go on after a failure, for the launcher's message; told by rank 0.
+  virtual void note_resume_hint(std::string_view text) = 0;
 };
 
 struct RankOptions {
-  double timeout_s = 60;  ///< longest wait inside a collective, > 0
+  double timeout_s = 60;          ///< longest wait inside a collective, > 0
+  std::string flight_log_folder;  ///< where a timeout writes the last operations; "" is nowhere
 };
 
 /// Runs `body` on `num_ranks` rank threads of this process and returns when all have ended. When

@@ -1,0 +1,156 @@
+#include "cleave/comm/exchange.h"
+
+#include <thread>
+
+#include "cleave/comm/flight_log.h"
+#include "cleave/comm/futex.h"
+#include "cleave/comm/wait_watch.h"
+
+// The meeting of a group's members:
+// 1. A member writes header, note, payload and, among threads, pointers into its own slot, copy
+//    (stamp + 1) % 2, and stores stamp + 1.
+// 2. It waits until every member's stamp is at least that. A member can be one post ahead, never
+//    two, so nobody overwrites what another one still reads.
+// 3. At the first meeting of a collective it compares all headers with member 0's. All members see
+//    the same headers, so all reach the same verdict before any data is touched.
+// 4. Among threads, memory of peers is touched between is_touching = 1 and 0. A member that leaves
+//    by an exception has seen the abort word set; it waits until no peer is touching. A peer sets
+//    is_touching before it reads the abort word, so either it sees the abort and touches nothing,
+//    or the leaving member sees it touching (both orders are sequentially consistent).
+
+namespace cleave {
+
+Exchange::Exchange(std::shared_ptr<RankEnd> end, uint32_t group, int member)
+    : end_(std::move(end)), group_(group), entry_(&end_->page().group(group)), member_(member) {
+  for (int m = 0; m < entry_->num_members; ++m) {
+    slots_.push_back(&end_->page().member(*entry_, m));
+  }
+}
+
+std::byte* Exchange::payload() const {
+  return end_->page().payload(*entry_, member_, (stamp_ + 1) % 2);
+}
+
+const std::byte* Exchange::payload_of(int member) const {
+  return end_->page().payload(*entry_, member, stamp_ % 2);
+}
+
+const DirectSpan& Exchange::direct_of(int member) const {
+  return slot(member).direct[stamp_ % 2];
+}
+
+void Exchange::begin(const Operation& operation, const DirectSpan& span) {
+  end_->note_thread();
+  const uint32_t copy = (stamp_ + 1) % 2;
+  MemberSlot& own = slot(member_);
+  own.header[copy] = make_header(operation, group_, ++sequence_);
+  fill_note(own.note[copy], operation);
+  own.direct[copy] = span;
+  log_number_ = log_begin(end_->slot(), own.header[copy], operation.call.site);
+  end_->check();
+}
+
+void Exchange::meet() {
+  post();
+  wait(true);
+  compare();
+}
+
+void Exchange::sync() {
+  post();
+  wait(false);
+}
+
+void Exchange::end() {
+  log_end(end_->slot(), log_number_);
+}
+
+void Exchange::post() {
+  MemberSlot& own = slot(member_);
+  own.stamp.store(++stamp_, std::memory_order_seq_cst);
+  if (own.num_sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(own.stamp);
+}
+
+bool Exchange::is_here(int member) const {
+  const uint32_t stamp = slot(member).stamp.load(std::memory_order_acquire);
+  return static_cast<int32_t>(stamp - stamp_) >= 0;
+}
+
+void Exchange::wait(bool compares) {
+  for (int m = 0; m < num_members(); ++m) {
+    int spins = end_->num_spins();
+    while (!is_here(m) && --spins > 0) spin_pause();
+    if (spins <= 0) wait_for(m, compares);
+  }
+}
+
+void Exchange::wait_for(int member, bool compares) {
+  MemberSlot& peer = slot(member);
+  const Awaited awaited{.kind = WaitKind::kGroup, .group = group_, .stamp = stamp_};
+  WaitWatch watch(*end_, awaited);
+  try {
+    while (!is_here(member)) {
+      peer.num_sleepers.fetch_add(1, std::memory_order_seq_cst);
+      const uint32_t seen = peer.stamp.load(std::memory_order_seq_cst);
+      if (static_cast<int32_t>(seen - stamp_) < 0) {
+        futex_wait(peer.stamp, seen, WaitWatch::kPeriod);
+      }
+      peer.num_sleepers.fetch_sub(1, std::memory_order_seq_cst);
+      if (is_here(member)) return;
+      if (compares) compare();
+      watch.look();
+    }
+  } catch (const Error&) {
+    leave();
+    throw;
+  }
+}
+
+void Exchange::compare() const {
+  const MemberSlot* first = nullptr;
+  int first_member = 0;
+  const uint32_t copy = stamp_ % 2;
+  for (int m = 0; m < num_members(); ++m) {
+    // While this rank still waits, only those that are here have said what they do.
+    if (!is_here(m)) continue;
+    if (first == nullptr) {
+      first = &slot(m);
+      first_member = m;
+    }
+    if (is_same_call(first->header[copy], slot(m).header[copy])) continue;
+    const auto ranks = end_->page().group_ranks(*entry_);
+    const int a = ranks[static_cast<size_t>(first_member)], b = ranks[static_cast<size_t>(m)];
+    end_->fail(Error(
+        Code::kDesync,
+        str("ranks ", a, " and ", b, " differ on axis ", entry_->name, ": rank ", a, " calls ",
+            describe(first->header[copy], first->note[copy]), "; rank ", b, " calls ",
+            describe(slot(m).header[copy], slot(m).note[copy]), "; these must be alike")));
+  }
+}
+
+void Exchange::refuse(const std::string& text) {
+  end_->fail(Error(Code::kDesync, text));
+}
+
+void Exchange::begin_touch() {
+  slot(member_).is_touching.store(1, std::memory_order_seq_cst);
+  if (!end_->page().is_aborted()) return;
+  end_touch();
+  leave();
+  end_->throw_stopped();
+}
+
+void Exchange::end_touch() {
+  slot(member_).is_touching.store(0, std::memory_order_release);
+}
+
+void Exchange::leave() const {
+  if (!is_direct()) return;
+  for (int m = 0; m < num_members(); ++m) {
+    while (m != member_ && slot(m).is_touching.load(std::memory_order_seq_cst) != 0) {
+      std::this_thread::yield();
+    }
+  }
+}
+
+}  // namespace cleave

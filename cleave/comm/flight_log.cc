@@ -1,0 +1,113 @@
+#include "cleave/comm/flight_log.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <unistd.h>
+
+#include "cleave/comm/operation.h"
+
+namespace cleave {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr uint64_t kDone = 1U << 24;
+
+uint64_t now_ns() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::nanoseconds(now).count());
+}
+
+}  // namespace
+
+uint64_t log_begin(RankSlot& slot, const CallHeader& header, std::string_view site) {
+  const uint64_t number = slot.num_operations.load(kRelaxed);
+  FlightEntry& entry = slot.log[number % kFlightLogLength];
+  uint64_t words[kSiteBytes / 8] = {};
+  std::memcpy(words, site.data(), std::min<size_t>(site.size(), kSiteBytes));
+  for (int i = 0; i < kSiteBytes / 8; ++i) entry.site[i].store(words[i], kRelaxed);
+  entry.kind.store(static_cast<uint64_t>(header.op) | uint64_t{header.reduce_op} << 8 |
+                       uint64_t{header.dtype} << 16 | uint64_t{header.group} << 32,
+                   kRelaxed);
+  entry.sequence.store(header.sequence, kRelaxed);
+  entry.count.store(header.count, kRelaxed);
+  entry.begin_ns.store(now_ns(), kRelaxed);
+  slot.num_operations.store(number + 1, std::memory_order_release);
+  return number;
+}
+
+void log_end(RankSlot& slot, uint64_t number) {
+  FlightEntry& entry = slot.log[number % kFlightLogLength];
+  entry.end_ns.store(now_ns(), kRelaxed);
+  entry.kind.store(entry.kind.load(kRelaxed) | kDone, kRelaxed);
+}
+
+FlightRecord log_read(const RankSlot& slot, uint64_t number) {
+  const FlightEntry& entry = slot.log[number % kFlightLogLength];
+  FlightRecord record;
+  const uint64_t kind = entry.kind.load(kRelaxed);
+  record.op = static_cast<Op>(kind & 0xff);
+  record.dtype = static_cast<uint8_t>(kind >> 16);
+  record.is_done = (kind & kDone) != 0;
+  record.group = static_cast<uint32_t>(kind >> 32);
+  record.sequence = entry.sequence.load(kRelaxed);
+  record.count = entry.count.load(kRelaxed);
+  record.begin_ns = entry.begin_ns.load(kRelaxed);
+  record.end_ns = entry.end_ns.load(kRelaxed);
+  char site[kSiteBytes + 1] = {};
+  for (int i = 0; i < kSiteBytes / 8; ++i) {
+    const uint64_t word = entry.site[i].load(kRelaxed);
+    std::memcpy(site + i * 8, &word, 8);
+  }
+  record.site = site;
+  return record;
+}
+
+std::string describe(const JobPage& page, const FlightRecord& record) {
+  std::string text =
+      str(name(record.op), " ", record.sequence, " on axis ", page.group(record.group).name);
+  if (!record.site.empty()) text += " at " + record.site;
+  return text;
+}
+
+std::string describe_place(const JobPage& page, int rank) {
+  const RankSlot& slot = page.rank(rank);
+  const uint64_t number = slot.num_operations.load(std::memory_order_acquire);
+  if (number != 0) {
+    const FlightRecord last = log_read(slot, number - 1);
+    return str(last.is_done ? "after " : "in ", describe(page, last));
+  }
+  return slot.state.load() == RankState::kAbsent ? "not yet there" : "before its first operation";
+}
+
+std::string describe_step(const JobPage& page, int rank) {
+  const int64_t step = page.rank(rank).step.load(kRelaxed);
+  return step < 0 ? "" : str(" in step ", step);
+}
+
+std::string write_flight_log(const JobPage& page, std::string_view folder, std::string_view why) {
+  const std::string path = str(folder, "/flight_log.", getpid(), ".tsv");
+  std::ofstream out(path);
+  out << "# " << why
+      << "\nrank\tnumber\top\tsequence\taxis\tdtype\tcount\tbegin_ns\tend_ns\tsite\n";
+  for (int rank = 0; rank < page.num_ranks(); ++rank) {
+    const RankSlot& slot = page.rank(rank);
+    const uint64_t end = slot.num_operations.load(std::memory_order_acquire);
+    for (uint64_t number = end - std::min<uint64_t>(end, kFlightLogLength); number < end;
+         ++number) {
+      const FlightRecord record = log_read(slot, number);
+      out << rank << '\t' << number << '\t' << name(record.op) << '\t' << record.sequence << '\t'
+          << page.group(record.group).name << '\t' << name(static_cast<DType>(record.dtype)) << '\t'
+          << record.count << '\t' << record.begin_ns << '\t'
+          << (record.is_done ? str(record.end_ns) : "-") << '\t' << record.site << '\n';
+    }
+  }
+  out.close();
+  CLEAVE_CHECK(out.good(), Code::kIo, path,
+               ": the flight log could not be written: ", std::strerror(errno));
+  return path;
+}
+
+}  // namespace cleave

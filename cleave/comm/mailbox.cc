@@ -1,0 +1,145 @@
+#include "cleave/comm/mailbox.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <optional>
+
+#include "cleave/comm/futex.h"
+#include "cleave/comm/wait_watch.h"
+
+namespace cleave {
+namespace {
+
+constexpr uint32_t kNumChunks = 4;
+constexpr uint64_t kChunkBytes = 32 << 10;
+// How long a full sender sleeps between two looks at its own incoming messages.
+constexpr std::chrono::milliseconds kRoomPeriod{1};
+
+}  // namespace
+
+struct Mailbox::Chunk {
+  CallHeader header;  // of the whole message
+  CallNote note;
+  uint64_t message_bytes;
+  uint64_t bytes;  // in this chunk
+  std::byte data[kChunkBytes];
+};
+
+/// Zero-filled memory is an empty ring: one sender moves `head`, one receiver `tail`.
+struct Mailbox::Channel {
+  alignas(64) std::atomic<uint32_t> head;
+  std::atomic<uint32_t> num_waiting_receivers;
+  alignas(64) std::atomic<uint32_t> tail;
+  std::atomic<uint32_t> num_waiting_senders;
+  alignas(64) Chunk chunks[kNumChunks];
+};
+
+Mailbox::Channel& Mailbox::channel(int from, int to) const {
+  JobPage& page = end_->page();
+  return *std::launder(
+      reinterpret_cast<Channel*>(page.at(page.channel(from, to, sizeof(Channel)))));
+}
+
+void Mailbox::send(int to, const Message& head, std::span<const std::byte> data) {
+  const std::lock_guard lock(send_mutex_);
+  Channel& ring = channel(end_->rank(), to);
+  size_t sent = 0;
+  do {
+    wait_for_room(ring, head, to);
+    const uint32_t number = ring.head.load(std::memory_order_relaxed);
+    Chunk& chunk = ring.chunks[number % kNumChunks];
+    chunk.header = head.header;
+    chunk.note = head.note;
+    chunk.message_bytes = data.size();
+    chunk.bytes = std::min<uint64_t>(data.size() - sent, kChunkBytes);
+    if (chunk.bytes > 0) std::memcpy(chunk.data, data.data() + sent, chunk.bytes);
+    sent += chunk.bytes;
+    ring.head.store(number + 1, std::memory_order_seq_cst);
+    if (ring.num_waiting_receivers.load(std::memory_order_seq_cst) != 0) futex_wake_all(ring.head);
+  } while (sent < data.size());
+}
+
+void Mailbox::wait_for_room(Channel& ring, const Message& head, int to) {
+  const uint32_t number = ring.head.load(std::memory_order_relaxed);
+  const auto has_room = [&] {
+    return number - ring.tail.load(std::memory_order_seq_cst) < kNumChunks;
+  };
+  for (int spin = 0; spin < end_->num_spins() && !has_room(); ++spin) spin_pause();
+  if (has_room()) return;
+  WaitWatch watch(*end_, {.kind = WaitKind::kSend, .group = head.header.group, .peer = to});
+  auto looked = std::chrono::steady_clock::now();
+  while (!has_room()) {
+    take_in_all();
+    ring.num_waiting_senders.fetch_add(1, std::memory_order_seq_cst);
+    const uint32_t seen = ring.tail.load(std::memory_order_seq_cst);
+    if (number - seen >= kNumChunks) futex_wait(ring.tail, seen, kRoomPeriod);
+    ring.num_waiting_senders.fetch_sub(1, std::memory_order_seq_cst);
+    const auto now = std::chrono::steady_clock::now();
+    if (now - looked < WaitWatch::kPeriod || has_room()) continue;
+    watch.look();
+    looked = now;
+  }
+}
+
+void Mailbox::take_in_all() {
+  for (int from = 0; from < end_->page().num_ranks(); ++from) {
+    if (from != end_->rank() && end_->page().has_channel(from, end_->rank())) take_in(from);
+  }
+}
+
+void Mailbox::take_in(int from) {
+  const std::lock_guard lock(receive_mutex_);
+  Channel& ring = channel(from, end_->rank());
+  uint32_t number = ring.tail.load(std::memory_order_relaxed);
+  while (number != ring.head.load(std::memory_order_acquire)) {
+    const Chunk& chunk = ring.chunks[number % kNumChunks];
+    auto [at, is_new] = partial_.try_emplace(from);
+    Message& message = at->second;
+    if (is_new) {
+      message.header = chunk.header;
+      message.note = chunk.note;
+      message.data.reserve(chunk.message_bytes);
+    }
+    message.data.insert(message.data.end(), chunk.data, chunk.data + chunk.bytes);
+    if (message.data.size() == chunk.message_bytes) {
+      inbox_[{from, message.header.group}].push_back(std::move(message));
+      partial_.erase(at);
+    }
+    ring.tail.store(++number, std::memory_order_seq_cst);
+    if (ring.num_waiting_senders.load(std::memory_order_seq_cst) != 0) futex_wake_all(ring.tail);
+  }
+}
+
+bool Mailbox::pop(int from, uint32_t group, Message& message) {
+  take_in(from);
+  const std::lock_guard lock(receive_mutex_);
+  auto& queue = inbox_[{from, group}];
+  if (queue.empty()) return false;
+  message = std::move(queue.front());
+  queue.pop_front();
+  return true;
+}
+
+Message Mailbox::receive(int from, uint32_t group) {
+  Message message;
+  if (pop(from, group, message)) return message;
+  Channel& ring = channel(from, end_->rank());
+  const auto is_empty = [&] {
+    return ring.head.load(std::memory_order_seq_cst) == ring.tail.load(std::memory_order_seq_cst);
+  };
+  for (int spin = 0; spin < end_->num_spins() && is_empty(); ++spin) spin_pause();
+  if (pop(from, group, message)) return message;
+  WaitWatch watch(*end_, {.kind = WaitKind::kRecv, .group = group, .peer = from});
+  while (!pop(from, group, message)) {
+    ring.num_waiting_receivers.fetch_add(1, std::memory_order_seq_cst);
+    const uint32_t seen = ring.head.load(std::memory_order_seq_cst);
+    if (is_empty()) futex_wait(ring.head, seen, WaitWatch::kPeriod);
+    ring.num_waiting_receivers.fetch_sub(1, std::memory_order_seq_cst);
+    if (pop(from, group, message)) break;
+    watch.look();
+  }
+  return message;
+}
+
+}  // namespace cleave

@@ -1,0 +1,192 @@
+#include "cleave/comm/page_group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "cleave/comm/collectives.h"
+#include "cleave/comm/flight_log.h"
+#include "cleave/comm/reduce.h"
+
+namespace cleave {
+namespace {
+
+const std::byte* bytes_of(const void* data) {
+  return static_cast<const std::byte*>(data);
+}
+
+std::byte* bytes_of(void* data) {
+  return static_cast<std::byte*>(data);
+}
+
+void check_count(int64_t count, std::string_view what) {
+  CLEAVE_CHECK(count >= 0, Code::kUsage, what, "=", count, "; it must not be negative");
+}
+
+void check_reducible(DType dtype, Op op) {
+  CLEAVE_CHECK(can_reduce(dtype), Code::kUsage, name(op), " of ", name(dtype),
+               "; it takes fp32, fp64, bf16, fp16, int64 or int32");
+}
+
+std::vector<int64_t> times(std::span<const int64_t> counts, int64_t factor) {
+  std::vector<int64_t> result;
+  for (const int64_t count : counts) result.push_back(count * factor);
+  return result;
+}
+
+int member_of(const std::vector<int>& ranks, int rank) {
+  return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+}
+
+}  // namespace
+
+PageGroup::PageGroup(std::shared_ptr<RankEnd> end, std::shared_ptr<Mailbox> mailbox,
+                     const Parts& parts)
+    : Group(parts.name, member_of(parts.ranks, end->rank()), parts.ranks),
+      exchange_(end, parts.index, rank()),
+      mailbox_(std::move(mailbox)),
+      num_sent_(parts.ranks.size()),
+      num_received_(parts.ranks.size()) {}
+
+bool PageGroup::is_staged(int64_t payload_bytes) const {
+  return !exchange_.is_direct() || size() == 1 || payload_bytes <= exchange_.payload_bytes();
+}
+
+void PageGroup::check_member(int member, std::string_view role) const {
+  CLEAVE_CHECK(member >= 0 && member < size(), Code::kUsage, role, "=", member, " on axis ", name(),
+               "; it must be in [0, ", size(), ")");
+}
+
+void PageGroup::check_widths(std::span<const int64_t> widths, std::string_view what) const {
+  CLEAVE_CHECK(widths.size() == ranks().size(), Code::kUsage, widths.size(), " ", what, " on axis ",
+               name(), "; give one for each of its ", size(), " ranks");
+  for (const int64_t width : widths) check_count(width, what);
+}
+
+void PageGroup::barrier(const Call& call) {
+  exchange_.begin({.op = Op::kBarrier, .widths = {}, .call = call});
+  exchange_.meet();
+  exchange_.end();
+}
+
+void PageGroup::all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op,
+                           const Call& call) {
+  check_count(count, "all_reduce count");
+  check_reducible(dtype, Op::kAllReduce);
+  const Operation operation{Op::kAllReduce, dtype, count, op, -1, {}, call};
+  exchange_.begin(operation, {in, out});
+  if (is_staged(count * item_bytes(dtype))) {
+    staged_all_reduce(exchange_, operation, {bytes_of(in), bytes_of(out)});
+  } else {
+    direct_all_reduce(exchange_, operation);
+  }
+  exchange_.end();
+}
+
+void PageGroup::all_gather(const void* in, void* out, int64_t rows, std::span<const int64_t> widths,
+                           DType dtype, const Call& call) {
+  check_count(rows, "all_gather rows");
+  check_widths(widths, "all_gather widths");
+  const Blocks blocks(rows, widths, item_bytes(dtype));
+  const Buffers buffers{bytes_of(in), bytes_of(out)};
+  exchange_.begin({Op::kAllGather, dtype, rows, ReduceOp::kSum, -1, widths, call}, {in, out});
+  if (is_staged(blocks.max_block_bytes())) {
+    staged_all_gather(exchange_, blocks, buffers);
+  } else {
+    direct_all_gather(exchange_, blocks, buffers);
+  }
+  exchange_.end();
+}
+
+void PageGroup::reduce_scatter(const void* in, void* out, int64_t rows,
+                               std::span<const int64_t> widths, DType dtype, const Call& call) {
+  check_count(rows, "reduce_scatter rows");
+  check_widths(widths, "reduce_scatter widths");
+  check_reducible(dtype, Op::kReduceScatter);
+  const Blocks blocks(rows, widths, item_bytes(dtype));
+  const Buffers buffers{bytes_of(in), bytes_of(out)};
+  const Operation operation{Op::kReduceScatter, dtype, rows, ReduceOp::kSum, -1, widths, call};
+  exchange_.begin(operation, {in, out});
+  if (is_staged(blocks.rows() * blocks.whole_row_bytes())) {
+    staged_reduce_scatter(exchange_, operation, blocks, buffers);
+  } else {
+    direct_reduce_scatter(exchange_, operation, blocks, buffers);
+  }
+  exchange_.end();
+}
+
+void PageGroup::broadcast(void* data, int64_t count, DType dtype, int root, const Call& call) {
+  check_count(count, "broadcast count");
+  check_member(root, "broadcast root");
+  const int64_t bytes = count * item_bytes(dtype);
+  const std::span span(bytes_of(data), static_cast<size_t>(bytes));
+  exchange_.begin({Op::kBroadcast, dtype, count, ReduceOp::kSum, root, {}, call}, {data, data});
+  if (is_staged(bytes)) {
+    staged_broadcast(exchange_, root, span);
+  } else {
+    direct_broadcast(exchange_, root, span);
+  }
+  exchange_.end();
+}
+
+void PageGroup::all_to_all(const void* in, std::span<const int64_t> send_counts, void* out,
+                           std::span<const int64_t> recv_counts, DType dtype, const Call& call) {
+  check_widths(send_counts, "all_to_all send_counts");
+  check_widths(recv_counts, "all_to_all recv_counts");
+  const auto send = times(send_counts, item_bytes(dtype));
+  const auto recv = times(recv_counts, item_bytes(dtype));
+  const Buffers buffers{bytes_of(in), bytes_of(out)};
+  exchange_.begin({Op::kAllToAll, dtype, 0, ReduceOp::kSum, -1, {}, call}, {in, out});
+  // Only after the meeting is it known how much the others move; both ways meet twice anyway.
+  if (exchange_.is_direct()) {
+    direct_all_to_all(exchange_, {send, recv}, buffers);
+  } else {
+    staged_all_to_all(exchange_, {send, recv}, buffers);
+  }
+  exchange_.end();
+}
+
+void PageGroup::send(const void* data, int64_t count, DType dtype, int to, const Call& call) {
+  check_count(count, "send count");
+  check_member(to, "send to");
+  CLEAVE_CHECK(to != rank(), Code::kUsage, "send to=", to, " is the sending rank itself");
+  RankEnd& end = exchange_.end_of_rank();
+  end.note_thread();
+  const Operation operation{Op::kSend, dtype, count, ReduceOp::kSum, -1, {}, call};
+  const auto peer = static_cast<size_t>(to);
+  Message head;
+  head.header = make_header(operation, exchange_.group(), ++num_sent_[peer]);
+  fill_note(head.note, operation);
+  const uint64_t number = log_begin(end.slot(), head.header, call.site);
+  end.check();
+  const auto bytes = static_cast<size_t>(count * item_bytes(dtype));
+  mailbox_->send(ranks()[peer], head, {bytes_of(data), bytes});
+  log_end(end.slot(), number);
+}
+
+void PageGroup::recv(void* data, int64_t count, DType dtype, int from, const Call& call) {
+  check_count(count, "recv count");
+  check_member(from, "recv from");
+  CLEAVE_CHECK(from != rank(), Code::kUsage, "recv from=", from, " is the receiving rank itself");
+  RankEnd& end = exchange_.end_of_rank();
+  end.note_thread();
+  const Operation operation{Op::kRecv, dtype, count, ReduceOp::kSum, -1, {}, call};
+  const auto peer = static_cast<size_t>(from);
+  Message own;
+  own.header = make_header(operation, exchange_.group(), ++num_received_[peer]);
+  fill_note(own.note, operation);
+  const uint64_t number = log_begin(end.slot(), own.header, call.site);
+  end.check();
+  const Message message = mailbox_->receive(ranks()[peer], exchange_.group());
+  if (message.header.dtype != own.header.dtype || message.header.count != own.header.count ||
+      message.header.shape_hash != own.header.shape_hash) {
+    exchange_.refuse(str("ranks ", ranks()[peer], " and ", end.rank(), " differ on axis ", name(),
+                         ": rank ", ranks()[peer], " calls ",
+                         describe(message.header, message.note), "; rank ", end.rank(), " calls ",
+                         describe(own.header, own.note), "; dtype, count and shape must be alike"));
+  }
+  if (!message.data.empty()) std::memcpy(data, message.data.data(), message.data.size());
+  log_end(end.slot(), number);
+}
+
+}  // namespace cleave

@@ -1,0 +1,44 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cleave/comm/exchange.h"
+#include "cleave/comm/mailbox.h"
+
+namespace cleave {
+
+/// A group of ranks that share a job page: threads or processes of one host.
+class PageGroup : public Group {
+ public:
+  struct Parts {
+    std::string name;
+    std::vector<int> ranks;  // world ranks, ascending
+    uint32_t index;          // in the job page
+  };
+  PageGroup(std::shared_ptr<RankEnd> end, std::shared_ptr<Mailbox> mailbox, const Parts& parts);
+
+  void barrier(const Call& call) override;
+  void all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op,
+                  const Call& call) override;
+  void all_gather(const void* in, void* out, int64_t rows, std::span<const int64_t> widths,
+                  DType dtype, const Call& call) override;
+  void reduce_scatter(const void* in, void* out, int64_t rows, std::span<const int64_t> widths,
+                      DType dtype, const Call& call) override;
+  void broadcast(void* data, int64_t count, DType dtype, int root, const Call& call) override;
+  void all_to_all(const void* in, std::span<const int64_t> send_counts, void* out,
+                  std::span<const int64_t> recv_counts, DType dtype, const Call& call) override;
+  void send(const void* data, int64_t count, DType dtype, int to, const Call& call) override;
+  void recv(void* data, int64_t count, DType dtype, int from, const Call& call) override;
+
+ private:
+  [[nodiscard]] bool is_staged(int64_t payload_bytes) const;
+  void check_member(int member, std::string_view role) const;
+  void check_widths(std::span<const int64_t> widths, std::string_view what) const;
+
+  Exchange exchange_;
+  std::shared_ptr<Mailbox> mailbox_;
+  std::vector<uint64_t> num_sent_, num_received_;  // by member
+};
+
+}  // namespace cleave

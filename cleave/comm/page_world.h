@@ -1,0 +1,34 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cleave/comm/mailbox.h"
+#include "cleave/comm/rank_end.h"
+#include "cleave/comm/world.h"
+
+namespace cleave {
+
+/// The world of ranks that share a job page: threads or processes of one host.
+class PageWorld : public World {
+ public:
+  PageWorld(std::shared_ptr<JobPage> page, int rank, const RankOptions& options);
+
+  [[nodiscard]] int rank() const override { return end_->rank(); }
+  [[nodiscard]] int size() const override { return end_->page().num_ranks(); }
+  std::shared_ptr<Group> group(const std::vector<int>& ranks, const std::string& name) override;
+  void abort(const Error& cause) override { end_->abort(cause); }
+  [[nodiscard]] bool ranks_are_threads() const override { return !end_->page().is_shared(); }
+  void note_step(int64_t step) override {
+    end_->slot().step.store(step, std::memory_order_relaxed);
+  }
+  void note_resume_hint(std::string_view text) override { end_->page().note_resume_hint(text); }
+
+ private:
+  std::shared_ptr<RankEnd> end_;
+  std::shared_ptr<Mailbox> mailbox_;
+  std::map<std::vector<int>, int64_t> num_groups_;  // made so far of these ranks
+};
+
+}  // namespace cleave

@@ -1,0 +1,119 @@
+#include "cleave/comm/rank_end.h"
+
+#include <cerrno>
+#include <new>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "cleave/comm/flight_log.h"
+#include "cleave/comm/operation.h"
+
+namespace cleave {
+namespace {
+
+// Spinning longer than this costs more than a sleep; where ranks share a core it only keeps the
+// awaited rank from running.
+constexpr int kSpinsOnOwnCore = 4000;
+constexpr int kSpinsOnSharedCore = 50;
+
+int num_usable_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+}  // namespace
+
+Error as_error(const std::exception_ptr& caught) {
+  try {
+    std::rethrow_exception(caught);
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc& error) {
+    return Error(Code::kMemory, str("out of memory (", error.what(), ")"));
+  } catch (const std::exception& error) {
+    return Error(Code::kBug, error.what());
+  } catch (...) {
+    return Error(Code::kBug, "an exception that is no std::exception");
+  }
+}
+
+RankEnd::RankEnd(std::shared_ptr<JobPage> page, int rank, const RankOptions& options)
+    : page_(std::move(page)),
+      rank_(rank),
+      options_(options),
+      num_exceptions_(std::uncaught_exceptions()) {
+  CLEAVE_CHECK(options.timeout_s > 0, Code::kUsage, "timeout=", options.timeout_s,
+               " s; it must be positive");
+  const bool has_own_core = page_->num_ranks() <= num_usable_cores();
+  num_spins_ = has_own_core ? kSpinsOnOwnCore : kSpinsOnSharedCore;
+  slot().pid.store(getpid());
+  slot().state.store(RankState::kJoined);
+}
+
+RankEnd::~RankEnd() {
+  const bool unwinds = std::uncaught_exceptions() > num_exceptions_;
+  slot().state.store(unwinds ? RankState::kUnwound : RankState::kLeft);
+  for (const int fd : pidfds_) {
+    if (fd >= 0) close(fd);
+  }
+}
+
+bool RankEnd::abort(const Error& cause) const {
+  Abort record{.rank = rank_, .code = cause.code(), .group = "", .text = cause.what()};
+  record.step = slot().step.load();
+  const uint64_t number = slot().num_operations.load();
+  if (number != 0) {
+    const FlightRecord last = log_read(slot(), number - 1);
+    record.op = last.op;
+    record.sequence = last.sequence;
+    record.group = page_->group(last.group).name;
+  }
+  return page_->abort(record);
+}
+
+void RankEnd::fail(const Error& cause) const {
+  // A desync is found by several ranks at once, each in its own right.
+  if (!abort(cause) && cause.code() != Code::kDesync) throw_stopped();
+  throw Error(cause);
+}
+
+void RankEnd::throw_stopped() const {
+  const Abort cause =
+      page_->aborted().value_or(Abort{.rank = -1, .group = "", .text = "the job was stopped"});
+  if (cause.code == Code::kDesync) throw Error(Code::kDesync, cause.text);
+  std::string text = cause.text;
+  if (cause.rank != rank_ && text.find(str("rank ", cause.rank)) == std::string::npos) {
+    text = str("rank ", cause.rank, " failed: ", text);
+  }
+  throw Error(Code::kPeer, str(text, "; rank ", rank_, " stopped ", describe_place(*page_, rank_),
+                               describe_step(*page_, rank_)));
+}
+
+bool RankEnd::is_dead(int rank) {
+  if (!page_->is_shared()) return false;
+  const std::lock_guard lock(pidfds_mutex_);
+  if (pidfds_.empty()) pidfds_.assign(static_cast<size_t>(page_->num_ranks()), -1);
+  int& fd = pidfds_[static_cast<size_t>(rank)];
+  const RankSlot& other = page_->rank(rank);
+  if (other.state.load() != RankState::kJoined) return false;
+  if (fd < 0) fd = static_cast<int>(syscall(SYS_pidfd_open, other.pid.load(), 0));
+  pollfd ended{fd, POLLIN, 0};
+  const bool has_ended = fd < 0 ? errno == ESRCH : poll(&ended, 1, 0) == 1;
+  // Read last: an orderly rank says that it leaves before it ends.
+  return has_ended && other.state.load() == RankState::kJoined;
+}
+
+void RankEnd::note_thread() const {
+  const auto self = static_cast<uint64_t>(pthread_self());
+  uint64_t known = slot().user_thread.load(std::memory_order_relaxed);
+  if (known == self) return;
+  if (known != 0 || !slot().user_thread.compare_exchange_strong(known, self)) {
+    slot().uses_many_threads.store(1);
+  }
+}
+
+}  // namespace cleave

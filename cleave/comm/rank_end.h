@@ -1,0 +1,64 @@
+#pragma once
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cleave/comm/job_page.h"
+#include "cleave/comm/world.h"
+
+namespace cleave {
+
+/// What ended a rank, as an Error: an Error itself; std::bad_alloc is kMemory; anything else is
+/// kBug with its text.
+Error as_error(const std::exception_ptr& caught);
+
+/// One rank's end of the job page: who it is, how long it waits, and how it fails.
+class RankEnd {
+ public:
+  RankEnd(std::shared_ptr<JobPage> page, int rank, const RankOptions& options);
+  /// Tells the others that nothing more comes from this rank.
+  ~RankEnd();
+  RankEnd(const RankEnd&) = delete;
+  RankEnd& operator=(const RankEnd&) = delete;
+
+  [[nodiscard]] JobPage& page() const { return *page_; }
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] RankSlot& slot() const { return page_->rank(rank_); }
+  [[nodiscard]] const RankOptions& options() const { return options_; }
+  [[nodiscard]] int num_spins() const { return num_spins_; }
+
+  /// Throws what stopped the job when something did.
+  void check() const {
+    if (page_->is_aborted()) throw_stopped();
+  }
+
+  /// Records `cause` as the first failure, with the place where this rank is; false when there is
+  /// one already.
+  bool abort(const Error& cause) const;
+
+  /// Records and throws `cause`; throws the earlier failure when there is one.
+  [[noreturn]] void fail(const Error& cause) const;
+
+  /// Throws Error(kPeer) with the recorded failure, or Error(kDesync) when it was a desync, which
+  /// concerns all ranks alike.
+  [[noreturn]] void throw_stopped() const;
+
+  /// Whether the process of another rank has ended; always false for rank threads.
+  [[nodiscard]] bool is_dead(int rank);
+
+  /// Notes which thread communicates for this rank.
+  void note_thread() const;
+
+ private:
+  std::shared_ptr<JobPage> page_;
+  int rank_;
+  RankOptions options_;
+  int num_exceptions_;  // in flight when this began
+  int num_spins_;
+  std::mutex pidfds_mutex_;
+  std::vector<int> pidfds_;  // by rank; -1 when not open
+};
+
+}  // namespace cleave

@@ -1,0 +1,14 @@
+#include "cleave/comm/transport_contract.h"
+
+namespace cleave {
+namespace {
+
+std::string transport_name(const testing::TestParamInfo<Transport>& info) {
+  return info.param.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, TransportContract,
+                         testing::Values(Transport{"threads", run_ranks}), transport_name);
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,155 @@
+#include "cleave/comm/wait_watch.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "cleave/comm/flight_log.h"
+
+namespace cleave {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Circle = std::vector<std::pair<int, uint32_t>>;
+
+// A wait shorter than this is never suspected.
+constexpr std::chrono::milliseconds kSuspicious{30};
+
+std::vector<int> missing_ranks(const JobPage& page, const Awaited& awaited) {
+  if (awaited.kind != WaitKind::kGroup) return {awaited.peer};
+  const GroupEntry& entry = page.group(awaited.group);
+  std::vector<int> missing;
+  for (int m = 0; m < entry.num_members; ++m) {
+    const uint32_t stamp = page.member(entry, m).stamp.load(std::memory_order_acquire);
+    if (static_cast<int32_t>(stamp - awaited.stamp) < 0) {
+      missing.push_back(page.group_ranks(entry)[static_cast<size_t>(m)]);
+    }
+  }
+  return missing;
+}
+
+/// The wait that a rank is in and its epoch; nothing when it waits for nobody, or when another
+/// thread of the rank may end the wait.
+std::optional<std::pair<Awaited, uint32_t>> wait_of(const JobPage& page, int rank) {
+  const RankSlot& slot = page.rank(rank);
+  const uint32_t epoch = slot.wait_epoch.load(std::memory_order_acquire);
+  if (epoch % 2 == 0 || slot.uses_many_threads.load() != 0) return std::nullopt;
+  const Awaited awaited{.kind = slot.wait_kind.load(std::memory_order_acquire),
+                        .group = slot.wait_group.load(std::memory_order_acquire),
+                        .stamp = slot.wait_stamp.load(std::memory_order_acquire),
+                        .peer = slot.wait_peer.load(std::memory_order_acquire)};
+  if (slot.wait_epoch.load(std::memory_order_acquire) != epoch) return std::nullopt;
+  return std::pair{awaited, epoch};
+}
+
+/// Follows waits from `rank`; returns the ranks of a circle that ends at the first rank of `path`.
+Circle find_circle(const JobPage& page, int rank, Circle& path, std::vector<bool>& seen) {
+  const auto wait = wait_of(page, rank);
+  if (!wait) return {};
+  seen[static_cast<size_t>(rank)] = true;
+  path.emplace_back(rank, wait->second);
+  for (const int next : missing_ranks(page, wait->first)) {
+    if (next == path.front().first) return path;
+    if (seen[static_cast<size_t>(next)]) continue;
+    // A rank inside send or recv takes messages meanwhile, so a sender does not depend on it.
+    const auto next_wait = wait_of(page, next);
+    if (!next_wait ||
+        (wait->first.kind == WaitKind::kSend && next_wait->first.kind != WaitKind::kGroup)) {
+      continue;
+    }
+    Circle found = find_circle(page, next, path, seen);
+    if (!found.empty()) return found;
+  }
+  path.pop_back();
+  return {};
+}
+
+std::string join(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) text += str(i == 0 ? "" : ", ", ranks[i]);
+  return text;
+}
+
+}  // namespace
+
+WaitWatch::WaitWatch(RankEnd& end, const Awaited& awaited)
+    : end_(end), awaited_(awaited), began_(Clock::now()) {
+  RankSlot& slot = end.slot();
+  slot.wait_kind.store(awaited.kind, std::memory_order_release);
+  slot.wait_group.store(awaited.group, std::memory_order_release);
+  slot.wait_stamp.store(awaited.stamp, std::memory_order_release);
+  slot.wait_peer.store(awaited.peer, std::memory_order_release);
+  slot.wait_epoch.fetch_add(1, std::memory_order_acq_rel);
+}
+
+WaitWatch::~WaitWatch() {
+  end_.slot().wait_epoch.fetch_add(1, std::memory_order_acq_rel);
+}
+
+void WaitWatch::look() {
+  end_.check();
+  const std::vector<int> missing = missing_ranks(end_.page(), awaited_);
+  check_gone(missing);
+  check_circle();
+  check_time(missing);
+}
+
+std::string WaitWatch::own_place() const {
+  return str("rank ", end_.rank(), " waits ", describe_place(end_.page(), end_.rank()));
+}
+
+void WaitWatch::check_gone(const std::vector<int>& missing) {
+  const JobPage& page = end_.page();
+  for (const int rank : missing) {
+    const RankState state = page.rank(rank).state.load();
+    if (state == RankState::kUnwound) {
+      end_.fail(Error(Code::kPeer,
+                      str("rank ", rank, " ended by an exception ", describe_place(page, rank))));
+    }
+    if (end_.is_dead(rank)) {
+      end_.fail(Error(Code::kPeer, str("rank ", rank, " (pid ", page.rank(rank).pid.load(),
+                                       ") died ", describe_place(page, rank))));
+    }
+    if (state != RankState::kLeft) continue;
+    // It may have done its part and left just now: the second look decides.
+    if (!std::exchange(has_seen_left_, true)) return;
+    end_.fail(
+        Error(Code::kDesync, str("rank ", rank, " has left ", describe_place(page, rank), ", but ",
+                                 own_place(), " for it; every rank must make the same calls")));
+  }
+}
+
+void WaitWatch::check_circle() {
+  if (Clock::now() - began_ < kSuspicious) return;
+  Circle path;
+  std::vector<bool> seen(static_cast<size_t>(end_.page().num_ranks()));
+  Circle circle = find_circle(end_.page(), end_.rank(), path, seen);
+  // The same circle in two looks: none of its waits ended in between, so none ever will.
+  if (circle.empty() || circle != suspected_) {
+    suspected_ = std::move(circle);
+    return;
+  }
+  std::string text = "ranks wait for each other: ";
+  for (size_t i = 0; i < circle.size(); ++i) {
+    const int rank = circle[i].first;
+    text += str(i == 0 ? "" : "; ", "rank ", rank, " ", describe_place(end_.page(), rank),
+                " for rank ", circle[(i + 1) % circle.size()].first);
+  }
+  end_.fail(Error(Code::kDesync, text + "; every rank must make the same calls in the same order"));
+}
+
+void WaitWatch::check_time(const std::vector<int>& missing) {
+  const std::chrono::duration<double> waited = Clock::now() - began_;
+  if (waited.count() < end_.options().timeout_s || missing.empty()) return;
+  const JobPage& page = end_.page();
+  std::string text =
+      str("timeout of ", end_.options().timeout_s, " s: ", own_place(), " for ", join(missing));
+  for (const int rank : missing)
+    text += str("; rank ", rank, " is ", describe_place(page, rank), describe_step(page, rank));
+  if (!end_.options().flight_log_folder.empty()) {
+    text += str("; flight log: ", write_flight_log(page, end_.options().flight_log_folder, text));
+  }
+  end_.fail(Error(Code::kTimeout, text));
+}
+
+}  // namespace cleave

@@ -1,0 +1,49 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cleave/comm/rank_end.h"
+
+namespace cleave {
+
+/// What a rank waits for.
+struct Awaited {
+  WaitKind kind = WaitKind::kGroup;
+  uint32_t group = 0;  ///< index in the job page
+  uint32_t stamp = 0;  ///< that all members must reach, for kGroup
+  int peer = -1;       ///< world rank, for messages
+};
+
+/// Stands beside one slow wait: publishes it to the other ranks, and finds the reasons for which it
+/// would never end.
+class WaitWatch {
+ public:
+  static constexpr std::chrono::milliseconds kPeriod{10};  ///< between two looks, at most
+
+  WaitWatch(RankEnd& end, const Awaited& awaited);
+  ~WaitWatch();
+  WaitWatch(const WaitWatch&) = delete;
+  WaitWatch& operator=(const WaitWatch&) = delete;
+
+  /// Throws Error(kPeer) when the job has failed or an awaited rank is dead, Error(kDesync) when an
+  /// awaited rank has left or ranks wait for each other in a circle, Error(kTimeout) when the time
+  /// is over. Records the failure for all ranks.
+  void look();
+
+ private:
+  void check_gone(const std::vector<int>& missing);
+  void check_circle();
+  void check_time(const std::vector<int>& missing);
+  [[nodiscard]] std::string own_place() const;
+
+  RankEnd& end_;
+  Awaited awaited_;
+  std::chrono::steady_clock::time_point began_;
+  bool has_seen_left_ = false;
+  std::vector<std::pair<int, uint32_t>> suspected_;  // ranks of a circle and their wait epochs
+};
+
+}  // namespace cleave
