@@ -1,0 +1,210 @@
+#include "cleave/file/file.h"
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/file/atomic_write.h"
+#include "cleave/file/fault_hook.h"
+#include "cleave/file/file_lock.h"
+#include "cleave/file/mapped_file.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing_support::TempFolder;
+using testing_support::thrown_by;
+
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
+
+/// Runs `body` in a child process; what it returns is the child's exit status.
+template <class Body>
+int status_of_child(const Body& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int result = 99;
+    try {
+      result = body();
+    } catch (...) {
+    }
+    ::_exit(result);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return status;
+}
+
+TEST(File, WritesInPlaceByTwoHandles_AreAllThere) {
+  const TempFolder folder;
+  File first = File::create(folder / "f");
+  first.allocate(10);
+  EXPECT_EQ(first.size(), 10u);
+  first.write_at(0, bytes_of("hello"));
+  File second = File::open_write(folder / "f");
+  second.write_at(5, bytes_of("world"));
+  for (File* file : {&first, &second}) {
+    file->sync();
+    file->close();
+    EXPECT_FALSE(file->is_open());
+  }
+  EXPECT_EQ(read_file(folder / "f"), "helloworld");
+}
+
+TEST(File, ReadBeyondTheEnd_SaysWhereItEnds) {
+  const TempFolder folder;
+  write_atomic(folder / "f", std::string_view("12345"));
+  const File file = File::open_read(folder / "f");
+  std::array<std::byte, 4> bytes{};
+  const Error error = thrown_by([&] { file.read_at(3, bytes); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("ends at byte 5; expected 4 bytes from byte 3"));
+}
+
+TEST(File, MissingExistingAndStrangeFiles_AreRefusedByName) {
+  const TempFolder folder;
+  const Error missing = thrown_by([&] { File::open_read(folder / "none"); });
+  EXPECT_EQ(missing.code(), Code::kIo);
+  EXPECT_THAT(missing.what(), HasSubstr("none: open failed: No such file or directory"));
+  write_atomic(folder / "f", std::string_view("1"));
+  EXPECT_THAT(thrown_by([&] { File::create(folder / "f"); }).what(), HasSubstr("File exists"));
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(thrown_by([&] { File::open_read(folder / "pipe"); }).what(), HasSubstr("pipe"));
+  EXPECT_THAT(thrown_by([&] { File::open_read(folder.path()); }).what(), HasSubstr("is a folder"));
+  EXPECT_EQ(thrown_by([&] { read_file(folder / "f", 0); }).code(), Code::kFormat);
+}
+
+TEST(File, ModeHonoursTheUmaskAndIsNeverWorldWritable) {
+  const TempFolder folder;
+  const mode_t before = ::umask(0);
+  write_atomic(folder / "open", std::string_view("1"));
+  ::umask(077);
+  write_atomic(folder / "closed", std::string_view("1"));
+  ::umask(before);
+  EXPECT_EQ(static_cast<unsigned>(fs::status(folder / "open").permissions()), 0664u);
+  EXPECT_EQ(static_cast<unsigned>(fs::status(folder / "closed").permissions()), 0600u);
+}
+
+TEST(IsFileName, PathsAndControlCharacters_AreNot) {
+  for (const char* good : {"a", "model.safetensors", "a b", "a..b", "\xC3\xBC"}) {
+    EXPECT_TRUE(is_file_name(good)) << good;
+  }
+  EXPECT_TRUE(is_file_name(std::string(255, 'x')));
+  for (const std::string& bad :
+       {std::string(), std::string("."), std::string(".."), std::string(".hidden"),
+        std::string("a/b"), std::string("/a"), std::string("a\\b"), std::string("a\n"),
+        std::string("a\0b", 3), std::string(256, 'x')}) {
+    EXPECT_FALSE(is_file_name(bad)) << bad;
+  }
+}
+
+TEST(MappedFile, CutWhileMapped_CopyAndCheckSizeAreErrorsAndNoSignal) {
+  const TempFolder folder;
+  write_atomic(folder / "f", std::string(20000, 'x'));
+  MappedFile mapped(folder / "f");
+  EXPECT_EQ(mapped.size(), 20000u);
+  EXPECT_EQ(mapped.text()[19999], 'x');
+  EXPECT_NO_THROW(mapped.check_size());
+  fs::resize_file(folder / "f", 100);
+  std::array<std::byte, 10> bytes{};
+  EXPECT_NO_THROW(mapped.copy(90, bytes));
+  EXPECT_EQ(thrown_by([&] { mapped.copy(91, bytes); }).code(), Code::kFormat);
+  EXPECT_THAT(thrown_by([&] { mapped.check_size(); }).what(), HasSubstr("has 100 bytes; it had"));
+  write_atomic(folder / "empty", std::string_view());
+  EXPECT_EQ(MappedFile(folder / "empty").bytes().size(), 0u);
+}
+
+TEST(WriteAtomic, FailureAtEveryCall_LeavesTheOldFileOrTheNew) {
+  const TempFolder folder;
+  const std::string old_text(100, 'o');
+  const std::string new_text(3 * kWriteChunk, 'n');
+  int num_calls = 0;
+  for (int failing = 0; failing == 0 || failing <= num_calls; ++failing) {
+    write_atomic(folder / "f", old_text);
+    int calls = 0;
+    std::string message;
+    {
+      const ScopedFileHook hook(
+          [&](FileCall, const std::string&) { return ++calls == failing ? EIO : 0; });
+      try {
+        write_atomic(folder / "f", new_text);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), Code::kIo);
+        message = error.what();
+      }
+    }
+    if (failing == 0) num_calls = calls;
+    const std::string text = read_file(folder / "f");
+    EXPECT_EQ(message.empty(), failing == 0);
+    EXPECT_THAT(message, HasSubstr(failing > 0 ? "Input/output error" : ""));
+    EXPECT_TRUE(text == new_text || (failing > 0 && text == old_text)) << "call " << failing;
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 1) << "leftovers";
+  }
+  EXPECT_EQ(num_calls, 1 + 3 + 1 + 1 + 1 + 1);  // open, pwrite x 3, fsync, close, rename, folder
+}
+
+TEST(WriteAtomic, FileSizeLimit_IsAnErrorAndTheOldFileStays) {
+  const TempFolder folder;
+  write_atomic(folder / "f", std::string_view("old"));
+  const int status = status_of_child([&] {
+    const rlimit limit{100000, 100000};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    const Error error = thrown_by([&] { write_atomic(folder / "f", std::string(200000, 'n')); });
+    const bool named = std::string(error.what()).find("f.partial: pwrite failed: File too large") !=
+                       std::string::npos;
+    return named && error.code() == Code::kIo ? 0 : 1;
+  });
+  EXPECT_TRUE(WIFEXITED(status)) << "killed by signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(read_file(folder / "f"), "old");
+}
+
+TEST(FreeSpace, MoreThanTheDiskHas_NamesBothNumbers) {
+  const TempFolder folder;
+  EXPECT_NO_THROW(require_free_space(folder.path(), 1));
+  const Error error = thrown_by([&] { require_free_space(folder.path(), uint64_t{1} << 60); });
+  EXPECT_EQ(error.code(), Code::kIo);
+  EXPECT_THAT(error.what(), HasSubstr("1152921504606846976 bytes are needed"));
+}
+
+TEST(FileLock, SecondWriter_IsToldPidAndHostOfTheFirst) {
+  const TempFolder folder;
+  {
+    const FileLock lock(folder.path());
+    const Error error = thrown_by([&] { FileLock second(folder.path()); });
+    EXPECT_EQ(error.code(), Code::kIo);
+    EXPECT_THAT(error.what(), HasSubstr(str("pid ", ::getpid(), " on ")));
+  }
+  EXPECT_NO_THROW(FileLock(folder.path()));
+}
+
+TEST(FileLock, KilledHolder_DoesNotBlock) {
+  const TempFolder folder;
+  const int status = status_of_child([&] {
+    const FileLock lock(folder.path());
+    return ::raise(SIGKILL);
+  });
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_NO_THROW(FileLock(folder.path()));
+}
+
+TEST(ScopedFileHook, SecondAtATime_IsRefused) {
+  const auto pass = [](FileCall, const std::string&) { return 0; };
+  const ScopedFileHook hook(pass);
+  EXPECT_EQ(thrown_by([&] { ScopedFileHook second(pass); }).code(), Code::kUsage);
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,185 @@
+// A whole save (tensors in place, manifest, folder, latest), made to fail or killed at every
+// system call: what `latest` names is then the old checkpoint or the new one, intact.
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/file/atomic_write.h"
+#include "cleave/file/fault_hook.h"
+#include "cleave/file/folder_writer.h"
+#include "cleave/format/manifest.h"
+#include "cleave/format/safetensors.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AnyOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing_support::TempFolder;
+
+constexpr int64_t kRows = 3000;
+constexpr int64_t kColumns = 80;
+
+void save(const fs::path& run, int64_t step) {
+  SafetensorsPlanOptions options;
+  options.max_file_bytes = kRows * kColumns;
+  const SafetensorsPlan plan({{"a", DType::kU8, {kRows, kColumns}}, {"b", DType::kF32, {5}}},
+                             options);
+  remove_leftovers(run);
+  FolderWriter folder(run / str("step_", step));
+  plan.create_files(folder);
+  std::vector<WrittenBlock> blocks;
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    SafetensorsWriter writer(folder.path(), plan);
+    const std::vector<std::byte> half(kRows * kColumns / 2, static_cast<std::byte>(step));
+    writer.write_block("a", {{0, {{rank * kRows / 2, (rank + 1) * kRows / 2}}}}, half);
+    if (rank == 0) writer.write_block("b", {}, std::span(half).first(20));
+    for (WrittenBlock& block : writer.finish()) blocks.push_back(std::move(block));
+  }
+  folder.write_file("state.json", str("{\"step\":", step, "}"));
+  folder.write_file(kManifestName, make_manifest(folder.path(), blocks));
+  folder.commit();
+  write_atomic(run / "latest", str("step_", step, "\n"));
+}
+
+void expect_whole(const fs::path& run, int64_t old_step, int64_t new_step) {
+  std::string latest = read_file(run / "latest");
+  latest.pop_back();
+  EXPECT_THAT(latest, AnyOf(str("step_", old_step), str("step_", new_step)));
+  EXPECT_THAT(find_damage(run / latest), IsEmpty());
+  const Safetensors set = Safetensors::open(run / latest);
+  std::vector<std::byte> bytes(kRows * kColumns);
+  set.read_block(set.at("a"), {}, bytes);
+  const auto value = static_cast<std::byte>(latest == str("step_", new_step) ? new_step : old_step);
+  EXPECT_EQ(bytes, std::vector<std::byte>(bytes.size(), value));
+  // The next start finds and removes whatever a dead writer left.
+  remove_leftovers(run);
+  for (const auto& entry : fs::directory_iterator(run)) {
+    if (entry.is_directory()) {
+      EXPECT_THAT(find_damage(entry.path()), IsEmpty());
+    }
+    EXPECT_NE(entry.path().extension(), kPartialSuffix);
+  }
+}
+
+/// How many hooked calls a save makes.
+int count_calls(const fs::path& run) {
+  int calls = 0;
+  const ScopedFileHook hook([&](FileCall, const std::string&) { return ++calls, 0; });
+  save(run, 1);
+  return calls;
+}
+
+TEST(SaveFault, ErrorAtEverySystemCall_LeavesTheOldOrTheNewCheckpoint) {
+  const TempFolder folder;
+  const int num_calls = count_calls(folder.path());
+  EXPECT_GE(num_calls, 35);
+  int64_t step = 1;
+  for (int failing = 1; failing <= num_calls; ++failing) {
+    const int64_t last_good = step;
+    int calls = 0;
+    std::string message;
+    {
+      const ScopedFileHook hook(
+          [&](FileCall, const std::string&) { return ++calls == failing ? ENOSPC : 0; });
+      try {
+        save(folder.path(), ++step);
+      } catch (const Error& error) {
+        message = error.what();
+        EXPECT_EQ(error.code(), Code::kIo);
+      }
+    }
+    EXPECT_THAT(message, HasSubstr("No space left on device")) << "call " << failing;
+    SCOPED_TRACE(failing);
+    expect_whole(folder.path(), last_good, step);
+    save(folder.path(), ++step);
+  }
+}
+
+TEST(SaveFault, KilledAtEverySystemCall_LeavesTheOldOrTheNewCheckpoint) {
+  const TempFolder folder;
+  const int num_calls = count_calls(folder.path());
+  int64_t step = 1;
+  for (int deadly = 1; deadly <= num_calls; ++deadly) {
+    const int64_t last_good = step;
+    ++step;
+    const pid_t child = ::fork();
+    if (child == 0) {
+      int calls = 0;
+      const ScopedFileHook hook(
+          [&](FileCall, const std::string&) { return ++calls == deadly ? ::raise(SIGKILL) : 0; });
+      save(folder.path(), step);
+      ::_exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFSIGNALED(status)) << "call " << deadly << " was never made";
+    SCOPED_TRACE(deadly);
+    expect_whole(folder.path(), last_good, step);
+    save(folder.path(), ++step);
+  }
+}
+
+TEST(SaveFault, FileSizeLimit_IsAnIoErrorAndTheOldCheckpointStays) {
+  const TempFolder folder;
+  save(folder.path(), 1);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit limit{100000, 100000};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    int result = 1;
+    try {
+      save(folder.path(), 2);
+    } catch (const Error& error) {
+      result = error.code() == Code::kIo ? 0 : 2;
+    }
+    ::_exit(result);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_EQ(read_file(folder / "latest"), "step_1\n");
+  expect_whole(folder.path(), 1, 1);
+}
+
+TEST(FolderWriter, ExistingTarget_IsNeverOverwritten) {
+  const TempFolder folder;
+  save(folder.path(), 1);
+  const Error error = testing_support::thrown_by([&] { save(folder.path(), 1); });
+  EXPECT_EQ(error.code(), Code::kIo);
+  EXPECT_THAT(error.what(), HasSubstr("exists already"));
+  expect_whole(folder.path(), 1, 1);
+}
+
+TEST(RemoveFolder, FailureAtEveryCall_LeavesAWholeFolderOrALeftover) {
+  const TempFolder folder;
+  for (int failing = 1; failing <= 4; ++failing) {
+    save(folder.path(), failing);
+    const fs::path target = folder / str("step_", failing);
+    int calls = 0;
+    {
+      const ScopedFileHook hook(
+          [&](FileCall, const std::string&) { return ++calls == failing ? EIO : 0; });
+      EXPECT_EQ(testing_support::thrown_by([&] { remove_folder(target); }).code(), Code::kIo);
+    }
+    if (fs::exists(target)) {
+      EXPECT_THAT(find_damage(target), IsEmpty());
+    }
+    remove_leftovers(folder.path());
+    if (fs::exists(target)) remove_folder(target);
+    EXPECT_FALSE(fs::exists(target));
+  }
+}
+
+}  // namespace
+}  // namespace cleave
