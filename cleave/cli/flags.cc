@@ -6,6 +6,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/base/suggest.h"
+#include "cleave/cli/check.h"
 #include "cleave/cli/config.h"
 
 namespace cleave::cli {
@@ -13,6 +14,10 @@ namespace {
 
 bool contains(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+std::string nearest(std::string_view name, const std::vector<std::string>& names) {
+  return nearest_names(name, names, 1).front();
 }
 
 // CLI11 gives a flag whatever word follows it; a flag in that place is a forgotten value.
@@ -38,7 +43,7 @@ CLI::Option* add_option(CLI::App& app, const Flags::Flag& flag) {
   CLI::Option* option = app.add_option(spellings(flag.text.name), keep_raw, flag.text.help);
   option->type_name(flag.text.value);
   if (flag.arity == Arity::kMany) {
-    option->expected(1, CLI::detail::expected_max_vector_size);
+    option->expected(1, CLI::detail::expected_max_vector_size)->allow_extra_args();
   } else {
     option->expected(1)->allow_extra_args(false);
   }
@@ -86,8 +91,8 @@ void Flags::toggle(bool* target, FlagText text) {
   });
   Flag& flag = flags_.back();
   flag.is_shown_negative = *target;
-  flag.option = app_->add_flag(spellings(name), flag.text.help);
-  flag.opposite = app_->add_flag(spellings("no-" + name), flag.text.help);
+  flag.option = app_->add_flag(spellings(name))->description(flag.text.help);
+  flag.opposite = app_->add_flag(spellings("no-" + name))->description(flag.text.help);
   // The form that only restates the default serves to overrule a config file: not in help.
   (flag.is_shown_negative ? flag.option : flag.opposite)->group("");
 }
@@ -124,7 +129,7 @@ void Flags::refuse_leftovers() const {
     for (const CLI::Option* option : app_->get_options()) {
       if (!option->get_group().empty()) names.push_back(option->get_name());
     }
-    throw Error(Code::kUsage, str("unknown flag ", name, did_you_mean(name, names)));
+    throw Error(Code::kUsage, str("unknown flag ", name, "; did you mean ", nearest(name, names)));
   }
 }
 
@@ -138,8 +143,12 @@ void Flags::read_command_line() {
                    flag.text.name, " exclude each other; give one");
       values.clear();
       if (is_on || is_off) values.emplace_back(is_on ? "true" : "false");
-    } else {
-      refuse_swallowed_flag(flag, *app_);
+      for (const CLI::Option* option : {flag.option, flag.opposite}) {
+        for (const std::string& value : option->results()) {
+          CLEAVE_CHECK(value == "true", Code::kUsage, option->get_name(), " takes no value; got '",
+                       value, '\'');
+        }
+      }
     }
     if (values.empty()) continue;
     on_command_line_.push_back(flag.text.name);
@@ -166,7 +175,8 @@ void Flags::read_config(const std::string& path) {
     const std::string name = is_opposite ? entry.name.substr(3) : entry.name;
     const Flag* flag = contains(names, name) ? find(name) : nullptr;
     CLEAVE_CHECK(flag != nullptr && (!is_opposite || flag->arity == Arity::kSwitch), Code::kUsage,
-                 path, ": unknown key \"", entry.key, '"', did_you_mean(entry.name, names));
+                 path, ": unknown key \"", entry.key, "\"; did you mean \"",
+                 nearest(entry.name, names), '"');
     CLEAVE_CHECK(!contains(in_config_, name), Code::kUsage, path, ": \"", entry.key,
                  "\" is given twice");
     in_config_.push_back(name);
@@ -176,9 +186,15 @@ void Flags::read_config(const std::string& path) {
 }
 
 void Flags::resolve() {
+  for (const Flag& flag : flags_) {
+    if (flag.arity != Arity::kSwitch) refuse_swallowed_flag(flag, *app_);
+  }
   refuse_leftovers();
   read_command_line();
-  if (!config_path_.empty()) read_config(config_path_);
+  if (!config_path_.empty()) {
+    require_file("--config", config_path_);
+    read_config(config_path_);
+  }
   for (const auto& names : exclusive_) {
     std::string given;
     for (const std::string& name : names) {
@@ -198,8 +214,8 @@ bool Flags::is_given(std::string_view name) const {
 void Flags::require(std::string_view name) const {
   const Flag* flag = find(name);
   if (flag == nullptr) CLEAVE_BUG("no flag --", name);
-  CLEAVE_CHECK(is_given(name), Code::kUsage, "--", name, " is missing: ", flag->text.help,
-               "; see cleave ", app_->get_name(), " --help");
+  CLEAVE_CHECK(is_given(name), Code::kUsage, "--", name, ' ', flag->text.value,
+               " is missing; see cleave ", app_->get_name(), " --help");
 }
 
 }  // namespace cleave::cli

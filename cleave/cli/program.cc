@@ -58,10 +58,11 @@ void take_program_words(const std::deque<Entry>& entries, Words* words) {
   }
 }
 
-// CLI11's sentences, as ours begin: in lower case, without a full stop.
-std::string sentence(std::string text) {
-  while (!text.empty() && (text.back() == '.' || text.back() == '\n')) text.pop_back();
-  return text;
+// CLI11 says "--out: 1 required DIR missing"; only the name in front is of use.
+std::string sentence(const CLI::ParseError& error) {
+  const std::string text = error.what();
+  const bool is_missing = dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr;
+  return is_missing ? text.substr(0, text.find(':')) + " has no value" : text;
 }
 
 [[noreturn]] void refuse(const CLI::App& app, const std::vector<Command>& commands) {
@@ -72,7 +73,8 @@ std::string sentence(std::string text) {
   for (const Command& command : commands) names.push_back(command.name);
   CLEAVE_CHECK(!word.starts_with('-'), Code::kUsage, "unknown flag ", word,
                " before the command; see cleave --help");
-  throw Error(Code::kUsage, str("unknown command '", word, "'", did_you_mean(word, names)));
+  throw Error(Code::kUsage, str("unknown command '", word, "'; did you mean ",
+                                nearest_names(word, names, 1).front()));
 }
 
 class Program {
@@ -100,7 +102,7 @@ class Program {
       std::cout << call.what() << '\n';
       return 0;
     } catch (const CLI::ParseError& error) {
-      throw Error(Code::kUsage, sentence(error.what()));
+      throw Error(Code::kUsage, sentence(error));
     }
     Entry* entry = chosen(entries_);
     if (entry == nullptr) refuse(app_, *commands_);

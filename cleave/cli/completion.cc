@@ -1,0 +1,172 @@
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <memory>
+#include <sstream>
+
+#include "cleave/base/error.h"
+#include "cleave/cli/command.h"
+
+namespace cleave::cli {
+namespace {
+
+struct Item {
+  std::string name;   // "--tp"
+  std::string value;  // "N", "a|b", "FILE"; empty for a switch
+  std::string help;
+};
+
+std::vector<Item> items(const CLI::App& app) {
+  std::vector<Item> found;
+  for (const CLI::Option* option : app.get_options()) {
+    const bool is_positional = option->get_lnames().empty() && option->get_snames().empty();
+    if (option->get_group().empty() || is_positional) continue;
+    const bool is_switch = option->get_items_expected_max() == 0;
+    found.push_back({option->get_lnames().empty() ? "-" + option->get_snames().front()
+                                                  : "--" + option->get_lnames().front(),
+                     is_switch ? "" : option->get_type_name(), option->get_description()});
+  }
+  return found;
+}
+
+// "cosine|linear" in its parts; "FILE" and "NAME|DIR" are no lists of words.
+std::vector<std::string> choices(const std::string& value) {
+  std::vector<std::string> words;
+  std::istringstream parts(value);
+  for (std::string word; std::getline(parts, word, '|');) {
+    if (word.find_first_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ") == std::string::npos)
+      words.push_back(word);
+  }
+  return words;
+}
+
+bool takes_path(const std::string& value) {
+  return value.find("FILE") != std::string::npos || value.find("DIR") != std::string::npos ||
+         value == "PATH";
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
+  return text;
+}
+
+std::string bash_values(const Item& item) {
+  const std::string words = joined(choices(item.value));
+  if (takes_path(item.value)) {
+    return "COMPREPLY=($(compgen -f -W '" + words + "' -- \"$current\"))";
+  }
+  return "COMPREPLY=($(compgen -W '" + words + "' -- \"$current\"))";
+}
+
+std::string bash_command(const CLI::App& app) {
+  std::string text = "    " + app.get_name() + ")\n      case $previous in\n";
+  std::vector<std::string> names;
+  for (const Item& item : items(app)) {
+    names.push_back(item.name);
+    if (item.value.empty()) continue;
+    text += "        " + item.name + ") " + bash_values(item) + "; return ;;\n";
+  }
+  return text + "      esac\n      flags='" + joined(names) + "' ;;\n";
+}
+
+std::string bash_script(const CLI::App& root) {
+  std::vector<std::string> commands;
+  std::string cases;
+  for (const CLI::App* app : root.get_subcommands({})) {
+    commands.push_back(app->get_name());
+    cases += bash_command(*app);
+  }
+  return "# bash completion of cleave: source <(cleave completion bash)\n"
+         "_cleave() {\n"
+         "  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} flags=\n"
+         "  if [[ $COMP_CWORD == 1 ]]; then\n"
+         "    COMPREPLY=($(compgen -W '" +
+         joined(commands) +
+         " --help --version' -- \"$current\"))\n"
+         "    return\n"
+         "  fi\n"
+         "  case ${COMP_WORDS[1]} in\n" +
+         cases +
+         "  esac\n"
+         "  if [[ $current == -* ]]; then\n"
+         "    COMPREPLY=($(compgen -W \"$flags\" -- \"$current\"))\n"
+         "  else\n"
+         "    COMPREPLY=($(compgen -f -- \"$current\"))\n"
+         "  fi\n"
+         "}\n"
+         "complete -o filenames -F _cleave cleave\n";
+}
+
+// Inside single quotes and a bracket of zsh's _arguments.
+std::string zsh_escaped(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '\'') {
+      result += "'\\''";
+      continue;
+    }
+    if (c == '[' || c == ']' || c == ':' || c == '\\') result += '\\';
+    result += c;
+  }
+  return result;
+}
+
+std::string zsh_command(const CLI::App& app) {
+  std::string text = "    " + app.get_name() + ")\n      _arguments";
+  for (const Item& item : items(app)) {
+    text += " \\\n        '*" + item.name + "[" + zsh_escaped(item.help) + "]";
+    const std::string words = joined(choices(item.value));
+    if (takes_path(item.value)) {
+      text += ":" + zsh_escaped(item.value) + ":_files";
+    } else if (!item.value.empty()) {
+      text += ":" + zsh_escaped(item.value) + ":(" + words + ")";
+    }
+    text += "'";
+  }
+  return text + " \\\n        '*:file:_files' ;;\n";
+}
+
+std::string zsh_script(const CLI::App& root) {
+  std::string commands;
+  std::string cases;
+  for (const CLI::App* app : root.get_subcommands({})) {
+    commands += "    '" + app->get_name() + ":" + zsh_escaped(app->get_description()) + "'\n";
+    cases += zsh_command(*app);
+  }
+  return "#compdef cleave\n# zsh completion of cleave: source <(cleave completion zsh)\n"
+         "_cleave() {\n"
+         "  local -a commands=(\n" +
+         commands +
+         "  )\n"
+         "  if (( CURRENT == 2 )); then\n"
+         "    _describe command commands\n"
+         "    return\n"
+         "  fi\n"
+         "  local command=$words[2]\n"
+         "  shift words\n"
+         "  (( CURRENT-- ))\n"
+         "  case $command in\n" +
+         cases + "  esac\n}\ncompdef _cleave cleave\n";
+}
+
+}  // namespace
+
+Command completion_command() {
+  return {.name = "completion",
+          .summary = "print a script that completes commands and flags in bash or zsh",
+          .usage = "bash|zsh",
+          .define = [](Flags& flags) -> Run {
+            auto shell = std::make_shared<std::string>();
+            flags.positional(shell.get(), {"shell", "bash|zsh",
+                                           "which shell; source <(cleave completion bash)"});
+            return [shell, &flags] {
+              const CLI::App& root = *flags.app().get_parent();
+              CLEAVE_CHECK(*shell == "bash" || *shell == "zsh", Code::kUsage, "shell is '", *shell,
+                           "'; expected one of bash, zsh");
+              std::cout << (*shell == "bash" ? bash_script(root) : zsh_script(root));
+              return 0;
+            };
+          }};
+}
+
+}  // namespace cleave::cli
