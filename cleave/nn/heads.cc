@@ -22,9 +22,10 @@ bool is_grouped(const Tensor& kv_head, int64_t num_kv) {
                    at::arange(num_kv, kv_head.options()).repeat_interleave(heads / num_kv));
 }
 
-/// [B or 1, 1, T, S] true = may attend; undefined when every key may be seen.
-Tensor allowed(int64_t num_queries, int64_t num_keys, bool causal, const Context& context) {
-  Tensor mask;
+/// [B or 1, 1, T, S] true = may attend; nothing when every key may be seen.
+std::optional<Tensor> allowed(int64_t num_queries, int64_t num_keys, bool causal,
+                              const Context& context) {
+  std::optional<Tensor> mask;
   if (causal && num_queries > 1) {
     const Tensor key = at::arange(num_keys);
     const Tensor query = at::arange(num_keys - num_queries, num_keys).unsqueeze(-1);
@@ -35,8 +36,7 @@ Tensor allowed(int64_t num_queries, int64_t num_keys, bool causal, const Context
   const Tensor own = at::eye(num_keys, at::kBool)
                          .narrow(0, num_keys - num_queries, num_queries)
                          .view({1, 1, num_queries, num_keys});
-  mask = mask.defined() ? mask.logical_and(real) : real;
-  return mask.logical_or(own);
+  return (mask ? mask->logical_and(real) : real).logical_or(own);
 }
 
 }  // namespace
@@ -74,7 +74,8 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
   const int64_t T = q.size(2);
   const int64_t S = k.size(2);
   const bool plain_causal = options.causal && T > 1 && T == S && !context.key_mask.defined();
-  const Tensor mask = plain_causal ? Tensor() : allowed(T, S, options.causal, context);
+  const std::optional<Tensor> mask =
+      plain_causal ? std::nullopt : allowed(T, S, options.causal, context);
   if (T == 1 && !options.dropout.defined() && !is_one_to_one(options.kv_head, k.size(1)) &&
       is_grouped(options.kv_head, k.size(1))) {
     // Decoding: the queries of one KV head become rows of one query block, so keys are not copied.
@@ -91,9 +92,10 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
     return at::scaled_dot_product_attention(q, keys, values, mask, 0, plain_causal);
   }
   Tensor scores = q.matmul(keys.transpose(-1, -2)) / std::sqrt(static_cast<double>(q.size(3)));
-  const Tensor seen = plain_causal ? at::ones({T, S}, at::kBool).tril() : mask;
-  if (seen.defined()) {
-    scores = scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity());
+  const std::optional<Tensor> seen =
+      plain_causal ? std::optional(at::ones({T, S}, at::kBool).tril()) : mask;
+  if (seen) {
+    scores = scores.masked_fill(seen->logical_not(), -std::numeric_limits<double>::infinity());
   }
   return (scores.softmax(-1) * options.dropout).matmul(values);
 }

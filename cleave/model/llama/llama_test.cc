@@ -161,13 +161,13 @@ std::vector<Layout> layouts() {
   return out;
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, LlamaGolden, ::testing::ValuesIn(layouts()),
-                         [](const auto& info) {
-                           std::string name =
-                               str(info.param.golden, "_tp", info.param.tp, "_dp", info.param.dp);
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+std::string layout_name(const ::testing::TestParamInfo<Layout>& layout) {
+  std::string name = str(layout.param.golden, "_tp", layout.param.tp, "_dp", layout.param.dp);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, LlamaGolden, ::testing::ValuesIn(layouts()), layout_name);
 
 }  // namespace
 }  // namespace cleave
