@@ -46,7 +46,7 @@ ensure_packages() {
   "${sudo[@]}" apt-get -qq update || fail "apt-get update failed; is the network reachable? needed packages: $missing"
   # shellcheck disable=SC2086  # a list of words
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $missing >/dev/null ||
-    fail "apt-get could not install: $missing; Debian 12 and Ubuntu 24.04 have them all"
+    fail "apt-get could not install: $missing; is the network reachable? Debian 12 and Ubuntu 24.04 have them all"
 }
 
 check_compiler() {

@@ -1,0 +1,111 @@
+"""Each check, run in a small tree with one planted fault, names the file and the line of that fault."""
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+GOOD_HEADER = """#pragma once
+#include "cleave/base/str.h"
+namespace cleave {
+/// Says something.
+class Speaker {
+ public:
+  Speaker();
+  /// Speaks `text`, at most `limit` letters.
+  void say(const std::string& text, int limit = 3);
+  void say_again();
+  [[nodiscard]] int count() const { return count_; }
+  int volume = 0;
+
+ private:
+  void whisper();
+  int count_ = 0;
+};
+enum class Tone;
+namespace internal {
+void hidden();
+}
+}  // namespace cleave
+"""
+
+
+class Checks(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="cleave-checks-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        shutil.copytree(SOURCE / "tools", self.folder / "tools", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(SOURCE / "run", self.folder / "run")
+        subprocess.run(["git", "init", "-q", str(self.folder)], check=True)
+        self.write(".gitignore", "__pycache__\n")
+        self.write("cleave/base/str.h", "#pragma once\n")
+
+    def write(self, path, text):
+        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / path).write_text(text, encoding="utf-8")
+
+    def check(self, name, *finds):
+        result = subprocess.run([sys.executable, f"tools/check_{name}.py"], cwd=self.folder, capture_output=True, text=True)
+        self.assertEqual(result.stderr, "")
+        self.assertEqual(result.returncode, 1 if finds else 0, result.stdout)
+        for find in finds:
+            self.assertIn(find, result.stdout)
+        self.assertIn(f"{len(finds)} problems", result.stdout)
+
+    def test_good_tree_passes_every_check(self):
+        self.write("cleave/text/speaker.h", GOOD_HEADER)
+        self.write("docs/page.md", "[run](../run)\n```console\n$ ./run test --full\n```\n```sh\nls\n```\n")
+        for name in ("layers", "sizes", "docs", "text"):
+            with self.subTest(name):
+                self.check(name)
+
+    def test_layers_include_of_a_lower_module_is_named(self):
+        self.write("cleave/nn/linear.h", "#pragma once\n")
+        self.write("cleave/mesh/axis.h", '#pragma once\n#include "cleave/nn/linear.h"\n')
+        self.check("layers", "cleave/mesh/axis.h:2: mesh includes cleave/nn/linear.h")
+
+    def test_layers_libtorch_reached_through_a_chain_is_named(self):
+        self.write("cleave/train/options.h", "#pragma once\n#include <ATen/Tensor.h>\n")
+        self.write("cleave/cli/train.cc", '\n#include "cleave/train/options.h"\n')
+        self.check("layers", "cleave/cli/train.cc:2: cli must not reach libtorch: cleave/train/options.h -> ATen/Tensor.h")
+
+    def test_layers_unknown_module_is_named(self):
+        self.write("cleave/stuff/a.cc", "int a;\n")
+        self.check("layers", "cleave/stuff/a.cc:1: module 'stuff'")
+
+    def test_sizes_long_function_is_found_past_braces_in_literals(self):
+        body = '  call([](int x) { return "}{"; });  // }\n' * 59
+        self.write("cleave/base/a.cc", "int f() {\n" + body[:-1] + "\n}\n")
+        self.check("sizes", "cleave/base/a.cc:1: function of 61 lines")
+        self.write("cleave/base/a.cc", "int f() {\n" + '  call();\n' * 58 + "}\n")
+        self.check("sizes")
+
+    def test_sizes_long_file_many_parameters_and_two_bools_are_named(self):
+        self.write("cleave/base/b.h", "void f(bool a, bool b);\nint g(int a, int b, int c, int d, int e,\n"
+                   "      std::map<int, int> f) { return a; }\n")
+        self.write("notes.txt", "x\n" * 601)
+        self.check("sizes", "cleave/base/b.h:1: two adjacent bool", "cleave/base/b.h:2: 6 parameters", "notes.txt:601: file of")
+
+    def test_docs_each_kind_of_missing_comment_is_named(self):
+        self.write("cleave/base/c.h", "#pragma once\nnamespace cleave {\nvoid f();\n\nclass C {\n public:\n  void g(int a);\n"
+                   " private:\n  void h();\n};\n\n/// Doc.\nstruct D { int a; };\nvoid covered();\n\nenum class E { kA };\n"
+                   "}\n#define CLEAVE_X 1\n")
+        self.check("docs", "c.h:3: no /// for: void f()", "c.h:5: no /// for: class C", "c.h:7: no /// for: void g(int a)",
+                   "c.h:16: no /// for: enum class E", "c.h:18: no /// for: #define CLEAVE_X")
+
+    def test_docs_pages_show_only_what_exists(self):
+        self.write("a.md", "```console\n$ ./run dance\n$ cleave sing\n```\n```sh\nif\n```\n[x](nope.md)\n")
+        self.check("docs", "a.md:2: ./run has no command 'dance'", "a.md:3: cleave has no command 'sing'",
+                   "a.md:6: not a shell script", "a.md:8: nope.md does not exist")
+
+    def test_text_each_fault_is_named(self):
+        self.write("cleave/base/utils.h", "#pragma once\n")
+        self.write("a.md", "see /ro" "ot/x\ncaf\u00e9\n// TO" "DO\nend \nhttps://example.test/\n")
+        self.check("text", "cleave/base/utils.h:0", "a.md:1: a path of one machine", "a.md:2: not ASCII",
+                   "a.md:3: a note to be done later", "a.md:4: blanks", "a.md:5: a link")
+
+
+if __name__ == "__main__":
+    unittest.main()
