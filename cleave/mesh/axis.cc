@@ -4,6 +4,8 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/mesh/scalar_type.h"
+
 namespace cleave {
 namespace {
 
@@ -35,25 +37,6 @@ std::vector<int64_t> with_dim(const Tensor& t, int64_t dim, int64_t size) {
 
 }  // namespace
 
-DType dtype_of(const Tensor& t) {
-  switch (t.scalar_type()) {
-    case at::kFloat:
-      return DType::kF32;
-    case at::kDouble:
-      return DType::kF64;
-    case at::kBFloat16:
-      return DType::kBf16;
-    case at::kHalf:
-      return DType::kF16;
-    case at::kLong:
-      return DType::kI64;
-    default:
-      break;
-  }
-  throw Error(Code::kUsage, str("no collective moves tensors of type ", toString(t.scalar_type()),
-                                "; it takes fp32, fp64, bf16, fp16 and int64"));
-}
-
 std::vector<int> Axis::ranks() const {
   return group_ ? group_->ranks() : std::vector<int>{0};
 }
@@ -67,8 +50,8 @@ Tensor Axis::all_reduce(const Tensor& t, std::string_view site, ReduceOp op) con
   const at::NoGradGuard no_grad;
   const Tensor in = t.contiguous();
   Tensor out = at::empty_like(in);
-  group_->all_reduce(in.const_data_ptr(), out.mutable_data_ptr(), in.numel(), dtype_of(in), op,
-                     {.site = site, .shape = in.sizes()});
+  group_->all_reduce(in.const_data_ptr(), out.mutable_data_ptr(), in.numel(),
+                     dtype_of(in.scalar_type()), op, {.site = site, .shape = in.sizes()});
   return out;
 }
 
@@ -80,7 +63,8 @@ Tensor Axis::all_gather(const Tensor& t, int64_t dim, Widths widths, std::string
   const auto shape = with_dim(in, dim, std::accumulate(widths.begin(), widths.end(), int64_t{0}));
   Tensor out = at::empty(shape, in.options());
   group_->all_gather(in.const_data_ptr(), out.mutable_data_ptr(), block.rows,
-                     scaled(widths, block.inner), dtype_of(in), {.site = site, .shape = shape});
+                     scaled(widths, block.inner), dtype_of(in.scalar_type()),
+                     {.site = site, .shape = shape});
   return out;
 }
 
@@ -92,7 +76,7 @@ Tensor Axis::reduce_scatter(const Tensor& t, int64_t dim, Widths widths,
   const Block block = block_of(in, dim);
   Tensor out = at::empty(with_dim(in, dim, widths[static_cast<size_t>(rank())]), in.options());
   group_->reduce_scatter(in.const_data_ptr(), out.mutable_data_ptr(), block.rows,
-                         scaled(widths, block.inner), dtype_of(in),
+                         scaled(widths, block.inner), dtype_of(in.scalar_type()),
                          {.site = site, .shape = in.sizes()});
   return out;
 }
@@ -112,8 +96,8 @@ std::vector<Tensor> Axis::all_to_all(const std::vector<Tensor>& parts,
   const Tensor in = at::cat(flat);
   const Tensor out =
       at::empty({std::accumulate(recv.begin(), recv.end(), int64_t{0})}, in.options());
-  group_->all_to_all(in.const_data_ptr(), send, out.mutable_data_ptr(), recv, dtype_of(in),
-                     {.site = site, .shape = {}});
+  group_->all_to_all(in.const_data_ptr(), send, out.mutable_data_ptr(), recv,
+                     dtype_of(in.scalar_type()), {.site = site, .shape = {}});
   std::vector<Tensor> result;
   int64_t begin = 0;
   for (size_t r = 0; r < shapes.size(); ++r) {
@@ -127,7 +111,7 @@ void Axis::broadcast_(Tensor& t, int root, std::string_view site) const {
   if (size() == 1) return;
   CLEAVE_CHECK(t.is_contiguous(), Code::kUsage, "broadcast_ needs a contiguous tensor; called by ",
                site);
-  group_->broadcast(t.mutable_data_ptr(), t.numel(), dtype_of(t), root,
+  group_->broadcast(t.mutable_data_ptr(), t.numel(), dtype_of(t.scalar_type()), root,
                     {.site = site, .shape = t.sizes()});
 }
 

@@ -58,8 +58,4 @@ class Axis {
   std::shared_ptr<Group> group_;
 };
 
-/// The element type of a tensor in collective headers. Throws Error(kUsage) for types that no
-/// collective moves.
-DType dtype_of(const Tensor& t);
-
 }  // namespace cleave

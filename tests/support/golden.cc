@@ -5,38 +5,15 @@
 #include <ATen/ATen.h>
 
 #include "cleave/format/safetensors.h"
+#include "cleave/mesh/scalar_type.h"
 
 namespace cleave::test {
-namespace {
-
-at::ScalarType torch_type(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return at::kFloat;
-    case DType::kF64:
-      return at::kDouble;
-    case DType::kBf16:
-      return at::kBFloat16;
-    case DType::kF16:
-      return at::kHalf;
-    case DType::kI64:
-      return at::kLong;
-    case DType::kI32:
-      return at::kInt;
-    default:
-      break;
-  }
-  CLEAVE_BUG("a golden of type ", name(dtype));
-}
-
-}  // namespace
-
 std::map<std::string, at::Tensor> read_tensors(const std::string& path) {
   const auto file = Safetensors::open(path);
   std::map<std::string, at::Tensor> out;
   for (const StoredTensor& t : file.tensors()) {
     at::Tensor tensor = at::empty(std::vector<int64_t>(t.shape.begin(), t.shape.end()),
-                                  at::dtype(torch_type(t.dtype)));
+                                  at::dtype(scalar_type(t.dtype)));
     file.read_block(t, {}, {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()});
     out.emplace(t.name, tensor);
   }
