@@ -102,7 +102,7 @@ class Checks(unittest.TestCase):
 
     def test_text_each_fault_is_named(self):
         self.write("cleave/base/utils.h", "#pragma once\n")
-        self.write("a.md", "see /ro" "ot/x\ncaf\u00e9\n// TO" "DO\nend \nhttps://example.test/\n")
+        self.write("a.md", "see /ro" "ot/x\ncaf\u00e9\n// TO" "DO\nend \nhttps:/" "/example.test/\n")
         self.check("text", "cleave/base/utils.h:0", "a.md:1: a path of one machine", "a.md:2: not ASCII",
                    "a.md:3: a note to be done later", "a.md:4: blanks", "a.md:5: a link")
 
