@@ -1,0 +1,249 @@
+#include "cleave/tokenizer/pre_tokenizer.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cleave/text/utf8.h"
+#include "cleave/tokenizer/byte_map.h"
+#include "cleave/tokenizer/metaspace.h"
+#include "cleave/tokenizer/regex.h"
+#include "cleave/tokenizer/replacement.h"
+#include "cleave/tokenizer/split.h"
+#include "cleave/tokenizer/unicode.h"
+
+namespace cleave {
+namespace {
+
+// Source: the encoder of the GPT-2 release (Radford et al., 2019).
+constexpr std::string_view kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+using Steps = std::vector<std::unique_ptr<PreTokenizer>>;
+
+class PreTokenizerChain final : public PreTokenizer {
+ public:
+  explicit PreTokenizerChain(Steps steps) : steps_(std::move(steps)) {}
+  void split(std::string_view text, bool at_start, const PieceSink& sink) const override {
+    run(0, text, at_start, sink);
+  }
+
+ private:
+  void run(size_t step, std::string_view text, bool at_start, const PieceSink& sink) const {
+    if (step == steps_.size()) return sink(text, at_start);
+    steps_[step]->split(text, at_start, [&, step](std::string_view piece, bool start) {
+      run(step + 1, piece, start, sink);
+    });
+  }
+  Steps steps_;
+};
+
+/// Gives the sink the pieces of `text` that begin and end at byte positions.
+std::function<void(size_t, size_t)> pieces_of(std::string_view text, bool at_start,
+                                              const PieceSink& sink) {
+  return [text, at_start, &sink](size_t begin, size_t end) {
+    sink(text.substr(begin, end - begin), at_start && begin == 0);
+  };
+}
+
+class RegexSplit final : public PreTokenizer {
+ public:
+  RegexSplit(Regex regex, SplitBehavior behavior, bool invert)
+      : regex_(std::move(regex)), behavior_(behavior), invert_(invert) {}
+  void split(std::string_view text, bool at_start, const PieceSink& sink) const override {
+    Splitter splitter(behavior_, pieces_of(text, at_start, sink));
+    size_t last = 0;
+    regex_.for_each(text, [&](size_t begin, size_t end) {
+      splitter.add(last, begin, invert_);
+      splitter.add(begin, end, !invert_);
+      last = end;
+    });
+    splitter.add(last, text.size(), invert_);
+    splitter.finish();
+  }
+
+ private:
+  Regex regex_;
+  SplitBehavior behavior_;
+  bool invert_;
+};
+
+/// Splits at characters of a class.
+class CharacterSplit final : public PreTokenizer {
+ public:
+  using Class = bool (*)(char32_t);
+  CharacterSplit(Class is_delimiter, SplitBehavior behavior)
+      : is_delimiter_(is_delimiter), behavior_(behavior) {}
+  void split(std::string_view text, bool at_start, const PieceSink& sink) const override {
+    Splitter splitter(behavior_, pieces_of(text, at_start, sink));
+    size_t run = 0;  // where the characters between delimiters began
+    for (size_t at = 0; at < text.size();) {
+      const CodePoint point = next_code_point(text, at);
+      if (is_delimiter_(point.value)) {
+        splitter.add(run, at, false);
+        splitter.add(at, at + point.bytes, true);
+        run = at + point.bytes;
+      }
+      at += point.bytes;
+    }
+    splitter.add(run, text.size(), false);
+    splitter.finish();
+  }
+
+ private:
+  Class is_delimiter_;
+  SplitBehavior behavior_;
+};
+
+/// Rewrites bytes as characters.
+class ByteLevel final : public PreTokenizer {
+ public:
+  explicit ByteLevel(bool add_prefix_space) : add_prefix_space_(add_prefix_space) {}
+  void split(std::string_view text, bool at_start, const PieceSink& sink) const override {
+    const bool prefix = add_prefix_space_ && !text.starts_with(' ');
+    sink(bytes_to_chars(prefix ? " " + std::string(text) : std::string(text)), at_start);
+  }
+
+ private:
+  bool add_prefix_space_;
+};
+
+class PrefixSpace final : public PreTokenizer {
+ public:
+  void split(std::string_view text, bool at_start, const PieceSink& sink) const override {
+    sink(text.starts_with(' ') ? std::string(text) : " " + std::string(text), at_start);
+  }
+};
+
+class MetaspaceSplit final : public PreTokenizer {
+ public:
+  explicit MetaspaceSplit(Metaspace options)
+      : options_(std::move(options)), spaces_(" ", options_.mark) {}
+  void split(std::string_view text, bool at_start, const PieceSink& sink) const override {
+    std::string marked = spaces_.apply(text);
+    const bool wanted = options_.prepend == Metaspace::Prepend::kAlways ||
+                        (options_.prepend == Metaspace::Prepend::kFirst && at_start);
+    if (wanted && !marked.starts_with(options_.mark)) marked.insert(0, options_.mark);
+    if (!options_.split) return sink(marked, at_start);
+    Splitter splitter(SplitBehavior::kMergedWithNext, pieces_of(marked, at_start, sink));
+    size_t last = 0;
+    for (size_t at = marked.find(options_.mark); at != std::string::npos;
+         at = marked.find(options_.mark, last)) {
+      splitter.add(last, at, false);
+      last = at + options_.mark.size();
+      splitter.add(at, last, true);
+    }
+    splitter.add(last, marked.size(), false);
+    splitter.finish();
+  }
+
+ private:
+  Metaspace options_;
+  Replacement spaces_;
+};
+
+bool is_bert_punctuation(char32_t c) {
+  const bool ascii = (c >= 33 && c <= 47) || (c >= 58 && c <= 64) || (c >= 91 && c <= 96) ||
+                     (c >= 123 && c <= 126);
+  return ascii || is_punctuation(c);
+}
+
+std::unique_ptr<PreTokenizer> make_byte_level(std::optional<Regex> regex, bool add_prefix_space) {
+  Steps steps;
+  if (regex && add_prefix_space) steps.push_back(std::make_unique<PrefixSpace>());
+  if (regex) {
+    steps.push_back(
+        std::make_unique<RegexSplit>(*std::move(regex), SplitBehavior::kIsolated, false));
+    add_prefix_space = false;
+  }
+  steps.push_back(std::make_unique<ByteLevel>(add_prefix_space));
+  return std::make_unique<PreTokenizerChain>(std::move(steps));
+}
+
+std::unique_ptr<PreTokenizer> read_chain(const Json& json) {
+  Steps steps;
+  const Json list = json.at("pretokenizers");
+  if (!list.is(Json::Type::kArray)) list.fail("expected an array of pre-tokenizers");
+  for (size_t i = 0; i < list.size(); ++i) steps.push_back(read_pre_tokenizer(list.at(i)));
+  return std::make_unique<PreTokenizerChain>(std::move(steps));
+}
+
+std::unique_ptr<PreTokenizer> read_byte_level(const Json& json) {
+  std::optional<Regex> regex;
+  if (json.bool_or("use_regex", true)) regex.emplace(kGpt2Pattern);
+  return make_byte_level(std::move(regex), json.bool_or("add_prefix_space", true));
+}
+
+/// A regular expression that matches exactly `text`.
+std::string quoted(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                       static_cast<uint8_t>(c) >= 0x80;
+    if (!plain) out.push_back('\\');
+    out.push_back(c);
+  }
+  return out;
+}
+
+std::unique_ptr<PreTokenizer> read_split(const Json& json) {
+  const Json pattern = json.at("pattern");
+  Regex regex = pattern.has("Regex") ? Regex::from_json(pattern.at("Regex"))
+                                     : Regex(quoted(pattern.at("String").as_string()));
+  return std::make_unique<RegexSplit>(std::move(regex), read_split_behavior(json.at("behavior")),
+                                      json.bool_or("invert", false));
+}
+
+std::unique_ptr<PreTokenizer> make_character_split(CharacterSplit::Class is_delimiter,
+                                                   SplitBehavior behavior) {
+  return std::make_unique<CharacterSplit>(is_delimiter, behavior);
+}
+
+}  // namespace
+
+std::unique_ptr<PreTokenizer> make_gpt2_pre_tokenizer(bool add_prefix_space) {
+  return make_byte_level(Regex(kGpt2Pattern), add_prefix_space);
+}
+
+std::unique_ptr<PreTokenizer> make_byte_pre_tokenizer(std::string_view pattern) {
+  return make_byte_level(Regex(pattern), false);
+}
+
+std::unique_ptr<PreTokenizer> make_bert_pre_tokenizer() {
+  Steps steps;
+  steps.push_back(make_character_split(is_white_space, SplitBehavior::kRemoved));
+  steps.push_back(make_character_split(is_bert_punctuation, SplitBehavior::kIsolated));
+  return std::make_unique<PreTokenizerChain>(std::move(steps));
+}
+
+std::unique_ptr<PreTokenizer> read_pre_tokenizer(const Json& json) {
+  const Json type = json.at("type");
+  const std::string& name = type.as_string();
+  if (name == "Sequence") return read_chain(json);
+  if (name == "ByteLevel") return read_byte_level(json);
+  if (name == "Split") return read_split(json);
+  if (name == "Metaspace") return std::make_unique<MetaspaceSplit>(read_metaspace(json));
+  if (name == "BertPreTokenizer") return make_bert_pre_tokenizer();
+  if (name == "Whitespace") {
+    return std::make_unique<RegexSplit>(Regex(R"(\w+|[^\w\s]+)"), SplitBehavior::kRemoved, true);
+  }
+  if (name == "WhitespaceSplit") {
+    return make_character_split(is_white_space, SplitBehavior::kRemoved);
+  }
+  if (name == "Punctuation") {
+    const SplitBehavior behavior =
+        json.has("behavior") ? read_split_behavior(json.at("behavior")) : SplitBehavior::kIsolated;
+    return make_character_split(is_bert_punctuation, behavior);
+  }
+  if (name == "Digits") {
+    return make_character_split(is_number, json.bool_or("individual_digits", false)
+                                               ? SplitBehavior::kIsolated
+                                               : SplitBehavior::kContiguous);
+  }
+  type.fail(
+      "expected Sequence, ByteLevel, Split, Metaspace, Whitespace, WhitespaceSplit, "
+      "BertPreTokenizer, Punctuation or Digits");
+}
+
+}  // namespace cleave

@@ -1,0 +1,133 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "cleave/tokenizer/regex.h"
+
+#include <array>
+#include <pcre2.h>
+
+#include "cleave/text/utf8.h"
+
+namespace cleave {
+namespace {
+
+constexpr uint32_t kMaxSteps = 2'000'000;  // of one match
+
+struct FreeMatch {
+  void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
+};
+struct FreeContext {
+  void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
+};
+
+/// \s of the reference libraries is the property White_Space; PCRE2's own \s differs in U+180E.
+std::string with_unicode_spaces(std::string_view pattern) {
+  std::string out;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    out.push_back(pattern[i]);
+    if (pattern[i] != '\\' || i + 1 == pattern.size()) continue;
+    const char next = pattern[++i];
+    if (next == 's') {
+      out += "p{White_Space}";
+    } else if (next == 'S') {
+      out += "P{White_Space}";
+    } else {
+      out.push_back(next);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+struct Regex::Compiled {
+  pcre2_code* code = nullptr;
+
+  Compiled() = default;
+  Compiled(const Compiled&) = delete;
+  Compiled& operator=(const Compiled&) = delete;
+  ~Compiled() { pcre2_code_free(code); }
+
+  void for_each_in_valid(std::string_view text, size_t base,
+                         const std::function<void(size_t, size_t)>& found) const;
+};
+
+Regex::Regex(std::string_view pattern) {
+  int error = 0;
+  size_t at = 0;
+  const std::string text = with_unicode_spaces(pattern);
+  auto code = std::make_shared<Compiled>();
+  code->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                             PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
+                             &error, &at, nullptr);
+  if (code->code == nullptr) {
+    std::array<char, 128> message{};
+    pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(message.data()), message.size());
+    throw Error(Code::kFormat, str("the regular expression \"", pattern.substr(0, 60),
+                                   "\" is wrong: ", message.data()));
+  }
+  // Without the just-in-time compiler (some hardened systems) matching is slower, not different.
+  (void)pcre2_jit_compile(code->code, PCRE2_JIT_COMPLETE);
+  code_ = std::move(code);
+}
+
+Regex Regex::from_json(const Json& pattern) {
+  const std::string& text = pattern.as_string();
+  try {
+    return Regex(text);
+  } catch (const Error& error) {
+    pattern.fail(error.what());
+  }
+}
+
+void Regex::Compiled::for_each_in_valid(std::string_view text, size_t base,
+                                        const std::function<void(size_t, size_t)>& found) const {
+  const std::unique_ptr<pcre2_match_data, FreeMatch> match(
+      pcre2_match_data_create_from_pattern(code, nullptr));
+  const std::unique_ptr<pcre2_match_context, FreeContext> context(
+      pcre2_match_context_create(nullptr));
+  CLEAVE_CHECK(match && context, Code::kMemory, "a regular expression got no memory");
+  pcre2_set_match_limit(context.get(), kMaxSteps);
+  size_t at = 0;
+  while (at < text.size()) {
+    const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+    const uint32_t options = PCRE2_NO_UTF_CHECK;
+    int count = pcre2_match(code, subject, text.size(), at, options, match.get(), context.get());
+    if (count == PCRE2_ERROR_JIT_STACKLIMIT) {
+      count = pcre2_match(code, subject, text.size(), at, options | PCRE2_NO_JIT, match.get(),
+                          context.get());
+    }
+    if (count < 0) return;
+    const size_t* ends = pcre2_get_ovector_pointer(match.get());
+    const size_t begin = ends[0];
+    const size_t end = ends[1];
+    if (begin < end) found(base + begin, base + end);
+    // After an empty match, or one that \K turned round, go on one character later.
+    at = begin < end && end > at
+             ? end
+             : std::max(at, begin) + next_code_point(text, std::max(at, begin)).bytes;
+    if (begin >= text.size()) return;
+  }
+}
+
+void Regex::for_each(std::string_view text,
+                     const std::function<void(size_t, size_t)>& found) const {
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = first_bad_utf8(text.substr(at));
+    if (length > 0) code_->for_each_in_valid(text.substr(at, length), at, found);
+    at += length;
+    at += next_code_point(text, at).bytes;
+  }
+}
+
+std::string Regex::replace(std::string_view text, std::string_view content) const {
+  std::string out;
+  size_t last = 0;
+  for_each(text, [&](size_t begin, size_t end) {
+    out.append(text, last, begin - last);
+    out += content;
+    last = end;
+  });
+  out.append(text, last);
+  return out;
+}
+
+}  // namespace cleave
