@@ -2,10 +2,12 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 #include <unistd.h>
 
 #include "cleave/base/error.h"
+#include "cleave/comm/environment.h"
 
 namespace cleave::cli {
 namespace {
@@ -68,20 +70,30 @@ void refuse_used_folder(const std::string& out) {
                "); continue it with --resume or choose another folder");
 }
 
-int launched(const char* name) {
-  const char* text = getenv(name);
-  return text == nullptr ? -1 : atoi(text);
-}
 void check_world(int tp, int dp) {
-  const int w = launched("WORLD_SIZE");
-  CLEAVE_CHECK(w <= 0 || tp == 0 || tp * dp == w, Code::kShape, "tp");
+  const std::optional<Environment> environment = read_environment();
+  if (!environment) return;
+  CLEAVE_CHECK(environment->world_size % dp == 0, Code::kShape, "--dp ", dp,
+               " does not divide the ", environment->world_size,
+               " ranks that the launcher started");
+  if (tp == 0) return;
+  const int64_t ranks = int64_t{tp} * dp;
+  CLEAVE_CHECK(ranks == environment->world_size, Code::kShape, "--tp ", tp, " x --dp ", dp, " is ",
+               ranks, " ranks, the launcher started ", environment->world_size,
+               "; make them equal, or leave --tp out");
 }
-void check_local_rank(int local_rank) {
-  const int w = launched("LOCAL_RANK");
-  CLEAVE_CHECK(local_rank < 0 || w < 0 || local_rank == w, Code::kShape, "l");
+
+void check_launcher(int local_rank) {
+  const std::optional<Environment> environment = read_environment();
+  if (local_rank < 0) return;
+  CLEAVE_CHECK(environment, Code::kShape, "--local-rank is ", local_rank,
+               ", but no launcher started this process; leave it out");
+  check_local_rank(*environment, local_rank);
 }
+
 bool is_first_rank() {
-  return launched("RANK") <= 0;
+  const std::optional<Environment> environment = read_environment();
+  return !environment || environment->rank == 0;
 }
 
 }  // namespace cleave::cli

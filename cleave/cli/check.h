@@ -23,9 +23,9 @@ void refuse_used_folder(const std::string& out);
 /// Error(kShape).
 void check_world(int tp, int dp);
 
-/// What torch.distributed.launch passes as --local-rank against LOCAL_RANK; -1 is "not given".
-/// Throws Error(kShape).
-void check_local_rank(int local_rank);
+/// The launcher's variables make sense, and what torch.distributed.launch passes as --local-rank
+/// (-1: not given) agrees with them. Throws Error(kUsage), Error(kShape).
+void check_launcher(int local_rank);
 
 /// Whether this process is the one that checks and reports for all.
 bool is_first_rank();

@@ -12,6 +12,11 @@
 namespace cleave::cli {
 namespace {
 
+// As it is typed: "--steps", "-n".
+std::string dashed(const std::string& name) {
+  return (name.size() == 1 ? "-" : "--") + name;
+}
+
 bool contains(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
@@ -25,14 +30,15 @@ void refuse_swallowed_flag(const Flags::Flag& flag, const CLI::App& app) {
   for (const std::string& value : flag.option->results()) {
     const std::string word = value.substr(0, value.find('='));
     const bool is_flag = word.starts_with("--") && app.get_option_no_throw(word) != nullptr;
-    CLEAVE_CHECK(!is_flag, Code::kUsage, "--", flag.text.name, " has no value, ", word,
-                 " follows it; give it as --", flag.text.name, ' ', flag.text.value);
+    const std::string name = dashed(flag.text.name);
+    CLEAVE_CHECK(!is_flag, Code::kUsage, name, " has no value, ", word, " follows it; give it as ",
+                 name, ' ', flag.text.value);
   }
 }
 
 // "--batch-size,--batch_size": launchers and habits write both.
 std::string spellings(const std::string& name) {
-  if (name.size() == 1) return "-" + name;
+  if (name.size() == 1) return dashed(name);
   std::string other = name;
   std::replace(other.begin(), other.end(), '-', '_');
   return "--" + name + (other == name ? "" : ",--" + other);
@@ -152,7 +158,7 @@ void Flags::read_command_line() {
     }
     if (values.empty()) continue;
     on_command_line_.push_back(flag.text.name);
-    flag.set("--" + flag.text.name, values);
+    flag.set(dashed(flag.text.name), values);
   }
 }
 
@@ -214,7 +220,7 @@ bool Flags::is_given(std::string_view name) const {
 void Flags::require(std::string_view name) const {
   const Flag* flag = find(name);
   if (flag == nullptr) CLEAVE_BUG("no flag --", name);
-  CLEAVE_CHECK(is_given(name), Code::kUsage, "--", name, ' ', flag->text.value,
+  CLEAVE_CHECK(is_given(name), Code::kUsage, dashed(flag->text.name), ' ', flag->text.value,
                " is missing; see cleave ", app_->get_name(), " --help");
 }
 

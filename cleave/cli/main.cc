@@ -22,6 +22,6 @@ int main(int argc, char** argv) {
   action.sa_flags = SA_RESTART;
   sigaction(SIGPIPE, &action, nullptr);
   return run_program({argv + (argc > 0 ? 1 : 0), argv + argc},
-                     {train_command(), generate_command(), eval_command(), doctor_command(),
-                      completion_command()});
+                     {train_command(), generate_command(), eval_command(), launch_command(),
+                      tokenize_command(), doctor_command(), completion_command()});
 }

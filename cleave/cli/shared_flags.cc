@@ -45,7 +45,7 @@ LauncherFlags::LauncherFlags(Flags& flags) {
 }
 
 void LauncherFlags::check() const {
-  check_local_rank(local_rank_);
+  check_launcher(local_rank_);
 }
 
 std::string command_line() {

@@ -1,0 +1,32 @@
+#include "cleave/comm/launch.h"
+
+#include <memory>
+
+#include "cleave/base/error.h"
+#include "cleave/cli/command.h"
+
+namespace cleave::cli {
+
+Command launch_command() {
+  return {.name = "launch",
+          .summary = "start the ranks of a program as processes of this host",
+          .usage = "-n N -- PROGRAM ARGS",
+          .define = [](Flags& flags) -> Run {
+            auto options = std::make_shared<LaunchOptions>();
+            flags.add(&options->num_ranks, {"n", "N", "ranks to start", "required"},
+                      Range{.low = 1, .high = 256});
+            flags.add(&options->grace_s,
+                      {"grace", "SECONDS", "time to save between a Ctrl-C or SIGTERM and the end"},
+                      kNotNegative);
+            flags.program(&options->command);
+            return [options, &flags] {
+              flags.require("n");
+              CLEAVE_CHECK(!options->command.empty(), Code::kUsage,
+                           "no program to start; give it after --, as in cleave launch -n 2 -- "
+                           "cleave train ...");
+              return launch(*options);
+            };
+          }};
+}
+
+}  // namespace cleave::cli

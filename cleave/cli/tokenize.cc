@@ -1,0 +1,132 @@
+#include <algorithm>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cleave/base/error.h"
+#include "cleave/cli/check.h"
+#include "cleave/cli/command.h"
+#include "cleave/file/file.h"
+#include "cleave/tokenizer/tokenizer.h"
+
+namespace cleave::cli {
+namespace {
+
+struct Options {
+  std::string tokenizer;
+  std::string text;
+  std::string file;
+  bool special = true;
+  bool json = false;
+};
+
+struct Tokens {
+  std::string text;
+  std::vector<int64_t> ids;
+  std::vector<std::string> spelled;  // as the tokenizer's files write them
+  std::string decoded;
+};
+
+std::string input(const Options& options, const Flags& flags) {
+  if (flags.is_given("text")) return options.text;
+  if (!options.file.empty()) {
+    require_file("--file", options.file);
+    return read_file(options.file);
+  }
+  return {std::istreambuf_iterator<char>(std::cin), {}};
+}
+
+Tokens tokenized(const Tokenizer& tokenizer, std::string text, bool special) {
+  Tokens tokens;
+  tokens.text = std::move(text);
+  tokens.ids = tokenizer.encode(tokens.text, {.add_special = special});
+  for (const int64_t id : tokens.ids) tokens.spelled.push_back(tokenizer.token(id).value_or(""));
+  tokens.decoded = tokenizer.decode(tokens.ids, /*skip_special=*/true);
+  return tokens;
+}
+
+// Bytes that begin a character of UTF-8.
+int64_t num_characters(const std::string& text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; });
+}
+
+std::string round_trip(const Tokens& tokens) {
+  if (tokens.decoded == tokens.text) return "equal";
+  const auto [a, b] = std::mismatch(tokens.text.begin(), tokens.text.end(), tokens.decoded.begin(),
+                                    tokens.decoded.end());
+  return str("differs from byte ", a - tokens.text.begin(), " on");
+}
+
+nlohmann::ordered_json as_json(const Tokenizer& tokenizer, const Tokens& tokens) {
+  return {{"kind", tokenizer.kind()},
+          {"vocab_size", tokenizer.vocab_size()},
+          {"bytes", tokens.text.size()},
+          {"characters", num_characters(tokens.text)},
+          {"count", tokens.ids.size()},
+          {"ids", tokens.ids},
+          {"tokens", tokens.spelled},
+          {"text", tokens.decoded},
+          {"round_trip", tokens.decoded == tokens.text}};
+}
+
+std::string quoted(const std::string& text) {
+  return nlohmann::ordered_json(text).dump(-1, ' ', false,
+                                           nlohmann::ordered_json::error_handler_t::replace);
+}
+
+void print(const Tokenizer& tokenizer, const Tokens& tokens) {
+  std::cout << "tokenizer   " << tokenizer.kind() << ", " << tokenizer.vocab_size() << " tokens\n"
+            << "text        " << tokens.text.size() << " bytes, " << num_characters(tokens.text)
+            << " characters\n"
+            << "count       " << tokens.ids.size() << " tokens\n"
+            << "ids        ";
+  for (const int64_t id : tokens.ids) std::cout << ' ' << id;
+  std::cout << "\ntokens     ";
+  for (const std::string& token : tokens.spelled) std::cout << ' ' << quoted(token);
+  std::cout << "\nround trip  " << round_trip(tokens) << '\n';
+}
+
+void define(Flags& flags, Options& options) {
+  flags.add(&options.tokenizer,
+            {"tokenizer", "bytes|DIR", "bytes, or a folder with tokenizer files", "required"});
+  flags.add_flag(
+      {"text", "TEXT", "what to split", "stdin"}, Arity::kOne,
+      [&options](const auto& /*from*/, const auto& values) { options.text = values.back(); });
+  flags.add(&options.file, {"file", "FILE", "file with the text"});
+  flags.exclusive({"text", "file"});
+  flags.toggle(&options.special, {"special", "", "no begin and end tokens around the text"});
+  flags.toggle(&options.json, {"json", "", "one JSON object", "off"});
+}
+
+}  // namespace
+
+Command tokenize_command() {
+  return {
+      .name = "tokenize",
+      .summary = "show how a tokenizer splits a text: ids, tokens, round trip",
+      .usage = "--tokenizer bytes|DIR [--text TEXT | --file FILE]",
+      .define = [](Flags& flags) -> Run {
+        auto options = std::make_shared<Options>();
+        define(flags, *options);
+        return [options, &flags] {
+          flags.require("tokenizer");
+          require_tokenizer(options->tokenizer);
+          const auto tokenizer =
+              options->tokenizer == "bytes" ? byte_tokenizer() : load_tokenizer(options->tokenizer);
+          const Tokens tokens = tokenized(*tokenizer, input(*options, flags), options->special);
+          if (options->json) {
+            std::cout << as_json(*tokenizer, tokens)
+                             .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
+                      << '\n';
+          } else {
+            print(*tokenizer, tokens);
+          }
+          return 0;
+        };
+      }};
+}
+
+}  // namespace cleave::cli
