@@ -1,0 +1,99 @@
+#include "cleave/data/batch.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "cleave/base/error.h"
+#include "cleave/base/hash.h"
+
+namespace cleave {
+namespace {
+
+constexpr int64_t kNoLabel = -100;
+
+/// Copies `values` into row `row` of a [B, T] int64 tensor; the rest of the row stays.
+void put_row(at::Tensor& to, int64_t row, const std::vector<int64_t>& values) {
+  std::copy(values.begin(), values.end(), to.mutable_data_ptr<int64_t>() + row * to.size(1));
+}
+
+/// What decides the shape of a step's batch, the same on every rank.
+struct Extent {
+  int64_t length = 0;     // of the longest row
+  bool has_mask = false;  // some place is not real
+  bool has_types = false;
+};
+
+Extent extent_of(const Dataset& dataset, const SampleOrder& order, int64_t step) {
+  Extent extent;
+  int64_t shortest = INT64_MAX;
+  for (int64_t place = 0; place < order.batch_size; ++place) {
+    const int64_t length = dataset.length(order.at(step, place));
+    extent.length = std::max(extent.length, length);
+    shortest = std::min(shortest, length);
+  }
+  extent.has_mask = shortest < extent.length;
+  for (int64_t place = 0; place < order.batch_size && !dataset.is_text(); ++place) {
+    const Sample sample = dataset.sample(order.at(step, place));
+    extent.has_types = extent.has_types || !sample.token_types.empty();
+    extent.has_mask = extent.has_mask ||
+                      std::count(sample.attention_mask.begin(), sample.attention_mask.end(), 0) > 0;
+  }
+  return extent;
+}
+
+uint64_t hash_of(const at::Tensor& tensor) {
+  const at::Tensor whole = tensor.contiguous();
+  return hash_bytes(
+      {static_cast<const std::byte*>(whole.const_data_ptr()), static_cast<size_t>(whole.nbytes())});
+}
+
+}  // namespace
+
+Batch Batch::rows(int64_t begin, int64_t end) const {
+  const auto part = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.narrow(0, begin, end - begin) : tensor;
+  };
+  return {.ids = part(ids),
+          .labels = part(labels),
+          .attention_mask = part(attention_mask),
+          .token_types = part(token_types),
+          .first_row = first_row + begin};
+}
+
+int64_t Batch::hash() const {
+  const std::array<uint64_t, 4> parts{hash_of(ids), hash_of(labels),
+                                      static_cast<uint64_t>(ids.size(0)),
+                                      static_cast<uint64_t>(ids.size(1))};
+  return static_cast<int64_t>(hash_bytes(std::as_bytes(std::span(parts))));
+}
+
+Batch make_batch(const Dataset& dataset, const SampleOrder& order, int64_t step, int64_t begin,
+                 int64_t end, int64_t pad_id) {
+  CLEAVE_CHECK(begin >= 0 && begin <= end && end <= order.batch_size, Code::kUsage, "rows [", begin,
+               ", ", end, ") of a batch of ", order.batch_size, "; expected a part of it");
+  const Extent extent = extent_of(dataset, order, step);
+  const std::vector<int64_t> shape{end - begin, extent.length};
+  Batch batch;
+  batch.first_row = begin;
+  batch.ids = at::full(shape, pad_id, at::kLong);
+  batch.labels = at::full(shape, kNoLabel, at::kLong);
+  at::Tensor mask = at::zeros(shape, at::kLong);
+  if (extent.has_types) batch.token_types = at::zeros(shape, at::kLong);
+  for (int64_t row = 0; row < end - begin; ++row) {
+    const Sample sample = dataset.sample(order.at(step, begin + row));
+    put_row(batch.ids, row, sample.ids);
+    put_row(batch.labels, row, sample.labels.empty() ? sample.ids : sample.labels);
+    put_row(mask, row,
+            sample.attention_mask.empty() ? std::vector<int64_t>(sample.ids.size(), 1)
+                                          : sample.attention_mask);
+    if (extent.has_types) put_row(batch.token_types, row, sample.token_types);
+  }
+  if (extent.has_mask) batch.attention_mask = mask.to(at::kBool);
+  return batch;
+}
+
+}  // namespace cleave

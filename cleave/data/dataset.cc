@@ -1,0 +1,46 @@
+#include "cleave/data/dataset.h"
+
+#include <optional>
+#include <utility>
+
+#include "cleave/base/error.h"
+#include "cleave/data/documents.h"
+#include "cleave/data/packed.h"
+#include "cleave/data/rows.h"
+#include "cleave/data/tokenized_file.h"
+
+namespace cleave {
+namespace {
+
+/// The kind that all files have. Throws Error(kUsage) naming two that differ.
+FileKind common_kind(const std::vector<std::string>& files) {
+  CLEAVE_CHECK(!files.empty(), Code::kUsage, files.size(), " data files; expected at least one");
+  const FileKind first = file_kind(files.front());
+  for (const std::string& file : files) {
+    const FileKind kind = file_kind(file);
+    CLEAVE_CHECK(kind == first, Code::kUsage, file, " is ", name(kind), ", ", files.front(), " is ",
+                 name(first), "; all data files must be of one kind");
+  }
+  return first;
+}
+
+}  // namespace
+
+std::shared_ptr<const Dataset> open_dataset(const DatasetOptions& options) {
+  const FileKind kind = common_kind(options.files);
+  if (kind == FileKind::kJsonRows) return rows_dataset(options.files, options.vocab_size);
+  CLEAVE_CHECK(options.tokenizer != nullptr, Code::kUsage, options.files.front(), " is ",
+               name(kind), ", which needs a tokenizer; name one, or give JSONL rows of ids");
+  std::vector<Tokens> parts;
+  for (const std::string& file : options.files) {
+    parts.push_back(tokenized_file(file, kind, *options.tokenizer, options.cache_folder));
+    const int64_t max_id = parts.back().max_id();
+    CLEAVE_CHECK(options.vocab_size == 0 || max_id < options.vocab_size, Code::kFormat, file,
+                 ": the tokenizer (", options.tokenizer->kind(), ") gives id ", max_id,
+                 ", the model's vocabulary has ", options.vocab_size,
+                 "; use the tokenizer of the model");
+  }
+  return packed_dataset(std::move(parts), options.seq_len);
+}
+
+}  // namespace cleave

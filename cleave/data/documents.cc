@@ -1,0 +1,71 @@
+#include "cleave/data/documents.h"
+
+#include <array>
+#include <filesystem>
+
+#include "cleave/base/error.h"
+#include "cleave/file/file.h"
+#include "cleave/text/jsonl.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::string_view kBlank = " \t\r\n\xEF\xBB\xBF";  // and a byte order mark
+
+/// The first byte that is not blank; 0 when there is none. Saves parsing a text to see that it is
+/// no JSON.
+char first_byte(const std::string& path) {
+  const File file = File::open_read(path);
+  const uint64_t size = file.size();
+  std::array<char, 4096> block{};
+  for (uint64_t at = 0; at < size; at += block.size()) {
+    const auto piece = std::span(block).first(std::min<uint64_t>(block.size(), size - at));
+    file.read_at(at, std::as_writable_bytes(piece));
+    const std::string_view text(piece.data(), piece.size());
+    const size_t found = text.find_first_not_of(kBlank);
+    if (found != std::string_view::npos) return text[found];
+  }
+  return 0;
+}
+
+bool holds(const Json& value, std::string_view key, Json::Type type) {
+  return value.is(Json::Type::kObject) && value.has(key) && value.at(key).is(type);
+}
+
+}  // namespace
+
+std::string_view name(FileKind kind) {
+  switch (kind) {
+    case FileKind::kText:
+      return "text";
+    case FileKind::kJsonTexts:
+      return "JSONL with \"text\"";
+    case FileKind::kJsonRows:
+      return "JSONL with \"input_ids\"";
+  }
+  CLEAVE_BUG("file kind ", static_cast<int>(kind));
+}
+
+FileKind file_kind(const std::string& path) {
+  const bool named_jsonl = std::filesystem::path(path).extension() == ".jsonl";
+  if (!named_jsonl && first_byte(path) != '{') return FileKind::kText;
+  try {
+    const std::optional<Json> first = JsonLines(path).next();
+    if (!first) return FileKind::kJsonTexts;  // named .jsonl and empty
+    if (holds(*first, "input_ids", Json::Type::kArray)) return FileKind::kJsonRows;
+    if (holds(*first, "text", Json::Type::kString)) return FileKind::kJsonTexts;
+    if (named_jsonl) first->fail("expected an object with \"text\" or \"input_ids\"");
+  } catch (const Error& error) {
+    if (named_jsonl || error.code() != Code::kFormat) throw;  // else a text that begins with {
+  }
+  return FileKind::kText;
+}
+
+void for_each_document(const std::string& path, FileKind kind,
+                       const std::function<void(std::string_view)>& visit) {
+  if (kind == FileKind::kText) return visit(read_file(path));
+  JsonLines lines(path);
+  while (const std::optional<Json> line = lines.next()) visit(line->at("text").as_string());
+}
+
+}  // namespace cleave

@@ -1,0 +1,50 @@
+#include "cleave/data/order.h"
+
+#include <bit>
+
+#include "cleave/base/error.h"
+#include "cleave/base/philox.h"
+
+namespace cleave {
+namespace {
+
+constexpr uint64_t kRounds = 6;
+
+/// Place `index` of a permutation of 0..count-1 that `key` and `epoch` choose, without a table: a
+/// Feistel network over the next power of four, walked until it falls below count.
+uint64_t permuted(uint64_t index, uint64_t count, uint64_t key, uint64_t epoch) {
+  const auto half = static_cast<uint32_t>((std::bit_width(count - 1) + 1) / 2);
+  const uint64_t mask = (uint64_t{1} << half) - 1;
+  do {
+    uint64_t left = index >> half;
+    uint64_t right = index & mask;
+    for (uint64_t round = 0; round < kRounds; ++round) {
+      const uint64_t mixed = philox(key, right | (round << 32), epoch)[0];
+      const uint64_t next = left ^ (mixed & mask);
+      left = right;
+      right = next;
+    }
+    index = (left << half) | right;
+  } while (index >= count);
+  return index;
+}
+
+}  // namespace
+
+int64_t SampleOrder::at(int64_t step, int64_t place) const {
+  CLEAVE_CHECK(num_samples > 0 && batch_size > 0 && step >= 0, Code::kUsage,
+               "num_samples=", num_samples, ", batch_size=", batch_size, ", step=", step,
+               "; expected at least 1, 1 and 0");
+  const auto count = static_cast<uint64_t>(num_samples);
+  const auto drawn = static_cast<uint64_t>(step * batch_size + place);
+  if (!shuffle || count == 1) return static_cast<int64_t>(drawn % count);
+  const uint64_t key = stream_key(seed, "data order");
+  return static_cast<int64_t>(permuted(drawn % count, count, key, drawn / count));
+}
+
+int64_t SampleOrder::steps_of(int64_t epochs) const {
+  CLEAVE_CHECK(batch_size > 0, Code::kUsage, "batch_size=", batch_size, "; expected at least 1");
+  return (epochs * num_samples + batch_size - 1) / batch_size;
+}
+
+}  // namespace cleave

@@ -1,0 +1,126 @@
+#include "cleave/data/rows.h"
+
+#include <limits>
+#include <span>
+#include <string_view>
+
+#include "cleave/base/error.h"
+#include "cleave/base/hash.h"
+#include "cleave/text/jsonl.h"
+
+namespace cleave {
+namespace {
+
+constexpr int64_t kNoLabel = -100;
+
+/// What one key of a row may hold.
+struct Field {
+  std::string_view key;
+  int64_t low = 0;
+  int64_t high = 0;              ///< inclusive
+  bool may_be_no_label = false;  ///< -100 too
+};
+
+/// The numbers of one key, all rows behind each other; a row that does not have it has none.
+struct Column {
+  Field field;
+  std::vector<int32_t> values;
+  std::vector<size_t> starts{0};  ///< row k is values[starts[k]] to values[starts[k + 1] - 1]
+
+  void append(std::span<const int32_t> row) {
+    values.insert(values.end(), row.begin(), row.end());
+    starts.push_back(values.size());
+  }
+  [[nodiscard]] int64_t num_rows() const { return static_cast<int64_t>(starts.size()) - 1; }
+  [[nodiscard]] std::vector<int64_t> row(int64_t index) const {
+    const auto at = static_cast<size_t>(index);
+    return {values.data() + starts[at], values.data() + starts[at + 1]};
+  }
+  void add_to(Hasher& hasher) const {
+    hasher.update(std::as_bytes(std::span(starts)));
+    hasher.update(std::as_bytes(std::span(values)));
+  }
+};
+
+int32_t number(const Json& value, const Field& field) {
+  if (field.may_be_no_label && value.is_int() && value.as_int() == kNoLabel) {
+    return static_cast<int32_t>(kNoLabel);
+  }
+  return static_cast<int32_t>(value.as_int(field.low, field.high));
+}
+
+/// The numbers of one key; none where a row does not have it.
+std::vector<int32_t> numbers(const Json& row, const Field& field) {
+  if (!row.has(field.key)) return {};
+  const Json list = row.at(field.key);
+  if (!list.is(Json::Type::kArray)) list.fail("expected an array of integers");
+  std::vector<int32_t> values;
+  values.reserve(list.size());
+  for (size_t i = 0; i < list.size(); ++i) values.push_back(number(list.at(i), field));
+  return values;
+}
+
+class RowsDataset final : public Dataset {
+ public:
+  explicit RowsDataset(int64_t vocab_size) {
+    constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+    const int64_t max_id = vocab_size > 0 ? vocab_size - 1 : kMax;
+    ids_.field = {.key = "input_ids", .high = max_id};
+    labels_.field = {.key = "labels", .high = max_id, .may_be_no_label = true};
+    attention_mask_.field = {.key = "attention_mask", .high = 1};
+    token_types_.field = {.key = "token_type_ids", .high = kMax};
+  }
+
+  /// Throws Error(kFormat) about the first value that is wrong.
+  void append(const Json& row) {
+    if (!row.is(Json::Type::kObject)) row.fail("expected an object with \"input_ids\"");
+    const std::vector<int32_t> ids = numbers(row, ids_.field);
+    if (ids.empty()) row.at("input_ids").fail("expected an array of at least one id");
+    ids_.append(ids);
+    for (Column* column : {&labels_, &attention_mask_, &token_types_}) {
+      const std::vector<int32_t> values = numbers(row, column->field);
+      if (row.has(column->field.key) && values.size() != ids.size()) {
+        row.at(column->field.key)
+            .fail(str("it has ", values.size(), " numbers; \"input_ids\" has ", ids.size()));
+      }
+      column->append(values);
+    }
+  }
+
+  [[nodiscard]] int64_t size() const override { return ids_.num_rows(); }
+
+  [[nodiscard]] Sample sample(int64_t index) const override {
+    CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index, " of ", size());
+    return {.ids = ids_.row(index),
+            .labels = labels_.row(index),
+            .attention_mask = attention_mask_.row(index),
+            .token_types = token_types_.row(index)};
+  }
+
+  [[nodiscard]] uint64_t fingerprint() const override {
+    Hasher hasher;
+    for (const Column* column : {&ids_, &labels_, &attention_mask_, &token_types_}) {
+      column->add_to(hasher);
+    }
+    return hasher.digest();
+  }
+
+ private:
+  Column ids_, labels_, attention_mask_, token_types_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Dataset> rows_dataset(const std::vector<std::string>& files,
+                                            int64_t vocab_size) {
+  auto dataset = std::make_shared<RowsDataset>(vocab_size);
+  for (const std::string& file : files) {
+    JsonLines lines(file);
+    while (const std::optional<Json> row = lines.next()) dataset->append(*row);
+  }
+  CLEAVE_CHECK(dataset->size() > 0, Code::kUsage, "the data has ", dataset->size(),
+               " rows; expected at least one");
+  return dataset;
+}
+
+}  // namespace cleave

@@ -1,0 +1,137 @@
+#include "cleave/data/tokens.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+
+#include "cleave/base/error.h"
+#include "cleave/base/hash.h"
+#include "cleave/file/atomic_write.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::array<char, 8> kMagic{'c', 'l', 'v', 't', 'o', 'k', 'e', 'n'};
+constexpr uint32_t kVersion = 1;
+
+/// The first 64 bytes of a file; no padding inside, so equal headers are equal bytes.
+struct Header {
+  std::array<char, 8> magic = kMagic;
+  uint32_t version = kVersion;
+  uint32_t item_bytes = 0;
+  uint64_t key = 0;
+  uint64_t count = 0;
+  int64_t max_id = -1;
+  uint64_t checksum = 0;  ///< of the ids
+  uint64_t reserved = 0;
+  uint64_t header_checksum = 0;  ///< of all fields above
+};
+static_assert(sizeof(Header) == 64);
+
+uint64_t checksum_of(const Header& header) {
+  return hash_bytes(std::as_bytes(std::span(&header, 1)).first(offsetof(Header, header_checksum)));
+}
+
+bool is_good(const Header& header, uint64_t key, std::span<const std::byte> ids) {
+  return header.magic == kMagic && header.version == kVersion && header.key == key &&
+         header.header_checksum == checksum_of(header) &&
+         (header.item_bytes == 2 || header.item_bytes == 4) &&
+         ids.size() % header.item_bytes == 0 && ids.size() / header.item_bytes == header.count &&
+         header.checksum == hash_bytes(ids);
+}
+
+template <class Item>
+void append_as(std::span<const int64_t> ids, std::vector<std::byte>& memory) {
+  const size_t before = memory.size();
+  memory.resize(before + ids.size() * sizeof(Item));
+  std::byte* out = memory.data() + before;
+  for (const int64_t id : ids) {
+    const auto item = static_cast<Item>(id);
+    std::memcpy(out, &item, sizeof(Item));
+    out += sizeof(Item);
+  }
+}
+
+template <class Item>
+void copy_as(std::span<const std::byte> bytes, std::span<int64_t> out) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    Item item = 0;
+    std::memcpy(&item, bytes.data() + i * sizeof(Item), sizeof(Item));
+    out[i] = item;
+  }
+}
+
+}  // namespace
+
+Tokens::Tokens(int64_t vocab_size)
+    : vocab_size_(vocab_size),
+      item_bytes_(vocab_size <= int64_t{std::numeric_limits<uint16_t>::max()} + 1 ? 2 : 4) {
+  CLEAVE_CHECK(vocab_size <= int64_t{std::numeric_limits<uint32_t>::max()}, Code::kFormat,
+               "a vocabulary of ", vocab_size, " ids; expected at most 2^32 - 1");
+}
+
+std::optional<Tokens> Tokens::open(const std::filesystem::path& path, uint64_t key) {
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  MappedFile file(path);
+  Header header;
+  if (file.size() < sizeof(Header)) return std::nullopt;
+  std::memcpy(&header, file.bytes().data(), sizeof(Header));
+  if (!is_good(header, key, file.bytes().subspan(sizeof(Header)))) return std::nullopt;
+  Tokens tokens(header.max_id + 1);
+  tokens.item_bytes_ = header.item_bytes;
+  tokens.max_id_ = header.max_id;
+  tokens.file_ = std::move(file);
+  return tokens;
+}
+
+void Tokens::write(const std::filesystem::path& path, uint64_t key) const {
+  Header header;
+  header.item_bytes = static_cast<uint32_t>(item_bytes_);
+  header.key = key;
+  header.count = static_cast<uint64_t>(size());
+  header.max_id = max_id_;
+  header.checksum = checksum();
+  header.header_checksum = checksum_of(header);
+  std::vector<std::byte> whole(sizeof(Header) + bytes().size());
+  std::memcpy(whole.data(), &header, sizeof(Header));
+  std::copy(bytes().begin(), bytes().end(), whole.begin() + sizeof(Header));
+  write_atomic(path, whole);
+}
+
+void Tokens::append(std::span<const int64_t> ids) {
+  for (const int64_t id : ids) {
+    if (id < 0 || id >= vocab_size_) {
+      CLEAVE_BUG("the tokenizer gave id ", id, "; its vocabulary has ", vocab_size_);
+    }
+    max_id_ = std::max(max_id_, id);
+  }
+  item_bytes_ == 2 ? append_as<uint16_t>(ids, memory_) : append_as<uint32_t>(ids, memory_);
+}
+
+std::span<const std::byte> Tokens::bytes() const {
+  return file_ ? file_->bytes().subspan(sizeof(Header)) : std::span(memory_);
+}
+
+int64_t Tokens::size() const {
+  return static_cast<int64_t>(bytes().size() / item_bytes_);
+}
+
+int64_t Tokens::back() const {
+  int64_t id = 0;
+  copy(size() - 1, std::span(&id, 1));
+  return id;
+}
+
+void Tokens::copy(int64_t first, std::span<int64_t> out) const {
+  CLEAVE_CHECK(first >= 0 && static_cast<int64_t>(out.size()) <= size() - first, Code::kUsage,
+               out.size(), " ids from ", first, " of ", size());
+  const auto from = bytes().subspan(static_cast<size_t>(first) * item_bytes_);
+  item_bytes_ == 2 ? copy_as<uint16_t>(from, out) : copy_as<uint32_t>(from, out);
+}
+
+uint64_t Tokens::checksum() const {
+  return hash_bytes(bytes());
+}
+
+}  // namespace cleave

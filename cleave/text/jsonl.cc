@@ -1,0 +1,73 @@
+#include "cleave/text/jsonl.h"
+
+#include <algorithm>
+#include <span>
+
+namespace cleave {
+namespace {
+
+constexpr uint64_t kBlock = uint64_t{64} << 10;
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+constexpr std::string_view kBlank = " \t\r";
+
+}  // namespace
+
+LineReader::LineReader(const std::string& path, uint64_t max_bytes)
+    : file_(File::open_read(path)), max_bytes_(max_bytes), size_(file_.size()) {}
+
+std::string LineReader::place() const {
+  return str(file_.path(), ":", line_);
+}
+
+std::string LineReader::next_place() const {
+  return str(file_.path(), ":", line_ + 1);
+}
+
+/// Puts the next block behind the unfinished line; false at the end of the file. Blocks grow with
+/// the line, so that a long one is moved a few times only.
+bool LineReader::read_more() {
+  if (read_ == size_) return false;
+  buffer_.erase(0, begin_);
+  begin_ = 0;
+  const size_t kept = buffer_.size();
+  const uint64_t wanted = std::min(std::max<uint64_t>(kBlock, kept / 2), size_ - read_);
+  buffer_.resize(kept + wanted);
+  file_.read_at(read_, std::as_writable_bytes(std::span(buffer_).subspan(kept)));
+  if (read_ == 0 && buffer_.starts_with(kByteOrderMark)) begin_ = kByteOrderMark.size();
+  read_ += wanted;
+  return true;
+}
+
+std::optional<std::string_view> LineReader::next() {
+  size_t seen = 0;  // bytes of the line that are known to hold no end
+  size_t end = buffer_.find('\n', begin_);
+  while (end == std::string::npos) {
+    seen = buffer_.size() - begin_;
+    CLEAVE_CHECK(seen <= max_bytes_, Code::kFormat, next_place(), ": the line has more than ",
+                 max_bytes_, " bytes; break it up");
+    if (!read_more()) break;
+    end = buffer_.find('\n', begin_ + seen);
+  }
+  if (end == std::string::npos && begin_ == buffer_.size()) return std::nullopt;
+  const std::string_view rest = std::string_view(buffer_).substr(begin_);
+  std::string_view line = rest.substr(0, std::min(end, buffer_.size()) - begin_);
+  CLEAVE_CHECK(line.size() <= max_bytes_, Code::kFormat, next_place(), ": the line has ",
+               line.size(), " bytes; at most ", max_bytes_, " are read");
+  line_ += 1;
+  begin_ += line.size() + (end == std::string::npos ? 0 : 1);
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  return line;
+}
+
+JsonLines::JsonLines(const std::string& path, const JsonLimits& limits)
+    : lines_(path, limits.max_bytes), limits_(limits) {}
+
+std::optional<Json> JsonLines::next() {
+  while (const std::optional<std::string_view> line = lines_.next()) {
+    if (line->find_first_not_of(kBlank) == std::string_view::npos) continue;
+    return Json::parse(*line, lines_.place(), limits_);
+  }
+  return std::nullopt;
+}
+
+}  // namespace cleave

@@ -1,0 +1,84 @@
+#include "cleave/text/jsonl.h"
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace cleave {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string write(const std::string& bytes) {
+  const std::string path = ::testing::TempDir() + "jsonl_test.jsonl";
+  std::ofstream(path, std::ios::binary) << bytes;
+  return path;
+}
+
+std::vector<std::string> lines_of(const std::string& bytes) {
+  LineReader reader(write(bytes));
+  std::vector<std::string> lines;
+  while (const auto line = reader.next()) lines.emplace_back(*line);
+  EXPECT_EQ(reader.line(), lines.size());
+  return lines;
+}
+
+TEST(LineReader, LineEnds_AreTakenOffAndTheLastLineNeedsNone) {
+  EXPECT_THAT(lines_of(""), ElementsAre());
+  EXPECT_THAT(lines_of("a"), ElementsAre("a"));
+  EXPECT_THAT(lines_of("a\n"), ElementsAre("a"));
+  EXPECT_THAT(lines_of("a\r\n\nb\rc\n\n"), ElementsAre("a", "", "b\rc", ""));
+  EXPECT_THAT(lines_of(std::string("a\0b\n\xFF", 5)), ElementsAre(std::string("a\0b", 3), "\xFF"));
+}
+
+TEST(LineReader, LinesLongerThanABlock_ComeWhole) {
+  const std::string a(700000, 'a');
+  const std::string b(262144, 'b');
+  const std::string c(262143, 'c');
+  EXPECT_THAT(lines_of(a + "\n" + b + "\n" + c + "\nd"), ElementsAre(a, b, c, "d"));
+}
+
+TEST(LineReader, LineOverTheBound_IsRefusedWithItsNumber) {
+  const std::string path = write("12345\n123456\n");
+  LineReader reader(path, 5);
+  EXPECT_EQ(reader.next(), "12345");
+  try {
+    reader.next();
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kFormat);
+    EXPECT_THAT(error.what(), HasSubstr("jsonl_test.jsonl:2: the line has 6 bytes"));
+  }
+  LineReader endless(write(std::string(1000000, 'x')), 300000);
+  EXPECT_THROW(endless.next(), Error);
+}
+
+TEST(JsonLines, Values_SkipBlankLinesAndErrorsNameTheLine) {
+  JsonLines lines(write("{\"a\": 1}\n\n  \r\n[2]\n{\"a\": }\n"));
+  EXPECT_EQ(lines.next()->dump(), "{\"a\":1}");
+  EXPECT_EQ(lines.next()->dump(), "[2]");
+  EXPECT_EQ(lines.line(), 4U);
+  try {
+    lines.next();
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("jsonl_test.jsonl:5: found '}', expected a value (byte 6)"));
+  }
+}
+
+TEST(JsonLines, MissingFile_IsAnIoError) {
+  try {
+    JsonLines lines(::testing::TempDir() + "none.jsonl");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kIo);
+  }
+}
+
+}  // namespace
+}  // namespace cleave
