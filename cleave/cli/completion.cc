@@ -161,6 +161,7 @@ Command completion_command() {
                                            "which shell; source <(cleave completion bash)"});
             return [shell, &flags] {
               const CLI::App& root = *flags.app().get_parent();
+              CLEAVE_CHECK(!shell->empty(), Code::kUsage, "no shell given; expected bash or zsh");
               CLEAVE_CHECK(*shell == "bash" || *shell == "zsh", Code::kUsage, "shell is '", *shell,
                            "'; expected one of bash, zsh");
               std::cout << (*shell == "bash" ? bash_script(root) : zsh_script(root));

@@ -21,7 +21,8 @@ int main(int argc, char** argv) {
   action.sa_handler = on_broken_pipe;
   action.sa_flags = SA_RESTART;
   sigaction(SIGPIPE, &action, nullptr);
-  return run_program({argv + (argc > 0 ? 1 : 0), argv + argc},
-                     {train_command(), generate_command(), eval_command(), launch_command(),
-                      tokenize_command(), doctor_command(), completion_command()});
+  return run_program(
+      {argv + (argc > 0 ? 1 : 0), argv + argc},
+      {train_command(), generate_command(), eval_command(), launch_command(), tokenize_command(),
+       inspect_command(), doctor_command(), completion_command()});
 }

@@ -1,0 +1,208 @@
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cleave/base/dtype.h"
+#include "cleave/base/error.h"
+#include "cleave/base/progress.h"
+#include "cleave/cli/command.h"
+#include "cleave/cli/inspection.h"
+#include "cleave/cli/machine.h"
+#include "cleave/format/manifest.h"
+
+namespace cleave::cli {
+namespace {
+
+using Object = nlohmann::ordered_json;
+
+struct Options {
+  std::string path;
+  bool verify = false;
+  bool json = false;
+};
+
+int64_t bytes_of(const std::vector<StoredTensor>& tensors) {
+  uint64_t bytes = 0;
+  for (const StoredTensor& tensor : tensors) bytes += tensor.end - tensor.begin;
+  return static_cast<int64_t>(bytes);
+}
+
+std::string size_text(int64_t bytes) {
+  return bytes_text(static_cast<double>(bytes));
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text;
+  for (const int64_t size : shape) text += (text.empty() ? "" : ", ") + str(size);
+  return "[" + text + "]";
+}
+
+std::string list_text(const std::vector<int64_t>& numbers) {
+  const std::string text = shape_text(numbers);
+  return text.substr(1, text.size() - 2);
+}
+
+std::string padded(const std::string& text, size_t width) {
+  return text + std::string(text.size() < width ? width - text.size() : 0, ' ') + "  ";
+}
+
+// The reader has checked depth and names; this only changes the type.
+Object converted(const Json& value) {
+  switch (value.type()) {
+    case Json::Type::kNull:
+      return nullptr;
+    case Json::Type::kBool:
+      return value.as_bool();
+    case Json::Type::kNumber:
+      return value.is_int() ? Object(value.as_int()) : Object(value.as_number());
+    case Json::Type::kString:
+      return value.as_string();
+    case Json::Type::kArray:
+      break;
+    case Json::Type::kObject:
+      break;
+  }
+  Object result = value.is(Json::Type::kArray) ? Object::array() : Object::object();
+  for (size_t i = 0; i < value.size(); ++i) {
+    if (value.is(Json::Type::kArray)) {
+      result.push_back(converted(value.at(i)));
+    } else {
+      result[value.key(i)] = converted(value.at(i));
+    }
+  }
+  return result;
+}
+
+Object tensor_rows(const std::vector<StoredTensor>& tensors) {
+  Object rows = Object::array();
+  for (const StoredTensor& tensor : tensors) {
+    rows.push_back({{"name", tensor.name},
+                    {"dtype", file_name(tensor.dtype)},
+                    {"shape", tensor.shape},
+                    {"bytes", tensor.end - tensor.begin}});
+  }
+  return rows;
+}
+
+Object as_json(const Inspection& found) {
+  Object object = {{"path", found.path.string()}, {"kind", found.kind}};
+  if (!found.run_checkpoints.empty()) object["run_checkpoints"] = found.run_checkpoints;
+  if (found.step) object["step"] = *found.step;
+  object["parameters"] = found.num_parameters();
+  object["bytes"] = bytes_of(found.tensors);
+  object["files"] = found.tensor_files;
+  if (const auto room = found.split_room()) {
+    object["split"] = {{"max_tp", room->max_tp},
+                       {"even_tp", room->even_tp},
+                       {"heads", room->num_heads},
+                       {"kv_heads", room->num_kv_heads}};
+  }
+  if (found.config) object["config"] = converted(*found.config);
+  object["tensors"] = tensor_rows(found.tensors);
+  if (!found.optimizer.empty()) object["optimizer"] = tensor_rows(found.optimizer);
+  return object;
+}
+
+void print_head(const Inspection& found) {
+  std::cout << found.path.string() << ": " << found.kind;
+  if (found.step) std::cout << " of step " << *found.step;
+  std::cout << "\n  parameters  " << found.num_parameters() << " ("
+            << count_text(static_cast<double>(found.num_parameters())) << "), "
+            << size_text(bytes_of(found.tensors)) << " in " << found.tensor_files.size()
+            << (found.tensor_files.size() == 1 ? " file\n" : " files\n");
+  if (!found.optimizer.empty()) {
+    std::cout << "  optimizer   " << found.optimizer.size() << " tensors, "
+              << size_text(bytes_of(found.optimizer)) << '\n';
+  }
+  if (!found.run_checkpoints.empty()) {
+    std::cout << "  run         " << found.run_checkpoints.size() << " checkpoints:";
+    for (const std::string& name : found.run_checkpoints) std::cout << ' ' << name;
+    std::cout << '\n';
+  }
+}
+
+void print_split(const SplitRoom& room) {
+  std::cout << "  split       tp 1 to " << room.max_tp << " (" << room.num_heads
+            << " heads), evenly at " << list_text(room.even_tp);
+  if (room.num_kv_heads < room.num_heads) {
+    std::cout << "; above " << room.num_kv_heads << " ranks share the " << room.num_kv_heads
+              << " key/value heads";
+  }
+  std::cout << '\n';
+}
+
+void print_config(const Json& config) {
+  std::cout << "config\n";
+  size_t widest = 0;
+  for (size_t i = 0; i < config.size(); ++i) widest = std::max(widest, config.key(i).size());
+  for (size_t i = 0; i < config.size(); ++i) {
+    std::cout << "  " << padded(config.key(i), widest) << config.at(i).dump() << '\n';
+  }
+}
+
+void print_tensors(const std::vector<StoredTensor>& tensors) {
+  size_t name_width = 0;
+  size_t shape_width = 0;
+  for (const StoredTensor& tensor : tensors) {
+    name_width = std::max(name_width, tensor.name.size());
+    shape_width = std::max(shape_width, shape_text(tensor.shape).size());
+  }
+  std::cout << "tensors (" << tensors.size() << ")\n";
+  for (const StoredTensor& tensor : tensors) {
+    std::cout << "  " << padded(tensor.name, name_width)
+              << padded(std::string(file_name(tensor.dtype)), 4)
+              << padded(shape_text(tensor.shape), shape_width)
+              << size_text(static_cast<int64_t>(tensor.end - tensor.begin)) << '\n';
+  }
+}
+
+void print(const Inspection& found) {
+  print_head(found);
+  if (const auto room = found.split_room()) print_split(*room);
+  if (found.config) print_config(*found.config);
+  print_tensors(found.tensors);
+}
+
+// Reads every byte; the first problems are the error.
+void verify(const Inspection& found) {
+  CLEAVE_CHECK(
+      found.has_manifest, Code::kIo, found.path.string(),
+      ": has no manifest.json to verify with; only checkpoints written by cleave have one");
+  require_intact(found.path);
+}
+
+int run(const Options& options) {
+  CLEAVE_CHECK(!options.path.empty(), Code::kUsage, "no PATH given; see cleave inspect --help");
+  const Inspection found = inspect(options.path);
+  if (options.verify) verify(found);
+  if (options.json) {
+    Object object = as_json(found);
+    if (options.verify) object["verified"] = true;
+    std::cout << object.dump() << '\n';
+    return 0;
+  }
+  print(found);
+  if (options.verify) std::cout << "every byte is as its manifest says\n";
+  return 0;
+}
+
+}  // namespace
+
+Command inspect_command() {
+  return {.name = "inspect",
+          .summary = "what a model file, model folder, checkpoint or run holds",
+          .usage = "PATH [--verify] [--json]",
+          .define = [](Flags& flags) -> Run {
+            auto options = std::make_shared<Options>();
+            flags.positional(
+                &options->path,
+                {"path", "PATH", "safetensors file, or folder of a model or of a run"});
+            flags.toggle(&options->verify,
+                         {"verify", "", "also compare every byte with the manifest", "off"});
+            flags.toggle(&options->json, {"json", "", "one JSON object", "off"});
+            return [options] { return run(*options); };
+          }};
+}
+
+}  // namespace cleave::cli

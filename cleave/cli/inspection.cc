@@ -1,0 +1,124 @@
+#include "cleave/cli/inspection.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string_view>
+#include <system_error>
+
+#include "cleave/base/error.h"
+#include "cleave/checkpoint/names.h"
+#include "cleave/file/file.h"
+#include "cleave/format/manifest.h"
+#include "cleave/format/safetensors.h"
+
+namespace cleave::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_there(const fs::path& path) {
+  std::error_code problem;
+  return fs::exists(path, problem);
+}
+
+void add_tensors(const Safetensors& source, Inspection& found) {
+  found.tensors = source.tensors();
+  for (const TensorFile& file : source.files()) found.tensor_files.push_back(file.name);
+}
+
+constexpr int64_t kMostHeads = 1 << 20;
+
+// The first of the keys that the config has: Hugging Face, GPT-2 and Meta each have their own.
+std::optional<int64_t> first_int(const Json& config, std::initializer_list<const char*> keys) {
+  for (const char* key : keys) {
+    if (config.has(key)) return config.at(key).as_int(1, kMostHeads);
+  }
+  return std::nullopt;
+}
+
+void read_folder(const fs::path& folder, Inspection& found) {
+  for (const char* name : {"config.json", "params.json"}) {
+    if (!found.config && is_there(folder / name)) {
+      found.config = Json::parse_file((folder / name).string());
+    }
+  }
+  const std::string_view stem = has_safetensors(folder) ? "model" : "consolidated";
+  if (has_safetensors(folder, stem)) add_tensors(Safetensors::open(folder, stem), found);
+  CLEAVE_CHECK(found.config || !found.tensors.empty(), Code::kIo, folder.string(),
+               ": holds no model; expected config.json or params.json, and *.safetensors");
+  found.kind = "model folder";
+  found.has_manifest = is_there(folder / kManifestName);
+  if (!is_there(folder / kStateName)) return;
+  found.kind = "checkpoint";
+  const Json state = Json::parse_file((folder / kStateName).string());
+  if (state.has("step")) found.step = state.at("step").as_int(0);
+  if (has_safetensors(folder, kOptimizerStem)) {
+    found.optimizer = Safetensors::open(folder, kOptimizerStem).tensors();
+  }
+}
+
+std::vector<std::string> checkpoints_in(const fs::path& run) {
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(run)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("step_") && name.find('.') == std::string::npos) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// A run names its newest checkpoint in a file; a name never leads out of the folder.
+fs::path newest(const fs::path& run) {
+  constexpr uint64_t kLongestName = 300;
+  std::string name = read_file(run / kLatestName, kLongestName);
+  while (!name.empty() && name.back() == '\n') name.pop_back();
+  CLEAVE_CHECK(is_file_name(name), Code::kFormat, (run / kLatestName).string(),
+               ": does not hold the name of a checkpoint");
+  return run / name;
+}
+
+}  // namespace
+
+int64_t num_elements(const TensorInfo& tensor) {
+  return std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+int64_t Inspection::num_parameters() const {
+  int64_t count = 0;
+  for (const StoredTensor& tensor : tensors) count += num_elements(tensor);
+  return count;
+}
+
+std::optional<SplitRoom> Inspection::split_room() const {
+  if (!config) return std::nullopt;
+  const auto heads = first_int(*config, {"num_attention_heads", "n_head", "n_heads"});
+  if (!heads) return std::nullopt;
+  const auto kv_heads = first_int(*config, {"num_key_value_heads", "n_kv_heads"});
+  SplitRoom room{.num_heads = *heads,
+                 .num_kv_heads = kv_heads.value_or(*heads),
+                 .max_tp = *heads,
+                 .even_tp = {}};
+  for (int64_t tp = 1; tp <= *heads; ++tp) {
+    if (*heads % tp == 0) room.even_tp.push_back(tp);
+  }
+  return room;
+}
+
+Inspection inspect(const fs::path& path) {
+  CLEAVE_CHECK(is_there(path), Code::kIo, path.string(), ": no such file or folder");
+  Inspection found;
+  found.path = path;
+  found.kind = "safetensors file";
+  if (!fs::is_directory(path)) {
+    add_tensors(Safetensors::open(path), found);
+    return found;
+  }
+  if (is_there(path / kLatestName)) {
+    found.run_checkpoints = checkpoints_in(path);
+    found.path = newest(path);
+  }
+  read_folder(found.path, found);
+  return found;
+}
+
+}  // namespace cleave::cli
