@@ -41,6 +41,10 @@ class Group {
     return ranks_;
   }  ///< world ranks, ascending
 
+  /// Seconds that this rank has spent inside the group's collectives, as the caller counts them.
+  [[nodiscard]] double seconds() const { return seconds_; }
+  void add_seconds(double seconds) { seconds_ += seconds; }
+
   virtual void barrier(const Call& call) = 0;
 
   /// out[i] = sum or max over ranks of in[i], i < count.
@@ -76,6 +80,7 @@ class Group {
   std::string name_;
   int rank_;
   std::vector<int> ranks_;
+  double seconds_ = 0;
 };
 
 }  // namespace cleave

@@ -18,7 +18,9 @@ constexpr uint64_t kThreadPayloadBytes = 16 << 10;    // larger messages are rea
 constexpr uint64_t kProcessPayloadBytes = 256 << 10;  // half a second-level cache
 constexpr uint64_t kSmallPayloadBytes = 16 << 10;     // when the arena runs low
 constexpr uint64_t kThreadArenaBytes = 64 << 20;      // per rank, only reserved
-constexpr uint64_t kProcessArenaBytes = 9 << 20;      // per rank, allocated at start
+constexpr uint64_t kProcessArenaBytes = 10 << 20;     // per rank, allocated at start
+// Per rank, left for the small payloads of later groups and for message channels.
+constexpr uint64_t kReservedBytes = kNumGroupsPerRank * (2 * kSmallPayloadBytes + (8 << 10));
 
 uint64_t round_up(uint64_t bytes) {
   return (bytes + kLine - 1) / kLine * kLine;
@@ -152,17 +154,17 @@ std::byte* JobPage::payload(const GroupEntry& entry, int member, uint32_t buffer
   return at(entry.payload_offset + index * entry.payload_bytes);
 }
 
-uint64_t JobPage::try_take(uint64_t bytes) {
+uint64_t JobPage::try_take(uint64_t bytes, uint64_t left_over) {
   std::atomic<uint64_t>& next = header().arena_next;
   uint64_t begin = next.load();
   do {
-    if (bytes > header().arena_end - begin) return 0;
+    if (bytes + left_over > header().arena_end - begin) return 0;
   } while (!next.compare_exchange_weak(begin, begin + round_up(bytes)));
   return begin;
 }
 
 uint64_t JobPage::take(uint64_t bytes) {
-  const uint64_t offset = try_take(bytes);
+  const uint64_t offset = try_take(bytes, 0);
   CLEAVE_CHECK(offset != 0, Code::kMemory, "the ranks' shared page of ", bytes_,
                " bytes is used up; make fewer groups, at most ", kNumGroupsPerRank, " a rank");
   return offset;
@@ -178,7 +180,8 @@ void JobPage::fill_group(GroupEntry& entry, std::span<const int> ranks, std::str
   for (uint64_t m = 0; m < n; ++m)
     new (at(entry.members_offset + m * sizeof(MemberSlot))) MemberSlot();
   entry.payload_bytes = header().payload_bytes;
-  entry.payload_offset = try_take(n * 2 * entry.payload_bytes);
+  const uint64_t reserved = static_cast<uint64_t>(num_ranks()) * kReservedBytes;
+  entry.payload_offset = try_take(n * 2 * entry.payload_bytes, reserved);
   if (entry.payload_offset == 0) {
     entry.payload_bytes = kSmallPayloadBytes;
     entry.payload_offset = take(n * 2 * entry.payload_bytes);

@@ -81,7 +81,7 @@ class JobPage {
   void fill_group(GroupEntry& entry, std::span<const int> ranks, std::string_view name);
   [[nodiscard]] std::atomic<uint64_t>& channel_offset(int from, int to) const;
   uint64_t take(uint64_t bytes);
-  uint64_t try_take(uint64_t bytes);
+  uint64_t try_take(uint64_t bytes, uint64_t left_over);
 
   std::byte* base_;
   uint64_t bytes_;

@@ -62,12 +62,13 @@ RankEnd::~RankEnd() {
   }
 }
 
-bool RankEnd::abort(const Error& cause) const {
-  Abort record{.rank = rank_, .code = cause.code(), .group = "", .text = cause.what()};
-  record.step = slot().step.load();
-  const uint64_t number = slot().num_operations.load();
+bool RankEnd::abort_for(int rank, const Error& cause) const {
+  const RankSlot& failed = page_->rank(rank);
+  Abort record{.rank = rank, .code = cause.code(), .group = "", .text = cause.what()};
+  record.step = failed.step.load();
+  const uint64_t number = failed.num_operations.load();
   if (number != 0) {
-    const FlightRecord last = log_read(slot(), number - 1);
+    const FlightRecord last = log_read(failed, number - 1);
     record.op = last.op;
     record.sequence = last.sequence;
     record.group = page_->group(last.group).name;

@@ -36,7 +36,10 @@ class RankEnd {
 
   /// Records `cause` as the first failure, with the place where this rank is; false when there is
   /// one already.
-  bool abort(const Error& cause) const;
+  bool abort(const Error& cause) const { return abort_for(rank_, cause); }
+
+  /// The same for another rank, which is dead and cannot say so itself.
+  bool abort_for(int rank, const Error& cause) const;
 
   /// Records and throws `cause`; throws the earlier failure when there is one.
   [[noreturn]] void fail(const Error& cause) const;

@@ -85,7 +85,7 @@ TEST_P(TransportContract, RanksThatDisagree_AllReadBothCallsAndKeepTheirData) {
           const std::string text = contract::expect_error(
               Code::kDesync, [&] { (world.rank() == 0 ? kind.first : kind.others)(*group, data); });
           EXPECT_THAT(text, HasSubstr("rank 0"));
-          EXPECT_THAT(text, HasSubstr("rank 1"));
+          EXPECT_THAT(text, testing::AnyOf(HasSubstr("rank 1"), HasSubstr("rank 2")));
           EXPECT_TRUE(data == before);
           throw Error(Code::kDesync, text);
         });

@@ -102,13 +102,13 @@ void WaitWatch::check_gone(const std::vector<int>& missing) {
   const JobPage& page = end_.page();
   for (const int rank : missing) {
     const RankState state = page.rank(rank).state.load();
-    if (state == RankState::kUnwound) {
-      end_.fail(Error(Code::kPeer,
-                      str("rank ", rank, " ended by an exception ", describe_place(page, rank))));
-    }
-    if (end_.is_dead(rank)) {
-      end_.fail(Error(Code::kPeer, str("rank ", rank, " (pid ", page.rank(rank).pid.load(),
-                                       ") died ", describe_place(page, rank))));
+    const bool is_dead = end_.is_dead(rank);
+    if (is_dead || state == RankState::kUnwound) {
+      end_.abort_for(
+          rank, Error(Code::kPeer, str("rank ", rank, " (pid ", page.rank(rank).pid.load(),
+                                       is_dead ? ") died " : ") ended by an exception ",
+                                       describe_place(page, rank), describe_step(page, rank))));
+      end_.throw_stopped();
     }
     if (state != RankState::kLeft) continue;
     // It may have done its part and left just now: the second look decides.

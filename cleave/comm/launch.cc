@@ -1,0 +1,248 @@
+#include "cleave/comm/launch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <iostream>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "cleave/comm/child_process.h"
+#include "cleave/comm/flight_log.h"
+
+namespace cleave {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long ranks have to end by themselves after the first failure.
+constexpr std::chrono::milliseconds kFailureGrace{200};
+// `timeout` and shells may send one signal twice, to the launcher and to its process group.
+constexpr std::chrono::milliseconds kSameSignal{200};
+
+/// Takes SIGTERM, SIGINT and SIGHUP through a descriptor for as long as it lives.
+class SignalInbox {
+ public:
+  SignalInbox() {
+    sigset_t set;
+    sigemptyset(&set);
+    for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
+    pthread_sigmask(SIG_BLOCK, &set, &before_);
+    fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  }
+  ~SignalInbox() {
+    close(fd_);
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  SignalInbox(const SignalInbox&) = delete;
+  SignalInbox& operator=(const SignalInbox&) = delete;
+
+  [[nodiscard]] int fd() const { return fd_; }
+  /// The next signal, 0 when there is none.
+  [[nodiscard]] int take() const {
+    signalfd_siginfo info{};
+    return read(fd_, &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
+  }
+
+ private:
+  sigset_t before_{};
+  int fd_ = -1;
+};
+
+/// A port that is free now, for programs that open one of their own; nothing listens on it.
+int free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return 0;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  const bool known = bind(fd, generic, size) == 0 && getsockname(fd, generic, &size) == 0;
+  close(fd);
+  return known ? ntohs(address.sin_port) : 0;
+}
+
+std::vector<std::string> rank_variables(const LaunchOptions& options, int rank, int port, int fd) {
+  std::vector<std::string> lines = options.environment;
+  lines.push_back(str("RANK=", rank));
+  lines.push_back(str("WORLD_SIZE=", options.num_ranks));
+  lines.push_back(str("LOCAL_RANK=", rank));
+  lines.push_back(str("LOCAL_WORLD_SIZE=", options.num_ranks));
+  lines.push_back("MASTER_ADDR=127.0.0.1");
+  lines.push_back(str("MASTER_PORT=", port));
+  lines.push_back(str("CLEAVE_JOB_FD=", fd));
+  return lines;
+}
+
+class Launcher {
+ public:
+  explicit Launcher(const LaunchOptions& options)
+      : options_(options), page_(JobPage::create_shared(options.num_ranks)) {
+    const int port = free_port();
+    const bool has_terminal = isatty(STDIN_FILENO) == 1;
+    for (int rank = 0; rank < options.num_ranks; ++rank) {
+      ranks_.emplace_back(
+          ChildOptions{.command = options.command,
+                       .environment = rank_variables(options, rank, port, page_->fd()),
+                       .inherited_fd = page_->fd(),
+                       // A rank has its own process group: reading a terminal would stop it.
+                       .keeps_stdin = rank == 0 && !has_terminal});
+    }
+  }
+
+  LaunchOutcome wait() {
+    while (reap() < ranks_.size()) {
+      sleep_until_something_happens();
+      while (const int signal = signals_.take()) handle(signal);
+      if (Clock::now() >= kill_at_) send_all(SIGKILL);
+    }
+    return outcome();
+  }
+
+ private:
+  size_t reap() {
+    size_t num_ended = 0;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      const bool was_running = !ended_[rank];
+      const std::optional<int> code = ranks_[rank].poll_exit();
+      if (!code) continue;
+      ++num_ended;
+      ended_[rank] = true;
+      if (was_running && *code != 0) handle_failure(static_cast<int>(rank), *code);
+    }
+    return num_ended;
+  }
+
+  void handle_failure(int rank, int code) {
+    if (!has_failed_) {
+      has_failed_ = true;
+      first_failed_ = rank;
+      kill_at_ = std::min(kill_at_, Clock::now() + kFailureGrace);
+    }
+    // Only the first record counts: mostly the rank has written its own.
+    page_->abort({.rank = rank,
+                  .code = Code::kPeer,
+                  .step = page_->rank(rank).step.load(),
+                  .group = "",
+                  .text = describe_end(rank, code)});
+  }
+
+  [[nodiscard]] std::string describe_end(int rank, int code) const {
+    const ChildProcess& child = ranks_[static_cast<size_t>(rank)];
+    std::string text = str("rank ", rank, " (pid ", child.pid(), ") ");
+    if (child.end_signal() != 0) {
+      text += str("was killed by signal ", child.end_signal());
+    } else {
+      text += str("ended with exit code ", code);
+    }
+    if (page_->rank(rank).state.load() == RankState::kAbsent) return text + " before it joined";
+    return str(text, " ", describe_place(*page_, rank), describe_step(*page_, rank));
+  }
+
+  void sleep_until_something_happens() {
+    std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}};
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      if (!ended_[rank]) polled.push_back({ranks_[rank].pidfd(), POLLIN, 0});
+    }
+    int timeout_ms = -1;
+    if (kill_at_ != Clock::time_point::max()) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(kill_at_ - Clock::now());
+      // After the deadline only the kernel has to finish: look again soon.
+      timeout_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 5, 60'000));
+    }
+    poll(polled.data(), polled.size(), timeout_ms);
+  }
+
+  void handle(int signal) {
+    const auto now = Clock::now();
+    if (stop_signal_ != 0) {
+      if (now - stopped_at_ > kSameSignal) kill_at_ = now;
+      return;
+    }
+    stop_signal_ = signal;
+    stopped_at_ = now;
+    kill_at_ = std::min(kill_at_, now + std::chrono::duration_cast<Clock::duration>(
+                                            std::chrono::duration<double>(options_.grace_s)));
+    send_all(signal);
+  }
+
+  void send_all(int signal) {
+    for (const ChildProcess& rank : ranks_) rank.send(signal);
+  }
+
+  LaunchOutcome outcome() {
+    LaunchOutcome result;
+    result.cause = page_->aborted();
+    for (ChildProcess& rank : ranks_) result.exit_codes.push_back(rank.poll_exit().value_or(0));
+    if (!has_failed_) {
+      result.exit_code = stop_signal_ == 0 ? 0 : 128 + stop_signal_;
+      return result;
+    }
+    const int root = result.cause && result.cause->rank >= 0 ? result.cause->rank : first_failed_;
+    const int code = result.exit_codes[static_cast<size_t>(root)];
+    // A rank that recorded a failure may have ended in another way later; its own code counts.
+    result.exit_code = code != 0 ? code : static_cast<int>(result.cause->code);
+    if (stop_signal_ != 0 && was_stopped(result)) {
+      result.exit_code = 128 + stop_signal_;
+      result.cause.reset();
+      return result;
+    }
+    report(root, result);
+    return result;
+  }
+
+  /// Whether every rank ended as the forwarded signal asked: well, by it, or with its exit code; or
+  /// because of another one that did; or was killed when the grace was over.
+  [[nodiscard]] bool was_stopped(const LaunchOutcome& result) const {
+    return std::all_of(result.exit_codes.begin(), result.exit_codes.end(), [&](int code) {
+      return code == 0 || code == 128 + stop_signal_ || code == 128 + SIGKILL ||
+             code == static_cast<int>(Code::kPeer);
+    });
+  }
+
+  void report(int root, LaunchOutcome& result) const {
+    const bool was_killed = ranks_[static_cast<size_t>(root)].end_signal() != 0;
+    const bool is_recorded = result.cause && result.cause->rank == root && !was_killed;
+    const std::string text =
+        is_recorded ? result.cause->text : describe_end(root, result.exit_code);
+    const bool names_rank = text.find(str("rank ", root)) != std::string::npos;
+    result.lines.push_back(names_rank ? text : str("rank ", root, ": ", text));
+    for (int rank = 0; rank < options_.num_ranks; ++rank) {
+      if (rank == root || page_->rank(rank).num_operations.load() == 0) continue;
+      result.lines.push_back(str("rank ", rank, " stopped ", describe_place(*page_, rank)));
+      break;
+    }
+    const std::string hint = page_->resume_hint();
+    if (!hint.empty()) result.lines.push_back("resume: " + hint);
+  }
+
+  const LaunchOptions& options_;
+  SignalInbox signals_;  // before the first rank: no signal may end the launcher between them
+  std::shared_ptr<JobPage> page_;
+  std::vector<ChildProcess> ranks_;
+  std::vector<bool> ended_ = std::vector<bool>(static_cast<size_t>(options_.num_ranks));
+  bool has_failed_ = false;
+  int first_failed_ = -1;
+  int stop_signal_ = 0;
+  Clock::time_point stopped_at_{};
+  Clock::time_point kill_at_ = Clock::time_point::max();
+};
+
+}  // namespace
+
+LaunchOutcome launch_ranks(const LaunchOptions& options) {
+  return Launcher(options).wait();
+}
+
+int launch(const LaunchOptions& options) {
+  const LaunchOutcome outcome = launch_ranks(options);
+  for (const std::string& line : outcome.lines) std::cerr << "cleave: " << line << '\n';
+  return outcome.exit_code;
+}
+
+}  // namespace cleave

@@ -1,0 +1,319 @@
+#include "cleave/comm/launch.h"
+
+#include <chrono>
+#include <csignal>
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <thread>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/comm/child_process.h"
+#include "cleave/comm/meeting_place.h"
+#include "cleave/comm/process_roles.h"
+#include "cleave/comm/rank_process.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using testing::HasSubstr;
+
+double milliseconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+/// Waits for `condition` at most ten seconds.
+template <class Condition>
+bool comes_true(const Condition& condition) {
+  const auto begin = Clock::now();
+  while (!condition()) {
+    if (milliseconds_since(begin) > 10'000) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+// Roles: what rank processes and launcher processes of these tests do.
+
+volatile std::sig_atomic_t g_stop_signal = 0;
+
+void note_signal(int signal) {
+  g_stop_signal = signal;
+}
+
+/// Says its pid in CLEAVE_TEST_FOLDER once it works, then sums in a loop until a signal comes.
+int sum_until_signal(World& world) {
+  struct sigaction action {};
+  action.sa_handler = note_signal;
+  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGINT, &action, nullptr);
+  std::vector<int> ranks;
+  for (int rank = 0; rank < world.size(); ++rank) ranks.push_back(rank);
+  const auto group = world.group(ranks, "tp");
+  if (world.rank() == 0) world.note_resume_hint("cleave train --out out --resume");
+  std::vector<float> data(1 << 16, 0.0F);
+  for (int64_t step = 0;; ++step) {
+    world.note_step(step);
+    int64_t stop = g_stop_signal;
+    group->all_reduce(&stop, &stop, 1, DType::kI64, ReduceOp::kMax, {.site = "stop", .shape = {}});
+    if (stop != 0) return 128 + static_cast<int>(stop);
+    group->all_reduce(data.data(), data.data(), 1 << 16, DType::kF32, ReduceOp::kSum,
+                      {.site = "loop", .shape = {}});
+    if (step == 3) {
+      const std::string folder = std::getenv("CLEAVE_TEST_FOLDER");
+      std::ofstream(str(folder, "/part.", world.rank())) << getpid();
+      fs::rename(str(folder, "/part.", world.rank()), str(folder, "/pid.", world.rank()));
+    }
+  }
+}
+
+const ProcessRole kLoop("loop", [] {
+  int code = 0;
+  const int error =
+      run_rank(*read_environment(), [&](World& world) { code = sum_until_signal(world); });
+  return error != 0 ? error : code;
+});
+
+const ProcessRole kStubborn("stubborn", [] {
+  return run_rank(*read_environment(), [](World& world) {
+    std::signal(SIGTERM, SIG_IGN);
+    sum_until_signal(world);
+    while (true) pause();
+  });
+});
+
+const ProcessRole kThrows("throws", [] {
+  return run_rank(*read_environment(), [](World& world) {
+    const auto group = world.group({0, 1, 2}, "dp");
+    world.note_step(12);
+    group->barrier({.site = "start", .shape = {}});
+    if (world.rank() == 1) throw Error(Code::kNumerics, "gradient norm is nan");
+    group->barrier({.site = "end", .shape = {}});
+  });
+});
+
+const ProcessRole kOwnCode("own_code", [] {
+  const Environment environment = *read_environment();
+  if (environment.rank == 1) return 42;
+  return run_rank(environment, [](World& world) {
+    world.group({0, 1}, "dp")->barrier({.site = "x", .shape = {}});
+  });
+});
+
+const ProcessRole kHangs("hangs", [] {
+  return run_rank(
+      *read_environment(),
+      [](World& world) {
+        const auto group = world.group({0, 1, 2}, "tp");
+        group->barrier({.site = "start", .shape = {}});
+        if (world.rank() == 2) raise(SIGSTOP);
+        group->barrier({.site = "grad norm", .shape = {}});
+      },
+      RankOptions{.timeout_s = 0.5, .flight_log_folder = std::getenv("CLEAVE_TEST_FOLDER")});
+});
+
+const ProcessRole kQuiet("quiet", [] { return 0; });
+
+/// A launcher as a process: `cleave launch` in all but its command line.
+const ProcessRole kLauncher("launcher", [] {
+  const std::string folder = std::getenv("CLEAVE_TEST_FOLDER");
+  LaunchOptions options = launch_of_role(std::atoi(std::getenv("CLEAVE_TEST_RANKS")),
+                                         std::getenv("CLEAVE_TEST_RANK_ROLE"));
+  options.grace_s = 1;
+  const int errors = open((folder + "/stderr").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+  dup2(errors, STDERR_FILENO);
+  return launch(options);
+});
+
+/// A running launcher whose ranks all sum in a loop.
+class RunningLaunch {
+ public:
+  RunningLaunch(const std::string& role, int num_ranks)
+      : launcher_(ChildOptions{
+            .command = {own_program()},
+            .environment = {"CLEAVE_TEST_ROLE=launcher", "CLEAVE_TEST_RANK_ROLE=" + role,
+                            str("CLEAVE_TEST_RANKS=", num_ranks),
+                            "CLEAVE_TEST_FOLDER=" + folder_ / ""}}) {
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      const std::string file = folder_ / str("pid.", rank);
+      EXPECT_TRUE(comes_true([&] { return fs::exists(file); })) << "rank " << rank;
+      ranks_.push_back(std::atoi(read_file(file).c_str()));
+      pidfds_.emplace_back(static_cast<int>(syscall(SYS_pidfd_open, ranks_.back(), 0)));
+      EXPECT_TRUE(pidfds_.back().is_open());
+    }
+  }
+  [[nodiscard]] const ChildProcess& launcher() const { return launcher_; }
+  [[nodiscard]] pid_t rank(int rank) const { return ranks_[static_cast<size_t>(rank)]; }
+  [[nodiscard]] std::string errors() const { return read_file(folder_ / "stderr"); }
+
+  /// The launcher's exit code; -1 when it does not end within ten seconds.
+  int wait() {
+    pollfd ended{launcher_.pidfd(), POLLIN, 0};
+    return poll(&ended, 1, 10'000) == 1 ? launcher_.poll_exit().value_or(-1) : -1;
+  }
+  /// A rank without its launcher ends as a zombie of init, whose pid still answers: ask the pidfd.
+  [[nodiscard]] bool any_rank_alive() const {
+    return std::any_of(pidfds_.begin(), pidfds_.end(), [](const Descriptor& pidfd) {
+      pollfd ended{pidfd.get(), POLLIN, 0};
+      return poll(&ended, 1, 0) == 0;
+    });
+  }
+
+ private:
+  TestFolder folder_;
+  ChildProcess launcher_;
+  std::vector<pid_t> ranks_;
+  std::vector<Descriptor> pidfds_;
+};
+
+// Row R1: others gone within 250 ms, launcher out within 300 ms, exit 137, at most 6 lines.
+TEST(Launch, RankKilled_StopsAllAtOnceAndNamesIt) {
+  for (int victim = 0; victim < 4; ++victim) {
+    RunningLaunch running("loop", 4);
+    const auto begin = Clock::now();
+    ASSERT_EQ(kill(running.rank(victim), SIGKILL), 0);
+    EXPECT_EQ(running.wait(), 137);
+    EXPECT_LT(milliseconds_since(begin), 300);
+    EXPECT_FALSE(running.any_rank_alive());
+    const std::string errors = running.errors();
+    EXPECT_LE(std::count(errors.begin(), errors.end(), '\n'), 6) << errors;
+    EXPECT_THAT(errors, HasSubstr(str("rank ", victim, " (pid ", running.rank(victim),
+                                      ") was killed by signal 9 ")));
+    EXPECT_THAT(errors, testing::ContainsRegex("all_reduce [0-9]+ on axis tp .*in step [0-9]+"));
+    EXPECT_THAT(errors, HasSubstr("resume: cleave train --out out --resume\n"));
+  }
+}
+
+TEST(Launch, StoppedRankAndAnotherOneKilled_EndsBoth) {
+  RunningLaunch running("loop", 3);
+  kill(running.rank(0), SIGSTOP);
+  const auto begin = Clock::now();
+  kill(running.rank(1), SIGKILL);
+  EXPECT_EQ(running.wait(), 137);
+  EXPECT_LT(milliseconds_since(begin), 500);
+  EXPECT_FALSE(running.any_rank_alive());
+}
+
+// Row R3.
+TEST(Launch, LauncherKilled_TakesItsRanksWithIt) {
+  for (int round = 0; round < 3; ++round) {
+    RunningLaunch running("loop", 3);
+    const auto begin = Clock::now();
+    running.launcher().send(SIGKILL);
+    EXPECT_TRUE(comes_true([&] { return !running.any_rank_alive(); }));
+    EXPECT_LT(milliseconds_since(begin), 200);
+  }
+}
+
+TEST(Launch, SigtermAndSigint_LetRanksFinishAndKeepTheirCode) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    RunningLaunch running("loop", 2);
+    running.launcher().send(signal);
+    EXPECT_EQ(running.wait(), 128 + signal);
+    EXPECT_FALSE(running.any_rank_alive());
+    EXPECT_EQ(running.errors(), "");
+  }
+}
+
+TEST(Launch, SecondSignal_KillsAtOnce) {
+  RunningLaunch running("stubborn", 2);
+  running.launcher().send(SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // a user who presses Ctrl-C again
+  EXPECT_TRUE(running.any_rank_alive());
+  const auto begin = Clock::now();
+  running.launcher().send(SIGINT);
+  EXPECT_EQ(running.wait(), 130);
+  EXPECT_LT(milliseconds_since(begin), 200);
+  EXPECT_FALSE(running.any_rank_alive());
+}
+
+TEST(Launch, RanksThatIgnoreTheSignal_AreKilledAfterTheGrace) {
+  RunningLaunch running("stubborn", 2);
+  const auto begin = Clock::now();
+  running.launcher().send(SIGTERM);
+  EXPECT_EQ(running.wait(), 143);
+  EXPECT_GT(milliseconds_since(begin), 900);
+  EXPECT_LT(milliseconds_since(begin), 1600);
+}
+
+TEST(Launch, RankWithAnError_GivesItsCodeAndText) {
+  const LaunchOutcome outcome = launch_ranks(launch_of_role(3, "throws"));
+  EXPECT_EQ(outcome.exit_code, 9);
+  EXPECT_EQ(outcome.exit_codes, (std::vector<int>{6, 9, 6}));
+  ASSERT_TRUE(outcome.cause.has_value());
+  EXPECT_EQ(outcome.cause->rank, 1);
+  EXPECT_EQ(outcome.cause->step, 12);
+  ASSERT_FALSE(outcome.lines.empty());
+  EXPECT_EQ(outcome.lines.front(), "rank 1: gradient norm is nan");
+}
+
+TEST(Launch, RankWithACodeOfItsOwn_KeepsIt) {
+  const LaunchOutcome outcome = launch_ranks(launch_of_role(2, "own_code"));
+  EXPECT_EQ(outcome.exit_code, 42);
+  ASSERT_FALSE(outcome.lines.empty());
+  EXPECT_THAT(outcome.lines.front(), HasSubstr("ended with exit code 42 before it joined"));
+}
+
+// Row R5: a stopped rank is found at the limit and named, all are gone soon after.
+TEST(Launch, StoppedRank_IsNamedAtTheTimeoutWithAFlightLog) {
+  const TestFolder folder;
+  LaunchOptions options = launch_of_role(3, "hangs");
+  options.environment.push_back("CLEAVE_TEST_FOLDER=" + folder / "");
+  const auto begin = Clock::now();
+  const LaunchOutcome outcome = launch_ranks(options);
+  EXPECT_LT(milliseconds_since(begin), 500 + 300 + 500);
+  EXPECT_EQ(outcome.exit_code, 7);
+  EXPECT_EQ(outcome.exit_codes[2], 137);
+  const std::string text = outcome.lines.front();
+  EXPECT_THAT(text, HasSubstr("waits in barrier 2 on axis tp at grad norm for rank 2; rank 2 is "
+                              "after barrier 1 on axis tp at start; flight log: "));
+  const std::string log = read_file(text.substr(text.find("flight log: ") + 12));
+  EXPECT_THAT(log, HasSubstr("\tbarrier\t2\ttp\t"));
+}
+
+TEST(Launch, ProgramWithoutRanks_JustEndsWell) {
+  const LaunchOutcome outcome = launch_ranks(launch_of_role(3, "quiet"));
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.exit_codes, (std::vector<int>{0, 0, 0}));
+  EXPECT_TRUE(outcome.lines.empty());
+}
+
+TEST(Launch, ImpossibleStarts_AreRefused) {
+  const auto code_of = [](const LaunchOptions& options) {
+    try {
+      launch_ranks(options);
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return Code::kBug;
+  };
+  EXPECT_EQ(code_of({.num_ranks = 0, .command = {"true"}, .environment = {}}), Code::kUsage);
+  EXPECT_EQ(code_of({.num_ranks = 1, .command = {"no-such-program"}, .environment = {}}),
+            Code::kUsage);
+  EXPECT_EQ(code_of({.num_ranks = 1, .command = {"/etc/passwd"}, .environment = {}}), Code::kUsage);
+  EXPECT_EQ(code_of({.num_ranks = 1, .command = {}, .environment = {}}), Code::kUsage);
+}
+
+TEST(Launch, EveryRank_SeesItsPlaceInTheEnvironment) {
+  const TestFolder folder;
+  const LaunchOutcome outcome = launch_ranks(
+      {.num_ranks = 2,
+       .command = {"sh", "-c",
+                   "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR > " +
+                       folder / "$RANK"},
+       .environment = {}});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(read_file(folder / "0"), "0 2 0 2 127.0.0.1\n");
+  EXPECT_EQ(read_file(folder / "1"), "1 2 1 2 127.0.0.1\n");
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,16 @@
+#pragma once
+#include <functional>
+
+#include "cleave/comm/environment.h"
+#include "cleave/comm/world.h"
+
+namespace cleave {
+
+/// Runs `body` as the one rank of this process and returns the process's exit code.
+///
+/// A failure is told to all ranks and printed to stderr as one line, except under `cleave launch`,
+/// which prints the root cause once for all. A rank that stops because of another one returns 6.
+int run_rank(const Environment& environment, const std::function<void(World&)>& body,
+             const RankOptions& options = {});
+
+}  // namespace cleave

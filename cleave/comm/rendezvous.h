@@ -1,0 +1,23 @@
+#pragma once
+#include <memory>
+
+#include "cleave/comm/environment.h"
+#include "cleave/comm/job_page.h"
+#include "cleave/comm/world.h"
+
+namespace cleave {
+
+/// Joins the job that the environment names, with all its ranks on this host.
+///
+/// Under `cleave launch` the job page is inherited; under torchrun, mpirun or srun rank 0 makes it
+/// and hands it to the others, which are waited for up to options.timeout_s.
+///
+/// Throws Error(kUsage) when ranks are on several hosts, Error(kShape) on all ranks when they
+/// disagree on the world size, doubled a rank or run different versions, Error(kTimeout) naming the
+/// ranks that did not come, Error(kIo) when the meeting folder is not safe to use.
+std::unique_ptr<World> connect(const Environment& environment, const RankOptions& options);
+
+/// The meeting of connect() alone: the page that rank 0 made. For ranks of one host.
+std::shared_ptr<JobPage> meet_ranks(const Environment& environment, double timeout_s);
+
+}  // namespace cleave

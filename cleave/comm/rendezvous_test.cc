@@ -1,0 +1,242 @@
+#include "cleave/comm/rendezvous.h"
+
+#include <chrono>
+#include <fcntl.h>
+#include <filesystem>
+#include <list>
+#include <poll.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <thread>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/comm/child_process.h"
+#include "cleave/comm/meeting_place.h"
+#include "cleave/comm/process_roles.h"
+#include "cleave/comm/rank_process.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using testing::HasSubstr;
+
+double milliseconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+/// A rank that some other launcher started: meets the others and sums its rank with theirs.
+const ProcessRole kMeets("meets", [] {
+  const int errors = open(std::getenv("CLEAVE_TEST_STDERR"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  dup2(errors, STDERR_FILENO);
+  const double timeout_s = std::atof(std::getenv("CLEAVE_TEST_TIMEOUT"));
+  return run_rank(*read_environment(),
+                  [](World& world) {
+                    std::vector<int> ranks;
+                    for (int rank = 0; rank < world.size(); ++rank) ranks.push_back(rank);
+                    const auto group = world.group(ranks, "all");
+                    int64_t sum = world.rank() + 1;
+                    group->all_reduce(&sum, &sum, 1, DType::kI64, ReduceOp::kSum,
+                                      {.site = "s", .shape = {}});
+                    const int64_t want = world.size() * (world.size() + 1) / 2;
+                    CLEAVE_CHECK(sum == want, Code::kNumerics, "sum=", sum, ", want ", want);
+                    if (std::getenv("CLEAVE_TEST_DIES") != nullptr && world.rank() == 1)
+                      raise(SIGKILL);
+                    if (std::getenv("CLEAVE_TEST_DIES") != nullptr) {
+                      group->barrier({.site = "without rank 1", .shape = {}});
+                    }
+                  },
+                  {.timeout_s = timeout_s, .flight_log_folder = ""});
+});
+
+/// The processes of one job that no launcher of ours started.
+class Job {
+ public:
+  explicit Job(double timeout_s = 10) : timeout_s_(timeout_s) {
+    fs::create_directory(folder_ / "runtime");
+    fs::permissions(folder_ / "runtime", fs::perms::owner_all);
+  }
+  void start(int rank, int world_size, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> variables{"CLEAVE_TEST_ROLE=meets",
+                                       "CLEAVE_TEST_STDERR=" + stderr_of(ranks_.size()),
+                                       str("CLEAVE_TEST_TIMEOUT=", timeout_s_),
+                                       "XDG_RUNTIME_DIR=" + folder_ / "runtime",
+                                       str("RANK=", rank),
+                                       str("WORLD_SIZE=", world_size),
+                                       "LOCAL_RANK=0",
+                                       str("LOCAL_WORLD_SIZE=", world_size),
+                                       "MASTER_ADDR=127.0.0.1",
+                                       "MASTER_PORT=29500"};
+    variables.insert(variables.end(), more.begin(), more.end());
+    ranks_.emplace_back(ChildOptions{.command = {own_program()}, .environment = variables});
+  }
+  /// The exit codes in the order of starting; -1 for one that does not end within ten seconds.
+  std::vector<int> wait() {
+    std::vector<int> codes;
+    for (ChildProcess& rank : ranks_) {
+      pollfd ended{rank.pidfd(), POLLIN, 0};
+      codes.push_back(poll(&ended, 1, 10'000) == 1 ? rank.poll_exit().value_or(-1) : -1);
+    }
+    return codes;
+  }
+  [[nodiscard]] std::string errors(size_t index) const { return read_file(stderr_of(index)); }
+  [[nodiscard]] bool is_clean() const { return fs::is_empty(folder_ / "runtime"); }
+  [[nodiscard]] std::string runtime() const { return folder_ / "runtime"; }
+
+ private:
+  [[nodiscard]] std::string stderr_of(size_t index) const {
+    return folder_ / str("stderr.", index);
+  }
+
+  TestFolder folder_;
+  double timeout_s_;
+  std::list<ChildProcess> ranks_;
+};
+
+TEST(Rendezvous, RanksInAnyOrder_MeetAndLeaveNothing) {
+  for (const auto& order : {std::vector{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0, 3, 1}}) {
+    Job job;
+    for (const int rank : order) job.start(rank, 4);
+    EXPECT_EQ(job.wait(), std::vector<int>(4, 0)) << job.errors(0) << job.errors(1);
+    EXPECT_TRUE(job.is_clean());
+  }
+}
+
+TEST(Rendezvous, LateRank_IsWaitedFor) {
+  Job job;
+  job.start(0, 2);
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));  // the lateness itself
+  job.start(1, 2);
+  EXPECT_EQ(job.wait(), std::vector<int>(2, 0)) << job.errors(0);
+}
+
+TEST(Rendezvous, MissingRanks_AreListedToAllAtTheTimeout) {
+  Job job(0.6);
+  const auto begin = Clock::now();
+  job.start(0, 4);
+  job.start(2, 4);
+  EXPECT_EQ(job.wait(), std::vector<int>(2, 7));
+  EXPECT_LT(milliseconds_since(begin), 1500);
+  EXPECT_THAT(job.errors(0), HasSubstr("rank(s) 1, 3 of 4 did not join"));
+  EXPECT_THAT(job.errors(1), HasSubstr("did not join"));
+  EXPECT_TRUE(job.is_clean());
+}
+
+TEST(Rendezvous, WithoutRankZero_OthersSayWhereTheyWaited) {
+  Job job(0.4);
+  job.start(1, 2);
+  EXPECT_EQ(job.wait(), std::vector<int>{7});
+  EXPECT_THAT(job.errors(0), HasSubstr("rank 1 waits for rank 0"));
+  EXPECT_TRUE(job.is_clean());
+}
+
+// Row R9: told on all ranks, both values shown, exit 3.
+TEST(Rendezvous, WorldSizesThatDiffer_AreToldToAllRanks) {
+  Job job;
+  const auto begin = Clock::now();
+  job.start(0, 3);
+  job.start(1, 2);
+  job.start(2, 3);
+  EXPECT_EQ(job.wait(), std::vector<int>(3, 3));
+  EXPECT_LT(milliseconds_since(begin), 2500);
+  for (size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(job.errors(rank), HasSubstr("rank 0 has world size 3, rank 1 (pid "));
+    EXPECT_THAT(job.errors(rank), HasSubstr("has world size 2"));
+  }
+  EXPECT_TRUE(job.is_clean());
+}
+
+TEST(Rendezvous, DoubledRanks_AreToldToAllRanks) {
+  for (const int doubled : {0, 1}) {
+    Job job;
+    job.start(0, 3);
+    job.start(1, 3);
+    job.start(doubled, 3);
+    EXPECT_EQ(job.wait(), std::vector<int>(3, 3)) << doubled;
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_THAT(job.errors(i), HasSubstr(str("rank ", doubled, " is claimed by pid ")));
+    }
+    EXPECT_TRUE(job.is_clean());
+  }
+}
+
+TEST(Rendezvous, RankBeyondTheWorld_IsRefused) {
+  Job job;
+  job.start(2, 2);
+  EXPECT_EQ(job.wait(), std::vector<int>{3});
+  EXPECT_THAT(job.errors(0), HasSubstr("RANK=2 with WORLD_SIZE=2"));
+}
+
+TEST(Rendezvous, SeveralHosts_AreRefused) {
+  Job job;
+  job.start(0, 4, {"LOCAL_WORLD_SIZE=2"});
+  EXPECT_EQ(job.wait(), std::vector<int>{2});
+  EXPECT_THAT(job.errors(0), HasSubstr("LOCAL_WORLD_SIZE=2"));
+}
+
+TEST(Rendezvous, RankKilledWithoutALauncher_IsNoticedByTheOthers) {
+  Job job;
+  for (int rank = 0; rank < 3; ++rank) job.start(rank, 3, {"CLEAVE_TEST_DIES=1"});
+  EXPECT_EQ(job.wait(), (std::vector<int>{6, 137, 6}));
+  EXPECT_THAT(job.errors(0), HasSubstr("rank 1 (pid "));
+  EXPECT_THAT(job.errors(0), HasSubstr(") died after all_reduce 1 on axis all at s; rank 0 stopped "
+                                       "in barrier 2 on axis all at without rank 1"));
+}
+
+TEST(Rendezvous, TwoJobsAtOnce_StayApart) {
+  Job job;
+  for (int rank = 0; rank < 2; ++rank) {
+    job.start(rank, 2, {"TORCHELASTIC_RUN_ID=a"});
+    job.start(rank, 2, {"TORCHELASTIC_RUN_ID=b"});
+  }
+  EXPECT_EQ(job.wait(), std::vector<int>(4, 0));
+  EXPECT_TRUE(job.is_clean());
+}
+
+TEST(MeetingPlace, FolderOpenToOthers_IsRefused) {
+  const TestFolder folder;
+  setenv("XDG_RUNTIME_DIR", (folder / "").c_str(), 1);
+  Environment environment;
+  environment.master_port = 1;
+  MeetingPlace place(environment);
+  fs::create_directory(place.folder());
+  fs::permissions(place.folder(), fs::perms::all);
+  EXPECT_THROW(place.try_host(), Error);
+  fs::permissions(place.folder(), fs::perms::owner_all);
+  EXPECT_TRUE(place.try_host());
+  unsetenv("XDG_RUNTIME_DIR");
+}
+
+TEST(MeetingPlace, SocketOfAHostThatWasKilled_IsReplaced) {
+  const TestFolder folder;
+  setenv("XDG_RUNTIME_DIR", (folder / "").c_str(), 1);
+  Environment environment;
+  environment.master_port = 2;
+  {
+    MeetingPlace first(environment);
+    ASSERT_TRUE(first.try_host());
+    const Descriptor listener = first.listen();
+    struct stat info {};
+    ASSERT_EQ(stat((first.folder() + "/socket").c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0600U);
+    MeetingPlace second(environment);
+    EXPECT_FALSE(second.try_host());
+    EXPECT_TRUE(second.try_connect().is_open());
+    // A killed host leaves its names behind: keep a copy of them.
+    fs::rename(first.folder(), folder / "left");
+  }
+  MeetingPlace third(environment);
+  fs::rename(folder / "left", third.folder());
+  EXPECT_FALSE(third.try_connect().is_open());
+  ASSERT_TRUE(third.try_host());
+  const Descriptor listener = third.listen();
+  EXPECT_TRUE(third.try_connect().is_open());
+  unsetenv("XDG_RUNTIME_DIR");
+}
+
+}  // namespace
+}  // namespace cleave
