@@ -29,19 +29,18 @@ struct Extent {
 
 Extent extent_of(const Dataset& dataset, const SampleOrder& order, int64_t step) {
   Extent extent;
-  int64_t shortest = INT64_MAX;
+  size_t longest = 0;
+  size_t shortest = SIZE_MAX;
   for (int64_t place = 0; place < order.batch_size; ++place) {
-    const int64_t length = dataset.length(order.at(step, place));
-    extent.length = std::max(extent.length, length);
-    shortest = std::min(shortest, length);
-  }
-  extent.has_mask = shortest < extent.length;
-  for (int64_t place = 0; place < order.batch_size && !dataset.is_text(); ++place) {
     const Sample sample = dataset.sample(order.at(step, place));
+    longest = std::max(longest, sample.ids.size());
+    shortest = std::min(shortest, sample.ids.size());
     extent.has_types = extent.has_types || !sample.token_types.empty();
     extent.has_mask = extent.has_mask ||
                       std::count(sample.attention_mask.begin(), sample.attention_mask.end(), 0) > 0;
   }
+  extent.length = static_cast<int64_t>(longest);
+  extent.has_mask = extent.has_mask || shortest < longest;
   return extent;
 }
 
