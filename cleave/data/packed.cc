@@ -28,6 +28,7 @@ class PackedDataset final : public Dataset {
   }
 
   [[nodiscard]] int64_t size() const override { return num_tokens_ / seq_len_; }
+  [[nodiscard]] bool is_text() const override { return true; }
   [[nodiscard]] uint64_t fingerprint() const override { return fingerprint_; }
 
   [[nodiscard]] Sample sample(int64_t index) const override {

@@ -88,6 +88,7 @@ class RowsDataset final : public Dataset {
   }
 
   [[nodiscard]] int64_t size() const override { return ids_.num_rows(); }
+  [[nodiscard]] bool is_text() const override { return false; }
 
   [[nodiscard]] Sample sample(int64_t index) const override {
     CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index, " of ", size());
