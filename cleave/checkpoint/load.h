@@ -1,19 +1,37 @@
 #pragma once
 #include <string>
+#include <vector>
 
+#include "cleave/format/safetensors.h"
 #include "cleave/model/model.h"
+#include "cleave/optim/optimizer.h"
 
 namespace cleave {
 
-/// Fills every parameter of a model, parallelized already, with this rank's part of a folder's
-/// tensors, converted to `dtype`. Only the bytes that the rank holds are read; no rank waits for
-/// another.
-///
-/// Throws Error(kFormat) that lists what is missing in the files, and what the files have and the
-/// model does not; a shape that differs names both.
-void load_weights(Layer& model, const ModelFolder& folder, at::ScalarType dtype);
+/// A tensor of a folder that no parameter uses but that checkpoints keep (a rotary table that older
+/// programs stored): whole, on every rank.
+struct CarriedTensor {
+  TensorInfo info;
+  std::string bytes;
+};
 
-/// The type that most of a folder's floating-point weights have.
-DType stored_dtype(const ModelFolder& folder);
+struct LoadResult {
+  std::vector<CarriedTensor> carried;
+  uint64_t bytes_read = 0;  ///< of tensors, by this rank
+};
+
+/// Gives every parameter of a planned model its memory and its values from a folder's files. Each
+/// rank reads the bytes of its own ranges alone, whatever layout wrote them, and converts them to
+/// `dtype`. No collective.
+///
+/// Throws Error(kFormat) listing all tensors that are missing and all that the model has no use
+/// for, Error(kShape) for a tensor of another shape.
+LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dtype);
+
+/// Continues an optimizer from a checkpoint folder: its moments, its step count, and the masters
+/// where the model's files hold a narrower type; again this rank's ranges alone. The model has its
+/// memory already. Throws Error(kIo) when the folder has no optimizer files, Error(kFormat) when
+/// they are of another optimizer or another model.
+void load_optimizer(Optimizer& optimizer, const std::string& folder);
 
 }  // namespace cleave

@@ -1,0 +1,49 @@
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cleave/checkpoint/save.h"
+#include "cleave/file/file_lock.h"
+
+namespace cleave {
+
+/// The --out folder of a run: its checkpoints step_NNNNNNNN/ and the file `latest`, which names the
+/// newest. One run writes at a time; the first rank holds the lock. Calls are collective.
+class RunFolder {
+ public:
+  /// Makes the folder, takes its lock, removes what dead writers left, and lets `latest` name the
+  /// newest whole checkpoint (a writer may have died just before it could). `keep_last` checkpoints
+  /// are kept, 0: all. Throws Error(kIo) naming pid and host when another run writes there.
+  RunFolder(std::filesystem::path path, Writers writers, int64_t keep_last = 0);
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+  /// Writes step_NNNNNNNN, lets `latest` name it, then removes the oldest ones beyond keep_last;
+  /// nothing is removed before the new one was read back and found whole. A step that `latest`
+  /// names already is not written again. Returns its folder. Throws as save_checkpoint does.
+  std::filesystem::path save(const Checkpoint& checkpoint);
+
+ private:
+  void retire(const std::filesystem::path& newest);
+
+  std::filesystem::path path_;
+  Writers writers_;
+  int64_t keep_last_;
+  std::unique_ptr<FileLock> lock_;
+};
+
+/// The checkpoint that the run folder's `latest` names; nothing when there is none. Throws
+/// Error(kFormat) when `latest` does not hold a checkpoint's name.
+std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& run);
+
+/// All checkpoints of a run folder that were finished, oldest first.
+std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run);
+
+/// Compares a checkpoint with its manifest, all ranks a share each. Collective: throws
+/// Error(kFormat) naming the tensor or file on the rank that found it.
+void verify_checkpoint(const std::filesystem::path& folder, const Axis& world);
+
+}  // namespace cleave
