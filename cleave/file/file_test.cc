@@ -23,8 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
-using testing_support::TempFolder;
-using testing_support::thrown_by;
+using test::TempFolder;
+using test::thrown_by;
 
 std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));

@@ -9,7 +9,7 @@
 namespace cleave {
 namespace {
 
-using testing_support::thrown_by;
+using test::thrown_by;
 
 bool contains(const std::vector<Range>& ranges, int64_t index) {
   for (const Range& range : ranges) {

@@ -20,8 +20,8 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using testing_support::TempFolder;
-using testing_support::thrown_by;
+using test::TempFolder;
+using test::thrown_by;
 
 const std::vector<TensorInfo> kTensors = {{"embed", DType::kF32, {12, 5}},
                                           {"proj", DType::kBf16, {6, 8}},

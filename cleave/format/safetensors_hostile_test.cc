@@ -16,8 +16,8 @@ namespace cleave {
 namespace {
 
 using testing::HasSubstr;
-using testing_support::TempFolder;
-using testing_support::thrown_by;
+using test::TempFolder;
+using test::thrown_by;
 
 /// A file's bytes and what the format says about them. An empty `refusal` means: accepted.
 struct Case {

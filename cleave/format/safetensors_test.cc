@@ -20,8 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing_support::TempFolder;
-using testing_support::thrown_by;
+using test::TempFolder;
+using test::thrown_by;
 
 /// A file made by hand: length, header as given, data 0, 1, 2, ...
 void write_by_hand(const fs::path& path, const std::string& header, size_t data_bytes) {

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 using testing::AnyOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using testing_support::TempFolder;
+using test::TempFolder;
 
 constexpr int64_t kRows = 3000;
 constexpr int64_t kColumns = 80;
@@ -155,7 +155,7 @@ TEST(SaveFault, FileSizeLimit_IsAnIoErrorAndTheOldCheckpointStays) {
 TEST(FolderWriter, ExistingTarget_IsNeverOverwritten) {
   const TempFolder folder;
   save(folder.path(), 1);
-  const Error error = testing_support::thrown_by([&] { save(folder.path(), 1); });
+  const Error error = test::thrown_by([&] { save(folder.path(), 1); });
   EXPECT_EQ(error.code(), Code::kIo);
   EXPECT_THAT(error.what(), HasSubstr("exists already"));
   expect_whole(folder.path(), 1, 1);
@@ -170,7 +170,7 @@ TEST(RemoveFolder, FailureAtEveryCall_LeavesAWholeFolderOrALeftover) {
     {
       const ScopedFileHook hook(
           [&](FileCall, const std::string&) { return ++calls == failing ? EIO : 0; });
-      EXPECT_EQ(testing_support::thrown_by([&] { remove_folder(target); }).code(), Code::kIo);
+      EXPECT_EQ(test::thrown_by([&] { remove_folder(target); }).code(), Code::kIo);
     }
     if (fs::exists(target)) {
       EXPECT_THAT(find_damage(target), IsEmpty());

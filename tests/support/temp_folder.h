@@ -6,7 +6,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave::testing_support {
+namespace cleave::test {
 
 /// A new, empty folder of a test's own; removed with all that is in it.
 class TempFolder {
@@ -32,4 +32,4 @@ class TempFolder {
   std::filesystem::path path_;
 };
 
-}  // namespace cleave::testing_support
+}  // namespace cleave::test

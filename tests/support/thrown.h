@@ -3,7 +3,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave::testing_support {
+namespace cleave::test {
 
 /// The Error that `action` throws; a test failure when it throws none.
 template <class Action>
@@ -17,4 +17,4 @@ Error thrown_by(const Action& action) {
   return {Code::kBug, "nothing was thrown"};
 }
 
-}  // namespace cleave::testing_support
+}  // namespace cleave::test
