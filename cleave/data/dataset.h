@@ -22,7 +22,6 @@ class Dataset {
   virtual ~Dataset() = default;
   [[nodiscard]] virtual int64_t size() const = 0;
   [[nodiscard]] virtual Sample sample(int64_t index) const = 0;
-  [[nodiscard]] virtual int64_t length(int64_t index) const = 0;  ///< ids of a sample
   /// Whether ids came from text through the tokenizer; rows of ids did not.
   [[nodiscard]] virtual bool is_text() const = 0;
   /// Changes when any sample changes: a resumed run compares it.
