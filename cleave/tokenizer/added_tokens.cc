@@ -88,16 +88,13 @@ std::vector<AddedToken> AddedTokens::from_json(const Json& list, const Vocab& vo
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer)
     : tokens_(std::move(tokens)) {
   for (size_t i = 0; i < tokens_.size(); ++i) {
-    const AddedToken& token = tokens_[i];
+    AddedToken& token = tokens_[i];
+    const bool rewritten = token.normalized && normalizer != nullptr;
+    token.text = rewritten ? normalizer->normalize(token.content) : token.content;
     by_id_.emplace(token.id, i);
     by_content_.emplace(token.content, i);
     const auto number = static_cast<int64_t>(i);
-    if (!token.normalized) {
-      original_.add(token.content, number);
-    } else {
-      normalized_.add(normalizer != nullptr ? normalizer->normalize(token.content) : token.content,
-                      number);
-    }
+    (token.normalized ? normalized_ : original_).add(token.text, number);
   }
 }
 

@@ -23,6 +23,7 @@ struct AddedToken {
   bool single_word = false;  ///< only where no word character stands beside it
   bool lstrip = false;       ///< takes the white space before it
   bool rstrip = false;       ///< takes the white space after it
+  std::string text{};  ///< what decoding gives: the content, normalised if it is looked for so
 };
 
 /// The tokens added to a model's vocabulary.

@@ -62,7 +62,11 @@ class Pipeline final : public Tokenizer {
     std::vector<std::string> tokens;
     tokens.reserve(ids.size());
     for (const int64_t id : ids) {
-      if (std::optional<std::string> text = token(id)) tokens.push_back(*std::move(text));
+      if (const AddedToken* added = added_.find(id)) {
+        tokens.push_back(added->text);
+      } else if (const auto known = parts_.model->vocab().token(id)) {
+        tokens.emplace_back(*known);
+      }
     }
     if (parts_.decoder) parts_.decoder->decode(tokens);
     std::string out;

@@ -20,6 +20,11 @@ namespace {
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
+// Words, and runs of what is neither word nor space; \w by Unicode's recommendation (UTS 18, annex
+// C).
+constexpr std::string_view kWordPattern =
+    R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]+|[^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}\s]+)";
+
 using Steps = std::vector<std::unique_ptr<PreTokenizer>>;
 
 class PreTokenizerChain final : public PreTokenizer {
@@ -226,7 +231,7 @@ std::unique_ptr<PreTokenizer> read_pre_tokenizer(const Json& json) {
   if (name == "Metaspace") return std::make_unique<MetaspaceSplit>(read_metaspace(json));
   if (name == "BertPreTokenizer") return make_bert_pre_tokenizer();
   if (name == "Whitespace") {
-    return std::make_unique<RegexSplit>(Regex(R"(\w+|[^\w\s]+)"), SplitBehavior::kRemoved, true);
+    return std::make_unique<RegexSplit>(Regex(kWordPattern), SplitBehavior::kRemoved, true);
   }
   if (name == "WhitespaceSplit") {
     return make_character_split(is_white_space, SplitBehavior::kRemoved);

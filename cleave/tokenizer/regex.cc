@@ -18,19 +18,41 @@ struct FreeContext {
   void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
 };
 
-/// \s of the reference libraries is the property White_Space; PCRE2's own \s differs in U+180E.
-std::string with_unicode_spaces(std::string_view pattern) {
+/// What a class escape means in the reference libraries, as the inside of a character class:
+/// PCRE2's own \s differs in U+180E, its \w in combining marks.
+std::string_view class_of(char escape) {
+  switch (escape) {
+    case 's':
+    case 'S':
+      return R"(\p{White_Space})";
+    case 'w':
+    case 'W':
+      return R"(\p{L}\p{M}\p{N}\p{Pc})";
+    default:
+      return {};
+  }
+}
+
+/// The pattern with \s, \S, \w and \W written out. \W inside a class stays PCRE2's.
+std::string with_unicode_classes(std::string_view pattern) {
   std::string out;
+  bool in_class = false;
   for (size_t i = 0; i < pattern.size(); ++i) {
-    out.push_back(pattern[i]);
-    if (pattern[i] != '\\' || i + 1 == pattern.size()) continue;
-    const char next = pattern[++i];
-    if (next == 's') {
-      out += "p{White_Space}";
-    } else if (next == 'S') {
-      out += "P{White_Space}";
+    const char c = pattern[i];
+    if (c == '[' || c == ']') in_class = c == '[';
+    if (c != '\\' || i + 1 == pattern.size()) {
+      out.push_back(c);
+      continue;
+    }
+    const char escape = pattern[++i];
+    const std::string_view members = class_of(escape);
+    const bool negated = escape == 'S' || escape == 'W';
+    if (members.empty() || (in_class && escape == 'W')) {
+      out += {c, escape};
+    } else if (!in_class) {
+      out += str(negated ? "[^" : "[", members, "]");
     } else {
-      out.push_back(next);
+      out += negated ? R"(\P{White_Space})" : members;
     }
   }
   return out;
@@ -53,7 +75,7 @@ struct Regex::Compiled {
 Regex::Regex(std::string_view pattern) {
   int error = 0;
   size_t at = 0;
-  const std::string text = with_unicode_spaces(pattern);
+  const std::string text = with_unicode_classes(pattern);
   auto code = std::make_shared<Compiled>();
   code->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
                              PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
