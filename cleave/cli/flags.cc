@@ -193,7 +193,8 @@ void Flags::read_config(const std::string& path) {
 
 void Flags::resolve() {
   for (const Flag& flag : flags_) {
-    if (flag.arity != Arity::kSwitch) refuse_swallowed_flag(flag, *app_);
+    const bool is_free_text = flag.arity == Arity::kEach;  // a prompt may look like anything
+    if (flag.arity != Arity::kSwitch && !is_free_text) refuse_swallowed_flag(flag, *app_);
   }
   refuse_leftovers();
   read_command_line();

@@ -79,11 +79,15 @@ void print_trace() {
 }  // namespace cleave::cli
 
 // Every throw of the process comes by here on its way to the C++ run time: the only moment when
-// its stack still stands.
-extern "C" void __cxa_throw(void* exception, void* type, void (*destroy)(void*)) {
-  using Next = void (*)(void*, void*, void (*)(void*));
+// its stack still stands. Compilers disagree about the declaration, so only the symbol has its
+// name.
+extern "C" void record_and_throw(void* exception, std::type_info* type,
+                                 void (*destroy)(void*)) __asm__("__cxa_throw");
+
+extern "C" void record_and_throw(void* exception, std::type_info* type, void (*destroy)(void*)) {
+  using Next = void (*)(void*, std::type_info*, void (*)(void*));
   static const auto next = reinterpret_cast<Next>(dlsym(RTLD_NEXT, "__cxa_throw"));
-  if (cleave::cli::is_tracing) cleave::cli::record(static_cast<std::type_info*>(type));
+  if (cleave::cli::is_tracing) cleave::cli::record(type);
   next(exception, type, destroy);
   std::abort();  // the real one does not return
 }

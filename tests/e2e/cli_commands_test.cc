@@ -1,0 +1,215 @@
+// The commands that need no libtorch: launch, tokenize, inspect, doctor, completion.
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/e2e/fake_program.h"
+
+namespace cleave::test {
+namespace {
+
+using nlohmann::json;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+json parsed(const Ran& ran) {
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_EQ(ran.out.find('\n'), ran.out.size() - 1) << "more than one line";
+  return json::parse(ran.out, nullptr, /*allow_exceptions=*/false);
+}
+
+// A folder with a model of two tensors: 6 heads, 2 key/value heads.
+void write_model(const std::filesystem::path& folder) {
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "config.json")
+      << R"({"model_type": "llama", "num_attention_heads": 6, "num_key_value_heads": 2})";
+  const std::string header = R"({"a.weight":{"dtype":"F32","shape":[3,4],"data_offsets":[0,48]},)"
+                             R"("b.weight":{"dtype":"BF16","shape":[5],"data_offsets":[48,58]}})";
+  const uint64_t length = header.size();
+  std::ofstream file(folder / "model.safetensors", std::ios::binary);
+  for (int i = 0; i < 8; ++i) file.put(static_cast<char>(length >> (8 * i)));
+  file << header << std::string(58, '\0');
+}
+
+TEST(Inspect, ModelFolder_ListsTensorsAndSplits) {
+  const TempFolder folder;
+  write_model(folder / "m");
+  const json found = parsed(run_cleave({"inspect", folder / "m", "--json"}));
+  EXPECT_EQ(found["kind"], "model folder");
+  EXPECT_EQ(found["parameters"], 17);
+  EXPECT_EQ(found["bytes"], 58);
+  EXPECT_EQ(found["split"],
+            json::parse(R"({"max_tp": 6, "even_tp": [1, 2, 3, 6], "heads": 6, "kv_heads": 2})"));
+  EXPECT_EQ(found["tensors"][1],
+            json::parse(R"({"name": "b.weight", "dtype": "BF16", "shape": [5], "bytes": 10})"));
+  EXPECT_EQ(found["config"]["model_type"], "llama");
+  const Ran text = run_cleave({"inspect", folder / "m"});
+  EXPECT_TRUE(contains(text.out, "tp 1 to 6 (6 heads), evenly at 1, 2, 3, 6")) << text.out;
+  EXPECT_TRUE(contains(text.out, "a.weight  F32   [3, 4]  48 bytes")) << text.out;
+}
+
+TEST(Inspect, RunFolder_ShowsItsNewestCheckpoint) {
+  const TempFolder folder;
+  for (const char* name : {"step_00000001", "step_00000002"}) {
+    write_model(folder / name);
+    std::ofstream(folder / name / "state.json") << "{\"step\": " << name[12] << '}';
+  }
+  std::ofstream(folder / "latest") << "step_00000002\n";
+  const json found = parsed(run_cleave({"inspect", folder.path(), "--json"}));
+  EXPECT_EQ(found["kind"], "checkpoint");
+  EXPECT_EQ(found["step"], 2);
+  EXPECT_EQ(found["run_checkpoints"], json({"step_00000001", "step_00000002"}));
+}
+
+TEST(Inspect, LatestThatLeadsOutOfTheRun_IsRefused) {
+  const TempFolder folder;
+  write_model(folder / "m");
+  std::filesystem::create_directories(folder / "run");
+  std::ofstream(folder / "run/latest") << "../m\n";
+  EXPECT_EQ(run_cleave({"inspect", folder / "run"}).exit_code, 4);
+}
+
+TEST(Inspect, CutFile_IsAFormatError) {
+  const TempFolder folder;
+  write_model(folder / "m");
+  std::filesystem::resize_file(folder / "m/model.safetensors", 150);
+  EXPECT_EQ(run_cleave({"inspect", folder / "m/model.safetensors"}).exit_code, 4);
+}
+
+TEST(Inspect, VerifyWithoutAManifest_SaysSo) {
+  const TempFolder folder;
+  write_model(folder / "m");
+  const Ran ran = run_cleave({"inspect", folder / "m", "--verify"});
+  EXPECT_EQ(ran.exit_code, 5);
+  EXPECT_TRUE(contains(ran.err, "has no manifest.json to verify with"));
+}
+
+TEST(Inspect, NothingThere_SaysWhatIsExpected) {
+  const TempFolder folder;
+  EXPECT_EQ(run_cleave({"inspect"}).exit_code, 2);
+  EXPECT_EQ(run_cleave({"inspect", folder / "nope"}).exit_code, 5);
+  EXPECT_EQ(run_cleave({"inspect", folder.path()}).exit_code, 5);
+}
+
+TEST(Tokenize, Bytes_AreTheirOwnIds) {
+  const json told =
+      parsed(run_cleave({"tokenize", "--tokenizer", "bytes", "--text", "A\xC3\xBC", "--json"}));
+  EXPECT_EQ(told["ids"], json({65, 0xC3, 0xBC}));
+  EXPECT_EQ(told["count"], 3);
+  EXPECT_EQ(told["bytes"], 3);
+  EXPECT_EQ(told["characters"], 2);
+  EXPECT_EQ(told["round_trip"], true);
+}
+
+TEST(Tokenize, StdinAndFile_AreReadWhole) {
+  const TempFolder folder;
+  std::ofstream(folder / "t.txt") << "a\nb\n";
+  const std::vector<std::string> words = {"tokenize", "--tokenizer", "bytes", "--json"};
+  EXPECT_EQ(parsed(run_cleave(words, {.input = "a\nb\n"}))["ids"], json({97, 10, 98, 10}));
+  std::vector<std::string> from_file = words;
+  from_file.insert(from_file.end(), {"--file", folder / "t.txt"});
+  EXPECT_EQ(parsed(run_cleave(from_file))["ids"], json({97, 10, 98, 10}));
+}
+
+TEST(Tokenize, FolderWithoutATokenizer_IsAnIoError) {
+  const TempFolder folder;
+  EXPECT_EQ(run_cleave({"tokenize", "--tokenizer", folder.path(), "--text", "a"}).exit_code, 5);
+  EXPECT_EQ(run_cleave({"tokenize", "--text", "a"}).exit_code, 2);
+}
+
+TEST(Doctor, ExitCodes_ListsEachOnce) {
+  const Ran ran = run_cleave({"doctor", "--exit-codes"});
+  for (const char* row : {"0      ok", "2      usage", "3      shape", "4      format", "5      io",
+                          "6      peer", "7      timeout", "8      desync", "9      numerics",
+                          "10     memory", "70     bug", "128+n  signal"}) {
+    EXPECT_TRUE(contains('\n' + ran.out, std::string("\n") + row + ' ')) << row;
+  }
+  const json list = parsed(run_cleave({"doctor", "--exit-codes", "--json"}));
+  EXPECT_EQ(list.size(), 11U);
+  EXPECT_EQ(list[5]["name"], "peer");
+}
+
+TEST(Doctor, Json_HasEverySectionAndWhatTheLibraryAdds) {
+  const json facts = parsed(run_fake({"doctor", "--json"}));
+  for (const char* section : {"cleave", "cpu", "memory", "limits", "transports", "problems"}) {
+    EXPECT_TRUE(facts.contains(section)) << section;
+  }
+  EXPECT_EQ(facts["cleave"]["libtorch_version"], "9.9.9");
+  EXPECT_GE(facts["cpu"]["usable_cores"], 1);
+  EXPECT_GT(facts["memory"]["total_bytes"], 0);
+}
+
+TEST(Doctor, WithoutTheLibrary_StillReports) {
+  const TempFolder folder;
+  std::filesystem::copy_file(CLEAVE_PROGRAM, folder / "cleave");
+  const Ran ran = run_program({folder / "cleave", "doctor"});
+  EXPECT_EQ(ran.exit_code, 0);
+  EXPECT_TRUE(contains(ran.out, "there is no " + (folder / "libcleave.so").string())) << ran.out;
+}
+
+TEST(Doctor, FewOpenFiles_IsNamedAsAProblem) {
+  const Ran ran =
+      run_program({"/bin/bash", "-c", std::string("ulimit -n 128; ") + CLEAVE_PROGRAM + " doctor"});
+  EXPECT_TRUE(contains(ran.out, "problem: only 128 files can be open; ulimit -n 1024")) << ran.out;
+}
+
+TEST(Completion, Bash_ParsesAndCompletes) {
+  const TempFolder folder;
+  const std::string script = folder / "c.bash";
+  const std::string make = std::string(CLEAVE_PROGRAM) + " completion bash > " + script;
+  EXPECT_EQ(run_program({"/bin/bash", "-c", make + " && bash -n " + script}).exit_code, 0);
+  const auto completed = [&](const std::string& words, int at) {
+    return run_program({"/bin/bash", "-c",
+                        "source " + script + "; COMP_WORDS=(" + words + "); COMP_CWORD=" +
+                            std::to_string(at) + "; _cleave; echo ${COMPREPLY[@]}"})
+        .out;
+  };
+  EXPECT_EQ(completed("cleave tra", 1), "train\n");
+  EXPECT_EQ(completed("cleave train --sche", 2), "--schedule\n");
+  EXPECT_EQ(completed("cleave train --schedule ''", 3), "cosine linear constant\n");
+  EXPECT_EQ(completed("cleave generate --early-stopping n", 3), "never\n");
+}
+
+TEST(Completion, UnknownShell_IsRefused) {
+  EXPECT_EQ(run_cleave({"completion", "fish"}).err,
+            "cleave: shell is 'fish'; expected one of bash, zsh\n");
+  EXPECT_EQ(run_cleave({"completion", "zsh"}).exit_code, 0);
+}
+
+TEST(Launch, ProgramAndItsFlags_ReachEveryRank) {
+  const Ran ran = run_cleave(
+      {"launch", "-n", "2", "--", "/bin/bash", "-c", "echo $RANK/$WORLD_SIZE $1", "x", "--help"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_TRUE(contains(ran.out, "0/2 --help\n"));
+  EXPECT_TRUE(contains(ran.out, "1/2 --help\n"));
+}
+
+TEST(Launch, RankThatFails_GivesItsExitCode) {
+  const Ran ran = run_cleave({"launch", "-n", "2", "/bin/bash", "-c", "exit $((RANK * 9))"});
+  EXPECT_EQ(ran.exit_code, 9);
+  EXPECT_TRUE(contains(ran.err, "rank 1")) << ran.err;
+}
+
+TEST(Stdout, ReaderThatLeaves_EndsTheProgramWith141) {
+  const Ran ran =
+      run_program({"/bin/bash", "-c",
+                   std::string(CLEAVE_PROGRAM) + " tokenize --tokenizer bytes < /dev/zero --file " +
+                       CLEAVE_PROGRAM + " | true; echo ${PIPESTATUS[0]}"});
+  EXPECT_EQ(ran.out, "141\n");
+  EXPECT_EQ(ran.err, "");
+}
+
+TEST(Stdout, FullDisk_IsAnIoError) {
+  const Ran ran =
+      run_program({"/bin/bash", "-c", std::string(CLEAVE_PROGRAM) + " train --help > /dev/full"});
+  EXPECT_EQ(ran.exit_code, 5);
+  EXPECT_EQ(ran.err, "cleave: stdout: cannot be written; the output is not whole\n");
+}
+
+}  // namespace
+}  // namespace cleave::test

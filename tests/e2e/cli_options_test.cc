@@ -1,0 +1,357 @@
+// What reaches the library from flags and config files, and what comes back as an exit code.
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/e2e/fake_program.h"
+
+namespace cleave::test {
+namespace {
+
+using nlohmann::json;
+using Words = std::vector<std::string>;
+
+class Options : public testing::Test {
+ protected:
+  Options() {
+    std::filesystem::create_directories(folder_ / "model");
+    for (const char* name : {"a.txt", "b.txt", "plan.json"}) std::ofstream(in(name)) << "x";
+  }
+
+  [[nodiscard]] std::string in(const std::string& name) const { return folder_ / name; }
+
+  [[nodiscard]] json train(Words words, const RunWith& with = {}) const {
+    words.insert(words.begin(), {"train", "--data", in("a.txt"), "--out", in("out")});
+    return told_by_fake(std::move(words), with);
+  }
+
+  [[nodiscard]] json train_with_config(json config, Words words = {}) const {
+    config["data"] = {in("a.txt"), in("b.txt")};
+    config["out"] = in("out");
+    std::ofstream(in("run.json")) << config;
+    words.insert(words.begin(), {"train", "--config", in("run.json")});
+    return told_by_fake(std::move(words));
+  }
+
+  [[nodiscard]] json generate(Words words) const {
+    words.insert(words.begin(), {"generate", "--model", in("model")});
+    return told_by_fake(std::move(words));
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(Options, TrainWithoutFlags_HasTheDocumentedDefaults) {
+  const json told = train({});
+  const json wanted = {{"model", "llama-tiny"},
+                       {"data", {in("a.txt")}},
+                       {"task", ""},
+                       {"tokenizer", ""},
+                       {"out", in("out")},
+                       {"tp", 0},
+                       {"dp", 1},
+                       {"steps", nullptr},
+                       {"epochs", nullptr},
+                       {"batch-size", 8},
+                       {"micro-batch-size", 0},
+                       {"seq-len", 256},
+                       {"lr", 3e-4},
+                       {"schedule", "cosine"},
+                       {"warmup", nullptr},
+                       {"optimizer", "adamw"},
+                       {"adam-betas", {0.9, 0.95}},
+                       {"adam-eps", 1e-8},
+                       {"weight-decay", 0.1},
+                       {"decay-on", "matrices"},
+                       {"clip", 1.0},
+                       {"dtype", "fp32"},
+                       {"seed", 0},
+                       {"save-every", 0},
+                       {"keep-last", 0},
+                       {"resume", false},
+                       {"eval-data", json::array()},
+                       {"eval-every", 0},
+                       {"shuffle", true},
+                       {"plan", ""},
+                       {"gemm", "auto"},
+                       {"threads-per-rank", 0},
+                       {"timeout", 60.0},
+                       {"device", "cpu"},
+                       {"command", std::string(CLEAVE_FAKE_PROGRAM) + " train --data " +
+                                       in("a.txt") + " --out " + in("out")}};
+  EXPECT_EQ(told, wanted) << json::diff(wanted, told);
+}
+
+// Every flag with a value that is not its default, on the command line and in a file.
+const json kEveryTrainFlag = {{"model", "llama-135m"},
+                              {"task", "mlm"},
+                              {"tokenizer", "bytes"},
+                              {"tp", 2},
+                              {"dp", 3},
+                              {"steps", 7},
+                              {"batch-size", 12},
+                              {"micro-batch-size", 2},
+                              {"seq-len", 64},
+                              {"lr", 0.5},
+                              {"schedule", "linear"},
+                              {"warmup", 3},
+                              {"optimizer", "sgd"},
+                              {"adam-betas", {0.5, 0.25}},
+                              {"adam-eps", 0.125},
+                              {"weight-decay", 0.0},
+                              {"decay-on", "all"},
+                              {"clip", 0.0},
+                              {"dtype", "bf16"},
+                              {"seed", 18446744073709551615U},
+                              {"save-every", 4},
+                              {"keep-last", 5},
+                              {"resume", true},
+                              {"eval-every", 6},
+                              {"shuffle", false},
+                              {"gemm", "mkl"},
+                              {"threads-per-rank", 9},
+                              {"timeout", 1.5},
+                              {"device", "cuda"}};
+
+TEST_F(Options, EveryTrainFlag_ReachesItsOption) {
+  Words words = {"--eval-data", in("b.txt"), "--plan", in("plan.json"), "--no-shuffle", "--resume"};
+  for (const auto& [name, value] : kEveryTrainFlag.items()) {
+    if (value.is_boolean()) continue;
+    words.push_back("--" + name);
+    words.push_back(value.is_array()    ? "0.5,0.25"
+                    : value.is_string() ? value.get<std::string>()
+                                        : value.dump());
+  }
+  const json told = train(words);
+  for (const auto& [name, value] : kEveryTrainFlag.items()) EXPECT_EQ(told[name], value) << name;
+  EXPECT_EQ(told["eval-data"], json({in("b.txt")}));
+  EXPECT_EQ(told["plan"], in("plan.json"));
+}
+
+TEST_F(Options, EveryTrainKeyOfAConfigFile_ReachesItsOption) {
+  json config = kEveryTrainFlag;
+  config["eval_data"] = in("b.txt");
+  config["plan"] = in("plan.json");
+  config.erase("shuffle");
+  config["no-shuffle"] = true;
+  const json told = train_with_config(config);
+  for (const auto& [name, value] : kEveryTrainFlag.items()) EXPECT_EQ(told[name], value) << name;
+  EXPECT_EQ(told["data"], json({in("a.txt"), in("b.txt")}));
+  EXPECT_EQ(told["eval-data"], json({in("b.txt")}));
+}
+
+TEST_F(Options, FlagsWinOverTheConfigFile) {
+  const json told =
+      train_with_config({{"lr", 0.5}, {"resume", true}, {"shuffle", false}, {"tp", 2}},
+                        {"--lr", "0.25", "--no-resume", "--shuffle"});
+  EXPECT_EQ(told["lr"], 0.25);
+  EXPECT_EQ(told["resume"], false);
+  EXPECT_EQ(told["shuffle"], true);
+  EXPECT_EQ(told["tp"], 2);
+}
+
+TEST_F(Options, EpochsOnTheCommandLine_HideStepsOfTheConfigFile) {
+  const json told = train_with_config({{"steps", 5}}, {"--epochs", "2"});
+  EXPECT_EQ(told["steps"], nullptr);
+  EXPECT_EQ(told["epochs"], 2);
+}
+
+TEST_F(Options, NullInAConfigFile_IsTheDefault) {
+  EXPECT_EQ(train_with_config({{"steps", nullptr}, {"lr", nullptr}})["lr"], 3e-4);
+}
+
+TEST_F(Options, UnderscoresAndRepeats_AreAccepted) {
+  const json told = train({"--batch_size", "4", "--batch-size=6", "--data", in("b.txt")});
+  EXPECT_EQ(told["batch-size"], 6);
+  EXPECT_EQ(told["data"], json({in("a.txt"), in("b.txt")}));
+}
+
+TEST_F(Options, Command_IsQuotedForAShell) {
+  const json told = train({"--tokenizer", "bytes", "--model", "it's a b"});
+  EXPECT_TRUE(told["command"].get<std::string>().ends_with("--model 'it'\\''s a b'"));
+}
+
+TEST_F(Options, GenerateWithoutFlags_HasTheDocumentedDefaults) {
+  const json wanted = {{"model", in("model")},
+                       {"prompts", {"a"}},
+                       {"prompt-ids", json::array()},
+                       {"max-new-tokens", 64},
+                       {"num-beams", 1},
+                       {"num-return-sequences", 1},
+                       {"length-penalty", 1.0},
+                       {"early-stopping", "false"},
+                       {"no-repeat-ngram-size", 0},
+                       {"repetition-penalty", 1.0},
+                       {"do-sample", false},
+                       {"temperature", 1.0},
+                       {"top-k", 50},
+                       {"top-p", 1.0},
+                       {"seed", 0},
+                       {"eos-id", nullptr},
+                       {"stop", json::array()},
+                       {"tp", 0},
+                       {"dtype", ""},
+                       {"device", "cpu"},
+                       {"json", false},
+                       {"stream", true},
+                       {"gemm", "auto"},
+                       {"threads-per-rank", 0},
+                       {"timeout", 60.0}};
+  const json told = generate({"--prompt", "a"});
+  EXPECT_EQ(told, wanted) << json::diff(wanted, told);
+}
+
+TEST_F(Options, EveryGenerateFlag_ReachesItsOption) {
+  const json wanted = {{"max-new-tokens", 5},
+                       {"num-beams", 4},
+                       {"num-return-sequences", 3},
+                       {"length-penalty", -0.5},
+                       {"early-stopping", "never"},
+                       {"no-repeat-ngram-size", 2},
+                       {"repetition-penalty", 1.25},
+                       {"temperature", 0.5},
+                       {"top-k", 0},
+                       {"top-p", 0.75},
+                       {"seed", 11},
+                       {"eos-id", 2},
+                       {"tp", 2},
+                       {"dtype", "fp64"},
+                       {"device", "cuda"},
+                       {"gemm", "onednn"},
+                       {"threads-per-rank", 2},
+                       {"timeout", 2.5}};
+  Words words = {"--prompt", "x", "--do-sample", "--json", "--no-stream", "--stop", "a, b"};
+  for (const auto& [name, value] : wanted.items()) {
+    words.push_back("--" + name);
+    words.push_back(value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  const json told = generate(words);
+  for (const auto& [name, value] : wanted.items()) EXPECT_EQ(told[name], value) << name;
+  EXPECT_EQ(told["do-sample"], true);
+  EXPECT_EQ(told["json"], true);
+  EXPECT_EQ(told["stream"], false);
+  EXPECT_EQ(told["stop"], json({"a, b"}));
+}
+
+TEST_F(Options, Prompts_AreTakenAsTheyAre) {
+  const json told =
+      generate({"--prompt", "[INST] a, b [/INST]", "--prompt", "--help", "--prompt", ""});
+  EXPECT_EQ(told["prompts"], json({"[INST] a, b [/INST]", "--help", ""}));
+}
+
+TEST_F(Options, PromptIds_AreRows) {
+  EXPECT_EQ(generate({"--prompt-ids", "1,2,3", "--prompt-ids", "4"})["prompt-ids"],
+            json::parse("[[1,2,3],[4]]"));
+  std::ofstream(in("one.json")) << R"({"prompt-ids": [1, 2, 3]})";
+  EXPECT_EQ(generate({"--config", in("one.json")})["prompt-ids"], json::parse("[[1,2,3]]"));
+  std::ofstream(in("two.json")) << R"({"prompt-ids": [[1, 2, 3], [4]]})";
+  EXPECT_EQ(generate({"--config", in("two.json")})["prompt-ids"], json::parse("[[1,2,3],[4]]"));
+}
+
+TEST_F(Options, PromptFile_HasAPromptALine) {
+  std::ofstream(in("p.txt")) << "one\n\ntwo words\r\nlast";
+  EXPECT_EQ(generate({"--prompt-file", in("p.txt")})["prompts"],
+            json({"one", "two words", "last"}));
+  std::ofstream(in("p.jsonl")) << "{\"prompt\": \"a\\nb\"}\n{\"text\": \"c\"}\n";
+  EXPECT_EQ(generate({"--prompt-file", in("p.jsonl")})["prompts"], json({"a\nb", "c"}));
+  std::ofstream(in("i.jsonl")) << "{\"input_ids\": [5, 6]}\n";
+  EXPECT_EQ(generate({"--prompt-file", in("i.jsonl")})["prompt-ids"], json::parse("[[5,6]]"));
+}
+
+TEST_F(Options, SamplingFlagsWithoutSampling_AreWarnedAbout) {
+  const Ran ran =
+      run_fake({"generate", "--model", in("model"), "--prompt", "a", "--temperature", "2"});
+  EXPECT_EQ(ran.err, "cleave: warning: --temperature has no effect without --do-sample\n");
+  EXPECT_EQ(ran.exit_code, 0);
+}
+
+TEST_F(Options, EveryEvalFlag_ReachesItsOption) {
+  const json wanted = {{"model", in("model")},  {"data", {in("a.txt"), in("b.txt")}},
+                       {"tokenizer", "bytes"},  {"tp", 2},
+                       {"seq-len", 32},         {"batch-size", 3},
+                       {"dtype", "bf16"},       {"device", "cuda"},
+                       {"json", true},          {"gemm", "mkl"},
+                       {"threads-per-rank", 4}, {"timeout", 5.0}};
+  const json told = told_by_fake({"eval",
+                                  "--model",
+                                  in("model"),
+                                  "--data",
+                                  in("a.txt"),
+                                  in("b.txt"),
+                                  "--tokenizer",
+                                  "bytes",
+                                  "--tp",
+                                  "2",
+                                  "--seq-len",
+                                  "32",
+                                  "--batch-size",
+                                  "3",
+                                  "--dtype",
+                                  "bf16",
+                                  "--device",
+                                  "cuda",
+                                  "--json",
+                                  "--gemm",
+                                  "mkl",
+                                  "--threads-per-rank",
+                                  "4",
+                                  "--timeout",
+                                  "5"});
+  EXPECT_EQ(told, wanted) << json::diff(wanted, told);
+}
+
+TEST_F(Options, UnderALauncher_SizesAndLocalRankAreChecked) {
+  const RunWith rank1{.environment = {"RANK=1", "WORLD_SIZE=4", "LOCAL_RANK=1"}};
+  EXPECT_EQ(train({"--tp", "2", "--dp", "2", "--local_rank=1"}, rank1)["tp"], 2);
+  const Words base = {"train", "--data", in("a.txt"), "--out", in("out")};
+  const auto refusal = [&](Words words) {
+    words.insert(words.begin(), base.begin(), base.end());
+    const Ran ran = run_fake(words, rank1);
+    EXPECT_EQ(ran.exit_code, 3);
+    return ran.err;
+  };
+  EXPECT_EQ(refusal({"--tp", "3"}),
+            "cleave: --tp 3 x --dp 1 is 3 ranks, the launcher started 4; make them equal, or leave "
+            "--tp out\n");
+  EXPECT_EQ(refusal({"--dp", "3"}),
+            "cleave: --dp 3 does not divide the 4 ranks that the launcher started\n");
+  EXPECT_EQ(refusal({"--local-rank", "0"}),
+            "cleave: --local-rank=0 but LOCAL_RANK=1; leave the flag out or make them equal\n");
+}
+
+TEST_F(Options, EveryFailureOfTheLibrary_HasItsExitCodeAndOneLine) {
+  const auto run = [&](const std::string& model) {
+    return run_fake({"train", "--data", in("a.txt"), "--out", in("out"), "--model", model});
+  };
+  for (const int code : {2, 3, 4, 5, 6, 7, 8, 9, 10, 70}) {
+    const Ran ran = run("error-" + std::to_string(code));
+    EXPECT_EQ(ran.exit_code, code);
+    EXPECT_EQ(ran.err, "cleave: told to fail\n");
+  }
+  for (const int signal : {2, 15}) {
+    const Ran ran = run("signal-" + std::to_string(signal));
+    EXPECT_EQ(ran.exit_code, 128 + signal);
+    EXPECT_EQ(ran.err, "");
+  }
+  EXPECT_EQ(run("memory").exit_code, 10);
+  EXPECT_EQ(run("other").exit_code, 70);
+  const Ran unexpected = run("exception");
+  EXPECT_EQ(unexpected.exit_code, 70);
+  EXPECT_EQ(
+      unexpected.err,
+      "cleave: unexpected error: first line; this is a bug in cleave (--trace shows where)\n");
+}
+
+TEST_F(Options, Trace_ShowsWhereTheErrorWasThrown) {
+  const Ran ran = run_fake(
+      {"train", "--data", in("a.txt"), "--out", in("out"), "--model", "error-3", "--trace"});
+  EXPECT_EQ(ran.exit_code, 3);
+  EXPECT_EQ(ran.err.rfind("cleave: told to fail\n", 0), 0U);
+  EXPECT_NE(ran.err.find("threw cleave::Error"), std::string::npos) << ran.err;
+  EXPECT_NE(ran.err.find("libcleave.so+0x"), std::string::npos) << ran.err;
+}
+
+}  // namespace
+}  // namespace cleave::test

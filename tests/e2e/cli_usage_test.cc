@@ -1,0 +1,219 @@
+// What the program answers before any library is loaded: help, and refusals.
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/e2e/fake_program.h"
+
+namespace cleave::test {
+namespace {
+
+using Words = std::vector<std::string>;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// A folder with a data file, a model folder and a run.
+class Usage : public testing::Test {
+ protected:
+  Usage() {
+    std::filesystem::create_directories(folder_ / "model");
+    std::filesystem::create_directories(folder_ / "run/step_00000002");
+    write("data.txt", "text");
+  }
+
+  [[nodiscard]] std::string in(const std::string& name) const { return folder_ / name; }
+  void write(const std::string& name, const std::string& text) { std::ofstream(in(name)) << text; }
+
+  // Refused with one line on stderr, nothing on stdout.
+  void expect_refused(Words words, int exit_code, const std::string& message) {
+    for (std::string& word : words) {
+      if (word.starts_with("@")) word = in(word.substr(1));
+    }
+    std::string wanted = message;
+    for (size_t at = wanted.find('@'); at != std::string::npos; at = wanted.find('@')) {
+      wanted.replace(at, 1, in(""));
+    }
+    const Ran ran = run_fake(words);
+    EXPECT_EQ(ran.err, "cleave: " + wanted + "\n");
+    EXPECT_EQ(ran.out, "");
+    EXPECT_EQ(ran.exit_code, exit_code);
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(Usage, Help_NamesEveryCommandInATenthOfASecond) {
+  double fastest = 1e9;
+  Ran ran;
+  for (int i = 0; i < 5; ++i) {
+    ran = run_cleave({"--help"});
+    fastest = std::min(fastest, ran.seconds);
+  }
+  EXPECT_EQ(ran.exit_code, 0);
+  EXPECT_EQ(ran.err, "");
+  for (const char* command :
+       {"train", "generate", "eval", "launch", "tokenize", "inspect", "doctor", "completion"}) {
+    EXPECT_TRUE(contains(ran.out, std::string("\n  ") + command + ' ')) << command;
+  }
+  EXPECT_LT(fastest, 0.1);
+}
+
+TEST_F(Usage, HelpOfACommand_ShowsFlagsWithDefaults) {
+  const Ran ran = run_cleave({"train", "--help"});
+  EXPECT_EQ(ran.exit_code, 0);
+  for (const char* part : {"--tp N", "--lr RATE", "[0.0003]", "--no-shuffle", "[1000]",
+                           "--dtype fp32|bf16|fp64", "--save-every STEPS"}) {
+    EXPECT_TRUE(contains(ran.out, part)) << part;
+  }
+  EXPECT_FALSE(contains(ran.out, "--no-resume"));
+}
+
+TEST_F(Usage, Version_IsOneLine) {
+  const Ran ran = run_cleave({"--version"});
+  EXPECT_EQ(ran.out.substr(0, 7), "cleave ");
+  EXPECT_EQ(ran.out.find('\n'), ran.out.size() - 1);
+  EXPECT_EQ(ran.exit_code, 0);
+}
+
+TEST_F(Usage, UnknownWords_NameTheNearest) {
+  expect_refused({}, 2, "no command given; see cleave --help");
+  expect_refused({"trian"}, 2, "unknown command 'trian'; did you mean train");
+  expect_refused({"--verbose"}, 2, "unknown flag --verbose before the command; see cleave --help");
+  expect_refused({"train", "--stepz", "5"}, 2, "unknown flag --stepz; did you mean --steps");
+  expect_refused({"train", "--bach-size=5"}, 2,
+                 "unknown flag --bach-size; did you mean --batch-size");
+  expect_refused({"generate", "hello"}, 2, "unexpected word 'hello'; see cleave generate --help");
+}
+
+TEST_F(Usage, WrongValues_NameFlagValueAndWhatIsAllowed) {
+  expect_refused({"train", "--steps", "abc"}, 2,
+                 "--steps is 'abc'; expected an integer, 0 or more");
+  expect_refused({"train", "--batch-size", "0"}, 2,
+                 "--batch-size is '0'; expected an integer, 1 or more");
+  expect_refused({"train", "--batch-size", "9223372036854775808"}, 2,
+                 "--batch-size is '9223372036854775808'; expected an integer, 1 or more");
+  expect_refused({"train", "--lr", "-1"}, 2, "--lr is '-1'; expected a number, 0 or more");
+  expect_refused({"train", "--lr", "nan"}, 2, "--lr is 'nan'; expected a number, 0 or more");
+  expect_refused({"train", "--tp=2x"}, 2, "--tp is '2x'; expected an integer, 1 or more");
+  expect_refused({"train", "--schedule", "cos"}, 2,
+                 "--schedule is 'cos'; expected one of cosine, linear, constant");
+  expect_refused({"train", "--adam-betas", "0.9"}, 2,
+                 "--adam-betas is '0.9'; expected two numbers, as in 0.9,0.95");
+  expect_refused({"train", "--adam-betas", "0.9,1"}, 2,
+                 "--adam-betas is '1'; expected a number, 0 or more and below 1");
+  expect_refused({"train", "--timeout", "0"}, 2, "--timeout is '0'; expected a number above 0");
+  expect_refused({"generate", "--top-p", "1.5"}, 2,
+                 "--top-p is '1.5'; expected a number above 0 and up to 1");
+  expect_refused({"generate", "--prompt-ids", "1,2,-3"}, 2,
+                 "--prompt-ids is '-3'; expected an integer, 0 or more");
+  expect_refused({"train", "--resume=yes"}, 2, "--resume takes no value; got 'yes'");
+}
+
+TEST_F(Usage, MissingValues_AreNotTakenFromTheNextFlag) {
+  expect_refused({"train", "--out"}, 2, "--out has no value");
+  expect_refused({"train", "--out", "--tp", "2"}, 2,
+                 "--out has no value, --tp follows it; give it as --out DIR");
+}
+
+TEST_F(Usage, MissingFlags_AreNamed) {
+  expect_refused({"train"}, 2, "--data FILES is missing; see cleave train --help");
+  expect_refused({"train", "--data", "@data.txt"}, 2,
+                 "--out DIR is missing; see cleave train --help");
+  expect_refused({"generate", "--prompt", "a"}, 2,
+                 "--model DIR is missing; see cleave generate --help");
+  expect_refused({"generate", "--model", "@model"}, 2,
+                 "no prompt; give --prompt TEXT, --prompt-file FILE or --prompt-ids 1,2,3");
+  expect_refused({"launch", "--", "ls"}, 2, "-n N is missing; see cleave launch --help");
+}
+
+TEST_F(Usage, FlagsThatExcludeEachOther_AreRefused) {
+  const Words base = {"train", "--data", "@data.txt", "--out", "@new"};
+  const auto with = [&](const Words& more) {
+    Words words = base;
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  expect_refused(with({"--steps", "5", "--epochs", "2"}), 2,
+                 "--steps and --epochs exclude each other; give one");
+  expect_refused(with({"--resume", "--no-resume"}), 2,
+                 "--resume and --no-resume exclude each other; give one");
+  expect_refused(with({"--eval-every", "5"}), 2, "--eval-every needs --eval-data");
+  expect_refused(with({"--warmup", "6", "--steps", "5"}), 2,
+                 "--warmup is 6; expected at most the 5 of --steps");
+  expect_refused({"generate", "--model", "@model", "--prompt", "a", "--prompt-ids", "1"}, 2,
+                 "--prompt and --prompt-ids exclude each other; give one");
+  expect_refused({"generate", "--model", "@model", "--prompt", "a", "--num-return-sequences", "2"},
+                 2,
+                 "--num-return-sequences is 2, more than --num-beams 1; raise --num-beams or give "
+                 "--do-sample");
+}
+
+TEST_F(Usage, SizesThatDoNotFit_AreShapeErrors) {
+  expect_refused({"train", "--data", "@data.txt", "--out", "@new", "--dp", "9"}, 3,
+                 "--batch-size is 8, fewer than the 9 data-parallel ranks; give each at least one "
+                 "sequence");
+  expect_refused(
+      {"train", "--data", "@data.txt", "--out", "@new", "--dp", "3", "--micro-batch-size", "4"}, 3,
+      "--micro-batch-size is 4, more than the 3 sequences of a data-parallel rank "
+      "(--batch-size 8, --dp 3)");
+}
+
+TEST_F(Usage, FilesThatAreNotThere_AreIoErrors) {
+  expect_refused({"train", "--data", "@data.txt", "@nope.txt", "--out", "@new"}, 5,
+                 "--data @nope.txt: No such file or directory");
+  expect_refused({"train", "--data", "@model", "--out", "@new"}, 5,
+                 "--data @model: is a folder; expected a file");
+  expect_refused({"train", "--data", "@data.txt", "--out", "@data.txt"}, 5,
+                 "--out @data.txt: is a file; expected a folder");
+  expect_refused({"train", "--data", "@data.txt", "--out", "@new", "--model", "./nope"}, 5,
+                 "--model ./nope: no such folder");
+  expect_refused({"train", "--data", "@data.txt", "--out", "@new", "--tokenizer", "@nope"}, 5,
+                 "--tokenizer @nope: no such folder; expected bytes or a folder with tokenizer "
+                 "files");
+  expect_refused({"train", "--config", "@nope.json"}, 5,
+                 "--config @nope.json: No such file or directory");
+}
+
+TEST_F(Usage, FolderThatHoldsARun_IsOnlyTakenToResume) {
+  const std::string data = in("data.txt");
+  expect_refused({"train", "--data", data, "--out", "@run"}, 2,
+                 "--out @run holds a run already (step_00000002); continue it with --resume or "
+                 "choose another folder");
+  EXPECT_EQ(run_fake({"train", "--data", data, "--out", in("run"), "--resume"}).exit_code, 0);
+  EXPECT_EQ(run_fake({"train", "--data", data, "--out", in("model")}).exit_code, 0);
+}
+
+TEST_F(Usage, ConfigFiles_AreCheckedAsFlagsAre) {
+  const auto expect_refused_config = [&](const std::string& text, int code,
+                                         const std::string& message) {
+    write("c.json", text);
+    expect_refused({"train", "--config", "@c.json"}, code, "@c.json: " + message);
+  };
+  expect_refused_config(R"({"batchsize": 4})", 2,
+                        "unknown key \"batchsize\"; did you mean \"batch-size\"");
+  expect_refused_config(R"({"no-steps": true})", 2,
+                        "unknown key \"no-steps\"; did you mean \"steps\"");
+  expect_refused_config(R"({"config": "x"})", 2, "unknown key \"config\"; did you mean \"clip\"");
+  expect_refused_config(R"({"batch_size": 0})", 2,
+                        "\"batch_size\" is '0'; expected an integer, 1 or more");
+  expect_refused_config(R"({"batch_size": 1, "batch-size": 2})", 2,
+                        "\"batch-size\" is given twice");
+  expect_refused_config(R"({"resume": 1})", 4, "\"resume\" is 1; expected true or false (byte 11)");
+  expect_refused_config(R"({"tp": {}})", 4, "\"tp\" is {}; expected a number or a text (byte 7)");
+  expect_refused_config(R"([1])", 4, "the document is [1]; expected an object of flags (byte 0)");
+}
+
+TEST_F(Usage, WithoutTheLibrary_SaysWhereItLooked) {
+  const std::string copy = in("cleave");
+  std::filesystem::copy_file(CLEAVE_PROGRAM, copy);
+  const Ran ran = run_program({copy, "eval", "--model", in("model"), "--data", in("data.txt")});
+  EXPECT_EQ(ran.exit_code, 5);
+  EXPECT_TRUE(contains(ran.err, "there is no " + in("libcleave.so"))) << ran.err;
+}
+
+}  // namespace
+}  // namespace cleave::test
