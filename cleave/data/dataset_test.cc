@@ -1,0 +1,300 @@
+#include "cleave/data/dataset.h"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/file/atomic_write.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+using test::TempFolder;
+using test::thrown_by;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Ids = std::vector<int64_t>;
+
+constexpr int64_t kEnd = 256;  // of the byte tokenizer
+
+/// Files of a test and what is opened from them.
+class Data {
+ public:
+  std::string file(const std::string& name, std::string_view text) {
+    write_atomic(folder_ / name, text);
+    return (folder_ / name).string();
+  }
+  [[nodiscard]] DatasetOptions options(std::vector<std::string> files, int64_t seq_len = 4) const {
+    DatasetOptions options;
+    options.files = std::move(files);
+    options.tokenizer = byte_tokenizer();
+    options.seq_len = seq_len;
+    return options;
+  }
+
+ private:
+  TempFolder folder_;
+};
+
+Ids all_ids(const Dataset& data) {
+  Ids ids;
+  for (int64_t i = 0; i < data.size(); ++i) {
+    const Sample sample = data.sample(i);
+    ids.insert(ids.end(), sample.ids.begin(), sample.ids.end());
+  }
+  return ids;
+}
+
+/// The bytes of each document, each ended by the end id.
+Ids stream_of(const std::vector<std::string>& documents) {
+  Ids ids;
+  for (const std::string& document : documents) {
+    for (const char c : document) ids.push_back(static_cast<uint8_t>(c));
+    ids.push_back(kEnd);
+  }
+  return ids;
+}
+
+TEST(OpenDataset, TextFiles_AreOneStreamOfBytesAndEndIdsCutInRows) {
+  Data data;
+  const auto opened =
+      open_dataset(data.options({data.file("a", "abcdefg"), data.file("b", "\xFF\r\nz")}));
+  EXPECT_TRUE(opened->is_text());
+  ASSERT_EQ(opened->size(), 3);  // 8 + 5 ids, the last one is left out
+  EXPECT_THAT(opened->sample(0).ids, ElementsAre('a', 'b', 'c', 'd'));
+  EXPECT_THAT(opened->sample(1).ids, ElementsAre('e', 'f', 'g', kEnd));
+  EXPECT_THAT(opened->sample(2).ids, ElementsAre(0xFF, '\r', '\n', 'z'));
+  EXPECT_THAT(opened->sample(2).labels, IsEmpty());
+  EXPECT_THAT(opened->sample(2).attention_mask, IsEmpty());
+  EXPECT_EQ(thrown_by([&] { (void)opened->sample(3); }).code(), Code::kUsage);
+}
+
+TEST(OpenDataset, RowsThatSpanFiles_TakeFromEach) {
+  Data data;
+  std::vector<std::string> files;
+  std::vector<std::string> documents;
+  for (int i = 0; i < 20; ++i) {
+    documents.emplace_back(static_cast<size_t>(i % 4), static_cast<char>('a' + i));
+    files.push_back(data.file(std::to_string(i), documents.back()));
+  }
+  std::erase(documents, "");  // an empty file is no document
+  const Ids want = stream_of(documents);
+  for (const int64_t seq_len : {1, 5, 9}) {
+    const auto opened = open_dataset(data.options(files, seq_len));
+    const size_t whole_rows = want.size() / static_cast<size_t>(seq_len);
+    const Ids cut(want.begin(), want.begin() + static_cast<int64_t>(whole_rows) * seq_len);
+    EXPECT_EQ(all_ids(*opened), cut) << seq_len;
+  }
+}
+
+TEST(OpenDataset, JsonLines_AreADocumentEach) {
+  Data data;
+  const Ids want = stream_of({"one", "tw\no", "three"});
+  for (const std::string_view text :
+       {"{\"text\": \"one\"}\n{\"text\": \"tw\\no\"}\n{\"text\": \"three\"}\n",
+        "\n  \r\n{\"text\": \"one\", \"id\": 7}\r\n\r\n{\"text\": \"tw\\no\"}\r\n{\"text\": "
+        "\"three\"}",
+        "\xEF\xBB\xBF{\"text\": \"one\"}\n{\"text\": \"\"}\n{\"text\": \"tw\\u000ao\"}\n"
+        "{\"text\": \"thr\\u0065e\"}\n"}) {
+    const auto opened = open_dataset(data.options({data.file("any name", text)}, 1));
+    EXPECT_EQ(all_ids(*opened), want) << text;
+  }
+}
+
+TEST(OpenDataset, TextThatBeginsLikeJson_IsText) {
+  Data data;
+  for (const std::string text :
+       {"{ not JSON", "{\"a\": 1}\n", "{\"text\": 5}\n", "{\"text\": [\n1]}", "[1, 2]\n"}) {
+    const auto opened = open_dataset(data.options({data.file("f", text)}, 1));
+    EXPECT_EQ(all_ids(*opened), stream_of({text}));
+  }
+}
+
+// A text is encoded in blocks of lines; the ids must be those of the whole, special texts included.
+TEST(OpenDataset, LongTexts_GiveTheIdsOfTheWhole) {
+  Data data;
+  std::string text;
+  for (int line = 0; text.size() < (size_t{5} << 20); ++line) {
+    text += "line " + std::to_string(line) + (line % 7 == 0 ? "<|endoftext|>" : "") + "\n";
+    if (line == 1000) text.append(size_t{3} << 20, 'x');  // a line longer than a block
+  }
+  Ids want = byte_tokenizer()->encode(text);
+  want.push_back(kEnd);
+  constexpr int64_t kRow = 1000;
+  want.resize(want.size() / kRow * kRow);
+  EXPECT_EQ(all_ids(*open_dataset(data.options({data.file("f", text)}, kRow))), want);
+}
+
+TEST(OpenDataset, TextThatEndsWithTheEndToken_HasItOnce) {
+  Data data;
+  const auto opened = open_dataset(data.options({data.file("f", "ab<|endoftext|>")}, 1));
+  EXPECT_THAT(all_ids(*opened), ElementsAre('a', 'b', kEnd));
+}
+
+TEST(OpenDataset, RowsOfIds_AreSamplesAsTheyStand) {
+  Data data;
+  const std::string first = data.file("a.jsonl",
+                                      "{\"input_ids\": [5, 6, 7], \"labels\": [-100, 6, 0]}\r\n\n"
+                                      "{\"input_ids\": [9], \"text\": \"not used\"}");
+  const std::string second =
+      data.file("b",
+                "{\"input_ids\": [1, 2], \"attention_mask\": [1, 0], \"token_type_ids\": "
+                "[0, 1], \"labels\": null}\n");
+  DatasetOptions options = data.options({first, second}, 2);
+  options.tokenizer = nullptr;
+  options.vocab_size = 10;
+  const auto opened = open_dataset(options);
+  EXPECT_FALSE(opened->is_text());
+  ASSERT_EQ(opened->size(), 3);
+  EXPECT_THAT(opened->sample(0).ids, ElementsAre(5, 6, 7));
+  EXPECT_THAT(opened->sample(0).labels, ElementsAre(-100, 6, 0));
+  EXPECT_THAT(opened->sample(0).attention_mask, IsEmpty());
+  EXPECT_THAT(opened->sample(1).ids, ElementsAre(9));
+  EXPECT_THAT(opened->sample(1).labels, IsEmpty());
+  EXPECT_THAT(opened->sample(2).ids, ElementsAre(1, 2));
+  EXPECT_THAT(opened->sample(2).labels, IsEmpty());
+  EXPECT_THAT(opened->sample(2).attention_mask, ElementsAre(1, 0));
+  EXPECT_THAT(opened->sample(2).token_types, ElementsAre(0, 1));
+  EXPECT_EQ(thrown_by([&] { (void)opened->sample(-1); }).code(), Code::kUsage);
+}
+
+TEST(OpenDataset, WrongRows_AreRefusedByFileLineAndKey) {
+  struct Case {
+    std::string line, says;
+  };
+  const std::vector<Case> cases{
+      {"{\"input_ids\": [1, 10]}", "\"input_ids[1]\" is 10"},
+      {"{\"input_ids\": [-1]}", "\"input_ids[0]\" is -1"},
+      {"{\"input_ids\": [-100]}", "\"input_ids[0]\" is -100"},
+      {"{\"input_ids\": [1.5]}", "\"input_ids[0]\" is 1.5"},
+      {"{\"input_ids\": [true]}", "\"input_ids[0]\" is true"},
+      {"{\"input_ids\": []}", "expected an array of at least one id"},
+      {"{\"input_ids\": 3}", "expected an array of integers"},
+      {"{\"labels\": [1]}", "\"input_ids\""},
+      {"[1, 2]", "expected an object with \"input_ids\""},
+      {"{\"input_ids\": [1, 2], \"labels\": [1]}", "it has 1 numbers; \"input_ids\" has 2"},
+      {"{\"input_ids\": [1, 2], \"labels\": []}", "it has 0 numbers; \"input_ids\" has 2"},
+      {"{\"input_ids\": [1], \"labels\": [-99]}", "\"labels[0]\" is -99"},
+      {"{\"input_ids\": [1], \"labels\": [10]}", "\"labels[0]\" is 10"},
+      {"{\"input_ids\": [1], \"labels\": 1}", "expected an array of integers"},
+      {"{\"input_ids\": [1], \"attention_mask\": [2]}", "\"attention_mask[0]\" is 2"},
+      {"{\"input_ids\": [1], \"token_type_ids\": [-1]}", "\"token_type_ids[0]\" is -1"},
+      {"{\"input_ids\": [1]", "(byte "},
+      {std::string("{\"input_ids\": [1]}\0", 19), "(byte 18)"},
+  };
+  for (const Case& wrong : cases) {
+    Data data;
+    const std::string file = data.file("rows.jsonl", "{\"input_ids\": [3]}\n\n" + wrong.line);
+    DatasetOptions options = data.options({file});
+    options.vocab_size = 10;
+    const Error error = thrown_by([&] { open_dataset(options); });
+    EXPECT_EQ(error.code(), Code::kFormat) << wrong.line;
+    EXPECT_THAT(error.what(), HasSubstr("rows.jsonl:3: ")) << wrong.line;
+    EXPECT_THAT(error.what(), HasSubstr(wrong.says));
+  }
+}
+
+TEST(OpenDataset, WrongLinesOfTexts_AreRefusedByFileAndLine) {
+  for (const std::string_view line : {"{\"text\": 5}", "{\"texts\": \"a\"}", "\"a\"", "{", "a"}) {
+    Data data;
+    const std::string file =
+        data.file("t.jsonl", "{\"text\": \"one\"}\r\n" + std::string(line) + "\n");
+    const Error error = thrown_by([&] { open_dataset(data.options({file})); });
+    EXPECT_EQ(error.code(), Code::kFormat) << line;
+    EXPECT_THAT(error.what(), HasSubstr("t.jsonl:2: ")) << line;
+  }
+}
+
+TEST(OpenDataset, FileNamedJsonlThatIsNone_IsRefusedByLineAndByte) {
+  Data data;
+  for (const std::string_view text : {"\nplain text\n", "\n{\"a\": 1}\n", "\n[1]", "\n{\"text\""}) {
+    const Error error =
+        thrown_by([&] { open_dataset(data.options({data.file("x.jsonl", text)})); });
+    EXPECT_EQ(error.code(), Code::kFormat) << text;
+    EXPECT_THAT(error.what(), HasSubstr("x.jsonl:2: ")) << text;
+    EXPECT_THAT(error.what(), HasSubstr("(byte ")) << text;
+  }
+}
+
+TEST(OpenDataset, DataThatCannotBeUsed_IsRefused) {
+  Data data;
+  const std::string text = data.file("text", "abc");
+  const std::string rows = data.file("rows", "{\"input_ids\": [1]}");
+  const Error none = thrown_by([&] { open_dataset(data.options({})); });
+  EXPECT_EQ(none.code(), Code::kUsage);
+  const Error mixed = thrown_by([&] { open_dataset(data.options({text, rows})); });
+  EXPECT_EQ(mixed.code(), Code::kUsage);
+  EXPECT_THAT(mixed.what(), HasSubstr("rows is JSONL with \"input_ids\""));
+  const Error missing = thrown_by([&] { open_dataset(data.options({text, text + "2"})); });
+  EXPECT_EQ(missing.code(), Code::kIo);
+  EXPECT_THAT(missing.what(), HasSubstr("text2"));
+
+  EXPECT_EQ(open_dataset(data.options({text}, 4))->size(), 1);
+  const Error few = thrown_by([&] { open_dataset(data.options({text}, 5)); });
+  EXPECT_EQ(few.code(), Code::kUsage);
+  EXPECT_THAT(few.what(), HasSubstr("4 tokens, fewer than one row of 5"));
+  const Error empty = thrown_by([&] { open_dataset(data.options({data.file("e", "")})); });
+  EXPECT_EQ(empty.code(), Code::kUsage);
+  const Error no_rows =
+      thrown_by([&] { open_dataset(data.options({data.file("e.jsonl", "\n")})); });
+  EXPECT_EQ(no_rows.code(), Code::kUsage);
+  const Error length = thrown_by([&] { open_dataset(data.options({text}, 0)); });
+  EXPECT_EQ(length.code(), Code::kUsage);
+}
+
+TEST(OpenDataset, TokenizerThatDoesNotFit_IsRefused) {
+  Data data;
+  DatasetOptions options = data.options({data.file("text", "abc")});
+  options.vocab_size = 257;
+  EXPECT_EQ(open_dataset(options)->size(), 1);
+  options.vocab_size = 256;
+  const Error small = thrown_by([&] { open_dataset(options); });
+  EXPECT_EQ(small.code(), Code::kFormat);
+  EXPECT_THAT(small.what(), HasSubstr("gives id 256, the model's vocabulary has 256"));
+  options.tokenizer = nullptr;
+  const Error without = thrown_by([&] { open_dataset(options); });
+  EXPECT_EQ(without.code(), Code::kUsage);
+  EXPECT_THAT(without.what(), HasSubstr("needs a tokenizer"));
+}
+
+TEST(Fingerprint, OfText_ChangesWithAnyByteTheRowsOrTheOrder) {
+  Data data;
+  const std::string file = data.file("a", "abcdefgh");
+  const std::string other = data.file("b", "abcdefgi");
+  const auto of = [&](std::vector<std::string> files, int64_t seq_len) {
+    return open_dataset(data.options(std::move(files), seq_len))->fingerprint();
+  };
+  EXPECT_EQ(of({file}, 4), of({data.file("copy", "abcdefgh")}, 4));
+  EXPECT_NE(of({file}, 4), of({other}, 4));
+  EXPECT_NE(of({file}, 4), of({file}, 3));
+  EXPECT_NE(of({file, other}, 4), of({other, file}, 4));
+  EXPECT_NE(of({file, other}, 4), of({file}, 4));
+}
+
+TEST(Fingerprint, OfRows_ChangesWithAnyNumberAndWithWhereRowsEnd) {
+  Data data;
+  std::vector<uint64_t> seen;
+  for (const std::string_view text :
+       {"{\"input_ids\": [1, 2]}\n{\"input_ids\": [3]}",
+        "{\"input_ids\": [1]}\n{\"input_ids\": "
+        "[2, 3]}",
+        "{\"input_ids\": [1, 2]}\n{\"input_ids\": [4]}",
+        "{\"input_ids\": [1, 2], \"labels\": [1, 2]}\n{\"input_ids\": [3]}",
+        "{\"input_ids\": [1, 2], \"attention_mask\": [1, 1]}\n{\"input_ids\": [3]}",
+        "{\"input_ids\": [1, 2], \"token_type_ids\": [1, 1]}\n{\"input_ids\": [3]}",
+        "{\"input_ids\": [1, 2]}\n{\"input_ids\": [3], \"labels\": [3]}"}) {
+    seen.push_back(open_dataset(data.options({data.file("f", text)}))->fingerprint());
+  }
+  for (size_t i = 0; i < seen.size(); ++i) {
+    for (size_t k = 0; k < i; ++k) EXPECT_NE(seen[i], seen[k]) << i << " " << k;
+  }
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,202 @@
+#include "cleave/data/tokenized_file.h"
+
+#include <atomic>
+#include <filesystem>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/file/atomic_write.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+using test::TempFolder;
+using test::thrown_by;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+/// Every byte is the id byte * 1000, and the calls are counted. No end id.
+class CountingTokenizer final : public Tokenizer {
+ public:
+  explicit CountingTokenizer(int64_t vocab_size, uint64_t fingerprint = 1)
+      : vocab_size_(vocab_size) {
+    fingerprint_ = fingerprint;
+  }
+  [[nodiscard]] int64_t vocab_size() const override { return vocab_size_; }
+  [[nodiscard]] std::optional<std::string> token(int64_t /*id*/) const override { return {}; }
+  [[nodiscard]] std::optional<int64_t> id_of(std::string_view /*token*/) const override {
+    return {};
+  }
+  [[nodiscard]] bool is_special(int64_t /*id*/) const override { return false; }
+  [[nodiscard]] int calls() const { return calls_; }
+
+ protected:
+  [[nodiscard]] std::vector<int64_t> encode_text(std::string_view text,
+                                                 bool /*parse_special*/) const override {
+    ++calls_;
+    std::vector<int64_t> ids;
+    for (const char c : text) ids.push_back(1000 * static_cast<uint8_t>(c));
+    return ids;
+  }
+  [[nodiscard]] std::string decode_ids(std::span<const int64_t> /*ids*/) const override {
+    return {};
+  }
+
+ private:
+  int64_t vocab_size_;
+  mutable std::atomic<int> calls_ = 0;
+};
+
+std::vector<int64_t> ids_of(const Tokens& tokens) {
+  std::vector<int64_t> ids(static_cast<size_t>(tokens.size()));
+  tokens.copy(0, ids);
+  return ids;
+}
+
+/// A text file and a cache folder that does not exist yet.
+struct Setting {
+  TempFolder folder;
+  std::string file = (folder / "data.txt").string();
+  std::string cache = (folder / "a" / "cache").string();
+
+  Setting() { write_atomic(file, std::string_view("\1\2\3A")); }
+  [[nodiscard]] Tokens open(const Tokenizer& tokenizer) const {
+    return tokenized_file(file, FileKind::kText, tokenizer, cache);
+  }
+  [[nodiscard]] std::vector<fs::path> cached() const {
+    std::vector<fs::path> paths;
+    for (const auto& entry : fs::directory_iterator(cache)) {
+      if (entry.path().extension() == ".tokens") paths.push_back(entry.path());
+    }
+    return paths;
+  }
+};
+
+TEST(TokenizedFile, SecondOpen_ReadsTheCache) {
+  const Setting setting;
+  for (const int64_t vocab_size : {65536, 65537}) {  // 2 bytes and 4 bytes an id
+    const CountingTokenizer tokenizer(vocab_size, static_cast<uint64_t>(vocab_size));
+    for (int time = 0; time < 3; ++time) {
+      const Tokens tokens = setting.open(tokenizer);
+      EXPECT_THAT(ids_of(tokens), ElementsAre(1000, 2000, 3000, 65000));
+      EXPECT_EQ(tokens.max_id(), 65000);
+      EXPECT_EQ(tokenizer.calls(), 1);
+    }
+  }
+  std::vector<uintmax_t> sizes;
+  for (const fs::path& path : setting.cached()) sizes.push_back(fs::file_size(path));
+  EXPECT_THAT(sizes, testing::UnorderedElementsAre(64 + 4 * 2, 64 + 4 * 4));
+}
+
+TEST(TokenizedFile, IdsAbove16Bits_ComeBack) {
+  Setting setting;
+  write_atomic(setting.file, std::string_view("\xFF\x42"));
+  const CountingTokenizer tokenizer(255001);
+  EXPECT_THAT(ids_of(setting.open(tokenizer)), ElementsAre(255000, 66000));
+  EXPECT_THAT(ids_of(setting.open(tokenizer)), ElementsAre(255000, 66000));
+  EXPECT_EQ(tokenizer.calls(), 1);
+}
+
+TEST(TokenizedFile, WithoutCacheFolder_IsMemoryOnlyWithTheSameChecksum) {
+  const Setting setting;
+  const CountingTokenizer tokenizer(65536);
+  const Tokens memory = tokenized_file(setting.file, FileKind::kText, tokenizer, "");
+  EXPECT_FALSE(fs::exists(setting.cache));
+  const Tokens mapped = setting.open(tokenizer);
+  EXPECT_EQ(memory.checksum(), mapped.checksum());
+  EXPECT_EQ(ids_of(memory), ids_of(mapped));
+  EXPECT_EQ(tokenizer.calls(), 2);
+}
+
+TEST(TokenizedFile, OtherContentOrTokenizer_IsTokenizedAnew) {
+  const Setting setting;
+  const CountingTokenizer tokenizer(65536, 1);
+  const CountingTokenizer other(65536, 2);
+  (void)setting.open(tokenizer);
+  (void)setting.open(other);
+  EXPECT_EQ(other.calls(), 1);
+  write_atomic(setting.file, std::string_view("\1\2\4A"));  // as long as before
+  EXPECT_THAT(ids_of(setting.open(other)), ElementsAre(1000, 2000, 4000, 65000));
+}
+
+TEST(TokenizedFile, DamagedCache_IsMadeAnew) {
+  const Setting setting;
+  const CountingTokenizer tokenizer(65536);
+  (void)setting.open(tokenizer);
+  ASSERT_EQ(setting.cached().size(), 1U);
+  const fs::path path = setting.cached().front();
+  const std::string good = read_file(path);
+  std::vector<std::string> damaged{"", good.substr(0, 63), good.substr(0, good.size() - 1),
+                                   good + "x", std::string(good.size(), '\0')};
+  for (size_t at = 0; at < good.size(); ++at) {
+    damaged.push_back(good);
+    damaged.back()[at] = static_cast<char>(good[at] ^ 1);
+  }
+  int calls = 1;
+  for (const std::string& bytes : damaged) {
+    write_atomic(path, bytes);
+    EXPECT_THAT(ids_of(setting.open(tokenizer)), ElementsAre(1000, 2000, 3000, 65000));
+    EXPECT_EQ(tokenizer.calls(), ++calls);
+    EXPECT_EQ(read_file(path), good);
+  }
+}
+
+TEST(TokenizedFile, CacheOfOtherData_IsNotTrusted) {
+  const Setting setting;
+  const CountingTokenizer tokenizer(65536);
+  (void)setting.open(tokenizer);
+  const fs::path path = setting.cached().front();
+  const Setting other;
+  write_atomic(other.file, std::string_view("\5\6\7\10"));
+  (void)other.open(tokenizer);
+  fs::copy_file(other.cached().front(), path, fs::copy_options::overwrite_existing);
+  EXPECT_THAT(ids_of(setting.open(tokenizer)), ElementsAre(1000, 2000, 3000, 65000));
+}
+
+TEST(TokenizedFile, ManyAtOnce_TokenizeOnce) {
+  const Setting setting;
+  const CountingTokenizer tokenizer(65536);
+  std::vector<std::thread> threads;
+  std::atomic<int64_t> ids = 0;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&] { ids += setting.open(tokenizer).size(); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(ids, 8 * 4);
+  EXPECT_EQ(tokenizer.calls(), 1);
+}
+
+TEST(TokenizedFile, CacheFolderThatCannotBeMade_IsAnIoErrorWithItsName) {
+  const Setting setting;
+  const CountingTokenizer tokenizer(65536);
+  const std::string below_a_file = setting.file + "/cache";
+  const Error error = thrown_by(
+      [&] { (void)tokenized_file(setting.file, FileKind::kText, tokenizer, below_a_file); });
+  EXPECT_EQ(error.code(), Code::kIo);
+  EXPECT_THAT(error.what(), HasSubstr(below_a_file));
+}
+
+TEST(TokenizedFile, IdsOutsideTheTokenizersVocabulary_AreABug) {
+  const Setting setting;
+  const CountingTokenizer tokenizer(65000);
+  EXPECT_EQ(thrown_by([&] { (void)setting.open(tokenizer); }).code(), Code::kBug);
+}
+
+TEST(Tokens, CopyOutsideOfThem_IsRefused) {
+  Tokens tokens(10);
+  tokens.append(std::vector<int64_t>{1, 2, 3});
+  std::vector<int64_t> out(2);
+  tokens.copy(1, out);
+  EXPECT_THAT(out, ElementsAre(2, 3));
+  EXPECT_EQ(tokens.back(), 3);
+  EXPECT_EQ(thrown_by([&] { tokens.copy(2, out); }).code(), Code::kUsage);
+  EXPECT_EQ(thrown_by([&] { tokens.copy(-1, out); }).code(), Code::kUsage);
+}
+
+}  // namespace
+}  // namespace cleave
