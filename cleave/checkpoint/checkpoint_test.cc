@@ -52,11 +52,6 @@ Tensor closed_form(const std::string& name, const std::vector<int64_t>& shape) {
   return t.mul(37).remainder(251).sub(125).to(at::kFloat).div(64).reshape(shape);
 }
 
-struct Ranks {
-  Mesh mesh;
-  Writers writers;
-};
-
 void on_ranks(const Layout& layout, const std::function<void(const Writers&)>& body) {
   run_ranks(layout.tp * layout.dp, [&](World& world) {
     const Mesh mesh = Mesh::build(world, {{"dp", layout.dp}, {"tp", layout.tp}});
@@ -404,7 +399,7 @@ TEST(RunFolder, FailureAtEveryFileCallOfFourRanks_LeavesAWholeCheckpoint) {
   const TempFolder folder;
   int64_t step = 1;
   int num_calls = 0;
-  for (int failing = 0; failing == 0 || failing <= num_calls; failing += failing < 20 ? 1 : 7) {
+  for (int failing = 0; failing == 0 || failing <= num_calls; failing += failing < 20 ? 1 : 19) {
     ++step;
     std::atomic<int> calls = 0;
     std::string message;

@@ -22,9 +22,9 @@ namespace cleave {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
 using test::TempFolder;
 using test::thrown_by;
+using testing::HasSubstr;
 
 std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));

@@ -47,11 +47,6 @@ FolderWriter::FolderWriter(fs::path target)
   if (::mkdir(partial_.c_str(), 0775) != 0) throw_io(partial_.string(), "mkdir", errno);
 }
 
-FolderWriter::~FolderWriter() {
-  std::error_code ignored;  // the next writer removes what is left
-  if (!committed_) fs::remove_all(partial_, ignored);
-}
-
 void FolderWriter::allocate_file(std::string_view name, uint64_t size, std::string_view head) {
   CLEAVE_CHECK(is_file_name(name) && head.size() <= size, Code::kUsage, "file '", name, "' of ",
                size, " bytes cannot begin with ", head.size(), " bytes");
@@ -66,25 +61,9 @@ void FolderWriter::write_file(std::string_view name, std::string_view bytes) {
   allocate_file(name, bytes.size(), bytes);
 }
 
-void FolderWriter::copy_file(const fs::path& from) {
-  const File source = File::open_read(from);
-  const uint64_t size = source.size();
-  File file = File::create(partial_ / from.filename());
-  std::vector<std::byte> buffer(size_t{1} << 20);
-  for (uint64_t at = 0; at < size;) {
-    const auto piece = std::span(buffer).first(std::min<uint64_t>(buffer.size(), size - at));
-    source.read_at(at, piece);
-    file.write_at(at, piece);
-    at += piece.size();
-  }
-  file.sync();
-  file.close();
-}
-
 void FolderWriter::commit() {
   sync_folder(partial_);
   rename_durably(partial_, target_);
-  committed_ = true;
 }
 
 int remove_leftovers(const fs::path& folder) {

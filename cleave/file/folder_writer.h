@@ -12,13 +12,13 @@ namespace cleave {
 ///
 /// One rank makes it and commits it; any number of threads and processes write into its files by
 /// File::open_write(writer.path() / name) in between, and sync and close what they wrote before
-/// the commit. Throws Error(kIo).
+/// the commit. Without a commit TARGET.partial stays, because others may still be writing into it:
+/// the next writer, or remove_leftovers at the next start, removes it. Throws Error(kIo).
 class FolderWriter {
  public:
   /// Makes TARGET.partial, empty: what a dead writer left there is removed. A TARGET that exists
   /// is refused: checkpoints are never overwritten. The caller holds the lock on the parent.
   explicit FolderWriter(std::filesystem::path target);
-  ~FolderWriter();  ///< removes TARGET.partial when there was no commit
   FolderWriter(const FolderWriter&) = delete;
   FolderWriter& operator=(const FolderWriter&) = delete;
 
@@ -31,14 +31,11 @@ class FolderWriter {
   void allocate_file(std::string_view name, uint64_t size, std::string_view head);
   /// A new, finished file: written, synced, closed.
   void write_file(std::string_view name, std::string_view bytes);
-  /// Copies a regular file into the folder under its own name.
-  void copy_file(const std::filesystem::path& from);
   /// Syncs the folder, renames it to TARGET and syncs the parent.
   void commit();
 
  private:
   std::filesystem::path target_, partial_;
-  bool committed_ = false;
 };
 
 /// Removes what ends in ".partial" directly below `folder`: leftovers of writers that died. The
