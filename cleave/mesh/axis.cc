@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/base/clock.h"
 #include "cleave/mesh/scalar_type.h"
 
 namespace cleave {
@@ -29,6 +30,19 @@ std::vector<int64_t> scaled(Widths widths, int64_t factor) {
   return out;
 }
 
+/// Counts the time until its end as spent in the group's collectives.
+class CollectiveTimer {
+ public:
+  explicit CollectiveTimer(Group& group) : group_(group), start_(monotonic_s()) {}
+  ~CollectiveTimer() { group_.add_seconds(monotonic_s() - start_); }
+  CollectiveTimer(const CollectiveTimer&) = delete;
+  CollectiveTimer& operator=(const CollectiveTimer&) = delete;
+
+ private:
+  Group& group_;
+  double start_;
+};
+
 std::vector<int64_t> with_dim(const Tensor& t, int64_t dim, int64_t size) {
   auto shape = t.sizes().vec();
   shape[static_cast<size_t>(dim)] = size;
@@ -50,6 +64,7 @@ Tensor Axis::all_reduce(const Tensor& t, std::string_view site, ReduceOp op) con
   const at::NoGradGuard no_grad;
   const Tensor in = t.contiguous();
   Tensor out = at::empty_like(in);
+  const CollectiveTimer timer(*group_);
   group_->all_reduce(in.const_data_ptr(), out.mutable_data_ptr(), in.numel(),
                      dtype_of(in.scalar_type()), op, {.site = site, .shape = in.sizes()});
   return out;
@@ -62,6 +77,7 @@ Tensor Axis::all_gather(const Tensor& t, int64_t dim, Widths widths, std::string
   const Block block = block_of(in, dim);
   const auto shape = with_dim(in, dim, std::accumulate(widths.begin(), widths.end(), int64_t{0}));
   Tensor out = at::empty(shape, in.options());
+  const CollectiveTimer timer(*group_);
   group_->all_gather(in.const_data_ptr(), out.mutable_data_ptr(), block.rows,
                      scaled(widths, block.inner), dtype_of(in.scalar_type()),
                      {.site = site, .shape = shape});
@@ -75,6 +91,7 @@ Tensor Axis::reduce_scatter(const Tensor& t, int64_t dim, Widths widths,
   const Tensor in = t.contiguous();
   const Block block = block_of(in, dim);
   Tensor out = at::empty(with_dim(in, dim, widths[static_cast<size_t>(rank())]), in.options());
+  const CollectiveTimer timer(*group_);
   group_->reduce_scatter(in.const_data_ptr(), out.mutable_data_ptr(), block.rows,
                          scaled(widths, block.inner), dtype_of(in.scalar_type()),
                          {.site = site, .shape = in.sizes()});
@@ -96,6 +113,7 @@ std::vector<Tensor> Axis::all_to_all(const std::vector<Tensor>& parts,
   const Tensor in = at::cat(flat);
   const Tensor out =
       at::empty({std::accumulate(recv.begin(), recv.end(), int64_t{0})}, in.options());
+  const CollectiveTimer timer(*group_);
   group_->all_to_all(in.const_data_ptr(), send, out.mutable_data_ptr(), recv,
                      dtype_of(in.scalar_type()), {.site = site, .shape = {}});
   std::vector<Tensor> result;
@@ -111,6 +129,7 @@ void Axis::broadcast_(Tensor& t, int root, std::string_view site) const {
   if (size() == 1) return;
   CLEAVE_CHECK(t.is_contiguous(), Code::kUsage, "broadcast_ needs a contiguous tensor; called by ",
                site);
+  const CollectiveTimer timer(*group_);
   group_->broadcast(t.mutable_data_ptr(), t.numel(), dtype_of(t.scalar_type()), root,
                     {.site = site, .shape = t.sizes()});
 }

@@ -3,11 +3,16 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/version.h>
 
 #include "cleave/base/error.h"
+#include "cleave/base/hash.h"
 #include "cleave/layout/node.h"
 
 namespace cleave {
@@ -64,6 +69,55 @@ Gemm faster_gemm() {
   const double onednn = seconds_of([&] { onednn_linear(x, w, std::nullopt); });
   const double mkl = seconds_of([&] { at::linear(x, w); });
   return onednn < mkl ? Gemm::kOneDnn : Gemm::kMkl;
+}
+
+namespace {
+
+/// Where this machine's choice is remembered; "" when there is no home.
+std::string choice_file() {
+  const char* cache =
+      std::getenv("XDG_CACHE_HOME");       // NOLINT(concurrency-mt-unsafe): nothing sets it
+  const char* home = std::getenv("HOME");  // NOLINT(concurrency-mt-unsafe)
+  if (cache == nullptr && home == nullptr) return "";
+  const std::string folder = cache != nullptr ? cache : str(home, "/.cache");
+  std::ifstream info("/proc/cpuinfo");
+  std::string line, cpu;
+  while (cpu.empty() && std::getline(info, line)) {
+    if (line.starts_with("model name")) cpu = line;
+  }
+  return str(folder, "/cleave/gemm-", to_hex(hash_bytes(cpu + TORCH_VERSION)));
+}
+
+Gemm remembered_or_faster() {
+  const std::string path = choice_file();
+  std::string text;
+  if (std::ifstream file(path); file >> text) {
+    if (text == name(Gemm::kMkl)) return Gemm::kMkl;
+    if (text == name(Gemm::kOneDnn)) return Gemm::kOneDnn;
+  }
+  const Gemm faster = faster_gemm();
+  if (!path.empty()) {
+    // A folder that cannot be written costs a timing next time, nothing more.
+    std::error_code ignored;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+    std::ofstream(path) << name(faster) << '\n';
+  }
+  return faster;
+}
+
+}  // namespace
+
+void choose_gemm(const std::string& flag, const Axis& everyone) {
+  CLEAVE_CHECK(flag == "auto" || flag == "mkl" || flag == "onednn", Code::kUsage, "--gemm ", flag,
+               " is unknown; choose auto, mkl or onednn");
+  Gemm choice = flag == "onednn" ? Gemm::kOneDnn : Gemm::kMkl;
+  if (flag == "auto") {
+    Tensor agreed = at::zeros({1}, at::kLong);
+    if (everyone.rank() == 0) agreed.fill_(static_cast<int64_t>(remembered_or_faster()));
+    everyone.broadcast_(agreed, 0, "choice of gemm");
+    choice = static_cast<Gemm>(agreed.item<int64_t>());
+  }
+  set_gemm(choice);
 }
 
 Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {

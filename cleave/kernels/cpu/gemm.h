@@ -1,12 +1,13 @@
 #pragma once
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include <ATen/core/Tensor.h>
 
-namespace cleave {
+#include "cleave/mesh/axis.h"
 
-using at::Tensor;
+namespace cleave {
 
 /// The libraries that can multiply fp32 matrices on the CPU. Which is faster depends on the
 /// processor: on AMD with AVX-512 oneDNN ran at twice MKL's speed.
@@ -20,13 +21,17 @@ std::string_view name(Gemm gemm);
 void set_gemm(Gemm gemm);
 Gemm gemm();
 
+/// Follows a --gemm flag, mkl | onednn | auto, on all ranks alike. For auto rank 0 times both once
+/// per machine and libtorch version and remembers the faster, so that runs on one machine agree.
+/// Collective over `everyone`. Throws Error(kUsage) for another flag.
+void choose_gemm(const std::string& flag, const Axis& everyone);
+
 /// Times both on a matrix of a typical layer for a few milliseconds and returns the faster.
 Gemm faster_gemm();
 
 /// x weight^T + bias, differentiable, through the chosen library.
 ///
 ///   x [.., in]   weight [out, in]   bias [out] or nothing   result [.., out]
-Tensor affine(const Tensor& x, const Tensor& weight,
-                  const std::optional<Tensor>& bias);
+Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias);
 
 }  // namespace cleave

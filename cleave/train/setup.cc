@@ -1,0 +1,168 @@
+#include "cleave/train/setup.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "cleave/base/log.h"
+#include "cleave/mesh/scalar_type.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Sets `key` of a config.json.
+Json with_key(const Json& config, const std::string& key, const nlohmann::ordered_json& value) {
+  auto json = nlohmann::ordered_json::parse(config.dump());
+  json[key] = value;
+  return Json::parse(json.dump(), "config.json");
+}
+
+void choose_tokenizer(TrainSetup& setup) {
+  const std::string& wanted = setup.options.tokenizer;
+  if (!wanted.empty() && wanted != "bytes") {
+    setup.tokenizer_folder = wanted;
+  } else if (wanted.empty() && setup.folder && has_tokenizer(setup.folder->path)) {
+    setup.tokenizer_folder = setup.folder->path;
+  }
+  setup.tokenizer =
+      setup.tokenizer_folder.empty() ? byte_tokenizer() : load_tokenizer(setup.tokenizer_folder);
+}
+
+/// A preset's config.json for the tokenizer, with its special ids so that generation knows its end.
+Json config_of_preset(const std::string& name, const Tokenizer& tokenizer) {
+  auto json = nlohmann::ordered_json::parse(preset_config(name, tokenizer.vocab_size()).dump());
+  const SpecialIds& special = tokenizer.special();
+  if (special.bos) json["bos_token_id"] = *special.bos;
+  if (special.eos) json["eos_token_id"] = *special.eos;
+  if (special.pad) json["pad_token_id"] = *special.pad;
+  return Json::parse(json.dump(), "preset " + name);
+}
+
+/// The type is written in the key that the config already uses; the older one is known to every
+/// reader.
+std::string dtype_key(const Json& config) {
+  return config.has("dtype") ? "dtype" : "torch_dtype";
+}
+
+std::string torch_name(at::ScalarType type) {
+  if (type == at::kBFloat16) return "bfloat16";
+  return type == at::kDouble ? "float64" : "float32";
+}
+
+void choose_types(TrainSetup& setup) {
+  const auto dtype = dtype_from_name(setup.options.dtype);
+  CLEAVE_CHECK(dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF64, Code::kUsage,
+               "--dtype ", setup.options.dtype, " cannot be trained in; choose fp32, bf16 or fp64");
+  setup.compute_type = scalar_type(*dtype);
+  setup.leaf_type = setup.compute_type == at::kDouble ? at::kDouble : at::kFloat;
+  setup.config = with_key(setup.config, dtype_key(setup.config), torch_name(setup.compute_type));
+}
+
+void choose_layout(TrainSetup& setup, int world_size) {
+  setup.dp = setup.options.dp;
+  setup.tp = setup.options.tp > 0 ? setup.options.tp : std::max(1, world_size / setup.dp);
+  CLEAVE_CHECK(world_size == 0 || setup.num_ranks() == world_size, Code::kShape, "tp=", setup.tp,
+               " x dp=", setup.dp, " needs ", setup.num_ranks(), " ranks; the launcher started ",
+               world_size);
+  CLEAVE_CHECK(setup.options.batch_size >= setup.dp, Code::kShape,
+               "batch-size=", setup.options.batch_size, " is less than dp=", setup.dp,
+               "; every data-parallel rank needs a row");
+}
+
+DatasetOptions dataset_options(const TrainSetup& setup, const std::vector<std::string>& files,
+                               int64_t vocab_size) {
+  return {.files = files,
+          .tokenizer = setup.tokenizer,
+          .seq_len = setup.options.seq_len,
+          .cache_folder = (fs::path(setup.options.out) / "tokens").string(),
+          .vocab_size = vocab_size};
+}
+
+void check_fits(const TrainSetup& setup, const ModelFacts& facts) {
+  const int64_t seq_len = setup.options.seq_len;
+  CLEAVE_CHECK(seq_len >= 2, Code::kShape, "seq-len=", seq_len,
+               "; a row needs 2 tokens to have a next one");
+  CLEAVE_CHECK(seq_len <= facts.max_positions, Code::kShape, "seq-len=", seq_len,
+               " is more than the model's max_position_embeddings=", facts.max_positions,
+               "; choose up to ", facts.max_positions);
+  const int64_t tokens = setup.tokenizer ? setup.tokenizer->vocab_size() : 0;
+  CLEAVE_CHECK(tokens <= facts.vocab_size, Code::kShape, "the tokenizer has ", tokens,
+               " ids and the model's vocab_size is ", facts.vocab_size,
+               "; give the tokenizer that belongs to the model with --tokenizer");
+}
+
+void choose_steps(TrainSetup& setup) {
+  const TrainOptions& o = setup.options;
+  setup.order = {.num_samples = setup.data->size(),
+                 .batch_size = o.batch_size,
+                 .shuffle = o.shuffle,
+                 .seed = o.seed};
+  setup.num_steps = o.epochs ? setup.order.steps_of(*o.epochs) : o.steps.value_or(1000);
+  setup.optimizer = {.kind = OptimizerOptions::kind_from_name(o.optimizer),
+                     .beta1 = o.beta1,
+                     .beta2 = o.beta2,
+                     .eps = o.adam_eps,
+                     .weight_decay = o.weight_decay,
+                     .decay_on = OptimizerOptions::decay_from_name(o.decay_on)};
+  setup.schedule = {.kind = LrSchedule::kind_from_name(o.schedule),
+                    .peak = o.lr,
+                    .warmup = o.warmup.value_or(setup.num_steps / 10),
+                    .num_steps = setup.num_steps};
+}
+
+}  // namespace
+
+std::vector<NamedFile> TrainSetup::tokenizer_files() const {
+  std::vector<NamedFile> files;
+  const auto copy = [&](const fs::path& path) {
+    std::ifstream in(path, std::ios::binary);
+    files.push_back(
+        {.name = path.filename().string(),
+         .text = {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()}});
+    CLEAVE_CHECK(in, Code::kIo, "cannot read ", path.string());
+  };
+  if (tokenizer && tokenizer_folder.empty()) files = byte_tokenizer_files();
+  if (tokenizer && !tokenizer_folder.empty()) {
+    for (const std::string& name : cleave::tokenizer_files(tokenizer_folder))
+      copy(fs::path(tokenizer_folder) / name);
+  }
+  if (folder && fs::exists(fs::path(folder->path) / "generation_config.json")) {
+    copy(fs::path(folder->path) / "generation_config.json");
+  }
+  return files;
+}
+
+TrainSetup make_setup(const TrainOptions& options, int world_size) {
+  const bool is_folder = fs::exists(options.model);
+  std::optional<ModelFolder> folder;
+  if (options.resume) {
+    folder = ModelFolder::open(options.out);
+  } else if (is_folder) {
+    folder = ModelFolder::open(options.model);
+  }
+  TrainSetup setup(options, folder);
+  choose_layout(setup, world_size);
+  choose_tokenizer(setup);
+  if (!folder) setup.config = config_of_preset(options.model, *setup.tokenizer);
+  choose_types(setup);
+  const auto model = make_model(setup.config);
+  CLEAVE_CHECK(options.task.empty() || options.task == model->task(), Code::kUsage, "--task ",
+               options.task, " is not what this model does; it is trained for ", model->task());
+  setup.plan =
+      options.plan.empty() ? model->plan() : plan_from_json(Json::parse_file(options.plan));
+  const int64_t vocab_size = model->facts().vocab_size;
+  setup.data = open_dataset(dataset_options(setup, options.data, vocab_size));
+  if (!options.eval_data.empty()) {
+    setup.eval_data = open_dataset(dataset_options(setup, options.eval_data, vocab_size));
+  }
+  // Rows of ids need no tokenizer: a folder that came without one goes without one.
+  if (folder && setup.tokenizer_folder.empty() && !setup.data->is_text()) setup.tokenizer = nullptr;
+  check_fits(setup, model->facts());
+  choose_steps(setup);
+  return setup;
+}
+
+}  // namespace cleave

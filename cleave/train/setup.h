@@ -1,0 +1,49 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cleave/data/batch.h"
+#include "cleave/model/model.h"
+#include "cleave/optim/optimizer.h"
+#include "cleave/train/options.h"
+
+namespace cleave {
+
+/// A training run worked out from its options, before any rank starts: what is trained, on what,
+/// how long. Immutable and shared by the rank threads of a process.
+struct TrainSetup {
+  TrainSetup(TrainOptions o, std::optional<ModelFolder> f)
+      : options(std::move(o)),
+        config(f ? f->config : Json::parse("null", "config.json")),
+        folder(std::move(f)),
+        resumes(options.resume) {}
+
+  TrainOptions options;
+  Json config;                                 ///< of the model, as it will be saved
+  std::optional<ModelFolder> folder;           ///< whose weights to load; none for a preset
+  std::shared_ptr<const Tokenizer> tokenizer;  ///< null where only ids come in
+  std::string tokenizer_folder;                ///< whose files they are; "" = bytes or none
+  Plan plan;                                   ///< tensor-parallel
+  std::shared_ptr<const Dataset> data;
+  std::shared_ptr<const Dataset> eval_data;  ///< null without --eval-data
+  SampleOrder order;
+  OptimizerOptions optimizer;
+  LrSchedule schedule;
+  int64_t num_steps = 0;
+  int tp = 1;
+  int dp = 1;
+  at::ScalarType leaf_type = at::kFloat;     ///< of masters, gradients and moments
+  at::ScalarType compute_type = at::kFloat;  ///< of forward, backward and the saved weights
+  bool resumes = false;                      ///< `folder` is a checkpoint of this run
+
+  [[nodiscard]] int num_ranks() const { return tp * dp; }
+  /// What a checkpoint carries of the tokenizer, and the folder's generation settings.
+  [[nodiscard]] std::vector<NamedFile> tokenizer_files() const;
+};
+
+/// Throws Error for options that do not fit the model, the data or each other. `world_size` is that
+/// of the launcher, 0 without one.
+TrainSetup make_setup(const TrainOptions& options, int world_size);
+
+}  // namespace cleave

@@ -1,0 +1,134 @@
+#include "cleave/train/summary.h"
+
+#include <fstream>
+#include <thread>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "cleave/base/progress.h"
+#include "cleave/checkpoint/names.h"
+#include "cleave/checkpoint/run_folder.h"
+#include "cleave/kernels/cpu/gemm.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+int64_t num_weights(Model& model) {
+  int64_t sum = 0;
+  for (const auto& p : model.parameters()) sum += p->numel();
+  return sum;
+}
+
+std::string processor() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+std::string layout_text(const TrainSetup& setup) {
+  return str("tp=", setup.tp, " x dp=", setup.dp);
+}
+
+}  // namespace
+
+std::string resume_command(const TrainOptions& options) {
+  const std::string& typed = options.command;
+  if (typed.empty()) return str("--out ", options.out, " --resume");
+  return options.resume ? typed : typed + " --resume";
+}
+
+std::vector<std::string> run_header(const TrainSetup& setup, Model& model, const World& world) {
+  const ModelFacts& f = model.facts();
+  const TrainOptions& o = setup.options;
+  const std::string kv =
+      f.num_kv_heads == f.num_heads ? "" : str(" (", f.num_kv_heads, " for keys and values)");
+  return {str("model   ", o.model, ": ", count_text(static_cast<double>(num_weights(model))),
+              " weights, ", f.num_layers, " layers of width ", f.hidden, ", ", f.num_heads,
+              " heads", kv, ", vocabulary ", f.vocab_size),
+          str("ranks   ", layout_text(setup), " as ",
+              world.ranks_are_threads() ? "threads" : "processes", ", ", at::get_num_threads(),
+              " cores each, ", o.dtype, ", matrix products by ", name(gemm())),
+          str("data    ", setup.data->size(), " rows",
+              setup.data->is_text() ? str(" of ", o.seq_len, " tokens") : "",
+              setup.tokenizer ? str(", tokenizer ", setup.tokenizer->kind()) : ", ids as they are"),
+          str("steps   ", setup.num_steps, " of ", o.batch_size, " rows, ", o.optimizer, " at ",
+              o.lr, ", ", o.schedule)};
+}
+
+ReportData run_report(const TrainSetup& setup, Model& model, const Mesh& mesh) {
+  const ModelFacts& f = model.facts();
+  const TrainOptions& o = setup.options;
+  ReportData r;
+  r.title = str(o.model, " on ", mesh.size(), mesh.size() == 1 ? " rank" : " ranks");
+  r.command = o.command;
+  r.model = {{"weights", count_text(static_cast<double>(num_weights(model)))},
+             {"layers", str(f.num_layers)},
+             {"hidden size", str(f.hidden)},
+             {"heads", str(f.num_heads, ", key and value heads ", f.num_kv_heads)},
+             {"vocabulary", str(f.vocab_size)},
+             {"dtype", o.dtype}};
+  r.machine = {{"CPU", processor()},
+               {"cores", str(std::thread::hardware_concurrency())},
+               {"threads per rank", str(at::get_num_threads())},
+               {"matrix products", std::string(name(gemm()))}};
+  r.layout = {{"axis", "ranks", "groups"}};
+  for (const MeshDim& d : mesh.dims()) {
+    std::string groups;
+    for (const auto& group : mesh.groups(d.name)) {
+      groups += groups.empty() ? "{" : " {";
+      for (size_t i = 0; i < group.size(); ++i) groups += str(i == 0 ? "" : ",", group[i]);
+      groups += "}";
+    }
+    r.layout.push_back({d.name, str(d.size), groups});
+  }
+  return r;
+}
+
+std::vector<RankMemory> rank_memory(const Axis& everyone, const Mesh& mesh,
+                                    const Optimizer& optimizer) {
+  int64_t weights = 0;
+  int64_t gradients = 0;
+  int64_t moments = 0;
+  for (const Optimizer::State& s : optimizer.states()) {
+    const auto bytes = [](const Tensor& t) {
+      return t.defined() ? static_cast<int64_t>(t.nbytes()) : 0;
+    };
+    weights += bytes(s.parameter->leaf());
+    gradients += bytes(s.parameter->leaf().grad());
+    moments += bytes(s.exp_avg) + bytes(s.exp_avg_sq);
+  }
+  const Tensor mine = at::tensor({weights, gradients, moments}, at::kLong);
+  const std::vector<int64_t> three_each(static_cast<size_t>(everyone.size()), 3);
+  const Tensor all = everyone.all_gather(mine, 0, three_each, "memory of each rank");
+  const int tp = mesh["tp"].size();
+  std::vector<RankMemory> out;
+  for (int64_t r = 0; r < everyone.size(); ++r) {
+    const auto part = [&](int64_t i) { return all[3 * r + i].item<int64_t>(); };
+    out.push_back(
+        {.rank = str("rank ", r, " (dp ", r / tp, ", tp ", r % tp, ")"),
+         .bytes = {{"weights", part(0)}, {"gradients", part(1)}, {"optimizer", part(2)}}});
+  }
+  return out;
+}
+
+std::vector<ReportCheckpoint> checkpoint_list(const fs::path& run) {
+  std::vector<ReportCheckpoint> out;
+  for (const fs::path& folder : list_checkpoints(run)) {
+    int64_t bytes = 0;
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      if (entry.is_regular_file()) bytes += static_cast<int64_t>(entry.file_size());
+    }
+    out.push_back({.step = checkpoint_step(folder.filename().string()).value_or(0),
+                   .path = folder.filename().string(),
+                   .bytes = bytes});
+  }
+  return out;
+}
+
+}  // namespace cleave

@@ -1,0 +1,275 @@
+#include "cleave/train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <sys/resource.h>
+
+#include <ATen/ATen.h>
+
+#include "cleave/base/clock.h"
+#include "cleave/base/hash.h"
+#include "cleave/base/log.h"
+#include "cleave/base/stop.h"
+#include "cleave/checkpoint/names.h"
+#include "cleave/kernels/cpu/gemm.h"
+#include "cleave/train/summary.h"
+
+namespace cleave {
+namespace {
+
+Axis axis_of_all(World& world) {
+  std::vector<int> ranks(static_cast<size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return world.size() == 1 ? Axis() : Axis(world.group(ranks, "world"));
+}
+
+int64_t peak_rss_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{1024} * usage.ru_maxrss;
+}
+
+double collective_seconds(const Mesh& mesh) {
+  double sum = 0;
+  for (const MeshDim& d : mesh.dims()) {
+    const auto& group = mesh[d.name].group();
+    if (group) sum += group->seconds();
+  }
+  return sum;
+}
+
+/// Floating point operations per second of a layer-sized matrix product on this rank, while the
+/// others do the same: what mfu is a share of.
+double measured_flops() {
+  const at::NoGradGuard no_grad;
+  constexpr int64_t kSize = 768;
+  const Tensor a = at::ones({kSize, kSize});
+  affine(a, a, std::nullopt);
+  double best = 0;
+  for (int i = 0; i < 4; ++i) {
+    const double start = monotonic_s();
+    affine(a, a, std::nullopt);
+    best = std::max(best, 2.0 * kSize * kSize * kSize / (monotonic_s() - start));
+  }
+  return best;
+}
+
+}  // namespace
+
+Trainer::Trainer(const TrainSetup& setup, World& world)
+    : setup_(setup),
+      world_(world),
+      mesh_(Mesh::build(world, {{"dp", setup.dp}, {"tp", setup.tp}})),
+      everyone_(axis_of_all(world)),
+      folder_(setup.options.out, {.world = everyone_, .tp = mesh_["tp"], .dp = mesh_["dp"]},
+              setup.options.keep_last),
+      model_(make_model(setup.config)) {
+  start_s_ = monotonic_s();
+  choose_gemm(setup.options.gemm, everyone_);
+  if (setup.tp > 1) parallelize_module(*model_, mesh_["tp"], setup.plan);
+  parameters_ = model_->parameters();
+  load();
+  const Tensor flops = at::scalar_tensor(measured_flops(), at::kDouble);
+  peak_flops_ = everyone_.all_reduce(flops, "measured speed").item<double>();
+  load_s_ = monotonic_s() - start_s_;
+}
+
+void Trainer::load() {
+  if (!setup_.folder) {
+    materialize(*model_, {.seed = setup_.options.seed, .dtype = setup_.leaf_type});
+  } else {
+    carried_ = load_model(*model_, *setup_.folder, setup_.leaf_type).carried;
+  }
+  optimizer_ = std::make_unique<Optimizer>(parameters_, setup_.optimizer);
+  if (!setup_.resumes) return;
+  load_optimizer(*optimizer_, setup_.folder->path);
+  const Json state = Json::parse_file(setup_.folder->path + "/" + std::string(kStateName));
+  done_ = state.at("step").as_int(0);
+  tokens_ = state.at("tokens").as_int(0);
+  saved_ = done_;
+}
+
+void Trainer::start_log() {
+  world_.note_step(done_);
+  if (!is_first()) return;
+  world_.note_resume_hint(resume_command(setup_.options));
+  metrics_ = std::make_unique<MetricsWriter>((folder_.path() / "metrics.jsonl").string(), done_);
+  for (const std::string& line : run_header(setup_, *model_, world_)) log_info(line);
+  if (setup_.resumes) log_info("resumed after step ", done_, " from ", setup_.folder->path);
+  progress_ = std::make_unique<Progress>(ProgressOptions{.total = setup_.num_steps, .done = done_});
+}
+
+Batch Trainer::batch_of(const Dataset& data, const SampleOrder& order, int64_t step) const {
+  const int64_t rows = order.batch_size;
+  const int64_t dp = setup_.dp;
+  const int64_t r = mesh_["dp"].rank();
+  const int64_t pad = model_->facts().pad_id.value_or(0);
+  return make_batch(data, order, step, rows * r / dp, rows * (r + 1) / dp,
+                    std::max<int64_t>(pad, 0));
+}
+
+void Trainer::check_same_batch(const Batch& batch) const {
+  const Axis& tp = mesh_["tp"];
+  if (tp.size() == 1) return;
+  const Tensor mine = at::scalar_tensor(batch.hash(), at::kLong).view({1});
+  const std::vector<int64_t> one_each(static_cast<size_t>(tp.size()), 1);
+  const Tensor all = tp.all_gather(mine, 0, one_each, "hash of the first batch");
+  for (int64_t r = 0; r < tp.size(); ++r) {
+    CLEAVE_CHECK(all[r].item<int64_t>() == all[0].item<int64_t>(), Code::kDesync, "ranks 0 and ", r,
+                 " of axis tp read different first batches; do all hosts see the same data files?");
+  }
+}
+
+void Trainer::run() {
+  start_log();
+  if (done_ < setup_.num_steps) check_same_batch(batch_of(*setup_.data, setup_.order, done_));
+  while (done_ < setup_.num_steps && stop_signal_ == 0) {
+    train_step(done_);
+    const bool is_last = done_ == setup_.num_steps;
+    const int64_t every = setup_.options.save_every;
+    if (!is_last && stop_signal_ == 0 && every > 0 && done_ % every == 0) save();
+  }
+  if (saved_ != done_) save();
+  if (progress_) progress_->finish();
+  if (stop_signal_ == 0) {
+    finish("finished");
+    return;
+  }
+  finish(str("stopped by signal ", stop_signal_, " after step ", done_));
+  if (is_first()) log_info("resume with: ", resume_command(setup_.options));
+  throw Stopped{stop_signal_};
+}
+
+void Trainer::train_step(int64_t step) {
+  const double start = monotonic_s();
+  const double comm_before = collective_seconds(mesh_);
+  world_.note_step(step + 1);
+  const Batch batch = batch_of(*setup_.data, setup_.order, step);
+  optimizer_->zero_grad();
+  const PassResult pass = train_pass(*model_, mesh_, batch,
+                                     {.micro_batch_size = setup_.options.micro_batch_size,
+                                      .compute_type = setup_.compute_type,
+                                      .seed = setup_.options.seed,
+                                      .step = step});
+  const GradientNorm norm = gradient_norm(parameters_, mesh_["tp"]);
+  // One message for all that every rank must know: loss, stop, time in collectives, tokens.
+  const bool counts = mesh_["tp"].rank() == 0;
+  const double comm_s = collective_seconds(mesh_) - comm_before;
+  const Tensor told = everyone_.all_reduce(
+      at::tensor({counts ? pass.loss : 0.0, static_cast<double>(StopSignal::pending()), comm_s,
+                  counts ? static_cast<double>(batch.ids.numel()) : 0.0},
+                 at::kDouble),
+      "step");
+  const double loss = told[0].item<double>();
+  check_finite(step, loss, norm);
+  if (setup_.options.clip > 0) clip_gradients(parameters_, norm.value, setup_.options.clip);
+  const double lr = setup_.schedule.at(step);
+  optimizer_->step(lr);
+  done_ = step + 1;
+  const auto step_tokens = static_cast<int64_t>(told[3].item<double>());
+  tokens_ += step_tokens;
+  // Signals arrive at the ranks one by one; whoever has seen one names it to all.
+  if (told[1].item<double>() > 0)
+    stop_signal_ = StopSignal::pending() != 0 ? StopSignal::pending() : SIGTERM;
+
+  const double seconds = monotonic_s() - start;
+  const double rate = static_cast<double>(step_tokens) / seconds;
+  StepMetrics m{.step = done_,
+                .loss = loss,
+                .grad_norm = norm.value,
+                .lr = lr,
+                .tokens = tokens_,
+                .tokens_per_s = rate,
+                .step_ms = seconds * 1e3,
+                .comm_ms = told[2].item<double>() / world_.size() * 1e3,
+                .peak_rss_bytes = peak_rss_bytes(),
+                .mfu = rate * model_->train_flops_per_token(batch.ids.size(1)) / peak_flops_};
+  const int64_t every = setup_.options.eval_every;
+  const bool is_eval_step = done_ == setup_.num_steps || (every > 0 && done_ % every == 0);
+  if (setup_.eval_data && is_eval_step) m.eval_loss = evaluate();
+  if (metrics_) metrics_->append(m);
+  if (progress_) progress_->update(done_, {.loss = loss, .tokens_per_s = rate});
+}
+
+void Trainer::check_finite(int64_t step, double loss, const GradientNorm& norm) const {
+  if (std::isfinite(loss) && std::isfinite(norm.value)) return;
+  CLEAVE_CHECK(std::isfinite(loss), Code::kNumerics, "the loss is ", loss, " in step ", step + 1,
+               "; no weight was changed in it. Try a smaller --lr, or --clip");
+  // The rank that holds the tensor says its name; the others wait to be told.
+  if (norm.not_finite.empty()) everyone_.barrier("gradient check");
+  throw Error(Code::kNumerics,
+              str("the gradient of ", norm.not_finite, " is not finite in step ", step + 1,
+                  " on rank ", world_.rank(), "; no weight was changed in it. Try a smaller --lr"));
+}
+
+double Trainer::evaluate() {
+  const double start = monotonic_s();
+  SampleOrder order = setup_.order;
+  order.num_samples = setup_.eval_data->size();
+  order.shuffle = false;
+  Tensor sums = at::zeros({2}, at::kDouble);
+  const int64_t dp = setup_.dp;
+  const int64_t r = mesh_["dp"].rank();
+  for (int64_t begin = 0; begin < order.num_samples; begin += order.batch_size) {
+    order.batch_size = std::min(setup_.order.batch_size, order.num_samples - begin);
+    const int64_t rows = order.batch_size;
+    // The last, shorter batch still starts where the full ones would.
+    const SampleOrder full{
+        .num_samples = order.num_samples, .batch_size = setup_.order.batch_size, .shuffle = false};
+    if (rows * r / dp == rows * (r + 1) / dp) continue;
+    const Batch batch = make_batch(*setup_.eval_data, full, begin / setup_.order.batch_size,
+                                   rows * r / dp, rows * (r + 1) / dp);
+    const EvalSum sum = eval_pass(*model_, mesh_["tp"], batch, setup_.compute_type);
+    sums += at::tensor({sum.loss, static_cast<double>(sum.num_labels)}, at::kDouble);
+  }
+  sums = mesh_["dp"].all_reduce(sums, "eval loss");
+  eval_s_ += monotonic_s() - start;
+  return (sums[0] / sums[1]).item<double>();
+}
+
+std::string Trainer::state_json() const {
+  nlohmann::ordered_json state;
+  state["step"] = done_;
+  state["tokens"] = tokens_;
+  state["seed"] = setup_.options.seed;
+  state["batch_size"] = setup_.options.batch_size;
+  state["data"] = to_hex(setup_.data->fingerprint());
+  state["gemm"] = std::string(name(gemm()));
+  state["mesh"] = mesh_.describe();
+  state["command"] = setup_.options.command;
+  return state.dump(2);
+}
+
+void Trainer::save() {
+  const double start = monotonic_s();
+  folder_.save({.step = done_,
+                .model = model_.get(),
+                .optimizer = optimizer_.get(),
+                .dtype = setup_.compute_type,
+                .carried = carried_,
+                .state_json = state_json(),
+                .files = setup_.tokenizer_files()});
+  saved_ = done_;
+  save_s_ += monotonic_s() - start;
+}
+
+void Trainer::finish(const std::string& outcome) {
+  const std::vector<RankMemory> memory = rank_memory(everyone_, mesh_, *optimizer_);
+  if (!is_first()) return;
+  ReportData report = run_report(setup_, *model_, mesh_);
+  report.outcome = outcome;
+  report.wall_s = monotonic_s() - start_s_;
+  report.metrics = read_metrics((folder_.path() / "metrics.jsonl").string());
+  report.memory = memory;
+  report.other_time = {{"loading", load_s_}, {"saving", save_s_}, {"eval", eval_s_}};
+  report.checkpoints = checkpoint_list(folder_.path());
+  const std::string path = (folder_.path() / "report.html").string();
+  write_report(path, report);
+  log_info("checkpoint: ", (folder_.path() / checkpoint_name(saved_)).string());
+  log_info("report: ", path);
+}
+
+}  // namespace cleave

@@ -1,0 +1,59 @@
+#pragma once
+#include <memory>
+#include <string>
+
+#include "cleave/base/progress.h"
+#include "cleave/checkpoint/run_folder.h"
+#include "cleave/mesh/mesh.h"
+#include "cleave/train/metrics.h"
+#include "cleave/train/report.h"
+#include "cleave/train/setup.h"
+#include "cleave/train/step.h"
+
+namespace cleave {
+
+/// One rank of a training run.
+class Trainer {
+ public:
+  /// Builds this rank's part of the model and fills it: from the run's folder, or with starting
+  /// values. Throws Error.
+  Trainer(const TrainSetup& setup, World& world);
+
+  /// Trains to the last step, saves and writes the report. Throws Stopped after a signal, when what
+  /// was reached is saved; Error otherwise.
+  void run();
+
+ private:
+  void load();
+  void start_log();
+  void check_same_batch(const Batch& batch) const;
+  [[nodiscard]] Batch batch_of(const Dataset& data, const SampleOrder& order, int64_t step) const;
+  void train_step(int64_t step);
+  void check_finite(int64_t step, double loss, const GradientNorm& norm) const;
+  [[nodiscard]] double evaluate();
+  void save();
+  [[nodiscard]] std::string state_json() const;
+  void finish(const std::string& outcome);
+  [[nodiscard]] bool is_first() const { return world_.rank() == 0; }
+
+  const TrainSetup& setup_;
+  World& world_;
+  Mesh mesh_;
+  Axis everyone_;
+  RunFolder folder_;
+  std::unique_ptr<Model> model_;
+  Parameters parameters_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::vector<CarriedTensor> carried_;
+  int64_t done_ = 0;    // steps finished
+  int64_t saved_ = -1;  // steps in the newest checkpoint
+  int64_t tokens_ = 0;  // trained on since step 1
+  int stop_signal_ = 0;
+  double peak_flops_ = 0;  // of all ranks together, measured
+  double start_s_ = 0;
+  double load_s_ = 0, save_s_ = 0, eval_s_ = 0;
+  std::unique_ptr<MetricsWriter> metrics_;  // rank 0's
+  std::unique_ptr<Progress> progress_;      // rank 0's
+};
+
+}  // namespace cleave
