@@ -22,7 +22,7 @@ endforeach()
 install(TARGETS ${cleave_libraries} EXPORT CleaveTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS cleave RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/cleave DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-        FILES_MATCHING PATTERN "*.h" PATTERN "*_contract.h" EXCLUDE PATTERN "cli" EXCLUDE)
+        FILES_MATCHING PATTERN "*.h" PATTERN "*contract*.h" EXCLUDE PATTERN "cli" EXCLUDE)
 install(EXPORT CleaveTargets NAMESPACE Cleave:: DESTINATION ${cleave_package_dir})
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/CleaveConfig.cmake.in

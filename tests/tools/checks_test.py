@@ -25,6 +25,9 @@ class Speaker {
   int count_ = 0;
 };
 enum class Tone;
+struct SpeakerOptions {
+  int volume = 0;
+};
 namespace internal {
 void hidden();
 }
