@@ -23,7 +23,7 @@ uint64_t now_ns() {
 }  // namespace
 
 uint64_t log_begin(RankSlot& slot, const CallHeader& header, std::string_view site) {
-  const uint64_t number = slot.num_operations.load(kRelaxed);
+  const uint64_t number = slot.num_operations.fetch_add(1, std::memory_order_acq_rel);
   FlightEntry& entry = slot.log[number % kFlightLogLength];
   uint64_t words[kSiteBytes / 8] = {};
   std::memcpy(words, site.data(), std::min<size_t>(site.size(), kSiteBytes));
@@ -34,7 +34,6 @@ uint64_t log_begin(RankSlot& slot, const CallHeader& header, std::string_view si
   entry.sequence.store(header.sequence, kRelaxed);
   entry.count.store(header.count, kRelaxed);
   entry.begin_ns.store(now_ns(), kRelaxed);
-  slot.num_operations.store(number + 1, std::memory_order_release);
   return number;
 }
 

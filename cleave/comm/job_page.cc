@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <fcntl.h>
 #include <new>
@@ -21,6 +22,8 @@ constexpr uint64_t kThreadArenaBytes = 64 << 20;      // per rank, only reserved
 constexpr uint64_t kProcessArenaBytes = 10 << 20;     // per rank, allocated at start
 // Per rank, left for the small payloads of later groups and for message channels.
 constexpr uint64_t kReservedBytes = kNumGroupsPerRank * (2 * kSmallPayloadBytes + (8 << 10));
+
+constexpr std::chrono::seconds kFillTime{10};
 
 uint64_t round_up(uint64_t bytes) {
   return (bytes + kLine - 1) / kLine * kLine;
@@ -188,6 +191,16 @@ void JobPage::fill_group(GroupEntry& entry, std::span<const int> ranks, std::str
   }
 }
 
+void JobPage::wait_until_ready(const GroupEntry& entry, std::string_view name) const {
+  // Filling takes microseconds, unless the rank that does it was killed meanwhile.
+  const auto deadline = std::chrono::steady_clock::now() + kFillTime;
+  while (entry.is_ready.load(std::memory_order_acquire) == 0) {
+    CLEAVE_CHECK(!is_aborted() && std::chrono::steady_clock::now() < deadline, Code::kPeer,
+                 "another rank failed while group ", name, " was being made");
+    std::this_thread::yield();
+  }
+}
+
 uint32_t JobPage::join_group(uint64_t key, std::span<const int> ranks, std::string_view name) {
   const auto num_groups = static_cast<uint32_t>(header().num_groups);
   for (uint32_t probe = 0; probe < num_groups; ++probe) {
@@ -200,12 +213,7 @@ uint32_t JobPage::join_group(uint64_t key, std::span<const int> ranks, std::stri
       return index;
     }
     if (found != key) continue;
-    // Filling takes microseconds; it cannot end only if its rank was killed, and then by an abort.
-    while (entry.is_ready.load(std::memory_order_acquire) == 0) {
-      CLEAVE_CHECK(!is_aborted(), Code::kPeer, "another rank failed while group ", name,
-                   " was being made");
-      std::this_thread::yield();
-    }
+    wait_until_ready(entry, name);
     return index;
   }
   throw Error(Code::kMemory, str("more than ", num_groups, " groups in one job"));

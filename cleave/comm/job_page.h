@@ -80,6 +80,7 @@ class JobPage {
   [[nodiscard]] JobHeader& header() const;
   void fill_group(GroupEntry& entry, std::span<const int> ranks, std::string_view name);
   [[nodiscard]] std::atomic<uint64_t>& channel_offset(int from, int to) const;
+  void wait_until_ready(const GroupEntry& entry, std::string_view name) const;
   uint64_t take(uint64_t bytes);
   uint64_t try_take(uint64_t bytes, uint64_t left_over);
 

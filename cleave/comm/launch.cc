@@ -119,11 +119,14 @@ class Launcher {
   }
 
   void handle_failure(int rank, int code) {
-    if (!has_failed_) {
+    // A rank that ends as a forwarded signal asks is no failure: the others may still be saving.
+    const bool obeys = stop_signal_ != 0 && code == 128 + stop_signal_;
+    if (!obeys && !has_failed_) {
       has_failed_ = true;
       first_failed_ = rank;
       kill_at_ = std::min(kill_at_, Clock::now() + kFailureGrace);
     }
+    if (obeys && ranks_[static_cast<size_t>(rank)].end_signal() == 0) return;
     // Only the first record counts: mostly the rank has written its own.
     page_->abort({.rank = rank,
                   .code = Code::kPeer,

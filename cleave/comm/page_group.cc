@@ -34,6 +34,13 @@ std::vector<int64_t> times(std::span<const int64_t> counts, int64_t factor) {
   return result;
 }
 
+/// What a group of one does: nothing in place, else a copy.
+void copy(const Buffers& buffers, int64_t bytes) {
+  if (bytes > 0 && buffers.in != buffers.out) {
+    std::memmove(buffers.out, buffers.in, static_cast<size_t>(bytes));
+  }
+}
+
 int member_of(const std::vector<int>& ranks, int rank) {
   return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
@@ -48,8 +55,14 @@ PageGroup::PageGroup(std::shared_ptr<RankEnd> end, std::shared_ptr<Mailbox> mail
       num_sent_(parts.ranks.size()),
       num_received_(parts.ranks.size()) {}
 
+bool PageGroup::is_alone() const {
+  if (size() > 1) return false;
+  exchange_.end_of_rank().check();
+  return true;
+}
+
 bool PageGroup::is_staged(int64_t payload_bytes) const {
-  return !exchange_.is_direct() || size() == 1 || payload_bytes <= exchange_.payload_bytes();
+  return !exchange_.is_direct() || payload_bytes <= exchange_.payload_bytes();
 }
 
 void PageGroup::check_member(int member, std::string_view role) const {
@@ -64,6 +77,7 @@ void PageGroup::check_widths(std::span<const int64_t> widths, std::string_view w
 }
 
 void PageGroup::barrier(const Call& call) {
+  if (is_alone()) return;
   exchange_.begin({.op = Op::kBarrier, .widths = {}, .call = call});
   exchange_.meet();
   exchange_.end();
@@ -73,10 +87,12 @@ void PageGroup::all_reduce(const void* in, void* out, int64_t count, DType dtype
                            const Call& call) {
   check_count(count, "all_reduce count");
   check_reducible(dtype, Op::kAllReduce);
+  const Buffers buffers{bytes_of(in), bytes_of(out)};
+  if (is_alone()) return copy(buffers, count * item_bytes(dtype));
   const Operation operation{Op::kAllReduce, dtype, count, op, -1, {}, call};
   exchange_.begin(operation, {in, out});
   if (is_staged(count * item_bytes(dtype))) {
-    staged_all_reduce(exchange_, operation, {bytes_of(in), bytes_of(out)});
+    staged_all_reduce(exchange_, operation, buffers);
   } else {
     direct_all_reduce(exchange_, operation);
   }
@@ -89,6 +105,7 @@ void PageGroup::all_gather(const void* in, void* out, int64_t rows, std::span<co
   check_widths(widths, "all_gather widths");
   const Blocks blocks(rows, widths, item_bytes(dtype));
   const Buffers buffers{bytes_of(in), bytes_of(out)};
+  if (is_alone()) return copy(buffers, blocks.block_bytes(0));
   exchange_.begin({Op::kAllGather, dtype, rows, ReduceOp::kSum, -1, widths, call}, {in, out});
   if (is_staged(blocks.max_block_bytes())) {
     staged_all_gather(exchange_, blocks, buffers);
@@ -105,6 +122,7 @@ void PageGroup::reduce_scatter(const void* in, void* out, int64_t rows,
   check_reducible(dtype, Op::kReduceScatter);
   const Blocks blocks(rows, widths, item_bytes(dtype));
   const Buffers buffers{bytes_of(in), bytes_of(out)};
+  if (is_alone()) return copy(buffers, blocks.block_bytes(0));
   const Operation operation{Op::kReduceScatter, dtype, rows, ReduceOp::kSum, -1, widths, call};
   exchange_.begin(operation, {in, out});
   if (is_staged(blocks.rows() * blocks.whole_row_bytes())) {
@@ -120,6 +138,7 @@ void PageGroup::broadcast(void* data, int64_t count, DType dtype, int root, cons
   check_member(root, "broadcast root");
   const int64_t bytes = count * item_bytes(dtype);
   const std::span span(bytes_of(data), static_cast<size_t>(bytes));
+  if (is_alone()) return;
   exchange_.begin({Op::kBroadcast, dtype, count, ReduceOp::kSum, root, {}, call}, {data, data});
   if (is_staged(bytes)) {
     staged_broadcast(exchange_, root, span);
@@ -136,6 +155,11 @@ void PageGroup::all_to_all(const void* in, std::span<const int64_t> send_counts,
   const auto send = times(send_counts, item_bytes(dtype));
   const auto recv = times(recv_counts, item_bytes(dtype));
   const Buffers buffers{bytes_of(in), bytes_of(out)};
+  if (is_alone()) {
+    CLEAVE_CHECK(send == recv, Code::kDesync, "all_to_all on axis ", name(), " of one rank sends ",
+                 send_counts[0], " elements and awaits ", recv_counts[0], "; these must be alike");
+    return copy(buffers, send[0]);
+  }
   exchange_.begin({Op::kAllToAll, dtype, 0, ReduceOp::kSum, -1, {}, call}, {in, out});
   // Only after the meeting is it known how much the others move; both ways meet twice anyway.
   if (exchange_.is_direct()) {

@@ -32,6 +32,8 @@ class PageGroup : public Group {
   void recv(void* data, int64_t count, DType dtype, int from, const Call& call) override;
 
  private:
+  /// True for a group of one, after looking whether the job has failed.
+  [[nodiscard]] bool is_alone() const;
   [[nodiscard]] bool is_staged(int64_t payload_bytes) const;
   void check_member(int member, std::string_view role) const;
   void check_widths(std::span<const int64_t> widths, std::string_view what) const;

@@ -19,7 +19,7 @@
 // 1. Every rank opens the private folder that is named after user and job. Rank 0 locks it (a
 //    second rank 0 cannot) and listens on a socket in it; the others try to connect until they can.
 // 2. A rank sends a Hello. Rank 0 compares it with its own and with those that came before. A
-//    conflict is told to all that came, and for a second to all that still come: Error(kShape).
+//    conflict is told to all that came, and for a while to all that still come: Error(kShape).
 // 3. When all are there, rank 0 sends each the descriptor of the job page and removes the folder.
 //    When time is over it tells those that came who is missing.
 

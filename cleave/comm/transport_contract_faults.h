@@ -30,7 +30,7 @@ inline std::vector<Disagreement> disagreements(int64_t n) {
       group.all_gather(v.data(), v.data(), rows, widths, dtype, call("gather"));
     };
   };
-  const auto scatter = [n](int64_t width) {
+  const auto scatter = [](int64_t width) {
     return [=](Group& group, Values& v) {
       const std::vector<int64_t> widths(static_cast<size_t>(group.size()), width / 8);
       group.reduce_scatter(v.data(), v.data(), 1, widths, DType::kF32, call("scatter"));
