@@ -21,6 +21,7 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
   [[nodiscard]] virtual int64_t size() const = 0;
+  /// The sample of 0 <= index < size(); Error(kUsage) for another.
   [[nodiscard]] virtual Sample sample(int64_t index) const = 0;
   /// Whether ids came from text through the tokenizer; rows of ids did not.
   [[nodiscard]] virtual bool is_text() const = 0;

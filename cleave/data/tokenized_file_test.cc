@@ -133,7 +133,7 @@ TEST(TokenizedFile, DamagedCache_IsMadeAnew) {
   const std::string good = read_file(path);
   std::vector<std::string> damaged{"", good.substr(0, 63), good.substr(0, good.size() - 1),
                                    good + "x", std::string(good.size(), '\0')};
-  for (size_t at = 0; at < good.size(); ++at) {
+  for (size_t at = 0; at < good.size(); at += 5) {  // some byte of every field and of the ids
     damaged.push_back(good);
     damaged.back()[at] = static_cast<char>(good[at] ^ 1);
   }
