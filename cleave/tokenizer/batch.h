@@ -21,7 +21,7 @@ struct BatchOptions {
   Truncation truncation = Truncation::kNone;
   int64_t max_length = 0;  ///< ids of a row, added tokens counted; for both of the above
   bool pad_left = false;
-  std::optional<int64_t> pad_id;  ///< else the tokenizer's, else its end token
+  std::optional<int64_t> pad_id{};  ///< else the tokenizer's, else its end token
   bool add_special = true;
 };
 

@@ -11,12 +11,12 @@ namespace cleave {
 
 /// What a byte-pair encoding knows besides tokens and merges.
 struct BpeOptions {
-  std::optional<int64_t> unk;     ///< for characters without a token; without it they are dropped
-  std::string continuing_prefix;  ///< begins every token that does not begin a word
-  std::string end_suffix;         ///< ends every token that ends a word
-  bool fuse_unk = false;          ///< neighbouring unknown characters are one unk
-  bool byte_fallback = false;     ///< unknown characters are their bytes' tokens "<0x41>"
-  bool ignore_merges = false;     ///< a piece that is a token is that token at once
+  std::optional<int64_t> unk{};     ///< for characters without a token; without it they are dropped
+  std::string continuing_prefix{};  ///< begins every token that does not begin a word
+  std::string end_suffix{};         ///< ends every token that ends a word
+  bool fuse_unk = false;            ///< neighbouring unknown characters are one unk
+  bool byte_fallback = false;       ///< unknown characters are their bytes' tokens "<0x41>"
+  bool ignore_merges = false;       ///< a piece that is a token is that token at once
 };
 
 /// Byte-pair encoding: neighbouring symbols are merged, the pair of the lowest rank first and of

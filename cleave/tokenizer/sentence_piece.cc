@@ -24,10 +24,7 @@ class SentencePiece final : public Tokenizer {
     special_ = {.bos = id_or_nothing(processor_.bos_id()),
                 .eos = id_or_nothing(processor_.eos_id()),
                 .pad = id_or_nothing(processor_.pad_id()),
-                .unk = id_or_nothing(processor_.unk_id()),
-                .cls = {},
-                .sep = {},
-                .mask = {}};
+                .unk = id_or_nothing(processor_.unk_id())};
     make_template(names);
   }
 

@@ -19,7 +19,7 @@ struct EncodeOptions {
 
 /// Ids of the tokens that have a role; nothing where the files name none.
 struct SpecialIds {
-  std::optional<int64_t> bos, eos, pad, unk, cls, sep, mask;
+  std::optional<int64_t> bos{}, eos{}, pad{}, unk{}, cls{}, sep{}, mask{};
 };
 
 /// Text to ids and back. Immutable: one object serves all threads.
