@@ -7,6 +7,7 @@
 #include "cleave/base/error.h"
 #include "cleave/base/log.h"
 #include "cleave/base/stop.h"
+#include "cleave/comm/rank_process.h"
 
 namespace cleave::cli {
 namespace {
@@ -28,6 +29,8 @@ int report_failure() {
   } catch (const Error& error) {
     log_error(error.what());
     return number(error.code());
+  } catch (const FailureTold& told) {
+    return told.exit_code;
   } catch (const Stopped& stopped) {
     return 128 + stopped.signal;
   } catch (const std::bad_alloc&) {

@@ -7,21 +7,30 @@
 
 namespace cleave {
 
+void run_as_rank(const Environment& environment, const std::function<void(World&)>& body,
+                 const RankOptions& options) {
+  const std::unique_ptr<World> world = connect(environment, options);
+  try {
+    body(*world);
+  } catch (...) {
+    // Before `world` goes, which would look like an orderly leave.
+    const Error error = as_error(std::current_exception());
+    world->abort(error);
+    if (environment.job_fd >= 0) throw FailureTold{static_cast<int>(error.code())};
+    throw Error(error.code(), str("rank ", environment.rank, ": ", error.what()));
+  }
+}
+
 int run_rank(const Environment& environment, const std::function<void(World&)>& body,
              const RankOptions& options) {
-  std::unique_ptr<World> world;
   try {
-    world = connect(environment, options);
-    body(*world);
+    run_as_rank(environment, body, options);
     return 0;
+  } catch (const FailureTold& told) {
+    return told.exit_code;
   } catch (...) {
     const Error error = as_error(std::current_exception());
-    // Before `world` goes, which would look like an orderly leave.
-    if (world) world->abort(error);
-    const bool launcher_prints = world && environment.job_fd >= 0;
-    if (!launcher_prints) {
-      std::cerr << str("cleave: rank ", environment.rank, ": ", error.what(), "\n");
-    }
+    std::cerr << str("cleave: ", error.what(), "\n");
     return static_cast<int>(error.code());
   }
 }

@@ -6,6 +6,16 @@
 
 namespace cleave {
 
+/// Thrown instead of a failure that `cleave launch` prints: the process only has to end so.
+struct FailureTold {
+  int exit_code = 0;
+};
+
+/// Runs `body` as the one rank of this process. A failure is told to all ranks, then thrown: as it
+/// is, or as FailureTold under `cleave launch`.
+void run_as_rank(const Environment& environment, const std::function<void(World&)>& body,
+                 const RankOptions& options = {});
+
 /// Runs `body` as the one rank of this process and returns the process's exit code.
 ///
 /// A failure is told to all ranks and printed to stderr as one line, except under `cleave launch`,

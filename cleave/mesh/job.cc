@@ -6,6 +6,7 @@
 #include <ATen/Parallel.h>
 
 #include "cleave/comm/environment.h"
+#include "cleave/comm/rank_process.h"
 
 namespace cleave {
 namespace {
@@ -29,14 +30,20 @@ int launched_world_size() {
 }
 
 void run_job(const JobOptions& options, const std::function<void(World&)>& body) {
-  const int num_threads = threads_of(options, options.num_ranks);
-  run_ranks(
-      options.num_ranks,
-      [&](World& world) {
-        set_num_threads(num_threads);
-        body(world);
-      },
-      options.ranks);
+  const auto environment = read_environment();
+  const int ranks_here = environment ? environment->local_world_size : options.num_ranks;
+  const int num_threads = threads_of(options, ranks_here);
+  const auto with_threads = [&](World& world) {
+    set_num_threads(num_threads);
+    body(world);
+  };
+  if (!environment) {
+    run_ranks(options.num_ranks, with_threads, options.ranks);
+    return;
+  }
+  CLEAVE_CHECK(environment->world_size == options.num_ranks, Code::kShape, "the layout needs ",
+               options.num_ranks, " ranks; the launcher started ", environment->world_size);
+  run_as_rank(*environment, with_threads, options.ranks);
 }
 
 }  // namespace cleave

@@ -8,7 +8,7 @@ namespace cleave {
 struct JobOptions {
   int num_ranks = 1;
   int threads_per_rank = 0;  ///< of libtorch's kernels; 0 = this host's cores / its ranks
-  RankOptions ranks;
+  RankOptions ranks{};
 };
 
 /// Ranks that a launcher started in this job; 0 when this process was started by hand.

@@ -1,13 +1,17 @@
+#include <atomic>
+
 #include "cleave/base/stop.h"
 #include "cleave/mesh/job.h"
 #include "cleave/train/trainer.h"
 
 void cleave_train(const cleave::TrainOptions& options) {
-  using namespace cleave;  // NOLINT(google-build-using-namespace): one function outside it
-  const StopSignal stop;
-  const TrainSetup setup = make_setup(options, launched_world_size());
-  run_job({.num_ranks = setup.num_ranks(),
-           .threads_per_rank = options.threads_per_rank,
-           .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = options.out}},
-          [&](World& world) { Trainer(setup, world).run(); });
+  const cleave::StopSignal stop;
+  const cleave::TrainSetup setup = cleave::make_setup(options, cleave::launched_world_size());
+  cleave::JobOptions job{.num_ranks = setup.num_ranks(),
+                         .threads_per_rank = options.threads_per_rank};
+  job.ranks.timeout_s = options.timeout_s;
+  job.ranks.flight_log_folder = options.out;
+  std::atomic<int> signal{0};
+  cleave::run_job(job, [&](cleave::World& world) { signal = cleave::Trainer(setup, world).run(); });
+  if (signal != 0) throw cleave::Stopped{signal};
 }

@@ -123,7 +123,7 @@ void Trainer::check_same_batch(const Batch& batch) const {
   }
 }
 
-void Trainer::run() {
+int Trainer::run() {
   start_log();
   if (done_ < setup_.num_steps) check_same_batch(batch_of(*setup_.data, setup_.order, done_));
   while (done_ < setup_.num_steps && stop_signal_ == 0) {
@@ -136,11 +136,11 @@ void Trainer::run() {
   if (progress_) progress_->finish();
   if (stop_signal_ == 0) {
     finish("finished");
-    return;
+  } else {
+    finish(str("stopped by signal ", stop_signal_, " after step ", done_));
+    if (is_first()) log_info("resume with: ", resume_command(setup_.options));
   }
-  finish(str("stopped by signal ", stop_signal_, " after step ", done_));
-  if (is_first()) log_info("resume with: ", resume_command(setup_.options));
-  throw Stopped{stop_signal_};
+  return stop_signal_;
 }
 
 void Trainer::train_step(int64_t step) {

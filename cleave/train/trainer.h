@@ -19,9 +19,9 @@ class Trainer {
   /// values. Throws Error.
   Trainer(const TrainSetup& setup, World& world);
 
-  /// Trains to the last step, saves and writes the report. Throws Stopped after a signal, when what
-  /// was reached is saved; Error otherwise.
-  void run();
+  /// Trains to the last step, saves and writes the report. After a signal it ends early, with what
+  /// was reached saved, and returns the signal; 0 otherwise. Throws Error.
+  int run();
 
  private:
   void load();
