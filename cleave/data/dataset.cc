@@ -16,10 +16,10 @@ namespace {
 FileKind common_kind(const std::vector<std::string>& files) {
   CLEAVE_CHECK(!files.empty(), Code::kUsage, files.size(), " data files; expected at least one");
   const FileKind first = file_kind(files.front());
-  for (const std::string& file : files) {
-    const FileKind kind = file_kind(file);
-    CLEAVE_CHECK(kind == first, Code::kUsage, file, " is ", name(kind), ", ", files.front(), " is ",
-                 name(first), "; all data files must be of one kind");
+  for (size_t i = 1; i < files.size(); ++i) {
+    const FileKind kind = file_kind(files[i]);
+    CLEAVE_CHECK(kind == first, Code::kUsage, files[i], " is ", name(kind), ", ", files.front(),
+                 " is ", name(first), "; all data files must be of one kind");
   }
   return first;
 }
