@@ -20,6 +20,7 @@ class Hasher {
   ~Hasher();
   Hasher(Hasher&&) noexcept;
   Hasher& operator=(Hasher&&) noexcept;
+  /// Adds the next bytes.
   void update(std::span<const std::byte> bytes);
   [[nodiscard]] uint64_t digest() const;  ///< of everything so far
 

@@ -15,6 +15,7 @@ struct CarriedTensor {
   std::string bytes;
 };
 
+/// What a load leaves besides filled parameters.
 struct LoadResult {
   std::vector<CarriedTensor> carried;
   uint64_t bytes_read = 0;  ///< of tensors, by this rank

@@ -9,6 +9,7 @@
 
 namespace cleave {
 
+/// The manifest's file in a checkpoint folder.
 inline constexpr std::string_view kManifestName = "manifest.json";
 
 /// The text of manifest.json for a folder whose other files are all written: the size of every

@@ -16,12 +16,12 @@ namespace cleave {
 namespace {
 
 namespace fs = std::filesystem;
+using test::TempFolder;
+using test::thrown_by;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using test::TempFolder;
-using test::thrown_by;
 
 const std::vector<TensorInfo> kTensors = {{"embed", DType::kF32, {12, 5}},
                                           {"proj", DType::kBf16, {6, 8}},

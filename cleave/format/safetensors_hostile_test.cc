@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -15,9 +15,9 @@
 namespace cleave {
 namespace {
 
-using testing::HasSubstr;
 using test::TempFolder;
 using test::thrown_by;
+using testing::HasSubstr;
 
 /// A file's bytes and what the format says about them. An empty `refusal` means: accepted.
 struct Case {
@@ -25,6 +25,13 @@ struct Case {
   std::string bytes;
   std::string refusal;  ///< part of the message
 };
+
+/// Of this thread: other programs on the machine do not count.
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
 
 std::string length(uint64_t n) {
   std::string bytes;
@@ -179,6 +186,11 @@ std::vector<Case> broken_tensors() {
        "expected one of F32"},
       {"dtype that is not supported",
        one(R"({"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]})"), "expected one of F32"},
+  };
+}
+
+std::vector<Case> broken_sizes() {
+  return {
       {"shape is a number", one(R"({"dtype":"U8","shape":4,"data_offsets":[0,4]})"),
        "expected an array"},
       {"negative size", one(R"({"dtype":"U8","shape":[-4],"data_offsets":[0,4]})"), "shape"},
@@ -254,7 +266,7 @@ class SafetensorsHostile : public testing::Test {
     for (const Case& c : cases) {
       SCOPED_TRACE(c.subject);
       std::ofstream(folder / "x.safetensors", std::ios::binary) << c.bytes;
-      const auto start = std::chrono::steady_clock::now();
+      const double start = cpu_seconds();
       if (accepted) {
         EXPECT_NO_THROW(Safetensors::open(folder / "x.safetensors"));
       } else {
@@ -263,7 +275,7 @@ class SafetensorsHostile : public testing::Test {
         EXPECT_THAT(error.what(), HasSubstr(c.refusal));
         EXPECT_THAT(error.what(), HasSubstr("x.safetensors"));
       }
-      EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(100));
+      EXPECT_LT(cpu_seconds() - start, 0.1);
     }
   }
   TempFolder folder;
@@ -280,6 +292,9 @@ TEST_F(SafetensorsHostile, BrokenNamesAndMetadata_AreRefused) {
 }
 TEST_F(SafetensorsHostile, BrokenTensors_AreRefused) {
   expect_verdicts(broken_tensors(), false);
+}
+TEST_F(SafetensorsHostile, BrokenSizes_AreRefused) {
+  expect_verdicts(broken_sizes(), false);
 }
 TEST_F(SafetensorsHostile, BrokenCoverage_IsRefused) {
   expect_verdicts(broken_coverage(), false);

@@ -18,10 +18,10 @@ namespace cleave {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::ElementsAre;
-using testing::HasSubstr;
 using test::TempFolder;
 using test::thrown_by;
+using testing::ElementsAre;
+using testing::HasSubstr;
 
 /// A file made by hand: length, header as given, data 0, 1, 2, ...
 void write_by_hand(const fs::path& path, const std::string& header, size_t data_bytes) {

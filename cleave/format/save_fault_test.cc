@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
+#include <set>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,10 +23,10 @@ namespace cleave {
 namespace {
 
 namespace fs = std::filesystem;
+using test::TempFolder;
 using testing::AnyOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using test::TempFolder;
 
 constexpr int64_t kRows = 3000;
 constexpr int64_t kColumns = 80;
@@ -128,6 +129,33 @@ TEST(SaveFault, KilledAtEverySystemCall_LeavesTheOldOrTheNewCheckpoint) {
     expect_whole(folder.path(), last_good, step);
     save(folder.path(), ++step);
   }
+}
+
+// What a loss of power would forget: writes without a later fsync of their file, names without a
+// later fsync of their folder.
+TEST(SaveFault, EveryRename_ComesAfterTheFsyncOfAllItPublishesAndBeforeThatOfItsFolder) {
+  const TempFolder folder;
+  std::set<std::string> unsynced, unsynced_folders;
+  int renames = 0;
+  {
+    const ScopedFileHook hook([&](FileCall call, const std::string& path) {
+      const std::string parent = fs::path(path).parent_path();
+      if (call == FileCall::kOpen) unsynced_folders.insert(parent);
+      if (call == FileCall::kWrite || call == FileCall::kAllocate) unsynced.insert(path);
+      if (call == FileCall::kFsync) unsynced.erase(path);
+      if (call == FileCall::kFsyncFolder) unsynced_folders.erase(path);
+      if (call == FileCall::kRename) {
+        ++renames;
+        EXPECT_THAT(unsynced, IsEmpty()) << path;
+        EXPECT_FALSE(unsynced_folders.contains(path + ".partial")) << path;
+        unsynced_folders.insert(parent);
+      }
+      return 0;
+    });
+    save(folder.path(), 1);
+  }
+  EXPECT_EQ(renames, 2);  // the checkpoint's folder, then `latest`
+  EXPECT_THAT(unsynced_folders, IsEmpty());
 }
 
 TEST(SaveFault, FileSizeLimit_IsAnIoErrorAndTheOldCheckpointStays) {
