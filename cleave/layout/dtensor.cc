@@ -58,6 +58,11 @@ DTensor DTensor::made_by(const std::string* maker) const {
   return d;
 }
 
+std::string DTensor::maker() const {
+  if (maker_ == nullptr) return "the caller";
+  return maker_->empty() ? "the model" : *maker_;
+}
+
 std::string DTensor::site(const Placement& to) const {
   return str(maker(), " ", placement_.describe(), " to ", to.describe());
 }
@@ -77,7 +82,9 @@ DTensor DTensor::redistribute(Placement to) const {
 }
 
 Tensor DTensor::full_tensor() const {
-  return placement_.is_whole() ? local_ : redistribute(Replicate{}).local();
+  // Without a gradient there is no partial sum to lose, so a Fanout is as good as a Replicate.
+  const bool whole = placement_.is_replicate() || (placement_.is_fanout() && !needs_grad(local_));
+  return whole ? local_ : redistribute(Replicate{}).local();
 }
 
 // Each row of the design's table: the forward and the backward of one change of layout.
@@ -87,13 +94,14 @@ Tensor DTensor::convert(const Placement& to) const {
   const auto identity = [](const Tensor& t) { return t; };
   const auto sum = [s = from_shards](const Tensor& t) { return s.axis.all_reduce(t, s.site); };
   const auto gather = [s = from_shards](const Tensor& t) { return s.gather(t); };
-  const auto slice = [s = from_shards](const Tensor& t) { return s.slice(t); };
-  const auto scatter = [s = from_shards](const Tensor& t) { return s.sum_and_slice(t); };
-  // Holders of one element each have a part of its gradient, so overlapping shards are summed.
-  const auto gather_to = [s = to_shards](const Tensor& t) {
-    return s.placement.split()->overlaps() ? s.axis.all_reduce(s.zero_padded(t), s.site)
-                                           : s.gather(t);
+  // Holders of one element each have a part of its gradient: going to a shard their sum goes back,
+  // and coming from one the first holder, whose value went on, gets the gradient.
+  const auto slice = [s = from_shards](const Tensor& t) { return s.owned_slice(t); };
+  const auto scatter = [s = from_shards](const Tensor& t) {
+    return s.placement.split()->overlaps() ? s.owned_slice(s.axis.all_reduce(t, s.site))
+                                           : s.sum_and_slice(t);
   };
+  const auto gather_to = [s = to_shards](const Tensor& t) { return s.gather_parts(t); };
   const auto slice_to = [s = to_shards](const Tensor& t) { return s.slice(t); };
   const auto scatter_to = [s = to_shards](const Tensor& t) { return s.sum_and_slice(t); };
   const auto pad_to = [s = to_shards](const Tensor& t) { return s.zero_padded(t); };
@@ -101,7 +109,7 @@ Tensor DTensor::convert(const Placement& to) const {
     return exchange(t, from_shards, to_shards);
   };
   const auto swap_back = [from_shards, to_shards](const Tensor& t) {
-    return exchange(t, to_shards, from_shards);
+    return exchange_gradient(t, from_shards, to_shards);
   };
   using Kind = Placement::Kind;
   const Kind kind = placement_.kind();
@@ -135,7 +143,9 @@ Tensor DTensor::convert(const Placement& to) const {
 namespace {
 
 void check_same_layout(const char* what, const DTensor& a, const DTensor& b) {
-  const bool same = !a.is_split() || a.placement().matches(b.placement());
+  const bool same =
+      a.is_split() == b.is_split() &&
+      (!a.is_split() || (a.axis() == b.axis() && a.placement().matches(b.placement())));
   CLEAVE_CHECK(same, Code::kShape, "cannot ", what, " ", a.placement().describe(), " (made by ",
                a.maker(), ") and ", b.placement().describe(), " (made by ", b.maker(),
                "); give both one layout in the plan");
@@ -166,11 +176,11 @@ DTensor operator+(const DTensor& a, const DTensor& b) {
 
 void split_work(std::initializer_list<const DTensor*> values) {
   const DTensor& first = **values.begin();
-  if (!first.is_split()) return;
   for (const DTensor* v : values) {
     const Placement& p = first.placement();
     const Placement& q = v->placement();
-    bool together = p.kind() == q.kind() && !q.is_partial();
+    if (!first.is_split() && !v->is_split()) continue;
+    bool together = first.axis() == v->axis() && p.kind() == q.kind() && !q.is_partial();
     if (together && p.is_shard()) {
       const bool family =
           !p.split()->family().empty() && p.split()->family() == q.split()->family();

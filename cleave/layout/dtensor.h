@@ -39,14 +39,15 @@ class DTensor {
   /// Size of a dim of the whole tensor.
   [[nodiscard]] int64_t size(int64_t dim) const;
   [[nodiscard]] bool is_split() const { return axis_.size() > 1; }
-  /// Name of the Layer that made it, or "the caller".
-  [[nodiscard]] std::string maker() const { return maker_ ? *maker_ : "the caller"; }
+  /// Path of the Layer that made it, "the model" for the root, or "the caller".
+  [[nodiscard]] std::string maker() const;
 
   /// The value in another layout, differentiable; the table in docs/design/layouts.md. The last
   /// conversion is remembered, so that q, k and v share one gather.
   /// Throws Error(kShape) for Fanout to Replicate and anything to Partial, naming the maker.
   [[nodiscard]] DTensor redistribute(Placement to) const;
-  /// The whole tensor on every rank, differentiable.
+  /// The whole tensor on every rank, differentiable. Throws Error(kShape) for a Fanout that needs a
+  /// gradient.
   [[nodiscard]] Tensor full_tensor() const;
 
   /// Another local value on the same axis.

@@ -33,10 +33,25 @@ Tensor Shards::slice(const Tensor& whole) const {
   return take(whole, placement.dim(), placement.split()->ranges(axis.rank()));
 }
 
+Tensor Shards::owned_slice(const Tensor& whole) const {
+  const Split& split = *placement.split();
+  if (!split.overlaps()) return slice(whole);
+  Tensor owned = at::zeros_like(whole);
+  for (const Range& r : split.owned(axis.rank())) {
+    owned.narrow(placement.dim(), r.begin, r.size())
+        .copy_(whole.narrow(placement.dim(), r.begin, r.size()));
+  }
+  return slice(owned);
+}
+
 Tensor Shards::gather(const Tensor& local) const {
   const Split& split = *placement.split();
   return in_whole_order(axis.all_gather(local, placement.dim(), split.widths(), site),
                         placement.dim(), split);
+}
+
+Tensor Shards::gather_parts(const Tensor& local) const {
+  return placement.split()->overlaps() ? axis.all_reduce(zero_padded(local), site) : gather(local);
 }
 
 Tensor Shards::sum_and_slice(const Tensor& whole) const {
@@ -75,6 +90,11 @@ Tensor exchange(const Tensor& local, const Shards& from, const Shards& to) {
   }
   const auto received = from.axis.all_to_all(parts, shapes, from.site);
   return in_whole_order(at::cat(received, from_dim), from_dim, from_split);
+}
+
+Tensor exchange_gradient(const Tensor& local, const Shards& from, const Shards& to) {
+  if (from.placement.dim() != to.placement.dim()) return exchange(local, to, from);
+  return from.owned_slice(to.gather_parts(local));
 }
 
 }  // namespace cleave

@@ -30,9 +30,13 @@ Split::Split(int64_t whole, std::vector<std::vector<Range>> ranges, std::string 
   for (const auto& mine : ranges_) {
     int64_t width = 0;
     auto& owned = owned_.emplace_back();
+    int64_t last = 0;
     for (const Range& r : mine) {
       CLEAVE_CHECK(0 <= r.begin && r.begin <= r.end && r.end <= whole, Code::kShape, "range [",
                    r.begin, ", ", r.end, ") is outside a dim of ", whole);
+      CLEAVE_CHECK(last <= r.begin, Code::kShape, "a rank's ranges must be ascending; [", r.begin,
+                   ", ", r.end, ") begins before ", last);
+      last = r.end;
       width += r.size();
       for (int64_t i = r.begin; i < r.end; ++i, ++place) {
         int64_t& at = places_[static_cast<size_t>(i)];

@@ -43,6 +43,16 @@ class CollectiveTimer {
   double start_;
 };
 
+void check_widths(const Axis& axis, Widths widths, std::string_view site) {
+  CLEAVE_CHECK(widths.size() == static_cast<size_t>(axis.size()), Code::kShape, site, ": ",
+               widths.size(), " widths for the ", axis.size(), " ranks of axis ", axis.name());
+}
+
+void check_held(int64_t held, int64_t wanted, int64_t dim, std::string_view site) {
+  CLEAVE_CHECK(held == wanted, Code::kShape, site, ": dim ", dim, " has ", held,
+               " elements; the widths give it ", wanted);
+}
+
 std::vector<int64_t> with_dim(const Tensor& t, int64_t dim, int64_t size) {
   auto shape = t.sizes().vec();
   shape[static_cast<size_t>(dim)] = size;
@@ -72,6 +82,8 @@ Tensor Axis::all_reduce(const Tensor& t, std::string_view site, ReduceOp op) con
 
 Tensor Axis::all_gather(const Tensor& t, int64_t dim, Widths widths, std::string_view site) const {
   if (size() == 1) return t;
+  check_widths(*this, widths, site);
+  check_held(t.size(dim), widths[static_cast<size_t>(rank())], dim, site);
   const at::NoGradGuard no_grad;
   const Tensor in = t.contiguous();
   const Block block = block_of(in, dim);
@@ -87,6 +99,8 @@ Tensor Axis::all_gather(const Tensor& t, int64_t dim, Widths widths, std::string
 Tensor Axis::reduce_scatter(const Tensor& t, int64_t dim, Widths widths,
                             std::string_view site) const {
   if (size() == 1) return t;
+  check_widths(*this, widths, site);
+  check_held(t.size(dim), std::accumulate(widths.begin(), widths.end(), int64_t{0}), dim, site);
   const at::NoGradGuard no_grad;
   const Tensor in = t.contiguous();
   const Block block = block_of(in, dim);
@@ -102,6 +116,10 @@ std::vector<Tensor> Axis::all_to_all(const std::vector<Tensor>& parts,
                                      const std::vector<std::vector<int64_t>>& shapes,
                                      std::string_view site) const {
   if (size() == 1) return parts;
+  const auto num_ranks = static_cast<size_t>(size());
+  CLEAVE_CHECK(parts.size() == num_ranks && shapes.size() == num_ranks, Code::kShape, site, ": ",
+               parts.size(), " parts and ", shapes.size(), " shapes for the ", num_ranks,
+               " ranks of axis ", name());
   const at::NoGradGuard no_grad;
   std::vector<Tensor> flat;
   std::vector<int64_t> send, recv;

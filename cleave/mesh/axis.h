@@ -22,7 +22,8 @@ using Widths = std::span<const int64_t>;
 ///
 /// The default Axis has one rank, and everything on it is the identity. The functions below run
 /// without autograd, take any strides, and return new contiguous tensors; results are the same bits
-/// on every rank. `site` names the caller in messages. Errors are Group's.
+/// on every rank. `site` names the caller in messages. Errors are Group's, and Error(kShape) for
+/// widths, parts or shapes that do not fit.
 class Axis {
  public:
   Axis() = default;

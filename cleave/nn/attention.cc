@@ -88,6 +88,10 @@ DTensor Attention::forward(const DTensor& x, const Context& context) {
   const DTensor k = k_proj_(x, context);
   const DTensor v = v_proj_(x, context);
   split_work({&q, &k, &v});
+  CLEAVE_CHECK(q.placement().is_whole() || q.placement().is_shard(2), Code::kShape, path(),
+               ": attention needs every token on each rank; q, k and v are ",
+               q.placement().describe(), " made by ", q.maker(),
+               "; give q_proj, k_proj and v_proj the style colwise");
   Tensor q_BHTK = heads_first(q.local(), options_.head_dim);
   Tensor k_BGTK = heads_first(k.local(), options_.head_dim);
   Tensor v_BGTK = heads_first(v.local(), options_.head_dim);

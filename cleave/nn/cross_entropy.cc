@@ -1,6 +1,7 @@
 #include "cleave/nn/cross_entropy.h"
 
 #include <limits>
+#include <numeric>
 
 #include <ATen/ATen.h>
 
@@ -25,7 +26,10 @@ Classes classes_of(const DTensor& logits) {
   CLEAVE_CHECK(p.is_shard(logits.dim() - 1) && p.split()->in_order(), Code::kShape,
                "the loss takes logits as Replicate or Shard(-1); it got ", p.describe(),
                " made by ", logits.maker());
-  return {logits.axis(), p.split()->ranges(logits.axis().rank()).front(), whole};
+  const int rank = logits.axis().rank();
+  const auto& widths = p.split()->widths();
+  const int64_t begin = std::accumulate(widths.begin(), widths.begin() + rank, int64_t{0});
+  return {logits.axis(), {begin, begin + p.split()->width(rank)}, whole};
 }
 
 void check_labels(const Tensor& labels, const Tensor& valid, int64_t num_classes) {
@@ -63,7 +67,7 @@ Pass forward_pass(const Tensor& logits_NW, const Tensor& labels_N, const Classes
   Tensor place, target;
   if (width > 0) {
     place = (labels_N - classes.held.begin).clamp(0, width - 1).unsqueeze(-1);
-    target = z.gather(-1, place).squeeze(-1) * here;
+    target = z.gather(-1, place).squeeze(-1).masked_fill_(here.logical_not(), 0);
   } else {
     target = at::zeros_like(top);
   }
@@ -82,8 +86,10 @@ Pass forward_pass(const Tensor& logits_NW, const Tensor& labels_N, const Classes
   p.div_(sums[0].unsqueeze(-1));
   if (s > 0) p.sub_(s / num_classes);
   if (width > 0) p.scatter_add_(-1, place, here.to(p.scalar_type()).mul_(-(1 - s)).unsqueeze(-1));
-  p.mul_(valid.unsqueeze(-1));
-  return {.loss_N = loss * valid, .gradient_NW = p};
+  // Filled, not multiplied: what is not counted may be infinite.
+  const Tensor ignored = valid.logical_not();
+  p.masked_fill_(ignored.unsqueeze(-1), 0);
+  return {.loss_N = loss.masked_fill(ignored, 0), .gradient_NW = p};
 }
 
 }  // namespace

@@ -5,6 +5,14 @@
 #include <c10/util/Exception.h>
 
 namespace cleave {
+namespace {
+
+/// How a message about a layer begins; the root has no path.
+std::string subject(const std::string& path) {
+  return path.empty() ? "" : path + ": ";
+}
+
+}  // namespace
 
 DTensor Layer::operator()(const DTensor& x, const Context& context) {
   return wraps_.empty() ? step(x, context) : through_wraps(wraps_.size(), x, context);
@@ -18,15 +26,27 @@ DTensor Layer::through_wraps(size_t depth, const DTensor& x, const Context& cont
   return wraps_[depth - 1]->call(*this, x, context, next);
 }
 
+DTensor Layer::changed(const DTensor& x, const Placement& to) const {
+  try {
+    return x.redistribute(to);
+  } catch (const Error& error) {
+    if (error.code() != Code::kShape) throw;
+    throw Error(Code::kShape, str(subject(path()), error.what()));
+  }
+}
+
 DTensor Layer::step(const DTensor& x, const Context& context) {
   try {
     const std::optional<Placement> wanted = input_layout_ ? input_layout_ : accepts(x);
-    DTensor y = wanted ? forward(x.redistribute(*wanted), context) : forward(x, context);
-    if (output_layout_) y = y.redistribute(*output_layout_);
+    DTensor y = wanted ? forward(changed(x, *wanted), context) : forward(x, context);
+    if (output_layout_) y = changed(y, *output_layout_);
     return y.made_by(path_);
   } catch (const c10::Error& error) {
     // The innermost layer names itself; those above let the Error pass.
-    throw Error(Code::kShape, str(path(), ": ", error.what_without_backtrace()));
+    const std::string what = error.what_without_backtrace();
+    const bool is_memory = what.find("allocate memory") != std::string::npos ||
+                           dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr;
+    throw Error(is_memory ? Code::kMemory : Code::kShape, str(subject(path()), what));
   }
 }
 

@@ -82,6 +82,8 @@ class Layer {
   [[nodiscard]] DTensor mine(const DTensor& y) const { return y.made_by(path_); }
 
  private:
+  /// `x` in another layout; errors name this layer beside the maker.
+  [[nodiscard]] DTensor changed(const DTensor& x, const Placement& to) const;
   DTensor step(const DTensor& x, const Context& context);
   DTensor through_wraps(size_t depth, const DTensor& x, const Context& context);
   void name_below(const std::vector<std::string>& paths);

@@ -69,6 +69,10 @@ DTensor Linear::rows(const DTensor& x) {
   DTensor y = mine(x.with(affine(x.local(), weight_->use(), std::nullopt), Partial{}));
   if (!bias_) return y;
   y = y.redistribute(*output_layout());
+  CLEAVE_CHECK(
+      !y.placement().is_partial() || !y.is_split(), Code::kShape, path(),
+      ": a bias is added once, after the sum, and output=Partial leaves the sum open; make "
+      "the layer without a bias or give it an output of Replicate or Shard(1)");
   bias_->used_in(y);
   return y.with(y.local() + bias_->use());
 }

@@ -58,7 +58,9 @@ void Rotary::extend_tables(int64_t num_positions, const Tensor& like) {
     return;
   }
   const at::NoGradGuard no_grad;
-  const int64_t rows = std::max<int64_t>(num_positions, cos_.defined() ? 2 * cos_.size(0) : 256);
+  const int64_t had = cos_.defined() ? cos_.size(0) : 128;
+  const int64_t rows =
+      num_positions > had || !cos_.defined() ? std::max(num_positions, 2 * had) : had;
   const Tensor angles = at::outer(at::arange(rows, at::kDouble), frequencies_);
   cos_ = angles.cos().to(like.options());
   sin_ = angles.sin().to(like.options());

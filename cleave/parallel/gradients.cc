@@ -1,5 +1,6 @@
 #include "cleave/parallel/gradients.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <ATen/ATen.h>
@@ -114,15 +115,23 @@ void sum_gradients(const Parameters& parameters, const Axis& dp) {
 
 GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp) {
   const at::NoGradGuard no_grad;
-  GradientNorm norm;
   double squares = 0;
-  for (const auto& p : parameters) {
-    const double own = counted_squares(*p, p->leaf().grad());
-    if (!std::isfinite(own) && norm.not_finite.empty()) norm.not_finite = p->name();
+  size_t first_wrong = parameters.size();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const double own = counted_squares(*parameters[i], parameters[i]->leaf().grad());
+    if (!std::isfinite(own)) first_wrong = std::min(first_wrong, i);
     squares += own;
   }
+  GradientNorm norm;
   const Tensor sum = tp.all_reduce(at::scalar_tensor(squares, at::kDouble), "gradient norm");
   norm.value = std::sqrt(sum.item<double>());
+  if (std::isfinite(norm.value)) return norm;
+  // Each rank counts other elements: the first parameter of them all is the largest of -index.
+  const Tensor index = at::scalar_tensor(-static_cast<int64_t>(first_wrong), at::kLong);
+  const int64_t first =
+      -tp.all_reduce(index, "gradient that is not finite", ReduceOp::kMax).item<int64_t>();
+  if (first < std::ssize(parameters))
+    norm.not_finite = parameters[static_cast<size_t>(first)]->name();
   return norm;
 }
 

@@ -21,7 +21,8 @@ std::map<std::string, at::Tensor> read_tensors(const std::string& path) {
 }
 
 at::Tensor slice_of(const Parameter& parameter, const at::Tensor& whole) {
-  std::vector<at::Tensor> parts;
+  // Begins with nothing: a rank may hold no range.
+  std::vector<at::Tensor> parts{whole.narrow(parameter.split_dim(), 0, 0)};
   for (const Range& r : parameter.ranges()) {
     parts.push_back(whole.narrow(parameter.split_dim(), r.begin, r.size()));
   }

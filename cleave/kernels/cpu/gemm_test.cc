@@ -1,0 +1,123 @@
+#include "cleave/kernels/cpu/gemm.h"
+
+#include <cmath>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/golden.h"
+#include "tests/support/ranks.h"
+
+// Oracle: the product in fp64. Each fp32 result is a sum of K products, so it is off by at most
+// about K roundings of the sum of absolute values, however a library orders it.
+namespace cleave {
+namespace {
+
+using test::leaf_of;
+using test::numbers;
+
+/// Chooses a library for one test.
+class GemmChoice : public ::testing::TestWithParam<Gemm> {
+ protected:
+  void SetUp() override { set_gemm(GetParam()); }
+  void TearDown() override { set_gemm(Gemm::kMkl); }
+};
+INSTANTIATE_TEST_SUITE_P(Libraries, GemmChoice, ::testing::Values(Gemm::kMkl, Gemm::kOneDnn),
+                         [](const auto& choice) { return std::string(name(choice.param)); });
+
+/// got = a b^T within the bound, a [m, k], b [n, k] in fp64.
+void expect_product(const Tensor& got, const Tensor& a, const Tensor& b, const char* what) {
+  const Tensor bound = a.abs().matmul(b.abs().t()) * (static_cast<double>(a.size(1)) + 2) * 0x1p-24;
+  const Tensor off = (got.to(at::kDouble).reshape(bound.sizes()) - a.matmul(b.t())).abs();
+  EXPECT_TRUE(off.le(bound).all().item<bool>()) << what << " is off by " << off.max();
+}
+
+Tensor fp32_leaf(at::IntArrayRef shape, uint64_t seed) {
+  return leaf_of(numbers(shape, seed).to(at::kFloat));
+}
+
+Tensor wide(const Tensor& t) {
+  return t.detach().to(at::kDouble);
+}
+
+TEST_P(GemmChoice, ForwardAndBackward_AreTheProducts) {
+  for (const auto& [rows, in, out] : std::vector<std::array<int64_t, 3>>{
+           {6, 7, 5}, {1, 1, 1}, {64, 33, 17}, {2, 300, 3}, {0, 7, 5}}) {
+    const Tensor x = fp32_leaf({rows, in}, 1), w = fp32_leaf({out, in}, 2), b = fp32_leaf({out}, 3);
+    const Tensor g = numbers({rows, out}, 4).to(at::kFloat);
+    const Tensor y = affine(x, w, b);
+    // The bias is one more product, with 1.
+    expect_product(y, at::cat({wide(x), at::ones({rows, 1}, at::kDouble)}, 1),
+                   at::cat({wide(w), wide(b).unsqueeze(1)}, 1), "y");
+    y.backward(g);
+    expect_product(x.grad(), wide(g), wide(w).t(), "dx");
+    expect_product(w.grad(), wide(g).t(), wide(x).t(), "dw");
+    expect_product(b.grad(), wide(g).t(), at::ones({1, rows}, at::kDouble), "db");
+  }
+}
+
+TEST_P(GemmChoice, BatchDimsAndNoBias_AreKept) {
+  const Tensor x = fp32_leaf({2, 3, 7}, 1), w = fp32_leaf({5, 7}, 2);
+  const Tensor y = affine(x, w, std::nullopt);
+  EXPECT_EQ(y.sizes(), (at::IntArrayRef{2, 3, 5}));
+  expect_product(y, wide(x).view({6, 7}), wide(w), "y");
+  const Tensor g = numbers({2, 3, 5}, 4).to(at::kFloat);
+  y.backward(g);
+  EXPECT_EQ(x.grad().sizes(), x.sizes());
+  expect_product(x.grad(), wide(g).view({6, 5}), wide(w).t(), "dx");
+  expect_product(w.grad(), wide(g).view({6, 5}).t(), wide(x).view({6, 7}).t(), "dw");
+}
+
+// What autograd hands on is often a view: an expanded gradient of sum(), a transposed activation,
+// some columns of a wider one.
+TEST_P(GemmChoice, ViewsAsInputsAndGradients_AreReadByTheirStrides) {
+  const Tensor base = fp32_leaf({2, 7, 3}, 1), w_base = fp32_leaf({7, 10}, 2);
+  const Tensor x = base.transpose(1, 2);
+  const Tensor w = w_base.narrow(1, 2, 5).t();  // [5, 7], strides (1, 10)
+  const Tensor y = affine(x, w, std::nullopt);
+  const Tensor flat = wide(x).reshape({6, 7});
+  expect_product(y, flat, wide(w), "y");
+  y.sum().backward();
+  const Tensor ones = at::ones({6, 5}, at::kDouble);
+  expect_product(base.grad().transpose(1, 2), ones, wide(w).t(), "dx");
+  expect_product(w_base.grad().narrow(1, 2, 5).t(), ones.t(), flat.t(), "dw");
+  const Tensor again = affine(x, w, std::nullopt);
+  again.narrow(2, 1, 1).sum().backward();  // and one that is zero but for a column
+  Tensor column = at::zeros({6, 5}, at::kDouble);
+  column.select(1, 1).fill_(1);
+  expect_product(base.grad().transpose(1, 2), ones + column, wide(w).t(), "dx of both");
+}
+
+TEST_P(GemmChoice, ConstantInputs_GetNoGradient) {
+  const Tensor x = fp32_leaf({4, 7}, 1), w = fp32_leaf({5, 7}, 2), b = fp32_leaf({5}, 3);
+  affine(x.detach(), w, b.detach()).sum().backward();
+  EXPECT_FALSE(x.grad().defined());
+  EXPECT_FALSE(b.grad().defined());
+  expect_product(w.grad(), at::ones({5, 4}, at::kDouble), wide(x).t(), "dw");
+  affine(x, w.detach(), b).sum().backward();
+  expect_product(x.grad(), at::ones({4, 5}, at::kDouble), wide(w).t(), "dx");
+  EXPECT_FALSE(affine(x.detach(), w.detach(), b.detach()).requires_grad());
+  const at::NoGradGuard no_grad;
+  EXPECT_FALSE(affine(x, w, b).requires_grad());
+}
+
+TEST_P(GemmChoice, OtherTypes_KeepTheirPrecision) {
+  const Tensor x = numbers({4, 7}, 1), w = numbers({5, 7}, 2);
+  EXPECT_LE(test::largest_difference(affine(x, w, std::nullopt), x.matmul(w.t())), 1e-14);
+  EXPECT_EQ(affine(x.to(at::kBFloat16), w.to(at::kBFloat16), std::nullopt).scalar_type(),
+            at::kBFloat16);
+}
+
+TEST(Gemm, Choice_IsKeptAndNamed) {
+  EXPECT_EQ(name(Gemm::kMkl), "mkl");
+  EXPECT_EQ(name(Gemm::kOneDnn), "onednn");
+  set_gemm(Gemm::kOneDnn);
+  EXPECT_EQ(gemm(), Gemm::kOneDnn);
+  set_gemm(Gemm::kMkl);
+  const Gemm faster = faster_gemm();
+  EXPECT_TRUE(faster == Gemm::kMkl || faster == Gemm::kOneDnn);
+  EXPECT_EQ(gemm(), Gemm::kMkl) << "timing changed the choice";
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,305 @@
+#include "cleave/nn/attention.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/nn/dropout.h"
+#include "tests/support/thrown.h"
+#include "tests/support/unsplit.h"
+
+// Oracle: attention head by head in fp64, each query over the keys it may see, with softmax written
+// out and rotary positions as complex products.
+namespace cleave {
+namespace {
+
+using test::expect_equals_unsplit;
+using test::LayerCase;
+using test::numbers;
+using test::on_ranks;
+using test::thrown_by;
+using test::Weights;
+
+constexpr int64_t kHidden = 6;
+
+/// What a case adds to the options.
+struct Masks {
+  Tensor positions{};  // [T] or [B, T]
+  Tensor key_mask{};   // [B, T] bool
+  Tensor dropout{};    // [B, H, T, T]
+};
+
+Tensor rotated(const Tensor& x_TK, const Tensor& positions_T, double theta) {
+  const int64_t half = x_TK.size(1) / 2;
+  const Tensor exponents = at::arange(half, at::kDouble) / static_cast<double>(half);
+  const Tensor angles = at::outer(positions_T.to(at::kDouble), at::pow(theta, -exponents));
+  const Tensor turn = at::polar(at::ones_like(angles), angles);
+  const Tensor z = at::complex(x_TK.narrow(1, 0, half), x_TK.narrow(1, half, half)) * turn;
+  return at::cat({at::real(z), at::imag(z)}, 1);
+}
+
+/// [T, S] true where query t may see key s.
+Tensor visible(const AttentionOptions& o, const Masks& masks, int64_t row, int64_t num_tokens) {
+  Tensor seen = at::ones({num_tokens, num_tokens}, at::kBool);
+  if (o.causal) seen = seen.tril();
+  if (masks.key_mask.defined()) seen = seen.logical_and(masks.key_mask[row].unsqueeze(0));
+  return seen.logical_or(at::eye(num_tokens, at::kBool));
+}
+
+Tensor plain_attention(const AttentionOptions& o, const Masks& masks, const Weights& w,
+                       const Tensor& x) {
+  const auto linear = [&](const std::string& name, const Tensor& in) {
+    const Tensor y = in.matmul(w.at(name + ".weight").t());
+    return w.contains(name + ".bias") ? y + w.at(name + ".bias") : y;
+  };
+  const Tensor q = linear("q_proj", x), k = linear("k_proj", x), v = linear("v_proj", x);
+  const int64_t T = x.size(1);
+  const Tensor counted = masks.positions.defined() ? masks.positions : at::arange(T);
+  std::vector<Tensor> rows;
+  for (int64_t b = 0; b < x.size(0); ++b) {
+    const Tensor positions = counted.dim() == 2 ? counted[b] : counted;
+    std::vector<Tensor> heads;
+    for (int64_t h = 0; h < o.num_heads; ++h) {
+      const int64_t g = h * o.num_kv_heads / o.num_heads;
+      Tensor q_TK = q[b].narrow(1, h * o.head_dim, o.head_dim);
+      Tensor k_TK = k[b].narrow(1, g * o.head_dim, o.head_dim);
+      if (o.rotary) {
+        q_TK = rotated(q_TK, positions, o.rotary->theta);
+        k_TK = rotated(k_TK, positions, o.rotary->theta);
+      }
+      const Tensor scores = q_TK.matmul(k_TK.t()) / std::sqrt(static_cast<double>(o.head_dim));
+      const Tensor e = scores.exp() * visible(o, masks, b, T);
+      Tensor p = e / e.sum(1, true);
+      if (masks.dropout.defined()) p = p * masks.dropout[b][h];
+      heads.push_back(p.matmul(v[b].narrow(1, g * o.head_dim, o.head_dim)));
+    }
+    rows.push_back(at::cat(heads, 1));
+  }
+  return linear("o_proj", at::stack(rows));
+}
+
+const Plan kPlan = {{"{q,k,v}_proj", Colwise{}}, {"o_proj", Rowwise{}}};
+
+LayerCase attention_case(const AttentionOptions& o, const Masks& masks = {}) {
+  Context context;
+  context.positions = masks.positions;
+  context.key_mask = masks.key_mask;
+  return {.make = [o] { return std::make_unique<Attention>(o); },
+          .plan = kPlan,
+          .reference = [o, masks](const Weights& w,
+                                  const Tensor& x) { return plain_attention(o, masks, w, x); },
+          .x = numbers({2, 5, kHidden}, 1),
+          .context = context};
+}
+
+AttentionOptions heads(int64_t num_heads, int64_t num_kv_heads) {
+  return {.hidden = kHidden,
+          .num_heads = num_heads,
+          .num_kv_heads = num_kv_heads,
+          .head_dim = 4,
+          .rotary = RotaryOptions{.head_dim = 4, .theta = 100}};
+}
+
+/// Left padding: row 0 begins with two places that are none, row 1 is full.
+Masks left_padded() {
+  const Tensor mask = at::ones({2, 5}, at::kBool);
+  mask[0].narrow(0, 0, 2).fill_(false);
+  return {.positions = (mask.cumsum(1) - 1).clamp_min(0), .key_mask = mask};
+}
+
+TEST(Attention, MultiHead_IsTheUnsplitOne) {
+  expect_equals_unsplit(attention_case(heads(5, 5)));  // 2 1 1 1 heads
+}
+
+TEST(Attention, GroupedHeads_AreTheUnsplitOne) {
+  expect_equals_unsplit(attention_case(heads(6, 3)));  // on 4 ranks a KV head is on two of them
+  expect_equals_unsplit(attention_case(heads(6, 2)));
+  expect_equals_unsplit(attention_case(heads(4, 1)));  // one KV head on every rank
+}
+
+TEST(Attention, NotCausalWithoutRotary_IsTheUnsplitOne) {
+  AttentionOptions o = heads(6, 3);
+  o.causal = false;
+  o.rotary.reset();
+  expect_equals_unsplit(attention_case(o));
+  expect_equals_unsplit(attention_case(o, left_padded()));
+}
+
+TEST(Attention, WithBiases_IsTheUnsplitOne) {
+  AttentionOptions o = heads(6, 2);
+  o.qkv_bias = true;
+  o.out_bias = true;
+  expect_equals_unsplit(attention_case(o));
+}
+
+TEST(Attention, LeftPadding_HidesKeysAndShiftsPositions) {
+  expect_equals_unsplit(attention_case(heads(6, 3), left_padded()));
+}
+
+TEST(Attention, RowOfPaddingAlone_StaysFinite) {
+  Masks masks = left_padded();
+  masks.key_mask[0].fill_(false);
+  expect_equals_unsplit(attention_case(heads(6, 3), masks));
+}
+
+TEST(Attention, WithoutAPlan_WorksWholeOnEveryRank) {
+  LayerCase c = attention_case(heads(6, 2));
+  c.plan = {};
+  expect_equals_unsplit(c);
+}
+
+// The mask of the reference comes from the whole heads; each rank of a split draws its own heads'.
+TEST(Attention, DropoutOfProbabilities_IsTheSameOnEverySplit) {
+  for (const bool causal : {true, false}) {
+    AttentionOptions o = heads(6, 3);
+    o.causal = causal;
+    o.dropout = 0.3;
+    Context context;
+    context.training = true;
+    context.seed = 11;
+    context.step = 4;
+    context.first_sample = 6;
+    const DTensor whole(at::empty({2, 6, 5, 5}, at::kDouble), Axis(), Replicate{});
+    LayerCase c = attention_case(o, {.dropout = dropout_mask(whole, o.dropout, "", context)});
+    c.context = context;
+    expect_equals_unsplit(c);
+  }
+}
+
+/// Output of tokens that come in chunks through a KV cache.
+Tensor in_chunks(Layer& attention, const Tensor& x, const Axis& axis, Context context,
+                 const std::vector<int64_t>& chunks) {
+  const at::NoGradGuard no_grad;
+  KvCache cache(x.size(1));
+  context.cache = &cache;
+  const Context whole = context;
+  std::vector<Tensor> out;
+  int64_t begin = 0;
+  for (const int64_t tokens : chunks) {
+    if (whole.positions.defined()) context.positions = whole.positions.narrow(1, begin, tokens);
+    if (whole.key_mask.defined()) {
+      context.key_mask = whole.key_mask.narrow(1, 0, begin + tokens).contiguous();
+    }
+    out.push_back(
+        attention(DTensor(x.narrow(1, begin, tokens), axis, Replicate{}), context).full_tensor());
+    begin += tokens;
+  }
+  return at::cat(out, 1);
+}
+
+TEST(Attention, PrefillAndDecodeThroughACache_EqualOnePass) {
+  const std::vector<std::vector<int64_t>> ways = {{5}, {3, 1, 1}, {1, 1, 1, 1, 1}, {2, 3}};
+  for (const auto& o : {heads(5, 5), heads(6, 3), heads(4, 1)}) {
+    for (const Masks& masks : {Masks{}, left_padded()}) {
+      const LayerCase c = attention_case(o, masks);
+      const test::Unsplit want(c);
+      for (const int tp : {1, 2, 3, 4}) {
+        on_ranks(tp, [&](const Axis& axis) {
+          const auto layer = c.make();
+          parallelize_module(*layer, axis, c.plan);
+          test::fill(*layer, want.weights, at::kDouble);
+          for (const auto& chunks : ways) {
+            const Tensor got = in_chunks(*layer, c.x, axis, c.context, chunks);
+            EXPECT_LE(test::largest_difference(got, want.y), 1e-12)
+                << o.num_heads << "/" << o.num_kv_heads << " tp=" << tp << " in " << chunks.size()
+                << " chunks";
+          }
+        });
+      }
+    }
+  }
+}
+
+TEST(KvCache, Reorder_MovesRowsOfEveryLayer) {
+  KvCache cache(4);
+  const int first = 0, second = 0;
+  const Tensor k = numbers({3, 2, 2, 4}, 1), v = numbers({3, 2, 2, 4}, 2);
+  cache.extend(&first, k, v);
+  cache.extend(&second, v, k);
+  EXPECT_EQ(cache.length(&first), 2);
+  EXPECT_EQ(cache.length(&cache), 0);
+  const Tensor rows = at::tensor({2, 0, 0}, at::kLong);
+  cache.reorder(rows);
+  const Tensor more = numbers({3, 2, 1, 4}, 3);
+  const auto [keys, values] = cache.extend(&second, more, more);
+  EXPECT_TRUE(at::equal(keys, at::cat({v.index_select(0, rows), more}, 2)));
+  EXPECT_TRUE(at::equal(values, at::cat({k.index_select(0, rows), more}, 2)));
+}
+
+TEST(KvCache, FullOne_IsRefusedWithItsNumbers) {
+  KvCache cache(4);
+  const int layer = 0;
+  cache.extend(&layer, numbers({1, 1, 3, 2}, 1), numbers({1, 1, 3, 2}, 2));
+  const Tensor two = numbers({1, 1, 2, 2}, 3);
+  const Error error = thrown_by([&] { cache.extend(&layer, two, two); });
+  EXPECT_EQ(error.code(), Code::kShape);
+  EXPECT_STREQ(error.what(), "the KV cache has room for 4 tokens; 3 are in it and 2 more came");
+}
+
+TEST(HeadCut, UnevenHeads_TakeTheirKvHeadsAlong) {
+  // Six heads on four ranks: 0 1, 2 3, 4, 5; with three KV heads: 0, 1, 2, 2.
+  const HeadCut cut = HeadCut::make(6, 3, 10, 4);
+  EXPECT_EQ(cut.query->widths(), (std::vector<int64_t>{20, 20, 10, 10}));
+  EXPECT_EQ(cut.kv->ranges(2), (std::vector<Range>{{20, 30}}));
+  EXPECT_EQ(cut.kv->ranges(3), (std::vector<Range>{{20, 30}}));
+  EXPECT_TRUE(cut.kv->owned(3).empty());
+  EXPECT_EQ(cut.query->family(), cut.kv->family());
+  // Five heads over two KV-head groups do not exist; six over two do: rank 1 of 4 has heads 2, 3.
+  const HeadCut two = HeadCut::make(6, 2, 10, 4);
+  EXPECT_EQ(two.kv->ranges(1), (std::vector<Range>{{0, 20}}));
+  EXPECT_TRUE(at::equal(kv_head_of(two, 6, 2, 1), at::tensor({0, 1}, at::kLong)));
+  EXPECT_TRUE(at::equal(kv_head_of(two, 6, 2, 3), at::tensor({0}, at::kLong)));
+}
+
+TEST(HeadCut, MoreRanksThanHeads_IsRefusedWithTheSizesThatWork) {
+  const Error ranks = thrown_by([] { (void)HeadCut::make(6, 3, 10, 7); });
+  EXPECT_EQ(ranks.code(), Code::kShape);
+  EXPECT_STREQ(ranks.what(), "tp=7 is more than num_attention_heads=6; choose tp from 1 to 6");
+  const Error group = thrown_by([] { (void)HeadCut::make(6, 4, 10, 1); });
+  EXPECT_EQ(group.code(), Code::kShape);
+  EXPECT_NE(std::string(group.what()).find("num_key_value_heads=4"), std::string::npos);
+}
+
+TEST(Attention, PartsThatAreNotPlannedTogether_AreNamed) {
+  on_ranks(2, [](const Axis& axis) {
+    const std::vector<Plan> wrong = {
+        {{"{q,k}_proj", Colwise{}}, {"o_proj", Rowwise{}}},
+        {{"{q,k,v}_proj", Colwise{}}},
+        {{"o_proj", Rowwise{}}},
+        {{"{q,k,v}_proj", Colwise{}}, {"o_proj", Colwise{}}},
+    };
+    for (const Plan& plan : wrong) {
+      Attention attention(heads(6, 3));
+      const Error error = thrown_by([&] { parallelize_module(attention, axis, plan); });
+      EXPECT_EQ(error.code(), Code::kShape);
+      EXPECT_NE(std::string(error.what()).find("belong together"), std::string::npos);
+    }
+    Attention attention(heads(6, 3));
+    const Plan gathered = {{"{q,v}_proj", Colwise{}},
+                           {"k_proj", Colwise{.output = Replicate{}}},
+                           {"o_proj", Rowwise{}}};
+    parallelize_module(attention, axis, gathered);
+    materialize(attention);
+    const DTensor x(at::zeros({1, 2, kHidden}), axis, Replicate{});
+    const Error error = thrown_by([&] { attention(x, {}); });
+    EXPECT_EQ(error.code(), Code::kShape);
+    EXPECT_NE(std::string(error.what()).find("q_proj (Shard(2)) and k_proj (Replicate)"),
+              std::string::npos)
+        << error.what();
+  });
+}
+
+// Without its plan's entry every rank would attend to its own tokens alone, and nothing would tell.
+TEST(Attention, SplitTokensWithoutAPlan_AreRefused) {
+  on_ranks(2, [](const Axis& axis) {
+    Attention attention(heads(6, 3));
+    parallelize_module(attention, axis, {});
+    materialize(attention);
+    const DTensor x = DTensor::distribute(at::zeros({1, 4, kHidden}), axis, Shard{1});
+    const Error error = thrown_by([&] { attention(x, {}); });
+    EXPECT_EQ(error.code(), Code::kShape);
+    EXPECT_NE(std::string(error.what()).find("every token"), std::string::npos) << error.what();
+  });
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,232 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/nn/embedding.h"
+#include "cleave/nn/mlp.h"
+#include "cleave/nn/norm.h"
+#include "tests/support/unsplit.h"
+
+// Oracle: the same layer as plain tensor functions on whole weights, in fp64. Sizes do not divide
+// by the number of ranks, and some are smaller.
+namespace cleave {
+namespace {
+
+using test::expect_equals_unsplit;
+using test::LayerCase;
+using test::numbers;
+using test::Weights;
+
+LayerCase linear_case(bool bias, const Plan& plan) {
+  return {.make =
+              [bias] {
+                return std::make_unique<Linear>(
+                    LinearOptions{.in_features = 7, .out_features = 5, .bias = bias});
+              },
+          .plan = plan,
+          .reference =
+              [bias](const Weights& w, const Tensor& x) {
+                const Tensor y = x.matmul(w.at("weight").t());
+                return bias ? y + w.at("bias") : y;
+              },
+          .x = numbers({2, 3, 7}, 1)};
+}
+
+TEST(Linear, Whole_IsTheUnsplitOne) {
+  for (const bool bias : {false, true}) {
+    expect_equals_unsplit(linear_case(bias, {}));
+    LayerCase on_tokens = linear_case(bias, {});
+    on_tokens.input = Shard{1};
+    expect_equals_unsplit(on_tokens);
+  }
+}
+
+TEST(Linear, Colwise_IsTheUnsplitOne) {
+  for (const bool bias : {false, true}) {
+    expect_equals_unsplit(linear_case(bias, {{"", Colwise{}}}));
+    expect_equals_unsplit(linear_case(bias, {{"", Colwise{.output = Replicate{}}}}));
+    LayerCase on_tokens = linear_case(bias, {{"", Colwise{}}});
+    on_tokens.input = Shard{1};
+    expect_equals_unsplit(on_tokens);
+  }
+}
+
+TEST(Linear, Rowwise_IsTheUnsplitOne) {
+  for (const bool bias : {false, true}) {
+    for (const Placement input : {Placement(Replicate{}), Placement(Shard{-1})}) {
+      for (const Placement output :
+           {Placement(Replicate{}), Placement(Shard{1}), Placement(Shard{0})}) {
+        LayerCase c = linear_case(bias, {{"", Rowwise{.output = output}}});
+        c.input = input;
+        expect_equals_unsplit(c);
+      }
+    }
+  }
+}
+
+TEST(Linear, FewerFeaturesThanRanks_IsTheUnsplitOne) {
+  for (const bool rows : {false, true}) {
+    LayerCase c{
+        .make =
+            [] {
+              return std::make_unique<Linear>(LinearOptions{.in_features = 2, .out_features = 2});
+            },
+        .plan = {{"", rows ? Style(Rowwise{}) : Style(Colwise{})}},
+        .reference = [](const Weights& w,
+                        const Tensor& x) { return x.matmul(w.at("weight").t()) + w.at("bias"); },
+        .x = numbers({3, 2}, 1)};
+    expect_equals_unsplit(c);
+  }
+}
+
+LayerCase embedding_case(int64_t num_embeddings, const Plan& plan) {
+  return {.make =
+              [num_embeddings] {
+                return std::make_unique<Embedding>(
+                    EmbeddingOptions{.num_embeddings = num_embeddings, .embedding_dim = 5});
+              },
+          .plan = plan,
+          .reference =
+              [](const Weights& w, const Tensor& ids) {
+                return w.at("weight").index_select(0, ids.flatten()).view({2, 6, 5});
+              },
+          .x = test::ids({2, 6}, num_embeddings, 3)};
+}
+
+TEST(Embedding, EveryCut_IsTheUnsplitOne) {
+  for (const int64_t vocabulary : {11, 2}) {  // 2: ranks without a row
+    expect_equals_unsplit(embedding_case(vocabulary, {}));
+    expect_equals_unsplit(embedding_case(vocabulary, {{"", Rowwise{}}}));
+    expect_equals_unsplit(embedding_case(vocabulary, {{"", Rowwise{.output = Shard{1}}}}));
+    expect_equals_unsplit(embedding_case(vocabulary, {{"", Colwise{}}}));
+    expect_equals_unsplit(embedding_case(vocabulary, {{"", Colwise{.output = Replicate{}}}}));
+  }
+  LayerCase on_tokens = embedding_case(11, {});
+  on_tokens.input = Shard{1};
+  expect_equals_unsplit(on_tokens);
+}
+
+Tensor rms_norm(const Tensor& x, const Tensor& weight) {
+  return x / (x.square().mean(-1, true) + 1e-5).sqrt() * weight;
+}
+
+TEST(RmsNorm, WholeAndOnSplitTokens_IsTheFormula) {
+  for (const Placement input : {Placement(Replicate{}), Placement(Shard{0}), Placement(Shard{1})}) {
+    expect_equals_unsplit(
+        {.make = [] { return std::make_unique<RmsNorm>(6, 1e-5); },
+         .plan = {},
+         .reference = [](const Weights& w, const Tensor& x) { return rms_norm(x, w.at("weight")); },
+         .x = numbers({2, 3, 6}, 1),
+         .input = input});
+  }
+}
+
+TEST(LayerNorm, WholeAndOnSplitTokens_IsTheFormula) {
+  for (const Placement input : {Placement(Replicate{}), Placement(Shard{0}), Placement(Shard{1})}) {
+    expect_equals_unsplit({.make = [] { return std::make_unique<LayerNorm>(6, 1e-5); },
+                           .plan = {},
+                           .reference =
+                               [](const Weights& w, const Tensor& x) {
+                                 const Tensor centred = x - x.mean(-1, true);
+                                 const Tensor variance = centred.square().mean(-1, true);
+                                 return centred / (variance + 1e-5).sqrt() * w.at("weight") +
+                                        w.at("bias");
+                               },
+                           .x = numbers({2, 3, 6}, 1),
+                           .input = input});
+  }
+}
+
+Tensor plain_activation(Activation activation, const Tensor& x) {
+  switch (activation) {
+    case Activation::kSilu:
+      return x * x.sigmoid();
+    case Activation::kGelu:
+      return 0.5 * x * (1 + (x / std::sqrt(2.0)).erf());
+    case Activation::kGeluTanh:
+      return 0.5 * x * (1 + (std::sqrt(2 / M_PI) * (x + 0.044715 * x.pow(3))).tanh());
+    case Activation::kRelu:
+      return x.clamp_min(0);
+  }
+  return {};
+}
+
+LayerCase mlp_case(const MlpOptions& options) {
+  return {
+      .make = [options] { return std::make_unique<Mlp>(options); },
+      .plan = {{options.gated ? "{gate,up}_proj" : "up_proj", Colwise{}}, {"down_proj", Rowwise{}}},
+      .reference =
+          [options](const Weights& w, const Tensor& x) {
+            const auto linear = [&](const std::string& name, const Tensor& in) {
+              const Tensor y = in.matmul(w.at(name + ".weight").t());
+              return options.bias ? y + w.at(name + ".bias") : y;
+            };
+            const Tensor up = linear("up_proj", x);
+            const Tensor inner =
+                options.gated ? plain_activation(options.activation, linear("gate_proj", x)) * up
+                              : plain_activation(options.activation, up);
+            return linear("down_proj", inner);
+          },
+      .x = numbers({2, 3, 4}, 1)};
+}
+
+TEST(Mlp, GatedAndPlain_IsTheUnsplitOne) {
+  for (const bool gated : {false, true}) {
+    for (const bool bias : {false, true}) {
+      expect_equals_unsplit(
+          mlp_case({.hidden = 4, .intermediate = 7, .bias = bias, .gated = gated}));
+    }
+  }
+  expect_equals_unsplit(mlp_case({.hidden = 4, .intermediate = 2}));  // ranks without a column
+}
+
+TEST(Mlp, EveryActivation_IsItsFormula) {
+  for (const Activation activation :
+       {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh, Activation::kRelu}) {
+    const Tensor x = numbers({50}, 4) * 3;
+    EXPECT_LE(test::largest_difference(activate(activation, x), plain_activation(activation, x)),
+              1e-14);
+    expect_equals_unsplit(
+        mlp_case({.hidden = 4, .intermediate = 5, .gated = false, .activation = activation}));
+  }
+}
+
+/// x + mlp(norm(x)), as a model writes it.
+class Block : public Layer {
+ public:
+  Block() : norm_(4, 1e-5), mlp_({.hidden = 4, .intermediate = 7, .bias = true}) {
+    add("norm", norm_);
+    add("mlp", mlp_);
+  }
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override {
+    return x + mlp_(norm_(x, context), context);
+  }
+
+ private:
+  RmsNorm norm_;
+  Mlp mlp_;
+};
+
+// The norm and down_proj's bias stand in no plan entry, yet their gradients are sums over the
+// ranks' tokens: 3 tokens on 4 ranks leave one without any.
+TEST(SequenceParallel, BlockOnSplitTokens_IsTheUnsplitOne) {
+  const LayerCase mlp = mlp_case({.hidden = 4, .intermediate = 7, .bias = true});
+  expect_equals_unsplit({.make = [] { return std::make_unique<Block>(); },
+                         .plan = {{"mlp.{gate,up}_proj", Colwise{.input = Shard{1}}},
+                                  {"mlp.down_proj", Rowwise{.output = Shard{1}}}},
+                         .reference =
+                             [mlp](const Weights& w, const Tensor& x) {
+                               Weights inner;
+                               for (const auto& [name, tensor] : w) {
+                                 if (name.starts_with("mlp."))
+                                   inner.emplace(name.substr(4), tensor);
+                               }
+                               return x + mlp.reference(inner, rms_norm(x, w.at("norm.weight")));
+                             },
+                         .x = numbers({2, 3, 4}, 1),
+                         .input = Shard{1}});
+}
+
+}  // namespace
+}  // namespace cleave

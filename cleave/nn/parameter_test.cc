@@ -1,0 +1,154 @@
+#include "cleave/nn/parameter.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/base/philox.h"
+#include "cleave/nn/layer.h"
+#include "cleave/nn/linear.h"
+#include "cleave/parallel/plan.h"
+#include "tests/support/golden.h"
+#include "tests/support/ranks.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+using test::on_ranks;
+using test::thrown_by;
+
+/// Element i is standard deviation times number i of the stream of (seed, name).
+Tensor whole_start(uint64_t seed, const std::string& name, at::IntArrayRef shape,
+                   double deviation) {
+  std::vector<double> z(static_cast<size_t>(c10::multiply_integers(shape)));
+  fill_normal(stream_key(seed, name), 0, z);
+  return at::tensor(z, at::kDouble).view(shape).mul(deviation);
+}
+
+TEST(InitialValue, OnEveryCut_IsTheSameBits) {
+  const std::vector<int64_t> shape{7, 6};
+  const Tensor want = whole_start(3, "block.weight", shape, 0.05);
+  for (const int tp : {1, 2, 3, 4}) {
+    on_ranks(tp, [&](const Axis& axis) {
+      const Split* pieces = Split::intern(6, [&] {  // two ranges on rank 0, the rest on the last
+        std::vector<std::vector<Range>> r(static_cast<size_t>(tp));
+        r.front() = {{0, 1}, {4, 6}};
+        r.back().insert(r.back().begin() + (tp == 1 ? 1 : 0), {1, 4});
+        return r;
+      }());
+      const Split* everywhere =
+          Split::intern(7, std::vector<std::vector<Range>>(static_cast<size_t>(tp), {{0, 7}}));
+      for (const auto& [dim, split] :
+           std::vector<std::pair<int, const Split*>>{{0, Split::balanced(7, tp)},
+                                                     {1, Split::balanced(6, tp)},
+                                                     {1, pieces},
+                                                     {0, everywhere}}) {
+        Parameter p(shape, Init::normal(0.05));
+        p.set_name("block.weight");
+        p.shard(axis, dim, split);
+        for (const auto type : {at::kDouble, at::kFloat, at::kBFloat16}) {
+          EXPECT_TRUE(at::equal(p.initial_value(3, type), test::slice_of(p, want.to(type))))
+              << "tp=" << tp << " dim=" << dim;
+        }
+      }
+      Parameter whole(shape, Init::normal(0.05));
+      whole.set_name("block.weight");
+      whole.replicate(axis);
+      EXPECT_TRUE(at::equal(whole.initial_value(3, at::kDouble), want));
+    });
+  }
+}
+
+TEST(InitialValue, OtherSeedOrName_IsAnotherStart) {
+  Parameter p({50, 50}, Init::normal(2));
+  p.set_name("a");
+  const Tensor a = p.initial_value(1, at::kDouble);
+  // 2,500 normal numbers of deviation 2: the mean within 5 deviations of 2 / 50.
+  EXPECT_NEAR(a.mean().item<double>(), 0, 5 * 2 / 50.0);
+  EXPECT_NEAR(a.std().item<double>(), 2, 5 * 2 / std::sqrt(2 * 2500.0));
+  EXPECT_FALSE(at::equal(a, p.initial_value(2, at::kDouble)));
+  p.set_name("b");
+  EXPECT_FALSE(at::equal(a, p.initial_value(1, at::kDouble)));
+  Parameter ones({3}, Init::constant(1));
+  EXPECT_TRUE(at::equal(ones.initial_value(1, at::kFloat), at::ones({3})));
+}
+
+TEST(Materialize, SplitLayer_StartsAsTheWholeOneAndKeepsWhatIsThere) {
+  Linear whole({.in_features = 5, .out_features = 7});
+  materialize(whole, {.seed = 8});
+  for (const int tp : {2, 3, 4}) {
+    on_ranks(tp, [&](const Axis& axis) {
+      for (const bool rows : {false, true}) {
+        Linear split({.in_features = 5, .out_features = 7});
+        parallelize_module(split, axis, {{"", rows ? Style(Rowwise{}) : Style(Colwise{})}});
+        const Tensor given = at::full(split.bias()->local_shape(), 4.0);
+        split.bias()->set_leaf(given);
+        materialize(split, {.seed = 8});
+        EXPECT_TRUE(at::equal(split.weight()->leaf(),
+                              test::slice_of(*split.weight(), whole.weight()->leaf())));
+        EXPECT_TRUE(at::equal(split.bias()->leaf(), given));
+        EXPECT_TRUE(split.weight()->leaf().requires_grad());
+      }
+    });
+  }
+}
+
+TEST(Parameter, Ranges_SayWhatARankHoldsAndWrites) {
+  on_ranks(3, [](const Axis& axis) {
+    Parameter cut({7, 2}, Init::normal(1));
+    cut.shard(axis, 0, Split::balanced(7, 3));
+    const int64_t width = axis.rank() == 0 ? 3 : 2;
+    EXPECT_EQ(cut.local_shape(), (std::vector<int64_t>{width, 2}));
+    EXPECT_EQ(cut.ranges(), cut.owned());
+    EXPECT_EQ(cut.numel(), 14);
+    EXPECT_FALSE(cut.gradient_is_partial());
+
+    Parameter whole({7, 2}, Init::normal(1));
+    whole.replicate(axis);
+    EXPECT_EQ(whole.ranges(), (std::vector<Range>{{0, 7}}));
+    EXPECT_EQ(whole.owned().size(), axis.rank() == 0 ? 1U : 0U);
+
+    Parameter shared({4}, Init::normal(1));
+    shared.shard(axis, 0, Split::intern(4, {{{0, 2}}, {{0, 2}}, {{2, 4}}}));
+    EXPECT_TRUE(shared.gradient_is_partial());
+    EXPECT_EQ(shared.owned().empty(), axis.rank() == 1);
+  });
+}
+
+TEST(Parameter, ContradictoryCuts_AreRefused) {
+  on_ranks(2, [](const Axis& axis) {
+    Parameter p({6, 4}, Init::normal(1));
+    p.set_name("head.weight");
+    p.shard(axis, 0, Split::balanced(6, 2));
+    EXPECT_NO_THROW(p.shard(axis, 0, Split::balanced(6, 2)));  // tied: both entries agree
+    const Error other = thrown_by([&] { p.shard(axis, 1, Split::balanced(4, 2)); });
+    EXPECT_EQ(other.code(), Code::kShape);
+    EXPECT_TRUE(std::string(other.what()).starts_with("head.weight: two entries")) << other.what();
+
+    Parameter wrong({6, 4}, Init::normal(1));
+    EXPECT_EQ(thrown_by([&] { wrong.shard(axis, 0, Split::balanced(4, 2)); }).code(), Code::kShape);
+    EXPECT_EQ(thrown_by([&] { wrong.shard(axis, 0, Split::balanced(6, 3)); }).code(), Code::kShape);
+
+    Parameter filled({6, 4}, Init::normal(1));
+    filled.set_leaf(at::zeros({6, 4}));
+    EXPECT_EQ(thrown_by([&] { filled.shard(axis, 0, Split::balanced(6, 2)); }).code(),
+              Code::kUsage);
+    const Error shape = thrown_by([&] { p.set_leaf(at::zeros({6, 4})); });
+    EXPECT_EQ(shape.code(), Code::kShape);
+    EXPECT_STREQ(shape.what(), "head.weight: a tensor of [6, 4] was given; this rank holds [3, 4]");
+  });
+}
+
+TEST(Parameter, Use_ReadsWhatAWrapPutThere) {
+  Parameter p({2}, Init::constant(1));
+  p.set_leaf(at::zeros({2}));
+  EXPECT_TRUE(p.use().is_same(p.leaf()));
+  const Tensor gathered = at::ones({2});
+  p.set_use(gathered);
+  EXPECT_TRUE(p.use().is_same(gathered));
+  p.set_use({});
+  EXPECT_EQ(thrown_by([&] { (void)p.use(); }).code(), Code::kUsage);
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,132 @@
+#include "cleave/nn/rotary.h"
+
+#include <cmath>
+#include <numbers>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/golden.h"
+#include "tests/support/ranks.h"
+#include "tests/support/thrown.h"
+
+// Oracle: multiplication of complex numbers a + ib by exp(i position frequency).
+namespace cleave {
+namespace {
+
+using test::largest_difference;
+using test::leaf_of;
+using test::numbers;
+
+/// x [B, H, T, K], positions [T].
+Tensor turned_by(const Tensor& x, const Tensor& positions, const Tensor& frequencies) {
+  const int64_t half = x.size(-1) / 2;
+  const Tensor angles = at::outer(positions.to(at::kDouble), frequencies);
+  const Tensor turn = at::polar(at::ones_like(angles), angles);
+  const Tensor z = at::complex(x.narrow(-1, 0, half), x.narrow(-1, half, half)) * turn;
+  return at::cat({at::real(z), at::imag(z)}, -1);
+}
+
+Tensor plain_frequencies(int64_t head_dim, double theta) {
+  std::vector<double> f;
+  for (int64_t i = 0; i < head_dim / 2; ++i) {
+    f.push_back(
+        std::exp(-std::log(theta) * 2.0 * static_cast<double>(i) / static_cast<double>(head_dim)));
+  }
+  return at::tensor(f, at::kDouble);
+}
+
+TEST(Rotary, Apply_TurnsHalvesByPositionTimesFrequency) {
+  Rotary rotary({.head_dim = 8, .theta = 10000});
+  const Tensor frequencies = plain_frequencies(8, 10000);
+  EXPECT_LE(largest_difference(rotary.frequencies(), frequencies), 1e-15);
+  const Tensor x = numbers({2, 3, 4, 8}, 1);
+  // 300 and 5000 make the tables grow; then small ones again.
+  for (const auto& at_positions : {at::tensor({0, 1, 2, 300}, at::kLong),
+                                   at::tensor({7, 5000, 5, 5}, at::kLong), at::arange(4)}) {
+    EXPECT_LE(
+        largest_difference(rotary.apply(x, at_positions), turned_by(x, at_positions, frequencies)),
+        1e-12);
+  }
+}
+
+TEST(Rotary, PositionsByRow_TurnEachRowByItsOwn) {
+  Rotary rotary({.head_dim = 4, .theta = 100});
+  const Tensor x = numbers({2, 3, 2, 4}, 1);
+  const Tensor positions = at::tensor({0, 1, 5, 9}, at::kLong).view({2, 2});
+  const Tensor got = rotary.apply(x, positions);
+  for (int64_t b = 0; b < 2; ++b) {
+    EXPECT_LE(largest_difference(got[b], turned_by(x[b], positions[b], plain_frequencies(4, 100))),
+              1e-14);
+  }
+}
+
+// A rotation keeps lengths, so its gradient turns back.
+TEST(Rotary, Gradient_TurnsBack) {
+  Rotary rotary({.head_dim = 6, .theta = 50});
+  const Tensor frequencies = plain_frequencies(6, 50);
+  const Tensor x = leaf_of(numbers({2, 3, 4, 6}, 1)), g = numbers({2, 3, 4, 6}, 2);
+  const Tensor positions = at::tensor({3, 1, 4, 15}, at::kLong);
+  (rotary.apply(x, positions) * g).sum().backward();
+  EXPECT_LE(largest_difference(x.grad(), turned_by(g, positions, -frequencies)), 1e-13);
+}
+
+TEST(Rotary, HalfPrecision_HasTablesOfItsType) {
+  Rotary rotary({.head_dim = 8, .theta = 10000});
+  const Tensor x = numbers({1, 2, 4, 8}, 1);
+  const Tensor positions = at::arange(4);
+  const Tensor want = turned_by(x, positions, plain_frequencies(8, 10000));
+  // Products of two rounded factors, twice rounded, of size up to 4: 2^-8 for bf16, 2^-24 for fp32.
+  EXPECT_LE(largest_difference(rotary.apply(x.to(at::kFloat), positions), want), 6 * 4 * 0x1p-24);
+  const Tensor half = rotary.apply(x.to(at::kBFloat16), positions);
+  EXPECT_EQ(half.scalar_type(), at::kBFloat16);
+  EXPECT_LE(largest_difference(half, want), 6 * 4 * 0x1p-8);
+  EXPECT_LE(largest_difference(rotary.apply(x, positions), want), 1e-14);
+}
+
+TEST(Rotary, LinearScaling_DividesEveryFrequency) {
+  const Rotary rotary(
+      {.head_dim = 8, .theta = 10000, .scaling = RotaryOptions::Scaling::kLinear, .factor = 4});
+  EXPECT_LE(largest_difference(rotary.frequencies(), plain_frequencies(8, 10000) / 4), 1e-15);
+}
+
+// Llama 3.1's numbers. Kept below 8192/4 = 2048 positions a wave, divided by 8 above 8192; between,
+// the factor goes from 1 to 1/8 linearly in turns per 8192 positions (4 down to 1).
+TEST(Rotary, Llama3Scaling_KeepsShortWavesAndStretchesLongOnes) {
+  const Rotary rotary({.head_dim = 128,
+                       .theta = 500000,
+                       .scaling = RotaryOptions::Scaling::kLlama3,
+                       .factor = 8,
+                       .low_freq_factor = 1,
+                       .high_freq_factor = 4,
+                       .original_positions = 8192});
+  const Tensor plain = plain_frequencies(128, 500000);
+  int kept = 0, stretched = 0, between = 0;
+  for (int64_t i = 0; i < 64; ++i) {
+    const double f = plain[i].item<double>();
+    const double ratio = rotary.frequencies()[i].item<double>() / f;
+    const double turns = 8192 * f / (2 * std::numbers::pi);
+    if (turns > 4) {
+      EXPECT_NEAR(ratio, 1, 1e-15);
+      ++kept;
+    } else if (turns < 1) {
+      EXPECT_NEAR(ratio, 0.125, 1e-15);
+      ++stretched;
+    } else {
+      EXPECT_NEAR(ratio, 0.125 + (turns - 1) / 3 * 0.875, 1e-12);
+      ++between;
+    }
+  }
+  EXPECT_GT(kept, 20);
+  EXPECT_GT(stretched, 20);
+  EXPECT_GT(between, 3);
+}
+
+TEST(Rotary, OddHeadDim_IsRefused) {
+  for (const int64_t dim : {0, 7}) {
+    EXPECT_EQ(test::thrown_by([&] { Rotary rotary({.head_dim = dim}); }).code(), Code::kShape);
+  }
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,44 @@
+#pragma once
+#include <functional>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "cleave/comm/world.h"
+#include "cleave/mesh/mesh.h"
+
+namespace cleave::test {
+
+/// Runs `body` on `tp` rank threads, each with its end of one axis "tp". A rank that waits for
+/// another for 20 s fails the test.
+inline void on_ranks(int tp, const std::function<void(const Axis&)>& body) {
+  run_ranks(
+      tp,
+      [&](World& world) {
+        body(Mesh::build(world, {{"tp", tp}})["tp"]);
+      },
+      RankOptions{.timeout_s = 20, .flight_log_folder = ""});
+}
+
+/// Standard normal numbers in fp64, the same in every call with the same seed and on every thread.
+inline at::Tensor numbers(at::IntArrayRef shape, uint64_t seed) {
+  return at::randn(shape, at::detail::createCPUGenerator(seed), at::dtype(at::kDouble));
+}
+
+/// Whole numbers from -9 to 9 in fp64: their sums and products are exact.
+inline at::Tensor whole_numbers(at::IntArrayRef shape, uint64_t seed) {
+  return at::randint(-9, 10, shape, at::detail::createCPUGenerator(seed), at::dtype(at::kDouble));
+}
+
+/// Ids in [0, limit).
+inline at::Tensor ids(at::IntArrayRef shape, int64_t limit, uint64_t seed) {
+  return at::randint(0, limit, shape, at::detail::createCPUGenerator(seed), at::dtype(at::kLong));
+}
+
+/// A leaf of its own with the values of `t`, to collect a gradient.
+inline at::Tensor leaf_of(const at::Tensor& t) {
+  return t.detach().clone().requires_grad_();
+}
+
+}  // namespace cleave::test
