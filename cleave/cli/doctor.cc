@@ -1,5 +1,6 @@
 #include "cleave/train/doctor.h"
 
+#include <algorithm>
 #include <iostream>
 #include <link.h>
 #include <memory>
@@ -58,11 +59,14 @@ Object library_facts() {
   std::string why;
   if (!has_library_symbol("cleave_train", &why)) return {{"libcleave", why}};
   Object facts = {{"libcleave", loaded_library("libcleave.so")},
-                  {"libtorch", loaded_library("libtorch_cpu.so")}};
+                  {"libtorch_path", loaded_library("libtorch_cpu.so")}};
   if (has_library_symbol("cleave_doctor", &why)) {
     Facts more;
     library_function<decltype(cleave_doctor)>("cleave_doctor")(more);
-    for (auto& [name, value] : more) facts[name] = value;
+    for (auto& [name, value] : more) {
+      std::replace(name.begin(), name.end(), ' ', '_');
+      facts[name] = value;
+    }
   }
   return facts;
 }
