@@ -35,4 +35,17 @@ void KvCache::reorder(const Tensor& rows) {
   }
 }
 
+void KvCache::repeat_rows(int64_t copies) {
+  for (auto& [layer, entry] : entries_) {
+    for (Tensor* t : {&entry.k, &entry.v}) {
+      auto shape = t->sizes().vec();
+      shape[0] *= copies;
+      const Tensor repeated = at::empty(shape, t->options());
+      const Tensor filled = t->narrow(2, 0, entry.length);
+      repeated.narrow(2, 0, entry.length).copy_(filled.repeat_interleave(copies, 0));
+      *t = repeated;
+    }
+  }
+}
+
 }  // namespace cleave

@@ -22,6 +22,8 @@ class KvCache {
   [[nodiscard]] int64_t length(const void* layer) const;
   /// Row i becomes what row `rows[i]` was, in every layer: beam search. rows [B] int64.
   void reorder(const Tensor& rows);
+  /// Every row becomes `copies` of itself, side by side: one prompt, several continuations.
+  void repeat_rows(int64_t copies);
   [[nodiscard]] int64_t capacity() const { return capacity_; }
 
  private:

@@ -1,0 +1,86 @@
+#include "cleave/generate/decoder.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <ATen/ATen.h>
+
+namespace cleave {
+namespace {
+
+int64_t longest(const std::vector<Ids>& prompts) {
+  size_t length = 0;
+  for (const Ids& prompt : prompts) length = std::max(length, prompt.size());
+  return static_cast<int64_t>(length);
+}
+
+}  // namespace
+
+Decoder::Decoder(Model& model, const Axis& tp, const std::vector<Ids>& prompts,
+                 int64_t max_new_tokens)
+    : model_(model),
+      tp_(tp),
+      device_(model.parameters().front()->use().device()),
+      prompts_(prompts),
+      length_(longest(prompts)),
+      cache_(length_ + max_new_tokens) {}
+
+Scores Decoder::prefill(int64_t copies) {
+  const auto num_prompts = static_cast<int64_t>(prompts_.size());
+  const Tensor ids = at::zeros({num_prompts, length_}, at::kLong);
+  const Tensor first = at::zeros({num_prompts}, at::kLong);
+  for (int64_t p = 0; p < num_prompts; ++p) {
+    const Ids& prompt = prompts_[static_cast<size_t>(p)];
+    const int64_t begin = length_ - static_cast<int64_t>(prompt.size());
+    first[p] = begin;
+    std::copy(prompt.begin(), prompt.end(), ids.data_ptr<int64_t>() + p * length_ + begin);
+  }
+  Tensor positions;
+  if (first.any().item<bool>()) {
+    first_ = first;
+    key_mask_ = at::arange(cache_.capacity()).ge(first.unsqueeze(1)).to(device_);
+    positions = (at::arange(length_) - first.unsqueeze(1)).clamp_min(0);
+  }
+  Scores scores = run(ids, positions);
+  if (copies == 1) return scores;
+  cache_.repeat_rows(copies);
+  scores.values = scores.values.repeat_interleave(copies, 0);
+  if (first_.defined()) {
+    first_ = first_.repeat_interleave(copies, 0);
+    key_mask_ = key_mask_.repeat_interleave(copies, 0);
+  }
+  return scores;
+}
+
+Scores Decoder::step(const Ids& ids) {
+  const Tensor column = at::tensor(ids, at::kLong).unsqueeze(1);
+  if (!first_.defined()) return run(column, Tensor());
+  // Sequences that have ended go on beside the others, maybe past the model's last position.
+  const int64_t last = model_.facts().max_positions - 1;
+  return run(column, (num_seen_ - first_.unsqueeze(1)).clamp_max(last));
+}
+
+void Decoder::reorder(const std::vector<int64_t>& rows) {
+  std::vector<int64_t> same(rows.size());
+  std::iota(same.begin(), same.end(), 0);
+  if (rows != same) cache_.reorder(at::tensor(rows, at::kLong).to(device_));
+}
+
+Scores Decoder::run(const Tensor& ids, const Tensor& positions) {
+  const int64_t num_tokens = ids.size(1);
+  Context context;
+  context.cache = &cache_;
+  if (positions.defined()) {
+    context.positions = positions.to(device_);
+    context.key_mask = key_mask_.narrow(1, 0, num_seen_ + num_tokens);
+  }
+  num_seen_ += num_tokens;
+  const std::vector<Layer*> layers = model_.sequence();
+  DTensor x(ids.to(device_), tp_, Replicate{});
+  for (size_t i = 0; i + 1 < layers.size(); ++i) x = (*layers[i])(x, context);
+  if (!x.placement().is_whole()) x = x.redistribute(Replicate{});
+  const Tensor last = x.local().narrow(1, x.local().size(1) - 1, 1);
+  return Scores::from_logits((*layers.back())(x.with(last), context));
+}
+
+}  // namespace cleave

@@ -1,0 +1,103 @@
+#include "cleave/generate/evaluate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "cleave/base/log.h"
+#include "cleave/data/batch.h"
+#include "cleave/generate/options.h"
+#include "cleave/generate/runnable.h"
+#include "cleave/kernels/cpu/gemm.h"
+#include "cleave/mesh/job.h"
+#include "cleave/mesh/mesh.h"
+#include "cleave/train/step.h"
+
+namespace cleave {
+namespace {
+
+/// Rows of ids alone need no tokenizer; which kind the files are is seen when they are read.
+std::shared_ptr<const Tokenizer> tokenizer_of(const EvalOptions& options,
+                                              const Runnable& runnable) {
+  if (options.tokenizer == "bytes") return byte_tokenizer();
+  if (!options.tokenizer.empty()) return load_tokenizer(options.tokenizer);
+  const std::string& folder = runnable.folder().path;
+  return has_tokenizer(folder) ? load_tokenizer(folder) : nullptr;
+}
+
+std::shared_ptr<const Dataset> data_of(const EvalOptions& options, const Runnable& runnable) {
+  const ModelFacts& facts = runnable.facts();
+  CLEAVE_CHECK(options.seq_len >= 2 && options.seq_len <= facts.max_positions, Code::kShape,
+               "--seq-len ", options.seq_len, " must be from 2 to the model's ",
+               facts.max_positions, " positions");
+  return open_dataset({.files = options.data,
+                       .tokenizer = tokenizer_of(options, runnable),
+                       .seq_len = options.seq_len,
+                       .cache_folder = "",
+                       .vocab_size = facts.vocab_size});
+}
+
+void print(const EvalResult& result, bool json) {
+  if (json) {
+    nlohmann::ordered_json row;
+    row["loss"] = result.loss();
+    row["perplexity"] = nullptr;
+    if (std::isfinite(result.perplexity())) row["perplexity"] = result.perplexity();
+    row["tokens"] = result.num_tokens;
+    log_info(row.dump());
+  } else {
+    log_info("loss ", result.loss(), "  perplexity ", result.perplexity(), "  tokens ",
+             result.num_tokens);
+  }
+}
+
+}  // namespace
+
+double EvalResult::loss() const {
+  return loss_sum / static_cast<double>(num_tokens);
+}
+
+double EvalResult::perplexity() const {
+  return std::exp(loss());
+}
+
+EvalResult evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batch_size) {
+  const at::ScalarType type = model.parameters().front()->leaf().scalar_type();
+  const SampleOrder order{.num_samples = data.size(), .batch_size = batch_size, .shuffle = false};
+  EvalResult result;
+  for (int64_t first = 0, step = 0; first < data.size(); first += batch_size, ++step) {
+    const int64_t rows = std::min(batch_size, data.size() - first);
+    const Batch batch = make_batch(data, order, step, 0, rows);
+    CLEAVE_CHECK(batch.ids.size(1) <= model.facts().max_positions, Code::kShape,
+                 "a row of the data has ", batch.ids.size(1), " ids; the model has ",
+                 model.facts().max_positions, " positions");
+    const EvalSum sum = eval_pass(model, tp, batch, type);
+    result.loss_sum += sum.loss;
+    result.num_tokens += sum.num_labels;
+  }
+  CLEAVE_CHECK(result.num_tokens > 0, Code::kUsage,
+               "the data has no token with one before it; nothing can be measured");
+  return result;
+}
+
+}  // namespace cleave
+
+void cleave_eval(const cleave::EvalOptions& options) {
+  using namespace cleave;
+  const Runnable runnable(options.model, options.dtype, options.device);
+  const auto data = data_of(options, runnable);
+  CLEAVE_CHECK(options.batch_size >= 1, Code::kUsage, "--batch-size ", options.batch_size,
+               " must be at least 1");
+  const int num_ranks = num_ranks_of(options.tp);
+  run_job({.num_ranks = num_ranks,
+           .threads_per_rank = options.threads_per_rank,
+           .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = ""}},
+          [&](World& world) {
+            const Axis tp = Mesh::build(world, {{"tp", num_ranks}})["tp"];
+            choose_gemm(options.gemm, tp);
+            const auto model = runnable.load(tp);
+            const EvalResult result = evaluate(*model, tp, *data, options.batch_size);
+            if (tp.rank() == 0) print(result, options.json);
+          });
+}

@@ -1,0 +1,20 @@
+#pragma once
+#include <vector>
+
+#include "cleave/generate/settings.h"
+#include "cleave/model/model.h"
+
+namespace cleave {
+
+/// Continues prompts with a model whose ranks lie on `tp`: greedily, by drawing, or by beam search.
+///
+/// All ranks of the axis call it alike and get the same result. The vocabulary stays where it is:
+/// each rank proposes a few candidates, and those alone cross. Prompts may differ in length; none
+/// changes what comes of another. A sequence also ends when the model has no position left for it.
+///
+/// Throws Error(kUsage) for settings that do not go together or an empty prompt, Error(kShape) for
+/// an id outside the vocabulary or a prompt longer than the model's positions.
+Generation generate(Model& model, const Axis& tp, const std::vector<Ids>& prompts,
+                    const GenerateSettings& settings, const OnToken& on_token = {});
+
+}  // namespace cleave

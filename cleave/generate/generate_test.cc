@@ -1,0 +1,282 @@
+#include "cleave/generate/generate.h"
+
+#include <mutex>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/comm/world.h"
+#include "cleave/mesh/mesh.h"
+#include "tests/support/golden.h"
+#include "tests/support/thrown.h"
+
+// Oracle: ids and scores of transformers' generate() in fp32, which stay the same when all weights
+// move by 5e-6 relative. Scores are means of at most 12 log-probabilities with errors of 1e-5:
+// 1e-4.
+namespace cleave {
+namespace {
+
+struct Layout {
+  const char* golden;
+  int tp;
+};
+
+class GenerateGolden : public ::testing::TestWithParam<Layout> {
+ protected:
+  void SetUp() override {
+    CLEAVE_NEEDS_DATA();
+    folder_ = test::data_folder() + "/goldens/" + GetParam().golden;
+    golden_ = test::read_tensors(folder_ + "/goldens.safetensors");
+    weights_ = test::read_tensors(folder_);
+  }
+
+  /// Runs on every rank; the result of rank 0, which those of the others must equal.
+  Generation run(const std::vector<Ids>& prompts, GenerateSettings settings) {
+    settings.max_new_tokens = 12;
+    settings.eos_ids = {golden_.at("gen.eos_token_id").item<int64_t>()};
+    std::vector<Generation> all(static_cast<size_t>(GetParam().tp));
+    run_ranks(GetParam().tp, [&](World& world) {
+      const Axis tp = Mesh::build(world, {{"tp", GetParam().tp}})["tp"];
+      auto model = make_model(Json::parse_file(folder_ + "/config.json"));
+      parallelize_module(*model, tp, model->plan());
+      test::fill(*model, weights_, at::kFloat);
+      all[static_cast<size_t>(world.rank())] = generate(*model, tp, prompts, settings);
+    });
+    for (const Generation& other : all) expect_same(other, all[0]);
+    return all[0];
+  }
+
+  static void expect_same(const Generation& a, const Generation& b) {
+    ASSERT_EQ(a.prompts.size(), b.prompts.size());
+    for (size_t p = 0; p < a.prompts.size(); ++p) {
+      ASSERT_EQ(a.prompts[p].size(), b.prompts[p].size());
+      for (size_t s = 0; s < a.prompts[p].size(); ++s) {
+        EXPECT_EQ(a.prompts[p][s].ids, b.prompts[p][s].ids);
+        EXPECT_EQ(a.prompts[p][s].score, b.prompts[p][s].score);
+      }
+    }
+  }
+
+  [[nodiscard]] Ids ids_of(const Tensor& t) const {
+    const Tensor row = t.to(at::kLong).contiguous();
+    return {row.const_data_ptr<int64_t>(), row.const_data_ptr<int64_t>() + row.numel()};
+  }
+
+  /// Row of a golden after its prompt, without the padding behind the end id.
+  [[nodiscard]] Ids new_ids(const std::string& key, int64_t row) const {
+    const Tensor all = golden_.at(key)[row];
+    const int64_t length = golden_.at(key.substr(0, key.rfind('.')) + ".prompt").size(1);
+    Ids ids = ids_of(all.narrow(0, length, all.size(0) - length));
+    const int64_t eos = golden_.at("gen.eos_token_id").item<int64_t>();
+    const auto end = std::find(ids.begin(), ids.end(), eos);
+    if (end != ids.end()) ids.erase(end + 1, ids.end());
+    return ids;
+  }
+
+  [[nodiscard]] std::vector<Ids> single() const {
+    return {ids_of(golden_.at("gen.single.prompt"))};
+  }
+  [[nodiscard]] std::vector<Ids> batch() const {
+    std::vector<Ids> out;
+    const Tensor& mask = golden_.at("gen.batch.mask");
+    for (int64_t r = 0; r < mask.size(0); ++r) {
+      out.push_back(ids_of(golden_.at("gen.batch.prompt")[r].masked_select(mask[r].ne(0))));
+    }
+    return out;
+  }
+
+  void expect_beams(const std::vector<Ids>& prompts, const std::string& key) {
+    const Generation got = run(prompts, {.num_beams = 3, .num_return_sequences = 3});
+    const Tensor scores = golden_.at(key + "_scores").to(at::kDouble);
+    for (size_t p = 0; p < prompts.size(); ++p) {
+      ASSERT_EQ(got.prompts[p].size(), 3U);
+      for (size_t s = 0; s < 3; ++s) {
+        const auto row = static_cast<int64_t>(3 * p + s);
+        EXPECT_EQ(got.prompts[p][s].ids, new_ids(key, row)) << key << " row " << row;
+        EXPECT_NEAR(got.prompts[p][s].score, scores[row].item<double>(), 1e-4);
+      }
+    }
+  }
+
+  std::string folder_;
+  std::map<std::string, Tensor> golden_, weights_;
+};
+
+TEST_P(GenerateGolden, Greedy_GivesItsIds) {
+  EXPECT_EQ(run(single(), {}).prompts[0][0].ids, new_ids("gen.single.greedy", 0));
+}
+
+TEST_P(GenerateGolden, GreedyBatchOfUnequalPrompts_GivesEachItsIds) {
+  const Generation got = run(batch(), {});
+  for (size_t p = 0; p < got.prompts.size(); ++p) {
+    EXPECT_EQ(got.prompts[p][0].ids, new_ids("gen.batch.greedy", static_cast<int64_t>(p)));
+  }
+}
+
+TEST_P(GenerateGolden, GreedyScore_IsTheMeanLogProbability) {
+  const Generation greedy = run(single(), {});
+  const Sequence& got = greedy.prompts[0][0];
+  // The same sequence as one of 12 beams' final ones: its log-probability from another path.
+  const Generation beams = run(single(), {.num_beams = 12, .num_return_sequences = 12});
+  for (const Sequence& beam : beams.prompts[0]) {
+    if (beam.ids == got.ids) {
+      EXPECT_NEAR(got.score, beam.score, 1e-4);
+    }
+  }
+}
+
+TEST_P(GenerateGolden, ThreeBeams_GiveIdsAndScoresOfAllThree) {
+  expect_beams(single(), "gen.single.beam3");
+}
+
+TEST_P(GenerateGolden, ThreeBeamsOfABatch_GiveIdsAndScoresOfAll) {
+  expect_beams(batch(), "gen.batch.beam3");
+}
+
+TEST_P(GenerateGolden, DrawnIds_AreThoseOfOneRankAndOfThePromptAlone) {
+  const GenerateSettings settings{.num_return_sequences = 2,
+                                  .do_sample = true,
+                                  .temperature = 1.5,
+                                  .top_k = 20,
+                                  .top_p = 0.9,
+                                  .seed = 11};
+  const Generation got = run(batch(), settings);
+  GenerateSettings alone = settings;
+  alone.max_new_tokens = 12;
+  alone.eos_ids = {golden_.at("gen.eos_token_id").item<int64_t>()};
+  auto model = make_model(Json::parse_file(folder_ + "/config.json"));
+  test::fill(*model, weights_, at::kFloat);
+  for (size_t p = 0; p < got.prompts.size(); ++p) {
+    alone.first_prompt = static_cast<int64_t>(p);
+    const Generation one = generate(*model, Axis(), {batch()[p]}, alone);
+    for (size_t s = 0; s < 2; ++s) EXPECT_EQ(got.prompts[p][s].ids, one.prompts[0][s].ids);
+  }
+}
+
+TEST_P(GenerateGolden, DrawnBeams_AreThoseOfOneRank) {
+  const GenerateSettings settings{.num_beams = 3, .do_sample = true, .seed = 5};
+  const Generation got = run(batch(), settings);
+  GenerateSettings one = settings;
+  one.max_new_tokens = 12;
+  one.eos_ids = {golden_.at("gen.eos_token_id").item<int64_t>()};
+  auto model = make_model(Json::parse_file(folder_ + "/config.json"));
+  test::fill(*model, weights_, at::kFloat);
+  const Generation want = generate(*model, Axis(), batch(), one);
+  for (size_t p = 0; p < got.prompts.size(); ++p) {
+    EXPECT_EQ(got.prompts[p][0].ids, want.prompts[p][0].ids);
+  }
+}
+
+std::vector<Layout> layouts() {
+  std::vector<Layout> out;
+  for (const char* golden :
+       {"llama-mha", "llama-6heads", "llama-gqa-tied", "llama-gqa-llama3rope"}) {
+    for (const int tp : {1, 2, 3, 4}) out.push_back({golden, tp});
+  }
+  return out;
+}
+
+std::string layout_name(const ::testing::TestParamInfo<Layout>& layout) {
+  std::string name = str(layout.param.golden, "_tp", layout.param.tp);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, GenerateGolden, ::testing::ValuesIn(layouts()), layout_name);
+
+/// A one-layer model of random weights that needs no data.
+std::unique_ptr<Model> small_model(int64_t max_positions = 16) {
+  auto model = make_model(Json::parse(
+      str(R"({"model_type": "llama", "vocab_size": 13, "hidden_size": 8, "intermediate_size": 16,
+              "num_hidden_layers": 1, "num_attention_heads": 2, "rms_norm_eps": 1e-5,
+              "max_position_embeddings": )",
+          max_positions, "}"),
+      "test"));
+  materialize(*model, {.seed = 3, .dtype = at::kFloat});
+  return model;
+}
+
+TEST(Generate, ModelWithoutRoom_StopsAtItsLastPosition) {
+  const auto model = small_model(8);
+  const Generation got = generate(*model, Axis(), {{1, 2, 3}, {4}}, {.max_new_tokens = 100});
+  EXPECT_EQ(got.prompts[0][0].ids.size(), 6U);  // the last new id takes no position
+  EXPECT_EQ(got.prompts[1][0].ids.size(), 8U);
+}
+
+TEST(Generate, BeamsWithoutRoom_StopAtTheLastPosition) {
+  const auto model = small_model(8);
+  const Generation got =
+      generate(*model, Axis(), {{1, 2, 3}, {4}}, {.max_new_tokens = 100, .num_beams = 2});
+  EXPECT_EQ(got.prompts[0][0].ids.size(), 6U);
+  EXPECT_EQ(got.prompts[1][0].ids.size(), 8U);
+}
+
+TEST(Generate, PromptLongerThanTheModel_NamesBothLengths) {
+  const auto model = small_model(4);
+  const Error error = testing_support::thrown_by([&] {
+    generate(*model, Axis(), {{1, 2, 3, 4, 5}}, {});
+  });
+  EXPECT_EQ(error.code(), Code::kShape);
+  EXPECT_STREQ(error.what(), "prompt 0 has 5 ids; the model has 4 positions; shorten the prompt");
+}
+
+TEST(Generate, IdOutsideTheVocabulary_IsNamed) {
+  const auto model = small_model();
+  const Error error = testing_support::thrown_by([&] {
+    generate(*model, Axis(), {{1}, {2, 13}}, {});
+  });
+  EXPECT_STREQ(error.what(), "prompt 1 has id 13; the model's ids are 0 to 12");
+}
+
+TEST(Generate, MoreSequencesThanBeams_IsRefused) {
+  const auto model = small_model();
+  const Error error = testing_support::thrown_by(
+      [&] { generate(*model, Axis(), {{1}}, {.num_beams = 2, .num_return_sequences = 3}); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+}
+
+TEST(Generate, TextThatEnds_EndsTheSequenceThere) {
+  const auto model = small_model();
+  const Generation free_run = generate(*model, Axis(), {{1}}, {.max_new_tokens = 10});
+  const int64_t third = free_run.prompts[0][0].ids[2];
+  size_t asked = 0;
+  const EndsText ends = [&](std::span<const int64_t> prompt, std::span<const int64_t> ids) {
+    EXPECT_EQ(prompt.size(), 1U);
+    ++asked;
+    return ids.size() == 3 && ids.back() == third;
+  };
+  const Generation got = generate(*model, Axis(), {{1}}, {.max_new_tokens = 10, .ends_text = ends});
+  EXPECT_EQ(got.prompts[0][0].ids.size(), 3U);
+  EXPECT_EQ(asked, 3U);
+}
+
+TEST(Generate, NoRepeatedPair_OccursInGreedyOrBeams) {
+  const auto model = small_model(64);
+  for (const int64_t num_beams : {1, 3}) {
+    const Generation got =
+        generate(*model, Axis(), {{1, 2}},
+                 {.max_new_tokens = 40, .num_beams = num_beams, .no_repeat_ngram_size = 2});
+    Ids ids{1, 2};
+    const Ids& fresh = got.prompts[0][0].ids;
+    ids.insert(ids.end(), fresh.begin(), fresh.end());
+    std::set<std::pair<int64_t, int64_t>> pairs;
+    for (size_t i = 0; i + 1 < ids.size(); ++i) {
+      EXPECT_TRUE(pairs.insert({ids[i], ids[i + 1]}).second) << "beams " << num_beams;
+    }
+  }
+}
+
+TEST(Generate, EveryToken_IsToldAsItComes) {
+  const auto model = small_model();
+  std::vector<Ids> told(2);
+  const Generation got = generate(*model, Axis(), {{1}, {2, 3}}, {.max_new_tokens = 5},
+                                  [&](int64_t prompt, int64_t sequence, int64_t id) {
+                                    EXPECT_EQ(sequence, 0);
+                                    told[static_cast<size_t>(prompt)].push_back(id);
+                                  });
+  EXPECT_EQ(told[0], got.prompts[0][0].ids);
+  EXPECT_EQ(told[1], got.prompts[1][0].ids);
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,76 @@
+#include "cleave/generate/runnable.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "cleave/checkpoint/load.h"
+#include "cleave/format/safetensors.h"
+#include "cleave/mesh/job.h"
+#include "cleave/mesh/scalar_type.h"
+#include "cleave/parallel/plan.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What the largest tensor is stored in: small ones may be kept wider.
+DType stored_dtype(const ModelFolder& folder) {
+  const Safetensors files = Safetensors::open(folder.path, folder.stem);
+  const StoredTensor* largest = nullptr;
+  for (const StoredTensor& tensor : files.tensors()) {
+    const bool is_larger =
+        largest == nullptr || tensor.end - tensor.begin > largest->end - largest->begin;
+    if (is_larger) largest = &tensor;
+  }
+  CLEAVE_CHECK(largest != nullptr, Code::kFormat, folder.path, " has no tensors");
+  return largest->dtype;
+}
+
+at::ScalarType type_of(const std::string& flag, const ModelFolder& folder) {
+  if (flag.empty()) {
+    const DType stored = stored_dtype(folder);
+    return stored == DType::kF16 ? at::kFloat : scalar_type(stored);
+  }
+  const auto dtype = dtype_from_name(flag);
+  CLEAVE_CHECK(dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF64, Code::kUsage,
+               "--dtype ", flag, " does not run here; choose fp32, bf16 or fp64");
+  return scalar_type(*dtype);
+}
+
+std::vector<int64_t> read_eos_ids(const ModelFolder& folder, const ModelFacts& facts) {
+  const fs::path path = fs::path(folder.path) / "generation_config.json";
+  if (!fs::exists(path)) return facts.eos_ids;
+  const Json json = Json::parse_file(path.string());
+  if (!json.is(Json::Type::kObject) || !json.has("eos_token_id")) return facts.eos_ids;
+  ModelFacts read;
+  read.vocab_size = facts.vocab_size;
+  read_special_ids(json, read);
+  return read.eos_ids;
+}
+
+}  // namespace
+
+Runnable::Runnable(const std::string& path, const std::string& dtype, const std::string& device)
+    : folder_(ModelFolder::open(path)), dtype_(type_of(dtype, folder_)) {
+  CLEAVE_CHECK(device == "cpu", Code::kUsage, "--device ", device,
+               " is not in this build of libtorch; choose cpu");
+  const auto model = make_model(folder_.config);
+  CLEAVE_CHECK(model->task() == "lm", Code::kUsage, folder_.path, " is a model for ", model->task(),
+               "; only language models (lm) go on from a text");
+  facts_ = model->facts();
+  eos_ids_ = read_eos_ids(folder_, facts_);
+}
+
+std::unique_ptr<Model> Runnable::load(const Axis& tp) const {
+  auto model = make_model(folder_.config);
+  parallelize_module(*model, tp, model->plan());
+  load_model(*model, folder_, dtype_);
+  return model;
+}
+
+int num_ranks_of(int tp) {
+  return tp > 0 ? tp : std::max(1, launched_world_size());
+}
+
+}  // namespace cleave

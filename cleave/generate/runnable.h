@@ -1,0 +1,41 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <c10/core/ScalarType.h>
+
+#include "cleave/mesh/axis.h"
+#include "cleave/model/model.h"
+
+namespace cleave {
+
+/// A model folder to be run, not trained, and how: worked out before any rank starts. Immutable.
+class Runnable {
+ public:
+  /// `dtype` is a flag's value, "" = that of the files (fp16 files run in fp32 on the CPU). Throws
+  /// Error(kIo) when there is no model, Error(kUsage) for a dtype or device that does not run here
+  /// or a model that does not go on from a text.
+  Runnable(const std::string& path, const std::string& dtype, const std::string& device);
+
+  [[nodiscard]] const ModelFolder& folder() const { return folder_; }
+  [[nodiscard]] const ModelFacts& facts() const { return facts_; }
+  [[nodiscard]] at::ScalarType dtype() const { return dtype_; }
+  /// Ids that end a text: of generation_config.json where the folder has one that says so, else of
+  /// config.json.
+  [[nodiscard]] const std::vector<int64_t>& eos_ids() const { return eos_ids_; }
+
+  /// The model on this rank: cut over `tp`, its weights read.
+  [[nodiscard]] std::unique_ptr<Model> load(const Axis& tp) const;
+
+ private:
+  ModelFolder folder_;
+  ModelFacts facts_;
+  at::ScalarType dtype_;
+  std::vector<int64_t> eos_ids_;
+};
+
+/// Ranks of a --tp flag: 0 is the whole world under a launcher, else 1.
+int num_ranks_of(int tp);
+
+}  // namespace cleave

@@ -1,0 +1,131 @@
+#include "cleave/generate/scores.h"
+
+#include <cmath>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/comm/world.h"
+#include "cleave/generate/search.h"
+#include "cleave/layout/split.h"
+#include "cleave/mesh/mesh.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+Scores shard_of(const Tensor& whole, const Axis& axis) {
+  const Split* split = Split::balanced(whole.size(1), axis.size());
+  const Range held = split->ranges(axis.rank()).front();
+  return {.values = whole.narrow(1, held.begin, held.size()).clone(),
+          .held = held,
+          .vocab_size = whole.size(1),
+          .axis = axis};
+}
+
+/// What every rank of `tp` gets from `act` on its shard; all must be equal.
+template <class Act>
+auto on_shards(const Tensor& whole, int tp, const Act& act) {
+  std::vector<decltype(act(std::declval<const Scores&>()))> all(static_cast<size_t>(tp));
+  run_ranks(tp, [&](World& world) {
+    all[static_cast<size_t>(world.rank())] =
+        act(shard_of(whole, Mesh::build(world, {{"tp", tp}})["tp"]));
+  });
+  return all;
+}
+
+const Tensor kWhole =  // rows: a tie across shards; large numbers; one that stands alone
+    at::tensor({1.F,       5.F,       2.F,       0.F,       5.F,       -3.F,  5.F,
+                300.F,     301.F,     299.F,     0.F,       -300.F,    301.F, 1.F,
+                -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, 4.F,   -INFINITY})
+        .view({3, 7});
+
+TEST(Scores, LogSumExp_IsThatOfTheWholeRowOnAnySplit) {
+  const Tensor want = kWhole.to(at::kDouble).logsumexp(1);
+  for (const int tp : {1, 2, 3, 4, 8}) {
+    for (const auto& got : on_shards(kWhole, tp, log_sum_exp)) {
+      for (int64_t r = 0; r < 3; ++r) {
+        EXPECT_NEAR(got[static_cast<size_t>(r)], want[r].item<double>(), 1e-6) << "tp " << tp;
+      }
+    }
+  }
+}
+
+TEST(Scores, BestChoice_IsTheLowestIdAmongEquals) {
+  for (const int tp : {1, 2, 3, 4, 8}) {
+    const auto best = [](const Scores& s) { return best_choices(s, s); };
+    for (const auto& got : on_shards(kWhole, tp, best)) {
+      EXPECT_EQ(got[0].id, 1) << "tp " << tp;
+      EXPECT_EQ(got[1].id, 1);
+      EXPECT_EQ(got[2].id, 5);
+      EXPECT_NEAR(got[2].log_prob, 0, 1e-9);
+      EXPECT_NEAR(got[1].log_prob, 301 - std::log(std::exp(-1) + 2 + std::exp(-2)) - 301, 1e-6);
+    }
+  }
+}
+
+TEST(Scores, RowWithNothingAllowed_IsAnError) {
+  const Tensor none = at::full({1, 4}, -INFINITY);
+  const Error error = testing_support::thrown_by([&] { log_sum_exp(shard_of(none, Axis())); });
+  EXPECT_EQ(error.code(), Code::kNumerics);
+}
+
+TEST(Scores, DrawnChoice_IsWhereTheCumulativeSumPasses) {
+  // Probabilities 0.1, 0.2, 0.3, 0.4: the sums are 0.1, 0.3, 0.6, 1.
+  const Tensor whole = at::tensor({0.1F, 0.2F, 0.3F, 0.4F}).log().view({1, 4});
+  const std::vector<std::pair<double, int64_t>> cases{{0, 0},    {0.09, 0}, {0.11, 1}, {0.29, 1},
+                                                      {0.31, 2}, {0.59, 2}, {0.61, 3}, {0.9999, 3}};
+  for (const int tp : {1, 2, 3, 4, 5}) {
+    for (const auto& [uniform, id] : cases) {
+      const auto draw = [u = std::vector<double>{uniform}](const Scores& s) {
+        return drawn_choices(s, s, u);
+      };
+      for (const auto& got : on_shards(whole, tp, draw)) {
+        EXPECT_EQ(got[0].id, id) << "tp " << tp << " at " << uniform;
+        EXPECT_NEAR(got[0].log_prob, std::log(0.1 * static_cast<double>(id + 1)), 1e-6);
+      }
+    }
+  }
+}
+
+TEST(Scores, DrawnChoice_NeverTakesWhatIsForbidden) {
+  const Tensor whole = at::tensor({-INFINITY, 0.F, -INFINITY, 0.F, -INFINITY}).view({1, 5});
+  for (const int tp : {1, 2, 5}) {
+    for (const double uniform : {0.0, 0.4999999, 0.5, 0x1.fffffffffffffp-1}) {
+      const auto draw = [u = std::vector<double>{uniform}](const Scores& s) {
+        return drawn_choices(s, s, u);
+      };
+      const int64_t want = uniform < 0.5 ? 1 : 3;
+      for (const auto& got : on_shards(whole, tp, draw)) EXPECT_EQ(got[0].id, want);
+    }
+  }
+}
+
+TEST(UniformNumber, ManyDraws_AreEvenAndDiffer) {
+  constexpr size_t kDraws = 40000;
+  constexpr size_t kBins = 20;
+  std::vector<double> bins(kBins);
+  for (uint64_t i = 0; i < kDraws; ++i) {
+    const double u = uniform_number(99, i % 7, i / 7);
+    ASSERT_GE(u, 0);
+    ASSERT_LT(u, 1);
+    ++bins[static_cast<size_t>(u * kBins)];
+  }
+  double chi_square = 0;
+  const double want = static_cast<double>(kDraws) / kBins;
+  for (const double n : bins) chi_square += (n - want) * (n - want) / want;
+  EXPECT_LT(chi_square, 43.8);  // 19 degrees of freedom, one in a thousand
+}
+
+TEST(BestCandidates, Ties_KeepTheLowerPlaces) {
+  BestCandidates best(3);
+  for (const Candidate& c : {Candidate{1, 9}, {2, 8}, {1, 3}, {1, 5}, {0, 0}}) best.offer(c);
+  const auto got = best.sorted();
+  ASSERT_EQ(got.size(), 3U);
+  EXPECT_EQ(got[0].place, 8);
+  EXPECT_EQ(got[1].place, 3);
+  EXPECT_EQ(got[2].place, 5);
+}
+
+}  // namespace
+}  // namespace cleave
