@@ -1,0 +1,193 @@
+#include "cleave/optim/optimizer.h"
+
+#include <cmath>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/golden.h"
+#include "tests/support/ranks.h"
+#include "tests/support/thrown.h"
+
+// Oracle: the published update rules, written out per element in fp64.
+namespace cleave {
+namespace {
+
+using test::largest_difference;
+using test::numbers;
+using Kind = OptimizerOptions::Kind;
+using DecayOn = OptimizerOptions::DecayOn;
+
+/// One parameter in fp64 with its moments.
+struct Plain {
+  Tensor w, m, v;
+
+  void step(const OptimizerOptions& o, const Tensor& gradient, double lr, double decay, int t) {
+    Tensor g = gradient;
+    if (o.kind == Kind::kAdamW) {
+      w = w * (1 - lr * decay);
+    } else {
+      g = g + decay * w;
+    }
+    if (o.kind == Kind::kSgd) {
+      w = w - lr * g;
+      return;
+    }
+    m = o.beta1 * m + (1 - o.beta1) * g;
+    v = o.beta2 * v + (1 - o.beta2) * g * g;
+    const Tensor m_hat = m / (1 - std::pow(o.beta1, t)), v_hat = v / (1 - std::pow(o.beta2, t));
+    w = w - lr * m_hat / (v_hat.sqrt() + o.eps);
+  }
+};
+
+std::shared_ptr<Parameter> parameter(const Tensor& value) {
+  auto p = std::make_shared<Parameter>(value.sizes().vec(), Init::constant(0));
+  p->set_leaf(value.clone());
+  return p;
+}
+
+/// Four steps of a matrix and a vector against the rule.
+void expect_rule(const OptimizerOptions& o, at::ScalarType type, double tolerance) {
+  const std::vector<Tensor> start = {numbers({4, 3}, 1), numbers({5}, 2)};
+  Parameters parameters;
+  std::vector<Plain> plain;
+  for (const Tensor& w : start) {
+    const Tensor rounded = w.to(type);
+    parameters.push_back(parameter(rounded));
+    const Tensor zero = at::zeros_like(w);
+    plain.push_back({rounded.to(at::kDouble), zero, zero});
+  }
+  Optimizer optimizer(parameters, o);
+  for (int t = 1; t <= 4; ++t) {
+    const double lr = 0.01 * t;
+    for (size_t i = 0; i < plain.size(); ++i) {
+      const Tensor g = numbers(start[i].sizes(), 10 * static_cast<uint64_t>(t) + i).to(type);
+      parameters[i]->leaf().mutable_grad() = g;
+      const double decay = i == 0 || o.decay_on == DecayOn::kAll ? o.weight_decay : 0;
+      plain[i].step(o, g.to(at::kDouble), lr, decay, t);
+    }
+    optimizer.step(lr);
+  }
+  EXPECT_EQ(optimizer.num_steps(), 4);
+  for (size_t i = 0; i < plain.size(); ++i) {
+    EXPECT_LE(largest_difference(parameters[i]->leaf(), plain[i].w), tolerance) << i;
+    if (o.kind == Kind::kSgd) continue;
+    EXPECT_LE(largest_difference(optimizer.states()[i].exp_avg, plain[i].m), tolerance) << i;
+    EXPECT_LE(largest_difference(optimizer.states()[i].exp_avg_sq, plain[i].v), 8 * tolerance);
+  }
+}
+
+// A step rounds some ten numbers of size up to 4 a weight: 4 x 10 x 4 roundings are 10^-5 in fp32.
+TEST(Optimizer, EveryKind_FollowsItsRule) {
+  for (const Kind kind : {Kind::kAdamW, Kind::kAdam, Kind::kSgd}) {
+    for (const DecayOn decay_on : {DecayOn::kMatrices, DecayOn::kAll}) {
+      for (const double decay : {0.0, 0.3}) {
+        const OptimizerOptions o{.kind = kind,
+                                 .beta1 = 0.8,
+                                 .beta2 = 0.95,
+                                 .eps = 1e-6,
+                                 .weight_decay = decay,
+                                 .decay_on = decay_on};
+        expect_rule(o, at::kDouble, 1e-13);
+        expect_rule(o, at::kFloat, 160 * 0x1p-24);
+      }
+    }
+  }
+}
+
+TEST(Optimizer, ResumedFromItsState_GoesOnWithTheSameBits) {
+  const OptimizerOptions o{.weight_decay = 0.1};
+  const auto gradient = [](int t) { return numbers({6}, static_cast<uint64_t>(t)).to(at::kFloat); };
+  const auto once = parameter(numbers({6}, 50).to(at::kFloat));
+  Optimizer whole({once}, o);
+  std::shared_ptr<Parameter> resumed;
+  std::unique_ptr<Optimizer> second;
+  for (int t = 0; t < 6; ++t) {
+    if (t == 3) {
+      resumed = parameter(once->leaf().detach());
+      second = std::make_unique<Optimizer>(Parameters{resumed}, o);
+      second->states()[0].exp_avg.copy_(whole.states()[0].exp_avg);
+      second->states()[0].exp_avg_sq.copy_(whole.states()[0].exp_avg_sq);
+      second->set_num_steps(whole.num_steps());
+    }
+    once->leaf().mutable_grad() = gradient(t);
+    whole.step(0.01);
+    if (!second) continue;
+    resumed->leaf().mutable_grad() = gradient(t);
+    second->step(0.01);
+  }
+  EXPECT_TRUE(at::equal(once->leaf(), resumed->leaf()));
+}
+
+TEST(Optimizer, RankThatHoldsNothing_StepsAndZeroGradForgets) {
+  const auto empty = parameter(at::zeros({0, 3})), some = parameter(at::ones({2}));
+  Optimizer optimizer({empty, some}, {});
+  empty->leaf().mutable_grad() = at::zeros({0, 3});
+  some->leaf().mutable_grad() = at::ones({2});
+  EXPECT_NO_THROW(optimizer.step(0.1));
+  EXPECT_LT(some->leaf()[0].item<float>(), 1);
+  optimizer.zero_grad();
+  EXPECT_FALSE(some->leaf().grad().defined());
+}
+
+TEST(Optimizer, Names_AreReadAndOthersListed) {
+  EXPECT_EQ(OptimizerOptions::kind_from_name("adamw"), Kind::kAdamW);
+  EXPECT_EQ(OptimizerOptions::kind_from_name("adam"), Kind::kAdam);
+  EXPECT_EQ(OptimizerOptions::kind_from_name("sgd"), Kind::kSgd);
+  EXPECT_EQ(OptimizerOptions::decay_from_name("matrices"), DecayOn::kMatrices);
+  EXPECT_EQ(OptimizerOptions::decay_from_name("all"), DecayOn::kAll);
+  const Error kind = test::thrown_by([] { (void)OptimizerOptions::kind_from_name("lamb"); });
+  EXPECT_EQ(kind.code(), Code::kUsage);
+  EXPECT_STREQ(kind.what(), "optimizer 'lamb' is unknown; expected adamw, adam or sgd");
+  EXPECT_EQ(test::thrown_by([] { (void)OptimizerOptions::decay_from_name("none"); }).code(),
+            Code::kUsage);
+}
+
+TEST(LrSchedule, WarmUp_RisesFromOneStepsShareToThePeak) {
+  for (const auto kind :
+       {LrSchedule::Kind::kCosine, LrSchedule::Kind::kLinear, LrSchedule::Kind::kConstant}) {
+    const LrSchedule s{.kind = kind, .peak = 0.4, .warmup = 8, .num_steps = 40};
+    for (int64_t t = 0; t < 8; ++t) {
+      EXPECT_DOUBLE_EQ(s.at(t), 0.4 * static_cast<double>(t + 1) / 8);
+    }
+    EXPECT_DOUBLE_EQ(s.at(8), 0.4);
+  }
+}
+
+TEST(LrSchedule, AfterWarmUp_FallsToZeroInItsForm) {
+  const LrSchedule cosine{.peak = 2, .warmup = 10, .num_steps = 50};
+  EXPECT_DOUBLE_EQ(cosine.at(30), 1);                                      // half way
+  EXPECT_NEAR(cosine.at(20), 2 * std::pow(std::cos(M_PI / 8), 2), 1e-15);  // a quarter
+  EXPECT_NEAR(cosine.at(50), 0, 1e-15);
+  EXPECT_NEAR(cosine.at(70), 0, 1e-15);  // and no further
+  const LrSchedule linear{
+      .kind = LrSchedule::Kind::kLinear, .peak = 2, .warmup = 10, .num_steps = 50};
+  EXPECT_DOUBLE_EQ(linear.at(20), 1.5);
+  EXPECT_NEAR(linear.at(49), 0.05, 1e-15);
+  EXPECT_DOUBLE_EQ(linear.at(50), 0);
+  EXPECT_DOUBLE_EQ(linear.at(60), 0);
+  const LrSchedule constant{.kind = LrSchedule::Kind::kConstant, .peak = 2, .num_steps = 50};
+  EXPECT_DOUBLE_EQ(constant.at(0), 2);
+  EXPECT_DOUBLE_EQ(constant.at(49), 2);
+}
+
+TEST(LrSchedule, RunOfWarmUpAloneOrOneStep_StaysFinite) {
+  const LrSchedule short_run{.peak = 1, .warmup = 10, .num_steps = 4};
+  EXPECT_DOUBLE_EQ(short_run.at(3), 0.4);
+  const LrSchedule one{.peak = 1, .warmup = 0, .num_steps = 1};
+  EXPECT_DOUBLE_EQ(one.at(0), 1);
+  const LrSchedule exact{.peak = 1, .warmup = 4, .num_steps = 4};
+  EXPECT_TRUE(std::isfinite(exact.at(4)));
+}
+
+TEST(LrSchedule, Names_AreReadAndOthersListed) {
+  EXPECT_EQ(LrSchedule::kind_from_name("cosine"), LrSchedule::Kind::kCosine);
+  EXPECT_EQ(LrSchedule::kind_from_name("linear"), LrSchedule::Kind::kLinear);
+  EXPECT_EQ(LrSchedule::kind_from_name("constant"), LrSchedule::Kind::kConstant);
+  const Error error = test::thrown_by([] { (void)LrSchedule::kind_from_name("step"); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_STREQ(error.what(), "schedule 'step' is unknown; expected cosine, linear or constant");
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,179 @@
+#include "cleave/parallel/gradients.h"
+
+#include <cmath>
+#include <limits>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/counting_group.h"
+#include "tests/support/golden.h"
+#include "tests/support/ranks.h"
+
+// Oracle: whole gradients on one rank, in whole numbers, so that sums are exact.
+namespace cleave {
+namespace {
+
+using test::on_ranks;
+using test::whole_numbers;
+
+/// Parameters of every kind on an axis of `tp` ranks: near-equal cuts of both dims, pieces of a
+/// fused matrix, a KV head that all share, a norm used on split tokens, a whole matrix.
+struct Model {
+  Parameters all;
+  explicit Model(const Axis& axis) {
+    const int tp = axis.size();
+    add(axis, {7, 3}, 0, Split::balanced(7, tp));
+    add(axis, {4, 5}, 1, Split::balanced(5, tp));
+    std::vector<std::vector<Range>> pieces(static_cast<size_t>(tp));
+    pieces.front() = {{0, 1}, {4, 6}};
+    pieces.back().insert(pieces.back().begin() + (tp == 1 ? 1 : 0), {1, 4});
+    add(axis, {2, 6}, 1, Split::intern(6, pieces));
+    add(axis, {2, 3}, 0,
+        Split::intern(2, std::vector<std::vector<Range>>(static_cast<size_t>(tp), {{0, 2}})));
+    add(axis, {3}, 0, nullptr)->used_in(DTensor(at::zeros({2, 3}), axis, Fanout{}));
+    add(axis, {3, 2}, 0, nullptr)->used_in(DTensor(at::zeros({2, 3}), axis, Replicate{}));
+  }
+
+  std::shared_ptr<Parameter> add(const Axis& axis, const std::vector<int64_t>& shape, int dim,
+                                 const Split* split) {
+    auto p = std::make_shared<Parameter>(shape, Init::constant(0));
+    p->set_name(str("p", all.size()));
+    p->replicate(axis);
+    if (split != nullptr) p->shard(axis, dim, split);
+    p->set_leaf(at::zeros(p->local_shape(), at::kDouble));
+    all.push_back(p);
+    return p;
+  }
+
+  /// The whole gradient of a parameter.
+  [[nodiscard]] Tensor whole(size_t i) const { return whole_numbers(all[i]->shape(), 20 + i); }
+
+  /// What backward leaves on this rank: the slice, or where ranks share elements random parts that
+  /// sum to the whole.
+  void set_gradients(const Axis& axis) {
+    for (size_t i = 0; i < all.size(); ++i) {
+      Tensor g = whole(i);
+      if (all[i]->gradient_is_partial()) {
+        for (int r = 0; r + 1 < axis.size(); ++r) {
+          const Tensor part = whole_numbers(g.sizes(), 100 * (i + 1) + static_cast<uint64_t>(r));
+          g = g - part;
+          if (r == axis.rank()) {
+            g = part;
+            break;
+          }
+        }
+      }
+      all[i]->leaf().mutable_grad() = test::slice_of(*all[i], g).clone();
+    }
+  }
+
+  [[nodiscard]] double whole_norm() const {
+    double squares = 0;
+    for (size_t i = 0; i < all.size(); ++i) squares += whole(i).square().sum().item<double>();
+    return std::sqrt(squares);
+  }
+};
+
+TEST(FinishGradients, PartsOfSharedElements_AreSummedAndOthersKept) {
+  for (const int tp : {1, 2, 3, 4}) {
+    on_ranks(tp, [](const Axis& inner) {
+      const auto group = std::make_shared<test::CountingGroup>(inner.group());
+      const Axis axis(group);
+      Model model(axis);
+      model.set_gradients(axis);
+      model.all.front()->leaf().mutable_grad().reset();  // unused on this rank: zeros
+      finish_gradients(model.all, axis);
+      EXPECT_LE(group->taken()["all_reduce"], 1) << "one bucket";
+      for (size_t i = 0; i < model.all.size(); ++i) {
+        const auto& p = model.all[i];
+        Tensor want = test::slice_of(*p, model.whole(i));
+        if (i == 0) want = at::zeros_like(want);
+        EXPECT_TRUE(at::equal(p->leaf().grad(), want)) << p->name() << " tp=" << axis.size();
+      }
+    });
+  }
+}
+
+TEST(GradientNorm, OnEverySplit_CountsEachElementOnce) {
+  for (const int tp : {1, 2, 3, 4}) {
+    on_ranks(tp, [](const Axis& axis) {
+      Model model(axis);
+      model.set_gradients(axis);
+      finish_gradients(model.all, axis);
+      const GradientNorm norm = gradient_norm(model.all, axis);
+      EXPECT_NEAR(norm.value, model.whole_norm(), 1e-12 * model.whole_norm());
+      EXPECT_EQ(norm.not_finite, "");
+    });
+  }
+}
+
+TEST(GradientNorm, NotFinite_NamesTheFirstParameterOnEveryRank) {
+  for (const int tp : {1, 2, 4}) {
+    for (const double wrong : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+      on_ranks(tp, [&](const Axis& axis) {
+        Model model(axis);
+        model.set_gradients(axis);
+        finish_gradients(model.all, axis);
+        // The last rank's part of p1, and p5, which rank 0 counts.
+        if (axis.rank() == tp - 1) model.all[1]->leaf().mutable_grad()[3].fill_(wrong);
+        model.all[5]->leaf().mutable_grad()[0].fill_(wrong);
+        const GradientNorm norm = gradient_norm(model.all, axis);
+        EXPECT_FALSE(std::isfinite(norm.value));
+        EXPECT_EQ(norm.not_finite, "p1") << "rank " << axis.rank() << " of " << tp;
+      });
+    }
+  }
+}
+
+TEST(ClipGradients, AboveTheLimit_ScalesByLimitOverNorm) {
+  on_ranks(2, [](const Axis& axis) {
+    Model model(axis);
+    model.set_gradients(axis);
+    finish_gradients(model.all, axis);
+    const double norm = gradient_norm(model.all, axis).value;
+    std::vector<Tensor> before;
+    for (const auto& p : model.all) before.push_back(p->leaf().grad().clone());
+    for (const double limit : {2 * norm, norm + 1e-6, std::nan("")}) {
+      clip_gradients(model.all, norm, limit);
+      for (size_t i = 0; i < before.size(); ++i) {
+        EXPECT_TRUE(at::equal(model.all[i]->leaf().grad(), before[i])) << "limit " << limit;
+      }
+    }
+    clip_gradients(model.all, norm, 0.5);
+    for (size_t i = 0; i < before.size(); ++i) {
+      EXPECT_LE(
+          test::largest_difference(model.all[i]->leaf().grad(), before[i] * (0.5 / (norm + 1e-6))),
+          1e-15);
+    }
+    EXPECT_NEAR(gradient_norm(model.all, axis).value, 0.5, 1e-6);
+  });
+}
+
+TEST(SumGradients, OverDataParallelRanks_AddsInBuckets) {
+  on_ranks(3, [](const Axis& inner) {
+    const auto group = std::make_shared<test::CountingGroup>(inner.group());
+    const Axis dp(group);
+    // 20 MB, 20 MB and a little: two buckets of 32 MiB.
+    const std::vector<std::vector<int64_t>> shapes = {{5, 500000}, {2500000}, {3, 2}, {4}};
+    Parameters parameters;
+    for (const auto& shape : shapes) {
+      auto p = std::make_shared<Parameter>(shape, Init::constant(0));
+      p->set_leaf(at::zeros(shape, at::kDouble));
+      if (shape[0] != 3) {  // that of [3, 2] stays undefined: zeros
+        p->leaf().mutable_grad() = at::full(shape, 1.0 + dp.rank(), at::kDouble);
+      }
+      parameters.push_back(p);
+    }
+    sum_gradients(parameters, dp);
+    EXPECT_EQ(group->taken(), (std::map<std::string, int>{{"all_reduce", 2}}));
+    for (const size_t i : {0UL, 1UL, 3UL}) {
+      const Tensor want = at::full(shapes[i], 1.0 + 2.0 + 3.0, at::kDouble);
+      EXPECT_TRUE(at::equal(parameters[i]->leaf().grad(), want)) << i;
+    }
+    EXPECT_TRUE(at::equal(parameters[2]->leaf().grad(), at::zeros({3, 2}, at::kDouble)));
+  });
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,175 @@
+#include "cleave/parallel/plan.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/model/model.h"
+#include "cleave/nn/mlp.h"
+#include "cleave/nn/norm.h"
+#include "tests/support/ranks.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+using test::on_ranks;
+using test::thrown_by;
+
+Plan parsed(const std::string& text) {
+  return plan_from_json(Json::parse(text, "plan.json"));
+}
+
+TEST(PlanFromJson, Entries_KeepTheirOrderStylesAndLayouts) {
+  const Plan plan = parsed(R"json({"model.layers.*.mlp.up_proj":
+          {"style": "colwise", "input": "replicate", "output": "shard(-1)"},
+        "b": {"style": "rowwise", "output": "shard(1)", "input": null},
+        "a": {"style": "rowwise"}})json");
+  ASSERT_EQ(plan.size(), 3U);
+  EXPECT_EQ(plan[0].first, "model.layers.*.mlp.up_proj");
+  EXPECT_EQ(plan[0].second.kind(), Style::Kind::kColwise);
+  EXPECT_TRUE(plan[0].second.input()->is_replicate());
+  EXPECT_TRUE(plan[0].second.output()->is_shard(-1));
+  EXPECT_EQ(plan[1].first, "b");
+  EXPECT_EQ(plan[1].second.kind(), Style::Kind::kRowwise);
+  EXPECT_FALSE(plan[1].second.input());
+  EXPECT_TRUE(plan[1].second.output()->is_shard(1));
+  EXPECT_FALSE(plan[2].second.output());
+}
+
+TEST(PlanFromJson, WrongEntries_SayWhereAndWhatWouldBeRight) {
+  const auto refused = [](const std::string& text, const std::string& part) {
+    const Error error = thrown_by([&] { (void)parsed(text); });
+    EXPECT_EQ(error.code(), Code::kFormat) << text;
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("plan.json"), std::string::npos) << error.what();
+  };
+  refused(R"({"a": {"style": "columnwise"}})", "expected \"colwise\" or \"rowwise\"");
+  refused(R"({"a": {"output": "replicate"}})", "style");
+  refused(R"({"a": {"style": "colwise", "outputs": "replicate"}})", "unknown key");
+  for (const char* layout : {"shard", "shard()", "shard(x)", "shard(1", "shard(1.5)", "shard(1) ",
+                             "partial", "Replicate", ""}) {
+    refused(str(R"({"a": {"style": "colwise", "output": ")", layout, R"("}})"),
+            "expected \"replicate\" or \"shard(DIM)\"");
+  }
+  refused(R"({"a": {"style": "colwise", "output": 1}})", "output");
+  refused(R"({"a": "colwise"})", "a");
+  refused(R"([{"style": "colwise"}])", "");
+  refused(R"({"a": {"style": "colwise"}, "a": {"style": "rowwise"}})", "a");
+}
+
+Mlp make_mlp() {
+  return Mlp({.hidden = 4, .intermediate = 6});
+}
+
+/// What parallelize_module says about a plan for a gated Mlp on two ranks.
+std::string refusal(const Plan& plan) {
+  std::string text;
+  on_ranks(2, [&](const Axis& axis) {
+    Mlp mlp = make_mlp();
+    const Error error = thrown_by([&] { parallelize_module(mlp, axis, plan); });
+    EXPECT_EQ(error.code(), Code::kShape);
+    if (axis.rank() == 0) text = error.what();
+  });
+  return text;
+}
+
+TEST(ParallelizeModule, KeyThatMatchesNothing_NamesTheNearest) {
+  const std::string what = refusal({{"up_prj", Colwise{}}});
+  EXPECT_TRUE(what.starts_with("plan key 'up_prj' matches no module; did you mean 'up_proj'"))
+      << what;
+}
+
+TEST(ParallelizeModule, TwoKeysOnOneModule_AreBothNamed) {
+  EXPECT_EQ(refusal({{"{gate,up}_proj", Colwise{}}, {"up*", Colwise{}}}),
+            "plan keys '{gate,up}_proj' and 'up*' both match 'up_proj'; each module may have one "
+            "style");
+  // Also by its other name.
+  EXPECT_EQ(refusal({{"up_proj", Colwise{}}, {"w3", Colwise{}}}),
+            "plan keys 'up_proj' and 'w3' both match 'up_proj'; each module may have one style");
+}
+
+TEST(ParallelizeModule, InputThatDoesNotGoWithTheStyle_IsRefused) {
+  EXPECT_NE(refusal({{"up_proj", Colwise{.input = Shard{-1}}}}).find("does not go with colwise"),
+            std::string::npos);
+  EXPECT_NE(refusal({{"down_proj", Rowwise{.input = Shard{1}}}}).find("does not go with rowwise"),
+            std::string::npos);
+  on_ranks(2, [](const Axis& axis) {
+    Mlp mlp = make_mlp();
+    EXPECT_NO_THROW(parallelize_module(mlp, axis,
+                                       {{"{gate,up}_proj", Colwise{.input = Shard{1}}},
+                                        {"down_proj", Rowwise{.input = Shard{-1}}}}));
+  });
+}
+
+TEST(ParallelizeModule, StyleOnALayerWithoutOne_IsRefused) {
+  on_ranks(2, [](const Axis& axis) {
+    RmsNorm norm(4, 1e-5);
+    const Error error = thrown_by([&] { parallelize_module(norm, axis, {{"", Rowwise{}}}); });
+    EXPECT_EQ(error.code(), Code::kShape);
+    EXPECT_NE(std::string(error.what()).find("splits Linear and Embedding layers"),
+              std::string::npos);
+    Mlp mlp = make_mlp();
+    materialize(mlp);
+    const Error late = thrown_by([&] { parallelize_module(mlp, axis, {{"up_proj", Colwise{}}}); });
+    EXPECT_EQ(late.code(), Code::kUsage);
+    EXPECT_TRUE(std::string(late.what()).starts_with("up_proj.weight already has memory"));
+  });
+}
+
+/// Name, sharded dim and ranges of every parameter, "whole" for those on every rank.
+std::map<std::string, std::string> cuts_of(Layer& model) {
+  std::map<std::string, std::string> out;
+  for (const auto& p : model.parameters()) {
+    std::string cut = p->is_split() ? str("dim ", p->split_dim()) : "whole";
+    for (const Range& r : p->ranges()) cut += str(" [", r.begin, ", ", r.end, ")");
+    out[p->name()] = cut;
+  }
+  return out;
+}
+
+// The tutorial's own table for Llama 2, with the misspelt key put right.
+const Plan kTutorial = {{"tok_embeddings", Rowwise{.input = Replicate{}}},
+                        {"layers.*.attention.wq", Colwise{}},
+                        {"layers.*.attention.wk", Colwise{}},
+                        {"layers.*.attention.wv", Colwise{}},
+                        {"layers.*.attention.wo", Rowwise{}},
+                        {"layers.*.feed_forward.w1", Colwise{}},
+                        {"layers.*.feed_forward.w2", Rowwise{}},
+                        {"layers.*.feed_forward.w3", Colwise{}},
+                        {"output", Colwise{.output = Shard{-1}}}};
+
+TEST(ParallelizeModule, TutorialsNamesOnLlama_GiveTheShippedPlansCuts) {
+  for (const int tp : {2, 3, 4}) {
+    on_ranks(tp, [](const Axis& axis) {
+      const auto shipped = make_model(preset_config("llama-tiny", 257));
+      const auto tutorial = make_model(preset_config("llama-tiny", 257));
+      parallelize_module(*shipped, axis, shipped->plan());
+      parallelize_module(*tutorial, axis, kTutorial);
+      const auto want = cuts_of(*shipped);
+      EXPECT_EQ(cuts_of(*tutorial), want);
+      // And these are what the plan says: q by heads (8 of 32), the rest near-equal.
+      const int64_t first = (8 + axis.size() - 1) / axis.size() * 32;
+      if (axis.rank() == 0) {
+        EXPECT_EQ(want.at("model.layers.3.self_attn.q_proj.weight"), str("dim 0 [0, ", first, ")"));
+        EXPECT_EQ(want.at("model.layers.3.self_attn.o_proj.weight"), str("dim 1 [0, ", first, ")"));
+      }
+      EXPECT_EQ(want.at("model.norm.weight"), "whole [0, 256)");
+    });
+  }
+}
+
+TEST(ParallelizeModule, TutorialsMisspeltKey_IsAnErrorWithTheRightOne) {
+  on_ranks(2, [](const Axis& axis) {
+    const auto model = make_model(preset_config("llama-tiny", 257));
+    Plan plan = kTutorial;
+    plan[5].first = "layers.*.feed_foward.w1";
+    const Error error = thrown_by([&] { parallelize_module(*model, axis, plan); });
+    EXPECT_EQ(error.code(), Code::kShape);
+    const std::string what = error.what();
+    EXPECT_TRUE(what.starts_with("plan key 'layers.*.feed_foward.w1' matches no module")) << what;
+    EXPECT_NE(what.find("feed_forward.w1'"), std::string::npos) << what;
+  });
+}
+
+}  // namespace
+}  // namespace cleave
