@@ -1,0 +1,251 @@
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/checkpoint/names.h"
+#include "cleave/checkpoint/run_folder.h"
+#include "cleave/comm/world.h"
+#include "cleave/tokenizer/tokenizer.h"
+#include "cleave/train/metrics.h"
+#include "cleave/train/options.h"
+#include "tests/support/golden.h"
+#include "tests/support/temp_folder.h"
+
+namespace cleave {
+namespace {
+
+using test::TempFolder;
+
+struct Layout {
+  int tp, dp;
+};
+constexpr Layout kLayouts[] = {{2, 1}, {3, 1}, {4, 1}, {1, 2}, {2, 2}};
+
+/// Losses of a run, one a step.
+std::vector<double> losses(const TrainOptions& options) {
+  cleave_train(options);
+  std::vector<double> out;
+  for (const StepMetrics& m : read_metrics(options.out + "/metrics.jsonl")) out.push_back(m.loss);
+  return out;
+}
+
+/// A text to learn: tiny Shakespeare where the test data is, else the licence.
+std::string text_file() {
+  const std::string data = test::data_folder();
+  return data.empty() ? std::string(CLEAVE_SOURCE_DIR) + "/LICENSE"
+                      : data + "/text/tinyshakespeare/input.txt";
+}
+
+constexpr int64_t kHidden = 24, kWide = 40, kLayers = 2;
+
+/// Saves a small Llama with grouped, uneven heads; its weights moved by one unit in the last place
+/// where asked.
+void make_model_folder(const std::string& folder, bool moved) {
+  const nlohmann::ordered_json config = {
+      {"model_type", "llama"},         {"vocab_size", 257},
+      {"hidden_size", kHidden},        {"intermediate_size", kWide},
+      {"num_hidden_layers", kLayers},  {"num_attention_heads", 6},
+      {"num_key_value_heads", 2},      {"head_dim", 4},
+      {"max_position_embeddings", 64}, {"tie_word_embeddings", true},
+      {"initializer_range", 0.1}};
+  run_ranks(1, [&](World&) {
+    auto model = make_model(Json::parse(config.dump(), "config.json"));
+    materialize(*model, {.seed = 5});
+    if (moved) {
+      for (const auto& p : model->parameters()) {
+        const Tensor weight = p->leaf().detach();
+        weight.copy_(
+            at::nextafter(weight, at::full_like(weight, std::numeric_limits<float>::infinity())));
+      }
+    }
+    Checkpoint checkpoint;
+    checkpoint.model = model.get();
+    checkpoint.files = byte_tokenizer_files();
+    save_checkpoint(folder, checkpoint, {});
+  });
+}
+
+TrainOptions small_run(const std::string& model, const std::string& out, const Layout& layout) {
+  TrainOptions o;
+  o.model = model;
+  o.data = {text_file()};
+  o.out = out;
+  o.tp = layout.tp;
+  o.dp = layout.dp;
+  o.seq_len = 32;
+  o.batch_size = 4;
+  o.steps = 200;
+  o.lr = 2e-3;
+  o.gemm = "mkl";
+  o.threads_per_rank = 1;
+  return o;
+}
+
+std::string run_name(const std::string& root, const Layout& l) {
+  return str(root, "/tp", l.tp, "_dp", l.dp);
+}
+
+// Oracle: the run on one rank. In fp64 only the order of sums differs.
+TEST(Train, AnyLayoutInFp64_GivesTheLossesOfOneRankOver200Steps) {
+  const TempFolder folder;
+  const std::string root = folder.path();
+  make_model_folder(root + "/model", false);
+  const auto on = [&](const Layout& layout) {
+    TrainOptions o = small_run(root + "/model", run_name(root, layout), layout);
+    o.dtype = "fp64";
+    return losses(o);
+  };
+  const std::vector<double> want = on({1, 1});
+  ASSERT_EQ(want.size(), 200U);
+  EXPECT_LT(want.back(), want.front() - 1);  // it learns, so later steps depend on earlier ones
+  for (const Layout& layout : kLayouts) {
+    const std::vector<double> got = on(layout);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      ASSERT_NEAR(got[i], want[i], 1e-9)
+          << "step " << i + 1 << " tp " << layout.tp << " dp " << layout.dp;
+    }
+  }
+}
+
+// Oracle: the run on one rank; and how far that run drifts when every weight moves by one ulp.
+TEST(Train, AnyLayoutInFp32_StaysWithinTheDriftOfOneUlp) {
+  const TempFolder folder;
+  const std::string root = folder.path();
+  make_model_folder(root + "/model", false);
+  make_model_folder(root + "/moved", true);
+  const auto want = losses(small_run(root + "/model", root + "/one", {1, 1}));
+  const auto moved = losses(small_run(root + "/moved", root + "/ulp", {1, 1}));
+  // A logit sums over layers of four hidden-wide and three intermediate-wide products; the rounding
+  // of K terms grows as sqrt(K).
+  const double terms = kLayers * (4 * kHidden + 3 * kWide) + 257;
+  const double early = std::numeric_limits<float>::epsilon() * std::sqrt(terms) * want.front();
+  double drift = early;
+  for (size_t i = 0; i < want.size(); ++i) drift = std::max(drift, std::abs(moved[i] - want[i]));
+  for (const Layout& layout : kLayouts) {
+    const auto got = losses(small_run(root + "/model", run_name(root, layout), layout));
+    for (size_t i = 0; i < want.size(); ++i) {
+      ASSERT_NEAR(got[i], want[i], i < 5 ? early : 3 * drift)
+          << "step " << i + 1 << " tp " << layout.tp << " dp " << layout.dp;
+    }
+  }
+}
+
+// Oracle: the unbroken run, bit for bit: losses, weights and moments.
+TEST(Train, ResumedInTheMiddleOfAnEpoch_ContinuesBitForBit) {
+  for (const Layout& layout : {Layout{1, 1}, Layout{2, 1}, Layout{2, 2}}) {
+    const TempFolder folder;
+    const std::string root = folder.path();
+    make_model_folder(root + "/model", false);
+    TrainOptions whole = small_run(root + "/model", root + "/whole", layout);
+    whole.steps = 12;
+    const auto want = losses(whole);
+    TrainOptions part = small_run(root + "/model", root + "/part", layout);
+    part.steps = 12;
+    part.save_every = 5;
+    losses(part);
+    // As after a crash in step 8: the checkpoint of step 10 and the end are gone.
+    for (const int step : {10, 12})
+      std::filesystem::remove_all(root + "/part/" + checkpoint_name(step));
+    std::ofstream(root + "/part/latest") << checkpoint_name(5) << '\n';
+    part.resume = true;
+    EXPECT_EQ(losses(part), want);
+    for (const char* stem : {"model", "optimizer"}) {
+      const auto a =
+          test::read_tensors(str(root, "/whole/", checkpoint_name(12), "/", stem, ".safetensors"));
+      const auto b =
+          test::read_tensors(str(root, "/part/", checkpoint_name(12), "/", stem, ".safetensors"));
+      ASSERT_EQ(a.size(), b.size());
+      for (const auto& [name, tensor] : a) EXPECT_TRUE(at::equal(tensor, b.at(name))) << name;
+    }
+  }
+}
+
+// Oracle: a training loop of transformers from the same model and rows, recorded.
+TEST(Train, StoriesOnShakespeare_GiveTheRecordedLossesAndNorms) {
+  CLEAVE_NEEDS_DATA();
+  const std::string data = test::data_folder();
+  const TempFolder folder;
+  const auto golden =
+      nlohmann::json::parse(std::ifstream(data + "/goldens/training/llama-text.json"));
+  const auto tokenizer = load_tokenizer(data + "/models/stories260K");
+  std::ifstream file(data + "/text/tinyshakespeare/input.txt");
+  std::string text(golden["characters"].get<size_t>(), '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  const auto ids = tokenizer->encode(text, {.add_special = false});
+  const int64_t batch = golden["batch"];
+  const int64_t length = golden["seq_len"];
+  const int64_t steps = golden["steps"];
+  {
+    std::ofstream rows((folder / "rows.jsonl").string());
+    for (int64_t row = 0; row < batch * steps; ++row) {
+      const auto first = ids.begin() + row * length;
+      rows << nlohmann::json{{"input_ids", std::vector<int64_t>(first, first + length)}} << '\n';
+    }
+  }
+  for (const Layout& layout : {Layout{1, 1}, Layout{2, 1}, Layout{4, 1}, Layout{2, 2}}) {
+    TrainOptions o;
+    o.model = data + "/models/stories260K";
+    o.data = {(folder / "rows.jsonl").string()};
+    o.out = run_name(folder.path().string(), layout);
+    o.tp = layout.tp;
+    o.dp = layout.dp;
+    o.steps = steps;
+    o.batch_size = batch;
+    o.seq_len = length;
+    o.shuffle = false;
+    o.lr = 5e-4;
+    o.schedule = "constant";
+    o.warmup = 0;
+    o.decay_on = "all";
+    o.threads_per_rank = 1;
+    cleave_train(o);
+    const auto metrics = read_metrics(o.out + "/metrics.jsonl");
+    ASSERT_EQ(metrics.size(), static_cast<size_t>(steps));
+    for (size_t i = 0; i < metrics.size(); ++i) {
+      EXPECT_NEAR(metrics[i].loss, golden["losses"][i].get<double>(), 1e-4) << "step " << i + 1;
+      const double norm = golden["grad_norms"][i];
+      EXPECT_NEAR(metrics[i].grad_norm, norm, 1e-4 * norm) << "step " << i + 1;
+    }
+  }
+}
+
+// Oracle: one pass over the same rows at once; micro-batches change only the order of sums.
+TEST(Train, MicroBatches_GiveTheLossesOfTheWholeBatch) {
+  const TempFolder folder;
+  const std::string root = folder.path();
+  make_model_folder(root + "/model", false);
+  TrainOptions o = small_run(root + "/model", root + "/whole", {1, 1});
+  o.steps = 10;
+  o.dtype = "fp64";
+  const auto want = losses(o);
+  o.out = root + "/micro";
+  o.micro_batch_size = 3;
+  const auto got = losses(o);
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-11);
+}
+
+TEST(Train, LearningRateThatExplodes_EndsWithTheStepAndNoNewCheckpoint) {
+  const TempFolder folder;
+  const std::string root = folder.path();
+  make_model_folder(root + "/model", false);
+  TrainOptions o = small_run(root + "/model", root + "/run", {2, 1});
+  o.lr = 1e30;
+  o.clip = 0;
+  o.warmup = 0;
+  try {
+    cleave_train(o);
+    FAIL() << "it trained";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kNumerics);
+    EXPECT_NE(std::string(error.what()).find("in step "), std::string::npos) << error.what();
+  }
+  EXPECT_FALSE(newest_checkpoint(root + "/run"));
+}
+
+}  // namespace
+}  // namespace cleave
