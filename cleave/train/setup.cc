@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cleave/base/log.h"
+#include "cleave/mesh/dry_axis.h"
 #include "cleave/mesh/scalar_type.h"
 
 namespace cleave {
@@ -81,13 +82,16 @@ DatasetOptions dataset_options(const TrainSetup& setup, const std::vector<std::s
           .vocab_size = vocab_size};
 }
 
-void check_fits(const TrainSetup& setup, const ModelFacts& facts) {
+void check_length(const TrainSetup& setup, const ModelFacts& facts) {
   const int64_t seq_len = setup.options.seq_len;
   CLEAVE_CHECK(seq_len >= 2, Code::kShape, "seq-len=", seq_len,
                "; a row needs 2 tokens to have a next one");
   CLEAVE_CHECK(seq_len <= facts.max_positions, Code::kShape, "seq-len=", seq_len,
                " is more than the model's max_position_embeddings=", facts.max_positions,
                "; choose up to ", facts.max_positions);
+}
+
+void check_vocabulary(const TrainSetup& setup, const ModelFacts& facts) {
   const int64_t tokens = setup.tokenizer ? setup.tokenizer->vocab_size() : 0;
   CLEAVE_CHECK(tokens <= facts.vocab_size, Code::kShape, "the tokenizer has ", tokens,
                " ids and the model's vocab_size is ", facts.vocab_size,
@@ -153,6 +157,9 @@ TrainSetup make_setup(const TrainOptions& options, int world_size) {
                options.task, " is not what this model does; it is trained for ", model->task());
   setup.plan =
       options.plan.empty() ? model->plan() : plan_from_json(Json::parse_file(options.plan));
+  // A layout that does not work is told here, before data is read and ranks start.
+  if (setup.tp > 1) parallelize_module(*model, dry_axis("tp", 0, setup.tp), setup.plan);
+  check_length(setup, model->facts());
   const int64_t vocab_size = model->facts().vocab_size;
   setup.data = open_dataset(dataset_options(setup, options.data, vocab_size));
   if (!options.eval_data.empty()) {
@@ -160,7 +167,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size) {
   }
   // Rows of ids need no tokenizer: a folder that came without one goes without one.
   if (folder && setup.tokenizer_folder.empty() && !setup.data->is_text()) setup.tokenizer = nullptr;
-  check_fits(setup, model->facts());
+  check_vocabulary(setup, model->facts());
   choose_steps(setup);
   return setup;
 }

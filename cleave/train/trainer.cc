@@ -78,6 +78,7 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
 }
 
 void Trainer::load() {
+  if (setup_.resumes) verify_checkpoint(setup_.folder->path, everyone_);
   if (!setup_.folder) {
     materialize(*model_, {.seed = setup_.options.seed, .dtype = setup_.leaf_type});
   } else {
