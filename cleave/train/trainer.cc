@@ -90,6 +90,11 @@ void Trainer::load() {
   const Json state = Json::parse_file(setup_.folder->path + "/" + std::string(kStateName));
   done_ = state.at("step").as_int(0);
   tokens_ = state.at("tokens").as_int(0);
+  // The place in the data is counted in batches of rows.
+  const int64_t batch_size = state.at("batch_size").as_int(1);
+  CLEAVE_CHECK(batch_size == setup_.options.batch_size, Code::kUsage, "the run in ",
+               setup_.options.out, " was begun with --batch-size ", batch_size,
+               "; give the same to resume it");
   saved_ = done_;
 }
 

@@ -1,0 +1,145 @@
+// Training, generating and resuming as a user does: the whole program, on threads and on processes.
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/program.h"
+
+namespace cleave::test {
+namespace {
+
+using nlohmann::json;
+using Words = std::vector<std::string>;
+
+constexpr double kDeadlineS = 100;  // a loaded machine loads libtorch slowly
+
+/// Lines of a run's metrics.jsonl.
+std::vector<json> metrics_of(const std::string& run) {
+  std::vector<json> out;
+  std::ifstream file(run + "/metrics.jsonl");
+  for (std::string line; std::getline(file, line);) out.push_back(json::parse(line));
+  return out;
+}
+
+Words train(const std::string& out, const Words& more = {}) {
+  Words words{"train",
+              "--data",
+              CLEAVE_SOURCE_DIR "/LICENSE",
+              "--out",
+              out,
+              "--seq-len",
+              "32",
+              "--batch-size",
+              "4",
+              "--gemm",
+              "mkl",
+              "--threads-per-rank",
+              "1"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+Ran run_with_deadline(const Words& words) {
+  return run_cleave(words, {.deadline_s = kDeadlineS});
+}
+
+Words launched(int ranks, const Words& words) {
+  Words all{"launch", "-n", std::to_string(ranks), "--", CLEAVE_PROGRAM};
+  all.insert(all.end(), words.begin(), words.end());
+  return all;
+}
+
+// Oracle: the run on one rank, in fp64, where only the order of sums differs.
+TEST(TrainProgram, ProcessesUnderLaunch_GiveTheLossesOfOneRank) {
+  const TempFolder folder;
+  const Words fp64{"--dtype", "fp64", "--steps", "20"};
+  const Ran one = run_with_deadline(train(folder / "one", fp64));
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  Words split = fp64;
+  split.insert(split.end(), {"--tp", "2", "--dp", "2"});
+  const Ran four = run_with_deadline(launched(4, train(folder / "four", split)));
+  ASSERT_EQ(four.exit_code, 0) << four.err;
+  EXPECT_NE(four.out.find("as processes"), std::string::npos) << four.out;
+  const auto want = metrics_of(folder / "one");
+  const auto got = metrics_of(folder / "four");
+  ASSERT_EQ(want.size(), 20U);
+  ASSERT_EQ(got.size(), 20U);
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_NEAR(got[i]["loss"].get<double>(), want[i]["loss"].get<double>(), 1e-9)
+        << "step " << i + 1;
+  }
+}
+
+/// Runs a command and sends it `signal` once step 3 is in its metrics.
+Ran interrupted(const Words& words, const std::string& run, const std::string& signal) {
+  const std::string script =
+      "\"$0\" \"$@\" & pid=$!\n"
+      "until grep -q '\"step\":3,' " +
+      run +
+      "/metrics.jsonl 2>/dev/null; do\n"
+      "  kill -0 $pid 2>/dev/null || break\n"
+      "done\n"
+      "kill -" +
+      signal + " $pid; wait $pid";
+  Words all{"/bin/bash", "-c", script, CLEAVE_PROGRAM};
+  all.insert(all.end(), words.begin(), words.end());
+  return run_program(all, {.deadline_s = kDeadlineS});
+}
+
+// Oracle: the unbroken run, to the last digit of its log.
+TEST(TrainProgram, SignalThenResume_SavesAndContinuesBitForBit) {
+  const TempFolder folder;
+  const Words steps{"--tp", "2", "--steps", "40", "--model", "llama-15m"};
+  const std::string whole = folder / "whole", part = folder / "part";
+  ASSERT_EQ(run_with_deadline(train(whole, steps)).exit_code, 0);
+  const Ran stopped = interrupted(train(part, steps), part, "TERM");
+  EXPECT_EQ(stopped.exit_code, 143) << stopped.err;
+  EXPECT_NE(stopped.out.find("--resume"), std::string::npos) << stopped.out;
+  EXPECT_EQ(stopped.err, "");
+  const size_t reached = metrics_of(part).size();
+  EXPECT_LT(reached, 40U);
+  Words again = steps;
+  again.emplace_back("--resume");
+  const Ran resumed = run_with_deadline(train(part, again));
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  const auto want = metrics_of(whole);
+  const auto got = metrics_of(part);
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_EQ(got[i]["loss"], want[i]["loss"]) << "step " << i + 1;
+    EXPECT_EQ(got[i]["grad_norm"], want[i]["grad_norm"]) << "step " << i + 1;
+  }
+}
+
+TEST(TrainProgram, CheckpointOfOneLayout_GeneratesTheSameIdsOnOthers) {
+  const TempFolder folder;
+  const std::string run = folder / "run";
+  ASSERT_EQ(run_with_deadline(train(run, {"--tp", "2", "--steps", "15", "--lr", "3e-3"})).exit_code,
+            0);
+  std::string want;
+  for (const std::string tp : {"1", "2", "3", "4"}) {
+    const Ran ran = run_with_deadline({"generate", "--model", run, "--prompt", "the Work", "--tp",
+                                       tp, "--max-new-tokens", "12", "--json"});
+    ASSERT_EQ(ran.exit_code, 0) << ran.err;
+    const std::string ids = json::parse(ran.out)["sequences"][0]["ids"].dump();
+    if (want.empty()) want = ids;
+    EXPECT_EQ(ids, want) << "tp " << tp;
+  }
+}
+
+TEST(TrainProgram, LayoutThatCannotBe_IsRefusedBeforeAnythingIsWritten) {
+  const TempFolder folder;
+  const std::string run = folder / "run";
+  const Ran ran = run_with_deadline(train(run, {"--tp", "16"}));
+  EXPECT_EQ(ran.exit_code, 3);
+  EXPECT_NE(ran.err.find("choose tp from 1 to 8"), std::string::npos) << ran.err;
+  EXPECT_FALSE(std::filesystem::exists(run));
+}
+
+}  // namespace
+}  // namespace cleave::test
