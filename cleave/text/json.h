@@ -31,6 +31,7 @@ class Json {
   static Json parse_file(const std::string& path, const JsonLimits& limits = {});
 
   [[nodiscard]] Type type() const;
+  /// Whether the value has this type.
   [[nodiscard]] bool is(Type type) const { return this->type() == type; }
   [[nodiscard]] uint64_t offset() const;  ///< byte where the value starts
 
@@ -47,8 +48,7 @@ class Json {
   [[nodiscard]] Json at(size_t index) const;
   [[nodiscard]] const std::string& key(size_t index) const;
 
-  /// Member of an object: Error(kFormat) when it is missing / null handle when it is missing or
-  /// null.
+  /// Member of an object, also when it is null. Throws Error(kFormat) when it is missing.
   [[nodiscard]] Json at(std::string_view key) const;
   [[nodiscard]] bool has(std::string_view key) const;  ///< present and not null
 

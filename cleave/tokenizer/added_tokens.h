@@ -44,7 +44,9 @@ class AddedTokens {
   };
   void split(std::string_view text, const Search& search, const PartSink& sink) const;
 
+  /// The token of an id; null when there is none.
   [[nodiscard]] const AddedToken* find(int64_t id) const;
+  /// The id of a content; nothing when no token has it.
   [[nodiscard]] std::optional<int64_t> find(std::string_view content) const;
   [[nodiscard]] const std::vector<AddedToken>& all() const { return tokens_; }
 

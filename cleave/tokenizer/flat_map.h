@@ -11,6 +11,7 @@ namespace cleave {
 /// the key UINT64_MAX is not allowed.
 class FlatMap {
  public:
+  /// Makes room for `count` keys.
   void reserve(size_t count) {
     size_t slots = 16;
     while (slots < count * 2) slots *= 2;
@@ -25,6 +26,7 @@ class FlatMap {
     slot = {key, value};
   }
 
+  /// The value of a key; nothing when it was never set.
   [[nodiscard]] std::optional<uint64_t> find(uint64_t key) const {
     if (slots_.empty()) return std::nullopt;
     const Slot& slot = slots_[find_slot(key)];

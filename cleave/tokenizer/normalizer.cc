@@ -88,7 +88,11 @@ class StripAccents final : public Normalizer {
 
 class Strip final : public Normalizer {
  public:
-  Strip(bool left, bool right) : left_(left), right_(right) {}
+  struct Ends {
+    bool left = true;
+    bool right = true;
+  };
+  explicit Strip(const Ends& ends) : ends_(ends) {}
   [[nodiscard]] std::string normalize(std::string text) const override {
     size_t begin = 0;
     size_t end = 0;  // after the last character that is no space
@@ -99,13 +103,13 @@ class Strip final : public Normalizer {
       at += point.bytes;
       if (!space) end = at;
     }
-    if (!left_) begin = 0;
-    if (!right_) end = text.size();
+    if (!ends_.left) begin = 0;
+    if (!ends_.right) end = text.size();
     return begin < end ? text.substr(begin, end - begin) : "";
   }
 
  private:
-  bool left_, right_;
+  Ends ends_;
 };
 
 class BertNormalizer final : public Normalizer {
@@ -179,8 +183,8 @@ std::unique_ptr<Normalizer> read_normalizer(const Json& json) {
   if (name == "Lowercase") return std::make_unique<Lowercase>();
   if (name == "StripAccents") return std::make_unique<StripAccents>();
   if (name == "Strip") {
-    return std::make_unique<Strip>(json.bool_or("strip_left", true),
-                                   json.bool_or("strip_right", true));
+    return std::make_unique<Strip>(Strip::Ends{.left = json.bool_or("strip_left", true),
+                                               .right = json.bool_or("strip_right", true)});
   }
   if (name == "BertNormalizer") return read_bert(json);
   type.fail(

@@ -11,6 +11,7 @@ namespace cleave {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
+  /// The text rewritten. Never throws because of the text; malformed UTF-8 may become U+FFFD.
   [[nodiscard]] virtual std::string normalize(std::string text) const = 0;
 };
 

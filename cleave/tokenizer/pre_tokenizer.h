@@ -16,6 +16,7 @@ using PieceSink = std::function<void(std::string_view piece, bool at_start)>;
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
+  /// Gives the pieces of `text` to `sink` in order.
   virtual void split(std::string_view text, bool at_start, const PieceSink& sink) const = 0;
 };
 

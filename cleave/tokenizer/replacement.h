@@ -16,6 +16,7 @@ class Replacement {
   static Replacement from_json(const Json& json);
   Replacement(std::string from, std::string to) : from_(std::move(from)), to_(std::move(to)) {}
 
+  /// The text with all places replaced.
   [[nodiscard]] std::string apply(std::string_view text) const;
 
  private:

@@ -27,7 +27,9 @@ class Splitter {
   Splitter(SplitBehavior behavior, std::function<void(size_t, size_t)> emit)
       : behavior_(behavior), emit_(std::move(emit)) {}
 
+  /// The next span [begin, end) of the text.
   void add(size_t begin, size_t end, bool is_delimiter);
+  /// Emits what still waits; after the last span.
   void finish();
 
  private:

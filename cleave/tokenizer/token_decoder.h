@@ -12,6 +12,7 @@ namespace cleave {
 class TokenDecoder {
  public:
   virtual ~TokenDecoder() = default;
+  /// Rewrites the list of tokens in place.
   virtual void decode(std::vector<std::string>& tokens) const = 0;
 };
 

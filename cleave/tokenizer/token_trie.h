@@ -12,6 +12,7 @@ namespace cleave {
 /// A set of byte strings with a number each, asked for the longest one that stands at a place.
 class TokenTrie {
  public:
+  /// What stands at a place.
   struct Match {
     int64_t value = 0;
     size_t length = 0;  ///< bytes

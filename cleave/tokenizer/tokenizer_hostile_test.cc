@@ -1,5 +1,5 @@
 #include <array>
-#include <chrono>
+#include <ctime>
 #include <fstream>
 #include <random>
 #include <string>
@@ -87,14 +87,14 @@ const std::array<std::string, 10>& texts() {
 /// Ids inside the vocabulary, text that decodes to valid UTF-8, all of it soon.
 void expect_sound(const Tokenizer& tokenizer) {
   for (const std::string& text : texts()) {
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();
     const Ids ids = tokenizer.encode(text);
     for (const int64_t id : ids) {
       ASSERT_GE(id, 0);
       ASSERT_LT(id, tokenizer.vocab_size());
     }
     (void)tokenizer.decode(ids);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5)) << text;
+    EXPECT_LT(std::clock() - start, 5 * CLOCKS_PER_SEC) << text;
   }
 }
 
@@ -112,62 +112,64 @@ TEST(TokenizerHostile, GoodFiles_Load) {
   EXPECT_EQ(folder.load()->encode("AB c"), (Ids{1, 2, 0}));
 }
 
+/// What is changed in kGood, and what the error says of it.
+const std::vector<Change> kWrong{
+    {"\"a\": 2", "\"a\": 3", "\"model.vocab.b\" is 3; the token \"a\" has the same id"},
+    {"\"a\": 2", "\"a\": -2", "\"model.vocab.a\" is -2"},
+    {"\"a\": 2", "\"a\": 4294967295", "expected an integer in [0, 16777215]"},
+    {"\"a\": 2", "\"a\": 2.5", "\"model.vocab.a\" is 2.5"},
+    {"\"a\": 2", "\"a\": null", "\"model.vocab.a\" is null"},
+    {"\"a\": 2", "\"a\": 2, \"\\u0061\": 9", "the key \"a\" stands twice"},
+    {"[\"a b\"]", "[\"a c\"]", "\"model.merges[0]\" is \"a c\"; expected both parts"},
+    {"[\"a b\"]", "[\"ab ab\"]", "\"model.merges[0]\""},
+    {"[\"a b\"]", "[\"abb\"]", "one space"},
+    {"[\"a b\"]", "[\"a b c\"]", "one space"},
+    {"[\"a b\"]", "[[\"a\"]]", "expected two tokens"},
+    {"[\"a b\"]", "[[\"a\", \"b\", \"a\"]]", "expected two tokens"},
+    {"[\"a b\"]", "[[\"a\", 3]]", "\"model.merges[0][1]\" is 3; expected a string"},
+    {"[\"a b\"]", "[7]", "\"model.merges[0]\" is 7"},
+    {"[\"a b\"]", "{}", "expected an array of merges"},
+    {"\"unk_token\": \"?\"", "\"unk_token\": \"none\"", "expected a token of the vocabulary"},
+    {"\"type\": \"BPE\"", "\"type\": \"Unigram\"", "\"model.type\" is \"Unigram\""},
+    {"\"type\": \"BPE\"", "\"dropout\": 0.1", "\"model.dropout\" is 0.1"},
+    {"\"fuse_unk\": true", "\"fuse_unk\": 1", "expected true or false"},
+    {"{\"<s>\": 0, \"?\": 1, \"a\": 2, \"b\": 3, \"ab\": 4, \" \": 5}", "{}", "\"model.vocab\""},
+    {"\"id\": 0, \"content\"", "\"id\": 2, \"content\"", "gives this id to \"a\""},
+    {"\"id\": 0, \"content\"", "\"id\": 9, \"content\"", "gives this token the id 0"},
+    {"\"id\": 0, \"content\"", "\"id\": -1, \"content\"", "\"added_tokens[0].id\" is -1"},
+    {"\"id\": 0, \"content\"", "\"content\"", "\"added_tokens[0].id\" is missing"},
+    {"\"added_tokens\": [",
+     "\"added_tokens\": [{\"id\": 7, \"content\": \"z\"}, {\"id\": 7, \"content\": \"y\"},",
+     "another added token has the same id"},
+    {"\"added_tokens\": [", "\"added_tokens\": [{\"id\": 7, \"content\": \"<s>\"},",
+     "gives this token the id 0"},
+    {"\"added_tokens\": [",
+     "\"added_tokens\": [{\"id\": 7, \"content\": \"z\"}, {\"id\": 8, \"content\": \"z\"},",
+     "same content"},
+    {"\"added_tokens\": [",
+     "\"added_tokens\": [{\"id\": 7, \"content\": \"" + std::string(2000, 'z') + "\"},",
+     "at most 1024 bytes"},
+    {"\"type\": \"NFC\"", "\"type\": \"Nmt\"", "expected Sequence, Prepend"},
+    {"\"type\": \"NFC\"", "\"type\": 5", "\"normalizer.normalizers[0].type\" is 5"},
+    {"\"x+\"", "\"(x\"", "the regular expression \"(x\" is wrong"},
+    {"\"behavior\": \"Isolated\"", "\"behavior\": \"isolated\"", "expected Removed, Isolated"},
+    {"\"type\": \"Split\"", "\"type\": \"Sentence\"", "\"pre_tokenizer.type\""},
+    {"\"ids\": [0]", "\"ids\": [6]", "expected an integer in [0, 5]"},
+    {"\"ids\": [0]", "\"ids\": 0", "expected an array of ids"},
+    {"{\"Sequence\": {\"id\": \"A\"}}],", "{\"Sequence\": {\"id\": \"B\"}}],", "sequence A once"},
+    {"\"single\": [{\"SpecialToken\": {\"id\": \"<s>\"",
+     "\"single\": [{\"SpecialToken\": {\"id\": \"z\"",
+     "\"post_processor.special_tokens.z\" is missing"},
+    {"\"type\": \"Strip\"", "\"type\": \"CTC\"", "\"decoder.type\" is \"CTC\""},
+    {"\"content\": \" \", \"start\"", "\"content\": \"ab\", \"start\"", "expected one character"},
+    {"\"start\": 1", "\"start\": -1", "expected an integer in [0,"},
+    {"\"model\":", "\"modell\":", "\"model\" is missing"},
+    {"\"merges\"", "\"merge\"", "\"model.merges\" is missing"},
+};
+
 TEST(TokenizerHostile, WrongJson_IsRefusedWithKeyAndByte) {
-  const std::vector<Change> changes{
-      {"\"a\": 2", "\"a\": 3", "\"model.vocab.b\" is 3; the token \"a\" has the same id"},
-      {"\"a\": 2", "\"a\": -2", "\"model.vocab.a\" is -2"},
-      {"\"a\": 2", "\"a\": 4294967295", "expected an integer in [0, 16777215]"},
-      {"\"a\": 2", "\"a\": 2.5", "\"model.vocab.a\" is 2.5"},
-      {"\"a\": 2", "\"a\": null", "\"model.vocab.a\" is null"},
-      {"\"a\": 2", "\"a\": 2, \"\\u0061\": 9", "the key \"a\" stands twice"},
-      {"[\"a b\"]", "[\"a c\"]", "\"model.merges[0]\" is \"a c\"; expected both parts"},
-      {"[\"a b\"]", "[\"ab ab\"]", "\"model.merges[0]\""},
-      {"[\"a b\"]", "[\"abb\"]", "one space"},
-      {"[\"a b\"]", "[\"a b c\"]", "one space"},
-      {"[\"a b\"]", "[[\"a\"]]", "expected two tokens"},
-      {"[\"a b\"]", "[[\"a\", \"b\", \"a\"]]", "expected two tokens"},
-      {"[\"a b\"]", "[[\"a\", 3]]", "\"model.merges[0][1]\" is 3; expected a string"},
-      {"[\"a b\"]", "[7]", "\"model.merges[0]\" is 7"},
-      {"[\"a b\"]", "{}", "expected an array of merges"},
-      {"\"unk_token\": \"?\"", "\"unk_token\": \"none\"", "expected a token of the vocabulary"},
-      {"\"type\": \"BPE\"", "\"type\": \"Unigram\"", "\"model.type\" is \"Unigram\""},
-      {"\"type\": \"BPE\"", "\"dropout\": 0.1", "\"model.dropout\" is 0.1"},
-      {"\"fuse_unk\": true", "\"fuse_unk\": 1", "expected true or false"},
-      {"{\"<s>\": 0, \"?\": 1, \"a\": 2, \"b\": 3, \"ab\": 4, \" \": 5}", "{}", "\"model.vocab\""},
-      {"\"id\": 0, \"content\"", "\"id\": 2, \"content\"", "gives this id to \"a\""},
-      {"\"id\": 0, \"content\"", "\"id\": 9, \"content\"", "gives this token the id 0"},
-      {"\"id\": 0, \"content\"", "\"id\": -1, \"content\"", "\"added_tokens[0].id\" is -1"},
-      {"\"id\": 0, \"content\"", "\"content\"", "\"added_tokens[0].id\" is missing"},
-      {"\"added_tokens\": [",
-       "\"added_tokens\": [{\"id\": 7, \"content\": \"z\"}, {\"id\": 7, \"content\": \"y\"},",
-       "another added token has the same id"},
-      {"\"added_tokens\": [", "\"added_tokens\": [{\"id\": 7, \"content\": \"<s>\"},",
-       "gives this token the id 0"},
-      {"\"added_tokens\": [",
-       "\"added_tokens\": [{\"id\": 7, \"content\": \"z\"}, {\"id\": 8, \"content\": \"z\"},",
-       "same content"},
-      {"\"added_tokens\": [",
-       "\"added_tokens\": [{\"id\": 7, \"content\": \"" + std::string(2000, 'z') + "\"},",
-       "at most 1024 bytes"},
-      {"\"type\": \"NFC\"", "\"type\": \"Nmt\"", "expected Sequence, Prepend"},
-      {"\"type\": \"NFC\"", "\"type\": 5", "\"normalizer.normalizers[0].type\" is 5"},
-      {"\"x+\"", "\"(x\"", "the regular expression \"(x\" is wrong"},
-      {"\"behavior\": \"Isolated\"", "\"behavior\": \"isolated\"", "expected Removed, Isolated"},
-      {"\"type\": \"Split\"", "\"type\": \"Sentence\"", "\"pre_tokenizer.type\""},
-      {"\"ids\": [0]", "\"ids\": [6]", "expected an integer in [0, 5]"},
-      {"\"ids\": [0]", "\"ids\": 0", "expected an array of ids"},
-      {"{\"Sequence\": {\"id\": \"A\"}}],", "{\"Sequence\": {\"id\": \"B\"}}],", "sequence A once"},
-      {"\"single\": [{\"SpecialToken\": {\"id\": \"<s>\"",
-       "\"single\": [{\"SpecialToken\": {\"id\": \"z\"",
-       "\"post_processor.special_tokens.z\" is missing"},
-      {"\"type\": \"Strip\"", "\"type\": \"CTC\"", "\"decoder.type\" is \"CTC\""},
-      {"\"content\": \" \", \"start\"", "\"content\": \"ab\", \"start\"", "expected one character"},
-      {"\"start\": 1", "\"start\": -1", "expected an integer in [0,"},
-      {"\"model\":", "\"modell\":", "\"model\" is missing"},
-      {"\"merges\"", "\"merge\"", "\"model.merges\" is missing"},
-  };
   const Folder folder;
-  for (const Change& change : changes) {
+  for (const Change& change : kWrong) {
     folder.write("tokenizer.json", changed(kGood, change.from, change.to));
     const std::string error = folder.error();
     EXPECT_THAT(error, HasSubstr(change.message)) << change.to;

@@ -21,6 +21,7 @@ class Vocab {
   /// Tokens with the ids 0, 1, 2, ...; of equal tokens the last one is found, as in the reference.
   static Vocab from_list(std::vector<std::string> tokens);
 
+  /// The id of a token; nothing when it is unknown.
   [[nodiscard]] std::optional<int64_t> find(std::string_view token) const;
   /// The token of an id; nothing for a gap or outside.
   [[nodiscard]] std::optional<std::string_view> token(int64_t id) const;
