@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Files of at most 600 lines (half of them at most 150, nine in ten at most 350), function bodies of at most 60 lines,
-at most 5 parameters, and no two adjacent bool parameters. Functions are found by their braces."""
+at most 6 parameters, and no two adjacent bool parameters. Functions are found by their braces."""
 import re
 import sys
 
 import cpp_source
 
-MAX_FILE, MAX_MEDIAN, MAX_P90, MAX_FUNCTION, MAX_PARAMETERS = 600, 150, 350, 60, 5
+MAX_FILE, MAX_MEDIAN, MAX_P90, MAX_FUNCTION, MAX_PARAMETERS = 600, 150, 350, 60, 6
 # Generated or legal text, and data.
 EXEMPT = re.compile(r"(^|/)(LICENSE|NOTICE)$|/(golden|corpus)/|\.(safetensors|bin|json|jsonl|model)$")
 ADJACENT_BOOLS = re.compile(r"\bbool\s+\w+\s*(=\s*\w+\s*)?,\s*(const\s+)?bool\s+\w+")

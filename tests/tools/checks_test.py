@@ -86,10 +86,10 @@ class Checks(unittest.TestCase):
         self.check("sizes")
 
     def test_sizes_long_file_many_parameters_and_two_bools_are_named(self):
-        self.write("cleave/base/b.h", "void f(bool a, bool b);\nint g(int a, int b, int c, int d, int e,\n"
+        self.write("cleave/base/b.h", "void f(bool a, bool b);\nint g(int a, int b, int c, int d, int e, int h,\n"
                    "      std::map<int, int> f) { return a; }\n")
         self.write("notes.txt", "x\n" * 601)
-        self.check("sizes", "cleave/base/b.h:1: two adjacent bool", "cleave/base/b.h:2: 6 parameters", "notes.txt:601: file of")
+        self.check("sizes", "cleave/base/b.h:1: two adjacent bool", "cleave/base/b.h:2: 7 parameters", "notes.txt:601: file of")
 
     def test_docs_each_kind_of_missing_comment_is_named(self):
         self.write("cleave/base/c.h", "#pragma once\nnamespace cleave {\nvoid f();\n\nclass C {\n public:\n  void g(int a);\n"
