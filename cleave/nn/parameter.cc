@@ -55,7 +55,7 @@ void Parameter::set_leaf(const Tensor& leaf) {
   CLEAVE_CHECK(leaf.sizes() == c10::IntArrayRef(local_shape()), Code::kShape, name_,
                ": a tensor of ", leaf.sizes(), " was given; this rank holds ",
                c10::IntArrayRef(local_shape()));
-  leaf_ = leaf.detach();
+  leaf_ = leaf.detach().contiguous();  // optimizers walk its memory
   leaf_.requires_grad_(leaf_.is_floating_point());
   use_ = leaf_;
 }

@@ -130,6 +130,20 @@ TEST(Optimizer, RankThatHoldsNothing_StepsAndZeroGradForgets) {
   EXPECT_FALSE(some->leaf().grad().defined());
 }
 
+// The update walks memory, so the leaf must not be a view with strides of its own.
+TEST(Optimizer, WeightGivenAsATransposedView_StepsAsAnyOther) {
+  const Tensor w = numbers({3, 4}, 1), g = numbers({4, 3}, 2);
+  const auto view = std::make_shared<Parameter>(std::vector<int64_t>{4, 3}, Init::constant(0));
+  view->set_leaf(w.t());
+  const auto plain = parameter(w.t().contiguous());
+  for (const auto& p : {view, plain}) {
+    p->leaf().mutable_grad() = g.clone();
+    Optimizer optimizer({p}, {.weight_decay = 0.1});
+    optimizer.step(0.01);
+  }
+  EXPECT_TRUE(at::equal(view->leaf(), plain->leaf()));
+}
+
 TEST(Optimizer, Names_AreReadAndOthersListed) {
   EXPECT_EQ(OptimizerOptions::kind_from_name("adamw"), Kind::kAdamW);
   EXPECT_EQ(OptimizerOptions::kind_from_name("adam"), Kind::kAdam);

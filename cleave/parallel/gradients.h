@@ -20,8 +20,8 @@ void finish_gradients(const Parameters& parameters, const Axis& tp);
 void sum_gradients(const Parameters& parameters, const Axis& dp);
 
 /// L2 norm of all gradients over the axis, every element counted once, accumulated in fp64. The
-/// same bits on every rank of the axis. Also says, on every rank alike, which parameter is first not
-/// finite: its name, or "".
+/// same bits on every rank of the axis. Also says, on every rank alike, which parameter is first
+/// not finite: its name, or "".
 struct GradientNorm {
   double value = 0;
   std::string not_finite;
