@@ -52,7 +52,8 @@ std::string Json::Document::path(uint32_t node) const {
     steps.push_back(in_array ? str("[", at.key, "]") : str(".", tree.strings[at.key]));
   }
   std::string text;
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) text += *step;
+  std::reverse(steps.begin(), steps.end());
+  for (const std::string& step : steps) text += step;
   return text.starts_with('.') ? text.substr(1) : text;
 }
 

@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::string write(const std::string& bytes) {
-  const std::string path = ::testing::TempDir() + "jsonl_test.jsonl";
+  std::string path = ::testing::TempDir() + "jsonl_test.jsonl";
   std::ofstream(path, std::ios::binary) << bytes;
   return path;
 }

@@ -49,6 +49,21 @@ size_t space_after(std::string_view text, size_t at) {
   return at;
 }
 
+/// Bytes of a text.
+struct Place {
+  size_t begin = 0;
+  size_t end = 0;
+};
+
+/// What a token found at `found` takes, with the white space around it that it asks for; nothing
+/// where it must stand alone and does not.
+std::optional<Place> place_of(const AddedToken& token, std::string_view text, const Place& found) {
+  const bool alone = !word_ends_at(text, found.begin) && !word_begins_at(text, found.end);
+  if (token.single_word && !alone) return std::nullopt;
+  return Place{.begin = token.lstrip ? space_before(text, found.begin) : found.begin,
+               .end = token.rstrip ? space_after(text, found.end) : found.end};
+}
+
 }  // namespace
 
 std::vector<AddedToken> AddedTokens::from_json(const Json& list, const Vocab& vocab) {
@@ -108,16 +123,13 @@ void AddedTokens::split(std::string_view text, const Search& search, const PartS
       continue;
     }
     const AddedToken& token = tokens_[static_cast<size_t>(match->value)];
-    size_t begin = at;
-    size_t end = at + match->length;
-    at = end;
-    if (token.special && !search.parse_special) continue;
-    if (token.single_word && (word_ends_at(text, begin) || word_begins_at(text, end))) continue;
-    if (token.lstrip) begin = std::max(space_before(text, begin), last);
-    if (token.rstrip) at = end = space_after(text, end);
+    const auto place = place_of(token, text, {at, at + match->length});
+    at += match->length;
+    if (!place || (token.special && !search.parse_special)) continue;
+    const size_t begin = std::max(place->begin, last);
     if (last < begin) sink(last, begin, std::nullopt);
-    sink(begin, end, token.id);
-    last = end;
+    sink(begin, place->end, token.id);
+    at = last = place->end;
   }
   if (last < text.size()) sink(last, text.size(), std::nullopt);
 }
