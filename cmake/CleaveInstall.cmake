@@ -20,6 +20,8 @@ foreach(library IN LISTS cleave_libraries)
 endforeach()
 
 install(TARGETS ${cleave_libraries} EXPORT CleaveTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+set_target_properties(cleave_sentencepiece PROPERTIES INSTALL_RPATH $ORIGIN)
+install(TARGETS cleave_sentencepiece LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS cleave RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/cleave DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         FILES_MATCHING PATTERN "*.h" PATTERN "*contract*.h" EXCLUDE PATTERN "cli" EXCLUDE)

@@ -18,6 +18,7 @@ struct Command {
   std::function<Run(Flags&)> define;
 };
 
+/// The commands, one a file.
 Command train_command();
 Command generate_command();
 Command eval_command();

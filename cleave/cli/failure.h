@@ -8,6 +8,7 @@ namespace cleave::cli {
 /// inside a catch block only.
 int report_failure();
 
+/// One row of the table of exit codes.
 struct ExitCode {
   int code;
   std::string name;

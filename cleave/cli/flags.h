@@ -41,7 +41,8 @@ class Flags {
   /// `from` is "--steps" or "run.json: \"steps\"".
   using Set = std::function<void(const std::string& from, const std::vector<std::string>& values)>;
 
-  struct Flag {
+  /// One flag of a command, as it was registered.
+struct Flag {
     FlagText text;
     Arity arity = Arity::kOne;
     std::string group;
@@ -99,6 +100,7 @@ class Flags {
   [[nodiscard]] std::vector<std::string>* program() const { return program_; }
   [[nodiscard]] CLI::App& app() const { return *app_; }
   [[nodiscard]] bool wants_trace() const { return trace_; }
+  /// The text of the argument without a flag; null where the command takes none.
   [[nodiscard]] const FlagText* positional() const {
     return positional_.name.empty() ? nullptr : &positional_;
   }

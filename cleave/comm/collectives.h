@@ -22,6 +22,7 @@ struct Traffic {
   std::span<const int64_t> send, recv;
 };
 
+/// Between processes: data passes through the job page, a buffer at a time.
 void staged_all_reduce(Exchange& exchange, const Operation& operation, const Buffers& buffers);
 void staged_all_gather(Exchange& exchange, const Blocks& blocks, const Buffers& buffers);
 void staged_reduce_scatter(Exchange& exchange, const Operation& operation, const Blocks& blocks,
@@ -29,6 +30,7 @@ void staged_reduce_scatter(Exchange& exchange, const Operation& operation, const
 void staged_broadcast(Exchange& exchange, int root, std::span<std::byte> data);
 void staged_all_to_all(Exchange& exchange, const Traffic& traffic, const Buffers& buffers);
 
+/// The same moves between rank threads: peers' memory is read and written in place.
 void direct_all_reduce(Exchange& exchange, const Operation& operation);
 void direct_all_gather(Exchange& exchange, const Blocks& blocks, const Buffers& buffers);
 void direct_reduce_scatter(Exchange& exchange, const Operation& operation, const Blocks& blocks,

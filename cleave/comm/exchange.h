@@ -40,6 +40,7 @@ class Exchange {
   void sync();
   void end();
 
+  /// Where a member's memory lies; between rank threads only.
   [[nodiscard]] const DirectSpan& direct_of(int member) const;
   /// Between these two the members' own memory may be touched; only after meet(). begin_touch()
   /// throws when the job has failed: then a peer may be about to free its memory.

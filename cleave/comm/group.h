@@ -11,6 +11,7 @@
 
 namespace cleave {
 
+/// How elements of several ranks become one.
 enum class ReduceOp : uint8_t { kSum = 1, kMax };
 
 /// What every rank of the group must say alike about one collective. Peers compare it before they
@@ -45,6 +46,7 @@ class Group {
   [[nodiscard]] double seconds() const { return seconds_; }
   void add_seconds(double seconds) { seconds_ += seconds; }
 
+  /// Returns when all members are here.
   virtual void barrier(const Call& call) = 0;
 
   /// out[i] = sum or max over ranks of in[i], i < count.

@@ -16,6 +16,7 @@ class Descriptor {
 
   [[nodiscard]] int get() const { return fd_; }
   [[nodiscard]] bool is_open() const { return fd_ >= 0; }
+  /// Gives the descriptor away: the caller closes it.
   int release();
 
  private:

@@ -11,6 +11,7 @@ namespace cleave {
 /// A group of ranks that share a job page: threads or processes of one host.
 class PageGroup : public Group {
  public:
+  /// What a group is made of.
   struct Parts {
     std::string name;
     std::vector<int> ranks;  // world ranks, ascending

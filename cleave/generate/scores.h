@@ -21,7 +21,9 @@ struct Scores {
   static Scores from_logits(const DTensor& logits);
 
   [[nodiscard]] int64_t num_rows() const { return values.size(0); }
+  /// This rank's scores of a row.
   [[nodiscard]] std::span<float> row(int64_t r) const;
+  /// Whether the id is among this rank's classes.
   [[nodiscard]] bool holds(int64_t id) const { return held.begin <= id && id < held.end; }
   /// The same place with a copy of the values, to be changed.
   [[nodiscard]] Scores copy() const;
@@ -49,6 +51,7 @@ inline bool is_better(const Candidate& a, const Candidate& b) {
 class BestCandidates {
  public:
   explicit BestCandidates(int64_t limit) : limit_(static_cast<size_t>(limit)) {}
+  /// Takes the candidate where it is among the best so far.
   void offer(const Candidate& candidate);
   /// Best first.
   [[nodiscard]] std::vector<Candidate> sorted() const;

@@ -6,6 +6,7 @@
 
 namespace cleave {
 
+/// Token ids in order.
 using Ids = std::vector<int64_t>;
 
 /// When a beam search of one prompt ends: with as many ended beams as were asked for (kTrue), when
@@ -48,6 +49,7 @@ struct Generation {
   double seconds = 0;                            ///< from the call to the last id
   double first_token_s = 0;                      ///< from the call to the first id
 
+  /// New tokens of all rows per second.
   [[nodiscard]] double tokens_per_s() const {
     return seconds > 0 ? static_cast<double>(num_tokens) / seconds : 0;
   }

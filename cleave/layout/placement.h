@@ -35,6 +35,7 @@ class Placement {
   [[nodiscard]] bool is_replicate() const { return kind_ == Kind::kReplicate; }
   [[nodiscard]] bool is_fanout() const { return kind_ == Kind::kFanout; }
   [[nodiscard]] bool is_shard() const { return kind_ == Kind::kShard; }
+  /// A Shard of that dim, counted from the front.
   [[nodiscard]] bool is_shard(int64_t dim) const { return is_shard() && dim_ == dim; }
   [[nodiscard]] bool is_partial() const { return kind_ == Kind::kPartial; }
   /// The whole value is on every rank.

@@ -28,9 +28,11 @@ class Split {
 
   [[nodiscard]] int64_t whole() const { return whole_; }
   [[nodiscard]] int num_ranks() const { return static_cast<int>(ranges_.size()); }
+  /// What a rank holds, in the order it holds it.
   [[nodiscard]] const std::vector<Range>& ranges(int rank) const {
     return ranges_[static_cast<size_t>(rank)];
   }
+  /// Elements of a rank.
   [[nodiscard]] int64_t width(int rank) const { return widths_[static_cast<size_t>(rank)]; }
   [[nodiscard]] const std::vector<int64_t>& widths() const { return widths_; }
   [[nodiscard]] const std::string& family() const { return family_; }

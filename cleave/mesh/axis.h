@@ -37,6 +37,7 @@ class Axis {
   [[nodiscard]] const std::shared_ptr<Group>& group() const { return group_; }
   bool operator==(const Axis& other) const { return group_ == other.group_; }
 
+  /// Returns when all ranks are here.
   void barrier(std::string_view site) const;
 
   /// Element-wise sum or maximum over the ranks; `t` has the same shape on all.

@@ -58,6 +58,7 @@ class Model : public Layer {
   Json config_;
 };
 
+/// Makes a model without memory from its config.json.
 using ModelFactory = std::unique_ptr<Model> (*)(const Json& config);
 
 /// Makes a model family known by its config.json's model_type; for programs that add their own.

@@ -33,8 +33,8 @@ std::optional<Tensor> allowed(int64_t num_queries, int64_t num_keys, bool causal
   }
   if (!context.key_mask.defined()) return mask;
   const Tensor real = context.key_mask.view({context.key_mask.size(0), 1, 1, num_keys});
-  const Tensor own = at::eye(num_keys, at::kBool)
-                         .narrow(0, num_keys - num_queries, num_queries)
+  const Tensor own = at::arange(num_keys)
+                         .eq(at::arange(num_keys - num_queries, num_keys).unsqueeze(-1))
                          .view({1, 1, num_queries, num_keys});
   return (mask ? mask->logical_and(real) : real).logical_or(own);
 }

@@ -20,6 +20,7 @@ using Next = std::function<DTensor(const DTensor&, const Context&)>;
 class Wrap {
  public:
   virtual ~Wrap() = default;
+  /// Stands in for the call of `layer`; `next` makes the rest of it.
   virtual DTensor call(Layer& layer, const DTensor& x, const Context& context,
                        const Next& next) = 0;
 };
@@ -57,7 +58,8 @@ class Layer {
   /// Every parameter once, tied ones under their first name, in the order of forward.
   [[nodiscard]] std::vector<std::shared_ptr<Parameter>> parameters();
 
-  // What a plan's style asks of a layer (parallel/plan.h). The default refuses.
+  /// What a plan's style asks of a layer (parallel/plan.h): cut outputs, or cut inputs. The default
+  /// refuses with Error(kShape).
   virtual void split_columns(const Axis& axis);
   virtual void split_rows(const Axis& axis);
   /// The owner of heads decides their cut before the plan's table is applied.

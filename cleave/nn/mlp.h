@@ -3,6 +3,7 @@
 
 namespace cleave {
 
+/// Element-wise functions between the matrices of an MLP.
 enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
 
 /// From a config.json's hidden_act: silu, swish, gelu, gelu_new, gelu_pytorch_tanh, relu.

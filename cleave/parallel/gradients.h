@@ -8,6 +8,7 @@
 
 namespace cleave {
 
+/// The parameters of a model, each once.
 using Parameters = std::vector<std::shared_ptr<Parameter>>;
 
 /// After backward: makes every gradient defined, then complete over the tensor-parallel axis. Sums,

@@ -7,6 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/temp_folder.h"
+
 namespace cleave {
 namespace {
 
@@ -14,7 +16,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::string write(const std::string& bytes) {
-  std::string path = ::testing::TempDir() + "jsonl_test.jsonl";
+  // One folder a process: tests of this binary run side by side.
+  static const test::TempFolder folder;
+  std::string path = folder / "jsonl_test.jsonl";
   std::ofstream(path, std::ios::binary) << bytes;
   return path;
 }

@@ -14,3 +14,8 @@ std::unique_ptr<Tokenizer> make_sentence_piece(std::string_view bytes, const std
                                                const SpecialNames& names);
 
 }  // namespace cleave
+
+/// What libcleave_sentencepiece exports: make_sentence_piece behind a name that dlsym finds.
+extern "C" void cleave_sentence_piece(std::string_view bytes, const std::string& path,
+                                      const cleave::SpecialNames& names,
+                                      std::unique_ptr<cleave::Tokenizer>* out);

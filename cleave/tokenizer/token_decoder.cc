@@ -80,7 +80,8 @@ class Fuse final : public TokenDecoder {
   void decode(Tokens& tokens) const override {
     std::string all;
     for (const std::string& token : tokens) all += token;
-    tokens.assign(1, std::move(all));
+    tokens.clear();
+    tokens.push_back(std::move(all));
   }
 };
 
@@ -156,7 +157,7 @@ class WordPieceDecoder final : public TokenDecoder {
 
 class MetaspaceDecoder final : public TokenDecoder {
  public:
-  explicit MetaspaceDecoder(Metaspace options)
+  explicit MetaspaceDecoder(const Metaspace& options)
       : drop_first_(options.prepend != Metaspace::Prepend::kNever),
         to_nothing_(options.mark, ""),
         to_space_(options.mark, " ") {}

@@ -14,6 +14,7 @@ struct Series {
   bool has_dots = false;  ///< a mark at every value, for few values
 };
 
+/// Curves over one x axis.
 struct Chart {
   std::string title;
   std::string x_name = "step";
@@ -32,6 +33,7 @@ struct BarPart {
   std::string text;  ///< the value for people
 };
 
+/// A whole and its parts, drawn to scale.
 struct Bar {
   std::string name{};
   std::vector<BarPart> parts;

@@ -8,6 +8,7 @@
 
 namespace cleave {
 
+/// Rows of a table of two columns, in the order they are shown.
 using NamesAndValues = std::vector<std::pair<std::string, std::string>>;
 
 /// Where the memory of one rank went, in bytes: {"parameters", 1048576}, ... The same names in the
@@ -20,6 +21,7 @@ struct RankMemory {
 /// A stretch of time, in seconds: {"saving", 1.5}.
 using TimePart = std::pair<std::string, double>;
 
+/// A finished checkpoint of the run.
 struct ReportCheckpoint {
   int64_t step = 0;
   std::string path;
