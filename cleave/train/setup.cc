@@ -140,6 +140,8 @@ std::vector<NamedFile> TrainSetup::tokenizer_files() const {
 }
 
 TrainSetup make_setup(const TrainOptions& options, int world_size) {
+  CLEAVE_CHECK(options.device == "cpu", Code::kUsage, "--device ", options.device,
+               ": this build computes on the CPU alone; choose cpu");
   const bool is_folder = fs::exists(options.model);
   std::optional<ModelFolder> folder;
   if (options.resume) {
