@@ -21,7 +21,7 @@ import cpp_source
 BUILD = cpp_source.ROOT / "build/release"
 FOLDER = cpp_source.ROOT / "build/tidy"
 # GCC's precompiled header means nothing to clang: the header itself takes its place.
-GCC_ONLY = {"-fpch-preprocess", "-Winvalid-pch", "-fno-fat-lto-objects"}
+GCC_ONLY = {"-fpch-preprocess", "-Winvalid-pch", "-fno-fat-lto-objects", "-Wno-restrict"}
 
 
 def git(*words):
