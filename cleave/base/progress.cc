@@ -30,7 +30,7 @@ std::string two_digits(int64_t value) {
 }
 
 bool is_live_terminal() {
-  const char* term = getenv("TERM");
+  const char* term = getenv("TERM");  // NOLINT(concurrency-mt-unsafe): nothing sets it
   return isatty(STDOUT_FILENO) == 1 && term != nullptr && std::string_view(term) != "dumb";
 }
 

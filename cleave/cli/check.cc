@@ -23,7 +23,7 @@ std::string run_sign(const fs::path& folder) {
   std::error_code problem;
   if (fs::exists(folder / "latest", problem)) return "latest";
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, problem)) {
-    const std::string name = entry.path().filename();
+    std::string name = entry.path().filename();
     if (name == "metrics.jsonl" || name.starts_with("step_")) return name;
   }
   CLEAVE_CHECK(!problem, Code::kIo, "--out ", folder.string(), ": ", problem.message());

@@ -9,7 +9,7 @@
 #include "cleave/base/str.h"
 #include "cleave/cli/value.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming)
 class App;
 class Option;
 }  // namespace CLI
@@ -42,7 +42,7 @@ class Flags {
   using Set = std::function<void(const std::string& from, const std::vector<std::string>& values)>;
 
   /// One flag of a command, as it was registered.
-struct Flag {
+  struct Flag {
     FlagText text;
     Arity arity = Arity::kOne;
     std::string group;

@@ -70,6 +70,7 @@ Row row_of(const Flags::Flag& flag) {
 
 std::string program_help(const std::vector<Command>& commands) {
   std::vector<Row> rows;
+  rows.reserve(commands.size());
   for (const Command& command : commands) rows.push_back({command.name, command.summary});
   const std::vector<Row> flags = {
       {"-h, --help", "this text; cleave COMMAND --help shows its flags"},
@@ -92,6 +93,7 @@ std::string command_help(const Command& command, const Flags& flags) {
   rows.emplace_back("other", Row{"--trace", "on an error, also print where it was thrown"});
   rows.emplace_back("other", Row{"-h, --help", "this text"});
   std::vector<Row> plain;
+  plain.reserve(rows.size());
   for (const auto& [group, row] : rows) plain.push_back(row);
   const size_t column = name_column(plain);
 

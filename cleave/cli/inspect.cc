@@ -58,9 +58,7 @@ Object converted(const Json& value) {
       return value.is_int() ? Object(value.as_int()) : Object(value.as_number());
     case Json::Type::kString:
       return value.as_string();
-    case Json::Type::kArray:
-      break;
-    case Json::Type::kObject:
+    default:
       break;
   }
   Object result = value.is(Json::Type::kArray) ? Object::array() : Object::object();

@@ -28,7 +28,8 @@ void* load() {
   for (const fs::path& path : paths) {
     if (std::error_code problem; !fs::exists(path, problem)) continue;
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
-    CLEAVE_CHECK(library != nullptr, Code::kIo, path.string(), " cannot be loaded: ", dlerror());
+    CLEAVE_CHECK(library != nullptr, Code::kIo, path.string(), " cannot be loaded: ",
+                 dlerror());  // NOLINT(concurrency-mt-unsafe): glibc keeps one a thread
     return library;
   }
   throw Error(Code::kIo, str("there is no ", paths.front().string(), " or ", paths.back().string(),

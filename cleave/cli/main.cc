@@ -16,13 +16,13 @@ extern "C" void on_broken_pipe(int signal) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  using namespace cleave::cli;
   struct sigaction action = {};
   action.sa_handler = on_broken_pipe;
   action.sa_flags = SA_RESTART;
   sigaction(SIGPIPE, &action, nullptr);
-  return run_program(
-      {argv + (argc > 0 ? 1 : 0), argv + argc},
-      {train_command(), generate_command(), eval_command(), launch_command(), tokenize_command(),
-       inspect_command(), doctor_command(), completion_command()});
+  namespace cli = cleave::cli;
+  return cli::run_program({argv + (argc > 0 ? 1 : 0), argv + argc},
+                          {cli::train_command(), cli::generate_command(), cli::eval_command(),
+                           cli::launch_command(), cli::tokenize_command(), cli::inspect_command(),
+                           cli::doctor_command(), cli::completion_command()});
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <iomanip>
 #include <limits>
 #include <sstream>
@@ -23,7 +24,8 @@ struct Ticks {
 // Round steps of 1, 2 or 5 times a power of ten that cover [low, high].
 Ticks round_axis(double low, double high, double num_steps) {
   if (!(low <= high)) return {};
-  if (low == high) {
+  const double size = std::max(std::abs(low), std::abs(high));
+  if (high - low < size * 1e-9 || low == high) {  // steps that a double can tell apart
     const double room = low == 0 ? 1 : std::abs(low) * 0.1;
     low -= room;
     high += room;
@@ -50,7 +52,8 @@ struct Scale {
 
 // Thinned curves set the height; the width is that of the `whole` ones.
 Scale scale_of(const Chart& chart, const Chart& whole) {
-  double x_low = INFINITY, x_high = -INFINITY, y_low = INFINITY, y_high = -INFINITY;
+  constexpr double kFar = std::numeric_limits<double>::infinity();
+  double x_low = kFar, x_high = -kFar, y_low = kFar, y_high = -kFar;
   for (const Series& series : whole.series) {
     if (series.x.empty()) continue;
     x_low = std::min(x_low, series.x.front());
@@ -86,18 +89,20 @@ std::string text_at(double x, double y, const std::string& anchor, const std::st
 
 std::string axes(const Scale& scale, const std::string& x_name) {
   std::string svg = "<g class=\"axes\">";
-  const double slack = 1e-9;
-  for (int i = 0;
-       scale.y.low + i * scale.y.step <= scale.y.high * (1 + slack) + slack * scale.y.step; ++i) {
-    double value = scale.y.low + i * scale.y.step;
-    if (std::abs(value) < scale.y.step * slack) value = 0;
+  constexpr double kSlack = 1e-9;
+  const int64_t num_lines = std::llround((scale.y.high - scale.y.low) / scale.y.step);
+  for (int64_t i = 0; i <= num_lines; ++i) {
+    double value = scale.y.low + static_cast<double>(i) * scale.y.step;
+    if (std::abs(value) < scale.y.step * kSlack) value = 0;
     const std::string y = coordinate(scale.py(value));
     svg += str("<line x1=\"", kLeft, "\" x2=\"", kWidth - kRight, "\" y1=\"", y, "\" y2=\"", y,
                "\"/>");
     svg += text_at(kLeft - 8, scale.py(value) + 4, "end", short_number(value));
   }
-  const double first = std::ceil(scale.x.low / scale.x.step - slack) * scale.x.step;
-  for (double value = first; value <= scale.x.high + scale.x.step * slack; value += scale.x.step) {
+  const auto first = static_cast<int64_t>(std::ceil(scale.x.low / scale.x.step - kSlack));
+  const auto last = static_cast<int64_t>(std::floor(scale.x.high / scale.x.step + kSlack));
+  for (int64_t i = first; i <= last; ++i) {
+    const double value = static_cast<double>(i) * scale.x.step;
     svg += text_at(scale.px(value), kHeight - kBottom + 18, "middle", short_number(value));
   }
   return svg + text_at(kWidth - kRight, kHeight - 3, "end", x_name) + "</g>";

@@ -135,10 +135,10 @@ std::string section(const std::string& title, const std::string& body) {
 std::string table(const std::vector<std::vector<std::string>>& rows) {
   std::string html = "<table>";
   for (size_t i = 0; i < rows.size(); ++i) {
-    const std::string cell = i == 0 ? "th" : "td";
+    const std::string_view cell = i == 0 ? "th" : "td";
     html += "<tr>";
     for (const std::string& text : rows[i]) {
-      html += '<' + cell + '>' + escaped_html(text) + "</" + cell + '>';
+      html += str('<', cell, '>', escaped_html(text), "</", cell, '>');
     }
     html += "</tr>";
   }

@@ -84,6 +84,16 @@ TEST(ChartSvg, TwoPoints_AreDrawnAtTheCorners) {
   EXPECT_TRUE(contains(svg, "d=\"M52.0 226.0L626.0 12.0\"")) << svg;
 }
 
+TEST(ChartSvg, ValuesThatDifferByRoundingAlone_HaveAFewGridLines) {
+  for (const double base : {1.0, 1e15, 1e-300}) {
+    const double next = std::nextafter(base, 2 * base);
+    const std::string svg =
+        chart_svg({.title = "loss", .series = {{.name = "t", .x = {1, 2}, .y = {base, next}}}});
+    EXPECT_GE(times(svg, "<line"), 2U);
+    EXPECT_LE(times(svg, "<line"), 12U);
+  }
+}
+
 TEST(ChartSvg, NaNBetweenValues_BreaksTheCurve) {
   const std::string svg = chart_svg(
       {.title = "loss", .series = {{.name = "train", .x = {1, 2, 3, 4}, .y = {1, 2, NAN, 3}}}});
