@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
 
 #include "cleave/comm/world.h"
 #include "cleave/mesh/mesh.h"
@@ -11,11 +12,14 @@
 namespace cleave::test {
 
 /// Runs `body` on `tp` rank threads, each with its end of one axis "tp". A rank that waits for
-/// another for 20 s fails the test.
+/// another for 20 s fails the test. Tensor work stays on the rank's own thread: teams of threads
+/// that spin beside each other make tests on a busy machine many times slower.
 inline void on_ranks(int tp, const std::function<void(const Axis&)>& body) {
   run_ranks(
       tp,
       [&](World& world) {
+        at::get_num_threads();  // a thread's own number holds only after it was asked for once
+        at::set_num_threads(1);
         body(Mesh::build(world, {{"tp", tp}})["tp"]);
       },
       RankOptions{.timeout_s = 20, .flight_log_folder = ""});
