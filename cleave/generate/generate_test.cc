@@ -1,13 +1,12 @@
 #include "cleave/generate/generate.h"
 
-#include <mutex>
+#include <set>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "cleave/comm/world.h"
-#include "cleave/mesh/mesh.h"
 #include "tests/support/golden.h"
+#include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
 // Oracle: ids and scores of transformers' generate() in fp32, which stay the same when all weights
@@ -35,12 +34,11 @@ class GenerateGolden : public ::testing::TestWithParam<Layout> {
     settings.max_new_tokens = 12;
     settings.eos_ids = {golden_.at("gen.eos_token_id").item<int64_t>()};
     std::vector<Generation> all(static_cast<size_t>(GetParam().tp));
-    run_ranks(GetParam().tp, [&](World& world) {
-      const Axis tp = Mesh::build(world, {{"tp", GetParam().tp}})["tp"];
+    test::on_ranks(GetParam().tp, [&](const Axis& tp) {
       auto model = make_model(Json::parse_file(folder_ + "/config.json"));
       parallelize_module(*model, tp, model->plan());
       test::fill(*model, weights_, at::kFloat);
-      all[static_cast<size_t>(world.rank())] = generate(*model, tp, prompts, settings);
+      all[static_cast<size_t>(tp.rank())] = generate(*model, tp, prompts, settings);
     });
     for (const Generation& other : all) expect_same(other, all[0]);
     return all[0];
@@ -213,24 +211,20 @@ TEST(Generate, BeamsWithoutRoom_StopAtTheLastPosition) {
 
 TEST(Generate, PromptLongerThanTheModel_NamesBothLengths) {
   const auto model = small_model(4);
-  const Error error = testing_support::thrown_by([&] {
-    generate(*model, Axis(), {{1, 2, 3, 4, 5}}, {});
-  });
+  const Error error = test::thrown_by([&] { generate(*model, Axis(), {{1, 2, 3, 4, 5}}, {}); });
   EXPECT_EQ(error.code(), Code::kShape);
   EXPECT_STREQ(error.what(), "prompt 0 has 5 ids; the model has 4 positions; shorten the prompt");
 }
 
 TEST(Generate, IdOutsideTheVocabulary_IsNamed) {
   const auto model = small_model();
-  const Error error = testing_support::thrown_by([&] {
-    generate(*model, Axis(), {{1}, {2, 13}}, {});
-  });
+  const Error error = test::thrown_by([&] { generate(*model, Axis(), {{1}, {2, 13}}, {}); });
   EXPECT_STREQ(error.what(), "prompt 1 has id 13; the model's ids are 0 to 12");
 }
 
 TEST(Generate, MoreSequencesThanBeams_IsRefused) {
   const auto model = small_model();
-  const Error error = testing_support::thrown_by(
+  const Error error = test::thrown_by(
       [&] { generate(*model, Axis(), {{1}}, {.num_beams = 2, .num_return_sequences = 3}); });
   EXPECT_EQ(error.code(), Code::kUsage);
 }

@@ -1,5 +1,6 @@
 #include <algorithm>
-#include <filesystem>
+
+#include <ATen/Parallel.h>
 
 #include "cleave/generate/generate.h"
 #include "cleave/generate/options.h"
@@ -14,6 +15,9 @@ namespace cleave {
 namespace {
 
 constexpr int64_t kMostRows = 64;  // sequences at once; more prompts go in several batches
+
+/// Weights of a rank below which a team of threads costs a token more than it saves.
+constexpr int64_t kWorthATeam = int64_t{1} << 22;
 
 EarlyStopping early_stopping_of(const std::string& flag) {
   if (flag == "true") return EarlyStopping::kTrue;
@@ -75,11 +79,18 @@ struct Program {
   GenerateSettings settings;
 };
 
+void choose_threads(Model& model, int threads_per_rank) {
+  int64_t num_weights = 0;
+  for (const auto& parameter : model.parameters()) num_weights += parameter->leaf().numel();
+  if (threads_per_rank == 0 && num_weights < kWorthATeam) at::set_num_threads(1);
+}
+
 /// Batch by batch; the first rank alone prints.
 void run_rank(const Program& program, const Axis& tp) {
   const GenerateOptions& o = program.options;
   choose_gemm(o.gemm, tp);
   const auto model = program.runnable.load(tp);
+  choose_threads(*model, o.threads_per_rank);
   const int64_t rows_each = o.num_beams > 1 ? o.num_beams : o.num_return_sequences;
   const auto num_prompts = static_cast<int64_t>(program.prompts.size());
   Printer printer(o, num_prompts * o.num_return_sequences, program.tokenizer);

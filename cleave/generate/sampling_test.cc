@@ -2,6 +2,7 @@
 #include <map>
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include "cleave/generate/generate.h"
@@ -11,7 +12,8 @@
 namespace cleave {
 namespace {
 
-constexpr uint64_t kDraws = 3000;
+constexpr int64_t kDraws = 3000;
+constexpr int64_t kAtOnce = 100;  // sequences or prompts of one call
 
 class Sampling : public ::testing::Test {
  protected:
@@ -22,6 +24,7 @@ class Sampling : public ::testing::Test {
                 "initializer_range": 0.6, "max_position_embeddings": 8})",
             "test"))) {
     materialize(*model_, {.seed = 4, .dtype = at::kFloat});
+    at::set_num_threads(1);  // the model is tiny
   }
 
   /// Probabilities of the id after the prompt.
@@ -32,6 +35,19 @@ class Sampling : public ::testing::Test {
     const Tensor last = logits.local()[0][ids.size(1) - 1].to(at::kDouble);
     const Tensor p = (last / temperature).softmax(0);
     return {p.const_data_ptr<double>(), p.const_data_ptr<double>() + p.numel()};
+  }
+
+  /// kDraws ids after the prompt.
+  Ids drawn(GenerateSettings settings) {
+    settings.max_new_tokens = 1;
+    settings.num_return_sequences = kAtOnce;
+    Ids out;
+    for (int64_t seed = 0; seed < kDraws / kAtOnce; ++seed) {
+      settings.seed = static_cast<uint64_t>(seed);
+      const Generation got = generate(*model_, Axis(), {prompt_}, settings);
+      for (const Sequence& s : got.prompts[0]) out.push_back(s.ids[0]);
+    }
+    return out;
   }
 
   static double chi_square(const std::vector<double>& got, const std::vector<double>& p) {
@@ -50,11 +66,8 @@ class Sampling : public ::testing::Test {
 TEST_F(Sampling, OneId_ComesAsOftenAsItsProbabilitySays) {
   const auto p = probabilities(0.8);
   std::vector<double> count(p.size());
-  for (uint64_t seed = 0; seed < kDraws; ++seed) {
-    const Generation got = generate(
-        *model_, Axis(), {prompt_},
-        {.max_new_tokens = 1, .do_sample = true, .temperature = 0.8, .top_k = 0, .seed = seed});
-    ++count[static_cast<size_t>(got.prompts[0][0].ids[0])];
+  for (const int64_t id : drawn({.do_sample = true, .temperature = 0.8, .top_k = 0})) {
+    ++count[static_cast<size_t>(id)];
   }
   EXPECT_LT(chi_square(count, p), 20.5);  // 5 degrees of freedom
 }
@@ -66,13 +79,9 @@ TEST_F(Sampling, TopK_DrawsAmongTheBestAlone) {
   const double kept = sorted[0] + sorted[1] + sorted[2];
   for (double& x : p) x = x < sorted[2] ? 0 : x / kept;
   std::vector<double> count(p.size());
-  for (uint64_t seed = 0; seed < kDraws; ++seed) {
-    const Generation got =
-        generate(*model_, Axis(), {prompt_},
-                 {.max_new_tokens = 1, .do_sample = true, .top_k = 3, .seed = seed});
-    const auto id = static_cast<size_t>(got.prompts[0][0].ids[0]);
-    ASSERT_GT(p[id], 0);
-    ++count[id];
+  for (const int64_t id : drawn({.do_sample = true, .top_k = 3})) {
+    ASSERT_GT(p[static_cast<size_t>(id)], 0);
+    ++count[static_cast<size_t>(id)];
   }
   EXPECT_LT(chi_square(count, p), 13.8);  // 2 degrees of freedom
 }
@@ -88,17 +97,20 @@ TEST_F(Sampling, TwoBeams_AreDrawnWithoutPuttingBack) {
     }
   }
   std::vector<double> count(p.size());
-  for (uint64_t seed = 0; seed < kDraws; ++seed) {
-    const Generation got = generate(*model_, Axis(), {prompt_},
+  const std::vector<Ids> prompts(kAtOnce, prompt_);
+  for (int64_t first = 0; first < kDraws; first += kAtOnce) {
+    const Generation got = generate(*model_, Axis(), prompts,
                                     {.max_new_tokens = 1,
                                      .num_beams = 2,
                                      .num_return_sequences = 2,
                                      .do_sample = true,
                                      .top_k = 0,
-                                     .seed = seed});
-    ASSERT_EQ(got.prompts[0].size(), 2U);
-    ASSERT_NE(got.prompts[0][0].ids, got.prompts[0][1].ids);
-    for (const Sequence& s : got.prompts[0]) count[static_cast<size_t>(s.ids[0])] += 0.5;
+                                     .first_prompt = first});
+    for (const auto& pair : got.prompts) {
+      ASSERT_EQ(pair.size(), 2U);
+      ASSERT_NE(pair[0].ids, pair[1].ids);
+      for (const Sequence& s : pair) count[static_cast<size_t>(s.ids[0])] += 0.5;
+    }
   }
   EXPECT_LT(chi_square(count, want), 20.5);
 }

@@ -5,31 +5,20 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "cleave/comm/world.h"
 #include "cleave/generate/search.h"
-#include "cleave/layout/split.h"
-#include "cleave/mesh/mesh.h"
+#include "tests/support/ranks.h"
+#include "tests/support/shard_scores.h"
 #include "tests/support/thrown.h"
 
 namespace cleave {
 namespace {
 
-Scores shard_of(const Tensor& whole, const Axis& axis) {
-  const Split* split = Split::balanced(whole.size(1), axis.size());
-  const Range held = split->ranges(axis.rank()).front();
-  return {.values = whole.narrow(1, held.begin, held.size()).clone(),
-          .held = held,
-          .vocab_size = whole.size(1),
-          .axis = axis};
-}
-
 /// What every rank of `tp` gets from `act` on its shard; all must be equal.
 template <class Act>
 auto on_shards(const Tensor& whole, int tp, const Act& act) {
   std::vector<decltype(act(std::declval<const Scores&>()))> all(static_cast<size_t>(tp));
-  run_ranks(tp, [&](World& world) {
-    all[static_cast<size_t>(world.rank())] =
-        act(shard_of(whole, Mesh::build(world, {{"tp", tp}})["tp"]));
+  test::on_ranks(tp, [&](const Axis& axis) {
+    all[static_cast<size_t>(axis.rank())] = act(test::shard_of(whole, axis));
   });
   return all;
 }
@@ -66,7 +55,7 @@ TEST(Scores, BestChoice_IsTheLowestIdAmongEquals) {
 
 TEST(Scores, RowWithNothingAllowed_IsAnError) {
   const Tensor none = at::full({1, 4}, -INFINITY);
-  const Error error = testing_support::thrown_by([&] { log_sum_exp(shard_of(none, Axis())); });
+  const Error error = test::thrown_by([&] { log_sum_exp(test::shard_of(none, Axis())); });
   EXPECT_EQ(error.code(), Code::kNumerics);
 }
 

@@ -1,10 +1,9 @@
 #include <gtest/gtest.h>
 
-#include "cleave/comm/world.h"
 #include "cleave/generate/generate.h"
 #include "cleave/generate/runnable.h"
-#include "cleave/mesh/mesh.h"
 #include "tests/support/golden.h"
+#include "tests/support/ranks.h"
 
 // Oracle: transformers 5.23.0 with the options of each case (tests/golden/generate/search.json), on
 // the models of the goldens: early stopping, length penalties, repetition, beams and greedy.
@@ -57,8 +56,7 @@ TEST_P(SearchOptions, EveryCase_GivesIdsAndScoresOfTheReference) {
     const Json wanted = cases.at(c);
     const std::string model = wanted.at("model").as_string();
     const Runnable runnable(test::data_folder() + "/goldens/" + model, "", "cpu");
-    run_ranks(GetParam(), [&](World& world) {
-      const Axis tp = Mesh::build(world, {{"tp", GetParam()}})["tp"];
+    test::on_ranks(GetParam(), [&](const Axis& tp) {
       const auto rank_model = runnable.load(tp);
       expect_case(wanted, generate(*rank_model, tp, {ids_of(wanted.at("prompt"))},
                                    settings_of(wanted.at("options"), runnable)));

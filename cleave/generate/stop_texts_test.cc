@@ -40,9 +40,8 @@ TEST(StopTexts, TextAmongMultiByteCharacters_IsSeen) {
 }
 
 TEST(StopTexts, NoTokenizerOrEmptyText_IsRefused) {
-  EXPECT_EQ(testing_support::thrown_by([] { StopTexts({"a"}, nullptr); }).code(), Code::kUsage);
-  EXPECT_EQ(testing_support::thrown_by([] { StopTexts({""}, byte_tokenizer()); }).code(),
-            Code::kUsage);
+  EXPECT_EQ(test::thrown_by([] { StopTexts({"a"}, nullptr); }).code(), Code::kUsage);
+  EXPECT_EQ(test::thrown_by([] { StopTexts({""}, byte_tokenizer()); }).code(), Code::kUsage);
 }
 
 }  // namespace

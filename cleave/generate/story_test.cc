@@ -2,14 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include "cleave/comm/world.h"
 #include "cleave/data/dataset.h"
 #include "cleave/generate/evaluate.h"
 #include "cleave/generate/generate.h"
 #include "cleave/generate/printer.h"
 #include "cleave/generate/runnable.h"
-#include "cleave/mesh/mesh.h"
 #include "tests/support/golden.h"
+#include "tests/support/ranks.h"
 #include "tests/support/temp_folder.h"
 
 // Oracle: transformers 5 on the same trained model (stories of 96 ids, losses of windows of a
@@ -34,8 +33,7 @@ class Story : public ::testing::TestWithParam<int> {
 
   void on_ranks(const std::function<void(Model&, const Axis&)>& body) {
     const Runnable runnable(folder_, "", "cpu");
-    run_ranks(GetParam(), [&](World& world) {
-      const Axis tp = Mesh::build(world, {{"tp", GetParam()}})["tp"];
+    test::on_ranks(GetParam(), [&](const Axis& tp) {
       const auto model = runnable.load(tp);
       body(*model, tp);
     });
@@ -80,7 +78,7 @@ TEST_P(Story, ThreeBeams_TellTheirStories) {
 }
 
 TEST_P(Story, LossOfEachWindow_IsThatOfTheReference) {
-  const testing_support::TempFolder folder;
+  const test::TempFolder folder;
   const Ids ids = ids_of(golden_->at("text_ids"));
   const auto window = static_cast<size_t>(golden_->at("window").as_int());
   const Json want = golden_->at("window_mean_loss");

@@ -8,9 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/philox.h"
-#include "cleave/comm/world.h"
-#include "cleave/layout/split.h"
-#include "cleave/mesh/mesh.h"
+#include "tests/support/ranks.h"
+#include "tests/support/shard_scores.h"
 
 namespace cleave {
 namespace {
@@ -21,20 +20,11 @@ Tensor random_scores(int64_t rows, int64_t vocab_size, double spread) {
   return (at::tensor(values, at::kDouble) * spread).to(at::kFloat).view({rows, vocab_size});
 }
 
-Scores shard_of(const Tensor& whole, const Axis& axis) {
-  const Split* split = Split::balanced(whole.size(1), axis.size());
-  const Range held = split->ranges(axis.rank()).front();
-  return {.values = whole.narrow(1, held.begin, held.size()).clone(),
-          .held = held,
-          .vocab_size = whole.size(1),
-          .axis = axis};
-}
-
 /// What warp() leaves, put together again.
 Tensor warped(const Tensor& whole, int tp, const GenerateSettings& settings, int64_t least_kept) {
   Tensor out = at::empty_like(whole);
-  run_ranks(tp, [&](World& world) {
-    const Scores scores = shard_of(whole, Mesh::build(world, {{"tp", tp}})["tp"]);
+  test::on_ranks(tp, [&](const Axis& axis) {
+    const Scores scores = test::shard_of(whole, axis);
     warp(scores, settings, least_kept);
     out.narrow(1, scores.held.begin, scores.held.size()).copy_(scores.values);
   });

@@ -1,0 +1,149 @@
+#include <cmath>
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include "cleave/generate/options.h"
+#include "cleave/generate/printer.h"
+#include "cleave/text/json.h"
+#include "tests/support/golden.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+
+// The commands as the front end calls them. Oracle: the stories that transformers tells.
+namespace cleave {
+namespace {
+
+std::string printed(const std::function<void()>& act) {
+  ::testing::internal::CaptureStdout();
+  act();
+  return ::testing::internal::GetCapturedStdout();
+}
+
+std::vector<Json> lines_of(const std::string& text) {
+  std::vector<Json> out;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) out.push_back(Json::parse(line, "stdout"));
+  return out;
+}
+
+class GenerateProgram : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    CLEAVE_NEEDS_DATA();
+    options_.model = test::data_folder() + "/models/stories260K";
+    options_.tp = 2;
+    options_.max_new_tokens = 12;
+    options_.prompts = {"Once upon a time"};
+  }
+
+  GenerateOptions options_;
+  const std::string story_ = "Once upon a time, there was a little girl named Lily. She";
+};
+
+TEST_F(GenerateProgram, StreamOfOnePrompt_IsPromptAndStory) {
+  const std::string text = printed([&] { cleave_generate(options_); });
+  EXPECT_EQ(text, story_.substr(0, text.size() - 1) + "\n");
+  EXPECT_GT(text.size(), 40U);
+}
+
+TEST_F(GenerateProgram, NoStream_PrintsTheSame) {
+  const std::string streamed = printed([&] { cleave_generate(options_); });
+  options_.stream = false;
+  EXPECT_EQ(printed([&] { cleave_generate(options_); }), streamed);
+}
+
+TEST_F(GenerateProgram, Json_IsOneObjectAPromptWithAllItsKeys) {
+  options_.json = true;
+  options_.num_beams = 3;
+  options_.num_return_sequences = 2;
+  options_.prompts = {"Once upon a time", "One day, Lily went to the park"};
+  const auto rows = lines_of(printed([&] { cleave_generate(options_); }));
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_EQ(rows[0].at("prompt_ids").dump(), "[1,403,407,261,378]");
+  for (const Json& row : rows) {
+    ASSERT_EQ(row.at("sequences").size(), 2U);
+    const Json best = row.at("sequences").at(size_t{0});
+    EXPECT_EQ(best.at("ids").size(), 12U);
+    EXPECT_GE(best.at("score").as_number(), row.at("sequences").at(1).at("score").as_number());
+    EXPECT_FALSE(best.at("text").as_string().empty());
+    EXPECT_GT(row.at("tokens_per_s").as_number(), 0);
+    EXPECT_GT(row.at("first_token_s").as_number(), 0);
+  }
+}
+
+TEST_F(GenerateProgram, IdsWithoutATokenizer_GiveIdsAndNullText) {
+  const test::TempFolder folder;
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    std::filesystem::copy(options_.model + "/" + name, folder / name);
+  }
+  GenerateOptions ids = options_;
+  ids.model = folder.path().string();
+  ids.prompts.clear();
+  ids.prompt_ids = {{1, 403, 407, 261, 378}};
+  ids.json = true;
+  options_.json = true;
+  const Json got = lines_of(printed([&] { cleave_generate(ids); })).at(0);
+  const Json want = lines_of(printed([&] { cleave_generate(options_); })).at(0);
+  const Json sequence = got.at("sequences").at(size_t{0});
+  EXPECT_EQ(sequence.at("ids").dump(), want.at("sequences").at(size_t{0}).at("ids").dump());
+  EXPECT_FALSE(sequence.has("text"));
+  ids.json = false;
+  EXPECT_TRUE(printed([&] { cleave_generate(ids); }).starts_with("1 403 407 261 378 432 383 "));
+}
+
+TEST_F(GenerateProgram, StopText_IsTheLastOfTheText) {
+  options_.stop = {"little"};
+  EXPECT_EQ(printed([&] { cleave_generate(options_); }), "Once upon a time, there was a little\n");
+}
+
+TEST_F(GenerateProgram, Bf16_TellsAStoryTheSameOnEveryRank) {
+  options_.dtype = "bf16";
+  const std::string text = printed([&] { cleave_generate(options_); });
+  EXPECT_TRUE(text.starts_with("Once upon a time, there was a little")) << text;
+}
+
+TEST_F(GenerateProgram, OtherDtypeOrDevice_IsRefused) {
+  options_.dtype = "int8";
+  EXPECT_EQ(test::thrown_by([&] { cleave_generate(options_); }).code(), Code::kUsage);
+  options_.dtype = "";
+  options_.device = "tpu";
+  EXPECT_EQ(test::thrown_by([&] { cleave_generate(options_); }).code(), Code::kUsage);
+}
+
+TEST_F(GenerateProgram, Eval_GivesLossPerplexityAndTokensAlikeOnAnyLayout) {
+  const test::TempFolder folder;
+  std::ofstream(folder / "text.txt") << [&] {
+    std::string text;
+    for (int i = 0; i < 40; ++i) text += story_ + " loved to play outside in the park.\n";
+    return text;
+  }();
+  std::vector<double> losses;
+  for (const int tp : {1, 2, 4}) {
+    const EvalOptions eval{.model = options_.model,
+                           .data = {(folder / "text.txt").string()},
+                           .tokenizer = "",
+                           .tp = tp,
+                           .seq_len = 64,
+                           .batch_size = 3,
+                           .dtype = "",
+                           .json = true};
+    const Json row = lines_of(printed([&] { cleave_eval(eval); })).at(0);
+    losses.push_back(row.at("loss").as_number());
+    EXPECT_NEAR(row.at("perplexity").as_number(), std::exp(losses.back()), 1e-9);
+    EXPECT_EQ(row.at("tokens").as_int() % 63, 0);
+    EXPECT_GT(row.at("tokens").as_int(), 0);
+  }
+  EXPECT_LT(losses[0], 2);  // a story repeated: the model of stories knows it well
+  EXPECT_NEAR(losses[1], losses[0], 1e-5);
+  EXPECT_NEAR(losses[2], losses[0], 1e-5);
+}
+
+TEST(Continuation, TextAfterAPrompt_KeepsItsSpaceAndHoldsBytesBack) {
+  const auto bytes = byte_tokenizer();
+  EXPECT_EQ(continuation(bytes, {'a'}, {' ', 'b', 0xC3, 0xA9, 256}), " b\xC3\xA9");
+  EXPECT_EQ(continuation(bytes, {'a'}, {0xC3}), "\xEF\xBF\xBD");
+}
+
+}  // namespace
+}  // namespace cleave

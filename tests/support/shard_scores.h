@@ -1,0 +1,16 @@
+#pragma once
+#include "cleave/generate/scores.h"
+#include "cleave/layout/split.h"
+
+namespace cleave::test {
+
+/// A rank's part of whole scores [R, V], as a model split over `axis` gives it.
+inline Scores shard_of(const Tensor& whole, const Axis& axis) {
+  const Range held = Split::balanced(whole.size(1), axis.size())->ranges(axis.rank()).front();
+  return {.values = whole.narrow(1, held.begin, held.size()).clone(),
+          .held = held,
+          .vocab_size = whole.size(1),
+          .axis = axis};
+}
+
+}  // namespace cleave::test
