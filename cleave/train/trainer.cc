@@ -105,6 +105,7 @@ void Trainer::start_log() {
   metrics_ = std::make_unique<MetricsWriter>((folder_.path() / "metrics.jsonl").string(), done_);
   for (const std::string& line : run_header(setup_, *model_, world_)) log_info(line);
   if (setup_.resumes) log_info("resumed after step ", done_, " from ", setup_.folder->path);
+  if (setup_.num_steps == 0) return;
   progress_ = std::make_unique<Progress>(ProgressOptions{.total = setup_.num_steps, .done = done_});
 }
 
@@ -161,13 +162,13 @@ void Trainer::train_step(int64_t step) {
                                       .seed = setup_.options.seed,
                                       .step = step});
   const GradientNorm norm = gradient_norm(parameters_, mesh_["tp"]);
-  // One message for all that every rank must know: loss, stop, time in collectives, tokens.
+  // One message for the numbers of the step: loss, time in collectives, tokens.
   const bool counts = mesh_["tp"].rank() == 0;
   const double comm_s = collective_seconds(mesh_) - comm_before;
   const Tensor told = everyone_.all_reduce(
-      at::tensor({counts ? pass.loss : 0.0, static_cast<double>(StopSignal::pending()), comm_s,
-                  counts ? static_cast<double>(batch.ids.numel()) : 0.0},
-                 at::kDouble),
+      at::tensor(
+          {counts ? pass.loss : 0.0, comm_s, counts ? static_cast<double>(batch.ids.numel()) : 0.0},
+          at::kDouble),
       "step");
   const double loss = told[0].item<double>();
   check_finite(step, loss, norm);
@@ -175,11 +176,9 @@ void Trainer::train_step(int64_t step) {
   const double lr = setup_.schedule.at(step);
   optimizer_->step(lr);
   done_ = step + 1;
-  const auto step_tokens = static_cast<int64_t>(told[3].item<double>());
+  const auto step_tokens = static_cast<int64_t>(told[2].item<double>());
   tokens_ += step_tokens;
-  // Signals arrive at the ranks one by one; whoever has seen one names it to all.
-  if (told[1].item<double>() > 0)
-    stop_signal_ = StopSignal::pending() != 0 ? StopSignal::pending() : SIGTERM;
+  is_asked_to_stop("step");
 
   const double seconds = monotonic_s() - start;
   const double rate = static_cast<double>(step_tokens) / seconds;
@@ -190,7 +189,7 @@ void Trainer::train_step(int64_t step) {
                 .tokens = tokens_,
                 .tokens_per_s = rate,
                 .step_ms = seconds * 1e3,
-                .comm_ms = told[2].item<double>() / world_.size() * 1e3,
+                .comm_ms = told[1].item<double>() / world_.size() * 1e3,
                 .peak_rss_bytes = peak_rss_bytes(),
                 .mfu = rate * model_->train_flops_per_token(batch.ids.size(1)) / peak_flops_};
   const int64_t every = setup_.options.eval_every;
@@ -211,6 +210,14 @@ void Trainer::check_finite(int64_t step, double loss, const GradientNorm& norm) 
                   " on rank ", world_.rank(), "; no weight was changed in it. Try a smaller --lr"));
 }
 
+// Signals arrive at the ranks one by one; whoever has seen one names it to all.
+bool Trainer::is_asked_to_stop(const char* site) {
+  const Tensor mine = at::scalar_tensor(StopSignal::pending(), at::kLong);
+  const auto asked = everyone_.all_reduce(mine, site, ReduceOp::kMax).item<int64_t>();
+  if (asked != 0) stop_signal_ = static_cast<int>(asked);
+  return asked != 0;
+}
+
 double Trainer::evaluate() {
   const double start = monotonic_s();
   SampleOrder order = setup_.order;
@@ -225,6 +232,7 @@ double Trainer::evaluate() {
     // The last, shorter batch still starts where the full ones would.
     const SampleOrder full{
         .num_samples = order.num_samples, .batch_size = setup_.order.batch_size, .shuffle = false};
+    if (is_asked_to_stop("eval")) return NAN;
     if (rows * r / dp == rows * (r + 1) / dp) continue;
     const Batch batch = make_batch(*setup_.eval_data, full, begin / setup_.order.batch_size,
                                    rows * r / dp, rows * (r + 1) / dp);

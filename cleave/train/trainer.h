@@ -31,6 +31,7 @@ class Trainer {
   void train_step(int64_t step);
   void check_finite(int64_t step, double loss, const GradientNorm& norm) const;
   [[nodiscard]] double evaluate();
+  bool is_asked_to_stop(const char* site);
   void save();
   [[nodiscard]] std::string state_json() const;
   void finish(const std::string& outcome);
