@@ -25,6 +25,7 @@ enum class Op : uint8_t {
   kRecv,
 };
 
+/// Sizes of a job page, fixed by its version: a page of another version is refused.
 inline constexpr uint32_t kLayoutVersion = 1;
 inline constexpr uint64_t kJobMagic = 0x636c656176650000U + kLayoutVersion;
 inline constexpr int kMaxRanks = 512;         // per job page
@@ -35,6 +36,7 @@ inline constexpr int kNumShownSizes = 8;      // dims and widths kept for messag
 inline constexpr int kAbortTextBytes = 1024;
 inline constexpr int kGroupNameBytes = 40;
 
+/// How far the first failure is written.
 enum class AbortState : uint32_t { kNone, kWriting, kSet };
 
 /// The first failure of the job. Written once, by whoever moves `state` away from kNone.
@@ -49,6 +51,7 @@ struct AbortRecord {
   char text[kAbortTextBytes];
 };
 
+/// Begins every job page.
 struct JobHeader {
   uint64_t magic;
   uint64_t bytes;  // of the whole page
@@ -72,8 +75,9 @@ struct FlightEntry {
 };
 static_assert(sizeof(FlightEntry) == 128);
 
-// kLeft: nothing more will come; kUnwound: it left by an exception.
+/// kLeft: nothing more will come; kUnwound: it left by an exception.
 enum class RankState : uint32_t { kAbsent, kJoined, kLeft, kUnwound };
+/// What a rank waits in.
 enum class WaitKind : uint32_t { kNone, kGroup, kSend, kRecv };
 
 /// What others may know of one rank.
@@ -145,6 +149,15 @@ struct MemberSlot {
   alignas(64) CallHeader header[2];
   CallNote note[2];
   DirectSpan direct[2];
+};
+
+/// The two ends of the ring of messages from one rank to another: one sender moves `head`, one
+/// receiver `tail`. Zero-filled memory is an empty ring.
+struct ChannelEnds {
+  alignas(64) std::atomic<uint32_t> head;
+  std::atomic<uint32_t> num_waiting_receivers;
+  alignas(64) std::atomic<uint32_t> tail;
+  std::atomic<uint32_t> num_waiting_senders;
 };
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);

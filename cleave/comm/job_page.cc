@@ -235,8 +235,9 @@ uint64_t JobPage::channel(int from, int to, uint64_t bytes) {
   return offset.compare_exchange_strong(known, made) ? made : known;
 }
 
-bool JobPage::has_channel(int from, int to) const {
-  return channel_offset(from, to).load(std::memory_order_acquire) != 0;
+ChannelEnds* JobPage::channel_ends(int from, int to) const {
+  const uint64_t offset = channel_offset(from, to).load(std::memory_order_acquire);
+  return offset == 0 ? nullptr : std::launder(reinterpret_cast<ChannelEnds*>(at(offset)));
 }
 
 bool JobPage::abort(const Abort& cause) {

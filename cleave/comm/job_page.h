@@ -44,6 +44,7 @@ class JobPage {
   [[nodiscard]] int fd() const { return fd_; }  ///< -1 for private memory
   [[nodiscard]] bool is_shared() const { return fd_ >= 0; }
 
+  /// The page's parts: a rank's, a group's, and a member's of a group.
   [[nodiscard]] RankSlot& rank(int rank) const;
   [[nodiscard]] GroupEntry& group(uint32_t index) const;
   [[nodiscard]] std::span<const int32_t> group_ranks(const GroupEntry& entry) const;
@@ -57,7 +58,8 @@ class JobPage {
   /// Offset of the `bytes` of the channel from one world rank to another, made when asked for
   /// first.
   uint64_t channel(int from, int to, uint64_t bytes);
-  [[nodiscard]] bool has_channel(int from, int to) const;
+  /// Its ends, which it begins with; nullptr when nobody has asked for it yet.
+  [[nodiscard]] ChannelEnds* channel_ends(int from, int to) const;
 
   /// The memory at an offset.
   [[nodiscard]] std::byte* at(uint64_t offset) const { return base_ + offset; }

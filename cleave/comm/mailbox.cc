@@ -26,12 +26,7 @@ struct Mailbox::Chunk {
   std::byte data[kChunkBytes];
 };
 
-/// Zero-filled memory is an empty ring: one sender moves `head`, one receiver `tail`.
-struct Mailbox::Channel {
-  alignas(64) std::atomic<uint32_t> head;
-  std::atomic<uint32_t> num_waiting_receivers;
-  alignas(64) std::atomic<uint32_t> tail;
-  std::atomic<uint32_t> num_waiting_senders;
+struct Mailbox::Channel : ChannelEnds {
   alignas(64) Chunk chunks[kNumChunks];
 };
 
@@ -67,7 +62,10 @@ void Mailbox::wait_for_room(Channel& ring, const Message& head, int to) {
   };
   for (int spin = 0; spin < end_->num_spins() && !has_room(); ++spin) spin_pause();
   if (has_room()) return;
-  WaitWatch watch(*end_, {.kind = WaitKind::kSend, .group = head.header.group, .peer = to});
+  WaitWatch watch(*end_, {.kind = WaitKind::kSend,
+                          .group = head.header.group,
+                          .stamp = ring.tail.load(std::memory_order_seq_cst),
+                          .peer = to});
   auto looked = std::chrono::steady_clock::now();
   while (!has_room()) {
     take_in_all();
@@ -84,7 +82,8 @@ void Mailbox::wait_for_room(Channel& ring, const Message& head, int to) {
 
 void Mailbox::take_in_all() {
   for (int from = 0; from < end_->page().num_ranks(); ++from) {
-    if (from != end_->rank() && end_->page().has_channel(from, end_->rank())) take_in(from);
+    if (from != end_->rank() && end_->page().channel_ends(from, end_->rank()) != nullptr)
+      take_in(from);
   }
 }
 
@@ -130,13 +129,18 @@ Message Mailbox::receive(int from, uint32_t group) {
   };
   for (int spin = 0; spin < end_->num_spins() && is_empty(); ++spin) spin_pause();
   if (pop(from, group, message)) return message;
-  WaitWatch watch(*end_, {.kind = WaitKind::kRecv, .group = group, .peer = from});
+  WaitWatch watch(*end_, {.kind = WaitKind::kRecv,
+                          .group = group,
+                          .stamp = ring.tail.load(std::memory_order_seq_cst),
+                          .peer = from});
   while (!pop(from, group, message)) {
     ring.num_waiting_receivers.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t seen = ring.head.load(std::memory_order_seq_cst);
     if (is_empty()) futex_wait(ring.head, seen, WaitWatch::kPeriod);
     ring.num_waiting_receivers.fetch_sub(1, std::memory_order_seq_cst);
     if (pop(from, group, message)) break;
+    // Parts of a message, or messages of other groups, may have come.
+    watch.note_progress(ring.tail.load(std::memory_order_seq_cst));
     watch.look();
   }
   return message;

@@ -15,8 +15,15 @@ using Circle = std::vector<std::pair<int, uint32_t>>;
 // A wait shorter than this is never suspected.
 constexpr std::chrono::milliseconds kSuspicious{30};
 
-std::vector<int> missing_ranks(const JobPage& page, const Awaited& awaited) {
-  if (awaited.kind != WaitKind::kGroup) return {awaited.peer};
+/// The ranks that `rank` waits for; none once it only has to wake up.
+std::vector<int> missing_ranks(const JobPage& page, int rank, const Awaited& awaited) {
+  if (awaited.kind != WaitKind::kGroup) {
+    const bool receives = awaited.kind == WaitKind::kRecv;
+    const ChannelEnds* ring =
+        receives ? page.channel_ends(awaited.peer, rank) : page.channel_ends(rank, awaited.peer);
+    const uint32_t end = (receives ? ring->head : ring->tail).load(std::memory_order_acquire);
+    return end == awaited.stamp ? std::vector{awaited.peer} : std::vector<int>{};
+  }
   const GroupEntry& entry = page.group(awaited.group);
   std::vector<int> missing;
   for (int m = 0; m < entry.num_members; ++m) {
@@ -48,15 +55,15 @@ Circle find_circle(const JobPage& page, int rank, Circle& path, std::vector<bool
   if (!wait) return {};
   seen[static_cast<size_t>(rank)] = true;
   path.emplace_back(rank, wait->second);
-  for (const int next : missing_ranks(page, wait->first)) {
-    if (next == path.front().first) return path;
-    if (seen[static_cast<size_t>(next)]) continue;
+  for (const int next : missing_ranks(page, rank, wait->first)) {
     // A rank inside send or recv takes messages meanwhile, so a sender does not depend on it.
     const auto next_wait = wait_of(page, next);
     if (!next_wait ||
         (wait->first.kind == WaitKind::kSend && next_wait->first.kind != WaitKind::kGroup)) {
       continue;
     }
+    if (next == path.front().first) return path;
+    if (seen[static_cast<size_t>(next)]) continue;
     Circle found = find_circle(page, next, path, seen);
     if (!found.empty()) return found;
   }
@@ -88,10 +95,17 @@ WaitWatch::~WaitWatch() {
 
 void WaitWatch::look() {
   end_.check();
-  const std::vector<int> missing = missing_ranks(end_.page(), awaited_);
+  const std::vector<int> missing = missing_ranks(end_.page(), end_.rank(), awaited_);
   check_gone(missing);
   check_circle();
   check_time(missing);
+}
+
+void WaitWatch::note_progress(uint32_t stamp) {
+  if (stamp == awaited_.stamp) return;
+  awaited_.stamp = stamp;
+  end_.slot().wait_stamp.store(stamp, std::memory_order_release);
+  began_ = Clock::now();
 }
 
 std::string WaitWatch::own_place() const {
@@ -146,10 +160,18 @@ void WaitWatch::check_time(const std::vector<int>& missing) {
       str("timeout of ", end_.options().timeout_s, " s: ", own_place(), " for ", join(missing));
   for (const int rank : missing)
     text += str("; rank ", rank, " is ", describe_place(page, rank), describe_step(page, rank));
-  if (!end_.options().flight_log_folder.empty()) {
-    text += str("; flight log: ", write_flight_log(page, end_.options().flight_log_folder, text));
+  end_.fail(Error(Code::kTimeout, text + kept_log(text)));
+}
+
+std::string WaitWatch::kept_log(const std::string& why) const {
+  const std::string& folder = end_.options().flight_log_folder;
+  if (folder.empty()) return "";
+  try {
+    return "; flight log: " + write_flight_log(end_.page(), folder, why);
+  } catch (const Error& error) {
+    // The timeout is the root cause and must not be hidden by a full disk.
+    return str("; ", error.what());
   }
-  end_.fail(Error(Code::kTimeout, text));
 }
 
 }  // namespace cleave

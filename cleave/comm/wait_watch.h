@@ -13,7 +13,7 @@ namespace cleave {
 struct Awaited {
   WaitKind kind = WaitKind::kGroup;
   uint32_t group = 0;  ///< index in the job page
-  uint32_t stamp = 0;  ///< that all members must reach, for kGroup
+  uint32_t stamp = 0;  ///< that all members must reach; of a message: the end that must move on
   int peer = -1;       ///< world rank, for messages
 };
 
@@ -33,11 +33,15 @@ class WaitWatch {
   /// is over. Records the failure for all ranks.
   void look();
 
+  /// A message wait goes on from another place of the ring: its time begins anew.
+  void note_progress(uint32_t stamp);
+
  private:
   void check_gone(const std::vector<int>& missing);
   void check_circle();
   void check_time(const std::vector<int>& missing);
   [[nodiscard]] std::string own_place() const;
+  [[nodiscard]] std::string kept_log(const std::string& why) const;
 
   RankEnd& end_;
   Awaited awaited_;
