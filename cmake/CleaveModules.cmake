@@ -48,5 +48,6 @@ function(cleave_module_test module library)
     target_precompile_headers(${module}_test REUSE_FROM torch_test_pch)
   endif()
   gtest_discover_tests(${module}_test TEST_PREFIX "${module}." DISCOVERY_TIMEOUT 60
-                       PROPERTIES TIMEOUT 120 LABELS "quick;${module}")
+                       PROPERTIES TIMEOUT 120 LABELS "quick;${module}"
+                       ENVIRONMENT "OMP_NUM_THREADS=1")
 endfunction()

@@ -1,4 +1,5 @@
-// A model of your own: layers, a plan, a registration. Trained on two ranks, saved, and loaded on three.
+// A model of your own: layers, a plan, a registration. Trained on two ranks, saved, and loaded on
+// three.
 #include <cstdio>
 #include <filesystem>
 
@@ -10,23 +11,22 @@
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/nn/embedding.h"
 #include "cleave/nn/mlp.h"
-#include "cleave/nn/norm.h"
 
 using namespace cleave;
 
-// Predicts the next character from this one: embedding, x + mlp(norm(x)), head. No collective, no rank.
+// Predicts the next character from this one: embedding, x + mlp(x), head. It knows of no rank.
 class Bigram : public Model {
  public:
   explicit Bigram(const Json& config)
       : Model(config),
-        facts_{.vocab_size = config.at("vocab_size").as_int(1, 1 << 20), .max_positions = 1 << 20,
-               .num_layers = 1, .hidden = config.at("hidden_size").as_int(1, 1 << 16)},
+        facts_{.vocab_size = config.at("vocab_size").as_int(1, 1 << 20),
+               .max_positions = 1 << 20,
+               .num_layers = 1,
+               .hidden = config.at("hidden_size").as_int(1, 1 << 16)},
         embed_({.num_embeddings = facts_.vocab_size, .embedding_dim = facts_.hidden}),
-        norm_(facts_.hidden, 1e-5),
         mlp_({.hidden = facts_.hidden, .intermediate = 4 * facts_.hidden}),
         head_({.in_features = facts_.hidden, .out_features = facts_.vocab_size, .bias = false}) {
     add("embed", embed_);
-    add("norm", norm_);
     add("mlp", mlp_);
     add("head", head_);
   }
@@ -37,35 +37,38 @@ class Bigram : public Model {
             {"mlp.down_proj", Rowwise{}},
             {"head", Colwise{.output = Shard{-1}}}};
   }
-  std::vector<Layer*> sequence() override { return {&embed_, &norm_, &mlp_, &head_}; }
-  double train_flops_per_token(int64_t) override { return 6.0 * 16 * facts_.hidden * facts_.hidden; }
+  std::vector<Layer*> sequence() override { return {&embed_, &mlp_, &head_}; }
+  double train_flops_per_token(int64_t) override { return 72.0 * facts_.hidden * facts_.hidden; }
 
  protected:
   DTensor forward(const DTensor& ids, const Context& context) override {
     const DTensor x = embed_(ids, context);
-    return head_(x + mlp_(norm_(x, context), context), context);
+    return head_(x + mlp_(x, context), context);
   }
 
  private:
   ModelFacts facts_;
   Embedding embed_;
-  RmsNorm norm_;
   Mlp mlp_;
   Linear head_;
 };
 
+std::unique_ptr<Model> make_bigram(const Json& c) {
+  return std::make_unique<Bigram>(c);
+}
+
 const char* const kConfig = R"({"model_type": "bigram", "vocab_size": 128, "hidden_size": 24})";
 
 Tensor loss_of(Model& model, const Axis& tp) {
-  std::vector<int64_t> text;
-  for (const char c : std::string("the rain in spain stays mainly in the plain. ")) text.push_back(c);
-  const Tensor ids = at::tensor(text, at::kLong).unsqueeze(0);
-  return cross_entropy(model(DTensor(ids, tp, Replicate{}), Context()), next_token_labels(ids)).local();
+  const std::string text = "the rain in spain stays mainly in the plain. ";
+  const Tensor ids = at::tensor(std::vector<int64_t>(text.begin(), text.end())).unsqueeze(0);
+  const DTensor logits = model(DTensor(ids, tp, Replicate{}), Context());
+  return cross_entropy(logits, next_token_labels(ids)).local();
 }
 
 int main() {
-  register_model("bigram", [](const Json& c) -> std::unique_ptr<Model> { return std::make_unique<Bigram>(c); });
-  const auto folder = std::filesystem::temp_directory_path() / "cleave-own-model";
+  register_model("bigram", make_bigram);
+  const std::string folder = "own-model-saved";
   std::filesystem::remove_all(folder);
 
   run_ranks(2, [&](World& world) {
@@ -80,9 +83,11 @@ int main() {
       finish_gradients(model->parameters(), mesh["tp"]);
       optimizer.step(1e-2);
       optimizer.zero_grad();
-      if (world.rank() == 0 && step % 20 == 0) std::printf("step %2d  loss %.4f\n", step, loss.item<float>());
+      if (world.rank() == 0 && step % 20 == 0)
+        std::printf("step %2d  loss %.4f\n", step, loss.item<float>());
     }
-    save_checkpoint(folder, {.step = 60, .model = model.get()}, {mesh["tp"], mesh["tp"], mesh["dp"]});
+    save_checkpoint(folder, {.step = 60, .model = model.get()},
+                    {mesh["tp"], mesh["tp"], mesh["dp"]});
   });
   run_ranks(3, [&](World& world) {
     const Mesh mesh = Mesh::build(world, {{"tp", 3}});
@@ -90,7 +95,7 @@ int main() {
     auto model = make_model(saved.config);
     parallelize_module(*model, mesh["tp"], model->plan());
     load_model(*model, saved, at::kFloat);
-    const double loss = loss_of(*model, mesh["tp"]).item<float>();
-    if (world.rank() == 0) std::printf("loaded on 3 ranks  loss %.4f\n", loss);
+    const Tensor loss = loss_of(*model, mesh["tp"]);
+    if (world.rank() == 0) std::printf("loaded on 3 ranks  loss %.4f\n", loss.item<float>());
   });
 }

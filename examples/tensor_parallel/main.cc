@@ -1,5 +1,6 @@
 // PyTorch's tensor-parallel tutorial in C++: a device mesh, a plan for a Llama, a train step.
-// Two rank threads here; under `cleave launch -n 2 -- build/examples/tensor_parallel` two processes.
+// Two rank threads here; under `cleave launch -n 2 -- build/examples/tensor_parallel` two
+// processes.
 #include <cstdio>
 
 #include <ATen/ATen.h>
@@ -41,7 +42,8 @@ void train(World& world) {
     clip_gradients(parameters, gradient_norm(parameters, tp).value, 1.0);
     optimizer.step(1e-3);
     optimizer.zero_grad();
-    if (world.rank() == 0) std::printf("step %d  loss %.4f\n", step + 1, loss.local().item<float>());
+    if (world.rank() == 0)
+      std::printf("step %d  loss %.4f\n", step + 1, loss.local().item<float>());
   }
 }
 
