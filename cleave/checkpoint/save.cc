@@ -203,7 +203,7 @@ void save_checkpoint(const fs::path& target, const Checkpoint& checkpoint, const
   const bool is_first = writers.world.rank() == 0;
   std::unique_ptr<FolderWriter> folder;
   if (is_first) {
-    require_free_space(target.parent_path(), bytes);
+    require_free_space(std::filesystem::absolute(target).parent_path(), bytes);
     folder = std::make_unique<FolderWriter>(target);
     for (const SafetensorsPlan& plan : plans) plan.create_files(*folder);
   }

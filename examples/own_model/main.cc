@@ -70,7 +70,6 @@ int main() {
   register_model("bigram", make_bigram);
   const std::string folder = "own-model-saved";
   std::filesystem::remove_all(folder);
-
   run_ranks(2, [&](World& world) {
     const Mesh mesh = Mesh::build(world, {{"dp", 1}, {"tp", 2}});
     auto model = make_model(Json::parse(kConfig, "config.json"));
@@ -84,10 +83,9 @@ int main() {
       optimizer.step(1e-2);
       optimizer.zero_grad();
       if (world.rank() == 0 && step % 20 == 0)
-        std::printf("step %2d  loss %.4f\n", step, loss.item<float>());
+        std::printf("step %d  loss %.4f\n", step, loss.item<float>());
     }
-    save_checkpoint(folder, {.step = 60, .model = model.get()},
-                    {mesh["tp"], mesh["tp"], mesh["dp"]});
+    save_checkpoint(folder, {.model = model.get()}, {mesh["tp"], mesh["tp"], mesh["dp"]});
   });
   run_ranks(3, [&](World& world) {
     const Mesh mesh = Mesh::build(world, {{"tp", 3}});
