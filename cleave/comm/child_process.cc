@@ -24,7 +24,7 @@ std::string find_program(const std::string& name) {
   std::string rest = path == nullptr ? "/usr/bin:/bin" : path;
   while (!rest.empty()) {
     const size_t end = rest.find(':');
-    const std::string candidate = rest.substr(0, end) + "/" + name;
+    std::string candidate = rest.substr(0, end) + "/" + name;
     if (access(candidate.c_str(), X_OK) == 0) return candidate;
     rest = end == std::string::npos ? "" : rest.substr(end + 1);
   }
@@ -40,12 +40,14 @@ std::vector<std::string> merged_environment(const std::vector<std::string>& chan
   for (char** line = environ; *line != nullptr; ++line) add(*line);
   for (const std::string& line : changes) add(line);
   std::vector<std::string> lines;
+  lines.reserve(variables.size());
   for (auto& [name, line] : variables) lines.push_back(std::move(line));
   return lines;
 }
 
 std::vector<char*> pointers(std::vector<std::string>& lines) {
   std::vector<char*> result;
+  result.reserve(lines.size() + 1);
   for (std::string& line : lines) result.push_back(line.data());
   result.push_back(nullptr);
   return result;

@@ -58,7 +58,7 @@ FlightRecord log_read(const RankSlot& slot, uint64_t number) {
   char site[kSiteBytes + 1] = {};
   for (int i = 0; i < kSiteBytes / 8; ++i) {
     const uint64_t word = entry.site[i].load(kRelaxed);
-    std::memcpy(site + i * 8, &word, 8);
+    std::memcpy(site + static_cast<ptrdiff_t>(i) * 8, &word, 8);
   }
   record.site = site;
   return record;
@@ -87,7 +87,7 @@ std::string describe_step(const JobPage& page, int rank) {
 }
 
 std::string write_flight_log(const JobPage& page, std::string_view folder, std::string_view why) {
-  const std::string path = str(folder, "/flight_log.", getpid(), ".tsv");
+  std::string path = str(folder, "/flight_log.", getpid(), ".tsv");
   std::ofstream out(path);
   out << "# " << why
       << "\nrank\tnumber\top\tsequence\taxis\tdtype\tcount\tbegin_ns\tend_ns\tsite\n";

@@ -36,6 +36,9 @@ inline constexpr int kNumShownSizes = 8;      // dims and widths kept for messag
 inline constexpr int kAbortTextBytes = 1024;
 inline constexpr int kGroupNameBytes = 40;
 
+// Job pages begin as zeros of the system and are never constructed.
+// NOLINTBEGIN(cppcoreguidelines-pro-type-member-init, clang-analyzer-optin.performance.Padding)
+
 /// How far the first failure is written.
 enum class AbortState : uint32_t { kNone, kWriting, kSet };
 
@@ -159,6 +162,8 @@ struct ChannelEnds {
   alignas(64) std::atomic<uint32_t> tail;
   std::atomic<uint32_t> num_waiting_senders;
 };
+
+// NOLINTEND(cppcoreguidelines-pro-type-member-init, clang-analyzer-optin.performance.Padding)
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(std::atomic<uint32_t>::is_always_lock_free);

@@ -47,7 +47,7 @@ int member_of(const std::vector<int>& ranks, int rank) {
 
 }  // namespace
 
-PageGroup::PageGroup(std::shared_ptr<RankEnd> end, std::shared_ptr<Mailbox> mailbox,
+PageGroup::PageGroup(const std::shared_ptr<RankEnd>& end, std::shared_ptr<Mailbox> mailbox,
                      const Parts& parts)
     : Group(parts.name, member_of(parts.ranks, end->rank()), parts.ranks),
       exchange_(end, parts.index, rank()),

@@ -17,7 +17,8 @@ class PageGroup : public Group {
     std::vector<int> ranks;  // world ranks, ascending
     uint32_t index;          // in the job page
   };
-  PageGroup(std::shared_ptr<RankEnd> end, std::shared_ptr<Mailbox> mailbox, const Parts& parts);
+  PageGroup(const std::shared_ptr<RankEnd>& end, std::shared_ptr<Mailbox> mailbox,
+            const Parts& parts);
 
   void barrier(const Call& call) override;
   void all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op,
