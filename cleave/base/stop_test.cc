@@ -7,6 +7,10 @@
 namespace cleave {
 namespace {
 
+void send(int signal) {
+  ASSERT_EQ(raise(signal), 0);
+}
+
 TEST(StopSignal, NoSignal_NothingPending) {
   const StopSignal stop;
   EXPECT_EQ(StopSignal::pending(), 0);
@@ -14,17 +18,17 @@ TEST(StopSignal, NoSignal_NothingPending) {
 
 TEST(StopSignal, FirstOfEachKind_OnlyAsks) {
   const StopSignal stop;
-  raise(SIGINT);
+  send(SIGINT);
   EXPECT_EQ(StopSignal::pending(), SIGINT);
-  raise(SIGTERM);
+  send(SIGTERM);
   EXPECT_EQ(StopSignal::pending(), SIGINT);
 }
 
 TEST(StopSignal, SameSignalTwice_ExitsWith128PlusSignal) {
   const auto twice = [](int signal) {
     const StopSignal stop;
-    raise(signal);
-    raise(signal);
+    send(signal);
+    send(signal);
   };
   EXPECT_EXIT(twice(SIGINT), testing::ExitedWithCode(130), "");
   EXPECT_EXIT(twice(SIGTERM), testing::ExitedWithCode(143), "");
@@ -32,7 +36,7 @@ TEST(StopSignal, SameSignalTwice_ExitsWith128PlusSignal) {
 
 TEST(StopSignal, AfterItsEnd_TheDefaultActionIsBack) {
   { const StopSignal stop; }
-  EXPECT_EXIT(raise(SIGTERM), testing::KilledBySignal(SIGTERM), "");
+  EXPECT_EXIT(send(SIGTERM), testing::KilledBySignal(SIGTERM), "");
 }
 
 }  // namespace

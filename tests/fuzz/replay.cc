@@ -2,9 +2,9 @@
 // libFuzzer.
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <vector>
 
@@ -25,17 +25,17 @@ std::vector<std::filesystem::path> files_of(const std::filesystem::path& folder)
 
 int main(int argc, char** argv) {
   if (argc != 2) {
-    std::fputs("usage: replay FOLDER\n", stderr);
+    std::cerr << "usage: replay FOLDER\n";
     return 2;
   }
   const auto files = files_of(argv[1]);
   for (const auto& file : files) {
-    std::printf("%s\n", file.c_str());  // the last line names the input that crashed
-    std::fflush(stdout);
+    // The last line names the input that crashed.
+    std::cout << file.string() << std::endl;  // NOLINT(performance-avoid-endl)
     std::ifstream in(file, std::ios::binary);
     const std::vector<char> bytes{std::istreambuf_iterator<char>(in), {}};
     LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
   }
-  std::printf("%zu inputs replayed\n", files.size());
+  std::cout << files.size() << " inputs replayed\n";
   return files.empty() ? 1 : 0;  // an empty corpus tests nothing
 }
