@@ -21,6 +21,7 @@ std::vector<int> missing_ranks(const JobPage& page, int rank, const Awaited& awa
     const bool receives = awaited.kind == WaitKind::kRecv;
     const ChannelEnds* ring =
         receives ? page.channel_ends(awaited.peer, rank) : page.channel_ends(rank, awaited.peer);
+    if (ring == nullptr) return {};
     const uint32_t end = (receives ? ring->head : ring->tail).load(std::memory_order_acquire);
     return end == awaited.stamp ? std::vector{awaited.peer} : std::vector<int>{};
   }
