@@ -144,23 +144,32 @@ class Host {
     }
   }
 
+  /// The next rank that wants to come in; not open when there is none. Its hello is read in any
+  /// case: closing a socket with unread data would reset it under the answer.
+  std::pair<Descriptor, std::optional<Hello>> accept_next() {
+    Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket.is_open()) return {std::move(socket), std::nullopt};
+    // A guest sends its hello right after connecting; a stranger may not hold up the others.
+    const timeval limit{.tv_sec = 0, .tv_usec = 200'000};
+    setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    Hello hello{};
+    const bool is_whole = recv(socket.get(), &hello, sizeof(hello), 0) == sizeof(hello);
+    if (!is_whole || !is_same_user(socket.get())) return {std::move(socket), std::nullopt};
+    return {std::move(socket), hello};
+  }
+
   void accept_all() {
     while (true) {
-      Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      auto [socket, hello] = accept_next();
       if (!socket.is_open()) return;
-      // A guest sends its hello right after connecting; a stranger may not hold up the others.
-      const timeval limit{.tv_sec = 0, .tv_usec = 200'000};
-      setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-      Hello hello{};
-      const bool is_whole = recv(socket.get(), &hello, sizeof(hello), 0) == sizeof(hello);
-      if (!is_same_user(socket.get()) || !is_whole) continue;
-      const std::string problem = find_conflict(hello);
+      if (!hello) continue;
+      const std::string problem = find_conflict(*hello);
       if (!problem.empty()) {
         if (!conflict_) conflict_ = problem;
         refused_.push_back(std::move(socket));
         continue;
       }
-      guests_[static_cast<size_t>(hello.rank)] = {std::move(socket), hello.pid};
+      guests_[static_cast<size_t>(hello->rank)] = {std::move(socket), hello->pid};
       ++num_guests_;
     }
   }
@@ -207,8 +216,8 @@ class Host {
     tell(refused_);
     for (const auto end = Clock::now() + kRefusalTime; Clock::now() < end;) {
       if (!wait_for_somebody(end)) continue;
-      Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (socket.is_open()) send_answer(socket.get(), answer, -1);
+      const auto [socket, hello] = accept_next();
+      if (hello) send_answer(socket.get(), answer, -1);
     }
     throw Error(Code::kShape, *conflict_);
   }

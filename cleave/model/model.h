@@ -40,9 +40,11 @@ struct StoredAs {
 class Model : public Layer {
  public:
   [[nodiscard]] virtual const ModelFacts& facts() const = 0;
-  /// The tensor-parallel plan that the model ships.
-  [[nodiscard]] virtual Plan plan() const = 0;
-  /// Layers in the order of forward: embedding, blocks, head.
+  /// The tensor-parallel plan that the model ships; with sequence parallel, activations between the
+  /// split parts (norms, residuals, dropout) are cut along T.
+  [[nodiscard]] virtual Plan plan(bool sequence_parallel = false) const = 0;
+  /// Layers that are called one after the other: embedding, blocks, head. A pipeline's stage is a
+  /// range of them; FSDP and recompute wrap them one by one.
   [[nodiscard]] virtual std::vector<Layer*> sequence() = 0;
   /// "lm": the task that `train` does without --task.
   [[nodiscard]] virtual std::string task() const { return "lm"; }
@@ -53,6 +55,7 @@ class Model : public Layer {
 
  protected:
   explicit Model(Json config) : config_(std::move(config)) {}
+  DTensor forward(const DTensor& ids, const Context& context) final;
 
  private:
   Json config_;

@@ -40,6 +40,12 @@ constexpr std::array kPresets{
 
 }  // namespace
 
+DTensor Model::forward(const DTensor& ids, const Context& context) {
+  DTensor x = ids;
+  for (Layer* layer : sequence()) x = (*layer)(x, context);
+  return x;
+}
+
 void register_model(const std::string& model_type, ModelFactory factory) {
   Registry& r = registry();
   const std::lock_guard lock(r.mutex);

@@ -14,57 +14,22 @@ Tensor heads_first(const Tensor& t, int64_t head_dim) {
 
 }  // namespace
 
-Attention::Attention(const AttentionOptions& o)
-    : options_(o),
-      q_proj_({.in_features = o.hidden,
-               .out_features = o.num_heads * o.head_dim,
-               .bias = o.qkv_bias,
-               .init = o.init}),
-      k_proj_({.in_features = o.hidden,
-               .out_features = o.num_kv_heads * o.head_dim,
-               .bias = o.qkv_bias,
-               .init = o.init}),
-      v_proj_({.in_features = o.hidden,
-               .out_features = o.num_kv_heads * o.head_dim,
-               .bias = o.qkv_bias,
-               .init = o.init}),
-      o_proj_({.in_features = o.num_heads * o.head_dim,
-               .out_features = o.hidden,
-               .bias = o.out_bias,
-               .init = o.out_init}) {
-  add("q_proj", q_proj_, "wq");
-  add("k_proj", k_proj_, "wk");
-  add("v_proj", v_proj_, "wv");
-  add("o_proj", o_proj_, "wo");
+HeadAttention::HeadAttention(const AttentionOptions& o) : options_(o) {
   if (o.rotary) rotary_.emplace(*o.rotary);
   const HeadCut whole = HeadCut::make(o.num_heads, o.num_kv_heads, o.head_dim, 1);
   kv_head_ = kv_head_of(whole, o.num_heads, o.num_kv_heads, 0);
 }
 
-void Attention::prepare_split(const Axis& axis) {
-  const HeadCut cut =
-      HeadCut::make(options_.num_heads, options_.num_kv_heads, options_.head_dim, axis.size());
-  q_proj_.set_column_cut(cut.query);
-  k_proj_.set_column_cut(cut.kv);
-  v_proj_.set_column_cut(cut.kv);
-  o_proj_.set_row_cut(cut.query);
+HeadCut HeadAttention::cut(const Axis& axis) const {
+  return HeadCut::make(options_.num_heads, options_.num_kv_heads, options_.head_dim, axis.size());
 }
 
-void Attention::check_split(const Axis& axis) {
-  const bool split = q_proj_.is_column_split();
-  const bool together = k_proj_.is_column_split() == split && v_proj_.is_column_split() == split &&
-                        o_proj_.is_row_split() == split && !o_proj_.is_column_split();
-  CLEAVE_CHECK(
-      together, Code::kShape, path(),
-      ": q_proj, k_proj, v_proj and o_proj belong together; give the first three the style "
-      "colwise and o_proj rowwise, or none of them a style");
-  if (!split) return;
-  const HeadCut cut =
-      HeadCut::make(options_.num_heads, options_.num_kv_heads, options_.head_dim, axis.size());
-  kv_head_ = kv_head_of(cut, options_.num_heads, options_.num_kv_heads, axis.rank());
+void HeadAttention::set_split(const Axis& axis) {
+  kv_head_ = kv_head_of(cut(axis), options_.num_heads, options_.num_kv_heads, axis.rank());
 }
 
-Tensor Attention::dropout_of(const DTensor& q, int64_t num_keys, const Context& context) const {
+Tensor HeadAttention::dropout_of(const DTensor& q, int64_t num_keys, const std::string& path,
+                                 const Context& context) const {
   if (!context.training || options_.dropout == 0) return {};
   // The probabilities [B, H, T, S] are cut as the heads are.
   const auto& split = q.placement().split();
@@ -80,25 +45,25 @@ Tensor Attention::dropout_of(const DTensor& q, int64_t num_keys, const Context& 
   const int64_t local_heads = q.local().size(2) / options_.head_dim;
   const Tensor shape = at::empty({1}, q.local().options())
                            .expand({q.local().size(0), local_heads, q.local().size(1), num_keys});
-  return dropout_mask({shape, q.axis(), placement}, options_.dropout, path(), context);
+  return dropout_mask({shape, q.axis(), placement}, options_.dropout, path, context);
 }
 
-DTensor Attention::forward(const DTensor& x, const Context& context) {
-  const DTensor q = q_proj_(x, context);
-  const DTensor k = k_proj_(x, context);
-  const DTensor v = v_proj_(x, context);
+DTensor HeadAttention::operator()(const DTensor& q, const DTensor& k, const DTensor& v,
+                                  const std::string& path, const Context& context) {
   split_work({&q, &k, &v});
-  CLEAVE_CHECK(q.placement().is_whole() || q.placement().is_shard(2), Code::kShape, path(),
+  CLEAVE_CHECK(q.placement().is_whole() || q.placement().is_shard(2), Code::kShape, path,
                ": attention needs every token on each rank; q, k and v are ",
                q.placement().describe(), " made by ", q.maker(),
-               "; give q_proj, k_proj and v_proj the style colwise");
+               "; give the projections the style colwise");
   Tensor q_BHTK = heads_first(q.local(), options_.head_dim);
   Tensor k_BGTK = heads_first(k.local(), options_.head_dim);
   Tensor v_BGTK = heads_first(v.local(), options_.head_dim);
   const int64_t past = context.cache != nullptr ? context.cache->length(this) : 0;
   if (rotary_) {
     const Tensor positions =
-        context.positions.defined() ? context.positions : at::arange(past, past + q_BHTK.size(2));
+        context.positions.defined()
+            ? context.positions
+            : at::arange(past, past + q_BHTK.size(2), q_BHTK.options().dtype(at::kLong));
     q_BHTK = rotary_->apply(q_BHTK, positions);
     k_BGTK = rotary_->apply(k_BGTK, positions);
   }
@@ -106,9 +71,59 @@ DTensor Attention::forward(const DTensor& x, const Context& context) {
     std::tie(k_BGTK, v_BGTK) = context.cache->extend(this, k_BGTK, v_BGTK);
   const AttendOptions attend_options{.causal = options_.causal,
                                      .kv_head = kv_head_,
-                                     .dropout = dropout_of(q, k_BGTK.size(2), context)};
+                                     .dropout = dropout_of(q, k_BGTK.size(2), path, context)};
   const Tensor out_BHTK = attend(q_BHTK, k_BGTK, v_BGTK, attend_options, context);
-  return o_proj_(mine(q.with(out_BHTK.transpose(1, 2).flatten(2))), context);
+  return q.with(out_BHTK.transpose(1, 2).flatten(2));
+}
+
+Attention::Attention(const AttentionOptions& o)
+    : q_proj_({.in_features = o.hidden,
+               .out_features = o.num_heads * o.head_dim,
+               .bias = o.qkv_bias,
+               .init = o.init}),
+      k_proj_({.in_features = o.hidden,
+               .out_features = o.num_kv_heads * o.head_dim,
+               .bias = o.qkv_bias,
+               .init = o.init}),
+      v_proj_({.in_features = o.hidden,
+               .out_features = o.num_kv_heads * o.head_dim,
+               .bias = o.qkv_bias,
+               .init = o.init}),
+      o_proj_({.in_features = o.num_heads * o.head_dim,
+               .out_features = o.hidden,
+               .bias = o.out_bias,
+               .init = o.out_init}),
+      attention_(o) {
+  add("q_proj", q_proj_, "wq");
+  add("k_proj", k_proj_, "wk");
+  add("v_proj", v_proj_, "wv");
+  add("o_proj", o_proj_, "wo");
+}
+
+void Attention::prepare_split(const Axis& axis) {
+  const HeadCut cut = attention_.cut(axis);
+  q_proj_.set_column_cut(cut.query);
+  k_proj_.set_column_cut(cut.kv);
+  v_proj_.set_column_cut(cut.kv);
+  o_proj_.set_row_cut(cut.query);
+}
+
+void Attention::check_split(const Axis& axis) {
+  const bool split = q_proj_.is_column_split();
+  const bool together = k_proj_.is_column_split() == split && v_proj_.is_column_split() == split &&
+                        o_proj_.is_row_split() == split && !o_proj_.is_column_split();
+  CLEAVE_CHECK(
+      together, Code::kShape, path(),
+      ": q_proj, k_proj, v_proj and o_proj belong together; give the first three the style "
+      "colwise and o_proj rowwise, or none of them a style");
+  if (split) attention_.set_split(axis);
+}
+
+DTensor Attention::forward(const DTensor& x, const Context& context) {
+  const DTensor q = q_proj_(x, context);
+  const DTensor k = k_proj_(x, context);
+  const DTensor v = v_proj_(x, context);
+  return o_proj_(mine(attention_(q, k, v, path(), context)), context);
 }
 
 }  // namespace cleave

@@ -20,6 +20,33 @@ struct AttentionOptions {
   Init out_init = Init::normal(0.02);
 };
 
+/// What attention does between its projections, whatever these are called: rotary positions, cache,
+/// masks, dropout, for this rank's heads. Part of the Layer that owns the projections.
+class HeadAttention {
+ public:
+  explicit HeadAttention(const AttentionOptions& options);
+
+  /// How the heads are cut over an axis. Throws Error(kShape) when there are fewer heads than
+  /// ranks.
+  [[nodiscard]] HeadCut cut(const Axis& axis) const;
+  /// Tells that the projections were cut so.
+  void set_split(const Axis& axis);
+
+  ///   q [B, T, H*K]   k, v [B, T, G*K], Replicate or Shard(2)   result as q
+  ///
+  /// `path` is the owner's: it names the dropout stream, its address the cache's entry. Throws
+  /// Error(kShape) when q, k and v were not cut together or tokens are missing.
+  DTensor operator()(const DTensor& q, const DTensor& k, const DTensor& v, const std::string& path,
+                     const Context& context);
+
+ private:
+  [[nodiscard]] Tensor dropout_of(const DTensor& q, int64_t num_keys, const std::string& path,
+                                  const Context& context) const;
+  AttentionOptions options_;
+  std::optional<Rotary> rotary_;
+  Tensor kv_head_;  // [local heads]
+};
+
 /// Self-attention with separate q, k, v and output projections (Llama's names and S3's aliases).
 ///
 ///   x [B, T, D]   result [B, T, D]
@@ -37,11 +64,8 @@ class Attention : public Layer {
   DTensor forward(const DTensor& x, const Context& context) override;
 
  private:
-  [[nodiscard]] Tensor dropout_of(const DTensor& q, int64_t num_keys, const Context& context) const;
-  AttentionOptions options_;
   Linear q_proj_, k_proj_, v_proj_, o_proj_;
-  std::optional<Rotary> rotary_;
-  Tensor kv_head_;  // [local heads]
+  HeadAttention attention_;
 };
 
 }  // namespace cleave

@@ -23,19 +23,16 @@ bool is_grouped(const Tensor& kv_head, int64_t num_kv) {
 }
 
 /// [B or 1, 1, T, S] true = may attend; nothing when every key may be seen.
-std::optional<Tensor> allowed(int64_t num_queries, int64_t num_keys, bool causal,
+std::optional<Tensor> allowed(const Tensor& q, int64_t num_keys, bool causal,
                               const Context& context) {
   std::optional<Tensor> mask;
-  if (causal && num_queries > 1) {
-    const Tensor key = at::arange(num_keys);
-    const Tensor query = at::arange(num_keys - num_queries, num_keys).unsqueeze(-1);
-    mask = key.le(query).view({1, 1, num_queries, num_keys});
-  }
+  const int64_t num_queries = q.size(2);
+  const Tensor key = at::arange(num_keys, q.options().dtype(at::kLong));
+  const Tensor query = key.narrow(0, num_keys - num_queries, num_queries).unsqueeze(-1);
+  if (causal && num_queries > 1) mask = key.le(query).view({1, 1, num_queries, num_keys});
   if (!context.key_mask.defined()) return mask;
   const Tensor real = context.key_mask.view({context.key_mask.size(0), 1, 1, num_keys});
-  const Tensor own = at::arange(num_keys)
-                         .eq(at::arange(num_keys - num_queries, num_keys).unsqueeze(-1))
-                         .view({1, 1, num_queries, num_keys});
+  const Tensor own = key.eq(query).view({1, 1, num_queries, num_keys});
   return (mask ? mask->logical_and(real) : real).logical_or(own);
 }
 
@@ -75,7 +72,7 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
   const int64_t S = k.size(2);
   const bool plain_causal = options.causal && T > 1 && T == S && !context.key_mask.defined();
   const std::optional<Tensor> mask =
-      plain_causal ? std::nullopt : allowed(T, S, options.causal, context);
+      plain_causal ? std::nullopt : allowed(q, S, options.causal, context);
   if (T == 1 && !options.dropout.defined() && !is_one_to_one(options.kv_head, k.size(1)) &&
       is_grouped(options.kv_head, k.size(1))) {
     // Decoding: the queries of one KV head become rows of one query block, so keys are not copied.
@@ -85,15 +82,16 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
   Tensor keys = k;
   Tensor values = v;
   if (!is_one_to_one(options.kv_head, k.size(1))) {
-    keys = k.index_select(1, options.kv_head);
-    values = v.index_select(1, options.kv_head);
+    const Tensor kv_head = options.kv_head.to(q.device());
+    keys = k.index_select(1, kv_head);
+    values = v.index_select(1, kv_head);
   }
   if (!options.dropout.defined()) {
     return at::scaled_dot_product_attention(q, keys, values, mask, 0, plain_causal);
   }
   Tensor scores = q.matmul(keys.transpose(-1, -2)) / std::sqrt(static_cast<double>(q.size(3)));
   const std::optional<Tensor> seen =
-      plain_causal ? std::optional(at::ones({T, S}, at::kBool).tril()) : mask;
+      plain_causal ? std::optional(at::ones({T, S}, q.options().dtype(at::kBool)).tril()) : mask;
   if (seen) {
     scores = scores.masked_fill(seen->logical_not(), -std::numeric_limits<double>::infinity());
   }

@@ -119,6 +119,10 @@ std::optional<Placement> Layer::accepts(const DTensor& /*x*/) const {
   return std::nullopt;
 }
 
+DTensor LayerGroup::forward(const DTensor& /*x*/, const Context& /*context*/) {
+  CLEAVE_BUG(path(), " only names the layers below it; it is not called");
+}
+
 void materialize(Layer& model, const MaterializeOptions& options) {
   model.name_tree();
   for (const auto& p : model.parameters()) {

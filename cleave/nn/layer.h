@@ -106,6 +106,16 @@ class Layer {
   std::vector<std::string> paths_;
 };
 
+/// Names above other layers that are never called themselves: "model" in "model.layers.0".
+/// A plan cannot lay out its input or output.
+class LayerGroup : public Layer {
+ public:
+  using Layer::add;
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) final;
+};
+
 struct MaterializeOptions {
   uint64_t seed = 0;
   at::ScalarType dtype = at::kFloat;

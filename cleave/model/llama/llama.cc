@@ -49,8 +49,8 @@ class LlamaBlock : public Layer {
   Mlp mlp_;
 };
 
-/// Ids to final hidden states: what Hugging Face keeps under "model.".
-class LlamaTrunk : public Layer {
+/// What Hugging Face keeps under "model.": ids to final hidden states.
+class LlamaTrunk : public LayerGroup {
  public:
   explicit LlamaTrunk(const LlamaConfig& c)
       : embed_tokens_({.num_embeddings = c.facts.vocab_size,
@@ -73,13 +73,6 @@ class LlamaTrunk : public Layer {
   }
   [[nodiscard]] const std::shared_ptr<Parameter>& embedding_weight() const {
     return embed_tokens_.weight();
-  }
-
- protected:
-  DTensor forward(const DTensor& ids, const Context& context) override {
-    DTensor x = embed_tokens_(ids, context);
-    for (const auto& layer : layers_) x = (*layer)(x, context);
-    return norm_(x, context);
   }
 
  private:
@@ -105,13 +98,14 @@ class Llama : public Model {
 
   [[nodiscard]] const ModelFacts& facts() const override { return config_.facts; }
 
-  [[nodiscard]] Plan plan() const override {
+  [[nodiscard]] Plan plan(bool sequence_parallel) const override {
+    const Placement between = sequence_parallel ? Placement(Shard{1}) : Placement(Replicate{});
     return {
-        {"model.embed_tokens", Rowwise{}},
+        {"model.embed_tokens", Rowwise{.output = between}},
         {"model.layers.*.self_attn.{q,k,v}_proj", Colwise{}},
-        {"model.layers.*.self_attn.o_proj", Rowwise{}},
+        {"model.layers.*.self_attn.o_proj", Rowwise{.output = between}},
         {"model.layers.*.mlp.{gate,up}_proj", Colwise{}},
-        {"model.layers.*.mlp.down_proj", Rowwise{}},
+        {"model.layers.*.mlp.down_proj", Rowwise{.output = between}},
         {"lm_head", Colwise{.output = Shard{-1}}},  // the loss reads sharded logits
     };
   }
@@ -130,11 +124,6 @@ class Llama : public Model {
     const int64_t attention =
         config_.facts.num_layers * config_.facts.num_heads * config_.head_dim * seq_len;
     return 6.0 * static_cast<double>(weights) + 6.0 * static_cast<double>(attention);
-  }
-
- protected:
-  DTensor forward(const DTensor& ids, const Context& context) override {
-    return lm_head_(model_(ids, context), context);
   }
 
  private:
