@@ -29,6 +29,17 @@ Tensor read_block(const Safetensors& files, const StoredTensor& stored,
   return block;
 }
 
+/// Reads what this rank's leaf holds, in the file's dtype.
+Tensor read_held(const Safetensors& files, const StoredTensor& stored, const Parameter& parameter) {
+  const auto blocks = held_blocks(parameter);
+  if (blocks.size() == 1) {
+    return read_block(files, stored, blocks[0]).view(parameter.leaf_shape());
+  }
+  std::vector<Tensor> parts{at::empty({0}, at::dtype(scalar_type(stored.dtype)))};
+  for (const auto& slices : blocks) parts.push_back(read_block(files, stored, slices).flatten());
+  return at::cat(parts);
+}
+
 /// Meta stores the two halves of each rotary pair side by side: rows 2i and 2i+1 of a head are
 /// rows i and i + rows/2 here. Reads the heads that the ranges touch, then picks the rows.
 Tensor read_interleaved(const Safetensors& files, const StoredTensor& stored,
@@ -120,7 +131,7 @@ const StoredTensor& state_of(const Safetensors& files, std::string_view part,
 
 void read_into(Tensor to, const Safetensors& files, const StoredTensor& stored,
                const Parameter& parameter) {
-  to.copy_(read_block(files, stored, held_slices(parameter)));
+  to.copy_(read_held(files, stored, parameter));
 }
 
 }  // namespace
@@ -143,12 +154,14 @@ LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dt
     const StoredTensor& stored = files.at(as.name);
     Tensor block;
     if (as.interleaved_rows == 0) {
-      block = read_block(files, stored, held_slices(*parameter));
+      block = read_held(files, stored, *parameter);
     } else {
       CLEAVE_CHECK(parameter->split_dim() == 0, Code::kShape, parameter->name(),
                    " is split on dim ", parameter->split_dim(),
                    "; from a folder with Meta's names it can be split on dim 0 alone");
       block = read_interleaved(files, stored, parameter->ranges(), as.interleaved_rows);
+      const Range range = parameter->flat_range();
+      block = block.flatten().narrow(0, range.begin, range.size()).view(parameter->leaf_shape());
     }
     result.bytes_read += block.nbytes();
     parameter->set_leaf(block.to(dtype));

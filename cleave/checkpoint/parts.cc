@@ -1,41 +1,97 @@
 #include "cleave/checkpoint/parts.h"
 
-#include <algorithm>
-
 #include <ATen/ATen.h>
+
+#include "cleave/layout/flat.h"
 
 namespace cleave {
 
-std::vector<Slice> held_slices(const Parameter& parameter) {
-  if (!parameter.is_split()) return {};
-  return {{parameter.split_dim(), parameter.ranges()}};
+namespace {
+
+/// Boxes of the local part that joined are the leaf.
+std::vector<Box> held_boxes(const Parameter& parameter) {
+  const auto shape = parameter.local_shape();
+  if (parameter.is_flat()) return flat_boxes(shape, parameter.flat_range());
+  Box all;
+  for (const int64_t size : shape) all.push_back({0, size});
+  return {all};
 }
 
-OwnedPart owned_part(const Parameter& parameter, const Tensor& local, at::ScalarType dtype) {
-  OwnedPart part;
-  const std::vector<Range> owned = parameter.owned();
-  const int64_t dim = parameter.split_dim();
-  if (owned.empty()) return part;
-  Tensor values = local.detach();
-  if (parameter.is_split()) {
-    // Of the ranges held, side by side in `local`, those that are owned.
-    std::vector<Tensor> pieces;
-    int64_t at = 0;
-    for (const Range& held : parameter.ranges()) {
-      for (const Range& own : owned) {
-        const int64_t begin = std::max(held.begin, own.begin);
-        const int64_t end = std::min(held.end, own.end);
-        if (begin < end) {
-          pieces.push_back(values.narrow(dim, at + begin - held.begin, end - begin));
-        }
-      }
-      at += held.size();
-    }
-    values = pieces.size() == 1 ? pieces[0] : at::cat(pieces, dim);
-    part.slices = {{dim, owned}};
+/// A range of the split dim of the local part, in places of the whole.
+std::vector<Range> in_whole(const Parameter& parameter, Range local) {
+  std::vector<Range> whole;
+  int64_t at = 0;
+  for (const Range& held : parameter.ranges()) {
+    const Range part = common(local, {at, at + held.size()});
+    const int64_t shift = held.begin - at;
+    if (part.size() > 0) whole.push_back({part.begin + shift, part.end + shift});
+    at += held.size();
   }
-  part.values = values.to(at::kCPU, dtype).contiguous();
-  return part;
+  return whole;
+}
+
+/// A box of the local part as slices of the whole.
+std::vector<Slice> slices_of(const Parameter& parameter, const Box& box) {
+  std::vector<Slice> slices;
+  for (size_t d = 0; d < box.size(); ++d) {
+    const auto dim = static_cast<int64_t>(d);
+    if (parameter.is_split() && dim == parameter.split_dim()) {
+      slices.push_back({dim, in_whole(parameter, box[d])});
+    } else if (box[d] != Range{0, parameter.shape()[d]}) {
+      slices.push_back({dim, {box[d]}});
+    }
+  }
+  return slices;
+}
+
+/// Keeps of a block what this rank owns on the split dim.
+void keep_owned(const Parameter& parameter, Slice& slice, Tensor& values) {
+  std::vector<Tensor> pieces;
+  std::vector<Range> kept;
+  int64_t at = 0;
+  for (const Range& held : slice.ranges) {
+    for (const Range& own : parameter.owned()) {
+      const Range part = common(held, own);
+      if (part.size() == 0) continue;
+      pieces.push_back(values.narrow(slice.dim, at + part.begin - held.begin, part.size()));
+      kept.push_back(part);
+    }
+    at += held.size();
+  }
+  slice.ranges = std::move(kept);
+  values = pieces.empty() ? Tensor() : pieces.size() == 1 ? pieces[0] : at::cat(pieces, slice.dim);
+}
+
+}  // namespace
+
+std::vector<std::vector<Slice>> held_blocks(const Parameter& parameter) {
+  std::vector<std::vector<Slice>> blocks;
+  for (const Box& box : held_boxes(parameter)) blocks.push_back(slices_of(parameter, box));
+  return blocks;
+}
+
+std::vector<OwnedPart> owned_parts(const Parameter& parameter, const Tensor& local,
+                                   at::ScalarType dtype) {
+  std::vector<OwnedPart> parts;
+  if (parameter.owned().empty()) return parts;
+  const Tensor flat = local.detach().flatten();
+  int64_t at = 0;
+  for (const Box& box : held_boxes(parameter)) {
+    std::vector<int64_t> sizes;
+    for (const Range& range : box) sizes.push_back(range.size());
+    const int64_t count = c10::multiply_integers(sizes);
+    OwnedPart part{.slices = slices_of(parameter, box),
+                   .values = flat.narrow(0, at, count).view(sizes)};
+    at += count;
+    for (Slice& slice : part.slices) {
+      const bool is_cut = parameter.is_split() && slice.dim == parameter.split_dim();
+      if (is_cut && part.values.defined()) keep_owned(parameter, slice, part.values);
+    }
+    if (!part.values.defined()) continue;
+    part.values = part.values.to(at::kCPU, dtype).contiguous();
+    parts.push_back(std::move(part));
+  }
+  return parts;
 }
 
 std::span<const std::byte> bytes_of(const Tensor& t) {

@@ -7,18 +7,20 @@
 
 namespace cleave {
 
-/// The block of the whole tensor that this rank holds, as files address it. No slices: all of it.
-std::vector<Slice> held_slices(const Parameter& parameter);
+/// Blocks of the whole tensor, as files address them, that joined are this rank's leaf in order. A
+/// block without slices is all of it.
+std::vector<std::vector<Slice>> held_blocks(const Parameter& parameter);
 
 /// What this rank writes of a tensor cut as `parameter` is: every element of the whole is written
-/// by one rank of the axis.
+/// by one rank of the parameter's axes.
 struct OwnedPart {
   std::vector<Slice> slices;
-  Tensor values;  ///< contiguous, on the CPU, of the asked dtype; undefined: nothing to write
+  Tensor values;  ///< contiguous, on the CPU, of the asked dtype
 };
 
-/// `local` has parameter.local_shape(); `dtype` is that of the file.
-OwnedPart owned_part(const Parameter& parameter, const Tensor& local, at::ScalarType dtype);
+/// `local` has parameter.leaf_shape(); `dtype` is that of the file. Empty: nothing to write.
+std::vector<OwnedPart> owned_parts(const Parameter& parameter, const Tensor& local,
+                                   at::ScalarType dtype);
 
 /// The memory of a contiguous CPU tensor.
 std::span<const std::byte> bytes_of(const Tensor& t);

@@ -34,7 +34,7 @@ constexpr uint64_t kSmallFiles = uint64_t{1} << 20;  // space for config, state,
 struct Entry {
   TensorInfo info;
   const Parameter* parameter;
-  Tensor local;  ///< of parameter->local_shape()
+  Tensor local;  ///< of parameter->leaf_shape(); undefined: another rank has it
 };
 
 /// The tensors of the model's files and of the optimizer's, in order.
@@ -88,12 +88,16 @@ std::vector<WrittenBlock> write_owned(SafetensorsWriter& writer, const std::vect
                                       const Writers& writers) {
   for (size_t i = 0; i < entries.size(); ++i) {
     const Entry& entry = entries[i];
-    if (static_cast<int>(i % static_cast<size_t>(writers.dp.size())) != writers.dp.rank()) continue;
+    if (!entry.local.defined()) continue;  // of another pipeline stage
+    const bool is_my_turn =
+        static_cast<int>(i % static_cast<size_t>(writers.dp.size())) == writers.dp.rank();
+    if (!entry.parameter->is_flat() && !is_my_turn) continue;
     // A parameter that no plan touched knows no axis: all its copies believe to be the first.
     if (entry.parameter->axis().size() == 1 && writers.tp.rank() != 0) continue;
-    OwnedPart part = owned_part(*entry.parameter, entry.local, scalar_type(entry.info.dtype));
-    if (!part.values.defined()) continue;
-    writer.write_block(entry.info.name, std::move(part.slices), bytes_of(part.values));
+    const auto type = scalar_type(entry.info.dtype);
+    for (OwnedPart& part : owned_parts(*entry.parameter, entry.local, type)) {
+      writer.write_block(entry.info.name, std::move(part.slices), bytes_of(part.values));
+    }
   }
   return writer.finish();
 }

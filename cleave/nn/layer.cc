@@ -26,6 +26,22 @@ DTensor Layer::through_wraps(size_t depth, const DTensor& x, const Context& cont
   return wraps_[depth - 1]->call(*this, x, context, next);
 }
 
+void Layer::attach(std::unique_ptr<Wrap> wrap) {
+  CLEAVE_CHECK(wraps_.empty() || !wraps_.back()->is_outermost(), Code::kUsage, path(),
+               ": FSDP provides the weights that other wraps read; put those on first, then "
+               "fully_shard");
+  wraps_.push_back(std::move(wrap));
+}
+
+void Layer::check_layout(const char* what, const DTensor& value, const Placement& expected) const {
+  if (!value.is_split()) return;
+  const Placement& p = value.placement();
+  const bool same =
+      p.matches(expected.normalised(value.dim())) || (expected.is_replicate() && p.is_whole());
+  CLEAVE_CHECK(same, Code::kShape, subject(path()), "the plan states ", what, "=",
+               expected.describe(), "; it is ", p.describe(), ", made by ", value.maker());
+}
+
 DTensor Layer::changed(const DTensor& x, const Placement& to) const {
   try {
     return x.redistribute(to);
@@ -37,8 +53,11 @@ DTensor Layer::changed(const DTensor& x, const Placement& to) const {
 
 DTensor Layer::step(const DTensor& x, const Context& context) {
   try {
-    const std::optional<Placement> wanted = input_layout_ ? input_layout_ : accepts(x);
-    DTensor y = wanted ? forward(changed(x, *wanted), context) : forward(x, context);
+    if (expected_input_) check_layout("input", x, *expected_input_);
+    DTensor in = input_layout_ ? changed(x, *input_layout_) : x;
+    if (const auto needed = accepts(in)) in = changed(in, *needed);
+    DTensor y = forward(in, context);
+    if (expected_output_) check_layout("output", y, *expected_output_);
     if (output_layout_) y = changed(y, *output_layout_);
     return y.made_by(path_);
   } catch (const c10::Error& error) {
@@ -52,6 +71,7 @@ DTensor Layer::step(const DTensor& x, const Context& context) {
 
 void Layer::add(const std::string& name, Layer& child, const std::string& alias) {
   children_.push_back({.name = name, .alias = alias, .layer = &child});
+  child.parent_ = this;
 }
 
 void Layer::add(const std::string& name, std::shared_ptr<Parameter>& parameter) {
@@ -68,7 +88,10 @@ std::string joined(const std::string& path, const std::string& name) {
 }  // namespace
 
 void Layer::name_tree() {
-  if (paths_.empty()) name_below({""});
+  if (!paths_.empty()) return;
+  Layer* root = this;
+  while (root->parent_ != nullptr) root = root->parent_;
+  root->name_below({""});
 }
 
 void Layer::name_below(const std::vector<std::string>& paths) {

@@ -23,6 +23,8 @@ class Wrap {
   /// Stands in for the call of `layer`; `next` makes the rest of it.
   virtual DTensor call(Layer& layer, const DTensor& x, const Context& context,
                        const Next& next) = 0;
+  /// Nothing may be put around it: it provides the weights that all inside it read.
+  [[nodiscard]] virtual bool is_outermost() const { return false; }
 };
 
 /// A part of a model: it has parameters, children, or changes shapes.
@@ -41,16 +43,17 @@ class Layer {
   /// Throws Error naming this layer's path.
   DTensor operator()(const DTensor& x, const Context& context);
 
-  /// Puts a wrap around the call, outside those already on.
-  void attach(std::unique_ptr<Wrap> wrap) { wraps_.push_back(std::move(wrap)); }
+  /// Puts a wrap around the call, outside those already on. Throws Error(kUsage) when one that must
+  /// stay outermost is on already.
+  void attach(std::unique_ptr<Wrap> wrap);
 
   /// Full dotted path, "" for the root. Set when the tree is named.
   [[nodiscard]] const std::string& path() const { return *path_; }
   /// Every path by which plans may call it: the path, and with aliases in place of names.
   [[nodiscard]] const std::vector<std::string>& paths() const { return paths_; }
 
-  /// Gives every layer its paths and every parameter its name. Called on the root once; again it
-  /// does nothing.
+  /// Gives every layer of the tree its paths and every parameter its name, from the root down,
+  /// wherever in the tree it is called; again it does nothing.
   void name_tree();
 
   /// This layer and all below it, parents first, in the order of forward.
@@ -66,9 +69,13 @@ class Layer {
   virtual void prepare_split(const Axis& axis);
   /// After the table: checks that the parts belong together.
   virtual void check_split(const Axis& axis);
-  /// Layouts that a plan asks for at the door.
-  void set_input_layout(Placement p) { input_layout_ = p; }
-  void set_output_layout(Placement p) { output_layout_ = p; }
+  /// Layouts that a plan asks for at the door: what comes in is changed to `input` before forward,
+  /// what forward gives to `output`.
+  void set_input_layout(Placement input) { input_layout_ = input; }
+  void set_output_layout(Placement output) { output_layout_ = output; }
+  /// Layouts that a plan states: anything else at the door is Error(kShape).
+  void expect_input_layout(Placement input) { expected_input_ = input; }
+  void expect_output_layout(Placement output) { expected_output_ = output; }
 
  protected:
   virtual DTensor forward(const DTensor& x, const Context& context) = 0;
@@ -86,6 +93,7 @@ class Layer {
  private:
   /// `x` in another layout; errors name this layer beside the maker.
   [[nodiscard]] DTensor changed(const DTensor& x, const Placement& to) const;
+  void check_layout(const char* what, const DTensor& value, const Placement& expected) const;
   DTensor step(const DTensor& x, const Context& context);
   DTensor through_wraps(size_t depth, const DTensor& x, const Context& context);
   void name_below(const std::vector<std::string>& paths);
@@ -101,7 +109,9 @@ class Layer {
   std::vector<Child> children_;
   std::vector<Own> parameters_;
   std::vector<std::unique_ptr<Wrap>> wraps_;
+  Layer* parent_ = nullptr;
   std::optional<Placement> input_layout_, output_layout_;
+  std::optional<Placement> expected_input_, expected_output_;
   const std::string* path_ = maker_name("");
   std::vector<std::string> paths_;
 };

@@ -51,19 +51,40 @@ std::vector<Range> Parameter::owned() const {
   return ranges();
 }
 
+void Parameter::shard_flat(const Axis& data, Range range) {
+  CLEAVE_CHECK(!is_flat(), Code::kUsage, name_,
+               " is sharded over data-parallel ranks already; fully_shard and ZeRO-1 exclude each "
+               "other, and each is applied once");
+  data_axis_ = data;
+  flat_ = range;
+  if (leaf_.defined()) {
+    set_leaf(leaf_.detach().flatten().narrow(0, range.begin, range.size()).clone());
+  }
+}
+
+Range Parameter::flat_range() const {
+  return flat_.value_or(Range{0, c10::multiply_integers(local_shape())});
+}
+
+std::vector<int64_t> Parameter::leaf_shape() const {
+  return is_flat() ? std::vector<int64_t>{flat_->size()} : local_shape();
+}
+
 void Parameter::set_leaf(const Tensor& leaf) {
-  CLEAVE_CHECK(leaf.sizes() == c10::IntArrayRef(local_shape()), Code::kShape, name_,
+  CLEAVE_CHECK(leaf.sizes() == c10::IntArrayRef(leaf_shape()), Code::kShape, name_,
                ": a tensor of ", leaf.sizes(), " was given; this rank holds ",
-               c10::IntArrayRef(local_shape()));
+               c10::IntArrayRef(leaf_shape()));
   leaf_ = leaf.detach().contiguous();  // optimizers walk its memory
   leaf_.requires_grad_(leaf_.is_floating_point());
-  use_ = leaf_;
+  use_ = is_flat() ? Tensor() : leaf_;
 }
 
 const Tensor& Parameter::use() const {
-  CLEAVE_CHECK(
-      use_.defined(), Code::kUsage, name_,
-      " has no memory yet; call materialize() or load a checkpoint before the first forward");
+  CLEAVE_CHECK(use_.defined(), Code::kUsage, name_,
+               is_flat()
+                   ? " is sharded and was read outside the call that gathers it"
+                   : " has no memory yet; call materialize() or load a checkpoint before the first "
+                     "forward");
   return use_;
 }
 
@@ -85,8 +106,10 @@ bool Parameter::gradient_is_partial() const {
 }
 
 Tensor Parameter::initial_value(uint64_t seed, at::ScalarType dtype) const {
+  if (init_.kind == Init::Kind::kConstant) {
+    return at::full(leaf_shape(), init_.value, at::dtype(dtype));
+  }
   const auto local = local_shape();
-  if (init_.kind == Init::Kind::kConstant) return at::full(local, init_.value, at::dtype(dtype));
   Tensor out = at::empty(local, at::dtype(at::kDouble));
   double* to = out.mutable_data_ptr<double>();
   const int64_t dim = split_dim();
@@ -106,7 +129,8 @@ Tensor Parameter::initial_value(uint64_t seed, at::ScalarType dtype) const {
       to += count;
     }
   }
-  return out.mul_(init_.value).to(dtype);
+  if (is_flat()) out = out.flatten().narrow(0, flat_->begin, flat_->size());
+  return out.mul(init_.value).to(dtype);
 }
 
 }  // namespace cleave

@@ -52,9 +52,21 @@ class Parameter {
   [[nodiscard]] std::vector<Range> ranges() const;
   [[nodiscard]] std::vector<Range> owned() const;
 
+  /// Cuts the leaf further, over ranks that would all hold the same: it is the elements `range` of
+  /// this rank's part, flattened row-major (FSDP, ZeRO-1). Memory that was given already is cut
+  /// too.
+  void shard_flat(const Axis& data, Range range);
+  [[nodiscard]] bool is_flat() const { return flat_.has_value(); }
+  /// Of the flattened part, what this rank's leaf holds; all of it unless is_flat().
+  [[nodiscard]] Range flat_range() const;
+  /// The ranks that a flat leaf is cut over; one rank unless is_flat().
+  [[nodiscard]] const Axis& data_axis() const { return data_axis_; }
+  /// local_shape(), or one dim where the leaf is flat.
+  [[nodiscard]] std::vector<int64_t> leaf_shape() const;
+
   /// What the optimizer updates; undefined until there is memory.
   [[nodiscard]] const Tensor& leaf() const { return leaf_; }
-  /// Gives memory: `leaf` has local_shape(). It becomes a leaf that requires grad.
+  /// Gives memory: `leaf` has leaf_shape(). It becomes a leaf that requires grad.
   void set_leaf(const Tensor& leaf);
   /// What forward reads: the leaf, unless a wrap put another tensor there. Throws Error(kUsage)
   /// before there is memory.
@@ -69,7 +81,7 @@ class Parameter {
   /// Whether the gradient on this rank is only a part, to be summed over the axis after backward.
   [[nodiscard]] bool gradient_is_partial() const;
 
-  /// This rank's elements of the starting value, of `dtype`.
+  /// The starting value of this rank's leaf, of `dtype`.
   [[nodiscard]] Tensor initial_value(uint64_t seed, at::ScalarType dtype) const;
 
  private:
@@ -79,6 +91,8 @@ class Parameter {
   Placement placement_;
   Axis axis_;
   std::optional<bool> used_in_split_work_;
+  Axis data_axis_;
+  std::optional<Range> flat_;
   Tensor leaf_, use_;
 };
 

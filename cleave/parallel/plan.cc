@@ -26,26 +26,42 @@ std::optional<Placement> layout_or_none(const Json& entry, std::string_view key)
   return layout_from(entry.at(key));
 }
 
-Style style_from(const Json& entry) {
+void check_keys(const Json& entry, bool prepares) {
   for (size_t i = 0; i < entry.size(); ++i) {
     const std::string& key = entry.key(i);
-    if (key != "style" && key != "input" && key != "output") {
-      entry.at(i).fail("unknown key; expected style, input or output");
+    if (key == "style" || key == "input" || key == "output") continue;
+    if (key != "desired_input" && key != "desired_output") {
+      entry.at(i).fail("unknown key; expected style, input, output, desired_input, desired_output");
     }
+    if (!prepares) entry.at(i).fail("goes with the style \"prepare\" alone");
   }
+}
+
+Style style_from(const Json& entry) {
   const Json style = entry.at("style");
+  const std::string& name = style.as_string();
+  check_keys(entry, name == "prepare");
   const auto input = layout_or_none(entry, "input");
   const auto output = layout_or_none(entry, "output");
-  if (style.as_string() == "colwise") return Colwise{.input = input, .output = output};
-  if (style.as_string() == "rowwise") return Rowwise{.input = input, .output = output};
-  style.fail("expected \"colwise\" or \"rowwise\"");
+  if (name == "colwise") return Colwise{.input = input, .output = output};
+  if (name == "rowwise") return Rowwise{.input = input, .output = output};
+  if (name == "sequence") {
+    if (input || output) style.fail("\"sequence\" takes no layouts; it is shard(1) on both sides");
+    return SequenceParallel{};
+  }
+  if (name == "prepare") {
+    return PrepareModuleInputOutput{
+        .input = {.input = input, .desired = layout_or_none(entry, "desired_input")},
+        .output = {.output = output, .desired = layout_or_none(entry, "desired_output")}};
+  }
+  style.fail("expected \"colwise\", \"rowwise\", \"sequence\" or \"prepare\"");
 }
 
 /// A stated input layout must be what the style makes the layer take.
 void check_input(const std::string& path, const Style& style) {
-  if (!style.input()) return;
-  const Placement& p = *style.input();
-  const bool column = style.kind() == Style::Kind::kColwise;
+  if (!style.input) return;
+  const Placement& p = *style.input;
+  const bool column = style.kind == Style::Kind::kColwise;
   const bool right =
       column ? p.is_replicate() || p.is_shard(1) : p.is_replicate() || p.is_shard(-1);
   CLEAVE_CHECK(right, Code::kShape, path, ": input=", p.describe(), " does not go with ",
@@ -54,16 +70,47 @@ void check_input(const std::string& path, const Style& style) {
 }
 
 void apply(Layer& layer, const Style& style, const Axis& axis) {
-  check_input(layer.path(), style);
-  if (style.output()) layer.set_output_layout(*style.output());
-  if (style.kind() == Style::Kind::kColwise) {
-    layer.split_columns(axis);
-  } else {
-    layer.split_rows(axis);
+  using Kind = Style::Kind;
+  if (style.kind == Kind::kColwise || style.kind == Kind::kRowwise) {
+    check_input(layer.path(), style);
   }
+  if (style.input) layer.expect_input_layout(*style.input);
+  if (style.output) layer.expect_output_layout(*style.output);
+  if (style.desired_input) layer.set_input_layout(*style.desired_input);
+  if (style.desired_output) layer.set_output_layout(*style.desired_output);
+  if (style.kind == Kind::kColwise) layer.split_columns(axis);
+  if (style.kind == Kind::kRowwise) layer.split_rows(axis);
+}
+
+/// The paths of a layer as a plan for `model` spells them: what comes after the model's own path.
+std::vector<std::string> paths_below(const Layer& model, const Layer& layer) {
+  std::vector<std::string> below;
+  for (const std::string& root : model.paths()) {
+    for (const std::string& path : layer.paths()) {
+      if (root.empty()) {
+        below.push_back(path);
+      } else if (path == root) {
+        below.emplace_back();
+      } else if (path.starts_with(root + ".")) {
+        below.push_back(path.substr(root.size() + 1));
+      }
+    }
+  }
+  return below;
 }
 
 }  // namespace
+
+Style::Style(Colwise s) : kind(Kind::kColwise), input(s.input), desired_output(s.output) {}
+Style::Style(Rowwise s) : kind(Kind::kRowwise), input(s.input), desired_output(s.output) {}
+Style::Style(SequenceParallel s) : kind(Kind::kSequence), desired_input(Shard{s.dim}) {}
+Style::Style(PrepareModuleInput s) : input(s.input), desired_input(s.desired) {}
+Style::Style(PrepareModuleOutput s) : output(s.output), desired_output(s.desired) {}
+Style::Style(PrepareModuleInputOutput s)
+    : input(s.input.input),
+      desired_input(s.input.desired),
+      output(s.output.output),
+      desired_output(s.output.desired) {}
 
 Plan plan_from_json(const Json& json) {
   Plan plan;
@@ -76,13 +123,15 @@ void parallelize_module(Layer& model, const Axis& axis, const Plan& plan) {
   for (const auto& p : model.parameters()) p->replicate(axis);
   model.walk([&](Layer& layer) { layer.prepare_split(axis); });
   std::vector<std::string> names;
-  model.walk(
-      [&](Layer& layer) { names.insert(names.end(), layer.paths().begin(), layer.paths().end()); });
+  model.walk([&](Layer& layer) {
+    const auto below = paths_below(model, layer);
+    names.insert(names.end(), below.begin(), below.end());
+  });
   std::map<const Layer*, std::string> taken;
   for (const auto& [pattern, style] : plan) {
     bool matched = false;
     model.walk([&](Layer& layer) {
-      if (!matches_any(pattern, layer.paths())) return;
+      if (!matches_any(pattern, paths_below(model, layer))) return;
       const auto [entry, is_new] = taken.emplace(&layer, pattern);
       CLEAVE_CHECK(is_new, Code::kShape, "plan keys '", entry->second, "' and '", pattern,
                    "' both match '", layer.path(), "'; each module may have one style");
@@ -93,6 +142,25 @@ void parallelize_module(Layer& model, const Axis& axis, const Plan& plan) {
                  did_you_mean(pattern, names));
   }
   model.walk([&](Layer& layer) { layer.check_split(axis); });
+}
+
+namespace {
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (const int64_t size : shape) text += str(text.size() == 1 ? "" : ", ", size);
+  return text + "]";
+}
+
+}  // namespace
+
+std::string describe_split(Layer& model) {
+  std::string text;
+  for (const auto& p : model.parameters()) {
+    text += str(p->name(), "  ", shape_text(p->shape()), "  ", p->placement().describe(), "  ",
+                shape_text(p->local_shape()), "\n");
+  }
+  return text;
 }
 
 }  // namespace cleave

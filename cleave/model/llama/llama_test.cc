@@ -22,6 +22,7 @@ using test::largest_difference;
 struct Layout {
   const char* golden;
   int tp, dp;
+  bool sequence_parallel = false;
 };
 
 class LlamaGolden : public ::testing::TestWithParam<Layout> {
@@ -35,7 +36,7 @@ class LlamaGolden : public ::testing::TestWithParam<Layout> {
 
   std::unique_ptr<Model> model_on(const Axis& tp) {
     auto model = make_model(Json::parse_file(folder_ + "/config.json"));
-    parallelize_module(*model, tp, model->plan());
+    parallelize_module(*model, tp, model->plan(GetParam().sequence_parallel));
     test::fill(*model, weights_, at::kFloat);
     return model;
   }
@@ -157,12 +158,15 @@ std::vector<Layout> layouts_of(const std::vector<const char*>& goldens) {
     for (const int tp : {1, 2, 3, 4}) out.push_back({golden, tp, 1});
     out.push_back({golden, 1, 2});
     out.push_back({golden, 2, 2});
+    for (const int tp : {2, 3, 4}) out.push_back({golden, tp, 1, true});
+    out.push_back({golden, 2, 2, true});
   }
   return out;
 }
 
 std::string layout_name(const ::testing::TestParamInfo<Layout>& layout) {
-  std::string name = str(layout.param.golden, "_tp", layout.param.tp, "_dp", layout.param.dp);
+  std::string name = str(layout.param.golden, "_tp", layout.param.tp, "_dp", layout.param.dp,
+                         layout.param.sequence_parallel ? "_sp" : "");
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
