@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include <ATen/ATen.h>
 
@@ -52,27 +53,45 @@ void take_back(const Parameter& p, const Tensor& whole, Tensor& grad) {
   }
 }
 
-/// Sum of squares of the elements that this rank counts, in fp64.
-double counted_squares(const Parameter& p, const Tensor& grad) {
-  double sum = 0;
+/// Norms, in fp64, of the pieces of a gradient that this rank counts.
+std::vector<double> counted_norms(const Parameter& p, const Tensor& grad, double power) {
+  std::vector<double> norms;
+  if (!grad.defined()) return norms;
   // Owned ranges are given in the whole; places in the local tensor follow from the held ones.
   for (const Range& mine : p.owned()) {
     int64_t begin = 0;
     for (const Range& held : p.ranges()) {
       const int64_t low = std::max(mine.begin, held.begin);
       const int64_t high = std::min(mine.end, held.end);
-      if (low < high) {
+      if (low < high && grad.numel() > 0) {
         const Tensor part = grad.dim() == 0
                                 ? grad
                                 : grad.narrow(p.split_dim(), begin + low - held.begin, high - low);
-        const double norm =
-            at::linalg_vector_norm(part, 2, std::nullopt, false, at::kDouble).item<double>();
-        sum += norm * norm;
+        norms.push_back(
+            at::linalg_vector_norm(part, power, std::nullopt, false, at::kDouble).item<double>());
       }
       begin += held.size();
     }
   }
-  return sum;
+  return norms;
+}
+
+/// The norm of everything from the norms of this rank's pieces.
+double combined(const std::vector<double>& norms, const Axis& axis, double power) {
+  const auto reduced = [&](double value, ReduceOp op) {
+    return axis.all_reduce(at::scalar_tensor(value, at::kDouble), "gradient norm", op)
+        .item<double>();
+  };
+  double scale = 1;
+  if (power != 2) {  // powers of numbers far from 1 leave fp64's range
+    scale = 0;
+    for (const double n : norms) scale = n > scale || std::isnan(n) ? n : scale;
+    scale = reduced(scale, ReduceOp::kMax);
+    if (std::isinf(power) || scale == 0 || !std::isfinite(scale)) return scale;
+  }
+  double sum = 0;
+  for (const double n : norms) sum += std::pow(n / scale, power);
+  return scale * std::pow(reduced(sum, ReduceOp::kSum), 1 / power);
 }
 
 }  // namespace
@@ -113,18 +132,20 @@ void sum_gradients(const Parameters& parameters, const Axis& dp) {
   sum_bucket(bucket, dp, "gradients over dp");
 }
 
-GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp) {
+GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp, double power) {
+  CLEAVE_CHECK(power > 0, Code::kUsage, "norm_type=", power,
+               " is no norm; give a number above 0, or infinity");
   const at::NoGradGuard no_grad;
-  double squares = 0;
+  std::vector<double> norms;
   size_t first_wrong = parameters.size();
   for (size_t i = 0; i < parameters.size(); ++i) {
-    const double own = counted_squares(*parameters[i], parameters[i]->leaf().grad());
-    if (!std::isfinite(own)) first_wrong = std::min(first_wrong, i);
-    squares += own;
+    for (const double own : counted_norms(*parameters[i], parameters[i]->leaf().grad(), power)) {
+      if (!std::isfinite(own)) first_wrong = std::min(first_wrong, i);
+      norms.push_back(own);
+    }
   }
   GradientNorm norm;
-  const Tensor sum = tp.all_reduce(at::scalar_tensor(squares, at::kDouble), "gradient norm");
-  norm.value = std::sqrt(sum.item<double>());
+  norm.value = combined(norms, tp, power);
   if (std::isfinite(norm.value)) return norm;
   // Each rank counts other elements: the first parameter of them all is the largest of -index.
   const Tensor index = at::scalar_tensor(-static_cast<int64_t>(first_wrong), at::kLong);
@@ -140,8 +161,35 @@ void clip_gradients(const Parameters& parameters, double norm, double max_norm) 
   if (!(factor < 1)) return;
   const at::NoGradGuard no_grad;
   std::vector<Tensor> grads;
-  for (const auto& p : parameters) grads.push_back(p->leaf().mutable_grad());
-  at::_foreach_mul_(grads, factor);
+  for (const auto& p : parameters) {
+    if (p->leaf().grad().defined()) grads.push_back(p->leaf().mutable_grad());
+  }
+  if (!grads.empty()) at::_foreach_mul_(grads, factor);
+}
+
+GradientNorm clip_grad_norm_of(const Parameters& parameters, double max_norm, double norm_type,
+                               bool error_if_nonfinite) {
+  CLEAVE_CHECK(max_norm >= 0, Code::kUsage, "max_norm=", max_norm, " must not be negative");
+  Axis axis;
+  Parameters once;
+  std::set<const Parameter*> seen;
+  for (const auto& p : parameters) {
+    if (!seen.insert(p.get()).second) continue;
+    once.push_back(p);
+    if (p->axis().size() == 1) continue;
+    CLEAVE_CHECK(axis.size() == 1 || axis == p->axis(), Code::kUsage, p->name(), " is split over ",
+                 p->axis().name(), ", another parameter over ", axis.name(),
+                 "; use gradient_norm and clip_gradients");
+    axis = p->axis();
+  }
+  GradientNorm norm = gradient_norm(once, axis, norm_type);
+  if (std::isfinite(norm.value)) {
+    clip_gradients(once, norm.value, max_norm);
+    return norm;
+  }
+  CLEAVE_CHECK(!error_if_nonfinite, Code::kNumerics, "the gradient of ", norm.not_finite,
+               " is not finite, so the norm is ", norm.value, "; nothing was scaled");
+  return norm;
 }
 
 }  // namespace cleave

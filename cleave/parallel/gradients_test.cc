@@ -9,6 +9,7 @@
 #include "tests/support/counting_group.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
+#include "tests/support/thrown.h"
 
 // Oracle: whole gradients on one rank, in whole numbers, so that sums are exact.
 namespace cleave {
@@ -148,6 +149,97 @@ TEST(ClipGradients, AboveTheLimit_ScalesByLimitOverNorm) {
     }
     EXPECT_NEAR(gradient_norm(model.all, axis).value, 0.5, 1e-6);
   });
+}
+
+/// torch's formula on whole gradients: the norm of the parameters' norms.
+double torch_norm(const Model& model, double power) {
+  std::vector<Tensor> norms;
+  for (size_t i = 0; i < model.all.size(); ++i) {
+    norms.push_back(at::linalg_vector_norm(model.whole(i), power));
+  }
+  return at::linalg_vector_norm(at::stack(norms), power).item<double>();
+}
+
+TEST(ClipGradNorm, OfEveryOrderOnEverySplit_IsTorchsOnWholeGradients) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const int tp : {1, 2, 3, 4}) {
+    for (const double power : {0.5, 1.0, 2.0, 3.0, infinity}) {
+      on_ranks(tp, [&](const Axis& axis) {
+        Model model(axis);
+        model.set_gradients(axis);
+        finish_gradients(model.all, axis);
+        Parameters twice = model.all;  // a tied parameter comes once
+        twice.push_back(model.all.front());
+        const double want = torch_norm(model, power);
+        const double norm = clip_grad_norm(twice, 0.25 * want, power).value;
+        EXPECT_NEAR(norm, want, 1e-13 * want) << "tp " << tp << " norm_type " << power;
+        const double factor = std::min(1.0, 0.25 * want / (want + 1e-6));
+        for (size_t i = 0; i < model.all.size(); ++i) {
+          const Tensor whole = test::slice_of(*model.all[i], model.whole(i));
+          EXPECT_LE(test::largest_difference(model.all[i]->leaf().grad(), whole * factor), 1e-13);
+        }
+      });
+    }
+  }
+}
+
+TEST(ClipGradNorm, OfAnyRange_TakesThose) {
+  on_ranks(2, [](const Axis& axis) {
+    Model model(axis);
+    model.set_gradients(axis);
+    finish_gradients(model.all, axis);
+    model.all[3]->leaf().mutable_grad().reset();  // never used: counts nothing
+    auto matrices = model.all | std::views::filter([](const auto& p) {
+                      return p->shape().size() == 2 && p->name() != "p0";
+                    });
+    double squares = 0;
+    for (const size_t i : {1UL, 2UL, 5UL}) squares += model.whole(i).square().sum().item<double>();
+    const double whole_first = model.all[0]->leaf().grad().abs().sum().item<double>();
+    EXPECT_NEAR(clip_grad_norm(matrices, 1e-3).value, std::sqrt(squares), 1e-12);
+    EXPECT_EQ(model.all[0]->leaf().grad().abs().sum().item<double>(), whole_first);
+    EXPECT_NEAR(clip_grad_norm(matrices, 1).value, 1e-3, 1e-8);
+  });
+}
+
+TEST(ClipGradNorm, OfTinyGradientsInFloats_LosesNothing) {
+  on_ranks(2, [](const Axis& axis) {
+    const auto p = std::make_shared<Parameter>(std::vector<int64_t>{3}, Init::constant(0));
+    p->shard(axis, 0, Split::balanced(3, 2));
+    p->set_leaf(at::zeros(p->local_shape(), at::kFloat));
+    p->leaf().mutable_grad() = at::full(p->local_shape(), 1e-30, at::kFloat);
+    const auto value = static_cast<double>(1e-30F);
+    EXPECT_NEAR(clip_grad_norm(Parameters{p}, 1).value, std::sqrt(3) * value, 1e-44);
+    EXPECT_NEAR(clip_grad_norm(Parameters{p}, 1, 8).value, std::pow(3, 0.125) * value, 1e-44);
+  });
+}
+
+TEST(ClipGradNorm, NotFinite_NamesItAndScalesNothing) {
+  for (const double power : {1.0, 2.0, std::numeric_limits<double>::infinity()}) {
+    for (const double wrong : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+      on_ranks(3, [&](const Axis& axis) {
+        Model model(axis);
+        model.set_gradients(axis);
+        finish_gradients(model.all, axis);
+        const Tensor before = model.all[0]->leaf().grad().clone();
+        if (axis.rank() == 2) model.all[1]->leaf().mutable_grad()[1].fill_(wrong);
+        EXPECT_EQ(clip_grad_norm(model.all, 1e-6, power).not_finite, "p1") << power;
+        EXPECT_TRUE(at::equal(model.all[0]->leaf().grad(), before));
+        const Error error = test::thrown_by([&] { clip_grad_norm(model.all, 1e-6, power, true); });
+        EXPECT_EQ(error.code(), Code::kNumerics);
+        EXPECT_NE(std::string(error.what()).find("p1"), std::string::npos) << error.what();
+      });
+    }
+  }
+}
+
+TEST(ClipGradNorm, OrderThatIsNoNorm_IsRefused) {
+  const Parameters none;
+  for (const double power : {0.0, -1.0, std::nan("")}) {
+    EXPECT_EQ(test::thrown_by([&] { clip_grad_norm(none, 1, power); }).code(), Code::kUsage);
+  }
+  EXPECT_EQ(test::thrown_by([&] { clip_grad_norm(none, -1); }).code(), Code::kUsage);
+  EXPECT_EQ(clip_grad_norm(none, 1).value, 0);
+  EXPECT_EQ(clip_grad_norm(none, 1, std::numeric_limits<double>::infinity()).value, 0);
 }
 
 TEST(SumGradients, OverDataParallelRanks_AddsInBuckets) {
