@@ -1,6 +1,7 @@
 #include "cleave/layout/node.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -52,6 +53,38 @@ Tensor differentiable(const char* name, const Tensor& x,
       return variable_list{backward(grads[0])};
     });
   }
+  return y;
+}
+
+Tensor recomputed(const char* name, const variable_list& inputs,
+                  std::function<Tensor(const variable_list&)> f) {
+  if (!at::GradMode::is_enabled()) return f(inputs);
+  variable_list plain;
+  std::vector<bool> wanted;
+  for (const Tensor& t : inputs) {
+    plain.push_back(t.defined() ? t.detach() : t);
+    wanted.push_back(t.defined() && t.requires_grad());
+  }
+  Tensor y;
+  {
+    const at::NoGradGuard no_grad;
+    y = f(plain);
+  }
+  connect(name, inputs, {y},
+          [plain, wanted, f = std::move(f)](variable_list&& grads) -> variable_list {
+            const at::AutoGradMode grad_mode(true);
+            variable_list again;
+            for (size_t i = 0; i < plain.size(); ++i) {
+              again.push_back(wanted[i] ? plain[i].detach().requires_grad_() : plain[i]);
+            }
+            const Tensor result = f(again);
+            torch::autograd::backward({result}, {grads[0]});
+            variable_list out;
+            for (size_t i = 0; i < plain.size(); ++i) {
+              out.push_back(wanted[i] ? again[i].grad() : Tensor());
+            }
+            return out;
+          });
   return y;
 }
 

@@ -28,4 +28,10 @@ Tensor differentiable(const char* name, const Tensor& x,
                       const std::function<Tensor(const Tensor&)>& forward,
                       std::function<Tensor(const Tensor&)> backward);
 
+/// y = f(inputs), keeping nothing of what f computes on the way: backward runs f again, on inputs
+/// with the same values, and goes through that. f must be a function of its inputs and of
+/// parameters alone; gradients of parameters collect as in any backward.
+Tensor recomputed(const char* name, const variable_list& inputs,
+                  std::function<Tensor(const variable_list&)> f);
+
 }  // namespace cleave

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/layout/node.h"
 #include "cleave/nn/dropout.h"
 
 namespace cleave {
@@ -69,10 +70,17 @@ DTensor HeadAttention::operator()(const DTensor& q, const DTensor& k, const DTen
   }
   if (context.cache != nullptr)
     std::tie(k_BGTK, v_BGTK) = context.cache->extend(this, k_BGTK, v_BGTK);
-  const AttendOptions attend_options{.causal = options_.causal,
-                                     .kv_head = kv_head_,
-                                     .dropout = dropout_of(q, k_BGTK.size(2), path, context)};
-  const Tensor out_BHTK = attend(q_BHTK, k_BGTK, v_BGTK, attend_options, context);
+  const auto attention = [this, placed = DTensor(q.local().detach(), q.axis(), q.placement()), path,
+                          context](const torch::autograd::variable_list& qkv) {
+    const AttendOptions attend_options{
+        .causal = options_.causal,
+        .kv_head = kv_head_,
+        .dropout = dropout_of(placed, qkv[1].size(2), path, context)};
+    return attend(qkv[0], qkv[1], qkv[2], attend_options, context);
+  };
+  const Tensor out_BHTK = context.recompute_attention
+                              ? recomputed("attention", {q_BHTK, k_BGTK, v_BGTK}, attention)
+                              : attention({q_BHTK, k_BGTK, v_BGTK});
   return q.with(out_BHTK.transpose(1, 2).flatten(2));
 }
 

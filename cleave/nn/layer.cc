@@ -27,7 +27,7 @@ DTensor Layer::through_wraps(size_t depth, const DTensor& x, const Context& cont
 }
 
 void Layer::attach(std::unique_ptr<Wrap> wrap) {
-  CLEAVE_CHECK(wraps_.empty() || !wraps_.back()->is_outermost(), Code::kUsage, path(),
+  CLEAVE_CHECK(!is_sealed(), Code::kUsage, path(),
                ": FSDP provides the weights that other wraps read; put those on first, then "
                "fully_shard");
   wraps_.push_back(std::move(wrap));
@@ -89,9 +89,19 @@ std::string joined(const std::string& path, const std::string& name) {
 
 void Layer::name_tree() {
   if (!paths_.empty()) return;
-  Layer* root = this;
-  while (root->parent_ != nullptr) root = root->parent_;
-  root->name_below({""});
+  root().name_below({""});
+}
+
+Layer& Layer::root() {
+  Layer* layer = this;
+  while (layer->parent_ != nullptr) layer = layer->parent_;
+  return *layer;
+}
+
+std::vector<std::shared_ptr<Parameter>> Layer::own_parameters() const {
+  std::vector<std::shared_ptr<Parameter>> own;
+  for (const Own& o : parameters_) own.push_back(*o.parameter);
+  return own;
 }
 
 void Layer::name_below(const std::vector<std::string>& paths) {

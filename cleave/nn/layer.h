@@ -61,6 +61,14 @@ class Layer {
   /// Every parameter once, tied ones under their first name, in the order of forward.
   [[nodiscard]] std::vector<std::shared_ptr<Parameter>> parameters();
 
+  /// Those that this layer holds itself, not below it.
+  [[nodiscard]] std::vector<std::shared_ptr<Parameter>> own_parameters() const;
+  /// The layer at the top of this one's tree.
+  [[nodiscard]] Layer& root();
+  [[nodiscard]] bool has_wraps() const { return !wraps_.empty(); }
+  /// Whether a wrap that must stay outermost is on (FSDP).
+  [[nodiscard]] bool is_sealed() const { return !wraps_.empty() && wraps_.back()->is_outermost(); }
+
   /// What a plan's style asks of a layer (parallel/plan.h): cut outputs, or cut inputs. The default
   /// refuses with Error(kShape).
   virtual void split_columns(const Axis& axis);

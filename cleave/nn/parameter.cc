@@ -52,6 +52,7 @@ std::vector<Range> Parameter::owned() const {
 }
 
 void Parameter::shard_flat(const Axis& data, Range range) {
+  if (is_flat() && *flat_ == range && data_axis_ == data) return;
   CLEAVE_CHECK(!is_flat(), Code::kUsage, name_,
                " is sharded over data-parallel ranks already; fully_shard and ZeRO-1 exclude each "
                "other, and each is applied once");

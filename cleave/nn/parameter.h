@@ -71,6 +71,8 @@ class Parameter {
   /// What forward reads: the leaf, unless a wrap put another tensor there. Throws Error(kUsage)
   /// before there is memory.
   [[nodiscard]] const Tensor& use() const;
+  /// Whether forward may read it now.
+  [[nodiscard]] bool is_readable() const { return use_.defined(); }
   /// Puts another tensor where forward reads; undefined takes it away.
   void set_use(const Tensor& use) { use_ = use; }
 

@@ -53,10 +53,33 @@ void take_back(const Parameter& p, const Tensor& whole, Tensor& grad) {
   }
 }
 
+/// Which elements of a flat leaf this rank counts.
+Tensor owned_of_flat(const Parameter& p) {
+  Tensor mask = at::zeros(p.local_shape(), at::kBool);
+  int64_t begin = 0;
+  for (const Range& held : p.ranges()) {
+    for (const Range& own : p.owned()) {
+      const int64_t low = std::max(held.begin, own.begin);
+      const int64_t high = std::min(held.end, own.end);
+      if (low < high) mask.narrow(p.split_dim(), begin + low - held.begin, high - low).fill_(true);
+    }
+    begin += held.size();
+  }
+  return mask.flatten().narrow(0, p.flat_range().begin, p.flat_range().size());
+}
+
 /// Norms, in fp64, of the pieces of a gradient that this rank counts.
 std::vector<double> counted_norms(const Parameter& p, const Tensor& grad, double power) {
   std::vector<double> norms;
-  if (!grad.defined()) return norms;
+  if (!grad.defined() || p.owned().empty()) return norms;
+  if (p.is_flat()) {
+    if (grad.numel() == 0) return norms;
+    const Tensor counted = p.is_split() && p.placement().split()->overlaps()
+                               ? grad.masked_fill(owned_of_flat(p).logical_not(), 0)
+                               : grad;
+    return {
+        at::linalg_vector_norm(counted, power, std::nullopt, false, at::kDouble).item<double>()};
+  }
   // Owned ranges are given in the whole; places in the local tensor follow from the held ones.
   for (const Range& mine : p.owned()) {
     int64_t begin = 0;
@@ -96,24 +119,31 @@ double combined(const std::vector<double>& norms, const Axis& axis, double power
 
 }  // namespace
 
-void finish_gradients(const Parameters& parameters, const Axis& tp) {
-  const at::NoGradGuard no_grad;
-  define_gradients(parameters);
+void complete_over_tp(const Parameters& parameters, std::vector<Tensor>& gradients,
+                      const Axis& tp) {
   if (tp.size() == 1) return;
   std::vector<Tensor> bucket;
-  std::vector<std::pair<const Parameter*, Tensor>> overlapping;
-  for (const auto& p : parameters) {
-    if (!p->gradient_is_partial()) continue;
-    Tensor& grad = p->leaf().mutable_grad();
-    if (p->is_split()) {
-      overlapping.emplace_back(p.get(), padded(*p, grad));
+  std::vector<std::pair<size_t, Tensor>> overlapping;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Parameter& p = *parameters[i];
+    if (!p.gradient_is_partial()) continue;
+    if (p.is_split()) {
+      overlapping.emplace_back(i, padded(p, gradients[i]));
       bucket.push_back(overlapping.back().second);
     } else {
-      bucket.push_back(grad);
+      bucket.push_back(gradients[i]);
     }
   }
   sum_bucket(bucket, tp, "gradients over tp");
-  for (const auto& [p, whole] : overlapping) take_back(*p, whole, p->leaf().mutable_grad());
+  for (const auto& [i, whole] : overlapping) take_back(*parameters[i], whole, gradients[i]);
+}
+
+void finish_gradients(const Parameters& parameters, const Axis& tp) {
+  const at::NoGradGuard no_grad;
+  define_gradients(parameters);
+  std::vector<Tensor> gradients;
+  for (const auto& p : parameters) gradients.push_back(p->leaf().mutable_grad());
+  complete_over_tp(parameters, gradients, tp);
 }
 
 void sum_gradients(const Parameters& parameters, const Axis& dp) {

@@ -12,6 +12,10 @@ namespace cleave {
 /// The parameters of a model, each once.
 using Parameters = std::vector<std::shared_ptr<Parameter>>;
 
+/// Completes gradients over the tensor-parallel axis: sums, in one bucket, what autograd left as
+/// parts, in place. gradients[i] has the local shape of parameters[i].
+void complete_over_tp(const Parameters& parameters, std::vector<Tensor>& gradients, const Axis& tp);
+
 /// After backward: makes every gradient defined, then complete over the tensor-parallel axis. Sums,
 /// in one bucket, what autograd left as parts: replicated parameters used in split work, and shards
 /// that several ranks hold. No other gradient changes.

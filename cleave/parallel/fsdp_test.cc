@@ -1,0 +1,221 @@
+#include "cleave/parallel/fsdp.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/mesh/mesh.h"
+#include "cleave/model/model.h"
+#include "cleave/nn/cross_entropy.h"
+#include "cleave/optim/optimizer.h"
+#include "cleave/parallel/recompute.h"
+#include "tests/support/golden.h"
+#include "tests/support/ranks.h"
+#include "tests/support/thrown.h"
+
+// Oracle: the whole model on one rank in float64, with plain autograd and the plain optimizer.
+namespace cleave {
+namespace {
+
+using test::largest_difference;
+
+/// A Llama whose head and vocabulary counts divide by nothing; tied or not.
+Json config(bool tied) {
+  return Json::parse(str(R"({"model_type": "llama", "vocab_size": 23, "hidden_size": 12,
+      "intermediate_size": 17, "num_hidden_layers": 2, "num_attention_heads": 3,
+      "num_key_value_heads": 1, "head_dim": 4, "max_position_embeddings": 32, "rms_norm_eps": 1e-5,
+      "rope_theta": 10000, "tie_word_embeddings": )",
+                         tied ? "true}" : "false}"),
+                     "config.json");
+}
+
+struct Case {
+  int dp = 1, replicas = 1, tp = 1;
+  bool tied = false, sequence_parallel = false, zero1 = false, recomputes = false;
+  bool before_memory = true;  // sharded before materialize, or after
+};
+
+struct Outcome {
+  std::vector<double> losses, norms;
+  std::map<std::string, Tensor> weights;  // whole, after the last step
+};
+
+Tensor all_ids() {
+  return test::ids({6, 4, 5}, 23, 11);  // 3 steps' worth of 2 micro-batches
+}
+
+bool is_block(const Layer& layer) {
+  return layer.path().find(".layers.") != std::string::npos;
+}
+
+/// The layers that get a group of their own, and the rest.
+void shard_all(Model& model, const Axis& dp, const Axis& replicas) {
+  for (Layer* layer : model.sequence()) {
+    if (is_block(*layer)) {
+      fully_shard(*layer, dp, {.precision = {at::kDouble, at::kDouble}, .replicate = replicas});
+    }
+  }
+  fully_shard(model, dp,
+              {.precision = {at::kDouble, at::kDouble},
+               .reshard_after_forward = false,
+               .replicate = replicas});
+}
+
+/// Three steps of two micro-batches, rows dealt over shards and replicas.
+Outcome train(const Case& c, const Axis& replicas, const Axis& dp, const Axis& tp,
+              const Axis& all) {
+  auto model = make_model(config(c.tied));
+  parallelize_module(*model, tp, model->plan(c.sequence_parallel));
+  if (c.recomputes) {
+    for (Layer* layer : model->sequence()) {
+      if (is_block(*layer)) recompute(*layer);
+    }
+  }
+  const Parameters parameters = model->parameters();
+  if (!c.before_memory) materialize(*model, {.seed = 5, .dtype = at::kDouble});
+  std::unique_ptr<Zero1> zero1;
+  if (c.zero1) {
+    zero1 = std::make_unique<Zero1>(parameters, Parameters{}, dp,
+                                    ShardPrecision{at::kDouble, at::kDouble});
+  } else {
+    shard_all(*model, dp, replicas);
+  }
+  materialize(*model, {.seed = 5, .dtype = at::kDouble});
+  Optimizer optimizer(parameters, {.eps = 1e-6, .weight_decay = 0.1});
+  Outcome run;
+  for (int64_t step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    if (zero1) zero1->gather_weights();
+    double sum = 0;
+    for (int64_t micro = 0; micro < 2; ++micro) {
+      const Tensor rows = all_ids()[2 * step + micro];
+      const int64_t mine = dp.rank() * replicas.size() + replicas.rank();
+      const int64_t per = rows.size(0) / (dp.size() * replicas.size());
+      const Tensor ids = rows.narrow(0, per * mine, per);
+      const DTensor logits = (*model)(DTensor(ids, tp, Replicate{}), Context());
+      const DTensor loss =
+          cross_entropy(logits, next_token_labels(ids), {.valid_tokens = 2 * 4 * 4});
+      loss.local().backward();
+      sum += loss.local().item<double>();
+    }
+    if (zero1) zero1->reduce_gradients();
+    run.norms.push_back(gradient_norm(parameters, all).value);
+    optimizer.step(0.01);
+    run.losses.push_back(
+        replicas.all_reduce(dp.all_reduce(at::scalar_tensor(sum, at::kDouble), "t"), "t")
+            .item<double>());
+  }
+  // The leaves are what the checkpoint writes; joined over dp they are the local part.
+  for (const auto& p : parameters) {
+    std::vector<int64_t> widths;
+    const Tensor count =
+        dp.all_gather(at::tensor({p->leaf().numel()}, at::kLong), 0,
+                      std::vector<int64_t>(static_cast<size_t>(dp.size()), 1), "t");
+    for (int64_t r = 0; r < dp.size(); ++r) widths.push_back(count[r].item<int64_t>());
+    run.weights[p->name()] =
+        dp.all_gather(p->leaf().detach().flatten(), 0, widths, "t").view(p->local_shape());
+  }
+  return run;
+}
+
+void expect_equals_one_rank(const Case& c) {
+  const Case one{.tied = c.tied};
+  const Outcome want = train(one, {}, {}, {}, {});
+  run_ranks(c.dp * c.replicas * c.tp, [&](World& world) {
+    const Mesh mesh = Mesh::build(world, {{"hsdp", c.replicas}, {"dp", c.dp}, {"tp", c.tp}});
+    std::vector<int> ranks;  // of one replica
+    for (int r = 0; r < c.dp * c.tp; ++r) ranks.push_back(mesh["hsdp"].rank() * c.dp * c.tp + r);
+    const Axis all(world.group(ranks, "shards"));
+    const Outcome got = train(c, mesh["hsdp"], mesh["dp"], mesh["tp"], all);
+    for (size_t step = 0; step < 3; ++step) {
+      EXPECT_NEAR(got.losses[step], want.losses[step], 1e-11);
+      EXPECT_NEAR(got.norms[step], want.norms[step], 1e-11);
+    }
+    auto model = make_model(config(c.tied));
+    parallelize_module(*model, mesh["tp"], model->plan());
+    for (const auto& p : model->parameters()) {
+      EXPECT_LE(largest_difference(got.weights.at(p->name()),
+                                   test::slice_of(*p, want.weights.at(p->name()))),
+                1e-10)
+          << p->name();
+    }
+  });
+}
+
+TEST(FullyShard, OneRank_IsPlainTraining) {
+  // The oracle of the others, against itself without wraps.
+  auto model = make_model(config(false));
+  materialize(*model, {.seed = 5, .dtype = at::kDouble});
+  const Tensor ids = all_ids()[0];
+  const DTensor loss = cross_entropy((*model)(DTensor(ids, Axis(), Replicate{}), Context()),
+                                     next_token_labels(ids), {.valid_tokens = 32});
+  const Outcome sharded = train({}, {}, {}, {}, {});
+  const Tensor second = all_ids()[1];
+  const DTensor more = cross_entropy((*model)(DTensor(second, Axis(), Replicate{}), Context()),
+                                     next_token_labels(second), {.valid_tokens = 32});
+  EXPECT_NEAR(sharded.losses[0], loss.local().item<double>() + more.local().item<double>(), 1e-13);
+}
+
+TEST(FullyShard, OverTwoRanks_IsOneRank) {
+  expect_equals_one_rank({.dp = 2});
+  expect_equals_one_rank({.dp = 2, .tied = true});
+  expect_equals_one_rank({.dp = 2, .before_memory = false});
+}
+
+TEST(FullyShard, OnTopOfUnevenTensorAndSequenceParallel_IsOneRank) {
+  expect_equals_one_rank({.dp = 2, .tp = 2, .tied = true});
+  expect_equals_one_rank({.dp = 2, .tp = 2, .sequence_parallel = true});
+  expect_equals_one_rank({.dp = 2, .tp = 3, .tied = true, .sequence_parallel = true});
+}
+
+TEST(FullyShard, WithRecompute_IsOneRank) {
+  expect_equals_one_rank(
+      {.dp = 2, .tp = 2, .tied = true, .sequence_parallel = true, .recomputes = true});
+}
+
+TEST(FullyShard, HybridShards_AreOneRank) {
+  expect_equals_one_rank({.dp = 1, .replicas = 2});
+  expect_equals_one_rank({.dp = 2, .replicas = 2, .tied = true});
+}
+
+TEST(Zero1, OverTwoRanks_IsOneRank) {
+  expect_equals_one_rank({.dp = 2, .zero1 = true});
+  expect_equals_one_rank({.dp = 2, .tied = true, .zero1 = true, .before_memory = false});
+}
+
+TEST(Zero1, OnTopOfUnevenTensorAndSequenceParallel_IsOneRank) {
+  expect_equals_one_rank(
+      {.dp = 2, .tp = 3, .tied = true, .sequence_parallel = true, .zero1 = true});
+}
+
+TEST(FullyShard, MemoryOfLeavesAndMoments_FallsAsOneOverRanks) {
+  test::on_ranks(4, [](const Axis& dp) {
+    auto model = make_model(config(true));
+    shard_all(*model, dp, {});
+    materialize(*model);
+    int64_t held = 0;
+    int64_t whole = 0;
+    for (const auto& p : model->parameters()) {
+      held += p->leaf().numel();
+      whole += p->numel();
+      EXPECT_FALSE(p->is_readable());
+    }
+    // Exact cuts: at most one element more than a quarter in each of 4 groups.
+    EXPECT_LE(held, whole / 4 + 4);
+  });
+}
+
+TEST(FullyShard, WrongOrder_IsRefused) {
+  auto model = make_model(config(false));
+  Layer& block = *model->sequence()[1];
+  fully_shard(block, Axis());
+  EXPECT_EQ(test::thrown_by([&] { recompute(block); }).code(), Code::kUsage);
+  EXPECT_EQ(test::thrown_by([&] { fully_shard(block, Axis()); }).code(), Code::kUsage);
+  recompute(*model->sequence()[2]);
+  const Error inside = test::thrown_by([&] { fully_shard(*model, Axis()); });
+  EXPECT_EQ(inside.code(), Code::kUsage);
+  EXPECT_TRUE(std::string(inside.what()).starts_with("model.layers.1 recomputes inside"))
+      << inside.what();
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,11 @@
+#pragma once
+#include "cleave/nn/layer.h"
+
+namespace cleave {
+
+/// Lets a layer keep only its input: backward runs its forward again. Exact, dropout included,
+/// whose masks are functions of the context. Throws Error(kUsage) when FSDP is on the layer
+/// already: it provides the weights that the second forward reads.
+void recompute(Layer& layer);
+
+}  // namespace cleave

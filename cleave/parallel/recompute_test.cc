@@ -1,0 +1,100 @@
+#include "cleave/parallel/recompute.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/nn/attention.h"
+#include "cleave/nn/dropout.h"
+#include "cleave/nn/mlp.h"
+#include "cleave/parallel/gradients.h"
+#include "cleave/parallel/plan.h"
+#include "tests/support/golden.h"
+#include "tests/support/ranks.h"
+
+// Oracle: the same layers keeping all that backward needs.
+namespace cleave {
+namespace {
+
+/// Attention with dropout on its probabilities, dropout, an MLP; counts its forwards.
+class Block : public Layer {
+ public:
+  Block()
+      : attention_({.hidden = 8,
+                    .num_heads = 3,
+                    .num_kv_heads = 1,
+                    .head_dim = 4,
+                    .dropout = 0.3,
+                    .rotary = RotaryOptions{.head_dim = 4, .theta = 10000}}),
+        dropout_(0.25),
+        mlp_({.hidden = 8, .intermediate = 10}) {
+    add("attention", attention_);
+    add("dropout", dropout_);
+    add("mlp", mlp_);
+  }
+  int num_forwards = 0;
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override {
+    ++num_forwards;
+    const DTensor h = x + attention_(x, context);
+    return h + mlp_(dropout_(h, context), context);
+  }
+
+ private:
+  Attention attention_;
+  Dropout dropout_;
+  Mlp mlp_;
+};
+
+const Plan kPlan = {{"attention.{q,k,v}_proj", Colwise{}},
+                    {"attention.o_proj", Rowwise{}},
+                    {"mlp.{gate,up}_proj", Colwise{}},
+                    {"mlp.down_proj", Rowwise{}}};
+
+enum class Kind { kNone, kFull, kSelective };
+
+struct Result {
+  Tensor y, dx;
+  std::vector<Tensor> gradients;
+  int num_forwards = 0;
+};
+
+Result pass(const Axis& tp, Kind kind) {
+  Block block;
+  parallelize_module(block, tp, kPlan);
+  if (kind == Kind::kFull) recompute(block);
+  materialize(block, {.dtype = at::kDouble});
+  const Tensor x = test::leaf_of(test::numbers({2, 5, 8}, 3));
+  Context context;
+  context.training = true;
+  context.recompute_attention = kind == Kind::kSelective;
+  context.seed = 7;
+  context.step = 4;
+  const DTensor y = block(DTensor(x, tp, Replicate{}), context);
+  (y.local() * test::numbers({2, 5, 8}, 4)).sum().backward();
+  finish_gradients(block.parameters(), tp);
+  Result out{.y = y.local().detach(), .dx = x.grad(), .gradients = {}, .num_forwards = 0};
+  for (const auto& p : block.parameters()) out.gradients.push_back(p->leaf().grad());
+  out.num_forwards = block.num_forwards;
+  return out;
+}
+
+TEST(Recompute, FullAndSelectiveWithDropout_AreBitForBitTheKeptPass) {
+  for (const int tp : {1, 2, 3}) {
+    test::on_ranks(tp, [](const Axis& axis) {
+      const Result want = pass(axis, Kind::kNone);
+      for (const Kind kind : {Kind::kFull, Kind::kSelective}) {
+        const Result got = pass(axis, kind);
+        EXPECT_TRUE(at::equal(got.y, want.y));
+        EXPECT_TRUE(at::equal(got.dx, want.dx));
+        for (size_t i = 0; i < want.gradients.size(); ++i) {
+          EXPECT_TRUE(at::equal(got.gradients[i], want.gradients[i])) << i;
+        }
+        EXPECT_EQ(got.num_forwards, kind == Kind::kFull ? 2 : 1);
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace cleave
