@@ -119,7 +119,7 @@ void expect_loads(const fs::path& run, const Axis& tp) {
   for (const auto& p : model->parameters()) held += p->leaf().nbytes();
   EXPECT_EQ(result.bytes_read, held) << "a rank reads its own ranges alone";
   Optimizer optimizer(model->parameters(), OptimizerOptions{});
-  load_optimizer(optimizer, newest_checkpoint(run)->string());
+  load_optimizer(optimizer, *model, newest_checkpoint(run)->string());
   EXPECT_EQ(optimizer.num_steps(), 7);
   for (const auto& state : optimizer.states()) {
     const Parameter& p = *state.parameter;
@@ -179,7 +179,7 @@ TEST(Checkpoint, NarrowTraining_HasBf16WeightsAndFp32Masters) {
     parallelize_module(*model, writers.tp, model->plan());
     load_model(*model, ModelFolder::open((folder / "run").string()), at::kFloat);
     Optimizer optimizer(model->parameters(), OptimizerOptions{});
-    load_optimizer(optimizer, saved.string());
+    load_optimizer(optimizer, *model, saved.string());
     for (const auto& p : model->parameters()) {
       EXPECT_TRUE(at::equal(p->leaf(), Training::part_of(*p, "").add(1.0f / 4096))) << p->name();
     }
@@ -283,10 +283,10 @@ TEST(LoadOptimizer, OtherOptimizer_IsRefused) {
   OptimizerOptions sgd;
   sgd.kind = OptimizerOptions::Kind::kSgd;
   Optimizer other(training.model->parameters(), sgd);
-  EXPECT_THAT(thrown_by([&] { load_optimizer(other, saved.string()); }).what(),
+  EXPECT_THAT(thrown_by([&] { load_optimizer(other, *training.model, saved.string()); }).what(),
               HasSubstr("they are of another optimizer"));
   fs::remove(saved / "optimizer.safetensors");
-  EXPECT_EQ(thrown_by([&] { load_optimizer(*training.optimizer, saved.string()); }).code(),
+  EXPECT_EQ(thrown_by([&] { load_optimizer(*training.optimizer, *training.model, saved.string()); }).code(),
             Code::kIo);
 }
 

@@ -1,6 +1,7 @@
 #include "cleave/checkpoint/load.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include <ATen/ATen.h>
@@ -150,6 +151,7 @@ LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dt
   LoadResult result;
   result.carried = settle_names(model, files, used, missing, folder);
   for (const auto& parameter : parameters) {
+    if (parameter->home() == Parameter::Home::kElsewhere) continue;
     const StoredAs as = folder.stored_as(parameter->name());
     const StoredTensor& stored = files.at(as.name);
     Tensor block;
@@ -169,24 +171,30 @@ LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dt
   return result;
 }
 
-void load_optimizer(Optimizer& optimizer, const std::string& folder) {
+void load_optimizer(Optimizer& optimizer, Model& model, const std::string& folder) {
   const Safetensors files = Safetensors::open(folder, kOptimizerStem);
   const at::NoGradGuard no_grad;
-  size_t num_read = 0;
-  for (const Optimizer::State& state : optimizer.states()) {
-    const Parameter& parameter = *state.parameter;
-    if (files.find(state_name(kMaster, parameter.name())) != nullptr) {
-      read_into(parameter.leaf().detach(), files, state_of(files, kMaster, parameter), parameter);
-      ++num_read;
+  std::map<const Parameter*, const Optimizer::State*> mine;
+  for (const Optimizer::State& state : optimizer.states()) mine[state.parameter.get()] = &state;
+  size_t num_needed = 0;
+  for (const auto& parameter : model.parameters()) {
+    const auto state = mine.find(parameter.get());
+    const auto take = [&](std::string_view part, const Tensor& to) {
+      const StoredTensor& stored = state_of(files, part, *parameter);
+      if (to.defined()) read_into(to, files, stored, *parameter);
+      ++num_needed;
+    };
+    const bool is_mine = state != mine.end();
+    if (files.find(state_name(kMaster, parameter->name())) != nullptr) {
+      take(kMaster, is_mine ? parameter->leaf().detach() : Tensor());
     }
-    if (!state.exp_avg.defined()) continue;
-    read_into(state.exp_avg, files, state_of(files, kExpAvg, parameter), parameter);
-    read_into(state.exp_avg_sq, files, state_of(files, kExpAvgSq, parameter), parameter);
-    num_read += 2;
+    if (!optimizer.has_moments()) continue;
+    take(kExpAvg, is_mine ? state->second->exp_avg : Tensor());
+    take(kExpAvgSq, is_mine ? state->second->exp_avg_sq : Tensor());
   }
-  CLEAVE_CHECK(num_read == files.tensors().size(), Code::kFormat, folder,
+  CLEAVE_CHECK(num_needed == files.tensors().size(), Code::kFormat, folder,
                ": the optimizer's files have ", files.tensors().size(), " tensors; this one needs ",
-               num_read, ", they are of another optimizer or another model");
+               num_needed, ", they are of another optimizer or another model");
   const auto& metadata = files.files()[0].metadata;
   const auto steps = metadata.find(std::string(kNumSteps));
   CLEAVE_CHECK(steps != metadata.end() && !steps->second.empty() && steps->second.size() < 19 &&

@@ -42,24 +42,31 @@ struct Contents {
   std::vector<Entry> model, optimizer;
 };
 
+// Every rank lists the same tensors; those of other pipeline stages without values.
 Contents contents_of(const Checkpoint& checkpoint) {
   Contents contents;
   const DType dtype = dtype_of(checkpoint.dtype);
-  for (const auto& p : checkpoint.model->parameters()) {
+  const Parameters parameters = checkpoint.model->parameters();
+  for (const auto& p : parameters) {
     contents.model.push_back({{p->name(), dtype, p->shape()}, p.get(), p->leaf()});
   }
   if (checkpoint.optimizer == nullptr) return contents;
-  for (const Optimizer::State& state : checkpoint.optimizer->states()) {
-    const Parameter& p = *state.parameter;
+  std::map<const Parameter*, const Optimizer::State*> mine;
+  for (const auto& state : checkpoint.optimizer->states()) mine[state.parameter.get()] = &state;
+  CLEAVE_CHECK(!mine.empty(), Code::kUsage, "an optimizer without parameters cannot be saved");
+  const at::ScalarType leaf_type = mine.begin()->first->leaf().scalar_type();
+  for (const auto& p : parameters) {
     const auto add = [&](std::string_view part, const Tensor& local) {
-      if (!local.defined()) return;
       contents.optimizer.push_back(
-          {{state_name(part, p.name()), dtype_of(local.scalar_type()), p.shape()}, &p, local});
+          {{state_name(part, p->name()), dtype_of(leaf_type), p->shape()}, p.get(), local});
     };
+    const auto state = mine.find(p.get());
+    const bool is_mine = state != mine.end();
     // A master of the files' own type is the weight itself.
-    if (p.leaf().scalar_type() != checkpoint.dtype) add(kMaster, p.leaf());
-    add(kExpAvg, state.exp_avg);
-    add(kExpAvgSq, state.exp_avg_sq);
+    if (leaf_type != checkpoint.dtype) add(kMaster, p->leaf());
+    if (!checkpoint.optimizer->has_moments()) continue;
+    add(kExpAvg, is_mine ? state->second->exp_avg : Tensor());
+    add(kExpAvgSq, is_mine ? state->second->exp_avg_sq : Tensor());
   }
   return contents;
 }

@@ -159,7 +159,8 @@ DTensor LayerGroup::forward(const DTensor& /*x*/, const Context& /*context*/) {
 void materialize(Layer& model, const MaterializeOptions& options) {
   model.name_tree();
   for (const auto& p : model.parameters()) {
-    if (!p->leaf().defined()) p->set_leaf(p->initial_value(options.seed, options.dtype));
+    const bool is_mine = p->home() != Parameter::Home::kElsewhere;
+    if (is_mine && !p->leaf().defined()) p->set_leaf(p->initial_value(options.seed, options.dtype));
   }
 }
 

@@ -45,9 +45,15 @@ class Parameter {
   /// cut, or when memory was given already.
   void shard(const Axis& axis, int dim, const Split* split);
 
+  /// Which pipeline stages use it: those of this rank; those of this rank beside an earlier one,
+  /// which writes and counts it (tied weights); or none of this rank, which then gives it no memory.
+  enum class Home : uint8_t { kHere, kCopy, kElsewhere };
+  void set_home(Home home) { home_ = home; }
+  [[nodiscard]] Home home() const { return home_; }
+
   [[nodiscard]] std::vector<int64_t> local_shape() const;
   /// This rank's ranges of dim split_dim(), and those that it writes and counts; the whole of dim 0
-  /// where it is not split (owned: by rank 0 of the axis alone).
+  /// where it is not split (owned: by rank 0 of the axis alone). A copy owns nothing.
   [[nodiscard]] int64_t split_dim() const { return is_split() ? placement_.dim() : 0; }
   [[nodiscard]] std::vector<Range> ranges() const;
   [[nodiscard]] std::vector<Range> owned() const;
@@ -90,6 +96,7 @@ class Parameter {
   std::vector<int64_t> shape_;
   Init init_;
   std::string name_;
+  Home home_ = Home::kHere;
   Placement placement_;
   Axis axis_;
   std::optional<bool> used_in_split_work_;

@@ -36,6 +36,7 @@ class Optimizer {
     Tensor exp_avg, exp_avg_sq;
   };
   [[nodiscard]] const std::vector<State>& states() const { return states_; }
+  [[nodiscard]] bool has_moments() const { return options_.kind != OptimizerOptions::Kind::kSgd; }
   [[nodiscard]] int64_t num_steps() const { return num_steps_; }
   void set_num_steps(int64_t steps) { num_steps_ = steps; }
 

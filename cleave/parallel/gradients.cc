@@ -169,7 +169,9 @@ GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp, double 
   std::vector<double> norms;
   size_t first_wrong = parameters.size();
   for (size_t i = 0; i < parameters.size(); ++i) {
-    for (const double own : counted_norms(*parameters[i], parameters[i]->leaf().grad(), power)) {
+    const Tensor& leaf = parameters[i]->leaf();
+    const Tensor grad = leaf.defined() ? leaf.grad() : Tensor();
+    for (const double own : counted_norms(*parameters[i], grad, power)) {
       if (!std::isfinite(own)) first_wrong = std::min(first_wrong, i);
       norms.push_back(own);
     }

@@ -28,7 +28,8 @@ void sum_gradients(const Parameters& parameters, const Axis& dp);
 /// Norm of all gradients over the axis, every element counted once (replicated, tied and KV copies
 /// too), in fp64: the L2 norm, another p-norm (power > 0), or the largest absolute value (power =
 /// infinity). The same bits on every rank of the axis. Also says, on every rank alike, which
-/// parameter is first not finite: its name, or "". An undefined gradient counts as zeros.
+/// parameter is first not finite: its name, or "". An undefined gradient counts as zeros,
+/// and so does a parameter that has no memory on this rank (of another pipeline stage).
 struct GradientNorm {
   double value = 0;
   std::string not_finite;

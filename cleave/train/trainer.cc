@@ -86,7 +86,7 @@ void Trainer::load() {
   }
   optimizer_ = std::make_unique<Optimizer>(parameters_, setup_.optimizer);
   if (!setup_.resumes) return;
-  load_optimizer(*optimizer_, setup_.folder->path);
+  load_optimizer(*optimizer_, *model_, setup_.folder->path);
   const Json state = Json::parse_file(setup_.folder->path + "/" + std::string(kStateName));
   done_ = state.at("step").as_int(0);
   tokens_ = state.at("tokens").as_int(0);
