@@ -1,4 +1,5 @@
 #include <charconv>
+#include <nlohmann/json.hpp>
 
 #include "cleave/model/model.h"
 
@@ -41,6 +42,22 @@ std::vector<std::string> read_labels(const Json& json) {
     names[number] = id2label.at(i).as_string();
   }
   return names;
+}
+
+Json classifier_config(const Json& config, const std::vector<std::string>& labels) {
+  auto json = nlohmann::ordered_json::parse(config.dump());
+  if (config.string_or("model_type", "") == "bert") {
+    json["architectures"] = {"BertForSequenceClassification"};
+  }
+  auto id2label = nlohmann::ordered_json::object();
+  auto label2id = nlohmann::ordered_json::object();
+  for (size_t i = 0; i < labels.size(); ++i) {
+    id2label[std::to_string(i)] = labels[i];
+    label2id[labels[i]] = i;
+  }
+  json["id2label"] = id2label;
+  json["label2id"] = label2id;
+  return Json::parse(json.dump(), "config.json");
 }
 
 }  // namespace cleave

@@ -30,6 +30,9 @@ void read_special_ids(const Json& json, ModelFacts& facts);
 /// Names of the classes in a config.json: id2label, else LABEL_0 ... of num_labels (2 where nothing
 /// is said). Throws Error(kFormat) for numbers that are doubled or leave a gap.
 std::vector<std::string> read_labels(const Json& json);
+/// The config.json of a classifier with the same layers: its class and the names of its labels.
+/// A family without a classifier keeps its own class.
+Json classifier_config(const Json& config, const std::vector<std::string>& labels);
 
 /// Where the values of a parameter lie in a folder's files.
 struct StoredAs {
