@@ -75,6 +75,17 @@ void check_shape(const StoredTensor& stored, const Parameter& parameter) {
                c10::IntArrayRef(parameter.shape()), ", as its config.json says");
 }
 
+/// Where the values of a parameter lie in the files; an older name where they have that.
+StoredAs spelled(const Model& model, const ModelFolder& folder, const Safetensors& files,
+                 const std::string& parameter) {
+  const StoredAs as = folder.stored_as(parameter);
+  if (files.find(as.name) != nullptr) return as;
+  for (const std::string& name : model.other_names(parameter)) {
+    if (files.find(name) != nullptr) return {.name = name};
+  }
+  return as;
+}
+
 /// Tables and duplicates that a file may hold although no parameter is read from them.
 bool is_known_addition(const std::string& name, const Model& model) {
   if (name == "lm_head.weight") return model.config().bool_or("tie_word_embeddings", false);
@@ -101,7 +112,7 @@ std::vector<CarriedTensor> settle_names(const Model& model, const Safetensors& f
   std::vector<CarriedTensor> carried;
   std::set<std::string> unexpected;
   for (const StoredTensor& stored : files.tensors()) {
-    if (used.contains(stored.name)) continue;
+    if (used.contains(stored.name) || model.ignores(stored.name)) continue;
     if (!is_known_addition(stored.name, model)) {
       unexpected.insert(stored.name);
     } else if (stored.name != "lm_head.weight" && !folder.meta_names) {
@@ -143,7 +154,7 @@ LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dt
   const auto parameters = model.parameters();
   std::set<std::string> used, missing;
   for (const auto& parameter : parameters) {
-    const StoredAs as = folder.stored_as(parameter->name());
+    const StoredAs as = spelled(model, folder, files, parameter->name());
     const StoredTensor* stored = files.find(as.name);
     (stored == nullptr ? missing : used).insert(as.name);
     if (stored != nullptr) check_shape(*stored, *parameter);
@@ -152,7 +163,7 @@ LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dt
   result.carried = settle_names(model, files, used, missing, folder);
   for (const auto& parameter : parameters) {
     if (parameter->home() == Parameter::Home::kElsewhere) continue;
-    const StoredAs as = folder.stored_as(parameter->name());
+    const StoredAs as = spelled(model, folder, files, parameter->name());
     const StoredTensor& stored = files.at(as.name);
     Tensor block;
     if (as.interleaved_rows == 0) {

@@ -48,6 +48,8 @@ void require_model(const std::string& model, bool takes_presets) {
   if (fs::is_directory(model, problem)) return;
   const bool is_name = model.find('/') == std::string::npos && !fs::exists(model, problem);
   if (takes_presets && is_name) return;
+  const bool is_config = takes_presets && fs::path(model).extension() == ".json";
+  if (is_config) return require_file("--model", model);
   CLEAVE_CHECK(!fs::exists(model, problem), Code::kIo, "--model ", model,
                ": is a file; expected the folder of a model or of a run");
   throw Error(Code::kIo, str("--model ", model, ": no such folder"));

@@ -13,12 +13,14 @@ void define(Flags& flags, EvalOptions& options) {
   flags.group("model and data");
   flags.add(&options.model, {"model", "DIR", "folder of a model or of a run", "required"});
   flags.many(&options.data,
-             {"data", "FILES", "text, JSONL with \"text\", or JSONL rows of ids (\"input_ids\")",
+             {"data", "FILES",
+              "as train reads it: text, CSV, JSONL with \"text\", or rows of ids (\"input_ids\")",
               "required"});
   flags.add(&options.tokenizer, {"tokenizer", "bytes|DIR", "how text becomes ids", "the model's"});
   flags.add(&options.seq_len, {"seq-len", "N", "length of a sample of text, in tokens"}, kPositive);
   flags.add(&options.batch_size, {"batch-size", "N", "sequences computed at once"}, kPositive);
-  flags.toggle(&options.json, {"json", "", "one JSON object: loss, perplexity, tokens", "off"});
+  flags.toggle(&options.json,
+               {"json", "", "one JSON object: loss, and perplexity or accuracy", "off"});
   flags.group("ranks");
   flags.add(&options.tp, tp_text(), kPositive);
   flags.choice(&options.dtype, {"dtype", "", "of weights and activations", "the file's"},
@@ -42,7 +44,7 @@ void check(const EvalOptions& options, const Flags& flags) {
 
 Command eval_command() {
   return {.name = "eval",
-          .summary = "mean loss and perplexity of a model on data",
+          .summary = "mean loss of a model on data, with perplexity or accuracy",
           .usage = "--model DIR --data FILES [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<EvalOptions>();

@@ -14,9 +14,12 @@ namespace {
 
 void define_input(Flags& flags, TrainOptions& options) {
   flags.group("model and data");
-  flags.add(&options.model, {"model", "NAME|DIR", "preset, or folder of a model or of a run"});
+  flags.add(&options.model, {"model", "NAME|DIR|JSON",
+                             "preset, folder of a model or of a run, or a config.json of sizes"});
   flags.many(&options.data,
-             {"data", "FILES", "text, JSONL with \"text\", or JSONL rows of ids (\"input_ids\")",
+             {"data", "FILES",
+              "text, JSONL with \"text\", or JSONL rows of ids (\"input_ids\"); to classify: CSV "
+              "with a header, or JSONL with \"label\"",
               "required"});
   flags.choice(&options.task, {"task", "", "what is learned", "the model's"},
                {"lm", "mlm", "classify"});

@@ -25,6 +25,7 @@ struct Extent {
   int64_t length = 0;     // of the longest row
   bool has_mask = false;  // some place is not real
   bool has_types = false;
+  bool has_classes = false;  // one label a row
 };
 
 Extent extent_of(const Dataset& dataset, const SampleOrder& order, int64_t step) {
@@ -36,6 +37,7 @@ Extent extent_of(const Dataset& dataset, const SampleOrder& order, int64_t step)
     longest = std::max(longest, sample.ids.size());
     shortest = std::min(shortest, sample.ids.size());
     extent.has_types = extent.has_types || !sample.token_types.empty();
+    extent.has_classes = sample.label.has_value();
     extent.has_mask = extent.has_mask ||
                       std::count(sample.attention_mask.begin(), sample.attention_mask.end(), 0) > 0;
   }
@@ -79,13 +81,18 @@ Batch make_batch(const Dataset& dataset, const SampleOrder& order, int64_t step,
   Batch batch;
   batch.first_row = begin;
   batch.ids = at::full(shape, pad_id, at::kLong);
-  batch.labels = at::full(shape, kNoLabel, at::kLong);
+  batch.labels = extent.has_classes ? at::empty({end - begin}, at::kLong)
+                                    : at::full(shape, kNoLabel, at::kLong);
   at::Tensor mask = at::zeros(shape, at::kLong);
   if (extent.has_types) batch.token_types = at::zeros(shape, at::kLong);
   for (int64_t row = 0; row < end - begin; ++row) {
     const Sample sample = dataset.sample(order.at(step, begin + row));
     put_row(batch.ids, row, sample.ids);
-    put_row(batch.labels, row, sample.labels.empty() ? sample.ids : sample.labels);
+    if (sample.label) {
+      batch.labels.mutable_data_ptr<int64_t>()[row] = *sample.label;
+    } else {
+      put_row(batch.labels, row, sample.labels.empty() ? sample.ids : sample.labels);
+    }
     put_row(mask, row,
             sample.attention_mask.empty() ? std::vector<int64_t>(sample.ids.size(), 1)
                                           : sample.attention_mask);

@@ -12,7 +12,7 @@ namespace cleave {
 /// right to the longest row of the step's global batch, T tokens.
 struct Batch {
   at::Tensor ids;             ///< [B, T] int64
-  at::Tensor labels;          ///< [B, T] int64, -100 where padded
+  at::Tensor labels;          ///< [B, T] int64, -100 where padded; [B] of classes
   at::Tensor attention_mask;  ///< [B, T] bool; undefined when every place is real
   at::Tensor token_types;     ///< [B, T] int64; undefined when the data has none
   int64_t first_row = 0;      ///< place of row 0 in the global batch

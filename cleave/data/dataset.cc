@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cleave/base/error.h"
+#include "cleave/data/classified.h"
 #include "cleave/data/documents.h"
 #include "cleave/data/packed.h"
 #include "cleave/data/rows.h"
@@ -26,9 +27,21 @@ FileKind common_kind(const std::vector<std::string>& files) {
 
 }  // namespace
 
+Task task_from_name(const std::string& name) {
+  if (name == "lm") return Task::kLm;
+  if (name == "mlm") return Task::kMlm;
+  CLEAVE_CHECK(name == "classify", Code::kUsage, "task '", name,
+               "' cannot be trained or measured; a model for lm, mlm or classify can");
+  return Task::kClassify;
+}
+
 std::shared_ptr<const Dataset> open_dataset(const DatasetOptions& options) {
+  if (options.task == Task::kClassify) return classified_dataset(options);
   const FileKind kind = common_kind(options.files);
-  if (kind == FileKind::kJsonRows) return rows_dataset(options.files, options.vocab_size);
+  if (kind == FileKind::kJsonRows) {
+    return rows_dataset(options.files, {.vocab_size = options.vocab_size,
+                                        .needs_labels = options.task == Task::kMlm});
+  }
   CLEAVE_CHECK(options.tokenizer != nullptr, Code::kUsage, options.files.front(), " is ",
                name(kind), ", which needs a tokenizer; name one, or give JSONL rows of ids");
   std::vector<Tokens> parts;

@@ -62,9 +62,9 @@ std::vector<int32_t> numbers(const Json& row, const Field& field) {
 
 class RowsDataset final : public Dataset {
  public:
-  explicit RowsDataset(int64_t vocab_size) {
+  explicit RowsDataset(const RowsOptions& options) : options_(options) {
     constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-    const int64_t max_id = vocab_size > 0 ? vocab_size - 1 : kMax;
+    const int64_t max_id = options.vocab_size > 0 ? options.vocab_size - 1 : kMax;
     ids_.field = {.key = "input_ids", .high = max_id};
     labels_.field = {.key = "labels", .high = max_id, .may_be_no_label = true};
     attention_mask_.field = {.key = "attention_mask", .high = 1};
@@ -77,7 +77,10 @@ class RowsDataset final : public Dataset {
     const std::vector<int32_t> ids = numbers(row, ids_.field);
     if (ids.empty()) row.at("input_ids").fail("expected an array of at least one id");
     ids_.append(ids);
+    if (options_.num_classes > 0) append_class(row);
+    if (options_.needs_labels) (void)row.at("labels");  // masked tokens cannot be guessed
     for (Column* column : {&labels_, &attention_mask_, &token_types_}) {
+      if (column == &labels_ && options_.num_classes > 0) continue;
       const std::vector<int32_t> values = numbers(row, column->field);
       if (row.has(column->field.key) && values.size() != ids.size()) {
         row.at(column->field.key)
@@ -92,6 +95,13 @@ class RowsDataset final : public Dataset {
 
   [[nodiscard]] Sample sample(int64_t index) const override {
     CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index, " of ", size());
+    if (options_.num_classes > 0) {
+      return {.ids = ids_.row(index),
+              .labels = {},
+              .attention_mask = attention_mask_.row(index),
+              .token_types = token_types_.row(index),
+              .label = classes_[static_cast<size_t>(index)]};
+    }
     return {.ids = ids_.row(index),
             .labels = labels_.row(index),
             .attention_mask = attention_mask_.row(index),
@@ -103,18 +113,26 @@ class RowsDataset final : public Dataset {
     for (const Column* column : {&ids_, &labels_, &attention_mask_, &token_types_}) {
       column->add_to(hasher);
     }
+    hasher.update(std::as_bytes(std::span(classes_)));
     return hasher.digest();
   }
 
  private:
+  void append_class(const Json& row) {
+    const Json value = row.at(row.has("label") ? "label" : "labels");
+    classes_.push_back(static_cast<int32_t>(value.as_int(0, options_.num_classes - 1)));
+  }
+
+  RowsOptions options_;
   Column ids_, labels_, attention_mask_, token_types_;
+  std::vector<int32_t> classes_;
 };
 
 }  // namespace
 
 std::shared_ptr<const Dataset> rows_dataset(const std::vector<std::string>& files,
-                                            int64_t vocab_size) {
-  auto dataset = std::make_shared<RowsDataset>(vocab_size);
+                                            const RowsOptions& options) {
+  auto dataset = std::make_shared<RowsDataset>(options);
   for (const std::string& file : files) {
     JsonLines lines(file);
     while (const std::optional<Json> row = lines.next()) dataset->append(*row);

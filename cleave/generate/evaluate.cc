@@ -26,58 +26,80 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const EvalOptions& options,
   return has_tokenizer(folder) ? load_tokenizer(folder) : nullptr;
 }
 
-std::shared_ptr<const Dataset> data_of(const EvalOptions& options, const Runnable& runnable) {
+std::shared_ptr<const Dataset> data_of(const EvalOptions& options, const Runnable& runnable,
+                                       const std::shared_ptr<const Tokenizer>& tokenizer) {
   const ModelFacts& facts = runnable.facts();
   CLEAVE_CHECK(options.seq_len >= 2 && options.seq_len <= facts.max_positions, Code::kShape,
                "--seq-len ", options.seq_len, " must be from 2 to the model's ",
                facts.max_positions, " positions");
   return open_dataset({.files = options.data,
-                       .tokenizer = tokenizer_of(options, runnable),
+                       .tokenizer = tokenizer,
                        .seq_len = options.seq_len,
                        .cache_folder = "",
-                       .vocab_size = facts.vocab_size});
+                       .vocab_size = facts.vocab_size,
+                       .task = runnable.task(),
+                       .classes = facts.labels});
 }
 
-void print(const EvalResult& result, bool json) {
+void print_accuracy(const EvalResult& result, bool json) {
+  if (json) {
+    const nlohmann::ordered_json row = {{"loss", result.loss()},
+                                        {"accuracy", result.accuracy()},
+                                        {"right", result.num_right},
+                                        {"rows", result.num_labels}};
+    log_info(row.dump());
+  } else {
+    log_info("loss ", result.loss(), "  accuracy ", result.accuracy(), "  (", result.num_right,
+             " of ", result.num_labels, " rows)");
+  }
+}
+
+void print_perplexity(const EvalResult& result, bool json) {
   if (json) {
     nlohmann::ordered_json row;
     row["loss"] = result.loss();
     row["perplexity"] = nullptr;
     if (std::isfinite(result.perplexity())) row["perplexity"] = result.perplexity();
-    row["tokens"] = result.num_tokens;
+    row["tokens"] = result.num_labels;
     log_info(row.dump());
   } else {
     log_info("loss ", result.loss(), "  perplexity ", result.perplexity(), "  tokens ",
-             result.num_tokens);
+             result.num_labels);
   }
 }
 
 }  // namespace
 
 double EvalResult::loss() const {
-  return loss_sum / static_cast<double>(num_tokens);
+  return loss_sum / static_cast<double>(num_labels);
+}
+
+double EvalResult::accuracy() const {
+  return static_cast<double>(num_right) / static_cast<double>(num_labels);
 }
 
 double EvalResult::perplexity() const {
   return std::exp(loss());
 }
 
-EvalResult evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batch_size) {
+EvalResult evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batch_size,
+                    const BatchRules& rules) {
   const at::ScalarType type = model.parameters().front()->leaf().scalar_type();
   const SampleOrder order{.num_samples = data.size(), .batch_size = batch_size, .shuffle = false};
   EvalResult result;
   for (int64_t first = 0, step = 0; first < data.size(); first += batch_size, ++step) {
     const int64_t rows = std::min(batch_size, data.size() - first);
-    const Batch batch = make_batch(data, order, step, 0, rows);
+    const Batch batch = rules.make(data, order, step, 0, rows);
     CLEAVE_CHECK(batch.ids.size(1) <= model.facts().max_positions, Code::kShape,
                  "a row of the data has ", batch.ids.size(1), " ids; the model has ",
                  model.facts().max_positions, " positions");
     const EvalSum sum = eval_pass(model, tp, batch, type);
     result.loss_sum += sum.loss;
-    result.num_tokens += sum.num_labels;
+    result.num_labels += sum.num_labels;
+    result.num_right += sum.num_right;
   }
-  CLEAVE_CHECK(result.num_tokens > 0, Code::kUsage,
-               "the data has no token with one before it; nothing can be measured");
+  CLEAVE_CHECK(result.num_labels > 0, Code::kUsage, "the data has ", result.num_labels,
+               " tokens to be told; nothing can be measured");
   return result;
 }
 
@@ -85,8 +107,9 @@ EvalResult evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t b
 
 void cleave_eval(const cleave::EvalOptions& options) {
   using namespace cleave;
-  const Runnable runnable(options.model, options.dtype, options.device);
-  const auto data = data_of(options, runnable);
+  const Runnable runnable(options.model, options.dtype, options.device, {"lm", "mlm", "classify"});
+  const auto tokenizer = tokenizer_of(options, runnable);
+  const auto data = data_of(options, runnable, tokenizer);
   CLEAVE_CHECK(options.batch_size >= 1, Code::kUsage, "--batch-size ", options.batch_size,
                " must be at least 1");
   const int num_ranks = num_ranks_of(options.tp);
@@ -97,7 +120,10 @@ void cleave_eval(const cleave::EvalOptions& options) {
             const Axis tp = Mesh::build(world, {{"tp", num_ranks}})["tp"];
             choose_gemm(options.gemm, tp);
             const auto model = runnable.load(tp);
-            const EvalResult result = evaluate(*model, tp, *data, options.batch_size);
-            if (tp.rank() == 0) print(result, options.json);
+            const BatchRules rules = batch_rules(*model, tokenizer.get(), data->is_text(), 0);
+            const EvalResult result = evaluate(*model, tp, *data, options.batch_size, rules);
+            if (tp.rank() != 0) return;
+            runnable.task() == Task::kClassify ? print_accuracy(result, options.json)
+                                               : print_perplexity(result, options.json);
           });
 }

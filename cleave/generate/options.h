@@ -51,8 +51,26 @@ struct EvalOptions {
   bool json = false;
 };
 
+/// Everything `cleave predict` can be told.
+struct PredictOptions {
+  std::string model;
+  std::vector<std::string> texts;
+  std::string text_file;  ///< a text a line, JSONL with `text`, or CSV
+  int64_t top_k = 5;      ///< words shown for a masked place
+  int64_t seq_len = 0;    ///< tokens read of a text; 0 = as many as the model has positions
+  int64_t batch_size = 16;
+  int tp = 0;
+  std::string dtype;
+  std::string device = "cpu";
+  std::string gemm = "auto";
+  int threads_per_rank = 0;
+  double timeout_s = 60;
+  bool json = false;
+};
+
 }  // namespace cleave
 
-/// Found in libcleave by these names. Both print to stdout and throw Error.
+/// Found in libcleave by these names. They print to stdout and throw Error.
 extern "C" void cleave_generate(const cleave::GenerateOptions& options);
 extern "C" void cleave_eval(const cleave::EvalOptions& options);
+extern "C" void cleave_predict(const cleave::PredictOptions& options);

@@ -51,14 +51,18 @@ std::vector<int64_t> read_eos_ids(const ModelFolder& folder, const ModelFacts& f
 
 }  // namespace
 
-Runnable::Runnable(const std::string& path, const std::string& dtype, const std::string& device)
+Runnable::Runnable(const std::string& path, const std::string& dtype, const std::string& device,
+                   const std::vector<std::string>& tasks)
     : folder_(ModelFolder::open(path)), dtype_(type_of(dtype, folder_)) {
   CLEAVE_CHECK(device == "cpu", Code::kUsage, "--device ", device,
                " is not in this build of libtorch; choose cpu");
   const auto model = make_model(folder_.config);
-  CLEAVE_CHECK(model->task() == "lm", Code::kUsage, folder_.path, " is a model for ", model->task(),
-               "; only language models (lm) go on from a text");
+  std::string known;
+  for (const std::string& task : tasks) known += (known.empty() ? "" : " or ") + task;
+  CLEAVE_CHECK(std::find(tasks.begin(), tasks.end(), model->task()) != tasks.end(), Code::kUsage,
+               folder_.path, " is a model for ", model->task(), "; this needs one for ", known);
   facts_ = model->facts();
+  task_ = task_of(*model);
   eos_ids_ = read_eos_ids(folder_, facts_);
 }
 

@@ -7,6 +7,7 @@
 
 #include "cleave/mesh/axis.h"
 #include "cleave/model/model.h"
+#include "cleave/train/task.h"
 
 namespace cleave {
 
@@ -15,11 +16,13 @@ class Runnable {
  public:
   /// `dtype` is a flag's value, "" = that of the files (fp16 files run in fp32 on the CPU). Throws
   /// Error(kIo) when there is no model, Error(kUsage) for a dtype or device that does not run here
-  /// or a model that does not go on from a text.
-  Runnable(const std::string& path, const std::string& dtype, const std::string& device);
+  /// or a model for another task than one of `tasks`.
+  Runnable(const std::string& path, const std::string& dtype, const std::string& device,
+           const std::vector<std::string>& tasks = {"lm"});
 
   [[nodiscard]] const ModelFolder& folder() const { return folder_; }
   [[nodiscard]] const ModelFacts& facts() const { return facts_; }
+  [[nodiscard]] Task task() const { return task_; }
   [[nodiscard]] at::ScalarType dtype() const { return dtype_; }
   /// Ids that end a text: of generation_config.json where the folder has one that says so, else of
   /// config.json.
@@ -31,6 +34,7 @@ class Runnable {
  private:
   ModelFolder folder_;
   ModelFacts facts_;
+  Task task_ = Task::kLm;
   at::ScalarType dtype_;
   std::vector<int64_t> eos_ids_;
 };

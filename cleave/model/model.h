@@ -20,11 +20,19 @@ struct ModelFacts {
   int64_t num_kv_heads = 0;
   std::vector<int64_t> eos_ids;
   std::optional<int64_t> bos_id, pad_id;
+  std::vector<std::string> labels;  ///< names of a classifier's classes, by number
 };
 
 /// Reads eos_token_id (a number or a list), bos_token_id and pad_token_id of a config.json;
 /// vocab_size is set already. Throws Error(kFormat) for ids outside the vocabulary.
 void read_special_ids(const Json& json, ModelFacts& facts);
+
+/// Names of the classes in a config.json: id2label, else LABEL_0 ... of num_labels (2 where nothing
+/// is said). Throws Error(kFormat) for numbers that are doubled or leave a gap.
+std::vector<std::string> read_labels(const Json& json);
+/// The config.json of a classifier with the same layers: its class and the names of its labels.
+/// A family without a classifier keeps its own class.
+Json classifier_config(const Json& config, const std::vector<std::string>& labels);
 
 /// Where the values of a parameter lie in a folder's files.
 struct StoredAs {
@@ -36,7 +44,8 @@ struct StoredAs {
 
 /// A whole model: ids in, logits out. Parameters have Hugging Face names.
 ///
-///   ids [B, T] int64   result [B, T, V], Replicate or Shard(-1) as the plan says
+///   ids [B, T] int64   result [B, T, V], Replicate or Shard(-1) as the plan says; of a classifier
+///   [B, C]
 class Model : public Layer {
  public:
   [[nodiscard]] virtual const ModelFacts& facts() const = 0;
@@ -46,8 +55,15 @@ class Model : public Layer {
   /// Layers that are called one after the other: embedding, blocks, head. A pipeline's stage is a
   /// range of them; FSDP and recompute wrap them one by one.
   [[nodiscard]] virtual std::vector<Layer*> sequence() = 0;
-  /// "lm": the task that `train` does without --task.
+  /// "lm", "mlm" or "classify": what it is trained for; "features" for one without a head.
   [[nodiscard]] virtual std::string task() const { return "lm"; }
+  /// Names under which older files may have a parameter.
+  [[nodiscard]] virtual std::vector<std::string> other_names(
+      const std::string& /*parameter*/) const {
+    return {};
+  }
+  /// Whether a folder may hold this tensor although the model has no use for it.
+  [[nodiscard]] virtual bool ignores(const std::string& /*tensor*/) const { return false; }
   /// The config.json it was made from.
   [[nodiscard]] const Json& config() const { return config_; }
   /// Floating point operations of forward and backward per token, at a sequence length.

@@ -4,6 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "cleave/base/suggest.h"
+#include "cleave/model/bert/bert.h"
+#include "cleave/model/bert/presets.h"
+#include "cleave/model/imdb_bert/imdb_bert.h"
 #include "cleave/model/llama/llama.h"
 #include "cleave/model/model.h"
 
@@ -12,7 +15,8 @@ namespace {
 
 struct Registry {
   std::mutex mutex;
-  std::map<std::string, ModelFactory> factories{{"llama", &make_llama}};
+  std::map<std::string, ModelFactory> factories{
+      {"llama", &make_llama}, {"bert", &make_bert}, {"imdb_bert", &make_imdb_bert}};
 };
 
 Registry& registry() {
@@ -75,6 +79,7 @@ std::unique_ptr<Model> make_model(const Json& config) {
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;
   for (const Preset& p : kPresets) names.emplace_back(p.name);
+  for (const std::string& name : bert_preset_names()) names.push_back(name);
   return names;
 }
 
@@ -101,6 +106,7 @@ Json preset_config(const std::string& name, int64_t vocab_size) {
                                            {"initializer_range", 0.02}};
     return Json::parse(config.dump(), "preset " + name);
   }
+  if (const std::optional<Json> bert = bert_preset(name, vocab_size)) return *bert;
   const auto names = preset_names();
   throw Error(Code::kUsage, str("model '", name, "' is neither a folder nor a preset",
                                 did_you_mean(name, names)));

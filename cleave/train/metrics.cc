@@ -25,6 +25,7 @@ std::string line_of(const StepMetrics& metrics) {
                                    {"peak_rss_bytes", metrics.peak_rss_bytes},
                                    {"mfu", metrics.mfu}};
   if (metrics.eval_loss) object["eval_loss"] = *metrics.eval_loss;
+  if (metrics.eval_accuracy) object["eval_accuracy"] = *metrics.eval_accuracy;
   return object.dump() + '\n';
 }
 
@@ -40,6 +41,7 @@ StepMetrics metrics_of(const Json& row) {
                       .peak_rss_bytes = row.int_or("peak_rss_bytes", 0, 0),
                       .mfu = row.number_or("mfu", NAN)};
   if (row.has("eval_loss")) metrics.eval_loss = row.at("eval_loss").as_number();
+  if (row.has("eval_accuracy")) metrics.eval_accuracy = row.at("eval_accuracy").as_number();
   return metrics;
 }
 

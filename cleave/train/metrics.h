@@ -11,17 +11,18 @@ namespace cleave {
 
 /// What is known after one optimizer step. NaN (null in the file) is "not known".
 struct StepMetrics {
-  int64_t step = 0;                   ///< 1 is the first
-  double loss = NAN;                  ///< mean over the valid tokens of the global batch
-  double grad_norm = NAN;             ///< global, before clipping
-  double lr = NAN;                    ///< used in this step
-  int64_t tokens = 0;                 ///< trained on since step 1, all ranks
-  double tokens_per_s = NAN;          ///< of this step, all ranks
-  double step_ms = NAN;               ///< the whole step, on the slowest rank
-  double comm_ms = NAN;               ///< of it, inside collectives: the mean of the ranks
-  int64_t peak_rss_bytes = 0;         ///< of this process so far
-  double mfu = NAN;                   ///< share of the machine's peak arithmetic, 0 to 1
-  std::optional<double> eval_loss{};  ///< where the step was followed by a measurement
+  int64_t step = 0;                       ///< 1 is the first
+  double loss = NAN;                      ///< mean over the valid tokens of the global batch
+  double grad_norm = NAN;                 ///< global, before clipping
+  double lr = NAN;                        ///< used in this step
+  int64_t tokens = 0;                     ///< trained on since step 1, all ranks
+  double tokens_per_s = NAN;              ///< of this step, all ranks
+  double step_ms = NAN;                   ///< the whole step, on the slowest rank
+  double comm_ms = NAN;                   ///< of it, inside collectives: the mean of the ranks
+  int64_t peak_rss_bytes = 0;             ///< of this process so far
+  double mfu = NAN;                       ///< share of the machine's peak arithmetic, 0 to 1
+  std::optional<double> eval_loss{};      ///< where the step was followed by a measurement
+  std::optional<double> eval_accuracy{};  ///< of it: share of rows whose class was right, 0 to 1
 };
 
 /// Appends one JSON object a line to a file; each line is there when append() returns.

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cleave/base/log.h"
+#include "cleave/data/classified.h"
 #include "cleave/mesh/dry_axis.h"
 #include "cleave/mesh/scalar_type.h"
 
@@ -32,14 +33,35 @@ void choose_tokenizer(TrainSetup& setup) {
       setup.tokenizer_folder.empty() ? byte_tokenizer() : load_tokenizer(setup.tokenizer_folder);
 }
 
-/// A preset's config.json for the tokenizer, with its special ids so that generation knows its end.
-Json config_of_preset(const std::string& name, const Tokenizer& tokenizer) {
-  auto json = nlohmann::ordered_json::parse(preset_config(name, tokenizer.vocab_size()).dump());
+/// Whether --model names a config.json: sizes without weights.
+bool is_config(const std::string& model) {
+  return fs::path(model).extension() == ".json" && fs::is_regular_file(model);
+}
+
+/// config.json of a new model, a preset's or a file's, for the tokenizer: with its special ids, so
+/// that generation knows its end.
+Json config_of_new(const std::string& name, const Tokenizer& tokenizer) {
+  const Json base =
+      is_config(name) ? Json::parse_file(name) : preset_config(name, tokenizer.vocab_size());
+  auto json = nlohmann::ordered_json::parse(base.dump());
+  if (!base.has("vocab_size")) json["vocab_size"] = tokenizer.vocab_size();
   const SpecialIds& special = tokenizer.special();
   if (special.bos) json["bos_token_id"] = *special.bos;
   if (special.eos) json["eos_token_id"] = *special.eos;
   if (special.pad) json["pad_token_id"] = *special.pad;
-  return Json::parse(json.dump(), "preset " + name);
+  return Json::parse(json.dump(), is_config(name) ? name : "preset " + name);
+}
+
+/// A new model for the task that was asked for; a classifier with the classes of the data.
+void fit_to_task(TrainSetup& setup) {
+  const TrainOptions& o = setup.options;
+  const std::string task = o.task.empty() ? make_model(setup.config)->task() : o.task;
+  if (task != "classify") return;
+  const auto with_classes = [&](const std::vector<std::string>& names) {
+    return classifier_config(setup.config, names);
+  };
+  if (make_model(with_classes({"any"}))->task() != task) return;  // told with the model's own task
+  setup.config = with_classes(class_names(o.data));
 }
 
 /// The type is written in the key that the config already uses; the older one is known to every
@@ -74,12 +96,14 @@ void choose_layout(TrainSetup& setup, int world_size) {
 }
 
 DatasetOptions dataset_options(const TrainSetup& setup, const std::vector<std::string>& files,
-                               int64_t vocab_size) {
+                               const Model& model) {
   return {.files = files,
           .tokenizer = setup.tokenizer,
           .seq_len = setup.options.seq_len,
           .cache_folder = (fs::path(setup.options.out) / "tokens").string(),
-          .vocab_size = vocab_size};
+          .vocab_size = model.facts().vocab_size,
+          .task = task_of(model),
+          .classes = model.facts().labels};
 }
 
 void check_length(const TrainSetup& setup, const ModelFacts& facts) {
@@ -142,7 +166,7 @@ std::vector<NamedFile> TrainSetup::tokenizer_files() const {
 TrainSetup make_setup(const TrainOptions& options, int world_size) {
   CLEAVE_CHECK(options.device == "cpu", Code::kUsage, "--device ", options.device,
                ": this build computes on the CPU alone; choose cpu");
-  const bool is_folder = fs::exists(options.model);
+  const bool is_folder = fs::exists(options.model) && !is_config(options.model);
   std::optional<ModelFolder> folder;
   if (options.resume) {
     folder = ModelFolder::open(options.out);
@@ -152,7 +176,10 @@ TrainSetup make_setup(const TrainOptions& options, int world_size) {
   TrainSetup setup(options, folder);
   choose_layout(setup, world_size);
   choose_tokenizer(setup);
-  if (!folder) setup.config = config_of_preset(options.model, *setup.tokenizer);
+  if (!folder) {
+    setup.config = config_of_new(options.model, *setup.tokenizer);
+    fit_to_task(setup);
+  }
   choose_types(setup);
   const auto model = make_model(setup.config);
   CLEAVE_CHECK(options.task.empty() || options.task == model->task(), Code::kUsage, "--task ",
@@ -162,14 +189,14 @@ TrainSetup make_setup(const TrainOptions& options, int world_size) {
   // A layout that does not work is told here, before data is read and ranks start.
   if (setup.tp > 1) parallelize_module(*model, dry_axis("tp", 0, setup.tp), setup.plan);
   check_length(setup, model->facts());
-  const int64_t vocab_size = model->facts().vocab_size;
-  setup.data = open_dataset(dataset_options(setup, options.data, vocab_size));
+  setup.data = open_dataset(dataset_options(setup, options.data, *model));
   if (!options.eval_data.empty()) {
-    setup.eval_data = open_dataset(dataset_options(setup, options.eval_data, vocab_size));
+    setup.eval_data = open_dataset(dataset_options(setup, options.eval_data, *model));
   }
   // Rows of ids need no tokenizer: a folder that came without one goes without one.
   if (folder && setup.tokenizer_folder.empty() && !setup.data->is_text()) setup.tokenizer = nullptr;
   check_vocabulary(setup, model->facts());
+  setup.batches = batch_rules(*model, setup.tokenizer.get(), setup.data->is_text(), options.seed);
   choose_steps(setup);
   return setup;
 }

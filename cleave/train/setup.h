@@ -7,6 +7,7 @@
 #include "cleave/model/model.h"
 #include "cleave/optim/optimizer.h"
 #include "cleave/train/options.h"
+#include "cleave/train/task.h"
 
 namespace cleave {
 
@@ -27,6 +28,7 @@ struct TrainSetup {
   Plan plan;                                   ///< tensor-parallel
   std::shared_ptr<const Dataset> data;
   std::shared_ptr<const Dataset> eval_data;  ///< null without --eval-data
+  BatchRules batches;                        ///< how rows of both become batches
   SampleOrder order;
   OptimizerOptions optimizer;
   LrSchedule schedule;

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/nn/cross_entropy.h"
+#include "cleave/train/task.h"
 
 namespace cleave {
 namespace {
@@ -34,8 +35,9 @@ PassResult train_pass(Model& model, const Mesh& mesh, const Batch& batch,
   const Axis& tp = mesh["tp"];
   const Axis& dp = mesh["dp"];
   const Parameters parameters = model.parameters();
+  const Task task = task_of(model);
   PassResult result;
-  const Tensor own_labels = next_token_labels(batch.labels).ne(-100).sum();
+  const Tensor own_labels = targets_of(batch, task).ne(-100).sum();
   result.num_labels = dp.all_reduce(own_labels, "number of labels").item<int64_t>();
   CLEAVE_CHECK(result.num_labels > 0, Code::kFormat, "the batch of step ", options.step + 1,
                " has no label to learn from: every place is -100");
@@ -50,7 +52,7 @@ PassResult train_pass(Model& model, const Mesh& mesh, const Batch& batch,
     context.valid_tokens = result.num_labels;
     use_weights_as(parameters, options.compute_type);
     const DTensor loss =
-        cross_entropy(logits_of(model, tp, micro, context), next_token_labels(micro.labels),
+        cross_entropy(logits_of(model, tp, micro, context), targets_of(micro, task),
                       {.valid_tokens = result.num_labels});
     loss.local().backward();
     result.loss += loss.local().item<double>();
@@ -63,10 +65,14 @@ PassResult train_pass(Model& model, const Mesh& mesh, const Batch& batch,
 EvalSum eval_pass(Model& model, const Axis& tp, const Batch& batch, at::ScalarType compute_type) {
   const at::NoGradGuard no_grad;
   use_weights_as(model.parameters(), compute_type);
-  const Tensor labels = next_token_labels(batch.labels);
-  const DTensor loss = cross_entropy(logits_of(model, tp, batch, context_of(batch)), labels,
-                                     {.reduction = CrossEntropyOptions::Reduction::kSum});
-  return {.loss = loss.local().item<double>(), .num_labels = labels.ne(-100).sum().item<int64_t>()};
+  const Task task = task_of(model);
+  const Tensor targets = targets_of(batch, task);
+  const DTensor logits = logits_of(model, tp, batch, context_of(batch));
+  const DTensor loss =
+      cross_entropy(logits, targets, {.reduction = CrossEntropyOptions::Reduction::kSum});
+  return {.loss = loss.local().item<double>(),
+          .num_labels = targets.ne(-100).sum().item<int64_t>(),
+          .num_right = task == Task::kClassify ? num_right(logits, targets) : 0};
 }
 
 }  // namespace cleave

@@ -28,6 +28,7 @@ PassResult train_pass(Model& model, const Mesh& mesh, const Batch& batch,
 struct EvalSum {
   double loss = 0;
   int64_t num_labels = 0;
+  int64_t num_right = 0;  ///< of a classifier's labels, those that it gives
 };
 EvalSum eval_pass(Model& model, const Axis& tp, const Batch& batch, at::ScalarType compute_type);
 

@@ -113,9 +113,7 @@ Batch Trainer::batch_of(const Dataset& data, const SampleOrder& order, int64_t s
   const int64_t rows = order.batch_size;
   const int64_t dp = setup_.dp;
   const int64_t r = mesh_["dp"].rank();
-  const int64_t pad = model_->facts().pad_id.value_or(0);
-  return make_batch(data, order, step, rows * r / dp, rows * (r + 1) / dp,
-                    std::max<int64_t>(pad, 0));
+  return setup_.batches.make(data, order, step, rows * r / dp, rows * (r + 1) / dp);
 }
 
 void Trainer::check_same_batch(const Batch& batch) const {
@@ -194,7 +192,7 @@ void Trainer::train_step(int64_t step) {
                 .mfu = rate * model_->train_flops_per_token(batch.ids.size(1)) / peak_flops_};
   const int64_t every = setup_.options.eval_every;
   const bool is_eval_step = done_ == setup_.num_steps || (every > 0 && done_ % every == 0);
-  if (setup_.eval_data && is_eval_step) m.eval_loss = evaluate();
+  if (setup_.eval_data && is_eval_step) note(evaluate(), m);
   if (metrics_) metrics_->append(m);
   if (progress_) progress_->update(done_, {.loss = loss, .tokens_per_s = rate});
 }
@@ -218,12 +216,20 @@ bool Trainer::is_asked_to_stop(const char* site) {
   return asked != 0;
 }
 
-double Trainer::evaluate() {
+void Trainer::note(const EvalSum& sum, StepMetrics& metrics) const {
+  const auto count = static_cast<double>(sum.num_labels);
+  metrics.eval_loss = sum.loss / count;
+  if (task_of(*model_) == Task::kClassify) {
+    metrics.eval_accuracy = static_cast<double>(sum.num_right) / count;
+  }
+}
+
+EvalSum Trainer::evaluate() {
   const double start = monotonic_s();
   SampleOrder order = setup_.order;
   order.num_samples = setup_.eval_data->size();
   order.shuffle = false;
-  Tensor sums = at::zeros({2}, at::kDouble);
+  Tensor sums = at::zeros({3}, at::kDouble);
   const int64_t dp = setup_.dp;
   const int64_t r = mesh_["dp"].rank();
   for (int64_t begin = 0; begin < order.num_samples; begin += order.batch_size) {
@@ -232,16 +238,21 @@ double Trainer::evaluate() {
     // The last, shorter batch still starts where the full ones would.
     const SampleOrder full{
         .num_samples = order.num_samples, .batch_size = setup_.order.batch_size, .shuffle = false};
-    if (is_asked_to_stop("eval")) return NAN;
+    if (is_asked_to_stop("eval")) return {.loss = NAN};
     if (rows * r / dp == rows * (r + 1) / dp) continue;
-    const Batch batch = make_batch(*setup_.eval_data, full, begin / setup_.order.batch_size,
-                                   rows * r / dp, rows * (r + 1) / dp);
+    const Batch batch =
+        setup_.batches.make(*setup_.eval_data, full, begin / setup_.order.batch_size, rows * r / dp,
+                            rows * (r + 1) / dp);
     const EvalSum sum = eval_pass(*model_, mesh_["tp"], batch, setup_.compute_type);
-    sums += at::tensor({sum.loss, static_cast<double>(sum.num_labels)}, at::kDouble);
+    sums += at::tensor(
+        {sum.loss, static_cast<double>(sum.num_labels), static_cast<double>(sum.num_right)},
+        at::kDouble);
   }
   sums = mesh_["dp"].all_reduce(sums, "eval loss");
   eval_s_ += monotonic_s() - start;
-  return (sums[0] / sums[1]).item<double>();
+  return {.loss = sums[0].item<double>(),
+          .num_labels = static_cast<int64_t>(sums[1].item<double>()),
+          .num_right = static_cast<int64_t>(sums[2].item<double>())};
 }
 
 std::string Trainer::state_json() const {

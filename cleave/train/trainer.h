@@ -30,7 +30,8 @@ class Trainer {
   [[nodiscard]] Batch batch_of(const Dataset& data, const SampleOrder& order, int64_t step) const;
   void train_step(int64_t step);
   void check_finite(int64_t step, double loss, const GradientNorm& norm) const;
-  [[nodiscard]] double evaluate();
+  [[nodiscard]] EvalSum evaluate();
+  void note(const EvalSum& sum, StepMetrics& metrics) const;
   bool is_asked_to_stop(const char* site);
   void save();
   [[nodiscard]] std::string state_json() const;

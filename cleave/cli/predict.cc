@@ -1,0 +1,66 @@
+#include <memory>
+
+#include "cleave/base/error.h"
+#include "cleave/cli/check.h"
+#include "cleave/cli/command.h"
+#include "cleave/cli/library.h"
+#include "cleave/cli/shared_flags.h"
+#include "cleave/generate/options.h"
+
+namespace cleave::cli {
+namespace {
+
+void define(Flags& flags, PredictOptions& options) {
+  flags.group("model and texts");
+  flags.add(&options.model, {"model", "DIR", "folder of a model or of a run", "required"});
+  flags.each(&options.texts,
+             {"text", "TEXT", "text to judge, or with [MASK] for a word; may be given again"});
+  flags.add(&options.text_file, {"text-file", "FILE",
+                                 "a text a line; .jsonl: objects with \"text\"; .csv: a column "
+                                 "text, review or sentence",
+                                 "none"});
+  flags.add(&options.seq_len,
+            {"seq-len", "N", "tokens that are read of a text", "the model's positions"}, kPositive);
+  flags.add(&options.batch_size, {"batch-size", "N", "texts computed at once"}, kPositive);
+  flags.group("output");
+  flags.add(&options.top_k, {"top-k", "N", "words shown for each [MASK]"}, kPositive);
+  flags.toggle(&options.json, {"json", "", "one JSON object a text, each on one line", "off"});
+  flags.group("ranks");
+  flags.add(&options.tp, tp_text(), kPositive);
+  flags.choice(&options.dtype, {"dtype", "", "of weights and activations", "the file's"},
+               {"fp32", "bf16", "fp64"});
+  define_machine(flags, {.gemm = &options.gemm,
+                         .threads_per_rank = &options.threads_per_rank,
+                         .timeout_s = &options.timeout_s,
+                         .device = &options.device});
+}
+
+void check(const PredictOptions& options, const Flags& flags) {
+  flags.require("model");
+  CLEAVE_CHECK(!options.texts.empty() || !options.text_file.empty(), Code::kUsage,
+               "no text; give --text TEXT or --text-file FILE");
+  if (!options.text_file.empty()) require_file("--text-file", options.text_file);
+  require_model(options.model, /*takes_presets=*/false);
+  check_world(options.tp, 1);
+}
+
+}  // namespace
+
+Command predict_command() {
+  return {.name = "predict",
+          .summary = "classify texts, or find the words for [MASK]",
+          .usage = "--model DIR --text TEXT [flags]",
+          .define = [](Flags& flags) -> Run {
+            auto options = std::make_shared<PredictOptions>();
+            define(flags, *options);
+            auto launcher = std::make_shared<LauncherFlags>(flags);
+            return [options, launcher, &flags] {
+              launcher->check();
+              check(*options, flags);
+              library_function<decltype(cleave_predict)>("cleave_predict")(*options);
+              return 0;
+            };
+          }};
+}
+
+}  // namespace cleave::cli

@@ -1,0 +1,220 @@
+#include "cleave/data/classified.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <span>
+
+#include "cleave/base/error.h"
+#include "cleave/base/hash.h"
+#include "cleave/data/documents.h"
+#include "cleave/data/rows.h"
+#include "cleave/text/csv.h"
+#include "cleave/text/jsonl.h"
+#include "cleave/tokenizer/batch.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array<std::string_view, 3> kTextColumns{"text", "review", "sentence"};
+constexpr std::array<std::string_view, 2> kLabelColumns{"label", "sentiment"};
+constexpr size_t kMostClasses = 1000;
+
+/// A text and what stands as its label.
+using VisitLabelled =
+    std::function<void(const std::string& text, const std::string& label, const std::string& at)>;
+
+bool is_csv(const std::string& path) {
+  return fs::path(path).extension() == ".csv";
+}
+
+/// The whole number that a label is written as; nothing for a name.
+std::optional<int64_t> number_of(const std::string& label) {
+  int64_t number = 0;
+  const char* end = label.data() + label.size();
+  const auto [stop, error] = std::from_chars(label.data(), end, number);
+  if (error != std::errc() || stop != end || number < 0) return std::nullopt;
+  return number;
+}
+
+/// What a JSONL row has as its label: a name, or a whole number as text.
+std::string label_of(const Json& row) {
+  const Json value = row.at(row.has("label") ? "label" : "labels");
+  if (value.is(Json::Type::kString)) return value.as_string();
+  return std::to_string(value.as_int(0));
+}
+
+void visit_csv(const std::string& path, const VisitLabelled& visit) {
+  CsvReader rows(path);
+  const size_t text = rows.column(kTextColumns);
+  const size_t label = rows.column(kLabelColumns);
+  while (const auto row = rows.next()) visit((*row)[text], (*row)[label], rows.place());
+}
+
+void visit_jsonl(const std::string& path, const VisitLabelled& visit) {
+  JsonLines rows(path);
+  while (const std::optional<Json> row = rows.next()) {
+    visit(row->at("text").as_string(), label_of(*row), rows.place());
+  }
+}
+
+void for_each_labelled(const std::string& path, const VisitLabelled& visit) {
+  is_csv(path) ? visit_csv(path, visit) : visit_jsonl(path, visit);
+}
+
+/// Whether the rows of a file are ids.
+bool has_rows_of_ids(const std::string& path) {
+  if (is_csv(path)) return false;
+  const FileKind kind = file_kind(path);
+  CLEAVE_CHECK(kind != FileKind::kText, Code::kFormat, path, " is ", name(kind),
+               ", which has no labels; expected CSV with a header (named .csv), or JSONL with "
+               "\"text\" or \"input_ids\" and \"label\"");
+  return kind == FileKind::kJsonRows;
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 10;
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) {
+    text += str(i == 0 ? "" : ", ", '\'', names[i], '\'');
+  }
+  return names.size() > kShown ? str(text, " and ", names.size() - kShown, " more") : text;
+}
+
+class ClassifiedDataset final : public Dataset {
+ public:
+  explicit ClassifiedDataset(const DatasetOptions& options) : options_(options) {}
+
+  void append(const std::string& text, const std::string& label, const std::string& at) {
+    labels_.push_back(class_of(label, at));
+    const EncodedBatch row =
+        encode_batch(*options_.tokenizer, std::span(&text, 1), {},
+                     {.truncation = Truncation::kOnlyFirst, .max_length = options_.seq_len});
+    for (const int64_t id : row.input_ids.front()) {
+      CLEAVE_CHECK(options_.vocab_size == 0 || id < options_.vocab_size, Code::kFormat, at,
+                   ": the tokenizer (", options_.tokenizer->kind(), ") gives id ", id,
+                   ", the model's vocabulary has ", options_.vocab_size,
+                   "; use the tokenizer of the model");
+      ids_.push_back(static_cast<int32_t>(id));
+    }
+    CLEAVE_CHECK(static_cast<int64_t>(ids_.size()) > starts_.back(), Code::kFormat, at,
+                 ": the text gives no token; leave the row out");
+    starts_.push_back(static_cast<int64_t>(ids_.size()));
+  }
+
+  [[nodiscard]] int64_t size() const override { return static_cast<int64_t>(labels_.size()); }
+  [[nodiscard]] bool is_text() const override { return true; }
+
+  [[nodiscard]] Sample sample(int64_t index) const override {
+    CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index, " of ", size());
+    const auto at = static_cast<size_t>(index);
+    return {.ids = {ids_.data() + starts_[at], ids_.data() + starts_[at + 1]},
+            .labels = {},
+            .attention_mask = {},
+            .token_types = {},
+            .label = labels_[at]};
+  }
+
+  [[nodiscard]] uint64_t fingerprint() const override {
+    Hasher hasher;
+    hasher.update(std::as_bytes(std::span(ids_)));
+    hasher.update(std::as_bytes(std::span(starts_)));
+    hasher.update(std::as_bytes(std::span(labels_)));
+    return hasher.digest();
+  }
+
+ private:
+  [[nodiscard]] int32_t class_of(const std::string& label, const std::string& at) const {
+    const std::vector<std::string>& names = options_.classes;
+    const auto found = std::find(names.begin(), names.end(), label);
+    if (found != names.end()) return static_cast<int32_t>(found - names.begin());
+    const std::optional<int64_t> number = number_of(label);
+    CLEAVE_CHECK(number && *number < static_cast<int64_t>(names.size()), Code::kFormat, at,
+                 ": label '", label, "' is not one of the model's ", names.size(), " classes, ",
+                 listed(names));
+    return static_cast<int32_t>(*number);
+  }
+
+  DatasetOptions options_;
+  std::vector<int32_t> ids_;        // of all rows, one behind the other
+  std::vector<int64_t> starts_{0};  // of each row in ids_
+  std::vector<int32_t> labels_;
+};
+
+}  // namespace
+
+void for_each_text(const std::string& path, const std::function<void(const std::string&)>& visit) {
+  if (is_csv(path)) {
+    CsvReader rows(path);
+    const size_t text = rows.column(kTextColumns);
+    while (const auto row = rows.next()) visit((*row)[text]);
+  } else if (fs::path(path).extension() == ".jsonl") {
+    JsonLines rows(path);
+    while (const std::optional<Json> row = rows.next()) visit(row->at("text").as_string());
+  } else {
+    LineReader lines(path);
+    while (const auto line = lines.next()) {
+      if (!line->empty()) visit(std::string(*line));
+    }
+  }
+}
+
+std::vector<std::string> class_names(const std::vector<std::string>& files) {
+  std::set<std::string> names;
+  bool are_numbers = true;
+  int64_t largest = 0;
+  const auto note = [&](const std::string& label, const std::string& at) {
+    names.insert(label);
+    const std::optional<int64_t> number = number_of(label);
+    are_numbers = are_numbers && number;
+    largest = std::max(largest, number.value_or(0));
+    CLEAVE_CHECK(names.size() <= kMostClasses && largest < static_cast<int64_t>(kMostClasses),
+                 Code::kFormat, at, ": label '", label, "' makes more than ", kMostClasses,
+                 " classes; is it the column of labels?");
+  };
+  for (const std::string& file : files) {
+    if (has_rows_of_ids(file)) {
+      JsonLines rows(file);
+      while (const std::optional<Json> row = rows.next()) note(label_of(*row), rows.place());
+    } else {
+      for_each_labelled(file, [&](const std::string& /*text*/, const std::string& label,
+                                  const std::string& at) { note(label, at); });
+    }
+  }
+  if (!are_numbers || names.empty()) return {names.begin(), names.end()};
+  std::vector<std::string> numbered;
+  for (int64_t i = 0; i <= largest; ++i) numbered.push_back(str("LABEL_", i));
+  return numbered;
+}
+
+std::shared_ptr<const Dataset> classified_dataset(const DatasetOptions& options) {
+  CLEAVE_CHECK(!options.files.empty(), Code::kUsage, options.files.size(),
+               " data files; expected at least one");
+  const bool of_ids = has_rows_of_ids(options.files.front());
+  for (const std::string& file : options.files) {
+    CLEAVE_CHECK(has_rows_of_ids(file) == of_ids, Code::kUsage, file, " and ",
+                 options.files.front(), " are of different kinds; give texts or rows of ids");
+  }
+  if (of_ids) {
+    return rows_dataset(options.files,
+                        {.vocab_size = options.vocab_size,
+                         .num_classes = static_cast<int64_t>(options.classes.size())});
+  }
+  CLEAVE_CHECK(options.tokenizer != nullptr, Code::kUsage, options.files.front(),
+               " holds texts, which need a tokenizer; name one, or give JSONL rows of ids");
+  auto dataset = std::make_shared<ClassifiedDataset>(options);
+  for (const std::string& file : options.files) {
+    for_each_labelled(file, [&](const std::string& text, const std::string& label,
+                                const std::string& at) { dataset->append(text, label, at); });
+  }
+  CLEAVE_CHECK(dataset->size() > 0, Code::kUsage, "the data has ", dataset->size(),
+               " rows; expected at least one");
+  return dataset;
+}
+
+}  // namespace cleave

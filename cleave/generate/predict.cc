@@ -1,0 +1,201 @@
+#include "cleave/generate/predict.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include <ATen/ATen.h>
+
+#include "cleave/base/log.h"
+#include "cleave/data/classified.h"
+#include "cleave/generate/options.h"
+#include "cleave/generate/runnable.h"
+#include "cleave/kernels/cpu/gemm.h"
+#include "cleave/mesh/job.h"
+#include "cleave/mesh/mesh.h"
+#include "cleave/tokenizer/batch.h"
+
+namespace cleave {
+namespace {
+
+using nlohmann::ordered_json;
+using Rows = std::vector<std::vector<int64_t>>;
+
+/// A run of the program, the same on all ranks.
+struct Prediction {
+  const PredictOptions& options;
+  Runnable runnable;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::vector<std::string> texts;
+  Rows rows;  ///< ids of the texts
+};
+
+std::vector<std::string> texts_of(const PredictOptions& options) {
+  std::vector<std::string> texts = options.texts;
+  if (!options.text_file.empty()) {
+    for_each_text(options.text_file, [&](const std::string& text) { texts.push_back(text); });
+  }
+  CLEAVE_CHECK(!texts.empty(), Code::kUsage, "there are ", texts.size(),
+               " texts; give --text TEXT or --text-file FILE");
+  return texts;
+}
+
+Rows rows_of(const PredictOptions& options, const Runnable& runnable, const Tokenizer& tokenizer,
+             const std::vector<std::string>& texts) {
+  const int64_t positions = runnable.facts().max_positions;
+  CLEAVE_CHECK(options.seq_len >= 0 && options.seq_len <= positions, Code::kShape, "--seq-len ",
+               options.seq_len, " is more than the model's ", positions, " positions");
+  const int64_t length = options.seq_len > 0 ? options.seq_len : positions;
+  Rows rows = encode_batch(tokenizer, texts, {},
+                           {.truncation = Truncation::kOnlyFirst, .max_length = length})
+                  .input_ids;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    CLEAVE_CHECK(!rows[i].empty(), Code::kUsage, "text ", i + 1, " gives no token; give some text");
+    const int64_t largest = *std::max_element(rows[i].begin(), rows[i].end());
+    CLEAVE_CHECK(largest < runnable.facts().vocab_size, Code::kShape, "the tokenizer gives id ",
+                 largest, "; the model's vocab_size is ", runnable.facts().vocab_size,
+                 "; do they belong together?");
+  }
+  return rows;
+}
+
+/// What is said of one text.
+struct Said {
+  ordered_json json;
+  std::string text;
+};
+
+std::string line_of(const std::string& name, double probability) {
+  char number[32];
+  std::snprintf(number, sizeof number, "%.4f", probability);
+  return str("  ", number, "  ", name, '\n');
+}
+
+Said classes_of(const Prediction& p, const Tensor& scores) {
+  Said said;
+  said.json["labels"] = ordered_json::array();
+  for (const auto& [number, probability] : ranked(scores, 0)) {
+    const std::string& label = p.runnable.facts().labels[static_cast<size_t>(number)];
+    said.json["labels"].push_back({{"label", label}, {"probability", probability}});
+    said.text += line_of(label, probability);
+  }
+  return said;
+}
+
+Said words_of(const Prediction& p, const std::vector<int64_t>& ids, const Tensor& scores) {
+  const int64_t mask = *p.tokenizer->special().mask;
+  Said said;
+  said.json["masks"] = ordered_json::array();
+  const auto count = std::count(ids.begin(), ids.end(), mask);
+  for (size_t at = 0; at < ids.size(); ++at) {
+    if (ids[at] != mask) continue;
+    ordered_json words = ordered_json::array();
+    if (count > 1) said.text += str("  token ", at, ":\n");
+    for (const auto& [id, probability] :
+         ranked(scores[static_cast<int64_t>(at)], p.options.top_k)) {
+      const std::string word = p.tokenizer->token(id).value_or("");
+      words.push_back({{"word", word}, {"id", id}, {"probability", probability}});
+      said.text += line_of(word, probability);
+    }
+    said.json["masks"].push_back({{"token", at}, {"words", words}});
+  }
+  return said;
+}
+
+void print(const Prediction& p, size_t index, const Tensor& scores) {
+  const std::string& text = p.texts[index];
+  const Said said = p.runnable.task() == Task::kClassify ? classes_of(p, scores)
+                                                         : words_of(p, p.rows[index], scores);
+  if (p.options.json) {
+    ordered_json row = {{"text", text}};
+    row.update(said.json);
+    log_info(row.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
+  } else {
+    std::string lines = text + '\n' + said.text;
+    lines.pop_back();
+    log_info(lines);
+  }
+}
+
+/// Batch by batch; the first rank alone prints.
+void run_rank(const Prediction& p, const Axis& tp) {
+  choose_gemm(p.options.gemm, tp);
+  const auto model = p.runnable.load(tp);
+  const auto batch_size = static_cast<size_t>(p.options.batch_size);
+  for (size_t first = 0; first < p.rows.size(); first += batch_size) {
+    const size_t last = std::min(first + batch_size, p.rows.size());
+    const Rows batch(p.rows.begin() + static_cast<std::ptrdiff_t>(first),
+                     p.rows.begin() + static_cast<std::ptrdiff_t>(last));
+    const Tensor scores = scores_of(*model, tp, batch);
+    if (tp.rank() != 0) continue;
+    for (size_t i = first; i < last; ++i) print(p, i, scores[static_cast<int64_t>(i - first)]);
+  }
+}
+
+void check_masks(const Prediction& p) {
+  if (p.runnable.task() == Task::kClassify) return;
+  const std::optional<int64_t> mask = p.tokenizer->special().mask;
+  CLEAVE_CHECK(mask, Code::kUsage, "the ", p.tokenizer->kind(),
+               " tokenizer has no mask token; nothing can be asked for");
+  for (size_t i = 0; i < p.rows.size(); ++i) {
+    CLEAVE_CHECK(std::find(p.rows[i].begin(), p.rows[i].end(), *mask) != p.rows[i].end(),
+                 Code::kUsage, "text ", i + 1, " has no ", *p.tokenizer->token(*mask),
+                 "; put it where a word is to be found");
+  }
+}
+
+}  // namespace
+
+std::vector<std::pair<int64_t, double>> ranked(const Tensor& scores, int64_t top_k) {
+  const int64_t count = top_k > 0 ? std::min(top_k, scores.size(0)) : scores.size(0);
+  const auto [values, places] = scores.to(at::kDouble).softmax(0).topk(count);
+  std::vector<std::pair<int64_t, double>> out;
+  for (int64_t i = 0; i < count; ++i) {
+    out.emplace_back(places[i].item<int64_t>(), values[i].item<double>());
+  }
+  return out;
+}
+
+Tensor scores_of(Model& model, const Axis& tp, const std::vector<std::vector<int64_t>>& rows) {
+  const at::NoGradGuard no_grad;
+  size_t longest = 0;
+  for (const auto& row : rows) longest = std::max(longest, row.size());
+  const std::vector<int64_t> shape{static_cast<int64_t>(rows.size()),
+                                   static_cast<int64_t>(longest)};
+  const int64_t pad = std::max<int64_t>(model.facts().pad_id.value_or(0), 0);
+  const Tensor ids = at::full(shape, pad, at::kLong);
+  const Tensor mask = at::zeros(shape, at::kBool);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto row = static_cast<int64_t>(i);
+    const auto length = static_cast<int64_t>(rows[i].size());
+    ids[row].narrow(0, 0, length).copy_(at::tensor(rows[i], at::kLong));
+    mask[row].narrow(0, 0, length).fill_(true);
+  }
+  Context context;
+  if (!mask.all().item<bool>()) context.key_mask = mask;
+  const Tensor scores = model(DTensor(ids, tp, Replicate{}), context).full_tensor();
+  return scores.scalar_type() == at::kDouble ? scores : scores.to(at::kFloat);
+}
+
+}  // namespace cleave
+
+void cleave_predict(const cleave::PredictOptions& options) {
+  using namespace cleave;
+  Runnable runnable(options.model, options.dtype, options.device, {"mlm", "classify"});
+  const auto tokenizer = load_tokenizer(runnable.folder().path);
+  auto texts = texts_of(options);
+  auto rows = rows_of(options, runnable, *tokenizer, texts);
+  const Prediction prediction{.options = options,
+                              .runnable = std::move(runnable),
+                              .tokenizer = tokenizer,
+                              .texts = std::move(texts),
+                              .rows = std::move(rows)};
+  check_masks(prediction);
+  const int num_ranks = num_ranks_of(options.tp);
+  run_job({.num_ranks = num_ranks,
+           .threads_per_rank = options.threads_per_rank,
+           .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = ""}},
+          [&](World& world) {
+            run_rank(prediction, Mesh::build(world, {{"tp", num_ranks}})["tp"]);
+          });
+}

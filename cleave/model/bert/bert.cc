@@ -1,0 +1,141 @@
+#include "cleave/model/bert/bert.h"
+
+namespace cleave {
+namespace {
+
+std::unique_ptr<Linear> make_scores(const BertConfig& c, int64_t num_classes) {
+  return std::make_unique<Linear>(LinearOptions{.in_features = c.facts.hidden,
+                                                .out_features = num_classes,
+                                                .init = Init::normal(c.init_range)});
+}
+
+}  // namespace
+
+Bert::Bert(const Json& json)
+    : Model(json), config_(BertConfig::from_json(json)), embeddings_(config_) {
+  const BertHead head = config_.head;
+  bert_.add("embeddings", embeddings_);
+  for (int64_t i = 0; i < config_.facts.num_layers; ++i) {
+    layers_.push_back(std::make_unique<BertLayer>(config_));
+    encoder_.add(str("layer.", i), *layers_.back());
+  }
+  bert_.add("encoder", encoder_);
+  if (head != BertHead::kMaskedLm) {
+    pooler_ = std::make_unique<BertPooler>(config_);
+    bert_.add("pooler", *pooler_);
+  }
+  // A trunk alone has no prefix in files; plans may write it all the same.
+  head == BertHead::kNone ? add("", bert_, "bert") : add("bert", bert_, "");
+  if (head == BertHead::kMaskedLm || head == BertHead::kPreTraining) {
+    predictions_ = std::make_unique<BertPredictions>(
+        config_, config_.tied ? embeddings_.word_weight() : nullptr);
+    cls_.add("predictions", *predictions_);
+    add("cls", cls_);
+  }
+  if (head == BertHead::kPreTraining) {
+    seq_relationship_ = make_scores(config_, 2);
+    cls_.add("seq_relationship", *seq_relationship_);
+  }
+  if (head == BertHead::kClassifier) {
+    dropout_ = std::make_unique<Dropout>(config_.classifier_dropout);
+    classifier_ = make_scores(config_, static_cast<int64_t>(config_.facts.labels.size()));
+    add("dropout", *dropout_);
+    add("classifier", *classifier_);
+  }
+}
+
+Plan Bert::plan(bool sequence_parallel) const {
+  const Placement between = sequence_parallel ? Placement(Shard{1}) : Placement(Replicate{});
+  Plan plan = {
+      {"bert.embeddings.word_embeddings", Rowwise{.output = between}},
+      {"bert.encoder.layer.*.attention.self.{query,key,value}", Colwise{}},
+      {"bert.encoder.layer.*.attention.output.dense", Rowwise{.output = between}},
+      {"bert.encoder.layer.*.intermediate.dense", Colwise{}},
+      {"bert.encoder.layer.*.output.dense", Rowwise{.output = between}},
+  };
+  if (predictions_) {
+    // The loss reads sharded logits.
+    plan.emplace_back("cls.predictions.decoder", Colwise{.output = Shard{-1}});
+  }
+  return plan;
+}
+
+std::vector<Layer*> Bert::trunk() {
+  std::vector<Layer*> out{&embeddings_};
+  for (const auto& layer : layers_) out.push_back(layer.get());
+  return out;
+}
+
+std::vector<Layer*> Bert::sequence() {
+  std::vector<Layer*> out = trunk();
+  if (predictions_) out.push_back(predictions_.get());
+  if (classifier_) out.insert(out.end(), {pooler_.get(), dropout_.get(), classifier_.get()});
+  return out;
+}
+
+DTensor Bert::hidden(const DTensor& ids, const Context& context) {
+  DTensor x = ids;
+  for (Layer* layer : trunk()) x = (*layer)(x, context);
+  return x;
+}
+
+std::string Bert::task() const {
+  if (predictions_) return "mlm";
+  return classifier_ ? "classify" : "features";
+}
+
+double Bert::train_flops_per_token(int64_t seq_len) {
+  // 2 per weight forward and 4 backward; attention's two products over the whole sequence. Tables
+  // are looked up, and heads of one token a row do not count.
+  int64_t weights = 0;
+  for (const auto& layer : layers_) {
+    for (const auto& p : layer->parameters()) weights += p->numel();
+  }
+  const int64_t width = config_.facts.hidden;
+  if (predictions_) weights += width * (width + config_.facts.vocab_size);
+  const int64_t attention = 2 * config_.facts.num_layers * width * seq_len;
+  return 6.0 * static_cast<double>(weights + attention);
+}
+
+std::vector<std::string> Bert::other_names(const std::string& parameter) const {
+  std::vector<std::string> names{parameter};
+  // The converted weights that Google published call a norm's parts gamma and beta.
+  const auto replaced = [&](std::string_view end, std::string_view by) {
+    if (!parameter.ends_with(end)) return;
+    names.push_back(parameter.substr(0, parameter.size() - end.size()) + std::string(by));
+  };
+  replaced("LayerNorm.weight", "LayerNorm.gamma");
+  replaced("LayerNorm.bias", "LayerNorm.beta");
+  replaced("predictions.bias", "predictions.decoder.bias");
+  // A trunk in the file of a model with a head, and a model that goes on from a trunk's file.
+  for (size_t i = 0, count = names.size(); i < count; ++i) {
+    constexpr std::string_view kPrefix = "bert.";
+    if (config_.head == BertHead::kNone) {
+      names.push_back(std::string(kPrefix) + names[i]);
+    } else if (names[i].starts_with(kPrefix)) {
+      names.push_back(names[i].substr(kPrefix.size()));
+    }
+  }
+  names.erase(names.begin());
+  return names;
+}
+
+bool Bert::ignores(const std::string& tensor) const {
+  const auto is_below = [&](std::string_view part) {
+    return tensor.starts_with(part) || tensor.starts_with(str("bert.", part));
+  };
+  if (is_below("embeddings.position_ids")) return true;
+  if (tensor == "cls.predictions.decoder.bias") return predictions_ != nullptr;
+  if (tensor == "cls.predictions.decoder.weight" && predictions_) return config_.tied;
+  // Heads of the pre-trained model that this one does not have.
+  if (is_below("pooler.")) return pooler_ == nullptr;
+  if (tensor.starts_with("cls.seq_relationship.")) return seq_relationship_ == nullptr;
+  if (tensor.starts_with("cls.predictions.")) return predictions_ == nullptr;
+  return false;
+}
+
+std::unique_ptr<Model> make_bert(const Json& config) {
+  return std::make_unique<Bert>(config);
+}
+
+}  // namespace cleave

@@ -1,0 +1,84 @@
+#include "cleave/model/bert/config.h"
+
+namespace cleave {
+namespace {
+
+constexpr int64_t kMostWidth = int64_t{1} << 20;
+constexpr int64_t kMostLayers = 4096;
+constexpr int64_t kMostPositions = int64_t{1} << 30;
+
+BertHead read_head(const Json& json) {
+  if (!json.has("architectures")) return BertHead::kNone;
+  const Json list = json.at("architectures");
+  if (list.size() != 1) list.fail("expected the name of one architecture");
+  const std::string& name = list.at(0).as_string();
+  if (name == "BertModel") return BertHead::kNone;
+  if (name == "BertForMaskedLM") return BertHead::kMaskedLm;
+  if (name == "BertForPreTraining") return BertHead::kPreTraining;
+  if (name == "BertForSequenceClassification") return BertHead::kClassifier;
+  list.at(0).fail(
+      "expected BertModel, BertForMaskedLM, BertForPreTraining or BertForSequenceClassification");
+}
+
+void refuse_other_kinds(const Json& json) {
+  if (json.bool_or("is_decoder", false)) json.at("is_decoder").fail("only encoders are built");
+  if (json.string_or("position_embedding_type", "absolute") != "absolute") {
+    json.at("position_embedding_type").fail("expected \"absolute\"");
+  }
+  constexpr const char* kKind = "single_label_classification";
+  if (json.string_or("problem_type", kKind) != kKind) {
+    json.at("problem_type").fail(str("expected \"", kKind, "\""));
+  }
+}
+
+double read_dropout(const Json& json, std::string_view key, double fallback) {
+  const double p = json.number_or(key, fallback);
+  if (!(p >= 0 && p < 1)) json.at(key).fail("expected a probability in [0, 1)");
+  return p;
+}
+
+Activation read_activation(const Json& json) {
+  const std::string name = json.string_or("hidden_act", "gelu");
+  try {
+    return activation_from_name(name);
+  } catch (const Error& error) {
+    json.at("hidden_act").fail(error.what());
+  }
+}
+
+ModelFacts read_facts(const Json& json) {
+  ModelFacts f;
+  f.vocab_size = json.at("vocab_size").as_int(1, int64_t{1} << 31);
+  f.hidden = json.at("hidden_size").as_int(1, kMostWidth);
+  f.num_layers = json.at("num_hidden_layers").as_int(1, kMostLayers);
+  f.num_heads = json.at("num_attention_heads").as_int(1, kMostWidth);
+  f.num_kv_heads = f.num_heads;
+  f.max_positions = json.int_or("max_position_embeddings", 512, 1, kMostPositions);
+  if (f.hidden % f.num_heads != 0) {
+    json.at("hidden_size").fail(str("it must be a multiple of num_attention_heads=", f.num_heads));
+  }
+  read_special_ids(json, f);
+  return f;
+}
+
+}  // namespace
+
+BertConfig BertConfig::from_json(const Json& json) {
+  refuse_other_kinds(json);
+  BertConfig c;
+  c.facts = read_facts(json);
+  c.head = read_head(json);
+  if (c.head == BertHead::kClassifier) c.facts.labels = read_labels(json);
+  c.intermediate = json.at("intermediate_size").as_int(1, kMostWidth);
+  c.num_token_types = json.int_or("type_vocab_size", 2, 1, kMostWidth);
+  c.norm_eps = json.number_or("layer_norm_eps", 1e-12);
+  c.init_range = json.number_or("initializer_range", 0.02);
+  c.hidden_dropout = read_dropout(json, "hidden_dropout_prob", 0.1);
+  c.attention_dropout = read_dropout(json, "attention_probs_dropout_prob", 0.1);
+  c.classifier_dropout = read_dropout(json, "classifier_dropout", c.hidden_dropout);
+  c.activation = read_activation(json);
+  c.tied = json.bool_or("tie_word_embeddings", true);
+  return c;
+}
+
+}  // namespace cleave

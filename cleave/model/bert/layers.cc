@@ -1,0 +1,162 @@
+#include "cleave/model/bert/layers.h"
+
+#include <ATen/ATen.h>
+
+namespace cleave {
+namespace {
+
+EmbeddingOptions table_of(int64_t rows, const BertConfig& c) {
+  return {
+      .num_embeddings = rows, .embedding_dim = c.facts.hidden, .init = Init::normal(c.init_range)};
+}
+
+LinearOptions linear_of(int64_t in, int64_t out, const BertConfig& c) {
+  return {.in_features = in, .out_features = out, .init = Init::normal(c.init_range)};
+}
+
+LinearOptions square(const BertConfig& c) {
+  return linear_of(c.facts.hidden, c.facts.hidden, c);
+}
+
+AttentionOptions attention_of(const BertConfig& c) {
+  return {.hidden = c.facts.hidden,
+          .num_heads = c.facts.num_heads,
+          .num_kv_heads = c.facts.num_heads,
+          .head_dim = c.facts.hidden / c.facts.num_heads,
+          .causal = false,
+          .dropout = c.attention_dropout,
+          .rotary = {}};
+}
+
+}  // namespace
+
+BertEmbeddings::BertEmbeddings(const BertConfig& c)
+    : word_embeddings_(table_of(c.facts.vocab_size, c)),
+      position_embeddings_(table_of(c.facts.max_positions, c)),
+      token_type_embeddings_(table_of(c.num_token_types, c)),
+      norm_(c.facts.hidden, c.norm_eps),
+      dropout_(c.hidden_dropout) {
+  add("word_embeddings", word_embeddings_);
+  add("position_embeddings", position_embeddings_);
+  add("token_type_embeddings", token_type_embeddings_);
+  add("LayerNorm", norm_);
+  add("dropout", dropout_);
+}
+
+DTensor BertEmbeddings::forward(const DTensor& ids, const Context& context) {
+  const int64_t num_positions = position_embeddings_.weight()->shape()[0];
+  CLEAVE_CHECK(ids.size(1) <= num_positions, Code::kShape, path(), ": rows of ", ids.size(1),
+               " ids; the model has max_position_embeddings=", num_positions, "; shorten them");
+  const DTensor words = word_embeddings_(ids, context);
+  // Ids of the other tables are cut as the words are, so that every rank adds its own tokens.
+  const auto cut = [&](const Tensor& whole) {
+    return DTensor::distribute(whole, words.axis(), words.placement());
+  };
+  const Tensor types =
+      context.token_types.defined() ? context.token_types : at::zeros_like(ids.local());
+  const Tensor positions = context.positions.defined()
+                               ? context.positions
+                               : at::arange(ids.size(1), ids.local().options());
+  const DTensor x = words + token_type_embeddings_(cut(types), context) +
+                    position_embeddings_(cut(positions.expand_as(ids.local())), context);
+  return dropout_(norm_(mine(x), context), context);
+}
+
+BertAttention::BertAttention(const BertConfig& c)
+    : query_(square(c)),
+      key_(square(c)),
+      value_(square(c)),
+      dense_(square(c)),
+      heads_(attention_of(c)),
+      dropout_(c.hidden_dropout),
+      norm_(c.facts.hidden, c.norm_eps) {
+  self_.add("query", query_);
+  self_.add("key", key_);
+  self_.add("value", value_);
+  output_.add("dense", dense_);
+  output_.add("dropout", dropout_);
+  output_.add("LayerNorm", norm_);
+  add("self", self_);
+  add("output", output_);
+}
+
+void BertAttention::prepare_split(const Axis& axis) {
+  const HeadCut cut = heads_.cut(axis);
+  for (Linear* projection : {&query_, &key_, &value_}) projection->set_column_cut(cut.query);
+  dense_.set_row_cut(cut.query);
+}
+
+void BertAttention::check_split(const Axis& axis) {
+  const bool split = query_.is_column_split();
+  const bool together = key_.is_column_split() == split && value_.is_column_split() == split &&
+                        dense_.is_row_split() == split && !dense_.is_column_split();
+  CLEAVE_CHECK(together, Code::kShape, path(),
+               ": self.query, self.key, self.value and output.dense belong together; give the "
+               "first three the style colwise and output.dense rowwise, or none of them a style");
+  if (split) heads_.set_split(axis);
+}
+
+DTensor BertAttention::forward(const DTensor& x, const Context& context) {
+  const DTensor q = query_(x, context);
+  const DTensor k = key_(x, context);
+  const DTensor v = value_(x, context);
+  const DTensor y = dense_(mine(heads_(q, k, v, path(), context)), context);
+  return norm_(mine(dropout_(y, context) + x), context);
+}
+
+BertLayer::BertLayer(const BertConfig& c)
+    : attention_(c),
+      activation_(c.activation),
+      up_(linear_of(c.facts.hidden, c.intermediate, c)),
+      down_(linear_of(c.intermediate, c.facts.hidden, c)),
+      dropout_(c.hidden_dropout),
+      norm_(c.facts.hidden, c.norm_eps) {
+  intermediate_.add("dense", up_);
+  output_.add("dense", down_);
+  output_.add("dropout", dropout_);
+  output_.add("LayerNorm", norm_);
+  add("attention", attention_);
+  add("intermediate", intermediate_);
+  add("output", output_);
+}
+
+DTensor BertLayer::forward(const DTensor& x, const Context& context) {
+  const DTensor h = attention_(x, context);
+  const auto act = [this](const Tensor& t) { return activate(activation_, t); };
+  const DTensor y = down_(mine(map(act, up_(h, context))), context);
+  return norm_(mine(dropout_(y, context) + h), context);
+}
+
+BertPooler::BertPooler(const BertConfig& c) : dense_(square(c)) {
+  add("dense", dense_);
+}
+
+std::optional<Placement> BertPooler::accepts(const DTensor& x) const {
+  return x.placement().is_shard() ? std::optional<Placement>(Replicate{}) : std::nullopt;
+}
+
+DTensor BertPooler::forward(const DTensor& x, const Context& context) {
+  const DTensor first = mine(x.with(x.local().select(1, 0)));
+  return map([](const Tensor& t) { return t.tanh(); }, dense_(first, context));
+}
+
+BertPredictions::BertPredictions(const BertConfig& c, const std::shared_ptr<Parameter>& tied)
+    : activation_(c.activation),
+      dense_(square(c)),
+      norm_(c.facts.hidden, c.norm_eps),
+      decoder_(linear_of(c.facts.hidden, c.facts.vocab_size, c)),
+      bias_(decoder_.bias()) {
+  if (tied) decoder_.tie_weight(tied);
+  transform_.add("dense", dense_);
+  transform_.add("LayerNorm", norm_);
+  add("bias", bias_);
+  add("transform", transform_);
+  add("decoder", decoder_);
+}
+
+DTensor BertPredictions::forward(const DTensor& x, const Context& context) {
+  const auto act = [this](const Tensor& t) { return activate(activation_, t); };
+  return decoder_(norm_(mine(map(act, dense_(x, context))), context), context);
+}
+
+}  // namespace cleave

@@ -1,0 +1,98 @@
+#pragma once
+#include "cleave/model/bert/config.h"
+#include "cleave/nn/attention.h"
+#include "cleave/nn/dropout.h"
+#include "cleave/nn/embedding.h"
+#include "cleave/nn/norm.h"
+
+namespace cleave {
+
+/// Words, positions and token types, added, normed, dropped out.
+///
+///   ids [B, T] int64   result [B, T, D], laid out as the plan lays out word_embeddings' output
+///
+/// Context gives positions and token types. Throws Error(kShape) for more tokens than positions.
+class BertEmbeddings : public Layer {
+ public:
+  explicit BertEmbeddings(const BertConfig& config);
+  [[nodiscard]] const std::shared_ptr<Parameter>& word_weight() const {
+    return word_embeddings_.weight();
+  }
+
+ protected:
+  DTensor forward(const DTensor& ids, const Context& context) override;
+
+ private:
+  Embedding word_embeddings_, position_embeddings_, token_type_embeddings_;
+  LayerNorm norm_;
+  Dropout dropout_;
+};
+
+/// norm(x + dropout(dense(attention(x)))), every token sees every real one. x, result [B, T, D].
+class BertAttention : public Layer {
+ public:
+  explicit BertAttention(const BertConfig& config);
+  void prepare_split(const Axis& axis) override;
+  void check_split(const Axis& axis) override;
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override;
+
+ private:
+  LayerGroup self_, output_;
+  Linear query_, key_, value_, dense_;
+  HeadAttention heads_;
+  Dropout dropout_;
+  LayerNorm norm_;
+};
+
+/// One layer of the encoder: attention, then norm(h + dropout(mlp(h))). x, result [B, T, D].
+class BertLayer : public Layer {
+ public:
+  explicit BertLayer(const BertConfig& config);
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override;
+
+ private:
+  BertAttention attention_;
+  LayerGroup intermediate_, output_;
+  Activation activation_;
+  Linear up_, down_;
+  Dropout dropout_;
+  LayerNorm norm_;
+};
+
+/// tanh(dense(first token)). x [B, T, D], result [B, D].
+class BertPooler : public Layer {
+ public:
+  explicit BertPooler(const BertConfig& config);
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override;
+  /// The first token is on one rank of a sequence that is cut: all get the whole.
+  [[nodiscard]] std::optional<Placement> accepts(const DTensor& x) const override;
+
+ private:
+  Linear dense_;
+};
+
+/// Scores of every word at every place. x [B, T, D], result [B, T, V].
+class BertPredictions : public Layer {
+ public:
+  /// `tied`: the word embedding's matrix, or null for a decoder with one of its own.
+  BertPredictions(const BertConfig& config, const std::shared_ptr<Parameter>& tied);
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override;
+
+ private:
+  LayerGroup transform_;
+  Activation activation_;
+  Linear dense_;
+  LayerNorm norm_;
+  Linear decoder_;
+  std::shared_ptr<Parameter> bias_;  // the decoder's, under the name that files have for it
+};
+
+}  // namespace cleave

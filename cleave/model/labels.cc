@@ -1,0 +1,63 @@
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "cleave/model/model.h"
+
+namespace cleave {
+namespace {
+
+constexpr int64_t kMostLabels = int64_t{1} << 20;
+
+/// The number that a key of id2label spells.
+size_t number_of(const Json& names, size_t entry) {
+  const std::string& key = names.key(entry);
+  const size_t count = names.size();
+  size_t number = count;
+  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), number);
+  if (error != std::errc() || end != key.data() + key.size() || number >= count) {
+    names.at(entry).fail(str("its key must be a number from 0 to ", count - 1));
+  }
+  return number;
+}
+
+}  // namespace
+
+std::vector<std::string> read_labels(const Json& json) {
+  if (!json.has("id2label")) {
+    std::vector<std::string> names;
+    const int64_t count = json.int_or("num_labels", 2, 1, kMostLabels);
+    for (int64_t i = 0; i < count; ++i) names.push_back(str("LABEL_", i));
+    return names;
+  }
+  const Json id2label = json.at("id2label");
+  if (!id2label.is(Json::Type::kObject) || id2label.size() == 0) {
+    id2label.fail("expected an object of numbers to names");
+  }
+  std::vector<std::string> names(id2label.size());
+  std::vector<bool> is_named(id2label.size());
+  for (size_t i = 0; i < id2label.size(); ++i) {
+    const size_t number = number_of(id2label, i);
+    if (is_named[number]) id2label.at(i).fail(str("class ", number, " has a name already"));
+    is_named[number] = true;
+    names[number] = id2label.at(i).as_string();
+  }
+  return names;
+}
+
+Json classifier_config(const Json& config, const std::vector<std::string>& labels) {
+  auto json = nlohmann::ordered_json::parse(config.dump());
+  if (config.string_or("model_type", "") == "bert") {
+    json["architectures"] = {"BertForSequenceClassification"};
+  }
+  auto id2label = nlohmann::ordered_json::object();
+  auto label2id = nlohmann::ordered_json::object();
+  for (size_t i = 0; i < labels.size(); ++i) {
+    id2label[std::to_string(i)] = labels[i];
+    label2id[labels[i]] = i;
+  }
+  json["id2label"] = id2label;
+  json["label2id"] = label2id;
+  return Json::parse(json.dump(), "config.json");
+}
+
+}  // namespace cleave

@@ -1,0 +1,177 @@
+#include "cleave/text/csv.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "cleave/base/error.h"
+#include "cleave/text/utf8.h"
+
+namespace cleave {
+namespace {
+
+constexpr size_t kBlock = size_t{64} << 10;
+constexpr int kEnd = -1;
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+}  // namespace
+
+CsvReader::CsvReader(const std::string& path, const CsvLimits& limits)
+    : name_(path), limits_(limits), buffer_(kBlock) {
+  const auto file = std::make_shared<File>(File::open_read(path));
+  source_ = [file, offset = uint64_t{0}, size = file->size()](std::span<char> out) mutable {
+    const auto count = static_cast<size_t>(std::min<uint64_t>(out.size(), size - offset));
+    file->read_at(offset, std::as_writable_bytes(out.first(count)));
+    offset += count;
+    return count;
+  };
+  read_header();
+}
+
+CsvReader::CsvReader(std::string_view text, std::string name, const CsvLimits& limits)
+    : name_(std::move(name)), limits_(limits), buffer_(kBlock) {
+  source_ = [text](std::span<char> out) mutable {
+    const size_t count = text.copy(out.data(), out.size());
+    text.remove_prefix(count);
+    return count;
+  };
+  read_header();
+}
+
+void CsvReader::fail(const Spot& spot, std::string_view message) const {
+  throw Error(Code::kFormat, str(name_, ':', spot.line, ':', spot.column, ": ", message));
+}
+
+std::string CsvReader::place() const {
+  return str(name_, ':', begin_.line);
+}
+
+int CsvReader::peek() {
+  if (at_ == end_) {
+    at_ = 0;
+    end_ = source_(buffer_);
+    if (end_ == 0) return kEnd;
+  }
+  return static_cast<unsigned char>(buffer_[at_]);
+}
+
+int CsvReader::take() {
+  const int byte = peek();
+  if (byte == kEnd) return kEnd;
+  ++at_;
+  ++here_.column;
+  if (byte == '\n') here_ = {.line = here_.line + 1, .column = 1};
+  if (++record_bytes_ > limits_.max_record_bytes) {
+    fail(begin_, str("the record has more than ", limits_.max_record_bytes,
+                     " bytes; is a closing quote missing?"));
+  }
+  return byte;
+}
+
+/// Takes LF or CR LF if one comes; true also at the end of the file.
+bool CsvReader::take_line_end() {
+  const Spot spot = here_;
+  if (peek() == '\r') {
+    take();
+    if (peek() != '\n')
+      fail(spot, "a carriage return without a line feed; put the field in quotes");
+  }
+  if (peek() == '\n')
+    take();
+  else if (peek() != kEnd)
+    return false;
+  return true;
+}
+
+void CsvReader::quoted(const Spot& begin, std::string& out) {
+  take();
+  while (true) {
+    const int byte = take();
+    if (byte == kEnd) fail(begin, "the quote that opens here is never closed");
+    if (byte == '"') {
+      if (peek() != '"') break;
+      take();
+    }
+    out += static_cast<char>(byte);
+  }
+  const int after = peek();
+  if (after != ',' && after != '\n' && after != '\r' && after != kEnd) {
+    fail(here_,
+         "expected a comma or the end of the line behind a closing quote; a quote inside a "
+         "field is written twice");
+  }
+}
+
+void CsvReader::plain(std::string& out) {
+  for (int byte = peek(); byte != kEnd && byte != ',' && byte != '\n' && byte != '\r';
+       byte = peek()) {
+    if (byte == '"') {
+      fail(here_,
+           "a quote inside a field without quotes; put the field in quotes and write the "
+           "quote twice");
+    }
+    out += static_cast<char>(take());
+  }
+}
+
+std::string CsvReader::field() {
+  const Spot begin = here_;
+  std::string out;
+  peek() == '"' ? quoted(begin, out) : plain(out);
+  const size_t bad = first_bad_utf8(out);
+  if (bad < out.size()) {
+    fail(begin, str("byte ", bad + 1, " of the field that begins here is not UTF-8"));
+  }
+  return out;
+}
+
+std::optional<std::vector<std::string>> CsvReader::record() {
+  do {
+    begin_ = here_;
+    record_bytes_ = 0;
+    if (peek() == kEnd) return std::nullopt;
+  } while (take_line_end());
+  std::vector<std::string> fields;
+  while (true) {
+    if (fields.size() == limits_.max_fields) {
+      fail(here_, str("the record has more than ", limits_.max_fields, " fields"));
+    }
+    fields.push_back(field());
+    if (take_line_end()) return fields;
+    take();  // the comma
+  }
+}
+
+void CsvReader::read_header() {
+  peek();
+  if (std::string_view(buffer_.data(), end_).starts_with(kByteOrderMark)) {
+    at_ += kByteOrderMark.size();
+  }
+  auto first = record();
+  if (!first) fail(here_, "the file is empty; expected a header with the names of the columns");
+  header_ = std::move(*first);
+}
+
+std::optional<std::vector<std::string>> CsvReader::next() {
+  auto fields = record();
+  if (fields && fields->size() != header_.size()) {
+    fail(begin_,
+         str("the record has ", fields->size(), " fields; the header has ", header_.size()));
+  }
+  return fields;
+}
+
+size_t CsvReader::column(std::span<const std::string_view> names) const {
+  for (const std::string_view name : names) {
+    const auto found = std::find(header_.begin(), header_.end(), name);
+    if (found != header_.end()) return static_cast<size_t>(found - header_.begin());
+  }
+  const auto listed = [](const auto& list) {
+    std::string text;
+    for (const auto& name : list) text += str(text.empty() ? "" : ", ", '\'', name, '\'');
+    return text;
+  };
+  fail({},
+       str("the header is ", listed(header_), "; expected a column named one of ", listed(names)));
+}
+
+}  // namespace cleave

@@ -1,0 +1,49 @@
+#include "cleave/train/task.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+
+#include "cleave/nn/cross_entropy.h"
+
+namespace cleave {
+
+Batch BatchRules::make(const Dataset& data, const SampleOrder& order, int64_t step, int64_t begin,
+                       int64_t end) const {
+  Batch batch = make_batch(data, order, step, begin, end, pad_id);
+  return masking ? masked(batch, *masking, step) : batch;
+}
+
+BatchRules batch_rules(const Model& model, const Tokenizer* tokenizer, bool data_is_text,
+                       uint64_t seed) {
+  BatchRules rules{.pad_id = std::max<int64_t>(model.facts().pad_id.value_or(0), 0)};
+  if (task_of(model) != Task::kMlm || !data_is_text) return rules;
+  CLEAVE_CHECK(tokenizer != nullptr && tokenizer->special().mask, Code::kUsage, "the ",
+               tokenizer == nullptr ? "missing" : tokenizer->kind(),
+               " tokenizer has no mask token, which task mlm hides text by; give --tokenizer a "
+               "folder whose tokenizer has one, or rows of ids with labels");
+  MaskingOptions masking{.mask_id = *tokenizer->special().mask,
+                         .vocab_size = tokenizer->vocab_size(),
+                         .is_special = {},
+                         .seed = seed};
+  for (int64_t id = 0; id < masking.vocab_size; ++id) {
+    masking.is_special.push_back(tokenizer->is_special(id));
+  }
+  rules.masking = std::move(masking);
+  return rules;
+}
+
+Task task_of(const Model& model) {
+  return task_from_name(model.task());
+}
+
+Tensor targets_of(const Batch& batch, Task task) {
+  return task == Task::kLm ? next_token_labels(batch.labels) : batch.labels;
+}
+
+int64_t num_right(const DTensor& logits, const Tensor& targets) {
+  const at::NoGradGuard no_grad;
+  return logits.full_tensor().argmax(-1).eq(targets).sum().item<int64_t>();
+}
+
+}  // namespace cleave

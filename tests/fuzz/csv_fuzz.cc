@@ -1,0 +1,54 @@
+// The CSV reader on any bytes: a refusal is Error(kFormat); what is accepted has records of one
+// width, and written again with every field in quotes it reads the same.
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cleave/base/error.h"
+#include "cleave/text/csv.h"
+
+namespace {
+
+using Records = std::vector<std::vector<std::string>>;
+
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+Records records_of(std::string_view text) {
+  cleave::CsvReader reader(text, "input");
+  Records out{reader.header()};
+  while (auto record = reader.next()) out.push_back(std::move(*record));
+  return out;
+}
+
+std::string quoted(const Records& records) {
+  std::string text;
+  for (const auto& record : records) {
+    for (size_t i = 0; i < record.size(); ++i) {
+      text += i == 0 ? "\"" : ",\"";
+      for (const char c : record[i]) text += c == '"' ? std::string("\"\"") : std::string(1, c);
+      text += '"';
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  Records records;
+  try {
+    records = records_of(text);
+  } catch (const cleave::Error& error) {
+    require(error.code() == cleave::Code::kFormat);
+    return 0;
+  }
+  for (const auto& record : records) require(record.size() == records.front().size());
+  require(records_of(quoted(records)) == records);
+  return 0;
+}
