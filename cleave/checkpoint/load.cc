@@ -74,10 +74,23 @@ void check_shape(const StoredTensor& stored, const Parameter& parameter) {
                c10::IntArrayRef(parameter.shape()), ", as its config.json says");
 }
 
-/// Tables and duplicates that a file may hold although no parameter is read from them.
-bool is_known_addition(const std::string& name, const Model& model) {
-  if (name == "lm_head.weight") return model.config().bool_or("tie_word_embeddings", false);
+/// Where the files hold a tensor. Those of a base model (GPT2Model, LlamaModel) leave out the first
+/// token of names.
+const StoredTensor* find_stored(const Safetensors& files, const std::string& name) {
+  const StoredTensor* stored = files.find(name);
+  return stored != nullptr ? stored : files.find(name.substr(name.find('.') + 1));
+}
+
+/// Tables that a file may hold although no parameter is read from them: they are carried along.
+bool is_carried(const std::string& name) {
   return name.ends_with(".rotary_emb.inv_freq") || name == "rope.freqs";
+}
+
+/// What a file may hold besides and what nobody needs again: the tied output matrix once more, and
+/// GPT-2's causal masks.
+bool is_left_out(const std::string& name, const Model& model) {
+  if (name == "lm_head.weight") return model.task() == "lm";  // no parameter of its own: tied
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
 
 std::string listed(const std::set<std::string>& names) {
@@ -101,9 +114,9 @@ std::vector<CarriedTensor> settle_names(const Model& model, const Safetensors& f
   std::set<std::string> unexpected;
   for (const StoredTensor& stored : files.tensors()) {
     if (used.contains(stored.name)) continue;
-    if (!is_known_addition(stored.name, model)) {
+    if (!is_carried(stored.name) && !is_left_out(stored.name, model)) {
       unexpected.insert(stored.name);
-    } else if (stored.name != "lm_head.weight" && !folder.meta_names) {
+    } else if (is_carried(stored.name) && !folder.meta_names) {
       CarriedTensor tensor{stored, std::string(stored.end - stored.begin, '\0')};
       files.read_block(stored, {}, std::as_writable_bytes(std::span(tensor.bytes)));
       carried.push_back(std::move(tensor));
@@ -143,15 +156,15 @@ LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dt
   std::set<std::string> used, missing;
   for (const auto& parameter : parameters) {
     const StoredAs as = folder.stored_as(parameter->name());
-    const StoredTensor* stored = files.find(as.name);
-    (stored == nullptr ? missing : used).insert(as.name);
+    const StoredTensor* stored = find_stored(files, as.name);
+    (stored == nullptr ? missing : used).insert(stored == nullptr ? as.name : stored->name);
     if (stored != nullptr) check_shape(*stored, *parameter);
   }
   LoadResult result;
   result.carried = settle_names(model, files, used, missing, folder);
   for (const auto& parameter : parameters) {
     const StoredAs as = folder.stored_as(parameter->name());
-    const StoredTensor& stored = files.at(as.name);
+    const StoredTensor& stored = *find_stored(files, as.name);
     Tensor block;
     if (as.interleaved_rows == 0) {
       block = read_held(files, stored, *parameter);
