@@ -74,23 +74,21 @@ void check_shape(const StoredTensor& stored, const Parameter& parameter) {
                c10::IntArrayRef(parameter.shape()), ", as its config.json says");
 }
 
-/// Where the files hold a tensor. Those of a base model (GPT2Model, LlamaModel) leave out the first
-/// token of names.
-const StoredTensor* find_stored(const Safetensors& files, const std::string& name) {
-  const StoredTensor* stored = files.find(name);
-  return stored != nullptr ? stored : files.find(name.substr(name.find('.') + 1));
+/// Where the values of a parameter lie in the files; an older name where they have that.
+StoredAs spelled(const Model& model, const ModelFolder& folder, const Safetensors& files,
+                 const std::string& parameter) {
+  const StoredAs as = folder.stored_as(parameter);
+  if (files.find(as.name) != nullptr) return as;
+  for (const std::string& name : model.other_names(parameter)) {
+    if (files.find(name) != nullptr) return {.name = name};
+  }
+  return as;
 }
 
-/// Tables that a file may hold although no parameter is read from them: they are carried along.
-bool is_carried(const std::string& name) {
+/// Tables and duplicates that a file may hold although no parameter is read from them.
+bool is_known_addition(const std::string& name, const Model& model) {
+  if (name == "lm_head.weight") return model.config().bool_or("tie_word_embeddings", false);
   return name.ends_with(".rotary_emb.inv_freq") || name == "rope.freqs";
-}
-
-/// What a file may hold besides and what nobody needs again: the tied output matrix once more, and
-/// GPT-2's causal masks.
-bool is_left_out(const std::string& name, const Model& model) {
-  if (name == "lm_head.weight") return model.task() == "lm";  // no parameter of its own: tied
-  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
 
 std::string listed(const std::set<std::string>& names) {
@@ -113,10 +111,10 @@ std::vector<CarriedTensor> settle_names(const Model& model, const Safetensors& f
   std::vector<CarriedTensor> carried;
   std::set<std::string> unexpected;
   for (const StoredTensor& stored : files.tensors()) {
-    if (used.contains(stored.name)) continue;
-    if (!is_carried(stored.name) && !is_left_out(stored.name, model)) {
+    if (used.contains(stored.name) || model.ignores(stored.name)) continue;
+    if (!is_known_addition(stored.name, model)) {
       unexpected.insert(stored.name);
-    } else if (is_carried(stored.name) && !folder.meta_names) {
+    } else if (stored.name != "lm_head.weight" && !folder.meta_names) {
       CarriedTensor tensor{stored, std::string(stored.end - stored.begin, '\0')};
       files.read_block(stored, {}, std::as_writable_bytes(std::span(tensor.bytes)));
       carried.push_back(std::move(tensor));
@@ -155,16 +153,16 @@ LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dt
   const auto parameters = model.parameters();
   std::set<std::string> used, missing;
   for (const auto& parameter : parameters) {
-    const StoredAs as = folder.stored_as(parameter->name());
-    const StoredTensor* stored = find_stored(files, as.name);
-    (stored == nullptr ? missing : used).insert(stored == nullptr ? as.name : stored->name);
+    const StoredAs as = spelled(model, folder, files, parameter->name());
+    const StoredTensor* stored = files.find(as.name);
+    (stored == nullptr ? missing : used).insert(as.name);
     if (stored != nullptr) check_shape(*stored, *parameter);
   }
   LoadResult result;
   result.carried = settle_names(model, files, used, missing, folder);
   for (const auto& parameter : parameters) {
-    const StoredAs as = folder.stored_as(parameter->name());
-    const StoredTensor& stored = *find_stored(files, as.name);
+    const StoredAs as = spelled(model, folder, files, parameter->name());
+    const StoredTensor& stored = files.at(as.name);
     Tensor block;
     if (as.interleaved_rows == 0) {
       block = read_held(files, stored, *parameter);

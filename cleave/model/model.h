@@ -48,6 +48,13 @@ class Model : public Layer {
   [[nodiscard]] virtual std::vector<Layer*> sequence() = 0;
   /// "lm": the task that `train` does without --task.
   [[nodiscard]] virtual std::string task() const { return "lm"; }
+  /// Names under which older files may have a parameter.
+  [[nodiscard]] virtual std::vector<std::string> other_names(
+      const std::string& /*parameter*/) const {
+    return {};
+  }
+  /// Whether a folder may hold this tensor although the model has no use for it.
+  [[nodiscard]] virtual bool ignores(const std::string& /*tensor*/) const { return false; }
   /// The config.json it was made from.
   [[nodiscard]] const Json& config() const { return config_; }
   /// Floating point operations of forward and backward per token, at a sequence length.
