@@ -33,7 +33,8 @@ std::optional<Tensor> allowed(const Tensor& q, int64_t num_keys, bool causal,
   if (!context.key_mask.defined()) return mask;
   const Tensor real = context.key_mask.view({context.key_mask.size(0), 1, 1, num_keys});
   const Tensor own = key.eq(query).view({1, 1, num_queries, num_keys});
-  return (mask ? mask->logical_and(real) : real).logical_or(own);
+  const Tensor seen = mask ? mask->logical_and(real) : real;
+  return seen.logical_or(own.logical_and(seen.any(-1, true).logical_not()));
 }
 
 }  // namespace
@@ -56,6 +57,18 @@ HeadCut HeadCut::make(int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,
   }
   return {.query = Split::intern(num_heads * head_dim, std::move(query), family),
           .kv = Split::intern(num_kv_heads * head_dim, std::move(kv), family)};
+}
+
+const Split* fused_columns(const HeadCut& cut) {
+  const int64_t keys = cut.query->whole();
+  const int64_t values = keys + cut.kv->whole();
+  std::vector<std::vector<Range>> ranges;
+  for (int r = 0; r < cut.query->num_ranks(); ++r) {
+    const Range q = cut.query->ranges(r).front();
+    const Range kv = cut.kv->ranges(r).front();
+    ranges.push_back({q, {keys + kv.begin, keys + kv.end}, {values + kv.begin, values + kv.end}});
+  }
+  return Split::intern(values + cut.kv->whole(), std::move(ranges), cut.query->family());
 }
 
 Tensor kv_head_of(const HeadCut& cut, int64_t num_heads, int64_t num_kv_heads, int rank) {

@@ -19,6 +19,10 @@ struct HeadCut {
   static HeadCut make(int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, int num_ranks);
 };
 
+/// The same heads where q, k and v are columns of one matrix, in this order: each rank's query
+/// columns, its key columns, its value columns.
+const Split* fused_columns(const HeadCut& cut);
+
 /// For each query head of a rank, the place of its KV head among the KV heads that the rank holds.
 /// [local heads] int64.
 Tensor kv_head_of(const HeadCut& cut, int64_t num_heads, int64_t num_kv_heads, int rank);
@@ -34,7 +38,7 @@ struct AttendOptions {
 ///   q [B, H, T, K]   k, v [B, G, S, K], the last T of the S keys are the queries' own
 ///   result [B, H, T, K]
 ///
-/// A query always sees its own key, so rows that are all padding give finite numbers.
+/// A query that may see no key sees its own, so rows that are all padding give finite numbers.
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options,
               const Context& context);
 

@@ -50,4 +50,7 @@ class Bert : public Model {
 /// A Bert, for the registry.
 std::unique_ptr<Model> make_bert(const Json& config);
 
+/// bert-tiny, bert-base, bert-large: masked LMs.
+std::vector<Preset> bert_presets();
+
 }  // namespace cleave
