@@ -86,6 +86,12 @@ void register_model(const std::string& model_type, ModelFactory factory);
 /// A model without memory. Throws Error(kFormat) for an unknown model_type or values out of range.
 std::unique_ptr<Model> make_model(const Json& config);
 
+/// A configuration known by a name of its own.
+struct Preset {
+  std::string name;
+  std::string config_json;  ///< text of its config.json, with the vocabulary it was published with
+};
+
 /// config.json of a preset for a vocabulary; Error(kUsage) with the names when there is no such
 /// one.
 Json preset_config(const std::string& name, int64_t vocab_size);

@@ -58,6 +58,18 @@ HeadCut HeadCut::make(int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,
           .kv = Split::intern(num_kv_heads * head_dim, std::move(kv), family)};
 }
 
+const Split* fused_columns(const HeadCut& cut) {
+  const int64_t keys = cut.query->whole();
+  const int64_t values = keys + cut.kv->whole();
+  std::vector<std::vector<Range>> ranges;
+  for (int r = 0; r < cut.query->num_ranks(); ++r) {
+    const Range q = cut.query->ranges(r).front();
+    const Range kv = cut.kv->ranges(r).front();
+    ranges.push_back({q, {keys + kv.begin, keys + kv.end}, {values + kv.begin, values + kv.end}});
+  }
+  return Split::intern(values + cut.kv->whole(), std::move(ranges), cut.query->family());
+}
+
 Tensor kv_head_of(const HeadCut& cut, int64_t num_heads, int64_t num_kv_heads, int rank) {
   const int64_t head_dim = cut.query->whole() / num_heads;
   const Range q = cut.query->ranges(rank).front();

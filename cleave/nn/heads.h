@@ -19,6 +19,10 @@ struct HeadCut {
   static HeadCut make(int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, int num_ranks);
 };
 
+/// The same heads where q, k and v are columns of one matrix, in this order: each rank's query
+/// columns, its key columns, its value columns.
+const Split* fused_columns(const HeadCut& cut);
+
 /// For each query head of a rank, the place of its KV head among the KV heads that the rank holds.
 /// [local heads] int64.
 Tensor kv_head_of(const HeadCut& cut, int64_t num_heads, int64_t num_kv_heads, int rank);

@@ -26,6 +26,10 @@ int64_t KvCache::length(const void* layer) const {
   return found == entries_.end() ? 0 : found->second.length;
 }
 
+int64_t KvCache::length() const {
+  return entries_.empty() ? 0 : entries_.begin()->second.length;
+}
+
 void KvCache::reorder(const Tensor& rows) {
   for (auto& [layer, entry] : entries_) {
     for (const Tensor& t : {entry.k, entry.v}) {

@@ -20,6 +20,8 @@ class KvCache {
   std::pair<Tensor, Tensor> extend(const void* layer, const Tensor& k, const Tensor& v);
   /// Tokens of a layer so far.
   [[nodiscard]] int64_t length(const void* layer) const;
+  /// Tokens that went through the model so far, between two of its forward passes.
+  [[nodiscard]] int64_t length() const;
   /// Row i becomes what row `rows[i]` was, in every layer: beam search. rows [B] int64.
   void reorder(const Tensor& rows);
   /// Every row becomes `copies` of itself, side by side: one prompt, several continuations.

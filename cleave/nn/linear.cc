@@ -6,12 +6,14 @@
 
 namespace cleave {
 
-Linear::Linear(const LinearOptions& options) {
+Linear::Linear(const LinearOptions& options)
+    : out_dim_(options.transposed ? 1 : 0), in_dim_(1 - out_dim_) {
   CLEAVE_CHECK(options.in_features > 0 && options.out_features > 0, Code::kShape,
                "Linear(in_features=", options.in_features, ", out_features=", options.out_features,
                "); both must be positive");
-  weight_ = std::make_shared<Parameter>(
-      std::vector<int64_t>{options.out_features, options.in_features}, options.init);
+  std::vector<int64_t> shape{options.out_features, options.in_features};
+  if (options.transposed) std::swap(shape[0], shape[1]);
+  weight_ = std::make_shared<Parameter>(shape, options.init);
   add("weight", weight_);
   if (options.bias) {
     bias_ =
@@ -21,13 +23,14 @@ Linear::Linear(const LinearOptions& options) {
 }
 
 void Linear::split_columns(const Axis& axis) {
-  const Split* cut = column_cut_ ? column_cut_ : Split::balanced(weight_->shape()[0], axis.size());
-  weight_->shard(axis, 0, cut);
+  const Split* cut = column_cut_ ? column_cut_ : Split::balanced(features(out_dim_), axis.size());
+  weight_->shard(axis, out_dim_, cut);
   if (bias_) bias_->shard(axis, 0, cut);
 }
 
 void Linear::split_rows(const Axis& axis) {
-  weight_->shard(axis, 1, row_cut_ ? row_cut_ : Split::balanced(weight_->shape()[1], axis.size()));
+  const Split* cut = row_cut_ ? row_cut_ : Split::balanced(features(in_dim_), axis.size());
+  weight_->shard(axis, in_dim_, cut);
   if (bias_) bias_->replicate(axis);
   if (!output_layout()) set_output_layout(Replicate{});
 }
@@ -39,10 +42,14 @@ std::optional<Placement> Linear::accepts(const DTensor& x) const {
 }
 
 DTensor Linear::forward(const DTensor& x, const Context& /*context*/) {
-  CLEAVE_CHECK(x.size(-1) == weight_->shape()[1], Code::kShape, path(), ": input of ",
-               x.local().sizes(), " has width ", x.size(-1), "; in_features=", weight_->shape()[1]);
+  CLEAVE_CHECK(x.size(-1) == features(in_dim_), Code::kShape, path(), ": input of ",
+               x.local().sizes(), " has width ", x.size(-1), "; in_features=", features(in_dim_));
   if (is_column_split()) return columns(x);
   return is_row_split() ? rows(x) : whole(x);
+}
+
+Tensor Linear::product(const DTensor& x, const std::optional<Tensor>& bias) const {
+  return affine(x.local(), out_dim_ == 0 ? weight_->use() : weight_->use().t(), bias);
 }
 
 DTensor Linear::whole(const DTensor& x) {
@@ -56,17 +63,17 @@ DTensor Linear::whole(const DTensor& x) {
     bias_->used_in(x);
     b = bias_->use();
   }
-  return x.with(affine(x.local(), weight_->use(), b));
+  return x.with(product(x, b));
 }
 
 DTensor Linear::columns(const DTensor& x) const {
   const std::optional<Tensor> b = bias_ ? std::optional(bias_->use()) : std::nullopt;
   const Placement out = Shard{static_cast<int>(x.dim()) - 1, weight_->placement().split()};
-  return x.with(affine(x.local(), weight_->use(), b), out);
+  return x.with(product(x, b), out);
 }
 
 DTensor Linear::rows(const DTensor& x) {
-  DTensor y = mine(x.with(affine(x.local(), weight_->use(), std::nullopt), Partial{}));
+  DTensor y = mine(x.with(product(x, std::nullopt), Partial{}));
   if (!bias_) return y;
   y = y.redistribute(*output_layout());
   CLEAVE_CHECK(

@@ -7,17 +7,18 @@ struct LinearOptions {
   int64_t in_features = 0;   ///< whole input width
   int64_t out_features = 0;  ///< whole output width
   bool bias = true;
+  bool transposed = false;  ///< weight is stored [in, out], as GPT-2's files do (Conv1D)
   Init init = Init::normal(0.02);
 };
 
 /// y = x weight^T + bias.
 ///
-///   x [.., in]   weight [out, in]   bias [out]   result [.., out]
+///   x [.., in]   weight [out, in], or [in, out] where transposed   bias [out]   result [.., out]
 ///
-/// Split by columns (Colwise) it takes Fanout and gives Shard(-1): rank r holds its rows of weight.
-/// Split by rows (Rowwise) it takes Shard(-1) and gives partial sums, which leave the door as
-/// Replicate unless the plan says otherwise; the bias is added once, after the sum.
-/// Source: Megatron-LM, arXiv:1909.08053, section 3.
+/// Split by columns (Colwise) it takes Fanout and gives Shard(-1): rank r holds its outputs' part
+/// of weight and bias. Split by rows (Rowwise) it takes Shard(-1) and gives partial sums, which
+/// leave the door as Replicate unless the plan says otherwise; the bias is added once, after the
+/// sum. Source: Megatron-LM, arXiv:1909.08053, section 3.
 class Linear : public Layer {
  public:
   explicit Linear(const LinearOptions& options);
@@ -33,10 +34,10 @@ class Linear : public Layer {
   [[nodiscard]] const std::shared_ptr<Parameter>& weight() const { return weight_; }
   [[nodiscard]] const std::shared_ptr<Parameter>& bias() const { return bias_; }
   [[nodiscard]] bool is_column_split() const {
-    return weight_->is_split() && weight_->split_dim() == 0;
+    return weight_->is_split() && weight_->split_dim() == out_dim_;
   }
   [[nodiscard]] bool is_row_split() const {
-    return weight_->is_split() && weight_->split_dim() == 1;
+    return weight_->is_split() && weight_->split_dim() == in_dim_;
   }
 
  protected:
@@ -44,10 +45,16 @@ class Linear : public Layer {
   [[nodiscard]] std::optional<Placement> accepts(const DTensor& x) const override;
 
  private:
+  /// x weight^T + bias of what this rank holds.
+  [[nodiscard]] Tensor product(const DTensor& x, const std::optional<Tensor>& bias) const;
+  [[nodiscard]] int64_t features(int dim) const {
+    return weight_->shape()[static_cast<size_t>(dim)];
+  }
   [[nodiscard]] DTensor whole(const DTensor& x);
   [[nodiscard]] DTensor columns(const DTensor& x) const;
   [[nodiscard]] DTensor rows(const DTensor& x);
 
+  int out_dim_, in_dim_;  // of weight
   std::shared_ptr<Parameter> weight_, bias_;
   const Split* column_cut_ = nullptr;
   const Split* row_cut_ = nullptr;

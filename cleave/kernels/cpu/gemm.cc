@@ -140,7 +140,9 @@ Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
             if (x_grad) out[0] = onednn_linear(g, weight.t(), std::nullopt).view(x.sizes());
             if (weight_grad) {
               const Tensor flat = x.reshape({-1, weight.size(1)});
-              out[1] = onednn_linear(g.t(), flat.t(), std::nullopt);
+              // In the weight's own order of memory, so that a stored transpose gets no copy.
+              out[1] = weight.is_contiguous() ? onednn_linear(g.t(), flat.t(), std::nullopt)
+                                              : onednn_linear(flat.t(), g.t(), std::nullopt).t();
             }
             if (bias_grad) out[2] = g.sum(0);
             return out;

@@ -9,7 +9,6 @@
 #include "cleave/checkpoint/load.h"
 #include "cleave/comm/world.h"
 #include "cleave/mesh/mesh.h"
-#include "cleave/model/bert/presets.h"
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/optim/optimizer.h"
 #include "cleave/parallel/gradients.h"

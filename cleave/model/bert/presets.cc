@@ -1,7 +1,6 @@
-#include "cleave/model/bert/presets.h"
-
-#include <array>
 #include <nlohmann/json.hpp>
+
+#include "cleave/model/bert/bert.h"
 
 namespace cleave {
 namespace {
@@ -11,15 +10,8 @@ struct Sizes {
   int64_t hidden, intermediate, layers, heads;
 };
 
-constexpr std::array kBerts{
-    Sizes{"bert-tiny", 128, 512, 2, 2},  // of Google's small models
-    Sizes{"bert-base", 768, 3072, 12, 12},
-    Sizes{"bert-large", 1024, 4096, 24, 16},
-};
-constexpr Sizes kImdbBert{"imdb-bert", 128, 512, 2, 4};
-
-nlohmann::ordered_json config_of(const Sizes& s, int64_t vocab_size) {
-  return {{"vocab_size", vocab_size},
+nlohmann::ordered_json config_of(const Sizes& s) {
+  return {{"vocab_size", 30522},
           {"hidden_size", s.hidden},
           {"num_hidden_layers", s.layers},
           {"num_attention_heads", s.heads},
@@ -31,17 +23,12 @@ nlohmann::ordered_json config_of(const Sizes& s, int64_t vocab_size) {
 
 }  // namespace
 
-std::optional<Json> bert_preset(const std::string& name, int64_t vocab_size) {
-  const std::string source = "preset " + name;
-  if (name == kImdbBert.name) {
-    nlohmann::ordered_json config = config_of(kImdbBert, vocab_size);
-    config["model_type"] = "imdb_bert";
-    config["architectures"] = {"ImdbBert"};
-    return Json::parse(config.dump(), source);
-  }
-  for (const Sizes& s : kBerts) {
-    if (name != s.name) continue;
-    nlohmann::ordered_json config = config_of(s, vocab_size);
+std::vector<Preset> bert_presets() {
+  std::vector<Preset> out;
+  for (const Sizes& s : {Sizes{"bert-tiny", 128, 512, 2, 2},  // of Google's small models
+                         {"bert-base", 768, 3072, 12, 12},
+                         {"bert-large", 1024, 4096, 24, 16}}) {
+    nlohmann::ordered_json config = config_of(s);
     config["model_type"] = "bert";
     config["architectures"] = {"BertForMaskedLM"};
     config["attention_probs_dropout_prob"] = 0.1;
@@ -49,16 +36,13 @@ std::optional<Json> bert_preset(const std::string& name, int64_t vocab_size) {
     config["type_vocab_size"] = 2;
     config["layer_norm_eps"] = 1e-12;
     config["tie_word_embeddings"] = true;
-    return Json::parse(config.dump(), source);
+    out.push_back({.name = s.name, .config_json = config.dump()});
   }
-  return std::nullopt;
-}
-
-std::vector<std::string> bert_preset_names() {
-  std::vector<std::string> names;
-  for (const Sizes& s : kBerts) names.emplace_back(s.name);
-  names.emplace_back(kImdbBert.name);
-  return names;
+  nlohmann::ordered_json classifier = config_of({"imdb-bert", 128, 512, 2, 4});
+  classifier["model_type"] = "imdb_bert";
+  classifier["architectures"] = {"ImdbBert"};
+  out.push_back({.name = "imdb-bert", .config_json = classifier.dump()});
+  return out;
 }
 
 }  // namespace cleave

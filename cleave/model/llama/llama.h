@@ -10,4 +10,7 @@ namespace cleave {
 /// tutorial (tok_embeddings, layers.N.attention.wq, feed_forward.w1, attention_norm, output).
 std::unique_ptr<Model> make_llama(const Json& config);
 
+/// llama-tiny, llama-15m, llama-135m, llama-1.1b, llama3-8b, llama2-7b.
+std::vector<Preset> llama_presets();
+
 }  // namespace cleave

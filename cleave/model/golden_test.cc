@@ -1,31 +1,32 @@
-#include "cleave/model/llama/llama.h"
+#include "tests/support/golden.h"
 
-#include <mutex>
+#include <algorithm>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "cleave/comm/world.h"
 #include "cleave/mesh/mesh.h"
+#include "cleave/model/model.h"
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/optim/optimizer.h"
 #include "cleave/parallel/gradients.h"
-#include "tests/support/golden.h"
 
-// Oracle: transformers' LlamaForCausalLM in fp32, recorded with its distance from fp64. Bounds are
-// those of the goldens' own notes: logits 5e-5, loss and gradients 1e-5, stepped weights 1e-4.
+// Oracle: transformers' models in fp32, recorded with their distance from fp64. Bounds are those of
+// the goldens' own notes: logits 5e-5, loss and gradients 1e-5, stepped weights 1e-4.
 namespace cleave {
 namespace {
 
 using test::largest_difference;
 
 struct Layout {
-  const char* golden;
-  int tp, dp;
+  std::string golden;
+  int tp = 1, dp = 1;
   bool sequence_parallel = false;
 };
 
-class LlamaGolden : public ::testing::TestWithParam<Layout> {
+/// A causal model of the goldens on one layout.
+class CausalGolden : public ::testing::TestWithParam<Layout> {
  protected:
   void SetUp() override {
     CLEAVE_NEEDS_DATA();
@@ -72,11 +73,39 @@ class LlamaGolden : public ::testing::TestWithParam<Layout> {
     return {logits.full_tensor().detach(), sum.item<double>()};
   }
 
+  /// Three steps, against the losses, norms and weights recorded under `run`. clip 0: none.
+  void expect_three_steps(const std::string& run, const OptimizerOptions& options, double clip) {
+    on_ranks([&](const Mesh& mesh) {
+      auto model = model_on(mesh["tp"]);
+      const Parameters parameters = model->parameters();
+      Optimizer optimizer(parameters, options);
+      for (int64_t step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        const double loss = pass(*model, mesh, golden_.at("train.input_ids")[step],
+                                 golden_.at("train.labels")[step])
+                                .second;
+        const double norm = gradient_norm(parameters, mesh["tp"]).value;
+        EXPECT_NEAR(loss, golden_.at(run + ".loss")[step].item<float>(), 1e-5);
+        EXPECT_NEAR(norm, golden_.at(run + ".grad_norm")[step].item<float>(),
+                    1e-5 * std::max(1.0, norm));
+        if (clip > 0) clip_gradients(parameters, norm, clip);
+        optimizer.step(1e-3);
+      }
+      for (const auto& p : parameters) {
+        const Tensor want = test::slice_of(*p, golden_.at(run + ".step3." + p->name()));
+        EXPECT_LE(largest_difference(p->leaf(), want), 1e-4) << p->name();
+      }
+    });
+  }
+
   std::string folder_;
   std::map<std::string, Tensor> golden_, weights_;
 };
 
-TEST_P(LlamaGolden, ForwardAndBackward_GiveLogitsLossAndEveryGradient) {
+const OptimizerOptions kAdamW = {
+    .eps = 1e-6, .weight_decay = 0.01, .decay_on = OptimizerOptions::DecayOn::kAll};
+
+TEST_P(CausalGolden, ForwardAndBackward_GiveLogitsLossAndEveryGradient) {
   on_ranks([&](const Mesh& mesh) {
     auto model = model_on(mesh["tp"]);
     const auto [logits, loss] =
@@ -90,7 +119,7 @@ TEST_P(LlamaGolden, ForwardAndBackward_GiveLogitsLossAndEveryGradient) {
   });
 }
 
-TEST_P(LlamaGolden, RowsOfUnequalLength_GiveTheirLogitsLossAndGradients) {
+TEST_P(CausalGolden, RowsOfUnequalLength_GiveTheirLogitsLossAndGradients) {
   on_ranks([&](const Mesh& mesh) {
     auto model = model_on(mesh["tp"]);
     const Tensor labels = golden_.at("pad.input.labels");
@@ -106,78 +135,58 @@ TEST_P(LlamaGolden, RowsOfUnequalLength_GiveTheirLogitsLossAndGradients) {
   });
 }
 
-TEST_P(LlamaGolden, ThreeAdamWSteps_GiveLossesNormsAndWeights) {
-  on_ranks([&](const Mesh& mesh) {
-    auto model = model_on(mesh["tp"]);
-    Optimizer optimizer(
-        model->parameters(),
-        {.eps = 1e-6, .weight_decay = 0.01, .decay_on = OptimizerOptions::DecayOn::kAll});
-    for (int64_t step = 0; step < 3; ++step) {
-      optimizer.zero_grad();
-      const auto [logits, loss] =
-          pass(*model, mesh, golden_.at("train.input_ids")[step], golden_.at("train.labels")[step]);
-      const double norm = gradient_norm(model->parameters(), mesh["tp"]).value;
-      EXPECT_NEAR(loss, golden_.at("adamw.loss")[step].item<float>(), 1e-5);
-      EXPECT_NEAR(norm, golden_.at("adamw.grad_norm")[step].item<float>(),
-                  1e-5 * std::max(1.0, norm));
-      optimizer.step(1e-3);
-    }
-    for (const auto& p : model->parameters()) {
-      const Tensor want = test::slice_of(*p, golden_.at("adamw.step3." + p->name()));
-      EXPECT_LE(largest_difference(p->leaf(), want), 1e-4) << p->name();
-    }
-  });
+TEST_P(CausalGolden, ThreeAdamWSteps_GiveLossesNormsAndWeights) {
+  expect_three_steps("adamw", kAdamW, 0);
 }
 
-/// The golden that has a run with clipped gradients.
-class ClippedLlamaGolden : public LlamaGolden {};
+/// The goldens that have a run with clipped gradients.
+class ClippedGolden : public CausalGolden {};
 
-TEST_P(ClippedLlamaGolden, ThreeClippedSteps_GiveTheirWeights) {
-  on_ranks([&](const Mesh& mesh) {
-    auto model = model_on(mesh["tp"]);
-    const Parameters parameters = model->parameters();
-    Optimizer optimizer(
-        parameters,
-        {.eps = 1e-6, .weight_decay = 0.01, .decay_on = OptimizerOptions::DecayOn::kAll});
-    for (int64_t step = 0; step < 3; ++step) {
-      optimizer.zero_grad();
-      pass(*model, mesh, golden_.at("train.input_ids")[step], golden_.at("train.labels")[step]);
-      clip_gradients(parameters, gradient_norm(parameters, mesh["tp"]).value, 0.1);
-      optimizer.step(1e-3);
-    }
-    for (const auto& p : parameters) {
-      const Tensor want = test::slice_of(*p, golden_.at("clip.step3." + p->name()));
-      EXPECT_LE(largest_difference(p->leaf(), want), 1e-4) << p->name();
-    }
-  });
+TEST_P(ClippedGolden, ThreeClippedSteps_GiveLossesNormsAndWeights) {
+  expect_three_steps("clip", kAdamW, 0.1);
 }
 
-std::vector<Layout> layouts_of(const std::vector<const char*>& goldens) {
+/// The golden that has a run with plain Adam.
+class AdamGolden : public CausalGolden {};
+
+TEST_P(AdamGolden, ThreeAdamSteps_GiveLossesNormsAndWeights) {
+  expect_three_steps("adam", {.kind = OptimizerOptions::Kind::kAdam, .eps = 1e-6}, 0);
+}
+
+std::vector<Layout> layouts_of(const std::vector<std::string>& goldens) {
   std::vector<Layout> out;
-  for (const char* golden : goldens) {
-    for (const int tp : {1, 2, 3, 4}) out.push_back({golden, tp, 1});
-    out.push_back({golden, 1, 2});
-    out.push_back({golden, 2, 2});
-    for (const int tp : {2, 3, 4}) out.push_back({golden, tp, 1, true});
-    out.push_back({golden, 2, 2, true});
+  for (const std::string& golden : goldens) {
+    for (const int tp : {1, 2, 3, 4}) out.push_back({.golden = golden, .tp = tp});
+    out.push_back({.golden = golden, .dp = 2});
+    out.push_back({.golden = golden, .tp = 2, .dp = 2});
+    for (const int tp : {2, 3, 4}) {
+      out.push_back({.golden = golden, .tp = tp, .sequence_parallel = true});
+    }
+    out.push_back({.golden = golden, .tp = 2, .dp = 2, .sequence_parallel = true});
   }
   return out;
 }
 
-std::string layout_name(const ::testing::TestParamInfo<Layout>& layout) {
-  std::string name = str(layout.param.golden, "_tp", layout.param.tp, "_dp", layout.param.dp,
-                         layout.param.sequence_parallel ? "_sp" : "");
+std::string layout_name(const ::testing::TestParamInfo<Layout>& info) {
+  const Layout& l = info.param;
+  std::string name =
+      str(l.golden, "_tp", l.tp, "_dp", l.dp, l.sequence_parallel ? "_sp" : "");
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, LlamaGolden,
+INSTANTIATE_TEST_SUITE_P(Llama, CausalGolden,
                          ::testing::ValuesIn(layouts_of({"llama-mha", "llama-6heads",
                                                          "llama-gqa-tied",
                                                          "llama-gqa-llama3rope"})),
                          layout_name);
-INSTANTIATE_TEST_SUITE_P(Layouts, ClippedLlamaGolden,
-                         ::testing::ValuesIn(layouts_of({"llama-mha"})), layout_name);
+INSTANTIATE_TEST_SUITE_P(Gpt2, CausalGolden,
+                         ::testing::ValuesIn(layouts_of({"gpt2", "gpt2-4layers", "gpt2-6heads"})),
+                         layout_name);
+INSTANTIATE_TEST_SUITE_P(Layouts, ClippedGolden,
+                         ::testing::ValuesIn(layouts_of({"llama-mha", "gpt2"})), layout_name);
+INSTANTIATE_TEST_SUITE_P(Layouts, AdamGolden, ::testing::ValuesIn(layouts_of({"gpt2"})),
+                         layout_name);
 
 }  // namespace
 }  // namespace cleave

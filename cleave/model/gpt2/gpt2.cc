@@ -1,0 +1,288 @@
+#include "cleave/model/gpt2/gpt2.h"
+
+#include <cmath>
+
+#include <ATen/ATen.h>
+
+#include "cleave/model/gpt2/config.h"
+#include "cleave/nn/attention.h"
+#include "cleave/nn/dropout.h"
+#include "cleave/nn/embedding.h"
+#include "cleave/nn/mlp.h"
+#include "cleave/nn/norm.h"
+
+namespace cleave {
+namespace {
+
+// Shape letters: B sequences, T tokens, D hidden, H heads on this rank, K head width, V vocabulary.
+
+/// Output projections start smaller, since every layer adds two of them to one stream.
+/// Source: Radford et al., Language Models are Unsupervised Multitask Learners, section 2.3.
+Init out_init(const Gpt2Config& c) {
+  return Init::normal(c.init_range / std::sqrt(2.0 * static_cast<double>(c.facts.num_layers)));
+}
+
+/// Token and position embeddings. ids [B, T] to [B, T, D].
+class Gpt2Embeddings : public Layer {
+ public:
+  explicit Gpt2Embeddings(const Gpt2Config& c)
+      : max_positions_(c.facts.max_positions),
+        wte_({.num_embeddings = c.facts.vocab_size,
+              .embedding_dim = c.facts.hidden,
+              .init = Init::normal(c.init_range)}),
+        wpe_({.num_embeddings = c.facts.max_positions,
+              .embedding_dim = c.facts.hidden,
+              .init = Init::normal(c.init_range)}),
+        drop_(c.embd_pdrop) {
+    add("wte", wte_);
+    add("wpe", wpe_);
+    add("drop", drop_);
+  }
+
+  [[nodiscard]] const std::shared_ptr<Parameter>& token_weight() const { return wte_.weight(); }
+
+ protected:
+  DTensor forward(const DTensor& ids, const Context& context) override {
+    const DTensor tokens = wte_(ids, context);
+    DTensor positions(positions_of(ids, context), ids.axis(), Replicate{});
+    // Where the tokens are cut along T, each rank looks up the positions of its own alone.
+    if (tokens.placement().is_shard(1)) positions = positions.redistribute(tokens.placement());
+    return drop_(tokens + wpe_(positions, context), context);
+  }
+
+ private:
+  /// [B, T] or [1, T]
+  [[nodiscard]] Tensor positions_of(const DTensor& ids, const Context& context) const {
+    if (context.positions.defined()) {
+      return context.positions.dim() == 1 ? context.positions.unsqueeze(0) : context.positions;
+    }
+    const int64_t past = context.cache != nullptr ? context.cache->length() : 0;
+    const int64_t end = past + ids.size(1);
+    CLEAVE_CHECK(end <= max_positions_, Code::kShape, "a sequence of ", end,
+                 " tokens; the model has n_positions=", max_positions_);
+    return at::arange(past, end, ids.local().options()).unsqueeze(0);
+  }
+
+  int64_t max_positions_;
+  Embedding wte_, wpe_;
+  Dropout drop_;
+};
+
+/// Self-attention whose q, k and v are columns of one matrix. x [B, T, D] to [B, T, D].
+class Gpt2Attention : public Layer {
+ public:
+  Gpt2Attention(const Gpt2Config& c, int64_t layer)
+      : head_dim_(c.head_dim()),
+        c_attn_({.in_features = c.facts.hidden,
+                 .out_features = 3 * c.facts.hidden,
+                 .transposed = true,
+                 .init = Init::normal(c.init_range)}),
+        c_proj_({.in_features = c.facts.hidden,
+                 .out_features = c.facts.hidden,
+                 .transposed = true,
+                 .init = out_init(c)}),
+        heads_({.hidden = c.facts.hidden,
+                .num_heads = c.facts.num_heads,
+                .num_kv_heads = c.facts.num_heads,
+                .head_dim = c.head_dim(),
+                .dropout = c.attn_pdrop,
+                .rotary = {}}),
+        resid_dropout_(c.resid_pdrop) {
+    add("c_attn", c_attn_);
+    add("c_proj", c_proj_);
+    add("resid_dropout", resid_dropout_);
+    // HeadAttention divides scores by sqrt(K); what else a config asks for goes onto the queries.
+    if (!c.scale_attn_weights) query_scale_ *= std::sqrt(static_cast<double>(head_dim_));
+    if (c.scale_attn_by_inverse_layer_idx) query_scale_ /= static_cast<double>(layer + 1);
+  }
+
+  void prepare_split(const Axis& axis) override {
+    const HeadCut cut = heads_.cut(axis);
+    c_attn_.set_column_cut(fused_columns(cut));
+    c_proj_.set_row_cut(cut.query);
+    part_ = cut.query;
+  }
+
+  void check_split(const Axis& axis) override {
+    const bool split = c_attn_.is_column_split();
+    CLEAVE_CHECK(
+        c_proj_.is_row_split() == split && !c_attn_.is_row_split() && !c_proj_.is_column_split(),
+        Code::kShape, path(),
+        ": c_attn and c_proj belong together; give the first the style colwise and the "
+        "second rowwise, or none of them a style");
+    if (split) heads_.set_split(axis);
+  }
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override {
+    const DTensor qkv = c_attn_(x, context);
+    CLEAVE_CHECK(qkv.placement().is_shard(2) == c_attn_.is_column_split(), Code::kShape, path(),
+                 ": each rank attends with the heads of its own columns; c_attn gives ",
+                 qkv.placement().describe(), "; leave out its output layout in the plan");
+    DTensor q = third(qkv, 0);
+    if (query_scale_ != 1) q = q.with(q.local() * query_scale_);
+    const DTensor y = heads_(q, third(qkv, 1), third(qkv, 2), path(), context);
+    return resid_dropout_(c_proj_(mine(y), context), context);
+  }
+
+ private:
+  /// Query, key or value columns of this rank. [B, T, H*K]
+  [[nodiscard]] DTensor third(const DTensor& qkv, int64_t index) const {
+    const int64_t width = qkv.local().size(2) / 3;
+    const Tensor columns = qkv.local().narrow(2, index * width, width);
+    if (!qkv.placement().is_shard(2)) return qkv.with(columns);
+    return qkv.with(columns, Shard{2, part_});
+  }
+
+  int64_t head_dim_;
+  Linear c_attn_, c_proj_;
+  HeadAttention heads_;
+  Dropout resid_dropout_;
+  double query_scale_ = 1;
+  const Split* part_ = nullptr;
+};
+
+/// c_proj(act(c_fc(x))). x [B, T, D] to [B, T, D].
+class Gpt2Mlp : public Layer {
+ public:
+  explicit Gpt2Mlp(const Gpt2Config& c)
+      : activation_(activation_from_name(c.activation)),
+        c_fc_({.in_features = c.facts.hidden,
+               .out_features = c.intermediate,
+               .transposed = true,
+               .init = Init::normal(c.init_range)}),
+        c_proj_({.in_features = c.intermediate,
+                 .out_features = c.facts.hidden,
+                 .transposed = true,
+                 .init = out_init(c)}),
+        dropout_(c.resid_pdrop) {
+    add("c_fc", c_fc_);
+    add("c_proj", c_proj_);
+    add("dropout", dropout_);
+  }
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override {
+    const auto act = [this](const Tensor& t) { return activate(activation_, t); };
+    return dropout_(c_proj_(map(act, c_fc_(x, context)), context), context);
+  }
+
+ private:
+  Activation activation_;
+  Linear c_fc_, c_proj_;
+  Dropout dropout_;
+};
+
+/// x + attn(ln_1(x)), then x + mlp(ln_2(x)). x [B, T, D].
+class Gpt2Block : public Layer {
+ public:
+  Gpt2Block(const Gpt2Config& c, int64_t layer)
+      : ln_1_(c.facts.hidden, c.norm_eps),
+        attn_(c, layer),
+        ln_2_(c.facts.hidden, c.norm_eps),
+        mlp_(c) {
+    add("ln_1", ln_1_);
+    add("attn", attn_);
+    add("ln_2", ln_2_);
+    add("mlp", mlp_);
+  }
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override {
+    const DTensor h = x + attn_(ln_1_(x, context), context);
+    return h + mlp_(ln_2_(h, context), context);
+  }
+
+ private:
+  LayerNorm ln_1_;
+  Gpt2Attention attn_;
+  LayerNorm ln_2_;
+  Gpt2Mlp mlp_;
+};
+
+/// What Hugging Face keeps under "transformer.": ids to final hidden states.
+class Gpt2Trunk : public LayerGroup {
+ public:
+  explicit Gpt2Trunk(const Gpt2Config& c) : embeddings_(c), ln_f_(c.facts.hidden, c.norm_eps) {
+    add("", embeddings_);  // its parts stand beside the blocks in names
+    for (int64_t i = 0; i < c.facts.num_layers; ++i) {
+      blocks_.push_back(std::make_unique<Gpt2Block>(c, i));
+      add(str("h.", i), *blocks_.back());
+    }
+    add("ln_f", ln_f_);
+  }
+
+  [[nodiscard]] std::vector<Layer*> sequence() {
+    std::vector<Layer*> out{&embeddings_};
+    for (const auto& block : blocks_) out.push_back(block.get());
+    out.push_back(&ln_f_);
+    return out;
+  }
+  [[nodiscard]] const std::shared_ptr<Parameter>& token_weight() const {
+    return embeddings_.token_weight();
+  }
+
+ private:
+  Gpt2Embeddings embeddings_;
+  std::vector<std::unique_ptr<Gpt2Block>> blocks_;
+  LayerNorm ln_f_;
+};
+
+class Gpt2 : public Model {
+ public:
+  Gpt2(const Json& json, const Gpt2Config& config)
+      : Model(json),
+        config_(config),
+        transformer_(config),
+        lm_head_({.in_features = config.facts.hidden,
+                  .out_features = config.facts.vocab_size,
+                  .bias = false,
+                  .init = Init::normal(config.init_range)}) {
+    if (config.tied) lm_head_.tie_weight(transformer_.token_weight());
+    add("transformer", transformer_, "");
+    add("lm_head", lm_head_);
+  }
+
+  [[nodiscard]] const ModelFacts& facts() const override { return config_.facts; }
+
+  [[nodiscard]] Plan plan(bool sequence_parallel) const override {
+    const Placement between = sequence_parallel ? Placement(Shard{1}) : Placement(Replicate{});
+    return {
+        {"transformer.wte", Rowwise{.output = between}},
+        {"transformer.h.*.attn.c_attn", Colwise{}},
+        {"transformer.h.*.mlp.c_fc", Colwise{}},
+        {"transformer.h.*.{attn,mlp}.c_proj", Rowwise{.output = between}},
+        {"lm_head", Colwise{.output = Shard{-1}}},  // the loss reads sharded logits
+    };
+  }
+
+  [[nodiscard]] std::vector<Layer*> sequence() override {
+    std::vector<Layer*> out = transformer_.sequence();
+    out.push_back(&lm_head_);
+    return out;
+  }
+
+  [[nodiscard]] double train_flops_per_token(int64_t seq_len) override {
+    // 2 per weight forward and 4 backward; attention's two products over half the sequence. The
+    // look-ups of tokens and positions multiply nothing.
+    const ModelFacts& f = config_.facts;
+    int64_t weights = -f.max_positions * f.hidden;
+    for (const auto& p : parameters()) weights += p->numel();
+    if (!config_.tied) weights -= f.vocab_size * f.hidden;
+    const int64_t attention = f.num_layers * f.hidden * seq_len;
+    return 6.0 * static_cast<double>(weights) + 6.0 * static_cast<double>(attention);
+  }
+
+ private:
+  Gpt2Config config_;
+  Gpt2Trunk transformer_;
+  Linear lm_head_;
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_gpt2(const Json& config) {
+  return std::make_unique<Gpt2>(config, Gpt2Config::from_json(config));
+}
+
+}  // namespace cleave
