@@ -39,11 +39,17 @@ constexpr std::string_view kConfig = R"({"architectures":["LlamaForCausalLM"],"m
   "rms_norm_eps":1e-5,"hidden_act":"silu","tie_word_embeddings":false,"bos_token_id":1,
   "eos_token_id":2,"rope_theta":10000.0,"torch_dtype":"float32"})";
 
+// 6 heads in one matrix of queries, keys and values: a rank's columns of it are three ranges, and
+// on 4 ranks they are uneven.
+constexpr std::string_view kGpt2Config = R"({"architectures":["GPT2LMHeadModel"],
+  "model_type":"gpt2","vocab_size":50,"n_embd":24,"n_layer":2,"n_head":6,"n_inner":20,
+  "n_positions":16,"torch_dtype":"float32"})";
+
 struct Layout {
   int tp, dp;
 };
-constexpr std::array kLayouts = {Layout{1, 1}, Layout{2, 1}, Layout{3, 1}, Layout{1, 2},
-                                 Layout{2, 2}};
+constexpr std::array kLayouts = {Layout{1, 1}, Layout{2, 1}, Layout{3, 1},
+                                 Layout{4, 1}, Layout{1, 2}, Layout{2, 2}};
 
 /// Values that differ by tensor and place and that bf16 holds exactly.
 Tensor closed_form(const std::string& name, const std::vector<int64_t>& shape) {
@@ -61,7 +67,7 @@ void on_ranks(const Layout& layout, const std::function<void(const Writers&)>& b
   });
 }
 
-/// A Llama and its optimizer on one rank; every tensor of both from closed_form.
+/// A model and its optimizer on one rank; every tensor of both from closed_form.
 struct Training {
   explicit Training(const Axis& tp, at::ScalarType type = at::kFloat,
                     std::string_view config = kConfig)
@@ -104,14 +110,8 @@ void expect_file_is_whole(const fs::path& path, size_t num_tensors) {
   }
 }
 
-/// Loads into a model that holds other values and compares each slice with its closed form.
+/// Loads a run's model and optimizer and compares each slice with its closed form.
 void expect_loads(const fs::path& run, const Axis& tp) {
-  Training other(tp);
-  for (const auto& p : other.model->parameters()) p->leaf().detach().zero_();
-  for (const auto& state : other.optimizer->states()) {
-    state.exp_avg.detach().zero_();
-    state.exp_avg_sq.detach().zero_();
-  }
   auto model = make_model(Json::parse_file((*newest_checkpoint(run) / "config.json").string()));
   parallelize_module(*model, tp, model->plan());
   const LoadResult result = load_model(*model, ModelFolder::open(run.string()), at::kFloat);
@@ -129,19 +129,21 @@ void expect_loads(const fs::path& run, const Axis& tp) {
   }
 }
 
-TEST(Checkpoint, EveryLayoutToEveryLayout_IsBitEqual) {
+/// Saves a model of `num_tensors` on every layout and loads it on every layout.
+void expect_every_layout_to_every_layout(std::string_view config, size_t num_tensors) {
   for (const Layout& from : kLayouts) {
     SCOPED_TRACE(str("saved at tp=", from.tp, " dp=", from.dp));
     const TempFolder folder;
     on_ranks(from, [&](const Writers& writers) {
       RunFolder run(folder / "run", writers);
-      EXPECT_EQ(run.save(Training(writers.tp).checkpoint(200)), folder / "run/step_00000200");
+      EXPECT_EQ(run.save(Training(writers.tp, at::kFloat, config).checkpoint(200)),
+                folder / "run/step_00000200");
     });
     const fs::path saved = folder / "run/step_00000200";
     EXPECT_EQ(read_file(folder / "run/latest"), "step_00000200\n");
     EXPECT_THAT(find_damage(saved), IsEmpty());
-    expect_file_is_whole(saved / "model.safetensors", 3 + 2 * 9);
-    expect_file_is_whole(saved / "optimizer.safetensors", 2 * (3 + 2 * 9));
+    expect_file_is_whole(saved / "model.safetensors", num_tensors);
+    expect_file_is_whole(saved / "optimizer.safetensors", 2 * num_tensors);
     EXPECT_EQ(read_file(saved / "state.json"), "{\"step\":200}\n");
     EXPECT_EQ(read_file(saved / "tokenizer.json"), "{}");
     for (const Layout& to : kLayouts) {
@@ -152,6 +154,14 @@ TEST(Checkpoint, EveryLayoutToEveryLayout_IsBitEqual) {
       });
     }
   }
+}
+
+TEST(Checkpoint, EveryLayoutToEveryLayout_IsBitEqual) {
+  expect_every_layout_to_every_layout(kConfig, 3 + 2 * 9);
+}
+
+TEST(Checkpoint, FusedColumnsOnEveryLayout_AreBitEqual) {
+  expect_every_layout_to_every_layout(kGpt2Config, 4 + 2 * 12);
 }
 
 TEST(Checkpoint, NarrowTraining_HasBf16WeightsAndFp32Masters) {
@@ -246,6 +256,32 @@ TEST(LoadModel, MissingAndUnexpectedTensors_AreAllListed) {
   EXPECT_THAT(error.what(), HasSubstr("2 missing: model.embed_tokens.weight, model.layers.0."));
   EXPECT_THAT(error.what(),
               HasSubstr("2 that the model has no use for: model.embed.weight, other"));
+}
+
+// The files that GPT-2 was published with: a base model's names, causal masks as tensors; and the
+// output matrix once more, as other programs write it.
+TEST(LoadModel, NamesWithoutTheirFirstToken_AreFoundAndMasksLeftOut) {
+  const Training training(Axis(), at::kFloat, kGpt2Config);
+  std::vector<TensorInfo> tensors;
+  for (const auto& p : training.model->parameters()) {
+    tensors.push_back({p->name().substr(sizeof("transformer")), DType::kF32, p->shape()});
+  }
+  tensors.push_back({"h.0.attn.bias", DType::kF32, {1, 1, 16, 16}});
+  tensors.push_back({"h.0.attn.masked_bias", DType::kF32, {}});
+  tensors.push_back({"lm_head.weight", DType::kF32, {50, 24}});
+  const TempFolder folder;
+  write_model_folder(folder / "m", kGpt2Config, tensors);
+  on_ranks({4, 1}, [&](const Writers& writers) {
+    auto model = make_model(Json::parse(kGpt2Config, "config.json"));
+    parallelize_module(*model, writers.tp, model->plan());
+    const auto opened = ModelFolder::open((folder / "m").string());
+    EXPECT_THAT(load_model(*model, opened, at::kFloat).carried, IsEmpty());
+    for (const auto& p : model->parameters()) {
+      const std::string stored = p->name().substr(sizeof("transformer"));
+      EXPECT_TRUE(at::equal(p->leaf(), test::slice_of(*p, closed_form(stored, p->shape()))))
+          << p->name();
+    }
+  });
 }
 
 TEST(LoadModel, OtherShape_NamesBoth) {

@@ -167,8 +167,8 @@ TEST_P(GenerateGolden, DrawnBeams_AreThoseOfOneRank) {
 
 std::vector<Layout> layouts() {
   std::vector<Layout> out;
-  for (const char* golden :
-       {"llama-mha", "llama-6heads", "llama-gqa-tied", "llama-gqa-llama3rope"}) {
+  for (const char* golden : {"llama-mha", "llama-6heads", "llama-gqa-tied", "llama-gqa-llama3rope",
+                             "gpt2", "gpt2-4layers", "gpt2-6heads"}) {
     for (const int tp : {1, 2, 3, 4}) out.push_back({golden, tp});
   }
   return out;

@@ -22,18 +22,23 @@ Ids ids_of(const Json& json) {
   return out;
 }
 
-class Story : public ::testing::TestWithParam<int> {
+struct Told {
+  std::string model;
+  int tp;
+};
+
+class Story : public ::testing::TestWithParam<Told> {
  protected:
   void SetUp() override {
     CLEAVE_NEEDS_DATA();
-    folder_ = test::data_folder() + "/models/stories260K";
-    golden_.emplace(
-        Json::parse_file(test::data_folder() + "/goldens/real-stories260K/generate.json"));
+    folder_ = test::data_folder() + "/models/" + GetParam().model;
+    golden_.emplace(Json::parse_file(test::data_folder() + "/goldens/real-" + GetParam().model +
+                                     "/generate.json"));
   }
 
   void on_ranks(const std::function<void(Model&, const Axis&)>& body) {
     const Runnable runnable(folder_, "", "cpu");
-    test::on_ranks(GetParam(), [&](const Axis& tp) {
+    test::on_ranks(GetParam().tp, [&](const Axis& tp) {
       const auto model = runnable.load(tp);
       body(*model, tp);
     });
@@ -95,7 +100,7 @@ TEST_P(Story, LossOfEachWindow_IsThatOfTheReference) {
                                     .tokenizer = nullptr,
                                     .seq_len = 256,
                                     .cache_folder = "",
-                                    .vocab_size = 512});
+                                    .vocab_size = load_tokenizer(folder_)->vocab_size()});
     on_ranks([&](Model& model, const Axis& tp) {
       const EvalResult got = evaluate(model, tp, *data, 4);
       EXPECT_NEAR(got.loss(), want.at(w).as_number(), 1e-5) << "window " << w;
@@ -103,8 +108,16 @@ TEST_P(Story, LossOfEachWindow_IsThatOfTheReference) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Story, ::testing::Values(1, 2, 4),
-                         [](const auto& tp) { return str("tp", tp.param); });
+std::vector<Told> told_by(const std::string& model) {
+  return {{model, 1}, {model, 2}, {model, 4}};
+}
+
+std::string told_name(const ::testing::TestParamInfo<Told>& told) {
+  return str("tp", told.param.tp);
+}
+
+INSTANTIATE_TEST_SUITE_P(Llama, Story, ::testing::ValuesIn(told_by("stories260K")), told_name);
+INSTANTIATE_TEST_SUITE_P(Gpt2, Story, ::testing::ValuesIn(told_by("gpt2-shakespeare")), told_name);
 
 }  // namespace
 }  // namespace cleave

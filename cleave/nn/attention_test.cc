@@ -42,7 +42,10 @@ Tensor visible(const AttentionOptions& o, const Masks& masks, int64_t row, int64
   Tensor seen = at::ones({num_tokens, num_tokens}, at::kBool);
   if (o.causal) seen = seen.tril();
   if (masks.key_mask.defined()) seen = seen.logical_and(masks.key_mask[row].unsqueeze(0));
-  return seen.logical_or(at::eye(num_tokens, at::kBool));
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    if (!seen[t].any().item<bool>()) seen[t][t].fill_(true);
+  }
+  return seen;
 }
 
 Tensor plain_attention(const AttentionOptions& o, const Masks& masks, const Weights& w,
@@ -135,6 +138,17 @@ TEST(Attention, LeftPadding_HidesKeysAndShiftsPositions) {
   expect_equals_unsplit(attention_case(heads(6, 3), left_padded()));
 }
 
+// A padded query sees the real keys alone: with labels on padding its logits count.
+TEST(Attention, RightPadding_IsHiddenFromEveryQuery) {
+  const Tensor mask = at::ones({2, 5}, at::kBool);
+  mask[1].narrow(0, 3, 2).fill_(false);
+  for (const bool causal : {true, false}) {
+    AttentionOptions o = heads(6, 3);
+    o.causal = causal;
+    expect_equals_unsplit(attention_case(o, {.key_mask = mask}));
+  }
+}
+
 TEST(Attention, RowOfPaddingAlone_StaysFinite) {
   Masks masks = left_padded();
   masks.key_mask[0].fill_(false);
@@ -217,6 +231,8 @@ TEST(KvCache, Reorder_MovesRowsOfEveryLayer) {
   cache.extend(&second, v, k);
   EXPECT_EQ(cache.length(&first), 2);
   EXPECT_EQ(cache.length(&cache), 0);
+  EXPECT_EQ(cache.length(), 2);
+  EXPECT_EQ(KvCache(4).length(), 0);
   const Tensor rows = at::tensor({2, 0, 0}, at::kLong);
   cache.reorder(rows);
   const Tensor more = numbers({3, 2, 1, 4}, 3);
@@ -248,6 +264,15 @@ TEST(HeadCut, UnevenHeads_TakeTheirKvHeadsAlong) {
   EXPECT_EQ(two.kv->ranges(1), (std::vector<Range>{{0, 20}}));
   EXPECT_TRUE(at::equal(kv_head_of(two, 6, 2, 1), at::tensor({0, 1}, at::kLong)));
   EXPECT_TRUE(at::equal(kv_head_of(two, 6, 2, 3), at::tensor({0}, at::kLong)));
+}
+
+TEST(HeadCut, FusedColumns_AreEachRanksQueriesKeysAndValues) {
+  const Split* fused = fused_columns(HeadCut::make(6, 3, 10, 4));
+  EXPECT_EQ(fused->whole(), 60 + 30 + 30);
+  EXPECT_EQ(fused->ranges(0), (std::vector<Range>{{0, 20}, {60, 70}, {90, 100}}));
+  EXPECT_EQ(fused->ranges(3), (std::vector<Range>{{50, 60}, {80, 90}, {110, 120}}));
+  EXPECT_EQ(fused->owned(3), (std::vector<Range>{{50, 60}}));  // rank 2 holds the KV head first
+  EXPECT_FALSE(fused_columns(HeadCut::make(25, 25, 64, 2))->overlaps());
 }
 
 TEST(HeadCut, MoreRanksThanHeads_IsRefusedWithTheSizesThatWork) {

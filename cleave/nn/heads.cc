@@ -33,7 +33,8 @@ std::optional<Tensor> allowed(const Tensor& q, int64_t num_keys, bool causal,
   if (!context.key_mask.defined()) return mask;
   const Tensor real = context.key_mask.view({context.key_mask.size(0), 1, 1, num_keys});
   const Tensor own = key.eq(query).view({1, 1, num_queries, num_keys});
-  return (mask ? mask->logical_and(real) : real).logical_or(own);
+  const Tensor seen = mask ? mask->logical_and(real) : real;
+  return seen.logical_or(own.logical_and(seen.any(-1, true).logical_not()));
 }
 
 }  // namespace

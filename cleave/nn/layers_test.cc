@@ -16,46 +16,51 @@ using test::LayerCase;
 using test::numbers;
 using test::Weights;
 
-LayerCase linear_case(bool bias, const Plan& plan) {
-  return {.make =
-              [bias] {
-                return std::make_unique<Linear>(
-                    LinearOptions{.in_features = 7, .out_features = 5, .bias = bias});
-              },
+/// Where a Linear's bias and weight are.
+const std::vector<LinearOptions> kLinears = {
+    {.in_features = 7, .out_features = 5, .bias = false},
+    {.in_features = 7, .out_features = 5},
+    {.in_features = 7, .out_features = 5, .bias = false, .transposed = true},
+    {.in_features = 7, .out_features = 5, .transposed = true},
+};
+
+LayerCase linear_case(const LinearOptions& o, const Plan& plan) {
+  return {.make = [o] { return std::make_unique<Linear>(o); },
           .plan = plan,
           .reference =
-              [bias](const Weights& w, const Tensor& x) {
-                const Tensor y = x.matmul(w.at("weight").t());
-                return bias ? y + w.at("bias") : y;
+              [o](const Weights& w, const Tensor& x) {
+                const Tensor& weight = w.at("weight");
+                const Tensor y = x.matmul(o.transposed ? weight : weight.t());
+                return o.bias ? y + w.at("bias") : y;
               },
-          .x = numbers({2, 3, 7}, 1)};
+          .x = numbers({2, 3, o.in_features}, 1)};
 }
 
 TEST(Linear, Whole_IsTheUnsplitOne) {
-  for (const bool bias : {false, true}) {
-    expect_equals_unsplit(linear_case(bias, {}));
-    LayerCase on_tokens = linear_case(bias, {});
+  for (const LinearOptions& o : kLinears) {
+    expect_equals_unsplit(linear_case(o, {}));
+    LayerCase on_tokens = linear_case(o, {});
     on_tokens.input = Shard{1};
     expect_equals_unsplit(on_tokens);
   }
 }
 
 TEST(Linear, Colwise_IsTheUnsplitOne) {
-  for (const bool bias : {false, true}) {
-    expect_equals_unsplit(linear_case(bias, {{"", Colwise{}}}));
-    expect_equals_unsplit(linear_case(bias, {{"", Colwise{.output = Replicate{}}}}));
-    LayerCase on_tokens = linear_case(bias, {{"", Colwise{}}});
+  for (const LinearOptions& o : kLinears) {
+    expect_equals_unsplit(linear_case(o, {{"", Colwise{}}}));
+    expect_equals_unsplit(linear_case(o, {{"", Colwise{.output = Replicate{}}}}));
+    LayerCase on_tokens = linear_case(o, {{"", Colwise{}}});
     on_tokens.input = Shard{1};
     expect_equals_unsplit(on_tokens);
   }
 }
 
 TEST(Linear, Rowwise_IsTheUnsplitOne) {
-  for (const bool bias : {false, true}) {
+  for (const LinearOptions& o : kLinears) {
     for (const Placement input : {Placement(Replicate{}), Placement(Shard{-1})}) {
       for (const Placement output :
            {Placement(Replicate{}), Placement(Shard{1}), Placement(Shard{0})}) {
-        LayerCase c = linear_case(bias, {{"", Rowwise{.output = output}}});
+        LayerCase c = linear_case(o, {{"", Rowwise{.output = output}}});
         c.input = input;
         expect_equals_unsplit(c);
       }
@@ -64,17 +69,11 @@ TEST(Linear, Rowwise_IsTheUnsplitOne) {
 }
 
 TEST(Linear, FewerFeaturesThanRanks_IsTheUnsplitOne) {
-  for (const bool rows : {false, true}) {
-    LayerCase c{
-        .make =
-            [] {
-              return std::make_unique<Linear>(LinearOptions{.in_features = 2, .out_features = 2});
-            },
-        .plan = {{"", rows ? Style(Rowwise{}) : Style(Colwise{})}},
-        .reference = [](const Weights& w,
-                        const Tensor& x) { return x.matmul(w.at("weight").t()) + w.at("bias"); },
-        .x = numbers({3, 2}, 1)};
-    expect_equals_unsplit(c);
+  for (const Style& style : {Style(Rowwise{}), Style(Colwise{})}) {
+    for (const bool transposed : {false, true}) {
+      expect_equals_unsplit(linear_case(
+          {.in_features = 2, .out_features = 2, .transposed = transposed}, {{"", style}}));
+    }
   }
 }
 

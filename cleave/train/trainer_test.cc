@@ -165,6 +165,58 @@ TEST(Train, ResumedInTheMiddleOfAnEpoch_ContinuesBitForBit) {
   }
 }
 
+/// Runs `o` on several layouts with the batch, length and steps of a recorded training; losses and
+/// norms must be its.
+void expect_recorded_run(TrainOptions o, const nlohmann::json& golden, const TempFolder& folder) {
+  o.steps = golden["steps"];
+  o.batch_size = golden["batch"];
+  o.seq_len = golden["seq_len"];
+  o.shuffle = false;
+  o.schedule = "constant";
+  o.warmup = 0;
+  o.threads_per_rank = 1;
+  for (const Layout& layout : {Layout{1, 1}, Layout{2, 1}, Layout{4, 1}, Layout{2, 2}}) {
+    o.out = run_name(folder.path().string(), layout);
+    o.tp = layout.tp;
+    o.dp = layout.dp;
+    cleave_train(o);
+    const auto metrics = read_metrics(o.out + "/metrics.jsonl");
+    ASSERT_EQ(metrics.size(), golden["losses"].size());
+    for (size_t i = 0; i < metrics.size(); ++i) {
+      EXPECT_NEAR(metrics[i].loss, golden["losses"][i].get<double>(), 1e-4) << "step " << i + 1;
+      const double norm = golden["grad_norms"][i];
+      EXPECT_NEAR(metrics[i].grad_norm, norm, 1e-4 * norm) << "step " << i + 1;
+    }
+  }
+}
+
+/// Rows of a recorded training on contexts: cut to its length, padded with the end id to the
+/// longest row of their batch, padding out of sight but in the labels.
+void write_contexts(const std::string& from, const nlohmann::json& golden,
+                    const Tokenizer& tokenizer, const std::string& to) {
+  const size_t batch = golden["batch"];
+  std::ifstream lines(from);
+  std::ofstream rows(to);
+  for (size_t step = 0; step < golden["steps"]; ++step) {
+    std::vector<std::vector<int64_t>> ids;
+    size_t longest = 0;
+    for (std::string line; ids.size() < batch && std::getline(lines, line);) {
+      ids.push_back(tokenizer.encode(nlohmann::json::parse(line)["context"].get<std::string>()));
+      ids.back().resize(std::min<size_t>(ids.back().size(), golden["seq_len"]));
+      longest = std::max(longest, ids.back().size());
+    }
+    if (step == 0) {
+      EXPECT_EQ(nlohmann::json(ids), golden["first_batch_ids"]);
+    }
+    for (auto& row : ids) {
+      std::vector<int64_t> mask(row.size(), 1);
+      mask.resize(longest, 0);
+      row.resize(longest, *tokenizer.special().eos);
+      rows << nlohmann::json{{"input_ids", row}, {"labels", row}, {"attention_mask", mask}} << '\n';
+    }
+  }
+}
+
 // Oracle: a training loop of transformers from the same model and rows, recorded.
 TEST(Train, StoriesOnShakespeare_GiveTheRecordedLossesAndNorms) {
   CLEAVE_NEEDS_DATA();
@@ -187,31 +239,39 @@ TEST(Train, StoriesOnShakespeare_GiveTheRecordedLossesAndNorms) {
       rows << nlohmann::json{{"input_ids", std::vector<int64_t>(first, first + length)}} << '\n';
     }
   }
-  for (const Layout& layout : {Layout{1, 1}, Layout{2, 1}, Layout{4, 1}, Layout{2, 2}}) {
-    TrainOptions o;
-    o.model = data + "/models/stories260K";
-    o.data = {(folder / "rows.jsonl").string()};
-    o.out = run_name(folder.path().string(), layout);
-    o.tp = layout.tp;
-    o.dp = layout.dp;
-    o.steps = steps;
-    o.batch_size = batch;
-    o.seq_len = length;
-    o.shuffle = false;
-    o.lr = 5e-4;
-    o.schedule = "constant";
-    o.warmup = 0;
-    o.decay_on = "all";
-    o.threads_per_rank = 1;
-    cleave_train(o);
-    const auto metrics = read_metrics(o.out + "/metrics.jsonl");
-    ASSERT_EQ(metrics.size(), static_cast<size_t>(steps));
-    for (size_t i = 0; i < metrics.size(); ++i) {
-      EXPECT_NEAR(metrics[i].loss, golden["losses"][i].get<double>(), 1e-4) << "step " << i + 1;
-      const double norm = golden["grad_norms"][i];
-      EXPECT_NEAR(metrics[i].grad_norm, norm, 1e-4 * norm) << "step " << i + 1;
-    }
-  }
+  TrainOptions o;
+  o.model = data + "/models/stories260K";
+  o.data = {(folder / "rows.jsonl").string()};
+  o.lr = 5e-4;
+  o.decay_on = "all";
+  expect_recorded_run(o, golden, folder);
+}
+
+// Oracle: the tutorial's loop in transformers: contexts as they come, labels on padding too, Adam
+// without clipping; dropout off.
+TEST(Train, Gpt2OnQuestionContexts_GivesTheRecordedLossesAndNorms) {
+  CLEAVE_NEEDS_DATA();
+  const std::string data = test::data_folder();
+  const TempFolder folder;
+  const auto golden =
+      nlohmann::json::parse(std::ifstream(data + "/goldens/training/gpt2-squad.json"));
+  const std::string model = folder / "model";
+  std::filesystem::copy(data + "/models/gpt2-shakespeare", model);
+  auto config = nlohmann::ordered_json::parse(std::ifstream(model + "/config.json"));
+  for (const char* key : {"embd_pdrop", "attn_pdrop", "resid_pdrop"}) config[key] = 0;
+  std::filesystem::remove(model + "/config.json");
+  std::ofstream(model + "/config.json") << config;
+  write_contexts(data + "/" + golden["data"].get<std::string>(), golden, *load_tokenizer(model),
+                 folder / "rows.jsonl");
+  TrainOptions o;
+  o.model = model;
+  o.data = {(folder / "rows.jsonl").string()};
+  o.lr = 3e-4;
+  o.optimizer = "adam";
+  o.beta2 = 0.999;
+  o.weight_decay = 0;
+  o.clip = 0;
+  expect_recorded_run(o, golden, folder);
 }
 
 // Oracle: one pass over the same rows at once; micro-batches change only the order of sums.
