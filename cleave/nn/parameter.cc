@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/philox.h"
+#include "cleave/layout/shards.h"
 
 namespace cleave {
 
@@ -22,14 +23,19 @@ void Parameter::shard(const Axis& axis, int dim, const Split* split) {
                  wanted.describe(), ", or other cuts of one dim");
     return;
   }
-  CLEAVE_CHECK(!leaf_.defined(), Code::kUsage, name_,
-               " already has memory; parallelize a model before materialize or load");
+  CLEAVE_CHECK(!is_flat(), Code::kUsage, name_,
+               " is sharded over data-parallel ranks already; parallelize the model before that");
+  CLEAVE_CHECK(!leaf_.defined() || !leaf_.grad().defined(), Code::kUsage, name_,
+               " has a gradient of the whole tensor; zero it before the model is parallelized");
   CLEAVE_CHECK(
       split->whole() == shape_[static_cast<size_t>(dim)] && split->num_ranks() == axis.size(),
       Code::kShape, name_, ": dim ", dim, " has ", shape_[static_cast<size_t>(dim)],
       " elements; the split is of ", split->whole(), " over ", split->num_ranks(), " ranks");
   placement_ = wanted;
   axis_ = axis;
+  if (!leaf_.defined()) return;
+  leaf_.set_data(part_of(leaf_));
+  use_ = leaf_;
 }
 
 std::vector<int64_t> Parameter::local_shape() const {
@@ -70,6 +76,14 @@ Range Parameter::flat_range() const {
 
 std::vector<int64_t> Parameter::leaf_shape() const {
   return is_flat() ? std::vector<int64_t>{flat_->size()} : local_shape();
+}
+
+Tensor Parameter::part_of(const Tensor& whole) const {
+  const at::NoGradGuard no_grad;
+  const Tensor mine =
+      is_split() ? Shards{axis_, placement_, name_}.slice(whole.detach()) : whole.detach();
+  if (!is_flat()) return mine.clone();
+  return mine.flatten().narrow(0, flat_->begin, flat_->size()).clone();
 }
 
 void Parameter::set_leaf(const Tensor& leaf) {

@@ -41,8 +41,9 @@ class Parameter {
 
   /// Puts the parameter on an axis, whole on every rank.
   void replicate(const Axis& axis);
-  /// Cuts `dim` over the axis. Again with the same cut it does nothing; Error(kShape) for another
-  /// cut, or when memory was given already.
+  /// Cuts `dim` over the axis. Where memory was given already, the leaf stays the same tensor and
+  /// keeps this rank's part, so an optimizer that holds it goes on. Again with the same cut it does
+  /// nothing; Error(kShape) for another cut, Error(kUsage) when the whole has a gradient.
   void shard(const Axis& axis, int dim, const Split* split);
 
   /// Which pipeline stages use it: those of this rank; those of this rank beside an earlier one,
@@ -69,6 +70,8 @@ class Parameter {
   [[nodiscard]] const Axis& data_axis() const { return data_axis_; }
   /// local_shape(), or one dim where the leaf is flat.
   [[nodiscard]] std::vector<int64_t> leaf_shape() const;
+  /// What a leaf holds of a tensor of the whole shape, in memory of its own.
+  [[nodiscard]] Tensor part_of(const Tensor& whole) const;
 
   /// What the optimizer updates; undefined until there is memory.
   [[nodiscard]] const Tensor& leaf() const { return leaf_; }

@@ -129,14 +129,40 @@ TEST(Parameter, ContradictoryCuts_AreRefused) {
     EXPECT_EQ(thrown_by([&] { wrong.shard(axis, 0, Split::balanced(4, 2)); }).code(), Code::kShape);
     EXPECT_EQ(thrown_by([&] { wrong.shard(axis, 0, Split::balanced(6, 3)); }).code(), Code::kShape);
 
-    Parameter filled({6, 4}, Init::normal(1));
-    filled.set_leaf(at::zeros({6, 4}));
-    EXPECT_EQ(thrown_by([&] { filled.shard(axis, 0, Split::balanced(6, 2)); }).code(),
-              Code::kUsage);
     const Error shape = thrown_by([&] { p.set_leaf(at::zeros({6, 4})); });
     EXPECT_EQ(shape.code(), Code::kShape);
     EXPECT_STREQ(shape.what(), "head.weight: a tensor of [6, 4] was given; this rank holds [3, 4]");
   });
+}
+
+// Whoever holds the tensor, an optimizer of libtorch for one, goes on with the same object.
+TEST(Parameter, CutWithMemory_KeepsItsPartInTheSameTensor) {
+  for (const int tp : {1, 2, 3}) {
+    on_ranks(tp, [&](const Axis& axis) {
+      for (const int dim : {0, 1}) {
+        Parameter p({6, 6}, Init::normal(1));
+        const Tensor whole = test::numbers({6, 6}, 5);
+        p.set_leaf(whole.clone());
+        const Tensor held = p.leaf();
+        const std::vector<std::vector<Range>> two_each = {
+            {{0, 1}, {4, 5}}, {{1, 2}, {5, 6}}, {{2, 4}}};
+        p.shard(axis, dim, tp == 3 ? Split::intern(6, two_each) : Split::balanced(6, tp));
+        EXPECT_TRUE(p.leaf().is_same(held));
+        EXPECT_TRUE(p.use().is_same(held));
+        EXPECT_TRUE(held.requires_grad() && held.is_leaf() && held.is_contiguous());
+        EXPECT_TRUE(at::equal(held, test::slice_of(p, whole)));
+        EXPECT_EQ(held.storage().nbytes(), held.nbytes()) << "the whole stays in memory";
+        (held * 2).sum().backward();
+        EXPECT_EQ(held.grad().sizes(), held.sizes());
+      }
+      Parameter stale({6, 4}, Init::normal(1));
+      stale.set_leaf(at::ones({6, 4}));
+      stale.leaf().sum().backward();
+      if (tp == 1) return;
+      EXPECT_EQ(thrown_by([&] { stale.shard(axis, 0, Split::balanced(6, tp)); }).code(),
+                Code::kUsage);
+    });
+  }
 }
 
 TEST(Parameter, Use_ReadsWhatAWrapPutThere) {

@@ -37,9 +37,22 @@ Optimizer::Optimizer(Parameters parameters, const OptimizerOptions& options) : o
   }
 }
 
+const std::vector<Optimizer::State>& Optimizer::states() const {
+  for (State& s : states_) {
+    // The model was cut after the optimizer was made: moments of the whole become this rank's.
+    const bool is_whole =
+        s.exp_avg.defined() && s.exp_avg.sizes() == at::IntArrayRef(s.parameter->shape());
+    if (!is_whole || s.exp_avg.sizes() == s.parameter->leaf().sizes()) continue;
+    s.exp_avg = s.parameter->part_of(s.exp_avg);
+    s.exp_avg_sq = s.parameter->part_of(s.exp_avg_sq);
+  }
+  return states_;
+}
+
 void Optimizer::step(double lr) {
   const at::NoGradGuard no_grad;
   ++num_steps_;
+  (void)states();
   step_group(decayed_, lr, options_.weight_decay);
   step_group(plain_, lr, 0);
 }

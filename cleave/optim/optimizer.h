@@ -35,7 +35,7 @@ class Optimizer {
     std::shared_ptr<Parameter> parameter;
     Tensor exp_avg, exp_avg_sq;
   };
-  [[nodiscard]] const std::vector<State>& states() const { return states_; }
+  [[nodiscard]] const std::vector<State>& states() const;
   [[nodiscard]] bool has_moments() const { return options_.kind != OptimizerOptions::Kind::kSgd; }
   [[nodiscard]] int64_t num_steps() const { return num_steps_; }
   void set_num_steps(int64_t steps) { num_steps_ = steps; }
@@ -43,7 +43,7 @@ class Optimizer {
  private:
   void step_group(const std::vector<size_t>& group, double lr, double weight_decay);
   OptimizerOptions options_;
-  std::vector<State> states_;
+  mutable std::vector<State> states_;    // states() cuts moments as their parameters are cut
   std::vector<size_t> decayed_, plain_;  // indices of states_
   int64_t num_steps_ = 0;
 };

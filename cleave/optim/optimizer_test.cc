@@ -157,6 +157,33 @@ TEST(Optimizer, Names_AreReadAndOthersListed) {
             Code::kUsage);
 }
 
+// Oracle: the run on whole tensors.
+TEST(Optimizer, ModelCutBetweenTwoSteps_GoesOnWithItsMoments) {
+  const Tensor start = numbers({5, 4}, 1);
+  const auto gradient = [](uint64_t step) { return numbers({5, 4}, 10 + step); };
+  const auto whole = parameter(start);
+  Optimizer want({whole}, {.weight_decay = 0.1});
+  for (uint64_t step = 0; step < 4; ++step) {
+    whole->leaf().mutable_grad() = gradient(step);
+    want.step(0.1);
+  }
+  for (const uint64_t cut_before : {0, 2}) {
+    test::on_ranks(3, [&](const Axis& axis) {
+      const auto p = parameter(start);
+      Optimizer optimizer({p}, {.weight_decay = 0.1});
+      for (uint64_t step = 0; step < 4; ++step) {
+        if (step == cut_before) p->shard(axis, 0, Split::balanced(5, 3));
+        p->leaf().mutable_grad() = p->part_of(gradient(step));
+        optimizer.step(0.1);
+        optimizer.zero_grad();
+      }
+      EXPECT_LE(largest_difference(p->leaf(), test::slice_of(*p, whole->leaf())), 1e-14);
+      const Tensor moment = test::slice_of(*p, want.states()[0].exp_avg);
+      EXPECT_LE(largest_difference(optimizer.states()[0].exp_avg, moment), 1e-14);
+    });
+  }
+}
+
 TEST(LrSchedule, WarmUp_RisesFromOneStepsShareToThePeak) {
   for (const auto kind :
        {LrSchedule::Kind::kCosine, LrSchedule::Kind::kLinear, LrSchedule::Kind::kConstant}) {

@@ -64,9 +64,10 @@ using Plan = std::vector<std::pair<std::string, Style>>;
 /// what the module gives. Throws Error(kFormat) naming key and byte.
 Plan plan_from_json(const Json& json);
 
-/// Puts tensor parallelism on a model that has no memory yet: cuts parameters, sets layouts at
-/// doors. Keys are paths below `model`, which may be a part of a larger tree (one block). The same
-/// plan again changes nothing.
+/// Puts tensor parallelism on a model: cuts parameters, sets layouts at doors. A model without
+/// memory never has the whole of it on a rank; one that has its memory keeps this rank's part, and
+/// an optimizer made before goes on with it. Keys are paths below `model`, which may be a part of a
+/// larger tree (one block). The same plan again changes nothing.
 ///
 /// Throws Error(kShape) for a key that matches no module (naming the nearest), a module that two
 /// keys match, a style that does not apply, or parts that do not belong together.

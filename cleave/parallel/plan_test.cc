@@ -126,11 +126,23 @@ TEST(ParallelizeModule, StyleOnALayerWithoutOne_IsRefused) {
     EXPECT_EQ(error.code(), Code::kShape);
     EXPECT_NE(std::string(error.what()).find("splits Linear and Embedding layers"),
               std::string::npos);
-    Mlp mlp = make_mlp();
-    materialize(mlp);
-    const Error late = thrown_by([&] { parallelize_module(mlp, axis, {{"up_proj", Colwise{}}}); });
-    EXPECT_EQ(late.code(), Code::kUsage);
-    EXPECT_TRUE(std::string(late.what()).starts_with("up_proj.weight already has memory"));
+  });
+}
+
+TEST(ParallelizeModule, AfterMemoryWasGiven_EqualsBefore) {
+  const Plan plan = {{"{gate,up}_proj", Colwise{}}, {"down_proj", Rowwise{}}};
+  on_ranks(3, [&](const Axis& axis) {
+    Mlp before = make_mlp();
+    parallelize_module(before, axis, plan);
+    materialize(before, {.seed = 4});
+    Mlp after = make_mlp();
+    materialize(after, {.seed = 4});
+    parallelize_module(after, axis, plan);
+    const Parameters want = before.parameters();
+    const Parameters got = after.parameters();
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_TRUE(at::equal(got[i]->leaf(), want[i]->leaf())) << want[i]->name();
+    }
   });
 }
 

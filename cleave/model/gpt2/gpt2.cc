@@ -262,6 +262,18 @@ class Gpt2 : public Model {
     return out;
   }
 
+  /// The files that GPT-2 was published with are those of GPT2Model, the trunk alone.
+  [[nodiscard]] std::vector<std::string> other_names(const std::string& parameter) const override {
+    constexpr std::string_view kTrunk = "transformer.";
+    if (!parameter.starts_with(kTrunk)) return {};
+    return {parameter.substr(kTrunk.size())};
+  }
+  /// Causal masks that older files keep, and the tied matrix once more.
+  [[nodiscard]] bool ignores(const std::string& tensor) const override {
+    return tensor.ends_with(".attn.bias") || tensor.ends_with(".attn.masked_bias") ||
+           (tensor == "lm_head.weight" && config_.tied);
+  }
+
   [[nodiscard]] double train_flops_per_token(int64_t seq_len) override {
     // 2 per weight forward and 4 backward; attention's two products over half the sequence. The
     // look-ups of tokens and positions multiply nothing.
