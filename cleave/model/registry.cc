@@ -27,8 +27,8 @@ Registry& registry() {
 
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = [] {
-    std::vector<Preset> out = llama_presets();
-    for (const auto& family : {gpt2_presets(), bert_presets(), imdb_bert_presets()}) {
+    std::vector<Preset> out;
+    for (const auto& family : {llama_presets(), gpt2_presets(), bert_presets()}) {
       out.insert(out.end(), family.begin(), family.end());
     }
     return out;

@@ -167,7 +167,7 @@ TEST(Optimizer, ModelCutBetweenTwoSteps_GoesOnWithItsMoments) {
     whole->leaf().mutable_grad() = gradient(step);
     want.step(0.1);
   }
-  for (const uint64_t cut_before : {0, 2}) {
+  for (const uint64_t cut_before : {uint64_t{0}, uint64_t{2}}) {
     test::on_ranks(3, [&](const Axis& axis) {
       const auto p = parameter(start);
       Optimizer optimizer({p}, {.weight_decay = 0.1});

@@ -50,7 +50,8 @@ class Bert : public Model {
 /// A Bert, for the registry.
 std::unique_ptr<Model> make_bert(const Json& config);
 
-/// bert-tiny, bert-base, bert-large: masked LMs.
+/// bert-tiny, bert-base and bert-large, masked language models; imdb-bert, the notebook's
+/// classifier.
 std::vector<Preset> bert_presets();
 
 }  // namespace cleave

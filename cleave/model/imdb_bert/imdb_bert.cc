@@ -1,7 +1,5 @@
 #include "cleave/model/imdb_bert/imdb_bert.h"
 
-#include <nlohmann/json.hpp>
-
 #include <ATen/ATen.h>
 
 #include "cleave/nn/attention.h"
@@ -195,14 +193,6 @@ class ImdbBert : public Model {
 };
 
 }  // namespace
-
-std::vector<Preset> imdb_bert_presets() {
-  const nlohmann::ordered_json config = {
-      {"architectures", {"ImdbBert"}}, {"model_type", "imdb_bert"},  {"hidden_size", 128},
-      {"num_hidden_layers", 2},        {"num_attention_heads", 4},   {"intermediate_size", 512},
-      {"hidden_act", "gelu"},          {"hidden_dropout_prob", 0.1}, {"initializer_range", 0.02}};
-  return {{"imdb-bert", config.dump()}};
-}
 
 std::unique_ptr<Model> make_imdb_bert(const Json& config) {
   return std::make_unique<ImdbBert>(config, Config::from_json(config));

@@ -12,7 +12,4 @@ namespace cleave {
 ///   ids [B, T] int64   result [B, C]
 std::unique_ptr<Model> make_imdb_bert(const Json& config);
 
-/// imdb-bert.
-std::vector<Preset> imdb_bert_presets();
-
 }  // namespace cleave
