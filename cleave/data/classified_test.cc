@@ -1,0 +1,142 @@
+#include "cleave/data/classified.h"
+
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/data/batch.h"
+#include "cleave/file/atomic_write.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+using test::TempFolder;
+using test::thrown_by;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class Classified : public ::testing::Test {
+ protected:
+  std::string file(const std::string& name, std::string_view text) {
+    write_atomic(folder_ / name, text);
+    return (folder_ / name).string();
+  }
+  static DatasetOptions options(std::vector<std::string> files) {
+    return {.files = std::move(files),
+            .tokenizer = byte_tokenizer(),
+            .seq_len = 4,
+            .cache_folder = "",
+            .task = Task::kClassify,
+            .classes = {"negative", "positive"}};
+  }
+  /// What opening the files is refused with.
+  static std::string refusal_of(const DatasetOptions& o) {
+    return thrown_by([&] { open_dataset(o); }).what();
+  }
+
+ private:
+  TempFolder folder_;
+};
+
+TEST_F(Classified, CsvAndJsonl_GiveTextsCutToTheLengthAndTheirClasses) {
+  const std::string csv =
+      file("a.csv", "review,sentiment\n\"a\nb\",positive\nlonger,negative\nx,1\n");
+  const std::string jsonl = file("b.jsonl", R"({"text": "ok", "label": "positive"})"
+                                            "\n"
+                                            R"({"label": 0, "text": "z"})"
+                                            "\n");
+  const auto data = open_dataset(options({csv, jsonl}));
+  ASSERT_EQ(data->size(), 5);
+  EXPECT_TRUE(data->is_text());
+  EXPECT_THAT(data->sample(0).ids, ElementsAre('a', '\n', 'b'));
+  EXPECT_THAT(data->sample(1).ids, ElementsAre('l', 'o', 'n', 'g'));
+  std::vector<int64_t> labels;
+  for (int64_t i = 0; i < data->size(); ++i) labels.push_back(data->sample(i).label.value());
+  EXPECT_THAT(labels, ElementsAre(1, 0, 1, 1, 0));
+  EXPECT_NE(data->fingerprint(), open_dataset(options({csv}))->fingerprint());
+}
+
+TEST_F(Classified, RowsOfIds_HaveOneNumberEach) {
+  const std::string rows =
+      file("rows.jsonl", R"({"input_ids": [5, 6, 7, 8, 9], "label": 1})"
+                         "\n"
+                         R"({"input_ids": [5], "labels": 0, "attention_mask": [1]})"
+                         "\n");
+  const auto data = open_dataset(options({rows}));
+  EXPECT_FALSE(data->is_text());
+  EXPECT_THAT(data->sample(0).ids, ElementsAre(5, 6, 7, 8, 9));
+  EXPECT_EQ(data->sample(0).label, 1);
+  EXPECT_EQ(data->sample(1).label, 0);
+}
+
+TEST_F(Classified, ABatch_HasOneLabelARowAndMasksPadding) {
+  const std::string csv = file("a.csv", "text,label\nab,positive\nx,negative\n");
+  const auto data = open_dataset(options({csv}));
+  const SampleOrder order{.num_samples = 2, .batch_size = 2, .shuffle = false};
+  const Batch batch = make_batch(*data, order, 0, 0, 2, 9);
+  EXPECT_TRUE(at::equal(batch.labels, at::tensor({1, 0}, at::kLong)));
+  EXPECT_TRUE(at::equal(batch.ids, at::tensor({'a', 'b', 'x', 9}, at::kLong).view({2, 2})));
+  EXPECT_TRUE(at::equal(batch.attention_mask,
+                        at::tensor({1, 1, 1, 0}, at::kLong).view({2, 2}).to(at::kBool)));
+  EXPECT_TRUE(at::equal(batch.rows(1, 2).labels, at::tensor({0}, at::kLong)));
+}
+
+TEST_F(Classified, RowsThatAreWrong_AreRefusedWithTheirPlace) {
+  const auto csv = [&](std::string_view rows) {
+    return refusal_of(options({file("a.csv", std::string("text,label\n") + std::string(rows))}));
+  };
+  EXPECT_THAT(csv("a,positive\nb,great\n"),
+              HasSubstr("a.csv:3: label 'great' is not one of the model's 2 classes, 'negative', "
+                        "'positive'"));
+  EXPECT_THAT(csv("a,2\n"), HasSubstr("label '2'"));
+  EXPECT_THAT(csv("a\n"), HasSubstr("a.csv:2:1: the record has 1 fields"));
+  EXPECT_THAT(csv(",positive\n"), HasSubstr("gives no token"));
+  EXPECT_THAT(csv(""), HasSubstr("0 rows"));
+  EXPECT_THAT(refusal_of(options({file("b.csv", "a,b\n1,2\n")})), HasSubstr("expected a column"));
+  EXPECT_THAT(refusal_of(options({file("c.txt", "some text")})), HasSubstr("has no labels"));
+  EXPECT_THAT(refusal_of(options({file("d.jsonl", R"({"text": "a", "label": 1.5})")})),
+              HasSubstr("d.jsonl:1"));
+  EXPECT_THAT(refusal_of(options({file("e.jsonl", R"({"input_ids": [1], "label": 2})")})),
+              HasSubstr("\"label\" is 2"));
+  EXPECT_THAT(refusal_of(options({file("f.jsonl", R"({"input_ids": [1], "label": 1})"),
+                                  file("g.jsonl", R"({"text": "a", "label": 1})")})),
+              HasSubstr("of different kinds"));
+}
+
+TEST_F(Classified, ClassNames_AreSortedOrCountedFromNumbers) {
+  EXPECT_THAT(class_names({file("a.csv", "text,label\na,pos\nb,neg\nc,pos\n"),
+                           file("b.jsonl", R"({"text": "x", "label": "fine"})")}),
+              ElementsAre("fine", "neg", "pos"));
+  EXPECT_THAT(class_names({file("c.jsonl", R"({"input_ids": [1], "label": 2})")}),
+              ElementsAre("LABEL_0", "LABEL_1", "LABEL_2"));
+  std::string many = "text,label\n";
+  for (int i = 0; i < 1001; ++i) many += "a,label " + std::to_string(i) + "\n";
+  const std::string path = file("many.csv", many);
+  EXPECT_THAT(thrown_by([&] { class_names({path}); }).what(),
+              HasSubstr("many.csv:1002: label 'label 1000' makes more than 1000 classes"));
+}
+
+TEST_F(Classified, MaskedRowsWithoutLabels_AreRefused) {
+  DatasetOptions o = options({file("a.jsonl", R"({"input_ids": [1, 2]})")});
+  o.task = Task::kMlm;
+  EXPECT_THAT(refusal_of(o), HasSubstr("labels"));
+}
+
+TEST_F(Classified, Texts_ComeFromEveryKindOfFile) {
+  const auto texts = [&](const std::string& path) {
+    std::vector<std::string> out;
+    for_each_text(path, [&](const std::string& text) { out.push_back(text); });
+    return out;
+  };
+  EXPECT_THAT(texts(file("a.txt", "one\n\ntwo\r\n")), ElementsAre("one", "two"));
+  EXPECT_THAT(texts(file("a.csv", "id,review\n1,\"a\nb\"\n")), ElementsAre("a\nb"));
+  EXPECT_THAT(texts(file("a.jsonl", R"({"text": "x"})")), ElementsAre("x"));
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,85 @@
+#include "cleave/data/masking.h"
+
+#include <cmath>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/ranks.h"
+
+namespace cleave {
+namespace {
+
+constexpr int64_t kMask = 4, kVocabulary = 1000;
+
+MaskingOptions options() {
+  MaskingOptions o{.mask_id = kMask,
+                   .vocab_size = kVocabulary,
+                   .is_special = std::vector<bool>(kVocabulary, false),
+                   .seed = 7};
+  for (int64_t id = 0; id < 5; ++id) o.is_special[static_cast<size_t>(id)] = true;
+  return o;
+}
+
+Batch batch_of(const Tensor& ids, int64_t first_row = 0) {
+  Batch batch;
+  batch.ids = ids;
+  batch.labels = ids;
+  batch.first_row = first_row;
+  return batch;
+}
+
+int64_t count(const Tensor& t) {
+  return t.sum().item<int64_t>();
+}
+
+/// Five standard deviations around the mean of a binomial.
+void expect_share(int64_t hits, int64_t tries, double share) {
+  const auto n = static_cast<double>(tries);
+  EXPECT_NEAR(static_cast<double>(hits), n * share, 5 * std::sqrt(n * share * (1 - share)));
+}
+
+TEST(Masked, Shares_AreFifteenPercentAndOfTheseEightyTenTen) {
+  const Tensor ids = test::ids({256, 128}, kVocabulary - 5, 1) + 5;
+  const Batch out = masked(batch_of(ids), options(), 0);
+  const Tensor asked = out.labels.ne(-100);
+  const int64_t num_asked = count(asked);
+  expect_share(num_asked, ids.numel(), 0.15);
+  expect_share(count(asked.logical_and(out.ids.eq(kMask))), num_asked, 0.8);
+  // A random word is the word itself once in a thousand.
+  expect_share(count(asked.logical_and(out.ids.eq(ids))), num_asked, 0.1 + 0.1 / kVocabulary);
+  EXPECT_TRUE(at::equal(out.labels.masked_select(asked), ids.masked_select(asked)));
+  const Tensor others = asked.logical_not();
+  EXPECT_TRUE(at::equal(out.ids.masked_select(others), ids.masked_select(others)));
+  EXPECT_GE(out.ids.min().item<int64_t>(), 0);
+  EXPECT_LT(out.ids.max().item<int64_t>(), kVocabulary);
+}
+
+TEST(Masked, TheRowsOfEachRank_AreThoseOfTheWholeBatch) {
+  const Tensor ids = test::ids({8, 16}, kVocabulary, 2);
+  const Batch whole = masked(batch_of(ids), options(), 3);
+  for (const int64_t first : {0, 3, 5}) {
+    const Batch part = masked(batch_of(ids.narrow(0, first, 3), first), options(), 3);
+    EXPECT_TRUE(at::equal(part.ids, whole.ids.narrow(0, first, 3)));
+    EXPECT_TRUE(at::equal(part.labels, whole.labels.narrow(0, first, 3)));
+  }
+  const Batch later = masked(batch_of(ids), options(), 4);
+  EXPECT_FALSE(at::equal(later.labels, whole.labels));
+}
+
+TEST(Masked, SpecialAndPaddedTokens_StayAndEachRowHasOneAskedFor) {
+  // Rows of one real word between special tokens, and padding that is labelled as such.
+  const Tensor ids = at::tensor({2, 500, 3, 0}, at::kLong).repeat({64, 1});
+  Batch batch = batch_of(ids);
+  batch.labels = ids.masked_fill(ids.eq(0), -100);
+  const Batch out = masked(batch, options(), 0);
+  EXPECT_TRUE(
+      at::equal(out.labels, at::tensor({-100, 500, -100, -100}, at::kLong).repeat({64, 1})));
+  for (const int64_t place : {0, 2, 3}) {
+    EXPECT_TRUE(at::equal(out.ids.select(1, place), ids.select(1, place)));
+  }
+  EXPECT_TRUE(at::equal(batch.ids, ids)) << "the batch that came in is not changed";
+}
+
+}  // namespace
+}  // namespace cleave

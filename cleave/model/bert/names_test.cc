@@ -1,0 +1,189 @@
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/checkpoint/load.h"
+#include "cleave/checkpoint/parts.h"
+#include "cleave/file/atomic_write.h"
+#include "cleave/format/safetensors_writer.h"
+#include "cleave/model/bert/bert.h"
+#include "tests/support/golden.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+using test::TempFolder;
+using test::thrown_by;
+using testing::HasSubstr;
+using Tensors = std::map<std::string, Tensor>;
+
+Json config(const std::string& architecture, const std::string& more = "") {
+  return Json::parse(str(R"({"model_type": "bert", "architectures": [")", architecture,
+                         R"("], "vocab_size": 11, "hidden_size": 6, "num_hidden_layers": 1,
+      "num_attention_heads": 2, "intermediate_size": 8, "max_position_embeddings": 5)",
+                         more, "}"),
+                     "config.json");
+}
+
+/// Random values for every parameter of a model.
+Tensors values_of(Model& model) {
+  Tensors out;
+  uint64_t seed = 0;
+  for (const auto& p : model.parameters()) {
+    out.emplace(p->name(), test::numbers(p->shape(), ++seed).to(at::kFloat));
+  }
+  return out;
+}
+
+/// A model folder as a program of other habits would write it.
+void write_folder(const TempFolder& folder, const Json& json, const Tensors& tensors) {
+  write_atomic(folder / "config.json", json.dump());
+  std::vector<TensorInfo> infos;
+  for (const auto& [name, t] : tensors) {
+    const DType dtype = t.scalar_type() == at::kLong ? DType::kI64 : DType::kF32;
+    infos.push_back({.name = name, .dtype = dtype, .shape = t.sizes().vec()});
+  }
+  const SafetensorsPlan plan(infos);
+  FolderWriter writer(folder / "made");
+  plan.create_files(writer);
+  SafetensorsWriter blocks(writer.path(), plan);
+  for (const auto& [name, t] : tensors) blocks.write_block(name, {}, bytes_of(t));
+  blocks.finish();
+  std::filesystem::copy_file(writer.path() / "model.safetensors", folder / "model.safetensors");
+}
+
+/// Loads the folder and expects each parameter to be `want`'s.
+void expect_loads(const TempFolder& folder, const Tensors& want) {
+  const ModelFolder from = ModelFolder::open(folder.path().string());
+  const auto model = make_model(from.config);
+  EXPECT_TRUE(load_model(*model, from, at::kFloat).carried.empty());
+  for (const auto& p : model->parameters()) {
+    EXPECT_TRUE(at::equal(p->leaf(), want.at(p->name()))) << p->name();
+  }
+}
+
+std::string replaced(std::string name, const std::string& from, const std::string& to) {
+  const size_t at = name.find(from);
+  return at == std::string::npos ? name : name.replace(at, from.size(), to);
+}
+
+TEST(BertNames, GammaAndBetaAndHeadsOfPreTraining_AreTheMaskedLmAsPublished) {
+  const TempFolder folder;
+  const Json json = config("BertForMaskedLM");
+  const Tensors values = values_of(*make_model(json));
+  Tensors stored;
+  for (const auto& [name, t] : values) {
+    stored.emplace(replaced(replaced(name, "LayerNorm.weight", "LayerNorm.gamma"), "LayerNorm.bias",
+                            "LayerNorm.beta"),
+                   t);
+  }
+  // What bert-base-uncased's file holds besides.
+  stored.emplace("bert.pooler.dense.weight", at::zeros({6, 6}));
+  stored.emplace("bert.pooler.dense.bias", at::zeros({6}));
+  stored.emplace("cls.seq_relationship.weight", at::zeros({2, 6}));
+  stored.emplace("cls.seq_relationship.bias", at::zeros({2}));
+  stored.emplace("bert.embeddings.position_ids", at::arange(5).unsqueeze(0));
+  stored.emplace("cls.predictions.decoder.weight", at::zeros({11, 6}));
+  stored.emplace("cls.predictions.decoder.bias", at::zeros({11}));
+  write_folder(folder, json, stored);
+  expect_loads(folder, values);
+}
+
+TEST(BertNames, ATrunkInTheFileOfAMaskedLm_AndTheOtherWayRound) {
+  const Json trunk = config("BertModel");
+  const Tensors values = values_of(*make_model(trunk));
+  EXPECT_TRUE(values.contains("encoder.layer.0.attention.self.query.weight"));
+  Tensors prefixed;
+  for (const auto& [name, t] : values) prefixed.emplace("bert." + name, t);
+  prefixed.emplace("cls.predictions.bias", at::zeros({11}));
+  const TempFolder with_prefix;
+  write_folder(with_prefix, trunk, prefixed);
+  expect_loads(with_prefix, values);
+
+  const Json classifier = config("BertForSequenceClassification");
+  const Tensors whole = values_of(*make_model(classifier));
+  Tensors bare;
+  for (const auto& [name, t] : whole) bare.emplace(replaced(name, "bert.", ""), t);
+  const TempFolder without_prefix;
+  write_folder(without_prefix, classifier, bare);
+  expect_loads(without_prefix, whole);
+}
+
+TEST(BertNames, AMissingHead_IsAnErrorThatNamesIt) {
+  const TempFolder folder;
+  const Json json = config("BertForSequenceClassification");
+  Tensors values = values_of(*make_model(json));
+  values.erase("classifier.weight");
+  values.emplace("bert.stray", at::zeros({1}));
+  write_folder(folder, json, values);
+  const Error error = thrown_by([&] { expect_loads(folder, values); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("1 missing: classifier.weight"));
+  EXPECT_THAT(error.what(), HasSubstr("no use for: bert.stray"));
+}
+
+TEST(BertPreTraining, TheHeadsOnHiddenStates_AreTheFoldAndTheNextSentence) {
+  const auto model = make_model(config("BertForPreTraining"));
+  materialize(*model, {.dtype = at::kDouble});
+  auto& bert = dynamic_cast<Bert&>(*model);
+  const DTensor ids(test::ids({2, 5}, 11, 1), Axis(), Replicate{});
+  const DTensor hidden = bert.hidden(ids, {});
+  EXPECT_TRUE(at::equal((*bert.predictions())(hidden, {}).local(), bert(ids, {}).local()));
+  const DTensor pooled = (*bert.pooler())(hidden, {});
+  EXPECT_EQ((*bert.seq_relationship())(pooled, {}).local().sizes(), at::IntArrayRef({2, 2}));
+  EXPECT_EQ(bert.seq_relationship()->path(), "cls.seq_relationship");
+}
+
+TEST(BertConfig, ValuesThatAreNoBert_AreRefusedByKey) {
+  const auto refusal = [](const std::string& architecture, const std::string& more) {
+    const Error error = thrown_by([&] { make_model(config(architecture, more)); });
+    EXPECT_EQ(error.code(), Code::kFormat);
+    return std::string(error.what());
+  };
+  EXPECT_THAT(refusal("BertForQuestionAnswering", ""), HasSubstr("expected BertModel"));
+  EXPECT_THAT(refusal("BertModel", R"(, "is_decoder": true)"), HasSubstr("is_decoder"));
+  EXPECT_THAT(refusal("BertModel", R"(, "position_embedding_type": "relative_key")"),
+              HasSubstr("expected \"absolute\""));
+  EXPECT_THAT(refusal("BertForSequenceClassification", R"(, "problem_type": "regression")"),
+              HasSubstr("single_label_classification"));
+  EXPECT_THAT(refusal("BertModel", R"(, "hidden_dropout_prob": 1.0)"), HasSubstr("[0, 1)"));
+  EXPECT_THAT(refusal("BertModel", R"(, "hidden_act": "mish")"), HasSubstr("mish"));
+}
+
+TEST(BertEmbeddings, MoreTokensThanPositions_AreRefused) {
+  const auto model = make_model(config("BertForMaskedLM"));
+  materialize(*model);
+  const DTensor ids(at::zeros({1, 6}, at::kLong), Axis(), Replicate{});
+  const Error error = thrown_by([&] { (*model)(ids, {}); });
+  EXPECT_EQ(error.code(), Code::kShape);
+  EXPECT_THAT(error.what(), HasSubstr("bert.embeddings: rows of 6 ids"));
+}
+
+// Oracle: one rank. Every dropout of the model is active, so any mask that depended on the layout
+// would show.
+TEST(BertDropout, MasksOfTheWholeModel_AreTheSameOnEveryLayout) {
+  const Json json = config("BertForMaskedLM", R"(, "hidden_dropout_prob": 0.3,
+      "attention_probs_dropout_prob": 0.3)");
+  Context context;
+  context.training = true;
+  context.seed = 5;
+  const Tensor ids = test::ids({3, 5}, 11, 1);
+  const auto logits_on = [&](const Axis& axis, bool sequence_parallel) {
+    const auto model = make_model(json);
+    parallelize_module(*model, axis, model->plan(sequence_parallel));
+    materialize(*model, {.dtype = at::kDouble});
+    return (*model)(DTensor(ids, axis, Replicate{}), context).full_tensor().detach();
+  };
+  const Tensor want = logits_on(Axis(), false);
+  for (const bool sequence_parallel : {false, true}) {
+    test::on_ranks(2, [&](const Axis& axis) {
+      EXPECT_LE(test::largest_difference(logits_on(axis, sequence_parallel), want), 1e-12);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace cleave

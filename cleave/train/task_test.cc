@@ -1,0 +1,107 @@
+#include "cleave/train/task.h"
+
+#include <nlohmann/json.hpp>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/checkpoint/load.h"
+#include "cleave/comm/world.h"
+#include "cleave/train/step.h"
+#include "tests/support/golden.h"
+#include "tests/support/ranks.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(TargetsOf, EachTask_ReadsItsLabels) {
+  Batch batch;
+  batch.labels = at::tensor({1, 2, 3}, at::kLong).unsqueeze(0);
+  EXPECT_TRUE(
+      at::equal(targets_of(batch, Task::kLm), at::tensor({2, 3, -100}, at::kLong).unsqueeze(0)));
+  EXPECT_TRUE(at::equal(targets_of(batch, Task::kMlm), batch.labels));
+  EXPECT_TRUE(at::equal(targets_of(batch, Task::kClassify), batch.labels));
+}
+
+TEST(NumRight, LogitsCutByClass_AreComparedWhole) {
+  const Tensor logits =
+      at::tensor({0.1, 0.9, 0.0, 0.7, 0.2, 0.1, 0.0, 0.1, 0.2}, at::kDouble).view({3, 3});
+  const Tensor targets = at::tensor({1, 2, 2}, at::kLong);
+  test::on_ranks(2, [&](const Axis& axis) {
+    EXPECT_EQ(num_right(DTensor(logits, axis, Replicate{}), targets), 2);
+    EXPECT_EQ(num_right(DTensor::distribute(logits, axis, Shard{1}), targets), 2);
+  });
+}
+
+TEST(BatchRules, ATokenizerWithoutAMaskToken_IsRefusedForMaskedText) {
+  const auto model = make_model(preset_config("bert-tiny", 257));
+  const auto bytes = byte_tokenizer();
+  const Error error = test::thrown_by([&] { batch_rules(*model, bytes.get(), true, 0); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_THAT(error.what(), HasSubstr("the bytes tokenizer has no mask token"));
+  EXPECT_FALSE(batch_rules(*model, nullptr, false, 0).masking) << "rows have their labels";
+}
+
+/// The trained classifier with dropout off, as the recorded run had it.
+ModelFolder imdb_model() {
+  ModelFolder folder = ModelFolder::open(test::data_folder() + "/models/bert-imdb");
+  auto config = nlohmann::ordered_json::parse(folder.config.dump());
+  config["hidden_dropout_prob"] = 0.0;
+  config["attention_probs_dropout_prob"] = 0.0;
+  folder.config = Json::parse(config.dump(), "config.json");
+  return folder;
+}
+
+// Oracle: the same loop in PyTorch with transformers' model; 1e-4 is what its notes call safe.
+TEST(ImdbTraining, TwelveStepsOnReviews_GiveTheirIdsLossesAndNorms) {
+  CLEAVE_NEEDS_DATA();
+  const Json golden = Json::parse_file(test::data_folder() + "/goldens/training/bert-imdb.json");
+  const ModelFolder folder = imdb_model();
+  const auto data = open_dataset({.files = {test::data_folder() + "/text/imdb/imdb-train.csv"},
+                                  .tokenizer = load_tokenizer(folder.path),
+                                  .seq_len = golden.at("seq_len").as_int(),
+                                  .cache_folder = "",
+                                  .task = Task::kClassify,
+                                  .classes = {"negative", "positive"}});
+  ASSERT_EQ(data->size(), 7500);
+  const SampleOrder order{.num_samples = data->size(), .batch_size = 8, .shuffle = false};
+  for (const auto& [tp, dp] : {std::pair{1, 1}, {2, 1}, {2, 2}}) {
+    run_ranks(tp * dp, [&, tp = tp, dp = dp](World& world) {
+      const Mesh mesh = Mesh::build(world, {{"dp", dp}, {"tp", tp}});
+      const auto model = make_model(folder.config);
+      parallelize_module(*model, mesh["tp"], model->plan());
+      load_model(*model, folder, at::kFloat);
+      const BatchRules rules = batch_rules(*model, nullptr, true, 0);
+      Optimizer optimizer(
+          model->parameters(),
+          {.eps = 1e-6, .weight_decay = 0.01, .decay_on = OptimizerOptions::DecayOn::kAll});
+      for (int64_t step = 0; step < golden.at("steps").as_int(); ++step) {
+        const int64_t rows = 8 / dp;
+        const int64_t first = rows * mesh["dp"].rank();
+        const Batch batch = rules.make(*data, order, step, first, first + rows);
+        if (step == 0) {
+          const Json want = golden.at("first_batch_ids").at(static_cast<size_t>(first));
+          for (size_t i = 0; i < want.size(); ++i) {
+            ASSERT_EQ(batch.ids[0][static_cast<int64_t>(i)].item<int64_t>(), want.at(i).as_int());
+          }
+        }
+        optimizer.zero_grad();
+        const PassResult pass = train_pass(*model, mesh, batch, {.step = step});
+        const Tensor loss =
+            mesh["dp"].all_reduce(at::scalar_tensor(pass.loss, at::kDouble), "test loss");
+        const auto at_step = static_cast<size_t>(step);
+        EXPECT_NEAR(loss.item<double>(), golden.at("losses").at(at_step).as_number(), 1e-4);
+        const double norm = gradient_norm(model->parameters(), mesh["tp"]).value;
+        EXPECT_NEAR(norm, golden.at("grad_norms").at(at_step).as_number(), 1e-4 * norm);
+        optimizer.step(5e-4);
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace cleave
