@@ -10,19 +10,26 @@ bool has_children(const std::vector<Part>& parts, size_t i) {
   return false;
 }
 
-std::string repaired(const Part& part, const PartBytes& bytes) {
+int64_t whole_bytes(const DTensor& x) {
+  int64_t bytes = x.local().element_size();
+  for (int64_t d = 0; d < x.dim(); ++d) bytes *= x.size(d);
+  return bytes;
+}
+
+/// A door that takes a value in another layout than it comes in, by moving all of its features.
+std::string repaired(const Part& part, const PartBytes& own) {
   const DTensor& x = part.x;
-  if (x.placement().is_shard(x.dim() - 1) && bytes.forward.gathered > 0) {
-    return str(part.name, " gathers its input, which ", x.maker(),
-               " leaves split by features: ", bytes.forward.bytes + bytes.backward.bytes,
-               " bytes a step; with the style rowwise it takes the split one");
+  if (!x.local().is_floating_point()) return "";
+  const int64_t bytes = whole_bytes(x);
+  if (x.placement().is_shard(x.dim() - 1) && own.forward.gathered >= bytes) {
+    return str(part.name, " gathers its input, whose features ", x.maker(),
+               " leaves split: ", own.backward.bytes >= bytes ? 2 * bytes : bytes,
+               " bytes a step; with the style rowwise it takes them split");
   }
-  if (x.local().is_floating_point() && x.placement().is_replicate() &&
-      bytes.backward.gathered > 0) {
-    return str(part.name, " cuts its input, which every rank has whole from ", x.maker(), ": ",
-               bytes.forward.bytes + bytes.backward.bytes,
-               " bytes a step to gather its gradient; with the style colwise what makes it would "
-               "come cut");
+  if (x.placement().is_replicate() && own.backward.gathered >= bytes) {
+    return str(part.name, " cuts its input, which every rank gets whole from ", x.maker(), ": ",
+               bytes, " bytes a step to gather its gradient; is a key with colwise missing for ",
+               x.maker(), "?");
   }
   return "";
 }

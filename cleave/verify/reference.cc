@@ -53,13 +53,12 @@ bool is_wanted(const Layer& layer, const std::string& pattern) {
   return false;
 }
 
-void mark_wanted(Reference& reference, const std::vector<LayerCall>& calls,
-                 const std::string& pattern) {
+void mark_wanted(WantedRun& run, const std::vector<LayerCall>& calls, const std::string& pattern) {
   bool any = false;
   std::vector<std::string> names;
   for (size_t i = 0; i < calls.size(); ++i) {
-    reference.parts[i].is_run = is_wanted(*calls[i].layer, pattern);
-    any = any || reference.parts[i].is_run;
+    run.parts[i].is_run = is_wanted(*calls[i].layer, pattern);
+    any = any || run.parts[i].is_run;
     names.push_back(calls[i].layer->path());
   }
   CLEAVE_CHECK(any, Code::kUsage, "layer '", pattern, "' matches no Layer that is called",
@@ -148,19 +147,34 @@ std::vector<Wanted> wanted_step_of(Model& model, Probes& probes, const StepInput
   return out;
 }
 
-void add_steps(Reference& reference, Model& model, Probes& probes, const VerifySettings& settings) {
-  reference.step = wanted_step_of(model, probes, reference.input, settings, true);
-  StepInput dropout = reference.input;
+void add_parts(WantedRun& run, Model& model, Probes& probes, const VerifySettings& settings) {
+  const auto calls = recorded(model, probes, Axis(), run.input, settings.seed);
+  const auto parts = parts_of(calls, settings, run.input, Axis());
+  for (const Part& part : parts) run.parts.push_back({.name = part.name, .x = {}});
+  mark_wanted(run, calls, settings.layer);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (run.parts[i].is_run) run.parts[i] = wanted_part(parts[i], probes, settings);
+  }
+}
+
+void add_runs(Reference& reference, Model& model, Probes& probes, const VerifySettings& settings,
+              const StepInput& input) {
+  reference.runs.push_back({.input = input});
+  add_parts(reference.runs.back(), model, probes, settings);
+  reference.runs.back().step = wanted_step_of(model, probes, input, settings, true);
+  StepInput dropout = input;
   dropout.training = true;
   const Tensor loss = run_step(model, Axis(), Axis(), dropout, settings).front().local;
-  if (loss.equal(reference.step.front().value)) return;
-  reference.dropout = wanted_step_of(model, probes, dropout, settings, false);
+  if (loss.equal(reference.runs.back().step.front().value)) return;
+  reference.runs.push_back({.input = dropout});
+  add_parts(reference.runs.back(), model, probes, settings);
+  reference.runs.back().step = wanted_step_of(model, probes, dropout, settings, false);
 }
 
 void add_ids(Reference& reference, const std::shared_ptr<Model>& model,
              const VerifySettings& settings) {
   if (model->task() != "lm" || settings.num_new_tokens == 0) return;
-  const Tensor& ids = reference.input.ids;
+  const Tensor& ids = reference.runs.front().input.ids;
   for (const int64_t wish : {4, 2}) {
     const int64_t length = std::min(wish, ids.size(1));
     const int64_t* from = ids.const_data_ptr<int64_t>();
@@ -186,8 +200,16 @@ void give_weights(Model& model, const VerifySettings& settings,
   add_noise(model, settings, constants);
 }
 
+std::vector<LayerCall> recorded(Model& model, Probes& probes, const Axis& tp,
+                                const StepInput& input, uint64_t seed) {
+  const at::NoGradGuard no_grad;
+  return probes.record(
+      [&] { model(DTensor(input.ids, tp, Replicate{}), context_of(input, seed)); });
+}
+
 std::vector<Part> parts_of(const std::vector<LayerCall>& calls, const VerifySettings& settings,
-                           const Tensor& labels, const Axis& tp) {
+                           const StepInput& input, const Axis& tp) {
+  const std::string how = input.training ? " with dropout" : "";
   std::vector<Part> parts;
   std::map<const Layer*, int> seen;
   for (const LayerCall& call : calls) {
@@ -195,16 +217,18 @@ std::vector<Part> parts_of(const std::vector<LayerCall>& calls, const VerifySett
     const auto run = [layer = call.layer, context = call.context](const DTensor& x) {
       return (*layer)(x, context);
     };
-    parts.push_back({.name = name_of(*call.layer) + (number > 1 ? str(" (call ", number, ")") : ""),
+    const std::string which = number > 1 ? str(" (call ", number, ")") : "";
+    parts.push_back({.name = name_of(*call.layer) + which + how,
                      .x = call.x,
                      .run = run,
                      .parameters = call.layer->parameters(),
                      .tp = tp,
                      .parent = call.parent});
   }
+  const Tensor& labels = input.labels;
   const auto count = labels.ne(-100).sum().item<int64_t>();
   parts.push_back(
-      {.name = "the loss",
+      {.name = "the loss" + how,
        .kind = VerifiedPart::Kind::kLoss,
        .x = calls.back().y,
        .run = [&settings, labels,
@@ -227,23 +251,13 @@ Reference make_reference(const MakeModel& make, const VerifySettings& settings) 
   }
   const ModelFacts& facts = model->facts();
   const int64_t positions = facts.max_positions > 0 ? facts.max_positions : settings.num_tokens;
-  reference.input.ids =
-      noise_ids({settings.num_rows * settings.dp, std::min(settings.num_tokens, positions)},
-                facts.vocab_size, settings.seed, "ids");
+  const std::vector<int64_t> shape{settings.num_rows * settings.dp,
+                                   std::min(settings.num_tokens, positions)};
+  StepInput input{.ids = noise_ids(shape, facts.vocab_size, settings.seed, "ids"), .labels = {}};
   Probes probes(*model);
-  const auto calls = probes.record([&] {
-    const at::NoGradGuard no_grad;
-    (*model)(DTensor(reference.input.ids, Axis(), Replicate{}), Context());
-  });
-  reference.input.labels =
-      labels_for(*model, reference.input.ids, calls.back().y.local(), settings.seed);
-  const auto parts = parts_of(calls, settings, reference.input.labels, Axis());
-  for (const Part& part : parts) reference.parts.push_back({.name = part.name, .x = {}});
-  mark_wanted(reference, calls, settings.layer);
-  for (size_t i = 0; i < parts.size(); ++i) {
-    if (reference.parts[i].is_run) reference.parts[i] = wanted_part(parts[i], probes, settings);
-  }
-  add_steps(reference, *model, probes, settings);
+  const Tensor logits = recorded(*model, probes, Axis(), input, settings.seed).back().y.local();
+  input.labels = labels_for(*model, input.ids, logits, settings.seed);
+  add_runs(reference, *model, probes, settings, input);
   add_ids(reference, model, settings);
   return reference;
 }

@@ -14,13 +14,17 @@ struct WantedPart {
   std::vector<Wanted> values{};
 };
 
+/// What one rank gives with dropout, or without.
+struct WantedRun {
+  StepInput input;
+  std::vector<WantedPart> parts{};  ///< calls as Probes::record orders them, then the loss
+  std::vector<Wanted> step{};       ///< as run_step; without dropout then stepped_weights
+};
+
 /// The model on one rank: everything that ranks compare with. Read by all of them at once.
 struct Reference {
-  std::vector<WantedPart> parts;  ///< calls as Probes::record orders them, then the loss
-  std::vector<Wanted> initial;    ///< weights
-  std::vector<Wanted> step;       ///< as run_step, then stepped_weights
-  std::vector<Wanted> dropout;    ///< of a step with dropout; empty where it changes nothing
-  StepInput input;
+  std::vector<Wanted> initial;      ///< weights
+  std::vector<WantedRun> runs;      ///< without dropout; with it, where the model has some
   std::set<std::string> constants;  ///< parameters that need noise
   std::vector<std::vector<int64_t>> prompts, ids;
   /// The last scores that one rank gives after a row of ids. [V]
@@ -31,9 +35,13 @@ struct Reference {
 void give_weights(Model& model, const VerifySettings& settings,
                   const std::set<std::string>& constants);
 
+/// The calls of one forward of the whole batch.
+std::vector<LayerCall> recorded(Model& model, Probes& probes, const Axis& tp,
+                                const StepInput& input, uint64_t seed);
+
 /// The parts of a recorded forward: its calls, then the loss.
 std::vector<Part> parts_of(const std::vector<LayerCall>& calls, const VerifySettings& settings,
-                           const Tensor& labels, const Axis& tp);
+                           const StepInput& input, const Axis& tp);
 
 /// Runs all of it on one rank.
 Reference make_reference(const MakeModel& make, const VerifySettings& settings);

@@ -7,17 +7,22 @@
 
 namespace cleave::verifying {
 
+Context context_of(const StepInput& input, uint64_t seed) {
+  Context context;
+  context.training = input.training;
+  context.seed = seed;
+  if (input.labels.defined()) context.valid_tokens = input.labels.ne(-100).sum().item<int64_t>();
+  return context;
+}
+
 std::vector<Quantity> run_step(Model& model, const Axis& tp, const Axis& dp, const StepInput& input,
                                const VerifySettings& settings) {
   const Parameters parameters = model.parameters();
   for (const auto& p : parameters) p->leaf().mutable_grad().reset();
   const int64_t count = input.ids.size(0) / dp.size();
   const Range rows{count * dp.rank(), count * (dp.rank() + 1)};
-  Context context;
-  context.training = input.training;
-  context.seed = settings.seed;
+  Context context = context_of(input, settings.seed);
   context.first_sample = rows.begin;
-  context.valid_tokens = input.labels.ne(-100).sum().item<int64_t>();
   const DTensor logits =
       model(DTensor(input.ids.narrow(0, rows.begin, count), tp, Replicate{}), context);
   const DTensor loss =

@@ -10,6 +10,9 @@ struct StepInput {
   bool training = false;
 };
 
+/// The context of all rows.
+Context context_of(const StepInput& input, uint64_t seed);
+
 /// The AdamW of the step that is compared.
 inline constexpr double kLearningRate = 1e-2;
 inline constexpr double kAdamEps = 1e-8;

@@ -53,8 +53,10 @@ class SplitSide {
                        settings_.plan ? *settings_.plan : model->plan(settings_.sequence_parallel));
     give_weights(*model, settings_, reference_.constants);
     compare_weights(*model);
-    compare_parts(*model, probes);
-    compare_steps(*model);
+    for (const WantedRun& run : reference_.runs) {
+      compare_parts(*model, probes, run);
+      compare_step(*model, run);
+    }
     if (!reference_.prompts.empty()) {
       found_.ids = continued(*model, tp_, reference_.prompts, settings_.num_new_tokens);
     }
@@ -83,18 +85,16 @@ class SplitSide {
     compare({.kind = Kind::kWeights, .name = "the weights"}, weights, reference_.initial);
   }
 
-  void compare_parts(Model& model, Probes& probes) {
-    const auto calls = probes.record([&] {
-      const at::NoGradGuard no_grad;
-      model(DTensor(reference_.input.ids, tp_, Replicate{}), Context());
-    });
-    const auto parts = parts_of(calls, settings_, reference_.input.labels, tp_);
-    CLEAVE_CHECK(parts.size() == reference_.parts.size(), Code::kShape, "the split model makes ",
-                 calls.size(), " calls of Layers, on one rank ", reference_.parts.size() - 1,
+  void compare_parts(Model& model, Probes& probes, const WantedRun& run) {
+    const auto calls = recorded(model, probes, tp_, run.input, settings_.seed);
+    const auto parts = parts_of(calls, settings_, run.input, tp_);
+    CLEAVE_CHECK(parts.size() == run.parts.size(), Code::kShape, "the split model makes ",
+                 calls.size(), " calls of Layers, on one rank ", run.parts.size() - 1,
                  "; a model calls the same Layers on every layout");
     std::vector<PartBytes> bytes(parts.size());
+    const size_t first = found_.parts.size();
     for (size_t i = 0; i < parts.size(); ++i) {
-      const WantedPart& want = reference_.parts[i];
+      const WantedPart& want = run.parts[i];
       CLEAVE_CHECK(parts[i].name == want.name, Code::kShape, "the split model calls ",
                    parts[i].name, " where one rank calls ", want.name);
       if (!want.is_run) continue;
@@ -102,27 +102,22 @@ class SplitSide {
       compare({.kind = parts[i].kind, .name = want.name}, got, want.values);
     }
     take_away_children(parts, bytes);
-    size_t at = 1;  // after the weights
-    for (size_t i = 0; i < parts.size(); ++i) {
-      if (!reference_.parts[i].is_run) continue;
+    for (size_t i = 0, at = first; i < parts.size(); ++i) {
+      if (!run.parts[i].is_run) continue;
       found_.parts[at++].bytes = bytes[i].forward.bytes + bytes[i].backward.bytes;
     }
-    if (tp_.size() > 1) found_.notes = notes_on(parts, bytes, model);
+    if (meter_ && !run.input.training) found_.notes = notes_on(parts, bytes, model);
   }
 
-  void compare_steps(Model& model) {
-    {
-      const KeptWeights kept(model.parameters());
-      auto got = run_step(model, tp_, dp_, reference_.input, settings_);
+  void compare_step(Model& model, const WantedRun& run) {
+    const KeptWeights kept(model.parameters());
+    auto got = run_step(model, tp_, dp_, run.input, settings_);
+    if (!run.input.training) {
       std::vector<Quantity> weights = stepped_weights(model);
       std::move(weights.begin(), weights.end(), std::back_inserter(got));
-      compare({.kind = Kind::kStep, .name = "a training step"}, got, reference_.step);
     }
-    if (reference_.dropout.empty()) return;
-    StepInput input = reference_.input;
-    input.training = true;
-    compare({.kind = Kind::kStep, .name = "a training step with dropout"},
-            run_step(model, tp_, dp_, input, settings_), reference_.dropout);
+    const std::string how = run.input.training ? " with dropout" : "";
+    compare({.kind = Kind::kStep, .name = "a training step" + how}, got, run.step);
   }
 
   /// All ranks learn the worst of all.
@@ -155,7 +150,7 @@ class SplitSide {
 VerifiedPart compared_ids(const Reference& reference,
                           const std::vector<std::vector<int64_t>>& split) {
   VerifiedPart part{.kind = Kind::kIds, .name = "generated ids"};
-  const double bound = reference.step[1].bound.item<double>();
+  const double bound = reference.runs.front().step[1].bound.item<double>();
   for (size_t i = 0; i < split.size(); ++i) {
     const auto& want = reference.ids[i];
     Comparison c{.quantity = str("ids after prompt ", i + 1), .bound = 2 * bound};
