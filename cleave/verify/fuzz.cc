@@ -1,0 +1,105 @@
+#include "cleave/verify/fuzz.h"
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace cleave {
+namespace {
+
+using Object = nlohmann::ordered_json;
+
+/// The names under which families keep one number.
+using Names = std::vector<const char*>;
+const Names kLayers = {"num_hidden_layers", "n_layer"};
+const Names kHeads = {"num_attention_heads", "n_head"};
+const Names kKvHeads = {"num_key_value_heads"};
+const Names kHidden = {"hidden_size", "n_embd"};
+const Names kInner = {"intermediate_size", "n_inner"};
+const Names kHeadDim = {"head_dim"};
+const Names kVocab = {"vocab_size"};
+const Names kPositions = {"max_position_embeddings", "n_positions"};
+constexpr std::array kSwitches = {"attention_bias", "mlp_bias", "tie_word_embeddings"};
+
+class Draw {
+ public:
+  explicit Draw(uint64_t seed) : engine_(seed) {}
+  /// low <= n <= high; the remainder's small bias does no harm here.
+  int64_t from(int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(engine_() % static_cast<uint64_t>(high - low + 1));
+  }
+  bool coin() { return from(0, 1) == 1; }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+bool has(const Object& config, const Names& names) {
+  for (const char* name : names) {
+    if (config.contains(name) && config[name].is_number_integer()) return true;
+  }
+  return false;
+}
+
+void set(Object& config, const Names& names, int64_t value) {
+  for (const char* name : names) {
+    if (config.contains(name) && config[name].is_number_integer()) config[name] = value;
+  }
+}
+
+int64_t divisor_of(int64_t number, Draw& draw) {
+  std::vector<int64_t> divisors;
+  for (int64_t d = 1; d <= number; ++d) {
+    if (number % d == 0) divisors.push_back(d);
+  }
+  return divisors[static_cast<size_t>(draw.from(0, std::ssize(divisors) - 1))];
+}
+
+}  // namespace
+
+FuzzCase fuzz_case(const Json& config, int most_tp, uint64_t seed) {
+  Object json = Object::parse(config.dump());
+  Draw draw(seed);
+  const auto tp = static_cast<int>(draw.from(1, most_tp));
+  const int64_t heads = draw.from(tp, tp + 4);
+  const int64_t head_dim = 2 * draw.from(1, 6);
+  set(json, kLayers, draw.from(1, 2));
+  set(json, kHeads, heads);
+  set(json, kKvHeads, divisor_of(heads, draw));
+  set(json, kHeadDim, head_dim);
+  set(json, kHidden, has(json, kHeadDim) ? draw.from(3, 40) : heads * head_dim);
+  set(json, kInner, draw.from(1, 60));
+  set(json, kVocab, draw.from(2, 70));
+  set(json, kPositions, draw.from(20, 40));
+  for (const char* name : kSwitches) {
+    if (json.contains(name) && json[name].is_boolean()) json[name] = draw.coin();
+  }
+  for (auto& [key, value] : json.items()) {
+    if (key.ends_with("_token_id")) value = nullptr;  // may be outside the vocabulary now
+  }
+  return {.config = Json::parse(json.dump(), "random configuration"),
+          .tp = tp,
+          .sequence_parallel = draw.coin()};
+}
+
+std::string describe(const FuzzCase& fuzz_case) {
+  std::string text = str("tp ", fuzz_case.tp);
+  if (fuzz_case.sequence_parallel) text += ", sequence parallel";
+  const Object json = Object::parse(fuzz_case.config.dump());
+  for (const Names& names :
+       {kLayers, kHeads, kKvHeads, kHeadDim, kHidden, kInner, kVocab, kPositions}) {
+    for (const char* name : names) {
+      if (json.contains(name) && json[name].is_number_integer()) {
+        text += str(", ", name, " ", json[name].get<int64_t>());
+      }
+    }
+  }
+  for (const char* name : kSwitches) {
+    if (json.contains(name) && json[name] == true) text += str(", ", name);
+  }
+  return text;
+}
+
+}  // namespace cleave

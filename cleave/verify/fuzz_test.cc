@@ -1,0 +1,47 @@
+#include "cleave/verify/fuzz.h"
+
+#include <gtest/gtest.h>
+
+#include "cleave/base/str.h"
+#include "cleave/verify/verify.h"
+
+namespace cleave {
+namespace {
+
+// A false alarm is a report of a fault where there is none: Llama's own tests compare it with
+// transformers on the same layouts.
+void expect_no_alarm(uint64_t first_seed, at::ScalarType dtype) {
+  const Json config = preset_config("llama-tiny", 257);
+  for (uint64_t seed = first_seed; seed < first_seed + 25; ++seed) {
+    const FuzzCase fuzz = fuzz_case(config, 4, seed);
+    const VerifyReport report = verify_model([&] { return make_model(fuzz.config); },
+                                             {.tp = fuzz.tp,
+                                              .sequence_parallel = fuzz.sequence_parallel,
+                                              .dtype = dtype,
+                                              .seed = seed,
+                                              .num_tokens = 9,
+                                              .num_new_tokens = 4,
+                                              .threads_per_rank = 1});
+    const VerifiedPart* part = report.first_difference();
+    if (part == nullptr) continue;
+    const Comparison& c = *part->first_difference();
+    ADD_FAILURE() << "seed " << seed << ": " << describe(fuzz) << ": " << part->name << " "
+                  << c.quantity << " differs by " << c.distance << ", bound " << c.bound;
+  }
+}
+
+TEST(Fuzz, HealthyRunsInFp64_RaiseNoAlarm) {
+  expect_no_alarm(0, at::kDouble);
+}
+TEST(Fuzz, MoreHealthyRunsInFp64_RaiseNoAlarm) {
+  expect_no_alarm(25, at::kDouble);
+}
+TEST(Fuzz, HealthyRunsInFp32_RaiseNoAlarm) {
+  expect_no_alarm(50, at::kFloat);
+}
+TEST(Fuzz, MoreHealthyRunsInFp32_RaiseNoAlarm) {
+  expect_no_alarm(75, at::kFloat);
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,103 @@
+#include "cleave/verify/part.h"
+
+#include <cmath>
+
+#include <ATen/ATen.h>
+
+#include "cleave/layout/shards.h"
+#include "cleave/nn/cross_entropy.h"
+#include "cleave/verify/numbers.h"
+
+namespace cleave::verifying {
+namespace {
+
+/// A share of a sum over the axis: halves, quarters, ..., exact in any floating type.
+double share_of(const Axis& axis) {
+  const int halvings = std::min(axis.rank() + 1, axis.size() - 1);
+  return std::ldexp(1.0, -halvings);
+}
+
+/// This rank's part of a whole value that is laid out as `like`.
+Tensor laid_out(const Tensor& whole, const DTensor& like) {
+  const Placement& p = like.placement();
+  if (!like.is_split() || p.is_whole()) return whole;
+  if (p.is_partial()) return whole * share_of(like.axis());
+  return Shards{like.axis(), p, "input"}.slice(whole);
+}
+
+/// This rank's part of the gradient of `y`, of which `whole` is the gradient on one rank.
+Tensor gradient_laid_out(const Tensor& whole, const DTensor& y) {
+  const Placement& p = y.placement();
+  if (!y.is_split() || p.is_replicate() || p.is_partial()) return whole;
+  if (p.is_fanout()) return whole * share_of(y.axis());
+  return Shards{y.axis(), p, "gradient"}.owned_slice(whole);
+}
+
+std::vector<int64_t> whole_shape(const DTensor& t) {
+  std::vector<int64_t> shape;
+  for (int64_t d = 0; d < t.dim(); ++d) shape.push_back(t.size(d));
+  return shape;
+}
+
+Moved moved(const Meter* meter) {
+  return meter == nullptr ? Moved{} : meter->moved();
+}
+
+}  // namespace
+
+DTensor loss_of(const VerifySettings& settings, const DTensor& logits, const Tensor& labels,
+                int64_t valid_tokens) {
+  if (settings.loss) return settings.loss(logits, labels, valid_tokens);
+  return cross_entropy(logits, labels, {.valid_tokens = valid_tokens});
+}
+
+int64_t num_elements(const Parameters& parameters) {
+  int64_t count = 0;
+  for (const auto& p : parameters) count += p->numel();
+  return count;
+}
+
+double norm_of(const VerifySettings& settings, const Parameters& parameters, const Axis& tp) {
+  return settings.norm ? settings.norm(parameters, tp) : gradient_norm(parameters, tp).value;
+}
+
+std::vector<Quantity> run_part(const Part& part, const Tensor& whole_x,
+                               const VerifySettings& settings, const Meter* meter,
+                               PartBytes* bytes) {
+  for (const auto& p : part.parameters) p->leaf().mutable_grad().reset();
+  Tensor x = laid_out(whole_x, part.x);
+  if (x.is_floating_point()) x = x.detach().clone().requires_grad_();
+  const Moved before = moved(meter);
+  const DTensor y = part.run(part.x.with(x));
+  const Moved between = moved(meter);
+  if (y.local().requires_grad()) {
+    const Tensor upstream =
+        noise(whole_shape(y), y.local().scalar_type(), settings.seed, "upstream " + part.name);
+    y.local().backward(gradient_laid_out(upstream, y));
+  }
+  if (bytes != nullptr) *bytes = {.forward = between - before, .backward = moved(meter) - between};
+  std::vector<Quantity> out{{.name = "output",
+                             .local = y.local().detach(),
+                             .axis = y.axis(),
+                             .placement = y.placement()}};
+  if (x.is_floating_point()) {
+    const Tensor grad = x.grad().defined() ? x.grad() : at::zeros_like(x);
+    out.push_back({.name = "gradient of the input",
+                   .local = grad,
+                   .axis = part.x.axis(),
+                   .placement = part.x.placement(),
+                   .is_gradient = true});
+  }
+  if (part.parameters.empty()) return out;
+  finish_gradients(part.parameters, part.tp);
+  for (const auto& p : part.parameters) {
+    out.push_back(quantity_of("gradient of " + p->name(), *p, p->leaf().grad()));
+  }
+  const double norm = norm_of(settings, part.parameters, part.tp);
+  out.push_back({.name = "norm of the gradients",
+                 .local = at::scalar_tensor(norm, at::kDouble),
+                 .terms = num_elements(part.parameters)});
+  return out;
+}
+
+}  // namespace cleave::verifying

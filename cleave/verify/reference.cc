@@ -1,0 +1,265 @@
+#include "cleave/verify/reference.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+
+#include "cleave/base/suggest.h"
+#include "cleave/checkpoint/load.h"
+#include "cleave/nn/cross_entropy.h"
+#include "cleave/parallel/pattern.h"
+#include "cleave/verify/bound.h"
+#include "cleave/verify/numbers.h"
+
+namespace cleave::verifying {
+namespace {
+
+constexpr int kDraws = 2;  // of rounding; a single one may add up to nothing by chance
+
+std::string name_of(const Layer& layer) {
+  return layer.path().empty() ? "the model" : layer.path();
+}
+
+std::set<std::string> constants_of(Model& model) {
+  std::set<std::string> names;
+  for (const auto& p : model.parameters()) {
+    const Tensor& leaf = p->leaf();
+    if (leaf.numel() > 0 && leaf.min().equal(leaf.max())) names.insert(p->name());
+  }
+  return names;
+}
+
+void add_noise(Model& model, const VerifySettings& settings,
+               const std::set<std::string>& constants) {
+  const at::NoGradGuard no_grad;
+  for (const auto& p : model.parameters()) {
+    if (!constants.contains(p->name())) continue;
+    Parameter other(p->shape(), Init::normal(0.1));
+    other.set_name("verify " + p->name());
+    if (p->is_split()) other.shard(p->axis(), p->placement().dim(), p->placement().split());
+    p->leaf().detach().add_(other.initial_value(settings.seed, p->leaf().scalar_type()));
+  }
+}
+
+/// Whether the pattern names the Layer or one above it.
+bool is_wanted(const Layer& layer, const std::string& pattern) {
+  if (pattern.empty()) return true;
+  for (const std::string& path : layer.paths()) {
+    for (size_t at = path.find('.'); at != std::string::npos; at = path.find('.', at + 1)) {
+      if (matches(pattern, path.substr(0, at))) return true;
+    }
+    if (matches(pattern, path)) return true;
+  }
+  return false;
+}
+
+void mark_wanted(WantedRun& run, const std::vector<LayerCall>& calls, const std::string& pattern) {
+  bool any = false;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    run.parts[i].is_run = is_wanted(*calls[i].layer, pattern);
+    any = any || run.parts[i].is_run;
+    names.push_back(calls[i].layer->path());
+  }
+  CLEAVE_CHECK(any, Code::kUsage, "layer '", pattern, "' matches no Layer that is called",
+               did_you_mean(pattern, names));
+}
+
+Tensor labels_for(const Model& model, const Tensor& ids, const Tensor& logits, uint64_t seed) {
+  const auto shape = logits.sizes().slice(0, static_cast<size_t>(logits.dim()) - 1);
+  Tensor labels = model.task() == "lm" && shape == ids.sizes()
+                      ? next_token_labels(ids)
+                      : noise_ids(shape, logits.size(-1), seed, "labels");
+  labels.view(-1).slice(0, 3, std::nullopt, 7).fill_(-100);  // some places have none
+  return labels;
+}
+
+/// The longest sum behind a part's values: over a dim of a weight or of the output, or over tokens.
+int64_t terms_of(const Part& part, const Tensor& x, const Tensor& y) {
+  int64_t terms = x.dim() > 0 ? x.numel() / std::max<int64_t>(x.size(-1), 1) : 1;
+  if (!x.is_floating_point()) terms = x.numel();
+  for (const auto& p : part.parameters) {
+    for (const int64_t size : p->shape()) terms = std::max(terms, size);
+  }
+  for (const Tensor& t : {x, y}) {
+    for (const int64_t size : t.sizes()) terms = std::max(terms, size);
+  }
+  return terms;
+}
+
+/// Values of `run` with bounds; `run` is told which draw of rounding it is, 0 for none.
+std::vector<Wanted> with_bounds(Bounds& bounds, Probes& probes, const Parameters& parameters,
+                                const VerifySettings& settings,
+                                const std::function<std::vector<Quantity>(int)>& run) {
+  const double size = Bounds::size(settings.dtype);
+  for (int draw = 1; draw <= kDraws; ++draw) {
+    const KeptWeights kept(parameters);
+    for (const auto& p : parameters) {
+      const at::NoGradGuard no_grad;
+      const Tensor leaf = p->leaf().detach();
+      leaf.copy_(rounded(leaf, size, settings.seed, str("draw ", draw, " ", p->name())));
+    }
+    probes.perturb(size, settings.seed + static_cast<uint64_t>(draw),
+                   [&] { bounds.observe(run(draw)); });
+  }
+  return bounds.wanted();
+}
+
+WantedPart wanted_part(const Part& part, Probes& probes, const VerifySettings& settings) {
+  const Tensor x = part.x.local();
+  const std::vector<Quantity> values = run_part(part, x, settings);
+  Bounds bounds(values, settings.dtype, terms_of(part, x, values.front().local));
+  const auto run = [&](int draw) {
+    const std::string stream = str("draw ", draw, " input");
+    const double size = Bounds::size(settings.dtype);
+    const Tensor in = x.is_floating_point() ? rounded(x, size, settings.seed, stream) : x;
+    return run_part(part, in, settings);
+  };
+  return {.name = part.name,
+          .x = x,
+          .values = with_bounds(bounds, probes, part.parameters, settings, run)};
+}
+
+/// A step's values with bounds; with `stepped`, the weights after it too.
+std::vector<Wanted> wanted_step_of(Model& model, Probes& probes, const StepInput& input,
+                                   const VerifySettings& settings, bool stepped) {
+  const Parameters parameters = model.parameters();
+  const std::vector<Quantity> values = run_step(model, Axis(), Axis(), input, settings);
+  std::vector<Quantity> weights;
+  if (stepped) {
+    const KeptWeights kept(parameters);
+    weights = stepped_weights(model);
+    for (Quantity& q : weights) q.local = q.local.clone();
+  }
+  int64_t terms = input.ids.numel();
+  for (const int64_t size : values[1].local.sizes()) terms = std::max(terms, size);
+  for (const auto& p : parameters) {
+    for (const int64_t size : p->shape()) terms = std::max(terms, size);
+  }
+  Bounds bounds(values, settings.dtype, terms);
+  std::vector<Wanted> out = with_bounds(bounds, probes, parameters, settings, [&](int /*draw*/) {
+    return run_step(model, Axis(), Axis(), input, settings);
+  });
+  for (size_t i = 0; i < weights.size(); ++i) {
+    constexpr size_t kFirstGradient = 2;  // after loss and output
+    out.push_back(wanted_step(weights[i], out[kFirstGradient + i], kLearningRate, kAdamEps));
+  }
+  return out;
+}
+
+void add_parts(WantedRun& run, Model& model, Probes& probes, const VerifySettings& settings) {
+  const auto calls = recorded(model, probes, Axis(), run.input, settings.seed);
+  const auto parts = parts_of(calls, settings, run.input, Axis());
+  for (const Part& part : parts) run.parts.push_back({.name = part.name, .x = {}});
+  mark_wanted(run, calls, settings.layer);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (run.parts[i].is_run) run.parts[i] = wanted_part(parts[i], probes, settings);
+  }
+}
+
+void add_runs(Reference& reference, Model& model, Probes& probes, const VerifySettings& settings,
+              const StepInput& input) {
+  reference.runs.push_back({.input = input});
+  add_parts(reference.runs.back(), model, probes, settings);
+  reference.runs.back().step = wanted_step_of(model, probes, input, settings, true);
+  StepInput dropout = input;
+  dropout.training = true;
+  const Tensor loss = run_step(model, Axis(), Axis(), dropout, settings).front().local;
+  if (loss.equal(reference.runs.back().step.front().value)) return;
+  reference.runs.push_back({.input = dropout});
+  add_parts(reference.runs.back(), model, probes, settings);
+  reference.runs.back().step = wanted_step_of(model, probes, dropout, settings, false);
+}
+
+void add_ids(Reference& reference, const std::shared_ptr<Model>& model,
+             const VerifySettings& settings) {
+  if (model->task() != "lm" || settings.num_new_tokens == 0) return;
+  const Tensor& ids = reference.runs.front().input.ids;
+  for (const int64_t wish : {4, 2}) {
+    const int64_t length = std::min(wish, ids.size(1));
+    const int64_t* from = ids.const_data_ptr<int64_t>();
+    reference.prompts.emplace_back(from, from + length);
+  }
+  reference.ids = continued(*model, Axis(), reference.prompts, settings.num_new_tokens);
+  reference.scores = [model](const std::vector<int64_t>& row) {
+    const at::NoGradGuard no_grad;
+    const DTensor in(at::tensor(row, at::kLong).unsqueeze(0), Axis(), Replicate{});
+    return (*model)(in, Context()).local()[0][-1];
+  };
+}
+
+}  // namespace
+
+void give_weights(Model& model, const VerifySettings& settings,
+                  const std::set<std::string>& constants) {
+  if (settings.weights) {
+    load_model(model, *settings.weights, settings.dtype);
+  } else {
+    materialize(model, {.seed = settings.seed, .dtype = settings.dtype});
+  }
+  add_noise(model, settings, constants);
+}
+
+std::vector<LayerCall> recorded(Model& model, Probes& probes, const Axis& tp,
+                                const StepInput& input, uint64_t seed) {
+  const at::NoGradGuard no_grad;
+  return probes.record(
+      [&] { model(DTensor(input.ids, tp, Replicate{}), context_of(input, seed)); });
+}
+
+std::vector<Part> parts_of(const std::vector<LayerCall>& calls, const VerifySettings& settings,
+                           const StepInput& input, const Axis& tp) {
+  const std::string how = input.training ? " with dropout" : "";
+  std::vector<Part> parts;
+  std::map<const Layer*, int> seen;
+  for (const LayerCall& call : calls) {
+    const int number = ++seen[call.layer];
+    const auto run = [layer = call.layer, context = call.context](const DTensor& x) {
+      return (*layer)(x, context);
+    };
+    const std::string which = number > 1 ? str(" (call ", number, ")") : "";
+    parts.push_back({.name = name_of(*call.layer) + which + how,
+                     .x = call.x,
+                     .run = run,
+                     .parameters = call.layer->parameters(),
+                     .tp = tp,
+                     .parent = call.parent});
+  }
+  const Tensor& labels = input.labels;
+  const auto count = labels.ne(-100).sum().item<int64_t>();
+  parts.push_back(
+      {.name = "the loss" + how,
+       .kind = VerifiedPart::Kind::kLoss,
+       .x = calls.back().y,
+       .run = [&settings, labels,
+               count](const DTensor& logits) { return loss_of(settings, logits, labels, count); },
+       .tp = tp});
+  return parts;
+}
+
+Reference make_reference(const MakeModel& make, const VerifySettings& settings) {
+  Reference reference;
+  const std::shared_ptr<Model> model = make();
+  model->name_tree();
+  give_weights(*model, settings, {});
+  reference.constants = constants_of(*model);
+  add_noise(*model, settings, reference.constants);
+  for (const auto& p : model->parameters()) {
+    reference.initial.push_back({.name = p->name() + " at the start",
+                                 .value = p->leaf().detach().clone(),
+                                 .bound = at::scalar_tensor(0.0, at::kDouble)});
+  }
+  const ModelFacts& facts = model->facts();
+  const int64_t positions = facts.max_positions > 0 ? facts.max_positions : settings.num_tokens;
+  const std::vector<int64_t> shape{settings.num_rows * settings.dp,
+                                   std::min(settings.num_tokens, positions)};
+  StepInput input{.ids = noise_ids(shape, facts.vocab_size, settings.seed, "ids"), .labels = {}};
+  Probes probes(*model);
+  const Tensor logits = recorded(*model, probes, Axis(), input, settings.seed).back().y.local();
+  input.labels = labels_for(*model, input.ids, logits, settings.seed);
+  add_runs(reference, *model, probes, settings, input);
+  add_ids(reference, model, settings);
+  return reference;
+}
+
+}  // namespace cleave::verifying

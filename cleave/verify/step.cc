@@ -1,0 +1,71 @@
+#include "cleave/verify/step.h"
+
+#include <ATen/ATen.h>
+
+#include "cleave/generate/generate.h"
+#include "cleave/optim/optimizer.h"
+
+namespace cleave::verifying {
+
+Context context_of(const StepInput& input, uint64_t seed) {
+  Context context;
+  context.training = input.training;
+  context.seed = seed;
+  if (input.labels.defined()) context.valid_tokens = input.labels.ne(-100).sum().item<int64_t>();
+  return context;
+}
+
+std::vector<Quantity> run_step(Model& model, const Axis& tp, const Axis& dp, const StepInput& input,
+                               const VerifySettings& settings) {
+  const Parameters parameters = model.parameters();
+  for (const auto& p : parameters) p->leaf().mutable_grad().reset();
+  const int64_t count = input.ids.size(0) / dp.size();
+  const Range rows{count * dp.rank(), count * (dp.rank() + 1)};
+  Context context = context_of(input, settings.seed);
+  context.first_sample = rows.begin;
+  const DTensor logits =
+      model(DTensor(input.ids.narrow(0, rows.begin, count), tp, Replicate{}), context);
+  const DTensor loss =
+      loss_of(settings, logits, input.labels.narrow(0, rows.begin, count), context.valid_tokens);
+  loss.local().backward();
+  finish_gradients(parameters, tp);
+  sum_gradients(parameters, dp);
+  std::vector<Quantity> out{
+      {.name = "loss", .local = dp.all_reduce(loss.local().detach(), "verified loss")},
+      {.name = "output",
+       .local = logits.local().detach(),
+       .axis = tp,
+       .placement = logits.placement(),
+       .rows = rows}};
+  for (const auto& p : parameters) {
+    out.push_back(quantity_of("gradient of " + p->name(), *p, p->leaf().grad()));
+  }
+  const double norm = norm_of(settings, parameters, tp);
+  out.push_back({.name = "norm of the gradients",
+                 .local = at::scalar_tensor(norm, at::kDouble),
+                 .terms = num_elements(parameters)});
+  return out;
+}
+
+std::vector<Quantity> stepped_weights(Model& model) {
+  const Parameters parameters = model.parameters();
+  Optimizer optimizer(parameters, {.eps = kAdamEps, .weight_decay = 0.1});
+  optimizer.step(kLearningRate);
+  std::vector<Quantity> out;
+  for (const auto& p : parameters) {
+    out.push_back(quantity_of(p->name() + " after a step", *p, p->leaf()));
+  }
+  return out;
+}
+
+std::vector<std::vector<int64_t>> continued(Model& model, const Axis& tp,
+                                            const std::vector<std::vector<int64_t>>& prompts,
+                                            int64_t num_new_tokens) {
+  const at::NoGradGuard no_grad;
+  const Generation generation = generate(model, tp, prompts, {.max_new_tokens = num_new_tokens});
+  std::vector<std::vector<int64_t>> out;
+  for (const auto& sequences : generation.prompts) out.push_back(sequences.front().ids);
+  return out;
+}
+
+}  // namespace cleave::verifying

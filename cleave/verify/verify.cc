@@ -1,0 +1,222 @@
+#include "cleave/verify/verify.h"
+
+#include <algorithm>
+#include <limits>
+#include <mutex>
+
+#include <ATen/ATen.h>
+
+#include "cleave/mesh/dry_axis.h"
+#include "cleave/mesh/job.h"
+#include "cleave/mesh/mesh.h"
+#include "cleave/verify/notes.h"
+#include "cleave/verify/numbers.h"
+#include "cleave/verify/reference.h"
+
+namespace cleave {
+namespace {
+
+using namespace verifying;  // NOLINT(google-build-using-namespace)
+using Kind = VerifiedPart::Kind;
+
+/// What the ranks find, the same on all of them.
+struct Found {
+  std::vector<VerifiedPart> parts;
+  std::vector<Measured> measured;  // of all parts' values, in order
+  std::vector<std::string> notes;
+  std::vector<std::vector<int64_t>> ids;
+};
+
+std::vector<int64_t> index_of(int64_t flat, at::IntArrayRef shape) {
+  std::vector<int64_t> index(shape.size());
+  for (size_t d = shape.size(); d-- > 0;) {
+    index[d] = flat % shape[d];
+    flat /= shape[d];
+  }
+  return index;
+}
+
+/// One rank of the split model.
+class SplitSide {
+ public:
+  SplitSide(const Reference& reference, const VerifySettings& settings, const Mesh& mesh)
+      : reference_(reference), settings_(settings), tp_(mesh["tp"]), dp_(mesh["dp"]) {
+    if (tp_.size() == 1) return;
+    meter_ = std::make_shared<Meter>(tp_.group());
+    tp_ = Axis(meter_);
+  }
+
+  Found run(const MakeModel& make) {
+    const std::unique_ptr<Model> model = make();
+    Probes probes(*model);
+    parallelize_module(*model, tp_,
+                       settings_.plan ? *settings_.plan : model->plan(settings_.sequence_parallel));
+    give_weights(*model, settings_, reference_.constants);
+    compare_weights(*model);
+    for (const WantedRun& run : reference_.runs) {
+      compare_parts(*model, probes, run);
+      compare_step(*model, run);
+    }
+    if (!reference_.prompts.empty()) {
+      found_.ids = continued(*model, tp_, reference_.prompts, settings_.num_new_tokens);
+    }
+    settle();
+    return std::move(found_);
+  }
+
+ private:
+  void compare(VerifiedPart part, const std::vector<Quantity>& got,
+               const std::vector<Wanted>& want) {
+    CLEAVE_CHECK(got.size() == want.size(), Code::kShape, part.name, ": there are ", got.size(),
+                 " values to compare; one rank has ", want.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      found_.measured.push_back(measure(got[i], want[i], part.name));
+      part.values.push_back({.quantity = want[i].name});
+      shapes_.push_back(want[i].value.sizes().vec());
+    }
+    found_.parts.push_back(std::move(part));
+  }
+
+  void compare_weights(Model& model) {
+    std::vector<Quantity> weights;
+    for (const auto& p : model.parameters()) {
+      weights.push_back(quantity_of(p->name(), *p, p->leaf()));
+    }
+    compare({.kind = Kind::kWeights, .name = "the weights"}, weights, reference_.initial);
+  }
+
+  void compare_parts(Model& model, Probes& probes, const WantedRun& run) {
+    const auto calls = recorded(model, probes, tp_, run.input, settings_.seed);
+    const auto parts = parts_of(calls, settings_, run.input, tp_);
+    CLEAVE_CHECK(parts.size() == run.parts.size(), Code::kShape, "the split model makes ",
+                 calls.size(), " calls of Layers, on one rank ", run.parts.size() - 1,
+                 "; a model calls the same Layers on every layout");
+    std::vector<PartBytes> bytes(parts.size());
+    const size_t first = found_.parts.size();
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const WantedPart& want = run.parts[i];
+      CLEAVE_CHECK(parts[i].name == want.name, Code::kShape, "the split model calls ",
+                   parts[i].name, " where one rank calls ", want.name);
+      if (!want.is_run) continue;
+      const auto got = run_part(parts[i], want.x, settings_, meter_.get(), &bytes[i]);
+      compare({.kind = parts[i].kind, .name = want.name}, got, want.values);
+    }
+    take_away_children(parts, bytes);
+    for (size_t i = 0, at = first; i < parts.size(); ++i) {
+      if (!run.parts[i].is_run) continue;
+      found_.parts[at++].bytes = bytes[i].forward.bytes + bytes[i].backward.bytes;
+    }
+    if (meter_ && !run.input.training) found_.notes = notes_on(parts, bytes, model);
+  }
+
+  void compare_step(Model& model, const WantedRun& run) {
+    const KeptWeights kept(model.parameters());
+    auto got = run_step(model, tp_, dp_, run.input, settings_);
+    if (!run.input.training) {
+      std::vector<Quantity> weights = stepped_weights(model);
+      std::move(weights.begin(), weights.end(), std::back_inserter(got));
+    }
+    const std::string how = run.input.training ? " with dropout" : "";
+    compare({.kind = Kind::kStep, .name = "a training step" + how}, got, run.step);
+  }
+
+  /// All ranks learn the worst of all.
+  void settle() {
+    const auto all = worst(worst(found_.measured, tp_), dp_);
+    size_t at = 0;
+    for (VerifiedPart& part : found_.parts) {
+      for (Comparison& c : part.values) {
+        const Measured& m = all[at];
+        c.distance = m.distance;
+        c.bound = m.bound;
+        c.split = m.split;
+        c.whole = m.whole;
+        if (m.at >= 0) c.at = index_of(m.at, shapes_[at]);
+        ++at;
+      }
+    }
+  }
+
+  const Reference& reference_;
+  const VerifySettings& settings_;
+  Axis tp_, dp_;
+  std::shared_ptr<Meter> meter_;
+  Found found_;
+  std::vector<std::vector<int64_t>> shapes_;  // of the values, in order
+};
+
+/// Ids on both sides. Where they part, the two scores on one rank must be further apart than
+/// rounding can turn around; after that the texts are different ones.
+VerifiedPart compared_ids(const Reference& reference,
+                          const std::vector<std::vector<int64_t>>& split) {
+  VerifiedPart part{.kind = Kind::kIds, .name = "generated ids"};
+  const double bound = reference.runs.front().step[1].bound.item<double>();
+  for (size_t i = 0; i < split.size(); ++i) {
+    const auto& want = reference.ids[i];
+    Comparison c{.quantity = str("ids after prompt ", i + 1), .bound = 2 * bound};
+    const auto [here, there] =
+        std::mismatch(split[i].begin(), split[i].end(), want.begin(), want.end());
+    if (split[i].size() != want.size()) {
+      c.distance = std::numeric_limits<double>::infinity();
+    } else if (here != split[i].end()) {
+      auto row = reference.prompts[i];
+      row.insert(row.end(), want.begin(), there);
+      const Tensor scores = reference.scores(row).to(at::kDouble);
+      c.distance = (scores[*there] - scores[*here]).abs().item<double>();
+      c.split = static_cast<double>(*here);
+      c.whole = static_cast<double>(*there);
+      c.at = {there - want.begin()};
+    }
+    part.values.push_back(c);
+  }
+  return part;
+}
+
+}  // namespace
+
+const Comparison* VerifiedPart::first_difference() const {
+  for (const Comparison& c : values) {
+    if (!c.agrees()) return &c;
+  }
+  return nullptr;
+}
+
+const VerifiedPart* VerifyReport::first_difference() const {
+  for (const VerifiedPart& part : parts) {
+    if (part.first_difference() != nullptr) return &part;
+  }
+  return nullptr;
+}
+
+VerifyReport verify_model(const MakeModel& make, const VerifySettings& settings) {
+  CLEAVE_CHECK(settings.tp >= 1 && settings.dp >= 1, Code::kUsage, "tp=", settings.tp,
+               " and dp=", settings.dp, " must be at least 1");
+  CLEAVE_CHECK(settings.dtype == at::kDouble || settings.dtype == at::kFloat, Code::kUsage,
+               "verify computes in fp32 or fp64");
+  CLEAVE_CHECK(settings.num_rows >= 1 && settings.num_tokens >= 1, Code::kUsage,
+               "num_rows=", settings.num_rows, " and num_tokens=", settings.num_tokens,
+               " must be at least 1");
+  {
+    // A plan that does not go with the model is told before anything is computed.
+    const std::unique_ptr<Model> model = make();
+    const Plan plan = settings.plan ? *settings.plan : model->plan(settings.sequence_parallel);
+    if (settings.tp > 1) parallelize_module(*model, dry_axis("tp", 0, settings.tp), plan);
+  }
+  const Reference reference = make_reference(make, settings);
+  std::mutex mutex;
+  Found found;
+  run_job({.num_ranks = settings.tp * settings.dp,
+           .threads_per_rank = settings.threads_per_rank,
+           .ranks = {.timeout_s = settings.timeout_s, .flight_log_folder = ""}},
+          [&](World& world) {
+            const Mesh mesh = Mesh::build(world, {{"dp", settings.dp}, {"tp", settings.tp}});
+            Found own = SplitSide(reference, settings, mesh).run(make);
+            const std::lock_guard lock(mutex);
+            found = std::move(own);
+          });
+  VerifyReport report{.settings = settings, .parts = found.parts, .notes = found.notes};
+  if (!found.ids.empty()) report.parts.push_back(compared_ids(reference, found.ids));
+  return report;
+}
+
+}  // namespace cleave

@@ -1,0 +1,252 @@
+#include "cleave/verify/verify.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "cleave/mesh/mesh.h"
+#include "cleave/nn/cross_entropy.h"
+#include "tests/support/faulty_model.h"
+#include "tests/support/thrown.h"
+
+// Oracle: the fault that was planted, by the name of its Layer.
+namespace cleave {
+namespace {
+
+using test::Fault;
+using test::FaultyModel;
+using test::thrown_by;
+
+VerifySettings settings_at(int tp) {
+  return {.tp = tp, .num_tokens = 7, .num_new_tokens = 3, .threads_per_rank = 1, .timeout_s = 20};
+}
+
+VerifyReport verified(const test::FaultyOptions& options, const VerifySettings& settings) {
+  return verify_model([&] { return std::make_unique<FaultyModel>(options); }, settings);
+}
+VerifyReport verified(Fault fault, const VerifySettings& settings) {
+  return verified(test::FaultyOptions{.fault = fault}, settings);
+}
+
+/// "LAYER: QUANTITY" of the first difference; "" when all agree.
+std::string first_of(const VerifyReport& report) {
+  const VerifiedPart* part = report.first_difference();
+  return part == nullptr ? "" : part->name + ": " + part->first_difference()->quantity;
+}
+
+const VerifiedPart& part_of(const VerifyReport& report, const std::string& name) {
+  for (const VerifiedPart& part : report.parts) {
+    if (part.name == name) return part;
+  }
+  throw Error(Code::kBug, "no part " + name);
+}
+
+TEST(Verify, HealthyModel_AgreesOnEveryLayout) {
+  for (const auto& [tp, dp] : std::vector<std::pair<int, int>>{{1, 2}, {2, 1}, {3, 1}, {2, 2}}) {
+    VerifySettings settings = settings_at(tp);
+    settings.dp = dp;
+    const VerifyReport report = verified(Fault::kNone, settings);
+    EXPECT_EQ(first_of(report), "") << "tp " << tp << " dp " << dp;
+    EXPECT_NO_THROW(part_of(report, "a training step with dropout"));
+  }
+}
+
+TEST(Verify, BiasAddedOnEveryRank_IsNamed) {
+  for (const int tp : {2, 3}) {
+    const VerifyReport report = verified(Fault::kBiasOnEveryRank, settings_at(tp));
+    EXPECT_EQ(first_of(report), "second.down: output");
+    const Comparison& c = part_of(report, "second.down").values.front();
+    EXPECT_GT(c.distance, 1e6 * c.bound);
+    EXPECT_NEAR(std::abs(c.split - c.whole), c.distance, 1e-12);
+    // The Layer before it is not blamed, nor is the block whose other parts are right.
+    EXPECT_EQ(part_of(report, "second.up").first_difference(), nullptr);
+    EXPECT_NE(part_of(report, "second").first_difference(), nullptr);
+  }
+}
+
+TEST(Verify, WrongSliceOfFusedQkv_IsNamed) {
+  for (const int tp : {2, 3}) {
+    EXPECT_EQ(first_of(verified(Fault::kQkvSlice, settings_at(tp))), "second.attn: output");
+  }
+}
+
+TEST(Verify, MissingAllReduceInBackward_IsNamed) {
+  for (const int tp : {2, 3}) {
+    EXPECT_EQ(first_of(verified(Fault::kNoAllReduce, settings_at(tp))),
+              "second.up: gradient of the input");
+  }
+}
+
+TEST(Verify, GatherWithTheWrongBackward_IsNamed) {
+  for (const int tp : {2, 3}) {
+    const VerifyReport report = verified(Fault::kGatherBackward, settings_at(tp));
+    EXPECT_EQ(first_of(report), "gather: gradient of the input");
+    const Comparison& c = *part_of(report, "gather").first_difference();
+    EXPECT_NEAR(c.split, tp * c.whole, 1e-9);
+  }
+}
+
+TEST(Verify, WrongMapOfKvHeads_IsNamed) {
+  for (const int tp : {2, 3}) {
+    // Ranks whose first head is inside a group: rank 1 of both.
+    const int64_t kv_heads = tp == 2 ? 3 : 2;
+    const test::FaultyOptions options{.fault = Fault::kKvHeadMap, .kv_heads = kv_heads};
+    EXPECT_EQ(first_of(verified(options, settings_at(tp))), "second.grouped: output");
+  }
+}
+
+TEST(Verify, DropoutThatCountsFromZeroOnEveryRank_IsNamed) {
+  for (const int tp : {2, 3}) {
+    EXPECT_EQ(first_of(verified(Fault::kLocalDropout, settings_at(tp))),
+              "second.drop with dropout: output");
+  }
+}
+
+TEST(Verify, NormThatCountsReplicasTwice_IsNamedWhereTheyAre) {
+  for (const int tp : {2, 3}) {
+    VerifySettings settings = settings_at(tp);
+    settings.norm = [](const Parameters& parameters, const Axis& axis) {
+      double squares = 0;
+      for (const auto& p : parameters) {
+        squares += p->leaf().grad().square().sum().item<double>();
+      }
+      return std::sqrt(
+          axis.all_reduce(at::scalar_tensor(squares, at::kDouble), "norm").item<double>());
+    };
+    EXPECT_EQ(first_of(verified(Fault::kNone, settings)), "first.norm: norm of the gradients");
+  }
+}
+
+TEST(Verify, SmoothingOverTheLocalVocabulary_IsTheLosssFault) {
+  // The gather is left out, so that the loss gets cut logits.
+  class Cut : public FaultyModel {
+   public:
+    using FaultyModel::FaultyModel;
+    std::vector<Layer*> sequence() override {
+      auto all = FaultyModel::sequence();
+      all.pop_back();
+      return all;
+    }
+  };
+  const auto make = [] { return std::make_unique<Cut>(test::FaultyOptions{}); };
+  for (const int tp : {2, 3}) {
+    VerifySettings settings = settings_at(tp);
+    EXPECT_EQ(first_of(verify_model(make, settings)), "");
+    settings.loss = [](const DTensor& logits, const Tensor& labels, int64_t valid_tokens) {
+      const DTensor loss = cross_entropy(logits, labels, {.valid_tokens = valid_tokens});
+      return loss.with(loss.local() - 0.1 * logits.local().mean());
+    };
+    EXPECT_EQ(first_of(verify_model(make, settings)), "the loss: output");
+  }
+}
+
+VerifyReport verified_llama(const Plan& plan, int tp) {
+  const Json config = Json::parse(R"({"model_type": "llama", "vocab_size": 19, "hidden_size": 12,
+    "intermediate_size": 10, "num_hidden_layers": 1, "num_attention_heads": 3,
+    "num_key_value_heads": 3})",
+                                  "test");
+  VerifySettings settings = settings_at(tp);
+  settings.plan = plan;
+  return verify_model([&] { return make_model(config); }, settings);
+}
+
+const Plan kAttention = {{"model.embed_tokens", Rowwise{}},
+                         {"model.layers.*.self_attn.{q,k,v}_proj", Colwise{}},
+                         {"model.layers.*.self_attn.o_proj", Rowwise{}}};
+
+Plan with(Plan plan, const Plan& more) {
+  plan.insert(plan.end(), more.begin(), more.end());
+  return plan;
+}
+
+void expect_shape_error(const std::function<void()>& act, const std::vector<std::string>& names) {
+  const Error error = thrown_by(act);
+  EXPECT_EQ(error.code(), Code::kShape);
+  for (const std::string& name : names) {
+    EXPECT_NE(std::string(error.what()).find(name), std::string::npos) << error.what();
+  }
+}
+
+TEST(Verify, MissingPlanEntry_IsAnErrorThatNamesTheModules) {
+  for (const int tp : {2, 3}) {
+    expect_shape_error(
+        [&] {
+          verified_llama({{"model.layers.*.self_attn.{q,k,v}_proj", Colwise{}}}, tp);
+        },
+        {"model.layers.0.self_attn", "o_proj"});
+    expect_shape_error(
+        [&] {
+          verified_llama(with(kAttention, {{"*.*.*.mlp.{gate,up}_proj", Colwise{}}}), tp);
+        },
+        {"model.layers.0.mlp.down_proj", "made by model.layers.0.mlp"});
+    expect_shape_error(
+        [&] {
+          verified_llama(with(kAttention, {{"*.*.*.mlp.gate_proj", Colwise{}}}), tp);
+        },
+        {"mlp.gate_proj", "mlp.up_proj"});
+  }
+}
+
+TEST(Verify, MissingPlanEntryThatADoorRepairs_IsToldWithItsBytes) {
+  const int64_t input_bytes = 2 * 7 * 10 * 8;  // [2, 7, 10] in fp64
+  for (const int tp : {2, 3}) {
+    const VerifyReport cut =
+        verified_llama(with(kAttention, {{"*.*.*.mlp.down_proj", Rowwise{}}}), tp);
+    EXPECT_EQ(first_of(cut), "");
+    ASSERT_EQ(cut.notes.size(), 2U);
+    EXPECT_EQ(cut.notes[0],
+              str("model.layers.0.mlp.down_proj cuts its input, which every rank gets whole from "
+                  "model.layers.0.mlp: ",
+                  input_bytes,
+                  " bytes a step to gather its gradient; is a key with colwise missing for "
+                  "model.layers.0.mlp?"));
+    EXPECT_NE(cut.notes[1].find("mlp.gate_proj.weight"), std::string::npos) << cut.notes[1];
+    const VerifyReport gathered =
+        verified_llama(with(kAttention, {{"*.*.*.mlp.{gate,up}_proj", Colwise{}},
+                                         {"*.*.*.mlp.down_proj", Colwise{.output = Replicate{}}},
+                                         {"lm_head", Colwise{.output = Shard{-1}}}}),
+                       tp);
+    EXPECT_EQ(first_of(gathered), "");
+    ASSERT_EQ(gathered.notes.size(), 1U);
+    EXPECT_EQ(gathered.notes[0],
+              str("model.layers.0.mlp.down_proj gathers its input, whose features "
+                  "model.layers.0.mlp leaves split: ",
+                  2 * input_bytes, " bytes a step; with the style rowwise it takes them split"));
+  }
+}
+
+TEST(Verify, OneLayerAlone_IsRunByItself) {
+  VerifySettings settings = settings_at(2);
+  settings.layer = "second.{up,down}";
+  const VerifyReport report = verified(Fault::kBiasOnEveryRank, settings);
+  std::vector<std::string> names;
+  for (const VerifiedPart& part : report.parts) names.push_back(part.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"the weights", "second.up", "second.down", "the loss",
+                                             "a training step", "second.up with dropout",
+                                             "second.down with dropout", "the loss with dropout",
+                                             "a training step with dropout"}));
+  EXPECT_EQ(first_of(report), "second.down: output");
+  settings.layer = "secnd.up";
+  const Error error = thrown_by([&] { verified(Fault::kNone, settings); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_NE(std::string(error.what()).find("second.up"), std::string::npos) << error.what();
+}
+
+TEST(Verify, BytesOfALayersOwnDoor_AreItsConversions) {
+  const VerifyReport report = verified(Fault::kNone, settings_at(2));
+  const int64_t x = 2 * 7 * 6 * 8;  // [2, 7, 6] in fp64
+  EXPECT_EQ(part_of(report, "second.norm").bytes, 0);
+  EXPECT_EQ(part_of(report, "second.up").bytes, x);    // its input's gradient is summed
+  EXPECT_EQ(part_of(report, "second.down").bytes, x);  // its output is summed
+  EXPECT_EQ(part_of(report, "gather").bytes, 2 * 7 * 13 * 8);
+}
+
+TEST(Verify, Fp32_FindsAFaultToo) {
+  VerifySettings settings = settings_at(2);
+  settings.dtype = at::kFloat;
+  EXPECT_EQ(first_of(verified(Fault::kNone, settings)), "");
+  EXPECT_EQ(first_of(verified(Fault::kNoAllReduce, settings)), "second.up: gradient of the input");
+}
+
+}  // namespace
+}  // namespace cleave

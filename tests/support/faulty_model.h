@@ -1,0 +1,324 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "cleave/kernels/cpu/gemm.h"
+#include "cleave/layout/node.h"
+#include "cleave/layout/shards.h"
+#include "cleave/model/model.h"
+#include "cleave/nn/attention.h"
+#include "cleave/nn/dropout.h"
+#include "cleave/nn/embedding.h"
+#include "cleave/nn/norm.h"
+
+namespace cleave::test {
+
+/// What authors of tensor-parallel layers get wrong, one at a time. On one rank none shows.
+enum class Fault {
+  kNone,
+  kBiasOnEveryRank,  ///< a row-parallel layer adds its bias before the sum
+  kQkvSlice,         ///< a fused QKV matrix is cut into equal runs of rows, not by heads
+  kNoAllReduce,      ///< a column-parallel layer whose input's gradient is not summed
+  kGatherBackward,   ///< a gather whose backward sums what is whole on every rank already
+  kKvHeadMap,        ///< every rank takes the first rank's map from query to key heads
+  kLocalDropout,     ///< a dropout that counts elements from 0 on every rank
+};
+
+/// x W^T + b, split by rows; the bias on every rank, or not.
+class BiasInSum : public Layer {
+ public:
+  BiasInSum(int64_t in, int64_t out)
+      : weight_(std::make_shared<Parameter>(std::vector<int64_t>{out, in}, Init::normal(0.3))),
+        bias_(std::make_shared<Parameter>(std::vector<int64_t>{out}, Init::constant(0))) {
+    add("weight", weight_);
+    add("bias", bias_);
+  }
+  void split_rows(const Axis& axis) override {
+    weight_->shard(axis, 1, Split::balanced(weight_->shape()[1], axis.size()));
+    set_output_layout(Replicate{});
+  }
+
+ protected:
+  std::optional<Placement> accepts(const DTensor& x) const override {
+    if (!weight_->is_split()) return std::nullopt;
+    return Shard{static_cast<int>(x.dim()) - 1, weight_->placement().split()};
+  }
+  DTensor forward(const DTensor& x, const Context& /*context*/) override {
+    const at::Tensor y = affine(x.local(), weight_->use(), bias_->use());
+    return weight_->is_split() ? x.with(y, Partial{}) : x.with(y);
+  }
+
+ private:
+  std::shared_ptr<Parameter> weight_, bias_;
+};
+
+/// x W^T split by columns, of which the door thinks that it takes what comes.
+class ForgetfulColumns : public Layer {
+ public:
+  ForgetfulColumns(int64_t in, int64_t out)
+      : weight_(std::make_shared<Parameter>(std::vector<int64_t>{out, in}, Init::normal(0.3))) {
+    add("weight", weight_);
+  }
+  void split_columns(const Axis& axis) override {
+    weight_->shard(axis, 0, Split::balanced(weight_->shape()[0], axis.size()));
+  }
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& /*context*/) override {
+    const at::Tensor y = affine(x.local(), weight_->use(), std::nullopt);
+    if (!weight_->is_split()) return x.with(y);
+    return x.with(y, Shard{static_cast<int>(x.dim()) - 1, weight_->placement().split()});
+  }
+
+ private:
+  std::shared_ptr<Parameter> weight_;
+};
+
+/// Gathers the last dim. The wrong backward takes the whole gradient, which every rank has, for a
+/// part of a sum.
+class Gather : public Layer {
+ public:
+  explicit Gather(bool wrong) : wrong_(wrong) {}
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& /*context*/) override {
+    if (!x.placement().is_shard()) return x;
+    if (!wrong_) return x.redistribute(Replicate{});
+    const Shards shards{x.axis(), x.placement(), "gather"};
+    return x.with(differentiable(
+                      "gather", x.local(), [&](const at::Tensor& t) { return shards.gather(t); },
+                      [shards](const at::Tensor& g) { return shards.sum_and_slice(g); }),
+                  Replicate{});
+  }
+
+ private:
+  bool wrong_;
+};
+
+/// Attention with one matrix for q, k and v, stored one after the other.
+class FusedAttention : public Layer {
+ public:
+  FusedAttention(const AttentionOptions& options, bool equal_runs)
+      : options_(options),
+        equal_runs_(equal_runs),
+        qkv_({.in_features = options.hidden,
+              .out_features = 3 * options.num_heads * options.head_dim,
+              .init = Init::normal(0.3)}),
+        out_({.in_features = options.num_heads * options.head_dim,
+              .out_features = options.hidden,
+              .init = Init::normal(0.3)}),
+        attention_(options) {
+    add("qkv", qkv_);
+    add("out", out_);
+  }
+  void prepare_split(const Axis& axis) override {
+    cut_ = attention_.cut(axis).query;
+    out_.set_row_cut(cut_);
+    const int64_t width = cut_->whole();
+    if (equal_runs_) {
+      qkv_.set_column_cut(Split::balanced(3 * width, axis.size(), 3 * options_.head_dim));
+      return;
+    }
+    std::vector<std::vector<Range>> ranges;
+    for (int r = 0; r < axis.size(); ++r) {
+      const Range heads = cut_->ranges(r).front();
+      ranges.emplace_back();
+      for (const int64_t part : {int64_t{0}, width, 2 * width}) {
+        ranges.back().push_back({heads.begin + part, heads.end + part});
+      }
+    }
+    qkv_.set_column_cut(Split::intern(3 * width, ranges));
+  }
+  void check_split(const Axis& axis) override {
+    if (qkv_.is_column_split()) attention_.set_split(axis);
+  }
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override {
+    const DTensor qkv = qkv_(x, context);
+    const auto parts = qkv.local().chunk(3, -1);
+    const auto part = [&](int64_t i) {
+      const at::Tensor& local = parts[static_cast<size_t>(i)];
+      return qkv.is_split() ? qkv.with(local, Shard{2, cut_}) : qkv.with(local);
+    };
+    return out_(mine(attention_(part(0), part(1), part(2), path(), context)), context);
+  }
+
+ private:
+  AttentionOptions options_;
+  bool equal_runs_;
+  const Split* cut_ = nullptr;
+  Linear qkv_, out_;
+  HeadAttention attention_;
+};
+
+/// Grouped attention with its own map from query heads to key heads, right or the first rank's.
+class GroupedAttention : public Layer {
+ public:
+  GroupedAttention(const AttentionOptions& o, bool first_ranks_map)
+      : options_(o),
+        first_ranks_map_(first_ranks_map),
+        q_({.in_features = o.hidden, .out_features = o.num_heads * o.head_dim}),
+        k_({.in_features = o.hidden, .out_features = o.num_kv_heads * o.head_dim}),
+        v_({.in_features = o.hidden, .out_features = o.num_kv_heads * o.head_dim}),
+        out_({.in_features = o.num_heads * o.head_dim, .out_features = o.hidden}) {
+    add("q", q_);
+    add("k", k_);
+    add("v", v_);
+    add("out", out_);
+    set_map(1, 0);
+  }
+  void prepare_split(const Axis& axis) override {
+    const HeadCut cut = set_map(axis.size(), first_ranks_map_ ? 0 : axis.rank());
+    q_.set_column_cut(cut.query);
+    k_.set_column_cut(cut.kv);
+    v_.set_column_cut(cut.kv);
+    out_.set_row_cut(cut.query);
+  }
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override {
+    const DTensor q = q_(x, context);
+    const DTensor k = k_(x, context);
+    const DTensor v = v_(x, context);
+    split_work({&q, &k, &v});
+    const at::Tensor y =
+        attend(heads(q), heads(k), heads(v), {.kv_head = kv_head_, .dropout = {}}, context);
+    return out_(mine(q.with(y.transpose(1, 2).flatten(2))), context);
+  }
+
+ private:
+  HeadCut set_map(int ranks, int rank) {
+    const AttentionOptions& o = options_;
+    const HeadCut cut = HeadCut::make(o.num_heads, o.num_kv_heads, o.head_dim, ranks);
+    kv_head_ = kv_head_of(cut, o.num_heads, o.num_kv_heads, rank);
+    return cut;
+  }
+  [[nodiscard]] at::Tensor heads(const DTensor& t) const {
+    const at::Tensor& x = t.local();
+    return x.view({x.size(0), x.size(1), -1, options_.head_dim}).transpose(1, 2);
+  }
+
+  AttentionOptions options_;
+  bool first_ranks_map_;
+  Linear q_, k_, v_, out_;
+  at::Tensor kv_head_;
+};
+
+/// Drops by the place in this rank's part, so that every rank drops alike.
+class LocalDropout : public Layer {
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override {
+    if (!context.training) return x;
+    const DTensor as_whole(x.local(), Axis(), Replicate{});
+    return x.with(x.local() * dropout_mask(as_whole, 0.3, path(), context));
+  }
+};
+
+struct FaultyOptions {
+  Fault fault = Fault::kNone;
+  int64_t vocab = 13, hidden = 6, heads = 6, kv_heads = 3, head_dim = 4, inner = 12;
+};
+
+/// x + attention(norm(x)), x + grouped attention(x), x + down(relu(up(x))).
+class FaultyBlock : public Layer {
+ public:
+  explicit FaultyBlock(const FaultyOptions& o)
+      : norm_(o.hidden, 1e-5),
+        attn_({.hidden = o.hidden,
+               .num_heads = o.heads,
+               .num_kv_heads = o.heads,
+               .head_dim = o.head_dim,
+               .rotary = {}},
+              o.fault == Fault::kQkvSlice),
+        grouped_({.hidden = o.hidden,
+                  .num_heads = o.heads,
+                  .num_kv_heads = o.kv_heads,
+                  .head_dim = o.head_dim,
+                  .rotary = {}},
+                 o.fault == Fault::kKvHeadMap) {
+    if (o.fault == Fault::kNoAllReduce) {
+      up_ = std::make_unique<ForgetfulColumns>(o.hidden, o.inner);
+    } else {
+      up_ =
+          std::make_unique<Linear>(LinearOptions{.in_features = o.hidden, .out_features = o.inner});
+    }
+    if (o.fault == Fault::kLocalDropout) {
+      drop_ = std::make_unique<LocalDropout>();
+    } else {
+      drop_ = std::make_unique<Dropout>(0.3);
+    }
+    if (o.fault == Fault::kBiasOnEveryRank) {
+      down_ = std::make_unique<BiasInSum>(o.inner, o.hidden);
+    } else {
+      down_ =
+          std::make_unique<Linear>(LinearOptions{.in_features = o.inner, .out_features = o.hidden});
+    }
+    add("norm", norm_);
+    add("attn", attn_);
+    add("grouped", grouped_);
+    add("up", *up_);
+    add("drop", *drop_);
+    add("down", *down_);
+  }
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override {
+    const DTensor h = x + attn_(norm_(x, context), context);
+    const DTensor g = h + grouped_(h, context);
+    const auto relu = [](const at::Tensor& t) { return at::relu(t); };
+    return g + (*down_)((*drop_)(map(relu, (*up_)(g, context)), context), context);
+  }
+
+ private:
+  RmsNorm norm_;
+  FusedAttention attn_;
+  GroupedAttention grouped_;
+  std::unique_ptr<Layer> up_, drop_, down_;
+};
+
+/// Embedding, two blocks, head, gather.
+class FaultyModel : public Model {
+ public:
+  explicit FaultyModel(const FaultyOptions& o)
+      : Model(Json::parse("{}", "faulty")),
+        facts_{
+            .vocab_size = o.vocab, .max_positions = 64, .eos_ids = {}, .bos_id = {}, .pad_id = {}},
+        embed_({.num_embeddings = o.vocab, .embedding_dim = o.hidden, .init = Init::normal(1)}),
+        first_({.vocab = o.vocab}),
+        second_(o),
+        head_({.in_features = o.hidden, .out_features = o.vocab}),
+        gather_(o.fault == Fault::kGatherBackward) {
+    add("embed", embed_);
+    add("first", first_);
+    add("second", second_);
+    add("head", head_);
+    add("gather", gather_);
+    name_tree();
+  }
+  const ModelFacts& facts() const override { return facts_; }
+  Plan plan(bool /*sequence_parallel*/) const override {
+    return {{"embed", Rowwise{}},
+            {"*.attn.qkv", Colwise{}},
+            {"*.grouped.{q,k,v}", Colwise{}},
+            {"*.{attn,grouped}.out", Rowwise{}},
+            {"*.up", Colwise{}},
+            {"*.down", Rowwise{}},
+            {"head", Colwise{}}};
+  }
+  std::vector<Layer*> sequence() override { return {&embed_, &first_, &second_, &head_, &gather_}; }
+  std::string task() const override { return "mlm"; }  // its attention keeps no cache
+  double train_flops_per_token(int64_t /*seq_len*/) override { return 1; }
+
+ private:
+  ModelFacts facts_;
+  Embedding embed_;
+  FaultyBlock first_, second_;
+  Linear head_;
+  Gather gather_;
+};
+
+}  // namespace cleave::test
