@@ -8,6 +8,7 @@ struct LinearOptions {
   int64_t out_features = 0;  ///< whole output width
   bool bias = true;
   Init init = Init::normal(0.02);
+  Init bias_init = Init::constant(0);
 };
 
 /// y = x weight^T + bias.
