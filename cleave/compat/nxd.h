@@ -1,6 +1,8 @@
 #pragma once
 #include <functional>
 #include <optional>
+#include <ranges>
+#include <string>
 #include <vector>
 
 #include "cleave/mesh/parallel_state.h"
@@ -280,13 +282,24 @@ void pad_model(Layer& model, int64_t tp_degree, int64_t n_heads,
 /// optimizer is made. Throws Error(kUsage) when a layer asked for another device.
 void move_model_to_device(Layer& model, at::Device device, const MaterializeOptions& options = {});
 
+/// What clip_grad_norm does for a list.
+double clip_grad_norm_of(const Parameters& parameters, double max_norm, double norm_type);
+
 /// Completes the gradients, then clips them: sums over the tensor-parallel group what is in parts,
 /// takes the mean over the data-parallel group, and multiplies by max_norm / (norm + 1e-6) where
-/// that is below 1. Returns the global norm, every element counted once, the same on every rank.
-/// optimizer_step after it does not reduce again. `norm_type` is 2. Throws Error(kNumerics) naming
-/// the first parameter whose gradient is not finite, Error(kUsage) when backward ran after the
-/// gradients were complete.
-double clip_grad_norm(const Parameters& parameters, double max_norm, double norm_type = 2);
+/// that is below 1. `parameters` is any range of them. Returns the global norm, every element
+/// counted once, the same on every rank; `norm_type` is its power, or infinity.
+///
+/// optimizer_step after it does not reduce again. Throws Error(kNumerics) naming the first
+/// parameter whose gradient is not finite, Error(kUsage) when backward ran after the gradients were
+/// complete. cleave::clip_grad_norm, which completes nothing, has another result: name the
+/// namespace.
+template <std::ranges::input_range Range>
+double clip_grad_norm(Range&& parameters, double max_norm, double norm_type = 2) {
+  Parameters list;
+  for (auto&& p : parameters) list.push_back(p);
+  return clip_grad_norm_of(list, max_norm, norm_type);
+}
 
 /// Takes the mean of the gradients over `groups`, where clip_grad_norm did not do so already, and
 /// updates. `groups` is get_data_parallel_group(as_list); Error(kUsage) for any other.

@@ -93,14 +93,9 @@ void move_model_to_device(Layer& model, at::Device device, const MaterializeOpti
   }
 }
 
-double clip_grad_norm(const Parameters& parameters, double max_norm, double norm_type) {
-  CLEAVE_CHECK(norm_type == 2, Code::kUsage, "norm_type=", norm_type, "; expected 2");
-  CLEAVE_CHECK(max_norm > 0, Code::kUsage, "max_norm=", max_norm, " must be positive");
+double clip_grad_norm_of(const Parameters& parameters, double max_norm, double norm_type) {
   complete_gradients(parameters);
-  const GradientNorm norm = gradient_norm(parameters, get_tensor_model_parallel_group());
-  CLEAVE_CHECK(norm.not_finite.empty(), Code::kNumerics, "the gradient of ", norm.not_finite,
-               " is not finite; lower the learning rate or look at the data of this step");
-  clip_gradients(parameters, norm.value, max_norm);
+  const GradientNorm norm = cleave::clip_grad_norm_of(parameters, max_norm, norm_type, true);
   note_complete(parameters);
   return norm.value;
 }

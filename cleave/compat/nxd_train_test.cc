@@ -1,4 +1,5 @@
 #include <cmath>
+#include <limits>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -128,6 +129,23 @@ TEST(ClipGradNorm, BeforeOptimizerStep_ReducesThenClipsOnce) {
   }
 }
 
+// Oracle: the largest gradient, and the p-norm, of the whole tensors.
+TEST(ClipGradNorm, OfOtherPowers_IsThatOfTheWholeGradients) {
+  const Whole want(2);
+  double largest = 0, cubes = 0;
+  for (const auto& [name, leaf] : want.leaves) {
+    largest = std::max(largest, leaf.grad().abs().max().item<double>());
+    cubes += leaf.grad().abs().pow(3).sum().item<double>();
+  }
+  on_model_parallel(2, 2, [&] {
+    Training run(want);
+    backward(run.model);
+    EXPECT_NEAR(nxd::clip_grad_norm(run.parameters, 1e9, std::numeric_limits<double>::infinity()),
+                largest, 1e-12);
+    EXPECT_NEAR(nxd::clip_grad_norm(run.parameters, 1e9, 3), std::cbrt(cubes), 1e-12);
+  });
+}
+
 TEST(OptimizerStep, WithoutClipping_TakesTheMeanItself) {
   const Whole want(2);
   on_model_parallel(2, 2, [&] {
@@ -193,7 +211,7 @@ TEST(ClipGradNorm, WrongCalls_SayWhatToDo) {
   const Whole want(1);
   on_model_parallel(2, 1, [&] {
     Training run(want);
-    EXPECT_EQ(thrown_by([&] { nxd::clip_grad_norm(run.parameters, 0); }).code(), Code::kUsage);
+    EXPECT_EQ(thrown_by([&] { nxd::clip_grad_norm(run.parameters, -1); }).code(), Code::kUsage);
     run.model.up.weight()->leaf().mutable_grad() =
         at::full_like(run.model.up.weight()->leaf().detach(), std::nan(""));
     const Error error = thrown_by([&] { nxd::clip_grad_norm(run.parameters, 1); });
