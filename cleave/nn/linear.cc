@@ -17,7 +17,7 @@ Linear::Linear(const LinearOptions& options)
   add("weight", weight_);
   if (options.bias) {
     bias_ =
-        std::make_shared<Parameter>(std::vector<int64_t>{options.out_features}, Init::constant(0));
+        std::make_shared<Parameter>(std::vector<int64_t>{options.out_features}, options.bias_init);
     add("bias", bias_);
   }
 }

@@ -9,6 +9,7 @@ struct LinearOptions {
   bool bias = true;
   bool transposed = false;  ///< weight is stored [in, out], as GPT-2's files do (Conv1D)
   Init init = Init::normal(0.02);
+  Init bias_init = Init::constant(0);
 };
 
 /// y = x weight^T + bias.

@@ -1,5 +1,7 @@
 #include "cleave/nn/parameter.h"
 
+#include <span>
+
 #include <ATen/ATen.h>
 
 #include "cleave/base/philox.h"
@@ -27,15 +29,27 @@ void Parameter::shard(const Axis& axis, int dim, const Split* split) {
                " is sharded over data-parallel ranks already; parallelize the model before that");
   CLEAVE_CHECK(!leaf_.defined() || !leaf_.grad().defined(), Code::kUsage, name_,
                " has a gradient of the whole tensor; zero it before the model is parallelized");
-  CLEAVE_CHECK(
-      split->whole() == shape_[static_cast<size_t>(dim)] && split->num_ranks() == axis.size(),
-      Code::kShape, name_, ": dim ", dim, " has ", shape_[static_cast<size_t>(dim)],
-      " elements; the split is of ", split->whole(), " over ", split->num_ranks(), " ranks");
+  check_fits(dim, split, axis);
   placement_ = wanted;
   axis_ = axis;
   if (!leaf_.defined()) return;
   leaf_.set_data(part_of(leaf_));
   use_ = leaf_;
+}
+
+void Parameter::recut(const Split* split) {
+  CLEAVE_CHECK(placement_.is_shard(), Code::kUsage, name_, " is not cut, so it cannot be recut");
+  CLEAVE_CHECK(!leaf_.defined(), Code::kUsage, name_,
+               " already has memory; pad a model before materialize or load");
+  check_fits(placement_.dim(), split, axis_);
+  placement_ = Shard{placement_.dim(), split};
+}
+
+void Parameter::check_fits(int dim, const Split* split, const Axis& axis) const {
+  CLEAVE_CHECK(
+      split->whole() == shape_[static_cast<size_t>(dim)] && split->num_ranks() == axis.size(),
+      Code::kShape, name_, ": dim ", dim, " has ", shape_[static_cast<size_t>(dim)],
+      " elements; the split is of ", split->whole(), " over ", split->num_ranks(), " ranks");
 }
 
 std::vector<int64_t> Parameter::local_shape() const {
@@ -121,13 +135,10 @@ bool Parameter::gradient_is_partial() const {
   return used_in_split_work_.value_or(false);
 }
 
-Tensor Parameter::initial_value(uint64_t seed, at::ScalarType dtype) const {
-  if (init_.kind == Init::Kind::kConstant) {
-    return at::full(leaf_shape(), init_.value, at::dtype(dtype));
-  }
-  const auto local = local_shape();
-  Tensor out = at::empty(local, at::dtype(at::kDouble));
-  double* to = out.mutable_data_ptr<double>();
+template <class Number, class Fill>
+Tensor Parameter::held_numbers(const Fill& fill) const {
+  Tensor out = at::empty(local_shape(), at::dtype(c10::CppTypeToScalarType<Number>::value));
+  Number* to = out.mutable_data_ptr<Number>();
   const int64_t dim = split_dim();
   int64_t outer = 1;
   int64_t inner = 1;
@@ -136,17 +147,37 @@ Tensor Parameter::initial_value(uint64_t seed, at::ScalarType dtype) const {
     if (d > dim) inner *= shape_[static_cast<size_t>(d)];
   }
   const int64_t whole = shape_.empty() ? 1 : shape_[static_cast<size_t>(dim)];
-  const uint64_t key = stream_key(seed, name_);
   for (int64_t o = 0; o < outer; ++o) {
     for (const Range& r : ranges()) {
-      const int64_t count = r.size() * inner;
-      fill_normal(key, static_cast<uint64_t>((o * whole + r.begin) * inner),
-                  {to, static_cast<size_t>(count)});
+      const auto count = static_cast<size_t>(r.size() * inner);
+      fill(static_cast<uint64_t>((o * whole + r.begin) * inner), std::span<Number>(to, count));
       to += count;
     }
   }
-  if (is_flat()) out = out.flatten().narrow(0, flat_->begin, flat_->size());
-  return out.mul(init_.value).to(dtype);
+  if (is_flat()) return out.flatten().narrow(0, flat_->begin, flat_->size()).clone();
+  return out;
+}
+
+Tensor Parameter::initial_value(uint64_t seed, at::ScalarType dtype) const {
+  const uint64_t key = stream_key(seed, name_);
+  switch (init_.kind) {
+    case Init::Kind::kConstant:
+      break;
+    case Init::Kind::kNormal:
+      return held_numbers<double>(
+                 [key](uint64_t first, std::span<double> out) { fill_normal(key, first, out); })
+          .mul_(init_.value)
+          .to(dtype);
+    case Init::Kind::kUniform:
+      return held_numbers<float>(
+                 [key](uint64_t first, std::span<float> out) { fill_uniform(key, 0, first, out); })
+          .to(at::kDouble)
+          .mul_(2)
+          .sub_(1)
+          .mul_(init_.value)
+          .to(dtype);
+  }
+  return at::full(leaf_shape(), init_.value, at::dtype(dtype));
 }
 
 }  // namespace cleave

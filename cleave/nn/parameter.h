@@ -13,9 +13,10 @@ namespace cleave {
 /// How a parameter starts. Values are a function of (seed, name, global element index), so they do
 /// not depend on the layout.
 struct Init {
-  enum class Kind : uint8_t { kNormal, kConstant } kind = Kind::kNormal;
-  double value = 0.02;  ///< standard deviation, or the constant
+  enum class Kind : uint8_t { kNormal, kUniform, kConstant } kind = Kind::kNormal;
+  double value = 0.02;  ///< standard deviation, the bound of [-bound, bound), or the constant
   static Init normal(double standard_deviation) { return {Kind::kNormal, standard_deviation}; }
+  static Init uniform(double bound) { return {Kind::kUniform, bound}; }
   static Init constant(double value) { return {Kind::kConstant, value}; }
 };
 
@@ -45,6 +46,9 @@ class Parameter {
   /// keeps this rank's part, so an optimizer that holds it goes on. Again with the same cut it does
   /// nothing; Error(kShape) for another cut, Error(kUsage) when the whole has a gradient.
   void shard(const Axis& axis, int dim, const Split* split);
+  /// Cuts the dim that is cut already in another way. Error(kUsage) when memory was given already
+  /// or nothing is cut, Error(kShape) for a split of another size.
+  void recut(const Split* split);
 
   /// Which pipeline stages use it: those of this rank; those of this rank beside an earlier one,
   /// which writes and counts it (tied weights); or none of this rank, which then gives it no memory.
@@ -102,6 +106,11 @@ class Parameter {
   Home home_ = Home::kHere;
   Placement placement_;
   Axis axis_;
+  /// This rank's elements in memory order; `fill(first, out)` numbers them from `first` on in the
+  /// whole.
+  template <class Number, class Fill>
+  [[nodiscard]] Tensor held_numbers(const Fill& fill) const;
+  void check_fits(int dim, const Split* split, const Axis& axis) const;
   std::optional<bool> used_in_split_work_;
   Axis data_axis_;
   std::optional<Range> flat_;

@@ -59,6 +59,26 @@ TEST(InitialValue, OnEveryCut_IsTheSameBits) {
   }
 }
 
+// Oracle: numbers of the stream itself.
+TEST(InitialValue, OfUniformNumbers_IsTheSameBitsOnEveryCutAndWithinItsBound) {
+  std::vector<float> u(42);
+  fill_uniform(stream_key(3, "block.weight"), 0, 0, u);
+  const Tensor want = at::tensor(u).to(at::kDouble).mul(2).sub(1).mul(0.25).view({7, 6});
+  EXPECT_LT(want.abs().max().item<double>(), 0.25);
+  EXPECT_LT(want.min().item<double>(), -0.2);  // one of 42 is there but for a chance of 1e-2
+  EXPECT_GT(want.max().item<double>(), 0.2);
+  for (const int tp : {1, 2, 3, 4}) {
+    on_ranks(tp, [&](const Axis& axis) {
+      for (const int dim : {0, 1}) {
+        Parameter p({7, 6}, Init::uniform(0.25));
+        p.set_name("block.weight");
+        p.shard(axis, dim, Split::balanced(dim == 0 ? 7 : 6, tp));
+        EXPECT_TRUE(at::equal(p.initial_value(3, at::kDouble), test::slice_of(p, want)));
+      }
+    });
+  }
+}
+
 TEST(InitialValue, OtherSeedOrName_IsAnotherStart) {
   Parameter p({50, 50}, Init::normal(2));
   p.set_name("a");
@@ -163,6 +183,20 @@ TEST(Parameter, CutWithMemory_KeepsItsPartInTheSameTensor) {
                 Code::kUsage);
     });
   }
+}
+
+TEST(Parameter, Recut_CutsTheSameDimAnewBeforeThereIsMemory) {
+  on_ranks(2, [](const Axis& axis) {
+    Parameter p({6, 4}, Init::normal(1));
+    p.set_name("query.weight");
+    EXPECT_EQ(thrown_by([&] { p.recut(Split::balanced(6, 2)); }).code(), Code::kUsage);
+    p.shard(axis, 0, Split::balanced(6, 2));
+    p.recut(Split::balanced(6, 2, 6));
+    EXPECT_EQ(p.local_shape(), (std::vector<int64_t>{axis.rank() == 0 ? 6 : 0, 4}));
+    EXPECT_EQ(thrown_by([&] { p.recut(Split::balanced(4, 2)); }).code(), Code::kShape);
+    p.set_leaf(at::zeros(p.local_shape()));
+    EXPECT_EQ(thrown_by([&] { p.recut(Split::balanced(6, 2)); }).code(), Code::kUsage);
+  });
 }
 
 TEST(Parameter, Use_ReadsWhatAWrapPutThere) {

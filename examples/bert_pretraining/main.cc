@@ -1,0 +1,79 @@
+// NeuronX Distributed's developer guide in C++: BERT pre-training, tensor parallel in attention,
+// data parallel around it. README.md beside this file shows a run.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+
+#include "cleave/base/error.h"
+#include "cleave/mesh/job.h"
+#include "pretrain.h"
+
+using namespace bert_pretraining;
+
+namespace {
+
+struct Arguments {
+  PretrainOptions train;
+  DatasetOptions data;
+  std::string tokenizer;
+  int num_ranks = 0;
+};
+
+Arguments parse(int argc, char** argv) {
+  Arguments a;
+  a.train.print = true;
+  if (const char* folder = std::getenv("CLEAVE_DATA")) {
+    a.data.file = std::string(folder) + "/text/wikitext-2/valid.txt";
+    a.tokenizer = std::string(folder) + "/tokenizers/bert-base-uncased";
+  }
+  CLI::App app("BERT pre-training: masked words and next sentences, over tp x dp ranks");
+  app.add_option("--data", a.data.file, "text; lines ' = Title = ' begin documents");
+  app.add_option("--tokenizer", a.tokenizer, "folder with a WordPiece vocab.txt");
+  app.add_option("--num_ranks", a.num_ranks, "ranks in all; 0: tensor_parallel_size");
+  app.add_option("--tensor_parallel_size", a.train.tensor_parallel_size);
+  app.add_option("--batch_size", a.train.batch_size, "rows of one data-parallel rank at once");
+  app.add_option("--grad_accum_usteps", a.train.grad_accum_usteps);
+  app.add_option("--max_steps", a.train.max_steps);
+  app.add_option("--warmup_steps", a.train.warmup_steps);
+  app.add_option("--lr", a.train.lr);
+  app.add_option("--seed", a.train.seed);
+  app.add_option("--max_seq_length", a.data.seq_len);
+  app.add_option("--max_pred_length", a.data.max_pred_length, "hidden words a row at most");
+  app.add_option("--max_documents", a.data.max_documents, "0: all");
+  app.add_option("--hidden_size", a.train.model.hidden_size);
+  app.add_option("--num_hidden_layers", a.train.model.num_hidden_layers);
+  app.add_option("--num_attention_heads", a.train.model.num_attention_heads);
+  app.option_defaults()->always_capture_default();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
+  }
+  CLEAVE_CHECK(!a.data.file.empty() && !a.tokenizer.empty(), cleave::Code::kUsage,
+               "--data or --tokenizer is missing and CLEAVE_DATA is not set; name a text and the "
+               "folder of a WordPiece tokenizer");
+  if (a.num_ranks == 0) a.num_ranks = a.train.tensor_parallel_size;
+  a.data.tokenizer = cleave::load_tokenizer(a.tokenizer);
+  a.data.seed = a.train.seed;
+  a.train.model.vocab_size = a.data.tokenizer->vocab_size();
+  a.train.model.intermediate_size = 4 * a.train.model.hidden_size;
+  a.train.model.max_position_embeddings = a.data.seq_len;
+  return a;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const Arguments a = parse(argc, argv);
+    const PretrainingDataset dataset(a.data);  // read once, by all rank threads of this process
+    std::printf("%lld rows of %lld tokens\n", static_cast<long long>(dataset.size()),
+                static_cast<long long>(a.data.seq_len));
+    const int launched = cleave::launched_world_size();
+    cleave::run_job({.num_ranks = launched > 0 ? launched : a.num_ranks},
+                    [&](cleave::World& world) { pretrain(world, a.train, dataset); });
+  } catch (const cleave::Error& error) {
+    std::fprintf(stderr, "bert_pretraining: %s\n", error.what());
+    return static_cast<int>(error.code());
+  }
+}

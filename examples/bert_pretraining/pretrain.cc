@@ -1,0 +1,109 @@
+#include "pretrain.h"
+
+#include <cstdio>
+
+#include <ATen/ATen.h>
+
+#include "cleave/nn/cross_entropy.h"
+
+namespace bert_pretraining {
+namespace {
+
+using cleave::cross_entropy;
+using cleave::DTensor;
+using cleave::Replicate;
+
+// What every tensor-parallel rank of this data-parallel rank trains on in one step.
+struct StepData {
+  std::vector<Batch> micro_batches;
+  int64_t num_words = 0, num_rows = 0;  // of all data-parallel ranks
+};
+
+StepData data_of(const PretrainingDataset& dataset, DistributedSampler& sampler, int64_t step,
+                 int64_t num_micro_batches) {
+  StepData data;
+  int64_t own_words = 0;
+  for (int64_t i = 0; i < num_micro_batches; ++i) {
+    const int64_t number = step * num_micro_batches + i;
+    sampler.set_epoch(number / sampler.num_batches());
+    data.micro_batches.push_back(
+        dataset.batch(sampler.batch(number % sampler.num_batches()), sampler.epoch()));
+    own_words += data.micro_batches.back().masked_words.ne(-100).sum().item<int64_t>();
+    data.num_rows += data.micro_batches.back().ids.size(0);
+  }
+  const auto& dp = nxd::get_data_parallel_group();
+  data.num_words =
+      dp.all_reduce(at::scalar_tensor(own_words, at::kLong), "number of words").item<int64_t>();
+  data.num_rows *= dp.size();
+  return data;
+}
+
+// This micro-batch's addend of the global batch's two means.
+Tensor loss_of(const Scores& scores, const Batch& batch, const StepData& data) {
+  const auto& tp = nxd::get_tensor_model_parallel_group();
+  const auto mean = [&](const Tensor& logits, const Tensor& labels, int64_t count) {
+    return cross_entropy(DTensor(logits, tp, Replicate{}), labels, {.valid_tokens = count}).local();
+  };
+  return mean(scores.words, batch.masked_words, data.num_words) +
+         mean(scores.next, batch.next_sentence, data.num_rows);
+}
+
+}  // namespace
+
+std::vector<Step> pretrain(cleave::World& world, const PretrainOptions& options,
+                           const PretrainingDataset& dataset) {
+  nxd::initialize_model_parallel(world,
+                                 {.tensor_model_parallel_size = options.tensor_parallel_size});
+  DistributedSampler sampler({.dataset_size = dataset.size(),
+                              .num_replicas = nxd::get_data_parallel_world_size(),
+                              .rank = nxd::get_data_parallel_rank(),
+                              .batch_size = options.batch_size,
+                              .seed = options.seed});
+  CLEAVE_CHECK(sampler.num_batches() > 0, cleave::Code::kUsage, "batch_size=", options.batch_size,
+               " on ", nxd::get_data_parallel_size(), " data-parallel ranks is more than the ",
+               dataset.size(), " rows there are");
+
+  BertForPreTraining model(options.model);
+  nxd::move_model_to_device(model, at::kCPU, {.seed = options.seed, .dtype = options.model.dtype});
+  const auto parameters = model.parameters();
+  // Matrices decay, biases and norms do not.
+  cleave::Optimizer optimizer(parameters, {.weight_decay = options.weight_decay});
+  const cleave::LrSchedule schedule{.kind = cleave::LrSchedule::Kind::kLinear,
+                                    .peak = options.lr,
+                                    .warmup = options.warmup_steps,
+                                    .num_steps = options.max_steps};
+
+  const auto& dp = nxd::get_data_parallel_group();
+  std::vector<Step> steps;
+  for (int64_t step = 0; step < options.max_steps; ++step) {
+    world.note_step(step + 1);
+    const StepData data = data_of(dataset, sampler, step, options.grad_accum_usteps);
+    Context context;
+    context.training = true;
+    context.seed = options.seed;
+    context.step = step;
+    double loss_sum = 0;
+    for (int64_t i = 0; i < options.grad_accum_usteps; ++i) {
+      const Batch& batch = data.micro_batches[static_cast<size_t>(i)];
+      context.first_sample = (i * dp.size() + dp.rank()) * options.batch_size;
+      // optimizer_step takes the mean over the data-parallel ranks, so each loss counts dp times.
+      const Tensor loss = loss_of(model(batch, context), batch, data) * dp.size();
+      loss.backward();
+      loss_sum += loss.item<double>() / dp.size();
+    }
+    const double norm = nxd::clip_grad_norm(parameters, options.max_grad_norm);
+    nxd::optimizer_step(optimizer, nxd::get_data_parallel_group(nxd::as_list), schedule.at(step));
+    optimizer.zero_grad();
+    const Tensor sum = dp.all_reduce(at::scalar_tensor(loss_sum, at::kDouble), "loss");
+    steps.push_back({.loss = sum.item<double>(), .grad_norm = norm});
+    if (options.print && world.rank() == 0 && (step % 10 == 9 || step == 0)) {
+      std::printf("step %lld  loss %.4f  norm %.3f  lr %.2e\n", static_cast<long long>(step + 1),
+                  steps.back().loss, norm, schedule.at(step));
+      std::fflush(stdout);
+    }
+  }
+  nxd::destroy_model_parallel();
+  return steps;
+}
+
+}  // namespace bert_pretraining

@@ -1,0 +1,154 @@
+#include "pretrain.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/golden.h"
+#include "tests/support/ranks.h"
+
+namespace bert_pretraining {
+namespace {
+
+using cleave::World;
+
+PretrainingDataset some_text(int64_t max_documents = 6) {
+  const std::string folder = cleave::test::data_folder();
+  DatasetOptions o;
+  o.file = folder + "/text/wikitext-2/valid.txt";
+  o.tokenizer = cleave::load_tokenizer(folder + "/tokenizers/bert-base-uncased");
+  o.seq_len = 24;
+  o.max_pred_length = 4;
+  o.max_documents = max_documents;
+  return PretrainingDataset(o);
+}
+
+PretrainOptions small_run(int64_t steps) {
+  PretrainOptions o;
+  o.model.vocab_size = 30522;
+  o.model.hidden_size = 16;
+  o.model.num_attention_heads = 4;
+  o.model.intermediate_size = 32;
+  o.model.max_position_embeddings = 24;
+  o.max_steps = steps;
+  o.warmup_steps = 3;
+  o.lr = 1e-2;
+  o.seed = 3;
+  return o;
+}
+
+std::vector<Step> run(PretrainOptions options, int tp, int dp, const PretrainingDataset& dataset) {
+  options.tensor_parallel_size = tp;
+  options.batch_size /= dp;
+  std::vector<Step> steps;
+  cleave::run_ranks(tp * dp, [&](World& world) {
+    at::get_num_threads();
+    at::set_num_threads(1);
+    const auto got = pretrain(world, options, dataset);
+    if (world.rank() == 0) steps = got;
+  });
+  return steps;
+}
+
+// Oracle: one rank. In fp64 only the order of sums differs, so losses stay within 1e-9 although
+// each step depends on those before it; dropout, masks and pairs are the same bits.
+TEST(BertPretraining, AnyLayoutInFp64_GivesTheLossesAndNormsOfOneRank) {
+  CLEAVE_NEEDS_DATA();
+  const auto dataset = some_text();
+  PretrainOptions o = small_run(12);
+  o.model.dtype = at::kDouble;
+  const auto want = run(o, 1, 1, dataset);
+  for (const auto& [tp, dp] : std::vector<std::pair<int, int>>{{2, 1}, {2, 2}, {4, 1}}) {
+    const auto got = run(o, tp, dp, dataset);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_NEAR(got[i].loss, want[i].loss, 1e-9) << "step " << i << " tp " << tp << " dp " << dp;
+      EXPECT_NEAR(got[i].grad_norm, want[i].grad_norm, 1e-9) << "step " << i << " tp " << tp;
+    }
+  }
+  // Two micro-batches of half the size are the same global batch.
+  PretrainOptions halves = o;
+  halves.batch_size /= 2;
+  halves.grad_accum_usteps = 2;
+  const auto got = run(halves, 2, 1, dataset);
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i].loss, want[i].loss, 1e-9);
+}
+
+TEST(BertPretraining, OnRealText_TheLossFalls) {
+  CLEAVE_NEEDS_DATA();
+  const auto steps = run(small_run(60), 2, 2, some_text());
+  double first = 0, last = 0;
+  for (size_t i = 0; i < 10; ++i) {
+    first += steps[i].loss / 10;
+    last += steps[steps.size() - 1 - i].loss / 10;
+  }
+  EXPECT_NEAR(steps[0].loss, std::log(30522.0) + std::log(2.0), 0.5);  // a guess among all
+  EXPECT_LT(last, first - 1.5);
+}
+
+// Oracle: the recipe's shares, over rows enough that five deviations are a few percent.
+TEST(PretrainingDataset, HiddenWords_FollowTheRecipe) {
+  CLEAVE_NEEDS_DATA();
+  const auto dataset = some_text(0);
+  std::vector<int64_t> rows(std::min<size_t>(2000, static_cast<size_t>(dataset.size())));
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int64_t>(i);
+  const Batch b = dataset.batch(rows, 1);
+  const auto valid = b.masked_words.ne(-100);
+  const auto seen = b.ids.gather(1, b.masked_places);
+  const auto share = [&](const Tensor& which) {
+    return which.logical_and(valid).sum().item<double>() / valid.sum().item<double>();
+  };
+  const int64_t mask = 103;  // of bert-base-uncased
+  const double count = valid.sum().item<double>();
+  const auto bound = [&](double p) { return 5 * std::sqrt(p * (1 - p) / count); };
+  EXPECT_NEAR(share(seen.eq(mask)), 0.8, bound(0.8));
+  EXPECT_NEAR(share(seen.eq(b.masked_words)), 0.1, bound(0.1));
+  const double num_rows = static_cast<double>(rows.size());
+  EXPECT_NEAR(b.next_sentence.sum().item<double>() / num_rows, 0.5, 5 * 0.5 / std::sqrt(num_rows));
+  // 15 % of the words, at most max_pred_length of them.
+  EXPECT_LE(valid.sum(1).max().item<int64_t>(), 4);
+  EXPECT_GE(valid.sum(1).min().item<int64_t>(), 1);
+  // Another epoch hides others; the same one the same.
+  EXPECT_TRUE(at::equal(dataset.batch(rows, 1).ids, b.ids));
+  EXPECT_FALSE(at::equal(dataset.batch(rows, 2).ids, b.ids));
+}
+
+// Oracle: all ranks' rows are one global batch, an epoch visits each row once.
+TEST(DistributedSampler, OverAnyNumberOfRanks_VisitsEachRowOnceAnEpoch) {
+  for (const int ranks : {1, 2, 3}) {
+    std::set<int64_t> seen;
+    size_t count = 0;
+    int64_t batches = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      DistributedSampler sampler({.dataset_size = 50,
+                                  .num_replicas = ranks,
+                                  .rank = rank,
+                                  .batch_size = 12 / ranks,
+                                  .seed = 1});
+      sampler.set_epoch(2);
+      batches = sampler.num_batches();
+      for (int64_t b = 0; b < batches; ++b) {
+        for (const int64_t row : sampler.batch(b)) {
+          seen.insert(row);
+          ++count;
+        }
+      }
+    }
+    EXPECT_EQ(batches, 4);
+    EXPECT_EQ(count, 48U);  // two rows fill no batch
+    EXPECT_EQ(seen.size(), 48U);
+  }
+  const auto first_of = [](int64_t epoch) {
+    DistributedSampler sampler({.dataset_size = 50, .batch_size = 8});
+    sampler.set_epoch(epoch);
+    return sampler.batch(0);
+  };
+  EXPECT_EQ(first_of(1), first_of(1));
+  EXPECT_NE(first_of(1), first_of(2));
+}
+
+}  // namespace
+}  // namespace bert_pretraining

@@ -1,0 +1,36 @@
+#pragma once
+#include <functional>
+
+#include "cleave/compat/nxd.h"
+#include "tests/support/ranks.h"
+
+namespace cleave::test {
+
+/// Runs `body` on tp x dp rank threads between initialize_model_parallel and its end.
+inline void on_model_parallel(int tp, int dp, const std::function<void()>& body) {
+  run_ranks(
+      tp * dp,
+      [&](World& world) {
+        at::get_num_threads();  // a thread's own number holds only after it was asked for once
+        at::set_num_threads(1);
+        nxd::initialize_model_parallel(world, {.tensor_model_parallel_size = tp});
+        body();
+        nxd::destroy_model_parallel();
+      },
+      RankOptions{.timeout_s = 20, .flight_log_folder = ""});
+}
+
+/// This rank's piece of `whole` where the ranks hold `sizes` of dim `dim`.
+inline at::Tensor piece(const at::Tensor& whole, int64_t dim, const std::vector<int64_t>& sizes) {
+  const int rank = nxd::get_tensor_model_parallel_rank();
+  int64_t begin = 0;
+  for (int r = 0; r < rank; ++r) begin += sizes[static_cast<size_t>(r)];
+  return whole.narrow(dim, begin, sizes[static_cast<size_t>(rank)]).contiguous();
+}
+
+/// Near-equal sizes, larger ones first.
+inline std::vector<int64_t> even_sizes(int64_t whole) {
+  return Split::balanced(whole, nxd::get_tensor_model_parallel_size())->widths();
+}
+
+}  // namespace cleave::test
