@@ -67,7 +67,8 @@ void check_call(const L& layer, const Tensor& x) {
 
 void allocate_all(Layer& layer, uint64_t seed, at::ScalarType dtype) {
   for (const auto& p : layer.parameters()) {
-    if (!p->leaf().defined()) p->set_leaf(p->initial_value(seed, dtype));
+    const bool is_here = p->home() != Parameter::Home::kElsewhere;
+    if (is_here && !p->leaf().defined()) p->set_leaf(p->initial_value(seed, dtype));
   }
 }
 
@@ -277,7 +278,7 @@ ParallelEmbedding::ParallelEmbedding(int64_t num_embeddings, int64_t embedding_d
 void ParallelEmbedding::allocate(uint64_t seed) {
   const bool is_new = !weight()->leaf().defined();
   allocate_all(*this, seed, dtype_);
-  if (!is_new || !padding_idx_) return;
+  if (!is_new || !padding_idx_ || !weight()->leaf().defined()) return;
   const at::NoGradGuard no_grad;
   const Range rows =
       weight()->split_dim() == 0 ? weight()->ranges().front() : Range{0, weight()->shape()[0]};

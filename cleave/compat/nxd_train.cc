@@ -24,6 +24,7 @@ uint32_t version_of(const Tensor& t) {
 Parameters incomplete(const Parameters& parameters) {
   Parameters out;
   for (const auto& p : parameters) {
+    if (p->home() == Parameter::Home::kElsewhere) continue;
     const auto known = complete.find(p.get());
     const Tensor& gradient = p->leaf().grad();
     if (known == complete.end() || !known->second.gradient.is_same(gradient)) {
@@ -40,6 +41,7 @@ Parameters incomplete(const Parameters& parameters) {
 
 void note_complete(const Parameters& parameters) {
   for (const auto& p : parameters) {
+    if (p->home() == Parameter::Home::kElsewhere) continue;
     const Tensor& gradient = p->leaf().grad();
     complete[p.get()] = {.gradient = gradient, .version = version_of(gradient)};
   }
@@ -49,6 +51,7 @@ void complete_gradients(const Parameters& parameters) {
   const Axis& tp = get_tensor_model_parallel_group();
   const Axis& dp = get_data_parallel_group();
   for (const auto& p : parameters) {
+    if (p->home() == Parameter::Home::kElsewhere) continue;
     CLEAVE_CHECK(p->leaf().defined() && p->axis().size() == tp.size(), Code::kUsage, p->name(),
                  " is not on the tensor-parallel group; call move_model_to_device(model, device) "
                  "before the optimizer is made");
@@ -89,7 +92,9 @@ void move_model_to_device(Layer& model, at::Device device, const MaterializeOpti
   });
   materialize(model, options);
   for (const auto& p : model.parameters()) {
-    if (p->leaf().device() != device) p->set_leaf(p->leaf().detach().to(device));
+    if (p->leaf().defined() && p->leaf().device() != device) {
+      p->set_leaf(p->leaf().detach().to(device));
+    }
   }
 }
 

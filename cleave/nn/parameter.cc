@@ -29,7 +29,10 @@ void Parameter::shard(const Axis& axis, int dim, const Split* split) {
                " is sharded over data-parallel ranks already; parallelize the model before that");
   CLEAVE_CHECK(!leaf_.defined() || !leaf_.grad().defined(), Code::kUsage, name_,
                " has a gradient of the whole tensor; zero it before the model is parallelized");
-  check_fits(dim, split, axis);
+  CLEAVE_CHECK(
+      split->whole() == shape_[static_cast<size_t>(dim)] && split->num_ranks() == axis.size(),
+      Code::kShape, name_, ": dim ", dim, " has ", shape_[static_cast<size_t>(dim)],
+      " elements; the split is of ", split->whole(), " over ", split->num_ranks(), " ranks");
   placement_ = wanted;
   axis_ = axis;
   if (!leaf_.defined()) return;
@@ -38,18 +41,14 @@ void Parameter::shard(const Axis& axis, int dim, const Split* split) {
 }
 
 void Parameter::recut(const Split* split) {
-  CLEAVE_CHECK(placement_.is_shard(), Code::kUsage, name_, " is not cut, so it cannot be recut");
-  CLEAVE_CHECK(!leaf_.defined(), Code::kUsage, name_,
-               " already has memory; pad a model before materialize or load");
-  check_fits(placement_.dim(), split, axis_);
+  CLEAVE_CHECK(placement_.is_shard() && !leaf_.defined(), Code::kUsage, name_,
+               leaf_.defined() ? " already has memory; cut it before materialize or load"
+                               : " is not cut yet");
+  const Split* now = placement_.split();
+  CLEAVE_CHECK(split->whole() == now->whole() && split->num_ranks() == now->num_ranks(),
+               Code::kShape, name_, ": the cut is of ", now->whole(), " over ", now->num_ranks(),
+               " ranks; the new one of ", split->whole(), " over ", split->num_ranks());
   placement_ = Shard{placement_.dim(), split};
-}
-
-void Parameter::check_fits(int dim, const Split* split, const Axis& axis) const {
-  CLEAVE_CHECK(
-      split->whole() == shape_[static_cast<size_t>(dim)] && split->num_ranks() == axis.size(),
-      Code::kShape, name_, ": dim ", dim, " has ", shape_[static_cast<size_t>(dim)],
-      " elements; the split is of ", split->whole(), " over ", split->num_ranks(), " ranks");
 }
 
 std::vector<int64_t> Parameter::local_shape() const {

@@ -51,7 +51,8 @@ class Parameter {
   void recut(const Split* split);
 
   /// Which pipeline stages use it: those of this rank; those of this rank beside an earlier one,
-  /// which writes and counts it (tied weights); or none of this rank, which then gives it no memory.
+  /// which writes and counts it (tied weights); or none of this rank, which then gives it no
+  /// memory.
   enum class Home : uint8_t { kHere, kCopy, kElsewhere };
   void set_home(Home home) { home_ = home; }
   [[nodiscard]] Home home() const { return home_; }
@@ -100,17 +101,17 @@ class Parameter {
   [[nodiscard]] Tensor initial_value(uint64_t seed, at::ScalarType dtype) const;
 
  private:
+  /// This rank's elements in memory order; `fill(first, out)` numbers them from `first` on in the
+  /// whole.
+  template <class Number, class Fill>
+  [[nodiscard]] Tensor held_numbers(const Fill& fill) const;
+
   std::vector<int64_t> shape_;
   Init init_;
   std::string name_;
   Home home_ = Home::kHere;
   Placement placement_;
   Axis axis_;
-  /// This rank's elements in memory order; `fill(first, out)` numbers them from `first` on in the
-  /// whole.
-  template <class Number, class Fill>
-  [[nodiscard]] Tensor held_numbers(const Fill& fill) const;
-  void check_fits(int dim, const Split* split, const Axis& axis) const;
   std::optional<bool> used_in_split_work_;
   Axis data_axis_;
   std::optional<Range> flat_;

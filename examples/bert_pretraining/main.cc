@@ -15,7 +15,6 @@ namespace {
 struct Arguments {
   PretrainOptions train;
   DatasetOptions data;
-  std::string tokenizer;
   int num_ranks = 0;
 };
 
@@ -24,11 +23,13 @@ Arguments parse(int argc, char** argv) {
   a.train.print = true;
   if (const char* folder = std::getenv("CLEAVE_DATA")) {
     a.data.file = std::string(folder) + "/text/wikitext-2/valid.txt";
-    a.tokenizer = std::string(folder) + "/tokenizers/bert-base-uncased";
+    a.train.tokenizer_folder = std::string(folder) + "/tokenizers/bert-base-uncased";
   }
   CLI::App app("BERT pre-training: masked words and next sentences, over tp x dp ranks");
+  app.option_defaults()->always_capture_default();
   app.add_option("--data", a.data.file, "text; lines ' = Title = ' begin documents");
-  app.add_option("--tokenizer", a.tokenizer, "folder with a WordPiece vocab.txt");
+  app.add_option("--tokenizer", a.train.tokenizer_folder, "folder with a WordPiece vocab.txt");
+  app.add_option("--output_dir", a.train.output_dir, "new folder for the trained model");
   app.add_option("--num_ranks", a.num_ranks, "ranks in all; 0: tensor_parallel_size");
   app.add_option("--tensor_parallel_size", a.train.tensor_parallel_size);
   app.add_option("--batch_size", a.train.batch_size, "rows of one data-parallel rank at once");
@@ -43,17 +44,16 @@ Arguments parse(int argc, char** argv) {
   app.add_option("--hidden_size", a.train.model.hidden_size);
   app.add_option("--num_hidden_layers", a.train.model.num_hidden_layers);
   app.add_option("--num_attention_heads", a.train.model.num_attention_heads);
-  app.option_defaults()->always_capture_default();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error));
   }
-  CLEAVE_CHECK(!a.data.file.empty() && !a.tokenizer.empty(), cleave::Code::kUsage,
+  CLEAVE_CHECK(!a.data.file.empty() && !a.train.tokenizer_folder.empty(), cleave::Code::kUsage,
                "--data or --tokenizer is missing and CLEAVE_DATA is not set; name a text and the "
                "folder of a WordPiece tokenizer");
   if (a.num_ranks == 0) a.num_ranks = a.train.tensor_parallel_size;
-  a.data.tokenizer = cleave::load_tokenizer(a.tokenizer);
+  a.data.tokenizer = cleave::load_tokenizer(a.train.tokenizer_folder);
   a.data.seed = a.train.seed;
   a.train.model.vocab_size = a.data.tokenizer->vocab_size();
   a.train.model.intermediate_size = 4 * a.train.model.hidden_size;

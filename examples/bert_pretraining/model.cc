@@ -82,7 +82,8 @@ Tensor BertLayer::operator()(const Tensor& hidden, const Tensor& mask, const Con
 }
 
 BertForPreTraining::BertForPreTraining(const BertConfig& config)
-    : words_(table(config.vocab_size, config.hidden_size)),
+    : config_(config),
+      words_(table(config.vocab_size, config.hidden_size)),
       positions_(table(config.max_position_embeddings, config.hidden_size)),
       types_(table(2, config.hidden_size)),
       norm_(config.hidden_size, kEps),
@@ -91,6 +92,7 @@ BertForPreTraining::BertForPreTraining(const BertConfig& config)
       transform_(whole(config.hidden_size, config.hidden_size)),
       transform_norm_(config.hidden_size, kEps),
       decoder_(whole(config.hidden_size, config.vocab_size)),
+      decoder_bias_(decoder_.bias()),
       seq_relationship_(whole(config.hidden_size, 2)) {
   add("bert.embeddings.word_embeddings", words_);
   add("bert.embeddings.position_embeddings", positions_);
@@ -102,6 +104,7 @@ BertForPreTraining::BertForPreTraining(const BertConfig& config)
     add(cleave::str("bert.encoder.layer.", i), *layers_.back());
   }
   add("bert.pooler.dense", pooler_);
+  add("cls.predictions.bias", decoder_bias_);
   add("cls.predictions.transform.dense", transform_);
   add("cls.predictions.transform.LayerNorm", transform_norm_);
   add("cls.predictions.decoder", decoder_);

@@ -73,15 +73,19 @@ class BertForPreTraining : public cleave::LayerGroup {
  public:
   explicit BertForPreTraining(const BertConfig& config);
   Scores operator()(const Batch& batch, const Context& c);
+  const BertConfig& config() const { return config_; }
 
  private:
+  BertConfig config_;
   cleave::Embedding words_, positions_, types_;
   cleave::LayerNorm norm_;
   cleave::Dropout dropout_;
   std::vector<std::unique_ptr<BertLayer>> layers_;
   cleave::Linear pooler_, transform_;
   cleave::LayerNorm transform_norm_;
-  cleave::Linear decoder_, seq_relationship_;
+  cleave::Linear decoder_;
+  std::shared_ptr<cleave::Parameter> decoder_bias_;  // cls.predictions.bias in files
+  cleave::Linear seq_relationship_;
 };
 
 }  // namespace bert_pretraining

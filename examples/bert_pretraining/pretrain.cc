@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/nn/cross_entropy.h"
+#include "save.h"
 
 namespace bert_pretraining {
 namespace {
@@ -101,6 +102,12 @@ std::vector<Step> pretrain(cleave::World& world, const PretrainOptions& options,
                   steps.back().loss, norm, schedule.at(step));
       std::fflush(stdout);
     }
+  }
+  if (!options.output_dir.empty()) {
+    save({.folder = options.output_dir,
+          .tokenizer_folder = options.tokenizer_folder,
+          .step = options.max_steps},
+         world, model, optimizer);
   }
   nxd::destroy_model_parallel();
   return steps;

@@ -20,7 +20,9 @@ struct PretrainOptions {
   double weight_decay = 0.01;
   double max_grad_norm = 1.0;
   uint64_t seed = 0;
-  bool print = false;  // rank 0 prints each tenth step
+  std::string output_dir;        // where the trained model goes; empty: nowhere
+  std::string tokenizer_folder;  // whose files go with it
+  bool print = false;            // rank 0 prints each tenth step
 };
 
 struct Step {

@@ -7,8 +7,12 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "cleave/checkpoint/load.h"
+#include "cleave/model/bert/bert.h"
+#include "save.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
+#include "tests/support/temp_folder.h"
 
 namespace bert_pretraining {
 namespace {
@@ -87,6 +91,53 @@ TEST(BertPretraining, OnRealText_TheLossFalls) {
   }
   EXPECT_NEAR(steps[0].loss, std::log(30522.0) + std::log(2.0), 0.5);  // a guess among all
   EXPECT_LT(last, first - 1.5);
+}
+
+// Oracle: Cleave's own BERT, which has its goldens, on other numbers of ranks.
+TEST(BertPretraining, SavedModel_IsTheLibrarysBert) {
+  CLEAVE_NEEDS_DATA();
+  const auto dataset = some_text();
+  const Batch batch = dataset.batch({0, 1, 2}, 0);
+  const cleave::test::TempFolder temporary;
+  const std::string folder = (temporary / "saved").string();
+  Scores want;
+  const BertConfig config = [] {
+    BertConfig c = small_run(0).model;
+    c.dtype = at::kDouble;
+    return c;
+  }();
+  cleave::run_ranks(2, [&](World& world) {
+    nxd::initialize_model_parallel(world, {.tensor_model_parallel_size = 2});
+    BertForPreTraining model(config);
+    nxd::move_model_to_device(model, at::kCPU, {.seed = 2, .dtype = at::kDouble});
+    cleave::Optimizer optimizer(model.parameters(), {});
+    save({.folder = folder,
+          .tokenizer_folder = cleave::test::data_folder() + "/tokenizers/bert-base-uncased",
+          .step = 0},
+         world, model, optimizer);
+    const at::NoGradGuard no_grad;
+    const Scores scores = model(batch, Context());
+    if (world.rank() == 0) want = scores;
+    nxd::destroy_model_parallel();
+  });
+  cleave::test::on_ranks(3, [&](const cleave::Axis& tp) {
+    const at::NoGradGuard no_grad;
+    const auto saved = cleave::ModelFolder::open(folder);
+    const auto model = cleave::make_model(saved.config);
+    cleave::parallelize_module(*model, tp, model->plan());
+    cleave::load_model(*model, saved, at::kDouble);
+    auto& bert = dynamic_cast<cleave::Bert&>(*model);
+    Context context;
+    context.key_mask = batch.attention_mask;
+    context.token_types = batch.token_types;
+    const auto hidden = bert.hidden({batch.ids, tp, cleave::Replicate{}}, context);
+    const Tensor words = (*bert.predictions())(hidden, context).full_tensor();
+    const Tensor next =
+        (*bert.seq_relationship())((*bert.pooler())(hidden, context), context).full_tensor();
+    const Tensor index = batch.masked_places.unsqueeze(-1).expand({-1, -1, words.size(-1)});
+    EXPECT_LE(cleave::test::largest_difference(words.gather(1, index), want.words), 1e-12);
+    EXPECT_LE(cleave::test::largest_difference(next, want.next), 1e-12);
+  });
 }
 
 // Oracle: the recipe's shares, over rows enough that five deviations are a few percent.
