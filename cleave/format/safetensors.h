@@ -41,9 +41,6 @@ class Safetensors {
   [[nodiscard]] const StoredTensor* find(std::string_view name) const;
   [[nodiscard]] const StoredTensor& at(std::string_view name) const;
 
-  /// Bytes of a block, as read_block fills.
-  [[nodiscard]] static uint64_t block_bytes(const StoredTensor& tensor,
-                                            std::span<const Slice> slices);
   /// Copies what the slices have in common, row-major, into `out`, whose size is block_bytes();
   /// no slices: the whole tensor. Only these bytes are read (and small gaps between them).
   void read_block(const StoredTensor& tensor, std::span<const Slice> slices,
@@ -51,8 +48,6 @@ class Safetensors {
 
  private:
   void add_file(File file, std::string name);
-  void check_index(const std::map<std::string, std::string>& weight_map,
-                   const std::string& source) const;
   void index_names();
 
   std::string path_;
