@@ -200,8 +200,8 @@ class Unpickler {
 
   // The result.
   SavedValue build(Index index, int depth);
-  SavedValue::List build_items(Index index, int depth);
-  SavedValue::Dict build_dict(Index index, int depth);
+  SavedList build_items(Index index, int depth);
+  SavedDict build_dict(Index index, int depth);
 
   std::string_view bytes_;
   const std::string& source_;
@@ -484,19 +484,19 @@ void Unpickler::push_tensor(std::vector<Index> arguments) {
   tensors_.push_back(std::move(tensor));
 }
 
-SavedValue::List Unpickler::build_items(Index index, int depth) {
-  SavedValue::List items;
+SavedList Unpickler::build_items(Index index, int depth) {
+  SavedList items;
   for (const Index child : children(index)) items.push_back(build(child, depth + 1));
   return items;
 }
 
-SavedValue::Dict Unpickler::build_dict(Index index, int depth) {
+SavedDict Unpickler::build_dict(Index index, int depth) {
   const std::vector<Index>& members = children(index);
-  SavedValue::Dict dict;
-  std::set<SavedValue::Key> keys;
+  SavedDict dict;
+  std::set<SavedKey> keys;
   for (size_t i = 0; i < members.size(); i += 2) {
     const Node& node = nodes_[members[i]];
-    SavedValue::Key key = static_cast<int64_t>(node.bits);
+    SavedKey key = static_cast<int64_t>(node.bits);
     if (node.kind != Kind::kInt) {
       check(node.kind == Kind::kText, "a key of a dict is neither a text nor an integer");
       key = std::string(text(members[i]));
@@ -504,7 +504,7 @@ SavedValue::Dict Unpickler::build_dict(Index index, int depth) {
     const std::string* name = std::get_if<std::string>(&key);
     check(keys.insert(key).second, "a dict has the key '",
           name != nullptr ? *name : std::to_string(std::get<int64_t>(key)), "' twice");
-    dict.emplace_back(std::move(key), build(members[i + 1], depth + 1));
+    dict.push_back({std::move(key), build(members[i + 1], depth + 1)});
   }
   return dict;
 }
@@ -527,7 +527,7 @@ SavedValue Unpickler::build(Index index, int depth) {
     case Kind::kText:
       return {std::string(text(index))};
     case Kind::kTuple:
-      return {SavedValue::Tuple{build_items(index, depth)}};
+      return {SavedTuple{build_items(index, depth)}};
     case Kind::kList:
       return {build_items(index, depth)};
     case Kind::kDict:

@@ -95,10 +95,10 @@ class Pickler {
         "\x89"
         "ccollections\nOrderedDict\n)RtR";
   }
-  void put_items(const SavedValue::List& items, int depth) {
+  void put_items(const SavedList& items, int depth) {
     for (const SavedValue& item : items) put(item, depth + 1);
   }
-  void put_dict(const SavedValue::Dict& dict, int depth) {
+  void put_dict(const SavedDict& dict, int depth) {
     out_ += "}(";
     for (const auto& [key, value] : dict) {
       if (const auto* text = std::get_if<std::string>(&key)) {
@@ -129,15 +129,15 @@ void Pickler::put(const SavedValue& value, int depth) {
     put_float(*real);
   } else if (const auto* text = value.get<std::string>()) {
     put_text(*text);
-  } else if (const auto* list = value.get<SavedValue::List>()) {
+  } else if (const auto* list = value.get<SavedList>()) {
     out_ += "](";
     put_items(*list, depth);
     out_.push_back('e');
-  } else if (const auto* tuple = value.get<SavedValue::Tuple>()) {
+  } else if (const auto* tuple = value.get<SavedTuple>()) {
     out_.push_back('(');
     put_items(tuple->items, depth);
     out_.push_back('t');
-  } else if (const auto* dict = value.get<SavedValue::Dict>()) {
+  } else if (const auto* dict = value.get<SavedDict>()) {
     put_dict(*dict, depth);
   } else {
     put_tensor(std::get<SavedTensor>(value.content));

@@ -32,8 +32,18 @@ bool SavedTensor::is_contiguous() const {
   return true;
 }
 
+bool operator==(const SavedTuple& a, const SavedTuple& b) {
+  return a.items == b.items;
+}
+bool operator==(const SavedValue& a, const SavedValue& b) {
+  return a.content == b.content;
+}
+bool operator==(const SavedMember& a, const SavedMember& b) {
+  return a.key == b.key && a.value == b.value;
+}
+
 const SavedValue* SavedValue::find(std::string_view key) const {
-  const Dict* dict = get<Dict>();
+  const auto* dict = get<SavedDict>();
   if (dict == nullptr) return nullptr;
   for (const auto& [name, value] : *dict) {
     const std::string* text = std::get_if<std::string>(&name);

@@ -24,18 +24,26 @@ struct SavedTensor {
   friend bool operator==(const SavedTensor&, const SavedTensor&) = default;
 };
 
+struct SavedMember;
+struct SavedValue;
+/// A list, and a dict: members in order, keys unique.
+using SavedList = std::vector<SavedValue>;
+using SavedDict = std::vector<SavedMember>;
+/// Key of a dict.
+using SavedKey = std::variant<int64_t, std::string>;
+
+/// A tuple: as a list, but of another type in Python.
+struct SavedTuple {
+  SavedList items;
+  friend bool operator==(const SavedTuple& a, const SavedTuple& b);
+};
+
 /// What torch.save wrote: None, numbers, texts, lists, tuples, dicts and tensors, nested.
 struct SavedValue {
-  using List = std::vector<SavedValue>;
-  struct Tuple {
-    List items;
-    friend bool operator==(const Tuple&, const Tuple&) = default;
-  };
-  using Key = std::variant<int64_t, std::string>;
-  using Dict = std::vector<std::pair<Key, SavedValue>>;  ///< in order, keys unique
-  using Content = std::variant<std::monostate, bool, int64_t, double, std::string, List, Tuple,
-                               Dict, SavedTensor>;
-  Content content;  ///< std::monostate: None
+  /// std::monostate: None.
+  std::variant<std::monostate, bool, int64_t, double, std::string, SavedList, SavedTuple, SavedDict,
+               SavedTensor>
+      content;
 
   /// The alternative T, null when the value is another.
   template <class T>
@@ -46,7 +54,14 @@ struct SavedValue {
   [[nodiscard]] const SavedValue* find(std::string_view key) const;
   /// "a dict", "a tensor", ... for messages.
   [[nodiscard]] std::string_view kind() const;
-  friend bool operator==(const SavedValue&, const SavedValue&) = default;
+  friend bool operator==(const SavedValue& a, const SavedValue& b);
+};
+
+/// Member of a dict.
+struct SavedMember {
+  SavedKey key;
+  SavedValue value;
+  friend bool operator==(const SavedMember& a, const SavedMember& b);
 };
 
 }  // namespace cleave

@@ -20,7 +20,7 @@ fs::path index_path(const fs::path& folder) {
 
 std::vector<std::pair<std::string, SavedTensor>> state_dict_tensors(const SavedValue& value,
                                                                     const std::string& source) {
-  const auto* dict = value.get<SavedValue::Dict>();
+  const auto* dict = value.get<SavedDict>();
   CLEAVE_CHECK(dict != nullptr, Code::kFormat, source, " holds ", value.kind(),
                "; expected a dict from names to tensors");
   std::vector<std::pair<std::string, SavedTensor>> tensors;

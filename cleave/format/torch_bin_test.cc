@@ -95,17 +95,17 @@ TEST(TorchBin, ViewsOfOneStorage_GiveTheElementsThatTheirStridesName) {
 }
 
 SavedValue user_value() {
-  using Dict = SavedValue::Dict;
   const SavedValue weight = {SavedTensor::whole(DType::kBf16, {2, 3}, 0)};
   const SavedValue step = {SavedTensor::whole(DType::kI64, {}, 1)};
-  const SavedValue::List list = {{}, {true}, {int64_t{-5}}, {int64_t{1} << 40}, {0.1}};
-  return {Dict{
-      {std::string("model"), {Dict{{std::string("w"), weight}, {std::string("tied"), weight}}}},
+  const SavedList list = {{}, {true}, {int64_t{-5}}, {int64_t{1} << 40}, {0.1}};
+  return {SavedDict{
+      {std::string("model"),
+       {SavedDict{{std::string("w"), weight}, {std::string("tied"), weight}}}},
       {std::string("epoch"), {int64_t{3}}},
       {std::string("note"), {std::string("\xC3\xBC \"x\"\n")}},
       {std::string("list"), {list}},
-      {std::string("betas"), {SavedValue::Tuple{{{0.9}, {0.999}}}}},
-      {std::string("state"), {Dict{{int64_t{0}, step}, {int64_t{-1}, {Dict{}}}}}}}};
+      {std::string("betas"), {SavedTuple{{{0.9}, {0.999}}}}},
+      {std::string("state"), {SavedDict{{int64_t{0}, step}, {int64_t{-1}, {SavedDict{}}}}}}}};
 }
 
 void write_user_value(const fs::path& path) {
@@ -170,12 +170,12 @@ TEST(TorchFile, ValuesThatTorchWrote_AreRead) {
   const TorchFile file = TorchFile::open(folder / "x.pt");
   const SavedValue& value = file.value();
   EXPECT_EQ(state_dict_tensors(*value.find("model"), "x").size(), 7U);
-  const auto& groups = *value.find("optimizer")->find("param_groups")->get<SavedValue::List>();
+  const auto& groups = *value.find("optimizer")->find("param_groups")->get<SavedList>();
   EXPECT_EQ(*groups[0].find("lr")->get<double>(), 0.5);
-  EXPECT_EQ(groups[0].find("betas")->get<SavedValue::Tuple>()->items.size(), 2U);
+  EXPECT_EQ(groups[0].find("betas")->get<SavedTuple>()->items.size(), 2U);
   EXPECT_EQ(*value.find("big")->get<int64_t>(), int64_t{1} << 62);
   EXPECT_EQ(*value.find("minus")->get<int64_t>(), -(int64_t{1} << 33));
-  EXPECT_EQ(value.find("size")->get<SavedValue::Tuple>()->items.size(), 2U);
+  EXPECT_EQ(value.find("size")->get<SavedTuple>()->items.size(), 2U);
   std::vector<float> turned(6);
   file.read_block(*value.find("turned")->get<SavedTensor>(), {},
                   std::as_writable_bytes(std::span(turned)));

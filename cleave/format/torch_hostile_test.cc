@@ -355,6 +355,11 @@ std::vector<Case> broken_entries() {
          i.push_back({std::string(2000, 'n'), "z"});
        }),
        "2000 bytes"},
+  };
+}
+
+std::vector<Case> broken_contents() {
+  return {
       {"no pickle", with([](auto& i) { i.erase(i.begin()); }), "has no data.pkl"},
       {"the pickle at the top", with([](auto& i) { i[0].name = "data.pkl"; }), "has no data.pkl"},
       {"the pickle two folders down", with([](auto& i) { i[0].name = "x/y/data.pkl"; }),
@@ -466,6 +471,9 @@ TEST_F(TorchHostile, BrokenTensors_AreRefused) {
 }
 TEST_F(TorchHostile, BrokenEntries_AreRefused) {
   expect_verdicts(broken_entries(), false);
+}
+TEST_F(TorchHostile, BrokenContents_AreRefused) {
+  expect_verdicts(broken_contents(), false);
 }
 TEST_F(TorchHostile, BrokenFrames_AreRefused) {
   expect_verdicts(broken_frames(), false);

@@ -45,13 +45,13 @@ void add_storage(const SavedTensor& tensor, Found& found) {
 
 void find_storages(const SavedValue& value, Found& found) {
   if (const auto* tensor = value.get<SavedTensor>()) add_storage(*tensor, found);
-  if (const auto* list = value.get<SavedValue::List>()) {
+  if (const auto* list = value.get<SavedList>()) {
     for (const SavedValue& item : *list) find_storages(item, found);
   }
-  if (const auto* tuple = value.get<SavedValue::Tuple>()) {
+  if (const auto* tuple = value.get<SavedTuple>()) {
     for (const SavedValue& item : tuple->items) find_storages(item, found);
   }
-  if (const auto* dict = value.get<SavedValue::Dict>()) {
+  if (const auto* dict = value.get<SavedDict>()) {
     for (const auto& [key, member] : *dict) find_storages(member, found);
   }
 }
@@ -84,10 +84,10 @@ std::vector<ZipPlan::Item> items_of(const std::vector<SavedStorage>& storages,
 }  // namespace
 
 SavedValue state_dict_of(const std::vector<TensorInfo>& tensors) {
-  SavedValue::Dict dict;
+  SavedDict dict;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorInfo& tensor = tensors[i];
-    dict.emplace_back(tensor.name, SavedValue{SavedTensor::whole(tensor.dtype, tensor.shape, i)});
+    dict.push_back({tensor.name, {SavedTensor::whole(tensor.dtype, tensor.shape, i)}});
   }
   return {std::move(dict)};
 }

@@ -36,20 +36,19 @@ class MemoryFile {
 };
 
 void read_tensors(const cleave::TorchFile& file, const cleave::SavedValue& value, size_t limit) {
-  using cleave::SavedValue;
   if (const auto* tensor = value.get<cleave::SavedTensor>()) {
     const uint64_t count = cleave::num_elements(tensor->shape, "tensor");
     require(count <= limit);
     std::vector<std::byte> bytes(count * static_cast<uint64_t>(cleave::item_bytes(tensor->dtype)));
     file.read_block(*tensor, {}, bytes);
   }
-  if (const auto* list = value.get<SavedValue::List>()) {
-    for (const SavedValue& item : *list) read_tensors(file, item, limit);
+  if (const auto* list = value.get<cleave::SavedList>()) {
+    for (const cleave::SavedValue& item : *list) read_tensors(file, item, limit);
   }
-  if (const auto* tuple = value.get<SavedValue::Tuple>()) {
-    for (const SavedValue& item : tuple->items) read_tensors(file, item, limit);
+  if (const auto* tuple = value.get<cleave::SavedTuple>()) {
+    for (const cleave::SavedValue& item : tuple->items) read_tensors(file, item, limit);
   }
-  if (const auto* dict = value.get<SavedValue::Dict>()) {
+  if (const auto* dict = value.get<cleave::SavedDict>()) {
     for (const auto& [key, member] : *dict) read_tensors(file, member, limit);
   }
 }
