@@ -5,9 +5,7 @@
 #include <utility>
 
 #include "cleave/base/error.h"
-#include "cleave/base/suggest.h"
 #include "cleave/format/block_reader.h"
-#include "cleave/format/tensor_source.h"
 
 namespace cleave {
 
@@ -69,11 +67,17 @@ const StoredTensor* Safetensors::find(std::string_view name) const {
 }
 
 const StoredTensor& Safetensors::at(std::string_view name) const {
-  if (const StoredTensor* tensor = find(name)) return *tensor;
+  return static_cast<const StoredTensor&>(TensorSource::at(name));  // find() gives no other
+}
+
+std::vector<TensorInfo> Safetensors::list() const {
+  return {tensors_.begin(), tensors_.end()};
+}
+
+std::vector<std::string> Safetensors::file_names() const {
   std::vector<std::string> names;
-  for (const StoredTensor& tensor : tensors_) names.push_back(tensor.name);
-  throw Error(Code::kFormat,
-              str(path_, ": there is no tensor '", name, "'", did_you_mean(name, names)));
+  for (const TensorFile& file : files_) names.push_back(file.name);
+  return names;
 }
 
 void Safetensors::read_block(const StoredTensor& tensor, std::span<const Slice> slices,

@@ -18,33 +18,6 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxIndexBytes = uint64_t{64} << 20;
 
-class SafetensorsSource : public TensorSource {
- public:
-  SafetensorsSource(Safetensors files, std::string path)
-      : files_(std::move(files)), path_(std::move(path)) {}
-
-  [[nodiscard]] std::vector<TensorInfo> list() const override {
-    return {files_.tensors().begin(), files_.tensors().end()};
-  }
-  [[nodiscard]] const TensorInfo* find(std::string_view name) const override {
-    return files_.find(name);
-  }
-  void read_block(std::string_view name, std::span<const Slice> slices,
-                  std::span<std::byte> out) const override {
-    files_.read_block(files_.at(name), slices, out);
-  }
-  [[nodiscard]] std::string path() const override { return path_; }
-  [[nodiscard]] std::vector<std::string> file_names() const override {
-    std::vector<std::string> names;
-    for (const TensorFile& file : files_.files()) names.push_back(file.name);
-    return names;
-  }
-
- private:
-  Safetensors files_;
-  std::string path_;
-};
-
 }  // namespace
 
 const TensorInfo& TensorSource::at(std::string_view name) const {
@@ -68,7 +41,7 @@ std::unique_ptr<TensorSource> open_tensors(const fs::path& path, std::string_vie
   CLEAVE_CHECK(!is_folder || has_safetensors(path, stem), Code::kIo, path.string(), " has neither ",
                stem, ".safetensors nor ", kTorchBinStem,
                ".bin, nor their index files; expected a model folder");
-  return std::make_unique<SafetensorsSource>(Safetensors::open(path, stem), path.string());
+  return std::make_unique<Safetensors>(Safetensors::open(path, stem));
 }
 
 std::map<std::string, std::string> read_weight_map(const fs::path& path) {
