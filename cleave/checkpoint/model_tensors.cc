@@ -93,15 +93,24 @@ void read_interleaved(const TensorSource& files, const StoredAs& stored,
   }
 }
 
+bool has_whole_files(const ModelFolder& folder) {
+  return has_safetensors(folder.path, folder.stem) || has_torch_bin(folder.path);
+}
+
 }  // namespace
 
 std::unique_ptr<TensorSource> open_model_files(const ModelFolder& folder) {
-  if (!has_safetensors(folder.path, folder.stem) && !has_torch_bin(folder.path)) {
+  if (!has_whole_files(folder)) {
     if (auto split = find_split_files(folder.path)) {
       return std::make_unique<SplitTensors>(*split, folder.config);
     }
   }
   return open_tensors(folder.path, folder.stem);
+}
+
+std::unique_ptr<TensorSource> open_whole_tensors(const ModelFolder& folder) {
+  if (has_whole_files(folder) && !folder.meta_names) return open_model_files(folder);
+  return std::make_unique<ModelTensors>(folder, *make_model(folder.config));
 }
 
 ModelTensors::ModelTensors(const ModelFolder& folder, Model& model)

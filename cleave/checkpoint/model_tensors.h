@@ -15,7 +15,7 @@ namespace cleave {
 /// not as their format says.
 std::unique_ptr<TensorSource> open_model_files(const ModelFolder& folder);
 
-/// A model folder's tensors under the names of the model's parameters, in their order of rows, and
+/// A model folder's tensors under the names of the model's parameters, rows in their order, and
 /// after them those that the model does not read but that belong to it (a rotary table that older
 /// programs stored).
 class ModelTensors : public TensorSource {
@@ -48,5 +48,9 @@ class ModelTensors : public TensorSource {
   std::unordered_map<std::string, size_t> by_name_;
   size_t num_parameters_ = 0;
 };
+
+/// open_model_files under the names of the parameters where files are named or cut in a way of
+/// their own (Meta's, split jobs): only then the model's family must be known.
+std::unique_ptr<TensorSource> open_whole_tensors(const ModelFolder& folder);
 
 }  // namespace cleave

@@ -70,7 +70,7 @@ SplitFiles complete(const std::map<RankPair, std::string>& found, const fs::path
 }
 
 std::string two_digits(int rank) {
-  return (rank < 10 ? "0" : "") + std::to_string(rank);
+  return rank < 10 ? str(0, rank) : str(rank);
 }
 
 std::string shapes_text(const std::vector<std::vector<int64_t>>& shapes) {
