@@ -8,7 +8,7 @@ LIBTORCH_VERSION=2.13.0
 LIBTORCH_WHEELS=("torch==$LIBTORCH_VERSION" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
 
 BUILD_PACKAGES=(g++ cmake ninja-build ccache pkg-config unzip python3 python3-pip ca-certificates
-  nlohmann-json3-dev libcli11-dev libicu-dev libpcre2-dev libsentencepiece-dev libxxhash-dev libhwy-dev
+  nlohmann-json3-dev libcli11-dev libicu-dev libpcre2-dev libsentencepiece-dev libxxhash-dev libhwy-dev zlib1g-dev
   libgtest-dev libgmock-dev libbenchmark-dev libgloo-dev)
 LINT_PACKAGES=(clang-format-14 clang-tidy-14 shellcheck git)
 FUZZ_PACKAGES=(clang-14)

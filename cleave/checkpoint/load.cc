@@ -1,20 +1,21 @@
 #include "cleave/checkpoint/load.h"
 
-#include <algorithm>
 #include <map>
-#include <set>
+#include <utility>
 
 #include <ATen/ATen.h>
 
+#include "cleave/checkpoint/model_tensors.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/parts.h"
+#include "cleave/format/safetensors.h"
 #include "cleave/mesh/scalar_type.h"
 
 namespace cleave {
 namespace {
 
 /// Reads one block in the file's dtype.
-Tensor read_block(const Safetensors& files, const StoredTensor& stored,
+Tensor read_block(const TensorSource& files, const TensorInfo& stored,
                   const std::vector<Slice>& slices) {
   CLEAVE_CHECK(at::isFloatingType(scalar_type(stored.dtype)), Code::kFormat, "tensor '",
                stored.name, "' has dtype ", file_name(stored.dtype),
@@ -26,12 +27,12 @@ Tensor read_block(const Safetensors& files, const StoredTensor& stored,
     shape[static_cast<size_t>(slice.dim)] = width;
   }
   Tensor block = at::empty(shape, at::dtype(scalar_type(stored.dtype)));
-  files.read_block(stored, slices, mutable_bytes_of(block));
+  files.read_block(stored.name, slices, mutable_bytes_of(block));
   return block;
 }
 
 /// Reads what this rank's leaf holds, in the file's dtype.
-Tensor read_held(const Safetensors& files, const StoredTensor& stored, const Parameter& parameter) {
+Tensor read_held(const TensorSource& files, const TensorInfo& stored, const Parameter& parameter) {
   const auto blocks = held_blocks(parameter);
   if (blocks.size() == 1) {
     return read_block(files, stored, blocks[0]).view(parameter.leaf_shape());
@@ -41,107 +42,19 @@ Tensor read_held(const Safetensors& files, const StoredTensor& stored, const Par
   return at::cat(parts);
 }
 
-/// Meta stores the two halves of each rotary pair side by side: rows 2i and 2i+1 of a head are
-/// rows i and i + rows/2 here. Reads the heads that the ranges touch, then picks the rows.
-Tensor read_interleaved(const Safetensors& files, const StoredTensor& stored,
-                        const std::vector<Range>& ranges, int64_t head_rows) {
-  std::vector<int64_t> heads;
-  for (const Range& range : ranges) {
-    for (int64_t head = range.begin / head_rows; head * head_rows < range.end; ++head) {
-      if (range.size() > 0 && (heads.empty() || heads.back() < head)) heads.push_back(head);
-    }
-  }
-  std::vector<Range> whole_heads;
-  for (const int64_t head : heads) {
-    whole_heads.push_back({head * head_rows, (head + 1) * head_rows});
-  }
-  const Tensor rows = read_block(files, stored, {{0, whole_heads}});
-  std::vector<int64_t> picks;
-  for (const Range& range : ranges) {
-    for (int64_t row = range.begin; row < range.end; ++row) {
-      const auto head = std::lower_bound(heads.begin(), heads.end(), row / head_rows);
-      const int64_t within = row % head_rows;
-      const int64_t half = head_rows / 2;
-      const int64_t place = within < half ? 2 * within : 2 * (within - half) + 1;
-      picks.push_back((head - heads.begin()) * head_rows + place);
-    }
-  }
-  return rows.index_select(0, at::tensor(picks, at::kLong));
-}
-
-void check_shape(const StoredTensor& stored, const Parameter& parameter) {
-  CLEAVE_CHECK(stored.shape == parameter.shape(), Code::kShape, parameter.name(),
-               ": the file has shape ", c10::IntArrayRef(stored.shape), "; the model needs ",
-               c10::IntArrayRef(parameter.shape()), ", as its config.json says");
-}
-
-/// Where the values of a parameter lie in the files; an older name where they have that.
-StoredAs spelled(const Model& model, const ModelFolder& folder, const Safetensors& files,
-                 const std::string& parameter) {
-  const StoredAs as = folder.stored_as(parameter);
-  if (files.find(as.name) != nullptr) return as;
-  for (const std::string& name : model.other_names(parameter)) {
-    if (files.find(name) != nullptr) return {.name = name};
-  }
-  return as;
-}
-
-/// Tables and duplicates that a file may hold although no parameter is read from them.
-bool is_known_addition(const std::string& name, const Model& model) {
-  if (name == "lm_head.weight") return model.config().bool_or("tie_word_embeddings", false);
-  return name.ends_with(".rotary_emb.inv_freq") || name == "rope.freqs";
-}
-
-std::string listed(const std::set<std::string>& names) {
-  constexpr size_t kShown = 20;
-  std::string text;
-  size_t shown = 0;
-  for (const std::string& name : names) {
-    if (++shown > kShown) return text + str(" and ", names.size() - kShown, " more");
-    text += (shown == 1 ? " " : ", ") + name;
-  }
-  return text;
-}
-
-/// Tensors of the files that no parameter used: refused, or carried along where it is known what
-/// they are.
-std::vector<CarriedTensor> settle_names(const Model& model, const Safetensors& files,
-                                        const std::set<std::string>& used,
-                                        const std::set<std::string>& missing,
-                                        const ModelFolder& folder) {
-  std::vector<CarriedTensor> carried;
-  std::set<std::string> unexpected;
-  for (const StoredTensor& stored : files.tensors()) {
-    if (used.contains(stored.name) || model.ignores(stored.name)) continue;
-    if (!is_known_addition(stored.name, model)) {
-      unexpected.insert(stored.name);
-    } else if (stored.name != "lm_head.weight" && !folder.meta_names) {
-      CarriedTensor tensor{stored, std::string(stored.end - stored.begin, '\0')};
-      files.read_block(stored, {}, std::as_writable_bytes(std::span(tensor.bytes)));
-      carried.push_back(std::move(tensor));
-    }
-  }
-  if (missing.empty() && unexpected.empty()) return carried;
-  std::string text = folder.path + " does not fit its config.json:";
-  if (!missing.empty()) text += str(" ", missing.size(), " missing:", listed(missing));
-  if (!unexpected.empty()) {
-    text += str(missing.empty() ? " " : "; ", unexpected.size(),
-                " that the model has no use for:", listed(unexpected));
-  }
-  throw Error(Code::kFormat, text);
-}
-
-const StoredTensor& state_of(const Safetensors& files, std::string_view part,
-                             const Parameter& parameter) {
-  const StoredTensor* stored = files.find(state_name(part, parameter.name()));
+const TensorInfo& state_of(const TensorSource& files, std::string_view part,
+                           const Parameter& parameter) {
+  const TensorInfo* stored = files.find(state_name(part, parameter.name()));
   CLEAVE_CHECK(stored != nullptr, Code::kFormat, "the optimizer's files have no ",
                state_name(part, parameter.name()),
                "; they are of another optimizer or another model");
-  check_shape(*stored, parameter);
+  CLEAVE_CHECK(stored->shape == parameter.shape(), Code::kShape, stored->name,
+               ": the file has shape ", c10::IntArrayRef(stored->shape), "; the model needs ",
+               c10::IntArrayRef(parameter.shape()));
   return *stored;
 }
 
-void read_into(Tensor to, const Safetensors& files, const StoredTensor& stored,
+void read_into(Tensor to, const TensorSource& files, const TensorInfo& stored,
                const Parameter& parameter) {
   to.copy_(read_held(files, stored, parameter));
 }
@@ -150,32 +63,17 @@ void read_into(Tensor to, const Safetensors& files, const StoredTensor& stored,
 
 LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dtype) {
   model.name_tree();
-  const Safetensors files = Safetensors::open(folder.path, folder.stem);
-  const auto parameters = model.parameters();
-  std::set<std::string> used, missing;
-  for (const auto& parameter : parameters) {
-    const StoredAs as = spelled(model, folder, files, parameter->name());
-    const StoredTensor* stored = files.find(as.name);
-    (stored == nullptr ? missing : used).insert(as.name);
-    if (stored != nullptr) check_shape(*stored, *parameter);
-  }
+  const ModelTensors files(folder, model);
   LoadResult result;
-  result.carried = settle_names(model, files, used, missing, folder);
-  for (const auto& parameter : parameters) {
+  for (TensorInfo& info : files.additions()) {
+    CarriedTensor tensor{std::move(info), ""};
+    tensor.bytes.resize(block_bytes(tensor.info, {}));
+    files.read_block(tensor.info.name, {}, std::as_writable_bytes(std::span(tensor.bytes)));
+    result.carried.push_back(std::move(tensor));
+  }
+  for (const auto& parameter : model.parameters()) {
     if (parameter->home() == Parameter::Home::kElsewhere) continue;
-    const StoredAs as = spelled(model, folder, files, parameter->name());
-    const StoredTensor& stored = files.at(as.name);
-    Tensor block;
-    if (as.interleaved_rows == 0) {
-      block = read_held(files, stored, *parameter);
-    } else {
-      CLEAVE_CHECK(parameter->split_dim() == 0, Code::kShape, parameter->name(),
-                   " is split on dim ", parameter->split_dim(),
-                   "; from a folder with Meta's names it can be split on dim 0 alone");
-      block = read_interleaved(files, stored, parameter->ranges(), as.interleaved_rows);
-      const Range range = parameter->flat_range();
-      block = block.flatten().narrow(0, range.begin, range.size()).view(parameter->leaf_shape());
-    }
+    const Tensor block = read_held(files, files.at(parameter->name()), *parameter);
     result.bytes_read += block.nbytes();
     parameter->set_leaf(block.to(dtype));
   }
@@ -191,7 +89,7 @@ void load_optimizer(Optimizer& optimizer, Model& model, const std::string& folde
   for (const auto& parameter : model.parameters()) {
     const auto state = mine.find(parameter.get());
     const auto take = [&](std::string_view part, const Tensor& to) {
-      const StoredTensor& stored = state_of(files, part, *parameter);
+      const TensorInfo& stored = state_of(files, part, *parameter);
       if (to.defined()) read_into(to, files, stored, *parameter);
       ++num_needed;
     };

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "cleave/format/safetensors.h"
+#include "cleave/format/safetensors_header.h"
 #include "cleave/model/model.h"
 #include "cleave/optim/optimizer.h"
 
@@ -21,9 +21,9 @@ struct LoadResult {
   uint64_t bytes_read = 0;  ///< of tensors, by this rank
 };
 
-/// Gives every parameter of a planned model its memory and its values from a folder's files. Each
-/// rank reads the bytes of its own ranges alone, whatever layout wrote them, and converts them to
-/// `dtype`. No collective.
+/// Gives every parameter of a planned model its memory and its values from a folder's files,
+/// whatever their format (model_tensors.h). Each rank reads the bytes of its own ranges alone,
+/// whatever layout wrote them, and converts them to `dtype`. No collective.
 ///
 /// Throws Error(kFormat) listing all tensors that are missing and all that the model has no use
 /// for, Error(kShape) for a tensor of another shape.

@@ -26,6 +26,8 @@ Command predict_command();
 Command launch_command();
 Command tokenize_command();
 Command inspect_command();
+Command convert_command();
+Command diff_command();
 Command doctor_command();
 Command completion_command();
 

@@ -52,6 +52,7 @@ std::vector<ExitCode> exit_codes() {
   };
   return {
       {0, "ok", "all done"},
+      {kDifferent, "different", "what diff compares is not equal"},
       row(Code::kUsage, "a flag or a command line that cannot mean anything"),
       row(Code::kShape, "sizes, layouts or a configuration that do not fit together"),
       row(Code::kFormat, "a file whose bytes are not what its format says"),

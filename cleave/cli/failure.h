@@ -8,6 +8,9 @@ namespace cleave::cli {
 /// inside a catch block only.
 int report_failure();
 
+/// Exit code of `cleave diff` when what it compares is not equal.
+inline constexpr int kDifferent = 1;
+
 /// One row of the table of exit codes.
 struct ExitCode {
   int code;

@@ -105,7 +105,7 @@ void Flags::toggle(bool* target, FlagText text) {
 
 void Flags::positional(std::string* target, FlagText text) {
   app_->add_option(text.name, *target, text.help)->type_name(text.value);
-  positional_ = std::move(text);
+  positionals_.push_back(std::move(text));
 }
 
 void Flags::config() {

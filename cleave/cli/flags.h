@@ -78,7 +78,7 @@ class Flags {
   void toggle(bool* target, FlagText text);
   /// A flag read by `set`.
   void add_flag(FlagText text, Arity arity, Set set);
-  /// Words without a flag, by position.
+  /// The next word without a flag.
   void positional(std::string* target, FlagText text);
   /// Adds --config FILE.
   void config();
@@ -100,10 +100,8 @@ class Flags {
   [[nodiscard]] std::vector<std::string>* program() const { return program_; }
   [[nodiscard]] CLI::App& app() const { return *app_; }
   [[nodiscard]] bool wants_trace() const { return trace_; }
-  /// The text of the argument without a flag; null where the command takes none.
-  [[nodiscard]] const FlagText* positional() const {
-    return positional_.name.empty() ? nullptr : &positional_;
-  }
+  /// The words without a flag, in order.
+  [[nodiscard]] const std::vector<FlagText>& positionals() const { return positionals_; }
 
  private:
   static std::string shown(const std::string& text) { return text; }
@@ -126,7 +124,7 @@ class Flags {
   std::vector<std::string> on_command_line_;
   std::vector<std::string> in_config_;
   std::vector<std::string>* program_ = nullptr;
-  FlagText positional_;
+  std::vector<FlagText> positionals_;
   std::string config_path_;
   bool trace_ = false;
 };

@@ -86,8 +86,8 @@ std::string program_help(const std::vector<Command>& commands) {
 
 std::string command_help(const Command& command, const Flags& flags) {
   std::vector<std::pair<std::string, Row>> rows;
-  if (const FlagText* word = flags.positional()) {
-    rows.emplace_back("", Row{word->value, word->help});
+  for (const FlagText& word : flags.positionals()) {
+    rows.emplace_back("", Row{word.value, word.help});
   }
   for (const Flags::Flag& flag : flags.all()) rows.emplace_back(flag.group, row_of(flag));
   rows.emplace_back("other", Row{"--trace", "on an error, also print where it was thrown"});

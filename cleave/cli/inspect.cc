@@ -10,6 +10,7 @@
 #include "cleave/cli/inspection.h"
 #include "cleave/cli/machine.h"
 #include "cleave/format/manifest.h"
+#include "cleave/format/tensor_source.h"
 
 namespace cleave::cli {
 namespace {
@@ -22,9 +23,9 @@ struct Options {
   bool json = false;
 };
 
-int64_t bytes_of(const std::vector<StoredTensor>& tensors) {
+int64_t bytes_of(const std::vector<TensorInfo>& tensors) {
   uint64_t bytes = 0;
-  for (const StoredTensor& tensor : tensors) bytes += tensor.end - tensor.begin;
+  for (const TensorInfo& tensor : tensors) bytes += block_bytes(tensor, {});
   return static_cast<int64_t>(bytes);
 }
 
@@ -72,13 +73,13 @@ Object converted(const Json& value) {
   return result;
 }
 
-Object tensor_rows(const std::vector<StoredTensor>& tensors) {
+Object tensor_rows(const std::vector<TensorInfo>& tensors) {
   Object rows = Object::array();
-  for (const StoredTensor& tensor : tensors) {
+  for (const TensorInfo& tensor : tensors) {
     rows.push_back({{"name", tensor.name},
                     {"dtype", file_name(tensor.dtype)},
                     {"shape", tensor.shape},
-                    {"bytes", tensor.end - tensor.begin}});
+                    {"bytes", block_bytes(tensor, {})}});
   }
   return rows;
 }
@@ -139,19 +140,19 @@ void print_config(const Json& config) {
   }
 }
 
-void print_tensors(const std::vector<StoredTensor>& tensors) {
+void print_tensors(const std::vector<TensorInfo>& tensors) {
   size_t name_width = 0;
   size_t shape_width = 0;
-  for (const StoredTensor& tensor : tensors) {
+  for (const TensorInfo& tensor : tensors) {
     name_width = std::max(name_width, tensor.name.size());
     shape_width = std::max(shape_width, shape_text(tensor.shape).size());
   }
   std::cout << "tensors (" << tensors.size() << ")\n";
-  for (const StoredTensor& tensor : tensors) {
+  for (const TensorInfo& tensor : tensors) {
     std::cout << "  " << padded(tensor.name, name_width)
               << padded(std::string(file_name(tensor.dtype)), 4)
               << padded(shape_text(tensor.shape), shape_width)
-              << size_text(static_cast<int64_t>(tensor.end - tensor.begin)) << '\n';
+              << size_text(static_cast<int64_t>(block_bytes(tensor, {}))) << '\n';
   }
 }
 
@@ -195,7 +196,7 @@ Command inspect_command() {
             auto options = std::make_shared<Options>();
             flags.positional(
                 &options->path,
-                {"path", "PATH", "safetensors file, or folder of a model or of a run"});
+                {"path", "PATH", "safetensors or .bin file, or folder of a model or of a run"});
             flags.toggle(&options->verify,
                          {"verify", "", "also compare every byte with the manifest", "off"});
             flags.toggle(&options->json, {"json", "", "one JSON object", "off"});

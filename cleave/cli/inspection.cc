@@ -10,6 +10,7 @@
 #include "cleave/file/file.h"
 #include "cleave/format/manifest.h"
 #include "cleave/format/safetensors.h"
+#include "cleave/format/torch_bin.h"
 
 namespace cleave::cli {
 namespace {
@@ -21,9 +22,9 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, problem);
 }
 
-void add_tensors(const Safetensors& source, Inspection& found) {
-  found.tensors = source.tensors();
-  for (const TensorFile& file : source.files()) found.tensor_files.push_back(file.name);
+void add_tensors(const TensorSource& source, Inspection& found) {
+  found.tensors = source.list();
+  found.tensor_files = source.file_names();
 }
 
 constexpr int64_t kMostHeads = 1 << 20;
@@ -42,10 +43,13 @@ void read_folder(const fs::path& folder, Inspection& found) {
       found.config = Json::parse_file((folder / name).string());
     }
   }
-  const std::string_view stem = has_safetensors(folder) ? "model" : "consolidated";
-  if (has_safetensors(folder, stem)) add_tensors(Safetensors::open(folder, stem), found);
+  const bool is_meta = has_safetensors(folder, "consolidated") && !has_safetensors(folder);
+  const std::string_view stem = is_meta ? "consolidated" : "model";
+  if (has_safetensors(folder, stem) || has_torch_bin(folder)) {
+    add_tensors(*open_tensors(folder, stem), found);
+  }
   CLEAVE_CHECK(found.config || !found.tensors.empty(), Code::kIo, folder.string(),
-               ": holds no model; expected config.json or params.json, and *.safetensors");
+               ": holds no model; expected config.json or params.json, and *.safetensors or *.bin");
   found.kind = "model folder";
   found.has_manifest = is_there(folder / kManifestName);
   if (!is_there(folder / kStateName)) return;
@@ -53,7 +57,7 @@ void read_folder(const fs::path& folder, Inspection& found) {
   const Json state = Json::parse_file((folder / kStateName).string());
   if (state.has("step")) found.step = state.at("step").as_int(0);
   if (has_safetensors(folder, kOptimizerStem)) {
-    found.optimizer = Safetensors::open(folder, kOptimizerStem).tensors();
+    found.optimizer = Safetensors::open(folder, kOptimizerStem).list();
   }
 }
 
@@ -85,7 +89,7 @@ int64_t num_elements(const TensorInfo& tensor) {
 
 int64_t Inspection::num_parameters() const {
   int64_t count = 0;
-  for (const StoredTensor& tensor : tensors) count += num_elements(tensor);
+  for (const TensorInfo& tensor : tensors) count += num_elements(tensor);
   return count;
 }
 
@@ -108,9 +112,9 @@ Inspection inspect(const fs::path& path) {
   CLEAVE_CHECK(is_there(path), Code::kIo, path.string(), ": no such file or folder");
   Inspection found;
   found.path = path;
-  found.kind = "safetensors file";
   if (!fs::is_directory(path)) {
-    add_tensors(Safetensors::open(path), found);
+    found.kind = is_torch_file_name(path.filename().string()) ? "torch file" : "safetensors file";
+    add_tensors(*open_tensors(path), found);
     return found;
   }
   if (is_there(path / kLatestName)) {

@@ -19,16 +19,16 @@ struct SplitRoom {
   std::vector<int64_t> even_tp;  ///< every rank gets as many heads
 };
 
-/// What lies at a path: a safetensors file, the folder of a model, a checkpoint, a run.
+/// What lies at a path: a file of tensors, the folder of a model, a checkpoint, a run.
 struct Inspection {
-  std::filesystem::path path;                ///< of what is shown; for a run its newest checkpoint
-  std::string kind;                          ///< "safetensors file", "model folder", "checkpoint"
+  std::filesystem::path path;  ///< of what is shown; for a run its newest checkpoint
+  std::string kind;            ///< "safetensors file", "torch file", "model folder", "checkpoint"
   std::vector<std::string> run_checkpoints;  ///< names, oldest first; for a run folder
   std::optional<Json> config;                ///< config.json or params.json
-  std::vector<StoredTensor> tensors;
+  std::vector<TensorInfo> tensors;
   std::vector<std::string> tensor_files;
-  std::vector<StoredTensor> optimizer;  ///< of a checkpoint
-  std::optional<int64_t> step;          ///< of a checkpoint
+  std::vector<TensorInfo> optimizer;  ///< of a checkpoint
+  std::optional<int64_t> step;        ///< of a checkpoint
   bool has_manifest = false;
 
   [[nodiscard]] int64_t num_parameters() const;

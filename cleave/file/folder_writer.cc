@@ -6,6 +6,7 @@
 // Until the rename in 4 nothing under the name TARGET exists; after it, all of it does.
 #include "cleave/file/folder_writer.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <sys/stat.h>
 #include <system_error>
@@ -31,6 +32,12 @@ void remove_tree(const fs::path& path) {
   if (error != 0) throw_io(path.string(), name(FileCall::kRemove), error);
 }
 
+void make_one(const fs::path& path) {
+  const int error = ask_file_hook(FileCall::kMakeFolder, path.string());
+  if (error != 0) throw_io(path.string(), name(FileCall::kMakeFolder), error);
+  if (::mkdir(path.c_str(), 0775) != 0) throw_io(path.string(), "mkdir", errno);
+}
+
 }  // namespace
 
 fs::path FolderWriter::partial_path(const fs::path& target) {
@@ -42,13 +49,22 @@ FolderWriter::FolderWriter(fs::path target)
   CLEAVE_CHECK(!fs::exists(target_), Code::kIo, target_.string(),
                " exists already; remove it or choose another folder");
   remove_tree(partial_);
-  const int error = ask_file_hook(FileCall::kMakeFolder, partial_.string());
-  if (error != 0) throw_io(partial_.string(), name(FileCall::kMakeFolder), error);
-  if (::mkdir(partial_.c_str(), 0775) != 0) throw_io(partial_.string(), "mkdir", errno);
+  make_one(partial_);
+}
+
+void FolderWriter::make_folder(std::string_view name) {
+  CLEAVE_CHECK(is_file_name(name), Code::kUsage, "folder '", name, "' cannot be made");
+  make_one(partial_ / name);
+  folders_.emplace_back(name);
 }
 
 void FolderWriter::allocate_file(std::string_view name, uint64_t size, std::string_view head) {
-  CLEAVE_CHECK(is_file_name(name) && head.size() <= size, Code::kUsage, "file '", name, "' of ",
+  const size_t slash = name.find('/');
+  const bool is_inside =
+      slash != std::string_view::npos &&
+      std::find(folders_.begin(), folders_.end(), name.substr(0, slash)) != folders_.end();
+  const std::string_view last = is_inside ? name.substr(slash + 1) : name;
+  CLEAVE_CHECK(is_file_name(last) && head.size() <= size, Code::kUsage, "file '", name, "' of ",
                size, " bytes cannot begin with ", head.size(), " bytes");
   File file = File::create(partial_ / name);
   file.allocate(size);
@@ -62,6 +78,7 @@ void FolderWriter::write_file(std::string_view name, std::string_view bytes) {
 }
 
 void FolderWriter::commit() {
+  for (const std::string& folder : folders_) sync_folder(partial_ / folder);
   sync_folder(partial_);
   rename_durably(partial_, target_);
 }

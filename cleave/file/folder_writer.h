@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cleave/file/file.h"
 
@@ -26,16 +27,19 @@ class FolderWriter {
   static std::filesystem::path partial_path(const std::filesystem::path& target);
   [[nodiscard]] const std::filesystem::path& path() const { return partial_; }
 
+  /// A folder inside.
+  void make_folder(std::string_view name);
   /// A new file of `size` bytes that begins with `head`; the space is reserved, the file synced by
-  /// those who write the rest. `name` is one component.
+  /// those who write the rest. `name` is one component, or a folder's that was made, and one.
   void allocate_file(std::string_view name, uint64_t size, std::string_view head);
   /// A new, finished file: written, synced, closed.
   void write_file(std::string_view name, std::string_view bytes);
-  /// Syncs the folder, renames it to TARGET and syncs the parent.
+  /// Syncs the folders, renames to TARGET and syncs the parent.
   void commit();
 
  private:
   std::filesystem::path target_, partial_;
+  std::vector<std::string> folders_;
 };
 
 /// Removes what ends in ".partial" directly below `folder`: leftovers of writers that died. The

@@ -12,6 +12,7 @@
 #include "cleave/base/range.h"
 #include "cleave/file/file.h"
 #include "cleave/format/safetensors_header.h"
+#include "cleave/format/tensor_source.h"
 
 namespace cleave {
 
@@ -27,7 +28,7 @@ struct TensorFile {
 ///
 /// Opening reads the headers alone. Data is read through descriptors, never through a mapping, so
 /// a file that is cut meanwhile is an Error(kFormat), not a signal. Any number of threads may read.
-class Safetensors {
+class Safetensors : public TensorSource {
  public:
   /// `path` is a file, or a folder that holds STEM.safetensors or STEM.safetensors.index.json
   /// with the files that it names. Throws Error(kIo) when nothing of that is there, Error(kFormat)
@@ -38,21 +39,24 @@ class Safetensors {
   [[nodiscard]] const std::vector<StoredTensor>& tensors() const { return tensors_; }
   [[nodiscard]] const std::vector<TensorFile>& files() const { return files_; }
   /// Null when there is no such tensor / Error(kFormat) with the nearest names.
-  [[nodiscard]] const StoredTensor* find(std::string_view name) const;
+  [[nodiscard]] const StoredTensor* find(std::string_view name) const override;
   [[nodiscard]] const StoredTensor& at(std::string_view name) const;
 
-  /// Bytes of a block, as read_block fills.
-  [[nodiscard]] static uint64_t block_bytes(const StoredTensor& tensor,
-                                            std::span<const Slice> slices);
   /// Copies what the slices have in common, row-major, into `out`, whose size is block_bytes();
   /// no slices: the whole tensor. Only these bytes are read (and small gaps between them).
   void read_block(const StoredTensor& tensor, std::span<const Slice> slices,
                   std::span<std::byte> out) const;
 
+  [[nodiscard]] std::vector<TensorInfo> list() const override;
+  void read_block(std::string_view name, std::span<const Slice> slices,
+                  std::span<std::byte> out) const override {
+    read_block(at(name), slices, out);
+  }
+  [[nodiscard]] std::string path() const override { return path_; }
+  [[nodiscard]] std::vector<std::string> file_names() const override;
+
  private:
   void add_file(File file, std::string name);
-  void check_index(const std::map<std::string, std::string>& weight_map,
-                   const std::string& source) const;
   void index_names();
 
   std::string path_;

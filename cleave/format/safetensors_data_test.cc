@@ -9,6 +9,7 @@
 
 #include "cleave/base/str.h"
 #include "cleave/format/safetensors.h"
+#include "cleave/format/tensor_source.h"
 
 namespace cleave {
 namespace {
@@ -39,7 +40,7 @@ uint32_t checksum(const Safetensors& set) {
     }
     head += ";";
     crc = crc32(std::as_bytes(std::span(head)), crc);
-    std::vector<std::byte> bytes(Safetensors::block_bytes(tensor, {}));
+    std::vector<std::byte> bytes(block_bytes(tensor, {}));
     set.read_block(tensor, {}, bytes);
     crc = crc32(bytes, crc);
   }

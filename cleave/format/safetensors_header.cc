@@ -4,21 +4,13 @@
 
 #include "cleave/base/checked.h"
 #include "cleave/format/block.h"
+#include "cleave/format/tensor_source.h"
 #include "cleave/text/json.h"
 
 namespace cleave {
 namespace {
 
 constexpr size_t kMaxDims = 64;
-
-void check_name(const std::string& tensor, const std::string& source) {
-  const bool printable = std::all_of(tensor.begin(), tensor.end(), [](char c) {
-    return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f;
-  });
-  CLEAVE_CHECK(printable && !tensor.empty(), Code::kFormat, source, ": a tensor's name has ",
-               tensor.size(),
-               " bytes with control characters among them, or none; expected a printable name");
-}
 
 std::map<std::string, std::string> read_metadata(const Json& json) {
   if (!json.is(Json::Type::kObject)) json.fail("expected an object of strings");
@@ -36,7 +28,7 @@ std::vector<int64_t> read_shape(const Json& json) {
 }
 
 StoredTensor read_tensor(const std::string& name, const Json& json, const std::string& source) {
-  check_name(name, source);
+  check_tensor_name(name, source);
   if (!json.is(Json::Type::kObject))
     json.fail("expected an object with dtype, shape, data_offsets");
   for (size_t i = 0; i < json.size(); ++i) {

@@ -11,6 +11,7 @@
 #include "cleave/base/hash.h"
 #include "cleave/format/block.h"
 #include "cleave/format/safetensors_writer.h"
+#include "cleave/format/tensor_source.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
@@ -37,7 +38,7 @@ void write_by_hand(const fs::path& path, const std::string& header, size_t data_
 std::vector<int> read_bytes(const Safetensors& set, std::string_view name,
                             const std::vector<Slice>& slices = {}) {
   const StoredTensor& tensor = set.at(name);
-  std::vector<std::byte> bytes(Safetensors::block_bytes(tensor, slices));
+  std::vector<std::byte> bytes(block_bytes(tensor, slices));
   set.read_block(tensor, slices, bytes);
   std::vector<int> values;
   for (const std::byte b : bytes) values.push_back(static_cast<int>(b));

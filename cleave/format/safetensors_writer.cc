@@ -17,15 +17,6 @@ uint64_t bytes_of(const TensorInfo& tensor) {
                      static_cast<uint64_t>(item_bytes(tensor.dtype)), tensor.name);
 }
 
-std::string file_name_of(const std::string& stem, size_t number, size_t count) {
-  if (count == 1) return stem + ".safetensors";
-  const auto five = [](size_t n) {
-    const std::string digits = std::to_string(n);
-    return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
-  };
-  return str(stem, "-", five(number + 1), "-of-", five(count), ".safetensors");
-}
-
 /// Fills files in order: a new one begins when the next tensor would not fit any more.
 std::vector<std::vector<StoredTensor>> fill_files(const std::vector<TensorInfo>& tensors,
                                                   uint64_t max_file_bytes) {
@@ -76,6 +67,25 @@ PlannedFile place(std::vector<StoredTensor>& tensors, const SafetensorsPlanOptio
 
 }  // namespace
 
+std::string part_file_name(std::string_view stem, std::string_view extension, size_t number,
+                           size_t count) {
+  if (count == 1) return str(stem, extension);
+  const auto five = [](size_t n) {
+    const std::string digits = std::to_string(n);
+    return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
+  };
+  return str(stem, "-", five(number + 1), "-of-", five(count), extension);
+}
+
+std::string index_json(const std::vector<std::pair<std::string, std::string>>& tensor_files,
+                       uint64_t total_bytes) {
+  nlohmann::ordered_json weight_map;
+  for (const auto& [tensor, file] : tensor_files) weight_map[tensor] = file;
+  const nlohmann::ordered_json index = {{"metadata", {{"total_size", total_bytes}}},
+                                        {"weight_map", std::move(weight_map)}};
+  return index.dump(2) + "\n";
+}
+
 SafetensorsPlan::SafetensorsPlan(const std::vector<TensorInfo>& tensors,
                                  const SafetensorsPlanOptions& options) {
   std::set<std::string_view> names;
@@ -84,13 +94,13 @@ SafetensorsPlan::SafetensorsPlan(const std::vector<TensorInfo>& tensors,
                  "tensor '", tensor.name, "' cannot be in a file twice");
   }
   auto files = fill_files(tensors, options.max_file_bytes);
-  nlohmann::ordered_json weight_map;
+  std::vector<std::pair<std::string, std::string>> places;
   uint64_t total_size = 0;
   for (size_t i = 0; i < files.size(); ++i) {
     PlannedFile file = place(files[i], options);
-    file.name = file_name_of(options.stem, i, files.size());
+    file.name = part_file_name(options.stem, ".safetensors", i, files.size());
     for (StoredTensor& tensor : files[i]) {
-      weight_map[tensor.name] = file.name;
+      places.emplace_back(tensor.name, file.name);
       total_size += tensor.end - tensor.begin;
       tensors_.push_back(std::move(tensor));
     }
@@ -98,9 +108,7 @@ SafetensorsPlan::SafetensorsPlan(const std::vector<TensorInfo>& tensors,
   }
   if (files.size() == 1) return;
   index_name_ = options.stem + ".safetensors.index.json";
-  const nlohmann::ordered_json index = {{"metadata", {{"total_size", total_size}}},
-                                        {"weight_map", weight_map}};
-  index_json_ = index.dump(2) + "\n";
+  index_json_ = cleave::index_json(places, total_size);
 }
 
 uint64_t SafetensorsPlan::total_bytes() const {

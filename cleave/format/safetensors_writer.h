@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cleave/base/range.h"
@@ -13,6 +14,15 @@
 #include "cleave/format/safetensors_header.h"
 
 namespace cleave {
+
+/// "STEM.safetensors", or "STEM-00001-of-0000N.safetensors": the name of part `number` (from 0) of
+/// `count`.
+std::string part_file_name(std::string_view stem, std::string_view extension, size_t number,
+                           size_t count);
+
+/// Text of an index file: which file has which tensor, in this order, and their bytes in all.
+std::string index_json(const std::vector<std::pair<std::string, std::string>>& tensor_files,
+                       uint64_t total_bytes);
 
 /// A safetensors file that is to be written.
 struct PlannedFile {

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "cleave/checkpoint/load.h"
-#include "cleave/format/safetensors.h"
+#include "cleave/checkpoint/model_tensors.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/parallel/plan.h"
@@ -16,14 +16,12 @@ namespace fs = std::filesystem;
 
 /// What the largest tensor is stored in: small ones may be kept wider.
 DType stored_dtype(const ModelFolder& folder) {
-  const Safetensors files = Safetensors::open(folder.path, folder.stem);
-  const StoredTensor* largest = nullptr;
-  for (const StoredTensor& tensor : files.tensors()) {
-    const bool is_larger =
-        largest == nullptr || tensor.end - tensor.begin > largest->end - largest->begin;
-    if (is_larger) largest = &tensor;
-  }
-  CLEAVE_CHECK(largest != nullptr, Code::kFormat, folder.path, " has no tensors");
+  const std::vector<TensorInfo> tensors = open_model_files(folder)->list();
+  const auto largest = std::max_element(tensors.begin(), tensors.end(),
+                                        [](const TensorInfo& a, const TensorInfo& b) {
+                                          return block_bytes(a, {}) < block_bytes(b, {});
+                                        });
+  CLEAVE_CHECK(largest != tensors.end(), Code::kFormat, folder.path, " has no tensors");
   return largest->dtype;
 }
 

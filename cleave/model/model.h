@@ -97,8 +97,8 @@ struct Preset {
 Json preset_config(const std::string& name, int64_t vocab_size);
 [[nodiscard]] std::vector<std::string> preset_names();
 
-/// A folder with a model: Hugging Face's config.json and model*.safetensors, or Meta's params.json
-/// and consolidated.safetensors.
+/// A folder with a model: Hugging Face's config.json and tensor files of any form that
+/// open_model_files reads, or Meta's params.json and consolidated.safetensors.
 struct ModelFolder {
   std::string path;         ///< a run folder is followed to its latest checkpoint
   Json config;              ///< Hugging Face form

@@ -1,0 +1,26 @@
+#include "cleave/base/byte_count.h"
+
+#include <gtest/gtest.h>
+
+namespace cleave {
+namespace {
+
+TEST(ByteCount, TextsOfSizes_AreBytes) {
+  EXPECT_EQ(bytes_from_text("5GB"), 5'000'000'000U);
+  EXPECT_EQ(bytes_from_text("5gib"), 5U * 1073741824U);
+  EXPECT_EQ(bytes_from_text("200kb"), 200'000U);
+  EXPECT_EQ(bytes_from_text("1MiB"), 1048576U);
+  EXPECT_EQ(bytes_from_text("2TB"), 2'000'000'000'000U);
+  EXPECT_EQ(bytes_from_text("1000"), 1000U);
+  EXPECT_EQ(bytes_from_text("7B"), 7U);
+}
+
+TEST(ByteCount, OtherTexts_AreNone) {
+  for (const char* text : {"", "0", "-5GB", "5 GB", "5G", "5XB", "GB", "5.5GB", "5GBB", "5iB",
+                           "99999999999999999999", "99999999999TB"}) {
+    EXPECT_EQ(bytes_from_text(text), std::nullopt) << text;
+  }
+}
+
+}  // namespace
+}  // namespace cleave

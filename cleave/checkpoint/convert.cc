@@ -1,0 +1,298 @@
+// A conversion:
+//   1. The files to write are planned from names, shapes and types alone: which tensors, or which
+//      blocks of them, each file holds. The disk's free space is compared with their sizes.
+//   2. TO.partial is made with every file at its whole size; tensors are copied in chunks.
+//   3. config.json, the tokenizer's files and the manifest follow; the folder is renamed to TO.
+#include "cleave/checkpoint/convert.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "cleave/checkpoint/chunks.h"
+#include "cleave/checkpoint/model_tensors.h"
+#include "cleave/checkpoint/names.h"
+#include "cleave/checkpoint/parts.h"
+#include "cleave/checkpoint/save.h"
+#include "cleave/checkpoint/split_files.h"
+#include "cleave/file/atomic_write.h"
+#include "cleave/file/file_lock.h"
+#include "cleave/format/manifest.h"
+#include "cleave/format/safetensors.h"
+#include "cleave/format/torch_bin.h"
+#include "cleave/format/torch_writer.h"
+#include "cleave/mesh/dry_axis.h"
+#include "cleave/mesh/scalar_type.h"
+#include "cleave/parallel/plan.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kSmallFiles = uint64_t{64} << 20;  // space for config, tokenizer, manifest
+
+/// A tensor of a new file: a block of one of the source's.
+struct Wanted {
+  TensorInfo info;  ///< as it is to be written
+  std::vector<Slice> slices;
+};
+
+/// One torch file that is to be written.
+struct WantedFile {
+  std::string path;  ///< below the folder
+  std::vector<Wanted> tensors;
+};
+
+bool is_split(ModelFormat format) {
+  return format == ModelFormat::kOslo || format == ModelFormat::kNxd;
+}
+
+void check(const ConvertOptions& o) {
+  CLEAVE_CHECK(o.tp >= 1 && o.pp >= 1, Code::kUsage, "tp=", o.tp, " pp=", o.pp,
+               " is not possible; expected 1 or more");
+  CLEAVE_CHECK(is_split(o.format) || (o.tp == 1 && o.pp == 1), Code::kUsage, "tp=", o.tp,
+               " pp=", o.pp, " is of the formats oslo and nxd; the files of the others are whole");
+}
+
+DType new_dtype(DType stored, const std::string& wanted) {
+  if (wanted.empty() || !at::isFloatingType(scalar_type(stored))) return stored;
+  const auto dtype = dtype_from_name(wanted);
+  CLEAVE_CHECK(dtype && at::isFloatingType(scalar_type(*dtype)), Code::kUsage, "dtype '", wanted,
+               "' is not possible; choose fp32, bf16, fp16 or fp64");
+  return *dtype;
+}
+
+/// Copies a block from the source in chunks of the new type.
+void copy(const TensorSource& source, const Wanted& wanted,
+          const std::function<void(const std::vector<Slice>&, std::span<const std::byte>)>& write) {
+  const TensorInfo& stored = source.at(wanted.info.name);
+  std::vector<std::byte> bytes;
+  for_each_chunk(stored, wanted.slices, [&](const std::vector<Slice>& slices) {
+    bytes.resize(block_bytes(stored, slices));
+    source.read_block(stored.name, slices, bytes);
+    if (stored.dtype == wanted.info.dtype) return write(slices, bytes);
+    const auto count = static_cast<int64_t>(bytes.size()) / item_bytes(stored.dtype);
+    const Tensor values =
+        at::from_blob(bytes.data(), {count}, at::dtype(scalar_type(stored.dtype)));
+    write(slices, bytes_of(values.to(scalar_type(wanted.info.dtype))));
+  });
+}
+
+/// All tensors of the source, whole, under their names.
+std::vector<Wanted> whole_tensors(const TensorSource& source, const std::string& dtype) {
+  std::vector<Wanted> tensors;
+  for (TensorInfo& info : source.list()) {
+    info.dtype = new_dtype(info.dtype, dtype);
+    tensors.push_back({std::move(info), {}});
+  }
+  return tensors;
+}
+
+/// "pytorch_model-00001-of-00002.bin", ...: a new part begins when the next tensor would not fit.
+std::vector<WantedFile> bin_parts(std::vector<Wanted> tensors, uint64_t max_file_bytes) {
+  std::vector<WantedFile> files(1);
+  uint64_t filled = 0;
+  for (Wanted& tensor : tensors) {
+    const uint64_t bytes = block_bytes(tensor.info, {});
+    if (!files.back().tensors.empty() &&
+        bytes > max_file_bytes - std::min(filled, max_file_bytes)) {
+      files.emplace_back();
+      filled = 0;
+    }
+    filled += bytes;
+    files.back().tensors.push_back(std::move(tensor));
+  }
+  for (size_t i = 0; i < files.size(); ++i) {
+    files[i].path = part_file_name(kTorchBinStem, ".bin", i, files.size());
+  }
+  return files;
+}
+
+/// The parameters of each stage: near-equal runs of the model's sequence.
+std::vector<std::set<std::string>> stages_of(Model& model, int pp) {
+  const std::vector<Layer*> sequence = model.sequence();
+  const auto count = static_cast<int>(sequence.size());
+  CLEAVE_CHECK(pp <= count, Code::kShape, "pp=", pp, " is more than the ", count,
+               " layers of the model; choose pp from 1 to ", count);
+  std::vector<std::set<std::string>> stages(static_cast<size_t>(pp));
+  for (int i = 0; i < count; ++i) {
+    auto& stage = stages[static_cast<size_t>(int64_t{i} * pp / count)];
+    for (const auto& p : sequence[static_cast<size_t>(i)]->parameters()) stage.insert(p->name());
+  }
+  return stages;
+}
+
+/// The files of a job of tp x pp ranks.
+std::vector<WantedFile> split_parts(const ModelTensors& source, const Json& config,
+                                    const ConvertOptions& o) {
+  std::vector<WantedFile> files(static_cast<size_t>(o.tp * o.pp));
+  for (int tp = 0; tp < o.tp; ++tp) {
+    const auto model = make_model(config);
+    parallelize_module(*model, dry_axis("tp", tp, o.tp), model->plan());
+    const auto stages = stages_of(*model, o.pp);
+    for (int pp = 0; pp < o.pp; ++pp) {
+      WantedFile& file = files[static_cast<size_t>(pp * o.tp + tp)];
+      file.path = o.format == ModelFormat::kOslo ? oslo_file_name(tp, pp)
+                                                 : str(nxd_folder_name(tp, pp), "/", kNxdFileName);
+      for (const auto& parameter : model->parameters()) {
+        if (!stages[static_cast<size_t>(pp)].contains(parameter->name())) continue;
+        const DType dtype = new_dtype(source.at(parameter->name()).dtype, o.dtype);
+        file.tensors.push_back(
+            {{parameter->name(), dtype, parameter->local_shape()}, held_blocks(*parameter).at(0)});
+      }
+      if (pp > 0) continue;
+      for (TensorInfo& info : source.additions()) file.tensors.push_back({std::move(info), {}});
+    }
+  }
+  return files;
+}
+
+/// Writes the tensors of one conversion, and says what it wrote.
+class Output {
+ public:
+  Output(const ConvertOptions& options, const TensorSource& source)
+      : options_(options), source_(source), parent_(fs::absolute(options.to).parent_path()) {}
+
+  void write_safetensors(const std::vector<Wanted>& tensors) {
+    std::vector<TensorInfo> infos;
+    for (const Wanted& tensor : tensors) infos.push_back(tensor.info);
+    const SafetensorsPlan plan(infos, {.max_file_bytes = options_.max_file_bytes});
+    begin(plan.total_bytes());
+    plan.create_files(*folder_);
+    SafetensorsWriter writer(folder_->path(), plan);
+    for (const Wanted& tensor : tensors) {
+      copy(source_, tensor, [&](const std::vector<Slice>& slices, std::span<const std::byte> data) {
+        writer.write_block(tensor.info.name, slices, data);
+      });
+    }
+    blocks_ = writer.finish();
+    report_.num_files = static_cast<int64_t>(plan.files().size());
+    report_.num_tensors = static_cast<int64_t>(infos.size());
+  }
+
+  void write_torch(const std::vector<WantedFile>& files) {
+    std::vector<TorchPlan> plans;
+    uint64_t bytes = 0;
+    for (const WantedFile& file : files) {
+      std::vector<TensorInfo> infos;
+      for (const Wanted& tensor : file.tensors) infos.push_back(tensor.info);
+      SavedValue value = state_dict_of(infos);
+      if (options_.format == ModelFormat::kNxd) {
+        value = {SavedDict{{std::string("model"), std::move(value)}}};
+      }
+      plans.emplace_back(value);
+      bytes += plans.back().total_bytes();
+      report_.num_tensors += static_cast<int64_t>(infos.size());
+    }
+    begin(bytes);
+    for (size_t i = 0; i < files.size(); ++i) write_one(files[i], plans[i]);
+    report_.num_files = static_cast<int64_t>(files.size());
+  }
+
+  void write_bin_index(const std::vector<WantedFile>& files) {
+    std::vector<std::pair<std::string, std::string>> places;
+    uint64_t bytes = 0;
+    for (const WantedFile& file : files) {
+      for (const Wanted& tensor : file.tensors) {
+        places.emplace_back(tensor.info.name, file.path);
+        bytes += block_bytes(tensor.info, {});
+      }
+    }
+    folder_->write_file(str(kTorchBinStem, ".bin.index.json"), index_json(places, bytes));
+  }
+
+  /// The small files and the manifest; after it the folder is there.
+  ConvertReport finish(const ModelFolder& from) {
+    folder_->write_file("config.json", config_with_dtype(from.config, largest_type()));
+    std::vector<std::string> names = tokenizer_files(from.path);
+    names.emplace_back("generation_config.json");
+    for (const std::string& name : names) {
+      const fs::path path = fs::path(from.path) / name;
+      if (fs::exists(path)) folder_->write_file(name, read_file(path));
+    }
+    if (options_.format != ModelFormat::kNxd) {
+      folder_->write_file(kManifestName, make_manifest(folder_->path(), blocks_));
+    }
+    folder_->commit();
+    report_.left_state = has_safetensors(from.path, kOptimizerStem);
+    return report_;
+  }
+
+ private:
+  void begin(uint64_t bytes) {
+    lock_ = std::make_unique<FileLock>(parent_);
+    require_free_space(parent_, bytes + kSmallFiles);
+    folder_ = std::make_unique<FolderWriter>(options_.to);
+    report_.bytes = bytes;
+  }
+
+  void write_one(const WantedFile& file, const TorchPlan& plan) {
+    const size_t slash = file.path.find('/');
+    if (slash != std::string::npos) folder_->make_folder(file.path.substr(0, slash));
+    folder_->allocate_file(file.path, plan.total_bytes(), "");
+    TorchWriter writer(File::open_write(folder_->path() / file.path), plan);
+    for (size_t i = 0; i < file.tensors.size(); ++i) {
+      copy(source_, file.tensors[i],
+           [&](const std::vector<Slice>&, std::span<const std::byte> data) {
+             writer.write(i, data);
+           });
+    }
+    writer.finish();
+  }
+
+  [[nodiscard]] at::ScalarType largest_type() const {
+    uint64_t most = 0;
+    DType dtype = DType::kF32;
+    for (const TensorInfo& info : source_.list()) {
+      if (block_bytes(info, {}) <= most) continue;
+      most = block_bytes(info, {});
+      dtype = new_dtype(info.dtype, options_.dtype);
+    }
+    return scalar_type(dtype);
+  }
+
+  const ConvertOptions& options_;
+  const TensorSource& source_;
+  fs::path parent_;
+  std::unique_ptr<FileLock> lock_;
+  std::unique_ptr<FolderWriter> folder_;
+  std::vector<WrittenBlock> blocks_;
+  ConvertReport report_;
+};
+
+}  // namespace
+
+ConvertReport convert(const ConvertOptions& options) {
+  check(options);
+  const ModelFolder from = ModelFolder::open(options.from);
+  if (is_split(options.format)) {
+    const auto model = make_model(from.config);
+    const ModelTensors source(from, *model);
+    Output output(options, source);
+    output.write_torch(split_parts(source, from.config, options));
+    return output.finish(from);
+  }
+  const auto source = open_whole_tensors(from);
+  Output output(options, *source);
+  std::vector<Wanted> tensors = whole_tensors(*source, options.dtype);
+  if (options.format == ModelFormat::kSafetensors) {
+    output.write_safetensors(tensors);
+  } else {
+    const auto files = bin_parts(std::move(tensors), options.max_file_bytes);
+    output.write_torch(files);
+    if (files.size() > 1) output.write_bin_index(files);
+  }
+  return output.finish(from);
+}
+
+}  // namespace cleave
+
+void cleave_convert(const cleave::ConvertOptions& options, cleave::ConvertReport& report) {
+  report = cleave::convert(options);
+}

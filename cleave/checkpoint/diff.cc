@@ -1,0 +1,155 @@
+#include "cleave/checkpoint/diff.h"
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <memory>
+
+#include <ATen/ATen.h>
+
+#include "cleave/checkpoint/chunks.h"
+#include "cleave/checkpoint/model_tensors.h"
+#include "cleave/checkpoint/names.h"
+#include "cleave/format/safetensors.h"
+#include "cleave/mesh/scalar_type.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The sources of one side, by what stands before their tensors' names.
+using Sources = std::map<std::string, std::unique_ptr<TensorSource>>;
+
+Sources open_side(const std::string& path) {
+  Sources sources;
+  if (!fs::is_directory(path)) {
+    sources[""] = open_tensors(path);
+    return sources;
+  }
+  const ModelFolder folder = ModelFolder::open(path);
+  sources[""] = open_whole_tensors(folder);
+  if (has_safetensors(folder.path, kOptimizerStem)) {
+    sources["optimizer."] = open_tensors(folder.path, kOptimizerStem);
+  }
+  return sources;
+}
+
+Tensor as_doubles(std::vector<std::byte>& bytes, DType dtype) {
+  const int64_t count = static_cast<int64_t>(bytes.size()) / item_bytes(dtype);
+  return at::from_blob(bytes.data(), {count}, at::dtype(scalar_type(dtype))).to(at::kDouble);
+}
+
+/// Indices of the `element`-th element of a block.
+std::vector<int64_t> place_of(const TensorInfo& tensor, const std::vector<Slice>& slices,
+                              int64_t element) {
+  std::vector<int64_t> place(tensor.shape.size());
+  for (size_t dim = place.size(); dim-- > 0;) {
+    int64_t first = 0, size = tensor.shape[dim];
+    for (const Slice& slice : slices) {
+      if (static_cast<size_t>(slice.dim) != dim) continue;
+      first = slice.ranges.front().begin;  // whole tensors come in pieces of one range
+      size = slice.ranges.front().size();
+    }
+    place[dim] = first + element % size;
+    element /= size;
+  }
+  return place;
+}
+
+/// Adds one chunk to what is known of a tensor.
+void compare_values(const Tensor& a, const Tensor& b, TensorDifference& found,
+                    const std::function<std::vector<int64_t>(int64_t)>& place) {
+  const Tensor same = a.eq(b).logical_or(a.isnan().logical_and(b.isnan()));
+  const int64_t num_different = same.numel() - same.sum().item<int64_t>();
+  if (num_different == 0) return;
+  found.num_different += static_cast<uint64_t>(num_different);
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  const Tensor absolute = a.sub(b).abs().nan_to_num(kInfinite, kInfinite).masked_fill(same, 0);
+  const Tensor relative =
+      absolute.div(at::maximum(a.abs(), b.abs())).nan_to_num(kInfinite, kInfinite);
+  found.max_relative =
+      std::max(found.max_relative, relative.masked_fill(same, 0).max().item<double>());
+  const int64_t at = absolute.argmax().item<int64_t>();
+  const double largest = absolute[at].item<double>();
+  if (largest <= found.max_absolute && !found.where.empty()) return;
+  found.max_absolute = largest;
+  found.where = place(at);
+}
+
+void compare_tensor(const TensorSource& a, const TensorSource& b, const std::string& name,
+                    TensorDifference& found) {
+  const TensorInfo &in_a = a.at(name), &in_b = b.at(name);
+  found.dtype_a = file_name(in_a.dtype);
+  found.dtype_b = file_name(in_b.dtype);
+  found.shape_a = in_a.shape;
+  found.shape_b = in_b.shape;
+  if (in_a.shape != in_b.shape) return;
+  // The pieces are those of the wider type.
+  const bool a_is_wider = item_bytes(in_a.dtype) >= item_bytes(in_b.dtype);
+  std::vector<std::byte> bytes_a, bytes_b;
+  for_each_chunk(a_is_wider ? in_a : in_b, {}, [&](const std::vector<Slice>& slices) {
+    bytes_a.resize(block_bytes(in_a, slices));
+    bytes_b.resize(block_bytes(in_b, slices));
+    a.read_block(name, slices, bytes_a);
+    b.read_block(name, slices, bytes_b);
+    if (in_a.dtype == in_b.dtype && bytes_a == bytes_b) return;
+    compare_values(as_doubles(bytes_a, in_a.dtype), as_doubles(bytes_b, in_b.dtype), found,
+                   [&](int64_t element) { return place_of(in_a, slices, element); });
+  });
+}
+
+/// Tensors that only one side has.
+void add_lonely(const TensorSource* from, const TensorSource* other, const std::string& prefix,
+                bool is_a, DiffReport& report) {
+  if (from == nullptr) return;
+  for (const TensorInfo& info : from->list()) {
+    if (other != nullptr && other->find(info.name) != nullptr) continue;
+    TensorDifference found;
+    found.name = prefix + info.name;
+    (is_a ? found.in_b : found.in_a) = false;
+    (is_a ? found.dtype_a : found.dtype_b) = file_name(info.dtype);
+    (is_a ? found.shape_a : found.shape_b) = info.shape;
+    report.differences.push_back(std::move(found));
+  }
+}
+
+void compare_sources(const TensorSource* a, const TensorSource* b, const std::string& prefix,
+                     DiffReport& report) {
+  add_lonely(a, b, prefix, true, report);
+  add_lonely(b, a, prefix, false, report);
+  if (a == nullptr || b == nullptr) return;
+  for (const TensorInfo& info : a->list()) {
+    if (b->find(info.name) == nullptr) continue;
+    ++report.num_tensors;
+    TensorDifference found;
+    found.name = prefix + info.name;
+    compare_tensor(*a, *b, info.name, found);
+    const bool is_alike = found.num_different == 0 && found.dtype_a == found.dtype_b &&
+                          found.shape_a == found.shape_b;
+    if (!is_alike) report.differences.push_back(std::move(found));
+  }
+}
+
+}  // namespace
+
+DiffReport diff(const std::string& a, const std::string& b) {
+  const Sources in_a = open_side(a), in_b = open_side(b);
+  DiffReport report;
+  for (const char* prefix : {"", "optimizer."}) {
+    const auto of = [&](const Sources& sources) {
+      const auto at = sources.find(prefix);
+      return at == sources.end() ? nullptr : at->second.get();
+    };
+    compare_sources(of(in_a), of(in_b), prefix, report);
+  }
+  return report;
+}
+
+}  // namespace cleave
+
+void cleave_diff(const std::string& a, const std::string& b, cleave::DiffReport& report) {
+  report = cleave::diff(a, b);
+}

@@ -1,0 +1,329 @@
+#include "cleave/checkpoint/split_files.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "cleave/mesh/dry_axis.h"
+#include "cleave/parallel/plan.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMaxRanks = 65536;
+
+/// Where a rank's file stands in the job.
+using RankPair = std::pair<int, int>;  // tp, pp
+
+/// Takes `word` and a number behind it off the front.
+std::optional<int> take_number(std::string_view& text, std::string_view word) {
+  if (!text.starts_with(word)) return std::nullopt;
+  text.remove_prefix(word.size());
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || number < 0 || number >= kMaxRanks) return std::nullopt;
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  return number;
+}
+
+std::optional<RankPair> oslo_ranks(std::string_view name) {
+  const auto tp = take_number(name, "pytorch_model_tp_");
+  const auto pp = take_number(name, "_pp_");
+  if (!tp || !pp || (name != ".bin" && name != "_ep_0.bin")) return std::nullopt;
+  return RankPair{*tp, *pp};
+}
+
+std::optional<RankPair> nxd_ranks(std::string_view name) {
+  const auto tp = take_number(name, "tp_rank_");
+  const auto pp = take_number(name, "_pp_rank_");
+  if (!tp || !pp || (!name.empty() && name != "_dp_rank_00")) return std::nullopt;
+  return RankPair{*tp, *pp};
+}
+
+/// All of tp x pp, in order; what is missing between them is an error.
+SplitFiles complete(const std::map<RankPair, std::string>& found, const fs::path& folder) {
+  SplitFiles files;
+  files.folder = folder.string();
+  for (const auto& [ranks, path] : found) {
+    files.tp = std::max(files.tp, ranks.first + 1);
+    files.pp = std::max(files.pp, ranks.second + 1);
+  }
+  std::string missing;
+  for (int pp = 0; pp < files.pp; ++pp) {
+    for (int tp = 0; tp < files.tp; ++tp) {
+      const auto at = found.find({tp, pp});
+      if (at != found.end()) {
+        files.paths.push_back(at->second);
+      } else if (missing.size() < 200) {
+        missing += str(missing.empty() ? "" : ", ", "(", tp, ", ", pp, ")");
+      }
+    }
+  }
+  CLEAVE_CHECK(missing.empty(), Code::kIo, folder.string(), " has the files of ", found.size(),
+               " ranks of a job of tp=", files.tp, " x pp=", files.pp,
+               "; missing are those of (tp, pp) = ", missing);
+  return files;
+}
+
+std::string two_digits(int rank) {
+  return rank < 10 ? str(0, rank) : str(rank);
+}
+
+std::string shapes_text(const std::vector<std::vector<int64_t>>& shapes) {
+  std::string text;
+  for (const auto& shape : shapes) {
+    text += cleave::str(text.empty() ? "" : ", ", c10::IntArrayRef(shape));
+  }
+  return text;
+}
+
+/// The dim along which the shapes add up to the whole; all others are the whole's.
+std::optional<size_t> added_dim(const std::vector<std::vector<int64_t>>& shapes,
+                                const std::vector<int64_t>& whole) {
+  std::optional<size_t> cut;
+  for (size_t dim = 0; dim < whole.size(); ++dim) {
+    int64_t sum = 0;
+    bool is_whole = true;
+    for (const auto& shape : shapes) {
+      if (shape.size() != whole.size()) return std::nullopt;
+      is_whole = is_whole && shape[dim] == whole[dim];
+      sum += shape[dim];
+    }
+    if (is_whole) continue;
+    if (cut || sum != whole[dim]) return std::nullopt;
+    cut = dim;
+  }
+  return cut;
+}
+
+}  // namespace
+
+/// How the model's own plan cuts each tensor over tp ranks.
+struct SplitTensors::Cuts {
+  struct Cut {
+    std::vector<int64_t> whole;
+    int64_t dim = 0;
+    std::vector<std::vector<int64_t>> local_shapes;
+    std::vector<std::vector<Range>> ranges, owned;
+  };
+  std::map<std::string, Cut, std::less<>> by_name;
+
+  Cuts(const Json& config, int tp) {
+    for (int rank = 0; rank < tp; ++rank) {
+      const auto model = make_model(config);
+      parallelize_module(*model, dry_axis("tp", rank, tp), model->plan());
+      for (const auto& parameter : model->parameters()) {
+        add(parameter->name(), *parameter);
+        for (const std::string& name : model->other_names(parameter->name())) {
+          add(name, *parameter);
+        }
+      }
+    }
+  }
+
+  void add(const std::string& name, const Parameter& parameter) {
+    Cut& cut = by_name[name];
+    cut.whole = parameter.shape();
+    cut.dim = parameter.split_dim();
+    cut.local_shapes.push_back(parameter.local_shape());
+    cut.ranges.push_back(parameter.ranges());
+    cut.owned.push_back(parameter.owned());
+  }
+};
+
+struct SplitTensors::Shard {
+  size_t file = 0;
+  SavedTensor tensor;
+};
+
+std::string oslo_file_name(int tp_rank, int pp_rank) {
+  return str("pytorch_model_tp_", tp_rank, "_pp_", pp_rank, ".bin");
+}
+
+std::string nxd_folder_name(int tp_rank, int pp_rank) {
+  return str("tp_rank_", two_digits(tp_rank), "_pp_rank_", two_digits(pp_rank));
+}
+
+std::optional<SplitFiles> find_split_files(const fs::path& folder) {
+  std::map<RankPair, std::string> oslo, nxd;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const auto oslo_rank = oslo_ranks(name), nxd_rank = nxd_ranks(name);
+    if (!oslo_rank && !nxd_rank) continue;
+    const std::string path = nxd_rank ? str(name, "/", kNxdFileName) : name;
+    const auto [at, added] =
+        (nxd_rank ? nxd : oslo).emplace(nxd_rank ? *nxd_rank : *oslo_rank, path);
+    CLEAVE_CHECK(added, Code::kFormat, folder.string(), " has both ", at->second, " and ", path,
+                 ", of the same rank; remove one of them");
+  }
+  CLEAVE_CHECK(oslo.empty() || nxd.empty(), Code::kFormat, folder.string(), " has both ",
+               oslo.begin()->second, " and ", nxd.begin()->second,
+               "; expected the files of one job");
+  if (oslo.empty() && nxd.empty()) return std::nullopt;
+  SplitFiles files = complete(oslo.empty() ? nxd : oslo, folder);
+  files.has_model_key = oslo.empty();
+  return files;
+}
+
+SplitTensors::SplitTensors(const SplitFiles& files, const Json& config) : files_(files) {
+  const Cuts cuts(config, files.tp);
+  for (const std::string& path : files.paths) {
+    const size_t slash = path.find('/');
+    const fs::path folder = slash == std::string::npos
+                                ? fs::path(files.folder)
+                                : fs::path(files.folder) / path.substr(0, slash);
+    open_.emplace_back(File::open_read_below(folder, fs::path(path).filename().string()));
+  }
+  for (int pp = 0; pp < files.pp; ++pp) {
+    // In the order of the first rank's file; the others must have the same names.
+    std::vector<std::string> order;
+    std::map<std::string, std::vector<Shard>> shards;
+    for (int tp = 0; tp < files.tp; ++tp) {
+      const auto index = static_cast<size_t>(pp * files.tp + tp);
+      const SavedValue& saved = open_[index].value();
+      const SavedValue* inner = files.has_model_key ? saved.find("model") : nullptr;
+      const SavedValue& dict = inner != nullptr ? *inner : saved;
+      for (auto& [name, tensor] : state_dict_tensors(dict, open_[index].path())) {
+        if (tp == 0) order.push_back(name);
+        shards[name].push_back({index, std::move(tensor)});
+      }
+    }
+    for (const auto& [name, list] : shards) {
+      CLEAVE_CHECK(list.size() == static_cast<size_t>(files.tp), Code::kFormat, files.folder,
+                   ": tensor '", name, "' is in ", list.size(), " of the ", files.tp,
+                   " files of stage ", pp);
+    }
+    for (const std::string& name : order) {
+      if (!by_name_.contains(name)) add(name, shards.at(name), cuts);
+    }
+  }
+}
+
+void SplitTensors::add(const std::string& name, const std::vector<Shard>& shards,
+                       const Cuts& cuts) {
+  by_name_.emplace(name, entries_.size());
+  entries_.push_back(joined(name, shards, cuts));
+}
+
+SplitTensors::Entry SplitTensors::joined(const std::string& name, const std::vector<Shard>& shards,
+                                         const Cuts& cuts) const {
+  std::vector<std::vector<int64_t>> shapes;
+  for (const Shard& shard : shards) {
+    shapes.push_back(shard.tensor.shape);
+    CLEAVE_CHECK(shard.tensor.dtype == shards[0].tensor.dtype, Code::kFormat, files_.folder,
+                 ": tensor '", name, "' is ", cleave::name(shards[0].tensor.dtype), " in ",
+                 files_.paths[shards[0].file], " and ", cleave::name(shard.tensor.dtype), " in ",
+                 files_.paths[shard.file]);
+  }
+  const auto found = cuts.by_name.find(name);
+  const bool is_known = found != cuts.by_name.end();
+  const std::vector<int64_t>& whole = is_known ? found->second.whole : shapes[0];
+  Entry entry;
+  entry.info = {name, shards[0].tensor.dtype, whole};
+  const bool is_copy =
+      std::all_of(shapes.begin(), shapes.end(), [&](const auto& shape) { return shape == whole; });
+  if (is_copy) {
+    entry.parts = {{shards[0].file, shards[0].tensor, {0, whole.empty() ? 1 : whole[0]}, 0}};
+    return entry;
+  }
+  const auto add_part = [&](size_t rank, const Range& range, int64_t local_begin) {
+    if (range.size() <= 0) return;
+    entry.parts.push_back({shards[rank].file, shards[rank].tensor, range, local_begin});
+  };
+  if (is_known && shapes == found->second.local_shapes) {
+    const Cuts::Cut& cut = found->second;
+    entry.dim = cut.dim;
+    for (size_t rank = 0; rank < shards.size(); ++rank) {
+      int64_t at = 0;
+      for (const Range& held : cut.ranges[rank]) {
+        for (const Range& own : cut.owned[rank]) {
+          const Range both = {std::max(held.begin, own.begin), std::min(held.end, own.end)};
+          add_part(rank, both, at + both.begin - held.begin);
+        }
+        at += held.size();
+      }
+    }
+    return entry;
+  }
+  const auto dim = added_dim(shapes, whole);
+  CLEAVE_CHECK(dim, Code::kFormat, files_.folder, ": tensor '", name, "' has the shapes ",
+               shapes_text(shapes), " in the files of its ranks; they do not make up ",
+               c10::IntArrayRef(whole), ", as config.json says");
+  entry.dim = static_cast<int64_t>(*dim);
+  int64_t at = 0;
+  for (size_t rank = 0; rank < shards.size(); ++rank) {
+    const int64_t width = shapes[rank][*dim];
+    add_part(rank, {at, at + width}, 0);
+    at += width;
+  }
+  return entry;
+}
+
+std::vector<TensorInfo> SplitTensors::list() const {
+  std::vector<TensorInfo> list;
+  for (const Entry& entry : entries_) list.push_back(entry.info);
+  return list;
+}
+
+const TensorInfo* SplitTensors::find(std::string_view name) const {
+  const auto at = by_name_.find(std::string(name));
+  return at == by_name_.end() ? nullptr : &entries_[at->second].info;
+}
+
+void SplitTensors::read_block(std::string_view name, std::span<const Slice> slices,
+                              std::span<std::byte> out) const {
+  const Entry& entry = entries_[by_name_.at(at(name).name)];
+  const uint64_t bytes = block_bytes(entry.info, slices);
+  CLEAVE_CHECK(bytes == out.size(), Code::kUsage, name, ": the block has ", bytes,
+               " bytes; the memory for it ", out.size());
+  if (entry.info.shape.empty())
+    return open_[entry.parts[0].file].read_block(entry.parts[0].tensor, slices, out);
+  // The block as [outer, width, inner] around the cut dim.
+  const auto cut = static_cast<size_t>(entry.dim);
+  std::vector<Slice> local(slices.begin(), slices.end());
+  auto own = std::find_if(local.begin(), local.end(),
+                          [&](const Slice& slice) { return slice.dim == entry.dim; });
+  if (own == local.end()) {
+    own = local.insert(own, {entry.dim, {{0, entry.info.shape[cut]}}});
+  }
+  const std::vector<Range> wanted = own->ranges;
+  size_t width = 0, inner = static_cast<size_t>(item_bytes(entry.info.dtype));
+  for (const Range& range : wanted) width += static_cast<size_t>(range.size());
+  for (size_t dim = cut + 1; dim < entry.info.shape.size(); ++dim) {
+    int64_t size = entry.info.shape[dim];
+    for (const Slice& slice : local) {
+      if (static_cast<size_t>(slice.dim) != dim) continue;
+      size = 0;
+      for (const Range& range : slice.ranges) size += range.size();
+    }
+    inner *= static_cast<size_t>(size);
+  }
+  if (bytes == 0) return;
+  const size_t outer = out.size() / (width * inner);
+  std::vector<std::byte> piece;
+  for (const Part& part : entry.parts) {
+    size_t place = 0;
+    for (const Range& range : wanted) {
+      const Range both = {std::max(range.begin, part.whole.begin),
+                          std::min(range.end, part.whole.end)};
+      if (both.size() > 0) {
+        const int64_t begin = part.local_begin + both.begin - part.whole.begin;
+        own->ranges = {{begin, begin + both.size()}};
+        const size_t run = static_cast<size_t>(both.size()) * inner;
+        piece.resize(outer * run);
+        open_[part.file].read_block(part.tensor, local, piece);
+        const size_t first = place + static_cast<size_t>(both.begin - range.begin);
+        for (size_t i = 0; i < outer; ++i) {
+          std::memcpy(out.data() + (i * width + first) * inner, piece.data() + i * run, run);
+        }
+      }
+      place += static_cast<size_t>(range.size());
+    }
+  }
+}
+
+}  // namespace cleave

@@ -1,0 +1,103 @@
+#include "cleave/checkpoint/diff.h"
+
+#include <cmath>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cleave/base/error.h"
+#include "cleave/cli/command.h"
+#include "cleave/cli/failure.h"
+#include "cleave/cli/library.h"
+
+namespace cleave::cli {
+namespace {
+
+using Object = nlohmann::ordered_json;
+
+struct Options {
+  std::string a, b;
+  bool json = false;
+};
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text;
+  for (const int64_t size : shape) text += (text.empty() ? "" : ", ") + str(size);
+  return "[" + text + "]";
+}
+
+// JSON has no infinity.
+Object number(double value) {
+  return std::isfinite(value) ? Object(value) : Object("infinite");
+}
+
+Object as_json(const DiffReport& report) {
+  Object rows = Object::array();
+  for (const TensorDifference& d : report.differences) {
+    Object row = {{"name", d.name}};
+    if (d.in_a) row["a"] = {{"dtype", d.dtype_a}, {"shape", d.shape_a}};
+    if (d.in_b) row["b"] = {{"dtype", d.dtype_b}, {"shape", d.shape_b}};
+    if (d.num_different > 0) {
+      row["elements"] = d.num_different;
+      row["max_absolute"] = number(d.max_absolute);
+      row["max_relative"] = number(d.max_relative);
+      row["at"] = d.where;
+    }
+    rows.push_back(std::move(row));
+  }
+  return {{"equal", report.differences.empty()},
+          {"compared", report.num_tensors},
+          {"differences", std::move(rows)}};
+}
+
+std::string sentence(const TensorDifference& d) {
+  if (!d.in_b) return str("only in A: ", d.dtype_a, " ", shape_text(d.shape_a));
+  if (!d.in_a) return str("only in B: ", d.dtype_b, " ", shape_text(d.shape_b));
+  if (d.shape_a != d.shape_b) {
+    return str("shape ", shape_text(d.shape_a), " and ", shape_text(d.shape_b));
+  }
+  std::string text;
+  if (d.dtype_a != d.dtype_b) text = str("dtype ", d.dtype_a, " and ", d.dtype_b);
+  if (d.num_different == 0) return text + ", equal values";
+  text += str(text.empty() ? "" : ", ", d.num_different, " elements differ by up to ",
+              d.max_absolute, " (relative ", d.max_relative, "), most at ", shape_text(d.where));
+  return text;
+}
+
+int run(const Options& options) {
+  CLEAVE_CHECK(!options.b.empty(), Code::kUsage, "diff compares two paths; see cleave diff --help");
+  DiffReport report;
+  library_function<decltype(cleave_diff)>("cleave_diff")(options.a, options.b, report);
+  const size_t count = report.differences.size();
+  if (options.json) {
+    std::cout << as_json(report).dump() << '\n';
+  } else {
+    for (const TensorDifference& d : report.differences) {
+      std::cout << d.name << ": " << sentence(d) << '\n';
+    }
+    std::cout << report.num_tensors << " tensors compared, ";
+    if (count == 0) {
+      std::cout << "all equal\n";
+    } else {
+      std::cout << count << (count == 1 ? " difference\n" : " differences\n");
+    }
+  }
+  return count == 0 ? 0 : kDifferent;
+}
+
+}  // namespace
+
+Command diff_command() {
+  return {.name = "diff",
+          .summary = "compare two models or checkpoints tensor by tensor",
+          .usage = "A B [--json]",
+          .define = [](Flags& flags) -> Run {
+            auto options = std::make_shared<Options>();
+            flags.positional(&options->a, {"a", "A", "folder of a model or run, or a tensor file"});
+            flags.positional(&options->b, {"b", "B", "the other one"});
+            flags.toggle(&options->json, {"json", "", "one JSON object", "off"});
+            return [options] { return run(*options); };
+          }};
+}
+
+}  // namespace cleave::cli

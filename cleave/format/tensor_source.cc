@@ -1,0 +1,91 @@
+#include "cleave/format/tensor_source.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "cleave/base/error.h"
+#include "cleave/base/suggest.h"
+#include "cleave/file/file.h"
+#include "cleave/format/block.h"
+#include "cleave/format/safetensors.h"
+#include "cleave/format/torch_bin.h"
+#include "cleave/text/json.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMaxIndexBytes = uint64_t{64} << 20;
+
+}  // namespace
+
+const TensorInfo& TensorSource::at(std::string_view name) const {
+  if (const TensorInfo* tensor = find(name)) return *tensor;
+  std::vector<std::string> names;
+  for (TensorInfo& tensor : list()) names.push_back(std::move(tensor.name));
+  throw Error(Code::kFormat,
+              str(path(), ": there is no tensor '", name, "'", did_you_mean(name, names)));
+}
+
+uint64_t block_bytes(const TensorInfo& tensor, std::span<const Slice> slices) {
+  return BlockWalk(tensor.shape, item_bytes(tensor.dtype), slices).bytes();
+}
+
+std::unique_ptr<TensorSource> open_tensors(const fs::path& path, std::string_view stem) {
+  const bool is_folder = fs::is_directory(path);
+  if (is_folder ? !has_safetensors(path, stem) && has_torch_bin(path)
+                : is_torch_file_name(path.filename().string())) {
+    return std::make_unique<TorchBin>(TorchBin::open(path));
+  }
+  CLEAVE_CHECK(!is_folder || has_safetensors(path, stem), Code::kIo, path.string(), " has neither ",
+               stem, ".safetensors nor ", kTorchBinStem,
+               ".bin, nor their index files; expected a model folder");
+  return std::make_unique<Safetensors>(Safetensors::open(path, stem));
+}
+
+std::map<std::string, std::string> read_weight_map(const fs::path& path) {
+  JsonLimits limits;
+  limits.max_bytes = kMaxIndexBytes;
+  limits.max_depth = 16;
+  const Json index = Json::parse(read_file(path, kMaxIndexBytes), path.string(), limits);
+  const Json weights = index.at("weight_map");
+  if (!weights.is(Json::Type::kObject) || weights.size() == 0) {
+    weights.fail("expected an object from tensor names to file names");
+  }
+  std::map<std::string, std::string> weight_map;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const Json file = weights.at(i);
+    if (!is_file_name(file.as_string())) {
+      file.fail("expected the name of a file in this folder, not a path");
+    }
+    weight_map[weights.key(i)] = file.as_string();
+  }
+  return weight_map;
+}
+
+void check_weight_map(const std::map<std::string, std::string>& weight_map,
+                      const std::map<std::string, std::string>& found, const std::string& source) {
+  for (const auto& [name, file] : weight_map) {
+    const auto at = found.find(name);
+    CLEAVE_CHECK(at != found.end(), Code::kFormat, source, ": tensor '", name,
+                 "' is not in the file it is said to be in, ", file);
+    CLEAVE_CHECK(at->second == file, Code::kFormat, source, ": tensor '", name,
+                 "' is said to be in ", file, "; it is in ", at->second);
+  }
+  for (const auto& [name, file] : found) {
+    CLEAVE_CHECK(weight_map.contains(name), Code::kFormat, source, ": tensor '", name, "' of ",
+                 file, " is missing from the index");
+  }
+}
+
+void check_tensor_name(std::string_view name, const std::string& source) {
+  const bool is_printable = std::all_of(name.begin(), name.end(), [](char c) {
+    return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f;
+  });
+  CLEAVE_CHECK(is_printable && !name.empty(), Code::kFormat, source, ": a tensor's name has ",
+               name.size(),
+               " bytes with control characters among them, or none; expected a printable name");
+}
+
+}  // namespace cleave

@@ -1,0 +1,56 @@
+#pragma once
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "cleave/format/tensor_source.h"
+#include "cleave/format/torch_file.h"
+
+namespace cleave {
+
+/// Stem of torch files in Hugging Face folders.
+inline constexpr std::string_view kTorchBinStem = "pytorch_model";
+
+/// The tensors of a torch file whose value is a dict from names to tensors, or of a folder with
+/// pytorch_model.bin or pytorch_model.bin.index.json and the files that it names.
+class TorchBin : public TensorSource {
+ public:
+  /// Throws Error(kIo) when nothing of that is there, Error(kFormat) when a file is no torch file,
+  /// holds anything but tensors by name, or the index does not agree with the files.
+  static TorchBin open(const std::filesystem::path& path);
+
+  [[nodiscard]] std::vector<TensorInfo> list() const override;
+  [[nodiscard]] const TensorInfo* find(std::string_view name) const override;
+  void read_block(std::string_view name, std::span<const Slice> slices,
+                  std::span<std::byte> out) const override;
+  [[nodiscard]] std::string path() const override { return path_; }
+  [[nodiscard]] std::vector<std::string> file_names() const override { return names_; }
+
+ private:
+  struct Entry {
+    TensorInfo info;
+    SavedTensor tensor;
+    size_t file = 0;
+  };
+  void add_file(TorchFile file, std::string name);
+
+  std::string path_;
+  std::vector<TorchFile> files_;
+  std::vector<std::string> names_;
+  std::vector<Entry> entries_;
+  std::unordered_map<std::string, size_t> by_name_;
+};
+
+/// The tensors of a state dict, in order. Throws Error(kFormat) naming `source` and the key for
+/// anything else.
+std::vector<std::pair<std::string, SavedTensor>> state_dict_tensors(const SavedValue& value,
+                                                                    const std::string& source);
+
+/// Whether `folder` holds pytorch_model.bin or its index.
+bool has_torch_bin(const std::filesystem::path& folder);
+
+}  // namespace cleave

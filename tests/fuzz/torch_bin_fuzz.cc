@@ -1,0 +1,67 @@
+// A torch file of any bytes: a refusal is Error(kFormat); every tensor of what is accepted reads
+// whole, and holds no more elements than the file has bytes.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <string>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <vector>
+
+#include "cleave/base/error.h"
+#include "cleave/format/block.h"
+#include "cleave/format/torch_file.h"
+
+namespace {
+
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+/// The bytes as a file: readers take descriptors, never memory.
+class MemoryFile {
+ public:
+  explicit MemoryFile(std::span<const uint8_t> bytes) : fd_(memfd_create("input", MFD_CLOEXEC)) {
+    require(fd_ >= 0);
+    require(::write(fd_, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
+  }
+  ~MemoryFile() { ::close(fd_); }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+  [[nodiscard]] std::string path() const { return "/proc/self/fd/" + std::to_string(fd_); }
+
+ private:
+  int fd_;
+};
+
+void read_tensors(const cleave::TorchFile& file, const cleave::SavedValue& value, size_t limit) {
+  if (const auto* tensor = value.get<cleave::SavedTensor>()) {
+    const uint64_t count = cleave::num_elements(tensor->shape, "tensor");
+    require(count <= limit);
+    std::vector<std::byte> bytes(count * static_cast<uint64_t>(cleave::item_bytes(tensor->dtype)));
+    file.read_block(*tensor, {}, bytes);
+  }
+  if (const auto* list = value.get<cleave::SavedList>()) {
+    for (const cleave::SavedValue& item : *list) read_tensors(file, item, limit);
+  }
+  if (const auto* tuple = value.get<cleave::SavedTuple>()) {
+    for (const cleave::SavedValue& item : tuple->items) read_tensors(file, item, limit);
+  }
+  if (const auto* dict = value.get<cleave::SavedDict>()) {
+    for (const auto& [key, member] : *dict) read_tensors(file, member, limit);
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const MemoryFile input({data, size});
+  try {
+    const auto file = cleave::TorchFile::open(input.path());
+    read_tensors(file, file.value(), size);
+  } catch (const cleave::Error& error) {
+    require(error.code() == cleave::Code::kFormat);
+  }
+  return 0;
+}
