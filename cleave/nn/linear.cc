@@ -38,14 +38,14 @@ std::optional<Placement> Linear::accepts(const DTensor& x) const {
   return std::nullopt;
 }
 
-DTensor Linear::forward(const DTensor& x, const Context& /*context*/) {
+DTensor Linear::forward(const DTensor& x, const Context& context) {
   CLEAVE_CHECK(x.size(-1) == weight_->shape()[1], Code::kShape, path(), ": input of ",
                x.local().sizes(), " has width ", x.size(-1), "; in_features=", weight_->shape()[1]);
-  if (is_column_split()) return columns(x);
-  return is_row_split() ? rows(x) : whole(x);
+  if (is_column_split()) return columns(x, context);
+  return is_row_split() ? rows(x, context) : whole(x, context);
 }
 
-DTensor Linear::whole(const DTensor& x) {
+DTensor Linear::whole(const DTensor& x, const Context& context) {
   const Placement& p = x.placement();
   CLEAVE_CHECK(!p.is_partial() && !p.is_shard(x.dim() - 1), Code::kShape, path(),
                " is not split and got ", p.describe(), " made by ", x.maker(),
@@ -56,17 +56,18 @@ DTensor Linear::whole(const DTensor& x) {
     bias_->used_in(x);
     b = bias_->use();
   }
-  return x.with(affine(x.local(), weight_->use(), b));
+  return x.with(affine(x.local(), weight_->use(), b, context.deferred));
 }
 
-DTensor Linear::columns(const DTensor& x) const {
+DTensor Linear::columns(const DTensor& x, const Context& context) const {
   const std::optional<Tensor> b = bias_ ? std::optional(bias_->use()) : std::nullopt;
   const Placement out = Shard{static_cast<int>(x.dim()) - 1, weight_->placement().split()};
-  return x.with(affine(x.local(), weight_->use(), b), out);
+  return x.with(affine(x.local(), weight_->use(), b, context.deferred), out);
 }
 
-DTensor Linear::rows(const DTensor& x) {
-  DTensor y = mine(x.with(affine(x.local(), weight_->use(), std::nullopt), Partial{}));
+DTensor Linear::rows(const DTensor& x, const Context& context) {
+  DTensor y =
+      mine(x.with(affine(x.local(), weight_->use(), std::nullopt, context.deferred), Partial{}));
   if (!bias_) return y;
   y = y.redistribute(*output_layout());
   CLEAVE_CHECK(

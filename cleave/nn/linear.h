@@ -44,9 +44,9 @@ class Linear : public Layer {
   [[nodiscard]] std::optional<Placement> accepts(const DTensor& x) const override;
 
  private:
-  [[nodiscard]] DTensor whole(const DTensor& x);
-  [[nodiscard]] DTensor columns(const DTensor& x) const;
-  [[nodiscard]] DTensor rows(const DTensor& x);
+  [[nodiscard]] DTensor whole(const DTensor& x, const Context& context);
+  [[nodiscard]] DTensor columns(const DTensor& x, const Context& context) const;
+  [[nodiscard]] DTensor rows(const DTensor& x, const Context& context);
 
   std::shared_ptr<Parameter> weight_, bias_;
   const Split* column_cut_ = nullptr;
