@@ -40,6 +40,7 @@ struct Action {
 /// "forward of micro-batch 3 on stage 2".
 std::string describe(const Action& action);
 
+/// Sizes of a schedule.
 struct ScheduleShape {
   ScheduleKind kind = ScheduleKind::k1F1B;
   int num_ranks = 1;          ///< of the pipeline's axis, >= 1
@@ -53,6 +54,7 @@ struct Schedule {
   std::vector<std::vector<Action>> ranks;
 
   [[nodiscard]] int num_stages() const { return shape.num_ranks * shape.stages_per_rank; }
+  /// Whether an action of the kind is in it.
   [[nodiscard]] bool has(Action::Kind kind) const;
 };
 
@@ -81,6 +83,7 @@ ActionCost unit_cost(const Schedule& schedule);
 
 /// When each action of a schedule runs, if messages take no time.
 struct Timeline {
+  /// Of one action.
   struct Span {
     double begin = 0, end = 0;
   };
