@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kNumChunks = 4;
 constexpr uint64_t kChunkBytes = 32 << 10;
-// How long a full sender sleeps between two looks at its own incoming messages.
+// How long a rank that waits for one peer sleeps between two looks at what the others send it.
 constexpr std::chrono::milliseconds kRoomPeriod{1};
 
 }  // namespace
@@ -133,15 +133,20 @@ Message Mailbox::receive(int from, uint32_t group) {
                           .group = group,
                           .stamp = ring.tail.load(std::memory_order_seq_cst),
                           .peer = from});
+  auto looked = std::chrono::steady_clock::now();
   while (!pop(from, group, message)) {
     ring.num_waiting_receivers.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t seen = ring.head.load(std::memory_order_seq_cst);
-    if (is_empty()) futex_wait(ring.head, seen, WaitWatch::kPeriod);
+    if (is_empty()) futex_wait(ring.head, seen, kRoomPeriod);
     ring.num_waiting_receivers.fetch_sub(1, std::memory_order_seq_cst);
+    take_in_all();
     if (pop(from, group, message)) break;
     // Parts of a message, or messages of other groups, may have come.
     watch.note_progress(ring.tail.load(std::memory_order_seq_cst));
+    const auto now = std::chrono::steady_clock::now();
+    if (now - looked < WaitWatch::kPeriod) continue;
     watch.look();
+    looked = now;
   }
   return message;
 }

@@ -21,8 +21,8 @@ struct Message {
 
 /// Messages between two ranks of a job, through a ring of chunks in the job page for each pair.
 ///
-/// A sender that finds the ring full takes in its own messages while it waits, so two ranks that
-/// both send first do not block each other.
+/// A rank that waits, for room or for a message, takes in what others send it meanwhile, so a
+/// sender never depends on which message its receiver waits for.
 class Mailbox {
  public:
   explicit Mailbox(std::shared_ptr<RankEnd> end) : end_(std::move(end)) {}

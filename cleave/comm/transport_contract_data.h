@@ -214,6 +214,27 @@ TEST_P(TransportContract, SendBeforeReceiveOnAllRanks_DoesNotBlock) {
   });
 }
 
+TEST_P(TransportContract, SendToARankThatWaitsForAnother_DoesNotBlock) {
+  run(3, [](World& world) {
+    constexpr int64_t kCount = 500001;  // more than is buffered on the way
+    const auto group = contract::all(world);
+    Values large(DType::kF32, kCount, [](int64_t i) { return contract::number(0, i); });
+    float small = 7;
+    if (world.rank() == 0) {
+      group->send(large.data(), kCount, DType::kF32, 1, contract::call("large"));
+      group->send(&small, 1, DType::kF32, 2, contract::call("small"));
+    } else if (world.rank() == 2) {
+      group->recv(&small, 1, DType::kF32, 0, contract::call("small"));
+      group->send(&small, 1, DType::kF32, 1, contract::call("passed on"));
+    } else {
+      Values got(DType::kF32, kCount);
+      group->recv(&small, 1, DType::kF32, 2, contract::call("passed on"));
+      group->recv(got.data(), kCount, DType::kF32, 0, contract::call("large"));
+      EXPECT_TRUE(got == large);
+    }
+  });
+}
+
 TEST_P(TransportContract, MessagesOfTwoGroups_AreKeptApart) {
   run(2, [](World& world) {
     const auto a = world.group({0, 1}, "a"), b = world.group({0, 1}, "b");

@@ -152,4 +152,22 @@ void Axis::broadcast_(Tensor& t, int root, std::string_view site) const {
                     {.site = site, .shape = t.sizes()});
 }
 
+void Axis::send(const Tensor& t, int to, std::string_view site) const {
+  CLEAVE_CHECK(group_ != nullptr, Code::kUsage, site, ": send on an axis of one rank");
+  const Tensor out = t.contiguous();
+  const CollectiveTimer timer(*group_);
+  group_->send(out.const_data_ptr(), out.numel(), dtype_of(out.scalar_type()), to,
+               {.site = site, .shape = out.sizes()});
+}
+
+Tensor Axis::recv(int from, at::IntArrayRef shape, const at::TensorOptions& options,
+                  std::string_view site) const {
+  CLEAVE_CHECK(group_ != nullptr, Code::kUsage, site, ": recv on an axis of one rank");
+  Tensor in = at::empty(shape, options);
+  const CollectiveTimer timer(*group_);
+  group_->recv(in.mutable_data_ptr(), in.numel(), dtype_of(in.scalar_type()), from,
+               {.site = site, .shape = shape});
+  return in;
+}
+
 }  // namespace cleave

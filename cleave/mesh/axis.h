@@ -56,6 +56,13 @@ class Axis {
   /// Overwrites the contiguous `t` by that of `root`.
   void broadcast_(Tensor& t, int root, std::string_view site) const;
 
+  /// One tensor to another rank of the axis; returns when `t` may be reused. Ranks that send to
+  /// each other before they receive do not block.
+  void send(const Tensor& t, int to, std::string_view site) const;
+  /// The next tensor that rank `from` sent to this one: it has this shape and type.
+  [[nodiscard]] Tensor recv(int from, at::IntArrayRef shape, const at::TensorOptions& options,
+                            std::string_view site) const;
+
  private:
   std::shared_ptr<Group> group_;
 };

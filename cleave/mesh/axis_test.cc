@@ -10,6 +10,7 @@ namespace cleave {
 namespace {
 
 using test::on_ranks;
+using test::thrown_by;
 using test::whole_numbers;
 using Sizes = std::vector<int64_t>;
 
@@ -53,6 +54,21 @@ TEST(Axis, AllReduceOfHalfPrecision_AddsInFp32) {
     const Tensor count = at::full({1}, axis.rank(), at::kLong);
     EXPECT_EQ(axis.all_reduce(count, "test").item<int64_t>(), 6);
   });
+}
+
+TEST(Axis, SendAndRecv_MoveATensorOfAnyStridesAndType) {
+  on_ranks(3, [](const Axis& axis) {
+    const int next = (axis.rank() + 1) % 3;
+    const int before = (axis.rank() + 2) % 3;
+    for (const auto type : {at::kDouble, at::kBFloat16, at::kLong}) {
+      const Tensor mine = of_rank(axis.rank(), {4, 3}).to(type).t();  // not contiguous
+      axis.send(mine, next, "test");
+      const Tensor got = axis.recv(before, {3, 4}, at::dtype(type), "test");
+      EXPECT_TRUE(at::equal(got, of_rank(before, {4, 3}).to(type).t()));
+    }
+  });
+  EXPECT_EQ(thrown_by([] { Axis().send(at::ones({1}), 0, "test"); }).code(), Code::kUsage);
+  EXPECT_EQ(thrown_by([] { (void)Axis().recv(0, {1}, at::kFloat, "test"); }).code(), Code::kUsage);
 }
 
 TEST(Axis, AllGather_JoinsUnevenAndEmptyBlocksAlongAnyDim) {

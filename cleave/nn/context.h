@@ -5,6 +5,7 @@
 
 namespace cleave {
 
+class DeferredGradients;
 class KvCache;
 
 /// What a forward pass needs besides the activation. A small value: recompute and pipeline keep
@@ -22,6 +23,8 @@ struct Context {
   uint64_t seed = 0;                 ///< of the run
   int64_t step = 0;                  ///< of the run, part of every dropout counter
   int64_t first_sample = 0;  ///< global number, within the step, of this micro-batch's first row
+  /// Where Linear puts off the gradients of its weights; null: they come with backward.
+  DeferredGradients* deferred = nullptr;
   int64_t valid_tokens = 0;  ///< labels in the step's global batch; 0: those of this call
 };
 

@@ -41,18 +41,20 @@ std::optional<Placement> Linear::accepts(const DTensor& x) const {
   return std::nullopt;
 }
 
-DTensor Linear::forward(const DTensor& x, const Context& /*context*/) {
+DTensor Linear::forward(const DTensor& x, const Context& context) {
   CLEAVE_CHECK(x.size(-1) == features(in_dim_), Code::kShape, path(), ": input of ",
                x.local().sizes(), " has width ", x.size(-1), "; in_features=", features(in_dim_));
-  if (is_column_split()) return columns(x);
-  return is_row_split() ? rows(x) : whole(x);
+  if (is_column_split()) return columns(x, context);
+  return is_row_split() ? rows(x, context) : whole(x, context);
 }
 
-Tensor Linear::product(const DTensor& x, const std::optional<Tensor>& bias) const {
-  return affine(x.local(), out_dim_ == 0 ? weight_->use() : weight_->use().t(), bias);
+Tensor Linear::product(const DTensor& x, const std::optional<Tensor>& bias,
+                       const Context& context) const {
+  return affine(x.local(), out_dim_ == 0 ? weight_->use() : weight_->use().t(), bias,
+                context.deferred);
 }
 
-DTensor Linear::whole(const DTensor& x) {
+DTensor Linear::whole(const DTensor& x, const Context& context) {
   const Placement& p = x.placement();
   CLEAVE_CHECK(!p.is_partial() && !p.is_shard(x.dim() - 1), Code::kShape, path(),
                " is not split and got ", p.describe(), " made by ", x.maker(),
@@ -63,17 +65,17 @@ DTensor Linear::whole(const DTensor& x) {
     bias_->used_in(x);
     b = bias_->use();
   }
-  return x.with(product(x, b));
+  return x.with(product(x, b, context));
 }
 
-DTensor Linear::columns(const DTensor& x) const {
+DTensor Linear::columns(const DTensor& x, const Context& context) const {
   const std::optional<Tensor> b = bias_ ? std::optional(bias_->use()) : std::nullopt;
   const Placement out = Shard{static_cast<int>(x.dim()) - 1, weight_->placement().split()};
-  return x.with(product(x, b), out);
+  return x.with(product(x, b, context), out);
 }
 
-DTensor Linear::rows(const DTensor& x) {
-  DTensor y = mine(x.with(product(x, std::nullopt), Partial{}));
+DTensor Linear::rows(const DTensor& x, const Context& context) {
+  DTensor y = mine(x.with(product(x, std::nullopt, context), Partial{}));
   if (!bias_) return y;
   y = y.redistribute(*output_layout());
   CLEAVE_CHECK(

@@ -47,13 +47,14 @@ class Linear : public Layer {
 
  private:
   /// x weight^T + bias of what this rank holds.
-  [[nodiscard]] Tensor product(const DTensor& x, const std::optional<Tensor>& bias) const;
+  [[nodiscard]] Tensor product(const DTensor& x, const std::optional<Tensor>& bias,
+                               const Context& context) const;
   [[nodiscard]] int64_t features(int dim) const {
     return weight_->shape()[static_cast<size_t>(dim)];
   }
-  [[nodiscard]] DTensor whole(const DTensor& x);
-  [[nodiscard]] DTensor columns(const DTensor& x) const;
-  [[nodiscard]] DTensor rows(const DTensor& x);
+  [[nodiscard]] DTensor whole(const DTensor& x, const Context& context);
+  [[nodiscard]] DTensor columns(const DTensor& x, const Context& context) const;
+  [[nodiscard]] DTensor rows(const DTensor& x, const Context& context);
 
   int out_dim_, in_dim_;  // of weight
   std::shared_ptr<Parameter> weight_, bias_;

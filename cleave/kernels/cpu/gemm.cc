@@ -13,6 +13,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/base/hash.h"
+#include "cleave/layout/deferred.h"
 #include "cleave/layout/node.h"
 
 namespace cleave {
@@ -120,29 +121,45 @@ void choose_gemm(const std::string& flag, const Axis& everyone) {
   set_gemm(choice);
 }
 
-Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
-  if (!is_for_onednn(x, weight)) return at::linear(x, weight, bias);
+namespace {
+
+/// a b^T + bias, through the chosen library; b [n, k].
+Tensor product(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias) {
+  return is_for_onednn(a, b) ? onednn_linear(a, b, bias) : at::linear(a, b, bias);
+}
+
+}  // namespace
+
+Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+              DeferredGradients* deferred) {
+  const bool weight_grad = needs_grad(weight);
+  const bool defers = weight_grad && deferred != nullptr;
+  if (!is_for_onednn(x, weight) && !defers) return at::linear(x, weight, bias);
   Tensor y;
   {
     const at::NoGradGuard no_grad;
-    y = onednn_linear(x.detach(), weight.detach(),
-                      bias ? std::optional(bias->detach()) : std::nullopt);
+    y = product(x.detach(), weight.detach(), bias ? std::optional(bias->detach()) : std::nullopt);
   }
   const bool bias_grad = bias && needs_grad(*bias);
-  if (!needs_grad(x) && !needs_grad(weight) && !bias_grad) return y;
   const bool x_grad = needs_grad(x);
-  const bool weight_grad = needs_grad(weight);
-  connect("linear", {x, weight, bias.value_or(Tensor())}, {y},
-          [x = x.detach(), weight = weight.detach(), x_grad, weight_grad,
-           bias_grad](variable_list&& grads) {
-            const Tensor g = grads[0].reshape({-1, weight.size(0)});
-            variable_list out(3);
-            if (x_grad) out[0] = onednn_linear(g, weight.t(), std::nullopt).view(x.sizes());
-            if (weight_grad) {
-              const Tensor flat = x.reshape({-1, weight.size(1)});
+  if (!x_grad && !weight_grad && !bias_grad) return y;
+  // Backward reads the values; what is put off also needs the way from the weight to its leaf.
+  connect("linear", {x, defers ? Tensor() : weight, bias.value_or(Tensor())}, {y},
+          [x = x.detach(), values = weight.detach(), weight = defers ? weight : Tensor(), x_grad,
+           weight_grad, bias_grad, deferred](variable_list&& grads) {
+            const Tensor g = grads[0].reshape({-1, values.size(0)});
+            const auto of_weight = [g, x, values] {
+              const Tensor rows = x.reshape({-1, values.size(1)});
               // In the weight's own order of memory, so that a stored transpose gets no copy.
-              out[1] = weight.is_contiguous() ? onednn_linear(g.t(), flat.t(), std::nullopt)
-                                              : onednn_linear(flat.t(), g.t(), std::nullopt).t();
+              return values.is_contiguous() ? product(g.t(), rows.t(), std::nullopt)
+                                            : product(rows.t(), g.t(), std::nullopt).t();
+            };
+            variable_list out(3);
+            if (x_grad) out[0] = product(g, values.t(), std::nullopt).view(x.sizes());
+            if (weight.defined()) {
+              deferred->add(weight, of_weight);
+            } else if (weight_grad) {
+              out[1] = of_weight();
             }
             if (bias_grad) out[2] = g.sum(0);
             return out;

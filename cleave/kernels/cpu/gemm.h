@@ -9,6 +9,8 @@
 
 namespace cleave {
 
+class DeferredGradients;
+
 /// The libraries that can multiply fp32 matrices on the CPU. Which is faster depends on the
 /// processor: on AMD with AVX-512 oneDNN ran at twice MKL's speed.
 enum class Gemm : uint8_t { kMkl, kOneDnn };
@@ -32,6 +34,9 @@ Gemm faster_gemm();
 /// x weight^T + bias, differentiable, through the chosen library.
 ///
 ///   x [.., in]   weight [out, in]   bias [out] or nothing   result [.., out]
-Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias);
+///
+/// With `deferred`, which must live until backward, the gradient of weight is put off.
+Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+              DeferredGradients* deferred = nullptr);
 
 }  // namespace cleave

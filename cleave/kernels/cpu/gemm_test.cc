@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "cleave/layout/deferred.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
 
@@ -54,6 +55,39 @@ TEST_P(GemmChoice, ForwardAndBackward_AreTheProducts) {
     expect_product(w.grad(), wide(g).t(), wide(x).t(), "dw");
     expect_product(b.grad(), wide(g).t(), at::ones({1, rows}, at::kDouble), "db");
   }
+}
+
+TEST_P(GemmChoice, DeferredGradientOfTheWeight_ComesWhenAskedForAndAddsUp) {
+  const Tensor x = fp32_leaf({6, 7}, 1), w = fp32_leaf({5, 7}, 2), b = fp32_leaf({5}, 3);
+  const Tensor g = numbers({6, 5}, 4).to(at::kFloat);
+  DeferredGradients deferred;
+  affine(x, w, b, &deferred).backward(g);
+  expect_product(x.grad(), wide(g), wide(w).t(), "dx");
+  expect_product(b.grad(), wide(g).t(), at::ones({1, 6}, at::kDouble), "db");
+  EXPECT_FALSE(w.grad().defined());
+  deferred.run();
+  expect_product(w.grad(), wide(g).t(), wide(x).t(), "dw");
+  const Tensor once = w.grad().clone();
+  deferred.run();
+  EXPECT_TRUE(at::equal(w.grad(), once)) << "what was done is done";
+  affine(x, w, b, &deferred).backward(g);
+  deferred.run();
+  EXPECT_TRUE(at::equal(w.grad(), once * 2));
+}
+
+TEST_P(GemmChoice, DeferredGradientOfACast_FlowsToTheLeaf) {
+  const Tensor x = leaf_of(numbers({6, 7}, 1).to(at::kBFloat16)), leaf = fp32_leaf({5, 7}, 2);
+  const Tensor g = numbers({6, 5}, 4).to(at::kBFloat16);
+  affine(x, leaf.to(at::kBFloat16), std::nullopt).backward(g);
+  const Tensor want = leaf.grad().clone();
+  leaf.mutable_grad().reset();
+  DeferredGradients deferred;
+  const Tensor cast = leaf.to(at::kBFloat16);
+  for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {  // one cast for all of a step
+    affine(x, cast, std::nullopt, &deferred).backward(g);
+  }
+  deferred.run();
+  EXPECT_TRUE(at::equal(leaf.grad(), want * 2));
 }
 
 TEST_P(GemmChoice, BatchDimsAndNoBias_AreKept) {

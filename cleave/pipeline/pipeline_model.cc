@@ -1,0 +1,124 @@
+#include "cleave/pipeline/pipeline_model.h"
+
+#include <algorithm>
+#include <map>
+
+#include <ATen/ATen.h>
+
+#include "cleave/base/clock.h"
+#include "cleave/pipeline/pipeline_run.h"
+
+namespace cleave {
+
+PipelineModel::PipelineModel(std::vector<Layer*> sequence, const Axis& pp, PipelineOptions options)
+    : sequence_(std::move(sequence)), pp_(pp), options_(std::move(options)) {
+  const int num_stages = make_schedule(shape_of(1)).num_stages();
+  Stages& stages = options_.stages;
+  if (stages.empty()) stages = even_stages(sequence_, blocks_of(sequence_), num_stages);
+  bool fits = std::ssize(stages) == num_stages;
+  int64_t end = 0;
+  for (const Range& r : stages) {
+    fits = fits && r.begin == end && r.size() > 0;
+    end = r.end;
+  }
+  CLEAVE_CHECK(fits && end == std::ssize(sequence_), Code::kShape, stages.size(),
+               " stages were given for pp x virtual = ", num_stages, " and ", sequence_.size(),
+               " layers; they must be as many, in order, each with at least one layer, and all "
+               "layers must be in one");
+  for (int s = pp_.rank(); s < num_stages; s += pp_.size()) {
+    const Range& r = stages[static_cast<size_t>(s)];
+    local_layers_.insert(local_layers_.end(), sequence_.begin() + r.begin,
+                         sequence_.begin() + r.end);
+  }
+  find_parameters();
+}
+
+void PipelineModel::find_parameters() {
+  Parameters all;
+  std::map<const Parameter*, std::vector<int>> users;
+  for (size_t s = 0; s < options_.stages.size(); ++s) {
+    const int rank = static_cast<int>(s) % pp_.size();
+    const Range& layers = options_.stages[s];
+    for (int64_t i = layers.begin; i < layers.end; ++i) {
+      for (const auto& p : sequence_[static_cast<size_t>(i)]->parameters()) {
+        std::vector<int>& ranks = users[p.get()];
+        if (ranks.empty()) all.push_back(p);
+        if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
+      }
+    }
+  }
+  for (const auto& p : all) {
+    const std::vector<int>& ranks = users[p.get()];
+    if (std::find(ranks.begin(), ranks.end(), pp_.rank()) == ranks.end()) continue;
+    parameters_.push_back(p);
+    if (ranks.size() == 1) continue;
+    tied_.push_back(p);
+    tied_ranks_.push_back(ranks);
+  }
+}
+
+bool PipelineModel::owns(const Parameter& parameter) const {
+  const auto is_it = [&](const auto& p) { return p.get() == &parameter; };
+  if (std::none_of(parameters_.begin(), parameters_.end(), is_it)) return false;
+  const auto tied = std::find_if(tied_.begin(), tied_.end(), is_it);
+  return tied == tied_.end() ||
+         tied_ranks_[static_cast<size_t>(tied - tied_.begin())].front() == pp_.rank();
+}
+
+ScheduleShape PipelineModel::shape_of(size_t num_micro_batches) const {
+  return {.kind = options_.schedule,
+          .num_ranks = pp_.size(),
+          .stages_per_rank = options_.stages_per_rank,
+          .num_micro_batches = static_cast<int>(num_micro_batches)};
+}
+
+void PipelineModel::run(PipelineRun& run, const Schedule& schedule) {
+  if (options_.trace) pp_.barrier("begin of a traced pipeline");
+  run.execute(schedule, monotonic_s());
+  if (options_.trace) events_ = run.take_events();
+}
+
+std::vector<double> PipelineModel::run_train(const std::vector<MicroBatch>& micro_batches,
+                                             const PipelineLoss& loss) {
+  CLEAVE_CHECK(loss != nullptr, Code::kUsage, "a pipeline is trained with a loss; none was given");
+  PipelineRun run({sequence_, options_.stages, pp_, micro_batches, loss});
+  this->run(run, make_schedule(shape_of(micro_batches.size())));
+  return run.losses();
+}
+
+std::vector<DTensor> PipelineModel::run_eval(const std::vector<MicroBatch>& micro_batches) {
+  const PipelineLoss none;
+  PipelineRun run({sequence_, options_.stages, pp_, micro_batches, none});
+  this->run(run, make_forward_schedule(shape_of(micro_batches.size())));
+  return run.take_outputs();
+}
+
+std::vector<double> PipelineModel::run_eval(const std::vector<MicroBatch>& micro_batches,
+                                            const PipelineLoss& loss) {
+  PipelineRun run({sequence_, options_.stages, pp_, micro_batches, loss});
+  this->run(run, make_forward_schedule(shape_of(micro_batches.size())));
+  return run.losses();
+}
+
+// The first user adds up, in the order of stages, and tells the others.
+void PipelineModel::sum_tied_gradients() const {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < tied_.size(); ++i) {
+    const Tensor& leaf = tied_[i]->leaf();
+    Tensor& grad = leaf.mutable_grad();
+    if (!grad.defined()) grad = at::zeros_like(leaf);
+    const std::string& site = tied_[i]->name();
+    const auto& ranks = tied_ranks_[i];
+    if (ranks.front() != pp_.rank()) {
+      pp_.send(grad, ranks.front(), site);
+      grad.copy_(pp_.recv(ranks.front(), grad.sizes(), grad.options(), site));
+      continue;
+    }
+    for (size_t r = 1; r < ranks.size(); ++r) {
+      grad.add_(pp_.recv(ranks[r], grad.sizes(), grad.options(), site));
+    }
+    for (size_t r = 1; r < ranks.size(); ++r) pp_.send(grad, ranks[r], site);
+  }
+}
+
+}  // namespace cleave
