@@ -1,8 +1,10 @@
 #include "cleave/comm/environment.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <string_view>
+#include <xxhash.h>
 
 #include "cleave/base/error.h"
 
@@ -67,6 +69,44 @@ bool is_this_host(const std::string& address) {
          address.compare(0, 4, "127.") == 0;
 }
 
+/// Tasks on a node by Slurm's list: "2(x3),1" means three nodes with two and one with one.
+int tasks_of_node(std::string_view list, int node) {
+  constexpr std::string_view kName = "SLURM_STEP_TASKS_PER_NODE";
+  while (!list.empty()) {
+    const std::string_view item = list.substr(0, list.find(','));
+    const size_t repeat = item.find("(x");
+    const int tasks = parse(kName, item.substr(0, repeat));
+    if (repeat != std::string_view::npos) {
+      node -= parse(kName, item.substr(repeat + 2, item.find(')') - repeat - 2));
+    } else {
+      --node;
+    }
+    if (node < 0) return tasks;
+    list.remove_prefix(std::min(list.size(), item.size() + 1));
+  }
+  return 1;
+}
+
+/// The first name of a Slurm host list: "node[03-07,09]-a,other" begins with node03-a.
+std::string first_host(const std::string& list) {
+  const size_t open = list.find('[');
+  if (open >= list.find(',')) return list.substr(0, list.find(','));
+  const size_t close = list.find(']', open), end = list.find(',', close);
+  if (open == std::string::npos || close == std::string::npos) return list;
+  const std::string numbers = list.substr(open + 1, close - open - 1);
+  return list.substr(0, open) + numbers.substr(0, numbers.find_first_of("-,")) +
+         list.substr(close + 1, end == std::string::npos ? end : end - close - 1);
+}
+
+/// Where the ranks of an srun step meet that was not told: at its first host, at a port below those
+/// that systems give away by themselves.
+void find_slurm_meeting(const Reader& read, Environment& found) {
+  if (found.master_addr.empty()) found.master_addr = first_host(read.text("SLURM_STEP_NODELIST"));
+  if (found.master_port != 0) return;
+  const std::string id = found.job_id;
+  found.master_port = 20000 + static_cast<int>(XXH3_64bits(id.data(), id.size()) % 10000);
+}
+
 /// Ranks of this host. Slurm tells them for its nodes; without any word, ranks whose rank 0 is at a
 /// loopback address are all here, and otherwise each is alone on its host.
 int local_world_size(const Reader& read, const Names& names, const Environment& found) {
@@ -74,11 +114,8 @@ int local_world_size(const Reader& read, const Names& names, const Environment& 
     const int num_nodes =
         read.maybe("SLURM_STEP_NUM_NODES").value_or(read.maybe("SLURM_NNODES").value_or(1));
     if (num_nodes == 1) return found.world_size;
-    // "2(x3),1": enough to know that it is less than the world.
-    const std::string tasks = read.text("SLURM_STEP_TASKS_PER_NODE");
-    return tasks.empty()
-               ? 1
-               : parse("SLURM_STEP_TASKS_PER_NODE", tasks.substr(0, tasks.find_first_of("(,")));
+    return tasks_of_node(read.text("SLURM_STEP_TASKS_PER_NODE"),
+                         read.maybe("SLURM_NODEID").value_or(0));
   }
   if (const auto size = read.maybe(names.local_world_size)) return *size;
   return is_this_host(found.master_addr) ? found.world_size : 1;
@@ -131,6 +168,10 @@ std::optional<Environment> read_environment(const GetVariable& get) {
   found.local_rank = read.maybe(names->local_rank)
                          .value_or(found.local_world_size == found.world_size ? found.rank : 0);
   found.job_id = job_id(read);
+  const bool is_slurm = names->rank == kSlurm.rank || names->rank == kPmix.rank;
+  if (is_slurm && found.local_world_size < found.world_size) find_slurm_meeting(read, found);
+  if (read.text("TORCHELASTIC_USE_AGENT_STORE") == "True") ++found.master_port;
+  found.token_file = read.text("CLEAVE_TOKEN_FILE");
   found.job_fd = read.maybe("CLEAVE_JOB_FD").value_or(-1);
   check_range(*names, found);
   return found;

@@ -15,7 +15,8 @@ struct Environment {
   std::string master_addr;   ///< where rank 0 is; "" when nobody said
   int master_port = 0;       ///< 0 when nobody said
   std::string job_id;        ///< of the launcher or scheduler; "" when it has none
-  int job_fd = -1;           ///< descriptor of the job page of `cleave launch`, or -1
+  std::string token_file;  ///< of CLEAVE_TOKEN_FILE: ranks on other hosts must hold the same token
+  int job_fd = -1;         ///< descriptor of the job page of `cleave launch`, or -1
 };
 
 /// Reads one environment variable; nullptr when it is not set.
@@ -24,9 +25,11 @@ using GetVariable = std::function<const char*(const char*)>;
 /// The place that the environment names; nothing when no launcher started this process.
 ///
 /// Understands RANK and WORLD_SIZE (torchrun, Kubernetes, `cleave launch`), OMPI_COMM_WORLD_*,
-/// PMI_* (MPICH, Intel MPI), PMIX_RANK and SLURM_* of an srun step, in this order.
-/// Throws Error(kUsage) naming the variable that is missing or no number, Error(kShape) when
-/// rank < world_size does not hold.
+/// PMI_* (MPICH, Intel MPI), PMIX_RANK and SLURM_* of an srun step, in this order. Where ranks meet
+/// is MASTER_ADDR and MASTER_PORT; a step of srun without them has its first host and a port made
+/// of its job id. Under torchrun, which listens at MASTER_PORT itself, it is the next port. Throws
+/// Error(kUsage) naming the variable that is missing or no number, Error(kShape) when rank <
+/// world_size does not hold.
 std::optional<Environment> read_environment(const GetVariable& get);
 std::optional<Environment> read_environment();
 

@@ -99,6 +99,47 @@ TEST(Environment, OfASlurmStep_TellsHostsApart) {
   EXPECT_EQ(read(step)->local_world_size, 6);
 }
 
+TEST(Environment, OfASlurmStepOverHosts_NamesAMeetingPlace) {
+  Variables step{{"SLURM_PROCID", "2"},
+                 {"SLURM_LOCALID", "1"},
+                 {"SLURM_NODEID", "1"},
+                 {"SLURM_STEP_NUM_TASKS", "3"},
+                 {"SLURM_NTASKS", "3"},
+                 {"SLURM_JOB_ID", "77"},
+                 {"SLURM_STEP_ID", "0"},
+                 {"SLURM_STEP_NUM_NODES", "2"},
+                 {"SLURM_STEP_TASKS_PER_NODE", "1,2"}};
+  for (const auto& [list, first] :
+       std::vector<std::pair<std::string, std::string>>{{"gpu[03-07,9],cpu1", "gpu03"},
+                                                        {"a[1,3]-x.org,b", "a1-x.org"},
+                                                        {"one,two[1-2]", "one"},
+                                                        {"alone", "alone"}}) {
+    step["SLURM_STEP_NODELIST"] = list;
+    const auto found = read(step);
+    EXPECT_EQ(found->master_addr, first);
+    EXPECT_EQ(found->local_world_size, 2);
+    EXPECT_GE(found->master_port, 20000);
+    EXPECT_LT(found->master_port, 30000);
+  }
+  step["MASTER_ADDR"] = "10.0.0.1";
+  step["MASTER_PORT"] = "5";
+  EXPECT_EQ(read(step)->master_addr, "10.0.0.1");
+  EXPECT_EQ(read(step)->master_port, 5);
+}
+
+TEST(Environment, OfTorchrunThatListensItself_MeetsAtTheNextPort) {
+  const auto found = read({{"RANK", "1"},
+                           {"WORLD_SIZE", "2"},
+                           {"LOCAL_RANK", "0"},
+                           {"LOCAL_WORLD_SIZE", "1"},
+                           {"MASTER_ADDR", "10.0.0.1"},
+                           {"MASTER_PORT", "29500"},
+                           {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                           {"CLEAVE_TOKEN_FILE", "/run/token"}});
+  EXPECT_EQ(found->master_port, 29501);
+  EXPECT_EQ(found->token_file, "/run/token");
+}
+
 TEST(Environment, OfASlurmBatchScript_IsNoRank) {
   EXPECT_FALSE(read({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}}).has_value());
 }

@@ -1,5 +1,6 @@
 #include "cleave/comm/exchange.h"
 
+#include <algorithm>
 #include <thread>
 
 #include "cleave/comm/flight_log.h"
@@ -13,7 +14,8 @@
 //    two, so nobody overwrites what another one still reads.
 // 3. At the first meeting of a collective it compares all headers with member 0's. All members see
 //    the same headers, so all reach the same verdict before any data is touched.
-// 4. Among threads, memory of peers is touched between is_touching = 1 and 0. A member that leaves
+// 4. Between hosts every member has its own copy of the slots: PageMirror carries each post there.
+// 5. Among threads, memory of peers is touched between is_touching = 1 and 0. A member that leaves
 //    by an exception has seen the abort word set; it waits until no peer is touching. A peer sets
 //    is_touching before it reads the abort word, so either it sees the abort and touches nothing,
 //    or the leaving member sees it touching (both orders are sequentially consistent).
@@ -25,10 +27,19 @@ Exchange::Exchange(std::shared_ptr<RankEnd> end, uint32_t group, int member)
   for (int m = 0; m < entry_->num_members; ++m) {
     slots_.push_back(&end_->page().member(*entry_, m));
   }
+  if (end_->mirror() != nullptr) gifts_.resize(slots_.size());
 }
 
 std::byte* Exchange::payload() const {
   return end_->page().payload(*entry_, member_, (stamp_ + 1) % 2);
+}
+
+void Exchange::give(int member, const Gift& gift) {
+  if (!gifts_.empty()) gifts_[static_cast<size_t>(member)] = gift;
+}
+
+void Exchange::give_all(int64_t bytes) {
+  std::fill(gifts_.begin(), gifts_.end(), Gift{0, static_cast<uint64_t>(bytes)});
 }
 
 const std::byte* Exchange::payload_of(int member) const {
@@ -69,6 +80,9 @@ void Exchange::post() {
   MemberSlot& own = slot(member_);
   own.stamp.store(++stamp_, std::memory_order_seq_cst);
   if (own.num_sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(own.stamp);
+  if (end_->mirror() == nullptr) return;
+  end_->mirror()->post(group_, member_, gifts_);
+  give_all(0);
 }
 
 bool Exchange::is_here(int member) const {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cleave/comm/operation.h"
+#include "cleave/comm/page_mirror.h"
 #include "cleave/comm/rank_end.h"
 
 namespace cleave {
@@ -11,7 +12,8 @@ namespace cleave {
 /// One member's side of a group: the meeting points of its collectives.
 ///
 /// A collective is begin(), then meet(), then any number of sync(), then end(). What a member wrote
-/// to payload() before meet() or sync() its peers read after theirs, until their next one.
+/// to payload() before meet() or sync() its peers read after theirs, until their next one; what
+/// each of them reads is said with give(), because between hosts only that travels.
 class Exchange {
  public:
   Exchange(std::shared_ptr<RankEnd> end, uint32_t group, int member);
@@ -21,7 +23,10 @@ class Exchange {
   [[nodiscard]] RankEnd& end_of_rank() const { return *end_; }
   [[nodiscard]] uint32_t group() const { return group_; }
   /// Whether peers may read this rank's memory in place.
-  [[nodiscard]] bool is_direct() const { return !end_->page().is_shared(); }
+  [[nodiscard]] bool is_direct() const { return end_->page().is_of_threads(); }
+
+  /// Whether each member has its own copy of the page.
+  [[nodiscard]] bool is_between_hosts() const { return end_->page().is_mirror(); }
 
   /// Bytes of a payload, a multiple of 64.
   [[nodiscard]] int64_t payload_bytes() const {
@@ -29,6 +34,9 @@ class Exchange {
   }
   /// Where to write what the next meet() or sync() gives to the peers.
   [[nodiscard]] std::byte* payload() const;
+  /// Bytes of payload() that the next meet() or sync() gives to a member, or to all.
+  void give(int member, const Gift& gift);
+  void give_all(int64_t bytes);
   /// What a member gave at the last meet() or sync().
   [[nodiscard]] const std::byte* payload_of(int member) const;
 
@@ -64,6 +72,7 @@ class Exchange {
   GroupEntry* entry_;
   int member_;
   std::vector<MemberSlot*> slots_;
+  std::vector<Gift> gifts_;  // by member; between hosts
   uint32_t stamp_ = 0;       // of the last post
   uint64_t sequence_ = 0;    // of the last operation
   uint64_t log_number_ = 0;  // of the operation in the flight log

@@ -97,6 +97,7 @@ std::string write_flight_log(const JobPage& page, std::string_view folder, std::
     for (uint64_t number = end - std::min<uint64_t>(end, kFlightLogLength); number < end;
          ++number) {
       const FlightRecord record = log_read(slot, number);
+      if (record.op == Op::kNone) continue;  // of another host, and not told
       out << rank << '\t' << number << '\t' << name(record.op) << '\t' << record.sequence << '\t'
           << page.group(record.group).name << '\t' << name(static_cast<DType>(record.dtype)) << '\t'
           << record.count << '\t' << record.begin_ns << '\t'

@@ -40,7 +40,7 @@ std::string describe_place(const JobPage& page, int rank);
 std::string describe_step(const JobPage& page, int rank);
 
 /// Writes the last operations of these ranks as lines of tab-separated text to a new file in
-/// `folder` and returns its path. Throws Error(kIo).
+/// `folder` and returns its path; of ranks on other hosts as many as are known. Throws Error(kIo).
 std::string write_flight_log(const JobPage& page, std::string_view folder, std::string_view why);
 
 }  // namespace cleave

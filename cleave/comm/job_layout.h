@@ -1,12 +1,14 @@
 #pragma once
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 namespace cleave {
 
 // What lies in the job page. The page is private memory when the ranks are threads and a memfd when
-// they are processes; nothing in it is a pointer that another process could follow, except
-// DirectSpan, which only rank threads read.
+// they are processes of one host; nothing in it is a pointer that another process could follow,
+// except DirectSpan, which only rank threads read. When ranks are on several hosts each has a copy
+// of its own, which PageMirror keeps like the others: everything in it is written by one rank.
 //
 //   JobHeader | RankSlot[ranks] | GroupEntry[groups] | channel offsets [ranks][ranks] | arena
 //
@@ -26,7 +28,7 @@ enum class Op : uint8_t {
 };
 
 /// Sizes of a job page, fixed by its version: a page of another version is refused.
-inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr uint32_t kLayoutVersion = 2;
 inline constexpr uint64_t kJobMagic = 0x636c656176650000U + kLayoutVersion;
 inline constexpr int kMaxRanks = 512;         // per job page
 inline constexpr int kNumGroupsPerRank = 64;  // groups that the page has room for
@@ -35,6 +37,8 @@ inline constexpr int kSiteBytes = 88;         // of a call site's text
 inline constexpr int kNumShownSizes = 8;      // dims and widths kept for messages
 inline constexpr int kAbortTextBytes = 1024;
 inline constexpr int kGroupNameBytes = 40;
+inline constexpr uint32_t kNumChunks = 4;          // messages from one rank to another
+inline constexpr uint64_t kChunkBytes = 32 << 10;  // of a message, in one chunk
 
 // Job pages begin as zeros of the system and are never constructed.
 // NOLINTBEGIN(cppcoreguidelines-pro-type-member-init, clang-analyzer-optin.performance.Padding)
@@ -60,6 +64,7 @@ struct JobHeader {
   uint64_t bytes;  // of the whole page
   int32_t num_ranks;
   int32_t num_groups;
+  int64_t mirror_of;  // whose copy of the page this is; -1 when all ranks share it
   uint64_t groups_offset, channels_offset;
   uint64_t arena_end;
   uint64_t payload_bytes;  // of one member's one buffer, where the arena has room
@@ -161,6 +166,20 @@ struct ChannelEnds {
   std::atomic<uint32_t> num_waiting_receivers;
   alignas(64) std::atomic<uint32_t> tail;
   std::atomic<uint32_t> num_waiting_senders;
+};
+
+/// A piece of a message.
+struct MessageChunk {
+  CallHeader header;  // of the whole message
+  CallNote note;
+  uint64_t message_bytes;
+  uint64_t bytes;  // in this chunk
+  std::byte data[kChunkBytes];
+};
+
+/// The messages on their way from one rank to another.
+struct MessageRing : ChannelEnds {
+  alignas(64) MessageChunk chunks[kNumChunks];
 };
 
 // NOLINTEND(cppcoreguidelines-pro-type-member-init, clang-analyzer-optin.performance.Padding)

@@ -20,6 +20,8 @@ constexpr uint64_t kProcessPayloadBytes = 256 << 10;  // half a second-level cac
 constexpr uint64_t kSmallPayloadBytes = 16 << 10;     // when the arena runs low
 constexpr uint64_t kThreadArenaBytes = 64 << 20;      // per rank, only reserved
 constexpr uint64_t kProcessArenaBytes = 10 << 20;     // per rank, allocated at start
+constexpr uint64_t kMirrorPayloadBytes = 1 << 20;     // a network's round trip is long
+constexpr uint64_t kMirrorArenaBytes = 256 << 20;     // per rank, only reserved
 // Per rank, left for the small payloads of later groups and for message channels.
 constexpr uint64_t kReservedBytes = kNumGroupsPerRank * (2 * kSmallPayloadBytes + (8 << 10));
 
@@ -86,6 +88,15 @@ std::shared_ptr<JobPage> JobPage::create_shared(int num_ranks) {
   return make(map(bytes, fd), bytes, fd, num_ranks);
 }
 
+std::shared_ptr<JobPage> JobPage::create_mirror(int num_ranks, int rank) {
+  check_num_ranks(num_ranks);
+  const uint64_t bytes = sizes_of(num_ranks, kMirrorArenaBytes).end;
+  auto page = make(map(bytes, -1), bytes, -1, num_ranks);
+  page->header().mirror_of = rank;
+  page->header().payload_bytes = kMirrorPayloadBytes;
+  return page;
+}
+
 std::shared_ptr<JobPage> JobPage::attach(int fd) {
   struct stat info {};
   CLEAVE_CHECK(fstat(fd, &info) == 0, Code::kUsage, "descriptor ", fd,
@@ -110,6 +121,7 @@ std::shared_ptr<JobPage> JobPage::make(std::byte* base, uint64_t bytes, int fd, 
   header->bytes = bytes;
   header->num_ranks = num_ranks;
   header->num_groups = num_ranks * kNumGroupsPerRank;
+  header->mirror_of = -1;
   header->groups_offset = sizes.groups;
   header->channels_offset = sizes.channels;
   header->arena_end = bytes;
@@ -182,10 +194,16 @@ void JobPage::fill_group(GroupEntry& entry, std::span<const int> ranks, std::str
   entry.members_offset = take(n * sizeof(MemberSlot));
   for (uint64_t m = 0; m < n; ++m)
     new (at(entry.members_offset + m * sizeof(MemberSlot))) MemberSlot();
+  // A copy of the page has no room for what other ranks give each other.
+  const auto self = static_cast<int>(header().mirror_of);
+  if (is_mirror() && std::find(ranks.begin(), ranks.end(), self) == ranks.end()) return;
   entry.payload_bytes = header().payload_bytes;
   const uint64_t reserved = static_cast<uint64_t>(num_ranks()) * kReservedBytes;
   entry.payload_offset = try_take(n * 2 * entry.payload_bytes, reserved);
   if (entry.payload_offset == 0) {
+    // All members must choose alike, which copies of the page cannot.
+    CLEAVE_CHECK(!is_mirror(), Code::kMemory, "group ", name, ": the ", bytes_,
+                 " bytes for groups are used up; make fewer groups");
     entry.payload_bytes = kSmallPayloadBytes;
     entry.payload_offset = take(n * 2 * entry.payload_bytes);
   }
@@ -219,6 +237,18 @@ uint32_t JobPage::join_group(uint64_t key, std::span<const int> ranks, std::stri
   throw Error(Code::kMemory, str("more than ", num_groups, " groups in one job"));
 }
 
+std::optional<uint32_t> JobPage::find_group(uint64_t key) const {
+  const auto num_groups = static_cast<uint32_t>(header().num_groups);
+  for (uint32_t probe = 0; probe < num_groups; ++probe) {
+    const auto index = static_cast<uint32_t>((key + probe) % num_groups);
+    const GroupEntry& entry = group(index);
+    const uint64_t found = entry.key.load();
+    if (found == 0) return std::nullopt;
+    if (found == key && entry.is_ready.load(std::memory_order_acquire) != 0) return index;
+  }
+  return std::nullopt;
+}
+
 std::atomic<uint64_t>& JobPage::channel_offset(int from, int to) const {
   const uint64_t index =
       static_cast<uint64_t>(from) * static_cast<uint64_t>(num_ranks()) + static_cast<uint64_t>(to);
@@ -233,6 +263,14 @@ uint64_t JobPage::channel(int from, int to, uint64_t bytes) {
   const uint64_t made = take(bytes);
   // When both ends come at once, one of the two pieces stays unused.
   return offset.compare_exchange_strong(known, made) ? made : known;
+}
+
+MessageRing& JobPage::ring(int from, int to) {
+  return *std::launder(reinterpret_cast<MessageRing*>(at(channel(from, to, sizeof(MessageRing)))));
+}
+
+ChannelEnds& JobPage::make_channel_ends(int from, int to) {
+  return *std::launder(reinterpret_cast<ChannelEnds*>(at(channel(from, to, sizeof(ChannelEnds)))));
 }
 
 ChannelEnds* JobPage::channel_ends(int from, int to) const {

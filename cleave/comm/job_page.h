@@ -22,7 +22,8 @@ struct Abort {
   std::string text;   ///< at most 1 KiB
 };
 
-/// The memory that all ranks of a job on one host share. Thread safe.
+/// What all ranks of a job know of each other: memory that those of one host share, or a copy for
+/// each rank of several hosts. Thread safe.
 class JobPage {
  public:
   /// Memory of this process, for rank threads.
@@ -36,6 +37,9 @@ class JobPage {
   /// Error(kUsage) when it is none, Error(kShape) when another version of Cleave made it.
   static std::shared_ptr<JobPage> attach(int fd);
 
+  /// Memory of this process: the copy of `rank`, whose job is on several hosts.
+  static std::shared_ptr<JobPage> create_mirror(int num_ranks, int rank);
+
   ~JobPage();
   JobPage(const JobPage&) = delete;
   JobPage& operator=(const JobPage&) = delete;
@@ -43,6 +47,9 @@ class JobPage {
   [[nodiscard]] int num_ranks() const { return header().num_ranks; }
   [[nodiscard]] int fd() const { return fd_; }  ///< -1 for private memory
   [[nodiscard]] bool is_shared() const { return fd_ >= 0; }
+  [[nodiscard]] bool is_mirror() const { return header().mirror_of >= 0; }
+  /// Whether all ranks are threads of this process.
+  [[nodiscard]] bool is_of_threads() const { return !is_shared() && !is_mirror(); }
 
   /// The page's parts: a rank's, a group's, and a member's of a group.
   [[nodiscard]] RankSlot& rank(int rank) const;
@@ -54,12 +61,15 @@ class JobPage {
 
   /// The index of the group with this key, made on the first call for it. Checks nothing else.
   uint32_t join_group(uint64_t key, std::span<const int> ranks, std::string_view name);
+  /// The index of the group with this key when it is made.
+  [[nodiscard]] std::optional<uint32_t> find_group(uint64_t key) const;
 
-  /// Offset of the `bytes` of the channel from one world rank to another, made when asked for
-  /// first.
-  uint64_t channel(int from, int to, uint64_t bytes);
+  /// The ring of messages from one world rank to another, made when asked for first.
+  MessageRing& ring(int from, int to);
   /// Its ends, which it begins with; nullptr when nobody has asked for it yet.
   [[nodiscard]] ChannelEnds* channel_ends(int from, int to) const;
+  /// The ends alone, made when asked for first: of a ring between two other ranks.
+  ChannelEnds& make_channel_ends(int from, int to);
 
   /// The memory at an offset.
   [[nodiscard]] std::byte* at(uint64_t offset) const { return base_ + offset; }
@@ -80,6 +90,7 @@ class JobPage {
   JobPage(std::byte* base, uint64_t bytes, int fd) : base_(base), bytes_(bytes), fd_(fd) {}
   static std::shared_ptr<JobPage> make(std::byte* base, uint64_t bytes, int fd, int num_ranks);
   [[nodiscard]] JobHeader& header() const;
+  uint64_t channel(int from, int to, uint64_t bytes);
   void fill_group(GroupEntry& entry, std::span<const int> ranks, std::string_view name);
   [[nodiscard]] std::atomic<uint64_t>& channel_offset(int from, int to) const;
   void wait_until_ready(const GroupEntry& entry, std::string_view name) const;

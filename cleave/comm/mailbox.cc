@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <optional>
 
 #include "cleave/comm/futex.h"
@@ -11,39 +10,19 @@
 namespace cleave {
 namespace {
 
-constexpr uint32_t kNumChunks = 4;
-constexpr uint64_t kChunkBytes = 32 << 10;
 // How long a rank that waits for one peer sleeps between two looks at what the others send it.
 constexpr std::chrono::milliseconds kRoomPeriod{1};
 
 }  // namespace
 
-struct Mailbox::Chunk {
-  CallHeader header;  // of the whole message
-  CallNote note;
-  uint64_t message_bytes;
-  uint64_t bytes;  // in this chunk
-  std::byte data[kChunkBytes];
-};
-
-struct Mailbox::Channel : ChannelEnds {
-  alignas(64) Chunk chunks[kNumChunks];
-};
-
-Mailbox::Channel& Mailbox::channel(int from, int to) const {
-  JobPage& page = end_->page();
-  return *std::launder(
-      reinterpret_cast<Channel*>(page.at(page.channel(from, to, sizeof(Channel)))));
-}
-
 void Mailbox::send(int to, const Message& head, std::span<const std::byte> data) {
   const std::lock_guard lock(send_mutex_);
-  Channel& ring = channel(end_->rank(), to);
+  MessageRing& ring = end_->page().ring(end_->rank(), to);
   size_t sent = 0;
   do {
     wait_for_room(ring, head, to);
     const uint32_t number = ring.head.load(std::memory_order_relaxed);
-    Chunk& chunk = ring.chunks[number % kNumChunks];
+    MessageChunk& chunk = ring.chunks[number % kNumChunks];
     chunk.header = head.header;
     chunk.note = head.note;
     chunk.message_bytes = data.size();
@@ -52,10 +31,11 @@ void Mailbox::send(int to, const Message& head, std::span<const std::byte> data)
     sent += chunk.bytes;
     ring.head.store(number + 1, std::memory_order_seq_cst);
     if (ring.num_waiting_receivers.load(std::memory_order_seq_cst) != 0) futex_wake_all(ring.head);
+    if (end_->mirror() != nullptr) end_->mirror()->send(to, number);
   } while (sent < data.size());
 }
 
-void Mailbox::wait_for_room(Channel& ring, const Message& head, int to) {
+void Mailbox::wait_for_room(MessageRing& ring, const Message& head, int to) {
   const uint32_t number = ring.head.load(std::memory_order_relaxed);
   const auto has_room = [&] {
     return number - ring.tail.load(std::memory_order_seq_cst) < kNumChunks;
@@ -89,10 +69,10 @@ void Mailbox::take_in_all() {
 
 void Mailbox::take_in(int from) {
   const std::lock_guard lock(receive_mutex_);
-  Channel& ring = channel(from, end_->rank());
+  MessageRing& ring = end_->page().ring(from, end_->rank());
   uint32_t number = ring.tail.load(std::memory_order_relaxed);
   while (number != ring.head.load(std::memory_order_acquire)) {
-    const Chunk& chunk = ring.chunks[number % kNumChunks];
+    const MessageChunk& chunk = ring.chunks[number % kNumChunks];
     auto [at, is_new] = partial_.try_emplace(from);
     Message& message = at->second;
     if (is_new) {
@@ -107,6 +87,7 @@ void Mailbox::take_in(int from) {
     }
     ring.tail.store(++number, std::memory_order_seq_cst);
     if (ring.num_waiting_senders.load(std::memory_order_seq_cst) != 0) futex_wake_all(ring.tail);
+    if (end_->mirror() != nullptr) end_->mirror()->take(from, number);
   }
 }
 
@@ -123,7 +104,7 @@ bool Mailbox::pop(int from, uint32_t group, Message& message) {
 Message Mailbox::receive(int from, uint32_t group) {
   Message message;
   if (pop(from, group, message)) return message;
-  Channel& ring = channel(from, end_->rank());
+  MessageRing& ring = end_->page().ring(from, end_->rank());
   const auto is_empty = [&] {
     return ring.head.load(std::memory_order_seq_cst) == ring.tail.load(std::memory_order_seq_cst);
   };

@@ -34,10 +34,7 @@ class Mailbox {
   Message receive(int from, uint32_t group);
 
  private:
-  struct Channel;
-  struct Chunk;
-  [[nodiscard]] Channel& channel(int from, int to) const;
-  void wait_for_room(Channel& channel, const Message& head, int to);
+  void wait_for_room(MessageRing& ring, const Message& head, int to);
   void take_in(int from);
   void take_in_all();
   bool pop(int from, uint32_t group, Message& message);

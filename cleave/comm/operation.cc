@@ -101,6 +101,10 @@ std::string describe(const CallHeader& header, const CallNote& note) {
                     named ? note.site : "an unnamed call", ")");
 }
 
+bool has_dtype(uint8_t value) {
+  return value >= static_cast<uint8_t>(DType::kF32) && value <= static_cast<uint8_t>(DType::kBool);
+}
+
 bool is_same_call(const CallHeader& a, const CallHeader& b) {
   return std::memcmp(&a, &b, sizeof(CallHeader)) == 0;
 }

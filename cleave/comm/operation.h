@@ -37,6 +37,9 @@ void fill_note(CallNote& note, const Operation& operation);
 /// "all_reduce 412 (sum, fp32, count 16, shape [2, 8], at model.layers.3.mlp)".
 std::string describe(const CallHeader& header, const CallNote& note);
 
+/// Whether a byte from another process is a dtype.
+bool has_dtype(uint8_t value);
+
 /// Whether two ranks ask for the same.
 bool is_same_call(const CallHeader& a, const CallHeader& b);
 

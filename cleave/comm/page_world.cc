@@ -16,8 +16,9 @@ std::string list(const std::vector<int>& ranks) {
 
 }  // namespace
 
-PageWorld::PageWorld(std::shared_ptr<JobPage> page, int rank, const RankOptions& options)
-    : end_(std::make_shared<RankEnd>(std::move(page), rank, options)),
+PageWorld::PageWorld(std::shared_ptr<JobPage> page, int rank, const RankOptions& options,
+                     std::unique_ptr<PageMirror> mirror)
+    : end_(std::make_shared<RankEnd>(std::move(page), rank, options, std::move(mirror))),
       mailbox_(std::make_shared<Mailbox>(end_)) {}
 
 std::shared_ptr<Group> PageWorld::group(const std::vector<int>& ranks, const std::string& name) {
@@ -41,6 +42,7 @@ std::shared_ptr<Group> PageWorld::group(const std::vector<int>& ranks, const std
                                         " on another rank, ", name, " on rank ", rank(),
                                         "; make groups in the same order on all ranks")));
   }
+  if (end_->mirror() != nullptr) end_->mirror()->announce(index);
   return std::make_shared<PageGroup>(end_, mailbox_, PageGroup::Parts{name, ranks, index});
 }
 

@@ -10,16 +10,17 @@
 
 namespace cleave {
 
-/// The world of ranks that share a job page: threads or processes of one host.
+/// The world of ranks that share a job page, or have copies of one that a mirror keeps alike.
 class PageWorld : public World {
  public:
-  PageWorld(std::shared_ptr<JobPage> page, int rank, const RankOptions& options);
+  PageWorld(std::shared_ptr<JobPage> page, int rank, const RankOptions& options,
+            std::unique_ptr<PageMirror> mirror = nullptr);
 
   [[nodiscard]] int rank() const override { return end_->rank(); }
   [[nodiscard]] int size() const override { return end_->page().num_ranks(); }
   std::shared_ptr<Group> group(const std::vector<int>& ranks, const std::string& name) override;
   void abort(const Error& cause) override { end_->abort(cause); }
-  [[nodiscard]] bool ranks_are_threads() const override { return !end_->page().is_shared(); }
+  [[nodiscard]] bool ranks_are_threads() const override { return end_->page().is_of_threads(); }
   void note_step(int64_t step) override {
     end_->slot().step.store(step, std::memory_order_relaxed);
   }

@@ -41,22 +41,27 @@ Error as_error(const std::exception_ptr& caught) {
   }
 }
 
-RankEnd::RankEnd(std::shared_ptr<JobPage> page, int rank, const RankOptions& options)
+RankEnd::RankEnd(std::shared_ptr<JobPage> page, int rank, const RankOptions& options,
+                 std::unique_ptr<PageMirror> mirror)
     : page_(std::move(page)),
       rank_(rank),
       options_(options),
+      mirror_(std::move(mirror)),
       num_exceptions_(std::uncaught_exceptions()) {
   CLEAVE_CHECK(options.timeout_s > 0, Code::kUsage, "timeout=", options.timeout_s,
                " s; it must be positive");
-  const bool has_own_core = page_->num_ranks() <= num_usable_cores();
+  // A mirror's thread needs a core too.
+  const bool has_own_core = !page_->is_mirror() && page_->num_ranks() <= num_usable_cores();
   num_spins_ = has_own_core ? kSpinsOnOwnCore : kSpinsOnSharedCore;
   slot().pid.store(getpid());
   slot().state.store(RankState::kJoined);
+  if (mirror_) mirror_->start();
 }
 
 RankEnd::~RankEnd() {
   const bool unwinds = std::uncaught_exceptions() > num_exceptions_;
   slot().state.store(unwinds ? RankState::kUnwound : RankState::kLeft);
+  mirror_.reset();
   for (const int fd : pidfds_) {
     if (fd >= 0) close(fd);
   }

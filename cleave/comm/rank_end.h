@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cleave/comm/job_page.h"
+#include "cleave/comm/page_mirror.h"
 #include "cleave/comm/world.h"
 
 namespace cleave {
@@ -17,7 +18,9 @@ Error as_error(const std::exception_ptr& caught);
 /// One rank's end of the job page: who it is, how long it waits, and how it fails.
 class RankEnd {
  public:
-  RankEnd(std::shared_ptr<JobPage> page, int rank, const RankOptions& options);
+  /// `mirror` carries what this rank does to ranks that do not share the page.
+  RankEnd(std::shared_ptr<JobPage> page, int rank, const RankOptions& options,
+          std::unique_ptr<PageMirror> mirror = nullptr);
   /// Tells the others that nothing more comes from this rank.
   ~RankEnd();
   RankEnd(const RankEnd&) = delete;
@@ -27,6 +30,8 @@ class RankEnd {
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] RankSlot& slot() const { return page_->rank(rank_); }
   [[nodiscard]] const RankOptions& options() const { return options_; }
+  /// nullptr when all ranks share the page.
+  [[nodiscard]] PageMirror* mirror() const { return mirror_.get(); }
   [[nodiscard]] int num_spins() const { return num_spins_; }
 
   /// Throws what stopped the job when something did.
@@ -48,7 +53,8 @@ class RankEnd {
   /// concerns all ranks alike.
   [[noreturn]] void throw_stopped() const;
 
-  /// Whether the process of another rank has ended; always false for rank threads.
+  /// Whether the process of another rank of this host has ended. Of another host PageMirror
+  /// notices.
   [[nodiscard]] bool is_dead(int rank);
 
   /// Notes which thread communicates for this rank.
@@ -58,6 +64,7 @@ class RankEnd {
   std::shared_ptr<JobPage> page_;
   int rank_;
   RankOptions options_;
+  std::unique_ptr<PageMirror> mirror_;
   int num_exceptions_;  // in flight when this began
   int num_spins_;
   std::mutex pidfds_mutex_;

@@ -12,6 +12,8 @@
 #include <unistd.h>
 #include <vector>
 
+#include "cleave/comm/guest_list.h"
+#include "cleave/comm/host_meeting.h"
 #include "cleave/comm/meeting_place.h"
 #include "cleave/comm/page_world.h"
 
@@ -31,12 +33,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kRetry{5};
 // How long a refused job is still told to ranks that come late.
 constexpr std::chrono::milliseconds kRefusalTime{400};
-
-struct Hello {
-  uint64_t magic;
-  int32_t rank, world_size;
-  int32_t pid;
-};
 
 /// Rank 0's answer: with code 0 and a descriptor, or an error.
 struct Answer {
@@ -100,33 +96,29 @@ class Host {
         timeout_s_(timeout_s),
         deadline_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                      std::chrono::duration<double>(timeout_s))),
-        guests_(static_cast<size_t>(environment.world_size)) {}
+        guests_(static_cast<size_t>(environment.world_size)),
+        list_(environment.world_size) {}
 
   std::shared_ptr<JobPage> gather() {
     auto page = JobPage::create_shared(environment_.world_size);
-    while (num_guests_ + 1 < environment_.world_size) {
+    while (!list_.is_complete()) {
       if (Clock::now() >= deadline_) give_up();
       if (!wait_for_somebody(deadline_)) continue;
       check_guests();
       accept_all();
       if (conflict_) refuse();
     }
-    for (const Guest& guest : guests_) {
-      if (guest.socket.is_open()) send_answer(guest.socket.get(), Answer{}, page->fd());
+    for (const Descriptor& guest : guests_) {
+      if (guest.is_open()) send_answer(guest.get(), Answer{}, page->fd());
     }
     return page;
   }
 
  private:
-  struct Guest {
-    Descriptor socket;
-    int pid = 0;
-  };
-
   bool wait_for_somebody(Clock::time_point until) {
     std::vector<pollfd> polled{{listener_.get(), POLLIN, 0}};
-    for (const Guest& guest : guests_) {
-      if (guest.socket.is_open()) polled.push_back({guest.socket.get(), POLLIN, 0});
+    for (const Descriptor& guest : guests_) {
+      if (guest.is_open()) polled.push_back({guest.get(), POLLIN, 0});
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
     return poll(polled.data(), polled.size(),
@@ -136,10 +128,9 @@ class Host {
   /// A guest that has said hello says no more: readable means gone.
   void check_guests() {
     for (size_t rank = 0; rank < guests_.size(); ++rank) {
-      Guest& guest = guests_[rank];
-      pollfd state{guest.socket.get(), POLLIN, 0};
-      if (!guest.socket.is_open() || poll(&state, 1, 0) != 1) continue;
-      tell_all_and_throw(Code::kPeer, str("rank ", rank, " (pid ", guest.pid,
+      pollfd state{guests_[rank].get(), POLLIN, 0};
+      if (!guests_[rank].is_open() || poll(&state, 1, 0) != 1) continue;
+      tell_all_and_throw(Code::kPeer, str("rank ", rank, " (", list_.name(static_cast<int>(rank)),
                                           ") ended while the ranks were meeting"));
     }
   }
@@ -163,41 +154,19 @@ class Host {
       auto [socket, hello] = accept_next();
       if (!socket.is_open()) return;
       if (!hello) continue;
-      const std::string problem = find_conflict(*hello);
+      const std::string problem = list_.add(*hello);
       if (!problem.empty()) {
         if (!conflict_) conflict_ = problem;
         refused_.push_back(std::move(socket));
         continue;
       }
-      guests_[static_cast<size_t>(hello->rank)] = {std::move(socket), hello->pid};
-      ++num_guests_;
+      guests_[static_cast<size_t>(hello->rank)] = std::move(socket);
     }
-  }
-
-  [[nodiscard]] std::string find_conflict(const Hello& hello) const {
-    if (hello.magic != kJobMagic) {
-      return str("rank ", hello.rank, " (pid ", hello.pid, ") runs version ", hello.magic & 0xffffU,
-                 " of the job page, rank 0 version ", kLayoutVersion,
-                 "; start all ranks from the same build");
-    }
-    if (hello.world_size != environment_.world_size) {
-      return str("rank 0 has world size ", environment_.world_size, ", rank ", hello.rank, " (pid ",
-                 hello.pid, ") has world size ", hello.world_size,
-                 "; give all ranks the same WORLD_SIZE, and jobs different MASTER_PORTs");
-    }
-    if (hello.rank < 0 || hello.rank >= environment_.world_size) {
-      return str("rank ", hello.rank, " (pid ", hello.pid, ") is not in [0, ",
-                 environment_.world_size, ")");
-    }
-    const int other = hello.rank == 0 ? getpid() : guests_[static_cast<size_t>(hello.rank)].pid;
-    if (other == 0) return "";
-    return str("rank ", hello.rank, " is claimed by pid ", other, " and by pid ", hello.pid,
-               "; give each process its own RANK, and jobs different MASTER_PORTs");
   }
 
   [[noreturn]] void tell_all_and_throw(Code code, const std::string& text) {
-    for (const Guest& guest : guests_) {
-      if (guest.socket.is_open()) send_answer(guest.socket.get(), answer_of(code, text), -1);
+    for (const Descriptor& guest : guests_) {
+      if (guest.is_open()) send_answer(guest.get(), answer_of(code, text), -1);
     }
     for (const Descriptor& socket : refused_) send_answer(socket.get(), answer_of(code, text), -1);
     throw Error(code, text);
@@ -206,13 +175,12 @@ class Host {
   [[noreturn]] void refuse() {
     const Answer answer = answer_of(Code::kShape, *conflict_);
     const auto tell = [&](std::vector<Descriptor>& sockets) {
-      for (const Descriptor& socket : sockets) send_answer(socket.get(), answer, -1);
+      for (const Descriptor& socket : sockets) {
+        if (socket.is_open()) send_answer(socket.get(), answer, -1);
+      }
       sockets.clear();
     };
-    for (Guest& guest : guests_) {
-      if (guest.socket.is_open()) send_answer(guest.socket.get(), answer, -1);
-      guest.socket = Descriptor();
-    }
+    tell(guests_);
     tell(refused_);
     for (const auto end = Clock::now() + kRefusalTime; Clock::now() < end;) {
       if (!wait_for_somebody(end)) continue;
@@ -223,22 +191,15 @@ class Host {
   }
 
   [[noreturn]] void give_up() {
-    std::string missing;
-    for (int rank = 1; rank < environment_.world_size; ++rank) {
-      if (guests_[static_cast<size_t>(rank)].pid == 0)
-        missing += str(missing.empty() ? "" : ", ", rank);
-    }
-    tell_all_and_throw(Code::kTimeout,
-                       str("timeout of ", timeout_s_, " s: rank(s) ", missing, " of ",
-                           environment_.world_size, " did not join; start all ranks"));
+    tell_all_and_throw(Code::kTimeout, str("timeout of ", timeout_s_, " s: ", list_.missing()));
   }
 
   const Environment& environment_;
   Descriptor listener_;
   double timeout_s_;
   Clock::time_point deadline_;
-  std::vector<Guest> guests_;  // by rank; rank 0's stays empty
-  int num_guests_ = 0;
+  std::vector<Descriptor> guests_;  // by rank; rank 0's stays empty
+  GuestList list_;
   std::optional<std::string> conflict_;
   std::vector<Descriptor> refused_;
 };
@@ -295,10 +256,14 @@ std::shared_ptr<JobPage> inherited_page(const Environment& environment) {
 }  // namespace
 
 std::unique_ptr<World> connect(const Environment& environment, const RankOptions& options) {
-  CLEAVE_CHECK(environment.local_world_size == environment.world_size, Code::kUsage,
-               "ranks on several hosts (LOCAL_WORLD_SIZE=", environment.local_world_size,
-               ", WORLD_SIZE=", environment.world_size,
-               ") share no memory; they need a transport over the network");
+  if (environment.local_world_size < environment.world_size) {
+    auto sockets = meet_hosts(environment, options.timeout_s);
+    const auto page = JobPage::create_mirror(environment.world_size, environment.rank);
+    return std::make_unique<PageWorld>(
+        page, environment.rank, options,
+        std::make_unique<PageMirror>(page, environment.rank, std::move(sockets),
+                                     options.timeout_s));
+  }
   const auto page = environment.job_fd >= 0      ? inherited_page(environment)
                     : environment.world_size > 1 ? meet_ranks(environment, options.timeout_s)
                                                  : JobPage::create_shared(1);

@@ -3,8 +3,6 @@
 #include <chrono>
 #include <fcntl.h>
 #include <filesystem>
-#include <list>
-#include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <thread>
@@ -13,10 +11,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cleave/comm/child_process.h"
 #include "cleave/comm/meeting_place.h"
 #include "cleave/comm/process_roles.h"
 #include "cleave/comm/rank_process.h"
+#include "tests/support/started_job.h"
 
 namespace cleave {
 namespace {
@@ -53,49 +51,7 @@ const ProcessRole kMeets("meets", [] {
                   {.timeout_s = timeout_s, .flight_log_folder = ""});
 });
 
-/// The processes of one job that no launcher of ours started.
-class Job {
- public:
-  explicit Job(double timeout_s = 10) : timeout_s_(timeout_s) {
-    fs::create_directory(folder_ / "runtime");
-    fs::permissions(folder_ / "runtime", fs::perms::owner_all);
-  }
-  void start(int rank, int world_size, const std::vector<std::string>& more = {}) {
-    std::vector<std::string> variables{"CLEAVE_TEST_ROLE=meets",
-                                       "CLEAVE_TEST_STDERR=" + stderr_of(ranks_.size()),
-                                       str("CLEAVE_TEST_TIMEOUT=", timeout_s_),
-                                       "XDG_RUNTIME_DIR=" + folder_ / "runtime",
-                                       str("RANK=", rank),
-                                       str("WORLD_SIZE=", world_size),
-                                       "LOCAL_RANK=0",
-                                       str("LOCAL_WORLD_SIZE=", world_size),
-                                       "MASTER_ADDR=127.0.0.1",
-                                       "MASTER_PORT=29500"};
-    variables.insert(variables.end(), more.begin(), more.end());
-    ranks_.emplace_back(ChildOptions{.command = {own_program()}, .environment = variables});
-  }
-  /// The exit codes in the order of starting; -1 for one that does not end within ten seconds.
-  std::vector<int> wait() {
-    std::vector<int> codes;
-    for (ChildProcess& rank : ranks_) {
-      pollfd ended{rank.pidfd(), POLLIN, 0};
-      codes.push_back(poll(&ended, 1, 10'000) == 1 ? rank.poll_exit().value_or(-1) : -1);
-    }
-    return codes;
-  }
-  [[nodiscard]] std::string errors(size_t index) const { return read_file(stderr_of(index)); }
-  [[nodiscard]] bool is_clean() const { return fs::is_empty(folder_ / "runtime"); }
-  [[nodiscard]] std::string runtime() const { return folder_ / "runtime"; }
-
- private:
-  [[nodiscard]] std::string stderr_of(size_t index) const {
-    return folder_ / str("stderr.", index);
-  }
-
-  TestFolder folder_;
-  double timeout_s_;
-  std::list<ChildProcess> ranks_;
-};
+using Job = test::StartedJob;
 
 TEST(Rendezvous, RanksInAnyOrder_MeetAndLeaveNothing) {
   for (const auto& order : {std::vector{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0, 3, 1}}) {
@@ -169,13 +125,6 @@ TEST(Rendezvous, RankBeyondTheWorld_IsRefused) {
   job.start(2, 2);
   EXPECT_EQ(job.wait(), std::vector<int>{3});
   EXPECT_THAT(job.errors(0), HasSubstr("RANK=2 with WORLD_SIZE=2"));
-}
-
-TEST(Rendezvous, SeveralHosts_AreRefused) {
-  Job job;
-  job.start(0, 4, {"LOCAL_WORLD_SIZE=2"});
-  EXPECT_EQ(job.wait(), std::vector<int>{2});
-  EXPECT_THAT(job.errors(0), HasSubstr("LOCAL_WORLD_SIZE=2"));
 }
 
 TEST(Rendezvous, RankKilledWithoutALauncher_IsNoticedByTheOthers) {

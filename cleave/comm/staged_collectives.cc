@@ -9,6 +9,8 @@ namespace cleave {
 namespace {
 
 constexpr int64_t kLine = 64;
+// Up to here one round trip with all bytes is faster than two with parts.
+constexpr int64_t kSmallBytes = 16 << 10;
 
 /// Meets at the first piece, where headers are compared, and only synchronises at later ones.
 void next_piece(Exchange& exchange, bool is_first) {
@@ -24,6 +26,10 @@ int64_t piece_bytes(int64_t bytes, int64_t from, int64_t limit) {
   return std::clamp<int64_t>(bytes - from, 0, limit);
 }
 
+Gift gift_of(int64_t from, int64_t bytes) {
+  return {static_cast<uint64_t>(from), static_cast<uint64_t>(bytes)};
+}
+
 std::span<std::byte> span_of(std::byte* data, int64_t bytes) {
   return {data, static_cast<size_t>(bytes)};
 }
@@ -32,15 +38,50 @@ std::span<const std::byte> span_of(const std::byte* data, int64_t bytes) {
   return {data, static_cast<size_t>(bytes)};
 }
 
+/// Every member sums one part of a piece and gives the sum to all, so that each byte travels twice
+/// however many members there are. For hosts: in shared memory, reading all is cheaper.
+void parted_all_reduce(Exchange& exchange, const Operation& operation, const Buffers& buffers) {
+  const int64_t n = exchange.num_members(), self = exchange.member();
+  const int64_t bytes = operation.count * item_bytes(operation.dtype);
+  const int64_t limit = exchange.payload_bytes() / n / kLine * kLine;
+  std::vector<std::byte> sum(static_cast<size_t>(limit));
+  std::vector<const void*> in(static_cast<size_t>(n));
+  for (int64_t from = 0; from < bytes; from += n * limit) {
+    const int64_t piece = piece_bytes(bytes, from, n * limit);
+    const int64_t part = (piece + n * kLine - 1) / (n * kLine) * kLine;
+    const auto bytes_of = [&](int64_t m) { return piece_bytes(piece, m * part, part); };
+    std::memcpy(exchange.payload(), buffers.in + from, static_cast<size_t>(piece));
+    for (int m = 0; m < n; ++m) exchange.give(m, gift_of(m * part, bytes_of(m)));
+    next_piece(exchange, from == 0);
+    for (int m = 0; m < n; ++m) {
+      in[static_cast<size_t>(m)] = exchange.payload_of(m) + self * part;
+    }
+    void* out = sum.data();
+    reduce(in, {&out, 1}, bytes_of(self) / item_bytes(operation.dtype), operation.dtype,
+           operation.reduce_op);
+    std::memcpy(exchange.payload() + self * part, out, static_cast<size_t>(bytes_of(self)));
+    for (int m = 0; m < n; ++m) exchange.give(m, gift_of(self * part, bytes_of(self)));
+    exchange.sync();
+    for (int m = 0; m < n; ++m) {
+      std::memcpy(buffers.out + from + m * part, exchange.payload_of(m) + m * part,
+                  static_cast<size_t>(bytes_of(m)));
+    }
+  }
+}
+
 }  // namespace
 
 void staged_all_reduce(Exchange& exchange, const Operation& operation, const Buffers& buffers) {
   const int64_t bytes = operation.count * item_bytes(operation.dtype);
+  if (exchange.is_between_hosts() && exchange.num_members() > 2 && bytes > kSmallBytes) {
+    return parted_all_reduce(exchange, operation, buffers);
+  }
   std::vector<const void*> in(static_cast<size_t>(exchange.num_members()));
   int64_t from = 0;
   do {
     const int64_t size = piece_bytes(bytes, from, exchange.payload_bytes());
     if (size > 0) std::memcpy(exchange.payload(), buffers.in + from, static_cast<size_t>(size));
+    exchange.give_all(size);
     next_piece(exchange, from == 0);
     for (int m = 0; m < exchange.num_members(); ++m) {
       in[static_cast<size_t>(m)] = exchange.payload_of(m);
@@ -62,6 +103,7 @@ void staged_all_gather(Exchange& exchange, const Blocks& blocks, const Buffers& 
   for (int64_t from = 0; from == 0 || from < end; from += limit) {
     const int64_t size = piece_bytes(blocks.block_bytes(self), from, limit);
     if (size > 0) std::memcpy(exchange.payload(), own + from, static_cast<size_t>(size));
+    exchange.give_all(size);
     next_piece(exchange, from == 0);
     for (int m = 0; m < exchange.num_members(); ++m) {
       const int64_t got = piece_bytes(blocks.block_bytes(m), from, limit);
@@ -82,6 +124,7 @@ void staged_reduce_scatter(Exchange& exchange, const Operation& operation, const
     for (int m = 0; m < exchange.num_members(); ++m) {
       const int64_t size = piece_bytes(blocks.block_bytes(m), from, limit);
       blocks.take(buffers.in, m, from, span_of(exchange.payload() + m * limit, size));
+      exchange.give(m, gift_of(m * limit, size));
     }
     next_piece(exchange, from == 0);
     for (int m = 0; m < exchange.num_members(); ++m) {
@@ -105,6 +148,7 @@ void staged_broadcast(Exchange& exchange, int root, std::span<std::byte> data) {
   for (int64_t from = 0; from == 0 || from < bytes; from += limit) {
     const auto size = static_cast<size_t>(piece_bytes(bytes, from, limit));
     if (is_root && size > 0) std::memcpy(exchange.payload(), data.data() + from, size);
+    exchange.give_all(is_root ? static_cast<int64_t>(size) : 0);
     next_piece(exchange, from == 0);
     if (!is_root && size > 0) std::memcpy(data.data() + from, exchange.payload_of(root), size);
   }
@@ -114,6 +158,7 @@ std::vector<int64_t> meet_all_to_all(Exchange& exchange, const Traffic& traffic)
   const auto n = static_cast<size_t>(exchange.num_members());
   std::memcpy(exchange.payload(), traffic.send.data(), n * sizeof(int64_t));
   std::memcpy(exchange.payload() + n * sizeof(int64_t), traffic.recv.data(), n * sizeof(int64_t));
+  exchange.give_all(static_cast<int64_t>(2 * n * sizeof(int64_t)));
   exchange.meet();
   std::vector<int64_t> sent(n * n), awaited(n * n);  // [from][to], [to][from]
   for (size_t m = 0; m < n; ++m) {
@@ -148,9 +193,9 @@ void staged_all_to_all(Exchange& exchange, const Traffic& traffic, const Buffers
     const std::byte* in = buffers.in;
     for (size_t m = 0; m < n; ++m) {
       const auto size = static_cast<size_t>(piece_bytes(traffic.send[m], from, limit));
-      if (size > 0) {
-        std::memcpy(exchange.payload() + static_cast<int64_t>(m) * limit, in + from, size);
-      }
+      const auto place = static_cast<int64_t>(m) * limit;
+      if (size > 0) std::memcpy(exchange.payload() + place, in + from, size);
+      exchange.give(static_cast<int>(m), {static_cast<uint64_t>(place), size});
       in += traffic.send[m];
     }
     exchange.sync();

@@ -1,5 +1,12 @@
 #include "cleave/comm/transport_contract.h"
 
+#include <atomic>
+#include <exception>
+#include <thread>
+#include <unistd.h>
+
+#include "cleave/comm/host_meeting.h"
+#include "cleave/comm/page_world.h"
 #include "cleave/comm/process_roles.h"
 
 namespace cleave {
@@ -9,8 +16,52 @@ std::string transport_name(const testing::TestParamInfo<Transport>& info) {
   return info.param.name;
 }
 
+/// A meeting place of this process alone, another one at every call.
+Environment next_meeting(int num_ranks) {
+  static std::atomic<int> port{20000};
+  const int pid = getpid();
+  Environment environment;
+  environment.world_size = num_ranks;
+  environment.master_addr =
+      str("127.", 1 + pid / 65536 % 200, ".", pid / 256 % 256, ".", pid % 256);
+  environment.master_port = port++;
+  return environment;
+}
+
+/// run_ranks() as if every rank were alone on its host: each thread has its own copy of the page,
+/// and all that passes between them passes through TCP.
+void run_hosts(int num_ranks, const std::function<void(World&)>& body, const RankOptions& options) {
+  const Environment meeting = next_meeting(num_ranks);
+  std::vector<std::shared_ptr<JobPage>> pages;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    pages.push_back(JobPage::create_mirror(num_ranks, rank));
+  }
+  const auto run_rank = [&](int rank) {
+    Environment environment = meeting;
+    environment.rank = rank;
+    const auto& page = pages[static_cast<size_t>(rank)];
+    PageWorld world(page, rank, options,
+                    std::make_unique<PageMirror>(
+                        page, rank, meet_hosts(environment, options.timeout_s), options.timeout_s));
+    try {
+      body(world);
+    } catch (...) {
+      world.abort(as_error(std::current_exception()));
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < num_ranks; ++rank) threads.emplace_back(run_rank, rank);
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& page : pages) {
+    if (const auto cause = page->aborted()) throw Error(cause->code, cause->text);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Threads, TransportContract,
                          testing::Values(Transport{"threads", run_ranks}), transport_name);
+
+INSTANTIATE_TEST_SUITE_P(Hosts, TransportContract, testing::Values(Transport{"hosts", run_hosts}),
+                         transport_name);
 
 INSTANTIATE_TEST_SUITE_P(Processes, TransportContract,
                          testing::Values(Transport{"processes", run_processes}), transport_name);

@@ -72,6 +72,12 @@ Circle find_circle(const JobPage& page, int rank, Circle& path, std::vector<bool
   return {};
 }
 
+/// What to add about a rank of another host whose process or network is stuck, or else "".
+std::string silence(const PageMirror* mirror, int rank) {
+  const double seconds = mirror == nullptr ? 0 : mirror->silent_s(rank);
+  return seconds < 1 ? "" : str(" (nothing heard from it for ", seconds, " s)");
+}
+
 std::string join(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < ranks.size(); ++i) text += str(i == 0 ? "" : ", ", ranks[i]);
@@ -140,10 +146,17 @@ void WaitWatch::check_circle() {
   std::vector<bool> seen(static_cast<size_t>(end_.page().num_ranks()));
   Circle circle = find_circle(end_.page(), end_.rank(), path, seen);
   // The same circle in two looks: none of its waits ended in between, so none ever will.
+  PageMirror* mirror = end_.mirror();
   if (circle.empty() || circle != suspected_) {
     suspected_ = std::move(circle);
+    if (mirror != nullptr && !suspected_.empty()) question_ = mirror->ask();
     return;
   }
+  // What other hosts' ranks do is known late: the second look needs answers from after the first.
+  const auto has_answered = [&](const auto& wait) {
+    return wait.first == end_.rank() || mirror->has_answered(wait.first, question_);
+  };
+  if (mirror != nullptr && !std::all_of(circle.begin(), circle.end(), has_answered)) return;
   std::string text = "ranks wait for each other: ";
   for (size_t i = 0; i < circle.size(); ++i) {
     const int rank = circle[i].first;
@@ -160,7 +173,8 @@ void WaitWatch::check_time(const std::vector<int>& missing) {
   std::string text =
       str("timeout of ", end_.options().timeout_s, " s: ", own_place(), " for ", join(missing));
   for (const int rank : missing)
-    text += str("; rank ", rank, " is ", describe_place(page, rank), describe_step(page, rank));
+    text += str("; rank ", rank, " is ", describe_place(page, rank), describe_step(page, rank),
+                silence(end_.mirror(), rank));
   end_.fail(Error(Code::kTimeout, text + kept_log(text)));
 }
 

@@ -48,6 +48,7 @@ class WaitWatch {
   std::chrono::steady_clock::time_point began_;
   bool has_seen_left_ = false;
   std::vector<std::pair<int, uint32_t>> suspected_;  // ranks of a circle and their wait epochs
+  uint32_t question_ = 0;                            // asked of other hosts about it
 };
 
 }  // namespace cleave

@@ -1,0 +1,48 @@
+#include "cleave/comm/guest_list.h"
+
+#include <unistd.h>
+
+#include "cleave/base/str.h"
+#include "cleave/comm/job_layout.h"
+
+namespace cleave {
+
+GuestList::GuestList(int world_size) : names_(static_cast<size_t>(world_size)) {
+  names_[0] = str("pid ", getpid());
+}
+
+std::string GuestList::add(const Hello& hello, const std::string& where) {
+  const auto world_size = static_cast<int>(names_.size());
+  const std::string name = str("pid ", hello.pid, where);
+  if (hello.magic != kJobMagic) {
+    return str("rank ", hello.rank, " (", name, ") runs version ", hello.magic & 0xffffU,
+               " of the job page, rank 0 version ", kLayoutVersion,
+               "; start all ranks from the same build");
+  }
+  if (hello.world_size != world_size) {
+    return str("rank 0 has world size ", world_size, ", rank ", hello.rank, " (", name,
+               ") has world size ", hello.world_size,
+               "; give all ranks the same WORLD_SIZE, and jobs different MASTER_PORTs");
+  }
+  if (hello.rank < 0 || hello.rank >= world_size) {
+    return str("rank ", hello.rank, " (", name, ") is not in [0, ", world_size, ")");
+  }
+  std::string& known = names_[static_cast<size_t>(hello.rank)];
+  if (!known.empty()) {
+    return str("rank ", hello.rank, " is claimed by ", known, " and by ", name,
+               "; give each process its own RANK, and jobs different MASTER_PORTs");
+  }
+  known = name;
+  ++num_there_;
+  return "";
+}
+
+std::string GuestList::missing() const {
+  std::string ranks;
+  for (size_t rank = 0; rank < names_.size(); ++rank) {
+    if (names_[rank].empty()) ranks += str(ranks.empty() ? "" : ", ", rank);
+  }
+  return str("rank(s) ", ranks, " of ", names_.size(), " did not join; start all ranks");
+}
+
+}  // namespace cleave

@@ -1,0 +1,300 @@
+#include "cleave/comm/host_meeting.h"
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/comm/tcp.h"
+#include "tests/support/started_job.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using testing::HasSubstr;
+
+double milliseconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+/// A loopback address that no other test process uses.
+std::string own_loopback() {
+  const int pid = getpid();
+  return str("127.", 1 + pid / 65536 % 200, ".", pid / 256 % 256, ".", pid % 256);
+}
+
+/// One meeting of ranks that are threads of this test; each sees itself as alone on its host.
+class Meeting {
+ public:
+  explicit Meeting(int num_ranks, double timeout_s = 10) : timeout_s_(timeout_s) {
+    static std::atomic<int> next_port{21000};
+    const int port = next_port++;
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      Environment environment;
+      environment.rank = rank;
+      environment.world_size = num_ranks;
+      environment.master_addr = own_loopback();
+      environment.master_port = port;
+      ranks.push_back(environment);
+    }
+  }
+  ~Meeting() { wait(); }
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+
+  void start(int rank) {
+    threads_.emplace_back([this, rank] {
+      const auto index = static_cast<size_t>(rank);
+      try {
+        sockets[index] = meet_hosts(ranks[index], timeout_s_);
+      } catch (const Error& error) {
+        errors[index] = str(name(error.code()), ": ", error.what());
+      }
+    });
+  }
+  void start_all() {
+    for (size_t rank = 0; rank < ranks.size(); ++rank) start(static_cast<int>(rank));
+  }
+  void wait() {
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+  [[nodiscard]] HostAddress address() const {
+    return *find_address(ranks[0].master_addr, ranks[0].master_port);
+  }
+
+  std::vector<Environment> ranks;  // what each is told; may be changed before start()
+  std::vector<std::vector<Descriptor>> sockets = std::vector<std::vector<Descriptor>>(8);
+  std::vector<std::string> errors = std::vector<std::string>(8);
+
+ private:
+  double timeout_s_;
+  std::vector<std::thread> threads_;
+};
+
+/// Sockets of this process that listen.
+int num_listeners() {
+  int found = 0;
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    int listens = 0;
+    socklen_t size = sizeof(listens);
+    const int fd = std::stoi(entry.path().filename());
+    found += getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens != 0;
+  }
+  return found;
+}
+
+/// What one rank writes the other one reads.
+void expect_connected(Meeting& meeting, size_t a, size_t b) {
+  const std::byte sent{static_cast<unsigned char>(10 * a + b)};
+  std::byte got{};
+  const auto deadline = deadline_in(5);
+  ASSERT_TRUE(send_all(meeting.sockets[a][b].get(), {&sent, 1}, deadline));
+  ASSERT_TRUE(receive_all(meeting.sockets[b][a].get(), {&got, 1}, deadline));
+  EXPECT_EQ(got, sent) << a << " to " << b;
+}
+
+TEST(HostMeeting, AllRanks_AreConnectedInPairsAndNothingListensAfterwards) {
+  for (const auto& order : {std::vector{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0, 3, 1}}) {
+    Meeting meeting(4);
+    for (const int rank : order) meeting.start(rank);
+    meeting.wait();
+    for (size_t a = 0; a < 4; ++a) {
+      ASSERT_EQ(meeting.errors[a], "");
+      EXPECT_FALSE(meeting.sockets[a][a].is_open());
+      for (size_t b = 0; b < 4; ++b) {
+        if (a != b) expect_connected(meeting, a, b);
+      }
+    }
+    EXPECT_EQ(num_listeners(), 0);
+  }
+}
+
+TEST(HostMeeting, NameOfTheHost_IsEnough) {
+  Meeting meeting(3);
+  for (Environment& rank : meeting.ranks) rank.master_addr = "localhost";
+  meeting.start_all();
+  meeting.wait();
+  for (size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(meeting.errors[rank], "");
+}
+
+TEST(HostMeeting, StrangersAtThePort_DoNotHoldUpTheRanks) {
+  Meeting meeting(3);
+  meeting.start(0);
+  std::string problem;
+  std::vector<Descriptor> strangers;
+  for (size_t i = 0; i < 60; ++i) {
+    strangers.push_back(connect_until(meeting.address(), deadline_in(5), problem));
+    ASSERT_TRUE(strangers.back().is_open()) << problem;
+    // Some say nothing, some a little, some much that means nothing; some go at once.
+    const std::vector<std::byte> text(i % 4 * 50, std::byte{'x'});
+    send_all(strangers.back().get(), text, deadline_in(1));
+    if (i % 5 == 0) strangers.back() = Descriptor();
+  }
+  const auto begin = Clock::now();
+  meeting.start(1);
+  meeting.start(2);
+  meeting.wait();
+  for (size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(meeting.errors[rank], "");
+  EXPECT_LT(milliseconds_since(begin), 1000);
+}
+
+TEST(HostMeeting, OtherToken_IsNotLetIn) {
+  const TestFolder folder;
+  for (const char* name : {"ours", "theirs"}) {
+    std::ofstream(folder / name) << std::string(40, name[0]);
+    fs::permissions(folder / name, fs::perms::owner_read | fs::perms::owner_write);
+  }
+  Meeting meeting(3, 0.5);
+  for (Environment& rank : meeting.ranks) rank.token_file = folder / "ours";
+  meeting.ranks[2].token_file = folder / "theirs";
+  meeting.start_all();
+  meeting.wait();
+  EXPECT_THAT(meeting.errors[0], HasSubstr("rank(s) 2 of 3 did not join"));
+  EXPECT_THAT(meeting.errors[0], HasSubstr("1 came with another CLEAVE_TOKEN_FILE"));
+  EXPECT_THAT(meeting.errors[1], HasSubstr("rank(s) 2 of 3 did not join"));
+  EXPECT_THAT(meeting.errors[2], HasSubstr("has another CLEAVE_TOKEN_FILE"));
+
+  Meeting agreed(2);
+  for (Environment& rank : agreed.ranks) rank.token_file = folder / "ours";
+  agreed.start_all();
+  agreed.wait();
+  EXPECT_EQ(agreed.errors[0] + agreed.errors[1], "");
+}
+
+TEST(HostMeeting, TokenThatOthersMayReadOrThatIsShort_IsRefused) {
+  const TestFolder folder;
+  std::ofstream(folder / "open") << std::string(40, 'x');
+  fs::permissions(folder / "open", fs::perms::owner_all | fs::perms::group_read);
+  std::ofstream(folder / "short") << "1234";
+  fs::permissions(folder / "short", fs::perms::owner_read);
+  Meeting meeting(3, 0.3);
+  meeting.ranks[0].token_file = folder / "open";
+  meeting.start(0);
+  meeting.wait();
+  EXPECT_THAT(meeting.errors[0], HasSubstr("has mode 740; others may not read it"));
+  meeting.ranks[0].token_file = folder / "short";
+  meeting.start(0);
+  meeting.wait();
+  EXPECT_THAT(meeting.errors[0], HasSubstr("holds 4 bytes; it must hold 32 or more"));
+}
+
+TEST(HostMeeting, PortOfAnotherProgram_IsToldSoon) {
+  Meeting meeting(2);
+  EXPECT_EQ(num_listeners(), 0);
+  const Descriptor other = listen_at(meeting.address());
+  ASSERT_TRUE(other.is_open());
+  EXPECT_EQ(num_listeners(), 1);  // of those that AllRanks_ counts
+  const auto begin = Clock::now();
+  meeting.start(0);
+  meeting.wait();
+  EXPECT_THAT(meeting.errors[0], HasSubstr("is taken by another program"));
+  EXPECT_LT(milliseconds_since(begin), 2000);
+}
+
+TEST(HostMeeting, RankOfAnotherJob_IsSentAwayAndTheJobGoesOn) {
+  Meeting meeting(2), other(2);
+  for (Environment& rank : other.ranks) {
+    rank.master_port = meeting.ranks[0].master_port;
+    rank.job_id = "other";
+  }
+  meeting.start(0);
+  other.start(1);
+  other.wait();
+  EXPECT_THAT(other.errors[1], HasSubstr("another job meets at"));
+  other.start(0);  // finds the port taken, and by whom
+  other.wait();
+  EXPECT_THAT(other.errors[0], HasSubstr("another job meets at"));
+  meeting.start(1);
+  meeting.wait();
+  EXPECT_EQ(meeting.errors[0] + meeting.errors[1], "");
+}
+
+TEST(HostMeeting, WithoutAMeetingPlace_TheVariablesAreNamed) {
+  Meeting meeting(2, 0.3);
+  meeting.ranks[1].master_addr = "";
+  meeting.start(1);
+  meeting.wait();
+  EXPECT_THAT(meeting.errors[1], HasSubstr("usage: "));
+  EXPECT_THAT(meeting.errors[1], HasSubstr("need MASTER_ADDR"));
+}
+
+TEST(HostMeeting, AddressOfAnotherHost_IsRefusedOnRankZero) {
+  Meeting meeting(2, 0.3);
+  meeting.ranks[0].master_addr = "192.0.2.1";  // for documentation: no host has it
+  meeting.start(0);
+  meeting.wait();
+  EXPECT_THAT(meeting.errors[0], HasSubstr("MASTER_ADDR must be an address of the host of rank 0"));
+}
+
+// The same as processes, each of which sees itself as alone on its host.
+
+/// What such a process is told beside its rank.
+std::vector<std::string> alone(int port) {
+  return {"LOCAL_WORLD_SIZE=1", "MASTER_ADDR=" + own_loopback(), str("MASTER_PORT=", port)};
+}
+
+TEST(HostMeeting, ProcessesOfSeveralHosts_MeetAndLeaveNothing) {
+  test::StartedJob job;
+  for (const int rank : {2, 0, 1}) job.start(rank, 3, alone(22000));
+  EXPECT_EQ(job.wait(), std::vector<int>(3, 0)) << job.errors(0) << job.errors(1);
+  EXPECT_TRUE(job.is_clean());
+}
+
+TEST(HostMeeting, RankKilledOnAnotherHost_StopsTheOthersWithItsPlace) {
+  test::StartedJob job;
+  auto variables = alone(22001);
+  variables.emplace_back("CLEAVE_TEST_DIES=1");
+  for (int rank = 0; rank < 3; ++rank) job.start(rank, 3, variables);
+  EXPECT_EQ(job.wait(), (std::vector<int>{6, 137, 6}));
+  for (const size_t rank : {0U, 2U}) {
+    EXPECT_THAT(job.errors(rank), HasSubstr("rank 1 (pid "));
+    EXPECT_THAT(job.errors(rank), HasSubstr(" at 127.0.0.1) died, last seen "));
+    EXPECT_THAT(job.errors(rank), HasSubstr(str("rank ", rank, " stopped in barrier 2")));
+  }
+}
+
+TEST(HostMeeting, WorldSizesThatDiffer_AreToldToAllRanks) {
+  test::StartedJob job;
+  job.start(0, 3, alone(22002));
+  job.start(1, 2, alone(22002));
+  job.start(2, 3, alone(22002));
+  EXPECT_EQ(job.wait(), std::vector<int>(3, 3));
+  for (size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(job.errors(rank), HasSubstr("rank 0 has world size 3, rank 1 (pid "));
+  }
+}
+
+TEST(HostMeeting, DoubledRanks_AreToldToAllRanks) {
+  for (const int doubled : {0, 1}) {
+    test::StartedJob job;
+    job.start(0, 3, alone(22003 + doubled));
+    job.start(1, 3, alone(22003 + doubled));
+    job.start(doubled, 3, alone(22003 + doubled));
+    EXPECT_EQ(job.wait(), std::vector<int>(3, 3)) << doubled;
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_THAT(job.errors(i), HasSubstr(str("rank ", doubled, " is claimed by pid ")));
+    }
+  }
+}
+
+TEST(HostMeeting, MissingRanks_AreListedToAllAtTheTimeout) {
+  test::StartedJob job(0.6);
+  const auto begin = Clock::now();
+  job.start(0, 4, alone(22005));
+  job.start(2, 4, alone(22005));
+  EXPECT_EQ(job.wait(), std::vector<int>(2, 7));
+  EXPECT_LT(milliseconds_since(begin), 1500);
+  EXPECT_THAT(job.errors(0), HasSubstr("rank(s) 1, 3 of 4 did not join"));
+  EXPECT_THAT(job.errors(1), HasSubstr("did not join"));
+}
+
+}  // namespace
+}  // namespace cleave

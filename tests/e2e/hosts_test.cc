@@ -1,0 +1,211 @@
+// Training over two hosts: two network namespaces of this machine, joined by a cable. Needs the
+// right to make namespaces (root), and is skipped without it.
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/program.h"
+
+namespace cleave::test {
+namespace {
+
+using nlohmann::json;
+using Words = std::vector<std::string>;
+
+constexpr double kDeadlineS = 100;  // a loaded machine loads libtorch slowly
+
+/// Hosts 10.77.0.1 and 10.77.0.2, which see nothing but each other; they go with this object.
+class TwoHosts {
+ public:
+  TwoHosts() {
+    const std::string a = name(0), b = name(1);
+    are_there_ =
+        shell("ip netns add " + a + " && ip netns add " + b + " && ip link add cable0 netns " + a +
+              " type veth peer name cable1 netns " + b) == 0;
+    for (int host = 0; host < 2 && are_there_; ++host) {
+      const std::string in = "ip -n " + name(host) + " ", cable = "cable" + std::to_string(host);
+      are_there_ =
+          shell(in + "addr add 10.77.0." + std::to_string(host + 1) + "/24 dev " + cable + " && " +
+                in + "link set lo up && " + in + "link set " + cable + " up") == 0;
+    }
+  }
+  ~TwoHosts() {
+    shell("ip netns del " + name(0));
+    shell("ip netns del " + name(1));
+  }
+  TwoHosts(const TwoHosts&) = delete;
+  TwoHosts& operator=(const TwoHosts&) = delete;
+
+  [[nodiscard]] bool are_there() const { return are_there_; }
+
+  /// Runs `cleave WORDS` on a host; its pid is in `pid_file`, if that is given.
+  [[nodiscard]] Ran run(int host, const Words& words, const Words& variables,
+                        const std::string& pid_file = "/dev/null") const {
+    Words all{"/bin/bash", "-c",
+              "echo $$ > " + pid_file + "; exec ip netns exec " + name(host) + " \"$0\" \"$@\"",
+              CLEAVE_PROGRAM};
+    all.insert(all.end(), words.begin(), words.end());
+    return run_program(all, {.environment = variables, .deadline_s = kDeadlineS});
+  }
+
+  void cut_the_cable() const { shell("ip -n " + name(0) + " link set cable0 down"); }
+
+ private:
+  static std::string name(int host) {
+    return "cleave-" + std::to_string(getpid()) + "-" + std::to_string(host);
+  }
+  static int shell(const std::string& command) {
+    return run_program({"/bin/bash", "-c", command}).exit_code;
+  }
+  bool are_there_ = false;
+};
+
+std::vector<json> metrics_of(const std::string& run) {
+  std::vector<json> out;
+  std::ifstream file(run + "/metrics.jsonl");
+  for (std::string line; std::getline(file, line);) out.push_back(json::parse(line));
+  return out;
+}
+
+Words train(const std::string& out, const Words& more) {
+  Words words{"train",
+              "--data",
+              CLEAVE_SOURCE_DIR "/LICENSE",
+              "--out",
+              out,
+              "--seq-len",
+              "32",
+              "--batch-size",
+              "4",
+              "--gemm",
+              "mkl",
+              "--threads-per-rank",
+              "1",
+              "--tp",
+              "2"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+/// What each kind of launcher tells rank `rank` of two on two hosts.
+Words told_by(const std::string& launcher, int rank) {
+  const std::string r = std::to_string(rank);
+  Words meeting{"MASTER_ADDR=10.77.0.1", "MASTER_PORT=29500"};
+  const std::map<std::string, Words> forms{
+      {"by hand", {"RANK=" + r, "WORLD_SIZE=2"}},
+      {"torchrun",
+       {"RANK=" + r, "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1", "GROUP_RANK=" + r,
+        "TORCHELASTIC_RUN_ID=none", "TORCHELASTIC_USE_AGENT_STORE=True"}},
+      {"mpirun",
+       {"OMPI_COMM_WORLD_RANK=" + r, "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_LOCAL_RANK=0",
+        "OMPI_COMM_WORLD_LOCAL_SIZE=1"}},
+      {"srun",
+       {"SLURM_PROCID=" + r, "SLURM_NTASKS=2", "SLURM_LOCALID=0", "SLURM_NODEID=" + r,
+        "SLURM_JOB_ID=7", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_NODES=2",
+        "SLURM_STEP_TASKS_PER_NODE=1(x2)", "SLURM_STEP_NODELIST=10.77.0.[1-2]"}}};
+  if (launcher == "srun") meeting.clear();
+  const Words& form = forms.at(launcher);
+  meeting.insert(meeting.end(), form.begin(), form.end());
+  return meeting;
+}
+
+/// A run with one rank on each host.
+struct BothRan {
+  Ran first, second;
+};
+
+BothRan run_both(const TwoHosts& hosts, const Words& words, const std::string& launcher) {
+  auto second =
+      std::async(std::launch::async, [&] { return hosts.run(1, words, told_by(launcher, 1)); });
+  Ran first = hosts.run(0, words, told_by(launcher, 0));
+  return {std::move(first), second.get()};
+}
+
+// Oracle: the same ranks as threads of one process. Sums add in rank order, so all bits are the
+// same.
+TEST(Hosts, TensorParallelTraining_GivesTheLossesOfOneHost) {
+  const TwoHosts hosts;
+  if (!hosts.are_there()) GTEST_SKIP() << "network namespaces cannot be made here";
+  const TempFolder folder;
+  const Words steps{"--steps", "10", "--dtype", "bf16"};
+  ASSERT_EQ(run_cleave(train(folder / "one", steps), {.deadline_s = kDeadlineS}).exit_code, 0);
+  const auto want = metrics_of(folder / "one");
+  ASSERT_EQ(want.size(), 10U);
+  for (const std::string launcher : {"by hand", "torchrun", "mpirun", "srun"}) {
+    SCOPED_TRACE(launcher);
+    const std::string out = folder / launcher;
+    const BothRan ran = run_both(hosts, train(out, steps), launcher);
+    ASSERT_EQ(ran.first.exit_code, 0) << ran.first.err;
+    ASSERT_EQ(ran.second.exit_code, 0) << ran.second.err;
+    const auto got = metrics_of(out);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(got[i]["loss"], want[i]["loss"]) << "step " << i + 1;
+      EXPECT_EQ(got[i]["grad_norm"], want[i]["grad_norm"]) << "step " << i + 1;
+    }
+  }
+}
+
+/// Returns once step 3 is in the metrics of a run.
+void wait_for_step_3(const std::string& run) {
+  const Ran ran = run_program({"/bin/bash", "-c",
+                               "until grep -q '\"step\":3,' " + run +
+                                   "/metrics.jsonl 2>/dev/null; do sleep 0.05; done"},
+                              {.deadline_s = kDeadlineS});
+  EXPECT_EQ(ran.exit_code, 0);
+}
+
+TEST(Hosts, RankKilledOnOneHost_EndsTheOtherWithItsName) {
+  const TwoHosts hosts;
+  if (!hosts.are_there()) GTEST_SKIP() << "network namespaces cannot be made here";
+  const TempFolder folder;
+  const std::string out = folder / "run", pid_file = folder / "pid";
+  const Words words = train(out, {"--steps", "100000"});
+  auto second = std::async(std::launch::async,
+                           [&] { return hosts.run(1, words, told_by("by hand", 1), pid_file); });
+  double ended = 0;
+  auto first = std::async(std::launch::async, [&] {
+    Ran ran = hosts.run(0, words, told_by("by hand", 0));
+    ended = monotonic_s();
+    return ran;
+  });
+  wait_for_step_3(out);
+  const double killed = monotonic_s();
+  run_program({"/bin/bash", "-c", "kill -9 $(cat " + pid_file + ")"});
+  EXPECT_EQ(second.get().exit_code, 137);
+  const Ran ran = first.get();
+  EXPECT_EQ(ran.exit_code, 6) << ran.err;
+  EXPECT_NE(ran.err.find("rank 1 (pid "), std::string::npos) << ran.err;
+  EXPECT_NE(ran.err.find(" at 10.77.0.2) died, last seen "), std::string::npos) << ran.err;
+  // 0.25 s to notice; the rest is for unloading libtorch on a busy machine.
+  EXPECT_LT(ended - killed, 1.5);
+}
+
+TEST(Hosts, CableCut_EndsBothRanksAfterTheTimeout) {
+  const TwoHosts hosts;
+  if (!hosts.are_there()) GTEST_SKIP() << "network namespaces cannot be made here";
+  const TempFolder folder;
+  const std::string out = folder / "run";
+  const Words words = train(out, {"--steps", "100000", "--timeout", "2"});
+  auto both = std::async(std::launch::async, [&] { return run_both(hosts, words, "by hand"); });
+  wait_for_step_3(out);
+  hosts.cut_the_cable();
+  const double cut = monotonic_s();
+  const BothRan ran = both.get();
+  EXPECT_LT(monotonic_s() - cut, 6);
+  // Which one is told depends on who waits: the rank that stays away, or the connection that is
+  // lost.
+  for (const Ran& one : {ran.first, ran.second}) {
+    EXPECT_TRUE(one.exit_code == 6 || one.exit_code == 7) << one.exit_code;
+    EXPECT_NE(one.err.find("rank "), std::string::npos) << one.err;
+  }
+}
+
+}  // namespace
+}  // namespace cleave::test
