@@ -22,6 +22,7 @@ struct Command {
 Command train_command();
 Command generate_command();
 Command eval_command();
+Command verify_command();
 Command launch_command();
 Command tokenize_command();
 Command inspect_command();
