@@ -23,6 +23,7 @@ Command train_command();
 Command generate_command();
 Command eval_command();
 Command predict_command();
+Command verify_command();
 Command launch_command();
 Command tokenize_command();
 Command inspect_command();

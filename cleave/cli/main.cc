@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
   namespace cli = cleave::cli;
   return cli::run_program({argv + (argc > 0 ? 1 : 0), argv + argc},
                           {cli::train_command(), cli::generate_command(), cli::eval_command(),
-                           cli::predict_command(), cli::launch_command(), cli::tokenize_command(),
-                           cli::inspect_command(), cli::convert_command(), cli::diff_command(),
-                           cli::doctor_command(), cli::completion_command()});
+                           cli::predict_command(), cli::verify_command(), cli::launch_command(),
+                           cli::tokenize_command(), cli::inspect_command(), cli::convert_command(),
+                           cli::diff_command(), cli::doctor_command(), cli::completion_command()});
 }

@@ -45,11 +45,14 @@ void Bounds::observe(const std::vector<Quantity>& perturbed) {
 std::vector<Wanted> Bounds::wanted() const {
   std::vector<Wanted> out;
   for (size_t i = 0; i < values_.size(); ++i) {
-    const auto terms = static_cast<double>(std::max(terms_, values_[i].terms));
-    const double factor = 2 * kLambda * std::sqrt(terms) * epsilon(type_);
-    CLEAVE_CHECK(std::isfinite(scales_[i]), Code::kNumerics, values_[i].name,
+    const double sums = std::sqrt(static_cast<double>(terms_)) * epsilon(type_);
+    const double norm = std::sqrt(static_cast<double>(values_[i].terms)) * epsilon(at::kDouble);
+    const double factor = 2 * kLambda * (sums + norm);
+    CLEAVE_CHECK(std::isfinite(scales_[i]), Code::kNumerics,
+                 Comparison{.of = values_[i].of, .subject = values_[i].subject}.quantity(),
                  " is not finite on one rank already; there is nothing to compare with");
-    out.push_back({.name = values_[i].name,
+    out.push_back({.of = values_[i].of,
+                   .subject = values_[i].subject,
                    .value = values_[i].local,
                    .bound = at::scalar_tensor(factor * scales_[i], at::kDouble)});
   }
@@ -62,7 +65,8 @@ Wanted wanted_step(const Quantity& weight, const Wanted& gradient, double rate, 
   const Tensor moved = (size - bound).clamp_min(0).add(eps).reciprocal().mul(bound).clamp_max(2);
   const double rounding = 4 * epsilon(weight.local.scalar_type());
   const Tensor value = weight.local.detach().clone();
-  return {.name = weight.name,
+  return {.of = weight.of,
+          .subject = weight.subject,
           .value = value,
           .bound = moved.mul(rate).add(value.to(at::kDouble).abs().add(rate).mul(rounding))};
 }

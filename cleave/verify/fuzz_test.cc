@@ -26,7 +26,7 @@ void expect_no_alarm(uint64_t first_seed, at::ScalarType dtype) {
     if (part == nullptr) continue;
     const Comparison& c = *part->first_difference();
     ADD_FAILURE() << "seed " << seed << ": " << describe(fuzz) << ": " << part->name << " "
-                  << c.quantity << " differs by " << c.distance << ", bound " << c.bound;
+                  << c.quantity() << " differs by " << c.distance << ", bound " << c.bound;
   }
 }
 

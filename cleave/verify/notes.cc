@@ -3,13 +3,6 @@
 namespace cleave::verifying {
 namespace {
 
-bool has_children(const std::vector<Part>& parts, size_t i) {
-  for (const Part& part : parts) {
-    if (part.parent == static_cast<int>(i)) return true;
-  }
-  return false;
-}
-
 int64_t whole_bytes(const DTensor& x) {
   int64_t bytes = x.local().element_size();
   for (int64_t d = 0; d < x.dim(); ++d) bytes *= x.size(d);
@@ -17,16 +10,16 @@ int64_t whole_bytes(const DTensor& x) {
 }
 
 /// A door that takes a value in another layout than it comes in, by moving all of its features.
-std::string repaired(const Part& part, const PartBytes& own) {
+std::string repaired(const Part& part, const PartBytes& moved) {
   const DTensor& x = part.x;
   if (!x.local().is_floating_point()) return "";
   const int64_t bytes = whole_bytes(x);
-  if (x.placement().is_shard(x.dim() - 1) && own.forward.gathered >= bytes) {
+  if (x.placement().is_shard(x.dim() - 1) && moved.forward.gathered >= bytes) {
     return str(part.name, " gathers its input, whose features ", x.maker(),
-               " leaves split: ", own.backward.bytes >= bytes ? 2 * bytes : bytes,
+               " leaves split: ", moved.backward.bytes >= bytes ? 2 * bytes : bytes,
                " bytes a step; with the style rowwise it takes them split");
   }
-  if (x.placement().is_replicate() && own.backward.gathered >= bytes) {
+  if (x.placement().is_replicate() && moved.backward.gathered >= bytes) {
     return str(part.name, " cuts its input, which every rank gets whole from ", x.maker(), ": ",
                bytes, " bytes a step to gather its gradient; is a key with colwise missing for ",
                x.maker(), "?");
@@ -51,22 +44,11 @@ std::string whole_matrices(Model& model) {
 
 }  // namespace
 
-void take_away_children(const std::vector<Part>& parts, std::vector<PartBytes>& bytes) {
-  // From the outside in: what is taken away from a parent is the child's whole.
-  for (size_t i = parts.size(); i-- > 0;) {
-    for (size_t j = 0; j < i; ++j) {
-      if (parts[j].parent != static_cast<int>(i)) continue;
-      bytes[i].forward = bytes[i].forward - bytes[j].forward;
-      bytes[i].backward = bytes[i].backward - bytes[j].backward;
-    }
-  }
-}
-
 std::vector<std::string> notes_on(const std::vector<Part>& parts,
                                   const std::vector<PartBytes>& bytes, Model& model) {
   std::vector<std::string> notes;
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (parts[i].kind != VerifiedPart::Kind::kLayer || has_children(parts, i)) continue;
+    if (parts[i].kind != VerifiedPart::Kind::kLayer || !parts[i].is_leaf) continue;
     std::string note = repaired(parts[i], bytes[i]);
     if (!note.empty()) notes.push_back(std::move(note));
   }

@@ -6,17 +6,17 @@ namespace cleave {
 
 /// Everything `cleave verify` can be told. Free of libtorch.
 struct VerifyOptions {
-  std::string model;  ///< preset, or folder of a model or of a run
-  std::string plan;   ///< JSON file; empty = the model's
+  std::string model;   ///< preset, or folder of a model or of a run
+  std::string plan{};  ///< JSON file; empty = the model's
   bool sequence_parallel = false;
   int tp = 0;  ///< 0 = 2, or what the launcher's world leaves
   int dp = 1;
-  std::string layer;           ///< only these Layers one by one: a pattern of a path; empty = all
+  std::string layer{};         ///< only these Layers one by one: a pattern of a path; empty = all
   int64_t fuzz = 0;            ///< that many random configurations instead of the model's own
   std::string dtype = "fp64";  ///< fp32 | fp64
   uint64_t seed = 0;
   bool json = false;
-  std::string gemm = "mkl";
+  std::string gemm = "auto";
   int threads_per_rank = 0;
   double timeout_s = 60;
   std::string device = "cpu";

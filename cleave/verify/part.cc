@@ -76,13 +76,13 @@ std::vector<Quantity> run_part(const Part& part, const Tensor& whole_x,
     y.local().backward(gradient_laid_out(upstream, y));
   }
   if (bytes != nullptr) *bytes = {.forward = between - before, .backward = moved(meter) - between};
-  std::vector<Quantity> out{{.name = "output",
+  std::vector<Quantity> out{{.of = Of::kOutput,
                              .local = y.local().detach(),
                              .axis = y.axis(),
                              .placement = y.placement()}};
   if (x.is_floating_point()) {
     const Tensor grad = x.grad().defined() ? x.grad() : at::zeros_like(x);
-    out.push_back({.name = "gradient of the input",
+    out.push_back({.of = Of::kInputGradient,
                    .local = grad,
                    .axis = part.x.axis(),
                    .placement = part.x.placement(),
@@ -91,10 +91,10 @@ std::vector<Quantity> run_part(const Part& part, const Tensor& whole_x,
   if (part.parameters.empty()) return out;
   finish_gradients(part.parameters, part.tp);
   for (const auto& p : part.parameters) {
-    out.push_back(quantity_of("gradient of " + p->name(), *p, p->leaf().grad()));
+    out.push_back(quantity_of(Of::kGradient, *p, p->leaf().grad()));
   }
   const double norm = norm_of(settings, part.parameters, part.tp);
-  out.push_back({.name = "norm of the gradients",
+  out.push_back({.of = Of::kNorm,
                  .local = at::scalar_tensor(norm, at::kDouble),
                  .terms = num_elements(part.parameters)});
   return out;

@@ -17,7 +17,7 @@ struct Part {
   std::function<DTensor(const DTensor&)> run;
   Parameters parameters{};  ///< of the Layer and all below it
   Axis tp{};
-  int parent = -1;  ///< the part whose call made it
+  bool is_leaf = true;  ///< no Layer is called inside it
 };
 
 /// Bytes that a part's collectives moved.

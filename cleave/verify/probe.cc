@@ -63,10 +63,9 @@ std::vector<LayerCall> Probes::record(const std::function<void()>& forward) {
   forward();
   state_->mode = State::Mode::kOff;
   std::vector<LayerCall> calls = std::exchange(state_->calls, {});
-  for (size_t i = 0; i < calls.size(); ++i) {
-    size_t j = i + 1;
-    while (j < calls.size() && calls[j].depth != calls[i].depth - 1) ++j;
-    if (j < calls.size()) calls[i].parent = static_cast<int>(j);
+  for (size_t i = 1; i < calls.size(); ++i) {
+    calls[i].is_leaf =
+        calls[i - 1].depth <= calls[i].depth;  // the last one inside ends just before
   }
   return calls;
 }

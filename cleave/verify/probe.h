@@ -13,8 +13,8 @@ struct LayerCall {
   DTensor x;  ///< as it came
   DTensor y;  ///< as it left
   Context context;
-  int depth = 0;    ///< doors around it
-  int parent = -1;  ///< place in the list of the call that made it
+  int depth = 0;        ///< doors around it
+  bool is_leaf = true;  ///< no Layer is called inside it
 };
 
 /// Wraps at every door of a model, which look on or stay out of the way.

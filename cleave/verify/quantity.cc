@@ -46,9 +46,11 @@ Tensor comparable(const Quantity& q, bool* is_whole) {
   const Placement& p = q.placement;
   *is_whole = true;
   if (q.axis.size() == 1) return q.local;
-  const Shards shards{q.axis, p, q.name};
+  const std::string site =
+      str("verified ", Comparison{.of = q.of, .subject = q.subject}.quantity());
+  const Shards shards{q.axis, p, site};
   const bool is_sum = q.is_gradient ? p.is_fanout() : p.is_partial();
-  if (is_sum) return q.axis.all_reduce(q.local, q.name);
+  if (is_sum) return q.axis.all_reduce(q.local, site);
   if (!p.is_shard()) return q.local;
   if (q.is_gradient && p.split()->overlaps()) return shards.gather_parts(q.local);
   *is_whole = false;
@@ -74,8 +76,9 @@ Measured furthest(const Tensor& got, const Tensor& want, const Tensor& bound) {
 
 }  // namespace
 
-Quantity quantity_of(std::string name, const Parameter& parameter, const Tensor& local) {
-  return {.name = std::move(name),
+Quantity quantity_of(Of of, const Parameter& parameter, const Tensor& local) {
+  return {.of = of,
+          .subject = parameter.name(),
           .local = local.detach(),
           .axis = parameter.axis(),
           .placement = parameter.placement()};
@@ -88,11 +91,12 @@ Measured measure(const Quantity& q, const Wanted& want, const std::string& part)
   const auto here = [&](Tensor t) {
     if (t.dim() == 0) return t;
     if (q.rows) t = t.narrow(0, q.rows->begin, q.rows->size());
-    return is_whole ? t : Shards{q.axis, q.placement, q.name}.slice(t);
+    return is_whole ? t : Shards{q.axis, q.placement, "verified"}.slice(t);
   };
   const Tensor value = here(want.value);
-  CLEAVE_CHECK(got.sizes() == value.sizes(), Code::kShape, part, ": ", q.name, " has shape ",
-               got.sizes(), " on rank ", q.axis.rank(), " of ", q.axis.name(),
+  CLEAVE_CHECK(got.sizes() == value.sizes(), Code::kShape, part, ": ",
+               Comparison{.of = q.of, .subject = q.subject}.quantity(), " has shape ", got.sizes(),
+               " on rank ", q.axis.rank(), " of ", q.axis.name(),
                "; its part of what one rank has is ", value.sizes());
   Measured m = furthest(got, value, here(want.bound));
   if (m.at < 0) return m;

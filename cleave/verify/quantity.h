@@ -4,27 +4,31 @@
 #include <vector>
 
 #include "cleave/layout/dtensor.h"
-#include "cleave/nn/parameter.h"
+#include "cleave/verify/verify.h"
 
 namespace cleave::verifying {
 
+using Of = Comparison::Of;
+
 /// One value that a side has, laid out as it is there. On one rank it is whole.
 struct Quantity {
-  std::string name;
+  Of of = Of::kOutput;
+  std::string subject{};
   Tensor local;
   Axis axis{};
   Placement placement{};
   bool is_gradient = false;     ///< a gradient's elements are placed otherwise than the value's
   std::optional<Range> rows{};  ///< of dim 0 of the whole, where only those are here
-  int64_t terms = 0;            ///< of a sum that this is
+  int64_t terms = 0;            ///< of a sum in fp64 that this is
 };
 
 /// A parameter's value, or its gradient once it is complete.
-Quantity quantity_of(std::string name, const Parameter& parameter, const Tensor& local);
+Quantity quantity_of(Of of, const Parameter& parameter, const Tensor& local);
 
 /// What one rank has, and how far from it rounding may take another layout's.
 struct Wanted {
-  std::string name;
+  Of of = Of::kOutput;
+  std::string subject{};
   Tensor value;
   Tensor bound;  ///< fp64, one number or one an element
 };

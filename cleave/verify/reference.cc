@@ -223,7 +223,7 @@ std::vector<Part> parts_of(const std::vector<LayerCall>& calls, const VerifySett
                      .run = run,
                      .parameters = call.layer->parameters(),
                      .tp = tp,
-                     .parent = call.parent});
+                     .is_leaf = call.is_leaf});
   }
   const Tensor& labels = input.labels;
   const auto count = labels.ne(-100).sum().item<int64_t>();
@@ -245,7 +245,8 @@ Reference make_reference(const MakeModel& make, const VerifySettings& settings) 
   reference.constants = constants_of(*model);
   add_noise(*model, settings, reference.constants);
   for (const auto& p : model->parameters()) {
-    reference.initial.push_back({.name = p->name() + " at the start",
+    reference.initial.push_back({.of = Of::kStart,
+                                 .subject = p->name(),
                                  .value = p->leaf().detach().clone(),
                                  .bound = at::scalar_tensor(0.0, at::kDouble)});
   }

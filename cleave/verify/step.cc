@@ -31,17 +31,17 @@ std::vector<Quantity> run_step(Model& model, const Axis& tp, const Axis& dp, con
   finish_gradients(parameters, tp);
   sum_gradients(parameters, dp);
   std::vector<Quantity> out{
-      {.name = "loss", .local = dp.all_reduce(loss.local().detach(), "verified loss")},
-      {.name = "output",
+      {.of = Of::kLoss, .local = dp.all_reduce(loss.local().detach(), "verified loss")},
+      {.of = Of::kOutput,
        .local = logits.local().detach(),
        .axis = tp,
        .placement = logits.placement(),
        .rows = rows}};
   for (const auto& p : parameters) {
-    out.push_back(quantity_of("gradient of " + p->name(), *p, p->leaf().grad()));
+    out.push_back(quantity_of(Of::kGradient, *p, p->leaf().grad()));
   }
   const double norm = norm_of(settings, parameters, tp);
-  out.push_back({.name = "norm of the gradients",
+  out.push_back({.of = Of::kNorm,
                  .local = at::scalar_tensor(norm, at::kDouble),
                  .terms = num_elements(parameters)});
   return out;
@@ -53,7 +53,7 @@ std::vector<Quantity> stepped_weights(Model& model) {
   optimizer.step(kLearningRate);
   std::vector<Quantity> out;
   for (const auto& p : parameters) {
-    out.push_back(quantity_of(p->name() + " after a step", *p, p->leaf()));
+    out.push_back(quantity_of(Of::kStepped, *p, p->leaf()));
   }
   return out;
 }

@@ -71,7 +71,7 @@ class SplitSide {
                  " values to compare; one rank has ", want.size());
     for (size_t i = 0; i < got.size(); ++i) {
       found_.measured.push_back(measure(got[i], want[i], part.name));
-      part.values.push_back({.quantity = want[i].name});
+      part.values.push_back({.of = want[i].of, .subject = want[i].subject});
       shapes_.push_back(want[i].value.sizes().vec());
     }
     found_.parts.push_back(std::move(part));
@@ -80,7 +80,7 @@ class SplitSide {
   void compare_weights(Model& model) {
     std::vector<Quantity> weights;
     for (const auto& p : model.parameters()) {
-      weights.push_back(quantity_of(p->name(), *p, p->leaf()));
+      weights.push_back(quantity_of(Of::kStart, *p, p->leaf()));
     }
     compare({.kind = Kind::kWeights, .name = "the weights"}, weights, reference_.initial);
   }
@@ -92,19 +92,14 @@ class SplitSide {
                  calls.size(), " calls of Layers, on one rank ", run.parts.size() - 1,
                  "; a model calls the same Layers on every layout");
     std::vector<PartBytes> bytes(parts.size());
-    const size_t first = found_.parts.size();
     for (size_t i = 0; i < parts.size(); ++i) {
       const WantedPart& want = run.parts[i];
       CLEAVE_CHECK(parts[i].name == want.name, Code::kShape, "the split model calls ",
                    parts[i].name, " where one rank calls ", want.name);
       if (!want.is_run) continue;
       const auto got = run_part(parts[i], want.x, settings_, meter_.get(), &bytes[i]);
-      compare({.kind = parts[i].kind, .name = want.name}, got, want.values);
-    }
-    take_away_children(parts, bytes);
-    for (size_t i = 0, at = first; i < parts.size(); ++i) {
-      if (!run.parts[i].is_run) continue;
-      found_.parts[at++].bytes = bytes[i].forward.bytes + bytes[i].backward.bytes;
+      const int64_t moved = bytes[i].forward.bytes + bytes[i].backward.bytes;
+      compare({.kind = parts[i].kind, .name = want.name, .bytes = moved}, got, want.values);
     }
     if (meter_ && !run.input.training) found_.notes = notes_on(parts, bytes, model);
   }
@@ -153,7 +148,7 @@ VerifiedPart compared_ids(const Reference& reference,
   const double bound = reference.runs.front().step[1].bound.item<double>();
   for (size_t i = 0; i < split.size(); ++i) {
     const auto& want = reference.ids[i];
-    Comparison c{.quantity = str("ids after prompt ", i + 1), .bound = 2 * bound};
+    Comparison c{.of = Of::kIds, .subject = str(i + 1), .bound = 2 * bound};
     const auto [here, there] =
         std::mismatch(split[i].begin(), split[i].end(), want.begin(), want.end());
     if (split[i].size() != want.size()) {
@@ -173,6 +168,28 @@ VerifiedPart compared_ids(const Reference& reference,
 }
 
 }  // namespace
+
+std::string Comparison::quantity() const {
+  switch (of) {
+    case Of::kOutput:
+      return "output";
+    case Of::kInputGradient:
+      return "gradient of the input";
+    case Of::kGradient:
+      return "gradient of " + subject;
+    case Of::kNorm:
+      return "norm of the gradients";
+    case Of::kLoss:
+      return "loss";
+    case Of::kStart:
+      return subject + " at the start";
+    case Of::kStepped:
+      return subject + " after a step";
+    case Of::kIds:
+      return "ids after prompt " + subject;
+  }
+  CLEAVE_BUG("no quantity has the number ", static_cast<int>(of));
+}
 
 const Comparison* VerifiedPart::first_difference() const {
   for (const Comparison& c : values) {

@@ -42,19 +42,34 @@ struct VerifySettings {
 
 /// One value on both sides, at the element where they are furthest apart for their bound.
 struct Comparison {
-  std::string quantity;  ///< "output", "gradient of the input", "gradient of NAME", ...
+  /// What of the part it is.
+  enum class Of : uint8_t {
+    kOutput,
+    kInputGradient,
+    kGradient,  ///< of the parameter `subject`
+    kNorm,
+    kLoss,
+    kStart,    ///< the parameter `subject` before anything was done
+    kStepped,  ///< the parameter `subject` after one step
+    kIds,      ///< generated after prompt `subject`
+  } of = Of::kOutput;
+  std::string subject{};
   double distance = 0;
   double bound = 0;  ///< what rounding can account for
   double split = 0, whole = 0;
   std::vector<int64_t> at{};  ///< index in the whole tensor
   [[nodiscard]] bool agrees() const { return distance <= bound; }
+  /// "output", "gradient of NAME", ...
+  [[nodiscard]] std::string quantity() const;
 };
 
 /// All values of one Layer's call, or of a step of the whole model.
 struct VerifiedPart {
   enum class Kind : uint8_t { kWeights, kLayer, kLoss, kStep, kIds } kind = Kind::kLayer;
-  std::string name;   ///< path of the Layer ("the model" is the root), or what was done
-  int64_t bytes = 0;  ///< moved by collectives at this Layer's own door, forward and backward
+  std::string name;  ///< path of the Layer ("the model" is the root), or what was done
+  /// Whole tensors that collectives moved in the call, forward and backward, Layers inside it
+  /// included. Less than the sum of those where they share a conversion (q, k and v).
+  int64_t bytes = 0;
   std::vector<Comparison> values{};
   [[nodiscard]] const Comparison* first_difference() const;
 };

@@ -31,7 +31,7 @@ VerifyReport verified(Fault fault, const VerifySettings& settings) {
 /// "LAYER: QUANTITY" of the first difference; "" when all agree.
 std::string first_of(const VerifyReport& report) {
   const VerifiedPart* part = report.first_difference();
-  return part == nullptr ? "" : part->name + ": " + part->first_difference()->quantity;
+  return part == nullptr ? "" : part->name + ": " + part->first_difference()->quantity();
 }
 
 const VerifiedPart& part_of(const VerifyReport& report, const std::string& name) {

@@ -10,6 +10,7 @@
 #include "cleave/generate/options.h"
 #include "cleave/train/doctor.h"
 #include "cleave/train/options.h"
+#include "cleave/verify/options.h"
 
 namespace {
 
@@ -116,6 +117,26 @@ extern "C" void cleave_eval(const cleave::EvalOptions& o) {
                        {"threads-per-rank", o.threads_per_rank},
                        {"timeout", o.timeout_s}};
   std::cout << told.dump() << '\n';
+}
+
+extern "C" int cleave_verify(const cleave::VerifyOptions& o) {
+  fail_as_told(o.model);
+  const Object told = {{"model", o.model},
+                       {"layer", o.layer},
+                       {"fuzz", o.fuzz},
+                       {"seed", o.seed},
+                       {"json", o.json},
+                       {"tp", o.tp},
+                       {"dp", o.dp},
+                       {"plan", o.plan},
+                       {"sequence-parallel", o.sequence_parallel},
+                       {"dtype", o.dtype},
+                       {"gemm", o.gemm},
+                       {"threads-per-rank", o.threads_per_rank},
+                       {"timeout", o.timeout_s},
+                       {"device", o.device}};
+  std::cout << told.dump() << '\n';
+  return o.model == "differs" ? 9 : 0;
 }
 
 extern "C" void cleave_doctor(cleave::Facts& facts) {

@@ -1,0 +1,78 @@
+#include "cleave/verify/bound.h"
+
+#include <cmath>
+#include <limits>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/optim/optimizer.h"
+#include "cleave/verify/numbers.h"
+#include "tests/support/ranks.h"
+#include "tests/support/thrown.h"
+
+namespace cleave::verifying {
+namespace {
+
+constexpr double kEpsilon = std::numeric_limits<double>::epsilon();
+
+Quantity value_of(const Tensor& t) {
+  return {.local = t};
+}
+
+double bound_of(const Bounds& bounds) {
+  return bounds.wanted().front().bound.item<double>();
+}
+
+TEST(Bounds, OfAnUnmovedValue_AreOfItsSizeAndTheRootOfTheTerms) {
+  const Bounds bounds({value_of(at::tensor({3.0, -5.0}))}, at::kDouble, 100);
+  EXPECT_NEAR(bound_of(bounds), 2 * 8 * 10 * kEpsilon * 5, 1e-18);
+}
+
+// The sum of 1e6, -1e6 and 1 is 1, but rounding of its terms moves it by 1e6 epsilon.
+TEST(Bounds, OfASumThatCancels_AreOfTheSizeOfItsTerms) {
+  const Tensor terms = at::tensor({1e6, -1e6, 1.0});
+  Bounds bounds({value_of(terms.sum())}, at::kDouble, 3);
+  const double before = bound_of(bounds);
+  const double size = Bounds::size(at::kDouble);
+  for (uint64_t draw = 0; draw < 2; ++draw) {
+    bounds.observe({value_of(rounded(terms, size, draw, "terms").sum())});
+  }
+  EXPECT_GT(bound_of(bounds), 1e5 * before);
+  EXPECT_LT(bound_of(bounds), 4e6 * before);
+}
+
+TEST(Bounds, ValueThatIsNotFinite_IsRefusedByName) {
+  const Bounds bounds(
+      {{.of = Of::kGradient, .subject = "a.weight", .local = at::full({2}, std::nan(""))}},
+      at::kDouble, 1);
+  const Error error = test::thrown_by([&] { return bounds.wanted(); });
+  EXPECT_EQ(error.code(), Code::kNumerics);
+  EXPECT_NE(std::string(error.what()).find("gradient of a.weight"), std::string::npos);
+}
+
+// Oracle: AdamW itself, on gradients that are off by up to the bound.
+TEST(WantedStep, GradientsWithinTheirBound_StepWithinIts) {
+  const double bound = 1e-7;
+  const Tensor g = at::cat({at::zeros({1}, at::kDouble), at::logspace(-12, 1, 200, 10, at::kDouble),
+                            -at::logspace(-12, 1, 200, 10, at::kDouble)});
+  const auto stepped = [&](const Tensor& gradient) {
+    const auto p = std::make_shared<Parameter>(g.sizes().vec(), Init::constant(0));
+    p->set_leaf(at::ones_like(g));
+    p->leaf().mutable_grad() = gradient.clone();
+    Optimizer({p}, {.eps = 1e-8}).step(1e-2);
+    return p->leaf().detach().clone();
+  };
+  const Wanted gradient{.value = g, .bound = at::scalar_tensor(bound, at::kDouble)};
+  const Wanted want = wanted_step(value_of(stepped(g)), gradient, 1e-2, 1e-8);
+  for (uint64_t draw = 0; draw < 50; ++draw) {
+    const Tensor off = test::numbers(g.sizes(), draw).clamp(-1, 1) * bound;
+    const Tensor distance = (stepped(g + off) - want.value).abs();
+    EXPECT_TRUE(distance.le(want.bound).all().item<bool>()) << draw;
+  }
+  // Far from 0 the bound says something: nothing like a whole step.
+  EXPECT_LT(want.bound[200].item<double>(), 1e-9);
+}
+
+}  // namespace
+}  // namespace cleave::verifying

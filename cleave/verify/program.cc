@@ -1,0 +1,143 @@
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "cleave/base/log.h"
+#include "cleave/base/progress.h"
+#include "cleave/comm/environment.h"
+#include "cleave/kernels/cpu/gemm.h"
+#include "cleave/mesh/job.h"
+#include "cleave/verify/fuzz.h"
+#include "cleave/verify/options.h"
+#include "cleave/verify/report.h"
+
+namespace cleave {
+namespace {
+
+using Object = nlohmann::ordered_json;
+
+/// Of presets: bytes and one more, which no number of ranks divides.
+constexpr int64_t kVocabulary = 257;
+
+/// What is verified, worked out from the options.
+struct Work {
+  Json config;
+  VerifySettings settings;
+};
+
+int tp_of(const VerifyOptions& options) {
+  if (options.tp > 0) return options.tp;
+  const int launched = launched_world_size();
+  return launched > 0 ? std::max(1, launched / options.dp) : 2;
+}
+
+Work work_of(const VerifyOptions& options) {
+  CLEAVE_CHECK(options.device == "cpu", Code::kUsage, "--device ", options.device,
+               ": this build computes on the CPU alone; choose cpu");
+  CLEAVE_CHECK(options.dtype == "fp32" || options.dtype == "fp64", Code::kUsage, "--dtype ",
+               options.dtype, " is not compared; choose fp32 or fp64");
+  VerifySettings settings{.tp = tp_of(options),
+                          .dp = options.dp,
+                          .sequence_parallel = options.sequence_parallel,
+                          .dtype = options.dtype == "fp64" ? at::kDouble : at::kFloat,
+                          .seed = options.seed,
+                          .layer = options.layer,
+                          .threads_per_rank = options.threads_per_rank,
+                          .timeout_s = options.timeout_s};
+  if (!options.plan.empty()) settings.plan = plan_from_json(Json::parse_file(options.plan));
+  if (!std::filesystem::exists(options.model)) {
+    return {.config = preset_config(options.model, kVocabulary), .settings = settings};
+  }
+  const ModelFolder folder = ModelFolder::open(options.model);
+  if (options.fuzz == 0) settings.weights = folder;
+  return {.config = folder.config, .settings = settings};
+}
+
+/// What a user types to see one random configuration again.
+std::string again(const VerifyOptions& options, int tp, uint64_t seed) {
+  std::string line = str("cleave verify --model ", options.model, " --tp ", tp);
+  if (options.dp > 1) line += str(" --dp ", options.dp);
+  if (!options.plan.empty()) line += str(" --plan ", options.plan);
+  if (options.dtype != "fp64") line += str(" --dtype ", options.dtype);
+  return line + str(" --fuzz 1 --seed ", seed);
+}
+
+VerifyReport run_case(const FuzzCase& fuzz, const Work& work, uint64_t seed) {
+  VerifySettings settings = work.settings;
+  settings.tp = fuzz.tp;
+  settings.seed = seed;
+  settings.sequence_parallel = fuzz.sequence_parallel && !settings.plan;
+  return verify_model([&] { return make_model(fuzz.config); }, settings);
+}
+
+void print_failed_case(const VerifyOptions& options, const FuzzCase& fuzz, int64_t number,
+                       const VerifyReport& report, const std::string& line) {
+  if (options.json) {
+    Object out = {{"configurations", number},
+                  {"agrees", false},
+                  {"configuration", describe(fuzz)},
+                  {"again", line},
+                  {"report", Object::parse(report_json(report, options.model))}};
+    log_info(out.dump());
+    return;
+  }
+  log_info(report_text(report), "configuration ", number, ": ", describe(fuzz), "\nagain: ", line);
+}
+
+/// Random configurations until one differs.
+int run_fuzz(const VerifyOptions& options, const Work& work) {
+  CLEAVE_CHECK(launched_world_size() == 0, Code::kUsage,
+               "--fuzz starts as many ranks as each configuration has; run it without a launcher");
+  std::optional<Progress> progress;
+  if (!options.json) {
+    progress.emplace(ProgressOptions{.total = options.fuzz, .unit = "configuration"});
+  }
+  for (int64_t i = 0; i < options.fuzz; ++i) {
+    const uint64_t seed = options.seed + static_cast<uint64_t>(i);
+    const FuzzCase fuzz = fuzz_case(work.config, work.settings.tp, seed);
+    const std::string line = again(options, work.settings.tp, seed);
+    VerifyReport report;
+    try {
+      report = run_case(fuzz, work, seed);
+    } catch (const Error&) {
+      log_error("configuration ", i + 1, ": ", describe(fuzz), "; again: ", line);
+      throw;
+    }
+    if (report.first_difference() != nullptr) {
+      progress.reset();
+      print_failed_case(options, fuzz, i + 1, report, line);
+      return static_cast<int>(Code::kNumerics);
+    }
+    if (progress) progress->update(i + 1);
+  }
+  progress.reset();
+  if (options.json) {
+    log_info(Object{{"configurations", options.fuzz}, {"agrees", true}}.dump());
+  } else {
+    log_info(options.fuzz, " random configurations around ", options.model,
+             ": each split model is the model on one rank");
+  }
+  return 0;
+}
+
+/// Whether this process prints: the only one, or the first of a launcher's.
+bool is_first_process() {
+  const auto environment = read_environment();
+  return !environment || environment->rank == 0;
+}
+
+}  // namespace
+}  // namespace cleave
+
+int cleave_verify(const cleave::VerifyOptions& options) {
+  using namespace cleave;
+  const Work work = work_of(options);
+  choose_gemm(options.gemm, Axis());
+  if (options.fuzz > 0) return run_fuzz(options, work);
+  const VerifyReport report = verify_model([&] { return make_model(work.config); }, work.settings);
+  if (is_first_process()) {
+    const std::string text =
+        options.json ? report_json(report, options.model) : report_text(report);
+    log_info(options.json ? text : text.substr(0, text.size() - 1));
+  }
+  return report.first_difference() == nullptr ? 0 : static_cast<int>(Code::kNumerics);
+}

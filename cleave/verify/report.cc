@@ -1,0 +1,212 @@
+#include "cleave/verify/report.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace cleave {
+namespace {
+
+using Object = nlohmann::ordered_json;
+using Of = Comparison::Of;
+using Kind = VerifiedPart::Kind;
+
+std::string short_number(double x) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1e", x);
+  return x == 0 ? "0" : text.data();
+}
+
+std::string exact_number(double x) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.9g", x);
+  return text.data();
+}
+
+/// The worst of some values, by how much of its bound it is; null when there are none.
+template <class Matches>
+const Comparison* worst_of(const VerifiedPart& part, const Matches& matches) {
+  const Comparison* worst = nullptr;
+  const auto share = [](const Comparison& c) { return c.distance == 0 ? 0 : c.distance / c.bound; };
+  for (const Comparison& c : part.values) {
+    if (matches(c) && (worst == nullptr || share(c) > share(*worst))) worst = &c;
+  }
+  return worst;
+}
+
+const Comparison* worst_of(const VerifiedPart& part, Of of) {
+  return worst_of(part, [of](const Comparison& c) { return c.of == of; });
+}
+
+std::string cell(const Comparison* c) {
+  if (c == nullptr) return "-";
+  return short_number(c->distance) + (c->agrees() ? "" : " !");
+}
+
+/// The step without dropout, where weights are stepped.
+const VerifiedPart& step_of(const VerifyReport& report) {
+  for (const VerifiedPart& part : report.parts) {
+    if (part.kind == Kind::kStep) return part;
+  }
+  CLEAVE_BUG("a report has no step");
+}
+
+using Row = std::vector<std::string>;
+
+Row row_of(const VerifyReport& report, const VerifiedPart& part) {
+  const bool is_root = part.name == "the model";
+  const auto stepped = [&](const Comparison& c) {
+    return c.of == Of::kStepped && (is_root || c.subject.starts_with(part.name + "."));
+  };
+  const Comparison* all = worst_of(part, [](const Comparison&) { return true; });
+  const double share = all->distance == 0 ? 0 : all->distance / all->bound;
+  return {part.name,
+          cell(worst_of(part, Of::kOutput)),
+          cell(worst_of(part, Of::kInputGradient)),
+          cell(worst_of(part, Of::kGradient)),
+          cell(worst_of(part, Of::kNorm)),
+          part.kind == Kind::kLayer ? cell(worst_of(step_of(report), stepped)) : "-",
+          share > 9.99 ? short_number(share) : exact_number(std::round(share * 1000) / 1000),
+          str(part.bytes)};
+}
+
+/// The first `num_texts` columns hold texts, the others numbers.
+std::string table(const std::vector<Row>& rows, size_t num_texts) {
+  std::vector<size_t> widths(rows.front().size());
+  for (const Row& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      const std::string room(widths[i] - row[i].size(), ' ');
+      text += i == 0 ? "" : "  ";
+      text += i < num_texts ? row[i] + room : room + row[i];
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+/// Parts run with dropout are shown where they differ.
+bool is_shown(const VerifiedPart& part) {
+  if (part.kind != Kind::kLayer && part.kind != Kind::kLoss) return false;
+  return !part.name.ends_with(" with dropout") || part.first_difference() != nullptr;
+}
+
+std::string layer_table(const VerifyReport& report) {
+  std::vector<Row> rows{
+      {"Layer", "output", "d input", "d weights", "norm", "after a step", "of bound", "bytes"}};
+  for (const VerifiedPart& part : report.parts) {
+    if (is_shown(part)) rows.push_back(row_of(report, part));
+  }
+  return table(rows, 1);
+}
+
+std::string whole_table(const VerifyReport& report) {
+  std::vector<Row> rows{{"whole model", "where it is largest", "distance", "bound"}};
+  for (const VerifiedPart& part : report.parts) {
+    if (part.kind == Kind::kLayer || part.kind == Kind::kLoss) continue;
+    for (const Of of :
+         {Of::kStart, Of::kLoss, Of::kOutput, Of::kGradient, Of::kNorm, Of::kStepped, Of::kIds}) {
+      const Comparison* c = worst_of(part, of);
+      if (c == nullptr) continue;
+      const std::string mark = c->agrees() ? "" : " !";
+      rows.push_back(
+          {part.name, c->quantity(), short_number(c->distance) + mark, short_number(c->bound)});
+    }
+  }
+  return table(rows, 2);
+}
+
+std::string index_text(const std::vector<int64_t>& index) {
+  std::string text = "[";
+  for (size_t i = 0; i < index.size(); ++i) text += (i > 0 ? ", " : "") + str(index[i]);
+  return text + "]";
+}
+
+std::string layout_text(const VerifySettings& s) {
+  std::string text = str("tp ", s.tp, ", dp ", s.dp);
+  if (s.sequence_parallel) text += ", sequence parallel";
+  return text + str(s.dtype == at::kDouble ? ", fp64" : ", fp32", ", seed ", s.seed);
+}
+
+Object as_json(const Comparison& c) {
+  return {{"quantity", c.quantity()}, {"distance", c.distance}, {"bound", c.bound}, {"at", c.at},
+          {"split", c.split},         {"one_rank", c.whole}};
+}
+
+std::string kind_name(Kind kind) {
+  switch (kind) {
+    case Kind::kWeights:
+      return "weights";
+    case Kind::kLayer:
+      return "layer";
+    case Kind::kLoss:
+      return "loss";
+    case Kind::kStep:
+      return "step";
+    case Kind::kIds:
+      return "ids";
+  }
+  CLEAVE_BUG("no part has the kind ", static_cast<int>(kind));
+}
+
+}  // namespace
+
+std::string verdict(const VerifyReport& report) {
+  const VerifiedPart* part = report.first_difference();
+  if (part == nullptr) {
+    return "the split model is the model on one rank (" + layout_text(report.settings) + ")";
+  }
+  const Comparison& c = *part->first_difference();
+  const std::string values =
+      c.of == Of::kIds ? str(": id ", c.split, " on ", report.settings.tp, " ranks, ", c.whole,
+                             " on one, whose scores are ", short_number(c.distance),
+                             " apart; rounding bridges ", short_number(c.bound))
+                       : str(" differs by ", short_number(c.distance), " where rounding explains ",
+                             short_number(c.bound), ": at ", index_text(c.at), " it is ",
+                             exact_number(c.split), ", on one rank ", exact_number(c.whole));
+  const std::string subject = part->kind == Kind::kLayer
+                                  ? "the first Layer that differs is " + part->name
+                                  : "no Layer alone differs; the first that does is " + part->name;
+  return str(subject, ": ", c.quantity(), values);
+}
+
+std::string report_text(const VerifyReport& report) {
+  std::string text = layer_table(report) + '\n' + whole_table(report) + '\n';
+  for (const std::string& note : report.notes) text += "note: " + note + '\n';
+  return text + verdict(report) + '\n';
+}
+
+std::string report_json(const VerifyReport& report, const std::string& model) {
+  const VerifySettings& s = report.settings;
+  Object out = {{"model", model},
+                {"tp", s.tp},
+                {"dp", s.dp},
+                {"sequence_parallel", s.sequence_parallel},
+                {"dtype", s.dtype == at::kDouble ? "fp64" : "fp32"},
+                {"seed", s.seed}};
+  const VerifiedPart* first = report.first_difference();
+  out["agrees"] = first == nullptr;
+  out["first_difference"] = nullptr;
+  if (first != nullptr) {
+    out["first_difference"] = as_json(*first->first_difference());
+    out["first_difference"]["part"] = first->name;
+  }
+  out["parts"] = Object::array();
+  for (const VerifiedPart& part : report.parts) {
+    Object values = Object::array();
+    for (const Comparison& c : part.values) values.push_back(as_json(c));
+    out["parts"].push_back({{"name", part.name},
+                            {"kind", kind_name(part.kind)},
+                            {"bytes", part.bytes},
+                            {"values", values}});
+  }
+  out["notes"] = report.notes;
+  return out.dump();
+}
+
+}  // namespace cleave
