@@ -8,7 +8,7 @@ import cpp_source
 
 # Data of tests is what it is.
 EXEMPT = re.compile(r"/(golden|corpus)/|\.(safetensors|bin|model|png|svg)$|^LICENSE$")
-HOSTS = ("arxiv.org", "www.apache.org", "localhost", "127.0.0.1")
+HOSTS = ("arxiv.org", "www.w3.org", "www.apache.org", "localhost", "127.0.0.1")
 RULES = (
     (re.compile(r"[^\x00-\x7f]"), "not ASCII"),
     (re.compile(r"(?<![\w.}~*-])/(work|root|home|mnt|opt|Users|data)(/|\b(?=[\"'\s]))"), "a path of one machine"),

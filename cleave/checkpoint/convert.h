@@ -21,6 +21,7 @@ struct ConvertOptions {
   uint64_t max_file_bytes = 5'000'000'000;  ///< of kSafetensors and kBin
 };
 
+/// What convert wrote.
 struct ConvertReport {
   int64_t num_tensors = 0;
   int64_t num_files = 0;

@@ -17,6 +17,7 @@ struct TensorDifference {
   std::vector<int64_t> where{};  ///< of max_absolute
 };
 
+/// What diff found.
 struct DiffReport {
   int64_t num_tensors = 0;  ///< that both have
   std::vector<TensorDifference> differences;

@@ -36,7 +36,8 @@ TEST(ScoresOf, RealReviewsOfUnequalLength_AreThoseOfTransformers) {
     const Json ids = first.at(i).at("ids");
     rows.emplace_back();
     for (size_t k = 0; k < ids.size(); ++k) rows.back().push_back(ids.at(k).as_int());
-    for (const size_t c : {0, 1}) want.push_back(first.at(i).at("logits").at(c).as_number());
+    for (const size_t c : {size_t{0}, size_t{1}})
+      want.push_back(first.at(i).at("logits").at(c).as_number());
   }
   const Runnable runnable(test::data_folder() + "/models/bert-imdb", "", "cpu", {"classify"});
   for (const int tp : {1, 2, 4}) {

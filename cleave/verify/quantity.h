@@ -8,6 +8,7 @@
 
 namespace cleave::verifying {
 
+/// Short for the kinds of quantity.
 using Of = Comparison::Of;
 
 /// One value that a side has, laid out as it is there. On one rank it is whole.

@@ -285,8 +285,12 @@ class FaultyModel : public Model {
  public:
   explicit FaultyModel(const FaultyOptions& o)
       : Model(Json::parse("{}", "faulty")),
-        facts_{
-            .vocab_size = o.vocab, .max_positions = 64, .eos_ids = {}, .bos_id = {}, .pad_id = {}},
+        facts_{.vocab_size = o.vocab,
+               .max_positions = 64,
+               .eos_ids = {},
+               .bos_id = {},
+               .pad_id = {},
+               .labels = {}},
         embed_({.num_embeddings = o.vocab, .embedding_dim = o.hidden, .init = Init::normal(1)}),
         first_({.vocab = o.vocab}),
         second_(o),

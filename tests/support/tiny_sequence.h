@@ -7,6 +7,7 @@
 #include "cleave/nn/embedding.h"
 #include "cleave/nn/mlp.h"
 #include "cleave/nn/norm.h"
+#include "cleave/parallel/plan.h"
 #include "cleave/pipeline/pipeline_model.h"
 #include "tests/support/ranks.h"
 

@@ -15,6 +15,7 @@ namespace cleave {
 class BertEmbeddings : public Layer {
  public:
   explicit BertEmbeddings(const BertConfig& config);
+  /// For tying the decoder of masked words to it.
   [[nodiscard]] const std::shared_ptr<Parameter>& word_weight() const {
     return word_embeddings_.weight();
   }
