@@ -7,7 +7,7 @@ namespace {
 
 TEST(ByteCount, TextsOfSizes_AreBytes) {
   EXPECT_EQ(bytes_from_text("5GB"), 5'000'000'000U);
-  EXPECT_EQ(bytes_from_text("5gib"), 5U * 1073741824U);
+  EXPECT_EQ(bytes_from_text("5gib"), uint64_t{5} << 30);
   EXPECT_EQ(bytes_from_text("200kb"), 200'000U);
   EXPECT_EQ(bytes_from_text("1MiB"), 1048576U);
   EXPECT_EQ(bytes_from_text("2TB"), 2'000'000'000'000U);

@@ -26,7 +26,13 @@ struct Printed {
 
 Printed run(const VerifyOptions& options) {
   ::testing::internal::CaptureStdout();
-  const int code = cleave_verify(options);
+  int code = -1;
+  try {
+    code = cleave_verify(options);
+  } catch (const Error& e) {
+    ADD_FAILURE() << ::testing::internal::GetCapturedStdout() << e.what();
+    return {.code = static_cast<int>(e.code()), .text = {}};
+  }
   return {.code = code, .text = ::testing::internal::GetCapturedStdout()};
 }
 

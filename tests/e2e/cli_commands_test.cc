@@ -124,14 +124,15 @@ TEST(Tokenize, FolderWithoutATokenizer_IsAnIoError) {
 
 TEST(Doctor, ExitCodes_ListsEachOnce) {
   const Ran ran = run_cleave({"doctor", "--exit-codes"});
-  for (const char* row : {"0      ok", "2      usage", "3      shape", "4      format", "5      io",
-                          "6      peer", "7      timeout", "8      desync", "9      numerics",
-                          "10     memory", "70     bug", "128+n  signal"}) {
+  for (const char* row :
+       {"0      ok", "1      different", "2      usage", "3      shape", "4      format",
+        "5      io", "6      peer", "7      timeout", "8      desync", "9      numerics",
+        "10     memory", "70     bug", "128+n  signal"}) {
     EXPECT_TRUE(contains('\n' + ran.out, std::string("\n") + row + ' ')) << row;
   }
   const json list = parsed(run_cleave({"doctor", "--exit-codes", "--json"}));
-  EXPECT_EQ(list.size(), 11U);
-  EXPECT_EQ(list[5]["name"], "peer");
+  EXPECT_EQ(list.size(), 12U);
+  EXPECT_EQ(list[6]["name"], "peer");
 }
 
 TEST(Doctor, Json_HasEverySectionAndWhatTheLibraryAdds) {

@@ -292,7 +292,7 @@ class FaultyModel : public Model {
                .pad_id = {},
                .labels = {}},
         embed_({.num_embeddings = o.vocab, .embedding_dim = o.hidden, .init = Init::normal(1)}),
-        first_({.vocab = o.vocab}),
+        first_(healthy(o)),
         second_(o),
         head_({.in_features = o.hidden, .out_features = o.vocab}),
         gather_(o.fault == Fault::kGatherBackward) {
@@ -318,6 +318,10 @@ class FaultyModel : public Model {
   double train_flops_per_token(int64_t /*seq_len*/) override { return 1; }
 
  private:
+  static FaultyOptions healthy(FaultyOptions options) {
+    options.fault = Fault::kNone;
+    return options;
+  }
   ModelFacts facts_;
   Embedding embed_;
   FaultyBlock first_, second_;
