@@ -322,7 +322,9 @@ TEST(LoadOptimizer, OtherOptimizer_IsRefused) {
   EXPECT_THAT(thrown_by([&] { load_optimizer(other, *training.model, saved.string()); }).what(),
               HasSubstr("they are of another optimizer"));
   fs::remove(saved / "optimizer.safetensors");
-  EXPECT_EQ(thrown_by([&] { load_optimizer(*training.optimizer, *training.model, saved.string()); }).code(),
+  EXPECT_EQ(thrown_by([&] {
+              load_optimizer(*training.optimizer, *training.model, saved.string());
+            }).code(),
             Code::kIo);
 }
 

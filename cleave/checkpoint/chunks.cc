@@ -15,7 +15,7 @@ void for_each_chunk(const TensorInfo& tensor, const std::vector<Slice>& slices,
   const std::vector<Range> ranges = std::exchange(rows->ranges, {});
   uint64_t num_rows = 0;
   for (const Range& range : ranges) num_rows += static_cast<uint64_t>(range.size());
-  const auto most = static_cast<int64_t>(std::max<uint64_t>(1, kChunkBytes / (bytes / num_rows)));
+  const auto most = static_cast<int64_t>(std::max<uint64_t>(1, kChunkBytes * num_rows / bytes));
   int64_t held = 0;
   for (Range left : ranges) {
     while (left.size() > 0) {

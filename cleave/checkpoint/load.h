@@ -31,8 +31,9 @@ LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dt
 
 /// Continues an optimizer from a checkpoint folder: its moments, its step count, and the masters
 /// where the model's files hold a narrower type; again this rank's ranges alone. The model, whose
-/// parameters these are (or a pipeline stage of them), has its memory already. Throws Error(kIo) when the folder has no optimizer files, Error(kFormat) when
-/// they are of another optimizer or another model.
+/// parameters these are (or a pipeline stage of them), has its memory already. Throws Error(kIo)
+/// when the folder has no optimizer files, Error(kFormat) when they are of another optimizer or
+/// another model.
 void load_optimizer(Optimizer& optimizer, Model& model, const std::string& folder);
 
 }  // namespace cleave

@@ -72,15 +72,16 @@ void refuse_used_folder(const std::string& out) {
                "); continue it with --resume or choose another folder");
 }
 
-void check_world(int tp, int dp) {
+void check_world(int tp, int dp, int pp) {
   const std::optional<Environment> environment = read_environment();
   if (!environment) return;
-  CLEAVE_CHECK(environment->world_size % dp == 0, Code::kShape, "--dp ", dp,
-               " does not divide the ", environment->world_size,
-               " ranks that the launcher started");
+  const std::string others = pp == 1 ? str("--dp ", dp) : str("--pp ", pp, " x --dp ", dp);
+  const int64_t rest = int64_t{pp} * dp;
+  CLEAVE_CHECK(environment->world_size % rest == 0, Code::kShape, others, " does not divide the ",
+               environment->world_size, " ranks that the launcher started");
   if (tp == 0) return;
-  const int64_t ranks = int64_t{tp} * dp;
-  CLEAVE_CHECK(ranks == environment->world_size, Code::kShape, "--tp ", tp, " x --dp ", dp, " is ",
+  const int64_t ranks = tp * rest;
+  CLEAVE_CHECK(ranks == environment->world_size, Code::kShape, "--tp ", tp, " x ", others, " is ",
                ranks, " ranks, the launcher started ", environment->world_size,
                "; make them equal, or leave --tp out");
 }

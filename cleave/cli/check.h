@@ -21,7 +21,7 @@ void refuse_used_folder(const std::string& out);
 
 /// The sizes against the world that a launcher made, when it made one. 0 is "not given". Throws
 /// Error(kShape).
-void check_world(int tp, int dp);
+void check_world(int tp, int dp, int pp = 1);
 
 /// The launcher's variables make sense, and what torch.distributed.launch passes as --local-rank
 /// (-1: not given) agrees with them. Throws Error(kUsage), Error(kShape).

@@ -40,7 +40,7 @@ void define_steps(Flags& flags, TrainOptions& options) {
             kPositive);
   flags.add(&options.micro_batch_size,
             {"micro-batch-size", "N", "sequences a data-parallel rank computes at once",
-             "all of its share"},
+             "all of its share; with --pp four parts a rank"},
             kPositive);
 }
 
@@ -96,8 +96,24 @@ void define_ranks(Flags& flags, TrainOptions& options) {
   flags.add(&options.tp, tp_text(), kPositive);
   flags.add(&options.dp, {"dp", "N", "data-parallel ranks: each takes its share of a batch"},
             kPositive);
+  flags.add(&options.pp, {"pp", "N", "pipeline ranks: each has a part of the layers"}, kPositive);
   flags.add(&options.plan,
             {"plan", "FILE.json", "how modules are split: name to style", "the model's"});
+  flags.toggle(&options.sequence_parallel,
+               {"sequence-parallel", "", "cut sequences over tp between split parts", "off"});
+  flags.add(&options.virtual_pipeline,
+            {"virtual-pipeline", "N", "pipeline stages a rank has in turn"}, kPositive);
+  flags.choice(&options.schedule_pp,
+               {"schedule-pp", "", "order of a pipeline's work", "1f1b, or interleaved"},
+               {"gpipe", "1f1b", "interleaved", "zero-bubble"});
+  flags.add(&options.zero,
+            {"zero", "0|1", "1: masters and moments are cut over data-parallel ranks"},
+            kNotNegative);
+  flags.toggle(&options.fsdp,
+               {"fsdp", "", "weights and gradients are cut over data-parallel ranks too", "off"});
+  flags.choice(&options.recompute,
+               {"recompute", "", "what backward computes again instead of keeping it"},
+               {"none", "full", "selective"});
   define_machine(flags, MachineFlags{.gemm = &options.gemm,
                                      .threads_per_rank = &options.threads_per_rank,
                                      .timeout_s = &options.timeout_s,
@@ -134,7 +150,7 @@ void check(const TrainOptions& options, const Flags& flags) {
   CLEAVE_CHECK(options.eval_every == 0 || !options.eval_data.empty(), Code::kUsage,
                "--eval-every needs --eval-data");
   check_sizes(options);
-  check_world(options.tp, options.dp);
+  check_world(options.tp, options.dp, options.pp);
   check_files(options);
 }
 

@@ -43,7 +43,7 @@ constexpr size_t kMaxStrangers = 128;
 // How long a refused job is still told to ranks that come late.
 constexpr std::chrono::milliseconds kRefusalTime{400};
 // By how much those that wait for rank 0's word outlast it.
-constexpr double kPatience_s = 2;
+constexpr double kPatienceSeconds = 2;
 constexpr uint64_t kVersionMask = 0xffff;
 
 /// What everybody sends first.
@@ -356,7 +356,7 @@ class Host {
   /// Waits until all have their connections. They use the same limit and then say so.
   void hear_all() {
     const auto patience =
-        deadline_in(kPatience_s / 2) + (std::max(deadline_, Clock::now()) - Clock::now());
+        deadline_in(kPatienceSeconds / 2) + (std::max(deadline_, Clock::now()) - Clock::now());
     std::vector<bool> is_heard(guests_.size());
     is_heard[0] = true;
     while (std::find(is_heard.begin(), is_heard.end(), false) != is_heard.end()) {
@@ -401,7 +401,7 @@ class Guest {
       : environment_(environment),
         address_(address),
         deadline_(deadline_in(timeout_s)),
-        patience_(deadline_in(timeout_s + kPatience_s)),
+        patience_(deadline_in(timeout_s + kPatienceSeconds)),
         timeout_s_(timeout_s),
         sockets_(static_cast<size_t>(environment.world_size)) {}
 

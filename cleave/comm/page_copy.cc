@@ -12,7 +12,7 @@ namespace {
 
 template <class T>
 T read_as(std::span<const std::byte> bytes) {
-  T value;
+  T value{};
   std::memcpy(&value, bytes.data(), sizeof(T));
   return value;
 }

@@ -27,7 +27,9 @@ std::optional<HostAddress> look_up(const std::string& name, int port, int flags)
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = flags;
   addrinfo* list = nullptr;
-  if (getaddrinfo(name.c_str(), nullptr, &hints, &list) != 0) return std::nullopt;
+  if (getaddrinfo(name.c_str(), nullptr, &hints, &list) != 0 || list == nullptr) {
+    return std::nullopt;
+  }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> found(list, freeaddrinfo);
   // IPv4 first: a host that has both names may serve only this one.
   const addrinfo* best = list;

@@ -84,7 +84,7 @@ double EvalResult::perplexity() const {
 
 EvalResult evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batch_size,
                     const BatchRules& rules) {
-  const at::ScalarType type = model.parameters().front()->leaf().scalar_type();
+  const at::NoGradGuard no_grad;
   const SampleOrder order{.num_samples = data.size(), .batch_size = batch_size, .shuffle = false};
   EvalResult result;
   for (int64_t first = 0, step = 0; first < data.size(); first += batch_size, ++step) {
@@ -93,7 +93,9 @@ EvalResult evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t b
     CLEAVE_CHECK(batch.ids.size(1) <= model.facts().max_positions, Code::kShape,
                  "a row of the data has ", batch.ids.size(1), " ids; the model has ",
                  model.facts().max_positions, " positions");
-    const EvalSum sum = eval_pass(model, tp, batch, type);
+    const DTensor logits = model(DTensor(batch.ids, tp, Replicate{}), context_of(batch));
+    const Task task = task_of(model);
+    const EvalSum sum = eval_of(logits, targets_of(batch, task), task);
     result.loss_sum += sum.loss;
     result.num_labels += sum.num_labels;
     result.num_right += sum.num_right;

@@ -169,8 +169,7 @@ std::vector<Layout> layouts_of(const std::vector<std::string>& goldens) {
 
 std::string layout_name(const ::testing::TestParamInfo<Layout>& info) {
   const Layout& l = info.param;
-  std::string name =
-      str(l.golden, "_tp", l.tp, "_dp", l.dp, l.sequence_parallel ? "_sp" : "");
+  std::string name = str(l.golden, "_tp", l.tp, "_dp", l.dp, l.sequence_parallel ? "_sp" : "");
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }

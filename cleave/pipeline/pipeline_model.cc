@@ -49,20 +49,16 @@ void PipelineModel::find_parameters() {
   }
   for (const auto& p : all) {
     const std::vector<int>& ranks = users[p.get()];
-    if (std::find(ranks.begin(), ranks.end(), pp_.rank()) == ranks.end()) continue;
+    if (std::find(ranks.begin(), ranks.end(), pp_.rank()) == ranks.end()) {
+      p->set_home(Parameter::Home::kElsewhere);
+      continue;
+    }
+    p->set_home(ranks.front() == pp_.rank() ? Parameter::Home::kHere : Parameter::Home::kCopy);
     parameters_.push_back(p);
     if (ranks.size() == 1) continue;
     tied_.push_back(p);
     tied_ranks_.push_back(ranks);
   }
-}
-
-bool PipelineModel::owns(const Parameter& parameter) const {
-  const auto is_it = [&](const auto& p) { return p.get() == &parameter; };
-  if (std::none_of(parameters_.begin(), parameters_.end(), is_it)) return false;
-  const auto tied = std::find_if(tied_.begin(), tied_.end(), is_it);
-  return tied == tied_.end() ||
-         tied_ranks_[static_cast<size_t>(tied - tied_.begin())].front() == pp_.rank();
 }
 
 ScheduleShape PipelineModel::shape_of(size_t num_micro_batches) const {

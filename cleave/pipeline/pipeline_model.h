@@ -29,11 +29,12 @@ class PipelineRun;
 
 /// A model's list of Layers cut over the ranks of a pipeline axis: stage s is on rank s % size.
 ///
-/// Every rank builds the whole model without memory; memory is given to local_layers() alone, by
-/// materialize() or a loader. Layers are called through their door, so styles and wraps work as
+/// Every rank builds the whole model without memory, and each Parameter is told its home: memory is
+/// then given to those of local_layers() alone, by materialize() or a loader; of those that several
+/// ranks use, the rank of the first stage writes and counts them. Layers are called through their door, so styles and wraps work as
 /// without a pipeline. Backward leaves gradients on the leaves of local parameters, added over
 /// micro-batches in their order; then come finish_gradients, sum_gradients, sum_tied_gradients,
-/// gradient_norm over the parameters that this rank owns().
+/// gradient_norm, which counts each parameter where it is at home.
 class PipelineModel {
  public:
   /// `sequence`: the model's Layers in the order in which they are called; they outlive this.
@@ -47,9 +48,6 @@ class PipelineModel {
   [[nodiscard]] const Parameters& parameters() const { return parameters_; }
   /// Those that another rank's stage uses as well (an embedding tied to the head).
   [[nodiscard]] const Parameters& tied_parameters() const { return tied_; }
-  /// Whether this rank writes the parameter to files and counts it in norms: the rank of the first
-  /// stage that uses it.
-  [[nodiscard]] bool owns(const Parameter& parameter) const;
   /// All stages, also those of other ranks.
   [[nodiscard]] const Stages& stages() const { return options_.stages; }
   [[nodiscard]] bool has_first_stage() const { return pp_.rank() == 0; }

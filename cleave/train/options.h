@@ -15,13 +15,21 @@ struct TrainOptions {
   std::string tokenizer;             ///< "bytes" or a folder; empty = the model's, else bytes
   std::string out;                   ///< run folder
 
-  int tp = 0;  ///< tensor-parallel ranks; 0 = 1, or the whole world under a launcher
-  int dp = 1;  ///< data-parallel ranks
+  int tp = 0;                ///< tensor-parallel ranks; 0 = 1, or the whole world under a launcher
+  int dp = 1;                ///< data-parallel ranks
+  int pp = 1;                ///< pipeline ranks
+  int virtual_pipeline = 1;  ///< pipeline stages a rank
+  std::string schedule_pp;   ///< gpipe | 1f1b | interleaved | zero-bubble; empty = by the stages
+  bool sequence_parallel = false;
+  int zero = 0;                    ///< 1: moments and masters are cut over dp
+  bool fsdp = false;               ///< weights and gradients too
+  std::string recompute = "none";  ///< none | full | selective
 
   std::optional<int64_t> steps;  ///< 1000 when neither steps nor epochs is given
   std::optional<int64_t> epochs;
   int64_t batch_size = 8;        ///< global, in sequences
-  int64_t micro_batch_size = 0;  ///< per data-parallel rank; 0 = all of its share at once
+  int64_t micro_batch_size = 0;  ///< per data-parallel rank; 0 = all of its share at once, with a
+                                 ///< pipeline a part of it that gives 4 micro-batches a stage
   int64_t seq_len = 256;         ///< tokens
 
   double lr = 3e-4;

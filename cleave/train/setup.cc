@@ -9,6 +9,7 @@
 #include "cleave/data/classified.h"
 #include "cleave/mesh/dry_axis.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/pipeline/stages.h"
 
 namespace cleave {
 namespace {
@@ -79,20 +80,65 @@ void choose_types(TrainSetup& setup) {
   const auto dtype = dtype_from_name(setup.options.dtype);
   CLEAVE_CHECK(dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF64, Code::kUsage,
                "--dtype ", setup.options.dtype, " cannot be trained in; choose fp32, bf16 or fp64");
-  setup.compute_type = scalar_type(*dtype);
-  setup.leaf_type = setup.compute_type == at::kDouble ? at::kDouble : at::kFloat;
-  setup.config = with_key(setup.config, dtype_key(setup.config), torch_name(setup.compute_type));
+  const at::ScalarType type = scalar_type(*dtype);
+  setup.layout.compute_type = type;
+  setup.leaf_type = type == at::kDouble ? at::kDouble : at::kFloat;
+  setup.config = with_key(setup.config, dtype_key(setup.config), torch_name(type));
+}
+
+RecomputeKind recompute_from_name(const std::string& name) {
+  if (name == "none") return RecomputeKind::kNone;
+  if (name == "full") return RecomputeKind::kFull;
+  CLEAVE_CHECK(name == "selective", Code::kUsage, "recompute '", name,
+               "' is unknown; expected none, full or selective");
+  return RecomputeKind::kSelective;
 }
 
 void choose_layout(TrainSetup& setup, int world_size) {
-  setup.dp = setup.options.dp;
-  setup.tp = setup.options.tp > 0 ? setup.options.tp : std::max(1, world_size / setup.dp);
-  CLEAVE_CHECK(world_size == 0 || setup.num_ranks() == world_size, Code::kShape, "tp=", setup.tp,
-               " x dp=", setup.dp, " needs ", setup.num_ranks(), " ranks; the launcher started ",
-               world_size);
-  CLEAVE_CHECK(setup.options.batch_size >= setup.dp, Code::kShape,
-               "batch-size=", setup.options.batch_size, " is less than dp=", setup.dp,
-               "; every data-parallel rank needs a row");
+  const TrainOptions& o = setup.options;
+  TrainLayout& l = setup.layout;
+  l.dp = o.dp;
+  l.pp = o.pp;
+  l.tp = o.tp > 0 ? o.tp : std::max(1, world_size / (l.dp * l.pp));
+  CLEAVE_CHECK(world_size == 0 || l.num_ranks() == world_size, Code::kShape, "tp=", l.tp,
+               " x pp=", l.pp, " x dp=", l.dp, " needs ", l.num_ranks(),
+               " ranks; the launcher started ", world_size);
+  CLEAVE_CHECK(o.batch_size >= l.dp, Code::kShape, "batch-size=", o.batch_size,
+               " is less than dp=", l.dp, "; every data-parallel rank needs a row");
+  l.stages_per_rank = o.virtual_pipeline;
+  const bool is_interleaved = l.stages_per_rank > 1;
+  l.schedule = schedule_from_name(!o.schedule_pp.empty() ? o.schedule_pp
+                                  : is_interleaved       ? "interleaved"
+                                                         : "1f1b");
+  CLEAVE_CHECK(!o.fsdp || o.zero == 0, Code::kUsage,
+               "--fsdp shards what --zero 1 does and more; give one of them");
+  CLEAVE_CHECK(o.zero == 0 || o.zero == 1, Code::kUsage, "--zero ", o.zero,
+               " is unknown; choose 0 or 1, or --fsdp");
+  if (o.zero == 1) l.sharding = DataSharding::kZero1;
+  if (o.fsdp) l.sharding = DataSharding::kFsdp;
+  if (l.dp == 1 && l.sharding != DataSharding::kNone) {
+    log_warning(o.fsdp ? "--fsdp" : "--zero 1",
+                " cuts over data-parallel ranks and dp=1: nothing "
+                "is cut; give --dp 2 or more");
+    l.sharding = DataSharding::kNone;
+  }
+  l.sequence_parallel = o.sequence_parallel;
+  l.recompute = recompute_from_name(o.recompute);
+  CLEAVE_CHECK(
+      o.plan.empty() || !o.sequence_parallel, Code::kUsage,
+      "--plan says where sequences are cut; --sequence-parallel goes with the model's own");
+}
+
+/// Tells a layout that does not work before data is read and ranks start.
+void check_layout(Model& model, const TrainLayout& layout) {
+  if (layout.tp > 1) {
+    parallelize_module(model, dry_axis("tp", 0, layout.tp), layout.plan);
+  }
+  model.name_tree();
+  const std::vector<Layer*> sequence = model.sequence();
+  if (layout.pp * layout.stages_per_rank > 1) {
+    even_stages(sequence, blocks_of(sequence), layout.pp * layout.stages_per_rank);
+  }
 }
 
 DatasetOptions dataset_options(const TrainSetup& setup, const std::vector<std::string>& files,
@@ -122,8 +168,17 @@ void check_vocabulary(const TrainSetup& setup, const ModelFacts& facts) {
                "; give the tokenizer that belongs to the model with --tokenizer");
 }
 
+/// Without a pipeline all rows at once; with one enough micro-batches that most ranks work most of
+/// the time.
+int64_t micro_batch_size_of(const TrainOptions& o) {
+  if (o.micro_batch_size > 0) return o.micro_batch_size;
+  const int64_t rows = (o.batch_size + o.dp - 1) / o.dp;
+  return o.pp > 1 ? std::max<int64_t>(1, rows / (4 * o.pp)) : rows;
+}
+
 void choose_steps(TrainSetup& setup) {
   const TrainOptions& o = setup.options;
+  setup.micro_batch_size = micro_batch_size_of(o);
   setup.order = {.num_samples = setup.data->size(),
                  .batch_size = o.batch_size,
                  .shuffle = o.shuffle,
@@ -184,10 +239,9 @@ TrainSetup make_setup(const TrainOptions& options, int world_size) {
   const auto model = make_model(setup.config);
   CLEAVE_CHECK(options.task.empty() || options.task == model->task(), Code::kUsage, "--task ",
                options.task, " is not what this model does; it is trained for ", model->task());
-  setup.plan =
-      options.plan.empty() ? model->plan() : plan_from_json(Json::parse_file(options.plan));
-  // A layout that does not work is told here, before data is read and ranks start.
-  if (setup.tp > 1) parallelize_module(*model, dry_axis("tp", 0, setup.tp), setup.plan);
+  setup.layout.plan = options.plan.empty() ? model->plan(options.sequence_parallel)
+                                           : plan_from_json(Json::parse_file(options.plan));
+  check_layout(*model, setup.layout);
   check_length(setup, model->facts());
   setup.data = open_dataset(dataset_options(setup, options.data, *model));
   if (!options.eval_data.empty()) {

@@ -6,6 +6,7 @@
 #include "cleave/data/batch.h"
 #include "cleave/model/model.h"
 #include "cleave/optim/optimizer.h"
+#include "cleave/train/layout.h"
 #include "cleave/train/options.h"
 #include "cleave/train/task.h"
 
@@ -25,7 +26,7 @@ struct TrainSetup {
   std::optional<ModelFolder> folder;           ///< whose weights to load; none for a preset
   std::shared_ptr<const Tokenizer> tokenizer;  ///< null where only ids come in
   std::string tokenizer_folder;                ///< whose files they are; "" = bytes or none
-  Plan plan;                                   ///< tensor-parallel
+  TrainLayout layout;
   std::shared_ptr<const Dataset> data;
   std::shared_ptr<const Dataset> eval_data;  ///< null without --eval-data
   BatchRules batches;                        ///< how rows of both become batches
@@ -33,13 +34,10 @@ struct TrainSetup {
   OptimizerOptions optimizer;
   LrSchedule schedule;
   int64_t num_steps = 0;
-  int tp = 1;
-  int dp = 1;
-  at::ScalarType leaf_type = at::kFloat;     ///< of masters, gradients and moments
-  at::ScalarType compute_type = at::kFloat;  ///< of forward, backward and the saved weights
-  bool resumes = false;                      ///< `folder` is a checkpoint of this run
+  int64_t micro_batch_size = 1;           ///< rows of a data-parallel rank that go forward at once
+  at::ScalarType leaf_type = at::kFloat;  ///< of masters, gradients and moments
+  bool resumes = false;                   ///< `folder` is a checkpoint of this run
 
-  [[nodiscard]] int num_ranks() const { return tp * dp; }
   /// What a checkpoint carries of the tokenizer, and the folder's generation settings.
   [[nodiscard]] std::vector<NamedFile> tokenizer_files() const;
 };

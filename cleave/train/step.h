@@ -1,39 +1,29 @@
 #pragma once
+#include <vector>
+
 #include "cleave/data/batch.h"
-#include "cleave/mesh/mesh.h"
-#include "cleave/model/model.h"
-#include "cleave/parallel/gradients.h"
+#include "cleave/nn/context.h"
+#include "cleave/train/task.h"
 
 namespace cleave {
 
-struct StepOptions {
-  int64_t micro_batch_size = 0;              ///< rows at once; 0 = all
-  at::ScalarType compute_type = at::kFloat;  ///< of forward and backward
-  uint64_t seed = 0;                         ///< of dropout
-  int64_t step = 0;
-};
+/// What forward is told of a batch's rows, beside what all rows share.
+Context context_of(const Batch& batch, Context shared = {});
 
-/// What forward and backward of one step gave; the same on every rank of the tp axis.
-struct PassResult {
-  double loss = 0;         ///< this data-parallel rank's part of the global mean
-  int64_t num_labels = 0;  ///< in the global batch
-};
+/// A data-parallel rank's rows as `count` micro-batches of up to `rows` each. Where it has too few
+/// rows, the rest are its first row without labels: they add nothing to losses and gradients, and
+/// every rank does as many.
+std::vector<Batch> micro_batches_of(const Batch& batch, int64_t rows, int64_t count);
 
-/// Forward and backward over a rank's rows, micro-batch by micro-batch, then gradients complete
-/// over tp and summed over dp: ready to be clipped and applied.
-PassResult train_pass(Model& model, const Mesh& mesh, const Batch& batch,
-                      const StepOptions& options);
-
-/// Sum of losses and number of labels of some rows, without gradients.
+/// What logits and targets of some rows are worth.
 struct EvalSum {
-  double loss = 0;
+  double loss = 0;  ///< sum over labels
   int64_t num_labels = 0;
   int64_t num_right = 0;  ///< of a classifier's labels, those that it gives
+  EvalSum& operator+=(const EvalSum& other);
 };
-EvalSum eval_pass(Model& model, const Axis& tp, const Batch& batch, at::ScalarType compute_type);
 
-/// Lets forward read the weights as `type`: casts of the leaves, through which gradients flow back
-/// to them; the leaves themselves where they have that type.
-void use_weights_as(const Parameters& parameters, at::ScalarType type);
+/// Without gradients. Logits and targets as targets_of gives them. Collective where logits are cut.
+EvalSum eval_of(const DTensor& logits, const Tensor& targets, Task task);
 
 }  // namespace cleave

@@ -31,8 +31,18 @@ std::string processor() {
   return "unknown";
 }
 
-std::string layout_text(const TrainSetup& setup) {
-  return str("tp=", setup.tp, " x dp=", setup.dp);
+/// "rank 3 (dp 1, tp 1)": dims of size 1 are left out but for the last two.
+std::string place_text(const Mesh& mesh, int64_t rank) {
+  std::string text;
+  int64_t rest = rank;
+  for (size_t i = mesh.dims().size(); i-- > 0;) {
+    const MeshDim& d = mesh.dims()[i];
+    if (d.size > 1 || i + 2 >= mesh.dims().size()) {
+      text = str(d.name, " ", rest % d.size, text.empty() ? "" : ", ", text);
+    }
+    rest /= d.size;
+  }
+  return str("rank ", rank, " (", text, ")");
 }
 
 }  // namespace
@@ -51,7 +61,7 @@ std::vector<std::string> run_header(const TrainSetup& setup, Model& model, const
   return {str("model   ", o.model, ": ", count_text(static_cast<double>(num_weights(model))),
               " weights, ", f.num_layers, " layers of width ", f.hidden, ", ", f.num_heads,
               " heads", kv, ", vocabulary ", f.vocab_size),
-          str("ranks   ", layout_text(setup), " as ",
+          str("ranks   ", setup.layout.describe(), " as ",
               world.ranks_are_threads() ? "threads" : "processes", ", ", at::get_num_threads(),
               " cores each, ", o.dtype, ", matrix products by ", name(gemm())),
           str("data    ", setup.data->size(), " rows",
@@ -79,6 +89,7 @@ ReportData run_report(const TrainSetup& setup, Model& model, const Mesh& mesh) {
                {"matrix products", std::string(name(gemm()))}};
   r.layout = {{"axis", "ranks", "groups"}};
   for (const MeshDim& d : mesh.dims()) {
+    if (d.name == "pp" && d.size == 1) continue;
     std::string groups;
     for (const auto& group : mesh.groups(d.name)) {
       groups += groups.empty() ? "{" : " {";
@@ -106,12 +117,11 @@ std::vector<RankMemory> rank_memory(const Axis& everyone, const Mesh& mesh,
   const Tensor mine = at::tensor({weights, gradients, moments}, at::kLong);
   const std::vector<int64_t> three_each(static_cast<size_t>(everyone.size()), 3);
   const Tensor all = everyone.all_gather(mine, 0, three_each, "memory of each rank");
-  const int tp = mesh["tp"].size();
   std::vector<RankMemory> out;
   for (int64_t r = 0; r < everyone.size(); ++r) {
     const auto part = [&](int64_t i) { return all[3 * r + i].item<int64_t>(); };
     out.push_back(
-        {.rank = str("rank ", r, " (dp ", r / tp, ", tp ", r % tp, ")"),
+        {.rank = place_text(mesh, r),
          .bytes = {{"weights", part(0)}, {"gradients", part(1)}, {"optimizer", part(2)}}});
   }
   return out;

@@ -8,7 +8,7 @@
 
 #include "cleave/checkpoint/load.h"
 #include "cleave/comm/world.h"
-#include "cleave/train/step.h"
+#include "cleave/train/rank_model.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
@@ -69,18 +69,23 @@ TEST(ImdbTraining, TwelveStepsOnReviews_GiveTheirIdsLossesAndNorms) {
                                   .classes = {"negative", "positive"}});
   ASSERT_EQ(data->size(), 7500);
   const SampleOrder order{.num_samples = data->size(), .batch_size = 8, .shuffle = false};
-  for (const auto& [tp, dp] : {std::pair{1, 1}, {2, 1}, {2, 2}}) {
-    run_ranks(tp * dp, [&, tp = tp, dp = dp](World& world) {
-      const Mesh mesh = Mesh::build(world, {{"dp", dp}, {"tp", tp}});
-      const auto model = make_model(folder.config);
-      parallelize_module(*model, mesh["tp"], model->plan());
-      load_model(*model, folder, at::kFloat);
-      const BatchRules rules = batch_rules(*model, nullptr, true, 0);
+  for (const TrainLayout& layout :
+       {TrainLayout{}, TrainLayout{.tp = 2}, TrainLayout{.dp = 2, .tp = 2}, TrainLayout{.pp = 2}}) {
+    run_ranks(layout.num_ranks(), [&](World& world) {
+      const Mesh mesh =
+          Mesh::build(world, {{"pp", layout.pp}, {"dp", layout.dp}, {"tp", layout.tp}});
+      auto model = make_model(folder.config);
+      TrainLayout planned = layout;
+      planned.plan = model->plan();
+      RankModel rank(std::move(model), planned, mesh, world);
+      load_model(rank.model(), folder, at::kFloat);
+      rank.leaves_changed();
+      const BatchRules rules = batch_rules(rank.model(), nullptr, true, 0);
       Optimizer optimizer(
-          model->parameters(),
+          rank.parameters(),
           {.eps = 1e-6, .weight_decay = 0.01, .decay_on = OptimizerOptions::DecayOn::kAll});
       for (int64_t step = 0; step < golden.at("steps").as_int(); ++step) {
-        const int64_t rows = 8 / dp;
+        const int64_t rows = 8 / layout.dp;
         const int64_t first = rows * mesh["dp"].rank();
         const Batch batch = rules.make(*data, order, step, first, first + rows);
         if (step == 0) {
@@ -90,14 +95,15 @@ TEST(ImdbTraining, TwelveStepsOnReviews_GiveTheirIdsLossesAndNorms) {
           }
         }
         optimizer.zero_grad();
-        const PassResult pass = train_pass(*model, mesh, batch, {.step = step});
-        const Tensor loss =
-            mesh["dp"].all_reduce(at::scalar_tensor(pass.loss, at::kDouble), "test loss");
+        const double part =
+            rank.train_pass(micro_batches_of(batch, rows / layout.pp, layout.pp), 0, step).loss;
+        const Tensor loss = mesh["dp"].all_reduce(at::scalar_tensor(part, at::kDouble), "loss");
         const auto at_step = static_cast<size_t>(step);
         EXPECT_NEAR(loss.item<double>(), golden.at("losses").at(at_step).as_number(), 1e-4);
-        const double norm = gradient_norm(model->parameters(), mesh["tp"]).value;
+        const double norm = rank.gradient_norm().value;
         EXPECT_NEAR(norm, golden.at("grad_norms").at(at_step).as_number(), 1e-4 * norm);
         optimizer.step(5e-4);
+        rank.leaves_changed();
       }
     });
   }

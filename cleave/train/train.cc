@@ -7,7 +7,7 @@
 void cleave_train(const cleave::TrainOptions& options) {
   const cleave::StopSignal stop;
   const cleave::TrainSetup setup = cleave::make_setup(options, cleave::launched_world_size());
-  cleave::JobOptions job{.num_ranks = setup.num_ranks(),
+  cleave::JobOptions job{.num_ranks = setup.layout.num_ranks(),
                          .threads_per_rank = options.threads_per_rank};
   job.ranks.timeout_s = options.timeout_s;
   job.ranks.flight_log_folder = options.out;

@@ -62,16 +62,16 @@ double measured_flops() {
 Trainer::Trainer(const TrainSetup& setup, World& world)
     : setup_(setup),
       world_(world),
-      mesh_(Mesh::build(world, {{"dp", setup.dp}, {"tp", setup.tp}})),
+      mesh_(Mesh::build(
+          world, {{"pp", setup.layout.pp}, {"dp", setup.layout.dp}, {"tp", setup.layout.tp}})),
       everyone_(axis_of_all(world)),
+      rank_(make_model(setup.config), setup.layout, mesh_, world),
       folder_(setup.options.out, {.world = everyone_, .tp = mesh_["tp"], .dp = mesh_["dp"]},
-              setup.options.keep_last),
-      model_(make_model(setup.config)) {
+              setup.options.keep_last) {
   start_s_ = monotonic_s();
   choose_gemm(setup.options.gemm, everyone_);
-  if (setup.tp > 1) parallelize_module(*model_, mesh_["tp"], setup.plan);
-  parameters_ = model_->parameters();
   load();
+  rank_.leaves_changed();
   const Tensor flops = at::scalar_tensor(measured_flops(), at::kDouble);
   peak_flops_ = everyone_.all_reduce(flops, "measured speed").item<double>();
   load_s_ = monotonic_s() - start_s_;
@@ -80,13 +80,13 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
 void Trainer::load() {
   if (setup_.resumes) verify_checkpoint(setup_.folder->path, everyone_);
   if (!setup_.folder) {
-    materialize(*model_, {.seed = setup_.options.seed, .dtype = setup_.leaf_type});
+    materialize(rank_.model(), {.seed = setup_.options.seed, .dtype = setup_.leaf_type});
   } else {
-    carried_ = load_model(*model_, *setup_.folder, setup_.leaf_type).carried;
+    carried_ = load_model(rank_.model(), *setup_.folder, setup_.leaf_type).carried;
   }
-  optimizer_ = std::make_unique<Optimizer>(parameters_, setup_.optimizer);
+  optimizer_ = std::make_unique<Optimizer>(rank_.parameters(), setup_.optimizer);
   if (!setup_.resumes) return;
-  load_optimizer(*optimizer_, *model_, setup_.folder->path);
+  load_optimizer(*optimizer_, rank_.model(), setup_.folder->path);
   const Json state = Json::parse_file(setup_.folder->path + "/" + std::string(kStateName));
   done_ = state.at("step").as_int(0);
   tokens_ = state.at("tokens").as_int(0);
@@ -103,34 +103,50 @@ void Trainer::start_log() {
   if (!is_first()) return;
   world_.note_resume_hint(resume_command(setup_.options));
   metrics_ = std::make_unique<MetricsWriter>((folder_.path() / "metrics.jsonl").string(), done_);
-  for (const std::string& line : run_header(setup_, *model_, world_)) log_info(line);
+  for (const std::string& line : run_header(setup_, rank_.model(), world_)) log_info(line);
   if (setup_.resumes) log_info("resumed after step ", done_, " from ", setup_.folder->path);
   if (setup_.num_steps == 0) return;
   progress_ = std::make_unique<Progress>(ProgressOptions{.total = setup_.num_steps, .done = done_});
 }
 
-Batch Trainer::batch_of(const Dataset& data, const SampleOrder& order, int64_t step) const {
-  const int64_t rows = order.batch_size;
-  const int64_t dp = setup_.dp;
+/// Of a global batch, those of this data-parallel rank.
+Range Trainer::own_rows(int64_t num_rows) const {
+  const int64_t dp = setup_.layout.dp;
   const int64_t r = mesh_["dp"].rank();
-  return setup_.batches.make(data, order, step, rows * r / dp, rows * (r + 1) / dp);
+  return {num_rows * r / dp, num_rows * (r + 1) / dp};
 }
 
-void Trainer::check_same_batch(const Batch& batch) const {
-  const Axis& tp = mesh_["tp"];
-  if (tp.size() == 1) return;
-  const Tensor mine = at::scalar_tensor(batch.hash(), at::kLong).view({1});
-  const std::vector<int64_t> one_each(static_cast<size_t>(tp.size()), 1);
-  const Tensor all = tp.all_gather(mine, 0, one_each, "hash of the first batch");
-  for (int64_t r = 0; r < tp.size(); ++r) {
+/// A global batch's rows of this rank as micro-batches, as many on every rank.
+std::vector<Batch> Trainer::rows_of(const Dataset& data, int64_t step, int64_t num_rows) const {
+  const auto [begin, end] = own_rows(num_rows);
+  SampleOrder order = setup_.order;
+  order.num_samples = data.size();
+  order.shuffle = order.shuffle && &data == setup_.data.get();
+  Batch batch = setup_.batches.make(data, order, step, begin, std::max(end, begin + 1));
+  if (begin == end) batch.labels = at::full_like(batch.labels, -100);
+  const int64_t most = (num_rows + setup_.layout.dp - 1) / setup_.layout.dp;
+  const int64_t at_once = setup_.micro_batch_size;
+  return micro_batches_of(batch, at_once, (most + at_once - 1) / at_once);
+}
+
+void Trainer::check_same_rows(std::span<const Batch> rows) const {
+  const Axis& axis = rank_.same_rows();
+  if (axis.size() == 1) return;
+  const Tensor mine = at::scalar_tensor(rows.front().hash(), at::kLong).view({1});
+  const std::vector<int64_t> one_each(static_cast<size_t>(axis.size()), 1);
+  const Tensor all = axis.all_gather(mine, 0, one_each, "hash of the first batch");
+  for (int64_t r = 0; r < axis.size(); ++r) {
     CLEAVE_CHECK(all[r].item<int64_t>() == all[0].item<int64_t>(), Code::kDesync, "ranks 0 and ", r,
-                 " of axis tp read different first batches; do all hosts see the same data files?");
+                 " of those with the same rows read different first batches; do all hosts see the "
+                 "same data files?");
   }
 }
 
 int Trainer::run() {
   start_log();
-  if (done_ < setup_.num_steps) check_same_batch(batch_of(*setup_.data, setup_.order, done_));
+  if (done_ < setup_.num_steps) {
+    check_same_rows(rows_of(*setup_.data, done_, setup_.order.batch_size));
+  }
   while (done_ < setup_.num_steps && stop_signal_ == 0) {
     train_step(done_);
     const bool is_last = done_ == setup_.num_steps;
@@ -152,27 +168,24 @@ void Trainer::train_step(int64_t step) {
   const double start = monotonic_s();
   const double comm_before = collective_seconds(mesh_);
   world_.note_step(step + 1);
-  const Batch batch = batch_of(*setup_.data, setup_.order, step);
+  const std::vector<Batch> rows = rows_of(*setup_.data, step, setup_.order.batch_size);
   optimizer_->zero_grad();
-  const PassResult pass = train_pass(*model_, mesh_, batch,
-                                     {.micro_batch_size = setup_.options.micro_batch_size,
-                                      .compute_type = setup_.compute_type,
-                                      .seed = setup_.options.seed,
-                                      .step = step});
-  const GradientNorm norm = gradient_norm(parameters_, mesh_["tp"]);
+  const PassResult pass = rank_.train_pass(rows, setup_.options.seed, step);
+  const GradientNorm norm = rank_.gradient_norm();
   // One message for the numbers of the step: loss, time in collectives, tokens.
-  const bool counts = mesh_["tp"].rank() == 0;
+  const bool counts = rank_.same_rows().rank() == 0;
   const double comm_s = collective_seconds(mesh_) - comm_before;
+  const int64_t tokens = own_rows(setup_.order.batch_size).size() * rows[0].ids.size(1);
   const Tensor told = everyone_.all_reduce(
-      at::tensor(
-          {counts ? pass.loss : 0.0, comm_s, counts ? static_cast<double>(batch.ids.numel()) : 0.0},
-          at::kDouble),
+      at::tensor({counts ? pass.loss : 0.0, comm_s, counts ? static_cast<double>(tokens) : 0.0},
+                 at::kDouble),
       "step");
   const double loss = told[0].item<double>();
   check_finite(step, loss, norm);
-  if (setup_.options.clip > 0) clip_gradients(parameters_, norm.value, setup_.options.clip);
+  if (setup_.options.clip > 0) clip_gradients(rank_.parameters(), norm.value, setup_.options.clip);
   const double lr = setup_.schedule.at(step);
   optimizer_->step(lr);
+  rank_.leaves_changed();
   done_ = step + 1;
   const auto step_tokens = static_cast<int64_t>(told[2].item<double>());
   tokens_ += step_tokens;
@@ -180,16 +193,17 @@ void Trainer::train_step(int64_t step) {
 
   const double seconds = monotonic_s() - start;
   const double rate = static_cast<double>(step_tokens) / seconds;
-  StepMetrics m{.step = done_,
-                .loss = loss,
-                .grad_norm = norm.value,
-                .lr = lr,
-                .tokens = tokens_,
-                .tokens_per_s = rate,
-                .step_ms = seconds * 1e3,
-                .comm_ms = told[1].item<double>() / world_.size() * 1e3,
-                .peak_rss_bytes = peak_rss_bytes(),
-                .mfu = rate * model_->train_flops_per_token(batch.ids.size(1)) / peak_flops_};
+  StepMetrics m{
+      .step = done_,
+      .loss = loss,
+      .grad_norm = norm.value,
+      .lr = lr,
+      .tokens = tokens_,
+      .tokens_per_s = rate,
+      .step_ms = seconds * 1e3,
+      .comm_ms = told[1].item<double>() / world_.size() * 1e3,
+      .peak_rss_bytes = peak_rss_bytes(),
+      .mfu = rate * rank_.model().train_flops_per_token(rows[0].ids.size(1)) / peak_flops_};
   const int64_t every = setup_.options.eval_every;
   const bool is_eval_step = done_ == setup_.num_steps || (every > 0 && done_ % every == 0);
   if (setup_.eval_data && is_eval_step) note(evaluate(), m);
@@ -219,40 +233,29 @@ bool Trainer::is_asked_to_stop(const char* site) {
 void Trainer::note(const EvalSum& sum, StepMetrics& metrics) const {
   const auto count = static_cast<double>(sum.num_labels);
   metrics.eval_loss = sum.loss / count;
-  if (task_of(*model_) == Task::kClassify) {
+  if (task_of(rank_.model()) == Task::kClassify) {
     metrics.eval_accuracy = static_cast<double>(sum.num_right) / count;
   }
 }
 
 EvalSum Trainer::evaluate() {
   const double start = monotonic_s();
-  SampleOrder order = setup_.order;
-  order.num_samples = setup_.eval_data->size();
-  order.shuffle = false;
-  Tensor sums = at::zeros({3}, at::kDouble);
-  const int64_t dp = setup_.dp;
-  const int64_t r = mesh_["dp"].rank();
-  for (int64_t begin = 0; begin < order.num_samples; begin += order.batch_size) {
-    order.batch_size = std::min(setup_.order.batch_size, order.num_samples - begin);
-    const int64_t rows = order.batch_size;
-    // The last, shorter batch still starts where the full ones would.
-    const SampleOrder full{
-        .num_samples = order.num_samples, .batch_size = setup_.order.batch_size, .shuffle = false};
+  EvalSum sum;
+  const int64_t batch_size = setup_.order.batch_size;
+  for (int64_t begin = 0; begin < setup_.eval_data->size(); begin += batch_size) {
     if (is_asked_to_stop("eval")) return {.loss = NAN};
-    if (rows * r / dp == rows * (r + 1) / dp) continue;
-    const Batch batch =
-        setup_.batches.make(*setup_.eval_data, full, begin / setup_.order.batch_size, rows * r / dp,
-                            rows * (r + 1) / dp);
-    const EvalSum sum = eval_pass(*model_, mesh_["tp"], batch, setup_.compute_type);
-    sums += at::tensor(
-        {sum.loss, static_cast<double>(sum.num_labels), static_cast<double>(sum.num_right)},
-        at::kDouble);
+    const int64_t rows = std::min(batch_size, setup_.eval_data->size() - begin);
+    sum += rank_.eval_pass(rows_of(*setup_.eval_data, begin / batch_size, rows));
   }
-  sums = mesh_["dp"].all_reduce(sums, "eval loss");
+  const Tensor told = mesh_["dp"].all_reduce(
+      at::tensor(
+          {sum.loss, static_cast<double>(sum.num_labels), static_cast<double>(sum.num_right)},
+          at::kDouble),
+      "eval loss");
   eval_s_ += monotonic_s() - start;
-  return {.loss = sums[0].item<double>(),
-          .num_labels = static_cast<int64_t>(sums[1].item<double>()),
-          .num_right = static_cast<int64_t>(sums[2].item<double>())};
+  return {.loss = told[0].item<double>(),
+          .num_labels = static_cast<int64_t>(told[1].item<double>()),
+          .num_right = static_cast<int64_t>(told[2].item<double>())};
 }
 
 std::string Trainer::state_json() const {
@@ -271,9 +274,9 @@ std::string Trainer::state_json() const {
 void Trainer::save() {
   const double start = monotonic_s();
   folder_.save({.step = done_,
-                .model = model_.get(),
+                .model = &rank_.model(),
                 .optimizer = optimizer_.get(),
-                .dtype = setup_.compute_type,
+                .dtype = setup_.layout.compute_type,
                 .carried = carried_,
                 .state_json = state_json(),
                 .files = setup_.tokenizer_files()});
@@ -284,7 +287,7 @@ void Trainer::save() {
 void Trainer::finish(const std::string& outcome) {
   const std::vector<RankMemory> memory = rank_memory(everyone_, mesh_, *optimizer_);
   if (!is_first()) return;
-  ReportData report = run_report(setup_, *model_, mesh_);
+  ReportData report = run_report(setup_, rank_.model(), mesh_);
   report.outcome = outcome;
   report.wall_s = monotonic_s() - start_s_;
   report.metrics = read_metrics((folder_.path() / "metrics.jsonl").string());

@@ -6,6 +6,7 @@
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/train/metrics.h"
+#include "cleave/train/rank_model.h"
 #include "cleave/train/report.h"
 #include "cleave/train/setup.h"
 #include "cleave/train/step.h"
@@ -26,8 +27,10 @@ class Trainer {
  private:
   void load();
   void start_log();
-  void check_same_batch(const Batch& batch) const;
-  [[nodiscard]] Batch batch_of(const Dataset& data, const SampleOrder& order, int64_t step) const;
+  void check_same_rows(std::span<const Batch> rows) const;
+  [[nodiscard]] Range own_rows(int64_t num_rows) const;
+  [[nodiscard]] std::vector<Batch> rows_of(const Dataset& data, int64_t step,
+                                           int64_t num_rows) const;
   void train_step(int64_t step);
   void check_finite(int64_t step, double loss, const GradientNorm& norm) const;
   [[nodiscard]] EvalSum evaluate();
@@ -42,9 +45,8 @@ class Trainer {
   World& world_;
   Mesh mesh_;
   Axis everyone_;
+  RankModel rank_;
   RunFolder folder_;
-  std::unique_ptr<Model> model_;
-  Parameters parameters_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<CarriedTensor> carried_;
   int64_t done_ = 0;    // steps finished

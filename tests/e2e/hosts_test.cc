@@ -154,10 +154,10 @@ TEST(Hosts, TensorParallelTraining_GivesTheLossesOfOneHost) {
 
 /// Returns once step 3 is in the metrics of a run.
 void wait_for_step_3(const std::string& run) {
-  const Ran ran = run_program({"/bin/bash", "-c",
-                               "until grep -q '\"step\":3,' " + run +
-                                   "/metrics.jsonl 2>/dev/null; do sleep 0.05; done"},
-                              {.deadline_s = kDeadlineS});
+  const Ran ran = run_program(
+      {"/bin/bash", "-c",
+       "until grep -q '\"step\":3,' " + run + "/metrics.jsonl 2>/dev/null; do sleep 0.05; done"},
+      {.deadline_s = kDeadlineS});
   EXPECT_EQ(ran.exit_code, 0);
 }
 

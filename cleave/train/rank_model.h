@@ -1,0 +1,67 @@
+#pragma once
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cleave/checkpoint/save.h"
+#include "cleave/mesh/mesh.h"
+#include "cleave/model/model.h"
+#include "cleave/parallel/flat_shards.h"
+#include "cleave/pipeline/pipeline_model.h"
+#include "cleave/train/layout.h"
+#include "cleave/train/step.h"
+
+namespace cleave {
+
+/// What forward and backward of one step gave.
+struct PassResult {
+  double loss = 0;         ///< this data-parallel rank's part of the global mean
+  int64_t num_labels = 0;  ///< in the global batch
+};
+
+/// One rank's part of a model that is laid out over a mesh with the axes pp, dp and tp: its stages'
+/// weights, cut as the layout says, and a training step's work on them up to the optimizer.
+class RankModel {
+ public:
+  /// Lays the model out; it has no memory yet. Throws Error(kShape) for a layout that does not fit.
+  /// Collective.
+  RankModel(std::unique_ptr<Model> model, const TrainLayout& layout, const Mesh& mesh,
+            World& world);
+
+  [[nodiscard]] Model& model() { return *model_; }
+  [[nodiscard]] const Model& model() const { return *model_; }
+  /// Those of this rank's stages, each once.
+  [[nodiscard]] const Parameters& parameters() const { return pipeline_->parameters(); }
+  /// The ranks that see the same rows: those of pp and tp at this rank's place on dp.
+  [[nodiscard]] const Axis& same_rows() const { return same_rows_; }
+
+  /// To be called when the leaves have got their values and after each optimizer step: what
+  /// forward reads follows them. Collective.
+  void leaves_changed();
+
+  /// Forward and backward of this data-parallel rank's rows; leaves' gradients are complete then,
+  /// ready to be clipped and applied. `seed` and `step` are dropout's; every rank brings as many
+  /// micro-batches. Throws Error(kFormat) for a batch without labels. Collective.
+  PassResult train_pass(std::span<const Batch> micro_batches, uint64_t seed, int64_t step);
+  /// What this data-parallel rank's rows are worth, on all ranks with the same rows. Collective.
+  EvalSum eval_pass(std::span<const Batch> micro_batches);
+  /// Of all ranks together, each element counted once. Collective.
+  [[nodiscard]] GradientNorm gradient_norm() const;
+
+ private:
+  void put_on_wraps();
+  [[nodiscard]] std::vector<MicroBatch> inputs_of(std::span<const Batch> batches,
+                                                  const Context& shared) const;
+  void finish_gradients();
+
+  std::unique_ptr<Model> model_;
+  TrainLayout layout_;
+  Axis pp_, dp_, tp_;
+  Axis same_rows_;
+  Axis counted_;  // ranks whose gradients differ: same_rows_, or all where leaves are cut over dp
+  Task task_;
+  std::unique_ptr<PipelineModel> pipeline_;
+  std::unique_ptr<Zero1> zero1_;
+};
+
+}  // namespace cleave
