@@ -1,8 +1,11 @@
 #include "cleave/base/byte_count.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <charconv>
+#include <iomanip>
+#include <sstream>
 #include <string>
 
 namespace cleave {
@@ -24,6 +27,15 @@ std::optional<uint64_t> bytes_from_text(std::string_view text) {
     if (__builtin_mul_overflow(count, factor, &count)) return std::nullopt;
   }
   return count;
+}
+
+std::string bytes_text(double bytes) {
+  constexpr std::array kUnits{"bytes", "KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(unit == 0 || bytes >= 100 ? 0 : 1) << bytes;
+  return out.str() + ' ' + kUnits.at(unit);
 }
 
 }  // namespace cleave

@@ -24,6 +24,7 @@ Command generate_command();
 Command eval_command();
 Command predict_command();
 Command verify_command();
+Command plan_command();
 Command launch_command();
 Command tokenize_command();
 Command inspect_command();

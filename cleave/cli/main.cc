@@ -21,9 +21,10 @@ int main(int argc, char** argv) {
   action.sa_flags = SA_RESTART;
   sigaction(SIGPIPE, &action, nullptr);
   namespace cli = cleave::cli;
-  return cli::run_program({argv + (argc > 0 ? 1 : 0), argv + argc},
-                          {cli::train_command(), cli::generate_command(), cli::eval_command(),
-                           cli::predict_command(), cli::verify_command(), cli::launch_command(),
-                           cli::tokenize_command(), cli::inspect_command(), cli::convert_command(),
-                           cli::diff_command(), cli::doctor_command(), cli::completion_command()});
+  return cli::run_program(
+      {argv + (argc > 0 ? 1 : 0), argv + argc},
+      {cli::train_command(), cli::generate_command(), cli::eval_command(), cli::predict_command(),
+       cli::verify_command(), cli::plan_command(), cli::launch_command(), cli::tokenize_command(),
+       cli::inspect_command(), cli::convert_command(), cli::diff_command(), cli::doctor_command(),
+       cli::completion_command()});
 }

@@ -26,6 +26,30 @@ FlagText tp_text() {
           "1; all ranks under a launcher"};
 }
 
+void define_layout(Flags& flags, LayoutOptions& options) {
+  flags.add(&options.tp, tp_text(), kPositive);
+  flags.add(&options.dp, {"dp", "N", "data-parallel ranks: each takes its share of a batch"},
+            kPositive);
+  flags.add(&options.pp, {"pp", "N", "pipeline ranks: each has a part of the layers"}, kPositive);
+  flags.add(&options.plan,
+            {"plan", "FILE.json", "how modules are split: name to style", "the model's"});
+  flags.toggle(&options.sequence_parallel,
+               {"sequence-parallel", "", "cut sequences over tp between split parts", "off"});
+  flags.add(&options.virtual_pipeline,
+            {"virtual-pipeline", "N", "pipeline stages a rank has in turn"}, kPositive);
+  flags.choice(&options.schedule_pp,
+               {"schedule-pp", "", "order of a pipeline's work", "1f1b, or interleaved"},
+               {"gpipe", "1f1b", "interleaved", "zero-bubble"});
+  flags.add(&options.zero,
+            {"zero", "0|1", "1: masters and moments are cut over data-parallel ranks"},
+            kNotNegative);
+  flags.toggle(&options.fsdp,
+               {"fsdp", "", "weights and gradients are cut over data-parallel ranks too", "off"});
+  flags.choice(&options.recompute,
+               {"recompute", "", "what backward computes again instead of keeping it"},
+               {"none", "full", "selective"});
+}
+
 void define_machine(Flags& flags, const MachineFlags& machine) {
   flags.choice(machine.gemm, {"gemm", "", "library for matrix products; auto times both once"},
                {"auto", "mkl", "onednn"});

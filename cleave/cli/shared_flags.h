@@ -2,11 +2,15 @@
 #include <string>
 
 #include "cleave/cli/flags.h"
+#include "cleave/planner/options.h"
 
 namespace cleave::cli {
 
 /// --tp, as every command that runs a model has it.
 FlagText tp_text();
+
+/// --tp, --dp, --pp and what else spreads a model over ranks, in the current group.
+void define_layout(Flags& flags, LayoutOptions& options);
 
 /// Where the flags about the machine go.
 struct MachineFlags {

@@ -93,27 +93,7 @@ void define_output(Flags& flags, TrainOptions& options) {
 
 void define_ranks(Flags& flags, TrainOptions& options) {
   flags.group("ranks");
-  flags.add(&options.tp, tp_text(), kPositive);
-  flags.add(&options.dp, {"dp", "N", "data-parallel ranks: each takes its share of a batch"},
-            kPositive);
-  flags.add(&options.pp, {"pp", "N", "pipeline ranks: each has a part of the layers"}, kPositive);
-  flags.add(&options.plan,
-            {"plan", "FILE.json", "how modules are split: name to style", "the model's"});
-  flags.toggle(&options.sequence_parallel,
-               {"sequence-parallel", "", "cut sequences over tp between split parts", "off"});
-  flags.add(&options.virtual_pipeline,
-            {"virtual-pipeline", "N", "pipeline stages a rank has in turn"}, kPositive);
-  flags.choice(&options.schedule_pp,
-               {"schedule-pp", "", "order of a pipeline's work", "1f1b, or interleaved"},
-               {"gpipe", "1f1b", "interleaved", "zero-bubble"});
-  flags.add(&options.zero,
-            {"zero", "0|1", "1: masters and moments are cut over data-parallel ranks"},
-            kNotNegative);
-  flags.toggle(&options.fsdp,
-               {"fsdp", "", "weights and gradients are cut over data-parallel ranks too", "off"});
-  flags.choice(&options.recompute,
-               {"recompute", "", "what backward computes again instead of keeping it"},
-               {"none", "full", "selective"});
+  define_layout(flags, options);
   define_machine(flags, MachineFlags{.gemm = &options.gemm,
                                      .threads_per_rank = &options.threads_per_rank,
                                      .timeout_s = &options.timeout_s,

@@ -5,34 +5,50 @@
 namespace cleave {
 namespace {
 
+int64_t sum(std::span<const int64_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
 class DryGroup : public Group {
  public:
   DryGroup(const std::string& name, int rank, std::vector<int> ranks)
       : Group(name, rank, std::move(ranks)) {}
-  void barrier(const Call& call) override { refuse(call); }
-  void all_reduce(const void*, void*, int64_t, DType, ReduceOp, const Call& call) override {
-    refuse(call);
-  }
-  void all_gather(const void*, void*, int64_t, std::span<const int64_t>, DType,
+  void barrier(const Call& /*call*/) override { ++traffic_.num_calls; }
+  void all_reduce(const void* in, void*, int64_t count, DType dtype, ReduceOp,
                   const Call& call) override {
-    refuse(call);
+    note(in, 2 * share(count), dtype, call);
   }
-  void reduce_scatter(const void*, void*, int64_t, std::span<const int64_t>, DType,
-                      const Call& call) override {
-    refuse(call);
-  }
-  void broadcast(void*, int64_t, DType, int, const Call& call) override { refuse(call); }
-  void all_to_all(const void*, std::span<const int64_t>, void*, std::span<const int64_t>, DType,
+  void all_gather(const void* in, void*, int64_t rows, std::span<const int64_t> widths, DType dtype,
                   const Call& call) override {
-    refuse(call);
+    note(in, rows * widths[static_cast<size_t>(rank())] * (size() - 1), dtype, call);
   }
-  void send(const void*, int64_t, DType, int, const Call& call) override { refuse(call); }
-  void recv(void*, int64_t, DType, int, const Call& call) override { refuse(call); }
+  void reduce_scatter(const void* in, void*, int64_t rows, std::span<const int64_t> widths,
+                      DType dtype, const Call& call) override {
+    note(in, rows * (sum(widths) - widths[static_cast<size_t>(rank())]), dtype, call);
+  }
+  void broadcast(void* data, int64_t count, DType dtype, int root, const Call& call) override {
+    note(data, rank() == root ? count * (size() - 1) : 0, dtype, call);
+  }
+  void all_to_all(const void* in, std::span<const int64_t> send, void*, std::span<const int64_t>,
+                  DType dtype, const Call& call) override {
+    note(in, sum(send) - send[static_cast<size_t>(rank())], dtype, call);
+  }
+  void send(const void* data, int64_t count, DType dtype, int, const Call& call) override {
+    note(data, count, dtype, call);
+  }
+  void recv(void* data, int64_t, DType dtype, int, const Call& call) override {
+    note(data, 0, dtype, call);
+  }
+  [[nodiscard]] const DryTraffic& traffic() const { return traffic_; }
 
  private:
-  [[noreturn]] static void refuse(const Call& call) {
-    CLEAVE_BUG("a collective on a dry axis, called by ", call.site);
+  [[nodiscard]] int64_t share(int64_t count) const { return count * (size() - 1) / size(); }
+  void note(const void* data, int64_t count, DType dtype, const Call& call) {
+    CLEAVE_CHECK(data == nullptr, Code::kBug, "a collective on a dry axis, called by ", call.site);
+    ++traffic_.num_calls;
+    traffic_.bytes += count * item_bytes(dtype);
   }
+  DryTraffic traffic_;
 };
 
 }  // namespace
@@ -41,6 +57,11 @@ Axis dry_axis(const std::string& name, int rank, int size) {
   std::vector<int> ranks(static_cast<size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);
   return Axis(std::make_shared<DryGroup>(name, rank, std::move(ranks)));
+}
+
+DryTraffic dry_traffic(const Axis& axis) {
+  const auto* group = dynamic_cast<const DryGroup*>(axis.group().get());
+  return group == nullptr ? DryTraffic{} : group->traffic();
 }
 
 }  // namespace cleave

@@ -33,7 +33,8 @@ Classes classes_of(const DTensor& logits) {
 }
 
 void check_labels(const Tensor& labels, const Tensor& valid, int64_t num_classes) {
-  const Tensor wrong = valid.logical_and(labels.lt(0).logical_or_(labels.ge(num_classes)));
+  if (labels.is_meta()) return;  // a dry run has shapes alone
+  const Tensor wrong = valid.bitwise_and(labels.lt(0).bitwise_or_(labels.ge(num_classes)));
   if (!wrong.any().item<bool>()) return;
   const auto first = labels.masked_select(wrong)[0].item<int64_t>();
   throw Error(Code::kShape, str("label ", first, " is outside [0, ", num_classes,
@@ -62,12 +63,12 @@ Pass forward_pass(const Tensor& logits_NW, const Tensor& labels_N, const Classes
   z = z - top.unsqueeze(-1);
 
   const Tensor here = labels_N.ge(classes.held.begin)
-                          .logical_and_(labels_N.lt(classes.held.end))
-                          .logical_and_(valid);
+                          .bitwise_and_(labels_N.lt(classes.held.end))
+                          .bitwise_and_(valid);
   Tensor place, target;
   if (width > 0) {
     place = (labels_N - classes.held.begin).clamp(0, width - 1).unsqueeze(-1);
-    target = z.gather(-1, place).squeeze(-1).masked_fill_(here.logical_not(), 0);
+    target = z.gather(-1, place).squeeze(-1).masked_fill_(here.bitwise_not(), 0);
   } else {
     target = at::zeros_like(top);
   }
@@ -87,7 +88,7 @@ Pass forward_pass(const Tensor& logits_NW, const Tensor& labels_N, const Classes
   if (s > 0) p.sub_(s / num_classes);
   if (width > 0) p.scatter_add_(-1, place, here.to(p.scalar_type()).mul_(-(1 - s)).unsqueeze(-1));
   // Filled, not multiplied: what is not counted may be infinite.
-  const Tensor ignored = valid.logical_not();
+  const Tensor ignored = valid.bitwise_not();
   p.masked_fill_(ignored.unsqueeze(-1), 0);
   return {.loss_N = loss.masked_fill(ignored, 0), .gradient_NW = p};
 }

@@ -40,7 +40,7 @@ Tensor Embedding::held_rows(const Tensor& ids) const {
     return at::zeros(shape, weight_->use().options()) + weight_->use().sum();
   }
   const Tensor local = ids - held.begin;
-  const Tensor here = (ids >= held.begin).logical_and_(ids < held.end);
+  const Tensor here = (ids >= held.begin).bitwise_and_(ids < held.end);
   const Tensor rows = at::embedding(weight_->use(), local.clamp(0, held.size() - 1));
   return rows * here.unsqueeze(-1);
 }

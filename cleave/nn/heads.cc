@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/error.h"
+#include "cleave/layout/node.h"
 
 namespace cleave {
 namespace {
@@ -34,7 +35,7 @@ std::optional<Tensor> allowed(const Tensor& q, int64_t num_keys, bool causal,
   const Tensor real = context.key_mask.view({context.key_mask.size(0), 1, 1, num_keys});
   const Tensor own = key.eq(query).view({1, 1, num_queries, num_keys});
   const Tensor seen = mask ? mask->logical_and(real) : real;
-  return seen.logical_or(own.logical_and(seen.any(-1, true).logical_not()));
+  return seen.bitwise_or(own.bitwise_and(seen.any(-1, true).bitwise_not()));
 }
 
 }  // namespace
@@ -79,6 +80,28 @@ Tensor kv_head_of(const HeadCut& cut, int64_t num_heads, int64_t num_kv_heads, i
   return heads.div(num_heads / num_kv_heads, "floor") - kv.begin / head_dim;
 }
 
+namespace {
+
+/// Attention without materialised scores. What libtorch's CPU kernel keeps for backward is the
+/// output, a token's heads side by side, and a row's log-sum-exp: a dry run on the meta device, for
+/// which there is no such kernel, keeps as much.
+Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                       const std::optional<Tensor>& mask, bool causal) {
+  if (!q.is_meta()) return at::scaled_dot_product_attention(q, k, v, mask, 0, causal);
+  const bool has_backward = needs_grad(q) || needs_grad(k) || needs_grad(v);
+  const at::NoGradGuard no_grad;
+  const Tensor out =
+      at::empty({q.size(0), q.size(2), q.size(1), v.size(3)}, q.options()).transpose(1, 2);
+  if (!has_backward) return out;
+  const Tensor log_sums = at::empty({q.size(0), q.size(1), q.size(2)}, at::kFloat);
+  connect("dry_attention", {q, k, v}, {out}, [q, k, v, kept = out.detach(), log_sums](auto&&) {
+    return variable_list{at::empty_like(q), at::empty_like(k), at::empty_like(v)};
+  });
+  return out;
+}
+
+}  // namespace
+
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options,
               const Context& context) {
   const int64_t T = q.size(2);
@@ -90,7 +113,7 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
       is_grouped(options.kv_head, k.size(1))) {
     // Decoding: the queries of one KV head become rows of one query block, so keys are not copied.
     const Tensor q_BGRK = q.reshape({q.size(0), k.size(1), -1, q.size(3)});
-    return at::scaled_dot_product_attention(q_BGRK, k, v, mask, 0, false).reshape(q.sizes());
+    return fused_attention(q_BGRK, k, v, mask, false).reshape(q.sizes());
   }
   Tensor keys = k;
   Tensor values = v;
@@ -100,13 +123,13 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
     values = v.index_select(1, kv_head);
   }
   if (!options.dropout.defined()) {
-    return at::scaled_dot_product_attention(q, keys, values, mask, 0, plain_causal);
+    return fused_attention(q, keys, values, mask, plain_causal);
   }
   Tensor scores = q.matmul(keys.transpose(-1, -2)) / std::sqrt(static_cast<double>(q.size(3)));
   const std::optional<Tensor> seen =
       plain_causal ? std::optional(at::ones({T, S}, q.options().dtype(at::kBool)).tril()) : mask;
   if (seen) {
-    scores = scores.masked_fill(seen->logical_not(), -std::numeric_limits<double>::infinity());
+    scores = scores.masked_fill(seen->bitwise_not(), -std::numeric_limits<double>::infinity());
   }
   return (scores.softmax(-1) * options.dropout).matmul(values);
 }

@@ -68,7 +68,8 @@ void Rotary::extend_tables(int64_t num_positions, const Tensor& like) {
 
 Tensor Rotary::apply(const Tensor& x, const Tensor& positions) {
   if (x.numel() == 0) return x;
-  extend_tables(positions.max().item<int64_t>() + 1, x);
+  // A dry run has shapes alone.
+  extend_tables(positions.is_meta() ? 1 : positions.max().item<int64_t>() + 1, x);
   const Tensor at_positions = positions.flatten();
   auto shape = positions.sizes().vec();
   shape.push_back(cos_.size(1));

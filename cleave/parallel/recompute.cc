@@ -19,7 +19,9 @@ class Recompute : public Wrap {
     };
     const Tensor y = recomputed("recompute", {x.local()}, f);
     const DTensor layout = *result;
-    *result = layout.with(at::empty_like(layout.local(), at::TensorOptions(at::kMeta)));
+    // From now on only its layout and shape are asked for.
+    const Tensor one = at::empty({}, layout.local().options().device(at::kMeta));
+    *result = layout.with(one.expand(layout.local().sizes()));
     return layout.with(y);
   }
 };

@@ -4,26 +4,18 @@
 #include <string>
 #include <vector>
 
+#include "cleave/planner/options.h"
+
 namespace cleave {
 
 /// Everything `cleave train` can be told; the defaults are the program's. Free of libtorch, so the
 /// front end can fill it in without loading the library.
-struct TrainOptions {
+struct TrainOptions : LayoutOptions {
   std::string model = "llama-tiny";  ///< preset name or model folder
   std::vector<std::string> data;     ///< text, JSONL with `text`, or JSONL rows of ids
   std::string task;                  ///< lm | mlm | classify; empty = the model's
   std::string tokenizer;             ///< "bytes" or a folder; empty = the model's, else bytes
   std::string out;                   ///< run folder
-
-  int tp = 0;                ///< tensor-parallel ranks; 0 = 1, or the whole world under a launcher
-  int dp = 1;                ///< data-parallel ranks
-  int pp = 1;                ///< pipeline ranks
-  int virtual_pipeline = 1;  ///< pipeline stages a rank
-  std::string schedule_pp;   ///< gpipe | 1f1b | interleaved | zero-bubble; empty = by the stages
-  bool sequence_parallel = false;
-  int zero = 0;                    ///< 1: moments and masters are cut over dp
-  bool fsdp = false;               ///< weights and gradients too
-  std::string recompute = "none";  ///< none | full | selective
 
   std::optional<int64_t> steps;  ///< 1000 when neither steps nor epochs is given
   std::optional<int64_t> epochs;
@@ -52,7 +44,6 @@ struct TrainOptions {
   int64_t eval_every = 0;  ///< steps; 0 = at the end only
   bool shuffle = true;
 
-  std::string plan;            ///< JSON file; empty = the model's
   std::string gemm = "auto";   ///< auto | mkl | onednn
   int threads_per_rank = 0;    ///< 0 = cores / ranks
   double timeout_s = 60;       ///< longest wait for another rank

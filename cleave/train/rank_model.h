@@ -5,10 +5,7 @@
 
 #include "cleave/checkpoint/save.h"
 #include "cleave/mesh/mesh.h"
-#include "cleave/model/model.h"
-#include "cleave/parallel/flat_shards.h"
-#include "cleave/pipeline/pipeline_model.h"
-#include "cleave/train/layout.h"
+#include "cleave/planner/layout.h"
 #include "cleave/train/step.h"
 
 namespace cleave {
@@ -31,13 +28,13 @@ class RankModel {
   [[nodiscard]] Model& model() { return *model_; }
   [[nodiscard]] const Model& model() const { return *model_; }
   /// Those of this rank's stages, each once.
-  [[nodiscard]] const Parameters& parameters() const { return pipeline_->parameters(); }
+  [[nodiscard]] const Parameters& parameters() const { return laid_out_.parameters(); }
   /// The ranks that see the same rows: those of pp and tp at this rank's place on dp.
   [[nodiscard]] const Axis& same_rows() const { return same_rows_; }
 
   /// To be called when the leaves have got their values and after each optimizer step: what
   /// forward reads follows them. Collective.
-  void leaves_changed();
+  void leaves_changed() { laid_out_.leaves_changed(); }
 
   /// Forward and backward of this data-parallel rank's rows; leaves' gradients are complete then,
   /// ready to be clipped and applied. `seed` and `step` are dropout's; every rank brings as many
@@ -49,19 +46,14 @@ class RankModel {
   [[nodiscard]] GradientNorm gradient_norm() const;
 
  private:
-  void put_on_wraps();
   [[nodiscard]] std::vector<MicroBatch> inputs_of(std::span<const Batch> batches,
                                                   const Context& shared) const;
-  void finish_gradients();
 
   std::unique_ptr<Model> model_;
-  TrainLayout layout_;
-  Axis pp_, dp_, tp_;
+  LaidOutModel laid_out_;
   Axis same_rows_;
   Axis counted_;  // ranks whose gradients differ: same_rows_, or all where leaves are cut over dp
   Task task_;
-  std::unique_ptr<PipelineModel> pipeline_;
-  std::unique_ptr<Zero1> zero1_;
 };
 
 }  // namespace cleave

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "cleave/base/byte_count.h"
 #include "cleave/base/progress.h"
 #include "cleave/base/str.h"
 #include "cleave/base/version.h"
@@ -23,13 +24,6 @@ std::string fixed(double value, int digits) {
   std::ostringstream out;
   out << std::fixed << std::setprecision(digits) << value;
   return std::move(out).str();
-}
-
-std::string size_text(double bytes) {
-  constexpr std::array kUnits{"bytes", "KiB", "MiB", "GiB", "TiB"};
-  size_t unit = 0;
-  for (; bytes >= 1024 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
-  return fixed(bytes, unit == 0 || bytes >= 100 ? 0 : 1) + ' ' + kUnits.at(unit);
 }
 
 Series series_of(const std::vector<StepMetrics>& metrics, Value value, const std::string& name) {
@@ -121,7 +115,7 @@ std::string tiles(const ReportData& data) {
     if (std::isfinite(rate)) html += tile(count_text(rate), "tokens/s, median");
     if (std::isfinite(mfu)) html += tile(fixed(mfu * 100, 1) + " %", "of peak, median");
     if (last.peak_rss_bytes > 0) {
-      html += tile(size_text(static_cast<double>(last.peak_rss_bytes)), "peak memory");
+      html += tile(bytes_text(static_cast<double>(last.peak_rss_bytes)), "peak memory");
     }
   }
   if (data.wall_s > 0) html += tile(duration_text(data.wall_s), "this run");
@@ -160,10 +154,13 @@ std::string memory_section(const std::vector<RankMemory>& memory) {
     double sum = 0;
     for (const auto& [name, bytes] : rank.bytes) {
       const auto size = static_cast<double>(bytes);
-      bar.parts.push_back({name, size, size_text(size)});
+      bar.parts.push_back({name, size, bytes_text(size)});
       sum += size;
     }
-    bar.total = size_text(sum);
+    bar.total = bytes_text(sum);
+    if (rank.planned > 0) {
+      bar.total += " (planned " + bytes_text(static_cast<double>(rank.planned)) + ")";
+    }
     bars.push_back(std::move(bar));
   }
   return bars.empty() ? "" : section("Memory per rank", bars_html(bars));
@@ -194,7 +191,7 @@ std::string checkpoint_section(const std::vector<ReportCheckpoint>& checkpoints)
   if (checkpoints.empty()) return "";
   std::vector<std::vector<std::string>> rows = {{"step", "folder", "size"}};
   for (const ReportCheckpoint& each : checkpoints) {
-    rows.push_back({str(each.step), each.path, size_text(static_cast<double>(each.bytes))});
+    rows.push_back({str(each.step), each.path, bytes_text(static_cast<double>(each.bytes))});
   }
   return section("Checkpoints", table(rows));
 }

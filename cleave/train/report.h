@@ -16,6 +16,7 @@ using NamesAndValues = std::vector<std::pair<std::string, std::string>>;
 struct RankMemory {
   std::string rank;  ///< "rank 0 (dp 0, tp 0)"
   std::vector<std::pair<std::string, int64_t>> bytes;
+  int64_t planned = 0;  ///< their sum as it was forecast; 0: it was not
 };
 
 /// A stretch of time, in seconds: {"saving", 1.5}.

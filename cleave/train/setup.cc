@@ -9,7 +9,6 @@
 #include "cleave/data/classified.h"
 #include "cleave/mesh/dry_axis.h"
 #include "cleave/mesh/scalar_type.h"
-#include "cleave/pipeline/stages.h"
 
 namespace cleave {
 namespace {
@@ -82,63 +81,38 @@ void choose_types(TrainSetup& setup) {
                "--dtype ", setup.options.dtype, " cannot be trained in; choose fp32, bf16 or fp64");
   const at::ScalarType type = scalar_type(*dtype);
   setup.layout.compute_type = type;
-  setup.leaf_type = type == at::kDouble ? at::kDouble : at::kFloat;
   setup.config = with_key(setup.config, dtype_key(setup.config), torch_name(type));
 }
 
-RecomputeKind recompute_from_name(const std::string& name) {
-  if (name == "none") return RecomputeKind::kNone;
-  if (name == "full") return RecomputeKind::kFull;
-  CLEAVE_CHECK(name == "selective", Code::kUsage, "recompute '", name,
-               "' is unknown; expected none, full or selective");
-  return RecomputeKind::kSelective;
+/// A model of one's own may use what libtorch cannot run on shapes alone: it is trained all the
+/// same.
+void plan_step(TrainSetup& setup) {
+  try {
+    setup.planned = forecast(setup.config, setup.layout,
+                             {.batch_size = setup.options.batch_size,
+                              .micro_batch_size = setup.micro_batch_size,
+                              .seq_len = setup.options.seq_len,
+                              .optimizer = setup.optimizer});
+  } catch (const std::exception& error) {
+    const std::string what = error.what();
+    log_warning("no forecast of memory and time: ", what.substr(0, what.find('\n')));
+  }
 }
 
-void choose_layout(TrainSetup& setup, int world_size) {
-  const TrainOptions& o = setup.options;
+/// The layout, tried before data is read and ranks start.
+void choose_layout(TrainSetup& setup, Model& model, int world_size) {
   TrainLayout& l = setup.layout;
-  l.dp = o.dp;
-  l.pp = o.pp;
-  l.tp = o.tp > 0 ? o.tp : std::max(1, world_size / (l.dp * l.pp));
-  CLEAVE_CHECK(world_size == 0 || l.num_ranks() == world_size, Code::kShape, "tp=", l.tp,
-               " x pp=", l.pp, " x dp=", l.dp, " needs ", l.num_ranks(),
-               " ranks; the launcher started ", world_size);
-  CLEAVE_CHECK(o.batch_size >= l.dp, Code::kShape, "batch-size=", o.batch_size,
-               " is less than dp=", l.dp, "; every data-parallel rank needs a row");
-  l.stages_per_rank = o.virtual_pipeline;
-  const bool is_interleaved = l.stages_per_rank > 1;
-  l.schedule = schedule_from_name(!o.schedule_pp.empty() ? o.schedule_pp
-                                  : is_interleaved       ? "interleaved"
-                                                         : "1f1b");
-  CLEAVE_CHECK(!o.fsdp || o.zero == 0, Code::kUsage,
-               "--fsdp shards what --zero 1 does and more; give one of them");
-  CLEAVE_CHECK(o.zero == 0 || o.zero == 1, Code::kUsage, "--zero ", o.zero,
-               " is unknown; choose 0 or 1, or --fsdp");
-  if (o.zero == 1) l.sharding = DataSharding::kZero1;
-  if (o.fsdp) l.sharding = DataSharding::kFsdp;
-  if (l.dp == 1 && l.sharding != DataSharding::kNone) {
-    log_warning(o.fsdp ? "--fsdp" : "--zero 1",
-                " cuts over data-parallel ranks and dp=1: nothing "
-                "is cut; give --dp 2 or more");
-    l.sharding = DataSharding::kNone;
-  }
-  l.sequence_parallel = o.sequence_parallel;
-  l.recompute = recompute_from_name(o.recompute);
-  CLEAVE_CHECK(
-      o.plan.empty() || !o.sequence_parallel, Code::kUsage,
-      "--plan says where sequences are cut; --sequence-parallel goes with the model's own");
-}
-
-/// Tells a layout that does not work before data is read and ranks start.
-void check_layout(Model& model, const TrainLayout& layout) {
-  if (layout.tp > 1) {
-    parallelize_module(model, dry_axis("tp", 0, layout.tp), layout.plan);
-  }
-  model.name_tree();
-  const std::vector<Layer*> sequence = model.sequence();
-  if (layout.pp * layout.stages_per_rank > 1) {
-    even_stages(sequence, blocks_of(sequence), layout.pp * layout.stages_per_rank);
-  }
+  l = layout_of(setup.options, model, l.compute_type, world_size);
+  CLEAVE_CHECK(setup.options.batch_size >= l.dp, Code::kShape,
+               "batch-size=", setup.options.batch_size, " is less than dp=", l.dp,
+               "; every data-parallel rank needs a row");
+  LaidOutModel(model, l,
+               {.pp = dry_axis("pp", 0, l.pp),
+                .dp = dry_axis("dp", 0, l.dp),
+                .tp = dry_axis("tp", 0, l.tp)});
+  setup.micro_batch_size = setup.options.micro_batch_size > 0
+                               ? setup.options.micro_batch_size
+                               : default_micro_batch_size(setup.options.batch_size, l);
 }
 
 DatasetOptions dataset_options(const TrainSetup& setup, const std::vector<std::string>& files,
@@ -168,17 +142,8 @@ void check_vocabulary(const TrainSetup& setup, const ModelFacts& facts) {
                "; give the tokenizer that belongs to the model with --tokenizer");
 }
 
-/// Without a pipeline all rows at once; with one enough micro-batches that most ranks work most of
-/// the time.
-int64_t micro_batch_size_of(const TrainOptions& o) {
-  if (o.micro_batch_size > 0) return o.micro_batch_size;
-  const int64_t rows = (o.batch_size + o.dp - 1) / o.dp;
-  return o.pp > 1 ? std::max<int64_t>(1, rows / (4 * o.pp)) : rows;
-}
-
 void choose_steps(TrainSetup& setup) {
   const TrainOptions& o = setup.options;
-  setup.micro_batch_size = micro_batch_size_of(o);
   setup.order = {.num_samples = setup.data->size(),
                  .batch_size = o.batch_size,
                  .shuffle = o.shuffle,
@@ -229,7 +194,6 @@ TrainSetup make_setup(const TrainOptions& options, int world_size) {
     folder = ModelFolder::open(options.model);
   }
   TrainSetup setup(options, folder);
-  choose_layout(setup, world_size);
   choose_tokenizer(setup);
   if (!folder) {
     setup.config = config_of_new(options.model, *setup.tokenizer);
@@ -239,9 +203,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size) {
   const auto model = make_model(setup.config);
   CLEAVE_CHECK(options.task.empty() || options.task == model->task(), Code::kUsage, "--task ",
                options.task, " is not what this model does; it is trained for ", model->task());
-  setup.layout.plan = options.plan.empty() ? model->plan(options.sequence_parallel)
-                                           : plan_from_json(Json::parse_file(options.plan));
-  check_layout(*model, setup.layout);
+  choose_layout(setup, *model, world_size);
   check_length(setup, model->facts());
   setup.data = open_dataset(dataset_options(setup, options.data, *model));
   if (!options.eval_data.empty()) {
@@ -252,6 +214,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size) {
   check_vocabulary(setup, model->facts());
   setup.batches = batch_rules(*model, setup.tokenizer.get(), setup.data->is_text(), options.seed);
   choose_steps(setup);
+  plan_step(setup);
   return setup;
 }
 

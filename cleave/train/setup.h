@@ -6,7 +6,7 @@
 #include "cleave/data/batch.h"
 #include "cleave/model/model.h"
 #include "cleave/optim/optimizer.h"
-#include "cleave/train/layout.h"
+#include "cleave/planner/forecast.h"
 #include "cleave/train/options.h"
 #include "cleave/train/task.h"
 
@@ -27,6 +27,7 @@ struct TrainSetup {
   std::shared_ptr<const Tokenizer> tokenizer;  ///< null where only ids come in
   std::string tokenizer_folder;                ///< whose files they are; "" = bytes or none
   TrainLayout layout;
+  std::optional<Forecast> planned;  ///< of a step; none where the model cannot be run on shapes
   std::shared_ptr<const Dataset> data;
   std::shared_ptr<const Dataset> eval_data;  ///< null without --eval-data
   BatchRules batches;                        ///< how rows of both become batches
@@ -34,9 +35,8 @@ struct TrainSetup {
   OptimizerOptions optimizer;
   LrSchedule schedule;
   int64_t num_steps = 0;
-  int64_t micro_batch_size = 1;           ///< rows of a data-parallel rank that go forward at once
-  at::ScalarType leaf_type = at::kFloat;  ///< of masters, gradients and moments
-  bool resumes = false;                   ///< `folder` is a checkpoint of this run
+  int64_t micro_batch_size = 1;  ///< rows of a data-parallel rank that go forward at once
+  bool resumes = false;          ///< `folder` is a checkpoint of this run
 
   /// What a checkpoint carries of the tokenizer, and the folder's generation settings.
   [[nodiscard]] std::vector<NamedFile> tokenizer_files() const;

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include "cleave/base/byte_count.h"
 #include "cleave/base/progress.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/run_folder.h"
@@ -53,22 +54,32 @@ std::string resume_command(const TrainOptions& options) {
   return options.resume ? typed : typed + " --resume";
 }
 
-std::vector<std::string> run_header(const TrainSetup& setup, Model& model, const World& world) {
+std::vector<std::string> run_header(const TrainSetup& setup, Model& model, const World& world,
+                                    const Machine& machine) {
   const ModelFacts& f = model.facts();
   const TrainOptions& o = setup.options;
   const std::string kv =
       f.num_kv_heads == f.num_heads ? "" : str(" (", f.num_kv_heads, " for keys and values)");
-  return {str("model   ", o.model, ": ", count_text(static_cast<double>(num_weights(model))),
-              " weights, ", f.num_layers, " layers of width ", f.hidden, ", ", f.num_heads,
-              " heads", kv, ", vocabulary ", f.vocab_size),
-          str("ranks   ", setup.layout.describe(), " as ",
-              world.ranks_are_threads() ? "threads" : "processes", ", ", at::get_num_threads(),
-              " cores each, ", o.dtype, ", matrix products by ", name(gemm())),
-          str("data    ", setup.data->size(), " rows",
-              setup.data->is_text() ? str(" of ", o.seq_len, " tokens") : "",
-              setup.tokenizer ? str(", tokenizer ", setup.tokenizer->kind()) : ", ids as they are"),
-          str("steps   ", setup.num_steps, " of ", o.batch_size, " rows, ", o.optimizer, " at ",
-              o.lr, ", ", o.schedule)};
+  std::vector<std::string> lines = {
+      str("model   ", o.model, ": ", count_text(static_cast<double>(num_weights(model))),
+          " weights, ", f.num_layers, " layers of width ", f.hidden, ", ", f.num_heads, " heads",
+          kv, ", vocabulary ", f.vocab_size),
+      str("ranks   ", setup.layout.describe(), " as ",
+          world.ranks_are_threads() ? "threads" : "processes", ", ", at::get_num_threads(),
+          " cores each, ", o.dtype, ", matrix products by ", name(gemm())),
+      str("data    ", setup.data->size(), " rows",
+          setup.data->is_text() ? str(" of ", o.seq_len, " tokens") : "",
+          setup.tokenizer ? str(", tokenizer ", setup.tokenizer->kind()) : ", ids as they are"),
+      str("steps   ", setup.num_steps, " of ", o.batch_size, " rows, ", o.optimizer, " at ", o.lr,
+          ", ", o.schedule)};
+  if (setup.planned) {
+    const StepTime time = step_time(*setup.planned, setup.layout, machine);
+    lines.push_back(str("plan    ", bytes_text(static_cast<double>(setup.planned->most_bytes())),
+                        " a rank at most, ", duration_text(time.total()),
+                        " a step or more (products ", duration_text(time.compute_s), ", messages ",
+                        duration_text(time.comm_s), ")"));
+  }
+  return lines;
 }
 
 ReportData run_report(const TrainSetup& setup, Model& model, const Mesh& mesh) {
@@ -101,12 +112,12 @@ ReportData run_report(const TrainSetup& setup, Model& model, const Mesh& mesh) {
   return r;
 }
 
-std::vector<RankMemory> rank_memory(const Axis& everyone, const Mesh& mesh,
-                                    const Optimizer& optimizer) {
+std::vector<RankMemory> rank_memory(const TrainSetup& setup, const Axis& everyone, const Mesh& mesh,
+                                    const HeldMemory& held) {
   int64_t weights = 0;
   int64_t gradients = 0;
   int64_t moments = 0;
-  for (const Optimizer::State& s : optimizer.states()) {
+  for (const Optimizer::State& s : held.optimizer.states()) {
     const auto bytes = [](const Tensor& t) {
       return t.defined() ? static_cast<int64_t>(t.nbytes()) : 0;
     };
@@ -114,15 +125,21 @@ std::vector<RankMemory> rank_memory(const Axis& everyone, const Mesh& mesh,
     gradients += bytes(s.parameter->leaf().grad());
     moments += bytes(s.exp_avg) + bytes(s.exp_avg_sq);
   }
-  const Tensor mine = at::tensor({weights, gradients, moments}, at::kLong);
-  const std::vector<int64_t> three_each(static_cast<size_t>(everyone.size()), 3);
-  const Tensor all = everyone.all_gather(mine, 0, three_each, "memory of each rank");
+  const int64_t rest = std::max<int64_t>(0, held.most_bytes - weights - gradients - moments);
+  const size_t place = static_cast<size_t>(mesh["pp"].rank());
+  const int64_t planned = setup.planned ? setup.planned->ranks[place].memory.total() : 0;
+  const Tensor mine = at::tensor({weights, gradients, moments, rest, planned}, at::kLong);
+  const std::vector<int64_t> five_each(static_cast<size_t>(everyone.size()), 5);
+  const Tensor all = everyone.all_gather(mine, 0, five_each, "memory of each rank");
   std::vector<RankMemory> out;
   for (int64_t r = 0; r < everyone.size(); ++r) {
-    const auto part = [&](int64_t i) { return all[3 * r + i].item<int64_t>(); };
-    out.push_back(
-        {.rank = place_text(mesh, r),
-         .bytes = {{"weights", part(0)}, {"gradients", part(1)}, {"optimizer", part(2)}}});
+    const auto part = [&](int64_t i) { return all[5 * r + i].item<int64_t>(); };
+    out.push_back({.rank = place_text(mesh, r),
+                   .bytes = {{"weights", part(0)},
+                             {"gradients", part(1)},
+                             {"optimizer", part(2)},
+                             {"activations", part(3)}},
+                   .planned = part(4)});
   }
   return out;
 }

@@ -5,6 +5,7 @@
 
 #include "cleave/comm/world.h"
 #include "cleave/mesh/mesh.h"
+#include "cleave/planner/machine.h"
 #include "cleave/train/report.h"
 #include "cleave/train/setup.h"
 
@@ -14,14 +15,21 @@ namespace cleave {
 std::string resume_command(const TrainOptions& options);
 
 /// What is about to be trained, on what and how it is split: lines for people.
-std::vector<std::string> run_header(const TrainSetup& setup, Model& model, const World& world);
+std::vector<std::string> run_header(const TrainSetup& setup, Model& model, const World& world,
+                                    const Machine& machine);
 
 /// The parts of a run's report that do not depend on how it went.
 ReportData run_report(const TrainSetup& setup, Model& model, const Mesh& mesh);
 
-/// Bytes of weights, gradients and optimizer state of every rank, on all ranks. Collective.
-std::vector<RankMemory> rank_memory(const Axis& everyone, const Mesh& mesh,
-                                    const Optimizer& optimizer);
+/// What this rank holds, and the most that it held at once.
+struct HeldMemory {
+  const Optimizer& optimizer;
+  int64_t most_bytes = 0;
+};
+
+/// Bytes of every rank's tensors by kind, and what was planned, on all ranks. Collective.
+std::vector<RankMemory> rank_memory(const TrainSetup& setup, const Axis& everyone, const Mesh& mesh,
+                                    const HeldMemory& held);
 
 /// The finished checkpoints of a run folder with their sizes.
 std::vector<ReportCheckpoint> checkpoint_list(const std::filesystem::path& run);

@@ -41,22 +41,6 @@ double collective_seconds(const Mesh& mesh) {
   return sum;
 }
 
-/// Floating point operations per second of a layer-sized matrix product on this rank, while the
-/// others do the same: what mfu is a share of.
-double measured_flops() {
-  const at::NoGradGuard no_grad;
-  constexpr int64_t kSize = 768;
-  const Tensor a = at::ones({kSize, kSize});
-  affine(a, a, std::nullopt);
-  double best = 0;
-  for (int i = 0; i < 4; ++i) {
-    const double start = monotonic_s();
-    affine(a, a, std::nullopt);
-    best = std::max(best, 2.0 * kSize * kSize * kSize / (monotonic_s() - start));
-  }
-  return best;
-}
-
 }  // namespace
 
 Trainer::Trainer(const TrainSetup& setup, World& world)
@@ -72,17 +56,16 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
   choose_gemm(setup.options.gemm, everyone_);
   load();
   rank_.leaves_changed();
-  const Tensor flops = at::scalar_tensor(measured_flops(), at::kDouble);
-  peak_flops_ = everyone_.all_reduce(flops, "measured speed").item<double>();
+  machine_ = measure_machine(everyone_, setup.layout.compute_type);
   load_s_ = monotonic_s() - start_s_;
 }
 
 void Trainer::load() {
   if (setup_.resumes) verify_checkpoint(setup_.folder->path, everyone_);
   if (!setup_.folder) {
-    materialize(rank_.model(), {.seed = setup_.options.seed, .dtype = setup_.leaf_type});
+    materialize(rank_.model(), {.seed = setup_.options.seed, .dtype = setup_.layout.leaf_type()});
   } else {
-    carried_ = load_model(rank_.model(), *setup_.folder, setup_.leaf_type).carried;
+    carried_ = load_model(rank_.model(), *setup_.folder, setup_.layout.leaf_type()).carried;
   }
   optimizer_ = std::make_unique<Optimizer>(rank_.parameters(), setup_.optimizer);
   if (!setup_.resumes) return;
@@ -103,7 +86,9 @@ void Trainer::start_log() {
   if (!is_first()) return;
   world_.note_resume_hint(resume_command(setup_.options));
   metrics_ = std::make_unique<MetricsWriter>((folder_.path() / "metrics.jsonl").string(), done_);
-  for (const std::string& line : run_header(setup_, rank_.model(), world_)) log_info(line);
+  for (const std::string& line : run_header(setup_, rank_.model(), world_, machine_)) {
+    log_info(line);
+  }
   if (setup_.resumes) log_info("resumed after step ", done_, " from ", setup_.folder->path);
   if (setup_.num_steps == 0) return;
   progress_ = std::make_unique<Progress>(ProgressOptions{.total = setup_.num_steps, .done = done_});
@@ -187,6 +172,10 @@ void Trainer::train_step(int64_t step) {
   optimizer_->step(lr);
   rank_.leaves_changed();
   done_ = step + 1;
+  if (memory_ && ++num_watched_ == 2) {
+    most_bytes_ = memory_->peak();
+    memory_.reset();
+  }
   const auto step_tokens = static_cast<int64_t>(told[2].item<double>());
   tokens_ += step_tokens;
   is_asked_to_stop("step");
@@ -203,7 +192,7 @@ void Trainer::train_step(int64_t step) {
       .step_ms = seconds * 1e3,
       .comm_ms = told[1].item<double>() / world_.size() * 1e3,
       .peak_rss_bytes = peak_rss_bytes(),
-      .mfu = rate * rank_.model().train_flops_per_token(rows[0].ids.size(1)) / peak_flops_};
+      .mfu = rate * rank_.model().train_flops_per_token(rows[0].ids.size(1)) / machine_.flops};
   const int64_t every = setup_.options.eval_every;
   const bool is_eval_step = done_ == setup_.num_steps || (every > 0 && done_ % every == 0);
   if (setup_.eval_data && is_eval_step) note(evaluate(), m);
@@ -285,7 +274,8 @@ void Trainer::save() {
 }
 
 void Trainer::finish(const std::string& outcome) {
-  const std::vector<RankMemory> memory = rank_memory(everyone_, mesh_, *optimizer_);
+  const std::vector<RankMemory> memory =
+      rank_memory(setup_, everyone_, mesh_, {*optimizer_, memory_ ? memory_->peak() : most_bytes_});
   if (!is_first()) return;
   ReportData report = run_report(setup_, rank_.model(), mesh_);
   report.outcome = outcome;

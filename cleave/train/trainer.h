@@ -1,10 +1,13 @@
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cleave/base/progress.h"
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/mesh/mesh.h"
+#include "cleave/planner/cpu_memory.h"
+#include "cleave/planner/machine.h"
 #include "cleave/train/metrics.h"
 #include "cleave/train/rank_model.h"
 #include "cleave/train/report.h"
@@ -43,6 +46,9 @@ class Trainer {
 
   const TrainSetup& setup_;
   World& world_;
+  std::optional<CpuMemory> memory_{std::in_place};  // of this rank thread, for two steps
+  int num_watched_ = 0;
+  int64_t most_bytes_ = 0;  // of tensors at once in these steps
   Mesh mesh_;
   Axis everyone_;
   RankModel rank_;
@@ -53,7 +59,7 @@ class Trainer {
   int64_t saved_ = -1;  // steps in the newest checkpoint
   int64_t tokens_ = 0;  // trained on since step 1
   int stop_signal_ = 0;
-  double peak_flops_ = 0;  // of all ranks together, measured
+  Machine machine_;
   double start_s_ = 0;
   double load_s_ = 0, save_s_ = 0, eval_s_ = 0;
   std::unique_ptr<MetricsWriter> metrics_;  // rank 0's

@@ -171,7 +171,7 @@ TEST(Completion, Bash_ParsesAndCompletes) {
         .out;
   };
   EXPECT_EQ(completed("cleave tra", 1), "train\n");
-  EXPECT_EQ(completed("cleave train --sche", 2), "--schedule\n");
+  EXPECT_EQ(completed("cleave train --weigh", 2), "--weight-decay\n");
   EXPECT_EQ(completed("cleave train --schedule ''", 3), "cosine linear constant\n");
   EXPECT_EQ(completed("cleave generate --early-stopping n", 3), "never\n");
 }

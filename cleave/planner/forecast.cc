@@ -1,0 +1,236 @@
+#include "cleave/planner/forecast.h"
+
+#include <algorithm>
+#include <map>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "cleave/data/dataset.h"
+#include "cleave/layout/deferred.h"
+#include "cleave/nn/cross_entropy.h"
+#include "cleave/planner/meta_kernels.h"
+#include "cleave/planner/meta_memory.h"
+
+namespace cleave {
+namespace {
+
+/// An activation between two layers, as every rank of tp has it.
+struct Shape {
+  std::vector<int64_t> sizes;
+  Placement placement;
+  at::ScalarType type = at::kFloat;
+};
+
+Tensor on_meta(const std::vector<int64_t>& sizes, at::ScalarType type) {
+  return at::empty(sizes, at::dtype(type).device(at::kMeta));
+}
+
+void give_shapes(const Parameters& parameters, at::ScalarType type) {
+  for (const auto& p : parameters) {
+    if (p->home() != Parameter::Home::kElsewhere) p->set_leaf(on_meta(p->leaf_shape(), type));
+  }
+}
+
+LayoutAxes dry_axes(const TrainLayout& l, int pp_rank) {
+  return {.pp = dry_axis("pp", pp_rank, l.pp),
+          .dp = dry_axis("dp", 0, l.dp),
+          .tp = dry_axis("tp", 0, l.tp)};
+}
+
+/// What forward is told in training.
+Context context_of(const TrainLayout& layout, const StepShape& step) {
+  Context context;
+  context.training = true;
+  context.recompute_attention = layout.recompute == RecomputeKind::kSelective;
+  context.valid_tokens = step.batch_size * step.seq_len;
+  return context;
+}
+
+/// Rows of each micro-batch of the first data-parallel rank, which has no more than others.
+std::vector<int64_t> rows_of(const TrainLayout& layout, const StepShape& step) {
+  std::vector<int64_t> out;
+  for (int64_t left = (step.batch_size + layout.dp - 1) / layout.dp; left > 0;) {
+    out.push_back(std::min(left, step.micro_batch_size));
+    left -= out.back();
+  }
+  return out;
+}
+
+Schedule schedule_of(const TrainLayout& l, size_t num_micro_batches) {
+  return make_schedule({.kind = l.schedule,
+                        .num_ranks = l.pp,
+                        .stages_per_rank = l.stages_per_rank,
+                        .num_micro_batches = static_cast<int>(num_micro_batches)});
+}
+
+/// The outputs of all layers of the unstaged model for `rows` rows.
+std::vector<Shape> shapes_between(const Json& config, const TrainLayout& layout,
+                                  const StepShape& step, int64_t rows) {
+  const auto model = make_model(config);
+  TrainLayout whole = layout;
+  whole.pp = 1;
+  whole.stages_per_rank = 1;
+  whole.schedule = ScheduleKind::k1F1B;
+  whole.sharding = DataSharding::kNone;
+  LaidOutModel laid_out(*model, whole, dry_axes(whole, 0));
+  give_shapes(model->parameters(), layout.leaf_type());
+  const at::NoGradGuard no_grad;
+  laid_out.leaves_changed();
+  DTensor x(on_meta({rows, step.seq_len}, at::kLong), laid_out.axes().tp, Replicate{});
+  const Context context = context_of(layout, step);
+  std::vector<Shape> out;
+  for (Layer* layer : model->sequence()) {
+    x = (*layer)(x, context);
+    out.push_back({.sizes = x.local().sizes().vec(),
+                   .placement = x.placement(),
+                   .type = x.local().scalar_type()});
+  }
+  return out;
+}
+
+/// One pipeline rank's step on shapes.
+class DryRank {
+ public:
+  DryRank(const Json& config, const TrainLayout& layout, const StepShape& step, int pp_rank)
+      : config_(config),
+        step_(step),
+        model_(make_model(config)),
+        laid_out_(*model_, layout, dry_axes(layout, pp_rank)),
+        rows_(rows_of(layout, step)),
+        schedule_(schedule_of(layout, rows_.size())) {}
+
+  RankForecast run() {
+    MemoryForecast m;
+    give_shapes(model_->parameters(), laid_out_.layout().leaf_type());
+    laid_out_.leaves_changed();
+    m.weights = memory_.live();
+    Optimizer optimizer(laid_out_.parameters(), step_.optimizer);
+    m.optimizer = memory_.live() - m.weights;
+    memory_.reset_peak();
+    const DryTraffic before_dp = dry_traffic(laid_out_.axes().dp);
+    for (const Action& action : schedule_.ranks[rank()]) act(action);
+    m.gradients = memory_.live() - m.weights - m.optimizer;
+    laid_out_.finish_gradients();
+    laid_out_.leaves_changed();  // the optimizer's step itself is in place
+    m.activations = memory_.peak() - m.weights - m.optimizer - m.gradients;
+    DryTraffic dp = dry_traffic(laid_out_.axes().dp);
+    dp.bytes -= before_dp.bytes;
+    dp.num_calls -= before_dp.num_calls;
+    const DryTraffic tied = dry_traffic(laid_out_.axes().pp);
+    sent_.bytes += tied.bytes;
+    sent_.num_calls += tied.num_calls;
+    return {.memory = m, .tp = dry_traffic(laid_out_.axes().tp), .dp = dp, .pp = sent_};
+  }
+
+ private:
+  /// What lives from a stage's forward to its backward.
+  struct Live {
+    Tensor input, output;
+    std::unique_ptr<DeferredGradients> deferred;
+  };
+
+  [[nodiscard]] size_t rank() const { return static_cast<size_t>(laid_out_.axes().pp.rank()); }
+  const Stages& stages() { return laid_out_.pipeline().stages(); }
+  bool is_last(int stage) { return stage + 1 == std::ssize(stages()); }
+
+  const std::vector<Shape>& shapes(int64_t rows) {
+    auto& known = shapes_[rows];
+    if (known.empty()) known = shapes_between(config_, laid_out_.layout(), step_, rows);
+    return known;
+  }
+
+  DTensor input_of(const Action& action, Live& live) {
+    const int64_t rows = rows_[static_cast<size_t>(action.micro_batch)];
+    const Axis& tp = laid_out_.axes().tp;
+    if (action.stage == 0) {
+      return DTensor(on_meta({rows, step_.seq_len}, at::kLong), tp, Replicate{});
+    }
+    const Range& layers = stages()[static_cast<size_t>(action.stage)];
+    const Shape& shape = shapes(rows)[static_cast<size_t>(layers.begin - 1)];
+    live.input = on_meta(shape.sizes, shape.type).requires_grad_();
+    return DTensor(live.input, tp, shape.placement);
+  }
+
+  void forward(const Action& action) {
+    Live live;
+    Context context = context_of(laid_out_.layout(), step_);
+    if (schedule_.has(Action::Kind::kWeight)) {
+      live.deferred = std::make_unique<DeferredGradients>();
+      context.deferred = live.deferred.get();
+    }
+    DTensor x = input_of(action, live);
+    const Range& layers = stages()[static_cast<size_t>(action.stage)];
+    const std::vector<Layer*> sequence = model_->sequence();
+    for (int64_t i = layers.begin; i < layers.end; ++i) {
+      x = (*sequence[static_cast<size_t>(i)])(x, context);
+    }
+    live.output = x.local();
+    if (is_last(action.stage)) {
+      // Labels as a task of the model has them: one a token, or one a row.
+      auto sizes = x.local().sizes().vec();
+      sizes.pop_back();
+      live.output = cross_entropy(x, on_meta(sizes, at::kLong),
+                                  {.valid_tokens = step_.batch_size * step_.seq_len})
+                        .local();
+    } else {
+      note_message(live.output);
+    }
+    live_.emplace(std::pair(action.stage, action.micro_batch), std::move(live));
+  }
+
+  void backward(const Action& action) {
+    Live& live = live_.at({action.stage, action.micro_batch});
+    torch::autograd::backward({live.output}, {at::empty_like(live.output)});
+    if (live.input.defined()) note_message(live.input);
+    live.input = live.output = Tensor();
+    if (!live.deferred) live_.erase({action.stage, action.micro_batch});
+  }
+
+  void act(const Action& action) {
+    if (action.kind == Action::Kind::kForward) return forward(action);
+    if (action.kind == Action::Kind::kBackward) return backward(action);
+    live_.at({action.stage, action.micro_batch}).deferred->run();
+    live_.erase({action.stage, action.micro_batch});
+  }
+
+  void note_message(const Tensor& t) {
+    sent_.bytes += static_cast<int64_t>(t.nbytes());
+    ++sent_.num_calls;
+  }
+
+  MetaMemory memory_;
+  const Json& config_;
+  const StepShape& step_;
+  std::unique_ptr<Model> model_;
+  LaidOutModel laid_out_;
+  std::vector<int64_t> rows_;
+  Schedule schedule_;
+  std::map<int64_t, std::vector<Shape>> shapes_;  // by rows
+  std::map<std::pair<int, int>, Live> live_;
+  DryTraffic sent_;
+};
+
+}  // namespace
+
+int64_t Forecast::most_bytes() const {
+  int64_t most = 0;
+  for (const RankForecast& r : ranks) most = std::max(most, r.memory.total());
+  return most;
+}
+
+Forecast forecast(const Json& config, const TrainLayout& layout, const StepShape& step) {
+  provide_meta_kernels();
+  Forecast out;
+  for (int p = 0; p < layout.pp; ++p) {
+    out.ranks.push_back(DryRank(config, layout, step, p).run());
+  }
+  out.tokens = step.batch_size * step.seq_len;
+  out.flops =
+      make_model(config)->train_flops_per_token(step.seq_len) * static_cast<double>(out.tokens);
+  const Schedule schedule = schedule_of(layout, rows_of(layout, step).size());
+  out.idle_share = timeline_of(schedule, unit_cost(schedule)).idle_share();
+  return out;
+}
+
+}  // namespace cleave

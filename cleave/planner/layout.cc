@@ -1,0 +1,134 @@
+#include "cleave/planner/layout.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+
+#include "cleave/base/log.h"
+#include "cleave/parallel/fsdp.h"
+#include "cleave/parallel/recompute.h"
+
+namespace cleave {
+
+std::string TrainLayout::describe() const {
+  std::string text = str("tp=", tp, pp > 1 ? str(" x pp=", pp) : "", " x dp=", dp);
+  if (pp > 1) text += str(", ", name(schedule));
+  if (stages_per_rank > 1) text += str(" with ", stages_per_rank, " stages a rank");
+  if (sequence_parallel) text += ", sequence parallel";
+  if (sharding == DataSharding::kZero1) text += ", ZeRO-1";
+  if (sharding == DataSharding::kFsdp) text += ", FSDP";
+  if (recompute == RecomputeKind::kFull) text += ", blocks recomputed";
+  if (recompute == RecomputeKind::kSelective) text += ", attention recomputed";
+  return text;
+}
+
+namespace {
+
+RecomputeKind recompute_from_name(const std::string& name) {
+  if (name == "none") return RecomputeKind::kNone;
+  if (name == "full") return RecomputeKind::kFull;
+  CLEAVE_CHECK(name == "selective", Code::kUsage, "recompute '", name,
+               "' is unknown; expected none, full or selective");
+  return RecomputeKind::kSelective;
+}
+
+DataSharding sharding_of(const LayoutOptions& o) {
+  CLEAVE_CHECK(o.zero == 0 || o.zero == 1, Code::kUsage, "--zero ", o.zero,
+               " is unknown; choose 0 or 1, or --fsdp");
+  CLEAVE_CHECK(!o.fsdp || o.zero == 0, Code::kUsage,
+               "--fsdp cuts what --zero 1 cuts and more; give one of them");
+  if (o.dp > 1 || (!o.fsdp && o.zero == 0)) {
+    if (o.fsdp) return DataSharding::kFsdp;
+    return o.zero == 1 ? DataSharding::kZero1 : DataSharding::kNone;
+  }
+  log_warning(o.fsdp ? "--fsdp" : "--zero 1",
+              " cuts over data-parallel ranks and dp=1: nothing is cut; give --dp 2 or more");
+  return DataSharding::kNone;
+}
+
+}  // namespace
+
+TrainLayout layout_of(const LayoutOptions& o, const Model& model, at::ScalarType compute_type,
+                      int world_size) {
+  TrainLayout l{.pp = o.pp,
+                .dp = o.dp,
+                .tp = o.tp > 0 ? o.tp : std::max(1, world_size / (o.dp * o.pp)),
+                .stages_per_rank = o.virtual_pipeline,
+                .sequence_parallel = o.sequence_parallel,
+                .sharding = sharding_of(o),
+                .recompute = recompute_from_name(o.recompute),
+                .compute_type = compute_type};
+  CLEAVE_CHECK(world_size == 0 || l.num_ranks() == world_size, Code::kShape, "tp=", l.tp,
+               " x pp=", l.pp, " x dp=", l.dp, " needs ", l.num_ranks(),
+               " ranks; the launcher started ", world_size);
+  const char* by_stages = l.stages_per_rank > 1 ? "interleaved" : "1f1b";
+  l.schedule = schedule_from_name(o.schedule_pp.empty() ? by_stages : o.schedule_pp);
+  CLEAVE_CHECK(
+      o.plan.empty() || !o.sequence_parallel, Code::kUsage,
+      "--plan says where sequences are cut; --sequence-parallel goes with the model's own");
+  l.plan =
+      o.plan.empty() ? model.plan(o.sequence_parallel) : plan_from_json(Json::parse_file(o.plan));
+  return l;
+}
+
+int64_t default_micro_batch_size(int64_t batch_size, const TrainLayout& layout) {
+  const int64_t rows = (batch_size + layout.dp - 1) / layout.dp;
+  return layout.pp > 1 ? std::max<int64_t>(1, rows / (4 * layout.pp)) : rows;
+}
+
+LaidOutModel::LaidOutModel(Model& model, const TrainLayout& layout, LayoutAxes axes)
+    : layout_(layout), axes_(std::move(axes)) {
+  if (layout.tp > 1) parallelize_module(model, axes_.tp, layout.plan);
+  model.name_tree();
+  pipeline_ = std::make_unique<PipelineModel>(
+      model.sequence(), axes_.pp,
+      PipelineOptions{.schedule = layout.schedule, .stages_per_rank = layout.stages_per_rank});
+  put_on_wraps(model);
+}
+
+void LaidOutModel::put_on_wraps(Model& model) {
+  const ShardPrecision precision{.param = layout_.compute_type, .reduce = layout_.leaf_type()};
+  const std::vector<Layer*> sequence = model.sequence();
+  if (layout_.recompute == RecomputeKind::kFull) {
+    for (const size_t i : blocks_of(sequence)) recompute(*sequence[i]);
+  }
+  if (layout_.sharding == DataSharding::kFsdp) {
+    for (Layer* layer : pipeline_->local_layers()) {
+      fully_shard(*layer, axes_.dp, {.precision = precision});
+    }
+  }
+  if (layout_.sharding == DataSharding::kZero1) {
+    Parameters own;
+    const Parameters& tied = pipeline_->tied_parameters();
+    for (const auto& p : parameters()) {
+      if (std::find(tied.begin(), tied.end(), p) == tied.end()) own.push_back(p);
+    }
+    zero1_ = std::make_unique<Zero1>(own, tied, axes_.dp, precision);
+  }
+}
+
+void LaidOutModel::leaves_changed() {
+  if (zero1_) zero1_->gather_weights();
+  if (layout_.sharding != DataSharding::kNone) return;
+  for (const auto& p : parameters()) {
+    const bool is_same = p->leaf().scalar_type() == layout_.compute_type;
+    p->set_use(is_same ? p->leaf() : p->leaf().to(layout_.compute_type));
+  }
+}
+
+void LaidOutModel::finish_gradients() {
+  if (zero1_) {
+    zero1_->reduce_gradients();
+  } else if (layout_.sharding == DataSharding::kNone) {
+    cleave::finish_gradients(parameters(), axes_.tp);
+    sum_gradients(parameters(), axes_.dp);
+  } else {
+    for (const auto& p : parameters()) {
+      Tensor& grad = p->leaf().mutable_grad();
+      if (!grad.defined()) grad = at::zeros_like(p->leaf());
+    }
+  }
+  pipeline_->sum_tied_gradients();
+}
+
+}  // namespace cleave

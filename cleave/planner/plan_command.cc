@@ -1,0 +1,200 @@
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <unistd.h>
+
+#include "cleave/base/byte_count.h"
+#include "cleave/base/log.h"
+#include "cleave/base/progress.h"
+#include "cleave/file/atomic_write.h"
+#include "cleave/kernels/cpu/gemm.h"
+#include "cleave/mesh/job.h"
+#include "cleave/mesh/mesh.h"
+#include "cleave/mesh/scalar_type.h"
+#include "cleave/planner/rank_layouts.h"
+
+namespace cleave {
+namespace {
+
+using Object = nlohmann::ordered_json;
+
+Json config_of(const PlanOptions& o) {
+  namespace fs = std::filesystem;
+  if (fs::is_directory(o.model)) return ModelFolder::open(o.model).config;
+  if (fs::exists(o.model)) return Json::parse_file(o.model);
+  return preset_config(o.model, o.vocab_size);
+}
+
+StepShape step_of(const PlanOptions& o) {
+  return {.batch_size = o.batch_size,
+          .micro_batch_size = o.micro_batch_size,
+          .seq_len = o.seq_len,
+          .optimizer = {.kind = OptimizerOptions::kind_from_name(o.optimizer)}};
+}
+
+at::ScalarType type_of(const PlanOptions& o) {
+  const auto dtype = dtype_from_name(o.dtype);
+  CLEAVE_CHECK(dtype, Code::kUsage, "--dtype ", o.dtype, "; choose fp32, bf16 or fp64");
+  return scalar_type(*dtype);
+}
+
+int64_t limit_of(const PlanOptions& o, int num_ranks) {
+  if (o.memory.empty()) {
+    return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) / num_ranks;
+  }
+  const auto bytes = bytes_from_text(o.memory);
+  CLEAVE_CHECK(bytes, Code::kUsage, "--memory '", o.memory,
+               "' is no size; write it as 8GiB or 500MB");
+  return static_cast<int64_t>(*bytes);
+}
+
+/// As two rank threads of this machine see it.
+Machine machine_here(at::ScalarType type) {
+  Machine machine;
+  run_job({.num_ranks = 2, .ranks = {.flight_log_folder = ""}}, [&](World& world) {
+    const Axis all = Mesh::build(world, {{"all", 2}})["all"];
+    choose_gemm("auto", all);
+    const Machine seen = measure_machine(all, type);
+    if (world.rank() == 0) machine = seen;
+  });
+  return machine;
+}
+
+Object json_of(const DryTraffic& t) {
+  return {{"bytes", t.bytes}, {"calls", t.num_calls}};
+}
+
+Object json_of(const Candidate& c) {
+  Object out = {{"layout", c.layout.describe()},
+                {"tp", c.layout.tp},
+                {"pp", c.layout.pp},
+                {"dp", c.layout.dp}};
+  if (!c.refused.empty()) {
+    out["refused"] = c.refused;
+    return out;
+  }
+  for (const RankForecast& r : c.forecast.ranks) {
+    const MemoryForecast& m = r.memory;
+    out["ranks"].push_back(
+        {{"bytes", m.total()},
+         {"weights", m.weights},
+         {"optimizer", m.optimizer},
+         {"gradients", m.gradients},
+         {"activations", m.activations},
+         {"sent", {{"tp", json_of(r.tp)}, {"dp", json_of(r.dp)}, {"pp", json_of(r.pp)}}}});
+  }
+  out["fits"] = c.fits;
+  out["step_s"] = c.time.total();
+  out["compute_s"] = c.time.compute_s;
+  out["comm_s"] = c.time.comm_s;
+  out["idle_share"] = c.forecast.idle_share;
+  return out;
+}
+
+std::string padded(std::string text, size_t width) {
+  if (text.size() < width) text.insert(0, width - text.size(), ' ');
+  return text;
+}
+
+std::string size(int64_t bytes) {
+  return padded(bytes_text(static_cast<double>(bytes)), 12);
+}
+
+std::string sent_text(const char* axis, const DryTraffic& t) {
+  if (t.num_calls == 0) return "";
+  return str("  ", axis, " ", bytes_text(static_cast<double>(t.bytes)), " in ", t.num_calls,
+             t.num_calls == 1 ? " call" : " calls");
+}
+
+std::string time_text(const StepTime& t) {
+  return str(duration_text(t.total()), " a step: matrix products ", duration_text(t.compute_s),
+             ", messages ", duration_text(t.comm_s));
+}
+
+void print(const Candidate& c) {
+  log_info("layout   ", c.layout.describe());
+  log_info("memory        weights   optimizer   gradients activations       total");
+  for (size_t p = 0; p < c.forecast.ranks.size(); ++p) {
+    const MemoryForecast& m = c.forecast.ranks[p].memory;
+    log_info("  pp ", p, "   ", size(m.weights), size(m.optimizer), size(m.gradients),
+             size(m.activations), size(m.total()));
+  }
+  for (size_t p = 0; p < c.forecast.ranks.size(); ++p) {
+    const RankForecast& r = c.forecast.ranks[p];
+    const std::string sent = sent_text("tp", r.tp) + sent_text("dp", r.dp) + sent_text("pp", r.pp);
+    log_info("sent by pp ", p, sent.empty() ? "  nothing" : sent);
+  }
+  if (c.forecast.idle_share > 0) {
+    log_info("idle     ", std::lround(100 * c.forecast.idle_share), " % of the pipeline's time");
+  }
+  log_info("time     ", time_text(c.time));
+}
+
+void print(const std::vector<Candidate>& all, int64_t limit) {
+  log_info("a rank may take ", bytes_text(static_cast<double>(limit)));
+  log_info("       memory        step  layout");
+  for (const Candidate& c : all) {
+    if (!c.refused.empty()) {
+      log_info("      refused              ", c.layout.describe(), ": ", c.refused);
+    } else {
+      log_info(' ', size(c.forecast.most_bytes()), padded(duration_text(c.time.total()), 12), "  ",
+               c.layout.describe(), c.fits ? "" : ": too large");
+    }
+  }
+}
+
+void draw(const PlanOptions& o, const TrainLayout& layout, const StepShape& step) {
+  const int64_t rows = (step.batch_size + layout.dp - 1) / layout.dp;
+  const Schedule schedule =
+      make_schedule({.kind = layout.schedule,
+                     .num_ranks = layout.pp,
+                     .stages_per_rank = layout.stages_per_rank,
+                     .num_micro_batches = static_cast<int>((rows + step.micro_batch_size - 1) /
+                                                           step.micro_batch_size)});
+  write_atomic(o.draw_schedule, std::string_view(draw_schedule(schedule)));
+  if (!o.json) log_info("schedule drawn in ", o.draw_schedule);
+}
+
+void plan_one(const PlanOptions& o, const Json& config) {
+  const auto model = make_model(config);
+  const TrainLayout layout = layout_of(o, *model, type_of(o), 0);
+  StepShape step = step_of(o);
+  if (step.micro_batch_size == 0) {
+    step.micro_batch_size = default_micro_batch_size(step.batch_size, layout);
+  }
+  Candidate c{
+      .layout = layout, .forecast = forecast(config, layout, step), .time = {}, .refused = {}};
+  c.time = step_time(c.forecast, layout, machine_here(layout.compute_type));
+  c.fits = c.forecast.most_bytes() <= limit_of(o, layout.num_ranks());
+  if (o.parameters) {
+    LaidOutModel(*model, layout,
+                 {.pp = dry_axis("pp", 0, layout.pp),
+                  .dp = dry_axis("dp", 0, layout.dp),
+                  .tp = dry_axis("tp", 0, layout.tp)});
+    log_info(describe_split(*model));
+  }
+  if (o.json) {
+    log_info(json_of(c).dump());
+  } else {
+    print(c);
+  }
+  if (!o.draw_schedule.empty()) draw(o, layout, step);
+}
+
+}  // namespace
+}  // namespace cleave
+
+void cleave_plan(const cleave::PlanOptions& options) {
+  using namespace cleave;
+  const Json config = config_of(options);
+  if (options.ranks == 0) return plan_one(options, config);
+  const int64_t limit = limit_of(options, options.ranks);
+  const std::vector<Candidate> all =
+      rank_layouts(config, options.ranks, step_of(options), type_of(options),
+                   machine_here(type_of(options)), limit);
+  if (!options.json) return print(all, limit);
+  Object out = Object::array();
+  for (const Candidate& c : all) out.push_back(json_of(c));
+  log_info(out.dump());
+}

@@ -1,0 +1,69 @@
+#include "cleave/planner/rank_layouts.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "cleave/base/error.h"
+
+namespace cleave {
+namespace {
+
+std::vector<TrainLayout> layouts_of(const Model& model, int num_ranks, at::ScalarType type) {
+  std::vector<TrainLayout> out;
+  for (int tp = 1; tp <= num_ranks; ++tp) {
+    for (int pp = 1; tp * pp <= num_ranks; ++pp) {
+      if (num_ranks % (tp * pp) != 0) continue;
+      const int dp = num_ranks / (tp * pp);
+      for (const bool cuts_sequences : {false, true}) {
+        if (cuts_sequences && tp == 1) continue;
+        for (const auto sharding :
+             {DataSharding::kNone, DataSharding::kZero1, DataSharding::kFsdp}) {
+          if (sharding != DataSharding::kNone && dp == 1) continue;
+          out.push_back({.pp = pp,
+                         .dp = dp,
+                         .tp = tp,
+                         .plan = model.plan(cuts_sequences),
+                         .sequence_parallel = cuts_sequences,
+                         .sharding = sharding,
+                         .compute_type = type});
+        }
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<Candidate> rank_layouts(const Json& config, int num_ranks, const StepShape& step,
+                                    at::ScalarType compute_type, const Machine& machine,
+                                    int64_t limit) {
+  std::vector<Candidate> out;
+  for (const TrainLayout& layout : layouts_of(*make_model(config), num_ranks, compute_type)) {
+    Candidate c{.layout = layout, .forecast = {}, .time = {}, .refused = {}};
+    StepShape own = step;
+    if (own.micro_batch_size == 0) {
+      own.micro_batch_size = default_micro_batch_size(step.batch_size, layout);
+    }
+    try {
+      CLEAVE_CHECK(step.batch_size >= layout.dp, Code::kShape, "batch-size=", step.batch_size,
+                   " is less than dp=", layout.dp);
+      c.forecast = forecast(config, layout, own);
+      c.time = step_time(c.forecast, layout, machine);
+      c.fits = c.forecast.most_bytes() <= limit;
+    } catch (const Error& error) {
+      if (error.code() != Code::kShape) throw;
+      c.refused = error.what();
+    }
+    out.push_back(std::move(c));
+  }
+  const auto place = [](const Candidate& c) {
+    const double rest = c.fits ? c.time.total() : static_cast<double>(c.forecast.most_bytes());
+    return std::tuple(!c.refused.empty(), !c.fits, rest);
+  };
+  std::stable_sort(out.begin(), out.end(),
+                   [&](const Candidate& a, const Candidate& b) { return place(a) < place(b); });
+  return out;
+}
+
+}  // namespace cleave

@@ -1,0 +1,107 @@
+// What the planner says of a layout, beside what a run of it takes.
+#include "cleave/planner/forecast.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/base/log.h"
+#include "cleave/planner/cpu_memory.h"
+#include "cleave/train/rank_model.h"
+#include "tests/support/ranks.h"
+
+namespace cleave {
+namespace {
+
+const char* const kLlama = R"json({"model_type": "llama", "vocab_size": 500, "hidden_size": 48,
+  "intermediate_size": 128, "num_hidden_layers": 8, "num_attention_heads": 6,
+  "num_key_value_heads": 2, "max_position_embeddings": 128, "tie_word_embeddings": true})json";
+const char* const kGpt2 = R"json({"model_type": "gpt2", "vocab_size": 500, "n_embd": 48,
+  "n_layer": 8, "n_head": 6, "n_positions": 128, "attn_pdrop": 0.1, "resid_pdrop": 0.1,
+  "embd_pdrop": 0.1})json";
+const char* const kBert = R"json({"model_type": "bert", "architectures": ["BertForMaskedLM"],
+  "vocab_size": 500, "hidden_size": 48, "intermediate_size": 128, "num_hidden_layers": 8,
+  "num_attention_heads": 6, "max_position_embeddings": 128, "type_vocab_size": 2,
+  "attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.1})json";
+
+constexpr int64_t kRows = 8, kTokens = 64;
+
+/// Most bytes of tensors on each rank during two steps.
+std::vector<int64_t> measured(const Json& config, const TrainLayout& layout,
+                              const StepShape& step) {
+  std::vector<int64_t> out(static_cast<size_t>(layout.num_ranks()));
+  run_ranks(
+      layout.num_ranks(),
+      [&](World& world) {
+        at::get_num_threads();
+        at::set_num_threads(1);
+        const CpuMemory memory;
+        const Mesh mesh =
+            Mesh::build(world, {{"pp", layout.pp}, {"dp", layout.dp}, {"tp", layout.tp}});
+        RankModel rank(make_model(config), layout, mesh, world);
+        materialize(rank.model(), {.dtype = layout.leaf_type()});
+        Optimizer optimizer(rank.parameters(), step.optimizer);
+        rank.leaves_changed();
+        const int64_t share = kRows / layout.dp;
+        for (int64_t s = 0; s < 2; ++s) {
+          Batch batch;
+          batch.ids = test::ids({share, kTokens}, 500, 1);
+          batch.labels = test::ids({share, kTokens}, 500, 2);
+          optimizer.zero_grad();
+          const int64_t rows = step.micro_batch_size;
+          rank.train_pass(micro_batches_of(batch, rows, (share + rows - 1) / rows), 0, s);
+          optimizer.step(1e-3);
+          rank.leaves_changed();
+        }
+        out[static_cast<size_t>(world.rank())] = memory.peak();
+      },
+      RankOptions{.timeout_s = 60, .flight_log_folder = ""});
+  return out;
+}
+
+/// Returns the largest share by which a rank differs.
+double expect_forecast(const char* text, TrainLayout layout, bool sequence_parallel = false) {
+  const Json config = Json::parse(text, "config.json");
+  layout.plan = make_model(config)->plan(sequence_parallel);
+  layout.sequence_parallel = sequence_parallel;
+  const StepShape step{.batch_size = kRows,
+                       .micro_batch_size = layout.pp > 1 ? 2 : kRows / layout.dp,
+                       .seq_len = kTokens};
+  const Forecast planned = forecast(config, layout, step);
+  const std::vector<int64_t> real = measured(config, layout, step);
+  double largest = 0;
+  for (int p = 0; p < layout.pp; ++p) {
+    const auto have = static_cast<double>(real[static_cast<size_t>(p * layout.dp * layout.tp)]);
+    const MemoryForecast& m = planned.ranks[static_cast<size_t>(p)].memory;
+    largest = std::max(largest, std::abs(static_cast<double>(m.total()) / have - 1));
+    EXPECT_NEAR(static_cast<double>(m.total()) / have, 1, 0.1)
+        << layout.describe() << ", pp " << p << ": weights " << m.weights << ", optimizer "
+        << m.optimizer << ", gradients " << m.gradients << ", activations " << m.activations
+        << "; measured " << have;
+  }
+  return largest;
+}
+
+TEST(Forecast, MemoryOfARun_IsWithinTenPercent) {
+  const auto zero1 = DataSharding::kZero1;
+  const auto fsdp = DataSharding::kFsdp;
+  double largest = 0;
+  for (const char* config : {kLlama, kGpt2, kBert}) {
+    for (const TrainLayout& layout :
+         {TrainLayout{}, TrainLayout{.tp = 2}, TrainLayout{.dp = 2},
+          TrainLayout{.dp = 2, .sharding = zero1}, TrainLayout{.dp = 2, .sharding = fsdp},
+          TrainLayout{.pp = 2}, TrainLayout{.pp = 4, .schedule = ScheduleKind::kZeroBubble},
+          TrainLayout{.pp = 2, .stages_per_rank = 2, .schedule = ScheduleKind::kInterleaved},
+          TrainLayout{.recompute = RecomputeKind::kFull},
+          TrainLayout{.tp = 2, .recompute = RecomputeKind::kSelective},
+          TrainLayout{.tp = 2, .compute_type = at::kBFloat16}}) {
+      largest = std::max(largest, expect_forecast(config, layout));
+    }
+    largest = std::max(largest, expect_forecast(config, {.tp = 3}, true));
+    largest = std::max(
+        largest, expect_forecast(config, {.pp = 2, .dp = 2, .tp = 2, .sharding = fsdp}, true));
+  }
+  log_info("the largest difference of a forecast is ", 100 * largest, " %");
+}
+
+}  // namespace
+}  // namespace cleave
