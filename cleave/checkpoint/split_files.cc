@@ -100,6 +100,23 @@ std::optional<size_t> added_dim(const std::vector<std::vector<int64_t>>& shapes,
   return cut;
 }
 
+/// The whole shape of a tensor that the model does not have (the head that is tied to the
+/// embedding): where sizes differ, the ranks' parts one after the other.
+std::vector<int64_t> joined_shape(const std::vector<std::vector<int64_t>>& shapes) {
+  std::vector<int64_t> whole = shapes[0];
+  for (size_t dim = 0; dim < whole.size(); ++dim) {
+    int64_t sum = 0;
+    bool differs = false;
+    for (const auto& shape : shapes) {
+      if (shape.size() != whole.size()) return whole;
+      differs = differs || shape[dim] != shapes[0][dim];
+      sum += shape[dim];
+    }
+    if (differs) whole[dim] = sum;
+  }
+  return whole;
+}
+
 }  // namespace
 
 /// How the model's own plan cuts each tensor over tp ranks.
@@ -221,7 +238,7 @@ SplitTensors::Entry SplitTensors::joined(const std::string& name, const std::vec
   }
   const auto found = cuts.by_name.find(name);
   const bool is_known = found != cuts.by_name.end();
-  const std::vector<int64_t>& whole = is_known ? found->second.whole : shapes[0];
+  const std::vector<int64_t> whole = is_known ? found->second.whole : joined_shape(shapes);
   Entry entry;
   entry.info = {name, shards[0].tensor.dtype, whole};
   const bool is_copy =

@@ -71,6 +71,16 @@ void rename_durably(const fs::path& from, const fs::path& to) {
   sync_folder(folder_of(to));
 }
 
+void swap_durably(const fs::path& a, const fs::path& b) {
+  if (const int error = ask_file_hook(FileCall::kRename, b.string()); error != 0) {
+    throw_io(b.string(), name(FileCall::kRename), error);
+  }
+  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) != 0) {
+    throw_io(b.string(), "renameat2 (swap)", errno);
+  }
+  sync_folder(folder_of(b));
+}
+
 void require_free_space(const fs::path& folder, uint64_t bytes) {
   struct statvfs status {};
   if (::statvfs(folder.c_str(), &status) != 0) throw_io(folder.string(), "statvfs", errno);

@@ -21,6 +21,10 @@ void sync_folder(const std::filesystem::path& folder);
 /// Renames inside one folder and makes it durable. Throws Error(kIo).
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
+/// Swaps two names inside one folder, in one step, and makes it durable. Throws Error(kIo), also on
+/// a file system that cannot.
+void swap_durably(const std::filesystem::path& a, const std::filesystem::path& b);
+
 /// Throws Error(kIo) with both numbers when the disk of `folder` has fewer than `bytes` free.
 void require_free_space(const std::filesystem::path& folder, uint64_t bytes);
 

@@ -171,6 +171,22 @@ TEST(WriteAtomic, FileSizeLimit_IsAnErrorAndTheOldFileStays) {
   EXPECT_EQ(read_file(folder / "f"), "old");
 }
 
+TEST(SwapDurably, Folders_ChangeNamesOrStayWhereTheyAre) {
+  const TempFolder folder;
+  for (const char* name : {"a", "b"}) {
+    fs::create_directory(folder / name);
+    write_atomic(folder / str(name, "/file"), name);
+  }
+  swap_durably(folder / "a", folder / "b");
+  EXPECT_EQ(read_file(folder / "a/file"), "b");
+  EXPECT_EQ(read_file(folder / "b/file"), "a");
+  EXPECT_EQ(thrown_by([&] { swap_durably(folder / "a", folder / "none"); }).code(), Code::kIo);
+  const ScopedFileHook hook(
+      [](FileCall call, const std::string&) { return call == FileCall::kRename ? EIO : 0; });
+  EXPECT_EQ(thrown_by([&] { swap_durably(folder / "a", folder / "b"); }).code(), Code::kIo);
+  EXPECT_EQ(read_file(folder / "a/file"), "b");
+}
+
 TEST(FreeSpace, MoreThanTheDiskHas_NamesBothNumbers) {
   const TempFolder folder;
   EXPECT_NO_THROW(require_free_space(folder.path(), 1));

@@ -1,0 +1,304 @@
+// A save over the ranks:
+//   1. Rank 0 takes the lock beside the folder, asks for free space and makes a new folder, empty,
+//      under another name. Agreement: it is there.
+//   2. Split: the ranks of the first data-parallel group write a file each. Merged: they gather
+//      tensor by tensor, rank 0 writes. Agreement: all files are written and synced.
+//   3. Rank 0 adds config.json, links to what else was in DIR, and the manifest. The new folder is
+//      renamed to DIR; where DIR is there, the two swap names in one call and the old one is
+//      removed. Agreement: the model is on the disk.
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "cleave/base/byte_count.h"
+#include "cleave/base/suggest.h"
+#include "cleave/checkpoint/names.h"
+#include "cleave/checkpoint/parts.h"
+#include "cleave/checkpoint/save.h"
+#include "cleave/checkpoint/split_files.h"
+#include "cleave/compat/oslo.h"
+#include "cleave/file/atomic_write.h"
+#include "cleave/file/file_lock.h"
+#include "cleave/file/folder_writer.h"
+#include "cleave/format/manifest.h"
+#include "cleave/format/safetensors_writer.h"
+#include "cleave/format/torch_bin.h"
+#include "cleave/format/torch_writer.h"
+#include "cleave/layout/shards.h"
+#include "cleave/mesh/scalar_type.h"
+
+namespace cleave::oslo {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kSmallFiles = uint64_t{64} << 20;  // space for config, manifest, file heads
+constexpr std::string_view kConfigName = "config.json";
+
+/// A parameter, and what this rank gives for it.
+struct Piece {
+  const Parameter* parameter;
+  Tensor local;  ///< of leaf_shape()
+
+  /// As the rank's own file has it, and as a merged one.
+  [[nodiscard]] TensorInfo local_info() const { return info(parameter->local_shape()); }
+  [[nodiscard]] TensorInfo whole_info() const { return info(parameter->shape()); }
+  /// The whole tensor. Collective over tp.
+  [[nodiscard]] Tensor whole() const {
+    if (!parameter->is_split()) return local;
+    return Shards{parameter->axis(), parameter->placement(), parameter->name()}.gather(local);
+  }
+
+ private:
+  [[nodiscard]] TensorInfo info(std::vector<int64_t> shape) const {
+    return {parameter->name(), dtype_of(local.scalar_type()), std::move(shape)};
+  }
+};
+
+std::vector<TensorInfo> whole_infos(const std::vector<Piece>& pieces) {
+  std::vector<TensorInfo> infos;
+  infos.reserve(pieces.size());
+  for (const Piece& piece : pieces) infos.push_back(piece.whole_info());
+  return infos;
+}
+
+/// The model's parameters, or those that `state_dict` has, with its values.
+std::vector<Piece> pieces_of(const Parameters& parameters, const StateDict& state_dict) {
+  std::vector<Piece> pieces;
+  std::vector<std::string> names;
+  for (const auto& p : parameters) {
+    names.push_back(p->name());
+    CLEAVE_CHECK(p->leaf().defined() && !p->is_flat(), Code::kUsage, p->name(),
+                 p->is_flat() ? " is sharded over data-parallel ranks; save_checkpoint saves it"
+                              : " has no memory yet; load or materialize the model first");
+    const auto given = state_dict.find(p->name());
+    if (given == state_dict.end()) {
+      if (state_dict.empty()) pieces.push_back({p.get(), p->leaf().detach()});
+      continue;
+    }
+    CLEAVE_CHECK(given->second.sizes() == at::IntArrayRef(p->leaf_shape()) &&
+                     at::isFloatingType(given->second.scalar_type()),
+                 Code::kUsage, "state_dict: ", p->name(), " is ", given->second.scalar_type(), " ",
+                 given->second.sizes(), "; expected this rank's part, numbers of shape ",
+                 at::IntArrayRef(p->leaf_shape()));
+    pieces.push_back({p.get(), given->second.detach()});
+  }
+  for (const auto& [name, tensor] : state_dict) {
+    CLEAVE_CHECK(std::find(names.begin(), names.end(), name) != names.end(), Code::kUsage,
+                 "state_dict: the model has no parameter ", name, did_you_mean(name, names));
+  }
+  return pieces;
+}
+
+std::span<const std::byte> bytes_on(Tensor& kept, const Tensor& values) {
+  kept = values.to(at::kCPU).contiguous();
+  return bytes_of(kept);
+}
+
+/// What else in a folder a new save keeps: all but the model that it replaces.
+bool is_replaced(const std::string& name, bool writes_config) {
+  if (name == kManifestName || (writes_config && name == kConfigName)) return true;
+  const bool is_bin = name.ends_with(".bin") || name.ends_with(".bin.index.json");
+  const bool is_safe = name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
+  return (name.starts_with(kTorchBinStem) && is_bin) || (name.starts_with("model") && is_safe);
+}
+
+/// DIRECTORY, without a slash at its end.
+fs::path target_of(const std::string& directory) {
+  const fs::path path = fs::absolute(directory).lexically_normal();
+  return path.has_filename() ? path : path.parent_path();
+}
+
+/// What the new folder is called until it takes its place: what every writer takes for a leftover.
+fs::path next_of(const fs::path& target) {
+  return target.string() + ".next" + std::string(kPartialSuffix);
+}
+
+/// The folder of a save, on rank 0: new, or in place of the one of that name.
+class Target {
+ public:
+  Target(fs::path target, uint64_t bytes) : target_(std::move(target)) {
+    const fs::path parent = target_.parent_path();
+    std::error_code code;
+    fs::create_directories(parent, code);
+    if (code) throw_io(parent.string(), "mkdir", code.value());
+    CLEAVE_CHECK(!fs::exists(target_) || fs::is_directory(target_), Code::kIo, target_.string(),
+                 " is a file; give the name of a folder");
+    lock_ = std::make_unique<FileLock>(parent);
+    require_free_space(parent, bytes + kSmallFiles);
+    if (fs::exists(target_)) look_at_old();
+    if (fs::exists(next_of(target_))) remove_folder(next_of(target_));  // of a writer that died
+    folder_.emplace(next_of(target_));
+  }
+
+  FolderWriter& folder() { return *folder_; }
+
+  /// The rest of the folder; after it the model is there.
+  void commit(const std::optional<std::string>& config, const std::vector<WrittenBlock>& blocks) {
+    if (config) folder_->write_file(kConfigName, *config);
+    for (const std::string& name : others_) {
+      if (is_replaced(name, config.has_value())) continue;
+      std::error_code code;
+      fs::create_hard_link(target_ / name, folder_->path() / name, code);
+      if (code) throw_io((target_ / name).string(), "link", code.value());
+    }
+    folder_->write_file(kManifestName, make_manifest(folder_->path(), blocks));
+    folder_->commit();
+    if (!fs::exists(target_)) return rename_durably(next_of(target_), target_);
+    swap_durably(next_of(target_), target_);
+    remove_folder(next_of(target_));
+  }
+
+ private:
+  void look_at_old() {
+    CLEAVE_CHECK(!fs::exists(target_ / kStateName), Code::kUsage, target_.string(),
+                 " is a checkpoint of a run, with its optimizer; save into another folder");
+    for (const auto& entry : fs::directory_iterator(target_)) {
+      const std::string name = entry.path().filename().string();
+      if (name == ".lock") continue;
+      CLEAVE_CHECK(entry.is_regular_file() && !entry.is_symlink() && is_file_name(name),
+                   Code::kUsage, entry.path().string(),
+                   " is no plain file and would be lost; save into another folder");
+      others_.push_back(name);
+    }
+  }
+
+  fs::path target_;
+  std::vector<std::string> others_;  ///< files of the old folder
+  std::unique_ptr<FileLock> lock_;
+  std::optional<FolderWriter> folder_;
+};
+
+/// This rank's own file.
+void write_split(const fs::path& path, const std::vector<Piece>& pieces) {
+  std::vector<TensorInfo> infos;
+  infos.reserve(pieces.size());
+  for (const Piece& piece : pieces) infos.push_back(piece.local_info());
+  const TorchPlan plan(state_dict_of(infos));
+  TorchWriter writer(File::create(path), plan);
+  Tensor kept;
+  for (size_t i = 0; i < pieces.size(); ++i) writer.write(i, bytes_on(kept, pieces[i].local));
+  writer.finish();
+}
+
+/// Whole tensors in order into pytorch_model.bin or its parts, filled as a safetensors plan fills.
+class BinFiles {
+ public:
+  BinFiles(FolderWriter& folder, const SafetensorsPlan& plan) : folder_(folder), plan_(plan) {}
+
+  void write(size_t index, std::span<const std::byte> bytes) {
+    const StoredTensor& tensor = plan_.tensors()[index];
+    if (tensor.file == num_begun_) begin_file(index);
+    writer_->write(index - first_, bytes);
+    const std::string name = file_name(tensor.file);
+    places_.emplace_back(tensor.name, name);
+    total_ += bytes.size();
+    const bool is_last = index + 1 == plan_.tensors().size();
+    if (is_last || plan_.tensors()[index + 1].file != tensor.file) writer_->finish();
+    if (!is_last || plan_.files().size() == 1) return;
+    folder_.write_file(str(kTorchBinStem, ".bin.index.json"), index_json(places_, total_));
+  }
+
+ private:
+  [[nodiscard]] std::string file_name(size_t file) const {
+    return part_file_name(kTorchBinStem, ".bin", file, plan_.files().size());
+  }
+  void begin_file(size_t first) {
+    std::vector<TensorInfo> infos;
+    for (size_t i = first; i < plan_.tensors().size(); ++i) {
+      if (plan_.tensors()[i].file == num_begun_) infos.push_back(plan_.tensors()[i]);
+    }
+    torch_ = std::make_unique<TorchPlan>(state_dict_of(infos));
+    writer_.emplace(File::create(folder_.path() / file_name(num_begun_)), *torch_);
+    first_ = first;
+    ++num_begun_;
+  }
+
+  FolderWriter& folder_;
+  const SafetensorsPlan& plan_;
+  std::unique_ptr<TorchPlan> torch_;
+  std::optional<TorchWriter> writer_;
+  size_t num_begun_ = 0, first_ = 0;  ///< files; index of the running one's first tensor
+  std::vector<std::pair<std::string, std::string>> places_;
+  uint64_t total_ = 0;
+};
+
+uint64_t max_file_bytes(const SaveOptions& options, bool is_merged) {
+  CLEAVE_CHECK(is_merged || (options.max_shard_size.empty() && !options.safe_serialization),
+               Code::kUsage,
+               "max_shard_size and safe_serialization are of merged checkpoints; set "
+               "merge_checkpoints, or leave them out");
+  const std::string text = options.max_shard_size.empty() ? "5GB" : options.max_shard_size;
+  const auto bytes = bytes_from_text(text);
+  CLEAVE_CHECK(bytes, Code::kUsage, "max_shard_size='", text,
+               "' is no size; expected one above 0 such as 5GB, 200MB or 1GiB");
+  return *bytes;
+}
+
+/// Whole tensors, gathered one by one by the ranks of one tp axis; `target` is rank 0's.
+std::vector<WrittenBlock> write_merged(Target* target, const std::vector<Piece>& pieces,
+                                       const SafetensorsPlan& plan, bool is_safe) {
+  std::optional<SafetensorsWriter> safe;
+  std::optional<BinFiles> bin;
+  if (target != nullptr && is_safe) {
+    plan.create_files(target->folder());
+    safe.emplace(target->folder().path(), plan);
+  } else if (target != nullptr) {
+    bin.emplace(target->folder(), plan);
+  }
+  std::map<std::string_view, const Piece*> by_name;
+  for (const Piece& piece : pieces) by_name.emplace(piece.parameter->name(), &piece);
+  Tensor kept;
+  for (size_t i = 0; i < plan.tensors().size(); ++i) {  // in the order of the files
+    const Tensor whole = by_name.at(plan.tensors()[i].name)->whole();
+    if (safe) safe->write_block(plan.tensors()[i].name, {}, bytes_on(kept, whole));
+    if (bin) bin->write(i, bytes_on(kept, whole));
+  }
+  return safe ? safe->finish() : std::vector<WrittenBlock>{};
+}
+
+/// config.json's dtype: that of the largest tensor.
+std::string config_text(const Model& model, const std::vector<Piece>& pieces) {
+  const auto largest = std::max_element(
+      pieces.begin(), pieces.end(),
+      [](const Piece& a, const Piece& b) { return a.parameter->numel() < b.parameter->numel(); });
+  return config_with_dtype(model.config(), largest->local.scalar_type());
+}
+
+}  // namespace
+
+void ParallelModel::save_parallelized(const std::string& save_directory,
+                                      const SaveOptions& options) const {
+  const bool is_merged = options.merge_checkpoints || tp_.size() == 1;
+  const uint64_t max_bytes = max_file_bytes(options, is_merged);
+  const std::vector<Piece> pieces = pieces_of(model_->parameters(), options.state_dict);
+  const SafetensorsPlan plan(
+      whole_infos(pieces),
+      {.stem = options.safe_serialization ? "model" : std::string(kTorchBinStem),
+       .max_file_bytes = max_bytes});
+  const fs::path path = target_of(save_directory);
+  std::optional<Target> target;
+  if (world_.rank() == 0) target.emplace(path, plan.total_bytes());
+  world_.barrier("save_parallelized: folder made");
+  std::vector<WrittenBlock> blocks;
+  if (dp_.rank() == 0 && is_merged) {
+    blocks = write_merged(target ? &*target : nullptr, pieces, plan, options.safe_serialization);
+  } else if (dp_.rank() == 0) {
+    write_split(FolderWriter::partial_path(next_of(path)) / oslo_file_name(tp_.rank(), 0), pieces);
+  }
+  world_.barrier("save_parallelized: files written");
+  if (target) {
+    std::optional<std::string> config;
+    if (options.save_config) config = config_text(*model_, pieces);
+    target->commit(config, blocks);
+  }
+  world_.barrier("save_parallelized: model committed");
+}
+
+}  // namespace cleave::oslo

@@ -1,0 +1,63 @@
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include <ATen/Parallel.h>
+
+#include "cleave/checkpoint/load.h"
+#include "cleave/compat/oslo.h"
+#include "tests/support/golden.h"
+
+namespace cleave::test {
+
+inline void on_world(int num_ranks, const std::function<void(World&)>& body) {
+  run_ranks(
+      num_ranks,
+      [&](World& world) {
+        at::get_num_threads();  // a thread's own number holds only after it was asked for once
+        at::set_num_threads(1);
+        body(world);
+      },
+      RankOptions{.timeout_s = 20, .flight_log_folder = ""});
+}
+
+inline std::string golden_folder(const std::string& name) {
+  return data_folder() + "/goldens/" + name;
+}
+
+/// A model with all of its weights, as from_pretrained gives it.
+inline std::unique_ptr<Model> whole_model(const std::string& path) {
+  const ModelFolder folder = ModelFolder::open(path);
+  auto model = make_model(folder.config);
+  load_model(*model, folder, at::kFloat);
+  return model;
+}
+
+/// 6 heads, a vocabulary that no number of ranks divides; without memory.
+inline std::unique_ptr<Model> small_gpt2() {
+  return make_model(Json::parse(R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2",
+    "vocab_size": 53, "n_embd": 24, "n_layer": 2, "n_head": 6, "n_positions": 16})",
+                                "config.json"));
+}
+
+inline oslo::Config config_of(int tp) {
+  return Json::parse(str(R"({"model_parallelism": {"tensor_parallel_size": )", tp, "}}"), "config");
+}
+
+/// A golden's inputs: `part` takes each to this rank's rows.
+inline Batch batch_of(const std::map<std::string, at::Tensor>& golden, const std::string& prefix,
+                      const std::function<at::Tensor(const at::Tensor&)>& part) {
+  const auto find = [&](const std::string& name) {
+    const auto at = golden.find(prefix + "." + name);
+    return at == golden.end() ? at::Tensor() : part(at->second);
+  };
+  const at::Tensor mask = find("attention_mask");
+  return {.ids = find("input_ids"),
+          .labels = find("labels"),
+          .attention_mask = mask.defined() ? mask.to(at::kBool) : mask,
+          .token_types = find("token_type_ids")};
+}
+
+}  // namespace cleave::test
