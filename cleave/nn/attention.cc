@@ -128,9 +128,10 @@ void Attention::check_split(const Axis& axis) {
 }
 
 DTensor Attention::forward(const DTensor& x, const Context& context) {
-  const DTensor q = q_proj_(x, context);
-  const DTensor k = k_proj_(x, context);
-  const DTensor v = v_proj_(x, context);
+  const DTensor shared = q_proj_.shared_input(x);
+  const DTensor q = q_proj_(shared, context);
+  const DTensor k = k_proj_(shared, context);
+  const DTensor v = v_proj_(shared, context);
   return o_proj_(mine(attention_(q, k, v, path(), context)), context);
 }
 

@@ -90,6 +90,8 @@ class Layer {
   /// The layout that the held weights need; nothing: as it comes.
   [[nodiscard]] virtual std::optional<Placement> accepts(const DTensor& x) const;
   [[nodiscard]] const std::optional<Placement>& output_layout() const { return output_layout_; }
+  /// Whether a plan says anything of what comes in.
+  [[nodiscard]] bool states_input() const { return input_layout_ || expected_input_; }
 
   /// Registers a child under its name in paths, and under another name that plans may use ("-" =
   /// none; "" = plans may leave the token out).

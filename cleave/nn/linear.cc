@@ -41,6 +41,10 @@ std::optional<Placement> Linear::accepts(const DTensor& x) const {
   return std::nullopt;
 }
 
+DTensor Linear::shared_input(const DTensor& x) const {
+  return is_column_split() && !states_input() ? x.redistribute(Fanout{}) : x;
+}
+
 DTensor Linear::forward(const DTensor& x, const Context& context) {
   CLEAVE_CHECK(x.size(-1) == features(in_dim_), Code::kShape, path(), ": input of ",
                x.local().sizes(), " has width ", x.size(-1), "; in_features=", features(in_dim_));

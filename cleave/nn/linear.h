@@ -41,6 +41,11 @@ class Linear : public Layer {
     return weight_->is_split() && weight_->split_dim() == in_dim_;
   }
 
+  /// x as this layer's door makes it, where it is split by columns and its plan says nothing else
+  /// of its input: a module that calls several such layers on one input asks the first of them, and
+  /// pays for one conversion, forward and backward, instead of one for each.
+  [[nodiscard]] DTensor shared_input(const DTensor& x) const;
+
  protected:
   DTensor forward(const DTensor& x, const Context& context) override;
   [[nodiscard]] std::optional<Placement> accepts(const DTensor& x) const override;

@@ -50,8 +50,9 @@ Mlp::Mlp(const MlpOptions& o)
 DTensor Mlp::forward(const DTensor& x, const Context& context) {
   const auto act = [this](const Tensor& t) { return activate(activation_, t); };
   if (!gate_proj_) return down_proj_(map(act, up_proj_(x, context)), context);
-  const DTensor gate = (*gate_proj_)(x, context);
-  const DTensor up = up_proj_(x, context);
+  const DTensor shared = gate_proj_->shared_input(x);
+  const DTensor gate = (*gate_proj_)(shared, context);
+  const DTensor up = up_proj_(shared, context);
   const auto gated = [&](const Tensor& g, const Tensor& u) { return act(g) * u; };
   return down_proj_(mine(map(gated, gate, up)), context);
 }

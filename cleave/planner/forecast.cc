@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -30,6 +31,19 @@ void give_shapes(const Parameters& parameters, at::ScalarType type) {
   for (const auto& p : parameters) {
     if (p->home() != Parameter::Home::kElsewhere) p->set_leaf(on_meta(p->leaf_shape(), type));
   }
+}
+
+/// Of leaves, and of the whole weights that ZeRO-1 lets forward read.
+int64_t gradient_bytes(const Parameters& parameters) {
+  int64_t sum = 0;
+  const auto add = [&](const Tensor& t) {
+    if (t.grad().defined()) sum += static_cast<int64_t>(t.grad().nbytes());
+  };
+  for (const auto& p : parameters) {
+    add(p->leaf());
+    if (p->is_readable() && p->use().is_leaf() && !p->use().is_same(p->leaf())) add(p->use());
+  }
+  return sum;
 }
 
 LayoutAxes dry_axes(const TrainLayout& l, int pp_rank) {
@@ -93,12 +107,16 @@ std::vector<Shape> shapes_between(const Json& config, const TrainLayout& layout,
 class DryRank {
  public:
   DryRank(const Json& config, const TrainLayout& layout, const StepShape& step, int pp_rank)
-      : config_(config),
-        step_(step),
+      : step_(step),
         model_(make_model(config)),
         laid_out_(*model_, layout, dry_axes(layout, pp_rank)),
         rows_(rows_of(layout, step)),
-        schedule_(schedule_of(layout, rows_.size())) {}
+        schedule_(schedule_of(layout, rows_.size())) {
+    if (pp_rank == 0 && layout.stages_per_rank == 1) return;  // takes nothing from another stage
+    for (const int64_t rows : std::set<int64_t>(rows_.begin(), rows_.end())) {
+      shapes_[rows] = shapes_between(config, layout, step, rows);
+    }
+  }
 
   RankForecast run() {
     MemoryForecast m;
@@ -110,7 +128,7 @@ class DryRank {
     memory_.reset_peak();
     const DryTraffic before_dp = dry_traffic(laid_out_.axes().dp);
     for (const Action& action : schedule_.ranks[rank()]) act(action);
-    m.gradients = memory_.live() - m.weights - m.optimizer;
+    m.gradients = gradient_bytes(laid_out_.parameters());
     laid_out_.finish_gradients();
     laid_out_.leaves_changed();  // the optimizer's step itself is in place
     m.activations = memory_.peak() - m.weights - m.optimizer - m.gradients;
@@ -134,12 +152,6 @@ class DryRank {
   const Stages& stages() { return laid_out_.pipeline().stages(); }
   bool is_last(int stage) { return stage + 1 == std::ssize(stages()); }
 
-  const std::vector<Shape>& shapes(int64_t rows) {
-    auto& known = shapes_[rows];
-    if (known.empty()) known = shapes_between(config_, laid_out_.layout(), step_, rows);
-    return known;
-  }
-
   DTensor input_of(const Action& action, Live& live) {
     const int64_t rows = rows_[static_cast<size_t>(action.micro_batch)];
     const Axis& tp = laid_out_.axes().tp;
@@ -147,7 +159,7 @@ class DryRank {
       return DTensor(on_meta({rows, step_.seq_len}, at::kLong), tp, Replicate{});
     }
     const Range& layers = stages()[static_cast<size_t>(action.stage)];
-    const Shape& shape = shapes(rows)[static_cast<size_t>(layers.begin - 1)];
+    const Shape& shape = shapes_.at(rows)[static_cast<size_t>(layers.begin - 1)];
     live.input = on_meta(shape.sizes, shape.type).requires_grad_();
     return DTensor(live.input, tp, shape.placement);
   }
@@ -200,7 +212,6 @@ class DryRank {
   }
 
   MetaMemory memory_;
-  const Json& config_;
   const StepShape& step_;
   std::unique_ptr<Model> model_;
   LaidOutModel laid_out_;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/planner/meta_memory.h"
+#include "cleave/planner/rank_layouts.h"
 
 namespace cleave {
 namespace {
@@ -24,18 +25,109 @@ TEST(MetaMemory, TensorsAndViews_CountTheirStorageOnce) {
   EXPECT_EQ(memory.peak(), 0);
 }
 
-TEST(Forecast, X) {
-  const Json config = preset_config("llama-tiny", 257);
-  for (int tp : {1, 2, 4}) {
-    const auto model = make_model(config);
-    const Forecast f = forecast(config, {.tp = tp, .plan = model->plan()},
-                                {.batch_size = 8, .micro_batch_size = 8, .seq_len = 256});
-    for (const auto& r : f.ranks) {
-      printf("%d w %ld o %ld g %ld a %ld  tp %ld bytes %ld calls\n", tp, r.memory.weights,
-             r.memory.optimizer, r.memory.gradients, r.memory.activations, r.tp.bytes,
-             r.tp.num_calls);
-    }
+const char* const kLlama = R"json({"model_type": "llama", "vocab_size": 40, "hidden_size": 16,
+  "intermediate_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4,
+  "num_key_value_heads": 4, "max_position_embeddings": 64})json";
+constexpr StepShape kStep{.batch_size = 6, .micro_batch_size = 6, .seq_len = 8};
+
+RankForecast of_first_rank(const TrainLayout& layout, const StepShape& step = kStep) {
+  const Json config = Json::parse(kLlama, "config.json");
+  TrainLayout planned = layout;
+  planned.plan = make_model(config)->plan(layout.sequence_parallel);
+  return forecast(config, planned, step).ranks.front();
+}
+
+int64_t num_weights() {
+  int64_t sum = 0;
+  for (const auto& p : make_model(Json::parse(kLlama, "config.json"))->parameters()) {
+    sum += p->numel();
   }
+  return sum;
+}
+
+TEST(Forecast, OneRank_HoldsEveryWeightItsGradientAndTwoMoments) {
+  const RankForecast r = of_first_rank({});
+  EXPECT_EQ(r.memory.weights, 4 * num_weights());
+  EXPECT_EQ(r.memory.gradients, 4 * num_weights());
+  EXPECT_EQ(r.memory.optimizer, 8 * num_weights());
+  EXPECT_EQ(r.tp.num_calls + r.dp.num_calls + r.pp.num_calls, 0);
+  const StepShape sgd{.batch_size = 6,
+                      .micro_batch_size = 6,
+                      .seq_len = 8,
+                      .optimizer = {.kind = OptimizerOptions::Kind::kSgd}};
+  EXPECT_EQ(of_first_rank({}, sgd).memory.optimizer, 0);
+}
+
+// Megatron: an activation is summed twice in a layer's forward and twice in its backward, once
+// after the embedding and once before the head; the loss sends four numbers a token: the largest
+// logit, then three sums.
+TEST(Forecast, TensorParallel_SendsTwoSumsOfALayerEachWay) {
+  const RankForecast r = of_first_rank({.tp = 2});
+  const int64_t tokens = 6 * 8;
+  const int64_t activation = tokens * 16 * 4;  // an all-reduce of two ranks sends all of it
+  EXPECT_EQ(r.tp.bytes, (4 * 4 + 2) * activation + 4 * tokens * 4);
+  EXPECT_EQ(r.tp.num_calls, 4 * 4 + 2 + 2);
+}
+
+TEST(Forecast, DataParallel_SendsEveryGradientOnceAndKeepsWhatShardingLeaves) {
+  const RankForecast plain = of_first_rank({.dp = 2});
+  EXPECT_EQ(plain.dp.bytes, 4 * num_weights());
+  const RankForecast zero = of_first_rank({.dp = 2, .sharding = DataSharding::kZero1});
+  EXPECT_EQ(zero.memory.optimizer, 4 * num_weights());
+  EXPECT_EQ(zero.memory.weights, 2 * 4 * num_weights() - 2 * num_weights());  // whole and a half
+  const RankForecast fsdp = of_first_rank({.dp = 2, .sharding = DataSharding::kFsdp});
+  EXPECT_NEAR(static_cast<double>(fsdp.memory.weights), 2.0 * static_cast<double>(num_weights()),
+              64);
+  EXPECT_EQ(fsdp.dp.bytes, 3 * 2 * num_weights());  // gathered twice, summed once
+}
+
+TEST(Forecast, Pipeline_HoldsMicroBatchesOfTheStagesBehindAndSendsActivations) {
+  const StepShape step{.batch_size = 6, .micro_batch_size = 1, .seq_len = 8};
+  const Json config = Json::parse(kLlama, "config.json");
+  const Forecast f = forecast(config, {.pp = 4}, step);
+  ASSERT_EQ(f.ranks.size(), 4U);
+  const int64_t activation = 8 * 16 * 4;
+  EXPECT_EQ(f.ranks[0].pp.bytes, 6 * activation);
+  EXPECT_EQ(f.ranks[1].pp.bytes, 12 * activation);
+  EXPECT_GT(f.ranks[1].memory.activations, f.ranks[2].memory.activations);
+  EXPECT_NEAR(f.idle_share, 3.0 / 9, 1e-9);  // (S - 1) / (M + S - 1)
+}
+
+TEST(StepTime, Constants_AddUp) {
+  Forecast f;
+  f.ranks = {{.memory = {}, .tp = {.num_calls = 10, .bytes = 1000}, .dp = {}, .pp = {}}};
+  f.flops = 600;
+  f.idle_share = 0.25;
+  const Machine machine{.flops = 100, .bytes_per_s = 500, .call_s = 0.1};
+  const StepTime time = step_time(f, {}, machine);
+  EXPECT_DOUBLE_EQ(time.compute_s, 8);
+  EXPECT_DOUBLE_EQ(time.comm_s, 3);
+  EXPECT_DOUBLE_EQ(step_time(f, {.recompute = RecomputeKind::kFull}, machine).compute_s,
+                   8 * 4.0 / 3);
+}
+
+TEST(RankLayouts, FourRanks_AreListedBestFirstWithReasonsForThoseRefused) {
+  const Machine machine{.flops = 1e9, .bytes_per_s = 1e9, .call_s = 1e-6};
+  const StepShape step{.batch_size = 8, .micro_batch_size = 0, .seq_len = 8};
+  const Json config = Json::parse(kLlama, "config.json");
+  const auto all = rank_layouts(config, 8, step, at::kFloat, machine, 1 << 18);
+  ASSERT_FALSE(all.empty());
+  bool was_small = true;
+  bool was_possible = true;
+  int num_refused = 0;
+  for (const Candidate& c : all) {
+    EXPECT_EQ(c.layout.num_ranks(), 8);
+    EXPECT_TRUE(was_possible || !c.refused.empty());
+    EXPECT_TRUE(was_small || !c.fits);
+    was_possible = c.refused.empty();
+    was_small = c.fits;
+    num_refused += c.refused.empty() ? 0 : 1;
+    if (c.layout.tp == 8 || c.layout.pp == 8) {
+      EXPECT_NE(c.refused, "") << c.layout.describe();
+    }
+    EXPECT_EQ(c.fits, c.refused.empty() && c.forecast.most_bytes() <= 1 << 18);
+  }
+  EXPECT_EQ(num_refused, 3);  // tp = 8 with sequences cut or not, pp = 8: four heads, four layers
 }
 
 }  // namespace

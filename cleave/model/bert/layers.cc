@@ -97,9 +97,10 @@ void BertAttention::check_split(const Axis& axis) {
 }
 
 DTensor BertAttention::forward(const DTensor& x, const Context& context) {
-  const DTensor q = query_(x, context);
-  const DTensor k = key_(x, context);
-  const DTensor v = value_(x, context);
+  const DTensor shared = query_.shared_input(x);
+  const DTensor q = query_(shared, context);
+  const DTensor k = key_(shared, context);
+  const DTensor v = value_(shared, context);
   const DTensor y = dense_(mine(heads_(q, k, v, path(), context)), context);
   return norm_(mine(dropout_(y, context) + x), context);
 }
