@@ -90,8 +90,7 @@ Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v,
   if (!q.is_meta()) return at::scaled_dot_product_attention(q, k, v, mask, 0, causal);
   const bool has_backward = needs_grad(q) || needs_grad(k) || needs_grad(v);
   const at::NoGradGuard no_grad;
-  const Tensor out =
-      at::empty({q.size(0), q.size(2), q.size(1), v.size(3)}, q.options()).transpose(1, 2);
+  Tensor out = at::empty({q.size(0), q.size(2), q.size(1), v.size(3)}, q.options()).transpose(1, 2);
   if (!has_backward) return out;
   const Tensor log_sums = at::empty({q.size(0), q.size(1), q.size(2)}, at::kFloat);
   connect("dry_attention", {q, k, v}, {out}, [q, k, v, kept = out.detach(), log_sums](auto&&) {

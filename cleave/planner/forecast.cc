@@ -46,12 +46,6 @@ int64_t gradient_bytes(const Parameters& parameters) {
   return sum;
 }
 
-LayoutAxes dry_axes(const TrainLayout& l, int pp_rank) {
-  return {.pp = dry_axis("pp", pp_rank, l.pp),
-          .dp = dry_axis("dp", 0, l.dp),
-          .tp = dry_axis("tp", 0, l.tp)};
-}
-
 /// What forward is told in training.
 Context context_of(const TrainLayout& layout, const StepShape& step) {
   Context context;

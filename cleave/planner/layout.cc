@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/log.h"
+#include "cleave/mesh/dry_axis.h"
 #include "cleave/parallel/fsdp.h"
 #include "cleave/parallel/recompute.h"
 
@@ -73,7 +74,16 @@ TrainLayout layout_of(const LayoutOptions& o, const Model& model, at::ScalarType
 
 int64_t default_micro_batch_size(int64_t batch_size, const TrainLayout& layout) {
   const int64_t rows = (batch_size + layout.dp - 1) / layout.dp;
-  return layout.pp > 1 ? std::max<int64_t>(1, rows / (4 * layout.pp)) : rows;
+  return layout.pp > 1 ? std::max<int64_t>(1, rows / (int64_t{4} * layout.pp)) : rows;
+}
+
+LayoutAxes dry_axes(const TrainLayout& l, int pp) {
+  return {
+      .pp = dry_axis("pp", pp, l.pp), .dp = dry_axis("dp", 0, l.dp), .tp = dry_axis("tp", 0, l.tp)};
+}
+
+void try_layout(Model& model, const TrainLayout& layout) {
+  const LaidOutModel laid_out(model, layout, dry_axes(layout));
 }
 
 LaidOutModel::LaidOutModel(Model& model, const TrainLayout& layout, LayoutAxes axes)

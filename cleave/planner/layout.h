@@ -51,6 +51,12 @@ struct LayoutAxes {
   Axis pp, dp, tp;
 };
 
+/// Axes without peers for the rank at place `pp` of the pipeline and the first place of the others.
+LayoutAxes dry_axes(const TrainLayout& layout, int pp = 0);
+
+/// Lays `model` out on dry axes, to see whether and how it can be. Throws as LaidOutModel does.
+void try_layout(Model& model, const TrainLayout& layout);
+
 /// A model on its axes: parameters cut, stages chosen, wraps put on. It has no memory yet; the
 /// model outlives this.
 class LaidOutModel {
@@ -58,6 +64,7 @@ class LaidOutModel {
   /// Throws Error(kShape) for a layout that does not fit the model, naming the sizes that do.
   LaidOutModel(Model& model, const TrainLayout& layout, LayoutAxes axes);
 
+  /// Its stages of the pipeline; one of all layers where there is none.
   [[nodiscard]] PipelineModel& pipeline() { return *pipeline_; }
   /// Those of this rank's stages, each once.
   [[nodiscard]] const Parameters& parameters() const { return pipeline_->parameters(); }

@@ -1,61 +1,77 @@
 #include "cleave/planner/meta_kernels.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/stack.h>
 #include <torch/library.h>
 
 namespace cleave {
 namespace {
 
-at::Tensor index_select(const at::Tensor& self, int64_t dim, const at::Tensor& index) {
+using c10::IValue;
+using torch::jit::Stack;
+
+at::Tensor tensor_at(const Stack& stack, size_t place, size_t count) {
+  const IValue& value = torch::jit::peek(stack, place, count);
+  return value.isNone() ? at::Tensor() : value.toTensor();
+}
+
+/// self, dim, index -> result
+void index_select(const c10::OperatorHandle& /*op*/, Stack* stack) {
+  const at::Tensor self = tensor_at(*stack, 0, 3);
+  const int64_t dim = torch::jit::peek(*stack, 1, 3).toInt();
   auto sizes = self.sizes().vec();
-  if (!sizes.empty())
-    sizes[static_cast<size_t>(at::maybe_wrap_dim(dim, self.dim()))] = index.numel();
-  return at::empty(sizes, self.options());
+  const auto place = static_cast<size_t>(at::maybe_wrap_dim(dim, self.dim()));
+  if (!sizes.empty()) sizes[place] = tensor_at(*stack, 2, 3).numel();
+  torch::jit::drop(*stack, 3);
+  torch::jit::push(*stack, at::empty(sizes, self.options()));
 }
 
-at::Tensor embedding_dense_backward(const at::Tensor& grad, const at::Tensor& /*indices*/,
-                                    c10::SymInt num_weights, c10::SymInt /*padding_idx*/,
-                                    bool /*scale_grad_by_freq*/) {
-  return at::empty({num_weights.expect_int(), grad.size(-1)}, grad.options());
+/// grad, indices, num_weights, padding_idx, scale_grad_by_freq -> result
+void embedding_dense_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
+  const at::Tensor grad = tensor_at(*stack, 0, 5);
+  const int64_t num_weights = torch::jit::peek(*stack, 2, 5).toInt();
+  torch::jit::drop(*stack, 5);
+  torch::jit::push(*stack, at::empty({num_weights, grad.size(-1)}, grad.options()));
 }
 
-using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-
-Three native_layer_norm(const at::Tensor& input, c10::SymIntArrayRef normalized,
-                        const std::optional<at::Tensor>& /*weight*/,
-                        const std::optional<at::Tensor>& /*bias*/, double /*eps*/) {
+/// input, normalized_shape, weight?, bias?, eps -> result, mean, rstd
+void native_layer_norm(const c10::OperatorHandle& /*op*/, Stack* stack) {
+  const at::Tensor input = tensor_at(*stack, 0, 5);
+  const size_t num_normed = torch::jit::peek(*stack, 1, 5).toListRef().size();
   auto sizes = input.sizes().vec();
-  std::fill(sizes.end() - static_cast<int64_t>(normalized.size()), sizes.end(), 1);
-  return {at::empty_like(input), at::empty(sizes, input.options()),
-          at::empty(sizes, input.options())};
+  std::fill(sizes.end() - static_cast<int64_t>(num_normed), sizes.end(), 1);
+  torch::jit::drop(*stack, 5);
+  torch::jit::push(*stack, at::empty_like(input), at::empty(sizes, input.options()),
+                   at::empty(sizes, input.options()));
 }
 
-Three native_layer_norm_backward(const at::Tensor& /*grad*/, const at::Tensor& input,
-                                 c10::SymIntArrayRef /*normalized*/, const at::Tensor& /*mean*/,
-                                 const at::Tensor& /*rstd*/,
-                                 const std::optional<at::Tensor>& weight,
-                                 const std::optional<at::Tensor>& bias,
-                                 std::array<bool, 3> wanted) {
-  const auto like = [](bool is_wanted, const at::Tensor& t) {
-    return is_wanted ? at::empty_like(t) : at::Tensor();
-  };
-  return {like(wanted[0], input), like(wanted[1], weight.value_or(at::Tensor())),
-          like(wanted[2], bias.value_or(at::Tensor()))};
+/// grad, input, normalized_shape, mean, rstd, weight?, bias?, which three are wanted -> their
+/// gradients
+void native_layer_norm_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
+  const at::Tensor like[] = {tensor_at(*stack, 1, 8), tensor_at(*stack, 5, 8),
+                             tensor_at(*stack, 6, 8)};
+  const c10::List<bool> wanted = torch::jit::peek(*stack, 7, 8).toBoolList();
+  torch::jit::drop(*stack, 8);
+  for (size_t i = 0; i < 3; ++i) {
+    torch::jit::push(*stack, wanted.get(i) ? at::empty_like(like[i]) : at::Tensor());
+  }
 }
 
 }  // namespace
 
 void provide_meta_kernels() {
-  static const torch::Library& library = []() -> const torch::Library& {
-    static torch::Library kernels(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__,
-                                  __LINE__);
-    kernels.impl("index_select", TORCH_FN(index_select));
-    kernels.impl("embedding_dense_backward", TORCH_FN(embedding_dense_backward));
-    kernels.impl("native_layer_norm", TORCH_FN(native_layer_norm));
-    kernels.impl("native_layer_norm_backward", TORCH_FN(native_layer_norm_backward));
-    return kernels;
+  static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__,
+                                __LINE__);
+  [[maybe_unused]] static const bool is_provided = [] {
+    library.impl("index_select", torch::CppFunction::makeFromBoxedFunction<&index_select>());
+    library.impl("embedding_dense_backward",
+                 torch::CppFunction::makeFromBoxedFunction<&embedding_dense_backward>());
+    library.impl("native_layer_norm",
+                 torch::CppFunction::makeFromBoxedFunction<&native_layer_norm>());
+    library.impl("native_layer_norm_backward",
+                 torch::CppFunction::makeFromBoxedFunction<&native_layer_norm_backward>());
+    return true;
   }();
-  (void)library;
 }
 
 }  // namespace cleave

@@ -168,10 +168,7 @@ void plan_one(const PlanOptions& o, const Json& config) {
   c.time = step_time(c.forecast, layout, machine_here(layout.compute_type));
   c.fits = c.forecast.most_bytes() <= limit_of(o, layout.num_ranks());
   if (o.parameters) {
-    LaidOutModel(*model, layout,
-                 {.pp = dry_axis("pp", 0, layout.pp),
-                  .dp = dry_axis("dp", 0, layout.dp),
-                  .tp = dry_axis("tp", 0, layout.tp)});
+    try_layout(*model, layout);
     log_info(describe_split(*model));
   }
   if (o.json) {
@@ -182,19 +179,24 @@ void plan_one(const PlanOptions& o, const Json& config) {
   if (!o.draw_schedule.empty()) draw(o, layout, step);
 }
 
+void plan_many(const PlanOptions& o, const Json& config) {
+  const int64_t limit = limit_of(o, o.ranks);
+  const std::vector<Candidate> all =
+      rank_layouts(config, o.ranks, step_of(o), type_of(o), machine_here(type_of(o)), limit);
+  if (!o.json) return print(all, limit);
+  Object out = Object::array();
+  for (const Candidate& c : all) out.push_back(json_of(c));
+  log_info(out.dump());
+}
+
+void plan(const PlanOptions& o) {
+  const Json config = config_of(o);
+  o.ranks == 0 ? plan_one(o, config) : plan_many(o, config);
+}
+
 }  // namespace
 }  // namespace cleave
 
 void cleave_plan(const cleave::PlanOptions& options) {
-  using namespace cleave;
-  const Json config = config_of(options);
-  if (options.ranks == 0) return plan_one(options, config);
-  const int64_t limit = limit_of(options, options.ranks);
-  const std::vector<Candidate> all =
-      rank_layouts(config, options.ranks, step_of(options), type_of(options),
-                   machine_here(type_of(options)), limit);
-  if (!options.json) return print(all, limit);
-  Object out = Object::array();
-  for (const Candidate& c : all) out.push_back(json_of(c));
-  log_info(out.dump());
+  cleave::plan(options);
 }

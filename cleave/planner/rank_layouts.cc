@@ -8,26 +8,30 @@
 namespace cleave {
 namespace {
 
+/// With one size of tp, pp and dp: sequences cut or not, times what is cut over dp.
+std::vector<TrainLayout> variants_of(const Model& model, const TrainLayout& sizes) {
+  std::vector<TrainLayout> out;
+  for (const auto sharding : {DataSharding::kNone, DataSharding::kZero1, DataSharding::kFsdp}) {
+    if (sharding != DataSharding::kNone && sizes.dp == 1) continue;
+    for (const bool cuts_sequences : {false, true}) {
+      if (cuts_sequences && sizes.tp == 1) continue;
+      out.push_back(sizes);
+      out.back().plan = model.plan(cuts_sequences);
+      out.back().sequence_parallel = cuts_sequences;
+      out.back().sharding = sharding;
+    }
+  }
+  return out;
+}
+
 std::vector<TrainLayout> layouts_of(const Model& model, int num_ranks, at::ScalarType type) {
   std::vector<TrainLayout> out;
   for (int tp = 1; tp <= num_ranks; ++tp) {
     for (int pp = 1; tp * pp <= num_ranks; ++pp) {
       if (num_ranks % (tp * pp) != 0) continue;
-      const int dp = num_ranks / (tp * pp);
-      for (const bool cuts_sequences : {false, true}) {
-        if (cuts_sequences && tp == 1) continue;
-        for (const auto sharding :
-             {DataSharding::kNone, DataSharding::kZero1, DataSharding::kFsdp}) {
-          if (sharding != DataSharding::kNone && dp == 1) continue;
-          out.push_back({.pp = pp,
-                         .dp = dp,
-                         .tp = tp,
-                         .plan = model.plan(cuts_sequences),
-                         .sequence_parallel = cuts_sequences,
-                         .sharding = sharding,
-                         .compute_type = type});
-        }
-      }
+      const auto variants = variants_of(
+          model, {.pp = pp, .dp = num_ranks / (tp * pp), .tp = tp, .compute_type = type});
+      out.insert(out.end(), variants.begin(), variants.end());
     }
   }
   return out;

@@ -25,6 +25,7 @@ class RankModel {
   RankModel(std::unique_ptr<Model> model, const TrainLayout& layout, const Mesh& mesh,
             World& world);
 
+  /// The whole model: of layers elsewhere it has names and shapes.
   [[nodiscard]] Model& model() { return *model_; }
   [[nodiscard]] const Model& model() const { return *model_; }
   /// Those of this rank's stages, each once.

@@ -7,7 +7,6 @@
 
 #include "cleave/base/log.h"
 #include "cleave/data/classified.h"
-#include "cleave/mesh/dry_axis.h"
 #include "cleave/mesh/scalar_type.h"
 
 namespace cleave {
@@ -106,10 +105,7 @@ void choose_layout(TrainSetup& setup, Model& model, int world_size) {
   CLEAVE_CHECK(setup.options.batch_size >= l.dp, Code::kShape,
                "batch-size=", setup.options.batch_size, " is less than dp=", l.dp,
                "; every data-parallel rank needs a row");
-  LaidOutModel(model, l,
-               {.pp = dry_axis("pp", 0, l.pp),
-                .dp = dry_axis("dp", 0, l.dp),
-                .tp = dry_axis("tp", 0, l.tp)});
+  try_layout(model, l);
   setup.micro_batch_size = setup.options.micro_batch_size > 0
                                ? setup.options.micro_batch_size
                                : default_micro_batch_size(setup.options.batch_size, l);
