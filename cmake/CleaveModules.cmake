@@ -32,7 +32,8 @@ function(cleave_modules target)
   cleave_compile_options(${target})
 endfunction()
 
-# One test binary a module, from the *_test.cc beside its sources; each TEST is a ctest.
+# One test binary a module, from the *_test.cc beside its sources; each TEST is a ctest. Those of suites that end in
+# Full, or whose instance is called Full, run in ./run test --full alone.
 function(cleave_module_test module library)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cleave/${module}/*_test.cc)
   if(NOT sources)
@@ -48,6 +49,9 @@ function(cleave_module_test module library)
     target_precompile_headers(${module}_test REUSE_FROM torch_test_pch)
   endif()
   gtest_discover_tests(${module}_test TEST_PREFIX "${module}." DISCOVERY_TIMEOUT 60
-                       PROPERTIES TIMEOUT 120 LABELS "quick;${module}"
-                       ENVIRONMENT "OMP_NUM_THREADS=1")
+                       TEST_FILTER "-Full/*:*Full.*"
+                       PROPERTIES TIMEOUT 120 LABELS "quick;${module}" ENVIRONMENT "OMP_NUM_THREADS=1")
+  gtest_discover_tests(${module}_test TEST_PREFIX "${module}." DISCOVERY_TIMEOUT 60 TEST_LIST ${module}_test_full
+                       TEST_FILTER "Full/*:*Full.*"
+                       PROPERTIES TIMEOUT 1200 LABELS "full;${module}" ENVIRONMENT "OMP_NUM_THREADS=1")
 endfunction()

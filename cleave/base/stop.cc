@@ -43,6 +43,7 @@ StopSignal::StopSignal() {
 
 StopSignal::~StopSignal() {
   for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &previous[i], nullptr);
+  first_signal = 0;
   installed = false;
 }
 

@@ -19,7 +19,8 @@ class StopSignal {
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
-  /// The first signal that arrived; 0 when none has. Any thread may ask, at the cost of one load.
+  /// The first signal that arrived while one exists; 0 when none has. Any thread may ask, at the
+  /// cost of one load.
   [[nodiscard]] static int pending();
 };
 

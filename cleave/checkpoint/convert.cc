@@ -3,6 +3,7 @@
 //      blocks of them, each file holds. The disk's free space is compared with their sizes.
 //   2. TO.partial is made with every file at its whole size; tensors are copied in chunks.
 //   3. config.json, the tokenizer's files and the manifest follow; the folder is renamed to TO.
+// A failure or a signal before that removes TO.partial.
 #include "cleave/checkpoint/convert.h"
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/base/stop.h"
 #include "cleave/checkpoint/chunks.h"
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/checkpoint/names.h"
@@ -57,7 +59,8 @@ void check(const ConvertOptions& o) {
   CLEAVE_CHECK(o.tp >= 1 && o.pp >= 1, Code::kUsage, "tp=", o.tp, " pp=", o.pp,
                " is not possible; expected 1 or more");
   CLEAVE_CHECK(is_split(o.format) || (o.tp == 1 && o.pp == 1), Code::kUsage, "tp=", o.tp,
-               " pp=", o.pp, " is of the formats oslo and nxd; the files of the others are whole");
+               " pp=", o.pp, " is of the formats oslo and nxd; the files of the others are whole, ",
+               "any tp and pp opens them");
 }
 
 DType new_dtype(DType stored, const std::string& wanted) {
@@ -72,15 +75,20 @@ DType new_dtype(DType stored, const std::string& wanted) {
 void copy(const TensorSource& source, const Wanted& wanted,
           const std::function<void(const std::vector<Slice>&, std::span<const std::byte>)>& write) {
   const TensorInfo& stored = source.at(wanted.info.name);
-  std::vector<std::byte> bytes;
+  // Both are used again: memory for each piece anew would leave holes that the next does not fill.
+  std::vector<std::byte> bytes, converted;
   for_each_chunk(stored, wanted.slices, [&](const std::vector<Slice>& slices) {
+    if (const int signal = StopSignal::pending(); signal != 0) throw Stopped{signal};
     bytes.resize(block_bytes(stored, slices));
     source.read_block(stored.name, slices, bytes);
     if (stored.dtype == wanted.info.dtype) return write(slices, bytes);
     const auto count = static_cast<int64_t>(bytes.size()) / item_bytes(stored.dtype);
-    const Tensor values =
-        at::from_blob(bytes.data(), {count}, at::dtype(scalar_type(stored.dtype)));
-    write(slices, bytes_of(values.to(scalar_type(wanted.info.dtype))));
+    converted.resize(static_cast<size_t>(count * item_bytes(wanted.info.dtype)));
+    const auto values_in = [count](std::vector<std::byte>& memory, DType dtype) {
+      return at::from_blob(memory.data(), {count}, at::dtype(scalar_type(dtype)));
+    };
+    values_in(converted, wanted.info.dtype).copy_(values_in(bytes, stored.dtype));
+    write(slices, converted);
   });
 }
 
@@ -156,8 +164,16 @@ std::vector<WantedFile> split_parts(const ModelTensors& source, const Json& conf
 /// Writes the tensors of one conversion, and says what it wrote.
 class Output {
  public:
-  Output(const ConvertOptions& options, const TensorSource& source)
-      : options_(options), source_(source), parent_(fs::absolute(options.to).parent_path()) {}
+  Output(const ConvertOptions& options, const ModelFolder& from, const TensorSource& source)
+      : options_(options), from_(from), source_(source), target_(fs::absolute(options.to)) {
+    target_ = target_.lexically_normal();
+    if (!target_.has_filename()) target_ = target_.parent_path();  // "out/" is "out"
+  }
+  ~Output() {
+    if (folder_ && !is_committed_) folder_->abandon();
+  }
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
 
   void write_safetensors(const std::vector<Wanted>& tensors) {
     std::vector<TensorInfo> infos;
@@ -208,28 +224,32 @@ class Output {
   }
 
   /// The small files and the manifest; after it the folder is there.
-  ConvertReport finish(const ModelFolder& from) {
-    folder_->write_file("config.json", config_with_dtype(from.config, largest_type()));
-    std::vector<std::string> names = tokenizer_files(from.path);
+  ConvertReport finish() {
+    folder_->write_file("config.json", config_with_dtype(from_.config, largest_type()));
+    std::vector<std::string> names = tokenizer_files(from_.path);
     names.emplace_back("generation_config.json");
     for (const std::string& name : names) {
-      const fs::path path = fs::path(from.path) / name;
+      const fs::path path = fs::path(from_.path) / name;
       if (fs::exists(path)) folder_->write_file(name, read_file(path));
     }
-    if (options_.format != ModelFormat::kNxd) {
-      folder_->write_file(kManifestName, make_manifest(folder_->path(), blocks_));
-    }
+    folder_->write_file(kManifestName, make_manifest(folder_->path(), blocks_));
     folder_->commit();
-    report_.left_state = has_safetensors(from.path, kOptimizerStem);
+    is_committed_ = true;
+    report_.left_state = has_safetensors(from_.path, kOptimizerStem);
     return report_;
   }
 
  private:
   void begin(uint64_t bytes) {
-    lock_ = std::make_unique<FileLock>(parent_);
-    require_free_space(parent_, bytes + kSmallFiles);
-    folder_ = std::make_unique<FolderWriter>(options_.to);
+    const fs::path parent = target_.parent_path();
+    CLEAVE_CHECK(fs::is_directory(parent), Code::kIo, parent.string(),
+                 " is no folder; make it first, '", options_.to, "' is to be in it");
+    lock_ = std::make_unique<FileLock>(parent);
+    require_free_space(parent, bytes + kSmallFiles);
+    folder_ = std::make_unique<FolderWriter>(target_);
     report_.bytes = bytes;
+    // Damage must not get a manifest that calls it intact.
+    if (fs::exists(fs::path(from_.path) / kManifestName)) require_intact(from_.path);
   }
 
   void write_one(const WantedFile& file, const TorchPlan& plan) {
@@ -250,7 +270,8 @@ class Output {
     uint64_t most = 0;
     DType dtype = DType::kF32;
     for (const TensorInfo& info : source_.list()) {
-      if (block_bytes(info, {}) <= most) continue;
+      const bool has_floats = at::isFloatingType(scalar_type(info.dtype));
+      if (!has_floats || block_bytes(info, {}) <= most) continue;
       most = block_bytes(info, {});
       dtype = new_dtype(info.dtype, options_.dtype);
     }
@@ -258,10 +279,12 @@ class Output {
   }
 
   const ConvertOptions& options_;
+  const ModelFolder& from_;
   const TensorSource& source_;
-  fs::path parent_;
+  fs::path target_;
   std::unique_ptr<FileLock> lock_;
   std::unique_ptr<FolderWriter> folder_;
+  bool is_committed_ = false;
   std::vector<WrittenBlock> blocks_;
   ConvertReport report_;
 };
@@ -274,12 +297,12 @@ ConvertReport convert(const ConvertOptions& options) {
   if (is_split(options.format)) {
     const auto model = make_model(from.config);
     const ModelTensors source(from, *model);
-    Output output(options, source);
+    Output output(options, from, source);
     output.write_torch(split_parts(source, from.config, options));
-    return output.finish(from);
+    return output.finish();
   }
   const auto source = open_whole_tensors(from);
-  Output output(options, *source);
+  Output output(options, from, *source);
   std::vector<Wanted> tensors = whole_tensors(*source, options.dtype);
   if (options.format == ModelFormat::kSafetensors) {
     output.write_safetensors(tensors);
@@ -288,11 +311,12 @@ ConvertReport convert(const ConvertOptions& options) {
     output.write_torch(files);
     if (files.size() > 1) output.write_bin_index(files);
   }
-  return output.finish(from);
+  return output.finish();
 }
 
 }  // namespace cleave
 
 void cleave_convert(const cleave::ConvertOptions& options, cleave::ConvertReport& report) {
+  const cleave::StopSignal stop;
   report = cleave::convert(options);
 }

@@ -30,13 +30,15 @@ struct ConvertReport {
 };
 
 /// Writes a model folder's tensors in another form, layout or type, with its config.json (dtype
-/// updated), tokenizer files and generation_config.json. Tensors go through memory a few MiB at a
-/// time. The folder appears under `to` whole or not at all, with a manifest (but for kNxd).
+/// updated), tokenizer files, generation_config.json and a manifest. Tensors go through memory a
+/// few MiB at a time. The folder appears under `to` whole or not at all; after a failure, or a
+/// signal while a StopSignal lives (throws Stopped), nothing is left.
 ///
 /// Reading and writing kOslo and kNxd, and reading Meta's names, needs a model family that Cleave
 /// knows; the others take any. Throws Error(kUsage) for options that do not go together,
 /// Error(kShape) for a tp or pp that the model cannot be split over, Error(kIo) also when `to`
-/// exists, the disk has too little space or another program writes beside `to`, Error(kFormat).
+/// exists, the disk has too little space or another program writes beside `to`, Error(kFormat) also
+/// when the source is not what its manifest says.
 ConvertReport convert(const ConvertOptions& options);
 
 }  // namespace cleave

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <malloc.h>
 #include <map>
 #include <memory>
 
@@ -37,9 +38,19 @@ Sources open_side(const std::string& path) {
   return sources;
 }
 
-Tensor as_doubles(std::vector<std::byte>& bytes, DType dtype) {
+/// The elements of a chunk in a row.
+Tensor elements_of(std::vector<std::byte>& bytes, DType dtype) {
   const int64_t count = static_cast<int64_t>(bytes.size()) / item_bytes(dtype);
-  return at::from_blob(bytes.data(), {count}, at::dtype(scalar_type(dtype))).to(at::kDouble);
+  return at::from_blob(bytes.data(), {count}, at::dtype(scalar_type(dtype)));
+}
+
+/// Where both have the same number; two that are none are the same. Integers of one type are
+/// compared as they are: a double does not hold all of them.
+Tensor same_numbers(const Tensor& a, const Tensor& b) {
+  const bool is_whole = a.scalar_type() == b.scalar_type() && !a.is_floating_point();
+  if (is_whole) return a.eq(b);
+  const Tensor wide_a = a.to(at::kDouble), wide_b = b.to(at::kDouble);
+  return wide_a.eq(wide_b).logical_or(wide_a.isnan().logical_and(wide_b.isnan()));
 }
 
 /// Indices of the `element`-th element of a block.
@@ -60,12 +71,13 @@ std::vector<int64_t> place_of(const TensorInfo& tensor, const std::vector<Slice>
 }
 
 /// Adds one chunk to what is known of a tensor.
-void compare_values(const Tensor& a, const Tensor& b, TensorDifference& found,
+void compare_values(const Tensor& stored_a, const Tensor& stored_b, TensorDifference& found,
                     const std::function<std::vector<int64_t>(int64_t)>& place) {
-  const Tensor same = a.eq(b).logical_or(a.isnan().logical_and(b.isnan()));
+  const Tensor same = same_numbers(stored_a, stored_b);
   const int64_t num_different = same.numel() - same.sum().item<int64_t>();
   if (num_different == 0) return;
   found.num_different += static_cast<uint64_t>(num_different);
+  const Tensor a = stored_a.to(at::kDouble), b = stored_b.to(at::kDouble);
   constexpr double kInfinite = std::numeric_limits<double>::infinity();
   const Tensor absolute = a.sub(b).abs().nan_to_num(kInfinite, kInfinite).masked_fill(same, 0);
   const Tensor relative =
@@ -96,7 +108,7 @@ void compare_tensor(const TensorSource& a, const TensorSource& b, const std::str
     a.read_block(name, slices, bytes_a);
     b.read_block(name, slices, bytes_b);
     if (in_a.dtype == in_b.dtype && bytes_a == bytes_b) return;
-    compare_values(as_doubles(bytes_a, in_a.dtype), as_doubles(bytes_b, in_b.dtype), found,
+    compare_values(elements_of(bytes_a, in_a.dtype), elements_of(bytes_b, in_b.dtype), found,
                    [&](int64_t element) { return place_of(in_a, slices, element); });
   });
 }
@@ -151,5 +163,7 @@ DiffReport diff(const std::string& a, const std::string& b) {
 }  // namespace cleave
 
 void cleave_diff(const std::string& a, const std::string& b, cleave::DiffReport& report) {
+  // Large pieces come from the system and go back to it: among small ones they would leave holes.
+  (void)mallopt(M_MMAP_THRESHOLD, 1 << 20);
   report = cleave::diff(a, b);
 }

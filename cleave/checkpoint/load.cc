@@ -1,6 +1,7 @@
 #include "cleave/checkpoint/load.h"
 
 #include <map>
+#include <set>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -8,7 +9,6 @@
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/parts.h"
-#include "cleave/format/safetensors.h"
 #include "cleave/mesh/scalar_type.h"
 
 namespace cleave {
@@ -80,13 +80,36 @@ LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dt
   return result;
 }
 
+void load_weights(const Parameters& parameters, const TensorSource& files) {
+  std::set<std::string> missing, unexpected;
+  for (const TensorInfo& info : files.list()) unexpected.insert(info.name);
+  for (const auto& p : parameters) {
+    if (unexpected.erase(p->name()) == 0) missing.insert(p->name());
+  }
+  require_all(missing, unexpected, files.path() + " does not fit the model");
+  for (const auto& p : parameters) {
+    const TensorInfo& stored = files.at(p->name());
+    CLEAVE_CHECK(stored.shape == p->shape(), Code::kShape, p->name(), ": the file has shape ",
+                 c10::IntArrayRef(stored.shape), "; the model needs ",
+                 c10::IntArrayRef(p->shape()));
+  }
+  const at::NoGradGuard no_grad;
+  for (const auto& p : parameters) {
+    if (p->home() == Parameter::Home::kElsewhere) continue;
+    p->leaf().detach().copy_(read_held(files, files.at(p->name()), *p));
+  }
+}
+
 void load_optimizer(Optimizer& optimizer, Model& model, const std::string& folder) {
-  const Safetensors files = Safetensors::open(folder, kOptimizerStem);
+  load_optimizer(optimizer, model.parameters(), Safetensors::open(folder, kOptimizerStem));
+}
+
+void load_optimizer(Optimizer& optimizer, const Parameters& parameters, const Safetensors& files) {
   const at::NoGradGuard no_grad;
   std::map<const Parameter*, const Optimizer::State*> mine;
   for (const Optimizer::State& state : optimizer.states()) mine[state.parameter.get()] = &state;
   size_t num_needed = 0;
-  for (const auto& parameter : model.parameters()) {
+  for (const auto& parameter : parameters) {
     const auto state = mine.find(parameter.get());
     const auto take = [&](std::string_view part, const Tensor& to) {
       const TensorInfo& stored = state_of(files, part, *parameter);
@@ -101,14 +124,14 @@ void load_optimizer(Optimizer& optimizer, Model& model, const std::string& folde
     take(kExpAvg, is_mine ? state->second->exp_avg : Tensor());
     take(kExpAvgSq, is_mine ? state->second->exp_avg_sq : Tensor());
   }
-  CLEAVE_CHECK(num_needed == files.tensors().size(), Code::kFormat, folder,
+  CLEAVE_CHECK(num_needed == files.tensors().size(), Code::kFormat, files.path(),
                ": the optimizer's files have ", files.tensors().size(), " tensors; this one needs ",
                num_needed, ", they are of another optimizer or another model");
   const auto& metadata = files.files()[0].metadata;
   const auto steps = metadata.find(std::string(kNumSteps));
   CLEAVE_CHECK(steps != metadata.end() && !steps->second.empty() && steps->second.size() < 19 &&
                    steps->second.find_first_not_of("0123456789") == std::string::npos,
-               Code::kFormat, folder, ": the optimizer's files do not say their num_steps");
+               Code::kFormat, files.path(), ": the optimizer's files do not say their num_steps");
   optimizer.set_num_steps(std::stoll(steps->second));
 }
 

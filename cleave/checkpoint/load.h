@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "cleave/format/safetensors_header.h"
+#include "cleave/format/safetensors.h"
 #include "cleave/model/model.h"
 #include "cleave/optim/optimizer.h"
 
@@ -29,11 +29,18 @@ struct LoadResult {
 /// for, Error(kShape) for a tensor of another shape.
 LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dtype);
 
+/// Fills parameters, which have memory, from tensors of their names: this rank's ranges alone. No
+/// collective. Throws Error(kFormat) listing all that are missing and all that no parameter has,
+/// Error(kShape) for another shape; nothing is changed then.
+void load_weights(const Parameters& parameters, const TensorSource& files);
+
 /// Continues an optimizer from a checkpoint folder: its moments, its step count, and the masters
 /// where the model's files hold a narrower type; again this rank's ranges alone. The model, whose
 /// parameters these are (or a pipeline stage of them), has its memory already. Throws Error(kIo)
 /// when the folder has no optimizer files, Error(kFormat) when they are of another optimizer or
 /// another model.
 void load_optimizer(Optimizer& optimizer, Model& model, const std::string& folder);
+/// The same from files that are open; `parameters` are the whole model's.
+void load_optimizer(Optimizer& optimizer, const Parameters& parameters, const Safetensors& files);
 
 }  // namespace cleave

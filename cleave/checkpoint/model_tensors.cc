@@ -40,18 +40,6 @@ std::string listed(const std::set<std::string>& names) {
   return text;
 }
 
-void require_all(const std::set<std::string>& missing, const std::set<std::string>& unexpected,
-                 const std::string& path) {
-  if (missing.empty() && unexpected.empty()) return;
-  std::string text = path + " does not fit its config.json:";
-  if (!missing.empty()) text += str(" ", missing.size(), " missing:", listed(missing));
-  if (!unexpected.empty()) {
-    text += str(missing.empty() ? " " : "; ", unexpected.size(),
-                " that the model has no use for:", listed(unexpected));
-  }
-  throw Error(Code::kFormat, text);
-}
-
 /// Meta stores the two halves of each rotary pair side by side: rows 2i and 2i+1 of a head are
 /// rows i and i + rows/2 here. Reads the heads that the block touches, then picks its rows.
 void read_interleaved(const TensorSource& files, const StoredAs& stored,
@@ -99,6 +87,18 @@ bool has_whole_files(const ModelFolder& folder) {
 
 }  // namespace
 
+void require_all(const std::set<std::string>& missing, const std::set<std::string>& unexpected,
+                 const std::string& what) {
+  if (missing.empty() && unexpected.empty()) return;
+  std::string text = what + ":";
+  if (!missing.empty()) text += str(" ", missing.size(), " missing:", listed(missing));
+  if (!unexpected.empty()) {
+    text += str(missing.empty() ? " " : "; ", unexpected.size(),
+                " that the model has no use for:", listed(unexpected));
+  }
+  throw Error(Code::kFormat, text);
+}
+
 std::unique_ptr<TensorSource> open_model_files(const ModelFolder& folder) {
   if (!has_whole_files(folder)) {
     if (auto split = find_split_files(folder.path)) {
@@ -136,7 +136,7 @@ ModelTensors::ModelTensors(const ModelFolder& folder, Model& model)
       add(std::move(info), std::move(stored));
     }
   }
-  require_all(missing, unexpected, folder.path);
+  require_all(missing, unexpected, folder.path + " does not fit its config.json");
 }
 
 void ModelTensors::add(TensorInfo info, StoredAs stored) {

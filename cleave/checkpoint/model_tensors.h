@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -48,6 +49,10 @@ class ModelTensors : public TensorSource {
   std::unordered_map<std::string, size_t> by_name_;
   size_t num_parameters_ = 0;
 };
+
+/// Throws Error(kFormat), "WHAT: 2 missing: ...", unless both are empty.
+void require_all(const std::set<std::string>& missing, const std::set<std::string>& unexpected,
+                 const std::string& what);
 
 /// open_model_files under the names of the parameters where files are named or cut in a way of
 /// their own (Meta's, split jobs): only then the model's family must be known.

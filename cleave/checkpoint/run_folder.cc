@@ -56,15 +56,46 @@ RunFolder::RunFolder(fs::path path, Writers writers, int64_t keep_last)
 }
 
 fs::path RunFolder::save(const Checkpoint& checkpoint) {
+  if (begin(checkpoint)) {
+    save_->write();
+    publish();
+  }
+  return path_ / checkpoint_name(checkpoint.step);
+}
+
+void RunFolder::save_behind(const Checkpoint& checkpoint) {
+  if (begin(checkpoint)) save_->write_behind();
+}
+
+bool RunFolder::settle(Settle when) {
+  if (save_ == nullptr) return false;
+  if (when == Settle::kIfWritten) {
+    const Tensor mine = at::tensor({save_->is_written() ? 0 : 1}, at::kLong);
+    const Tensor waits = writers_.world.all_reduce(mine, "save: is it written", ReduceOp::kMax);
+    if (waits.item<int64_t>() != 0) return true;
+  }
+  publish();
+  return false;
+}
+
+/// Makes the new checkpoint's files; false: it is there already.
+bool RunFolder::begin(const Checkpoint& checkpoint) {
+  settle(Settle::kWait);
   const fs::path target = path_ / checkpoint_name(checkpoint.step);
   const bool is_first = writers_.world.rank() == 0;
   const bool is_there =
       agree(is_first && newest_checkpoint(path_) == target, writers_.world, "save: is it there");
-  if (is_there) return target;
-  save_checkpoint(target, checkpoint, writers_);
-  if (is_first) name_latest(path_, target);
-  if (keep_last_ > 0) retire(target);
-  return target;
+  if (is_there) return false;
+  save_ = std::make_unique<ShardedSave>(target, contents_of(checkpoint), writers_);
+  target_ = target;
+  return true;
+}
+
+void RunFolder::publish() {
+  const auto save = std::move(save_);  // whatever happens, it is not on its way any more
+  save->commit();
+  if (writers_.world.rank() == 0) name_latest(path_, target_);
+  if (keep_last_ > 0) retire(target_);
 }
 
 void RunFolder::retire(const fs::path& newest) {

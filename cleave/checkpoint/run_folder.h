@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -26,13 +27,27 @@ class RunFolder {
   /// names already is not written again. Returns its folder. Throws as save_checkpoint does.
   std::filesystem::path save(const Checkpoint& checkpoint);
 
+  /// The same, but returns as soon as this rank has copied what it writes; a thread writes it. At
+  /// most one save is on its way: a second waits for the first. settle() ends it.
+  void save_behind(const Checkpoint& checkpoint);
+
+  /// Called between steps: where all ranks have written, commits, names and retires as save() does.
+  /// With kWait it waits for them: before the program ends, or what is on its way is lost. Whether
+  /// a save is still on its way. Throws what went wrong in a thread.
+  enum class Settle : uint8_t { kIfWritten, kWait };
+  bool settle(Settle when);
+
  private:
+  bool begin(const Checkpoint& checkpoint);
+  void publish();
   void retire(const std::filesystem::path& newest);
 
   std::filesystem::path path_;
   Writers writers_;
   int64_t keep_last_;
   std::unique_ptr<FileLock> lock_;
+  std::filesystem::path target_;       // of save_
+  std::unique_ptr<ShardedSave> save_;  // on its way
 };
 
 /// The checkpoint that the run folder's `latest` names; nothing when there is none. Throws

@@ -1,12 +1,11 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "cleave/checkpoint/load.h"
-#include "cleave/mesh/axis.h"
-#include "cleave/tokenizer/tokenizer.h"
+#include "cleave/checkpoint/sharded_folder.h"
 
 namespace cleave {
 
@@ -21,12 +20,6 @@ struct Checkpoint {
   std::vector<NamedFile> files;          ///< tokenizer and others, written as they are
 };
 
-/// The ranks that write: `world` has them all, `dp` those with copies of this rank's parameters,
-/// which share the work.
-struct Writers {
-  Axis world, tp, dp;
-};
-
 /// Writes a checkpoint folder that is at once a model folder for other programs: every rank writes
 /// its own ranges into place, nothing is gathered but checksums. Collective over `world`: two
 /// agreements, one before the ranks write and one after.
@@ -36,6 +29,16 @@ struct Writers {
 /// space; nothing is left under `target` then.
 void save_checkpoint(const std::filesystem::path& target, const Checkpoint& checkpoint,
                      const Writers& writers);
+
+/// What save_checkpoint writes.
+FolderContents contents_of(const Checkpoint& checkpoint);
+
+/// An optimizer's moments and step count as STEM.safetensors, and the masters where the weights'
+/// files have another type than these (nothing: the weights are stored as they are). `parameters`
+/// are those of the whole model, of which the optimizer has this rank's. Throws Error(kUsage) for
+/// an optimizer without parameters.
+TensorGroup optimizer_group(const Optimizer& optimizer, const Parameters& parameters,
+                            std::optional<at::ScalarType> weights_dtype, std::string stem);
 
 /// config.json's text with the dtype of the files, under the keys that the config has for it.
 std::string config_with_dtype(const Json& config, at::ScalarType dtype);

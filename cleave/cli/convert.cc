@@ -45,6 +45,10 @@ int run(ConvertOptions& options, const Words& words, const Flags& flags) {
   CLEAVE_CHECK(bytes, Code::kUsage, "--max-shard-size is '", words.max_shard_size,
                "'; expected a size as 5GB, 200MiB or 1000000");
   options.max_file_bytes = *bytes;
+  const bool has_parts = words.format == "safetensors" || words.format == "bin";
+  CLEAVE_CHECK(has_parts || !flags.is_given("max-shard-size"), Code::kUsage,
+               "--max-shard-size is of the formats safetensors and bin; ", words.format,
+               " has one file a rank");
   ConvertReport report;
   library_function<decltype(cleave_convert)>("cleave_convert")(options, report);
   std::cout << options.to << ": " << report.num_tensors << " tensors, "

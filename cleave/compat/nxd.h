@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cleave/compat/nxd_checkpoint.h"
 #include "cleave/mesh/parallel_state.h"
 #include "cleave/nn/embedding.h"
 #include "cleave/nn/linear.h"
@@ -36,6 +37,7 @@ using cleave::get_tensor_model_parallel_rank;
 using cleave::get_tensor_model_parallel_size;
 using cleave::get_tensor_model_parallel_src_rank;
 using cleave::get_tensor_parallel_size;
+using cleave::get_world_group;
 using cleave::initialize_model_parallel;
 using cleave::model_parallel_is_initialized;
 

@@ -1,10 +1,14 @@
 #include "cleave/file/file_lock.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <optional>
 #include <string>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
+#include <utility>
 
 #include "cleave/base/error.h"
 
@@ -13,16 +17,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr uint64_t kMostHolder = 4096;  // bytes of "pid 123 on HOST"
+
+/// Others may make the file or take it away at any moment.
 File open_lock_file(const fs::path& path) {
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    if (fs::exists(path)) return File::open_write(path);
+  while (true) {
+    const bool is_there = fs::exists(path);
     try {
-      return File::create(path);
+      return is_there ? File::open_write(path) : File::create(path);
     } catch (const Error&) {
-      if (!fs::exists(path)) throw;  // else another process was faster: open its file
+      if (fs::exists(path) == is_there) throw;
     }
   }
-  return File::open_write(path);
 }
 
 std::string host_name() {
@@ -31,19 +37,47 @@ std::string host_name() {
   return name.data();
 }
 
+/// Whether the open file is still the one under its name: a holder that ends takes the name away.
+bool is_current(const File& file) {
+  struct stat opened {
+  }, named{};
+  if (::fstat(file.fd(), &opened) != 0) throw_io(file.path(), "fstat", errno);
+  return ::stat(file.path().c_str(), &named) == 0 && opened.st_ino == named.st_ino &&
+         opened.st_dev == named.st_dev;
+}
+
+/// The locked file; nothing when its name was taken away between opening and locking.
+std::optional<File> try_lock(const fs::path& folder) {
+  File file = open_lock_file(folder / ".lock");
+  if (::flock(file.fd(), LOCK_EX | LOCK_NB) == 0) {
+    if (!is_current(file)) return std::nullopt;
+    return file;
+  }
+  if (errno != EWOULDBLOCK) throw_io(file.path(), "flock", errno);
+  std::string holder(std::min<uint64_t>(file.size(), kMostHolder), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(holder)));
+  throw Error(Code::kIo, str(folder.string(), " is being written by ",
+                             holder.empty() ? "another process" : holder,
+                             "; wait for it to end or choose another folder"));
+}
+
+File lock_file(const fs::path& folder) {
+  while (true) {
+    if (auto locked = try_lock(folder)) return std::move(*locked);
+  }
+}
+
 }  // namespace
 
-FileLock::FileLock(const fs::path& folder) : file_(open_lock_file(folder / ".lock")) {
-  if (::flock(file_.fd(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) throw_io(file_.path(), "flock", errno);
-    const std::string holder = read_file(file_.path(), 4096);
-    throw Error(Code::kIo, str(folder.string(), " is being written by ",
-                               holder.empty() ? "another process" : holder,
-                               "; wait for it to end or choose another folder"));
-  }
+// Once the inner constructor is done, a failure below ends the lock and takes the name away.
+FileLock::FileLock(const fs::path& folder) : FileLock(lock_file(folder)) {
   const std::string holder = str("pid ", ::getpid(), " on ", host_name());
   if (::ftruncate(file_.fd(), 0) != 0) throw_io(file_.path(), "ftruncate", errno);
   file_.write_at(0, std::as_bytes(std::span(holder)));
+}
+
+FileLock::~FileLock() {
+  ::unlink(file_.path().c_str());  // before the lock ends: the name is this lock's
 }
 
 }  // namespace cleave

@@ -3,6 +3,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <memory>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -204,6 +205,33 @@ TEST(FileLock, SecondWriter_IsToldPidAndHostOfTheFirst) {
     EXPECT_THAT(error.what(), HasSubstr(str("pid ", ::getpid(), " on ")));
   }
   EXPECT_NO_THROW(FileLock(folder.path()));
+  EXPECT_TRUE(fs::is_empty(folder.path())) << "the file goes with the lock";
+}
+
+// A holder that ends takes the name away while another has opened the file but not locked it yet.
+TEST(FileLock, NameTakenAwayWhileItOpens_LocksTheNewFile) {
+  const TempFolder folder;
+  auto first = std::make_unique<FileLock>(folder.path());
+  int opens = 0;
+  const ScopedFileHook hook([&](FileCall call, const std::string&) {
+    if (call == FileCall::kOpen && ++opens == 1) first.reset();
+    return 0;
+  });
+  const FileLock second(folder.path());
+  EXPECT_EQ(opens, 2);  // what was there, then a new one
+  EXPECT_TRUE(fs::exists(folder / ".lock"));
+  EXPECT_THAT(thrown_by([&] { FileLock third(folder.path()); }).what(), HasSubstr("pid "));
+}
+
+TEST(FileLock, FailureWhileItIsTaken_LeavesNothing) {
+  const TempFolder folder;
+  for (int failing = 1; failing <= 2; ++failing) {
+    int calls = 0;
+    const ScopedFileHook hook(
+        [&](FileCall, const std::string&) { return ++calls == failing ? ENOSPC : 0; });
+    EXPECT_EQ(thrown_by([&] { FileLock lock(folder.path()); }).code(), Code::kIo);
+    EXPECT_TRUE(fs::is_empty(folder.path())) << failing;
+  }
 }
 
 TEST(FileLock, KilledHolder_DoesNotBlock) {

@@ -83,6 +83,11 @@ void FolderWriter::commit() {
   rename_durably(partial_, target_);
 }
 
+void FolderWriter::abandon() noexcept {
+  std::error_code ignored;  // what stays is a leftover, which the next writer removes
+  fs::remove_all(partial_, ignored);
+}
+
 int remove_leftovers(const fs::path& folder) {
   std::vector<fs::path> leftovers;
   std::error_code code;

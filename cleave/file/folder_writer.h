@@ -36,6 +36,8 @@ class FolderWriter {
   void write_file(std::string_view name, std::string_view bytes);
   /// Syncs the folders, renames to TARGET and syncs the parent.
   void commit();
+  /// Removes TARGET.partial, where it can: for a writer that knows that no other is writing.
+  void abandon() noexcept;
 
  private:
   std::filesystem::path target_, partial_;

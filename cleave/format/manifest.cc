@@ -63,6 +63,33 @@ uint64_t hash_of(const File& file, uint64_t bytes) {
   return hasher.digest();
 }
 
+/// Opens a file of the folder, or of a folder in it: "tp_rank_00_pp_rank_00/checkpoint.pt".
+File open_listed(const fs::path& folder, std::string_view name) {
+  const size_t slash = name.find('/');
+  if (slash == std::string_view::npos) return File::open_read_below(folder, name);
+  const std::string_view inside = name.substr(0, slash);
+  CLEAVE_CHECK(is_file_name(inside) && !fs::is_symlink(folder / inside), Code::kFormat,
+               folder.string(), ": manifest names the file '", name,
+               "'; expected a name of a file or of one in a folder below, not a path or link");
+  return File::open_read_below(folder / inside, name.substr(slash + 1));
+}
+
+/// Names of all files of the folder and of the folders in it.
+std::vector<std::string> file_names(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (!entry.is_directory() || entry.is_symlink()) {
+      names.push_back(name);
+      continue;
+    }
+    for (const auto& inside : fs::directory_iterator(entry.path())) {
+      names.push_back(str(name, "/", inside.path().filename().string()));
+    }
+  }
+  return names;
+}
+
 nlohmann::json to_json(const std::vector<Slice>& slices) {
   auto list = nlohmann::json::array();
   for (const Slice& slice : slices) {
@@ -230,13 +257,15 @@ void check_tensor(const Safetensors& set, const StoredTensor& tensor, const List
 /// Sizes, whole files and headers. Returns whether the file may be read further.
 bool check_file(const fs::path& folder, const std::string& name, const ListedFile& listed,
                 std::vector<std::string>& problems) {
-  CLEAVE_CHECK(is_file_name(name), Code::kFormat, folder.string(), ": manifest names the file '",
-               name, "'; expected a name, not a path");
-  if (!fs::exists(fs::symlink_status(folder / name))) {
+  std::optional<File> opened;
+  try {
+    opened = open_listed(folder, name);
+  } catch (const Error&) {
+    if (fs::exists(fs::symlink_status(folder / name))) throw;
     problems.push_back(name + " is missing");
     return false;
   }
-  const File file = File::open_read_below(folder, name);
+  const File& file = *opened;
   if (file.size() != listed.bytes) {
     problems.push_back(str(name, " has ", file.size(), " bytes; expected ", listed.bytes));
     return false;
@@ -248,11 +277,15 @@ bool check_file(const fs::path& folder, const std::string& name, const ListedFil
 
 void check_additions(const fs::path& folder, const Manifest& manifest,
                      std::vector<std::string>& problems) {
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    const auto extension = entry.path().extension();
+  const bool has_folders =
+      std::any_of(manifest.files.begin(), manifest.files.end(),
+                  [](auto& file) { return file.first.find('/') != std::string::npos; });
+  for (const std::string& name : file_names(folder)) {
+    const auto extension = fs::path(name).extension();
+    if (!has_folders && name.find('/') != std::string::npos) continue;  // a user's own
     if (manifest.files.contains(name) || name == kManifestName) continue;
-    if (extension == ".safetensors" || extension == ".bin" || name.ends_with(".index.json")) {
+    if (extension == ".safetensors" || extension == ".bin" || extension == ".pt" ||
+        name.ends_with(".index.json")) {
       problems.push_back(name + " is not in the manifest");
     }
   }
@@ -289,13 +322,12 @@ std::string make_manifest(const fs::path& folder, const std::vector<WrittenBlock
   }
   nlohmann::ordered_json body = {{"format", kFormatName}, {"version", kVersion}};
   auto& files = body["files"] = nlohmann::json::object();
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    const File file = File::open_read_below(folder, name);
+  for (const std::string& name : file_names(folder)) {
+    const File file = open_listed(folder, name);
     uint64_t covered = file.size();
     files[name]["bytes"] = covered;
     if (tensor_files.contains(name)) {
-      covered = Safetensors::open(entry.path()).files()[0].data_begin;
+      covered = Safetensors::open(folder / name).files()[0].data_begin;
       files[name]["head"] = covered;
     }
     files[name]["xxh3"] = to_hex(hash_of(file, covered));

@@ -13,9 +13,9 @@ namespace cleave {
 inline constexpr std::string_view kManifestName = "manifest.json";
 
 /// The text of manifest.json for a folder whose other files are all written: the size of every
-/// file, a checksum of every written block of a tensor, of every safetensors header, of every other
-/// file as a whole, and of the manifest itself. Reads the small files, not the tensors.
-/// Throws Error(kIo).
+/// file, of those in folders one level below too, a checksum of every written block of a tensor, of
+/// every safetensors header, of every other file as a whole, and of the manifest itself. Reads the
+/// small files, not the tensors. Throws Error(kIo).
 std::string make_manifest(const std::filesystem::path& folder,
                           const std::vector<WrittenBlock>& blocks);
 
@@ -28,7 +28,7 @@ struct VerifyShare {
 
 /// Compares a folder with its manifest, reading each byte once. Returns one sentence for every file
 /// or tensor that is missing, cut, changed, swapped, or not covered by the manifest; none: intact.
-/// Safetensors and .bin files that the manifest does not know are problems, other additions (a
+/// Safetensors, .bin and .pt files that the manifest does not know are problems, other additions (a
 /// README) are not. Throws Error(kFormat) when manifest.json itself is damaged, Error(kIo) when it
 /// is missing or a file cannot be read.
 std::vector<std::string> find_damage(const std::filesystem::path& folder, VerifyShare share = {});

@@ -1,5 +1,6 @@
 #include "cleave/mesh/parallel_state.h"
 
+#include <numeric>
 #include <optional>
 
 namespace cleave {
@@ -7,6 +8,7 @@ namespace {
 
 // Ranks may be threads, so each has its own.
 thread_local std::optional<Mesh> current;
+thread_local Axis everyone;
 
 const Mesh& mesh() {
   CLEAVE_CHECK(
@@ -34,6 +36,9 @@ void initialize_model_parallel(World& world, const ModelParallelSizes& sizes) {
   CLEAVE_CHECK(tp >= 1 && pp >= 1 && world.size() % (tp * pp) == 0, Code::kShape,
                "tensor_model_parallel_size=", tp, " x pipeline_model_parallel_size=", pp,
                " must divide the world size ", world.size());
+  std::vector<int> all(static_cast<size_t>(world.size()));
+  std::iota(all.begin(), all.end(), 0);
+  everyone = world.size() == 1 ? Axis() : Axis(world.group(all, "world"));
   current = Mesh::build(world, {{"pp", pp}, {"dp", world.size() / (tp * pp)}, {"tp", tp}});
 }
 
@@ -42,6 +47,7 @@ bool model_parallel_is_initialized() {
 }
 void destroy_model_parallel() {
   current.reset();
+  everyone = Axis();
 }
 
 const Axis& get_tensor_model_parallel_group() {
@@ -93,6 +99,11 @@ int get_pipeline_model_parallel_next_rank() {
 }
 int get_pipeline_model_parallel_prev_rank() {
   return neighbour(mesh()["pp"], -1);
+}
+
+const Axis& get_world_group() {
+  (void)mesh();  // an error before initialize_model_parallel
+  return everyone;
 }
 
 int get_tensor_parallel_size() {

@@ -47,6 +47,9 @@ int get_pipeline_model_parallel_rank();
 int get_pipeline_model_parallel_next_rank();
 int get_pipeline_model_parallel_prev_rank();
 
+/// All ranks of the world.
+const Axis& get_world_group();
+
 /// The developer guide's names for the same.
 int get_tensor_parallel_size();
 int get_data_parallel_world_size();

@@ -1,0 +1,339 @@
+#include "cleave/checkpoint/run_folder.h"
+
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <csignal>
+#include <filesystem>
+#include <mutex>
+#include <set>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/checkpoint/names.h"
+#include "cleave/file/atomic_write.h"
+#include "cleave/file/fault_hook.h"
+#include "cleave/format/manifest.h"
+#include "tests/support/saved_models.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+using test::expect_file_is_whole;
+using test::on_layout;
+using test::TempFolder;
+using test::thrown_by;
+using test::Training;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr size_t kNumTensors = 3 + 2 * 9;  // of test::kLlamaConfig
+
+std::vector<std::string> names_in(const fs::path& run) {
+  std::vector<std::string> names;
+  for (const fs::path& folder : list_checkpoints(run)) names.push_back(folder.filename());
+  return names;
+}
+
+TEST(RunFolder, KeepLast_RemovesTheOldestAfterTheNewWasVerified) {
+  const TempFolder folder;
+  on_layout({2, 1}, [&](const Writers& writers) {
+    RunFolder run(folder.path(), writers, 2);
+    const Training training(writers.tp);
+    for (const int64_t step : {9, 10, 11, 100}) run.save(training.checkpoint(step));
+  });
+  EXPECT_THAT(names_in(folder.path()), ElementsAre("step_00000011", "step_00000100"));
+  EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000100");
+}
+
+TEST(RunFolder, DamagedNewCheckpoint_RemovesNothing) {
+  const TempFolder folder;
+  const Axis one;
+  RunFolder run(folder.path(), {one, one, one}, 1);
+  const Training training(one);
+  run.save(training.checkpoint(1));
+  bool damaged = false;
+  const ScopedFileHook hook([&](FileCall call, const std::string& path) {
+    // The disk changes a byte after everything was written, before it is read back.
+    if (call == FileCall::kRename && path.ends_with("latest") && !damaged) {
+      damaged = true;
+      std::FILE* file = std::fopen((folder / "step_00000002/model.safetensors").c_str(), "r+b");
+      std::fseek(file, -1, SEEK_END);
+      std::fputc('x', file);
+      std::fclose(file);
+    }
+    return 0;
+  });
+  EXPECT_THAT(thrown_by([&] { run.save(training.checkpoint(2)); }).what(), HasSubstr("lm_head"));
+  EXPECT_TRUE(damaged);
+  EXPECT_THAT(find_damage(folder / "step_00000001"), IsEmpty());
+}
+
+TEST(RunFolder, SameStepAgain_IsNotWrittenAgain) {
+  const TempFolder folder;
+  const Axis one;
+  const Training training(one);
+  RunFolder run(folder.path(), {one, one, one});
+  const fs::path saved = run.save(training.checkpoint(4));
+  const auto written = fs::last_write_time(saved / "manifest.json");
+  EXPECT_EQ(run.save(training.checkpoint(4)), saved);
+  EXPECT_EQ(fs::last_write_time(saved / "manifest.json"), written);
+}
+
+TEST(RunFolder, WriterThatDiedBeforeNamingItsCheckpoint_IsRepairedAtTheNextStart) {
+  const TempFolder folder;
+  const Axis one;
+  const Training training(one);
+  {
+    RunFolder run(folder.path(), {one, one, one});
+    run.save(training.checkpoint(4));
+    run.save(training.checkpoint(8));
+  }
+  write_atomic(folder / "latest", "step_00000004\n");
+  fs::create_directory(folder / "step_00000012.partial");
+  EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000004");
+  const RunFolder again(folder.path(), {one, one, one});
+  EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000008");
+  EXPECT_FALSE(fs::exists(folder / "step_00000012.partial"));
+  EXPECT_THAT(thrown_by([&] {
+                RunFolder(folder.path(), {one, one, one});
+              }).what(),
+              HasSubstr("is being written by pid"));
+}
+
+TEST(RunFolder, LatestThatIsAPath_IsRefused) {
+  const TempFolder folder;
+  for (const std::string_view name :
+       {"../step_00000001", "/etc", "", "step_1", "step_00000001/x"}) {
+    write_atomic(folder / "latest", name);
+    EXPECT_EQ(thrown_by([&] { newest_checkpoint(folder.path()); }).code(), Code::kFormat) << name;
+  }
+}
+
+// Every rank's every call in turn; the threads race, so which call fails differs between runs.
+TEST(RunFolder, FailureAtEveryFileCallOfFourRanks_LeavesAWholeCheckpoint) {
+  const TempFolder folder;
+  int64_t step = 1;
+  int num_calls = 0;
+  for (int failing = 0; failing == 0 || failing <= num_calls; failing += failing < 20 ? 1 : 19) {
+    ++step;
+    std::atomic<int> calls = 0;
+    std::string message;
+    {
+      const ScopedFileHook hook(
+          [&](FileCall, const std::string&) { return ++calls == failing ? ENOSPC : 0; });
+      try {
+        on_layout({2, 2}, [&](const Writers& writers) {
+          RunFolder run(folder.path(), writers, 2);
+          run.save(Training(writers.tp).checkpoint(step));
+        });
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), Code::kIo) << error.what();
+        message = error.what();
+      }
+    }
+    if (failing == 0) num_calls = calls;
+    EXPECT_THAT(message, HasSubstr(failing == 0 ? "" : "No space left on device"))
+        << "call " << failing;
+    const auto newest = newest_checkpoint(folder.path());
+    ASSERT_TRUE(newest);
+    EXPECT_THAT(find_damage(*newest), IsEmpty());
+    expect_file_is_whole(*newest / "model.safetensors", kNumTensors);
+  }
+  EXPECT_GT(num_calls, 100);
+}
+
+// -- killed ---------------------------------------------------------------------------------------
+
+/// What `latest` names is whole, and a start finds nothing else that is not.
+void expect_whole_run(const fs::path& folder, int64_t old_step, int64_t new_step) {
+  const auto newest = newest_checkpoint(folder);
+  ASSERT_TRUE(newest);
+  const std::string name = newest->filename();
+  EXPECT_TRUE(name == checkpoint_name(old_step) || name == checkpoint_name(new_step)) << name;
+  EXPECT_THAT(find_damage(*newest), IsEmpty());
+  expect_file_is_whole(*newest / "model.safetensors", kNumTensors);
+  expect_file_is_whole(*newest / "optimizer.safetensors", 2 * kNumTensors);
+  const Axis one;
+  { const RunFolder again(folder, {one, one, one}, 2); }
+  EXPECT_FALSE(newest_checkpoint(folder)->filename() < newest->filename());
+  for (const fs::path& checkpoint : list_checkpoints(folder)) {
+    EXPECT_THAT(find_damage(checkpoint), IsEmpty());
+  }
+  for (const std::string& left : test::names_below(folder)) {
+    EXPECT_TRUE(left == kLatestName || checkpoint_step(left)) << left;
+  }
+}
+
+/// Saves on four ranks in a process of its own that is killed before its `deadly`-th file call;
+/// false when there are not so many.
+bool save_killed(const fs::path& folder, int64_t step, int deadly) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::atomic<int> calls = 0;
+    const ScopedFileHook hook(
+        [&](FileCall, const std::string&) { return ++calls == deadly ? ::raise(SIGKILL) : 0; });
+    on_layout({2, 2}, [&](const Writers& writers) {
+      RunFolder run(folder, writers, 2);
+      run.save(Training(writers.tp).checkpoint(step));
+    });
+    ::_exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  const bool was_killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+  EXPECT_TRUE(was_killed || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) << status;
+  return was_killed;
+}
+
+/// Kills the writer at every `every`-th call, `rounds` times over; how often it was killed.
+int kill_saves(const fs::path& folder, int every, int rounds) {
+  int64_t step = 0;
+  int kills = 0;
+  EXPECT_FALSE(save_killed(folder, step, -1));  // one that is whole
+  for (int round = 0; round < rounds; ++round) {
+    for (int deadly = 1; save_killed(folder, ++step, deadly); deadly += every) {
+      ++kills;
+      SCOPED_TRACE(str("killed before call ", deadly));
+      expect_whole_run(folder, step - 1, step);
+      if (checkpoint_name(step) == newest_checkpoint(folder)->filename()) continue;
+      EXPECT_FALSE(save_killed(folder, step, -1));
+    }
+  }
+  return kills;
+}
+
+TEST(RunFolder, KilledAtManyFileCallsOfFourRanks_LeavesTheOldOrTheNewCheckpoint) {
+  const TempFolder folder;
+  EXPECT_GE(kill_saves(folder.path(), 23, 1), 5);
+}
+
+TEST(RunFolderFull, KilledAtEveryFileCallOfFourRanks_LeavesTheOldOrTheNewCheckpoint) {
+  const TempFolder folder;
+  EXPECT_GE(kill_saves(folder.path(), 1, 3), 300);
+}
+
+// -- behind the training --------------------------------------------------------------------------
+
+/// Holds the file calls of all threads but those that were here before, until it is opened.
+class Gate {
+ public:
+  Gate() : hook_([this](FileCall, const std::string&) { return pass(); }) {}
+  /// This thread's calls are never held.
+  void enrol() {
+    const std::lock_guard lock(mutex_);
+    free_.insert(std::this_thread::get_id());
+  }
+  void open(int error = 0) {
+    const std::lock_guard lock(mutex_);
+    error_ = error;
+    is_open_ = true;
+    opened_.notify_all();
+  }
+
+ private:
+  int pass() {
+    std::unique_lock lock(mutex_);
+    if (free_.contains(std::this_thread::get_id())) return 0;
+    opened_.wait(lock, [this] { return is_open_; });
+    return error_;
+  }
+  std::mutex mutex_;
+  std::condition_variable opened_;
+  std::set<std::thread::id> free_;
+  bool is_open_ = false;
+  int error_ = 0;
+  ScopedFileHook hook_;
+};
+
+TEST(RunFolderBehind, WeightsThatChangeWhileTheThreadWrites_AreSavedAsTheyWere) {
+  for (const test::Layout& layout : {test::Layout{1, 1}, test::Layout{2, 2}}) {
+    const TempFolder folder;
+    Gate gate;
+    on_layout(layout, [&](const Writers& writers) {
+      gate.enrol();
+      RunFolder run(folder.path(), writers);
+      const Training training(writers.tp);
+      run.save_behind(training.checkpoint(5));
+      for (const auto& p : training.model->parameters()) p->leaf().detach().fill_(9);
+      EXPECT_TRUE(run.settle(RunFolder::Settle::kIfWritten));
+      EXPECT_FALSE(newest_checkpoint(folder.path()));
+      writers.world.barrier("the test has seen that nothing is there");
+      gate.open();
+      EXPECT_FALSE(run.settle(RunFolder::Settle::kWait));
+      EXPECT_FALSE(run.settle(RunFolder::Settle::kIfWritten));
+    });
+    EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000005");
+    EXPECT_THAT(find_damage(folder / "step_00000005"), IsEmpty());
+    expect_file_is_whole(folder / "step_00000005/model.safetensors", kNumTensors);
+    expect_file_is_whole(folder / "step_00000005/optimizer.safetensors", 2 * kNumTensors);
+  }
+}
+
+TEST(RunFolderBehind, FailureInTheThread_StopsTheNextStepAndKeepsTheOldCheckpoint) {
+  const TempFolder folder;
+  Gate gate;
+  const Error error = thrown_by([&] {
+    on_layout({2, 2}, [&](const Writers& writers) {
+      gate.enrol();
+      RunFolder run(folder.path(), writers);
+      const Training training(writers.tp);
+      run.save(training.checkpoint(1));
+      run.save_behind(training.checkpoint(2));
+      gate.open(EIO);
+      while (run.settle(RunFolder::Settle::kIfWritten)) std::this_thread::yield();
+      ADD_FAILURE() << "a save that failed was settled";
+    });
+  });
+  EXPECT_EQ(error.code(), Code::kIo);
+  EXPECT_THAT(error.what(), HasSubstr("Input/output error"));
+  EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000001");
+  EXPECT_FALSE(fs::exists(folder / "step_00000002"));
+  EXPECT_THAT(find_damage(folder / "step_00000001"), IsEmpty());
+}
+
+TEST(RunFolderBehind, SecondSave_WaitsForTheFirst) {
+  const TempFolder folder;
+  const Axis one;
+  std::atomic<bool> first_is_named = false;
+  bool began_early = false;
+  const ScopedFileHook hook([&](FileCall call, const std::string& path) {
+    if (call == FileCall::kRename && path.ends_with("latest")) first_is_named = true;
+    if (path.find("step_00000002") != std::string::npos && !first_is_named) began_early = true;
+    return 0;
+  });
+  RunFolder run(folder.path(), {one, one, one});
+  const Training training(one);
+  run.save_behind(training.checkpoint(1));
+  run.save_behind(training.checkpoint(2));
+  EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000001");
+  run.settle(RunFolder::Settle::kWait);
+  EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000002");
+  EXPECT_FALSE(began_early);
+}
+
+TEST(RunFolderBehind, EndWithoutSettling_LeavesTheOldCheckpointAndNothingAfterTheNextStart) {
+  const TempFolder folder;
+  const Axis one;
+  const Training training(one);
+  {
+    RunFolder run(folder.path(), {one, one, one});
+    run.save(training.checkpoint(1));
+    run.save_behind(training.checkpoint(2));
+  }
+  const RunFolder again(folder.path(), {one, one, one});
+  EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000001");
+  EXPECT_THAT(test::names_below(folder.path()), ElementsAre(".lock", "latest", "step_00000001"));
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,217 @@
+// Oracle: whole weights that the test made; the unbroken run.
+#include "cleave/compat/nxd_checkpoint.h"
+
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/compat/nxd.h"
+#include "cleave/nn/norm.h"
+#include "tests/support/golden.h"
+#include "tests/support/model_parallel.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+using test::numbers;
+using test::on_model_parallel;
+using test::TempFolder;
+using test::thrown_by;
+using testing::HasSubstr;
+
+constexpr int64_t kIds = 11, kHidden = 6, kWide = 9;
+
+/// The guide's kinds of layers: cut rows, cut columns, replicated weights; sizes that do not
+/// divide.
+struct Model : LayerGroup {
+  Model() {
+    add("embed", embed);
+    add("up", up);
+    add("down", down);
+    add("norm", norm);
+    nxd::move_model_to_device(*this, at::kCPU, {.seed = 3, .dtype = at::kDouble});
+  }
+  Tensor operator()(const Tensor& ids) { return nxd::call(norm, down(up(embed(ids)).tanh())); }
+  nxd::ParallelEmbedding embed{kIds, kHidden, {.dtype = at::kDouble}};
+  nxd::ColumnParallelLinear up{kHidden, kWide, {.gather_output = false, .dtype = at::kDouble}};
+  nxd::RowParallelLinear down{kWide, kHidden, {.input_is_parallel = true, .dtype = at::kDouble}};
+  LayerNorm norm{kHidden, 1e-5};
+};
+
+/// A model and its optimizer on this rank.
+struct Training {
+  Model model;
+  Optimizer optimizer{model.parameters(), {}};
+
+  /// One step on rows that all data-parallel ranks have, so that dp changes no gradient.
+  double step(int64_t number) {
+    const auto seed = static_cast<uint64_t>(number);
+    const Tensor loss =
+        (model(test::ids({2, 3}, kIds, seed)) * numbers({2, 3, kHidden}, seed + 100)).sum();
+    loss.backward();
+    nxd::optimizer_step(optimizer, nxd::get_data_parallel_group(nxd::as_list), 1e-2);
+    optimizer.zero_grad();
+    return loss.item<double>();
+  }
+};
+
+struct Sizes {
+  int tp, dp;
+};
+const std::vector<Sizes> kSizes = {{1, 1}, {2, 1}, {4, 1}, {3, 1}, {1, 2}, {2, 2}};
+
+// The guide's lines: save at the end of an epoch on tp 2 x dp 2, load by the model's key elsewhere,
+// go on. Adam's update depends on both moments and the number of steps.
+TEST(NxdCheckpoint, SavedOnTwoByTwo_GoesOnAnywhereAsTheUnbrokenRun) {
+  const TempFolder folder;
+  const std::string path = folder / "epoch_3";
+  std::vector<double> want;
+  on_model_parallel(2, 2, [&] {
+    Training run;
+    double loss = 0;
+    for (int64_t i = 0; i < 3; ++i) loss = run.step(i);
+    nxd::save({{"epoch", 3},
+               {"model", nxd::state_dict(run.model)},
+               {"optimizer_state_dict", nxd::state_dict(run.optimizer)},
+               {"loss", loss},
+               {"note", "end of an epoch"},
+               {"is_best", true}},
+              path);
+    std::vector<double> losses{loss};
+    for (int64_t i = 3; i < 6; ++i) losses.push_back(run.step(i));
+    if (nxd::get_world_group().rank() == 0) want = losses;
+  });
+  for (const Sizes& sizes : kSizes) {
+    on_model_parallel(sizes.tp, sizes.dp, [&] {
+      Training run;
+      for (int64_t i = 50; i < 52; ++i) run.step(i);  // what is there before is replaced
+      const Json rest = nxd::load(path, run.model, "model");
+      nxd::load(path, run.optimizer);
+      EXPECT_EQ(rest.at("epoch").as_int(), 3);
+      EXPECT_EQ(rest.at("loss").as_number(), want[0]);
+      EXPECT_EQ(rest.at("note").as_string(), "end of an epoch");
+      EXPECT_TRUE(rest.at("is_best").as_bool());
+      EXPECT_FALSE(rest.has("model"));
+      EXPECT_FALSE(rest.has("optimizer_state_dict"));
+      for (int64_t i = 3; i < 6; ++i) {
+        EXPECT_NEAR(run.step(i), want[static_cast<size_t>(i - 2)], 1e-12)
+            << "tp=" << sizes.tp << " dp=" << sizes.dp << " step " << i;
+      }
+    });
+  }
+}
+
+TEST(NxdCheckpoint, File_HoldsWholeTensorsUnderTheModelsNames) {
+  const TempFolder folder;
+  std::map<std::string, Tensor> whole;
+  on_model_parallel(1, 1, [&] {
+    Model model;
+    for (const auto& p : model.parameters()) whole[p->name()] = p->leaf().detach();
+  });
+  on_model_parallel(3, 2, [&] {
+    Model model;  // the same starting values on every layout
+    nxd::save({{"weights", nxd::state_dict(model)}}, folder / "saved");
+  });
+  const auto tensors = test::read_tensors(folder / "saved/weights.safetensors");
+  ASSERT_EQ(tensors.size(), 7u);
+  for (const auto& [name, tensor] : tensors) EXPECT_TRUE(at::equal(tensor, whole.at(name))) << name;
+  on_model_parallel(2, 1, [&] {
+    Model model;
+    for (const auto& p : model.parameters()) p->leaf().detach().zero_();
+    nxd::load(folder / "saved", model, "weights");
+    for (const auto& p : model.parameters()) {
+      EXPECT_TRUE(at::equal(p->leaf(), test::slice_of(*p, whole.at(p->name())))) << p->name();
+    }
+  });
+}
+
+/// What `action` throws on one rank after a dict was saved under `path`.
+Error thrown_after_save(const std::string& path,
+                        const std::function<void(Model&, Optimizer&)>& action) {
+  return thrown_by([&] {
+    on_model_parallel(1, 1, [&] {
+      Training run;
+      nxd::save({{"model", nxd::state_dict(run.model)}, {"loss", 1.5}}, path);
+      action(run.model, run.optimizer);
+    });
+  });
+}
+
+TEST(NxdCheckpoint, WhatCannotBe_IsRefusedByName) {
+  const TempFolder folder;
+  int number = 0;
+  const auto path = [&] { return (folder / str("saved", ++number)).string(); };
+  const auto expect = [](const Error& error, Code code, const std::string& text) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr(text));
+  };
+  std::string at = path();
+  expect(thrown_after_save(at, [&](Model& m, Optimizer&) { nxd::load(at, m, "weights"); }),
+         Code::kFormat, "no state under the key 'weights'; it has model");
+  at = path();
+  expect(thrown_after_save(at, [&](Model&, Optimizer& o) { nxd::load(at, o, "model"); }),
+         Code::kFormat, "another optimizer");
+  at = path();
+  expect(thrown_after_save(at,
+                           [&](Model& m, Optimizer&) {
+                             nxd::save({{"model", nxd::state_dict(m)}}, at);
+                           }),
+         Code::kIo, "exists already");
+  at = path();
+  expect(thrown_after_save(at,
+                           [&](Model& m, Optimizer&) {
+                             std::ofstream(at + "/values.json") << "{\"loss\":2.5}";
+                             nxd::load(at, m);
+                           }),
+         Code::kFormat, "values.json");
+  const auto save_error = [&](const std::vector<nxd::DictItem>& dict) {
+    return thrown_by([&] { on_model_parallel(1, 1, [&] { nxd::save(dict, path()); }); });
+  };
+  expect(save_error({{"loss", std::numeric_limits<double>::quiet_NaN()}}), Code::kUsage,
+         "key 'loss' is nan");
+  expect(save_error({{"epoch", 1}, {"epoch", 2}}), Code::kUsage, "'epoch' is in the dict twice");
+  expect(thrown_by([&] {
+           on_model_parallel(1, 1, [&] {
+             Model model;
+             nxd::save({{"../model", nxd::state_dict(model)}}, path());
+           });
+         }),
+         Code::kUsage, "key '../model' cannot name a file");
+  expect(thrown_by([] {
+           nxd::save({{"epoch", 1}}, "nowhere");
+         }),
+         Code::kUsage, "initialize_model_parallel");
+}
+
+TEST(NxdCheckpoint, ModelWithOtherNames_IsUnchangedAndAllNamesAreListed) {
+  struct Other : LayerGroup {
+    Other() {
+      add("embedding", embed);
+      nxd::move_model_to_device(*this, at::kCPU, {.seed = 4});
+    }
+    nxd::ParallelEmbedding embed{kIds, kHidden};
+  };
+  const TempFolder folder;
+  const std::string path = folder / "saved";
+  const Error error = thrown_after_save(path, [&](Model&, Optimizer&) {
+    Other other;
+    const Tensor before = other.embed.parameters()[0]->leaf().detach().clone();
+    try {
+      nxd::load(path, other);
+    } catch (const Error&) {
+      EXPECT_TRUE(at::equal(other.embed.parameters()[0]->leaf(), before));
+      throw;
+    }
+  });
+  EXPECT_THAT(error.what(), HasSubstr("1 missing: embedding.weight; 7 that the model has no use"));
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,145 @@
+// convert and diff as a user types them, on a run that the program trained.
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/program.h"
+
+namespace cleave::test {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using Words = std::vector<std::string>;
+
+constexpr double kDeadlineS = 100;  // a loaded machine loads libtorch slowly
+
+Ran run_with_deadline(const Words& words) {
+  return run_cleave(words, {.deadline_s = kDeadlineS});
+}
+
+Ran convert(const std::string& from, const std::string& to, const Words& more = {}) {
+  Words words{"convert", "--from", from, "--to", to};
+  words.insert(words.end(), more.begin(), more.end());
+  return run_with_deadline(words);
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// Trains a small Llama for two steps on two ranks.
+void train(const std::string& out) {
+  const Ran ran = run_with_deadline({"train", "--data", CLEAVE_SOURCE_DIR "/LICENSE", "--out", out,
+                                     "--seq-len", "32", "--batch-size", "4", "--steps", "2", "--tp",
+                                     "2", "--gemm", "mkl", "--threads-per-rank", "1"});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+}
+
+TEST(ConvertProgram, RunThroughEveryFormat_IsEqualAndGeneratesTheSame) {
+  const TempFolder folder;
+  const std::string run = folder / "run";
+  train(run);
+  std::string last = run;
+  const std::vector<std::pair<std::string, Words>> forms = {
+      {"nxd", {"--format", "nxd", "--tp", "2", "--pp", "2"}},
+      {"bin", {"--format", "bin", "--max-shard-size", "1MB"}},
+      {"oslo", {"--format", "oslo", "--tp", "3"}},
+      {"safetensors", {}}};
+  for (const auto& [name, words] : forms) {
+    const Ran ran = convert(last, folder / name, words);
+    ASSERT_EQ(ran.exit_code, 0) << ran.err;
+    EXPECT_TRUE(contains(ran.out, "(" + name + ")\n")) << ran.out;
+    EXPECT_EQ(contains(ran.out, "the optimizer's state stays in " + run), last == run) << ran.out;
+    last = folder / name;
+  }
+  const Ran compared = run_with_deadline({"diff", run, last, "--json"});
+  const json told = json::parse(compared.out);
+  EXPECT_EQ(compared.exit_code, 1);  // the state is only in the run
+  for (const json& row : told["differences"]) {
+    EXPECT_TRUE(row["name"].get<std::string>().starts_with("optimizer.")) << row;
+    EXPECT_FALSE(row.contains("b")) << row;
+  }
+  EXPECT_GT(told["compared"], 10);
+  EXPECT_EQ(names_in(folder.path()),
+            (std::vector<std::string>{"bin", "nxd", "oslo", "run", "safetensors"}));
+  std::string want;
+  for (const std::string& model : {run, std::string(folder / "oslo")}) {
+    const Ran ran = run_with_deadline({"generate", "--model", model, "--prompt", "the Work", "--tp",
+                                       "2", "--max-new-tokens", "8", "--json"});
+    ASSERT_EQ(ran.exit_code, 0) << ran.err;
+    const std::string ids = json::parse(ran.out)["sequences"][0]["ids"].dump();
+    if (want.empty()) want = ids;
+    EXPECT_EQ(ids, want) << model;
+  }
+
+  const Ran equal = run_with_deadline({"diff", last, folder / "nxd"});
+  EXPECT_EQ(equal.exit_code, 0) << equal.out;
+  EXPECT_TRUE(contains(equal.out, " tensors compared, all equal\n")) << equal.out;
+  ASSERT_EQ(convert(last, folder / "half", {"--dtype", "bf16"}).exit_code, 0);
+  const Ran other = run_with_deadline({"diff", last, folder / "half"});
+  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_TRUE(contains(other.out, "model.norm.weight: dtype F32 and BF16")) << other.out;
+  EXPECT_TRUE(contains(other.out, " elements differ by up to ")) << other.out;
+}
+
+TEST(ConvertProgram, WhatCannotBe_EndsWithTheCodeAndLeavesNothing) {
+  const TempFolder folder;
+  const std::string run = folder / "run", out = folder / "out";
+  train(run);
+  struct Case {
+    Words words;
+    int exit_code;
+    std::string text;
+  };
+  const std::vector<Case> cases = {
+      {{"--tp", "2"}, 2, "is of the formats oslo and nxd"},
+      {{"--format", "oslo", "--tp", "9"}, 3, "tp"},
+      {{"--format", "oslo", "--max-shard-size", "1GB"}, 2, "one file a rank"},
+      {{"--max-shard-size", "much"}, 2, "expected a size as 5GB"},
+      {{"--dtype", "int4"}, 2, "--dtype"},
+      {{"--from", folder / "none"}, 5, "none"},
+      {{"--to", run}, 5, "exists already"},
+  };
+  for (const Case& c : cases) {
+    const Ran ran = convert(run, out, c.words);
+    EXPECT_EQ(ran.exit_code, c.exit_code) << ran.err;
+    EXPECT_TRUE(contains(ran.err, c.text)) << ran.err;
+    EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+    EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"run"}));
+  }
+  const auto in_shell = [&](const std::string& before) {
+    return run_program(
+        {"/bin/bash", "-c", before + "exec \"$0\" convert --from " + run + " --to " + out,
+         CLEAVE_PROGRAM},
+        {.deadline_s = kDeadlineS});
+  };
+  const Ran full = in_shell("ulimit -f 100; ");  // no file above 100 KiB
+  EXPECT_EQ(full.exit_code, 5) << full.err;
+  EXPECT_TRUE(contains(full.err, "File too large; raise the file size limit")) << full.err;
+  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"run"}));
+
+  const std::string lock = folder / ".lock";
+  const Ran second = in_shell("exec 9>" + lock + "; flock 9; printf 'pid 77 on here' >&9; ");
+  EXPECT_EQ(second.exit_code, 5) << second.err;
+  EXPECT_TRUE(contains(second.err, "is being written by pid 77 on here")) << second.err;
+}
+
+TEST(DiffProgram, MissingPathAndMissingWord_AreErrors) {
+  EXPECT_EQ(run_with_deadline({"diff", "/nowhere"}).exit_code, 2);
+  EXPECT_EQ(run_with_deadline({"diff", "/nowhere", "/nowhere"}).exit_code, 5);
+}
+
+}  // namespace
+}  // namespace cleave::test
