@@ -70,6 +70,10 @@ size_t times(const std::string& text, const std::string& part) {
 
 TEST(DurationText, EachRange_TwoUnitsAtMost) {
   EXPECT_EQ(duration_text(0), "0.0s");
+  EXPECT_EQ(duration_text(0.0014), "1.4ms");
+  EXPECT_EQ(duration_text(0.0421), "42ms");
+  EXPECT_EQ(duration_text(0.0949), "95ms");
+  EXPECT_EQ(duration_text(0.0951), "0.1s");
   EXPECT_EQ(duration_text(9.94), "9.9s");
   EXPECT_EQ(duration_text(9.96), "10s");
   EXPECT_EQ(duration_text(59.4), "59s");

@@ -75,6 +75,43 @@ TEST(TrainProgram, ProcessesUnderLaunch_GiveTheLossesOfOneRank) {
   }
 }
 
+// All of it as four processes; oracle: the same run on one rank in fp64.
+TEST(TrainProgram, PipelineAndShardsAsProcesses_GiveTheLossesOfOneRankAndGoOnOnIt) {
+  const TempFolder folder;
+  const Words fp64{"--dtype", "fp64", "--steps", "6", "--save-every", "3"};
+  ASSERT_EQ(run_with_deadline(train(folder / "one", fp64)).exit_code, 0);
+  const auto want = metrics_of(folder / "one");
+  const std::vector<Words> layouts = {
+      {"--pp", "2", "--tp", "2", "--sequence-parallel", "--recompute", "full"},
+      {"--pp", "2", "--dp", "2", "--fsdp", "--virtual-pipeline", "2"},
+      {"--pp", "2", "--dp", "2", "--zero", "1", "--schedule-pp", "zero-bubble"}};
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    const std::string run = folder / ("split" + std::to_string(i));
+    Words words = fp64;
+    words.insert(words.end(), layouts[i].begin(), layouts[i].end());
+    const Ran ran = run_with_deadline(launched(4, train(run, words)));
+    ASSERT_EQ(ran.exit_code, 0) << ran.err;
+    EXPECT_NE(ran.out.find("\nplan  "), std::string::npos) << ran.out;
+    const auto got = metrics_of(run);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t k = 0; k < want.size(); ++k) {
+      EXPECT_NEAR(got[k]["loss"].get<double>(), want[k]["loss"].get<double>(), 1e-9)
+          << "step " << k + 1;
+      EXPECT_NEAR(got[k]["grad_norm"].get<double>(), want[k]["grad_norm"].get<double>(), 1e-9);
+    }
+  }
+  // The half-way checkpoint of four ranks goes on on one.
+  const std::string half = folder / "split1";
+  std::filesystem::remove_all(half + "/step_00000006");
+  std::ofstream(half + "/latest") << "step_00000003\n";
+  Words resume = fp64;
+  resume.emplace_back("--resume");
+  const Ran again = run_with_deadline(train(half, resume));
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_NEAR(metrics_of(half).back()["loss"].get<double>(), want.back()["loss"].get<double>(),
+              1e-9);
+}
+
 /// Runs a command and sends it `signal` once step 3 is in its metrics.
 Ran interrupted(const Words& words, const std::string& run, const std::string& signal) {
   const std::string script =
@@ -139,6 +176,36 @@ TEST(TrainProgram, LayoutThatCannotBe_IsRefusedBeforeAnythingIsWritten) {
   EXPECT_EQ(ran.exit_code, 3);
   EXPECT_NE(ran.err.find("choose tp from 1 to 8"), std::string::npos) << ran.err;
   EXPECT_FALSE(std::filesystem::exists(run));
+  const Ran deep = run_with_deadline(train(run, {"--pp", "9"}));
+  EXPECT_EQ(deep.exit_code, 3);
+  EXPECT_NE(deep.err.find("6 "), std::string::npos) << deep.err;  // llama-tiny's blocks
+  const Ran both = run_with_deadline(train(run, {"--dp", "2", "--zero", "1", "--fsdp"}));
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_FALSE(std::filesystem::exists(run));
+}
+
+TEST(PlanProgram, Layouts_AreShownListedAndDrawn) {
+  const TempFolder folder;
+  const Ran one = run_with_deadline({"plan", "--tp", "2", "--json"});
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  const json facts = json::parse(one.out);
+  EXPECT_EQ(facts["tp"], 2);
+  EXPECT_GT(facts["ranks"][0]["bytes"].get<int64_t>(), 0);
+  EXPECT_GT(facts["step_s"].get<double>(), 0);
+  const Ran many = run_with_deadline({"plan", "--ranks", "4", "--json"});
+  ASSERT_EQ(many.exit_code, 0) << many.err;
+  for (const json& each : json::parse(many.out)) {
+    EXPECT_EQ(each["tp"].get<int>() * each["pp"].get<int>() * each["dp"].get<int>(), 4);
+  }
+  const std::string svg = folder / "schedule.svg";
+  const Ran drawn = run_with_deadline({"plan", "--pp", "2", "--draw-schedule", svg});
+  ASSERT_EQ(drawn.exit_code, 0) << drawn.err;
+  std::ifstream file(svg);
+  std::string start(4, ' ');
+  file.read(start.data(), 4);
+  EXPECT_EQ(start, "<svg");
+  EXPECT_EQ(run_with_deadline({"plan", "--ranks", "4", "--tp", "2"}).exit_code, 2);
+  EXPECT_EQ(run_with_deadline({"plan", "--ranks", "4", "--memory", "much"}).exit_code, 2);
 }
 
 }  // namespace

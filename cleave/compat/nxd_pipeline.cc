@@ -1,0 +1,300 @@
+#include "cleave/compat/nxd_pipeline.h"
+
+#include <algorithm>
+#include <set>
+
+#include <ATen/ATen.h>
+
+#include "cleave/base/error.h"
+#include "cleave/file/atomic_write.h"
+#include "cleave/mesh/parallel_state.h"
+
+namespace cleave::nxd {
+
+/// A batch's micro-batches, as the pipeline takes them and as the loss does.
+struct NxDPPModel::Work {
+  std::vector<MicroBatch> micro_batches;
+  std::vector<PipelineInputs> inputs;
+
+  [[nodiscard]] PipelineLoss loss(const OutputLoss& spec,
+                                  const std::vector<double>& weights) const {
+    return [this, &spec, &weights](const DTensor& output, size_t i) {
+      return spec(output, inputs[i]) * weights[i];
+    };
+  }
+};
+
+namespace {
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+Tensor part_of(const Tensor& t, int64_t part, int64_t num_parts) {
+  const int64_t rows = t.size(0);
+  const int64_t begin = rows * part / num_parts;
+  return t.narrow(0, begin, rows * (part + 1) / num_parts - begin);
+}
+
+Context context_of(const PipelineInputs& inputs) {
+  const auto named = [&](const char* name) {
+    const auto at = inputs.find(name);
+    return at == inputs.end() ? Tensor() : at->second;
+  };
+  Context context;
+  context.key_mask = named("attention_mask");
+  if (context.key_mask.defined()) context.key_mask = context.key_mask.to(at::kBool);
+  context.token_types = named("token_type_ids");
+  context.positions = named("position_ids");
+  return context;
+}
+
+}  // namespace
+
+NxDPPModel::NxDPPModel(Layer& module, std::vector<Layer*> sequence, NxDPPModelOptions options)
+    : module_(module), sequence_(std::move(sequence)), options_(std::move(options)) {
+  check_options();
+  pp_ = get_pipeline_model_parallel_group();
+  dp_ = get_data_parallel_group();
+  tp_ = get_tensor_model_parallel_group();
+  module_.name_tree();
+  cuts_ = options_.pipeline_cuts;
+  if (options_.auto_partition || !cuts_.empty()) partition();
+}
+
+NxDPPModel::~NxDPPModel() = default;
+
+void NxDPPModel::check_options() const {
+  const NxDPPModelOptions& o = options_;
+  CLEAVE_CHECK(model_parallel_is_initialized(), Code::kUsage,
+               "NxDPPModel before initialize_model_parallel; call that first");
+  CLEAVE_CHECK(o.transformer_layer_cls != nullptr, Code::kUsage,
+               "transformer_layer_cls is missing; give the class of the model's blocks");
+  CLEAVE_CHECK(!o.auto_partition || o.pipeline_cuts.empty(), Code::kUsage, "auto_partition with ",
+               o.pipeline_cuts.size(),
+               " pipeline_cuts; it finds the cuts itself, give one of them");
+  CLEAVE_CHECK(!o.balance_by_cost || o.auto_partition, Code::kUsage,
+               "balance_by_cost is a way of auto_partition; give both");
+  CLEAVE_CHECK(o.pipeline_cuts.empty() || !o.input_names.empty(), Code::kUsage,
+               "pipeline_cuts without input_names; name what run_train will be given");
+  CLEAVE_CHECK(!(o.broadcast_and_average_loss && o.return_mb_loss), Code::kUsage,
+               "broadcast_and_average_loss gives one number and return_mb_loss one a micro-batch; "
+               "choose one");
+  CLEAVE_CHECK(o.num_microbatches >= 1, Code::kUsage, "num_microbatches=", o.num_microbatches,
+               "; at least 1");
+}
+
+void NxDPPModel::cut_pipeline_stage(const std::string& name) {
+  CLEAVE_CHECK(!pipeline_, Code::kUsage, "cut_pipeline_stage(", name,
+               ") after the model was partitioned");
+  CLEAVE_CHECK(!options_.auto_partition, Code::kUsage, "cut_pipeline_stage(", name,
+               ") with auto_partition, which finds the cuts itself");
+  cuts_.push_back(name);
+}
+
+Stages NxDPPModel::stages() const {
+  const int num_stages = pp_.size() * options_.virtual_pipeline_size;
+  if (!options_.auto_partition) return stages_from_cuts(sequence_, cuts_, num_stages);
+  std::vector<size_t> blocks;
+  for (size_t i = 0; i < sequence_.size(); ++i) {
+    if (options_.transformer_layer_cls(*sequence_[i])) blocks.push_back(i);
+  }
+  CLEAVE_CHECK(!blocks.empty(), Code::kUsage, "auto_partition: none of the model's ",
+               sequence_.size(), " layers is of the class transformer_layer_cls");
+  return options_.balance_by_cost ? balanced_stages(layer_costs(sequence_), num_stages)
+                                  : even_stages(sequence_, blocks, num_stages);
+}
+
+void NxDPPModel::partition() {
+  CLEAVE_CHECK(!pipeline_, Code::kUsage, "the model is partitioned already");
+  const bool is_interleaved = options_.virtual_pipeline_size > 1;
+  pipeline_ = std::make_unique<PipelineModel>(
+      sequence_, pp_,
+      PipelineOptions{.schedule = is_interleaved ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B,
+                      .stages_per_rank = options_.virtual_pipeline_size,
+                      .stages = stages(),
+                      .trace = !options_.trace_file_path.empty()});
+  give_memory();
+  if (!options_.use_zero1_optimizer) return;
+  Parameters own;
+  const Parameters& tied = pipeline_->tied_parameters();
+  for (const auto& p : pipeline_->parameters()) {
+    if (std::find(tied.begin(), tied.end(), p) == tied.end()) own.push_back(p);
+  }
+  zero1_ = std::make_unique<Zero1>(own, tied, dp_, ShardPrecision{});
+}
+
+void NxDPPModel::give_memory() {
+  if (options_.param_init_fn) {
+    for (Layer* layer : pipeline_->local_layers()) layer->walk(options_.param_init_fn);
+  }
+  for (const auto& p : pipeline_->parameters()) {
+    if (!p->leaf().defined()) p->set_leaf(p->initial_value(/*seed=*/0, at::kFloat));
+  }
+}
+
+const PipelineModel& NxDPPModel::partitioned() const {
+  CLEAVE_CHECK(pipeline_, Code::kUsage,
+               "the model is not partitioned; give pipeline_cuts or auto_partition, or call "
+               "partition()");
+  return *pipeline_;
+}
+
+NxDPPModel::Work NxDPPModel::work_of(const PipelineInputs& inputs, bool training) const {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : inputs) names.push_back(name);
+  const std::set<std::string> wanted(options_.input_names.begin(), options_.input_names.end());
+  CLEAVE_CHECK(wanted.empty() || wanted == std::set<std::string>(names.begin(), names.end()),
+               Code::kUsage, "the inputs are ", listed(names), "; input_names are ",
+               listed(options_.input_names));
+  CLEAVE_CHECK(inputs.contains("input_ids"), Code::kUsage, "the inputs are ", listed(names),
+               "; input_ids is what the first layer takes");
+  const int64_t rows = inputs.at("input_ids").size(0);
+  for (const auto& [name, tensor] : inputs) {
+    CLEAVE_CHECK(tensor.dim() > 0 && tensor.size(0) == rows, Code::kShape, name, " has sizes ",
+                 tensor.sizes(), "; dim 0 is the ", rows, " sequences of input_ids");
+  }
+  const int64_t count = options_.num_microbatches;
+  CLEAVE_CHECK(rows >= count, Code::kShape, "a batch of ", rows, " sequences does not make ", count,
+               " micro-batches; give num_microbatches of 1 to ", rows);
+  Work work;
+  for (int64_t i = 0; i < count; ++i) {
+    PipelineInputs part;
+    for (const auto& [name, tensor] : inputs) part[name] = part_of(tensor, i, count);
+    Context context = context_of(part);
+    context.training = training;
+    context.step = static_cast<int64_t>(num_steps_);
+    context.first_sample = rows * dp_.rank() + rows * i / count;
+    work.micro_batches.push_back(
+        {.input = DTensor(part.at("input_ids"), tp_, Replicate{}), .context = context});
+    work.inputs.push_back(std::move(part));
+  }
+  return work;
+}
+
+/// What each micro-batch's loss counts in the gradients' sum over micro-batches and dp.
+std::vector<double> NxDPPModel::weights_of(const Work& work) const {
+  const double even = 1.0 / (options_.num_microbatches * dp_.size());
+  if (!options_.token_weighted_loss) return std::vector<double>(work.inputs.size(), even);
+  std::vector<double> counts;
+  double sum = 0;
+  for (const PipelineInputs& part : work.inputs) {
+    const auto labels = part.find("labels");
+    CLEAVE_CHECK(labels != part.end(), Code::kUsage,
+                 "token_weighted_loss counts labels, and no input is called labels");
+    counts.push_back(labels->second.ne(-100).sum().item<double>());
+    sum += counts.back();
+  }
+  sum = dp_.all_reduce(at::scalar_tensor(sum, at::kDouble), "number of labels").item<double>();
+  for (double& count : counts) count /= sum;
+  return counts;
+}
+
+std::vector<double> NxDPPModel::reported(const std::vector<double>& losses,
+                                         const std::vector<double>& weights) const {
+  if (options_.return_mb_loss) {
+    std::vector<double> out;
+    for (size_t i = 0; i < losses.size(); ++i) out.push_back(losses[i] / weights[i]);
+    return pipeline_->has_last_stage() ? out : std::vector<double>{};
+  }
+  double sum = 0;
+  for (const double loss : losses) sum += loss;
+  if (options_.broadcast_and_average_loss) {
+    const Tensor all = dp_.all_reduce(at::scalar_tensor(sum, at::kDouble), "mean loss");
+    return {all.item<double>()};
+  }
+  if (!pipeline_->has_last_stage()) return {};
+  double weight = 0;
+  for (const double w : weights) weight += w;
+  return {sum / weight};
+}
+
+std::vector<double> NxDPPModel::run_train(const PipelineInputs& inputs) {
+  (void)partitioned();
+  CLEAVE_CHECK(options_.output_loss_value_spec, Code::kUsage,
+               "run_train without output_loss_value_spec; say how a loss comes from the output");
+  if (zero1_) zero1_->gather_weights();
+  const Work work = work_of(inputs, /*training=*/true);
+  const std::vector<double> weights = weights_of(work);
+  const std::vector<double> losses =
+      pipeline_->run_train(work.micro_batches, work.loss(options_.output_loss_value_spec, weights));
+  if (zero1_) {
+    zero1_->reduce_gradients();
+  } else {
+    finish_gradients(pipeline_->parameters(), tp_);
+    sum_gradients(pipeline_->parameters(), dp_);
+  }
+  pipeline_->sum_tied_gradients();
+  if (num_steps_++ == 0) write_trace();
+  return reported(losses, weights);
+}
+
+std::vector<double> NxDPPModel::run_eval(const PipelineInputs& inputs) {
+  (void)partitioned();
+  CLEAVE_CHECK(options_.output_loss_value_spec, Code::kUsage,
+               "run_eval gives losses and there is no output_loss_value_spec; call "
+               "run_eval_outputs");
+  if (zero1_) zero1_->gather_weights();
+  const Work work = work_of(inputs, /*training=*/false);
+  const std::vector<double> weights = weights_of(work);
+  const auto loss = work.loss(options_.output_loss_value_spec, weights);
+  return reported(pipeline_->run_eval(work.micro_batches, loss), weights);
+}
+
+std::vector<DTensor> NxDPPModel::run_eval_outputs(const PipelineInputs& inputs) {
+  (void)partitioned();
+  if (zero1_) zero1_->gather_weights();
+  return pipeline_->run_eval(work_of(inputs, /*training=*/false).micro_batches);
+}
+
+void NxDPPModel::write_trace() {
+  if (options_.trace_file_path.empty()) return;
+  const Trace trace = pipeline_->trace();
+  if (pp_.rank() == 0 && dp_.rank() == 0 && tp_.rank() == 0) {
+    write_atomic(options_.trace_file_path, std::string_view(chrome_trace(trace)));
+  }
+}
+
+Parameters NxDPPModel::local_parameters() const {
+  return partitioned().parameters();
+}
+
+std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> NxDPPModel::local_named_parameters()
+    const {
+  std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> out;
+  for (const auto& p : partitioned().parameters()) out.emplace_back(p->name(), p);
+  return out;
+}
+
+std::vector<std::pair<std::string, Layer*>> NxDPPModel::local_named_modules() const {
+  std::vector<std::pair<std::string, Layer*>> out;
+  for (Layer* layer : partitioned().local_layers()) {
+    layer->walk([&](Layer& each) { out.emplace_back(each.path(), &each); });
+  }
+  return out;
+}
+
+std::map<std::string, Tensor> NxDPPModel::local_state_dict() const {
+  std::map<std::string, Tensor> out;
+  for (const auto& p : partitioned().parameters()) out[p->name()] = p->leaf().detach();
+  return out;
+}
+
+void NxDPPModel::load_state_dict(const std::map<std::string, Tensor>& state) {
+  const auto own = local_state_dict();
+  for (const auto& [name, value] : state) {
+    CLEAVE_CHECK(own.contains(name), Code::kFormat, name, " is not a parameter of this rank");
+  }
+  for (const auto& [name, to] : own) {
+    const auto from = state.find(name);
+    CLEAVE_CHECK(from != state.end(), Code::kFormat, name, " is missing in the state");
+    CLEAVE_CHECK(from->second.sizes() == to.sizes(), Code::kShape, name, " has sizes ",
+                 from->second.sizes(), "; this rank holds ", to.sizes());
+    const at::NoGradGuard no_grad;
+    to.copy_(from->second);
+  }
+}
+
+}  // namespace cleave::nxd

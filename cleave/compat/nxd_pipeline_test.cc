@@ -1,0 +1,311 @@
+#include "cleave/compat/nxd_pipeline.h"
+
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/compat/nxd.h"
+#include "cleave/model/llama/llama.h"
+#include "cleave/nn/cross_entropy.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+
+namespace cleave::nxd {
+namespace {
+
+const char* const kConfig = R"json({"model_type": "llama", "vocab_size": 29, "hidden_size": 12,
+  "intermediate_size": 10, "num_hidden_layers": 5, "num_attention_heads": 3,
+  "num_key_value_heads": 3, "head_dim": 4, "max_position_embeddings": 16,
+  "tie_word_embeddings": true, "initializer_range": 0.3})json";
+
+std::unique_ptr<Model> make() {
+  return make_model(Json::parse(kConfig, "config.json"));
+}
+
+PipelineInputs batch_of(int64_t rows, uint64_t seed) {
+  PipelineInputs inputs;
+  inputs["input_ids"] = test::ids({rows, 6}, 29, seed);
+  inputs["labels"] = test::ids({rows, 6}, 29, seed + 1);
+  inputs["labels"].index_put_({at::tensor({0}, at::kLong), at::tensor({2}, at::kLong)}, -100);
+  return inputs;
+}
+
+Tensor loss_of(const DTensor& logits, const PipelineInputs& inputs) {
+  return cross_entropy(logits, next_token_labels(inputs.at("labels"))).local();
+}
+
+bool is_block(const Layer& layer) {
+  return layer.path().find("layers.") != std::string::npos;
+}
+
+NxDPPModelOptions options() {
+  return {.transformer_layer_cls = &is_block,
+          .num_microbatches = 3,
+          .output_loss_value_spec = &loss_of,
+          .broadcast_and_average_loss = true,
+          .input_names = {"input_ids", "labels"},
+          .auto_partition = true};
+}
+
+void in_double(Layer& layer) {
+  for (const auto& p : layer.own_parameters()) {
+    if (!p->leaf().defined()) p->set_leaf(p->initial_value(4, at::kDouble));
+  }
+}
+
+void on_groups(int pp, int dp, int tp, const std::function<void(World&)>& body) {
+  run_ranks(
+      pp * dp * tp,
+      [&](World& world) {
+        at::get_num_threads();
+        at::set_num_threads(1);
+        initialize_model_parallel(
+            world, {.tensor_model_parallel_size = tp, .pipeline_model_parallel_size = pp});
+        body(world);
+        destroy_model_parallel();
+      },
+      RankOptions{.timeout_s = 20, .flight_log_folder = ""});
+}
+
+/// Loss and gradients of the batch on one rank: the mean over micro-batches' means.
+struct Want {
+  double loss = 0;
+  std::vector<double> losses;
+  std::map<std::string, Tensor> gradients;
+};
+
+Want want_of(const PipelineInputs& inputs, int64_t num_parts) {
+  Want want;
+  test::on_ranks(1, [&](const Axis& axis) {
+    const auto model = make();
+    model->name_tree();
+    model->walk(in_double);
+    const int64_t rows = inputs.at("input_ids").size(0);
+    for (int64_t i = 0; i < num_parts; ++i) {
+      PipelineInputs part;
+      for (const auto& [name, t] : inputs) {
+        part[name] = t.slice(0, rows * i / num_parts, rows * (i + 1) / num_parts);
+      }
+      const Tensor loss =
+          loss_of((*model)(DTensor(part["input_ids"], axis, Replicate{}), Context()), part);
+      (loss / num_parts).backward();
+      want.losses.push_back(loss.item<double>());
+      want.loss += want.losses.back() / static_cast<double>(num_parts);
+    }
+    for (const auto& p : model->parameters()) want.gradients[p->name()] = p->leaf().grad();
+  });
+  return want;
+}
+
+TEST(NxDPPModel, AnyGroups_GiveLossAndGradientsOfOneRank) {
+  const PipelineInputs all = batch_of(6, 3);
+  const Want want = want_of(all, 6);  // micro-batches of one row: on every layout the same
+  struct Case {
+    int pp, dp, tp, virtual_size;
+    bool zero1;
+  };
+  for (const Case& c : {Case{2, 1, 1, 1, false},
+                        {2, 1, 1, 2, false},
+                        {4, 1, 1, 1, false},
+                        {2, 2, 1, 1, false},
+                        {2, 2, 1, 1, true},
+                        {2, 1, 3, 1, false}}) {
+    on_groups(c.pp, c.dp, c.tp, [&](World&) {
+      const auto model = make();
+      const Axis tp = get_tensor_model_parallel_group();
+      if (c.tp > 1) parallelize_module(*model, tp, model->plan());
+      NxDPPModelOptions o = options();
+      o.num_microbatches = 6 / c.dp;
+      o.virtual_pipeline_size = c.virtual_size;
+      o.use_zero1_optimizer = c.zero1;
+      o.param_init_fn = &in_double;
+      NxDPPModel pipeline(*model, model->sequence(), o);
+      PipelineInputs own;
+      const int64_t share = 6 / c.dp, begin = share * get_data_parallel_rank();
+      for (const auto& [name, t] : all) own[name] = t.slice(0, begin, begin + share);
+      const auto loss = pipeline.run_train(own);
+      ASSERT_EQ(loss.size(), 1U);
+      EXPECT_NEAR(loss[0], want.loss, 1e-6);
+      for (const auto& p : pipeline.local_parameters()) {
+        const Tensor part = p->part_of(want.gradients.at(p->name()));
+        if (part.numel() == 0) continue;
+        // ZeRO-1 lets forward read fp32.
+        EXPECT_LE((p->leaf().grad() - part).abs().max().item<double>(), c.zero1 ? 1e-5 : 1e-12)
+            << p->name();
+      }
+    });
+  }
+}
+
+TEST(NxDPPModel, LossOptions_SayWhoIsToldWhat) {
+  const PipelineInputs all = batch_of(5, 9);
+  const Want want = want_of(all, 3);
+  on_groups(2, 1, 1, [&](World&) {
+    for (const bool each : {false, true}) {
+      const auto model = make();
+      NxDPPModelOptions o = options();
+      o.broadcast_and_average_loss = false;
+      o.return_mb_loss = each;
+      o.param_init_fn = &in_double;
+      NxDPPModel pipeline(*model, model->sequence(), o);
+      const auto told = pipeline.run_eval(all);
+      if (get_pipeline_model_parallel_rank() == 0) {
+        EXPECT_TRUE(told.empty());
+      } else if (each) {
+        ASSERT_EQ(told.size(), 3U);
+        for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(told[i], want.losses[i], 1e-12);
+      } else {
+        ASSERT_EQ(told.size(), 1U);
+        EXPECT_NEAR(told[0], want.loss, 1e-12);
+      }
+      const auto outputs = pipeline.run_eval_outputs(batch_of(4, 1));
+      EXPECT_EQ(outputs.size(), get_pipeline_model_parallel_rank() == 0 ? 0U : 3U);
+    }
+  });
+}
+
+// Oracle: the mean over all labels of the batch at once.
+TEST(NxDPPModel, TokenWeighted_IsTheMeanOverAllLabels) {
+  PipelineInputs all = batch_of(4, 5);
+  all["labels"].narrow(0, 0, 1).fill_(-100);
+  const double want = want_of(all, 1).loss;
+  on_groups(2, 2, 1, [&](World&) {
+    const auto model = make();
+    NxDPPModelOptions o = options();
+    o.num_microbatches = 2;
+    o.token_weighted_loss = true;
+    o.param_init_fn = &in_double;
+    // A row without labels has no mean: its sum, over at least one, is 0.
+    o.output_loss_value_spec = [](const DTensor& logits, const PipelineInputs& in) {
+      const Tensor labels = next_token_labels(in.at("labels"));
+      const int64_t count = std::max<int64_t>(in.at("labels").ne(-100).sum().item<int64_t>(), 1);
+      return cross_entropy(logits, labels, {.valid_tokens = count}).local();
+    };
+    NxDPPModel pipeline(*model, model->sequence(), o);
+    PipelineInputs own;
+    for (const auto& [name, t] : all) {
+      own[name] = t.slice(0, 2 * get_data_parallel_rank(), 2 * get_data_parallel_rank() + 2);
+    }
+    const auto told = pipeline.run_train(own);
+    ASSERT_EQ(told.size(), 1U);
+    // Labels are counted before they are shifted, here and in the weights alike.
+    const double shifted = next_token_labels(all.at("labels")).ne(-100).sum().item<double>();
+    const double counted = all.at("labels").ne(-100).sum().item<double>();
+    EXPECT_NEAR(told[0], want * shifted / counted, 1e-12);
+  });
+}
+
+TEST(NxDPPModel, LocalViews_CoverTheModelOnceAndRoundTrip) {
+  std::map<std::string, int> holders;
+  std::mutex mutex;
+  on_groups(2, 1, 1, [&](World&) {
+    const auto model = make();
+    NxDPPModel pipeline(*model, model->sequence(), options());
+    for (const auto& [name, module] : pipeline.local_named_modules()) {
+      EXPECT_EQ(name, module->path());
+    }
+    auto state = pipeline.local_state_dict();
+    for (auto& [name, tensor] : state) tensor = at::full_like(tensor, 0.5);
+    pipeline.load_state_dict(state);
+    for (const auto& [name, p] : pipeline.local_named_parameters()) {
+      EXPECT_TRUE(p->leaf().eq(0.5).all().item<bool>()) << name;
+      const std::lock_guard lock(mutex);
+      ++holders[name];
+    }
+    state.erase(state.begin());
+    EXPECT_EQ(test::thrown_by([&] { pipeline.load_state_dict(state); }).code(), Code::kFormat);
+  });
+  EXPECT_EQ(holders.size(), make()->parameters().size());
+  for (const auto& [name, count] : holders) {
+    EXPECT_EQ(count, name == "model.embed_tokens.weight" ? 2 : 1) << name;  // the tied head
+  }
+}
+
+TEST(NxDPPModel, Mistakes_AreNamed) {
+  test::on_ranks(1, [](const Axis&) {
+    const auto model = make();
+    EXPECT_EQ(test::thrown_by([&] { NxDPPModel(*model, model->sequence(), options()); }).code(),
+              Code::kUsage);
+  });
+  on_groups(2, 1, 1, [&](World&) {
+    const auto refused = [&](const std::function<void(NxDPPModelOptions&)>& change, Code code) {
+      const auto model = make();
+      NxDPPModelOptions o = options();
+      change(o);
+      const Error error =
+          test::thrown_by([&] { NxDPPModel(*model, model->sequence(), o).partition(); });
+      EXPECT_EQ(error.code(), code) << error.what();
+    };
+    refused([](auto& o) { o.transformer_layer_cls = nullptr; }, Code::kUsage);
+    refused([](auto& o) { o.pipeline_cuts = {"model.layers.1"}; }, Code::kUsage);
+    refused([](auto& o) { o.return_mb_loss = true; }, Code::kUsage);
+    refused([](auto& o) { o.virtual_pipeline_size = 3; }, Code::kShape);  // 6 stages, 5 blocks
+    const auto cut = [](std::vector<std::string> cuts) {
+      return [cuts = std::move(cuts)](auto& o) {
+        o.auto_partition = false;
+        o.pipeline_cuts = cuts;
+      };
+    };
+    refused(cut({"model.layers.1", "model.layers.2"}), Code::kShape);
+    refused(cut({"model.layer.1"}), Code::kShape);
+    refused(
+        [](auto& o) {
+          o.auto_partition = false;
+          o.pipeline_cuts = {"model.layers.1"};
+          o.input_names = {};
+        },
+        Code::kUsage);
+    const auto model = make();
+    NxDPPModelOptions o = options();
+    o.auto_partition = false;
+    NxDPPModel by_hand(*model, model->sequence(), o);
+    EXPECT_EQ(test::thrown_by([&] { (void)by_hand.local_parameters(); }).code(), Code::kUsage);
+    EXPECT_EQ(test::thrown_by([&] { by_hand.run_train(batch_of(3, 1)); }).code(), Code::kUsage);
+    by_hand.cut_pipeline_stage("model.layers.0");
+    by_hand.partition();
+    PipelineInputs other = batch_of(3, 1);
+    other.erase("labels");
+    EXPECT_EQ(test::thrown_by([&] { by_hand.run_train(other); }).code(), Code::kUsage);
+    EXPECT_EQ(test::thrown_by([&] { by_hand.run_train(batch_of(2, 1)); }).code(), Code::kShape);
+  });
+}
+
+// A vocabulary that outweighs the blocks: the last stage keeps none of them by cost.
+TEST(NxDPPModel, PartitionByCost_IsNoSlowerThanTheRule) {
+  const Json config = Json::parse(
+      R"json({"model_type": "llama", "vocab_size": 128256, "hidden_size": 64,
+      "intermediate_size": 172, "num_hidden_layers": 8, "num_attention_heads": 4,
+      "num_key_value_heads": 4, "max_position_embeddings": 16})json",
+      "config.json");
+  const auto model = make_model(config);
+  model->name_tree();
+  const auto sequence = model->sequence();
+  const auto costs = layer_costs(sequence);
+  const double by_rule = slowest_stage(costs, even_stages(sequence, blocks_of(sequence), 4));
+  const double by_cost = slowest_stage(costs, balanced_stages(costs, 4));
+  EXPECT_LT(by_cost, by_rule);
+}
+
+TEST(NxDPPModel, TraceFile_HasEveryActionOfTheFirstStep) {
+  const test::TempFolder folder;
+  const std::string path = (folder / "trace.json").string();
+  on_groups(2, 1, 1, [&](World&) {
+    const auto model = make();
+    NxDPPModelOptions o = options();
+    o.trace_file_path = path;
+    NxDPPModel pipeline(*model, model->sequence(), o);
+    pipeline.run_train(batch_of(3, 1));
+    pipeline.run_train(batch_of(3, 2));
+  });
+  std::ifstream file(path);
+  const auto trace = nlohmann::json::parse(file);
+  EXPECT_EQ(trace.size(), 2U * 2U * 2U * 3U);  // begin and end, forward and backward, ranks, parts
+}
+
+}  // namespace
+}  // namespace cleave::nxd
