@@ -1,6 +1,6 @@
-// PyTorch's tensor-parallel tutorial in C++: a device mesh, a plan for a Llama, a train step.
-// Two rank threads here; under `cleave launch -n 2 -- build/examples/tensor_parallel` two
-// processes.
+// PyTorch's tensor-parallel tutorial in C++: a Llama on a 2-D device mesh, tensor and sequence
+// parallel on one axis by a plan, fully sharded on the other. Four rank threads here; under
+// `cleave launch -n 4 -- build/release/examples/tensor_parallel` four processes.
 #include <cstdio>
 
 #include <ATen/ATen.h>
@@ -10,44 +10,54 @@
 #include "cleave/model/model.h"
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/optim/optimizer.h"
+#include "cleave/parallel/fsdp.h"
 
 using namespace cleave;
 
-// The tutorial's names, and Hugging Face's, both mean the same modules.
+// The tutorial's names, and Hugging Face's, both mean the same modules. Between the cut layers each
+// rank has a part of every sequence; the loss reads sharded logits.
 const Plan kPlan = {
-    {"tok_embeddings", Rowwise{}},
+    {"tok_embeddings", Rowwise{.input = Replicate{}, .output = Shard{1}}},
+    {"layers.*.attention_norm", SequenceParallel{}},
+    {"layers.*.attention", PrepareModuleInput{.input = Shard{1}, .desired = Replicate{}}},
     {"layers.*.attention.{wq,wk,wv}", Colwise{}},
-    {"layers.*.attention.wo", Rowwise{}},
+    {"layers.*.attention.wo", Rowwise{.output = Shard{1}}},
+    {"layers.*.ffn_norm", SequenceParallel{}},
+    {"layers.*.feed_forward", PrepareModuleInput{.input = Shard{1}, .desired = Replicate{}}},
     {"layers.*.feed_forward.{w1,w3}", Colwise{}},
-    {"layers.*.feed_forward.w2", Rowwise{}},
-    {"output", Colwise{.output = Shard{-1}}},  // the loss reads sharded logits
+    {"layers.*.feed_forward.w2", Rowwise{.output = Shard{1}}},
+    {"norm", SequenceParallel{}},
+    {"output", Colwise{.input = Shard{1}, .output = Shard{-1}}},
 };
 
 void train(World& world) {
-  const Mesh mesh = Mesh::build(world, {{"dp", 1}, {"tp", world.size()}});
+  const Mesh mesh = Mesh::build(world, {{"dp", world.size() / 2}, {"tp", 2}});
+  const Axis& dp = mesh["dp"];
   const Axis& tp = mesh["tp"];
 
   auto model = make_model(preset_config("llama-tiny", 257));
   parallelize_module(*model, tp, kPlan);
+  for (Layer* layer : model->sequence()) fully_shard(*layer, dp);
   materialize(*model, {.seed = 1});
   const Parameters parameters = model->parameters();
   Optimizer optimizer(parameters, {});
 
-  const Tensor ids = at::arange(2 * 64).remainder(97).view({2, 64});  // the same on every rank
+  // Each data-parallel rank has its own two rows; all of a tp axis have the same.
+  const Tensor ids = at::arange(4 * 63).remainder(97).view({4, 63}).chunk(dp.size(), 0)[dp.rank()];
+  const int64_t num_labels = dp.size() * ids.size(0) * (ids.size(1) - 1);
   for (int step = 0; step < 5; ++step) {
     const DTensor logits = (*model)(DTensor(ids, tp, Replicate{}), Context());
-    const DTensor loss = cross_entropy(logits, next_token_labels(ids));
-    loss.local().backward();
-    finish_gradients(parameters, tp);
-    clip_gradients(parameters, gradient_norm(parameters, tp).value, 1.0);
+    const Tensor loss =
+        cross_entropy(logits, next_token_labels(ids), {.valid_tokens = num_labels}).local();
+    loss.backward();  // sums gradients into shards on the way
     optimizer.step(1e-3);
     optimizer.zero_grad();
-    if (world.rank() == 0)
-      std::printf("step %d  loss %.4f\n", step + 1, loss.local().item<float>());
+    const Tensor all = dp.all_reduce(loss.detach(), "loss");
+    if (world.rank() == 0) std::printf("step %d  loss %.4f\n", step + 1, all.item<float>());
   }
 }
 
 int main() {
   const int launched = launched_world_size();
-  run_job({.num_ranks = launched > 0 ? launched : 2}, train);
+  run_job({.num_ranks = launched > 0 ? launched : 4}, train);
 }
