@@ -84,6 +84,9 @@ void define_output(Flags& flags, TrainOptions& options) {
             kNotNegative);
   flags.add(&options.keep_last, {"keep-last", "N", "newest checkpoints to keep", "all"},
             kNotNegative);
+  flags.toggle(
+      &options.save_behind,
+      {"save-behind", "", "go on while a checkpoint is written; takes a copy of it", "off"});
   flags.toggle(&options.resume, {"resume", "", "go on from the newest checkpoint in --out", "off"});
   flags.many(&options.eval_data, {"eval-data", "FILES", "data to measure the loss on", "none"});
   flags.add(&options.eval_every,

@@ -36,8 +36,9 @@ struct TrainOptions : LayoutOptions {
   std::string dtype = "fp32";         ///< fp32 | bf16 | fp64
   uint64_t seed = 0;
 
-  int64_t save_every = 0;  ///< steps; 0 = at the end only
-  int64_t keep_last = 0;   ///< checkpoints to keep; 0 = all
+  int64_t save_every = 0;    ///< steps; 0 = at the end only
+  int64_t keep_last = 0;     ///< checkpoints to keep; 0 = all
+  bool save_behind = false;  ///< checkpoints on the way are written while training goes on
   bool resume = false;
 
   std::vector<std::string> eval_data;

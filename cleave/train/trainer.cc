@@ -136,9 +136,13 @@ int Trainer::run() {
     train_step(done_);
     const bool is_last = done_ == setup_.num_steps;
     const int64_t every = setup_.options.save_every;
-    if (!is_last && stop_signal_ == 0 && every > 0 && done_ % every == 0) save();
+    if (setup_.options.save_behind) folder_.settle(RunFolder::Settle::kIfWritten);
+    if (!is_last && stop_signal_ == 0 && every > 0 && done_ % every == 0) {
+      save(setup_.options.save_behind);
+    }
   }
-  if (saved_ != done_) save();
+  folder_.settle(RunFolder::Settle::kWait);
+  if (saved_ != done_) save(/*behind=*/false);
   if (progress_) progress_->finish();
   if (stop_signal_ == 0) {
     finish("finished");
@@ -260,15 +264,20 @@ std::string Trainer::state_json() const {
   return state.dump(2);
 }
 
-void Trainer::save() {
+void Trainer::save(bool behind) {
   const double start = monotonic_s();
-  folder_.save({.step = done_,
-                .model = &rank_.model(),
-                .optimizer = optimizer_.get(),
-                .dtype = setup_.layout.compute_type,
-                .carried = carried_,
-                .state_json = state_json(),
-                .files = setup_.tokenizer_files()});
+  const Checkpoint checkpoint{.step = done_,
+                              .model = &rank_.model(),
+                              .optimizer = optimizer_.get(),
+                              .dtype = setup_.layout.compute_type,
+                              .carried = carried_,
+                              .state_json = state_json(),
+                              .files = setup_.tokenizer_files()};
+  if (behind) {
+    folder_.save_behind(checkpoint);
+  } else {
+    folder_.save(checkpoint);
+  }
   saved_ = done_;
   save_s_ += monotonic_s() - start;
 }

@@ -39,7 +39,7 @@ class Trainer {
   [[nodiscard]] EvalSum evaluate();
   void note(const EvalSum& sum, StepMetrics& metrics) const;
   bool is_asked_to_stop(const char* site);
-  void save();
+  void save(bool behind);
   [[nodiscard]] std::string state_json() const;
   void finish(const std::string& outcome);
   [[nodiscard]] bool is_first() const { return world_.rank() == 0; }

@@ -78,7 +78,7 @@ TEST(TrainProgram, ProcessesUnderLaunch_GiveTheLossesOfOneRank) {
 // All of it as four processes; oracle: the same run on one rank in fp64.
 TEST(TrainProgram, PipelineAndShardsAsProcesses_GiveTheLossesOfOneRankAndGoOnOnIt) {
   const TempFolder folder;
-  const Words fp64{"--dtype", "fp64", "--steps", "6", "--save-every", "3"};
+  const Words fp64{"--dtype", "fp64", "--steps", "4", "--save-every", "2"};
   ASSERT_EQ(run_with_deadline(train(folder / "one", fp64)).exit_code, 0);
   const auto want = metrics_of(folder / "one");
   const std::vector<Words> layouts = {
@@ -102,8 +102,8 @@ TEST(TrainProgram, PipelineAndShardsAsProcesses_GiveTheLossesOfOneRankAndGoOnOnI
   }
   // The half-way checkpoint of four ranks goes on on one.
   const std::string half = folder / "split1";
-  std::filesystem::remove_all(half + "/step_00000006");
-  std::ofstream(half + "/latest") << "step_00000003\n";
+  std::filesystem::remove_all(half + "/step_00000004");
+  std::ofstream(half + "/latest") << "step_00000002\n";
   Words resume = fp64;
   resume.emplace_back("--resume");
   const Ran again = run_with_deadline(train(half, resume));
@@ -150,6 +150,22 @@ TEST(TrainProgram, SignalThenResume_SavesAndContinuesBitForBit) {
   for (size_t i = 0; i < want.size(); ++i) {
     EXPECT_EQ(got[i]["loss"], want[i]["loss"]) << "step " << i + 1;
     EXPECT_EQ(got[i]["grad_norm"], want[i]["grad_norm"]) << "step " << i + 1;
+  }
+}
+
+// Oracle: the checkpoints of the run that waits for each.
+TEST(TrainProgram, SavesBehindTheTraining_AreThoseOfTheRunThatWaits) {
+  const TempFolder folder;
+  const Words saves{"--tp", "2", "--steps", "5", "--save-every", "2"};
+  const std::string waits = folder / "waits", behind = folder / "behind";
+  ASSERT_EQ(run_with_deadline(train(waits, saves)).exit_code, 0);
+  Words words = saves;
+  words.emplace_back("--save-behind");
+  const Ran ran = run_with_deadline(train(behind, words));
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  for (const std::string step : {"step_00000002", "step_00000004", "step_00000005"}) {
+    const Ran same = run_with_deadline({"diff", waits + "/" + step, behind + "/" + step});
+    EXPECT_EQ(same.exit_code, 0) << step << ": " << same.out << same.err;
   }
 }
 
