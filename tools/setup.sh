@@ -6,6 +6,10 @@
 LIBTORCH_VERSION=2.13.0
 # libtorch_cpu.so needs two small CUDA libraries beside it even where no GPU is used.
 LIBTORCH_WHEELS=("torch==$LIBTORCH_VERSION" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
+# Beside nvcc: NCCL as libtorch was built with it, headers too, and what toolkits often lack: library and wheel.
+NCCL_WHEEL=nvidia-nccl-cu13==2.29.7
+CUDA_WHEELS=(libcudnn.so.9=nvidia-cudnn-cu13==9.20.0.48 libcusparseLt.so.0=nvidia-cusparselt-cu13==0.8.1
+  libnvshmem_host.so.3=nvidia-nvshmem-cu13==3.4.5 libcufile.so.0=nvidia-cufile==1.15.1.6)
 
 BUILD_PACKAGES=(g++ cmake ninja-build ccache pkg-config unzip python3 python3-pip ca-certificates
   nlohmann-json3-dev libcli11-dev libicu-dev libpcre2-dev libsentencepiece-dev libxxhash-dev libhwy-dev zlib1g-dev
@@ -100,7 +104,7 @@ fetch_libtorch() {
     partial=$cache/libtorch-$LIBTORCH_VERSION.partial
     mkdir -p "$partial/wheels"
     say "fetching libtorch $LIBTORCH_VERSION (about 540 MB, once) into $cache"
-    fetch_wheels "$partial/wheels"
+    fetch_wheels "$partial/wheels" "${LIBTORCH_WHEELS[@]}"
     unpack_wheels "$partial"
     rm -rf "$partial/wheels" "$cache/libtorch-$LIBTORCH_VERSION"
     mv "$partial" "$cache/libtorch-$LIBTORCH_VERSION"
@@ -111,6 +115,7 @@ fetch_libtorch() {
 # The C++ libraries are the same in every Python version's wheel: one version is named, so any Python will do.
 fetch_wheels() {
   local folder=$1 python show=()
+  shift
   [ -t 1 ] || show=(--quiet)
   # A python3 first in PATH may lack the pip that the system's own has.
   for python in python3 /usr/bin/python3 ""; do
@@ -119,8 +124,8 @@ fetch_wheels() {
   [ -n "$python" ] || fail "python3 has no pip; install python3-pip, or set CLEAVE_LIBTORCH to a libtorch" \
     "$LIBTORCH_VERSION folder"
   "$python" -m pip download "${show[@]}" --disable-pip-version-check --retries 2 --no-deps --only-binary=:all: \
-    --python-version 3.11 --implementation cp --dest "$folder" "${LIBTORCH_WHEELS[@]}" ||
-    fail "could not fetch ${LIBTORCH_WHEELS[*]}; is the network (or pip's index) reachable? Only the first run needs it." \
+    --python-version 3.11 --implementation cp --dest "$folder" "$@" ||
+    fail "could not fetch $*; is the network (or pip's index) reachable? Only the first run needs it." \
       "Without one, set CLEAVE_LIBTORCH to a libtorch $LIBTORCH_VERSION folder"
 }
 
@@ -133,7 +138,40 @@ unpack_wheels() {
   for wheel in "$partial"/wheels/*.whl; do
     case ${wheel##*/} in
       torch-*) unzip -q "$wheel" 'torch/lib/*' 'torch/include/*' "${skip[@]}" -d "$partial" ;;
-      *) unzip -q "$wheel" 'nvidia/*' -d "$partial" ;;
+      *) unzip -qo "$wheel" 'nvidia/*' -d "$partial" ;;
     esac || fail "could not unpack ${wheel##*/}; the disk may be full, or the download broken: run again"
   done
+}
+
+# Completes the cache's libtorch for a CUDA build, once, where nvcc is; the build finds out by itself what is there.
+ensure_cuda() {
+  local root
+  root=$(cache_folder)/libtorch-$LIBTORCH_VERSION
+  [ "$CLEAVE_LIBTORCH" = "$root/torch" ] && command -v nvcc >/dev/null || return 0
+  [ ! -e "$root/cuda-complete" ] || return 0
+  if [ ! -e "$CLEAVE_LIBTORCH/lib/libtorch_cuda.so" ]; then
+    say "building without CUDA: $root was fetched before nvcc was here; remove it to fetch libtorch's CUDA libraries"
+    return
+  fi
+  local lock row missing wheels=("$NCCL_WHEEL")
+  exec {lock}>"$(cache_folder)/lock"
+  flock "$lock"
+  if [ ! -e "$root/cuda-complete" ]; then
+    missing=$(ldd "$CLEAVE_LIBTORCH/lib/libtorch_cuda.so" | awk '/not found/ { print $1 }')
+    for row in "${CUDA_WHEELS[@]}"; do
+      case $'\n'$missing$'\n' in *$'\n'"${row%%=*}"$'\n'*) wheels+=("${row#*=}") ;; esac
+    done
+    need_space "$root" 3 "fetching what CUDA needs"
+    say "fetching ${wheels[*]} (once) into $root"
+    rm -rf "$root/wheels"
+    mkdir "$root/wheels"
+    # In a shell of its own: the CPU's build needs none of it.
+    if (fetch_wheels "$root/wheels" "${wheels[@]}" && unpack_wheels "$root"); then
+      touch "$root/cuda-complete"
+    else
+      say "building without CUDA this time"
+    fi
+    rm -rf "$root/wheels"
+  fi
+  exec {lock}>&-
 }

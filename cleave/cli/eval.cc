@@ -53,6 +53,7 @@ Command eval_command() {
             return [options, launcher, &flags] {
               launcher->check();
               check(*options, flags);
+              if (const auto code = run_as_processes(options->device, options->tp)) return *code;
               library_function<decltype(cleave_eval)>("cleave_eval")(*options);
               return 0;
             };

@@ -120,6 +120,7 @@ Command generate_command() {
               launcher->check();
               if (!prompt_file->empty()) read_prompt_file(*prompt_file, options.get());
               check(*options, flags);
+              if (const auto code = run_as_processes(options->device, options->tp)) return *code;
               library_function<decltype(cleave_generate)>("cleave_generate")(*options);
               return 0;
             };

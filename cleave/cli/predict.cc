@@ -57,6 +57,7 @@ Command predict_command() {
             return [options, launcher, &flags] {
               launcher->check();
               check(*options, flags);
+              if (const auto code = run_as_processes(options->device, options->tp)) return *code;
               library_function<decltype(cleave_predict)>("cleave_predict")(*options);
               return 0;
             };

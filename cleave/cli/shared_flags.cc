@@ -2,11 +2,23 @@
 
 #include <fstream>
 #include <string_view>
+#include <vector>
 
 #include "cleave/cli/check.h"
+#include "cleave/cli/library.h"
+#include "cleave/comm/environment.h"
+#include "cleave/comm/launch.h"
+#include "cleave/mesh/gpus.h"
 
 namespace cleave::cli {
 namespace {
+
+std::vector<std::string> own_words() {
+  std::ifstream file("/proc/self/cmdline");  // each word ends with NUL
+  std::vector<std::string> words;
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  return words;
+}
 
 std::string quoted(std::string_view word) {
   constexpr std::string_view kPlain =
@@ -72,12 +84,16 @@ void LauncherFlags::check() const {
   check_launcher(local_rank_);
 }
 
+std::optional<int> run_as_processes(const std::string& device, int num_ranks) {
+  if (device != "cuda" || num_ranks <= 1 || read_environment()) return std::nullopt;
+  // Told once, not by each of them.
+  library_function<decltype(cleave_require_gpus)>("cleave_require_gpus")(num_ranks);
+  return launch({.num_ranks = num_ranks, .command = own_words(), .environment = {}});
+}
+
 std::string command_line() {
-  std::ifstream words("/proc/self/cmdline");  // each ends with NUL
   std::string line;
-  for (std::string word; std::getline(words, word, '\0');) {
-    line += (line.empty() ? "" : " ") + quoted(word);
-  }
+  for (const std::string& word : own_words()) line += (line.empty() ? "" : " ") + quoted(word);
   return line;
 }
 

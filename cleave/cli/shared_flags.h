@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 
 #include "cleave/cli/flags.h"
@@ -37,6 +38,10 @@ class LauncherFlags {
  private:
   int local_rank_ = -1;
 };
+
+/// Ranks on GPUs are processes: runs this command line again as `num_ranks` of them and returns its
+/// exit code. Nothing where this process runs the ranks, or is one of a launcher's.
+std::optional<int> run_as_processes(const std::string& device, int num_ranks);
 
 /// The command line of this process as one could type it.
 std::string command_line();

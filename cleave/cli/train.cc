@@ -154,6 +154,8 @@ Command train_command() {
             return [options, launcher, &flags] {
               launcher->check();
               check(*options, flags);
+              const int num_ranks = std::max(options->tp, 1) * options->pp * options->dp;
+              if (const auto code = run_as_processes(options->device, num_ranks)) return *code;
               options->command = command_line();
               library_function<decltype(cleave_train)>("cleave_train")(*options);
               return 0;

@@ -60,6 +60,11 @@ Command verify_command() {
             return [options, launcher, &flags] {
               launcher->check();
               check(*options, flags);
+              const int num_ranks = (options->tp == 0 ? 2 : options->tp) * options->dp;
+              const bool is_fuzz = options->fuzz > 0;  // has layouts of its own
+              if (const auto code = run_as_processes(options->device, is_fuzz ? 1 : num_ranks)) {
+                return *code;
+              }
               return library_function<decltype(cleave_verify)>("cleave_verify")(*options);
             };
           }};

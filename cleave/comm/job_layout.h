@@ -131,7 +131,8 @@ struct CallHeader {
   uint8_t reduce_op;
   uint8_t dtype;
   uint8_t num_dims;
-  uint64_t num_widths;
+  uint32_t num_widths;
+  uint32_t on_device;  // 1 when the data lies on the ranks' devices
 };
 static_assert(sizeof(CallHeader) == 64);
 

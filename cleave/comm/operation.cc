@@ -72,7 +72,8 @@ CallHeader make_header(const Operation& operation, uint32_t group, uint64_t sequ
   header.reduce_op = static_cast<uint8_t>(operation.reduce_op);
   header.dtype = static_cast<uint8_t>(operation.dtype);
   header.num_dims = static_cast<uint8_t>(std::min<size_t>(call.shape.size(), UINT8_MAX));
-  header.num_widths = operation.widths.size();
+  header.num_widths = static_cast<uint32_t>(operation.widths.size());
+  header.on_device = operation.on_device ? 1 : 0;
   return header;
 }
 
@@ -96,6 +97,7 @@ std::string describe(const CallHeader& header, const CallNote& note) {
     text += str("count ", header.count, ", ");
   }
   if (header.root >= 0) text += str("root ", header.root, ", ");
+  if (header.on_device != 0) text += "on the device, ";
   const bool named = note.site[0] != '\0';
   return text + str("shape ", list(note.dims, header.num_dims), ", at ",
                     named ? note.site : "an unnamed call", ")");

@@ -20,6 +20,7 @@ struct Operation {
   int root = -1;
   std::span<const int64_t> widths;
   Call call;
+  bool on_device{};  ///< the data lies on the ranks' devices; peers' must too
 };
 
 /// "all_reduce", "send", ...

@@ -34,13 +34,6 @@ std::vector<int64_t> times(std::span<const int64_t> counts, int64_t factor) {
   return result;
 }
 
-/// What a group of one does: nothing in place, else a copy.
-void copy(const Buffers& buffers, int64_t bytes) {
-  if (bytes > 0 && buffers.in != buffers.out) {
-    std::memmove(buffers.out, buffers.in, static_cast<size_t>(bytes));
-  }
-}
-
 int member_of(const std::vector<int>& ranks, int rank) {
   return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
@@ -52,6 +45,7 @@ PageGroup::PageGroup(const std::shared_ptr<RankEnd>& end, std::shared_ptr<Mailbo
     : Group(parts.name, member_of(parts.ranks, end->rank()), parts.ranks),
       exchange_(end, parts.index, rank()),
       mailbox_(std::move(mailbox)),
+      device_(parts.device),
       num_sent_(parts.ranks.size()),
       num_received_(parts.ranks.size()) {}
 
@@ -59,6 +53,21 @@ bool PageGroup::is_alone() const {
   if (size() > 1) return false;
   exchange_.end_of_rank().check();
   return true;
+}
+
+void PageGroup::copy_alone(const void* in, void* out, int64_t bytes) const {
+  if (bytes == 0 || in == out) return;
+  if (is_on_device(in)) {
+    device_->copy(out, in, static_cast<size_t>(bytes));
+  } else {
+    std::memmove(out, in, static_cast<size_t>(bytes));
+  }
+}
+
+DeviceGroup* PageGroup::device_for(const void* in, const void* out) {
+  if (!is_on_device(in) && !is_on_device(out)) return nullptr;
+  if (!device_group_) device_group_ = device_->connect(*this);
+  return device_group_.get();
 }
 
 bool PageGroup::is_staged(int64_t payload_bytes) const {
@@ -87,12 +96,15 @@ void PageGroup::all_reduce(const void* in, void* out, int64_t count, DType dtype
                            const Call& call) {
   check_count(count, "all_reduce count");
   check_reducible(dtype, Op::kAllReduce);
-  const Buffers buffers{bytes_of(in), bytes_of(out)};
-  if (is_alone()) return copy(buffers, count * item_bytes(dtype));
-  const Operation operation{Op::kAllReduce, dtype, count, op, -1, {}, call};
+  if (is_alone()) return copy_alone(in, out, count * item_bytes(dtype));
+  DeviceGroup* const device = device_for(in, out);
+  const Operation operation{Op::kAllReduce, dtype, count, op, -1, {}, call, device != nullptr};
   exchange_.begin(operation, {in, out});
-  if (is_staged(count * item_bytes(dtype))) {
-    staged_all_reduce(exchange_, operation, buffers);
+  if (device != nullptr) {
+    exchange_.meet();
+    device->all_reduce(in, out, count, dtype, op);
+  } else if (is_staged(count * item_bytes(dtype))) {
+    staged_all_reduce(exchange_, operation, {bytes_of(in), bytes_of(out)});
   } else {
     direct_all_reduce(exchange_, operation);
   }
@@ -105,9 +117,15 @@ void PageGroup::all_gather(const void* in, void* out, int64_t rows, std::span<co
   check_widths(widths, "all_gather widths");
   const Blocks blocks(rows, widths, item_bytes(dtype));
   const Buffers buffers{bytes_of(in), bytes_of(out)};
-  if (is_alone()) return copy(buffers, blocks.block_bytes(0));
-  exchange_.begin({Op::kAllGather, dtype, rows, ReduceOp::kSum, -1, widths, call}, {in, out});
-  if (is_staged(blocks.max_block_bytes())) {
+  if (is_alone()) return copy_alone(in, out, blocks.block_bytes(0));
+  DeviceGroup* const device = device_for(in, out);
+  exchange_.begin(
+      {Op::kAllGather, dtype, rows, ReduceOp::kSum, -1, widths, call, device != nullptr},
+      {in, out});
+  if (device != nullptr) {
+    exchange_.meet();
+    device->all_gather(in, out, rows, widths, dtype);
+  } else if (is_staged(blocks.max_block_bytes())) {
     staged_all_gather(exchange_, blocks, buffers);
   } else {
     direct_all_gather(exchange_, blocks, buffers);
@@ -122,10 +140,15 @@ void PageGroup::reduce_scatter(const void* in, void* out, int64_t rows,
   check_reducible(dtype, Op::kReduceScatter);
   const Blocks blocks(rows, widths, item_bytes(dtype));
   const Buffers buffers{bytes_of(in), bytes_of(out)};
-  if (is_alone()) return copy(buffers, blocks.block_bytes(0));
-  const Operation operation{Op::kReduceScatter, dtype, rows, ReduceOp::kSum, -1, widths, call};
+  if (is_alone()) return copy_alone(in, out, blocks.block_bytes(0));
+  DeviceGroup* const device = device_for(in, out);
+  const Operation operation{Op::kReduceScatter, dtype, rows, ReduceOp::kSum, -1, widths, call,
+                            device != nullptr};
   exchange_.begin(operation, {in, out});
-  if (is_staged(blocks.rows() * blocks.whole_row_bytes())) {
+  if (device != nullptr) {
+    exchange_.meet();
+    device->reduce_scatter(in, out, rows, widths, dtype);
+  } else if (is_staged(blocks.rows() * blocks.whole_row_bytes())) {
     staged_reduce_scatter(exchange_, operation, blocks, buffers);
   } else {
     direct_reduce_scatter(exchange_, operation, blocks, buffers);
@@ -139,8 +162,13 @@ void PageGroup::broadcast(void* data, int64_t count, DType dtype, int root, cons
   const int64_t bytes = count * item_bytes(dtype);
   const std::span span(bytes_of(data), static_cast<size_t>(bytes));
   if (is_alone()) return;
-  exchange_.begin({Op::kBroadcast, dtype, count, ReduceOp::kSum, root, {}, call}, {data, data});
-  if (is_staged(bytes)) {
+  DeviceGroup* const device = device_for(data, data);
+  exchange_.begin({Op::kBroadcast, dtype, count, ReduceOp::kSum, root, {}, call, device != nullptr},
+                  {data, data});
+  if (device != nullptr) {
+    exchange_.meet();
+    device->broadcast(data, count, dtype, root);
+  } else if (is_staged(bytes)) {
     staged_broadcast(exchange_, root, span);
   } else {
     direct_broadcast(exchange_, root, span);
@@ -158,11 +186,16 @@ void PageGroup::all_to_all(const void* in, std::span<const int64_t> send_counts,
   if (is_alone()) {
     CLEAVE_CHECK(send == recv, Code::kDesync, "all_to_all on axis ", name(), " of one rank sends ",
                  send_counts[0], " elements and awaits ", recv_counts[0], "; these must be alike");
-    return copy(buffers, send[0]);
+    return copy_alone(in, out, send[0]);
   }
-  exchange_.begin({Op::kAllToAll, dtype, 0, ReduceOp::kSum, -1, {}, call}, {in, out});
+  DeviceGroup* const device = device_for(in, out);
+  exchange_.begin({Op::kAllToAll, dtype, 0, ReduceOp::kSum, -1, {}, call, device != nullptr},
+                  {in, out});
   // Only after the meeting is it known how much the others move; both ways meet twice anyway.
-  if (exchange_.is_direct()) {
+  if (device != nullptr) {
+    meet_all_to_all(exchange_, {send, recv});
+    device->all_to_all(in, send_counts, out, recv_counts, dtype);
+  } else if (exchange_.is_direct()) {
     direct_all_to_all(exchange_, {send, recv}, buffers);
   } else {
     staged_all_to_all(exchange_, {send, recv}, buffers);
@@ -184,7 +217,12 @@ void PageGroup::send(const void* data, int64_t count, DType dtype, int to, const
   const uint64_t number = log_begin(end.slot(), head.header, call.site);
   end.check();
   const auto bytes = static_cast<size_t>(count * item_bytes(dtype));
-  mailbox_->send(ranks()[peer], head, {bytes_of(data), bytes});
+  std::vector<std::byte> copied;  // messages are buffered on their way, in the processor's memory
+  if (is_on_device(data)) {
+    copied.resize(bytes);
+    device_->copy(copied.data(), data, bytes);
+  }
+  mailbox_->send(ranks()[peer], head, {copied.empty() ? bytes_of(data) : copied.data(), bytes});
   log_end(end.slot(), number);
 }
 
@@ -209,7 +247,11 @@ void PageGroup::recv(void* data, int64_t count, DType dtype, int from, const Cal
                          describe(message.header, message.note), "; rank ", end.rank(), " calls ",
                          describe(own.header, own.note), "; dtype, count and shape must be alike"));
   }
-  if (!message.data.empty()) std::memcpy(data, message.data.data(), message.data.size());
+  if (is_on_device(data)) {
+    device_->copy(data, message.data.data(), message.data.size());
+  } else if (!message.data.empty()) {
+    std::memcpy(data, message.data.data(), message.data.size());
+  }
   log_end(end.slot(), number);
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "cleave/comm/device.h"
 #include "cleave/comm/exchange.h"
 #include "cleave/comm/mailbox.h"
 
@@ -14,8 +15,9 @@ class PageGroup : public Group {
   /// What a group is made of.
   struct Parts {
     std::string name;
-    std::vector<int> ranks;  // world ranks, ascending
-    uint32_t index;          // in the job page
+    std::vector<int> ranks;            // world ranks, ascending
+    uint32_t index;                    // in the job page
+    std::shared_ptr<Device> device{};  // nullptr: all memory is the processor's
   };
   PageGroup(const std::shared_ptr<RankEnd>& end, std::shared_ptr<Mailbox> mailbox,
             const Parts& parts);
@@ -36,12 +38,22 @@ class PageGroup : public Group {
  private:
   /// True for a group of one, after looking whether the job has failed.
   [[nodiscard]] bool is_alone() const;
+  /// What a group of one does: nothing in place, else a copy.
+  void copy_alone(const void* in, void* out, int64_t bytes) const;
+  [[nodiscard]] bool is_on_device(const void* data) const {
+    return device_ != nullptr && device_->holds(data);
+  }
+  /// Who moves this memory, of which one may be nullptr: the device, connected at the first use, or
+  /// nullptr where the processor can.
+  DeviceGroup* device_for(const void* in, const void* out);
   [[nodiscard]] bool is_staged(int64_t payload_bytes) const;
   void check_member(int member, std::string_view role) const;
   void check_widths(std::span<const int64_t> widths, std::string_view what) const;
 
   Exchange exchange_;
   std::shared_ptr<Mailbox> mailbox_;
+  std::shared_ptr<Device> device_;
+  std::unique_ptr<DeviceGroup> device_group_;
   std::vector<uint64_t> num_sent_, num_received_;  // by member
 };
 

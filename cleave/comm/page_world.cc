@@ -43,7 +43,7 @@ std::shared_ptr<Group> PageWorld::group(const std::vector<int>& ranks, const std
                                         "; make groups in the same order on all ranks")));
   }
   if (end_->mirror() != nullptr) end_->mirror()->announce(index);
-  return std::make_shared<PageGroup>(end_, mailbox_, PageGroup::Parts{name, ranks, index});
+  return std::make_shared<PageGroup>(end_, mailbox_, PageGroup::Parts{name, ranks, index, device_});
 }
 
 }  // namespace cleave

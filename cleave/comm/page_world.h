@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cleave/comm/device.h"
 #include "cleave/comm/mailbox.h"
 #include "cleave/comm/rank_end.h"
 #include "cleave/comm/world.h"
@@ -26,9 +27,13 @@ class PageWorld : public World {
   }
   void note_resume_hint(std::string_view text) override { end_->page().note_resume_hint(text); }
 
+  /// Groups made from now on also move memory of this rank's device. All ranks have one, or none.
+  void use_device(std::shared_ptr<Device> device) { device_ = std::move(device); }
+
  private:
   std::shared_ptr<RankEnd> end_;
   std::shared_ptr<Mailbox> mailbox_;
+  std::shared_ptr<Device> device_;                  // nullptr: the processor alone
   std::map<std::vector<int>, int64_t> num_groups_;  // made so far of these ranks
 };
 

@@ -17,6 +17,7 @@ namespace cleave {
 struct Transport {
   std::string name;
   std::function<void(int, const std::function<void(World&)>&, const RankOptions&)> run;
+  bool moves_device_memory = false;  ///< what groups are given counts as a device's
 };
 
 inline void PrintTo(const Transport& transport, std::ostream* out) {

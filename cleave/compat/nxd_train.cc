@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/compat/nxd.h"
+#include "cleave/nn/move.h"
 #include "cleave/parallel/gradients.h"
 
 namespace cleave::nxd {
@@ -91,11 +92,7 @@ void move_model_to_device(Layer& model, at::Device device, const MaterializeOpti
     parallel->allocate(options.seed);
   });
   materialize(model, options);
-  for (const auto& p : model.parameters()) {
-    if (p->leaf().defined() && p->leaf().device() != device) {
-      p->set_leaf(p->leaf().detach().to(device));
-    }
-  }
+  move_to(model, device);
 }
 
 double clip_grad_norm_of(const Parameters& parameters, double max_norm, double norm_type) {

@@ -65,6 +65,17 @@ Batch Batch::rows(int64_t begin, int64_t end) const {
           .first_row = first_row + begin};
 }
 
+Batch Batch::to(at::Device device) const {
+  const auto moved = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.to(device) : tensor;
+  };
+  return {.ids = moved(ids),
+          .labels = moved(labels),
+          .attention_mask = moved(attention_mask),
+          .token_types = moved(token_types),
+          .first_row = first_row};
+}
+
 int64_t Batch::hash() const {
   const std::array<uint64_t, 4> parts{hash_of(ids), hash_of(labels),
                                       static_cast<uint64_t>(ids.size(0)),

@@ -19,7 +19,9 @@ struct Batch {
 
   /// Rows [begin, end) of it.
   [[nodiscard]] Batch rows(int64_t begin, int64_t end) const;
-  /// XXH3 of ids and labels: the same on all ranks that must see the same batch.
+  /// The same on another device.
+  [[nodiscard]] Batch to(at::Device device) const;
+  /// XXH3 of ids and labels, on the processor: the same on all ranks that must see the same batch.
   [[nodiscard]] int64_t hash() const;
 };
 

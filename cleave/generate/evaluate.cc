@@ -85,11 +85,12 @@ double EvalResult::perplexity() const {
 EvalResult evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batch_size,
                     const BatchRules& rules) {
   const at::NoGradGuard no_grad;
+  const at::Device device = model.parameters().front()->leaf().device();
   const SampleOrder order{.num_samples = data.size(), .batch_size = batch_size, .shuffle = false};
   EvalResult result;
   for (int64_t first = 0, step = 0; first < data.size(); first += batch_size, ++step) {
     const int64_t rows = std::min(batch_size, data.size() - first);
-    const Batch batch = rules.make(data, order, step, 0, rows);
+    const Batch batch = rules.make(data, order, step, 0, rows).to(device);
     CLEAVE_CHECK(batch.ids.size(1) <= model.facts().max_positions, Code::kShape,
                  "a row of the data has ", batch.ids.size(1), " ids; the model has ",
                  model.facts().max_positions, " positions");
@@ -117,7 +118,8 @@ void cleave_eval(const cleave::EvalOptions& options) {
   const int num_ranks = num_ranks_of(options.tp);
   run_job({.num_ranks = num_ranks,
            .threads_per_rank = options.threads_per_rank,
-           .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = ""}},
+           .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = ""},
+           .device = options.device},
           [&](World& world) {
             const Axis tp = Mesh::build(world, {{"tp", num_ranks}})["tp"];
             choose_gemm(options.gemm, tp);

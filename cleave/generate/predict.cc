@@ -172,8 +172,10 @@ Tensor scores_of(Model& model, const Axis& tp, const std::vector<std::vector<int
     mask[row].narrow(0, 0, length).fill_(true);
   }
   Context context;
-  if (!mask.all().item<bool>()) context.key_mask = mask;
-  const Tensor scores = model(DTensor(ids, tp, Replicate{}), context).full_tensor();
+  const at::Device device = model.parameters().front()->leaf().device();
+  if (!mask.all().item<bool>()) context.key_mask = mask.to(device);
+  const DTensor y = model(DTensor(ids.to(device), tp, Replicate{}), context);
+  const Tensor scores = y.full_tensor().to(at::kCPU);
   return scores.scalar_type() == at::kDouble ? scores : scores.to(at::kFloat);
 }
 
@@ -194,7 +196,8 @@ void cleave_predict(const cleave::PredictOptions& options) {
   const int num_ranks = num_ranks_of(options.tp);
   run_job({.num_ranks = num_ranks,
            .threads_per_rank = options.threads_per_rank,
-           .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = ""}},
+           .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = ""},
+           .device = options.device},
           [&](World& world) {
             run_rank(prediction, Mesh::build(world, {{"tp", num_ranks}})["tp"]);
           });

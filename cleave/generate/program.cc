@@ -127,7 +127,8 @@ void cleave_generate(const cleave::GenerateOptions& options) {
   const int num_ranks = num_ranks_of(options.tp);
   run_job({.num_ranks = num_ranks,
            .threads_per_rank = options.threads_per_rank,
-           .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = ""}},
+           .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = ""},
+           .device = options.device},
           [&](World& world) {
             run_rank(program, Mesh::build(world, {{"tp", num_ranks}})["tp"]);
           });

@@ -5,8 +5,10 @@
 
 #include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/model_tensors.h"
+#include "cleave/mesh/cuda.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/nn/move.h"
 #include "cleave/parallel/plan.h"
 
 namespace cleave {
@@ -51,9 +53,9 @@ std::vector<int64_t> read_eos_ids(const ModelFolder& folder, const ModelFacts& f
 
 Runnable::Runnable(const std::string& path, const std::string& dtype, const std::string& device,
                    const std::vector<std::string>& tasks)
-    : folder_(ModelFolder::open(path)), dtype_(type_of(dtype, folder_)) {
-  CLEAVE_CHECK(device == "cpu", Code::kUsage, "--device ", device,
-               " is not in this build of libtorch; choose cpu");
+    : folder_(ModelFolder::open(path)),
+      device_(device_of(device)),
+      dtype_(type_of(dtype, folder_)) {
   const auto model = make_model(folder_.config);
   std::string known;
   for (const std::string& task : tasks) known += (known.empty() ? "" : " or ") + task;
@@ -68,6 +70,7 @@ std::unique_ptr<Model> Runnable::load(const Axis& tp) const {
   auto model = make_model(folder_.config);
   parallelize_module(*model, tp, model->plan());
   load_model(*model, folder_, dtype_);
+  move_to(*model, device_);
   return model;
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
 #include "cleave/mesh/axis.h"
@@ -28,13 +29,14 @@ class Runnable {
   /// config.json.
   [[nodiscard]] const std::vector<int64_t>& eos_ids() const { return eos_ids_; }
 
-  /// The model on this rank: cut over `tp`, its weights read.
+  /// The model on this rank: cut over `tp`, its weights read and where they are used.
   [[nodiscard]] std::unique_ptr<Model> load(const Axis& tp) const;
 
  private:
   ModelFolder folder_;
   ModelFacts facts_;
   Task task_ = Task::kLm;
+  at::Device device_;
   at::ScalarType dtype_;
   std::vector<int64_t> eos_ids_;
 };

@@ -1,5 +1,6 @@
 #include "cleave/mesh/axis.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include <ATen/ATen.h>
@@ -129,8 +130,10 @@ std::vector<Tensor> Axis::all_to_all(const std::vector<Tensor>& parts,
   }
   for (const auto& shape : shapes) recv.push_back(c10::multiply_integers(shape));
   const Tensor in = at::cat(flat);
-  const Tensor out =
-      at::empty({std::accumulate(recv.begin(), recv.end(), int64_t{0})}, in.options());
+  // Never empty: where the memory lies tells the group whether a device moves it, and all ranks
+  // must say the same.
+  const auto num_received = std::accumulate(recv.begin(), recv.end(), int64_t{0});
+  const Tensor out = at::empty({std::max<int64_t>(num_received, 1)}, in.options());
   const CollectiveTimer timer(*group_);
   group_->all_to_all(in.const_data_ptr(), send, out.mutable_data_ptr(), recv,
                      dtype_of(in.scalar_type()), {.site = site, .shape = {}});

@@ -1,12 +1,16 @@
 #include "cleave/mesh/job.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <thread>
 
 #include <ATen/Parallel.h>
 
 #include "cleave/comm/environment.h"
+#include "cleave/comm/page_world.h"
 #include "cleave/comm/rank_process.h"
+#include "cleave/mesh/cuda.h"
+#include "cleave/mesh/gpus.h"
 
 namespace cleave {
 namespace {
@@ -22,6 +26,20 @@ void set_num_threads(int num_threads) {
   at::set_num_threads(num_threads);
 }
 
+/// The GPU of this process: the host's ranks have one each, in order.
+int own_gpu(const std::optional<Environment>& environment, int num_ranks, int num_gpus) {
+  CLEAVE_CHECK(environment || num_ranks == 1, Code::kUsage,
+               "--device cuda: each rank on a GPU is a process of its own; start them with cleave "
+               "launch -n ",
+               num_ranks, " -- PROGRAM, or another launcher");
+  if (!environment || environment->local_world_size == 1) return 0;
+  // A scheduler may show each rank its own GPU alone.
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");  // NOLINT(concurrency-mt-unsafe)
+  if (num_gpus == 1 && visible != nullptr) return 0;
+  cleave_require_gpus(environment->local_world_size);
+  return environment->local_rank;
+}
+
 }  // namespace
 
 int launched_world_size() {
@@ -33,8 +51,13 @@ void run_job(const JobOptions& options, const std::function<void(World&)>& body)
   const auto environment = read_environment();
   const int ranks_here = environment ? environment->local_world_size : options.num_ranks;
   const int num_threads = threads_of(options, ranks_here);
+  const bool has_gpu = device_of(options.device).is_cuda();
+  const int gpu = has_gpu ? own_gpu(environment, options.num_ranks, cuda().num_gpus()) : 0;
   const auto with_threads = [&](World& world) {
     set_num_threads(num_threads);
+    if (has_gpu) {
+      dynamic_cast<PageWorld&>(world).use_device(cuda().take(gpu, options.ranks.timeout_s));
+    }
     body(world);
   };
   if (!environment) {

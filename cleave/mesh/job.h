@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <string>
 
 #include "cleave/comm/world.h"
 
@@ -9,14 +10,16 @@ struct JobOptions {
   int num_ranks = 1;
   int threads_per_rank = 0;  ///< of libtorch's kernels; 0 = this host's cores / its ranks
   RankOptions ranks{};
+  std::string device = "cpu";  ///< cpu, or cuda: one rank a process, each with a GPU of its own
 };
 
 /// Ranks that a launcher started in this job; 0 when this process was started by hand.
 int launched_world_size();
 
 /// Runs `body` on all ranks: as one rank of the job that a launcher started, else on rank threads
-/// of this process. Throws Error(kShape) when the launcher's world is not num_ranks; the root cause
-/// when any rank fails.
+/// of this process. Throws Error(kShape) when the launcher's world is not num_ranks, or this host
+/// has fewer GPUs than ranks; Error(kUsage) when there is no device to compute on, or several ranks
+/// on GPUs were not started as processes; the root cause when any rank fails.
 void run_job(const JobOptions& options, const std::function<void(World&)>& body);
 
 }  // namespace cleave

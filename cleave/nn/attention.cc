@@ -62,9 +62,7 @@ DTensor HeadAttention::operator()(const DTensor& q, const DTensor& k, const DTen
   const int64_t past = context.cache != nullptr ? context.cache->length(this) : 0;
   if (rotary_) {
     const Tensor positions =
-        context.positions.defined()
-            ? context.positions
-            : at::arange(past, past + q_BHTK.size(2), q_BHTK.options().dtype(at::kLong));
+        context.positions.defined() ? context.positions : at::arange(past, past + q_BHTK.size(2));
     q_BHTK = rotary_->apply(q_BHTK, positions);
     k_BGTK = rotary_->apply(k_BGTK, positions);
   }

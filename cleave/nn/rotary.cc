@@ -70,7 +70,7 @@ Tensor Rotary::apply(const Tensor& x, const Tensor& positions) {
   if (x.numel() == 0) return x;
   // A dry run has shapes alone.
   extend_tables(positions.is_meta() ? 1 : positions.max().item<int64_t>() + 1, x);
-  const Tensor at_positions = positions.flatten();
+  const Tensor at_positions = positions.flatten().to(x.device());
   auto shape = positions.sizes().vec();
   shape.push_back(cos_.size(1));
   Tensor cos = cos_.index_select(0, at_positions).view(shape);

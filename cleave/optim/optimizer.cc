@@ -58,7 +58,7 @@ void Optimizer::step(double lr) {
 }
 
 void Optimizer::step_group(const std::vector<size_t>& group, double lr, double weight_decay) {
-  std::vector<Tensor> params, grads, avgs, squares, steps;
+  std::vector<Tensor> params, grads, avgs, squares;
   for (const size_t i : group) {
     const State& s = states_[i];
     if (s.parameter->leaf().numel() == 0) continue;  // a rank that holds nothing of it
@@ -66,7 +66,6 @@ void Optimizer::step_group(const std::vector<size_t>& group, double lr, double w
     grads.push_back(s.parameter->leaf().grad());
     avgs.push_back(s.exp_avg);
     squares.push_back(s.exp_avg_sq);
-    steps.push_back(at::full({}, static_cast<double>(num_steps_), at::kFloat));
   }
   if (params.empty()) return;
   if (options_.kind == Kind::kSgd) {
@@ -76,6 +75,9 @@ void Optimizer::step_group(const std::vector<size_t>& group, double lr, double w
     }
     return;
   }
+  const std::vector<Tensor> steps(params.size(),
+                                  at::full({}, static_cast<double>(num_steps_),
+                                           at::device(params[0].device()).dtype(at::kFloat)));
   const double b1 = options_.beta1;
   const double b2 = options_.beta2;
   if (options_.kind == Kind::kAdamW) {

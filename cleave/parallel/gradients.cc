@@ -53,9 +53,9 @@ void take_back(const Parameter& p, const Tensor& whole, Tensor& grad) {
   }
 }
 
-/// Which elements of a flat leaf this rank counts.
+/// Which elements of a flat leaf this rank counts, where the leaf is.
 Tensor owned_of_flat(const Parameter& p) {
-  Tensor mask = at::zeros(p.local_shape(), at::kBool);
+  const Tensor mask = at::zeros(p.local_shape(), p.leaf().options().dtype(at::kBool));
   int64_t begin = 0;
   for (const Range& held : p.ranges()) {
     for (const Range& own : p.owned()) {

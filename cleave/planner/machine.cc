@@ -1,6 +1,7 @@
 #include "cleave/planner/machine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include <ATen/ATen.h>
@@ -11,13 +12,18 @@
 namespace cleave {
 namespace {
 
+/// Returns when `t` is there: a device works on after a call has returned.
+void wait_for(const Tensor& t) {
+  if (!t.is_cpu()) (void)t.flatten()[0].item();
+}
+
 /// Shortest of some runs after a first one.
-double shortest_s(int runs, const std::function<void()>& work) {
-  work();
+double shortest_s(int runs, const std::function<Tensor()>& work) {
+  wait_for(work());
   double best = 1e30;
   for (int i = 0; i < runs; ++i) {
     const double start = monotonic_s();
-    work();
+    wait_for(work());
     best = std::min(best, monotonic_s() - start);
   }
   return best;
@@ -25,20 +31,21 @@ double shortest_s(int runs, const std::function<void()>& work) {
 
 }  // namespace
 
-Machine measure_machine(const Axis& everyone, at::ScalarType type) {
+Machine measure_machine(const Axis& everyone, at::ScalarType type, at::Device device) {
   const at::NoGradGuard no_grad;
-  constexpr int64_t kSize = 768;  // of a layer
-  const Tensor a = at::ones({kSize, kSize}, type);
-  const double product_s = shortest_s(4, [&] { affine(a, a, std::nullopt); });
-  const double flops = 2.0 * kSize * kSize * kSize / product_s;
+  const int64_t size = device.is_cpu() ? 768 : 8192;  // of a layer that keeps it busy
+  const Tensor a = at::ones({size, size}, at::device(device).dtype(type));
+  const double product_s = shortest_s(4, [&] { return affine(a, a, std::nullopt); });
+  const double flops = 2 * std::pow(static_cast<double>(size), 3) / product_s;
   Machine machine;
   machine.flops =
       everyone.all_reduce(at::scalar_tensor(flops, at::kDouble), "measured speed").item<double>();
   if (everyone.size() == 1) return machine;
-  const Tensor large = at::ones({1 << 18});
-  const Tensor small = at::ones({1});
-  const double large_s = shortest_s(4, [&] { (void)everyone.all_reduce(large, "measured bytes"); });
-  machine.call_s = shortest_s(8, [&] { (void)everyone.all_reduce(small, "measured call"); });
+  const Tensor large = at::ones({1 << 18}, device);
+  const Tensor small = at::ones({1}, device);
+  const double large_s =
+      shortest_s(4, [&] { return everyone.all_reduce(large, "measured bytes"); });
+  machine.call_s = shortest_s(8, [&] { return everyone.all_reduce(small, "measured call"); });
   const double sent =
       2.0 * static_cast<double>(large.nbytes()) * (everyone.size() - 1) / everyone.size();
   machine.bytes_per_s = sent / std::max(large_s - machine.call_s, 1e-9);

@@ -11,8 +11,9 @@ struct Machine {
   double call_s = 0;       ///< of a collective of next to nothing
 };
 
-/// Measures for about a fifth of a second, on all ranks at once; products of `type`. Collective.
-Machine measure_machine(const Axis& everyone, at::ScalarType type);
+/// Measures for about a fifth of a second, on all ranks at once; products of `type`, tensors on
+/// `device`. Collective.
+Machine measure_machine(const Axis& everyone, at::ScalarType type, at::Device device = at::kCPU);
 
 /// Seconds of a step.
 struct StepTime {

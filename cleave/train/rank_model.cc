@@ -32,6 +32,13 @@ RankModel::RankModel(std::unique_ptr<Model> model, const TrainLayout& layout, co
   counted_ = is_cut_over_dp ? axis_over(world, layout, {0, layout.dp}, "all leaves") : same_rows_;
 }
 
+std::vector<Batch> RankModel::moved(std::span<const Batch> batches) const {
+  const at::Device device = parameters().front()->leaf().device();
+  std::vector<Batch> out;
+  for (const Batch& batch : batches) out.push_back(batch.to(device));
+  return out;
+}
+
 std::vector<MicroBatch> RankModel::inputs_of(std::span<const Batch> batches,
                                              const Context& shared) const {
   std::vector<MicroBatch> out;
@@ -42,14 +49,12 @@ std::vector<MicroBatch> RankModel::inputs_of(std::span<const Batch> batches,
   return out;
 }
 
-PassResult RankModel::train_pass(std::span<const Batch> micro_batches, uint64_t seed,
-                                 int64_t step) {
+PassResult RankModel::train_pass(std::span<const Batch> rows, uint64_t seed, int64_t step) {
+  const std::vector<Batch> micro_batches = moved(rows);
   std::vector<Tensor> targets;
   Tensor count = at::zeros({}, at::kLong);
-  for (const Batch& batch : micro_batches) {
-    targets.push_back(targets_of(batch, task_));
-    count += targets.back().ne(-100).sum();
-  }
+  for (const Batch& batch : rows) count += targets_of(batch, task_).ne(-100).sum();
+  for (const Batch& batch : micro_batches) targets.push_back(targets_of(batch, task_));
   PassResult result;
   result.num_labels = laid_out_.axes().dp.all_reduce(count, "number of labels").item<int64_t>();
   CLEAVE_CHECK(result.num_labels > 0, Code::kFormat, "the batch of step ", step + 1,
@@ -70,7 +75,8 @@ PassResult RankModel::train_pass(std::span<const Batch> micro_batches, uint64_t 
   return result;
 }
 
-EvalSum RankModel::eval_pass(std::span<const Batch> micro_batches) {
+EvalSum RankModel::eval_pass(std::span<const Batch> rows) {
+  const std::vector<Batch> micro_batches = moved(rows);
   EvalSum sum;
   const auto loss = [&](const DTensor& logits, size_t i) {
     sum += eval_of(logits, targets_of(micro_batches[i], task_), task_);

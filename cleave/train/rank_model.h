@@ -37,16 +37,19 @@ class RankModel {
   /// forward reads follows them. Collective.
   void leaves_changed() { laid_out_.leaves_changed(); }
 
-  /// Forward and backward of this data-parallel rank's rows; leaves' gradients are complete then,
-  /// ready to be clipped and applied. `seed` and `step` are dropout's; every rank brings as many
-  /// micro-batches. Throws Error(kFormat) for a batch without labels. Collective.
-  PassResult train_pass(std::span<const Batch> micro_batches, uint64_t seed, int64_t step);
+  /// Forward and backward of this data-parallel rank's rows, given as micro-batches in the
+  /// processor's memory; leaves' gradients are complete then, ready to be clipped and applied.
+  /// `seed` and `step` are dropout's; every rank brings as many micro-batches. Throws
+  /// Error(kFormat) for a batch without labels. Collective.
+  PassResult train_pass(std::span<const Batch> rows, uint64_t seed, int64_t step);
   /// What this data-parallel rank's rows are worth, on all ranks with the same rows. Collective.
-  EvalSum eval_pass(std::span<const Batch> micro_batches);
+  EvalSum eval_pass(std::span<const Batch> rows);
   /// Of all ranks together, each element counted once. Collective.
   [[nodiscard]] GradientNorm gradient_norm() const;
 
  private:
+  /// The batches where the leaves are.
+  [[nodiscard]] std::vector<Batch> moved(std::span<const Batch> batches) const;
   [[nodiscard]] std::vector<MicroBatch> inputs_of(std::span<const Batch> batches,
                                                   const Context& shared) const;
 

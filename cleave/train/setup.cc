@@ -7,6 +7,7 @@
 
 #include "cleave/base/log.h"
 #include "cleave/data/classified.h"
+#include "cleave/mesh/cuda.h"
 #include "cleave/mesh/scalar_type.h"
 
 namespace cleave {
@@ -180,8 +181,7 @@ std::vector<NamedFile> TrainSetup::tokenizer_files() const {
 }
 
 TrainSetup make_setup(const TrainOptions& options, int world_size) {
-  CLEAVE_CHECK(options.device == "cpu", Code::kUsage, "--device ", options.device,
-               ": this build computes on the CPU alone; choose cpu");
+  (void)device_of(options.device);  // told before anything is read
   const bool is_folder = fs::exists(options.model) && !is_config(options.model);
   std::optional<ModelFolder> folder;
   if (options.resume) {

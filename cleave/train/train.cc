@@ -7,10 +7,11 @@
 void cleave_train(const cleave::TrainOptions& options) {
   const cleave::StopSignal stop;
   const cleave::TrainSetup setup = cleave::make_setup(options, cleave::launched_world_size());
-  cleave::JobOptions job{.num_ranks = setup.layout.num_ranks(),
-                         .threads_per_rank = options.threads_per_rank};
-  job.ranks.timeout_s = options.timeout_s;
-  job.ranks.flight_log_folder = options.out;
+  const cleave::JobOptions job{
+      .num_ranks = setup.layout.num_ranks(),
+      .threads_per_rank = options.threads_per_rank,
+      .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = options.out},
+      .device = options.device};
   std::atomic<int> signal{0};
   cleave::run_job(job, [&](cleave::World& world) { signal = cleave::Trainer(setup, world).run(); });
   if (signal != 0) throw cleave::Stopped{signal};

@@ -15,6 +15,8 @@
 #include "cleave/base/stop.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/kernels/cpu/gemm.h"
+#include "cleave/mesh/cuda.h"
+#include "cleave/nn/move.h"
 #include "cleave/train/summary.h"
 
 namespace cleave {
@@ -56,7 +58,7 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
   choose_gemm(setup.options.gemm, everyone_);
   load();
   rank_.leaves_changed();
-  machine_ = measure_machine(everyone_, setup.layout.compute_type);
+  machine_ = measure_machine(everyone_, setup.layout.compute_type, device_of(setup.options.device));
   load_s_ = monotonic_s() - start_s_;
 }
 
@@ -67,6 +69,7 @@ void Trainer::load() {
   } else {
     carried_ = load_model(rank_.model(), *setup_.folder, setup_.layout.leaf_type()).carried;
   }
+  move_to(rank_.model(), device_of(setup_.options.device));
   optimizer_ = std::make_unique<Optimizer>(rank_.parameters(), setup_.optimizer);
   if (!setup_.resumes) return;
   load_optimizer(*optimizer_, rank_.model(), setup_.folder->path);

@@ -73,7 +73,7 @@ std::vector<Quantity> run_part(const Part& part, const Tensor& whole_x,
   if (y.local().requires_grad()) {
     const Tensor upstream =
         noise(whole_shape(y), y.local().scalar_type(), settings.seed, "upstream " + part.name);
-    y.local().backward(gradient_laid_out(upstream, y));
+    y.local().backward(gradient_laid_out(upstream.to(y.local().device()), y));
   }
   if (bytes != nullptr) *bytes = {.forward = between - before, .backward = moved(meter) - between};
   std::vector<Quantity> out{{.of = Of::kOutput,

@@ -5,6 +5,7 @@
 #include "cleave/base/progress.h"
 #include "cleave/comm/environment.h"
 #include "cleave/kernels/cpu/gemm.h"
+#include "cleave/mesh/cuda.h"
 #include "cleave/mesh/job.h"
 #include "cleave/verify/fuzz.h"
 #include "cleave/verify/options.h"
@@ -31,8 +32,10 @@ int tp_of(const VerifyOptions& options) {
 }
 
 Work work_of(const VerifyOptions& options) {
-  CLEAVE_CHECK(options.device == "cpu", Code::kUsage, "--device ", options.device,
-               ": this build computes on the CPU alone; choose cpu");
+  CLEAVE_CHECK(device_of(options.device).is_cpu() || options.fuzz == 0, Code::kUsage, "--device ",
+               options.device,
+               ": each rank on a GPU is a process of its own, and --fuzz starts ranks as threads; "
+               "choose cpu");
   CLEAVE_CHECK(options.dtype == "fp32" || options.dtype == "fp64", Code::kUsage, "--dtype ",
                options.dtype, " is not compared; choose fp32 or fp64");
   VerifySettings settings{.tp = tp_of(options),
@@ -42,7 +45,8 @@ Work work_of(const VerifyOptions& options) {
                           .seed = options.seed,
                           .layer = options.layer,
                           .threads_per_rank = options.threads_per_rank,
-                          .timeout_s = options.timeout_s};
+                          .timeout_s = options.timeout_s,
+                          .device = options.device};
   if (!options.plan.empty()) settings.plan = plan_from_json(Json::parse_file(options.plan));
   if (!std::filesystem::exists(options.model)) {
     return {.config = preset_config(options.model, kVocabulary), .settings = settings};

@@ -60,9 +60,9 @@ Tensor comparable(const Quantity& q, bool* is_whole) {
 Measured furthest(const Tensor& got, const Tensor& want, const Tensor& bound) {
   if (got.numel() == 0) return {};
   const double infinity = std::numeric_limits<double>::infinity();
-  const Tensor g = got.to(at::kDouble).reshape(-1);
-  const Tensor w = want.to(at::kDouble).reshape(-1);
-  const Tensor b = bound.dim() == 0 ? bound.expand_as(w) : bound.reshape(-1);
+  const Tensor g = got.to(at::kCPU, at::kDouble).reshape(-1);
+  const Tensor w = want.to(at::kCPU, at::kDouble).reshape(-1);
+  const Tensor b = bound.dim() == 0 ? bound.expand_as(w) : bound.to(at::kCPU).reshape(-1);
   Tensor distance = (g - w).abs();
   distance = distance.masked_fill(distance.isnan(), infinity);
   const Tensor ratio = (distance / b).masked_fill(distance.eq(0), 0);

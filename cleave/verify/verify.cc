@@ -6,9 +6,11 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/mesh/cuda.h"
 #include "cleave/mesh/dry_axis.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"
+#include "cleave/nn/move.h"
 #include "cleave/verify/notes.h"
 #include "cleave/verify/numbers.h"
 #include "cleave/verify/reference.h"
@@ -40,7 +42,11 @@ std::vector<int64_t> index_of(int64_t flat, at::IntArrayRef shape) {
 class SplitSide {
  public:
   SplitSide(const Reference& reference, const VerifySettings& settings, const Mesh& mesh)
-      : reference_(reference), settings_(settings), tp_(mesh["tp"]), dp_(mesh["dp"]) {
+      : reference_(reference),
+        settings_(settings),
+        device_(device_of(settings.device)),
+        tp_(mesh["tp"]),
+        dp_(mesh["dp"]) {
     if (tp_.size() == 1) return;
     meter_ = std::make_shared<Meter>(tp_.group());
     tp_ = Axis(meter_);
@@ -52,6 +58,7 @@ class SplitSide {
     parallelize_module(*model, tp_,
                        settings_.plan ? *settings_.plan : model->plan(settings_.sequence_parallel));
     give_weights(*model, settings_, reference_.constants);
+    move_to(*model, device_);
     compare_weights(*model);
     for (const WantedRun& run : reference_.runs) {
       compare_parts(*model, probes, run);
@@ -77,6 +84,12 @@ class SplitSide {
     found_.parts.push_back(std::move(part));
   }
 
+  [[nodiscard]] StepInput on_device(const StepInput& input) const {
+    return {.ids = input.ids.to(device_),
+            .labels = input.labels.to(device_),
+            .training = input.training};
+  }
+
   void compare_weights(Model& model) {
     std::vector<Quantity> weights;
     for (const auto& p : model.parameters()) {
@@ -86,8 +99,9 @@ class SplitSide {
   }
 
   void compare_parts(Model& model, Probes& probes, const WantedRun& run) {
-    const auto calls = recorded(model, probes, tp_, run.input, settings_.seed);
-    const auto parts = parts_of(calls, settings_, run.input, tp_);
+    const StepInput input = on_device(run.input);
+    const auto calls = recorded(model, probes, tp_, input, settings_.seed);
+    const auto parts = parts_of(calls, settings_, input, tp_);
     CLEAVE_CHECK(parts.size() == run.parts.size(), Code::kShape, "the split model makes ",
                  calls.size(), " calls of Layers, on one rank ", run.parts.size() - 1,
                  "; a model calls the same Layers on every layout");
@@ -97,7 +111,8 @@ class SplitSide {
       CLEAVE_CHECK(parts[i].name == want.name, Code::kShape, "the split model calls ",
                    parts[i].name, " where one rank calls ", want.name);
       if (!want.is_run) continue;
-      const auto got = run_part(parts[i], want.x, settings_, meter_.get(), &bytes[i]);
+      const Tensor x = want.x.to(device_);
+      const auto got = run_part(parts[i], x, settings_, meter_.get(), &bytes[i]);
       const int64_t moved = bytes[i].forward.bytes + bytes[i].backward.bytes;
       compare({.kind = parts[i].kind, .name = want.name, .bytes = moved}, got, want.values);
     }
@@ -106,7 +121,7 @@ class SplitSide {
 
   void compare_step(Model& model, const WantedRun& run) {
     const KeptWeights kept(model.parameters());
-    auto got = run_step(model, tp_, dp_, run.input, settings_);
+    auto got = run_step(model, tp_, dp_, on_device(run.input), settings_);
     if (!run.input.training) {
       std::vector<Quantity> weights = stepped_weights(model);
       std::move(weights.begin(), weights.end(), std::back_inserter(got));
@@ -134,6 +149,7 @@ class SplitSide {
 
   const Reference& reference_;
   const VerifySettings& settings_;
+  at::Device device_;
   Axis tp_, dp_;
   std::shared_ptr<Meter> meter_;
   Found found_;
@@ -224,7 +240,8 @@ VerifyReport verify_model(const MakeModel& make, const VerifySettings& settings)
   Found found;
   run_job({.num_ranks = settings.tp * settings.dp,
            .threads_per_rank = settings.threads_per_rank,
-           .ranks = {.timeout_s = settings.timeout_s, .flight_log_folder = ""}},
+           .ranks = {.timeout_s = settings.timeout_s, .flight_log_folder = ""},
+           .device = settings.device},
           [&](World& world) {
             const Mesh mesh = Mesh::build(world, {{"dp", settings.dp}, {"tp", settings.tp}});
             Found own = SplitSide(reference, settings, mesh).run(make);

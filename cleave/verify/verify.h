@@ -38,6 +38,7 @@ struct VerifySettings {
   NormFunction norm{};                   ///< nothing: gradient_norm
   int threads_per_rank = 0;              ///< 0 = cores / ranks
   double timeout_s = 60;                 ///< longest wait of a rank for another
+  std::string device = "cpu";            ///< of the split model: cpu | cuda; one rank is the CPU's
 };
 
 /// One value on both sides, at the element where they are furthest apart for their bound.

@@ -7,6 +7,7 @@
 #include "cleave/mesh/mesh.h"
 #include "cleave/nn/cross_entropy.h"
 #include "tests/support/faulty_model.h"
+#include "tests/support/gpus.h"
 #include "tests/support/thrown.h"
 
 // Oracle: the fault that was planted, by the name of its Layer.
@@ -49,6 +50,13 @@ TEST(Verify, HealthyModel_AgreesOnEveryLayout) {
     EXPECT_EQ(first_of(report), "") << "tp " << tp << " dp " << dp;
     EXPECT_NO_THROW(part_of(report, "a training step with dropout"));
   }
+}
+
+TEST(Verify, ModelOnAGpu_IsTheModelOnTheProcessor) {
+  SKIP_WITHOUT_GPUS(1);
+  VerifySettings settings = settings_at(1);
+  settings.device = "cuda";
+  EXPECT_EQ(first_of(verified(Fault::kNone, settings)), "");
 }
 
 TEST(Verify, BiasAddedOnEveryRank_IsNamed) {

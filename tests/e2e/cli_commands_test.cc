@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/e2e/fake_program.h"
+#include "tests/support/torch_files.h"
 
 namespace cleave::test {
 namespace {
@@ -51,6 +52,25 @@ TEST(Inspect, ModelFolder_ListsTensorsAndSplits) {
   const Ran text = run_cleave({"inspect", folder / "m"});
   EXPECT_TRUE(contains(text.out, "tp 1 to 6 (6 heads), evenly at 1, 2, 3, 6")) << text.out;
   EXPECT_TRUE(contains(text.out, "a.weight  F32   [3, 4]  48 bytes")) << text.out;
+}
+
+TEST(Inspect, BinFile_ListsItsTensorsAloneAndInAFolder) {
+  const TempFolder folder;
+  write_model(folder / "m");
+  std::filesystem::remove(folder / "m/model.safetensors");
+  const std::string weight = tensor(storage("0", 6), 0, {2, 3}, {3, 1});
+  std::ofstream(folder / "m/pytorch_model.bin", std::ios::binary)
+      << torch_file(pickle(dict_of("a.weight", weight)), {std::string(24, '\1')});
+  const json want =
+      json::parse(R"([{"name": "a.weight", "dtype": "F32", "shape": [2, 3], "bytes": 24}])");
+  const json file = parsed(run_cleave({"inspect", folder / "m/pytorch_model.bin", "--json"}));
+  EXPECT_EQ(file["kind"], "torch file");
+  EXPECT_EQ(file["tensors"], want);
+  const json model = parsed(run_cleave({"inspect", folder / "m", "--json"}));
+  EXPECT_EQ(model["kind"], "model folder");
+  EXPECT_EQ(model["tensors"], want);
+  EXPECT_EQ(model["split"]["heads"], 6);
+  EXPECT_EQ(model["files"], json({"pytorch_model.bin"}));
 }
 
 TEST(Inspect, RunFolder_ShowsItsNewestCheckpoint) {

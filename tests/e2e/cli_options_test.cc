@@ -1,5 +1,6 @@
 // What reaches the library from flags and config files, and what comes back as an exit code.
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -112,8 +113,7 @@ const json kEveryTrainFlag = {{"model", "llama-135m"},
                               {"shuffle", false},
                               {"gemm", "mkl"},
                               {"threads-per-rank", 9},
-                              {"timeout", 1.5},
-                              {"device", "cuda"}};
+                              {"timeout", 1.5}};
 
 TEST_F(Options, EveryTrainFlag_ReachesItsOption) {
   Words words = {"--eval-data", in("b.txt"), "--plan", in("plan.json"), "--no-shuffle", "--resume"};
@@ -218,7 +218,6 @@ TEST_F(Options, EveryGenerateFlag_ReachesItsOption) {
                        {"eos-id", 2},
                        {"tp", 2},
                        {"dtype", "fp64"},
-                       {"device", "cuda"},
                        {"gemm", "onednn"},
                        {"threads-per-rank", 2},
                        {"timeout", 2.5}};
@@ -267,11 +266,39 @@ TEST_F(Options, SamplingFlagsWithoutSampling_AreWarnedAbout) {
   EXPECT_EQ(ran.exit_code, 0);
 }
 
+TEST_F(Options, OneRankOnAGpu_RunsInThisProcess) {
+  EXPECT_EQ(train({"--device", "cuda"})["device"], "cuda");
+  EXPECT_EQ(generate({"--prompt", "a", "--device", "cuda", "--tp", "1"})["device"], "cuda");
+}
+
+// The fake library tells its options once a process, each on a line.
+TEST_F(Options, RanksOnGpus_AreProcessesOfThisCommandLine) {
+  const Ran ran = run_fake(
+      {"generate", "--model", in("model"), "--prompt", "a b", "--tp", "3", "--device", "cuda"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  std::istringstream lines(ran.out);
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    const json told = json::parse(line);
+    EXPECT_EQ(told["device"], "cuda");
+    EXPECT_EQ(told["prompts"], json({"a b"}));
+  }
+  EXPECT_EQ(count, 3) << ran.out;
+}
+
+TEST_F(Options, MoreRanksThanGpus_AreToldOnceBeforeAnyStarts) {
+  const Ran ran = run_fake(
+      {"generate", "--model", in("model"), "--prompt", "a", "--tp", "9", "--device", "cuda"});
+  EXPECT_EQ(ran.exit_code, 3);
+  EXPECT_EQ(ran.err, "cleave: told to fail\n");
+  EXPECT_EQ(ran.out, "");
+}
+
 TEST_F(Options, EveryEvalFlag_ReachesItsOption) {
   const json wanted = {{"model", in("model")},  {"data", {in("a.txt"), in("b.txt")}},
                        {"tokenizer", "bytes"},  {"tp", 2},
                        {"seq-len", 32},         {"batch-size", 3},
-                       {"dtype", "bf16"},       {"device", "cuda"},
+                       {"dtype", "bf16"},       {"device", "cpu"},
                        {"json", true},          {"gemm", "mkl"},
                        {"threads-per-rank", 4}, {"timeout", 5.0}};
   const json told = told_by_fake({"eval",
@@ -290,8 +317,6 @@ TEST_F(Options, EveryEvalFlag_ReachesItsOption) {
                                   "3",
                                   "--dtype",
                                   "bf16",
-                                  "--device",
-                                  "cuda",
                                   "--json",
                                   "--gemm",
                                   "mkl",

@@ -8,6 +8,7 @@
 #include "cleave/base/error.h"
 #include "cleave/base/stop.h"
 #include "cleave/generate/options.h"
+#include "cleave/mesh/gpus.h"
 #include "cleave/train/doctor.h"
 #include "cleave/train/options.h"
 #include "cleave/verify/options.h"
@@ -141,4 +142,9 @@ extern "C" int cleave_verify(const cleave::VerifyOptions& o) {
 
 extern "C" void cleave_doctor(cleave::Facts& facts) {
   facts.emplace_back("libtorch_version", "9.9.9");
+}
+
+// A host with eight GPUs.
+void cleave_require_gpus(int count) {
+  if (count > 8) throw cleave::Error(cleave::Code::kShape, "told to fail");
 }

@@ -58,6 +58,28 @@ class Run(unittest.TestCase):
         self.refused(self.run_in_source("bash", "-c", FETCH), "is the network (or pip's index) reachable?")
         self.assertFalse((self.cache / "libtorch-2.13.0").exists())
 
+    def test_beside_nvcc_what_cuda_lacks_is_fetched_once(self):
+        root = self.cache / "libtorch-2.13.0"
+        (root / "torch/lib").mkdir(parents=True)
+        for name in ("libtorch_cpu.so", "libtorch_cuda.so"):
+            (root / "torch/lib" / name).write_text("x")
+        wheel = self.folder / "nvidia_nccl-x.whl"
+        with zipfile.ZipFile(wheel, "w") as file:
+            file.writestr("nvidia/nccl/include/nccl.h", "x")
+        self.fake("nvcc", "exit 0")
+        self.fake("ldd", "echo '\tlibcufile.so.0 => not found'; echo '\tlibcudnn.so.9 => /usr/lib/libcudnn.so.9 (0x1)'")
+        self.fake("python3", f"""if [ "$3" != --version ]; then
+  echo "${{@: -2}}" >>{self.folder}/fetched
+  while [ "$1" != --dest ]; do shift; done
+  cp {wheel} "$2"
+fi""")
+        for _ in range(2):
+            result = self.run_in_source("bash", "-c", FETCH + "; ensure_cuda")
+            self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual((self.folder / "fetched").read_text(), "nvidia-nccl-cu13==2.29.7 nvidia-cufile==1.15.1.6\n")
+        self.assertTrue((root / "nvidia/nccl/include/nccl.h").exists())
+        self.assertFalse((root / "wheels").exists())
+
     def test_two_clones_at_once_fetch_once_and_get_the_whole_layout(self):
         wheels = self.folder / "wheels"
         wheels.mkdir()

@@ -1,0 +1,182 @@
+#include "cleave/mesh/c10d_group.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <ATen/ATen.h>
+
+#include "cleave/mesh/scalar_type.h"
+
+namespace cleave {
+namespace {
+
+using Widths = std::span<const int64_t>;
+
+int64_t widest(Widths widths) {
+  return *std::max_element(widths.begin(), widths.end());
+}
+
+int64_t total(Widths widths) {
+  return std::accumulate(widths.begin(), widths.end(), int64_t{0});
+}
+
+/// Between `whole` [rows, sum(widths)] and `blocks` [n, rows, widest], whose padding stays as it
+/// is.
+void copy_columns(const Tensor& whole, const Tensor& blocks, Widths widths, bool to_blocks) {
+  int64_t begin = 0;
+  for (size_t r = 0; r < widths.size(); ++r) {
+    if (widths[r] == 0) continue;
+    const Tensor columns = whole.narrow(1, begin, widths[r]);
+    const Tensor block = blocks[static_cast<int64_t>(r)].narrow(1, 0, widths[r]);
+    (to_blocks ? block : columns).copy_(to_blocks ? columns : block);
+    begin += widths[r];
+  }
+}
+
+c10d::ReduceOp c10d_op(ReduceOp op) {
+  return op == ReduceOp::kMax ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
+}
+
+}  // namespace
+
+Tensor C10dGroup::room(at::IntArrayRef shape, DType dtype) const {
+  return at::empty(shape, at::device(device_).dtype(scalar_type(dtype)));
+}
+
+Tensor C10dGroup::view(const void* data, at::IntArrayRef shape, DType dtype) const {
+  if (c10::multiply_integers(shape) == 0) return room(shape, dtype);
+  // A tensor's memory may be written; what is only read is only read here too.
+  return at::for_blob(const_cast<void*>(data), shape)  // NOLINT(*-const-cast)
+      .options(at::device(device_).dtype(scalar_type(dtype)))
+      .target_device(device_)
+      .make_tensor();
+}
+
+void C10dGroup::run(const std::function<c10::intrusive_ptr<c10d::Work>()>& call) const {
+  try {
+    const auto work = call();
+    if (work) work->wait();
+  } catch (const c10::Error& error) {
+    throw Error(Code::kPeer, str("axis ", name_, ": ", backend_->getBackendName(),
+                                 " failed: ", error.what_without_backtrace()));
+  }
+}
+
+void C10dGroup::all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op) {
+  if (count == 0) return;
+  const at::NoGradGuard no_grad;
+  std::vector<Tensor> data{view(out, {count}, dtype)};
+  if (in != out) data[0].copy_(view(in, {count}, dtype));
+  run([&] { return backend_->allreduce(data, {.reduceOp = c10d_op(op)}); });
+}
+
+void C10dGroup::all_gather(const void* in, void* out, int64_t rows, Widths widths, DType dtype) {
+  const auto n = static_cast<int64_t>(widths.size());
+  const int64_t width = widest(widths);
+  if (rows * width == 0) return;
+  const at::NoGradGuard no_grad;
+  const int64_t held = widths[static_cast<size_t>(backend_->getRank())];
+  const Tensor whole = view(out, {rows, total(widths)}, dtype);
+  Tensor mine = view(in, {rows, held}, dtype);
+  if (held < width || in == out) {
+    const Tensor padded = room({rows, width}, dtype);
+    padded.narrow(1, 0, held).copy_(mine);
+    mine = padded;
+  }
+  const bool is_in_place = rows == 1 && total(widths) == n * width;
+  const Tensor blocks = is_in_place ? whole : room({n, rows, width}, dtype);
+  Tensor from = mine.view(-1);
+  Tensor to = blocks.view(-1);
+  run([&] { return backend_->_allgather_base(to, from); });
+  if (!is_in_place) copy_columns(whole, blocks, widths, /*to_blocks=*/false);
+}
+
+void C10dGroup::reduce_scatter(const void* in, void* out, int64_t rows, Widths widths,
+                               DType dtype) {
+  const auto n = static_cast<int64_t>(widths.size());
+  const int64_t width = widest(widths);
+  if (rows * width == 0) return;
+  const at::NoGradGuard no_grad;
+  const int64_t held = widths[static_cast<size_t>(backend_->getRank())];
+  const Tensor whole = view(in, {rows, total(widths)}, dtype);
+  Tensor blocks = whole;
+  if (rows > 1 || total(widths) < n * width) {
+    blocks = room({n, rows, width}, dtype).zero_();
+    copy_columns(whole, blocks, widths, /*to_blocks=*/true);
+  }
+  const Tensor mine = view(out, {rows, held}, dtype);
+  const bool is_in_place = held == width && in != out;
+  const Tensor sum = is_in_place ? mine : room({rows, width}, dtype);
+  Tensor from = blocks.view(-1);
+  Tensor to = sum.view(-1);
+  run([&] { return backend_->_reduce_scatter_base(to, from); });
+  if (!is_in_place) mine.copy_(sum.narrow(1, 0, held));
+}
+
+void C10dGroup::broadcast(void* data, int64_t count, DType dtype, int root) {
+  if (count == 0) return;
+  const at::NoGradGuard no_grad;
+  std::vector<Tensor> tensors{view(data, {count}, dtype)};
+  run([&] { return backend_->broadcast(tensors, {.rootRank = root}); });
+}
+
+void C10dGroup::all_to_all(const void* in, Widths send_counts, void* out, Widths recv_counts,
+                           DType dtype) {
+  const at::NoGradGuard no_grad;
+  std::vector<int64_t> sent(send_counts.begin(), send_counts.end());
+  std::vector<int64_t> received(recv_counts.begin(), recv_counts.end());
+  Tensor from = view(in, {total(send_counts)}, dtype);
+  Tensor to = view(out, {total(recv_counts)}, dtype);
+  if (in == out) from = from.clone();
+  run([&] { return backend_->alltoall_base(to, from, received, sent); });
+}
+
+void GroupStore::set(const std::string& key, const std::vector<uint8_t>& value) {
+  if (group_.rank() != 0) CLEAVE_BUG("rank ", group_.rank(), " of a group sets ", key);
+  auto size = static_cast<int64_t>(value.size());
+  std::vector<uint8_t> bytes = value;
+  const std::string site = "c10d key " + key;
+  group_.broadcast(&size, 1, DType::kI64, 0, {.site = site, .shape = {}});
+  group_.broadcast(bytes.data(), size, DType::kU8, 0, {.site = site, .shape = {}});
+}
+
+std::vector<uint8_t> GroupStore::get(const std::string& key) {
+  if (group_.rank() == 0) CLEAVE_BUG("rank 0 of a group gets ", key);
+  int64_t size = 0;
+  const std::string site = "c10d key " + key;
+  group_.broadcast(&size, 1, DType::kI64, 0, {.site = site, .shape = {}});
+  std::vector<uint8_t> bytes(static_cast<size_t>(size));
+  group_.broadcast(bytes.data(), size, DType::kU8, 0, {.site = site, .shape = {}});
+  return bytes;
+}
+
+bool GroupStore::check(const std::vector<std::string>& /*keys*/) {
+  return false;
+}
+
+c10::intrusive_ptr<c10d::Store> GroupStore::clone() {
+  CLEAVE_BUG("a c10d backend clones the store of a group");
+}
+
+int64_t GroupStore::add(const std::string& key, int64_t /*value*/) {
+  CLEAVE_BUG("a c10d backend adds to ", key);
+}
+
+bool GroupStore::deleteKey(const std::string& key) {
+  CLEAVE_BUG("a c10d backend deletes ", key);
+}
+
+int64_t GroupStore::getNumKeys() {
+  CLEAVE_BUG("a c10d backend counts the keys of a group's store");
+}
+
+void GroupStore::wait(const std::vector<std::string>& keys) {
+  CLEAVE_BUG("a c10d backend waits for ", keys.size(), " keys");
+}
+
+void GroupStore::wait(const std::vector<std::string>& keys,
+                      const std::chrono::milliseconds& /*timeout*/) {
+  wait(keys);
+}
+
+}  // namespace cleave

@@ -1,0 +1,120 @@
+// --device cuda as a user types it: what is said without a GPU, and with some the numbers of the
+// processor.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/program.h"
+
+namespace cleave::test {
+namespace {
+
+using nlohmann::json;
+using Words = std::vector<std::string>;
+
+constexpr double kDeadlineS = 100;
+
+Ran run_with_deadline(const Words& words) {
+  return run_cleave(words, {.deadline_s = kDeadlineS});
+}
+
+/// What `cleave doctor` says about CUDA: "2 GPUs: ...", or "none; " and why.
+const std::string& cuda_text() {
+  static const std::string text = [] {
+    const Ran ran = run_with_deadline({"doctor", "--json"});
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    return json::parse(ran.out)["cleave"]["CUDA"].get<std::string>();
+  }();
+  return text;
+}
+
+int num_gpus() {
+  return std::atoi(cuda_text().c_str());  // 0 for "none; ..."
+}
+
+#define SKIP_WITHOUT_GPUS(count) \
+  if (num_gpus() < (count)) GTEST_SKIP() << "needs " << (count) << " GPUs; CUDA: " << cuda_text()
+
+Words train(const std::string& out, const Words& more) {
+  Words words{"train",   "--data",    CLEAVE_SOURCE_DIR "/LICENSE",
+              "--out",   out,         "--dtype",
+              "fp64",    "--seq-len", "32",
+              "--steps", "20",        "--batch-size",
+              "4",       "--gemm",    "mkl"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+std::vector<double> losses_of(const std::string& run) {
+  std::vector<double> out;
+  std::ifstream file(run + "/metrics.jsonl");
+  for (std::string line; std::getline(file, line);) out.push_back(json::parse(line)["loss"]);
+  return out;
+}
+
+void expect_losses_of_the_processor(const Words& layout) {
+  const TempFolder folder;
+  const std::string cpu = folder / "cpu", gpu = folder / "gpu";
+  ASSERT_EQ(run_with_deadline(train(cpu, {})).exit_code, 0);
+  Words words = layout;
+  words.insert(words.end(), {"--device", "cuda"});
+  const Ran ran = run_with_deadline(train(gpu, words));
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  const auto want = losses_of(cpu);
+  const auto got = losses_of(gpu);
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-9) << "step " << i + 1;
+}
+
+TEST(CudaProgram, WithoutAGpu_EveryCommandSaysWhatIsMissing) {
+  if (num_gpus() > 0) GTEST_SKIP() << "this host has " << cuda_text();
+  const TempFolder folder;
+  for (const Words& layout : std::vector<Words>{{}, {"--tp", "2"}}) {
+    Words words = layout;
+    words.insert(words.end(), {"--device", "cuda"});
+    const Ran ran = run_with_deadline(train(folder / "run", words));
+    EXPECT_EQ(ran.exit_code, 2) << ran.err;
+    EXPECT_TRUE(ran.err.starts_with("cleave: --device cuda: ")) << ran.err;
+    EXPECT_NE(ran.err.find("choose cpu"), std::string::npos) << ran.err;
+    EXPECT_FALSE(std::filesystem::exists(folder / "run"));
+  }
+}
+
+TEST(CudaProgram, TrainedOnAGpu_HasTheProcessorsLosses) {
+  SKIP_WITHOUT_GPUS(1);
+  expect_losses_of_the_processor({});
+}
+
+TEST(CudaProgram, TrainedOverGpus_HasTheProcessorsLosses) {
+  SKIP_WITHOUT_GPUS(2);
+  for (const Words& layout :
+       std::vector<Words>{{"--tp", "2"}, {"--dp", "2"}, {"--dp", "2", "--fsdp"}, {"--pp", "2"}}) {
+    SCOPED_TRACE(layout[0]);
+    expect_losses_of_the_processor(layout);
+  }
+}
+
+TEST(CudaProgram, SplitOverGpus_IsTheModelOnTheProcessor) {
+  SKIP_WITHOUT_GPUS(2);
+  const Ran ran = run_with_deadline(
+      {"verify", "--model", "llama-tiny", "--tp", "2", "--device", "cuda", "--json"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.out << ran.err;
+}
+
+TEST(CudaProgram, RanksAboveTheGpus_AreToldHowManyWork) {
+  SKIP_WITHOUT_GPUS(1);
+  const TempFolder folder;
+  const std::string tp = std::to_string(num_gpus() + 1);
+  const Ran ran = run_with_deadline(train(folder / "run", {"--tp", tp, "--device", "cuda"}));
+  EXPECT_EQ(ran.exit_code, 3) << ran.err;
+  EXPECT_NE(ran.err.find("start at most " + std::to_string(num_gpus())), std::string::npos)
+      << ran.err;
+}
+
+}  // namespace
+}  // namespace cleave::test
