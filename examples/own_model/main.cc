@@ -1,4 +1,5 @@
-// A model of your own: layers, a plan, a registration. Trained on 2 ranks, saved, loaded on 3.
+// A model of your own: layers, a plan, a registration. Trained on 2 ranks, saved, loaded on 3, and
+// compared with one rank Layer by Layer.
 #include <cstdio>
 
 #include <ATen/ATen.h>
@@ -8,6 +9,7 @@
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/nn/embedding.h"
 #include "cleave/nn/mlp.h"
+#include "cleave/verify/options.h"
 
 using namespace cleave;
 
@@ -96,4 +98,5 @@ int main() {
     const Tensor loss = loss_of(*model, mesh["tp"]);
     if (world.rank() == 0) std::printf("loaded on 3 ranks  loss %.4f\n", loss.item<float>());
   });
+  return cleave_verify({.model = folder, .tp = 3});
 }
