@@ -33,7 +33,7 @@ struct RankResult {
 };
 
 struct Result {
-  std::vector<RankResult> ranks;
+  std::vector<RankResult> ranks{};
   double seconds = 0;   // of all training steps
   double accuracy = 0;  // on the test file, 0 to 1
   int signal = 0;       // that ended it early, or 0

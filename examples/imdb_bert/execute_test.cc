@@ -96,15 +96,15 @@ TEST(ImdbBert, Table_TellsMemoryTimeAndAccuracyOfEachRank) {
   ExecuteOptions o = small((folder / "run").string());
   o.samples = 32;
   o.epochs = 1;
-  o.dim = 64;
-  o.heads = 4;
-  o.bsz = 4;
+  o.dim = 256;
+  o.heads = 8;
+  o.bsz = 8;
   o.test_samples = 8;
   o.dtype = "bf16";
   const Result one = run(o, 1, 1);
   o.out = (folder / "four").string();
   const Result four = run(o, 4, 1);
-  const int64_t matrices = 4096 * 64 + 2 * 12 * 64 * 64 + 64 * 64 + 2 * 64;
+  const int64_t matrices = 4096 * 256 + (2 * 12 + 1) * 256 * 256 + 2 * 256;
   EXPECT_GT(one.ranks.at(0).peak_bytes, 16 * matrices);
   EXPECT_LT(one.ranks.at(0).peak_bytes, 40 * matrices);
   for (const RankResult& r : four.ranks) {
