@@ -1,5 +1,6 @@
 #include "execute.h"
 
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <mutex>
@@ -22,13 +23,16 @@ namespace {
 using namespace cleave;
 namespace fs = std::filesystem;
 
-// config.json of the notebook's model: no positions, no biases, blocks that norm first.
+// config.json of the notebook's model: no positions, no biases, blocks that norm first. Its
+// matrices start as wide as torch's: U(-1/sqrt(in), 1/sqrt(in)) has this deviation.
 std::string config_of(const ExecuteOptions& o) {
-  return nlohmann::ordered_json{{"model_type", "imdb_bert"},
-                                {"hidden_size", o.dim},
-                                {"num_hidden_layers", o.layers},
-                                {"num_attention_heads", o.heads},
-                                {"intermediate_size", 4 * o.dim}}
+  return nlohmann::ordered_json{
+      {"model_type", "imdb_bert"},
+      {"hidden_size", o.dim},
+      {"num_hidden_layers", o.layers},
+      {"num_attention_heads", o.heads},
+      {"intermediate_size", 4 * o.dim},
+      {"initializer_range", 1 / std::sqrt(3.0 * static_cast<double>(o.dim))}}
       .dump(2);
 }
 
@@ -110,7 +114,7 @@ std::vector<int64_t> of_all_ranks(World& world, int64_t mine) {
 Result execute(const ExecuteOptions& options) {
   const StopSignal stop;
   const TrainSetup setup = make_setup(train_options(options), launched_world_size());
-  JobOptions job{.num_ranks = setup.num_ranks()};
+  JobOptions job{.num_ranks = setup.layout.num_ranks()};
   job.ranks.flight_log_folder = options.out;
   std::vector<int64_t> peaks;
   int signal = 0;
@@ -124,10 +128,10 @@ Result execute(const ExecuteOptions& options) {
     signal = stopped_by;
   });
   Result result{.signal = signal};
-  for (int rank = 0; rank < setup.num_ranks(); ++rank) {
+  for (int rank = 0; rank < setup.layout.num_ranks(); ++rank) {
     result.ranks.push_back({.rank = rank,
-                            .tp_rank = rank % setup.tp,
-                            .dp_rank = rank / setup.tp,
+                            .tp_rank = rank % setup.layout.tp,
+                            .dp_rank = rank / setup.layout.tp,
                             .peak_bytes = peaks[static_cast<size_t>(rank)]});
   }
   for (const StepMetrics& m : read_metrics((fs::path(options.out) / "metrics.jsonl").string())) {
