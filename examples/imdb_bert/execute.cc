@@ -15,7 +15,6 @@
 #include "cleave/mesh/job.h"
 #include "cleave/text/csv.h"
 #include "cleave/train/trainer.h"
-#include "memory.h"
 
 namespace imdb_bert {
 namespace {
@@ -120,9 +119,9 @@ Result execute(const ExecuteOptions& options) {
   int signal = 0;
   std::mutex mutex;
   run_job(job, [&](World& world) {
-    const PeakMemory memory;
-    const int stopped_by = Trainer(setup, world).run();
-    const std::vector<int64_t> all = of_all_ranks(world, memory.bytes());
+    Trainer trainer(setup, world);
+    const int stopped_by = trainer.run();
+    const std::vector<int64_t> all = of_all_ranks(world, trainer.most_bytes());
     const std::lock_guard lock(mutex);  // ranks may be threads
     peaks = all;
     signal = stopped_by;

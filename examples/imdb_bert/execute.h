@@ -21,7 +21,7 @@ struct ExecuteOptions {
   int64_t test_samples = 0;      // reviews of the test file; 0: all
   std::string tokenizer_folder;  // empty: bytes
   int64_t seq_len = 128;
-  double lr = 5e-4;
+  double lr = 1e-3;
   std::string dtype = "bf16";  // of the arithmetic; weights stay fp32
   uint64_t seed = 0;
   std::string out;  // run folder
@@ -29,7 +29,7 @@ struct ExecuteOptions {
 
 struct RankResult {
   int rank = 0, tp_rank = 0, dp_rank = 0;
-  int64_t peak_bytes = 0;  // of its tensors at once
+  int64_t peak_bytes = 0;  // of its tensors at once, in its first two steps
 };
 
 struct Result {

@@ -10,7 +10,6 @@
 #include "cleave/data/classified.h"
 #include "cleave/generate/predict.h"
 #include "cleave/tokenizer/batch.h"
-#include "memory.h"
 #include "tests/support/golden.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
@@ -138,18 +137,6 @@ TEST(ImdbBert, ArgumentsThatCannotBe_AreRefused) {
   EXPECT_EQ(code_of(o), Code::kShape);
   std::ofstream(folder / "run" / "metrics.jsonl") << "";
   EXPECT_EQ(code_of(good), Code::kUsage);
-}
-
-TEST(PeakMemory, OfAThread_IsTheMostBytesAtOnce) {
-  const PeakMemory memory;
-  EXPECT_EQ(memory.bytes(), 0);
-  {
-    const at::Tensor a = at::zeros({1000}, at::kFloat);
-    const at::Tensor b = at::zeros({500}, at::kFloat);
-    EXPECT_EQ(memory.bytes(), 6000);
-  }
-  const at::Tensor c = at::zeros({1200}, at::kFloat);
-  EXPECT_EQ(memory.bytes(), 6000);
 }
 
 }  // namespace
