@@ -1,11 +1,15 @@
 #include "cleave/generate/predict.h"
 
 #include <cmath>
+#include <cstdlib>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "cleave/data/classified.h"
+#include "cleave/generate/evaluate.h"
 #include "cleave/generate/runnable.h"
+#include "cleave/tokenizer/batch.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
 
@@ -47,6 +51,74 @@ TEST(ScoresOf, RealReviewsOfUnequalLength_AreThoseOfTransformers) {
       EXPECT_LE(test::largest_difference(scores, at::tensor(want).view({-1, 2})), 2e-5);
     });
   }
+}
+
+/// The first texts of a file, as `cleave predict` reads them.
+std::vector<std::string> texts_of(const std::string& file, size_t count) {
+  std::vector<std::string> texts;
+  for_each_text(file, [&](const std::string& text) {
+    if (texts.size() < count) texts.push_back(text);
+  });
+  return texts;
+}
+
+// Oracle: transformers' tokenizer and model on the same file.
+TEST(RealClassifier, OnTheTextsOfReviews_GivesTheLogitsOfTransformers) {
+  CLEAVE_NEEDS_DATA();
+  const Json golden =
+      Json::parse_file(test::data_folder() + "/goldens/real-bert-imdb/predictions.json");
+  const Json first = golden.at("first_100");
+  const std::string folder = test::data_folder() + "/models/bert-imdb";
+  const auto rows =
+      encode_batch(
+          *load_tokenizer(folder),
+          texts_of(test::data_folder() + "/text/imdb/imdb-test.csv", first.size()), {},
+          {.truncation = Truncation::kOnlyFirst, .max_length = golden.at("max_length").as_int()})
+          .input_ids;
+  const Runnable runnable(folder, "", "cpu", {"classify"});
+  test::on_ranks(2, [&](const Axis& axis) {
+    const auto model = runnable.load(axis);
+    const Tensor scores = scores_of(*model, axis, rows);
+    ASSERT_EQ(scores.size(0), std::ssize(rows));
+    int64_t num_right = 0;
+    for (size_t i = 0; i < first.size(); ++i) {
+      const Json want = first.at(i);
+      const Tensor got = scores[static_cast<int64_t>(i)];
+      for (const size_t c : {size_t{0}, size_t{1}}) {
+        EXPECT_NEAR(got[static_cast<int64_t>(c)].item<double>(),
+                    want.at("logits").at(c).as_number(), 2e-5)
+            << "review " << i;
+      }
+      num_right += got.argmax().item<int64_t>() == want.at("label").as_int() ? 1 : 0;
+    }
+    EXPECT_NEAR(static_cast<double>(num_right) / 100, golden.at("accuracy").as_number(), 0.12);
+  });
+}
+
+// Oracle: how many of 2,500 reviews transformers' model gets right.
+TEST(RealClassifier, OnAllReviews_IsRightAsOftenAsInTransformers) {
+  CLEAVE_NEEDS_DATA();
+  if (std::getenv("CLEAVE_TEST_LEVEL") == nullptr) {
+    GTEST_SKIP() << "2,500 reviews are of the full tests: ./run test --full";
+  }
+  const Json golden =
+      Json::parse_file(test::data_folder() + "/goldens/real-bert-imdb/predictions.json");
+  const std::string folder = test::data_folder() + "/models/bert-imdb";
+  const Runnable runnable(folder, "", "cpu", {"classify"});
+  const auto data = open_dataset({.files = {test::data_folder() + "/text/imdb/imdb-test.csv"},
+                                  .tokenizer = load_tokenizer(folder),
+                                  .seq_len = golden.at("max_length").as_int(),
+                                  .cache_folder = "",
+                                  .vocab_size = runnable.facts().vocab_size,
+                                  .task = Task::kClassify,
+                                  .classes = runnable.facts().labels});
+  test::on_ranks(2, [&](const Axis& axis) {
+    const auto model = runnable.load(axis);
+    const EvalResult result =
+        evaluate(*model, axis, *data, 50, batch_rules(*model, nullptr, false, 0));
+    EXPECT_EQ(result.num_labels, golden.at("rows").as_int());
+    EXPECT_EQ(result.num_right, golden.at("correct").as_int());
+  });
 }
 
 }  // namespace

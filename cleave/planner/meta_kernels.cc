@@ -26,6 +26,13 @@ void index_select(const c10::OperatorHandle& /*op*/, Stack* stack) {
   torch::jit::push(*stack, at::empty(sizes, self.options()));
 }
 
+/// self -> result
+void relu(const c10::OperatorHandle& /*op*/, Stack* stack) {
+  const at::Tensor self = tensor_at(*stack, 0, 1);
+  torch::jit::drop(*stack, 1);
+  torch::jit::push(*stack, at::empty_like(self));
+}
+
 /// grad, indices, num_weights, padding_idx, scale_grad_by_freq -> result
 void embedding_dense_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const at::Tensor grad = tensor_at(*stack, 0, 5);
@@ -64,6 +71,7 @@ void provide_meta_kernels() {
                                 __LINE__);
   [[maybe_unused]] static const bool is_provided = [] {
     library.impl("index_select", torch::CppFunction::makeFromBoxedFunction<&index_select>());
+    library.impl("relu", torch::CppFunction::makeFromBoxedFunction<&relu>());
     library.impl("embedding_dense_backward",
                  torch::CppFunction::makeFromBoxedFunction<&embedding_dense_backward>());
     library.impl("native_layer_norm",

@@ -287,7 +287,7 @@ void Trainer::save(bool behind) {
 
 void Trainer::finish(const std::string& outcome) {
   const std::vector<RankMemory> memory =
-      rank_memory(setup_, everyone_, mesh_, {*optimizer_, memory_ ? memory_->peak() : most_bytes_});
+      rank_memory(setup_, everyone_, mesh_, {*optimizer_, most_bytes()});
   if (!is_first()) return;
   ReportData report = run_report(setup_, rank_.model(), mesh_);
   report.outcome = outcome;

@@ -1,0 +1,21 @@
+#include "cleave/planner/meta_kernels.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+namespace cleave {
+namespace {
+
+// The classifier of imdb_bert has one: a forecast goes through its backward as well.
+TEST(MetaKernels, Relu_HasItsInputsShapeForwardAndBackward) {
+  provide_meta_kernels();
+  const at::Tensor x = at::empty({2, 3}, at::device(at::kMeta)).requires_grad_();
+  const at::Tensor y = at::relu(x);
+  EXPECT_EQ(y.sizes(), x.sizes());
+  y.sum().backward();
+  EXPECT_EQ(x.grad().sizes(), x.sizes());
+  EXPECT_TRUE(x.grad().is_meta());
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,143 @@
+#include "execute.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/checkpoint/load.h"
+#include "cleave/data/classified.h"
+#include "cleave/generate/predict.h"
+#include "cleave/tokenizer/batch.h"
+#include "tests/support/golden.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+
+namespace imdb_bert {
+namespace {
+
+using cleave::Code;
+
+// Small enough for seconds: 128 reviews of 32 tokens, 8 steps.
+ExecuteOptions small(const std::string& out) {
+  const std::string data = cleave::test::data_folder();
+  ExecuteOptions o;
+  o.samples = 128;
+  o.epochs = 2;
+  o.layers = 2;
+  o.dim = 40;
+  o.heads = 5;  // uneven on 2 and 4 ranks
+  o.bsz = 32;
+  o.data = data + "/text/imdb/imdb-train.csv";
+  o.test_data = data + "/text/imdb/imdb-test.csv";
+  o.test_samples = 100;
+  o.tokenizer_folder = data + "/models/bert-imdb";
+  o.seq_len = 32;
+  o.lr = 3e-3;
+  o.dtype = "fp32";
+  o.out = out;
+  return o;
+}
+
+Result run(ExecuteOptions options, int tp, int dp) {
+  options.ntasks = tp * dp;
+  options.tp = tp;
+  options.bsz /= dp;
+  return execute(options);
+}
+
+// What a saved model says of each review: on one rank, whatever ranks trained it.
+std::vector<int64_t> predictions(const ExecuteOptions& o) {
+  const auto folder = cleave::ModelFolder::open(o.out);
+  const auto model = cleave::make_model(folder.config);
+  cleave::load_model(*model, folder, at::kFloat);
+  std::vector<std::string> texts;
+  cleave::for_each_text(o.out + "/test.csv", [&](const std::string& t) { texts.push_back(t); });
+  const auto tokenizer = cleave::load_tokenizer(folder.path);
+  const auto rows =
+      cleave::encode_batch(*tokenizer, texts, {},
+                           {.truncation = cleave::Truncation::kOnlyFirst, .max_length = o.seq_len})
+          .input_ids;
+  const at::Tensor classes = cleave::scores_of(*model, cleave::Axis(), rows).argmax(-1);
+  return {classes.data_ptr<int64_t>(), classes.data_ptr<int64_t>() + classes.numel()};
+}
+
+// Oracle: one rank. fp32 rounds at 6e-8; of 100 scores that lie about 1 apart, at most one lies
+// within what 8 steps make of that.
+TEST(ImdbBert, TrainedOnAnyLayout_PredictsWhatOneRankDoes) {
+  CLEAVE_NEEDS_DATA();
+  const cleave::test::TempFolder folder;
+  const ExecuteOptions one = small((folder / "one").string());
+  const Result alone = run(one, 1, 1);
+  const std::vector<int64_t> want = predictions(one);
+  ASSERT_EQ(want.size(), 100U);
+  const auto num_positive = std::count(want.begin(), want.end(), 1);
+  EXPECT_GT(num_positive, 10);  // not one answer for all
+  EXPECT_LT(num_positive, 90);
+  for (const auto& [tp, dp] : std::vector<std::pair<int, int>>{{2, 1}, {4, 1}, {2, 2}}) {
+    ExecuteOptions o = small((folder / cleave::str(tp, "x", dp)).string());
+    const Result split = run(o, tp, dp);
+    ASSERT_EQ(split.ranks.size(), static_cast<size_t>(tp * dp));
+    const std::vector<int64_t> got = predictions(o);
+    int64_t differ = 0;
+    for (size_t i = 0; i < want.size(); ++i) differ += got[i] != want[i] ? 1 : 0;
+    EXPECT_LE(differ, 1) << "tp " << tp << " dp " << dp;
+    EXPECT_NEAR(split.accuracy, alone.accuracy, 0.01 + 1e-9) << "tp " << tp << " dp " << dp;
+  }
+}
+
+// Oracle: arithmetic. Weights, gradients and two moments are 16 bytes an element; a rank of four
+// has a quarter of the matrices.
+TEST(ImdbBert, Table_TellsMemoryTimeAndAccuracyOfEachRank) {
+  CLEAVE_NEEDS_DATA();
+  const cleave::test::TempFolder folder;
+  ExecuteOptions o = small((folder / "run").string());
+  o.samples = 32;
+  o.epochs = 1;
+  o.dim = 256;
+  o.heads = 8;
+  o.bsz = 8;
+  o.test_samples = 8;
+  o.dtype = "bf16";
+  const Result one = run(o, 1, 1);
+  o.out = (folder / "four").string();
+  const Result four = run(o, 4, 1);
+  const int64_t matrices = 4096 * 256 + (2 * 12 + 1) * 256 * 256 + 2 * 256;
+  EXPECT_GT(one.ranks.at(0).peak_bytes, 16 * matrices);
+  EXPECT_LT(one.ranks.at(0).peak_bytes, 40 * matrices);
+  for (const RankResult& r : four.ranks) {
+    EXPECT_GT(r.peak_bytes, 16 * matrices / 4) << r.rank;
+    EXPECT_LT(r.peak_bytes, one.ranks.at(0).peak_bytes / 2) << r.rank;
+    EXPECT_EQ(r.tp_rank, r.rank);
+  }
+  const std::string text = table(four);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 5);
+  EXPECT_EQ(text.find("rank  tp rank  dp rank      memory       time  accuracy\n   0 "), 0U)
+      << text;
+}
+
+TEST(ImdbBert, ArgumentsThatCannotBe_AreRefused) {
+  CLEAVE_NEEDS_DATA();
+  const cleave::test::TempFolder folder;
+  const ExecuteOptions good = small((folder / "run").string());
+  const auto code_of = [](ExecuteOptions o) {
+    return cleave::test::thrown_by([&] { execute(o); }).code();
+  };
+  ExecuteOptions o = good;
+  o.ntasks = 4;
+  o.tp = 3;
+  EXPECT_EQ(code_of(o), Code::kShape);
+  o = good;
+  o.heads = 3;  // do not divide 40
+  EXPECT_EQ(code_of(o), Code::kFormat);
+  o = good;
+  o.tp = 8;
+  o.ntasks = 8;  // more than heads
+  EXPECT_EQ(code_of(o), Code::kShape);
+  std::ofstream(folder / "run" / "metrics.jsonl") << "";
+  EXPECT_EQ(code_of(good), Code::kUsage);
+}
+
+}  // namespace
+}  // namespace imdb_bert

@@ -1,0 +1,71 @@
+// The DLO-JZ course's notebook in C++: a BERT that learns what IMDb's reviews think, tensor
+// parallel, with data parallel around it. README.md beside this file shows runs.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+
+#include "cleave/base/error.h"
+#include "cleave/comm/environment.h"
+#include "cleave/mesh/job.h"
+#include "execute.h"
+
+using namespace imdb_bert;
+
+namespace {
+
+ExecuteOptions parse(int argc, char** argv) {
+  ExecuteOptions o;
+  if (const char* folder = std::getenv("CLEAVE_DATA")) {
+    o.data = std::string(folder) + "/text/imdb/imdb-train.csv";
+    o.test_data = std::string(folder) + "/text/imdb/imdb-test.csv";
+    o.tokenizer_folder = std::string(folder) + "/tokenizers/bert-base-uncased";
+  }
+  CLI::App app("A BERT that classifies reviews, trained over tp x dp ranks");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--ntasks", o.ntasks, "ranks in all; a launcher's world goes before");
+  app.add_option("--epochs", o.epochs);
+  app.add_option("--samples", o.samples, "reviews of --data, from its start; 0: all");
+  app.add_option("--layers", o.layers);
+  app.add_option("--dim", o.dim);
+  app.add_option("--heads", o.heads);
+  app.add_option("--bsz", o.bsz, "reviews of one data-parallel rank at once");
+  app.add_option("--tp", o.tp, "ranks that share a model; 0: all");
+  app.add_option("--data", o.data, "CSV: review,sentiment");
+  app.add_option("--test_data", o.test_data, "the same, for the accuracy");
+  app.add_option("--test_samples", o.test_samples, "reviews of --test_data; 0: all");
+  app.add_option("--tokenizer", o.tokenizer_folder, "folder of a tokenizer; none: bytes");
+  app.add_option("--seq_len", o.seq_len, "tokens of a review");
+  app.add_option("--lr", o.lr);
+  app.add_option("--dtype", o.dtype, "bf16 (mixed precision), fp32 or fp64");
+  app.add_option("--seed", o.seed);
+  app.add_option("--out", o.out, "new folder for the run")->required();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
+  }
+  CLEAVE_CHECK(!o.data.empty() && !o.test_data.empty(), cleave::Code::kUsage,
+               "--data or --test_data is missing and CLEAVE_DATA is not set; name two CSV files "
+               "with the header review,sentiment");
+  if (const int launched = cleave::launched_world_size(); launched > 0) o.ntasks = launched;
+  return o;
+}
+
+// One of a launcher's processes prints.
+bool is_first_process() {
+  const auto environment = cleave::read_environment();
+  return !environment || environment->rank == 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const Result result = execute(parse(argc, argv));
+    if (result.signal != 0) return 128 + result.signal;
+    if (is_first_process()) std::fputs(table(result).c_str(), stdout);
+  } catch (const cleave::Error& error) {
+    std::fprintf(stderr, "imdb_bert: %s\n", error.what());
+    return static_cast<int>(error.code());
+  }
+}
