@@ -31,10 +31,11 @@ class PipelineRun;
 ///
 /// Every rank builds the whole model without memory, and each Parameter is told its home: memory is
 /// then given to those of local_layers() alone, by materialize() or a loader; of those that several
-/// ranks use, the rank of the first stage writes and counts them. Layers are called through their door, so styles and wraps work as
-/// without a pipeline. Backward leaves gradients on the leaves of local parameters, added over
-/// micro-batches in their order; then come finish_gradients, sum_gradients, sum_tied_gradients,
-/// gradient_norm, which counts each parameter where it is at home.
+/// ranks use, the rank of the first stage writes and counts them. Layers are called through their
+/// door, so styles and wraps work as without a pipeline. Backward leaves gradients on the leaves of
+/// local parameters, added over micro-batches in their order; then come finish_gradients,
+/// sum_gradients, sum_tied_gradients, gradient_norm, which counts each parameter where it is at
+/// home.
 class PipelineModel {
  public:
   /// `sequence`: the model's Layers in the order in which they are called; they outlive this.

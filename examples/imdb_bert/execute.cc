@@ -113,8 +113,10 @@ std::vector<int64_t> of_all_ranks(World& world, int64_t mine) {
 Result execute(const ExecuteOptions& options) {
   const StopSignal stop;
   const TrainSetup setup = make_setup(train_options(options), launched_world_size());
-  JobOptions job{.num_ranks = setup.layout.num_ranks()};
+  JobOptions job;
+  job.num_ranks = setup.layout.num_ranks();
   job.ranks.flight_log_folder = options.out;
+  job.device = setup.options.device;
   std::vector<int64_t> peaks;
   int signal = 0;
   std::mutex mutex;
