@@ -106,6 +106,24 @@ Mesh Mesh::slice(const std::vector<std::string>& names) const {
   return sub;
 }
 
+Axis Mesh::flatten(World& world, const std::vector<std::string>& names,
+                   const std::string& name) const {
+  const std::vector<int> ranks = slice(names).ranks_;
+  return ranks.size() == 1 ? Axis() : Axis(world.group(ranks, name));
+}
+
+Mesh init_device_mesh(World& world, const std::vector<int>& mesh_shape,
+                      const std::vector<std::string>& mesh_dim_names) {
+  CLEAVE_CHECK(mesh_shape.size() == mesh_dim_names.size(), Code::kUsage, "init_device_mesh with ",
+               mesh_shape.size(), " sizes and ", mesh_dim_names.size(),
+               " names; give each dimension one of both");
+  std::vector<MeshDim> dims;
+  for (size_t d = 0; d < mesh_shape.size(); ++d) {
+    dims.push_back({.name = mesh_dim_names[d], .size = mesh_shape[d]});
+  }
+  return Mesh::build(world, dims);
+}
+
 std::vector<std::vector<int>> Mesh::groups(const std::string& name) const {
   return groups_along(dims_, ranks_, index(name));
 }

@@ -33,6 +33,11 @@ class Mesh {
   /// coordinates.
   [[nodiscard]] Mesh slice(const std::vector<std::string>& names) const;
 
+  /// One axis over the ranks of a sub-mesh, in mesh order: PyTorch's _flatten. Named as in mesh
+  /// order; every rank of the mesh calls it. Throws as slice does.
+  [[nodiscard]] Axis flatten(World& world, const std::vector<std::string>& names,
+                             const std::string& name) const;
+
   /// All groups of one axis as lists of world ranks, the same on every rank.
   [[nodiscard]] std::vector<std::vector<int>> groups(const std::string& name) const;
 
@@ -48,5 +53,10 @@ class Mesh {
   std::vector<int> ranks_;  // world ranks, row-major over dims_
   std::vector<Axis> axes_;
 };
+
+/// Mesh::build under PyTorch's name: init_device_mesh(world, {2, 4}, {"dp", "tp"}). Throws
+/// Error(kUsage) too when there are not as many names as sizes.
+Mesh init_device_mesh(World& world, const std::vector<int>& mesh_shape,
+                      const std::vector<std::string>& mesh_dim_names);
 
 }  // namespace cleave

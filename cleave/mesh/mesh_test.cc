@@ -63,6 +63,26 @@ TEST(Mesh, Slice_KeepsTheRanksThatShareTheOtherCoordinates) {
   });
 }
 
+TEST(Mesh, Flatten_IsOneAxisOverTheSubMeshInOrder) {
+  on_world(8, [](World& world) {
+    const Mesh mesh = init_device_mesh(world, {2, 2, 2}, {"pp", "dp", "tp"});
+    const int d = mesh["dp"].rank();
+    const Axis both = mesh.flatten(world, {"pp", "tp"}, "pp_tp");
+    EXPECT_EQ(both.ranks(), (std::vector<int>{2 * d, 2 * d + 1, 4 + 2 * d, 5 + 2 * d}));
+    EXPECT_EQ(both.name(), "pp_tp");
+    const Tensor sum = both.all_reduce(at::scalar_tensor(world.rank(), at::kDouble), "test");
+    EXPECT_EQ(sum.item<double>(), 10 + 8 * d);
+    EXPECT_EQ(thrown_by([&] {
+                (void)mesh.flatten(world, {"tp", "pp"}, "x");
+              }).code(),
+              Code::kUsage);
+    EXPECT_EQ(thrown_by([&] {
+                (void)init_device_mesh(world, {8}, {"dp", "tp"});
+              }).code(),
+              Code::kUsage);
+  });
+}
+
 TEST(Mesh, WithoutAWorld_HasAxesOfOneRank) {
   const Mesh mesh = Mesh::single({"dp", "tp"});
   EXPECT_EQ(mesh.size(), 1);

@@ -93,6 +93,16 @@ TEST(Forecast, Pipeline_HoldsMicroBatchesOfTheStagesBehindAndSendsActivations) {
   EXPECT_NEAR(f.idle_share, 3.0 / 9, 1e-9);  // (S - 1) / (M + S - 1)
 }
 
+TEST(WarningOfHosts, TensorParallelOverHosts_IsToldWithTheSizesThatStayOnOne) {
+  EXPECT_EQ(warning_of_hosts({.dp = 2, .tp = 4}, 8), "");
+  EXPECT_EQ(warning_of_hosts({.dp = 4, .tp = 4}, 8), "");
+  EXPECT_EQ(
+      warning_of_hosts({.dp = 2, .tp = 8}, 4),
+      "tp=8 goes over several hosts of 4 ranks, and every layer's sums with it; a tp of 1, 2, "
+      "4 stays on one");
+  EXPECT_NE(warning_of_hosts({.dp = 4, .tp = 3}, 4), "");
+}
+
 TEST(StepTime, Constants_AddUp) {
   Forecast f;
   f.ranks = {{.memory = {}, .tp = {.num_calls = 10, .bytes = 1000}, .dp = {}, .pp = {}}};

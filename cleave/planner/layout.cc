@@ -72,6 +72,16 @@ TrainLayout layout_of(const LayoutOptions& o, const Model& model, at::ScalarType
   return l;
 }
 
+std::string warning_of_hosts(const TrainLayout& layout, int ranks_of_host) {
+  if (layout.num_ranks() <= ranks_of_host || ranks_of_host % layout.tp == 0) return "";
+  std::string fits;
+  for (int tp = 1; tp <= ranks_of_host; ++tp) {
+    if (ranks_of_host % tp == 0) fits += str(fits.empty() ? "" : ", ", tp);
+  }
+  return str("tp=", layout.tp, " goes over several hosts of ", ranks_of_host,
+             " ranks, and every layer's sums with it; a tp of ", fits, " stays on one");
+}
+
 int64_t default_micro_batch_size(int64_t batch_size, const TrainLayout& layout) {
   const int64_t rows = (batch_size + layout.dp - 1) / layout.dp;
   return layout.pp > 1 ? std::max<int64_t>(1, rows / (int64_t{4} * layout.pp)) : rows;

@@ -42,6 +42,10 @@ struct TrainLayout {
 TrainLayout layout_of(const LayoutOptions& options, const Model& model, at::ScalarType compute_type,
                       int world_size);
 
+/// A warning where ranks of one tp axis are on several hosts, each with `ranks_of_host` ranks:
+/// every layer's sums would cross the network. Empty where all is well.
+std::string warning_of_hosts(const TrainLayout& layout, int ranks_of_host);
+
 /// Rows of a data-parallel rank that go forward at once where nobody says: all; with a pipeline a
 /// part that gives every rank four micro-batches.
 int64_t default_micro_batch_size(int64_t batch_size, const TrainLayout& layout);

@@ -5,31 +5,15 @@
 #include "cleave/nn/cross_entropy.h"
 
 namespace cleave {
-namespace {
-
-/// An axis over the ranks of a mesh {pp, dp, tp} with a place on dp in `dp`.
-Axis axis_over(World& world, const TrainLayout& l, Range dp, const char* name) {
-  std::vector<int> ranks;
-  for (int p = 0; p < l.pp; ++p) {
-    for (int64_t d = dp.begin; d < dp.end; ++d) {
-      for (int t = 0; t < l.tp; ++t) ranks.push_back((p * l.dp + static_cast<int>(d)) * l.tp + t);
-    }
-  }
-  return ranks.size() == 1 ? Axis() : Axis(world.group(ranks, name));
-}
-
-}  // namespace
 
 RankModel::RankModel(std::unique_ptr<Model> model, const TrainLayout& layout, const Mesh& mesh,
                      World& world)
     : model_(std::move(model)),
       laid_out_(*model_, layout, {.pp = mesh["pp"], .dp = mesh["dp"], .tp = mesh["tp"]}),
       task_(task_of(*model_)) {
-  const int64_t here = mesh["dp"].rank();
-  same_rows_ =
-      layout.pp == 1 ? mesh["tp"] : axis_over(world, layout, {here, here + 1}, "same rows");
+  same_rows_ = layout.pp == 1 ? mesh["tp"] : mesh.flatten(world, {"pp", "tp"}, "same rows");
   const bool is_cut_over_dp = layout.sharding != DataSharding::kNone;
-  counted_ = is_cut_over_dp ? axis_over(world, layout, {0, layout.dp}, "all leaves") : same_rows_;
+  counted_ = is_cut_over_dp ? mesh.flatten(world, {"pp", "dp", "tp"}, "all leaves") : same_rows_;
 }
 
 std::vector<Batch> RankModel::moved(std::span<const Batch> batches) const {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cleave/base/log.h"
+#include "cleave/comm/environment.h"
 #include "cleave/data/classified.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/scalar_type.h"
@@ -107,6 +108,10 @@ void choose_layout(TrainSetup& setup, Model& model, int world_size) {
                "batch-size=", setup.options.batch_size, " is less than dp=", l.dp,
                "; every data-parallel rank needs a row");
   try_layout(model, l);
+  if (const auto environment = read_environment()) {
+    const std::string warning = warning_of_hosts(l, environment->local_world_size);
+    if (!warning.empty() && environment->rank == 0) log_warning(warning);
+  }
   setup.micro_batch_size = setup.options.micro_batch_size > 0
                                ? setup.options.micro_batch_size
                                : default_micro_batch_size(setup.options.batch_size, l);

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <csignal>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <sys/resource.h>
 
 #include <ATen/ATen.h>
@@ -21,12 +20,6 @@
 
 namespace cleave {
 namespace {
-
-Axis axis_of_all(World& world) {
-  std::vector<int> ranks(static_cast<size_t>(world.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return world.size() == 1 ? Axis() : Axis(world.group(ranks, "world"));
-}
 
 int64_t peak_rss_bytes() {
   rusage usage{};
@@ -50,7 +43,7 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
       world_(world),
       mesh_(Mesh::build(
           world, {{"pp", setup.layout.pp}, {"dp", setup.layout.dp}, {"tp", setup.layout.tp}})),
-      everyone_(axis_of_all(world)),
+      everyone_(mesh_.flatten(world, {"pp", "dp", "tp"}, "world")),
       rank_(make_model(setup.config), setup.layout, mesh_, world),
       folder_(setup.options.out, {.world = everyone_, .tp = mesh_["tp"], .dp = mesh_["dp"]},
               setup.options.keep_last) {
