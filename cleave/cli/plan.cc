@@ -21,7 +21,8 @@ void define(Flags& flags, PlanOptions& options) {
              "as in training"},
             kPositive);
   flags.add(&options.seq_len, {"seq-len", "N", "tokens of a sequence"}, kPositive);
-  flags.choice(&options.dtype, {"dtype", "", "of forward and backward"}, {"fp32", "bf16", "fp64"});
+  flags.choice(&options.dtype, {"dtype", "", "of forward and backward"},
+               {"fp32", "bf16", "fp16", "fp64"});
   flags.choice(&options.optimizer, {"optimizer", "", "whose moments are kept"},
                {"adamw", "adam", "sgd"});
   flags.group("layout");

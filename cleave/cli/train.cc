@@ -72,8 +72,11 @@ void define_optimizer(Flags& flags, TrainOptions& options) {
   flags.choice(&options.decay_on, {"decay-on", "", "which weights decay"}, {"matrices", "all"});
   flags.add(&options.clip, {"clip", "NORM", "limit of the gradient's global norm; 0 is off", "1.0"},
             kNotNegative);
-  flags.choice(&options.dtype, {"dtype", "", "of weights and activations; bf16 keeps fp32 masters"},
-               {"fp32", "bf16", "fp64"});
+  flags.choice(&options.dtype,
+               {"dtype", "",
+                "of weights and activations; bf16 and fp16 keep fp32 masters, fp16 scales "
+                "its loss"},
+               {"fp32", "bf16", "fp16", "fp64"});
 }
 
 void define_output(Flags& flags, TrainOptions& options) {

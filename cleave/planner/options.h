@@ -27,7 +27,7 @@ struct PlanOptions : LayoutOptions {
   int64_t batch_size = 8;        ///< global, in sequences
   int64_t micro_batch_size = 0;  ///< per data-parallel rank; 0 as in training
   int64_t seq_len = 256;         ///< tokens
-  std::string dtype = "fp32";    ///< fp32 | bf16 | fp64
+  std::string dtype = "fp32";    ///< fp32 | bf16 | fp16 | fp64
   std::string optimizer = "adamw";  ///< adamw | adam | sgd
   bool parameters = false;          ///< list every parameter's layout
   std::string draw_schedule;        ///< SVG file to write; empty = none

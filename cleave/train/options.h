@@ -33,7 +33,7 @@ struct TrainOptions : LayoutOptions {
   double weight_decay = 0.1;
   std::string decay_on = "matrices";  ///< matrices | all
   double clip = 1.0;                  ///< global gradient norm; 0 = off
-  std::string dtype = "fp32";         ///< fp32 | bf16 | fp64
+  std::string dtype = "fp32";         ///< fp32 | bf16 | fp16 | fp64
   uint64_t seed = 0;
 
   int64_t save_every = 0;    ///< steps; 0 = at the end only

@@ -33,7 +33,8 @@ std::vector<MicroBatch> RankModel::inputs_of(std::span<const Batch> batches,
   return out;
 }
 
-PassResult RankModel::train_pass(std::span<const Batch> rows, uint64_t seed, int64_t step) {
+PassResult RankModel::train_pass(std::span<const Batch> rows, uint64_t seed, int64_t step,
+                                 double loss_scale) {
   const std::vector<Batch> micro_batches = moved(rows);
   std::vector<Tensor> targets;
   Tensor count = at::zeros({}, at::kLong);
@@ -50,12 +51,16 @@ PassResult RankModel::train_pass(std::span<const Batch> rows, uint64_t seed, int
   shared.step = step;
   shared.valid_tokens = result.num_labels;
   const auto loss = [&](const DTensor& logits, size_t i) {
-    return cross_entropy(logits, targets[i], {.valid_tokens = result.num_labels}).local();
+    return cross_entropy(logits, targets[i], {.valid_tokens = result.num_labels}).local() *
+           loss_scale;
   };
   for (const double part : laid_out_.pipeline().run_train(inputs_of(micro_batches, shared), loss)) {
-    result.loss += part;
+    result.loss += part / loss_scale;
   }
   laid_out_.finish_gradients();
+  for (const auto& p : parameters()) {
+    if (loss_scale != 1) p->leaf().mutable_grad().div_(loss_scale);
+  }
   return result;
 }
 

@@ -39,9 +39,11 @@ class RankModel {
 
   /// Forward and backward of this data-parallel rank's rows, given as micro-batches in the
   /// processor's memory; leaves' gradients are complete then, ready to be clipped and applied.
-  /// `seed` and `step` are dropout's; every rank brings as many micro-batches. Throws
-  /// Error(kFormat) for a batch without labels. Collective.
-  PassResult train_pass(std::span<const Batch> rows, uint64_t seed, int64_t step);
+  /// `seed` and `step` are dropout's; every rank brings as many micro-batches. Backward begins with
+  /// `loss_scale`, by which the leaves' gradients are divided at the end. Throws Error(kFormat) for
+  /// a batch without labels. Collective.
+  PassResult train_pass(std::span<const Batch> rows, uint64_t seed, int64_t step,
+                        double loss_scale = 1);
   /// What this data-parallel rank's rows are worth, on all ranks with the same rows. Collective.
   EvalSum eval_pass(std::span<const Batch> rows);
   /// Of all ranks together, each element counted once. Collective.

@@ -73,13 +73,16 @@ std::string dtype_key(const Json& config) {
 
 std::string torch_name(at::ScalarType type) {
   if (type == at::kBFloat16) return "bfloat16";
+  if (type == at::kHalf) return "float16";
   return type == at::kDouble ? "float64" : "float32";
 }
 
 void choose_types(TrainSetup& setup) {
   const auto dtype = dtype_from_name(setup.options.dtype);
-  CLEAVE_CHECK(dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF64, Code::kUsage,
-               "--dtype ", setup.options.dtype, " cannot be trained in; choose fp32, bf16 or fp64");
+  CLEAVE_CHECK(
+      dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF16 || dtype == DType::kF64,
+      Code::kUsage, "--dtype ", setup.options.dtype,
+      " cannot be trained in; choose fp32, bf16, fp16 or fp64");
   const at::ScalarType type = scalar_type(*dtype);
   setup.layout.compute_type = type;
   setup.config = with_key(setup.config, dtype_key(setup.config), torch_name(type));

@@ -21,6 +21,9 @@
 namespace cleave {
 namespace {
 
+/// Below it what overflows is not the scaled gradients.
+constexpr double kLeastLossScale = 1.0 / 1024;
+
 int64_t peak_rss_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -45,6 +48,7 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
           world, {{"pp", setup.layout.pp}, {"dp", setup.layout.dp}, {"tp", setup.layout.tp}})),
       everyone_(mesh_.flatten(world, {"pp", "dp", "tp"}, "world")),
       rank_(make_model(setup.config), setup.layout, mesh_, world),
+      loss_scale_(setup.layout.compute_type == at::kHalf),
       folder_(setup.options.out, {.world = everyone_, .tp = mesh_["tp"], .dp = mesh_["dp"]},
               setup.options.keep_last) {
   start_s_ = monotonic_s();
@@ -69,6 +73,9 @@ void Trainer::load() {
   const Json state = Json::parse_file(setup_.folder->path + "/" + std::string(kStateName));
   done_ = state.at("step").as_int(0);
   tokens_ = state.at("tokens").as_int(0);
+  if (state.has("loss_scale")) {
+    loss_scale_.restore(state.at("loss_scale").as_number(), state.at("good_steps").as_int(0));
+  }
   // The place in the data is counted in batches of rows.
   const int64_t batch_size = state.at("batch_size").as_int(1);
   CLEAVE_CHECK(batch_size == setup_.options.batch_size, Code::kUsage, "the run in ",
@@ -155,7 +162,7 @@ void Trainer::train_step(int64_t step) {
   world_.note_step(step + 1);
   const std::vector<Batch> rows = rows_of(*setup_.data, step, setup_.order.batch_size);
   optimizer_->zero_grad();
-  const PassResult pass = rank_.train_pass(rows, setup_.options.seed, step);
+  const PassResult pass = rank_.train_pass(rows, setup_.options.seed, step, loss_scale_.value());
   const GradientNorm norm = rank_.gradient_norm();
   // One message for the numbers of the step: loss, time in collectives, tokens.
   const bool counts = rank_.same_rows().rank() == 0;
@@ -166,11 +173,7 @@ void Trainer::train_step(int64_t step) {
                  at::kDouble),
       "step");
   const double loss = told[0].item<double>();
-  check_finite(step, loss, norm);
-  if (setup_.options.clip > 0) clip_gradients(rank_.parameters(), norm.value, setup_.options.clip);
-  const double lr = setup_.schedule.at(step);
-  optimizer_->step(lr);
-  rank_.leaves_changed();
+  update(step, loss, norm);
   done_ = step + 1;
   if (memory_ && ++num_watched_ == 2) {
     most_bytes_ = memory_->peak();
@@ -186,7 +189,7 @@ void Trainer::train_step(int64_t step) {
       .step = done_,
       .loss = loss,
       .grad_norm = norm.value,
-      .lr = lr,
+      .lr = setup_.schedule.at(step),
       .tokens = tokens_,
       .tokens_per_s = rate,
       .step_ms = seconds * 1e3,
@@ -198,6 +201,22 @@ void Trainer::train_step(int64_t step) {
   if (setup_.eval_data && is_eval_step) note(evaluate(), m);
   if (metrics_) metrics_->append(m);
   if (progress_) progress_->update(done_, {.loss = loss, .tokens_per_s = rate});
+}
+
+/// Clips and steps. In fp16 a step whose gradients overflow is left out.
+void Trainer::update(int64_t step, double loss, const GradientNorm& norm) {
+  const bool is_finite = std::isfinite(loss) && std::isfinite(norm.value);
+  loss_scale_.note(is_finite);
+  if (!is_finite && loss_scale_.is_on() && loss_scale_.value() >= kLeastLossScale) {
+    if (!is_first()) return;
+    log_warning("step ", step + 1, " overflows fp16: no weight was changed in it, and the loss is ",
+                "scaled by ", loss_scale_.value(), " from now on");
+    return;
+  }
+  check_finite(step, loss, norm);
+  if (setup_.options.clip > 0) clip_gradients(rank_.parameters(), norm.value, setup_.options.clip);
+  optimizer_->step(setup_.schedule.at(step));
+  rank_.leaves_changed();
 }
 
 void Trainer::check_finite(int64_t step, double loss, const GradientNorm& norm) const {
@@ -254,6 +273,10 @@ std::string Trainer::state_json() const {
   state["seed"] = setup_.options.seed;
   state["batch_size"] = setup_.options.batch_size;
   state["data"] = to_hex(setup_.data->fingerprint());
+  if (loss_scale_.is_on()) {
+    state["loss_scale"] = loss_scale_.value();
+    state["good_steps"] = loss_scale_.num_good_steps();
+  }
   state["gemm"] = std::string(name(gemm()));
   state["mesh"] = mesh_.describe();
   state["command"] = setup_.options.command;

@@ -6,6 +6,7 @@
 #include "cleave/base/progress.h"
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/mesh/mesh.h"
+#include "cleave/optim/loss_scale.h"
 #include "cleave/planner/cpu_memory.h"
 #include "cleave/planner/machine.h"
 #include "cleave/train/metrics.h"
@@ -38,6 +39,7 @@ class Trainer {
   [[nodiscard]] std::vector<Batch> rows_of(const Dataset& data, int64_t step,
                                            int64_t num_rows) const;
   void train_step(int64_t step);
+  void update(int64_t step, double loss, const GradientNorm& norm);
   void check_finite(int64_t step, double loss, const GradientNorm& norm) const;
   [[nodiscard]] EvalSum evaluate();
   void note(const EvalSum& sum, StepMetrics& metrics) const;
@@ -55,6 +57,7 @@ class Trainer {
   Mesh mesh_;
   Axis everyone_;
   RankModel rank_;
+  LossScale loss_scale_;
   RunFolder folder_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<CarriedTensor> carried_;

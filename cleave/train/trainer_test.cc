@@ -1,4 +1,5 @@
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -287,6 +288,33 @@ TEST(Train, MicroBatches_GiveTheLossesOfTheWholeBatch) {
   o.micro_batch_size = 3;
   const auto got = losses(o);
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-11);
+}
+
+// fp16 has 11 bits: a few dozen roundings one after the other stay within 2 % of the loss.
+TEST(Train, Fp16OverFp32Masters_FollowsFp32AndGoesOnBitForBit) {
+  const TempFolder folder;
+  const std::string root = folder.path();
+  make_model_folder(root + "/model", false);
+  TrainOptions o = small_run(root + "/model", root + "/fp32", {1, 1});
+  o.steps = 10;
+  const auto want = losses(o);
+  o.dtype = "fp16";
+  for (const Layout& layout : {Layout{1, 1}, Layout{2, 1}, Layout{1, 2}}) {
+    o.out = run_name(root + "/fp16", layout);
+    o.tp = layout.tp;
+    o.dp = layout.dp;
+    const auto got = losses(o);
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 0.02 * want[i]);
+  }
+  o.tp = o.dp = 1;
+  o.out = root + "/whole";
+  o.save_every = 4;
+  const auto whole = losses(o);
+  std::filesystem::remove_all(o.out + "/step_00000010");
+  std::filesystem::remove_all(o.out + "/step_00000008");
+  std::ofstream(o.out + "/latest") << "step_00000004\n";
+  o.resume = true;
+  EXPECT_EQ(losses(o), whole);
 }
 
 TEST(Train, LearningRateThatExplodes_EndsWithTheStepAndNoNewCheckpoint) {

@@ -36,7 +36,7 @@ ExecuteOptions parse(int argc, char** argv) {
   app.add_option("--tokenizer", o.tokenizer_folder, "folder of a tokenizer; none: bytes");
   app.add_option("--seq_len", o.seq_len, "tokens of a review");
   app.add_option("--lr", o.lr);
-  app.add_option("--dtype", o.dtype, "bf16 (mixed precision), fp32 or fp64");
+  app.add_option("--dtype", o.dtype, "bf16 or fp16 (mixed precision), fp32 or fp64");
   app.add_option("--seed", o.seed);
   app.add_option("--out", o.out, "new folder for the run")->required();
   try {
