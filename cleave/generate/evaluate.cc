@@ -109,7 +109,7 @@ EvalResult evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t b
 }  // namespace cleave
 
 void cleave_eval(const cleave::EvalOptions& options) {
-  using namespace cleave;
+  using namespace cleave;  // NOLINT(google-build-using-namespace)
   const Runnable runnable(options.model, options.dtype, options.device, {"lm", "mlm", "classify"});
   const auto tokenizer = tokenizer_of(options, runnable);
   const auto data = data_of(options, runnable, tokenizer);

@@ -182,7 +182,7 @@ Tensor scores_of(Model& model, const Axis& tp, const std::vector<std::vector<int
 }  // namespace cleave
 
 void cleave_predict(const cleave::PredictOptions& options) {
-  using namespace cleave;
+  using namespace cleave;  // NOLINT(google-build-using-namespace)
   Runnable runnable(options.model, options.dtype, options.device, {"mlm", "classify"});
   const auto tokenizer = load_tokenizer(runnable.folder().path);
   auto texts = texts_of(options);

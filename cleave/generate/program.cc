@@ -115,7 +115,7 @@ void run_rank(const Program& program, const Axis& tp) {
 }  // namespace cleave
 
 void cleave_generate(const cleave::GenerateOptions& options) {
-  using namespace cleave;
+  using namespace cleave;  // NOLINT(google-build-using-namespace)
   Runnable runnable(options.model, options.dtype, options.device);
   const auto tokenizer = tokenizer_of(options, runnable);
   const GenerateSettings settings = settings_of(options, runnable, tokenizer);

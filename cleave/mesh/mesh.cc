@@ -27,8 +27,12 @@ std::vector<std::vector<int>> groups_along(const std::vector<MeshDim>& dims,
   std::vector<std::vector<int>> out;
   for (int i = 0; i < static_cast<int>(ranks.size()); ++i) {
     if (i / stride % size != 0) continue;
-    std::vector<int> group;
-    for (int k = 0; k < size; ++k) group.push_back(ranks[static_cast<size_t>(i + k * stride)]);
+    std::vector<int> group(static_cast<size_t>(size));
+    auto at = static_cast<size_t>(i);
+    for (int& rank : group) {
+      rank = ranks[at];
+      at += static_cast<size_t>(stride);
+    }
     out.push_back(std::move(group));
   }
   return out;
@@ -83,8 +87,9 @@ const Axis& Mesh::operator[](const std::string& name) const {
 }
 
 Mesh Mesh::slice(const std::vector<std::string>& names) const {
-  std::vector<size_t> keep;
-  for (const std::string& name : names) keep.push_back(index(name));
+  std::vector<size_t> keep(names.size());
+  std::transform(names.begin(), names.end(), keep.begin(),
+                 [&](const std::string& name) { return index(name); });
   CLEAVE_CHECK(std::is_sorted(keep.begin(), keep.end()) &&
                    std::adjacent_find(keep.begin(), keep.end()) == keep.end(),
                Code::kUsage, "a sub-mesh names its axes once and in mesh order: ", names_of(dims_));

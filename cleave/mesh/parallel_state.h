@@ -22,7 +22,7 @@ void destroy_model_parallel();
 
 /// Asks a group getter for every group of that kind, as lists of world ranks.
 struct AsList {};
-inline constexpr AsList as_list{};
+inline constexpr AsList as_list{};  // NOLINT(readability-identifier-naming): NxD's name
 
 // Each throws Error(kUsage) before initialize_model_parallel. A group is the mesh's own Axis.
 /// The tensor-parallel axis.

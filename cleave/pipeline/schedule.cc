@@ -98,8 +98,8 @@ class Progress {
     return {.kind = a.kind, .stage = a.stage + by, .micro_batch = a.micro_batch};
   }
   [[nodiscard]] size_t index(const Action& a) const {
-    return static_cast<size_t>(
-        (static_cast<int>(a.kind) * num_stages_ + a.stage) * num_micro_batches_ + a.micro_batch);
+    const int64_t stage = int64_t{num_stages_} * static_cast<int>(a.kind) + a.stage;
+    return static_cast<size_t>(stage * num_micro_batches_ + a.micro_batch);
   }
   int num_stages_, num_micro_batches_;
   std::vector<double> end_;

@@ -37,6 +37,7 @@ PassResult RankModel::train_pass(std::span<const Batch> rows, uint64_t seed, int
                                  double loss_scale) {
   const std::vector<Batch> micro_batches = moved(rows);
   std::vector<Tensor> targets;
+  targets.reserve(rows.size());
   Tensor count = at::zeros({}, at::kLong);
   for (const Batch& batch : rows) count += targets_of(batch, task_).ne(-100).sum();
   for (const Batch& batch : micro_batches) targets.push_back(targets_of(batch, task_));

@@ -133,7 +133,7 @@ bool is_first_process() {
 }  // namespace cleave
 
 int cleave_verify(const cleave::VerifyOptions& options) {
-  using namespace cleave;
+  using namespace cleave;  // NOLINT(google-build-using-namespace)
   const Work work = work_of(options);
   choose_gemm(options.gemm, Axis());
   if (options.fuzz > 0) return run_fuzz(options, work);

@@ -8,7 +8,7 @@
 #include "cleave/mesh/job.h"
 #include "pretrain.h"
 
-using namespace bert_pretraining;
+using namespace bert_pretraining;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
     cleave::run_job({.num_ranks = launched > 0 ? launched : a.num_ranks},
                     [&](cleave::World& world) { pretrain(world, a.train, dataset); });
   } catch (const cleave::Error& error) {
-    std::fprintf(stderr, "bert_pretraining: %s\n", error.what());
+    (void)std::fprintf(stderr, "bert_pretraining: %s\n", error.what());
     return static_cast<int>(error.code());
   }
 }

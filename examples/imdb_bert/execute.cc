@@ -19,7 +19,7 @@
 namespace imdb_bert {
 namespace {
 
-using namespace cleave;
+using namespace cleave;  // NOLINT(google-build-using-namespace)
 namespace fs = std::filesystem;
 
 // config.json of the notebook's model: no positions, no biases, blocks that norm first. Its
@@ -146,9 +146,9 @@ std::string table(const Result& result) {
   std::string text = "rank  tp rank  dp rank      memory       time  accuracy\n";
   for (const RankResult& r : result.ranks) {
     char line[96];
-    std::snprintf(line, sizeof line, "%4d  %7d  %7d  %6.1f MiB  %7.1f s    %.4f\n", r.rank,
-                  r.tp_rank, r.dp_rank, static_cast<double>(r.peak_bytes) / (1 << 20),
-                  result.seconds, result.accuracy);
+    (void)std::snprintf(line, sizeof line, "%4d  %7d  %7d  %6.1f MiB  %7.1f s    %.4f\n", r.rank,
+                        r.tp_rank, r.dp_rank, static_cast<double>(r.peak_bytes) / (1 << 20),
+                        result.seconds, result.accuracy);
     text += line;
   }
   return text;

@@ -9,7 +9,7 @@
 #include "cleave/mesh/job.h"
 #include "execute.h"
 
-using namespace imdb_bert;
+using namespace imdb_bert;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
@@ -63,9 +63,9 @@ int main(int argc, char** argv) {
   try {
     const Result result = execute(parse(argc, argv));
     if (result.signal != 0) return 128 + result.signal;
-    if (is_first_process()) std::fputs(table(result).c_str(), stdout);
+    if (is_first_process()) (void)std::fputs(table(result).c_str(), stdout);
   } catch (const cleave::Error& error) {
-    std::fprintf(stderr, "imdb_bert: %s\n", error.what());
+    (void)std::fprintf(stderr, "imdb_bert: %s\n", error.what());
     return static_cast<int>(error.code());
   }
 }

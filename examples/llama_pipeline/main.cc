@@ -13,7 +13,7 @@
 #include "cleave/optim/optimizer.h"
 #include "cleave/parallel/pattern.h"
 
-using namespace cleave;
+using namespace cleave;  // NOLINT(google-build-using-namespace)
 
 Tensor loss_of(const DTensor& logits, const nxd::PipelineInputs& inputs) {
   return cross_entropy(logits, next_token_labels(inputs.at("labels"))).local();

@@ -10,7 +10,7 @@
 #include "cleave/nn/mlp.h"
 #include "cleave/verify/options.h"
 
-using namespace cleave;
+using namespace cleave;  // NOLINT(google-build-using-namespace)
 
 // x + mlp(x). It knows of no rank.
 class Block : public Layer {

@@ -12,7 +12,7 @@
 #include "cleave/optim/optimizer.h"
 #include "cleave/parallel/fsdp.h"
 
-using namespace cleave;
+using namespace cleave;  // NOLINT(google-build-using-namespace)
 
 // The tutorial's names, and Hugging Face's, both mean the same modules. Between the cut layers each
 // rank has a part of every sequence; the loss reads sharded logits.

@@ -66,7 +66,7 @@ TEST_F(Usage, HelpOfACommand_ShowsFlagsWithDefaults) {
   const Ran ran = run_cleave({"train", "--help"});
   EXPECT_EQ(ran.exit_code, 0);
   for (const char* part : {"--tp N", "--lr RATE", "[0.0003]", "--no-shuffle", "[1000]",
-                           "--dtype fp32|bf16|fp64", "--save-every STEPS"}) {
+                           "--dtype fp32|bf16|fp16|fp64", "--save-every STEPS"}) {
     EXPECT_TRUE(contains(ran.out, part)) << part;
   }
   EXPECT_FALSE(contains(ran.out, "--no-resume"));
