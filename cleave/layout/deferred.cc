@@ -5,6 +5,16 @@
 
 namespace cleave {
 
+bool DeferredGradients::takes(const Tensor& weight) {
+  for (const torch::autograd::Node* at = weight.grad_fn().get(); at != nullptr;) {
+    const std::string name = at->name();
+    if (name == "torch::autograd::AccumulateGrad") return true;
+    if (name != "TBackward0" && name != "ToCopyBackward0") return false;
+    at = at->next_edge(0).function.get();
+  }
+  return true;
+}
+
 void DeferredGradients::run() {
   for (auto& [weight, gradient] : std::exchange(waiting_, {})) {
     Tensor grad;

@@ -13,6 +13,10 @@ using at::Tensor;
 /// those of weights only at the end of the step, computes the latter when there is time.
 class DeferredGradients {
  public:
+  /// Whether a gradient can go from `weight` to its leaf by itself and later: it is a leaf, or a
+  /// cast or transpose of one. What FSDP gathers is reduced with its whole group, once.
+  static bool takes(const Tensor& weight);
+
   /// To be called by a node's backward in place of computing the gradient of `weight`: a leaf, or
   /// a tensor made of one (a cast), through which the gradient then flows on.
   void add(const Tensor& weight, std::function<Tensor()> gradient) {

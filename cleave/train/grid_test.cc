@@ -54,12 +54,14 @@ struct Point {
   [[nodiscard]] std::vector<int> values() const {
     return {tp, sp, pp, virtual_stages, dp, sharding};
   }
+  ScheduleKind schedule = ScheduleKind::k1F1B;  // of one stage a rank
+
   [[nodiscard]] TrainLayout layout(const Model& model) const {
     return {.pp = pp,
             .dp = dp,
             .tp = tp,
             .stages_per_rank = virtual_stages,
-            .schedule = virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B,
+            .schedule = virtual_stages > 1 ? ScheduleKind::kInterleaved : schedule,
             .plan = model.plan(sp == 1),
             .sequence_parallel = sp == 1,
             .sharding = static_cast<DataSharding>(sharding),
@@ -302,6 +304,17 @@ TEST_P(Grid, EveryLayout_TrainsAsOneRankDoes) {
     largest = std::max(largest, error);
   }
   print_counts(GetParam(), points, largest);
+}
+
+TEST_P(Grid, OtherSchedules_TrainAsOneRankDoesHoweverThingsAreCut) {
+  const Record want = record_of_one_rank(GetParam());
+  for (const ScheduleKind schedule : {ScheduleKind::kGpipe, ScheduleKind::kZeroBubble}) {
+    for (const int sharding : {0, 1, 2}) {
+      const Point point{.tp = 2, .pp = 2, .dp = 2, .sharding = sharding, .schedule = schedule};
+      EXPECT_LE(error_of(GetParam(), point, want), kTolerance)
+          << point.layout(*model_of(GetParam())).describe();
+    }
+  }
 }
 
 TEST_P(Grid, SavedOnOneLayout_GoesOnOnAnother) {

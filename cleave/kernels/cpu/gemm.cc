@@ -133,7 +133,7 @@ Tensor product(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bi
 Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
               DeferredGradients* deferred) {
   const bool weight_grad = needs_grad(weight);
-  const bool defers = weight_grad && deferred != nullptr;
+  const bool defers = weight_grad && deferred != nullptr && DeferredGradients::takes(weight);
   if (!is_for_onednn(x, weight) && !defers) return at::linear(x, weight, bias);
   Tensor y;
   {
