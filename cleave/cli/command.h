@@ -30,6 +30,7 @@ Command tokenize_command();
 Command inspect_command();
 Command convert_command();
 Command diff_command();
+Command bench_command();
 Command doctor_command();
 Command completion_command();
 

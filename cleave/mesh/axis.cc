@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 
 #include "cleave/base/clock.h"
 #include "cleave/mesh/scalar_type.h"
@@ -34,7 +35,9 @@ std::vector<int64_t> scaled(Widths widths, int64_t factor) {
 /// Counts the time until its end as spent in the group's collectives.
 class CollectiveTimer {
  public:
-  explicit CollectiveTimer(Group& group) : group_(group), start_(monotonic_s()) {}
+  explicit CollectiveTimer(Group& group) : group_(group), start_(monotonic_s()) {
+    if (record_.isActive()) record_.before("cleave::comm");
+  }
   ~CollectiveTimer() { group_.add_seconds(monotonic_s() - start_); }
   CollectiveTimer(const CollectiveTimer&) = delete;
   CollectiveTimer& operator=(const CollectiveTimer&) = delete;
@@ -42,6 +45,7 @@ class CollectiveTimer {
  private:
   Group& group_;
   double start_;
+  at::RecordFunction record_{at::RecordScope::USER_SCOPE};
 };
 
 void check_widths(const Axis& axis, Widths widths, std::string_view site) {

@@ -11,6 +11,7 @@
 #include "cleave/comm/rank_process.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/gpus.h"
+#include "cleave/mesh/memory_cache.h"
 
 namespace cleave {
 namespace {
@@ -48,6 +49,7 @@ int launched_world_size() {
 }
 
 void run_job(const JobOptions& options, const std::function<void(World&)>& body) {
+  use_memory_cache();
   const auto environment = read_environment();
   const int ranks_here = environment ? environment->local_world_size : options.num_ranks;
   const int num_threads = threads_of(options, ranks_here);

@@ -1,0 +1,111 @@
+#include "cleave/kernels/op_clock.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <map>
+#include <vector>
+
+#include <ATen/record_function.h>
+
+#include "cleave/base/clock.h"
+
+namespace cleave {
+namespace {
+
+/// Seconds that an operation's callees took, for each operation that runs on this thread now.
+thread_local std::vector<double> in_callees;
+
+/// Of the innermost clock of this thread.
+thread_local std::map<std::string, OpTime, std::less<>>* totals = nullptr;
+
+struct Started : at::ObserverContext {
+  double at = monotonic_s();
+};
+
+std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& /*function*/) {
+  in_callees.push_back(0);
+  return std::make_unique<Started>();
+}
+
+void finish(const at::RecordFunction& function, at::ObserverContext* context) {
+  if (in_callees.empty() || context == nullptr) return;
+  const double whole = monotonic_s() - static_cast<Started*>(context)->at;
+  const double own = whole - in_callees.back();
+  in_callees.pop_back();
+  if (!in_callees.empty()) in_callees.back() += whole;
+  if (totals == nullptr) return;
+  auto found = totals->find(std::string_view(function.name()));
+  if (found == totals->end()) {
+    found = totals->emplace(function.name(), OpTime{.name = function.name()}).first;
+  }
+  found->second.seconds += own;
+  ++found->second.calls;
+}
+
+bool has_any(std::string_view text, std::initializer_list<std::string_view> parts) {
+  return std::any_of(parts.begin(), parts.end(),
+                     [&](std::string_view part) { return text.find(part) != text.npos; });
+}
+
+}  // namespace
+
+std::string_view name(TimeKind kind) {
+  constexpr std::array<std::string_view, kNumTimeKinds> kNames{
+      "matrix products", "attention", "collectives", "optimizer", "other"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+TimeKind time_kind_of(std::string_view operation) {
+  if (operation.starts_with("cleave::comm")) return TimeKind::kCollectives;
+  if (has_any(operation, {"attention"})) return TimeKind::kAttention;
+  if (has_any(operation, {"_fused_adam", "cleave::adamw"})) return TimeKind::kOptimizer;
+  if (has_any(operation, {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear",
+                          "_linear_pointwise", "mkldnn_linear", "cleave::product"})) {
+    return TimeKind::kProducts;
+  }
+  return TimeKind::kOther;
+}
+
+struct OpClock::State {
+  std::map<std::string, OpTime, std::less<>> totals;
+  at::CallbackHandle handle = 0;
+  double start = 0;
+};
+
+OpClock::OpClock() : state_(std::make_unique<State>()) {
+  in_callees.clear();
+  totals = &state_->totals;
+  state_->start = monotonic_s();
+  state_->handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(start, finish)
+          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
+                   at::RecordScope::USER_SCOPE}));
+}
+
+OpClock::~OpClock() {
+  at::removeCallback(state_->handle);
+  totals = nullptr;
+}
+
+std::vector<OpTime> OpClock::operations() const {
+  std::vector<OpTime> out;
+  for (const auto& [name, time] : state_->totals) out.push_back(time);
+  std::sort(out.begin(), out.end(),
+            [](const OpTime& a, const OpTime& b) { return a.seconds > b.seconds; });
+  return out;
+}
+
+std::array<double, kNumTimeKinds> OpClock::seconds() const {
+  std::array<double, kNumTimeKinds> out{};
+  double rest = monotonic_s() - state_->start;
+  for (const auto& [name, time] : state_->totals) {
+    const TimeKind kind = time_kind_of(name);
+    if (kind == TimeKind::kOther) continue;
+    out[static_cast<size_t>(kind)] += time.seconds;
+    rest -= time.seconds;
+  }
+  out[static_cast<size_t>(TimeKind::kOther)] = rest;
+  return out;
+}
+
+}  // namespace cleave

@@ -1,0 +1,48 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cleave {
+
+/// What a rank's time is spent on.
+enum class TimeKind : uint8_t { kProducts, kAttention, kCollectives, kOptimizer, kOther };
+inline constexpr int kNumTimeKinds = 5;
+
+/// "matrix products", "attention", "collectives", "optimizer", "other".
+std::string_view name(TimeKind kind);
+
+/// What an operation of libtorch or a node of Cleave's counts as, by its name.
+TimeKind time_kind_of(std::string_view operation);
+
+/// One operation's share of a stretch of time; what it called is not in it.
+struct OpTime {
+  std::string name;
+  double seconds = 0;
+  int64_t calls = 0;
+};
+
+/// From its making to its end, adds up where this thread's time goes: every operation of libtorch
+/// and every node's backward, at about a microsecond each. Backward of tensors on the processor
+/// runs on the thread that asks for it, so a rank thread sees its own step.
+class OpClock {
+ public:
+  OpClock();
+  ~OpClock();
+  OpClock(const OpClock&) = delete;
+  OpClock& operator=(const OpClock&) = delete;
+
+  /// Since the start, longest first.
+  [[nodiscard]] std::vector<OpTime> operations() const;
+  /// Seconds of each TimeKind since the start; kOther is what all the rest leaves of the wall time.
+  [[nodiscard]] std::array<double, kNumTimeKinds> seconds() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace cleave

@@ -1,0 +1,200 @@
+#include "cleave/mesh/memory_cache.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include <c10/core/CPUAllocator.h>
+#include <sys/mman.h>
+
+#include "cleave/base/error.h"
+
+namespace cleave {
+namespace {
+
+constexpr size_t kPage = size_t{4} << 10;
+constexpr size_t kHugePage = size_t{2} << 20;
+
+/// Stands before a tensor's memory: libtorch gives back no more than a pointer.
+struct alignas(64) Block {
+  size_t size = 0;       // a class of the shelf's; 0: not from there
+  size_t num_bytes = 0;  // that were asked for
+
+  [[nodiscard]] void* data() { return this + 1; }
+  static Block* of(void* data) { return static_cast<Block*>(data) - 1; }
+};
+
+size_t rounded_up(size_t value, size_t step) {
+  return (value + step - 1) / step * step;
+}
+
+/// Eight sizes to each power of two, so that a block fits requests of nearly its size.
+size_t size_class(size_t num_bytes) {
+  size_t power = kPage;
+  while (power * 16 <= num_bytes) power *= 2;
+  return rounded_up(num_bytes, power);
+}
+
+[[noreturn]] void fail(size_t num_bytes) {
+  throw Error(Code::kMemory, str("no memory for a tensor of ", num_bytes, " bytes"));
+}
+
+Block* block_at(void* data, size_t size) {
+  return new (Block::of(data)) Block{.size = size, .num_bytes = 0};
+}
+
+/// Memory that begins at a page, large memory at a huge page, so that the system can give it as
+/// such. The page before it has the block.
+Block* map(size_t size) {
+  const size_t step = size >= kHugePage ? kHugePage : kPage;
+  void* start =
+      mmap(nullptr, size + step, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (start == MAP_FAILED) fail(size);
+  const auto begin = reinterpret_cast<uintptr_t>(start);
+  const uintptr_t data = rounded_up(begin + kPage, step);
+  if (data - kPage > begin) munmap(start, data - kPage - begin);
+  const uintptr_t end = begin + size + step;
+  if (end > data + size) munmap(reinterpret_cast<void*>(data + size), end - data - size);
+  // Advice: a system without huge pages says no.
+  if (step == kHugePage) madvise(reinterpret_cast<void*>(data), size, MADV_HUGEPAGE);
+  return block_at(reinterpret_cast<void*>(data), size);
+}
+
+void unmap(Block* block) {
+  const size_t size = block->size;
+  munmap(static_cast<char*>(block->data()) - kPage, size + kPage);
+}
+
+/// One thread's unused blocks.
+class Shelf {
+ public:
+  Shelf() = default;
+  Shelf(const Shelf&) = delete;
+  Shelf& operator=(const Shelf&) = delete;
+  ~Shelf() { shrink_to(0); }
+
+  Block* take(size_t num_bytes) {
+    const size_t size = size_class(num_bytes);
+    Block* block = find(size);
+    if (block == nullptr) {
+      const size_t most = most_in_use_ + most_in_use_ / 10;
+      const size_t room = most > in_use_ + size ? most - in_use_ - size : 0;
+      shrink_to(room);
+      block = map(size);
+    }
+    block->num_bytes = num_bytes;
+    in_use_ += block->size;
+    most_in_use_ = std::max(most_in_use_, in_use_);
+    return block;
+  }
+
+  /// A block that another thread took is kept here too, and counts as if it were this thread's.
+  void put(Block* block) {
+    in_use_ -= std::min(in_use_, block->size);
+    kept_ += block->size;
+    blocks_[block->size].push_back(block);
+    shrink_to(std::max(most_in_use_ + most_in_use_ / 10 - in_use_, kHugePage));
+  }
+
+  [[nodiscard]] size_t kept() const { return kept_; }
+
+ private:
+  /// The smallest that is no more than a quarter too large.
+  Block* find(size_t size) {
+    const auto found = blocks_.lower_bound(size);
+    if (found == blocks_.end() || found->first > size + size / 4) return nullptr;
+    Block* block = found->second.back();
+    found->second.pop_back();
+    if (found->second.empty()) blocks_.erase(found);
+    kept_ -= block->size;
+    return block;
+  }
+
+  void shrink_to(size_t most) {
+    while (kept_ > most) {
+      const auto largest = std::prev(blocks_.end());
+      Block* block = largest->second.back();
+      largest->second.pop_back();
+      kept_ -= block->size;
+      if (largest->second.empty()) blocks_.erase(largest);
+      unmap(block);
+    }
+  }
+
+  std::map<size_t, std::vector<Block*>> blocks_;  // by size
+  size_t kept_ = 0, in_use_ = 0, most_in_use_ = 0;
+};
+
+// A tensor can outlive its thread's shelf: of the main thread, at exit.
+thread_local bool is_shelf_gone = false;
+
+struct ShelfOfThread {
+  Shelf shelf;
+  ~ShelfOfThread() { is_shelf_gone = true; }
+};
+
+Shelf& shelf() {
+  thread_local ShelfOfThread own;
+  return own.shelf;
+}
+
+void report(Block& block, int64_t sign) {
+  if (!c10::memoryProfilingEnabled()) return;
+  c10::reportMemoryUsageToProfiler(block.data(), sign * static_cast<int64_t>(block.num_bytes), 0, 0,
+                                   c10::Device(c10::DeviceType::CPU));
+}
+
+Block* small_block(size_t num_bytes) {
+  void* start = std::aligned_alloc(sizeof(Block), sizeof(Block) + rounded_up(num_bytes, 64));
+  if (start == nullptr) fail(num_bytes);
+  return new (start) Block{.size = 0, .num_bytes = num_bytes};
+}
+
+void give_back(void* data) {
+  if (data == nullptr) return;
+  Block* block = Block::of(data);
+  report(*block, -1);
+  if (block->size == 0) {
+    std::free(block);
+  } else if (is_shelf_gone) {
+    unmap(block);
+  } else {
+    shelf().put(block);
+  }
+}
+
+}  // namespace
+
+c10::DataPtr MemoryCache::allocate(size_t num_bytes) {
+  const c10::Device cpu(c10::DeviceType::CPU);
+  if (num_bytes == 0) return {nullptr, nullptr, &give_back, cpu};
+  const bool is_small = num_bytes < kLeastBytes || is_shelf_gone;
+  Block* block = is_small ? small_block(num_bytes) : shelf().take(num_bytes);
+  report(*block, 1);
+  return {block->data(), block->data(), &give_back, cpu};
+}
+
+c10::DeleterFnPtr MemoryCache::raw_deleter() const {
+  return &give_back;
+}
+
+void MemoryCache::copy_data(void* to, const void* from, size_t num_bytes) const {
+  std::memcpy(to, from, num_bytes);
+}
+
+size_t MemoryCache::kept_bytes() {
+  return shelf().kept();
+}
+
+void use_memory_cache() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    // Lives as long as the process: tensors may be let go of after main has ended.
+    c10::SetCPUAllocator(new MemoryCache(), /*priority=*/1);
+  });
+}
+
+}  // namespace cleave
