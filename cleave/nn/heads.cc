@@ -5,6 +5,8 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/error.h"
+#include "cleave/kernels/cpu/attention.h"
+#include "cleave/kernels/kernels.h"
 #include "cleave/layout/node.h"
 
 namespace cleave {
@@ -105,6 +107,14 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
               const Context& context) {
   const int64_t T = q.size(2);
   const int64_t S = k.size(2);
+  if (T > 1 && !options.dropout.defined() && is_on(Kernel::kAttention) &&
+      takes_fast_attention(q, k, v)) {
+    const auto* heads = options.kv_head.const_data_ptr<int64_t>();
+    return fast_attention(q, k, v,
+                          {.causal = options.causal,
+                           .key_mask = context.key_mask,
+                           .kv_head = {heads, heads + options.kv_head.numel()}});
+  }
   const bool plain_causal = options.causal && T > 1 && T == S && !context.key_mask.defined();
   const std::optional<Tensor> mask =
       plain_causal ? std::nullopt : allowed(q, S, options.causal, context);

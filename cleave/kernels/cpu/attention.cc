@@ -1,0 +1,107 @@
+#include "cleave/kernels/cpu/attention.h"
+
+#include <numeric>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "cleave/kernels/cpu/attention_rows.h"
+#include "cleave/layout/node.h"
+
+namespace cleave {
+namespace {
+
+/// [B, heads, rows, K] in the memory order [B, rows, heads, K].
+Tensor empty_heads(const Tensor& like) {
+  return at::empty({like.size(0), like.size(2), like.size(1), like.size(3)}, like.options())
+      .transpose(1, 2);
+}
+
+HeadsView view_of(const Tensor& t) {
+  return {.data = t.data_ptr(),
+          .of_batch = t.stride(0),
+          .of_head = t.stride(1),
+          .of_row = t.stride(2)};
+}
+
+/// What forward was given, and what backward needs of it.
+struct Kept {
+  Tensor q, k, v, out, log_sums;
+  Tensor key_mask;
+  std::vector<int64_t> kv_head;
+  bool causal;
+
+  [[nodiscard]] AttentionJob job() const {
+    return {.num_heads = q.size(1),
+            .num_kv_heads = k.size(1),
+            .num_queries = q.size(2),
+            .num_keys = k.size(2),
+            .width = q.size(3),
+            .causal = causal,
+            .is_bf16 = q.scalar_type() == at::kBFloat16,
+            .key_mask = key_mask.defined() ? key_mask.const_data_ptr<bool>() : nullptr,
+            .kv_head = kv_head.data(),
+            .q = view_of(q),
+            .k = view_of(k),
+            .v = view_of(v),
+            .out = view_of(out),
+            .log_sums = log_sums.data_ptr<float>(),
+            .dout = {},
+            .dq = {},
+            .dk = {},
+            .dv = {}};
+  }
+};
+
+template <class Task>
+void for_each_kv_head(const AttentionJob& job, int64_t num_batches, const Task& task) {
+  at::parallel_for(0, num_batches * job.num_kv_heads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) task(job, i / job.num_kv_heads, i % job.num_kv_heads);
+  });
+}
+
+Tensor with_heads_together(const Tensor& t) {
+  return t.stride(3) == 1 ? t : t.contiguous();
+}
+
+}  // namespace
+
+bool takes_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
+  const at::ScalarType type = q.scalar_type();
+  return q.is_cpu() && (type == at::kFloat || type == at::kBFloat16) && k.scalar_type() == type &&
+         v.scalar_type() == type && q.size(3) % 16 == 0 && q.numel() > 0 && k.numel() > 0;
+}
+
+Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                      const AttentionMask& mask) {
+  const at::NoGradGuard no_grad;
+  Kept kept{.q = with_heads_together(q.detach()),
+            .k = with_heads_together(k.detach()),
+            .v = with_heads_together(v.detach()),
+            .out = empty_heads(q),
+            .log_sums = at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat)),
+            .key_mask = mask.key_mask.defined() ? mask.key_mask.contiguous() : Tensor(),
+            .kv_head = mask.kv_head,
+            .causal = mask.causal};
+  if (kept.kv_head.empty()) {
+    kept.kv_head.resize(static_cast<size_t>(q.size(1)));
+    std::iota(kept.kv_head.begin(), kept.kv_head.end(), 0);
+  }
+  for_each_kv_head(kept.job(), q.size(0), attention_forward);
+  const Tensor out = kept.out;
+  kept.out = out.detach();  // the result knows its node, and the node not the result
+  connect("attention", {q, k, v}, {out}, [kept](variable_list&& grads) -> variable_list {
+    const Tensor dout = with_heads_together(grads[0]);
+    const variable_list d{empty_heads(kept.q), empty_heads(kept.k), empty_heads(kept.v)};
+    AttentionJob job = kept.job();
+    job.dout = view_of(dout);
+    job.dq = view_of(d[0]);
+    job.dk = view_of(d[1]);
+    job.dv = view_of(d[2]);
+    for_each_kv_head(job, dout.size(0), attention_backward);
+    return d;
+  });
+  return out;
+}
+
+}  // namespace cleave

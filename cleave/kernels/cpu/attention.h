@@ -1,0 +1,32 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace cleave {
+
+using at::Tensor;
+
+/// What attention may look at.
+struct AttentionMask {
+  bool causal = false;      ///< query t sees keys up to t + S - T
+  Tensor key_mask{};        ///< [B, S] bool, true = may be attended to; undefined: all
+  /// For each query head, which of the G KV heads it reads. Empty: head h reads h.
+  std::vector<int64_t> kv_head{};
+};
+
+/// Whether fast_attention takes these: fp32 or bf16 on the processor, heads of a multiple of 16
+/// elements that lie together.
+bool takes_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v);
+
+/// softmax(q k^T / sqrt(K) + mask) v, differentiable, in fp32 throughout: scores of a few dozen
+/// rows at a time exist, and those that a causal mask hides are not computed.
+///
+///   q [B, H, T, K]   k, v [B, G, S, K]   result [B, H, T, K], a token's heads side by side
+///
+/// A query that may see no key sees its own. Backward computes the scores again from the rows'
+/// log-sums (arXiv:2205.14135).
+Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask);
+
+}  // namespace cleave

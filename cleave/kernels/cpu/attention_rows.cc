@@ -1,0 +1,377 @@
+#include "cleave/kernels/cpu/attention_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cleave/kernels/cpu/attention_rows.cc"
+#include "hwy/foreach_target.h"
+// The order matters: the target is chosen above.
+#include "cleave/kernels/cpu/simd-inl.h"
+#include "hwy/contrib/math/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace cleave::HWY_NAMESPACE {
+namespace {
+
+// Rows of queries whose scores exist at once.
+constexpr int64_t kRows = 48;
+// Vectors of C beside each other in registers: 6 x 4 sums, 4 of B and one of A fit 32 registers.
+constexpr int64_t kTileRows = 6;
+constexpr int64_t kTileVectors = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
+
+/// A matrix read element by element: (i, k) is at data[i * row + k * col].
+struct Strided {
+  const float* data;
+  int64_t row, col;
+};
+
+template <size_t kM, size_t kN>
+HWY_INLINE void tile(int64_t depth, Strided a, const float* b, int64_t ldb, float* c, int64_t ldc,
+                     bool adds) {
+  const size_t lanes = hn::Lanes(kFloats);
+  const auto row = static_cast<size_t>(ldc);
+  FloatVec sum[kM][kN];
+  for (size_t i = 0; i < kM; ++i) {
+    for (size_t j = 0; j < kN; ++j) {
+      sum[i][j] = adds ? load(c + i * row + j * lanes) : hn::Zero(kFloats);
+    }
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    FloatVec right[kN];
+    for (size_t j = 0; j < kN; ++j) right[j] = load(b + j * lanes);
+    for (size_t i = 0; i < kM; ++i) {
+      const FloatVec left = hn::Set(kFloats, a.data[static_cast<int64_t>(i) * a.row]);
+      for (size_t j = 0; j < kN; ++j) sum[i][j] = hn::MulAdd(left, right[j], sum[i][j]);
+    }
+    a.data += a.col;
+    b += ldb;
+  }
+  for (size_t i = 0; i < kM; ++i) {
+    for (size_t j = 0; j < kN; ++j) store(sum[i][j], c + i * row + j * lanes);
+  }
+}
+
+template <size_t kM>
+HWY_INLINE void tile_of_rows(int64_t vectors, int64_t depth, Strided a, const float* b, int64_t ldb,
+                             float* c, int64_t ldc, bool adds) {
+  switch (vectors) {
+    case 4:
+      return tile<kM, 4>(depth, a, b, ldb, c, ldc, adds);
+    case 3:
+      return tile<kM, 3>(depth, a, b, ldb, c, ldc, adds);
+    case 2:
+      return tile<kM, 2>(depth, a, b, ldb, c, ldc, adds);
+    default:
+      return tile<kM, 1>(depth, a, b, ldb, c, ldc, adds);
+  }
+}
+
+/// C = A B, or C += A B: A [rows, depth], B [depth, columns], columns a multiple of the vector.
+void product(int64_t rows, int64_t columns, int64_t depth, Strided a, const float* b, int64_t ldb,
+             float* c, int64_t ldc, bool adds) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  for (int64_t n = 0; n < columns; n += kTileVectors * lanes) {
+    const int64_t vectors = std::min(kTileVectors, (columns - n) / lanes);
+    int64_t m = 0;
+    for (; m + kTileRows <= rows; m += kTileRows) {
+      tile_of_rows<size_t{kTileRows}>(vectors, depth, {a.data + m * a.row, a.row, a.col}, b + n, ldb,
+                              c + m * ldc + n, ldc, adds);
+    }
+    for (; m + 3 <= rows; m += 3) {
+      tile_of_rows<3>(vectors, depth, {a.data + m * a.row, a.row, a.col}, b + n, ldb,
+                      c + m * ldc + n, ldc, adds);
+    }
+    for (; m < rows; ++m) {
+      tile_of_rows<1>(vectors, depth, {a.data + m * a.row, a.row, a.col}, b + n, ldb,
+                      c + m * ldc + n, ldc, adds);
+    }
+  }
+}
+
+template <class T>
+const T* head(const HeadsView& view, int64_t batch, int64_t h) {
+  return static_cast<const T*>(view.data) + batch * view.of_batch + h * view.of_head;
+}
+template <class T>
+T* head_to_write(const HeadsView& view, int64_t batch, int64_t h) {
+  return static_cast<T*>(view.data) + batch * view.of_batch + h * view.of_head;
+}
+
+/// [rows, width] as fp32, times `scale`.
+template <class T>
+void pack(const T* from, int64_t of_row, int64_t rows, int64_t width, float scale, float* to) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  const FloatVec factor = hn::Set(kFloats, scale);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < width; i += lanes) {
+      store(hn::Mul(load(from + r * of_row + i), factor), to + r * width + i);
+    }
+  }
+}
+
+/// The transpose, [width, ld] with zeros from `rows` to ld.
+template <class T>
+void pack_transposed(const T* from, int64_t of_row, int64_t rows, int64_t width, int64_t ld,
+                     float* to) {
+  constexpr int64_t kBlock = 16;  // of rows: so many lines are written by turns
+  for (int64_t begin = 0; begin < rows; begin += kBlock) {
+    const int64_t end = std::min(rows, begin + kBlock);
+    for (int64_t i = 0; i < width; ++i) {
+      for (int64_t r = begin; r < end; ++r) to[i * ld + r] = load_one(from + r * of_row + i);
+    }
+  }
+  for (int64_t i = 0; i < width; ++i) std::fill(to + i * ld + rows, to + (i + 1) * ld, 0.0F);
+}
+
+/// Writes rows of fp32, times `scale`.
+template <class T>
+void unpack(const float* from, int64_t rows, int64_t width, float scale, T* to, int64_t of_row) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  const FloatVec factor = hn::Set(kFloats, scale);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < width; i += lanes) {
+      store(hn::Mul(load(from + r * width + i), factor), to + r * of_row + i);
+    }
+  }
+}
+
+/// Scores that may not be seen become -infinity; [begin, end) of the row is real, the rest up to
+/// `columns` is padding.
+class Mask {
+ public:
+  Mask(const AttentionJob& job, int64_t batch) : job_(job) {
+    if (job.key_mask != nullptr) seen_ = job.key_mask + batch * job.num_keys;
+  }
+  /// Keys that rows up to `query` can reach.
+  [[nodiscard]] int64_t reach(int64_t query) const {
+    return job_.causal ? query + 1 + job_.num_keys - job_.num_queries : job_.num_keys;
+  }
+  void apply(float* scores, int64_t query, int64_t columns) const {
+    const int64_t end = reach(query);
+    std::fill(scores + end, scores + columns, kHidden);
+    if (seen_ == nullptr) return;
+    bool any = false;
+    for (int64_t s = 0; s < end; ++s) any = any || seen_[s];
+    const int64_t own = query + job_.num_keys - job_.num_queries;
+    for (int64_t s = 0; s < end; ++s) {
+      if (!seen_[s] && (any || s != own)) scores[s] = kHidden;
+    }
+  }
+  static constexpr float kHidden = -std::numeric_limits<float>::infinity();
+
+ private:
+  const AttentionJob& job_;
+  const bool* seen_ = nullptr;
+};
+
+/// exp(scores - shift) in place, and their sum.
+HWY_INLINE float exponentials(float* scores, int64_t columns, float shift) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  const FloatVec subtracted = hn::Set(kFloats, shift);
+  FloatVec sums = hn::Zero(kFloats);
+  for (int64_t s = 0; s < columns; s += lanes) {
+    const FloatVec e = hn::Exp(kFloats, hn::Sub(load(scores + s), subtracted));
+    sums = hn::Add(sums, e);
+    store(e, scores + s);
+  }
+  return hn::GetLane(hn::SumOfLanes(kFloats, sums));
+}
+
+HWY_INLINE float largest(const float* scores, int64_t columns) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  FloatVec most = load(scores);
+  for (int64_t s = lanes; s < columns; s += lanes) most = hn::Max(most, load(scores + s));
+  return hn::GetLane(hn::MaxOfLanes(kFloats, most));
+}
+
+/// What the tasks of one call share in shape, and their scratch memory, aligned.
+struct Sizes {
+  explicit Sizes(const AttentionJob& job)
+      : keys(static_cast<int64_t>(hwy::RoundUpTo(static_cast<size_t>(job.num_keys), 16))),
+        width(job.width) {}
+  int64_t keys;  // rounded up to whole vectors
+  int64_t width;
+};
+
+class Scratch {
+ public:
+  explicit Scratch(int64_t floats) : memory_(static_cast<size_t>(floats + 16 * 8)) {
+    const auto at = reinterpret_cast<uintptr_t>(memory_.data());
+    next_ = memory_.data() + (hwy::RoundUpTo(at, 64) - at) / sizeof(float);
+  }
+  float* take(int64_t floats) {
+    float* taken = next_;
+    next_ += hwy::RoundUpTo(static_cast<size_t>(floats), 16);
+    return taken;
+  }
+
+ private:
+  std::vector<float> memory_;
+  float* next_;
+};
+
+int64_t columns_of(const Mask& mask, const Sizes& sizes, int64_t last_query) {
+  const auto columns = hwy::RoundUpTo(static_cast<size_t>(mask.reach(last_query)), 16);
+  return std::min(sizes.keys, static_cast<int64_t>(columns));
+}
+
+float scale_of(const AttentionJob& job) {
+  return static_cast<float>(1 / std::sqrt(static_cast<double>(job.width)));
+}
+
+template <class T>
+void forward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+  const Sizes z(job);
+  const Mask mask(job, batch);
+  Scratch scratch(z.width * z.keys + z.keys * z.width + kRows * (z.keys + 2 * z.width));
+  float* k_t = scratch.take(z.width * z.keys);
+  float* v = scratch.take(z.keys * z.width);
+  float* q = scratch.take(kRows * z.width);
+  float* scores = scratch.take(kRows * z.keys);
+  float* out = scratch.take(kRows * z.width);
+  pack_transposed(head<T>(job.k, batch, kv_head), job.k.of_row, job.num_keys, z.width, z.keys, k_t);
+  pack(head<T>(job.v, batch, kv_head), job.v.of_row, job.num_keys, z.width, 1, v);
+  std::fill(v + job.num_keys * z.width, v + z.keys * z.width, 0.0F);
+  for (int64_t h = 0; h < job.num_heads; ++h) {
+    if (job.kv_head[h] != kv_head) continue;
+    for (int64_t begin = 0; begin < job.num_queries; begin += kRows) {
+      const int64_t rows = std::min(kRows, job.num_queries - begin);
+      const int64_t columns = columns_of(mask, z, begin + rows - 1);
+      pack(head<T>(job.q, batch, h) + begin * job.q.of_row, job.q.of_row, rows, z.width,
+           scale_of(job), q);
+      product(rows, columns, z.width, {q, z.width, 1}, k_t, z.keys, scores, z.keys, false);
+      float* log_sums = job.log_sums + (batch * job.num_heads + h) * job.num_queries + begin;
+      T* to = head_to_write<T>(job.out, batch, h) + begin * job.out.of_row;
+      float inverse[kRows];
+      for (int64_t r = 0; r < rows; ++r) {
+        float* row = scores + r * z.keys;
+        mask.apply(row, begin + r, columns);
+        const float top = largest(row, columns);
+        const float sum = exponentials(row, columns, top);
+        log_sums[r] = top + std::log(sum);
+        inverse[r] = 1 / sum;
+      }
+      product(rows, z.width, columns, {scores, z.keys, 1}, v, z.width, out, z.width, false);
+      for (int64_t r = 0; r < rows; ++r) {
+        unpack(out + r * z.width, 1, z.width, inverse[r], to + r * job.out.of_row, 0);
+      }
+    }
+  }
+}
+
+/// Backward's memory: of the KV head, then of a block of queries.
+struct BackwardScratch {
+  BackwardScratch(Scratch& s, const Sizes& z)
+      : k_t(s.take(z.width * z.keys)),
+        v_t(s.take(z.width * z.keys)),
+        k(s.take(z.keys * z.width)),
+        dk(s.take(z.keys * z.width)),
+        dv(s.take(z.keys * z.width)),
+        q(s.take(kRows * z.width)),
+        dout(s.take(kRows * z.width)),
+        out(s.take(kRows * z.width)),
+        dq(s.take(kRows * z.width)),
+        p(s.take(kRows * z.keys)),
+        ds(s.take(kRows * z.keys)) {}
+  static int64_t floats(const Sizes& z) {
+    return 5 * z.width * z.keys + 4 * kRows * z.width + 2 * kRows * z.keys;
+  }
+  float *k_t, *v_t, *k, *dk, *dv;
+  float *q, *dout, *out, *dq, *p, *ds;
+};
+
+/// p (dp - sum(dout out)), the gradient of a row's scores, into `ds`, which holds dp.
+HWY_INLINE void score_gradients(const BackwardScratch& b, int64_t r, const Sizes& z,
+                                int64_t columns) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  FloatVec sums = hn::Zero(kFloats);
+  for (int64_t i = 0; i < z.width; i += lanes) {
+    sums = hn::MulAdd(load(b.dout + r * z.width + i), load(b.out + r * z.width + i), sums);
+  }
+  const FloatVec delta = hn::SumOfLanes(kFloats, sums);
+  float* ds = b.ds + r * z.keys;
+  const float* p = b.p + r * z.keys;
+  for (int64_t s = 0; s < columns; s += lanes) {
+    store(hn::Mul(load(p + s), hn::Sub(load(ds + s), delta)), ds + s);
+  }
+}
+
+template <class T>
+void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z,
+                    const BackwardScratch& b, int64_t batch, int64_t h, int64_t begin) {
+  const int64_t rows = std::min(kRows, job.num_queries - begin);
+  const int64_t columns = columns_of(mask, z, begin + rows - 1);
+  const auto packed = [&](const HeadsView& view, float scale, float* to) {
+    pack(head<T>(view, batch, h) + begin * view.of_row, view.of_row, rows, z.width, scale, to);
+  };
+  packed(job.q, scale_of(job), b.q);
+  packed(job.dout, 1, b.dout);
+  packed(job.out, 1, b.out);
+  const float* log_sums = job.log_sums + (batch * job.num_heads + h) * job.num_queries + begin;
+  product(rows, columns, z.width, {b.q, z.width, 1}, b.k_t, z.keys, b.p, z.keys, false);
+  for (int64_t r = 0; r < rows; ++r) {
+    mask.apply(b.p + r * z.keys, begin + r, columns);
+    exponentials(b.p + r * z.keys, columns, log_sums[r]);
+  }
+  product(rows, columns, z.width, {b.dout, z.width, 1}, b.v_t, z.keys, b.ds, z.keys, false);
+  for (int64_t r = 0; r < rows; ++r) score_gradients(b, r, z, columns);
+  const int64_t reached = std::min(columns, job.num_keys);
+  product(reached, z.width, rows, {b.p, 1, z.keys}, b.dout, z.width, b.dv, z.width, true);
+  product(reached, z.width, rows, {b.ds, 1, z.keys}, b.q, z.width, b.dk, z.width, true);
+  product(rows, z.width, reached, {b.ds, z.keys, 1}, b.k, z.width, b.dq, z.width, false);
+  unpack(b.dq, rows, z.width, scale_of(job),
+         head_to_write<T>(job.dq, batch, h) + begin * job.dq.of_row, job.dq.of_row);
+}
+
+template <class T>
+void backward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+  const Sizes z(job);
+  const Mask mask(job, batch);
+  Scratch scratch(BackwardScratch::floats(z));
+  const BackwardScratch b(scratch, z);
+  const T* k = head<T>(job.k, batch, kv_head);
+  pack_transposed(k, job.k.of_row, job.num_keys, z.width, z.keys, b.k_t);
+  pack_transposed(head<T>(job.v, batch, kv_head), job.v.of_row, job.num_keys, z.width, z.keys,
+                  b.v_t);
+  pack(k, job.k.of_row, job.num_keys, z.width, 1, b.k);
+  std::fill(b.dk, b.dk + z.keys * z.width, 0.0F);
+  std::fill(b.dv, b.dv + z.keys * z.width, 0.0F);
+  for (int64_t h = 0; h < job.num_heads; ++h) {
+    if (job.kv_head[h] != kv_head) continue;
+    for (int64_t begin = 0; begin < job.num_queries; begin += kRows) {
+      backward_block<T>(job, mask, z, b, batch, h, begin);
+    }
+  }
+  unpack(b.dk, job.num_keys, z.width, 1, head_to_write<T>(job.dk, batch, kv_head), job.dk.of_row);
+  unpack(b.dv, job.num_keys, z.width, 1, head_to_write<T>(job.dv, batch, kv_head), job.dv.of_row);
+}
+
+void forward_task(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+  job.is_bf16 ? forward_heads<uint16_t>(job, batch, kv_head)
+              : forward_heads<float>(job, batch, kv_head);
+}
+void backward_task(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+  job.is_bf16 ? backward_heads<uint16_t>(job, batch, kv_head)
+              : backward_heads<float>(job, batch, kv_head);
+}
+
+}  // namespace
+}  // namespace cleave::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace cleave {
+HWY_EXPORT(forward_task);
+HWY_EXPORT(backward_task);
+
+void attention_forward(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+  HWY_DYNAMIC_DISPATCH(forward_task)(job, batch, kv_head);
+}
+void attention_backward(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+  HWY_DYNAMIC_DISPATCH(backward_task)(job, batch, kv_head);
+}
+}  // namespace cleave
+#endif

@@ -1,0 +1,71 @@
+// Included once per instruction set, inside what hwy/foreach_target.h repeats.
+#if defined(CLEAVE_KERNELS_SIMD_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef CLEAVE_KERNELS_SIMD_INL_H
+#undef CLEAVE_KERNELS_SIMD_INL_H
+#else
+#define CLEAVE_KERNELS_SIMD_INL_H
+#endif
+
+#include <cstdint>
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace cleave::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// fp32 lanes of the widest vector.
+using Floats = hn::ScalableTag<float>;
+using FloatVec = hn::Vec<Floats>;
+inline constexpr Floats kFloats;
+
+/// A vector of fp32 from memory of fp32, or of bf16 (the upper half of an fp32).
+HWY_INLINE FloatVec load(const float* from) {
+  return hn::LoadU(kFloats, from);
+}
+HWY_INLINE FloatVec load(const uint16_t* from) {
+  const hn::Rebind<uint16_t, Floats> halves;
+  const hn::RebindToUnsigned<Floats> words;
+  return hn::BitCast(kFloats, hn::ShiftLeft<16>(hn::PromoteTo(words, hn::LoadU(halves, from))));
+}
+HWY_INLINE void store(FloatVec v, float* to) {
+  hn::StoreU(v, kFloats, to);
+}
+/// Rounded to the nearest, ties to even; NaN stays NaN.
+HWY_INLINE void store(FloatVec v, uint16_t* to) {
+  const hn::Rebind<uint16_t, Floats> halves;
+  const hn::RebindToUnsigned<Floats> words;
+  const auto bits = hn::BitCast(words, v);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(words, 1));
+  const auto rounded = hn::Add(hn::Add(bits, hn::Set(words, 0x7FFF)), odd);
+  const auto quiet = hn::Or(bits, hn::Set(words, 0x00400000));
+  const auto is_nan = hn::RebindMask(words, hn::IsNaN(v));
+  const auto kept = hn::ShiftRight<16>(hn::IfThenElse(is_nan, quiet, rounded));
+  const hn::RebindToSigned<Floats> signed_words;
+  hn::StoreU(hn::DemoteTo(halves, hn::BitCast(signed_words, kept)), halves, to);
+}
+
+/// The scalar forms, for what a whole vector does not cover.
+inline float load_one(const float* from) {
+  return *from;
+}
+inline float load_one(const uint16_t* from) {
+  const uint32_t bits = uint32_t{*from} << 16;
+  float value = 0;
+  __builtin_memcpy(&value, &bits, sizeof value);
+  return value;
+}
+inline void store_one(float v, float* to) {
+  *to = v;
+}
+inline void store_one(float v, uint16_t* to) {
+  uint32_t bits = 0;
+  __builtin_memcpy(&bits, &v, sizeof bits);
+  const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
+  bits = is_nan ? bits | 0x00400000 : bits + 0x7FFF + ((bits >> 16) & 1);
+  *to = static_cast<uint16_t>(bits >> 16);
+}
+
+}  // namespace cleave::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

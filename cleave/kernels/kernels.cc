@@ -1,0 +1,38 @@
+#include "cleave/kernels/kernels.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <string_view>
+
+#include "cleave/base/error.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::array<std::string_view, kNumKernels> kNames{"attention", "norm", "gate",
+                                                           "rotary",    "loss", "optimizer"};
+std::array<std::atomic<bool>, kNumKernels> off{};
+
+}  // namespace
+
+bool is_on(Kernel kernel) {
+  return !off[static_cast<size_t>(kernel)].load(std::memory_order_relaxed);
+}
+
+void set_plain_kernels(const std::string& names) {
+  std::array<bool, kNumKernels> plain{};
+  if (names == "all") plain.fill(true);
+  for (size_t begin = 0; begin < names.size() && names != "all";) {
+    const size_t end = std::min(names.find(',', begin), names.size());
+    const std::string name = names.substr(begin, end - begin);
+    const auto found = std::find(kNames.begin(), kNames.end(), name);
+    CLEAVE_CHECK(found != kNames.end(), Code::kUsage, "there is no kernel '", name,
+                 "'; choose from attention, norm, gate, rotary, loss, optimizer, or all");
+    plain[static_cast<size_t>(found - kNames.begin())] = true;
+    begin = end + 1;
+  }
+  for (size_t i = 0; i < plain.size(); ++i) off[i] = plain[i];
+}
+
+}  // namespace cleave
