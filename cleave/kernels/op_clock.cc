@@ -50,8 +50,8 @@ bool has_any(std::string_view text, std::initializer_list<std::string_view> part
 }  // namespace
 
 std::string_view name(TimeKind kind) {
-  constexpr std::array<std::string_view, kNumTimeKinds> kNames{
-      "matrix products", "attention", "collectives", "optimizer", "other"};
+  constexpr std::array<std::string_view, kNumTimeKinds> kNames{"matrix products", "attention",
+                                                               "collectives", "optimizer", "other"};
   return kNames[static_cast<size_t>(kind)];
 }
 

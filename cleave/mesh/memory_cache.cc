@@ -5,10 +5,10 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <sys/mman.h>
 #include <vector>
 
 #include <c10/core/CPUAllocator.h>
-#include <sys/mman.h>
 
 #include "cleave/base/error.h"
 

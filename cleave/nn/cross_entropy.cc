@@ -1,10 +1,13 @@
 #include "cleave/nn/cross_entropy.h"
 
+#include <functional>
 #include <limits>
 #include <numeric>
 
 #include <ATen/ATen.h>
 
+#include "cleave/kernels/cpu/fused.h"
+#include "cleave/kernels/kernels.h"
 #include "cleave/layout/node.h"
 
 namespace cleave {
@@ -41,56 +44,100 @@ void check_labels(const Tensor& labels, const Tensor& valid, int64_t num_classes
                                 "); use the ignore index for places without a label"));
 }
 
-/// What forward leaves for backward: d loss_n / d logit_nj = probability - target weights, where
-/// valid.
+/// What forward leaves: each label's loss, and how backward makes d loss_n / d logit_nj times
+/// upstream_n [N].
 struct Pass {
   Tensor loss_N;
-  Tensor gradient_NW;
+  std::function<Tensor(const Tensor& upstream_N)> gradient;
 };
 
-Pass forward_pass(const Tensor& logits_NW, const Tensor& labels_N, const Classes& classes,
-                  const CrossEntropyOptions& o) {
-  const std::string site = "cross_entropy";
-  const bool double_precision = logits_NW.scalar_type() == at::kDouble;
-  Tensor z = logits_NW.to(double_precision ? at::kDouble : at::kFloat);
-  const int64_t width = z.size(1);
-  const Tensor valid = labels_N.ne(o.ignore_index);
-  check_labels(labels_N, valid, classes.whole);
-  Tensor top = width > 0
+/// Label smoothing as a share of the probability.
+double smoothing_of(const CrossEntropyOptions& o, int64_t num_classes) {
+  if (o.smoothing != CrossEntropyOptions::Smoothing::kNemo) return o.label_smoothing;
+  return o.label_smoothing * static_cast<double>(num_classes) /
+         static_cast<double>(num_classes - 1);
+}
+
+/// Where this rank has a label's class, and the class's column; column 0 elsewhere.
+struct Targets {
+  Tensor here_N, column_N;
+};
+Targets targets_of(const Tensor& labels_N, const Tensor& valid_N, const Classes& c) {
+  const Tensor here =
+      labels_N.ge(c.held.begin).bitwise_and_(labels_N.lt(c.held.end)).bitwise_and_(valid_N);
+  return {.here_N = here,
+          .column_N = (labels_N - c.held.begin).masked_fill_(here.bitwise_not(), 0)};
+}
+
+/// This rank's part of what the loss is made of, with `top` taken off every logit; [3, N]: sums of
+/// exponentials, the label's logit, and the sum of all logits (for smoothing).
+Tensor summed(const Classes& classes, const Tensor& sums, const Tensor& label, const Tensor& all) {
+  return classes.axis.all_reduce(at::stack({sums, label, all}), "cross_entropy");
+}
+
+Tensor loss_of(const Tensor& sums, const Tensor& valid_N, double s, int64_t num_classes) {
+  const Tensor log_sum = sums[0].log();
+  const Tensor mean_log = sums[2] / static_cast<double>(num_classes) - log_sum;
+  const Tensor loss = (log_sum - sums[1]) * (1 - s) - mean_log * s;
+  // Filled, not multiplied: what is not counted may be infinite.
+  return loss.masked_fill(valid_N.bitwise_not(), 0);
+}
+
+/// By libtorch's operations: keeps the probabilities.
+Pass plain_pass(const Tensor& logits_NW, const Tensor& labels_N, const Tensor& valid,
+                const Classes& classes, double s) {
+  const at::ScalarType type = logits_NW.scalar_type();
+  Tensor z = logits_NW.to(type == at::kDouble ? at::kDouble : at::kFloat);
+  const bool has_classes = z.size(1) > 0;
+  Tensor top = has_classes
                    ? z.amax(-1)
                    : at::full({z.size(0)}, -std::numeric_limits<float>::infinity(), z.options());
-  top = classes.axis.all_reduce(top, site, ReduceOp::kMax);
+  top = classes.axis.all_reduce(top, "cross_entropy", ReduceOp::kMax);
   z = z - top.unsqueeze(-1);
-
-  const Tensor here = labels_N.ge(classes.held.begin)
-                          .bitwise_and_(labels_N.lt(classes.held.end))
-                          .bitwise_and_(valid);
-  Tensor place, target;
-  if (width > 0) {
-    place = (labels_N - classes.held.begin).clamp(0, width - 1).unsqueeze(-1);
-    target = z.gather(-1, place).squeeze(-1).masked_fill_(here.bitwise_not(), 0);
-  } else {
-    target = at::zeros_like(top);
-  }
-  // Smoothing needs the mean log-probability over all classes of the whole vocabulary.
-  const auto num_classes = static_cast<double>(classes.whole);
-  const Tensor sum_of_all = o.label_smoothing > 0 ? z.sum(-1) : at::zeros_like(top);
-  Tensor p = z.exp_();
-  const Tensor sums = classes.axis.all_reduce(at::stack({p.sum(-1), target, sum_of_all}), site);
-  const Tensor log_sum = sums[0].log();
-  const double s = o.smoothing == CrossEntropyOptions::Smoothing::kNemo
-                       ? o.label_smoothing * num_classes / (num_classes - 1)
-                       : o.label_smoothing;
-  const Tensor mean_log = sums[2] / num_classes - log_sum;
-  const Tensor loss = (log_sum - sums[1]) * (1 - s) - mean_log * s;
-
+  const Targets t = targets_of(labels_N, valid, classes);
+  const Tensor column = t.column_N.unsqueeze(-1);
+  const Tensor label =
+      has_classes ? z.gather(-1, column).squeeze(-1).masked_fill_(t.here_N.bitwise_not(), 0)
+                  : at::zeros_like(top);
+  const Tensor all = s > 0 ? z.sum(-1) : at::zeros_like(top);
+  const Tensor p = z.exp_();
+  const Tensor sums = summed(classes, p.sum(-1), label, all);
   p.div_(sums[0].unsqueeze(-1));
-  if (s > 0) p.sub_(s / num_classes);
-  if (width > 0) p.scatter_add_(-1, place, here.to(p.scalar_type()).mul_(-(1 - s)).unsqueeze(-1));
-  // Filled, not multiplied: what is not counted may be infinite.
-  const Tensor ignored = valid.bitwise_not();
-  p.masked_fill_(ignored.unsqueeze(-1), 0);
-  return {.loss_N = loss.masked_fill(ignored, 0), .gradient_NW = p};
+  if (s > 0) p.sub_(s / static_cast<double>(classes.whole));
+  if (has_classes) {
+    p.scatter_add_(-1, column, t.here_N.to(p.scalar_type()).mul_(-(1 - s)).unsqueeze(-1));
+  }
+  p.masked_fill_(valid.bitwise_not().unsqueeze(-1), 0);
+  return {.loss_N = loss_of(sums, valid, s, classes.whole),
+          .gradient = [p, type](const Tensor& upstream) {
+            return (p * upstream.unsqueeze(-1)).to(type);
+          }};
+}
+
+/// One reading of the logits forward, and one backward: keeps the logits.
+Pass fused_pass(const Tensor& logits_NW, const Tensor& labels_N, const Tensor& valid,
+                const Classes& classes, double s) {
+  const SoftmaxSums own = softmax_sums(logits_NW);
+  const Tensor top = classes.axis.all_reduce(own.largest, "cross_entropy", ReduceOp::kMax);
+  const Targets t = targets_of(labels_N, valid, classes);
+  const Tensor label =
+      (logits_NW.gather(-1, t.column_N.unsqueeze(-1)).squeeze(-1).to(at::kFloat) - top)
+          .masked_fill_(t.here_N.bitwise_not(), 0);
+  const auto width = static_cast<double>(logits_NW.size(1));
+  const Tensor all =
+      s > 0 ? logits_NW.sum(-1, false, at::kFloat) - top * width : at::zeros_like(top);
+  const Tensor sums = summed(classes, own.sums * (own.largest - top).exp(), label, all);
+  SoftmaxGradient of{.shift = top + sums[0].log(),
+                     .factor = {},
+                     .target = t.column_N.masked_fill(t.here_N.bitwise_not(), -1),
+                     .spread = s / static_cast<double>(classes.whole),
+                     .weight = 1 - s};
+  return {.loss_N = loss_of(sums, valid, s, classes.whole),
+          .gradient = [logits_NW, valid, of](const Tensor& upstream) {
+            SoftmaxGradient here = of;
+            here.factor = upstream.expand_as(valid).masked_fill(valid.bitwise_not(), 0);
+            return softmax_gradient(logits_NW, here);
+          }};
 }
 
 }  // namespace
@@ -108,7 +155,12 @@ DTensor cross_entropy(const DTensor& logits, const Tensor& labels, const CrossEn
   {
     const at::NoGradGuard no_grad;
     const Tensor flat = labels.flatten();
-    pass = forward_pass(logits.local().detach().flatten(0, -2), flat, classes, o);
+    const Tensor valid = flat.ne(o.ignore_index);
+    check_labels(flat, valid, classes.whole);
+    const Tensor rows = logits.local().detach().flatten(0, -2);
+    const double s = smoothing_of(o, classes.whole);
+    const bool is_fused = is_on(Kernel::kLoss) && takes_fused({rows});
+    pass = (is_fused ? fused_pass : plain_pass)(rows, flat, valid, classes, s);
     if (o.reduction == Reduction::kNone) {
       result = pass.loss_N.view(labels.sizes());
     } else {
@@ -121,11 +173,11 @@ DTensor cross_entropy(const DTensor& logits, const Tensor& labels, const CrossEn
   }
   if (needs_grad(logits.local())) {
     connect("cross_entropy", {logits.local()}, {result},
-            [gradient = pass.gradient_NW, scale, shape = logits.local().sizes().vec(),
-             type = logits.local().scalar_type()](variable_list&& grads) -> variable_list {
+            [gradient = pass.gradient, scale,
+             shape = logits.local().sizes().vec()](variable_list&& grads) -> variable_list {
               const Tensor upstream =
-                  scale.defined() ? (grads[0] * scale).view({1, 1}) : grads[0].reshape({-1, 1});
-              return {(gradient * upstream).to(type).view(shape)};
+                  scale.defined() ? (grads[0] * scale).view({1}) : grads[0].reshape({-1});
+              return {gradient(upstream).view(shape)};
             });
   }
   return logits.with(result, Replicate{});

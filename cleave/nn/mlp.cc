@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/kernels/cpu/fused.h"
+#include "cleave/kernels/kernels.h"
+
 namespace cleave {
 
 Activation activation_from_name(const std::string& name) {
@@ -53,7 +56,10 @@ DTensor Mlp::forward(const DTensor& x, const Context& context) {
   const DTensor shared = gate_proj_->shared_input(x);
   const DTensor gate = (*gate_proj_)(shared, context);
   const DTensor up = up_proj_(shared, context);
-  const auto gated = [&](const Tensor& g, const Tensor& u) { return act(g) * u; };
+  const bool is_fused = activation_ == Activation::kSilu && is_on(Kernel::kGate);
+  const auto gated = [&](const Tensor& g, const Tensor& u) {
+    return is_fused && takes_fused({g, u}) ? fused_gate(g, u) : act(g) * u;
+  };
   return down_proj_(mine(map(gated, gate, up)), context);
 }
 

@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/kernels/cpu/fused.h"
+#include "cleave/kernels/kernels.h"
+
 namespace cleave {
 namespace {
 
@@ -25,6 +28,9 @@ RmsNorm::RmsNorm(int64_t width, double eps)
 DTensor RmsNorm::forward(const DTensor& x, const Context& /*context*/) {
   check_rows_are_whole(path(), x, weight_->shape()[0]);
   weight_->used_in(x);
+  if (is_on(Kernel::kNorm) && takes_fused({x.local(), weight_->use()})) {
+    return x.with(fused_rms_norm(x.local(), weight_->use(), eps_));
+  }
   return x.with(at::rms_norm(x.local(), weight_->shape(), weight_->use(), eps_));
 }
 

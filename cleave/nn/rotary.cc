@@ -7,6 +7,8 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/error.h"
+#include "cleave/kernels/cpu/fused.h"
+#include "cleave/kernels/kernels.h"
 #include "cleave/layout/node.h"
 
 namespace cleave {
@@ -75,6 +77,7 @@ Tensor Rotary::apply(const Tensor& x, const Tensor& positions) {
   shape.push_back(cos_.size(1));
   Tensor cos = cos_.index_select(0, at_positions).view(shape);
   Tensor sin = sin_.index_select(0, at_positions).view(shape);
+  if (is_on(Kernel::kRotary) && takes_fused({x, cos})) return fused_rotary(x, cos, sin);
   if (positions.dim() == 2) {  // [B, T, K/2] -> [B, 1, T, K/2]
     cos = cos.unsqueeze(1);
     sin = sin.unsqueeze(1);

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/record_function.h>
 
 #include "cleave/kernels/cpu/attention_rows.h"
 #include "cleave/layout/node.h"
@@ -18,10 +19,8 @@ Tensor empty_heads(const Tensor& like) {
 }
 
 HeadsView view_of(const Tensor& t) {
-  return {.data = t.data_ptr(),
-          .of_batch = t.stride(0),
-          .of_head = t.stride(1),
-          .of_row = t.stride(2)};
+  return {
+      .data = t.data_ptr(), .of_batch = t.stride(0), .of_head = t.stride(1), .of_row = t.stride(2)};
 }
 
 /// What forward was given, and what backward needs of it.
@@ -74,7 +73,9 @@ bool takes_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
 
 Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                       const AttentionMask& mask) {
+  const bool has_backward = needs_grad(q) || needs_grad(k) || needs_grad(v);
   const at::NoGradGuard no_grad;
+  RECORD_USER_SCOPE("attention");
   Kept kept{.q = with_heads_together(q.detach()),
             .k = with_heads_together(k.detach()),
             .v = with_heads_together(v.detach()),
@@ -89,6 +90,7 @@ Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
   }
   for_each_kv_head(kept.job(), q.size(0), attention_forward);
   const Tensor out = kept.out;
+  if (!has_backward) return out;
   kept.out = out.detach();  // the result knows its node, and the node not the result
   connect("attention", {q, k, v}, {out}, [kept](variable_list&& grads) -> variable_list {
     const Tensor dout = with_heads_together(grads[0]);

@@ -10,8 +10,8 @@ using at::Tensor;
 
 /// What attention may look at.
 struct AttentionMask {
-  bool causal = false;      ///< query t sees keys up to t + S - T
-  Tensor key_mask{};        ///< [B, S] bool, true = may be attended to; undefined: all
+  bool causal = false;  ///< query t sees keys up to t + S - T
+  Tensor key_mask{};    ///< [B, S] bool, true = may be attended to; undefined: all
   /// For each query head, which of the G KV heads it reads. Empty: head h reads h.
   std::vector<int64_t> kv_head{};
 };

@@ -10,7 +10,6 @@
 #include "hwy/foreach_target.h"
 // The order matters: the target is chosen above.
 #include "cleave/kernels/cpu/simd-inl.h"
-#include "hwy/contrib/math/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace cleave::HWY_NAMESPACE {
@@ -77,8 +76,8 @@ void product(int64_t rows, int64_t columns, int64_t depth, Strided a, const floa
     const int64_t vectors = std::min(kTileVectors, (columns - n) / lanes);
     int64_t m = 0;
     for (; m + kTileRows <= rows; m += kTileRows) {
-      tile_of_rows<size_t{kTileRows}>(vectors, depth, {a.data + m * a.row, a.row, a.col}, b + n, ldb,
-                              c + m * ldc + n, ldc, adds);
+      tile_of_rows<size_t{kTileRows}>(vectors, depth, {a.data + m * a.row, a.row, a.col}, b + n,
+                                      ldb, c + m * ldc + n, ldc, adds);
     }
     for (; m + 3 <= rows; m += 3) {
       tile_of_rows<3>(vectors, depth, {a.data + m * a.row, a.row, a.col}, b + n, ldb,
@@ -173,7 +172,7 @@ HWY_INLINE float exponentials(float* scores, int64_t columns, float shift) {
   const FloatVec subtracted = hn::Set(kFloats, shift);
   FloatVec sums = hn::Zero(kFloats);
   for (int64_t s = 0; s < columns; s += lanes) {
-    const FloatVec e = hn::Exp(kFloats, hn::Sub(load(scores + s), subtracted));
+    const FloatVec e = exp(hn::Sub(load(scores + s), subtracted));
     sums = hn::Add(sums, e);
     store(e, scores + s);
   }

@@ -18,7 +18,7 @@ struct AttentionJob {
   const bool* key_mask = nullptr;    // [B, S]
   const int64_t* kv_head = nullptr;  // [H]
   HeadsView q, k, v, out;
-  float* log_sums = nullptr;  // [B, H, T]; written forward, read backward
+  float* log_sums = nullptr;   // [B, H, T]; written forward, read backward
   HeadsView dout, dq, dk, dv;  // backward's
 };
 

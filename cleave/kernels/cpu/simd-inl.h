@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -43,6 +44,11 @@ HWY_INLINE void store(FloatVec v, uint16_t* to) {
   const auto kept = hn::ShiftRight<16>(hn::IfThenElse(is_nan, quiet, rounded));
   const hn::RebindToSigned<Floats> signed_words;
   hn::StoreU(hn::DemoteTo(halves, hn::BitCast(signed_words, kept)), halves, to);
+}
+
+/// e^v. Highway's gives 0 for what is not a number, which would hide that a run has gone wrong.
+HWY_INLINE FloatVec exp(FloatVec v) {
+  return hn::IfThenElse(hn::IsNaN(v), v, hn::Exp(kFloats, v));
 }
 
 /// The scalar forms, for what a whole vector does not cover.

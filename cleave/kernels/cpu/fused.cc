@@ -1,0 +1,195 @@
+#include "cleave/kernels/cpu/fused.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "cleave/kernels/cpu/rows.h"
+#include "cleave/layout/node.h"
+
+namespace cleave {
+namespace {
+
+// Elements that are worth a thread of their own.
+constexpr int64_t kGrain = 32768;
+
+bool is_bf16(const Tensor& t) {
+  return t.scalar_type() == at::kBFloat16;
+}
+
+int64_t rows_of(const Tensor& t) {
+  return t.numel() / t.size(-1);
+}
+
+int64_t grain_of_rows(int64_t width) {
+  return std::max<int64_t>(1, kGrain / width);
+}
+
+/// Sums over blocks of so many rows are added in their order, however many threads there are.
+constexpr int64_t kRowsOfBlock = 64;
+
+RmsNormJob norm_job(const Tensor& x, const Tensor& weight, const Tensor& scales, double eps) {
+  return {.width = x.size(-1),
+          .is_bf16 = is_bf16(x),
+          .eps = eps,
+          .x = x.const_data_ptr(),
+          .weight = weight.const_data_ptr(),
+          .y = nullptr,
+          .scales = scales.data_ptr<float>(),
+          .dy = nullptr,
+          .dx = nullptr};
+}
+
+variable_list norm_backward(const Tensor& x, const Tensor& weight, const Tensor& scales,
+                            const Tensor& dy) {
+  const Tensor dx = at::empty_like(x);
+  RmsNormJob job = norm_job(x, weight, scales, 0);
+  job.dy = dy.const_data_ptr();
+  job.dx = dx.data_ptr();
+  const int64_t rows = rows_of(x);
+  const int64_t blocks = (rows + kRowsOfBlock - 1) / kRowsOfBlock;
+  const Tensor dweight = at::zeros({blocks, job.width}, x.options().dtype(at::kFloat));
+  auto* sums = dweight.data_ptr<float>();
+  at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      rms_norm_backward_rows(job, b * kRowsOfBlock, std::min(rows, (b + 1) * kRowsOfBlock),
+                             sums + b * job.width);
+    }
+  });
+  return {dx, dweight.sum(0).to(weight.scalar_type())};
+}
+
+}  // namespace
+
+bool takes_fused(std::initializer_list<Tensor> inputs) {
+  const Tensor& first = *inputs.begin();
+  const at::ScalarType type = first.scalar_type();
+  if (type != at::kFloat && type != at::kBFloat16) return false;
+  return std::all_of(inputs.begin(), inputs.end(), [&](const Tensor& t) {
+    return t.is_cpu() && t.scalar_type() == type && t.numel() > 0;
+  });
+}
+
+Tensor fused_rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  const bool has_backward = needs_grad(x) || needs_grad(weight);
+  const at::NoGradGuard no_grad;
+  const Tensor in = x.detach().contiguous();
+  const Tensor w = weight.detach().contiguous();
+  const Tensor y = at::empty_like(in);
+  const Tensor scales = at::empty({rows_of(in)}, in.options().dtype(at::kFloat));
+  RmsNormJob job = norm_job(in, w, scales, eps);
+  job.y = y.data_ptr();
+  at::parallel_for(0, rows_of(in), grain_of_rows(job.width),
+                   [&](int64_t begin, int64_t end) { rms_norm_rows(job, begin, end); });
+  if (!has_backward) return y;
+  connect("rms_norm", {x, weight}, {y}, [in, w, scales](variable_list&& grads) {
+    return norm_backward(in, w, scales, grads[0].contiguous());
+  });
+  return y;
+}
+
+Tensor fused_gate(const Tensor& gate, const Tensor& up) {
+  const bool has_backward = needs_grad(gate) || needs_grad(up);
+  const at::NoGradGuard no_grad;
+  const Tensor g = gate.detach().contiguous();
+  const Tensor u = up.detach().contiguous();
+  const Tensor y = at::empty_like(g);
+  GateJob job{.is_bf16 = is_bf16(g),
+              .gate = g.const_data_ptr(),
+              .up = u.const_data_ptr(),
+              .y = y.data_ptr(),
+              .dy = nullptr,
+              .dgate = nullptr,
+              .dup = nullptr};
+  at::parallel_for(0, g.numel(), kGrain,
+                   [&](int64_t begin, int64_t end) { gate_range(job, begin, end); });
+  if (!has_backward) return y;
+  connect("gate", {gate, up}, {y}, [g, u, job](variable_list&& grads) -> variable_list {
+    const Tensor dy = grads[0].contiguous();
+    variable_list d{at::empty_like(g), at::empty_like(u)};
+    GateJob back = job;
+    back.y = nullptr;
+    back.dy = dy.const_data_ptr();
+    back.dgate = d[0].data_ptr();
+    back.dup = d[1].data_ptr();
+    at::parallel_for(0, g.numel(), kGrain,
+                     [&](int64_t begin, int64_t end) { gate_backward_range(back, begin, end); });
+    return d;
+  });
+  return y;
+}
+
+namespace {
+
+Tensor turned(const Tensor& x, const Tensor& cos, const Tensor& sin, float direction) {
+  const Tensor in = x.stride(3) == 1 ? x : x.contiguous();
+  const Tensor out =
+      at::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options()).transpose(1, 2);
+  const int64_t num_tokens = x.size(2);
+  const int64_t half = x.size(3) / 2;
+  const int64_t of_sequence = cos.dim() == 3 ? num_tokens * half : 0;
+  const auto element = static_cast<int64_t>(x.element_size());
+  const auto at_element = [element](const Tensor& t, int64_t offset) {
+    return static_cast<char*>(t.data_ptr()) + offset * element;
+  };
+  at::parallel_for(0, x.size(0) * num_tokens, grain_of_rows(x.size(1) * x.size(3)),
+                   [&](int64_t begin, int64_t end) {
+                     RotaryRow row{.num_heads = x.size(1),
+                                   .width = x.size(3),
+                                   .is_bf16 = is_bf16(x),
+                                   .direction = direction};
+                     for (int64_t i = begin; i < end; ++i) {
+                       const int64_t b = i / num_tokens;
+                       const int64_t t = i % num_tokens;
+                       row.cos = at_element(cos, b * of_sequence + t * half);
+                       row.sin = at_element(sin, b * of_sequence + t * half);
+                       rotary_row(
+                           row, at_element(in, b * in.stride(0) + t * in.stride(2)), in.stride(1),
+                           at_element(out, b * out.stride(0) + t * out.stride(2)), out.stride(1));
+                     }
+                   });
+  return out;
+}
+
+}  // namespace
+
+Tensor fused_rotary(const Tensor& x, const Tensor& cos, const Tensor& sin) {
+  return differentiable(
+      "rotary", x, [&](const Tensor& t) { return turned(t, cos, sin, 1); },
+      [cos, sin](const Tensor& g) { return turned(g, cos, sin, -1); });
+}
+
+SoftmaxSums softmax_sums(const Tensor& logits) {
+  const Tensor z = logits.contiguous();
+  const auto options = z.options().dtype(at::kFloat);
+  SoftmaxSums out{.largest = at::empty({z.size(0)}, options),
+                  .sums = at::empty({z.size(0)}, options)};
+  const LogitsJob job{.width = z.size(1),
+                      .is_bf16 = is_bf16(z),
+                      .logits = z.const_data_ptr(),
+                      .largest = out.largest.data_ptr<float>(),
+                      .sums = out.sums.data_ptr<float>()};
+  at::parallel_for(0, z.size(0), grain_of_rows(job.width),
+                   [&](int64_t begin, int64_t end) { softmax_sums_rows(job, begin, end); });
+  return out;
+}
+
+Tensor softmax_gradient(const Tensor& logits, const SoftmaxGradient& of) {
+  const Tensor z = logits.contiguous();
+  Tensor out = at::empty_like(z);
+  const LogitsGradientJob job{.width = z.size(1),
+                              .is_bf16 = is_bf16(z),
+                              .logits = z.const_data_ptr(),
+                              .gradient = out.data_ptr(),
+                              .shift = of.shift.const_data_ptr<float>(),
+                              .factor = of.factor.const_data_ptr<float>(),
+                              .target = of.target.const_data_ptr<int64_t>(),
+                              .spread = static_cast<float>(of.spread),
+                              .weight = static_cast<float>(of.weight)};
+  at::parallel_for(0, z.size(0), grain_of_rows(job.width),
+                   [&](int64_t begin, int64_t end) { softmax_gradient_rows(job, begin, end); });
+  return out;
+}
+
+}  // namespace cleave

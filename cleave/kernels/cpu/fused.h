@@ -1,0 +1,44 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+namespace cleave {
+
+using at::Tensor;
+
+/// Operations that libtorch makes of several passes over memory, in one: fp32 or bf16 on the
+/// processor, arithmetic in fp32, results and gradients of the inputs' type. All are
+/// differentiable. takes_fused says of the inputs whether they can be used: all of one such type,
+/// and not empty.
+bool takes_fused(std::initializer_list<Tensor> inputs);
+
+/// x / sqrt(mean(x^2) + eps) weight.   x [.., D]   weight [D]
+Tensor fused_rms_norm(const Tensor& x, const Tensor& weight, double eps);
+
+/// silu(gate) up, of one shape.
+Tensor fused_gate(const Tensor& gate, const Tensor& up);
+
+/// Turns the halves of every head: (a, b) -> (a cos - b sin, b cos + a sin).
+///
+///   x [B, H, T, K]   cos, sin [T, K/2] or [B, T, K/2]   result [B, H, T, K], a token's heads side
+///   by side
+Tensor fused_rotary(const Tensor& x, const Tensor& cos, const Tensor& sin);
+
+/// What softmax needs of each row of logits [N, W] on this rank: its largest [N] and the sum of
+/// exp(logit - largest) [N], fp32. Not differentiable.
+struct SoftmaxSums {
+  Tensor largest, sums;
+};
+SoftmaxSums softmax_sums(const Tensor& logits);
+
+/// d loss / d logits of rows, [N, W] of the logits' type: (exp(logit - shift_n) - spread - weight
+/// where the column is target_n) factor_n.
+///
+///   shift, factor [N] fp32; a factor of 0 gives zeros   target [N] int64, -1 = no column here
+struct SoftmaxGradient {
+  Tensor shift, factor, target;
+  double spread = 0;
+  double weight = 1;
+};
+Tensor softmax_gradient(const Tensor& logits, const SoftmaxGradient& of);
+
+}  // namespace cleave

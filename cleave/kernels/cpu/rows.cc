@@ -1,0 +1,291 @@
+#include "cleave/kernels/cpu/rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cleave/kernels/cpu/rows.cc"
+#include "hwy/foreach_target.h"
+// The order matters: the target is chosen above.
+#include "cleave/kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace cleave::HWY_NAMESPACE {
+namespace {
+
+/// body(i) for whole vectors of [0, width), then tail(i) for the elements left.
+template <class Body, class Tail>
+HWY_INLINE void sweep(int64_t width, const Body& body, const Tail& tail) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  int64_t i = 0;
+  for (; i + lanes <= width; i += lanes) body(i);
+  for (; i < width; ++i) tail(i);
+}
+
+HWY_INLINE float sum_of(FloatVec v) {
+  return hn::GetLane(hn::SumOfLanes(kFloats, v));
+}
+
+template <class T>
+void rms_norm(const RmsNormJob& job, int64_t begin, int64_t end) {
+  const auto* weight = static_cast<const T*>(job.weight);
+  for (int64_t r = begin; r < end; ++r) {
+    const T* x = static_cast<const T*>(job.x) + r * job.width;
+    T* y = static_cast<T*>(job.y) + r * job.width;
+    FloatVec squares = hn::Zero(kFloats);
+    float rest = 0;
+    sweep(
+        job.width,
+        [&](int64_t i) {
+          const FloatVec v = load(x + i);
+          squares = hn::MulAdd(v, v, squares);
+        },
+        [&](int64_t i) { rest += load_one(x + i) * load_one(x + i); });
+    const double mean = (double{sum_of(squares)} + rest) / static_cast<double>(job.width);
+    const auto scale = static_cast<float>(1 / std::sqrt(mean + job.eps));
+    job.scales[r] = scale;
+    const FloatVec factor = hn::Set(kFloats, scale);
+    sweep(
+        job.width,
+        [&](int64_t i) { store(hn::Mul(hn::Mul(load(x + i), factor), load(weight + i)), y + i); },
+        [&](int64_t i) { store_one(load_one(x + i) * scale * load_one(weight + i), y + i); });
+  }
+}
+
+// With n = x scale: dx = scale (dy w - n mean(dy w n)), dw = sum of dy n.
+template <class T>
+void rms_norm_backward(const RmsNormJob& job, int64_t begin, int64_t end, float* dweight) {
+  const auto* weight = static_cast<const T*>(job.weight);
+  for (int64_t r = begin; r < end; ++r) {
+    const T* x = static_cast<const T*>(job.x) + r * job.width;
+    const T* dy = static_cast<const T*>(job.dy) + r * job.width;
+    T* dx = static_cast<T*>(job.dx) + r * job.width;
+    const float scale = job.scales[r];
+    const FloatVec factor = hn::Set(kFloats, scale);
+    FloatVec dots = hn::Zero(kFloats);
+    float rest = 0;
+    sweep(
+        job.width,
+        [&](int64_t i) {
+          const FloatVec g = hn::Mul(load(dy + i), hn::Mul(load(x + i), factor));
+          store(hn::Add(load(dweight + i), g), dweight + i);
+          dots = hn::MulAdd(g, load(weight + i), dots);
+        },
+        [&](int64_t i) {
+          const float g = load_one(dy + i) * load_one(x + i) * scale;
+          dweight[i] += g;
+          rest += g * load_one(weight + i);
+        });
+    const float mean = (sum_of(dots) + rest) / static_cast<float>(job.width);
+    const FloatVec means = hn::Set(kFloats, mean);
+    sweep(
+        job.width,
+        [&](int64_t i) {
+          const FloatVec n = hn::Mul(load(x + i), factor);
+          const FloatVec g = hn::Mul(load(dy + i), load(weight + i));
+          store(hn::Mul(factor, hn::NegMulAdd(n, means, g)), dx + i);
+        },
+        [&](int64_t i) {
+          const float g = load_one(dy + i) * load_one(weight + i);
+          store_one(scale * (g - load_one(x + i) * scale * mean), dx + i);
+        });
+  }
+}
+
+HWY_INLINE FloatVec sigmoid(FloatVec v) {
+  const FloatVec one = hn::Set(kFloats, 1.0F);
+  return hn::Div(one, hn::Add(one, exp(hn::Neg(v))));
+}
+inline float sigmoid_one(float v) {
+  return 1 / (1 + std::exp(-v));
+}
+
+template <class T>
+void gate(const GateJob& job, int64_t begin, int64_t end) {
+  const T* g = static_cast<const T*>(job.gate) + begin;
+  const T* u = static_cast<const T*>(job.up) + begin;
+  T* y = static_cast<T*>(job.y) + begin;
+  sweep(
+      end - begin,
+      [&](int64_t i) {
+        const FloatVec v = load(g + i);
+        store(hn::Mul(hn::Mul(v, sigmoid(v)), load(u + i)), y + i);
+      },
+      [&](int64_t i) {
+        const float v = load_one(g + i);
+        store_one(v * sigmoid_one(v) * load_one(u + i), y + i);
+      });
+}
+
+// d silu(v) / dv = s (1 + v (1 - s)) with s = sigmoid(v).
+template <class T>
+void gate_backward(const GateJob& job, int64_t begin, int64_t end) {
+  const T* g = static_cast<const T*>(job.gate) + begin;
+  const T* u = static_cast<const T*>(job.up) + begin;
+  const T* dy = static_cast<const T*>(job.dy) + begin;
+  T* dg = static_cast<T*>(job.dgate) + begin;
+  T* du = static_cast<T*>(job.dup) + begin;
+  sweep(
+      end - begin,
+      [&](int64_t i) {
+        const FloatVec one = hn::Set(kFloats, 1.0F);
+        const FloatVec v = load(g + i);
+        const FloatVec s = sigmoid(v);
+        const FloatVec d = load(dy + i);
+        store(hn::Mul(d, hn::Mul(v, s)), du + i);
+        const FloatVec slope = hn::Mul(s, hn::MulAdd(v, hn::Sub(one, s), one));
+        store(hn::Mul(hn::Mul(d, load(u + i)), slope), dg + i);
+      },
+      [&](int64_t i) {
+        const float v = load_one(g + i);
+        const float s = sigmoid_one(v);
+        const float d = load_one(dy + i);
+        store_one(d * v * s, du + i);
+        store_one(d * load_one(u + i) * s * (1 + v * (1 - s)), dg + i);
+      });
+}
+
+template <class T>
+void rotary(const RotaryRow& row, const T* x, int64_t x_stride, T* y, int64_t y_stride) {
+  const auto* cos = static_cast<const T*>(row.cos);
+  const auto* sin = static_cast<const T*>(row.sin);
+  const FloatVec direction = hn::Set(kFloats, row.direction);
+  const int64_t half = row.width / 2;
+  for (int64_t h = 0; h < row.num_heads; ++h) {
+    const T* in = x + h * x_stride;
+    T* out = y + h * y_stride;
+    sweep(
+        half,
+        [&](int64_t i) {
+          const FloatVec a = load(in + i);
+          const FloatVec b = load(in + half + i);
+          const FloatVec c = load(cos + i);
+          const FloatVec s = hn::Mul(load(sin + i), direction);
+          store(hn::NegMulAdd(b, s, hn::Mul(a, c)), out + i);
+          store(hn::MulAdd(a, s, hn::Mul(b, c)), out + half + i);
+        },
+        [&](int64_t i) {
+          const float a = load_one(in + i);
+          const float b = load_one(in + half + i);
+          const float c = load_one(cos + i);
+          const float s = load_one(sin + i) * row.direction;
+          store_one(a * c - b * s, out + i);
+          store_one(b * c + a * s, out + half + i);
+        });
+  }
+}
+
+template <class T>
+void softmax_sums(const LogitsJob& job, int64_t begin, int64_t end) {
+  for (int64_t r = begin; r < end; ++r) {
+    const T* z = static_cast<const T*>(job.logits) + r * job.width;
+    FloatVec tops = hn::Set(kFloats, -std::numeric_limits<float>::infinity());
+    float top = -std::numeric_limits<float>::infinity();
+    sweep(
+        job.width, [&](int64_t i) { tops = hn::Max(tops, load(z + i)); },
+        [&](int64_t i) { top = std::max(top, load_one(z + i)); });
+    top = std::max(top, hn::GetLane(hn::MaxOfLanes(kFloats, tops)));
+    const FloatVec shift = hn::Set(kFloats, top);
+    FloatVec sums = hn::Zero(kFloats);
+    float sum = 0;
+    sweep(
+        job.width, [&](int64_t i) { sums = hn::Add(sums, exp(hn::Sub(load(z + i), shift))); },
+        [&](int64_t i) { sum += std::exp(load_one(z + i) - top); });
+    job.largest[r] = top;
+    job.sums[r] = sum + sum_of(sums);
+  }
+}
+
+template <class T>
+void softmax_gradient(const LogitsGradientJob& job, int64_t begin, int64_t end) {
+  for (int64_t r = begin; r < end; ++r) {
+    const T* z = static_cast<const T*>(job.logits) + r * job.width;
+    T* d = static_cast<T*>(job.gradient) + r * job.width;
+    if (job.factor[r] == 0) {
+      std::fill(d, d + job.width, T{0});
+      continue;
+    }
+    const FloatVec shift = hn::Set(kFloats, job.shift[r]);
+    const FloatVec factor = hn::Set(kFloats, job.factor[r]);
+    const FloatVec spread = hn::Set(kFloats, job.spread);
+    const auto one = [&](int64_t i, float taken) {
+      const float p = std::exp(load_one(z + i) - job.shift[r]);
+      store_one((p - job.spread - taken) * job.factor[r], d + i);
+    };
+    sweep(
+        job.width,
+        [&](int64_t i) {
+          const FloatVec p = exp(hn::Sub(load(z + i), shift));
+          store(hn::Mul(hn::Sub(p, spread), factor), d + i);
+        },
+        [&](int64_t i) { one(i, 0); });
+    if (job.target[r] >= 0) one(job.target[r], job.weight);
+  }
+}
+
+void rms_norm_task(const RmsNormJob& job, int64_t begin, int64_t end) {
+  job.is_bf16 ? rms_norm<uint16_t>(job, begin, end) : rms_norm<float>(job, begin, end);
+}
+void rms_norm_backward_task(const RmsNormJob& job, int64_t begin, int64_t end, float* dweight) {
+  job.is_bf16 ? rms_norm_backward<uint16_t>(job, begin, end, dweight)
+              : rms_norm_backward<float>(job, begin, end, dweight);
+}
+void gate_task(const GateJob& job, int64_t begin, int64_t end) {
+  job.is_bf16 ? gate<uint16_t>(job, begin, end) : gate<float>(job, begin, end);
+}
+void gate_backward_task(const GateJob& job, int64_t begin, int64_t end) {
+  job.is_bf16 ? gate_backward<uint16_t>(job, begin, end) : gate_backward<float>(job, begin, end);
+}
+void rotary_task(const RotaryRow& row, const void* x, int64_t x_stride, void* y, int64_t y_stride) {
+  if (row.is_bf16) {
+    rotary(row, static_cast<const uint16_t*>(x), x_stride, static_cast<uint16_t*>(y), y_stride);
+  } else {
+    rotary(row, static_cast<const float*>(x), x_stride, static_cast<float*>(y), y_stride);
+  }
+}
+void softmax_sums_task(const LogitsJob& job, int64_t begin, int64_t end) {
+  job.is_bf16 ? softmax_sums<uint16_t>(job, begin, end) : softmax_sums<float>(job, begin, end);
+}
+void softmax_gradient_task(const LogitsGradientJob& job, int64_t begin, int64_t end) {
+  job.is_bf16 ? softmax_gradient<uint16_t>(job, begin, end)
+              : softmax_gradient<float>(job, begin, end);
+}
+
+}  // namespace
+}  // namespace cleave::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace cleave {
+HWY_EXPORT(rms_norm_task);
+HWY_EXPORT(rms_norm_backward_task);
+HWY_EXPORT(gate_task);
+HWY_EXPORT(gate_backward_task);
+HWY_EXPORT(rotary_task);
+HWY_EXPORT(softmax_sums_task);
+HWY_EXPORT(softmax_gradient_task);
+
+void rms_norm_rows(const RmsNormJob& job, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(rms_norm_task)(job, begin, end);
+}
+void rms_norm_backward_rows(const RmsNormJob& job, int64_t begin, int64_t end, float* dweight) {
+  HWY_DYNAMIC_DISPATCH(rms_norm_backward_task)(job, begin, end, dweight);
+}
+void gate_range(const GateJob& job, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(gate_task)(job, begin, end);
+}
+void gate_backward_range(const GateJob& job, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(gate_backward_task)(job, begin, end);
+}
+void rotary_row(const RotaryRow& row, const void* x, int64_t x_stride, void* y, int64_t y_stride) {
+  HWY_DYNAMIC_DISPATCH(rotary_task)(row, x, x_stride, y, y_stride);
+}
+void softmax_sums_rows(const LogitsJob& job, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(softmax_sums_task)(job, begin, end);
+}
+void softmax_gradient_rows(const LogitsGradientJob& job, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(softmax_gradient_task)(job, begin, end);
+}
+}  // namespace cleave
+#endif

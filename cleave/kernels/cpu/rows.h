@@ -1,0 +1,68 @@
+#pragma once
+#include <cstdint>
+
+namespace cleave {
+
+/// Loops over rows of numbers, compiled for several instruction sets; the best that the processor
+/// has runs. Pointers are to float, or to bf16 where is_bf16; arithmetic is in fp32.
+
+/// y = x / rms(x) weight for rows [begin, end) of [.., width]. `scales` [rows] gets 1 / rms.
+struct RmsNormJob {
+  int64_t width = 0;
+  bool is_bf16 = false;
+  double eps = 0;
+  const void *x = nullptr, *weight = nullptr;
+  void* y = nullptr;
+  float* scales = nullptr;
+  const void* dy = nullptr;  // backward's
+  void* dx = nullptr;
+};
+void rms_norm_rows(const RmsNormJob& job, int64_t begin, int64_t end);
+/// Also adds the rows' part of the weight's gradient to `dweight` [width].
+void rms_norm_backward_rows(const RmsNormJob& job, int64_t begin, int64_t end, float* dweight);
+
+/// y = silu(gate) up, element by element from `begin` to `end`.
+struct GateJob {
+  bool is_bf16 = false;
+  const void *gate = nullptr, *up = nullptr;
+  void* y = nullptr;
+  const void* dy = nullptr;  // backward's
+  void *dgate = nullptr, *dup = nullptr;
+};
+void gate_range(const GateJob& job, int64_t begin, int64_t end);
+void gate_backward_range(const GateJob& job, int64_t begin, int64_t end);
+
+/// (a, b) -> (a cos - b sin, b cos + a sin) for the two halves of each head of `num_heads` heads of
+/// `width` elements; `direction` -1 turns back. A head may begin anywhere.
+struct RotaryRow {
+  int64_t num_heads = 0, width = 0;
+  bool is_bf16 = false;
+  float direction = 1;
+  const void *cos = nullptr, *sin = nullptr;  // [width / 2]
+};
+/// One token: head h is at x + h * x_stride and goes to y + h * y_stride, in elements.
+void rotary_row(const RotaryRow& row, const void* x, int64_t x_stride, void* y, int64_t y_stride);
+
+/// Rows [begin, end) of logits [.., width]: the largest of each, and the sum of exp(z - largest).
+struct LogitsJob {
+  int64_t width = 0;
+  bool is_bf16 = false;
+  const void* logits = nullptr;
+  float *largest = nullptr, *sums = nullptr;  // [rows]
+};
+void softmax_sums_rows(const LogitsJob& job, int64_t begin, int64_t end);
+
+/// d loss / d logits for rows [begin, end): (exp(z - shift) - spread - [column is target] weight)
+/// factor. `shift` is the log of the sum of all exponentials.
+struct LogitsGradientJob {
+  int64_t width = 0;
+  bool is_bf16 = false;
+  const void* logits = nullptr;
+  void* gradient = nullptr;
+  const float *shift = nullptr, *factor = nullptr;  // [rows]; a factor of 0 gives zeros
+  const int64_t* target = nullptr;                  // [rows], -1 where it is on another rank
+  float spread = 0, weight = 1;
+};
+void softmax_gradient_rows(const LogitsGradientJob& job, int64_t begin, int64_t end);
+
+}  // namespace cleave
