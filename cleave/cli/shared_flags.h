@@ -43,6 +43,9 @@ class LauncherFlags {
 /// exit code. Nothing where this process runs the ranks, or is one of a launcher's.
 std::optional<int> run_as_processes(const std::string& device, int num_ranks);
 
+/// The command line of this process, its program first.
+std::vector<std::string> own_words();
+
 /// The command line of this process as one could type it.
 std::string command_line();
 
