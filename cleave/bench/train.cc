@@ -1,15 +1,12 @@
-#include <algorithm>
-#include <cstdio>
-#include <nlohmann/json.hpp>
-#include <sys/resource.h>
+#include <optional>
 
 #include <ATen/ATen.h>
 
 #include "cleave/base/clock.h"
-#include "cleave/bench/options.h"
 #include "cleave/bench/shapes.h"
+#include "cleave/bench/timing.h"
 #include "cleave/kernels/cpu/gemm.h"
-#include "cleave/kernels/op_clock.h"
+#include "cleave/kernels/kernels.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/optim/optimizer.h"
@@ -30,12 +27,10 @@ Batch random_batch(const Model& model, int64_t batch_size, int64_t seq_len) {
   return batch;
 }
 
-/// What rank 0 saw of the timed steps.
 struct TrainTimes {
   std::vector<double> step_s;
-  std::array<double, kNumTimeKinds> kinds{};  // seconds of all timed steps
-  std::vector<OpTime> operations;
-  double loss = 0;
+  Spent spent;
+  double loss = 0;  // of the last step
 };
 
 /// One rank of the bench.
@@ -62,11 +57,9 @@ class TrainBench {
       times.loss = step(options_.warmup + i);
       times.step_s.push_back(monotonic_s() - start);
     }
-    times.kinds = clock.seconds();
-    times.operations = clock.operations();
+    times.spent = {.kinds = clock.seconds(), .operations = clock.operations()};
     return times;
   }
-  [[nodiscard]] const Batch& batch() const { return batch_; }
 
  private:
   [[nodiscard]] TrainLayout layout(const BenchShape& shape) const {
@@ -94,29 +87,10 @@ class TrainBench {
   std::optional<Optimizer> optimizer_;
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
-int64_t peak_rss_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return int64_t{1024} * usage.ru_maxrss;
-}
-
 nlohmann::ordered_json result_of(const BenchTrainOptions& options, const TrainTimes& times,
                                  int64_t num_tokens) {
   const double step_s = median(times.step_s);
   const auto [least, most] = std::minmax_element(times.step_s.begin(), times.step_s.end());
-  double all = 0;
-  for (const double s : times.step_s) all += s;
-  nlohmann::ordered_json shares;
-  for (int k = 0; k < kNumTimeKinds; ++k) {
-    const auto i = static_cast<size_t>(k);
-    shares[std::string(name(static_cast<TimeKind>(k)))] = times.kinds[i] / all;
-  }
   return {{"bench", "train"},
           {"shape", options.shape},
           {"tp", options.tp},
@@ -131,29 +105,7 @@ nlohmann::ordered_json result_of(const BenchTrainOptions& options, const TrainTi
           {"peak_rss_bytes", peak_rss_bytes()},
           {"loss", times.loss},
           {"gemm", std::string(name(gemm()))},
-          {"share", shares}};
-}
-
-void print_for_people(const nlohmann::ordered_json& r) {
-  std::printf("%s, tp=%d, %s: %.0f ms a step (%.0f to %.0f), %.0f tokens/s, %.2f GiB\n",
-              r["shape"].get<std::string>().c_str(), r["tp"].get<int>(),
-              r["dtype"].get<std::string>().c_str(), r["step_ms"].get<double>(),
-              r["step_ms_min"].get<double>(), r["step_ms_max"].get<double>(),
-              r["tokens_per_s"].get<double>(),
-              static_cast<double>(r["peak_rss_bytes"].get<int64_t>()) / (1 << 30));
-  for (const auto& [kind, share] : r["share"].items()) {
-    std::printf("  %-16s %5.1f %%\n", kind.c_str(), share.get<double>() * 100);
-  }
-}
-
-void print_operations(const TrainTimes& times, int64_t count) {
-  const auto steps = static_cast<double>(times.step_s.size());
-  std::printf("%-44s %12s %12s\n", "operation (rank 0)", "ms a step", "calls a step");
-  for (const OpTime& op : times.operations) {
-    if (count-- <= 0) break;
-    std::printf("%-44s %12.2f %12.1f\n", op.name.c_str(), op.seconds / steps * 1e3,
-                static_cast<double>(op.calls) / steps);
-  }
+          {"share", shares_of(times.spent)}};
 }
 
 }  // namespace
@@ -161,24 +113,24 @@ void print_operations(const TrainTimes& times, int64_t count) {
 
 void cleave_bench_train(const cleave::BenchTrainOptions& options) {
   using namespace cleave;
+  set_plain_kernels(options.plain_kernels);
   const BenchShape shape = bench_shape(options.shape);
   TrainTimes times;
-  int64_t num_tokens = 0;
-  run_job({.num_ranks = options.tp,
-           .threads_per_rank = options.threads_per_rank,
-           .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = {}}},
-          [&](World& world) {
-            TrainBench bench(options, shape, world);
-            TrainTimes seen = bench.run();
-            if (world.rank() != 0) return;
-            times = std::move(seen);
-            num_tokens = bench.batch().ids.numel();
-          });
-  const nlohmann::ordered_json result = result_of(options, times, num_tokens);
-  if (options.json) {
-    std::printf("%s\n", result.dump().c_str());
-  } else {
-    print_for_people(result);
-  }
-  if (options.operations > 0) print_operations(times, options.operations);
+  JobOptions job;
+  job.num_ranks = options.tp;
+  job.threads_per_rank = options.threads_per_rank;
+  run_job(job, [&](World& world) {
+    TrainTimes seen = TrainBench(options, shape, world).run();
+    if (world.rank() == 0) times = std::move(seen);
+  });
+  const int64_t seq_len = options.seq_len > 0 ? options.seq_len : shape.seq_len;
+  const auto result = result_of(options, times, options.batch_size * seq_len);
+  const double step_s = median(times.step_s);
+  char line[200];
+  std::snprintf(
+      line, sizeof line, "%s, tp=%d, %s: %.0f ms a step (%.0f to %.0f), %.0f tokens/s, %.2f GiB",
+      options.shape.c_str(), options.tp, options.dtype.c_str(), step_s * 1e3,
+      result["step_ms_min"].get<double>(), result["step_ms_max"].get<double>(),
+      result["tokens_per_s"].get<double>(), static_cast<double>(peak_rss_bytes()) / (1 << 30));
+  print_bench(options, result, line, times.spent, options.steps);
 }

@@ -8,39 +8,73 @@
 namespace cleave::cli {
 namespace {
 
-void define_train(Flags& flags, BenchTrainOptions& options) {
-  flags.group("what is timed");
-  flags.choice(&options.shape, {"shape", "", "sizes of a model with random weights"},
-               {"llama-135m", "gpt2-124m", "bert-base"});
-  flags.add(&options.batch_size, {"batch-size", "N", "sequences a step"}, kPositive);
-  flags.add(&options.seq_len, {"seq-len", "N", "tokens of a sequence", "256, 64 or 128 by shape"},
-            kPositive);
-  flags.add(&options.steps, {"steps", "N", "steps that are timed; their median counts"}, kPositive);
-  flags.add(&options.warmup, {"warmup", "N", "steps before them"}, kNotNegative);
+/// What both commands take of ranks and of output.
+template <class Options>
+void define_ranks_and_output(Flags& flags, Options& options) {
   flags.group("ranks");
   flags.add(&options.tp, tp_text(), kPositive);
-  flags.choice(&options.dtype, {"dtype", "", "of forward and backward"}, {"fp32", "bf16", "fp64"});
   flags.add(&options.threads_per_rank,
             {"threads-per-rank", "N", "threads of a rank's kernels", "cores / tp"}, kPositive);
   flags.choice(&options.gemm, {"gemm", "", "library of fp32 matrix products"},
                {"auto", "mkl", "onednn"});
+  flags.add(&options.plain_kernels, plain_kernels_text());
   flags.group("output");
   flags.add(&options.operations, {"operations", "N", "list the N longest operations", "off"},
             kPositive);
   flags.toggle(&options.json, {"json", "", "one line of JSON", "off"});
 }
 
+void define_train(Flags& flags, BenchTrainOptions& options) {
+  flags.group("what is timed");
+  flags.choice(&options.shape, {"shape", "", "sizes of a model with random weights"},
+               {"llama-135m", "gpt2-124m", "bert-base", "llama-1.1b"});
+  flags.choice(&options.dtype, {"dtype", "", "of forward and backward"}, {"fp32", "bf16", "fp64"});
+  flags.add(&options.batch_size, {"batch-size", "N", "sequences a step"}, kPositive);
+  flags.add(&options.seq_len, {"seq-len", "N", "tokens of a sequence", "256, 64 or 128 by shape"},
+            kPositive);
+  flags.add(&options.steps, {"steps", "N", "steps that are timed; their median counts"}, kPositive);
+  flags.add(&options.warmup, {"warmup", "N", "steps before them"}, kNotNegative);
+  define_ranks_and_output(flags, options);
+}
+
+void define_generate(Flags& flags, BenchGenerateOptions& options) {
+  flags.group("what is timed");
+  flags.choice(&options.shape, {"shape", "", "sizes of a model with random weights"},
+               {"gpt2-124m", "llama-1.1b", "llama-135m"});
+  flags.choice(&options.dtype, {"dtype", "", "of weights"}, {"fp32", "bf16", "int8"});
+  flags.add(&options.batch_size, {"batch-size", "N", "sequences at once"}, kPositive);
+  flags.add(&options.prompt_len, {"prompt-len", "N", "tokens of a prompt"}, kPositive);
+  flags.add(&options.new_tokens, {"new-tokens", "N", "tokens of a continuation"}, kPositive);
+  flags.add(&options.repeats, {"repeats", "N", "runs that are timed; their median counts"},
+            kPositive);
+  define_ranks_and_output(flags, options);
+}
+
 }  // namespace
 
-Command bench_command() {
-  return {.name = "bench",
-          .summary = "time training, generation and collectives on this machine",
-          .usage = "[flags]",
+Command bench_train_command() {
+  return {.name = "bench train",
+          .summary = "time training steps of a model with random weights",
+          .usage = "[--shape NAME] [--tp N] [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<BenchTrainOptions>();
             define_train(flags, *options);
             return [options] {
               library_function<decltype(cleave_bench_train)>("cleave_bench_train")(*options);
+              return 0;
+            };
+          }};
+}
+
+Command bench_generate_command() {
+  return {.name = "bench generate",
+          .summary = "time prompts and decoding of a model with random weights",
+          .usage = "[--shape NAME] [--tp N] [flags]",
+          .define = [](Flags& flags) -> Run {
+            auto options = std::make_shared<BenchGenerateOptions>();
+            define_generate(flags, *options);
+            return [options] {
+              library_function<decltype(cleave_bench_generate)>("cleave_bench_generate")(*options);
               return 0;
             };
           }};

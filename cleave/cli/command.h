@@ -12,7 +12,7 @@ using Run = std::function<int()>;
 
 /// One subcommand of the program.
 struct Command {
-  std::string name;
+  std::string name;     ///< a word, or two: "bench collectives" is one of the commands of bench
   std::string summary;  ///< one phrase
   std::string usage;    ///< what follows "cleave NAME"
   std::function<Run(Flags&)> define;
@@ -30,8 +30,10 @@ Command tokenize_command();
 Command inspect_command();
 Command convert_command();
 Command diff_command();
-Command bench_command();
 Command doctor_command();
+Command bench_train_command();
+Command bench_generate_command();
+Command bench_collectives_command();
 Command completion_command();
 
 }  // namespace cleave::cli

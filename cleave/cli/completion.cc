@@ -25,7 +25,16 @@ std::vector<Item> items(const CLI::App& app) {
                                                   : "--" + option->get_lnames().front(),
                      is_switch ? "" : option->get_type_name(), option->get_description()});
   }
+  for (const CLI::App* part : app.get_subcommands({})) {
+    for (Item& item : items(*part)) found.push_back(std::move(item));
+  }
   return found;
+}
+
+std::vector<std::string> part_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* part : app.get_subcommands({})) names.push_back(part->get_name());
+  return names;
 }
 
 // "cosine|linear" in its parts; "FILE" and "NAME|DIR" are no lists of words.
@@ -66,7 +75,8 @@ std::string bash_command(const CLI::App& app) {
     if (item.value.empty()) continue;
     text += "        " + item.name + ") " + bash_values(item) + "; return ;;\n";
   }
-  return text + "      esac\n      flags='" + joined(names) + "' ;;\n";
+  return text + "      esac\n      parts='" + joined(part_names(app)) + "' flags='" +
+         joined(names) + "' ;;\n";
 }
 
 std::string bash_script(const CLI::App& root) {
@@ -78,7 +88,8 @@ std::string bash_script(const CLI::App& root) {
   }
   return "# bash completion of cleave: source <(cleave completion bash)\n"
          "_cleave() {\n"
-         "  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} flags=\n"
+         "  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} flags= "
+         "parts=\n"
          "  if [[ $COMP_CWORD == 1 ]]; then\n"
          "    COMPREPLY=($(compgen -W '" +
          joined(commands) +
@@ -90,6 +101,8 @@ std::string bash_script(const CLI::App& root) {
          "  esac\n"
          "  if [[ $current == -* ]]; then\n"
          "    COMPREPLY=($(compgen -W \"$flags\" -- \"$current\"))\n"
+         "  elif [[ $COMP_CWORD == 2 && -n $parts ]]; then\n"
+         "    COMPREPLY=($(compgen -W \"$parts\" -- \"$current\"))\n"
          "  else\n"
          "    COMPREPLY=($(compgen -f -- \"$current\"))\n"
          "  fi\n"
@@ -113,6 +126,8 @@ std::string zsh_escaped(const std::string& text) {
 
 std::string zsh_command(const CLI::App& app) {
   std::string text = "    " + app.get_name() + ")\n      _arguments";
+  const std::string parts = joined(part_names(app));
+  if (!parts.empty()) text += " '1:command:(" + parts + ")'";
   for (const Item& item : items(app)) {
     text += " \\\n        '*" + item.name + "[" + zsh_escaped(item.help) + "]";
     const std::string words = joined(choices(item.value));

@@ -25,6 +25,13 @@ std::string nearest(std::string_view name, const std::vector<std::string>& names
   return nearest_names(name, names, 1).front();
 }
 
+// "train", "bench train".
+std::string command_name(const CLI::App& app) {
+  const CLI::App* family = app.get_parent();
+  const bool is_in_family = family != nullptr && family->get_parent() != nullptr;
+  return (is_in_family ? family->get_name() + " " : "") + app.get_name();
+}
+
 // CLI11 gives a flag whatever word follows it; a flag in that place is a forgotten value.
 void refuse_swallowed_flag(const Flags::Flag& flag, const CLI::App& app) {
   for (const std::string& value : flag.option->results()) {
@@ -130,7 +137,7 @@ void Flags::refuse_leftovers() const {
   for (const std::string& word : app_->remaining()) {
     const std::string name = word.substr(0, word.find('='));
     CLEAVE_CHECK(word.starts_with('-') && word != "-" && word != "--", Code::kUsage,
-                 "unexpected word '", word, "'; see cleave ", app_->get_name(), " --help");
+                 "unexpected word '", word, "'; see cleave ", command_name(*app_), " --help");
     std::vector<std::string> names;
     for (const CLI::Option* option : app_->get_options()) {
       if (!option->get_group().empty()) names.push_back(option->get_name());
@@ -222,7 +229,7 @@ void Flags::require(std::string_view name) const {
   const Flag* flag = find(name);
   if (flag == nullptr) CLEAVE_BUG("no flag --", name);
   CLEAVE_CHECK(is_given(name), Code::kUsage, dashed(flag->text.name), ' ', flag->text.value,
-               " is missing; see cleave ", app_->get_name(), " --help");
+               " is missing; see cleave ", command_name(*app_), " --help");
 }
 
 }  // namespace cleave::cli

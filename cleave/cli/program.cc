@@ -58,6 +58,22 @@ void take_program_words(const std::deque<Entry>& entries, Words* words) {
   }
 }
 
+// "bench train" is the command train of bench, which only holds commands together.
+CLI::App& add_command(CLI::App& app, const Command& command) {
+  const size_t space = command.name.find(' ');
+  if (space == std::string::npos) return *app.add_subcommand(command.name, command.summary);
+  const std::string family = command.name.substr(0, space);
+  const auto same =
+      app.get_subcommands([&](const CLI::App* other) { return other->get_name() == family; });
+  CLI::App* parent = same.empty() ? nullptr : same.front();
+  if (parent == nullptr) {
+    parent = app.add_subcommand(family, "several commands; see cleave --help");
+    parent->allow_extras();
+    parent->require_subcommand(0, 1);
+  }
+  return *parent->add_subcommand(command.name.substr(space + 1), command.summary);
+}
+
 // CLI11 says "--out: 1 required DIR missing"; only the name in front is of use.
 std::string sentence(const CLI::ParseError& error) {
   const std::string text = error.what();
@@ -66,6 +82,14 @@ std::string sentence(const CLI::ParseError& error) {
 }
 
 [[noreturn]] void refuse(const CLI::App& app, const std::vector<Command>& commands) {
+  for (const CLI::App* family : app.get_subcommands()) {
+    std::string parts;
+    for (const CLI::App* part : family->get_subcommands({})) {
+      parts += (parts.empty() ? "" : ", ") + part->get_name();
+    }
+    throw Error(Code::kUsage, str("cleave ", family->get_name(),
+                                  " needs one of these words: ", parts, "; see cleave --help"));
+  }
   const Words words = app.remaining();
   CLEAVE_CHECK(!words.empty(), Code::kUsage, "no command given; see cleave --help");
   const std::string& word = words.front();
@@ -84,7 +108,7 @@ class Program {
     app_.allow_extras();
     app_.require_subcommand(0, 1);
     for (const Command& command : commands) {
-      entries_.emplace_back(command, *app_.add_subcommand(command.name, command.summary));
+      entries_.emplace_back(command, add_command(app_, command));
     }
   }
 

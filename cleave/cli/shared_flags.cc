@@ -13,13 +13,6 @@
 namespace cleave::cli {
 namespace {
 
-std::vector<std::string> own_words() {
-  std::ifstream file("/proc/self/cmdline");  // each word ends with NUL
-  std::vector<std::string> words;
-  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
-  return words;
-}
-
 std::string quoted(std::string_view word) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:@%+";
@@ -36,6 +29,11 @@ std::string quoted(std::string_view word) {
 FlagText tp_text() {
   return {"tp", "N", "tensor-parallel ranks: each holds its part of every layer",
           "1; all ranks under a launcher"};
+}
+
+FlagText plain_kernels_text() {
+  return {"plain-kernels", "LIST",
+          "leave these to libtorch: attention,norm,gate,rotary,loss,few-rows, or all", "none"};
 }
 
 void define_layout(Flags& flags, LayoutOptions& options) {
@@ -89,6 +87,13 @@ std::optional<int> run_as_processes(const std::string& device, int num_ranks) {
   // Told once, not by each of them.
   library_function<decltype(cleave_require_gpus)>("cleave_require_gpus")(num_ranks);
   return launch({.num_ranks = num_ranks, .command = own_words(), .environment = {}});
+}
+
+std::vector<std::string> own_words() {
+  std::ifstream file("/proc/self/cmdline");  // each word ends with NUL
+  std::vector<std::string> words;
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  return words;
 }
 
 std::string command_line() {

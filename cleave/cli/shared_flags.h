@@ -10,6 +10,9 @@ namespace cleave::cli {
 /// --tp, as every command that runs a model has it.
 FlagText tp_text();
 
+/// --plain-kernels, as every command that computes has it.
+FlagText plain_kernels_text();
+
 /// --tp, --dp, --pp and what else spreads a model over ranks, in the current group.
 void define_layout(Flags& flags, LayoutOptions& options);
 
@@ -42,6 +45,9 @@ class LauncherFlags {
 /// Ranks on GPUs are processes: runs this command line again as `num_ranks` of them and returns its
 /// exit code. Nothing where this process runs the ranks, or is one of a launcher's.
 std::optional<int> run_as_processes(const std::string& device, int num_ranks);
+
+/// The command line of this process, its program first.
+std::vector<std::string> own_words();
 
 /// The command line of this process as one could type it.
 std::string command_line();

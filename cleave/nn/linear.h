@@ -1,4 +1,5 @@
 #pragma once
+#include "cleave/kernels/cpu/int8.h"
 #include "cleave/nn/layer.h"
 
 namespace cleave {
@@ -41,6 +42,11 @@ class Linear : public Layer {
     return weight_->is_split() && weight_->split_dim() == in_dim_;
   }
 
+  /// From now on multiplies by 8-bit forms of the weight, which it no longer reads, and of each row
+  /// of x; only forward. The scale of an output's weights, and of a row of x, is that of all ranks'
+  /// parts together. Collective where rows are split.
+  void to_int8();
+
   /// x as this layer's door makes it, where it is split by columns and its plan says nothing else
   /// of its input: a module that calls several such layers on one input asks the first of them, and
   /// pays for one conversion, forward and backward, instead of one for each.
@@ -51,6 +57,8 @@ class Linear : public Layer {
   [[nodiscard]] std::optional<Placement> accepts(const DTensor& x) const override;
 
  private:
+  /// The largest magnitudes of rows of which each rank has a part.
+  [[nodiscard]] Tensor largest_of_whole(const Tensor& rows) const;
   /// x weight^T + bias of what this rank holds.
   [[nodiscard]] Tensor product(const DTensor& x, const std::optional<Tensor>& bias,
                                const Context& context) const;
@@ -63,6 +71,7 @@ class Linear : public Layer {
 
   int out_dim_, in_dim_;  // of weight
   std::shared_ptr<Parameter> weight_, bias_;
+  std::optional<Int8Matrix> int8_;
   const Split* column_cut_ = nullptr;
   const Split* row_cut_ = nullptr;
 };

@@ -82,6 +82,11 @@ class Parameter {
   [[nodiscard]] const Tensor& leaf() const { return leaf_; }
   /// Gives memory: `leaf` has leaf_shape(). It becomes a leaf that requires grad.
   void set_leaf(const Tensor& leaf);
+  /// Gives the memory back: who runs the model has made another form of it.
+  void drop() {
+    leaf_.reset();
+    use_.reset();
+  }
   /// What forward reads: the leaf, unless a wrap put another tensor there. Throws Error(kUsage)
   /// before there is memory.
   [[nodiscard]] const Tensor& use() const;

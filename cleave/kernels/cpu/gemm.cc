@@ -13,6 +13,8 @@
 
 #include "cleave/base/error.h"
 #include "cleave/base/hash.h"
+#include "cleave/kernels/cpu/few_rows.h"
+#include "cleave/kernels/kernels.h"
 #include "cleave/layout/deferred.h"
 #include "cleave/layout/node.h"
 
@@ -133,6 +135,10 @@ Tensor product(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bi
 Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
               DeferredGradients* deferred) {
   const bool weight_grad = needs_grad(weight);
+  const bool has_backward = weight_grad || needs_grad(x) || (bias && needs_grad(*bias));
+  if (!has_backward && is_on(Kernel::kFewRows) && takes_few_rows(x, weight)) {
+    return few_rows_linear(x, weight, bias);
+  }
   const bool defers = weight_grad && deferred != nullptr && DeferredGradients::takes(weight);
   if (!is_for_onednn(x, weight) && !defers) return at::linear(x, weight, bias);
   Tensor y;

@@ -1,0 +1,72 @@
+// MPI's collectives as `cleave bench collectives --json` times ours: in place, a line of JSON for each op and size, with
+// the median over samples of at least 20 us. Built and run by bench/collectives_openmpi.sh; no part of the build.
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <mpi.h>
+
+namespace {
+
+void call(const std::string& op, int64_t bytes, char* in, char* out) {
+  int n = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &n);
+  const int count = static_cast<int>(bytes / 4), part = count / n;
+  const auto comm = MPI_COMM_WORLD;
+  if (op == "all-reduce") {
+    MPI_Allreduce(MPI_IN_PLACE, in, count, MPI_FLOAT, MPI_SUM, comm);
+  } else if (op == "all-gather") {
+    MPI_Allgather(in, part, MPI_FLOAT, out, part, MPI_FLOAT, comm);
+  } else if (op == "reduce-scatter") {
+    MPI_Reduce_scatter_block(in, out, part, MPI_FLOAT, MPI_SUM, comm);
+  } else if (op == "all-to-all") {
+    MPI_Alltoall(in, part, MPI_FLOAT, out, part, MPI_FLOAT, comm);
+  } else {
+    MPI_Bcast(in, count, MPI_FLOAT, 0, comm);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  const double seconds = argc > 1 ? std::atof(argv[1]) : 0.5;
+  for (const char* op : {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"}) {
+    for (int64_t bytes = 1024; bytes <= 64 << 20; bytes *= 4) {
+      // On pages of their own, as ours.
+      char* in = static_cast<char*>(std::aligned_alloc(4096, static_cast<size_t>(bytes + 4095) / 4096 * 4096));
+      char* out = static_cast<char*>(std::aligned_alloc(4096, static_cast<size_t>(bytes + 4095) / 4096 * 4096));
+      std::memset(in, 0, static_cast<size_t>(bytes));
+      std::memset(out, 0, static_cast<size_t>(bytes));
+      const auto time = [&](int64_t calls) {
+        const double begin = MPI_Wtime();
+        for (int64_t i = 0; i < calls; ++i) call(op, bytes, in, out);
+        return (MPI_Wtime() - begin) / static_cast<double>(calls);
+      };
+      time(2);
+      double one = time(5);
+      if (one < 1e-3) one = time(20);
+      int64_t plan[] = {std::max<int64_t>(1, static_cast<int64_t>(20e-6 / one)),
+                        std::clamp<int64_t>(static_cast<int64_t>(seconds / std::max(one, 20e-6)), 5, 5000)};
+      MPI_Bcast(plan, 2, MPI_INT64_T, 0, MPI_COMM_WORLD);
+      std::vector<double> samples;
+      for (int64_t i = 0; i < plan[1]; ++i) samples.push_back(time(plan[0]) * 1e6);
+      std::sort(samples.begin(), samples.end());
+      if (rank == 0) {
+        std::printf("{\"op\":\"%s\",\"bytes\":%lld,\"median_us\":%.3f,\"p10_us\":%.3f}\n", op,
+                    static_cast<long long>(bytes), samples[samples.size() / 2], samples[samples.size() / 10]);
+        std::fflush(stdout);
+      }
+      std::free(in);
+      std::free(out);
+    }
+  }
+  MPI_Finalize();
+  return 0;
+}

@@ -1,0 +1,246 @@
+#include <algorithm>
+#include <cstring>
+#include <iomanip>
+#include <iostream>
+#include <memory>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <sstream>
+
+#include "cleave/base/byte_count.h"
+#include "cleave/base/clock.h"
+#include "cleave/base/dtype.h"
+#include "cleave/base/error.h"
+#include "cleave/cli/command.h"
+#include "cleave/cli/shared_flags.h"
+#include "cleave/comm/cores.h"
+#include "cleave/comm/launch.h"
+#include "cleave/comm/rank_process.h"
+#include "cleave/comm/world.h"
+
+namespace cleave::cli {
+namespace {
+
+const std::vector<std::string> kOps = {"all-reduce", "all-gather", "reduce-scatter",
+                                       "all-to-all", "broadcast",  "barrier"};
+
+struct Options {
+  std::string op = "all-reduce";
+  int world = 2;
+  std::string ranks = "threads";
+  std::string bytes = "1KiB,4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB";
+  std::string dtype = "fp32";
+  double seconds = 0.5;
+  bool one_core = false;
+  bool json = false;
+};
+
+/// One collective over a buffer of `bytes`: the whole one, of which each rank has, gives or takes
+/// its part. All-reduce is in place.
+class Measured {
+ public:
+  Measured(Group& group, std::string op, int64_t bytes, DType dtype)
+      : group_(&group), op_(std::move(op)), dtype_(dtype), count_(bytes / item_bytes(dtype)) {
+    const int n = group.size();
+    for (int r = 0; r < n; ++r) widths_.push_back(count_ * (r + 1) / n - count_ * r / n);
+    // What each rank gives to the others is as much as it takes from them.
+    parts_.assign(static_cast<size_t>(n), count_ / n);
+    in_ = zeros(bytes);
+    out_ = zeros(bytes);
+  }
+
+  void run() const {
+    const Call call{.site = "cleave bench collectives", .shape = {&count_, 1}};
+    if (op_ == "all-reduce") {
+      group_->all_reduce(in_.get(), in_.get(), count_, dtype_, ReduceOp::kSum, call);
+    } else if (op_ == "all-gather") {
+      group_->all_gather(in_.get(), out_.get(), 1, widths_, dtype_, call);
+    } else if (op_ == "reduce-scatter") {
+      group_->reduce_scatter(in_.get(), out_.get(), 1, widths_, dtype_, call);
+    } else if (op_ == "all-to-all") {
+      group_->all_to_all(in_.get(), parts_, out_.get(), parts_, dtype_, call);
+    } else if (op_ == "broadcast") {
+      group_->broadcast(in_.get(), count_, dtype_, 0, call);
+    } else {
+      group_->barrier(call);
+    }
+  }
+
+  /// Bytes that every rank must get from, or give to, its peers at least.
+  [[nodiscard]] double bytes_moved() const {
+    const double n = group_->size();
+    const double bytes = static_cast<double>(count_ * item_bytes(dtype_));
+    if (op_ == "barrier") return 0;
+    if (op_ == "broadcast") return bytes;
+    return bytes * (n - 1) / n * (op_ == "all-reduce" ? 2 : 1);
+  }
+
+ private:
+  static constexpr std::align_val_t kPage{4096};
+  struct Free {
+    void operator()(std::byte* memory) const { operator delete(memory, kPage); }
+  };
+  using Memory = std::unique_ptr<std::byte, Free>;
+
+  static Memory zeros(int64_t bytes) {
+    const auto size = static_cast<size_t>(bytes);
+    Memory memory(static_cast<std::byte*>(operator new(size, kPage)));
+    std::memset(memory.get(), 0, size);
+    return memory;
+  }
+
+  Group* group_;
+  std::string op_;
+  DType dtype_;
+  int64_t count_;
+  std::vector<int64_t> widths_, parts_;
+  Memory in_, out_;
+};
+
+/// Seconds of a call, in ascending order. A sample is the mean of as many calls as take 20 us, so
+/// that reading the clock does not count.
+std::vector<double> measure(Group& group, const Measured& measured, double seconds) {
+  constexpr int64_t kWarmUp = 20, kMinSamples = 5, kMaxSamples = 5000;
+  constexpr double kSample = 20e-6;
+  const auto time = [&](int64_t calls) {
+    const double begin = monotonic_s();
+    for (int64_t i = 0; i < calls; ++i) measured.run();
+    return (monotonic_s() - begin) / static_cast<double>(calls);
+  };
+  time(2);
+  double call = time(kMinSamples);
+  if (call < 1e-3) call = time(kWarmUp);
+  // Calls in a sample, samples: rank 0 decides.
+  int64_t plan[] = {std::max<int64_t>(1, static_cast<int64_t>(kSample / call)),
+                    std::clamp(static_cast<int64_t>(seconds / std::max(call, kSample)), kMinSamples,
+                               kMaxSamples)};
+  group.broadcast(plan, 2, DType::kI64, 0, {.site = "plan of samples", .shape = {}});
+  std::vector<double> samples;
+  for (int64_t i = 0; i < plan[1]; ++i) samples.push_back(time(plan[0]));
+  std::sort(samples.begin(), samples.end());
+  return samples;
+}
+
+double microseconds(const std::vector<double>& sorted, double share) {
+  return sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1))] * 1e6;
+}
+
+std::string rounded(double number, int digits) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(digits) << number;
+  return std::move(out).str();
+}
+
+void print(const Options& options, const std::string& op, int64_t bytes,
+           const std::vector<double>& samples, double bytes_moved) {
+  const double median = microseconds(samples, 0.5), low = microseconds(samples, 0.1),
+               high = microseconds(samples, 0.9);
+  const double bandwidth = bytes_moved / median * 1e6;
+  if (options.json) {
+    std::cout << nlohmann::ordered_json{{"op", op},
+                                        {"bytes", bytes},
+                                        {"world", options.world},
+                                        {"ranks", options.ranks},
+                                        {"dtype", options.dtype},
+                                        {"one_core", options.one_core},
+                                        {"median_us", median},
+                                        {"p10_us", low},
+                                        {"p90_us", high},
+                                        {"min_us", microseconds(samples, 0)},
+                                        {"busy_bytes_per_s", bandwidth}}
+                     .dump()
+              << std::endl;
+    return;
+  }
+  std::cout << std::left << std::setw(15) << op << std::right << std::setw(12)
+            << bytes_text(static_cast<double>(bytes));
+  for (const double us : {median, low, high}) {
+    std::cout << std::setw(12) << rounded(us, us < 100 ? 2 : 0);
+  }
+  std::cout << std::setw(10) << rounded(bandwidth / 1e9, 2) << std::endl;
+}
+
+std::vector<int64_t> sizes(const Options& options, DType dtype) {
+  std::vector<int64_t> list;
+  std::istringstream parts(options.bytes);
+  for (std::string part; std::getline(parts, part, ',');) {
+    const auto bytes = bytes_from_text(part);
+    const int64_t unit = item_bytes(dtype) * options.world;
+    CLEAVE_CHECK(bytes && *bytes <= uint64_t{1} << 40, Code::kUsage, "--bytes has '", part,
+                 "'; expected sizes between commas, as in 4KiB,1MiB");
+    // Whole elements for every rank.
+    list.push_back((static_cast<int64_t>(*bytes) + unit - 1) / unit * unit);
+  }
+  CLEAVE_CHECK(!list.empty(), Code::kUsage, "--bytes is empty; give sizes, as in 4KiB,1MiB");
+  return list;
+}
+
+void measure_all(World& world, const Options& options) {
+  std::vector<int> ranks(static_cast<size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const auto group = world.group(ranks, "bench");
+  const DType dtype = dtype_from_name(options.dtype).value();
+  if (world.rank() == 0 && !options.json) {
+    std::cout << options.world << " rank " << options.ranks << ", " << options.dtype
+              << (options.one_core ? ", all on one core\n" : "\n") << std::left << std::setw(15)
+              << "op" << std::right << std::setw(12) << "bytes";
+    for (const char* title : {"median us", "p10 us", "p90 us"}) {
+      std::cout << std::setw(12) << title;
+    }
+    std::cout << std::setw(10) << "GB/s" << std::endl;
+  }
+  for (const std::string& op : kOps) {
+    if (options.op != "all" && options.op != op) continue;
+    for (const int64_t bytes : op == "barrier" ? std::vector<int64_t>{0} : sizes(options, dtype)) {
+      const Measured measured(*group, op, bytes, dtype);
+      const auto samples = measure(*group, measured, options.seconds);
+      if (world.rank() == 0) print(options, op, bytes, samples, measured.bytes_moved());
+    }
+  }
+}
+
+int run(const Options& options) {
+  sizes(options, dtype_from_name(options.dtype).value());
+  const auto environment = read_environment();
+  const auto body = [&](World& world) {
+    if (!options.one_core) keep_to_own_processors(world.rank(), world.size(), 1);
+    measure_all(world, options);
+  };
+  if (environment) {
+    CLEAVE_CHECK(environment->world_size == options.world, Code::kShape, "--world ", options.world,
+                 ", but the launcher started ", environment->world_size, " ranks");
+    return run_rank(*environment, body);
+  }
+  if (options.one_core) keep_to_processor(usable_processors().front());
+  if (options.ranks == "processes") {
+    return launch({.num_ranks = options.world, .command = own_words(), .environment = {}});
+  }
+  run_ranks(options.world, body);
+  return 0;
+}
+
+}  // namespace
+
+Command bench_collectives_command() {
+  return {
+      .name = "bench collectives",
+      .summary = "time collectives between ranks of this host",
+      .usage = "[--op NAME] [--world N] [--ranks threads|processes] [flags]",
+      .define = [](Flags& flags) -> Run {
+        auto options = std::make_shared<Options>();
+        std::vector<std::string> ops = kOps;
+        ops.emplace_back("all");
+        flags.choice(&options->op, {"op", "", "what to time"}, std::move(ops));
+        flags.add(&options->world, {"world", "N", "ranks"}, Range{.low = 1, .high = 256});
+        flags.choice(&options->ranks, {"ranks", "", "what ranks are"}, {"threads", "processes"});
+        flags.add(&options->bytes, {"bytes", "LIST", "sizes of the whole data"});
+        flags.choice(&options->dtype, {"dtype", "", "of the elements"}, {"fp32", "bf16", "fp16"});
+        flags.add(&options->seconds, {"seconds", "S", "time for each line"}, kAboveZero);
+        flags.toggle(&options->one_core, {"one-core", "", "all ranks share one core", "off"});
+        flags.toggle(&options->json, {"json", "", "a line of JSON for each op and size", "off"});
+        return [options] { return run(*options); };
+      }};
+}
+
+}  // namespace cleave::cli

@@ -1,0 +1,124 @@
+#include "cleave/kernels/cpu/attention.h"
+
+#include <cmath>
+#include <limits>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+namespace cleave {
+namespace {
+
+/// The definition, in double precision, by libtorch's operations.
+Tensor defined(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask) {
+  const int64_t T = q.size(2);
+  const int64_t S = k.size(2);
+  Tensor keys = k, values = v;
+  if (!mask.kv_head.empty()) {
+    const Tensor heads = at::tensor(mask.kv_head);
+    keys = k.index_select(1, heads);
+    values = v.index_select(1, heads);
+  }
+  Tensor seen = at::ones({q.size(0), 1, T, S}, at::kBool);
+  if (mask.causal) seen = seen.logical_and(at::ones({T, S}, at::kBool).tril(S - T));
+  if (mask.key_mask.defined()) seen = seen.logical_and(mask.key_mask.view({-1, 1, 1, S}));
+  const Tensor own = at::eye(S, at::kBool).narrow(0, S - T, T);
+  seen = seen.logical_or(seen.any(-1, true).logical_not().logical_and(own));
+  const Tensor scores = q.matmul(keys.transpose(-1, -2)) / std::sqrt(q.size(3));
+  return scores.masked_fill(seen.logical_not(), -INFINITY).softmax(-1).matmul(values);
+}
+
+struct Sizes {
+  int64_t B, H, G, T, S, K;
+};
+
+Tensor random(at::IntArrayRef shape, uint64_t seed, at::ScalarType type) {
+  const auto generator = at::detail::createCPUGenerator(seed);
+  return at::randn(shape, generator, at::kDouble).to(type).requires_grad_();
+}
+
+/// Result and gradients of both, as [name, fast, defined].
+void expect_equal(const Sizes& z, const AttentionMask& mask, at::ScalarType type) {
+  const Tensor q = random({z.B, z.T, z.H, z.K}, 1, type);
+  const Tensor k = random({z.B, z.S, z.G, z.K}, 2, type);
+  const Tensor v = random({z.B, z.S, z.G, z.K}, 3, type);
+  const Tensor d = random({z.B, z.H, z.T, z.K}, 4, type).detach();
+  const auto heads_first = [](const Tensor& t) { return t.transpose(1, 2); };
+  ASSERT_TRUE(takes_fast_attention(heads_first(q), heads_first(k), heads_first(v)));
+  const Tensor got = fast_attention(heads_first(q), heads_first(k), heads_first(v), mask);
+  const auto got_grads = torch::autograd::grad({got}, {q, k, v}, {d});
+  std::vector<Tensor> wide;
+  for (const Tensor& t : {q, k, v}) {
+    wide.push_back(t.detach().to(at::kDouble).requires_grad_());
+  }
+  const Tensor want =
+      defined(heads_first(wide[0]), heads_first(wide[1]), heads_first(wide[2]), mask);
+  const auto want_grads = torch::autograd::grad({want}, wide, {d.to(at::kDouble)});
+  // Sums of up to S terms of size about 1, then rounded to the type.
+  const double bound = type == at::kBFloat16
+                           ? std::ldexp(1, -7)
+                           : std::ldexp(1, -23) * (8 + 4 * std::sqrt(static_cast<double>(z.S)));
+  const auto close = [&](const Tensor& a, const Tensor& b, const char* what) {
+    const double size = 1 + b.abs().max().item<double>();
+    const double error = (a.to(at::kDouble) - b).abs().max().item<double>();
+    EXPECT_LE(error, bound * size) << what << " T=" << z.T << " S=" << z.S << " K=" << z.K;
+  };
+  close(got, want, "result");
+  const char* names[] = {"dq", "dk", "dv"};
+  for (size_t i = 0; i < 3; ++i) close(got_grads[i], want_grads[i], names[i]);
+}
+
+TEST(FastAttention, AnySizes_EqualTheDefinition) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const bool causal : {true, false}) {
+      for (const Sizes& z : {Sizes{1, 1, 1, 2, 2, 16},
+                             {2, 3, 3, 17, 17, 32},
+                             {1, 2, 2, 49, 49, 64},
+                             {2, 2, 2, 100, 100, 48},
+                             {1, 2, 2, 5, 70, 16},
+                             {1, 1, 1, 130, 130, 80}}) {
+        expect_equal(z, {.causal = causal}, type);
+      }
+    }
+  }
+}
+
+TEST(FastAttention, SharedKvHeads_AddTheirGradients) {
+  expect_equal({2, 4, 2, 33, 33, 32}, {.causal = true, .kv_head = {0, 0, 1, 1}}, at::kFloat);
+  expect_equal({1, 3, 2, 20, 20, 16}, {.causal = true, .kv_head = {0, 1, 1}}, at::kFloat);
+}
+
+TEST(FastAttention, PaddedKeys_AreNotSeenAndPaddedRowsSeeThemselves) {
+  Tensor key_mask = at::ones({3, 40}, at::kBool);
+  key_mask[0].narrow(0, 30, 10).fill_(false);  // on the right
+  key_mask[1].narrow(0, 0, 13).fill_(false);   // on the left: rows 0 to 12 see nothing
+  key_mask[2].fill_(false);
+  for (const bool causal : {true, false}) {
+    expect_equal({3, 2, 2, 40, 40, 16}, {.causal = causal, .key_mask = key_mask}, at::kFloat);
+    expect_equal({3, 2, 2, 7, 40, 16}, {.causal = causal, .key_mask = key_mask}, at::kFloat);
+  }
+}
+
+TEST(FastAttention, WhatIsNotANumber_StaysSo) {
+  Tensor q = at::ones({1, 1, 4, 16});
+  const Tensor k = at::ones({1, 1, 4, 16});
+  q[0][0][2][3] = std::numeric_limits<float>::quiet_NaN();
+  const Tensor out = fast_attention(q, k, k, {.causal = true});
+  EXPECT_TRUE(out[0][0][2].isnan().all().item<bool>());
+  EXPECT_FALSE(out[0][0][1].isnan().any().item<bool>());
+}
+
+TEST(FastAttention, OtherTypesAndWidths_AreNotTaken) {
+  const Tensor good = at::ones({1, 1, 4, 16});
+  EXPECT_TRUE(takes_fast_attention(good, good, good));
+  const Tensor wide = good.to(at::kDouble);
+  EXPECT_FALSE(takes_fast_attention(wide, wide, wide));
+  const Tensor odd = at::ones({1, 1, 4, 24});
+  EXPECT_FALSE(takes_fast_attention(odd, odd, odd));
+  const Tensor none = at::ones({1, 0, 4, 16});
+  EXPECT_FALSE(takes_fast_attention(none, none, none));
+}
+
+}  // namespace
+}  // namespace cleave

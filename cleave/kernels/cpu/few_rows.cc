@@ -1,0 +1,60 @@
+#include "cleave/kernels/cpu/few_rows.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/record_function.h>
+
+#include "cleave/kernels/cpu/few_rows_loops.h"
+
+namespace cleave {
+namespace {
+
+constexpr int64_t kMostRows = 8;
+// Bytes of the matrix that are worth a thread of their own.
+constexpr int64_t kGrainBytes = 65536;
+
+int64_t rows_of(const Tensor& x) {
+  return x.dim() == 0 || x.size(-1) == 0 ? 0 : x.numel() / x.size(-1);
+}
+
+}  // namespace
+
+bool takes_few_rows(const Tensor& x, const Tensor& weight) {
+  const at::ScalarType type = x.scalar_type();
+  return x.is_cpu() && weight.is_cpu() && weight.scalar_type() == type &&
+         (type == at::kFloat || type == at::kBFloat16) && rows_of(x) > 0 &&
+         rows_of(x) <= kMostRows && weight.numel() > 0 &&
+         (weight.is_contiguous() || weight.t().is_contiguous());
+}
+
+Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  const at::NoGradGuard no_grad;
+  RECORD_USER_SCOPE("cleave::product");
+  const Tensor in = x.contiguous();
+  FewRowsJob job{.rows = rows_of(in),
+                 .in = in.size(-1),
+                 .out = weight.size(0),
+                 .is_bf16 = x.scalar_type() == at::kBFloat16,
+                 .x = nullptr,
+                 .weight = weight.const_data_ptr(),
+                 .by_columns = !weight.is_contiguous(),
+                 .y = nullptr};
+  const auto fp32 = in.options().dtype(at::kFloat);
+  auto shape = in.sizes().vec();
+  Tensor packed = in;
+  if (job.is_bf16) {
+    packed = at::empty({job.rows, job.in}, fp32);
+    few_rows_pack(job, in.const_data_ptr(), packed.mutable_data_ptr<float>());
+  }
+  shape.back() = job.out;
+  Tensor y = at::empty(shape, fp32);
+  job.x = packed.const_data_ptr<float>();
+  job.y = y.mutable_data_ptr<float>();
+  const int64_t column_bytes = job.in * static_cast<int64_t>(weight.element_size());
+  at::parallel_for(0, job.out, std::max<int64_t>(1, kGrainBytes / column_bytes),
+                   [&](int64_t begin, int64_t end) { few_rows_range(job, begin, end); });
+  if (bias) y.add_(*bias);
+  return y.to(x.scalar_type());
+}
+
+}  // namespace cleave

@@ -1,0 +1,157 @@
+#include "cleave/kernels/cpu/fused.h"
+
+#include <cmath>
+#include <limits>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "cleave/base/error.h"
+#include "cleave/kernels/kernels.h"
+
+namespace cleave {
+namespace {
+
+using Function = std::function<Tensor(const std::vector<Tensor>&)>;
+
+Tensor random(at::IntArrayRef shape, uint64_t seed) {
+  const auto generator = at::detail::createCPUGenerator(seed);
+  return at::randn(shape, generator, at::kDouble);
+}
+
+/// Sums of `terms` numbers of size about one in fp32, and a result rounded to the type.
+double bound_of(at::ScalarType type, double terms) {
+  return type == at::kBFloat16 ? std::ldexp(1, -7) : std::ldexp(1, -23) * (8 + std::sqrt(terms));
+}
+
+/// Value and gradients of `fused` at inputs of `type` are those of `defined` in double precision.
+void expect_equal(const Function& fused, const Function& defined, const std::vector<Tensor>& inputs,
+                  at::ScalarType type, double terms) {
+  std::vector<Tensor> narrow, wide;
+  for (const Tensor& t : inputs) {
+    narrow.push_back(t.to(type).requires_grad_());
+    wide.push_back(narrow.back().detach().to(at::kDouble).requires_grad_());
+  }
+  const Tensor got = fused(narrow);
+  const Tensor want = defined(wide);
+  ASSERT_EQ(got.sizes(), want.sizes());
+  EXPECT_EQ(got.scalar_type(), type);
+  const Tensor d = random(got.sizes(), 99).to(type);
+  auto a = torch::autograd::grad({got}, narrow, {d});
+  auto b = torch::autograd::grad({want}, wide, {d.to(at::kDouble)});
+  a.insert(a.begin(), got);
+  b.insert(b.begin(), want);
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double size = 1 + b[i].abs().max().item<double>();
+    EXPECT_LE((a[i].to(at::kDouble) - b[i]).abs().max().item<double>(),
+              bound_of(type, terms) * size)
+        << (i == 0 ? "value" : "gradient") << ' ' << i << ' ' << want.sizes();
+  }
+}
+
+constexpr at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16};
+
+TEST(FusedRmsNorm, AnyWidth_EqualsTheDefinition) {
+  for (const at::ScalarType type : kTypes) {
+    for (const int64_t width : {1, 5, 16, 100, 768}) {
+      for (const int64_t rows : {1, 63, 130}) {
+        expect_equal([](const auto& t) { return fused_rms_norm(t[0], t[1], 1e-5); },
+                     [](const auto& t) {
+                       return t[0] * (t[0].square().mean(-1, true) + 1e-5).rsqrt() * t[1];
+                     },
+                     {random({rows, width}, 1), random({width}, 2)}, type,
+                     static_cast<double>(width + rows));
+      }
+    }
+  }
+}
+
+TEST(FusedGate, AnySize_EqualsTheDefinition) {
+  for (const at::ScalarType type : kTypes) {
+    for (const int64_t size : {1, 15, 16, 33, 40000}) {
+      expect_equal([](const auto& t) { return fused_gate(t[0], t[1]); },
+                   [](const auto& t) { return t[0] * t[0].sigmoid() * t[1]; },
+                   {random({size}, 1) * 10, random({size}, 2)}, type, 1);
+    }
+  }
+}
+
+TEST(FusedGate, LargeInputs_GiveNoInfinity) {
+  const Tensor gate = at::tensor({-200.0F, 200.0F, -90.0F, 90.0F});
+  const Tensor got = fused_gate(gate, at::ones({4}));
+  EXPECT_TRUE(at::allclose(got, at::tensor({0.0F, 200.0F, 0.0F, 90.0F})));
+}
+
+TEST(FusedRotary, StridedHeads_EqualTheDefinition) {
+  for (const at::ScalarType type : kTypes) {
+    for (const int64_t width : {2, 10, 48, 64}) {
+      for (const bool per_sequence : {false, true}) {
+        const auto shape = per_sequence ? std::vector<int64_t>{3, 7, width / 2}
+                                        : std::vector<int64_t>{7, width / 2};
+        const Tensor angles = random(shape, 5).to(type);
+        const Tensor cos = angles.to(at::kDouble).cos().to(type);
+        const Tensor sin = angles.to(at::kDouble).sin().to(type);
+        expect_equal(
+            [&](const auto& t) { return fused_rotary(t[0].transpose(1, 2), cos, sin); },
+            [&](const auto& t) {
+              const auto of_heads = [&](const Tensor& table) {
+                const Tensor wide = table.to(at::kDouble);
+                return per_sequence ? wide.unsqueeze(1) : wide;
+              };
+              const auto halves = t[0].transpose(1, 2).chunk(2, -1);
+              const Tensor c = of_heads(cos), s = of_heads(sin);
+              return at::cat({halves[0] * c - halves[1] * s, halves[1] * c + halves[0] * s}, -1);
+            },
+            {random({3, 7, 2, width}, 1)}, type, 2);
+      }
+    }
+  }
+}
+
+TEST(SoftmaxKernels, RowsOfAnyWidth_GiveTheLossesGradient) {
+  for (const at::ScalarType type : kTypes) {
+    for (const int64_t width : {1, 17, 1000}) {
+      const Tensor z = (random({9, width}, 3) * 5).to(type);
+      const Tensor wide = z.to(at::kDouble);
+      const SoftmaxSums sums = softmax_sums(z);
+      EXPECT_TRUE(at::equal(sums.largest, z.to(at::kFloat).amax(-1)));
+      const Tensor log_sum = sums.largest + sums.sums.log();
+      EXPECT_LE((log_sum - wide.logsumexp(-1)).abs().max().item<double>(), 1e-5);
+      const Tensor target = at::arange(9).remainder(width);
+      const Tensor factor = at::linspace(-1, 1, 9);
+      const Tensor got = softmax_gradient(z, {.shift = log_sum,
+                                              .factor = factor,
+                                              .target = target.masked_fill(factor.gt(0.9), -1),
+                                              .spread = 0.25,
+                                              .weight = 0.5});
+      Tensor want = wide.softmax(-1) - 0.25;
+      const Tensor taken = at::one_hot(target, width) * factor.le(0.9).unsqueeze(-1) * 0.5;
+      want = (want - taken) * factor.unsqueeze(-1);
+      EXPECT_LE((got.to(at::kDouble) - want).abs().max().item<double>(), bound_of(type, 4));
+    }
+  }
+}
+
+TEST(SoftmaxKernels, WhatIsNotANumber_StaysSo) {
+  Tensor z = at::zeros({2, 40});
+  z[1][33] = std::numeric_limits<float>::quiet_NaN();
+  const SoftmaxSums sums = softmax_sums(z);
+  EXPECT_EQ(sums.sums[0].item<float>(), 40);
+  EXPECT_TRUE(std::isnan(sums.sums[1].item<float>()));
+}
+
+TEST(PlainKernels, Names_TurnOffThoseAlone) {
+  set_plain_kernels("norm,loss");
+  EXPECT_FALSE(is_on(Kernel::kNorm));
+  EXPECT_FALSE(is_on(Kernel::kLoss));
+  EXPECT_TRUE(is_on(Kernel::kGate));
+  set_plain_kernels("all");
+  EXPECT_FALSE(is_on(Kernel::kGate));
+  EXPECT_THROW(set_plain_kernels("norms"), Error);
+  set_plain_kernels("");
+  EXPECT_TRUE(is_on(Kernel::kNorm));
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,36 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include <ATen/core/Tensor.h>
+
+namespace cleave {
+
+using at::Tensor;
+
+/// A matrix [out, in] as 8-bit integers with a scale for each row: element (n, k) is values[n][k]
+/// times scales[n].
+struct Int8Matrix {
+  Tensor values;      ///< [out, in rounded up to 64] int8, -127 to 127, padded with zeros
+  Tensor scales;      ///< [out] fp32
+  Tensor sums;        ///< [out] int32, of each row's values
+  int64_t width = 0;  ///< in
+};
+
+/// The largest magnitude of each row of a matrix or of activations [.., in]: [rows] fp32.
+Tensor largest_of_rows(const Tensor& rows);
+
+/// weight [out, in] of any floating type rounded to the nearest values; `largest` [out] is what 127
+/// stands for in each row: of the whole row, where this is a part of it.
+Int8Matrix to_int8(const Tensor& weight, const Tensor& largest);
+
+/// x weight^T + bias. Each row of x is rounded to 8 bits too, 127 standing for its `largest`;
+/// products and sums are exact integers, the same on every processor.
+///
+///   x [.., in] fp32   largest [rows of x] fp32   bias [out] or nothing   result [.., out] fp32
+///
+/// Not differentiable.
+Tensor int8_linear(const Tensor& x, const Int8Matrix& weight, const Tensor& largest,
+                   const std::optional<Tensor>& bias);
+
+}  // namespace cleave
