@@ -53,18 +53,21 @@ DTensor Linear::forward(const DTensor& x, const Context& context) {
 }
 
 Tensor Linear::largest_of_whole(const Tensor& rows) const {
-  const Tensor largest = largest_of_rows(rows);
-  return is_row_split() ? weight_->axis().all_reduce(largest, path(), ReduceOp::kMax) : largest;
+  return weight_->axis().all_reduce(largest_of_rows(rows), path(), ReduceOp::kMax);
 }
 
 void Linear::to_int8() {
   const Tensor weight = out_dim_ == 0 ? weight_->use() : weight_->use().t();
-  int8_ = cleave::to_int8(weight, largest_of_whole(weight));
+  int8_ =
+      cleave::to_int8(weight, is_row_split() ? largest_of_whole(weight) : largest_of_rows(weight));
 }
 
 Tensor Linear::product(const DTensor& x, const std::optional<Tensor>& bias,
                        const Context& context) const {
-  if (int8_) return int8_linear(x.local(), *int8_, largest_of_whole(x.local()), bias);
+  if (int8_) {
+    return int8_linear(x.local(), *int8_, bias,
+                       is_row_split() ? largest_of_whole(x.local()) : Tensor());
+  }
   return affine(x.local(), out_dim_ == 0 ? weight_->use() : weight_->use().t(), bias,
                 context.deferred);
 }

@@ -261,6 +261,45 @@ void forward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   }
 }
 
+/// One query, which reads keys and values where they lie.
+template <class T>
+void decode_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+  const Sizes z(job);
+  const Mask mask(job, batch);
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  Scratch scratch(2 * z.width + z.keys);
+  float* q = scratch.take(z.width);
+  float* out = scratch.take(z.width);
+  float* scores = scratch.take(z.keys);
+  const T* keys = head<T>(job.k, batch, kv_head);
+  const T* values = head<T>(job.v, batch, kv_head);
+  for (int64_t h = 0; h < job.num_heads; ++h) {
+    if (job.kv_head[h] != kv_head) continue;
+    pack(head<T>(job.q, batch, h), 0, 1, z.width, scale_of(job), q);
+    for (int64_t s = 0; s < job.num_keys; ++s) {
+      const T* key = keys + s * job.k.of_row;
+      FloatVec sums = hn::Zero(kFloats);
+      for (int64_t i = 0; i < z.width; i += lanes) {
+        sums = hn::MulAdd(load(q + i), load(key + i), sums);
+      }
+      scores[s] = hn::GetLane(hn::SumOfLanes(kFloats, sums));
+    }
+    mask.apply(scores, 0, z.keys);
+    const float top = largest(scores, z.keys);
+    const float sum = exponentials(scores, z.keys, top);
+    job.log_sums[batch * job.num_heads + h] = top + std::log(sum);
+    std::fill(out, out + z.width, 0.0F);
+    for (int64_t s = 0; s < job.num_keys; ++s) {
+      const T* value = values + s * job.v.of_row;
+      const FloatVec p = hn::Set(kFloats, scores[s]);
+      for (int64_t i = 0; i < z.width; i += lanes) {
+        store(hn::MulAdd(p, load(value + i), load(out + i)), out + i);
+      }
+    }
+    unpack(out, 1, z.width, 1 / sum, head_to_write<T>(job.out, batch, h), 0);
+  }
+}
+
 /// Backward's memory: of the KV head, then of a block of queries.
 struct BackwardScratch {
   BackwardScratch(Scratch& s, const Sizes& z)
@@ -349,6 +388,10 @@ void backward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
 }
 
 void forward_task(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+  if (job.num_queries == 1) {
+    return job.is_bf16 ? decode_heads<uint16_t>(job, batch, kv_head)
+                       : decode_heads<float>(job, batch, kv_head);
+  }
   job.is_bf16 ? forward_heads<uint16_t>(job, batch, kv_head)
               : forward_heads<float>(job, batch, kv_head);
 }

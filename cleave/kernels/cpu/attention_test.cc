@@ -86,6 +86,7 @@ TEST(FastAttention, AnySizes_EqualTheDefinition) {
 
 TEST(FastAttention, SharedKvHeads_AddTheirGradients) {
   expect_equal({2, 4, 2, 33, 33, 32}, {.causal = true, .kv_head = {0, 0, 1, 1}}, at::kFloat);
+  expect_equal({2, 4, 2, 1, 33, 32}, {.causal = true, .kv_head = {0, 0, 1, 1}}, at::kFloat);
   expect_equal({1, 3, 2, 20, 20, 16}, {.causal = true, .kv_head = {0, 1, 1}}, at::kFloat);
 }
 
@@ -96,6 +97,7 @@ TEST(FastAttention, PaddedKeys_AreNotSeenAndPaddedRowsSeeThemselves) {
   key_mask[2].fill_(false);
   for (const bool causal : {true, false}) {
     expect_equal({3, 2, 2, 40, 40, 16}, {.causal = causal, .key_mask = key_mask}, at::kFloat);
+    expect_equal({3, 2, 2, 1, 40, 16}, {.causal = causal, .key_mask = key_mask}, at::kFloat);
     expect_equal({3, 2, 2, 7, 40, 16}, {.causal = causal, .key_mask = key_mask}, at::kFloat);
   }
 }

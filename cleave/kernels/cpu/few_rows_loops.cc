@@ -4,6 +4,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cleave/kernels/cpu/few_rows_loops.cc"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 // The order matters: the target is chosen above.
 #include "cleave/kernels/cpu/simd-inl.h"
@@ -26,22 +27,25 @@ size_t step() {
 
 /// Adds up W[j] . x[r] over one step for kN rows of the matrix and kR rows of x. Half of a bf16
 /// vector's elements are the upper halves of fp32 numbers as they stand, the other half is shifted
-/// there, so x has even and odd elements apart.
+/// there, so x has even and odd elements apart. What lies `ahead` elements on is fetched meanwhile:
+/// the rows that come next, which the processor does not foresee from one page to another.
 template <size_t kR, size_t kN>
 HWY_INLINE void add_step(const float* const* weight, const float* x, size_t x_stride, size_t i,
-                         FloatVec (&sum)[kR][kN]) {
+                         size_t ahead, FloatVec (&sum)[kR][kN]) {
   for (size_t j = 0; j < kN; ++j) {
     const FloatVec w = load(weight[j] + i);
+    hwy::Prefetch(weight[j] + i + ahead);
     for (size_t r = 0; r < kR; ++r)
       sum[r][j] = hn::MulAdd(w, load(x + r * x_stride + i), sum[r][j]);
   }
 }
 template <size_t kR, size_t kN>
 HWY_INLINE void add_step(const uint16_t* const* weight, const float* x, size_t x_stride, size_t i,
-                         FloatVec (&sum)[kR][kN]) {
+                         size_t ahead, FloatVec (&sum)[kR][kN]) {
   const hn::RebindToUnsigned<Floats> words;
   const size_t lanes = hn::Lanes(kFloats);
   for (size_t j = 0; j < kN; ++j) {
+    hwy::Prefetch(weight[j] + i + ahead);
     const auto pairs = hn::LoadU(words, reinterpret_cast<const uint32_t*>(weight[j] + i));
     const FloatVec even = hn::BitCast(kFloats, hn::ShiftLeft<16>(pairs));
     const FloatVec odd = hn::BitCast(kFloats, hn::And(pairs, hn::Set(words, 0xFFFF0000U)));
@@ -66,7 +70,7 @@ void dot(const FewRowsJob& job, int64_t column) {
     for (size_t j = 0; j < kN; ++j) sum[r][j] = hn::Zero(kFloats);
   }
   size_t i = 0;
-  for (; i + step<T>() <= in; i += step<T>()) add_step(weight, job.x, in, i, sum);
+  for (; i + step<T>() <= in; i += step<T>()) add_step(weight, job.x, in, i, kN * in, sum);
   for (size_t r = 0; r < kR; ++r) {
     for (size_t j = 0; j < kN; ++j) {
       float total = hn::GetLane(hn::SumOfLanes(kFloats, sum[r][j]));

@@ -24,13 +24,14 @@ Tensor largest_of_rows(const Tensor& rows);
 /// stands for in each row: of the whole row, where this is a part of it.
 Int8Matrix to_int8(const Tensor& weight, const Tensor& largest);
 
-/// x weight^T + bias. Each row of x is rounded to 8 bits too, 127 standing for its `largest`;
-/// products and sums are exact integers, the same on every processor.
+/// x weight^T + bias. Each row of x is rounded to 8 bits too, 127 standing for its largest
+/// magnitude; products and sums are exact integers, the same on every processor.
 ///
-///   x [.., in] fp32   largest [rows of x] fp32   bias [out] or nothing   result [.., out] fp32
+///   x [.., in] fp32   bias [out] fp32 or nothing   result [.., out] fp32
 ///
-/// Not differentiable.
-Tensor int8_linear(const Tensor& x, const Int8Matrix& weight, const Tensor& largest,
-                   const std::optional<Tensor>& bias);
+/// `largest` [rows of x] fp32 are the magnitudes where x is a part of longer rows. Not
+/// differentiable.
+Tensor int8_linear(const Tensor& x, const Int8Matrix& weight, const std::optional<Tensor>& bias,
+                   const Tensor& largest = {});
 
 }  // namespace cleave

@@ -1,0 +1,140 @@
+#include "cleave/kernels/cpu/few_rows.h"
+
+#include <cmath>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/kernels/cpu/int8.h"
+#include "cleave/kernels/cpu/int8_loops.h"
+
+namespace cleave {
+namespace {
+
+Tensor random(at::IntArrayRef shape, uint64_t seed) {
+  const auto generator = at::detail::createCPUGenerator(seed);
+  return at::randn(shape, generator, at::kDouble);
+}
+
+double largest_error(const Tensor& got, const Tensor& want) {
+  return (got.to(at::kDouble) - want.to(at::kDouble)).abs().max().item<double>();
+}
+
+TEST(FewRowsLinear, AnyRowsAndWidths_EqualTheProduct) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8}) {
+      for (const auto& [in, out] :
+           {std::pair<int64_t, int64_t>{1, 1}, {7, 5}, {64, 9}, {100, 33}}) {
+        for (const bool transposed : {false, true}) {
+          const Tensor x = random({rows, 1, in}, 1).to(type);
+          const Tensor stored = random({transposed ? in : out, transposed ? out : in}, 2).to(type);
+          const Tensor weight = transposed ? stored.t() : stored;
+          const Tensor bias = random({out}, 3).to(type);
+          ASSERT_TRUE(takes_few_rows(x, weight));
+          const Tensor got = few_rows_linear(x, weight, bias);
+          const Tensor want = x.to(at::kDouble).matmul(weight.to(at::kDouble).t()) + bias;
+          ASSERT_EQ(got.sizes(), want.sizes());
+          EXPECT_EQ(got.scalar_type(), type);
+          // Sums of `in` products of size about 1; bf16 results have 8 bits.
+          const double bound =
+              type == at::kFloat ? std::ldexp(4 + std::sqrt(in), -22) : std::ldexp(1, -8);
+          EXPECT_LE(largest_error(got, want), bound * (1 + want.abs().max().item<double>()))
+              << rows << " x " << in << " x " << out << (transposed ? " transposed" : "");
+        }
+      }
+    }
+  }
+}
+
+TEST(FewRowsLinear, ManyRowsAndOtherTypes_AreNotTaken) {
+  const Tensor weight = at::ones({4, 6});
+  EXPECT_TRUE(takes_few_rows(at::ones({2, 4, 6}), weight));
+  EXPECT_FALSE(takes_few_rows(at::ones({9, 6}), weight));
+  EXPECT_FALSE(takes_few_rows(at::ones({0, 6}), weight));
+  EXPECT_FALSE(takes_few_rows(at::ones({1, 6}, at::kDouble), weight.to(at::kDouble)));
+  EXPECT_FALSE(takes_few_rows(at::ones({1, 6}, at::kBFloat16), weight));
+  EXPECT_FALSE(takes_few_rows(at::ones({1, 3}), weight.slice(1, 0, 6, 2)));
+}
+
+// The definition, on rounded numbers in double precision.
+Tensor defined(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  const auto rounded = [](const Tensor& rows) {
+    const Tensor scale = rows.abs().amax(-1, true) / 127;
+    return (rows / scale).round() * scale;
+  };
+  return rounded(x.to(at::kDouble)).matmul(rounded(weight.to(at::kDouble)).t()) + bias;
+}
+
+TEST(Int8Linear, AnySizes_EqualTheProductOfRoundedNumbers) {
+  for (const int64_t rows : {1, 2, 3, 6, 7, 50}) {
+    for (const auto& [in, out] : {std::pair<int64_t, int64_t>{1, 1}, {64, 4}, {65, 7}, {300, 66}}) {
+      const Tensor x = random({rows, in}, 1).to(at::kFloat);
+      const Tensor weight = random({out, in}, 2).to(at::kFloat);
+      const Tensor bias = random({out}, 3).to(at::kFloat);
+      const Int8Matrix matrix = to_int8(weight, largest_of_rows(weight));
+      const Tensor got = int8_linear(x, matrix, bias);
+      const Tensor want = defined(x, weight, bias);
+      // A number may lie so close to the middle of two steps that fp32 rounds it the other way.
+      const double step = 4.0 / 127 * 4;
+      EXPECT_LE(largest_error(got, want), step) << rows << " x " << in << " x " << out;
+      EXPECT_LE((got.to(at::kDouble) - want).abs().mean().item<double>(), 1e-3);
+    }
+  }
+}
+
+TEST(Int8Linear, PartsOfARow_AddUpToTheWholeWithTheScaleOfAll) {
+  const Tensor x = random({3, 128}, 1).to(at::kFloat);
+  const Tensor weight = random({5, 128}, 2).to(at::kFloat);
+  const Tensor of_x = largest_of_rows(x);
+  const Tensor of_weight = largest_of_rows(weight);
+  EXPECT_TRUE(at::equal(of_x, x.abs().amax(1)));
+  Tensor sum = at::zeros({3, 5});
+  for (const int64_t begin : {0, 64}) {
+    const Tensor part = x.narrow(1, begin, 64);
+    sum += int8_linear(part, to_int8(weight.narrow(1, begin, 64), of_weight), {}, of_x);
+  }
+  const Tensor whole = int8_linear(x, to_int8(weight, of_weight), {});
+  EXPECT_LE(largest_error(sum, whole), 1e-4);
+}
+
+TEST(Int8Linear, ZerosAndExtremes_AreExact) {
+  Tensor weight = at::zeros({2, 64});
+  weight[0].fill_(-3);
+  const Int8Matrix matrix = to_int8(weight, largest_of_rows(weight));
+  const Tensor got = int8_linear(at::full({2, 64}, 5.0F), matrix, {});
+  EXPECT_LE(largest_error(got, at::tensor({-960.0, 0.0}).expand({2, 2})), 1e-3);
+  EXPECT_TRUE(at::equal(int8_linear(at::zeros({1, 64}), matrix, {}), at::zeros({1, 2})));
+}
+
+TEST(Int8Products, PortableLoops_GiveTheSameBits) {
+  constexpr int64_t kRows = 9, kColumns = 11, kWidth = 192;
+  const auto generator = at::detail::createCPUGenerator(7);
+  const Tensor x = at::randint(0, 256, {kRows, kWidth}, generator, at::kByte);
+  const Tensor weight = at::randint(-127, 128, {kColumns, kWidth}, generator, at::kChar);
+  const Tensor sums = weight.sum(1, false, at::kInt);
+  const Tensor x_scale = at::rand({kRows}, generator),
+               weight_scale = at::rand({kColumns}, generator);
+  const Tensor bias = at::rand({kColumns}, generator);
+  const Tensor fast = at::empty({kRows, kColumns}), portable = at::empty({kRows, kColumns});
+  Int8Job job{.rows = kRows,
+              .columns = kColumns,
+              .width = kWidth,
+              .x = x.data_ptr<uint8_t>(),
+              .x_scale = x_scale.data_ptr<float>(),
+              .weight = weight.data_ptr<int8_t>(),
+              .weight_sum = sums.data_ptr<int32_t>(),
+              .weight_scale = weight_scale.data_ptr<float>(),
+              .bias = bias.data_ptr<float>(),
+              .out = fast.data_ptr<float>()};
+  int8_products(job, 0, kColumns);
+  job.out = portable.data_ptr<float>();
+  int8_products_portable(job, 0, kColumns);
+  EXPECT_TRUE(at::equal(fast, portable));
+  const Tensor want = (x.to(at::kDouble) - 128).matmul(weight.to(at::kDouble).t()) *
+                          x_scale.unsqueeze(1) * weight_scale +
+                      bias;
+  EXPECT_LE(largest_error(fast, want), 1e-2);  // of about 1e4, in fp32
+}
+
+}  // namespace
+}  // namespace cleave
