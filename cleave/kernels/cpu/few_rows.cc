@@ -23,8 +23,7 @@ bool takes_few_rows(const Tensor& x, const Tensor& weight) {
   const at::ScalarType type = x.scalar_type();
   return x.is_cpu() && weight.is_cpu() && weight.scalar_type() == type &&
          (type == at::kFloat || type == at::kBFloat16) && rows_of(x) > 0 &&
-         rows_of(x) <= kMostRows && weight.numel() > 0 &&
-         (weight.is_contiguous() || weight.t().is_contiguous());
+         rows_of(x) <= kMostRows && weight.numel() > 0 && weight.is_contiguous();
 }
 
 Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
@@ -37,15 +36,11 @@ Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const std::optiona
                  .is_bf16 = x.scalar_type() == at::kBFloat16,
                  .x = nullptr,
                  .weight = weight.const_data_ptr(),
-                 .by_columns = !weight.is_contiguous(),
                  .y = nullptr};
   const auto fp32 = in.options().dtype(at::kFloat);
   auto shape = in.sizes().vec();
-  Tensor packed = in;
-  if (job.is_bf16) {
-    packed = at::empty({job.rows, job.in}, fp32);
-    few_rows_pack(job, in.const_data_ptr(), packed.mutable_data_ptr<float>());
-  }
+  const Tensor packed = at::empty({job.rows, few_rows_stride(job.in)}, fp32);
+  few_rows_pack(job, in.const_data_ptr(), packed.data_ptr<float>());
   shape.back() = job.out;
   Tensor y = at::empty(shape, fp32);
   job.x = packed.const_data_ptr<float>();

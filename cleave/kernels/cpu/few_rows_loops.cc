@@ -32,11 +32,17 @@ size_t step() {
 template <size_t kR, size_t kN>
 HWY_INLINE void add_step(const float* const* weight, const float* x, size_t x_stride, size_t i,
                          size_t ahead, FloatVec (&sum)[kR][kN]) {
+  FloatVec w[kN];
+#pragma GCC unroll 8
   for (size_t j = 0; j < kN; ++j) {
-    const FloatVec w = load(weight[j] + i);
     hwy::Prefetch(weight[j] + i + ahead);
-    for (size_t r = 0; r < kR; ++r)
-      sum[r][j] = hn::MulAdd(w, load(x + r * x_stride + i), sum[r][j]);
+    w[j] = load(weight[j] + i);
+  }
+#pragma GCC unroll 8
+  for (size_t r = 0; r < kR; ++r) {
+    const FloatVec row = load(x + r * x_stride + i);
+#pragma GCC unroll 8
+    for (size_t j = 0; j < kN; ++j) sum[r][j] = hn::MulAdd(w[j], row, sum[r][j]);
   }
 }
 template <size_t kR, size_t kN>
@@ -44,38 +50,60 @@ HWY_INLINE void add_step(const uint16_t* const* weight, const float* x, size_t x
                          size_t ahead, FloatVec (&sum)[kR][kN]) {
   const hn::RebindToUnsigned<Floats> words;
   const size_t lanes = hn::Lanes(kFloats);
+  FloatVec even[kN], odd[kN];
+#pragma GCC unroll 8
   for (size_t j = 0; j < kN; ++j) {
     hwy::Prefetch(weight[j] + i + ahead);
     const auto pairs = hn::LoadU(words, reinterpret_cast<const uint32_t*>(weight[j] + i));
-    const FloatVec even = hn::BitCast(kFloats, hn::ShiftLeft<16>(pairs));
-    const FloatVec odd = hn::BitCast(kFloats, hn::And(pairs, hn::Set(words, 0xFFFF0000U)));
-    for (size_t r = 0; r < kR; ++r) {
-      const float* row = x + r * x_stride + i;
-      sum[r][j] = hn::MulAdd(even, load(row), sum[r][j]);
-      sum[r][j] = hn::MulAdd(odd, load(row + lanes), sum[r][j]);
+    even[j] = hn::BitCast(kFloats, hn::ShiftLeft<16>(pairs));
+    odd[j] = hn::BitCast(kFloats, hn::And(pairs, hn::Set(words, 0xFFFF0000U)));
+  }
+#pragma GCC unroll 8
+  for (size_t r = 0; r < kR; ++r) {
+    const float* row = x + r * x_stride + i;
+    const FloatVec x_even = load(row);
+    const FloatVec x_odd = load(row + lanes);
+#pragma GCC unroll 8
+    for (size_t j = 0; j < kN; ++j) {
+      sum[r][j] = hn::MulAdd(odd[j], x_odd, hn::MulAdd(even[j], x_even, sum[r][j]));
     }
   }
 }
 
-/// kN columns of y from as many rows of the matrix.
+/// A stretch of the sums' terms: so many numbers of every row of x stay in the first-level cache.
+struct Terms {
+  size_t begin, end;
+};
+
+/// kN columns of y from as many rows of the matrix: some of the terms, added to those before.
 template <class T, size_t kR, size_t kN>
-void dot(const FewRowsJob& job, int64_t column) {
+void dot(const FewRowsJob& job, int64_t column, Terms terms) {
   const auto in = static_cast<size_t>(job.in);
+  const auto stride = static_cast<size_t>(few_rows_stride(job.in));
   const T* weight[kN];
   for (size_t j = 0; j < kN; ++j) {
     weight[j] = static_cast<const T*>(job.weight) + (static_cast<size_t>(column) + j) * in;
   }
   FloatVec sum[kR][kN];
+#pragma GCC unroll 8
   for (size_t r = 0; r < kR; ++r) {
+#pragma GCC unroll 8
     for (size_t j = 0; j < kN; ++j) sum[r][j] = hn::Zero(kFloats);
   }
-  size_t i = 0;
-  for (; i + step<T>() <= in; i += step<T>()) add_step(weight, job.x, in, i, kN * in, sum);
+  size_t i = terms.begin;
+  for (; i + step<T>() <= terms.end; i += step<T>()) {
+    add_step(weight, job.x, stride, i, kN * in, sum);
+  }
+#pragma GCC unroll 8
   for (size_t r = 0; r < kR; ++r) {
+    float* y = job.y + r * static_cast<size_t>(job.out) + column;
+#pragma GCC unroll 8
     for (size_t j = 0; j < kN; ++j) {
       float total = hn::GetLane(hn::SumOfLanes(kFloats, sum[r][j]));
-      for (size_t k = i; k < in; ++k) total += load_one(weight[j] + k) * job.x[r * in + k];
-      job.y[r * static_cast<size_t>(job.out) + static_cast<size_t>(column) + j] = total;
+      for (size_t k = i; k < terms.end; ++k) {
+        total += load_one(weight[j] + k) * job.x[r * stride + k];
+      }
+      y[j] = terms.begin == 0 ? total : y[j] + total;
     }
   }
 }
@@ -83,54 +111,19 @@ void dot(const FewRowsJob& job, int64_t column) {
 template <class T, size_t kR>
 void dots(const FewRowsJob& job, int64_t begin, int64_t end) {
   constexpr int64_t kN = kR <= 4 ? 4 : 2;  // as many sums as fit the registers
-  int64_t column = begin;
-  for (; column + kN <= end; column += kN) dot<T, kR, size_t{kN}>(job, column);
-  for (; column < end; ++column) dot<T, kR, 1>(job, column);
-}
-
-/// The matrix lies by columns of y: each of its rows adds to all of y.
-template <class T, size_t kR>
-void columns(const FewRowsJob& job, int64_t begin, int64_t end) {
-  constexpr size_t kDepth = 8;  // rows of the matrix that are read side by side
   const auto in = static_cast<size_t>(job.in);
-  const auto out = static_cast<size_t>(job.out);
-  const size_t lanes = lanes_of_floats();
-  const auto first = static_cast<size_t>(begin);
-  const auto last = static_cast<size_t>(end);
-  for (size_t r = 0; r < kR; ++r) std::fill(job.y + r * out + first, job.y + r * out + last, 0.0F);
-  for (size_t k = 0; k < in; k += kDepth) {
-    const size_t depth = std::min(kDepth, in - k);
-    const T* weight = static_cast<const T*>(job.weight) + k * out;
-    size_t n = first;
-    for (; n + lanes <= last; n += lanes) {
-      FloatVec sum[kR];
-      for (size_t r = 0; r < kR; ++r) sum[r] = load(job.y + r * out + n);
-      for (size_t d = 0; d < depth; ++d) {
-        const FloatVec w = load(weight + d * out + n);
-        for (size_t r = 0; r < kR; ++r) {
-          sum[r] = hn::MulAdd(w, hn::Set(kFloats, job.x[r * in + k + d]), sum[r]);
-        }
-      }
-      for (size_t r = 0; r < kR; ++r) store(sum[r], job.y + r * out + n);
-    }
-    for (; n < last; ++n) {
-      for (size_t d = 0; d < depth; ++d) {
-        for (size_t r = 0; r < kR; ++r) {
-          job.y[r * out + n] += load_one(weight + d * out + n) * job.x[r * in + k + d];
-        }
-      }
-    }
+  const size_t stretch = kR <= 2 ? in : 4096 / kR / 64 * 64;
+  for (size_t from = 0; from < in; from += stretch) {
+    const Terms terms{from, std::min(in, from + stretch)};
+    int64_t column = begin;
+    for (; column + kN <= end; column += kN) dot<T, kR, size_t{kN}>(job, column, terms);
+    for (; column < end; ++column) dot<T, kR, 1>(job, column, terms);
   }
-}
-
-template <class T, size_t kR>
-void range_of(const FewRowsJob& job, int64_t begin, int64_t end) {
-  job.by_columns ? columns<T, kR>(job, begin, end) : dots<T, kR>(job, begin, end);
 }
 
 template <class T, size_t kR = 1>
 void range_of_rows(const FewRowsJob& job, int64_t begin, int64_t end) {
-  if (job.rows == int64_t{kR}) return range_of<T, kR>(job, begin, end);
+  if (job.rows == int64_t{kR}) return dots<T, kR>(job, begin, end);
   if constexpr (kR < kMaxRows) range_of_rows<T, kR + 1>(job, begin, end);
 }
 
@@ -138,24 +131,24 @@ void range_task(const FewRowsJob& job, int64_t begin, int64_t end) {
   job.is_bf16 ? range_of_rows<uint16_t>(job, begin, end) : range_of_rows<float>(job, begin, end);
 }
 
-void pack_task(const FewRowsJob& job, const void* x, float* to) {
-  const auto count = static_cast<size_t>(job.rows * job.in);
-  if (!job.is_bf16) {
-    std::copy_n(static_cast<const float*>(x), count, to);
-    return;
-  }
-  const auto* from = static_cast<const uint16_t*>(x);
-  const auto in = static_cast<size_t>(job.in);
+template <class T>
+void pack_row(const T* from, size_t in, float* to) {
   const size_t lanes = lanes_of_floats();
-  for (size_t r = 0; r < static_cast<size_t>(job.rows); ++r, from += in, to += in) {
-    size_t i = 0;
-    for (; !job.by_columns && i + 2 * lanes <= in; i += 2 * lanes) {
-      for (size_t k = 0; k < lanes; ++k) {
-        to[i + k] = load_one(from + i + 2 * k);
-        to[i + lanes + k] = load_one(from + i + 2 * k + 1);
-      }
+  size_t i = 0;
+  for (; sizeof(T) == 2 && i + 2 * lanes <= in; i += 2 * lanes) {
+    for (size_t k = 0; k < lanes; ++k) {
+      to[i + k] = load_one(from + i + 2 * k);
+      to[i + lanes + k] = load_one(from + i + 2 * k + 1);
     }
-    for (; i < in; ++i) to[i] = load_one(from + i);
+  }
+  for (; i < in; ++i) to[i] = load_one(from + i);
+}
+
+void pack_task(const FewRowsJob& job, const void* x, float* to) {
+  for (int64_t r = 0; r < job.rows; ++r, to += few_rows_stride(job.in)) {
+    const auto in = static_cast<size_t>(job.in);
+    job.is_bf16 ? pack_row(static_cast<const uint16_t*>(x) + r * job.in, in, to)
+                : pack_row(static_cast<const float*>(x) + r * job.in, in, to);
   }
 }
 

@@ -25,22 +25,19 @@ TEST(FewRowsLinear, AnyRowsAndWidths_EqualTheProduct) {
     for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8}) {
       for (const auto& [in, out] :
            {std::pair<int64_t, int64_t>{1, 1}, {7, 5}, {64, 9}, {100, 33}}) {
-        for (const bool transposed : {false, true}) {
-          const Tensor x = random({rows, 1, in}, 1).to(type);
-          const Tensor stored = random({transposed ? in : out, transposed ? out : in}, 2).to(type);
-          const Tensor weight = transposed ? stored.t() : stored;
-          const Tensor bias = random({out}, 3).to(type);
-          ASSERT_TRUE(takes_few_rows(x, weight));
-          const Tensor got = few_rows_linear(x, weight, bias);
-          const Tensor want = x.to(at::kDouble).matmul(weight.to(at::kDouble).t()) + bias;
-          ASSERT_EQ(got.sizes(), want.sizes());
-          EXPECT_EQ(got.scalar_type(), type);
-          // Sums of `in` products of size about 1; bf16 results have 8 bits.
-          const double bound =
-              type == at::kFloat ? std::ldexp(4 + std::sqrt(in), -22) : std::ldexp(1, -8);
-          EXPECT_LE(largest_error(got, want), bound * (1 + want.abs().max().item<double>()))
-              << rows << " x " << in << " x " << out << (transposed ? " transposed" : "");
-        }
+        const Tensor x = random({rows, 1, in}, 1).to(type);
+        const Tensor weight = random({out, in}, 2).to(type);
+        const Tensor bias = random({out}, 3).to(type);
+        ASSERT_TRUE(takes_few_rows(x, weight));
+        const Tensor got = few_rows_linear(x, weight, bias);
+        const Tensor want = x.to(at::kDouble).matmul(weight.to(at::kDouble).t()) + bias;
+        ASSERT_EQ(got.sizes(), want.sizes());
+        EXPECT_EQ(got.scalar_type(), type);
+        // Sums of `in` products of size about 1; bf16 results have 8 bits.
+        const double bound =
+            type == at::kFloat ? std::ldexp(4 + std::sqrt(in), -22) : std::ldexp(1, -8);
+        EXPECT_LE(largest_error(got, want), bound * (1 + want.abs().max().item<double>()))
+            << rows << " x " << in << " x " << out;
       }
     }
   }
@@ -53,7 +50,7 @@ TEST(FewRowsLinear, ManyRowsAndOtherTypes_AreNotTaken) {
   EXPECT_FALSE(takes_few_rows(at::ones({0, 6}), weight));
   EXPECT_FALSE(takes_few_rows(at::ones({1, 6}, at::kDouble), weight.to(at::kDouble)));
   EXPECT_FALSE(takes_few_rows(at::ones({1, 6}, at::kBFloat16), weight));
-  EXPECT_FALSE(takes_few_rows(at::ones({1, 3}), weight.slice(1, 0, 6, 2)));
+  EXPECT_FALSE(takes_few_rows(at::ones({1, 4}), weight.t()));
 }
 
 // The definition, on rounded numbers in double precision.
