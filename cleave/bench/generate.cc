@@ -33,8 +33,10 @@ GenerateTimes timed(const BenchGenerateOptions& o, const BenchShape& shape, Worl
   choose_gemm(o.gemm, tp);
   const auto model = make_model(shape.config);
   parallelize_module(*model, tp, model->plan());
-  materialize(*model, {.dtype = weight_type(o.dtype)});
-  prepare_weights(*model, o.dtype);
+  const bool is_int8 = o.dtype == "int8";
+  materialize(*model,
+              {.dtype = is_int8 ? at::kFloat : scalar_type(dtype_from_name(o.dtype).value())});
+  prepare_weights(*model, is_int8);
   const at::Generator generator = at::detail::createCPUGenerator(1);
   std::vector<Ids> prompts;
   for (int64_t b = 0; b < o.batch_size; ++b) {

@@ -27,9 +27,12 @@ void define(Flags& flags, PredictOptions& options) {
   flags.toggle(&options.json, {"json", "", "one JSON object a text, each on one line", "off"});
   flags.group("ranks");
   flags.add(&options.tp, tp_text(), kPositive);
-  flags.choice(&options.dtype, {"dtype", "", "of weights and activations", "the file's"},
-               {"fp32", "bf16", "fp64"});
+  flags.choice(
+      &options.dtype,
+      {"dtype", "", "of weights and activations; int8 keeps fp32 activations", "the file's"},
+      {"fp32", "bf16", "int8", "fp64"});
   define_machine(flags, {.gemm = &options.gemm,
+                         .plain_kernels = &options.plain_kernels,
                          .threads_per_rank = &options.threads_per_rank,
                          .timeout_s = &options.timeout_s,
                          .device = &options.device});

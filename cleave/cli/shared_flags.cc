@@ -63,6 +63,7 @@ void define_layout(Flags& flags, LayoutOptions& options) {
 void define_machine(Flags& flags, const MachineFlags& machine) {
   flags.choice(machine.gemm, {"gemm", "", "library for matrix products; auto times both once"},
                {"auto", "mkl", "onednn"});
+  flags.add(machine.plain_kernels, plain_kernels_text());
   flags.add(machine.threads_per_rank,
             {"threads-per-rank", "N", "threads a rank computes with", "cores / ranks"}, kPositive);
   flags.add(machine.timeout_s,

@@ -19,12 +19,13 @@ void define_layout(Flags& flags, LayoutOptions& options);
 /// Where the flags about the machine go.
 struct MachineFlags {
   std::string* gemm = nullptr;
+  std::string* plain_kernels = nullptr;
   int* threads_per_rank = nullptr;
   double* timeout_s = nullptr;
   std::string* device = nullptr;
 };
 
-/// --gemm, --threads-per-rank, --timeout, --device, in the current group.
+/// --gemm, --plain-kernels, --threads-per-rank, --timeout, --device, in the current group.
 void define_machine(Flags& flags, const MachineFlags& machine);
 
 /// What config files and launchers add: --config and --local-rank (also --local_rank, as

@@ -10,6 +10,7 @@
 #include "cleave/generate/options.h"
 #include "cleave/generate/runnable.h"
 #include "cleave/kernels/cpu/gemm.h"
+#include "cleave/kernels/kernels.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/train/step.h"
@@ -109,6 +110,7 @@ EvalResult evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t b
 }  // namespace cleave
 
 void cleave_eval(const cleave::EvalOptions& options) {
+  cleave::set_plain_kernels(options.plain_kernels);
   using namespace cleave;  // NOLINT(google-build-using-namespace)
   const Runnable runnable(options.model, options.dtype, options.device, {"lm", "mlm", "classify"});
   const auto tokenizer = tokenizer_of(options, runnable);

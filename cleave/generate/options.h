@@ -31,6 +31,7 @@ struct GenerateOptions {
   bool json = false;
   bool stream = true;
   std::string gemm = "auto";
+  std::string plain_kernels{};  ///< left to libtorch, as set_plain_kernels takes them
   int threads_per_rank = 0;
   double timeout_s = 60;
 };
@@ -46,6 +47,7 @@ struct EvalOptions {
   std::string dtype;
   std::string device = "cpu";
   std::string gemm = "auto";
+  std::string plain_kernels{};  ///< left to libtorch, as set_plain_kernels takes them
   int threads_per_rank = 0;
   double timeout_s = 60;
   bool json = false;
@@ -63,6 +65,7 @@ struct PredictOptions {
   std::string dtype;
   std::string device = "cpu";
   std::string gemm = "auto";
+  std::string plain_kernels{};  ///< left to libtorch, as set_plain_kernels takes them
   int threads_per_rank = 0;
   double timeout_s = 60;
   bool json = false;

@@ -11,6 +11,7 @@
 #include "cleave/generate/options.h"
 #include "cleave/generate/runnable.h"
 #include "cleave/kernels/cpu/gemm.h"
+#include "cleave/kernels/kernels.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/tokenizer/batch.h"
@@ -182,6 +183,7 @@ Tensor scores_of(Model& model, const Axis& tp, const std::vector<std::vector<int
 }  // namespace cleave
 
 void cleave_predict(const cleave::PredictOptions& options) {
+  cleave::set_plain_kernels(options.plain_kernels);
   using namespace cleave;  // NOLINT(google-build-using-namespace)
   Runnable runnable(options.model, options.dtype, options.device, {"mlm", "classify"});
   const auto tokenizer = load_tokenizer(runnable.folder().path);

@@ -8,6 +8,7 @@
 #include "cleave/generate/runnable.h"
 #include "cleave/generate/stop_texts.h"
 #include "cleave/kernels/cpu/gemm.h"
+#include "cleave/kernels/kernels.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"
 
@@ -81,7 +82,7 @@ struct Program {
 
 void choose_threads(Model& model, int threads_per_rank) {
   int64_t num_weights = 0;
-  for (const auto& parameter : model.parameters()) num_weights += parameter->leaf().numel();
+  for (const auto& p : model.parameters()) num_weights += c10::multiply_integers(p->local_shape());
   if (threads_per_rank == 0 && num_weights < kWorthATeam) at::set_num_threads(1);
 }
 
@@ -115,6 +116,7 @@ void run_rank(const Program& program, const Axis& tp) {
 }  // namespace cleave
 
 void cleave_generate(const cleave::GenerateOptions& options) {
+  cleave::set_plain_kernels(options.plain_kernels);
   using namespace cleave;  // NOLINT(google-build-using-namespace)
   Runnable runnable(options.model, options.dtype, options.device);
   const auto tokenizer = tokenizer_of(options, runnable);

@@ -104,7 +104,7 @@ TEST_F(GenerateProgram, Bf16_TellsAStoryTheSameOnEveryRank) {
 }
 
 TEST_F(GenerateProgram, OtherDtypeOrDevice_IsRefused) {
-  options_.dtype = "int8";
+  options_.dtype = "fp16";
   EXPECT_EQ(test::thrown_by([&] { cleave_generate(options_); }).code(), Code::kUsage);
   options_.dtype = "";
   options_.device = "tpu";

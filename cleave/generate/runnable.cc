@@ -5,6 +5,7 @@
 
 #include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/model_tensors.h"
+#include "cleave/generate/rank_weights.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/scalar_type.h"
@@ -34,7 +35,7 @@ at::ScalarType type_of(const std::string& flag, const ModelFolder& folder) {
   }
   const auto dtype = dtype_from_name(flag);
   CLEAVE_CHECK(dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF64, Code::kUsage,
-               "--dtype ", flag, " does not run here; choose fp32, bf16 or fp64");
+               "--dtype ", flag, " does not run here; choose fp32, bf16, int8 or fp64");
   return scalar_type(*dtype);
 }
 
@@ -55,7 +56,10 @@ Runnable::Runnable(const std::string& path, const std::string& dtype, const std:
                    const std::vector<std::string>& tasks)
     : folder_(ModelFolder::open(path)),
       device_(device_of(device)),
-      dtype_(type_of(dtype, folder_)) {
+      is_int8_(dtype == "int8"),
+      dtype_(is_int8_ ? at::kFloat : type_of(dtype, folder_)) {
+  CLEAVE_CHECK(!is_int8_ || device_.is_cpu(), Code::kUsage,
+               "--dtype int8 runs on the processor; give --device cpu, or another --dtype");
   const auto model = make_model(folder_.config);
   std::string known;
   for (const std::string& task : tasks) known += (known.empty() ? "" : " or ") + task;
@@ -71,6 +75,7 @@ std::unique_ptr<Model> Runnable::load(const Axis& tp) const {
   parallelize_module(*model, tp, model->plan());
   load_model(*model, folder_, dtype_);
   move_to(*model, device_);
+  if (device_.is_cpu()) prepare_weights(*model, is_int8_);
   return model;
 }
 

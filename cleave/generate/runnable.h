@@ -15,7 +15,8 @@ namespace cleave {
 /// A model folder to be run, not trained, and how: worked out before any rank starts. Immutable.
 class Runnable {
  public:
-  /// `dtype` is a flag's value, "" = that of the files (fp16 files run in fp32 on the CPU). Throws
+  /// `dtype` is a flag's value, "" = that of the files (fp16 files run in fp32 on the CPU), int8 =
+  /// 8-bit weights made at load, with activations of fp32 between the products. Throws
   /// Error(kIo) when there is no model, Error(kUsage) for a dtype or device that does not run here
   /// or a model for another task than one of `tasks`.
   Runnable(const std::string& path, const std::string& dtype, const std::string& device,
@@ -29,7 +30,8 @@ class Runnable {
   /// config.json.
   [[nodiscard]] const std::vector<int64_t>& eos_ids() const { return eos_ids_; }
 
-  /// The model on this rank: cut over `tp`, its weights read and where they are used.
+  /// The model on this rank: cut over `tp`, its weights read, where they are used and in the form
+  /// that running needs: they have no gradients, and some no leaf.
   [[nodiscard]] std::unique_ptr<Model> load(const Axis& tp) const;
 
  private:
@@ -37,6 +39,7 @@ class Runnable {
   ModelFacts facts_;
   Task task_ = Task::kLm;
   at::Device device_;
+  bool is_int8_;
   at::ScalarType dtype_;
   std::vector<int64_t> eos_ids_;
 };

@@ -127,7 +127,7 @@ Pass fused_pass(const Tensor& logits_NW, const Tensor& labels_N, const Tensor& v
   const Tensor all =
       s > 0 ? logits_NW.sum(-1, false, at::kFloat) - top * width : at::zeros_like(top);
   const Tensor sums = summed(classes, own.sums * (own.largest - top).exp(), label, all);
-  SoftmaxGradient of{.shift = top + sums[0].log(),
+  SoftmaxGradient of{.of_rows = {.largest = top, .sums = sums[0].contiguous()},
                      .factor = {},
                      .target = t.column_N.masked_fill(t.here_N.bitwise_not(), -1),
                      .spread = s / static_cast<double>(classes.whole),

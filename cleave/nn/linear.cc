@@ -56,6 +56,12 @@ Tensor Linear::largest_of_whole(const Tensor& rows) const {
   return weight_->axis().all_reduce(largest_of_rows(rows), path(), ReduceOp::kMax);
 }
 
+bool Linear::to_rows() {
+  if (out_dim_ == 0) return false;
+  rows_ = weight_->use().detach().t().contiguous();
+  return true;
+}
+
 void Linear::to_int8() {
   const Tensor weight = out_dim_ == 0 ? weight_->use() : weight_->use().t();
   int8_ =
@@ -68,6 +74,7 @@ Tensor Linear::product(const DTensor& x, const std::optional<Tensor>& bias,
     return int8_linear(x.local(), *int8_, bias,
                        is_row_split() ? largest_of_whole(x.local()) : Tensor());
   }
+  if (rows_.defined()) return affine(x.local(), rows_, bias);
   return affine(x.local(), out_dim_ == 0 ? weight_->use() : weight_->use().t(), bias,
                 context.deferred);
 }

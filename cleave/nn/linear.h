@@ -42,6 +42,10 @@ class Linear : public Layer {
     return weight_->is_split() && weight_->split_dim() == in_dim_;
   }
 
+  /// Where the weight is stored [in, out]: from now on reads a copy that lies [out, in], which
+  /// suits products of a few rows, and no longer the weight itself; only forward. Returns whether
+  /// so.
+  bool to_rows();
   /// From now on multiplies by 8-bit forms of the weight, which it no longer reads, and of each row
   /// of x; only forward. The scale of an output's weights, and of a row of x, is that of all ranks'
   /// parts together. Collective where rows are split.
@@ -71,6 +75,7 @@ class Linear : public Layer {
 
   int out_dim_, in_dim_;  // of weight
   std::shared_ptr<Parameter> weight_, bias_;
+  Tensor rows_;  // see to_rows
   std::optional<Int8Matrix> int8_;
   const Split* column_cut_ = nullptr;
   const Split* row_cut_ = nullptr;

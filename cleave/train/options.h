@@ -46,6 +46,7 @@ struct TrainOptions : LayoutOptions {
   bool shuffle = true;
 
   std::string gemm = "auto";   ///< auto | mkl | onednn
+  std::string plain_kernels{};  ///< left to libtorch, as set_plain_kernels takes them
   int threads_per_rank = 0;    ///< 0 = cores / ranks
   double timeout_s = 60;       ///< longest wait for another rank
   std::string device = "cpu";  ///< cpu | cuda

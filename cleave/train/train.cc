@@ -1,10 +1,12 @@
 #include <atomic>
 
 #include "cleave/base/stop.h"
+#include "cleave/kernels/kernels.h"
 #include "cleave/mesh/job.h"
 #include "cleave/train/trainer.h"
 
 void cleave_train(const cleave::TrainOptions& options) {
+  cleave::set_plain_kernels(options.plain_kernels);
   const cleave::StopSignal stop;
   const cleave::TrainSetup setup = cleave::make_setup(options, cleave::launched_world_size());
   const cleave::JobOptions job{

@@ -17,6 +17,7 @@ struct VerifyOptions {
   uint64_t seed = 0;
   bool json = false;
   std::string gemm = "auto";
+  std::string plain_kernels{};  ///< left to libtorch, as set_plain_kernels takes them
   int threads_per_rank = 0;
   double timeout_s = 60;
   std::string device = "cpu";

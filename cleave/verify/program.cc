@@ -5,6 +5,7 @@
 #include "cleave/base/progress.h"
 #include "cleave/comm/environment.h"
 #include "cleave/kernels/cpu/gemm.h"
+#include "cleave/kernels/kernels.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/job.h"
 #include "cleave/verify/fuzz.h"
@@ -133,6 +134,7 @@ bool is_first_process() {
 }  // namespace cleave
 
 int cleave_verify(const cleave::VerifyOptions& options) {
+  cleave::set_plain_kernels(options.plain_kernels);
   using namespace cleave;  // NOLINT(google-build-using-namespace)
   const Work work = work_of(options);
   choose_gemm(options.gemm, Axis());

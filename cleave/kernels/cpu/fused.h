@@ -30,12 +30,13 @@ struct SoftmaxSums {
 };
 SoftmaxSums softmax_sums(const Tensor& logits);
 
-/// d loss / d logits of rows, [N, W] of the logits' type: (exp(logit - shift_n) - spread - weight
-/// where the column is target_n) factor_n.
+/// d loss / d logits of rows, [N, W] of the logits' type: (exp(logit - largest_n) / sum_n - spread -
+/// weight where the column is target_n) factor_n.
 ///
-///   shift, factor [N] fp32; a factor of 0 gives zeros   target [N] int64, -1 = no column here
+///   factor [N] fp32, 0 gives zeros   target [N] int64, -1 = no column here
 struct SoftmaxGradient {
-  Tensor shift, factor, target;
+  SoftmaxSums of_rows;  ///< over all ranks' classes
+  Tensor factor, target;
   double spread = 0;
   double weight = 1;
 };

@@ -120,7 +120,7 @@ TEST(SoftmaxKernels, RowsOfAnyWidth_GiveTheLossesGradient) {
       EXPECT_LE((log_sum - wide.logsumexp(-1)).abs().max().item<double>(), 1e-5);
       const Tensor target = at::arange(9).remainder(width);
       const Tensor factor = at::linspace(-1, 1, 9);
-      const Tensor got = softmax_gradient(z, {.shift = log_sum,
+      const Tensor got = softmax_gradient(z, {.of_rows = sums,
                                               .factor = factor,
                                               .target = target.masked_fill(factor.gt(0.9), -1),
                                               .spread = 0.25,

@@ -206,18 +206,19 @@ void softmax_gradient(const LogitsGradientJob& job, int64_t begin, int64_t end) 
       std::fill(d, d + job.width, T{0});
       continue;
     }
-    const FloatVec shift = hn::Set(kFloats, job.shift[r]);
+    const FloatVec shift = hn::Set(kFloats, job.largest[r]);
+    const FloatVec inverse = hn::Set(kFloats, 1 / job.sums[r]);
     const FloatVec factor = hn::Set(kFloats, job.factor[r]);
     const FloatVec spread = hn::Set(kFloats, job.spread);
     const auto one = [&](int64_t i, float taken) {
-      const float p = std::exp(load_one(z + i) - job.shift[r]);
+      const float p = std::exp(load_one(z + i) - job.largest[r]) / job.sums[r];
       store_one((p - job.spread - taken) * job.factor[r], d + i);
     };
     sweep(
         job.width,
         [&](int64_t i) {
           const FloatVec p = exp(hn::Sub(load(z + i), shift));
-          store(hn::Mul(hn::Sub(p, spread), factor), d + i);
+          store(hn::Mul(hn::MulSub(p, inverse, spread), factor), d + i);
         },
         [&](int64_t i) { one(i, 0); });
     if (job.target[r] >= 0) one(job.target[r], job.weight);

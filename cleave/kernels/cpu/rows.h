@@ -52,14 +52,15 @@ struct LogitsJob {
 };
 void softmax_sums_rows(const LogitsJob& job, int64_t begin, int64_t end);
 
-/// d loss / d logits for rows [begin, end): (exp(z - shift) - spread - [column is target] weight)
-/// factor. `shift` is the log of the sum of all exponentials.
+/// d loss / d logits for rows [begin, end): (exp(z - largest) / sum - spread - [column is target]
+/// weight) factor.
 struct LogitsGradientJob {
   int64_t width = 0;
   bool is_bf16 = false;
   const void* logits = nullptr;
   void* gradient = nullptr;
-  const float *shift = nullptr, *factor = nullptr;  // [rows]; a factor of 0 gives zeros
+  const float *largest = nullptr, *sums = nullptr;  // [rows]
+  const float* factor = nullptr;                    // [rows]; 0 gives zeros
   const int64_t* target = nullptr;                  // [rows], -1 where it is on another rank
   float spread = 0, weight = 1;
 };
