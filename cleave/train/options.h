@@ -45,11 +45,11 @@ struct TrainOptions : LayoutOptions {
   int64_t eval_every = 0;  ///< steps; 0 = at the end only
   bool shuffle = true;
 
-  std::string gemm = "auto";   ///< auto | mkl | onednn
+  std::string gemm = "auto";    ///< auto | mkl | onednn
   std::string plain_kernels{};  ///< left to libtorch, as set_plain_kernels takes them
-  int threads_per_rank = 0;    ///< 0 = cores / ranks
-  double timeout_s = 60;       ///< longest wait for another rank
-  std::string device = "cpu";  ///< cpu | cuda
+  int threads_per_rank = 0;     ///< 0 = cores / ranks
+  double timeout_s = 60;        ///< longest wait for another rank
+  std::string device = "cpu";   ///< cpu | cuda
 
   std::string command;  ///< the command line as typed, for the report
 };

@@ -147,6 +147,20 @@ std::string facts(const NamesAndValues& values) {
   return html + "</table>";
 }
 
+/// A bar of times with their shares; no parts where there is no time.
+Bar time_bar(const std::string& label, const std::vector<TimePart>& parts) {
+  double sum = 0;
+  for (const auto& [name, seconds] : parts) sum += seconds;
+  if (sum <= 0) return {};
+  Bar bar{label, {}};
+  for (const auto& [name, seconds] : parts) {
+    const std::string share = fixed(seconds / sum * 100, 1) + " %";
+    bar.parts.push_back({name, seconds, duration_text(seconds) + " (" + share + ")"});
+  }
+  bar.total = duration_text(sum);
+  return bar;
+}
+
 std::string memory_section(const std::vector<RankMemory>& memory) {
   std::vector<Bar> bars;
   for (const RankMemory& rank : memory) {
@@ -176,15 +190,12 @@ std::string time_section(const ReportData& data) {
   std::vector<TimePart> parts = {{"computing", std::max(steps_s - comm_s, 0.0)},
                                  {"communicating", comm_s}};
   parts.insert(parts.end(), data.other_time.begin(), data.other_time.end());
-  Bar bar{"time", {}};
-  double sum = 0;
-  for (const auto& [name, seconds] : parts) sum += seconds;
-  for (const auto& [name, seconds] : parts) {
-    const std::string share = fixed(sum > 0 ? seconds / sum * 100 : 0, 1) + " %";
-    bar.parts.push_back({name, seconds, duration_text(seconds) + " (" + share + ")"});
+  std::vector<Bar> bars;
+  if (const Bar whole = time_bar("time", parts); !whole.parts.empty()) bars.push_back(whole);
+  if (const Bar step = time_bar("a step", data.step_time); !step.parts.empty()) {
+    bars.push_back(step);
   }
-  bar.total = duration_text(sum);
-  return sum > 0 ? section("Where the time went", bars_html({bar})) : "";
+  return bars.empty() ? "" : section("Where the time went", bars_html(bars));
 }
 
 std::string checkpoint_section(const std::vector<ReportCheckpoint>& checkpoints) {

@@ -111,6 +111,7 @@ TEST(ReportHtml, AllParts_AreOnThePageOnce) {
                   .layout = {{"rank", "tp"}, {"0", "0"}, {"1", "1"}},
                   .memory = {{"rank 0", {{"parameters", 1 << 20}, {"optimizer", 2 << 20}}}},
                   .other_time = {{"saving", 0.2}},
+                  .step_time = {{"matrix products", 0.75}, {"other", 0.25}},
                   .checkpoints = {{3, "out/step_00000003", 1 << 20}},
                   .sample_prompt = "if (a < b",
                   .sample_text = " && c) {"};

@@ -156,7 +156,26 @@ int Trainer::run() {
   return stop_signal_;
 }
 
+/// Before a step: looks where its time goes, in the eight steps after those whose memory is
+/// watched.
+void Trainer::watch_time() {
+  constexpr int kSteps = 8;
+  if (!is_first() || memory_ || num_clocked_ > kSteps) return;
+  if (num_clocked_++ == 0) clock_.emplace();
+  if (num_clocked_ > kSteps) note_step_time();
+}
+
+void Trainer::note_step_time() {
+  if (!clock_) return;
+  const auto seconds = clock_->seconds();
+  for (int k = 0; k < kNumTimeKinds; ++k) {
+    step_time_.emplace_back(name(static_cast<TimeKind>(k)), seconds[static_cast<size_t>(k)]);
+  }
+  clock_.reset();
+}
+
 void Trainer::train_step(int64_t step) {
+  watch_time();
   const double start = monotonic_s();
   const double comm_before = collective_seconds(mesh_);
   world_.note_step(step + 1);
@@ -310,6 +329,8 @@ void Trainer::finish(const std::string& outcome) {
   report.wall_s = monotonic_s() - start_s_;
   report.metrics = read_metrics((folder_.path() / "metrics.jsonl").string());
   report.memory = memory;
+  note_step_time();
+  report.step_time = step_time_;
   report.other_time = {{"loading", load_s_}, {"saving", save_s_}, {"eval", eval_s_}};
   report.checkpoints = checkpoint_list(folder_.path());
   const std::string path = (folder_.path() / "report.html").string();

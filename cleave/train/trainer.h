@@ -5,6 +5,7 @@
 
 #include "cleave/base/progress.h"
 #include "cleave/checkpoint/run_folder.h"
+#include "cleave/kernels/op_clock.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/optim/loss_scale.h"
 #include "cleave/planner/cpu_memory.h"
@@ -39,6 +40,8 @@ class Trainer {
   [[nodiscard]] std::vector<Batch> rows_of(const Dataset& data, int64_t step,
                                            int64_t num_rows) const;
   void train_step(int64_t step);
+  void watch_time();
+  void note_step_time();
   void update(int64_t step, double loss, const GradientNorm& norm);
   void check_finite(int64_t step, double loss, const GradientNorm& norm) const;
   [[nodiscard]] EvalSum evaluate();
@@ -53,7 +56,10 @@ class Trainer {
   World& world_;
   std::optional<CpuMemory> memory_{std::in_place};  // of this rank thread, for two steps
   int num_watched_ = 0;
-  int64_t most_bytes_ = 0;  // of tensors at once in these steps
+  int64_t most_bytes_ = 0;        // of tensors at once in these steps
+  std::optional<OpClock> clock_;  // of the first rank, for some steps after those
+  int num_clocked_ = 0;
+  std::vector<TimePart> step_time_;
   Mesh mesh_;
   Axis everyone_;
   RankModel rank_;

@@ -38,13 +38,14 @@ struct Kept {
             .width = q.size(3),
             .causal = causal,
             .is_bf16 = q.scalar_type() == at::kBFloat16,
-            .key_mask = key_mask.defined() ? key_mask.const_data_ptr<bool>() : nullptr,
+            .key_mask = key_mask.defined() && !key_mask.is_meta() ? key_mask.const_data_ptr<bool>()
+                                                                  : nullptr,
             .kv_head = kv_head.data(),
             .q = view_of(q),
             .k = view_of(k),
             .v = view_of(v),
             .out = view_of(out),
-            .log_sums = log_sums.data_ptr<float>(),
+            .log_sums = log_sums.is_meta() ? nullptr : log_sums.data_ptr<float>(),
             .dout = {},
             .dq = {},
             .dk = {},
@@ -54,6 +55,7 @@ struct Kept {
 
 template <class Task>
 void for_each_kv_head(const AttentionJob& job, int64_t num_batches, const Task& task) {
+  if (job.q.data == nullptr) return;  // a dry run has shapes alone
   at::parallel_for(0, num_batches * job.num_kv_heads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) task(job, i / job.num_kv_heads, i % job.num_kv_heads);
   });
@@ -67,8 +69,9 @@ Tensor with_heads_together(const Tensor& t) {
 
 bool takes_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
   const at::ScalarType type = q.scalar_type();
-  return q.is_cpu() && (type == at::kFloat || type == at::kBFloat16) && k.scalar_type() == type &&
-         v.scalar_type() == type && q.size(3) % 16 == 0 && q.numel() > 0 && k.numel() > 0;
+  return (q.is_cpu() || q.is_meta()) && (type == at::kFloat || type == at::kBFloat16) &&
+         k.scalar_type() == type && v.scalar_type() == type && q.size(3) % 16 == 0 &&
+         q.numel() > 0 && k.numel() > 0;
 }
 
 Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,

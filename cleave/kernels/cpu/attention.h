@@ -16,8 +16,8 @@ struct AttentionMask {
   std::vector<int64_t> kv_head{};
 };
 
-/// Whether fast_attention takes these: fp32 or bf16 on the processor, heads of a multiple of 16
-/// elements that lie together.
+/// Whether fast_attention takes these: fp32 or bf16 on the processor (or the meta device), heads of
+/// a multiple of 16 elements that lie together.
 bool takes_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v);
 
 /// softmax(q k^T / sqrt(K) + mask) v, differentiable, in fp32 throughout: scores of a few dozen

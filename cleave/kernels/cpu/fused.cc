@@ -14,6 +14,17 @@ namespace {
 // Elements that are worth a thread of their own.
 constexpr int64_t kGrain = 32768;
 
+/// Does `work(begin, end)` for parts of [0, count), unless a dry run has shapes alone.
+template <class Work>
+void in_parts(const Tensor& of, int64_t count, int64_t grain, const Work& work) {
+  if (!of.is_meta()) at::parallel_for(0, count, grain, work);
+}
+
+template <class T>
+T* data_of(const Tensor& t) {
+  return t.is_meta() ? nullptr : static_cast<T*>(t.data_ptr());
+}
+
 bool is_bf16(const Tensor& t) {
   return t.scalar_type() == at::kBFloat16;
 }
@@ -33,10 +44,10 @@ RmsNormJob norm_job(const Tensor& x, const Tensor& weight, const Tensor& scales,
   return {.width = x.size(-1),
           .is_bf16 = is_bf16(x),
           .eps = eps,
-          .x = x.const_data_ptr(),
-          .weight = weight.const_data_ptr(),
+          .x = data_of<const void>(x),
+          .weight = data_of<const void>(weight),
           .y = nullptr,
-          .scales = scales.data_ptr<float>(),
+          .scales = data_of<float>(scales),
           .dy = nullptr,
           .dx = nullptr};
 }
@@ -45,13 +56,13 @@ variable_list norm_backward(const Tensor& x, const Tensor& weight, const Tensor&
                             const Tensor& dy) {
   const Tensor dx = at::empty_like(x);
   RmsNormJob job = norm_job(x, weight, scales, 0);
-  job.dy = dy.const_data_ptr();
-  job.dx = dx.data_ptr();
+  job.dy = data_of<const void>(dy);
+  job.dx = data_of<void>(dx);
   const int64_t rows = rows_of(x);
   const int64_t blocks = (rows + kRowsOfBlock - 1) / kRowsOfBlock;
   const Tensor dweight = at::zeros({blocks, job.width}, x.options().dtype(at::kFloat));
-  auto* sums = dweight.data_ptr<float>();
-  at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+  auto* sums = data_of<float>(dweight);
+  in_parts(x, blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
       rms_norm_backward_rows(job, b * kRowsOfBlock, std::min(rows, (b + 1) * kRowsOfBlock),
                              sums + b * job.width);
@@ -67,7 +78,7 @@ bool takes_fused(std::initializer_list<Tensor> inputs) {
   const at::ScalarType type = first.scalar_type();
   if (type != at::kFloat && type != at::kBFloat16) return false;
   return std::all_of(inputs.begin(), inputs.end(), [&](const Tensor& t) {
-    return t.is_cpu() && t.scalar_type() == type && t.numel() > 0;
+    return (t.is_cpu() || t.is_meta()) && t.scalar_type() == type && t.numel() > 0;
   });
 }
 
@@ -79,9 +90,9 @@ Tensor fused_rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   const Tensor y = at::empty_like(in);
   const Tensor scales = at::empty({rows_of(in)}, in.options().dtype(at::kFloat));
   RmsNormJob job = norm_job(in, w, scales, eps);
-  job.y = y.data_ptr();
-  at::parallel_for(0, rows_of(in), grain_of_rows(job.width),
-                   [&](int64_t begin, int64_t end) { rms_norm_rows(job, begin, end); });
+  job.y = data_of<void>(y);
+  in_parts(in, rows_of(in), grain_of_rows(job.width),
+           [&](int64_t begin, int64_t end) { rms_norm_rows(job, begin, end); });
   if (!has_backward) return y;
   connect("rms_norm", {x, weight}, {y}, [in, w, scales](variable_list&& grads) {
     return norm_backward(in, w, scales, grads[0].contiguous());
@@ -96,25 +107,24 @@ Tensor fused_gate(const Tensor& gate, const Tensor& up) {
   const Tensor u = up.detach().contiguous();
   const Tensor y = at::empty_like(g);
   GateJob job{.is_bf16 = is_bf16(g),
-              .gate = g.const_data_ptr(),
-              .up = u.const_data_ptr(),
-              .y = y.data_ptr(),
+              .gate = data_of<const void>(g),
+              .up = data_of<const void>(u),
+              .y = data_of<void>(y),
               .dy = nullptr,
               .dgate = nullptr,
               .dup = nullptr};
-  at::parallel_for(0, g.numel(), kGrain,
-                   [&](int64_t begin, int64_t end) { gate_range(job, begin, end); });
+  in_parts(g, g.numel(), kGrain, [&](int64_t begin, int64_t end) { gate_range(job, begin, end); });
   if (!has_backward) return y;
   connect("gate", {gate, up}, {y}, [g, u, job](variable_list&& grads) -> variable_list {
     const Tensor dy = grads[0].contiguous();
     variable_list d{at::empty_like(g), at::empty_like(u)};
     GateJob back = job;
     back.y = nullptr;
-    back.dy = dy.const_data_ptr();
-    back.dgate = d[0].data_ptr();
-    back.dup = d[1].data_ptr();
-    at::parallel_for(0, g.numel(), kGrain,
-                     [&](int64_t begin, int64_t end) { gate_backward_range(back, begin, end); });
+    back.dy = data_of<const void>(dy);
+    back.dgate = data_of<void>(d[0]);
+    back.dup = data_of<void>(d[1]);
+    in_parts(g, g.numel(), kGrain,
+             [&](int64_t begin, int64_t end) { gate_backward_range(back, begin, end); });
     return d;
   });
   return y;
@@ -167,11 +177,11 @@ SoftmaxSums softmax_sums(const Tensor& logits) {
                   .sums = at::empty({z.size(0)}, options)};
   const LogitsJob job{.width = z.size(1),
                       .is_bf16 = is_bf16(z),
-                      .logits = z.const_data_ptr(),
-                      .largest = out.largest.data_ptr<float>(),
-                      .sums = out.sums.data_ptr<float>()};
-  at::parallel_for(0, z.size(0), grain_of_rows(job.width),
-                   [&](int64_t begin, int64_t end) { softmax_sums_rows(job, begin, end); });
+                      .logits = data_of<const void>(z),
+                      .largest = data_of<float>(out.largest),
+                      .sums = data_of<float>(out.sums)};
+  in_parts(z, z.size(0), grain_of_rows(job.width),
+           [&](int64_t begin, int64_t end) { softmax_sums_rows(job, begin, end); });
   return out;
 }
 
@@ -180,16 +190,16 @@ Tensor softmax_gradient(const Tensor& logits, const SoftmaxGradient& of) {
   Tensor out = at::empty_like(z);
   const LogitsGradientJob job{.width = z.size(1),
                               .is_bf16 = is_bf16(z),
-                              .logits = z.const_data_ptr(),
-                              .gradient = out.data_ptr(),
-                              .largest = of.of_rows.largest.const_data_ptr<float>(),
-                              .sums = of.of_rows.sums.const_data_ptr<float>(),
-                              .factor = of.factor.const_data_ptr<float>(),
-                              .target = of.target.const_data_ptr<int64_t>(),
+                              .logits = data_of<const void>(z),
+                              .gradient = data_of<void>(out),
+                              .largest = data_of<const float>(of.of_rows.largest),
+                              .sums = data_of<const float>(of.of_rows.sums),
+                              .factor = data_of<const float>(of.factor),
+                              .target = data_of<const int64_t>(of.target),
                               .spread = static_cast<float>(of.spread),
                               .weight = static_cast<float>(of.weight)};
-  at::parallel_for(0, z.size(0), grain_of_rows(job.width),
-                   [&](int64_t begin, int64_t end) { softmax_gradient_rows(job, begin, end); });
+  in_parts(z, z.size(0), grain_of_rows(job.width),
+           [&](int64_t begin, int64_t end) { softmax_gradient_rows(job, begin, end); });
   return out;
 }
 

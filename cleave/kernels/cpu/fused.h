@@ -7,8 +7,8 @@ using at::Tensor;
 
 /// Operations that libtorch makes of several passes over memory, in one: fp32 or bf16 on the
 /// processor, arithmetic in fp32, results and gradients of the inputs' type. All are
-/// differentiable. takes_fused says of the inputs whether they can be used: all of one such type,
-/// and not empty.
+/// differentiable, and on the meta device have shapes alone. takes_fused says of the inputs whether
+/// they can be used: all of one such type, and not empty.
 bool takes_fused(std::initializer_list<Tensor> inputs);
 
 /// x / sqrt(mean(x^2) + eps) weight.   x [.., D]   weight [D]
@@ -30,8 +30,8 @@ struct SoftmaxSums {
 };
 SoftmaxSums softmax_sums(const Tensor& logits);
 
-/// d loss / d logits of rows, [N, W] of the logits' type: (exp(logit - largest_n) / sum_n - spread -
-/// weight where the column is target_n) factor_n.
+/// d loss / d logits of rows, [N, W] of the logits' type: (exp(logit - largest_n) / sum_n - spread
+/// - weight where the column is target_n) factor_n.
 ///
 ///   factor [N] fp32, 0 gives zeros   target [N] int64, -1 = no column here
 struct SoftmaxGradient {

@@ -1,0 +1,96 @@
+#include "cleave/mesh/memory_cache.h"
+
+#include <cstring>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "cleave/planner/cpu_memory.h"
+
+namespace cleave {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+TEST(MemoryCache, BlockLetGo_ComesBackForTheSameSize) {
+  MemoryCache cache;
+  const void* first = nullptr;
+  {
+    const c10::DataPtr block = cache.allocate(3 * kMiB);
+    first = block.get();
+    std::memset(block.get(), 1, 3 * kMiB);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(first) % 64, 0U);
+  }
+  EXPECT_GE(MemoryCache::kept_bytes(), 3 * kMiB);
+  const c10::DataPtr again = cache.allocate(3 * kMiB - 1000);
+  EXPECT_EQ(again.get(), first);
+}
+
+TEST(MemoryCache, BlocksInUse_DoNotOverlap) {
+  MemoryCache cache;
+  std::vector<std::pair<c10::DataPtr, size_t>> blocks;
+  for (const size_t size : {size_t{1}, size_t{100}, size_t{65535}, size_t{65536}, size_t{70000},
+                            kMiB, kMiB + 1, 5 * kMiB}) {
+    for (int copy = 0; copy < 3; ++copy) {
+      blocks.emplace_back(cache.allocate(size), size);
+      std::memset(blocks.back().first.get(), static_cast<int>(blocks.size()), size);
+    }
+    if (blocks.size() % 2 == 0) blocks.erase(blocks.begin());  // what follows may reuse it
+  }
+  for (const auto& [block, size] : blocks) {
+    const auto* bytes = static_cast<const unsigned char*>(block.get());
+    for (size_t i = 1; i < size; ++i) ASSERT_EQ(bytes[i], bytes[0]) << size;
+  }
+}
+
+TEST(MemoryCache, KeptMemory_StaysWithinATenthOfTheMostInUse) {
+  std::thread([] {  // a thread has a shelf of its own
+    MemoryCache cache;
+    for (size_t size = 64; size < 512; size += 37) {  // ever larger: no block fits the next one
+      const c10::DataPtr block = cache.allocate(size << 10);
+      EXPECT_LE(MemoryCache::kept_bytes(), size << 10);
+    }
+    { const c10::DataPtr large = cache.allocate(40 * kMiB); }
+    EXPECT_LE(MemoryCache::kept_bytes(), 44 * kMiB);
+    const c10::DataPtr other = cache.allocate(30 * kMiB);
+    EXPECT_LE(MemoryCache::kept_bytes(), 14 * kMiB) << "30 and 14 are a tenth above 40";
+  })
+      .join();
+}
+
+TEST(MemoryCache, BlockOfAnotherThread_IsLetGoOfHere) {
+  MemoryCache cache;
+  c10::DataPtr block;
+  std::thread([&] {
+    block = cache.allocate(2 * kMiB);
+    std::memset(block.get(), 7, 2 * kMiB);
+  }).join();
+  EXPECT_EQ(static_cast<const char*>(block.get())[2 * kMiB - 1], 7);
+  const void* address = block.get();
+  block.clear();
+  EXPECT_EQ(cache.allocate(2 * kMiB).get(), address);
+}
+
+TEST(MemoryCache, RawMemoryAndNothing_AreTaken) {
+  MemoryCache cache;
+  EXPECT_EQ(cache.allocate(0).get(), nullptr);
+  for (const size_t size : {size_t{10}, 2 * kMiB}) {
+    void* raw = cache.raw_allocate(size);
+    std::memset(raw, 1, size);
+    cache.raw_deallocate(raw);
+  }
+}
+
+TEST(MemoryCache, Reports_CountWhatWasAskedFor) {
+  MemoryCache cache;
+  const CpuMemory memory;
+  {
+    const c10::DataPtr small = cache.allocate(1000), large = cache.allocate(3 * kMiB);
+    EXPECT_EQ(memory.live(), static_cast<int64_t>(1000 + 3 * kMiB));
+  }
+  EXPECT_EQ(memory.live(), 0);
+  EXPECT_EQ(memory.peak(), static_cast<int64_t>(1000 + 3 * kMiB));
+}
+
+}  // namespace
+}  // namespace cleave
