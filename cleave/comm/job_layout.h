@@ -28,7 +28,7 @@ enum class Op : uint8_t {
 };
 
 /// Sizes of a job page, fixed by its version: a page of another version is refused.
-inline constexpr uint32_t kLayoutVersion = 2;
+inline constexpr uint32_t kLayoutVersion = 3;
 inline constexpr uint64_t kJobMagic = 0x636c656176650000U + kLayoutVersion;
 inline constexpr int kMaxRanks = 512;         // per job page
 inline constexpr int kNumGroupsPerRank = 64;  // groups that the page has room for
@@ -117,7 +117,7 @@ struct GroupEntry {
   char name[kGroupNameBytes];
 };
 
-/// What a rank says about one operation. Peers compare all 64 bytes before they touch data.
+/// What a rank says about one operation. Peers compare its digest before they touch data.
 struct CallHeader {
   uint32_t magic;  // version of the protocol
   uint32_t group;
@@ -152,12 +152,15 @@ struct DirectSpan {
 /// One member's side of one group. `stamp` counts what it has posted; posting n+2 means that all
 /// have posted n+1 and so have read n: two copies of everything are enough.
 struct MemberSlot {
+  // All that peers read of a call that agrees is in one cache line.
   alignas(64) std::atomic<uint32_t> stamp;
   std::atomic<uint32_t> num_sleepers;
-  std::atomic<uint32_t> is_touching;  // reads or writes memory of its peers just now
+  uint64_t digest[2];  // of the header
+  DirectSpan direct[2];
+  // Of this member alone, until one leaves by an exception.
+  alignas(64) std::atomic<uint32_t> is_touching;  // reads or writes memory of its peers just now
   alignas(64) CallHeader header[2];
   CallNote note[2];
-  DirectSpan direct[2];
 };
 
 /// The two ends of the ring of messages from one rank to another: one sender moves `head`, one
