@@ -93,9 +93,7 @@ void staged_all_gather(Exchange& exchange, const Blocks& blocks, const Buffers& 
   const int64_t limit = exchange.payload_bytes(), end = blocks.max_block_bytes();
   const int self = exchange.member();
   const int64_t own_bytes = blocks.block_bytes(self);
-  // The own block may lie inside `out`: it is read before anything is written over it.
-  const KeptInput own(buffers, end > limit ? own_bytes : 0,
-                      blocks.rows() * blocks.whole_row_bytes());
+  const KeptInput own(buffers, own_bytes, blocks.rows() * blocks.whole_row_bytes());
   for (int64_t from = 0; from == 0 || from < end; from += limit) {
     const int64_t size = piece_bytes(own_bytes, from, limit);
     copy_bytes(exchange.payload(), own.data() + from, size);
@@ -103,7 +101,8 @@ void staged_all_gather(Exchange& exchange, const Blocks& blocks, const Buffers& 
     next_piece(exchange, from == 0);
     for (int m = 0; m < exchange.num_members(); ++m) {
       const int64_t got = piece_bytes(blocks.block_bytes(m), from, limit);
-      blocks.put(buffers.out, m, from, span_of(exchange.payload_of(m), got));
+      const std::byte* piece = m == self ? own.data() + from : exchange.payload_of(m);
+      blocks.put(buffers.out, m, from, span_of(piece, got));
     }
   }
 }
