@@ -20,25 +20,6 @@ int64_t sum(std::span<const int64_t> sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
 }
 
-/// Throws Error(kDesync) on all members unless everybody awaits what the others send. Both are
-/// [from][to] bytes.
-void check_sizes(Exchange& exchange, std::span<const int64_t> sent,
-                 std::span<const int64_t> awaited) {
-  const auto n = static_cast<size_t>(exchange.num_members());
-  for (size_t from = 0; from < n; ++from) {
-    for (size_t to = 0; to < n; ++to) {
-      const int64_t gives = sent[from * n + to], takes = awaited[from * n + to];
-      if (gives == takes) continue;
-      const JobPage& page = exchange.end_of_rank().page();
-      const GroupEntry& group = page.group(exchange.group());
-      const auto ranks = page.group_ranks(group);
-      exchange.refuse(str("all_to_all on axis ", group.name, ": rank ", ranks[from], " sends ",
-                          gives, " bytes to rank ", ranks[to], ", which awaits ", takes,
-                          " bytes; these must be alike"));
-    }
-  }
-}
-
 /// One all-to-all of one member.
 class AllToAll {
  public:
@@ -67,15 +48,11 @@ class AllToAll {
     }
     exchange_.give_all(static_cast<int64_t>(2 * bytes));
     exchange_.meet();
-    sent_.resize(n_ * n_);
-    std::vector<int64_t> awaited(n_ * n_), of_member(n_);
+    sizes_.resize(n_ * 2 * n_);
     for (size_t m = 0; m < n_; ++m) {
-      const std::byte* sizes = exchange_.payload_of(static_cast<int>(m));
-      std::memcpy(&sent_[m * n_], sizes, bytes);
-      std::memcpy(of_member.data(), sizes + bytes, bytes);
-      for (size_t from = 0; from < n_; ++from) awaited[from * n_ + m] = of_member[from];
+      std::memcpy(&sizes_[m * 2 * n_], exchange_.payload_of(static_cast<int>(m)), 2 * bytes);
     }
-    check_sizes(exchange_, sent_, awaited);
+    check_sizes();
   }
 
   /// Step 3.
@@ -98,7 +75,26 @@ class AllToAll {
 
  private:
   [[nodiscard]] std::span<const int64_t> sent_by(size_t member) const {
-    return std::span(sent_).subspan(member * n_, n_);
+    return std::span(sizes_).subspan(member * 2 * n_, n_);
+  }
+  [[nodiscard]] std::span<const int64_t> awaited_by(size_t member) const {
+    return std::span(sizes_).subspan((member * 2 + 1) * n_, n_);
+  }
+
+  /// Throws Error(kDesync) on all members unless everybody awaits what the others send.
+  void check_sizes() {
+    for (size_t from = 0; from < n_; ++from) {
+      for (size_t to = 0; to < n_; ++to) {
+        const int64_t gives = sent_by(from)[to], takes = awaited_by(to)[from];
+        if (gives == takes) continue;
+        const JobPage& page = exchange_.end_of_rank().page();
+        const GroupEntry& group = page.group(exchange_.group());
+        const auto ranks = page.group_ranks(group);
+        exchange_.refuse(str("all_to_all on axis ", group.name, ": rank ", ranks[from], " sends ",
+                             gives, " bytes to rank ", ranks[to], ", which awaits ", takes,
+                             " bytes; these must be alike"));
+      }
+    }
   }
 
   /// Whether a member's data was in the payload of its meeting.
@@ -159,7 +155,7 @@ class AllToAll {
   const Buffers& buffers_;
   size_t n_, self_;
   int64_t data_at_ = 0, room_ = 0;  // of the meeting's payload
-  std::vector<int64_t> sent_;       // [from][to] bytes
+  std::vector<int64_t> sizes_;      // [member][bytes sent to, bytes awaited from][peer]
 };
 
 }  // namespace

@@ -30,6 +30,7 @@ void check_reducible(DType dtype, Op op) {
 
 std::vector<int64_t> times(std::span<const int64_t> counts, int64_t factor) {
   std::vector<int64_t> result;
+  result.reserve(counts.size());
   for (const int64_t count : counts) result.push_back(count * factor);
   return result;
 }
