@@ -156,7 +156,7 @@ void Exchange::wait_for(int member, bool compares) {
         futex_wait(peer.stamp, seen, WaitWatch::kPeriod);
       }
       peer.num_sleepers.fetch_sub(1, std::memory_order_seq_cst);
-      if (is_here(member)) return;
+      if (is_here(member)) break;
       if (compares) compare();
       watch.look();
     }
@@ -164,6 +164,7 @@ void Exchange::wait_for(int member, bool compares) {
     leave();
     throw;
   }
+  end_->choose_num_spins();
 }
 
 void Exchange::compare() const {

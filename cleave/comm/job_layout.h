@@ -35,6 +35,7 @@ inline constexpr int kNumGroupsPerRank = 64;  // groups that the page has room f
 inline constexpr int kFlightLogLength = 256;  // operations remembered per rank
 inline constexpr int kSiteBytes = 88;         // of a call site's text
 inline constexpr int kNumShownSizes = 8;      // dims and widths kept for messages
+inline constexpr int kMaxProcessors = 1024;   // that a rank can say it runs on
 inline constexpr int kAbortTextBytes = 1024;
 inline constexpr int kGroupNameBytes = 40;
 inline constexpr uint32_t kNumChunks = 4;          // messages from one rank to another
@@ -93,7 +94,8 @@ struct RankSlot {
   alignas(64) std::atomic<RankState> state;
   std::atomic<int32_t> pid;
   std::atomic<int64_t> step;
-  std::atomic<uint64_t> num_operations;  // written to the flight log so far
+  std::atomic<uint64_t> num_operations;                   // written to the flight log so far
+  std::atomic<uint64_t> processors[kMaxProcessors / 64];  // that it may run on, as it joined; bits
   // The wait that this rank is in: odd epochs are waits. Peers find circles of waits by it.
   alignas(64) std::atomic<uint32_t> wait_epoch;
   std::atomic<WaitKind> wait_kind;

@@ -38,7 +38,9 @@ class Result {
       apart_.resize(static_cast<size_t>(out_bytes));
     }
   }
+  /// Bytes to write, as many as `out` has.
   [[nodiscard]] std::byte* data() { return apart_.empty() ? out_ : apart_.data(); }
+  /// Brings the result to `out`, of which nothing is read any more.
   void finish() { std::copy(apart_.begin(), apart_.end(), out_); }
 
  private:
