@@ -209,7 +209,9 @@ int run(const Options& options) {
   const auto environment = read_environment();
   const auto body = [&](World& world) {
     if (!options.one_core) keep_to_own_processors(world.rank(), world.size(), 1);
-    measure_all(world, options);
+    Options actual = options;  // a launcher's ranks are processes, whatever was asked for
+    if (!world.ranks_are_threads()) actual.ranks = "processes";
+    measure_all(world, actual);
   };
   if (environment) {
     CLEAVE_CHECK(environment->world_size == options.world, Code::kShape, "--world ", options.world,
