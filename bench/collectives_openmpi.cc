@@ -1,14 +1,14 @@
-// MPI's collectives as `cleave bench collectives --json` times ours: in place, a line of JSON for each op and size, with
-// the median over samples of at least 20 us. Built and run by bench/collectives_openmpi.sh; no part of the build.
+// MPI's collectives as `cleave bench collectives --json` times ours: in place, a line of JSON for
+// each op and size, with the median over samples of at least 20 us. Built and run by
+// bench/collectives_openmpi.sh; no part of the build.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mpi.h>
 #include <string>
 #include <vector>
-
-#include <mpi.h>
 
 namespace {
 
@@ -37,11 +37,15 @@ int main(int argc, char** argv) {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   const double seconds = argc > 1 ? std::atof(argv[1]) : 0.5;
+  const std::string wanted = argc > 2 ? argv[2] : "all";
   for (const char* op : {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"}) {
+    if (wanted != "all" && wanted != op) continue;
     for (int64_t bytes = 1024; bytes <= 64 << 20; bytes *= 4) {
       // On pages of their own, as ours.
-      char* in = static_cast<char*>(std::aligned_alloc(4096, static_cast<size_t>(bytes + 4095) / 4096 * 4096));
-      char* out = static_cast<char*>(std::aligned_alloc(4096, static_cast<size_t>(bytes + 4095) / 4096 * 4096));
+      char* in = static_cast<char*>(
+          std::aligned_alloc(4096, static_cast<size_t>(bytes + 4095) / 4096 * 4096));
+      char* out = static_cast<char*>(
+          std::aligned_alloc(4096, static_cast<size_t>(bytes + 4095) / 4096 * 4096));
       std::memset(in, 0, static_cast<size_t>(bytes));
       std::memset(out, 0, static_cast<size_t>(bytes));
       const auto time = [&](int64_t calls) {
@@ -49,18 +53,24 @@ int main(int argc, char** argv) {
         for (int64_t i = 0; i < calls; ++i) call(op, bytes, in, out);
         return (MPI_Wtime() - begin) / static_cast<double>(calls);
       };
+      const auto agreed = [&](int64_t number) {
+        MPI_Bcast(&number, 1, MPI_INT64_T, 0, MPI_COMM_WORLD);
+        return number;
+      };
       time(2);
-      double one = time(5);
-      if (one < 1e-3) one = time(20);
-      int64_t plan[] = {std::max<int64_t>(1, static_cast<int64_t>(20e-6 / one)),
-                        std::clamp<int64_t>(static_cast<int64_t>(seconds / std::max(one, 20e-6)), 5, 5000)};
-      MPI_Bcast(plan, 2, MPI_INT64_T, 0, MPI_COMM_WORLD);
+      const auto num_warm_up =
+          agreed(std::clamp<int64_t>(static_cast<int64_t>(1e-3 / time(3)), 1, 1000));
+      const double one = time(num_warm_up);
+      const auto num_calls = agreed(std::max<int64_t>(1, static_cast<int64_t>(20e-6 / one)));
+      const auto num_samples = agreed(
+          std::clamp<int64_t>(static_cast<int64_t>(seconds / std::max(one, 20e-6)), 5, 5000));
       std::vector<double> samples;
-      for (int64_t i = 0; i < plan[1]; ++i) samples.push_back(time(plan[0]) * 1e6);
+      for (int64_t i = 0; i < num_samples; ++i) samples.push_back(time(num_calls) * 1e6);
       std::sort(samples.begin(), samples.end());
       if (rank == 0) {
         std::printf("{\"op\":\"%s\",\"bytes\":%lld,\"median_us\":%.3f,\"p10_us\":%.3f}\n", op,
-                    static_cast<long long>(bytes), samples[samples.size() / 2], samples[samples.size() / 10]);
+                    static_cast<long long>(bytes), samples[samples.size() / 2],
+                    samples[samples.size() / 10]);
         std::fflush(stdout);
       }
       std::free(in);

@@ -101,23 +101,27 @@ class Measured {
 /// Seconds of a call, in ascending order. A sample is the mean of as many calls as take 20 us, so
 /// that reading the clock does not count.
 std::vector<double> measure(Group& group, const Measured& measured, double seconds) {
-  constexpr int64_t kWarmUp = 20, kMinSamples = 5, kMaxSamples = 5000;
-  constexpr double kSample = 20e-6;
+  constexpr int64_t kMinSamples = 5, kMaxSamples = 5000;
+  constexpr double kSample = 20e-6, kWarmUp = 1e-3;
   const auto time = [&](int64_t calls) {
     const double begin = monotonic_s();
     for (int64_t i = 0; i < calls; ++i) measured.run();
     return (monotonic_s() - begin) / static_cast<double>(calls);
   };
+  // Each rank has its own times: rank 0 decides how many calls all make.
+  const auto agreed = [&](int64_t number) {
+    group.broadcast(&number, 1, DType::kI64, 0, {.site = "plan of samples", .shape = {}});
+    return number;
+  };
   time(2);
-  double call = time(kMinSamples);
-  if (call < 1e-3) call = time(kWarmUp);
-  // Calls in a sample, samples: rank 0 decides.
-  int64_t plan[] = {std::max<int64_t>(1, static_cast<int64_t>(kSample / call)),
-                    std::clamp(static_cast<int64_t>(seconds / std::max(call, kSample)), kMinSamples,
-                               kMaxSamples)};
-  group.broadcast(plan, 2, DType::kI64, 0, {.site = "plan of samples", .shape = {}});
+  const auto num_warm_up =
+      agreed(std::clamp<int64_t>(static_cast<int64_t>(kWarmUp / time(3)), 1, 1000));
+  const double call = time(num_warm_up);
+  const auto num_calls = agreed(std::max<int64_t>(1, static_cast<int64_t>(kSample / call)));
+  const auto num_samples = agreed(std::clamp(
+      static_cast<int64_t>(seconds / std::max(call, kSample)), kMinSamples, kMaxSamples));
   std::vector<double> samples;
-  for (int64_t i = 0; i < plan[1]; ++i) samples.push_back(time(plan[0]));
+  for (int64_t i = 0; i < num_samples; ++i) samples.push_back(time(num_calls));
   std::sort(samples.begin(), samples.end());
   return samples;
 }
@@ -205,7 +209,9 @@ int run(const Options& options) {
   const auto environment = read_environment();
   const auto body = [&](World& world) {
     if (!options.one_core) keep_to_own_processors(world.rank(), world.size(), 1);
-    measure_all(world, options);
+    Options actual = options;  // a launcher's ranks are processes, whatever was asked for
+    if (!world.ranks_are_threads()) actual.ranks = "processes";
+    measure_all(world, actual);
   };
   if (environment) {
     CLEAVE_CHECK(environment->world_size == options.world, Code::kShape, "--world ", options.world,

@@ -8,12 +8,15 @@
 #include "cleave/comm/wait_watch.h"
 
 // The meeting of a group's members:
-// 1. A member writes header, note, payload and, among threads, pointers into its own slot, copy
-//    (stamp + 1) % 2, and stores stamp + 1.
+// 1. A member writes header, its digest, note, payload and, among threads, pointers into its own
+//    slot, copy (stamp + 1) % 2, and stores stamp + 1.
 // 2. It waits until every member's stamp is at least that. A member can be one post ahead, never
-//    two, so nobody overwrites what another one still reads.
-// 3. At the first meeting of a collective it compares all headers with member 0's. All members see
-//    the same headers, so all reach the same verdict before any data is touched.
+//    two, so nobody overwrites what another one still reads. A member that waits long counts itself
+//    as a sleeper of the one it waits for, looks at the stamp once more, and sleeps. Who posts
+//    looks for sleepers only after its own wait: the fence between the two, without which both
+//    could miss each other, costs little once the stamp has reached the other cores.
+// 3. At the first meeting of a collective it compares all headers with its own, by their digests.
+//    All members see the same headers, so all reach the same verdict before any data is touched.
 // 4. Between hosts every member has its own copy of the slots: PageMirror carries each post there.
 // 5. Among threads, memory of peers is touched between is_touching = 1 and 0. A member that leaves
 //    by an exception has seen the abort word set; it waits until no peer is touching. A peer sets
@@ -21,12 +24,27 @@
 //    or the leaving member sees it touching (both orders are sequentially consistent).
 
 namespace cleave {
+namespace {
+
+/// What was stored before is seen by all before what is loaded after is read.
+void fence(std::atomic<uint32_t>& own) {
+#ifdef __SANITIZE_THREAD__
+  own.fetch_add(0, std::memory_order_seq_cst);  // the sanitizer knows no fences
+#else
+  static_cast<void>(own);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
+}  // namespace
 
 Exchange::Exchange(std::shared_ptr<RankEnd> end, uint32_t group, int member)
     : end_(std::move(end)), group_(group), entry_(&end_->page().group(group)), member_(member) {
   for (int m = 0; m < entry_->num_members; ++m) {
     slots_.push_back(&end_->page().member(*entry_, m));
   }
+  inputs_.resize(slots_.size());
+  outputs_.resize(slots_.size());
   if (end_->mirror() != nullptr) gifts_.resize(slots_.size());
 }
 
@@ -46,8 +64,25 @@ const std::byte* Exchange::payload_of(int member) const {
   return end_->page().payload(*entry_, member, stamp_ % 2);
 }
 
-const DirectSpan& Exchange::direct_of(int member) const {
-  return slot(member).direct[stamp_ % 2];
+std::span<const void*> Exchange::payloads(int64_t offset) {
+  for (size_t m = 0; m < slots_.size(); ++m) {
+    inputs_[m] = payload_of(static_cast<int>(m)) + offset;
+  }
+  return inputs_;
+}
+
+std::span<const void*> Exchange::direct_inputs(int64_t offset) {
+  for (size_t m = 0; m < slots_.size(); ++m) {
+    inputs_[m] = static_cast<const std::byte*>(slots_[m]->direct[stamp_ % 2].in) + offset;
+  }
+  return inputs_;
+}
+
+std::span<void*> Exchange::direct_outputs(int64_t offset) {
+  for (size_t m = 0; m < slots_.size(); ++m) {
+    outputs_[m] = static_cast<std::byte*>(slots_[m]->direct[stamp_ % 2].out) + offset;
+  }
+  return outputs_;
 }
 
 void Exchange::begin(const Operation& operation, const DirectSpan& span) {
@@ -55,6 +90,7 @@ void Exchange::begin(const Operation& operation, const DirectSpan& span) {
   const uint32_t copy = (stamp_ + 1) % 2;
   MemberSlot& own = slot(member_);
   own.header[copy] = make_header(operation, group_, ++sequence_);
+  own.digest[copy] = digest(own.header[copy]);
   fill_note(own.note[copy], operation);
   own.direct[copy] = span;
   log_number_ = log_begin(end_->slot(), own.header[copy], operation.call.site);
@@ -64,7 +100,11 @@ void Exchange::begin(const Operation& operation, const DirectSpan& span) {
 void Exchange::meet() {
   post();
   wait(true);
-  compare();
+  const uint32_t copy = stamp_ % 2;
+  const uint64_t wanted = slot(member_).digest[copy];
+  for (const MemberSlot* other : slots_) {
+    if (other->digest[copy] != wanted) return compare();
+  }
 }
 
 void Exchange::sync() {
@@ -77,12 +117,16 @@ void Exchange::end() {
 }
 
 void Exchange::post() {
-  MemberSlot& own = slot(member_);
-  own.stamp.store(++stamp_, std::memory_order_seq_cst);
-  if (own.num_sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(own.stamp);
+  slot(member_).stamp.store(++stamp_, std::memory_order_release);
   if (end_->mirror() == nullptr) return;
   end_->mirror()->post(group_, member_, gifts_);
   give_all(0);
+}
+
+void Exchange::wake_sleepers() const {
+  MemberSlot& own = slot(member_);
+  fence(own.num_sleepers);
+  if (own.num_sleepers.load(std::memory_order_relaxed) != 0) futex_wake_all(own.stamp);
 }
 
 bool Exchange::is_here(int member) const {
@@ -96,9 +140,11 @@ void Exchange::wait(bool compares) {
     while (!is_here(m) && --spins > 0) spin_pause();
     if (spins <= 0) wait_for(m, compares);
   }
+  wake_sleepers();
 }
 
 void Exchange::wait_for(int member, bool compares) {
+  wake_sleepers();
   MemberSlot& peer = slot(member);
   const Awaited awaited{.kind = WaitKind::kGroup, .group = group_, .stamp = stamp_};
   WaitWatch watch(*end_, awaited);
@@ -110,7 +156,7 @@ void Exchange::wait_for(int member, bool compares) {
         futex_wait(peer.stamp, seen, WaitWatch::kPeriod);
       }
       peer.num_sleepers.fetch_sub(1, std::memory_order_seq_cst);
-      if (is_here(member)) return;
+      if (is_here(member)) break;
       if (compares) compare();
       watch.look();
     }
@@ -118,6 +164,7 @@ void Exchange::wait_for(int member, bool compares) {
     leave();
     throw;
   }
+  end_->choose_num_spins();
 }
 
 void Exchange::compare() const {

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "cleave/comm/operation.h"
@@ -39,6 +40,8 @@ class Exchange {
   void give_all(int64_t bytes);
   /// What a member gave at the last meet() or sync().
   [[nodiscard]] const std::byte* payload_of(int member) const;
+  /// The same of all members, from `offset` on. The caller may change them; the next call does.
+  [[nodiscard]] std::span<const void*> payloads(int64_t offset);
 
   /// Says what this rank is about to do, and which of its memory is read or written for it.
   void begin(const Operation& operation, const DirectSpan& span = {});
@@ -48,8 +51,10 @@ class Exchange {
   void sync();
   void end();
 
-  /// Where a member's memory lies; between rank threads only.
-  [[nodiscard]] const DirectSpan& direct_of(int member) const;
+  /// Where the members' memory lies, from `offset` on; between rank threads only. The next call
+  /// changes them.
+  [[nodiscard]] std::span<const void*> direct_inputs(int64_t offset);
+  [[nodiscard]] std::span<void*> direct_outputs(int64_t offset);
   /// Between these two the members' own memory may be touched; only after meet(). begin_touch()
   /// throws when the job has failed: then a peer may be about to free its memory.
   void begin_touch();
@@ -60,6 +65,7 @@ class Exchange {
 
  private:
   void post();
+  void wake_sleepers() const;
   void wait(bool compares);
   void wait_for(int member, bool compares);
   void compare() const;
@@ -73,6 +79,8 @@ class Exchange {
   int member_;
   std::vector<MemberSlot*> slots_;
   std::vector<Gift> gifts_;  // by member; between hosts
+  std::vector<const void*> inputs_;
+  std::vector<void*> outputs_;
   uint32_t stamp_ = 0;       // of the last post
   uint64_t sequence_ = 0;    // of the last operation
   uint64_t log_number_ = 0;  // of the operation in the flight log

@@ -28,13 +28,14 @@ enum class Op : uint8_t {
 };
 
 /// Sizes of a job page, fixed by its version: a page of another version is refused.
-inline constexpr uint32_t kLayoutVersion = 2;
+inline constexpr uint32_t kLayoutVersion = 3;
 inline constexpr uint64_t kJobMagic = 0x636c656176650000U + kLayoutVersion;
 inline constexpr int kMaxRanks = 512;         // per job page
 inline constexpr int kNumGroupsPerRank = 64;  // groups that the page has room for
 inline constexpr int kFlightLogLength = 256;  // operations remembered per rank
 inline constexpr int kSiteBytes = 88;         // of a call site's text
 inline constexpr int kNumShownSizes = 8;      // dims and widths kept for messages
+inline constexpr int kMaxProcessors = 1024;   // that a rank can say it runs on
 inline constexpr int kAbortTextBytes = 1024;
 inline constexpr int kGroupNameBytes = 40;
 inline constexpr uint32_t kNumChunks = 4;          // messages from one rank to another
@@ -93,7 +94,8 @@ struct RankSlot {
   alignas(64) std::atomic<RankState> state;
   std::atomic<int32_t> pid;
   std::atomic<int64_t> step;
-  std::atomic<uint64_t> num_operations;  // written to the flight log so far
+  std::atomic<uint64_t> num_operations;                   // written to the flight log so far
+  std::atomic<uint64_t> processors[kMaxProcessors / 64];  // that it may run on, as it joined; bits
   // The wait that this rank is in: odd epochs are waits. Peers find circles of waits by it.
   alignas(64) std::atomic<uint32_t> wait_epoch;
   std::atomic<WaitKind> wait_kind;
@@ -117,7 +119,7 @@ struct GroupEntry {
   char name[kGroupNameBytes];
 };
 
-/// What a rank says about one operation. Peers compare all 64 bytes before they touch data.
+/// What a rank says about one operation. Peers compare its digest before they touch data.
 struct CallHeader {
   uint32_t magic;  // version of the protocol
   uint32_t group;
@@ -152,12 +154,15 @@ struct DirectSpan {
 /// One member's side of one group. `stamp` counts what it has posted; posting n+2 means that all
 /// have posted n+1 and so have read n: two copies of everything are enough.
 struct MemberSlot {
+  // All that peers read of a call that agrees is in one cache line.
   alignas(64) std::atomic<uint32_t> stamp;
   std::atomic<uint32_t> num_sleepers;
-  std::atomic<uint32_t> is_touching;  // reads or writes memory of its peers just now
+  uint64_t digest[2];  // of the header
+  DirectSpan direct[2];
+  // Of this member alone, until one leaves by an exception.
+  alignas(64) std::atomic<uint32_t> is_touching;  // reads or writes memory of its peers just now
   alignas(64) CallHeader header[2];
   CallNote note[2];
-  DirectSpan direct[2];
 };
 
 /// The two ends of the ring of messages from one rank to another: one sender moves `head`, one

@@ -77,6 +77,10 @@ CallHeader make_header(const Operation& operation, uint32_t group, uint64_t sequ
   return header;
 }
 
+uint64_t digest(const CallHeader& header) {
+  return XXH3_64bits(&header, sizeof(header));
+}
+
 void fill_note(CallNote& note, const Operation& operation) {
   copy_sizes(note.dims, operation.call.shape);
   copy_sizes(note.widths, operation.widths);

@@ -32,6 +32,9 @@ std::string_view name(ReduceOp op);
 /// The words that peers compare.
 CallHeader make_header(const Operation& operation, uint32_t group, uint64_t sequence);
 
+/// A hash of all of it: different headers have different ones, but for one pair in 2^64.
+uint64_t digest(const CallHeader& header);
+
 /// The sizes and the call site, cut to what has room.
 void fill_note(CallNote& note, const Operation& operation);
 

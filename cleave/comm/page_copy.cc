@@ -129,6 +129,7 @@ void PageCopy::finish_post() {
   const uint32_t copy = frame_.number % 2;
   slot.header[copy] = frame_.header;
   slot.header[copy].group = group_;  // groups have another number in each copy of the page
+  slot.digest[copy] = digest(slot.header[copy]);
   slot.note[copy] = frame_.note;
   slot.stamp.store(frame_.number, std::memory_order_seq_cst);
   if (slot.num_sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(slot.stamp);

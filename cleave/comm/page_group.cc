@@ -30,6 +30,7 @@ void check_reducible(DType dtype, Op op) {
 
 std::vector<int64_t> times(std::span<const int64_t> counts, int64_t factor) {
   std::vector<int64_t> result;
+  result.reserve(counts.size());
   for (const int64_t count : counts) result.push_back(count * factor);
   return result;
 }
@@ -70,10 +71,6 @@ DeviceGroup* PageGroup::device_for(const void* in, const void* out) {
   return device_group_.get();
 }
 
-bool PageGroup::is_staged(int64_t payload_bytes) const {
-  return !exchange_.is_direct() || payload_bytes <= exchange_.payload_bytes();
-}
-
 void PageGroup::check_member(int member, std::string_view role) const {
   CLEAVE_CHECK(member >= 0 && member < size(), Code::kUsage, role, "=", member, " on axis ", name(),
                "; it must be in [0, ", size(), ")");
@@ -100,13 +97,17 @@ void PageGroup::all_reduce(const void* in, void* out, int64_t count, DType dtype
   DeviceGroup* const device = device_for(in, out);
   const Operation operation{Op::kAllReduce, dtype, count, op, -1, {}, call, device != nullptr};
   exchange_.begin(operation, {in, out});
+  const Buffers buffers{bytes_of(in), bytes_of(out)};
+  const Way way = choose_way(exchange_, operation.op, count * item_bytes(dtype));
   if (device != nullptr) {
     exchange_.meet();
     device->all_reduce(in, out, count, dtype, op);
-  } else if (is_staged(count * item_bytes(dtype))) {
-    staged_all_reduce(exchange_, operation, {bytes_of(in), bytes_of(out)});
-  } else {
+  } else if (way == Way::kDirect) {
     direct_all_reduce(exchange_, operation);
+  } else if (way == Way::kParted) {
+    parted_all_reduce(exchange_, operation, buffers);
+  } else {
+    staged_all_reduce(exchange_, operation, buffers);
   }
   exchange_.end();
 }
@@ -125,10 +126,10 @@ void PageGroup::all_gather(const void* in, void* out, int64_t rows, std::span<co
   if (device != nullptr) {
     exchange_.meet();
     device->all_gather(in, out, rows, widths, dtype);
-  } else if (is_staged(blocks.max_block_bytes())) {
-    staged_all_gather(exchange_, blocks, buffers);
-  } else {
+  } else if (choose_way(exchange_, Op::kAllGather, blocks.max_block_bytes()) == Way::kDirect) {
     direct_all_gather(exchange_, blocks, buffers);
+  } else {
+    staged_all_gather(exchange_, blocks, buffers);
   }
   exchange_.end();
 }
@@ -148,10 +149,11 @@ void PageGroup::reduce_scatter(const void* in, void* out, int64_t rows,
   if (device != nullptr) {
     exchange_.meet();
     device->reduce_scatter(in, out, rows, widths, dtype);
-  } else if (is_staged(blocks.rows() * blocks.whole_row_bytes())) {
-    staged_reduce_scatter(exchange_, operation, blocks, buffers);
-  } else {
+  } else if (choose_way(exchange_, operation.op, blocks.rows() * blocks.whole_row_bytes()) ==
+             Way::kDirect) {
     direct_reduce_scatter(exchange_, operation, blocks, buffers);
+  } else {
+    staged_reduce_scatter(exchange_, operation, blocks, buffers);
   }
   exchange_.end();
 }
@@ -168,10 +170,10 @@ void PageGroup::broadcast(void* data, int64_t count, DType dtype, int root, cons
   if (device != nullptr) {
     exchange_.meet();
     device->broadcast(data, count, dtype, root);
-  } else if (is_staged(bytes)) {
-    staged_broadcast(exchange_, root, span);
-  } else {
+  } else if (choose_way(exchange_, Op::kBroadcast, bytes) == Way::kDirect) {
     direct_broadcast(exchange_, root, span);
+  } else {
+    staged_broadcast(exchange_, root, span);
   }
   exchange_.end();
 }
@@ -191,14 +193,11 @@ void PageGroup::all_to_all(const void* in, std::span<const int64_t> send_counts,
   DeviceGroup* const device = device_for(in, out);
   exchange_.begin({Op::kAllToAll, dtype, 0, ReduceOp::kSum, -1, {}, call, device != nullptr},
                   {in, out});
-  // Only after the meeting is it known how much the others move; both ways meet twice anyway.
   if (device != nullptr) {
     meet_all_to_all(exchange_, {send, recv});
     device->all_to_all(in, send_counts, out, recv_counts, dtype);
-  } else if (exchange_.is_direct()) {
-    direct_all_to_all(exchange_, {send, recv}, buffers);
   } else {
-    staged_all_to_all(exchange_, {send, recv}, buffers);
+    any_way_all_to_all(exchange_, {send, recv}, buffers);
   }
   exchange_.end();
 }

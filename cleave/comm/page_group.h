@@ -46,7 +46,6 @@ class PageGroup : public Group {
   /// Who moves this memory, of which one may be nullptr: the device, connected at the first use, or
   /// nullptr where the processor can.
   DeviceGroup* device_for(const void* in, const void* out);
-  [[nodiscard]] bool is_staged(int64_t payload_bytes) const;
   void check_member(int member, std::string_view role) const;
   void check_widths(std::span<const int64_t> widths, std::string_view what) const;
 

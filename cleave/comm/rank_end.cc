@@ -1,6 +1,8 @@
 #include "cleave/comm/rank_end.h"
 
+#include <bit>
 #include <cerrno>
+#include <iterator>
 #include <new>
 #include <poll.h>
 #include <pthread.h>
@@ -19,10 +21,17 @@ namespace {
 constexpr int kSpinsOnOwnCore = 4000;
 constexpr int kSpinsOnSharedCore = 50;
 
-int num_usable_cores() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+void tell_processors(RankSlot& slot) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return;  // none: it counts as sharing
+  uint64_t words[kMaxProcessors / 64] = {};
+  for (size_t i = 0; i < kMaxProcessors; ++i) {
+    if (CPU_ISSET(i, &set)) words[i / 64] |= uint64_t{1} << i % 64;
+  }
+  for (size_t i = 0; i < std::size(words); ++i) {
+    slot.processors[i].store(words[i], std::memory_order_relaxed);
+  }
 }
 
 }  // namespace
@@ -50,9 +59,8 @@ RankEnd::RankEnd(std::shared_ptr<JobPage> page, int rank, const RankOptions& opt
       num_exceptions_(std::uncaught_exceptions()) {
   CLEAVE_CHECK(options.timeout_s > 0, Code::kUsage, "timeout=", options.timeout_s,
                " s; it must be positive");
-  // A mirror's thread needs a core too.
-  const bool has_own_core = !page_->is_mirror() && page_->num_ranks() <= num_usable_cores();
-  num_spins_ = has_own_core ? kSpinsOnOwnCore : kSpinsOnSharedCore;
+  tell_processors(slot());
+  choose_num_spins();
   slot().pid.store(getpid());
   slot().state.store(RankState::kJoined);
   if (mirror_) mirror_->start();
@@ -65,6 +73,28 @@ RankEnd::~RankEnd() {
   for (const int fd : pidfds_) {
     if (fd >= 0) close(fd);
   }
+}
+
+void RankEnd::choose_num_spins() {
+  if (knows_processors_.load(std::memory_order_relaxed)) return;
+  // Those of all ranks together: they may share all, or each have been bound to some.
+  uint64_t all[kMaxProcessors / 64] = {};
+  bool knows_all = true;
+  for (int rank = 0; rank < page_->num_ranks(); ++rank) {
+    uint64_t any = 0;
+    for (size_t i = 0; i < std::size(all); ++i) {
+      const uint64_t word = page_->rank(rank).processors[i].load(std::memory_order_relaxed);
+      all[i] |= word;
+      any |= word;
+    }
+    knows_all = knows_all && any != 0;
+  }
+  int num_processors = 0;
+  for (const uint64_t word : all) num_processors += std::popcount(word);
+  // A mirror's thread needs a core too.
+  const bool has_own_core = !page_->is_mirror() && page_->num_ranks() <= num_processors;
+  num_spins_.store(has_own_core ? kSpinsOnOwnCore : kSpinsOnSharedCore, std::memory_order_relaxed);
+  knows_processors_.store(knows_all, std::memory_order_relaxed);
 }
 
 bool RankEnd::abort_for(int rank, const Error& cause) const {

@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -32,7 +33,10 @@ class RankEnd {
   [[nodiscard]] const RankOptions& options() const { return options_; }
   /// nullptr when all ranks share the page.
   [[nodiscard]] PageMirror* mirror() const { return mirror_.get(); }
-  [[nodiscard]] int num_spins() const { return num_spins_; }
+  /// How often to look before a wait sleeps.
+  [[nodiscard]] int num_spins() const { return num_spins_.load(std::memory_order_relaxed); }
+  /// Chooses that anew, until all ranks have joined and said which processors they run on.
+  void choose_num_spins();
 
   /// Throws what stopped the job when something did.
   void check() const {
@@ -66,7 +70,8 @@ class RankEnd {
   RankOptions options_;
   std::unique_ptr<PageMirror> mirror_;
   int num_exceptions_;  // in flight when this began
-  int num_spins_;
+  std::atomic<int> num_spins_ = 0;
+  std::atomic<bool> knows_processors_ = false;  // of all ranks
   std::mutex pidfds_mutex_;
   std::vector<int> pidfds_;  // by rank; -1 when not open
 };

@@ -79,7 +79,7 @@ struct Bf16Format {
     const auto odd = hn::And(hn::ShiftRight<16>(bits), all_bits(1));
     const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, all_bits(0x7fffU))));
     const auto quiet = hn::Or(hn::ShiftRight<16>(bits), all_bits(0x40U));
-    const auto is_nan = hn::RebindMask(Bits(), hn::Ne(value, value));
+    const auto is_nan = hn::RebindMask(Bits(), hn::IsNaN(value));
     return hn::IfThenElse(is_nan, quiet, rounded);
   }
 };
@@ -93,9 +93,9 @@ struct Fp16Format {
     const auto normal = hn::Add(magnitude, all_bits((127U - 15U) << 23));
     const auto infinite = hn::Add(magnitude, all_bits((255U - 31U) << 23));
     const auto hidden = all_bits((127U - 14U) << 23);
-    const auto subnormal =
-        hn::BitCast(Bits(), hn::Sub(hn::BitCast(Float(), hn::Add(magnitude, hidden)),
-                                    hn::BitCast(Float(), hidden)));
+    const auto subnormal = hn::BitCast(
+        Bits(),
+        hn::Sub(hn::BitCast(Float(), hn::Add(magnitude, hidden)), hn::BitCast(Float(), hidden)));
     const auto finite = hn::IfThenElse(hn::Eq(exponent, hn::Zero(Bits())), subnormal, normal);
     const auto bits = hn::IfThenElse(hn::Eq(exponent, exponents), infinite, finite);
     return hn::BitCast(Float(), hn::Or(bits, sign));
@@ -130,7 +130,7 @@ struct Sum {
 struct FloatMax {
   template <class Vector>
   static HWY_INLINE Vector apply(Vector a, Vector b) {
-    return hn::IfThenElse(hn::Or(hn::Gt(b, a), hn::Ne(b, b)), b, a);
+    return hn::IfThenElse(hn::Or(hn::Gt(b, a), hn::IsNaN(b)), b, a);
   }
 };
 

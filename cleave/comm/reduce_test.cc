@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -62,6 +63,91 @@ TEST(Reduce, OutputsThatAreInputs_GetTheWholeSum) {
   reduce(in, out, 2500, DType::kF64, ReduceOp::kSum);
   EXPECT_EQ(a, std::vector<double>(2500, 3.5));
   EXPECT_EQ(b, a);
+}
+
+// Oracle: float16.h, one element at a time; its own tests have the definitions.
+using Widen = float (*)(uint16_t);
+using Narrow = uint16_t (*)(float);
+
+uint16_t of_numbers(float number, Narrow narrow, Widen widen, uint16_t got) {
+  const uint16_t want = narrow(number);
+  // Which NaN it is does not matter, but it must be one.
+  return std::isnan(widen(want)) && std::isnan(widen(got)) ? got : want;
+}
+
+TEST(Reduce, EveryBf16AndFp16_IsWidenedAndNarrowedAsOneByOne) {
+  std::vector<uint16_t> all(65536), zeros(65536), sum(65536);
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+  const std::vector<const void*> in{all.data(), zeros.data()};
+  void* out = sum.data();
+  for (const auto& [dtype, narrow, widen] :
+       {std::tuple<DType, Narrow, Widen>{DType::kBf16, fp32_to_bf16, bf16_to_fp32},
+        {DType::kF16, fp32_to_fp16, fp16_to_fp32}}) {
+    reduce(in, {&out, 1}, 65536, dtype, ReduceOp::kSum);
+    for (size_t i = 0; i < all.size(); ++i) {
+      const float number = widen(all[i]) + 0.0F;
+      ASSERT_EQ(sum[i], of_numbers(number, narrow, widen, sum[i])) << name(dtype) << ' ' << i;
+    }
+  }
+}
+
+TEST(Reduce, SumsOfBf16AndFp16_RoundToNearestTiesToEven) {
+  // Each pattern and a partner that moves it by halves, quarters and more of its last place.
+  constexpr size_t kCount = 65536;
+  std::vector<uint16_t> a(kCount), b(kCount), sum(kCount);
+  const std::vector<const void*> in{a.data(), b.data()};
+  void* out = sum.data();
+  for (const uint32_t step : {0x0080U, 0x0400U, 0x1801U, 0x8123U}) {
+    for (size_t i = 0; i < kCount; ++i) {
+      a[i] = static_cast<uint16_t>(i);
+      b[i] = static_cast<uint16_t>(i - step);
+    }
+    for (const auto& [dtype, narrow, widen] :
+         {std::tuple<DType, Narrow, Widen>{DType::kBf16, fp32_to_bf16, bf16_to_fp32},
+          {DType::kF16, fp32_to_fp16, fp16_to_fp32}}) {
+      reduce(in, {&out, 1}, kCount, dtype, ReduceOp::kSum);
+      for (size_t i = 0; i < kCount; ++i) {
+        const float number = widen(a[i]) + widen(b[i]);
+        ASSERT_EQ(sum[i], of_numbers(number, narrow, widen, sum[i]))
+            << name(dtype) << ' ' << a[i] << " + " << b[i];
+      }
+    }
+  }
+}
+
+// Oracle: small whole numbers, exact in every dtype.
+template <class T, class Of>
+void expect_sums_at_every_size(DType dtype, const Of& of) {
+  constexpr size_t kMost = 150, kRoom = kMost + 3;
+  for (size_t count = 0; count <= kMost; ++count) {
+    const size_t shift = count % 3;  // not at a vector's place
+    std::vector<T> a(kRoom), b(kRoom), c(kRoom), sum(kRoom, of(77)), copy(kRoom, of(77));
+    for (size_t i = 0; i < kRoom; ++i) {
+      a[i] = of(static_cast<int>(i % 11));
+      b[i] = of(static_cast<int>(i % 7) - 3);
+      c[i] = of(1);
+    }
+    const std::vector<const void*> in{&a[shift], &b[shift], &c[shift]};
+    const std::vector<void*> out{&sum[shift], &copy[shift]};
+    reduce(in, out, static_cast<int64_t>(count), dtype, ReduceOp::kSum);
+    std::vector<T> want(kRoom, of(77));
+    for (size_t i = shift; i < shift + count; ++i) {
+      want[i] = of(static_cast<int>(i % 11) + static_cast<int>(i % 7) - 3 + 1);
+    }
+    ASSERT_EQ(sum, want) << name(dtype) << ", count " << count;
+    ASSERT_EQ(copy, want) << name(dtype) << ", count " << count;
+  }
+}
+
+TEST(Reduce, EverySizeAtEveryPlace_WritesItsElementsAndNoOthers) {
+  expect_sums_at_every_size<float>(DType::kF32, [](int n) { return static_cast<float>(n); });
+  expect_sums_at_every_size<double>(DType::kF64, [](int n) { return static_cast<double>(n); });
+  expect_sums_at_every_size<int64_t>(DType::kI64, [](int n) { return int64_t{n}; });
+  expect_sums_at_every_size<int32_t>(DType::kI32, [](int n) { return int32_t{n}; });
+  expect_sums_at_every_size<uint16_t>(DType::kBf16,
+                                      [](int n) { return fp32_to_bf16(static_cast<float>(n)); });
+  expect_sums_at_every_size<uint16_t>(DType::kF16,
+                                      [](int n) { return fp32_to_fp16(static_cast<float>(n)); });
 }
 
 TEST(Reduce, Bool_IsNotDefined) {

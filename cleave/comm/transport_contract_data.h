@@ -78,6 +78,28 @@ TEST_P(TransportContract, AllReduceOfRoundedNumbers_AddsInRankOrder) {
   });
 }
 
+// Oracle: none but the ranks: whoever adds, and in whatever pieces, the bits are those of rank 0.
+TEST_P(TransportContract, AllReduceOfAnySizeAndWorld_GivesAllRanksTheSameBits) {
+  for (const int n : {2, 3, 5, 8}) {
+    run(n, [n](World& world) {
+      const auto group = contract::all(world);
+      for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
+        for (const int64_t count : {1, 257, 4099, 20011, 200003}) {
+          const auto value = [](int rank, int64_t i) {
+            return static_cast<double>((i * 7919 + rank * 104729) % 100003) * 1e-3 - 40.0 * rank;
+          };
+          Values data(dtype, count, [&](int64_t i) { return value(world.rank(), i); });
+          group->all_reduce(data.data(), data.data(), count, dtype, ReduceOp::kSum,
+                            contract::call("sum"));
+          Values first = data;
+          group->broadcast(first.data(), count, dtype, 0, contract::call("bits of rank 0"));
+          EXPECT_TRUE(data == first) << n << " ranks, " << name(dtype) << ", count " << count;
+        }
+      }
+    });
+  }
+}
+
 TEST_P(TransportContract, AllGather_JoinsUnevenColumns) {
   for (int n = 1; n <= 4; ++n) {
     run(n, [n](World& world) {

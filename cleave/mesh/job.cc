@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <thread>
 
 #include <ATen/Parallel.h>
 
+#include "cleave/comm/cores.h"
 #include "cleave/comm/environment.h"
 #include "cleave/comm/page_world.h"
 #include "cleave/comm/rank_process.h"
@@ -18,7 +18,7 @@ namespace {
 
 int threads_of(const JobOptions& options, int ranks_here) {
   if (options.threads_per_rank > 0) return options.threads_per_rank;
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks_here);
+  return std::max(1, static_cast<int>(usable_processors().size()) / ranks_here);
 }
 
 /// libtorch takes a thread's own number only after it was asked for once in that thread.
@@ -56,6 +56,9 @@ void run_job(const JobOptions& options, const std::function<void(World&)>& body)
   const bool has_gpu = device_of(options.device).is_cuda();
   const int gpu = has_gpu ? own_gpu(environment, options.num_ranks, cuda().num_gpus()) : 0;
   const auto with_threads = [&](World& world) {
+    const int rank_here = environment ? environment->local_rank : world.rank();
+    // First, so that the threads of this rank's kernels start where it is.
+    keep_to_own_processors(rank_here, ranks_here, num_threads);
     set_num_threads(num_threads);
     if (has_gpu) {
       dynamic_cast<PageWorld&>(world).use_device(cuda().take(gpu, options.ranks.timeout_s));

@@ -8,7 +8,9 @@ namespace cleave {
 
 struct JobOptions {
   int num_ranks = 1;
-  int threads_per_rank = 0;  ///< of libtorch's kernels; 0 = this host's cores / its ranks
+  /// Of libtorch's kernels; 0 = this host's processors / its ranks. Where there are enough for all
+  /// ranks, each keeps to an equal share of them.
+  int threads_per_rank = 0;
   RankOptions ranks{};
   std::string device = "cpu";  ///< cpu, or cuda: one rank a process, each with a GPU of its own
 };

@@ -1,6 +1,8 @@
-// The commands that need no libtorch: launch, tokenize, inspect, doctor, completion.
+// The commands that need no libtorch: launch, tokenize, inspect, doctor, completion, bench
+// collectives.
 #include <cstdint>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -194,6 +196,44 @@ TEST(Completion, Bash_ParsesAndCompletes) {
   EXPECT_EQ(completed("cleave train --weigh", 2), "--weight-decay\n");
   EXPECT_EQ(completed("cleave train --schedule ''", 3), "cosine linear constant\n");
   EXPECT_EQ(completed("cleave generate --early-stopping n", 3), "never\n");
+  EXPECT_EQ(completed("cleave bench coll", 2), "collectives\n");
+  EXPECT_EQ(completed("cleave bench collectives --one", 3), "--one-core\n");
+}
+
+TEST(BenchCollectives, ThreadsAndProcesses_PrintALineForEachOpAndSize) {
+  for (const char* ranks : {"threads", "processes"}) {
+    const Ran ran = run_cleave({"bench", "collectives", "--ranks", ranks, "--op", "all", "--bytes",
+                                "1KiB,300", "--dtype", "bf16", "--seconds", "0.001", "--json"});
+    ASSERT_EQ(ran.exit_code, 0) << ran.err;
+    std::istringstream lines(ran.out);
+    std::vector<std::string> seen;
+    for (std::string line; std::getline(lines, line);) {
+      const json told = json::parse(line, nullptr, /*allow_exceptions=*/false);
+      seen.push_back(told.value("op", "") + ' ' + std::to_string(told.value("bytes", -1)));
+      EXPECT_EQ(told.value("ranks", ""), ranks);
+      EXPECT_EQ(told.value("world", 0), 2);
+      EXPECT_GT(told.value("median_us", 0.0), 0.0) << line;
+    }
+    const std::vector<std::string> want = {
+        "all-reduce 1024",     "all-reduce 300",     "all-gather 1024", "all-gather 300",
+        "reduce-scatter 1024", "reduce-scatter 300", "all-to-all 1024", "all-to-all 300",
+        "broadcast 1024",      "broadcast 300",      "barrier 0"};
+    EXPECT_EQ(seen, want) << ranks;
+  }
+}
+
+TEST(BenchCollectives, WrongWords_NameWhatIsAllowed) {
+  EXPECT_EQ(run_cleave({"bench"}).err.rfind("cleave: cleave bench needs one of these words: ", 0),
+            0U);
+  EXPECT_EQ(run_cleave({"bench", "colectives"}).exit_code, 2);
+  EXPECT_EQ(run_cleave({"bench", "collectives", "--bytes", "4KiB,few"}).err,
+            "cleave: --bytes has 'few'; expected sizes between commas, as in 4KiB,1MiB\n");
+  EXPECT_EQ(run_cleave({"bench", "collectives", "now"}).err,
+            "cleave: unexpected word 'now'; see cleave bench collectives --help\n");
+  EXPECT_EQ(run_cleave(
+                {"launch", "-n", "2", "--", CLEAVE_PROGRAM, "bench", "collectives", "--world", "3"})
+                .exit_code,
+            3);
 }
 
 TEST(Completion, UnknownShell_IsRefused) {
