@@ -16,7 +16,7 @@ namespace cleave {
 struct JsonLimits {
   uint64_t max_bytes = uint64_t{256} << 20;
   int max_depth = 128;
-  size_t max_values = size_t{1} << 24;  ///< numbers, strings, arrays, ...; each takes 32 bytes
+  size_t max_values = size_t{1} << 22;  ///< numbers, strings, arrays, ...; each takes 32 bytes
 };
 
 /// A parsed, immutable JSON value. The one reader of JSON bytes: strict RFC 8259, UTF-8 checked,
