@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <sys/stat.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -113,6 +114,15 @@ TEST_P(Hostile, EveryCut_IsRefusedOrSuchAFile) {
     const bool is_refused = refusal_of(GetParam(), model()).has_value();
     EXPECT_TRUE(is_refused || !GetParam().cut_is_seen) << "the first " << size << " bytes";
   }
+}
+
+TEST_P(Hostile, PipeOrFolderInItsPlace_IsRefusedWithoutWaiting) {
+  const fs::path path = model() / GetParam().file_name;
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THROW(GetParam().read(model()), Error);
+  fs::remove(path);
+  fs::create_directory(path);
+  EXPECT_THROW(GetParam().read(model()), Error);
 }
 
 // One byte is another one: refused, or all that is read is still inside of the file.

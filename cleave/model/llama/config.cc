@@ -65,10 +65,11 @@ LlamaConfig LlamaConfig::from_json(const Json& json) {
   c.facts = read_facts(json);
   c.intermediate = json.at("intermediate_size").as_int(1, kMostWidth);
   c.head_dim = json.int_or("head_dim", c.facts.hidden / c.facts.num_heads, 1, kMostHeads);
-  if (!json.has("head_dim") && c.facts.hidden % c.facts.num_heads != 0) {
+  const bool is_divisible = c.facts.hidden % c.facts.num_heads == 0;
+  if (!json.has("head_dim") && (!is_divisible || c.head_dim > kMostHeads)) {
     json.at("hidden_size")
         .fail(str("without head_dim it must be a multiple of num_attention_heads=",
-                  c.facts.num_heads));
+                  c.facts.num_heads, ", at most ", kMostHeads, " times it"));
   }
   if (c.head_dim % 2 != 0) {
     json.at(json.has("head_dim") ? "head_dim" : "hidden_size")
