@@ -141,6 +141,51 @@ TEST_P(Hostile, EveryChangedByte_IsRefusedOrReads) {
   EXPECT_GT(num_accepted, 0);  // some byte of every kind is free
 }
 
+/// CPU seconds of reading, the best of three.
+double seconds_of(const HostileSet& set, const fs::path& folder) {
+  double best = 1e9;
+  for (int i = 0; i < 3; ++i) {
+    const double start = cpu_seconds();
+    set.read(folder);
+    best = std::min(best, cpu_seconds() - start);
+  }
+  return best;
+}
+
+// Texts that make a reader do most for a byte: four times the bytes take four times as long.
+TEST(HostileTexts, OfAnyForm_TakeTimeInProportionToTheirBytes) {
+  struct Form {
+    HostileSet set;
+    std::string head, part, end;
+  };
+  const std::vector<Form> forms{
+      {csv_set(), "x\n\"", "\"\"", "\"\n"},
+      {csv_set(), "x\n", "1\n", ""},
+      {csv_set(), "x\n", "\n", ""},
+      {csv_set(), "x\n\"", "\n", "\"\n"},
+      {csv_set(), "x\n", "\xF0\x9F\x98\x80", "\n"},
+      {csv_set(), repeated("x,", 1023) + "x\n", repeated(",", 1023) + "\n", ""},
+      {jsonl_set(), "", "0\n", ""},
+      {jsonl_set(), "", "\n", ""},
+      {jsonl_set(), "\"", "\\u0041", "\"\n"},
+      {jsonl_set(), "[", "0,", "0]\n"},
+      {jsonl_set(), "", repeated("[", 127) + repeated("]", 127) + "\n", ""},
+      {jsonl_set(), "", "{\"a\":{\"b\":{\"c\":[]}}}\n", ""},
+  };
+  const TempFolder folder;
+  for (const Form& form : forms) {
+    SCOPED_TRACE(form.set.kind + " " + form.part.substr(0, 20));
+    double seconds[2] = {};
+    for (const size_t times : {size_t{1}, size_t{4}}) {
+      std::ofstream(folder / form.set.file_name, std::ios::binary)
+          << form.head << repeated(form.part, times * (size_t{1} << 18) / form.part.size())
+          << form.end;
+      seconds[times / 4] = seconds_of(form.set, folder.path());
+    }
+    EXPECT_LT(seconds[1], 8 * seconds[0] + 0.05);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Files, Hostile, testing::ValuesIn(hostile_sets()),
                          [](const auto& of) { return of.param.kind; });
 
