@@ -1,7 +1,11 @@
 #include "cleave/base/hash.h"
 
 #include <new>
+#ifdef CLEAVE_XXHASH_DISPATCHES
+#include <xxh_x86dispatch.h>  // the same functions, chosen by processor
+#else
 #include <xxhash.h>
+#endif
 
 namespace cleave {
 

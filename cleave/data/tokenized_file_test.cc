@@ -187,6 +187,21 @@ TEST(TokenizedFile, IdsOutsideTheTokenizersVocabulary_AreABug) {
   EXPECT_EQ(thrown_by([&] { (void)setting.open(tokenizer); }).code(), Code::kBug);
 }
 
+TEST(Tokens, FileCutWhileItIsOpen_IsAFormatErrorAndNoSignal) {
+  const TempFolder folder;
+  Tokens written(1000);
+  written.append(std::vector<int64_t>(10'000, 7));
+  written.write(folder / "ids", 5);
+  const auto tokens = Tokens::open(folder / "ids", 5);
+  ASSERT_TRUE(tokens);
+  fs::resize_file(folder / "ids", 1000);
+  std::vector<int64_t> ids(400);
+  EXPECT_NO_THROW(tokens->copy(0, ids));
+  EXPECT_EQ(ids, std::vector<int64_t>(400, 7));
+  EXPECT_EQ(thrown_by([&] { tokens->copy(9000, ids); }).code(), Code::kFormat);
+  EXPECT_FALSE(Tokens::open(folder / "ids", 5));
+}
+
 TEST(Tokens, CopyOutsideOfThem_IsRefused) {
   Tokens tokens(10);
   tokens.append(std::vector<int64_t>{1, 2, 3});

@@ -33,12 +33,25 @@ uint64_t checksum_of(const Header& header) {
   return hash_bytes(std::as_bytes(std::span(&header, 1)).first(offsetof(Header, header_checksum)));
 }
 
-bool is_good(const Header& header, uint64_t key, std::span<const std::byte> ids) {
+/// Of what stands behind the header.
+uint64_t checksum_of_ids(const File& file, uint64_t bytes) {
+  constexpr uint64_t kPieceBytes = uint64_t{256} << 10;
+  Hasher hasher;
+  std::vector<std::byte> piece;
+  for (uint64_t done = 0; done < bytes; done += piece.size()) {
+    piece.resize(std::min(kPieceBytes, bytes - done));
+    file.read_at(sizeof(Header) + done, piece);
+    hasher.update(piece);
+  }
+  return hasher.digest();
+}
+
+bool is_good(const Header& header, uint64_t key, const File& file, uint64_t id_bytes) {
   return header.magic == kMagic && header.version == kVersion && header.key == key &&
          header.header_checksum == checksum_of(header) &&
-         (header.item_bytes == 2 || header.item_bytes == 4) &&
-         ids.size() % header.item_bytes == 0 && ids.size() / header.item_bytes == header.count &&
-         header.checksum == hash_bytes(ids);
+         (header.item_bytes == 2 || header.item_bytes == 4) && id_bytes % header.item_bytes == 0 &&
+         id_bytes / header.item_bytes == header.count &&
+         header.checksum == checksum_of_ids(file, id_bytes);
 }
 
 template <class Item>
@@ -73,15 +86,18 @@ Tokens::Tokens(int64_t vocab_size)
 
 std::optional<Tokens> Tokens::open(const std::filesystem::path& path, uint64_t key) {
   if (!std::filesystem::exists(path)) return std::nullopt;
-  MappedFile file(path);
+  File file = File::open_read(path);
+  const uint64_t size = file.size();
   Header header;
-  if (file.size() < sizeof(Header)) return std::nullopt;
-  std::memcpy(&header, file.bytes().data(), sizeof(Header));
-  if (!is_good(header, key, file.bytes().subspan(sizeof(Header)))) return std::nullopt;
+  if (size < sizeof(Header)) return std::nullopt;
+  file.read_at(0, std::as_writable_bytes(std::span(&header, 1)));
+  if (!is_good(header, key, file, size - sizeof(Header))) return std::nullopt;
   Tokens tokens(header.max_id + 1);
   tokens.item_bytes_ = header.item_bytes;
   tokens.max_id_ = header.max_id;
   tokens.file_ = std::move(file);
+  tokens.file_bytes_ = size - sizeof(Header);
+  tokens.file_checksum_ = header.checksum;
   return tokens;
 }
 
@@ -93,9 +109,10 @@ void Tokens::write(const std::filesystem::path& path, uint64_t key) const {
   header.max_id = max_id_;
   header.checksum = checksum();
   header.header_checksum = checksum_of(header);
-  std::vector<std::byte> whole(sizeof(Header) + bytes().size());
+  if (file_) CLEAVE_BUG("the ids are in a file already");
+  std::vector<std::byte> whole(sizeof(Header) + memory_.size());
   std::memcpy(whole.data(), &header, sizeof(Header));
-  std::copy(bytes().begin(), bytes().end(), whole.begin() + sizeof(Header));
+  std::copy(memory_.begin(), memory_.end(), whole.begin() + sizeof(Header));
   write_atomic(path, whole);
 }
 
@@ -109,12 +126,8 @@ void Tokens::append(std::span<const int64_t> ids) {
   item_bytes_ == 2 ? append_as<uint16_t>(ids, memory_) : append_as<uint32_t>(ids, memory_);
 }
 
-std::span<const std::byte> Tokens::bytes() const {
-  return file_ ? file_->bytes().subspan(sizeof(Header)) : std::span(memory_);
-}
-
 int64_t Tokens::size() const {
-  return static_cast<int64_t>(bytes().size() / item_bytes_);
+  return static_cast<int64_t>((file_ ? file_bytes_ : memory_.size()) / item_bytes_);
 }
 
 int64_t Tokens::back() const {
@@ -126,12 +139,21 @@ int64_t Tokens::back() const {
 void Tokens::copy(int64_t first, std::span<int64_t> out) const {
   CLEAVE_CHECK(first >= 0 && static_cast<int64_t>(out.size()) <= size() - first, Code::kUsage,
                out.size(), " ids from ", first, " of ", size());
-  const auto from = bytes().subspan(static_cast<size_t>(first) * item_bytes_);
+  const uint64_t begin = static_cast<uint64_t>(first) * item_bytes_;
+  std::vector<std::byte> read;
+  std::span<const std::byte> from = memory_;
+  if (file_) {
+    read.resize(out.size() * item_bytes_);
+    file_->read_at(sizeof(Header) + begin, read);
+    from = read;
+  } else {
+    from = from.subspan(begin);
+  }
   item_bytes_ == 2 ? copy_as<uint16_t>(from, out) : copy_as<uint32_t>(from, out);
 }
 
 uint64_t Tokens::checksum() const {
-  return hash_bytes(bytes());
+  return file_ ? file_checksum_ : hash_bytes(memory_);
 }
 
 }  // namespace cleave

@@ -6,12 +6,13 @@
 #include <span>
 #include <vector>
 
-#include "cleave/file/mapped_file.h"
+#include "cleave/file/file.h"
 
 namespace cleave {
 
-/// Token ids in order, 2 bytes each where the vocabulary allows it, else 4; in memory, or in a
-/// mapped file that one program wrote and many read.
+/// Token ids in order, 2 bytes each where the vocabulary allows it, else 4; in memory, or in a file
+/// that one program wrote and many read. The file is read, never mapped: one that is cut meanwhile
+/// is an Error(kFormat), no signal.
 ///
 /// File: magic, version, bytes per id, key, number of ids, largest id, checksum of the ids,
 /// checksum of what stands before; then the ids. Little-endian.
@@ -32,18 +33,18 @@ class Tokens {
   [[nodiscard]] int64_t size() const;
   [[nodiscard]] int64_t max_id() const { return max_id_; }  ///< -1 when there is none
   [[nodiscard]] int64_t back() const;                       ///< the last of one or more
-  /// Copies the ids first, first + 1, ... into `out`.
+  /// Copies the ids first, first + 1, ... into `out`. Throws Error(kFormat) when the file was cut.
   void copy(int64_t first, std::span<int64_t> out) const;
-  [[nodiscard]] uint64_t checksum() const;  ///< XXH3 of the stored bytes
+  /// XXH3 of the stored bytes.
+  [[nodiscard]] uint64_t checksum() const;
 
  private:
-  [[nodiscard]] std::span<const std::byte> bytes() const;
-
   int64_t vocab_size_;
   uint64_t item_bytes_;
   int64_t max_id_ = -1;
   std::vector<std::byte> memory_;
-  std::optional<MappedFile> file_;
+  std::optional<File> file_;
+  uint64_t file_bytes_ = 0, file_checksum_ = 0;  // of the ids in file_
 };
 
 }  // namespace cleave

@@ -15,7 +15,6 @@
 #include "cleave/file/atomic_write.h"
 #include "cleave/file/fault_hook.h"
 #include "cleave/file/file_lock.h"
-#include "cleave/file/mapped_file.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
@@ -109,22 +108,6 @@ TEST(IsFileName, PathsAndControlCharacters_AreNot) {
         std::string("a\0b", 3), std::string(256, 'x')}) {
     EXPECT_FALSE(is_file_name(bad)) << bad;
   }
-}
-
-TEST(MappedFile, CutWhileMapped_CopyAndCheckSizeAreErrorsAndNoSignal) {
-  const TempFolder folder;
-  write_atomic(folder / "f", std::string(20000, 'x'));
-  MappedFile mapped(folder / "f");
-  EXPECT_EQ(mapped.size(), 20000u);
-  EXPECT_EQ(mapped.text()[19999], 'x');
-  EXPECT_NO_THROW(mapped.check_size());
-  fs::resize_file(folder / "f", 100);
-  std::array<std::byte, 10> bytes{};
-  EXPECT_NO_THROW(mapped.copy(90, bytes));
-  EXPECT_EQ(thrown_by([&] { mapped.copy(91, bytes); }).code(), Code::kFormat);
-  EXPECT_THAT(thrown_by([&] { mapped.check_size(); }).what(), HasSubstr("has 100 bytes; it had"));
-  write_atomic(folder / "empty", std::string_view());
-  EXPECT_EQ(MappedFile(folder / "empty").bytes().size(), 0u);
 }
 
 TEST(WriteAtomic, FailureAtEveryCall_LeavesTheOldFileOrTheNew) {

@@ -1,5 +1,6 @@
 #include "cleave/format/block.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "cleave/base/checked.h"
@@ -55,12 +56,14 @@ BlockWalk::BlockWalk(std::span<const int64_t> shape, int64_t item_bytes,
     ranges_[dim] = tidy(slice, shape[dim]);
   }
   // A dim without a cut joins the one outside of it: its pieces touch.
+  // No bytes are in a tensor that is empty, however long its other dims are.
+  const bool is_empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
   strides_.resize(shape.size());
   auto stride = static_cast<uint64_t>(item_bytes);
   bytes_ = stride;
   for (size_t dim = shape.size(); dim-- > 0;) {
     strides_[dim] = stride;
-    stride = checked_mul(stride, static_cast<uint64_t>(shape[dim]), "tensor");
+    if (!is_empty) stride = checked_mul(stride, static_cast<uint64_t>(shape[dim]), "tensor");
     uint64_t kept = 0;
     for (const Range& range : ranges_[dim]) kept += static_cast<uint64_t>(range.size());
     bytes_ *= kept;

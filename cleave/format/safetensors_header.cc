@@ -106,6 +106,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t file_
   JsonLimits limits;
   limits.max_bytes = kMaxSafetensorsHeader;
   limits.max_depth = 4;
+  limits.max_values = kMaxSafetensorsValues;
   const Json root = Json::parse(json, source, limits);
   SafetensorsHeader header;
   for (size_t i = 0; i < root.size(); ++i) {

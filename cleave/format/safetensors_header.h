@@ -30,8 +30,10 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;  ///< "__metadata__"
 };
 
-/// Largest header that is read, as in the format's own library.
-inline constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;
+/// Largest header that is read, and most JSON values in it, about eight a tensor. The format's own
+/// library reads 100 MB; no model comes near, and what is read takes time and memory.
+inline constexpr uint64_t kMaxSafetensorsHeader = uint64_t{16} << 20;
+inline constexpr size_t kMaxSafetensorsValues = size_t{1} << 18;
 
 /// Size of the JSON text from a file's first 8 bytes (little-endian). Throws Error(kFormat) when it
 /// is 0, above the limit or more than the file has.

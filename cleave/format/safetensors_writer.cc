@@ -12,6 +12,8 @@
 namespace cleave {
 namespace {
 
+constexpr size_t kMostTensorsInFile = 16384;  // so that the reader's bounds hold with room to spare
+
 uint64_t bytes_of(const TensorInfo& tensor) {
   return checked_mul(num_elements(tensor.shape, tensor.name),
                      static_cast<uint64_t>(item_bytes(tensor.dtype)), tensor.name);
@@ -24,7 +26,9 @@ std::vector<std::vector<StoredTensor>> fill_files(const std::vector<TensorInfo>&
   uint64_t filled = 0;
   for (const TensorInfo& tensor : tensors) {
     const uint64_t bytes = bytes_of(tensor);
-    if (!files.back().empty() && checked_add(filled, bytes, tensor.name) > max_file_bytes) {
+    const bool is_full = checked_add(filled, bytes, tensor.name) > max_file_bytes ||
+                         files.back().size() >= kMostTensorsInFile;
+    if (!files.back().empty() && is_full) {
       files.emplace_back();
       filled = 0;
     }

@@ -3,9 +3,12 @@
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
+#include <sched.h>
 #include <set>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <system_error>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -81,7 +84,9 @@ int count_calls(const fs::path& run) {
   return calls;
 }
 
-TEST(SaveFault, ErrorAtEverySystemCall_LeavesTheOldOrTheNewCheckpoint) {
+class SaveError : public testing::TestWithParam<int> {};
+
+TEST_P(SaveError, ErrorAtEverySystemCall_LeavesTheOldOrTheNewCheckpoint) {
   const TempFolder folder;
   const int num_calls = count_calls(folder.path());
   EXPECT_GE(num_calls, 35);
@@ -92,7 +97,7 @@ TEST(SaveFault, ErrorAtEverySystemCall_LeavesTheOldOrTheNewCheckpoint) {
     std::string message;
     {
       const ScopedFileHook hook(
-          [&](FileCall, const std::string&) { return ++calls == failing ? ENOSPC : 0; });
+          [&](FileCall, const std::string&) { return ++calls == failing ? GetParam() : 0; });
       try {
         save(folder.path(), ++step);
       } catch (const Error& error) {
@@ -100,14 +105,18 @@ TEST(SaveFault, ErrorAtEverySystemCall_LeavesTheOldOrTheNewCheckpoint) {
         EXPECT_EQ(error.code(), Code::kIo);
       }
     }
-    EXPECT_THAT(message, HasSubstr("No space left on device")) << "call " << failing;
+    EXPECT_THAT(message, HasSubstr(std::generic_category().message(GetParam())))
+        << "call " << failing;
     SCOPED_TRACE(failing);
     expect_whole(folder.path(), last_good, step);
     save(folder.path(), ++step);
   }
 }
 
-TEST(SaveFault, KilledAtEverySystemCall_LeavesTheOldOrTheNewCheckpoint) {
+INSTANTIATE_TEST_SUITE_P(DiskFullQuotaBrokenOrReadOnly, SaveError,
+                         testing::Values(ENOSPC, EDQUOT, EIO, EROFS));
+
+TEST(Save, KilledAtEverySystemCall_LeavesTheOldOrTheNewCheckpoint) {
   const TempFolder folder;
   const int num_calls = count_calls(folder.path());
   int64_t step = 1;
@@ -133,7 +142,7 @@ TEST(SaveFault, KilledAtEverySystemCall_LeavesTheOldOrTheNewCheckpoint) {
 
 // What a loss of power would forget: writes without a later fsync of their file, names without a
 // later fsync of their folder.
-TEST(SaveFault, EveryRename_ComesAfterTheFsyncOfAllItPublishesAndBeforeThatOfItsFolder) {
+TEST(Save, EveryRename_ComesAfterTheFsyncOfAllItPublishesAndBeforeThatOfItsFolder) {
   const TempFolder folder;
   std::set<std::string> unsynced, unsynced_folders;
   int renames = 0;
@@ -158,7 +167,7 @@ TEST(SaveFault, EveryRename_ComesAfterTheFsyncOfAllItPublishesAndBeforeThatOfIts
   EXPECT_THAT(unsynced_folders, IsEmpty());
 }
 
-TEST(SaveFault, FileSizeLimit_IsAnIoErrorAndTheOldCheckpointStays) {
+TEST(Save, FileSizeLimit_IsAnIoErrorAndTheOldCheckpointStays) {
   const TempFolder folder;
   save(folder.path(), 1);
   const pid_t child = ::fork();
@@ -178,6 +187,40 @@ TEST(SaveFault, FileSizeLimit_IsAnIoErrorAndTheOldCheckpointStays) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   EXPECT_EQ(read_file(folder / "latest"), "step_1\n");
   expect_whole(folder.path(), 1, 1);
+}
+
+/// Saves until it fails, on a file system of 2 MiB that only this process sees; then again where
+/// nothing may be written. 0: refused as it should be, 77: no such file system may be made here.
+int save_on_a_small_disk(const fs::path& run) {
+  if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return 77;
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount("tmpfs", run.c_str(), "tmpfs", 0, "size=2m") != 0) {
+    return 77;
+  }
+  int64_t step = 0;
+  for (const unsigned long flags : {0UL, static_cast<unsigned long>(MS_REMOUNT | MS_RDONLY)}) {
+    if (flags != 0 && ::mount("tmpfs", run.c_str(), "tmpfs", flags, "size=2m") != 0) return 77;
+    try {
+      for (; step < 100; ++step) save(run, step);
+      return 1;  // a hundred do not fit
+    } catch (const Error& error) {
+      if (error.code() != Code::kIo) return 2;
+    }
+    if (read_file(run / "latest") != str("step_", step - 1, "\n")) return 3;
+    if (!find_damage(run / str("step_", step - 1)).empty()) return 4;
+  }
+  return 0;
+}
+
+TEST(Save, FullAndReadOnlyFileSystems_AreIoErrorsAndTheOldCheckpointStays) {
+  const TempFolder folder;
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(save_on_a_small_disk(folder.path()));
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "needs the right to mount a file system";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(FolderWriter, ExistingTarget_IsNeverOverwritten) {

@@ -48,6 +48,7 @@ std::map<std::string, std::string> read_weight_map(const fs::path& path) {
   JsonLimits limits;
   limits.max_bytes = kMaxIndexBytes;
   limits.max_depth = 16;
+  limits.max_values = size_t{1} << 19;
   const Json index = Json::parse(read_file(path, kMaxIndexBytes), path.string(), limits);
   const Json weights = index.at("weight_map");
   if (!weights.is(Json::Type::kObject) || weights.size() == 0) {

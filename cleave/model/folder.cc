@@ -1,6 +1,6 @@
 #include <filesystem>
-#include <fstream>
 
+#include "cleave/file/file.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/model/llama/config.h"
 #include "cleave/model/model.h"
@@ -14,11 +14,9 @@ namespace fs = std::filesystem;
 fs::path followed(const fs::path& path) {
   const fs::path latest = path / "latest";
   if (fs::exists(path / "config.json") || !fs::exists(latest)) return path;
-  std::ifstream file(latest);
-  std::string name;
-  std::getline(file, name);
-  const bool is_plain = !name.empty() && name.find('/') == std::string::npos && name.front() != '.';
-  CLEAVE_CHECK(is_plain, Code::kFormat, latest.string(), " holds '", name,
+  std::string name = read_file(latest, 1024);
+  if (name.ends_with('\n')) name.pop_back();
+  CLEAVE_CHECK(is_file_name(name), Code::kFormat, latest.string(), " holds '", name,
                "'; expected the name of a checkpoint folder");
   return path / name;
 }
@@ -49,15 +47,18 @@ ModelFolder ModelFolder::open(const std::string& path) {
       " does not exist; give a folder with config.json, a run's --out folder, or a preset");
   if (fs::exists(folder / "config.json")) {
     return {.path = folder.string(),
-            .config = Json::parse_file((folder / "config.json").string()),
+            .config = Json::parse_file((folder / "config.json").string(), kConfigLimits),
             .stem = "model"};
   }
   CLEAVE_CHECK(
       fs::exists(folder / "params.json"), Code::kIo, folder.string(),
       " holds no model: neither config.json (Hugging Face) nor params.json (Meta) is there");
-  const Json params = Json::parse_file((folder / "params.json").string());
+  const Json params = Json::parse_file((folder / "params.json").string(), kConfigLimits);
   const auto tensors = Safetensors::open(folder, "consolidated");
-  const int64_t vocab_size = tensors.at("tok_embeddings.weight").shape.at(0);
+  const std::vector<int64_t>& embedding = tensors.at("tok_embeddings.weight").shape;
+  CLEAVE_CHECK(embedding.size() == 2, Code::kFormat, tensors.path(), ": tok_embeddings.weight has ",
+               embedding.size(), " dims; expected [vocab, dim]");
+  const int64_t vocab_size = embedding.front();
   return {.path = folder.string(),
           .config = llama_config_from_meta(params, vocab_size),
           .stem = "consolidated",

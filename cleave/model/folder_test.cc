@@ -1,14 +1,24 @@
+#include <filesystem>
+#include <string_view>
+#include <sys/stat.h>
+
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "cleave/checkpoint/load.h"
 #include "cleave/comm/world.h"
+#include "cleave/file/atomic_write.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/model/model.h"
 #include "tests/support/golden.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
 
 namespace cleave {
 namespace {
+
+using testing::HasSubstr;
 
 Tensor logits_of(const std::string& folder, const Axis& tp, const Tensor& ids) {
   const ModelFolder opened = ModelFolder::open(folder);
@@ -38,6 +48,42 @@ TEST(ModelFolder, MetasNamesAndRowOrder_GiveTheRecordedLogits) {
       }
     });
   }
+}
+
+TEST(ModelFolder, UnknownFamily_IsRefusedWithItsByteAndTheNearestName) {
+  const test::TempFolder folder;
+  write_atomic(folder / "config.json", R"({"model_type": "lama"})");
+  const Error error =
+      test::thrown_by([&] { (void)make_model(ModelFolder::open(folder.path().string()).config); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("config.json: \"model_type\" is \"lama\""));
+  EXPECT_THAT(error.what(), HasSubstr("did you mean 'llama'"));
+  EXPECT_THAT(error.what(), HasSubstr("(byte 15)"));
+}
+
+TEST(ModelFolder, LatestThatIsNoNameOfACheckpoint_IsRefusedWithoutWaiting) {
+  const test::TempFolder folder;
+  for (const std::string_view name : {"../other", "/etc", "", ".hidden", "a/b", "a\nb", "a\rb"}) {
+    write_atomic(folder / "latest", name);
+    EXPECT_EQ(test::thrown_by([&] { ModelFolder::open(folder.path().string()); }).code(),
+              Code::kFormat)
+        << name;
+  }
+  std::filesystem::remove(folder / "latest");
+  ASSERT_EQ(::mkfifo((folder / "latest").c_str(), 0600), 0);
+  EXPECT_THROW(ModelFolder::open(folder.path().string()), Error);
+}
+
+TEST(ModelFolder, MetasEmbeddingThatIsNoMatrix_IsRefused) {
+  const test::TempFolder folder;
+  write_atomic(folder / "params.json", R"({"dim": 64, "n_layers": 1, "n_heads": 4})");
+  const std::string header =
+      R"({"tok_embeddings.weight":{"dtype":"U8","shape":[],"data_offsets":[0,1]}})";
+  std::string file(8, '\0');
+  file[0] = static_cast<char>(header.size());
+  write_atomic(folder / "consolidated.safetensors", file + header + "x");
+  EXPECT_THAT(test::thrown_by([&] { ModelFolder::open(folder.path().string()); }).what(),
+              HasSubstr("tok_embeddings.weight has 0 dims; expected [vocab, dim]"));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
-#include "cleave/model/model.h"
+#include "cleave/model/facts.h"
 
 namespace cleave {
 namespace {

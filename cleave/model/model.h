@@ -1,38 +1,14 @@
 #pragma once
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "cleave/model/facts.h"
 #include "cleave/nn/layer.h"
 #include "cleave/parallel/plan.h"
 #include "cleave/text/json.h"
 
 namespace cleave {
-
-/// What every program needs to know of a model, whatever its family.
-struct ModelFacts {
-  int64_t vocab_size = 0;
-  int64_t max_positions = 0;  ///< longest sequence
-  int64_t num_layers = 0;
-  int64_t hidden = 0;
-  int64_t num_heads = 0;
-  int64_t num_kv_heads = 0;
-  std::vector<int64_t> eos_ids;
-  std::optional<int64_t> bos_id, pad_id;
-  std::vector<std::string> labels;  ///< names of a classifier's classes, by number
-};
-
-/// Reads eos_token_id (a number or a list), bos_token_id and pad_token_id of a config.json;
-/// vocab_size is set already. Throws Error(kFormat) for ids outside the vocabulary.
-void read_special_ids(const Json& json, ModelFacts& facts);
-
-/// Names of the classes in a config.json: id2label, else LABEL_0 ... of num_labels (2 where nothing
-/// is said). Throws Error(kFormat) for numbers that are doubled or leave a gap.
-std::vector<std::string> read_labels(const Json& json);
-/// The config.json of a classifier with the same layers: its class and the names of its labels.
-/// A family without a classifier keeps its own class.
-Json classifier_config(const Json& config, const std::vector<std::string>& labels);
 
 /// Where the values of a parameter lie in a folder's files.
 struct StoredAs {

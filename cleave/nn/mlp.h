@@ -1,14 +1,10 @@
 #pragma once
+#include "cleave/nn/activation.h"
 #include "cleave/nn/linear.h"
 
 namespace cleave {
 
-/// Element-wise functions between the matrices of an MLP.
-enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
-
-/// From a config.json's hidden_act: silu, swish, gelu, gelu_new, gelu_pytorch_tanh, relu.
-/// Throws Error(kFormat) for others.
-Activation activation_from_name(const std::string& name);
+/// Element-wise.
 Tensor activate(Activation activation, const Tensor& x);
 
 struct MlpOptions {

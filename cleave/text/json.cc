@@ -155,8 +155,10 @@ int64_t Json::as_int(int64_t low, int64_t high) const {
   return value;
 }
 
-double Json::as_number() const {
-  if (!is(Type::kNumber)) fail("expected a number");
+double Json::as_number(double low, double high) const {
+  const bool is_bounded = low > -kAnyNumber || high < kAnyNumber;
+  const std::string range = is_bounded ? str(" in [", low, ", ", high, "]") : "";
+  if (!is(Type::kNumber)) fail(str("expected a number", range));
   const JsonNode& node = document_->tree.nodes[node_];
   const char* text = document_->tree.text.data();
   double value = 0;
@@ -164,6 +166,7 @@ double Json::as_number() const {
   if (error != std::errc() || stop != text + node.end || !std::isfinite(value)) {
     fail("expected a number that a 64-bit float can hold");
   }
+  if (value < low || value > high) fail(str("expected a number", range));
   return value;
 }
 
@@ -212,8 +215,8 @@ int64_t Json::int_or(std::string_view key, int64_t fallback, int64_t low, int64_
   return has(key) ? at(key).as_int(low, high) : fallback;
 }
 
-double Json::number_or(std::string_view key, double fallback) const {
-  return has(key) ? at(key).as_number() : fallback;
+double Json::number_or(std::string_view key, double fallback, double low, double high) const {
+  return has(key) ? at(key).as_number(low, high) : fallback;
 }
 
 bool Json::bool_or(std::string_view key, bool fallback) const {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,6 +16,7 @@ namespace cleave {
 struct JsonLimits {
   uint64_t max_bytes = uint64_t{256} << 20;
   int max_depth = 128;
+  size_t max_values = size_t{1} << 22;  ///< numbers, strings, arrays, ...; each takes 32 bytes
 };
 
 /// A parsed, immutable JSON value. The one reader of JSON bytes: strict RFC 8259, UTF-8 checked,
@@ -23,6 +25,7 @@ struct JsonLimits {
 /// expected an integer in [1, 1048576] (byte 214)").
 class Json {
  public:
+  static constexpr double kAnyNumber = std::numeric_limits<double>::max();
   enum class Type : uint8_t { kNull, kBool, kNumber, kString, kArray, kObject };
 
   /// Throws Error(kFormat) naming `source` (a file name) and the byte offset.
@@ -38,7 +41,7 @@ class Json {
   /// The value; Error(kFormat) when it has another type or is outside the range.
   [[nodiscard]] bool as_bool() const;
   [[nodiscard]] int64_t as_int(int64_t low = INT64_MIN, int64_t high = INT64_MAX) const;
-  [[nodiscard]] double as_number() const;
+  [[nodiscard]] double as_number(double low = -kAnyNumber, double high = kAnyNumber) const;
   [[nodiscard]] const std::string& as_string() const;
   /// True for a number without fraction or exponent that fits int64.
   [[nodiscard]] bool is_int() const;
@@ -55,7 +58,8 @@ class Json {
   /// Member with a default for "missing or null".
   [[nodiscard]] int64_t int_or(std::string_view key, int64_t fallback, int64_t low = INT64_MIN,
                                int64_t high = INT64_MAX) const;
-  [[nodiscard]] double number_or(std::string_view key, double fallback) const;
+  [[nodiscard]] double number_or(std::string_view key, double fallback, double low = -kAnyNumber,
+                                 double high = kAnyNumber) const;
   [[nodiscard]] bool bool_or(std::string_view key, bool fallback) const;
   [[nodiscard]] std::string string_or(std::string_view key, std::string_view fallback) const;
 

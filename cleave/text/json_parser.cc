@@ -79,6 +79,8 @@ class Parser {
   void parse_value(uint32_t parent, uint32_t key, int depth) {
     check(depth <= std::min(limits_.max_depth, kDeepest), at_, "values are nested deeper than ",
           std::min(limits_.max_depth, kDeepest), " levels");
+    check(tree_.nodes.size() < limits_.max_values, at_, "the text has more than ",
+          limits_.max_values, " values");
     const auto node = static_cast<uint32_t>(tree_.nodes.size());
     tree_.nodes.push_back({.offset = here(), .parent = parent, .key = key});
     switch (peek()) {

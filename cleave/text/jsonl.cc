@@ -16,7 +16,7 @@ LineReader::LineReader(const std::string& path, uint64_t max_bytes)
     : file_(File::open_read(path)), max_bytes_(max_bytes), size_(file_.size()) {}
 
 std::string LineReader::place() const {
-  return str(file_.path(), ":", line_);
+  return file_.path() + ':' + std::to_string(line_);  // of every line: no stream
 }
 
 std::string LineReader::next_place() const {

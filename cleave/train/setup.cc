@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "cleave/base/log.h"
 #include "cleave/comm/environment.h"
 #include "cleave/data/classified.h"
+#include "cleave/file/file.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/scalar_type.h"
 
@@ -171,11 +171,7 @@ void choose_steps(TrainSetup& setup) {
 std::vector<NamedFile> TrainSetup::tokenizer_files() const {
   std::vector<NamedFile> files;
   const auto copy = [&](const fs::path& path) {
-    std::ifstream in(path, std::ios::binary);
-    files.push_back(
-        {.name = path.filename().string(),
-         .text = {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()}});
-    CLEAVE_CHECK(in, Code::kIo, "cannot read ", path.string());
+    files.push_back({.name = path.filename().string(), .text = read_file(path)});
   };
   if (tokenizer && tokenizer_folder.empty()) files = byte_tokenizer_files();
   if (tokenizer && !tokenizer_folder.empty()) {

@@ -1,21 +1,19 @@
 // The CSV reader on any bytes: a refusal is Error(kFormat); what is accepted has records of one
 // width, and written again with every field in quotes it reads the same.
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cleave/base/error.h"
 #include "cleave/text/csv.h"
+#include "tests/fuzz/input.h"
 
 namespace {
 
-using Records = std::vector<std::vector<std::string>>;
+using cleave::fuzz::require;
 
-void require(bool holds) {
-  if (!holds) std::abort();
-}
+using Records = std::vector<std::vector<std::string>>;
 
 Records records_of(std::string_view text) {
   cleave::CsvReader reader(text, "input");
@@ -40,7 +38,7 @@ std::string quoted(const Records& records) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const std::string_view text = cleave::fuzz::text_of(data, size);
   Records records;
   try {
     records = records_of(text);

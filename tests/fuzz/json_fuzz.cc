@@ -1,17 +1,15 @@
 // The JSON reader on any bytes: a refusal is Error(kFormat); what is accepted can be walked, with
 // every value inside the text.
 #include <cstdint>
-#include <cstdlib>
 #include <string_view>
 
 #include "cleave/base/error.h"
 #include "cleave/text/json.h"
+#include "tests/fuzz/input.h"
 
 namespace {
 
-void require(bool holds) {
-  if (!holds) std::abort();
-}
+using cleave::fuzz::require;
 
 void walk(const cleave::Json& value, size_t text_bytes) {
   require(value.offset() < text_bytes);
@@ -34,7 +32,7 @@ void walk(const cleave::Json& value, size_t text_bytes) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const std::string_view text = cleave::fuzz::text_of(data, size);
   try {
     walk(cleave::Json::parse(text, "input"), size);
   } catch (const cleave::Error& error) {

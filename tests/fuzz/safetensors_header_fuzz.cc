@@ -1,39 +1,68 @@
 // The safetensors header on any bytes, read as a whole file: a refusal is Error(kFormat); what is
-// accepted covers the data exactly, tensor after tensor.
+// accepted covers the data exactly, tensor after tensor, and written again it reads the same.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <string_view>
+#include <vector>
 
 #include "cleave/base/error.h"
 #include "cleave/format/safetensors_header.h"
+#include "cleave/format/safetensors_writer.h"
+#include "tests/fuzz/input.h"
 
 namespace {
 
-void require(bool holds) {
-  if (!holds) std::abort();
+using cleave::SafetensorsHeader;
+using cleave::fuzz::require;
+
+/// The header of a whole file.
+SafetensorsHeader header_of(std::string_view head, uint64_t file_size) {
+  const auto* first = reinterpret_cast<const std::byte*>(head.data());
+  const uint64_t bytes = cleave::safetensors_header_size(first, file_size, "input");
+  require(bytes > 0 && bytes <= file_size - 8 && bytes <= head.size() - 8);
+  return cleave::parse_safetensors_header(head.substr(8, bytes), file_size, "input");
 }
 
-void check_file(const uint8_t* data, size_t size) {
-  const auto* first = reinterpret_cast<const std::byte*>(data);
-  const uint64_t bytes = cleave::safetensors_header_size(first, size, "input");
-  require(bytes > 0 && bytes <= size - 8);
-  const std::string_view json(reinterpret_cast<const char*>(data) + 8, bytes);
-  const auto header = cleave::parse_safetensors_header(json, size, "input");
-  uint64_t end = 8 + bytes;
+void check_coverage(const SafetensorsHeader& header, uint64_t file_size, uint64_t data_begin) {
+  uint64_t end = data_begin;
   for (const auto& tensor : header.tensors) {
     require(tensor.begin == end && tensor.end >= tensor.begin);
     end = tensor.end;
   }
-  require(end == size);
+  require(end == file_size);
+}
+
+void check_written_again(const SafetensorsHeader& header, uint64_t file_size) {
+  cleave::SafetensorsPlanOptions options;
+  options.max_file_bytes = file_size;
+  options.metadata = header.metadata;
+  const cleave::SafetensorsPlan plan({header.tensors.begin(), header.tensors.end()}, options);
+  require(plan.files().size() == 1);
+  const auto& file = plan.files().front();
+  SafetensorsHeader again = header_of(file.head, file.size);
+  require(again.metadata == header.metadata && again.tensors.size() == header.tensors.size());
+  const auto by_name = [](const auto& a, const auto& b) { return a.name < b.name; };
+  auto tensors = header.tensors;
+  std::sort(tensors.begin(), tensors.end(), by_name);
+  std::sort(again.tensors.begin(), again.tensors.end(), by_name);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    require(again.tensors[i].name == tensors[i].name);
+    require(again.tensors[i].dtype == tensors[i].dtype);
+    require(again.tensors[i].shape == tensors[i].shape);
+  }
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 8) return 0;  // the reader of files refuses these before it gets here
+  const std::string_view file = cleave::fuzz::text_of(data, size);
   try {
-    check_file(data, size);
+    const SafetensorsHeader header = header_of(file, size);
+    const auto* first = reinterpret_cast<const std::byte*>(data);
+    check_coverage(header, size, 8 + cleave::safetensors_header_size(first, size, "input"));
+    check_written_again(header, size);
   } catch (const cleave::Error& error) {
     require(error.code() == cleave::Code::kFormat);
   }

@@ -2,38 +2,16 @@
 // whole, and holds no more elements than the file has bytes.
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <span>
-#include <string>
-#include <sys/mman.h>
-#include <unistd.h>
 #include <vector>
 
 #include "cleave/base/error.h"
 #include "cleave/format/block.h"
 #include "cleave/format/torch_file.h"
+#include "tests/fuzz/input.h"
 
 namespace {
 
-void require(bool holds) {
-  if (!holds) std::abort();
-}
-
-/// The bytes as a file: readers take descriptors, never memory.
-class MemoryFile {
- public:
-  explicit MemoryFile(std::span<const uint8_t> bytes) : fd_(memfd_create("input", MFD_CLOEXEC)) {
-    require(fd_ >= 0);
-    require(::write(fd_, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
-  }
-  ~MemoryFile() { ::close(fd_); }
-  MemoryFile(const MemoryFile&) = delete;
-  MemoryFile& operator=(const MemoryFile&) = delete;
-  [[nodiscard]] std::string path() const { return "/proc/self/fd/" + std::to_string(fd_); }
-
- private:
-  int fd_;
-};
+using cleave::fuzz::require;
 
 void read_tensors(const cleave::TorchFile& file, const cleave::SavedValue& value, size_t limit) {
   if (const auto* tensor = value.get<cleave::SavedTensor>()) {
@@ -56,7 +34,7 @@ void read_tensors(const cleave::TorchFile& file, const cleave::SavedValue& value
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const MemoryFile input({data, size});
+  const cleave::fuzz::MemoryFile input({data, size});
   try {
     const auto file = cleave::TorchFile::open(input.path());
     read_tensors(file, file.value(), size);

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "cleave/model/bert/layers.h"
+#include "cleave/model/model.h"
 
 namespace cleave {
 

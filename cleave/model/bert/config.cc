@@ -3,10 +3,6 @@
 namespace cleave {
 namespace {
 
-constexpr int64_t kMostWidth = int64_t{1} << 20;
-constexpr int64_t kMostLayers = 4096;
-constexpr int64_t kMostPositions = int64_t{1} << 30;
-
 BertHead read_head(const Json& json) {
   if (!json.has("architectures")) return BertHead::kNone;
   const Json list = json.at("architectures");
@@ -31,27 +27,12 @@ void refuse_other_kinds(const Json& json) {
   }
 }
 
-double read_dropout(const Json& json, std::string_view key, double fallback) {
-  const double p = json.number_or(key, fallback);
-  if (!(p >= 0 && p < 1)) json.at(key).fail("expected a probability in [0, 1)");
-  return p;
-}
-
-Activation read_activation(const Json& json) {
-  const std::string name = json.string_or("hidden_act", "gelu");
-  try {
-    return activation_from_name(name);
-  } catch (const Error& error) {
-    json.at("hidden_act").fail(error.what());
-  }
-}
-
 ModelFacts read_facts(const Json& json) {
   ModelFacts f;
-  f.vocab_size = json.at("vocab_size").as_int(1, int64_t{1} << 31);
+  f.vocab_size = json.at("vocab_size").as_int(1, kMostTokens);
   f.hidden = json.at("hidden_size").as_int(1, kMostWidth);
   f.num_layers = json.at("num_hidden_layers").as_int(1, kMostLayers);
-  f.num_heads = json.at("num_attention_heads").as_int(1, kMostWidth);
+  f.num_heads = json.at("num_attention_heads").as_int(1, kMostHeads);
   f.num_kv_heads = f.num_heads;
   f.max_positions = json.int_or("max_position_embeddings", 512, 1, kMostPositions);
   if (f.hidden % f.num_heads != 0) {
@@ -71,12 +52,12 @@ BertConfig BertConfig::from_json(const Json& json) {
   if (c.head == BertHead::kClassifier) c.facts.labels = read_labels(json);
   c.intermediate = json.at("intermediate_size").as_int(1, kMostWidth);
   c.num_token_types = json.int_or("type_vocab_size", 2, 1, kMostWidth);
-  c.norm_eps = json.number_or("layer_norm_eps", 1e-12);
-  c.init_range = json.number_or("initializer_range", 0.02);
+  c.norm_eps = json.number_or("layer_norm_eps", 1e-12, 0, 1);
+  c.init_range = json.number_or("initializer_range", 0.02, 0, kMostInitRange);
   c.hidden_dropout = read_dropout(json, "hidden_dropout_prob", 0.1);
   c.attention_dropout = read_dropout(json, "attention_probs_dropout_prob", 0.1);
   c.classifier_dropout = read_dropout(json, "classifier_dropout", c.hidden_dropout);
-  c.activation = read_activation(json);
+  c.activation = read_activation(json, "hidden_act", "gelu");
   c.tied = json.bool_or("tie_word_embeddings", true);
   return c;
 }

@@ -1,6 +1,5 @@
 #pragma once
-#include "cleave/model/model.h"
-#include "cleave/nn/mlp.h"
+#include "cleave/model/facts.h"
 
 namespace cleave {
 

@@ -3,6 +3,7 @@
 #include "cleave/nn/attention.h"
 #include "cleave/nn/dropout.h"
 #include "cleave/nn/embedding.h"
+#include "cleave/nn/mlp.h"
 #include "cleave/nn/norm.h"
 
 namespace cleave {

@@ -1,5 +1,5 @@
 #pragma once
-#include "cleave/model/model.h"
+#include "cleave/model/facts.h"
 
 namespace cleave {
 
@@ -7,7 +7,7 @@ namespace cleave {
 struct Gpt2Config {
   ModelFacts facts;
   int64_t intermediate = 0;
-  std::string activation = "gelu_new";
+  Activation activation = Activation::kGeluTanh;
   double norm_eps = 1e-5;
   double init_range = 0.02;
   double embd_pdrop = 0.1, attn_pdrop = 0.1, resid_pdrop = 0.1;

@@ -146,7 +146,7 @@ class Gpt2Attention : public Layer {
 class Gpt2Mlp : public Layer {
  public:
   explicit Gpt2Mlp(const Gpt2Config& c)
-      : activation_(activation_from_name(c.activation)),
+      : activation_(c.activation),
         c_fc_({.in_features = c.facts.hidden,
                .out_features = c.intermediate,
                .transposed = true,

@@ -1,6 +1,6 @@
 #pragma once
-#include "cleave/model/model.h"
-#include "cleave/nn/rotary.h"
+#include "cleave/model/facts.h"
+#include "cleave/nn/rotary_options.h"
 
 namespace cleave {
 
@@ -14,7 +14,7 @@ struct LlamaConfig {
   bool attention_bias = false;
   bool mlp_bias = false;
   bool tied = false;
-  std::string activation = "silu";
+  Activation activation = Activation::kSilu;
   RotaryOptions rotary;
 
   /// Throws Error(kFormat) naming key, value, range and byte.

@@ -27,7 +27,7 @@ class LlamaBlock : public Layer {
         mlp_({.hidden = c.facts.hidden,
               .intermediate = c.intermediate,
               .bias = c.mlp_bias,
-              .activation = activation_from_name(c.activation),
+              .activation = c.activation,
               .init = Init::normal(c.init_range),
               .out_init = Init::normal(c.init_range)}) {
     add("input_layernorm", input_layernorm_, "attention_norm");

@@ -1,49 +1,15 @@
 #include <algorithm>
-#include <ctime>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <string>
 #include <vector>
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "cleave/format/torch_bin.h"
+#include "cleave/format/block.h"
 #include "cleave/format/torch_file.h"
-#include "tests/support/temp_folder.h"
-#include "tests/support/thrown.h"
+#include "tests/hostile/hostile.h"
 #include "tests/support/torch_files.h"
 
-namespace cleave {
+namespace cleave::test {
 namespace {
-
-using test::dict_of;
-using test::global;
-using test::integer;
-using test::number;
-using test::pickle;
-using test::storage;
-using test::tensor;
-using test::text;
-using test::tuple;
-using test::zip;
-using test::ZipItem;
-using testing::HasSubstr;
-
-/// A file's bytes and what the format says about them. An empty `refusal` means: accepted.
-struct Case {
-  std::string subject;
-  std::string bytes;
-  std::string refusal;  ///< part of the message
-};
-
-/// Of this thread: other programs on the machine do not count.
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
 
 /// A file with this pickle and one storage "0" of 16 bytes.
 std::string file(const std::string& pickled) {
@@ -58,15 +24,9 @@ std::string one(int64_t first, const std::vector<int64_t>& shape,
                 const std::vector<int64_t>& strides) {
   return value(dict_of("t", tensor(storage("0", 4), first, shape, strides)));
 }
-std::string repeated(const std::string& part, size_t count) {
-  std::string all;
-  for (size_t i = 0; i < count; ++i) all += part;
-  return all;
-}
-
 const std::string kGood = pickle(dict_of("t", tensor(storage("0", 4), 0, {4}, {1})));
 
-std::vector<Case> accepted_values() {
+std::vector<HostileCase> accepted_values() {
   return {
       {"one tensor", file(kGood), ""},
       {"None", value("N"), ""},
@@ -94,8 +54,8 @@ std::vector<Case> accepted_values() {
   };
 }
 
-std::vector<Case> code() {
-  std::vector<Case> cases;
+std::vector<HostileCase> code() {
+  std::vector<HostileCase> cases;
   for (const char* name :
        {"os.system", "posix.system", "builtins.eval", "builtins.exec", "builtins.getattr",
         "builtins.__import__", "subprocess.Popen", "torch._utils._rebuild_tensor", "torch.load",
@@ -129,9 +89,9 @@ std::vector<Case> code() {
 }
 
 /// Every operation of protocols 0 to 5 that torch.save does not write.
-std::vector<Case> unknown_operations() {
+std::vector<HostileCase> unknown_operations() {
   const std::string known = ".(NKMJGXU)]}tqrhjRbQaesuc\x80\x85\x86\x87\x88\x89\x8a";
-  std::vector<Case> cases;
+  std::vector<HostileCase> cases;
   for (int operation = 0; operation < 256; ++operation) {
     if (known.find(static_cast<char>(operation)) != std::string::npos) continue;
     cases.push_back({"operation " + std::to_string(operation),
@@ -141,7 +101,7 @@ std::vector<Case> unknown_operations() {
   return cases;
 }
 
-std::vector<Case> broken_stacks() {
+std::vector<HostileCase> broken_stacks() {
   return {
       {"no bytes", file(""), "does not begin with its protocol"},
       {"no protocol", file("N."), "does not begin with its protocol"},
@@ -180,7 +140,7 @@ std::vector<Case> broken_stacks() {
   };
 }
 
-std::vector<Case> bombs() {
+std::vector<HostileCase> bombs() {
   std::string doubling = "]q" + number(0, 1);
   for (char i = 0; i < 40; ++i) {
     const std::string before(1, i), next(1, static_cast<char>(i + 1));
@@ -201,7 +161,7 @@ std::vector<Case> bombs() {
   };
 }
 
-std::vector<Case> broken_storages() {
+std::vector<HostileCase> broken_storages() {
   const auto id = [](const std::string& parts) { return value("(" + parts + "tQ"); };
   const std::string type = global("torch", "FloatStorage");
   return {
@@ -242,7 +202,7 @@ std::vector<Case> broken_storages() {
   };
 }
 
-std::vector<Case> broken_tensors() {
+std::vector<HostileCase> broken_tensors() {
   return {
       {"one element past the end", one(1, {4}, {1}), "ends at element 5"},
       {"begins past the end", one(5, {0}, {1}), "ends at element 5"},
@@ -290,7 +250,7 @@ std::string with(const std::function<void(std::vector<ZipItem>&)>& change) {
   return zip(changed);
 }
 
-std::vector<Case> accepted_zips() {
+std::vector<HostileCase> accepted_zips() {
   return {
       {"as torch writes it", zip(items()), ""},
       {"without the zip64 end", zip(items(), false), ""},
@@ -304,7 +264,7 @@ std::vector<Case> accepted_zips() {
   };
 }
 
-std::vector<Case> broken_entries() {
+std::vector<HostileCase> broken_entries() {
   const std::string wide = number(1, 2) + number(16, 2) + number(16, 8) + number(16, 8);
   return {
       {"compressed", with([](auto& i) { i[0].method = 8; }), "is compressed (method 8)"},
@@ -358,7 +318,7 @@ std::vector<Case> broken_entries() {
   };
 }
 
-std::vector<Case> broken_contents() {
+std::vector<HostileCase> broken_contents() {
   return {
       {"no pickle", with([](auto& i) { i.erase(i.begin()); }), "has no data.pkl"},
       {"the pickle at the top", with([](auto& i) { i[0].name = "data.pkl"; }), "has no data.pkl"},
@@ -381,7 +341,7 @@ std::string changed_end(size_t from_end, const std::string& bytes, bool with_end
   return file.replace(file.size() - from_end, bytes.size(), bytes);
 }
 
-std::vector<Case> broken_frames() {
+std::vector<HostileCase> broken_frames() {
   const std::string good = zip(items());
   constexpr size_t kEnd = 22, kLocator = 20, kEnd64 = 56;
   return {
@@ -418,110 +378,36 @@ std::vector<Case> broken_frames() {
   };
 }
 
-class TorchHostile : public testing::Test {
- protected:
-  /// A new file each time: cutting an old one makes some file systems wait for the disk.
-  void write(const std::string& bytes) {
-    std::filesystem::remove(folder / "x.bin");
-    std::ofstream(folder / "x.bin", std::ios::binary) << bytes;
+/// Reads every tensor of a value.
+void read_tensors(const TorchFile& opened, const SavedValue& value) {
+  if (const auto* tensor = value.get<SavedTensor>()) {
+    std::vector<std::byte> bytes(num_elements(tensor->shape, "tensor") *
+                                 static_cast<uint64_t>(item_bytes(tensor->dtype)));
+    opened.read_block(*tensor, {}, bytes);
   }
-  void expect_verdicts(const std::vector<Case>& cases, bool accepted) {
-    for (const Case& c : cases) {
-      SCOPED_TRACE(c.subject);
-      write(c.bytes);
-      const double start = cpu_seconds();
-      if (accepted) {
-        EXPECT_NO_THROW(TorchFile::open(folder / "x.bin"));
-      } else {
-        const Error error = test::thrown_by([&] { TorchFile::open(folder / "x.bin"); });
-        EXPECT_EQ(error.code(), Code::kFormat) << error.what();
-        EXPECT_THAT(error.what(), HasSubstr(c.refusal));
-        EXPECT_THAT(error.what(), HasSubstr("x.bin"));
-      }
-      EXPECT_LT(cpu_seconds() - start, 0.5);
-    }
+  if (const auto* list = value.get<SavedList>()) {
+    for (const SavedValue& item : *list) read_tensors(opened, item);
   }
-  test::TempFolder folder;
-};
-
-TEST_F(TorchHostile, UnusualButLegalValues_AreAccepted) {
-  expect_verdicts(accepted_values(), true);
-}
-TEST_F(TorchHostile, UnusualButLegalZipFiles_AreAccepted) {
-  expect_verdicts(accepted_zips(), true);
-}
-TEST_F(TorchHostile, Code_IsRefusedByItsName) {
-  expect_verdicts(code(), false);
-  EXPECT_FALSE(std::filesystem::exists("/tmp/owned"));
-}
-TEST_F(TorchHostile, OperationsOfOtherProtocols_AreRefused) {
-  expect_verdicts(unknown_operations(), false);
-}
-TEST_F(TorchHostile, BrokenStacks_AreRefused) {
-  expect_verdicts(broken_stacks(), false);
-}
-TEST_F(TorchHostile, Bombs_AreRefused) {
-  expect_verdicts(bombs(), false);
-}
-TEST_F(TorchHostile, BrokenStorages_AreRefused) {
-  expect_verdicts(broken_storages(), false);
-}
-TEST_F(TorchHostile, BrokenTensors_AreRefused) {
-  expect_verdicts(broken_tensors(), false);
-}
-TEST_F(TorchHostile, BrokenEntries_AreRefused) {
-  expect_verdicts(broken_entries(), false);
-}
-TEST_F(TorchHostile, BrokenContents_AreRefused) {
-  expect_verdicts(broken_contents(), false);
-}
-TEST_F(TorchHostile, BrokenFrames_AreRefused) {
-  expect_verdicts(broken_frames(), false);
-}
-
-// Whatever is cut off, the rest is never taken for a file.
-TEST_F(TorchHostile, EveryTruncation_IsRefused) {
-  const std::string whole = zip(items());
-  for (size_t size = 0; size < whole.size(); ++size) {
-    expect_verdicts({{"first " + std::to_string(size) + " bytes", whole.substr(0, size), ""}},
-                    false);
+  if (const auto* dict = value.get<SavedDict>()) {
+    for (const auto& [key, member] : *dict) read_tensors(opened, member);
   }
-}
-
-// A file is accepted with one byte changed only if its tensors are still inside of it.
-TEST_F(TorchHostile, EveryChangedByte_IsRefusedOrStillReads) {
-  const std::string whole = zip(items());
-  size_t num_accepted = 0;
-  for (size_t at = 0; at < whole.size(); ++at) {
-    for (const int change : {0x01, 0x80, 0xff}) {
-      std::string changed = whole;
-      changed[at] = static_cast<char>(changed[at] ^ change);
-      write(changed);
-      try {
-        const TorchBin bin = TorchBin::open(folder / "x.bin");
-        for (const TensorInfo& tensor : bin.list()) {
-          std::vector<std::byte> bytes(block_bytes(tensor, {}));
-          bin.read_block(tensor.name, {}, bytes);
-        }
-        ++num_accepted;
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), Code::kFormat) << error.what() << ", byte " << at;
-      }
-    }
-  }
-  EXPECT_GT(num_accepted, 0U);  // bytes of tensors, of times and checksums are free
-}
-
-TEST_F(TorchHostile, ValuesThatAreNoStateDict_AreNoModel) {
-  const auto refusal = [&](const std::string& bytes) {
-    write(bytes);
-    return std::string(test::thrown_by([&] { TorchBin::open(folder / "x.bin"); }).what());
-  };
-  EXPECT_THAT(refusal(value("]")), HasSubstr("holds a list; expected a dict"));
-  EXPECT_THAT(refusal(value(dict_of("t", "K\x01"))), HasSubstr("'t' is an integer"));
-  EXPECT_THAT(refusal(value("}K\x01Ns")), HasSubstr("has the number 1 as a key"));
-  EXPECT_THAT(refusal(value(dict_of("a\n", "N"))), HasSubstr("control characters"));
 }
 
 }  // namespace
-}  // namespace cleave
+
+HostileSet torch_bin_set() {
+  HostileSet set{
+      .kind = "torch_bin", .file_name = "pytorch_model.bin", .least = 60, .seed = zip(items())};
+  for (const auto& cases : {accepted_values(), code(), unknown_operations(), broken_stacks(),
+                            bombs(), broken_storages(), broken_tensors(), accepted_zips(),
+                            broken_entries(), broken_contents(), broken_frames()}) {
+    set.cases.insert(set.cases.end(), cases.begin(), cases.end());
+  }
+  set.read = [](const std::filesystem::path& folder) {
+    const auto opened = TorchFile::open(folder / "pytorch_model.bin");
+    read_tensors(opened, opened.value());
+  };
+  return set;
+}
+
+}  // namespace cleave::test

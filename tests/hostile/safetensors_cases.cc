@@ -1,37 +1,14 @@
 #include <algorithm>
-#include <ctime>
-#include <fstream>
 #include <string>
 #include <vector>
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
+#include "cleave/base/dtype.h"
+#include "cleave/base/str.h"
 #include "cleave/format/safetensors.h"
-#include "cleave/format/safetensors_header.h"
-#include "tests/support/temp_folder.h"
-#include "tests/support/thrown.h"
+#include "tests/hostile/hostile.h"
 
-namespace cleave {
+namespace cleave::test {
 namespace {
-
-using test::TempFolder;
-using test::thrown_by;
-using testing::HasSubstr;
-
-/// A file's bytes and what the format says about them. An empty `refusal` means: accepted.
-struct Case {
-  std::string subject;
-  std::string bytes;
-  std::string refusal;  ///< part of the message
-};
-
-/// Of this thread: other programs on the machine do not count.
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
 
 std::string length(uint64_t n) {
   std::string bytes;
@@ -60,9 +37,9 @@ std::string one(const std::string& value) {
   return file(R"({"t":)" + value + "}", 4);
 }
 
-std::vector<Case> accepted_cases() {
+std::vector<HostileCase> accepted_cases() {
   const std::string t = entry("t", "U8", "4", "0,4");
-  std::vector<Case> cases = {
+  std::vector<HostileCase> cases = {
       {"no tensors", file("{}"), ""},
       {"no tensors, padded", file("{}      "), ""},
       {"metadata alone", file(R"({"__metadata__":{"a":"b","":""}})"), ""},
@@ -85,18 +62,7 @@ std::vector<Case> accepted_cases() {
       {"name that looks like a path",
        file(object({entry("../../etc/passwd", "U8", "4", "0,4")}), 4), ""},
       {"spaces inside the header", file("{ \"t\" :\n" + t.substr(4) + " }", 4), ""},
-      {"64 dims",
-       file(object({entry(
-                "t", "U8",
-                "4" +
-                    [] {
-                      std::string s;
-                      for (int i = 0; i < 63; ++i) s += ",1";
-                      return s;
-                    }(),
-                "0,4")}),
-            4),
-       ""},
+      {"64 dims", file(object({entry("t", "U8", "4" + repeated(",1", 63), "0,4")}), 4), ""},
   };
   for (const auto* dtype : {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}) {
     const auto known = dtype_from_file_name(dtype);
@@ -108,7 +74,7 @@ std::vector<Case> accepted_cases() {
   return cases;
 }
 
-std::vector<Case> broken_frames() {
+std::vector<HostileCase> broken_frames() {
   const std::string header = object({entry("t", "U8", "4", "0,4")});
   std::string big_endian = length(header.size());
   std::reverse(big_endian.begin(), big_endian.end());
@@ -119,29 +85,31 @@ std::vector<Case> broken_frames() {
       {"length 0", length(0) + "{}", "header of 0 bytes"},
       {"length one too long", length(header.size() + 5) + header + "dddd", "was cut"},
       {"length one too short", length(header.size() - 1) + header + "dddd", "the end of the text"},
-      {"length 2^63", length(uint64_t{1} << 63) + header, "expected 1 to 100000000"},
-      {"length 2^64-1", length(UINT64_MAX) + header, "expected 1 to 100000000"},
-      {"length 100 MB and one", length(100'000'001) + header, "expected 1 to 100000000"},
-      {"length 100 MB of a small file", length(100'000'000) + header, "was cut"},
+      {"length 2^63", length(uint64_t{1} << 63) + header, "expected 1 to 16777216"},
+      {"length 2^64-1", length(UINT64_MAX) + header, "expected 1 to 16777216"},
+      {"length 100 MB and one", length(100'000'001) + header, "expected 1 to 16777216"},
+      {"length 16 MB of a small file", length(16'000'000) + header, "was cut"},
       {"big-endian length", big_endian + header + "dddd", "not a safetensors file"},
       {"leading space", file(" " + header, 4), "does not begin with '{'"},
       {"leading byte order mark", file("\xEF\xBB\xBF" + header, 4), "does not begin with '{'"},
       {"array", file("[]"), "does not begin with '{'"},
       {"trailing line end", file(header + "\n", 4), "does not end in '}' and spaces"},
       {"trailing NUL", file(header + std::string(1, '\0'), 4), "does not end in '}' and spaces"},
-      {"two objects", file("{}{}"), ""},
-      {"unclosed", file(header.substr(0, header.size() - 1), 4), ""},
-      {"trailing comma", file("{" + entry("t", "U8", "4", "0,4") + ",}", 4), ""},
-      {"comment", file("{/*x*/}"), ""},
-      {"bad UTF-8", file(object({entry("\xC3\x28", "U8", "4", "0,4")}), 4), ""},
-      {"overlong UTF-8", file(object({entry("\xC0\xAF", "U8", "4", "0,4")}), 4), ""},
-      {"lone surrogate", file(object({entry("\\ud800", "U8", "4", "0,4")}), 4), ""},
+      {"two objects", file("{}{}"), "nothing after the end"},
+      {"unclosed", file(header.substr(0, header.size() - 1), 4), "found the end"},
+      {"trailing comma", file("{" + entry("t", "U8", "4", "0,4") + ",}", 4),
+       "expected a key in quotes"},
+      {"comment", file("{/*x*/}"), "expected a key in quotes"},
+      {"bad UTF-8", file(object({entry("\xC3\x28", "U8", "4", "0,4")}), 4), "not valid UTF-8"},
+      {"overlong UTF-8", file(object({entry("\xC0\xAF", "U8", "4", "0,4")}), 4), "not valid UTF-8"},
+      {"lone surrogate", file(object({entry("\\ud800", "U8", "4", "0,4")}), 4), "surrogate pair"},
       {"deep nesting",
-       file("{\"__metadata__\":" + std::string(100000, '[') + std::string(100000, ']') + "}"), ""},
+       file("{\"__metadata__\":" + std::string(100000, '[') + std::string(100000, ']') + "}"),
+       "nested deeper than 4"},
   };
 }
 
-std::vector<Case> broken_names_and_metadata() {
+std::vector<HostileCase> broken_names_and_metadata() {
   const std::string t = entry("t", "U8", "4", "0,4");
   return {
       {"duplicate name", file(object({t, t}), 4), "\"t\""},
@@ -166,7 +134,7 @@ std::vector<Case> broken_names_and_metadata() {
   };
 }
 
-std::vector<Case> broken_tensors() {
+std::vector<HostileCase> broken_tensors() {
   return {
       {"tensor is null", one("null"), "expected an object"},
       {"tensor is an array", one("[]"), "expected an object"},
@@ -189,7 +157,7 @@ std::vector<Case> broken_tensors() {
   };
 }
 
-std::vector<Case> broken_sizes() {
+std::vector<HostileCase> broken_sizes() {
   return {
       {"shape is a number", one(R"({"dtype":"U8","shape":4,"data_offsets":[0,4]})"),
        "expected an array"},
@@ -207,13 +175,7 @@ std::vector<Case> broken_sizes() {
       {"bytes that wrap to 0",
        one(R"({"dtype":"F64","shape":[2305843009213693952],"data_offsets":[0,0]})"), "64 bits"},
       {"65 dims",
-       one(R"({"dtype":"U8","shape":[4)" +
-           [] {
-             std::string s;
-             for (int i = 0; i < 64; ++i) s += ",1";
-             return s;
-           }() +
-           R"(],"data_offsets":[0,4]})"),
+       one(R"({"dtype":"U8","shape":[4)" + repeated(",1", 64) + R"(],"data_offsets":[0,4]})"),
        "at most 64 dims"},
       {"one offset", one(R"({"dtype":"U8","shape":[4],"data_offsets":[4]})"),
        "expected [begin, end]"},
@@ -238,7 +200,7 @@ std::vector<Case> broken_sizes() {
   };
 }
 
-std::vector<Case> broken_coverage() {
+std::vector<HostileCase> broken_coverage() {
   const auto two = [](const std::string& a, const std::string& b, size_t data) {
     return file(object({entry("a", "U8", "2", a), entry("b", "U8", "2", b)}), data);
   };
@@ -260,79 +222,77 @@ std::vector<Case> broken_coverage() {
   };
 }
 
-class SafetensorsHostile : public testing::Test {
- protected:
-  void expect_verdicts(const std::vector<Case>& cases, bool accepted) {
-    for (const Case& c : cases) {
-      SCOPED_TRACE(c.subject);
-      std::ofstream(folder / "x.safetensors", std::ios::binary) << c.bytes;
-      const double start = cpu_seconds();
-      if (accepted) {
-        EXPECT_NO_THROW(Safetensors::open(folder / "x.safetensors"));
-      } else {
-        const Error error = thrown_by([&] { Safetensors::open(folder / "x.safetensors"); });
-        EXPECT_EQ(error.code(), Code::kFormat) << error.what();
-        EXPECT_THAT(error.what(), HasSubstr(c.refusal));
-        EXPECT_THAT(error.what(), HasSubstr("x.safetensors"));
-      }
-      EXPECT_LT(cpu_seconds() - start, 0.1);
-    }
-  }
-  TempFolder folder;
-};
-
-TEST_F(SafetensorsHostile, UnusualButLegalFiles_AreAccepted) {
-  expect_verdicts(accepted_cases(), true);
-}
-TEST_F(SafetensorsHostile, BrokenFrames_AreRefused) {
-  expect_verdicts(broken_frames(), false);
-}
-TEST_F(SafetensorsHostile, BrokenNamesAndMetadata_AreRefused) {
-  expect_verdicts(broken_names_and_metadata(), false);
-}
-TEST_F(SafetensorsHostile, BrokenTensors_AreRefused) {
-  expect_verdicts(broken_tensors(), false);
-}
-TEST_F(SafetensorsHostile, BrokenSizes_AreRefused) {
-  expect_verdicts(broken_sizes(), false);
-}
-TEST_F(SafetensorsHostile, BrokenCoverage_IsRefused) {
-  expect_verdicts(broken_coverage(), false);
+/// Many empty tensors.
+std::string empties(size_t count) {
+  std::vector<std::string> entries;
+  for (size_t i = 0; i < count; ++i) entries.push_back(entry(str("a", i), "U8", "0", "0,0"));
+  return file(object(entries));
 }
 
-// Whatever is cut off, the rest is never taken for a file.
-TEST_F(SafetensorsHostile, EveryTruncation_IsRefused) {
-  const std::string whole =
-      file(object({entry("a", "F32", "2", "0,8"), entry("b", "U8", "3", "8,11")}), 11);
-  for (size_t size = 0; size < whole.size(); ++size) {
-    expect_verdicts({{"first " + std::to_string(size) + " bytes", whole.substr(0, size), ""}},
-                    false);
-  }
-  expect_verdicts({{"all", whole, ""}}, true);
+std::vector<HostileCase> bombs() {
+  const auto metadata = [](size_t bytes) {
+    return file(R"({"__metadata__":{"a":")" + std::string(bytes, 'x') + R"("}})");
+  };
+  return {
+      {"8,000 empty tensors", "", "", [] { return empties(8000); }},
+      {"100,000 empty tensors", "", "more than 262144 values", [] { return empties(100'000); }},
+      {"a million empty tensors", "", "expected 1 to 16777216", [] { return empties(1'000'000); }},
+      {"metadata of 15 MB", "", "", [=] { return metadata(15'000'000); }},
+      {"metadata of 100 MB", "", "expected 1 to 16777216", [=] { return metadata(99'999'900); }},
+      {"15 MB of spaces", "", "", [] { return file("{}" + std::string(15'000'000, ' ')); }},
+      {"100 MB of spaces", "", "expected 1 to 16777216",
+       [] { return file("{}" + std::string(99'999'998, ' ')); }},
+      {"a shape of a million sizes", "", "more than 262144 values",
+       [] { return one(R"({"dtype":"U8","shape":[)" + repeated("1,", 1'000'000) + "1]}"); }},
+      {"a shape of 2,001 dims",
+       one(R"({"dtype":"U8","shape":[)" + repeated("1,", 2000) + R"(4],"data_offsets":[0,4]})"),
+       "at most 64 dims"},
+      {"a name of 15 MB", "", "",
+       [] { return file(object({entry(std::string(15'000'000, 'n'), "U8", "4", "0,4")}), 4); }},
+  };
 }
 
-// A header is accepted with one byte changed only if what it says still covers the data.
-TEST(SafetensorsHeader, EveryChangedByte_IsRefusedOrStillCoversTheData) {
-  const std::string whole =
-      file(object({entry("a", "F32", "2", "0,8"), entry("b", "U8", "3", "8,11")}), 11);
-  for (size_t at = 0; at + 11 < whole.size(); ++at) {
-    for (const char to : {'\0', ' ', '"', '0', '9', '{', '}', ',', '\x80'}) {
-      std::string changed = whole;
-      changed[at] = to;
-      try {
-        const auto* first8 = reinterpret_cast<const std::byte*>(changed.data());
-        const uint64_t size = safetensors_header_size(first8, changed.size(), "x");
-        const SafetensorsHeader header = parse_safetensors_header(
-            std::string_view(changed).substr(8, size), changed.size(), "x");
-        uint64_t covered = 0;
-        for (const StoredTensor& tensor : header.tensors) covered += tensor.end - tensor.begin;
-        EXPECT_EQ(covered, changed.size() - 8 - size) << changed;
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), Code::kFormat) << changed;
-      }
-    }
-  }
+std::vector<HostileCase> surrogates() {
+  const auto named = [](const std::string& name) {
+    return file(object({entry(name, "U8", "4", "0,4")}), 4);
+  };
+  return {
+      {"a pair", named("\\ud83d\\ude00"), ""},
+      {"a pair the wrong way round", named("\\ude00\\ud83d"), "half of a surrogate pair"},
+      {"a high half before a letter", named("\\ud83da"), "half of a surrogate pair"},
+      {"two high halves", named("\\ud83d\\ud83d"), "half of a surrogate pair"},
+      {"a half as UTF-8", named("\xED\xA0\x80"), "not valid UTF-8"},
+      {"above U+10FFFF", named("\xF4\x90\x80\x80"), "not valid UTF-8"},
+      {"duplicates, one an escaped pair",
+       file(object({entry("\xF0\x9F\x98\x80", "U8", "2", "0,2"),
+                    entry("\\ud83d\\ude00", "U8", "2", "2,4")}),
+            4),
+       "stands twice"},
+      {"an escape cut", named("\\u00"), "hexadecimal digit"},
+  };
 }
 
 }  // namespace
-}  // namespace cleave
+
+HostileSet safetensors_set() {
+  HostileSet set{
+      .kind = "safetensors_header",
+      .file_name = "model.safetensors",
+      .least = 80,
+      .seed = file(object({entry("a", "F32", "2", "0,8"), entry("b", "U8", "3", "8,11")}), 11)};
+  for (const auto& cases :
+       {accepted_cases(), broken_frames(), broken_names_and_metadata(), broken_tensors(),
+        broken_sizes(), broken_coverage(), bombs(), surrogates()}) {
+    set.cases.insert(set.cases.end(), cases.begin(), cases.end());
+  }
+  set.read = [](const std::filesystem::path& folder) {
+    const Safetensors opened = Safetensors::open(folder);
+    for (const StoredTensor& tensor : opened.tensors()) {
+      std::vector<std::byte> bytes(block_bytes(tensor, {}));
+      opened.read_block(tensor, {}, bytes);
+    }
+  };
+  return set;
+}
+
+}  // namespace cleave::test

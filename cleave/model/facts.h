@@ -1,0 +1,54 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cleave/nn/activation.h"
+#include "cleave/text/json.h"
+
+namespace cleave {
+
+/// What every program needs to know of a model, whatever its family.
+struct ModelFacts {
+  int64_t vocab_size = 0;
+  int64_t max_positions = 0;  ///< longest sequence
+  int64_t num_layers = 0;
+  int64_t hidden = 0;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  std::vector<int64_t> eos_ids;
+  std::optional<int64_t> bos_id, pad_id;
+  std::vector<std::string> labels;  ///< names of a classifier's classes, by number
+};
+
+/// Bounds on the numbers of a config.json: products of any three fit in 63 bits.
+inline constexpr int64_t kMostWidth = int64_t{1} << 20;
+inline constexpr int64_t kMostHeads = int64_t{1} << 16;  // and dims of a head
+inline constexpr int64_t kMostLayers = 4096;
+inline constexpr int64_t kMostPositions = int64_t{1} << 30;
+inline constexpr int64_t kMostTokens = INT32_MAX;
+inline constexpr double kMostInitRange = 1e3;
+/// Of config.json itself.
+inline constexpr JsonLimits kConfigLimits = {
+    .max_bytes = uint64_t{4} << 20, .max_depth = 64, .max_values = size_t{1} << 18};
+
+/// Reads the activation's name. Throws Error(kFormat) naming key, value and byte.
+Activation read_activation(const Json& json, std::string_view key, std::string_view fallback);
+
+/// A probability in [0, 1). Throws Error(kFormat).
+double read_dropout(const Json& json, std::string_view key, double fallback);
+
+/// Reads eos_token_id (a number or a list), bos_token_id and pad_token_id of a config.json;
+/// vocab_size is set already. Throws Error(kFormat) for ids outside the vocabulary.
+void read_special_ids(const Json& json, ModelFacts& facts);
+
+/// Names of the classes in a config.json: id2label, else LABEL_0 ... of num_labels (2 where nothing
+/// is said). Throws Error(kFormat) for numbers that are doubled or leave a gap.
+std::vector<std::string> read_labels(const Json& json);
+/// The config.json of a classifier with the same layers: its class and the names of its labels.
+/// A family without a classifier keeps its own class.
+Json classifier_config(const Json& config, const std::vector<std::string>& labels);
+
+}  // namespace cleave

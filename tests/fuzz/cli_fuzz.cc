@@ -1,0 +1,60 @@
+// A command line of any words, which NUL ends: read as the program reads it, whose commands then do
+// nothing; a refusal is an exit code of the table and no bug.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cleave/base/error.h"
+#include "cleave/cli/program.h"
+#include "tests/fuzz/input.h"
+
+namespace {
+
+using cleave::cli::Command;
+using cleave::cli::Flags;
+using cleave::cli::Run;
+using cleave::fuzz::require;
+
+/// Its flags alone: what a fuzzer makes up is never done.
+Command parsed_only(Command command) {
+  command.define = [define = std::move(command.define)](Flags& flags) -> Run {
+    // The closure owns what the flags are read into.
+    return [run = define(flags)] { return 0; };
+  };
+  return command;
+}
+
+const std::vector<Command>& commands() {
+  static const std::vector<Command> all = [] {
+    namespace cli = cleave::cli;
+    std::vector<Command> made;
+    for (const auto& make :
+         {cli::train_command, cli::generate_command, cli::eval_command, cli::predict_command,
+          cli::verify_command, cli::plan_command, cli::launch_command, cli::tokenize_command,
+          cli::inspect_command, cli::convert_command, cli::diff_command, cli::doctor_command,
+          cli::completion_command}) {
+      made.push_back(parsed_only(make()));
+    }
+    return made;
+  }();
+  return all;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  std::vector<std::string> words;
+  std::string_view rest = cleave::fuzz::text_of(data, size);
+  while (!rest.empty()) {
+    const size_t end = std::min(rest.find('\0'), rest.size());
+    words.emplace_back(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  const bool traces = std::find(words.begin(), words.end(), "--trace") != words.end();
+  if (traces) return 0;  // it replaces what a throw does, for the whole process
+  const int code = cleave::cli::run_program(words, commands());
+  require(code >= 0 && code <= 10 && code != 1);
+  return 0;
+}

@@ -1,0 +1,84 @@
+// A model's config.json on any bytes, as each family reads it, and as Meta's params.json: a refusal
+// is Error(kFormat); every number of an accepted one is in its range.
+#include <cmath>
+#include <cstdint>
+
+#include "cleave/base/error.h"
+#include "cleave/model/bert/config.h"
+#include "cleave/model/gpt2/config.h"
+#include "cleave/model/llama/config.h"
+#include "tests/fuzz/input.h"
+
+namespace {
+
+using cleave::Json;
+using cleave::fuzz::require;
+
+bool is_in(int64_t value, int64_t high) {
+  return value >= 1 && value <= high;
+}
+
+void check_facts(const cleave::ModelFacts& f) {
+  require(is_in(f.vocab_size, INT32_MAX) && is_in(f.max_positions, int64_t{1} << 30));
+  require(is_in(f.num_layers, 4096) && is_in(f.hidden, 1 << 20));
+  require(is_in(f.num_heads, 1 << 16) && is_in(f.num_kv_heads, f.num_heads));
+  require(f.num_heads % f.num_kv_heads == 0);
+  for (const int64_t id : f.eos_ids) require(id >= -1 && id < f.vocab_size);
+  require(!f.bos_id || (*f.bos_id >= -1 && *f.bos_id < f.vocab_size));
+  require(!f.pad_id || (*f.pad_id >= -1 && *f.pad_id < f.vocab_size));
+}
+
+bool is_number(double value, double low, double high) {
+  return std::isfinite(value) && value >= low && value <= high;
+}
+
+void check_llama(const Json& json) {
+  const auto c = cleave::LlamaConfig::from_json(json);
+  check_facts(c.facts);
+  require(is_in(c.intermediate, 1 << 20) && is_in(c.head_dim, 1 << 16) && c.head_dim % 2 == 0);
+  require(is_number(c.norm_eps, 0, 1) && is_number(c.init_range, 0, 1e3));
+  require(is_number(c.rotary.theta, 1, 1e30) && is_number(c.rotary.factor, 1e-6, 1e6));
+  require(c.rotary.low_freq_factor < c.rotary.high_freq_factor);
+}
+
+void check_gpt2(const Json& json) {
+  const auto c = cleave::Gpt2Config::from_json(json);
+  check_facts(c.facts);
+  require(is_in(c.intermediate, 1 << 20) && c.facts.hidden % c.facts.num_heads == 0);
+  for (const double p : {c.embd_pdrop, c.attn_pdrop, c.resid_pdrop}) require(p >= 0 && p < 1);
+}
+
+void check_bert(const Json& json) {
+  const auto c = cleave::BertConfig::from_json(json);
+  check_facts(c.facts);
+  require(is_in(c.intermediate, 1 << 20) && is_in(c.num_token_types, 1 << 20));
+  require(c.head != cleave::BertHead::kClassifier || !c.facts.labels.empty());
+  for (const double p : {c.hidden_dropout, c.attention_dropout, c.classifier_dropout}) {
+    require(p >= 0 && p < 1);
+  }
+}
+
+template <class Read>
+void check(const Read& read, const Json& json) {
+  try {
+    read(json);
+  } catch (const cleave::Error& error) {
+    require(error.code() == cleave::Code::kFormat);
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  try {
+    const Json json =
+        Json::parse(cleave::fuzz::text_of(data, size), "config.json", cleave::kConfigLimits);
+    check(check_llama, json);
+    check(check_gpt2, json);
+    check(check_bert, json);
+    check([](const Json& meta) { check_llama(cleave::llama_config_from_meta(meta, 32000)); }, json);
+  } catch (const cleave::Error& error) {
+    require(error.code() == cleave::Code::kFormat);
+  }
+  return 0;
+}

@@ -1,0 +1,149 @@
+// Any bytes as text: byte-pair encoding and WordPiece give the ids that their definitions give when
+// they are followed slowly, word for word; bytes as tokens come back as they were.
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cleave/text/utf8.h"
+#include "cleave/tokenizer/bpe.h"
+#include "cleave/tokenizer/tokenizer.h"
+#include "cleave/tokenizer/word_piece.h"
+#include "tests/fuzz/input.h"
+
+namespace {
+
+using cleave::Vocab;
+using cleave::fuzz::require;
+using Ids = std::vector<int64_t>;
+using Words = std::vector<std::string>;
+
+/// Letters a to d, merges over each other in an order that makes ranks matter, one of two bytes.
+const std::vector<std::pair<std::string, std::string>> kMerges{{"b", "a"},
+                                                               {"a", "b"},
+                                                               {"a", "a"},
+                                                               {"aa", "a"},
+                                                               {"ab", "ab"},
+                                                               {"c", "d"},
+                                                               {"ba", "cd"},
+                                                               {"d", "c"},
+                                                               {"aa", "aa"},
+                                                               {"abab", "c"},
+                                                               {"\xC3\xA9", "\xC3\xA9"},
+                                                               {"b", "b"},
+                                                               {"bb", "a"},
+                                                               {"cd", "cd"}};
+
+Words bpe_tokens() {
+  Words tokens{"<unk>", "a", "b", "c", "d", "\xC3\xA9"};
+  for (const auto& [left, right] : kMerges) tokens.push_back(left + right);
+  return tokens;
+}
+
+int64_t id_of(const Words& tokens, const std::string& token) {
+  const auto at = std::find(tokens.begin(), tokens.end(), token);
+  return at == tokens.end() ? -1 : at - tokens.begin();
+}
+
+Words characters_of(std::string_view text) {
+  Words characters;
+  for (size_t at = 0; at < text.size();) {
+    const auto point = cleave::next_code_point(text, at);
+    characters.emplace_back(text.substr(at, point.bytes));
+    at += point.bytes;
+  }
+  return characters;
+}
+
+/// The definition: of all neighbours that have a merge, the pair of the lowest rank, the leftmost.
+Ids slow_bpe(std::string_view text, const Words& tokens) {
+  using Pair = std::pair<int64_t, int64_t>;
+  std::map<Pair, size_t> ranks;
+  for (size_t rank = 0; rank < kMerges.size(); ++rank) {
+    const auto& [left, right] = kMerges[rank];
+    ranks[{id_of(tokens, left), id_of(tokens, right)}] = rank;
+  }
+  Ids ids;
+  for (const std::string& c : characters_of(text))
+    ids.push_back(std::max<int64_t>(id_of(tokens, c), 0));
+  while (true) {
+    size_t best = kMerges.size(), place = 0;
+    for (size_t i = 0; i + 1 < ids.size(); ++i) {
+      const auto found = ranks.find({ids[i], ids[i + 1]});
+      if (found == ranks.end() || found->second >= best) continue;
+      best = found->second;
+      place = i;
+    }
+    if (best == kMerges.size()) return ids;
+    ids[place] = id_of(tokens, kMerges[best].first + kMerges[best].second);
+    ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(place) + 1);
+  }
+}
+
+const Words kPieces{"[UNK]", "a", "ab",       "abc",        "##c", "##cd", "##d", "##",
+                    "##a",   "d", "\xC3\xA9", "##\xC3\xA9", "cd",  "b",    "##b", "##\xC3\xA9z"};
+constexpr int64_t kMostCharacters = 12;
+
+/// The definition: the longest token each time, from the left; all or nothing.
+Ids slow_word_piece(std::string_view word) {
+  const Words characters = characters_of(word);
+  if (static_cast<int64_t>(characters.size()) > kMostCharacters) return {0};
+  Ids ids;
+  for (size_t begin = 0; begin < characters.size();) {
+    size_t end = characters.size();
+    int64_t id = -1;
+    for (; end > begin; --end) {
+      std::string piece = begin > 0 ? "##" : "";
+      for (size_t i = begin; i < end; ++i) piece += characters[i];
+      id = id_of(kPieces, piece);
+      if (id >= 0) break;
+    }
+    if (id < 0) return {0};
+    ids.push_back(id);
+    begin = end;
+  }
+  return ids;
+}
+
+void check_bpe(std::string_view text) {
+  static const Words tokens = bpe_tokens();
+  static const cleave::Bpe* const bpe = [] {
+    auto* made = new cleave::Bpe(Vocab::from_list(bpe_tokens()), {.unk = 0});
+    uint32_t rank = 0;
+    for (const auto& [left, right] : kMerges) require(made->add_merge(left, right, rank++));
+    return made;
+  }();
+  Ids ids;
+  cleave::ModelScratch scratch;
+  bpe->tokenize(text, ids, scratch);
+  require(ids == slow_bpe(text, tokens));
+}
+
+void check_word_piece(std::string_view word) {
+  static const cleave::WordPiece model(Vocab::from_list(kPieces),
+                                       {.unk = 0, .max_characters = kMostCharacters});
+  Ids ids;
+  cleave::ModelScratch scratch;
+  model.tokenize(word, ids, scratch);
+  require(ids == (word.empty() ? Ids{} : slow_word_piece(word)));
+}
+
+void check_bytes(std::string_view text) {
+  static const auto bytes = cleave::byte_tokenizer();
+  const Ids ids = bytes->encode(text, {.parse_special = false});
+  require(ids.size() == text.size());
+  require(bytes->decode(ids) == cleave::replace_bad_utf8(text));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size > 512) return 0;  // the slow way is quadratic
+  const std::string text = cleave::replace_bad_utf8(cleave::fuzz::text_of(data, size));
+  check_bpe(text);
+  check_word_piece(text);
+  check_bytes(cleave::fuzz::text_of(data, size));
+  return 0;
+}

@@ -1,0 +1,271 @@
+// The reference libraries on the same bytes, where Python has them: of changed safetensors files we
+// accept a part of what they accept, and read the same; of changed texts the tokenizers give the
+// same ids. Each failure names the number of the input, which a seed repeats.
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/base/error.h"
+#include "cleave/format/safetensors_header.h"
+#include "cleave/text/utf8.h"
+#include "cleave/tokenizer/tokenizer.h"
+#include "tests/hostile/hostile.h"
+#include "tests/hostile/mutation.h"
+#include "tests/support/python.h"
+#include "tests/support/temp_folder.h"
+
+namespace cleave::test {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+// -- safetensors ----------------------------------------------------------------------------------
+
+/// What we say of a file: null, or name, dtype, shape, begin and end of each tensor.
+json verdict_of(const std::string& file) {
+  try {
+    const auto* first = reinterpret_cast<const std::byte*>(file.data());
+    const uint64_t size = safetensors_header_size(first, file.size(), "input");
+    const auto header =
+        parse_safetensors_header(std::string_view(file).substr(8, size), file.size(), "input");
+    json tensors = json::array();
+    for (const StoredTensor& t : header.tensors) {
+      tensors.push_back({t.name, file_name(t.dtype), t.shape, t.begin, t.end});
+    }
+    return tensors;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kFormat) << error.what();
+    return nullptr;
+  }
+}
+
+std::vector<std::string> seeds() {
+  std::vector<std::string> files;
+  for (const HostileCase& c : safetensors_set().cases) {
+    if (c.refusal.empty() && !c.make && files.size() < 20) files.push_back(c.bytes);
+  }
+  EXPECT_EQ(files.size(), 20U);
+  return files;
+}
+
+/// A changed file; the length says the header's size again, mostly.
+std::string changed_file(Mutator& mutator, const std::string& seed) {
+  if (mutator.below(4) == 0) return mutator(seed);
+  const size_t header = static_cast<uint8_t>(seed[0]) + 256U * static_cast<uint8_t>(seed[1]);
+  std::string file = mutator(seed, 8, 8 + header);
+  const size_t size = header + file.size() - seed.size();
+  for (size_t i = 0; i < 8; ++i) file[i] = static_cast<char>(i < 2 ? (size >> (8 * i)) & 0xff : 0);
+  return file;
+}
+
+const char* const kCompareFiles = R"(
+import json, struct, sys
+import safetensors
+inputs = open(sys.argv[1], "rb").read()
+both = ours_alone = theirs_alone = at = 0
+for number, line in enumerate(open(sys.argv[2], encoding="utf-8")):
+    size, = struct.unpack_from("<Q", inputs, at)
+    data, at = inputs[at + 8:at + 8 + size], at + 8 + size
+    ours = json.loads(line)
+    try:
+        theirs = safetensors.deserialize(data)
+    except Exception as error:
+        if ours is not None:
+            sys.exit(f"input {number}: only we accept {data!r}: {error}")
+        continue
+    if ours is None:
+        theirs_alone += 1
+        continue
+    both += 1
+    got = sorted((n, d, s, data[b:e]) for n, d, s, b, e in ours)
+    want = sorted((n, t["dtype"], t["shape"], bytes(t["data"])) for n, t in theirs)
+    if got != want:
+        sys.exit(f"input {number}: {data!r}: we read {got}, they {want}")
+print(f"both accept {both}, the reference alone {theirs_alone}")
+)";
+
+TEST(Differential, ChangedSafetensorsFiles_AreAPartOfWhatTheReferenceAccepts) {
+  if (!python_has("safetensors"))
+    GTEST_SKIP() << "needs safetensors; name a Python that has it "
+                    "in CLEAVE_PYTHON";
+  const TempFolder folder;
+  const std::vector<std::string> good = seeds();
+  const size_t count = rounds(20'000, 1'000'000);
+  Mutator mutator(7, {"\"",
+                      "{",
+                      "}",
+                      "[",
+                      "]",
+                      ",",
+                      ":",
+                      "0",
+                      "4",
+                      "-1",
+                      "4.0",
+                      "1e0",
+                      " ",
+                      "\n",
+                      "\"U8\"",
+                      "\"I8\"",
+                      "\"F32\"",
+                      "\"F8_E4M3\"",
+                      "\"t\"",
+                      "\\u0074",
+                      "\\u0000",
+                      "\"__metadata__\":{},",
+                      "\"shape\"",
+                      "\"dtype\"",
+                      "18446744073709551615",
+                      "9223372036854775807",
+                      R"("e":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},)",
+                      "null",
+                      "true",
+                      "\xC3\xA9",
+                      "\xFF"});
+  {
+    std::ofstream inputs(folder / "inputs", std::ios::binary);
+    std::ofstream verdicts(folder / "verdicts");
+    for (size_t i = 0; i < count; ++i) {
+      const std::string file = changed_file(mutator, good[i % good.size()]);
+      for (size_t b = 0; b < 8; ++b) inputs.put(static_cast<char>((file.size() >> (8 * b)) & 0xff));
+      inputs << file;
+      verdicts << (file.size() < 8 ? json() : verdict_of(file)).dump() << '\n';
+    }
+  }
+  const Ran ran = run_python(kCompareFiles, {folder / "inputs", folder / "verdicts"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_THAT(ran.out, testing::HasSubstr("both accept"));
+  std::printf("%zu changed safetensors files: %s", count, ran.out.c_str());
+}
+
+// -- tokenizers -----------------------------------------------------------------------------------
+
+const char* const kCompareIds = R"(
+import json, sys
+import tokenizers
+theirs = tokenizers.Tokenizer.from_file(sys.argv[1])
+for number, line in enumerate(open(sys.argv[2], encoding="utf-8")):
+    text, ids = json.loads(line)
+    want = theirs.encode(text, add_special_tokens=False).ids
+    if ids != want:
+        sys.exit(f"text {number}: {text!r}: we give {ids}, they {want}")
+print(f"{number + 1} texts")
+)";
+
+/// Pieces of real texts of several languages, and what is hard for tokenizers.
+std::vector<std::string> text_words(const fs::path& data) {
+  std::vector<std::string> words{" ",
+                                 "  ",
+                                 "\n",
+                                 "\r\n",
+                                 "\t",
+                                 "<s>",
+                                 "</s>",
+                                 "1234",
+                                 "'s",
+                                 "'LL",
+                                 "[CLS]",
+                                 "[MASK]",
+                                 "#",
+                                 "##a",
+                                 "\xC2\xA0",
+                                 "e\xCC\x81",
+                                 "\xC3\xA9",
+                                 "\xE4\xBD\xA0",
+                                 "...",
+                                 "<|endoftext|>",
+                                 "\xE2\x80\x8D",
+                                 "\xEF\xAC\x81",
+                                 "\xF0\x9F\x91\xA9",
+                                 "\xE2\x96\x81",
+                                 "\xC4\xA0",
+                                 "\xEF\xBF\xBD",
+                                 "\xD7\xA9",
+                                 "\xE0\xA4\x95\xE0\xA5\x8D",
+                                 "\xEA\xB0\x80",
+                                 "I\xCC\x87",
+                                 "\xC3\x9F",
+                                 "_",
+                                 "@@",
+                                 "a"};
+  for (const char* name : {"french/fr_gsd-dev.txt", "tinyshakespeare/input.txt"}) {
+    std::ifstream file(data / "text" / name);
+    std::string line;
+    for (int i = 0; i < 60 && std::getline(file, line); ++i) words.push_back(line.substr(0, 80));
+  }
+  return words;
+}
+
+class TokenizerDifferential : public testing::TestWithParam<std::string> {};
+
+TEST_P(TokenizerDifferential, ChangedTexts_GiveTheReferencesIds) {
+  const char* data = std::getenv("CLEAVE_DATA");  // NOLINT(concurrency-mt-unsafe)
+  if (data == nullptr) GTEST_SKIP() << "CLEAVE_DATA names no folder with tokenizers";
+  if (!python_has("tokenizers"))
+    GTEST_SKIP() << "needs tokenizers; name a Python that has it in "
+                    "CLEAVE_PYTHON";
+  const fs::path folder = fs::path(data) / "tokenizers" / GetParam();
+  const auto tokenizer = load_tokenizer(folder.string());
+  const TempFolder own;
+  const std::vector<std::string> words = text_words(data);
+  Mutator mutator(11, words);
+  const size_t count = rounds(1000, 50'000);
+  {
+    std::ofstream texts(own / "texts");
+    for (size_t i = 0; i < count; ++i) {
+      std::string text = words[mutator.below(words.size())] + words[mutator.below(words.size())];
+      text = replace_bad_utf8(mutator(std::move(text)));
+      texts << json{text, tokenizer->encode(text, {.add_special = false})}.dump() << '\n';
+    }
+  }
+  const Ran ran = run_python(kCompareIds, {folder / "tokenizer.json", own / "texts"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  std::printf("%s: %s", GetParam().c_str(), ran.out.c_str());
+}
+
+INSTANTIATE_TEST_SUITE_P(Real, TokenizerDifferential,
+                         testing::Values("bert-base-uncased", "gpt2", "llama2", "llama3",
+                                         "stories260K-tok512"),
+                         [](const auto& of) {
+                           std::string name = of.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+// Real tokenizer.json files with bytes changed: refused, or ids of the vocabulary of any bytes.
+TEST_P(TokenizerDifferential, ChangedTokenizerFiles_AreRefusedOrSound) {
+  const char* data = std::getenv("CLEAVE_DATA");  // NOLINT(concurrency-mt-unsafe)
+  if (data == nullptr) GTEST_SKIP() << "CLEAVE_DATA names no folder with tokenizers";
+  std::ifstream file(fs::path(data) / "tokenizers" / GetParam() / "tokenizer.json",
+                     std::ios::binary);
+  const std::string good{std::istreambuf_iterator<char>(file), {}};
+  ASSERT_FALSE(good.empty());
+  const HostileSet set = tokenizer_set();
+  const TempFolder folder;
+  Mutator mutator(3, {"\"", "{", "}", "[", "]", ",", ":", "0", "-1", "1e400", "null", "true",
+                      "9223372036854775808", "\\u0000", "\xFF", "\"x\":1,"});
+  const size_t count = rounds(std::max<size_t>(4, 200'000 / good.size()),
+                              std::max<size_t>(100, 20'000'000 / good.size()));
+  size_t num_accepted = 0;
+  for (size_t i = 0; i < count; ++i) {
+    SCOPED_TRACE(i);
+    // The first bytes hold the parts, the rest is vocabulary.
+    const size_t end = mutator.below(2) == 0 ? std::min<size_t>(good.size(), 4000) : good.size();
+    std::ofstream(folder / "tokenizer.json", std::ios::binary) << mutator(good, 0, end);
+    try {
+      set.read(folder.path());
+      ++num_accepted;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kFormat) << error.what();
+    }
+  }
+  std::printf("%s: %zu changed files, %zu accepted\n", GetParam().c_str(), count, num_accepted);
+}
+
+}  // namespace
+}  // namespace cleave::test

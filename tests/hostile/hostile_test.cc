@@ -1,0 +1,193 @@
+// Every hostile file gets the verdict that its table says, soon and in little memory.
+#include "tests/hostile/hostile.h"
+
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <sys/stat.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/base/error.h"
+#include "cleave/base/str.h"
+#include "tests/support/temp_folder.h"
+
+namespace cleave::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kIsInstrumented = true;
+#else
+constexpr bool kIsInstrumented = false;
+#endif
+
+/// Of this thread: other programs on the machine do not count.
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+/// VmRSS or VmHWM of this process.
+uint64_t resident_bytes(const std::string& what) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(what + ":")) return std::stoull(line.substr(what.size() + 1)) * 1024;
+  }
+  return 0;
+}
+
+/// Lets VmHWM begin anew; false where the kernel does not.
+bool forget_peak() {
+  std::ofstream clear("/proc/self/clear_refs");
+  clear << '5' << std::flush;
+  return clear.good();
+}
+
+/// The error's text; nothing when the file was accepted.
+std::optional<std::string> refusal_of(const HostileSet& set, const fs::path& folder) {
+  try {
+    set.read(folder);
+    return std::nullopt;
+  } catch (const Error& error) {
+    const bool is_absent = std::string_view(error.what()).find("No such") != std::string::npos;
+    EXPECT_EQ(error.code(), is_absent ? Code::kIo : Code::kFormat) << error.what();
+    return error.what();
+  }
+}
+
+class Hostile : public testing::TestWithParam<HostileSet> {
+ protected:
+  void SetUp() override { fs::create_directory(folder / "model"); }
+  [[nodiscard]] fs::path model() const { return folder / "model"; }
+
+  /// A new file each time: cutting an old one makes some file systems wait for the disk.
+  void write(const std::string& bytes) const {
+    const fs::path path = model() / GetParam().file_name;
+    fs::remove(path);
+    std::ofstream(path, std::ios::binary) << bytes;
+    ASSERT_EQ(fs::file_size(path), bytes.size());
+  }
+
+  TempFolder folder;
+};
+
+TEST_P(Hostile, EveryFile_GetsItsVerdictSoonAndInLittleMemory) {
+  const HostileSet& set = GetParam();
+  for (const HostileCase& c : set.cases) {
+    SCOPED_TRACE(c.name);
+    write(c.make ? c.make() : c.bytes);
+    const uint64_t file_bytes = fs::file_size(model() / set.file_name);
+    const bool sees_peak = forget_peak() && !kIsInstrumented;
+    const uint64_t before = resident_bytes("VmRSS");
+    const double start = cpu_seconds();
+    const auto refusal = refusal_of(set, model());
+    const double seconds = cpu_seconds() - start;
+    const uint64_t peak = resident_bytes("VmHWM");
+    EXPECT_EQ(refusal.has_value(), !c.refusal.empty()) << refusal.value_or("accepted");
+    if (refusal) {
+      EXPECT_THAT(*refusal, HasSubstr(c.refusal));
+    }
+    EXPECT_LT(seconds, set.most_seconds * (kIsInstrumented ? 20 : 1));
+    if (sees_peak) {
+      EXPECT_LE(peak - std::min(peak, before), file_bytes + (set.most_mib << 20));
+    }
+  }
+  std::printf("%zu hostile %s files\n", set.cases.size(), set.kind.c_str());
+  EXPECT_GE(set.cases.size(), set.least);
+}
+
+// Whatever is cut off, the rest is never taken for a file; of texts of lines it may be one.
+TEST_P(Hostile, EveryCut_IsRefusedOrSuchAFile) {
+  const std::string& whole = GetParam().seed;
+  write(whole);
+  EXPECT_EQ(refusal_of(GetParam(), model()), std::nullopt);
+  for (size_t size = 0; size < whole.size(); ++size) {
+    write(whole.substr(0, size));
+    const bool is_refused = refusal_of(GetParam(), model()).has_value();
+    EXPECT_TRUE(is_refused || !GetParam().cut_is_seen) << "the first " << size << " bytes";
+  }
+}
+
+TEST_P(Hostile, PipeOrFolderInItsPlace_IsRefusedWithoutWaiting) {
+  const fs::path path = model() / GetParam().file_name;
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THROW(GetParam().read(model()), Error);
+  fs::remove(path);
+  fs::create_directory(path);
+  EXPECT_THROW(GetParam().read(model()), Error);
+}
+
+// One byte is another one: refused, or all that is read is still inside of the file.
+TEST_P(Hostile, EveryChangedByte_IsRefusedOrReads) {
+  const std::string& whole = GetParam().seed;
+  const size_t step = 1 + whole.size() / 400;
+  int num_accepted = 0;
+  for (const int change : {0x01, 0x10, 0x80, 0xff}) {
+    for (size_t at = static_cast<size_t>(change) % step; at < whole.size(); at += step) {
+      std::string other = whole;
+      other[at] = static_cast<char>(other[at] ^ change);
+      write(other);
+      num_accepted += refusal_of(GetParam(), model()) ? 0 : 1;
+    }
+  }
+  EXPECT_GT(num_accepted, 0);  // some byte of every kind is free
+}
+
+/// CPU seconds of reading, the best of three.
+double seconds_of(const HostileSet& set, const fs::path& folder) {
+  double best = 1e9;
+  for (int i = 0; i < 3; ++i) {
+    const double start = cpu_seconds();
+    set.read(folder);
+    best = std::min(best, cpu_seconds() - start);
+  }
+  return best;
+}
+
+// Texts that make a reader do most for a byte: four times the bytes take four times as long.
+TEST(HostileTexts, OfAnyForm_TakeTimeInProportionToTheirBytes) {
+  struct Form {
+    HostileSet set;
+    std::string head, part, end;
+  };
+  const std::vector<Form> forms{
+      {csv_set(), "x\n\"", "\"\"", "\"\n"},
+      {csv_set(), "x\n", "1\n", ""},
+      {csv_set(), "x\n", "\n", ""},
+      {csv_set(), "x\n\"", "\n", "\"\n"},
+      {csv_set(), "x\n", "\xF0\x9F\x98\x80", "\n"},
+      {csv_set(), repeated("x,", 1023) + "x\n", repeated(",", 1023) + "\n", ""},
+      {jsonl_set(), "", "0\n", ""},
+      {jsonl_set(), "", "\n", ""},
+      {jsonl_set(), "\"", "\\u0041", "\"\n"},
+      {jsonl_set(), "[", "0,", "0]\n"},
+      {jsonl_set(), "", repeated("[", 127) + repeated("]", 127) + "\n", ""},
+      {jsonl_set(), "", "{\"a\":{\"b\":{\"c\":[]}}}\n", ""},
+  };
+  const TempFolder folder;
+  for (const Form& form : forms) {
+    SCOPED_TRACE(form.set.kind + " " + form.part.substr(0, 20));
+    double seconds[2] = {};
+    for (const size_t times : {size_t{1}, size_t{4}}) {
+      std::ofstream(folder / form.set.file_name, std::ios::binary)
+          << form.head << repeated(form.part, times * (size_t{1} << 18) / form.part.size())
+          << form.end;
+      seconds[times / 4] = seconds_of(form.set, folder.path());
+    }
+    EXPECT_LT(seconds[1], 8 * seconds[0] + 0.05);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, Hostile, testing::ValuesIn(hostile_sets()),
+                         [](const auto& of) { return of.param.kind; });
+
+}  // namespace
+}  // namespace cleave::test

@@ -1,0 +1,27 @@
+// Writes the hostile files of one kind, or of all, into a folder: seeds of the fuzzers.
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "tests/hostile/hostile.h"
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::cerr << "usage: write_hostile_files KIND FOLDER\n";
+    return 2;
+  }
+  constexpr size_t kMostBytes = size_t{64} << 10;  // of what a fuzzer begins with
+  const std::string kind = argv[1];
+  const std::filesystem::path folder = argv[2];
+  std::filesystem::create_directories(folder);
+  size_t number = 0;
+  for (const auto& set : cleave::test::hostile_sets()) {
+    if (set.kind != kind) continue;
+    for (const auto& c : set.cases) {
+      if (c.make || c.bytes.size() > kMostBytes) continue;
+      std::ofstream(folder / std::to_string(number++), std::ios::binary) << c.bytes;
+    }
+  }
+  std::cout << number << " files\n";
+  return number == 0 ? 1 : 0;
+}
