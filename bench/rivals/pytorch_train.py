@@ -12,12 +12,11 @@ import contextlib
 import json
 import os
 import resource
-import socket
 import statistics
-import subprocess
 import sys
 import time
 
+import rank_processes
 import shapes
 
 
@@ -151,36 +150,17 @@ def run_rank(options, rank):
     if rank == 0:
         print_result(options, seconds, loss, sum(peaks))
     dist.barrier()
-    # Gloo's threads may outlive the group and end the process with an abort.
-    os._exit(0)
-
-
-def start_ranks(options):
-    """A process a rank, each bound to its own cores, as `cleave` binds its ranks."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    cores = sorted(os.sched_getaffinity(0))
-    threads = max(1, options.threads // options.tp)
-    ranks = []
-    for rank in range(options.tp):
-        own = cores[rank * threads:(rank + 1) * threads]
-        environment = dict(os.environ, RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-                           GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS=str(threads))
-        ranks.append(subprocess.Popen([sys.executable, *sys.argv], env=environment))
-        if own:
-            os.sched_setaffinity(ranks[-1].pid, own)
-    failed = [rank for rank, process in enumerate(ranks) if process.wait() != 0]
-    return f"ranks {failed} failed; their errors are above" if failed else 0
+    rank_processes.leave()
 
 
 def main():
     options = parse_options()
     if options.mode != "tp":
         run_alone(options)
-    elif "RANK" in os.environ:
-        run_rank(options, int(os.environ["RANK"]))
+    elif rank_processes.rank() is not None:
+        run_rank(options, rank_processes.rank())
     else:
-        return start_ranks(options)
+        return rank_processes.start(options.tp, max(1, options.threads // options.tp))
     return 0
 
 
