@@ -46,6 +46,8 @@ def versions(cleave: str, python: str) -> dict[str, str | None]:
     here = pathlib.Path(__file__).resolve().parents[1]
     found: dict[str, str | None] = {"cleave": first_line(cleave, "--version")}
     found["commit"] = first_line("git", "-C", str(here), "describe", "--always", "--dirty")
+    if shutil.which(python) is None:
+        raise SystemExit(f"--python {python} is no program; give the python of the environment that has the rivals")
     result = subprocess.run([python, "-c", PACKAGE_VERSIONS, *PACKAGES], capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise SystemExit(f"--python {python} does not run: {result.stderr.strip() or result.returncode}")
