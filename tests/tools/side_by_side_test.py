@@ -94,7 +94,7 @@ class SideBySide(unittest.TestCase):
 
     def test_time_of_orphans_counts_as_ours(self):
         program = ("import quiet, sys; quiet.adopt_orphans(); before = quiet.read_times();"
-                   "quiet.run(['bash', '-c', 'bash -c \"for ((i = 0; i < 100000; ++i)); do :; done\" & disown'], {}, 20);"
+                   "quiet.run(['bash', '-c', 'bash -c \"for ((i = 0; i < 400000; ++i)); do :; done\" & disown'], {}, 20);"
                    "print(quiet.read_times().own_s - before.own_s)")
         result = subprocess.run([sys.executable, "-c", program], cwd=SOURCE / "bench", capture_output=True, text=True,
                                 timeout=30, check=True)
