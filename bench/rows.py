@@ -114,9 +114,10 @@ def collectives_contestants(setting: Setting, sizes: tuple[int, ...], one_core: 
         mpi = ["taskset", "-c", str(min(os.sched_getaffinity(0))), *mpi]
 
     def engine(name: str, package: str) -> Contestant:
+        compiled = setting.rival("all_reduce.py", "--engine", "deepspeed", "--bytes", "1024", "--seconds", "0.01")
         command = setting.rival("all_reduce.py", "--engine", name.lower(), "--bytes", listed, "--seconds", seconds,
                                 *(["--one-core"] if one_core else []))
-        return Contestant(name, command, ("torch", package))
+        return Contestant(name, command, ("torch", package), prepare=compiled if package == "deepspeed" else None)
 
     source, program = setting.rival("mpi_collectives.cc")[1], str(setting.models / "mpi_collectives")
     compile_mpi = ["bash", "-c", 'mpicxx -O3 -std=c++17 "$0" -o "$1" && echo "$1"', source, program]

@@ -51,6 +51,7 @@ def vllm_call(rank, num_ranks):
 
 def deepspeed_call(rank, num_ranks):
     """DeepSpeed's shared-memory kernel, which is for up to 16 ranks of a host."""
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import torch
     import torch.distributed as dist
     from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
