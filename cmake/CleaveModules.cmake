@@ -24,7 +24,7 @@ endfunction()
 function(cleave_modules target)
   foreach(module IN LISTS ARGN)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cleave/${module}/*.cc)
-    list(FILTER sources EXCLUDE REGEX "_(test|bench|plugin)\\.cc$")
+    list(FILTER sources EXCLUDE REGEX "_(test|plugin)\\.cc$")
     target_sources(${target} PRIVATE ${sources})
   endforeach()
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>

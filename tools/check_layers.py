@@ -54,7 +54,7 @@ def check_sources():
         if module not in ORDER:
             problems.append(f"{path}:1: module '{module}' is not in the order of modules; known: {' '.join(ORDER)}")
             continue
-        is_test = path.endswith(("_test.cc", "_bench.cc"))
+        is_test = path.endswith("_test.cc")
         for line, name in lines:
             other = module_of(name)
             if other in ORDER and ORDER.index(other) > ORDER.index(module) and not is_test:

@@ -143,22 +143,21 @@ Tensor turned(const Tensor& x, const Tensor& cos, const Tensor& sin, float direc
   const auto at_element = [element](const Tensor& t, int64_t offset) {
     return static_cast<char*>(t.data_ptr()) + offset * element;
   };
-  at::parallel_for(0, x.size(0) * num_tokens, grain_of_rows(x.size(1) * x.size(3)),
-                   [&](int64_t begin, int64_t end) {
-                     RotaryRow row{.num_heads = x.size(1),
-                                   .width = x.size(3),
-                                   .is_bf16 = is_bf16(x),
-                                   .direction = direction};
-                     for (int64_t i = begin; i < end; ++i) {
-                       const int64_t b = i / num_tokens;
-                       const int64_t t = i % num_tokens;
-                       row.cos = at_element(cos, b * of_sequence + t * half);
-                       row.sin = at_element(sin, b * of_sequence + t * half);
-                       rotary_row(
-                           row, at_element(in, b * in.stride(0) + t * in.stride(2)), in.stride(1),
-                           at_element(out, b * out.stride(0) + t * out.stride(2)), out.stride(1));
-                     }
-                   });
+  in_parts(x, x.size(0) * num_tokens, grain_of_rows(x.size(1) * x.size(3)),
+           [&](int64_t begin, int64_t end) {
+             RotaryRow row{.num_heads = x.size(1),
+                           .width = x.size(3),
+                           .is_bf16 = is_bf16(x),
+                           .direction = direction};
+             for (int64_t i = begin; i < end; ++i) {
+               const int64_t b = i / num_tokens;
+               const int64_t t = i % num_tokens;
+               row.cos = at_element(cos, b * of_sequence + t * half);
+               row.sin = at_element(sin, b * of_sequence + t * half);
+               rotary_row(row, at_element(in, b * in.stride(0) + t * in.stride(2)), in.stride(1),
+                          at_element(out, b * out.stride(0) + t * out.stride(2)), out.stride(1));
+             }
+           });
   return out;
 }
 

