@@ -236,6 +236,14 @@ class Launcher {
   Clock::time_point kill_at_ = Clock::time_point::max();
 };
 
+/// Whether a failed job may come further when it is started again.
+bool may_end_otherwise(const LaunchOutcome& outcome) {
+  if (outcome.lines.empty()) return false;  // ended well, or was asked to stop
+  constexpr Code kLasting[] = {Code::kUsage, Code::kShape, Code::kFormat, Code::kNumerics};
+  return std::none_of(std::begin(kLasting), std::end(kLasting),
+                      [&](Code code) { return outcome.exit_code == static_cast<int>(code); });
+}
+
 }  // namespace
 
 LaunchOutcome launch_ranks(const LaunchOptions& options) {
@@ -243,8 +251,25 @@ LaunchOutcome launch_ranks(const LaunchOptions& options) {
 }
 
 int launch(const LaunchOptions& options) {
-  const LaunchOutcome outcome = launch_ranks(options);
+  LaunchOptions attempt = options;
+  LaunchOutcome outcome = launch_ranks(attempt);
+  int restarts = 0;
+  while (restarts < options.max_restarts && may_end_otherwise(outcome)) {
+    ++restarts;
+    std::cerr << "cleave: restart " << restarts << " of " << options.max_restarts << ": "
+              << outcome.lines.front() << '\n';
+    attempt.environment = options.environment;
+    attempt.environment.push_back(str("CLEAVE_RESTARTS=", restarts));
+    outcome = launch_ranks(attempt);
+  }
   for (const std::string& line : outcome.lines) std::cerr << "cleave: " << line << '\n';
+  if (outcome.lines.empty() || options.max_restarts == 0) return outcome.exit_code;
+  if (may_end_otherwise(outcome)) {
+    std::cerr << "cleave: gave up after " << restarts
+              << (restarts == 1 ? " restart\n" : " restarts\n");
+  } else {
+    std::cerr << "cleave: not restarted: this would fail again\n";
+  }
   return outcome.exit_code;
 }
 

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -15,46 +16,42 @@
 #include <gtest/gtest.h>
 
 #include "cleave/comm/child_process.h"
+#include "cleave/comm/flight_file.h"
 #include "cleave/comm/meeting_place.h"
 #include "cleave/comm/process_roles.h"
 #include "cleave/comm/rank_process.h"
+#include "tests/support/running_launch.h"
 
 namespace cleave {
 namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
+using test::comes_true;
+using test::milliseconds_since;
+using test::RunningLaunch;
 using testing::HasSubstr;
-
-double milliseconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-}
-
-/// Waits for `condition` at most ten seconds.
-template <class Condition>
-bool comes_true(const Condition& condition) {
-  const auto begin = Clock::now();
-  while (!condition()) {
-    if (milliseconds_since(begin) > 10'000) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
 
 // Roles: what rank processes and launcher processes of these tests do.
 
 volatile std::sig_atomic_t g_stop_signal = 0;
+volatile std::sig_atomic_t g_hang_signal = 0;
 
 void note_signal(int signal) {
-  g_stop_signal = signal;
+  (signal == SIGUSR1 || signal == SIGUSR2 ? g_hang_signal : g_stop_signal) = signal;
+}
+
+/// A rank that never comes back: it sleeps (SIGUSR1) or waits for itself (SIGUSR2).
+void hang_when_told() {
+  while (g_hang_signal == SIGUSR1) pause();
+  if (g_hang_signal == SIGUSR2) std::promise<void>().get_future().wait();
 }
 
 /// Says its pid in CLEAVE_TEST_FOLDER once it works, then sums in a loop until a signal comes.
 int sum_until_signal(World& world) {
   struct sigaction action {};
   action.sa_handler = note_signal;
-  sigaction(SIGTERM, &action, nullptr);
-  sigaction(SIGINT, &action, nullptr);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) sigaction(signal, &action, nullptr);
   std::vector<int> ranks;
   for (int rank = 0; rank < world.size(); ++rank) ranks.push_back(rank);
   const auto group = world.group(ranks, "tp");
@@ -62,6 +59,7 @@ int sum_until_signal(World& world) {
   std::vector<float> data(1 << 16, 0.0F);
   for (int64_t step = 0;; ++step) {
     world.note_step(step);
+    hang_when_told();
     int64_t stop = g_stop_signal;
     group->all_reduce(&stop, &stop, 1, DType::kI64, ReduceOp::kMax, {.site = "stop", .shape = {}});
     if (stop != 0) return 128 + static_cast<int>(stop);
@@ -77,8 +75,12 @@ int sum_until_signal(World& world) {
 
 const ProcessRole kLoop("loop", [] {
   int code = 0;
-  const int error =
-      run_rank(*read_environment(), [&](World& world) { code = sum_until_signal(world); });
+  const char* limit = std::getenv("CLEAVE_TEST_TIMEOUT");
+  RankOptions options;
+  if (limit != nullptr) options.timeout_s = std::atof(limit);
+  options.flight_log_folder = std::getenv("CLEAVE_TEST_FOLDER");
+  const int error = run_rank(
+      *read_environment(), [&](World& world) { code = sum_until_signal(world); }, options);
   return error != 0 ? error : code;
 });
 
@@ -132,47 +134,6 @@ const ProcessRole kLauncher("launcher", [] {
   dup2(errors, STDERR_FILENO);
   return launch(options);
 });
-
-/// A running launcher whose ranks all sum in a loop.
-class RunningLaunch {
- public:
-  RunningLaunch(const std::string& role, int num_ranks)
-      : launcher_(ChildOptions{
-            .command = {own_program()},
-            .environment = {"CLEAVE_TEST_ROLE=launcher", "CLEAVE_TEST_RANK_ROLE=" + role,
-                            str("CLEAVE_TEST_RANKS=", num_ranks),
-                            "CLEAVE_TEST_FOLDER=" + folder_ / ""}}) {
-    for (int rank = 0; rank < num_ranks; ++rank) {
-      const std::string file = folder_ / str("pid.", rank);
-      EXPECT_TRUE(comes_true([&] { return fs::exists(file); })) << "rank " << rank;
-      ranks_.push_back(std::atoi(read_file(file).c_str()));
-      pidfds_.emplace_back(static_cast<int>(syscall(SYS_pidfd_open, ranks_.back(), 0)));
-      EXPECT_TRUE(pidfds_.back().is_open());
-    }
-  }
-  [[nodiscard]] const ChildProcess& launcher() const { return launcher_; }
-  [[nodiscard]] pid_t rank(int rank) const { return ranks_[static_cast<size_t>(rank)]; }
-  [[nodiscard]] std::string errors() const { return read_file(folder_ / "stderr"); }
-
-  /// The launcher's exit code; -1 when it does not end within ten seconds.
-  int wait() {
-    pollfd ended{launcher_.pidfd(), POLLIN, 0};
-    return poll(&ended, 1, 10'000) == 1 ? launcher_.poll_exit().value_or(-1) : -1;
-  }
-  /// A rank without its launcher ends as a zombie of init, whose pid still answers: ask the pidfd.
-  [[nodiscard]] bool any_rank_alive() const {
-    return std::any_of(pidfds_.begin(), pidfds_.end(), [](const Descriptor& pidfd) {
-      pollfd ended{pidfd.get(), POLLIN, 0};
-      return poll(&ended, 1, 0) == 0;
-    });
-  }
-
- private:
-  TestFolder folder_;
-  ChildProcess launcher_;
-  std::vector<pid_t> ranks_;
-  std::vector<Descriptor> pidfds_;
-};
 
 // Row R1: others gone within 250 ms, launcher out within 300 ms, exit 137, at most 6 lines.
 TEST(Launch, RankKilled_StopsAllAtOnceAndNamesIt) {
@@ -275,8 +236,10 @@ TEST(Launch, StoppedRank_IsNamedAtTheTimeoutWithAFlightLog) {
   const std::string text = outcome.lines.front();
   EXPECT_THAT(text, HasSubstr("waits in barrier 2 on axis tp at grad norm for rank 2; rank 2 is "
                               "after barrier 1 on axis tp at start; flight log: "));
-  const std::string log = read_file(text.substr(text.find("flight log: ") + 12));
-  EXPECT_THAT(log, HasSubstr("\tbarrier\t2\ttp\t"));
+  const FlightLog log = read_flight_log(text.substr(text.find("flight log: ") + 12));
+  EXPECT_THAT(stuck_ranks(log), testing::ElementsAre(2));
+  EXPECT_EQ(describe_place(log, log.ranks[2]), "after barrier 1 on axis tp at start");
+  EXPECT_EQ(describe_place(log, log.ranks[0]), "in barrier 2 on axis tp at grad norm");
 }
 
 TEST(Launch, ProgramWithoutRanks_JustEndsWell) {

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <utility>
 
-#include "cleave/comm/flight_log.h"
+#include "cleave/comm/flight_file.h"
 
 namespace cleave {
 namespace {
@@ -14,51 +15,26 @@ using Circle = std::vector<std::pair<int, uint32_t>>;
 
 // A wait shorter than this is never suspected.
 constexpr std::chrono::milliseconds kSuspicious{30};
+// Ranks in a message, and those whose place it tells: it has 1 KiB and ends with a path. The flight
+// log has them all.
+constexpr size_t kNumListed = 16;
+constexpr size_t kNumPlaces = 3;
 
-/// The ranks that `rank` waits for; none once it only has to wake up.
-std::vector<int> missing_ranks(const JobPage& page, int rank, const Awaited& awaited) {
-  if (awaited.kind != WaitKind::kGroup) {
-    const bool receives = awaited.kind == WaitKind::kRecv;
-    const ChannelEnds* ring =
-        receives ? page.channel_ends(awaited.peer, rank) : page.channel_ends(rank, awaited.peer);
-    if (ring == nullptr) return {};
-    const uint32_t end = (receives ? ring->head : ring->tail).load(std::memory_order_acquire);
-    return end == awaited.stamp ? std::vector{awaited.peer} : std::vector<int>{};
-  }
-  const GroupEntry& entry = page.group(awaited.group);
-  std::vector<int> missing;
-  for (int m = 0; m < entry.num_members; ++m) {
-    const uint32_t stamp = page.member(entry, m).stamp.load(std::memory_order_acquire);
-    if (static_cast<int32_t>(stamp - awaited.stamp) < 0) {
-      missing.push_back(page.group_ranks(entry)[static_cast<size_t>(m)]);
-    }
-  }
-  return missing;
-}
-
-/// The wait that a rank is in and its epoch; nothing when it waits for nobody, or when another
-/// thread of the rank may end the wait.
-std::optional<std::pair<Awaited, uint32_t>> wait_of(const JobPage& page, int rank) {
-  const RankSlot& slot = page.rank(rank);
-  const uint32_t epoch = slot.wait_epoch.load(std::memory_order_acquire);
-  if (epoch % 2 == 0 || slot.uses_many_threads.load() != 0) return std::nullopt;
-  const Awaited awaited{.kind = slot.wait_kind.load(std::memory_order_acquire),
-                        .group = slot.wait_group.load(std::memory_order_acquire),
-                        .stamp = slot.wait_stamp.load(std::memory_order_acquire),
-                        .peer = slot.wait_peer.load(std::memory_order_acquire)};
-  if (slot.wait_epoch.load(std::memory_order_acquire) != epoch) return std::nullopt;
-  return std::pair{awaited, epoch};
+/// The wait that stops a whole rank; nothing when another of its threads may end it.
+std::optional<std::pair<Awaited, uint32_t>> whole_wait_of(const JobPage& page, int rank) {
+  if (page.rank(rank).uses_many_threads.load() != 0) return std::nullopt;
+  return wait_of(page, rank);
 }
 
 /// Follows waits from `rank`; returns the ranks of a circle that ends at the first rank of `path`.
 Circle find_circle(const JobPage& page, int rank, Circle& path, std::vector<bool>& seen) {
-  const auto wait = wait_of(page, rank);
+  const auto wait = whole_wait_of(page, rank);
   if (!wait) return {};
   seen[static_cast<size_t>(rank)] = true;
   path.emplace_back(rank, wait->second);
   for (const int next : missing_ranks(page, rank, wait->first)) {
     // A rank inside send or recv takes messages meanwhile, so a sender does not depend on it.
-    const auto next_wait = wait_of(page, next);
+    const auto next_wait = whole_wait_of(page, next);
     if (!next_wait ||
         (wait->first.kind == WaitKind::kSend && next_wait->first.kind != WaitKind::kGroup)) {
       continue;
@@ -80,8 +56,10 @@ std::string silence(const PageMirror* mirror, int rank) {
 
 std::string join(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) text += str(i == 0 ? "" : ", ", ranks[i]);
-  return text;
+  for (size_t i = 0; i < std::min(ranks.size(), kNumListed); ++i) {
+    text += str(i == 0 ? "" : ", ", ranks[i]);
+  }
+  return ranks.size() <= kNumListed ? text : str(text, " and ", ranks.size() - kNumListed, " more");
 }
 
 }  // namespace
@@ -172,9 +150,10 @@ void WaitWatch::check_time(const std::vector<int>& missing) {
   const JobPage& page = end_.page();
   std::string text =
       str("timeout of ", end_.options().timeout_s, " s: ", own_place(), " for ", join(missing));
-  for (const int rank : missing)
+  for (const int rank : std::span(missing).first(std::min(missing.size(), kNumPlaces))) {
     text += str("; rank ", rank, " is ", describe_place(page, rank), describe_step(page, rank),
                 silence(end_.mirror(), rank));
+  }
   end_.fail(Error(Code::kTimeout, text + kept_log(text)));
 }
 
@@ -182,7 +161,7 @@ std::string WaitWatch::kept_log(const std::string& why) const {
   const std::string& folder = end_.options().flight_log_folder;
   if (folder.empty()) return "";
   try {
-    return "; flight log: " + write_flight_log(end_.page(), folder, why);
+    return "; flight log: " + write_flight_log(end_.page(), end_.rank(), folder, why);
   } catch (const Error& error) {
     // The timeout is the root cause and must not be hidden by a full disk.
     return str("; ", error.what());

@@ -6,16 +6,9 @@
 #include <vector>
 
 #include "cleave/comm/rank_end.h"
+#include "cleave/comm/waits.h"
 
 namespace cleave {
-
-/// What a rank waits for.
-struct Awaited {
-  WaitKind kind = WaitKind::kGroup;
-  uint32_t group = 0;  ///< index in the job page
-  uint32_t stamp = 0;  ///< that all members must reach; of a message: the end that must move on
-  int peer = -1;       ///< world rank, for messages
-};
 
 /// Stands beside one slow wait: publishes it to the other ranks, and finds the reasons for which it
 /// would never end.

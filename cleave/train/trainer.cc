@@ -82,11 +82,13 @@ void Trainer::load() {
                setup_.options.out, " was begun with --batch-size ", batch_size,
                "; give the same to resume it");
   saved_ = done_;
+  if (!setup_.damage.empty()) folder_.go_back_to(setup_.folder->path);
 }
 
 void Trainer::start_log() {
   world_.note_step(done_);
   if (!is_first()) return;
+  for (const std::string& line : setup_.damage) log_warning(line);
   world_.note_resume_hint(resume_command(setup_.options));
   metrics_ = std::make_unique<MetricsWriter>((folder_.path() / "metrics.jsonl").string(), done_);
   for (const std::string& line : run_header(setup_, rank_.model(), world_, machine_)) {
