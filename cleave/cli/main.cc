@@ -2,6 +2,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "cleave/base/mutant.h"
 #include "cleave/cli/program.h"
 
 namespace {
@@ -10,7 +11,10 @@ namespace {
 // the failing write says more.
 extern "C" void on_broken_pipe(int signal) {
   pollfd out{STDOUT_FILENO, POLLOUT, 0};
-  if (poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0) _exit(128 + signal);
+  if (poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0 &&
+      !cleave::is_planted("program.ignores_pipe")) {
+    _exit(128 + signal);
+  }
 }
 
 }  // namespace

@@ -7,10 +7,12 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "cleave/base/mutant.h"
 #include "cleave/comm/child_process.h"
 #include "cleave/comm/flight_log.h"
 
@@ -63,8 +65,23 @@ int free_port() {
   socklen_t size = sizeof(address);
   auto* generic = reinterpret_cast<sockaddr*>(&address);
   const bool known = bind(fd, generic, size) == 0 && getsockname(fd, generic, &size) == 0;
-  close(fd);
+  if (is_planted("launch.listens")) {
+    listen(fd, 1);
+  } else {
+    close(fd);
+  }
   return known ? ntohs(address.sin_port) : 0;
+}
+
+/// Every rank takes a descriptor here, and in each other rank that waits for it.
+void require_descriptors(int num_ranks) {
+  constexpr rlim_t kOwn = 32;
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const rlim_t needed = static_cast<rlim_t>(num_ranks) + kOwn;
+  CLEAVE_CHECK(limit.rlim_cur >= needed || is_planted("launch.no_descriptor_check"), Code::kMemory,
+               num_ranks, " ranks need ", needed, " file descriptors, the limit is ",
+               limit.rlim_cur, "; raise it with ulimit -n ", needed);
 }
 
 std::vector<std::string> rank_variables(const LaunchOptions& options, int rank, int port, int fd) {
@@ -83,6 +100,7 @@ class Launcher {
  public:
   explicit Launcher(const LaunchOptions& options)
       : options_(options), page_(JobPage::create_shared(options.num_ranks)) {
+    require_descriptors(options.num_ranks);
     const int port = free_port();
     const bool has_terminal = isatty(STDIN_FILENO) == 1;
     for (int rank = 0; rank < options.num_ranks; ++rank) {
@@ -124,7 +142,9 @@ class Launcher {
     if (!obeys && !has_failed_) {
       has_failed_ = true;
       first_failed_ = rank;
-      kill_at_ = std::min(kill_at_, Clock::now() + kFailureGrace);
+      if (!is_planted("launch.no_kill")) {
+        kill_at_ = std::min(kill_at_, Clock::now() + kFailureGrace);
+      }
     }
     if (obeys && ranks_[static_cast<size_t>(rank)].end_signal() == 0) return;
     // Only the first record counts: mostly the rank has written its own.
@@ -171,7 +191,7 @@ class Launcher {
     stopped_at_ = now;
     kill_at_ = std::min(kill_at_, now + std::chrono::duration_cast<Clock::duration>(
                                             std::chrono::duration<double>(options_.grace_s)));
-    send_all(signal);
+    if (!is_planted("launch.no_forward")) send_all(signal);
   }
 
   void send_all(int signal) {
@@ -259,7 +279,9 @@ int launch(const LaunchOptions& options) {
     std::cerr << "cleave: restart " << restarts << " of " << options.max_restarts << ": "
               << outcome.lines.front() << '\n';
     attempt.environment = options.environment;
-    attempt.environment.push_back(str("CLEAVE_RESTARTS=", restarts));
+    if (!is_planted("launch.no_restart_count")) {
+      attempt.environment.push_back(str("CLEAVE_RESTARTS=", restarts));
+    }
     outcome = launch_ranks(attempt);
   }
   for (const std::string& line : outcome.lines) std::cerr << "cleave: " << line << '\n';

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "cleave/base/mutant.h"
 #include "cleave/comm/flight_log.h"
 #include "cleave/comm/operation.h"
 
@@ -100,7 +101,7 @@ void RankEnd::throw_stopped() const {
 }
 
 bool RankEnd::is_dead(int rank) {
-  if (!page_->is_shared()) return false;
+  if (!page_->is_shared() || is_planted("rank.never_dead")) return false;
   const std::lock_guard lock(pidfds_mutex_);
   if (pidfds_.empty()) pidfds_.assign(static_cast<size_t>(page_->num_ranks()), -1);
   int& fd = pidfds_[static_cast<size_t>(rank)];

@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "cleave/base/mutant.h"
 #include "cleave/comm/flight_file.h"
 
 namespace cleave {
@@ -145,7 +146,9 @@ void WaitWatch::check_circle() {
 }
 
 void WaitWatch::check_time(const std::vector<int>& missing) {
-  const std::chrono::duration<double> waited = Clock::now() - began_;
+  std::chrono::duration<double> waited = Clock::now() - began_;
+  if (is_planted("wait.no_timeout")) return;
+  if (is_planted("wait.early")) waited *= 2;
   if (waited.count() < end_.options().timeout_s || missing.empty()) return;
   const JobPage& page = end_.page();
   std::string text =
@@ -159,7 +162,7 @@ void WaitWatch::check_time(const std::vector<int>& missing) {
 
 std::string WaitWatch::kept_log(const std::string& why) const {
   const std::string& folder = end_.options().flight_log_folder;
-  if (folder.empty()) return "";
+  if (folder.empty() || is_planted("wait.no_flight_log")) return "";
   try {
     return "; flight log: " + write_flight_log(end_.page(), end_.rank(), folder, why);
   } catch (const Error& error) {

@@ -1,9 +1,13 @@
 #pragma once
+#include <algorithm>
 #include <cstdlib>
+#include <iomanip>
 #include <iostream>
 #include <random>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cleave/base/str.h"
 
@@ -39,6 +43,33 @@ inline std::string repeat_line(int round, std::string_view test) {
   return str("to repeat: CLEAVE_TEST_SEED=", seed + static_cast<uint64_t>(round),
              " --gtest_filter=", test);
 }
+
+/// Times of many tries against a limit: of 100 or more tries one in a hundred may be longer, of
+/// fewer half, for a busy machine delays whom it likes.
+class Times {
+ public:
+  void add(double ms) { all_.push_back(ms); }
+  [[nodiscard]] double longest() const { return *std::max_element(all_.begin(), all_.end()); }
+  /// The time that must be below the limit.
+  [[nodiscard]] double judged() const {
+    std::vector<double> sorted = all_;
+    std::sort(sorted.begin(), sorted.end());
+    const size_t n = sorted.size();
+    return sorted[n >= 100 ? n - 1 - n / 100 : (n - 1) / 2];
+  }
+  /// "median 3 ms, longest 26 ms".
+  [[nodiscard]] std::string text() const {
+    std::vector<double> sorted = all_;
+    std::sort(sorted.begin(), sorted.end());
+    std::ostringstream out;
+    out << std::setprecision(3) << "median " << sorted[(sorted.size() - 1) / 2] << " ms, longest "
+        << sorted.back() << " ms";
+    return out.str();
+  }
+
+ private:
+  std::vector<double> all_;
+};
 
 /// A number for docs/reliability.md, in the test's output.
 template <class... Parts>

@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <poll.h>
 #include <string>
@@ -47,6 +48,15 @@ class RunningLaunch {
       EXPECT_TRUE(pidfds_.back().is_open());
     }
   }
+  /// Ends what a failed test has left.
+  ~RunningLaunch() {
+    for (const Descriptor& pidfd : pidfds_) {
+      syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0);
+    }
+  }
+  RunningLaunch(const RunningLaunch&) = delete;
+  RunningLaunch& operator=(const RunningLaunch&) = delete;
+
   [[nodiscard]] const ChildProcess& launcher() const { return launcher_; }
   [[nodiscard]] pid_t rank(int rank) const { return ranks_[static_cast<size_t>(rank)]; }
   [[nodiscard]] std::string errors() const { return read_file(folder_ / "stderr"); }
