@@ -100,7 +100,6 @@ class Launcher {
  public:
   explicit Launcher(const LaunchOptions& options)
       : options_(options), page_(JobPage::create_shared(options.num_ranks)) {
-    require_descriptors(options.num_ranks);
     const int port = free_port();
     const bool has_terminal = isatty(STDIN_FILENO) == 1;
     for (int rank = 0; rank < options.num_ranks; ++rank) {
@@ -267,6 +266,7 @@ bool may_end_otherwise(const LaunchOutcome& outcome) {
 }  // namespace
 
 LaunchOutcome launch_ranks(const LaunchOptions& options) {
+  require_descriptors(options.num_ranks);
   return Launcher(options).wait();
 }
 
