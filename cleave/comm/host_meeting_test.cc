@@ -164,7 +164,7 @@ std::vector<std::string> listening_at() {
 }
 
 // Row N1.
-TEST(HostMeeting, WhileRanksMeet_TheyListenAtTheGivenAddressAlone) {
+TEST(HostMeeting, WhileRanksMeetAtLoopback_TheyListenNowhereElse) {
   Meeting meeting(3);
   meeting.start(0);
   meeting.start(1);
@@ -172,7 +172,7 @@ TEST(HostMeeting, WhileRanksMeet_TheyListenAtTheGivenAddressAlone) {
   for (int tries = 0; tries < 5000 && !is_listening(); ++tries) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  EXPECT_THAT(listening_at(), testing::Each(meeting.ranks[0].master_addr));
+  EXPECT_THAT(listening_at(), testing::Each(testing::StartsWith("127.")));
   EXPECT_TRUE(is_listening());
   meeting.start(2);
   meeting.wait();

@@ -125,6 +125,16 @@ const ProcessRole kHangs("hangs", [] {
       RankOptions{.timeout_s = 0.5, .flight_log_folder = std::getenv("CLEAVE_TEST_FOLDER")});
 });
 
+/// What silently gives wrong numbers elsewhere: 32 bits a value on both ranks, of another kind.
+const ProcessRole kMixesDtypes("mixes_dtypes", [] {
+  return run_rank(*read_environment(), [](World& world) {
+    float value = 1;
+    const DType dtype = world.rank() == 0 ? DType::kF32 : DType::kI32;
+    world.group({0, 1}, "dp")
+        ->all_reduce(&value, &value, 1, dtype, ReduceOp::kSum, {.site = "gradients", .shape = {}});
+  });
+});
+
 const ProcessRole kQuiet("quiet", [] { return 0; });
 
 /// A launcher as a process: `cleave launch` in all but its command line.
@@ -227,6 +237,17 @@ TEST(Launch, RankWithACodeOfItsOwn_KeepsIt) {
   EXPECT_EQ(outcome.exit_code, 42);
   ASSERT_FALSE(outcome.lines.empty());
   EXPECT_THAT(outcome.lines.front(), HasSubstr("ended with exit code 42 before it joined"));
+}
+
+// Row R7, as a user sees it.
+TEST(Launch, RanksWithDifferentDtypes_EndWith8AndBothCalls) {
+  const LaunchOutcome outcome = launch_ranks(launch_of_role(2, "mixes_dtypes"));
+  EXPECT_EQ(outcome.exit_code, 8);
+  EXPECT_EQ(outcome.exit_codes, (std::vector<int>{8, 8}));
+  ASSERT_FALSE(outcome.lines.empty());
+  EXPECT_THAT(outcome.lines.front(),
+              HasSubstr("rank 0 calls all_reduce 1 (sum, fp32, count 1, shape [], at gradients); "
+                        "rank 1 calls all_reduce 1 (sum, int32, count 1, shape [], at gradients)"));
 }
 
 // Row R5: a stopped rank is found at the limit and named, all are gone soon after.

@@ -3,6 +3,7 @@
 // to.
 //
 // usage: cleave-fault [--rounds N] [--seed S] [--first R] [--program FILE]
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstring>
@@ -11,11 +12,13 @@
 #include <functional>
 #include <iomanip>
 #include <iostream>
+#include <iterator>
 #include <map>
 #include <random>
 #include <sstream>
 #include <sys/resource.h>
 #include <thread>
+#include <utility>
 
 #include "cleave/base/clock.h"
 #include "cleave/base/error.h"
@@ -125,14 +128,32 @@ const std::vector<Fault>& faults() {
   return all;
 }
 
+/// When a fault comes: so much of an unbroken run's time after the start, or so long after a step.
+struct Moment {
+  int step = -1;
+  double part = 0;
+  double delay_s = 0;
+};
+
 /// What a round does, worked out from the seed alone.
 struct Plan {
   Layout layout;
   int save_every = 1;
-  std::vector<std::pair<const Fault*, double>>
-      strikes;               // when: as a part of an unbroken run's time
+  std::vector<std::pair<const Fault*, Moment>> strikes{};
   bool flips_a_bit = false;  // of the newest checkpoint after the first fault
 };
+
+Moment any_moment(std::mt19937_64& random) {
+  Moment moment;
+  // While it starts, or while it trains: most of a run this short is its start.
+  if (random() % 4 == 0) {
+    moment.part = static_cast<double>(random() % 1000) / 1000;
+  } else {
+    moment.step = static_cast<int>(random() % kNumSteps);
+    moment.delay_s = static_cast<double>(random() % 20'000) * 1e-6;
+  }
+  return moment;
+}
 
 Plan plan_of(uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -142,7 +163,7 @@ Plan plan_of(uint64_t seed) {
   while (plan.strikes.size() < num_faults) {
     const Fault& fault = faults()[random() % faults().size()];
     if (fault.for_processes && plan.layout.processes == 0) continue;
-    plan.strikes.emplace_back(&fault, static_cast<double>(random() % 1000) / 1000);
+    plan.strikes.emplace_back(&fault, any_moment(random));
   }
   plan.flips_a_bit = random() % 5 == 0;
   return plan;
@@ -170,11 +191,11 @@ class Chaos {
     bool flips = plan.flips_a_bit;
     for (const auto& [fault, when] : plan.strikes) {
       Run run(command(plan, fault->max_restarts), {}, log());
-      std::this_thread::sleep_for(std::chrono::duration<double>(when * whole.seconds));
+      wait_for(when, whole.seconds, run);
       fault->strike(run, random);
       const auto code = run.wait(kLongestRunS);
-      story_ += str("; ", fault->name, " at ", std::setprecision(2), when * whole.seconds, " s: ");
-      story_ += code ? str("exit ", *code) : "hung";
+      story_ += str("; ", fault->name, " at ", describe(when, whole.seconds), ": ",
+                    code ? str("exit ", *code) : "hung");
       CLEAVE_CHECK(code && is_expected(*fault, *code), Code::kBug, story_, "\n", run.text());
       if (*code == 0) break;
       if (std::exchange(flips, false)) flip_a_bit(plan, random);
@@ -198,6 +219,28 @@ class Chaos {
 
   [[nodiscard]] std::string run_folder() const { return folder_ / "run"; }
   [[nodiscard]] std::string log() const { return folder_ / "log"; }
+
+  /// Seconds or steps, as the round's line says it.
+  [[nodiscard]] static std::string describe(const Moment& moment, double whole_s) {
+    if (moment.step >= 0) return str("step ", moment.step);
+    std::ostringstream text;
+    text << std::setprecision(2) << moment.part * whole_s << " s";
+    return text.str();
+  }
+
+  /// Until the moment is there, or the run is over.
+  void wait_for(const Moment& moment, double whole_s, Run& run) const {
+    const auto begin = monotonic_s();
+    const auto has_come = [&] {
+      if (moment.step < 0) return monotonic_s() - begin > moment.part * whole_s;
+      std::ifstream in(run_folder() + "/metrics.jsonl");
+      return std::count(std::istreambuf_iterator<char>(in), {}, '\n') >= moment.step;
+    };
+    while (!has_come() && !run.has_ended() && monotonic_s() - begin < kLongestRunS) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    std::this_thread::sleep_for(std::chrono::duration<double>(moment.delay_s));
+  }
 
   [[nodiscard]] static bool is_expected(const Fault& fault, int code) {
     if (code == 0) return true;  // the fault came too late

@@ -1,6 +1,7 @@
 #include "tests/fault/run.h"
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <poll.h>
