@@ -24,6 +24,9 @@ int main(int argc, char** argv) {
   action.sa_handler = on_broken_pipe;
   action.sa_flags = SA_RESTART;
   sigaction(SIGPIPE, &action, nullptr);
+  // A limit on file sizes is told by the write that fails.
+  action.sa_handler = SIG_IGN;
+  sigaction(SIGXFSZ, &action, nullptr);
   namespace cli = cleave::cli;
   return cli::run_program(
       {argv + (argc > 0 ? 1 : 0), argv + argc},

@@ -116,7 +116,7 @@ class Launcher {
     while (reap() < ranks_.size()) {
       sleep_until_something_happens();
       while (const int signal = signals_.take()) handle(signal);
-      if (Clock::now() >= kill_at_) send_all(SIGKILL);
+      if (Clock::now() >= kill_at_) kill_all();
     }
     return outcome();
   }
@@ -193,6 +193,18 @@ class Launcher {
     if (!is_planted("launch.no_forward")) send_all(signal);
   }
 
+  void kill_all() {
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      if (!ended_[rank]) killed_[rank] = true;
+    }
+    send_all(SIGKILL);
+  }
+
+  /// Whether a rank said why it failed, and was killed by this launcher when it did not end soon.
+  [[nodiscard]] bool has_only_been_slow(int rank, const LaunchOutcome& result) const {
+    return killed_[static_cast<size_t>(rank)] && result.cause && result.cause->rank == rank;
+  }
+
   void send_all(int signal) {
     for (const ChildProcess& rank : ranks_) rank.send(signal);
   }
@@ -208,7 +220,8 @@ class Launcher {
     const int root = result.cause && result.cause->rank >= 0 ? result.cause->rank : first_failed_;
     const int code = result.exit_codes[static_cast<size_t>(root)];
     // A rank that recorded a failure may have ended in another way later; its own code counts.
-    result.exit_code = code != 0 ? code : static_cast<int>(result.cause->code);
+    const bool is_own = code != 0 && !has_only_been_slow(root, result);
+    result.exit_code = is_own ? code : static_cast<int>(result.cause->code);
     if (stop_signal_ != 0 && was_stopped(result)) {
       result.exit_code = 128 + stop_signal_;
       result.cause.reset();
@@ -228,7 +241,10 @@ class Launcher {
   }
 
   void report(int root, LaunchOutcome& result) const {
-    const bool was_killed = ranks_[static_cast<size_t>(root)].end_signal() != 0;
+    // Whoever reads its output has left: nobody is there to be told.
+    if (result.exit_code == 128 + SIGPIPE) return;
+    const bool was_killed =
+        ranks_[static_cast<size_t>(root)].end_signal() != 0 && !has_only_been_slow(root, result);
     const bool is_recorded = result.cause && result.cause->rank == root && !was_killed;
     const std::string text =
         is_recorded ? result.cause->text : describe_end(root, result.exit_code);
@@ -248,6 +264,7 @@ class Launcher {
   std::shared_ptr<JobPage> page_;
   std::vector<ChildProcess> ranks_;
   std::vector<bool> ended_ = std::vector<bool>(static_cast<size_t>(options_.num_ranks));
+  std::vector<bool> killed_ = ended_;  // by this launcher, while they still ran
   bool has_failed_ = false;
   int first_failed_ = -1;
   int stop_signal_ = 0;

@@ -105,6 +105,18 @@ const ProcessRole kThrows("throws", [] {
   });
 });
 
+/// Fails, and then takes longer to end than a launcher waits.
+const ProcessRole kEndsSlowly("ends_slowly", [] {
+  const int code = run_rank(*read_environment(), [](World& world) {
+    const auto group = world.group({0, 1}, "dp");
+    group->barrier({.site = "start", .shape = {}});
+    if (world.rank() == 1) throw Error(Code::kIo, "the disk is full");
+    group->barrier({.site = "end", .shape = {}});
+  });
+  if (code == static_cast<int>(Code::kIo)) std::this_thread::sleep_for(std::chrono::seconds(5));
+  return code;
+});
+
 const ProcessRole kOwnCode("own_code", [] {
   const Environment environment = *read_environment();
   if (environment.rank == 1) return 42;
@@ -230,6 +242,16 @@ TEST(Launch, RankWithAnError_GivesItsCodeAndText) {
   EXPECT_EQ(outcome.cause->step, 12);
   ASSERT_FALSE(outcome.lines.empty());
   EXPECT_EQ(outcome.lines.front(), "rank 1: gradient norm is nan");
+}
+
+TEST(Launch, FailedRankThatTakesLongToEnd_IsStillTheCause) {
+  const auto begin = Clock::now();
+  const LaunchOutcome outcome = launch_ranks(launch_of_role(2, "ends_slowly"));
+  EXPECT_LT(milliseconds_since(begin), 3000);
+  EXPECT_EQ(outcome.exit_code, 5);
+  EXPECT_EQ(outcome.exit_codes, (std::vector<int>{6, 137}));
+  ASSERT_FALSE(outcome.lines.empty());
+  EXPECT_EQ(outcome.lines.front(), "rank 1: the disk is full");
 }
 
 TEST(Launch, RankWithACodeOfItsOwn_KeepsIt) {
