@@ -1,5 +1,6 @@
 #include <csignal>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cleave/base/mutant.h"
@@ -24,6 +25,8 @@ int main(int argc, char** argv) {
   action.sa_handler = on_broken_pipe;
   action.sa_flags = SA_RESTART;
   sigaction(SIGPIPE, &action, nullptr);
+  // Nothing that a run leaves may be written by everybody, whatever the shell's umask.
+  umask(umask(0) | S_IWOTH);
   // A limit on file sizes is told by the write that fails.
   action.sa_handler = SIG_IGN;
   sigaction(SIGXFSZ, &action, nullptr);

@@ -35,7 +35,7 @@ using Words = std::vector<std::string>;
 constexpr int kNumSteps = 60;
 constexpr int kMostFaults = 3;        // before the run is left in peace
 constexpr double kLongestRunS = 120;  // then it hangs, which is a failure
-constexpr double kTimeoutS = 2;       // --timeout of the runs
+constexpr double kTimeoutS = 10;      // --timeout of the runs: more than a busy machine needs
 
 constexpr std::string_view kConfig =
     R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":24,
@@ -123,7 +123,7 @@ const std::vector<Fault>& faults() {
          const rlim_t more = random() % 2 == 0 ? 0 : rlim_t{1} << 20;
          limit_ranks(run, RLIMIT_AS, address_space(run.ranks().front()) + more);
        },
-       {5, 6, 10}},
+       {5, 6, 10, 127}},
   };
   return all;
 }
