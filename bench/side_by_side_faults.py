@@ -56,7 +56,8 @@ class Job:
         try:
             code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            return None
+            kill_all([*self.ranks(), self.process.pid])
+            return "none (ended by hand)"
         return code if code >= 0 else 128 - code
 
     def text(self):
@@ -207,6 +208,7 @@ def mixed_dtypes(build, folder):
         x = torch.ones(4, dtype=torch.float32 if r == 0 else torch.int32)
         dist.all_reduce(x)
         print("rank", r, "has", x[0].item(), flush=True)
+        dist.destroy_process_group()
     """))
     job = Job([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, script])
     code = job.wait(120)

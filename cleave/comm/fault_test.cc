@@ -257,7 +257,7 @@ double expect_named(const Hang& hang, double limit_s, std::mt19937_64& random) {
 // Row R5: found at the limit + 0.3 s, all gone 0.5 s later, the right rank named, exit code 7, and
 // a flight log that names it too.
 TEST(Fault, HangingRank_IsNamedAtTheLimit) {
-  const double limit_s = test::level() == test::Level::kRelease ? 2 : 0.5;
+  const double limit_s = test::level() == test::Level::kRelease ? 1 : 0.5;
   test::Times times;
   const int rounds = num_rounds(50);
   for (int round = 0; round < rounds; ++round) {
