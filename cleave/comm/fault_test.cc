@@ -229,7 +229,7 @@ struct Hang {
   int victim = 0;
 };
 
-/// Returns milliseconds from the hang to the launcher's end.
+/// Milliseconds from the hang to the launcher's end.
 double expect_named(const Hang& hang, double limit_s, std::mt19937_64& random) {
   RunningLaunch running("loop", hang.num_ranks, {str("CLEAVE_TEST_TIMEOUT=", limit_s)});
   wait_a_random_time(random);
@@ -271,6 +271,18 @@ TEST(Fault, HangingRank_IsNamedAtTheLimit) {
   note_measured("R5 ", rounds, " hangs, limit ", limit_s, " s, launcher out after ", times.text(),
                 ", rank named ", rounds, "/", rounds);
   EXPECT_LT(times.judged(), limit_s * 1e3 + 300 + 500);
+}
+
+// A job that is suspended (Ctrl-Z, a paused machine) for longer than the limit goes on.
+TEST(Fault, JobFrozenForLongerThanTheLimit_GoesOn) {
+  RunningLaunch running("loop", 3, {"CLEAVE_TEST_TIMEOUT=0.7"});
+  for (int rank = 0; rank < 3; ++rank) kill(running.rank(rank), SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1000));  // the suspension itself
+  for (int rank = 0; rank < 3; ++rank) kill(running.rank(rank), SIGCONT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  running.launcher().send(SIGTERM);
+  EXPECT_EQ(running.wait(), 143);
+  EXPECT_EQ(running.errors(), "");
 }
 
 // Row R6.

@@ -16,6 +16,8 @@ using Circle = std::vector<std::pair<int, uint32_t>>;
 
 // A wait shorter than this is never suspected.
 constexpr std::chrono::milliseconds kSuspicious{30};
+// Looks are at most 10 ms apart; a gap like this means that this rank did not run.
+constexpr std::chrono::milliseconds kFrozen{500};
 // Ranks in a message, and those whose place it tells: it has 1 KiB and ends with a path. The flight
 // log has them all.
 constexpr size_t kNumListed = 16;
@@ -66,7 +68,7 @@ std::string join(const std::vector<int>& ranks) {
 }  // namespace
 
 WaitWatch::WaitWatch(RankEnd& end, const Awaited& awaited)
-    : end_(end), awaited_(awaited), began_(Clock::now()) {
+    : end_(end), awaited_(awaited), began_(Clock::now()), last_look_(began_) {
   RankSlot& slot = end.slot();
   slot.wait_kind.store(awaited.kind, std::memory_order_release);
   slot.wait_group.store(awaited.group, std::memory_order_release);
@@ -79,8 +81,16 @@ WaitWatch::~WaitWatch() {
   end_.slot().wait_epoch.fetch_add(1, std::memory_order_acq_rel);
 }
 
+/// A job that was suspended, or starved by a busy machine, has waited for nobody meanwhile.
+void WaitWatch::leave_out_frozen_time() {
+  const auto now = Clock::now();
+  const auto gap = now - std::exchange(last_look_, now);
+  if (gap > kFrozen && !is_planted("wait.counts_frozen_time")) began_ += gap;
+}
+
 void WaitWatch::look() {
   end_.check();
+  leave_out_frozen_time();
   const std::vector<int> missing = missing_ranks(end_.page(), end_.rank(), awaited_);
   check_gone(missing);
   check_circle();

@@ -30,6 +30,7 @@ class WaitWatch {
   void note_progress(uint32_t stamp);
 
  private:
+  void leave_out_frozen_time();
   void check_gone(const std::vector<int>& missing);
   void check_circle();
   void check_time(const std::vector<int>& missing);
@@ -38,7 +39,8 @@ class WaitWatch {
 
   RankEnd& end_;
   Awaited awaited_;
-  std::chrono::steady_clock::time_point began_;
+  std::chrono::steady_clock::time_point began_;  // later by the time that this rank was frozen
+  std::chrono::steady_clock::time_point last_look_;
   bool has_seen_left_ = false;
   std::vector<std::pair<int, uint32_t>> suspected_;  // ranks of a circle and their wait epochs
   uint32_t question_ = 0;                            // asked of other hosts about it
