@@ -1,9 +1,11 @@
 #include <csignal>
+#include <exception>
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "cleave/base/mutant.h"
+#include "cleave/cli/failure.h"
 #include "cleave/cli/program.h"
 
 namespace {
@@ -18,6 +20,11 @@ extern "C" void on_broken_pipe(int signal) {
   }
 }
 
+// What no caller can catch, as a library's start that runs out of memory, is told like any failure.
+[[noreturn]] void on_terminate() {
+  _exit(std::current_exception() ? cleave::cli::report_failure() : 128 + SIGABRT);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -30,6 +37,7 @@ int main(int argc, char** argv) {
   // A limit on file sizes is told by the write that fails.
   action.sa_handler = SIG_IGN;
   sigaction(SIGXFSZ, &action, nullptr);
+  std::set_terminate(on_terminate);
   namespace cli = cleave::cli;
   return cli::run_program(
       {argv + (argc > 0 ? 1 : 0), argv + argc},

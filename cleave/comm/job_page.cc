@@ -86,7 +86,9 @@ std::shared_ptr<JobPage> JobPage::create_shared(int num_ranks) {
   std::shared_ptr<JobPage> page(new JobPage(map(bytes, fd), bytes, fd));
   const int refused = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
   CLEAVE_CHECK(refused == 0, Code::kMemory, "the ranks' shared page needs ", bytes,
-               " bytes of memory: ", std::strerror(refused), "; start fewer ranks or free memory");
+               " bytes of memory: ", std::strerror(refused),
+               refused == EFBIG ? "; raise the limit on file sizes with ulimit -f"
+                                : "; start fewer ranks or free memory");
   fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   page->fill(num_ranks);
   if (is_planted("page.has_a_name")) close(shm_open("/cleave-mutant", O_CREAT | O_RDWR, 0600));

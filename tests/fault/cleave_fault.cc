@@ -35,7 +35,7 @@ using Words = std::vector<std::string>;
 constexpr int kNumSteps = 60;
 constexpr int kMostFaults = 3;        // before the run is left in peace
 constexpr double kLongestRunS = 120;  // then it hangs, which is a failure
-constexpr double kTimeoutS = 10;      // --timeout of the runs: more than a busy machine needs
+constexpr double kTimeoutS = 20;      // --timeout of the runs: more than a busy machine needs
 
 constexpr std::string_view kConfig =
     R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":24,
@@ -114,7 +114,9 @@ const std::vector<Fault>& faults() {
          kill(run.pid(), SIGTERM);
        },
        {143, 137}},
-      {"no file may grow", [](Run& run, auto&) { limit_ranks(run, RLIMIT_FSIZE, 1000); }, {5, 6}},
+      {"no file may grow",
+       [](Run& run, auto&) { limit_ranks(run, RLIMIT_FSIZE, 1000); },
+       {5, 6, 10}},
       {"no descriptor is left",
        [](Run& run, auto&) { limit_ranks(run, RLIMIT_NOFILE, 3); },
        {5, 6, 10}},
