@@ -102,7 +102,7 @@ def until(condition, seconds=60):
         time.sleep(0.01)
 
 
-def run_python(code, *arguments, limit=None, timeout=120):
+def run_python(code, *arguments, limit=None, timeout=900):
     def set_limit():
         if limit is not None:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -202,12 +202,12 @@ def stopped_rank(build, folder):
 def mixed_dtypes(build, folder):
     script = folder / "mixed.py"
     script.write_text(textwrap.dedent("""
-        import torch, torch.distributed as dist
+        import sys, torch, torch.distributed as dist
         dist.init_process_group("gloo")
         r = dist.get_rank()
         x = torch.ones(4, dtype=torch.float32 if r == 0 else torch.int32)
         dist.all_reduce(x)
-        print("rank", r, "has", x[0].item(), flush=True)
+        sys.stdout.write(f"rank {r} has {x[0].item()}\n"); sys.stdout.flush()
         dist.destroy_process_group()
     """))
     job = Job([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, script])
