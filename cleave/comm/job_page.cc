@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <new>
@@ -91,7 +92,9 @@ std::shared_ptr<JobPage> JobPage::create_shared(int num_ranks) {
                                 : "; start fewer ranks or free memory");
   fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   page->fill(num_ranks);
-  if (is_planted("page.has_a_name")) close(shm_open("/cleave-mutant", O_CREAT | O_RDWR, 0600));
+  if (is_planted("page.has_a_name")) {
+    mkfifo(str(std::getenv("XDG_RUNTIME_DIR"), "/cleave-mutant").c_str(), 0600);
+  }
   return page;
 }
 

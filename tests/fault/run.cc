@@ -1,11 +1,13 @@
 #include "tests/fault/run.h"
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <poll.h>
 #include <span>
+#include <thread>
 #include <utility>
 
 #include "cleave/base/hash.h"
@@ -32,7 +34,9 @@ ChildOptions options_of(const std::vector<std::string>& command,
 
 Run::Run(const std::vector<std::string>& command, const std::vector<std::string>& environment,
          std::string output)
-    : output_(std::move(output)), child_(options_of(command, environment, output_)) {}
+    : launches_(command.size() > 1 && command[1] == "launch"),
+      output_(std::move(output)),
+      child_(options_of(command, environment, output_)) {}
 
 std::vector<pid_t> Run::pids() const {
   std::vector<pid_t> found{child_.pid()};
@@ -46,6 +50,11 @@ std::vector<pid_t> Run::pids() const {
 
 std::vector<pid_t> Run::ranks() const {
   std::vector<pid_t> found = pids();
+  // A launcher that has just begun, or begins again, has none for a moment.
+  for (int tries = 0; launches_ && found.size() == 1 && tries < 2000; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    found = pids();
+  }
   if (found.size() > 1) found.erase(found.begin());
   return found;
 }

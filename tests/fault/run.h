@@ -26,6 +26,7 @@ class Run {
   [[nodiscard]] std::string text() const;
 
  private:
+  bool launches_;  // it is cleave launch
   std::string output_;
   ChildProcess child_;
 };
