@@ -10,6 +10,7 @@
 #include "cleave/base/version.h"
 #include "cleave/cli/command.h"
 #include "cleave/cli/failure.h"
+#include "cleave/cli/flight.h"
 #include "cleave/cli/library.h"
 #include "cleave/cli/machine.h"
 
@@ -21,6 +22,7 @@ using Object = nlohmann::ordered_json;
 struct Options {
   bool exit_codes = false;
   bool json = false;
+  std::string flight;
 };
 
 constexpr std::string_view kSignalMeaning = "ended by signal n: 130 Ctrl-C, 137 killed, 143 asked";
@@ -121,13 +123,22 @@ Object all_facts() {
 Command doctor_command() {
   return {.name = "doctor",
           .summary = "what this machine and this build can do, and what is in the way",
-          .usage = "[--exit-codes] [--json]",
+          .usage = "[--exit-codes | --flight FILE] [--json]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<Options>();
             flags.toggle(&options->exit_codes,
                          {"exit-codes", "", "only list what the exit codes mean", "off"});
+            flags.add(&options->flight, {"flight", "FILE",
+                                         "only tell what a flight log says: who held the others "
+                                         "up, and the last operations of each rank",
+                                         "none"});
             flags.toggle(&options->json, {"json", "", "one JSON object", "off"});
+            flags.exclusive({"exit-codes", "flight"});
             return [options] {
+              if (!options->flight.empty()) {
+                print_flight_log(options->flight, options->json);
+                return 0;
+              }
               if (options->exit_codes) {
                 print_exit_codes(options->json);
                 return 0;

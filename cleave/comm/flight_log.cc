@@ -1,11 +1,8 @@
 #include "cleave/comm/flight_log.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <fstream>
-#include <unistd.h>
 
 #include "cleave/comm/operation.h"
 
@@ -46,6 +43,7 @@ void log_end(RankSlot& slot, uint64_t number) {
 FlightRecord log_read(const RankSlot& slot, uint64_t number) {
   const FlightEntry& entry = slot.log[number % kFlightLogLength];
   FlightRecord record;
+  record.number = number;
   const uint64_t kind = entry.kind.load(kRelaxed);
   record.op = static_cast<Op>(kind & 0xff);
   record.dtype = static_cast<uint8_t>(kind >> 16);
@@ -64,11 +62,14 @@ FlightRecord log_read(const RankSlot& slot, uint64_t number) {
   return record;
 }
 
-std::string describe(const JobPage& page, const FlightRecord& record) {
-  std::string text =
-      str(name(record.op), " ", record.sequence, " on axis ", page.group(record.group).name);
+std::string describe(const FlightRecord& record, std::string_view axis) {
+  std::string text = str(name(record.op), " ", record.sequence, " on axis ", axis);
   if (!record.site.empty()) text += " at " + record.site;
   return text;
+}
+
+std::string describe(const JobPage& page, const FlightRecord& record) {
+  return describe(record, page.group(record.group).name);
 }
 
 std::string describe_place(const JobPage& page, int rank) {
@@ -84,30 +85,6 @@ std::string describe_place(const JobPage& page, int rank) {
 std::string describe_step(const JobPage& page, int rank) {
   const int64_t step = page.rank(rank).step.load(kRelaxed);
   return step < 0 ? "" : str(" in step ", step);
-}
-
-std::string write_flight_log(const JobPage& page, std::string_view folder, std::string_view why) {
-  std::string path = str(folder, "/flight_log.", getpid(), ".tsv");
-  std::ofstream out(path);
-  out << "# " << why
-      << "\nrank\tnumber\top\tsequence\taxis\tdtype\tcount\tbegin_ns\tend_ns\tsite\n";
-  for (int rank = 0; rank < page.num_ranks(); ++rank) {
-    const RankSlot& slot = page.rank(rank);
-    const uint64_t end = slot.num_operations.load(std::memory_order_acquire);
-    for (uint64_t number = end - std::min<uint64_t>(end, kFlightLogLength); number < end;
-         ++number) {
-      const FlightRecord record = log_read(slot, number);
-      if (record.op == Op::kNone) continue;  // of another host, and not told
-      out << rank << '\t' << number << '\t' << name(record.op) << '\t' << record.sequence << '\t'
-          << page.group(record.group).name << '\t' << name(static_cast<DType>(record.dtype)) << '\t'
-          << record.count << '\t' << record.begin_ns << '\t'
-          << (record.is_done ? str(record.end_ns) : "-") << '\t' << record.site << '\n';
-    }
-  }
-  out.close();
-  CLEAVE_CHECK(out.good(), Code::kIo, path,
-               ": the flight log could not be written: ", std::strerror(errno));
-  return path;
 }
 
 }  // namespace cleave

@@ -9,6 +9,7 @@ namespace cleave {
 
 /// One operation as the flight log shows it.
 struct FlightRecord {
+  uint64_t number = 0;  ///< of the rank's operations, from 0
   Op op = Op::kNone;
   bool is_done = false;
   uint32_t group = 0;  ///< index in the job page
@@ -30,6 +31,7 @@ void log_end(RankSlot& slot, uint64_t number);
 FlightRecord log_read(const RankSlot& slot, uint64_t number);
 
 /// "all_reduce 412 on axis tp at model.layers.3.mlp".
+std::string describe(const FlightRecord& record, std::string_view axis);
 std::string describe(const JobPage& page, const FlightRecord& record);
 
 /// Where a rank is: "in all_reduce 412 on axis tp at x", or "after barrier 3 on axis dp at y",
@@ -38,9 +40,5 @@ std::string describe_place(const JobPage& page, int rank);
 
 /// " in step 37", or "" when the rank never told its step.
 std::string describe_step(const JobPage& page, int rank);
-
-/// Writes the last operations of these ranks as lines of tab-separated text to a new file in
-/// `folder` and returns its path; of ranks on other hosts as many as are known. Throws Error(kIo).
-std::string write_flight_log(const JobPage& page, std::string_view folder, std::string_view why);
 
 }  // namespace cleave

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cleave/base/log.h"
+#include "cleave/comm/flight_file.h"
 #include "cleave/data/batch.h"
 #include "cleave/generate/options.h"
 #include "cleave/generate/runnable.h"
@@ -118,7 +119,7 @@ void cleave_eval(const cleave::EvalOptions& options) {
   const int num_ranks = num_ranks_of(options.tp);
   run_job({.num_ranks = num_ranks,
            .threads_per_rank = options.threads_per_rank,
-           .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = ""},
+           .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = temporary_flight_logs()},
            .device = options.device},
           [&](World& world) {
             const Axis tp = Mesh::build(world, {{"tp", num_ranks}})["tp"];

@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/log.h"
+#include "cleave/comm/flight_file.h"
 #include "cleave/data/classified.h"
 #include "cleave/generate/options.h"
 #include "cleave/generate/runnable.h"
@@ -196,7 +197,7 @@ void cleave_predict(const cleave::PredictOptions& options) {
   const int num_ranks = num_ranks_of(options.tp);
   run_job({.num_ranks = num_ranks,
            .threads_per_rank = options.threads_per_rank,
-           .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = ""},
+           .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = temporary_flight_logs()},
            .device = options.device},
           [&](World& world) {
             run_rank(prediction, Mesh::build(world, {{"tp", num_ranks}})["tp"]);

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "cleave/comm/flight_file.h"
 #include "cleave/generate/generate.h"
 #include "cleave/generate/options.h"
 #include "cleave/generate/printer.h"
@@ -127,7 +128,7 @@ void cleave_generate(const cleave::GenerateOptions& options) {
   const int num_ranks = num_ranks_of(options.tp);
   run_job({.num_ranks = num_ranks,
            .threads_per_rank = options.threads_per_rank,
-           .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = ""},
+           .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = temporary_flight_logs()},
            .device = options.device},
           [&](World& world) {
             run_rank(program, Mesh::build(world, {{"tp", num_ranks}})["tp"]);

@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/comm/flight_file.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/dry_axis.h"
 #include "cleave/mesh/job.h"
@@ -240,7 +241,7 @@ VerifyReport verify_model(const MakeModel& make, const VerifySettings& settings)
   Found found;
   run_job({.num_ranks = settings.tp * settings.dp,
            .threads_per_rank = settings.threads_per_rank,
-           .ranks = {.timeout_s = settings.timeout_s, .flight_log_folder = ""},
+           .ranks = {.timeout_s = settings.timeout_s, .flight_log_folder = temporary_flight_logs()},
            .device = settings.device},
           [&](World& world) {
             const Mesh mesh = Mesh::build(world, {{"dp", settings.dp}, {"tp", settings.tp}});
