@@ -55,6 +55,22 @@ RunFolder::RunFolder(fs::path path, Writers writers, int64_t keep_last)
   writers_.world.barrier("run folder opened");
 }
 
+void RunFolder::go_back_to(const fs::path& checkpoint) {
+  if (writers_.world.rank() == 0) {
+    name_latest(path_, checkpoint);
+    for (const fs::path& newer : list_checkpoints(path_)) {
+      if (checkpoint_step(newer.filename().string()) <=
+          checkpoint_step(checkpoint.filename().string())) {
+        continue;
+      }
+      fs::path aside = newer.string() + ".damaged";
+      for (int n = 2; fs::exists(aside); ++n) aside = str(newer.string(), ".damaged", n);
+      rename_durably(newer, aside);
+    }
+  }
+  writers_.world.barrier("run folder went back");
+}
+
 fs::path RunFolder::save(const Checkpoint& checkpoint) {
   if (begin(checkpoint)) {
     save_->write();
@@ -120,6 +136,27 @@ std::optional<fs::path> newest_checkpoint(const fs::path& run) {
   CLEAVE_CHECK(checkpoint_step(name).has_value(), Code::kFormat, latest.string(), " holds '", name,
                "'; expected the name of a checkpoint folder");
   return run / name;
+}
+
+std::optional<WholeCheckpoint> newest_whole_checkpoint(const fs::path& run) {
+  std::vector<fs::path> checkpoints = list_checkpoints(run);
+  WholeCheckpoint whole;
+  for (; !checkpoints.empty(); checkpoints.pop_back()) {
+    whole.path = checkpoints.back();
+    std::vector<std::string> problems;
+    try {
+      problems = find_damage(whole.path);
+    } catch (const Error& error) {
+      if (error.code() != Code::kFormat) throw;
+      problems.emplace_back(error.what());
+    }
+    if (problems.empty()) return whole;
+    whole.damage.push_back(str(whole.path.string(), " is damaged: ", problems.front()));
+  }
+  CLEAVE_CHECK(whole.damage.empty(), Code::kFormat,
+               "no checkpoint is whole: ", whole.damage.front(),
+               "; restore one, or begin anew in another folder");
+  return std::nullopt;
 }
 
 std::vector<fs::path> list_checkpoints(const fs::path& run) {

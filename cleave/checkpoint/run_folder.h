@@ -22,6 +22,10 @@ class RunFolder {
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
+  /// Lets `latest` name this older checkpoint of the folder; newer ones are damaged and get names
+  /// that end in .damaged. Throws Error(kIo).
+  void go_back_to(const std::filesystem::path& checkpoint);
+
   /// Writes step_NNNNNNNN, lets `latest` name it, then removes the oldest ones beyond keep_last;
   /// nothing is removed before the new one was read back and found whole. A step that `latest`
   /// names already is not written again. Returns its folder. Throws as save_checkpoint does.
@@ -53,6 +57,16 @@ class RunFolder {
 /// The checkpoint that the run folder's `latest` names; nothing when there is none. Throws
 /// Error(kFormat) when `latest` does not hold a checkpoint's name.
 std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& run);
+
+/// A checkpoint and what is wrong with newer ones.
+struct WholeCheckpoint {
+  std::filesystem::path path;
+  std::vector<std::string> damage;  ///< one sentence for each newer one
+};
+
+/// The newest checkpoint of a run folder that is what its manifest says, read byte for byte;
+/// nothing when the folder has none. Throws Error(kFormat) when all are damaged, Error(kIo).
+std::optional<WholeCheckpoint> newest_whole_checkpoint(const std::filesystem::path& run);
 
 /// All checkpoints of a run folder that were finished, oldest first.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run);

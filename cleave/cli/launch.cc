@@ -18,6 +18,11 @@ Command launch_command() {
             flags.add(&options->grace_s,
                       {"grace", "SECONDS", "time to save between a Ctrl-C or SIGTERM and the end"},
                       kNotNegative);
+            flags.add(&options->max_restarts,
+                      {"max-restarts", "N",
+                       "times to start all ranks again after a failure; cleave train goes on from "
+                       "its newest whole checkpoint"},
+                      kNotNegative);
             flags.program(&options->command);
             return [options, &flags] {
               flags.require("n");

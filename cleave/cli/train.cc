@@ -127,7 +127,7 @@ void check_files(const TrainOptions& options) {
   require_files("--eval-data", options.eval_data);
   if (!options.plan.empty()) require_file("--plan", options.plan);
   // Only the first rank asks: it may have begun to write when a later one comes here.
-  if (!options.resume && is_first_rank()) refuse_used_folder(options.out);
+  if (!options.resume && is_first_rank() && !is_restart()) refuse_used_folder(options.out);
 }
 
 void check(const TrainOptions& options, const Flags& flags) {

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "cleave/base/error.h"
+#include "cleave/base/mutant.h"
 
 namespace cleave {
 namespace {
@@ -62,11 +63,12 @@ struct Start {
   int inherited_fd;
   int null_fd;   // /dev/null, or -1 when stdin stays
   int error_fd;  // closed by a successful exec, else gets errno
+  bool outlives_parent;
 };
 
 [[noreturn]] void run_child(const Start& start) {
   setpgid(0, 0);
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (!start.outlives_parent) prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != start.parent) _exit(128 + SIGKILL);  // it died before prctl
   struct sigaction standard {};
   standard.sa_handler = SIG_DFL;
@@ -100,7 +102,8 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
                     getpid(),
                     options.inherited_fd,
                     null_fd,
-                    error_pipe[1]};
+                    error_pipe[1],
+                    is_planted("child.outlives_parent")};
   pid_ = fork();
   if (pid_ == 0) run_child(start);
   const int fork_error = errno;

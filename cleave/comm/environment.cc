@@ -172,6 +172,8 @@ std::optional<Environment> read_environment(const GetVariable& get) {
   if (is_slurm && found.local_world_size < found.world_size) find_slurm_meeting(read, found);
   if (read.text("TORCHELASTIC_USE_AGENT_STORE") == "True") ++found.master_port;
   found.token_file = read.text("CLEAVE_TOKEN_FILE");
+  found.num_restarts =
+      read.maybe("CLEAVE_RESTARTS").value_or(read.maybe("TORCHELASTIC_RESTART_COUNT").value_or(0));
   found.job_fd = read.maybe("CLEAVE_JOB_FD").value_or(-1);
   check_range(*names, found);
   return found;

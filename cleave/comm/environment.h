@@ -16,6 +16,7 @@ struct Environment {
   int master_port = 0;       ///< 0 when nobody said
   std::string job_id;        ///< of the launcher or scheduler; "" when it has none
   std::string token_file;  ///< of CLEAVE_TOKEN_FILE: ranks on other hosts must hold the same token
+  int num_restarts = 0;    ///< times that the launcher has started the job again
   int job_fd = -1;         ///< descriptor of the job page of `cleave launch`, or -1
 };
 

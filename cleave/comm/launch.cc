@@ -7,10 +7,12 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "cleave/base/mutant.h"
 #include "cleave/comm/child_process.h"
 #include "cleave/comm/flight_log.h"
 
@@ -63,8 +65,23 @@ int free_port() {
   socklen_t size = sizeof(address);
   auto* generic = reinterpret_cast<sockaddr*>(&address);
   const bool known = bind(fd, generic, size) == 0 && getsockname(fd, generic, &size) == 0;
-  close(fd);
+  if (is_planted("launch.listens")) {
+    listen(fd, 1);
+  } else {
+    close(fd);
+  }
   return known ? ntohs(address.sin_port) : 0;
+}
+
+/// Every rank takes a descriptor here, and in each other rank that waits for it.
+void require_descriptors(int num_ranks) {
+  constexpr rlim_t kOwn = 32;
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const rlim_t needed = static_cast<rlim_t>(num_ranks) + kOwn;
+  CLEAVE_CHECK(limit.rlim_cur >= needed || is_planted("launch.no_descriptor_check"), Code::kMemory,
+               num_ranks, " ranks need ", needed, " file descriptors, the limit is ",
+               limit.rlim_cur, "; raise it with ulimit -n ", needed);
 }
 
 std::vector<std::string> rank_variables(const LaunchOptions& options, int rank, int port, int fd) {
@@ -99,7 +116,7 @@ class Launcher {
     while (reap() < ranks_.size()) {
       sleep_until_something_happens();
       while (const int signal = signals_.take()) handle(signal);
-      if (Clock::now() >= kill_at_) send_all(SIGKILL);
+      if (Clock::now() >= kill_at_) kill_all();
     }
     return outcome();
   }
@@ -124,7 +141,9 @@ class Launcher {
     if (!obeys && !has_failed_) {
       has_failed_ = true;
       first_failed_ = rank;
-      kill_at_ = std::min(kill_at_, Clock::now() + kFailureGrace);
+      if (!is_planted("launch.no_kill")) {
+        kill_at_ = std::min(kill_at_, Clock::now() + kFailureGrace);
+      }
     }
     if (obeys && ranks_[static_cast<size_t>(rank)].end_signal() == 0) return;
     // Only the first record counts: mostly the rank has written its own.
@@ -171,7 +190,19 @@ class Launcher {
     stopped_at_ = now;
     kill_at_ = std::min(kill_at_, now + std::chrono::duration_cast<Clock::duration>(
                                             std::chrono::duration<double>(options_.grace_s)));
-    send_all(signal);
+    if (!is_planted("launch.no_forward")) send_all(signal);
+  }
+
+  void kill_all() {
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      if (!ended_[rank]) killed_[rank] = true;
+    }
+    send_all(SIGKILL);
+  }
+
+  /// Whether a rank said why it failed, and was killed by this launcher when it did not end soon.
+  [[nodiscard]] bool has_only_been_slow(int rank, const LaunchOutcome& result) const {
+    return killed_[static_cast<size_t>(rank)] && result.cause && result.cause->rank == rank;
   }
 
   void send_all(int signal) {
@@ -189,7 +220,8 @@ class Launcher {
     const int root = result.cause && result.cause->rank >= 0 ? result.cause->rank : first_failed_;
     const int code = result.exit_codes[static_cast<size_t>(root)];
     // A rank that recorded a failure may have ended in another way later; its own code counts.
-    result.exit_code = code != 0 ? code : static_cast<int>(result.cause->code);
+    const bool is_own = code != 0 && !has_only_been_slow(root, result);
+    result.exit_code = is_own ? code : static_cast<int>(result.cause->code);
     if (stop_signal_ != 0 && was_stopped(result)) {
       result.exit_code = 128 + stop_signal_;
       result.cause.reset();
@@ -209,7 +241,10 @@ class Launcher {
   }
 
   void report(int root, LaunchOutcome& result) const {
-    const bool was_killed = ranks_[static_cast<size_t>(root)].end_signal() != 0;
+    // Whoever reads its output has left: nobody is there to be told.
+    if (result.exit_code == 128 + SIGPIPE) return;
+    const bool was_killed =
+        ranks_[static_cast<size_t>(root)].end_signal() != 0 && !has_only_been_slow(root, result);
     const bool is_recorded = result.cause && result.cause->rank == root && !was_killed;
     const std::string text =
         is_recorded ? result.cause->text : describe_end(root, result.exit_code);
@@ -229,6 +264,7 @@ class Launcher {
   std::shared_ptr<JobPage> page_;
   std::vector<ChildProcess> ranks_;
   std::vector<bool> ended_ = std::vector<bool>(static_cast<size_t>(options_.num_ranks));
+  std::vector<bool> killed_ = ended_;  // by this launcher, while they still ran
   bool has_failed_ = false;
   int first_failed_ = -1;
   int stop_signal_ = 0;
@@ -236,15 +272,43 @@ class Launcher {
   Clock::time_point kill_at_ = Clock::time_point::max();
 };
 
+/// Whether a failed job may come further when it is started again.
+bool may_end_otherwise(const LaunchOutcome& outcome) {
+  if (outcome.lines.empty()) return false;  // ended well, or was asked to stop
+  constexpr Code kLasting[] = {Code::kUsage, Code::kShape, Code::kFormat, Code::kNumerics};
+  return std::none_of(std::begin(kLasting), std::end(kLasting),
+                      [&](Code code) { return outcome.exit_code == static_cast<int>(code); });
+}
+
 }  // namespace
 
 LaunchOutcome launch_ranks(const LaunchOptions& options) {
+  require_descriptors(options.num_ranks);
   return Launcher(options).wait();
 }
 
 int launch(const LaunchOptions& options) {
-  const LaunchOutcome outcome = launch_ranks(options);
+  LaunchOptions attempt = options;
+  LaunchOutcome outcome = launch_ranks(attempt);
+  int restarts = 0;
+  while (restarts < options.max_restarts && may_end_otherwise(outcome)) {
+    ++restarts;
+    std::cerr << "cleave: restart " << restarts << " of " << options.max_restarts << ": "
+              << outcome.lines.front() << '\n';
+    attempt.environment = options.environment;
+    if (!is_planted("launch.no_restart_count")) {
+      attempt.environment.push_back(str("CLEAVE_RESTARTS=", restarts));
+    }
+    outcome = launch_ranks(attempt);
+  }
   for (const std::string& line : outcome.lines) std::cerr << "cleave: " << line << '\n';
+  if (outcome.lines.empty() || options.max_restarts == 0) return outcome.exit_code;
+  if (may_end_otherwise(outcome)) {
+    std::cerr << "cleave: gave up after " << restarts
+              << (restarts == 1 ? " restart\n" : " restarts\n");
+  } else {
+    std::cerr << "cleave: not restarted: this would fail again\n";
+  }
   return outcome.exit_code;
 }
 

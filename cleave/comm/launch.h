@@ -11,6 +11,7 @@ struct LaunchOptions {
   int num_ranks = 1;                     ///< 1 to 256
   std::vector<std::string> command;      ///< program and arguments, the same for every rank
   double grace_s = 20;                   ///< between a forwarded SIGTERM or SIGINT and SIGKILL
+  int max_restarts = 0;                  ///< times that launch() starts all ranks again
   std::vector<std::string> environment;  ///< NAME=value, over the launcher's own
 };
 
@@ -33,6 +34,12 @@ struct LaunchOutcome {
 LaunchOutcome launch_ranks(const LaunchOptions& options);
 
 /// launch_ranks() for a command line: prints the lines to stderr and returns the exit code.
+///
+/// After a failure all ranks are started again, `max_restarts` times at most, with
+/// CLEAVE_RESTARTS=n in their environment, by which `cleave train` goes on from its newest whole
+/// checkpoint. One line tells each restart and its cause. What must fail again at once does not
+/// restart: exit codes 2 to 4 (usage, shape, format) and 9 (numerics, for a run repeats bit for
+/// bit). Nor does a stop that was asked for.
 int launch(const LaunchOptions& options);
 
 }  // namespace cleave

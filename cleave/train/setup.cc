@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cleave/base/log.h"
+#include "cleave/checkpoint/run_folder.h"
 #include "cleave/comm/environment.h"
 #include "cleave/data/classified.h"
 #include "cleave/mesh/cuda.h"
@@ -192,12 +193,21 @@ TrainSetup make_setup(const TrainOptions& options, int world_size) {
   (void)device_of(options.device);  // told before anything is read
   const bool is_folder = fs::exists(options.model) && !is_config(options.model);
   std::optional<ModelFolder> folder;
-  if (options.resume) {
+  const auto environment = read_environment();
+  const bool is_restart = environment && environment->num_restarts > 0;
+  const auto whole = is_restart ? newest_whole_checkpoint(options.out) : std::nullopt;
+  if (whole) {
+    folder = ModelFolder::open(whole->path.string());
+  } else if (options.resume) {
     folder = ModelFolder::open(options.out);
   } else if (is_folder) {
     folder = ModelFolder::open(options.model);
   }
   TrainSetup setup(options, folder);
+  if (whole) {
+    setup.resumes = true;
+    setup.damage = whole->damage;
+  }
   choose_tokenizer(setup);
   if (!folder) {
     setup.config = config_of_new(options.model, *setup.tokenizer);

@@ -2,6 +2,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cleave/data/batch.h"
 #include "cleave/model/model.h"
@@ -35,8 +36,9 @@ struct TrainSetup {
   OptimizerOptions optimizer;
   LrSchedule schedule;
   int64_t num_steps = 0;
-  int64_t micro_batch_size = 1;  ///< rows of a data-parallel rank that go forward at once
-  bool resumes = false;          ///< `folder` is a checkpoint of this run
+  int64_t micro_batch_size = 1;     ///< rows of a data-parallel rank that go forward at once
+  bool resumes = false;             ///< `folder` is a checkpoint of this run
+  std::vector<std::string> damage;  ///< of newer checkpoints, which are left out
 
   /// What a checkpoint carries of the tokenizer, and the folder's generation settings.
   [[nodiscard]] std::vector<NamedFile> tokenizer_files() const;

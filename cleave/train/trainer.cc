@@ -30,6 +30,15 @@ int64_t peak_rss_bytes() {
   return int64_t{1024} * usage.ru_maxrss;
 }
 
+/// The name of the first weight with a NaN or infinity in this rank's part of it; "" when none has.
+std::string first_not_finite(const Parameters& parameters) {
+  const at::NoGradGuard no_grad;
+  for (const auto& parameter : parameters) {
+    if (!at::isfinite(parameter->leaf()).all().item<bool>()) return parameter->name();
+  }
+  return "";
+}
+
 double collective_seconds(const Mesh& mesh) {
   double sum = 0;
   for (const MeshDim& d : mesh.dims()) {
@@ -82,11 +91,13 @@ void Trainer::load() {
                setup_.options.out, " was begun with --batch-size ", batch_size,
                "; give the same to resume it");
   saved_ = done_;
+  if (!setup_.damage.empty()) folder_.go_back_to(setup_.folder->path);
 }
 
 void Trainer::start_log() {
   world_.note_step(done_);
   if (!is_first()) return;
+  for (const std::string& line : setup_.damage) log_warning(line);
   world_.note_resume_hint(resume_command(setup_.options));
   metrics_ = std::make_unique<MetricsWriter>((folder_.path() / "metrics.jsonl").string(), done_);
   for (const std::string& line : run_header(setup_, rank_.model(), world_, machine_)) {
@@ -221,8 +232,16 @@ void Trainer::update(int64_t step, double loss, const GradientNorm& norm) {
 
 void Trainer::check_finite(int64_t step, double loss, const GradientNorm& norm) const {
   if (std::isfinite(loss) && std::isfinite(norm.value)) return;
-  CLEAVE_CHECK(std::isfinite(loss), Code::kNumerics, "the loss is ", loss, " in step ", step + 1,
-               "; no weight was changed in it. Try a smaller --lr, or --clip");
+  if (!std::isfinite(loss)) {
+    const std::string weight = first_not_finite(rank_.parameters());
+    CLEAVE_CHECK(weight.empty(), Code::kNumerics, "the weight ", weight, " is not finite on rank ",
+                 world_.rank(), ", and the loss is ", loss, " in step ", step + 1,
+                 "; go on from an earlier checkpoint with a smaller --lr");
+    everyone_.barrier("weight check");
+    throw Error(Code::kNumerics,
+                str("the loss is ", loss, " in step ", step + 1,
+                    "; no weight was changed in it. Try a smaller --lr, or --clip"));
+  }
   // The rank that holds the tensor says its name; the others wait to be told.
   if (norm.not_finite.empty()) everyone_.barrier("gradient check");
   throw Error(Code::kNumerics,
