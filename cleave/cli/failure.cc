@@ -7,6 +7,7 @@
 #include "cleave/base/error.h"
 #include "cleave/base/log.h"
 #include "cleave/base/stop.h"
+#include "cleave/comm/rank_end.h"
 #include "cleave/comm/rank_process.h"
 
 namespace cleave::cli {
@@ -37,6 +38,11 @@ int report_failure() {
     log_error("out of memory; choose a smaller batch or sequence, or split over more ranks");
     return number(Code::kMemory);
   } catch (const std::exception& error) {
+    const Error known = as_error(std::current_exception());
+    if (known.code() == Code::kMemory) {
+      log_error(known.what(), "; choose a smaller batch or sequence, or split over more ranks");
+      return number(Code::kMemory);
+    }
     log_error("unexpected error: ", first_line(error.what()),
               "; this is a bug in cleave (--trace shows where)");
     return number(Code::kBug);

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <filesystem>
+#include <sys/resource.h>
 #include <system_error>
 #include <vector>
 
@@ -23,14 +24,28 @@ std::vector<fs::path> candidates() {
   return {folder / kLibrary, (folder / CLEAVE_LIBRARY_FOLDER / kLibrary).lexically_normal()};
 }
 
+/// A library that gets no addresses ends the whole program while it is loaded: told before.
+void require_addresses() {
+  constexpr rlim_t kNeeded = rlim_t{512} << 20;  // of libtorch for CPUs, with its own start
+  rlimit limit{};
+  getrlimit(RLIMIT_AS, &limit);
+  CLEAVE_CHECK(limit.rlim_cur >= kNeeded, Code::kMemory, "libtorch needs ", kNeeded >> 20,
+               " MiB of addresses and more, the limit is ", limit.rlim_cur >> 20,
+               " MiB; raise it with ulimit -v unlimited");
+}
+
 void* load() {
+  require_addresses();
   const std::vector<fs::path> paths = candidates();
   for (const fs::path& path : paths) {
     if (std::error_code problem; !fs::exists(path, problem)) continue;
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
-    CLEAVE_CHECK(library != nullptr, Code::kIo, path.string(), " cannot be loaded: ",
-                 dlerror());  // NOLINT(concurrency-mt-unsafe): glibc keeps one a thread
-    return library;
+    if (library != nullptr) return library;
+    const std::string why = dlerror();  // NOLINT(concurrency-mt-unsafe): glibc keeps one a thread
+    const bool is_full = why.find("failed to map") != std::string::npos ||
+                         why.find("annot allocate memory") != std::string::npos;
+    throw Error(is_full ? Code::kMemory : Code::kIo,
+                str(path.string(), " cannot be loaded: ", why));
   }
   throw Error(Code::kIo, str("there is no ", paths.front().string(), " or ", paths.back().string(),
                              "; this command needs a build with libtorch (./run build)"));

@@ -1,7 +1,11 @@
 #include <csignal>
+#include <exception>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "cleave/base/mutant.h"
+#include "cleave/cli/failure.h"
 #include "cleave/cli/program.h"
 
 namespace {
@@ -10,7 +14,15 @@ namespace {
 // the failing write says more.
 extern "C" void on_broken_pipe(int signal) {
   pollfd out{STDOUT_FILENO, POLLOUT, 0};
-  if (poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0) _exit(128 + signal);
+  if (poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0 &&
+      !cleave::is_planted("program.ignores_pipe")) {
+    _exit(128 + signal);
+  }
+}
+
+// What no caller can catch, as a library's start that runs out of memory, is told like any failure.
+[[noreturn]] void on_terminate() {
+  _exit(std::current_exception() ? cleave::cli::report_failure() : 128 + SIGABRT);
 }
 
 }  // namespace
@@ -20,6 +32,12 @@ int main(int argc, char** argv) {
   action.sa_handler = on_broken_pipe;
   action.sa_flags = SA_RESTART;
   sigaction(SIGPIPE, &action, nullptr);
+  // Nothing that a run leaves may be written by everybody, whatever the shell's umask.
+  umask(umask(0) | S_IWOTH);
+  // A limit on file sizes is told by the write that fails.
+  action.sa_handler = SIG_IGN;
+  sigaction(SIGXFSZ, &action, nullptr);
+  std::set_terminate(on_terminate);
   namespace cli = cleave::cli;
   return cli::run_program(
       {argv + (argc > 0 ? 1 : 0), argv + argc},

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "cleave/base/mutant.h"
 #include "cleave/base/str.h"
 #include "cleave/comm/job_layout.h"
 
@@ -19,7 +20,7 @@ std::string GuestList::add(const Hello& hello, const std::string& where) {
                " of the job page, rank 0 version ", kLayoutVersion,
                "; start all ranks from the same build");
   }
-  if (hello.world_size != world_size) {
+  if (hello.world_size != world_size && !is_planted("guests.any_world_size")) {
     return str("rank 0 has world size ", world_size, ", rank ", hello.rank, " (", name,
                ") has world size ", hello.world_size,
                "; give all ranks the same WORLD_SIZE, and jobs different MASTER_PORTs");
@@ -28,7 +29,7 @@ std::string GuestList::add(const Hello& hello, const std::string& where) {
     return str("rank ", hello.rank, " (", name, ") is not in [0, ", world_size, ")");
   }
   std::string& known = names_[static_cast<size_t>(hello.rank)];
-  if (!known.empty()) {
+  if (!known.empty() && !is_planted("guests.doubled")) {
     return str("rank ", hello.rank, " is claimed by ", known, " and by ", name,
                "; give each process its own RANK, and jobs different MASTER_PORTs");
   }
@@ -40,7 +41,8 @@ std::string GuestList::add(const Hello& hello, const std::string& where) {
 std::string GuestList::missing() const {
   std::string ranks;
   for (size_t rank = 0; rank < names_.size(); ++rank) {
-    if (names_[rank].empty()) ranks += str(ranks.empty() ? "" : ", ", rank);
+    if (names_[rank].empty() && !is_planted("guests.nobody_missing"))
+      ranks += str(ranks.empty() ? "" : ", ", rank);
   }
   return str("rank(s) ", ranks, " of ", names_.size(), " did not join; start all ranks");
 }

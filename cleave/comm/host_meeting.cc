@@ -15,6 +15,7 @@
 #include <xxhash.h>
 
 #include "cleave/base/error.h"
+#include "cleave/base/mutant.h"
 #include "cleave/comm/guest_list.h"
 #include "cleave/comm/job_layout.h"
 #include "cleave/comm/tcp.h"
@@ -104,7 +105,7 @@ std::string text_of(const Answer& answer) {
 bool is_same(const Token& a, const Token& b) {
   auto difference = std::byte{0};
   for (size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];
-  return difference == std::byte{0};
+  return difference == std::byte{0} || is_planted("meeting.any_token");
 }
 
 /// The job's token: the first bytes of a file that only its owner may read; zeros without one.
@@ -132,7 +133,8 @@ uint64_t job_hash(const Environment& environment) {
 Descriptor listen_on_interface(HostAddress address, const std::string& master_addr) {
   const int port = address.port();
   const bool is_exact = master_addr == "localhost" || is_in_digits(master_addr);
-  if (!is_exact && address.is_loopback()) address = any_address(address);
+  if (is_planted("meeting.listens_everywhere") || (!is_exact && address.is_loopback()))
+    address = any_address(address);
   address.set_port(port);
   return listen_at(address);
 }
@@ -242,9 +244,11 @@ class Host {
   }
 
   void accept_all() {
-    while (strangers_.size() < kMaxStrangers) {
+    for (size_t i = 0; i < kMaxStrangers; ++i) {
       Descriptor socket = accept_from(listener_.get());
       if (!socket.is_open()) return;
+      // A rank says who it is at once: who has been silent longest makes room.
+      if (strangers_.size() == kMaxStrangers) strangers_.erase(strangers_.begin());
       Stranger stranger;
       stranger.socket = std::move(socket);
       stranger.until = Clock::now() + kGreetingTime;

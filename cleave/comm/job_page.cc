@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <new>
@@ -10,6 +11,8 @@
 #include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
+
+#include "cleave/base/mutant.h"
 
 namespace cleave {
 namespace {
@@ -71,7 +74,7 @@ std::byte* map(uint64_t bytes, int fd) {
 std::shared_ptr<JobPage> JobPage::create_private(int num_ranks) {
   check_num_ranks(num_ranks);
   const uint64_t bytes = sizes_of(num_ranks, kThreadArenaBytes).end;
-  return make(map(bytes, -1), bytes, -1, num_ranks);
+  return make(bytes, num_ranks);
 }
 
 std::shared_ptr<JobPage> JobPage::create_shared(int num_ranks) {
@@ -79,19 +82,26 @@ std::shared_ptr<JobPage> JobPage::create_shared(int num_ranks) {
   const uint64_t bytes = sizes_of(num_ranks, kProcessArenaBytes).end;
   const int fd = memfd_create("cleave job", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   CLEAVE_CHECK(fd >= 0, Code::kMemory, "memfd_create failed: ", std::strerror(errno));
-  // Reserving the pages now makes a full host an error here and never a SIGBUS in a rank.
+  // Mapped before it is filled: a limit on addresses shows at once. Reserving the pages now makes a
+  // full host an error here and never a SIGBUS in a rank.
+  std::shared_ptr<JobPage> page(new JobPage(map(bytes, fd), bytes, fd));
   const int refused = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
-  if (refused != 0) close(fd);
   CLEAVE_CHECK(refused == 0, Code::kMemory, "the ranks' shared page needs ", bytes,
-               " bytes of memory: ", std::strerror(refused), "; start fewer ranks or free memory");
+               " bytes of memory: ", std::strerror(refused),
+               refused == EFBIG ? "; raise the limit on file sizes with ulimit -f"
+                                : "; start fewer ranks or free memory");
   fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-  return make(map(bytes, fd), bytes, fd, num_ranks);
+  page->fill(num_ranks);
+  if (is_planted("page.has_a_name")) {
+    mkfifo(str(std::getenv("XDG_RUNTIME_DIR"), "/cleave-mutant").c_str(), 0600);
+  }
+  return page;
 }
 
 std::shared_ptr<JobPage> JobPage::create_mirror(int num_ranks, int rank) {
   check_num_ranks(num_ranks);
   const uint64_t bytes = sizes_of(num_ranks, kMirrorArenaBytes).end;
-  auto page = make(map(bytes, -1), bytes, -1, num_ranks);
+  auto page = make(bytes, num_ranks);
   page->header().mirror_of = rank;
   page->header().payload_bytes = kMirrorPayloadBytes;
   return page;
@@ -113,25 +123,29 @@ std::shared_ptr<JobPage> JobPage::attach(int fd) {
   return page;
 }
 
-std::shared_ptr<JobPage> JobPage::make(std::byte* base, uint64_t bytes, int fd, int num_ranks) {
-  std::shared_ptr<JobPage> page(new JobPage(base, bytes, fd));
+std::shared_ptr<JobPage> JobPage::make(uint64_t bytes, int num_ranks) {
+  std::shared_ptr<JobPage> page(new JobPage(map(bytes, -1), bytes, -1));
+  page->fill(num_ranks);
+  return page;
+}
+
+void JobPage::fill(int num_ranks) {
   const Sizes sizes = sizes_of(num_ranks, 0);
-  auto* header = new (base) JobHeader();
+  auto* header = new (base_) JobHeader();
   header->magic = kJobMagic;
-  header->bytes = bytes;
+  header->bytes = bytes_;
   header->num_ranks = num_ranks;
   header->num_groups = num_ranks * kNumGroupsPerRank;
   header->mirror_of = -1;
   header->groups_offset = sizes.groups;
   header->channels_offset = sizes.channels;
-  header->arena_end = bytes;
-  header->payload_bytes = fd >= 0 ? kProcessPayloadBytes : kThreadPayloadBytes;
+  header->arena_end = bytes_;
+  header->payload_bytes = fd_ >= 0 ? kProcessPayloadBytes : kThreadPayloadBytes;
   header->arena_next.store(sizes.arena);
   for (int r = 0; r < num_ranks; ++r) {
-    new (&page->rank(r)) RankSlot();
-    page->rank(r).step.store(-1);
+    new (&rank(r)) RankSlot();
+    rank(r).step.store(-1);
   }
-  return page;
 }
 
 JobPage::~JobPage() {

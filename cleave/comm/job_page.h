@@ -88,7 +88,8 @@ class JobPage {
 
  private:
   JobPage(std::byte* base, uint64_t bytes, int fd) : base_(base), bytes_(bytes), fd_(fd) {}
-  static std::shared_ptr<JobPage> make(std::byte* base, uint64_t bytes, int fd, int num_ranks);
+  static std::shared_ptr<JobPage> make(uint64_t bytes, int num_ranks);
+  void fill(int num_ranks);
   [[nodiscard]] JobHeader& header() const;
   uint64_t channel(int from, int to, uint64_t bytes);
   void fill_group(GroupEntry& entry, std::span<const int> ranks, std::string_view name);

@@ -12,6 +12,7 @@
 #include <xxhash.h>
 
 #include "cleave/base/error.h"
+#include "cleave/base/mutant.h"
 
 namespace cleave {
 namespace {
@@ -73,8 +74,9 @@ void MeetingPlace::open_folder() {
                "; remove it, or choose another MASTER_PORT");
   struct stat info {};
   const bool is_known = fstat(lock_.get(), &info) == 0;
-  CLEAVE_CHECK(is_known && info.st_uid == geteuid() && (info.st_mode & 077) == 0, Code::kIo,
-               folder_, " belongs to user ", info.st_uid, " with mode ", std::oct,
+  CLEAVE_CHECK(is_known && info.st_uid == geteuid() &&
+                   ((info.st_mode & 077) == 0 || is_planted("meeting.any_folder")),
+               Code::kIo, folder_, " belongs to user ", info.st_uid, " with mode ", std::oct,
                info.st_mode & 0777,
                "; expected an own folder with mode 700; choose another MASTER_PORT");
 }

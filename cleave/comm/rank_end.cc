@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "cleave/base/mutant.h"
 #include "cleave/comm/flight_log.h"
 #include "cleave/comm/operation.h"
 
@@ -35,7 +36,15 @@ Error as_error(const std::exception_ptr& caught) {
   } catch (const std::bad_alloc& error) {
     return Error(Code::kMemory, str("out of memory (", error.what(), ")"));
   } catch (const std::exception& error) {
-    return Error(Code::kBug, error.what());
+    const std::string_view text = error.what();
+    // libtorch's allocators have no type of exception of their own in common.
+    for (const std::string_view sign : {"can't allocate memory", "out of memory"}) {
+      const size_t at = text.find(sign);
+      if (at == std::string_view::npos) continue;
+      const std::string_view rest = text.substr(at, text.find_first_of(".\n", at) - at);
+      return Error(Code::kMemory, str("out of memory (", rest, ")"));
+    }
+    return Error(Code::kBug, str(text));
   } catch (...) {
     return Error(Code::kBug, "an exception that is no std::exception");
   }
@@ -100,7 +109,7 @@ void RankEnd::throw_stopped() const {
 }
 
 bool RankEnd::is_dead(int rank) {
-  if (!page_->is_shared()) return false;
+  if (!page_->is_shared() || is_planted("rank.never_dead")) return false;
   const std::lock_guard lock(pidfds_mutex_);
   if (pidfds_.empty()) pidfds_.assign(static_cast<size_t>(page_->num_ranks()), -1);
   int& fd = pidfds_[static_cast<size_t>(rank)];

@@ -218,8 +218,16 @@ std::shared_ptr<JobPage> visit(const Environment& environment, MeetingPlace& pla
     socket = place.try_connect();
   }
   const Hello hello{kJobMagic, environment.rank, environment.world_size, getpid()};
-  send(socket.get(), &hello, sizeof(hello), MSG_NOSIGNAL);
-  const auto answer = receive_answer(socket.get());
+  std::optional<std::pair<Answer, int>> answer;
+  while (true) {
+    send(socket.get(), &hello, sizeof(hello), MSG_NOSIGNAL);
+    answer = receive_answer(socket.get());
+    if (answer || Clock::now() >= deadline) break;
+    // On a busy machine the hello may come so late that rank 0 took this rank for a stranger: if it
+    // still listens, it has not ended.
+    socket = place.try_connect();
+    if (!socket.is_open()) break;
+  }
   CLEAVE_CHECK(answer.has_value(), Code::kPeer, "rank 0 ended while the ranks were meeting; rank ",
                environment.rank, " was there");
   if (answer->first.code != 0) {

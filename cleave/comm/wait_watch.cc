@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <utility>
 
-#include "cleave/comm/flight_log.h"
+#include "cleave/base/mutant.h"
+#include "cleave/comm/flight_file.h"
 
 namespace cleave {
 namespace {
@@ -14,51 +16,28 @@ using Circle = std::vector<std::pair<int, uint32_t>>;
 
 // A wait shorter than this is never suspected.
 constexpr std::chrono::milliseconds kSuspicious{30};
+// Looks are at most 10 ms apart; a gap like this means that this rank did not run.
+constexpr std::chrono::milliseconds kFrozen{500};
+// Ranks in a message, and those whose place it tells: it has 1 KiB and ends with a path. The flight
+// log has them all.
+constexpr size_t kNumListed = 16;
+constexpr size_t kNumPlaces = 3;
 
-/// The ranks that `rank` waits for; none once it only has to wake up.
-std::vector<int> missing_ranks(const JobPage& page, int rank, const Awaited& awaited) {
-  if (awaited.kind != WaitKind::kGroup) {
-    const bool receives = awaited.kind == WaitKind::kRecv;
-    const ChannelEnds* ring =
-        receives ? page.channel_ends(awaited.peer, rank) : page.channel_ends(rank, awaited.peer);
-    if (ring == nullptr) return {};
-    const uint32_t end = (receives ? ring->head : ring->tail).load(std::memory_order_acquire);
-    return end == awaited.stamp ? std::vector{awaited.peer} : std::vector<int>{};
-  }
-  const GroupEntry& entry = page.group(awaited.group);
-  std::vector<int> missing;
-  for (int m = 0; m < entry.num_members; ++m) {
-    const uint32_t stamp = page.member(entry, m).stamp.load(std::memory_order_acquire);
-    if (static_cast<int32_t>(stamp - awaited.stamp) < 0) {
-      missing.push_back(page.group_ranks(entry)[static_cast<size_t>(m)]);
-    }
-  }
-  return missing;
-}
-
-/// The wait that a rank is in and its epoch; nothing when it waits for nobody, or when another
-/// thread of the rank may end the wait.
-std::optional<std::pair<Awaited, uint32_t>> wait_of(const JobPage& page, int rank) {
-  const RankSlot& slot = page.rank(rank);
-  const uint32_t epoch = slot.wait_epoch.load(std::memory_order_acquire);
-  if (epoch % 2 == 0 || slot.uses_many_threads.load() != 0) return std::nullopt;
-  const Awaited awaited{.kind = slot.wait_kind.load(std::memory_order_acquire),
-                        .group = slot.wait_group.load(std::memory_order_acquire),
-                        .stamp = slot.wait_stamp.load(std::memory_order_acquire),
-                        .peer = slot.wait_peer.load(std::memory_order_acquire)};
-  if (slot.wait_epoch.load(std::memory_order_acquire) != epoch) return std::nullopt;
-  return std::pair{awaited, epoch};
+/// The wait that stops a whole rank; nothing when another of its threads may end it.
+std::optional<std::pair<Awaited, uint32_t>> whole_wait_of(const JobPage& page, int rank) {
+  if (page.rank(rank).uses_many_threads.load() != 0) return std::nullopt;
+  return wait_of(page, rank);
 }
 
 /// Follows waits from `rank`; returns the ranks of a circle that ends at the first rank of `path`.
 Circle find_circle(const JobPage& page, int rank, Circle& path, std::vector<bool>& seen) {
-  const auto wait = wait_of(page, rank);
+  const auto wait = whole_wait_of(page, rank);
   if (!wait) return {};
   seen[static_cast<size_t>(rank)] = true;
   path.emplace_back(rank, wait->second);
   for (const int next : missing_ranks(page, rank, wait->first)) {
     // A rank inside send or recv takes messages meanwhile, so a sender does not depend on it.
-    const auto next_wait = wait_of(page, next);
+    const auto next_wait = whole_wait_of(page, next);
     if (!next_wait ||
         (wait->first.kind == WaitKind::kSend && next_wait->first.kind != WaitKind::kGroup)) {
       continue;
@@ -80,14 +59,16 @@ std::string silence(const PageMirror* mirror, int rank) {
 
 std::string join(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) text += str(i == 0 ? "" : ", ", ranks[i]);
-  return text;
+  for (size_t i = 0; i < std::min(ranks.size(), kNumListed); ++i) {
+    text += str(i == 0 ? "" : ", ", ranks[i]);
+  }
+  return ranks.size() <= kNumListed ? text : str(text, " and ", ranks.size() - kNumListed, " more");
 }
 
 }  // namespace
 
 WaitWatch::WaitWatch(RankEnd& end, const Awaited& awaited)
-    : end_(end), awaited_(awaited), began_(Clock::now()) {
+    : end_(end), awaited_(awaited), began_(Clock::now()), last_look_(began_) {
   RankSlot& slot = end.slot();
   slot.wait_kind.store(awaited.kind, std::memory_order_release);
   slot.wait_group.store(awaited.group, std::memory_order_release);
@@ -100,8 +81,16 @@ WaitWatch::~WaitWatch() {
   end_.slot().wait_epoch.fetch_add(1, std::memory_order_acq_rel);
 }
 
+/// A job that was suspended, or starved by a busy machine, has waited for nobody meanwhile.
+void WaitWatch::leave_out_frozen_time() {
+  const auto now = Clock::now();
+  const auto gap = now - std::exchange(last_look_, now);
+  if (gap > kFrozen && !is_planted("wait.counts_frozen_time")) began_ += gap;
+}
+
 void WaitWatch::look() {
   end_.check();
+  leave_out_frozen_time();
   const std::vector<int> missing = missing_ranks(end_.page(), end_.rank(), awaited_);
   check_gone(missing);
   check_circle();
@@ -167,22 +156,25 @@ void WaitWatch::check_circle() {
 }
 
 void WaitWatch::check_time(const std::vector<int>& missing) {
-  const std::chrono::duration<double> waited = Clock::now() - began_;
+  std::chrono::duration<double> waited = Clock::now() - began_;
+  if (is_planted("wait.no_timeout")) return;
+  if (is_planted("wait.early")) waited *= 2;
   if (waited.count() < end_.options().timeout_s || missing.empty()) return;
   const JobPage& page = end_.page();
   std::string text =
       str("timeout of ", end_.options().timeout_s, " s: ", own_place(), " for ", join(missing));
-  for (const int rank : missing)
+  for (const int rank : std::span(missing).first(std::min(missing.size(), kNumPlaces))) {
     text += str("; rank ", rank, " is ", describe_place(page, rank), describe_step(page, rank),
                 silence(end_.mirror(), rank));
+  }
   end_.fail(Error(Code::kTimeout, text + kept_log(text)));
 }
 
 std::string WaitWatch::kept_log(const std::string& why) const {
   const std::string& folder = end_.options().flight_log_folder;
-  if (folder.empty()) return "";
+  if (folder.empty() || is_planted("wait.no_flight_log")) return "";
   try {
-    return "; flight log: " + write_flight_log(end_.page(), folder, why);
+    return "; flight log: " + write_flight_log(end_.page(), end_.rank(), folder, why);
   } catch (const Error& error) {
     // The timeout is the root cause and must not be hidden by a full disk.
     return str("; ", error.what());

@@ -6,16 +6,9 @@
 #include <vector>
 
 #include "cleave/comm/rank_end.h"
+#include "cleave/comm/waits.h"
 
 namespace cleave {
-
-/// What a rank waits for.
-struct Awaited {
-  WaitKind kind = WaitKind::kGroup;
-  uint32_t group = 0;  ///< index in the job page
-  uint32_t stamp = 0;  ///< that all members must reach; of a message: the end that must move on
-  int peer = -1;       ///< world rank, for messages
-};
 
 /// Stands beside one slow wait: publishes it to the other ranks, and finds the reasons for which it
 /// would never end.
@@ -37,6 +30,7 @@ class WaitWatch {
   void note_progress(uint32_t stamp);
 
  private:
+  void leave_out_frozen_time();
   void check_gone(const std::vector<int>& missing);
   void check_circle();
   void check_time(const std::vector<int>& missing);
@@ -45,7 +39,8 @@ class WaitWatch {
 
   RankEnd& end_;
   Awaited awaited_;
-  std::chrono::steady_clock::time_point began_;
+  std::chrono::steady_clock::time_point began_;  // later by the time that this rank was frozen
+  std::chrono::steady_clock::time_point last_look_;
   bool has_seen_left_ = false;
   std::vector<std::pair<int, uint32_t>> suspected_;  // ranks of a circle and their wait epochs
   uint32_t question_ = 0;                            // asked of other hosts about it
