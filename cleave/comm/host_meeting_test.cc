@@ -2,15 +2,19 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <thread>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cleave/comm/job_layout.h"
 #include "cleave/comm/tcp.h"
+#include "tests/support/level.h"
 #include "tests/support/started_job.h"
 
 namespace cleave {
@@ -144,6 +148,68 @@ TEST(HostMeeting, StrangersAtThePort_DoNotHoldUpTheRanks) {
   meeting.wait();
   for (size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(meeting.errors[rank], "");
   EXPECT_LT(milliseconds_since(begin), 1000);
+}
+
+/// Addresses at which sockets of this process listen.
+std::vector<std::string> listening_at() {
+  std::vector<std::string> found;
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    int listens = 0;
+    socklen_t size = sizeof(listens);
+    const int fd = std::stoi(entry.path().filename());
+    const bool known = getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0;
+    if (known && listens != 0) found.push_back(own_address(fd).host());
+  }
+  return found;
+}
+
+// Row N1.
+TEST(HostMeeting, WhileRanksMeetAtLoopback_TheyListenNowhereElse) {
+  Meeting meeting(3);
+  meeting.start(0);
+  meeting.start(1);
+  const auto is_listening = [] { return listening_at().size() >= 2; };
+  for (int tries = 0; tries < 5000 && !is_listening(); ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_THAT(listening_at(), testing::Each(testing::StartsWith("127.")));
+  EXPECT_TRUE(is_listening());
+  meeting.start(2);
+  meeting.wait();
+  EXPECT_EQ(meeting.errors[0] + meeting.errors[1] + meeting.errors[2], "");
+}
+
+// Row N2: wrong, cut, slow and repeated hellos while ranks meet.
+TEST(HostMeeting, ManyWrongHellos_AreAllSentAwayAndTheRanksMeet) {
+  const TestFolder folder;
+  std::ofstream(folder / "token") << std::string(40, 't');
+  fs::permissions(folder / "token", fs::perms::owner_read | fs::perms::owner_write);
+  Meeting meeting(3, 120);
+  for (Environment& rank : meeting.ranks) rank.token_file = folder / "token";
+  meeting.start(0);
+  const int num_hellos = test::level() == test::Level::kRelease ? 10'000 : 500;
+  std::mt19937_64 random(7);
+  std::string problem;
+  std::vector<Descriptor> strangers;
+  for (int i = 0; i < num_hellos; ++i) {
+    Descriptor stranger = connect_until(meeting.address(), deadline_in(20), problem);
+    ASSERT_TRUE(stranger.is_open()) << problem;
+    // The right first word, then a wrong token, whole or cut; or noise; or silence.
+    std::vector<std::byte> hello(sizeof(uint64_t) + 32);
+    for (std::byte& byte : hello) byte = static_cast<std::byte>(random());
+    if (i % 4 != 0) std::memcpy(hello.data(), &kJobMagic, sizeof(kJobMagic));
+    hello.resize(random() % 3 == 0 ? random() % (hello.size() + 1) : hello.size());
+    send_all(stranger.get(), hello, deadline_in(5));
+    if (i % 2 == 0) strangers.push_back(std::move(stranger));
+    if (strangers.size() > 300) strangers.erase(strangers.begin());
+  }
+  const auto begin = Clock::now();
+  meeting.start(1);
+  meeting.start(2);
+  meeting.wait();
+  for (size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(meeting.errors[rank], "");
+  test::note_measured("N2 ", num_hellos, " wrong hellos sent away, the ranks then met in ",
+                      milliseconds_since(begin), " ms");
 }
 
 TEST(HostMeeting, OtherToken_IsNotLetIn) {

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -15,46 +16,42 @@
 #include <gtest/gtest.h>
 
 #include "cleave/comm/child_process.h"
+#include "cleave/comm/flight_file.h"
 #include "cleave/comm/meeting_place.h"
 #include "cleave/comm/process_roles.h"
 #include "cleave/comm/rank_process.h"
+#include "tests/support/running_launch.h"
 
 namespace cleave {
 namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
+using test::comes_true;
+using test::milliseconds_since;
+using test::RunningLaunch;
 using testing::HasSubstr;
-
-double milliseconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-}
-
-/// Waits for `condition` at most ten seconds.
-template <class Condition>
-bool comes_true(const Condition& condition) {
-  const auto begin = Clock::now();
-  while (!condition()) {
-    if (milliseconds_since(begin) > 10'000) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
 
 // Roles: what rank processes and launcher processes of these tests do.
 
 volatile std::sig_atomic_t g_stop_signal = 0;
+volatile std::sig_atomic_t g_hang_signal = 0;
 
 void note_signal(int signal) {
-  g_stop_signal = signal;
+  (signal == SIGUSR1 || signal == SIGUSR2 ? g_hang_signal : g_stop_signal) = signal;
+}
+
+/// A rank that never comes back: it sleeps (SIGUSR1) or waits for itself (SIGUSR2).
+void hang_when_told() {
+  while (g_hang_signal == SIGUSR1) pause();
+  if (g_hang_signal == SIGUSR2) std::promise<void>().get_future().wait();
 }
 
 /// Says its pid in CLEAVE_TEST_FOLDER once it works, then sums in a loop until a signal comes.
 int sum_until_signal(World& world) {
   struct sigaction action {};
   action.sa_handler = note_signal;
-  sigaction(SIGTERM, &action, nullptr);
-  sigaction(SIGINT, &action, nullptr);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) sigaction(signal, &action, nullptr);
   std::vector<int> ranks;
   for (int rank = 0; rank < world.size(); ++rank) ranks.push_back(rank);
   const auto group = world.group(ranks, "tp");
@@ -62,9 +59,13 @@ int sum_until_signal(World& world) {
   std::vector<float> data(1 << 16, 0.0F);
   for (int64_t step = 0;; ++step) {
     world.note_step(step);
+    hang_when_told();
     int64_t stop = g_stop_signal;
     group->all_reduce(&stop, &stop, 1, DType::kI64, ReduceOp::kMax, {.site = "stop", .shape = {}});
-    if (stop != 0) return 128 + static_cast<int>(stop);
+    if (stop != 0) {
+      std::ofstream(str(std::getenv("CLEAVE_TEST_FOLDER"), "/ended.", world.rank()));
+      return 128 + static_cast<int>(stop);
+    }
     group->all_reduce(data.data(), data.data(), 1 << 16, DType::kF32, ReduceOp::kSum,
                       {.site = "loop", .shape = {}});
     if (step == 3) {
@@ -77,8 +78,12 @@ int sum_until_signal(World& world) {
 
 const ProcessRole kLoop("loop", [] {
   int code = 0;
-  const int error =
-      run_rank(*read_environment(), [&](World& world) { code = sum_until_signal(world); });
+  const char* limit = std::getenv("CLEAVE_TEST_TIMEOUT");
+  RankOptions options;
+  if (limit != nullptr) options.timeout_s = std::atof(limit);
+  options.flight_log_folder = std::getenv("CLEAVE_TEST_FOLDER");
+  const int error = run_rank(
+      *read_environment(), [&](World& world) { code = sum_until_signal(world); }, options);
   return error != 0 ? error : code;
 });
 
@@ -98,6 +103,18 @@ const ProcessRole kThrows("throws", [] {
     if (world.rank() == 1) throw Error(Code::kNumerics, "gradient norm is nan");
     group->barrier({.site = "end", .shape = {}});
   });
+});
+
+/// Fails, and then takes longer to end than a launcher waits.
+const ProcessRole kEndsSlowly("ends_slowly", [] {
+  const int code = run_rank(*read_environment(), [](World& world) {
+    const auto group = world.group({0, 1}, "dp");
+    group->barrier({.site = "start", .shape = {}});
+    if (world.rank() == 1) throw Error(Code::kIo, "the disk is full");
+    group->barrier({.site = "end", .shape = {}});
+  });
+  if (code == static_cast<int>(Code::kIo)) std::this_thread::sleep_for(std::chrono::seconds(5));
+  return code;
 });
 
 const ProcessRole kOwnCode("own_code", [] {
@@ -120,6 +137,16 @@ const ProcessRole kHangs("hangs", [] {
       RankOptions{.timeout_s = 0.5, .flight_log_folder = std::getenv("CLEAVE_TEST_FOLDER")});
 });
 
+/// What silently gives wrong numbers elsewhere: 32 bits a value on both ranks, of another kind.
+const ProcessRole kMixesDtypes("mixes_dtypes", [] {
+  return run_rank(*read_environment(), [](World& world) {
+    float value = 1;
+    const DType dtype = world.rank() == 0 ? DType::kF32 : DType::kI32;
+    world.group({0, 1}, "dp")
+        ->all_reduce(&value, &value, 1, dtype, ReduceOp::kSum, {.site = "gradients", .shape = {}});
+  });
+});
+
 const ProcessRole kQuiet("quiet", [] { return 0; });
 
 /// A launcher as a process: `cleave launch` in all but its command line.
@@ -128,51 +155,13 @@ const ProcessRole kLauncher("launcher", [] {
   LaunchOptions options = launch_of_role(std::atoi(std::getenv("CLEAVE_TEST_RANKS")),
                                          std::getenv("CLEAVE_TEST_RANK_ROLE"));
   options.grace_s = 1;
+  if (const char* restarts = std::getenv("CLEAVE_TEST_MAX_RESTARTS")) {
+    options.max_restarts = std::atoi(restarts);
+  }
   const int errors = open((folder + "/stderr").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
   dup2(errors, STDERR_FILENO);
   return launch(options);
 });
-
-/// A running launcher whose ranks all sum in a loop.
-class RunningLaunch {
- public:
-  RunningLaunch(const std::string& role, int num_ranks)
-      : launcher_(ChildOptions{
-            .command = {own_program()},
-            .environment = {"CLEAVE_TEST_ROLE=launcher", "CLEAVE_TEST_RANK_ROLE=" + role,
-                            str("CLEAVE_TEST_RANKS=", num_ranks),
-                            "CLEAVE_TEST_FOLDER=" + folder_ / ""}}) {
-    for (int rank = 0; rank < num_ranks; ++rank) {
-      const std::string file = folder_ / str("pid.", rank);
-      EXPECT_TRUE(comes_true([&] { return fs::exists(file); })) << "rank " << rank;
-      ranks_.push_back(std::atoi(read_file(file).c_str()));
-      pidfds_.emplace_back(static_cast<int>(syscall(SYS_pidfd_open, ranks_.back(), 0)));
-      EXPECT_TRUE(pidfds_.back().is_open());
-    }
-  }
-  [[nodiscard]] const ChildProcess& launcher() const { return launcher_; }
-  [[nodiscard]] pid_t rank(int rank) const { return ranks_[static_cast<size_t>(rank)]; }
-  [[nodiscard]] std::string errors() const { return read_file(folder_ / "stderr"); }
-
-  /// The launcher's exit code; -1 when it does not end within ten seconds.
-  int wait() {
-    pollfd ended{launcher_.pidfd(), POLLIN, 0};
-    return poll(&ended, 1, 10'000) == 1 ? launcher_.poll_exit().value_or(-1) : -1;
-  }
-  /// A rank without its launcher ends as a zombie of init, whose pid still answers: ask the pidfd.
-  [[nodiscard]] bool any_rank_alive() const {
-    return std::any_of(pidfds_.begin(), pidfds_.end(), [](const Descriptor& pidfd) {
-      pollfd ended{pidfd.get(), POLLIN, 0};
-      return poll(&ended, 1, 0) == 0;
-    });
-  }
-
- private:
-  TestFolder folder_;
-  ChildProcess launcher_;
-  std::vector<pid_t> ranks_;
-  std::vector<Descriptor> pidfds_;
-};
 
 // Row R1: others gone within 250 ms, launcher out within 300 ms, exit 137, at most 6 lines.
 TEST(Launch, RankKilled_StopsAllAtOnceAndNamesIt) {
@@ -255,6 +244,16 @@ TEST(Launch, RankWithAnError_GivesItsCodeAndText) {
   EXPECT_EQ(outcome.lines.front(), "rank 1: gradient norm is nan");
 }
 
+TEST(Launch, FailedRankThatTakesLongToEnd_IsStillTheCause) {
+  const auto begin = Clock::now();
+  const LaunchOutcome outcome = launch_ranks(launch_of_role(2, "ends_slowly"));
+  EXPECT_LT(milliseconds_since(begin), 3000);
+  EXPECT_EQ(outcome.exit_code, 5);
+  EXPECT_EQ(outcome.exit_codes, (std::vector<int>{6, 137}));
+  ASSERT_FALSE(outcome.lines.empty());
+  EXPECT_EQ(outcome.lines.front(), "rank 1: the disk is full");
+}
+
 TEST(Launch, RankWithACodeOfItsOwn_KeepsIt) {
   const LaunchOutcome outcome = launch_ranks(launch_of_role(2, "own_code"));
   EXPECT_EQ(outcome.exit_code, 42);
@@ -262,21 +261,32 @@ TEST(Launch, RankWithACodeOfItsOwn_KeepsIt) {
   EXPECT_THAT(outcome.lines.front(), HasSubstr("ended with exit code 42 before it joined"));
 }
 
+// Row R7, as a user sees it.
+TEST(Launch, RanksWithDifferentDtypes_EndWith8AndBothCalls) {
+  const LaunchOutcome outcome = launch_ranks(launch_of_role(2, "mixes_dtypes"));
+  EXPECT_EQ(outcome.exit_code, 8);
+  EXPECT_EQ(outcome.exit_codes, (std::vector<int>{8, 8}));
+  ASSERT_FALSE(outcome.lines.empty());
+  EXPECT_THAT(outcome.lines.front(),
+              HasSubstr("rank 0 calls all_reduce 1 (sum, fp32, count 1, shape [], at gradients); "
+                        "rank 1 calls all_reduce 1 (sum, int32, count 1, shape [], at gradients)"));
+}
+
 // Row R5: a stopped rank is found at the limit and named, all are gone soon after.
 TEST(Launch, StoppedRank_IsNamedAtTheTimeoutWithAFlightLog) {
   const TestFolder folder;
   LaunchOptions options = launch_of_role(3, "hangs");
   options.environment.push_back("CLEAVE_TEST_FOLDER=" + folder / "");
-  const auto begin = Clock::now();
   const LaunchOutcome outcome = launch_ranks(options);
-  EXPECT_LT(milliseconds_since(begin), 500 + 300 + 500);
   EXPECT_EQ(outcome.exit_code, 7);
   EXPECT_EQ(outcome.exit_codes[2], 137);
   const std::string text = outcome.lines.front();
   EXPECT_THAT(text, HasSubstr("waits in barrier 2 on axis tp at grad norm for rank 2; rank 2 is "
                               "after barrier 1 on axis tp at start; flight log: "));
-  const std::string log = read_file(text.substr(text.find("flight log: ") + 12));
-  EXPECT_THAT(log, HasSubstr("\tbarrier\t2\ttp\t"));
+  const FlightLog log = read_flight_log(text.substr(text.find("flight log: ") + 12));
+  EXPECT_THAT(stuck_ranks(log), testing::ElementsAre(2));
+  EXPECT_EQ(describe_place(log, log.ranks[2]), "after barrier 1 on axis tp at start");
+  EXPECT_EQ(describe_place(log, log.ranks[0]), "in barrier 2 on axis tp at grad norm");
 }
 
 TEST(Launch, ProgramWithoutRanks_JustEndsWell) {
@@ -313,6 +323,75 @@ TEST(Launch, EveryRank_SeesItsPlaceInTheEnvironment) {
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_EQ(read_file(folder / "0"), "0 2 0 2 127.0.0.1\n");
   EXPECT_EQ(read_file(folder / "1"), "1 2 1 2 127.0.0.1\n");
+}
+
+// Roles and tests of --max-restarts.
+
+const ProcessRole kFailsTwice("fails_twice", [] {
+  const Environment environment = *read_environment();
+  std::ofstream(std::string(std::getenv("CLEAVE_TEST_FOLDER")) + "/starts", std::ios::app)
+      << environment.num_restarts;
+  return run_rank(environment, [&](World& world) {
+    world.note_step(4);
+    if (environment.num_restarts < 2) raise(SIGKILL);
+  });
+});
+
+const ProcessRole kAlwaysThrows("always_throws", [] {
+  return run_rank(*read_environment(), [](World&) {
+    throw Error(static_cast<Code>(std::atoi(std::getenv("CLEAVE_TEST_CODE"))), "as asked");
+  });
+});
+
+/// A launch() of `role` on one rank; what it printed goes to `errors`.
+int launch_with_restarts(const std::string& role, int max_restarts, const TestFolder& folder,
+                         std::string* errors, const std::string& code = "0") {
+  LaunchOptions options = launch_of_role(1, role);
+  options.environment.push_back("CLEAVE_TEST_FOLDER=" + folder / "");
+  options.environment.push_back("CLEAVE_TEST_CODE=" + code);
+  options.max_restarts = max_restarts;
+  testing::internal::CaptureStderr();
+  const int exit_code = launch(options);
+  *errors = testing::internal::GetCapturedStderr();
+  return exit_code;
+}
+
+TEST(Restart, RankThatIsKilledTwice_EndsWellTheThirdTime) {
+  const TestFolder folder;
+  std::string errors;
+  EXPECT_EQ(launch_with_restarts("fails_twice", 3, folder, &errors), 0);
+  EXPECT_EQ(read_file(folder / "starts"), "012");
+  EXPECT_THAT(errors, testing::MatchesRegex(
+                          "cleave: restart 1 of 3: rank 0 \\(pid [0-9]+\\) was killed by signal 9 "
+                          "before its first operation in step 4\n"
+                          "cleave: restart 2 of 3: rank 0 [^\n]*\n"));
+}
+
+TEST(Restart, MoreFailuresThanRestarts_GiveUpWithTheCausesCode) {
+  const TestFolder folder;
+  std::string errors;
+  EXPECT_EQ(launch_with_restarts("fails_twice", 1, folder, &errors), 137);
+  EXPECT_EQ(read_file(folder / "starts"), "01");
+  EXPECT_THAT(errors, HasSubstr("cleave: gave up after 1 restart\n"));
+  EXPECT_EQ(launch_with_restarts("always_throws", 2, folder, &errors, "5"), 5);
+  EXPECT_THAT(errors, HasSubstr("restart 2 of 2: rank 0: as asked\n"));
+  EXPECT_THAT(errors, HasSubstr("gave up after 2 restarts\n"));
+}
+
+TEST(Restart, WhatMustFailAgain_IsNotStartedAgain) {
+  for (const char* code : {"2", "3", "4", "9"}) {
+    const TestFolder folder;
+    std::string errors;
+    EXPECT_EQ(launch_with_restarts("always_throws", 5, folder, &errors, code), std::atoi(code));
+    EXPECT_EQ(errors, "cleave: rank 0: as asked\ncleave: not restarted: this would fail again\n");
+  }
+}
+
+TEST(Restart, JobThatIsAskedToStop_IsNotStartedAgain) {
+  RunningLaunch running("loop", 2, {"CLEAVE_TEST_MAX_RESTARTS=5"});
+  running.launcher().send(SIGTERM);
+  EXPECT_EQ(running.wait(), 143);
+  EXPECT_EQ(running.errors(), "");
 }
 
 }  // namespace

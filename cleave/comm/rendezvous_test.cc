@@ -14,6 +14,7 @@
 #include "cleave/comm/meeting_place.h"
 #include "cleave/comm/process_roles.h"
 #include "cleave/comm/rank_process.h"
+#include "tests/support/level.h"
 #include "tests/support/started_job.h"
 
 namespace cleave {
@@ -137,13 +138,15 @@ TEST(Rendezvous, RankKilledWithoutALauncher_IsNoticedByTheOthers) {
 }
 
 TEST(Rendezvous, TwoJobsAtOnce_StayApart) {
-  Job job;
-  for (int rank = 0; rank < 2; ++rank) {
-    job.start(rank, 2, {"TORCHELASTIC_RUN_ID=a"});
-    job.start(rank, 2, {"TORCHELASTIC_RUN_ID=b"});
+  for (int pair = 0; pair < test::num_rounds(20); ++pair) {
+    Job job;
+    for (int rank = 0; rank < 2; ++rank) {
+      job.start(rank, 2, {"TORCHELASTIC_RUN_ID=a"});
+      job.start(rank, 2, {"TORCHELASTIC_RUN_ID=b"});
+    }
+    EXPECT_EQ(job.wait(), std::vector<int>(4, 0));
+    EXPECT_TRUE(job.is_clean());
   }
-  EXPECT_EQ(job.wait(), std::vector<int>(4, 0));
-  EXPECT_TRUE(job.is_clean());
 }
 
 TEST(MeetingPlace, FolderOpenToOthers_IsRefused) {

@@ -1,0 +1,217 @@
+// What a user sees when a training run is hit: the program under `cleave launch`, from the outside.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/level.h"
+#include "tests/support/program.h"
+
+namespace cleave::test {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+constexpr double kDeadlineS = 100;  // a loaded machine loads libtorch slowly
+
+/// A model of 18 thousand weights: a step takes a millisecond, a checkpoint little more.
+constexpr char kTiny[] =
+    R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":24,
+"intermediate_size":20,"num_hidden_layers":2,"num_attention_heads":6,"num_key_value_heads":2,
+"head_dim":4,"max_position_embeddings":64,"rms_norm_eps":1e-5,"hidden_act":"silu",
+"tie_word_embeddings":false,"rope_theta":10000.0,"torch_dtype":"float32"})";
+
+Words train(const std::string& out, const Words& more = {}) {
+  const std::string model = out + ".json";
+  std::ofstream(model) << kTiny;
+  Words words{"train",
+              "--model",
+              model,
+              "--data",
+              CLEAVE_SOURCE_DIR "/LICENSE",
+              "--out",
+              out,
+              "--seq-len",
+              "32",
+              "--batch-size",
+              "4",
+              "--gemm",
+              "mkl",
+              "--threads-per-rank",
+              "1"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+Words launched(const Words& words, const Words& flags = {}) {
+  Words all{"launch", "-n", "2"};
+  all.insert(all.end(), flags.begin(), flags.end());
+  all.insert(all.end(), {"--", CLEAVE_PROGRAM});
+  all.insert(all.end(), words.begin(), words.end());
+  return all;
+}
+
+/// Runs cleave WORDS with a piece of shell beside it: $pid is the program's, and `steps N` waits
+/// until N steps are in the metrics of `run`.
+Ran with_fault(const Words& words, const std::string& run, const std::string& fault) {
+  const std::string script =
+      "\"$0\" \"$@\" & pid=$!\n"
+      "steps() { until [ \"$(cat " +
+      run +
+      "/metrics.jsonl 2>/dev/null | wc -l)\" -ge $1 ]; do kill -0 $pid 2>/dev/null || return; "
+      "sleep 0.01; done; }\n"
+      "child() { cat /proc/$pid/task/*/children | tr ' ' '\\n' | grep . | sort -n | sed -n ${1}p; "
+      "}\n" +
+      fault + "\nwait $pid";
+  Words all{"/bin/bash", "-c", script, CLEAVE_PROGRAM};
+  all.insert(all.end(), words.begin(), words.end());
+  return run_program(all, {.deadline_s = kDeadlineS});
+}
+
+Ran run_with_deadline(const Words& words) {
+  return run_cleave(words, {.deadline_s = kDeadlineS});
+}
+
+int64_t num_lines(const std::string& text) {
+  return std::count(text.begin(), text.end(), '\n');
+}
+
+// Row R1: what is printed can be typed, and goes on.
+TEST(Faults, KilledRank_IsToldInAFewLinesWithTheCommandThatGoesOn) {
+  const TempFolder folder;
+  const std::string run = folder / "run";
+  const Ran ran = with_fault(launched(train(run, {"--tp", "2", "--steps", "100000", "--save-every",
+                                                  "2", "--keep-last", "2"})),
+                             run, "steps 5; kill -9 $(child 2)");
+  EXPECT_EQ(ran.exit_code, 137);
+  EXPECT_LE(num_lines(ran.err), 6) << ran.err;
+  EXPECT_THAT(ran.err, ContainsRegex("rank 1 \\(pid [0-9]+\\) was killed by signal 9 .* on axis .* "
+                                     "in step [0-9]+\n"));
+  const size_t at = ran.err.find("resume: ");
+  ASSERT_NE(at, std::string::npos) << ran.err;
+  std::string command = ran.err.substr(at + 8, ran.err.find('\n', at) - at - 8);
+  const std::string steps = "--steps 100000";
+  ASSERT_NE(command.find(steps), std::string::npos) << command;
+  command.replace(command.find(steps), steps.size(), "--steps 40");
+  const Ran again = run_program({"/bin/bash", "-c", command}, {.deadline_s = kDeadlineS});
+  // What was reached may be more than 40 steps; then there is nothing left to do.
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("resumed after step "));
+}
+
+// Oracle: the unbroken run's checkpoint, tensor by tensor.
+TEST(Faults, RestartsOfTheLauncher_EndWithTheBitsOfTheUnbrokenRun) {
+  const TempFolder folder;
+  const Words flags{"--dp",         "2",  "--zero", "1", "--steps",     "200",
+                    "--save-every", "20", "--seed", "3", "--keep-last", "2"};
+  const std::string whole = folder / "whole", part = folder / "part";
+  ASSERT_EQ(run_with_deadline(launched(train(whole, flags))).exit_code, 0);
+  const Ran ran =
+      with_fault(launched(train(part, flags), {"--max-restarts", "2"}), part,
+                 "steps 12; kill -9 $(child 1); sleep 0.5; steps 60; kill -9 $(child 2)");
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_THAT(ran.err,
+              ContainsRegex("^cleave: restart 1 of 2: rank 0 \\(pid [0-9]+\\) was killed by "
+                            "signal 9 [^\n]*\n(cleave: restart 2 of 2: rank 1 [^\n]*\n)?$"))
+      << "the second kill may come when all is done";
+  const Ran same = run_with_deadline({"diff", whole + "/step_00000200", part + "/step_00000200"});
+  EXPECT_EQ(same.exit_code, 0) << same.out << same.err;
+}
+
+// Row R4, under the launcher.
+TEST(Faults, SigintToTheLauncher_SavesAndEndsWith130) {
+  const TempFolder folder;
+  const std::string run = folder / "run";
+  const Ran ran = with_fault(launched(train(run, {"--tp", "2", "--steps", "100000"})), run,
+                             "steps 3; kill -INT $pid");
+  EXPECT_EQ(ran.exit_code, 130);
+  EXPECT_EQ(ran.err, "");
+  EXPECT_TRUE(std::filesystem::exists(run + "/latest"));
+  EXPECT_THAT(ran.out, HasSubstr("resume with: "));
+}
+
+// Row R15: `cleave train | head -1`, with threads and with processes; nothing stays behind.
+TEST(Faults, ReaderOfATrainingRunThatLeaves_EndsItWith141) {
+  const TempFolder folder;
+  for (const bool is_launched : {false, true}) {
+    const std::string run = folder / (is_launched ? "launched" : "alone");
+    Words words = train(run, {"--tp", "2", "--steps", "100000"});
+    if (is_launched) words = launched(words);
+    std::string command = CLEAVE_PROGRAM;
+    for (const std::string& word : words) command += " " + word;
+    const Ran ran = run_program({"/bin/bash", "-c", command + " | head -1; echo ${PIPESTATUS[0]}"},
+                                {.deadline_s = kDeadlineS});
+    EXPECT_THAT(ran.out, testing::EndsWith("\n141\n"));
+    EXPECT_EQ(ran.err, "");
+    const Ran left = run_program({"/bin/bash", "-c", "pgrep -c -f -- '[-]-out " + run + " '"});
+    EXPECT_EQ(left.out, "0\n");
+  }
+}
+
+// Row R13: whatever the limit on memory, a sentence and its exit code; never a signal.
+TEST(Faults, LimitsOnMemory_AreToldAndNeverCrash) {
+  const TempFolder folder;
+  const int num_sizes = num_rounds(20);
+  int num_refused = 0;
+  for (int i = 0; i < num_sizes; ++i) {
+    const int mebibytes = 300 + 700 * i / num_sizes;
+    const std::string run = folder / ("run" + std::to_string(i));
+    std::string command =
+        "ulimit -v " + std::to_string(mebibytes * 1024) + "; exec " + CLEAVE_PROGRAM;
+    for (const std::string& word : train(run, {"--tp", "2", "--steps", "2", "--timeout", "5"})) {
+      command += " " + word;
+    }
+    const Ran ran = run_program({"/bin/bash", "-c", command}, {.deadline_s = kDeadlineS});
+    EXPECT_TRUE(ran.exit_code == 0 || ran.exit_code == 10)
+        << mebibytes << " MiB: exit " << ran.exit_code << ": " << ran.err;
+    EXPECT_LE(num_lines(ran.err), 2) << ran.err;
+    num_refused += ran.exit_code == 10;
+  }
+  EXPECT_GT(num_refused, 0);
+  note_measured("R13 ", num_sizes, " limits on memory: ", num_refused, " told, the others enough");
+}
+
+// Row R5, and what the message names.
+TEST(Faults, StoppedRank_IsShownByDoctorFromTheFlightLog) {
+  const TempFolder folder;
+  const std::string run = folder / "run";
+  const Ran ran =
+      with_fault(launched(train(run, {"--tp", "2", "--steps", "100000", "--timeout", "1"})), run,
+                 "steps 3; kill -STOP $(child 2)");
+  EXPECT_EQ(ran.exit_code, 7);
+  EXPECT_LE(num_lines(ran.err), 6) << ran.err;
+  const size_t at = ran.err.find("flight log: ");
+  ASSERT_NE(at, std::string::npos) << ran.err;
+  const std::string path = ran.err.substr(at + 12, ran.err.find('\n', at) - at - 12);
+  EXPECT_TRUE(path.starts_with(run)) << path;
+  const Ran told = run_with_deadline({"doctor", "--flight", path});
+  EXPECT_EQ(told.exit_code, 0) << told.err;
+  EXPECT_THAT(told.out, ContainsRegex("\nstuck   rank 1 \\(pid [0-9]+, step [0-9]+\\) is "
+                                      "(after|in) .* on axis .*; rank 0 waits for it\n"));
+  EXPECT_THAT(told.out, ContainsRegex("\nrank 0, last 8 of [0-9]+ operations\n"));
+  const Ran json = run_with_deadline({"doctor", "--flight", path, "--json"});
+  EXPECT_THAT(json.out, HasSubstr("\"stuck\":[1]"));
+}
+
+// Row H2: under umask 000 nothing that a run leaves can be written by others.
+TEST(Faults, RunUnderAnOpenUmask_MakesNothingThatTheWorldMayWrite) {
+  const TempFolder folder;
+  const std::string run = folder / "run";
+  std::string command = std::string("umask 000; exec ") + CLEAVE_PROGRAM;
+  for (const std::string& word : train(run, {"--steps", "2"})) command += " " + word;
+  ASSERT_EQ(run_program({"/bin/bash", "-c", command}, {.deadline_s = kDeadlineS}).exit_code, 0);
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(run)) {
+    const auto mode = entry.status().permissions();
+    EXPECT_EQ(mode & std::filesystem::perms::others_write, std::filesystem::perms::none)
+        << entry.path();
+  }
+}
+
+}  // namespace
+}  // namespace cleave::test

@@ -1,0 +1,80 @@
+#pragma once
+#include <algorithm>
+#include <cstdlib>
+#include <iomanip>
+#include <iostream>
+#include <random>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cleave/base/str.h"
+
+namespace cleave::test {
+
+/// How much a run of the tests is to find: CLEAVE_TEST_LEVEL, as ./run test sets it.
+enum class Level { kQuick, kFull, kRelease };
+
+inline Level level() {
+  const char* text = std::getenv("CLEAVE_TEST_LEVEL");  // NOLINT(concurrency-mt-unsafe)
+  const std::string_view named = text == nullptr ? "" : text;
+  if (named == "release") return Level::kRelease;
+  return named == "full" ? Level::kFull : Level::kQuick;
+}
+
+/// How often a fault is tried: 5 times, 20 in ./run test --full, `release` in ./run test --release.
+inline int num_rounds(int release) {
+  if (level() == Level::kRelease) return release;
+  return level() == Level::kFull ? 20 : 5;
+}
+
+/// Random numbers of one round of one test: the seed is CLEAVE_TEST_SEED plus the round.
+inline std::mt19937_64 random_of_round(int round) {
+  const char* text = std::getenv("CLEAVE_TEST_SEED");  // NOLINT(concurrency-mt-unsafe)
+  const uint64_t seed = text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
+  return std::mt19937_64(seed + static_cast<uint64_t>(round));
+}
+
+/// What repeats one round, for failure messages.
+inline std::string repeat_line(int round, std::string_view test) {
+  const char* text = std::getenv("CLEAVE_TEST_SEED");  // NOLINT(concurrency-mt-unsafe)
+  const uint64_t seed = text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
+  return str("to repeat: CLEAVE_TEST_SEED=", seed + static_cast<uint64_t>(round),
+             " --gtest_filter=", test);
+}
+
+/// Times of many tries against a limit: of 100 or more tries one in a hundred may be longer, of
+/// fewer half, for a busy machine delays whom it likes.
+class Times {
+ public:
+  void add(double ms) { all_.push_back(ms); }
+  [[nodiscard]] double longest() const { return *std::max_element(all_.begin(), all_.end()); }
+  /// The time that must be below the limit.
+  [[nodiscard]] double judged() const {
+    std::vector<double> sorted = all_;
+    std::sort(sorted.begin(), sorted.end());
+    const size_t n = sorted.size();
+    return sorted[n >= 100 ? n - 1 - n / 100 : (n - 1) / 2];
+  }
+  /// "median 3 ms, longest 26 ms".
+  [[nodiscard]] std::string text() const {
+    std::vector<double> sorted = all_;
+    std::sort(sorted.begin(), sorted.end());
+    std::ostringstream out;
+    out << std::setprecision(3) << "median " << sorted[(sorted.size() - 1) / 2] << " ms, longest "
+        << sorted.back() << " ms";
+    return out.str();
+  }
+
+ private:
+  std::vector<double> all_;
+};
+
+/// A number for docs/reliability.md, in the test's output.
+template <class... Parts>
+void note_measured(const Parts&... parts) {
+  std::cout << str("measured: ", parts..., "\n") << std::flush;
+}
+
+}  // namespace cleave::test
