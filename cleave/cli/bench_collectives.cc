@@ -102,7 +102,8 @@ class Measured {
 /// that reading the clock does not count.
 std::vector<double> measure(Group& group, const Measured& measured, double seconds) {
   constexpr int64_t kMinSamples = 5, kMaxSamples = 5000;
-  constexpr double kSample = 20e-6, kWarmUp = 1e-3;
+  constexpr double kSample = 20e-6;
+  const double warm_up = std::min(1e-3, seconds / 10);
   const auto time = [&](int64_t calls) {
     const double begin = monotonic_s();
     for (int64_t i = 0; i < calls; ++i) measured.run();
@@ -115,7 +116,7 @@ std::vector<double> measure(Group& group, const Measured& measured, double secon
   };
   time(2);
   const auto num_warm_up =
-      agreed(std::clamp<int64_t>(static_cast<int64_t>(kWarmUp / time(3)), 1, 1000));
+      agreed(std::clamp<int64_t>(static_cast<int64_t>(warm_up / time(3)), 1, 1000));
   const double call = time(num_warm_up);
   const auto num_calls = agreed(std::max<int64_t>(1, static_cast<int64_t>(kSample / call)));
   const auto num_samples = agreed(std::clamp(

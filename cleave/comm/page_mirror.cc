@@ -68,14 +68,14 @@ struct PageMirror::Peer {
   PageCopy copy;
   bool is_open = true;        // something may still come
   bool was_told = false;      // of the job's failure
-  bool was_left = false;      // by this rank, with a farewell
   uint32_t num_answered = 0;  // the last question that was answered
   std::atomic<uint32_t> answered = 0;
   std::atomic<Clock::time_point> heard;
 
-  std::mutex mutex;  // the two below
+  std::mutex mutex;  // the three below
   std::deque<Outgoing> queue;
   bool may_send = true;
+  bool was_left = false;  // by this rank, with a farewell: nothing may follow it
 };
 
 PageMirror::PageMirror(std::shared_ptr<JobPage> page, int rank, std::vector<Descriptor> sockets,
@@ -206,7 +206,7 @@ void PageMirror::put(Peer& peer, Outgoing outgoing) {
   if (!outgoing.kept.empty()) outgoing.tail = outgoing.kept;
   outgoing.frame.bytes = static_cast<uint32_t>(outgoing.tail.size());
   const std::lock_guard lock(peer.mutex);
-  if (!peer.may_send) return;
+  if (!peer.may_send || peer.was_left) return;
   peer.queue.push_back(std::move(outgoing));
   flush(peer);
   if (!peer.queue.empty()) wake();
@@ -393,10 +393,11 @@ void PageMirror::say_farewell() {
   for (const auto& peer : peers_) {
     if (!peer || !peer->is_open) continue;
     put_snapshot(*peer);
-    peer->was_left = true;
     Outgoing outgoing;
     outgoing.frame.kind = FrameKind::kBye;
     put(*peer, std::move(outgoing));
+    const std::lock_guard lock(peer->mutex);
+    peer->was_left = true;
   }
 }
 

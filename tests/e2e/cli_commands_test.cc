@@ -203,7 +203,7 @@ TEST(Completion, Bash_ParsesAndCompletes) {
 TEST(BenchCollectives, ThreadsAndProcesses_PrintALineForEachOpAndSize) {
   for (const char* ranks : {"threads", "processes"}) {
     const Ran ran = run_cleave({"bench", "collectives", "--ranks", ranks, "--op", "all", "--bytes",
-                                "1KiB,300", "--dtype", "bf16", "--seconds", "0.001", "--json"});
+                                "1KiB,300", "--dtype", "bf16", "--seconds", "0.0001", "--json"});
     ASSERT_EQ(ran.exit_code, 0) << ran.err;
     std::istringstream lines(ran.out);
     std::vector<std::string> seen;
