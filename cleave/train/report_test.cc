@@ -120,7 +120,8 @@ TEST(ReportHtml, AllParts_AreOnThePageOnce) {
        {"<h1>llama-tiny on 2 ranks</h1>", "cleave train --out 'a b'", "<b>3.0000</b>", "1m 05s",
         "<b>3.2500</b>", "2.00k", "hidden size", "a fast one", "<td>out/step_00000003</td>",
         "<b>if (a &lt; b</b> &amp;&amp; c) {", "computing 0.2s (45.0 %)",
-        "communicating 75ms (15.0 %)", "saving 0.2s (40.0 %)", "<span>3.0 MiB</span>"}) {
+        "communicating 75ms (15.0 %)", "saving 0.2s (40.0 %)", "matrix products 0.8s (75.0 %)",
+        "<span>3.0 MiB</span>"}) {
     EXPECT_EQ(times(html, part), 1U) << part;
   }
   EXPECT_EQ(times(html, "<svg"), 3U);  // no gradient norm was given

@@ -202,7 +202,9 @@ void Trainer::train_step(int64_t step) {
       at::tensor({counts ? pass.loss : 0.0, comm_s, counts ? static_cast<double>(tokens) : 0.0},
                  at::kDouble),
       "step");
-  const double loss = told[0].item<double>();
+  // A number that is none has a sign that means nothing.
+  const double told_loss = told[0].item<double>();
+  const double loss = std::isnan(told_loss) ? NAN : told_loss;
   update(step, loss, norm);
   done_ = step + 1;
   if (memory_ && ++num_watched_ == 2) {

@@ -27,26 +27,41 @@ struct Strided {
   int64_t row, col;
 };
 
+/// C = A B, or C += A B where it adds: A [rows, depth], B [depth, columns], columns a multiple of
+/// the vector; rows of B and C lie ldb and ldc apart.
+struct Product {
+  int64_t rows, columns, depth;
+  Strided a;
+  const float* b;
+  int64_t ldb;
+  float* c;
+  int64_t ldc;
+  bool adds;
+};
+
+/// kM rows and kN vectors of C, from its row m and column n on.
 template <size_t kM, size_t kN>
-HWY_INLINE void tile(int64_t depth, Strided a, const float* b, int64_t ldb, float* c, int64_t ldc,
-                     bool adds) {
+HWY_INLINE void tile(const Product& p, int64_t m, int64_t n) {
   const size_t lanes = hn::Lanes(kFloats);
-  const auto row = static_cast<size_t>(ldc);
+  const auto row = static_cast<size_t>(p.ldc);
+  const float* a = p.a.data + m * p.a.row;
+  const float* b = p.b + n;
+  float* c = p.c + m * p.ldc + n;
   FloatVec sum[kM][kN];
   for (size_t i = 0; i < kM; ++i) {
     for (size_t j = 0; j < kN; ++j) {
-      sum[i][j] = adds ? load(c + i * row + j * lanes) : hn::Zero(kFloats);
+      sum[i][j] = p.adds ? load(c + i * row + j * lanes) : hn::Zero(kFloats);
     }
   }
-  for (int64_t k = 0; k < depth; ++k) {
+  for (int64_t k = 0; k < p.depth; ++k) {
     FloatVec right[kN];
     for (size_t j = 0; j < kN; ++j) right[j] = load(b + j * lanes);
     for (size_t i = 0; i < kM; ++i) {
-      const FloatVec left = hn::Set(kFloats, a.data[static_cast<int64_t>(i) * a.row]);
+      const FloatVec left = hn::Set(kFloats, a[static_cast<int64_t>(i) * p.a.row]);
       for (size_t j = 0; j < kN; ++j) sum[i][j] = hn::MulAdd(left, right[j], sum[i][j]);
     }
-    a.data += a.col;
-    b += ldb;
+    a += p.a.col;
+    b += p.ldb;
   }
   for (size_t i = 0; i < kM; ++i) {
     for (size_t j = 0; j < kN; ++j) store(sum[i][j], c + i * row + j * lanes);
@@ -54,39 +69,29 @@ HWY_INLINE void tile(int64_t depth, Strided a, const float* b, int64_t ldb, floa
 }
 
 template <size_t kM>
-HWY_INLINE void tile_of_rows(int64_t vectors, int64_t depth, Strided a, const float* b, int64_t ldb,
-                             float* c, int64_t ldc, bool adds) {
+HWY_INLINE void tile_of_rows(const Product& p, int64_t m, int64_t n, int64_t vectors) {
   switch (vectors) {
     case 4:
-      return tile<kM, 4>(depth, a, b, ldb, c, ldc, adds);
+      return tile<kM, 4>(p, m, n);
     case 3:
-      return tile<kM, 3>(depth, a, b, ldb, c, ldc, adds);
+      return tile<kM, 3>(p, m, n);
     case 2:
-      return tile<kM, 2>(depth, a, b, ldb, c, ldc, adds);
+      return tile<kM, 2>(p, m, n);
     default:
-      return tile<kM, 1>(depth, a, b, ldb, c, ldc, adds);
+      return tile<kM, 1>(p, m, n);
   }
 }
 
-/// C = A B, or C += A B: A [rows, depth], B [depth, columns], columns a multiple of the vector.
-void product(int64_t rows, int64_t columns, int64_t depth, Strided a, const float* b, int64_t ldb,
-             float* c, int64_t ldc, bool adds) {
+void multiply(const Product& p) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
-  for (int64_t n = 0; n < columns; n += kTileVectors * lanes) {
-    const int64_t vectors = std::min(kTileVectors, (columns - n) / lanes);
+  for (int64_t n = 0; n < p.columns; n += kTileVectors * lanes) {
+    const int64_t vectors = std::min(kTileVectors, (p.columns - n) / lanes);
     int64_t m = 0;
-    for (; m + kTileRows <= rows; m += kTileRows) {
-      tile_of_rows<size_t{kTileRows}>(vectors, depth, {a.data + m * a.row, a.row, a.col}, b + n,
-                                      ldb, c + m * ldc + n, ldc, adds);
+    for (; m + kTileRows <= p.rows; m += kTileRows) {
+      tile_of_rows<size_t{kTileRows}>(p, m, n, vectors);
     }
-    for (; m + 3 <= rows; m += 3) {
-      tile_of_rows<3>(vectors, depth, {a.data + m * a.row, a.row, a.col}, b + n, ldb,
-                      c + m * ldc + n, ldc, adds);
-    }
-    for (; m < rows; ++m) {
-      tile_of_rows<1>(vectors, depth, {a.data + m * a.row, a.row, a.col}, b + n, ldb,
-                      c + m * ldc + n, ldc, adds);
-    }
+    for (; m + 3 <= p.rows; m += 3) tile_of_rows<3>(p, m, n, vectors);
+    for (; m < p.rows; ++m) tile_of_rows<1>(p, m, n, vectors);
   }
 }
 
@@ -241,7 +246,7 @@ void forward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
       const int64_t columns = columns_of(mask, z, begin + rows - 1);
       pack(head<T>(job.q, batch, h) + begin * job.q.of_row, job.q.of_row, rows, z.width,
            scale_of(job), q);
-      product(rows, columns, z.width, {q, z.width, 1}, k_t, z.keys, scores, z.keys, false);
+      multiply({rows, columns, z.width, {q, z.width, 1}, k_t, z.keys, scores, z.keys, false});
       float* log_sums = job.log_sums + (batch * job.num_heads + h) * job.num_queries + begin;
       T* to = head_to_write<T>(job.out, batch, h) + begin * job.out.of_row;
       float inverse[kRows];
@@ -253,7 +258,7 @@ void forward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
         log_sums[r] = top + std::log(sum);
         inverse[r] = 1 / sum;
       }
-      product(rows, z.width, columns, {scores, z.keys, 1}, v, z.width, out, z.width, false);
+      multiply({rows, z.width, columns, {scores, z.keys, 1}, v, z.width, out, z.width, false});
       for (int64_t r = 0; r < rows; ++r) {
         unpack(out + r * z.width, 1, z.width, inverse[r], to + r * job.out.of_row, 0);
       }
@@ -337,9 +342,15 @@ HWY_INLINE void score_gradients(const BackwardScratch& b, int64_t r, const Sizes
   }
 }
 
+/// Where a block of queries begins.
+struct QueryBlock {
+  int64_t batch, head, begin;
+};
+
 template <class T>
 void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z,
-                    const BackwardScratch& b, int64_t batch, int64_t h, int64_t begin) {
+                    const BackwardScratch& b, const QueryBlock& at) {
+  const auto [batch, h, begin] = at;
   const int64_t rows = std::min(kRows, job.num_queries - begin);
   const int64_t columns = columns_of(mask, z, begin + rows - 1);
   const auto packed = [&](const HeadsView& view, float scale, float* to) {
@@ -349,17 +360,17 @@ void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z,
   packed(job.dout, 1, b.dout);
   packed(job.out, 1, b.out);
   const float* log_sums = job.log_sums + (batch * job.num_heads + h) * job.num_queries + begin;
-  product(rows, columns, z.width, {b.q, z.width, 1}, b.k_t, z.keys, b.p, z.keys, false);
+  multiply({rows, columns, z.width, {b.q, z.width, 1}, b.k_t, z.keys, b.p, z.keys, false});
   for (int64_t r = 0; r < rows; ++r) {
     mask.apply(b.p + r * z.keys, begin + r, columns);
     exponentials(b.p + r * z.keys, columns, log_sums[r]);
   }
-  product(rows, columns, z.width, {b.dout, z.width, 1}, b.v_t, z.keys, b.ds, z.keys, false);
+  multiply({rows, columns, z.width, {b.dout, z.width, 1}, b.v_t, z.keys, b.ds, z.keys, false});
   for (int64_t r = 0; r < rows; ++r) score_gradients(b, r, z, columns);
   const int64_t reached = std::min(columns, job.num_keys);
-  product(reached, z.width, rows, {b.p, 1, z.keys}, b.dout, z.width, b.dv, z.width, true);
-  product(reached, z.width, rows, {b.ds, 1, z.keys}, b.q, z.width, b.dk, z.width, true);
-  product(rows, z.width, reached, {b.ds, z.keys, 1}, b.k, z.width, b.dq, z.width, false);
+  multiply({reached, z.width, rows, {b.p, 1, z.keys}, b.dout, z.width, b.dv, z.width, true});
+  multiply({reached, z.width, rows, {b.ds, 1, z.keys}, b.q, z.width, b.dk, z.width, true});
+  multiply({rows, z.width, reached, {b.ds, z.keys, 1}, b.k, z.width, b.dq, z.width, false});
   unpack(b.dq, rows, z.width, scale_of(job),
          head_to_write<T>(job.dq, batch, h) + begin * job.dq.of_row, job.dq.of_row);
 }
@@ -380,7 +391,7 @@ void backward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   for (int64_t h = 0; h < job.num_heads; ++h) {
     if (job.kv_head[h] != kv_head) continue;
     for (int64_t begin = 0; begin < job.num_queries; begin += kRows) {
-      backward_block<T>(job, mask, z, b, batch, h, begin);
+      backward_block<T>(job, mask, z, b, {batch, h, begin});
     }
   }
   unpack(b.dk, job.num_keys, z.width, 1, head_to_write<T>(job.dk, batch, kv_head), job.dk.of_row);

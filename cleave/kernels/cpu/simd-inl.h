@@ -3,6 +3,7 @@
 #ifdef CLEAVE_KERNELS_SIMD_INL_H
 #undef CLEAVE_KERNELS_SIMD_INL_H
 #else
+/// Toggled, so that each instruction set reads the file once.
 #define CLEAVE_KERNELS_SIMD_INL_H
 #endif
 
@@ -11,8 +12,10 @@
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 
+/// What follows is compiled for one instruction set.
 HWY_BEFORE_NAMESPACE();
 namespace cleave::HWY_NAMESPACE {
+/// Highway's functions for it.
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// fp32 lanes of the widest vector.
@@ -73,5 +76,6 @@ inline void store_one(float v, uint16_t* to) {
 }
 
 }  // namespace cleave::HWY_NAMESPACE
+/// The end of what HWY_BEFORE_NAMESPACE began.
 HWY_AFTER_NAMESPACE();
 #endif
