@@ -162,6 +162,34 @@ Bar time_bar(const std::string& label, const std::vector<TimePart>& parts) {
 }
 
 std::string memory_section(const std::vector<RankMemory>& memory) {
+  std::vector<Bar> bars;
+  for (const RankMemory& rank : memory) {
+    Bar bar{rank.rank, {}};
+    double sum = 0;
+    for (const auto& [name, bytes] : rank.bytes) {
+      const auto size = static_cast<double>(bytes);
+      bar.parts.push_back({name, size, bytes_text(size)});
+      sum += size;
+    }
+    bar.total = bytes_text(sum);
+    if (rank.planned > 0) {
+      bar.total += " (planned " + bytes_text(static_cast<double>(rank.planned)) + ")";
+    }
+    bars.push_back(std::move(bar));
+  }
+  return bars.empty() ? "" : section("Memory per rank", bars_html(bars));
+}
+
+std::string time_section(const ReportData& data) {
+  double steps_s = 0;
+  double comm_s = 0;
+  for (const StepMetrics& row : data.metrics) {
+    if (std::isfinite(row.step_ms)) steps_s += row.step_ms / 1000;
+    if (std::isfinite(row.comm_ms)) comm_s += row.comm_ms / 1000;
+  }
+  std::vector<TimePart> parts = {{"computing", std::max(steps_s - comm_s, 0.0)},
+                                 {"communicating", comm_s}};
+  parts.insert(parts.end(), data.other_time.begin(), data.other_time.end());
   std::string bars;
   for (const Bar& bar : {time_bar("time", parts), time_bar("a step", data.step_time)}) {
     if (!bar.parts.empty()) bars += bars_html({bar});
