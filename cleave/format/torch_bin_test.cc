@@ -261,5 +261,19 @@ TEST(TorchWriter, StorageThatMissesBytes_IsRefused) {
               HasSubstr("has 12 bytes; 16 were given"));
 }
 
+TEST(TorchBin, ValuesThatAreNoStateDict_AreNoModel) {
+  const TempFolder folder;
+  const auto refusal = [&](const std::string& operations) {
+    fs::remove(folder / "x.bin");
+    write_bytes(folder / "x.bin",
+                test::torch_file(test::pickle(operations), {std::string(16, 'd')}));
+    return std::string(thrown_by([&] { TorchBin::open(folder / "x.bin"); }).what());
+  };
+  EXPECT_THAT(refusal("]"), HasSubstr("holds a list; expected a dict"));
+  EXPECT_THAT(refusal(test::dict_of("t", "K\x01")), HasSubstr("'t' is an integer"));
+  EXPECT_THAT(refusal("}K\x01Ns"), HasSubstr("has the number 1 as a key"));
+  EXPECT_THAT(refusal(test::dict_of("a\n", "N")), HasSubstr("control characters"));
+}
+
 }  // namespace
 }  // namespace cleave
