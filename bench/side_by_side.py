@@ -32,7 +32,7 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="times Cleave beside its rivals; see docs/performance.md")
     parser.add_argument("--rows", default=",".join(SECTIONS), help="sections, between commas (default: all)")
     parser.add_argument("--only", default="", metavar="REGEX", help="of those, the rows whose name matches, as 'llama.* bf16'")
-    parser.add_argument("--repeats", type=int, default=5, help="runs of each program (default: 5)")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each program (default: 3)")
     parser.add_argument("--cleave", default=str(ROOT / "build/cleave"), help="our program (default: build/cleave)")
     parser.add_argument("--python", default=sys.executable, help="of the environment that has the rivals (default: this one)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each program (default: cores)")
@@ -131,7 +131,8 @@ class RowRun:
     def _drop(self, contestant: contests.Contestant, result: quiet.Run) -> None:
         """A program that fails is told of and not run again; its numbers, if any, are no part of the table."""
         lines = [line.strip() for line in result.errors.splitlines() if line.strip()]
-        reason = lines[-1][:160] if lines else f"exit code {result.returncode}"
+        how = f"signal {-result.returncode}" if result.returncode < 0 else f"exit code {result.returncode}"
+        reason = f"{how}: {lines[-1][:160]}" if lines else how
         say(f"  failed: {reason}\n" + "\n".join(f"    {line}" for line in lines[-12:]))
         self.missing.append(f"{contestant.name}: failed, {plain(reason, self.options)}")
         self.values.pop(contestant.name, None)

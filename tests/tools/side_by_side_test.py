@@ -69,9 +69,9 @@ class SideBySide(unittest.TestCase):
     def test_absent_and_failing_rivals_are_named(self):
         result = self.run_row([contests.Contestant("absent", ["absent"], ("thing",)), contests.Contestant("bad", ["bad"]),
                                contests.Contestant("ours", ["ours"])],
-                              answer=lambda name, _: quiet.Run(train_line(1), f"no luck with {SOURCE}/x", name == "bad", 1, 0),
+                              answer=lambda name, _: quiet.Run(train_line(1), f"no luck with {SOURCE}/x", int(name == "bad"), 1, 0),
                               versions={"thing": None})
-        self.assertEqual(result["missing"], ["absent: not installed (thing)", "bad: failed, no luck with x"])
+        self.assertEqual(result["missing"], ["absent: not installed (thing)", "bad: failed, exit code 1: no luck with x"])
         self.assertEqual(self.calls, ["bad", "ours", "ours"])
 
     def test_wanted_ratio_is_that_of_the_best_rival_of_the_run(self):
