@@ -42,7 +42,7 @@ class Measured {
  public:
   Measured(Group& group, std::string op, int64_t bytes, DType dtype)
       : group_(&group), op_(std::move(op)), dtype_(dtype), count_(bytes / item_bytes(dtype)) {
-    const int n = group.size();
+    const int n = std::max(1, group.size());
     for (int r = 0; r < n; ++r) widths_.push_back(count_ * (r + 1) / n - count_ * r / n);
     // What each rank gives to the others is as much as it takes from them.
     parts_.assign(static_cast<size_t>(n), count_ / n);
