@@ -185,7 +185,7 @@ std::string write_flight_log(const JobPage& page, int rank, std::string_view fol
                              std::string_view why) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const int64_t now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-  const std::string path = str(folder, "/flight_log.", now_ms, ".rank", rank, ".json");
+  std::string path = str(folder, "/flight_log.", now_ms, ".rank", rank, ".json");
   const std::string text = to_text(take_flight_log(page, rank, why));
   File file = File::create(path);
   if (!is_planted("flight.for_all") && fchmod(file.fd(), S_IRUSR | S_IWUSR) != 0)

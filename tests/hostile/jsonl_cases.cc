@@ -64,6 +64,7 @@ HostileSet jsonl_set() {
   HostileSet set{.kind = "jsonl",
                  .file_name = "data.jsonl",
                  .least = 40,
+                 .most_mib = 96,  // parsed, a line takes several times its bytes
                  .seed = "{\"text\":\"a\\u00e9\",\"label\":-0}\n\n[1,true]\n",
                  .cut_is_seen = false,
                  .cases = accepted()};
