@@ -396,11 +396,12 @@ void read_tensors(const TorchFile& opened, const SavedValue& value) {
 }  // namespace
 
 HostileSet torch_bin_set() {
-  HostileSet set{
-      .kind = "torch_bin", .file_name = "pytorch_model.bin", .least = 60, .seed = zip(items())};
+  HostileSet set{.kind = "torch_bin",
+                 .file_name = "pytorch_model.bin",
+                 .least = 60,
+                 .most_mib = 96,  // a million values, the most that a file may have
+                 .seed = zip(items())};
   for (const auto& cases : {accepted_values(), code(), unknown_operations(), broken_stacks(),
-                            .kind = "torch_bin", .file_name = "pytorch_model.bin",
-                            .most_mib = 96,  // a million values, the most that a file may have
                             bombs(), broken_storages(), broken_tensors(), accepted_zips(),
                             broken_entries(), broken_contents(), broken_frames()}) {
     set.cases.insert(set.cases.end(), cases.begin(), cases.end());
