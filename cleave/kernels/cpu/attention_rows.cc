@@ -202,7 +202,7 @@ struct Sizes {
 
 class Scratch {
  public:
-  explicit Scratch(int64_t floats) : memory_(static_cast<size_t>(floats + 16 * 8)) {
+  explicit Scratch(int64_t floats) : memory_(static_cast<size_t>(floats) + 128) {
     const auto at = reinterpret_cast<uintptr_t>(memory_.data());
     next_ = memory_.data() + (hwy::RoundUpTo(at, 64) - at) / sizeof(float);
   }
@@ -350,7 +350,9 @@ struct QueryBlock {
 template <class T>
 void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z,
                     const BackwardScratch& b, const QueryBlock& at) {
-  const auto [batch, h, begin] = at;
+  const int64_t batch = at.batch;
+  const int64_t h = at.head;
+  const int64_t begin = at.begin;
   const int64_t rows = std::min(kRows, job.num_queries - begin);
   const int64_t columns = columns_of(mask, z, begin + rows - 1);
   const auto packed = [&](const HeadsView& view, float scale, float* to) {
