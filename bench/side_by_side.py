@@ -155,7 +155,7 @@ def plain(text: str, options: argparse.Namespace) -> str:
              str(options.models) + "/": "out/bench/"}
     for folder, name in sorted(names.items(), key=lambda item: -len(item[0])):
         text = text.replace(folder, name)
-    return re.sub(r"/(?:[\w.-]+/)+", ".../", text.encode("ascii", "replace").decode())
+    return re.sub(r"(?<![\w.~-])/(?:[\w.-]+/)+", ".../", text.encode("ascii", "replace").decode())
 
 
 def command_text(contestant: contests.Contestant, options: argparse.Namespace) -> str:
