@@ -117,13 +117,7 @@ void NxDPPModel::partition() {
                       .stages = stages(),
                       .trace = !options_.trace_file_path.empty()});
   give_memory();
-  if (!options_.use_zero1_optimizer) return;
-  Parameters own;
-  const Parameters& tied = pipeline_->tied_parameters();
-  for (const auto& p : pipeline_->parameters()) {
-    if (std::find(tied.begin(), tied.end(), p) == tied.end()) own.push_back(p);
-  }
-  zero1_ = std::make_unique<Zero1>(own, tied, dp_, ShardPrecision{});
+  if (options_.use_zero1_optimizer) zero1_ = pipeline_->shard_optimizer(dp_, ShardPrecision{});
 }
 
 void NxDPPModel::give_memory() {

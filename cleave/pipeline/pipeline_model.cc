@@ -96,6 +96,15 @@ std::vector<double> PipelineModel::run_eval(const std::vector<MicroBatch>& micro
   return run.losses();
 }
 
+std::unique_ptr<Zero1> PipelineModel::shard_optimizer(const Axis& dp,
+                                                      ShardPrecision precision) const {
+  Parameters own;
+  for (const auto& p : parameters_) {
+    if (std::find(tied_.begin(), tied_.end(), p) == tied_.end()) own.push_back(p);
+  }
+  return std::make_unique<Zero1>(own, tied_, dp, precision);
+}
+
 // The first user adds up, in the order of stages, and tells the others.
 void PipelineModel::sum_tied_gradients() const {
   const at::NoGradGuard no_grad;

@@ -1,8 +1,9 @@
 #pragma once
 #include <functional>
+#include <memory>
 #include <vector>
 
-#include "cleave/parallel/gradients.h"
+#include "cleave/parallel/flat_shards.h"
 #include "cleave/pipeline/stages.h"
 #include "cleave/pipeline/trace.h"
 
@@ -67,6 +68,10 @@ class PipelineModel {
   /// The same for a loss, without keeping outputs: returns the losses on every rank.
   std::vector<double> run_eval(const std::vector<MicroBatch>& micro_batches,
                                const PipelineLoss& loss);
+
+  /// ZeRO-1 over this rank's parameters; tied ones so that every rank that uses them cuts alike.
+  [[nodiscard]] std::unique_ptr<Zero1> shard_optimizer(const Axis& dp,
+                                                       ShardPrecision precision) const;
 
   /// Makes the gradients of tied parameters the sums over the ranks that use them: the same bits
   /// on each. After a step's other reductions; collective over those ranks.

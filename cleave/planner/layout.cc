@@ -118,12 +118,7 @@ void LaidOutModel::put_on_wraps(Model& model) {
     }
   }
   if (layout_.sharding == DataSharding::kZero1) {
-    Parameters own;
-    const Parameters& tied = pipeline_->tied_parameters();
-    for (const auto& p : parameters()) {
-      if (std::find(tied.begin(), tied.end(), p) == tied.end()) own.push_back(p);
-    }
-    zero1_ = std::make_unique<Zero1>(own, tied, axes_.dp, precision);
+    zero1_ = pipeline_->shard_optimizer(axes_.dp, precision);
   }
 }
 
