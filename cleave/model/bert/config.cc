@@ -1,11 +1,9 @@
 #include "cleave/model/bert/config.h"
 
+#include "cleave/model/config_facts.h"
+
 namespace cleave {
 namespace {
-
-constexpr int64_t kMostWidth = int64_t{1} << 20;
-constexpr int64_t kMostLayers = 4096;
-constexpr int64_t kMostPositions = int64_t{1} << 30;
 
 BertHead read_head(const Json& json) {
   if (!json.has("architectures")) return BertHead::kNone;
@@ -31,12 +29,6 @@ void refuse_other_kinds(const Json& json) {
   }
 }
 
-double read_dropout(const Json& json, std::string_view key, double fallback) {
-  const double p = json.number_or(key, fallback);
-  if (!(p >= 0 && p < 1)) json.at(key).fail("expected a probability in [0, 1)");
-  return p;
-}
-
 Activation read_activation(const Json& json) {
   const std::string name = json.string_or("hidden_act", "gelu");
   try {
@@ -46,27 +38,13 @@ Activation read_activation(const Json& json) {
   }
 }
 
-ModelFacts read_facts(const Json& json) {
-  ModelFacts f;
-  f.vocab_size = json.at("vocab_size").as_int(1, int64_t{1} << 31);
-  f.hidden = json.at("hidden_size").as_int(1, kMostWidth);
-  f.num_layers = json.at("num_hidden_layers").as_int(1, kMostLayers);
-  f.num_heads = json.at("num_attention_heads").as_int(1, kMostWidth);
-  f.num_kv_heads = f.num_heads;
-  f.max_positions = json.int_or("max_position_embeddings", 512, 1, kMostPositions);
-  if (f.hidden % f.num_heads != 0) {
-    json.at("hidden_size").fail(str("it must be a multiple of num_attention_heads=", f.num_heads));
-  }
-  read_special_ids(json, f);
-  return f;
-}
-
 }  // namespace
 
 BertConfig BertConfig::from_json(const Json& json) {
   refuse_other_kinds(json);
   BertConfig c;
-  c.facts = read_facts(json);
+  c.facts = read_facts(json, {});
+  check_heads_divide(json, c.facts, {});
   c.head = read_head(json);
   if (c.head == BertHead::kClassifier) c.facts.labels = read_labels(json);
   c.intermediate = json.at("intermediate_size").as_int(1, kMostWidth);

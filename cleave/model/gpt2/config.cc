@@ -1,32 +1,15 @@
 #include "cleave/model/gpt2/config.h"
 
+#include "cleave/model/config_facts.h"
+
 namespace cleave {
 namespace {
 
-constexpr int64_t kMostWidth = int64_t{1} << 20;
-constexpr int64_t kMostLayers = 4096;
-constexpr int64_t kMostPositions = int64_t{1} << 30;
-
-ModelFacts read_facts(const Json& json) {
-  ModelFacts f;
-  f.vocab_size = json.at("vocab_size").as_int(1, int64_t{1} << 31);
-  f.hidden = json.at("n_embd").as_int(1, kMostWidth);
-  f.num_layers = json.at("n_layer").as_int(1, kMostLayers);
-  f.num_heads = json.at("n_head").as_int(1, kMostWidth);
-  f.num_kv_heads = f.num_heads;
-  f.max_positions = json.int_or("n_positions", 1024, 1, kMostPositions);
-  if (f.hidden % f.num_heads != 0) {
-    json.at("n_embd").fail(str("it must be a multiple of n_head=", f.num_heads));
-  }
-  read_special_ids(json, f);
-  return f;
-}
-
-double dropout_or(const Json& json, std::string_view key, double fallback) {
-  const double p = json.number_or(key, fallback);
-  if (!(p >= 0 && p < 1)) json.at(key).fail("expected a number in [0, 1)");
-  return p;
-}
+constexpr FactNames kNames{.hidden = "n_embd",
+                           .num_layers = "n_layer",
+                           .num_heads = "n_head",
+                           .max_positions = "n_positions",
+                           .default_positions = 1024};
 
 /// What this family has in transformers and not here.
 void refuse_others(const Json& json) {
@@ -47,14 +30,15 @@ void refuse_others(const Json& json) {
 Gpt2Config Gpt2Config::from_json(const Json& json) {
   refuse_others(json);
   Gpt2Config c;
-  c.facts = read_facts(json);
+  c.facts = read_facts(json, kNames);
+  check_heads_divide(json, c.facts, kNames);
   c.intermediate = json.int_or("n_inner", 4 * c.facts.hidden, 1, kMostWidth);
   c.activation = json.string_or("activation_function", c.activation);
   c.norm_eps = json.number_or("layer_norm_epsilon", c.norm_eps);
   c.init_range = json.number_or("initializer_range", c.init_range);
-  c.embd_pdrop = dropout_or(json, "embd_pdrop", c.embd_pdrop);
-  c.attn_pdrop = dropout_or(json, "attn_pdrop", c.attn_pdrop);
-  c.resid_pdrop = dropout_or(json, "resid_pdrop", c.resid_pdrop);
+  c.embd_pdrop = read_dropout(json, "embd_pdrop", c.embd_pdrop);
+  c.attn_pdrop = read_dropout(json, "attn_pdrop", c.attn_pdrop);
+  c.resid_pdrop = read_dropout(json, "resid_pdrop", c.resid_pdrop);
   c.tied = json.bool_or("tie_word_embeddings", c.tied);
   c.scale_attn_weights = json.bool_or("scale_attn_weights", c.scale_attn_weights);
   c.scale_attn_by_inverse_layer_idx =

@@ -194,7 +194,7 @@ TEST(Gpt2Config, WhatIsNotBuilt_IsRefusedByKeyAndValue) {
       {{{"add_cross_attention", true}}, "\"add_cross_attention\" is true"},
       {{{"architectures", {"GPT2ForSequenceClassification"}}}, "expected GPT2LMHeadModel"},
       {{{"n_head", 5}}, "\"n_embd\" is 24; it must be a multiple of n_head=5"},
-      {{{"resid_pdrop", 1}}, "\"resid_pdrop\" is 1; expected a number in [0, 1)"},
+      {{{"resid_pdrop", 1}}, "\"resid_pdrop\" is 1; expected a probability in [0, 1)"},
       {{{"activation_function", "tanh"}}, "'tanh' is unknown"},
       {{{"eos_token_id", 13}}, "\"eos_token_id\" is 13"}};
   for (const auto& [keys, text] : wrong) {

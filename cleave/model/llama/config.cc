@@ -2,12 +2,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cleave/model/config_facts.h"
+
 namespace cleave {
 namespace {
-
-constexpr int64_t kMostWidth = int64_t{1} << 20;
-constexpr int64_t kMostLayers = 4096;
-constexpr int64_t kMostPositions = int64_t{1} << 30;
 
 /// Keys of a rope_scaling or rope_parameters object.
 void read_scaling(const Json& json, RotaryOptions& rotary, int64_t max_positions) {
@@ -43,32 +41,21 @@ RotaryOptions read_rotary(const Json& json, int64_t head_dim, int64_t max_positi
   return rotary;
 }
 
-ModelFacts read_facts(const Json& json) {
-  ModelFacts f;
-  f.vocab_size = json.at("vocab_size").as_int(1, int64_t{1} << 31);
-  f.hidden = json.at("hidden_size").as_int(1, kMostWidth);
-  f.num_layers = json.at("num_hidden_layers").as_int(1, kMostLayers);
-  f.num_heads = json.at("num_attention_heads").as_int(1, kMostWidth);
-  f.num_kv_heads = json.int_or("num_key_value_heads", f.num_heads, 1, f.num_heads);
-  f.max_positions = json.int_or("max_position_embeddings", 2048, 1, kMostPositions);
-  if (f.num_heads % f.num_kv_heads != 0) {
-    json.at("num_key_value_heads").fail(str("it must divide num_attention_heads=", f.num_heads));
-  }
-  read_special_ids(json, f);
-  return f;
-}
-
 }  // namespace
 
 LlamaConfig LlamaConfig::from_json(const Json& json) {
   LlamaConfig c;
-  c.facts = read_facts(json);
+  ModelFacts& f = c.facts;
+  f = read_facts(json, {.default_positions = 2048});
+  f.num_kv_heads = json.int_or("num_key_value_heads", f.num_heads, 1, f.num_heads);
+  if (f.num_heads % f.num_kv_heads != 0) {
+    json.at("num_key_value_heads").fail(str("it must divide num_attention_heads=", f.num_heads));
+  }
   c.intermediate = json.at("intermediate_size").as_int(1, kMostWidth);
-  c.head_dim = json.int_or("head_dim", c.facts.hidden / c.facts.num_heads, 1, kMostWidth);
-  if (!json.has("head_dim") && c.facts.hidden % c.facts.num_heads != 0) {
+  c.head_dim = json.int_or("head_dim", f.hidden / f.num_heads, 1, kMostWidth);
+  if (!json.has("head_dim") && f.hidden % f.num_heads != 0) {
     json.at("hidden_size")
-        .fail(str("without head_dim it must be a multiple of num_attention_heads=",
-                  c.facts.num_heads));
+        .fail(str("without head_dim it must be a multiple of num_attention_heads=", f.num_heads));
   }
   if (c.head_dim % 2 != 0)
     json.fail(str("head_dim=", c.head_dim, " must be even: rotary positions turn pairs"));
@@ -78,7 +65,7 @@ LlamaConfig LlamaConfig::from_json(const Json& json) {
   c.mlp_bias = json.bool_or("mlp_bias", false);
   c.tied = json.bool_or("tie_word_embeddings", false);
   c.activation = json.string_or("hidden_act", "silu");
-  c.rotary = read_rotary(json, c.head_dim, c.facts.max_positions);
+  c.rotary = read_rotary(json, c.head_dim, f.max_positions);
   return c;
 }
 
