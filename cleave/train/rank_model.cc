@@ -74,11 +74,11 @@ EvalSum RankModel::eval_pass(std::span<const Batch> rows) {
   };
   laid_out_.pipeline().run_eval(inputs_of(micro_batches, Context()), loss);
   Tensor told = at::tensor(
-      {sum.loss, static_cast<double>(sum.num_labels), static_cast<double>(sum.num_right)},
+      {sum.loss_sum, static_cast<double>(sum.num_labels), static_cast<double>(sum.num_right)},
       at::kDouble);
   const Axis& pp = laid_out_.axes().pp;
   pp.broadcast_(told, pp.size() - 1, "eval");
-  return {.loss = told[0].item<double>(),
+  return {.loss_sum = told[0].item<double>(),
           .num_labels = static_cast<int64_t>(told[1].item<double>()),
           .num_right = static_cast<int64_t>(told[2].item<double>())};
 }

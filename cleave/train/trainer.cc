@@ -239,11 +239,8 @@ bool Trainer::is_asked_to_stop(const char* site) {
 }
 
 void Trainer::note(const EvalSum& sum, StepMetrics& metrics) const {
-  const auto count = static_cast<double>(sum.num_labels);
-  metrics.eval_loss = sum.loss / count;
-  if (task_of(rank_.model()) == Task::kClassify) {
-    metrics.eval_accuracy = static_cast<double>(sum.num_right) / count;
-  }
+  metrics.eval_loss = sum.loss();
+  if (task_of(rank_.model()) == Task::kClassify) metrics.eval_accuracy = sum.accuracy();
 }
 
 EvalSum Trainer::evaluate() {
@@ -251,17 +248,17 @@ EvalSum Trainer::evaluate() {
   EvalSum sum;
   const int64_t batch_size = setup_.order.batch_size;
   for (int64_t begin = 0; begin < setup_.eval_data->size(); begin += batch_size) {
-    if (is_asked_to_stop("eval")) return {.loss = NAN};
+    if (is_asked_to_stop("eval")) return {.loss_sum = NAN};
     const int64_t rows = std::min(batch_size, setup_.eval_data->size() - begin);
     sum += rank_.eval_pass(rows_of(*setup_.eval_data, begin / batch_size, rows));
   }
   const Tensor told = mesh_["dp"].all_reduce(
       at::tensor(
-          {sum.loss, static_cast<double>(sum.num_labels), static_cast<double>(sum.num_right)},
+          {sum.loss_sum, static_cast<double>(sum.num_labels), static_cast<double>(sum.num_right)},
           at::kDouble),
       "eval loss");
   eval_s_ += monotonic_s() - start;
-  return {.loss = told[0].item<double>(),
+  return {.loss_sum = told[0].item<double>(),
           .num_labels = static_cast<int64_t>(told[1].item<double>()),
           .num_right = static_cast<int64_t>(told[2].item<double>())};
 }
