@@ -1,5 +1,6 @@
 #include "cleave/comm/rank_end.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <new>
 #include <poll.h>
@@ -113,7 +114,21 @@ bool RankEnd::is_dead(int rank) {
   return has_ended && other.state.load() == RankState::kJoined;
 }
 
+int RankEnd::num_spins() const {
+  // A call thread shares the core of its rank, which has work to do meanwhile.
+  return CallThread::is_current() ? std::min(num_spins_, kSpinsOnSharedCore) : num_spins_;
+}
+
+CallThread& RankEnd::make_call_thread() {
+  return *call_threads_.emplace_back(std::make_unique<CallThread>());
+}
+
+void RankEnd::end_call_threads() {
+  for (const auto& thread : call_threads_) thread->end();
+}
+
 void RankEnd::note_thread() const {
+  if (CallThread::is_in_call()) return;
   const auto self = static_cast<uint64_t>(pthread_self());
   uint64_t known = slot().user_thread.load(std::memory_order_relaxed);
   if (known == self) return;
