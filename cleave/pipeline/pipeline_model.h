@@ -1,9 +1,8 @@
 #pragma once
 #include <functional>
-#include <memory>
 #include <vector>
 
-#include "cleave/parallel/flat_shards.h"
+#include "cleave/parallel/gradients.h"
 #include "cleave/pipeline/stages.h"
 #include "cleave/pipeline/trace.h"
 
@@ -44,7 +43,8 @@ class PipelineModel {
   /// for 1f1b with several stages a rank.
   PipelineModel(std::vector<Layer*> sequence, const Axis& pp, PipelineOptions options = {});
 
-  /// This rank's Layers, stage by stage.
+  /// This rank's Layers of each of its stages, and of all one after the other.
+  [[nodiscard]] std::vector<std::vector<Layer*>> local_stages() const;
   [[nodiscard]] const std::vector<Layer*>& local_layers() const { return local_layers_; }
   /// Their parameters, each once.
   [[nodiscard]] const Parameters& parameters() const { return parameters_; }
@@ -68,10 +68,6 @@ class PipelineModel {
   /// The same for a loss, without keeping outputs: returns the losses on every rank.
   std::vector<double> run_eval(const std::vector<MicroBatch>& micro_batches,
                                const PipelineLoss& loss);
-
-  /// ZeRO-1 over this rank's parameters; tied ones so that every rank that uses them cuts alike.
-  [[nodiscard]] std::unique_ptr<Zero1> shard_optimizer(const Axis& dp,
-                                                       ShardPrecision precision) const;
 
   /// Makes the gradients of tied parameters the sums over the ranks that use them: the same bits
   /// on each. After a step's other reductions; collective over those ranks.
