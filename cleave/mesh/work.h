@@ -11,8 +11,8 @@ namespace cleave {
 ///
 /// Results are the same bits as those of the collectives of Axis. Calls of one axis, started or
 /// not, are made in the order in which the rank gives them, which is the same on all ranks. The
-/// memory of a device, which moves it beside the processor anyway, and axes that can only be called
-/// directly (a dry one) are called at once.
+/// memory of a device, which has a queue of its own, and axes that can only be called directly (a
+/// dry one) are called at once.
 class Work {
  public:
   Work() = default;
