@@ -1,5 +1,3 @@
-#include <optional>
-
 #include <ATen/ATen.h>
 
 #include "cleave/base/clock.h"
@@ -9,7 +7,6 @@
 #include "cleave/kernels/kernels.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/scalar_type.h"
-#include "cleave/optim/optimizer.h"
 #include "cleave/train/rank_model.h"
 
 namespace cleave {
@@ -39,13 +36,12 @@ class TrainBench {
   TrainBench(const BenchTrainOptions& options, const BenchShape& shape, World& world)
       : options_(options),
         mesh_(Mesh::build(world, {{"pp", 1}, {"dp", 1}, {"tp", options.tp}})),
-        rank_(make_model(shape.config), layout(shape), mesh_, world),
+        rank_(make_model(shape.config), layout(shape), mesh_, world, {.weight_decay = 0.1}),
         batch_(random_batch(rank_.model(), options.batch_size,
                             options.seq_len > 0 ? options.seq_len : shape.seq_len)) {
     choose_gemm(options.gemm, mesh_["tp"]);
     materialize(rank_.model());
     rank_.leaves_changed();
-    optimizer_.emplace(rank_.parameters(), OptimizerOptions{.weight_decay = 0.1});
   }
 
   TrainTimes run() {
@@ -71,11 +67,10 @@ class TrainBench {
 
   /// Everything that a training step is, as in cleave train.
   double step(int64_t number) {
-    optimizer_->zero_grad();
+    rank_.optimizer().zero_grad();
     const PassResult pass = rank_.train_pass({&batch_, 1}, 0, number);
     clip_gradients(rank_.parameters(), rank_.gradient_norm().value, 1.0);
-    optimizer_->step(1e-4);
-    rank_.leaves_changed();
+    rank_.step(1e-4);
     mesh_["tp"].barrier("end of a step");
     return pass.loss;
   }
@@ -84,7 +79,6 @@ class TrainBench {
   Mesh mesh_;
   RankModel rank_;
   Batch batch_;
-  std::optional<Optimizer> optimizer_;
 };
 
 nlohmann::ordered_json result_of(const BenchTrainOptions& options, const TrainTimes& times,

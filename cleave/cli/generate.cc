@@ -73,20 +73,6 @@ void define_output(Flags& flags, GenerateOptions& options) {
                {"stream", "", "print texts when they are whole, not as they come"});
 }
 
-void define_ranks(Flags& flags, GenerateOptions& options) {
-  flags.group("ranks");
-  flags.add(&options.tp, tp_text(), kPositive);
-  flags.choice(
-      &options.dtype,
-      {"dtype", "", "of weights and activations; int8 keeps fp32 activations", "the file's"},
-      {"fp32", "bf16", "int8", "fp64"});
-  define_machine(flags, {.gemm = &options.gemm,
-                         .plain_kernels = &options.plain_kernels,
-                         .threads_per_rank = &options.threads_per_rank,
-                         .timeout_s = &options.timeout_s,
-                         .device = &options.device});
-}
-
 void check(const GenerateOptions& options, const Flags& flags) {
   flags.require("model");
   CLEAVE_CHECK(!options.prompts.empty() || !options.prompt_ids.empty(), Code::kUsage,
@@ -117,7 +103,7 @@ Command generate_command() {
             define_search(flags, *options);
             define_sampling(flags, *options);
             define_output(flags, *options);
-            define_ranks(flags, *options);
+            define_inference_ranks(flags, *options);
             auto launcher = std::make_shared<LauncherFlags>(flags);
             return [options, prompt_file, launcher, &flags] {
               launcher->check();

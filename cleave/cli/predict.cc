@@ -25,17 +25,7 @@ void define(Flags& flags, PredictOptions& options) {
   flags.group("output");
   flags.add(&options.top_k, {"top-k", "N", "words shown for each [MASK]"}, kPositive);
   flags.toggle(&options.json, {"json", "", "one JSON object a text, each on one line", "off"});
-  flags.group("ranks");
-  flags.add(&options.tp, tp_text(), kPositive);
-  flags.choice(
-      &options.dtype,
-      {"dtype", "", "of weights and activations; int8 keeps fp32 activations", "the file's"},
-      {"fp32", "bf16", "int8", "fp64"});
-  define_machine(flags, {.gemm = &options.gemm,
-                         .plain_kernels = &options.plain_kernels,
-                         .threads_per_rank = &options.threads_per_rank,
-                         .timeout_s = &options.timeout_s,
-                         .device = &options.device});
+  define_inference_ranks(flags, options);
 }
 
 void check(const PredictOptions& options, const Flags& flags) {

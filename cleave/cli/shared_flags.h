@@ -28,6 +28,23 @@ struct MachineFlags {
 /// --gemm, --plain-kernels, --threads-per-rank, --timeout, --device, in the current group.
 void define_machine(Flags& flags, const MachineFlags& machine);
 
+/// The group "ranks" of a command that runs a model without training it: --tp, --dtype and those of
+/// define_machine.
+template <class Options>
+void define_inference_ranks(Flags& flags, Options& options) {
+  flags.group("ranks");
+  flags.add(&options.tp, tp_text(), kPositive);
+  flags.choice(
+      &options.dtype,
+      {"dtype", "", "of weights and activations; int8 keeps fp32 activations", "the file's"},
+      {"fp32", "bf16", "int8", "fp64"});
+  define_machine(flags, {.gemm = &options.gemm,
+                         .plain_kernels = &options.plain_kernels,
+                         .threads_per_rank = &options.threads_per_rank,
+                         .timeout_s = &options.timeout_s,
+                         .device = &options.device});
+}
+
 /// What config files and launchers add: --config and --local-rank (also --local_rank, as
 /// torch.distributed.launch writes it).
 class LauncherFlags {

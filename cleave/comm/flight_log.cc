@@ -75,10 +75,13 @@ std::string describe(const JobPage& page, const FlightRecord& record) {
 std::string describe_place(const JobPage& page, int rank) {
   const RankSlot& slot = page.rank(rank);
   const uint64_t number = slot.num_operations.load(std::memory_order_acquire);
-  if (number != 0) {
-    const FlightRecord last = log_read(slot, number - 1);
-    return str(last.is_done ? "after " : "in ", describe(page, last));
+  // A call that was started beside may have begun, and ended, after the one that the rank is in.
+  constexpr uint64_t kMostBeside = 4;
+  for (uint64_t back = 1; back <= std::min(number, kMostBeside); ++back) {
+    const FlightRecord record = log_read(slot, number - back);
+    if (!record.is_done) return "in " + describe(page, record);
   }
+  if (number != 0) return "after " + describe(page, log_read(slot, number - 1));
   return slot.state.load() == RankState::kAbsent ? "not yet there" : "before its first operation";
 }
 

@@ -43,12 +43,25 @@ int member_of(const std::vector<int>& ranks, int rank) {
 
 PageGroup::PageGroup(const std::shared_ptr<RankEnd>& end, std::shared_ptr<Mailbox> mailbox,
                      const Parts& parts)
-    : Group(parts.name, member_of(parts.ranks, end->rank()), parts.ranks),
+    : AsyncGroup(parts.name, member_of(parts.ranks, end->rank()), parts.ranks),
       exchange_(end, parts.index, rank()),
       mailbox_(std::move(mailbox)),
       device_(parts.device),
       num_sent_(parts.ranks.size()),
       num_received_(parts.ranks.size()) {}
+
+std::shared_future<void> PageGroup::start(std::function<void()> call) {
+  if (thread_ == nullptr) thread_ = &exchange_.end_of_rank().make_call_thread();
+  return thread_->start(std::move(call));
+}
+
+void PageGroup::await(const std::shared_future<void>& done) {
+  thread_->await(done);
+}
+
+void PageGroup::await_started() {
+  if (thread_ != nullptr) thread_->await_all();
+}
 
 bool PageGroup::is_alone() const {
   if (size() > 1) return false;

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "cleave/comm/async_group.h"
 #include "cleave/comm/device.h"
 #include "cleave/comm/exchange.h"
 #include "cleave/comm/mailbox.h"
@@ -10,7 +11,7 @@
 namespace cleave {
 
 /// A group of ranks that share a job page: threads or processes of one host.
-class PageGroup : public Group {
+class PageGroup : public AsyncGroup {
  public:
   /// What a group is made of.
   struct Parts {
@@ -35,6 +36,10 @@ class PageGroup : public Group {
   void send(const void* data, int64_t count, DType dtype, int to, const Call& call) override;
   void recv(void* data, int64_t count, DType dtype, int from, const Call& call) override;
 
+  std::shared_future<void> start(std::function<void()> call) override;
+  void await(const std::shared_future<void>& done) override;
+  void await_started() override;
+
  private:
   /// True for a group of one, after looking whether the job has failed.
   [[nodiscard]] bool is_alone() const;
@@ -53,6 +58,7 @@ class PageGroup : public Group {
   std::shared_ptr<Mailbox> mailbox_;
   std::shared_ptr<Device> device_;
   std::unique_ptr<DeviceGroup> device_group_;
+  CallThread* thread_ = nullptr;                   // the rank end's; made by the first start()
   std::vector<uint64_t> num_sent_, num_received_;  // by member
 };
 

@@ -16,6 +16,8 @@ class PageWorld : public World {
  public:
   PageWorld(std::shared_ptr<JobPage> page, int rank, const RankOptions& options,
             std::unique_ptr<PageMirror> mirror = nullptr);
+  /// Awaits the calls that were started; of a failed job they end at once.
+  ~PageWorld() override { end_->end_call_threads(); }
 
   [[nodiscard]] int rank() const override { return end_->rank(); }
   [[nodiscard]] int size() const override { return end_->page().num_ranks(); }

@@ -1,5 +1,6 @@
 #include "cleave/comm/rank_end.h"
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <iterator>
@@ -152,7 +153,22 @@ bool RankEnd::is_dead(int rank) {
   return has_ended && other.state.load() == RankState::kJoined;
 }
 
+int RankEnd::num_spins() const {
+  const int chosen = num_spins_.load(std::memory_order_relaxed);
+  // A call thread shares the core of its rank, which has work to do meanwhile.
+  return CallThread::is_current() ? std::min(chosen, kSpinsOnSharedCore) : chosen;
+}
+
+CallThread& RankEnd::make_call_thread() {
+  return *call_threads_.emplace_back(std::make_unique<CallThread>());
+}
+
+void RankEnd::end_call_threads() {
+  for (const auto& thread : call_threads_) thread->end();
+}
+
 void RankEnd::note_thread() const {
+  if (CallThread::is_in_call()) return;
   const auto self = static_cast<uint64_t>(pthread_self());
   uint64_t known = slot().user_thread.load(std::memory_order_relaxed);
   if (known == self) return;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cleave/comm/call_thread.h"
 #include "cleave/comm/job_page.h"
 #include "cleave/comm/page_mirror.h"
 #include "cleave/comm/world.h"
@@ -33,8 +34,8 @@ class RankEnd {
   [[nodiscard]] const RankOptions& options() const { return options_; }
   /// nullptr when all ranks share the page.
   [[nodiscard]] PageMirror* mirror() const { return mirror_.get(); }
-  /// How often to look before a wait sleeps.
-  [[nodiscard]] int num_spins() const { return num_spins_.load(std::memory_order_relaxed); }
+  /// How often the calling thread looks before its wait sleeps.
+  [[nodiscard]] int num_spins() const;
   /// Chooses that anew, until all ranks have joined and said which processors they run on.
   void choose_num_spins();
 
@@ -61,8 +62,14 @@ class RankEnd {
   /// notices.
   [[nodiscard]] bool is_dead(int rank);
 
-  /// Notes which thread communicates for this rank.
+  /// Notes which thread communicates for this rank; inside a started call it is not the question.
   void note_thread() const;
+
+  /// A thread for a group's calls beside the rank's own. It ends with end_call_threads(), not with
+  /// the group: a rank that leaves by an exception tells its peers only when its groups are gone,
+  /// and until then calls that wait for them cannot end.
+  CallThread& make_call_thread();
+  void end_call_threads();
 
  private:
   std::shared_ptr<JobPage> page_;
@@ -74,6 +81,7 @@ class RankEnd {
   std::atomic<bool> knows_processors_ = false;  // of all ranks
   std::mutex pidfds_mutex_;
   std::vector<int> pidfds_;  // by rank; -1 when not open
+  std::vector<std::unique_ptr<CallThread>> call_threads_;
 };
 
 }  // namespace cleave

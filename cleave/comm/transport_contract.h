@@ -96,5 +96,6 @@ inline double milliseconds_since(std::chrono::steady_clock::time_point begin) {
 }  // namespace contract
 }  // namespace cleave
 
+#include "cleave/comm/transport_contract_async.h"
 #include "cleave/comm/transport_contract_data.h"
 #include "cleave/comm/transport_contract_faults.h"

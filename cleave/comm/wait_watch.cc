@@ -69,6 +69,7 @@ std::string join(const std::vector<int>& ranks) {
 
 WaitWatch::WaitWatch(RankEnd& end, const Awaited& awaited)
     : end_(end), awaited_(awaited), began_(Clock::now()), last_look_(began_) {
+  if (CallThread::is_in_call()) return;
   RankSlot& slot = end.slot();
   slot.wait_kind.store(awaited.kind, std::memory_order_release);
   slot.wait_group.store(awaited.group, std::memory_order_release);
@@ -78,6 +79,7 @@ WaitWatch::WaitWatch(RankEnd& end, const Awaited& awaited)
 }
 
 WaitWatch::~WaitWatch() {
+  if (CallThread::is_in_call()) return;
   end_.slot().wait_epoch.fetch_add(1, std::memory_order_acq_rel);
 }
 
@@ -100,7 +102,7 @@ void WaitWatch::look() {
 void WaitWatch::note_progress(uint32_t stamp) {
   if (stamp == awaited_.stamp) return;
   awaited_.stamp = stamp;
-  end_.slot().wait_stamp.store(stamp, std::memory_order_release);
+  if (!CallThread::is_in_call()) end_.slot().wait_stamp.store(stamp, std::memory_order_release);
   began_ = Clock::now();
 }
 
@@ -130,6 +132,8 @@ void WaitWatch::check_gone(const std::vector<int>& missing) {
 }
 
 void WaitWatch::check_circle() {
+  // A started call waits beside the rank, which is not stopped by it: no circle goes through it.
+  if (CallThread::is_in_call()) return;
   if (Clock::now() - began_ < kSuspicious) return;
   Circle path;
   std::vector<bool> seen(static_cast<size_t>(end_.page().num_ranks()));

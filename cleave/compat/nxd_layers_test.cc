@@ -309,7 +309,7 @@ TEST(ParallelLayers, StartAlikeOnEveryLayoutAndAsTorchDoes) {
   }
 }
 
-TEST(ParallelLayers, RefusedOptionsAndWrongCalls_SayWhatToDo) {
+TEST(ParallelLayers, RefusedOptionsAndWrongCalls_SayTheRemedy) {
   const auto text = [](const auto& action, Code code) {
     const Error error = thrown_by(action);
     EXPECT_EQ(error.code(), code) << error.what();

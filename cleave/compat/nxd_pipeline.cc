@@ -117,18 +117,20 @@ void NxDPPModel::partition() {
                       .stages = stages(),
                       .trace = !options_.trace_file_path.empty()});
   give_memory();
-  if (!options_.use_zero1_optimizer) return;
-  Parameters own;
-  const Parameters& tied = pipeline_->tied_parameters();
-  for (const auto& p : pipeline_->parameters()) {
-    if (std::find(tied.begin(), tied.end(), p) == tied.end()) own.push_back(p);
-  }
-  zero1_ = std::make_unique<Zero1>(own, tied, dp_, ShardPrecision{});
+  const Parameters& own = pipeline_->parameters();
+  const at::ScalarType type = own.empty() ? at::kFloat : own.front()->leaf().scalar_type();
+  data_parallel_ = std::make_shared<DataParallel>(
+      own, dp_,
+      DataParallelOptions{.precision = {.param = type, .reduce = type},
+                          .cuts_leaves = options_.use_zero1_optimizer,
+                          .alone = pipeline_->tied_parameters()});
+  sum_during_backward(data_parallel_, pipeline_->local_layers());
 }
 
 void NxDPPModel::give_memory() {
   if (options_.param_init_fn) {
-    for (Layer* layer : pipeline_->local_layers()) layer->walk(options_.param_init_fn);
+    const auto init = [&](Layer& layer) { options_.param_init_fn(layer, at::kCPU); };
+    for (Layer* layer : pipeline_->local_layers()) layer->walk(init);
   }
   for (const auto& p : pipeline_->parameters()) {
     if (!p->leaf().defined()) p->set_leaf(p->initial_value(/*seed=*/0, at::kFloat));
@@ -215,17 +217,13 @@ std::vector<double> NxDPPModel::run_train(const PipelineInputs& inputs) {
   (void)partitioned();
   CLEAVE_CHECK(options_.output_loss_value_spec, Code::kUsage,
                "run_train without output_loss_value_spec; say how a loss comes from the output");
-  if (zero1_) zero1_->gather_weights();
+  data_parallel_->leaves_changed();
   const Work work = work_of(inputs, /*training=*/true);
   const std::vector<double> weights = weights_of(work);
+  data_parallel_->begin_step(std::ssize(work.micro_batches));
   const std::vector<double> losses =
       pipeline_->run_train(work.micro_batches, work.loss(options_.output_loss_value_spec, weights));
-  if (zero1_) {
-    zero1_->reduce_gradients();
-  } else {
-    finish_gradients(pipeline_->parameters(), tp_);
-    sum_gradients(pipeline_->parameters(), dp_);
-  }
+  data_parallel_->finish_gradients();
   pipeline_->sum_tied_gradients();
   if (num_steps_++ == 0) write_trace();
   return reported(losses, weights);
@@ -236,7 +234,7 @@ std::vector<double> NxDPPModel::run_eval(const PipelineInputs& inputs) {
   CLEAVE_CHECK(options_.output_loss_value_spec, Code::kUsage,
                "run_eval gives losses and there is no output_loss_value_spec; call "
                "run_eval_outputs");
-  if (zero1_) zero1_->gather_weights();
+  data_parallel_->leaves_changed();
   const Work work = work_of(inputs, /*training=*/false);
   const std::vector<double> weights = weights_of(work);
   const auto loss = work.loss(options_.output_loss_value_spec, weights);
@@ -245,7 +243,7 @@ std::vector<double> NxDPPModel::run_eval(const PipelineInputs& inputs) {
 
 std::vector<DTensor> NxDPPModel::run_eval_outputs(const PipelineInputs& inputs) {
   (void)partitioned();
-  if (zero1_) zero1_->gather_weights();
+  data_parallel_->leaves_changed();
   return pipeline_->run_eval(work_of(inputs, /*training=*/false).micro_batches);
 }
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "cleave/parallel/flat_shards.h"
+#include "cleave/parallel/data_parallel.h"
 #include "cleave/pipeline/pipeline_model.h"
 
 namespace cleave::nxd {
@@ -36,8 +36,9 @@ struct NxDPPModelOptions {
   bool token_weighted_loss = false;
   std::vector<std::string> pipeline_cuts{};  ///< the last layer of each stage but the last
   std::vector<std::string> input_names{};
-  /// Fills the parameters of one layer, not of those below it; without it materialize does.
-  std::function<void(Layer&)> param_init_fn{};
+  /// Fills the parameters of one layer, not of those below it, on a device: the processor, as in
+  /// the original. What it leaves out, and all without it, gets its starting value.
+  std::function<void(Layer&, at::Device)> param_init_fn{};
   std::string trace_file_path{};  ///< a Chrome trace of the first step that is trained
   bool use_zero1_optimizer = false;
   bool auto_partition = false;               ///< L / P blocks a stage, the rest to the last ones
@@ -106,7 +107,7 @@ class NxDPPModel {
   Axis pp_, dp_, tp_;
   std::vector<std::string> cuts_;
   std::unique_ptr<PipelineModel> pipeline_;
-  std::unique_ptr<Zero1> zero1_;
+  std::shared_ptr<DataParallel> data_parallel_;
   uint64_t num_steps_ = 0;
 };
 

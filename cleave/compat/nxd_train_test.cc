@@ -207,7 +207,7 @@ TEST(ClipGradNorm, BackwardAfterIt_IsAnError) {
   });
 }
 
-TEST(ClipGradNorm, WrongCalls_SayWhatToDo) {
+TEST(ClipGradNorm, WrongCalls_SayTheRemedy) {
   const Whole want(1);
   on_model_parallel(2, 1, [&] {
     Training run(want);

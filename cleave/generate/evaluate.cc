@@ -14,7 +14,6 @@
 #include "cleave/kernels/kernels.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"
-#include "cleave/train/step.h"
 
 namespace cleave {
 namespace {
@@ -43,7 +42,7 @@ std::shared_ptr<const Dataset> data_of(const EvalOptions& options, const Runnabl
                        .classes = facts.labels});
 }
 
-void print_accuracy(const EvalResult& result, bool json) {
+void print_accuracy(const EvalSum& result, bool json) {
   if (json) {
     const nlohmann::ordered_json row = {{"loss", result.loss()},
                                         {"accuracy", result.accuracy()},
@@ -56,7 +55,7 @@ void print_accuracy(const EvalResult& result, bool json) {
   }
 }
 
-void print_perplexity(const EvalResult& result, bool json) {
+void print_perplexity(const EvalSum& result, bool json) {
   if (json) {
     nlohmann::ordered_json row;
     row["loss"] = result.loss();
@@ -72,24 +71,12 @@ void print_perplexity(const EvalResult& result, bool json) {
 
 }  // namespace
 
-double EvalResult::loss() const {
-  return loss_sum / static_cast<double>(num_labels);
-}
-
-double EvalResult::accuracy() const {
-  return static_cast<double>(num_right) / static_cast<double>(num_labels);
-}
-
-double EvalResult::perplexity() const {
-  return std::exp(loss());
-}
-
-EvalResult evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batch_size,
-                    const BatchRules& rules) {
+EvalSum evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batch_size,
+                 const BatchRules& rules) {
   const at::NoGradGuard no_grad;
   const at::Device device = model.parameters().front()->leaf().device();
   const SampleOrder order{.num_samples = data.size(), .batch_size = batch_size, .shuffle = false};
-  EvalResult result;
+  EvalSum result;
   for (int64_t first = 0, step = 0; first < data.size(); first += batch_size, ++step) {
     const int64_t rows = std::min(batch_size, data.size() - first);
     const Batch batch = rules.make(data, order, step, 0, rows).to(device);
@@ -98,10 +85,7 @@ EvalResult evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t b
                  model.facts().max_positions, " positions");
     const DTensor logits = model(DTensor(batch.ids, tp, Replicate{}), context_of(batch));
     const Task task = task_of(model);
-    const EvalSum sum = eval_of(logits, targets_of(batch, task), task);
-    result.loss_sum += sum.loss;
-    result.num_labels += sum.num_labels;
-    result.num_right += sum.num_right;
+    result += eval_of(logits, targets_of(batch, task), task);
   }
   CLEAVE_CHECK(result.num_labels > 0, Code::kUsage, "the data has ", result.num_labels,
                " tokens to be told; nothing can be measured");
@@ -128,7 +112,7 @@ void cleave_eval(const cleave::EvalOptions& options) {
             choose_gemm(options.gemm, tp);
             const auto model = runnable.load(tp);
             const BatchRules rules = batch_rules(*model, tokenizer.get(), data->is_text(), 0);
-            const EvalResult result = evaluate(*model, tp, *data, options.batch_size, rules);
+            const EvalSum result = evaluate(*model, tp, *data, options.batch_size, rules);
             if (tp.rank() != 0) return;
             runnable.task() == Task::kClassify ? print_accuracy(result, options.json)
                                                : print_perplexity(result, options.json);

@@ -102,7 +102,7 @@ TEST_P(Story, LossOfEachWindow_IsThatOfTheReference) {
                                     .cache_folder = "",
                                     .vocab_size = load_tokenizer(folder_)->vocab_size()});
     on_ranks([&](Model& model, const Axis& tp) {
-      const EvalResult got = evaluate(model, tp, *data, 4);
+      const EvalSum got = evaluate(model, tp, *data, 4);
       EXPECT_NEAR(got.loss(), want.at(w).as_number(), 1e-5) << "window " << w;
     });
   }

@@ -7,6 +7,7 @@
 #include <ATen/record_function.h>
 
 #include "cleave/base/clock.h"
+#include "cleave/comm/async_group.h"
 #include "cleave/mesh/scalar_type.h"
 
 namespace cleave {
@@ -32,15 +33,22 @@ std::vector<int64_t> scaled(Widths widths, int64_t factor) {
   return out;
 }
 
-/// Counts the time until its end as spent in the group's collectives.
-class CollectiveTimer {
+/// A call of the rank's own comes after those that it started.
+void await_started(Group& group) {
+  if (auto* async = dynamic_cast<AsyncGroup*>(&group)) async->await_started();
+}
+
+/// Stands beside a call of a group: the time until its end counts as spent in its collectives.
+class OwnCall {
  public:
-  explicit CollectiveTimer(Group& group) : group_(group), start_(monotonic_s()) {
+  explicit OwnCall(Group& group) : group_(group) {
+    await_started(group);
+    start_ = monotonic_s();
     if (record_.isActive()) record_.before("cleave::comm");
   }
-  ~CollectiveTimer() { group_.add_seconds(monotonic_s() - start_); }
-  CollectiveTimer(const CollectiveTimer&) = delete;
-  CollectiveTimer& operator=(const CollectiveTimer&) = delete;
+  ~OwnCall() { group_.add_seconds(monotonic_s() - start_); }
+  OwnCall(const OwnCall&) = delete;
+  OwnCall& operator=(const OwnCall&) = delete;
 
  private:
   Group& group_;
@@ -71,7 +79,9 @@ std::vector<int> Axis::ranks() const {
 }
 
 void Axis::barrier(std::string_view site) const {
-  if (size() > 1) group_->barrier({.site = site, .shape = {}});
+  if (size() == 1) return;
+  await_started(*group_);
+  group_->barrier({.site = site, .shape = {}});
 }
 
 Tensor Axis::all_reduce(const Tensor& t, std::string_view site, ReduceOp op) const {
@@ -79,7 +89,7 @@ Tensor Axis::all_reduce(const Tensor& t, std::string_view site, ReduceOp op) con
   const at::NoGradGuard no_grad;
   const Tensor in = t.contiguous();
   Tensor out = at::empty_like(in);
-  const CollectiveTimer timer(*group_);
+  const OwnCall own(*group_);
   group_->all_reduce(in.const_data_ptr(), out.mutable_data_ptr(), in.numel(),
                      dtype_of(in.scalar_type()), op, {.site = site, .shape = in.sizes()});
   return out;
@@ -94,7 +104,7 @@ Tensor Axis::all_gather(const Tensor& t, int64_t dim, Widths widths, std::string
   const Block block = block_of(in, dim);
   const auto shape = with_dim(in, dim, std::accumulate(widths.begin(), widths.end(), int64_t{0}));
   Tensor out = at::empty(shape, in.options());
-  const CollectiveTimer timer(*group_);
+  const OwnCall own(*group_);
   group_->all_gather(in.const_data_ptr(), out.mutable_data_ptr(), block.rows,
                      scaled(widths, block.inner), dtype_of(in.scalar_type()),
                      {.site = site, .shape = shape});
@@ -110,7 +120,7 @@ Tensor Axis::reduce_scatter(const Tensor& t, int64_t dim, Widths widths,
   const Tensor in = t.contiguous();
   const Block block = block_of(in, dim);
   Tensor out = at::empty(with_dim(in, dim, widths[static_cast<size_t>(rank())]), in.options());
-  const CollectiveTimer timer(*group_);
+  const OwnCall own(*group_);
   group_->reduce_scatter(in.const_data_ptr(), out.mutable_data_ptr(), block.rows,
                          scaled(widths, block.inner), dtype_of(in.scalar_type()),
                          {.site = site, .shape = in.sizes()});
@@ -138,7 +148,7 @@ std::vector<Tensor> Axis::all_to_all(const std::vector<Tensor>& parts,
   // must say the same.
   const auto num_received = std::accumulate(recv.begin(), recv.end(), int64_t{0});
   const Tensor out = at::empty({std::max<int64_t>(num_received, 1)}, in.options());
-  const CollectiveTimer timer(*group_);
+  const OwnCall own(*group_);
   group_->all_to_all(in.const_data_ptr(), send, out.mutable_data_ptr(), recv,
                      dtype_of(in.scalar_type()), {.site = site, .shape = {}});
   std::vector<Tensor> result;
@@ -154,7 +164,7 @@ void Axis::broadcast_(Tensor& t, int root, std::string_view site) const {
   if (size() == 1) return;
   CLEAVE_CHECK(t.is_contiguous(), Code::kUsage, "broadcast_ needs a contiguous tensor; called by ",
                site);
-  const CollectiveTimer timer(*group_);
+  const OwnCall own(*group_);
   group_->broadcast(t.mutable_data_ptr(), t.numel(), dtype_of(t.scalar_type()), root,
                     {.site = site, .shape = t.sizes()});
 }
@@ -162,7 +172,7 @@ void Axis::broadcast_(Tensor& t, int root, std::string_view site) const {
 void Axis::send(const Tensor& t, int to, std::string_view site) const {
   CLEAVE_CHECK(group_ != nullptr, Code::kUsage, site, ": send on an axis of one rank");
   const Tensor out = t.contiguous();
-  const CollectiveTimer timer(*group_);
+  const OwnCall own(*group_);
   group_->send(out.const_data_ptr(), out.numel(), dtype_of(out.scalar_type()), to,
                {.site = site, .shape = out.sizes()});
 }
@@ -171,7 +181,7 @@ Tensor Axis::recv(int from, at::IntArrayRef shape, const at::TensorOptions& opti
                   std::string_view site) const {
   CLEAVE_CHECK(group_ != nullptr, Code::kUsage, site, ": recv on an axis of one rank");
   Tensor in = at::empty(shape, options);
-  const CollectiveTimer timer(*group_);
+  const OwnCall own(*group_);
   group_->recv(in.mutable_data_ptr(), in.numel(), dtype_of(in.scalar_type()), from,
                {.site = site, .shape = shape});
   return in;

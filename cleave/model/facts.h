@@ -34,6 +34,22 @@ inline constexpr double kMostInitRange = 1e3;
 inline constexpr JsonLimits kConfigLimits = {
     .max_bytes = uint64_t{4} << 20, .max_depth = 64, .max_values = size_t{1} << 18};
 
+/// What a family's config.json calls the sizes that every model has.
+struct FactNames {
+  const char* hidden = "hidden_size";
+  const char* num_layers = "num_hidden_layers";
+  const char* num_heads = "num_attention_heads";
+  const char* max_positions = "max_position_embeddings";
+  int64_t default_positions = 512;
+};
+
+/// The facts that all families read alike; as many KV heads as heads. Throws Error(kFormat) for
+/// sizes that no model has.
+ModelFacts read_facts(const Json& json, const FactNames& names);
+
+/// For families whose heads divide the width. Throws Error(kFormat) where they do not.
+void check_heads_divide(const Json& json, const ModelFacts& facts, const FactNames& names);
+
 /// Reads the activation's name. Throws Error(kFormat) naming key, value and byte.
 Activation read_activation(const Json& json, std::string_view key, std::string_view fallback);
 

@@ -25,24 +25,25 @@ OptimizerOptions::DecayOn OptimizerOptions::decay_from_name(const std::string& n
 
 Optimizer::Optimizer(Parameters parameters, const OptimizerOptions& options) : options_(options) {
   for (const auto& p : parameters) {
-    State state{.parameter = p, .exp_avg = {}, .exp_avg_sq = {}};
-    if (options.kind != Kind::kSgd) {
-      state.exp_avg = at::zeros_like(p->leaf().detach());
-      state.exp_avg_sq = at::zeros_like(state.exp_avg);
-    }
     const bool decays =
         options.decay_on == OptimizerOptions::DecayOn::kAll || p->shape().size() >= 2;
     (decays ? decayed_ : plain_).push_back(states_.size());
-    states_.push_back(std::move(state));
+    states_.push_back({.parameter = p, .exp_avg = {}, .exp_avg_sq = {}});
   }
+  (void)states();  // memory that is missing is missing at once, not after the first backward
 }
 
 const std::vector<Optimizer::State>& Optimizer::states() const {
   for (State& s : states_) {
+    const Tensor& leaf = s.parameter->leaf();
+    if (has_moments() && leaf.defined() && !s.exp_avg.defined()) {
+      s.exp_avg = at::zeros_like(leaf.detach());
+      s.exp_avg_sq = at::zeros_like(s.exp_avg);
+    }
     // The model was cut after the optimizer was made: moments of the whole become this rank's.
     const bool is_whole =
         s.exp_avg.defined() && s.exp_avg.sizes() == at::IntArrayRef(s.parameter->shape());
-    if (!is_whole || s.exp_avg.sizes() == s.parameter->leaf().sizes()) continue;
+    if (!is_whole || s.exp_avg.sizes() == leaf.sizes()) continue;
     s.exp_avg = s.parameter->part_of(s.exp_avg);
     s.exp_avg_sq = s.parameter->part_of(s.exp_avg_sq);
   }

@@ -24,17 +24,22 @@ struct OptimizerOptions {
 /// are the fp32 (or fp64) masters; moments have their type and cut.
 class Optimizer {
  public:
+  /// The parameters may get their memory, and be cut, later.
   Optimizer(Parameters parameters, const OptimizerOptions& options);
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
 
   /// One update from the leaves' gradients, which are complete and clipped.
-  void step(double lr);
-  void zero_grad();
+  virtual void step(double lr);
+  virtual void zero_grad();
 
   /// What a checkpoint keeps beside the weights. Moments are empty for SGD.
   struct State {
     std::shared_ptr<Parameter> parameter;
     Tensor exp_avg, exp_avg_sq;
   };
+  /// With moments for all parameters that have memory.
   [[nodiscard]] const std::vector<State>& states() const;
   [[nodiscard]] bool has_moments() const { return options_.kind != OptimizerOptions::Kind::kSgd; }
   [[nodiscard]] int64_t num_steps() const { return num_steps_; }
@@ -43,7 +48,7 @@ class Optimizer {
  private:
   void step_group(const std::vector<size_t>& group, double lr, double weight_decay);
   OptimizerOptions options_;
-  mutable std::vector<State> states_;    // states() cuts moments as their parameters are cut
+  mutable std::vector<State> states_;    // states() makes and cuts moments as leaves are
   std::vector<size_t> decayed_, plain_;  // indices of states_
   int64_t num_steps_ = 0;
 };

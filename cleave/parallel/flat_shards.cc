@@ -1,6 +1,6 @@
 #include "cleave/parallel/flat_shards.h"
 
-#include <numeric>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -8,8 +8,6 @@
 
 namespace cleave {
 namespace {
-
-constexpr int64_t kBucketBytes = int64_t{32} << 20;  // of whole weights in fp32
 
 int64_t local_numel(const Parameter& p) {
   return c10::multiply_integers(p.local_shape());
@@ -27,6 +25,7 @@ FlatShards::FlatShards(Parameters parameters, Axis shard, Axis replicate)
   }
   for (int r = 0; r < shard_.size(); ++r)
     widths_.push_back(flat_cut(numel_, r, shard_.size()).size());
+  if (shard_.size() == 1) return;
   const Range mine = flat_cut(numel_, shard_.rank(), shard_.size());
   int64_t begin = 0;
   for (const auto& p : parameters_) {
@@ -37,11 +36,11 @@ FlatShards::FlatShards(Parameters parameters, Axis shard, Axis replicate)
   }
 }
 
-Tensor FlatShards::gather(at::ScalarType type) const {
+Work FlatShards::start_gather(at::ScalarType type) const {
   const at::NoGradGuard no_grad;
   std::vector<Tensor> mine;
-  for (const auto& p : parameters_) mine.push_back(p->leaf().detach().to(type));
-  return shard_.all_gather(at::cat(mine), 0, widths_, "sharded weights");
+  for (const auto& p : parameters_) mine.push_back(p->leaf().detach().flatten().to(type));
+  return start_all_gather(shard_, at::cat(mine), widths_, "sharded weights");
 }
 
 std::vector<Tensor> FlatShards::parts_of(const Tensor& buffer) const {
@@ -57,7 +56,7 @@ std::vector<Tensor> FlatShards::parts_of(const Tensor& buffer) const {
   return parts;
 }
 
-std::vector<Tensor> FlatShards::reduce(std::vector<Tensor> gradients, at::ScalarType type) const {
+Reduction FlatShards::start_reduce(std::vector<Tensor> gradients, at::ScalarType type) const {
   const at::NoGradGuard no_grad;
   const auto options = parameters_[0]->leaf().options().dtype(type).requires_grad(false);
   for (size_t i = 0; i < gradients.size(); ++i) {
@@ -65,66 +64,41 @@ std::vector<Tensor> FlatShards::reduce(std::vector<Tensor> gradients, at::Scalar
     g = g.defined() ? g.to(type) : at::zeros(parameters_[i]->local_shape(), options);
   }
   complete_over_tp(parameters_, gradients, tp_);
-  std::vector<Tensor> flat;
-  for (const Tensor& g : gradients) flat.push_back(g.reshape(-1));
-  Tensor mine = shard_.reduce_scatter(at::cat(flat), 0, widths_, "gradients to shards");
-  mine = replicate_.all_reduce(mine, "gradients of shards over replicas");
-  std::vector<Tensor> out;
-  int64_t at = 0;
-  for (const auto& p : parameters_) {
-    out.push_back(mine.narrow(0, at, p->leaf().numel()).to(p->leaf().scalar_type()));
-    at += p->leaf().numel();
+  Reduction reduction;
+  reduction.of_ = this;
+  if (shard_.size() * replicate_.size() == 1) {
+    reduction.complete_ = std::move(gradients);
+    return reduction;
+  }
+  for (Tensor& g : gradients) g = g.reshape(-1);
+  const Tensor flat = at::cat(gradients);
+  gradients.clear();
+  reduction.work_ = shard_.size() > 1
+                        ? start_reduce_scatter(shard_, flat, widths_, "gradients to shards")
+                        : start_all_reduce(replicate_, flat, "gradients over dp");
+  return reduction;
+}
+
+std::vector<Tensor> Reduction::finish() {
+  const at::NoGradGuard no_grad;
+  const FlatShards& of = *std::exchange(of_, nullptr);
+  std::vector<Tensor> out = std::move(complete_);
+  if (out.empty()) {
+    Tensor mine = work_.wait();
+    if (of.shard_.size() > 1) {
+      mine = of.replicate_.all_reduce(mine, "gradients of shards over replicas");
+    }
+    int64_t at = 0;
+    for (const auto& p : of.parameters_) {
+      out.push_back(mine.narrow(0, at, p->leaf().numel()));
+      at += p->leaf().numel();
+    }
+  }
+  for (size_t i = 0; i < out.size(); ++i) {
+    const Tensor& leaf = of.parameters_[i]->leaf();
+    out[i] = out[i].view(leaf.sizes()).to(leaf.scalar_type());
   }
   return out;
-}
-
-Zero1::Zero1(const Parameters& parameters, const Parameters& alone, const Axis& dp,
-             ShardPrecision precision)
-    : precision_(precision) {
-  Parameters bucket;
-  int64_t bytes = 0;
-  const auto close = [&] {
-    if (!bucket.empty()) buckets_.push_back(std::make_unique<FlatShards>(bucket, dp));
-    bucket.clear();
-    bytes = 0;
-  };
-  for (const auto& p : parameters) {
-    bucket.push_back(p);
-    bytes += 4 * local_numel(*p);
-    if (bytes >= kBucketBytes) close();
-  }
-  close();
-  for (const auto& p : alone) buckets_.push_back(std::make_unique<FlatShards>(Parameters{p}, dp));
-}
-
-void Zero1::gather_weights() {
-  for (const auto& bucket : buckets_) {
-    const Tensor buffer = bucket->gather(precision_.param);
-    const std::vector<Tensor> parts = bucket->parts_of(buffer);
-    const at::NoGradGuard no_grad;
-    for (size_t i = 0; i < parts.size(); ++i) {
-      Parameter& p = *bucket->parameters()[i];
-      if (p.is_readable()) {
-        p.use().detach().copy_(parts[i]);  // where the graph and the kernels know it
-      } else {
-        p.set_use(parts[i].clone().requires_grad_());
-      }
-    }
-  }
-}
-
-void Zero1::reduce_gradients() {
-  for (const auto& bucket : buckets_) {
-    std::vector<Tensor> whole;
-    for (const auto& p : bucket->parameters()) {
-      whole.push_back(p->use().grad());
-      p->use().mutable_grad().reset();
-    }
-    const std::vector<Tensor> reduced = bucket->reduce(std::move(whole), precision_.reduce);
-    for (size_t i = 0; i < reduced.size(); ++i) {
-      bucket->parameters()[i]->leaf().mutable_grad() = reduced[i];
-    }
-  }
 }
 
 }  // namespace cleave

@@ -4,13 +4,18 @@
 //      graph still knows its tensors.
 //   2. An identity node on the layer's output runs first in backward: it gathers into the buffer
 //      again and puts the weights where a recomputation reads them.
-//   3. The node of step 1 runs when the gradients of all its weights are complete: it sums them
-//      into shards and frees the buffer.
+//   3. The node of step 1 runs when the gradients of all its weights are complete: it frees the
+//      buffer and starts to sum them into shards. The sum is added to the leaves when the next one
+//      starts, or at the end of backward.
+// What is gathered for a layer is started by the layer that is called before it, in forward as in
+// backward, where layers were sharded as a list.
 #include "cleave/parallel/fsdp.h"
 
 #include <set>
+#include <utility>
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/engine.h>
 
 #include "cleave/layout/node.h"
 
@@ -20,13 +25,19 @@ namespace {
 /// The memory of one call's gathered weights.
 class Buffer {
  public:
+  /// Starts to gather them.
   Buffer(std::shared_ptr<const FlatShards> shards, const ShardPrecision& precision)
       : shards_(std::move(shards)),
         precision_(precision),
-        flat_(shards_->gather(precision.param)) {}
+        coming_(shards_->start_gather(precision.param)) {}
 
   [[nodiscard]] const Parameters& parameters() const { return shards_->parameters(); }
-  [[nodiscard]] std::vector<Tensor> parts() const { return shards_->parts_of(flat_); }
+  /// The weights of the first gathering, awaited.
+  [[nodiscard]] std::vector<Tensor> take_parts() {
+    flat_ = coming_.wait();
+    is_held_ = true;
+    return shards_->parts_of(flat_);
+  }
 
   /// Gives the memory back; tensors of it stay, without it. Nobody reads the weights now.
   void free() {
@@ -35,24 +46,63 @@ class Buffer {
     storage->set_data_ptr_noswap(at::DataPtr(nullptr, storage->device()));
     is_held_ = false;
   }
-  /// Gathers again into the same tensors. Collective.
+  /// Gathers again into the same tensors, beside what the rank does. Collective.
+  void start_refill() {
+    if (!is_held_ && !coming_.is_under_way()) coming_ = shards_->start_gather(precision_.param);
+  }
   void refill() {
     if (is_held_) return;
-    const Tensor again = shards_->gather(precision_.param);
+    start_refill();
+    const Tensor again = coming_.wait();
     c10::StorageImpl* from = again.storage().unsafeGetStorageImpl();
     flat_.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
         from->set_data_ptr(at::DataPtr(nullptr, from->device())));
     is_held_ = true;
   }
-  [[nodiscard]] variable_list reduce(variable_list&& gradients) const {
-    return shards_->reduce(std::move(gradients), precision_.reduce);
+  [[nodiscard]] Reduction start_reduce(variable_list&& gradients) const {
+    return shards_->start_reduce(std::move(gradients), precision_.reduce);
   }
 
  private:
   std::shared_ptr<const FlatShards> shards_;
   ShardPrecision precision_;
+  Work coming_;
   Tensor flat_;
-  bool is_held_ = true;
+  bool is_held_ = false;
+};
+
+using Buffers = std::vector<std::shared_ptr<Buffer>>;
+
+/// The gradients that are on their way to leaves: of one buffer at a time.
+class Pending : public std::enable_shared_from_this<Pending> {
+ public:
+  void add(const std::shared_ptr<Buffer>& buffer, variable_list&& gradients) {
+    Reduction reduction = buffer->start_reduce(std::move(gradients));
+    settle();
+    buffer_ = buffer;
+    reduction_ = std::move(reduction);
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [self = shared_from_this()] { self->settle(); });
+  }
+
+ private:
+  void settle() {
+    if (!buffer_) return;
+    const std::vector<Tensor> reduced = reduction_.finish();
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < reduced.size(); ++i) {
+      Tensor& gradient = buffer_->parameters()[i]->leaf().mutable_grad();
+      if (gradient.defined()) {
+        gradient.add_(reduced[i]);
+      } else {
+        gradient = reduced[i].clone();  // it may be autograd's own
+      }
+    }
+    buffer_ = nullptr;
+  }
+
+  std::shared_ptr<Buffer> buffer_;
+  Reduction reduction_;
 };
 
 /// A buffer and its weights as the graph knows them. The node behind the weights keeps the buffer
@@ -66,34 +116,54 @@ struct Gathered {
   }
 };
 
-Gathered gather(const std::shared_ptr<const FlatShards>& shards, const ShardPrecision& precision) {
-  Gathered g{.buffer = std::make_shared<Buffer>(shards, precision), .weights = {}};
-  g.weights = g.buffer->parts();
+Gathered gathered(const std::shared_ptr<Buffer>& buffer, const std::shared_ptr<Pending>& pending) {
+  Gathered g{.buffer = buffer, .weights = buffer->take_parts()};
   if (!at::GradMode::is_enabled()) return g;
   variable_list leaves;
-  for (const auto& p : shards->parameters()) leaves.push_back(p->leaf());
-  connect("fsdp_gather", leaves, g.weights, [buffer = g.buffer](variable_list&& gradients) {
+  for (const auto& p : buffer->parameters()) leaves.push_back(p->leaf());
+  connect("fsdp_gather", leaves, g.weights, [buffer, pending](variable_list&& gradients) {
     buffer->free();
-    return buffer->reduce(std::move(gradients));
+    const size_t count = gradients.size();
+    pending->add(buffer, std::move(gradients));
+    return variable_list(count);  // none yet: they come to the leaves by `pending`
   });
   return g;
 }
 
+class Fsdp;
+
+/// Layers that are called one after the other, and where their calls are.
+struct CallOrder {
+  std::vector<const Fsdp*> layers{};
+  size_t next = 0;     // that is called if the forward under way goes on
+  Buffers ahead{};     // of that one, on their way
+  Buffers previous{};  // of the one before
+  std::shared_ptr<Pending> pending = std::make_shared<Pending>();
+};
+
 /// What a layer's calls gather: its own parameters, and tied ones of other layers.
 class Fsdp : public Wrap {
  public:
-  Fsdp(std::vector<std::shared_ptr<const FlatShards>> groups, const FsdpOptions& options)
-      : groups_(std::move(groups)), options_(options) {}
+  Fsdp(std::vector<std::shared_ptr<const FlatShards>> groups, const FsdpOptions& options,
+       std::shared_ptr<CallOrder> order)
+      : groups_(std::move(groups)),
+        options_(options),
+        order_(std::move(order)),
+        place_(order_->layers.size()) {
+    order_->layers.push_back(this);
+  }
 
   [[nodiscard]] bool is_outermost() const override { return true; }
 
   DTensor call(Layer& /*layer*/, const DTensor& x, const Context& context,
                const Next& next) override {
+    Buffers previous;
     std::vector<Gathered> all;
-    for (const auto& group : groups_) {
-      all.push_back(gather(group, options_.precision));
+    for (const auto& buffer : own_buffers(previous)) {
+      all.push_back(gathered(buffer, order_->pending));
       all.back().show();
     }
+    start_ahead(all);
     const DTensor y = next(x, context);
     const bool has_backward = needs_grad(y.local());
     if (options_.reshard_after_forward || !has_backward) {
@@ -101,19 +171,48 @@ class Fsdp : public Wrap {
     }
     if (!has_backward) return y;
     const auto identity = [](const Tensor& t) { return t; };
-    const auto refill = [all](const Tensor& gradient) {
+    const auto refill = [all, previous](const Tensor& gradient) {
       for (const Gathered& g : all) {
         g.buffer->refill();
         g.show();
       }
+      for (const auto& buffer : previous) buffer->start_refill();
       return gradient;
     };
     return y.with(differentiable("fsdp_refill", y.local(), identity, refill));
   }
 
  private:
+  [[nodiscard]] Buffers start() const {
+    Buffers out;
+    for (const auto& group : groups_) {
+      out.push_back(std::make_shared<Buffer>(group, options_.precision));
+    }
+    return out;
+  }
+
+  /// This call's buffers, and those of the call before it in the same forward.
+  [[nodiscard]] Buffers own_buffers(Buffers& previous) {
+    Buffers ahead = std::exchange(order_->ahead, {});
+    const bool goes_on = place_ > 0 && place_ == order_->next;
+    if (goes_on) previous = std::exchange(order_->previous, {});
+    // What was gathered for a forward that broke off may be of other weights.
+    return goes_on && !ahead.empty() ? ahead : start();
+  }
+
+  /// Weights of the layer that comes next are gathered while this one computes.
+  void start_ahead(const std::vector<Gathered>& own) {
+    order_->next = place_ + 1;
+    order_->previous.clear();
+    if (order_->next == order_->layers.size()) return;
+    for (const Gathered& g : own) order_->previous.push_back(g.buffer);
+    order_->ahead = order_->layers[order_->next]->start();
+  }
+
   std::vector<std::shared_ptr<const FlatShards>> groups_;
   FsdpOptions options_;
+  std::shared_ptr<CallOrder> order_;
+  size_t place_;  // in the order
 };
 
 /// The parameters that a layer's call reads outside calls of sharded layers below it.
@@ -148,9 +247,8 @@ std::set<const Parameter*> tied_parameters(Layer& root) {
   return tied;
 }
 
-}  // namespace
-
-void fully_shard(Layer& layer, const Axis& dp, const FsdpOptions& options) {
+void shard(Layer& layer, const Axis& dp, const FsdpOptions& options,
+           const std::shared_ptr<CallOrder>& order) {
   layer.name_tree();
   CLEAVE_CHECK(!layer.is_sealed(), Code::kUsage, layer.path(), " is fully sharded already");
   const std::set<const Parameter*> tied = tied_parameters(layer.root());
@@ -165,7 +263,18 @@ void fully_shard(Layer& layer, const Axis& dp, const FsdpOptions& options) {
     }
   }
   if (!own.empty()) groups.push_back(std::make_shared<FlatShards>(own, dp, options.replicate));
-  if (!groups.empty()) layer.attach(std::make_unique<Fsdp>(std::move(groups), options));
+  if (!groups.empty()) layer.attach(std::make_unique<Fsdp>(std::move(groups), options, order));
+}
+
+}  // namespace
+
+void fully_shard(Layer& layer, const Axis& dp, const FsdpOptions& options) {
+  shard(layer, dp, options, std::make_shared<CallOrder>());
+}
+
+void fully_shard(const std::vector<Layer*>& in_order, const Axis& dp, const FsdpOptions& options) {
+  const auto order = std::make_shared<CallOrder>();
+  for (Layer* layer : in_order) shard(*layer, dp, options, order);
 }
 
 }  // namespace cleave

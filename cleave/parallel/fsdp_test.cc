@@ -6,7 +6,7 @@
 #include "cleave/mesh/mesh.h"
 #include "cleave/model/model.h"
 #include "cleave/nn/cross_entropy.h"
-#include "cleave/optim/optimizer.h"
+#include "cleave/optim/zero1.h"
 #include "cleave/parallel/recompute.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
@@ -49,15 +49,30 @@ bool is_block(const Layer& layer) {
 
 /// The layers that get a group of their own, and the rest.
 void shard_all(Model& model, const Axis& dp, const Axis& replicas) {
+  std::vector<Layer*> blocks;
   for (Layer* layer : model.sequence()) {
-    if (is_block(*layer)) {
-      fully_shard(*layer, dp, {.precision = {at::kDouble, at::kDouble}, .replicate = replicas});
-    }
+    if (is_block(*layer)) blocks.push_back(layer);
   }
+  fully_shard(blocks, dp, {.precision = {at::kDouble, at::kDouble}, .replicate = replicas});
   fully_shard(model, dp,
               {.precision = {at::kDouble, at::kDouble},
                .reshard_after_forward = false,
                .replicate = replicas});
+}
+
+/// The leaves, which are what a checkpoint writes, joined over dp to the local parts.
+std::map<std::string, Tensor> joined(const Parameters& parameters, const Axis& dp) {
+  std::map<std::string, Tensor> out;
+  for (const auto& p : parameters) {
+    const Tensor count =
+        dp.all_gather(at::tensor({p->leaf().numel()}, at::kLong), 0,
+                      std::vector<int64_t>(static_cast<size_t>(dp.size()), 1), "t");
+    std::vector<int64_t> widths;
+    for (int64_t r = 0; r < dp.size(); ++r) widths.push_back(count[r].item<int64_t>());
+    out[p->name()] =
+        dp.all_gather(p->leaf().detach().flatten(), 0, widths, "t").view(p->local_shape());
+  }
+  return out;
 }
 
 /// Three steps of two micro-batches, rows dealt over shards and replicas.
@@ -71,20 +86,28 @@ Outcome train(const Case& c, const Axis& replicas, const Axis& dp, const Axis& t
     }
   }
   const Parameters parameters = model->parameters();
-  if (!c.before_memory) materialize(*model, {.seed = 5, .dtype = at::kDouble});
-  std::unique_ptr<Zero1> zero1;
+  const MaterializeOptions start{.seed = 5, .dtype = at::kDouble};
+  if (!c.before_memory) materialize(*model, start);
+  const OptimizerOptions options{.eps = 1e-6, .weight_decay = 0.1};
+  std::unique_ptr<Zero1Optimizer> zero1;
+  std::unique_ptr<Optimizer> plain;
   if (c.zero1) {
-    zero1 = std::make_unique<Zero1>(parameters, Parameters{}, dp,
-                                    ShardPrecision{at::kDouble, at::kDouble});
+    // Buckets of a few parameters, so that there are several.
+    zero1 = std::make_unique<Zero1Optimizer>(
+        parameters, dp, options,
+        Zero1Options{.precision = {at::kDouble, at::kDouble}, .bucket_bytes = 2048});
+    sum_during_backward(zero1->data_parallel(), model->sequence());
   } else {
     shard_all(*model, dp, replicas);
+    plain = std::make_unique<Optimizer>(parameters, options);
   }
-  materialize(*model, {.seed = 5, .dtype = at::kDouble});
-  Optimizer optimizer(parameters, {.eps = 1e-6, .weight_decay = 0.1});
+  Optimizer& optimizer = zero1 ? *zero1 : *plain;
+  materialize(*model, start);
+  if (zero1) zero1->gather_weights();
   Outcome run;
   for (int64_t step = 0; step < 3; ++step) {
     optimizer.zero_grad();
-    if (zero1) zero1->gather_weights();
+    if (zero1) zero1->data_parallel()->begin_step(2);
     double sum = 0;
     for (int64_t micro = 0; micro < 2; ++micro) {
       const Tensor rows = all_ids()[2 * step + micro];
@@ -104,16 +127,7 @@ Outcome train(const Case& c, const Axis& replicas, const Axis& dp, const Axis& t
         replicas.all_reduce(dp.all_reduce(at::scalar_tensor(sum, at::kDouble), "t"), "t")
             .item<double>());
   }
-  // The leaves are what the checkpoint writes; joined over dp they are the local part.
-  for (const auto& p : parameters) {
-    std::vector<int64_t> widths;
-    const Tensor count =
-        dp.all_gather(at::tensor({p->leaf().numel()}, at::kLong), 0,
-                      std::vector<int64_t>(static_cast<size_t>(dp.size()), 1), "t");
-    for (int64_t r = 0; r < dp.size(); ++r) widths.push_back(count[r].item<int64_t>());
-    run.weights[p->name()] =
-        dp.all_gather(p->leaf().detach().flatten(), 0, widths, "t").view(p->local_shape());
-  }
+  run.weights = joined(parameters, dp);
   return run;
 }
 

@@ -99,10 +99,19 @@ std::vector<double> counted_norms(const Parameter& p, const Tensor& grad, double
   return norms;
 }
 
+/// The axes of tensor parallelism and, where leaves are cut further, of data parallelism.
+struct NormAxes {
+  Axis tp, data;
+
+  [[nodiscard]] Tensor all_reduce(const Tensor& t, std::string_view site, ReduceOp op) const {
+    return data.all_reduce(tp.all_reduce(t, site, op), site, op);
+  }
+};
+
 /// The norm of everything from the norms of this rank's pieces.
-double combined(const std::vector<double>& norms, const Axis& axis, double power) {
+double combined(const std::vector<double>& norms, const NormAxes& axes, double power) {
   const auto reduced = [&](double value, ReduceOp op) {
-    return axis.all_reduce(at::scalar_tensor(value, at::kDouble), "gradient norm", op)
+    return axes.all_reduce(at::scalar_tensor(value, at::kDouble), "gradient norm", op)
         .item<double>();
   };
   double scale = 1;
@@ -115,6 +124,43 @@ double combined(const std::vector<double>& norms, const Axis& axis, double power
   double sum = 0;
   for (const double n : norms) sum += std::pow(n / scale, power);
   return scale * std::pow(reduced(sum, ReduceOp::kSum), 1 / power);
+}
+
+GradientNorm norm_over(const Parameters& parameters, const NormAxes& axes, double power) {
+  CLEAVE_CHECK(power > 0, Code::kUsage, "norm_type=", power,
+               " is no norm; give a number above 0, or infinity");
+  const at::NoGradGuard no_grad;
+  std::vector<double> norms;
+  size_t first_wrong = parameters.size();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Parameter& p = *parameters[i];
+    // The ranks of the data axis that hold the same whole leaf count it once.
+    if (!p.is_flat() && axes.data.rank() > 0) continue;
+    const Tensor grad = p.leaf().defined() ? p.leaf().grad() : Tensor();
+    for (const double own : counted_norms(p, grad, power)) {
+      if (!std::isfinite(own)) first_wrong = std::min(first_wrong, i);
+      norms.push_back(own);
+    }
+  }
+  GradientNorm norm;
+  norm.value = combined(norms, axes, power);
+  if (std::isfinite(norm.value)) return norm;
+  // Each rank counts other elements: the first parameter of them all is the largest of -index.
+  const Tensor index = at::scalar_tensor(-static_cast<int64_t>(first_wrong), at::kLong);
+  const int64_t first =
+      -axes.all_reduce(index, "gradient that is not finite", ReduceOp::kMax).item<int64_t>();
+  if (first < std::ssize(parameters))
+    norm.not_finite = parameters[static_cast<size_t>(first)]->name();
+  return norm;
+}
+
+/// The one axis of several that has more than one rank.
+void take_axis(Axis& known, const Axis& axis, const Parameter& p) {
+  if (axis.size() == 1) return;
+  CLEAVE_CHECK(known.size() == 1 || known == axis, Code::kUsage, p.name(), " is split over ",
+               axis.name(), ", another parameter over ", known.name(),
+               "; use gradient_norm and clip_gradients");
+  known = axis;
 }
 
 }  // namespace
@@ -163,29 +209,7 @@ void sum_gradients(const Parameters& parameters, const Axis& dp) {
 }
 
 GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp, double power) {
-  CLEAVE_CHECK(power > 0, Code::kUsage, "norm_type=", power,
-               " is no norm; give a number above 0, or infinity");
-  const at::NoGradGuard no_grad;
-  std::vector<double> norms;
-  size_t first_wrong = parameters.size();
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const Tensor& leaf = parameters[i]->leaf();
-    const Tensor grad = leaf.defined() ? leaf.grad() : Tensor();
-    for (const double own : counted_norms(*parameters[i], grad, power)) {
-      if (!std::isfinite(own)) first_wrong = std::min(first_wrong, i);
-      norms.push_back(own);
-    }
-  }
-  GradientNorm norm;
-  norm.value = combined(norms, tp, power);
-  if (std::isfinite(norm.value)) return norm;
-  // Each rank counts other elements: the first parameter of them all is the largest of -index.
-  const Tensor index = at::scalar_tensor(-static_cast<int64_t>(first_wrong), at::kLong);
-  const int64_t first =
-      -tp.all_reduce(index, "gradient that is not finite", ReduceOp::kMax).item<int64_t>();
-  if (first < std::ssize(parameters))
-    norm.not_finite = parameters[static_cast<size_t>(first)]->name();
-  return norm;
+  return norm_over(parameters, {.tp = tp, .data = {}}, power);
 }
 
 void clip_gradients(const Parameters& parameters, double norm, double max_norm) {
@@ -202,19 +226,16 @@ void clip_gradients(const Parameters& parameters, double norm, double max_norm) 
 GradientNorm clip_grad_norm_of(const Parameters& parameters, double max_norm, double norm_type,
                                bool error_if_nonfinite) {
   CLEAVE_CHECK(max_norm >= 0, Code::kUsage, "max_norm=", max_norm, " must not be negative");
-  Axis axis;
+  NormAxes axes;
   Parameters once;
   std::set<const Parameter*> seen;
   for (const auto& p : parameters) {
     if (!seen.insert(p.get()).second) continue;
     once.push_back(p);
-    if (p->axis().size() == 1) continue;
-    CLEAVE_CHECK(axis.size() == 1 || axis == p->axis(), Code::kUsage, p->name(), " is split over ",
-                 p->axis().name(), ", another parameter over ", axis.name(),
-                 "; use gradient_norm and clip_gradients");
-    axis = p->axis();
+    take_axis(axes.tp, p->axis(), *p);
+    take_axis(axes.data, p->data_axis(), *p);
   }
-  GradientNorm norm = gradient_norm(once, axis, norm_type);
+  GradientNorm norm = norm_over(once, axes, norm_type);
   if (std::isfinite(norm.value)) {
     clip_gradients(once, norm.value, max_norm);
     return norm;

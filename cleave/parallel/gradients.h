@@ -45,8 +45,9 @@ GradientNorm clip_grad_norm_of(const Parameters& parameters, double max_norm, do
 
 /// Scales gradients, which are complete (finish_gradients, sum_gradients), so that their norm is at
 /// most max_norm, and returns the norm that they had: PyTorch's clip_grad_norm_ for parameters on
-/// any layout. `parameters` is any range of shared_ptr<Parameter>; the axis is theirs. Every rank
-/// of the axis calls it with the same ones.
+/// any layout. `parameters` is any range of shared_ptr<Parameter>; the axes are theirs: that of
+/// tensor parallelism and, with ZeRO-1 or FSDP, that of the ranks over which leaves are cut. Every
+/// rank of the axes calls it with the same ones.
 ///
 /// Where a gradient is not finite nothing is scaled, and the result names it; with
 /// error_if_nonfinite that is Error(kNumerics). Error(kUsage) for a negative max_norm or a

@@ -25,12 +25,20 @@ PipelineModel::PipelineModel(std::vector<Layer*> sequence, const Axis& pp, Pipel
                " stages were given for pp x virtual = ", num_stages, " and ", sequence_.size(),
                " layers; they must be as many, in order, each with at least one layer, and all "
                "layers must be in one");
-  for (int s = pp_.rank(); s < num_stages; s += pp_.size()) {
-    const Range& r = stages[static_cast<size_t>(s)];
-    local_layers_.insert(local_layers_.end(), sequence_.begin() + r.begin,
-                         sequence_.begin() + r.end);
+  for (const auto& stage : local_stages()) {
+    local_layers_.insert(local_layers_.end(), stage.begin(), stage.end());
   }
   find_parameters();
+}
+
+std::vector<std::vector<Layer*>> PipelineModel::local_stages() const {
+  std::vector<std::vector<Layer*>> out;
+  const int num_stages = static_cast<int>(options_.stages.size());
+  for (int s = pp_.rank(); s < num_stages; s += pp_.size()) {
+    const Range& r = options_.stages[static_cast<size_t>(s)];
+    out.emplace_back(sequence_.begin() + r.begin, sequence_.begin() + r.end);
+  }
+  return out;
 }
 
 void PipelineModel::find_parameters() {

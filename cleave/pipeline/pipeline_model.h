@@ -43,7 +43,8 @@ class PipelineModel {
   /// for 1f1b with several stages a rank.
   PipelineModel(std::vector<Layer*> sequence, const Axis& pp, PipelineOptions options = {});
 
-  /// This rank's Layers, stage by stage.
+  /// This rank's Layers of each of its stages, and of all one after the other.
+  [[nodiscard]] std::vector<std::vector<Layer*>> local_stages() const;
   [[nodiscard]] const std::vector<Layer*>& local_layers() const { return local_layers_; }
   /// Their parameters, each once.
   [[nodiscard]] const Parameters& parameters() const { return parameters_; }

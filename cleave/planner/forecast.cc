@@ -33,15 +33,13 @@ void give_shapes(const Parameters& parameters, at::ScalarType type) {
   }
 }
 
-/// Of leaves, and of the whole weights that ZeRO-1 lets forward read.
-int64_t gradient_bytes(const Parameters& parameters) {
+/// After the last backward: whole on each rank, or with FSDP of the leaves, of the leaves' type.
+int64_t gradient_bytes(const Parameters& parameters, const TrainLayout& layout) {
+  const auto item = static_cast<int64_t>(at::elementSize(layout.leaf_type()));
   int64_t sum = 0;
-  const auto add = [&](const Tensor& t) {
-    if (t.grad().defined()) sum += static_cast<int64_t>(t.grad().nbytes());
-  };
   for (const auto& p : parameters) {
-    add(p->leaf());
-    if (p->is_readable() && p->use().is_leaf() && !p->use().is_same(p->leaf())) add(p->use());
+    const bool is_cut = layout.sharding == DataSharding::kFsdp;
+    sum += item * c10::multiply_integers(is_cut ? p->leaf_shape() : p->local_shape());
   }
   return sum;
 }
@@ -103,7 +101,7 @@ class DryRank {
   DryRank(const Json& config, const TrainLayout& layout, const StepShape& step, int pp_rank)
       : step_(step),
         model_(make_model(config)),
-        laid_out_(*model_, layout, dry_axes(layout, pp_rank)),
+        laid_out_(*model_, layout, dry_axes(layout, pp_rank), step.optimizer),
         rows_(rows_of(layout, step)),
         schedule_(schedule_of(layout, rows_.size())) {
     if (pp_rank == 0 && layout.stages_per_rank == 1) return;  // takes nothing from another stage
@@ -117,12 +115,13 @@ class DryRank {
     give_shapes(model_->parameters(), laid_out_.layout().leaf_type());
     laid_out_.leaves_changed();
     m.weights = memory_.live();
-    Optimizer optimizer(laid_out_.parameters(), step_.optimizer);
+    (void)laid_out_.optimizer().states();
     m.optimizer = memory_.live() - m.weights;
     memory_.reset_peak();
     const DryTraffic before_dp = dry_traffic(laid_out_.axes().dp);
+    laid_out_.begin_gradients(rows_.size());
     for (const Action& action : schedule_.ranks[rank()]) act(action);
-    m.gradients = gradient_bytes(laid_out_.parameters());
+    m.gradients = gradient_bytes(laid_out_.parameters(), laid_out_.layout());
     laid_out_.finish_gradients();
     laid_out_.leaves_changed();  // the optimizer's step itself is in place
     m.activations = memory_.peak() - m.weights - m.optimizer - m.gradients;

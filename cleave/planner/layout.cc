@@ -6,6 +6,7 @@
 
 #include "cleave/base/log.h"
 #include "cleave/mesh/dry_axis.h"
+#include "cleave/optim/zero1.h"
 #include "cleave/parallel/fsdp.h"
 #include "cleave/parallel/recompute.h"
 
@@ -96,7 +97,8 @@ void try_layout(Model& model, const TrainLayout& layout) {
   const LaidOutModel laid_out(model, layout, dry_axes(layout));
 }
 
-LaidOutModel::LaidOutModel(Model& model, const TrainLayout& layout, LayoutAxes axes)
+LaidOutModel::LaidOutModel(Model& model, const TrainLayout& layout, LayoutAxes axes,
+                           const OptimizerOptions& optimizer)
     : layout_(layout), axes_(std::move(axes)) {
   if (layout.tp > 1) parallelize_module(model, axes_.tp, layout.plan);
   model.name_tree();
@@ -104,44 +106,59 @@ LaidOutModel::LaidOutModel(Model& model, const TrainLayout& layout, LayoutAxes a
       model.sequence(), axes_.pp,
       PipelineOptions{.schedule = layout.schedule, .stages_per_rank = layout.stages_per_rank});
   put_on_wraps(model);
+  make_optimizer(optimizer);
 }
 
 void LaidOutModel::put_on_wraps(Model& model) {
-  const ShardPrecision precision{.param = layout_.compute_type, .reduce = layout_.leaf_type()};
   const std::vector<Layer*> sequence = model.sequence();
   if (layout_.recompute == RecomputeKind::kFull) {
     for (const size_t i : blocks_of(sequence)) recompute(*sequence[i]);
   }
-  if (layout_.sharding == DataSharding::kFsdp) {
-    for (Layer* layer : pipeline_->local_layers()) {
-      fully_shard(*layer, axes_.dp, {.precision = precision});
-    }
-  }
-  if (layout_.sharding == DataSharding::kZero1) {
-    Parameters own;
-    const Parameters& tied = pipeline_->tied_parameters();
-    for (const auto& p : parameters()) {
-      if (std::find(tied.begin(), tied.end(), p) == tied.end()) own.push_back(p);
-    }
-    zero1_ = std::make_unique<Zero1>(own, tied, axes_.dp, precision);
+  if (layout_.sharding != DataSharding::kFsdp) return;
+  const ShardPrecision precision{.param = layout_.compute_type, .reduce = layout_.leaf_type()};
+  for (const auto& stage : pipeline_->local_stages()) {
+    fully_shard(stage, axes_.dp, {.precision = precision});
   }
 }
 
+void LaidOutModel::make_optimizer(const OptimizerOptions& options) {
+  const ShardPrecision precision{.param = layout_.compute_type, .reduce = layout_.leaf_type()};
+  if (layout_.sharding == DataSharding::kZero1) {
+    auto zero1 = std::make_unique<Zero1Optimizer>(
+        parameters(), axes_.dp, options,
+        Zero1Options{.precision = precision, .alone = pipeline_->tied_parameters()});
+    data_parallel_ = zero1->data_parallel();
+    optimizer_ = std::move(zero1);
+  } else {
+    if (layout_.sharding == DataSharding::kNone) {
+      data_parallel_ = std::make_shared<DataParallel>(parameters(), axes_.dp,
+                                                      DataParallelOptions{.precision = precision});
+    }
+    optimizer_ = std::make_unique<Optimizer>(parameters(), options);
+  }
+  if (data_parallel_) sum_during_backward(data_parallel_, pipeline_->local_layers());
+}
+
 void LaidOutModel::leaves_changed() {
-  if (zero1_) zero1_->gather_weights();
-  if (layout_.sharding != DataSharding::kNone) return;
-  for (const auto& p : parameters()) {
-    const bool is_same = p->leaf().scalar_type() == layout_.compute_type;
-    p->set_use(is_same ? p->leaf() : p->leaf().to(layout_.compute_type));
+  if (data_parallel_) data_parallel_->leaves_changed();
+}
+
+void LaidOutModel::step(double lr) {
+  optimizer_->step(lr);
+  if (layout_.sharding == DataSharding::kNone) leaves_changed();  // ZeRO-1's has done it
+}
+
+void LaidOutModel::begin_gradients(size_t num_micro_batches) {
+  // Zero-bubble ends a backward without the gradients of its weights.
+  const bool is_whole = layout_.schedule != ScheduleKind::kZeroBubble;
+  if (data_parallel_) {
+    data_parallel_->begin_step(is_whole ? static_cast<int64_t>(num_micro_batches) : 0);
   }
 }
 
 void LaidOutModel::finish_gradients() {
-  if (zero1_) {
-    zero1_->reduce_gradients();
-  } else if (layout_.sharding == DataSharding::kNone) {
-    cleave::finish_gradients(parameters(), axes_.tp);
-    sum_gradients(parameters(), axes_.dp);
+  if (data_parallel_) {
+    data_parallel_->finish_gradients();
   } else {
     for (const auto& p : parameters()) {
       Tensor& grad = p->leaf().mutable_grad();

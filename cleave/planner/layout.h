@@ -3,7 +3,8 @@
 #include <string>
 
 #include "cleave/model/model.h"
-#include "cleave/parallel/flat_shards.h"
+#include "cleave/optim/optimizer.h"
+#include "cleave/parallel/data_parallel.h"
 #include "cleave/pipeline/pipeline_model.h"
 #include "cleave/planner/options.h"
 
@@ -61,12 +62,13 @@ LayoutAxes dry_axes(const TrainLayout& layout, int pp = 0);
 /// Lays `model` out on dry axes, to see whether and how it can be. Throws as LaidOutModel does.
 void try_layout(Model& model, const TrainLayout& layout);
 
-/// A model on its axes: parameters cut, stages chosen, wraps put on. It has no memory yet; the
-/// model outlives this.
+/// A model on its axes: parameters cut, stages chosen, wraps put on, and its optimizer. It has no
+/// memory yet; the model outlives this.
 class LaidOutModel {
  public:
   /// Throws Error(kShape) for a layout that does not fit the model, naming the sizes that do.
-  LaidOutModel(Model& model, const TrainLayout& layout, LayoutAxes axes);
+  LaidOutModel(Model& model, const TrainLayout& layout, LayoutAxes axes,
+               const OptimizerOptions& optimizer = {});
 
   /// Its stages of the pipeline; one of all layers where there is none.
   [[nodiscard]] PipelineModel& pipeline() { return *pipeline_; }
@@ -75,19 +77,28 @@ class LaidOutModel {
   [[nodiscard]] const LayoutAxes& axes() const { return axes_; }
   [[nodiscard]] const TrainLayout& layout() const { return layout_; }
 
-  /// To be called when the leaves have got their values and after each optimizer step: what
-  /// forward reads follows them. Collective.
+  /// Of this rank's parameters: a Zero1Optimizer with ZeRO-1.
+  [[nodiscard]] Optimizer& optimizer() { return *optimizer_; }
+
+  /// To be called when the leaves have got their values: what forward reads follows them.
+  /// Collective.
   void leaves_changed();
+  /// Before the first backward of a step of so many micro-batches.
+  void begin_gradients(size_t num_micro_batches);
   /// After the backward of a step's last micro-batch: leaves' gradients are complete. Collective.
   void finish_gradients();
+  /// A step of the optimizer, and what forward reads follows the leaves. Collective.
+  void step(double lr);
 
  private:
   void put_on_wraps(Model& model);
+  void make_optimizer(const OptimizerOptions& options);
 
   TrainLayout layout_;
   LayoutAxes axes_;
   std::unique_ptr<PipelineModel> pipeline_;
-  std::unique_ptr<Zero1> zero1_;
+  std::shared_ptr<DataParallel> data_parallel_;  // without FSDP
+  std::unique_ptr<Optimizer> optimizer_;
 };
 
 }  // namespace cleave

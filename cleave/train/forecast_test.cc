@@ -37,20 +37,18 @@ std::vector<int64_t> measured(const Json& config, const TrainLayout& layout,
         const CpuMemory memory;
         const Mesh mesh =
             Mesh::build(world, {{"pp", layout.pp}, {"dp", layout.dp}, {"tp", layout.tp}});
-        RankModel rank(make_model(config), layout, mesh, world);
+        RankModel rank(make_model(config), layout, mesh, world, step.optimizer);
         materialize(rank.model(), {.dtype = layout.leaf_type()});
-        Optimizer optimizer(rank.parameters(), step.optimizer);
         rank.leaves_changed();
         const int64_t share = kRows / layout.dp;
         for (int64_t s = 0; s < 2; ++s) {
           Batch batch;
           batch.ids = test::ids({share, kTokens}, 500, 1);
           batch.labels = test::ids({share, kTokens}, 500, 2);
-          optimizer.zero_grad();
+          rank.optimizer().zero_grad();
           const int64_t rows = step.micro_batch_size;
           rank.train_pass(micro_batches_of(batch, rows, (share + rows - 1) / rows), 0, s);
-          optimizer.step(1e-3);
-          rank.leaves_changed();
+          rank.step(1e-3);
         }
         out[static_cast<size_t>(world.rank())] = memory.peak();
       },
@@ -93,7 +91,10 @@ TEST(Forecast, MemoryOfARun_IsWithinTenPercent) {
           TrainLayout{.pp = 2, .stages_per_rank = 2, .schedule = ScheduleKind::kInterleaved},
           TrainLayout{.recompute = RecomputeKind::kFull},
           TrainLayout{.tp = 2, .recompute = RecomputeKind::kSelective},
-          TrainLayout{.tp = 2, .compute_type = at::kBFloat16}}) {
+          TrainLayout{.tp = 2, .compute_type = at::kBFloat16},
+          TrainLayout{.dp = 2, .compute_type = at::kBFloat16},
+          TrainLayout{.dp = 2, .sharding = zero1, .compute_type = at::kBFloat16},
+          TrainLayout{.pp = 2, .dp = 2, .sharding = fsdp, .compute_type = at::kBFloat16}}) {
       largest = std::max(largest, expect_forecast(config, layout));
     }
     largest = std::max(largest, expect_forecast(config, {.tp = 3}, true));

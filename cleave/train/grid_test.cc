@@ -160,20 +160,18 @@ class Runner {
 
   void start() {
     materialize(rank_.model(), {.seed = 3, .dtype = at::kDouble});
-    optimizer_ = std::make_unique<Optimizer>(rank_.parameters(), OptimizerOptions{});
     rank_.leaves_changed();
   }
   void resume(const std::string& folder) {
     load_model(rank_.model(), ModelFolder::open(folder), at::kDouble);
-    optimizer_ = std::make_unique<Optimizer>(rank_.parameters(), OptimizerOptions{});
-    load_optimizer(*optimizer_, rank_.model(), folder);
+    load_optimizer(rank_.optimizer(), rank_.model(), folder);
     rank_.leaves_changed();
   }
   void save(const std::string& folder) {
     save_checkpoint(folder,
                     {.step = 1,
                      .model = &rank_.model(),
-                     .optimizer = optimizer_.get(),
+                     .optimizer = &rank_.optimizer(),
                      .dtype = at::kDouble,
                      .carried = {},
                      .state_json = "{}",
@@ -183,7 +181,7 @@ class Runner {
 
   /// Returns loss and norm; gradients are left on the leaves.
   std::pair<double, double> gradients(int64_t step) {
-    optimizer_->zero_grad();
+    rank_.optimizer().zero_grad();
     const int64_t dp = layout_.dp, r = mesh_["dp"].rank();
     const Batch batch = batch_of(step, {kRows * r / dp, kRows * (r + 1) / dp});
     const int64_t most = (kRows + dp - 1) / dp;
@@ -193,10 +191,7 @@ class Runner {
         mesh_["dp"].all_reduce(at::scalar_tensor(pass.loss, at::kDouble), "loss of all rows");
     return {loss.item<double>(), rank_.gradient_norm().value};
   }
-  void apply() {
-    optimizer_->step(1e-2);
-    rank_.leaves_changed();
-  }
+  void apply() { rank_.step(1e-2); }
   [[nodiscard]] RankModel& rank() { return rank_; }
 
  private:
@@ -204,7 +199,6 @@ class Runner {
   Mesh mesh_;
   RankModel rank_;
   Axis everyone_;
-  std::unique_ptr<Optimizer> optimizer_;
 };
 
 void on_world(int num_ranks, const std::function<void(World&)>& body) {

@@ -7,9 +7,9 @@
 namespace cleave {
 
 RankModel::RankModel(std::unique_ptr<Model> model, const TrainLayout& layout, const Mesh& mesh,
-                     World& world)
+                     World& world, const OptimizerOptions& optimizer)
     : model_(std::move(model)),
-      laid_out_(*model_, layout, {.pp = mesh["pp"], .dp = mesh["dp"], .tp = mesh["tp"]}),
+      laid_out_(*model_, layout, {.pp = mesh["pp"], .dp = mesh["dp"], .tp = mesh["tp"]}, optimizer),
       task_(task_of(*model_)) {
   same_rows_ = layout.pp == 1 ? mesh["tp"] : mesh.flatten(world, {"pp", "tp"}, "same rows");
   const bool is_cut_over_dp = layout.sharding != DataSharding::kNone;
@@ -55,6 +55,7 @@ PassResult RankModel::train_pass(std::span<const Batch> rows, uint64_t seed, int
     return cross_entropy(logits, targets[i], {.valid_tokens = result.num_labels}).local() *
            loss_scale;
   };
+  laid_out_.begin_gradients(micro_batches.size());
   for (const double part : laid_out_.pipeline().run_train(inputs_of(micro_batches, shared), loss)) {
     result.loss += part / loss_scale;
   }
@@ -74,11 +75,11 @@ EvalSum RankModel::eval_pass(std::span<const Batch> rows) {
   };
   laid_out_.pipeline().run_eval(inputs_of(micro_batches, Context()), loss);
   Tensor told = at::tensor(
-      {sum.loss, static_cast<double>(sum.num_labels), static_cast<double>(sum.num_right)},
+      {sum.loss_sum, static_cast<double>(sum.num_labels), static_cast<double>(sum.num_right)},
       at::kDouble);
   const Axis& pp = laid_out_.axes().pp;
   pp.broadcast_(told, pp.size() - 1, "eval");
-  return {.loss = told[0].item<double>(),
+  return {.loss_sum = told[0].item<double>(),
           .num_labels = static_cast<int64_t>(told[1].item<double>()),
           .num_right = static_cast<int64_t>(told[2].item<double>())};
 }

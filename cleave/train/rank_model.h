@@ -17,13 +17,13 @@ struct PassResult {
 };
 
 /// One rank's part of a model that is laid out over a mesh with the axes pp, dp and tp: its stages'
-/// weights, cut as the layout says, and a training step's work on them up to the optimizer.
+/// weights, cut as the layout says, and a training step's work on them.
 class RankModel {
  public:
   /// Lays the model out; it has no memory yet. Throws Error(kShape) for a layout that does not fit.
   /// Collective.
-  RankModel(std::unique_ptr<Model> model, const TrainLayout& layout, const Mesh& mesh,
-            World& world);
+  RankModel(std::unique_ptr<Model> model, const TrainLayout& layout, const Mesh& mesh, World& world,
+            const OptimizerOptions& optimizer = {});
 
   /// The whole model: of layers elsewhere it has names and shapes.
   [[nodiscard]] Model& model() { return *model_; }
@@ -33,9 +33,14 @@ class RankModel {
   /// The ranks that see the same rows: those of pp and tp at this rank's place on dp.
   [[nodiscard]] const Axis& same_rows() const { return same_rows_; }
 
-  /// To be called when the leaves have got their values and after each optimizer step: what
-  /// forward reads follows them. Collective.
+  /// Of this rank's parameters.
+  [[nodiscard]] Optimizer& optimizer() { return laid_out_.optimizer(); }
+
+  /// To be called when the leaves have got their values: what forward reads follows them.
+  /// Collective.
   void leaves_changed() { laid_out_.leaves_changed(); }
+  /// A step of the optimizer from complete, clipped gradients. Collective.
+  void step(double lr) { laid_out_.step(lr); }
 
   /// Forward and backward of this data-parallel rank's rows, given as micro-batches in the
   /// processor's memory; leaves' gradients are complete then, ready to be clipped and applied.

@@ -1,6 +1,7 @@
 #include "cleave/train/step.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <ATen/ATen.h>
 
@@ -29,17 +30,29 @@ std::vector<Batch> micro_batches_of(const Batch& batch, int64_t rows, int64_t co
 }
 
 EvalSum& EvalSum::operator+=(const EvalSum& other) {
-  loss += other.loss;
+  loss_sum += other.loss_sum;
   num_labels += other.num_labels;
   num_right += other.num_right;
   return *this;
+}
+
+double EvalSum::loss() const {
+  return loss_sum / static_cast<double>(num_labels);
+}
+
+double EvalSum::perplexity() const {
+  return std::exp(loss());
+}
+
+double EvalSum::accuracy() const {
+  return static_cast<double>(num_right) / static_cast<double>(num_labels);
 }
 
 EvalSum eval_of(const DTensor& logits, const Tensor& targets, Task task) {
   const at::NoGradGuard no_grad;
   const DTensor loss =
       cross_entropy(logits, targets, {.reduction = CrossEntropyOptions::Reduction::kSum});
-  return {.loss = loss.local().item<double>(),
+  return {.loss_sum = loss.local().item<double>(),
           .num_labels = targets.ne(-100).sum().item<int64_t>(),
           .num_right = task == Task::kClassify ? num_right(logits, targets) : 0};
 }

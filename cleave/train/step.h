@@ -17,10 +17,14 @@ std::vector<Batch> micro_batches_of(const Batch& batch, int64_t rows, int64_t co
 
 /// What logits and targets of some rows are worth.
 struct EvalSum {
-  double loss = 0;  ///< sum over labels
-  int64_t num_labels = 0;
-  int64_t num_right = 0;  ///< of a classifier's labels, those that it gives
+  double loss_sum = 0;     ///< over labels, of -log(probability), natural
+  int64_t num_labels = 0;  ///< that counted: tokens, or rows of a classifier
+  int64_t num_right = 0;   ///< of a classifier's rows
   EvalSum& operator+=(const EvalSum& other);
+
+  [[nodiscard]] double loss() const;        ///< mean per label
+  [[nodiscard]] double perplexity() const;  ///< exp(loss)
+  [[nodiscard]] double accuracy() const;    ///< of a classifier, 0 to 1
 };
 
 /// Without gradients. Logits and targets as targets_of gives them. Collective where logits are cut.

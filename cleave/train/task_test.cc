@@ -77,13 +77,12 @@ TEST(ImdbTraining, TwelveStepsOnReviews_GiveTheirIdsLossesAndNorms) {
       auto model = make_model(folder.config);
       TrainLayout planned = layout;
       planned.plan = model->plan();
-      RankModel rank(std::move(model), planned, mesh, world);
+      RankModel rank(
+          std::move(model), planned, mesh, world,
+          {.eps = 1e-6, .weight_decay = 0.01, .decay_on = OptimizerOptions::DecayOn::kAll});
       load_model(rank.model(), folder, at::kFloat);
       rank.leaves_changed();
       const BatchRules rules = batch_rules(rank.model(), nullptr, true, 0);
-      Optimizer optimizer(
-          rank.parameters(),
-          {.eps = 1e-6, .weight_decay = 0.01, .decay_on = OptimizerOptions::DecayOn::kAll});
       for (int64_t step = 0; step < golden.at("steps").as_int(); ++step) {
         const int64_t rows = 8 / layout.dp;
         const int64_t first = rows * mesh["dp"].rank();
@@ -94,7 +93,7 @@ TEST(ImdbTraining, TwelveStepsOnReviews_GiveTheirIdsLossesAndNorms) {
             ASSERT_EQ(batch.ids[0][static_cast<int64_t>(i)].item<int64_t>(), want.at(i).as_int());
           }
         }
-        optimizer.zero_grad();
+        rank.optimizer().zero_grad();
         const double part =
             rank.train_pass(micro_batches_of(batch, rows / layout.pp, layout.pp), 0, step).loss;
         const Tensor loss = mesh["dp"].all_reduce(at::scalar_tensor(part, at::kDouble), "loss");
@@ -102,8 +101,7 @@ TEST(ImdbTraining, TwelveStepsOnReviews_GiveTheirIdsLossesAndNorms) {
         EXPECT_NEAR(loss.item<double>(), golden.at("losses").at(at_step).as_number(), 1e-4);
         const double norm = rank.gradient_norm().value;
         EXPECT_NEAR(norm, golden.at("grad_norms").at(at_step).as_number(), 1e-4 * norm);
-        optimizer.step(5e-4);
-        rank.leaves_changed();
+        rank.step(5e-4);
       }
     });
   }

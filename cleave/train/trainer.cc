@@ -56,7 +56,7 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
       mesh_(Mesh::build(
           world, {{"pp", setup.layout.pp}, {"dp", setup.layout.dp}, {"tp", setup.layout.tp}})),
       everyone_(mesh_.flatten(world, {"pp", "dp", "tp"}, "world")),
-      rank_(make_model(setup.config), setup.layout, mesh_, world),
+      rank_(make_model(setup.config), setup.layout, mesh_, world, setup.optimizer),
       loss_scale_(setup.layout.compute_type == at::kHalf),
       folder_(setup.options.out, {.world = everyone_, .tp = mesh_["tp"], .dp = mesh_["dp"]},
               setup.options.keep_last) {
@@ -76,9 +76,9 @@ void Trainer::load() {
     carried_ = load_model(rank_.model(), *setup_.folder, setup_.layout.leaf_type()).carried;
   }
   move_to(rank_.model(), device_of(setup_.options.device));
-  optimizer_ = std::make_unique<Optimizer>(rank_.parameters(), setup_.optimizer);
+  (void)rank_.optimizer().states();  // moments' memory is missing now or never
   if (!setup_.resumes) return;
-  load_optimizer(*optimizer_, rank_.model(), setup_.folder->path);
+  load_optimizer(rank_.optimizer(), rank_.model(), setup_.folder->path);
   const Json state = Json::parse_file(setup_.folder->path + "/" + std::string(kStateName));
   done_ = state.at("step").as_int(0);
   tokens_ = state.at("tokens").as_int(0);
@@ -191,7 +191,7 @@ void Trainer::train_step(int64_t step) {
   const double comm_before = collective_seconds(mesh_);
   world_.note_step(step + 1);
   const std::vector<Batch> rows = rows_of(*setup_.data, step, setup_.order.batch_size);
-  optimizer_->zero_grad();
+  rank_.optimizer().zero_grad();
   const PassResult pass = rank_.train_pass(rows, setup_.options.seed, step, loss_scale_.value());
   const GradientNorm norm = rank_.gradient_norm();
   // One message for the numbers of the step: loss, time in collectives, tokens.
@@ -247,8 +247,7 @@ void Trainer::update(int64_t step, double loss, const GradientNorm& norm) {
   }
   check_finite(step, loss, norm);
   if (setup_.options.clip > 0) clip_gradients(rank_.parameters(), norm.value, setup_.options.clip);
-  optimizer_->step(setup_.schedule.at(step));
-  rank_.leaves_changed();
+  rank_.step(setup_.schedule.at(step));
 }
 
 void Trainer::check_finite(int64_t step, double loss, const GradientNorm& norm) const {
@@ -279,11 +278,8 @@ bool Trainer::is_asked_to_stop(const char* site) {
 }
 
 void Trainer::note(const EvalSum& sum, StepMetrics& metrics) const {
-  const auto count = static_cast<double>(sum.num_labels);
-  metrics.eval_loss = sum.loss / count;
-  if (task_of(rank_.model()) == Task::kClassify) {
-    metrics.eval_accuracy = static_cast<double>(sum.num_right) / count;
-  }
+  metrics.eval_loss = sum.loss();
+  if (task_of(rank_.model()) == Task::kClassify) metrics.eval_accuracy = sum.accuracy();
 }
 
 EvalSum Trainer::evaluate() {
@@ -291,17 +287,17 @@ EvalSum Trainer::evaluate() {
   EvalSum sum;
   const int64_t batch_size = setup_.order.batch_size;
   for (int64_t begin = 0; begin < setup_.eval_data->size(); begin += batch_size) {
-    if (is_asked_to_stop("eval")) return {.loss = NAN};
+    if (is_asked_to_stop("eval")) return {.loss_sum = NAN};
     const int64_t rows = std::min(batch_size, setup_.eval_data->size() - begin);
     sum += rank_.eval_pass(rows_of(*setup_.eval_data, begin / batch_size, rows));
   }
   const Tensor told = mesh_["dp"].all_reduce(
       at::tensor(
-          {sum.loss, static_cast<double>(sum.num_labels), static_cast<double>(sum.num_right)},
+          {sum.loss_sum, static_cast<double>(sum.num_labels), static_cast<double>(sum.num_right)},
           at::kDouble),
       "eval loss");
   eval_s_ += monotonic_s() - start;
-  return {.loss = told[0].item<double>(),
+  return {.loss_sum = told[0].item<double>(),
           .num_labels = static_cast<int64_t>(told[1].item<double>()),
           .num_right = static_cast<int64_t>(told[2].item<double>())};
 }
@@ -327,7 +323,7 @@ void Trainer::save(bool behind) {
   const double start = monotonic_s();
   const Checkpoint checkpoint{.step = done_,
                               .model = &rank_.model(),
-                              .optimizer = optimizer_.get(),
+                              .optimizer = &rank_.optimizer(),
                               .dtype = setup_.layout.compute_type,
                               .carried = carried_,
                               .state_json = state_json(),
@@ -343,7 +339,7 @@ void Trainer::save(bool behind) {
 
 void Trainer::finish(const std::string& outcome) {
   const std::vector<RankMemory> memory =
-      rank_memory(setup_, everyone_, mesh_, {*optimizer_, most_bytes()});
+      rank_memory(setup_, everyone_, mesh_, {rank_.optimizer(), most_bytes()});
   if (!is_first()) return;
   ReportData report = run_report(setup_, rank_.model(), mesh_);
   report.outcome = outcome;

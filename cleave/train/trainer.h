@@ -65,7 +65,6 @@ class Trainer {
   RankModel rank_;
   LossScale loss_scale_;
   RunFolder folder_;
-  std::unique_ptr<Optimizer> optimizer_;
   std::vector<CarriedTensor> carried_;
   int64_t done_ = 0;    // steps finished
   int64_t saved_ = -1;  // steps in the newest checkpoint

@@ -138,7 +138,7 @@ TEST(Gpt2Squad, SavedModel_ContinuesTheTextAlikeOnAnyNumberOfRanks) {
 TEST(Gpt2Squad, LocalRankOfDeepspeed_IsAccepted) {
   CLEAVE_NEEDS_DATA();
   const auto ran = cleave::test::run_program(
-      {CLEAVE_GPT2_SQUAD, "--local_rank=0", "--tensor_parallel_size", "1", "--train_step", "1"},
+      {CLEAVE_EXAMPLE, "--local_rank=0", "--tensor_parallel_size", "1", "--train_step", "1"},
       {.environment = {"RANK=0", "WORLD_SIZE=1", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1",
                        "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29571"}});
   EXPECT_EQ(ran.exit_code, 0) << ran.err;

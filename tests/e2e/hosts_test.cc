@@ -1,21 +1,18 @@
 // Training over two hosts: two network namespaces of this machine, joined by a cable. Needs the
 // right to make namespaces (root), and is skipped without it.
-#include <filesystem>
-#include <fstream>
 #include <future>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "tests/support/program.h"
+#include "tests/support/train_program.h"
 
 namespace cleave::test {
 namespace {
 
-using nlohmann::json;
 using Words = std::vector<std::string>;
 
 constexpr double kDeadlineS = 100;  // a loaded machine loads libtorch slowly
@@ -66,33 +63,6 @@ class TwoHosts {
   bool are_there_ = false;
 };
 
-std::vector<json> metrics_of(const std::string& run) {
-  std::vector<json> out;
-  std::ifstream file(run + "/metrics.jsonl");
-  for (std::string line; std::getline(file, line);) out.push_back(json::parse(line));
-  return out;
-}
-
-Words train(const std::string& out, const Words& more) {
-  Words words{"train",
-              "--data",
-              CLEAVE_SOURCE_DIR "/LICENSE",
-              "--out",
-              out,
-              "--seq-len",
-              "32",
-              "--batch-size",
-              "4",
-              "--gemm",
-              "mkl",
-              "--threads-per-rank",
-              "1",
-              "--tp",
-              "2"};
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
 /// What each kind of launcher tells rank `rank` of two on two hosts.
 Words told_by(const std::string& launcher, int rank) {
   const std::string r = std::to_string(rank);
@@ -133,7 +103,7 @@ TEST(Hosts, TensorParallelTraining_GivesTheLossesOfOneHost) {
   const TwoHosts hosts;
   if (!hosts.are_there()) GTEST_SKIP() << "network namespaces cannot be made here";
   const TempFolder folder;
-  const Words steps{"--steps", "10", "--dtype", "bf16"};
+  const Words steps{"--tp", "2", "--steps", "10", "--dtype", "bf16"};
   ASSERT_EQ(run_cleave(train(folder / "one", steps), {.deadline_s = kDeadlineS}).exit_code, 0);
   const auto want = metrics_of(folder / "one");
   ASSERT_EQ(want.size(), 10U);
@@ -166,7 +136,7 @@ TEST(Hosts, RankKilledOnOneHost_EndsTheOtherWithItsName) {
   if (!hosts.are_there()) GTEST_SKIP() << "network namespaces cannot be made here";
   const TempFolder folder;
   const std::string out = folder / "run", pid_file = folder / "pid";
-  const Words words = train(out, {"--steps", "100000"});
+  const Words words = train(out, {"--tp", "2", "--steps", "100000"});
   auto second = std::async(std::launch::async,
                            [&] { return hosts.run(1, words, told_by("by hand", 1), pid_file); });
   double ended = 0;
@@ -192,7 +162,7 @@ TEST(Hosts, CableCut_EndsBothRanksAfterTheTimeout) {
   if (!hosts.are_there()) GTEST_SKIP() << "network namespaces cannot be made here";
   const TempFolder folder;
   const std::string out = folder / "run";
-  const Words words = train(out, {"--steps", "100000", "--timeout", "2"});
+  const Words words = train(out, {"--tp", "2", "--steps", "100000", "--timeout", "2"});
   auto both = std::async(std::launch::async, [&] { return run_both(hosts, words, "by hand"); });
   wait_for_step_3(out);
   hosts.cut_the_cable();

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/program.h"
+#include "tests/support/train_program.h"
 
 namespace cleave::test {
 namespace {
@@ -17,32 +18,6 @@ using nlohmann::json;
 using Words = std::vector<std::string>;
 
 constexpr double kDeadlineS = 100;  // a loaded machine loads libtorch slowly
-
-/// Lines of a run's metrics.jsonl.
-std::vector<json> metrics_of(const std::string& run) {
-  std::vector<json> out;
-  std::ifstream file(run + "/metrics.jsonl");
-  for (std::string line; std::getline(file, line);) out.push_back(json::parse(line));
-  return out;
-}
-
-Words train(const std::string& out, const Words& more = {}) {
-  Words words{"train",
-              "--data",
-              CLEAVE_SOURCE_DIR "/LICENSE",
-              "--out",
-              out,
-              "--seq-len",
-              "32",
-              "--batch-size",
-              "4",
-              "--gemm",
-              "mkl",
-              "--threads-per-rank",
-              "1"};
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
 
 Ran run_with_deadline(const Words& words) {
   return run_cleave(words, {.deadline_s = kDeadlineS});

@@ -27,19 +27,6 @@ void refuse_other_kinds(const Json& json) {
   }
 }
 
-ModelFacts read_facts(const Json& json) {
-  ModelFacts f;
-  f.vocab_size = json.at("vocab_size").as_int(1, kMostTokens);
-  f.hidden = json.at("hidden_size").as_int(1, kMostWidth);
-  f.num_layers = json.at("num_hidden_layers").as_int(1, kMostLayers);
-  f.num_heads = json.at("num_attention_heads").as_int(1, kMostHeads);
-  f.num_kv_heads = f.num_heads;
-  f.max_positions = json.int_or("max_position_embeddings", 512, 1, kMostPositions);
-  if (f.hidden % f.num_heads != 0) {
-    json.at("hidden_size").fail(str("it must be a multiple of num_attention_heads=", f.num_heads));
-  }
-  read_special_ids(json, f);
-  return f;
 }
 
 }  // namespace
@@ -47,7 +34,8 @@ ModelFacts read_facts(const Json& json) {
 BertConfig BertConfig::from_json(const Json& json) {
   refuse_other_kinds(json);
   BertConfig c;
-  c.facts = read_facts(json);
+  c.facts = read_facts(json, {});
+  check_heads_divide(json, c.facts, {});
   c.head = read_head(json);
   if (c.head == BertHead::kClassifier) c.facts.labels = read_labels(json);
   c.intermediate = json.at("intermediate_size").as_int(1, kMostWidth);

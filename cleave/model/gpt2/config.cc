@@ -3,20 +3,11 @@
 namespace cleave {
 namespace {
 
-ModelFacts read_facts(const Json& json) {
-  ModelFacts f;
-  f.vocab_size = json.at("vocab_size").as_int(1, kMostTokens);
-  f.hidden = json.at("n_embd").as_int(1, kMostWidth);
-  f.num_layers = json.at("n_layer").as_int(1, kMostLayers);
-  f.num_heads = json.at("n_head").as_int(1, kMostHeads);
-  f.num_kv_heads = f.num_heads;
-  f.max_positions = json.int_or("n_positions", 1024, 1, kMostPositions);
-  if (f.hidden % f.num_heads != 0) {
-    json.at("n_embd").fail(str("it must be a multiple of n_head=", f.num_heads));
-  }
-  read_special_ids(json, f);
-  return f;
-}
+constexpr FactNames kNames{.hidden = "n_embd",
+                           .num_layers = "n_layer",
+                           .num_heads = "n_head",
+                           .max_positions = "n_positions",
+                           .default_positions = 1024};
 
 /// What this family has in transformers and not here.
 void refuse_others(const Json& json) {
@@ -37,7 +28,8 @@ void refuse_others(const Json& json) {
 Gpt2Config Gpt2Config::from_json(const Json& json) {
   refuse_others(json);
   Gpt2Config c;
-  c.facts = read_facts(json);
+  c.facts = read_facts(json, kNames);
+  check_heads_divide(json, c.facts, kNames);
   c.intermediate = json.int_or("n_inner", 4 * c.facts.hidden, 1, kMostWidth);
   c.activation = read_activation(json, "activation_function", "gelu_new");
   c.norm_eps = json.number_or("layer_norm_epsilon", c.norm_eps, 0, 1);

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/model/facts.h"
 #include "cleave/nn/attention.h"
 #include "cleave/nn/dropout.h"
 #include "cleave/nn/embedding.h"
@@ -11,7 +12,6 @@
 namespace cleave {
 namespace {
 
-constexpr int64_t kMostWidth = int64_t{1} << 20;
 constexpr double kNormEps = 1e-5;
 
 struct Config {
@@ -24,25 +24,13 @@ struct Config {
 
   static Config from_json(const Json& json) {
     Config c;
-    ModelFacts& f = c.facts;
-    f.vocab_size = json.at("vocab_size").as_int(1, int64_t{1} << 31);
-    f.hidden = json.at("hidden_size").as_int(1, kMostWidth);
-    f.num_layers = json.at("num_hidden_layers").as_int(1, 4096);
-    f.num_heads = json.at("num_attention_heads").as_int(1, kMostWidth);
-    f.num_kv_heads = f.num_heads;
-    f.max_positions = int64_t{1} << 30;  // it has none
-    f.labels = read_labels(json);
-    if (f.hidden % f.num_heads != 0) {
-      json.at("hidden_size")
-          .fail(str("it must be a multiple of num_attention_heads=", f.num_heads));
-    }
-    read_special_ids(json, f);
-    c.intermediate = json.int_or("intermediate_size", 4 * f.hidden, 1, kMostWidth);
-    c.dropout = json.number_or("hidden_dropout_prob", 0.1);
-    if (!(c.dropout >= 0 && c.dropout < 1)) {
-      json.at("hidden_dropout_prob").fail("expected a probability in [0, 1)");
-    }
-    c.init_range = json.number_or("initializer_range", 0.02);
+    c.facts = read_facts(json, {});
+    check_heads_divide(json, c.facts, {});
+    c.facts.max_positions = kMostPositions;  // it has none
+    c.facts.labels = read_labels(json);
+    c.intermediate = json.int_or("intermediate_size", 4 * c.facts.hidden, 1, kMostWidth);
+    c.dropout = read_dropout(json, "hidden_dropout_prob", 0.1);
+    c.init_range = json.number_or("initializer_range", 0.02, 0, kMostInitRange);
     return c;
   }
 };

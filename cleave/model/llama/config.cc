@@ -43,33 +43,23 @@ RotaryOptions read_rotary(const Json& json, int64_t head_dim, int64_t max_positi
   return rotary;
 }
 
-ModelFacts read_facts(const Json& json) {
-  ModelFacts f;
-  f.vocab_size = json.at("vocab_size").as_int(1, kMostTokens);
-  f.hidden = json.at("hidden_size").as_int(1, kMostWidth);
-  f.num_layers = json.at("num_hidden_layers").as_int(1, kMostLayers);
-  f.num_heads = json.at("num_attention_heads").as_int(1, kMostHeads);
-  f.num_kv_heads = json.int_or("num_key_value_heads", f.num_heads, 1, f.num_heads);
-  f.max_positions = json.int_or("max_position_embeddings", 2048, 1, kMostPositions);
-  if (f.num_heads % f.num_kv_heads != 0) {
-    json.at("num_key_value_heads").fail(str("it must divide num_attention_heads=", f.num_heads));
-  }
-  read_special_ids(json, f);
-  return f;
-}
-
 }  // namespace
 
 LlamaConfig LlamaConfig::from_json(const Json& json) {
   LlamaConfig c;
-  c.facts = read_facts(json);
+  ModelFacts& f = c.facts;
+  f = read_facts(json, {.default_positions = 2048});
+  f.num_kv_heads = json.int_or("num_key_value_heads", f.num_heads, 1, f.num_heads);
+  if (f.num_heads % f.num_kv_heads != 0) {
+    json.at("num_key_value_heads").fail(str("it must divide num_attention_heads=", f.num_heads));
+  }
   c.intermediate = json.at("intermediate_size").as_int(1, kMostWidth);
-  c.head_dim = json.int_or("head_dim", c.facts.hidden / c.facts.num_heads, 1, kMostHeads);
-  const bool is_divisible = c.facts.hidden % c.facts.num_heads == 0;
+  c.head_dim = json.int_or("head_dim", f.hidden / f.num_heads, 1, kMostHeads);
+  const bool is_divisible = f.hidden % f.num_heads == 0;
   if (!json.has("head_dim") && (!is_divisible || c.head_dim > kMostHeads)) {
     json.at("hidden_size")
-        .fail(str("without head_dim it must be a multiple of num_attention_heads=",
-                  c.facts.num_heads, ", at most ", kMostHeads, " times it"));
+        .fail(str("without head_dim it must be a multiple of num_attention_heads=", f.num_heads,
+                  ", at most ", kMostHeads, " times it"));
   }
   if (c.head_dim % 2 != 0) {
     json.at(json.has("head_dim") ? "head_dim" : "hidden_size")
@@ -81,7 +71,7 @@ LlamaConfig LlamaConfig::from_json(const Json& json) {
   c.mlp_bias = json.bool_or("mlp_bias", false);
   c.tied = json.bool_or("tie_word_embeddings", false);
   c.activation = read_activation(json, "hidden_act", "silu");
-  c.rotary = read_rotary(json, c.head_dim, c.facts.max_positions);
+  c.rotary = read_rotary(json, c.head_dim, f.max_positions);
   return c;
 }
 

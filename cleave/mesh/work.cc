@@ -1,0 +1,116 @@
+#include "cleave/mesh/work.h"
+
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "cleave/base/clock.h"
+#include "cleave/comm/async_group.h"
+#include "cleave/mesh/scalar_type.h"
+
+namespace cleave {
+
+/// Makes a collective from `in` to `out` now or beside, and what waits for it.
+class WorkStarter {
+ public:
+  WorkStarter(const Axis& axis, const Tensor& in, Tensor out, std::string_view site)
+      : axis_(axis), site_(site), shape_(in.sizes().vec()) {
+    work_.in_ = in;
+    work_.out_ = std::move(out);
+  }
+
+  /// Of one rank: the result is there.
+  Work done() { return std::move(work_); }
+
+  /// `call` is given the group, the memory, and the call's name and shape; a copy of it may be
+  /// kept.
+  template <class Collective>
+  Work start(const Collective& collective) {
+    const auto group = axis_.group();
+    // What the other thread runs keeps alive all that it touches, and touches no tensor: libtorch
+    // would count on its thread what it does there.
+    const auto run = [group, collective, in = work_.in_, out = work_.out_,
+                      from = work_.in_.const_data_ptr(), to = work_.out_.mutable_data_ptr(),
+                      site = site_, shape = shape_] {
+      collective(*group, from, to, Call{.site = site, .shape = shape});
+    };
+    auto* async = dynamic_cast<AsyncGroup*>(group.get());
+    if (async != nullptr && work_.in_.is_cpu()) {
+      work_.done_ = async->start(run);
+      work_.group_ = group;
+    } else {
+      if (async != nullptr) async->await_started();
+      const double begin = monotonic_s();
+      run();
+      group->add_seconds(monotonic_s() - begin);
+    }
+    return std::move(work_);
+  }
+
+ private:
+  const Axis& axis_;
+  std::string site_;
+  std::vector<int64_t> shape_;
+  Work work_;
+};
+
+namespace {
+
+std::vector<int64_t> copy_of(Widths widths) {
+  return {widths.begin(), widths.end()};
+}
+
+void check_flat(const Tensor& t, int64_t numel, std::string_view site) {
+  CLEAVE_CHECK(t.dim() == 1 && t.is_contiguous() && t.numel() == numel, Code::kShape, site,
+               ": a tensor of sizes ", t.sizes(), " was given; it takes one run of ", numel,
+               " elements");
+}
+
+}  // namespace
+
+Tensor Work::wait() {
+  if (group_) {
+    const double begin = monotonic_s();
+    dynamic_cast<AsyncGroup&>(*group_).await(done_);
+    group_->add_seconds(monotonic_s() - begin);
+  }
+  in_ = Tensor();
+  return std::exchange(out_, {});
+}
+
+Work start_all_reduce(const Axis& axis, const Tensor& t, std::string_view site) {
+  CLEAVE_CHECK(t.is_contiguous(), Code::kUsage, site, ": a tensor of strides ", t.strides(),
+               " was given; it takes a contiguous one");
+  WorkStarter starter(axis, t, t, site);
+  if (axis.size() == 1) return starter.done();
+  return starter.start([count = t.numel(), type = dtype_of(t.scalar_type())](
+                           Group& group, const void* in, void* out, const Call& call) {
+    group.all_reduce(in, out, count, type, ReduceOp::kSum, call);
+  });
+}
+
+Work start_all_gather(const Axis& axis, const Tensor& t, Widths widths, std::string_view site) {
+  check_flat(t, widths[static_cast<size_t>(axis.rank())], site);
+  if (axis.size() == 1) return WorkStarter(axis, t, t, site).done();
+  const int64_t whole = std::accumulate(widths.begin(), widths.end(), int64_t{0});
+  return WorkStarter(axis, t, at::empty({whole}, t.options()), site)
+      .start([widths = copy_of(widths), whole, type = dtype_of(t.scalar_type())](
+                 Group& group, const void* in, void* out, const Call& call) {
+        group.all_gather(in, out, 1, widths, type, {.site = call.site, .shape = {&whole, 1}});
+      });
+}
+
+Work start_reduce_scatter(const Axis& axis, const Tensor& t, Widths widths, std::string_view site) {
+  check_flat(t, std::accumulate(widths.begin(), widths.end(), int64_t{0}), site);
+  if (axis.size() == 1) return WorkStarter(axis, t, t, site).done();
+  const int64_t own = widths[static_cast<size_t>(axis.rank())];
+  return WorkStarter(axis, t, at::empty({own}, t.options()), site)
+      .start([widths = copy_of(widths), type = dtype_of(t.scalar_type())](
+                 Group& group, const void* in, void* out, const Call& call) {
+        group.reduce_scatter(in, out, 1, widths, type, call);
+      });
+}
+
+}  // namespace cleave

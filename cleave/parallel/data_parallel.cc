@@ -1,0 +1,219 @@
+#include "cleave/parallel/data_parallel.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "cleave/layout/node.h"
+
+// Why a layer's gradients are complete when backward leaves its input: the engine takes the ready
+// node that was made last, so all nodes of the layer's call come before the identity that stands
+// before it, and nodes that add to leaves come before all others. A layer that recomputes runs its
+// own backward inside one node. What is put off (zero-bubble) comes later: then num_passes is 0.
+
+namespace cleave {
+namespace {
+
+/// Moves each gradient that backward leaves on a tensor to a sum of another type.
+class AddTo : public torch::autograd::PostAccumulateGradHook {
+ public:
+  AddTo(std::shared_ptr<Tensor> sum, at::ScalarType type) : sum_(std::move(sum)), type_(type) {}
+
+  void operator()(const torch::autograd::Variable& read) override {
+    const at::NoGradGuard no_grad;
+    const Tensor gradient = std::exchange(read.mutable_grad(), {});
+    if (sum_->defined()) {
+      sum_->add_(gradient);
+    } else {
+      *sum_ = gradient.to(type_);
+    }
+  }
+
+ private:
+  std::shared_ptr<Tensor> sum_;
+  at::ScalarType type_;
+};
+
+}  // namespace
+
+/// Tells when backward is through with a call of a layer.
+class SumBehind : public Wrap {
+ public:
+  SumBehind(std::shared_ptr<DataParallel> data_parallel, size_t layer)
+      : data_parallel_(std::move(data_parallel)), layer_(layer) {}
+
+  [[nodiscard]] bool is_outermost() const override { return true; }
+
+  DTensor call(Layer& /*layer*/, const DTensor& x, const Context& context,
+               const Next& next) override {
+    if (!needs_grad(x.local())) return next(x, context);
+    const auto identity = [](const Tensor& t) { return t; };
+    const auto passed = [this](const Tensor& gradient) {
+      data_parallel_->pass(layer_);
+      return gradient;
+    };
+    return next(x.with(differentiable("sum_behind", x.local(), identity, passed)), context);
+  }
+
+ private:
+  std::shared_ptr<DataParallel> data_parallel_;
+  size_t layer_;
+};
+
+DataParallel::DataParallel(const Parameters& parameters, const Axis& dp,
+                           DataParallelOptions options)
+    : dp_(dp), options_(std::move(options)) {
+  // Without other ranks nothing is summed over dp, and one sum over tp is the fewest.
+  const int64_t most = dp.size() == 1 ? std::numeric_limits<int64_t>::max() : options_.bucket_bytes;
+  const auto item = static_cast<int64_t>(at::elementSize(options_.precision.reduce));
+  const Parameters& alone = options_.alone;
+  Parameters bucket;
+  int64_t bytes = 0;
+  for (const auto& p : parameters) {
+    if (std::find(alone.begin(), alone.end(), p) != alone.end()) continue;
+    bucket.push_back(p);
+    bytes += item * p->numel();  // of the whole: ranks of tp, which hold more or less, cut alike
+    if (bytes < most) continue;
+    add_bucket(std::exchange(bucket, {}));
+    bytes = 0;
+  }
+  if (!bucket.empty()) add_bucket(std::move(bucket));
+  std::reverse(buckets_.begin(), buckets_.end());
+  for (const auto& p : alone) add_bucket({p});
+}
+
+void DataParallel::add_bucket(Parameters parameters) {
+  Bucket bucket;
+  bucket.sums.resize(parameters.size());
+  bucket.shards = options_.cuts_leaves
+                      ? std::make_unique<FlatShards>(std::move(parameters), dp_)
+                      : std::make_unique<FlatShards>(std::move(parameters), Axis(), dp_);
+  buckets_.push_back(std::move(bucket));
+}
+
+void DataParallel::leaves_changed() {
+  const at::NoGradGuard no_grad;
+  const ShardPrecision& precision = options_.precision;
+  const bool is_cut = options_.cuts_leaves && dp_.size() > 1;
+  Work next = is_cut ? buckets_[0].shards->start_gather(precision.param) : Work();
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    Bucket& bucket = buckets_[b];
+    const Parameters& parameters = bucket.shards->parameters();
+    if (!is_cut) {
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        const Tensor& leaf = parameters[i]->leaf();
+        if (leaf.scalar_type() != precision.param) {
+          read_beside_leaf(bucket, i, leaf.detach().to(precision.param));
+        }
+      }
+      continue;
+    }
+    const Tensor whole = next.wait();
+    // The next one comes while this one is copied.
+    if (b + 1 < buckets_.size()) next = buckets_[b + 1].shards->start_gather(precision.param);
+    const std::vector<Tensor> parts = bucket.shards->parts_of(whole);
+    for (size_t i = 0; i < parts.size(); ++i) read_beside_leaf(bucket, i, parts[i]);
+  }
+}
+
+void DataParallel::read_beside_leaf(Bucket& bucket, size_t i, const Tensor& value) {
+  Parameter& p = *bucket.shards->parameters()[i];
+  if (p.is_readable() && !p.use().is_same(p.leaf())) {
+    p.use().detach().copy_(value);  // where the graph and the kernels know it
+    return;
+  }
+  const Tensor read = value.clone().requires_grad_();
+  if (options_.precision.param != options_.precision.reduce) {
+    bucket.sums[i] = std::make_shared<Tensor>();
+    torch::autograd::impl::set_post_acc_grad_hooks(
+        read, std::make_unique<AddTo>(bucket.sums[i], options_.precision.reduce));
+  }
+  p.set_use(read);
+}
+
+Tensor& DataParallel::gradient_of(const Bucket& bucket, size_t i) {
+  const Parameter& p = *bucket.shards->parameters()[i];
+  if (bucket.sums[i]) return *bucket.sums[i];
+  return (p.is_readable() ? p.use() : p.leaf()).mutable_grad();
+}
+
+bool DataParallel::has_unfinished_gradients() const {
+  if (!options_.cuts_leaves || dp_.size() == 1) return false;  // those of leaves, which are theirs
+  for (const Bucket& bucket : buckets_) {
+    if (bucket.reduction.is_under_way()) return true;
+    for (size_t i = 0; i < bucket.sums.size(); ++i) {
+      if (gradient_of(bucket, i).defined()) return true;
+    }
+  }
+  return false;
+}
+
+void DataParallel::drop_gradients() {
+  for (const Bucket& bucket : buckets_) {
+    for (size_t i = 0; i < bucket.sums.size(); ++i) gradient_of(bucket, i).reset();
+  }
+}
+
+void DataParallel::pass(size_t layer) {
+  if (++num_passed_[layer] != num_passes_) return;
+  while (num_started_ < buckets_.size() && buckets_[num_started_].first_layer >= layer) {
+    start_next();
+  }
+}
+
+void DataParallel::start_next() {
+  Bucket& bucket = buckets_[num_started_++];
+  std::vector<Tensor> gradients;
+  for (size_t i = 0; i < bucket.sums.size(); ++i) {
+    gradients.push_back(std::exchange(gradient_of(bucket, i), {}));
+  }
+  bucket.reduction = bucket.shards->start_reduce(std::move(gradients), options_.precision.reduce);
+}
+
+void DataParallel::finish_gradients() {
+  while (num_started_ < buckets_.size()) start_next();
+  for (Bucket& bucket : buckets_) {
+    const std::vector<Tensor> reduced = bucket.reduction.finish();
+    for (size_t i = 0; i < reduced.size(); ++i) {
+      bucket.shards->parameters()[i]->leaf().mutable_grad() = reduced[i];
+    }
+  }
+  num_started_ = 0;
+  num_passes_ = 0;
+  std::fill(num_passed_.begin(), num_passed_.end(), 0);
+}
+
+void sum_during_backward(const std::shared_ptr<DataParallel>& data_parallel,
+                         const std::vector<Layer*>& in_order) {
+  if (data_parallel->dp_.size() == 1) return;
+  auto& buckets = data_parallel->buckets_;
+  data_parallel->num_passed_.assign(in_order.size(), 0);
+  std::map<const Parameter*, size_t> first;
+  for (size_t l = 0; l < in_order.size(); ++l) {
+    for (const auto& p : in_order[l]->parameters()) first.emplace(p.get(), l);
+  }
+  for (auto& bucket : buckets) {
+    bucket.first_layer = in_order.size();
+    for (const auto& p : bucket.shards->parameters()) {
+      const auto at = first.find(p.get());
+      const size_t layer = at == first.end() ? 0 : at->second;
+      bucket.first_layer = std::min(bucket.first_layer, layer);
+    }
+  }
+  // What is complete first goes first; of those alike, the later parameters.
+  std::stable_sort(buckets.begin(), buckets.end(),
+                   [](const auto& a, const auto& b) { return a.first_layer > b.first_layer; });
+  std::set<size_t> ends;
+  for (const auto& bucket : buckets) ends.insert(bucket.first_layer);
+  for (const size_t layer : ends) {
+    in_order[layer]->attach(std::make_unique<SumBehind>(data_parallel, layer));
+  }
+}
+
+}  // namespace cleave

@@ -1,0 +1,206 @@
+#include "cleave/parallel/data_parallel.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/model/model.h"
+#include "cleave/nn/cross_entropy.h"
+#include "cleave/parallel/fsdp.h"
+#include "cleave/parallel/recompute.h"
+#include "tests/support/counting_group.h"
+#include "tests/support/golden.h"
+#include "tests/support/ranks.h"
+#include "tests/support/thrown.h"
+
+// Oracle: the same sums with nothing started early (begin_step was not called), bit for bit, and
+// the plain functions finish_gradients and sum_gradients.
+namespace cleave {
+namespace {
+
+constexpr int64_t kBucketBytes = 2048;  // of a few parameters
+const char* const kConfig = R"json({"model_type": "llama", "vocab_size": 23, "hidden_size": 12,
+  "intermediate_size": 17, "num_hidden_layers": 3, "num_attention_heads": 3,
+  "num_key_value_heads": 1, "head_dim": 4, "max_position_embeddings": 32,
+  "tie_word_embeddings": true})json";
+
+std::unique_ptr<Model> model_on(const Axis& tp) {
+  auto model = make_model(Json::parse(kConfig, "config.json"));
+  parallelize_module(*model, tp, model->plan(tp.size() > 1));
+  return model;
+}
+
+/// Backward of one micro-batch of this rank; each rank has other rows.
+void backward(Model& model, const Axis& dp, const Axis& tp, int64_t micro_batch) {
+  const auto seed = static_cast<uint64_t>(10 * micro_batch + dp.rank());
+  const Tensor ids = test::ids({2, 5}, 23, seed);
+  const DTensor logits = model(DTensor(ids, tp, Replicate{}), Context());
+  cross_entropy(logits, next_token_labels(ids), {.valid_tokens = 32}).local().backward();
+}
+
+std::vector<Tensor> gradients_of(Model& model) {
+  std::vector<Tensor> out;
+  for (const auto& p : model.parameters()) out.push_back(p->leaf().grad().clone());
+  return out;
+}
+
+void expect_same(const std::vector<Tensor>& got, const std::vector<Tensor>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(at::equal(got[i], want[i])) << i;
+}
+
+struct Case {
+  bool cuts_leaves = false, recomputes = false;
+  at::ScalarType param = at::kFloat;
+  int tp = 1;
+};
+
+/// Gradients of two micro-batches, with buckets that start during backward or after it.
+std::vector<Tensor> summed(const Case& c, const Axis& dp, const Axis& tp, bool during_backward) {
+  const auto model = model_on(tp);
+  if (c.recomputes) recompute(*model->sequence()[1]);
+  const auto data_parallel = std::make_shared<DataParallel>(
+      model->parameters(), dp,
+      DataParallelOptions{.precision = {.param = c.param, .reduce = at::kFloat},
+                          .cuts_leaves = c.cuts_leaves,
+                          .bucket_bytes = kBucketBytes});
+  sum_during_backward(data_parallel, model->sequence());
+  materialize(*model, {.seed = 5});
+  data_parallel->leaves_changed();
+  for (int step = 0; step < 2; ++step) {
+    for (const auto& p : model->parameters()) p->leaf().mutable_grad().reset();
+    data_parallel->begin_step(during_backward ? 2 : 0);
+    for (int64_t m = 0; m < 2; ++m) backward(*model, dp, tp, m);
+    EXPECT_TRUE(!c.cuts_leaves || data_parallel->has_unfinished_gradients());
+    data_parallel->finish_gradients();
+    EXPECT_FALSE(data_parallel->has_unfinished_gradients());
+  }
+  return gradients_of(*model);
+}
+
+void on_mesh(int dp, int tp, const std::function<void(const Axis&, const Axis&)>& body) {
+  run_ranks(
+      dp * tp,
+      [&](World& world) {
+        at::get_num_threads();
+        at::set_num_threads(1);
+        const Mesh mesh = Mesh::build(world, {{"dp", dp}, {"tp", tp}});
+        body(mesh["dp"], mesh["tp"]);
+      },
+      RankOptions{.timeout_s = 20, .flight_log_folder = ""});
+}
+
+TEST(DataParallel, SumsDuringBackward_AreThoseAfterIt) {
+  for (const Case& c :
+       {Case{}, Case{.recomputes = true}, Case{.param = at::kBFloat16}, Case{.cuts_leaves = true},
+        Case{.cuts_leaves = true, .param = at::kBFloat16}, Case{.tp = 2},
+        Case{.cuts_leaves = true, .recomputes = true, .tp = 2}}) {
+    on_mesh(2, c.tp, [&](const Axis& dp, const Axis& tp) {
+      expect_same(summed(c, dp, tp, true), summed(c, dp, tp, false));
+    });
+  }
+}
+
+TEST(DataParallel, Sums_AreThoseOfThePlainFunctions) {
+  for (const int ranks_of_tp : {1, 2}) {
+    on_mesh(2, ranks_of_tp, [&](const Axis& dp, const Axis& tp) {
+      const auto model = model_on(tp);
+      materialize(*model, {.seed = 5});
+      for (int64_t m = 0; m < 2; ++m) backward(*model, dp, tp, m);
+      finish_gradients(model->parameters(), tp);
+      sum_gradients(model->parameters(), dp);
+      expect_same(summed({.tp = ranks_of_tp}, dp, tp, true), gradients_of(*model));
+    });
+  }
+}
+
+// Oracle: each micro-batch's bf16 gradient by itself, added up here in fp32.
+TEST(DataParallel, GradientsOfBf16Weights_AddUpInFp32) {
+  for (const bool cuts_leaves : {false, true}) {
+    on_mesh(1, 1, [&](const Axis& dp, const Axis& tp) {
+      const auto one = [&](const std::vector<int64_t>& micro_batches) {
+        const auto model = model_on(tp);
+        DataParallel data_parallel(model->parameters(), dp,
+                                   {.precision = {.param = at::kBFloat16, .reduce = at::kFloat},
+                                    .cuts_leaves = cuts_leaves});
+        materialize(*model, {.seed = 5});
+        data_parallel.leaves_changed();
+        for (const int64_t m : micro_batches) backward(*model, dp, tp, m);
+        data_parallel.finish_gradients();
+        return gradients_of(*model);
+      };
+      std::vector<int64_t> all(40);
+      std::vector<Tensor> want;
+      for (int64_t m = 0; m < 40; ++m) {
+        all[static_cast<size_t>(m)] = m;
+        const auto each = one({m});
+        if (want.empty()) want.resize(each.size());
+        for (size_t i = 0; i < each.size(); ++i) {
+          EXPECT_EQ(each[i].scalar_type(), at::kFloat);
+          EXPECT_TRUE(at::equal(each[i], each[i].to(at::kBFloat16).to(at::kFloat)));
+          want[i] = want[i].defined() ? want[i] + each[i] : each[i];
+        }
+      }
+      expect_same(one(all), want);
+    });
+  }
+}
+
+TEST(DataParallel, Buckets_StartOnceEachInTheLastBackward) {
+  on_mesh(2, 1, [](const Axis& dp, const Axis& tp) {
+    const auto counting = std::make_shared<test::CountingGroup>(dp.group());
+    const auto model = model_on(tp);
+    const auto data_parallel = std::make_shared<DataParallel>(
+        model->parameters(), Axis(counting), DataParallelOptions{.bucket_bytes = kBucketBytes});
+    sum_during_backward(data_parallel, model->sequence());
+    materialize(*model, {.seed = 5});
+    data_parallel->begin_step(2);
+    backward(*model, dp, tp, 0);
+    EXPECT_EQ(counting->taken()["all_reduce"], 0);
+    backward(*model, dp, tp, 1);
+    const int early = counting->taken()["all_reduce"];
+    data_parallel->finish_gradients();
+    const int late = counting->taken()["all_reduce"];
+    // The embedding, tied to the head, has no layer before it.
+    EXPECT_GE(early, 3);
+    EXPECT_GE(late, 1);
+    EXPECT_LE(late, 2);
+  });
+}
+
+struct Sharding {
+  bool as_list = false;     // layers gather for those that come next
+  bool breaks_off = false;  // a forward between two micro-batches, before weights change
+};
+
+std::vector<Tensor> sharded(const Axis& dp, const Sharding& how) {
+  const auto model = model_on({});
+  const FsdpOptions options{.precision = {.param = at::kFloat, .reduce = at::kFloat}};
+  if (how.as_list) {
+    fully_shard(model->sequence(), dp, options);
+  } else {
+    for (Layer* layer : model->sequence()) fully_shard(*layer, dp, options);
+  }
+  materialize(*model, {.seed = 5});
+  for (int64_t m = 0; m < 2; ++m) {
+    backward(*model, dp, {}, m);
+    if (!how.breaks_off) continue;
+    const at::NoGradGuard no_grad;
+    // A forward that breaks off; the next one is of other weights.
+    const DTensor x(test::ids({1, 4}, 23, 1), Axis(), Replicate{});
+    (void)(*model->sequence()[0])(x, Context());
+    for (const auto& p : model->parameters()) p->leaf().detach().mul_(1.5);
+  }
+  return gradients_of(*model);
+}
+
+TEST(FullyShard, GatheringOfTheNextLayerAhead_ChangesNothing) {
+  for (const bool breaks_off : {false, true}) {
+    on_mesh(2, 1, [&](const Axis& dp, const Axis&) {
+      expect_same(sharded(dp, {.as_list = true, .breaks_off = breaks_off}),
+                  sharded(dp, {.breaks_off = breaks_off}));
+    });
+  }
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,140 @@
+#pragma once
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/comm/world.h"
+#include "cleave/mesh/mesh.h"
+#include "cleave/model/model.h"
+#include "cleave/nn/cross_entropy.h"
+#include "cleave/optim/optimizer.h"
+#include "cleave/parallel/gradients.h"
+#include "tests/support/golden.h"
+
+namespace cleave::test {
+
+/// A folder of the goldens and how its model is split.
+struct GoldenLayout {
+  std::string golden;
+  int tp = 1, dp = 1;
+  bool sequence_parallel = false;
+};
+
+inline std::string layout_name(const ::testing::TestParamInfo<GoldenLayout>& info) {
+  const GoldenLayout& l = info.param;
+  std::string name = str(l.golden, "_tp", l.tp, "_dp", l.dp, l.sequence_parallel ? "_sp" : "");
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+inline const OptimizerOptions kGoldenAdamW{
+    .eps = 1e-6, .weight_decay = 0.01, .decay_on = OptimizerOptions::DecayOn::kAll};
+
+/// A batch as the model and its loss take it; mask and types where the family has them.
+struct GoldenRows {
+  Tensor ids, targets, mask, types;
+
+  [[nodiscard]] GoldenRows at_step(int64_t step) const {
+    const auto of = [&](const Tensor& t) { return t.defined() ? t[step] : t; };
+    return {.ids = of(ids), .targets = of(targets), .mask = of(mask), .types = of(types)};
+  }
+};
+
+/// A model of the goldens on one layout.
+///
+/// Oracle: transformers' models in fp32, recorded with their distance from fp64. Bounds are those
+/// of the goldens' own notes: logits 5e-5, loss and gradients 1e-5, stepped weights 1e-4.
+class GoldenModel : public ::testing::TestWithParam<GoldenLayout> {
+ protected:
+  void SetUp() override {
+    CLEAVE_NEEDS_DATA();
+    folder_ = data_folder() + "/goldens/" + GetParam().golden;
+    golden_ = read_tensors(folder_ + "/goldens.safetensors");
+    weights_ = read_tensors(folder_);
+  }
+
+  /// The batch whose tensors have this prefix, with or without a leading dim of steps.
+  [[nodiscard]] virtual GoldenRows rows_of(const std::string& prefix) const = 0;
+
+  std::unique_ptr<Model> model_on(const Axis& tp) {
+    auto model = make_model(Json::parse_file(folder_ + "/config.json"));
+    parallelize_module(*model, tp, model->plan(GetParam().sequence_parallel));
+    fill(*model, weights_, at::kFloat);
+    return model;
+  }
+
+  /// Runs `body` on every rank of the layout's mesh.
+  void on_ranks(const std::function<void(const Mesh&)>& body) {
+    const GoldenLayout& l = GetParam();
+    run_ranks(l.tp * l.dp, [&](World& world) {
+      body(Mesh::build(world, {{"dp", l.dp}, {"tp", l.tp}}));
+    });
+  }
+
+  /// This data-parallel rank's rows; of an undefined tensor none.
+  static Tensor own(const Tensor& t, const Axis& dp) {
+    if (!t.defined()) return t;
+    const int64_t n = t.size(0) / dp.size();
+    return t.narrow(0, n * dp.rank(), n);
+  }
+
+  /// Forward and backward of one batch; gradients complete on both axes. Returns logits and loss.
+  static std::pair<Tensor, double> pass(Model& model, const Mesh& mesh, const GoldenRows& rows) {
+    const Axis& dp = mesh["dp"];
+    Context context;
+    context.key_mask = own(rows.mask, dp);
+    context.token_types = own(rows.types, dp);
+    const auto count = rows.targets.ne(-100).sum().item<int64_t>();
+    const DTensor logits = model(DTensor(own(rows.ids, dp), mesh["tp"], Replicate{}), context);
+    const DTensor loss = cross_entropy(logits, own(rows.targets, dp), {.valid_tokens = count});
+    loss.local().backward();
+    const Parameters parameters = model.parameters();
+    finish_gradients(parameters, mesh["tp"]);
+    sum_gradients(parameters, dp);
+    const Tensor sum = dp.all_reduce(loss.local().detach().to(at::kDouble), "test loss");
+    return {logits.full_tensor().detach(), sum.item<double>()};
+  }
+
+  void expect_gradients(Model& model, const std::string& prefix) {
+    for (const auto& p : model.parameters()) {
+      const Tensor want = slice_of(*p, golden_.at(prefix + p->name()));
+      EXPECT_LE(largest_difference(p->leaf().grad(), want), 1e-5) << p->name();
+    }
+  }
+
+  /// Three steps of one optimizer, against the losses, norms and weights recorded under `run`.
+  /// clip 0: none.
+  void expect_three_steps(const std::string& run, const OptimizerOptions& options, double lr,
+                          double clip) {
+    on_ranks([&](const Mesh& mesh) {
+      auto model = model_on(mesh["tp"]);
+      const Parameters parameters = model->parameters();
+      Optimizer optimizer(parameters, options);
+      for (int64_t step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        const double loss = pass(*model, mesh, rows_of("train.").at_step(step)).second;
+        const double norm = gradient_norm(parameters, mesh["tp"]).value;
+        EXPECT_NEAR(loss, golden_.at(run + ".loss")[step].item<float>(), 1e-5);
+        EXPECT_NEAR(norm, golden_.at(run + ".grad_norm")[step].item<float>(),
+                    1e-5 * std::max(1.0, norm));
+        if (clip > 0) clip_gradients(parameters, norm, clip);
+        optimizer.step(lr);
+      }
+      for (const auto& p : parameters) {
+        const Tensor want = slice_of(*p, golden_.at(run + ".step3." + p->name()));
+        EXPECT_LE(largest_difference(p->leaf(), want), 1e-4) << p->name();
+      }
+    });
+  }
+
+  std::string folder_;
+  std::map<std::string, Tensor> golden_, weights_;
+};
+
+}  // namespace cleave::test
