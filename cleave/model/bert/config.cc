@@ -27,8 +27,6 @@ void refuse_other_kinds(const Json& json) {
   }
 }
 
-}
-
 }  // namespace
 
 BertConfig BertConfig::from_json(const Json& json) {
