@@ -10,8 +10,8 @@
 namespace cleave {
 namespace {
 
-constexpr std::array<std::string_view, kNumKernels> kNames{"attention", "norm", "gate",
-                                                           "rotary",    "loss", "few-rows"};
+constexpr std::array<std::string_view, kNumKernels> kNames{
+    "attention", "norm", "gate", "rotary", "loss", "few-rows", "adam"};
 std::array<std::atomic<bool>, kNumKernels> off{};
 
 }  // namespace
@@ -28,7 +28,7 @@ void set_plain_kernels(const std::string& names) {
     const std::string name = names.substr(begin, end - begin);
     const auto found = std::find(kNames.begin(), kNames.end(), name);
     CLEAVE_CHECK(found != kNames.end(), Code::kUsage, "there is no kernel '", name,
-                 "'; choose from attention, norm, gate, rotary, loss, few-rows, or all");
+                 "'; choose from attention, norm, gate, rotary, loss, few-rows, adam, or all");
     plain[static_cast<size_t>(found - kNames.begin())] = true;
     begin = end + 1;
   }

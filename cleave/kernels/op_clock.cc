@@ -58,7 +58,7 @@ std::string_view name(TimeKind kind) {
 TimeKind time_kind_of(std::string_view operation) {
   if (operation.starts_with("cleave::comm")) return TimeKind::kCollectives;
   if (has_any(operation, {"attention"})) return TimeKind::kAttention;
-  if (has_any(operation, {"_fused_adam", "cleave::adamw"})) return TimeKind::kOptimizer;
+  if (has_any(operation, {"_fused_adam", "cleave::adam"})) return TimeKind::kOptimizer;
   if (has_any(operation, {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear",
                           "_linear_pointwise", "mkldnn_linear", "cleave::product"})) {
     return TimeKind::kProducts;

@@ -5,6 +5,11 @@
 #include <numbers>
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/record_function.h>
+
+#include "cleave/kernels/cpu/adam.h"
+#include "cleave/kernels/kernels.h"
 
 namespace cleave {
 
@@ -50,43 +55,106 @@ const std::vector<Optimizer::State>& Optimizer::states() const {
   return states_;
 }
 
-void Optimizer::step(double lr) {
+namespace {
+
+/// What forward reads beside a leaf of the same elements; undefined where it reads the leaf.
+Tensor read_beside(const Parameter& p) {
+  if (!p.is_readable() || p.use().is_same(p.leaf())) return {};
+  return p.use().sizes() == p.leaf().sizes() ? p.use().detach() : Tensor();
+}
+
+bool is_of(const Tensor& t, at::ScalarType type) {
+  return t.scalar_type() == type && t.is_contiguous();
+}
+
+// Elements that are worth a thread of their own.
+constexpr int64_t kGrain = 32768;
+
+}  // namespace
+
+void Optimizer::step(double lr, double gradient_scale) {
   const at::NoGradGuard no_grad;
   ++num_steps_;
   (void)states();
-  step_group(decayed_, lr, options_.weight_decay);
-  step_group(plain_, lr, 0);
+  step_group(decayed_, {lr, gradient_scale, options_.weight_decay});
+  step_group(plain_, {lr, gradient_scale, 0});
 }
 
-void Optimizer::step_group(const std::vector<size_t>& group, double lr, double weight_decay) {
-  std::vector<Tensor> params, grads, avgs, squares;
+void Optimizer::step_group(const std::vector<size_t>& group, const Update& update) {
+  std::vector<const State*> left;
   for (const size_t i : group) {
     const State& s = states_[i];
     if (s.parameter->leaf().numel() == 0) continue;  // a rank that holds nothing of it
-    params.push_back(s.parameter->leaf().detach());
-    grads.push_back(s.parameter->leaf().grad());
-    avgs.push_back(s.exp_avg);
-    squares.push_back(s.exp_avg_sq);
+    if (!step_fused(s, update)) left.push_back(&s);
   }
-  if (params.empty()) return;
+  if (left.empty()) return;
+  step_by_libtorch(left, update);
+  for (const State* s : left) {
+    const Tensor read = read_beside(*s->parameter);
+    if (read.defined()) read.copy_(s->parameter->leaf());
+  }
+}
+
+bool Optimizer::step_fused(const State& state, const Update& update) const {
+  const Tensor leaf = state.parameter->leaf().detach();
+  const Tensor gradient = state.parameter->leaf().grad().contiguous();
+  const Tensor read = read_beside(*state.parameter);
+  const bool has_bf16_gradient = gradient.scalar_type() == at::kBFloat16;
+  if (!is_on(Kernel::kAdam) || !has_moments() || !leaf.is_cpu() || !is_of(leaf, at::kFloat) ||
+      !(has_bf16_gradient || gradient.scalar_type() == at::kFloat) ||
+      !is_of(state.exp_avg, at::kFloat) || !is_of(state.exp_avg_sq, at::kFloat) ||
+      (read.defined() && !is_of(read, at::kBFloat16))) {
+    return false;
+  }
+  AdamRun run;
+  run.weight = leaf.mutable_data_ptr<float>();
+  run.gradient = gradient.const_data_ptr();
+  run.is_bf16_gradient = has_bf16_gradient;
+  run.exp_avg = state.exp_avg.mutable_data_ptr<float>();
+  run.exp_avg_sq = state.exp_avg_sq.mutable_data_ptr<float>();
+  if (read.defined()) run.bf16_weight = static_cast<uint16_t*>(read.mutable_data_ptr());
+  const AdamRule rule{.is_decoupled = options_.kind == Kind::kAdamW,
+                      .lr = update.lr,
+                      .beta1 = options_.beta1,
+                      .beta2 = options_.beta2,
+                      .eps = options_.eps,
+                      .weight_decay = update.weight_decay,
+                      .gradient_scale = update.gradient_scale,
+                      .step = num_steps_};
+  at::RecordFunction record(at::RecordScope::USER_SCOPE);
+  if (record.isActive()) record.before("cleave::adam");
+  at::parallel_for(0, leaf.numel(), kGrain,
+                   [&](int64_t begin, int64_t end) { adam_range(run, rule, begin, end); });
+  return true;
+}
+
+void Optimizer::step_by_libtorch(const std::vector<const State*>& states,
+                                 const Update& update) const {
+  std::vector<Tensor> params, grads, avgs, squares;
+  for (const State* s : states) {
+    const Tensor& leaf = s->parameter->leaf();
+    params.push_back(leaf.detach());
+    const Tensor gradient = leaf.grad().to(leaf.scalar_type());
+    grads.push_back(update.gradient_scale == 1 ? gradient : gradient * update.gradient_scale);
+    avgs.push_back(s->exp_avg);
+    squares.push_back(s->exp_avg_sq);
+  }
   if (options_.kind == Kind::kSgd) {
     for (size_t i = 0; i < params.size(); ++i) {
-      if (weight_decay != 0) grads[i] = grads[i].add(params[i], weight_decay);
-      params[i].add_(grads[i], -lr);
+      if (update.weight_decay != 0) grads[i] = grads[i].add(params[i], update.weight_decay);
+      params[i].add_(grads[i], -update.lr);
     }
     return;
   }
   const std::vector<Tensor> steps(params.size(),
                                   at::full({}, static_cast<double>(num_steps_),
                                            at::device(params[0].device()).dtype(at::kFloat)));
-  const double b1 = options_.beta1;
-  const double b2 = options_.beta2;
   if (options_.kind == Kind::kAdamW) {
-    at::_fused_adamw_(params, grads, avgs, squares, {}, steps, lr, b1, b2, weight_decay,
-                      options_.eps, false, false);
+    at::_fused_adamw_(params, grads, avgs, squares, {}, steps, update.lr, options_.beta1,
+                      options_.beta2, update.weight_decay, options_.eps, false, false);
   } else {
-    at::_fused_adam_(params, grads, avgs, squares, {}, steps, lr, b1, b2, weight_decay,
-                     options_.eps, false, false);
+    at::_fused_adam_(params, grads, avgs, squares, {}, steps, update.lr, options_.beta1,
+                     options_.beta2, update.weight_decay, options_.eps, false, false);
   }
 }
 

@@ -30,8 +30,10 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// One update from the leaves' gradients, which are complete and clipped.
-  virtual void step(double lr);
+  /// One update from the leaves' gradients, which are complete, times `gradient_scale`: what
+  /// clipping makes of them (clip_factor), without a pass over them. bf16 tensors that forward
+  /// reads in place of whole leaves follow.
+  virtual void step(double lr, double gradient_scale = 1);
   virtual void zero_grad();
 
   /// What a checkpoint keeps beside the weights. Moments are empty for SGD.
@@ -46,7 +48,14 @@ class Optimizer {
   void set_num_steps(int64_t steps) { num_steps_ = steps; }
 
  private:
-  void step_group(const std::vector<size_t>& group, double lr, double weight_decay);
+  /// What a step does to some of the states.
+  struct Update {
+    double lr = 0, gradient_scale = 1, weight_decay = 0;
+  };
+  void step_group(const std::vector<size_t>& group, const Update& update);
+  /// Adam's step of one state by Cleave's kernel; false where that does not take it.
+  bool step_fused(const State& state, const Update& update) const;
+  void step_by_libtorch(const std::vector<const State*>& states, const Update& update) const;
   OptimizerOptions options_;
   mutable std::vector<State> states_;    // states() makes and cuts moments as leaves are
   std::vector<size_t> decayed_, plain_;  // indices of states_

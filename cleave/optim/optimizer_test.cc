@@ -48,7 +48,7 @@ std::shared_ptr<Parameter> parameter(const Tensor& value) {
 
 /// Four steps of a matrix and a vector against the rule.
 void expect_rule(const OptimizerOptions& o, at::ScalarType type, double tolerance) {
-  const std::vector<Tensor> start = {numbers({4, 3}, 1), numbers({5}, 2)};
+  const std::vector<Tensor> start = {numbers({7, 9}, 1), numbers({5}, 2)};
   Parameters parameters;
   std::vector<Plain> plain;
   for (const Tensor& w : start) {
@@ -92,6 +92,62 @@ TEST(Optimizer, EveryKind_FollowsItsRule) {
         expect_rule(o, at::kFloat, 160 * 0x1p-24);
       }
     }
+  }
+}
+
+TEST(Optimizer, ScaledGradients_GiveTheStepOfSmallerOnes) {
+  // 1/4 is exact, so both ways have the same bits; libtorch's way gets the scaled ones.
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    const auto scaled = parameter(numbers({70}, 1).to(type));
+    const auto smaller = parameter(numbers({70}, 1).to(type));
+    Optimizer a({scaled}, {.weight_decay = 0.1}), b({smaller}, {.weight_decay = 0.1});
+    for (uint64_t t = 1; t <= 2; ++t) {
+      const Tensor g = numbers({70}, 10 + t).to(type);
+      scaled->leaf().mutable_grad() = g;
+      smaller->leaf().mutable_grad() = g / 4;
+      a.step(0.1, 0.25);
+      b.step(0.1);
+    }
+    EXPECT_TRUE(at::equal(scaled->leaf(), smaller->leaf())) << type;
+  }
+}
+
+TEST(Optimizer, Bf16TensorsThatForwardReads_FollowTheLeaves) {
+  for (const auto kind : {Kind::kAdamW, Kind::kSgd}) {  // Cleave's kernel; libtorch
+    const auto p = parameter(numbers({37}, 1).to(at::kFloat));
+    p->set_use(p->leaf().detach().to(at::kBFloat16));
+    p->leaf().mutable_grad() = numbers({37}, 2).to(at::kFloat);
+    Optimizer({p}, {.kind = kind}).step(0.1);
+    EXPECT_TRUE(at::equal(p->use(), p->leaf().detach().to(at::kBFloat16)));
+    EXPECT_FALSE(at::equal(p->leaf().detach(), numbers({37}, 1).to(at::kFloat)));
+  }
+}
+
+TEST(Optimizer, Bf16Gradients_AreReadAsTheNumbersTheyAre) {
+  const Tensor g = numbers({37}, 2).to(at::kBFloat16);
+  Tensor after[2];
+  for (const bool is_wide : {false, true}) {
+    const auto p = parameter(numbers({37}, 1).to(at::kFloat));
+    p->leaf().mutable_grad() = is_wide ? g.to(at::kFloat) : g;
+    Optimizer({p}, {.weight_decay = 0.1}).step(0.1);
+    after[is_wide] = p->leaf().detach();
+  }
+  EXPECT_TRUE(at::equal(after[0], after[1]));
+}
+
+// A leaf that is cut over ranks must get the bits of the whole one.
+TEST(Optimizer, LeafInPieces_GetsTheBitsOfTheWhole) {
+  const Tensor w = numbers({53}, 1).to(at::kFloat), g = numbers({53}, 2).to(at::kFloat);
+  const auto whole = parameter(w);
+  whole->leaf().mutable_grad() = g;
+  Optimizer({whole}, {.decay_on = DecayOn::kAll}).step(0.1);
+  int64_t begin = 0;
+  for (const int64_t size : {3, 17, 33}) {
+    const auto piece = parameter(w.narrow(0, begin, size));
+    piece->leaf().mutable_grad() = g.narrow(0, begin, size);
+    Optimizer({piece}, {.decay_on = DecayOn::kAll}).step(0.1);
+    EXPECT_TRUE(at::equal(piece->leaf(), whole->leaf().narrow(0, begin, size))) << begin;
+    begin += size;
   }
 }
 

@@ -19,12 +19,12 @@ Zero1Optimizer::Zero1Optimizer(const Parameters& parameters,
                                const OptimizerOptions& options)
     : Optimizer(parameters, options), data_parallel_(std::move(data_parallel)) {}
 
-void Zero1Optimizer::step(double lr) {
+void Zero1Optimizer::step(double lr, double gradient_scale) {
   CLEAVE_CHECK(
       !data_parallel_->has_unfinished_gradients(), Code::kUsage, "step ", num_steps() + 1,
       " of ZeRO-1 before the gradients were summed; call reduce_gradients() after the last "
       "backward, then clip");
-  Optimizer::step(lr);
+  Optimizer::step(lr, gradient_scale);
   gather_weights();
 }
 

@@ -43,7 +43,7 @@ class Zero1Optimizer : public Optimizer {
   void reduce_gradients() { data_parallel_->finish_gradients(); }
   /// Updates the parts and gathers the weights. Throws Error(kUsage) before reduce_gradients().
   /// Collective.
-  void step(double lr) override;
+  void step(double lr, double gradient_scale = 1) override;
   void zero_grad() override;
 
   /// For sum_during_backward().

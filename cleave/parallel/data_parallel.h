@@ -22,7 +22,8 @@ struct DataParallelOptions {
 ///
 /// Where forward reads another type than gradients are summed in, it reads tensors beside the
 /// leaves, and each micro-batch's gradient is added to one in the sum's type at once: bf16 weights
-/// have fp32 gradients, 4 bytes an element from the first micro-batch to the end of the step.
+/// have fp32 gradients, 4 bytes an element from the second micro-batch to the end of the step. A
+/// gradient that nothing is added to, of one micro-batch and one data-parallel rank, stays in bf16.
 ///
 /// Gradients are summed over dp bucket by bucket, in the reverse order of the parameters. With
 /// sum_during_backward() a bucket starts as soon as the last backward of the step is through with

@@ -59,14 +59,20 @@ std::vector<Tensor> FlatShards::parts_of(const Tensor& buffer) const {
 Reduction FlatShards::start_reduce(std::vector<Tensor> gradients, at::ScalarType type) const {
   const at::NoGradGuard no_grad;
   const auto options = parameters_[0]->leaf().options().dtype(type).requires_grad(false);
+  const bool is_alone = shard_.size() * replicate_.size() == 1;
   for (size_t i = 0; i < gradients.size(); ++i) {
     Tensor& g = gradients[i];
-    g = g.defined() ? g.to(type) : at::zeros(parameters_[i]->local_shape(), options);
+    const Parameter& p = *parameters_[i];
+    if (!g.defined()) {
+      g = at::zeros(p.local_shape(), options);
+    } else if (!is_alone || p.gradient_is_partial() || g.scalar_type() != at::kBFloat16) {
+      g = g.to(type);  // it is summed, or scaled where a narrow type loses it
+    }
   }
   complete_over_tp(parameters_, gradients, tp_);
   Reduction reduction;
   reduction.of_ = this;
-  if (shard_.size() * replicate_.size() == 1) {
+  if (is_alone) {
     reduction.complete_ = std::move(gradients);
     return reduction;
   }
@@ -96,7 +102,8 @@ std::vector<Tensor> Reduction::finish() {
   }
   for (size_t i = 0; i < out.size(); ++i) {
     const Tensor& leaf = of.parameters_[i]->leaf();
-    out[i] = out[i].view(leaf.sizes()).to(leaf.scalar_type());
+    out[i] = out[i].view(leaf.sizes());
+    if (out[i].scalar_type() != at::kBFloat16) out[i] = out[i].to(leaf.scalar_type());
   }
   return out;
 }

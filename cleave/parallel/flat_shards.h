@@ -17,7 +17,8 @@ class FlatShards;
 /// Gradients of leaves on their way over data-parallel ranks.
 class Reduction {
  public:
-  /// Awaits them: one of each leaf's type and sizes, in the order of the parameters. Once.
+  /// Awaits them: one of each leaf's sizes, in the order of the parameters, and of its type, or
+  /// bf16 where that was the whole sum. Once.
   [[nodiscard]] std::vector<Tensor> finish();
   [[nodiscard]] bool is_under_way() const { return of_ != nullptr; }
 

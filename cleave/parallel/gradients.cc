@@ -212,9 +212,14 @@ GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp, double 
   return norm_over(parameters, {.tp = tp, .data = {}}, power);
 }
 
-void clip_gradients(const Parameters& parameters, double norm, double max_norm) {
+double clip_factor(double norm, double max_norm) {
   const double factor = max_norm / (norm + 1e-6);
-  if (!(factor < 1)) return;
+  return factor < 1 ? factor : 1;
+}
+
+void clip_gradients(const Parameters& parameters, double norm, double max_norm) {
+  const double factor = clip_factor(norm, max_norm);
+  if (factor == 1) return;
   const at::NoGradGuard no_grad;
   std::vector<Tensor> grads;
   for (const auto& p : parameters) {

@@ -36,7 +36,9 @@ struct GradientNorm {
 };
 GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp, double power = 2);
 
-/// Multiplies gradients by max_norm / (norm + 1e-6) where that is below 1.
+/// What clipping multiplies gradients by: max_norm / (norm + 1e-6), at most 1.
+double clip_factor(double norm, double max_norm);
+/// Multiplies gradients by it.
 void clip_gradients(const Parameters& parameters, double norm, double max_norm);
 
 /// What clip_grad_norm does for a list.

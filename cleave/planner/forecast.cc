@@ -33,9 +33,15 @@ void give_shapes(const Parameters& parameters, at::ScalarType type) {
   }
 }
 
-/// After the last backward: whole on each rank, or with FSDP of the leaves, of the leaves' type.
-int64_t gradient_bytes(const Parameters& parameters, const TrainLayout& layout) {
-  const auto item = static_cast<int64_t>(at::elementSize(layout.leaf_type()));
+/// After the last backward: whole on each rank, or with FSDP of the leaves, of the leaves' type; in
+/// bf16 where nothing was added to them (DataParallel).
+int64_t gradient_bytes(const Parameters& parameters, const TrainLayout& layout,
+                       size_t num_micro_batches) {
+  const bool is_sum =
+      num_micro_batches > 1 || layout.dp > 1 || layout.sharding == DataSharding::kFsdp;
+  const bool stays_narrow = !is_sum && layout.compute_type == at::kBFloat16;
+  const auto item =
+      static_cast<int64_t>(at::elementSize(stays_narrow ? at::kBFloat16 : layout.leaf_type()));
   int64_t sum = 0;
   for (const auto& p : parameters) {
     const bool is_cut = layout.sharding == DataSharding::kFsdp;
@@ -121,7 +127,7 @@ class DryRank {
     const DryTraffic before_dp = dry_traffic(laid_out_.axes().dp);
     laid_out_.begin_gradients(rows_.size());
     for (const Action& action : schedule_.ranks[rank()]) act(action);
-    m.gradients = gradient_bytes(laid_out_.parameters(), laid_out_.layout());
+    m.gradients = gradient_bytes(laid_out_.parameters(), laid_out_.layout(), rows_.size());
     laid_out_.finish_gradients();
     laid_out_.leaves_changed();  // the optimizer's step itself is in place
     m.activations = memory_.peak() - m.weights - m.optimizer - m.gradients;

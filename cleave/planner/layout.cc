@@ -143,9 +143,8 @@ void LaidOutModel::leaves_changed() {
   if (data_parallel_) data_parallel_->leaves_changed();
 }
 
-void LaidOutModel::step(double lr) {
-  optimizer_->step(lr);
-  if (layout_.sharding == DataSharding::kNone) leaves_changed();  // ZeRO-1's has done it
+void LaidOutModel::step(double lr, double gradient_scale) {
+  optimizer_->step(lr, gradient_scale);
 }
 
 void LaidOutModel::begin_gradients(size_t num_micro_batches) {

@@ -87,8 +87,9 @@ class LaidOutModel {
   void begin_gradients(size_t num_micro_batches);
   /// After the backward of a step's last micro-batch: leaves' gradients are complete. Collective.
   void finish_gradients();
-  /// A step of the optimizer, and what forward reads follows the leaves. Collective.
-  void step(double lr);
+  /// A step of the optimizer from complete gradients times `gradient_scale`, and what forward reads
+  /// follows the leaves. Collective.
+  void step(double lr, double gradient_scale = 1);
 
  private:
   void put_on_wraps(Model& model);

@@ -39,8 +39,8 @@ class RankModel {
   /// To be called when the leaves have got their values: what forward reads follows them.
   /// Collective.
   void leaves_changed() { laid_out_.leaves_changed(); }
-  /// A step of the optimizer from complete, clipped gradients. Collective.
-  void step(double lr) { laid_out_.step(lr); }
+  /// A step of the optimizer from complete gradients times `gradient_scale`. Collective.
+  void step(double lr, double gradient_scale = 1) { laid_out_.step(lr, gradient_scale); }
 
   /// Forward and backward of this data-parallel rank's rows, given as micro-batches in the
   /// processor's memory; leaves' gradients are complete then, ready to be clipped and applied.

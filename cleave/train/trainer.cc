@@ -246,8 +246,8 @@ void Trainer::update(int64_t step, double loss, const GradientNorm& norm) {
     return;
   }
   check_finite(step, loss, norm);
-  if (setup_.options.clip > 0) clip_gradients(rank_.parameters(), norm.value, setup_.options.clip);
-  rank_.step(setup_.schedule.at(step));
+  const double clip = setup_.options.clip;
+  rank_.step(setup_.schedule.at(step), clip > 0 ? clip_factor(norm.value, clip) : 1);
 }
 
 void Trainer::check_finite(int64_t step, double loss, const GradientNorm& norm) const {

@@ -8,12 +8,14 @@
 #include <fstream>
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/version.h>
 
 #include "cleave/base/error.h"
 #include "cleave/base/hash.h"
 #include "cleave/kernels/cpu/few_rows.h"
+#include "cleave/kernels/cpu/transpose.h"
 #include "cleave/kernels/kernels.h"
 #include "cleave/layout/deferred.h"
 #include "cleave/layout/node.h"
@@ -33,6 +35,17 @@ Tensor onednn_linear(const Tensor& a, const Tensor& b, const std::optional<Tenso
                              .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
                              .typed<LinearPointwise>();
   return op.call(a, b, bias, "none", c10::List<std::optional<at::Scalar>>(), "");
+}
+
+using LinearBinary = Tensor(const Tensor&, const Tensor&, const Tensor&,
+                            const std::optional<Tensor>&, c10::string_view);
+
+/// a b^T + added by oneDNN; added [.., n].
+Tensor onednn_linear_add(const Tensor& a, const Tensor& b, const Tensor& added) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("mkldnn::_linear_pointwise", "binary")
+                             .typed<LinearBinary>();
+  return op.call(a, added, b, std::nullopt, "add");
 }
 
 bool is_for_onednn(const Tensor& x, const Tensor& weight) {
@@ -130,6 +143,39 @@ Tensor product(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bi
   return is_for_onednn(a, b) ? onednn_linear(a, b, bias) : at::linear(a, b, bias);
 }
 
+// A sum over more than this many outputs is made in parts of kPart: over the 16,000 of a vocabulary
+// oneDNN is a quarter slower than over a thousand, since its sums leave the cache.
+constexpr int64_t kLongSum = 8192, kPart = 1024;
+
+/// g w: the input's gradient from the outputs' [.., n] and the weight [n, k].
+Tensor input_gradient(const Tensor& g, const Tensor& w) {
+  const int64_t n = w.size(0);
+  if (n < kLongSum || !is_for_onednn(g, w)) return product(g, w.t(), std::nullopt);
+  Tensor sum;
+  for (int64_t begin = 0; begin < n; begin += kPart) {
+    const int64_t width = std::min(kPart, n - begin);
+    const Tensor part = g.narrow(1, begin, width);
+    const Tensor weights = w.narrow(0, begin, width).t();
+    sum = begin == 0 ? onednn_linear(part, weights, std::nullopt)
+                     : onednn_linear_add(part, weights, sum);
+  }
+  return sum;
+}
+
+/// t^T as a tensor of its own, where oneDNN would copy a transposed view itself, slowly.
+Tensor transposed(const Tensor& t) {
+  if (!is_for_onednn(t, t) || t.stride(1) != 1) return t.t();
+  const Tensor out = at::empty({t.size(1), t.size(0)}, t.options());
+  const TransposeJob job{.columns = t.size(1),
+                         .from = t.const_data_ptr<float>(),
+                         .from_stride = t.stride(0),
+                         .to = out.mutable_data_ptr<float>(),
+                         .to_stride = t.size(0)};
+  at::parallel_for(0, t.size(0), 64,
+                   [&](int64_t begin, int64_t end) { transpose_rows(job, begin, end); });
+  return out;
+}
+
 }  // namespace
 
 Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
@@ -157,11 +203,11 @@ Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
             const auto of_weight = [g, x, values] {
               const Tensor rows = x.reshape({-1, values.size(1)});
               // In the weight's own order of memory, so that a stored transpose gets no copy.
-              return values.is_contiguous() ? product(g.t(), rows.t(), std::nullopt)
-                                            : product(rows.t(), g.t(), std::nullopt).t();
+              return values.is_contiguous() ? product(transposed(g), rows.t(), std::nullopt)
+                                            : product(transposed(rows), g.t(), std::nullopt).t();
             };
             variable_list out(3);
-            if (x_grad) out[0] = product(g, values.t(), std::nullopt).view(x.sizes());
+            if (x_grad) out[0] = input_gradient(g, values).view(x.sizes());
             if (weight.defined()) {
               deferred->add(weight, of_weight);
             } else if (weight_grad) {

@@ -43,7 +43,12 @@ Tensor wide(const Tensor& t) {
 
 TEST_P(GemmChoice, ForwardAndBackward_AreTheProducts) {
   for (const auto& [rows, in, out] : std::vector<std::array<int64_t, 3>>{
-           {6, 7, 5}, {1, 1, 1}, {64, 33, 17}, {2, 300, 3}, {0, 7, 5}}) {
+           {6, 7, 5},
+           {1, 1, 1},
+           {64, 33, 17},
+           {2, 300, 3},
+           {0, 7, 5},
+           {150, 20, 9000}}) {  // more outputs than are summed at once, several tiles turned
     const Tensor x = fp32_leaf({rows, in}, 1), w = fp32_leaf({out, in}, 2), b = fp32_leaf({out}, 3);
     const Tensor g = numbers({rows, out}, 4).to(at::kFloat);
     const Tensor y = affine(x, w, b);

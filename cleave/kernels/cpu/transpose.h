@@ -1,0 +1,17 @@
+#pragma once
+#include <cstdint>
+
+namespace cleave {
+
+/// to[c][r] = from[r][c] for rows r of [begin, end) and all `columns`; a row of `from` is
+/// `from_stride` floats long, one of `to` `to_stride`.
+struct TransposeJob {
+  int64_t columns = 0;
+  const float* from = nullptr;
+  int64_t from_stride = 0;
+  float* to = nullptr;
+  int64_t to_stride = 0;
+};
+void transpose_rows(const TransposeJob& job, int64_t begin, int64_t end);
+
+}  // namespace cleave
