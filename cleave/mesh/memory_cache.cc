@@ -102,10 +102,10 @@ class Shelf {
   [[nodiscard]] size_t kept() const { return kept_; }
 
  private:
-  /// The smallest that is no more than a quarter too large.
+  /// The smallest that is no more than half too large.
   Block* find(size_t size) {
     const auto found = blocks_.lower_bound(size);
-    if (found == blocks_.end() || found->first > size + size / 4) return nullptr;
+    if (found == blocks_.end() || found->first > size + size / 2) return nullptr;
     Block* block = found->second.back();
     found->second.pop_back();
     if (found->second.empty()) blocks_.erase(found);

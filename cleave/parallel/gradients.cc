@@ -6,6 +6,9 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/kernels/cpu/fused.h"
+#include "cleave/kernels/kernels.h"
+
 namespace cleave {
 namespace {
 
@@ -68,6 +71,14 @@ Tensor owned_of_flat(const Parameter& p) {
   return mask.flatten().narrow(0, p.flat_range().begin, p.flat_range().size());
 }
 
+/// In fp64. libtorch would make a copy of all elements in that type.
+double norm_of(const Tensor& t, double power) {
+  if (power == 2 && t.is_cpu() && t.is_contiguous() && is_on(Kernel::kNorm) && takes_fused({t})) {
+    return fused_l2_norm(t);
+  }
+  return at::linalg_vector_norm(t, power, std::nullopt, false, at::kDouble).item<double>();
+}
+
 /// Norms, in fp64, of the pieces of a gradient that this rank counts.
 std::vector<double> counted_norms(const Parameter& p, const Tensor& grad, double power) {
   std::vector<double> norms;
@@ -77,8 +88,7 @@ std::vector<double> counted_norms(const Parameter& p, const Tensor& grad, double
     const Tensor counted = p.is_split() && p.placement().split()->overlaps()
                                ? grad.masked_fill(owned_of_flat(p).logical_not(), 0)
                                : grad;
-    return {
-        at::linalg_vector_norm(counted, power, std::nullopt, false, at::kDouble).item<double>()};
+    return {norm_of(counted, power)};
   }
   // Owned ranges are given in the whole; places in the local tensor follow from the held ones.
   for (const Range& mine : p.owned()) {
@@ -90,8 +100,7 @@ std::vector<double> counted_norms(const Parameter& p, const Tensor& grad, double
         const Tensor part = grad.dim() == 0
                                 ? grad
                                 : grad.narrow(p.split_dim(), begin + low - held.begin, high - low);
-        norms.push_back(
-            at::linalg_vector_norm(part, power, std::nullopt, false, at::kDouble).item<double>());
+        norms.push_back(norm_of(part, power));
       }
       begin += held.size();
     }

@@ -1,6 +1,9 @@
 #include "cleave/kernels/cpu/fused.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -200,6 +203,18 @@ Tensor softmax_gradient(const Tensor& logits, const SoftmaxGradient& of) {
   in_parts(z, z.size(0), grain_of_rows(job.width),
            [&](int64_t begin, int64_t end) { softmax_gradient_rows(job, begin, end); });
   return out;
+}
+
+double fused_l2_norm(const Tensor& t) {
+  constexpr int64_t kPart = int64_t{1} << 20;  // sums are added in their order
+  std::vector<double> sums(static_cast<size_t>((t.numel() + kPart - 1) / kPart));
+  at::parallel_for(0, static_cast<int64_t>(sums.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      sums[static_cast<size_t>(i)] = sum_of_squares_range(t.const_data_ptr(), is_bf16(t), i * kPart,
+                                                          std::min(t.numel(), (i + 1) * kPart));
+    }
+  });
+  return std::sqrt(std::accumulate(sums.begin(), sums.end(), 0.0));
 }
 
 }  // namespace cleave

@@ -42,4 +42,8 @@ struct SoftmaxGradient {
 };
 Tensor softmax_gradient(const Tensor& logits, const SoftmaxGradient& of);
 
+/// The square root of the sum of all elements' squares, squared and added up in fp64: for
+/// contiguous tensors that takes_fused takes. Not differentiable.
+double fused_l2_norm(const Tensor& t);
+
 }  // namespace cleave

@@ -153,5 +153,19 @@ TEST(PlainKernels, Names_TurnOffThoseAlone) {
   EXPECT_TRUE(is_on(Kernel::kNorm));
 }
 
+TEST(FusedNorm, AnySize_IsThatInDoublePrecision) {
+  for (const at::ScalarType type : kTypes) {
+    for (const int64_t size : {1, 7, 100, 70000, (1 << 20) + 33}) {
+      const Tensor t = random({size}, 5).to(type);
+      const double want = t.to(at::kDouble).pow(2).sum().sqrt().item<double>();
+      // Sums of `size` numbers in another order, each off by a rounding of the sum.
+      EXPECT_NEAR(fused_l2_norm(t), want, want * static_cast<double>(size) * 0x1p-53) << size;
+    }
+  }
+  // Squares that fp32 does not hold.
+  EXPECT_NEAR(fused_l2_norm(at::full({64}, 1e30F)), 8e30, 1e24);
+  EXPECT_TRUE(std::isnan(fused_l2_norm(at::tensor({1.0F, NAN}))));
+}
+
 }  // namespace
 }  // namespace cleave

@@ -248,6 +248,43 @@ void rotary_task(const RotaryRow& row, const void* x, int64_t x_stride, void* y,
 void softmax_sums_task(const LogitsJob& job, int64_t begin, int64_t end) {
   job.is_bf16 ? softmax_sums<uint16_t>(job, begin, end) : softmax_sums<float>(job, begin, end);
 }
+using Doubles = hn::ScalableTag<double>;
+using DoubleVec = hn::Vec<Doubles>;
+constexpr Doubles kDoubles;
+
+HWY_INLINE DoubleVec load_doubles(const float* from) {
+  return hn::PromoteTo(kDoubles, hn::LoadU(hn::Rebind<float, Doubles>(), from));
+}
+HWY_INLINE DoubleVec load_doubles(const uint16_t* from) {
+  const hn::Rebind<uint32_t, Doubles> words;
+  const auto bits = hn::PromoteTo(words, hn::LoadU(hn::Rebind<uint16_t, Doubles>(), from));
+  return hn::PromoteTo(kDoubles,
+                       hn::BitCast(hn::Rebind<float, Doubles>(), hn::ShiftLeft<16>(bits)));
+}
+
+template <class T>
+double sum_of_squares(const T* x, int64_t count) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kDoubles));
+  // Several sums at once: an addition takes four cycles.
+  DoubleVec a = hn::Zero(kDoubles), b = a, c = a, d = a;
+  const auto add_square = [](DoubleVec v, DoubleVec& sum) { sum = hn::MulAdd(v, v, sum); };
+  int64_t i = 0;
+  for (; i + 4 * lanes <= count; i += 4 * lanes) {
+    add_square(load_doubles(x + i), a);
+    add_square(load_doubles(x + i + lanes), b);
+    add_square(load_doubles(x + i + 2 * lanes), c);
+    add_square(load_doubles(x + i + 3 * lanes), d);
+  }
+  double sum = hn::GetLane(hn::SumOfLanes(kDoubles, hn::Add(hn::Add(a, b), hn::Add(c, d))));
+  for (; i < count; ++i) sum += double{load_one(x + i)} * load_one(x + i);
+  return sum;
+}
+
+double sum_of_squares_task(const void* x, bool is_bf16, int64_t begin, int64_t end) {
+  return is_bf16 ? sum_of_squares(static_cast<const uint16_t*>(x) + begin, end - begin)
+                 : sum_of_squares(static_cast<const float*>(x) + begin, end - begin);
+}
+
 void softmax_gradient_task(const LogitsGradientJob& job, int64_t begin, int64_t end) {
   job.is_bf16 ? softmax_gradient<uint16_t>(job, begin, end)
               : softmax_gradient<float>(job, begin, end);
@@ -266,6 +303,7 @@ HWY_EXPORT(gate_backward_task);
 HWY_EXPORT(rotary_task);
 HWY_EXPORT(softmax_sums_task);
 HWY_EXPORT(softmax_gradient_task);
+HWY_EXPORT(sum_of_squares_task);
 
 void rms_norm_rows(const RmsNormJob& job, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(rms_norm_task)(job, begin, end);
@@ -287,6 +325,9 @@ void softmax_sums_rows(const LogitsJob& job, int64_t begin, int64_t end) {
 }
 void softmax_gradient_rows(const LogitsGradientJob& job, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(softmax_gradient_task)(job, begin, end);
+}
+double sum_of_squares_range(const void* x, bool is_bf16, int64_t begin, int64_t end) {
+  return HWY_DYNAMIC_DISPATCH(sum_of_squares_task)(x, is_bf16, begin, end);
 }
 }  // namespace cleave
 #endif

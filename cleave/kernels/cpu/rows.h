@@ -66,4 +66,7 @@ struct LogitsGradientJob {
 };
 void softmax_gradient_rows(const LogitsGradientJob& job, int64_t begin, int64_t end);
 
+/// The sum of x[i]^2 from `begin` to `end`, squared and added up in fp64.
+double sum_of_squares_range(const void* x, bool is_bf16, int64_t begin, int64_t end);
+
 }  // namespace cleave
