@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 
+#include "cleave/kernels/cpu/bf16_rows.h"
 #include "cleave/kernels/cpu/few_rows_loops.h"
 
 namespace cleave {
@@ -39,15 +40,22 @@ Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const std::optiona
                  .y = nullptr};
   const auto fp32 = in.options().dtype(at::kFloat);
   auto shape = in.sizes().vec();
-  const Tensor packed = at::empty({job.rows, few_rows_stride(job.in)}, fp32);
-  few_rows_pack(job, in.const_data_ptr(), packed.data_ptr<float>());
   shape.back() = job.out;
   Tensor y = at::empty(shape, fp32);
-  job.x = packed.const_data_ptr<float>();
   job.y = y.mutable_data_ptr<float>();
+  const bool has_products = job.is_bf16 && has_bf16_products();
+  Tensor packed;
+  if (!has_products) {
+    packed = at::empty({job.rows, few_rows_stride(job.in)}, fp32);
+    few_rows_pack(job, in.const_data_ptr(), packed.data_ptr<float>());
+    job.x = packed.const_data_ptr<float>();
+  }
   const int64_t column_bytes = job.in * static_cast<int64_t>(weight.element_size());
   at::parallel_for(0, job.out, std::max<int64_t>(1, kGrainBytes / column_bytes),
-                   [&](int64_t begin, int64_t end) { few_rows_range(job, begin, end); });
+                   [&](int64_t begin, int64_t end) {
+                     has_products ? bf16_rows_range(job, in.const_data_ptr(), begin, end)
+                                  : few_rows_range(job, begin, end);
+                   });
   if (bias) y.add_(*bias);
   return y.to(x.scalar_type());
 }

@@ -112,7 +112,10 @@ template <class T, size_t kR>
 void dots(const FewRowsJob& job, int64_t begin, int64_t end) {
   constexpr int64_t kN = kR <= 4 ? 4 : 2;  // as many sums as fit the registers
   const auto in = static_cast<size_t>(job.in);
-  const size_t stretch = kR <= 2 ? in : 4096 / kR / 64 * 64;
+  // Equal stretches of at most kCached numbers in all rows together.
+  constexpr size_t kCached = 8192;
+  const size_t count = hwy::RoundUpTo(in * kR, kCached) / kCached;
+  const size_t stretch = kR <= 2 ? in : hwy::RoundUpTo((in + count - 1) / count, 64);
   for (size_t from = 0; from < in; from += stretch) {
     const Terms terms{from, std::min(in, from + stretch)};
     int64_t column = begin;

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "cleave/kernels/cpu/bf16_rows.h"
 #include "cleave/kernels/cpu/int8.h"
 #include "cleave/kernels/cpu/int8_loops.h"
 
@@ -38,6 +39,31 @@ TEST(FewRowsLinear, AnyRowsAndWidths_EqualTheProduct) {
             type == at::kFloat ? std::ldexp(4 + std::sqrt(in), -22) : std::ldexp(1, -8);
         EXPECT_LE(largest_error(got, want), bound * (1 + want.abs().max().item<double>()))
             << rows << " x " << in << " x " << out;
+      }
+    }
+  }
+}
+
+// Whichever of the two this processor does not use for bf16 is tried here too.
+TEST(FewRowsLinear, Bf16ByEitherLoop_EqualsTheProduct) {
+  for (const int64_t rows : {1, 3, 4, 5, 8}) {
+    for (const auto& [in, out] : {std::pair<int64_t, int64_t>{1, 1}, {31, 5}, {100, 33}}) {
+      const Tensor x = random({rows, in}, 1).to(at::kBFloat16);
+      const Tensor weight = random({out, in}, 2).to(at::kBFloat16);
+      const Tensor want = x.to(at::kDouble).matmul(weight.to(at::kDouble).t());
+      const Tensor packed = at::zeros({rows, few_rows_stride(in)}, at::kFloat);
+      FewRowsJob job{.rows = rows, .in = in, .out = out, .is_bf16 = true};
+      job.weight = weight.const_data_ptr();
+      job.x = packed.const_data_ptr<float>();
+      few_rows_pack(job, x.const_data_ptr(), packed.mutable_data_ptr<float>());
+      for (const bool by_pairs : {false, true}) {
+        if (by_pairs && !has_bf16_products()) continue;
+        const Tensor got = at::full({rows, out}, NAN, at::kFloat);
+        job.y = got.mutable_data_ptr<float>();
+        by_pairs ? bf16_rows_range(job, x.const_data_ptr(), 0, out) : few_rows_range(job, 0, out);
+        EXPECT_LE(largest_error(got, want),
+                  std::ldexp(4 + std::sqrt(in), -22) * (1 + want.abs().max().item<double>()))
+            << rows << " x " << in << " x " << out << (by_pairs ? " by pairs" : "");
       }
     }
   }
