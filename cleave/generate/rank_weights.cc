@@ -2,6 +2,8 @@
 
 #include <set>
 
+#include <ATen/ATen.h>
+
 #include "cleave/nn/embedding.h"
 #include "cleave/nn/linear.h"
 
@@ -20,6 +22,10 @@ void prepare_weights(Layer& model, bool to_int8) {
     const bool is_changed = to_int8 ? (linear->to_int8(), true) : linear->to_rows();
     if (is_changed && !looked_up.contains(linear->weight().get())) linear->weight()->drop();
   });
+  if (!to_int8) return;
+  for (const auto& p : model.parameters()) {
+    if (p->is_readable()) p->set_leaf(p->leaf().detach().to(at::kFloat));
+  }
 }
 
 }  // namespace cleave

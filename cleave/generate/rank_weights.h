@@ -5,7 +5,8 @@ namespace cleave {
 
 /// Gives the weights of all Linear layers the form that running needs and training cannot use: rows
 /// by output where they are stored transposed, or 8-bit matrices. The memory they had goes back,
-/// except where an embedding reads it too. Collective over the axis that splits the model.
+/// matrix by matrix, except where an embedding reads it too. Beside 8-bit matrices all that is left
+/// becomes fp32. Collective over the axis that splits the model.
 void prepare_weights(Layer& model, bool to_int8);
 
 }  // namespace cleave

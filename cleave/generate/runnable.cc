@@ -73,7 +73,8 @@ Runnable::Runnable(const std::string& path, const std::string& dtype, const std:
 std::unique_ptr<Model> Runnable::load(const Axis& tp) const {
   auto model = make_model(folder_.config);
   parallelize_module(*model, tp, model->plan());
-  load_model(*model, folder_, dtype_);
+  // To 8 bits from the file's own type, which takes no more memory than the file.
+  load_model(*model, folder_, is_int8_ ? type_of("", folder_) : dtype_);
   move_to(*model, device_);
   if (device_.is_cpu()) prepare_weights(*model, is_int8_);
   return model;

@@ -4,7 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 
-#include "cleave/kernels/cpu/bf16_rows.h"
+#include "cleave/kernels/cpu/bf16_products.h"
 #include "cleave/kernels/cpu/few_rows_loops.h"
 
 namespace cleave {

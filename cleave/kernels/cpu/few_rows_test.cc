@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "cleave/kernels/cpu/bf16_rows.h"
+#include "cleave/kernels/cpu/bf16_products.h"
 #include "cleave/kernels/cpu/int8.h"
 #include "cleave/kernels/cpu/int8_loops.h"
 

@@ -35,17 +35,19 @@ HWY_INLINE FloatVec load(const uint16_t* from) {
 HWY_INLINE void store(FloatVec v, float* to) {
   hn::StoreU(v, kFloats, to);
 }
-/// Rounded to the nearest, ties to even; NaN stays NaN.
-HWY_INLINE void store(FloatVec v, uint16_t* to) {
-  const hn::Rebind<uint16_t, Floats> halves;
+/// Bits of fp32 whose upper half is v as bf16: rounded to the nearest, ties to even; NaN stays NaN.
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<Floats>> rounded_bits(FloatVec v) {
   const hn::RebindToUnsigned<Floats> words;
   const auto bits = hn::BitCast(words, v);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(words, 1));
   const auto rounded = hn::Add(hn::Add(bits, hn::Set(words, 0x7FFF)), odd);
   const auto quiet = hn::Or(bits, hn::Set(words, 0x00400000));
-  const auto is_nan = hn::RebindMask(words, hn::IsNaN(v));
-  const auto kept = hn::ShiftRight<16>(hn::IfThenElse(is_nan, quiet, rounded));
+  return hn::IfThenElse(hn::RebindMask(words, hn::IsNaN(v)), quiet, rounded);
+}
+HWY_INLINE void store(FloatVec v, uint16_t* to) {
+  const hn::Rebind<uint16_t, Floats> halves;
   const hn::RebindToSigned<Floats> signed_words;
+  const auto kept = hn::ShiftRight<16>(rounded_bits(v));
   hn::StoreU(hn::DemoteTo(halves, hn::BitCast(signed_words, kept)), halves, to);
 }
 

@@ -1,4 +1,4 @@
-#include "cleave/kernels/cpu/bf16_rows.h"
+#include "cleave/kernels/cpu/bf16_products.h"
 
 #include <algorithm>
 
@@ -92,6 +92,60 @@ CLEAVE_BF16 void range(const FewRowsJob& job, const uint16_t* x, int64_t begin, 
   }
 }
 
+/// kM rows and kN vectors of C, from its row m and column n on.
+template <size_t kM, size_t kN>
+CLEAVE_BF16 inline void pair_tile(const PairProduct& p, int64_t m, int64_t n) {
+  const uint32_t* a = p.a + m * p.a_row;
+  const uint32_t* b = p.b + n;
+  float* const c = p.c + m * p.ldc + n;
+  __m512 sum[kM][kN];
+#pragma GCC unroll 8
+  for (size_t i = 0; i < kM; ++i) {
+#pragma GCC unroll 8
+    for (size_t j = 0; j < kN; ++j) {
+      sum[i][j] = p.adds ? _mm512_loadu_ps(c + static_cast<int64_t>(i) * p.ldc + 16 * j)
+                         : _mm512_setzero_ps();
+    }
+  }
+  for (int64_t k = 0; k < p.pairs; ++k) {
+    __m512i right[kN];
+#pragma GCC unroll 8
+    for (size_t j = 0; j < kN; ++j) right[j] = _mm512_loadu_si512(b + 16 * j);
+#pragma GCC unroll 8
+    for (size_t i = 0; i < kM; ++i) {
+      const __m512i left =
+          _mm512_set1_epi32(static_cast<int32_t>(a[static_cast<int64_t>(i) * p.a_row]));
+#pragma GCC unroll 8
+      for (size_t j = 0; j < kN; ++j) add_products(sum[i][j], left, right[j]);
+    }
+    a += p.a_pair;
+    b += p.ldb;
+  }
+#pragma GCC unroll 8
+  for (size_t i = 0; i < kM; ++i) {
+#pragma GCC unroll 8
+    for (size_t j = 0; j < kN; ++j) {
+      _mm512_storeu_ps(c + static_cast<int64_t>(i) * p.ldc + 16 * j, sum[i][j]);
+    }
+  }
+}
+
+/// As many rows as fit the registers at once: 6 x 4 sums, 4 vectors of B and one of A.
+template <size_t kN>
+CLEAVE_BF16 void pair_columns(const PairProduct& p, int64_t n) {
+  int64_t m = 0;
+  for (; m + 6 <= p.rows; m += 6) pair_tile<6, kN>(p, m, n);
+  for (; m + 2 <= p.rows; m += 2) pair_tile<2, kN>(p, m, n);
+  for (; m < p.rows; ++m) pair_tile<1, kN>(p, m, n);
+}
+
+CLEAVE_BF16 void multiply(const PairProduct& p) {
+  int64_t n = 0;
+  for (; n + 64 <= p.columns; n += 64) pair_columns<4>(p, n);
+  for (; n + 32 <= p.columns; n += 32) pair_columns<2>(p, n);
+  for (; n < p.columns; n += 16) pair_columns<1>(p, n);
+}
+
 }  // namespace
 
 bool has_bf16_products() {
@@ -104,6 +158,10 @@ bool has_bf16_products() {
 void bf16_rows_range(const FewRowsJob& job, const void* x, int64_t begin, int64_t end) {
   range(job, static_cast<const uint16_t*>(x), begin, end);
 }
+
+void multiply_pairs(const PairProduct& product) {
+  multiply(product);
+}
 #else
 bool has_bf16_products() {
   return false;
@@ -111,6 +169,10 @@ bool has_bf16_products() {
 
 void bf16_rows_range(const FewRowsJob&, const void*, int64_t, int64_t) {
   throw Error(Code::kBug, "bf16_rows_range on a processor without bf16 products");
+}
+
+void multiply_pairs(const PairProduct&) {
+  throw Error(Code::kBug, "multiply_pairs on a processor without bf16 products");
 }
 #endif
 

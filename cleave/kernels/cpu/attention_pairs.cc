@@ -1,0 +1,274 @@
+#include "cleave/kernels/cpu/attention_pairs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "cleave/kernels/cpu/bf16_products.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cleave/kernels/cpu/attention_pairs.cc"
+#include "hwy/foreach_target.h"
+// The order matters: the target is chosen above.
+#include "cleave/kernels/cpu/attention-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace cleave::HWY_NAMESPACE {
+namespace {
+
+using Bf16 = uint16_t;
+
+/// Rows of an even number of bf16 numbers, side by side: [rows, width / 2] pairs along the row.
+void copy_rows(const Bf16* from, int64_t of_row, int64_t rows, int64_t width, uint32_t* to) {
+  for (int64_t r = 0; r < rows; ++r) {
+    std::memcpy(to + r * width / 2, from + r * of_row, static_cast<size_t>(width) * sizeof(Bf16));
+  }
+}
+
+/// The transpose of copy_rows' pairs, [width / 2, ld], with zeros from `rows` to ld.
+void turn_rows(const Bf16* from, int64_t of_row, int64_t rows, int64_t width, int64_t ld,
+               uint32_t* to) {
+  constexpr int64_t kBlock = 16;  // of rows: so many lines are written by turns
+  for (int64_t begin = 0; begin < rows; begin += kBlock) {
+    const int64_t end = std::min(rows, begin + kBlock);
+    for (int64_t i = 0; i < width / 2; ++i) {
+      for (int64_t r = begin; r < end; ++r) {
+        std::memcpy(to + i * ld + r, from + r * of_row + 2 * i, sizeof(uint32_t));
+      }
+    }
+  }
+  for (int64_t i = 0; i < width / 2; ++i) std::fill(to + i * ld + rows, to + (i + 1) * ld, 0U);
+}
+
+/// Pairs of two rows each: [padded / 2, width], with zeros for rows from `rows` on.
+void pair_rows(const Bf16* from, int64_t of_row, int64_t rows, int64_t width, int64_t padded,
+               uint32_t* to) {
+  for (int64_t r = 0; r < padded; r += 2, to += width) {
+    const Bf16* low = from + r * of_row;
+    const Bf16* high = low + of_row;
+    if (r + 1 < rows) {
+      for (int64_t i = 0; i < width; ++i) to[i] = low[i] | uint32_t{high[i]} << 16;
+    } else if (r < rows) {
+      std::copy(low, low + width, to);
+    } else {
+      std::fill(to, to + width, 0U);
+    }
+  }
+}
+
+/// The same pairs of fp32 rows, `columns` of each; rows lie `ld` apart, and so do pairs.
+void pair_rounded_rows(const float* from, int64_t rows, int64_t columns, int64_t ld, uint32_t* to) {
+  const hn::RebindToUnsigned<Floats> words;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  for (int64_t r = 0; r < rows; r += 2) {
+    for (int64_t s = 0; s < columns; s += lanes) {
+      const auto low = rounded_bits(load(from + r * ld + s));
+      const auto high =
+          r + 1 < rows ? rounded_bits(load(from + (r + 1) * ld + s)) : hn::Zero(words);
+      hn::StoreU(hn::Or(hn::ShiftRight<16>(low), hn::And(high, hn::Set(words, 0xFFFF0000U))), words,
+                 to + r / 2 * ld + s);
+    }
+  }
+}
+
+/// fp32 numbers as bf16.
+void round_row(const float* from, int64_t count, uint32_t* pairs) {
+  auto* to = reinterpret_cast<Bf16*>(pairs);
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  for (int64_t s = 0; s < count; s += lanes) store(load(from + s), to + s);
+}
+
+HWY_INLINE void scale_row(float* row, int64_t columns, float scale) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  const FloatVec factor = hn::Set(kFloats, scale);
+  for (int64_t s = 0; s < columns; s += lanes) store(hn::Mul(load(row + s), factor), row + s);
+}
+
+uint32_t* take_pairs(Scratch& scratch, int64_t count) {
+  return reinterpret_cast<uint32_t*>(scratch.take(count));
+}
+
+void forward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+  const Sizes z(job);
+  const Mask mask(job, batch);
+  const int64_t half = z.width / 2;
+  Scratch scratch(2 * half * z.keys + kRows * (half + z.keys + z.keys / 2 + z.width) + 128);
+  uint32_t* k_t = take_pairs(scratch, half * z.keys);
+  uint32_t* v = take_pairs(scratch, z.keys / 2 * z.width);
+  uint32_t* q = take_pairs(scratch, kRows * half);
+  uint32_t* p = take_pairs(scratch, kRows * z.keys / 2);
+  float* scores = scratch.take(kRows * z.keys);
+  float* out = scratch.take(kRows * z.width);
+  turn_rows(head<Bf16>(job.k, batch, kv_head), job.k.of_row, job.num_keys, z.width, z.keys, k_t);
+  pair_rows(head<Bf16>(job.v, batch, kv_head), job.v.of_row, job.num_keys, z.width, z.keys, v);
+  for (int64_t h = 0; h < job.num_heads; ++h) {
+    if (job.kv_head[h] != kv_head) continue;
+    for (int64_t begin = 0; begin < job.num_queries; begin += kRows) {
+      const int64_t rows = std::min(kRows, job.num_queries - begin);
+      const int64_t columns = columns_of(mask, z, begin + rows - 1);
+      copy_rows(head<Bf16>(job.q, batch, h) + begin * job.q.of_row, job.q.of_row, rows, z.width, q);
+      multiply_pairs({rows, columns, half, q, half, 1, k_t, z.keys, scores, z.keys, false});
+      float* log_sums = job.log_sums + (batch * job.num_heads + h) * job.num_queries + begin;
+      float inverse[kRows];
+      for (int64_t r = 0; r < rows; ++r) {
+        float* row = scores + r * z.keys;
+        scale_row(row, columns, scale_of(job));
+        mask.apply(row, begin + r, columns);
+        const float top = largest(row, columns);
+        const float sum = exponentials(row, columns, top);
+        log_sums[r] = top + std::log(sum);
+        inverse[r] = 1 / sum;
+        round_row(row, columns, p + r * z.keys / 2);
+      }
+      multiply_pairs(
+          {rows, z.width, columns / 2, p, z.keys / 2, 1, v, z.width, out, z.width, false});
+      Bf16* to = head_to_write<Bf16>(job.out, batch, h) + begin * job.out.of_row;
+      for (int64_t r = 0; r < rows; ++r) {
+        unpack(out + r * z.width, 1, z.width, inverse[r], to + r * job.out.of_row, 0);
+      }
+    }
+  }
+}
+
+/// Backward's memory: of the KV head, then of a block of queries.
+struct PairScratch {
+  PairScratch(Scratch& s, const Sizes& z)
+      : k_t(take_pairs(s, z.width / 2 * z.keys)),
+        v_t(take_pairs(s, z.width / 2 * z.keys)),
+        k(take_pairs(s, z.keys / 2 * z.width)),
+        dk(s.take(z.keys * z.width)),
+        dv(s.take(z.keys * z.width)),
+        q(take_pairs(s, kRows * z.width / 2)),
+        dout(take_pairs(s, kRows * z.width / 2)),
+        q_pairs(take_pairs(s, kRows / 2 * z.width)),
+        dout_pairs(take_pairs(s, kRows / 2 * z.width)),
+        p_pairs(take_pairs(s, kRows / 2 * z.keys)),
+        ds_pairs(take_pairs(s, kRows / 2 * z.keys)),
+        ds_rows(take_pairs(s, kRows * z.keys / 2)),
+        p(s.take(kRows * z.keys)),
+        ds(s.take(kRows * z.keys)),
+        dq(s.take(kRows * z.width)) {}
+  static int64_t floats(const Sizes& z) {
+    return 4 * z.width * z.keys + 3 * kRows * z.width + 4 * kRows * z.keys + 256;
+  }
+  uint32_t *k_t, *v_t, *k;
+  float *dk, *dv;
+  uint32_t *q, *dout, *q_pairs, *dout_pairs, *p_pairs, *ds_pairs, *ds_rows;
+  float *p, *ds, *dq;
+};
+
+/// p (dp - sum(dout out)), the gradient of a row's scores, into `ds`, which holds dp.
+HWY_INLINE void score_gradients(const float* p, int64_t columns, const Bf16* dout, const Bf16* out,
+                                int64_t width, float* ds) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  FloatVec sums = hn::Zero(kFloats);
+  for (int64_t i = 0; i < width; i += lanes) {
+    sums = hn::MulAdd(load(dout + i), load(out + i), sums);
+  }
+  const FloatVec delta = hn::SumOfLanes(kFloats, sums);
+  for (int64_t s = 0; s < columns; s += lanes) {
+    store(hn::Mul(load(p + s), hn::Sub(load(ds + s), delta)), ds + s);
+  }
+}
+
+/// The queries from `begin` on, of one head.
+struct Block {
+  int64_t batch, head, begin, rows, columns;
+
+  [[nodiscard]] const Bf16* rows_of(const HeadsView& view) const {
+    return HWY_NAMESPACE::head<Bf16>(view, batch, head) + begin * view.of_row;
+  }
+};
+
+/// Probabilities into b.p and the scores' gradients into b.ds.
+void gradients_of_scores(const AttentionJob& job, const Mask& mask, const Sizes& z,
+                         const PairScratch& b, const Block& at) {
+  const int64_t half = z.width / 2;
+  copy_rows(at.rows_of(job.q), job.q.of_row, at.rows, z.width, b.q);
+  copy_rows(at.rows_of(job.dout), job.dout.of_row, at.rows, z.width, b.dout);
+  const float* log_sums =
+      job.log_sums + (at.batch * job.num_heads + at.head) * job.num_queries + at.begin;
+  multiply_pairs({at.rows, at.columns, half, b.q, half, 1, b.k_t, z.keys, b.p, z.keys, false});
+  multiply_pairs({at.rows, at.columns, half, b.dout, half, 1, b.v_t, z.keys, b.ds, z.keys, false});
+  for (int64_t r = 0; r < at.rows; ++r) {
+    float* p = b.p + r * z.keys;
+    scale_row(p, at.columns, scale_of(job));
+    mask.apply(p, at.begin + r, at.columns);
+    exponentials(p, at.columns, log_sums[r]);
+    score_gradients(p, at.columns, at.rows_of(job.dout) + r * job.dout.of_row,
+                    at.rows_of(job.out) + r * job.out.of_row, z.width, b.ds + r * z.keys);
+  }
+}
+
+void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z, const PairScratch& b,
+                    const Block& at) {
+  gradients_of_scores(job, mask, z, b, at);
+  const int64_t even = (at.rows + 1) / 2 * 2;
+  const int64_t reached = std::min(at.columns, job.num_keys);
+  pair_rows(at.rows_of(job.q), job.q.of_row, at.rows, z.width, even, b.q_pairs);
+  pair_rows(at.rows_of(job.dout), job.dout.of_row, at.rows, z.width, even, b.dout_pairs);
+  pair_rounded_rows(b.p, at.rows, at.columns, z.keys, b.p_pairs);
+  pair_rounded_rows(b.ds, at.rows, at.columns, z.keys, b.ds_pairs);
+  for (int64_t r = 0; r < at.rows; ++r) {
+    round_row(b.ds + r * z.keys, at.columns, b.ds_rows + r * z.keys / 2);
+  }
+  multiply_pairs({reached, z.width, even / 2, b.p_pairs, 1, z.keys, b.dout_pairs, z.width, b.dv,
+                  z.width, true});
+  multiply_pairs(
+      {reached, z.width, even / 2, b.ds_pairs, 1, z.keys, b.q_pairs, z.width, b.dk, z.width, true});
+  multiply_pairs({at.rows, z.width, at.columns / 2, b.ds_rows, z.keys / 2, 1, b.k, z.width, b.dq,
+                  z.width, false});
+  unpack(b.dq, at.rows, z.width, scale_of(job),
+         head_to_write<Bf16>(job.dq, at.batch, at.head) + at.begin * job.dq.of_row, job.dq.of_row);
+}
+
+void backward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+  const Sizes z(job);
+  const Mask mask(job, batch);
+  Scratch scratch(PairScratch::floats(z));
+  const PairScratch b(scratch, z);
+  const Bf16* k = head<Bf16>(job.k, batch, kv_head);
+  const Bf16* v = head<Bf16>(job.v, batch, kv_head);
+  turn_rows(k, job.k.of_row, job.num_keys, z.width, z.keys, b.k_t);
+  turn_rows(v, job.v.of_row, job.num_keys, z.width, z.keys, b.v_t);
+  pair_rows(k, job.k.of_row, job.num_keys, z.width, z.keys, b.k);
+  std::fill(b.dk, b.dk + z.keys * z.width, 0.0F);
+  std::fill(b.dv, b.dv + z.keys * z.width, 0.0F);
+  for (int64_t h = 0; h < job.num_heads; ++h) {
+    if (job.kv_head[h] != kv_head) continue;
+    for (int64_t begin = 0; begin < job.num_queries; begin += kRows) {
+      const int64_t rows = std::min(kRows, job.num_queries - begin);
+      const int64_t columns = columns_of(mask, z, begin + rows - 1);
+      backward_block(job, mask, z, b, {batch, h, begin, rows, columns});
+    }
+  }
+  unpack(b.dk, job.num_keys, z.width, scale_of(job), head_to_write<Bf16>(job.dk, batch, kv_head),
+         job.dk.of_row);
+  unpack(b.dv, job.num_keys, z.width, 1, head_to_write<Bf16>(job.dv, batch, kv_head),
+         job.dv.of_row);
+}
+
+void forward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+  forward_heads(job, batch, kv_head);
+}
+void backward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+  backward_heads(job, batch, kv_head);
+}
+
+}  // namespace
+}  // namespace cleave::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace cleave {
+HWY_EXPORT(forward_pairs_task);
+HWY_EXPORT(backward_pairs_task);
+
+void attention_forward_pairs(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+  HWY_DYNAMIC_DISPATCH(forward_pairs_task)(job, batch, kv_head);
+}
+void attention_backward_pairs(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+  HWY_DYNAMIC_DISPATCH(backward_pairs_task)(job, batch, kv_head);
+}
+}  // namespace cleave
+#endif
