@@ -18,6 +18,7 @@
 #include "cleave/comm/meeting_place.h"
 #include "cleave/comm/process_roles.h"
 #include "cleave/comm/rank_process.h"
+#include "tests/support/level.h"
 #include "tests/support/running_launch.h"
 #include "tests/support/started_job.h"
 
@@ -220,9 +221,7 @@ bool memory_holds(pid_t pid, const std::string& bytes) {
 
 // Row H5: the job's token is in no command line, no variable, no message, and no longer in memory.
 TEST(Secrets, TokenOfAJob_IsNowhereOnceTheRanksHaveMet) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers keep copies of memory";
-#endif
+  if (test::kIsInstrumented) GTEST_SKIP() << "sanitizers keep copies of memory";
   const std::string token = "a token of thirty-two characters";
   const TestFolder folder;
   const std::string path = folder / "token";

@@ -40,6 +40,16 @@ std::string first_not_finite(const Parameters& parameters) {
   return "";
 }
 
+/// A fault to be found: a NaN in rank 1's part of the gradient of a weight that is cut.
+void spoil_gradient(const Parameters& parameters, const World& world) {
+  if (world.rank() != 1) return;
+  for (const auto& parameter : parameters) {
+    if (!parameter->is_split()) continue;
+    parameter->leaf().mutable_grad().view(-1)[0].fill_(NAN);
+    return;
+  }
+}
+
 double collective_seconds(const Mesh& mesh) {
   double sum = 0;
   for (const MeshDim& d : mesh.dims()) {
@@ -196,6 +206,7 @@ void Trainer::train_step(int64_t step) {
   const std::vector<Batch> rows = rows_of(*setup_.data, step, setup_.order.batch_size);
   rank_.optimizer().zero_grad();
   const PassResult pass = rank_.train_pass(rows, setup_.options.seed, step, loss_scale_.value());
+  if (is_planted("train.nan_gradient") && step == 1) spoil_gradient(rank_.parameters(), world_);
   const GradientNorm norm = rank_.gradient_norm();
   // One message for the numbers of the step: loss, time in collectives, tokens.
   const bool counts = rank_.same_rows().rank() == 0;

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/e2e/fake_program.h"
+#include "tests/support/level.h"
 #include "tests/support/torch_files.h"
 
 namespace cleave::test {
@@ -276,9 +277,7 @@ TEST(Stdout, FullDisk_IsAnIoError) {
 
 // Row R13. Somewhere between too little to start and enough there is too little for the file.
 TEST(MemoryLimit, LittleMemory_IsToldWithItsCode) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers reserve more addresses than any limit";
-#endif
+  if (kIsInstrumented) GTEST_SKIP() << "sanitizers reserve more addresses than any limit";
   const TempFolder folder;
   std::string header = "{";
   for (int i = 0; i < 250; ++i) {

@@ -16,6 +16,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/base/str.h"
+#include "tests/support/level.h"
 #include "tests/support/temp_folder.h"
 
 namespace cleave::test {
@@ -23,12 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kIsInstrumented = true;
-#else
-constexpr bool kIsInstrumented = false;
-#endif
 
 /// Of this thread: other programs on the machine do not count.
 double cpu_seconds() {
