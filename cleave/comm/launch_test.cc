@@ -15,6 +15,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cleave/base/mutant.h"
 #include "cleave/comm/child_process.h"
 #include "cleave/comm/flight_file.h"
 #include "cleave/comm/meeting_place.h"
@@ -392,6 +393,20 @@ TEST(Restart, JobThatIsAskedToStop_IsNotStartedAgain) {
   running.launcher().send(SIGTERM);
   EXPECT_EQ(running.wait(), 143);
   EXPECT_EQ(running.errors(), "");
+}
+
+// Found by cleave-fault: the launcher waited for ever for a rank that was stopped this early.
+TEST(ChildProcess, StoppedBeforeItsProgramBegins_IsATimeout) {
+  setenv("CLEAVE_MUTANT", "child.stops", 1);
+  if (!is_planted("child.stops")) GTEST_SKIP() << "this build has no faults to plant";
+  try {
+    const ChildProcess child({.command = {"true"}, .environment = {}, .start_limit_s = 0.2});
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kTimeout);
+    EXPECT_THAT(error.what(), HasSubstr(") has not begun; it was stopped"));
+  }
+  unsetenv("CLEAVE_MUTANT");
 }
 
 }  // namespace
