@@ -260,10 +260,12 @@ TEST(Launch, RankThatFails_GivesItsExitCode) {
 }
 
 TEST(Stdout, ReaderThatLeaves_EndsTheProgramWith141) {
-  const Ran ran =
-      run_program({"/bin/bash", "-c",
-                   std::string(CLEAVE_PROGRAM) + " tokenize --tokenizer bytes < /dev/zero --file " +
-                       CLEAVE_PROGRAM + " | true; echo ${PIPESTATUS[0]}"});
+  const TempFolder folder;
+  const std::string text = folder / "text";  // its ids are more than a pipe holds
+  std::ofstream(text) << std::string(300'000, 'x');
+  const Ran ran = run_program({"/bin/bash", "-c",
+                               std::string(CLEAVE_PROGRAM) + " tokenize --tokenizer bytes --file " +
+                                   text + " < /dev/zero | true; echo ${PIPESTATUS[0]}"});
   EXPECT_EQ(ran.out, "141\n");
   EXPECT_EQ(ran.err, "");
 }
