@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>
+#include <system_error>
 #include <thread>
 #include <unistd.h>
 
@@ -20,6 +21,7 @@
 #include "cleave/comm/flight_file.h"
 #include "cleave/comm/meeting_place.h"
 #include "cleave/comm/process_roles.h"
+#include "cleave/comm/rank_end.h"
 #include "cleave/comm/rank_process.h"
 #include "tests/support/running_launch.h"
 
@@ -393,6 +395,17 @@ TEST(Restart, JobThatIsAskedToStop_IsNotStartedAgain) {
   running.launcher().send(SIGTERM);
   EXPECT_EQ(running.wait(), 143);
   EXPECT_EQ(running.errors(), "");
+}
+
+// Found by cleave-fault: a rank that could start no thread ended as if that were a bug.
+TEST(AsError, ThreadThatCannotStart_IsAMatterOfMemory) {
+  const auto code_of = [](std::errc problem) {
+    return as_error(std::make_exception_ptr(std::system_error(std::make_error_code(problem))))
+        .code();
+  };
+  EXPECT_EQ(code_of(std::errc::resource_unavailable_try_again), Code::kMemory);
+  EXPECT_EQ(code_of(std::errc::not_enough_memory), Code::kMemory);
+  EXPECT_EQ(code_of(std::errc::invalid_argument), Code::kBug);
 }
 
 // Found by cleave-fault: the launcher waited for ever for a rank that was stopped this early.
