@@ -397,6 +397,24 @@ TEST(Restart, JobThatIsAskedToStop_IsNotStartedAgain) {
   EXPECT_EQ(running.errors(), "");
 }
 
+const ProcessRole kStopsAtItsEnd("stops_at_its_end", [] {
+  const int code = run_rank(*read_environment(), [](World& world) {
+    world.group({0, 1}, "dp")->barrier({.site = "all", .shape = {}});
+  });
+  if (read_environment()->rank == 1) raise(SIGSTOP);
+  return code;
+});
+
+// Found by cleave-fault: the launcher waited for it for ever.
+TEST(Launch, RankThatIsStoppedWhenAllIsDone_IsATimeout) {
+  LaunchOptions options = launch_of_role(2, "stops_at_its_end");
+  options.stopped_limit_s = 0.3;
+  const LaunchOutcome outcome = launch_ranks(options);
+  EXPECT_EQ(outcome.exit_code, 7);
+  ASSERT_FALSE(outcome.lines.empty());
+  EXPECT_THAT(outcome.lines.front(), HasSubstr(") is stopped, and others have ended"));
+}
+
 // Found by cleave-fault: a rank that could start no thread ended as if that were a bug.
 TEST(AsError, ThreadThatCannotStart_IsAMatterOfMemory) {
   const auto code_of = [](std::errc problem) {
