@@ -180,8 +180,7 @@ TEST(HostileTexts, OfAnyForm_TakeTimeInProportionToTheirBytes) {
     double seconds[2] = {};
     for (const size_t times : {size_t{1}, size_t{4}}) {
       std::ofstream(folder / form.set.file_name, std::ios::binary)
-          << form.head << repeated(form.part, times * kBytes / form.part.size())
-          << form.end;
+          << form.head << repeated(form.part, times * kBytes / form.part.size()) << form.end;
       seconds[times / 4] = seconds_of(form.set, folder.path());
     }
     EXPECT_LT(seconds[1], 8 * seconds[0] + 0.05);
