@@ -6,6 +6,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/base/log.h"
+#include "cleave/base/mutant.h"
 #include "cleave/base/stop.h"
 #include "cleave/comm/rank_end.h"
 #include "cleave/comm/rank_process.h"
@@ -36,7 +37,7 @@ int report_failure() {
     return 128 + stopped.signal;
   } catch (const std::bad_alloc&) {
     log_error("out of memory; choose a smaller batch or sequence, or split over more ranks");
-    return number(Code::kMemory);
+    return number(is_planted("memory.no_code") ? Code::kBug : Code::kMemory);
   } catch (const std::exception& error) {
     const Error known = as_error(std::current_exception());
     if (known.code() == Code::kMemory) {

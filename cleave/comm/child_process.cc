@@ -1,10 +1,12 @@
 #include "cleave/comm/child_process.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <map>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -12,6 +14,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "cleave/base/clock.h"
 #include "cleave/base/error.h"
 #include "cleave/base/mutant.h"
 
@@ -64,7 +67,20 @@ struct Start {
   int null_fd;   // /dev/null, or -1 when stdin stays
   int error_fd;  // closed by a successful exec, else gets errno
   bool outlives_parent;
+  bool stops;
 };
+
+/// What a child says on its way to the program: errno when it cannot be executed, 0 when it has
+/// begun, nothing at the limit.
+std::optional<int> hear_start(int pipe, double limit_s) {
+  const double deadline = monotonic_s() + limit_s;
+  pollfd word{pipe, POLLIN, 0};
+  while (poll(&word, 1, static_cast<int>(std::max(0.0, deadline - monotonic_s()) * 1e3)) != 1) {
+    if (monotonic_s() >= deadline) return std::nullopt;
+  }
+  int error = 0;
+  return read(pipe, &error, sizeof(error)) == sizeof(error) ? error : 0;
+}
 
 [[noreturn]] void run_child(const Start& start) {
   setpgid(0, 0);
@@ -78,6 +94,7 @@ struct Start {
   sigprocmask(SIG_SETMASK, &none, nullptr);
   if (start.null_fd >= 0) dup2(start.null_fd, STDIN_FILENO);
   if (start.inherited_fd >= 0) fcntl(start.inherited_fd, F_SETFD, 0);
+  if (start.stops) raise(SIGSTOP);
   execve(start.program, start.arguments, start.environment);
   const int error = errno;
   const ssize_t told = write(start.error_fd, &error, sizeof(error));
@@ -103,18 +120,21 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
                     options.inherited_fd,
                     null_fd,
                     error_pipe[1],
-                    is_planted("child.outlives_parent")};
+                    is_planted("child.outlives_parent"),
+                    is_planted("child.stops")};
   pid_ = fork();
   if (pid_ == 0) run_child(start);
   const int fork_error = errno;
   close(error_pipe[1]);
   if (null_fd >= 0) close(null_fd);
-  int error = 0;
-  const bool has_failed = pid_ > 0 && read(error_pipe[0], &error, sizeof(error)) == sizeof(error);
+  const auto error = pid_ > 0 ? hear_start(error_pipe[0], options.start_limit_s) : 0;
   close(error_pipe[0]);
   CLEAVE_CHECK(pid_ > 0, Code::kMemory, "fork of ", program, ": ", std::strerror(fork_error));
-  if (has_failed) waitpid(pid_, nullptr, 0);
-  CLEAVE_CHECK(!has_failed, Code::kUsage, program, " cannot be started: ", std::strerror(error));
+  if (!error) kill(pid_, SIGKILL);
+  if (error != 0) waitpid(pid_, nullptr, 0);
+  CLEAVE_CHECK(error.has_value(), Code::kTimeout, "timeout of ", options.start_limit_s,
+               " s: ", program, " (pid ", pid_, ") has not begun; it was stopped before it could");
+  CLEAVE_CHECK(*error == 0, Code::kUsage, program, " cannot be started: ", std::strerror(*error));
   pidfd_ = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
   if (pidfd_ < 0) {
     const int pidfd_error = errno;

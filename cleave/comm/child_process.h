@@ -12,6 +12,7 @@ struct ChildOptions {
   std::vector<std::string> environment;  ///< NAME=value, over those of this process
   int inherited_fd = -1;                 ///< stays open in the child, under the same number
   bool keeps_stdin = true;               ///< else it reads /dev/null
+  double start_limit_s = 30;             ///< until the program has begun
 };
 
 /// A direct child of this process. It dies with SIGKILL when the thread that started it ends, has a
@@ -19,7 +20,8 @@ struct ChildOptions {
 class ChildProcess {
  public:
   /// Starts it. Throws Error(kUsage) when the program cannot be executed, Error(kMemory) when there
-  /// is no room for a process.
+  /// is no room for a process, Error(kTimeout) when it has not begun at the limit: somebody stopped
+  /// it.
   explicit ChildProcess(const ChildOptions& options);
   /// Kills and reaps a child that still runs.
   ~ChildProcess();

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <functional>
@@ -45,6 +46,11 @@ class Values {
   }
 
   bool operator==(const Values& other) const = default;
+  /// Whether the first `count` elements are the other's.
+  [[nodiscard]] bool begins_as(const Values& other, int64_t count) const {
+    return std::equal(bytes_.begin(), bytes_.begin() + count * item_bytes(dtype_),
+                      other.bytes_.begin());
+  }
 
  private:
   template <class T>

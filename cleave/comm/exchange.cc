@@ -89,12 +89,14 @@ void Exchange::begin(const Operation& operation, const DirectSpan& span) {
   end_->note_thread();
   const uint32_t copy = (stamp_ + 1) % 2;
   MemberSlot& own = slot(member_);
-  own.header[copy] = make_header(operation, group_, ++sequence_);
-  own.digest[copy] = digest(own.header[copy]);
+  const CallHeader header = make_header(operation, group_, ++sequence_);
+  log_number_ = log_begin(end_->slot(), header, operation.call.site);
+  // Before anything is written: a member that failed may still read what stood here two calls ago.
+  end_->check();
+  own.header[copy] = header;
+  own.digest[copy] = digest(header);
   fill_note(own.note[copy], operation);
   own.direct[copy] = span;
-  log_number_ = log_begin(end_->slot(), own.header[copy], operation.call.site);
-  end_->check();
 }
 
 void Exchange::meet() {

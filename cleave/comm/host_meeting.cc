@@ -36,7 +36,16 @@ namespace cleave {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Token = std::array<std::byte, 32>;
+
+/// A secret: gone from memory with the variable that held it.
+struct Token : std::array<std::byte, 32> {
+  Token() : std::array<std::byte, 32>{} {}
+  Token(const Token&) = default;
+  Token& operator=(const Token&) = default;
+  ~Token() {
+    if (!is_planted("meeting.keeps_token")) explicit_bzero(data(), size());
+  }
+};
 
 // How long one that has connected may take to say who it is, and how many may be at it.
 constexpr std::chrono::seconds kGreetingTime{5};

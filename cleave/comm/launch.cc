@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <iostream>
 #include <netinet/in.h>
 #include <poll.h>
@@ -54,6 +55,15 @@ class SignalInbox {
   sigset_t before_{};
   int fd_ = -1;
 };
+
+/// Whether a process is stopped, as by SIGSTOP.
+bool is_stopped(pid_t pid) {
+  std::ifstream file(str("/proc/", pid, "/stat"));
+  std::string text;
+  std::getline(file, text);
+  const size_t end = text.rfind(") ");  // of its name, which may hold anything
+  return end != std::string::npos && text.compare(end, 3, ") T") == 0;
+}
 
 /// A port that is free now, for programs that open one of their own; nothing listens on it.
 int free_port() {
@@ -116,6 +126,7 @@ class Launcher {
     while (reap() < ranks_.size()) {
       sleep_until_something_happens();
       while (const int signal = signals_.take()) handle(signal);
+      if (waits_for_some()) watch_stopped();
       if (Clock::now() >= kill_at_) kill_all();
     }
     return outcome();
@@ -154,6 +165,34 @@ class Launcher {
                   .text = describe_end(rank, code)});
   }
 
+  /// Whether some ranks have ended well and others not at all.
+  [[nodiscard]] bool waits_for_some() const {
+    return !has_failed_ && std::find(ended_.begin(), ended_.end(), true) != ended_.end();
+  }
+
+  /// No other rank waits for one that is stopped when its work is done: only this launcher does.
+  void watch_stopped() {
+    size_t rank = 0;
+    while (rank < ranks_.size() && (ended_[rank] || !is_stopped(ranks_[rank].pid()))) ++rank;
+    if (rank == ranks_.size()) {
+      stopped_since_.reset();
+      return;
+    }
+    const auto now = Clock::now();
+    if (!stopped_since_) stopped_since_ = now;
+    const std::chrono::duration<double> stopped = now - *stopped_since_;
+    if (stopped.count() < options_.stopped_limit_s) return;
+    has_failed_ = true;
+    first_failed_ = static_cast<int>(rank);
+    page_->abort({.rank = first_failed_,
+                  .code = Code::kTimeout,
+                  .step = page_->rank(first_failed_).step.load(),
+                  .group = "",
+                  .text = str("timeout of ", options_.stopped_limit_s, " s: rank ", rank, " (pid ",
+                              ranks_[rank].pid(), ") is stopped, and others have ended")});
+    kill_at_ = now;
+  }
+
   [[nodiscard]] std::string describe_end(int rank, int code) const {
     const ChildProcess& child = ranks_[static_cast<size_t>(rank)];
     std::string text = str("rank ", rank, " (pid ", child.pid(), ") ");
@@ -171,7 +210,7 @@ class Launcher {
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       if (!ended_[rank]) polled.push_back({ranks_[rank].pidfd(), POLLIN, 0});
     }
-    int timeout_ms = -1;
+    int timeout_ms = waits_for_some() ? 100 : -1;
     if (kill_at_ != Clock::time_point::max()) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(kill_at_ - Clock::now());
       // After the deadline only the kernel has to finish: look again soon.
@@ -267,6 +306,7 @@ class Launcher {
   std::vector<bool> killed_ = ended_;  // by this launcher, while they still ran
   bool has_failed_ = false;
   int first_failed_ = -1;
+  std::optional<Clock::time_point> stopped_since_;
   int stop_signal_ = 0;
   Clock::time_point stopped_at_{};
   Clock::time_point kill_at_ = Clock::time_point::max();

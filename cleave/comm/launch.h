@@ -11,6 +11,7 @@ struct LaunchOptions {
   int num_ranks = 1;                     ///< 1 to 256
   std::vector<std::string> command;      ///< program and arguments, the same for every rank
   double grace_s = 20;                   ///< between a forwarded SIGTERM or SIGINT and SIGKILL
+  double stopped_limit_s = 30;           ///< for a rank that is stopped when others have ended
   int max_restarts = 0;                  ///< times that launch() starts all ranks again
   std::vector<std::string> environment;  ///< NAME=value, over the launcher's own
 };
@@ -28,7 +29,9 @@ struct LaunchOutcome {
 /// Each has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and
 /// CLEAVE_JOB_FD, the descriptor of the job page that connect() attaches. When one fails the others
 /// are told and have 200 ms to end. SIGTERM, SIGINT and SIGHUP are forwarded; a second one kills at
-/// once. When the launcher is killed, so are the ranks: the calling thread must wait here.
+/// once. A rank that is stopped (SIGSTOP) while the others end is killed at `stopped_limit_s`: as
+/// long as they work, they notice. When the launcher is killed, so are the ranks: the calling
+/// thread must wait here.
 ///
 /// Throws Error(kUsage) when the program cannot be started, Error(kMemory).
 LaunchOutcome launch_ranks(const LaunchOptions& options);

@@ -9,16 +9,19 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>
+#include <system_error>
 #include <thread>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cleave/base/mutant.h"
 #include "cleave/comm/child_process.h"
 #include "cleave/comm/flight_file.h"
 #include "cleave/comm/meeting_place.h"
 #include "cleave/comm/process_roles.h"
+#include "cleave/comm/rank_end.h"
 #include "cleave/comm/rank_process.h"
 #include "tests/support/running_launch.h"
 
@@ -392,6 +395,49 @@ TEST(Restart, JobThatIsAskedToStop_IsNotStartedAgain) {
   running.launcher().send(SIGTERM);
   EXPECT_EQ(running.wait(), 143);
   EXPECT_EQ(running.errors(), "");
+}
+
+const ProcessRole kStopsAtItsEnd("stops_at_its_end", [] {
+  const int code = run_rank(*read_environment(), [](World& world) {
+    world.group({0, 1}, "dp")->barrier({.site = "all", .shape = {}});
+  });
+  if (read_environment()->rank == 1) raise(SIGSTOP);
+  return code;
+});
+
+// Found by cleave-fault: the launcher waited for it for ever.
+TEST(Launch, RankThatIsStoppedWhenAllIsDone_IsATimeout) {
+  LaunchOptions options = launch_of_role(2, "stops_at_its_end");
+  options.stopped_limit_s = 0.3;
+  const LaunchOutcome outcome = launch_ranks(options);
+  EXPECT_EQ(outcome.exit_code, 7);
+  ASSERT_FALSE(outcome.lines.empty());
+  EXPECT_THAT(outcome.lines.front(), HasSubstr(") is stopped, and others have ended"));
+}
+
+// Found by cleave-fault: a rank that could start no thread ended as if that were a bug.
+TEST(AsError, ThreadThatCannotStart_IsAMatterOfMemory) {
+  const auto code_of = [](std::errc problem) {
+    return as_error(std::make_exception_ptr(std::system_error(std::make_error_code(problem))))
+        .code();
+  };
+  EXPECT_EQ(code_of(std::errc::resource_unavailable_try_again), Code::kMemory);
+  EXPECT_EQ(code_of(std::errc::not_enough_memory), Code::kMemory);
+  EXPECT_EQ(code_of(std::errc::invalid_argument), Code::kBug);
+}
+
+// Found by cleave-fault: the launcher waited for ever for a rank that was stopped this early.
+TEST(ChildProcess, StoppedBeforeItsProgramBegins_IsATimeout) {
+  setenv("CLEAVE_MUTANT", "child.stops", 1);
+  if (!is_planted("child.stops")) GTEST_SKIP() << "this build has no faults to plant";
+  try {
+    const ChildProcess child({.command = {"true"}, .environment = {}, .start_limit_s = 0.2});
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kTimeout);
+    EXPECT_THAT(error.what(), HasSubstr(") has not begun; it was stopped"));
+  }
+  unsetenv("CLEAVE_MUTANT");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
+#include <system_error>
 #include <unistd.h>
 
 #include "cleave/base/mutant.h"
@@ -45,6 +46,13 @@ Error as_error(const std::exception_ptr& caught) {
     return error;
   } catch (const std::bad_alloc& error) {
     return Error(Code::kMemory, str("out of memory (", error.what(), ")"));
+  } catch (const std::system_error& error) {
+    // Of a thread that gets no stack, or is one too many.
+    const bool is_full = error.code() == std::errc::resource_unavailable_try_again ||
+                         error.code() == std::errc::not_enough_memory;
+    if (!is_full) return Error(Code::kBug, error.what());
+    return Error(Code::kMemory, str("out of memory or threads (", error.what(),
+                                    "); raise the limits, ulimit -v and -u"));
   } catch (const std::exception& error) {
     const std::string_view text = error.what();
     // libtorch's allocators have no type of exception of their own in common.

@@ -21,10 +21,13 @@ struct Unpickled {
   std::vector<SavedStorage> storages;
 };
 
-/// Largest pickle that is read, and the most values that one may hold.
+/// Largest pickle that is read, and the most values that one may hold: about 12,000 tensors.
 inline constexpr uint64_t kMaxPickleBytes = uint64_t{64} << 20;
-inline constexpr uint64_t kMaxPickleValues = uint64_t{1} << 20;
+inline constexpr uint64_t kMaxPickleValues = 240'000;
 inline constexpr int kMaxPickleDepth = 64;
+/// A pickle may name a value many times; by how many bytes its texts and shapes, repeated ones
+/// counted, may then be more than the pickle itself.
+inline constexpr uint64_t kMaxPickleGrowth = uint64_t{4} << 20;
 
 /// Reads a pickle as torch.save writes it for plain tensors (protocol 2). Nothing in it can run:
 /// there is no interpreter, and of all names that a pickle may call only 14 are known, each a

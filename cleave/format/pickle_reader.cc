@@ -1,12 +1,14 @@
 // The reading half of format/pickle.h: a stack machine that can only build values.
 //   1. Each operation pushes a node, joins nodes, or stores one in the memo. Nodes are 16 bytes and
-//      at most one comes into being per operation, so memory is bounded by the pickle's size.
+//      at most one comes into being per operation; nodes, uses of them, marks and memo are counted.
 //   2. After STOP the one node that is left becomes a SavedValue. Nodes may be shared (a tuple of
-//      constants); what a value would grow to is counted, so sharing cannot multiply.
+//      constants); what a value would grow to is counted, in values and in bytes of texts and
+//      shapes, so sharing cannot multiply.
 // Source: Python's pickletools module, protocol 2.
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <deque>
 #include <limits>
 #include <map>
 #include <optional>
@@ -46,6 +48,10 @@ constexpr std::array kKnownNames{
     KnownName{"torch", "CharStorage", Name::kStorageType, DType::kI8},
     KnownName{"torch", "ByteStorage", Name::kStorageType, DType::kU8},
     KnownName{"torch", "BoolStorage", Name::kStorageType, DType::kBool}};
+
+uint64_t shape_bytes(const SavedTensor& tensor) {
+  return (tensor.shape.size() + tensor.strides.size()) * sizeof(int64_t);
+}
 
 class Unpickler {
  public:
@@ -124,8 +130,13 @@ class Unpickler {
   void push(Kind kind, uint64_t bits = 0) {
     check(nodes_.size() < kMaxPickleValues, "the pickle has more than ", kMaxPickleValues,
           " values");
-    stack_.push_back(static_cast<Index>(nodes_.size()));
+    push_again(static_cast<Index>(nodes_.size()));
     nodes_.push_back({kind, bits});
+  }
+  void push_again(Index index) {
+    check(++num_pushed_ <= 2 * kMaxPickleValues, "the pickle uses values more than ",
+          2 * kMaxPickleValues, " times");
+    stack_.push_back(index);
   }
   void push_group(Kind kind, std::vector<Index> children) {
     push(kind, children_.size());
@@ -199,6 +210,17 @@ class Unpickler {
   void push_tensor(std::vector<Index> arguments);
 
   // The result.
+  /// Counts bytes of texts and shapes, before they are copied.
+  void grow(uint64_t num_bytes) {
+    num_grown_ += num_bytes;
+    check(num_grown_ <= bytes_.size() + kMaxPickleGrowth,
+          "the pickle's texts and shapes, repeated ones counted, have more than ",
+          bytes_.size() + kMaxPickleGrowth, " bytes");
+  }
+  std::string shared_text(Index index) {
+    grow(text(index).size());
+    return std::string(text(index));
+  }
   SavedValue build(Index index, int depth);
   SavedList build_items(Index index, int depth);
   SavedDict build_dict(Index index, int depth);
@@ -207,15 +229,16 @@ class Unpickler {
   const std::string& source_;
   size_t at_ = 0;
   bool is_stopped_ = false;
-  std::vector<Node> nodes_;
-  std::vector<std::vector<Index>> children_;
+  // No vectors: these hold their elements twice while they grow.
+  std::deque<Node> nodes_;
+  std::deque<std::vector<Index>> children_;
   std::vector<Index> stack_;
   std::vector<size_t> marks_;
   std::unordered_map<uint32_t, Index> memo_;
   std::vector<SavedStorage> storages_;
   std::map<std::string, size_t, std::less<>> storage_of_key_;
   std::vector<SavedTensor> tensors_;
-  uint64_t num_built_ = 0;
+  uint64_t num_pushed_ = 0, num_built_ = 0, num_grown_ = 0;
 };
 
 void Unpickler::step() {
@@ -291,6 +314,8 @@ bool Unpickler::step_constant(char operation) {
 bool Unpickler::step_group(char operation) {
   switch (operation) {
     case '(':
+      check(marks_.size() < kMaxPickleValues, "the pickle has more than ", kMaxPickleValues,
+            " open marks");
       marks_.push_back(stack_.size());
       return true;
     case ')':
@@ -337,13 +362,15 @@ bool Unpickler::step_memo(char operation) {
     case 'q':
     case 'r':
       memo_[static_cast<uint32_t>(take_number(is_long ? 4 : 1))] = top();
+      check(memo_.size() <= kMaxPickleValues, "the pickle's memo has more than ", kMaxPickleValues,
+            " places");
       return true;
     case 'h':
     case 'j': {
       const auto place = static_cast<uint32_t>(take_number(is_long ? 4 : 1));
       const auto found = memo_.find(place);
       check(found != memo_.end(), "the pickle takes place ", place, " of its memo, which is empty");
-      stack_.push_back(found->second);
+      push_again(found->second);
       return true;
     }
     default:
@@ -405,12 +432,12 @@ void Unpickler::call() {
     case Name::kParameter:
       expect(3);
       check(nodes_[arguments[0]].kind == Kind::kTensor, "a parameter is made of no tensor");
-      stack_.push_back(arguments[0]);
+      push_again(arguments[0]);
       return;
     case Name::kSize:
       expect(1);
       (void)sizes(arguments[0]);
-      stack_.push_back(arguments[0]);
+      push_again(arguments[0]);
       return;
     case Name::kStorageType:
       check(false, "the pickle calls a storage type, ", callee.name);
@@ -462,9 +489,10 @@ void Unpickler::push_tensor(std::vector<Index> arguments) {
   tensor.first = whole_number(arguments[1]);
   tensor.shape = sizes(arguments[2]);
   tensor.strides = sizes(arguments[3]);
+  grow(shape_bytes(tensor));
   check(tensor.shape.size() == tensor.strides.size(), "a tensor has ", tensor.shape.size(),
         " dims and ", tensor.strides.size(), " strides");
-  const std::string what = str(source_, ": a tensor in storage '", storage.key, "'");
+  const std::string what = source_ + ": a tensor in storage '" + storage.key + '\'';
   const uint64_t count = num_elements(tensor.shape, what);
   (void)checked_mul(count, static_cast<uint64_t>(item_bytes(tensor.dtype)), what);
   uint64_t end = tensor.first;
@@ -486,6 +514,7 @@ void Unpickler::push_tensor(std::vector<Index> arguments) {
 
 SavedList Unpickler::build_items(Index index, int depth) {
   SavedList items;
+  items.reserve(children(index).size());  // grown step by step it would be there twice
   for (const Index child : children(index)) items.push_back(build(child, depth + 1));
   return items;
 }
@@ -493,13 +522,14 @@ SavedList Unpickler::build_items(Index index, int depth) {
 SavedDict Unpickler::build_dict(Index index, int depth) {
   const std::vector<Index>& members = children(index);
   SavedDict dict;
+  dict.reserve(members.size() / 2);
   std::set<SavedKey> keys;
   for (size_t i = 0; i < members.size(); i += 2) {
     const Node& node = nodes_[members[i]];
     SavedKey key = static_cast<int64_t>(node.bits);
     if (node.kind != Kind::kInt) {
       check(node.kind == Kind::kText, "a key of a dict is neither a text nor an integer");
-      key = std::string(text(members[i]));
+      key = shared_text(members[i]);
     }
     const std::string* name = std::get_if<std::string>(&key);
     check(keys.insert(key).second, "a dict has the key '",
@@ -525,7 +555,7 @@ SavedValue Unpickler::build(Index index, int depth) {
     case Kind::kFloat:
       return {std::bit_cast<double>(node.bits)};
     case Kind::kText:
-      return {std::string(text(index))};
+      return {shared_text(index)};
     case Kind::kTuple:
       return {SavedTuple{build_items(index, depth)}};
     case Kind::kList:
@@ -534,6 +564,7 @@ SavedValue Unpickler::build(Index index, int depth) {
     case Kind::kOrderedDict:
       return {build_dict(index, depth)};
     case Kind::kTensor:
+      grow(shape_bytes(tensors_[node.bits]));
       return {tensors_[node.bits]};
     case Kind::kName:
     case Kind::kStorage:

@@ -87,6 +87,8 @@ void check_tensor_name(std::string_view name, const std::string& source) {
   CLEAVE_CHECK(is_printable && !name.empty(), Code::kFormat, source, ": a tensor's name has ",
                name.size(),
                " bytes with control characters among them, or none; expected a printable name");
+  CLEAVE_CHECK(name.size() <= kMaxTensorName, Code::kFormat, source, ": a tensor's name has ",
+               name.size(), " bytes; expected at most ", kMaxTensorName);
 }
 
 }  // namespace cleave

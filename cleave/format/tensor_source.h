@@ -51,7 +51,10 @@ std::map<std::string, std::string> read_weight_map(const std::filesystem::path& 
 void check_weight_map(const std::map<std::string, std::string>& weight_map,
                       const std::map<std::string, std::string>& found, const std::string& source);
 
-/// Throws Error(kFormat) for a tensor's name that is empty or has control characters.
+/// Most bytes of a tensor's name.
+inline constexpr size_t kMaxTensorName = size_t{64} << 10;
+
+/// Throws Error(kFormat) for a tensor's name that is empty, too long or has control characters.
 void check_tensor_name(std::string_view name, const std::string& source);
 
 }  // namespace cleave

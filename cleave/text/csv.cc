@@ -10,6 +10,7 @@ namespace cleave {
 namespace {
 
 constexpr size_t kBlock = size_t{64} << 10;
+constexpr size_t kLongField = size_t{8} << 20;
 constexpr int kEnd = -1;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
@@ -82,16 +83,23 @@ bool CsvReader::take_line_end() {
   return true;
 }
 
+/// Takes the next byte to the end of `out`. A string that grows holds its bytes twice while it
+/// moves: a long field gets room for the longest at once, of which the untouched part is no memory.
+void CsvReader::take_to(std::string& out) {
+  if (out.size() == kLongField) out.reserve(limits_.max_record_bytes);
+  out += static_cast<char>(take());
+}
+
 void CsvReader::quoted(const Spot& begin, std::string& out) {
   take();
   while (true) {
-    const int byte = take();
+    const int byte = peek();
     if (byte == kEnd) fail(begin, "the quote that opens here is never closed");
     if (byte == '"') {
-      if (peek() != '"') break;
       take();
+      if (peek() != '"') break;
     }
-    out += static_cast<char>(byte);
+    take_to(out);
   }
   const int after = peek();
   if (after != ',' && after != '\n' && after != '\r' && after != kEnd) {
@@ -109,7 +117,7 @@ void CsvReader::plain(std::string& out) {
            "a quote inside a field without quotes; put the field in quotes and write the "
            "quote twice");
     }
-    out += static_cast<char>(take());
+    take_to(out);
   }
 }
 

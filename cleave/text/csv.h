@@ -53,6 +53,7 @@ class CsvReader {
   void read_header();
   int peek();
   int take();
+  void take_to(std::string& out);
   bool take_line_end();
   std::optional<std::vector<std::string>> record();
   std::string field();

@@ -16,20 +16,19 @@ constexpr size_t kShownBytes = 60;  // of a value in an error
 
 void append_quoted(std::string& out, std::string_view text) {
   constexpr std::string_view kHex = "0123456789abcdef";
+  out.reserve(out.size() + text.size() + 2);
   out.push_back('"');
-  for (const char c : text) {
-    const auto byte = static_cast<uint8_t>(c);
-    if (c == '"' || c == '\\') {
-      out.push_back('\\');
-      out.push_back(c);
-    } else if (byte < 0x20) {
-      out += "\\u00";
-      out.push_back(kHex[byte >> 4]);
-      out.push_back(kHex[byte & 15]);
-    } else {
-      out.push_back(c);
-    }
+  size_t run = 0;  // where the bytes begin that stand for themselves and are not yet appended
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<uint8_t>(text[i]);
+    if (byte >= 0x20 && byte != '"' && byte != '\\') continue;
+    out += text.substr(run, i - run);
+    run = i + 1;
+    out += byte < 0x20 ? "\\u00" : "\\";
+    if (byte < 0x20) out.push_back(kHex[byte >> 4]);
+    out.push_back(byte < 0x20 ? kHex[byte & 15] : text[i]);
   }
+  out += text.substr(run);
   out.push_back('"');
 }
 
@@ -39,6 +38,11 @@ struct Json::Document {
   JsonTree tree;
 
   [[nodiscard]] std::string path(uint32_t node) const;
+  /// A number as it is written.
+  [[nodiscard]] std::string_view number(uint32_t node) const {
+    const JsonNode& at = tree.nodes[node];
+    return std::string_view(tree.numbers).substr(at.first, at.count);
+  }
   [[nodiscard]] std::optional<uint32_t> find(uint32_t object, std::string_view key) const;
   void dump(uint32_t node, std::string& out, size_t enough) const;
 };
@@ -72,8 +76,12 @@ std::optional<uint32_t> Json::Document::find(uint32_t object, std::string_view k
 void Json::Document::dump(uint32_t node, std::string& out, size_t enough) const {
   const JsonNode& at = tree.nodes[node];
   if (at.type == Type::kString) return append_quoted(out, tree.strings[at.first]);
-  if (at.type != Type::kArray && at.type != Type::kObject) {
-    out.append(tree.text, at.offset, at.end - at.offset);
+  if (at.type == Type::kNumber) {
+    out += number(node);
+    return;
+  }
+  if (at.type == Type::kNull || at.type == Type::kBool) {
+    out += at.type == Type::kNull ? "null" : at.first == 1 ? "true" : "false";
     return;
   }
   out.push_back(at.type == Type::kArray ? '[' : '{');
@@ -127,25 +135,22 @@ void Json::fail(std::string_view message) const {
 
 bool Json::as_bool() const {
   if (!is(Type::kBool)) fail("expected true or false");
-  return document_->tree.text[offset()] == 't';
+  return document_->tree.nodes[node_].first == 1;
 }
 
 bool Json::is_int() const {
   if (!is(Type::kNumber)) return false;
-  const JsonNode& node = document_->tree.nodes[node_];
-  const char* begin = document_->tree.text.data() + node.offset;
-  const char* end = document_->tree.text.data() + node.end;
+  const std::string_view text = document_->number(node_);
   int64_t value = 0;
-  const auto [stop, error] = std::from_chars(begin, end, value);
-  return error == std::errc() && stop == end;
+  const auto [stop, error] = std::from_chars(text.begin(), text.end(), value);
+  return error == std::errc() && stop == text.end();
 }
 
 int64_t Json::as_int(int64_t low, int64_t high) const {
   int64_t value = 0;
   if (is_int()) {
-    const JsonNode& node = document_->tree.nodes[node_];
-    const char* text = document_->tree.text.data();
-    std::from_chars(text + node.offset, text + node.end, value);
+    const std::string_view text = document_->number(node_);
+    std::from_chars(text.begin(), text.end(), value);
   }
   if (!is_int() || value < low || value > high) {
     if (low == INT64_MIN && high == INT64_MAX) fail("expected an integer");
@@ -159,11 +164,10 @@ double Json::as_number(double low, double high) const {
   const bool is_bounded = low > -kAnyNumber || high < kAnyNumber;
   const std::string range = is_bounded ? str(" in [", low, ", ", high, "]") : "";
   if (!is(Type::kNumber)) fail(str("expected a number", range));
-  const JsonNode& node = document_->tree.nodes[node_];
-  const char* text = document_->tree.text.data();
+  const std::string_view text = document_->number(node_);
   double value = 0;
-  const auto [stop, error] = std::from_chars(text + node.offset, text + node.end, value);
-  if (error != std::errc() || stop != text + node.end || !std::isfinite(value)) {
+  const auto [stop, error] = std::from_chars(text.begin(), text.end(), value);
+  if (error != std::errc() || stop != text.end() || !std::isfinite(value)) {
     fail("expected a number that a 64-bit float can hold");
   }
   if (value < low || value > high) fail(str("expected a number", range));

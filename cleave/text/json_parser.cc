@@ -25,15 +25,15 @@ uint64_t prefix_of(std::string_view key) {
 
 class Parser {
  public:
-  Parser(std::string_view text, std::string source, const JsonLimits& limits) : limits_(limits) {
+  Parser(std::string_view text, std::string source, const JsonLimits& limits)
+      : text_(text), limits_(limits) {
     tree_.source = std::move(source);
     check(text.size() <= limits.max_bytes && text.size() < UINT32_MAX, 0, "the text has ",
           text.size(), " bytes; at most ", limits.max_bytes, " are read");
-    tree_.text = text;
   }
 
   JsonTree run() {
-    check(!text().starts_with("\xEF\xBB\xBF"), 0,
+    check(!text_.starts_with("\xEF\xBB\xBF"), 0,
           "the text begins with a byte order mark; save it as plain UTF-8");
     skip_space();
     parse_value(0, 0, 1);
@@ -43,9 +43,8 @@ class Parser {
   }
 
  private:
-  [[nodiscard]] const std::string& text() const { return tree_.text; }
-  [[nodiscard]] char peek() const { return at_ < text().size() ? text()[at_] : '\0'; }
-  [[nodiscard]] bool at_end() const { return at_ >= text().size(); }
+  [[nodiscard]] char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
+  [[nodiscard]] bool at_end() const { return at_ >= text_.size(); }
   [[nodiscard]] uint32_t here() const { return static_cast<uint32_t>(at_); }
 
   template <class... Parts>
@@ -108,13 +107,13 @@ class Parser {
       default:
         parse_number(node);
     }
-    tree_.nodes[node].end = here();
   }
 
   void parse_word(uint32_t node, std::string_view word, Json::Type type) {
-    check(std::string_view(text()).substr(at_, word.size()) == word, at_, "expected ", word);
+    check(text_.substr(at_, word.size()) == word, at_, "expected ", word);
     at_ += word.size();
     tree_.nodes[node].type = type;
+    tree_.nodes[node].first = word == "true" ? 1 : 0;
   }
 
   void parse_digits() {
@@ -140,7 +139,11 @@ class Parser {
       if (peek() == '+' || peek() == '-') ++at_;
       parse_digits();
     }
-    tree_.nodes[node].type = Json::Type::kNumber;
+    JsonNode& number = tree_.nodes[node];
+    number.type = Json::Type::kNumber;
+    number.first = static_cast<uint32_t>(tree_.numbers.size());
+    number.count = here() - number.offset;
+    tree_.numbers += text_.substr(number.offset, number.count);
   }
 
   void parse_container(uint32_t node, int depth, char close) {
@@ -214,7 +217,7 @@ class Parser {
       while (!at_end() && peek() != '"' && peek() != '\\' && static_cast<uint8_t>(peek()) >= 0x20) {
         ++at_;
       }
-      const std::string_view part = std::string_view(text()).substr(run, at_ - run);
+      const std::string_view part = text_.substr(run, at_ - run);
       const size_t bad = first_bad_utf8(part);
       check(bad == part.size(), run + bad, "a string is not valid UTF-8");
       value += part;
@@ -242,7 +245,7 @@ class Parser {
     if (peek() != 'u') unexpected("an escape of JSON after the backslash");
     char32_t unit = parse_hex();
     if (unit >= 0xD800 && unit < 0xDC00) {
-      const bool paired = std::string_view(text()).substr(at_).starts_with("\\u");
+      const bool paired = text_.substr(at_).starts_with("\\u");
       check(paired, start, "half of a surrogate pair stands alone");
       ++at_;
       const char32_t low = parse_hex();
@@ -268,6 +271,7 @@ class Parser {
     return value;
   }
 
+  std::string_view text_;
   JsonLimits limits_;
   JsonTree tree_;
   size_t at_ = 0;

@@ -7,6 +7,7 @@ namespace cleave {
 namespace {
 
 constexpr uint64_t kBlock = uint64_t{64} << 10;
+constexpr uint64_t kLongLine = uint64_t{1} << 20;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kBlank = " \t\r";
 
@@ -24,13 +25,15 @@ std::string LineReader::next_place() const {
 }
 
 /// Puts the next block behind the unfinished line; false at the end of the file. Blocks grow with
-/// the line, so that a long one is moved a few times only.
+/// the line, so that a long one is moved a few times only; at last it gets room for the longest, of
+/// which the untouched part is no memory.
 bool LineReader::read_more() {
   if (read_ == size_) return false;
   buffer_.erase(0, begin_);
   begin_ = 0;
   const size_t kept = buffer_.size();
   const uint64_t wanted = std::min(std::max<uint64_t>(kBlock, kept / 2), size_ - read_);
+  if (kept > kLongLine) buffer_.reserve(kept + std::min(size_ - read_, max_bytes_));
   buffer_.resize(kept + wanted);
   file_.read_at(read_, std::as_writable_bytes(std::span(buffer_).subspan(kept)));
   if (read_ == 0 && buffer_.starts_with(kByteOrderMark)) begin_ = kByteOrderMark.size();

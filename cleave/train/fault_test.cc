@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cleave/base/mutant.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/comm/world.h"
@@ -129,6 +130,22 @@ TEST(TrainFault, WeightThatIsNoNumber_IsNamedWithItsRankAndNothingIsSaved) {
               HasSubstr("the weight model.layers.1.mlp.up_proj.weight is not finite on "
                         "rank 1, and the loss is nan in step 1"));
   EXPECT_FALSE(newest_checkpoint(o.out));
+}
+
+// Row R12: a NaN in the gradient of one rank, in a build that can make one.
+TEST(TrainFault, GradientThatIsNoNumberOnOneRank_StopsAllBeforeItsStep) {
+  setenv("CLEAVE_MUTANT", "train.nan_gradient", 1);  // NOLINT(concurrency-mt-unsafe)
+  if (!is_planted("train.nan_gradient")) GTEST_SKIP() << "this build has no faults to plant";
+  const TempFolder folder;
+  TrainOptions o = small_run(folder.path());
+  o.tp = 2;
+  o.save_every = 1;
+  const Error error = thrown_by([&] { cleave_train(o); });
+  unsetenv("CLEAVE_MUTANT");  // NOLINT(concurrency-mt-unsafe)
+  EXPECT_EQ(error.code(), Code::kNumerics);
+  EXPECT_THAT(error.what(), testing::ContainsRegex("the gradient of [a-z0-9_.]+ is not finite in "
+                                                   "step 2 on rank 1; no weight was changed"));
+  EXPECT_EQ(newest_checkpoint(o.out), std::filesystem::path(o.out) / "step_00000001");
 }
 
 // A run that the launcher starts again goes on from the newest checkpoint that is whole.

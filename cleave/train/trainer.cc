@@ -11,6 +11,7 @@
 #include "cleave/base/clock.h"
 #include "cleave/base/hash.h"
 #include "cleave/base/log.h"
+#include "cleave/base/mutant.h"
 #include "cleave/base/stop.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/kernels/cpu/gemm.h"
@@ -37,6 +38,16 @@ std::string first_not_finite(const Parameters& parameters) {
     if (!at::isfinite(parameter->leaf()).all().item<bool>()) return parameter->name();
   }
   return "";
+}
+
+/// A fault to be found: a NaN in rank 1's part of the gradient of a weight that is cut.
+void spoil_gradient(const Parameters& parameters, const World& world) {
+  if (world.rank() != 1) return;
+  for (const auto& parameter : parameters) {
+    if (!parameter->is_split()) continue;
+    parameter->leaf().mutable_grad().view(-1)[0].fill_(NAN);
+    return;
+  }
 }
 
 double collective_seconds(const Mesh& mesh) {
@@ -78,7 +89,9 @@ void Trainer::load() {
   move_to(rank_.model(), device_of(setup_.options.device));
   (void)rank_.optimizer().states();  // moments' memory is missing now or never
   if (!setup_.resumes) return;
-  load_optimizer(rank_.optimizer(), rank_.model(), setup_.folder->path);
+  if (!is_planted("resume.no_moments")) {
+    load_optimizer(rank_.optimizer(), rank_.model(), setup_.folder->path);
+  }
   const Json state = Json::parse_file(setup_.folder->path + "/" + std::string(kStateName));
   done_ = state.at("step").as_int(0);
   tokens_ = state.at("tokens").as_int(0);
@@ -193,6 +206,7 @@ void Trainer::train_step(int64_t step) {
   const std::vector<Batch> rows = rows_of(*setup_.data, step, setup_.order.batch_size);
   rank_.optimizer().zero_grad();
   const PassResult pass = rank_.train_pass(rows, setup_.options.seed, step, loss_scale_.value());
+  if (is_planted("train.nan_gradient") && step == 1) spoil_gradient(rank_.parameters(), world_);
   const GradientNorm norm = rank_.gradient_norm();
   // One message for the numbers of the step: loss, time in collectives, tokens.
   const bool counts = rank_.same_rows().rank() == 0;
@@ -251,7 +265,7 @@ void Trainer::update(int64_t step, double loss, const GradientNorm& norm) {
 }
 
 void Trainer::check_finite(int64_t step, double loss, const GradientNorm& norm) const {
-  if (std::isfinite(loss) && std::isfinite(norm.value)) return;
+  if ((std::isfinite(loss) && std::isfinite(norm.value)) || is_planted("train.any_number")) return;
   if (!std::isfinite(loss)) {
     const std::string weight = first_not_finite(rank_.parameters());
     CLEAVE_CHECK(weight.empty(), Code::kNumerics, "the weight ", weight, " is not finite on rank ",

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/e2e/fake_program.h"
+#include "tests/support/level.h"
 #include "tests/support/torch_files.h"
 
 namespace cleave::test {
@@ -26,6 +27,11 @@ json parsed(const Ran& ran) {
   return json::parse(ran.out, nullptr, /*allow_exceptions=*/false);
 }
 
+void write_safetensors(const std::filesystem::path& path, const std::string& header, size_t bytes) {
+  std::ofstream(path, std::ios::binary)
+      << number(header.size(), 8) << header << std::string(bytes, '\0');
+}
+
 // A folder with a model of two tensors: 6 heads, 2 key/value heads.
 void write_model(const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
@@ -33,10 +39,7 @@ void write_model(const std::filesystem::path& folder) {
       << R"({"model_type": "llama", "num_attention_heads": 6, "num_key_value_heads": 2})";
   const std::string header = R"({"a.weight":{"dtype":"F32","shape":[3,4],"data_offsets":[0,48]},)"
                              R"("b.weight":{"dtype":"BF16","shape":[5],"data_offsets":[48,58]}})";
-  const uint64_t length = header.size();
-  std::ofstream file(folder / "model.safetensors", std::ios::binary);
-  for (int i = 0; i < 8; ++i) file.put(static_cast<char>(length >> (8 * i)));
-  file << header << std::string(58, '\0');
+  write_safetensors(folder / "model.safetensors", header, 58);
 }
 
 TEST(Inspect, ModelFolder_ListsTensorsAndSplits) {
@@ -257,10 +260,12 @@ TEST(Launch, RankThatFails_GivesItsExitCode) {
 }
 
 TEST(Stdout, ReaderThatLeaves_EndsTheProgramWith141) {
-  const Ran ran =
-      run_program({"/bin/bash", "-c",
-                   std::string(CLEAVE_PROGRAM) + " tokenize --tokenizer bytes < /dev/zero --file " +
-                       CLEAVE_PROGRAM + " | true; echo ${PIPESTATUS[0]}"});
+  const TempFolder folder;
+  const std::string text = folder / "text";  // its ids are more than a pipe holds
+  std::ofstream(text) << std::string(300'000, 'x');
+  const Ran ran = run_program({"/bin/bash", "-c",
+                               std::string(CLEAVE_PROGRAM) + " tokenize --tokenizer bytes --file " +
+                                   text + " < /dev/zero | true; echo ${PIPESTATUS[0]}"});
   EXPECT_EQ(ran.out, "141\n");
   EXPECT_EQ(ran.err, "");
 }
@@ -270,6 +275,31 @@ TEST(Stdout, FullDisk_IsAnIoError) {
       run_program({"/bin/bash", "-c", std::string(CLEAVE_PROGRAM) + " train --help > /dev/full"});
   EXPECT_EQ(ran.exit_code, 5);
   EXPECT_EQ(ran.err, "cleave: stdout: cannot be written; the output is not whole\n");
+}
+
+// Row R13. Somewhere between too little to start and enough there is too little for the file.
+TEST(MemoryLimit, LittleMemory_IsToldWithItsCode) {
+  if (kIsInstrumented) GTEST_SKIP() << "sanitizers reserve more addresses than any limit";
+  const TempFolder folder;
+  std::string header = "{";
+  for (int i = 0; i < 250; ++i) {
+    header += std::string(i > 0 ? "," : "") + '"' + std::to_string(i) + std::string(60'000, 'n') +
+              R"(":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
+  }
+  write_safetensors(folder / "wide.safetensors", header + "}", 0);
+  int num_told = 0;
+  Ran ran;
+  for (int mebibytes = 60; mebibytes <= 400 && ran.exit_code != 0; mebibytes += 10) {
+    ran = run_program({"/bin/bash", "-c",
+                       "ulimit -v " + std::to_string(mebibytes * 1024) + "; exec \"$0\" \"$@\"",
+                       CLEAVE_PROGRAM, "inspect", folder / "wide.safetensors", "--json"});
+    const bool is_not_started = ran.exit_code == 127;
+    EXPECT_TRUE(is_not_started || ran.exit_code == 0 || ran.exit_code == 10)
+        << mebibytes << " MiB: exit " << ran.exit_code << ": " << ran.err;
+    num_told += ran.exit_code == 10 ? 1 : 0;
+  }
+  EXPECT_GT(num_told, 0);
+  EXPECT_EQ(ran.exit_code, 0) << "400 MiB should do";
 }
 
 }  // namespace

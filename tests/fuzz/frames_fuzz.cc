@@ -44,7 +44,8 @@ void feed(Peer& peer, size_t most) {
 }
 
 void share(std::span<const uint8_t> input, std::vector<Peer>& peers) {
-  const size_t of_16 = input.front() == 255 ? 16 : input.front() % 17;
+  const size_t first = input.front();
+  const size_t of_16 = first == 255 ? 16 : first % 17;
   for (size_t i = 0; i + 1 < input.size(); ++i) {
     peers[i % 16 < of_16 ? 0 : 1].bytes.push_back(input[i + 1]);
   }

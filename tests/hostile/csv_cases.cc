@@ -81,7 +81,6 @@ HostileSet csv_set() {
                  .file_name = "data.csv",
                  .least = 40,
                  .most_seconds = 1,
-                 .most_mib = 128,  // twice a line of 64 MiB
                  .seed = "text,label\n\"a, \"\"b\"\"\r\nc\",0\nd,1\n",
                  .cut_is_seen = false,
                  .cases = accepted()};

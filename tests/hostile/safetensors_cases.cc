@@ -247,7 +247,15 @@ std::vector<HostileCase> bombs() {
       {"a shape of 2,001 dims",
        one(R"({"dtype":"U8","shape":[)" + repeated("1,", 2000) + R"(4],"data_offsets":[0,4]})"),
        "at most 64 dims"},
-      {"a name of 15 MB", "", "",
+      {"250 names of 60 KB", "", "",
+       [] {
+         std::vector<std::string> entries;
+         for (int i = 0; i < 250; ++i) {
+           entries.push_back(entry(std::to_string(i) + std::string(60'000, 'n'), "U8", "0", "0,0"));
+         }
+         return file(object(entries));
+       }},
+      {"a name of 15 MB", "", "a tensor's name has 15000000 bytes",
        [] { return file(object({entry(std::string(15'000'000, 'n'), "U8", "4", "0,4")}), 4); }},
   };
 }

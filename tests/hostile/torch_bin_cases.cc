@@ -140,6 +140,26 @@ std::vector<HostileCase> broken_stacks() {
   };
 }
 
+/// A list of tensors that share all that their first one is made of.
+std::string alike_tensors(size_t num_dims, size_t count) {
+  auto kept = [place = 0](const std::string& operations) mutable {
+    return operations + "q" + number(static_cast<uint64_t>(place++), 1);
+  };
+  const std::string sizes = tuple(std::vector<int64_t>(num_dims, 1));
+  std::string first = kept(global("torch._utils", "_rebuild_tensor_v2")) + "(";
+  for (const std::string& part : {storage("0", 4), integer(0), sizes, sizes, std::string("\x89"),
+                                  global("collections", "OrderedDict") + ")R"}) {
+    first += kept(part);
+  }
+  std::string again = "h" + number(0, 1) + "(";
+  for (uint64_t place = 1; place < 7; ++place) again += "h" + number(place, 1);
+  return value("](" + first + "tR" + repeated(again + "tR", count - 1) + "e");
+}
+/// A list of these operations' value, `count` times.
+std::string list_of(const std::string& operations, size_t count) {
+  return value("](" + repeated(operations, count) + "e");
+}
+
 std::vector<HostileCase> bombs() {
   std::string doubling = "]q" + number(0, 1);
   for (char i = 0; i < 40; ++i) {
@@ -158,6 +178,44 @@ std::vector<HostileCase> bombs() {
       {"memo at the last place", value("Nr\xff\xff\xff\xffj\xfe\xff\xff\xff"),
        "place 4294967294 of its memo"},
       {"more values than allowed", value("]" + repeated("Na", kMaxPickleValues)), "more than"},
+      {"as many lists as may be", "", "", [] { return list_of("]", kMaxPickleValues - 1); }},
+      {"as many dicts as may be", "", "", [] { return list_of("}", kMaxPickleValues - 1); }},
+      {"as many lists of None as may be", "", "",
+       [] { return list_of("]Na", kMaxPickleValues / 2 - 1); }},
+      {"as many tuples of an integer as may be", "", "",
+       [] { return list_of("K\x05\x85", kMaxPickleValues / 2 - 1); }},
+      {"as many members as may be", "", "",
+       [] {
+         std::string members = "}(";
+         for (uint64_t i = 0; i < kMaxPickleValues / 2 - 1; ++i) {
+           members += "J" + number(i, 4) + "N";
+         }
+         return value(members + "u");
+       }},
+      {"30,000 tensors", "", "", [] { return alike_tensors(1, 30'000); }},
+      {"tensors that share a shape of 64 dims", "", "texts and shapes",
+       [] { return alike_tensors(64, 53'000); }},
+      {"a long text many times", "", "texts and shapes",
+       [] {
+         return value("](" + text(std::string(1 << 20, 'x')) + "q\x01" + repeated("h\x01", 20'000) +
+                      "e");
+       }},
+      {"a long key many times", "", "texts and shapes",
+       [] {
+         return value("](" + text(std::string(1 << 20, 'x')) + "q\x01" +
+                      repeated("}h\x01Ns", 20'000) + "e");
+       }},
+      {"a value used too often", "", "uses values more than",
+       [] {
+         return value("](" + text("x") + "q\x01" + repeated("h\x01", 2 * kMaxPickleValues) + "e");
+       }},
+      {"a place of the memo for every byte", "", "memo has more than",
+       [] {
+         std::string places = "N";
+         for (uint64_t i = 0; i <= kMaxPickleValues; ++i) places += "r" + number(i, 4);
+         return value(places);
+       }},
+      {"a million marks", value("N" + repeated("(", 1'000'000)), "open marks"},
   };
 }
 
@@ -399,7 +457,7 @@ HostileSet torch_bin_set() {
   HostileSet set{.kind = "torch_bin",
                  .file_name = "pytorch_model.bin",
                  .least = 60,
-                 .most_mib = 96,  // a million values, the most that a file may have
+
                  .seed = zip(items())};
   for (const auto& cases : {accepted_values(), code(), unknown_operations(), broken_stacks(),
                             bombs(), broken_storages(), broken_tensors(), accepted_zips(),
