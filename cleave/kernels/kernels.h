@@ -12,8 +12,8 @@ inline constexpr int kNumKernels = 7;
 bool is_on(Kernel kernel);
 
 /// Leaves these to libtorch, for the process, and turns all others on: names out of attention,
-/// norm, gate, rotary, loss, few-rows and adam with commas between them, "all", or "" for none. Before
-/// ranks start; results differ in the last bits. Throws Error(kUsage) for another name.
+/// norm, gate, rotary, loss, few-rows and adam with commas between them, "all", or "" for none.
+/// Before ranks start; results differ in the last bits. Throws Error(kUsage) for another name.
 void set_plain_kernels(const std::string& names);
 
 }  // namespace cleave

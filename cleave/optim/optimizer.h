@@ -25,7 +25,7 @@ struct OptimizerOptions {
 class Optimizer {
  public:
   /// The parameters may get their memory, and be cut, later.
-  Optimizer(Parameters parameters, const OptimizerOptions& options);
+  Optimizer(const Parameters& parameters, const OptimizerOptions& options);
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;

@@ -21,7 +21,7 @@ namespace cleave::HWY_NAMESPACE {
 namespace {
 
 /// Rows of queries whose scores exist at once.
-constexpr int64_t kRows = 48;
+inline constexpr int64_t kRows = 48;
 
 template <class T>
 const T* head(const HeadsView& view, int64_t batch, int64_t h) {
@@ -145,12 +145,12 @@ class Scratch {
   float* next_;
 };
 
-int64_t columns_of(const Mask& mask, const Sizes& sizes, int64_t last_query) {
+inline int64_t columns_of(const Mask& mask, const Sizes& sizes, int64_t last_query) {
   const auto columns = hwy::RoundUpTo(static_cast<size_t>(mask.reach(last_query)), 16);
   return std::min(sizes.keys, static_cast<int64_t>(columns));
 }
 
-float scale_of(const AttentionJob& job) {
+inline float scale_of(const AttentionJob& job) {
   return static_cast<float>(1 / std::sqrt(static_cast<double>(job.width)));
 }
 
