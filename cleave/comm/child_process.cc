@@ -94,7 +94,7 @@ std::optional<int> hear_start(int pipe, double limit_s) {
   sigprocmask(SIG_SETMASK, &none, nullptr);
   if (start.null_fd >= 0) dup2(start.null_fd, STDIN_FILENO);
   if (start.inherited_fd >= 0) fcntl(start.inherited_fd, F_SETFD, 0);
-  if (start.stops) raise(SIGSTOP);
+  if (start.stops) (void)raise(SIGSTOP);
   execve(start.program, start.arguments, start.environment);
   const int error = errno;
   const ssize_t told = write(start.error_fd, &error, sizeof(error));

@@ -386,7 +386,7 @@ TEST(Fault, ComparisonOfCalls_TakesAFractionOfAMicrosecond) {
   const std::vector<int64_t> shape{4, 128, 768};
   const Operation operation{.op = Op::kAllReduce,
                             .dtype = DType::kF32,
-                            .count = 4 * 128 * 768,
+                            .count = int64_t{4} * 128 * 768,
                             .widths = {},
                             .call = {.site = "model.layers.3.mlp", .shape = shape}};
   const auto cpu_seconds = [] {
