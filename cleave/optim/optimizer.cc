@@ -28,7 +28,8 @@ OptimizerOptions::DecayOn OptimizerOptions::decay_from_name(const std::string& n
   throw Error(Code::kUsage, str("decay-on '", name, "' is unknown; expected matrices or all"));
 }
 
-Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& options) : options_(options) {
+Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& options)
+    : options_(options) {
   for (const auto& p : parameters) {
     const bool decays =
         options.decay_on == OptimizerOptions::DecayOn::kAll || p->shape().size() >= 2;
