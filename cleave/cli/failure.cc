@@ -44,6 +44,10 @@ int report_failure() {
       log_error(known.what(), "; choose a smaller batch or sequence, or split over more ranks");
       return number(Code::kMemory);
     }
+    if (known.code() != Code::kBug) {
+      log_error(known.what());
+      return number(known.code());
+    }
     log_error("unexpected error: ", first_line(error.what()),
               "; this is a bug in cleave (--trace shows where)");
     return number(Code::kBug);

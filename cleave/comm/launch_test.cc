@@ -426,6 +426,18 @@ TEST(AsError, ThreadThatCannotStart_IsAMatterOfMemory) {
   EXPECT_EQ(code_of(std::errc::invalid_argument), Code::kBug);
 }
 
+// Found by cleave-fault: a folder that could not be opened, for lack of descriptors, was a bug.
+TEST(AsError, FolderThatCannotBeOpened_IsAFileOperationsError) {
+  try {
+    (void)std::filesystem::directory_iterator("/no/such/folder");
+    ADD_FAILURE();
+  } catch (...) {
+    const Error error = as_error(std::current_exception());
+    EXPECT_EQ(error.code(), Code::kIo);
+    EXPECT_THAT(error.what(), HasSubstr("/no/such/folder"));
+  }
+}
+
 // Found by cleave-fault: the launcher waited for ever for a rank that was stopped this early.
 TEST(ChildProcess, StoppedBeforeItsProgramBegins_IsATimeout) {
   setenv("CLEAVE_MUTANT", "child.stops", 1);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <filesystem>
 #include <iterator>
 #include <new>
 #include <poll.h>
@@ -46,6 +47,8 @@ Error as_error(const std::exception_ptr& caught) {
     return error;
   } catch (const std::bad_alloc& error) {
     return Error(Code::kMemory, str("out of memory (", error.what(), ")"));
+  } catch (const std::filesystem::filesystem_error& error) {
+    return Error(Code::kIo, error.what());  // it has the path
   } catch (const std::system_error& error) {
     // Of a thread that gets no stack, or is one too many.
     const bool is_full = error.code() == std::errc::resource_unavailable_try_again ||

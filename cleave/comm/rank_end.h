@@ -13,8 +13,9 @@
 
 namespace cleave {
 
-/// What ended a rank, as an Error: an Error itself; std::bad_alloc, and what libtorch says of
-/// memory, is kMemory; anything else is kBug with its text.
+/// What ended a rank, as an Error: an Error itself; std::bad_alloc, what libtorch says of memory,
+/// and a thread that cannot start, is kMemory; what <filesystem> throws is kIo; anything else is
+/// kBug with its text.
 Error as_error(const std::exception_ptr& caught);
 
 /// One rank's end of the job page: who it is, how long it waits, and how it fails.

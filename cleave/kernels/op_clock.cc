@@ -27,19 +27,23 @@ std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& /*function*
   return std::make_unique<Started>();
 }
 
+void add(std::string_view name, double seconds) {
+  if (totals == nullptr) return;
+  auto found = totals->find(name);
+  if (found == totals->end()) {
+    found = totals->emplace(name, OpTime{.name = std::string(name)}).first;
+  }
+  found->second.seconds += seconds;
+  ++found->second.calls;
+}
+
 void finish(const at::RecordFunction& function, at::ObserverContext* context) {
   if (in_callees.empty() || context == nullptr) return;
   const double whole = monotonic_s() - static_cast<Started*>(context)->at;
   const double own = whole - in_callees.back();
   in_callees.pop_back();
   if (!in_callees.empty()) in_callees.back() += whole;
-  if (totals == nullptr) return;
-  auto found = totals->find(std::string_view(function.name()));
-  if (found == totals->end()) {
-    found = totals->emplace(function.name(), OpTime{.name = function.name()}).first;
-  }
-  found->second.seconds += own;
-  ++found->second.calls;
+  add(function.name(), own);
 }
 
 bool has_any(std::string_view text, std::initializer_list<std::string_view> parts) {
@@ -57,12 +61,12 @@ std::string_view name(TimeKind kind) {
 
 TimeKind time_kind_of(std::string_view operation) {
   if (operation.starts_with("cleave::comm")) return TimeKind::kCollectives;
-  if (has_any(operation, {"attention"})) return TimeKind::kAttention;
   if (has_any(operation, {"_fused_adam", "cleave::adam"})) return TimeKind::kOptimizer;
   if (has_any(operation, {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear",
                           "_linear_pointwise", "mkldnn_linear", "cleave::product"})) {
     return TimeKind::kProducts;
   }
+  if (has_any(operation, {"attention"})) return TimeKind::kAttention;
   return TimeKind::kOther;
 }
 
@@ -106,6 +110,15 @@ std::array<double, kNumTimeKinds> OpClock::seconds() const {
   }
   out[static_cast<size_t>(TimeKind::kOther)] = rest;
   return out;
+}
+
+ProductTime::ProductTime() : start_(totals == nullptr ? 0 : monotonic_s()) {}
+
+ProductTime::~ProductTime() {
+  if (totals == nullptr || start_ == 0) return;
+  const double seconds = monotonic_s() - start_;
+  if (!in_callees.empty()) in_callees.back() += seconds;
+  add("cleave::product in attention", seconds);
 }
 
 }  // namespace cleave

@@ -8,7 +8,7 @@
 
 namespace cleave {
 
-/// What a rank's time is spent on.
+/// What a rank's time is spent on; products inside of Cleave's attention are products.
 enum class TimeKind : uint8_t { kProducts, kAttention, kCollectives, kOptimizer, kOther };
 inline constexpr int kNumTimeKinds = 5;
 
@@ -43,6 +43,19 @@ class OpClock {
  private:
   struct State;
   std::unique_ptr<State> state_;
+};
+
+/// Beside a matrix product inside an operation of another kind: the time until its end counts as
+/// kProducts, not as that operation's, on a thread that has a clock.
+class ProductTime {
+ public:
+  ProductTime();
+  ~ProductTime();
+  ProductTime(const ProductTime&) = delete;
+  ProductTime& operator=(const ProductTime&) = delete;
+
+ private:
+  double start_ = 0;
 };
 
 }  // namespace cleave

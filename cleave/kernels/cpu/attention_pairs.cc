@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "cleave/kernels/cpu/bf16_products.h"
+#include "cleave/kernels/op_clock.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cleave/kernels/cpu/attention_pairs.cc"
@@ -17,6 +18,11 @@ namespace cleave::HWY_NAMESPACE {
 namespace {
 
 using Bf16 = uint16_t;
+
+void multiply_timed(const PairProduct& product) {
+  const ProductTime time;
+  multiply_pairs(product);
+}
 
 /// Rows of an even number of bf16 numbers, side by side: [rows, width / 2] pairs along the row.
 void copy_rows(const Bf16* from, int64_t of_row, int64_t rows, int64_t width, uint32_t* to) {
@@ -107,7 +113,7 @@ void forward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
       const int64_t rows = std::min(kRows, job.num_queries - begin);
       const int64_t columns = columns_of(mask, z, begin + rows - 1);
       copy_rows(head<Bf16>(job.q, batch, h) + begin * job.q.of_row, job.q.of_row, rows, z.width, q);
-      multiply_pairs({rows, columns, half, q, half, 1, k_t, z.keys, scores, z.keys, false});
+      multiply_timed({rows, columns, half, q, half, 1, k_t, z.keys, scores, z.keys, false});
       float* log_sums = job.log_sums + (batch * job.num_heads + h) * job.num_queries + begin;
       float inverse[kRows];
       for (int64_t r = 0; r < rows; ++r) {
@@ -120,7 +126,7 @@ void forward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
         inverse[r] = 1 / sum;
         round_row(row, columns, p + r * z.keys / 2);
       }
-      multiply_pairs(
+      multiply_timed(
           {rows, z.width, columns / 2, p, z.keys / 2, 1, v, z.width, out, z.width, false});
       Bf16* to = head_to_write<Bf16>(job.out, batch, h) + begin * job.out.of_row;
       for (int64_t r = 0; r < rows; ++r) {
@@ -188,8 +194,8 @@ void gradients_of_scores(const AttentionJob& job, const Mask& mask, const Sizes&
   copy_rows(at.rows_of(job.dout), job.dout.of_row, at.rows, z.width, b.dout);
   const float* log_sums =
       job.log_sums + (at.batch * job.num_heads + at.head) * job.num_queries + at.begin;
-  multiply_pairs({at.rows, at.columns, half, b.q, half, 1, b.k_t, z.keys, b.p, z.keys, false});
-  multiply_pairs({at.rows, at.columns, half, b.dout, half, 1, b.v_t, z.keys, b.ds, z.keys, false});
+  multiply_timed({at.rows, at.columns, half, b.q, half, 1, b.k_t, z.keys, b.p, z.keys, false});
+  multiply_timed({at.rows, at.columns, half, b.dout, half, 1, b.v_t, z.keys, b.ds, z.keys, false});
   for (int64_t r = 0; r < at.rows; ++r) {
     float* p = b.p + r * z.keys;
     scale_row(p, at.columns, scale_of(job));
@@ -212,11 +218,11 @@ void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z, c
   for (int64_t r = 0; r < at.rows; ++r) {
     round_row(b.ds + r * z.keys, at.columns, b.ds_rows + r * z.keys / 2);
   }
-  multiply_pairs({reached, z.width, even / 2, b.p_pairs, 1, z.keys, b.dout_pairs, z.width, b.dv,
+  multiply_timed({reached, z.width, even / 2, b.p_pairs, 1, z.keys, b.dout_pairs, z.width, b.dv,
                   z.width, true});
-  multiply_pairs(
+  multiply_timed(
       {reached, z.width, even / 2, b.ds_pairs, 1, z.keys, b.q_pairs, z.width, b.dk, z.width, true});
-  multiply_pairs({at.rows, z.width, at.columns / 2, b.ds_rows, z.keys / 2, 1, b.k, z.width, b.dq,
+  multiply_timed({at.rows, z.width, at.columns / 2, b.ds_rows, z.keys / 2, 1, b.k, z.width, b.dq,
                   z.width, false});
   unpack(b.dq, at.rows, z.width, scale_of(job),
          head_to_write<Bf16>(job.dq, at.batch, at.head) + at.begin * job.dq.of_row, job.dq.of_row);

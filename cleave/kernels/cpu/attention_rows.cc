@@ -5,6 +5,7 @@
 
 #include "cleave/kernels/cpu/attention_pairs.h"
 #include "cleave/kernels/cpu/bf16_products.h"
+#include "cleave/kernels/op_clock.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cleave/kernels/cpu/attention_rows.cc"
@@ -82,6 +83,7 @@ HWY_INLINE void tile_of_rows(const Product& p, int64_t m, int64_t n, int64_t vec
 }
 
 void multiply(const Product& p) {
+  const ProductTime time;
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
   for (int64_t n = 0; n < p.columns; n += kTileVectors * lanes) {
     const int64_t vectors = std::min(kTileVectors, (p.columns - n) / lanes);
