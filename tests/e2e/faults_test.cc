@@ -10,6 +10,7 @@
 
 #include "tests/support/level.h"
 #include "tests/support/program.h"
+#include "tests/support/train_program.h"
 
 namespace cleave::test {
 namespace {
@@ -27,24 +28,10 @@ constexpr char kTiny[] =
 "head_dim":4,"max_position_embeddings":64,"rms_norm_eps":1e-5,"hidden_act":"silu",
 "tie_word_embeddings":false,"rope_theta":10000.0,"torch_dtype":"float32"})";
 
-Words train(const std::string& out, const Words& more = {}) {
+Words train_tiny(const std::string& out, const Words& more = {}) {
   const std::string model = out + ".json";
   std::ofstream(model) << kTiny;
-  Words words{"train",
-              "--model",
-              model,
-              "--data",
-              CLEAVE_SOURCE_DIR "/LICENSE",
-              "--out",
-              out,
-              "--seq-len",
-              "32",
-              "--batch-size",
-              "4",
-              "--gemm",
-              "mkl",
-              "--threads-per-rank",
-              "1"};
+  Words words = train(out, {"--model", model});
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
@@ -86,8 +73,8 @@ int64_t num_lines(const std::string& text) {
 TEST(Faults, KilledRank_IsToldInAFewLinesWithTheCommandThatGoesOn) {
   const TempFolder folder;
   const std::string run = folder / "run";
-  const Ran ran = with_fault(launched(train(run, {"--tp", "2", "--steps", "100000", "--save-every",
-                                                  "2", "--keep-last", "2"})),
+  const Ran ran = with_fault(launched(train_tiny(run, {"--tp", "2", "--steps", "100000",
+                                                       "--save-every", "2", "--keep-last", "2"})),
                              run, "steps 5; kill -9 $(child 2)");
   EXPECT_EQ(ran.exit_code, 137);
   EXPECT_LE(num_lines(ran.err), 6) << ran.err;
@@ -111,9 +98,9 @@ TEST(Faults, RestartsOfTheLauncher_EndWithTheBitsOfTheUnbrokenRun) {
   const Words flags{"--dp",         "2",  "--zero", "1", "--steps",     "200",
                     "--save-every", "20", "--seed", "3", "--keep-last", "2"};
   const std::string whole = folder / "whole", part = folder / "part";
-  ASSERT_EQ(run_with_deadline(launched(train(whole, flags))).exit_code, 0);
+  ASSERT_EQ(run_with_deadline(launched(train_tiny(whole, flags))).exit_code, 0);
   const Ran ran =
-      with_fault(launched(train(part, flags), {"--max-restarts", "2"}), part,
+      with_fault(launched(train_tiny(part, flags), {"--max-restarts", "2"}), part,
                  "steps 12; kill -9 $(child 1); sleep 0.5; steps 60; kill -9 $(child 2)");
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   EXPECT_THAT(ran.err,
@@ -128,7 +115,7 @@ TEST(Faults, RestartsOfTheLauncher_EndWithTheBitsOfTheUnbrokenRun) {
 TEST(Faults, SigintToTheLauncher_SavesAndEndsWith130) {
   const TempFolder folder;
   const std::string run = folder / "run";
-  const Ran ran = with_fault(launched(train(run, {"--tp", "2", "--steps", "100000"})), run,
+  const Ran ran = with_fault(launched(train_tiny(run, {"--tp", "2", "--steps", "100000"})), run,
                              "steps 3; kill -INT $pid");
   EXPECT_EQ(ran.exit_code, 130);
   EXPECT_EQ(ran.err, "");
@@ -141,7 +128,7 @@ TEST(Faults, ReaderOfATrainingRunThatLeaves_EndsItWith141) {
   const TempFolder folder;
   for (const bool is_launched : {false, true}) {
     const std::string run = folder / (is_launched ? "launched" : "alone");
-    Words words = train(run, {"--tp", "2", "--steps", "100000"});
+    Words words = train_tiny(run, {"--tp", "2", "--steps", "100000"});
     if (is_launched) words = launched(words);
     std::string command = CLEAVE_PROGRAM;
     for (const std::string& word : words) command += " " + word;
@@ -164,7 +151,8 @@ TEST(Faults, LimitsOnMemory_AreToldAndNeverCrash) {
     const std::string run = folder / ("run" + std::to_string(i));
     std::string command =
         "ulimit -v " + std::to_string(mebibytes * 1024) + "; exec " + CLEAVE_PROGRAM;
-    for (const std::string& word : train(run, {"--tp", "2", "--steps", "2", "--timeout", "5"})) {
+    for (const std::string& word :
+         train_tiny(run, {"--tp", "2", "--steps", "2", "--timeout", "5"})) {
       command += " " + word;
     }
     const Ran ran = run_program({"/bin/bash", "-c", command}, {.deadline_s = kDeadlineS});
@@ -182,8 +170,8 @@ TEST(Faults, StoppedRank_IsShownByDoctorFromTheFlightLog) {
   const TempFolder folder;
   const std::string run = folder / "run";
   const Ran ran =
-      with_fault(launched(train(run, {"--tp", "2", "--steps", "100000", "--timeout", "1"})), run,
-                 "steps 3; kill -STOP $(child 2)");
+      with_fault(launched(train_tiny(run, {"--tp", "2", "--steps", "100000", "--timeout", "1"})),
+                 run, "steps 3; kill -STOP $(child 2)");
   EXPECT_EQ(ran.exit_code, 7);
   EXPECT_LE(num_lines(ran.err), 6) << ran.err;
   const size_t at = ran.err.find("flight log: ");
@@ -204,7 +192,7 @@ TEST(Faults, RunUnderAnOpenUmask_MakesNothingThatTheWorldMayWrite) {
   const TempFolder folder;
   const std::string run = folder / "run";
   std::string command = std::string("umask 000; exec ") + CLEAVE_PROGRAM;
-  for (const std::string& word : train(run, {"--steps", "2"})) command += " " + word;
+  for (const std::string& word : train_tiny(run, {"--steps", "2"})) command += " " + word;
   ASSERT_EQ(run_program({"/bin/bash", "-c", command}, {.deadline_s = kDeadlineS}).exit_code, 0);
   for (const auto& entry : std::filesystem::recursive_directory_iterator(run)) {
     const auto mode = entry.status().permissions();

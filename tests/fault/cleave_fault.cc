@@ -25,6 +25,7 @@
 #include "cleave/base/str.h"
 #include "tests/fault/run.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/train_program.h"
 
 namespace cleave::fault {
 namespace {
@@ -264,30 +265,10 @@ class Chaos {
       words = {program_,         "launch",          "-n", str(plan.layout.processes),
                "--max-restarts", str(max_restarts), "--"};
     }
-    for (const std::string& word : Words{program_,
-                                         "train",
-                                         "--model",
-                                         folder_ / "tiny.json",
-                                         "--data",
-                                         CLEAVE_SOURCE_DIR "/LICENSE",
-                                         "--out",
-                                         out,
-                                         "--steps",
-                                         str(kNumSteps),
-                                         "--seq-len",
-                                         "32",
-                                         "--batch-size",
-                                         "4",
-                                         "--gemm",
-                                         "mkl",
-                                         "--threads-per-rank",
-                                         "1",
-                                         "--timeout",
-                                         str(kTimeoutS),
-                                         "--save-every",
-                                         str(plan.save_every),
-                                         "--keep-last",
-                                         "3"}) {
+    words.push_back(program_);
+    for (const std::string& word : test::train(
+             out, {"--model", folder_ / "tiny.json", "--steps", str(kNumSteps), "--timeout",
+                   str(kTimeoutS), "--save-every", str(plan.save_every), "--keep-last", "3"})) {
       words.push_back(word);
     }
     for (const std::string& word : split_words(plan.layout.flags)) words.push_back(word);
