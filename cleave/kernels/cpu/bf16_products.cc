@@ -1,7 +1,5 @@
 #include "cleave/kernels/cpu/bf16_products.h"
 
-#include <algorithm>
-
 #include "cleave/base/error.h"
 
 #if defined(__x86_64__)
@@ -18,7 +16,6 @@ namespace cleave {
 
 namespace {
 
-constexpr size_t kMaxRows = 8;
 constexpr size_t kStep = 32;  // bf16 numbers of a vector
 
 /// The sums of four vectors' lanes.
@@ -38,56 +35,80 @@ CLEAVE_BF16 inline void add_products(__m512& sum, __m512i a, __m512i b) {
   asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
 }
 
-/// kN columns of all kR rows.
-template <size_t kR, size_t kN>
-CLEAVE_BF16 inline void tile(const FewRowsJob& job, const uint16_t* x, int64_t column) {
-  const auto in = static_cast<size_t>(job.in);
-  const auto* weight = static_cast<const uint16_t*>(job.weight) + static_cast<size_t>(column) * in;
-  constexpr size_t kFours = (kR + 3) / 4 * 4;  // rows that sums_of takes
-  __m512 sum[kFours][kN];
+/// What is fetched ahead of what is read: the processor foresees no more than a page.
+constexpr size_t kAheadBytes = 4096;
+
+/// sum[r] = x[r] . w for all kR rows: w [in] is read once, from its beginning to its end, which
+/// memory serves faster than several rows of the matrix side by side.
+template <size_t kR>
+CLEAVE_BF16 inline void dot(const uint16_t* x, const uint16_t* w, size_t in, __m512* sum) {
+  constexpr size_t kChains = kR <= 2 ? 4 : 2;  // sums beside each other, so that none is waited for
+  __m512 chain[kR][kChains];
 #pragma GCC unroll 8
-  for (size_t r = 0; r < kFours; ++r) {
+  for (size_t r = 0; r < kR; ++r) {
 #pragma GCC unroll 8
-    for (size_t n = 0; n < kN; ++n) sum[r][n] = _mm512_setzero_ps();
+    for (size_t c = 0; c < kChains; ++c) chain[r][c] = _mm512_setzero_ps();
   }
-  for (size_t k = 0; k < in; k += kStep) {
-    const __mmask32 inside = in - k >= kStep ? ~__mmask32{0} : (__mmask32{1} << (in - k)) - 1;
-    __m512i w[kN];
+  size_t k = 0;
+  for (; k + kChains * kStep <= in; k += kChains * kStep) {
 #pragma GCC unroll 8
-    for (size_t n = 0; n < kN; ++n) {
-      w[n] = _mm512_maskz_loadu_epi16(inside, weight + n * in + k);
-      // The rows that come next: the processor does not foresee them from page to page.
-      _mm_prefetch(reinterpret_cast<const char*>(weight + (kN + n) * in + k), _MM_HINT_T0);
-    }
+    for (size_t c = 0; c < kChains; ++c) {
+      const uint16_t* from = w + k + c * kStep;
+      _mm_prefetch(reinterpret_cast<const char*>(from) + kAheadBytes, _MM_HINT_T0);
+      const __m512i weights = _mm512_loadu_si512(from);
 #pragma GCC unroll 8
-    for (size_t r = 0; r < kR; ++r) {
-      const __m512i row = _mm512_maskz_loadu_epi16(inside, x + r * in + k);
-#pragma GCC unroll 8
-      for (size_t n = 0; n < kN; ++n) add_products(sum[r][n], row, w[n]);
-    }
-  }
-#pragma GCC unroll 8
-  for (size_t n = 0; n < kN; ++n) {
-    float* const y = job.y + column + static_cast<int64_t>(n);
-#pragma GCC unroll 8
-    for (size_t r = 0; r < kR; r += 4) {
-      float four[4];
-      _mm_storeu_ps(four, sums_of(sum[r][n], sum[r + 1][n], sum[r + 2][n], sum[r + 3][n]));
-      for (size_t i = r; i < std::min(r + 4, kR); ++i) {
-        y[static_cast<int64_t>(i) * job.out] = four[i - r];
+      for (size_t r = 0; r < kR; ++r) {
+        add_products(chain[r][c], _mm512_loadu_si512(x + r * in + k + c * kStep), weights);
       }
     }
+  }
+  for (; k < in; k += kStep) {
+    const __mmask32 inside = in - k >= kStep ? ~__mmask32{0} : (__mmask32{1} << (in - k)) - 1;
+    const __m512i weights = _mm512_maskz_loadu_epi16(inside, w + k);
+#pragma GCC unroll 8
+    for (size_t r = 0; r < kR; ++r) {
+      add_products(chain[r][0], _mm512_maskz_loadu_epi16(inside, x + r * in + k), weights);
+    }
+  }
+#pragma GCC unroll 8
+  for (size_t r = 0; r < kR; ++r) {
+    sum[r] = _mm512_add_ps(chain[r][0], chain[r][1]);
+    if constexpr (kChains == 4) {
+      sum[r] = _mm512_add_ps(sum[r], _mm512_add_ps(chain[r][2], chain[r][3]));
+    }
+  }
+}
+
+/// kN columns of all kR rows.
+template <size_t kR, size_t kN>
+CLEAVE_BF16 inline void columns(const FewRowsJob& job, const uint16_t* x, int64_t column) {
+  const auto in = static_cast<size_t>(job.in);
+  const auto* weight = static_cast<const uint16_t*>(job.weight) + static_cast<size_t>(column) * in;
+  constexpr size_t kFours = (kR * kN + 3) / 4 * 4;  // sums_of takes four
+  __m512 sum[kFours];
+#pragma GCC unroll 8
+  for (size_t n = 0; n < kN; ++n) dot<kR>(x, weight + n * in, in, sum + n * kR);
+#pragma GCC unroll 8
+  for (size_t i = kR * kN; i < kFours; ++i) sum[i] = _mm512_setzero_ps();
+  float total[kFours];
+#pragma GCC unroll 8
+  for (size_t i = 0; i < kFours; i += 4) {
+    _mm_storeu_ps(total + i, sums_of(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]));
+  }
+  for (size_t i = 0; i < kR * kN; ++i) {
+    job.y[static_cast<int64_t>(i % kR) * job.out + column + static_cast<int64_t>(i / kR)] =
+        total[i];
   }
 }
 
 template <size_t kR = 1>
 CLEAVE_BF16 void range(const FewRowsJob& job, const uint16_t* x, int64_t begin, int64_t end) {
   if (job.rows == int64_t{kR}) {
-    constexpr int64_t kN = kR <= 4 ? 4 : 3;  // as many sums as fit the registers
+    constexpr int64_t kN = kR == 1 ? 4 : kR == 2 ? 2 : 1;
     int64_t column = begin;
-    for (; column + kN <= end; column += kN) tile<kR, size_t{kN}>(job, x, column);
-    for (; column < end; ++column) tile<kR, 1>(job, x, column);
-  } else if constexpr (kR < kMaxRows) {
+    for (; column + kN <= end; column += kN) columns<kR, size_t{kN}>(job, x, column);
+    for (; column < end; ++column) columns<kR, 1>(job, x, column);
+  } else if constexpr (kR < kMostFewRows) {
     range<kR + 1>(job, x, begin, end);
   }
 }

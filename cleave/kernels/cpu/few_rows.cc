@@ -10,7 +10,6 @@
 namespace cleave {
 namespace {
 
-constexpr int64_t kMostRows = 8;
 // Bytes of the matrix that are worth a thread of their own.
 constexpr int64_t kGrainBytes = 65536;
 
@@ -24,29 +23,31 @@ bool takes_few_rows(const Tensor& x, const Tensor& weight) {
   const at::ScalarType type = x.scalar_type();
   return x.is_cpu() && weight.is_cpu() && weight.scalar_type() == type &&
          (type == at::kFloat || type == at::kBFloat16) && rows_of(x) > 0 &&
-         rows_of(x) <= kMostRows && weight.numel() > 0 && weight.is_contiguous();
+         rows_of(x) <= kMostFewRows && weight.numel() > 0 && weight.is_contiguous();
 }
 
 Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
   const at::NoGradGuard no_grad;
   RECORD_USER_SCOPE("cleave::product");
   const Tensor in = x.contiguous();
+  const bool is_bf16 = x.scalar_type() == at::kBFloat16;
+  auto shape = in.sizes().vec();
+  shape.back() = weight.size(0);
+  Tensor result = at::empty(shape, in.options());
+  const Tensor sums = is_bf16 ? at::empty(shape, in.options().dtype(at::kFloat)) : result;
+  const Tensor added = bias ? bias->to(x.scalar_type()).contiguous() : Tensor();
   FewRowsJob job{.rows = rows_of(in),
                  .in = in.size(-1),
                  .out = weight.size(0),
-                 .is_bf16 = x.scalar_type() == at::kBFloat16,
-                 .x = nullptr,
+                 .is_bf16 = is_bf16,
                  .weight = weight.const_data_ptr(),
-                 .y = nullptr};
-  const auto fp32 = in.options().dtype(at::kFloat);
-  auto shape = in.sizes().vec();
-  shape.back() = job.out;
-  Tensor y = at::empty(shape, fp32);
-  job.y = y.mutable_data_ptr<float>();
-  const bool has_products = job.is_bf16 && has_bf16_products();
+                 .y = sums.mutable_data_ptr<float>(),
+                 .bias = bias ? added.const_data_ptr() : nullptr,
+                 .result = result.mutable_data_ptr()};
+  const bool has_products = is_bf16 && has_bf16_products();
   Tensor packed;
   if (!has_products) {
-    packed = at::empty({job.rows, few_rows_stride(job.in)}, fp32);
+    packed = at::empty({job.rows, few_rows_stride(job.in)}, sums.options());
     few_rows_pack(job, in.const_data_ptr(), packed.data_ptr<float>());
     job.x = packed.const_data_ptr<float>();
   }
@@ -55,9 +56,9 @@ Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const std::optiona
                    [&](int64_t begin, int64_t end) {
                      has_products ? bf16_rows_range(job, in.const_data_ptr(), begin, end)
                                   : few_rows_range(job, begin, end);
+                     few_rows_finish(job, begin, end);
                    });
-  if (bias) y.add_(*bias);
-  return y.to(x.scalar_type());
+  return result;
 }
 
 }  // namespace cleave

@@ -13,8 +13,6 @@ HWY_BEFORE_NAMESPACE();
 namespace cleave::HWY_NAMESPACE {
 namespace {
 
-constexpr size_t kMaxRows = 8;
-
 size_t lanes_of_floats() {
   return hn::Lanes(kFloats);
 }
@@ -25,47 +23,41 @@ size_t step() {
   return sizeof(T) == 2 ? 2 * lanes_of_floats() : lanes_of_floats();
 }
 
-/// Adds up W[j] . x[r] over one step for kN rows of the matrix and kR rows of x. Half of a bf16
-/// vector's elements are the upper halves of fp32 numbers as they stand, the other half is shifted
-/// there, so x has even and odd elements apart. What lies `ahead` elements on is fetched meanwhile:
-/// the rows that come next, which the processor does not foresee from one page to another.
+/// Adds up W[n] . x[r] over one step for kN rows of the matrix, `in` apart, and kR rows of x. Half
+/// of a bf16 vector's elements are the upper halves of fp32 numbers as they stand, the other half
+/// is shifted there, so x has even and odd elements apart.
 template <size_t kR, size_t kN>
-HWY_INLINE void add_step(const float* const* weight, const float* x, size_t x_stride, size_t i,
-                         size_t ahead, FloatVec (&sum)[kR][kN]) {
+HWY_INLINE void add_step(const float* weight, size_t in, const float* x, size_t x_stride,
+                         FloatVec (&sum)[kN][kR]) {
   FloatVec w[kN];
 #pragma GCC unroll 8
-  for (size_t j = 0; j < kN; ++j) {
-    hwy::Prefetch(weight[j] + i + ahead);
-    w[j] = load(weight[j] + i);
-  }
+  for (size_t n = 0; n < kN; ++n) w[n] = load(weight + n * in);
 #pragma GCC unroll 8
   for (size_t r = 0; r < kR; ++r) {
-    const FloatVec row = load(x + r * x_stride + i);
+    const FloatVec row = load(x + r * x_stride);
 #pragma GCC unroll 8
-    for (size_t j = 0; j < kN; ++j) sum[r][j] = hn::MulAdd(w[j], row, sum[r][j]);
+    for (size_t n = 0; n < kN; ++n) sum[n][r] = hn::MulAdd(w[n], row, sum[n][r]);
   }
 }
 template <size_t kR, size_t kN>
-HWY_INLINE void add_step(const uint16_t* const* weight, const float* x, size_t x_stride, size_t i,
-                         size_t ahead, FloatVec (&sum)[kR][kN]) {
+HWY_INLINE void add_step(const uint16_t* weight, size_t in, const float* x, size_t x_stride,
+                         FloatVec (&sum)[kN][kR]) {
   const hn::RebindToUnsigned<Floats> words;
-  const size_t lanes = hn::Lanes(kFloats);
   FloatVec even[kN], odd[kN];
 #pragma GCC unroll 8
-  for (size_t j = 0; j < kN; ++j) {
-    hwy::Prefetch(weight[j] + i + ahead);
-    const auto pairs = hn::LoadU(words, reinterpret_cast<const uint32_t*>(weight[j] + i));
-    even[j] = hn::BitCast(kFloats, hn::ShiftLeft<16>(pairs));
-    odd[j] = hn::BitCast(kFloats, hn::And(pairs, hn::Set(words, 0xFFFF0000U)));
+  for (size_t n = 0; n < kN; ++n) {
+    const auto pairs = hn::LoadU(words, reinterpret_cast<const uint32_t*>(weight + n * in));
+    even[n] = hn::BitCast(kFloats, hn::ShiftLeft<16>(pairs));
+    odd[n] = hn::BitCast(kFloats, hn::And(pairs, hn::Set(words, 0xFFFF0000U)));
   }
 #pragma GCC unroll 8
   for (size_t r = 0; r < kR; ++r) {
-    const float* row = x + r * x_stride + i;
+    const float* row = x + r * x_stride;
     const FloatVec x_even = load(row);
-    const FloatVec x_odd = load(row + lanes);
+    const FloatVec x_odd = load(row + lanes_of_floats());
 #pragma GCC unroll 8
-    for (size_t j = 0; j < kN; ++j) {
-      sum[r][j] = hn::MulAdd(odd[j], x_odd, hn::MulAdd(even[j], x_even, sum[r][j]));
+    for (size_t n = 0; n < kN; ++n) {
+      sum[n][r] = hn::MulAdd(odd[n], x_odd, hn::MulAdd(even[n], x_even, sum[n][r]));
     }
   }
 }
@@ -75,43 +67,62 @@ struct Terms {
   size_t begin, end;
 };
 
-/// kN columns of y from as many rows of the matrix: some of the terms, added to those before.
-template <class T, size_t kR, size_t kN>
+/// Columns of y, kN from `column` on: some of the terms, added to those before. There are kChains
+/// sums of each, so that none is waited for.
+template <class T, size_t kR, size_t kN, size_t kChains>
 void dot(const FewRowsJob& job, int64_t column, Terms terms) {
   const auto in = static_cast<size_t>(job.in);
   const auto stride = static_cast<size_t>(few_rows_stride(job.in));
-  const T* weight[kN];
-  for (size_t j = 0; j < kN; ++j) {
-    weight[j] = static_cast<const T*>(job.weight) + (static_cast<size_t>(column) + j) * in;
-  }
-  FloatVec sum[kR][kN];
+  const T* weight = static_cast<const T*>(job.weight) + static_cast<size_t>(column) * in;
+  FloatVec sum[kChains][kN][kR];
 #pragma GCC unroll 8
-  for (size_t r = 0; r < kR; ++r) {
+  for (size_t c = 0; c < kChains; ++c) {
 #pragma GCC unroll 8
-    for (size_t j = 0; j < kN; ++j) sum[r][j] = hn::Zero(kFloats);
+    for (size_t n = 0; n < kN; ++n) {
+#pragma GCC unroll 8
+      for (size_t r = 0; r < kR; ++r) sum[c][n][r] = hn::Zero(kFloats);
+    }
   }
+  // The processor itself foresees no more than a page.
+  const size_t ahead = kN == 1 ? 4096 / sizeof(T) : kN * in;
   size_t i = terms.begin;
+  for (; i + kChains * step<T>() <= terms.end; i += kChains * step<T>()) {
+#pragma GCC unroll 8
+    for (size_t c = 0; c < kChains; ++c) {
+      const size_t at = i + c * step<T>();
+#pragma GCC unroll 8
+      for (size_t n = 0; n < kN; ++n) hwy::Prefetch(weight + n * in + at + ahead);
+      add_step(weight + at, in, job.x + at, stride, sum[c]);
+    }
+  }
   for (; i + step<T>() <= terms.end; i += step<T>()) {
-    add_step(weight, job.x, stride, i, kN * in, sum);
+    add_step(weight + i, in, job.x + i, stride, sum[0]);
   }
 #pragma GCC unroll 8
-  for (size_t r = 0; r < kR; ++r) {
-    float* y = job.y + r * static_cast<size_t>(job.out) + column;
+  for (size_t n = 0; n < kN; ++n) {
 #pragma GCC unroll 8
-    for (size_t j = 0; j < kN; ++j) {
-      float total = hn::GetLane(hn::SumOfLanes(kFloats, sum[r][j]));
+    for (size_t r = 0; r < kR; ++r) {
+      FloatVec chains = sum[0][n][r];
+#pragma GCC unroll 8
+      for (size_t c = 1; c < kChains; ++c) chains = hn::Add(chains, sum[c][n][r]);
+      float total = hn::GetLane(hn::SumOfLanes(kFloats, chains));
       for (size_t k = i; k < terms.end; ++k) {
-        total += load_one(weight[j] + k) * job.x[r * stride + k];
+        total += load_one(weight + n * in + k) * job.x[r * stride + k];
       }
-      y[j] = terms.begin == 0 ? total : y[j] + total;
+      float& y = job.y[r * static_cast<size_t>(job.out) + static_cast<size_t>(column) + n];
+      y = terms.begin == 0 ? total : y + total;
     }
   }
 }
 
 template <class T, size_t kR>
 void dots(const FewRowsJob& job, int64_t begin, int64_t end) {
-  constexpr int64_t kN = kR <= 4 ? 4 : 2;  // as many sums as fit the registers
   const auto in = static_cast<size_t>(job.in);
+  // One row of the matrix at a time is read from its beginning to its end, which memory serves
+  // faster than rows side by side. With many rows of x it is these that take the time, in the
+  // first-level cache: two rows of the matrix share what is loaded of them.
+  constexpr int64_t kN = kR <= 4 ? 1 : 2;
+  constexpr size_t kChains = kR <= 2 ? 4 : kR <= 4 ? 2 : 1;
   // Equal stretches of at most kCached numbers in all rows together.
   constexpr size_t kCached = 8192;
   const size_t count = hwy::RoundUpTo(in * kR, kCached) / kCached;
@@ -119,15 +130,15 @@ void dots(const FewRowsJob& job, int64_t begin, int64_t end) {
   for (size_t from = 0; from < in; from += stretch) {
     const Terms terms{from, std::min(in, from + stretch)};
     int64_t column = begin;
-    for (; column + kN <= end; column += kN) dot<T, kR, size_t{kN}>(job, column, terms);
-    for (; column < end; ++column) dot<T, kR, 1>(job, column, terms);
+    for (; column + kN <= end; column += kN) dot<T, kR, size_t{kN}, kChains>(job, column, terms);
+    for (; column < end; ++column) dot<T, kR, 1, kChains>(job, column, terms);
   }
 }
 
 template <class T, size_t kR = 1>
 void range_of_rows(const FewRowsJob& job, int64_t begin, int64_t end) {
   if (job.rows == int64_t{kR}) return dots<T, kR>(job, begin, end);
-  if constexpr (kR < kMaxRows) range_of_rows<T, kR + 1>(job, begin, end);
+  if constexpr (kR < kMostFewRows) range_of_rows<T, kR + 1>(job, begin, end);
 }
 
 void range_task(const FewRowsJob& job, int64_t begin, int64_t end) {
@@ -155,6 +166,27 @@ void pack_task(const FewRowsJob& job, const void* x, float* to) {
   }
 }
 
+template <class T>
+void finish(const FewRowsJob& job, int64_t begin, int64_t end) {
+  const auto lanes = static_cast<int64_t>(lanes_of_floats());
+  const auto* bias = static_cast<const T*>(job.bias);
+  for (int64_t r = 0; r < job.rows; ++r) {
+    const float* y = job.y + r * job.out;
+    T* to = static_cast<T*>(job.result) + r * job.out;
+    int64_t i = begin;
+    for (; i + lanes <= end; i += lanes) {
+      const FloatVec sums = load(y + i);
+      store(bias == nullptr ? sums : hn::Add(sums, load(bias + i)), to + i);
+    }
+    for (; i < end; ++i) store_one(bias == nullptr ? y[i] : y[i] + load_one(bias + i), to + i);
+  }
+}
+
+void finish_task(const FewRowsJob& job, int64_t begin, int64_t end) {
+  if (job.is_bf16) return finish<uint16_t>(job, begin, end);
+  if (job.bias != nullptr || job.result != job.y) finish<float>(job, begin, end);
+}
+
 }  // namespace
 }  // namespace cleave::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -163,12 +195,16 @@ HWY_AFTER_NAMESPACE();
 namespace cleave {
 HWY_EXPORT(range_task);
 HWY_EXPORT(pack_task);
+HWY_EXPORT(finish_task);
 
 void few_rows_pack(const FewRowsJob& job, const void* x, float* to) {
   HWY_DYNAMIC_DISPATCH(pack_task)(job, x, to);
 }
 void few_rows_range(const FewRowsJob& job, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(range_task)(job, begin, end);
+}
+void few_rows_finish(const FewRowsJob& job, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(finish_task)(job, begin, end);
 }
 }  // namespace cleave
 #endif

@@ -3,8 +3,11 @@
 
 namespace cleave {
 
-/// y [rows, out] = x [rows, in] weight^T for some columns of y, summed in fp32; rows up to 8.
-/// Pointers are to float, or to bf16 where is_bf16; y is fp32.
+/// The most rows a job can have: as many sums as fit the registers beside the matrix.
+inline constexpr int64_t kMostFewRows = 8;
+
+/// y [rows, out] = x [rows, in] weight^T for some columns of y, summed in fp32; rows from 1 to
+/// kMostFewRows. Pointers without a type are to float, or to bf16 where is_bf16.
 struct FewRowsJob {
   int64_t rows = 0, in = 0, out = 0;
   bool is_bf16 = false;
@@ -12,7 +15,9 @@ struct FewRowsJob {
   /// blocks of twice the vector's width, the even elements first and then the odd ones.
   const float* x = nullptr;
   const void* weight = nullptr;  // [out, in]
-  float* y = nullptr;            // [rows, out]
+  float* y = nullptr;            // [rows, out], the sums
+  const void* bias = nullptr;    // [out] or nothing
+  void* result = nullptr;        // [rows, out]; where it is fp32 it may be y itself
 };
 /// Numbers between the packed rows of x. A line more than `in`: rows whose distance is a power of
 /// two would all want the same few places of the first-level cache.
@@ -23,5 +28,7 @@ inline int64_t few_rows_stride(int64_t in) {
 void few_rows_pack(const FewRowsJob& job, const void* x, float* to);
 /// Columns [begin, end) of y.
 void few_rows_range(const FewRowsJob& job, int64_t begin, int64_t end);
+/// Columns [begin, end) of the result: those of y with the bias added, in the job's type.
+void few_rows_finish(const FewRowsJob& job, int64_t begin, int64_t end);
 
 }  // namespace cleave

@@ -15,6 +15,8 @@ namespace {
 
 /// Columns of the matrix that stay in the second-level cache while x goes by.
 constexpr int64_t kColumnsAtOnce = 64;
+/// Up to so many rows of x the matrix is read once, in order.
+constexpr size_t kFewRows = 8;
 
 /// The 128s that were added to x count once for every number of the matrix's row.
 inline void finish(const Int8Job& job, int64_t row, int64_t column, int32_t sum) {
@@ -72,11 +74,7 @@ CLEAVE_VNNI inline void vnni_tile(const Int8Job& job, int64_t row, int64_t colum
   for (size_t k = 0; k < width; k += size_t{kInt8Block}) {
     __m512i w[kN];
 #pragma GCC unroll 8
-    for (size_t n = 0; n < kN; ++n) {
-      w[n] = _mm512_loadu_si512(weight + n * width + k);
-      // The rows that come next: the processor does not foresee them from page to page.
-      if constexpr (kR == 1) _mm_prefetch(weight + (kN + n) * width + k, _MM_HINT_T0);
-    }
+    for (size_t n = 0; n < kN; ++n) w[n] = _mm512_loadu_si512(weight + n * width + k);
 #pragma GCC unroll 8
     for (size_t r = 0; r < kR; ++r) {
       const __m512i bytes = _mm512_loadu_si512(x + r * width + k);
@@ -102,7 +100,83 @@ CLEAVE_VNNI void vnni_rows(const Int8Job& job, int64_t row, int64_t begin, int64
   for (; column < end; ++column) vnni_tile<kR, 1>(job, row, column);
 }
 
+/// What is fetched ahead of what is read: the processor foresees no more than a page.
+constexpr int64_t kAheadBytes = 4096;
+
+/// sum[r] = x[r] . w for kR rows of x: w [width] is read once, from its beginning to its end, which
+/// memory serves faster than several rows of the matrix side by side.
+template <size_t kR>
+CLEAVE_VNNI inline void vnni_dot(const uint8_t* x, const int8_t* w, int64_t width, __m512i* sum) {
+  constexpr size_t kChains = kR <= 2 ? 4 : 2;  // sums beside each other, so that none is waited for
+  __m512i chain[kR][kChains];
+#pragma GCC unroll 8
+  for (size_t r = 0; r < kR; ++r) {
+#pragma GCC unroll 8
+    for (size_t c = 0; c < kChains; ++c) chain[r][c] = _mm512_setzero_si512();
+  }
+  constexpr auto kStep = int64_t{kChains} * kInt8Block;
+  int64_t k = 0;
+  for (; k + kStep <= width; k += kStep) {
+#pragma GCC unroll 8
+    for (size_t c = 0; c < kChains; ++c) {
+      const int64_t at = k + static_cast<int64_t>(c) * kInt8Block;
+      _mm_prefetch(w + at + kAheadBytes, _MM_HINT_T0);
+      const __m512i weights = _mm512_loadu_si512(w + at);
+#pragma GCC unroll 8
+      for (size_t r = 0; r < kR; ++r) {
+        const uint8_t* row = x + static_cast<int64_t>(r) * width;
+        add_products(chain[r][c], _mm512_loadu_si512(row + at), weights);
+      }
+    }
+  }
+  for (; k < width; k += kInt8Block) {
+    const __m512i weights = _mm512_loadu_si512(w + k);
+#pragma GCC unroll 8
+    for (size_t r = 0; r < kR; ++r) {
+      const uint8_t* row = x + static_cast<int64_t>(r) * width;
+      add_products(chain[r][0], _mm512_loadu_si512(row + k), weights);
+    }
+  }
+#pragma GCC unroll 8
+  for (size_t r = 0; r < kR; ++r) {
+    sum[r] = _mm512_add_epi32(chain[r][0], chain[r][1]);
+    if constexpr (kChains == 4) {
+      sum[r] = _mm512_add_epi32(sum[r], _mm512_add_epi32(chain[r][2], chain[r][3]));
+    }
+  }
+}
+
+/// Columns of all kR rows, as few as decoding has.
+template <size_t kR = 1>
+CLEAVE_VNNI void vnni_few_rows(const Int8Job& job, int64_t begin, int64_t end) {
+  if (job.rows != int64_t{kR}) {
+    if constexpr (kR < kFewRows) return vnni_few_rows<kR + 1>(job, begin, end);
+    return;
+  }
+  int64_t column = begin;
+  for (; column + 4 <= end; column += 4) {
+    __m512i sum[4][kR];
+#pragma GCC unroll 8
+    for (int64_t n = 0; n < 4; ++n) {
+      vnni_dot<kR>(job.x, job.weight + (column + n) * job.width, job.width, sum[n]);
+    }
+#pragma GCC unroll 8
+    for (size_t r = 0; r < kR; ++r) {
+      finish_four(job, static_cast<int64_t>(r), column,
+                  sums_of(sum[0][r], sum[1][r], sum[2][r], sum[3][r]));
+    }
+  }
+  for (; column < end; ++column) {
+    __m512i sum[kR];
+    vnni_dot<kR>(job.x, job.weight + column * job.width, job.width, sum);
+    for (size_t r = 0; r < kR; ++r) {
+      finish(job, static_cast<int64_t>(r), column, _mm512_reduce_add_epi32(sum[r]));
+    }
+  }
+}
+
 CLEAVE_VNNI void vnni_products(const Int8Job& job, int64_t begin, int64_t end) {
+  if (job.rows <= int64_t{kFewRows}) return vnni_few_rows(job, begin, end);
   for (; begin < end; begin += kColumnsAtOnce) {
     const int64_t last = std::min(end, begin + kColumnsAtOnce);
     int64_t row = 0;
