@@ -136,6 +136,25 @@ void forward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   }
 }
 
+/// out[i] = sum over `count` rows of p[s] values[s][i], for kN vectors from out's i on.
+template <size_t kN, class T>
+HWY_INLINE void weighted_sum(const float* p, int64_t count, const T* values, int64_t of_row,
+                             float* out) {
+  const size_t lanes = hn::Lanes(kFloats);
+  FloatVec sum[kN];
+#pragma GCC unroll 8
+  for (size_t n = 0; n < kN; ++n) sum[n] = hn::Zero(kFloats);
+  for (int64_t s = 0; s < count; ++s, values += of_row) {
+    const FloatVec factor = hn::Set(kFloats, p[s]);
+#pragma GCC unroll 8
+    for (size_t n = 0; n < kN; ++n) {
+      sum[n] = hn::MulAdd(factor, load(values + n * lanes), sum[n]);
+    }
+  }
+#pragma GCC unroll 8
+  for (size_t n = 0; n < kN; ++n) store(sum[n], out + n * lanes);
+}
+
 /// One query, which reads keys and values where they lie.
 template <class T>
 void decode_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
@@ -163,13 +182,12 @@ void decode_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
     const float top = largest(scores, z.keys);
     const float sum = exponentials(scores, z.keys, top);
     job.log_sums[batch * job.num_heads + h] = top + std::log(sum);
-    std::fill(out, out + z.width, 0.0F);
-    for (int64_t s = 0; s < job.num_keys; ++s) {
-      const T* value = values + s * job.v.of_row;
-      const FloatVec p = hn::Set(kFloats, scores[s]);
-      for (int64_t i = 0; i < z.width; i += lanes) {
-        store(hn::MulAdd(p, load(value + i), load(out + i)), out + i);
-      }
+    int64_t i = 0;
+    for (; i + 4 * lanes <= z.width; i += 4 * lanes) {
+      weighted_sum<4>(scores, job.num_keys, values + i, job.v.of_row, out + i);
+    }
+    for (; i < z.width; i += lanes) {
+      weighted_sum<1>(scores, job.num_keys, values + i, job.v.of_row, out + i);
     }
     unpack(out, 1, z.width, 1 / sum, head_to_write<T>(job.out, batch, h), 0);
   }
