@@ -19,8 +19,15 @@ void prepare_weights(Layer& model, bool to_int8) {
   model.walk([&](Layer& layer) {
     auto* linear = dynamic_cast<Linear*>(&layer);
     if (linear == nullptr) return;
-    const bool is_changed = to_int8 ? (linear->to_int8(), true) : linear->to_rows();
-    if (is_changed && !looked_up.contains(linear->weight().get())) linear->weight()->drop();
+    const bool is_shared = looked_up.contains(linear->weight().get());
+    bool is_changed = to_int8;
+    if (to_int8) {
+      linear->to_int8();
+    } else {
+      // An embedding reads the matrix as it is: panels beside it would be as much memory again.
+      is_changed = (!is_shared && linear->to_panels()) || linear->to_rows();
+    }
+    if (is_changed && !is_shared) linear->weight()->drop();
   });
   if (!to_int8) return;
   for (const auto& p : model.parameters()) {

@@ -11,7 +11,7 @@ namespace cleave {
 namespace {
 
 constexpr std::array<std::string_view, kNumKernels> kNames{
-    "attention", "norm", "gate", "rotary", "loss", "few-rows", "adam"};
+    "attention", "norm", "gate", "rotary", "loss", "few-rows", "panels", "adam"};
 std::array<std::atomic<bool>, kNumKernels> off{};
 
 }  // namespace
@@ -28,7 +28,7 @@ void set_plain_kernels(const std::string& names) {
     const std::string name = names.substr(begin, end - begin);
     const auto found = std::find(kNames.begin(), kNames.end(), name);
     CLEAVE_CHECK(found != kNames.end(), Code::kUsage, "there is no kernel '", name,
-                 "'; choose from attention, norm, gate, rotary, loss, few-rows, adam, or all");
+                 "'; choose from attention, norm, gate, rotary, loss, few-rows, panels, adam, or all");
     plain[static_cast<size_t>(found - kNames.begin())] = true;
     begin = end + 1;
   }

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/kernels/cpu/gemm.h"
+#include "cleave/kernels/kernels.h"
 
 namespace cleave {
 
@@ -62,6 +63,13 @@ bool Linear::to_rows() {
   return true;
 }
 
+bool Linear::to_panels() {
+  const Tensor weight = out_dim_ == 0 ? weight_->use() : weight_->use().t();
+  if (!is_on(Kernel::kPanels) || !takes_panels(weight)) return false;
+  panels_ = cleave::to_panels(weight);
+  return true;
+}
+
 void Linear::to_int8() {
   const Tensor weight = out_dim_ == 0 ? weight_->use() : weight_->use().t();
   int8_ =
@@ -74,6 +82,7 @@ Tensor Linear::product(const DTensor& x, const std::optional<Tensor>& bias,
     return int8_linear(x.local(), *int8_, bias,
                        is_row_split() ? largest_of_whole(x.local()) : Tensor());
   }
+  if (panels_) return panels_linear(x.local(), *panels_, bias);
   if (rows_.defined()) return affine(x.local(), rows_, bias);
   return affine(x.local(), out_dim_ == 0 ? weight_->use() : weight_->use().t(), bias,
                 context.deferred);

@@ -96,7 +96,7 @@ CLEAVE_BF16 inline void columns(const FewRowsJob& job, const uint16_t* x, int64_
     _mm_storeu_ps(total + i, sums_of(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]));
   }
   for (size_t i = 0; i < kR * kN; ++i) {
-    job.y[static_cast<int64_t>(i % kR) * job.out + column + static_cast<int64_t>(i / kR)] =
+    job.y[static_cast<int64_t>(i % kR) * job.y_stride + column + static_cast<int64_t>(i / kR)] =
         total[i];
   }
 }
@@ -113,9 +113,10 @@ CLEAVE_BF16 void range(const FewRowsJob& job, const uint16_t* x, int64_t begin, 
   }
 }
 
-/// kM rows and kN vectors of C, from its row m and column n on.
-template <size_t kM, size_t kN>
-CLEAVE_BF16 inline void pair_tile(const PairProduct& p, int64_t m, int64_t n) {
+/// kM rows and kN vectors of C, from its row m and column n on. At each pair kLines lines are
+/// fetched, from `next` on.
+template <size_t kM, size_t kN, size_t kLines>
+CLEAVE_BF16 inline void pair_tile(const PairProduct& p, int64_t m, int64_t n, const char* next) {
   const uint32_t* a = p.a + m * p.a_row;
   const uint32_t* b = p.b + n;
   float* const c = p.c + m * p.ldc + n;
@@ -132,6 +133,9 @@ CLEAVE_BF16 inline void pair_tile(const PairProduct& p, int64_t m, int64_t n) {
     __m512i right[kN];
 #pragma GCC unroll 8
     for (size_t j = 0; j < kN; ++j) right[j] = _mm512_loadu_si512(b + 16 * j);
+#pragma GCC unroll 8
+    for (size_t j = 0; j < kLines; ++j) _mm_prefetch(next + 64 * j, _MM_HINT_T0);
+    next += 64 * kLines;
 #pragma GCC unroll 8
     for (size_t i = 0; i < kM; ++i) {
       const __m512i left =
@@ -151,13 +155,35 @@ CLEAVE_BF16 inline void pair_tile(const PairProduct& p, int64_t m, int64_t n) {
   }
 }
 
-/// As many rows as fit the registers at once: 6 x 4 sums, 4 vectors of B and one of A.
+/// A tile that fetches its part of what comes next.
+template <size_t kM, size_t kN>
+CLEAVE_BF16 void fetching_tile(const PairProduct& p, int64_t m, int64_t n) {
+  const auto* next = reinterpret_cast<const char*>(p.next);
+  const int64_t fetched = m / kPairRows * p.pairs;  // by the tiles above, a line at each pair
+  if (fetched >= p.next_lines) return pair_tile<kM, kN, 0>(p, m, n, next);
+  if (p.rows <= kPairRows) return pair_tile<kM, kN, kN>(p, m, n, next);
+  pair_tile<kM, kN, 1>(p, m, n, next + 64 * fetched);
+}
+
+/// 6 x 4 sums, 4 vectors of B and one of A fit the registers.
 template <size_t kN>
 CLEAVE_BF16 void pair_columns(const PairProduct& p, int64_t n) {
   int64_t m = 0;
-  for (; m + 6 <= p.rows; m += 6) pair_tile<6, kN>(p, m, n);
-  for (; m + 2 <= p.rows; m += 2) pair_tile<2, kN>(p, m, n);
-  for (; m < p.rows; ++m) pair_tile<1, kN>(p, m, n);
+  for (; m + kPairRows <= p.rows; m += kPairRows) fetching_tile<size_t{kPairRows}, kN>(p, m, n);
+  switch (p.rows - m) {
+    case 5:
+      return fetching_tile<5, kN>(p, m, n);
+    case 4:
+      return fetching_tile<4, kN>(p, m, n);
+    case 3:
+      return fetching_tile<3, kN>(p, m, n);
+    case 2:
+      return fetching_tile<2, kN>(p, m, n);
+    case 1:
+      return fetching_tile<1, kN>(p, m, n);
+    default:
+      return;
+  }
 }
 
 CLEAVE_BF16 void multiply(const PairProduct& p) {

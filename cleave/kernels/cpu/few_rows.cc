@@ -42,6 +42,7 @@ Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const std::optiona
                  .is_bf16 = is_bf16,
                  .weight = weight.const_data_ptr(),
                  .y = sums.mutable_data_ptr<float>(),
+                 .y_stride = weight.size(0),
                  .bias = bias ? added.const_data_ptr() : nullptr,
                  .result = result.mutable_data_ptr()};
   const bool has_products = is_bf16 && has_bf16_products();

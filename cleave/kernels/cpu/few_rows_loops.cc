@@ -109,7 +109,7 @@ void dot(const FewRowsJob& job, int64_t column, Terms terms) {
       for (size_t k = i; k < terms.end; ++k) {
         total += load_one(weight + n * in + k) * job.x[r * stride + k];
       }
-      float& y = job.y[r * static_cast<size_t>(job.out) + static_cast<size_t>(column) + n];
+      float& y = job.y[r * static_cast<size_t>(job.y_stride) + static_cast<size_t>(column) + n];
       y = terms.begin == 0 ? total : y + total;
     }
   }
@@ -171,7 +171,7 @@ void finish(const FewRowsJob& job, int64_t begin, int64_t end) {
   const auto lanes = static_cast<int64_t>(lanes_of_floats());
   const auto* bias = static_cast<const T*>(job.bias);
   for (int64_t r = 0; r < job.rows; ++r) {
-    const float* y = job.y + r * job.out;
+    const float* y = job.y + r * job.y_stride;
     T* to = static_cast<T*>(job.result) + r * job.out;
     int64_t i = begin;
     for (; i + lanes <= end; i += lanes) {

@@ -16,6 +16,7 @@ struct FewRowsJob {
   const float* x = nullptr;
   const void* weight = nullptr;  // [out, in]
   float* y = nullptr;            // [rows, out], the sums
+  int64_t y_stride = 0;          // numbers from one row of y to the next
   const void* bias = nullptr;    // [out] or nothing
   void* result = nullptr;        // [rows, out]; where it is fp32 it may be y itself
 };

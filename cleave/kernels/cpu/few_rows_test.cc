@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "cleave/kernels/cpu/bf16_panels.h"
 #include "cleave/kernels/cpu/bf16_products.h"
 #include "cleave/kernels/cpu/int8.h"
 #include "cleave/kernels/cpu/int8_loops.h"
@@ -53,6 +54,7 @@ TEST(FewRowsLinear, Bf16ByEitherLoop_EqualsTheProduct) {
       const Tensor want = x.to(at::kDouble).matmul(weight.to(at::kDouble).t());
       const Tensor packed = at::zeros({rows, few_rows_stride(in)}, at::kFloat);
       FewRowsJob job{.rows = rows, .in = in, .out = out, .is_bf16 = true};
+      job.y_stride = out;
       job.weight = weight.const_data_ptr();
       job.x = packed.const_data_ptr<float>();
       few_rows_pack(job, x.const_data_ptr(), packed.mutable_data_ptr<float>());
@@ -67,6 +69,38 @@ TEST(FewRowsLinear, Bf16ByEitherLoop_EqualsTheProduct) {
       }
     }
   }
+}
+
+// Whole panels and narrower last ones, blocks of rows and every remainder, stored either way.
+TEST(PanelsLinear, AnySizes_EqualTheProduct) {
+  if (!has_bf16_products()) GTEST_SKIP() << "this processor has no products of bf16 pairs";
+  for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 14, 48, 51, 130}) {
+    for (const auto& [in, out] :
+         {std::pair<int64_t, int64_t>{2, 16}, {32, 64}, {100, 80}, {66, 96}, {130, 176}}) {
+      const Tensor x = random({rows, 1, in}, 1).to(at::kBFloat16);
+      const Tensor weight = random({out, in}, 2).to(at::kBFloat16);
+      const Tensor bias = random({out}, 3).to(at::kBFloat16);
+      ASSERT_TRUE(takes_panels(weight));
+      const Tensor want = x.to(at::kDouble).matmul(weight.to(at::kDouble).t());
+      for (const Tensor& stored : {weight, weight.t().contiguous().t()}) {
+        const Bf16Panels panels = to_panels(stored);
+        const Tensor got = panels_linear(x, panels, bias);
+        ASSERT_EQ(got.sizes(), want.sizes());
+        EXPECT_EQ(got.scalar_type(), at::kBFloat16);
+        const double largest = 1 + (want + bias).abs().max().item<double>();
+        EXPECT_LE(largest_error(got, want + bias), std::ldexp(largest, -8));
+        EXPECT_LE(largest_error(panels_linear(x, panels, {}), want), std::ldexp(largest, -8));
+      }
+    }
+  }
+}
+
+TEST(PanelsLinear, OtherSizesAndTypes_AreNotTaken) {
+  EXPECT_EQ(takes_panels(at::ones({16, 2}, at::kBFloat16)), has_bf16_products());
+  EXPECT_FALSE(takes_panels(at::ones({16, 2})));
+  EXPECT_FALSE(takes_panels(at::ones({17, 2}, at::kBFloat16)));
+  EXPECT_FALSE(takes_panels(at::ones({16, 3}, at::kBFloat16)));
+  EXPECT_FALSE(takes_panels(at::ones({0, 2}, at::kBFloat16)));
 }
 
 TEST(FewRowsLinear, ManyRowsAndOtherTypes_AreNotTaken) {
