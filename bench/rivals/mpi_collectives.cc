@@ -1,6 +1,6 @@
-// MPI's all-reduce as `cleave bench collectives --json` times ours: in place, a line of JSON for each
-// size, with the median over samples of at least 20 us. Built and run by bench/side_by_side.py; no
-// part of the build.
+// MPI's all-reduce as `cleave bench collectives --json` times ours: in place, a line of JSON for
+// each size, with the median over samples of at least 20 us. Built and run by
+// bench/side_by_side.py; no part of the build.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
