@@ -109,7 +109,7 @@ def collectives_contestants(setting: Setting, sizes: tuple[int, ...], one_core: 
     ours = [setting.cleave, "bench", "collectives", "--op", "all-reduce", "--world", "2", "--bytes",
             listed, "--seconds", seconds, "--json", *(["--one-core"] if one_core else [])]
     mpi = ["mpirun", "--allow-run-as-root", "-n", "2", "--mca", "btl", "self,vader", "--oversubscribe", "--bind-to",
-           "none" if one_core else "core", "{model}", seconds, "all-reduce", listed]
+           "none" if one_core else "core", "{model}", seconds, listed]
     if one_core:
         mpi = ["taskset", "-c", str(min(os.sched_getaffinity(0))), *mpi]
 

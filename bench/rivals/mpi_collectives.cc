@@ -1,5 +1,5 @@
-// MPI's collectives as `cleave bench collectives --json` times ours: in place, a line of JSON for
-// each op and size, with the median over samples of at least 20 us. Built and run by
+// MPI's all-reduce as `cleave bench collectives --json` times ours: in place, a line of JSON for
+// each size, with the median over samples of at least 20 us. Built and run by
 // bench/side_by_side.py; no part of the build.
 #include <algorithm>
 #include <cstdint>
@@ -12,24 +12,6 @@
 #include <vector>
 
 namespace {
-
-void call(const std::string& op, int64_t bytes, char* in, char* out) {
-  int n = 0;
-  MPI_Comm_size(MPI_COMM_WORLD, &n);
-  const int count = static_cast<int>(bytes / 4), part = count / n;
-  const auto comm = MPI_COMM_WORLD;
-  if (op == "all-reduce") {
-    MPI_Allreduce(MPI_IN_PLACE, in, count, MPI_FLOAT, MPI_SUM, comm);
-  } else if (op == "all-gather") {
-    MPI_Allgather(in, part, MPI_FLOAT, out, part, MPI_FLOAT, comm);
-  } else if (op == "reduce-scatter") {
-    MPI_Reduce_scatter_block(in, out, part, MPI_FLOAT, MPI_SUM, comm);
-  } else if (op == "all-to-all") {
-    MPI_Alltoall(in, part, MPI_FLOAT, out, part, MPI_FLOAT, comm);
-  } else {
-    MPI_Bcast(in, count, MPI_FLOAT, 0, comm);
-  }
-}
 
 /// Memory on pages of its own, as ours.
 char* pages(int64_t bytes) {
@@ -45,12 +27,14 @@ int64_t agreed(int64_t number) {
   return number;
 }
 
-void measure(const char* op, int64_t bytes, double seconds) {
-  char* in = pages(bytes);
-  char* out = pages(bytes);
+void measure(int64_t bytes, double seconds) {
+  char* data = pages(bytes);
+  const int count = static_cast<int>(bytes / 4);
   const auto time = [&](int64_t calls) {
     const double begin = MPI_Wtime();
-    for (int64_t i = 0; i < calls; ++i) call(op, bytes, in, out);
+    for (int64_t i = 0; i < calls; ++i) {
+      MPI_Allreduce(MPI_IN_PLACE, data, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    }
     return (MPI_Wtime() - begin) / static_cast<double>(calls);
   };
   time(2);
@@ -65,13 +49,12 @@ void measure(const char* op, int64_t bytes, double seconds) {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   if (rank == 0) {
-    std::printf("{\"op\":\"%s\",\"bytes\":%lld,\"median_us\":%.3f,\"p10_us\":%.3f}\n", op,
+    std::printf("{\"op\":\"all-reduce\",\"bytes\":%lld,\"median_us\":%.3f,\"p10_us\":%.3f}\n",
                 static_cast<long long>(bytes), samples[samples.size() / 2],
                 samples[samples.size() / 10]);
     std::fflush(stdout);
   }
-  std::free(in);
-  std::free(out);
+  std::free(data);
 }
 
 }  // namespace
@@ -79,13 +62,9 @@ void measure(const char* op, int64_t bytes, double seconds) {
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   const double seconds = argc > 1 ? std::atof(argv[1]) : 0.5;
-  const std::string wanted = argc > 2 ? argv[2] : "all";
-  std::istringstream sizes(argc > 3 ? argv[3] : "1024,16384,262144,4194304,67108864");
+  std::istringstream sizes(argc > 2 ? argv[2] : "1024,16384,262144,4194304,67108864");
   for (std::string size; std::getline(sizes, size, ',');) {
-    for (const char* op :
-         {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"}) {
-      if (wanted == "all" || wanted == op) measure(op, std::atoll(size.c_str()), seconds);
-    }
+    measure(std::atoll(size.c_str()), seconds);
   }
   MPI_Finalize();
   return 0;

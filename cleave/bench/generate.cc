@@ -1,13 +1,13 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/clock.h"
+#include "cleave/base/peak_rss.h"
+#include "cleave/bench/run.h"
 #include "cleave/bench/shapes.h"
 #include "cleave/bench/timing.h"
 #include "cleave/generate/decoder.h"
 #include "cleave/generate/rank_weights.h"
 #include "cleave/kernels/cpu/gemm.h"
-#include "cleave/kernels/kernels.h"
-#include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/parallel/plan.h"
@@ -68,18 +68,12 @@ GenerateTimes timed(const BenchGenerateOptions& o, const BenchShape& shape, Worl
 
 void cleave_bench_generate(const cleave::BenchGenerateOptions& options) {
   using namespace cleave;
-  set_plain_kernels(options.plain_kernels);
   const BenchShape shape = bench_shape(options.shape);
-  GenerateTimes times;
-  JobOptions job;
-  job.num_ranks = options.tp;
-  job.threads_per_rank = options.threads_per_rank;
-  run_job(job, [&](World& world) {
-    GenerateTimes seen = timed(options, shape, world);
-    if (world.rank() == 0) times = std::move(seen);
-  });
-  const double prefill_s = median(times.prefill_s);
-  const double decode_s = median(times.decode_s);
+  const auto times =
+      measured_by_rank_0(options, [&](World& world) { return timed(options, shape, world); });
+  if (!times) return;
+  const double prefill_s = median(times->prefill_s);
+  const double decode_s = median(times->decode_s);
   const auto per_s = [&](int64_t tokens, double seconds) {
     return static_cast<double>(options.batch_size * tokens) / seconds;
   };
@@ -96,7 +90,7 @@ void cleave_bench_generate(const cleave::BenchGenerateOptions& options) {
       {"token_ms", decode_s / static_cast<double>(options.new_tokens) * 1e3},
       {"peak_rss_bytes", peak_rss_bytes()},
       {"gemm", std::string(name(gemm()))},
-      {"share", shares_of(times.spent)}};
+      {"share", shares_of(times->spent)}};
   char line[200];
   std::snprintf(line, sizeof line,
                 "%s, tp=%d, %s: prompt %.0f tokens/s, decoding %.1f tokens/s (%.2f ms a token), "
@@ -105,5 +99,5 @@ void cleave_bench_generate(const cleave::BenchGenerateOptions& options) {
                 result["prefill_tokens_per_s"].get<double>(),
                 result["decode_tokens_per_s"].get<double>(), result["token_ms"].get<double>(),
                 static_cast<double>(peak_rss_bytes()) / (1 << 30));
-  print_bench(options, result, line, times.spent, options.repeats);
+  print_bench(options, result, line, times->spent, options.repeats);
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
-#include <sys/resource.h>
 
 namespace cleave {
 
@@ -11,12 +10,6 @@ double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t n = values.size();
   return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
-int64_t peak_rss_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return int64_t{1024} * usage.ru_maxrss;
 }
 
 nlohmann::ordered_json shares_of(const Spent& spent) {
@@ -28,8 +21,27 @@ nlohmann::ordered_json shares_of(const Spent& spent) {
   return shares;
 }
 
-void print_bench(const BenchOptions& options, const nlohmann::ordered_json& result,
+namespace {
+
+/// The longest: what each of `times` runs spent on it.
+nlohmann::ordered_json operations_of(const Spent& spent, int64_t count, int64_t times) {
+  auto operations = nlohmann::ordered_json::array();
+  for (const OpTime& op : spent.operations) {
+    if (static_cast<int64_t>(operations.size()) == count) break;
+    operations.push_back({{"name", op.name},
+                          {"ms", op.seconds / static_cast<double>(times) * 1e3},
+                          {"calls", static_cast<double>(op.calls) / static_cast<double>(times)}});
+  }
+  return operations;
+}
+
+}  // namespace
+
+void print_bench(const BenchOptions& options, nlohmann::ordered_json result,
                  const std::string& headline, const Spent& spent, int64_t times) {
+  if (options.operations > 0) {
+    result["operations"] = operations_of(spent, options.operations, times);
+  }
   if (options.json) {
     std::printf("%s\n", result.dump().c_str());
     return;
@@ -40,13 +52,9 @@ void print_bench(const BenchOptions& options, const nlohmann::ordered_json& resu
   }
   if (options.operations == 0) return;
   std::printf("%-44s %12s %12s\n", "operation (rank 0)", "ms each time", "calls");
-  const auto count =
-      std::min<size_t>(static_cast<size_t>(options.operations), spent.operations.size());
-  for (size_t i = 0; i < count; ++i) {
-    const OpTime& op = spent.operations[i];
-    std::printf("%-44s %12.3f %12.1f\n", op.name.c_str(),
-                op.seconds / static_cast<double>(times) * 1e3,
-                static_cast<double>(op.calls) / static_cast<double>(times));
+  for (const auto& op : result["operations"]) {
+    std::printf("%-44s %12.3f %12.1f\n", op["name"].get_ref<const std::string&>().c_str(),
+                op["ms"].get<double>(), op["calls"].get<double>());
   }
 }
 

@@ -19,15 +19,13 @@ struct Spent {
 /// Of an odd number of values the middle one, of an even number the mean of the two.
 double median(std::vector<double> values);
 
-/// Most memory that this process ever held, in bytes.
-int64_t peak_rss_bytes();
-
 /// {"matrix products": 0.8, ...}: shares of the time.
 nlohmann::ordered_json shares_of(const Spent& spent);
 
-/// One line of JSON, or for people `headline`, the shares and the longest operations, which ran
-/// `times` times.
-void print_bench(const BenchOptions& options, const nlohmann::ordered_json& result,
+/// `result` as one line of JSON, or for people `headline` and the shares; both with the longest
+/// operations where options.operations asks for them. `spent` is of `times` runs, and what is
+/// printed of an operation of one.
+void print_bench(const BenchOptions& options, nlohmann::ordered_json result,
                  const std::string& headline, const Spent& spent, int64_t times);
 
 }  // namespace cleave

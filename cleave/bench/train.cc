@@ -1,11 +1,11 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/clock.h"
+#include "cleave/base/peak_rss.h"
+#include "cleave/bench/run.h"
 #include "cleave/bench/shapes.h"
 #include "cleave/bench/timing.h"
 #include "cleave/kernels/cpu/gemm.h"
-#include "cleave/kernels/kernels.h"
-#include "cleave/mesh/job.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/train/rank_model.h"
 
@@ -106,24 +106,18 @@ nlohmann::ordered_json result_of(const BenchTrainOptions& options, const TrainTi
 
 void cleave_bench_train(const cleave::BenchTrainOptions& options) {
   using namespace cleave;
-  set_plain_kernels(options.plain_kernels);
   const BenchShape shape = bench_shape(options.shape);
-  TrainTimes times;
-  JobOptions job;
-  job.num_ranks = options.tp;
-  job.threads_per_rank = options.threads_per_rank;
-  run_job(job, [&](World& world) {
-    TrainTimes seen = TrainBench(options, shape, world).run();
-    if (world.rank() == 0) times = std::move(seen);
-  });
+  const auto times = measured_by_rank_0(
+      options, [&](World& world) { return TrainBench(options, shape, world).run(); });
+  if (!times) return;
   const int64_t seq_len = options.seq_len > 0 ? options.seq_len : shape.seq_len;
-  const auto result = result_of(options, times, options.batch_size * seq_len);
-  const double step_s = median(times.step_s);
+  const auto result = result_of(options, *times, options.batch_size * seq_len);
+  const double step_s = median(times->step_s);
   char line[200];
   std::snprintf(
       line, sizeof line, "%s, tp=%d, %s: %.0f ms a step (%.0f to %.0f), %.0f tokens/s, %.2f GiB",
       options.shape.c_str(), options.tp, options.dtype.c_str(), step_s * 1e3,
       result["step_ms_min"].get<double>(), result["step_ms_max"].get<double>(),
       result["tokens_per_s"].get<double>(), static_cast<double>(peak_rss_bytes()) / (1 << 30));
-  print_bench(options, result, line, times.spent, options.steps);
+  print_bench(options, result, line, times->spent, options.steps);
 }

@@ -12,7 +12,8 @@ namespace {
 template <class Options>
 void define_ranks_and_output(Flags& flags, Options& options) {
   flags.group("ranks");
-  flags.add(&options.tp, tp_text(), kPositive);
+  flags.add(&options.tp, {"tp", "N", "tensor-parallel ranks: each holds its part of every layer"},
+            kPositive);
   flags.add(&options.threads_per_rank,
             {"threads-per-rank", "N", "threads of a rank's kernels", "cores / tp"}, kPositive);
   flags.choice(&options.gemm, {"gemm", "", "library of fp32 matrix products"},

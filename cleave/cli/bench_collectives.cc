@@ -6,6 +6,7 @@
 #include <new>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <sstream>
 
 #include "cleave/base/byte_count.h"
@@ -209,7 +210,8 @@ int run(const Options& options) {
   sizes(options, dtype_from_name(options.dtype).value());
   const auto environment = read_environment();
   const auto body = [&](World& world) {
-    if (!options.one_core) keep_to_own_processors(world.rank(), world.size(), 1);
+    std::optional<OwnProcessors> processors;
+    if (!options.one_core) processors.emplace(world, 1);
     Options actual = options;  // a launcher's ranks are processes, whatever was asked for
     if (!world.ranks_are_threads()) actual.ranks = "processes";
     measure_all(world, actual);

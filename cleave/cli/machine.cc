@@ -3,7 +3,6 @@
 #include <array>
 #include <fstream>
 #include <iomanip>
-#include <sched.h>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -13,6 +12,7 @@
 #include <unistd.h>
 
 #include "cleave/base/str.h"
+#include "cleave/comm/cores.h"
 
 namespace cleave::cli {
 namespace {
@@ -45,12 +45,6 @@ Object cpu_features() {
   return found;
 }
 
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 std::string cgroup_file(const char* name) {
   std::ifstream file(std::string("/sys/fs/cgroup/") + name);
   std::string text;
@@ -62,7 +56,7 @@ Object cpu() {
   return {{"model", proc_line("/proc/cpuinfo", "model name")},
           {"features", cpu_features()},
           {"cores", sysconf(_SC_NPROCESSORS_ONLN)},
-          {"usable_cores", usable_cores()},
+          {"usable_cores", usable_processors().size()},
           {"cgroup_cpu_max", cgroup_file("cpu.max")}};
 }
 

@@ -4,10 +4,12 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <sched.h>
+#include <numeric>
+#include <sys/utsname.h>
 #include <tuple>
 
 #include "cleave/base/error.h"
+#include "cleave/base/hash.h"
 
 namespace cleave {
 namespace {
@@ -20,21 +22,62 @@ int topology(int processor, const char* name) {
 }
 
 bool keep_to(const std::vector<int>& processors) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (const int processor : processors) CPU_SET(static_cast<size_t>(processor), &set);
-  return sched_setaffinity(0, sizeof(set), &set) == 0;
+  const int last = *std::max_element(processors.begin(), processors.end());
+  std::vector<cpu_set_t> set(static_cast<size_t>(last) / CPU_SETSIZE + 1);
+  const size_t num_bytes = set.size() * sizeof(cpu_set_t);
+  CPU_ZERO_S(num_bytes, set.data());
+  for (const int p : processors) CPU_SET_S(static_cast<size_t>(p), num_bytes, set.data());
+  return sched_setaffinity(0, num_bytes, set.data()) == 0;
+}
+
+/// The same on all ranks of a host, and on no other host.
+std::string host_identity() {
+  std::string identity;
+  if (std::ifstream("/proc/sys/kernel/random/boot_id") >> identity) return identity;
+  utsname names{};
+  uname(&names);
+  return names.nodename;
+}
+
+/// Equal for ranks of one host that may run on the same processors.
+int64_t place_of(const std::vector<int>& processors) {
+  std::string place = host_identity();
+  for (const int processor : processors) place += str(' ', processor);
+  return static_cast<int64_t>(hash_bytes(place));
+}
+
+/// By rank.
+std::vector<int64_t> places_of_all(World& world, int64_t own) {
+  const auto num_ranks = static_cast<size_t>(world.size());
+  std::vector<int> ranks(num_ranks);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const std::vector<int64_t> widths(num_ranks, 1);
+  std::vector<int64_t> places(num_ranks);
+  world.group(ranks, "world")
+      ->all_gather(&own, places.data(), 1, widths, DType::kI64,
+                   {.site = "processors of the ranks", .shape = {}});
+  return places;
 }
 
 }  // namespace
 
 std::vector<int> usable_processors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return {};  // more than fit into a cpu_set_t
-  std::vector<std::tuple<int, int, int>> places;                // package, core, processor
-  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
-    if (!CPU_ISSET(static_cast<size_t>(processor), &set)) continue;
+  return usable_processors(
+      [](size_t num_bytes, cpu_set_t* set) { return sched_getaffinity(0, num_bytes, set); });
+}
+
+std::vector<int> usable_processors(const GetAffinity& get) {
+  constexpr size_t kMostSets = 1024;  // a million processors
+  std::vector<cpu_set_t> set(1);
+  const auto num_bytes = [&set] { return set.size() * sizeof(cpu_set_t); };
+  while (get(num_bytes(), set.data()) < 0) {
+    CLEAVE_CHECK(errno == EINVAL && set.size() < kMostSets, Code::kIo,
+                 "sched_getaffinity failed: ", std::strerror(errno));
+    set.resize(2 * set.size());
+  }
+  std::vector<std::tuple<int, int, int>> places;  // package, core, processor
+  for (int processor = 0; processor < static_cast<int>(8 * num_bytes()); ++processor) {
+    if (!CPU_ISSET_S(static_cast<size_t>(processor), num_bytes(), set.data())) continue;
     places.emplace_back(topology(processor, "physical_package_id"), topology(processor, "core_id"),
                         processor);
   }
@@ -45,12 +88,20 @@ std::vector<int> usable_processors() {
   return processors;
 }
 
-bool keep_to_own_processors(int rank, int num_ranks, int threads_per_rank) {
-  const std::vector<int> all = usable_processors();
-  const size_t share = all.size() / static_cast<size_t>(num_ranks);
-  if (share < static_cast<size_t>(std::max(threads_per_rank, 1))) return false;
-  const auto begin = all.begin() + static_cast<std::ptrdiff_t>(share * static_cast<size_t>(rank));
-  return keep_to({begin, begin + static_cast<std::ptrdiff_t>(share)});
+OwnProcessors::OwnProcessors(World& world, int threads_per_rank) : before_(usable_processors()) {
+  const int64_t place = place_of(before_);
+  const std::vector<int64_t> places = places_of_all(world, place);
+  const auto alike = std::count(places.begin(), places.end(), place);
+  const auto index = std::count(places.begin(), places.begin() + world.rank(), place);
+  const auto share = static_cast<std::ptrdiff_t>(before_.size()) / alike;
+  num_threads_ = threads_per_rank > 0 ? threads_per_rank : std::max(1, static_cast<int>(share));
+  if (share < num_threads_) return;
+  const auto begin = before_.begin() + share * index;
+  keep_to({begin, begin + share});  // a system that refuses leaves the thread where it is
+}
+
+OwnProcessors::~OwnProcessors() {
+  keep_to(before_);
 }
 
 void keep_to_processor(int processor) {

@@ -1,18 +1,44 @@
 #pragma once
+#include <functional>
+#include <sched.h>
 #include <vector>
+
+#include "cleave/comm/world.h"
 
 namespace cleave {
 
-/// The processors that the calling thread may run on; those that share a core lie side by side.
-std::vector<int> usable_processors();
+/// Writes the processors that the calling thread may run on into a set of `num_bytes`, as
+/// sched_getaffinity does: negative with errno where it cannot, EINVAL for a set that is too small.
+using GetAffinity = std::function<int(size_t num_bytes, cpu_set_t* set)>;
 
-/// Keeps the calling thread, and the threads that it starts later, on its own equal share of the
-/// processors that it may use: rank 0 on the first ones, and so on. `rank` counts the ranks of this
-/// host. Does nothing, and returns false, when a share would be less than `threads_per_rank`.
+/// The processors that the calling thread may run on; those that share a core lie side by side.
+/// Throws Error(kIo) when the system does not say.
+std::vector<int> usable_processors();
+std::vector<int> usable_processors(const GetAffinity& get);
+
+/// Keeps the calling thread, and the threads that it starts later, to this rank's own processors
+/// for as long as it lives; then the thread may run where it could before.
 ///
-/// A launcher that has bound each rank to processors of its own leaves too few to share: then they
-/// stay as they are.
-bool keep_to_own_processors(int rank, int num_ranks, int threads_per_rank);
+/// Ranks of one host that may run on the same processors take equal shares of them, in the ranks'
+/// order. A rank that may run where no other may, because its launcher has bound it, has all of
+/// those.
+class OwnProcessors {
+ public:
+  /// Collective over all ranks of `world`. Nothing is kept to where a share would be less than
+  /// `threads_per_rank`, which is at least 0.
+  OwnProcessors(World& world, int threads_per_rank);
+  ~OwnProcessors();
+  OwnProcessors(const OwnProcessors&) = delete;
+  OwnProcessors& operator=(const OwnProcessors&) = delete;
+
+  /// Threads for this rank's work, at least 1: `threads_per_rank`, or for 0 one on each of its
+  /// processors.
+  [[nodiscard]] int num_threads() const { return num_threads_; }
+
+ private:
+  std::vector<int> before_;
+  int num_threads_;
+};
 
 /// Keeps the calling thread, and the threads and programs that it starts later, on one processor.
 /// Throws Error(kUsage) when it may not run there.

@@ -1,11 +1,15 @@
 #include "cleave/comm/cores.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <functional>
+#include <mutex>
 #include <thread>
 
 #include <gtest/gtest.h>
 
 #include "cleave/base/error.h"
+#include "cleave/comm/process_roles.h"
 
 namespace cleave {
 namespace {
@@ -15,45 +19,120 @@ void apart(const std::function<void()>& body) {
   std::thread(body).join();
 }
 
-TEST(Cores, SharesOfAllRanks_AreDisjointAndEqual) {
+/// As a launcher does before a rank starts.
+void bind_to(const std::vector<int>& processors) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int processor : processors) CPU_SET(static_cast<size_t>(processor), &set);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(set), &set), 0);
+}
+
+TEST(UsableProcessors, MoreThanOneSetHolds_AreAllFound) {
+  constexpr size_t kNeeded = 512;  // bytes, of a system with 4096 processors
+  const auto large_system = [](size_t num_bytes, cpu_set_t* set) {
+    errno = EINVAL;
+    if (num_bytes < kNeeded) return -1;
+    CPU_ZERO_S(num_bytes, set);
+    for (const size_t processor : {1U, 1024U, 4095U}) CPU_SET_S(processor, num_bytes, set);
+    return 0;
+  };
+  std::vector<int> processors = usable_processors(large_system);
+  std::sort(processors.begin(), processors.end());
+  EXPECT_EQ(processors, (std::vector{1, 1024, 4095}));
+}
+
+TEST(UsableProcessors, SystemThatDoesNotSay_IsAnError) {
+  for (const int reason : {EPERM, EINVAL}) {
+    const auto refuses = [reason](size_t, cpu_set_t*) {
+      errno = reason;
+      return -1;
+    };
+    try {
+      usable_processors(refuses);
+      FAIL() << reason;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kIo);
+    }
+  }
+}
+
+TEST(OwnProcessors, RanksThatMayRunOnTheSame_HaveDisjointEqualShares) {
   const std::vector<int> all = usable_processors();
   ASSERT_FALSE(all.empty());
   for (int num_ranks = 1; num_ranks <= static_cast<int>(all.size()); ++num_ranks) {
+    std::mutex mutex;
     std::vector<int> taken;
-    for (int rank = 0; rank < num_ranks; ++rank) {
-      apart([&] {
-        EXPECT_TRUE(keep_to_own_processors(rank, num_ranks, 1));
-        const std::vector<int> own = usable_processors();
-        EXPECT_EQ(own.size(), all.size() / static_cast<size_t>(num_ranks));
-        taken.insert(taken.end(), own.begin(), own.end());
-      });
-    }
+    run_ranks(num_ranks, [&](World& world) {
+      const OwnProcessors processors(world, 0);
+      const std::vector<int> own = usable_processors();
+      EXPECT_EQ(own.size(), all.size() / static_cast<size_t>(num_ranks));
+      EXPECT_EQ(processors.num_threads(), static_cast<int>(own.size()));
+      const std::lock_guard lock(mutex);
+      taken.insert(taken.end(), own.begin(), own.end());
+    });
     std::sort(taken.begin(), taken.end());
     EXPECT_EQ(std::adjacent_find(taken.begin(), taken.end()), taken.end()) << num_ranks;
   }
 }
 
-TEST(Cores, MoreThreadsThanProcessors_ChangesNothing) {
-  apart([] {
-    const std::vector<int> all = usable_processors();
-    const int num_ranks = static_cast<int>(all.size());
-    EXPECT_FALSE(keep_to_own_processors(0, num_ranks, 2));
-    EXPECT_FALSE(keep_to_own_processors(num_ranks, num_ranks + 1, 1));
+TEST(OwnProcessors, MoreThreadsThanProcessors_ChangesNothing) {
+  const std::vector<int> all = usable_processors();
+  const auto num_processors = static_cast<int>(all.size());
+  run_ranks(num_processors, [&](World& world) {
+    EXPECT_EQ(OwnProcessors(world, 2).num_threads(), 2);
+    const OwnProcessors processors(world, 2);
+    EXPECT_EQ(usable_processors(), all);
+  });
+  run_ranks(num_processors + 1, [&](World& world) {
+    const OwnProcessors processors(world, 0);
+    EXPECT_EQ(processors.num_threads(), 1);
     EXPECT_EQ(usable_processors(), all);
   });
 }
 
-TEST(Cores, OneProcessor_IsKeptByThreadsStartedLater) {
+TEST(OwnProcessors, End_LetsTheThreadRunWhereItDid) {
+  const std::vector<int> all = usable_processors();
+  if (all.size() < 2) GTEST_SKIP() << "needs two processors";
+  run_ranks(2, [&](World& world) {
+    {
+      const OwnProcessors processors(world, 1);
+      EXPECT_LT(usable_processors().size(), all.size());
+    }
+    EXPECT_EQ(usable_processors(), all);
+  });
+}
+
+TEST(OwnProcessors, RankThatItsLauncherBound_HasAllThatItWasGiven) {
+  const std::vector<int> all = usable_processors();
+  if (all.size() < 2) GTEST_SKIP() << "needs two processors";
+  const std::vector<int> two{all[0], all[1]}, one{all[1]};
+  const auto run = [](int rank_count, const std::function<void(World&)>& body) {
+    run_processes(rank_count, body, {.timeout_s = 20, .flight_log_folder = ""});
+  };
+  run(2, [&](World& world) {
+    const std::vector<int>& given = world.rank() == 0 ? two : one;
+    bind_to(given);
+    const OwnProcessors processors(world, 0);
+    EXPECT_EQ(usable_processors(), given);
+    EXPECT_EQ(processors.num_threads(), static_cast<int>(given.size()));
+  });
+  run(3, [&](World& world) {  // ranks 0 and 2 share
+    bind_to(world.rank() == 1 ? one : two);
+    const OwnProcessors processors(world, 0);
+    EXPECT_EQ(usable_processors(), std::vector{all[world.rank() == 0 ? 0 : 1]});
+    EXPECT_EQ(processors.num_threads(), 1);
+  });
+}
+
+TEST(KeepToProcessor, OneProcessor_IsKeptByThreadsStartedLater) {
   apart([] {
     const int last = usable_processors().back();
     keep_to_processor(last);
     apart([&] { EXPECT_EQ(usable_processors(), std::vector{last}); });
-    EXPECT_TRUE(keep_to_own_processors(0, 1, 1));
-    EXPECT_FALSE(keep_to_own_processors(0, 2, 1));  // as bound by a launcher
   });
 }
 
-TEST(Cores, ProcessorThatIsNotThere_IsRefused) {
+TEST(KeepToProcessor, ProcessorThatIsNotThere_IsRefused) {
   try {
     keep_to_processor(1023);
     GTEST_SKIP() << "this machine has processor 1023";

@@ -8,6 +8,7 @@
 #include <ATen/record_function.h>
 
 #include "cleave/base/clock.h"
+#include "cleave/base/error.h"
 
 namespace cleave {
 namespace {
@@ -15,7 +16,7 @@ namespace {
 /// Seconds that an operation's callees took, for each operation that runs on this thread now.
 thread_local std::vector<double> in_callees;
 
-/// Of the innermost clock of this thread.
+/// Of this thread's clock, while it has one.
 thread_local std::map<std::string, OpTime, std::less<>>* totals = nullptr;
 
 struct Started : at::ObserverContext {
@@ -77,6 +78,7 @@ struct OpClock::State {
 };
 
 OpClock::OpClock() : state_(std::make_unique<State>()) {
+  if (totals != nullptr) CLEAVE_BUG("a second OpClock on a thread");
   in_callees.clear();
   totals = &state_->totals;
   state_->start = monotonic_s();

@@ -27,7 +27,8 @@ struct OpTime {
 
 /// From its making to its end, adds up where this thread's time goes: every operation of libtorch
 /// and every node's backward, at about a microsecond each. Backward of tensors on the processor
-/// runs on the thread that asks for it, so a rank thread sees its own step.
+/// runs on the thread that asks for it, so a rank thread sees its own step. A thread has at most
+/// one at a time: a second one is Error(kBug).
 class OpClock {
  public:
   OpClock();

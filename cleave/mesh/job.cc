@@ -1,6 +1,5 @@
 #include "cleave/mesh/job.h"
 
-#include <algorithm>
 #include <cstdlib>
 
 #include <ATen/Parallel.h>
@@ -15,11 +14,6 @@
 
 namespace cleave {
 namespace {
-
-int threads_of(const JobOptions& options, int ranks_here) {
-  if (options.threads_per_rank > 0) return options.threads_per_rank;
-  return std::max(1, static_cast<int>(usable_processors().size()) / ranks_here);
-}
 
 /// libtorch takes a thread's own number only after it was asked for once in that thread.
 void set_num_threads(int num_threads) {
@@ -51,15 +45,12 @@ int launched_world_size() {
 void run_job(const JobOptions& options, const std::function<void(World&)>& body) {
   use_memory_cache();
   const auto environment = read_environment();
-  const int ranks_here = environment ? environment->local_world_size : options.num_ranks;
-  const int num_threads = threads_of(options, ranks_here);
   const bool has_gpu = device_of(options.device).is_cuda();
   const int gpu = has_gpu ? own_gpu(environment, options.num_ranks, cuda().num_gpus()) : 0;
   const auto with_threads = [&](World& world) {
-    const int rank_here = environment ? environment->local_rank : world.rank();
     // First, so that the threads of this rank's kernels start where it is.
-    keep_to_own_processors(rank_here, ranks_here, num_threads);
-    set_num_threads(num_threads);
+    const OwnProcessors processors(world, options.threads_per_rank);
+    set_num_threads(processors.num_threads());
     if (has_gpu) {
       dynamic_cast<PageWorld&>(world).use_device(cuda().take(gpu, options.ranks.timeout_s));
     }

@@ -8,8 +8,8 @@ namespace cleave {
 
 struct JobOptions {
   int num_ranks = 1;
-  /// Of libtorch's kernels; 0 = this host's processors / its ranks. Where there are enough for all
-  /// ranks, each keeps to an equal share of them.
+  /// Of libtorch's kernels; 0 = one on each of the rank's processors. Where there are enough, each
+  /// rank keeps to its own: an equal share of those that it has in common with others.
   int threads_per_rank = 0;
   RankOptions ranks{};
   std::string device = "cpu";  ///< cpu, or cuda: one rank a process, each with a GPU of its own

@@ -1,9 +1,11 @@
 #include "cleave/mesh/memory_cache.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <sys/mman.h>
 #include <vector>
@@ -18,10 +20,15 @@ namespace {
 constexpr size_t kPage = size_t{4} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
 
+/// Bytes that a thread has in use: what it took, wherever that is let go of.
+using InUse = std::atomic<size_t>;
+
 /// Stands before a tensor's memory: libtorch gives back no more than a pointer.
 struct alignas(64) Block {
   size_t size = 0;       // a class of the shelf's; 0: not from there
   size_t num_bytes = 0;  // that were asked for
+  std::shared_ptr<InUse>
+      in_use{};  // of the thread that took it, which may have ended; on a shelf none
 
   [[nodiscard]] void* data() { return this + 1; }
   static Block* of(void* data) { return static_cast<Block*>(data) - 1; }
@@ -43,7 +50,7 @@ size_t size_class(size_t num_bytes) {
 }
 
 Block* block_at(void* data, size_t size) {
-  return new (Block::of(data)) Block{.size = size, .num_bytes = 0};
+  return new (Block::of(data)) Block{.size = size};
 }
 
 /// Memory that begins at a page, large memory at a huge page, so that the system can give it as
@@ -80,28 +87,33 @@ class Shelf {
     const size_t size = size_class(num_bytes);
     Block* block = find(size);
     if (block == nullptr) {
-      const size_t most = most_in_use_ + most_in_use_ / 10;
-      const size_t room = most > in_use_ + size ? most - in_use_ - size : 0;
-      shrink_to(room);
+      shrink_to(room_beside(size));
       block = map(size);
     }
     block->num_bytes = num_bytes;
-    in_use_ += block->size;
-    most_in_use_ = std::max(most_in_use_, in_use_);
+    block->in_use = in_use_;
+    const size_t before = in_use_->fetch_add(block->size, std::memory_order_relaxed);
+    most_in_use_ = std::max(most_in_use_, before + block->size);
     return block;
   }
 
-  /// A block that another thread took is kept here too, and counts as if it were this thread's.
+  /// A block that another thread took is kept here too.
   void put(Block* block) {
-    in_use_ -= std::min(in_use_, block->size);
     kept_ += block->size;
     blocks_[block->size].push_back(block);
-    shrink_to(std::max(most_in_use_ + most_in_use_ / 10 - in_use_, kHugePage));
+    shrink_to(std::max(room_beside(0), kHugePage));
   }
 
   [[nodiscard]] size_t kept() const { return kept_; }
 
  private:
+  /// What may be kept while `size` more bytes than now are in use.
+  [[nodiscard]] size_t room_beside(size_t size) const {
+    const size_t most = most_in_use_ + most_in_use_ / 10;
+    const size_t in_use = in_use_->load(std::memory_order_relaxed) + size;
+    return most > in_use ? most - in_use : 0;
+  }
+
   /// The smallest that is no more than half too large.
   Block* find(size_t size) {
     const auto found = blocks_.lower_bound(size);
@@ -125,7 +137,8 @@ class Shelf {
   }
 
   std::map<size_t, std::vector<Block*>> blocks_;  // by size
-  size_t kept_ = 0, in_use_ = 0, most_in_use_ = 0;
+  size_t kept_ = 0, most_in_use_ = 0;
+  std::shared_ptr<InUse> in_use_ = std::make_shared<InUse>(0);
 };
 
 // A tensor can outlive its thread's shelf: of the main thread, at exit.
@@ -150,7 +163,7 @@ void report(Block& block, int64_t sign) {
 Block* small_block(size_t num_bytes) {
   void* start = std::aligned_alloc(sizeof(Block), sizeof(Block) + rounded_up(num_bytes, 64));
   if (start == nullptr) fail(num_bytes);
-  return new (start) Block{.size = 0, .num_bytes = num_bytes};
+  return new (start) Block{.num_bytes = num_bytes};
 }
 
 void give_back(void* data) {
@@ -159,7 +172,11 @@ void give_back(void* data) {
   report(*block, -1);
   if (block->size == 0) {
     std::free(block);
-  } else if (is_shelf_gone) {
+    return;
+  }
+  block->in_use->fetch_sub(block->size, std::memory_order_relaxed);
+  block->in_use.reset();
+  if (is_shelf_gone) {
     unmap(block);
   } else {
     shelf().put(block);

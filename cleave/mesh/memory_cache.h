@@ -10,9 +10,10 @@ namespace cleave {
 /// asks for the same sizes each time, and pages that the system hands out anew are cleared and
 /// mapped first, which took an eighth of a step.
 ///
-/// Blocks of 64 KiB and more are kept by the thread that let go of them, up to a tenth more than
-/// what that thread had in use at its most, and in huge pages where the system has them. A thread's
-/// blocks go back to the system when it ends.
+/// Blocks of 64 KiB and more are kept by the thread that let go of them, as long as they and what
+/// it has in use, which is what it took, are together at most a tenth more than what it had in use
+/// at its most, or they are no more than 2 MiB; and in huge pages where the system has them. A
+/// thread's blocks go back to the system when it ends.
 class MemoryCache : public c10::Allocator {
  public:
   /// Smaller ones are the C library's.

@@ -71,6 +71,34 @@ TEST(MemoryCache, BlockOfAnotherThread_IsLetGoOfHere) {
   EXPECT_EQ(cache.allocate(2 * kMiB).get(), address);
 }
 
+TEST(MemoryCache, BlocksLetGoOfElsewhere_RaiseNobodysLimit) {
+  std::thread([] {
+    MemoryCache cache;
+    for (int i = 0; i < 20; ++i) {  // one at a time: 8 MiB are in use at the most
+      c10::DataPtr block = cache.allocate(8 * kMiB);
+      std::thread([&] { block.clear(); }).join();
+    }
+    std::vector<c10::DataPtr> own;
+    for (size_t size = 1; size <= 3; ++size) own.push_back(cache.allocate(size * kMiB));
+    own.clear();  // 6 MiB in use
+    for (size_t size = 4; size <= 8; ++size) cache.allocate(size * kMiB);
+    EXPECT_LE(MemoryCache::kept_bytes(), 9 * kMiB);
+  }).join();
+}
+
+TEST(MemoryCache, BlocksOfOthersLetGoOfHere_LeaveTheOwnOnesInUse) {
+  std::thread([] {
+    MemoryCache cache;
+    const c10::DataPtr own = cache.allocate(20 * kMiB);
+    for (int i = 0; i < 20; ++i) {
+      c10::DataPtr block;
+      std::thread([&] { block = cache.allocate(4 * kMiB); }).join();
+      block.clear();
+    }
+    EXPECT_LE(MemoryCache::kept_bytes(), 2 * kMiB) << "a tenth more than the 20 in use";
+  }).join();
+}
+
 TEST(MemoryCache, RawMemoryAndNothing_AreTaken) {
   MemoryCache cache;
   EXPECT_EQ(cache.allocate(0).get(), nullptr);

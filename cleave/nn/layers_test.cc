@@ -1,9 +1,13 @@
+#include <cmath>
+
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "cleave/nn/embedding.h"
 #include "cleave/nn/mlp.h"
 #include "cleave/nn/norm.h"
+#include "tests/support/thrown.h"
 #include "tests/support/unsplit.h"
 
 // Oracle: the same layer as plain tensor functions on whole weights, in fp64. Sizes do not divide
@@ -74,6 +78,19 @@ TEST(Linear, FewerFeaturesThanRanks_IsTheUnsplitOne) {
       expect_equals_unsplit(linear_case(
           {.in_features = 2, .out_features = 2, .transposed = transposed}, {{"", style}}));
     }
+  }
+}
+
+TEST(Linear, WeightWithoutAn8BitForm_IsNamed) {
+  for (const float bad : {NAN, INFINITY}) {
+    Linear linear({.in_features = 7, .out_features = 5});
+    materialize(linear, {.dtype = at::kFloat});
+    linear.to_int8();
+    at::NoGradGuard no_grad;
+    linear.weight()->leaf().view(-1)[20] = bad;
+    const Error error = test::thrown_by([&] { linear.to_int8(); });
+    EXPECT_EQ(error.code(), Code::kNumerics);
+    EXPECT_THAT(error.what(), testing::StartsWith("weight has a NaN or infinity"));
   }
 }
 

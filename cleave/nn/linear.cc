@@ -72,8 +72,11 @@ bool Linear::to_panels() {
 
 void Linear::to_int8() {
   const Tensor weight = out_dim_ == 0 ? weight_->use() : weight_->use().t();
-  int8_ =
-      cleave::to_int8(weight, is_row_split() ? largest_of_whole(weight) : largest_of_rows(weight));
+  const Tensor largest = is_row_split() ? largest_of_whole(weight) : largest_of_rows(weight);
+  CLEAVE_CHECK(
+      largest.isfinite().all().item<bool>(), Code::kNumerics, weight_->name(),
+      " has a NaN or infinity, which has no 8-bit form; check the file that it was read from");
+  int8_ = cleave::to_int8(weight, largest);
 }
 
 Tensor Linear::product(const DTensor& x, const std::optional<Tensor>& bias,

@@ -52,7 +52,8 @@ class Linear : public Layer {
   bool to_panels();
   /// From now on multiplies by 8-bit forms of the weight, which it no longer reads, and of each row
   /// of x; only forward. The scale of an output's weights, and of a row of x, is that of all ranks'
-  /// parts together. Collective where rows are split.
+  /// parts together. Collective where rows are split. Throws Error(kNumerics) with the weight's
+  /// name when it is not finite.
   void to_int8();
 
   /// x as this layer's door makes it, where it is split by columns and its plan says nothing else

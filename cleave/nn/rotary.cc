@@ -69,6 +69,12 @@ void Rotary::extend_tables(int64_t num_positions, const Tensor& like) {
 }
 
 Tensor Rotary::apply(const Tensor& x, const Tensor& positions) {
+  const auto rows = positions.sizes();
+  CLEAVE_CHECK(x.dim() == 4 && x.size(3) == 2 * frequencies_.size(0) && !rows.empty() &&
+                   rows.size() <= 2 && rows.back() == x.size(2) &&
+                   (rows.size() == 1 || rows[0] == 1 || rows[0] == x.size(0)),
+               Code::kShape, "rotary: x ", x.sizes(), ", positions ", rows, "; expected [B, H, T, ",
+               2 * frequencies_.size(0), "] and [B or 1, T] or [T]");
   if (x.numel() == 0) return x;
   // A dry run has shapes alone.
   extend_tables(positions.is_meta() ? 1 : positions.max().item<int64_t>() + 1, x);

@@ -13,8 +13,9 @@ class Rotary {
  public:
   explicit Rotary(const RotaryOptions& options);
 
-  /// Differentiable. x [B, H, T, K], positions [B, T] or [T] int64, on any device (from the
-  /// processor nothing waits for x's); the same shape out.
+  /// Differentiable. x [B, H, T, K], positions [B or 1, T] or [T] int64, on any device (from the
+  /// processor nothing waits for x's); the same shape out. Throws Error(kShape) when they do not
+  /// fit.
   [[nodiscard]] Tensor apply(const Tensor& x, const Tensor& positions);
 
   /// Frequencies [K/2] in fp64, after scaling.

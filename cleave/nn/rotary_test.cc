@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <numbers>
+#include <tuple>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -58,6 +59,27 @@ TEST(Rotary, PositionsByRow_TurnEachRowByItsOwn) {
   for (int64_t b = 0; b < 2; ++b) {
     EXPECT_LE(largest_difference(got[b], turned_by(x[b], positions[b], plain_frequencies(4, 100))),
               1e-14);
+  }
+}
+
+TEST(Rotary, PositionsOfOneRow_AreForAllRows) {
+  Rotary rotary({.head_dim = 16, .theta = 100});
+  const Tensor positions = at::tensor({0, 1, 5, 9, 2}, at::kLong);
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {  // Cleave's kernel and libtorch's
+    const Tensor x = numbers({4, 3, 5, 16}, 1).to(type);
+    EXPECT_TRUE(at::equal(rotary.apply(x, positions.unsqueeze(0)), rotary.apply(x, positions)));
+  }
+}
+
+TEST(Rotary, PositionsThatDoNotFit_AreRefused) {
+  Rotary rotary({.head_dim = 16, .theta = 100});
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    const Tensor x = numbers({4, 3, 5, 16}, 1).to(type);
+    for (const std::vector<int64_t>& shape : {std::vector<int64_t>{4}, {2, 5}, {4, 1}}) {
+      const Tensor positions = at::zeros(shape, at::kLong);
+      EXPECT_EQ(test::thrown_by([&] { std::ignore = rotary.apply(x, positions); }).code(),
+                Code::kShape);
+    }
   }
 }
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <csignal>
 #include <nlohmann/json.hpp>
-#include <sys/resource.h>
 
 #include <ATen/ATen.h>
 
@@ -12,6 +11,7 @@
 #include "cleave/base/hash.h"
 #include "cleave/base/log.h"
 #include "cleave/base/mutant.h"
+#include "cleave/base/peak_rss.h"
 #include "cleave/base/stop.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/kernels/cpu/gemm.h"
@@ -24,12 +24,6 @@ namespace {
 
 /// Below it what overflows is not the scaled gradients.
 constexpr double kLeastLossScale = 1.0 / 1024;
-
-int64_t peak_rss_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return int64_t{1024} * usage.ru_maxrss;
-}
 
 /// The name of the first weight with a NaN or infinity in this rank's part of it; "" when none has.
 std::string first_not_finite(const Parameters& parameters) {

@@ -6,6 +6,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 
+#include "cleave/base/error.h"
 #include "cleave/kernels/cpu/attention_rows.h"
 #include "cleave/layout/node.h"
 
@@ -61,6 +62,32 @@ void for_each_kv_head(const AttentionJob& job, int64_t num_batches, const Task& 
   });
 }
 
+/// Everything that the loops trust.
+void check_sizes(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask) {
+  CLEAVE_CHECK(q.dim() == 4 && k.dim() == 4 && k.size(0) == q.size(0) && k.size(3) == q.size(3) &&
+                   v.sizes() == k.sizes(),
+               Code::kShape, "attention: q ", q.sizes(), ", k ", k.sizes(), ", v ", v.sizes(),
+               "; expected [B, H, T, K] and twice [B, G, S, K]");
+  CLEAVE_CHECK((!mask.causal && !mask.key_mask.defined()) || q.size(2) <= k.size(2), Code::kShape,
+               "attention with a mask: T=", q.size(2), " queries are more than S=", k.size(2),
+               " keys, the last of which is the last query's own");
+  if (mask.key_mask.defined()) {
+    const auto sizes = mask.key_mask.sizes();
+    CLEAVE_CHECK(sizes.size() == 2 && (sizes[0] == 1 || sizes[0] == q.size(0)) &&
+                     sizes[1] == k.size(2) && mask.key_mask.scalar_type() == at::kBool,
+                 Code::kShape, "attention: key_mask ", sizes, " of ", mask.key_mask.dtype().name(),
+                 "; expected [B or 1, S] = [", q.size(0), ", ", k.size(2), "] of bool");
+  }
+  const auto num_heads = static_cast<int64_t>(mask.kv_head.size());
+  CLEAVE_CHECK(mask.kv_head.empty() ? k.size(1) == q.size(1) : num_heads == q.size(1), Code::kShape,
+               "attention: kv_head has ", num_heads, " entries for H=", q.size(1),
+               " query heads and G=", k.size(1), " KV heads; give one for each query head");
+  for (const int64_t kv_head : mask.kv_head) {
+    CLEAVE_CHECK(kv_head >= 0 && kv_head < k.size(1), Code::kShape, "attention: kv_head has ",
+                 kv_head, "; there are G=", k.size(1), " KV heads");
+  }
+}
+
 Tensor with_heads_together(const Tensor& t) {
   return t.stride(3) == 1 ? t : t.contiguous();
 }
@@ -76,6 +103,7 @@ bool takes_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
 
 Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                       const AttentionMask& mask) {
+  check_sizes(q, k, v, mask);
   const bool has_backward = needs_grad(q) || needs_grad(k) || needs_grad(v);
   const at::NoGradGuard no_grad;
   RECORD_USER_SCOPE("attention");
@@ -84,7 +112,9 @@ Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
             .v = with_heads_together(v.detach()),
             .out = empty_heads(q),
             .log_sums = at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat)),
-            .key_mask = mask.key_mask.defined() ? mask.key_mask.contiguous() : Tensor(),
+            .key_mask = mask.key_mask.defined()
+                            ? mask.key_mask.expand({q.size(0), k.size(2)}).contiguous()
+                            : Tensor(),
             .kv_head = mask.kv_head,
             .causal = mask.causal};
   if (kept.kv_head.empty()) {

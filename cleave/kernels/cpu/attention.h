@@ -11,7 +11,7 @@ using at::Tensor;
 /// What attention may look at.
 struct AttentionMask {
   bool causal = false;  ///< query t sees keys up to t + S - T
-  Tensor key_mask{};    ///< [B, S] bool, true = may be attended to; undefined: all
+  Tensor key_mask{};    ///< [B or 1, S] bool, true = may be attended to; undefined: all
   /// For each query head, which of the G KV heads it reads. Empty: head h reads h.
   std::vector<int64_t> kv_head{};
 };
@@ -26,7 +26,8 @@ bool takes_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v);
 ///   q [B, H, T, K]   k, v [B, G, S, K]   result [B, H, T, K], a token's heads side by side
 ///
 /// A query that may see no key sees its own. Backward computes the scores again from the rows'
-/// log-sums (arXiv:2205.14135).
+/// log-sums (arXiv:2205.14135). Throws Error(kShape) when sizes do not fit; with a mask T may not
+/// be more than S.
 Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask);
 
 }  // namespace cleave

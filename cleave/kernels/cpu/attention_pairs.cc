@@ -94,7 +94,7 @@ uint32_t* take_pairs(Scratch& scratch, int64_t count) {
   return reinterpret_cast<uint32_t*>(scratch.take(count));
 }
 
-void forward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+void forward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   const Sizes z(job);
   const Mask mask(job, batch);
   const int64_t half = z.width / 2;
@@ -228,7 +228,7 @@ void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z, c
          head_to_write<Bf16>(job.dq, at.batch, at.head) + at.begin * job.dq.of_row, job.dq.of_row);
 }
 
-void backward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+void backward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   const Sizes z(job);
   const Mask mask(job, batch);
   Scratch scratch(PairScratch::floats(z));
@@ -252,13 +252,6 @@ void backward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
          job.dk.of_row);
   unpack(b.dv, job.num_keys, z.width, 1, head_to_write<Bf16>(job.dv, batch, kv_head),
          job.dv.of_row);
-}
-
-void forward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head) {
-  forward_heads(job, batch, kv_head);
-}
-void backward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head) {
-  backward_heads(job, batch, kv_head);
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "tests/support/thrown.h"
+
 namespace cleave {
 namespace {
 
@@ -99,6 +101,37 @@ TEST(FastAttention, PaddedKeys_AreNotSeenAndPaddedRowsSeeThemselves) {
     expect_equal({3, 2, 2, 40, 40, 16}, {.causal = causal, .key_mask = key_mask}, at::kFloat);
     expect_equal({3, 2, 2, 1, 40, 16}, {.causal = causal, .key_mask = key_mask}, at::kFloat);
     expect_equal({3, 2, 2, 7, 40, 16}, {.causal = causal, .key_mask = key_mask}, at::kFloat);
+  }
+}
+
+TEST(FastAttention, OneKeyMask_IsForAllSequences) {
+  const Tensor rows = at::ones({3, 40}, at::kBool);  // what follows the first row in memory
+  rows[0].narrow(0, 20, 20).fill_(false);
+  const Tensor one = rows.narrow(0, 0, 1);
+  const Tensor q = random({3, 2, 40, 16}, 1, at::kFloat).detach();
+  EXPECT_TRUE(at::equal(fast_attention(q, q, q, {.key_mask = one}),
+                        fast_attention(q, q, q, {.key_mask = one.expand({3, 40}).clone()})));
+}
+
+TEST(FastAttention, SizesThatDoNotFit_AreRefused) {
+  const Tensor q = at::ones({2, 4, 5, 16}), k = at::ones({2, 2, 5, 16});
+  const std::vector<int64_t> heads = {0, 0, 1, 1};
+  EXPECT_EQ(fast_attention(q, k, k, {.causal = true, .kv_head = heads}).sizes(), q.sizes());
+  const auto refused = [&](const Tensor& keys, const Tensor& values, const AttentionMask& mask) {
+    EXPECT_EQ(test::thrown_by([&] { fast_attention(q, keys, values, mask); }).code(), Code::kShape);
+  };
+  const Tensor few = at::ones({2, 2, 3, 16});  // T = 5 queries, the first two before every key
+  refused(few, few, {.causal = true, .kv_head = heads});
+  refused(few, few, {.key_mask = at::ones({2, 3}, at::kBool), .kv_head = heads});
+  refused(k, few, {.kv_head = heads});
+  const Tensor wide = at::ones({2, 2, 5, 32}), one = at::ones({1, 2, 5, 16});
+  refused(wide, wide, {.kv_head = heads});
+  refused(one, one, {.kv_head = heads});
+  refused(k, k, {});
+  refused(k, k, {.kv_head = {0, 1}});
+  refused(k, k, {.kv_head = {0, 0, 1, 2}});
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{3, 5}, {2, 4}, {5}}) {
+    refused(k, k, {.key_mask = at::ones(shape, at::kBool), .kv_head = heads});
   }
 }
 

@@ -163,6 +163,26 @@ TEST(Int8Linear, ZerosAndExtremes_AreExact) {
   EXPECT_TRUE(at::equal(int8_linear(at::zeros({1, 64}), matrix, {}), at::zeros({1, 2})));
 }
 
+TEST(Int8Linear, WhatIsNotFinite_DoesNotBecomeFinite) {
+  const Tensor weight = random({5, 96}, 2).to(at::kFloat);
+  const Tensor of_weight = largest_of_rows(weight);
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    Tensor x = random({3, 96}, 1).to(at::kFloat);
+    x[1][70] = bad;
+    const Tensor of_x = largest_of_rows(x);
+    const Tensor whole = int8_linear(x, to_int8(weight, of_weight), {});
+    Tensor parts = at::zeros({3, 5});
+    for (const int64_t begin : {0, 48}) {  // the first has finite numbers alone
+      parts += int8_linear(x.narrow(1, begin, 48), to_int8(weight.narrow(1, begin, 48), of_weight),
+                           {}, of_x);
+    }
+    for (const Tensor& y : {whole, parts}) {
+      EXPECT_FALSE(y[1].isfinite().any().item<bool>()) << bad << ": " << y[1];
+      EXPECT_TRUE(y[0].isfinite().all().item<bool>() && y[2].isfinite().all().item<bool>());
+    }
+  }
+}
+
 TEST(Int8Products, PortableLoops_GiveTheSameBits) {
   constexpr int64_t kRows = 9, kColumns = 11, kWidth = 192;
   const auto generator = at::detail::createCPUGenerator(7);

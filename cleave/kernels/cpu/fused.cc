@@ -141,7 +141,7 @@ Tensor turned(const Tensor& x, const Tensor& cos, const Tensor& sin, float direc
       at::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options()).transpose(1, 2);
   const int64_t num_tokens = x.size(2);
   const int64_t half = x.size(3) / 2;
-  const int64_t of_sequence = cos.dim() == 3 ? num_tokens * half : 0;
+  const int64_t of_sequence = cos.dim() == 3 && cos.size(0) > 1 ? num_tokens * half : 0;
   const auto element = static_cast<int64_t>(x.element_size());
   const auto at_element = [element](const Tensor& t, int64_t offset) {
     return static_cast<char*>(t.data_ptr()) + offset * element;

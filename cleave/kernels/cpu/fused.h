@@ -19,8 +19,8 @@ Tensor fused_gate(const Tensor& gate, const Tensor& up);
 
 /// Turns the halves of every head: (a, b) -> (a cos - b sin, b cos + a sin).
 ///
-///   x [B, H, T, K]   cos, sin [T, K/2] or [B, T, K/2]   result [B, H, T, K], a token's heads side
-///   by side
+///   x [B, H, T, K]   cos, sin [T, K/2] or [B or 1, T, K/2], contiguous   result [B, H, T, K], a
+///   token's heads side by side
 Tensor fused_rotary(const Tensor& x, const Tensor& cos, const Tensor& sin);
 
 /// What softmax needs of each row of logits [N, W] on this rank: its largest [N] and the sum of

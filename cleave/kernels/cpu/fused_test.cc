@@ -86,18 +86,20 @@ TEST(FusedGate, LargeInputs_GiveNoInfinity) {
 TEST(FusedRotary, StridedHeads_EqualTheDefinition) {
   for (const at::ScalarType type : kTypes) {
     for (const int64_t width : {2, 10, 48, 64}) {
-      for (const bool per_sequence : {false, true}) {
-        const auto shape = per_sequence ? std::vector<int64_t>{3, 7, width / 2}
-                                        : std::vector<int64_t>{7, width / 2};
-        const Tensor angles = random(shape, 5).to(type);
-        const Tensor cos = angles.to(at::kDouble).cos().to(type);
-        const Tensor sin = angles.to(at::kDouble).sin().to(type);
+      const Tensor angles = random({3, 7, width / 2}, 5).to(type);
+      // Of each sequence, of all in one row, of all without a row.
+      for (const Tensor& own : {angles, angles.narrow(0, 0, 1), angles[0]}) {
+        const bool has_rows = own.dim() == 3;
+        const Tensor cos =
+            angles.to(at::kDouble).cos().to(type).as_strided(own.sizes(), own.strides());
+        const Tensor sin =
+            angles.to(at::kDouble).sin().to(type).as_strided(own.sizes(), own.strides());
         expect_equal(
             [&](const auto& t) { return fused_rotary(t[0].transpose(1, 2), cos, sin); },
             [&](const auto& t) {
               const auto of_heads = [&](const Tensor& table) {
                 const Tensor wide = table.to(at::kDouble);
-                return per_sequence ? wide.unsqueeze(1) : wide;
+                return has_rows ? wide.unsqueeze(1) : wide;
               };
               const auto halves = t[0].transpose(1, 2).chunk(2, -1);
               const Tensor c = of_heads(cos), s = of_heads(sin);

@@ -16,9 +16,10 @@ int64_t padded(int64_t width) {
   return (width + kInt8Block - 1) / kInt8Block * kInt8Block;
 }
 
-/// What one step of a row's 8-bit numbers stands for; a row of zeros has no scale to lose.
+/// What one step of a row's 8-bit numbers stands for; a row of zeros has no scale to lose. That of
+/// a row with a NaN or infinity is one, so that its products are.
 float scale_of(float largest) {
-  return largest > 0 ? largest / 127 : 1;
+  return largest == 0 ? 1 : largest / 127;
 }
 
 /// Rows as bytes with 128 added, and each row's scale.
@@ -61,8 +62,6 @@ Tensor largest_of_rows(const Tensor& rows) {
 
 Int8Matrix to_int8(const Tensor& weight, const Tensor& largest) {
   const at::NoGradGuard no_grad;
-  CLEAVE_CHECK(largest.isfinite().all().item<bool>(), Code::kNumerics,
-               "a weight is not finite; it has no 8-bit form");
   const Tensor rows = weight.detach().to(at::kFloat).contiguous();
   const Bytes bytes = bytes_of(rows, largest);
   const Tensor values = bytes.values.bitwise_xor(0x80).view(at::kChar);  // 128 less

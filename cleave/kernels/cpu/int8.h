@@ -21,7 +21,8 @@ struct Int8Matrix {
 Tensor largest_of_rows(const Tensor& rows);
 
 /// weight [out, in] of any floating type rounded to the nearest values; `largest` [out] is what 127
-/// stands for in each row: of the whole row, where this is a part of it.
+/// stands for in each row: of the whole row, where this is a part of it. A row where it is not
+/// finite has no 8-bit form: its products are not finite either.
 Int8Matrix to_int8(const Tensor& weight, const Tensor& largest);
 
 /// x weight^T + bias. Each row of x is rounded to 8 bits too, 127 standing for its largest

@@ -1,0 +1,25 @@
+#pragma once
+#include <optional>
+#include <type_traits>
+
+#include "cleave/bench/options.h"
+#include "cleave/kernels/kernels.h"
+#include "cleave/mesh/job.h"
+
+namespace cleave {
+
+/// Runs `measure(World&)` on all ranks of a bench. Returns what rank 0 measured, in its process:
+/// the others of a launcher have nothing to print.
+template <class Measure>
+auto measured_by_rank_0(const BenchOptions& options, const Measure& measure) {
+  set_plain_kernels(options.plain_kernels);
+  std::optional<std::invoke_result_t<Measure, World&>> of_rank_0;
+  run_job({.num_ranks = options.tp, .threads_per_rank = options.threads_per_rank},
+          [&](World& world) {
+            auto measured = measure(world);
+            if (world.rank() == 0) of_rank_0 = std::move(measured);
+          });
+  return of_rank_0;
+}
+
+}  // namespace cleave

@@ -1,0 +1,41 @@
+#include "cleave/kernels/op_clock.h"
+
+#include <thread>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+int64_t calls_of(const OpClock& clock, std::string_view operation) {
+  for (const OpTime& time : clock.operations()) {
+    if (time.name == operation) return time.calls;
+  }
+  return 0;
+}
+
+TEST(OpClock, Operations_AreThoseOfItsThreadWhileItLives) {
+  const at::Tensor x = at::ones({4, 4});
+  x.mm(x);
+  const OpClock clock;
+  for (int i = 0; i < 3; ++i) x.mm(x);
+  std::thread([&] { x.mm(x); }).join();
+  EXPECT_EQ(calls_of(clock, "aten::mm"), 3);
+}
+
+TEST(OpClock, SecondOneOfAThread_IsABug) {
+  for (int again = 0; again < 2; ++again) {
+    const OpClock clock;
+    EXPECT_EQ(test::thrown_by([] { const OpClock second; }).code(), Code::kBug);
+    std::thread([] { const OpClock other; }).join();
+    const at::Tensor x = at::ones({4, 4});
+    x.mm(x);
+    EXPECT_EQ(calls_of(clock, "aten::mm"), 1) << "the first goes on";
+  }
+}
+
+}  // namespace
+}  // namespace cleave
