@@ -3,6 +3,7 @@
 #include "cleave/base/clock.h"
 #include "cleave/bench/shapes.h"
 #include "cleave/bench/timing.h"
+#include "cleave/comm/flight_file.h"
 #include "cleave/generate/decoder.h"
 #include "cleave/generate/rank_weights.h"
 #include "cleave/kernels/cpu/gemm.h"
@@ -74,6 +75,7 @@ void cleave_bench_generate(const cleave::BenchGenerateOptions& options) {
   JobOptions job;
   job.num_ranks = options.tp;
   job.threads_per_rank = options.threads_per_rank;
+  job.ranks.flight_log_folder = temporary_flight_logs();
   run_job(job, [&](World& world) {
     GenerateTimes seen = timed(options, shape, world);
     if (world.rank() == 0) times = std::move(seen);

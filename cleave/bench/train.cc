@@ -3,6 +3,7 @@
 #include "cleave/base/clock.h"
 #include "cleave/bench/shapes.h"
 #include "cleave/bench/timing.h"
+#include "cleave/comm/flight_file.h"
 #include "cleave/kernels/cpu/gemm.h"
 #include "cleave/kernels/kernels.h"
 #include "cleave/mesh/job.h"
@@ -112,6 +113,7 @@ void cleave_bench_train(const cleave::BenchTrainOptions& options) {
   JobOptions job;
   job.num_ranks = options.tp;
   job.threads_per_rank = options.threads_per_rank;
+  job.ranks.flight_log_folder = temporary_flight_logs();
   run_job(job, [&](World& world) {
     TrainTimes seen = TrainBench(options, shape, world).run();
     if (world.rank() == 0) times = std::move(seen);
