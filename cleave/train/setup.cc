@@ -189,9 +189,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size) {
   (void)device_of(options.device);  // told before anything is read
   const bool is_folder = fs::exists(options.model) && !is_config(options.model);
   std::optional<ModelFolder> folder;
-  const auto environment = read_environment();
-  const bool is_restart = environment && environment->num_restarts > 0;
-  const auto whole = is_restart ? newest_whole_checkpoint(options.out) : std::nullopt;
+  const auto whole = is_restart() ? newest_whole_checkpoint(options.out) : std::nullopt;
   if (whole) {
     folder = ModelFolder::open(whole->path.string());
   } else if (options.resume) {
