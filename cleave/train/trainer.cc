@@ -80,7 +80,7 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
 }
 
 void Trainer::load() {
-  if (setup_.resumes) verify_checkpoint(setup_.folder->path, everyone_);
+  if (setup_.resumes && !setup_.is_verified) verify_checkpoint(setup_.folder->path, everyone_);
   if (!setup_.folder) {
     materialize(rank_.model(), {.seed = setup_.options.seed, .dtype = setup_.layout.leaf_type()});
   } else {
