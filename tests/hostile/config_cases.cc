@@ -132,6 +132,11 @@ std::vector<HostileCase> contradictions() {
        "it must be a multiple of num_attention_heads=128"},
       {"Meta's heads that do not divide", with(kMeta, "n_heads", "4", "7"),
        "it must be a multiple of n_heads=7"},
+  };
+}
+
+std::vector<HostileCase> wrong_choices() {
+  return {
       {"an id outside the vocabulary", with(kLlama, "bos_token_id", "0", "320"),
        "\"bos_token_id\" is 320; expected an integer in [-1, 319]"},
       {"an id in a list outside", with(kLlama, "eos_token_id", "[1, 2]", "[1, 2147483648]"),
@@ -251,7 +256,8 @@ HostileSet config_set() {
                  .least = 120,
                  .seed = kLlama,
                  .cases = accepted()};
-  for (const auto& cases : {wrong_integers(), wrong_numbers(), contradictions(), wrong_texts()}) {
+  for (const auto& cases :
+       {wrong_integers(), wrong_numbers(), contradictions(), wrong_choices(), wrong_texts()}) {
     set.cases.insert(set.cases.end(), cases.begin(), cases.end());
   }
   set.read = [](const std::filesystem::path& folder) {

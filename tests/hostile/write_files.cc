@@ -19,7 +19,11 @@ int main(int argc, char** argv) {
     if (set.kind != kind) continue;
     for (const auto& c : set.cases) {
       if (c.make || c.bytes.size() > kMostBytes) continue;
-      std::ofstream(folder / std::to_string(number++), std::ios::binary) << c.bytes;
+      std::ofstream file(folder / std::to_string(number++), std::ios::binary);
+      if (!(file << c.bytes).flush()) {
+        std::cerr << "write_hostile_files: " << folder << " cannot be written\n";
+        return 1;
+      }
     }
   }
   std::cout << number << " files\n";
