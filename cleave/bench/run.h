@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "cleave/bench/options.h"
+#include "cleave/comm/flight_file.h"
 #include "cleave/kernels/kernels.h"
 #include "cleave/mesh/job.h"
 
@@ -14,11 +15,12 @@ template <class Measure>
 auto measured_by_rank_0(const BenchOptions& options, const Measure& measure) {
   set_plain_kernels(options.plain_kernels);
   std::optional<std::invoke_result_t<Measure, World&>> of_rank_0;
-  run_job({.num_ranks = options.tp, .threads_per_rank = options.threads_per_rank},
-          [&](World& world) {
-            auto measured = measure(world);
-            if (world.rank() == 0) of_rank_0 = std::move(measured);
-          });
+  JobOptions job{.num_ranks = options.tp, .threads_per_rank = options.threads_per_rank};
+  job.ranks.flight_log_folder = temporary_flight_logs();
+  run_job(job, [&](World& world) {
+    auto measured = measure(world);
+    if (world.rank() == 0) of_rank_0 = std::move(measured);
+  });
   return of_rank_0;
 }
 

@@ -1,11 +1,13 @@
 #include "cleave/checkpoint/run_folder.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include <ATen/ATen.h>
 
 #include "cleave/checkpoint/names.h"
+#include "cleave/comm/rank_end.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/format/manifest.h"
 
@@ -20,6 +22,39 @@ void name_latest(const fs::path& run, const fs::path& checkpoint) {
   write_atomic(run / kLatestName, checkpoint.filename().string() + "\n");
 }
 
+/// The first thing that is wrong with a checkpoint; nothing when it is whole. What cannot be read,
+/// as on a bad sector, is damage of this checkpoint: others may lie elsewhere.
+std::optional<Error> damage_of(const fs::path& checkpoint, VerifyShare share = {}) {
+  try {
+    const std::vector<std::string> problems = find_damage(checkpoint, share);
+    if (problems.empty()) return std::nullopt;
+    return Error(Code::kFormat, str(checkpoint.string(), " is damaged: ", problems.front()));
+  } catch (...) {
+    const Error error = as_error(std::current_exception());
+    if (error.code() != Code::kFormat && error.code() != Code::kIo) throw;
+    const bool is_read = error.code() == Code::kFormat;
+    return Error(error.code(), str(checkpoint.string(),
+                                   is_read ? " is damaged: " : " is unreadable: ", error.what()));
+  }
+}
+
+/// What the first rank that has found damage says of it, on all; nothing when none has.
+std::optional<Error> tell_damage(const std::optional<Error>& mine, const Axis& world) {
+  constexpr std::string_view kSite = "restart: is the checkpoint whole";
+  constexpr size_t kMostBytes = 1024;
+  const int64_t own = mine ? world.size() - world.rank() : 0;
+  const auto finder = world.all_reduce(at::tensor({own}, at::kLong), kSite, ReduceOp::kMax);
+  if (finder.item<int64_t>() == 0) return std::nullopt;
+  std::string said = mine ? str(static_cast<int>(mine->code()), ' ', mine->what()) : "";
+  said.resize(kMostBytes);
+  Tensor bytes = at::from_blob(said.data(), {static_cast<int64_t>(kMostBytes)}, at::kByte).clone();
+  world.broadcast_(bytes, static_cast<int>(world.size() - finder.item<int64_t>()), kSite);
+  const auto* text = reinterpret_cast<const char*>(bytes.const_data_ptr<uint8_t>());
+  said.assign(text, strnlen(text, kMostBytes));
+  const size_t space = said.find(' ');
+  return Error(static_cast<Code>(std::stoi(said.substr(0, space))), said.substr(space + 1));
+}
+
 /// A writer that died between committing a checkpoint and naming it: name it now.
 void repair_latest(const fs::path& run) {
   const auto checkpoints = list_checkpoints(run);
@@ -28,7 +63,7 @@ void repair_latest(const fs::path& run) {
   const auto at =
       named ? std::find(checkpoints.begin(), checkpoints.end(), *named) : checkpoints.end();
   if (at == checkpoints.end() - 1) return;
-  if (find_damage(checkpoints.back()).empty()) name_latest(run, checkpoints.back());
+  if (!damage_of(checkpoints.back())) name_latest(run, checkpoints.back());
 }
 
 /// What the first rank knows, on all.
@@ -138,23 +173,26 @@ std::optional<fs::path> newest_checkpoint(const fs::path& run) {
   return run / name;
 }
 
-std::optional<WholeCheckpoint> newest_whole_checkpoint(const fs::path& run) {
-  std::vector<fs::path> checkpoints = list_checkpoints(run);
+std::optional<WholeCheckpoint> newest_whole_checkpoint(const fs::path& run, const Axis& world) {
+  std::vector<fs::path> checkpoints;
+  if (world.rank() == 0) checkpoints = list_checkpoints(run);
   WholeCheckpoint whole;
-  for (; !checkpoints.empty(); checkpoints.pop_back()) {
-    whole.path = checkpoints.back();
-    std::vector<std::string> problems;
-    try {
-      problems = find_damage(whole.path);
-    } catch (const Error& error) {
-      if (error.code() != Code::kFormat) throw;
-      problems.emplace_back(error.what());
-    }
-    if (problems.empty()) return whole;
-    whole.damage.push_back(str(whole.path.string(), " is damaged: ", problems.front()));
+  Code code = Code::kFormat;
+  while (true) {
+    const int64_t step =
+        checkpoints.empty() ? -1 : checkpoint_step(checkpoints.back().filename().string()).value();
+    Tensor candidate = at::tensor({step}, at::kLong);
+    world.broadcast_(candidate, 0, "restart: newest checkpoint");
+    if (candidate.item<int64_t>() < 0) break;
+    whole.path = run / checkpoint_name(candidate.item<int64_t>());
+    const auto mine = damage_of(whole.path, {.index = world.rank(), .count = world.size()});
+    const auto damage = tell_damage(mine, world);
+    if (!damage) return whole;
+    if (damage->code() == Code::kIo) code = Code::kIo;
+    whole.damage.emplace_back(damage->what());
+    if (!checkpoints.empty()) checkpoints.pop_back();
   }
-  CLEAVE_CHECK(whole.damage.empty(), Code::kFormat,
-               "no checkpoint is whole: ", whole.damage.front(),
+  CLEAVE_CHECK(whole.damage.empty(), code, "no checkpoint is whole: ", whole.damage.front(),
                "; restore one, or begin anew in another folder");
   return std::nullopt;
 }

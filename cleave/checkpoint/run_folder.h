@@ -64,9 +64,12 @@ struct WholeCheckpoint {
   std::vector<std::string> damage;  ///< one sentence for each newer one
 };
 
-/// The newest checkpoint of a run folder that is what its manifest says, read byte for byte;
-/// nothing when the folder has none. Throws Error(kFormat) when all are damaged, Error(kIo).
-std::optional<WholeCheckpoint> newest_whole_checkpoint(const std::filesystem::path& run);
+/// The newest checkpoint of a run folder that is what its manifest says, read byte for byte, all
+/// ranks a share each; nothing when the folder has none. One whose files cannot be read is damaged
+/// too. Collective, with the same answer on all ranks. Throws Error(kFormat) when all are damaged,
+/// Error(kIo) when all are and one of them cannot be read.
+std::optional<WholeCheckpoint> newest_whole_checkpoint(const std::filesystem::path& run,
+                                                       const Axis& world = {});
 
 /// All checkpoints of a run folder that were finished, oldest first.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run);

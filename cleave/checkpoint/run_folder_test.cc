@@ -4,9 +4,13 @@
 #include <cerrno>
 #include <condition_variable>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <set>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -108,6 +112,72 @@ TEST(RunFolder, WriterThatDiedBeforeNamingItsCheckpoint_IsRepairedAtTheNextStart
                 RunFolder(folder.path(), {one, one, one});
               }).what(),
               HasSubstr("is being written by pid"));
+}
+
+/// Makes every open of a file fail with an error of the system: a socket lies in its place.
+void make_unreadable(const fs::path& path) {
+  fs::remove(path);
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  ASSERT_LT(path.string().size(), sizeof address.sun_path);
+  std::strcpy(address.sun_path, path.c_str());
+  const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+  ASSERT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  close(fd);
+}
+
+TEST(RunFolder, CheckpointThatCannotBeRead_IsLeftForAnOlderOne) {
+  const TempFolder folder;
+  const Axis one;
+  const Training training(one);
+  {
+    RunFolder run(folder.path(), {one, one, one});
+    for (const int64_t step : {1, 2, 3}) run.save(training.checkpoint(step));
+  }
+  make_unreadable(folder / "step_00000003/model.safetensors");
+  const auto whole = newest_whole_checkpoint(folder.path());
+  ASSERT_TRUE(whole);
+  EXPECT_EQ(whole->path, folder / "step_00000002");
+  EXPECT_THAT(whole->damage,
+              ElementsAre(HasSubstr("step_00000003/model.safetensors: open failed")));
+  // A start that finds another one named leaves it alone.
+  write_atomic(folder / "latest", "step_00000002\n");
+  { const RunFolder again(folder.path(), {one, one, one}); }
+  EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000002");
+  // A disk that reads nothing any more is told as such.
+  for (const char* step : {"step_00000001", "step_00000002"}) {
+    make_unreadable(folder / step / "model.safetensors");
+  }
+  const Error error = thrown_by([&] { (void)newest_whole_checkpoint(folder.path()); });
+  EXPECT_EQ(error.code(), Code::kIo);
+  EXPECT_THAT(error.what(), HasSubstr("step_00000003/model.safetensors: open failed"));
+}
+
+// Oracle: one rank alone, which reads all.
+TEST(RunFolder, DamageInAnyRanksShare_IsToldToAll) {
+  const TempFolder folder;
+  on_layout({3, 1}, [&](const Writers& writers) {
+    RunFolder run(folder.path(), writers);
+    const Training training(writers.tp);
+    for (const int64_t step : {1, 2, 3, 4}) run.save(training.checkpoint(step));
+  });
+  for (int64_t step = 2; step <= 4; ++step) {  // in the first, second and last of the tensors
+    const fs::path path = folder / checkpoint_name(step) / "model.safetensors";
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(fs::file_size(path)) * step / 4 - 1);
+    const int byte = file.peek();
+    file.seekp(file.tellg());
+    file.put(static_cast<char>(byte ^ 1));
+  }
+  const auto want = newest_whole_checkpoint(folder.path());
+  ASSERT_TRUE(want);
+  EXPECT_EQ(want->path, folder / "step_00000001");
+  ASSERT_EQ(want->damage.size(), 3U);
+  on_layout({3, 1}, [&](const Writers& writers) {
+    const auto found = newest_whole_checkpoint(folder.path(), writers.world);
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->path, want->path);
+    EXPECT_EQ(found->damage, want->damage);
+  });
 }
 
 TEST(RunFolder, LatestThatIsAPath_IsRefused) {

@@ -16,6 +16,7 @@
 #include "cleave/cli/command.h"
 #include "cleave/cli/shared_flags.h"
 #include "cleave/comm/cores.h"
+#include "cleave/comm/flight_file.h"
 #include "cleave/comm/launch.h"
 #include "cleave/comm/rank_process.h"
 #include "cleave/comm/world.h"
@@ -225,7 +226,7 @@ int run(const Options& options) {
   if (options.ranks == "processes") {
     return launch({.num_ranks = options.world, .command = own_words(), .environment = {}});
   }
-  run_ranks(options.world, body);
+  run_ranks(options.world, body, {.flight_log_folder = temporary_flight_logs()});
   return 0;
 }
 

@@ -94,11 +94,6 @@ void check_launcher(int local_rank) {
   check_local_rank(*environment, local_rank);
 }
 
-bool is_restart() {
-  const std::optional<Environment> environment = read_environment();
-  return environment && environment->num_restarts > 0;
-}
-
 bool is_first_rank() {
   const std::optional<Environment> environment = read_environment();
   return !environment || environment->rank == 0;

@@ -27,9 +27,6 @@ void check_world(int tp, int dp, int pp = 1);
 /// (-1: not given) agrees with them. Throws Error(kUsage), Error(kShape).
 void check_launcher(int local_rank);
 
-/// Whether the launcher has started this job before.
-bool is_restart();
-
 /// Whether this process is the one that checks and reports for all.
 bool is_first_rank();
 

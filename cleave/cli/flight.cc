@@ -49,6 +49,12 @@ std::optional<double> idle_s(const FlightLog& log, const FlightRank& rank) {
   return seconds_between(at, log.now_ns);
 }
 
+/// How a rank's line begins when nobody waits for it.
+std::string word_of(const FlightRank& rank) {
+  if (!rank.waits_for.empty()) return "waits";
+  return rank.state == "joined" ? "works" : rank.state;
+}
+
 std::string place_of(const FlightLog& log, const FlightRank& rank) {
   std::string text = str("rank ", rank.rank, " (pid ", rank.pid);
   if (rank.step >= 0) text += str(", step ", rank.step);
@@ -77,7 +83,8 @@ std::map<uint32_t, uint64_t> begun_on_axes(const FlightRank& rank) {
   return begun;
 }
 
-/// Ranks that have begun fewer collectives on an axis than others of it, as sentences.
+/// Ranks that have begun fewer collectives on an axis than others of it, as sentences. Ranks whose
+/// operations on it are further back than what is kept of them may have begun any number.
 std::vector<std::string> behind(const FlightLog& log) {
   std::vector<std::string> lines;
   for (uint32_t a = 0; a < log.axes.size(); ++a) {
@@ -85,16 +92,20 @@ std::vector<std::string> behind(const FlightLog& log) {
     std::map<uint64_t, std::vector<int>> by_count;
     for (const int rank : log.axes[a].ranks) {
       if (static_cast<size_t>(rank) >= log.ranks.size()) continue;
-      const auto begun = begun_on_axes(log.ranks[static_cast<size_t>(rank)]);
+      const FlightRank& seen = log.ranks[static_cast<size_t>(rank)];
+      const auto begun = begun_on_axes(seen);
       const auto at = begun.find(a);
+      if (at == begun.end() && seen.num_operations > seen.operations.size()) continue;
       const uint64_t count = at == begun.end() ? 0 : at->second;
       by_count[count].push_back(rank);
       most = std::max(most, count);
     }
     for (const auto& [count, ranks] : by_count) {
       if (count == most) continue;
-      lines.push_back(str("axis ", log.axes[a].name, ": ", rank_list(ranks), " began collective ",
-                          count, " of it last, ", rank_list(by_count[most]), " collective ", most));
+      const std::string last =
+          count == 0 ? "none of its collectives" : str("collective ", count, " of it last");
+      lines.push_back(str("axis ", log.axes[a].name, ": ", rank_list(ranks), " began ", last, ", ",
+                          rank_list(by_count[most]), " collective ", most));
     }
   }
   return lines;
@@ -131,9 +142,9 @@ void print_text(const FlightLog& log) {
   }
   for (const FlightRank& rank : log.ranks) {
     if (std::find(stuck.begin(), stuck.end(), rank.rank) != stuck.end()) continue;
-    const bool waits = !rank.waits_for.empty();
-    std::cout << (waits ? "waits   " : "works   ") << place_of(log, rank)
-              << (waits ? "; it waits for " + rank_list(rank.waits_for) : "") << '\n';
+    const std::string wait =
+        rank.waits_for.empty() ? "" : "; it waits for " + rank_list(rank.waits_for);
+    std::cout << std::left << std::setw(8) << word_of(rank) << place_of(log, rank) << wait << '\n';
   }
   for (const std::string& line : behind(log)) std::cout << "behind  " << line << '\n';
   for (const FlightRank& rank : log.ranks) {

@@ -1,9 +1,11 @@
 #include <csignal>
+#include <cstdlib>
 #include <exception>
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cleave/base/log.h"
 #include "cleave/base/mutant.h"
 #include "cleave/cli/failure.h"
 #include "cleave/cli/program.h"
@@ -22,7 +24,9 @@ extern "C" void on_broken_pipe(int signal) {
 
 // What no caller can catch, as a library's start that runs out of memory, is told like any failure.
 [[noreturn]] void on_terminate() {
-  _exit(std::current_exception() ? cleave::cli::report_failure() : 128 + SIGABRT);
+  if (std::current_exception()) _exit(cleave::cli::report_failure());
+  cleave::log_error("ended without an exception; this is a bug in cleave");
+  std::abort();
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "cleave/cli/command.h"
 #include "cleave/cli/library.h"
 #include "cleave/cli/shared_flags.h"
+#include "cleave/comm/environment.h"
 #include "cleave/train/options.h"
 
 namespace cleave::cli {

@@ -183,6 +183,11 @@ std::optional<Environment> read_environment() {
   return read_environment([](const char* name) { return std::getenv(name); });
 }
 
+bool is_restart() {
+  const auto environment = read_environment();
+  return environment && environment->num_restarts > 0;
+}
+
 std::optional<int> take_local_rank(std::vector<std::string>& arguments) {
   std::optional<int> found;
   for (size_t i = 0; i < arguments.size();) {

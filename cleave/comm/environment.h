@@ -34,6 +34,9 @@ using GetVariable = std::function<const char*(const char*)>;
 std::optional<Environment> read_environment(const GetVariable& get);
 std::optional<Environment> read_environment();
 
+/// Whether the launcher has started this job before.
+bool is_restart();
+
 /// Takes `--local-rank N`, `--local-rank=N` and the same with an underscore, which older launchers
 /// add, out of a command line. Throws Error(kUsage) when N is no number.
 std::optional<int> take_local_rank(std::vector<std::string>& arguments);

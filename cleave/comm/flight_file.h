@@ -18,11 +18,12 @@ struct FlightAxis {
 struct FlightRank {
   int rank = 0;
   int pid = 0;
-  int64_t step = -1;                     ///< -1 when it never told
-  std::string state;                     ///< absent, joined, left, unwound (left by an exception)
-  uint64_t num_operations = 0;           ///< since it began
-  std::vector<int> waits_for;            ///< world ranks; none: it waits for nobody
-  std::vector<FlightRecord> operations;  ///< the last 256, oldest first; groups index the axes
+  int64_t step = -1;            ///< -1 when it never told
+  std::string state;            ///< absent, joined, left, unwound (left by an exception)
+  uint64_t num_operations = 0;  ///< since it began
+  std::vector<int> waits_for;   ///< world ranks; none: it waits for nobody
+  /// The last ones, oldest first: 256, of another host's ranks 8; groups index the axes.
+  std::vector<FlightRecord> operations;
 };
 
 /// What all ranks of a job did last.

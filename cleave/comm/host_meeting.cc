@@ -292,6 +292,7 @@ class Host {
       if ((knock.magic ^ kJobMagic) > kVersionMask) return false;
       if (!is_same(knock.token, token_)) {
         ++num_without_token_;
+        if (is_planted("meeting.heeds_strangers")) conflict_ = "a stranger came";
         return false;
       }
       stranger.has_token = true;

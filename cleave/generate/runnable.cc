@@ -74,7 +74,7 @@ std::unique_ptr<Model> Runnable::load(const Axis& tp) const {
   auto model = make_model(folder_.config);
   parallelize_module(*model, tp, model->plan());
   // To 8 bits from the file's own type, which takes no more memory than the file.
-  load_model(*model, folder_, is_int8_ ? type_of("", folder_) : dtype_);
+  load_model(*model, folder_, is_int8_ ? scalar_type(stored_dtype(folder_)) : dtype_);
   move_to(*model, device_);
   if (device_.is_cpu()) prepare_weights(*model, is_int8_);
   return model;

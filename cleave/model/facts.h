@@ -23,11 +23,13 @@ struct ModelFacts {
   std::vector<std::string> labels;  ///< names of a classifier's classes, by number
 };
 
-/// Bounds on the numbers of a config.json: products of any three fit in 63 bits.
+/// Bounds on the numbers of a config.json. All heads together are at most kMostWidth wide too, so a
+/// model has fewer than 2^57 weights, and layers x width x positions is at most 2^60: what counts
+/// them, their operations a token or their bytes fits in 63 bits.
 inline constexpr int64_t kMostWidth = int64_t{1} << 20;
 inline constexpr int64_t kMostHeads = int64_t{1} << 16;  // and dims of a head
 inline constexpr int64_t kMostLayers = 4096;
-inline constexpr int64_t kMostPositions = int64_t{1} << 30;
+inline constexpr int64_t kMostPositions = int64_t{1} << 28;
 inline constexpr int64_t kMostTokens = INT32_MAX;
 inline constexpr double kMostInitRange = 1e3;
 /// Of config.json itself.

@@ -9,7 +9,7 @@ Activation activation_from_name(const std::string& name) {
   if (name == "gelu") return Activation::kGelu;
   if (name == "gelu_new" || name == "gelu_pytorch_tanh") return Activation::kGeluTanh;
   if (name == "relu") return Activation::kRelu;
-  throw Error(Code::kFormat, str("hidden_act '", name,
+  throw Error(Code::kFormat, str("activation '", name,
                                  "' is unknown; expected silu, gelu, gelu_new, "
                                  "gelu_pytorch_tanh or relu"));
 }

@@ -7,7 +7,7 @@ namespace cleave {
 /// Element-wise functions between the matrices of an MLP.
 enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
 
-/// From a config.json's hidden_act: silu, swish, gelu, gelu_new, gelu_pytorch_tanh, relu.
+/// From its name in a config.json: silu, swish, gelu, gelu_new, gelu_pytorch_tanh, relu.
 /// Throws Error(kFormat) for others.
 Activation activation_from_name(const std::string& name);
 

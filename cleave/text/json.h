@@ -12,11 +12,12 @@
 
 namespace cleave {
 
-/// Bounds on an untrusted JSON text.
+/// Bounds on an untrusted JSON text. Its values take what is said here beside their characters, and
+/// as much again while the arrays that hold them grow.
 struct JsonLimits {
   uint64_t max_bytes = uint64_t{256} << 20;
   int max_depth = 128;
-  size_t max_values = size_t{1} << 22;  ///< numbers, strings, arrays, ...; each takes 32 bytes
+  size_t max_values = size_t{1} << 22;  ///< numbers, strings, ...; each up to 104 bytes
 };
 
 /// A parsed, immutable JSON value. The one reader of JSON bytes: strict RFC 8259, UTF-8 checked,

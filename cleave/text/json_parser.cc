@@ -8,6 +8,9 @@
 namespace cleave {
 namespace {
 
+// A node, its places in children, sorted and pending_, its key and its text: what JsonLimits says.
+static_assert(sizeof(JsonNode) + 3 * sizeof(uint32_t) + 2 * sizeof(std::string) <= 104);
+
 constexpr int kDeepest = 1024;  // the parser is recursive: what any stack can take
 
 bool is_digit(char c) {

@@ -43,7 +43,7 @@ struct ReportData {
   std::vector<std::vector<std::string>> layout{};  ///< a table; the first row is its header
   std::vector<RankMemory> memory{};
   std::vector<TimePart> other_time{};  ///< beside the steps: loading, eval, saving
-  std::vector<TimePart> step_time{};   ///< of the first rank's steps that were watched, by kind
+  std::vector<TimePart> step_time{};   ///< of a step of the first rank, by kind: the mean of some
   std::vector<ReportCheckpoint> checkpoints{};
 
   std::string sample_prompt{};

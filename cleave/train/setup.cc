@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "cleave/base/log.h"
-#include "cleave/checkpoint/run_folder.h"
 #include "cleave/comm/environment.h"
 #include "cleave/data/classified.h"
 #include "cleave/file/file.h"
@@ -185,13 +184,11 @@ std::vector<NamedFile> TrainSetup::tokenizer_files() const {
   return files;
 }
 
-TrainSetup make_setup(const TrainOptions& options, int world_size) {
+TrainSetup make_setup(const TrainOptions& options, int world_size,
+                      const std::optional<WholeCheckpoint>& whole) {
   (void)device_of(options.device);  // told before anything is read
   const bool is_folder = fs::exists(options.model) && !is_config(options.model);
   std::optional<ModelFolder> folder;
-  const auto environment = read_environment();
-  const bool is_restart = environment && environment->num_restarts > 0;
-  const auto whole = is_restart ? newest_whole_checkpoint(options.out) : std::nullopt;
   if (whole) {
     folder = ModelFolder::open(whole->path.string());
   } else if (options.resume) {
@@ -201,7 +198,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size) {
   }
   TrainSetup setup(options, folder);
   if (whole) {
-    setup.resumes = true;
+    setup.resumes = setup.is_verified = true;
     setup.damage = whole->damage;
   }
   choose_tokenizer(setup);

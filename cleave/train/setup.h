@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cleave/checkpoint/run_folder.h"
 #include "cleave/data/batch.h"
 #include "cleave/model/model.h"
 #include "cleave/optim/optimizer.h"
@@ -13,8 +14,8 @@
 
 namespace cleave {
 
-/// A training run worked out from its options, before any rank starts: what is trained, on what,
-/// how long. Immutable and shared by the rank threads of a process.
+/// A training run worked out from its options: what is trained, on what, how long. Immutable and
+/// shared by the rank threads of a process.
 struct TrainSetup {
   TrainSetup(TrainOptions o, std::optional<ModelFolder> f)
       : options(std::move(o)),
@@ -38,6 +39,7 @@ struct TrainSetup {
   int64_t num_steps = 0;
   int64_t micro_batch_size = 1;     ///< rows of a data-parallel rank that go forward at once
   bool resumes = false;             ///< `folder` is a checkpoint of this run
+  bool is_verified = false;         ///< it was read as it was chosen, and is whole
   std::vector<std::string> damage;  ///< of newer checkpoints, which are left out
 
   /// What a checkpoint carries of the tokenizer, and the folder's generation settings.
@@ -45,7 +47,9 @@ struct TrainSetup {
 };
 
 /// Throws Error for options that do not fit the model, the data or each other. `world_size` is that
-/// of the launcher, 0 without one.
-TrainSetup make_setup(const TrainOptions& options, int world_size);
+/// of the launcher, 0 without one. With `whole` the run goes on from there, whatever the options
+/// say.
+TrainSetup make_setup(const TrainOptions& options, int world_size,
+                      const std::optional<WholeCheckpoint>& whole = std::nullopt);
 
 }  // namespace cleave

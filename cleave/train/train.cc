@@ -1,20 +1,33 @@
 #include <atomic>
 
 #include "cleave/base/stop.h"
+#include "cleave/comm/environment.h"
 #include "cleave/kernels/kernels.h"
 #include "cleave/mesh/job.h"
+#include "cleave/mesh/mesh.h"
 #include "cleave/train/trainer.h"
 
 void cleave_train(const cleave::TrainOptions& options) {
-  cleave::set_plain_kernels(options.plain_kernels);
-  const cleave::StopSignal stop;
-  const cleave::TrainSetup setup = cleave::make_setup(options, cleave::launched_world_size());
-  const cleave::JobOptions job{
-      .num_ranks = setup.layout.num_ranks(),
-      .threads_per_rank = options.threads_per_rank,
-      .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = options.out},
-      .device = options.device};
+  using namespace cleave;
+  set_plain_kernels(options.plain_kernels);
+  const StopSignal stop;
+  JobOptions job{.num_ranks = launched_world_size(),
+                 .threads_per_rank = options.threads_per_rank,
+                 .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = options.out},
+                 .device = options.device};
   std::atomic<int> signal{0};
-  cleave::run_job(job, [&](cleave::World& world) { signal = cleave::Trainer(setup, world).run(); });
-  if (signal != 0) throw cleave::Stopped{signal};
+  if (is_restart()) {
+    // The ranks meet first: what they go on from is read by all of them, a share each.
+    run_job(job, [&](World& world) {
+      const Axis everyone = Mesh::build(world, {{"all", world.size()}})["all"];
+      const auto whole = newest_whole_checkpoint(options.out, everyone);
+      const TrainSetup setup = make_setup(options, world.size(), whole);
+      signal = Trainer(setup, world).run();
+    });
+  } else {
+    const TrainSetup setup = make_setup(options, launched_world_size());
+    job.num_ranks = setup.layout.num_ranks();
+    run_job(job, [&](World& world) { signal = Trainer(setup, world).run(); });
+  }
+  if (signal != 0) throw Stopped{signal};
 }

@@ -74,7 +74,7 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
 }
 
 void Trainer::load() {
-  if (setup_.resumes) verify_checkpoint(setup_.folder->path, everyone_);
+  if (setup_.resumes && !setup_.is_verified) verify_checkpoint(setup_.folder->path, everyone_);
   if (!setup_.folder) {
     materialize(rank_.model(), {.seed = setup_.options.seed, .dtype = setup_.layout.leaf_type()});
   } else {
@@ -174,27 +174,31 @@ int Trainer::run() {
   return stop_signal_;
 }
 
-/// Before a step: looks where its time goes, in the eight steps after those whose memory is
-/// watched.
-void Trainer::watch_time() {
+/// Whether to look where a step's time goes: in the eight after those whose memory is watched.
+bool Trainer::watches_time() const {
   constexpr int kSteps = 8;
-  if (!is_first() || memory_ || num_clocked_ > kSteps) return;
-  if (num_clocked_++ == 0) clock_.emplace();
-  if (num_clocked_ > kSteps) note_step_time();
+  return is_first() && !memory_ && num_clocked_ < kSteps;
 }
 
-void Trainer::note_step_time() {
-  if (!clock_) return;
-  const auto seconds = clock_->seconds();
-  for (int k = 0; k < kNumTimeKinds; ++k) {
-    step_time_.emplace_back(name(static_cast<TimeKind>(k)), seconds[static_cast<size_t>(k)]);
+void Trainer::note_time(const OpClock& clock) {
+  const auto seconds = clock.seconds();
+  for (size_t k = 0; k < seconds.size(); ++k) clocked_s_[k] += seconds[k];
+  ++num_clocked_;
+}
+
+/// Of one step, the mean of those that were watched; nothing when none was.
+std::vector<TimePart> Trainer::step_time() const {
+  std::vector<TimePart> parts;
+  for (size_t k = 0; k < clocked_s_.size() && num_clocked_ > 0; ++k) {
+    parts.emplace_back(name(static_cast<TimeKind>(k)), clocked_s_[k] / num_clocked_);
   }
-  clock_.reset();
+  return parts;
 }
 
 void Trainer::train_step(int64_t step) {
-  watch_time();
   const double start = monotonic_s();
+  std::optional<OpClock> clock;
+  if (watches_time()) clock.emplace();
   const double comm_before = collective_seconds(mesh_);
   world_.note_step(step + 1);
   const std::vector<Batch> rows = rows_of(*setup_.data, step, setup_.order.batch_size);
@@ -214,6 +218,8 @@ void Trainer::train_step(int64_t step) {
   const double told_loss = told[0].item<double>();
   const double loss = std::isnan(told_loss) ? NAN : told_loss;
   update(step, loss, norm);
+  if (clock) note_time(*clock);
+  clock.reset();
   done_ = step + 1;
   if (memory_ && ++num_watched_ == 2) {
     most_bytes_ = memory_->peak();
@@ -354,8 +360,7 @@ void Trainer::finish(const std::string& outcome) {
   report.wall_s = monotonic_s() - start_s_;
   report.metrics = read_metrics((folder_.path() / "metrics.jsonl").string());
   report.memory = memory;
-  note_step_time();
-  report.step_time = step_time_;
+  report.step_time = step_time();
   report.other_time = {{"loading", load_s_}, {"saving", save_s_}, {"eval", eval_s_}};
   report.checkpoints = checkpoint_list(folder_.path());
   const std::string path = (folder_.path() / "report.html").string();

@@ -1,7 +1,9 @@
 #pragma once
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cleave/base/progress.h"
 #include "cleave/checkpoint/run_folder.h"
@@ -40,8 +42,9 @@ class Trainer {
   [[nodiscard]] std::vector<Batch> rows_of(const Dataset& data, int64_t step,
                                            int64_t num_rows) const;
   void train_step(int64_t step);
-  void watch_time();
-  void note_step_time();
+  [[nodiscard]] bool watches_time() const;
+  void note_time(const OpClock& clock);
+  [[nodiscard]] std::vector<TimePart> step_time() const;
   void update(int64_t step, double loss, const GradientNorm& norm);
   void check_finite(int64_t step, double loss, const GradientNorm& norm) const;
   [[nodiscard]] EvalSum evaluate();
@@ -56,10 +59,9 @@ class Trainer {
   World& world_;
   std::optional<CpuMemory> memory_{std::in_place};  // of this rank thread, for two steps
   int num_watched_ = 0;
-  int64_t most_bytes_ = 0;        // of tensors at once in these steps
-  std::optional<OpClock> clock_;  // of the first rank, for some steps after those
-  int num_clocked_ = 0;
-  std::vector<TimePart> step_time_;
+  int64_t most_bytes_ = 0;                         // of tensors at once in these steps
+  int num_clocked_ = 0;                            // steps of the first rank after those
+  std::array<double, kNumTimeKinds> clocked_s_{};  // in all of them
   Mesh mesh_;
   Axis everyone_;
   RankModel rank_;

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -10,6 +11,7 @@
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/comm/world.h"
+#include "cleave/file/file.h"
 #include "cleave/tokenizer/tokenizer.h"
 #include "cleave/train/metrics.h"
 #include "cleave/train/options.h"
@@ -315,6 +317,45 @@ TEST(Train, Fp16OverFp32Masters_FollowsFp32AndGoesOnBitForBit) {
   std::ofstream(o.out + "/latest") << "step_00000004\n";
   o.resume = true;
   EXPECT_EQ(losses(o), whole);
+}
+
+/// The sum at the end of the bar `name` in a run's report, in milliseconds.
+double bar_ms(const std::string& run, const std::string& name) {
+  const std::string html = read_file(run + "/report.html");
+  const size_t bar = html.find("<b>" + name + "</b>");
+  const size_t total = html.find("<span>", bar);
+  EXPECT_NE(total, std::string::npos) << html;
+  std::istringstream text(html.substr(total + 6, 32));
+  double value = NAN;
+  std::string unit;
+  std::getline(text >> value, unit, '<');
+  EXPECT_TRUE(unit == "ms" || unit == "s") << unit;
+  return unit == "ms" ? value : 1e3 * value;
+}
+
+// Oracle: the steps' own lengths in metrics.jsonl. Evaluation and saves take longer than the steps.
+TEST(Train, BarOfAStepInTheReport_IsTheMeanOfTheStepsThatWereWatched) {
+  const TempFolder folder;
+  const std::string root = folder.path();
+  make_model_folder(root + "/model", false);
+  TrainOptions o = small_run(root + "/model", root + "/run", {1, 1});
+  std::ofstream(root + "/eval.txt") << std::string(32 * 400, 'e');
+  o.eval_data = {root + "/eval.txt"};
+  o.eval_every = 1;
+  o.save_every = 4;
+  for (const int steps : {6, 12}) {
+    o.out = str(root, "/run", steps);
+    o.steps = steps;
+    losses(o);
+    const auto metrics = read_metrics(o.out + "/metrics.jsonl");
+    double sum_ms = 0;
+    const int last = std::min(steps, 10);
+    for (int step = 2; step < last; ++step) sum_ms += metrics[static_cast<size_t>(step)].step_ms;
+    const double mean_ms = sum_ms / (last - 2);
+    // Two digits are shown, from 95 ms on one: at most a half more or less.
+    EXPECT_LE(bar_ms(o.out, "a step"), 1.6 * mean_ms) << steps;
+    EXPECT_GE(bar_ms(o.out, "a step"), 0.3 * mean_ms) << steps;
+  }
 }
 
 TEST(Train, LearningRateThatExplodes_EndsWithTheStepAndNoNewCheckpoint) {

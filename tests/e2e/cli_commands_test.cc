@@ -277,6 +277,53 @@ TEST(Stdout, FullDisk_IsAnIoError) {
   EXPECT_EQ(ran.err, "cleave: stdout: cannot be written; the output is not whole\n");
 }
 
+// By hand: ranks 0 and 1 wait on tp; of rank 2, on another host, only operations on dp are told, of
+// rank 3 a whole life that ended before tp was used, and rank 4 never came.
+TEST(Doctor, FlightLog_AccusesOnlyRanksWhoseCountIsKnown) {
+  const TempFolder folder;
+  const auto operation = [](int axis, int sequence) {
+    return json{{"number", 7},   {"op", "all_reduce"}, {"sequence", sequence},
+                {"axis", axis},  {"dtype", "fp32"},    {"count", 1},
+                {"begin_ns", 0}, {"end_ns", nullptr},  {"site", "here"}};
+  };
+  const auto rank = [](int number, const char* state, int num_operations, const json& waits_for,
+                       const json& operations) {
+    return json{{"rank", number},
+                {"pid", 10 + number},
+                {"step", -1},
+                {"state", state},
+                {"num_operations", num_operations},
+                {"waits_for", waits_for},
+                {"operations", operations}};
+  };
+  const json log = {
+      {"flight_log", 1},
+      {"why", "timeout"},
+      {"written_by", 0},
+      {"now_ns", 9},
+      {"axes",
+       json::parse(
+           R"([{"name": "tp", "ranks": [0, 1, 2, 3, 4]}, {"name": "dp", "ranks": [2, 3]}])")},
+      {"ranks", json::array({rank(0, "joined", 300, {1}, json::array({operation(0, 41)})),
+                             rank(1, "joined", 300, json::array(), json::array({operation(0, 40)})),
+                             rank(2, "joined", 300, json::array(), json::array({operation(1, 9)})),
+                             rank(3, "left", 1, json::array(), json::array({operation(1, 9)})),
+                             rank(4, "absent", 0, json::array(), json::array())})}};
+  std::ofstream(folder / "log.json") << log;
+  const Ran text = run_cleave({"doctor", "--flight", folder / "log.json"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_TRUE(contains(text.out, "\nstuck   rank 1 (pid 11) is in all_reduce 40 on axis tp"))
+      << text.out;
+  EXPECT_TRUE(contains(text.out, "\nworks   rank 2 (pid 12) is in all_reduce 9")) << text.out;
+  EXPECT_TRUE(contains(text.out, "\nleft    rank 3 (pid 13, left) is in all_reduce 9")) << text.out;
+  EXPECT_TRUE(contains(text.out, "\nabsent  rank 4 (pid 14) is not yet there")) << text.out;
+  const json found = parsed(run_cleave({"doctor", "--flight", folder / "log.json", "--json"}));
+  EXPECT_EQ(found["behind"],
+            json::parse(R"(["axis tp: ranks 3, 4 began none of its collectives, rank 0 collective )"
+                        R"(41", "axis tp: rank 1 began collective 40 of it last, rank 0 )"
+                        R"(collective 41"])"));
+}
+
 // Row R13. Somewhere between too little to start and enough there is too little for the file.
 TEST(MemoryLimit, LittleMemory_IsToldWithItsCode) {
   if (kIsInstrumented) GTEST_SKIP() << "sanitizers reserve more addresses than any limit";

@@ -367,6 +367,9 @@ TEST_F(Options, EveryFailureOfTheLibrary_HasItsExitCodeAndOneLine) {
   EXPECT_EQ(
       unexpected.err,
       "cleave: unexpected error: first line; this is a bug in cleave (--trace shows where)\n");
+  const Ran ended = run("terminate");
+  EXPECT_EQ(ended.exit_code, 128 + SIGABRT);
+  EXPECT_EQ(ended.err, "cleave: ended without an exception; this is a bug in cleave\n");
 }
 
 TEST_F(Options, Trace_ShowsWhereTheErrorWasThrown) {

@@ -1,4 +1,5 @@
 // Stands in for libcleave: tells on stdout what the front end asked for, or fails as --model says.
+#include <exception>
 #include <iostream>
 #include <new>
 #include <nlohmann/json.hpp>
@@ -26,6 +27,7 @@ void fail_as_told(const std::string& model) {
   if (model == "memory") throw std::bad_alloc();
   if (model == "exception") throw std::runtime_error("first line\nsecond line");
   if (model == "other") throw 7;
+  if (model == "terminate") std::terminate();
 }
 
 template <class Number>

@@ -120,6 +120,11 @@ std::vector<HostileCase> contradictions() {
        changed(with(kLlama, "hidden_size", "64", "1048576"), "\"head_dim\": 16,", ""),
        "at most 65536 times it"},
       {"an odd head", with(kLlama, "head_dim", "16", "15"), "must be even"},
+      {"heads that are together a million times too wide",
+       with(with(kLlama, "num_attention_heads", "4", "65536"), "head_dim", "16", "65536"),
+       "\"head_dim\" is 65536; 65536 heads of it are wider than 1048576"},
+      {"positions for a product past 63 bits",
+       with(kBert, "max_position_embeddings", "128", "1073741824"), "in [1, 268435456]"},
       {"a head of a million dims", with(kLlama, "head_dim", "16", "1048576"), "\"head_dim\""},
       {"heads that do not divide the width", with(kGpt2, "n_head", "4", "7"),
        "it must be a multiple of n_head=7"},
@@ -127,6 +132,11 @@ std::vector<HostileCase> contradictions() {
        "it must be a multiple of num_attention_heads=128"},
       {"Meta's heads that do not divide", with(kMeta, "n_heads", "4", "7"),
        "it must be a multiple of n_heads=7"},
+  };
+}
+
+std::vector<HostileCase> wrong_choices() {
+  return {
       {"an id outside the vocabulary", with(kLlama, "bos_token_id", "0", "320"),
        "\"bos_token_id\" is 320; expected an integer in [-1, 319]"},
       {"an id in a list outside", with(kLlama, "eos_token_id", "[1, 2]", "[1, 2147483648]"),
@@ -136,6 +146,9 @@ std::vector<HostileCase> contradictions() {
       {"an id as text", with(kBert, "pad_token_id", "0", "\"[PAD]\""), "\"pad_token_id\""},
       {"an activation that nobody knows", with(kLlama, "hidden_act", "\"silu\"", "\"tanhh\""),
        "\"hidden_act\" is \"tanhh\""},
+      {"an activation that nobody knows, under its own key",
+       with(kGpt2, "activation_function", "\"gelu_new\"", "\"foo\""),
+       "\"activation_function\" is \"foo\"; activation 'foo' is unknown"},
       {"an activation that is a number", with(kGpt2, "activation_function", "\"gelu_new\"", "3"),
        "\"activation_function\" is 3; expected a string"},
       {"an activation of code", with(kBert, "hidden_act", "\"gelu\"", "\"__import__('os')\""),
@@ -243,7 +256,8 @@ HostileSet config_set() {
                  .least = 120,
                  .seed = kLlama,
                  .cases = accepted()};
-  for (const auto& cases : {wrong_integers(), wrong_numbers(), contradictions(), wrong_texts()}) {
+  for (const auto& cases :
+       {wrong_integers(), wrong_numbers(), contradictions(), wrong_choices(), wrong_texts()}) {
     set.cases.insert(set.cases.end(), cases.begin(), cases.end());
   }
   set.read = [](const std::filesystem::path& folder) {

@@ -61,6 +61,11 @@ LlamaConfig LlamaConfig::from_json(const Json& json) {
         .fail(str("without head_dim it must be a multiple of num_attention_heads=", f.num_heads,
                   ", at most ", kMostHeads, " times it"));
   }
+  if (f.num_heads * c.head_dim > kMostWidth) {
+    json.at("head_dim")
+        .fail(str(f.num_heads, " heads of it are wider than ", kMostWidth,
+                  "; do it and num_attention_heads belong to one model?"));
+  }
   if (c.head_dim % 2 != 0) {
     json.at(json.has("head_dim") ? "head_dim" : "hidden_size")
         .fail(str("head_dim=", c.head_dim, " must be even: rotary positions turn pairs"));

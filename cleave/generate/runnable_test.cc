@@ -1,0 +1,52 @@
+#include "cleave/generate/runnable.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/checkpoint/save.h"
+#include "cleave/planner/cpu_memory.h"
+#include "tests/support/saved_models.h"
+#include "tests/support/temp_folder.h"
+
+namespace cleave {
+namespace {
+
+// Wide enough that matrices outweigh the table and the padding of 8-bit rows.
+constexpr std::string_view kConfig =
+    R"({"architectures":["LlamaForCausalLM"],"model_type":"llama",
+  "vocab_size":50,"hidden_size":192,"intermediate_size":256,"num_hidden_layers":4,
+  "num_attention_heads":6,"num_key_value_heads":2,"max_position_embeddings":64})";
+
+/// Logits of a folder's model with 8-bit weights, and the most bytes that loading took.
+std::pair<Tensor, int64_t> run_int8(const std::string& folder) {
+  const Runnable runnable(folder, "int8", "cpu");
+  const CpuMemory memory;
+  const auto model = runnable.load(Axis());
+  const int64_t peak = memory.peak();
+  const at::NoGradGuard no_grad;
+  DTensor x(at::arange(8).view({1, 8}), Axis(), Replicate{});
+  for (Layer* layer : model->sequence()) x = (*layer)(x, Context());
+  return {x.local(), peak};
+}
+
+// fp16 holds these weights exactly. What is read is there before what is made of it.
+TEST(Runnable, Int8OfFp16Files_IsThatOfFp32FilesAndLoadsInLessMemory) {
+  const test::TempFolder folder;
+  const Axis one;
+  const test::Training training(one, at::kFloat, kConfig);
+  for (const auto& [name, type] : {std::pair{"fp16", at::kHalf}, std::pair{"fp32", at::kFloat}}) {
+    Checkpoint checkpoint = training.checkpoint(1);
+    checkpoint.optimizer = nullptr;
+    checkpoint.dtype = type;
+    save_checkpoint(folder / name, checkpoint, {one, one, one});
+  }
+  const auto [want, most] = run_int8(folder / "fp32");
+  const auto [got, peak] = run_int8(folder / "fp16");
+  EXPECT_TRUE(at::equal(got, want));
+  int64_t weights = 0;
+  for (const auto& p : training.model->parameters()) weights += p->numel();
+  EXPECT_LT(peak, most - weights);  // two bytes less each, but for the largest while it is made
+}
+
+}  // namespace
+}  // namespace cleave
