@@ -37,7 +37,7 @@ class OwnProcessors {
 
  private:
   std::vector<int> before_;
-  int num_threads_;
+  int num_threads_ = 1;
 };
 
 /// Keeps the calling thread, and the threads and programs that it starts later, on one processor.
