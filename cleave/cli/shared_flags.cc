@@ -33,7 +33,8 @@ FlagText tp_text() {
 
 FlagText plain_kernels_text() {
   return {"plain-kernels", "LIST",
-          "leave these to libtorch: attention,norm,gate,rotary,loss,few-rows,panels,adam, or all", "none"};
+          "leave these to libtorch: attention,norm,gate,rotary,loss,few-rows,panels,adam, or all",
+          "none"};
 }
 
 void define_layout(Flags& flags, LayoutOptions& options) {
