@@ -83,29 +83,34 @@ std::map<uint32_t, uint64_t> begun_on_axes(const FlightRank& rank) {
   return begun;
 }
 
-/// Ranks that have begun fewer collectives on an axis than others of it, as sentences. Ranks whose
-/// operations on it are further back than what is kept of them may have begun any number.
+/// The ranks of an axis by how many collectives they have begun on it. A rank whose operations on
+/// it are further back than what is kept of them may have begun any number, and is left out.
+std::map<uint64_t, std::vector<int>> ranks_by_count(const FlightLog& log, uint32_t axis) {
+  std::map<uint64_t, std::vector<int>> ranks;
+  for (const int rank : log.axes[axis].ranks) {
+    if (static_cast<size_t>(rank) >= log.ranks.size()) continue;
+    const FlightRank& seen = log.ranks[static_cast<size_t>(rank)];
+    const auto begun = begun_on_axes(seen);
+    const auto at = begun.find(axis);
+    if (at == begun.end() && seen.num_operations > seen.operations.size()) continue;
+    ranks[at == begun.end() ? 0 : at->second].push_back(rank);
+  }
+  return ranks;
+}
+
+/// Ranks that have begun fewer collectives on an axis than others of it, as sentences.
 std::vector<std::string> behind(const FlightLog& log) {
   std::vector<std::string> lines;
   for (uint32_t a = 0; a < log.axes.size(); ++a) {
-    uint64_t most = 0;
-    std::map<uint64_t, std::vector<int>> by_count;
-    for (const int rank : log.axes[a].ranks) {
-      if (static_cast<size_t>(rank) >= log.ranks.size()) continue;
-      const FlightRank& seen = log.ranks[static_cast<size_t>(rank)];
-      const auto begun = begun_on_axes(seen);
-      const auto at = begun.find(a);
-      if (at == begun.end() && seen.num_operations > seen.operations.size()) continue;
-      const uint64_t count = at == begun.end() ? 0 : at->second;
-      by_count[count].push_back(rank);
-      most = std::max(most, count);
-    }
+    const auto by_count = ranks_by_count(log, a);
+    if (by_count.empty()) continue;
+    const auto& [most, foremost] = *by_count.rbegin();
     for (const auto& [count, ranks] : by_count) {
       if (count == most) continue;
       const std::string last =
           count == 0 ? "none of its collectives" : str("collective ", count, " of it last");
       lines.push_back(str("axis ", log.axes[a].name, ": ", rank_list(ranks), " began ", last, ", ",
-                          rank_list(by_count[most]), " collective ", most));
+                          rank_list(foremost), " collective ", most));
     }
   }
   return lines;
