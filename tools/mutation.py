@@ -8,8 +8,9 @@ of cleave/checkpoint with --torch (needs CLEAVE_LIBTORCH and builds all of it).
 
 A line that holds a comparison, a boolean or arithmetic operator, a condition, a check, a returned value, a call or an
 assignment is drawn; one of its possible changes is applied in a copy of the tree below build/mutation (the working
-tree is never touched), the tests of the module are built and run. A failed test is run once more, so that a busy
-machine kills nothing; a crash, or tests that take longer than the deadline, count as noticed. A change that does not
+tree is never touched), the tests of the module are built and run. A failed test must fail once more,
+and pass with the library as it was, so that a busy machine notices nothing; a crash, or tests that take longer than the
+deadline, count as noticed. A change that does not
 compile is drawn again. Left out by rule: the words of messages (arguments of str, log_*, throw, CLEAVE_BUG, those of
 CLEAVE_CHECK after its condition), reserve, pauses and sleeps, static_assert, constants at namespace scope, planted
 faults. What is left over may still mean the same as before: survivors are listed for somebody to judge.
@@ -178,18 +179,23 @@ def starts_of_statements(code):
     return out
 
 
+def without(tests):
+    return f" without {' '.join(tests)}" if tests else ""
+
+
 class Build:
     def __init__(self, modules, torch, deadline_s):
         self.folder = FOLDER / ("torch" if torch else "core")
         self.deadline_s = deadline_s
         self.tests = sorted({test for module in modules for test in TESTS[module]})
-        self.torch = torch
+        self.unchanged = self.folder / "unchanged"
+        self.torch, self.names = torch, {}
 
     def prepare(self):
         shutil.rmtree(TREE, ignore_errors=True)
         for path in cpp_source.tracked("*"):
             (TREE / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(cpp_source.ROOT / path, TREE / path)
+            shutil.copy(cpp_source.ROOT / path, TREE / path)  # newer than all that was built of changed lines
         flags = ["-DCMAKE_BUILD_TYPE=Release", f"-DCLEAVE_LIBTORCH={os.environ.get('CLEAVE_LIBTORCH', '')}",
                  "-DCMAKE_CXX_FLAGS=-D_GLIBCXX_ASSERTIONS -fpch-preprocess"] if self.torch else [
                      "-DCMAKE_BUILD_TYPE=", "-DCLEAVE_TORCH=OFF", "-DCMAKE_CXX_FLAGS=-O1 -D_GLIBCXX_ASSERTIONS"]
@@ -198,58 +204,85 @@ class Build:
                        check=True, stdout=subprocess.DEVNULL)
         if not self.compile(*self.tests):
             sys.exit("mutation: the unchanged tree does not compile")
+        shutil.rmtree(self.unchanged, ignore_errors=True)
+        self.unchanged.mkdir()
+        for library in self.folder.glob("libcleave*.so*"):
+            shutil.copy2(library, self.unchanged, follow_symlinks=False)
         for test in self.tests:
+            self.names[test] = self.names_of(test)
             began = time.monotonic()
-            failed = self.run(test)
-            print(f"unchanged: {test} in {time.monotonic() - began:.0f} s", flush=True)
+            failed, left_out = self.run(test)
+            print(f"unchanged: {test} in {time.monotonic() - began:.0f} s{without(left_out)}", flush=True)
             if failed:
                 sys.exit(f"mutation: {test} fails without any change: {failed}")
 
     def compile(self, *targets):
         return subprocess.run(["ninja", "-C", str(self.folder), "-j1", *targets], capture_output=True).returncode == 0
 
-    def run(self, test):
-        """What failed, twice, in `test`; "" if all of it passed."""
-        command = [str(self.folder / "tests" / test), "--gtest_brief=1", "--gtest_fail_fast"]
-        left_out = UNSTEADY
-        for _ in range(4):
-            status, failed = self.execute([*command, f"--gtest_filter={left_out}"], SHARDS)
-            if not status or not failed:
-                return status
-            if self.execute([*command, f"--gtest_filter={failed}"], 1)[0]:
-                return failed
-            left_out += f":{failed}"  # once is chance
-        return failed
+    def names_of(self, test):
+        listed = subprocess.run([str(self.folder / "tests" / test), "--gtest_list_tests", f"--gtest_filter={UNSTEADY}"],
+                                check=True, capture_output=True, text=True).stdout
+        suite, names = "", []
+        for line in listed.splitlines():
+            words = line.split("#")[0].strip()
+            if line.startswith("  "):
+                names.append(suite + words)
+            elif words.endswith("."):
+                suite = words
+        return names
 
-    def execute(self, command, num_shards):
-        """What went wrong ("" for nothing) in the first shard that fails, and the test that failed if one did."""
+    def run(self, test):
+        """What noticed in `test`, "" if nothing, and the tests that failed by chance or of this machine at this time."""
+        status, suspects = "", []
+        for is_quick in (True, False):  # up to the first failure, which mostly decides; then all others
+            names = [name for name in self.names[test] if name not in suspects]
+            # Not by GTEST_TOTAL_SHARDS: the processes that tests start would take it for theirs.
+            status, failed = self.execute(test, [names[index::SHARDS] for index in range(SHARDS)], is_quick)
+            if not status or not failed:
+                break
+            status, again = self.execute(test, [failed], False)
+            if status and not again:
+                break
+            by_itself = self.execute(test, [again], False, self.unchanged)[1] if again else []
+            guilty = [name for name in again if name not in by_itself]
+            if guilty:
+                return guilty[0], suspects
+            suspects += failed
+            status = ""
+        return status, suspects
+
+    def execute(self, test, shards_names, is_quick, libraries=""):
+        """What went wrong, "" for nothing, and the tests that failed; of one shard if it `is_quick`."""
         shards = []
-        for index in range(num_shards):
+        for names in shards_names:
             output = tempfile.TemporaryFile("w+", errors="replace")
-            shards.append((output, subprocess.Popen(
-                [*ALONE, *command], cwd=self.folder, stdout=output, stderr=output, stdin=subprocess.DEVNULL,
-                env={**os.environ, "GTEST_TOTAL_SHARDS": str(num_shards), "GTEST_SHARD_INDEX": str(index)})))
-        deadline = time.monotonic() + self.deadline_s
-        while any(process.poll() is None for _, process in shards) and not any(process.poll() for _, process in shards):
-            if time.monotonic() > deadline:
+            command = [*ALONE, str(self.folder / "tests" / test), "--gtest_brief=1", f"--gtest_fail_fast={int(is_quick)}",
+                       "--gtest_filter=" + ":".join(names)]
+            shards.append((output, subprocess.Popen(command, cwd=self.folder, stdout=output, stderr=output,
+                                                    stdin=subprocess.DEVNULL,
+                                                    env={**os.environ, "LD_LIBRARY_PATH": str(libraries)})))
+        for _ in range(int(self.deadline_s * 10)):  # looks, not a clock: whoever stops all of this is no hang
+            if all(process.poll() is not None for _, process in shards):
+                break
+            if is_quick and any(process.poll() for _, process in shards):
                 break
             time.sleep(0.1)
-        result = "", ""
+        status, failed = "", []
         for output, process in shards:
             if process.poll() is None:
-                result = result if result[0] else ("the deadline", "")
+                status = status or "the deadline"
             elif process.returncode:
                 output.seek(0)
-                failed = re.search(r"^\[  FAILED  \] ([\w./]+)", output.read(), re.MULTILINE)
-                result = f"exit {process.returncode}", failed.group(1) if failed else ""
+                names = re.findall(r"^\[  FAILED  \] ([\w./]+)", output.read(), re.MULTILINE)
+                status, failed = f"exit {process.returncode}", failed + names
         for output, process in shards:
             process.kill()
             process.wait()
             output.close()
-        return result
+        return status, list(dict.fromkeys(failed))
 
     def judge(self, change):
-        """What noticed the change; "" if nothing did, None if it does not compile."""
+        """What noticed the change, "" if nothing, and the tests that were left out; None if it does not compile."""
         path = TREE / change.path
         text = path.read_text(encoding="utf-8")
         lines = text.split("\n")
@@ -260,11 +293,13 @@ class Build:
             # The tests link the library as a shared one: they stay as they are.
             if not self.compile("cleave_torch" if self.torch else "cleave_core"):
                 return None
+            doubts = []
             for test in TESTS[change.path.split("/")[1]]:
-                failed = self.run(test)
+                failed, left_out = self.run(test)
                 if failed:
-                    return failed
-            return ""
+                    return failed, []
+                doubts += left_out
+            return "", doubts
         finally:
             path.write_text(text, encoding="utf-8")
 
@@ -300,9 +335,10 @@ def main():
             broken += 1
             continue
         tried += 1
-        print(f"{tried} {change.path}:{change.line}: {'noticed by ' + found if found else 'SURVIVED'}\n"
+        noticed_by, left_out = found
+        print(f"{tried} {change.path}:{change.line}: {'noticed by ' + noticed_by if noticed_by else 'SURVIVED'}{without(left_out)}\n"
               f"  before: {change.before.strip()}\n  after:  {change.after.strip()}", flush=True)
-        if not found:
+        if not noticed_by:
             survivors.append(change)
     for change in survivors:
         print(f"survivor {change.path}:{change.line}\n  before: {change.before.strip()}\n  after:  {change.after.strip()}")

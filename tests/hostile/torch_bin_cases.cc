@@ -293,6 +293,19 @@ std::vector<HostileCase> broken_tensors() {
        value(global("torch._utils", "_rebuild_tensor_v2") + "(" + storage("0", 4) + integer(0) +
              integer(4) + tuple({1}) + "\x89}tR"),
        "are no tuple"},
+      {"with a number for requires_grad",
+       value(global("torch._utils", "_rebuild_tensor_v2") + "(" + storage("0", 4) + integer(0) +
+             tuple({4}) + tuple({1}) + integer(0) + global("collections", "OrderedDict") + ")RtR"),
+       "requires_grad is no bool"},
+      {"a size of two values",
+       value(global("torch", "Size") + "(" + tuple({4}) + tuple({4}) + "tR"),
+       "is called with 2 values; expected 1"},
+      {"a size of nothing", value(global("torch", "Size") + ")R"),
+       "is called with 0 values; expected 1"},
+      {"parameter of two values",
+       value(global("torch._utils", "_rebuild_parameter") + "(" +
+             tensor(storage("0", 4), 0, {4}, {1}) + "\x88tR"),
+       "is called with 2 values; expected 3"},
       {"parameter of no tensor", value(global("torch._utils", "_rebuild_parameter") + "(N\x88}tR"),
        "is made of no tensor"},
   };
