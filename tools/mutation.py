@@ -42,7 +42,7 @@ SHARDS = 4  # of a test binary at once; most of them wait most of the time
 UNSTEADY = "-Full/*:*Full.*:Differential*:Fault.ComparisonOfCalls*"
 
 ALONE = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "sh", "-c",
-         'mount -o remount,bind,ro / && mount -t tmpfs -o size=3g none /tmp && ulimit -v 10485760 && "$@"; exit $?', "sh"]
+         'mount -o remount,bind,ro / && mount -t tmpfs -o size=3g none /tmp && ulimit -v 33554432 && "$@"; exit $?', "sh"]
 
 WORDS = re.compile(r"\b(str|log_info|log_warning|log_error|throw|CLEAVE_BUG|static_assert|is_planted)\b")
 LEFT_OUT = re.compile(r"reserve\(|sleep_for|yield\(|spin_pause|prefetch|static_assert|is_planted|\btemplate\b|\boperator\b")
