@@ -22,5 +22,14 @@ TEST(ByteCount, OtherTexts_AreNone) {
   }
 }
 
+TEST(BytesText, EachUnit_HasOneDigitBelowAHundred) {
+  EXPECT_EQ(bytes_text(0), "0 bytes");
+  EXPECT_EQ(bytes_text(1023), "1023 bytes");
+  EXPECT_EQ(bytes_text(1024), "1.0 KiB");
+  EXPECT_EQ(bytes_text(1.5 * 1048576), "1.5 MiB");
+  EXPECT_EQ(bytes_text(123.0 * 1073741824), "123 GiB");
+  EXPECT_EQ(bytes_text(5000.0 * 1099511627776), "5000 TiB");
+}
+
 }  // namespace
 }  // namespace cleave

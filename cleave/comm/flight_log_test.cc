@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <fstream>
 #include <sys/stat.h>
 
@@ -39,6 +40,17 @@ TEST_F(FlightLog, Place_TellsTheStateOfTheLastOperation) {
   EXPECT_EQ(describe_step(*page_, 0), "");
   page_->rank(0).step.store(37);
   EXPECT_EQ(describe_step(*page_, 0), " in step 37");
+}
+
+TEST_F(FlightLog, EveryStateOfARank_HasItsName) {
+  const std::vector<std::pair<RankState, std::string>> states = {{RankState::kAbsent, "absent"},
+                                                                 {RankState::kJoined, "joined"},
+                                                                 {RankState::kLeft, "left"},
+                                                                 {RankState::kUnwound, "unwound"}};
+  for (const auto& [state, name] : states) {
+    page_->rank(1).state.store(state);
+    EXPECT_EQ(take_flight_log(*page_, 0, "x").ranks[1].state, name);
+  }
 }
 
 TEST_F(FlightLog, Record_KeepsWhatWasAskedFor) {
@@ -152,6 +164,18 @@ TEST_F(FlightLog, FolderThatDoesNotExist_IsAnIoError) {
     EXPECT_EQ(error.code(), Code::kIo);
     EXPECT_THAT(error.what(), testing::HasSubstr("/no/such/folder/flight_log."));
   }
+}
+
+TEST(FlightLogFolder, WithoutARunFolder_IsTmpdirOrTmp) {
+  const char* before = std::getenv("TMPDIR");
+  const std::string kept = before == nullptr ? "" : before;
+  setenv("TMPDIR", "/somewhere", 1);
+  EXPECT_EQ(temporary_flight_logs(), "/somewhere");
+  setenv("TMPDIR", "", 1);
+  EXPECT_EQ(temporary_flight_logs(), "/tmp");
+  unsetenv("TMPDIR");
+  EXPECT_EQ(temporary_flight_logs(), "/tmp");
+  if (before != nullptr) setenv("TMPDIR", kept.c_str(), 1);
 }
 
 }  // namespace

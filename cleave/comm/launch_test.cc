@@ -6,8 +6,10 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <new>
 #include <poll.h>
 #include <signal.h>
+#include <stdexcept>
 #include <sys/syscall.h>
 #include <system_error>
 #include <thread>
@@ -424,6 +426,23 @@ TEST(AsError, ThreadThatCannotStart_IsAMatterOfMemory) {
   EXPECT_EQ(code_of(std::errc::resource_unavailable_try_again), Code::kMemory);
   EXPECT_EQ(code_of(std::errc::not_enough_memory), Code::kMemory);
   EXPECT_EQ(code_of(std::errc::invalid_argument), Code::kBug);
+}
+
+TEST(AsError, WhatOtherLibrariesThrow_IsKnownByItsText) {
+  const auto error_of = [](const auto& thrown) {
+    return as_error(std::make_exception_ptr(thrown));
+  };
+  for (const char* text :
+       {"DefaultCPUAllocator: can't allocate memory: you tried 8 bytes. Error 12",
+        "CUDA out of memory\nframe #0"}) {
+    const Error error = error_of(std::runtime_error(text));
+    EXPECT_EQ(error.code(), Code::kMemory);
+    EXPECT_THAT(error.what(), testing::MatchesRegex("out of memory \\([^.\n]*memory[^.\n]*\\)"));
+  }
+  EXPECT_EQ(error_of(std::bad_alloc()).code(), Code::kMemory);
+  EXPECT_EQ(error_of(std::runtime_error("memory")).code(), Code::kBug);
+  EXPECT_EQ(error_of(7).code(), Code::kBug);
+  EXPECT_EQ(error_of(Error(Code::kDesync, "x")).code(), Code::kDesync);
 }
 
 // Found by cleave-fault: a folder that could not be opened, for lack of descriptors, was a bug.

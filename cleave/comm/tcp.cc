@@ -186,10 +186,6 @@ Descriptor accept_from(int listener) {
   return Descriptor(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
 }
 
-bool wait_until_readable(int socket, Deadline deadline) {
-  return wait_for(socket, POLLIN, deadline);
-}
-
 bool receive_all(int socket, std::span<std::byte> bytes, Deadline deadline) {
   while (!bytes.empty()) {
     const ssize_t got = recv(socket, bytes.data(), bytes.size(), 0);

@@ -56,8 +56,6 @@ Descriptor connect_until(const HostAddress& address, Deadline deadline, std::str
 /// The next connection; not open when there is none now.
 Descriptor accept_from(int listener);
 
-/// Waits until there is something to read; false when the time is over.
-bool wait_until_readable(int socket, Deadline deadline);
 /// All of the bytes, over a socket that does not block; false when the connection or the time ends.
 bool receive_all(int socket, std::span<std::byte> bytes, Deadline deadline);
 bool send_all(int socket, std::span<const std::byte> bytes, Deadline deadline);

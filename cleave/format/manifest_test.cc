@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cleave/base/hash.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/format/safetensors.h"
 #include "tests/support/temp_folder.h"
@@ -160,6 +161,97 @@ TEST_F(ManifestTest, SharesOfSeveralRanks_FindEachDamageOnce) {
     }
     EXPECT_THAT(joined, testing::UnorderedElementsAreArray(all)) << count;
   }
+}
+
+TEST(Manifest, SharesOfTwoRanks_AreHalvesOfTheBytes) {
+  const TempFolder folder;
+  const std::vector<std::byte> bytes(size_t{1} << 16);
+  const SafetensorsPlan plan({{"a", DType::kU8, {1 << 16}}, {"b", DType::kU8, {1 << 16}}});
+  FolderWriter writer(folder / "m");
+  plan.create_files(writer);
+  SafetensorsWriter tensors(writer.path(), plan);
+  for (const char* name : {"a", "b"}) tensors.write_block(name, {}, bytes);
+  writer.write_file(kManifestName, make_manifest(writer.path(), tensors.finish()));
+  writer.commit();
+  const fs::path path = folder / "m/model.safetensors";
+  std::string changed = read_file(path);
+  for (const size_t from_end : {size_t{1}, (size_t{1} << 16) + 1}) {
+    changed[changed.size() - from_end] = 'x';
+  }
+  std::ofstream(path, std::ios::binary) << changed;
+  for (const int index : {0, 1}) {
+    EXPECT_THAT(find_damage(folder / "m", {index, 2}),
+                ElementsAre(HasSubstr(index == 0 ? "tensor 'a'" : "tensor 'b'")));
+  }
+}
+
+/// The manifest of `folder` with `from` replaced in it, under a checksum that is right.
+void edit_manifest(const fs::path& folder, const std::string& from, const std::string& to) {
+  std::string text = read_file(folder / kManifestName);
+  const std::string between = "\"manifest\":";
+  const size_t begin = text.find(between) + between.size();
+  std::string body = text.substr(begin, text.rfind('}') - begin);
+  ASSERT_NE(body.find(from), std::string::npos) << body;
+  body.replace(body.find(from), from.size(), to);
+  text = str("{\"xxh3\":\"", to_hex(hash_bytes(body)), "\",", between, body, "}\n");
+  std::ofstream(folder / kManifestName, std::ios::binary) << text;
+}
+
+TEST_F(ManifestTest, EntriesThatCannotBe_AreNamed) {
+  const auto problem = [&](const std::string& from, const std::string& to) {
+    const std::string kept = read_file(folder / "m" / kManifestName);
+    edit_manifest(folder / "m", from, to);
+    const Error error = thrown_by([&] { require_intact(folder / "m"); });
+    std::ofstream(folder / "m" / kManifestName, std::ios::binary) << kept;
+    EXPECT_EQ(error.code(), Code::kFormat);
+    return std::string(error.what());
+  };
+  EXPECT_THAT(problem("\"version\":1", "\"version\":2"), HasSubstr("cleave reads version 1"));
+  EXPECT_THAT(problem("cleave-manifest", "other-manifest"), HasSubstr("unknown format"));
+  EXPECT_THAT(problem("[0,6]", "[0,6,7]"), HasSubstr("expected [begin, end]"));
+  EXPECT_THAT(problem("[6,12]", "[6,13]"), HasSubstr("tensor 'embed': range [6, 13)"));
+  EXPECT_THAT(problem("\"embed\"", "\"other\""), HasSubstr("'embed' is not in the manifest"));
+  EXPECT_THAT(problem("\"config.json\"", "\"../m/config.json\""), HasSubstr("not a path or link"));
+  EXPECT_THAT(damage(), IsEmpty());
+}
+
+TEST(Manifest, FilesInFolders_AreWatchedAsThoseBeside) {
+  const TempFolder folder;
+  FolderWriter writer(folder / "m");
+  writer.make_folder("rank_00");
+  writer.write_file("rank_00/checkpoint.pt", "bytes of a rank");
+  writer.write_file("config.json", "{}");
+  writer.write_file(kManifestName, make_manifest(writer.path(), {}));
+  writer.commit();
+  EXPECT_THAT(find_damage(folder / "m"), IsEmpty());
+  std::ofstream(folder / "m/rank_00/checkpoint.pt") << "bytes of a rack";
+  EXPECT_THAT(find_damage(folder / "m"), ElementsAre("rank_00/checkpoint.pt has changed"));
+  std::ofstream(folder / "m/rank_00/checkpoint.pt") << "bytes of a rank";
+  std::ofstream(folder / "m/rank_00/other.pt") << "x";
+  EXPECT_THAT(find_damage(folder / "m"), ElementsAre("rank_00/other.pt is not in the manifest"));
+  fs::remove(folder / "m/rank_00/other.pt");
+
+  fs::rename(folder / "m/rank_00", folder / "elsewhere");
+  EXPECT_THAT(find_damage(folder / "m"), ElementsAre("rank_00/checkpoint.pt is missing"));
+  fs::create_symlink(folder / "elsewhere", folder / "m/rank_00");
+  EXPECT_THAT(thrown_by([&] { find_damage(folder / "m"); }).what(),
+              HasSubstr("not a path or link"));
+}
+
+TEST(FolderWriter, NamesThatArePaths_AreRefused) {
+  const TempFolder folder;
+  FolderWriter writer(folder / "m");
+  writer.make_folder("inside");
+  for (const char* name : {"..", "a/b", ""}) {
+    EXPECT_EQ(thrown_by([&] { writer.make_folder(name); }).code(), Code::kUsage) << name;
+  }
+  for (const char* name : {"other/x", "inside/../x", "inside/", "../x"}) {
+    EXPECT_EQ(thrown_by([&] { writer.write_file(name, "x"); }).code(), Code::kUsage) << name;
+  }
+  EXPECT_EQ(thrown_by([&] { writer.make_folder("inside"); }).code(), Code::kIo);
+  writer.write_file("inside/x", "x");
+  writer.abandon();
+  EXPECT_TRUE(fs::is_empty(folder.path()));
 }
 
 TEST(Manifest, RangesThatLeaveAHoleOrOverlap_AreFound) {

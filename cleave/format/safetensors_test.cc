@@ -74,6 +74,7 @@ TEST(Safetensors, UnknownName_SaysTheNearest) {
                 R"({"model.norm.weight":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1);
   const Safetensors set = Safetensors::open(folder.path());
   EXPECT_EQ(set.find("norm.weight"), nullptr);
+  EXPECT_EQ(set.path(), folder.path().string());
   EXPECT_THAT(thrown_by([&] { (void)set.at("norm.weight"); }).what(),
               HasSubstr("there is no tensor 'norm.weight'; did you mean 'model.norm.weight'"));
 }

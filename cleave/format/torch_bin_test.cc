@@ -87,6 +87,8 @@ TEST(TorchBin, ViewsOfOneStorage_GiveTheElementsThatTheirStridesName) {
   EXPECT_THAT(read_bytes(bin, "turned"), ElementsAre(0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11));
   EXPECT_THAT(read_bytes(bin, "turned", {{0, {{0, 1}, {2, 3}}}, {1, {{1, 3}}}}),
               ElementsAre(4, 8, 6, 10));
+  EXPECT_THAT(read_bytes(bin, "turned", {{0, {{0, 0}, {1, 2}, {3, 3}}}}), ElementsAre(1, 5, 9));
+  EXPECT_THAT(read_bytes(bin, "turned", {{1, {{2, 2}}}}), ElementsAre());
   EXPECT_THAT(read_bytes(bin, "column"), ElementsAre(2, 6, 10));
   EXPECT_THAT(read_bytes(bin, "one"), ElementsAre(11));
   EXPECT_THAT(read_bytes(bin, "none"), ElementsAre());
@@ -248,6 +250,39 @@ TEST(TorchBin, FolderWithoutAModel_NamesTheFilesThatWouldBeRead) {
   const Error error = thrown_by([&] { open_tensors(folder.path()); });
   EXPECT_EQ(error.code(), Code::kIo);
   EXPECT_THAT(error.what(), HasSubstr("has neither model.safetensors nor pytorch_model.bin"));
+  const Error of_bin = thrown_by([&] { TorchBin::open(folder.path()); });
+  EXPECT_EQ(of_bin.code(), Code::kIo);
+  EXPECT_THAT(of_bin.what(),
+              HasSubstr("has neither pytorch_model.bin nor pytorch_model.bin.index.json"));
+}
+
+// The names are those of torch's storage classes.
+TEST(TorchWriter, EveryDtype_IsWrittenUnderTorchsNameAndReadBack) {
+  const TempFolder folder;
+  const std::vector<std::pair<DType, std::string>> storages = {
+      {DType::kF32, "FloatStorage"},     {DType::kF64, "DoubleStorage"},
+      {DType::kBf16, "BFloat16Storage"}, {DType::kF16, "HalfStorage"},
+      {DType::kI64, "LongStorage"},      {DType::kI32, "IntStorage"},
+      {DType::kI16, "ShortStorage"},     {DType::kI8, "CharStorage"},
+      {DType::kU8, "ByteStorage"},       {DType::kBool, "BoolStorage"}};
+  for (const auto& [dtype, storage] : storages) {
+    SCOPED_TRACE(storage);
+    fs::remove_all(folder / "m");
+    fs::create_directory(folder / "m");
+    const fs::path path = folder / "m/pytorch_model.bin";
+    const TorchPlan plan(state_dict_of({{"t", dtype, {2}}}));
+    TorchWriter writer(File::create(path), plan);
+    const std::string bytes = bytes_from(1, 2 * static_cast<size_t>(item_bytes(dtype)));
+    writer.write(0, std::as_bytes(std::span(bytes)));
+    writer.finish();
+    const TorchBin bin = TorchBin::open(folder / "m");
+    EXPECT_EQ(bin.at("t").dtype, dtype);
+    EXPECT_EQ(read_bytes(bin, "t").size(), bytes.size());
+    EXPECT_EQ(read_bytes(bin, "t").back(), static_cast<int>(bytes.size()));
+    std::ifstream file(path, std::ios::binary);
+    const std::string all(std::istreambuf_iterator<char>(file), {});
+    EXPECT_NE(all.find("ctorch\n" + storage + "\n"), std::string::npos);
+  }
 }
 
 TEST(TorchWriter, StorageThatMissesBytes_IsRefused) {

@@ -187,6 +187,39 @@ TEST(Faults, StoppedRank_IsShownByDoctorFromTheFlightLog) {
   EXPECT_THAT(json.out, HasSubstr("\"stuck\":[1]"));
 }
 
+// Row R7: every rank was given another model.
+TEST(Faults, RanksOfDifferentModels_EndWith8AndBothCalls) {
+  const TempFolder folder;
+  std::string other = kTiny;
+  other.replace(other.find("\"num_hidden_layers\":2"), 21, "\"num_hidden_layers\":3");
+  std::ofstream(folder / "0.json") << kTiny;
+  std::ofstream(folder / "1.json") << other;
+  Words words{"launch",
+              "-n",
+              "2",
+              "--",
+              "/bin/bash",
+              "-c",
+              "exec \"$@\" --dp 2 --steps 2 --model " + (folder / "$RANK.json").string(),
+              "x",
+              CLEAVE_PROGRAM};
+  const Words trained = train(folder / "run");
+  words.insert(words.end(), trained.begin(), trained.end());
+  const Ran ran = run_with_deadline(words);
+  EXPECT_EQ(ran.exit_code, 8) << ran.err;
+  EXPECT_THAT(ran.err, ContainsRegex("ranks [01] and [01] differ on axis "));
+}
+
+// Row R12.
+TEST(Faults, LearningRateThatExplodes_EndsWith9AndNoCheckpoint) {
+  const TempFolder folder;
+  const Ran ran = run_with_deadline(train_tiny(
+      folder / "run", {"--steps", "50", "--lr", "1e30", "--clip", "0", "--warmup", "0"}));
+  EXPECT_EQ(ran.exit_code, 9) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("in step "));
+  EXPECT_FALSE(std::filesystem::exists(folder / "run/latest"));
+}
+
 // Row H2: under umask 000 nothing that a run leaves can be written by others.
 TEST(Faults, RunUnderAnOpenUmask_MakesNothingThatTheWorldMayWrite) {
   const TempFolder folder;

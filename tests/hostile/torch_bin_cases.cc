@@ -177,7 +177,8 @@ std::vector<HostileCase> bombs() {
       {"a hundred thousand marks", value("N" + repeated("(", 100000)), "100000 marks"},
       {"memo at the last place", value("Nr\xff\xff\xff\xffj\xfe\xff\xff\xff"),
        "place 4294967294 of its memo"},
-      {"more values than allowed", value("]" + repeated("Na", kMaxPickleValues)), "more than"},
+      {"more values than allowed", value("]" + repeated("Na", kMaxPickleValues)),
+       "the pickle has more than 240000 values"},
       {"as many lists as may be", "", "", [] { return list_of("]", kMaxPickleValues - 1); }},
       {"as many dicts as may be", "", "", [] { return list_of("}", kMaxPickleValues - 1); }},
       {"as many lists of None as may be", "", "",
@@ -293,6 +294,19 @@ std::vector<HostileCase> broken_tensors() {
        value(global("torch._utils", "_rebuild_tensor_v2") + "(" + storage("0", 4) + integer(0) +
              integer(4) + tuple({1}) + "\x89}tR"),
        "are no tuple"},
+      {"with a number for requires_grad",
+       value(global("torch._utils", "_rebuild_tensor_v2") + "(" + storage("0", 4) + integer(0) +
+             tuple({4}) + tuple({1}) + integer(0) + global("collections", "OrderedDict") + ")RtR"),
+       "requires_grad is no bool"},
+      {"a size of two values",
+       value(global("torch", "Size") + "(" + tuple({4}) + tuple({4}) + "tR"),
+       "is called with 2 values; expected 1"},
+      {"a size of nothing", value(global("torch", "Size") + ")R"),
+       "is called with 0 values; expected 1"},
+      {"parameter of two values",
+       value(global("torch._utils", "_rebuild_parameter") + "(" +
+             tensor(storage("0", 4), 0, {4}, {1}) + "\x88tR"),
+       "is called with 2 values; expected 3"},
       {"parameter of no tensor", value(global("torch._utils", "_rebuild_parameter") + "(N\x88}tR"),
        "is made of no tensor"},
   };
@@ -318,6 +332,7 @@ std::vector<HostileCase> accepted_zips() {
        }),
        ""},
       {"an extra field", with([](auto& i) { i[1].local_extra = "FB" + number(2, 2) + "ZZ"; }), ""},
+      {"a comment", with([](auto& i) { i[0].comment = "PK\x01\x02"; }), ""},
       {"data before the pickle", with([](auto& i) { std::swap(i[0], i[1]); }), ""},
   };
 }
@@ -358,6 +373,8 @@ std::vector<HostileCase> broken_entries() {
        "has no header at byte"},
       {"header after the entries", with([](auto& i) { i[1].header_moved = 1 << 20; }),
        "the entries end at byte"},
+      {"header in the last bytes of the entries", with([](auto& i) { i[1].header_moved = 40; }),
+       "is said to begin at byte"},
       {"two zip64 fields", with([&](auto& i) { i[1].extra = wide + wide; }), "two zip64 fields"},
       {"a field longer than the rest", with([](auto& i) { i[1].extra = "FB\xff\xff"; }),
        "in the middle of an entry"},

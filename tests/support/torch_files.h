@@ -20,7 +20,7 @@ struct ZipItem {
   std::string local_name{};            ///< "": as name
   uint64_t extra_bytes_claimed = 0;    ///< added to the size in the directory
   uint64_t header_moved = 0;           ///< added to the header's place in the directory
-  std::string local_extra{}, extra{};
+  std::string local_extra{}, extra{}, comment{};
 };
 
 /// A zip file in torch's form: entries, directory, zip64 end, end.
@@ -36,8 +36,9 @@ inline std::string zip(const std::vector<ZipItem>& items, bool with_end64 = true
            number(item.local_extra.size(), 2) + local + item.local_extra + item.bytes;
     const std::string claimed = number(item.bytes.size() + item.extra_bytes_claimed, 4);
     directory += "PK\x01\x02" + number(0, 4) + head + claimed + claimed +
-                 number(item.name.size(), 2) + number(item.extra.size(), 2) + number(0, 2 + 2 + 6) +
-                 number(at + item.header_moved, 4) + item.name + item.extra;
+                 number(item.name.size(), 2) + number(item.extra.size(), 2) +
+                 number(item.comment.size(), 2) + number(0, 2 + 6) +
+                 number(at + item.header_moved, 4) + item.name + item.extra + item.comment;
   }
   const uint64_t begin = out.size(), count = items.size();
   out += directory;
