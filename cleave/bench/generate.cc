@@ -45,6 +45,7 @@ GenerateTimes timed(const BenchGenerateOptions& o, const BenchShape& shape, Worl
     prompts.emplace_back(ids.data_ptr<int64_t>(), ids.data_ptr<int64_t>() + o.prompt_len);
   }
   GenerateTimes times;
+  const c10::InferenceMode inference;  // as in generate()
   const auto run = [&] {
     Decoder decoder(*model, tp, prompts, o.new_tokens);
     tp.barrier("start of a run");

@@ -6,6 +6,9 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/kernels/cpu/fused.h"
+#include "cleave/kernels/kernels.h"
+
 namespace cleave {
 namespace {
 
@@ -21,18 +24,33 @@ struct Mass {
 std::vector<Mass> masses_of(const Scores& scores) {
   std::vector<Mass> out(static_cast<size_t>(scores.num_rows()));
   if (scores.values.size(1) == 0) return out;
-  const Tensor top = scores.values.amax(1, /*keepdim=*/true);
-  const Tensor finite_top = top.masked_fill(top.eq(kMinusInfinity), 0);
-  const Tensor sum = (scores.values - finite_top).exp_().sum(1, false, at::kDouble);
+  if (!is_on(Kernel::kLoss)) {
+    const Tensor top = scores.values.amax(1, /*keepdim=*/true);
+    const Tensor finite_top = top.masked_fill(top.eq(kMinusInfinity), 0);
+    const Tensor sum = (scores.values - finite_top).exp_().sum(1, false, at::kDouble);
+    for (size_t r = 0; r < out.size(); ++r) {
+      out[r] = {static_cast<double>(top.const_data_ptr<float>()[r]),
+                sum.const_data_ptr<double>()[r]};
+    }
+    return out;
+  }
+  const SoftmaxSums of_rows = softmax_sums(scores.values);
   for (size_t r = 0; r < out.size(); ++r) {
-    out[r] = {static_cast<double>(top.const_data_ptr<float>()[r]), sum.const_data_ptr<double>()[r]};
+    out[r] = {static_cast<double>(of_rows.largest.const_data_ptr<float>()[r]),
+              static_cast<double>(of_rows.sums.const_data_ptr<float>()[r])};
+    // exp(-infinity + infinity) of forbidden tokens; a NaN among them stays.
+    const auto row = scores.row(static_cast<int64_t>(r));
+    if (out[r].top == kMinusInfinity &&
+        std::none_of(row.begin(), row.end(), [](float score) { return std::isnan(score); })) {
+      out[r].sum = 0;
+    }
   }
   return out;
 }
 
 double log_of_sum(std::span<const Mass> masses) {
   double top = kMinusInfinity;
-  for (const Mass& mass : masses) top = std::max(top, mass.top);
+  for (const Mass& mass : masses) top = std::isnan(mass.sum) ? mass.sum : std::max(top, mass.top);
   CLEAVE_CHECK(std::isfinite(top), Code::kNumerics, "the largest score of a row is ", top,
                "; the model's logits are not finite, or every token was forbidden");
   double sum = 0;

@@ -59,6 +59,23 @@ TEST(Scores, RowWithNothingAllowed_IsAnError) {
   EXPECT_EQ(error.code(), Code::kNumerics);
 }
 
+// On one rank alone and beside a number that is larger than all others: a maximum may not see it.
+TEST(Scores, NanAnywhere_IsAnErrorOnAllRanks) {
+  for (const int tp : {1, 2, 3}) {
+    for (const float rest : {2.F, -INFINITY}) {
+      for (const int64_t place : {0, 3, 6}) {
+        Tensor whole = at::full({1, 7}, rest);
+        whole[0][5] = 100;
+        whole[0][place] = NAN;
+        const auto code = [](const Scores& s) {
+          return test::thrown_by([&] { log_sum_exp(s); }).code();
+        };
+        for (const Code got : on_shards(whole, tp, code)) EXPECT_EQ(got, Code::kNumerics);
+      }
+    }
+  }
+}
+
 TEST(Scores, DrawnChoice_IsWhereTheCumulativeSumPasses) {
   // Probabilities 0.1, 0.2, 0.3, 0.4: the sums are 0.1, 0.3, 0.6, 1.
   const Tensor whole = at::tensor({0.1F, 0.2F, 0.3F, 0.4F}).log().view({1, 4});

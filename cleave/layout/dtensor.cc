@@ -1,6 +1,7 @@
 #include "cleave/layout/dtensor.h"
 
 #include <mutex>
+#include <optional>
 #include <set>
 
 #include <ATen/ATen.h>
@@ -87,57 +88,84 @@ Tensor DTensor::full_tensor() const {
   return whole ? local_ : redistribute(Replicate{}).local();
 }
 
-// Each row of the design's table: the forward and the backward of one change of layout.
+namespace {
+
+using Move = Tensor (*)(const Tensor&, const Shards& from, const Shards& to);
+
+/// A row of the design's table: the forward and the backward of one change of layout.
+struct Change {
+  const char* name;
+  Move forward, backward;
+};
+
+Tensor same(const Tensor& t, const Shards& /*from*/, const Shards& /*to*/) {
+  return t;
+}
+Tensor sum(const Tensor& t, const Shards& from, const Shards& /*to*/) {
+  return from.axis.all_reduce(t, from.site);
+}
+Tensor gather(const Tensor& t, const Shards& from, const Shards& /*to*/) {
+  return from.gather(t);
+}
+// Holders of one element each have a part of its gradient: going to a shard their sum goes back,
+// and coming from one the first holder, whose value went on, gets the gradient.
+Tensor owned_slice(const Tensor& t, const Shards& from, const Shards& /*to*/) {
+  return from.owned_slice(t);
+}
+Tensor scatter(const Tensor& t, const Shards& from, const Shards& to) {
+  return from.placement.split()->overlaps() ? from.owned_slice(sum(t, from, to))
+                                            : from.sum_and_slice(t);
+}
+Tensor slice_to(const Tensor& t, const Shards& /*from*/, const Shards& to) {
+  return to.slice(t);
+}
+Tensor gather_to(const Tensor& t, const Shards& /*from*/, const Shards& to) {
+  return to.gather_parts(t);
+}
+Tensor scatter_to(const Tensor& t, const Shards& /*from*/, const Shards& to) {
+  return to.sum_and_slice(t);
+}
+Tensor pad_to(const Tensor& t, const Shards& /*from*/, const Shards& to) {
+  return to.zero_padded(t);
+}
+
+std::optional<Change> change_between(Placement::Kind from, Placement::Kind to) {
+  using Kind = Placement::Kind;
+  if (from == Kind::kReplicate) {
+    if (to == Kind::kFanout) return Change{"replicate_to_fanout", same, sum};
+    if (to == Kind::kShard) return Change{"replicate_to_shard", slice_to, gather_to};
+  }
+  if (from == Kind::kFanout && to == Kind::kShard) {
+    return Change{"fanout_to_shard", slice_to, pad_to};
+  }
+  if (from == Kind::kPartial) {
+    if (to == Kind::kReplicate) return Change{"partial_to_replicate", sum, same};
+    if (to == Kind::kFanout) return Change{"partial_to_fanout", sum, sum};
+    if (to == Kind::kShard) return Change{"partial_to_shard", scatter_to, gather_to};
+  }
+  if (from == Kind::kShard) {
+    if (to == Kind::kReplicate) return Change{"shard_to_replicate", gather, owned_slice};
+    if (to == Kind::kFanout) return Change{"shard_to_fanout", gather, scatter};
+    if (to == Kind::kShard) return Change{"shard_to_shard", exchange, exchange_gradient};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 Tensor DTensor::convert(const Placement& to) const {
+  const auto change = change_between(placement_.kind(), to.kind());
+  CLEAVE_CHECK(change, Code::kShape, "no way from ", placement_.describe(), " to ", to.describe(),
+               " (value made by ", maker(), ")");
+  if (change->forward == same && !needs_grad(local_)) return local_;
   const Shards from_shards{axis_, placement_, site(to)};
   const Shards to_shards{axis_, to, from_shards.site};
-  const auto identity = [](const Tensor& t) { return t; };
-  const auto sum = [s = from_shards](const Tensor& t) { return s.axis.all_reduce(t, s.site); };
-  const auto gather = [s = from_shards](const Tensor& t) { return s.gather(t); };
-  // Holders of one element each have a part of its gradient: going to a shard their sum goes back,
-  // and coming from one the first holder, whose value went on, gets the gradient.
-  const auto slice = [s = from_shards](const Tensor& t) { return s.owned_slice(t); };
-  const auto scatter = [s = from_shards](const Tensor& t) {
-    return s.placement.split()->overlaps() ? s.owned_slice(s.axis.all_reduce(t, s.site))
-                                           : s.sum_and_slice(t);
-  };
-  const auto gather_to = [s = to_shards](const Tensor& t) { return s.gather_parts(t); };
-  const auto slice_to = [s = to_shards](const Tensor& t) { return s.slice(t); };
-  const auto scatter_to = [s = to_shards](const Tensor& t) { return s.sum_and_slice(t); };
-  const auto pad_to = [s = to_shards](const Tensor& t) { return s.zero_padded(t); };
-  const auto swap = [from_shards, to_shards](const Tensor& t) {
-    return exchange(t, from_shards, to_shards);
-  };
-  const auto swap_back = [from_shards, to_shards](const Tensor& t) {
-    return exchange_gradient(t, from_shards, to_shards);
-  };
-  using Kind = Placement::Kind;
-  const Kind kind = placement_.kind();
-  const Kind target = to.kind();
-  if (kind == Kind::kReplicate) {
-    if (target == Kind::kFanout)
-      return differentiable("replicate_to_fanout", local_, identity, sum);
-    if (target == Kind::kShard)
-      return differentiable("replicate_to_shard", local_, slice_to, gather_to);
-  }
-  if (kind == Kind::kFanout && target == Kind::kShard) {
-    return differentiable("fanout_to_shard", local_, slice_to, pad_to);
-  }
-  if (kind == Kind::kPartial) {
-    if (target == Kind::kReplicate)
-      return differentiable("partial_to_replicate", local_, sum, identity);
-    if (target == Kind::kFanout) return differentiable("partial_to_fanout", local_, sum, sum);
-    if (target == Kind::kShard)
-      return differentiable("partial_to_shard", local_, scatter_to, gather_to);
-  }
-  if (kind == Kind::kShard) {
-    if (target == Kind::kReplicate)
-      return differentiable("shard_to_replicate", local_, gather, slice);
-    if (target == Kind::kFanout) return differentiable("shard_to_fanout", local_, gather, scatter);
-    if (target == Kind::kShard) return differentiable("shard_to_shard", local_, swap, swap_back);
-  }
-  throw Error(Code::kShape, str("no way from ", placement_.describe(), " to ", to.describe(),
-                                " (value made by ", maker(), ")"));
+  return differentiable(
+      change->name, local_,
+      [&](const Tensor& t) { return change->forward(t, from_shards, to_shards); },
+      [backward = change->backward, from_shards, to_shards](const Tensor& t) {
+        return backward(t, from_shards, to_shards);
+      });
 }
 
 namespace {
@@ -171,7 +199,7 @@ DTensor map(const std::function<Tensor(const Tensor&)>& f, const DTensor& a) {
 
 DTensor operator+(const DTensor& a, const DTensor& b) {
   check_same_layout("add", a, b);
-  return a.with(a.local() + b.local()).made_by(maker_name(b.maker()));
+  return b.with(a.local() + b.local());
 }
 
 void split_work(std::initializer_list<const DTensor*> values) {

@@ -43,12 +43,13 @@ void connect(const char* name, const variable_list& inputs, const variable_list&
 Tensor differentiable(const char* name, const Tensor& x,
                       const std::function<Tensor(const Tensor&)>& forward,
                       std::function<Tensor(const Tensor&)> backward) {
+  const bool has_backward = needs_grad(x);
   Tensor y;
   {
     const at::NoGradGuard no_grad;
-    y = forward(x.detach());
+    y = forward(x.requires_grad() ? x.detach() : x);
   }
-  if (needs_grad(x)) {
+  if (has_backward) {
     connect(name, {x}, {y}, [backward = std::move(backward)](variable_list&& grads) {
       return variable_list{backward(grads[0])};
     });

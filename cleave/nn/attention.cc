@@ -61,10 +61,11 @@ DTensor HeadAttention::operator()(const DTensor& q, const DTensor& k, const DTen
   Tensor v_BGTK = heads_first(v.local(), options_.head_dim);
   const int64_t past = context.cache != nullptr ? context.cache->length(this) : 0;
   if (rotary_) {
-    const Tensor positions =
-        context.positions.defined() ? context.positions : at::arange(past, past + q_BHTK.size(2));
-    q_BHTK = rotary_->apply(q_BHTK, positions);
-    k_BGTK = rotary_->apply(k_BGTK, positions);
+    const RotaryAngles angles = context.positions.defined()
+                                    ? rotary_->angles(context.positions, q_BHTK)
+                                    : rotary_->angles(Range{past, past + q_BHTK.size(2)}, q_BHTK);
+    q_BHTK = turned_by(q_BHTK, angles);
+    k_BGTK = turned_by(k_BGTK, angles);
   }
   if (context.cache != nullptr)
     std::tie(k_BGTK, v_BGTK) = context.cache->extend(this, k_BGTK, v_BGTK);

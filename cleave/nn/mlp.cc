@@ -14,7 +14,7 @@ Tensor activate(Activation activation, const Tensor& x) {
     case Activation::kGelu:
       return at::gelu(x, "none");
     case Activation::kGeluTanh:
-      return at::gelu(x, "tanh");
+      return is_on(Kernel::kGate) && takes_fused({x}) ? fused_gelu(x) : at::gelu(x, "tanh");
     case Activation::kRelu:
       return at::relu(x);
   }

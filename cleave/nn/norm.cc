@@ -4,6 +4,7 @@
 
 #include "cleave/kernels/cpu/fused.h"
 #include "cleave/kernels/kernels.h"
+#include "cleave/layout/node.h"
 
 namespace cleave {
 namespace {
@@ -46,7 +47,13 @@ DTensor LayerNorm::forward(const DTensor& x, const Context& /*context*/) {
   check_rows_are_whole(path(), x, weight_->shape()[0]);
   weight_->used_in(x);
   bias_->used_in(x);
-  return x.with(at::layer_norm(x.local(), weight_->shape(), weight_->use(), bias_->use(), eps_));
+  const Tensor& weight = weight_->use();
+  const Tensor& bias = bias_->use();
+  const bool has_backward = needs_grad(x.local()) || needs_grad(weight) || needs_grad(bias);
+  if (!has_backward && is_on(Kernel::kNorm) && takes_fused({x.local(), weight, bias})) {
+    return x.with(fused_layer_norm(x.local(), weight, bias, eps_));
+  }
+  return x.with(at::layer_norm(x.local(), weight_->shape(), weight, bias, eps_));
 }
 
 }  // namespace cleave

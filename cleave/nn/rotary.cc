@@ -29,7 +29,7 @@ double scaled(double frequency, const RotaryOptions& o) {
 }
 
 /// (a, b) -> (a cos - b sin, b cos + a sin) for the two halves of the last dim.
-Tensor turned(const Tensor& x, const Tensor& cos, const Tensor& sin) {
+Tensor halves_turned(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   const int64_t half = x.size(-1) / 2;
   const Tensor a = x.narrow(-1, 0, half);
   const Tensor b = x.narrow(-1, half, half);
@@ -68,29 +68,45 @@ void Rotary::extend_tables(int64_t num_positions, const Tensor& like) {
   sin_ = angles.sin().to(like.options());
 }
 
-Tensor Rotary::apply(const Tensor& x, const Tensor& positions) {
+RotaryAngles Rotary::angles(const Tensor& positions, const Tensor& like) {
   const auto rows = positions.sizes();
-  CLEAVE_CHECK(x.dim() == 4 && x.size(3) == 2 * frequencies_.size(0) && !rows.empty() &&
-                   rows.size() <= 2 && rows.back() == x.size(2) &&
-                   (rows.size() == 1 || rows[0] == 1 || rows[0] == x.size(0)),
-               Code::kShape, "rotary: x ", x.sizes(), ", positions ", rows, "; expected [B, H, T, ",
-               2 * frequencies_.size(0), "] and [B or 1, T] or [T]");
-  if (x.numel() == 0) return x;
+  CLEAVE_CHECK(!rows.empty() && rows.size() <= 2, Code::kShape, "rotary: positions ", rows,
+               "; expected [B or 1, T] or [T]");
+  if (positions.numel() == 0) return angles(Range{0, 0}, like);
   // A dry run has shapes alone.
-  extend_tables(positions.is_meta() ? 1 : positions.max().item<int64_t>() + 1, x);
-  const Tensor at_positions = positions.flatten().to(x.device());
-  auto shape = positions.sizes().vec();
+  extend_tables(positions.is_meta() ? 1 : positions.max().item<int64_t>() + 1, like);
+  const Tensor at_positions = positions.flatten().to(like.device());
+  auto shape = rows.vec();
   shape.push_back(cos_.size(1));
-  Tensor cos = cos_.index_select(0, at_positions).view(shape);
-  Tensor sin = sin_.index_select(0, at_positions).view(shape);
+  return {.cos = cos_.index_select(0, at_positions).view(shape),
+          .sin = sin_.index_select(0, at_positions).view(shape)};
+}
+
+RotaryAngles Rotary::angles(Range positions, const Tensor& like) {
+  extend_tables(positions.end, like);
+  return {.cos = cos_.narrow(0, positions.begin, positions.size()),
+          .sin = sin_.narrow(0, positions.begin, positions.size())};
+}
+
+Tensor turned_by(const Tensor& x, const RotaryAngles& angles) {
+  Tensor cos = angles.cos;
+  Tensor sin = angles.sin;
+  const auto rows = cos.sizes();
+  const size_t dims = rows.size();
+  CLEAVE_CHECK(x.dim() == 4 && dims >= 2 && dims <= 3 && x.size(3) == 2 * rows[dims - 1] &&
+                   rows[dims - 2] == x.size(2) &&
+                   (dims == 2 || rows[0] == 1 || rows[0] == x.size(0)),
+               Code::kShape, "rotary: x ", x.sizes(), ", angles ", rows,
+               "; expected [B, H, T, K] and [B or 1, T, K/2] or [T, K/2]");
+  if (x.numel() == 0) return x;
   if (is_on(Kernel::kRotary) && takes_fused({x, cos})) return fused_rotary(x, cos, sin);
-  if (positions.dim() == 2) {  // [B, T, K/2] -> [B, 1, T, K/2]
+  if (dims == 3) {  // [B, T, K/2] -> [B, 1, T, K/2]
     cos = cos.unsqueeze(1);
     sin = sin.unsqueeze(1);
   }
   return differentiable(
-      "rotary", x, [&](const Tensor& t) { return turned(t, cos, sin); },
-      [cos, sin](const Tensor& g) { return turned(g, cos, -sin); });
+      "rotary", x, [&](const Tensor& t) { return halves_turned(t, cos, sin); },
+      [cos, sin](const Tensor& g) { return halves_turned(g, cos, -sin); });
 }
 
 }  // namespace cleave

@@ -20,7 +20,7 @@ using test::leaf_of;
 using test::numbers;
 
 /// x [B, H, T, K], positions [T].
-Tensor turned_by(const Tensor& x, const Tensor& positions, const Tensor& frequencies) {
+Tensor as_complex(const Tensor& x, const Tensor& positions, const Tensor& frequencies) {
   const int64_t half = x.size(-1) / 2;
   const Tensor angles = at::outer(positions.to(at::kDouble), frequencies);
   const Tensor turn = at::polar(at::ones_like(angles), angles);
@@ -45,9 +45,20 @@ TEST(Rotary, Apply_TurnsHalvesByPositionTimesFrequency) {
   // 300 and 5000 make the tables grow; then small ones again.
   for (const auto& at_positions : {at::tensor({0, 1, 2, 300}, at::kLong),
                                    at::tensor({7, 5000, 5, 5}, at::kLong), at::arange(4)}) {
-    EXPECT_LE(
-        largest_difference(rotary.apply(x, at_positions), turned_by(x, at_positions, frequencies)),
-        1e-12);
+    EXPECT_LE(largest_difference(turned_by(x, rotary.angles(at_positions, x)),
+                                 as_complex(x, at_positions, frequencies)),
+              1e-12);
+  }
+}
+
+TEST(Rotary, PositionsInARange_AreThoseOfAList) {
+  Rotary rotary({.head_dim = 8, .theta = 10000});
+  const Tensor x = numbers({2, 3, 4, 8}, 1);
+  for (const int64_t begin : {0, 5, 1000, 3}) {
+    const Tensor positions = at::arange(begin, begin + 4);
+    EXPECT_LE(largest_difference(turned_by(x, rotary.angles(Range{begin, begin + 4}, x)),
+                                 as_complex(x, positions, plain_frequencies(8, 10000))),
+              1e-12);
   }
 }
 
@@ -55,9 +66,9 @@ TEST(Rotary, PositionsByRow_TurnEachRowByItsOwn) {
   Rotary rotary({.head_dim = 4, .theta = 100});
   const Tensor x = numbers({2, 3, 2, 4}, 1);
   const Tensor positions = at::tensor({0, 1, 5, 9}, at::kLong).view({2, 2});
-  const Tensor got = rotary.apply(x, positions);
+  const Tensor got = turned_by(x, rotary.angles(positions, x));
   for (int64_t b = 0; b < 2; ++b) {
-    EXPECT_LE(largest_difference(got[b], turned_by(x[b], positions[b], plain_frequencies(4, 100))),
+    EXPECT_LE(largest_difference(got[b], as_complex(x[b], positions[b], plain_frequencies(4, 100))),
               1e-14);
   }
 }
@@ -67,7 +78,8 @@ TEST(Rotary, PositionsOfOneRow_AreForAllRows) {
   const Tensor positions = at::tensor({0, 1, 5, 9, 2}, at::kLong);
   for (const at::ScalarType type : {at::kFloat, at::kDouble}) {  // Cleave's kernel and libtorch's
     const Tensor x = numbers({4, 3, 5, 16}, 1).to(type);
-    EXPECT_TRUE(at::equal(rotary.apply(x, positions.unsqueeze(0)), rotary.apply(x, positions)));
+    EXPECT_TRUE(at::equal(turned_by(x, rotary.angles(positions.unsqueeze(0), x)),
+                          turned_by(x, rotary.angles(positions, x))));
   }
 }
 
@@ -77,8 +89,9 @@ TEST(Rotary, PositionsThatDoNotFit_AreRefused) {
     const Tensor x = numbers({4, 3, 5, 16}, 1).to(type);
     for (const std::vector<int64_t>& shape : {std::vector<int64_t>{4}, {2, 5}, {4, 1}}) {
       const Tensor positions = at::zeros(shape, at::kLong);
-      EXPECT_EQ(test::thrown_by([&] { std::ignore = rotary.apply(x, positions); }).code(),
-                Code::kShape);
+      EXPECT_EQ(
+          test::thrown_by([&] { std::ignore = turned_by(x, rotary.angles(positions, x)); }).code(),
+          Code::kShape);
     }
   }
 }
@@ -89,21 +102,23 @@ TEST(Rotary, Gradient_TurnsBack) {
   const Tensor frequencies = plain_frequencies(6, 50);
   const Tensor x = leaf_of(numbers({2, 3, 4, 6}, 1)), g = numbers({2, 3, 4, 6}, 2);
   const Tensor positions = at::tensor({3, 1, 4, 15}, at::kLong);
-  (rotary.apply(x, positions) * g).sum().backward();
-  EXPECT_LE(largest_difference(x.grad(), turned_by(g, positions, -frequencies)), 1e-13);
+  (turned_by(x, rotary.angles(positions, x)) * g).sum().backward();
+  EXPECT_LE(largest_difference(x.grad(), as_complex(g, positions, -frequencies)), 1e-13);
 }
 
 TEST(Rotary, HalfPrecision_HasTablesOfItsType) {
   Rotary rotary({.head_dim = 8, .theta = 10000});
   const Tensor x = numbers({1, 2, 4, 8}, 1);
   const Tensor positions = at::arange(4);
-  const Tensor want = turned_by(x, positions, plain_frequencies(8, 10000));
+  const Tensor want = as_complex(x, positions, plain_frequencies(8, 10000));
   // Products of two rounded factors, twice rounded, of size up to 4: 2^-8 for bf16, 2^-24 for fp32.
-  EXPECT_LE(largest_difference(rotary.apply(x.to(at::kFloat), positions), want), 6 * 4 * 0x1p-24);
-  const Tensor half = rotary.apply(x.to(at::kBFloat16), positions);
+  EXPECT_LE(largest_difference(
+                turned_by(x.to(at::kFloat), rotary.angles(positions, x.to(at::kFloat))), want),
+            6 * 4 * 0x1p-24);
+  const Tensor half = turned_by(x.to(at::kBFloat16), rotary.angles(positions, x.to(at::kBFloat16)));
   EXPECT_EQ(half.scalar_type(), at::kBFloat16);
   EXPECT_LE(largest_difference(half, want), 6 * 4 * 0x1p-8);
-  EXPECT_LE(largest_difference(rotary.apply(x, positions), want), 1e-14);
+  EXPECT_LE(largest_difference(turned_by(x, rotary.angles(positions, x)), want), 1e-14);
 }
 
 TEST(Rotary, LinearScaling_DividesEveryFrequency) {

@@ -155,6 +155,52 @@ HWY_INLINE void weighted_sum(const float* p, int64_t count, const T* values, int
   for (size_t n = 0; n < kN; ++n) store(sum[n], out + n * lanes);
 }
 
+/// As many vectors as one has lanes: element n of the result is the sum of v[n]'s lanes.
+template <size_t kCount>
+HWY_INLINE FloatVec sums_of_each(FloatVec* v) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (kCount > 1) {
+    // Sums of neighbours, those of the first vector below those of the second.
+#pragma GCC unroll 8
+    for (size_t n = 0; n < kCount / 2; ++n) {
+      v[n] = hn::Add(hn::ConcatEven(kFloats, v[2 * n + 1], v[2 * n]),
+                     hn::ConcatOdd(kFloats, v[2 * n + 1], v[2 * n]));
+    }
+    return sums_of_each<kCount / 2>(v);
+  }
+#endif
+  return v[0];
+}
+
+/// scores[s] = q . keys[s] for `count` rows of `width` numbers.
+template <class T>
+HWY_INLINE void scores_of(const float* q, const T* keys, int64_t of_row, int64_t count,
+                          int64_t width, float* scores) {
+  constexpr size_t kLanes = HWY_LANES(float);
+  constexpr auto lanes = static_cast<int64_t>(kLanes);
+  int64_t s = 0;
+  for (; s + lanes <= count; s += lanes, keys += lanes * of_row) {
+    FloatVec sums[kLanes];
+#pragma GCC unroll 16
+    for (size_t n = 0; n < kLanes; ++n) sums[n] = hn::Zero(kFloats);
+    for (int64_t i = 0; i < width; i += lanes) {
+      const FloatVec part = load(q + i);
+#pragma GCC unroll 16
+      for (size_t n = 0; n < kLanes; ++n) {
+        sums[n] = hn::MulAdd(part, load(keys + static_cast<int64_t>(n) * of_row + i), sums[n]);
+      }
+    }
+    store(sums_of_each<kLanes>(sums), scores + s);
+  }
+  for (; s < count; ++s, keys += of_row) {
+    FloatVec sums = hn::Zero(kFloats);
+    for (int64_t i = 0; i < width; i += lanes) {
+      sums = hn::MulAdd(load(q + i), load(keys + i), sums);
+    }
+    scores[s] = hn::GetLane(hn::SumOfLanes(kFloats, sums));
+  }
+}
+
 /// One query, which reads keys and values where they lie.
 template <class T>
 void decode_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
@@ -170,14 +216,7 @@ void decode_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   for (int64_t h = 0; h < job.num_heads; ++h) {
     if (job.kv_head[h] != kv_head) continue;
     pack(head<T>(job.q, batch, h), 0, 1, z.width, scale_of(job), q);
-    for (int64_t s = 0; s < job.num_keys; ++s) {
-      const T* key = keys + s * job.k.of_row;
-      FloatVec sums = hn::Zero(kFloats);
-      for (int64_t i = 0; i < z.width; i += lanes) {
-        sums = hn::MulAdd(load(q + i), load(key + i), sums);
-      }
-      scores[s] = hn::GetLane(hn::SumOfLanes(kFloats, sums));
-    }
+    scores_of(q, keys, job.k.of_row, job.num_keys, z.width, scores);
     mask.apply(scores, 0, z.keys);
     const float top = largest(scores, z.keys);
     const float sum = exponentials(scores, z.keys, top);

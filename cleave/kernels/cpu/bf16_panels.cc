@@ -8,12 +8,11 @@
 
 #include "cleave/kernels/cpu/bf16_products.h"
 #include "cleave/kernels/cpu/few_rows_loops.h"
-#include "cleave/kernels/cpu/transpose.h"
+#include "cleave/kernels/cpu/panels.h"
 
 namespace cleave {
 namespace {
 
-constexpr int64_t kPanel = 64;
 // Rows whose sums exist in fp32 at once: they stay in the first-level cache.
 constexpr int64_t kBlockRows = 8 * kPairRows;
 // Bytes of the matrix that are worth a thread of their own.
@@ -72,35 +71,22 @@ bool takes_panels(const Tensor& weight) {
 
 Bf16Panels to_panels(const Tensor& weight) {
   const at::NoGradGuard no_grad;
-  const Tensor rows = weight.detach().contiguous();
+  const Tensor rows = weight.contiguous();
   const int64_t pairs = rows.size(1) / 2;
-  const int64_t out = rows.size(0);
-  Bf16Panels panels{.pairs = at::empty({out * pairs}, at::kInt), .in = 2 * pairs, .out = out};
-  // Pairs as the bits of floats: they are moved, not reckoned with.
-  const auto* from = static_cast<const float*>(rows.const_data_ptr());
-  auto* to = static_cast<float*>(panels.pairs.mutable_data_ptr());
-  at::parallel_for(0, (out + kPanel - 1) / kPanel, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t first = begin * kPanel; first < std::min(out, end * kPanel); first += kPanel) {
-      const int64_t width = std::min(kPanel, out - first);
-      transpose_rows({.columns = pairs,
-                      .from = from + first * pairs,
-                      .from_stride = pairs,
-                      .to = to + first * pairs,
-                      .to_stride = width},
-                     0, width);
-    }
-  });
+  Bf16Panels panels{
+      .pairs = at::empty({rows.size(0) * pairs}, at::kInt), .in = 2 * pairs, .out = rows.size(0)};
+  to_panels(rows.const_data_ptr(), panels.out, pairs, panels.pairs.mutable_data_ptr());
   return panels;
 }
 
 Tensor panels_linear(const Tensor& x, const Bf16Panels& weight, const std::optional<Tensor>& bias) {
   const at::NoGradGuard no_grad;
   RECORD_USER_SCOPE("cleave::product");
-  const Tensor in = x.detach().contiguous();
+  const Tensor in = x.contiguous();
   auto shape = in.sizes().vec();
   shape.back() = weight.out;
   Tensor result = at::empty(shape, in.options());
-  const Tensor added = bias ? bias->detach().contiguous() : Tensor();
+  const Tensor added = bias ? bias->contiguous() : Tensor();
   const Job job{.rows = in.numel() / weight.in,
                 .pairs = weight.in / 2,
                 .out = weight.out,
@@ -109,13 +95,12 @@ Tensor panels_linear(const Tensor& x, const Bf16Panels& weight, const std::optio
                 .bias = bias ? static_cast<const uint16_t*>(added.const_data_ptr()) : nullptr,
                 .result = static_cast<uint16_t*>(result.mutable_data_ptr())};
   const int64_t panel_bytes = kPanel * weight.in * 2;
-  at::parallel_for(0, (weight.out + kPanel - 1) / kPanel, 1 + kGrainBytes / panel_bytes,
-                   [&](int64_t begin, int64_t end) {
-                     for (int64_t panel = begin; panel < end; ++panel) {
-                       multiply_panel(job, panel * kPanel,
-                                      std::min(kPanel, job.out - panel * kPanel));
-                     }
-                   });
+  at::parallel_for(
+      0, num_panels(weight.out), 1 + kGrainBytes / panel_bytes, [&](int64_t begin, int64_t end) {
+        for (int64_t panel = begin; panel < end; ++panel) {
+          multiply_panel(job, panel * kPanel, std::min(kPanel, job.out - panel * kPanel));
+        }
+      });
   return result;
 }
 

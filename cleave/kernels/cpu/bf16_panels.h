@@ -8,9 +8,8 @@ namespace cleave {
 
 using at::Tensor;
 
-/// A matrix [out, in] of bf16 in the order in which products of pairs read it: panels of 64 outputs
-/// (the last may have 16, 32 or 48), in a panel the pairs of neighbouring inputs one after the
-/// other, each with the panel's outputs side by side.
+/// A matrix [out, in] of bf16 in panels (panels.h) of the pairs of neighbouring inputs; the last
+/// panel may have 16, 32 or 48 outputs.
 struct Bf16Panels {
   Tensor pairs;     ///< [out * in / 2] int32
   int64_t in = 0;   ///< even

@@ -124,7 +124,8 @@ Tensor defined(const Tensor& x, const Tensor& weight, const Tensor& bias) {
 
 TEST(Int8Linear, AnySizes_EqualTheProductOfRoundedNumbers) {
   for (const int64_t rows : {1, 2, 3, 6, 7, 50}) {
-    for (const auto& [in, out] : {std::pair<int64_t, int64_t>{1, 1}, {64, 4}, {65, 7}, {300, 66}}) {
+    for (const auto& [in, out] :
+         {std::pair<int64_t, int64_t>{1, 1}, {64, 4}, {65, 7}, {300, 66}, {30, 112}, {33, 96}}) {
       const Tensor x = random({rows, in}, 1).to(at::kFloat);
       const Tensor weight = random({out, in}, 2).to(at::kFloat);
       const Tensor bias = random({out}, 3).to(at::kFloat);
@@ -184,13 +185,18 @@ TEST(Int8Linear, WhatIsNotFinite_DoesNotBecomeFinite) {
 }
 
 TEST(Int8Products, PortableLoops_GiveTheSameBits) {
-  constexpr int64_t kRows = 9, kColumns = 11, kWidth = 192;
+  constexpr int64_t kRows = 9, kColumns = 75, kWidth = 20;
   const auto generator = at::detail::createCPUGenerator(7);
   const Tensor x = at::randint(0, 256, {kRows, kWidth}, generator, at::kByte);
   const Tensor weight = at::randint(-127, 128, {kColumns, kWidth}, generator, at::kChar);
-  const Tensor sums = weight.sum(1, false, at::kInt);
-  const Tensor x_scale = at::rand({kRows}, generator),
-               weight_scale = at::rand({kColumns}, generator);
+  // Padded to 80 columns: a panel of 64 and one of 16.
+  const Tensor padded = at::constant_pad_nd(weight, {0, 0, 0, 5});
+  const auto panel = [&](int64_t first, int64_t width) {
+    return padded.narrow(0, first, width).view({width, kWidth / 4, 4}).transpose(0, 1).flatten();
+  };
+  const Tensor panels = at::cat({panel(0, 64), panel(64, 16)});
+  const Tensor sums = padded.sum(1, false, at::kInt);
+  const Tensor x_scale = at::rand({kRows}, generator), weight_scale = at::rand({80}, generator);
   const Tensor bias = at::rand({kColumns}, generator);
   const Tensor fast = at::empty({kRows, kColumns}), portable = at::empty({kRows, kColumns});
   Int8Job job{.rows = kRows,
@@ -198,17 +204,17 @@ TEST(Int8Products, PortableLoops_GiveTheSameBits) {
               .width = kWidth,
               .x = x.data_ptr<uint8_t>(),
               .x_scale = x_scale.data_ptr<float>(),
-              .weight = weight.data_ptr<int8_t>(),
+              .weight = panels.data_ptr<int8_t>(),
               .weight_sum = sums.data_ptr<int32_t>(),
               .weight_scale = weight_scale.data_ptr<float>(),
               .bias = bias.data_ptr<float>(),
               .out = fast.data_ptr<float>()};
-  int8_products(job, 0, kColumns);
+  int8_products(job, 0, 2);
   job.out = portable.data_ptr<float>();
-  int8_products_portable(job, 0, kColumns);
+  int8_products_portable(job, 0, 2);
   EXPECT_TRUE(at::equal(fast, portable));
   const Tensor want = (x.to(at::kDouble) - 128).matmul(weight.to(at::kDouble).t()) *
-                          x_scale.unsqueeze(1) * weight_scale +
+                          x_scale.unsqueeze(1) * weight_scale.narrow(0, 0, kColumns) +
                       bias;
   EXPECT_LE(largest_error(fast, want), 1e-2);  // of about 1e4, in fp32
 }

@@ -103,6 +103,47 @@ Tensor fused_rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   return y;
 }
 
+Tensor fused_layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  const at::NoGradGuard no_grad;
+  const Tensor in = x.contiguous();
+  const Tensor w = weight.contiguous();
+  const Tensor b = bias.contiguous();
+  Tensor y = at::empty(in.sizes(), in.options());
+  const LayerNormJob job{.width = x.size(-1),
+                         .is_bf16 = is_bf16(in),
+                         .eps = eps,
+                         .x = data_of<const void>(in),
+                         .weight = data_of<const void>(w),
+                         .bias = data_of<const void>(b),
+                         .y = data_of<void>(y)};
+  in_parts(in, rows_of(in), grain_of_rows(job.width),
+           [&](int64_t begin, int64_t end) { layer_norm_rows(job, begin, end); });
+  return y;
+}
+
+Tensor fused_gelu(const Tensor& x) {
+  const bool has_backward = needs_grad(x);
+  const at::NoGradGuard no_grad;
+  const Tensor in = (has_backward ? x.detach() : x).contiguous();
+  Tensor y = at::empty(in.sizes(), in.options());
+  const GeluJob job{.is_bf16 = is_bf16(in), .x = data_of<const void>(in), .y = data_of<void>(y)};
+  in_parts(in, in.numel(), kGrain,
+           [&](int64_t begin, int64_t end) { gelu_range(job, begin, end); });
+  if (!has_backward) return y;
+  connect("gelu", {x}, {y}, [in](variable_list&& grads) -> variable_list {
+    const Tensor dy = grads[0].contiguous();
+    Tensor dx = at::empty(in.sizes(), in.options());
+    const GeluJob back{.is_bf16 = is_bf16(in),
+                       .x = data_of<const void>(in),
+                       .dy = data_of<const void>(dy),
+                       .dx = data_of<void>(dx)};
+    in_parts(in, in.numel(), kGrain,
+             [&](int64_t begin, int64_t end) { gelu_backward_range(back, begin, end); });
+    return {dx};
+  });
+  return y;
+}
+
 Tensor fused_gate(const Tensor& gate, const Tensor& up) {
   const bool has_backward = needs_grad(gate) || needs_grad(up);
   const at::NoGradGuard no_grad;

@@ -6,13 +6,20 @@ namespace cleave {
 using at::Tensor;
 
 /// Operations that libtorch makes of several passes over memory, in one: fp32 or bf16 on the
-/// processor, arithmetic in fp32, results and gradients of the inputs' type. All are
-/// differentiable, and on the meta device have shapes alone. takes_fused says of the inputs whether
-/// they can be used: all of one such type, and not empty.
+/// processor, arithmetic in fp32, results and gradients of the inputs' type. They are
+/// differentiable unless said, and on the meta device have shapes alone. takes_fused says of the
+/// inputs whether they can be used: all of one such type, and not empty.
 bool takes_fused(std::initializer_list<Tensor> inputs);
 
 /// x / sqrt(mean(x^2) + eps) weight.   x [.., D]   weight [D]
 Tensor fused_rms_norm(const Tensor& x, const Tensor& weight, double eps);
+
+/// (x - mean(x)) / sqrt(variance(x) + eps) weight + bias.   x [.., D]   weight, bias [D]
+/// Not differentiable: for training libtorch's is as fast.
+Tensor fused_layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps);
+
+/// GELU in its form with tanh: x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.
+Tensor fused_gelu(const Tensor& x);
 
 /// silu(gate) up, of one shape.
 Tensor fused_gate(const Tensor& gate, const Tensor& up);

@@ -67,12 +67,56 @@ TEST(FusedRmsNorm, AnyWidth_EqualsTheDefinition) {
   }
 }
 
+TEST(FusedLayerNorm, AnyWidth_EqualsTheDefinition) {
+  for (const at::ScalarType type : kTypes) {
+    for (const int64_t width : {1, 5, 16, 100, 768}) {
+      for (const int64_t rows : {1, 63, 130}) {
+        // A mean far from zero: the variance is that of the differences.
+        const Tensor x = (random({rows, width}, 1) + 30).to(type);
+        const Tensor weight = random({width}, 2).to(type), bias = random({width}, 3).to(type);
+        const Tensor wide = x.to(at::kDouble);
+        const Tensor center = wide - wide.mean(-1, true);
+        const Tensor want =
+            center * (center.square().mean(-1, true) + 1e-5).rsqrt() * weight + bias;
+        const Tensor got = fused_layer_norm(x, weight, bias, 1e-5);
+        EXPECT_EQ(got.scalar_type(), type);
+        // Of numbers around 30 each difference from the mean is off by 30 ulps, and where a row's
+        // differences are small it is magnified.
+        const double spread = center.square().mean(-1).add(1e-5).rsqrt().max().item<double>();
+        const double off = 64 * std::ldexp(1, -23) * spread * weight.abs().max().item<double>();
+        EXPECT_LE((got.to(at::kDouble) - want).abs().max().item<double>(),
+                  off + bound_of(type, static_cast<double>(width)) *
+                            (1 + want.abs().max().item<double>()))
+            << width << ' ' << rows;
+      }
+    }
+  }
+}
+
+// Also where exp overflows, and far out, where nothing is left of the number.
+TEST(FusedGelu, AnySize_EqualsTheDefinition) {
+  for (const at::ScalarType type : kTypes) {
+    for (const int64_t size : {1, 15, 16, 33, 40000}) {
+      for (const double scale : {1.0, 30.0}) {
+        expect_equal([](const auto& t) { return fused_gelu(t[0]); },
+                     [](const auto& t) {
+                       const double root = std::sqrt(2 / 3.14159265358979323846);
+                       return t[0] * 0.5 * (1 + (root * (t[0] + 0.044715 * t[0].pow(3))).tanh());
+                     },
+                     {random({size}, 1) * scale}, type, 1);
+      }
+    }
+  }
+}
+
 TEST(FusedGate, AnySize_EqualsTheDefinition) {
   for (const at::ScalarType type : kTypes) {
     for (const int64_t size : {1, 15, 16, 33, 40000}) {
-      expect_equal([](const auto& t) { return fused_gate(t[0], t[1]); },
-                   [](const auto& t) { return t[0] * t[0].sigmoid() * t[1]; },
-                   {random({size}, 1) * 10, random({size}, 2)}, type, 1);
+      for (const double scale : {10.0, 1000.0}) {
+        expect_equal([](const auto& t) { return fused_gate(t[0], t[1]); },
+                     [](const auto& t) { return t[0] * t[0].sigmoid() * t[1]; },
+                     {random({size}, 1) * scale, random({size}, 2)}, type, 1);
+      }
     }
   }
 }

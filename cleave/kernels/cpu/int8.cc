@@ -6,14 +6,16 @@
 
 #include "cleave/base/error.h"
 #include "cleave/kernels/cpu/int8_loops.h"
+#include "cleave/kernels/cpu/panels.h"
+#include "cleave/kernels/cpu/rows.h"
 
 namespace cleave {
 namespace {
 
 constexpr int64_t kGrainBytes = 65536;
 
-int64_t padded(int64_t width) {
-  return (width + kInt8Block - 1) / kInt8Block * kInt8Block;
+int64_t rounded_up(int64_t count, int64_t step) {
+  return (count + step - 1) / step * step;
 }
 
 /// What one step of a row's 8-bit numbers stands for; a row of zeros has no scale to lose. That of
@@ -31,7 +33,8 @@ struct Bytes {
 /// `largest` [rows] or nothing, where the rows are whole.
 Bytes bytes_of(const Tensor& rows, const Tensor& largest) {
   const int64_t width = rows.size(1);
-  const Bytes out{.values = at::empty({rows.size(0), padded(width)}, at::kByte),
+  const int64_t padded = rounded_up(width, kInt8Group);
+  const Bytes out{.values = at::empty({rows.size(0), padded}, at::kByte),
                   .scales = at::empty({rows.size(0)}, at::kFloat)};
   const auto* known = largest.defined() ? largest.const_data_ptr<float>() : nullptr;
   const auto* from = rows.const_data_ptr<float>();
@@ -41,7 +44,7 @@ Bytes bytes_of(const Tensor& rows, const Tensor& largest) {
     for (int64_t r = begin; r < end; ++r) {
       const float* row = from + r * width;
       scales[r] = scale_of(known != nullptr ? known[r] : largest_of_row(row, width));
-      int8_row(row, width, padded(width), 1 / scales[r], to + r * padded(width));
+      int8_row(row, width, padded, 1 / scales[r], to + r * padded);
     }
   });
   return out;
@@ -51,7 +54,7 @@ Bytes bytes_of(const Tensor& rows, const Tensor& largest) {
 
 Tensor largest_of_rows(const Tensor& rows) {
   const at::NoGradGuard no_grad;
-  const Tensor flat = rows.detach().reshape({-1, rows.size(-1)}).to(at::kFloat).contiguous();
+  const Tensor flat = rows.reshape({-1, rows.size(-1)}).to(at::kFloat).contiguous();
   Tensor out = at::empty({flat.size(0)}, at::kFloat);
   for (int64_t r = 0; r < flat.size(0); ++r) {
     out.mutable_data_ptr<float>()[r] =
@@ -65,24 +68,31 @@ Int8Matrix to_int8(const Tensor& weight, const Tensor& largest) {
   const Tensor rows = weight.detach().to(at::kFloat).contiguous();
   const Bytes bytes = bytes_of(rows, largest);
   const Tensor values = bytes.values.bitwise_xor(0x80).view(at::kChar);  // 128 less
-  return {.values = values,
-          .scales = bytes.scales,
-          .sums = values.sum(1, false, at::kInt),
-          .width = rows.size(1)};
+  const int64_t out = rows.size(0);
+  const int64_t more = rounded_up(out, kInt8Columns) - out;
+  const Tensor padded = at::constant_pad_nd(values, {0, 0, 0, more});
+  Int8Matrix matrix{.values = at::empty_like(padded),
+                    .scales = at::constant_pad_nd(bytes.scales, {0, more}),
+                    .sums = padded.sum(1, false, at::kInt),
+                    .in = rows.size(1),
+                    .out = out};
+  to_panels(padded.const_data_ptr(), padded.size(0), padded.size(1) / kInt8Group,
+            matrix.values.mutable_data_ptr());
+  return matrix;
 }
 
 Tensor int8_linear(const Tensor& x, const Int8Matrix& weight, const std::optional<Tensor>& bias,
                    const Tensor& largest) {
   const at::NoGradGuard no_grad;
   RECORD_USER_SCOPE("cleave::product");
-  const Tensor rows = x.detach().reshape({-1, weight.width}).contiguous();
+  const Tensor rows = x.reshape({-1, weight.in}).contiguous();
   const Bytes bytes = bytes_of(rows, largest);
   auto shape = x.sizes().vec();
-  shape.back() = weight.values.size(0);
+  shape.back() = weight.out;
   Tensor y = at::empty(shape, x.options());
   const Int8Job job{.rows = rows.size(0),
-                    .columns = weight.values.size(0),
-                    .width = weight.values.size(1),
+                    .columns = weight.out,
+                    .width = bytes.values.size(1),
                     .x = bytes.values.const_data_ptr<uint8_t>(),
                     .x_scale = bytes.scales.const_data_ptr<float>(),
                     .weight = weight.values.const_data_ptr<int8_t>(),
@@ -90,8 +100,8 @@ Tensor int8_linear(const Tensor& x, const Int8Matrix& weight, const std::optiona
                     .weight_scale = weight.scales.const_data_ptr<float>(),
                     .bias = bias ? bias->const_data_ptr<float>() : nullptr,
                     .out = y.data_ptr<float>()};
-  const int64_t grain = std::max<int64_t>(8, kGrainBytes / std::max<int64_t>(job.width, 1));
-  at::parallel_for(0, job.columns, grain,
+  const int64_t grain = 1 + kGrainBytes / std::max<int64_t>(kPanel * job.width, 1);
+  at::parallel_for(0, num_panels(job.columns), grain,
                    [&](int64_t begin, int64_t end) { int8_products(job, begin, end); });
   return y;
 }

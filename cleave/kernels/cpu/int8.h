@@ -8,13 +8,13 @@ namespace cleave {
 
 using at::Tensor;
 
-/// A matrix [out, in] as 8-bit integers with a scale for each row: element (n, k) is values[n][k]
-/// times scales[n].
+/// A matrix [out, in] as 8-bit integers with a scale for each output: element (n, k) is value (n,
+/// k) times scales[n].
 struct Int8Matrix {
-  Tensor values;      ///< [out, in rounded up to 64] int8, -127 to 127, padded with zeros
-  Tensor scales;      ///< [out] fp32
-  Tensor sums;        ///< [out] int32, of each row's values
-  int64_t width = 0;  ///< in
+  Tensor values;  ///< int8, -127 to 127, in panels (Int8Job::weight)
+  Tensor scales;  ///< [out rounded up to 16] fp32
+  Tensor sums;    ///< [out rounded up to 16] int32, of each output's values
+  int64_t in = 0, out = 0;
 };
 
 /// The largest magnitude of each row of a matrix or of activations [.., in]: [rows] fp32.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #undef HWY_TARGET_INCLUDE
@@ -93,6 +94,49 @@ void rms_norm_backward(const RmsNormJob& job, int64_t begin, int64_t end, float*
   }
 }
 
+template <class T>
+void layer_norm(const LayerNormJob& job, int64_t begin, int64_t end) {
+  const auto* weight = static_cast<const T*>(job.weight);
+  const auto* bias = static_cast<const T*>(job.bias);
+  const auto width = static_cast<double>(job.width);
+  for (int64_t r = begin; r < end; ++r) {
+    const T* x = static_cast<const T*>(job.x) + r * job.width;
+    T* y = static_cast<T*>(job.y) + r * job.width;
+    FloatVec sums = hn::Zero(kFloats);
+    float rest = 0;
+    sweep(
+        job.width, [&](int64_t i) { sums = hn::Add(sums, load(x + i)); },
+        [&](int64_t i) { rest += load_one(x + i); });
+    const auto mean = static_cast<float>((double{sum_of(sums)} + rest) / width);
+    const FloatVec center = hn::Set(kFloats, mean);
+    FloatVec squares = hn::Zero(kFloats);
+    float rest_squares = 0;
+    sweep(
+        job.width,
+        [&](int64_t i) {
+          const FloatVec v = hn::Sub(load(x + i), center);
+          squares = hn::MulAdd(v, v, squares);
+        },
+        [&](int64_t i) {
+          const float v = load_one(x + i) - mean;
+          rest_squares += v * v;
+        });
+    const double variance = (double{sum_of(squares)} + rest_squares) / width;
+    const auto scale = static_cast<float>(1 / std::sqrt(variance + job.eps));
+    const FloatVec factor = hn::Set(kFloats, scale);
+    sweep(
+        job.width,
+        [&](int64_t i) {
+          const FloatVec n = hn::Mul(hn::Sub(load(x + i), center), factor);
+          store(hn::MulAdd(n, load(weight + i), load(bias + i)), y + i);
+        },
+        [&](int64_t i) {
+          const float n = (load_one(x + i) - mean) * scale;
+          store_one(n * load_one(weight + i) + load_one(bias + i), y + i);
+        });
+  }
+}
+
 HWY_INLINE FloatVec sigmoid(FloatVec v) {
   const FloatVec one = hn::Set(kFloats, 1.0F);
   return hn::Div(one, hn::Add(one, exp(hn::Neg(v))));
@@ -144,6 +188,57 @@ void gate_backward(const GateJob& job, int64_t begin, int64_t end) {
         store_one(d * v * s, du + i);
         store_one(d * load_one(u + i) * s * (1 + v * (1 - s)), dg + i);
       });
+}
+
+// 2 u = v (kGeluLinear + kGeluCubic v^2).
+constexpr float kGeluLinear = 1.5957691216057308F;  // 2 sqrt(2 / pi)
+constexpr float kGeluCubic = 0.044715F * kGeluLinear;
+
+/// The slope of v sigmoid(w), w = 2 u: s + v s (1 - s) dw/dv.
+inline float gelu_slope_one(float v) {
+  const float s = sigmoid_one(v * (kGeluLinear + kGeluCubic * v * v));
+  return s + v * s * (1 - s) * (kGeluLinear + 3 * kGeluCubic * v * v);
+}
+
+template <class T>
+void gelu(const GeluJob& job, int64_t begin, int64_t end) {
+  const T* x = static_cast<const T*>(job.x) + begin;
+  T* y = static_cast<T*>(job.y) + begin;
+  const FloatVec linear = hn::Set(kFloats, kGeluLinear);
+  const FloatVec cubic = hn::Set(kFloats, kGeluCubic);
+  sweep(
+      end - begin,
+      [&](int64_t i) {
+        const FloatVec v = load(x + i);
+        const FloatVec w = hn::Mul(v, hn::MulAdd(cubic, hn::Mul(v, v), linear));
+        store(hn::Mul(v, sigmoid(w)), y + i);
+      },
+      [&](int64_t i) {
+        const float v = load_one(x + i);
+        store_one(v * sigmoid_one(v * (kGeluLinear + kGeluCubic * v * v)), y + i);
+      });
+}
+
+template <class T>
+void gelu_backward(const GeluJob& job, int64_t begin, int64_t end) {
+  const T* x = static_cast<const T*>(job.x) + begin;
+  const T* dy = static_cast<const T*>(job.dy) + begin;
+  T* dx = static_cast<T*>(job.dx) + begin;
+  const FloatVec linear = hn::Set(kFloats, kGeluLinear);
+  const FloatVec cubic = hn::Set(kFloats, kGeluCubic);
+  const FloatVec steeper = hn::Set(kFloats, 3 * kGeluCubic);
+  const FloatVec one = hn::Set(kFloats, 1.0F);
+  sweep(
+      end - begin,
+      [&](int64_t i) {
+        const FloatVec v = load(x + i);
+        const FloatVec square = hn::Mul(v, v);
+        const FloatVec s = sigmoid(hn::Mul(v, hn::MulAdd(cubic, square, linear)));
+        const FloatVec turn = hn::Mul(hn::Mul(v, s), hn::Sub(one, s));
+        const FloatVec slope = hn::MulAdd(turn, hn::MulAdd(steeper, square, linear), s);
+        store(hn::Mul(load(dy + i), slope), dx + i);
+      },
+      [&](int64_t i) { store_one(load_one(dy + i) * gelu_slope_one(load_one(x + i)), dx + i); });
 }
 
 template <class T>
@@ -232,6 +327,15 @@ void rms_norm_backward_task(const RmsNormJob& job, int64_t begin, int64_t end, f
   job.is_bf16 ? rms_norm_backward<uint16_t>(job, begin, end, dweight)
               : rms_norm_backward<float>(job, begin, end, dweight);
 }
+void layer_norm_task(const LayerNormJob& job, int64_t begin, int64_t end) {
+  job.is_bf16 ? layer_norm<uint16_t>(job, begin, end) : layer_norm<float>(job, begin, end);
+}
+void gelu_task(const GeluJob& job, int64_t begin, int64_t end) {
+  job.is_bf16 ? gelu<uint16_t>(job, begin, end) : gelu<float>(job, begin, end);
+}
+void gelu_backward_task(const GeluJob& job, int64_t begin, int64_t end) {
+  job.is_bf16 ? gelu_backward<uint16_t>(job, begin, end) : gelu_backward<float>(job, begin, end);
+}
 void gate_task(const GateJob& job, int64_t begin, int64_t end) {
   job.is_bf16 ? gate<uint16_t>(job, begin, end) : gate<float>(job, begin, end);
 }
@@ -285,6 +389,47 @@ double sum_of_squares_task(const void* x, bool is_bf16, int64_t begin, int64_t e
                  : sum_of_squares(static_cast<const float*>(x) + begin, end - begin);
 }
 
+float largest_of_row_task(const float* x, int64_t width) {
+  // Of numbers without a sign the bits are in the numbers' order, and NaN is above all.
+  const hn::RebindToUnsigned<Floats> words;
+  auto tops = hn::Zero(words);
+  uint32_t top = 0;
+  sweep(
+      width, [&](int64_t i) { tops = hn::Max(tops, hn::BitCast(words, hn::Abs(load(x + i)))); },
+      [&](int64_t i) {
+        uint32_t bits = 0;
+        std::memcpy(&bits, x + i, sizeof bits);
+        top = std::max(top, bits & 0x7FFFFFFFU);
+      });
+  top = std::max(top, hn::GetLane(hn::MaxOfLanes(words, tops)));
+  float value = 0;
+  std::memcpy(&value, &top, sizeof value);
+  return value;
+}
+
+void int8_row_task(const float* x, int64_t width, int64_t padded, float factor, uint8_t* to) {
+  // Adding 1.5 2^23 leaves the nearest integer, ties to even, in the lowest bits.
+  constexpr float kMagic = 12582912.0F;
+  const hn::RebindToUnsigned<Floats> words;
+  const hn::Rebind<uint8_t, Floats> bytes;
+  const FloatVec most = hn::Set(kFloats, 127.0F), least = hn::Set(kFloats, -127.0F);
+  sweep(
+      width,
+      [&](int64_t i) {
+        const FloatVec v = hn::Mul(load(x + i), hn::Set(kFloats, factor));
+        const FloatVec near = hn::Add(hn::Max(hn::Min(v, most), least), hn::Set(kFloats, kMagic));
+        const auto whole = hn::Add(hn::BitCast(words, near), hn::Set(words, 128));
+        hn::StoreU(hn::TruncateTo(bytes, whole), bytes, to + i);
+      },
+      [&](int64_t i) {
+        const float near = std::clamp(x[i] * factor, -127.0F, 127.0F) + kMagic;
+        uint32_t bits = 0;
+        std::memcpy(&bits, &near, sizeof bits);
+        to[i] = static_cast<uint8_t>(bits + 128);
+      });
+  std::fill(to + width, to + padded, uint8_t{128});
+}
+
 void softmax_gradient_task(const LogitsGradientJob& job, int64_t begin, int64_t end) {
   job.is_bf16 ? softmax_gradient<uint16_t>(job, begin, end)
               : softmax_gradient<float>(job, begin, end);
@@ -298,18 +443,32 @@ HWY_AFTER_NAMESPACE();
 namespace cleave {
 HWY_EXPORT(rms_norm_task);
 HWY_EXPORT(rms_norm_backward_task);
+HWY_EXPORT(layer_norm_task);
+HWY_EXPORT(gelu_task);
+HWY_EXPORT(gelu_backward_task);
 HWY_EXPORT(gate_task);
 HWY_EXPORT(gate_backward_task);
 HWY_EXPORT(rotary_task);
 HWY_EXPORT(softmax_sums_task);
 HWY_EXPORT(softmax_gradient_task);
 HWY_EXPORT(sum_of_squares_task);
+HWY_EXPORT(largest_of_row_task);
+HWY_EXPORT(int8_row_task);
 
 void rms_norm_rows(const RmsNormJob& job, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(rms_norm_task)(job, begin, end);
 }
 void rms_norm_backward_rows(const RmsNormJob& job, int64_t begin, int64_t end, float* dweight) {
   HWY_DYNAMIC_DISPATCH(rms_norm_backward_task)(job, begin, end, dweight);
+}
+void layer_norm_rows(const LayerNormJob& job, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(layer_norm_task)(job, begin, end);
+}
+void gelu_range(const GeluJob& job, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(gelu_task)(job, begin, end);
+}
+void gelu_backward_range(const GeluJob& job, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(gelu_backward_task)(job, begin, end);
 }
 void gate_range(const GateJob& job, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(gate_task)(job, begin, end);
@@ -325,6 +484,12 @@ void softmax_sums_rows(const LogitsJob& job, int64_t begin, int64_t end) {
 }
 void softmax_gradient_rows(const LogitsGradientJob& job, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(softmax_gradient_task)(job, begin, end);
+}
+float largest_of_row(const float* x, int64_t width) {
+  return HWY_DYNAMIC_DISPATCH(largest_of_row_task)(x, width);
+}
+void int8_row(const float* x, int64_t width, int64_t padded, float factor, uint8_t* to) {
+  HWY_DYNAMIC_DISPATCH(int8_row_task)(x, width, padded, factor, to);
 }
 double sum_of_squares_range(const void* x, bool is_bf16, int64_t begin, int64_t end) {
   return HWY_DYNAMIC_DISPATCH(sum_of_squares_task)(x, is_bf16, begin, end);

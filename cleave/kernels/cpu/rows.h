@@ -32,6 +32,28 @@ struct GateJob {
 void gate_range(const GateJob& job, int64_t begin, int64_t end);
 void gate_backward_range(const GateJob& job, int64_t begin, int64_t end);
 
+/// y = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3), which is x (1 + tanh(u)) / 2, element
+/// by element from `begin` to `end`.
+struct GeluJob {
+  bool is_bf16 = false;
+  const void* x = nullptr;
+  void* y = nullptr;
+  const void* dy = nullptr;  // backward's
+  void* dx = nullptr;
+};
+void gelu_range(const GeluJob& job, int64_t begin, int64_t end);
+void gelu_backward_range(const GeluJob& job, int64_t begin, int64_t end);
+
+/// y = (x - mean(x)) / sqrt(variance(x) + eps) weight + bias for rows [begin, end) of [.., width].
+struct LayerNormJob {
+  int64_t width = 0;
+  bool is_bf16 = false;
+  double eps = 0;
+  const void *x = nullptr, *weight = nullptr, *bias = nullptr;
+  void* y = nullptr;
+};
+void layer_norm_rows(const LayerNormJob& job, int64_t begin, int64_t end);
+
 /// (a, b) -> (a cos - b sin, b cos + a sin) for the two halves of each head of `num_heads` heads of
 /// `width` elements; `direction` -1 turns back. A head may begin anywhere.
 struct RotaryRow {
@@ -65,6 +87,13 @@ struct LogitsGradientJob {
   float spread = 0, weight = 1;
 };
 void softmax_gradient_rows(const LogitsGradientJob& job, int64_t begin, int64_t end);
+
+/// The largest magnitude of a row; NaN where one of its numbers is.
+float largest_of_row(const float* x, int64_t width);
+
+/// 128 + round(x * factor), ties to even, for a row of `width` numbers, and 128 from there to
+/// `padded`. Numbers are cut off at -127 and 127.
+void int8_row(const float* x, int64_t width, int64_t padded, float factor, uint8_t* to);
 
 /// The sum of x[i]^2 from `begin` to `end`, squared and added up in fp64.
 double sum_of_squares_range(const void* x, bool is_bf16, int64_t begin, int64_t end);

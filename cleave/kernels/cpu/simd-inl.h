@@ -51,9 +51,11 @@ HWY_INLINE void store(FloatVec v, uint16_t* to) {
   hn::StoreU(hn::DemoteTo(halves, hn::BitCast(signed_words, kept)), halves, to);
 }
 
-/// e^v. Highway's gives 0 for what is not a number, which would hide that a run has gone wrong.
+/// e^v. Highway's gives 0 for what is not a number, which would hide that a run has gone wrong, and
+/// is undefined above 104, where e^v is infinite.
 HWY_INLINE FloatVec exp(FloatVec v) {
-  return hn::IfThenElse(hn::IsNaN(v), v, hn::Exp(kFloats, v));
+  const FloatVec bounded = hn::Min(v, hn::Set(kFloats, 104.0F));
+  return hn::IfThenElse(hn::IsNaN(v), v, hn::Exp(kFloats, bounded));
 }
 
 /// The scalar forms, for what a whole vector does not cover.
