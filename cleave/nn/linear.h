@@ -1,6 +1,6 @@
 #pragma once
-#include "cleave/kernels/cpu/bf16_panels.h"
 #include "cleave/kernels/cpu/int8.h"
+#include "cleave/kernels/cpu/panels_linear.h"
 #include "cleave/nn/layer.h"
 
 namespace cleave {
@@ -47,7 +47,7 @@ class Linear : public Layer {
   /// suits products of a few rows, and no longer the weight itself; only forward. Returns whether
   /// so.
   bool to_rows();
-  /// From now on reads a copy of the weight in panels, where a bf16 weight has that form, and no
+  /// From now on reads a copy of the weight in panels, where a weight has that form, and no
   /// longer the weight itself; only forward. Returns whether so.
   bool to_panels();
   /// From now on multiplies by 8-bit forms of the weight, which it no longer reads, and of each row
@@ -81,7 +81,7 @@ class Linear : public Layer {
   int out_dim_, in_dim_;  // of weight
   std::shared_ptr<Parameter> weight_, bias_;
   Tensor rows_;  // see to_rows
-  std::optional<Bf16Panels> panels_;
+  std::optional<PanelMatrix> panels_;
   std::optional<Int8Matrix> int8_;
   const Split* column_cut_ = nullptr;
   const Split* row_cut_ = nullptr;

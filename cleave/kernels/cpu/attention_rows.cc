@@ -12,88 +12,15 @@
 #include "hwy/foreach_target.h"
 // The order matters: the target is chosen above.
 #include "cleave/kernels/cpu/attention-inl.h"
+#include "cleave/kernels/cpu/float_products-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace cleave::HWY_NAMESPACE {
 namespace {
 
-// Vectors of C beside each other in registers: 6 x 4 sums, 4 of B and one of A fit 32 registers.
-constexpr int64_t kTileRows = 6;
-constexpr int64_t kTileVectors = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
-
-/// A matrix read element by element: (i, k) is at data[i * row + k * col].
-struct Strided {
-  const float* data;
-  int64_t row, col;
-};
-
-/// C = A B, or C += A B where it adds: A [rows, depth], B [depth, columns], columns a multiple of
-/// the vector; rows of B and C lie ldb and ldc apart.
-struct Product {
-  int64_t rows, columns, depth;
-  Strided a;
-  const float* b;
-  int64_t ldb;
-  float* c;
-  int64_t ldc;
-  bool adds;
-};
-
-/// kM rows and kN vectors of C, from its row m and column n on.
-template <size_t kM, size_t kN>
-HWY_INLINE void tile(const Product& p, int64_t m, int64_t n) {
-  const size_t lanes = hn::Lanes(kFloats);
-  const auto row = static_cast<size_t>(p.ldc);
-  const float* a = p.a.data + m * p.a.row;
-  const float* b = p.b + n;
-  float* c = p.c + m * p.ldc + n;
-  FloatVec sum[kM][kN];
-  for (size_t i = 0; i < kM; ++i) {
-    for (size_t j = 0; j < kN; ++j) {
-      sum[i][j] = p.adds ? load(c + i * row + j * lanes) : hn::Zero(kFloats);
-    }
-  }
-  for (int64_t k = 0; k < p.depth; ++k) {
-    FloatVec right[kN];
-    for (size_t j = 0; j < kN; ++j) right[j] = load(b + j * lanes);
-    for (size_t i = 0; i < kM; ++i) {
-      const FloatVec left = hn::Set(kFloats, a[static_cast<int64_t>(i) * p.a.row]);
-      for (size_t j = 0; j < kN; ++j) sum[i][j] = hn::MulAdd(left, right[j], sum[i][j]);
-    }
-    a += p.a.col;
-    b += p.ldb;
-  }
-  for (size_t i = 0; i < kM; ++i) {
-    for (size_t j = 0; j < kN; ++j) store(sum[i][j], c + i * row + j * lanes);
-  }
-}
-
-template <size_t kM>
-HWY_INLINE void tile_of_rows(const Product& p, int64_t m, int64_t n, int64_t vectors) {
-  switch (vectors) {
-    case 4:
-      return tile<kM, 4>(p, m, n);
-    case 3:
-      return tile<kM, 3>(p, m, n);
-    case 2:
-      return tile<kM, 2>(p, m, n);
-    default:
-      return tile<kM, 1>(p, m, n);
-  }
-}
-
-void multiply(const Product& p) {
+void multiply(const FloatProduct& p) {
   const ProductTime time;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
-  for (int64_t n = 0; n < p.columns; n += kTileVectors * lanes) {
-    const int64_t vectors = std::min(kTileVectors, (p.columns - n) / lanes);
-    int64_t m = 0;
-    for (; m + kTileRows <= p.rows; m += kTileRows) {
-      tile_of_rows<size_t{kTileRows}>(p, m, n, vectors);
-    }
-    for (; m + 3 <= p.rows; m += 3) tile_of_rows<3>(p, m, n, vectors);
-    for (; m < p.rows; ++m) tile_of_rows<1>(p, m, n, vectors);
-  }
+  multiply_floats(p);
 }
 
 template <class T>

@@ -5,10 +5,10 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "cleave/kernels/cpu/bf16_panels.h"
 #include "cleave/kernels/cpu/bf16_products.h"
 #include "cleave/kernels/cpu/int8.h"
 #include "cleave/kernels/cpu/int8_loops.h"
+#include "cleave/kernels/cpu/panels_linear.h"
 
 namespace cleave {
 namespace {
@@ -71,25 +71,31 @@ TEST(FewRowsLinear, Bf16ByEitherLoop_EqualsTheProduct) {
   }
 }
 
-// Whole panels and narrower last ones, blocks of rows and every remainder, stored either way.
+// Whole panels and narrower last ones, blocks of rows and of the sum, every remainder, stored
+// either way.
 TEST(PanelsLinear, AnySizes_EqualTheProduct) {
-  if (!has_bf16_products()) GTEST_SKIP() << "this processor has no products of bf16 pairs";
-  for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 14, 48, 51, 130}) {
-    for (const auto& [in, out] :
-         {std::pair<int64_t, int64_t>{2, 16}, {32, 64}, {100, 80}, {66, 96}, {130, 176}}) {
-      const Tensor x = random({rows, 1, in}, 1).to(at::kBFloat16);
-      const Tensor weight = random({out, in}, 2).to(at::kBFloat16);
-      const Tensor bias = random({out}, 3).to(at::kBFloat16);
-      ASSERT_TRUE(takes_panels(weight));
-      const Tensor want = x.to(at::kDouble).matmul(weight.to(at::kDouble).t());
-      for (const Tensor& stored : {weight, weight.t().contiguous().t()}) {
-        const Bf16Panels panels = to_panels(stored);
-        const Tensor got = panels_linear(x, panels, bias);
-        ASSERT_EQ(got.sizes(), want.sizes());
-        EXPECT_EQ(got.scalar_type(), at::kBFloat16);
-        const double largest = 1 + (want + bias).abs().max().item<double>();
-        EXPECT_LE(largest_error(got, want + bias), std::ldexp(largest, -8));
-        EXPECT_LE(largest_error(panels_linear(x, panels, {}), want), std::ldexp(largest, -8));
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    if (type == at::kBFloat16 && !has_bf16_products()) continue;
+    for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 14, 48, 51, 130}) {
+      for (const auto& [in, out] :
+           {std::pair<int64_t, int64_t>{2, 16}, {32, 64}, {100, 80}, {66, 96}, {1130, 176}}) {
+        const Tensor x = random({rows, 1, in}, 1).to(type);
+        const Tensor weight = random({out, in}, 2).to(type);
+        const Tensor bias = random({out}, 3).to(type);
+        ASSERT_TRUE(takes_panels(weight));
+        const Tensor want = x.to(at::kDouble).matmul(weight.to(at::kDouble).t());
+        // Sums of fp32 grow in their order: the error of each term's rounding adds up as its root.
+        const double root = std::sqrt(static_cast<double>(in));
+        const double unit = type == at::kFloat ? std::ldexp(4 + root, -23) : std::ldexp(1, -8);
+        for (const Tensor& stored : {weight, weight.t().contiguous().t()}) {
+          const PanelMatrix panels = to_panels(stored);
+          const Tensor got = panels_linear(x, panels, bias);
+          ASSERT_EQ(got.sizes(), want.sizes());
+          EXPECT_EQ(got.scalar_type(), type);
+          const double largest = 1 + (want + bias).abs().max().item<double>();
+          EXPECT_LE(largest_error(got, want + bias), unit * largest);
+          EXPECT_LE(largest_error(panels_linear(x, panels, {}), want), unit * largest);
+        }
       }
     }
   }
@@ -97,9 +103,11 @@ TEST(PanelsLinear, AnySizes_EqualTheProduct) {
 
 TEST(PanelsLinear, OtherSizesAndTypes_AreNotTaken) {
   EXPECT_EQ(takes_panels(at::ones({16, 2}, at::kBFloat16)), has_bf16_products());
-  EXPECT_FALSE(takes_panels(at::ones({16, 2})));
+  EXPECT_TRUE(takes_panels(at::ones({16, 3})));
+  EXPECT_FALSE(takes_panels(at::ones({17, 2})));
   EXPECT_FALSE(takes_panels(at::ones({17, 2}, at::kBFloat16)));
   EXPECT_FALSE(takes_panels(at::ones({16, 3}, at::kBFloat16)));
+  EXPECT_FALSE(takes_panels(at::ones({16, 2}, at::kDouble)));
   EXPECT_FALSE(takes_panels(at::ones({0, 2}, at::kBFloat16)));
 }
 

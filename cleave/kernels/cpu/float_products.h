@@ -1,0 +1,29 @@
+#pragma once
+#include <cstdint>
+
+namespace cleave {
+
+/// C = A B, or C += A B where it adds, in fp32.
+///
+///   A [rows, depth] at a.data[i * a.row + k * a.col]   B [depth, columns], rows ldb apart
+///   C [rows, columns], rows ldc apart                  columns a multiple of 16
+struct FloatProduct {
+  /// A matrix read element by element.
+  struct Strided {
+    const float* data = nullptr;
+    int64_t row = 0, col = 0;
+  };
+  int64_t rows = 0, columns = 0, depth = 0;
+  Strided a{};
+  const float* b = nullptr;
+  int64_t ldb = 0;
+  float* c = nullptr;
+  int64_t ldc = 0;
+  bool adds = false;
+  /// What lies so many numbers behind what is read of B is fetched meanwhile.
+  int64_t ahead = 0;
+};
+/// Each sum in the order of k.
+void multiply_float_rows(const FloatProduct& product);
+
+}  // namespace cleave
