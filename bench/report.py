@@ -1,18 +1,11 @@
-"""Tables in Markdown between the markers of a page, and bars as SVG."""
+"""Tables in Markdown between the markers of a page."""
 import pathlib
 import re
 import statistics
 
-from contests import OURS
+from plot import PLOTS, number, size_text
 
 GIB = 2**30
-
-
-def number(value: float) -> str:
-    """Three figures, or all of those before the point."""
-    if value >= 100:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def spread(values: list[float], unit: float = 1) -> str:
@@ -26,13 +19,6 @@ def table(titles: list[str], lines: list[list[str]]) -> list[str]:
     rule = ["---"] + ["--:" if title.endswith(":") else "---" for title in titles[1:]]
     rows = [[title.removesuffix(":") for title in titles], rule, *lines]
     return [f"| {' | '.join(row)} |" for row in rows]
-
-
-def size_text(size: str) -> str:
-    for unit, name in ((2**20, "MiB"), (2**10, "KiB")):
-        if int(size) % unit == 0:
-            return f"{int(size) // unit} {name}"
-    return f"{size} bytes"
 
 
 def value_table(section: str, results: list[dict]) -> list[str]:
@@ -87,7 +73,7 @@ def section_text(section: str, run: dict, plot: str | None) -> str:
     lines += value_table(section, [row for row in results if not row["refused"]])
     lines += ["", *target_table([row for row in results if not row["refused"]])]
     if plot:
-        lines += ["", f"![Tokens a second of training]({plot})"]
+        lines += ["", f"![{PLOTS[section].title}]({plot})"]
     missing = [f"{row['row']}: {what}" for row in results for what in row["missing"]]
     missing += [f"{row['row']}: refused, other processes used {row['others_share']:.0%} of the processors"
                 for row in results if row["refused"]]
@@ -117,35 +103,3 @@ def replace_sections(page: pathlib.Path, texts: dict[str, str]) -> None:
                              " add them where the table is to be")
         whole = marked.sub(lambda match: f"{match[1]}{text}\n{match[2]}", whole)
     page.write_text(whole, encoding="utf-8")
-
-
-def svg_text(x: float, y: float, text: str, more: str = "") -> str:
-    safe = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return f'<text x="{x:.0f}" y="{y:.0f}" {more}>{safe}</text>'
-
-
-def train_plot(results: list[dict]) -> str:
-    """A panel a row, a bar a program: median tokens a second, with a line from the least to the most."""
-    bar, gap, label, width, value = 18, 6, 150, 420, 110
-    parts, y = [], 34
-    parts.append(svg_text(12, 22, "Training, tokens a second (longer is better)", 'font-weight="bold" font-size="15"'))
-    for row in results:
-        bars = [(name, values["tokens_per_s"]) for name, values in row["values"].items()]
-        if not bars:
-            continue
-        most = max(max(values) for _, values in bars)
-        y += 24
-        parts.append(svg_text(12, y, row["row"], 'font-weight="bold"'))
-        y += 8
-        for name, values in bars:
-            length = statistics.median(values) / most * width
-            colour = "#0b6e99" if name.startswith(OURS) else "#b8bec4"
-            parts.append(svg_text(label - 8, y + 13, name, 'text-anchor="end"'))
-            parts.append(f'<rect x="{label}" y="{y}" width="{length:.1f}" height="{bar}" fill="{colour}"/>')
-            low, high = (label + bound / most * width for bound in (min(values), max(values)))
-            parts.append(f'<path d="M{low:.1f} {y + bar / 2:.0f}H{high:.1f}" stroke="#222" stroke-width="1.5"/>')
-            parts.append(svg_text(max(label + length, high) + 6, y + 13, number(statistics.median(values))))
-            y += bar + gap
-    head = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{label + width + value}" height="{y + 12}" '
-            'font-family="sans-serif" font-size="12" fill="#222">')
-    return "\n".join([head, '<rect width="100%" height="100%" fill="#fff"/>', *parts, "</svg>", ""])

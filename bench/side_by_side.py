@@ -19,6 +19,7 @@ import time
 
 import contests
 import machine
+import plot
 import quiet
 import report
 import rows
@@ -177,12 +178,13 @@ def write(options: argparse.Namespace, run: dict) -> None:
     if not options.out:
         return
     measured = [section for section in SECTIONS if any(row["section"] == section for row in run["rows"])]
-    plot = options.out.with_name(f"{options.out.stem}-train.svg")
-    if "train" in measured:
-        train = [row for row in run["rows"] if row["section"] == "train" and not row["refused"]]
-        plot.write_text(report.train_plot(train), encoding="utf-8")
-    report.replace_sections(options.out, {section: report.section_text(section, run, plot.name if section == "train" else None)
-                                          for section in measured})
+    texts = {}
+    for section in measured:
+        drawing = options.out.with_name(f"{options.out.stem}-{section}.svg")
+        kept = [row for row in run["rows"] if row["section"] == section and not row["refused"]]
+        drawing.write_text(plot.drawn(plot.PLOTS[section], kept), encoding="utf-8")
+        texts[section] = report.section_text(section, run, drawing.name)
+    report.replace_sections(options.out, texts)
 
 
 def main() -> int:

@@ -139,7 +139,10 @@ class SideBySide(unittest.TestCase):
                        "these numbers say nothing", "(performance-train.svg)"):
             self.assertIn(wanted, text)
         self.assertEqual(len(json.loads(data.read_text(encoding="utf-8"))["rows"]), 14)
-        self.assertIn("</svg>", (self.folder / "performance-train.svg").read_text(encoding="utf-8"))
+        for section, panels in (("train", 6), ("generate", 12), ("collectives", 12)):
+            drawing = (self.folder / f"performance-{section}.svg").read_text(encoding="utf-8")
+            self.assertIn("</svg>", drawing)
+            self.assertEqual(drawing.count('font-weight="bold"'), 1 + panels, section)
 
     def path_without_mpi(self):
         """A PATH with the shell's programs alone."""
