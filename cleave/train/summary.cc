@@ -61,12 +61,12 @@ std::vector<std::string> run_header(const TrainSetup& setup, Model& model, const
   const std::string kv =
       f.num_kv_heads == f.num_heads ? "" : str(" (", f.num_kv_heads, " for keys and values)");
   std::vector<std::string> lines = {
-      str("model   ", o.model, ": ", count_text(static_cast<double>(num_weights(model))),
+      str("model   ", setup.model_name, ": ", count_text(static_cast<double>(num_weights(model))),
           " weights, ", f.num_layers, " layers of width ", f.hidden, ", ", f.num_heads, " heads",
           kv, ", vocabulary ", f.vocab_size),
       str("ranks   ", setup.layout.describe(), " as ",
           world.ranks_are_threads() ? "threads" : "processes", ", ", at::get_num_threads(),
-          " cores each, ", o.dtype, ", ",
+          at::get_num_threads() == 1 ? " core each, " : " cores each, ", o.dtype, ", ",
           o.device == "cpu" ? str("matrix products by ", name(gemm())) : "a GPU each"),
       str("data    ", setup.data->size(), " rows",
           setup.data->is_text() ? str(" of ", o.seq_len, " tokens") : "",
@@ -87,7 +87,7 @@ ReportData run_report(const TrainSetup& setup, Model& model, const Mesh& mesh) {
   const ModelFacts& f = model.facts();
   const TrainOptions& o = setup.options;
   ReportData r;
-  r.title = str(o.model, " on ", mesh.size(), mesh.size() == 1 ? " rank" : " ranks");
+  r.title = str(setup.model_name, " on ", mesh.size(), mesh.size() == 1 ? " rank" : " ranks");
   r.command = o.command;
   r.model = {{"weights", count_text(static_cast<double>(num_weights(model)))},
              {"layers", str(f.num_layers)},
