@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "cleave/base/log.h"
-#include "cleave/checkpoint/names.h"
 #include "cleave/comm/environment.h"
 #include "cleave/data/classified.h"
 #include "cleave/file/file.h"
@@ -64,13 +63,6 @@ void fit_to_task(TrainSetup& setup) {
   };
   if (make_model(with_classes({"any"}))->task() != task) return;  // told with the model's own task
   setup.config = with_classes(class_names(o.data));
-}
-
-/// The model of a run by the name it was begun with; of older runs by its folder.
-std::string name_of_run(const ModelFolder& checkpoint) {
-  const fs::path folder = checkpoint.path;
-  return Json::parse_file((folder / kStateName).string())
-      .string_or("model", folder.parent_path().string());
 }
 
 /// The type is written in the key that the config already uses; the older one is known to every
@@ -211,7 +203,6 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
     setup.resumes = setup.is_verified = true;
     setup.damage = whole->damage;
   }
-  setup.model_name = setup.resumes ? name_of_run(*folder) : options.model;
   choose_tokenizer(setup);
   if (!folder) {
     setup.config = config_of_new(options.model, *setup.tokenizer);

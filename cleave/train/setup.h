@@ -24,8 +24,7 @@ struct TrainSetup {
         resumes(options.resume) {}
 
   TrainOptions options;
-  std::string model_name;  ///< in lines and report: --model, as the run was begun with it
-  Json config;             ///< of the model, as it will be saved
+  Json config;                                 ///< of the model, as it will be saved
   std::optional<ModelFolder> folder;           ///< whose weights to load; none for a preset
   std::shared_ptr<const Tokenizer> tokenizer;  ///< null where only ids come in
   std::string tokenizer_folder;                ///< whose files they are; "" = bytes or none

@@ -66,6 +66,7 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
       folder_(setup.options.out, {.world = everyone_, .tp = mesh_["tp"], .dp = mesh_["dp"]},
               setup.options.keep_last) {
   start_s_ = monotonic_s();
+  model_name_ = setup.options.model;
   choose_gemm(setup.options.gemm, everyone_);
   load();
   rank_.leaves_changed();
@@ -87,6 +88,7 @@ void Trainer::load() {
     load_optimizer(rank_.optimizer(), rank_.model(), setup_.folder->path);
   }
   const Json state = Json::parse_file(setup_.folder->path + "/" + std::string(kStateName));
+  model_name_ = state.string_or("model", setup_.options.out);
   done_ = state.at("step").as_int(0);
   tokens_ = state.at("tokens").as_int(0);
   if (state.has("loss_scale")) {
@@ -105,9 +107,9 @@ void Trainer::load() {
 /// What a resumed run does not do as it was begun, where that is easily overlooked.
 void Trainer::warn_of_changes(const Json& state) const {
   const TrainOptions& o = setup_.options;
-  if (o.model != TrainOptions{}.model && o.model != setup_.model_name) {
+  if (o.model != TrainOptions{}.model && o.model != model_name_) {
     log_warning("--model ", o.model, " is not read: the run in ", o.out, " goes on with its own, ",
-                setup_.model_name);
+                model_name_);
   }
   const auto now = static_cast<int64_t>(o.seed);
   const int64_t seed = state.int_or("seed", now);
@@ -126,7 +128,7 @@ void Trainer::start_log() {
   for (const std::string& line : setup_.damage) log_warning(line);
   world_.note_resume_hint(resume_command(setup_.options));
   metrics_ = std::make_unique<MetricsWriter>((folder_.path() / "metrics.jsonl").string(), done_);
-  for (const std::string& line : run_header(setup_, rank_.model(), world_, machine_)) {
+  for (const std::string& line : run_header(setup_, model_name_, rank_.model(), world_, machine_)) {
     log_info(line);
   }
   if (setup_.resumes) log_info("resumed after step ", done_, " from ", setup_.folder->path);
@@ -345,7 +347,7 @@ EvalSum Trainer::evaluate() {
 
 std::string Trainer::state_json() const {
   nlohmann::ordered_json state;
-  state["model"] = setup_.model_name;
+  state["model"] = model_name_;
   state["step"] = done_;
   state["tokens"] = tokens_;
   state["seed"] = setup_.options.seed;
@@ -383,7 +385,7 @@ void Trainer::finish(const std::string& outcome) {
   const std::vector<RankMemory> memory =
       rank_memory(setup_, everyone_, mesh_, {rank_.optimizer(), most_bytes()});
   if (!is_first()) return;
-  ReportData report = run_report(setup_, rank_.model(), mesh_);
+  ReportData report = run_report(setup_, model_name_, rank_.model(), mesh_);
   report.outcome = outcome;
   report.wall_s = monotonic_s() - start_s_;
   report.metrics = read_metrics((folder_.path() / "metrics.jsonl").string());
