@@ -3,8 +3,8 @@
 
 usage: run_docs.py --build BUILD_FOLDER PAGE...
 
-The blocks of a page run in order in one folder of their own that holds README.md, docs/, examples/ and, as build/, the
-build folder. A block ```console is shown, not run; check_docs.py checks its commands.
+The blocks of a page run in order in one folder of their own that holds README.md, docs/, examples/ and build/ as
+`./run build` leaves it. A block ```console is shown, not run; check_docs.py checks its commands.
 """
 import argparse
 import os
@@ -59,7 +59,9 @@ def main():
     good, count = True, 0
     for page in arguments.pages:
         with tempfile.TemporaryDirectory(prefix="cleave-docs-") as folder:
-            for name, target in [("build", build)] + [(name, root / name) for name in ("README.md", "docs", "examples")]:
+            (pathlib.Path(folder) / "build").mkdir()
+            links = [("build/release", build), ("build/cleave", build / "cleave"), ("build/examples", build / "examples")]
+            for name, target in links + [(name, root / name) for name in ("README.md", "docs", "examples")]:
                 (pathlib.Path(folder) / name).symlink_to(target)
             for line, text in blocks(root / page, "sh"):
                 count += 1

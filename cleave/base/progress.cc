@@ -78,7 +78,11 @@ Progress::~Progress() {
 
 void Progress::update(int64_t done, const ProgressReading& reading) {
   done_ = done;
-  reading_ = reading;
+  const ProgressReading before = std::exchange(reading_, reading);
+  if (std::isnan(reading_.eval_loss)) {
+    reading_.eval_loss = before.eval_loss;
+    reading_.eval_accuracy = before.eval_accuracy;
+  }
   const double now = options_.clock();
   const double every = is_terminal_ ? options_.draw_every_s : options_.line_every_s;
   if (is_finished_ || now - last_shown_s_ < every) return;
@@ -103,6 +107,10 @@ std::string Progress::count() const {
 std::string Progress::figures() const {
   std::string text;
   if (!std::isnan(reading_.loss)) text += "  loss " + fixed(reading_.loss, 4);
+  if (!std::isnan(reading_.eval_loss)) text += "  eval " + fixed(reading_.eval_loss, 4);
+  if (!std::isnan(reading_.eval_accuracy)) {
+    text += "  accuracy " + fixed(reading_.eval_accuracy, 4);
+  }
   if (!std::isnan(reading_.tokens_per_s)) {
     text += "  " + count_text(reading_.tokens_per_s) + " tokens/s";
   }

@@ -17,9 +17,12 @@ struct ProgressOptions {
   std::function<double()> clock = monotonic_s;  ///< seconds
 };
 
-/// What a progress line shows beside the count; NaN is left out.
+/// What a progress line shows beside the count; NaN is left out. What was measured on other data
+/// stays shown until it is measured again.
 struct ProgressReading {
   double loss = NAN;
+  double eval_loss = NAN;
+  double eval_accuracy = NAN;  ///< share that is right
   double tokens_per_s = NAN;
 };
 

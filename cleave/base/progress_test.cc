@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdlib>
 #include <fcntl.h>
+#include <limits>
 #include <poll.h>
 #include <pty.h>
 #include <string>
@@ -105,6 +106,24 @@ TEST(Progress, OnAPipe_OneLineEveryTenSecondsAndOneAtTheEnd) {
   EXPECT_EQ(out.take(),
             "step 20/40  loss 2.5000  12.3k tokens/s  10s left\n"
             "step 40/40  loss 2.5000  12.3k tokens/s  took 20s\n");
+}
+
+TEST(Progress, LossOnOtherData_StaysShownUntilItIsMeasuredAgain) {
+  Captured out;
+  double now = 0;
+  Progress progress({.total = 4, .clock = [&] { return now; }});
+  const double none = std::numeric_limits<double>::quiet_NaN();
+  for (const double eval : {none, 3.25, none, 3.0}) {
+    now += 10;
+    const auto step = static_cast<int64_t>(now / 10);
+    progress.update(step, {.loss = 2, .eval_loss = eval, .eval_accuracy = eval / 4});
+  }
+  progress.finish();
+  EXPECT_EQ(out.take(),
+            "step 1/4  loss 2.0000  30s left\n"
+            "step 2/4  loss 2.0000  eval 3.2500  accuracy 0.8125  20s left\n"
+            "step 3/4  loss 2.0000  eval 3.2500  accuracy 0.8125  10s left\n"
+            "step 4/4  loss 2.0000  eval 3.0000  accuracy 0.7500  took 40s\n");
 }
 
 TEST(Progress, Resumed_TimeLeftCountsOnlyTheStepsOfThisRun) {

@@ -4,6 +4,8 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "cleave/base/error.h"
 #include "cleave/cli/command.h"
@@ -64,6 +66,26 @@ std::string sentence(const TensorDifference& d) {
   return text;
 }
 
+/// A line a difference. The optimizer's state that one side alone has, as beside a converted model,
+/// is one line.
+void print_differences(const std::vector<TensorDifference>& differences) {
+  size_t only_in_a = 0, only_in_b = 0;
+  for (const TensorDifference& d : differences) {
+    const bool is_state = d.name.starts_with("optimizer.");
+    if (is_state && !d.in_b) {
+      ++only_in_a;
+    } else if (is_state && !d.in_a) {
+      ++only_in_b;
+    } else {
+      std::cout << d.name << ": " << sentence(d) << '\n';
+    }
+  }
+  for (const auto& [count, side] : {std::pair{only_in_a, 'A'}, std::pair{only_in_b, 'B'}}) {
+    if (count > 0)
+      std::cout << "optimizer state: only in " << side << ", " << count << " tensors\n";
+  }
+}
+
 int run(const Options& options) {
   CLEAVE_CHECK(!options.b.empty(), Code::kUsage, "diff compares two paths; see cleave diff --help");
   DiffReport report;
@@ -72,9 +94,7 @@ int run(const Options& options) {
   if (options.json) {
     std::cout << as_json(report).dump() << '\n';
   } else {
-    for (const TensorDifference& d : report.differences) {
-      std::cout << d.name << ": " << sentence(d) << '\n';
-    }
+    print_differences(report.differences);
     std::cout << report.num_tensors << " tensors compared, ";
     if (count == 0) {
       std::cout << "all equal\n";

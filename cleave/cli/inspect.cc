@@ -115,7 +115,8 @@ void print_head(const Inspection& found) {
               << size_text(bytes_of(found.optimizer)) << '\n';
   }
   if (!found.run_checkpoints.empty()) {
-    std::cout << "  run         " << found.run_checkpoints.size() << " checkpoints:";
+    std::cout << "  run         " << found.run_checkpoints.size()
+              << (found.run_checkpoints.size() == 1 ? " checkpoint:" : " checkpoints:");
     for (const std::string& name : found.run_checkpoints) std::cout << ' ' << name;
     std::cout << '\n';
   }

@@ -1,5 +1,6 @@
 #include "cleave/cli/library.h"
 
+#include <cstdlib>
 #include <dlfcn.h>
 #include <filesystem>
 #include <sys/resource.h>
@@ -34,8 +35,18 @@ void require_addresses() {
                " MiB; raise it with ulimit -v unlimited");
 }
 
+/// A team of libgomp's threads that waits in a loop wastes the core that another program, or the
+/// team's own last thread, is waiting for: on a busy machine ten times the work's time. So a thread
+/// looks for a fraction of a millisecond and sleeps then, unless the user says otherwise.
+void choose_waiting() {
+  // NOLINTBEGIN(concurrency-mt-unsafe): no other thread is there before the library is
+  if (getenv("OMP_WAIT_POLICY") == nullptr) setenv("GOMP_SPINCOUNT", "10000", /*replace=*/0);
+  // NOLINTEND(concurrency-mt-unsafe)
+}
+
 void* load() {
   require_addresses();
+  choose_waiting();
   const std::vector<fs::path> paths = candidates();
   for (const fs::path& path : paths) {
     if (std::error_code problem; !fs::exists(path, problem)) continue;

@@ -51,6 +51,7 @@ Command plan_command() {
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<PlanOptions>();
             define(flags, *options);
+            flags.group("other");
             flags.config();
             return [options] {
               require_model(options->model, /*takes_presets=*/true);

@@ -119,6 +119,7 @@ class Program {
       app_.parse(words);
     } catch (const CLI::CallForHelp&) {
       const Entry* entry = chosen(entries_);
+      if (entry == nullptr && !app_.remaining().empty()) refuse(app_, *commands_);
       std::cout << (entry == nullptr ? program_help(*commands_)
                                      : command_help(*entry->command, entry->flags));
       return 0;

@@ -186,7 +186,9 @@ std::vector<std::string> class_names(const std::vector<std::string>& files) {
                                   const std::string& at) { note(label, at); });
     }
   }
-  if (!are_numbers || names.empty()) return {names.begin(), names.end()};
+  CLEAVE_CHECK(!names.empty(), Code::kFormat, files.front(),
+               " holds no rows; expected texts with their labels");
+  if (!are_numbers) return {names.begin(), names.end()};
   std::vector<std::string> numbered;
   for (int64_t i = 0; i <= largest; ++i) numbered.push_back(str("LABEL_", i));
   return numbered;

@@ -119,6 +119,8 @@ TEST_F(Classified, ClassNames_AreSortedOrCountedFromNumbers) {
   const std::string path = file("many.csv", many);
   EXPECT_THAT(thrown_by([&] { class_names({path}); }).what(),
               HasSubstr("many.csv:1002: label 'label 1000' makes more than 1000 classes"));
+  const std::string head = file("head.csv", "text,label\n");
+  EXPECT_THAT(thrown_by([&] { class_names({head}); }).what(), HasSubstr("head.csv holds no rows"));
 }
 
 TEST_F(Classified, MaskedRowsWithoutLabels_AreRefused) {

@@ -41,10 +41,12 @@ constexpr MetaName kMetaNames[] = {{"model.embed_tokens.", "tok_embeddings."},
 }  // namespace
 
 ModelFolder ModelFolder::open(const std::string& path) {
+  CLEAVE_CHECK(fs::is_directory(path), Code::kIo, "model folder ", path,
+               " does not exist; give a folder with config.json, or a run's --out folder");
   const fs::path folder = followed(path);
-  CLEAVE_CHECK(
-      fs::is_directory(folder), Code::kIo, "model folder ", path,
-      " does not exist; give a folder with config.json, a run's --out folder, or a preset");
+  CLEAVE_CHECK(fs::is_directory(folder), Code::kIo, path, "/latest names ",
+               folder.filename().string(),
+               ", which is not there; restore it, or write the name of another checkpoint there");
   if (fs::exists(folder / "config.json")) {
     return {.path = folder.string(),
             .config = Json::parse_file((folder / "config.json").string(), kConfigLimits),

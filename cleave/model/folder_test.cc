@@ -69,6 +69,10 @@ TEST(ModelFolder, LatestThatIsNoNameOfACheckpoint_IsRefusedWithoutWaiting) {
               Code::kFormat)
         << name;
   }
+  write_atomic(folder / "latest", "step_00000009\n");
+  const Error missing = test::thrown_by([&] { ModelFolder::open(folder.path().string()); });
+  EXPECT_EQ(missing.code(), Code::kIo);
+  EXPECT_THAT(missing.what(), HasSubstr("latest names step_00000009, which is not there"));
   std::filesystem::remove(folder / "latest");
   ASSERT_EQ(::mkfifo((folder / "latest").c_str(), 0600), 0);
   EXPECT_THROW(ModelFolder::open(folder.path().string()), Error);

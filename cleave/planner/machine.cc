@@ -17,7 +17,8 @@ void wait_for(const Tensor& t) {
   if (!t.is_cpu()) (void)t.flatten()[0].item();
 }
 
-/// Shortest of some runs after a first one.
+/// Shortest of some runs after a first one. Many: on a busy machine most collectives wait until the
+/// other ranks have a core.
 double shortest_s(int runs, const std::function<Tensor()>& work) {
   wait_for(work());
   double best = 1e30;
@@ -44,8 +45,8 @@ Machine measure_machine(const Axis& everyone, at::ScalarType type, at::Device de
   const Tensor large = at::ones({1 << 18}, device);
   const Tensor small = at::ones({1}, device);
   const double large_s =
-      shortest_s(4, [&] { return everyone.all_reduce(large, "measured bytes"); });
-  machine.call_s = shortest_s(8, [&] { return everyone.all_reduce(small, "measured call"); });
+      shortest_s(16, [&] { return everyone.all_reduce(large, "measured bytes"); });
+  machine.call_s = shortest_s(64, [&] { return everyone.all_reduce(small, "measured call"); });
   const double sent =
       2.0 * static_cast<double>(large.nbytes()) * (everyone.size() - 1) / everyone.size();
   machine.bytes_per_s = sent / std::max(large_s - machine.call_s, 1e-9);

@@ -112,13 +112,16 @@ std::string time_text(const StepTime& t) {
              ", messages ", duration_text(t.comm_s));
 }
 
-void print(const Candidate& c) {
+void print(const Candidate& c, int64_t limit) {
   log_info("layout   ", c.layout.describe());
   log_info("memory        weights   optimizer   gradients activations       total");
   for (size_t p = 0; p < c.forecast.ranks.size(); ++p) {
     const MemoryForecast& m = c.forecast.ranks[p].memory;
     log_info("  pp ", p, "   ", size(m.weights), size(m.optimizer), size(m.gradients),
              size(m.activations), size(m.total()));
+  }
+  if (!c.fits) {
+    log_info("too large: a rank may take ", bytes_text(static_cast<double>(limit)));
   }
   for (size_t p = 0; p < c.forecast.ranks.size(); ++p) {
     const RankForecast& r = c.forecast.ranks[p];
@@ -166,7 +169,8 @@ void plan_one(const PlanOptions& o, const Json& config) {
   Candidate c{
       .layout = layout, .forecast = forecast(config, layout, step), .time = {}, .refused = {}};
   c.time = step_time(c.forecast, layout, machine_here(layout.compute_type));
-  c.fits = c.forecast.most_bytes() <= limit_of(o, layout.num_ranks());
+  const int64_t limit = limit_of(o, layout.num_ranks());
+  c.fits = c.forecast.most_bytes() <= limit;
   if (o.parameters) {
     try_layout(*model, layout);
     log_info(describe_split(*model));
@@ -174,7 +178,7 @@ void plan_one(const PlanOptions& o, const Json& config) {
   if (o.json) {
     log_info(json_of(c).dump());
   } else {
-    print(c);
+    print(c, limit);
   }
   if (!o.draw_schedule.empty()) draw(o, layout, step);
 }

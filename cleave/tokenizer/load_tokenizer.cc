@@ -75,7 +75,7 @@ std::vector<std::string> tokenizer_files(const std::string& folder) {
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& folder) {
   CLEAVE_CHECK(has_tokenizer(folder), Code::kIo, folder,
                " holds no tokenizer; expected tokenizer.json, tokenizer.model, vocab.json with "
-               "merges.txt, or vocab.txt (--tokenizer bytes needs none)");
+               "merges.txt, or vocab.txt; put those of the model there");
   const SpecialNames names = SpecialNames::read(folder);
   PipelineParts parts;
   if (has_file(folder, "tokenizer.json")) {

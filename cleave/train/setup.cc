@@ -192,6 +192,8 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   if (whole) {
     folder = ModelFolder::open(whole->path.string());
   } else if (options.resume) {
+    CLEAVE_CHECK(fs::exists(fs::path(options.out) / "latest"), Code::kIo, "--out ", options.out,
+                 " holds no checkpoint to resume from; leave out --resume to begin a run");
     folder = ModelFolder::open(options.out);
   } else if (is_folder) {
     folder = ModelFolder::open(options.model);

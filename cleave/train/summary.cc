@@ -54,19 +54,19 @@ std::string resume_command(const TrainOptions& options) {
   return options.resume ? typed : typed + " --resume";
 }
 
-std::vector<std::string> run_header(const TrainSetup& setup, Model& model, const World& world,
-                                    const Machine& machine) {
+std::vector<std::string> run_header(const TrainSetup& setup, const std::string& model_name,
+                                    Model& model, const World& world, const Machine& machine) {
   const ModelFacts& f = model.facts();
   const TrainOptions& o = setup.options;
   const std::string kv =
       f.num_kv_heads == f.num_heads ? "" : str(" (", f.num_kv_heads, " for keys and values)");
   std::vector<std::string> lines = {
-      str("model   ", o.model, ": ", count_text(static_cast<double>(num_weights(model))),
+      str("model   ", model_name, ": ", count_text(static_cast<double>(num_weights(model))),
           " weights, ", f.num_layers, " layers of width ", f.hidden, ", ", f.num_heads, " heads",
           kv, ", vocabulary ", f.vocab_size),
       str("ranks   ", setup.layout.describe(), " as ",
           world.ranks_are_threads() ? "threads" : "processes", ", ", at::get_num_threads(),
-          " cores each, ", o.dtype, ", ",
+          at::get_num_threads() == 1 ? " core each, " : " cores each, ", o.dtype, ", ",
           o.device == "cpu" ? str("matrix products by ", name(gemm())) : "a GPU each"),
       str("data    ", setup.data->size(), " rows",
           setup.data->is_text() ? str(" of ", o.seq_len, " tokens") : "",
@@ -83,11 +83,12 @@ std::vector<std::string> run_header(const TrainSetup& setup, Model& model, const
   return lines;
 }
 
-ReportData run_report(const TrainSetup& setup, Model& model, const Mesh& mesh) {
+ReportData run_report(const TrainSetup& setup, const std::string& model_name, Model& model,
+                      const Mesh& mesh) {
   const ModelFacts& f = model.facts();
   const TrainOptions& o = setup.options;
   ReportData r;
-  r.title = str(o.model, " on ", mesh.size(), mesh.size() == 1 ? " rank" : " ranks");
+  r.title = str(model_name, " on ", mesh.size(), mesh.size() == 1 ? " rank" : " ranks");
   r.command = o.command;
   r.model = {{"weights", count_text(static_cast<double>(num_weights(model)))},
              {"layers", str(f.num_layers)},

@@ -14,12 +14,14 @@ namespace cleave {
 /// The command that continues a run: the one typed, with --resume.
 std::string resume_command(const TrainOptions& options);
 
-/// What is about to be trained, on what and how it is split: lines for people.
-std::vector<std::string> run_header(const TrainSetup& setup, Model& model, const World& world,
-                                    const Machine& machine);
+/// What is about to be trained, on what and how it is split: lines for people. `model_name` is what
+/// they call the model.
+std::vector<std::string> run_header(const TrainSetup& setup, const std::string& model_name,
+                                    Model& model, const World& world, const Machine& machine);
 
 /// The parts of a run's report that do not depend on how it went.
-ReportData run_report(const TrainSetup& setup, Model& model, const Mesh& mesh);
+ReportData run_report(const TrainSetup& setup, const std::string& model_name, Model& model,
+                      const Mesh& mesh);
 
 /// What this rank holds, and the most that it held at once.
 struct HeldMemory {

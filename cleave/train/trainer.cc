@@ -66,6 +66,7 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
       folder_(setup.options.out, {.world = everyone_, .tp = mesh_["tp"], .dp = mesh_["dp"]},
               setup.options.keep_last) {
   start_s_ = monotonic_s();
+  model_name_ = setup.options.model;
   choose_gemm(setup.options.gemm, everyone_);
   load();
   rank_.leaves_changed();
@@ -87,6 +88,7 @@ void Trainer::load() {
     load_optimizer(rank_.optimizer(), rank_.model(), setup_.folder->path);
   }
   const Json state = Json::parse_file(setup_.folder->path + "/" + std::string(kStateName));
+  model_name_ = state.string_or("model", setup_.options.out);
   done_ = state.at("step").as_int(0);
   tokens_ = state.at("tokens").as_int(0);
   if (state.has("loss_scale")) {
@@ -97,8 +99,27 @@ void Trainer::load() {
   CLEAVE_CHECK(batch_size == setup_.options.batch_size, Code::kUsage, "the run in ",
                setup_.options.out, " was begun with --batch-size ", batch_size,
                "; give the same to resume it");
+  if (is_first()) warn_of_changes(state);
   saved_ = done_;
   if (!setup_.damage.empty()) folder_.go_back_to(setup_.folder->path);
+}
+
+/// What a resumed run does not do as it was begun, where that is easily overlooked.
+void Trainer::warn_of_changes(const Json& state) const {
+  const TrainOptions& o = setup_.options;
+  if (o.model != TrainOptions{}.model && o.model != model_name_) {
+    log_warning("--model ", o.model, " is not read: the run in ", o.out, " goes on with its own, ",
+                model_name_);
+  }
+  const auto now = static_cast<int64_t>(o.seed);
+  const int64_t seed = state.int_or("seed", now);
+  if (seed != now) {
+    log_warning("the run in ", o.out, " was begun with --seed ", seed, ": with ", now,
+                " rows come in another order, some twice and some not at all");
+  } else if (state.string_or("data", "") != to_hex(setup_.data->fingerprint())) {
+    log_warning("the run in ", o.out, " was begun on other data, or rows of another length: step ",
+                done_, " is its place in these");
+  }
 }
 
 void Trainer::start_log() {
@@ -107,11 +128,14 @@ void Trainer::start_log() {
   for (const std::string& line : setup_.damage) log_warning(line);
   world_.note_resume_hint(resume_command(setup_.options));
   metrics_ = std::make_unique<MetricsWriter>((folder_.path() / "metrics.jsonl").string(), done_);
-  for (const std::string& line : run_header(setup_, rank_.model(), world_, machine_)) {
+  for (const std::string& line : run_header(setup_, model_name_, rank_.model(), world_, machine_)) {
     log_info(line);
   }
   if (setup_.resumes) log_info("resumed after step ", done_, " from ", setup_.folder->path);
-  if (setup_.num_steps == 0) return;
+  if (setup_.resumes && done_ >= setup_.num_steps) {
+    log_info("all ", setup_.num_steps, " steps are done; raise --steps or --epochs to go on");
+  }
+  if (done_ >= setup_.num_steps) return;
   progress_ = std::make_unique<Progress>(ProgressOptions{.total = setup_.num_steps, .done = done_});
 }
 
@@ -246,7 +270,12 @@ void Trainer::train_step(int64_t step) {
   const bool is_eval_step = done_ == setup_.num_steps || (every > 0 && done_ % every == 0);
   if (setup_.eval_data && is_eval_step) note(evaluate(), m);
   if (metrics_) metrics_->append(m);
-  if (progress_) progress_->update(done_, {.loss = loss, .tokens_per_s = rate});
+  if (progress_) {
+    progress_->update(done_, {.loss = loss,
+                              .eval_loss = m.eval_loss.value_or(NAN),
+                              .eval_accuracy = m.eval_accuracy.value_or(NAN),
+                              .tokens_per_s = rate});
+  }
 }
 
 /// Clips and steps. In fp16 a step whose gradients overflow is left out.
@@ -318,6 +347,7 @@ EvalSum Trainer::evaluate() {
 
 std::string Trainer::state_json() const {
   nlohmann::ordered_json state;
+  state["model"] = model_name_;
   state["step"] = done_;
   state["tokens"] = tokens_;
   state["seed"] = setup_.options.seed;
@@ -355,7 +385,7 @@ void Trainer::finish(const std::string& outcome) {
   const std::vector<RankMemory> memory =
       rank_memory(setup_, everyone_, mesh_, {rank_.optimizer(), most_bytes()});
   if (!is_first()) return;
-  ReportData report = run_report(setup_, rank_.model(), mesh_);
+  ReportData report = run_report(setup_, model_name_, rank_.model(), mesh_);
   report.outcome = outcome;
   report.wall_s = monotonic_s() - start_s_;
   report.metrics = read_metrics((folder_.path() / "metrics.jsonl").string());

@@ -36,6 +36,7 @@ class Trainer {
 
  private:
   void load();
+  void warn_of_changes(const Json& state) const;
   void start_log();
   void check_same_rows(std::span<const Batch> rows) const;
   [[nodiscard]] Range own_rows(int64_t num_rows) const;
@@ -68,9 +69,10 @@ class Trainer {
   LossScale loss_scale_;
   RunFolder folder_;
   std::vector<CarriedTensor> carried_;
-  int64_t done_ = 0;    // steps finished
-  int64_t saved_ = -1;  // steps in the newest checkpoint
-  int64_t tokens_ = 0;  // trained on since step 1
+  std::string model_name_;  // --model, as the run was begun with it
+  int64_t done_ = 0;        // steps finished
+  int64_t saved_ = -1;      // steps in the newest checkpoint
+  int64_t tokens_ = 0;      // trained on since step 1
   int stop_signal_ = 0;
   Machine machine_;
   double start_s_ = 0;

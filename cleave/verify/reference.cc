@@ -59,7 +59,7 @@ void mark_wanted(WantedRun& run, const std::vector<LayerCall>& calls, const std:
   for (size_t i = 0; i < calls.size(); ++i) {
     run.parts[i].is_run = is_wanted(*calls[i].layer, pattern);
     any = any || run.parts[i].is_run;
-    names.push_back(calls[i].layer->path());
+    if (!calls[i].layer->path().empty()) names.push_back(calls[i].layer->path());
   }
   CLEAVE_CHECK(any, Code::kUsage, "layer '", pattern, "' matches no Layer that is called",
                did_you_mean(pattern, names));

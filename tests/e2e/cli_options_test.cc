@@ -300,7 +300,8 @@ TEST_F(Options, EveryEvalFlag_ReachesItsOption) {
                        {"seq-len", 32},         {"batch-size", 3},
                        {"dtype", "bf16"},       {"device", "cpu"},
                        {"json", true},          {"gemm", "mkl"},
-                       {"threads-per-rank", 4}, {"timeout", 5.0}};
+                       {"threads-per-rank", 4}, {"timeout", 5.0},
+                       {"spins", "10000"}};
   const json told = told_by_fake({"eval",
                                   "--model",
                                   in("model"),
@@ -325,6 +326,16 @@ TEST_F(Options, EveryEvalFlag_ReachesItsOption) {
                                   "--timeout",
                                   "5"});
   EXPECT_EQ(told, wanted) << json::diff(wanted, told);
+}
+
+TEST_F(Options, ThreadsThatWait_SleepSoonUnlessTheUserSaysOtherwise) {
+  const auto spins = [&](const Words& environment) {
+    return told_by_fake({"eval", "--model", in("model"), "--data", in("a.txt")},
+                        {.environment = environment})["spins"];
+  };
+  EXPECT_EQ(spins({}), "10000");
+  EXPECT_EQ(spins({"GOMP_SPINCOUNT=5"}), "5");
+  EXPECT_EQ(spins({"OMP_WAIT_POLICY=ACTIVE"}), "");
 }
 
 TEST_F(Options, UnderALauncher_SizesAndLocalRankAreChecked) {

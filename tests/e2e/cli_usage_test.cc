@@ -85,6 +85,7 @@ TEST_F(Usage, Version_IsOneLine) {
 TEST_F(Usage, UnknownWords_NameTheNearest) {
   expect_refused({}, 2, "no command given; see cleave --help");
   expect_refused({"trian"}, 2, "unknown command 'trian'; did you mean train");
+  expect_refused({"trian", "--help"}, 2, "unknown command 'trian'; did you mean train");
   expect_refused({"--verbose"}, 2, "unknown flag --verbose before the command; see cleave --help");
   expect_refused({"train", "--stepz", "5"}, 2, "unknown flag --stepz; did you mean --steps");
   expect_refused({"train", "--bach-size=5"}, 2,

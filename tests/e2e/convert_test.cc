@@ -72,6 +72,11 @@ TEST(ConvertProgram, RunThroughEveryFormat_IsEqualAndGeneratesTheSame) {
     EXPECT_FALSE(row.contains("b")) << row;
   }
   EXPECT_GT(told["compared"], 10);
+  const size_t count = told["differences"].size();
+  EXPECT_EQ(run_with_deadline({"diff", run, last}).out,
+            "optimizer state: only in A, " + std::to_string(count) + " tensors\n" +
+                told["compared"].dump() + " tensors compared, " + std::to_string(count) +
+                " differences\n");
   EXPECT_EQ(names_in(folder.path()),
             (std::vector<std::string>{"bin", "nxd", "oslo", "run", "safetensors"}));
   std::string want;

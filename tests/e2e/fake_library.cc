@@ -1,4 +1,5 @@
 // Stands in for libcleave: tells on stdout what the front end asked for, or fails as --model says.
+#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <new>
@@ -17,6 +18,9 @@
 namespace {
 
 using Object = nlohmann::ordered_json;
+
+/// As libgomp reads it when it is loaded.
+const char* const kSpins = std::getenv("GOMP_SPINCOUNT");  // NOLINT(concurrency-mt-unsafe)
 
 void fail_as_told(const std::string& model) {
   if (model.starts_with("error-")) {
@@ -118,7 +122,8 @@ extern "C" void cleave_eval(const cleave::EvalOptions& o) {
                        {"json", o.json},
                        {"gemm", o.gemm},
                        {"threads-per-rank", o.threads_per_rank},
-                       {"timeout", o.timeout_s}};
+                       {"timeout", o.timeout_s},
+                       {"spins", kSpins == nullptr ? "" : kSpins}};
   std::cout << told.dump() << '\n';
 }
 

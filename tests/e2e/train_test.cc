@@ -2,7 +2,9 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iomanip>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -85,6 +87,44 @@ TEST(TrainProgram, PipelineAndShardsAsProcesses_GiveTheLossesOfOneRankAndGoOnOnI
   ASSERT_EQ(again.exit_code, 0) << again.err;
   EXPECT_NEAR(metrics_of(half).back()["loss"].get<double>(), want.back()["loss"].get<double>(),
               1e-9);
+}
+
+TEST(TrainProgram, ResumedOtherwiseThanBegun_SaysWhatIsOther) {
+  const TempFolder folder;
+  const std::string run = folder / "run";
+  const auto resumed = [&](Words flags) {
+    flags.emplace_back("--resume");
+    return run_with_deadline(train(run, flags));
+  };
+  const Ran none = resumed({"--steps", "1"});
+  EXPECT_EQ(none.exit_code, 5);
+  EXPECT_EQ(none.err,
+            "cleave: --out " + run +
+                " holds no checkpoint to resume from; leave out --resume to begin a run\n");
+  const Ran begun = run_with_deadline(train(
+      run, {"--steps", "2", "--model", "llama-15m", "--eval-data", CLEAVE_SOURCE_DIR "/LICENSE"}));
+  ASSERT_EQ(begun.exit_code, 0) << begun.err;
+  // The loss on other data is shown as it is written.
+  std::ostringstream eval;
+  eval << "  eval " << std::fixed << std::setprecision(4)
+       << metrics_of(run).back()["eval_loss"].get<double>();
+  EXPECT_NE(begun.out.find(eval.str()), std::string::npos) << begun.out;
+
+  const Ran same = resumed({"--steps", "3"});
+  EXPECT_EQ(same.err, "");
+  EXPECT_EQ(same.out.find("model   llama-15m: "), 0U) << same.out;
+  const Ran done = resumed({"--steps", "3"});
+  EXPECT_EQ(done.err, "");
+  EXPECT_NE(done.out.find("\nall 3 steps are done; raise --steps"), std::string::npos) << done.out;
+  const Ran model = resumed({"--steps", "3", "--model", "gpt2-tiny"});
+  EXPECT_EQ(model.err, "cleave: warning: --model gpt2-tiny is not read: the run in " + run +
+                           " goes on with its own, llama-15m\n");
+  const Ran seed = resumed({"--steps", "3", "--seed", "7"});
+  EXPECT_NE(seed.err.find("was begun with --seed 0: with 7 rows come"), std::string::npos);
+  const Ran rows = resumed({"--steps", "3", "--seq-len", "16"});
+  EXPECT_NE(rows.err.find("was begun on other data, or rows of another length: step 3"),
+            std::string::npos)
+      << rows.err;
 }
 
 /// Runs a command and sends it `signal` once step 3 is in its metrics.
