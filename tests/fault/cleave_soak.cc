@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <ctime>
 #include <filesystem>
@@ -35,11 +36,14 @@ constexpr int kNumWarmUp = 40;    // of them, which nothing is judged by
 constexpr int kLooksAWindow = 4;  // at the processes
 constexpr int kPrinted = 4;       // one window in so many
 constexpr double kLongestStartS = 120, kLongestEndS = 120;
+constexpr int64_t kFreshWarmUpSteps = 300;  // of the new run that the old one is compared with
+constexpr double kLeastSideBySideS = 40;
+constexpr int kNumComparisons = 20;  // in that time
 
 constexpr double kMostMiBAnHour = 1;
-constexpr double kMostDriftPercent = 2;
+constexpr double kMostPercentSlower = 2;
 // What a run too short to show 1 MiB an hour may grow by: allocators take memory in such pieces.
-constexpr double kLeastMiB = 0.25;
+constexpr double kLeastMiB = 0.5;
 
 constexpr std::string_view kConfig =
     R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":48,
@@ -117,11 +121,57 @@ class StepCount {
   int64_t steps_ = 0;
 };
 
+/// A run with its log.
+struct Watched {
+  Watched(const Words& command, const std::string& folder)
+      : run(command, {}, folder + ".log"), steps(folder + "/metrics.jsonl") {}
+
+  /// Throws Error when the run ends or takes too long.
+  void wait_for(int64_t num_steps) {
+    const double begun = monotonic_s();
+    while (steps.now() < num_steps) {
+      CLEAVE_CHECK(!run.has_ended() && monotonic_s() - begun < kLongestStartS, Code::kBug,
+                   "the run did not come to step ", num_steps, ":\n", run.text());
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  }
+
+  Run run;
+  StepCount steps;
+};
+
+/// Processor time of steps.
+struct Pace {
+  int64_t num_steps = 0;
+  double cpu_s = 0;
+  [[nodiscard]] double us_a_step() const { return cpu_s / static_cast<double>(num_steps) * 1e6; }
+};
+
+/// How much longer a step takes, in per cent, with twice the standard error of that mean.
+struct Slowdown {
+  double percent = 0, error = 0;
+};
+
+Slowdown mean_of(const std::vector<double>& percents) {
+  const auto n = static_cast<double>(percents.size());
+  double sum = 0, squares = 0;
+  for (const double percent : percents) sum += percent;
+  for (const double percent : percents) squares += std::pow(percent - sum / n, 2);
+  return {.percent = sum / n, .error = 2 * std::sqrt(squares / (n - 1) / n)};
+}
+
+Pace pace_since_begin(Watched& watched) {
+  return {.num_steps = watched.steps.now(), .cpu_s = look_at(watched.run).cpu_s};
+}
+
+Pace operator-(const Pace& a, const Pace& b) {
+  return {.num_steps = a.num_steps - b.num_steps, .cpu_s = a.cpu_s - b.cpu_s};
+}
+
 /// A part of a run. The least of many looks is what is held while nothing is under way.
 struct Window {
   double hours = 0;  // at its end, since the first began
-  int64_t num_steps = 0;
-  double cpu_us_a_step = 0;
+  Pace pace{};
   double mib = 0;
   int num_descriptors = 0;
   int num_threads = 0;
@@ -140,31 +190,35 @@ double slope(const std::vector<double>& x, const std::vector<double>& y) {
   return (n * sum_xy - sum_x * sum_y) / (n * sum_xx - sum_x * sum_x);
 }
 
-Window watch_window(const Run& run, StepCount& steps, double seconds) {
-  const Look first = look_at(run);
-  const int64_t steps_before = steps.now();
+Window watch_window(Watched& watched, double seconds) {
+  const Pace before = pace_since_begin(watched);
+  const Look first = look_at(watched.run);
   Window window{
       .mib = first.mib, .num_descriptors = first.num_descriptors, .num_threads = first.num_threads};
-  double cpu_s = 0;
   for (int i = 0; i < kLooksAWindow; ++i) {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds / kLooksAWindow));
-    const Look look = look_at(run);
+    const Look look = look_at(watched.run);
     window.mib = std::min(window.mib, look.mib);
     window.num_descriptors = std::min(window.num_descriptors, look.num_descriptors);
     window.num_threads = std::min(window.num_threads, look.num_threads);
-    cpu_s = look.cpu_s;
   }
-  window.num_steps = steps.now() - steps_before;
-  window.cpu_us_a_step = (cpu_s - first.cpu_s) / static_cast<double>(window.num_steps) * 1e6;
+  window.pace = pace_since_begin(watched) - before;
   return window;
 }
 
 void print(const Window& window) {
   std::cout << std::fixed << std::setprecision(1) << std::setw(8) << window.hours * 60 << " min"
-            << std::setw(9) << window.num_steps << " steps" << std::setw(9) << window.cpu_us_a_step
-            << " us each" << std::setprecision(2) << std::setw(10) << window.mib << " MiB"
-            << std::setw(5) << window.num_descriptors << " descriptors" << std::setw(4)
-            << window.num_threads << " threads" << std::endl;
+            << std::setw(9) << window.pace.num_steps << " steps" << std::setw(9)
+            << window.pace.us_a_step() << " us each" << std::setprecision(2) << std::setw(10)
+            << window.mib << " MiB" << std::setw(5) << window.num_descriptors << " descriptors"
+            << std::setw(4) << window.num_threads << " threads" << std::endl;
+}
+
+/// Lines on stderr: warnings and errors.
+int64_t num_complaints(const std::string& text) {
+  int64_t found = 0;
+  for (size_t at = 0; (at = text.find("cleave: ", at)) != std::string::npos; ++at) ++found;
+  return found;
 }
 
 class Soak {
@@ -173,41 +227,60 @@ class Soak {
     std::ofstream(folder_ / "tiny.json") << kConfig;
   }
 
-  /// What grew, in words; "" when nothing did. Throws Error when the run does not begin.
+  /// What grew, in words; "" when nothing did. Throws Error when a run does not begin.
   std::string watch() {
-    Run run(command(), {}, folder_ / "log");
-    StepCount steps(folder_ / "run/metrics.jsonl");
-    const double begun = monotonic_s();
-    while (steps.now() == 0) {
-      CLEAVE_CHECK(!run.has_ended() && monotonic_s() - begun < kLongestStartS, Code::kBug,
-                   "the run did not begin:\n", run.text());
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
+    Watched old(command("old"), folder_ / "old");
+    old.wait_for(1);
     const double start = monotonic_s();
-    for (int w = 0; w < kNumWindows && !run.has_ended(); ++w) {
-      Window window = watch_window(run, steps, options_.seconds / kNumWindows);
+    for (int w = 0; w < kNumWindows && !old.run.has_ended(); ++w) {
+      Window window = watch_window(old, options_.seconds / kNumWindows);
       window.hours = (monotonic_s() - start) / 3600;
       if (w % kPrinted == kPrinted - 1) print(window);
       if (w >= kNumWarmUp) windows_.push_back(window);
     }
-    if (run.has_ended()) return str("the run ended by itself:\n", run.text());
-    kill(run.pid(), SIGTERM);
-    const auto code = run.wait(kLongestEndS);
-    return judge(code, run.text(), steps.now());
+    if (old.run.has_ended()) return str("the run ended by itself:\n", old.run.text());
+    const Slowdown slower = compare_with_a_new_run(old);
+    kill(old.run.pid(), SIGTERM);
+    const auto code = old.run.wait(kLongestEndS);
+    std::string grew = what_grew(slower, old.steps.now());
+    if (num_complaints(old.run.text()) != 0) grew += "warnings:\n" + old.run.text();
+    if (code != 128 + SIGTERM) {
+      grew += str("exit ", code.value_or(-1), " after SIGTERM:\n", old.run.text());
+    }
+    return grew;
   }
 
  private:
-  [[nodiscard]] Words command() const {
+  [[nodiscard]] Words command(const std::string& name) const {
     Words words;
     if (options_.as_processes) words = {options_.program, "launch", "-n", "2", "--"};
     words.push_back(options_.program);
     for (const std::string& word :
-         test::train(folder_ / "run", {"--model", folder_ / "tiny.json", "--tp", "2", "--steps",
-                                       "1000000000", "--save-every", "100", "--keep-last", "2"})) {
+         test::train(folder_ / name, {"--model", folder_ / "tiny.json", "--tp", "2", "--steps",
+                                      "1000000000", "--save-every", "100", "--keep-last", "2"})) {
       words.push_back(word);
     }
     if (!options_.as_processes) words.emplace_back("--save-behind");
     return words;
+  }
+
+  /// How much more processor time a step of the old run takes than one of a run that has just
+  /// begun. Both run side by side meanwhile: what else the machine does changes the time of a step
+  /// by tens of per cent from minute to minute, processor time too, but of both alike.
+  [[nodiscard]] Slowdown compare_with_a_new_run(Watched& old) const {
+    Watched fresh(command("fresh"), folder_ / "fresh");
+    fresh.wait_for(kFreshWarmUpSteps);
+    const double seconds = std::max(options_.seconds / 20, kLeastSideBySideS) / kNumComparisons;
+    std::vector<double> percents;
+    for (int i = 0; i < kNumComparisons; ++i) {
+      const Pace old_before = pace_since_begin(old), fresh_before = pace_since_begin(fresh);
+      std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+      const Pace of_old = pace_since_begin(old) - old_before;
+      const Pace of_fresh = pace_since_begin(fresh) - fresh_before;
+      if (of_old.num_steps == 0 || of_fresh.num_steps == 0) continue;  // they were suspended
+      percents.push_back((of_old.us_a_step() / of_fresh.us_a_step() - 1) * 100);
+    }
+    return mean_of(percents);
   }
 
   template <class Value>
@@ -217,47 +290,30 @@ class Soak {
     return values;
   }
 
-  /// The least in the first third of the windows, and in the last: what others compute on the
-  /// machine only adds to a step's processor time, by caches that they share.
-  template <class Value>
-  [[nodiscard]] std::pair<double, double> first_and_last(Value Window::*member) const {
+  /// The least in the first third of the windows, and in the last.
+  [[nodiscard]] std::pair<double, double> first_and_last(int Window::*member) const {
     const std::vector<double> values = all(member);
     const auto part = static_cast<std::ptrdiff_t>(values.size() / 3);
     return {*std::min_element(values.begin(), values.begin() + part),
             *std::min_element(values.end() - part, values.end())};
   }
 
-  /// Per cent of a step's time: the steps of a window are counted to one at each end.
-  [[nodiscard]] double uncertainty() const {
-    const std::vector<double> steps = all(&Window::num_steps);
-    return 100 * 2 / *std::min_element(steps.begin(), steps.end());
-  }
-
-  std::string judge(std::optional<int> code, const std::string& text, int64_t num_steps) const {
+  [[nodiscard]] std::string what_grew(const Slowdown& slower, int64_t num_steps) const {
     const double hours = windows_.back().hours - windows_.front().hours;
     const double mib_an_hour = slope(all(&Window::hours), all(&Window::mib));
-    const auto [cpu_first, cpu_last] = first_and_last(&Window::cpu_us_a_step);
-    const double drift = (cpu_last / cpu_first - 1) * 100;
     const auto [fd_first, fd_last] = first_and_last(&Window::num_descriptors);
     const auto [threads_first, threads_last] = first_and_last(&Window::num_threads);
-    const auto num_warnings = [&] {
-      int64_t found = 0;
-      for (size_t at = 0; (at = text.find("cleave: ", at)) != std::string::npos; ++at) ++found;
-      return found;
-    }();
-    test::note_measured("T4 ", num_steps, " steps in ", windows_.back().hours * 60, " min as ",
+    test::note_measured("T4 ", num_steps, " steps in ", windows_.back().hours * 60, " minutes as ",
                         options_.as_processes ? "processes" : "threads", ": memory ", mib_an_hour,
                         " MiB/h of ", windows_.back().mib, " MiB, descriptors ", fd_first, " and ",
                         fd_last, ", threads ", threads_first, " and ", threads_last,
-                        ", processor time of a step ", cpu_first, " and ", cpu_last, " us (", drift,
-                        " %), ", num_warnings, " warnings");
+                        ", a step takes ", slower.percent, " +- ", slower.error,
+                        " % more than in a new run");
     std::string grew;
     if (mib_an_hour > std::max(kMostMiBAnHour, kLeastMiB / hours)) grew += "memory grew; ";
     if (fd_last != fd_first) grew += "descriptors changed; ";
     if (threads_last != threads_first) grew += "threads changed; ";
-    if (drift > kMostDriftPercent + uncertainty()) grew += "steps became slower; ";
-    if (num_warnings != 0) grew += "warnings:\n" + text;
-    if (code != 128 + SIGTERM) grew += str("exit ", code.value_or(-1), " after SIGTERM:\n", text);
+    if (!(slower.percent - slower.error <= kMostPercentSlower)) grew += "steps became slower; ";
     return grew;
   }
 
