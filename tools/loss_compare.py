@@ -4,8 +4,9 @@
 usage: loss_compare.py [--assert-equal] BEFORE [AFTER] [-- FLAGS]
 
 BEFORE and AFTER are commits or programs (a file `cleave`); AFTER is this tree's build/cleave where it is left out. A
-commit is unpacked below build/compare and built there by its own `./run build`, once. FLAGS are of `cleave train`, all
-but --out; without them a small Llama is trained over two ranks on this repository's licence.
+commit is unpacked below build/compare and built there once, with this tree's libtorch (so `./run build` comes first).
+FLAGS are of `cleave train`, all but --out; without them a small Llama is trained over two ranks on this repository's
+licence.
 
 A change that should change no number shall have the same losses and gradient norms: --assert-equal ends with 1 when one
 differs. Without it the first difference and the largest are told.
@@ -13,6 +14,7 @@ differs. Without it the first difference and the largest are told.
 import argparse
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -42,14 +44,20 @@ def program_of(name):
     if pathlib.Path(name).is_file():
         return pathlib.Path(name).resolve()
     commit = run(["git", "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"], cwd=ROOT).strip()
+    cache = ROOT / "build/release/CMakeCache.txt"
+    libtorch = re.search(r"(?m)^CLEAVE_LIBTORCH:\w+=(.+)$", cache.read_text() if cache.exists() else "")
+    if libtorch is None:
+        fail("this tree is not built, so its libtorch is not known; ./run build")
     tree = FOLDER / commit
-    if not (tree / "build/cleave").exists():
-        tree.mkdir(parents=True, exist_ok=True)
+    if not tree.exists():
+        tree.mkdir(parents=True)
         archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
         subprocess.run(["tar", "-x", "-C", str(tree)], input=archive, check=True)
         print(f"building {name} in {tree}", flush=True)
-        run(["./run", "build"], cwd=tree)
-    return tree / "build/cleave"
+        run(["cmake", "--preset", "release", f"-DCLEAVE_LIBTORCH={libtorch[1]}"], cwd=tree)
+    # Does nothing where all is built, and goes on where it was broken off.
+    run(["cmake", "--build", "--preset", "release", "--target", "cleave", "cleave_torch"], cwd=tree)
+    return tree / "build/release/cleave"
 
 
 def steps_of(program, flags):
