@@ -50,7 +50,7 @@ function(cleave_module_test module library)
   endif()
   gtest_discover_tests(${module}_test TEST_PREFIX "${module}." DISCOVERY_TIMEOUT 60
                        TEST_FILTER "-Full/*:*Full.*"
-                       PROPERTIES TIMEOUT 120 LABELS quick ENVIRONMENT "OMP_NUM_THREADS=1")
+                       PROPERTIES LABELS quick ENVIRONMENT "OMP_NUM_THREADS=1")
   gtest_discover_tests(${module}_test TEST_PREFIX "${module}." DISCOVERY_TIMEOUT 60 TEST_LIST ${module}_test_full
                        TEST_FILTER "Full/*:*Full.*"
                        PROPERTIES TIMEOUT 1200 LABELS full ENVIRONMENT "OMP_NUM_THREADS=1")

@@ -21,16 +21,9 @@ using Words = std::vector<std::string>;
 
 constexpr double kDeadlineS = 100;  // a loaded machine loads libtorch slowly
 
-/// A model of 18 thousand weights: a step takes a millisecond, a checkpoint little more.
-constexpr char kTiny[] =
-    R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":24,
-"intermediate_size":20,"num_hidden_layers":2,"num_attention_heads":6,"num_key_value_heads":2,
-"head_dim":4,"max_position_embeddings":64,"rms_norm_eps":1e-5,"hidden_act":"silu",
-"tie_word_embeddings":false,"rope_theta":10000.0,"torch_dtype":"float32"})";
-
 Words train_tiny(const std::string& out, const Words& more = {}) {
   const std::string model = out + ".json";
-  std::ofstream(model) << kTiny;
+  std::ofstream(model) << kTinyLlama;
   Words words = train(out, {"--model", model});
   words.insert(words.end(), more.begin(), more.end());
   return words;
@@ -190,9 +183,9 @@ TEST(Faults, StoppedRank_IsShownByDoctorFromTheFlightLog) {
 // Row R7: every rank was given another model.
 TEST(Faults, RanksOfDifferentModels_EndWith8AndBothCalls) {
   const TempFolder folder;
-  std::string other = kTiny;
+  std::string other = kTinyLlama;
   other.replace(other.find("\"num_hidden_layers\":2"), 21, "\"num_hidden_layers\":3");
-  std::ofstream(folder / "0.json") << kTiny;
+  std::ofstream(folder / "0.json") << kTinyLlama;
   std::ofstream(folder / "1.json") << other;
   Words words{"launch",
               "-n",

@@ -1,5 +1,7 @@
 // Training over two hosts: two network namespaces of this machine, joined by a cable. Needs the
 // right to make namespaces (root), and is skipped without it.
+#include <algorithm>
+#include <fstream>
 #include <future>
 #include <map>
 #include <string>
@@ -7,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "cleave/base/str.h"
 #include "tests/support/level.h"
 #include "tests/support/program.h"
 #include "tests/support/train_program.h"
@@ -214,6 +217,51 @@ TEST(Hosts, RankKilledBehindALossyCable_EndsTheOtherWithItsName) {
   if (!hosts.are_there()) GTEST_SKIP() << "network namespaces cannot be made here";
   if (!hosts.lose_packets()) GTEST_SKIP() << "tc can lose no packets here";
   expect_killed_rank_is_named(hosts, 1.5 + 2);
+}
+
+// After a restart ranks meet first and set up then: what fails there on one host is told on both.
+TEST(Hosts, SetUpThatFailsAfterARestart_EndsBothWithItsCause) {
+  const TwoHosts hosts;
+  if (!hosts.are_there()) GTEST_SKIP() << "network namespaces cannot be made here";
+  const TempFolder folder;
+  const std::string out = folder / "run";
+  const Words words = train(out, {"--tp", "2", "--steps", "4", "--save-every", "2"});
+  ASSERT_EQ(run_cleave(words, {.deadline_s = kDeadlineS}).exit_code, 0);
+  const auto restarted = [&](const Words& first_words, const Words& second_words) {
+    const auto run = [&](int host, const Words& own) {
+      Words variables = told_by("torchrun", host);
+      variables.emplace_back("TORCHELASTIC_RESTART_COUNT=1");
+      return hosts.run(host, own, variables);
+    };
+    auto second = std::async(std::launch::async, [&] { return run(1, second_words); });
+    Ran first = run(0, first_words);
+    return BothRan{std::move(first), second.get()};
+  };
+  const auto with = [&](const std::string& flag, const std::string& value) {
+    Words other = words;
+    *(std::find(other.begin(), other.end(), flag) + 1) = value;
+    return other;
+  };
+  std::ofstream(folder / "bad.jsonl") << "{\"text\": 7}\n";
+  struct Case {
+    Words first, second;
+    int first_code, second_code;  // 6: the other one failed
+    std::string told;             // on both hosts
+  };
+  const std::vector<Case> cases{
+      {words, with("--data", folder / "bad.jsonl"), 6, 4, "bad.jsonl"},
+      {with("--data", folder / "bad.jsonl"), words, 4, 6, "bad.jsonl"},
+      {words, with("--batch-size", "6"), 6, 2, "was begun with --batch-size 4"},
+      {with("--tp", "3"), with("--tp", "3"), 3, 3, "ranks"},
+      {words, words, 0, 0, ""}};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    SCOPED_TRACE(str("case ", i));
+    const BothRan ran = restarted(cases[i].first, cases[i].second);
+    EXPECT_EQ(ran.first.exit_code, cases[i].first_code) << ran.first.err;
+    EXPECT_EQ(ran.second.exit_code, cases[i].second_code) << ran.second.err;
+    EXPECT_NE(ran.first.err.find(cases[i].told), std::string::npos) << ran.first.err;
+    EXPECT_NE(ran.second.err.find(cases[i].told), std::string::npos) << ran.second.err;
+  }
 }
 
 TEST(Hosts, CableCut_EndsBothRanksAfterTheTimeout) {

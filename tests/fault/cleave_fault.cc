@@ -38,12 +38,6 @@ constexpr int kMostFaults = 3;        // before the run is left in peace
 constexpr double kLongestRunS = 120;  // then it hangs, which is a failure
 constexpr double kTimeoutS = 20;      // --timeout of the runs: more than a busy machine needs
 
-constexpr std::string_view kConfig =
-    R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":24,
-"intermediate_size":20,"num_hidden_layers":2,"num_attention_heads":6,"num_key_value_heads":2,
-"head_dim":4,"max_position_embeddings":64,"rms_norm_eps":1e-5,"hidden_act":"silu",
-"tie_word_embeddings":false,"rope_theta":10000.0,"torch_dtype":"float32"})";
-
 struct Layout {
   std::string flags;
   int processes = 0;  // under cleave launch; 0: threads of one process
@@ -181,7 +175,7 @@ Words split_words(const std::string& text) {
 class Chaos {
  public:
   explicit Chaos(std::string program) : program_(std::move(program)) {
-    std::ofstream(folder_ / "tiny.json") << kConfig;
+    std::ofstream(folder_ / "tiny.json") << test::kTinyLlama;
   }
 
   /// Runs one round and prints its line. Throws Error when the bits differ.
