@@ -362,13 +362,13 @@ Descriptor connected(const HostAddress& address) {
 }
 
 /// A connection to rank 0 over which the rank has said who it is.
-Descriptor greet(const Meeting& meeting, int rank) {
+Descriptor greet(const Meeting& meeting, int rank, const Endpoint& endpoint = {}) {
   Descriptor zero = connected(meeting.address());
   const std::string& job = meeting.ranks[0].job_id;
   tell(zero, Knock{kJobMagic, {}});
   tell(zero, Greeting{{kJobMagic, rank, static_cast<int32_t>(meeting.ranks.size()), getpid()},
                       XXH3_64bits(job.data(), job.size()),
-                      {}});
+                      endpoint});
   return zero;
 }
 
@@ -406,6 +406,20 @@ TEST(HostMeeting, RankThatDoesNotConnectToAnotherOne_IsToldToAll) {
   EXPECT_EQ(outcome.code, static_cast<int32_t>(Code::kTimeout));
   for (const std::string& text : {std::string(outcome.text), meeting.errors[0], meeting.errors[1]})
     EXPECT_THAT(text, HasSubstr("rank 2 has not connected to rank 1 at "));
+}
+
+TEST(HostMeeting, RankThatCannotBeReached_IsToldToAll) {
+  Meeting meeting(3, 1);
+  meeting.start(0);
+  meeting.start(2);
+  const Descriptor zero = greet(meeting, 1, {0, 1, {}});  // on this host, at port 1
+  hear_table(zero);
+  const auto outcome = hear<Answer>(zero);
+  meeting.wait();
+  EXPECT_EQ(outcome.code, static_cast<int32_t>(Code::kTimeout));
+  for (const std::string& text : {std::string(outcome.text), meeting.errors[0], meeting.errors[2]})
+    EXPECT_THAT(text, testing::ContainsRegex("rank 2 cannot reach rank 1 at .*:1 "
+                                             "\\(Connection refused\\); let the hosts "));
 }
 
 TEST(HostMeeting, StrangerWhoConnectsToARankThatIsNotZero_IsNotLetIn) {
