@@ -52,7 +52,9 @@ def build(torch, targets):
     subprocess.run(["cmake", "-S", str(cpp_source.ROOT), "--preset", "release", "-B", str(folder), "-DCLEAVE_EXAMPLES=OFF",
                     f"-DCLEAVE_TORCH={'ON' if torch else 'OFF'}", f"-DCLEAVE_LIBTORCH={os.environ.get('CLEAVE_LIBTORCH', '')}",
                     f"-DCMAKE_CXX_COMPILER_LAUNCHER=python3;{pathlib.Path(__file__).resolve()};--compile",
-                    f"-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-u,__llvm_profile_runtime {library}"],
+                    "-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-u,__llvm_profile_runtime",
+                    # After the objects: its own idea of where the counters are is weak, and the first one wins.
+                    f"-DCMAKE_CXX_STANDARD_LIBRARIES={library}"],
                    check=True, stdout=subprocess.DEVNULL)
     subprocess.run(["ninja", "-C", str(folder), *targets], check=True, stdout=subprocess.DEVNULL)
     return folder

@@ -166,7 +166,7 @@ class RanksByHand {
  public:
   RanksByHand() {
     setenv("XDG_RUNTIME_DIR", (folder_ / "").c_str(), 1);
-    environment_.world_size = 3;
+    environment_.world_size = 4;
     environment_.master_port = 3;
   }
   ~RanksByHand() { unsetenv("XDG_RUNTIME_DIR"); }
