@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Changes single lines, one at a time, and looks whether the tests of their module notice.
 
-usage: mutation.py [--seed N] [--count N] [--out FILE] [FILE...]
+usage: mutation.py [--torch] [--seed N] [--skip N] [--count N] [FILE...]
 
 Files: sources of cleave/comm, cleave/format, cleave/file and the like, without libtorch (default: comm and format), or
 of cleave/checkpoint with --torch (needs CLEAVE_LIBTORCH and builds all of it).
@@ -16,7 +16,8 @@ CLEAVE_CHECK after its condition), reserve, pauses and sleeps, static_assert, co
 faults. What is left over may still mean the same as before: survivors are listed for somebody to judge.
 
 A changed line may kill or delete anything, so the tests run in namespaces of their own, where nothing else runs, the
-file system is read-only and /tmp is empty: that needs root, and a tree that is not below /tmp.
+file system is read-only and /tmp is empty: that needs root, and a tree that is not below /tmp. A run that was broken
+off goes on with --skip, the number of its last change.
 """
 import argparse
 import dataclasses
@@ -258,8 +259,9 @@ class Build:
             output = tempfile.TemporaryFile("w+", errors="replace")
             command = [*ALONE, str(self.folder / "tests" / test), "--gtest_brief=1", f"--gtest_fail_fast={int(is_quick)}",
                        "--gtest_filter=" + ":".join(names)]
+            # In a session of its own: kill(0, ...) of a namespace ends its whole process group, also outside of it.
             shards.append((output, subprocess.Popen(command, cwd=self.folder, stdout=output, stderr=output,
-                                                    stdin=subprocess.DEVNULL,
+                                                    stdin=subprocess.DEVNULL, start_new_session=True,
                                                     env={**os.environ, "LD_LIBRARY_PATH": str(libraries)})))
         for _ in range(int(self.deadline_s * 10)):  # looks, not a clock: whoever stops all of this is no hang
             if all(process.poll() is not None for _, process in shards):
@@ -307,6 +309,7 @@ class Build:
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--skip", type=int, default=0)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--deadline", type=float, default=120, help="seconds for one test binary")
     parser.add_argument("--torch", action="store_true")
@@ -321,13 +324,13 @@ def main():
     changes = [draw.choice(options) for options in candidates]
     print(f"{len(changes)} lines of {len(files)} files can be changed", flush=True)
     if arguments.list:
-        for change in changes[:arguments.count]:
+        for change in changes[arguments.skip:][:arguments.count]:
             print(f"{change.path}:{change.line}\n  {change.before.strip()}\n  {change.after.strip()}")
         return 0
     build = Build({path.split("/")[1] for path in files}, arguments.torch, arguments.deadline)
     build.prepare()
     survivors, tried, broken = [], 0, 0
-    for change in changes:
+    for number, change in list(enumerate(changes, 1))[arguments.skip:]:
         if tried == arguments.count:
             break
         found = build.judge(change)
@@ -336,15 +339,15 @@ def main():
             continue
         tried += 1
         noticed_by, left_out = found
-        print(f"{tried} {change.path}:{change.line}: {'noticed by ' + noticed_by if noticed_by else 'SURVIVED'}{without(left_out)}\n"
+        print(f"{number} {change.path}:{change.line}: {'noticed by ' + noticed_by if noticed_by else 'SURVIVED'}{without(left_out)}\n"
               f"  before: {change.before.strip()}\n  after:  {change.after.strip()}", flush=True)
         if not noticed_by:
             survivors.append(change)
     for change in survivors:
         print(f"survivor {change.path}:{change.line}\n  before: {change.before.strip()}\n  after:  {change.after.strip()}")
     print(f"mutation: {tried} changes tried, {tried - len(survivors)} noticed, {len(survivors)} survived, "
-          f"{broken} did not compile; to repeat: tools/mutation.py --seed {arguments.seed} --count {tried} "
-          f"{'--torch ' if arguments.torch else ''}{' '.join(arguments.files)}")
+          f"{broken} did not compile; to repeat: tools/mutation.py --seed {arguments.seed} --skip {arguments.skip} "
+          f"--count {tried} {'--torch ' if arguments.torch else ''}{' '.join(arguments.files)}")
     return 0
 
 

@@ -37,22 +37,22 @@ def changed_files():
     return set(git("diff", "--name-only", base[0])) | set(git("ls-files", "-o", "--exclude-standard")) if base else set()
 
 
-def translate(command):
-    """A compile command without what only GCC knows."""
-    words, out = command.split(), []
+def translate(words):
+    """The words of a compile command without what only GCC knows."""
+    out = []
     for index, word in enumerate(words):
         if word.endswith("ccache") or word in GCC_ONLY:
             continue
         if word.endswith("cmake_pch.hxx") and words[index - 1] == "-include":
             word = str(cpp_source.ROOT / "cmake/torch_pch.h")
         out.append(word)
-    return " ".join(out)
+    return out
 
 
 def write_commands():
     entries = json.loads((BUILD / "compile_commands.json").read_text())
     for entry in entries:
-        entry["command"] = translate(entry["command"])
+        entry["command"] = " ".join(translate(entry["command"].split()))
     FOLDER.mkdir(parents=True, exist_ok=True)
     (FOLDER / "compile_commands.json").write_text(json.dumps(entries, indent=1))
     return {os.path.relpath(entry["file"], cpp_source.ROOT) for entry in entries}

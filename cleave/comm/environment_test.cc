@@ -121,6 +121,9 @@ TEST(Environment, OfASlurmStepOverHosts_NamesAMeetingPlace) {
     EXPECT_GE(found->master_port, 20000);
     EXPECT_LT(found->master_port, 30000);
   }
+  step["SLURM_STEP_TASKS_PER_NODE"] = "1";  // of fewer nodes than there are
+  step["SLURM_LOCALID"] = "0";
+  EXPECT_EQ(read(step)->local_world_size, 1);
   step["MASTER_ADDR"] = "10.0.0.1";
   step["MASTER_PORT"] = "5";
   EXPECT_EQ(read(step)->master_addr, "10.0.0.1");

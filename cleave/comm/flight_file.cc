@@ -1,12 +1,10 @@
 #include "cleave/comm/flight_file.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sys/stat.h>
 #include <utility>
 
 #include "cleave/base/dtype.h"
@@ -187,9 +185,7 @@ std::string write_flight_log(const JobPage& page, int rank, std::string_view fol
   const int64_t now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
   std::string path = str(folder, "/flight_log.", now_ms, ".rank", rank, ".json");
   const std::string text = to_text(take_flight_log(page, rank, why));
-  File file = File::create(path);
-  if (!is_planted("flight.for_all") && fchmod(file.fd(), S_IRUSR | S_IWUSR) != 0)
-    throw_io(path, "fchmod", errno);
+  File file = File::create(path, is_planted("flight.for_all") ? 0664 : 0600);
   file.write_at(0, std::as_bytes(std::span(text)));
   file.close();
   return path;

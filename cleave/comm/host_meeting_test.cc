@@ -1,17 +1,21 @@
 #include "cleave/comm/host_meeting.h"
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <span>
 #include <thread>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cleave/comm/guest_list.h"
 #include "cleave/comm/job_layout.h"
 #include "cleave/comm/tcp.h"
 #include "tests/support/level.h"
@@ -298,6 +302,158 @@ TEST(HostMeeting, AddressOfAnotherHost_IsRefusedOnRankZero) {
   meeting.start(0);
   meeting.wait();
   EXPECT_THAT(meeting.errors[0], HasSubstr("MASTER_ADDR must be an address of the host of rank 0"));
+}
+
+TEST(HostMeeting, NameThatNobodyKnows_IsToldAtTheTimeout) {
+  Meeting meeting(2, 0.1);
+  const std::string name(64, 'x');  // too long for a name server to be asked
+  meeting.ranks[1].master_addr = name;
+  meeting.start(1);
+  meeting.wait();
+  EXPECT_THAT(meeting.errors[1],
+              HasSubstr("timeout: MASTER_ADDR=" + name + " is not known on this host"));
+}
+
+// A rank by hand: what travels, as host_meeting.cc describes it.
+
+using Token = std::array<std::byte, 32>;
+
+struct Knock {
+  uint64_t magic;
+  Token token;
+};
+
+struct Endpoint {
+  uint32_t size;
+  int32_t port;
+  std::byte address[28];
+};
+
+struct Greeting {
+  Hello hello;
+  uint64_t job;
+  Endpoint endpoint;
+};
+
+struct Answer {
+  uint64_t magic;
+  int32_t code;
+  char text[kAbortTextBytes];
+};
+
+template <class T>
+void tell(const Descriptor& socket, const T& value) {
+  EXPECT_TRUE(send_all(socket.get(), std::as_bytes(std::span(&value, 1)), deadline_in(5)));
+}
+
+template <class T>
+T hear(const Descriptor& socket) {
+  T value{};
+  EXPECT_TRUE(
+      receive_all(socket.get(), std::as_writable_bytes(std::span(&value, 1)), deadline_in(10)));
+  return value;
+}
+
+Descriptor connected(const HostAddress& address) {
+  std::string problem;
+  Descriptor socket = connect_until(address, deadline_in(5), problem);
+  EXPECT_TRUE(socket.is_open()) << problem;
+  return socket;
+}
+
+/// A connection to rank 0 over which the rank has said who it is.
+Descriptor greet(const Meeting& meeting, int rank, const Endpoint& endpoint = {}) {
+  Descriptor zero = connected(meeting.address());
+  const std::string& job = meeting.ranks[0].job_id;
+  tell(zero, Knock{kJobMagic, {}});
+  tell(zero, Greeting{{kJobMagic, rank, static_cast<int32_t>(meeting.ranks.size()), getpid()},
+                      XXH3_64bits(job.data(), job.size()),
+                      endpoint});
+  return zero;
+}
+
+/// What rank 0 tells when all have come.
+struct Table {
+  Token key;
+  std::array<Endpoint, 3> endpoints;
+};
+
+Table hear_table(const Descriptor& zero) {
+  EXPECT_EQ(hear<Answer>(zero).code, 0);
+  const auto key = hear<Token>(zero);
+  return {key, hear<std::array<Endpoint, 3>>(zero)};
+}
+
+TEST(HostMeeting, RankThatEndsWhileTheyMeet_IsToldToTheOthers) {
+  for (const int num_ranks : {3, 2}) {  // of two it is the last one: all have come when it goes
+    Meeting meeting(num_ranks);
+    meeting.start(0);
+    { const Descriptor gone = greet(meeting, 1); }
+    meeting.wait();
+    EXPECT_THAT(meeting.errors[0], HasSubstr(str("peer: rank 1 (pid ", getpid(), " at ")));
+    EXPECT_THAT(meeting.errors[0], HasSubstr(") ended while the ranks were meeting"));
+  }
+}
+
+TEST(HostMeeting, RankThatDoesNotConnectToAnotherOne_IsToldToAll) {
+  Meeting meeting(3, 1);
+  meeting.start(0);
+  meeting.start(1);
+  const Descriptor zero = greet(meeting, 2);
+  hear_table(zero);
+  const auto outcome = hear<Answer>(zero);
+  meeting.wait();
+  EXPECT_EQ(outcome.code, static_cast<int32_t>(Code::kTimeout));
+  for (const std::string& text : {std::string(outcome.text), meeting.errors[0], meeting.errors[1]})
+    EXPECT_THAT(text, HasSubstr("rank 2 has not connected to rank 1 at "));
+}
+
+TEST(HostMeeting, RankThatCannotBeReached_IsToldToAll) {
+  Meeting meeting(3, 1);
+  meeting.start(0);
+  meeting.start(2);
+  const Descriptor zero = greet(meeting, 1, {0, 1, {}});  // on this host, at port 1
+  hear_table(zero);
+  const auto outcome = hear<Answer>(zero);
+  meeting.wait();
+  EXPECT_EQ(outcome.code, static_cast<int32_t>(Code::kTimeout));
+  for (const std::string& text : {std::string(outcome.text), meeting.errors[0], meeting.errors[2]})
+    EXPECT_THAT(text, testing::ContainsRegex("rank 2 cannot reach rank 1 at .*:1 "
+                                             "\\(Connection refused\\); let the hosts "));
+}
+
+TEST(HostMeeting, StrangerWhoConnectsToARankThatIsNotZero_IsNotLetIn) {
+  Meeting meeting(3);
+  meeting.start(0);
+  meeting.start(1);
+  const Descriptor zero = greet(meeting, 2);
+  const Table table = hear_table(zero);
+  const Endpoint& endpoint = table.endpoints[1];
+  sockaddr_storage raw{};
+  std::memcpy(&raw, endpoint.address, endpoint.size);
+  HostAddress one(reinterpret_cast<const sockaddr*>(&raw), endpoint.size);
+  one.set_port(endpoint.port);
+  Token wrong = table.key;
+  wrong.back() ^= std::byte{1};
+  for (const auto& [knock, rank] : {std::pair(Knock{kJobMagic, wrong}, 2),
+                                    {Knock{kJobMagic + 1, table.key}, 2},
+                                    {Knock{kJobMagic, table.key}, 1},
+                                    {Knock{kJobMagic, table.key}, 3}}) {
+    const Descriptor stranger = connected(one);
+    tell(stranger, knock);
+    tell(stranger, rank);
+    std::byte word{};
+    EXPECT_FALSE(receive_all(stranger.get(), {&word, 1}, deadline_in(5)));
+  }
+  meeting.sockets[2].resize(2);
+  meeting.sockets[2][1] = connected(one);
+  tell(meeting.sockets[2][1], Knock{kJobMagic, table.key});
+  tell(meeting.sockets[2][1], 2);
+  tell(zero, Answer{kJobMagic, 0, ""});
+  EXPECT_EQ(hear<Answer>(zero).code, 0);
+  meeting.wait();
+  ASSERT_EQ(meeting.errors[0] + meeting.errors[1], "");
+  expect_connected(meeting, 1, 2);
 }
 
 // The same as processes, each of which sees itself as alone on its host.

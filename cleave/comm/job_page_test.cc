@@ -80,6 +80,20 @@ TEST(JobPage, ManyAbortsAtOnce_KeepOneWhole) {
   EXPECT_EQ(first.text, "cause of " + std::to_string(first.rank));
 }
 
+// Its word will never be whole: the others may not wait for it, and may not overlook it.
+TEST(JobPage, RankKilledWhileItTellsItsFailure_IsAFailure) {
+  const auto page = JobPage::create_shared(2);
+  void* memory =
+      mmap(nullptr, sizeof(JobHeader), PROT_READ | PROT_WRITE, MAP_SHARED, page->fd(), 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  static_cast<JobHeader*>(memory)->abort.state.store(AbortState::kWriting);
+  munmap(memory, sizeof(JobHeader));
+  EXPECT_TRUE(page->is_aborted());
+  ASSERT_TRUE(page->aborted().has_value());
+  EXPECT_EQ(page->aborted()->code, Code::kPeer);
+  EXPECT_EQ(page->aborted()->text, "a rank was killed");
+}
+
 TEST(JobPage, LongAbortText_IsCut) {
   const auto page = JobPage::create_private(1);
   page->abort({.rank = 0, .code = Code::kBug, .group = "", .text = std::string(5000, 'x')});

@@ -11,6 +11,7 @@
 #include "cleave/base/dtype.h"
 #include "cleave/comm/flight_log.h"
 #include "cleave/comm/rank_snapshot.h"
+#include "tests/support/thrown.h"
 
 namespace cleave {
 namespace {
@@ -170,7 +171,16 @@ std::vector<BadFrame> bad_messages() {
 }
 
 std::vector<BadFrame> bad_words() {
-  return {{"read what was not sent", frame(plain(FrameKind::kTake, 1))},
+  const auto take = [](uint32_t number) {
+    return [number](Copy& rank) {
+      MessageRing& ring = rank.page->ring(0, 1);
+      ring.head.store(5);
+      ring.tail.store(4);
+      rank.tell(plain(FrameKind::kTake, number));
+    };
+  };
+  return {{"read what was not sent", take(6)},
+          {"read again what was read", take(3)},
           {"group cut short", frame(plain(FrameKind::kGroup, 0, 3), "abc")},
           {"group of too many", frame(plain(FrameKind::kGroup, 0, 44), group_tail(4, {}, "x"))},
           {"group of other bytes", frame(plain(FrameKind::kGroup, 0, 48), group_tail(2, {1}, "x"))},
@@ -240,8 +250,12 @@ TEST(RankSnapshot, OfAWaitingRank_ShowsItThereAndHereAlike) {
   there->member(there->group(pair), 0).stamp.store(299);
   slot.wait_kind.store(WaitKind::kGroup);
   slot.wait_group.store(pair);
+  slot.wait_stamp.store(300);
+  slot.wait_peer.store(2);
   slot.wait_epoch.store(5);
+  slot.uses_many_threads.store(1);
   there->ring(1, 2).head.store(3);
+  there->ring(2, 1).tail.store(4);
 
   apply_snapshot(*here, 0, 1, take_snapshot(*there, 1, std::vector{pair}));
 
@@ -250,11 +264,44 @@ TEST(RankSnapshot, OfAWaitingRank_ShowsItThereAndHereAlike) {
   EXPECT_EQ(describe_step(*here, 1), " in step 37");
   EXPECT_EQ(here->rank(1).wait_group.load(), pair_here);
   EXPECT_EQ(here->rank(1).wait_epoch.load(), 5U);
+  EXPECT_EQ(here->rank(1).wait_kind.load(), WaitKind::kGroup);
+  EXPECT_EQ(here->rank(1).wait_stamp.load(), 300U);
+  EXPECT_EQ(here->rank(1).wait_peer.load(), 2);
+  EXPECT_EQ(here->rank(1).uses_many_threads.load(), 1U);
+  EXPECT_EQ(here->rank(1).state.load(), RankState::kJoined);
   EXPECT_EQ(here->member(here->group(pair_here), 0).stamp.load(), 299U);
   EXPECT_EQ(here->channel_ends(1, 2)->head.load(), 3U);
+  EXPECT_EQ(here->channel_ends(2, 1)->tail.load(), 4U);
   // Operations that were not told are unknown, not wrong.
   EXPECT_EQ(log_read(here->rank(1), 299).sequence, 300U);
   EXPECT_EQ(log_read(here->rank(1), 250).op, Op::kNone);
+}
+
+TEST(RankSnapshot, OfAnImpossibleRank_IsRefused) {
+  const std::vector<std::function<void(RankSlot&)>> changes{
+      [](RankSlot& slot) { slot.state.store(static_cast<RankState>(9)); },
+      [](RankSlot& slot) { slot.wait_kind.store(static_cast<WaitKind>(9)); },
+      [](RankSlot& slot) { slot.wait_peer.store(3); },
+      [](RankSlot& slot) { slot.wait_peer.store(-1); }};
+  for (size_t i = 0; i <= changes.size(); ++i) {
+    SCOPED_TRACE(i);
+    Copy rank;
+    const auto there = JobPage::create_mirror(3, 1);
+    const std::vector groups{there->join_group(kKey, std::vector{0, 1}, "tp")};
+    RankSlot& slot = there->rank(1);
+    slot.state.store(RankState::kJoined);
+    slot.wait_kind.store(WaitKind::kRecv);
+    slot.wait_group.store(groups[0]);
+    slot.wait_peer.store(2);
+    slot.wait_epoch.store(1);
+    if (i < changes.size()) changes[i](slot);
+    const auto apply = [&] { apply_snapshot(*rank.page, 0, 1, take_snapshot(*there, 1, groups)); };
+    if (i == changes.size()) {
+      EXPECT_NO_THROW(apply());
+    } else {
+      EXPECT_EQ(test::thrown_by(apply).code(), Code::kFormat);
+    }
+  }
 }
 
 TEST(RankSnapshot, ChangedInAnyByte_IsAppliedOrRefused) {

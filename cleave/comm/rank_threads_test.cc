@@ -1,9 +1,14 @@
 #include <atomic>
+#include <chrono>
+#include <future>
+#include <pthread.h>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "cleave/comm/world.h"
+#include "tests/support/level.h"
 #include "tests/support/thrown.h"
 
 namespace cleave {
@@ -43,6 +48,38 @@ TEST(RankThreads, GroupsMadeInAnotherOrder_AreNamed) {
   EXPECT_EQ(error.code(), Code::kDesync);
   EXPECT_THAT(error.what(), AllOf(HasSubstr("group 0 of ranks "), HasSubstr("tp on "),
                                   HasSubstr("dp on "), HasSubstr("in the same order")));
+}
+
+// Ranks 0 and 1 seem to wait for each other, but another thread of rank 0 ends the wait of rank 1.
+TEST(RankThreads, RankOfSeveralThreads_IsNotStoppedByOneThatWaits) {
+  run_ranks(2, [](World& world) {
+    const auto first = world.group({0, 1}, "first"), second = world.group({0, 1}, "second");
+    if (world.rank() == 1) {
+      first->barrier({.site = "begin", .shape = {}});
+      first->barrier({.site = "end", .shape = {}});
+      return second->barrier({.site = "all", .shape = {}});
+    }
+    std::async(std::launch::async, [&] { first->barrier({.site = "begin", .shape = {}}); }).get();
+    const auto other = std::async(std::launch::async, [&] {
+      // As long as it takes to be sure of a circle, and some looks more.
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      first->barrier({.site = "end", .shape = {}});
+    });
+    second->barrier({.site = "all", .shape = {}});
+  });
+}
+
+TEST(RankThreads, ThreadThatGetsNoStack_IsToldAsMemory) {
+  if (test::kIsInstrumented) GTEST_SKIP() << "sanitizers choose the stacks of threads";
+  pthread_attr_t before, huge;
+  ASSERT_EQ(pthread_getattr_default_np(&before), 0);
+  ASSERT_EQ(pthread_attr_init(&huge), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&huge, size_t{1} << 47), 0);  // all that a process can have
+  ASSERT_EQ(pthread_setattr_default_np(&huge), 0);
+  const Error error = test::thrown_by([] { run_ranks(2, [](World&) {}); });
+  pthread_setattr_default_np(&before);
+  EXPECT_EQ(error.code(), Code::kMemory);
+  EXPECT_THAT(error.what(), HasSubstr("rank thread 0 could not start: "));
 }
 
 TEST(RankThreads, NoTime_IsRefused) {

@@ -3,7 +3,10 @@
 #include <chrono>
 #include <fcntl.h>
 #include <filesystem>
+#include <future>
+#include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
@@ -11,11 +14,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cleave/comm/guest_list.h"
+#include "cleave/comm/job_layout.h"
 #include "cleave/comm/meeting_place.h"
 #include "cleave/comm/process_roles.h"
 #include "cleave/comm/rank_process.h"
 #include "tests/support/level.h"
 #include "tests/support/started_job.h"
+#include "tests/support/thrown.h"
 
 namespace cleave {
 namespace {
@@ -147,6 +153,88 @@ TEST(Rendezvous, TwoJobsAtOnce_StayApart) {
     EXPECT_EQ(job.wait(), std::vector<int>(4, 0));
     EXPECT_TRUE(job.is_clean());
   }
+}
+
+/// What rank 0 answers, as it travels.
+struct Answer {
+  int32_t code;
+  char text[kAbortTextBytes];
+};
+
+/// Ranks of one job that are sockets and threads of this test.
+class RanksByHand {
+ public:
+  RanksByHand() {
+    setenv("XDG_RUNTIME_DIR", (folder_ / "").c_str(), 1);
+    environment_.world_size = 4;
+    environment_.master_port = 3;
+  }
+  ~RanksByHand() { unsetenv("XDG_RUNTIME_DIR"); }
+  RanksByHand(const RanksByHand&) = delete;
+  RanksByHand& operator=(const RanksByHand&) = delete;
+
+  [[nodiscard]] Environment environment(int rank) const {
+    Environment found = environment_;
+    found.rank = rank;
+    return found;
+  }
+  /// The failure of a rank that meets the others in earnest.
+  [[nodiscard]] std::future<Error> meet(int rank) const {
+    return std::async(std::launch::async, [environment = environment(rank)] {
+      return test::thrown_by([&] { meet_ranks(environment, 10); });
+    });
+  }
+  /// A rank that has connected and said hello.
+  [[nodiscard]] Descriptor greet(int rank) const {
+    MeetingPlace place(environment(rank));
+    Descriptor socket = place.try_connect();
+    for (; !socket.is_open(); socket = place.try_connect()) std::this_thread::yield();
+    const Hello hello{kJobMagic, rank, environment_.world_size, getpid()};
+    EXPECT_EQ(send(socket.get(), &hello, sizeof(hello), 0), ssize_t{sizeof(hello)});
+    return socket;
+  }
+
+ private:
+  TestFolder folder_;
+  Environment environment_;
+};
+
+TEST(Rendezvous, RankThatEndsWhileTheyMeet_IsToldToAll) {
+  const RanksByHand ranks;
+  std::future<Error> zero = ranks.meet(0);
+  const Descriptor two = ranks.greet(2);
+  { const Descriptor one = ranks.greet(1); }
+  const Error error = zero.get();
+  EXPECT_EQ(error.code(), Code::kPeer);
+  EXPECT_EQ(error.what(), str("rank 1 (pid ", getpid(), ") ended while the ranks were meeting"));
+  Answer answer{};
+  ASSERT_EQ(recv(two.get(), &answer, sizeof(answer), 0), ssize_t{sizeof(answer)});
+  EXPECT_EQ(answer.code, static_cast<int32_t>(Code::kPeer));
+  EXPECT_STREQ(answer.text, error.what());
+}
+
+// Rank 0 lets go of whoever is silent for too long, which a rank on a busy machine may be.
+TEST(Rendezvous, RankTakenForAStranger_ComesAgain) {
+  const RanksByHand ranks;
+  MeetingPlace place(ranks.environment(0));
+  ASSERT_TRUE(place.try_host());
+  const Descriptor listener = place.listen();
+  const auto next = [&] {
+    pollfd state{listener.get(), POLLIN, 0};
+    EXPECT_EQ(poll(&state, 1, 10'000), 1);
+    return Descriptor(accept(listener.get(), nullptr, nullptr));
+  };
+  std::future<Error> one = ranks.meet(1);
+  { const Descriptor dropped = next(); }
+  const Descriptor again = next();
+  Hello hello{};
+  ASSERT_EQ(recv(again.get(), &hello, sizeof(hello), MSG_WAITALL), ssize_t{sizeof(hello)});
+  EXPECT_EQ(hello.rank, 1);
+  const Answer answer{static_cast<int32_t>(Code::kShape), "the outcome"};
+  ASSERT_EQ(send(again.get(), &answer, sizeof(answer), 0), ssize_t{sizeof(answer)});
+  const Error error = one.get();
+  EXPECT_EQ(error.code(), Code::kShape);
+  EXPECT_STREQ(error.what(), "the outcome");
 }
 
 TEST(MeetingPlace, FolderOpenToOthers_IsRefused) {

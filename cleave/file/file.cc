@@ -102,9 +102,9 @@ File File::open_read_below(const fs::path& folder, std::string_view name) {
   return file;
 }
 
-File File::create(const fs::path& path) {
+File File::create(const fs::path& path, mode_t mode) {
   ask(FileCall::kOpen, path.string());
-  const int fd = open_retrying(AT_FDCWD, path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOCTTY, 0664);
+  const int fd = open_retrying(AT_FDCWD, path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOCTTY, mode);
   if (fd < 0) throw_io(path.string(), "open", errno);
   return {fd, path.string()};
 }

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <sys/types.h>
 
 namespace cleave {
 
@@ -23,8 +24,8 @@ class File {
   /// The same for a name found inside another file: one component below `folder`, opened relative
   /// to it, never through a link. Throws Error(kFormat) for anything else, before any open.
   static File open_read_below(const std::filesystem::path& folder, std::string_view name);
-  /// A new file for writing; one that exists is an error. Mode 0664 less the umask.
-  static File create(const std::filesystem::path& path);
+  /// A new file for writing, with this mode less the umask; one that exists is an error.
+  static File create(const std::filesystem::path& path, mode_t mode = 0664);
   /// An existing file for writing in place; its bytes stay.
   static File open_write(const std::filesystem::path& path);
 

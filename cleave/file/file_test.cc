@@ -90,10 +90,12 @@ TEST(File, ModeHonoursTheUmaskAndIsNeverWorldWritable) {
   const TempFolder folder;
   const mode_t before = ::umask(0);
   write_atomic(folder / "open", std::string_view("1"));
+  EXPECT_EQ(File::create(folder / "own", 0600).path(), folder / "own");
   ::umask(077);
   write_atomic(folder / "closed", std::string_view("1"));
   ::umask(before);
   EXPECT_EQ(static_cast<unsigned>(fs::status(folder / "open").permissions()), 0664u);
+  EXPECT_EQ(static_cast<unsigned>(fs::status(folder / "own").permissions()), 0600u);
   EXPECT_EQ(static_cast<unsigned>(fs::status(folder / "closed").permissions()), 0600u);
 }
 

@@ -51,7 +51,6 @@ class SafetensorsPlan {
   [[nodiscard]] uint64_t total_bytes() const;  ///< of all files
   /// Text of STEM.safetensors.index.json; empty for a single file.
   [[nodiscard]] const std::string& index_json() const { return index_json_; }
-  [[nodiscard]] const std::string& index_name() const { return index_name_; }
 
   /// One rank makes all files with their heads, and the index.
   void create_files(FolderWriter& folder) const;

@@ -39,9 +39,12 @@ Words launched(const Words& words, const Words& flags = {}) {
 
 /// Runs cleave WORDS with a piece of shell beside it: $pid is the program's, and `steps N` waits
 /// until N steps are in the metrics of `run`.
-Ran with_fault(const Words& words, const std::string& run, const std::string& fault) {
+/// `before` runs first and may use the same words.
+Ran with_fault(const Words& words, const std::string& run, const std::string& fault,
+               const std::string& before = "") {
   const std::string script =
-      "\"$0\" \"$@\" & pid=$!\n"
+      before +
+      "\n\"$0\" \"$@\" & pid=$!\n"
       "steps() { until [ \"$(cat " +
       run +
       "/metrics.jsonl 2>/dev/null | wc -l)\" -ge $1 ]; do kill -0 $pid 2>/dev/null || return; "
@@ -83,6 +86,18 @@ TEST(Faults, KilledRank_IsToldInAFewLinesWithTheCommandThatGoesOn) {
   // What was reached may be more than 40 steps; then there is nothing left to do.
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_THAT(again.out, HasSubstr("resumed after step "));
+}
+
+// Without a launcher, who would say 137 for the whole job.
+TEST(Faults, KilledRankThatNobodyLaunched_EndsTheOtherWith6) {
+  const TempFolder folder;
+  const std::string run = folder / "run";
+  const Ran ran =
+      with_fault(train_tiny(run, {"--tp", "2", "--steps", "100000"}), run, "steps 3; kill -9 $one",
+                 "export RANK=0 WORLD_SIZE=2 MASTER_PORT=$((20000 + $$ % 10000))\n"
+                 "RANK=1 \"$0\" \"$@\" & one=$!");
+  EXPECT_EQ(ran.exit_code, 6) << ran.err;
+  EXPECT_THAT(ran.err, ContainsRegex("rank 1 \\(pid [0-9]+\\) died .* on axis "));
 }
 
 // Oracle: the unbroken run's checkpoint, tensor by tensor.
