@@ -96,6 +96,8 @@ def generate_row(setting: Setting, shape: str, dtype: str) -> Row:
         best = max(figure for name, figure in figures.items() if name != OURS)
         targets.append(Target(f"{phase}, tokens/s", f"{phase}_tokens_per_s", ours, names, figures[OURS] / best,
                               figures=figures))
+    targets.append(Target("bytes/s of a plain sum over those of the matrices while decoding", "sum_over_matrices", ours, (),
+                          1 / 0.85))
     targets.append(Target("decode of batch 8 beside batch 1", "decode_tokens_per_s", batch, (ours,), 5.0))
     return Row("generate", f"{shape} {dtype}", [
         Contestant(ours, ours_command, ("cleave",), setting.threads_per_rank()), *rivals,

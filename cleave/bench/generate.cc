@@ -1,3 +1,8 @@
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+
 #include <ATen/ATen.h>
 
 #include "cleave/base/clock.h"
@@ -10,6 +15,7 @@
 #include "cleave/kernels/cpu/gemm.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/nn/linear.h"
 #include "cleave/parallel/plan.h"
 
 namespace cleave {
@@ -17,8 +23,38 @@ namespace {
 
 struct GenerateTimes {
   std::vector<double> prefill_s, decode_s;  // of a run
-  Spent spent;                              // of all runs' decoding
+  Spent spent;                              // of another run's decoding
+  int64_t matrix_bytes = 0;                 // of all ranks: what a token reads
+  double memory_bytes_per_s = 0;            // that all ranks together can read
+  int64_t peak_rss = 0;
 };
+
+/// Bytes of this rank's matrices in the type in which they are multiplied.
+int64_t matrix_bytes_of(Model& model, const std::string& dtype) {
+  const int64_t width = dtype == "int8" ? 1 : item_bytes(dtype_from_name(dtype).value());
+  int64_t bytes = 0;
+  model.walk([&](Layer& layer) {
+    const auto* linear = dynamic_cast<Linear*>(&layer);
+    if (linear != nullptr) bytes += c10::multiply_integers(linear->weight()->local_shape()) * width;
+  });
+  return bytes;
+}
+
+/// Bytes a second that the ranks together sum up, of as many as their matrices have: caches help
+/// these as they help the matrices. The best of some times.
+double memory_speed(const Axis& tp, int64_t bytes) {
+  constexpr int64_t kMostBytes = 256 << 20;
+  const Tensor read = at::ones({std::min(bytes, kMostBytes) / 4}, at::kFloat);
+  double best_s = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < 7; ++i) {
+    tp.barrier("start of reading memory");
+    const double start = monotonic_s();
+    at::sum(read);
+    tp.barrier("end of reading memory");
+    best_s = std::min(best_s, monotonic_s() - start);
+  }
+  return static_cast<double>(tp.size() * read.numel() * 4) / best_s;
+}
 
 /// The likeliest id of every row.
 Ids best_ids(const Scores& scores) {
@@ -36,6 +72,10 @@ GenerateTimes timed(const BenchGenerateOptions& o, const BenchShape& shape, Worl
   const bool is_int8 = o.dtype == "int8";
   materialize(*model,
               {.dtype = is_int8 ? at::kFloat : scalar_type(dtype_from_name(o.dtype).value())});
+  GenerateTimes times;
+  const int64_t own_bytes = matrix_bytes_of(*model, o.dtype);
+  times.matrix_bytes =
+      tp.all_reduce(at::scalar_tensor(own_bytes, at::kLong), "bytes of matrices").item<int64_t>();
   prepare_weights(*model, is_int8);
   const at::Generator generator = at::detail::createCPUGenerator(1);
   std::vector<Ids> prompts;
@@ -44,23 +84,30 @@ GenerateTimes timed(const BenchGenerateOptions& o, const BenchShape& shape, Worl
         at::randint(0, model->facts().vocab_size, {o.prompt_len}, generator, at::kLong);
     prompts.emplace_back(ids.data_ptr<int64_t>(), ids.data_ptr<int64_t>() + o.prompt_len);
   }
-  GenerateTimes times;
   const c10::InferenceMode inference;  // as in generate()
-  const auto run = [&] {
+  const auto run = [&](Spent* spent) -> std::pair<double, double> {
     Decoder decoder(*model, tp, prompts, o.new_tokens);
     tp.barrier("start of a run");
     const double start = monotonic_s();
     Ids ids = best_ids(decoder.prefill(1));
+    std::optional<OpClock> clock;
+    if (spent != nullptr) clock.emplace();
     const double prefilled = monotonic_s();
     for (int64_t i = 0; i < o.new_tokens; ++i) ids = best_ids(decoder.step(ids));
-    times.prefill_s.push_back(prefilled - start);
-    times.decode_s.push_back(monotonic_s() - prefilled);
+    const double end = monotonic_s();
+    if (clock) *spent = {.kinds = clock->seconds(), .operations = clock->operations()};
+    return {prefilled - start, end - prefilled};
   };
-  run();
-  times = {};
-  const OpClock clock;
-  for (int64_t r = 0; r < o.repeats; ++r) run();
-  times.spent = {.kinds = clock.seconds(), .operations = clock.operations()};
+  run(nullptr);
+  for (int64_t r = 0; r < o.repeats; ++r) {
+    const auto [prefill_s, decode_s] = run(nullptr);
+    times.prefill_s.push_back(prefill_s);
+    times.decode_s.push_back(decode_s);
+  }
+  // On its own: the clock takes a microsecond of each operation, which is much of a token's time.
+  run(&times.spent);
+  times.peak_rss = peak_rss_bytes();
+  times.memory_bytes_per_s = memory_speed(tp, own_bytes);
   return times;
 }
 
@@ -78,6 +125,9 @@ void cleave_bench_generate(const cleave::BenchGenerateOptions& options) {
   const auto per_s = [&](int64_t tokens, double seconds) {
     return static_cast<double>(options.batch_size * tokens) / seconds;
   };
+  const double products_s = times->spent.kinds[static_cast<size_t>(TimeKind::kProducts)];
+  const double matrix_speed =
+      static_cast<double>(times->matrix_bytes * options.new_tokens) / products_s;
   const nlohmann::ordered_json result = {
       {"bench", "generate"},
       {"shape", options.shape},
@@ -89,16 +139,20 @@ void cleave_bench_generate(const cleave::BenchGenerateOptions& options) {
       {"prefill_tokens_per_s", per_s(options.prompt_len, prefill_s)},
       {"decode_tokens_per_s", per_s(options.new_tokens, decode_s)},
       {"token_ms", decode_s / static_cast<double>(options.new_tokens) * 1e3},
-      {"peak_rss_bytes", peak_rss_bytes()},
+      {"peak_rss_bytes", times->peak_rss},
+      {"matrix_bytes", times->matrix_bytes},
+      {"matrix_gb_per_s", matrix_speed / 1e9},
+      {"memory_gb_per_s", times->memory_bytes_per_s / 1e9},
       {"gemm", std::string(name(gemm()))},
       {"share", shares_of(times->spent)}};
-  char line[200];
+  char line[300];
   std::snprintf(line, sizeof line,
                 "%s, tp=%d, %s: prompt %.0f tokens/s, decoding %.1f tokens/s (%.2f ms a token), "
-                "%.2f GiB",
+                "%.2f GiB\n  matrices are read at %.1f GB/s, a plain sum reads %.1f",
                 options.shape.c_str(), options.tp, options.dtype.c_str(),
                 result["prefill_tokens_per_s"].get<double>(),
                 result["decode_tokens_per_s"].get<double>(), result["token_ms"].get<double>(),
-                static_cast<double>(peak_rss_bytes()) / (1 << 30));
-  print_bench(options, result, line, times->spent, options.repeats);
+                static_cast<double>(times->peak_rss) / (1 << 30), matrix_speed / 1e9,
+                times->memory_bytes_per_s / 1e9);
+  print_bench(options, result, line, times->spent, 1);
 }

@@ -13,27 +13,33 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-void expect_one_result(const std::string& kind, const Words& more) {
+nlohmann::json one_result(const std::string& kind, const Words& more) {
   Words words{"launch", "-n",   "2", "--",     CLEAVE_PROGRAM, "bench",
               kind,     "--tp", "2", "--json", "--operations", "3"};
   words.insert(words.end(), more.begin(), more.end());
   const Ran ran = run_cleave(words, {.deadline_s = 100});
-  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
   EXPECT_EQ(ran.err, "");
-  ASSERT_EQ(std::count(ran.out.begin(), ran.out.end(), '\n'), 1) << ran.out;
-  const auto result = nlohmann::json::parse(ran.out);
+  EXPECT_EQ(std::count(ran.out.begin(), ran.out.end(), '\n'), 1) << ran.out;
+  const auto result = nlohmann::json::parse(ran.out, nullptr, /*allow_exceptions=*/false);
   EXPECT_EQ(result["bench"], kind);
   EXPECT_EQ(result["tp"], 2);
   EXPECT_EQ(result["operations"].size(), 3U);
+  return result;
 }
 
 TEST(BenchProgram, TrainingUnderALauncher_IsToldOnce) {
-  expect_one_result("train", {"--shape", "bert-base", "--batch-size", "1", "--seq-len", "4",
-                              "--steps", "1", "--warmup", "0"});
+  one_result("train", {"--shape", "bert-base", "--batch-size", "1", "--seq-len", "4", "--steps",
+                       "1", "--warmup", "0"});
 }
 
 TEST(BenchProgram, GeneratingUnderALauncher_IsToldOnce) {
-  expect_one_result("generate", {"--prompt-len", "1", "--new-tokens", "1", "--repeats", "1"});
+  const auto result =
+      one_result("generate", {"--prompt-len", "1", "--new-tokens", "1", "--repeats", "1"});
+  // Twelve layers with four matrices each, and the table of 50257 words, in fp32.
+  EXPECT_EQ(result["matrix_bytes"], 4 * 768 * (12 * (3 + 1 + 4 + 4) * 768 + 50257));
+  EXPECT_GT(result["matrix_gb_per_s"], 0);
+  EXPECT_GT(result["memory_gb_per_s"], 0);
 }
 
 }  // namespace
