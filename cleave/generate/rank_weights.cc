@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/nn/attention.h"
 #include "cleave/nn/embedding.h"
 #include "cleave/nn/linear.h"
 
@@ -30,6 +31,9 @@ void prepare_weights(Layer& model, bool to_int8) {
     if (is_changed && !is_shared) linear->weight()->drop();
   });
   if (!to_int8) return;
+  model.walk([](Layer& layer) {
+    if (auto* attention = dynamic_cast<HasHeads*>(&layer)) attention->heads().narrow_keys();
+  });
   for (const auto& p : model.parameters()) {
     if (p->is_readable()) p->set_leaf(p->leaf().detach().to(at::kFloat));
   }

@@ -67,8 +67,13 @@ DTensor HeadAttention::operator()(const DTensor& q, const DTensor& k, const DTen
     q_BHTK = turned_by(q_BHTK, angles);
     k_BGTK = turned_by(k_BGTK, angles);
   }
-  if (context.cache != nullptr)
-    std::tie(k_BGTK, v_BGTK) = context.cache->extend(this, k_BGTK, v_BGTK);
+  const at::ScalarType key_type = key_type_.value_or(k_BGTK.scalar_type());
+  if (context.cache != nullptr) {
+    std::tie(k_BGTK, v_BGTK) = context.cache->extend(this, k_BGTK, v_BGTK, key_type);
+  } else {
+    k_BGTK = k_BGTK.to(key_type);
+    v_BGTK = v_BGTK.to(key_type);
+  }
   const auto attention = [this, placed = DTensor(q.local().detach(), q.axis(), q.placement()), path,
                           context](const torch::autograd::variable_list& qkv) {
     const AttendOptions attend_options{

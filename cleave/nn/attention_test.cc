@@ -223,12 +223,46 @@ TEST(Attention, PrefillAndDecodeThroughACache_EqualOnePass) {
   }
 }
 
+// Without rotary positions keys and values are sums of products: of numbers that bf16 holds exactly
+// rounding changes nothing, of others their last bits, whether they come from the cache or not.
+TEST(Attention, NarrowKeys_AreRoundedInTheCacheAndBesideIt) {
+  const AttentionOptions o{
+      .hidden = kHidden, .num_heads = 6, .num_kv_heads = 3, .head_dim = 4, .rotary = {}};
+  const auto outputs = [&](bool narrow, double grid) {
+    Attention layer(o);
+    for (const auto& p : layer.parameters()) {
+      p->set_leaf(at::round(numbers(p->shape(), 7) * grid) / grid);
+    }
+    if (narrow) layer.heads().narrow_keys();
+    const Tensor x = at::round(numbers({2, 5, kHidden}, 8) * grid) / grid;
+    const at::NoGradGuard no_grad;
+    const Tensor whole = layer(DTensor(x, Axis(), Replicate{}), {}).local();
+    EXPECT_LE(test::largest_difference(in_chunks(layer, x, Axis(), {}, {3, 1, 1}), whole), 1e-12);
+    return whole;
+  };
+  EXPECT_TRUE(at::equal(outputs(true, 2), outputs(false, 2)));
+  const Tensor exact = outputs(false, 1024);
+  const double difference = test::largest_difference(outputs(true, 1024), exact);
+  EXPECT_GT(difference, 0);
+  // Scores of up to 16 change by 2^-9 of themselves, so probabilities by 2^-5 of theirs.
+  EXPECT_LE(difference, std::ldexp(exact.abs().max().item<double>(), -4));
+}
+
+TEST(KvCache, NarrowType_IsThatOfWhatItKeeps) {
+  KvCache cache(4);
+  const int layer = 0;
+  const Tensor k = numbers({1, 2, 3, 4}, 1), v = numbers({1, 2, 3, 4}, 2);
+  const auto [keys, values] = cache.extend(&layer, k, v, at::kBFloat16);
+  EXPECT_TRUE(at::equal(keys, k.to(at::kBFloat16)));
+  EXPECT_TRUE(at::equal(values, v.to(at::kBFloat16)));
+}
+
 TEST(KvCache, Reorder_MovesRowsOfEveryLayer) {
   KvCache cache(4);
   const int first = 0, second = 0;
   const Tensor k = numbers({3, 2, 2, 4}, 1), v = numbers({3, 2, 2, 4}, 2);
-  cache.extend(&first, k, v);
-  cache.extend(&second, v, k);
+  cache.extend(&first, k, v, at::kDouble);
+  cache.extend(&second, v, k, at::kDouble);
   EXPECT_EQ(cache.length(&first), 2);
   EXPECT_EQ(cache.length(&cache), 0);
   EXPECT_EQ(cache.length(), 2);
@@ -236,7 +270,7 @@ TEST(KvCache, Reorder_MovesRowsOfEveryLayer) {
   const Tensor rows = at::tensor({2, 0, 0}, at::kLong);
   cache.reorder(rows);
   const Tensor more = numbers({3, 2, 1, 4}, 3);
-  const auto [keys, values] = cache.extend(&second, more, more);
+  const auto [keys, values] = cache.extend(&second, more, more, at::kDouble);
   EXPECT_TRUE(at::equal(keys, at::cat({v.index_select(0, rows), more}, 2)));
   EXPECT_TRUE(at::equal(values, at::cat({k.index_select(0, rows), more}, 2)));
 }
@@ -244,9 +278,10 @@ TEST(KvCache, Reorder_MovesRowsOfEveryLayer) {
 TEST(KvCache, FullOne_IsRefusedWithItsNumbers) {
   KvCache cache(4);
   const int layer = 0;
-  cache.extend(&layer, numbers({1, 1, 3, 2}, 1), numbers({1, 1, 3, 2}, 2));
+  const Tensor three = numbers({1, 1, 3, 2}, 1);
+  cache.extend(&layer, three, three, at::kDouble);
   const Tensor two = numbers({1, 1, 2, 2}, 3);
-  const Error error = thrown_by([&] { cache.extend(&layer, two, two); });
+  const Error error = thrown_by([&] { cache.extend(&layer, two, two, at::kDouble); });
   EXPECT_EQ(error.code(), Code::kShape);
   EXPECT_STREQ(error.what(), "the KV cache has room for 4 tokens; 3 are in it and 2 more came");
 }

@@ -114,6 +114,9 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
                            .key_mask = context.key_mask,
                            .kv_head = {heads, heads + options.kv_head.numel()}});
   }
+  if (k.scalar_type() != q.scalar_type()) {
+    return attend(q, k.to(q.scalar_type()), v.to(q.scalar_type()), options, context);
+  }
   const bool plain_causal = options.causal && T > 1 && T == S && !context.key_mask.defined();
   const std::optional<Tensor> mask =
       plain_causal ? std::nullopt : allowed(q, S, options.causal, context);

@@ -38,7 +38,7 @@ struct AttendOptions {
 ///   q [B, H, T, K]   k, v [B, G, S, K], the last T of the S keys are the queries' own
 ///   result [B, H, T, K]
 ///
-/// A query that may see no key sees its own, so rows that are all padding give finite numbers.
+/// k and v may be of a narrower type, then without gradients. A query that may see no key sees its own, so rows that are all padding give finite numbers.
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options,
               const Context& context);
 

@@ -6,10 +6,11 @@
 
 namespace cleave {
 
-std::pair<Tensor, Tensor> KvCache::extend(const void* layer, const Tensor& k, const Tensor& v) {
+std::pair<Tensor, Tensor> KvCache::extend(const void* layer, const Tensor& k, const Tensor& v,
+                                          at::ScalarType type) {
   Entry& entry = entries_[layer];
   if (!entry.k.defined()) {
-    entry.k = at::empty({k.size(0), k.size(1), capacity_, k.size(3)}, k.options());
+    entry.k = at::empty({k.size(0), k.size(1), capacity_, k.size(3)}, k.options().dtype(type));
     entry.v = at::empty_like(entry.k);
   }
   const int64_t tokens = k.size(2);

@@ -15,9 +15,10 @@ class KvCache {
  public:
   explicit KvCache(int64_t capacity) : capacity_(capacity) {}
 
-  /// Appends k and v [B, H, T, K] of a layer and returns all of its tokens so far, [B, H, S, K]
-  /// views. Throws Error(kShape) when the cache is full.
-  std::pair<Tensor, Tensor> extend(const void* layer, const Tensor& k, const Tensor& v);
+  /// Appends k and v [B, H, T, K] of a layer, kept as `type`, and returns all of its tokens so far,
+  /// [B, H, S, K] views. Throws Error(kShape) when the cache is full.
+  std::pair<Tensor, Tensor> extend(const void* layer, const Tensor& k, const Tensor& v,
+                                   at::ScalarType type);
   /// Tokens of a layer so far.
   [[nodiscard]] int64_t length(const void* layer) const;
   /// Tokens that went through the model so far, between two of its forward passes.

@@ -39,6 +39,7 @@ struct Kept {
             .width = q.size(3),
             .causal = causal,
             .is_bf16 = q.scalar_type() == at::kBFloat16,
+            .has_bf16_keys = k.scalar_type() == at::kBFloat16,
             .key_mask = key_mask.defined() && !key_mask.is_meta() ? key_mask.const_data_ptr<bool>()
                                                                   : nullptr,
             .kv_head = kv_head.data(),
@@ -96,8 +97,11 @@ Tensor with_heads_together(const Tensor& t) {
 
 bool takes_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
   const at::ScalarType type = q.scalar_type();
+  const at::ScalarType key_type = k.scalar_type();
+  const bool narrows = type == at::kFloat && key_type == at::kBFloat16 && !needs_grad(q) &&
+                       !needs_grad(k) && !needs_grad(v);
   return (q.is_cpu() || q.is_meta()) && (type == at::kFloat || type == at::kBFloat16) &&
-         k.scalar_type() == type && v.scalar_type() == type && q.size(3) % 16 == 0 &&
+         (key_type == type || narrows) && v.scalar_type() == key_type && q.size(3) % 16 == 0 &&
          q.numel() > 0 && k.numel() > 0;
 }
 

@@ -17,7 +17,8 @@ struct AttentionMask {
 };
 
 /// Whether fast_attention takes these: fp32 or bf16 on the processor (or the meta device), heads of
-/// a multiple of 16 elements that lie together.
+/// a multiple of 16 elements that lie together. Beside fp32 queries that need no gradient keys and
+/// values may be bf16.
 bool takes_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v);
 
 /// softmax(q k^T / sqrt(K) + mask) v, differentiable, in fp32 throughout: scores of a few dozen

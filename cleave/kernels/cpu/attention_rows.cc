@@ -13,6 +13,7 @@
 // The order matters: the target is chosen above.
 #include "cleave/kernels/cpu/attention-inl.h"
 #include "cleave/kernels/cpu/float_products-inl.h"
+#include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace cleave::HWY_NAMESPACE {
@@ -23,7 +24,8 @@ void multiply(const FloatProduct& p) {
   multiply_floats(p);
 }
 
-template <class T>
+/// Queries and results of type T, keys and values of type K.
+template <class T, class K>
 void forward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   const Sizes z(job);
   const Mask mask(job, batch);
@@ -33,8 +35,8 @@ void forward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   float* q = scratch.take(kRows * z.width);
   float* scores = scratch.take(kRows * z.keys);
   float* out = scratch.take(kRows * z.width);
-  pack_transposed(head<T>(job.k, batch, kv_head), job.k.of_row, job.num_keys, z.width, z.keys, k_t);
-  pack(head<T>(job.v, batch, kv_head), job.v.of_row, job.num_keys, z.width, 1, v);
+  pack_transposed(head<K>(job.k, batch, kv_head), job.k.of_row, job.num_keys, z.width, z.keys, k_t);
+  pack(head<K>(job.v, batch, kv_head), job.v.of_row, job.num_keys, z.width, 1, v);
   std::fill(v + job.num_keys * z.width, v + z.keys * z.width, 0.0F);
   for (int64_t h = 0; h < job.num_heads; ++h) {
     if (job.kv_head[h] != kv_head) continue;
@@ -63,6 +65,16 @@ void forward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   }
 }
 
+/// How far ahead of their reading keys and values are fetched: the processor foresees no more than
+/// a page, which is a few dozen rows of a head.
+constexpr int64_t kAheadBytes = 4096;
+
+/// Fetches the line that is kAheadBytes behind `at`.
+template <class T>
+HWY_INLINE void fetch_ahead(const T* at) {
+  hwy::Prefetch(reinterpret_cast<const char*>(at) + kAheadBytes);
+}
+
 /// out[i] = sum over `count` rows of p[s] values[s][i], for kN vectors from out's i on.
 template <size_t kN, class T>
 HWY_INLINE void weighted_sum(const float* p, int64_t count, const T* values, int64_t of_row,
@@ -75,6 +87,7 @@ HWY_INLINE void weighted_sum(const float* p, int64_t count, const T* values, int
     const FloatVec factor = hn::Set(kFloats, p[s]);
 #pragma GCC unroll 8
     for (size_t n = 0; n < kN; ++n) {
+      fetch_ahead(values + n * lanes);
       sum[n] = hn::MulAdd(factor, load(values + n * lanes), sum[n]);
     }
   }
@@ -114,7 +127,9 @@ HWY_INLINE void scores_of(const float* q, const T* keys, int64_t of_row, int64_t
       const FloatVec part = load(q + i);
 #pragma GCC unroll 16
       for (size_t n = 0; n < kLanes; ++n) {
-        sums[n] = hn::MulAdd(part, load(keys + static_cast<int64_t>(n) * of_row + i), sums[n]);
+        const T* key = keys + static_cast<int64_t>(n) * of_row + i;
+        fetch_ahead(key);
+        sums[n] = hn::MulAdd(part, load(key), sums[n]);
       }
     }
     store(sums_of_each<kLanes>(sums), scores + s);
@@ -129,7 +144,7 @@ HWY_INLINE void scores_of(const float* q, const T* keys, int64_t of_row, int64_t
 }
 
 /// One query, which reads keys and values where they lie.
-template <class T>
+template <class T, class K>
 void decode_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   const Sizes z(job);
   const Mask mask(job, batch);
@@ -138,8 +153,8 @@ void decode_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   float* q = scratch.take(z.width);
   float* out = scratch.take(z.width);
   float* scores = scratch.take(z.keys);
-  const T* keys = head<T>(job.k, batch, kv_head);
-  const T* values = head<T>(job.v, batch, kv_head);
+  const K* keys = head<K>(job.k, batch, kv_head);
+  const K* values = head<K>(job.v, batch, kv_head);
   for (int64_t h = 0; h < job.num_heads; ++h) {
     if (job.kv_head[h] != kv_head) continue;
     pack(head<T>(job.q, batch, h), 0, 1, z.width, scale_of(job), q);
@@ -254,13 +269,16 @@ void backward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   unpack(b.dv, job.num_keys, z.width, 1, head_to_write<T>(job.dv, batch, kv_head), job.dv.of_row);
 }
 
+template <class T, class K>
+void forward_typed(const AttentionJob& job, int64_t batch, int64_t kv_head) {
+  job.num_queries == 1 ? decode_heads<T, K>(job, batch, kv_head)
+                       : forward_heads<T, K>(job, batch, kv_head);
+}
+
 void forward_task(const AttentionJob& job, int64_t batch, int64_t kv_head) {
-  if (job.num_queries == 1) {
-    return job.is_bf16 ? decode_heads<uint16_t>(job, batch, kv_head)
-                       : decode_heads<float>(job, batch, kv_head);
-  }
-  job.is_bf16 ? forward_heads<uint16_t>(job, batch, kv_head)
-              : forward_heads<float>(job, batch, kv_head);
+  if (job.is_bf16) return forward_typed<uint16_t, uint16_t>(job, batch, kv_head);
+  job.has_bf16_keys ? forward_typed<float, uint16_t>(job, batch, kv_head)
+                    : forward_typed<float, float>(job, batch, kv_head);
 }
 void backward_task(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   job.is_bf16 ? backward_heads<uint16_t>(job, batch, kv_head)

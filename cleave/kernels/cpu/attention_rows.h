@@ -9,12 +9,14 @@ struct HeadsView {
   int64_t of_batch = 0, of_head = 0, of_row = 0;
 };
 
-/// All that the loops of attention need. Pointers are to float, or to bf16 where is_bf16.
+/// All that the loops of attention need. Pointers are to float, or to bf16 where is_bf16, those of
+/// keys and values where has_bf16_keys; backward has one type.
 struct AttentionJob {
   int64_t num_heads = 0, num_kv_heads = 0;           // H, G
   int64_t num_queries = 0, num_keys = 0, width = 0;  // T, S, K
   bool causal = false;
   bool is_bf16 = false;
+  bool has_bf16_keys = false;
   const bool* key_mask = nullptr;    // [B, S]
   const int64_t* kv_head = nullptr;  // [H]
   HeadsView q, k, v, out;

@@ -144,6 +144,26 @@ TEST(FastAttention, WhatIsNotANumber_StaysSo) {
   EXPECT_FALSE(out[0][0][1].isnan().any().item<bool>());
 }
 
+// What bf16 numbers give is what the same numbers give in fp32, to the bit.
+TEST(FastAttention, NarrowKeys_AreTakenAsTheNumbersTheyHold) {
+  Tensor key_mask = at::ones({2, 40}, at::kBool);
+  key_mask[1].narrow(0, 0, 13).fill_(false);
+  for (const int64_t T : {1, 7, 40}) {
+    const Tensor q = random({2, 4, T, 48}, 1, at::kFloat).detach();
+    const Tensor k = random({2, 2, 40, 48}, 2, at::kBFloat16).detach();
+    const Tensor v = random({2, 2, 40, 48}, 3, at::kBFloat16).detach();
+    ASSERT_TRUE(takes_fast_attention(q, k, v));
+    for (const AttentionMask& mask :
+         {AttentionMask{.causal = true, .kv_head = {0, 0, 1, 1}},
+          AttentionMask{.key_mask = key_mask, .kv_head = {0, 1, 1, 1}}}) {
+      const Tensor got = fast_attention(q, k, v, mask);
+      EXPECT_EQ(got.scalar_type(), at::kFloat);
+      EXPECT_TRUE(at::equal(got, fast_attention(q, k.to(at::kFloat), v.to(at::kFloat), mask)))
+          << "T=" << T;
+    }
+  }
+}
+
 TEST(FastAttention, OtherTypesAndWidths_AreNotTaken) {
   const Tensor good = at::ones({1, 1, 4, 16});
   EXPECT_TRUE(takes_fast_attention(good, good, good));
@@ -151,6 +171,10 @@ TEST(FastAttention, OtherTypesAndWidths_AreNotTaken) {
   EXPECT_FALSE(takes_fast_attention(wide, wide, wide));
   const Tensor odd = at::ones({1, 1, 4, 24});
   EXPECT_FALSE(takes_fast_attention(odd, odd, odd));
+  const Tensor narrow = good.to(at::kBFloat16);
+  EXPECT_FALSE(takes_fast_attention(good, narrow, good));
+  EXPECT_FALSE(takes_fast_attention(narrow, good, good));
+  EXPECT_FALSE(takes_fast_attention(good.clone().requires_grad_(), narrow, narrow));
   const Tensor none = at::ones({1, 0, 4, 16});
   EXPECT_FALSE(takes_fast_attention(none, none, none));
 }

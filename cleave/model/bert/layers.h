@@ -31,11 +31,12 @@ class BertEmbeddings : public Layer {
 };
 
 /// norm(x + dropout(dense(attention(x)))), every token sees every real one. x, result [B, T, D].
-class BertAttention : public Layer {
+class BertAttention : public Layer, public HasHeads {
  public:
   explicit BertAttention(const BertConfig& config);
   void prepare_split(const Axis& axis) override;
   void check_split(const Axis& axis) override;
+  [[nodiscard]] HeadAttention& heads() override { return heads_; }
 
  protected:
   DTensor forward(const DTensor& x, const Context& context) override;

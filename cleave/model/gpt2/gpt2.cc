@@ -69,7 +69,7 @@ class Gpt2Embeddings : public Layer {
 };
 
 /// Self-attention whose q, k and v are columns of one matrix. x [B, T, D] to [B, T, D].
-class Gpt2Attention : public Layer {
+class Gpt2Attention : public Layer, public HasHeads {
  public:
   Gpt2Attention(const Gpt2Config& c, int64_t layer)
       : head_dim_(c.head_dim()),
@@ -112,6 +112,8 @@ class Gpt2Attention : public Layer {
         "second rowwise, or none of them a style");
     if (split) heads_.set_split(axis);
   }
+
+  [[nodiscard]] HeadAttention& heads() override { return heads_; }
 
  protected:
   DTensor forward(const DTensor& x, const Context& context) override {
