@@ -55,6 +55,7 @@ class HeadAttention {
 class HasHeads {
  public:
   virtual ~HasHeads() = default;
+  /// What attends between its projections.
   [[nodiscard]] virtual HeadAttention& heads() = 0;
 };
 
