@@ -4,7 +4,6 @@
 
 #include "cleave/kernels/cpu/fused.h"
 #include "cleave/kernels/kernels.h"
-#include "cleave/layout/node.h"
 
 namespace cleave {
 namespace {
@@ -49,8 +48,7 @@ DTensor LayerNorm::forward(const DTensor& x, const Context& /*context*/) {
   bias_->used_in(x);
   const Tensor& weight = weight_->use();
   const Tensor& bias = bias_->use();
-  const bool has_backward = needs_grad(x.local()) || needs_grad(weight) || needs_grad(bias);
-  if (!has_backward && is_on(Kernel::kNorm) && takes_fused({x.local(), weight, bias})) {
+  if (is_on(Kernel::kNorm) && takes_fused({x.local(), weight, bias})) {
     return x.with(fused_layer_norm(x.local(), weight, bias, eps_));
   }
   return x.with(at::layer_norm(x.local(), weight_->shape(), weight, bias, eps_));

@@ -55,23 +55,33 @@ RmsNormJob norm_job(const Tensor& x, const Tensor& weight, const Tensor& scales,
           .dx = nullptr};
 }
 
+/// Does `work(begin, end, sums)` for blocks of `x`'s rows; result [sums, D] of what they added,
+/// fp32.
+template <class Work>
+Tensor sums_over_rows(const Tensor& x, int64_t num_sums, const Work& work) {
+  const int64_t rows = rows_of(x);
+  const int64_t blocks = (rows + kRowsOfBlock - 1) / kRowsOfBlock;
+  const Tensor sums = at::zeros({blocks, num_sums, x.size(-1)}, x.options().dtype(at::kFloat));
+  auto* of_blocks = data_of<float>(sums);
+  in_parts(x, blocks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      work(b * kRowsOfBlock, std::min(rows, (b + 1) * kRowsOfBlock),
+           of_blocks + b * num_sums * x.size(-1));
+    }
+  });
+  return sums.sum(0);
+}
+
 variable_list norm_backward(const Tensor& x, const Tensor& weight, const Tensor& scales,
                             const Tensor& dy) {
   const Tensor dx = at::empty_like(x);
   RmsNormJob job = norm_job(x, weight, scales, 0);
   job.dy = data_of<const void>(dy);
   job.dx = data_of<void>(dx);
-  const int64_t rows = rows_of(x);
-  const int64_t blocks = (rows + kRowsOfBlock - 1) / kRowsOfBlock;
-  const Tensor dweight = at::zeros({blocks, job.width}, x.options().dtype(at::kFloat));
-  auto* sums = data_of<float>(dweight);
-  in_parts(x, blocks, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) {
-      rms_norm_backward_rows(job, b * kRowsOfBlock, std::min(rows, (b + 1) * kRowsOfBlock),
-                             sums + b * job.width);
-    }
+  const Tensor sums = sums_over_rows(x, 1, [&](int64_t begin, int64_t end, float* dweight) {
+    rms_norm_backward_rows(job, begin, end, dweight);
   });
-  return {dx, dweight.sum(0).to(weight.scalar_type())};
+  return {dx, sums[0].to(weight.scalar_type())};
 }
 
 }  // namespace
@@ -104,20 +114,38 @@ Tensor fused_rms_norm(const Tensor& x, const Tensor& weight, double eps) {
 }
 
 Tensor fused_layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  const bool has_backward = needs_grad(x) || needs_grad(weight) || needs_grad(bias);
   const at::NoGradGuard no_grad;
-  const Tensor in = x.contiguous();
-  const Tensor w = weight.contiguous();
+  const Tensor in = (has_backward ? x.detach() : x).contiguous();
+  const Tensor w = (has_backward ? weight.detach() : weight).contiguous();
   const Tensor b = bias.contiguous();
   Tensor y = at::empty(in.sizes(), in.options());
+  const Tensor moments = at::empty({2, rows_of(in)}, in.options().dtype(at::kFloat));
+  auto* means = data_of<float>(moments);
   const LayerNormJob job{.width = x.size(-1),
                          .is_bf16 = is_bf16(in),
                          .eps = eps,
                          .x = data_of<const void>(in),
                          .weight = data_of<const void>(w),
                          .bias = data_of<const void>(b),
-                         .y = data_of<void>(y)};
+                         .y = data_of<void>(y),
+                         .means = means,
+                         .scales = means + (means == nullptr ? 0 : rows_of(in))};
   in_parts(in, rows_of(in), grain_of_rows(job.width),
            [&](int64_t begin, int64_t end) { layer_norm_rows(job, begin, end); });
+  if (!has_backward) return y;
+  connect("layer_norm", {x, weight, bias}, {y},
+          [in, w, moments, job](variable_list&& grads) -> variable_list {
+            const Tensor dy = grads[0].contiguous();
+            const Tensor dx = at::empty_like(in);
+            LayerNormJob back = job;
+            back.dy = data_of<const void>(dy);
+            back.dx = data_of<void>(dx);
+            const Tensor sums = sums_over_rows(in, 2, [&](int64_t begin, int64_t end, float* to) {
+              layer_norm_backward_rows(back, begin, end, to, to + back.width);
+            });
+            return {dx, sums[0].to(w.scalar_type()), sums[1].to(w.scalar_type())};
+          });
   return y;
 }
 

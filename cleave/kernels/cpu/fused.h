@@ -15,7 +15,6 @@ bool takes_fused(std::initializer_list<Tensor> inputs);
 Tensor fused_rms_norm(const Tensor& x, const Tensor& weight, double eps);
 
 /// (x - mean(x)) / sqrt(variance(x) + eps) weight + bias.   x [.., D]   weight, bias [D]
-/// Not differentiable: for training libtorch's is as fast.
 Tensor fused_layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps);
 
 /// GELU in its form with tanh: x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.

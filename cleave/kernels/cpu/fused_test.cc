@@ -93,6 +93,23 @@ TEST(FusedLayerNorm, AnyWidth_EqualsTheDefinition) {
   }
 }
 
+TEST(FusedLayerNorm, Gradients_EqualThoseOfTheDefinition) {
+  for (const at::ScalarType type : kTypes) {
+    for (const int64_t width : {5, 16, 100, 768}) {
+      for (const int64_t rows : {1, 63, 130}) {
+        expect_equal([](const auto& t) { return fused_layer_norm(t[0], t[1], t[2], 1e-2); },
+                     [](const auto& t) {
+                       const Tensor center = t[0] - t[0].mean(-1, true);
+                       return center * (center.square().mean(-1, true) + 1e-2).rsqrt() * t[1] +
+                              t[2];
+                     },
+                     {random({rows, width}, 1), random({width}, 2), random({width}, 3)}, type,
+                     static_cast<double>(width + rows));
+      }
+    }
+  }
+}
+
 // Also where exp overflows, and far out, where nothing is left of the number.
 TEST(FusedGelu, AnySize_EqualsTheDefinition) {
   for (const at::ScalarType type : kTypes) {

@@ -123,6 +123,8 @@ void layer_norm(const LayerNormJob& job, int64_t begin, int64_t end) {
         });
     const double variance = (double{sum_of(squares)} + rest_squares) / width;
     const auto scale = static_cast<float>(1 / std::sqrt(variance + job.eps));
+    job.means[r] = mean;
+    job.scales[r] = scale;
     const FloatVec factor = hn::Set(kFloats, scale);
     sweep(
         job.width,
@@ -133,6 +135,57 @@ void layer_norm(const LayerNormJob& job, int64_t begin, int64_t end) {
         [&](int64_t i) {
           const float n = (load_one(x + i) - mean) * scale;
           store_one(n * load_one(weight + i) + load_one(bias + i), y + i);
+        });
+  }
+}
+
+// With n = (x - mean) scale and g = dy w: dx = scale (g - mean(g) - n mean(g n)), dw = sum of dy n,
+// db = sum of dy.
+template <class T>
+void layer_norm_backward(const LayerNormJob& job, int64_t begin, int64_t end, float* dweight,
+                         float* dbias) {
+  const auto* weight = static_cast<const T*>(job.weight);
+  for (int64_t r = begin; r < end; ++r) {
+    const T* x = static_cast<const T*>(job.x) + r * job.width;
+    const T* dy = static_cast<const T*>(job.dy) + r * job.width;
+    T* dx = static_cast<T*>(job.dx) + r * job.width;
+    const float mean = job.means[r], scale = job.scales[r];
+    const FloatVec center = hn::Set(kFloats, mean), factor = hn::Set(kFloats, scale);
+    FloatVec sums = hn::Zero(kFloats), dots = sums;
+    float rest_sum = 0, rest_dot = 0;
+    sweep(
+        job.width,
+        [&](int64_t i) {
+          const FloatVec d = load(dy + i);
+          const FloatVec dn = hn::Mul(d, hn::Mul(hn::Sub(load(x + i), center), factor));
+          store(hn::Add(load(dweight + i), dn), dweight + i);
+          store(hn::Add(load(dbias + i), d), dbias + i);
+          sums = hn::MulAdd(d, load(weight + i), sums);
+          dots = hn::MulAdd(dn, load(weight + i), dots);
+        },
+        [&](int64_t i) {
+          const float d = load_one(dy + i);
+          const float dn = d * (load_one(x + i) - mean) * scale;
+          dweight[i] += dn;
+          dbias[i] += d;
+          rest_sum += d * load_one(weight + i);
+          rest_dot += dn * load_one(weight + i);
+        });
+    const auto width = static_cast<float>(job.width);
+    const float mean_g = (sum_of(sums) + rest_sum) / width;
+    const float mean_gn = (sum_of(dots) + rest_dot) / width;
+    const FloatVec of_g = hn::Set(kFloats, mean_g), of_gn = hn::Set(kFloats, mean_gn);
+    sweep(
+        job.width,
+        [&](int64_t i) {
+          const FloatVec n = hn::Mul(hn::Sub(load(x + i), center), factor);
+          const FloatVec g = hn::MulSub(load(dy + i), load(weight + i), of_g);
+          store(hn::Mul(factor, hn::NegMulAdd(n, of_gn, g)), dx + i);
+        },
+        [&](int64_t i) {
+          const float n = (load_one(x + i) - mean) * scale;
+          const float g = load_one(dy + i) * load_one(weight + i) - mean_g;
+          store_one(scale * (g - n * mean_gn), dx + i);
         });
   }
 }
@@ -330,6 +383,11 @@ void rms_norm_backward_task(const RmsNormJob& job, int64_t begin, int64_t end, f
 void layer_norm_task(const LayerNormJob& job, int64_t begin, int64_t end) {
   job.is_bf16 ? layer_norm<uint16_t>(job, begin, end) : layer_norm<float>(job, begin, end);
 }
+void layer_norm_backward_task(const LayerNormJob& job, int64_t begin, int64_t end, float* dweight,
+                              float* dbias) {
+  job.is_bf16 ? layer_norm_backward<uint16_t>(job, begin, end, dweight, dbias)
+              : layer_norm_backward<float>(job, begin, end, dweight, dbias);
+}
 void gelu_task(const GeluJob& job, int64_t begin, int64_t end) {
   job.is_bf16 ? gelu<uint16_t>(job, begin, end) : gelu<float>(job, begin, end);
 }
@@ -444,6 +502,7 @@ namespace cleave {
 HWY_EXPORT(rms_norm_task);
 HWY_EXPORT(rms_norm_backward_task);
 HWY_EXPORT(layer_norm_task);
+HWY_EXPORT(layer_norm_backward_task);
 HWY_EXPORT(gelu_task);
 HWY_EXPORT(gelu_backward_task);
 HWY_EXPORT(gate_task);
@@ -463,6 +522,10 @@ void rms_norm_backward_rows(const RmsNormJob& job, int64_t begin, int64_t end, f
 }
 void layer_norm_rows(const LayerNormJob& job, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(layer_norm_task)(job, begin, end);
+}
+void layer_norm_backward_rows(const LayerNormJob& job, int64_t begin, int64_t end, float* dweight,
+                              float* dbias) {
+  HWY_DYNAMIC_DISPATCH(layer_norm_backward_task)(job, begin, end, dweight, dbias);
 }
 void gelu_range(const GeluJob& job, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(gelu_task)(job, begin, end);

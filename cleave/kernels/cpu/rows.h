@@ -45,14 +45,21 @@ void gelu_range(const GeluJob& job, int64_t begin, int64_t end);
 void gelu_backward_range(const GeluJob& job, int64_t begin, int64_t end);
 
 /// y = (x - mean(x)) / sqrt(variance(x) + eps) weight + bias for rows [begin, end) of [.., width].
+/// `means` and `scales` [rows] get the mean and 1 / sqrt(variance + eps).
 struct LayerNormJob {
   int64_t width = 0;
   bool is_bf16 = false;
   double eps = 0;
   const void *x = nullptr, *weight = nullptr, *bias = nullptr;
   void* y = nullptr;
+  float *means = nullptr, *scales = nullptr;
+  const void* dy = nullptr;  // backward's
+  void* dx = nullptr;
 };
 void layer_norm_rows(const LayerNormJob& job, int64_t begin, int64_t end);
+/// Also adds the rows' part of the weight's and the bias's gradients to `dweight` and `dbias`.
+void layer_norm_backward_rows(const LayerNormJob& job, int64_t begin, int64_t end, float* dweight,
+                              float* dbias);
 
 /// (a, b) -> (a cos - b sin, b cos + a sin) for the two halves of each head of `num_heads` heads of
 /// `width` elements; `direction` -1 turns back. A head may begin anywhere.
