@@ -55,17 +55,6 @@ std::optional<Error> tell_damage(const std::optional<Error>& mine, const Axis& w
   return Error(static_cast<Code>(std::stoi(said.substr(0, space))), said.substr(space + 1));
 }
 
-/// A writer that died between committing a checkpoint and naming it: name it now.
-void repair_latest(const fs::path& run) {
-  const auto checkpoints = list_checkpoints(run);
-  if (checkpoints.empty()) return;
-  const auto named = newest_checkpoint(run);
-  const auto at =
-      named ? std::find(checkpoints.begin(), checkpoints.end(), *named) : checkpoints.end();
-  if (at == checkpoints.end() - 1) return;
-  if (!damage_of(checkpoints.back())) name_latest(run, checkpoints.back());
-}
-
 /// What the first rank knows, on all.
 bool agree(bool mine, const Axis& world, std::string_view site) {
   Tensor flag = at::tensor({mine ? 1 : 0}, at::kLong);
@@ -85,25 +74,29 @@ RunFolder::RunFolder(fs::path path, Writers writers, int64_t keep_last)
     if (code) throw_io(path_.string(), "mkdir", code.value());
     lock_ = std::make_unique<FileLock>(path_);
     remove_leftovers(path_);
-    repair_latest(path_);
+    const auto newest = checkpoint_to_resume(path_);
+    if (newest && newest != newest_checkpoint(path_)) name_latest(path_, *newest);
   }
   writers_.world.barrier("run folder opened");
 }
 
-void RunFolder::go_back_to(const fs::path& checkpoint) {
+std::vector<fs::path> RunFolder::go_back_to(const fs::path& checkpoint, const std::string& suffix) {
+  std::vector<fs::path> moved;
   if (writers_.world.rank() == 0) {
-    name_latest(path_, checkpoint);
+    if (newest_checkpoint(path_) != path_ / checkpoint.filename()) name_latest(path_, checkpoint);
     for (const fs::path& newer : list_checkpoints(path_)) {
       if (checkpoint_step(newer.filename().string()) <=
           checkpoint_step(checkpoint.filename().string())) {
         continue;
       }
-      fs::path aside = newer.string() + ".damaged";
-      for (int n = 2; fs::exists(aside); ++n) aside = str(newer.string(), ".damaged", n);
+      fs::path aside = newer.string() + suffix;
+      for (int n = 2; fs::exists(aside); ++n) aside = str(newer.string(), suffix, n);
       rename_durably(newer, aside);
+      moved.push_back(aside);
     }
   }
   writers_.world.barrier("run folder went back");
+  return moved;
 }
 
 fs::path RunFolder::save(const Checkpoint& checkpoint) {
@@ -171,6 +164,16 @@ std::optional<fs::path> newest_checkpoint(const fs::path& run) {
   CLEAVE_CHECK(checkpoint_step(name).has_value(), Code::kFormat, latest.string(), " holds '", name,
                "'; expected the name of a checkpoint folder");
   return run / name;
+}
+
+std::optional<fs::path> checkpoint_to_resume(const fs::path& run) {
+  const auto named = newest_checkpoint(run);
+  const auto checkpoints = list_checkpoints(run);
+  if (checkpoints.empty() || (named && checkpoints.back() == *named)) return named;
+  const fs::path& last = checkpoints.back();
+  const bool is_chosen =
+      named && fs::last_write_time(run / kLatestName) > fs::last_write_time(last / kManifestName);
+  return is_chosen || damage_of(last) ? named : last;
 }
 
 std::optional<WholeCheckpoint> newest_whole_checkpoint(const fs::path& run, const Axis& world) {

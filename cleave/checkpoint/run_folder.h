@@ -22,9 +22,10 @@ class RunFolder {
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
-  /// Lets `latest` name this older checkpoint of the folder; newer ones are damaged and get names
-  /// that end in .damaged. Throws Error(kIo).
-  void go_back_to(const std::filesystem::path& checkpoint);
+  /// Lets `latest` name this checkpoint of the folder; newer ones get names that end in `suffix`.
+  /// Returns these on the first rank. Throws Error(kIo).
+  std::vector<std::filesystem::path> go_back_to(const std::filesystem::path& checkpoint,
+                                                const std::string& suffix);
 
   /// Writes step_NNNNNNNN, lets `latest` name it, then removes the oldest ones beyond keep_last;
   /// nothing is removed before the new one was read back and found whole. A step that `latest`
@@ -57,6 +58,11 @@ class RunFolder {
 /// The checkpoint that the run folder's `latest` names; nothing when there is none. Throws
 /// Error(kFormat) when `latest` does not hold a checkpoint's name.
 std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& run);
+
+/// What a run goes on from: the checkpoint that `latest` names, or a newer whole one that was
+/// finished after `latest` was written: its writer died before it could name it. Whoever writes an
+/// older name into `latest` goes back. Nothing when there is none. Throws as newest_checkpoint.
+std::optional<std::filesystem::path> checkpoint_to_resume(const std::filesystem::path& run);
 
 /// A checkpoint and what is wrong with newer ones.
 struct WholeCheckpoint {

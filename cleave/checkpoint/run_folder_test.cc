@@ -103,8 +103,10 @@ TEST(RunFolder, WriterThatDiedBeforeNamingItsCheckpoint_IsRepairedAtTheNextStart
     run.save(training.checkpoint(8));
   }
   write_atomic(folder / "latest", "step_00000004\n");
+  fs::last_write_time(folder / "latest", fs::last_write_time(folder / "step_00000004/config.json"));
   fs::create_directory(folder / "step_00000012.partial");
   EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000004");
+  EXPECT_EQ(checkpoint_to_resume(folder.path()), folder / "step_00000008");
   const RunFolder again(folder.path(), {one, one, one});
   EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000008");
   EXPECT_FALSE(fs::exists(folder / "step_00000012.partial"));
@@ -123,6 +125,28 @@ void make_unreadable(const fs::path& path) {
   const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
   ASSERT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
   close(fd);
+}
+
+TEST(RunFolder, OlderNameWrittenLater_IsTheOneToGoOnFrom) {
+  const TempFolder folder;
+  const Axis one;
+  const Training training(one);
+  EXPECT_EQ(checkpoint_to_resume(folder.path()), std::nullopt);
+  {
+    RunFolder run(folder.path(), {one, one, one});
+    for (const int64_t step : {4, 8, 12}) run.save(training.checkpoint(step));
+  }
+  EXPECT_EQ(checkpoint_to_resume(folder.path()), folder / "step_00000012");
+  write_atomic(folder / "latest", "step_00000004\n");
+  fs::last_write_time(
+      folder / "latest",
+      fs::last_write_time(folder / "step_00000012/manifest.json") + std::chrono::seconds(1));
+  RunFolder run(folder.path(), {one, one, one});
+  EXPECT_EQ(checkpoint_to_resume(folder.path()), folder / "step_00000004");
+  const auto aside = run.go_back_to(folder / "step_00000004", ".superseded");
+  EXPECT_THAT(
+      aside, ElementsAre(folder / "step_00000008.superseded", folder / "step_00000012.superseded"));
+  EXPECT_THAT(names_in(folder.path()), ElementsAre("step_00000004"));
 }
 
 TEST(RunFolder, CheckpointThatCannotBeRead_IsLeftForAnOlderOne) {

@@ -53,12 +53,13 @@ SplitFiles complete(const std::map<RankPair, std::string>& found, const fs::path
     files.pp = std::max(files.pp, ranks.second + 1);
   }
   std::string missing;
-  for (int pp = 0; pp < files.pp; ++pp) {
-    for (int tp = 0; tp < files.tp; ++tp) {
+  // Numbers in names are not to be believed: the search ends when enough are missing.
+  for (int pp = 0; pp < files.pp && missing.size() < 200; ++pp) {
+    for (int tp = 0; tp < files.tp && missing.size() < 200; ++tp) {
       const auto at = found.find({tp, pp});
       if (at != found.end()) {
         files.paths.push_back(at->second);
-      } else if (missing.size() < 200) {
+      } else {
         missing += str(missing.empty() ? "" : ", ", "(", tp, ", ", pp, ")");
       }
     }

@@ -117,9 +117,6 @@ void check_sizes(const TrainOptions& options) {
                options.micro_batch_size, ", more than the ", share,
                " sequences of a data-parallel rank (--batch-size ", options.batch_size, ", --dp ",
                options.dp, ')');
-  CLEAVE_CHECK(!options.steps || !options.warmup || *options.warmup <= *options.steps, Code::kUsage,
-               "--warmup is ", options.warmup.value_or(0), "; expected at most the ",
-               options.steps.value_or(0), " of --steps");
 }
 
 void check_files(const TrainOptions& options) {
@@ -135,6 +132,8 @@ void check_files(const TrainOptions& options) {
 void check(const TrainOptions& options, const Flags& flags) {
   flags.require("data");
   flags.require("out");
+  CLEAVE_CHECK(!options.save_behind || options.save_every > 0, Code::kUsage,
+               "--save-behind needs --save-every: the last checkpoint is waited for");
   CLEAVE_CHECK(options.eval_every == 0 || !options.eval_data.empty(), Code::kUsage,
                "--eval-every needs --eval-data");
   check_sizes(options);

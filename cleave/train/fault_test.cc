@@ -166,7 +166,7 @@ TEST(TrainFault, RestartAfterDamage_GoesBackToTheNewestWholeCheckpoint) {
   ASSERT_EQ(whole->damage.size(), 1U);
   EXPECT_THAT(whole->damage[0], HasSubstr("step_00000004 is damaged: "));
   const Axis one;
-  RunFolder(run, {one, one, one}).go_back_to(whole->path);
+  RunFolder(run, {one, one, one}).go_back_to(whole->path, ".damaged");
   EXPECT_EQ(newest_checkpoint(run), run / "step_00000003");
   EXPECT_TRUE(std::filesystem::exists(run / "step_00000004.damaged"));
   EXPECT_EQ(list_checkpoints(run).size(), 3U);

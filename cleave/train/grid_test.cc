@@ -234,6 +234,11 @@ Record record_of_one_rank(const std::string& family) {
   return record;
 }
 
+/// `error` becomes `other` where that is larger, or none.
+void widen(double& error, double other) {
+  if (!std::isnan(error) && !(other <= error)) error = other;
+}
+
 /// Largest difference of this rank's leaves, or their gradients, from its parts of whole tensors.
 double largest_error(const Parameters& parameters, const std::map<std::string, Tensor>& whole,
                      bool of_gradients) {
@@ -242,7 +247,7 @@ double largest_error(const Parameters& parameters, const std::map<std::string, T
     const Tensor want = p->part_of(whole.at(p->name()));
     if (want.numel() == 0) continue;
     const Tensor have = of_gradients ? p->leaf().grad() : p->leaf().detach();
-    error = std::max(error, (have - want).abs().max().item<double>());
+    widen(error, (have - want).abs().max().item<double>());
   }
   return error;
 }
@@ -253,11 +258,13 @@ double compare(Runner& run, const Record& want, int64_t from) {
   for (int64_t step = from; step < kSteps; ++step) {
     const auto i = static_cast<size_t>(step);
     const auto [loss, norm] = run.gradients(step);
-    error = std::max({error, std::abs(loss - want.losses[i]), std::abs(norm - want.norms[i]),
-                      largest_error(run.rank().parameters(), want.gradients[i], true)});
+    widen(error, std::abs(loss - want.losses[i]));
+    widen(error, std::abs(norm - want.norms[i]));
+    widen(error, largest_error(run.rank().parameters(), want.gradients[i], true));
     run.apply();
   }
-  return std::max(error, largest_error(run.rank().parameters(), want.weights, false));
+  widen(error, largest_error(run.rank().parameters(), want.weights, false));
+  return error;
 }
 
 double error_of(const std::string& family, const Point& point, const Record& want) {
@@ -268,7 +275,7 @@ double error_of(const std::string& family, const Point& point, const Record& wan
     run.start();
     const double own = compare(run, want, 0);
     const std::lock_guard lock(mutex);
-    error = std::max(error, own);
+    widen(error, own);
   });
   return error;
 }

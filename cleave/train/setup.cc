@@ -154,6 +154,9 @@ void choose_steps(TrainSetup& setup) {
                  .shuffle = o.shuffle,
                  .seed = o.seed};
   setup.num_steps = o.epochs ? setup.order.steps_of(*o.epochs) : o.steps.value_or(1000);
+  CLEAVE_CHECK(o.warmup.value_or(0) <= setup.num_steps, Code::kUsage, "--warmup is ",
+               o.warmup.value_or(0), "; expected at most the ", setup.num_steps,
+               " steps of the run");
   setup.optimizer = {.kind = OptimizerOptions::kind_from_name(o.optimizer),
                      .beta1 = o.beta1,
                      .beta2 = o.beta2,
@@ -166,23 +169,24 @@ void choose_steps(TrainSetup& setup) {
                     .num_steps = setup.num_steps};
 }
 
-}  // namespace
-
-std::vector<NamedFile> TrainSetup::tokenizer_files() const {
+/// Of the tokenizer, and the folder's generation settings.
+std::vector<NamedFile> carried_files(const TrainSetup& setup) {
   std::vector<NamedFile> files;
   const auto copy = [&](const fs::path& path) {
     files.push_back({.name = path.filename().string(), .text = read_file(path)});
   };
-  if (tokenizer && tokenizer_folder.empty()) files = byte_tokenizer_files();
-  if (tokenizer && !tokenizer_folder.empty()) {
-    for (const std::string& name : cleave::tokenizer_files(tokenizer_folder))
-      copy(fs::path(tokenizer_folder) / name);
+  const std::string& source = setup.tokenizer_folder;
+  if (setup.tokenizer && source.empty()) files = byte_tokenizer_files();
+  if (setup.tokenizer && !source.empty()) {
+    for (const std::string& name : tokenizer_files(source)) copy(fs::path(source) / name);
   }
-  if (folder && fs::exists(fs::path(folder->path) / "generation_config.json")) {
-    copy(fs::path(folder->path) / "generation_config.json");
+  if (setup.folder && fs::exists(fs::path(setup.folder->path) / "generation_config.json")) {
+    copy(fs::path(setup.folder->path) / "generation_config.json");
   }
   return files;
 }
+
+}  // namespace
 
 TrainSetup make_setup(const TrainOptions& options, int world_size,
                       const std::optional<WholeCheckpoint>& whole) {
@@ -192,9 +196,10 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   if (whole) {
     folder = ModelFolder::open(whole->path.string());
   } else if (options.resume) {
-    CLEAVE_CHECK(fs::exists(fs::path(options.out) / "latest"), Code::kIo, "--out ", options.out,
+    const auto checkpoint = checkpoint_to_resume(options.out);
+    CLEAVE_CHECK(checkpoint, Code::kIo, "--out ", options.out,
                  " holds no checkpoint to resume from; leave out --resume to begin a run");
-    folder = ModelFolder::open(options.out);
+    folder = ModelFolder::open(checkpoint->string());
   } else if (is_folder) {
     folder = ModelFolder::open(options.model);
   }
@@ -223,6 +228,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   check_vocabulary(setup, model->facts());
   setup.batches = batch_rules(*model, setup.tokenizer.get(), setup.data->is_text(), options.seed);
   choose_steps(setup);
+  setup.files = carried_files(setup);
   plan_step(setup);
   return setup;
 }

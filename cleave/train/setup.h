@@ -41,9 +41,9 @@ struct TrainSetup {
   bool resumes = false;             ///< `folder` is a checkpoint of this run
   bool is_verified = false;         ///< it was read as it was chosen, and is whole
   std::vector<std::string> damage;  ///< of newer checkpoints, which are left out
-
-  /// What a checkpoint carries of the tokenizer, and the folder's generation settings.
-  [[nodiscard]] std::vector<NamedFile> tokenizer_files() const;
+  /// What checkpoints carry of the tokenizer, and the folder's generation settings: read once, for
+  /// the folder may be a checkpoint that makes way for newer ones.
+  std::vector<NamedFile> files;
 };
 
 /// Throws Error for options that do not fit the model, the data or each other. `world_size` is that

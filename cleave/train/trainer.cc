@@ -22,6 +22,9 @@
 namespace cleave {
 namespace {
 
+/// As long a hint how to resume is kept whole when ranks die: a shell may have listed many files.
+constexpr size_t kMostHintBytes = 1000;
+
 /// Below it what overflows is not the scaled gradients.
 constexpr double kLeastLossScale = 1.0 / 1024;
 
@@ -67,7 +70,6 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
               setup.options.keep_last) {
   start_s_ = monotonic_s();
   model_name_ = setup.options.model;
-  choose_gemm(setup.options.gemm, everyone_);
   load();
   rank_.leaves_changed();
   machine_ = measure_machine(everyone_, setup.layout.compute_type, device_of(setup.options.device));
@@ -83,12 +85,18 @@ void Trainer::load() {
   }
   move_to(rank_.model(), device_of(setup_.options.device));
   (void)rank_.optimizer().states();  // moments' memory is missing now or never
-  if (!setup_.resumes) return;
+  if (!setup_.resumes) {
+    choose_gemm(setup_.options.gemm, everyone_);
+    return;
+  }
   if (!is_planted("resume.no_moments")) {
     load_optimizer(rank_.optimizer(), rank_.model(), setup_.folder->path);
   }
   const Json state = Json::parse_file(setup_.folder->path + "/" + std::string(kStateName));
   model_name_ = state.string_or("model", setup_.options.out);
+  // Another library, chosen anew on another machine, would give other last bits.
+  const bool is_free = setup_.options.gemm == "auto";
+  choose_gemm(is_free ? state.string_or("gemm", "auto") : setup_.options.gemm, everyone_);
   done_ = state.at("step").as_int(0);
   tokens_ = state.at("tokens").as_int(0);
   if (state.has("loss_scale")) {
@@ -101,7 +109,19 @@ void Trainer::load() {
                "; give the same to resume it");
   if (is_first()) warn_of_changes(state);
   saved_ = done_;
-  if (!setup_.damage.empty()) folder_.go_back_to(setup_.folder->path);
+  set_aside_newer();
+}
+
+/// Checkpoints newer than the one that the run goes on from make way: their steps come again.
+void Trainer::set_aside_newer() {
+  const bool is_damaged = !setup_.damage.empty();
+  const auto aside =
+      folder_.go_back_to(setup_.folder->path, is_damaged ? ".damaged" : ".superseded");
+  if (is_damaged) return;  // told of each by what is wrong with it
+  for (const auto& path : aside) {
+    log_warning("the run goes on from ", setup_.folder->path, ", which `latest` names; the newer ",
+                "checkpoint beside it is now ", path.string());
+  }
 }
 
 /// What a resumed run does not do as it was begun, where that is easily overlooked.
@@ -111,11 +131,14 @@ void Trainer::warn_of_changes(const Json& state) const {
     log_warning("--model ", o.model, " is not read: the run in ", o.out, " goes on with its own, ",
                 model_name_);
   }
-  const auto now = static_cast<int64_t>(o.seed);
-  const int64_t seed = state.int_or("seed", now);
-  if (seed != now) {
-    log_warning("the run in ", o.out, " was begun with --seed ", seed, ": with ", now,
+  const auto seed = static_cast<uint64_t>(state.int_or("seed", static_cast<int64_t>(o.seed)));
+  const bool shuffle = state.bool_or("shuffle", o.shuffle);
+  if (seed != o.seed) {
+    log_warning("the run in ", o.out, " was begun with --seed ", seed, ": with ", o.seed,
                 " rows come in another order, some twice and some not at all");
+  } else if (shuffle != o.shuffle) {
+    log_warning("the run in ", o.out, " was begun with ", shuffle ? "--shuffle" : "--no-shuffle",
+                ": now rows come in another order, some twice and some not at all");
   } else if (state.string_or("data", "") != to_hex(setup_.data->fingerprint())) {
     log_warning("the run in ", o.out, " was begun on other data, or rows of another length: step ",
                 done_, " is its place in these");
@@ -126,7 +149,11 @@ void Trainer::start_log() {
   world_.note_step(done_);
   if (!is_first()) return;
   for (const std::string& line : setup_.damage) log_warning(line);
-  world_.note_resume_hint(resume_command(setup_.options));
+  const std::string resume = resume_command(setup_.options);
+  world_.note_resume_hint(resume.size() < kMostHintBytes
+                              ? resume
+                              : str("the same command with --resume, or --out ",
+                                    setup_.options.out, " --resume for short"));
   metrics_ = std::make_unique<MetricsWriter>((folder_.path() / "metrics.jsonl").string(), done_);
   for (const std::string& line : run_header(setup_, model_name_, rank_.model(), world_, machine_)) {
     log_info(line);
@@ -288,6 +315,8 @@ void Trainer::update(int64_t step, double loss, const GradientNorm& norm) {
                 "scaled by ", loss_scale_.value(), " from now on");
     return;
   }
+  // The checkpoint that is on its way is of before, and what the user goes back to.
+  if (!is_finite) folder_.settle(RunFolder::Settle::kWait);
   check_finite(step, loss, norm);
   const double clip = setup_.options.clip;
   rank_.step(setup_.schedule.at(step), clip > 0 ? clip_factor(norm.value, clip) : 1);
@@ -350,7 +379,8 @@ std::string Trainer::state_json() const {
   state["model"] = model_name_;
   state["step"] = done_;
   state["tokens"] = tokens_;
-  state["seed"] = setup_.options.seed;
+  state["seed"] = static_cast<int64_t>(setup_.options.seed);  // as readers of JSON take it
+  state["shuffle"] = setup_.options.shuffle;
   state["batch_size"] = setup_.options.batch_size;
   state["data"] = to_hex(setup_.data->fingerprint());
   if (loss_scale_.is_on()) {
@@ -371,7 +401,7 @@ void Trainer::save(bool behind) {
                               .dtype = setup_.layout.compute_type,
                               .carried = carried_,
                               .state_json = state_json(),
-                              .files = setup_.tokenizer_files()};
+                              .files = setup_.files};
   if (behind) {
     folder_.save_behind(checkpoint);
   } else {

@@ -36,6 +36,7 @@ class Trainer {
 
  private:
   void load();
+  void set_aside_newer();
   void warn_of_changes(const Json& state) const;
   void start_log();
   void check_same_rows(std::span<const Batch> rows) const;

@@ -146,8 +146,8 @@ TEST_F(Usage, FlagsThatExcludeEachOther_AreRefused) {
   expect_refused(with({"--resume", "--no-resume"}), 2,
                  "--resume and --no-resume exclude each other; give one");
   expect_refused(with({"--eval-every", "5"}), 2, "--eval-every needs --eval-data");
-  expect_refused(with({"--warmup", "6", "--steps", "5"}), 2,
-                 "--warmup is 6; expected at most the 5 of --steps");
+  expect_refused(with({"--save-behind"}), 2,
+                 "--save-behind needs --save-every: the last checkpoint is waited for");
   expect_refused({"generate", "--model", "@model", "--prompt", "a", "--prompt-ids", "1"}, 2,
                  "--prompt and --prompt-ids exclude each other; give one");
   expect_refused({"generate", "--model", "@model", "--prompt", "a", "--num-return-sequences", "2"},

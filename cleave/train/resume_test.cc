@@ -1,0 +1,162 @@
+// What a run that goes on keeps of the one that it goes on from, and what it is told of.
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/checkpoint/names.h"
+#include "cleave/checkpoint/run_folder.h"
+#include "cleave/file/file.h"
+#include "cleave/train/metrics.h"
+#include "cleave/train/options.h"
+#include "tests/support/saved_models.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+using test::TempFolder;
+using testing::HasSubstr;
+
+constexpr std::string_view kConfig =
+    R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","vocab_size":257,
+  "hidden_size":16,"intermediate_size":24,"num_hidden_layers":1,"num_attention_heads":2,
+  "max_position_embeddings":32})";
+
+/// A tiny run on the licence, by bytes.
+TrainOptions tiny_run(const TempFolder& folder) {
+  const std::string config = folder / "tiny.json";
+  std::ofstream(config) << kConfig;
+  TrainOptions o;
+  o.model = config;
+  o.data = {std::string(CLEAVE_SOURCE_DIR) + "/LICENSE"};
+  o.out = folder / "run";
+  o.seq_len = 8;
+  o.batch_size = 2;
+  o.steps = 4;
+  o.gemm = "mkl";
+  o.threads_per_rank = 1;
+  return o;
+}
+
+TrainOptions resumed(TrainOptions o, int64_t steps) {
+  o.model = TrainOptions{}.model;
+  o.resume = true;
+  o.steps = steps;
+  return o;
+}
+
+/// Trains and returns what was written to stderr.
+std::string warnings_of(const TrainOptions& options) {
+  testing::internal::CaptureStderr();
+  try {
+    cleave_train(options);
+  } catch (...) {
+    testing::internal::GetCapturedStderr();
+    throw;
+  }
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(Resume, CheckpointsAfterTheFirstOneIsGone_StillHaveItsTokenizer) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  o.keep_last = 1;
+  cleave_train(o);
+  std::ofstream(folder / "run/step_00000004/generation_config.json") << "{\"eos_token_id\": 3}";
+  o = resumed(o, 10);
+  o.save_every = 2;
+  cleave_train(o);
+  const fs::path last = folder / "run/step_00000010";
+  EXPECT_FALSE(fs::exists(folder / "run/step_00000004"));
+  EXPECT_EQ(read_file(last / "generation_config.json"), "{\"eos_token_id\": 3}");
+  EXPECT_TRUE(fs::exists(last / "tokenizer.json"));
+}
+
+// Oracle: the run that never went on to the newer steps.
+TEST(Resume, FromAnOlderCheckpointThatLatestNames_TrainsAndSavesItsStepsAgain) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  o.save_every = 2;
+  cleave_train(o);
+  const fs::path run = o.out;
+  std::ofstream(run / "latest") << "step_00000002\n";
+  fs::last_write_time(run / "latest", fs::last_write_time(run / "step_00000004/manifest.json") +
+                                          std::chrono::seconds(1));
+  TrainOptions again = resumed(o, 4);
+  again.lr = 0.1;
+  again.warmup = 0;
+  EXPECT_THAT(warnings_of(again), HasSubstr("step_00000004.superseded"));
+  EXPECT_EQ(newest_checkpoint(run), run / "step_00000004");
+  EXPECT_NE(read_file(run / "step_00000004/model.safetensors"),
+            read_file(run / "step_00000004.superseded/model.safetensors"));
+  EXPECT_EQ(read_metrics((run / "metrics.jsonl").string()).size(), 4U);
+}
+
+TEST(Resume, SeedOf64Bits_IsReadAgainAndAnotherOneIsToldAsItWasGiven) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  o.seed = 0x8000000000000001U;
+  cleave_train(o);
+  EXPECT_EQ(warnings_of(resumed(o, 5)), "");
+  o.seed = 7;
+  EXPECT_THAT(warnings_of(resumed(o, 6)), HasSubstr("was begun with --seed 9223372036854775809"));
+}
+
+TEST(Resume, InAnotherOrderOfRows_IsToldOf) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  o.shuffle = false;
+  cleave_train(o);
+  o.shuffle = true;
+  EXPECT_THAT(warnings_of(resumed(o, 5)), HasSubstr("was begun with --no-shuffle"));
+}
+
+TEST(Resume, AutomaticGemm_IsTheOneThatTheRunWasBegunWith) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  for (const char* gemm : {"mkl", "onednn"}) {
+    o.gemm = gemm;
+    o.out = folder / gemm;
+    cleave_train(o);
+    TrainOptions again = resumed(o, 5);
+    again.gemm = "auto";
+    cleave_train(again);
+    const Json state = Json::parse_file(folder / gemm / "step_00000005/state.json");
+    EXPECT_EQ(state.at("gemm").as_string(), gemm);
+  }
+}
+
+// The checkpoint that is being written is of before the step that fails.
+TEST(SaveBehind, StepThatIsNotFinite_WaitsForWhatIsOnItsWay) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  o.save_every = 1;
+  o.save_behind = true;
+  o.steps = 40;
+  o.lr = 1e30;
+  o.warmup = 0;
+  o.clip = 0;
+  EXPECT_EQ(test::thrown_by([&] { cleave_train(o); }).code(), Code::kNumerics);
+  const auto steps = read_metrics(o.out + "/metrics.jsonl");
+  ASSERT_FALSE(steps.empty());
+  const auto newest = newest_checkpoint(o.out);
+  ASSERT_TRUE(newest);
+  EXPECT_EQ(newest->filename(), checkpoint_name(steps.back().step));
+}
+
+TEST(Steps, WarmupLongerThanTheRun_IsRefusedWhateverSaysHowLongItIs) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  o.steps = std::nullopt;
+  o.warmup = 1001;
+  const Error error = test::thrown_by([&] { cleave_train(o); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_STREQ(error.what(), "--warmup is 1001; expected at most the 1000 steps of the run");
+}
+
+}  // namespace
+}  // namespace cleave
