@@ -30,7 +30,7 @@ struct BenchGenerateOptions : BenchOptions {
   std::string shape = "gpt2-124m";
   int64_t prompt_len = 128;  ///< tokens
   int64_t new_tokens = 32;   ///< after the first one
-  int64_t repeats = 5;       ///< that are timed, after one that is not
+  int64_t repeats = 5;       ///< that are timed, between one to warm up and one to see what on
 };
 
 }  // namespace cleave

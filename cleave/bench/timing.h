@@ -10,7 +10,7 @@
 
 namespace cleave {
 
-/// Where rank 0's time went while its steps were timed.
+/// Where rank 0's time went: in the steps that were timed, or for generation in one run more.
 struct Spent {
   std::array<double, kNumTimeKinds> kinds{};  ///< seconds
   std::vector<OpTime> operations;

@@ -5,6 +5,7 @@
 
 #include "cleave/checkpoint/save.h"
 #include "cleave/planner/cpu_memory.h"
+#include "tests/support/ranks.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/temp_folder.h"
 
@@ -18,15 +19,41 @@ constexpr std::string_view kConfig =
   "num_attention_heads":6,"num_key_value_heads":2,"max_position_embeddings":64})";
 
 /// Logits of a folder's model with 8-bit weights, and the most bytes that loading took.
-std::pair<Tensor, int64_t> run_int8(const std::string& folder) {
+std::pair<Tensor, int64_t> run_int8(const std::string& folder, const Axis& tp = {}) {
   const Runnable runnable(folder, "int8", "cpu");
   const CpuMemory memory;
-  const auto model = runnable.load(Axis());
+  const auto model = runnable.load(tp);
   const int64_t peak = memory.peak();
   const at::NoGradGuard no_grad;
-  DTensor x(at::arange(8).view({1, 8}), Axis(), Replicate{});
+  DTensor x(at::arange(8).view({1, 8}), tp, Replicate{});
   for (Layer* layer : model->sequence()) x = (*layer)(x, Context());
-  return {x.local(), peak};
+  return {x.full_tensor(), peak};
+}
+
+/// A folder below `root` with a new model of this config.
+std::string saved_model(const test::TempFolder& root, const std::string& name) {
+  const Axis one;
+  const test::Training training(one, at::kFloat, kConfig);
+  Checkpoint checkpoint = training.checkpoint(1);
+  checkpoint.optimizer = nullptr;
+  save_checkpoint(root / name, checkpoint, {one, one, one});
+  return root / name;
+}
+
+// A scale is that of a whole row, whichever rank has its largest number, so the bytes are those of
+// one rank. Sums of ranks are added in another order, which may move a byte of an activation by
+// one.
+TEST(Runnable, Int8OnAnyRanks_GivesTheLogitsOfOne) {
+  const test::TempFolder root;
+  const std::string folder = saved_model(root, "m");
+  const Tensor want = run_int8(folder).first;
+  const double size = want.abs().max().item<double>();
+  for (const int tp : {2, 3}) {
+    test::on_ranks(tp, [&](const Axis& axis) {
+      const Tensor got = run_int8(folder, axis).first;
+      EXPECT_LE((got - want).abs().max().item<double>(), 1e-5 * size) << "tp=" << tp;
+    });
+  }
 }
 
 // fp16 holds these weights exactly. What is read is there before what is made of it.

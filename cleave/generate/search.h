@@ -23,7 +23,7 @@ Generation continue_rows(Decoder& decoder, const Search& search, const OnToken& 
 /// aside while their score is among the best.
 Generation search_beams(Decoder& decoder, const Search& search);
 
-/// A number in [0, 1) of one draw: a function of (seed, stream, row, element) alone.
+/// A number in [0, 1) of one draw: a function of what it is given alone.
 double uniform_number(uint64_t key, uint64_t element, uint64_t step);
 
 }  // namespace cleave

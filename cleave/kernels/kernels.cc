@@ -14,6 +14,12 @@ constexpr std::array<std::string_view, kNumKernels> kNames{
     "attention", "norm", "gate", "rotary", "loss", "few-rows", "panels", "adam"};
 std::array<std::atomic<bool>, kNumKernels> off{};
 
+std::string all_names() {
+  std::string text;
+  for (const std::string_view name : kNames) text.append(name).append(", ");
+  return text;
+}
+
 }  // namespace
 
 bool is_on(Kernel kernel) {
@@ -27,9 +33,8 @@ void set_plain_kernels(const std::string& names) {
     const size_t end = std::min(names.find(',', begin), names.size());
     const std::string name = names.substr(begin, end - begin);
     const auto found = std::find(kNames.begin(), kNames.end(), name);
-    CLEAVE_CHECK(
-        found != kNames.end(), Code::kUsage, "there is no kernel '", name,
-        "'; choose from attention, norm, gate, rotary, loss, few-rows, panels, adam, or all");
+    CLEAVE_CHECK(found != kNames.end(), Code::kUsage, "there is no kernel '", name,
+                 "'; choose from ", all_names(), "or all");
     plain[static_cast<size_t>(found - kNames.begin())] = true;
     begin = end + 1;
   }

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/kernels/kernels.h"
 #include "cleave/layout/node.h"
 #include "cleave/nn/dropout.h"
 
@@ -27,6 +28,10 @@ HeadCut HeadAttention::cut(const Axis& axis) const {
 
 void HeadAttention::set_split(const Axis& axis) {
   kv_head_ = kv_head_of(cut(axis), options_.num_heads, options_.num_kv_heads, axis.rank());
+}
+
+void HeadAttention::narrow_keys() {
+  if (is_on(Kernel::kAttention) && options_.head_dim % 16 == 0) key_type_ = at::kBFloat16;
 }
 
 Tensor HeadAttention::dropout_of(const DTensor& q, int64_t num_keys, const std::string& path,
@@ -74,7 +79,9 @@ DTensor HeadAttention::operator()(const DTensor& q, const DTensor& k, const DTen
     k_BGTK = k_BGTK.to(key_type);
     v_BGTK = v_BGTK.to(key_type);
   }
-  const auto attention = [this, placed = DTensor(q.local().detach(), q.axis(), q.placement()), path,
+  // For dropout's mask: q's shape and cut, without its memory, which nothing else holds on to.
+  const Tensor shape = at::empty({1}, q.local().options()).expand(q.local().sizes());
+  const auto attention = [this, placed = DTensor(shape, q.axis(), q.placement()), path,
                           context](const torch::autograd::variable_list& qkv) {
     const AttendOptions attend_options{
         .causal = options_.causal,
@@ -82,7 +89,10 @@ DTensor HeadAttention::operator()(const DTensor& q, const DTensor& k, const DTen
         .dropout = dropout_of(placed, qkv[1].size(2), path, context)};
     return attend(qkv[0], qkv[1], qkv[2], attend_options, context);
   };
-  const Tensor out_BHTK = context.recompute_attention
+  // Without dropout the fast attention keeps no scores, and computes them again by itself.
+  const bool keeps_scores =
+      (context.training && options_.dropout != 0) || !attends_fast(q_BHTK, k_BGTK, v_BGTK);
+  const Tensor out_BHTK = context.recompute_attention && keeps_scores
                               ? recomputed("attention", {q_BHTK, k_BGTK, v_BGTK}, attention)
                               : attention({q_BHTK, k_BGTK, v_BGTK});
   return q.with(out_BHTK.transpose(1, 2).flatten(2));

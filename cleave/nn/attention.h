@@ -39,8 +39,8 @@ class HeadAttention {
   DTensor operator()(const DTensor& q, const DTensor& k, const DTensor& v, const std::string& path,
                      const Context& context);
   /// From now on keys and values are rounded to bf16, in the cache and beside it: half the memory
-  /// that a token reads. For running alone.
-  void narrow_keys() { key_type_ = at::kBFloat16; }
+  /// that a token reads. For running alone, and only where the fast attention can read them so.
+  void narrow_keys();
 
  private:
   [[nodiscard]] Tensor dropout_of(const DTensor& q, int64_t num_keys, const std::string& path,

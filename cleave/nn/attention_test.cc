@@ -227,7 +227,7 @@ TEST(Attention, PrefillAndDecodeThroughACache_EqualOnePass) {
 // rounding changes nothing, of others their last bits, whether they come from the cache or not.
 TEST(Attention, NarrowKeys_AreRoundedInTheCacheAndBesideIt) {
   const AttentionOptions o{
-      .hidden = kHidden, .num_heads = 6, .num_kv_heads = 3, .head_dim = 4, .rotary = {}};
+      .hidden = kHidden, .num_heads = 6, .num_kv_heads = 3, .head_dim = 16, .rotary = {}};
   const auto outputs = [&](bool narrow, double grid) {
     Attention layer(o);
     for (const auto& p : layer.parameters()) {
@@ -244,8 +244,8 @@ TEST(Attention, NarrowKeys_AreRoundedInTheCacheAndBesideIt) {
   const Tensor exact = outputs(false, 1024);
   const double difference = test::largest_difference(outputs(true, 1024), exact);
   EXPECT_GT(difference, 0);
-  // Scores of up to 16 change by 2^-9 of themselves, so probabilities by 2^-5 of theirs.
-  EXPECT_LE(difference, std::ldexp(exact.abs().max().item<double>(), -4));
+  // Scores of up to 32 change by 2^-9 of themselves, so probabilities by 2^-4 of theirs.
+  EXPECT_LE(difference, std::ldexp(exact.abs().max().item<double>(), -3));
 }
 
 TEST(KvCache, NarrowType_IsThatOfWhatItKeeps) {

@@ -103,11 +103,15 @@ Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v,
 
 }  // namespace
 
+bool attends_fast(const Tensor& q, const Tensor& k, const Tensor& v) {
+  return is_on(Kernel::kAttention) && takes_fast_attention(q, k, v);
+}
+
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options,
               const Context& context) {
   const int64_t T = q.size(2);
   const int64_t S = k.size(2);
-  if (!options.dropout.defined() && is_on(Kernel::kAttention) && takes_fast_attention(q, k, v)) {
+  if (!options.dropout.defined() && attends_fast(q, k, v)) {
     const auto* heads = options.kv_head.const_data_ptr<int64_t>();
     return fast_attention(q, k, v,
                           {.causal = options.causal,

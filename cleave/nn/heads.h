@@ -33,12 +33,16 @@ struct AttendOptions {
   Tensor dropout;  ///< [B, H, T, S] multipliers of the probabilities; undefined = none
 };
 
+/// Whether attend() without dropout takes the kernel that keeps no scores for backward.
+bool attends_fast(const Tensor& q, const Tensor& k, const Tensor& v);
+
 /// softmax(q k^T / sqrt(K) + mask) v for this rank's heads.
 ///
 ///   q [B, H, T, K]   k, v [B, G, S, K], the last T of the S keys are the queries' own
 ///   result [B, H, T, K]
 ///
-/// k and v may be of a narrower type, then without gradients. A query that may see no key sees its own, so rows that are all padding give finite numbers.
+/// k and v may be of a narrower type, then without gradients. A query that may see no key sees its
+/// own, so rows that are all padding give finite numbers.
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options,
               const Context& context);
 

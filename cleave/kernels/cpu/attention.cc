@@ -57,7 +57,6 @@ struct Kept {
 
 template <class Task>
 void for_each_kv_head(const AttentionJob& job, int64_t num_batches, const Task& task) {
-  if (job.q.data == nullptr) return;  // a dry run has shapes alone
   at::parallel_for(0, num_batches * job.num_kv_heads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) task(job, i / job.num_kv_heads, i % job.num_kv_heads);
   });
@@ -125,7 +124,7 @@ Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
     kept.kv_head.resize(static_cast<size_t>(q.size(1)));
     std::iota(kept.kv_head.begin(), kept.kv_head.end(), 0);
   }
-  for_each_kv_head(kept.job(), q.size(0), attention_forward);
+  if (!q.is_meta()) for_each_kv_head(kept.job(), q.size(0), attention_forward);
   const Tensor out = kept.out;
   if (!has_backward) return out;
   kept.out = out.detach();  // the result knows its node, and the node not the result
@@ -137,7 +136,7 @@ Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
     job.dq = view_of(d[0]);
     job.dk = view_of(d[1]);
     job.dv = view_of(d[2]);
-    for_each_kv_head(job, dout.size(0), attention_backward);
+    if (!dout.is_meta()) for_each_kv_head(job, dout.size(0), attention_backward);
     return d;
   });
   return out;

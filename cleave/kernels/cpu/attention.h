@@ -17,12 +17,14 @@ struct AttentionMask {
 };
 
 /// Whether fast_attention takes these: fp32 or bf16 on the processor (or the meta device), heads of
-/// a multiple of 16 elements that lie together. Beside fp32 queries that need no gradient keys and
-/// values may be bf16.
+/// a multiple of 16 elements that lie together. Where nothing needs a gradient, keys and values
+/// beside fp32 queries may be bf16.
 bool takes_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v);
 
-/// softmax(q k^T / sqrt(K) + mask) v, differentiable, in fp32 throughout: scores of a few dozen
-/// rows at a time exist, and those that a causal mask hides are not computed.
+/// softmax(q k^T / sqrt(K) + mask) v, differentiable: scores of a few dozen rows at a time exist,
+/// in fp32, and those that a causal mask hides are not computed. Of bf16 inputs, on a processor
+/// that multiplies such, probabilities and their gradients are rounded to bf16 between the
+/// products.
 ///
 ///   q [B, H, T, K]   k, v [B, G, S, K]   result [B, H, T, K], a token's heads side by side
 ///

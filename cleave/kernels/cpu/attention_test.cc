@@ -87,9 +87,11 @@ TEST(FastAttention, AnySizes_EqualTheDefinition) {
 }
 
 TEST(FastAttention, SharedKvHeads_AddTheirGradients) {
-  expect_equal({2, 4, 2, 33, 33, 32}, {.causal = true, .kv_head = {0, 0, 1, 1}}, at::kFloat);
-  expect_equal({2, 4, 2, 1, 33, 32}, {.causal = true, .kv_head = {0, 0, 1, 1}}, at::kFloat);
-  expect_equal({1, 3, 2, 20, 20, 16}, {.causal = true, .kv_head = {0, 1, 1}}, at::kFloat);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    expect_equal({2, 4, 2, 33, 33, 32}, {.causal = true, .kv_head = {0, 0, 1, 1}}, type);
+    expect_equal({2, 4, 2, 1, 33, 32}, {.causal = true, .kv_head = {0, 0, 1, 1}}, type);
+    expect_equal({1, 3, 2, 20, 20, 16}, {.causal = true, .kv_head = {0, 1, 1}}, type);
+  }
 }
 
 TEST(FastAttention, PaddedKeys_AreNotSeenAndPaddedRowsSeeThemselves) {
@@ -97,10 +99,12 @@ TEST(FastAttention, PaddedKeys_AreNotSeenAndPaddedRowsSeeThemselves) {
   key_mask[0].narrow(0, 30, 10).fill_(false);  // on the right
   key_mask[1].narrow(0, 0, 13).fill_(false);   // on the left: rows 0 to 12 see nothing
   key_mask[2].fill_(false);
-  for (const bool causal : {true, false}) {
-    expect_equal({3, 2, 2, 40, 40, 16}, {.causal = causal, .key_mask = key_mask}, at::kFloat);
-    expect_equal({3, 2, 2, 1, 40, 16}, {.causal = causal, .key_mask = key_mask}, at::kFloat);
-    expect_equal({3, 2, 2, 7, 40, 16}, {.causal = causal, .key_mask = key_mask}, at::kFloat);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const bool causal : {true, false}) {
+      expect_equal({3, 2, 2, 40, 40, 16}, {.causal = causal, .key_mask = key_mask}, type);
+      expect_equal({3, 2, 2, 1, 40, 16}, {.causal = causal, .key_mask = key_mask}, type);
+      expect_equal({3, 2, 2, 7, 40, 16}, {.causal = causal, .key_mask = key_mask}, type);
+    }
   }
 }
 

@@ -13,15 +13,25 @@ namespace cleave {
 namespace {
 
 constexpr int64_t kGrainBytes = 65536;
+/// Products of so many bytes have sums that fit 32 bits, whatever the bytes are: 127 * 127 each,
+/// and in between 255 * 127 that wrap around.
+constexpr int64_t kMostWidth = 133144;
+/// Below it a row is as good as zeros: what divides by its scale stays finite.
+constexpr float kLeastOfRow = 1e-30F;
 
 int64_t rounded_up(int64_t count, int64_t step) {
   return (count + step - 1) / step * step;
 }
 
+/// Also where the rows have no numbers, so that their count cannot be told from the rest.
+int64_t rows_of(const Tensor& t) {
+  return c10::multiply_integers(t.sizes().begin(), t.sizes().end() - 1);
+}
+
 /// What one step of a row's 8-bit numbers stands for; a row of zeros has no scale to lose. That of
 /// a row with a NaN or infinity is one, so that its products are.
 float scale_of(float largest) {
-  return largest == 0 ? 1 : largest / 127;
+  return largest < kLeastOfRow ? 1 : largest / 127;
 }
 
 /// Rows as bytes with 128 added, and each row's scale.
@@ -54,7 +64,8 @@ Bytes bytes_of(const Tensor& rows, const Tensor& largest) {
 
 Tensor largest_of_rows(const Tensor& rows) {
   const at::NoGradGuard no_grad;
-  const Tensor flat = rows.reshape({-1, rows.size(-1)}).to(at::kFloat).contiguous();
+  const int64_t count = rows_of(rows);
+  const Tensor flat = rows.reshape({count, rows.size(-1)}).to(at::kFloat).contiguous();
   Tensor out = at::empty({flat.size(0)}, at::kFloat);
   for (int64_t r = 0; r < flat.size(0); ++r) {
     out.mutable_data_ptr<float>()[r] =
@@ -65,6 +76,9 @@ Tensor largest_of_rows(const Tensor& rows) {
 
 Int8Matrix to_int8(const Tensor& weight, const Tensor& largest) {
   const at::NoGradGuard no_grad;
+  CLEAVE_CHECK(weight.size(1) <= kMostWidth, Code::kShape, "a matrix of ", weight.size(1),
+               " inputs is too wide for 8 bits, which have room for ", kMostWidth,
+               "; choose another --dtype");
   const Tensor rows = weight.detach().to(at::kFloat).contiguous();
   const Bytes bytes = bytes_of(rows, largest);
   const Tensor values = bytes.values.bitwise_xor(0x80).view(at::kChar);  // 128 less
@@ -85,7 +99,7 @@ Tensor int8_linear(const Tensor& x, const Int8Matrix& weight, const std::optiona
                    const Tensor& largest) {
   const at::NoGradGuard no_grad;
   RECORD_USER_SCOPE("cleave::product");
-  const Tensor rows = x.reshape({-1, weight.in}).contiguous();
+  const Tensor rows = x.reshape({rows_of(x), weight.in}).contiguous();
   const Bytes bytes = bytes_of(rows, largest);
   auto shape = x.sizes().vec();
   shape.back() = weight.out;

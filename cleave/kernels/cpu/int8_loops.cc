@@ -132,13 +132,14 @@ void int8_products_portable(const Int8Job& job, int64_t begin, int64_t end) {
     for (int64_t row = 0; row < job.rows; ++row) {
       const uint8_t* x = job.x + row * job.width;
       for (int64_t c = 0; c < columns; ++c) {
-        int32_t sum = 0;
+        uint32_t sum = 0;  // wraps around as the processor's does, and back
         for (int64_t k = 0; k < job.width; ++k) {
           const int64_t at = (k / kInt8Group * panel.width + c) * kInt8Group + k % kInt8Group;
-          sum += int32_t{x[k]} * int32_t{panel.weight[at]};
+          sum += static_cast<uint32_t>(int32_t{x[k]} * int32_t{panel.weight[at]});
         }
         const int64_t column = panel.first + c;
-        const int32_t own = sum - 128 * job.weight_sum[column];
+        const auto own =
+            static_cast<int32_t>(sum - 128 * static_cast<uint32_t>(job.weight_sum[column]));
         const float scale = job.weight_scale[column] * job.x_scale[row];
         const float y = static_cast<float>(own) * scale;
         job.out[row * job.columns + column] = job.bias != nullptr ? y + job.bias[column] : y;
