@@ -46,7 +46,28 @@ std::string place_text(const Mesh& mesh, int64_t rank) {
   return str("rank ", rank, " (", text, ")");
 }
 
+/// "a, b, c and 4 more"
+std::string first_of(const std::set<std::string>& names) {
+  constexpr size_t kShown = 3;
+  std::string text;
+  size_t shown = 0;
+  for (const std::string& name : names) {
+    if (shown == kShown) return str(text, " and ", names.size() - kShown, " more");
+    text += str(shown++ == 0 ? "" : ", ", name);
+  }
+  return text;
+}
+
 }  // namespace
+
+std::string task_line(Model& model, const LoadResult& loaded) {
+  std::string line = str("task    ", model.task(), ": ", loaded.fresh.size(), " of ",
+                         model.parameters().size(), " weights are new");
+  if (!loaded.fresh.empty()) line += str(" (", first_of(loaded.fresh), ")");
+  line += str(", ", loaded.left_out.size(), " tensors of the folder are left out");
+  if (!loaded.left_out.empty()) line += str(" (", first_of(loaded.left_out), ")");
+  return line;
+}
 
 std::string resume_command(const TrainOptions& options) {
   const std::string& typed = options.command;

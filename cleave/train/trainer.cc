@@ -79,7 +79,12 @@ void Trainer::load() {
   if (!setup_.folder) {
     materialize(rank_.model(), {.seed = setup_.options.seed, .dtype = setup_.layout.leaf_type()});
   } else {
-    carried_ = load_model(rank_.model(), *setup_.folder, setup_.layout.leaf_type()).carried;
+    const at::ScalarType type = setup_.layout.leaf_type();
+    LoadResult loaded = setup_.changes_task ? load_for_other_task(rank_.model(), *setup_.folder,
+                                                                  type, setup_.options.seed)
+                                            : load_model(rank_.model(), *setup_.folder, type);
+    if (is_first() && setup_.changes_task) log_info(task_line(rank_.model(), loaded));
+    carried_ = std::move(loaded.carried);
   }
   move_to(rank_.model(), device_of(setup_.options.device));
   (void)rank_.optimizer().states();  // moments' memory is missing now or never
