@@ -69,6 +69,8 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
   model_name_ = setup.options.model;
   choose_gemm(setup.options.gemm, everyone_);
   load();
+  // Better now than when the weights that it is for are trained.
+  if (is_first()) folder_.require_space(checkpoint(), saves_ahead());
   rank_.leaves_changed();
   machine_ = measure_machine(everyone_, setup.layout.compute_type, device_of(setup.options.device));
   load_s_ = monotonic_s() - start_s_;
@@ -368,19 +370,30 @@ std::string Trainer::state_json() const {
   return state.dump(2);
 }
 
+Checkpoint Trainer::checkpoint() {
+  return {.step = done_,
+          .model = &rank_.model(),
+          .optimizer = &rank_.optimizer(),
+          .dtype = setup_.layout.compute_type,
+          .carried = carried_,
+          .state_json = state_json(),
+          .files = setup_.tokenizer_files()};
+}
+
+/// Checkpoints that an unbroken run writes from here on.
+int64_t Trainer::saves_ahead() const {
+  const int64_t last = saved_ == done_ && done_ >= setup_.num_steps ? 0 : 1;
+  const int64_t every = setup_.options.save_every;
+  if (every == 0 || done_ >= setup_.num_steps) return last;
+  return (setup_.num_steps - 1) / every - done_ / every + last;
+}
+
 void Trainer::save(bool behind) {
   const double start = monotonic_s();
-  const Checkpoint checkpoint{.step = done_,
-                              .model = &rank_.model(),
-                              .optimizer = &rank_.optimizer(),
-                              .dtype = setup_.layout.compute_type,
-                              .carried = carried_,
-                              .state_json = state_json(),
-                              .files = setup_.tokenizer_files()};
   if (behind) {
-    folder_.save_behind(checkpoint);
+    folder_.save_behind(checkpoint());
   } else {
-    folder_.save(checkpoint);
+    folder_.save(checkpoint());
   }
   saved_ = done_;
   save_s_ += monotonic_s() - start;

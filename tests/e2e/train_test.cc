@@ -215,6 +215,42 @@ TEST(TrainProgram, LayoutThatCannotBe_IsRefusedBeforeAnythingIsWritten) {
   EXPECT_FALSE(std::filesystem::exists(run));
 }
 
+/// Runs words where `folder` is a file system of `size` that they alone see; 77 where none may be
+/// made.
+Ran run_on_small_disk(const std::string& folder, const std::string& size, const Words& words) {
+  const std::string script = "mount -t tmpfs -o size=" + size + " none '" + folder +
+                             "' || exit 77; \"$@\"; code=$?; ls '" + folder + "'; exit $code";
+  Words all{"/usr/bin/env", "unshare", "-m", "sh", "-c", script, "sh", CLEAVE_PROGRAM};
+  all.insert(all.end(), words.begin(), words.end());
+  return run_program(all, {.deadline_s = kDeadlineS});
+}
+
+// A checkpoint of 22 thousand weights and their moments is 260 KB: 3 fit on the disk, 10 do not.
+TEST(TrainProgram, DiskThatIsTooSmall_IsToldBeforeTheFirstStep) {
+  const TempFolder folder;
+  const std::string config = folder / "tiny.json", disk = folder / "disk";
+  std::ofstream(config) << kTinyLlama;
+  std::filesystem::create_directory(disk);
+  const auto run = [&](const std::string& size, Words more) {
+    more.insert(more.end(), {"--model", config, "--steps", "10", "--save-every", "1"});
+    return run_on_small_disk(disk, size, train(disk + "/run", more));
+  };
+  const Ran most = run("1600k", {});
+  if (most.exit_code == 77 || most.err.find("unshare") != std::string::npos) {
+    GTEST_SKIP() << "needs the right to mount a file system";
+  }
+  EXPECT_EQ(most.exit_code, 5) << most.err;
+  EXPECT_NE(most.err.find("10 checkpoints of "), std::string::npos) << most.err;
+  EXPECT_NE(most.err.find("give --out a folder on another disk, or keep fewer"), std::string::npos)
+      << most.err;
+  EXPECT_EQ(most.out.find("step "), std::string::npos) << most.out;
+  const Ran fewer = run("1600k", {"--keep-last", "2"});
+  EXPECT_EQ(fewer.exit_code, 0) << fewer.err;
+  const Ran none = run("200k", {"--keep-last", "1"});
+  EXPECT_EQ(none.exit_code, 5) << none.err;
+  EXPECT_NE(none.err.find("2 checkpoints of "), std::string::npos) << none.err;
+}
+
 TEST(PlanProgram, Layouts_AreShownListedAndDrawn) {
   const TempFolder folder;
   const Ran one = run_with_deadline({"plan", "--tp", "2", "--json"});
