@@ -10,6 +10,7 @@
 #include "cleave/base/progress.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/run_folder.h"
+#include "cleave/comm/cores.h"
 #include "cleave/kernels/cpu/gemm.h"
 
 namespace cleave {
@@ -44,6 +45,17 @@ std::string place_text(const Mesh& mesh, int64_t rank) {
     rest /= d.size;
   }
   return str("rank ", rank, " (", text, ")");
+}
+
+/// "2 cores each", or "99 threads each on 2 cores" where a rank was told to have more than it can
+/// run on.
+std::string cores_text() {
+  const auto threads = static_cast<size_t>(at::get_num_threads());
+  const size_t cores = usable_processors().size();
+  if (threads > cores) {
+    return str(threads, " threads each on ", cores, cores == 1 ? " core" : " cores");
+  }
+  return str(threads, threads == 1 ? " core each" : " cores each");
 }
 
 /// "a, b, c and 4 more"
@@ -86,9 +98,8 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
           " weights, ", f.num_layers, " layers of width ", f.hidden, ", ", f.num_heads, " heads",
           kv, ", vocabulary ", f.vocab_size),
       str("ranks   ", setup.layout.describe(), " as ",
-          world.ranks_are_threads() ? "threads" : "processes", ", ", at::get_num_threads(),
-          at::get_num_threads() == 1 ? " core each, " : " cores each, ", o.dtype, ", ",
-          o.device == "cpu" ? str("matrix products by ", name(gemm())) : "a GPU each"),
+          world.ranks_are_threads() ? "threads" : "processes", ", ", cores_text(), ", ", o.dtype,
+          ", ", o.device == "cpu" ? str("matrix products by ", name(gemm())) : "a GPU each"),
       str("data    ", setup.data->size(), " rows",
           setup.data->is_text() ? str(" of ", o.seq_len, " tokens") : "",
           setup.tokenizer ? str(", tokenizer ", setup.tokenizer->kind()) : ", ids as they are"),

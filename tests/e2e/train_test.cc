@@ -275,5 +275,36 @@ TEST(PlanProgram, Layouts_AreShownListedAndDrawn) {
   EXPECT_EQ(run_with_deadline({"plan", "--ranks", "4", "--memory", "much"}).exit_code, 2);
 }
 
+TEST(PlanProgram, OrderOfAPipelineThatIsNone_IsWarnedAbout) {
+  const Ran ran = run_with_deadline({"plan", "--schedule-pp", "gpipe"});
+  EXPECT_EQ(ran.exit_code, 0);
+  EXPECT_EQ(ran.err,
+            "cleave: warning: --schedule-pp gpipe orders a pipeline's work and pp=1: it changes "
+            "nothing; give --pp 2 or more\n");
+  EXPECT_EQ(run_with_deadline({"plan", "--schedule-pp", "gpipe", "--pp", "2"}).err, "");
+}
+
+TEST(TrainProgram, MoreThreadsThanCores_AreNotCalledCores) {
+  const TempFolder folder;
+  const Ran ran = run_with_deadline(train(
+      folder / "run", {"--steps", "0", "--model", "llama-tiny", "--threads-per-rank", "999"}));
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_NE(ran.out.find(" 999 threads each on "), std::string::npos) << ran.out;
+}
+
+// Oracle: the bytes that --json tells of the same layout.
+TEST(PlanProgram, LayoutAboveTheLimit_IsCalledTooLarge) {
+  const Ran facts = run_with_deadline({"plan", "--tp", "2", "--json"});
+  const auto bytes = json::parse(facts.out)["ranks"][0]["bytes"].get<int64_t>();
+  const Ran fits = run_with_deadline({"plan", "--tp", "2", "--memory", std::to_string(bytes)});
+  EXPECT_EQ(fits.out.find("too large"), std::string::npos) << fits.out;
+  const Ran large = run_with_deadline({"plan", "--tp", "2", "--memory", "1MiB"});
+  EXPECT_EQ(large.exit_code, 0) << large.err;
+  EXPECT_NE(large.out.find("\ntoo large: a rank may take 1.0 MiB\n"), std::string::npos)
+      << large.out;
+  const Ran list = run_with_deadline({"plan", "--ranks", "2", "--memory", "1MiB"});
+  EXPECT_NE(list.out.find("tp=2 x dp=1: too large\n"), std::string::npos) << list.out;
+}
+
 }  // namespace
 }  // namespace cleave::test
