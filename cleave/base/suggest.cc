@@ -34,6 +34,14 @@ std::vector<std::string> nearest_names(std::string_view name, std::span<const st
   return nearest;
 }
 
+std::optional<std::string> likely_name(std::string_view name, std::span<const std::string> names) {
+  const std::vector<std::string> nearest = nearest_names(name, names, 1);
+  if (nearest.empty()) return std::nullopt;
+  const size_t longer = std::max(name.size(), nearest.front().size());
+  if (2 * edit_distance(name, nearest.front()) > longer) return std::nullopt;
+  return nearest.front();
+}
+
 std::string did_you_mean(std::string_view name, std::span<const std::string> names) {
   const std::vector<std::string> nearest = nearest_names(name, names);
   std::string text;

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,9 @@ size_t edit_distance(std::string_view a, std::string_view b);
 /// ones stay in the order of `names`.
 std::vector<std::string> nearest_names(std::string_view name, std::span<const std::string> names,
                                        size_t count = 3);
+
+/// The nearest name where it may have been meant: no more than half of its bytes are others.
+std::optional<std::string> likely_name(std::string_view name, std::span<const std::string> names);
 
 /// End of an "unknown name" message: "; did you mean 'a', 'b' or 'c'"; empty without names.
 std::string did_you_mean(std::string_view name, std::span<const std::string> names);

@@ -21,6 +21,15 @@ TEST(NearestNames, TypingMistake_GivesTheIntendedNameFirst) {
   EXPECT_EQ(nearest_names("x", names, 9).size(), names.size());
 }
 
+TEST(LikelyName, NameOfWhichMoreThanHalfIsOther_IsNotSuggested) {
+  const std::vector<std::string> names = {"train", "eval", "plan"};
+  EXPECT_EQ(likely_name("trian", names), "train");
+  EXPECT_EQ(likely_name("evil", names), "eval");
+  EXPECT_EQ(likely_name("plans", names), "plan");
+  EXPECT_EQ(likely_name("nope", names), std::nullopt);
+  EXPECT_EQ(likely_name("x", {}), std::nullopt);
+}
+
 TEST(DidYouMean, ThreeTwoOneNone_ReadsAsASentence) {
   const std::vector<std::string> names = {"aa", "ab", "zzz", "zzzz"};
   EXPECT_EQ(did_you_mean("aa", names), "; did you mean 'aa', 'ab' or 'zzz'");

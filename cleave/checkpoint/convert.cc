@@ -37,8 +37,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kSmallFiles = uint64_t{64} << 20;  // space for config, tokenizer, manifest
-
 /// A tensor of a new file: a block of one of the source's.
 struct Wanted {
   TensorInfo info;  ///< as it is to be written
@@ -161,6 +159,26 @@ std::vector<WantedFile> split_parts(const ModelTensors& source, const Json& conf
   return files;
 }
 
+/// In how many pieces they are copied.
+uint64_t num_chunks(const std::vector<Wanted>& tensors) {
+  uint64_t count = 0;
+  for (const Wanted& tensor : tensors) {
+    for_each_chunk(tensor.info, tensor.slices, [&](const auto&) { ++count; });
+  }
+  return count;
+}
+
+/// An index of the files: a line for each tensor.
+uint64_t index_room(const std::vector<WantedFile>& files) {
+  uint64_t bytes = 0;
+  for (const WantedFile& file : files) {
+    for (const Wanted& tensor : file.tensors) {
+      bytes += 2 * tensor.info.name.size() + file.path.size() + 16;
+    }
+  }
+  return bytes;
+}
+
 /// Writes the tensors of one conversion, and says what it wrote.
 class Output {
  public:
@@ -179,7 +197,7 @@ class Output {
     std::vector<TensorInfo> infos;
     for (const Wanted& tensor : tensors) infos.push_back(tensor.info);
     const SafetensorsPlan plan(infos, {.max_file_bytes = options_.max_file_bytes});
-    begin(plan.total_bytes());
+    begin(plan.total_bytes(), manifest_room(plan, num_chunks(tensors)) + plan.index_json().size());
     plan.create_files(*folder_);
     SafetensorsWriter writer(folder_->path(), plan);
     for (const Wanted& tensor : tensors) {
@@ -206,7 +224,7 @@ class Output {
       bytes += plans.back().total_bytes();
       report_.num_tensors += static_cast<int64_t>(infos.size());
     }
-    begin(bytes);
+    begin(bytes, files.size() * (kDiskBlock + kManifestEntry) + index_room(files));
     for (size_t i = 0; i < files.size(); ++i) write_one(files[i], plans[i]);
     report_.num_files = static_cast<int64_t>(files.size());
   }
@@ -226,11 +244,8 @@ class Output {
   /// The small files and the manifest; after it the folder is there.
   ConvertReport finish() {
     folder_->write_file("config.json", config_with_dtype(from_.config, largest_type()));
-    std::vector<std::string> names = tokenizer_files(from_.path);
-    names.emplace_back("generation_config.json");
-    for (const std::string& name : names) {
-      const fs::path path = fs::path(from_.path) / name;
-      if (fs::exists(path)) folder_->write_file(name, read_file(path));
+    for (const fs::path& path : other_files()) {
+      folder_->write_file(path.filename().string(), read_file(path));
     }
     folder_->write_file(kManifestName, make_manifest(folder_->path(), blocks_));
     folder_->commit();
@@ -240,12 +255,27 @@ class Output {
   }
 
  private:
-  void begin(uint64_t bytes) {
+  /// What goes along as it is.
+  [[nodiscard]] std::vector<fs::path> other_files() const {
+    std::vector<std::string> names = tokenizer_files(from_.path);
+    names.emplace_back("generation_config.json");
+    std::vector<fs::path> paths;
+    for (const std::string& name : names) paths.push_back(fs::path(from_.path) / name);
+    std::erase_if(paths, [](const fs::path& path) { return !fs::exists(path); });
+    return paths;
+  }
+
+  /// `bytes` of tensor files, and `room` for what says where their tensors are.
+  void begin(uint64_t bytes, uint64_t room) {
     const fs::path parent = target_.parent_path();
     CLEAVE_CHECK(fs::is_directory(parent), Code::kIo, parent.string(),
                  " is no folder; make it first, '", options_.to, "' is to be in it");
     lock_ = std::make_unique<FileLock>(parent);
-    require_free_space(parent, bytes + kSmallFiles);
+    uint64_t small = 4 * kDiskBlock + config_with_dtype(from_.config, at::kBFloat16).size();
+    for (const fs::path& path : other_files()) {
+      small += fs::file_size(path) + kDiskBlock + kManifestEntry;
+    }
+    require_free_space(parent, bytes + room + small);
     folder_ = std::make_unique<FolderWriter>(target_);
     report_.bytes = bytes;
     // Damage must not get a manifest that calls it intact.

@@ -59,12 +59,8 @@ void read_into(Tensor to, const TensorSource& files, const TensorInfo& stored,
   to.copy_(read_held(files, stored, parameter));
 }
 
-}  // namespace
-
-LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dtype) {
-  model.name_tree();
-  const ModelTensors files(folder, model);
-  LoadResult result;
+LoadResult fill(Model& model, const ModelTensors& files, const MaterializeOptions& fresh) {
+  LoadResult result{.fresh = files.missing(), .left_out = files.left_out()};
   for (TensorInfo& info : files.additions()) {
     CarriedTensor tensor{std::move(info), ""};
     tensor.bytes.resize(block_bytes(tensor.info, {}));
@@ -73,11 +69,28 @@ LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dt
   }
   for (const auto& parameter : model.parameters()) {
     if (parameter->home() == Parameter::Home::kElsewhere) continue;
+    if (result.fresh.contains(parameter->name())) {
+      parameter->set_leaf(parameter->initial_value(fresh.seed, fresh.dtype));
+      continue;
+    }
     const Tensor block = read_held(files, files.at(parameter->name()), *parameter);
     result.bytes_read += block.nbytes();
-    parameter->set_leaf(block.to(dtype));
+    parameter->set_leaf(block.to(fresh.dtype));
   }
   return result;
+}
+
+}  // namespace
+
+LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dtype) {
+  model.name_tree();
+  return fill(model, ModelTensors(folder, model), {.dtype = dtype});
+}
+
+LoadResult load_for_other_task(Model& model, const ModelFolder& folder, at::ScalarType dtype,
+                               uint64_t seed) {
+  model.name_tree();
+  return fill(model, ModelTensors::for_other_task(folder, model), {.seed = seed, .dtype = dtype});
 }
 
 void load_weights(const Parameters& parameters, const TensorSource& files) {

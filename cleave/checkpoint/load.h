@@ -1,4 +1,5 @@
 #pragma once
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,10 @@ struct CarriedTensor {
 
 /// What a load leaves besides filled parameters.
 struct LoadResult {
-  std::vector<CarriedTensor> carried;
-  uint64_t bytes_read = 0;  ///< of tensors, by this rank
+  std::vector<CarriedTensor> carried{};
+  uint64_t bytes_read = 0;           ///< of tensors, by this rank
+  std::set<std::string> fresh{};     ///< parameters with starting values; of another task alone
+  std::set<std::string> left_out{};  ///< tensors of the files that were not read
 };
 
 /// Gives every parameter of a planned model its memory and its values from a folder's files,
@@ -28,6 +31,13 @@ struct LoadResult {
 /// Throws Error(kFormat) listing all tensors that are missing and all that the model has no use
 /// for, Error(kShape) for a tensor of another shape.
 LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dtype);
+
+/// The same for a model that learns another task than the folder's (a classifier over an encoder
+/// that has learnt hidden words): what both models have is read, what the files lack has its
+/// starting value of `seed`, the same on every layout, and the folder's own head is left out. The
+/// files must be whole by their own config.json: Error(kFormat) as above where they are not.
+LoadResult load_for_other_task(Model& model, const ModelFolder& folder, at::ScalarType dtype,
+                               uint64_t seed);
 
 /// Fills parameters, which have memory, from tensors of their names: this rank's ranges alone. No
 /// collective. Throws Error(kFormat) listing all that are missing and all that no parameter has,

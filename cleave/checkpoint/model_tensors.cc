@@ -113,14 +113,17 @@ std::unique_ptr<TensorSource> open_whole_tensors(const ModelFolder& folder) {
   return std::make_unique<ModelTensors>(folder, *make_model(folder.config));
 }
 
-ModelTensors::ModelTensors(const ModelFolder& folder, Model& model)
+ModelTensors::ModelTensors(const ModelFolder& folder, Model& model, bool must_fit)
     : files_(open_model_files(folder)) {
   std::set<std::string> used, missing, unexpected;
   for (const auto& parameter : model.parameters()) {
     StoredAs stored = spelled(model, folder, *files_, parameter->name());
     const TensorInfo* info = files_->find(stored.name);
     (info == nullptr ? missing : used).insert(stored.name);
-    if (info == nullptr) continue;
+    if (info == nullptr) {
+      missing_.insert(parameter->name());
+      continue;
+    }
     CLEAVE_CHECK(info->shape == parameter->shape(), Code::kShape, parameter->name(),
                  ": the file has shape ", c10::IntArrayRef(info->shape), "; the model needs ",
                  c10::IntArrayRef(parameter->shape()), ", as its config.json says");
@@ -128,15 +131,24 @@ ModelTensors::ModelTensors(const ModelFolder& folder, Model& model)
   }
   num_parameters_ = entries_.size();
   for (TensorInfo& info : files_->list()) {
-    if (used.contains(info.name) || model.ignores(info.name)) continue;
-    if (!is_known_addition(info.name, model)) {
+    if (used.contains(info.name)) continue;
+    if (model.ignores(info.name)) {
+      left_out_.insert(info.name);
+    } else if (!is_known_addition(info.name, model)) {
       unexpected.insert(info.name);
     } else if (info.name != "lm_head.weight" && !folder.meta_names) {
       StoredAs stored{.name = info.name};
       add(std::move(info), std::move(stored));
     }
   }
-  require_all(missing, unexpected, folder.path + " does not fit its config.json");
+  if (must_fit) require_all(missing, unexpected, folder.path + " does not fit its config.json");
+  left_out_.merge(unexpected);
+}
+
+ModelTensors ModelTensors::for_other_task(const ModelFolder& folder, Model& model) {
+  const auto own = make_model(folder.config);
+  (void)ModelTensors(folder, *own);  // no weight of the folder's own model may be missing
+  return {folder, model, false};
 }
 
 void ModelTensors::add(TensorInfo info, StoredAs stored) {

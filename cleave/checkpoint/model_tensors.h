@@ -24,7 +24,12 @@ class ModelTensors : public TensorSource {
   /// Every parameter of `model` has a tensor of its whole shape: otherwise Error(kFormat) lists all
   /// that are missing and all that the model has no use for, Error(kShape) names one of another
   /// shape.
-  ModelTensors(const ModelFolder& folder, Model& model);
+  ModelTensors(const ModelFolder& folder, Model& model) : ModelTensors(folder, model, true) {}
+
+  /// The same for a model that learns another task than the folder's own, which the files must fit:
+  /// it has what both have. Those of its parameters that the files lack are missing(), tensors that
+  /// it has no use for are left_out().
+  static ModelTensors for_other_task(const ModelFolder& folder, Model& model);
 
   [[nodiscard]] std::vector<TensorInfo> list() const override;
   [[nodiscard]] const TensorInfo* find(std::string_view name) const override;
@@ -36,8 +41,13 @@ class ModelTensors : public TensorSource {
   }
   /// Those that no parameter has.
   [[nodiscard]] std::vector<TensorInfo> additions() const;
+  /// Parameters that the files lack, none but for another task; tensors of the files that no
+  /// parameter is read from and no checkpoint keeps.
+  [[nodiscard]] const std::set<std::string>& missing() const { return missing_; }
+  [[nodiscard]] const std::set<std::string>& left_out() const { return left_out_; }
 
  private:
+  ModelTensors(const ModelFolder& folder, Model& model, bool must_fit);
   struct Entry {
     TensorInfo info;
     StoredAs stored;
@@ -48,6 +58,7 @@ class ModelTensors : public TensorSource {
   std::vector<Entry> entries_;
   std::unordered_map<std::string, size_t> by_name_;
   size_t num_parameters_ = 0;
+  std::set<std::string> missing_, left_out_;
 };
 
 /// Throws Error(kFormat), "WHAT: 2 missing: ...", unless both are empty.

@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/base/byte_count.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/comm/rank_end.h"
 #include "cleave/file/atomic_write.h"
@@ -78,6 +79,24 @@ RunFolder::RunFolder(fs::path path, Writers writers, int64_t keep_last)
     if (newest && newest != newest_checkpoint(path_)) name_latest(path_, *newest);
   }
   writers_.world.barrier("run folder opened");
+}
+
+void RunFolder::require_space(const Checkpoint& checkpoint, int64_t num_saves) const {
+  if (num_saves == 0) return;
+  int64_t at_once = num_saves;
+  if (keep_last_ > 0) {
+    // One goes only when a newer one is there and whole.
+    const auto there = static_cast<int64_t>(list_checkpoints(path_).size());
+    at_once = std::max<int64_t>(1, std::min(num_saves, keep_last_ + 1 - there));
+  }
+  const uint64_t each = disk_bytes(contents_of(checkpoint), writers_);
+  const uint64_t available = free_space(path_);
+  CLEAVE_CHECK(
+      static_cast<uint64_t>(at_once) <= available / each, Code::kIo, path_.string(), ": ", at_once,
+      at_once == 1 ? " checkpoint of " : " checkpoints of ", bytes_text(static_cast<double>(each)),
+      at_once == 1 ? " is to be written" : " are to be there at once", " and the disk has ",
+      bytes_text(static_cast<double>(available)), " free; give --out a folder on another disk",
+      at_once > 2 ? ", or keep fewer with --keep-last" : "");
 }
 
 std::vector<fs::path> RunFolder::go_back_to(const fs::path& checkpoint, const std::string& suffix) {

@@ -22,6 +22,11 @@ class RunFolder {
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
+  /// Asks for the disk space of the `num_saves` checkpoints that are to come, `checkpoint` one of
+  /// them, as many as will be there at once. For the first rank alone, no collective. Throws
+  /// Error(kIo) with what is needed and what is free.
+  void require_space(const Checkpoint& checkpoint, int64_t num_saves) const;
+
   /// Lets `latest` name this checkpoint of the folder; newer ones get names that end in `suffix`.
   /// Returns these on the first rank. Throws Error(kIo).
   std::vector<std::filesystem::path> go_back_to(const std::filesystem::path& checkpoint,

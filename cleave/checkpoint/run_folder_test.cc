@@ -48,6 +48,43 @@ std::vector<std::string> names_in(const fs::path& run) {
   return names;
 }
 
+// Oracle: the sizes of the files that the save then writes. What is asked for above them is a block
+// of the disk for each and the bound on the manifest.
+TEST(RunFolder, SpaceThatIsAskedFor_IsLittleAboveWhatIsWritten) {
+  const TempFolder folder;
+  uint64_t asked = 0;
+  on_layout({2, 1}, [&](const Writers& writers) {
+    RunFolder run(folder.path(), writers);
+    const Training training(writers.tp);
+    const Checkpoint checkpoint = training.checkpoint(1);
+    if (writers.world.rank() == 0) asked = disk_bytes(contents_of(checkpoint), writers);
+    run.save(checkpoint);
+  });
+  uint64_t written = 0, num_files = 0;
+  for (const auto& entry : fs::directory_iterator(folder / "step_00000001")) {
+    written += entry.file_size();
+    ++num_files;
+  }
+  EXPECT_GE(asked, written + num_files * kDiskBlock);
+  EXPECT_LE(asked, written + (num_files + 6) * kDiskBlock + 3 * kNumTensors * 2 * 256);
+}
+
+TEST(RunFolder, MoreCheckpointsThanTheDiskHolds_AreRefusedBeforeTheFirst) {
+  const TempFolder folder;
+  const Axis one;
+  const Training training(one);
+  const Checkpoint checkpoint = training.checkpoint(1);
+  const RunFolder run(folder.path(), {one, one, one});
+  EXPECT_NO_THROW(run.require_space(checkpoint, 2));
+  const Error error = thrown_by([&] { run.require_space(checkpoint, int64_t{1} << 50); });
+  EXPECT_EQ(error.code(), Code::kIo);
+  EXPECT_THAT(error.what(), HasSubstr("1125899906842624 checkpoints of "));
+  EXPECT_THAT(error.what(), HasSubstr("free; give --out a folder on another disk, or keep fewer"));
+  const TempFolder other;
+  EXPECT_NO_THROW(
+      RunFolder(other.path(), {one, one, one}, 2).require_space(checkpoint, int64_t{1} << 50));
+}
+
 TEST(RunFolder, KeepLast_RemovesTheOldestAfterTheNewWasVerified) {
   const TempFolder folder;
   on_layout({2, 1}, [&](const Writers& writers) {

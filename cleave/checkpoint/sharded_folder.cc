@@ -10,6 +10,7 @@
 // a thread of its own: it has no collective, so that these keep one order.
 #include "cleave/checkpoint/sharded_folder.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -23,8 +24,6 @@ namespace cleave {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr uint64_t kSmallFiles = uint64_t{1} << 20;  // space for config, state, manifest
 
 SafetensorsPlan plan_of(const TensorGroup& group) {
   std::vector<TensorInfo> list;
@@ -98,17 +97,36 @@ std::vector<WrittenBlock> gather(const std::vector<WrittenBlock>& mine,
   return blocks;
 }
 
+/// The most blocks that the ranks together write of a tensor: a range of a flattened one has up to
+/// three.
+uint64_t blocks_each(const TensorGroup& group, const Writers& writers) {
+  const auto tp = static_cast<uint64_t>(writers.tp.size());
+  const bool is_flat = std::any_of(group.tensors.begin(), group.tensors.end(),
+                                   [](const auto& t) { return t.parameter->is_flat(); });
+  return is_flat ? 3 * tp * static_cast<uint64_t>(writers.dp.size()) : tp;
+}
+
 }  // namespace
+
+uint64_t disk_bytes(const FolderContents& contents, const Writers& writers) {
+  uint64_t bytes = 3 * kDiskBlock;  // the folder, its name in the one above, the manifest
+  for (const TensorGroup& group : contents.groups) {
+    const SafetensorsPlan plan = plan_of(group);
+    bytes += plan.total_bytes() + plan.index_json().size();
+    bytes += manifest_room(plan, plan.tensors().size() * blocks_each(group, writers));
+    bytes += (plan.files().size() + 1) * kDiskBlock;
+  }
+  for (const NamedFile& file : contents.files) {
+    bytes += file.text.size() + kDiskBlock + kManifestEntry;
+  }
+  return bytes;
+}
 
 ShardedSave::ShardedSave(fs::path target, FolderContents contents, Writers writers)
     : target_(std::move(target)), contents_(std::move(contents)), writers_(std::move(writers)) {
-  uint64_t bytes = kSmallFiles;
-  for (const TensorGroup& group : contents_.groups) {
-    plans_.push_back(plan_of(group));
-    bytes += plans_.back().total_bytes();
-  }
+  for (const TensorGroup& group : contents_.groups) plans_.push_back(plan_of(group));
   if (is_first()) {
-    require_free_space(fs::absolute(target_).parent_path(), bytes);
+    require_free_space(fs::absolute(target_).parent_path(), disk_bytes(contents_, writers_));
     folder_ = std::make_unique<FolderWriter>(target_);
     for (const SafetensorsPlan& plan : plans_) plan.create_files(*folder_);
   }

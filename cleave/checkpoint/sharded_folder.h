@@ -46,6 +46,9 @@ struct FolderContents {
   std::vector<NamedFile> files;  ///< written by the first rank
 };
 
+/// A bound on what the folder takes on a disk, a few kilobytes above what is written.
+uint64_t disk_bytes(const FolderContents& contents, const Writers& writers);
+
 /// A folder of whole tensors that many ranks write: nothing is gathered but checksums. It appears
 /// under its name, whole and with a manifest, or not at all.
 ///

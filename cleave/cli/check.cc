@@ -51,7 +51,8 @@ void require_model(const std::string& model, bool takes_presets) {
   const bool is_config = takes_presets && fs::path(model).extension() == ".json";
   if (is_config) return require_file("--model", model);
   CLEAVE_CHECK(!fs::exists(model, problem), Code::kIo, "--model ", model,
-               ": is a file; expected the folder of a model or of a run");
+               ": is a file; expected the folder of a model or of a run",
+               takes_presets ? ", a config.json of sizes, or the name of a preset" : "");
   throw Error(Code::kIo, str("--model ", model, ": no such folder"));
 }
 

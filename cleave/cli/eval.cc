@@ -16,7 +16,7 @@ void define(Flags& flags, EvalOptions& options) {
              {"data", "FILES",
               "as train reads it: text, CSV, JSONL with \"text\", or rows of ids (\"input_ids\")",
               "required"});
-  flags.add(&options.tokenizer, {"tokenizer", "bytes|DIR", "how text becomes ids", "the model's"});
+  flags.add(&options.tokenizer, tokenizer_text());
   flags.add(&options.seq_len, {"seq-len", "N", "length of a sample of text, in tokens"}, kPositive);
   flags.add(&options.batch_size, {"batch-size", "N", "sequences computed at once"}, kPositive);
   flags.toggle(&options.json,

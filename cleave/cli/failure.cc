@@ -29,7 +29,7 @@ int report_failure() {
   try {
     throw;
   } catch (const Error& error) {
-    log_error(error.what());
+    if (!tell_launcher(error)) log_error(error.what());
     return number(error.code());
   } catch (const FailureTold& told) {
     return told.exit_code;

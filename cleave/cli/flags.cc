@@ -21,10 +21,6 @@ bool contains(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-std::string nearest(std::string_view name, const std::vector<std::string>& names) {
-  return nearest_names(name, names, 1).front();
-}
-
 // "train", "bench train".
 std::string command_name(const CLI::App& app) {
   const CLI::App* family = app.get_parent();
@@ -142,7 +138,10 @@ void Flags::refuse_leftovers() const {
     for (const CLI::Option* option : app_->get_options()) {
       if (!option->get_group().empty()) names.push_back(option->get_name());
     }
-    throw Error(Code::kUsage, str("unknown flag ", name, "; did you mean ", nearest(name, names)));
+    const auto likely = likely_name(name, names);
+    throw Error(Code::kUsage, str("unknown flag ", name, "; ",
+                                  likely ? "did you mean " + *likely
+                                         : str("see cleave ", command_name(*app_), " --help")));
   }
 }
 
@@ -189,7 +188,7 @@ void Flags::read_config(const std::string& path) {
     const Flag* flag = contains(names, name) ? find(name) : nullptr;
     CLEAVE_CHECK(flag != nullptr && (!is_opposite || flag->arity == Arity::kSwitch), Code::kUsage,
                  path, ": unknown key \"", entry.key, "\"; did you mean \"",
-                 nearest(entry.name, names), '"');
+                 nearest_names(entry.name, names, 1).front(), '"');
     CLEAVE_CHECK(!contains(in_config_, name), Code::kUsage, path, ": \"", entry.key,
                  "\" is given twice");
     in_config_.push_back(name);

@@ -27,6 +27,7 @@ void define_prompts(Flags& flags, GenerateOptions& options, std::string* prompt_
         }
       });
   flags.exclusive({"prompt", "prompt-file", "prompt-ids"});
+  flags.add(&options.tokenizer, tokenizer_text());
 }
 
 void define_search(Flags& flags, GenerateOptions& options) {
@@ -87,6 +88,7 @@ void check(const GenerateOptions& options, const Flags& flags) {
     }
   }
   require_model(options.model, /*takes_presets=*/false);
+  require_tokenizer(options.tokenizer);
   check_world(options.tp, 1);
 }
 

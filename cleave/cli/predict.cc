@@ -19,6 +19,7 @@ void define(Flags& flags, PredictOptions& options) {
                                  "a text a line; .jsonl: objects with \"text\"; .csv: a column "
                                  "text, review or sentence",
                                  "none"});
+  flags.add(&options.tokenizer, tokenizer_text());
   flags.add(&options.seq_len,
             {"seq-len", "N", "tokens that are read of a text", "the model's positions"}, kPositive);
   flags.add(&options.batch_size, {"batch-size", "N", "texts computed at once"}, kPositive);
@@ -34,6 +35,7 @@ void check(const PredictOptions& options, const Flags& flags) {
                "no text; give --text TEXT or --text-file FILE");
   if (!options.text_file.empty()) require_file("--text-file", options.text_file);
   require_model(options.model, /*takes_presets=*/false);
+  require_tokenizer(options.tokenizer);
   check_world(options.tp, 1);
 }
 

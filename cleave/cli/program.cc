@@ -97,8 +97,9 @@ std::string sentence(const CLI::ParseError& error) {
   for (const Command& command : commands) names.push_back(command.name);
   CLEAVE_CHECK(!word.starts_with('-'), Code::kUsage, "unknown flag ", word,
                " before the command; see cleave --help");
-  throw Error(Code::kUsage, str("unknown command '", word, "'; did you mean ",
-                                nearest_names(word, names, 1).front()));
+  const auto likely = likely_name(word, names);
+  throw Error(Code::kUsage, str("unknown command '", word, "'; ",
+                                likely ? "did you mean " + *likely : "see cleave --help"));
 }
 
 class Program {

@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cleave/cli/check.h"
@@ -29,6 +30,10 @@ std::string quoted(std::string_view word) {
 FlagText tp_text() {
   return {"tp", "N", "tensor-parallel ranks: each holds its part of every layer",
           "1; all ranks under a launcher"};
+}
+
+FlagText tokenizer_text(std::string standard) {
+  return {"tokenizer", "bytes|DIR", "how text becomes ids", std::move(standard)};
 }
 
 FlagText plain_kernels_text() {

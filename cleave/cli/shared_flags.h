@@ -11,6 +11,8 @@ namespace cleave::cli {
 FlagText tp_text();
 
 /// --plain-kernels, as every command that computes has it.
+/// --tokenizer; `standard` is what the help says of its default.
+FlagText tokenizer_text(std::string standard = "the model's");
 FlagText plain_kernels_text();
 
 /// --tp, --dp, --pp and what else spreads a model over ranks, in the current group.

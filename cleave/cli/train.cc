@@ -24,8 +24,7 @@ void define_input(Flags& flags, TrainOptions& options) {
               "required"});
   flags.choice(&options.task, {"task", "", "what is learned", "the model's"},
                {"lm", "mlm", "classify"});
-  flags.add(&options.tokenizer,
-            {"tokenizer", "bytes|DIR", "how text becomes ids", "the model's, else bytes"});
+  flags.add(&options.tokenizer, tokenizer_text("the model's, else bytes"));
   flags.toggle(&options.shuffle, {"shuffle", "", "take the rows in the order of the files"});
   flags.add(&options.seq_len, {"seq-len", "N", "length of a sample of text, in tokens"}, kPositive);
   flags.add(&options.seed, {"seed", "N", "of initial weights, dropout and the order of data"});

@@ -8,6 +8,21 @@
 
 namespace cleave {
 
+bool tell_launcher(const Error& failure) {
+  try {
+    const auto environment = read_environment();
+    if (!environment || environment->job_fd < 0) return false;
+    JobPage::attach(environment->job_fd)
+        ->abort({.rank = environment->rank,
+                 .code = failure.code(),
+                 .group = "",
+                 .text = failure.what()});
+    return true;
+  } catch (const Error&) {
+    return false;  // no launcher of ours, or the job is over and the page is gone
+  }
+}
+
 void run_as_rank(const Environment& environment, const std::function<void(World&)>& body,
                  const RankOptions& options) {
   const std::unique_ptr<World> world = connect(environment, options);

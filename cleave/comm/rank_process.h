@@ -11,6 +11,10 @@ struct FailureTold {
   int exit_code = 0;
 };
 
+/// Records a failure of this process from before it joined its job, for `cleave launch`, which
+/// prints the first one once for all ranks. Whether such a launcher is there.
+bool tell_launcher(const Error& failure);
+
 /// Runs `body` as the one rank of this process. A failure is told to all ranks, then thrown: as it
 /// is, or as FailureTold under `cleave launch`.
 void run_as_rank(const Environment& environment, const std::function<void(World&)>& body,

@@ -38,7 +38,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kSmallFiles = uint64_t{64} << 20;  // space for config, manifest, file heads
 constexpr std::string_view kConfigName = "config.json";
 
 /// A parameter, and what this rank gives for it.
@@ -131,7 +130,7 @@ class Target {
     CLEAVE_CHECK(!fs::exists(target_) || fs::is_directory(target_), Code::kIo, target_.string(),
                  " is a file; give the name of a folder");
     lock_ = std::make_unique<FileLock>(parent);
-    require_free_space(parent, bytes + kSmallFiles);
+    require_free_space(parent, bytes);
     if (fs::exists(target_)) look_at_old();
     if (fs::exists(next_of(target_))) remove_folder(next_of(target_));  // of a writer that died
     folder_.emplace(next_of(target_));
@@ -263,6 +262,23 @@ std::vector<WrittenBlock> write_merged(Target* target, const std::vector<Piece>&
   return safe ? safe->finish() : std::vector<WrittenBlock>{};
 }
 
+/// What a save takes on a disk: its tensor files, the config, the manifest and the index.
+uint64_t disk_bytes(const std::vector<Piece>& pieces, const SafetensorsPlan& plan,
+                    const std::string& config, int num_split) {
+  uint64_t bytes = plan.total_bytes();
+  if (num_split > 0) {
+    std::vector<TensorInfo> infos;
+    for (const Piece& piece : pieces) infos.push_back(piece.local_info());
+    // No rank has a larger part than the first.
+    bytes = static_cast<uint64_t>(num_split) * TorchPlan(state_dict_of(infos)).total_bytes();
+  } else if (plan.files().front().name.starts_with(kTorchBinStem)) {
+    bytes = TorchPlan(state_dict_of(whole_infos(pieces))).total_bytes();
+  }
+  const uint64_t num_files = plan.files().size() + static_cast<uint64_t>(num_split) + 5;
+  return bytes + manifest_room(plan, pieces.size()) + plan.index_json().size() + config.size() +
+         num_files * kDiskBlock;
+}
+
 /// config.json's dtype: that of the largest tensor.
 std::string config_text(const Model& model, const std::vector<Piece>& pieces) {
   const auto largest = std::max_element(
@@ -284,7 +300,10 @@ void ParallelModel::save_parallelized(const std::string& save_directory,
        .max_file_bytes = max_bytes});
   const fs::path path = target_of(save_directory);
   std::optional<Target> target;
-  if (world_.rank() == 0) target.emplace(path, plan.total_bytes());
+  if (world_.rank() == 0) {
+    const int num_split = is_merged ? 0 : tp_.size();
+    target.emplace(path, disk_bytes(pieces, plan, config_text(*model_, pieces), num_split));
+  }
   world_.barrier("save_parallelized: folder made");
   std::vector<WrittenBlock> blocks;
   if (dp_.rank() == 0 && is_merged) {

@@ -64,12 +64,12 @@ Ids stream_of(const std::vector<std::string>& documents) {
 TEST(OpenDataset, TextFiles_AreOneStreamOfBytesAndEndIdsCutInRows) {
   Data data;
   const auto opened =
-      open_dataset(data.options({data.file("a", "abcdefg"), data.file("b", "\xFF\r\nz")}));
+      open_dataset(data.options({data.file("a", "abcdefg"), data.file("b", "\xC3\xA9\r\nz")}));
   EXPECT_TRUE(opened->is_text());
-  ASSERT_EQ(opened->size(), 3);  // 8 + 5 ids, the last one is left out
+  ASSERT_EQ(opened->size(), 3);  // 8 + 6 ids, the last two are left out
   EXPECT_THAT(opened->sample(0).ids, ElementsAre('a', 'b', 'c', 'd'));
   EXPECT_THAT(opened->sample(1).ids, ElementsAre('e', 'f', 'g', kEnd));
-  EXPECT_THAT(opened->sample(2).ids, ElementsAre(0xFF, '\r', '\n', 'z'));
+  EXPECT_THAT(opened->sample(2).ids, ElementsAre(0xC3, 0xA9, '\r', '\n'));
   EXPECT_THAT(opened->sample(2).labels, IsEmpty());
   EXPECT_THAT(opened->sample(2).attention_mask, IsEmpty());
   EXPECT_EQ(thrown_by([&] { (void)opened->sample(3); }).code(), Code::kUsage);
@@ -246,6 +246,21 @@ TEST(OpenDataset, DataThatCannotBeUsed_IsRefused) {
   EXPECT_EQ(no_rows.code(), Code::kUsage);
   const Error length = thrown_by([&] { open_dataset(data.options({text}, 0)); });
   EXPECT_EQ(length.code(), Code::kUsage);
+}
+
+TEST(OpenDataset, FileThatIsNoText_IsRefusedByByte) {
+  Data data;
+  const auto said = [&](std::string_view bytes) {
+    const std::string path = data.file("picture", bytes);
+    const Error error = thrown_by([&] { open_dataset(data.options({path})); });
+    EXPECT_EQ(error.code(), Code::kFormat);
+    return std::string(error.what());
+  };
+  using namespace std::string_view_literals;
+  EXPECT_THAT(said("abc\0def"sv), HasSubstr("picture: byte 3 is 0x00, which is no UTF-8 text"));
+  EXPECT_THAT(said("ab\xff\xfe"sv), HasSubstr("byte 2 is 0xff"));
+  EXPECT_THAT(said("\xc3\xa9t\xe9 abcd\0"sv), HasSubstr("byte 3 is 0xe9"));
+  EXPECT_EQ(open_dataset(data.options({data.file("t", "\xc3\xa9t\xc3\xa9")}))->size(), 1);
 }
 
 TEST(OpenDataset, TokenizerThatDoesNotFit_IsRefused) {

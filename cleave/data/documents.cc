@@ -1,11 +1,13 @@
 #include "cleave/data/documents.h"
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 
 #include "cleave/base/error.h"
 #include "cleave/file/file.h"
 #include "cleave/text/jsonl.h"
+#include "cleave/text/utf8.h"
 
 namespace cleave {
 namespace {
@@ -26,6 +28,18 @@ char first_byte(const std::string& path) {
     if (found != std::string_view::npos) return text[found];
   }
   return 0;
+}
+
+/// Ids of a picture or an archive teach a model nothing, and nobody would notice.
+void require_text(const std::string& path, std::string_view text) {
+  const size_t at = std::min(text.find('\0'), first_bad_utf8(text));
+  if (at >= text.size()) return;
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  const auto byte = static_cast<unsigned char>(text[at]);
+  throw Error(Code::kFormat,
+              str(path, ": byte ", at, " is 0x", kDigits[byte >> 4], kDigits[byte & 15],
+                  ", which is no UTF-8 text; convert the file, "
+                  "or leave it out if it is no text"));
 }
 
 bool holds(const Json& value, std::string_view key, Json::Type type) {
@@ -63,7 +77,11 @@ FileKind file_kind(const std::string& path) {
 
 void for_each_document(const std::string& path, FileKind kind,
                        const std::function<void(std::string_view)>& visit) {
-  if (kind == FileKind::kText) return visit(read_file(path));
+  if (kind == FileKind::kText) {
+    const std::string text = read_file(path);
+    require_text(path, text);
+    return visit(text);
+  }
   JsonLines lines(path);
   while (const std::optional<Json> line = lines.next()) visit(line->at("text").as_string());
 }

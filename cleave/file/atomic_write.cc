@@ -81,13 +81,18 @@ void swap_durably(const fs::path& a, const fs::path& b) {
   sync_folder(folder_of(b));
 }
 
-void require_free_space(const fs::path& folder, uint64_t bytes) {
+uint64_t free_space(const fs::path& folder) {
   struct statvfs status {};
   if (::statvfs(folder.c_str(), &status) != 0) throw_io(folder.string(), "statvfs", errno);
   uint64_t available = 0;
   if (__builtin_mul_overflow(uint64_t{status.f_bavail}, uint64_t{status.f_frsize}, &available)) {
-    return;
+    return UINT64_MAX;
   }
+  return available;
+}
+
+void require_free_space(const fs::path& folder, uint64_t bytes) {
+  const uint64_t available = free_space(folder);
   CLEAVE_CHECK(bytes <= available, Code::kIo, folder.string(), ": ", bytes,
                " bytes are needed, the disk has ", available,
                " free; free some space or choose another folder");

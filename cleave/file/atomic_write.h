@@ -25,6 +25,13 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
 /// a file system that cannot.
 void swap_durably(const std::filesystem::path& a, const std::filesystem::path& b);
 
+/// Bytes that the disk of `folder` has free for this user; UINT64_MAX where it says more than it
+/// can count. Throws Error(kIo).
+uint64_t free_space(const std::filesystem::path& folder);
+
+/// What a file may take on a disk beyond its bytes, and a folder in all.
+inline constexpr uint64_t kDiskBlock = 4096;
+
 /// Throws Error(kIo) with both numbers when the disk of `folder` has fewer than `bytes` free.
 void require_free_space(const std::filesystem::path& folder, uint64_t bytes);
 

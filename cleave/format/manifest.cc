@@ -340,6 +340,16 @@ std::string make_manifest(const fs::path& folder, const std::vector<WrittenBlock
   return str(kBefore, to_hex(hash_bytes(text)), kBetween, text, kAfter);
 }
 
+uint64_t manifest_room(const SafetensorsPlan& plan, uint64_t num_blocks) {
+  // "slices" with a few ranges of two numbers and a checksum.
+  constexpr uint64_t kBlock = 256;
+  uint64_t bytes = plan.files().size() * kManifestEntry + num_blocks * kBlock;
+  for (const StoredTensor& tensor : plan.tensors()) {
+    bytes += 2 * tensor.name.size() + plan.files()[tensor.file].name.size() + 64;
+  }
+  return bytes;
+}
+
 std::vector<std::string> find_damage(const fs::path& folder, VerifyShare share) {
   const Manifest manifest = read_manifest(folder);
   std::vector<std::string> problems, others;  // others: those that the rank with index 0 reports

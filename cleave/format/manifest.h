@@ -19,6 +19,11 @@ inline constexpr std::string_view kManifestName = "manifest.json";
 std::string make_manifest(const std::filesystem::path& folder,
                           const std::vector<WrittenBlock>& blocks);
 
+/// A bound on the bytes of that text, known before anything is written: for files of `plan`'s
+/// tensors, written in `num_blocks` blocks. A file more is kManifestEntry bytes more.
+uint64_t manifest_room(const SafetensorsPlan& plan, uint64_t num_blocks);
+inline constexpr uint64_t kManifestEntry = 384;
+
 /// Which part of the tensors to look at, so that ranks can share the work: the index-th of count
 /// near-equal parts of the bytes. Everything but tensors is looked at by index 0.
 struct VerifyShare {

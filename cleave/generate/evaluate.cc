@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cleave/base/log.h"
+#include "cleave/base/progress.h"
 #include "cleave/comm/flight_file.h"
 #include "cleave/data/batch.h"
 #include "cleave/generate/options.h"
@@ -17,15 +19,6 @@
 
 namespace cleave {
 namespace {
-
-/// Rows of ids alone need no tokenizer; which kind the files are is seen when they are read.
-std::shared_ptr<const Tokenizer> tokenizer_of(const EvalOptions& options,
-                                              const Runnable& runnable) {
-  if (options.tokenizer == "bytes") return byte_tokenizer();
-  if (!options.tokenizer.empty()) return load_tokenizer(options.tokenizer);
-  const std::string& folder = runnable.folder().path;
-  return has_tokenizer(folder) ? load_tokenizer(folder) : nullptr;
-}
 
 std::shared_ptr<const Dataset> data_of(const EvalOptions& options, const Runnable& runnable,
                                        const std::shared_ptr<const Tokenizer>& tokenizer) {
@@ -72,7 +65,7 @@ void print_perplexity(const EvalSum& result, bool json) {
 }  // namespace
 
 EvalSum evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batch_size,
-                 const BatchRules& rules) {
+                 const BatchRules& rules, const std::function<void(int64_t)>& on_samples) {
   const at::NoGradGuard no_grad;
   const at::Device device = model.parameters().front()->leaf().device();
   const SampleOrder order{.num_samples = data.size(), .batch_size = batch_size, .shuffle = false};
@@ -86,6 +79,7 @@ EvalSum evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batc
     const DTensor logits = model(DTensor(batch.ids, tp, Replicate{}), context_of(batch));
     const Task task = task_of(model);
     result += eval_of(logits, targets_of(batch, task), task);
+    if (on_samples) on_samples(first + rows);
   }
   CLEAVE_CHECK(result.num_labels > 0, Code::kUsage, "the data has ", result.num_labels,
                " tokens to be told; nothing can be measured");
@@ -98,7 +92,8 @@ void cleave_eval(const cleave::EvalOptions& options) {
   cleave::set_plain_kernels(options.plain_kernels);
   using namespace cleave;  // NOLINT(google-build-using-namespace)
   const Runnable runnable(options.model, options.dtype, options.device, {"lm", "mlm", "classify"});
-  const auto tokenizer = tokenizer_of(options, runnable);
+  // Rows of ids alone need none; which kind the files are is seen when they are read.
+  const auto tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/false);
   const auto data = data_of(options, runnable, tokenizer);
   CLEAVE_CHECK(options.batch_size >= 1, Code::kUsage, "--batch-size ", options.batch_size,
                " must be at least 1");
@@ -112,7 +107,17 @@ void cleave_eval(const cleave::EvalOptions& options) {
             choose_gemm(options.gemm, tp);
             const auto model = runnable.load(tp);
             const BatchRules rules = batch_rules(*model, tokenizer.get(), data->is_text(), 0);
-            const EvalSum result = evaluate(*model, tp, *data, options.batch_size, rules);
+            // A line of a terminal alone: elsewhere the result is all there is to read.
+            std::optional<Progress> progress;
+            if (tp.rank() == 0) {
+              progress.emplace(
+                  ProgressOptions{.total = data->size(), .unit = "row", .line_every_s = INFINITY});
+            }
+            const EvalSum result =
+                evaluate(*model, tp, *data, options.batch_size, rules, [&progress](int64_t done) {
+                  if (progress) progress->update(done);
+                });
+            progress.reset();
             if (tp.rank() != 0) return;
             runnable.task() == Task::kClassify ? print_accuracy(result, options.json)
                                                : print_perplexity(result, options.json);

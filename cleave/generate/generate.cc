@@ -33,7 +33,7 @@ void check_settings(const GenerateSettings& s) {
                "no_repeat_ngram_size=", s.no_repeat_ngram_size, " must be 0 (off) or more");
 }
 
-/// How many new ids a prompt leaves room for: the last new one needs no position.
+/// How many new ids a prompt leaves room for. `number` is the prompt's, from 1.
 int64_t room_of(const Ids& prompt, size_t number, const ModelFacts& facts) {
   CLEAVE_CHECK(!prompt.empty(), Code::kUsage, "prompt ", number,
                " has no ids; the model needs at least one to go on from");
@@ -44,7 +44,7 @@ int64_t room_of(const Ids& prompt, size_t number, const ModelFacts& facts) {
   const auto length = static_cast<int64_t>(prompt.size());
   CLEAVE_CHECK(length <= facts.max_positions, Code::kShape, "prompt ", number, " has ", length,
                " ids; the model has ", facts.max_positions, " positions; shorten the prompt");
-  return facts.max_positions - length + 1;
+  return most_new_ids(prompt, facts.max_positions);
 }
 
 }  // namespace
@@ -74,7 +74,7 @@ Generation generate(Model& model, const Axis& tp, const std::vector<Ids>& prompt
   CLEAVE_CHECK(!prompts.empty(), Code::kUsage, "no prompt was given; give at least one");
   Search search{.prompts = prompts, .settings = settings, .most_new = {}, .start_s = monotonic_s()};
   for (size_t p = 0; p < prompts.size(); ++p) {
-    const auto number = static_cast<size_t>(settings.first_prompt) + p;
+    const auto number = static_cast<size_t>(settings.first_prompt) + p + 1;
     search.most_new.push_back(
         std::min(settings.max_new_tokens, room_of(prompts[p], number, model.facts())));
   }

@@ -220,13 +220,13 @@ TEST(Generate, PromptLongerThanTheModel_NamesBothLengths) {
   const auto model = small_model(4);
   const Error error = test::thrown_by([&] { generate(*model, Axis(), {{1, 2, 3, 4, 5}}, {}); });
   EXPECT_EQ(error.code(), Code::kShape);
-  EXPECT_STREQ(error.what(), "prompt 0 has 5 ids; the model has 4 positions; shorten the prompt");
+  EXPECT_STREQ(error.what(), "prompt 1 has 5 ids; the model has 4 positions; shorten the prompt");
 }
 
 TEST(Generate, IdOutsideTheVocabulary_IsNamed) {
   const auto model = small_model();
   const Error error = test::thrown_by([&] { generate(*model, Axis(), {{1}, {2, 13}}, {}); });
-  EXPECT_STREQ(error.what(), "prompt 1 has id 13; the model's ids are 0 to 12");
+  EXPECT_STREQ(error.what(), "prompt 2 has id 13; the model's ids are 0 to 12");
 }
 
 TEST(Generate, MoreSequencesThanBeams_IsRefused) {

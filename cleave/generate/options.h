@@ -9,6 +9,7 @@ namespace cleave {
 /// Everything `cleave generate` can be told. Free of libtorch.
 struct GenerateOptions {
   std::string model;                             ///< folder of a model or of a run
+  std::string tokenizer;                         ///< "bytes" or a folder; empty = the model's
   std::vector<std::string> prompts;              ///< texts
   std::vector<std::vector<int64_t>> prompt_ids;  ///< rows of ids, instead of texts
   int64_t max_new_tokens = 64;
@@ -56,6 +57,7 @@ struct EvalOptions {
 /// Everything `cleave predict` can be told.
 struct PredictOptions {
   std::string model;
+  std::string tokenizer;  ///< as of GenerateOptions
   std::vector<std::string> texts;
   std::string text_file;  ///< a text a line, JSONL with `text`, or CSV
   int64_t top_k = 5;      ///< words shown for a masked place

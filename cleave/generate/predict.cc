@@ -187,7 +187,7 @@ void cleave_predict(const cleave::PredictOptions& options) {
   cleave::set_plain_kernels(options.plain_kernels);
   using namespace cleave;  // NOLINT(google-build-using-namespace)
   Runnable runnable(options.model, options.dtype, options.device, {"mlm", "classify"});
-  const auto tokenizer = load_tokenizer(runnable.folder().path);
+  const auto tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/true);
   auto texts = texts_of(options);
   auto rows = rows_of(options, runnable, *tokenizer, texts);
   const Prediction prediction{.options = options,

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "cleave/base/log.h"
 #include "cleave/comm/flight_file.h"
 #include "cleave/generate/generate.h"
 #include "cleave/generate/options.h"
@@ -29,14 +30,6 @@ EarlyStopping early_stopping_of(const std::string& flag) {
   return EarlyStopping::kFalse;
 }
 
-/// Ids need no tokenizer: where the folder has none, none is used. Texts do.
-std::shared_ptr<const Tokenizer> tokenizer_of(const GenerateOptions& options,
-                                              const Runnable& runnable) {
-  const std::string& folder = runnable.folder().path;
-  if (options.prompts.empty() && !has_tokenizer(folder)) return nullptr;
-  return load_tokenizer(folder);
-}
-
 std::vector<Ids> prompts_of(const GenerateOptions& options, const Tokenizer* tokenizer) {
   std::vector<Ids> out = options.prompt_ids;
   for (const std::string& text : options.prompts) {
@@ -50,6 +43,9 @@ std::vector<Ids> prompts_of(const GenerateOptions& options, const Tokenizer* tok
 
 GenerateSettings settings_of(const GenerateOptions& o, const Runnable& runnable,
                              const std::shared_ptr<const Tokenizer>& tokenizer) {
+  const int64_t vocab_size = runnable.facts().vocab_size;
+  CLEAVE_CHECK(o.eos_id.value_or(0) < vocab_size, Code::kShape, "--eos-id ", o.eos_id.value_or(0),
+               " is outside the vocabulary; the model's ids are 0 to ", vocab_size - 1);
   GenerateSettings settings{.max_new_tokens = o.max_new_tokens,
                             .num_beams = o.num_beams,
                             .num_return_sequences = o.num_return_sequences,
@@ -87,6 +83,44 @@ void choose_threads(Model& model, int threads_per_rank) {
   if (threads_per_rank == 0 && num_weights < kWorthATeam) at::set_num_threads(1);
 }
 
+/// Prompts whose continuation the end of the model's positions has cut.
+class CutPrompts {
+ public:
+  explicit CutPrompts(const Program& program) : program_(program) {}
+
+  void note(const std::vector<Ids>& prompts, const Generation& generation, int64_t first) {
+    const Ids& ends = program_.settings.eos_ids;
+    for (size_t p = 0; p < prompts.size(); ++p) {
+      const int64_t room = most_new_ids(prompts[p], program_.runnable.facts().max_positions);
+      const auto& sequences = generation.prompts[p];
+      const bool is_cut = room < program_.settings.max_new_tokens &&
+                          std::any_of(sequences.begin(), sequences.end(), [&](const Sequence& s) {
+                            return static_cast<int64_t>(s.ids.size()) == room &&
+                                   std::find(ends.begin(), ends.end(), s.ids.back()) == ends.end();
+                          });
+      if (is_cut && ++count_ == 1) first_ = static_cast<size_t>(first) + p;
+    }
+  }
+
+  /// One line for all of them.
+  void tell() const {
+    if (count_ == 0) return;
+    const Ids& prompt = program_.prompts[first_];
+    const int64_t positions = program_.runnable.facts().max_positions;
+    const size_t num_prompts = program_.prompts.size();
+    const bool is_alone = num_prompts == 1;
+    log_warning(is_alone ? "the text is" : str(count_, " of ", num_prompts, " texts are"),
+                " cut before --max-new-tokens ", program_.settings.max_new_tokens,
+                ": the model has ", positions, " positions, ",
+                is_alone ? "the prompt" : str("prompt ", first_ + 1), " takes ", prompt.size(),
+                " of them and leaves room for ", most_new_ids(prompt, positions), " new tokens");
+  }
+
+ private:
+  const Program& program_;
+  size_t count_ = 0, first_ = 0;
+};
+
 /// Batch by batch; the first rank alone prints.
 void run_rank(const Program& program, const Axis& tp) {
   const GenerateOptions& o = program.options;
@@ -102,6 +136,7 @@ void run_rank(const Program& program, const Axis& tp) {
     printer.begin(program.prompts.front());
     on_token = [&](int64_t, int64_t, int64_t id) { printer.next(id); };
   }
+  CutPrompts cut(program);
   const int64_t at_once = std::max<int64_t>(1, kMostRows / rows_each);
   for (int64_t first = 0; first < num_prompts; first += at_once) {
     const auto begin = program.prompts.begin() + first;
@@ -109,8 +144,11 @@ void run_rank(const Program& program, const Axis& tp) {
     GenerateSettings settings = program.settings;
     settings.first_prompt = first;
     const Generation generation = generate(*model, tp, batch, settings, on_token);
-    if (prints) printer.finish(batch, generation, first);
+    if (!prints) continue;
+    printer.finish(batch, generation, first);
+    cut.note(batch, generation, first);
   }
+  cut.tell();
 }
 
 }  // namespace
@@ -120,7 +158,8 @@ void cleave_generate(const cleave::GenerateOptions& options) {
   cleave::set_plain_kernels(options.plain_kernels);
   using namespace cleave;  // NOLINT(google-build-using-namespace)
   Runnable runnable(options.model, options.dtype, options.device);
-  const auto tokenizer = tokenizer_of(options, runnable);
+  // Ids need no tokenizer.
+  const auto tokenizer = runnable.tokenizer(options.tokenizer, !options.prompts.empty());
   const GenerateSettings settings = settings_of(options, runnable, tokenizer);
   const Program program{.options = options,
                         .runnable = std::move(runnable),

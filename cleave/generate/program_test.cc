@@ -6,6 +6,7 @@
 #include "cleave/generate/options.h"
 #include "cleave/generate/printer.h"
 #include "cleave/text/json.h"
+#include "tests/support/captured_stdout.h"
 #include "tests/support/golden.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
@@ -25,6 +26,14 @@ std::vector<Json> lines_of(const std::string& text) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) out.push_back(Json::parse(line, "stdout"));
   return out;
+}
+
+/// A folder's model without what makes ids of text.
+std::string without_tokenizer(const std::string& model, const test::TempFolder& folder) {
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    std::filesystem::copy(model + "/" + name, folder / name);
+  }
+  return folder.path().string();
 }
 
 class GenerateProgram : public ::testing::Test {
@@ -74,11 +83,8 @@ TEST_F(GenerateProgram, Json_IsOneObjectAPromptWithAllItsKeys) {
 
 TEST_F(GenerateProgram, IdsWithoutATokenizer_GiveIdsAndNullText) {
   const test::TempFolder folder;
-  for (const char* name : {"config.json", "model.safetensors"}) {
-    std::filesystem::copy(options_.model + "/" + name, folder / name);
-  }
   GenerateOptions ids = options_;
-  ids.model = folder.path().string();
+  ids.model = without_tokenizer(options_.model, folder);
   ids.prompts.clear();
   ids.prompt_ids = {{1, 403, 407, 261, 378}};
   ids.json = true;
@@ -90,6 +96,82 @@ TEST_F(GenerateProgram, IdsWithoutATokenizer_GiveIdsAndNullText) {
   EXPECT_FALSE(sequence.has("text"));
   ids.json = false;
   EXPECT_TRUE(printed([&] { cleave_generate(ids); }).starts_with("1 403 407 261 378 432 383 "));
+}
+
+TEST_F(GenerateProgram, TokenizerOfAnotherFolder_IsTheModelsOwn) {
+  const test::TempFolder folder;
+  const std::string want = printed([&] { cleave_generate(options_); });
+  options_.tokenizer = options_.model;
+  options_.model = without_tokenizer(options_.model, folder);
+  EXPECT_EQ(printed([&] { cleave_generate(options_); }), want);
+  options_.tokenizer = "";
+  const Error error = test::thrown_by([&] { cleave_generate(options_); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_NE(std::string(error.what()).find("has no tokenizer, which text needs; give"),
+            std::string::npos);
+}
+
+TEST_F(GenerateProgram, PredictWithATokenizerOfAnotherFolder_SaysTheSame) {
+  const test::TempFolder folder;
+  PredictOptions predict;
+  predict.model = test::data_folder() + "/models/bert-imdb";
+  predict.texts = {"a fine film", "dull and far too long"};
+  const std::string want = printed([&] { cleave_predict(predict); });
+  EXPECT_NE(want.find("positive"), std::string::npos);
+  predict.tokenizer = predict.model;
+  predict.model = without_tokenizer(predict.model, folder);
+  EXPECT_EQ(printed([&] { cleave_predict(predict); }), want);
+}
+
+// The model has 512 positions; the last new token needs none.
+TEST_F(GenerateProgram, TextThatTheModelHasNoPositionsFor_IsToldInOneLine) {
+  options_.prompts.clear();
+  options_.prompt_ids = {Ids(508, 403)};
+  options_.json = true;
+  const auto told = [&] {
+    ::testing::internal::CaptureStderr();
+    const auto rows = lines_of(printed([&] { cleave_generate(options_); }));
+    EXPECT_EQ(rows.at(0).at("sequences").at(size_t{0}).at("ids").size(),
+              static_cast<size_t>(std::min<int64_t>(5, options_.max_new_tokens)));
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(told(),
+            "cleave: warning: the text is cut before --max-new-tokens 12: the model has 512 "
+            "positions, the prompt takes 508 of them and leaves room for 5 new tokens\n");
+  options_.max_new_tokens = 5;
+  EXPECT_EQ(told(), "");
+  options_.max_new_tokens = 12;
+  options_.prompt_ids = {Ids(508, 403), {1, 403}, Ids(510, 403)};
+  EXPECT_EQ(told(),
+            "cleave: warning: 2 of 3 texts are cut before --max-new-tokens 12: the model has 512 "
+            "positions, prompt 1 takes 508 of them and leaves room for 5 new tokens\n");
+}
+
+TEST_F(GenerateProgram, EndIdOutsideTheVocabulary_IsRefused) {
+  options_.eos_id = 512;
+  const Error error = test::thrown_by([&] { cleave_generate(options_); });
+  EXPECT_EQ(error.code(), Code::kShape);
+  EXPECT_STREQ(error.what(),
+               "--eos-id 512 is outside the vocabulary; the model's ids are 0 to 511");
+}
+
+TEST_F(GenerateProgram, EvalOnATerminal_ShowsHowFarItIs) {
+  const test::TempFolder folder;
+  std::ofstream(folder / "text.txt") << std::string(4000, 'a');
+  const EvalOptions eval{.model = options_.model,
+                         .data = {(folder / "text.txt").string()},
+                         .tokenizer = "bytes",
+                         .seq_len = 64,
+                         .dtype = "",
+                         .json = true};
+  ::setenv("TERM", "xterm", 1);
+  test::Captured terminal(100);
+  cleave_eval(eval);
+  const std::string live = terminal.take();
+  EXPECT_NE(live.find("row 8/62 ["), std::string::npos) << live;
+  test::Captured pipe;
+  cleave_eval(eval);
+  EXPECT_TRUE(pipe.take().starts_with("{\"loss\":"));
 }
 
 TEST_F(GenerateProgram, StopText_IsTheLastOfTheText) {

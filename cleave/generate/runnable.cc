@@ -70,6 +70,17 @@ Runnable::Runnable(const std::string& path, const std::string& dtype, const std:
   eos_ids_ = read_eos_ids(folder_, facts_);
 }
 
+std::shared_ptr<const Tokenizer> Runnable::tokenizer(const std::string& wanted,
+                                                     bool is_needed) const {
+  if (wanted == "bytes") return byte_tokenizer();
+  if (!wanted.empty()) return load_tokenizer(wanted);
+  if (has_tokenizer(folder_.path)) return load_tokenizer(folder_.path);
+  CLEAVE_CHECK(!is_needed, Code::kUsage, folder_.path,
+               " has no tokenizer, which text needs; give the folder of one, or bytes, with "
+               "--tokenizer");
+  return nullptr;
+}
+
 std::unique_ptr<Model> Runnable::load(const Axis& tp) const {
   auto model = make_model(folder_.config);
   parallelize_module(*model, tp, model->plan());

@@ -8,6 +8,7 @@
 
 #include "cleave/mesh/axis.h"
 #include "cleave/model/model.h"
+#include "cleave/tokenizer/tokenizer.h"
 #include "cleave/train/task.h"
 
 namespace cleave {
@@ -26,6 +27,10 @@ class Runnable {
   [[nodiscard]] const ModelFacts& facts() const { return facts_; }
   [[nodiscard]] Task task() const { return task_; }
   [[nodiscard]] at::ScalarType dtype() const { return dtype_; }
+  /// How text becomes ids: "bytes", a folder's tokenizer files, or with "" the model folder's own;
+  /// null where that has none and no text is to be read. Throws Error(kUsage) where it is needed.
+  [[nodiscard]] std::shared_ptr<const Tokenizer> tokenizer(const std::string& wanted,
+                                                           bool is_needed) const;
   /// Ids that end a text: of generation_config.json where the folder has one that says so, else of
   /// config.json.
   [[nodiscard]] const std::vector<int64_t>& eos_ids() const { return eos_ids_; }

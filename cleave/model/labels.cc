@@ -55,6 +55,7 @@ Json classifier_config(const Json& config, const std::vector<std::string>& label
     id2label[std::to_string(i)] = labels[i];
     label2id[labels[i]] = i;
   }
+  json.erase("num_labels");
   json["id2label"] = id2label;
   json["label2id"] = label2id;
   return Json::parse(json.dump(), "config.json");

@@ -1,6 +1,7 @@
 #include "cleave/pipeline/pipeline_model.h"
 
 #include <algorithm>
+#include <climits>
 #include <map>
 
 #include <ATen/ATen.h>
@@ -12,8 +13,14 @@ namespace cleave {
 
 PipelineModel::PipelineModel(std::vector<Layer*> sequence, const Axis& pp, PipelineOptions options)
     : sequence_(std::move(sequence)), pp_(pp), options_(std::move(options)) {
-  const int num_stages = make_schedule(shape_of(1)).num_stages();
   Stages& stages = options_.stages;
+  if (stages.empty() && pp_.size() > std::ssize(blocks_of(sequence_))) {
+    // Refused before their schedule is made: its check takes the square of their number.
+    const int64_t wanted = int64_t{pp_.size()} * std::max(1, options_.stages_per_rank);
+    (void)even_stages(sequence_, blocks_of(sequence_),
+                      static_cast<int>(std::min<int64_t>(wanted, INT_MAX)));
+  }
+  const int num_stages = make_schedule(shape_of(1)).num_stages();
   if (stages.empty()) stages = even_stages(sequence_, blocks_of(sequence_), num_stages);
   bool fits = std::ssize(stages) == num_stages;
   int64_t end = 0;

@@ -1,8 +1,12 @@
 #include "cleave/planner/forecast.h"
 
+#include <set>
+#include <string>
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "cleave/base/clock.h"
 #include "cleave/planner/meta_memory.h"
 #include "cleave/planner/rank_layouts.h"
 
@@ -138,6 +142,49 @@ TEST(RankLayouts, FourRanks_AreListedBestFirstWithReasonsForThoseRefused) {
     EXPECT_EQ(c.fits, c.refused.empty() && c.forecast.most_bytes() <= 1 << 18);
   }
   EXPECT_EQ(num_refused, 3);  // tp = 8 with sequences cut or not, pp = 8: four heads, four layers
+}
+
+// Oracle: three sizes with this product; sequences are cut or not where tp is above 1, and nothing,
+// the optimizer or the weights where dp is.
+int64_t num_layouts(int num_ranks) {
+  int64_t count = 0;
+  for (int tp = 1; tp <= num_ranks; ++tp) {
+    if (num_ranks % tp != 0) continue;
+    for (int pp = 1; pp <= num_ranks / tp; ++pp) {
+      if (num_ranks / tp % pp != 0) continue;
+      count += (tp > 1 ? 2 : 1) * (tp * pp < num_ranks ? 3 : 1);
+    }
+  }
+  return count;
+}
+
+TEST(RankLayouts, EveryLayout_IsTriedOnceAndThoseAboveTheLimitDoNotFit) {
+  const Machine machine{.flops = 1e9, .bytes_per_s = 1e9, .call_s = 1e-6};
+  const StepShape step{.batch_size = 12, .micro_batch_size = 0, .seq_len = 8};
+  const Json config = Json::parse(kLlama, "config.json");
+  const auto all = rank_layouts(config, 12, step, at::kFloat, machine, 1);
+  EXPECT_EQ(static_cast<int64_t>(all.size()), num_layouts(12));
+  std::set<std::string> names;
+  for (const Candidate& c : all) {
+    names.insert(c.layout.describe());
+    EXPECT_FALSE(c.fits) << c.layout.describe();
+  }
+  EXPECT_EQ(names.size(), all.size());
+}
+
+// What cannot be is found out once for each size: with a trial for each of these layouts it took
+// minutes.
+TEST(RankLayouts, HundredThousandRanks_AreListedInSeconds) {
+  const Machine machine{.flops = 1e9, .bytes_per_s = 1e9, .call_s = 1e-6};
+  const StepShape step{.batch_size = 200000, .micro_batch_size = 0, .seq_len = 8};
+  const Json config = Json::parse(kLlama, "config.json");
+  const double start = monotonic_s();
+  const auto all = rank_layouts(config, 100000, step, at::kFloat, machine, int64_t{1} << 30);
+  EXPECT_LT(monotonic_s() - start, 60);
+  EXPECT_EQ(static_cast<int64_t>(all.size()), num_layouts(100000));
+  for (const Candidate& c : all) {
+    EXPECT_EQ(c.refused.empty(), c.layout.tp <= 4 && c.layout.pp <= 4) << c.layout.describe();
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "cleave/base/log.h"
 #include "cleave/base/mutant.h"
+#include "cleave/comm/environment.h"
 #include "cleave/mesh/dry_axis.h"
 #include "cleave/optim/zero1.h"
 #include "cleave/parallel/fsdp.h"
@@ -27,6 +28,13 @@ std::string TrainLayout::describe() const {
 
 namespace {
 
+/// Not by each rank process of a launcher.
+template <class... Parts>
+void warn_once(const Parts&... parts) {
+  const auto environment = read_environment();
+  if (!environment || environment->rank == 0) log_warning(parts...);
+}
+
 RecomputeKind recompute_from_name(const std::string& name) {
   if (name == "none") return RecomputeKind::kNone;
   if (name == "full") return RecomputeKind::kFull;
@@ -44,8 +52,8 @@ DataSharding sharding_of(const LayoutOptions& o) {
     if (o.fsdp) return DataSharding::kFsdp;
     return o.zero == 1 ? DataSharding::kZero1 : DataSharding::kNone;
   }
-  log_warning(o.fsdp ? "--fsdp" : "--zero 1",
-              " cuts over data-parallel ranks and dp=1: nothing is cut; give --dp 2 or more");
+  warn_once(o.fsdp ? "--fsdp" : "--zero 1",
+            " cuts over data-parallel ranks and dp=1: nothing is cut; give --dp 2 or more");
   return DataSharding::kNone;
 }
 
@@ -65,6 +73,10 @@ TrainLayout layout_of(const LayoutOptions& o, const Model& model, at::ScalarType
   CLEAVE_CHECK(is_whole_world || is_planted("layout.any_world"), Code::kShape, "tp=", l.tp,
                " x pp=", l.pp, " x dp=", l.dp, " needs ", l.num_ranks(),
                " ranks; the launcher started ", world_size);
+  if (!o.schedule_pp.empty() && o.pp == 1) {
+    warn_once("--schedule-pp ", o.schedule_pp,
+              " orders a pipeline's work and pp=1: it changes nothing; give --pp 2 or more");
+  }
   const char* by_stages = l.stages_per_rank > 1 ? "interleaved" : "1f1b";
   l.schedule = schedule_from_name(o.schedule_pp.empty() ? by_stages : o.schedule_pp);
   CLEAVE_CHECK(

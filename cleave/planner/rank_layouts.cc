@@ -1,6 +1,7 @@
 #include "cleave/planner/rank_layouts.h"
 
 #include <algorithm>
+#include <map>
 #include <tuple>
 
 #include "cleave/base/error.h"
@@ -37,12 +38,45 @@ std::vector<TrainLayout> layouts_of(const Model& model, int num_ranks, at::Scala
   return out;
 }
 
+/// Why one size of tp or pp cannot be, whatever the rest of the layout is; "" where it can. A model
+/// of a hundred thousand ranks has thousands of layouts, nearly all refused for one of these few.
+class Refusals {
+ public:
+  explicit Refusals(const Json& config) : config_(config) {}
+
+  const std::string& of(const TrainLayout& layout) {
+    const std::string& of_pp = tried(pp_, layout.pp, {.pp = layout.pp});
+    if (!of_pp.empty()) return of_pp;
+    return tried(tp_, layout.tp, {.tp = layout.tp});
+  }
+
+ private:
+  const std::string& tried(std::map<int, std::string>& known, int size, TrainLayout layout) {
+    const auto [at, is_new] = known.try_emplace(size);
+    if (is_new) {
+      try {
+        const auto model = make_model(config_);
+        layout.plan = model->plan(false);
+        try_layout(*model, layout);
+      } catch (const Error& error) {
+        if (error.code() != Code::kShape) throw;
+        at->second = error.what();
+      }
+    }
+    return at->second;
+  }
+
+  const Json& config_;
+  std::map<int, std::string> pp_, tp_;
+};
+
 }  // namespace
 
 std::vector<Candidate> rank_layouts(const Json& config, int num_ranks, const StepShape& step,
                                     at::ScalarType compute_type, const Machine& machine,
                                     int64_t limit) {
   std::vector<Candidate> out;
+  Refusals refusals(config);
   for (const TrainLayout& layout : layouts_of(*make_model(config), num_ranks, compute_type)) {
     Candidate c{.layout = layout, .forecast = {}, .time = {}, .refused = {}};
     StepShape own = step;
@@ -52,6 +86,8 @@ std::vector<Candidate> rank_layouts(const Json& config, int num_ranks, const Ste
     try {
       CLEAVE_CHECK(step.batch_size >= layout.dp, Code::kShape, "batch-size=", step.batch_size,
                    " is less than dp=", layout.dp);
+      const std::string& refusal = refusals.of(layout);
+      CLEAVE_CHECK(refusal.empty(), Code::kShape, refusal);
       c.forecast = forecast(config, layout, own);
       c.time = step_time(c.forecast, layout, machine);
       c.fits = c.forecast.most_bytes() <= limit;

@@ -53,16 +53,18 @@ Json config_of_new(const std::string& name, const Tokenizer& tokenizer) {
   return Json::parse(json.dump(), is_config(name) ? name : "preset " + name);
 }
 
-/// A new model for the task that was asked for; a classifier with the classes of the data.
+/// The model for the task that was asked for; a new classifier with the classes of the data.
 void fit_to_task(TrainSetup& setup) {
   const TrainOptions& o = setup.options;
-  const std::string task = o.task.empty() ? make_model(setup.config)->task() : o.task;
-  if (task != "classify") return;
+  const std::string own = make_model(setup.config)->task();
+  const std::string task = o.task.empty() ? own : o.task;
+  if (task != "classify" || (setup.folder && task == own)) return;
   const auto with_classes = [&](const std::vector<std::string>& names) {
     return classifier_config(setup.config, names);
   };
   if (make_model(with_classes({"any"}))->task() != task) return;  // told with the model's own task
   setup.config = with_classes(class_names(o.data));
+  setup.changes_task = setup.folder.has_value();
 }
 
 /// The type is written in the key that the config already uses; the older one is known to every
@@ -209,10 +211,8 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
     setup.damage = whole->damage;
   }
   choose_tokenizer(setup);
-  if (!folder) {
-    setup.config = config_of_new(options.model, *setup.tokenizer);
-    fit_to_task(setup);
-  }
+  if (!folder) setup.config = config_of_new(options.model, *setup.tokenizer);
+  if (!setup.resumes) fit_to_task(setup);
   choose_types(setup);
   const auto model = make_model(setup.config);
   CLEAVE_CHECK(options.task.empty() || options.task == model->task(), Code::kUsage, "--task ",

@@ -37,9 +37,10 @@ struct TrainSetup {
   OptimizerOptions optimizer;
   LrSchedule schedule;
   int64_t num_steps = 0;
-  int64_t micro_batch_size = 1;     ///< rows of a data-parallel rank that go forward at once
-  bool resumes = false;             ///< `folder` is a checkpoint of this run
-  bool is_verified = false;         ///< it was read as it was chosen, and is whole
+  int64_t micro_batch_size = 1;  ///< rows of a data-parallel rank that go forward at once
+  bool resumes = false;          ///< `folder` is a checkpoint of this run
+  bool changes_task = false;     ///< `folder` is a model for another task, whose head is left out
+  bool is_verified = false;      ///< it was read as it was chosen, and is whole
   std::vector<std::string> damage;  ///< of newer checkpoints, which are left out
   /// What checkpoints carry of the tokenizer, and the folder's generation settings: read once, for
   /// the folder may be a checkpoint that makes way for newer ones.

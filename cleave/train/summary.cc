@@ -10,6 +10,7 @@
 #include "cleave/base/progress.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/run_folder.h"
+#include "cleave/comm/cores.h"
 #include "cleave/kernels/cpu/gemm.h"
 
 namespace cleave {
@@ -46,7 +47,39 @@ std::string place_text(const Mesh& mesh, int64_t rank) {
   return str("rank ", rank, " (", text, ")");
 }
 
+/// "2 cores each", or "99 threads each on 2 cores" where a rank was told to have more than it can
+/// run on.
+std::string cores_text() {
+  const auto threads = static_cast<size_t>(at::get_num_threads());
+  const size_t cores = usable_processors().size();
+  if (threads > cores) {
+    return str(threads, " threads each on ", cores, cores == 1 ? " core" : " cores");
+  }
+  return str(threads, threads == 1 ? " core each" : " cores each");
+}
+
+/// "a, b, c and 4 more"
+std::string first_of(const std::set<std::string>& names) {
+  constexpr size_t kShown = 3;
+  std::string text;
+  size_t shown = 0;
+  for (const std::string& name : names) {
+    if (shown == kShown) return str(text, " and ", names.size() - kShown, " more");
+    text += str(shown++ == 0 ? "" : ", ", name);
+  }
+  return text;
+}
+
 }  // namespace
+
+std::string task_line(Model& model, const LoadResult& loaded) {
+  std::string line = str("task    ", model.task(), ": ", loaded.fresh.size(), " of ",
+                         model.parameters().size(), " weights are new");
+  if (!loaded.fresh.empty()) line += str(" (", first_of(loaded.fresh), ")");
+  line += str(", ", loaded.left_out.size(), " tensors of the folder are left out");
+  if (!loaded.left_out.empty()) line += str(" (", first_of(loaded.left_out), ")");
+  return line;
+}
 
 std::string resume_command(const TrainOptions& options) {
   const std::string& typed = options.command;
@@ -65,9 +98,8 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
           " weights, ", f.num_layers, " layers of width ", f.hidden, ", ", f.num_heads, " heads",
           kv, ", vocabulary ", f.vocab_size),
       str("ranks   ", setup.layout.describe(), " as ",
-          world.ranks_are_threads() ? "threads" : "processes", ", ", at::get_num_threads(),
-          at::get_num_threads() == 1 ? " core each, " : " cores each, ", o.dtype, ", ",
-          o.device == "cpu" ? str("matrix products by ", name(gemm())) : "a GPU each"),
+          world.ranks_are_threads() ? "threads" : "processes", ", ", cores_text(), ", ", o.dtype,
+          ", ", o.device == "cpu" ? str("matrix products by ", name(gemm())) : "a GPU each"),
       str("data    ", setup.data->size(), " rows",
           setup.data->is_text() ? str(" of ", o.seq_len, " tokens") : "",
           setup.tokenizer ? str(", tokenizer ", setup.tokenizer->kind()) : ", ids as they are"),

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "cleave/checkpoint/load.h"
 #include "cleave/comm/world.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/planner/machine.h"
@@ -18,6 +19,10 @@ std::string resume_command(const TrainOptions& options);
 /// they call the model.
 std::vector<std::string> run_header(const TrainSetup& setup, const std::string& model_name,
                                     Model& model, const World& world, const Machine& machine);
+
+/// "task    classify: 4 of 41 weights are new (bert.pooler.dense.bias ...), 7 tensors are left out
+/// (...)": what a folder's model for another task gave the one that is trained.
+std::string task_line(Model& model, const LoadResult& loaded);
 
 /// The parts of a run's report that do not depend on how it went.
 ReportData run_report(const TrainSetup& setup, const std::string& model_name, Model& model,

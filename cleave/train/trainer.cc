@@ -71,6 +71,8 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
   start_s_ = monotonic_s();
   model_name_ = setup.options.model;
   load();
+  // Better now than when the weights that it is for are trained.
+  if (is_first()) folder_.require_space(checkpoint(), saves_ahead());
   rank_.leaves_changed();
   machine_ = measure_machine(everyone_, setup.layout.compute_type, device_of(setup.options.device));
   load_s_ = monotonic_s() - start_s_;
@@ -81,7 +83,12 @@ void Trainer::load() {
   if (!setup_.folder) {
     materialize(rank_.model(), {.seed = setup_.options.seed, .dtype = setup_.layout.leaf_type()});
   } else {
-    carried_ = load_model(rank_.model(), *setup_.folder, setup_.layout.leaf_type()).carried;
+    const at::ScalarType type = setup_.layout.leaf_type();
+    LoadResult loaded = setup_.changes_task ? load_for_other_task(rank_.model(), *setup_.folder,
+                                                                  type, setup_.options.seed)
+                                            : load_model(rank_.model(), *setup_.folder, type);
+    if (is_first() && setup_.changes_task) log_info(task_line(rank_.model(), loaded));
+    carried_ = std::move(loaded.carried);
   }
   move_to(rank_.model(), device_of(setup_.options.device));
   (void)rank_.optimizer().states();  // moments' memory is missing now or never
@@ -393,19 +400,30 @@ std::string Trainer::state_json() const {
   return state.dump(2);
 }
 
+Checkpoint Trainer::checkpoint() {
+  return {.step = done_,
+          .model = &rank_.model(),
+          .optimizer = &rank_.optimizer(),
+          .dtype = setup_.layout.compute_type,
+          .carried = carried_,
+          .state_json = state_json(),
+          .files = setup_.files};
+}
+
+/// Checkpoints that an unbroken run writes from here on.
+int64_t Trainer::saves_ahead() const {
+  const int64_t last = saved_ == done_ && done_ >= setup_.num_steps ? 0 : 1;
+  const int64_t every = setup_.options.save_every;
+  if (every == 0 || done_ >= setup_.num_steps) return last;
+  return (setup_.num_steps - 1) / every - done_ / every + last;
+}
+
 void Trainer::save(bool behind) {
   const double start = monotonic_s();
-  const Checkpoint checkpoint{.step = done_,
-                              .model = &rank_.model(),
-                              .optimizer = &rank_.optimizer(),
-                              .dtype = setup_.layout.compute_type,
-                              .carried = carried_,
-                              .state_json = state_json(),
-                              .files = setup_.files};
   if (behind) {
-    folder_.save_behind(checkpoint);
+    folder_.save_behind(checkpoint());
   } else {
-    folder_.save(checkpoint);
+    folder_.save(checkpoint());
   }
   saved_ = done_;
   save_s_ += monotonic_s() - start;

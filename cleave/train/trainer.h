@@ -52,6 +52,8 @@ class Trainer {
   [[nodiscard]] EvalSum evaluate();
   void note(const EvalSum& sum, StepMetrics& metrics) const;
   bool is_asked_to_stop(const char* site);
+  [[nodiscard]] int64_t saves_ahead() const;
+  [[nodiscard]] Checkpoint checkpoint();
   void save(bool behind);
   [[nodiscard]] std::string state_json() const;
   void finish(const std::string& outcome);

@@ -259,6 +259,16 @@ TEST(Launch, RankThatFails_GivesItsExitCode) {
   EXPECT_TRUE(contains(ran.err, "rank 1")) << ran.err;
 }
 
+TEST(Launch, WrongSizes_AreToldOnceForAllRanks) {
+  const Ran ran = run_cleave({"launch", "-n", "3", "--", CLEAVE_PROGRAM, "train", "--tp", "2",
+                              "--data", CLEAVE_SOURCE_DIR "/LICENSE", "--out", "never-made"});
+  EXPECT_EQ(ran.exit_code, 3);
+  const std::string text =
+      "--tp 2 x --dp 1 is 2 ranks, the launcher started 3; make them equal, or leave --tp out\n";
+  ASSERT_TRUE(ran.err.starts_with("cleave: rank ")) << ran.err;
+  EXPECT_EQ(ran.err.substr(std::string("cleave: rank 0: ").size()), text);
+}
+
 TEST(Stdout, ReaderThatLeaves_EndsTheProgramWith141) {
   const TempFolder folder;
   const std::string text = folder / "text";  // its ids are more than a pipe holds

@@ -175,6 +175,7 @@ TEST_F(Options, Command_IsQuotedForAShell) {
 
 TEST_F(Options, GenerateWithoutFlags_HasTheDocumentedDefaults) {
   const json wanted = {{"model", in("model")},
+                       {"tokenizer", ""},
                        {"prompts", {"a"}},
                        {"prompt-ids", json::array()},
                        {"max-new-tokens", 64},
@@ -216,6 +217,7 @@ TEST_F(Options, EveryGenerateFlag_ReachesItsOption) {
                        {"top-p", 0.75},
                        {"seed", 11},
                        {"eos-id", 2},
+                       {"tokenizer", "bytes"},
                        {"tp", 2},
                        {"dtype", "fp64"},
                        {"gemm", "onednn"},

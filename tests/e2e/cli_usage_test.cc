@@ -85,6 +85,9 @@ TEST_F(Usage, Version_IsOneLine) {
 TEST_F(Usage, UnknownWords_NameTheNearest) {
   expect_refused({}, 2, "no command given; see cleave --help");
   expect_refused({"trian"}, 2, "unknown command 'trian'; did you mean train");
+  expect_refused({"nope"}, 2, "unknown command 'nope'; see cleave --help");
+  expect_refused({"train", "--qqqqqqqq", "5"}, 2,
+                 "unknown flag --qqqqqqqq; see cleave train --help");
   expect_refused({"trian", "--help"}, 2, "unknown command 'trian'; did you mean train");
   expect_refused({"--verbose"}, 2, "unknown flag --verbose before the command; see cleave --help");
   expect_refused({"train", "--stepz", "5"}, 2, "unknown flag --stepz; did you mean --steps");
@@ -175,6 +178,9 @@ TEST_F(Usage, FilesThatAreNotThere_AreIoErrors) {
                  "--out @data.txt: is a file; expected a folder");
   expect_refused({"train", "--data", "@data.txt", "--out", "@new", "--model", "./nope"}, 5,
                  "--model ./nope: no such folder");
+  expect_refused({"train", "--data", "@data.txt", "--out", "@new", "--model", "@data.txt"}, 5,
+                 "--model @data.txt: is a file; expected the folder of a model or of a run, a "
+                 "config.json of sizes, or the name of a preset");
   expect_refused({"train", "--data", "@data.txt", "--out", "@new", "--tokenizer", "@nope"}, 5,
                  "--tokenizer @nope: no such folder; expected bytes or a folder with tokenizer "
                  "files");

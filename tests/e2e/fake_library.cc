@@ -83,6 +83,7 @@ extern "C" void cleave_train(const cleave::TrainOptions& o) {
 
 extern "C" void cleave_generate(const cleave::GenerateOptions& o) {
   const Object told = {{"model", o.model},
+                       {"tokenizer", o.tokenizer},
                        {"prompts", o.prompts},
                        {"prompt-ids", o.prompt_ids},
                        {"max-new-tokens", o.max_new_tokens},

@@ -215,6 +215,42 @@ TEST(TrainProgram, LayoutThatCannotBe_IsRefusedBeforeAnythingIsWritten) {
   EXPECT_FALSE(std::filesystem::exists(run));
 }
 
+/// Runs words where `folder` is a file system of `size` that they alone see; 77 where none may be
+/// made.
+Ran run_on_small_disk(const std::string& folder, const std::string& size, const Words& words) {
+  const std::string script = "mount -t tmpfs -o size=" + size + " none '" + folder +
+                             "' || exit 77; \"$@\"; code=$?; ls '" + folder + "'; exit $code";
+  Words all{"/usr/bin/env", "unshare", "-m", "sh", "-c", script, "sh", CLEAVE_PROGRAM};
+  all.insert(all.end(), words.begin(), words.end());
+  return run_program(all, {.deadline_s = kDeadlineS});
+}
+
+// A checkpoint of 22 thousand weights and their moments is 260 KB: 3 fit on the disk, 10 do not.
+TEST(TrainProgram, DiskThatIsTooSmall_IsToldBeforeTheFirstStep) {
+  const TempFolder folder;
+  const std::string config = folder / "tiny.json", disk = folder / "disk";
+  std::ofstream(config) << kTinyLlama;
+  std::filesystem::create_directory(disk);
+  const auto run = [&](const std::string& size, Words more) {
+    more.insert(more.end(), {"--model", config, "--steps", "10", "--save-every", "1"});
+    return run_on_small_disk(disk, size, train(disk + "/run", more));
+  };
+  const Ran most = run("1600k", {});
+  if (most.exit_code == 77 || most.err.find("unshare") != std::string::npos) {
+    GTEST_SKIP() << "needs the right to mount a file system";
+  }
+  EXPECT_EQ(most.exit_code, 5) << most.err;
+  EXPECT_NE(most.err.find("10 checkpoints of "), std::string::npos) << most.err;
+  EXPECT_NE(most.err.find("give --out a folder on another disk, or keep fewer"), std::string::npos)
+      << most.err;
+  EXPECT_EQ(most.out.find("step "), std::string::npos) << most.out;
+  const Ran fewer = run("1600k", {"--keep-last", "2"});
+  EXPECT_EQ(fewer.exit_code, 0) << fewer.err;
+  const Ran none = run("200k", {"--keep-last", "1"});
+  EXPECT_EQ(none.exit_code, 5) << none.err;
+  EXPECT_NE(none.err.find("2 checkpoints of "), std::string::npos) << none.err;
+}
+
 TEST(PlanProgram, Layouts_AreShownListedAndDrawn) {
   const TempFolder folder;
   const Ran one = run_with_deadline({"plan", "--tp", "2", "--json"});
@@ -237,6 +273,37 @@ TEST(PlanProgram, Layouts_AreShownListedAndDrawn) {
   EXPECT_EQ(start, "<svg");
   EXPECT_EQ(run_with_deadline({"plan", "--ranks", "4", "--tp", "2"}).exit_code, 2);
   EXPECT_EQ(run_with_deadline({"plan", "--ranks", "4", "--memory", "much"}).exit_code, 2);
+}
+
+TEST(PlanProgram, OrderOfAPipelineThatIsNone_IsWarnedAbout) {
+  const Ran ran = run_with_deadline({"plan", "--schedule-pp", "gpipe"});
+  EXPECT_EQ(ran.exit_code, 0);
+  EXPECT_EQ(ran.err,
+            "cleave: warning: --schedule-pp gpipe orders a pipeline's work and pp=1: it changes "
+            "nothing; give --pp 2 or more\n");
+  EXPECT_EQ(run_with_deadline({"plan", "--schedule-pp", "gpipe", "--pp", "2"}).err, "");
+}
+
+TEST(TrainProgram, MoreThreadsThanCores_AreNotCalledCores) {
+  const TempFolder folder;
+  const Ran ran = run_with_deadline(train(
+      folder / "run", {"--steps", "0", "--model", "llama-tiny", "--threads-per-rank", "999"}));
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_NE(ran.out.find(" 999 threads each on "), std::string::npos) << ran.out;
+}
+
+// Oracle: the bytes that --json tells of the same layout.
+TEST(PlanProgram, LayoutAboveTheLimit_IsCalledTooLarge) {
+  const Ran facts = run_with_deadline({"plan", "--tp", "2", "--json"});
+  const auto bytes = json::parse(facts.out)["ranks"][0]["bytes"].get<int64_t>();
+  const Ran fits = run_with_deadline({"plan", "--tp", "2", "--memory", std::to_string(bytes)});
+  EXPECT_EQ(fits.out.find("too large"), std::string::npos) << fits.out;
+  const Ran large = run_with_deadline({"plan", "--tp", "2", "--memory", "1MiB"});
+  EXPECT_EQ(large.exit_code, 0) << large.err;
+  EXPECT_NE(large.out.find("\ntoo large: a rank may take 1.0 MiB\n"), std::string::npos)
+      << large.out;
+  const Ran list = run_with_deadline({"plan", "--ranks", "2", "--memory", "1MiB"});
+  EXPECT_NE(list.out.find("tp=2 x dp=1: too large\n"), std::string::npos) << list.out;
 }
 
 }  // namespace

@@ -1,0 +1,234 @@
+// A folder's model goes on as one for another task: a masked-word BERT becomes a classifier.
+#include <filesystem>
+#include <fstream>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/checkpoint/load.h"
+#include "cleave/comm/world.h"
+#include "cleave/model/bert/bert.h"
+#include "cleave/train/metrics.h"
+#include "cleave/train/options.h"
+#include "cleave/train/setup.h"
+#include "cleave/train/summary.h"
+#include "tests/support/golden.h"
+#include "tests/support/ranks.h"
+#include "tests/support/saved_models.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+using test::TempFolder;
+using test::thrown_by;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+const std::vector<std::string> kClasses = {"bad", "good", "odd"};
+
+/// test::kBertConfig with another value of `architectures`, or another text in it.
+std::string replaced(std::string_view from, std::string_view by) {
+  std::string config(test::kBertConfig);
+  return config.replace(config.find(from), from.size(), by);
+}
+
+Json classifier() {
+  return classifier_config(Json::parse(test::kBertConfig, "config.json"), kClasses);
+}
+
+std::map<std::string, Tensor> starting_values(uint64_t seed) {
+  const auto whole = make_model(classifier());
+  materialize(*whole, {.seed = seed});
+  std::map<std::string, Tensor> out;
+  for (const auto& p : whole->parameters()) out[p->name()] = p->leaf().detach();
+  return out;
+}
+
+/// Loads a folder into a classifier on three ranks: what is not named in `fresh` is the folder's.
+/// Oracle: the closed form in the files, and the classifier that begins new on one rank.
+void expect_loads(const std::string& path, const std::set<std::string>& fresh,
+                  const std::set<std::string>& left_out, const std::string& cut_from_names = "") {
+  const auto starting = starting_values(7);
+  test::on_layout({3, 1}, [&](const Writers& writers) {
+    auto model = make_model(classifier());
+    parallelize_module(*model, writers.tp, model->plan());
+    const LoadResult loaded = load_for_other_task(*model, ModelFolder::open(path), at::kFloat, 7);
+    EXPECT_EQ(loaded.fresh, fresh);
+    EXPECT_EQ(loaded.left_out, left_out);
+    for (const auto& p : model->parameters()) {
+      const Tensor want =
+          fresh.contains(p->name())
+              ? starting.at(p->name())
+              : test::closed_form(p->name().substr(cut_from_names.size()), p->shape());
+      EXPECT_TRUE(at::equal(p->leaf(), test::slice_of(*p, want))) << p->name();
+    }
+  });
+}
+
+const std::set<std::string> kHead = {"classifier.bias", "classifier.weight"};
+const std::set<std::string> kHeadAndPooler = {"bert.pooler.dense.bias", "bert.pooler.dense.weight",
+                                              "classifier.bias", "classifier.weight"};
+const std::set<std::string> kWords = {
+    "cls.predictions.bias", "cls.predictions.transform.LayerNorm.bias",
+    "cls.predictions.transform.LayerNorm.weight", "cls.predictions.transform.dense.bias",
+    "cls.predictions.transform.dense.weight"};
+
+TEST(LoadForOtherTask, MaskedWordModel_GivesItsEncoderAndAFreshHeadOnEveryRank) {
+  const TempFolder folder;
+  test::write_model_folder(folder / "m", test::kBertConfig, test::tensors_of(test::kBertConfig));
+  expect_loads(folder / "m", kHeadAndPooler, kWords);
+}
+
+// As bert-base-uncased was published: masked words by its config, a pooler all the same.
+TEST(LoadForOtherTask, PoolerInTheFile_IsRead) {
+  const TempFolder folder;
+  auto tensors = test::tensors_of(test::kBertConfig);
+  tensors.push_back({"bert.pooler.dense.weight", DType::kF32, {24, 24}});
+  tensors.push_back({"bert.pooler.dense.bias", DType::kF32, {24}});
+  test::write_model_folder(folder / "m", test::kBertConfig, tensors);
+  expect_loads(folder / "m", kHead, kWords);
+}
+
+TEST(LoadForOtherTask, ModelWithoutAHead_LacksTheClassifierAlone) {
+  const TempFolder folder;
+  const std::string config = replaced("BertForMaskedLM", "BertModel");
+  test::write_model_folder(folder / "m", config, test::tensors_of(config));
+  auto fresh = kHead;
+  // Its files leave out "bert." before each name, and closed_form goes by the name.
+  expect_loads(folder / "m", fresh, {}, "bert.");
+}
+
+TEST(LoadForOtherTask, FileThatLacksAWeightOfItsOwn_IsRefused) {
+  const TempFolder folder;
+  auto tensors = test::tensors_of(test::kBertConfig);
+  std::erase_if(tensors, [](const TensorInfo& t) {
+    return t.name == "bert.encoder.layer.1.output.dense.bias";
+  });
+  test::write_model_folder(folder / "m", test::kBertConfig, tensors);
+  auto model = make_model(classifier());
+  const Error error = thrown_by(
+      [&] { load_for_other_task(*model, ModelFolder::open(folder / "m"), at::kFloat, 7); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("1 missing: bert.encoder.layer.1.output.dense.bias"));
+}
+
+/// Labelled rows of ids, which need no tokenizer.
+std::string rows_file(const TempFolder& folder) {
+  const std::string path = folder / "rows.jsonl";
+  std::ofstream out(path);
+  for (int row = 0; row < 12; ++row) {
+    out << R"({"input_ids": [)" << 3 + row % 5 << ", " << 9 + row % 7 << ", " << 20 + row
+        << R"(, 4], "label": )" << row % 3 << "}\n";
+  }
+  return path;
+}
+
+TrainOptions fine_tuning(const std::string& model, const std::string& data,
+                         const std::string& out) {
+  TrainOptions o;
+  o.model = model;
+  o.task = "classify";
+  o.data = {data};
+  o.out = out;
+  o.seq_len = 8;
+  o.batch_size = 4;
+  o.steps = 6;
+  o.lr = 1e-2;
+  o.dtype = "fp64";
+  o.seed = 11;
+  o.gemm = "mkl";
+  o.threads_per_rank = 1;
+  return o;
+}
+
+std::vector<double> losses(const TrainOptions& options) {
+  cleave_train(options);
+  std::vector<double> out;
+  for (const StepMetrics& m : read_metrics(options.out + "/metrics.jsonl")) out.push_back(m.loss);
+  return out;
+}
+
+// Oracle: the run on one rank. In fp64 only the order of sums differs.
+TEST(ClassifierFromMaskedWords, AnyLayout_TrainsAsOneRankDoesAndGoesOn) {
+  const TempFolder folder;
+  const std::string root = folder.path(), data = rows_file(folder);
+  test::write_model_folder(root + "/m", test::kBertConfig, test::tensors_of(test::kBertConfig));
+  const auto want = losses(fine_tuning(root + "/m", data, root + "/one"));
+  ASSERT_EQ(want.size(), 6U);
+  EXPECT_NE(want.back(), want.front());
+  const auto expect_same = [&](const std::string& name, TrainOptions o) {
+    o.out = root + "/" + name;
+    const auto got = losses(o);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-9) << name << i;
+  };
+  TrainOptions o = fine_tuning(root + "/m", data, "");
+  o.tp = 3;
+  o.sequence_parallel = true;
+  expect_same("tp", o);
+  o = fine_tuning(root + "/m", data, "");
+  o.pp = 2;
+  expect_same("pp", o);
+  o = fine_tuning(root + "/m", data, "");
+  o.dp = 2;
+  o.zero = 1;
+  expect_same("zero", o);
+  o.zero = 0;
+  o.fsdp = true;
+  o.tp = 2;
+  expect_same("fsdp", o);
+
+  // A checkpoint names its classes and is a classifier's like any other.
+  const Json config = Json::parse_file(root + "/fsdp/step_00000006/config.json");
+  EXPECT_EQ(config.at("architectures").at(0).as_string(), "BertForSequenceClassification");
+  EXPECT_THAT(make_model(config)->facts().labels, ElementsAre("LABEL_0", "LABEL_1", "LABEL_2"));
+  TrainOptions resumed = fine_tuning("", data, root + "/fsdp");
+  resumed.model = TrainOptions{}.model;
+  resumed.resume = true;
+  resumed.steps = 8;
+  cleave_train(resumed);
+  EXPECT_EQ(read_metrics(resumed.out + "/metrics.jsonl").size(), 8U);
+}
+
+TEST(ClassifierFromMaskedWords, TaskThatTheFamilyHasNot_IsRefused) {
+  const TempFolder folder;
+  test::write_model_folder(folder / "m", test::kLlamaConfig, test::tensors_of(test::kLlamaConfig));
+  const Error error = thrown_by(
+      [&] { make_setup(fine_tuning(folder / "m", rows_file(folder), folder / "out"), 0); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_THAT(error.what(), HasSubstr("--task classify is not what this model does"));
+}
+
+TEST(TaskLine, ManyNames_AreCountedAndShortened) {
+  const auto model = make_model(classifier());
+  EXPECT_EQ(
+      task_line(*model, {.fresh = kHeadAndPooler, .left_out = {"cls.predictions.bias"}}),
+      "task    classify: 4 of 41 weights are new (bert.pooler.dense.bias, "
+      "bert.pooler.dense.weight, classifier.bias and 1 more), 1 tensors of the folder are left "
+      "out (cls.predictions.bias)");
+}
+
+// Oracle: the hidden states of the masked-word model, whose scores are compared with transformers'
+// in golden_test.cc. Bit for bit: the layers and the order of their sums are the same.
+TEST(ClassifierFromMaskedWords, RecordedModel_KeepsItsHiddenStates) {
+  CLEAVE_NEEDS_DATA();
+  const ModelFolder from = ModelFolder::open(test::data_folder() + "/goldens/bert-mlm");
+  const auto words = make_model(from.config);
+  load_model(*words, from, at::kFloat);
+  const auto judge = make_model(classifier_config(from.config, kClasses));
+  load_for_other_task(*judge, from, at::kFloat, 3);
+  const Tensor ids = test::ids({3, 9}, 96, 5);
+  const auto hidden = [&](Model& model) {
+    return dynamic_cast<Bert&>(model).hidden(DTensor(ids, Axis(), Replicate{}), Context()).local();
+  };
+  const Tensor want = hidden(*words);
+  EXPECT_GT(want.abs().max().item<double>(), 0.1);
+  EXPECT_TRUE(at::equal(hidden(*judge), want));
+}
+
+}  // namespace
+}  // namespace cleave
