@@ -32,14 +32,26 @@ void define(Flags& flags, PlanOptions& options) {
   flags.add(&options.memory,
             {"memory", "SIZE", "what a rank may take, as 8GiB", "this machine's memory / ranks"});
   define_layout(flags, options);
-  flags.exclusive({"ranks", "tp"});
-  flags.exclusive({"ranks", "pp"});
-  flags.exclusive({"ranks", "dp"});
   flags.group("output");
   flags.toggle(&options.parameters, {"parameters", "", "list how every parameter is cut", "off"});
   flags.add(&options.draw_schedule,
             {"draw-schedule", "FILE.svg", "draw the pipeline's schedule", "none"});
   flags.toggle(&options.json, {"json", "", "one line of JSON", "off"});
+  flags.exclusive({"parameters", "json"});
+  // What belongs to one layout says nothing of many.
+  for (const char* of_one :
+       {"tp", "pp", "dp", "plan", "sequence-parallel", "virtual-pipeline", "schedule-pp", "zero",
+        "fsdp", "recompute", "parameters", "draw-schedule"}) {
+    flags.exclusive({"ranks", of_one});
+  }
+}
+
+void check(const PlanOptions& options) {
+  require_model(options.model, /*takes_presets=*/true);
+  if (!options.plan.empty()) require_file("--plan", options.plan);
+  CLEAVE_CHECK(options.batch_size >= options.dp, Code::kShape, "--batch-size is ",
+               options.batch_size, ", fewer than the ", options.dp,
+               " data-parallel ranks; give each at least one sequence");
 }
 
 }  // namespace
@@ -54,8 +66,7 @@ Command plan_command() {
             flags.group("other");
             flags.config();
             return [options] {
-              require_model(options->model, /*takes_presets=*/true);
-              if (!options->plan.empty()) require_file("--plan", options->plan);
+              check(*options);
               library_function<decltype(cleave_plan)>("cleave_plan")(*options);
               return 0;
             };

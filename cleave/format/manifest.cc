@@ -32,6 +32,9 @@ constexpr int64_t kVersion = 1;
 constexpr std::string_view kBefore = "{\"xxh3\":\"";
 constexpr std::string_view kBetween = "\",\"manifest\":";
 constexpr std::string_view kAfter = "}\n";
+// Of a manifest, where each value takes more than four bytes: half of these bytes have fewer
+// values.
+constexpr JsonLimits kLimits{.max_values = size_t{1} << 25};
 constexpr size_t kBufferBytes = size_t{256} << 10;  // stays in the second-level cache
 
 struct ListedFile {
@@ -148,8 +151,8 @@ std::string_view checked_body(std::string_view text, const std::string& source) 
 
 Manifest read_manifest(const fs::path& folder) {
   const fs::path path = folder / kManifestName;
-  const std::string text = read_file(path, JsonLimits{}.max_bytes);
-  const Json json = Json::parse(checked_body(text, path.string()), path.string());
+  const std::string text = read_file(path, kLimits.max_bytes);
+  const Json json = Json::parse(checked_body(text, path.string()), path.string(), kLimits);
   if (json.at("format").as_string() != kFormatName) json.at("format").fail("unknown format");
   if (json.at("version").as_int() != kVersion) {
     json.at("version").fail(str("this version of cleave reads version ", kVersion));
@@ -337,6 +340,10 @@ std::string make_manifest(const fs::path& folder, const std::vector<WrittenBlock
     list.push_back({{"file", key.first}, {"name", key.second}, {"blocks", std::move(written)}});
   }
   const std::string text = body.dump();
+  CLEAVE_CHECK(text.size() < kLimits.max_bytes / 2, Code::kFormat, folder.string(),
+               ": a manifest of ", blocks.size(), " blocks has ", text.size(),
+               " bytes; there is room for ", kLimits.max_bytes / 2,
+               ": cut the optimizer over fewer ranks");
   return str(kBefore, to_hex(hash_bytes(text)), kBetween, text, kAfter);
 }
 

@@ -77,6 +77,10 @@ TrainLayout layout_of(const LayoutOptions& o, const Model& model, at::ScalarType
     warn_once("--schedule-pp ", o.schedule_pp,
               " orders a pipeline's work and pp=1: it changes nothing; give --pp 2 or more");
   }
+  if (l.tp == 1 && (o.sequence_parallel || !o.plan.empty())) {
+    warn_once(o.plan.empty() ? "--sequence-parallel" : "--plan",
+              " cuts over tensor-parallel ranks and tp=1: nothing is cut; give --tp 2 or more");
+  }
   const char* by_stages = l.stages_per_rank > 1 ? "interleaved" : "1f1b";
   l.schedule = schedule_from_name(o.schedule_pp.empty() ? by_stages : o.schedule_pp);
   CLEAVE_CHECK(

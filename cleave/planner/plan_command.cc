@@ -39,10 +39,16 @@ at::ScalarType type_of(const PlanOptions& o) {
   return scalar_type(*dtype);
 }
 
+/// Bytes that this process may take: of the machine, or of its container where that has fewer.
+int64_t memory_here() {
+  const int64_t of_machine = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  std::ifstream file("/sys/fs/cgroup/memory.max");
+  int64_t of_container = 0;  // not a number where there is no limit
+  return file >> of_container ? std::min(of_machine, of_container) : of_machine;
+}
+
 int64_t limit_of(const PlanOptions& o, int num_ranks) {
-  if (o.memory.empty()) {
-    return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) / num_ranks;
-  }
+  if (o.memory.empty()) return memory_here() / num_ranks;
   const auto bytes = bytes_from_text(o.memory);
   CLEAVE_CHECK(bytes, Code::kUsage, "--memory '", o.memory,
                "' is no size; write it as 8GiB or 500MB");

@@ -151,6 +151,11 @@ TEST_F(Usage, FlagsThatExcludeEachOther_AreRefused) {
   expect_refused(with({"--eval-every", "5"}), 2, "--eval-every needs --eval-data");
   expect_refused(with({"--save-behind"}), 2,
                  "--save-behind needs --save-every: the last checkpoint is waited for");
+  expect_refused({"plan", "--model", "@model", "--ranks", "8", "--recompute", "full"}, 2,
+                 "--ranks and --recompute exclude each other; give one");
+  expect_refused({"plan", "--model", "@model", "--dp", "16", "--batch-size", "8"}, 3,
+                 "--batch-size is 8, fewer than the 16 data-parallel ranks; give each at least one "
+                 "sequence");
   expect_refused({"generate", "--model", "@model", "--prompt", "a", "--prompt-ids", "1"}, 2,
                  "--prompt and --prompt-ids exclude each other; give one");
   expect_refused({"generate", "--model", "@model", "--prompt", "a", "--num-return-sequences", "2"},
