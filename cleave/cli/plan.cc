@@ -1,5 +1,6 @@
 #include <memory>
 
+#include "cleave/base/error.h"
 #include "cleave/cli/check.h"
 #include "cleave/cli/command.h"
 #include "cleave/cli/library.h"
