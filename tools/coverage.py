@@ -46,7 +46,8 @@ def counted(words):
 
 
 def build(torch, targets):
-    folder = FOLDER / ("torch" if torch else "core")
+    # As deep as the release build: the compiler's cache knows files by their way from the build folder.
+    folder = cpp_source.ROOT / "build" / ("coverage-torch" if torch else "coverage-core")
     runtime = subprocess.run([f"clang-{VERSION}", "-print-runtime-dir"], check=True, capture_output=True, text=True).stdout
     library = pathlib.Path(runtime.strip()) / f"libclang_rt.profile-{os.uname().machine}.a"
     subprocess.run(["cmake", "-S", str(cpp_source.ROOT), "--preset", "release", "-B", str(folder), "-DCLEAVE_EXAMPLES=OFF",

@@ -211,6 +211,73 @@ TEST(LoadModel, TablesOfOlderPrograms_AreCarriedIntoTheNextCheckpoint) {
   EXPECT_THAT(find_damage(folder / "run/step_00000003"), IsEmpty());
 }
 
+TEST(Checkpoint, InAFolderOfItsOwn_IsWhole) {
+  const TempFolder folder;
+  on_layout({2, 2}, [&](const Writers& writers) {
+    save_checkpoint(folder / "saved", Training(writers.tp).checkpoint(1), writers);
+    EXPECT_THAT(find_damage(folder / "saved"), IsEmpty());
+  });
+  expect_file_is_whole(folder / "saved/model.safetensors", 3 + 2 * 9);
+  expect_file_is_whole(folder / "saved/optimizer.safetensors", 2 * (3 + 2 * 9));
+}
+
+TEST(Checkpoint, StagesOfAPipeline_WriteWhatEachHas) {
+  const TempFolder folder;
+  run_ranks(2, [&](World& world) {
+    const Axis both(world.group({0, 1}, "world")), one;
+    Training training(one);
+    Parameters mine;
+    int number = 0;
+    for (const auto& p : training.model->parameters()) {
+      if (number++ % 2 == world.rank()) {
+        mine.push_back(p);
+      } else {
+        p->drop();
+        p->set_home(Parameter::Home::kElsewhere);
+      }
+    }
+    training.optimizer = std::make_unique<Optimizer>(mine, OptimizerOptions{});
+    for (const auto& state : training.optimizer->states()) {
+      state.exp_avg.detach().copy_(Training::part_of(*state.parameter, "exp_avg."));
+      state.exp_avg_sq.detach().copy_(Training::part_of(*state.parameter, "exp_avg_sq."));
+    }
+    save_checkpoint(folder / "saved", training.checkpoint(1), {both, one, one});
+  });
+  EXPECT_THAT(find_damage(folder / "saved"), IsEmpty());
+  expect_file_is_whole(folder / "saved/model.safetensors", 3 + 2 * 9);
+  expect_file_is_whole(folder / "saved/optimizer.safetensors", 2 * (3 + 2 * 9));
+}
+
+TEST(Checkpoint, ConfigOfEveryType_NamesItInTheFormThatItHad) {
+  for (const auto& [dtype, name] : {std::pair(at::kFloat, "float32"),
+                                    {at::kDouble, "float64"},
+                                    {at::kHalf, "float16"},
+                                    {at::kBFloat16, "bfloat16"}}) {
+    for (const std::string before :
+         {R"({"a":[1]})", R"({"a":[1],"torch_dtype":"x"})", R"({"a":[1],"dtype":"x"})",
+          R"({"a":[1],"dtype":"x","torch_dtype":"y"})"}) {
+      const bool is_newer = before.find("\"dtype") != std::string::npos;
+      const bool is_older = !is_newer || before.find("torch_dtype") != std::string::npos;
+      const std::string text = config_with_dtype(Json::parse(before, "config.json"), dtype);
+      EXPECT_EQ(text.back(), '\n');
+      const Json after = Json::parse(text, "config.json");
+      EXPECT_EQ(after.at("a").at(0).as_int(), 1);
+      EXPECT_EQ(after.has("dtype"), is_newer) << text;
+      EXPECT_EQ(after.has("torch_dtype"), is_older) << text;
+      EXPECT_EQ(after.string_or("dtype", name), name);
+      EXPECT_EQ(after.string_or("torch_dtype", name), name);
+    }
+  }
+}
+
+TEST(Checkpoint, OptimizerWithoutParameters_IsNotSaved) {
+  const Training training{Axis()};
+  const Optimizer none(Parameters{}, OptimizerOptions{});
+  const Error error = thrown_by(
+      [&] { optimizer_group(none, training.model->parameters(), at::kFloat, "optimizer"); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+}
+
 TEST(LoadOptimizer, OtherOptimizer_IsRefused) {
   const TempFolder folder;
   const Axis one;

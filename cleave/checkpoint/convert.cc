@@ -206,6 +206,7 @@ class Output {
       });
     }
     blocks_ = writer.finish();
+    for (const PlannedFile& file : plan.files()) report_.bytes += file.size;  // without the index
     report_.num_files = static_cast<int64_t>(plan.files().size());
     report_.num_tensors = static_cast<int64_t>(infos.size());
   }
@@ -227,6 +228,7 @@ class Output {
     begin(bytes, files.size() * (kDiskBlock + kManifestEntry) + index_room(files));
     for (size_t i = 0; i < files.size(); ++i) write_one(files[i], plans[i]);
     report_.num_files = static_cast<int64_t>(files.size());
+    report_.bytes = bytes;
   }
 
   void write_bin_index(const std::vector<WantedFile>& files) {
@@ -277,7 +279,6 @@ class Output {
     }
     require_free_space(parent, bytes + room + small);
     folder_ = std::make_unique<FolderWriter>(target_);
-    report_.bytes = bytes;
     // Damage must not get a manifest that calls it intact.
     if (fs::exists(fs::path(from_.path) / kManifestName)) require_intact(from_.path);
   }

@@ -220,6 +220,17 @@ TEST(Convert, UnknownFamily_KeepsNamesAndIntegers) {
   EXPECT_THAT(thrown_by([&] { convert(options); }).what(), HasSubstr("another"));
 }
 
+TEST(Convert, TablesOfOlderPrograms_AreKeptByEveryFormat) {
+  const TempFolder folder;
+  auto tensors = tensors_of(kLlamaConfig);
+  tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", DType::kF32, {2}});
+  test::write_model_folder(folder / "model", kLlamaConfig, tensors);
+  for (const Form& form : kForms) {
+    convert(options_of(folder / "model", folder / form.name, form));
+    expect_model(folder / form.name, tensors);
+  }
+}
+
 TEST(Convert, RunFolder_GivesItsNewestCheckpointWithoutTheState) {
   const TempFolder folder;
   test::on_layout({2, 1}, [&](const Writers& writers) {
@@ -229,6 +240,90 @@ TEST(Convert, RunFolder_GivesItsNewestCheckpointWithoutTheState) {
   EXPECT_TRUE(report.left_state);
   expect_model(folder / "bin", tensors_of(kLlamaConfig));
   EXPECT_EQ(read_file(folder / "bin/tokenizer.json"), "{}");
+}
+
+TEST(Convert, IndexOfParts_SaysTheirBytesAndWhereEachTensorIs) {
+  const TempFolder folder;
+  const auto tensors = tensors_of(kLlamaConfig);
+  test::write_model_folder(folder / "model", kLlamaConfig, tensors);
+  int64_t bytes = 0;
+  for (const TensorInfo& tensor : tensors) bytes += 4 * c10::multiply_integers(tensor.shape);
+  for (const auto& [form, name] : {std::pair(kForms[0], "model.safetensors.index.json"),
+                                   {kForms[1], "pytorch_model.bin.index.json"}}) {
+    const fs::path to = folder / form.name;
+    convert(options_of(folder / "model", to, form));
+    const Json index = Json::parse_file((to / name).string());
+    EXPECT_EQ(index.at("metadata").at("total_size").as_int(), bytes);
+    EXPECT_EQ(index.at("weight_map").size(), tensors.size());
+    for (const TensorInfo& tensor : tensors) {
+      const std::string file = index.at("weight_map").at(tensor.name).as_string();
+      EXPECT_TRUE(fs::exists(to / file)) << file;
+    }
+  }
+}
+
+TEST(Convert, Config_HasTheTypeThatMostOfTheModelHas) {
+  for (const auto& [most, name] :
+       {std::pair(DType::kF32, "float32"), {DType::kBf16, "bfloat16"}, {DType::kF64, "float64"}}) {
+    const TempFolder folder;
+    FolderWriter model(folder / "model");
+    std::vector<TensorInfo> infos = {{"ids", DType::kI64, {100}}};
+    for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF64}) {
+      infos.push_back({std::string(file_name(dtype)), dtype, {dtype == most ? 40 : 3}});
+    }
+    SafetensorsPlan(infos).create_files(model);
+    model.write_file("config.json", R"({"model_type":"another"})");
+    model.commit();
+    convert(options_of(folder / "model", folder / "out", kForms[1]));
+    const Json config = Json::parse_file((folder / "out/config.json").string());
+    EXPECT_EQ(config.at("torch_dtype").as_string(), name);
+  }
+}
+
+/// Tensors of all files of a folder, and bytes of its weights.
+std::pair<int64_t, uint64_t> counted(const fs::path& path, const Form& form) {
+  int64_t num_tensors = 0;
+  uint64_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(path)) {
+    const std::string name = entry.path().filename().string();
+    if (name.find(".json") != std::string::npos || entry.is_directory()) continue;
+    bytes += entry.file_size();
+    if (form.format == ModelFormat::kSafetensors) {
+      num_tensors += static_cast<int64_t>(open_tensors(entry.path())->list().size());
+      continue;
+    }
+    const TorchFile file = TorchFile::open(entry.path());
+    const SavedValue* inner = file.value().find("model");
+    const SavedValue& dict = inner == nullptr ? file.value() : *inner;
+    num_tensors += static_cast<int64_t>(state_dict_tensors(dict, name).size());
+  }
+  return {num_tensors, bytes};
+}
+
+TEST(Convert, Report_CountsWhatWasWritten) {
+  const TempFolder folder;
+  test::write_model_folder(folder / "model", kGpt2Config, tensors_of(kGpt2Config));
+  for (const Form& form : kForms) {
+    SCOPED_TRACE(form.name);
+    const ConvertReport report = convert(options_of(folder / "model", folder / form.name, form));
+    const auto [num_tensors, bytes] = counted(folder / form.name, form);
+    EXPECT_EQ(report.num_tensors, num_tensors);
+    EXPECT_EQ(report.bytes, bytes);
+  }
+}
+
+TEST(Convert, TargetInOtherWords_IsTheFolderThatTheyMean) {
+  const TempFolder folder;
+  const auto tensors = tensors_of(kLlamaConfig);
+  test::write_model_folder(folder / "model", kLlamaConfig, tensors);
+  for (const char* words :
+       {"out", "out/", "out//", "out/.", "./out", "nowhere/../out", "model/../out/"}) {
+    SCOPED_TRACE(words);
+    convert(options_of(folder / "model", folder / words, kForms[0]));
+    EXPECT_THAT(names_below(folder.path()), ElementsAre("model", "out"));
+    expect_model(folder / "out", tensors);
+    fs::remove_all(folder / "out");
+  }
 }
 
 // -- refused --------------------------------------------------------------------------------------

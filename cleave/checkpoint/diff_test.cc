@@ -48,7 +48,9 @@ std::string write_file(const fs::path& path, const Tensors& tensors) {
 
 DiffReport diff_of(const Tensors& a, const Tensors& b) {
   const TempFolder folder;
-  return diff(write_file(folder / "a", a), write_file(folder / "b", b));
+  DiffReport report;
+  cleave_diff(write_file(folder / "a", a), write_file(folder / "b", b), report);
+  return report;
 }
 
 TEST(Diff, OneElement_IsCountedMeasuredAndPlaced) {

@@ -119,6 +119,51 @@ TEST(RunFolder, DamagedNewCheckpoint_RemovesNothing) {
   EXPECT_THAT(find_damage(folder / "step_00000001"), IsEmpty());
 }
 
+// The first rank, which removes the old ones, finds its own share whole.
+TEST(RunFolder, NewCheckpointDamagedInTheLastRanksShare_RemovesNothing) {
+  const TempFolder folder;
+  std::atomic<bool> damages = false;
+  const ScopedFileHook hook([&](FileCall call, const std::string& path) {
+    if (call != FileCall::kRename || !path.ends_with("latest") || !damages) return 0;
+    std::fstream file(folder / "step_00000002/optimizer.safetensors",
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-1, std::ios::end);
+    file.put('x');
+    return 0;
+  });
+  const Error error = thrown_by([&] {
+    on_layout({2, 1}, [&](const Writers& writers) {
+      RunFolder run(folder.path(), writers, 1);
+      const Training training(writers.tp);
+      run.save(training.checkpoint(1));
+      damages = true;
+      run.save(training.checkpoint(2));
+    });
+  });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("step_00000002 is damaged"));
+  EXPECT_THAT(find_damage(folder / "step_00000002", {.index = 0, .count = 2}), IsEmpty());
+  EXPECT_THAT(find_damage(folder / "step_00000001"), IsEmpty());
+}
+
+TEST(RunFolder, FailureAfterAllRanksHaveWritten_IsOneOfAllRanks) {
+  const TempFolder folder;
+  std::atomic<int> num_saved = 0;
+  const ScopedFileHook hook([](FileCall call, const std::string& path) {
+    return call == FileCall::kRename && path.find("step_00000001") != std::string::npos ? EIO : 0;
+  });
+  const Error error = thrown_by([&] {
+    on_layout({1, 3}, [&](const Writers& writers) {
+      RunFolder run(folder.path(), writers);
+      run.save(Training(writers.tp).checkpoint(1));
+      ++num_saved;
+    });
+  });
+  EXPECT_EQ(error.code(), Code::kIo);
+  EXPECT_EQ(num_saved, 0);
+  EXPECT_FALSE(newest_checkpoint(folder.path()).has_value());
+}
+
 TEST(RunFolder, SameStepAgain_IsNotWrittenAgain) {
   const TempFolder folder;
   const Axis one;
@@ -151,6 +196,46 @@ TEST(RunFolder, WriterThatDiedBeforeNamingItsCheckpoint_IsRepairedAtTheNextStart
                 RunFolder(folder.path(), {one, one, one});
               }).what(),
               HasSubstr("is being written by pid"));
+}
+
+TEST(RunFolder, GoingBack_NamesTheOldOneAndPutsNewerOnesAside) {
+  const TempFolder folder;
+  for (const std::string ending : {".damaged", ".damaged2", ".damaged3"}) {
+    on_layout({1, 2}, [&](const Writers& writers) {
+      RunFolder run(folder.path(), writers);
+      const Training training(writers.tp);
+      for (const int64_t step : {1, 2, 3}) run.save(training.checkpoint(step));
+      run.go_back_to(folder / "step_00000001");
+      EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000001");
+      writers.world.barrier("the test has read what is newest");
+    });
+    EXPECT_THAT(names_in(folder.path()), ElementsAre("step_00000001"));
+    for (const std::string name : {"step_00000002", "step_00000003"}) {
+      EXPECT_THAT(find_damage(folder / (name + ending)), IsEmpty());
+    }
+  }
+}
+
+TEST(RunFolder, ThatCannotBe_IsRefused) {
+  const TempFolder folder;
+  const Axis one;
+  const Error number = thrown_by([&] { RunFolder(folder / "run", {one, one, one}, -1); });
+  EXPECT_EQ(number.code(), Code::kUsage);
+  EXPECT_THAT(number.what(), HasSubstr("keep-last is -1"));
+  EXPECT_FALSE(fs::exists(folder / "run"));
+  write_atomic(folder / "file", "");
+  const Error file = thrown_by([&] { RunFolder(folder / "file/run", {one, one, one}); });
+  EXPECT_EQ(file.code(), Code::kIo);
+  EXPECT_THAT(file.what(), HasSubstr("file/run: mkdir failed: Not a directory"));
+}
+
+TEST(RunFolder, WithoutAnyCheckpoint_HasNoneThatIsWhole) {
+  const TempFolder folder;
+  EXPECT_FALSE(newest_whole_checkpoint(folder.path()).has_value());
+  EXPECT_FALSE(newest_whole_checkpoint(folder / "nowhere").has_value());
+  fs::create_directory(folder / "step_00000001");  // without a manifest: never finished
+  EXPECT_FALSE(newest_whole_checkpoint(folder.path()).has_value());
+  EXPECT_THAT(list_checkpoints(folder.path()), IsEmpty());
 }
 
 /// Makes every open of a file fail with an error of the system: a socket lies in its place.
@@ -221,13 +306,19 @@ TEST(RunFolder, DamageInAnyRanksShare_IsToldToAll) {
     const Training training(writers.tp);
     for (const int64_t step : {1, 2, 3, 4}) run.save(training.checkpoint(step));
   });
-  for (int64_t step = 2; step <= 4; ++step) {  // in the first, second and last of the tensors
-    const fs::path path = folder / checkpoint_name(step) / "model.safetensors";
+  for (int step = 2; step <= 4; ++step) {  // in the share of the first, second and last rank
+    const fs::path saved = folder / checkpoint_name(step);
+    const fs::path path = saved / (step == 2 ? "model.safetensors" : "optimizer.safetensors");
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekg(static_cast<std::streamoff>(fs::file_size(path)) * step / 4 - 1);
+    file.seekg(static_cast<std::streamoff>(fs::file_size(path)) * (step == 3 ? 1 : 4) / 4 - 1);
     const int byte = file.peek();
     file.seekp(file.tellg());
     file.put(static_cast<char>(byte ^ 1));
+    file.close();
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(find_damage(saved, {.index = rank, .count = 3}).size(), rank == step - 2 ? 1U : 0U)
+          << "step " << step << ", rank " << rank;
+    }
   }
   const auto want = newest_whole_checkpoint(folder.path());
   ASSERT_TRUE(want);

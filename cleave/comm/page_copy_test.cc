@@ -97,6 +97,15 @@ TEST(PageCopy, Post_ArrivesInThePeersSlot) {
   EXPECT_EQ(std::memcmp(rank.page->payload(entry, 1, 1) + 64, "hello", 5), 0);
 }
 
+TEST(PageCopy, SiteWithoutAnEnd_IsCut) {
+  Copy rank;
+  Frame frame = post(1, 64, 5);
+  std::memset(frame.note.site, 'x', sizeof(frame.note.site));
+  rank.tell(frame, "hello");
+  const CallNote& note = rank.page->member(rank.page->group(rank.group), 1).note[1];
+  EXPECT_EQ(Bytes(note.site, sizeof(note.site)), Bytes(sizeof(note.site) - 1, 'x') + '\0');
+}
+
 TEST(PageCopy, Message_ArrivesInTheRing) {
   Copy rank;
   rank.tell(chunk(0, 2, 8), "8 bytes!");

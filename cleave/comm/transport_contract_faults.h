@@ -119,6 +119,25 @@ TEST_P(TransportContract, Disagreement_IsToldWithSequenceShapeDtypeAndSite) {
           place + "shape [], at weights); these must be alike");
 }
 
+TEST_P(TransportContract, WidthsThatDiffer_AreTold) {
+  const auto cause = run_to_failure(2, [](World& world) {
+    const auto group = contract::all(world);
+    const std::vector<int64_t> widths =
+        world.rank() == 0 ? std::vector<int64_t>{3, 1} : std::vector<int64_t>{1, 3};
+    Values data(DType::kF32, 16, [](int64_t i) { return contract::number(1, i); });
+    group->all_gather(data.data(), data.data(), 2, widths, DType::kF32, contract::call("gather"));
+  });
+  ASSERT_TRUE(cause.has_value());
+  const std::string place = GetParam().moves_device_memory ? "on the device, " : "";
+  EXPECT_EQ(cause->what(),
+            "ranks 0 and 1 differ on axis all: rank 0 calls all_gather 1 (fp32, rows "
+            "2, widths [3, 1], " +
+                place +
+                "shape [], at gather); rank 1 calls "
+                "all_gather 1 (fp32, rows 2, widths [1, 3], " +
+                place + "shape [], at gather); these must be alike");
+}
+
 TEST_P(TransportContract, RankThatLeavesEarly_IsADesyncOnTheOthers) {
   const auto begin = std::chrono::steady_clock::now();
   const auto cause = run_to_failure(3, [](World& world) {

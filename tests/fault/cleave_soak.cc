@@ -43,7 +43,7 @@ constexpr int kNumComparisons = 20;  // in that time
 constexpr double kMostMiBAnHour = 1;
 constexpr double kMostPercentSlower = 2;
 // What a run too short to show 1 MiB an hour may grow by: allocators take memory in such pieces.
-constexpr double kLeastMiB = 0.5;
+constexpr double kLeastMiB = 1;
 
 constexpr std::string_view kConfig =
     R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":48,
@@ -345,13 +345,12 @@ Options read_options(const Words& words) {
 }  // namespace cleave::fault
 
 int main(int argc, char** argv) {
-  using namespace cleave;
   try {
-    fault::Soak soak(fault::read_options({argv + 1, argv + argc}));
+    cleave::fault::Soak soak(cleave::fault::read_options({argv + 1, argv + argc}));
     const std::string grew = soak.watch();
     if (!grew.empty()) std::cerr << "cleave-soak: " << grew << '\n';
     return grew.empty() ? 0 : 1;
-  } catch (const Error& error) {
+  } catch (const cleave::Error& error) {
     std::cerr << "cleave-soak: " << error.what() << '\n';
     return static_cast<int>(error.code());
   }
