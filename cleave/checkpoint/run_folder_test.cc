@@ -205,7 +205,7 @@ TEST(RunFolder, GoingBack_NamesTheOldOneAndPutsNewerOnesAside) {
       RunFolder run(folder.path(), writers);
       const Training training(writers.tp);
       for (const int64_t step : {1, 2, 3}) run.save(training.checkpoint(step));
-      run.go_back_to(folder / "step_00000001");
+      run.go_back_to(folder / "step_00000001", ".damaged");
       EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000001");
       writers.world.barrier("the test has read what is newest");
     });

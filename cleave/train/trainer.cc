@@ -159,8 +159,8 @@ void Trainer::start_log() {
   const std::string resume = resume_command(setup_.options);
   world_.note_resume_hint(resume.size() < kMostHintBytes
                               ? resume
-                              : str("the same command with --resume, or --out ",
-                                    setup_.options.out, " --resume for short"));
+                              : str("the same command with --resume, or --out ", setup_.options.out,
+                                    " --resume for short"));
   metrics_ = std::make_unique<MetricsWriter>((folder_.path() / "metrics.jsonl").string(), done_);
   for (const std::string& line : run_header(setup_, model_name_, rank_.model(), world_, machine_)) {
     log_info(line);
