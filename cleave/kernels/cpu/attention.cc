@@ -125,12 +125,12 @@ Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
     std::iota(kept.kv_head.begin(), kept.kv_head.end(), 0);
   }
   if (!q.is_meta()) for_each_kv_head(kept.job(), q.size(0), attention_forward);
-  const Tensor out = kept.out;
+  Tensor out = kept.out;
   if (!has_backward) return out;
   kept.out = out.detach();  // the result knows its node, and the node not the result
   connect("attention", {q, k, v}, {out}, [kept](variable_list&& grads) -> variable_list {
     const Tensor dout = with_heads_together(grads[0]);
-    const variable_list d{empty_heads(kept.q), empty_heads(kept.k), empty_heads(kept.v)};
+    variable_list d{empty_heads(kept.q), empty_heads(kept.k), empty_heads(kept.v)};
     AttentionJob job = kept.job();
     job.dout = view_of(dout);
     job.dq = view_of(d[0]);

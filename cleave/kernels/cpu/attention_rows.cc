@@ -122,7 +122,7 @@ HWY_INLINE void scores_of(const float* q, const T* keys, int64_t of_row, int64_t
   for (; s + lanes <= count; s += lanes, keys += lanes * of_row) {
     FloatVec sums[kLanes];
 #pragma GCC unroll 16
-    for (size_t n = 0; n < kLanes; ++n) sums[n] = hn::Zero(kFloats);
+    for (FloatVec& sum : sums) sum = hn::Zero(kFloats);
     for (int64_t i = 0; i < width; i += lanes) {
       const FloatVec part = load(q + i);
 #pragma GCC unroll 16

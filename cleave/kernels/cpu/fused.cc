@@ -100,7 +100,7 @@ Tensor fused_rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   const at::NoGradGuard no_grad;
   const Tensor in = x.detach().contiguous();
   const Tensor w = weight.detach().contiguous();
-  const Tensor y = at::empty_like(in);
+  Tensor y = at::empty_like(in);
   const Tensor scales = at::empty({rows_of(in)}, in.options().dtype(at::kFloat));
   RmsNormJob job = norm_job(in, w, scales, eps);
   job.y = data_of<void>(y);
@@ -177,7 +177,7 @@ Tensor fused_gate(const Tensor& gate, const Tensor& up) {
   const at::NoGradGuard no_grad;
   const Tensor g = gate.detach().contiguous();
   const Tensor u = up.detach().contiguous();
-  const Tensor y = at::empty_like(g);
+  Tensor y = at::empty_like(g);
   GateJob job{.is_bf16 = is_bf16(g),
               .gate = data_of<const void>(g),
               .up = data_of<const void>(u),
@@ -206,8 +206,7 @@ namespace {
 
 Tensor turned(const Tensor& x, const Tensor& cos, const Tensor& sin, float direction) {
   const Tensor in = x.stride(3) == 1 ? x : x.contiguous();
-  const Tensor out =
-      at::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options()).transpose(1, 2);
+  Tensor out = at::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options()).transpose(1, 2);
   const int64_t num_tokens = x.size(2);
   const int64_t half = x.size(3) / 2;
   const int64_t of_sequence = cos.dim() == 3 && cos.size(0) > 1 ? num_tokens * half : 0;

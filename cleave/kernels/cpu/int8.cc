@@ -44,8 +44,8 @@ struct Bytes {
 Bytes bytes_of(const Tensor& rows, const Tensor& largest) {
   const int64_t width = rows.size(1);
   const int64_t padded = rounded_up(width, kInt8Group);
-  const Bytes out{.values = at::empty({rows.size(0), padded}, at::kByte),
-                  .scales = at::empty({rows.size(0)}, at::kFloat)};
+  Bytes out{.values = at::empty({rows.size(0), padded}, at::kByte),
+            .scales = at::empty({rows.size(0)}, at::kFloat)};
   const auto* known = largest.defined() ? largest.const_data_ptr<float>() : nullptr;
   const auto* from = rows.const_data_ptr<float>();
   auto* to = out.values.data_ptr<uint8_t>();
