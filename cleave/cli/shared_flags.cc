@@ -25,12 +25,12 @@ std::string quoted(std::string_view word) {
   return text + "'";
 }
 
-}  // namespace
-
 FlagText tp_text() {
   return {"tp", "N", "tensor-parallel ranks: each holds its part of every layer",
           "1; all ranks under a launcher"};
 }
+
+}  // namespace
 
 FlagText tokenizer_text(std::string standard) {
   return {"tokenizer", "bytes|DIR", "how text becomes ids", std::move(standard)};
@@ -66,15 +66,25 @@ void define_layout(Flags& flags, LayoutOptions& options) {
                {"none", "full", "selective"});
 }
 
-void define_machine(Flags& flags, const MachineFlags& machine) {
-  flags.choice(machine.gemm, {"gemm", "", "library for matrix products; auto times both once"},
+void define_machine(Flags& flags, MachineOptions& options) {
+  flags.choice(&options.gemm, {"gemm", "", "library for matrix products; auto times both once"},
                {"auto", "mkl", "onednn"});
-  flags.add(machine.plain_kernels, plain_kernels_text());
-  flags.add(machine.threads_per_rank,
+  flags.add(&options.plain_kernels, plain_kernels_text());
+  flags.add(&options.threads_per_rank,
             {"threads-per-rank", "N", "threads a rank computes with", "cores / ranks"}, kPositive);
-  flags.add(machine.timeout_s,
+  flags.add(&options.timeout_s,
             {"timeout", "SECONDS", "longest wait for another rank before all stop"}, kAboveZero);
-  flags.choice(machine.device, {"device", "", "where tensors live"}, {"cpu", "cuda"});
+  flags.choice(&options.device, {"device", "", "where tensors live"}, {"cpu", "cuda"});
+}
+
+void define_inference_ranks(Flags& flags, RunOptions& options) {
+  flags.group("ranks");
+  flags.add(&options.tp, tp_text(), kPositive);
+  flags.choice(
+      &options.dtype,
+      {"dtype", "", "of weights and activations; int8 keeps fp32 activations", "the file's"},
+      {"fp32", "bf16", "int8", "fp64"});
+  define_machine(flags, options);
 }
 
 LauncherFlags::LauncherFlags(Flags& flags) {

@@ -3,49 +3,26 @@
 #include <string>
 
 #include "cleave/cli/flags.h"
+#include "cleave/generate/options.h"
 #include "cleave/planner/options.h"
 
 namespace cleave::cli {
 
-/// --tp, as every command that runs a model has it.
-FlagText tp_text();
-
-/// --plain-kernels, as every command that computes has it.
 /// --tokenizer; `standard` is what the help says of its default.
 FlagText tokenizer_text(std::string standard = "the model's");
+
+/// --plain-kernels, as every command that computes has it.
 FlagText plain_kernels_text();
 
 /// --tp, --dp, --pp and what else spreads a model over ranks, in the current group.
 void define_layout(Flags& flags, LayoutOptions& options);
 
-/// Where the flags about the machine go.
-struct MachineFlags {
-  std::string* gemm = nullptr;
-  std::string* plain_kernels = nullptr;
-  int* threads_per_rank = nullptr;
-  double* timeout_s = nullptr;
-  std::string* device = nullptr;
-};
-
 /// --gemm, --plain-kernels, --threads-per-rank, --timeout, --device, in the current group.
-void define_machine(Flags& flags, const MachineFlags& machine);
+void define_machine(Flags& flags, MachineOptions& options);
 
 /// The group "ranks" of a command that runs a model without training it: --tp, --dtype and those of
 /// define_machine.
-template <class Options>
-void define_inference_ranks(Flags& flags, Options& options) {
-  flags.group("ranks");
-  flags.add(&options.tp, tp_text(), kPositive);
-  flags.choice(
-      &options.dtype,
-      {"dtype", "", "of weights and activations; int8 keeps fp32 activations", "the file's"},
-      {"fp32", "bf16", "int8", "fp64"});
-  define_machine(flags, {.gemm = &options.gemm,
-                         .plain_kernels = &options.plain_kernels,
-                         .threads_per_rank = &options.threads_per_rank,
-                         .timeout_s = &options.timeout_s,
-                         .device = &options.device});
-}
+void define_inference_ranks(Flags& flags, RunOptions& options);
 
 /// What config files and launchers add: --config and --local-rank (also --local_rank, as
 /// torch.distributed.launch writes it).

@@ -100,11 +100,7 @@ void define_output(Flags& flags, TrainOptions& options) {
 void define_ranks(Flags& flags, TrainOptions& options) {
   flags.group("ranks");
   define_layout(flags, options);
-  define_machine(flags, MachineFlags{.gemm = &options.gemm,
-                                     .plain_kernels = &options.plain_kernels,
-                                     .threads_per_rank = &options.threads_per_rank,
-                                     .timeout_s = &options.timeout_s,
-                                     .device = &options.device});
+  define_machine(flags, options);
 }
 
 void check_sizes(const TrainOptions& options) {

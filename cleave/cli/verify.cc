@@ -34,11 +34,7 @@ void define(Flags& flags, VerifyOptions& options) {
                {"sequence-parallel", "", "the model's plan that also cuts tokens", "off"});
   flags.exclusive({"plan", "sequence-parallel"});
   flags.choice(&options.dtype, {"dtype", "", "of weights and activations"}, {"fp64", "fp32"});
-  define_machine(flags, {.gemm = &options.gemm,
-                         .plain_kernels = &options.plain_kernels,
-                         .threads_per_rank = &options.threads_per_rank,
-                         .timeout_s = &options.timeout_s,
-                         .device = &options.device});
+  define_machine(flags, options);
 }
 
 void check(const VerifyOptions& options, const Flags& flags) {

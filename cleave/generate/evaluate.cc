@@ -8,14 +8,9 @@
 
 #include "cleave/base/log.h"
 #include "cleave/base/progress.h"
-#include "cleave/comm/flight_file.h"
 #include "cleave/data/batch.h"
-#include "cleave/generate/options.h"
 #include "cleave/generate/runnable.h"
-#include "cleave/kernels/cpu/gemm.h"
 #include "cleave/kernels/kernels.h"
-#include "cleave/mesh/job.h"
-#include "cleave/mesh/mesh.h"
 
 namespace cleave {
 namespace {
@@ -97,29 +92,22 @@ void cleave_eval(const cleave::EvalOptions& options) {
   const auto data = data_of(options, runnable, tokenizer);
   CLEAVE_CHECK(options.batch_size >= 1, Code::kUsage, "--batch-size ", options.batch_size,
                " must be at least 1");
-  const int num_ranks = num_ranks_of(options.tp);
-  run_job({.num_ranks = num_ranks,
-           .threads_per_rank = options.threads_per_rank,
-           .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = temporary_flight_logs()},
-           .device = options.device},
-          [&](World& world) {
-            const Axis tp = Mesh::build(world, {{"tp", num_ranks}})["tp"];
-            choose_gemm(options.gemm, tp);
-            const auto model = runnable.load(tp);
-            const BatchRules rules = batch_rules(*model, tokenizer.get(), data->is_text(), 0);
-            // A line of a terminal alone: elsewhere the result is all there is to read.
-            std::optional<Progress> progress;
-            if (tp.rank() == 0) {
-              progress.emplace(
-                  ProgressOptions{.total = data->size(), .unit = "row", .line_every_s = INFINITY});
-            }
-            const EvalSum result =
-                evaluate(*model, tp, *data, options.batch_size, rules, [&progress](int64_t done) {
-                  if (progress) progress->update(done);
-                });
-            progress.reset();
-            if (tp.rank() != 0) return;
-            runnable.task() == Task::kClassify ? print_accuracy(result, options.json)
-                                               : print_perplexity(result, options.json);
-          });
+  run_on_ranks(options, [&](const Axis& tp) {
+    const auto model = runnable.load(tp);
+    const BatchRules rules = batch_rules(*model, tokenizer.get(), data->is_text(), 0);
+    // A line of a terminal alone: elsewhere the result is all there is to read.
+    std::optional<Progress> progress;
+    if (tp.rank() == 0) {
+      progress.emplace(
+          ProgressOptions{.total = data->size(), .unit = "row", .line_every_s = INFINITY});
+    }
+    const EvalSum result =
+        evaluate(*model, tp, *data, options.batch_size, rules, [&progress](int64_t done) {
+          if (progress) progress->update(done);
+        });
+    progress.reset();
+    if (tp.rank() != 0) return;
+    runnable.task() == Task::kClassify ? print_accuracy(result, options.json)
+                                       : print_perplexity(result, options.json);
+  });
 }

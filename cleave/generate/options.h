@@ -4,12 +4,21 @@
 #include <string>
 #include <vector>
 
+#include "cleave/mesh/machine_options.h"
+
 namespace cleave {
 
-/// Everything `cleave generate` can be told. Free of libtorch.
-struct GenerateOptions {
-  std::string model;                             ///< folder of a model or of a run
-  std::string tokenizer;                         ///< "bytes" or a folder; empty = the model's
+/// What every command that runs a model can be told. Free of libtorch, as all of this file.
+struct RunOptions : MachineOptions {
+  std::string model;      ///< folder of a model or of a run
+  std::string tokenizer;  ///< "bytes" or a folder; empty = the model's
+  int tp = 0;             ///< 0 = 1, or the whole world under a launcher
+  std::string dtype;      ///< empty = the file's
+  bool json = false;
+};
+
+/// Everything `cleave generate` can be told.
+struct GenerateOptions : RunOptions {
   std::vector<std::string> prompts;              ///< texts
   std::vector<std::vector<int64_t>> prompt_ids;  ///< rows of ids, instead of texts
   int64_t max_new_tokens = 64;
@@ -26,51 +35,23 @@ struct GenerateOptions {
   uint64_t seed = 0;
   std::optional<int64_t> eos_id;  ///< the model's
   std::vector<std::string> stop;  ///< texts that end a sequence
-  int tp = 0;                     ///< 0 = 1, or the whole world under a launcher
-  std::string dtype;              ///< empty = the file's
-  std::string device = "cpu";
-  bool json = false;
   bool stream = true;
-  std::string gemm = "auto";
-  std::string plain_kernels{};  ///< left to libtorch, as set_plain_kernels takes them
-  int threads_per_rank = 0;
-  double timeout_s = 60;
 };
 
 /// Everything `cleave eval` can be told.
-struct EvalOptions {
-  std::string model;
+struct EvalOptions : RunOptions {
   std::vector<std::string> data;
-  std::string tokenizer;
-  int tp = 0;
   int64_t seq_len = 256;
   int64_t batch_size = 8;
-  std::string dtype;
-  std::string device = "cpu";
-  std::string gemm = "auto";
-  std::string plain_kernels{};  ///< left to libtorch, as set_plain_kernels takes them
-  int threads_per_rank = 0;
-  double timeout_s = 60;
-  bool json = false;
 };
 
 /// Everything `cleave predict` can be told.
-struct PredictOptions {
-  std::string model;
-  std::string tokenizer;  ///< as of GenerateOptions
+struct PredictOptions : RunOptions {
   std::vector<std::string> texts;
   std::string text_file;  ///< a text a line, JSONL with `text`, or CSV
   int64_t top_k = 5;      ///< words shown for a masked place
   int64_t seq_len = 0;    ///< tokens read of a text; 0 = as many as the model has positions
   int64_t batch_size = 16;
-  int tp = 0;
-  std::string dtype;
-  std::string device = "cpu";
-  std::string gemm = "auto";
-  std::string plain_kernels{};  ///< left to libtorch, as set_plain_kernels takes them
-  int threads_per_rank = 0;
-  double timeout_s = 60;
-  bool json = false;
 };
 
 }  // namespace cleave

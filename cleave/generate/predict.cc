@@ -7,14 +7,9 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/log.h"
-#include "cleave/comm/flight_file.h"
 #include "cleave/data/classified.h"
-#include "cleave/generate/options.h"
 #include "cleave/generate/runnable.h"
-#include "cleave/kernels/cpu/gemm.h"
 #include "cleave/kernels/kernels.h"
-#include "cleave/mesh/job.h"
-#include "cleave/mesh/mesh.h"
 #include "cleave/tokenizer/batch.h"
 
 namespace cleave {
@@ -121,7 +116,6 @@ void print(const Prediction& p, size_t index, const Tensor& scores) {
 
 /// Batch by batch; the first rank alone prints.
 void run_rank(const Prediction& p, const Axis& tp) {
-  choose_gemm(p.options.gemm, tp);
   const auto model = p.runnable.load(tp);
   const auto batch_size = static_cast<size_t>(p.options.batch_size);
   for (size_t first = 0; first < p.rows.size(); first += batch_size) {
@@ -186,6 +180,8 @@ Tensor scores_of(Model& model, const Axis& tp, const std::vector<std::vector<int
 void cleave_predict(const cleave::PredictOptions& options) {
   cleave::set_plain_kernels(options.plain_kernels);
   using namespace cleave;  // NOLINT(google-build-using-namespace)
+  CLEAVE_CHECK(options.batch_size >= 1, Code::kUsage, "--batch-size ", options.batch_size,
+               " must be at least 1");
   Runnable runnable(options.model, options.dtype, options.device, {"mlm", "classify"});
   const auto tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/true);
   auto texts = texts_of(options);
@@ -196,12 +192,5 @@ void cleave_predict(const cleave::PredictOptions& options) {
                               .texts = std::move(texts),
                               .rows = std::move(rows)};
   check_masks(prediction);
-  const int num_ranks = num_ranks_of(options.tp);
-  run_job({.num_ranks = num_ranks,
-           .threads_per_rank = options.threads_per_rank,
-           .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = temporary_flight_logs()},
-           .device = options.device},
-          [&](World& world) {
-            run_rank(prediction, Mesh::build(world, {{"tp", num_ranks}})["tp"]);
-          });
+  run_on_ranks(options, [&](const Axis& tp) { run_rank(prediction, tp); });
 }

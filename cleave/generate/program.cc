@@ -3,16 +3,11 @@
 #include <ATen/Parallel.h>
 
 #include "cleave/base/log.h"
-#include "cleave/comm/flight_file.h"
 #include "cleave/generate/generate.h"
-#include "cleave/generate/options.h"
 #include "cleave/generate/printer.h"
 #include "cleave/generate/runnable.h"
 #include "cleave/generate/stop_texts.h"
-#include "cleave/kernels/cpu/gemm.h"
 #include "cleave/kernels/kernels.h"
-#include "cleave/mesh/job.h"
-#include "cleave/mesh/mesh.h"
 
 namespace cleave {
 namespace {
@@ -124,7 +119,6 @@ class CutPrompts {
 /// Batch by batch; the first rank alone prints.
 void run_rank(const Program& program, const Axis& tp) {
   const GenerateOptions& o = program.options;
-  choose_gemm(o.gemm, tp);
   const auto model = program.runnable.load(tp);
   choose_threads(*model, o.threads_per_rank);
   const int64_t rows_each = o.num_beams > 1 ? o.num_beams : o.num_return_sequences;
@@ -166,12 +160,5 @@ void cleave_generate(const cleave::GenerateOptions& options) {
                         .tokenizer = tokenizer,
                         .prompts = prompts_of(options, tokenizer.get()),
                         .settings = settings};
-  const int num_ranks = num_ranks_of(options.tp);
-  run_job({.num_ranks = num_ranks,
-           .threads_per_rank = options.threads_per_rank,
-           .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = temporary_flight_logs()},
-           .device = options.device},
-          [&](World& world) {
-            run_rank(program, Mesh::build(world, {{"tp", num_ranks}})["tp"]);
-          });
+  run_on_ranks(options, [&](const Axis& tp) { run_rank(program, tp); });
 }

@@ -158,12 +158,12 @@ TEST_F(GenerateProgram, EndIdOutsideTheVocabulary_IsRefused) {
 TEST_F(GenerateProgram, EvalOnATerminal_ShowsHowFarItIs) {
   const test::TempFolder folder;
   std::ofstream(folder / "text.txt") << std::string(4000, 'a');
-  const EvalOptions eval{.model = options_.model,
-                         .data = {(folder / "text.txt").string()},
-                         .tokenizer = "bytes",
-                         .seq_len = 64,
-                         .dtype = "",
-                         .json = true};
+  EvalOptions eval;
+  eval.model = options_.model;
+  eval.data = {(folder / "text.txt").string()};
+  eval.tokenizer = "bytes";
+  eval.seq_len = 64;
+  eval.json = true;
   ::setenv("TERM", "xterm", 1);
   test::Captured terminal(100);
   cleave_eval(eval);
@@ -202,14 +202,13 @@ TEST_F(GenerateProgram, Eval_GivesLossPerplexityAndTokensAlikeOnAnyLayout) {
   }();
   std::vector<double> losses;
   for (const int tp : {1, 2, 4}) {
-    const EvalOptions eval{.model = options_.model,
-                           .data = {(folder / "text.txt").string()},
-                           .tokenizer = "",
-                           .tp = tp,
-                           .seq_len = 64,
-                           .batch_size = 3,
-                           .dtype = "",
-                           .json = true};
+    EvalOptions eval;
+    eval.model = options_.model;
+    eval.data = {(folder / "text.txt").string()};
+    eval.tp = tp;
+    eval.seq_len = 64;
+    eval.batch_size = 3;
+    eval.json = true;
     const Json row = lines_of(printed([&] { cleave_eval(eval); })).at(0);
     losses.push_back(row.at("loss").as_number());
     EXPECT_NEAR(row.at("perplexity").as_number(), std::exp(losses.back()), 1e-9);

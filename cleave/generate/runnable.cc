@@ -5,9 +5,12 @@
 
 #include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/model_tensors.h"
+#include "cleave/comm/flight_file.h"
 #include "cleave/generate/rank_weights.h"
+#include "cleave/kernels/cpu/gemm.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/job.h"
+#include "cleave/mesh/mesh.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/nn/move.h"
 #include "cleave/parallel/plan.h"
@@ -91,8 +94,17 @@ std::unique_ptr<Model> Runnable::load(const Axis& tp) const {
   return model;
 }
 
-int num_ranks_of(int tp) {
-  return tp > 0 ? tp : std::max(1, launched_world_size());
+void run_on_ranks(const RunOptions& options, const std::function<void(const Axis& tp)>& work) {
+  const int num_ranks = options.tp > 0 ? options.tp : std::max(1, launched_world_size());
+  run_job({.num_ranks = num_ranks,
+           .threads_per_rank = options.threads_per_rank,
+           .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = temporary_flight_logs()},
+           .device = options.device},
+          [&](World& world) {
+            const Axis tp = Mesh::build(world, {{"tp", num_ranks}})["tp"];
+            choose_gemm(options.gemm, tp);
+            work(tp);
+          });
 }
 
 }  // namespace cleave

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -6,6 +7,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
+#include "cleave/generate/options.h"
 #include "cleave/mesh/axis.h"
 #include "cleave/model/model.h"
 #include "cleave/tokenizer/tokenizer.h"
@@ -49,7 +51,8 @@ class Runnable {
   std::vector<int64_t> eos_ids_;
 };
 
-/// Ranks of a --tp flag: 0 is the whole world under a launcher, else 1.
-int num_ranks_of(int tp);
+/// Does `work` on all ranks of options.tp, with the options' library of matrix products. Throws as
+/// run_job does.
+void run_on_ranks(const RunOptions& options, const std::function<void(const Axis& tp)>& work);
 
 }  // namespace cleave

@@ -4,13 +4,14 @@
 #include <string>
 #include <vector>
 
+#include "cleave/mesh/machine_options.h"
 #include "cleave/planner/options.h"
 
 namespace cleave {
 
 /// Everything `cleave train` can be told; the defaults are the program's. Free of libtorch, so the
 /// front end can fill it in without loading the library.
-struct TrainOptions : LayoutOptions {
+struct TrainOptions : LayoutOptions, MachineOptions {
   std::string model = "llama-tiny";  ///< preset name or model folder
   std::vector<std::string> data;     ///< text, JSONL with `text`, or JSONL rows of ids
   std::string task;                  ///< lm | mlm | classify; empty = the model's
@@ -44,12 +45,6 @@ struct TrainOptions : LayoutOptions {
   std::vector<std::string> eval_data;
   int64_t eval_every = 0;  ///< steps; 0 = at the end only
   bool shuffle = true;
-
-  std::string gemm = "auto";    ///< auto | mkl | onednn
-  std::string plain_kernels{};  ///< left to libtorch, as set_plain_kernels takes them
-  int threads_per_rank = 0;     ///< 0 = cores / ranks
-  double timeout_s = 60;        ///< longest wait for another rank
-  std::string device = "cpu";   ///< cpu | cuda
 
   std::string command;  ///< the command line as typed, for the report
 };

@@ -2,10 +2,12 @@
 #include <cstdint>
 #include <string>
 
+#include "cleave/mesh/machine_options.h"
+
 namespace cleave {
 
 /// Everything `cleave verify` can be told. Free of libtorch.
-struct VerifyOptions {
+struct VerifyOptions : MachineOptions {
   std::string model;   ///< preset, or folder of a model or of a run
   std::string plan{};  ///< JSON file; empty = the model's
   bool sequence_parallel = false;
@@ -16,11 +18,6 @@ struct VerifyOptions {
   std::string dtype = "fp64";  ///< fp32 | fp64
   uint64_t seed = 0;
   bool json = false;
-  std::string gemm = "auto";
-  std::string plain_kernels{};  ///< left to libtorch, as set_plain_kernels takes them
-  int threads_per_rank = 0;
-  double timeout_s = 60;
-  std::string device = "cpu";
 };
 
 }  // namespace cleave

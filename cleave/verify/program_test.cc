@@ -41,7 +41,12 @@ bool contains(const std::string& text, const std::string& part) {
 }
 
 VerifyOptions options_for(const std::string& model) {
-  return {.model = model, .tp = 2, .gemm = "mkl", .threads_per_rank = 1};
+  VerifyOptions options;
+  options.model = model;
+  options.tp = 2;
+  options.gemm = "mkl";
+  options.threads_per_rank = 1;
+  return options;
 }
 
 /// A folder with a config.json of a model without weights, for --fuzz.

@@ -253,6 +253,17 @@ TEST(Launch, ProgramAndItsFlags_ReachEveryRank) {
   EXPECT_TRUE(contains(ran.out, "1/2 --help\n"));
 }
 
+// For programs that meet by PyTorch's store: one port for all.
+TEST(Launch, MasterPort_IsOneThatCanBeListenedOn) {
+  const Ran ran =
+      run_cleave({"launch", "-n", "2", "--", "/bin/bash", "-c", "echo port $MASTER_PORT"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  const size_t end = ran.out.find('\n');
+  ASSERT_NE(end, std::string::npos);
+  EXPECT_EQ(ran.out, ran.out.substr(0, end + 1) + ran.out.substr(0, end + 1));
+  EXPECT_GT(std::stoi(ran.out.substr(5)), 1023);
+}
+
 TEST(Launch, RankThatFails_GivesItsExitCode) {
   const Ran ran = run_cleave({"launch", "-n", "2", "/bin/bash", "-c", "exit $((RANK * 9))"});
   EXPECT_EQ(ran.exit_code, 9);
