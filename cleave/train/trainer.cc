@@ -7,6 +7,8 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/base/address_space.h"
+#include "cleave/base/byte_count.h"
 #include "cleave/base/clock.h"
 #include "cleave/base/hash.h"
 #include "cleave/base/log.h"
@@ -24,6 +26,10 @@ namespace {
 
 /// As long a hint how to resume is kept whole when ranks die: a shell may have listed many files.
 constexpr size_t kMostHintBytes = 1000;
+
+/// What a step and a save of a tiny model take beside its tensors. Where there is less, libraries
+/// that cannot tell of it would end the process.
+constexpr int64_t kLeastSpace = int64_t{96} << 20;
 
 /// Below it what overflows is not the scaled gradients.
 constexpr double kLeastLossScale = 1.0 / 1024;
@@ -71,6 +77,9 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
   start_s_ = monotonic_s();
   model_name_ = setup.options.model;
   load();
+  CLEAVE_CHECK(has_address_space(kLeastSpace), Code::kMemory, "less than ",
+               bytes_text(static_cast<double>(kLeastSpace)),
+               " of memory are left for the steps; allow the process more (ulimit -v)");
   // Better now than when the weights that it is for are trained.
   if (is_first()) folder_.require_space(checkpoint(), saves_ahead());
   rank_.leaves_changed();
