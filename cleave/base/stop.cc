@@ -3,6 +3,8 @@
 #include <atomic>
 #include <csignal>
 #include <cstddef>
+#include <cstdint>
+#include <ctime>
 #include <iterator>
 #include <unistd.h>
 
@@ -13,15 +15,26 @@ namespace {
 
 constexpr int kSignals[] = {SIGINT, SIGTERM};
 
-static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only touch these");
+static_assert(std::atomic<int64_t>::is_always_lock_free, "a signal handler may only touch these");
 std::atomic<int> first_signal{0};
 std::atomic<bool> installed{false};
-std::atomic<int> times_seen[std::size(kSignals)];
+std::atomic<int64_t> seen_at_ms[std::size(kSignals)];  // when each came first; 0: not yet
 struct sigaction previous[std::size(kSignals)];
+
+/// For a signal handler, which may not ask std::chrono.
+int64_t now_ms() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+}
 
 extern "C" void on_stop_signal(int signal) {
   for (size_t i = 0; i < std::size(kSignals); ++i) {
-    if (kSignals[i] == signal && times_seen[i].fetch_add(1) > 0) _exit(128 + signal);
+    if (kSignals[i] != signal) continue;
+    int64_t before = 0;
+    const int64_t now = now_ms();
+    const bool is_first = seen_at_ms[i].compare_exchange_strong(before, now);
+    if (!is_first && now - before > kSameSignal.count()) _exit(128 + signal);
   }
   int none = 0;
   first_signal.compare_exchange_strong(none, signal);
@@ -33,7 +46,7 @@ StopSignal::StopSignal() {
   if (installed.exchange(true)) CLEAVE_BUG("two StopSignals at once");
   first_signal = 0;
   for (size_t i = 0; i < std::size(kSignals); ++i) {
-    times_seen[i] = 0;
+    seen_at_ms[i] = 0;
     struct sigaction action = {};
     action.sa_handler = on_stop_signal;
     action.sa_flags = SA_RESTART;  // a read or write in progress goes on

@@ -1,6 +1,7 @@
 #include "cleave/base/stop.h"
 
 #include <csignal>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -24,10 +25,19 @@ TEST(StopSignal, FirstOfEachKind_OnlyAsks) {
   EXPECT_EQ(StopSignal::pending(), SIGINT);
 }
 
-TEST(StopSignal, SameSignalTwice_ExitsWith128PlusSignal) {
+// As `timeout` sends it: to the program and to its process group.
+TEST(StopSignal, SameSignalAtOnce_IsOne) {
+  const StopSignal stop;
+  send(SIGTERM);
+  send(SIGTERM);
+  EXPECT_EQ(StopSignal::pending(), SIGTERM);
+}
+
+TEST(StopSignal, SameSignalLater_ExitsWith128PlusSignal) {
   const auto twice = [](int signal) {
     const StopSignal stop;
     send(signal);
+    std::this_thread::sleep_for(kSameSignal + std::chrono::milliseconds(20));  // a user's patience
     send(signal);
   };
   EXPECT_EXIT(twice(SIGINT), testing::ExitedWithCode(130), "");

@@ -8,7 +8,6 @@
 #include "cleave/cli/check.h"
 #include "cleave/cli/command.h"
 #include "cleave/cli/library.h"
-#include "cleave/cli/machine.h"
 
 namespace cleave::cli {
 namespace {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string_view>
 
+#include "cleave/base/byte_count.h"
 #include "cleave/base/error.h"
 #include "cleave/base/version.h"
 #include "cleave/cli/command.h"

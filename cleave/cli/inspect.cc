@@ -3,12 +3,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cleave/base/byte_count.h"
 #include "cleave/base/dtype.h"
 #include "cleave/base/error.h"
 #include "cleave/base/progress.h"
 #include "cleave/cli/command.h"
 #include "cleave/cli/inspection.h"
-#include "cleave/cli/machine.h"
 #include "cleave/format/manifest.h"
 #include "cleave/format/tensor_source.h"
 

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <fstream>
-#include <iomanip>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -11,6 +10,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "cleave/base/byte_count.h"
+#include "cleave/base/group_limits.h"
 #include "cleave/base/str.h"
 #include "cleave/comm/cores.h"
 
@@ -45,11 +46,9 @@ Object cpu_features() {
   return found;
 }
 
-std::string cgroup_file(const char* name) {
-  std::ifstream file(std::string("/sys/fs/cgroup/") + name);
-  std::string text;
-  std::getline(file, text);
-  return text.empty() ? "not known" : text;
+template <class T>
+Object or_none(const std::optional<T>& limit) {
+  return limit ? Object(*limit) : Object("none");
 }
 
 Object cpu() {
@@ -57,7 +56,7 @@ Object cpu() {
           {"features", cpu_features()},
           {"cores", sysconf(_SC_NPROCESSORS_ONLN)},
           {"usable_cores", usable_processors().size()},
-          {"cgroup_cpu_max", cgroup_file("cpu.max")}};
+          {"group_limit_cores", or_none(group_limits().cores)}};
 }
 
 int64_t meminfo_bytes(std::string_view name) {
@@ -89,21 +88,12 @@ bool has_memfd() {
 
 }  // namespace
 
-std::string bytes_text(double bytes) {
-  constexpr std::array kUnits{"bytes", "KiB", "MiB", "GiB", "TiB"};
-  size_t unit = 0;
-  for (; bytes >= 1024 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(unit == 0 ? 0 : 1) << bytes << ' ' << kUnits.at(unit);
-  return std::move(out).str();
-}
-
 Object machine_facts() {
   return {{"cpu", cpu()},
           {"memory",
            {{"total_bytes", meminfo_bytes("MemTotal")},
             {"available_bytes", meminfo_bytes("MemAvailable")},
-            {"cgroup_memory_max", cgroup_file("memory.max")}}},
+            {"group_limit_bytes", or_none(group_limits().memory)}}},
           {"limits",
            {{"open_files", limit(RLIMIT_NOFILE)},
             {"locked_memory", limit(RLIMIT_MEMLOCK)},

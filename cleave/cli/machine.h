@@ -12,7 +12,4 @@ nlohmann::ordered_json machine_facts();
 /// Sentences about limits that will get in the way; none: all is well.
 std::vector<std::string> machine_problems(const nlohmann::ordered_json& facts);
 
-/// "1.5 GiB".
-std::string bytes_text(double bytes);
-
 }  // namespace cleave::cli

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "cleave/base/error.h"
+#include "cleave/base/group_limits.h"
 #include "cleave/base/hash.h"
 
 namespace cleave {
@@ -88,13 +89,20 @@ std::vector<int> usable_processors(const GetAffinity& get) {
   return processors;
 }
 
+int threads_each(size_t num_processors, int64_t num_ranks, std::optional<double> cores) {
+  double usable = static_cast<double>(num_processors);
+  if (cores) usable = std::min(usable, *cores);
+  return std::max(1, static_cast<int>(usable / static_cast<double>(num_ranks)));
+}
+
 OwnProcessors::OwnProcessors(World& world, int threads_per_rank) : before_(usable_processors()) {
   const int64_t place = place_of(before_);
   const std::vector<int64_t> places = places_of_all(world, place);
   const auto alike = std::count(places.begin(), places.end(), place);
   const auto index = std::count(places.begin(), places.begin() + world.rank(), place);
   const auto share = static_cast<std::ptrdiff_t>(before_.size()) / alike;
-  num_threads_ = threads_per_rank > 0 ? threads_per_rank : std::max(1, static_cast<int>(share));
+  num_threads_ = threads_per_rank > 0 ? threads_per_rank
+                                      : threads_each(before_.size(), alike, group_limits().cores);
   if (share < num_threads_) return;
   const auto begin = before_.begin() + share * index;
   keep_to({begin, begin + share});  // a system that refuses leaves the thread where it is

@@ -1,5 +1,7 @@
 #pragma once
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <sched.h>
 #include <vector>
 
@@ -15,6 +17,10 @@ using GetAffinity = std::function<int(size_t num_bytes, cpu_set_t* set)>;
 /// Throws Error(kIo) when the system does not say.
 std::vector<int> usable_processors();
 std::vector<int> usable_processors(const GetAffinity& get);
+
+/// Threads for each of `num_ranks` ranks that share so many processors, of which a control group
+/// may let them use `cores` at a time; at least 1.
+int threads_each(size_t num_processors, int64_t num_ranks, std::optional<double> cores);
 
 /// Keeps the calling thread, and the threads that it starts later, to this rank's own processors
 /// for as long as it lives; then the thread may run where it could before.
@@ -32,7 +38,7 @@ class OwnProcessors {
   OwnProcessors& operator=(const OwnProcessors&) = delete;
 
   /// Threads for this rank's work, at least 1: `threads_per_rank`, or for 0 one on each of its
-  /// processors.
+  /// processors, as many of them as its control group lets it use (base/group_limits.h).
   [[nodiscard]] int num_threads() const { return num_threads_; }
 
  private:

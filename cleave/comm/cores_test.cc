@@ -124,6 +124,14 @@ TEST(OwnProcessors, RankThatItsLauncherBound_HasAllThatItWasGiven) {
   });
 }
 
+TEST(ThreadsEach, QuotaOfTheGroup_IsSharedAsProcessorsAre) {
+  EXPECT_EQ(threads_each(64, 4, std::nullopt), 16);
+  EXPECT_EQ(threads_each(64, 4, 10.0), 2);
+  EXPECT_EQ(threads_each(2, 1, 10.0), 2);
+  EXPECT_EQ(threads_each(2, 8, std::nullopt), 1);
+  EXPECT_EQ(threads_each(2, 1, 0.5), 1);
+}
+
 TEST(KeepToProcessor, OneProcessor_IsKeptByThreadsStartedLater) {
   apart([] {
     const int last = usable_processors().back();

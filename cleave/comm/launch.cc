@@ -13,7 +13,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "cleave/base/byte_count.h"
+#include "cleave/base/group_limits.h"
 #include "cleave/base/mutant.h"
+#include "cleave/base/stop.h"
 #include "cleave/comm/child_process.h"
 #include "cleave/comm/flight_log.h"
 
@@ -24,8 +27,6 @@ using Clock = std::chrono::steady_clock;
 
 // How long ranks have to end by themselves after the first failure.
 constexpr std::chrono::milliseconds kFailureGrace{200};
-// `timeout` and shells may send one signal twice, to the launcher and to its process group.
-constexpr std::chrono::milliseconds kSameSignal{200};
 
 /// Takes SIGTERM, SIGINT and SIGHUP through a descriptor for as long as it lives.
 class SignalInbox {
@@ -193,11 +194,22 @@ class Launcher {
     kill_at_ = now;
   }
 
+  /// " for lack of memory ..." where the kernel has killed processes of this group since the start.
+  [[nodiscard]] std::string why_killed(int signal) const {
+    const GroupLimits now = group_limits();
+    if (signal != SIGKILL || now.num_killed == num_killed_before_) return "";
+    std::string text = " for lack of memory";
+    if (!now.memory) return text + " of the machine";
+    text += " (limit " + bytes_text(static_cast<double>(*now.memory));
+    if (now.memory_peak) text += ", peak " + bytes_text(static_cast<double>(*now.memory_peak));
+    return text + ')';
+  }
+
   [[nodiscard]] std::string describe_end(int rank, int code) const {
     const ChildProcess& child = ranks_[static_cast<size_t>(rank)];
     std::string text = str("rank ", rank, " (pid ", child.pid(), ") ");
     if (child.end_signal() != 0) {
-      text += str("was killed by signal ", child.end_signal());
+      text += str("was killed by signal ", child.end_signal(), why_killed(child.end_signal()));
     } else {
       text += str("ended with exit code ", code);
     }
@@ -300,6 +312,7 @@ class Launcher {
 
   const LaunchOptions& options_;
   SignalInbox signals_;  // before the first rank: no signal may end the launcher between them
+  const int64_t num_killed_before_ = group_limits().num_killed;
   std::shared_ptr<JobPage> page_;
   std::vector<ChildProcess> ranks_;
   std::vector<bool> ended_ = std::vector<bool>(static_cast<size_t>(options_.num_ranks));

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cleave/base/byte_count.h"
+#include "cleave/base/group_limits.h"
 #include "cleave/base/log.h"
 #include "cleave/base/progress.h"
 #include "cleave/file/atomic_write.h"
@@ -42,9 +43,7 @@ at::ScalarType type_of(const PlanOptions& o) {
 /// Bytes that this process may take: of the machine, or of its container where that has fewer.
 int64_t memory_here() {
   const int64_t of_machine = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  std::ifstream file("/sys/fs/cgroup/memory.max");
-  int64_t of_container = 0;  // not a number where there is no limit
-  return file >> of_container ? std::min(of_machine, of_container) : of_machine;
+  return std::min(of_machine, group_limits().memory.value_or(of_machine));
 }
 
 int64_t limit_of(const PlanOptions& o, int num_ranks) {

@@ -1,0 +1,84 @@
+// Row R13: a container's limit on memory, at which the kernel kills without a word.
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/program.h"
+
+namespace cleave::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ContainsRegex;
+
+/// A control group beside this process's own, with a limit on memory; gone with the object.
+class LimitedGroup {
+ public:
+  explicit LimitedGroup(const std::string& bytes) {
+    std::ifstream lines("/proc/self/cgroup");
+    for (std::string line; path_.empty() && std::getline(lines, line);) {
+      const fs::path own = fs::path(line.substr(line.rfind(':') + 1)).relative_path();
+      const bool is_version1 = line.find(":memory:") != std::string::npos;
+      if (!is_version1 && !line.starts_with("0::")) continue;
+      const fs::path top = is_version1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup";
+      const fs::path around = is_version1 ? top / own : (top / own).parent_path();
+      try_at(around / ("cleave-test-" + std::to_string(getpid())),
+             is_version1 ? "memory.limit_in_bytes" : "memory.max", bytes);
+    }
+  }
+  ~LimitedGroup() {
+    std::error_code ignored;  // tests that follow have groups of their own
+    if (!path_.empty()) fs::remove(path_, ignored);
+  }
+  LimitedGroup(const LimitedGroup&) = delete;
+  LimitedGroup& operator=(const LimitedGroup&) = delete;
+
+  /// Empty where this user may not make one.
+  [[nodiscard]] const fs::path& path() const { return path_; }
+
+ private:
+  void try_at(const fs::path& path, const char* limit, const std::string& bytes) {
+    std::error_code code;
+    if (!fs::create_directory(path, code)) return;
+    for (const char* of_swap : {"memory.memsw.limit_in_bytes", "memory.swap.max"}) {
+      if (fs::exists(path / of_swap)) std::ofstream(path / of_swap) << "0";
+    }
+    if (fs::exists(path / limit) && (std::ofstream(path / limit) << bytes).flush()) {
+      path_ = path;
+    } else {
+      fs::remove(path, code);
+    }
+  }
+  fs::path path_;
+};
+
+TEST(MemoryGroup, RankThatTheKernelKillsAtTheLimit_IsToldWithTheLimit) {
+  const LimitedGroup group("268435456");
+  if (group.path().empty()) GTEST_SKIP() << "needs the right to make a control group with a limit";
+  const std::string join = "echo $$ > " + (group.path() / "cgroup.procs").string() + " && ";
+  // The line that tail waits for has no end.
+  const std::string rank = "if [ $RANK = 1 ]; then exec tail /dev/zero; fi; exec sleep 100";
+  const Ran ran = run_program({"/bin/bash", "-c", join + "exec \"$0\" \"$@\"", CLEAVE_PROGRAM,
+                               "launch", "-n", "2", "--", "/bin/bash", "-c", rank},
+                              {.deadline_s = 60});
+  EXPECT_EQ(ran.exit_code, 137);
+  EXPECT_THAT(ran.err,
+              ContainsRegex("rank 1 \\(pid [0-9]+\\) was killed by signal 9 for lack of "
+                            "memory \\(limit 256 MiB(, peak 256 MiB)?\\) before it joined\n"));
+}
+
+// Without such a kill the sentence is the plain one.
+TEST(MemoryGroup, RankKilledWithinTheLimit_IsNotSaidToLackMemory) {
+  const Ran ran = run_cleave({"launch", "-n", "2", "--", "/bin/bash", "-c",
+                              "if [ $RANK = 1 ]; then kill -9 $$; fi; exec sleep 100"},
+                             {.deadline_s = 60});
+  EXPECT_EQ(ran.exit_code, 137);
+  EXPECT_THAT(ran.err,
+              ContainsRegex("rank 1 \\(pid [0-9]+\\) was killed by signal 9 before it joined\n"));
+}
+
+}  // namespace
+}  // namespace cleave::test
