@@ -5,7 +5,24 @@
 #include "cleave/kernels/kernels.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"
+#include "cleave/train/told.h"
 #include "cleave/train/trainer.h"
+
+namespace cleave {
+namespace {
+
+/// Returns the signal that stopped it, or 0.
+int train_rank(const TrainSetup& setup, World& world, const Axis& everyone) {
+  if (!world.ranks_are_threads()) require_alike(told_of(setup), everyone);
+  return Trainer(setup, world).run();
+}
+
+Axis axis_of_all(World& world) {
+  return Mesh::build(world, {{"all", world.size()}})["all"];
+}
+
+}  // namespace
+}  // namespace cleave
 
 void cleave_train(const cleave::TrainOptions& options) {
   using namespace cleave;
@@ -19,15 +36,15 @@ void cleave_train(const cleave::TrainOptions& options) {
   if (is_restart()) {
     // The ranks meet first: what they go on from is read by all of them, a share each.
     run_job(job, [&](World& world) {
-      const Axis everyone = Mesh::build(world, {{"all", world.size()}})["all"];
+      const Axis everyone = axis_of_all(world);
       const auto whole = newest_whole_checkpoint(options.out, everyone);
       const TrainSetup setup = make_setup(options, world.size(), whole);
-      signal = Trainer(setup, world).run();
+      signal = train_rank(setup, world, everyone);
     });
   } else {
     const TrainSetup setup = make_setup(options, launched_world_size());
     job.num_ranks = setup.layout.num_ranks();
-    run_job(job, [&](World& world) { signal = Trainer(setup, world).run(); });
+    run_job(job, [&](World& world) { signal = train_rank(setup, world, axis_of_all(world)); });
   }
   if (signal != 0) throw Stopped{signal};
 }

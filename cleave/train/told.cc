@@ -1,0 +1,80 @@
+#include "cleave/train/told.h"
+
+#include <array>
+#include <charconv>
+#include <filesystem>
+
+#include "cleave/base/hash.h"
+#include "cleave/file/file.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// As few digits as tell it from every other number.
+std::string text_of(double number) {
+  std::array<char, 32> text;
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};
+}
+
+/// Each key of the model's config.json by itself, so that a difference is short.
+void add_config(Told& told, const Json& config) {
+  for (size_t i = 0; i < config.size(); ++i) {
+    told.emplace_back(str("config.json's ", config.key(i)), config.at(i).dump());
+  }
+}
+
+void add_optimizer(Told& told, const TrainSetup& setup) {
+  const TrainOptions& o = setup.options;
+  told.emplace_back("--optimizer", o.optimizer);
+  told.emplace_back("--lr", text_of(o.lr));
+  told.emplace_back("--schedule", o.schedule);
+  told.emplace_back("--warmup", str(setup.schedule.warmup));
+  told.emplace_back("--beta1", text_of(o.beta1));
+  told.emplace_back("--beta2", text_of(o.beta2));
+  told.emplace_back("--adam-eps", text_of(o.adam_eps));
+  told.emplace_back("--weight-decay", text_of(o.weight_decay));
+  told.emplace_back("--decay-on", o.decay_on);
+  told.emplace_back("--clip", text_of(o.clip));
+}
+
+void add_data(Told& told, const TrainSetup& setup) {
+  const auto fingerprint = [](const auto& data) {
+    return data ? to_hex(data->fingerprint()) : std::string("none");
+  };
+  told.emplace_back("--data of the checksum", fingerprint(setup.data));
+  told.emplace_back("--eval-data of the checksum", fingerprint(setup.eval_data));
+}
+
+}  // namespace
+
+Told told_of(const TrainSetup& setup) {
+  const TrainOptions& o = setup.options;
+  Told told{{"the layout", setup.layout.describe()},
+            {"--plan of the checksum", o.plan.empty() ? "" : to_hex(hash_bytes(read_file(o.plan)))},
+            {"--steps", str(setup.num_steps)},
+            {"--batch-size", str(o.batch_size)},
+            {"--micro-batch-size", str(setup.micro_batch_size)},
+            {"--seq-len", str(o.seq_len)},
+            {"--dtype", o.dtype},
+            {"--seed", str(o.seed)},
+            {"--shuffle", o.shuffle ? "on" : "off"},
+            {"--save-every", str(o.save_every)},
+            {"--save-behind", o.save_behind ? "on" : "off"},
+            {"--keep-last", str(o.keep_last)},
+            {"--eval-every", str(o.eval_every)},
+            {"--resume", setup.resumes ? "on" : "off"},
+            {"--gemm", o.gemm},
+            {"--plain-kernels", o.plain_kernels},
+            {"--device", o.device}};
+  if (setup.resumes) {
+    told.emplace_back("the checkpoint", fs::path(setup.folder->path).filename().string());
+  }
+  add_config(told, setup.config);
+  add_optimizer(told, setup);
+  add_data(told, setup);
+  return told;
+}
+
+}  // namespace cleave
