@@ -107,10 +107,9 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
           ", ", o.schedule)};
   if (setup.planned) {
     const StepTime time = step_time(*setup.planned, setup.layout, machine);
-    lines.push_back(str("plan    ", bytes_text(static_cast<double>(setup.planned->most_bytes())),
-                        " a rank at most, ", duration_text(time.total()),
-                        " a step or more (products ", duration_text(time.compute_s), ", messages ",
-                        duration_text(time.comm_s), ")"));
+    lines.push_back(str("time    ", duration_text(time.total()), " a step or more (products ",
+                        duration_text(time.compute_s), ", messages ", duration_text(time.comm_s),
+                        ")"));
   }
   return lines;
 }

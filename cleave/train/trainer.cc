@@ -76,6 +76,11 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
               setup.options.keep_last) {
   start_s_ = monotonic_s();
   model_name_ = setup.options.model;
+  // Before it is taken: where it is too much, this may be the last word.
+  if (is_first() && setup.planned) {
+    log_info("memory  ", bytes_text(static_cast<double>(setup.planned->most_bytes())),
+             " a rank at most");
+  }
   load();
   CLEAVE_CHECK(has_address_space(kLeastSpace), Code::kMemory, "less than ",
                bytes_text(static_cast<double>(kLeastSpace)),

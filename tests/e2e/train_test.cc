@@ -68,7 +68,8 @@ TEST(TrainProgram, PipelineAndShardsAsProcesses_GiveTheLossesOfOneRankAndGoOnOnI
     words.insert(words.end(), layouts[i].begin(), layouts[i].end());
     const Ran ran = run_with_deadline(launched(4, train(run, words)));
     ASSERT_EQ(ran.exit_code, 0) << ran.err;
-    EXPECT_NE(ran.out.find("\nplan  "), std::string::npos) << ran.out;
+    EXPECT_TRUE(ran.out.starts_with("memory  ")) << ran.out;
+    EXPECT_NE(ran.out.find("\ntime  "), std::string::npos) << ran.out;
     const auto got = metrics_of(run);
     ASSERT_EQ(got.size(), want.size());
     for (size_t k = 0; k < want.size(); ++k) {
@@ -282,6 +283,21 @@ TEST(PlanProgram, OrderOfAPipelineThatIsNone_IsWarnedAbout) {
             "cleave: warning: --schedule-pp gpipe orders a pipeline's work and pp=1: it changes "
             "nothing; give --pp 2 or more\n");
   EXPECT_EQ(run_with_deadline({"plan", "--schedule-pp", "gpipe", "--pp", "2"}).err, "");
+}
+
+TEST(PlanProgram, CutOverTensorParallelRanksThatAreNone_IsWarnedAbout) {
+  const TempFolder folder;
+  const std::string plan = folder / "plan.json";
+  std::ofstream(plan) << R"({"model.layers.*.mlp.{gate,up}_proj": {"style": "colwise"},
+                             "model.layers.*.mlp.down_proj": {"style": "rowwise"}})";
+  const std::string rest =
+      " cuts over tensor-parallel ranks and tp=1: nothing is cut; give --tp 2 or more\n";
+  EXPECT_EQ(run_with_deadline({"plan", "--sequence-parallel"}).err,
+            "cleave: warning: --sequence-parallel" + rest);
+  const Ran of_plan = run_with_deadline({"plan", "--model", "llama-tiny", "--plan", plan});
+  EXPECT_EQ(of_plan.exit_code, 0);
+  EXPECT_EQ(of_plan.err, "cleave: warning: --plan" + rest);
+  EXPECT_EQ(run_with_deadline({"plan", "--sequence-parallel", "--tp", "2"}).err, "");
 }
 
 TEST(TrainProgram, MoreThreadsThanCores_AreNotCalledCores) {
