@@ -15,9 +15,11 @@
 #include <xxhash.h>
 
 #include "cleave/base/error.h"
+#include "cleave/base/log.h"
 #include "cleave/base/mutant.h"
 #include "cleave/comm/guest_list.h"
 #include "cleave/comm/job_layout.h"
+#include "cleave/comm/port_holder.h"
 #include "cleave/comm/tcp.h"
 
 // The meeting of ranks on several hosts:
@@ -137,13 +139,18 @@ uint64_t job_hash(const Environment& environment) {
   return XXH3_64bits(environment.job_id.data(), environment.job_id.size());
 }
 
-/// A socket that listens on the interface with this address, at its port. A host's name often means
-/// a loopback address on itself and another one elsewhere: then on all interfaces.
+/// A host's name often means a loopback address on itself and another one elsewhere.
+bool is_name_of_this_host(const HostAddress& address, const std::string& master_addr) {
+  return address.is_loopback() && master_addr != "localhost" && !is_in_digits(master_addr);
+}
+
+/// A socket that listens on the interface with this address, at its port; on all interfaces where
+/// the address does not say which.
 Descriptor listen_on_interface(HostAddress address, const std::string& master_addr) {
   const int port = address.port();
-  const bool is_exact = master_addr == "localhost" || is_in_digits(master_addr);
-  if (is_planted("meeting.listens_everywhere") || (!is_exact && address.is_loopback()))
+  if (is_planted("meeting.listens_everywhere") || is_name_of_this_host(address, master_addr)) {
     address = any_address(address);
+  }
   address.set_port(port);
   return listen_at(address);
 }
@@ -444,7 +451,8 @@ class Guest {
   /// Only what a rank 0 that is there already has to say; nothing when no rank 0 of ours is there.
   static std::optional<Error> word_of_another_host(const Environment& environment,
                                                    const HostAddress& address) {
-    Guest guest(environment, address, 1);
+    constexpr double kTimeToSayIt = 0.05;
+    Guest guest(environment, address, kTimeToSayIt);
     std::string problem;
     guest.sockets_[0] = connect_until(address, guest.deadline_, problem);
     if (!guest.sockets_[0].is_open()) return std::nullopt;
@@ -560,11 +568,16 @@ std::vector<Descriptor> meet_hosts(const Environment& environment, double timeou
   if (environment.rank != 0) return Guest(environment, address, timeout_s).visit();
   Descriptor listener = listen_on_interface(address, environment.master_addr);
   if (listener.is_open()) {
+    if (is_name_of_this_host(address, environment.master_addr) && environment.token_file.empty()) {
+      log_warning("MASTER_ADDR=", environment.master_addr, " is a loopback address here, so that ",
+                  "all interfaces listen while the ranks meet, and anybody may join; give an ",
+                  "address in digits, or a CLEAVE_TOKEN_FILE");
+    }
     return Host(environment, address, std::move(listener), timeout_s).gather();
   }
   const auto word = Guest::word_of_another_host(environment, address);
-  throw word.value_or(Error(Code::kIo, str("MASTER_PORT: ", address.text(),
-                                           " is taken by another program; choose another port")));
+  throw word.value_or(Error(Code::kIo, str("MASTER_PORT: ", address.text(), " is held by ",
+                                           port_holder(address.port()), "; choose another port")));
 }
 
 }  // namespace cleave

@@ -186,6 +186,33 @@ TEST(HostMeeting, WhileRanksMeetAtLoopback_TheyListenNowhereElse) {
   EXPECT_EQ(meeting.errors[0] + meeting.errors[1] + meeting.errors[2], "");
 }
 
+// Debian calls a host 127.0.1.1 on itself: other hosts know it elsewhere.
+TEST(HostMeeting, NameThatIsLoopbackHere_IsListenedForEverywhereWithAWarning) {
+  std::string name(256, '\0');
+  gethostname(name.data(), name.size() - 1);
+  name.resize(name.find('\0'));
+  const auto known = find_address(name, 1);
+  if (!known || !known->is_loopback()) GTEST_SKIP() << "needs a host whose name is loopback";
+  const TestFolder folder;
+  std::ofstream(folder / "token") << std::string(40, 't');
+  fs::permissions(folder / "token", fs::perms::owner_read | fs::perms::owner_write);
+  for (const std::string& token : {std::string(), std::string(folder / "token")}) {
+    Meeting meeting(2);
+    for (Environment& rank : meeting.ranks) {
+      rank.master_addr = name;
+      rank.token_file = token;
+    }
+    testing::internal::CaptureStderr();
+    meeting.start_all();
+    meeting.wait();
+    const std::string told = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(meeting.errors[0] + meeting.errors[1], "");
+    EXPECT_EQ(told.find("all interfaces listen while the ranks meet") != std::string::npos,
+              token.empty())
+        << told;
+  }
+}
+
 // Row N2: wrong, cut, slow and repeated hellos while ranks meet.
 TEST(HostMeeting, ManyWrongHellos_AreAllSentAwayAndTheRanksMeet) {
   const TestFolder folder;
@@ -268,8 +295,9 @@ TEST(HostMeeting, PortOfAnotherProgram_IsToldSoon) {
   const auto begin = Clock::now();
   meeting.start(0);
   meeting.wait();
-  EXPECT_THAT(meeting.errors[0], HasSubstr("is taken by another program"));
-  EXPECT_LT(milliseconds_since(begin), 2000);
+  EXPECT_THAT(meeting.errors[0], HasSubstr(str(" is held by pid ", getpid(), " (comm_test); ")));
+  EXPECT_LT(milliseconds_since(begin), 1000);  // 100 on a quiet machine
+  test::note_measured("N3 a taken port is told after ", milliseconds_since(begin), " ms");
 }
 
 TEST(HostMeeting, RankOfAnotherJob_IsSentAwayAndTheJobGoesOn) {
