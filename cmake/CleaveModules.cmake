@@ -15,7 +15,9 @@ set(CLEAVE_ARITHMETIC -ffp-contract=off -fno-math-errno)
 function(cleave_compile_options target)
   target_compile_options(${target} PRIVATE ${CLEAVE_WARNINGS} ${CLEAVE_ARITHMETIC})
   if(CLEAVE_SANITIZE)
-    target_compile_options(${target} PRIVATE -fsanitize=${CLEAVE_SANITIZE} -fno-omit-frame-pointer)
+    # A report ends the process: a fuzzer, or a rank, would go on after it.
+    target_compile_options(${target} PRIVATE -fsanitize=${CLEAVE_SANITIZE} -fno-sanitize-recover=all
+      -fno-omit-frame-pointer)
     target_link_options(${target} PRIVATE -fsanitize=${CLEAVE_SANITIZE})
   endif()
 endfunction()
