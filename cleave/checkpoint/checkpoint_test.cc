@@ -33,8 +33,8 @@ using test::write_model_folder;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr std::array kLayouts = {Layout{1, 1}, Layout{2, 1}, Layout{3, 1},
-                                 Layout{4, 1}, Layout{1, 2}, Layout{2, 2}};
+constexpr std::array kLayouts = {Layout{1, 1}, Layout{2, 1}, Layout{3, 1}, Layout{4, 1},
+                                 Layout{6, 1}, Layout{1, 2}, Layout{2, 2}};
 
 /// Loads a run's model and optimizer and compares each slice with its closed form.
 void expect_loads(const fs::path& run, const Axis& tp) {

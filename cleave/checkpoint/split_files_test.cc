@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cleave/base/clock.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/format/torch_writer.h"
 #include "cleave/mesh/scalar_type.h"
@@ -174,6 +175,11 @@ TEST(FindSplitFiles, ManyMissingOnes_AreToldInAFewWords) {
               HasSubstr(" has the files of 1 ranks of a job of tp=65536 x pp=1; missing "
                         "are those of (tp, pp) = (0, 0), (1, 0), "));
   EXPECT_LT(std::string_view(error.what()).size(), 500U);
+  // Four thousand million of them are not counted.
+  write_atomic(folder / oslo_file_name(65535, 65535), "");
+  const double start = monotonic_s();
+  EXPECT_EQ(thrown_by([&] { (void)find_split_files(folder.path()); }).code(), Code::kIo);
+  EXPECT_LT(monotonic_s() - start, 10);
 }
 
 TEST(SplitFileNames, OfAnyRank_AreThoseOfOsloAndNxd) {

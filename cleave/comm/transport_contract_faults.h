@@ -74,24 +74,24 @@ TEST_P(TransportContract, RanksThatDisagree_AllReadBothCallsAndKeepTheirData) {
   // Small calls pass through the shared page, large ones are read in place.
   for (const int64_t count : {16, 80000}) {
     for (const auto& kind : contract::disagreements(count)) {
-      for (const int n : {2, 3}) {
+      for (const int n : {2, 3, 4}) {
         SCOPED_TRACE(str(kind.what, ", count ", count, ", ", n, " ranks"));
-        const auto begin = std::chrono::steady_clock::now();
         const auto cause = run_to_failure(n, [&](World& world) {
           const auto group = contract::all(world);
           group->barrier(contract::call("start"));
+          const auto begin = std::chrono::steady_clock::now();
           Values data(DType::kF32, count * 4, [](int64_t i) { return contract::number(1, i); });
           const Values before = data;
           const std::string text = contract::expect_error(
               Code::kDesync, [&] { (world.rank() == 0 ? kind.first : kind.others)(*group, data); });
           EXPECT_THAT(text, HasSubstr("rank 0"));
-          EXPECT_THAT(text, testing::AnyOf(HasSubstr("rank 1"), HasSubstr("rank 2")));
+          EXPECT_THAT(text, testing::ContainsRegex("rank [123]"));
+          EXPECT_LT(contract::milliseconds_since(begin), 1000);  // 100 on a quiet machine
           EXPECT_TRUE(data == before);
           throw Error(Code::kDesync, text);
         });
         ASSERT_TRUE(cause.has_value());
         EXPECT_EQ(cause->code(), Code::kDesync) << cause->what();
-        EXPECT_LT(contract::milliseconds_since(begin), 2000);
       }
     }
   }

@@ -19,6 +19,7 @@
 #include "cleave/format/tensor_source.h"
 #include "cleave/format/torch_file.h"
 #include "tests/support/oslo_models.h"
+#include "tests/support/small_disk.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
@@ -102,6 +103,32 @@ TEST(OsloSave, OnAnyNumberOfRanks_LoadsOnAnyOther) {
       expect_loads(folder / "split", to, 1);
       expect_loads(folder / "merged", to, 2);
     }
+  }
+}
+
+// Oracle: what the files take, and disks of about that size.
+TEST(OsloSave, DiskThatIsLargeEnough_IsTakenAndASmallerOneRefusedBeforeAnythingIsWritten) {
+  const TempFolder folder;
+  const fs::path disk = folder / "disk";
+  fs::create_directory(disk);
+  SaveOptions bin = kMerged;
+  bin.safe_serialization = false;
+  for (const SaveOptions& options : {SaveOptions(), kMerged, bin}) {
+    const fs::path plain = folder / str("plain", names_in(folder.path()).size());
+    save(plain, 3, 1, options);
+    const uint64_t taken = test::bytes_on_disk(plain);
+    constexpr uint64_t kSpare = 48 << 10;
+    const bool may_mount = test::on_small_disk(disk, taken + kSpare, [&] {
+      save(disk / "model", 3, 1, options);
+      EXPECT_THAT(find_damage(disk / "model"), IsEmpty());
+    });
+    if (!may_mount) GTEST_SKIP() << "needs the right to mount a file system";
+    test::on_small_disk(disk, taken - 4096, [&] {
+      const Error error = thrown_by([&] { save(disk / "model", 3, 1, options); });
+      EXPECT_EQ(error.code(), Code::kIo);
+      EXPECT_THAT(error.what(), HasSubstr(" bytes are needed, the disk has "));
+      EXPECT_FALSE(fs::exists(disk / "model"));
+    });
   }
 }
 

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "cleave/base/hash.h"
+#include "cleave/base/mutant.h"
 #include "cleave/format/block.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/text/json.h"
@@ -251,7 +252,7 @@ void check_tensor(const Safetensors& set, const StoredTensor& tensor, const List
   }
   for (const BlockCheck& block : blocks) {
     if (block.next) problems.push_back(str(what, ": written ranges overlap"));
-    if (block.hasher.digest() != block.written->checksum) {
+    if (block.hasher.digest() != block.written->checksum && !is_planted("manifest.any_bits")) {
       problems.push_back(str(what, ": ", describe(block.written->slices), " have changed"));
     }
   }

@@ -10,6 +10,7 @@
 #include "cleave/base/hash.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/format/safetensors.h"
+#include "cleave/text/json.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
@@ -252,6 +253,38 @@ TEST(FolderWriter, NamesThatArePaths_AreRefused) {
   writer.write_file("inside/x", "x");
   writer.abandon();
   EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
+/// Pieces of a tensor that many ranks wrote, one row each.
+std::vector<WrittenBlock> rows_of_many(int64_t count, const std::string& tensor) {
+  std::vector<WrittenBlock> blocks;
+  for (int64_t row = 0; row < count; ++row) {
+    blocks.push_back({.file = "f", .tensor = tensor, .slices = {{0, {{row, row + 1}}}}});
+  }
+  return blocks;
+}
+
+TEST(Manifest, OfMoreValuesThanOtherFilesMayHave_IsReadAgain) {
+  const TempFolder folder;
+  const int64_t num_blocks = 600'000;
+  ASSERT_GT(8 * static_cast<size_t>(num_blocks), JsonLimits{}.max_values);
+  write_atomic(folder.path() / kManifestName,
+               make_manifest(folder.path(), rows_of_many(num_blocks, "t")));
+  EXPECT_NO_THROW((void)find_damage(folder.path()));
+}
+
+TEST(Manifest, TooLargeToBeReadAgain_IsNotWritten) {
+  const TempFolder folder;
+  std::vector<WrittenBlock> blocks;
+  for (int i = 0; i < 140; ++i) {
+    blocks.push_back(
+        {.file = "f", .tensor = str(i, std::string(size_t{1} << 20, 'n')), .slices = {}});
+  }
+  const Error error = thrown_by([&] { (void)make_manifest(folder.path(), blocks); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr(": a manifest of 140 blocks has 146"));
+  blocks.resize(100);
+  EXPECT_NO_THROW((void)make_manifest(folder.path(), blocks));
 }
 
 TEST(Manifest, RangesThatLeaveAHoleOrOverlap_AreFound) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cleave/base/checked.h"
+#include "cleave/base/mutant.h"
 #include "cleave/format/block.h"
 #include "cleave/format/tensor_source.h"
 #include "cleave/text/json.h"
@@ -66,8 +67,9 @@ void check_coverage(std::vector<StoredTensor>& tensors, uint64_t data_begin, uin
   });
   uint64_t covered = 0;
   for (StoredTensor& tensor : tensors) {
-    CLEAVE_CHECK(tensor.begin == covered, Code::kFormat, source, ": tensor '", tensor.name,
-                 "' begins at byte ", tensor.begin, " of the data; expected ", covered,
+    CLEAVE_CHECK(tensor.begin == covered || is_planted("safetensors.any_place"), Code::kFormat,
+                 source, ": tensor '", tensor.name, "' begins at byte ", tensor.begin,
+                 " of the data; expected ", covered,
                  tensor.begin < covered ? ", it overlaps another one" : ", there is a hole");
     covered = tensor.end;
     CLEAVE_CHECK(covered <= file_size - data_begin, Code::kFormat, source, ": tensor '",

@@ -1,7 +1,10 @@
 #include "cleave/layout/dtensor.h"
 
+#include <stdexcept>
+
 #include <gtest/gtest.h>
 
+#include "cleave/base/clock.h"
 #include "cleave/layout/node.h"
 #include "tests/support/counting_group.h"
 #include "tests/support/ranks.h"
@@ -428,6 +431,25 @@ TEST(Node, SecondBackwardOverAFreedGraph_IsAnError) {
   loss.backward();
   EXPECT_TRUE(at::equal(x.grad(), at::full({4}, 4.0, at::kDouble)));
   EXPECT_THROW(y.backward(at::ones({4}, at::kDouble)), c10::Error);
+}
+
+// Row R14: the other rank waits in the sum of a gradient that never comes.
+TEST(Node, HookThatThrowsOnOneRank_EndsAllWithWhatItThrew) {
+  const double start = monotonic_s();
+  try {
+    on_ranks(2, [](const Axis& axis) {
+      const Tensor x = leaf_of(whole_numbers({4}, 1));
+      const DTensor y = DTensor(x, axis, Replicate{}).redistribute(Fanout{});
+      if (axis.rank() == 1) {
+        y.local().register_hook([](const Tensor&) { throw std::out_of_range("a user's hook"); });
+      }
+      y.local().sum().backward();
+    });
+    FAIL() << "nothing was thrown";
+  } catch (const std::exception& error) {
+    EXPECT_STREQ(error.what(), "a user's hook");
+  }
+  EXPECT_LT(monotonic_s() - start, 5);
 }
 
 TEST(Node, ConstantInput_MakesNoGraph) {

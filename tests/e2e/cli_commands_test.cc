@@ -370,5 +370,14 @@ TEST(MemoryLimit, LittleMemory_IsToldWithItsCode) {
   EXPECT_EQ(ran.exit_code, 0) << "400 MiB should do";
 }
 
+// Row H4. The page that ranks share is a file without a name.
+TEST(FileLimit, TooSmallForThePageOfTheRanks_IsToldAtTheStart) {
+  const Ran ran = run_program(
+      {"/bin/bash", "-c", "ulimit -f 1; exec \"$0\" launch -n 2 -- /bin/true", CLEAVE_PROGRAM});
+  EXPECT_EQ(ran.exit_code, 10);
+  EXPECT_TRUE(contains(ran.err, "raise the limit on file sizes with ulimit -f\n")) << ran.err;
+  EXPECT_LT(ran.seconds, 1);
+}
+
 }  // namespace
 }  // namespace cleave::test

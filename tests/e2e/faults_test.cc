@@ -88,6 +88,19 @@ TEST(Faults, KilledRank_IsToldInAFewLinesWithTheCommandThatGoesOn) {
   EXPECT_THAT(again.out, HasSubstr("resumed after step "));
 }
 
+// A command that a shell made long is not cut in the middle of a word.
+TEST(Faults, KilledRankOfALongCommand_IsToldWithTheShortWayToGoOn) {
+  const TempFolder folder;
+  const std::string run = folder / "run";
+  Words words = launched(train_tiny(run, {"--tp", "2", "--steps", "100000"}));
+  const auto data = std::find(words.begin(), words.end(), "--data") + 1;
+  words.insert(data, 1000 / data->size() + 1, std::string(*data));
+  const Ran ran = with_fault(words, run, "steps 3; kill -9 $(child 2)");
+  EXPECT_EQ(ran.exit_code, 137);
+  EXPECT_THAT(ran.err, HasSubstr("resume: the same command with --resume, or --out " + run +
+                                 " --resume for short\n"));
+}
+
 // Without a launcher, who would say 137 for the whole job.
 TEST(Faults, KilledRankThatNobodyLaunched_EndsTheOtherWith6) {
   const TempFolder folder;
@@ -127,6 +140,17 @@ TEST(Faults, SigintToTheLauncher_SavesAndEndsWith130) {
                              "steps 3; kill -INT $pid");
   EXPECT_EQ(ran.exit_code, 130);
   EXPECT_EQ(ran.err, "");
+  EXPECT_TRUE(std::filesystem::exists(run + "/latest"));
+  EXPECT_THAT(ran.out, HasSubstr("resume with: "));
+}
+
+// Row R4: `timeout` sends its signal to the program and then to its process group.
+TEST(Faults, SignalThatComesTwiceAtOnce_SavesAsOneDoes) {
+  const TempFolder folder;
+  const std::string run = folder / "run";
+  const Ran ran = with_fault(train_tiny(run, {"--tp", "2", "--steps", "100000"}), run,
+                             "steps 3; kill -INT $pid; sleep 0.02; kill -INT $pid 2>/dev/null");
+  EXPECT_EQ(ran.exit_code, 130) << ran.err;
   EXPECT_TRUE(std::filesystem::exists(run + "/latest"));
   EXPECT_THAT(ran.out, HasSubstr("resume with: "));
 }
@@ -173,6 +197,28 @@ TEST(Faults, LimitsOnMemory_AreToldAndNeverCrash) {
   note_measured("R13 ", num_sizes, " limits on memory: ", num_refused, " told, the others enough");
 }
 
+// Row R13: what the weights and moments of 160 million take is told before it is missing.
+TEST(Faults, ModelThatIsTooLarge_IsToldWithWhatItNeeds) {
+  const TempFolder folder;
+  std::string large = kTinyLlama;
+  const auto replace = [&](const std::string& from, const std::string& to) {
+    large.replace(large.find(from), from.size(), to);
+  };
+  replace("\"hidden_size\":24", "\"hidden_size\":2048");
+  replace("\"intermediate_size\":20", "\"intermediate_size\":4096");
+  replace("\"num_hidden_layers\":2", "\"num_hidden_layers\":4");
+  replace("\"num_attention_heads\":6,\"num_key_value_heads\":2,\n\"head_dim\":4,",
+          "\"num_attention_heads\":32,");
+  std::ofstream(folder / "large.json") << large;
+  std::string command = std::string("ulimit -v 1500000; exec ") + CLEAVE_PROGRAM;
+  for (const std::string& word : train(folder / "run", {"--model", folder / "large.json"})) {
+    command += " " + word;
+  }
+  const Ran ran = run_program({"/bin/bash", "-c", command}, {.deadline_s = kDeadlineS});
+  EXPECT_EQ(ran.exit_code, 10) << ran.err;
+  EXPECT_THAT(ran.out, testing::MatchesRegex("memory  [2-4].[0-9] GiB a rank at most\n"));
+}
+
 // Row R5, and what the message names.
 TEST(Faults, StoppedRank_IsShownByDoctorFromTheFlightLog) {
   const TempFolder folder;
@@ -195,27 +241,47 @@ TEST(Faults, StoppedRank_IsShownByDoctorFromTheFlightLog) {
   EXPECT_THAT(json.out, HasSubstr("\"stuck\":[1]"));
 }
 
-// Row R7: every rank was given another model.
-TEST(Faults, RanksOfDifferentModels_EndWith8AndBothCalls) {
+/// Two ranks in a shell each: `script` may use $RANK, and has the words of a small run as "$@".
+Ran launched_unlike(const std::string& run, const std::string& script) {
+  Words words{"launch", "-n", "2", "--", "/bin/bash", "-c", script, "x", CLEAVE_PROGRAM};
+  const Words trained = train(run, {"--dp", "2", "--steps", "2"});
+  words.insert(words.end(), trained.begin(), trained.end());
+  return run_with_deadline(words);
+}
+
+// Row R9: replicas that learn at different rates would differ from the first step on.
+TEST(Faults, RanksThatWereToldDifferentThings_EndWith3AndBothValues) {
   const TempFolder folder;
   std::string other = kTinyLlama;
   other.replace(other.find("\"num_hidden_layers\":2"), 21, "\"num_hidden_layers\":3");
-  std::ofstream(folder / "0.json") << kTinyLlama;
-  std::ofstream(folder / "1.json") << other;
-  Words words{"launch",
-              "-n",
-              "2",
-              "--",
-              "/bin/bash",
-              "-c",
-              "exec \"$@\" --dp 2 --steps 2 --model " + (folder / "$RANK.json").string(),
-              "x",
-              CLEAVE_PROGRAM};
-  const Words trained = train(folder / "run");
-  words.insert(words.end(), trained.begin(), trained.end());
-  const Ran ran = run_with_deadline(words);
+  for (const char* name : {"0.json", "1.json", "0.txt", "1.txt", "same.json"}) {
+    std::ofstream(folder / name) << (name[0] == '1' ? other : kTinyLlama);
+  }
+  const std::string model = " --model " + (folder / "same.json").string();
+  const std::pair<std::string, std::string> cases[] = {
+      {" --model " + (folder / "$RANK.json").string(),
+       "rank 1 has config.json's num_hidden_layers 3, rank 0 2"},
+      {model + " --lr 0.00$((3 + RANK))", "rank 1 has --lr 0.004, rank 0 0.003"},
+      {model + " --seed $RANK", "rank 1 has --seed 1, rank 0 0"},
+      {model + " --eval-data " + (folder / "$RANK.txt").string(),
+       "rank 1 has --eval-data of the checksum [0-9a-f]+, rank 0 [0-9a-f]+"}};
+  for (const auto& [more, told] : cases) {
+    const Ran ran = launched_unlike(folder / "run", "exec \"$@\"" + more);
+    EXPECT_EQ(ran.exit_code, 3) << ran.err;
+    EXPECT_THAT(ran.err, ContainsRegex(told + "; start all ranks of a job with the same options"));
+    EXPECT_LE(num_lines(ran.err), 6) << ran.err;
+    EXPECT_FALSE(std::filesystem::exists(folder / "run/latest"));
+  }
+}
+
+// Row R7: one rank trains, the other compares.
+TEST(Faults, RanksOfDifferentCommands_EndWith8) {
+  const TempFolder folder;
+  const Ran ran = launched_unlike(
+      folder / "run",
+      "if [ $RANK = 1 ]; then exec \"$1\" verify --model llama-tiny; fi; exec \"$@\"");
   EXPECT_EQ(ran.exit_code, 8) << ran.err;
-  EXPECT_THAT(ran.err, ContainsRegex("ranks [01] and [01] differ on axis "));
+  EXPECT_THAT(ran.err, ContainsRegex("group 1 of ranks \\[0, 1\\] is .* on rank "));
 }
 
 // Row R12.

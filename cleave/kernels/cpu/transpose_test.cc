@@ -1,0 +1,59 @@
+#include "cleave/kernels/cpu/transpose.h"
+
+#include <memory>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace cleave {
+namespace {
+
+/// Transposes `rows` rows in two parts, written `shift` floats behind a vector's border, and
+/// compares every element with its place; what lies behind a row of the result stays.
+void expect_turned(int64_t rows, int64_t columns, int64_t more, int64_t shift) {
+  SCOPED_TRACE(testing::Message() << rows << " x " << columns << ", " << more << ", " << shift);
+  std::vector<float> from(static_cast<size_t>(rows * (columns + more)));
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<float>(i);
+  constexpr float kUntouched = -1;
+  constexpr size_t kBorder = 64;
+  std::vector<float> memory(static_cast<size_t>((rows + more) * columns) + 2 * kBorder, kUntouched);
+  void* aligned = memory.data();
+  size_t space = memory.size() * sizeof(float);
+  std::align(kBorder, 4, aligned, space);
+  float* to = static_cast<float*>(aligned) + shift;
+  const TransposeJob job{.columns = columns,
+                         .from = from.data(),
+                         .from_stride = columns + more,
+                         .to = to,
+                         .to_stride = rows + more};
+  const int64_t middle = rows / 2 / 16 * 16;  // as threads share it
+  transpose_rows(job, 0, middle);
+  transpose_rows(job, middle, rows);
+  int64_t wrong = 0;
+  for (int64_t c = 0; c < columns; ++c) {
+    for (int64_t r = 0; r < rows + more; ++r) {
+      const float want =
+          r < rows ? from[static_cast<size_t>(r * (columns + more) + c)] : kUntouched;
+      wrong += to[c * (rows + more) + r] == want ? 0 : 1;
+    }
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Transpose, AnySizeAndPlace_IsTurned) {
+  for (const int64_t rows : {1, 15, 16, 100}) {
+    for (const int64_t columns : {1, 17, 64, 130}) {
+      for (const int64_t more : {0, 3}) expect_turned(rows, columns, more, 1);
+    }
+  }
+}
+
+// More than 16 MiB, at a vector's border: written past the caches.
+TEST(Transpose, LargeAndAligned_IsTurnedToo) {
+  expect_turned(1024, 4200, 0, 0);
+  expect_turned(1000, 4200, 8, 0);  // not a multiple of a vector
+  expect_turned(1024, 4200, 0, 4);  // not at its border
+}
+
+}  // namespace
+}  // namespace cleave

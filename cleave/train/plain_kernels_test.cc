@@ -1,0 +1,71 @@
+// Training with Cleave's kernels. Oracle: the same steps by libtorch's operations alone.
+#include <cmath>
+#include <fstream>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "cleave/kernels/kernels.h"
+#include "cleave/train/metrics.h"
+#include "cleave/train/options.h"
+#include "tests/support/temp_folder.h"
+
+namespace cleave {
+namespace {
+
+constexpr int64_t kHidden = 32, kWide = 48, kVocab = 257;
+
+std::string config_of(const std::string& family) {
+  if (family == "gpt2") {
+    return R"({"architectures":["GPT2LMHeadModel"],"model_type":"gpt2","vocab_size":257,
+  "n_embd":32,"n_layer":2,"n_head":2,"n_inner":48,"n_positions":32,"resid_pdrop":0,
+  "embd_pdrop":0,"attn_pdrop":0})";
+  }
+  return R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","vocab_size":257,
+  "hidden_size":32,"intermediate_size":48,"num_hidden_layers":2,"num_attention_heads":2,
+  "max_position_embeddings":32})";
+}
+
+/// Losses of ten steps on two ranks.
+std::vector<double> losses(const std::string& family, const std::string& plain_kernels) {
+  const test::TempFolder folder;
+  std::ofstream(folder / "sizes.json") << config_of(family);
+  TrainOptions o;
+  o.model = folder / "sizes.json";
+  o.data = {std::string(CLEAVE_SOURCE_DIR) + "/LICENSE"};
+  o.out = folder / "run";
+  o.seq_len = 32;
+  o.batch_size = 4;
+  o.steps = 10;
+  o.tp = 2;
+  o.gemm = "mkl";
+  o.threads_per_rank = 1;
+  o.plain_kernels = plain_kernels;
+  cleave_train(o);
+  set_plain_kernels("");
+  std::vector<double> losses;
+  for (const StepMetrics& step : read_metrics((folder / "run/metrics.jsonl").string())) {
+    losses.push_back(step.loss);
+  }
+  return losses;
+}
+
+// Each sum of a loss may be rounded another way: sqrt(terms) ulps, and steps hand it on.
+TEST(PlainKernels, OfLibtorchAlone_TrainAsCleavesOwn) {
+  for (const std::string family : {"llama", "gpt2"}) {
+    const auto want = losses(family, "all");
+    ASSERT_EQ(want.size(), 10U);
+    const double terms = 2 * (4 * kHidden + 3 * kWide) + kVocab;
+    const double bound = 10 * std::numeric_limits<float>::epsilon() * std::sqrt(terms) * want[0];
+    for (const std::string plain : {"", "attention,loss,adam", "norm,gate,rotary"}) {
+      const auto have = losses(family, plain);
+      ASSERT_EQ(have.size(), want.size());
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT_NEAR(have[i], want[i], bound) << family << " '" << plain << "' step " << i + 1;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cleave
