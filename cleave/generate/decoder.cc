@@ -71,7 +71,7 @@ Scores Decoder::run(const Tensor& ids, const Tensor& positions) {
   Context context;
   context.cache = &cache_;
   if (positions.defined()) {
-    context.positions = positions.to(device_);
+    context.positions = positions;  // on the processor: a GPU's largest would be waited for
     context.key_mask = key_mask_.narrow(1, 0, num_seen_ + num_tokens);
   }
   num_seen_ += num_tokens;

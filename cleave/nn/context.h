@@ -14,7 +14,7 @@ class KvCache;
 /// Shape letters: B sequences of this micro-batch, T tokens each, S keys (T, or the cache's
 /// length).
 struct Context {
-  at::Tensor positions{};            ///< [B, T] or [T] int64; undefined: 0..T-1
+  at::Tensor positions{};            ///< [B, T] or [T] int64, on any device; undefined: 0..T-1
   at::Tensor key_mask{};             ///< [B, S] bool, true = may be attended to; undefined: all
   at::Tensor token_types{};          ///< [B, T] int64 segment ids (BERT); undefined: zeros
   KvCache* cache = nullptr;          ///< generation's keys and values; null while training

@@ -55,7 +55,7 @@ DTensor BertEmbeddings::forward(const DTensor& ids, const Context& context) {
   const Tensor types =
       context.token_types.defined() ? context.token_types : at::zeros_like(ids.local());
   const Tensor positions = context.positions.defined()
-                               ? context.positions
+                               ? context.positions.to(ids.local().device())
                                : at::arange(ids.size(1), ids.local().options());
   const DTensor x = words + token_type_embeddings_(cut(types), context) +
                     position_embeddings_(cut(positions.expand_as(ids.local())), context);

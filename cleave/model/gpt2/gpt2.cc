@@ -54,7 +54,8 @@ class Gpt2Embeddings : public Layer {
   /// [B, T] or [1, T]
   [[nodiscard]] Tensor positions_of(const DTensor& ids, const Context& context) const {
     if (context.positions.defined()) {
-      return context.positions.dim() == 1 ? context.positions.unsqueeze(0) : context.positions;
+      const Tensor positions = context.positions.to(ids.local().device());
+      return positions.dim() == 1 ? positions.unsqueeze(0) : positions;
     }
     const int64_t past = context.cache != nullptr ? context.cache->length() : 0;
     const int64_t end = past + ids.size(1);
@@ -121,21 +122,19 @@ class Gpt2Attention : public Layer, public HasHeads {
     CLEAVE_CHECK(qkv.placement().is_shard(2) == c_attn_.is_column_split(), Code::kShape, path(),
                  ": each rank attends with the heads of its own columns; c_attn gives ",
                  qkv.placement().describe(), "; leave out its output layout in the plan");
-    DTensor q = third(qkv, 0);
-    if (query_scale_ != 1) q = q.with(q.local() * query_scale_);
-    const DTensor y = heads_(q, third(qkv, 1), third(qkv, 2), path(), context);
+    // Query, key and value columns of this rank, each [B, T, H*K]; cut at once, for their gradients
+    // are then joined at once.
+    const int64_t width = qkv.local().size(2) / 3;
+    const std::vector<Tensor> thirds = qkv.local().split_with_sizes({width, width, width}, 2);
+    const auto placed = [&](const Tensor& columns) {
+      return qkv.placement().is_shard(2) ? qkv.with(columns, Shard{2, part_}) : qkv.with(columns);
+    };
+    const Tensor q = query_scale_ == 1 ? thirds[0] : thirds[0] * query_scale_;
+    const DTensor y = heads_(placed(q), placed(thirds[1]), placed(thirds[2]), path(), context);
     return resid_dropout_(c_proj_(mine(y), context), context);
   }
 
  private:
-  /// Query, key or value columns of this rank. [B, T, H*K]
-  [[nodiscard]] DTensor third(const DTensor& qkv, int64_t index) const {
-    const int64_t width = qkv.local().size(2) / 3;
-    const Tensor columns = qkv.local().narrow(2, index * width, width);
-    if (!qkv.placement().is_shard(2)) return qkv.with(columns);
-    return qkv.with(columns, Shard{2, part_});
-  }
-
   int64_t head_dim_;
   Linear c_attn_, c_proj_;
   HeadAttention heads_;
