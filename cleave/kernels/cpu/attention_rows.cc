@@ -5,6 +5,7 @@
 
 #include "cleave/kernels/cpu/attention_pairs.h"
 #include "cleave/kernels/cpu/bf16_products.h"
+#include "cleave/kernels/cpu/fetch_ahead.h"
 #include "cleave/kernels/op_clock.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -65,14 +66,10 @@ void forward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   }
 }
 
-/// How far ahead of their reading keys and values are fetched: the processor foresees no more than
-/// a page, which is a few dozen rows of a head.
-constexpr int64_t kAheadBytes = 4096;
-
-/// Fetches the line that is kAheadBytes behind `at`.
+/// Fetches what is read after `at` a few dozen rows later.
 template <class T>
 HWY_INLINE void fetch_ahead(const T* at) {
-  hwy::Prefetch(reinterpret_cast<const char*>(at) + kAheadBytes);
+  hwy::Prefetch(reinterpret_cast<const char*>(at) + kFetchAheadBytes);
 }
 
 /// out[i] = sum over `count` rows of p[s] values[s][i], for kN vectors from out's i on.

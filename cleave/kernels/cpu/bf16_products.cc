@@ -1,6 +1,7 @@
 #include "cleave/kernels/cpu/bf16_products.h"
 
 #include "cleave/base/error.h"
+#include "cleave/kernels/cpu/fetch_ahead.h"
 
 #if defined(__x86_64__)
 // GCC 12 warns of operands that its own intrinsics leave undefined on purpose.
@@ -35,9 +36,6 @@ CLEAVE_BF16 inline void add_products(__m512& sum, __m512i a, __m512i b) {
   asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
 }
 
-/// What is fetched ahead of what is read: the processor foresees no more than a page.
-constexpr size_t kAheadBytes = 4096;
-
 /// sum[r] = x[r] . w for all kR rows: w [in] is read once, from its beginning to its end, which
 /// memory serves faster than several rows of the matrix side by side.
 template <size_t kR>
@@ -54,7 +52,7 @@ CLEAVE_BF16 inline void dot(const uint16_t* x, const uint16_t* w, size_t in, __m
 #pragma GCC unroll 8
     for (size_t c = 0; c < kChains; ++c) {
       const uint16_t* from = w + k + c * kStep;
-      _mm_prefetch(reinterpret_cast<const char*>(from) + kAheadBytes, _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(from) + kFetchAheadBytes, _MM_HINT_T0);
       const __m512i weights = _mm512_loadu_si512(from);
 #pragma GCC unroll 8
       for (size_t r = 0; r < kR; ++r) {

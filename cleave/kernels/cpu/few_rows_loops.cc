@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cleave/kernels/cpu/fetch_ahead.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cleave/kernels/cpu/few_rows_loops.cc"
 #include "hwy/cache_control.h"
@@ -83,8 +85,7 @@ void dot(const FewRowsJob& job, int64_t column, Terms terms) {
       for (size_t r = 0; r < kR; ++r) sum[c][n][r] = hn::Zero(kFloats);
     }
   }
-  // The processor itself foresees no more than a page.
-  const size_t ahead = kN == 1 ? 4096 / sizeof(T) : kN * in;
+  const size_t ahead = kN == 1 ? kFetchAheadBytes / sizeof(T) : kN * in;
   size_t i = terms.begin;
   for (; i + kChains * step<T>() <= terms.end; i += kChains * step<T>()) {
 #pragma GCC unroll 8

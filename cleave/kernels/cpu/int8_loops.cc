@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cleave/kernels/cpu/fetch_ahead.h"
 #include "cleave/kernels/cpu/panels.h"
 
 #if defined(__x86_64__)
@@ -54,9 +55,6 @@ CLEAVE_VNNI inline void vnni_finish(const Int8Job& job, int64_t row, int64_t col
   _mm512_mask_storeu_ps(job.out + row * job.columns + column, mask, y);
 }
 
-/// How far ahead of its reading the matrix is fetched: the processor foresees no more than a page.
-constexpr int64_t kAheadBytes = 4096;
-
 /// kR rows of x with the 16 kV columns of a panel. Unless its loops are unrolled early, GCC 12
 /// keeps the sums in memory.
 template <size_t kR, size_t kV>
@@ -73,7 +71,7 @@ CLEAVE_VNNI inline void vnni_tile(const Int8Job& job, const Panel& panel, int64_
     __m512i weights[kV];
 #pragma GCC unroll 8
     for (size_t v = 0; v < kV; ++v) {
-      _mm_prefetch(w + kAheadBytes + 64 * v, _MM_HINT_T0);
+      _mm_prefetch(w + kFetchAheadBytes + 64 * v, _MM_HINT_T0);
       weights[v] = _mm512_loadu_si512(w + 64 * v);
     }
 #pragma GCC unroll 8
