@@ -577,7 +577,7 @@ std::vector<Descriptor> meet_hosts(const Environment& environment, double timeou
   }
   const auto word = Guest::word_of_another_host(environment, address);
   throw word.value_or(Error(Code::kIo, str("MASTER_PORT: ", address.text(), " is held by ",
-                                           port_holder(address.port()), "; choose another port")));
+                                           port_holder(address), "; choose another port")));
 }
 
 }  // namespace cleave

@@ -1,8 +1,12 @@
 #include "cleave/comm/port_holder.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iomanip>
+#include <netinet/in.h>
 #include <set>
 #include <sstream>
 #include <system_error>
@@ -14,8 +18,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// "socket:[INODE]" of the sockets that listen at the port. Source: proc(5), /proc/net/tcp.
-std::set<std::string> listening_sockets(int port) {
+/// An address as /proc/net/tcp writes it: words of 32 bits in the processor's order of bytes.
+std::string words_of(const HostAddress& address) {
+  std::array<uint32_t, 4> words{};
+  size_t count = 1;
+  if (address.raw()->sa_family == AF_INET6) {
+    count = words.size();
+    std::memcpy(words.data(), &reinterpret_cast<const sockaddr_in6*>(address.raw())->sin6_addr, 16);
+  } else {
+    std::memcpy(words.data(), &reinterpret_cast<const sockaddr_in*>(address.raw())->sin_addr, 4);
+  }
+  std::ostringstream text;
+  text << std::hex << std::uppercase << std::setfill('0');
+  for (size_t i = 0; i < count; ++i) text << std::setw(8) << words.at(i);
+  return text.str();
+}
+
+/// "socket:[INODE]" of the sockets that listen there. Source: proc(5), /proc/net/tcp.
+std::set<std::string> listening_sockets(const HostAddress& address) {
+  const std::string wanted = words_of(address);
   constexpr std::string_view kListens = "0A";
   std::set<std::string> sockets;
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
@@ -32,7 +53,11 @@ std::set<std::string> listening_sockets(int port) {
       if (state != kListens || colon == std::string::npos) continue;
       std::istringstream digits(local.substr(colon + 1));
       int found = -1;
-      if (digits >> std::hex >> found && found == port) sockets.insert(str("socket:[", inode, ']'));
+      const std::string host = local.substr(0, colon);
+      const bool is_any = host.find_first_not_of('0') == std::string::npos;
+      if (digits >> std::hex >> found && found == address.port() && (is_any || host == wanted)) {
+        sockets.insert(str("socket:[", inode, ']'));
+      }
     }
   }
   return sockets;
@@ -50,8 +75,8 @@ bool holds_one(const fs::path& process, const std::set<std::string>& sockets) {
 
 }  // namespace
 
-std::string port_holder(int port) {
-  const std::set<std::string> sockets = listening_sockets(port);
+std::string port_holder(const HostAddress& address) {
+  const std::set<std::string> sockets = listening_sockets(address);
   std::error_code closed;
   for (fs::directory_iterator entry("/proc", closed), end; !closed && entry != end;
        entry.increment(closed)) {
