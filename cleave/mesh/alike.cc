@@ -15,7 +15,9 @@ constexpr char kEnd = '\n';  // of a name or a value
 
 std::string text_of(const Told& told) {
   std::string text;
-  for (const auto& [name, value] : told) text += name + kEnd + value + kEnd;
+  for (const auto& [name, value] : told) {
+    text.append(name).append(1, kEnd).append(value).append(1, kEnd);
+  }
   return text;
 }
 

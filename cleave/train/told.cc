@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 /// As few digits as tell it from every other number.
 std::string text_of(double number) {
-  std::array<char, 32> text;
+  std::array<char, 32> text{};
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};
 }
 
