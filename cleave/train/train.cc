@@ -25,7 +25,7 @@ Axis axis_of_all(World& world) {
 }  // namespace cleave
 
 void cleave_train(const cleave::TrainOptions& options) {
-  using namespace cleave;
+  using namespace cleave;  // NOLINT(google-build-using-namespace)
   set_plain_kernels(options.plain_kernels);
   const StopSignal stop;
   JobOptions job{.num_ranks = launched_world_size(),
