@@ -18,6 +18,9 @@ function(cleave_compile_options target)
     # A report ends the process: a fuzzer, or a rank, would go on after it.
     target_compile_options(${target} PRIVATE -fsanitize=${CLEAVE_SANITIZE} -fno-sanitize-recover=all
       -fno-omit-frame-pointer)
+    if(CLEAVE_TORCH)
+      target_compile_options(${target} PRIVATE -fno-sanitize=vptr)  # the types inside libtorch are hidden
+    endif()
     target_link_options(${target} PRIVATE -fsanitize=${CLEAVE_SANITIZE})
   endif()
 endfunction()

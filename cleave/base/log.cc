@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <mutex>
 #include <unistd.h>
@@ -12,8 +13,8 @@ namespace {
 constexpr std::string_view kClearLine = "\r\x1b[K";
 
 // Never destroyed: threads may log while the process ends.
-std::mutex& output_mutex() {
-  static auto* mutex = new std::mutex;
+std::timed_mutex& output_mutex() {
+  static auto* mutex = new std::timed_mutex;
   return *mutex;
 }
 
@@ -50,8 +51,10 @@ void write_stdout_line(const std::string& text) {
 }
 
 void write_stderr_line(const std::string& text) {
-  const std::lock_guard lock(output_mutex());
-  const std::string& live = live_line();
+  // Where nobody reads stdout, the thread that holds the lock waits for ever: errors must not.
+  constexpr std::chrono::milliseconds kLongest(100);
+  const std::unique_lock lock(output_mutex(), kLongest);
+  const std::string live = lock ? live_line() : "";
   if (!live.empty()) write_all(STDOUT_FILENO, kClearLine);
   write_all(STDERR_FILENO, as_line(text));
   if (!live.empty()) write_all(STDOUT_FILENO, live);

@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/base/mutant.h"
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/parts.h"
@@ -14,33 +15,52 @@
 namespace cleave {
 namespace {
 
-/// Reads one block in the file's dtype.
-Tensor read_block(const TensorSource& files, const TensorInfo& stored,
-                  const std::vector<Slice>& slices) {
-  CLEAVE_CHECK(at::isFloatingType(scalar_type(stored.dtype)), Code::kFormat, "tensor '",
-               stored.name, "' has dtype ", file_name(stored.dtype),
-               "; a parameter needs F32, F64, BF16 or F16");
-  std::vector<int64_t> shape = stored.shape;
-  for (const Slice& slice : slices) {
-    int64_t width = 0;
-    for (const Range& range : slice.ranges) width += range.size();
-    shape[static_cast<size_t>(slice.dim)] = width;
-  }
-  Tensor block = at::empty(shape, at::dtype(scalar_type(stored.dtype)));
-  files.read_block(stored.name, slices, mutable_bytes_of(block));
-  return block;
-}
+/// Reads what leaves of this rank hold, through one piece of memory where a type changes: new
+/// memory for each tensor would leave holes between the leaves, as large as these.
+class HeldReader {
+ public:
+  explicit HeldReader(const TensorSource& files) : files_(files) {}
 
-/// Reads what this rank's leaf holds, in the file's dtype.
-Tensor read_held(const TensorSource& files, const TensorInfo& stored, const Parameter& parameter) {
-  const auto blocks = held_blocks(parameter);
-  if (blocks.size() == 1) {
-    return read_block(files, stored, blocks[0]).view(parameter.leaf_shape());
+  /// In the file's dtype; there until the next call.
+  Tensor borrow(const TensorInfo& stored, const Parameter& parameter) {
+    const std::vector<int64_t> shape = parameter.leaf_shape();
+    const int64_t bytes = c10::multiply_integers(shape) * item_bytes(stored.dtype);
+    if (!lent_.defined() || lent_.numel() < bytes) lent_ = at::empty({bytes}, at::kByte);
+    const auto type = float_type(stored);
+    const Tensor held = lent_.narrow(0, 0, bytes).view(type).view(shape);
+    read(stored, parameter, held);
+    return held;
   }
-  std::vector<Tensor> parts{at::empty({0}, at::dtype(scalar_type(stored.dtype)))};
-  for (const auto& slices : blocks) parts.push_back(read_block(files, stored, slices).flatten());
-  return at::cat(parts);
-}
+
+  /// In `dtype`, to keep.
+  Tensor take(const TensorInfo& stored, const Parameter& parameter, at::ScalarType dtype) {
+    if (float_type(stored) != dtype) return borrow(stored, parameter).to(dtype);
+    const Tensor held = at::empty(parameter.leaf_shape(), dtype);
+    read(stored, parameter, held);
+    return held;
+  }
+
+ private:
+  static at::ScalarType float_type(const TensorInfo& stored) {
+    const at::ScalarType type = scalar_type(stored.dtype);
+    CLEAVE_CHECK(at::isFloatingType(type), Code::kFormat, "tensor '", stored.name, "' has dtype ",
+                 file_name(stored.dtype), "; a parameter needs F32, F64, BF16 or F16");
+    return type;
+  }
+
+  void read(const TensorInfo& stored, const Parameter& parameter, Tensor held) const {
+    std::span<std::byte> rest = mutable_bytes_of(held);
+    for (const auto& slices : held_blocks(parameter)) {
+      const auto block = rest.first(block_bytes(stored, slices));
+      files_.read_block(stored.name, slices, block);
+      rest = rest.subspan(block.size());
+    }
+    if (is_planted("load.zeros")) held.zero_();
+  }
+
+  const TensorSource& files_;
+  Tensor lent_;
+};
 
 const TensorInfo& state_of(const TensorSource& files, std::string_view part,
                            const Parameter& parameter) {
@@ -54,11 +74,6 @@ const TensorInfo& state_of(const TensorSource& files, std::string_view part,
   return *stored;
 }
 
-void read_into(Tensor to, const TensorSource& files, const TensorInfo& stored,
-               const Parameter& parameter) {
-  to.copy_(read_held(files, stored, parameter));
-}
-
 LoadResult fill(Model& model, const ModelTensors& files, const MaterializeOptions& fresh) {
   LoadResult result{.fresh = files.missing(), .left_out = files.left_out()};
   for (TensorInfo& info : files.additions()) {
@@ -67,15 +82,18 @@ LoadResult fill(Model& model, const ModelTensors& files, const MaterializeOption
     files.read_block(tensor.info.name, {}, std::as_writable_bytes(std::span(tensor.bytes)));
     result.carried.push_back(std::move(tensor));
   }
+  HeldReader reader(files);
   for (const auto& parameter : model.parameters()) {
     if (parameter->home() == Parameter::Home::kElsewhere) continue;
     if (result.fresh.contains(parameter->name())) {
       parameter->set_leaf(parameter->initial_value(fresh.seed, fresh.dtype));
       continue;
     }
-    const Tensor block = read_held(files, files.at(parameter->name()), *parameter);
-    result.bytes_read += block.nbytes();
-    parameter->set_leaf(block.to(fresh.dtype));
+    const TensorInfo& stored = files.at(parameter->name());
+    parameter->set_leaf(reader.take(stored, *parameter, fresh.dtype));
+    for (const auto& slices : held_blocks(*parameter)) {
+      result.bytes_read += block_bytes(stored, slices);
+    }
   }
   return result;
 }
@@ -107,9 +125,10 @@ void load_weights(const Parameters& parameters, const TensorSource& files) {
                  c10::IntArrayRef(p->shape()));
   }
   const at::NoGradGuard no_grad;
+  HeldReader reader(files);
   for (const auto& p : parameters) {
     if (p->home() == Parameter::Home::kElsewhere) continue;
-    p->leaf().detach().copy_(read_held(files, files.at(p->name()), *p));
+    p->leaf().detach().copy_(reader.borrow(files.at(p->name()), *p));
   }
 }
 
@@ -121,12 +140,13 @@ void load_optimizer(Optimizer& optimizer, const Parameters& parameters, const Sa
   const at::NoGradGuard no_grad;
   std::map<const Parameter*, const Optimizer::State*> mine;
   for (const Optimizer::State& state : optimizer.states()) mine[state.parameter.get()] = &state;
+  HeldReader reader(files);
   size_t num_needed = 0;
   for (const auto& parameter : parameters) {
     const auto state = mine.find(parameter.get());
     const auto take = [&](std::string_view part, const Tensor& to) {
       const TensorInfo& stored = state_of(files, part, *parameter);
-      if (to.defined()) read_into(to, files, stored, *parameter);
+      if (to.defined()) to.copy_(reader.borrow(stored, *parameter));
       ++num_needed;
     };
     const bool is_mine = state != mine.end();

@@ -2,7 +2,9 @@
 #include "cleave/checkpoint/load.h"
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
+#include <malloc.h>
 #include <map>
 
 #include <ATen/ATen.h>
@@ -13,6 +15,8 @@
 #include "cleave/checkpoint/names.h"
 #include "cleave/format/manifest.h"
 #include "cleave/parallel/flat_shards.h"
+#include "tests/support/level.h"
+#include "tests/support/memory.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
@@ -258,6 +262,53 @@ TEST(LoadOptimizer, NumberOfStepsThatIsNone_IsRefused) {
   EXPECT_THAT(thrown_by([&] { (void)files.load(); }).what(),
               HasSubstr("do not say their num_steps"));
 }
+
+// Row C6. 84 MB of weights, the largest 8 MB.
+constexpr std::string_view kLargeConfig =
+    R"({"architectures":["LlamaForCausalLM"],"model_type":"llama",
+  "vocab_size":4096,"hidden_size":512,"intermediate_size":2048,"num_hidden_layers":4,
+  "num_attention_heads":8,"max_position_embeddings":64,"torch_dtype":"float32"})";
+
+class LoadMemory : public testing::TestWithParam<std::pair<int, at::ScalarType>> {};
+
+TEST_P(LoadMemory, IsThatOfTheShardAndOneTensor) {
+  if (test::kIsInstrumented) GTEST_SKIP() << "sanitizers keep freed memory";
+  const auto [tp, type] = GetParam();
+  const TempFolder folder;
+  test::write_model_folder(folder / "model", kLargeConfig, tensors_of(kLargeConfig));
+  ::malloc_trim(0);
+  if (!test::forget_peak()) GTEST_SKIP() << "this kernel keeps the peak of memory";
+  const uint64_t before = test::resident_bytes("VmRSS");
+  std::atomic<uint64_t> weights = 0, others = 0;  // of all ranks, which are threads here
+  on_layout({tp, 1}, [&, type = type](const Writers& writers) {
+    const auto model = make_model(Json::parse(kLargeConfig, "config.json"));
+    parallelize_module(*model, writers.tp, model->plan());
+    load_model(*model, ModelFolder::open(folder / "model"), type);
+    uint64_t largest = 0;
+    for (const auto& p : model->parameters()) {
+      weights += p->leaf().nbytes();
+      largest = std::max(largest, sizeof(float) * static_cast<uint64_t>(p->leaf().numel()));
+    }
+    others += largest;
+    writers.world.barrier("all are loaded");
+  });
+  const uint64_t peak = test::resident_bytes("VmHWM");
+  // Of each rank a stack, a heap and headers, and what there is once.
+  const uint64_t rest = static_cast<uint64_t>(tp + 1) << 21;
+  EXPECT_LE(peak, before + weights + others + rest);
+  EXPECT_GE(peak, weights.load()) << "all was there at once";
+  test::note_measured("C6 ", tp, " ranks, ", c10::toString(type), ": ", (peak - before) >> 20,
+                      " MiB for weights of ", weights.load() >> 20, " and ", others.load() >> 20,
+                      " of one tensor a rank");
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, LoadMemory,
+                         testing::Values(std::pair{1, at::kFloat}, std::pair{2, at::kFloat},
+                                         std::pair{1, at::kBFloat16}, std::pair{2, at::kBFloat16},
+                                         std::pair{4, at::kBFloat16}),
+                         [](const auto& of) {
+                           return str("Tp", of.param.first, c10::toString(of.param.second));
+                         });
 
 }  // namespace
 }  // namespace cleave

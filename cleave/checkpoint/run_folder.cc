@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/byte_count.h"
+#include "cleave/base/mutant.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/comm/rank_end.h"
 #include "cleave/file/atomic_write.h"
@@ -171,7 +172,7 @@ void RunFolder::retire(const fs::path& newest) {
     std::erase(old, newest);
   }
   if (!agree(!old.empty(), writers_.world, "save: is there an old one")) return;
-  verify_checkpoint(newest, writers_.world);
+  if (!is_planted("run.retires_unread")) verify_checkpoint(newest, writers_.world);
   for (const fs::path& folder : old) remove_folder(folder);
 }
 

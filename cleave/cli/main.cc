@@ -1,6 +1,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <exception>
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,9 +30,20 @@ extern "C" void on_broken_pipe(int signal) {
   std::abort();
 }
 
+/// Where the caller closed stdin, stdout or stderr, the next file to be opened would get its
+/// number, and what is printed would go there.
+void open_closed_streams() {
+  int fd = 0;
+  do {
+    fd = open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) close(fd);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_closed_streams();
   struct sigaction action = {};
   action.sa_handler = on_broken_pipe;
   action.sa_flags = SA_RESTART;

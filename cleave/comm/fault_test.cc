@@ -1,6 +1,7 @@
 // What happens to a job when a rank or its launcher is killed, stopped, hung, or asked to end, at
 // random moments. ./run test tries each fault 5 times, --full 20 times, --release as often as
 // docs/reliability.md says. The ranks do what launch_test.cc gives them to do.
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -363,24 +364,37 @@ TEST(Fault, TooFewDescriptorsOrTooLittleMemory_IsToldAtTheStart) {
 TEST(Fault, SumsOfLateRanks_HaveTheSameBits) {
   const int rounds = test::level() == test::Level::kRelease ? 1000 : 200;
   constexpr int kRanks = 4;
-  const auto value = [](int rank, int i) {
-    return std::ldexp(1.0F + 0.37F * static_cast<float>(i), 9 * rank - i % 13);
+  const auto value = [](int rank, size_t i) {
+    return std::ldexp(1.0F + 0.37F * static_cast<float>(i % 64),
+                      9 * rank - static_cast<int>(i) % 13);
   };
-  run_ranks(kRanks, [&](World& world) {
+  const auto sums_of = [&](World& world, size_t count) {
     const auto group = world.group({0, 1, 2, 3}, "dp");
     std::mt19937_64 random(static_cast<uint64_t>(world.rank()));
-    for (int round = 0; round < rounds; ++round) {
-      std::vector<float> data(64), want(64);
-      for (int i = 0; i < 64; ++i) {
-        data[static_cast<size_t>(i)] = value(world.rank(), i);
-        for (int r = 0; r < kRanks; ++r) want[static_cast<size_t>(i)] += value(r, i);
-      }
-      std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
-      group->all_reduce(data.data(), data.data(), 64, DType::kF32, ReduceOp::kSum,
-                        {.site = "late", .shape = {}});
-      ASSERT_EQ(data, want) << "round " << round;
+    std::vector<float> mine(count), want(count);
+    std::vector<uint16_t> mine_bf16(count), want_bf16;
+    for (size_t i = 0; i < count; ++i) {
+      mine[i] = value(world.rank(), i);
+      mine_bf16[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(mine[i]) >> 16);
+      for (int r = 0; r < kRanks; ++r) want[i] += value(r, i);
     }
-  });
+    for (int round = 0; round < rounds; ++round) {
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+      std::vector<float> sum(count);
+      group->all_reduce(mine.data(), sum.data(), std::ssize(sum), DType::kF32, ReduceOp::kSum,
+                        {.site = "late", .shape = {}});
+      ASSERT_EQ(sum, want) << "round " << round;
+      std::vector<uint16_t> sum_bf16(count);
+      group->all_reduce(mine_bf16.data(), sum_bf16.data(), std::ssize(sum), DType::kBf16,
+                        ReduceOp::kSum, {.site = "late", .shape = {}});
+      if (round == 0) want_bf16 = sum_bf16;
+      ASSERT_EQ(sum_bf16, want_bf16) << "round " << round;
+    }
+  };
+  // Small enough for the headers, and in several chunks.
+  for (const size_t count : {size_t{64}, size_t{1} << 16}) {
+    run_ranks(kRanks, [&](World& world) { sums_of(world, count); });
+  }
 }
 
 // Row R8: what a rank does for the comparison of one call with those of three others.

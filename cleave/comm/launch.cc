@@ -197,7 +197,8 @@ class Launcher {
   /// " for lack of memory ..." where the kernel has killed processes of this group since the start.
   [[nodiscard]] std::string why_killed(int signal) const {
     const GroupLimits now = group_limits();
-    if (signal != SIGKILL || now.num_killed == num_killed_before_) return "";
+    const bool is_groups = now.num_killed > num_killed_before_ && !is_planted("launch.no_group");
+    if (signal != SIGKILL || !is_groups) return "";
     std::string text = " for lack of memory";
     if (!now.memory) return text + " of the machine";
     text += " (limit " + bytes_text(static_cast<double>(*now.memory));

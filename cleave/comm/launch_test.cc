@@ -122,6 +122,16 @@ const ProcessRole kEndsSlowly("ends_slowly", [] {
   return code;
 });
 
+/// Fails where no rank can catch it.
+const ProcessRole kThrowsInAThread("throws_in_a_thread", [] {
+  return run_rank(*read_environment(), [](World& world) {
+    const auto group = world.group({0, 1, 2}, "dp");
+    group->barrier({.site = "start", .shape = {}});
+    if (world.rank() == 1) std::thread([] { throw std::runtime_error("no more rows"); }).join();
+    group->barrier({.site = "end", .shape = {}});
+  });
+});
+
 const ProcessRole kOwnCode("own_code", [] {
   const Environment environment = *read_environment();
   if (environment.rank == 1) return 42;
@@ -247,6 +257,19 @@ TEST(Launch, RankWithAnError_GivesItsCodeAndText) {
   EXPECT_EQ(outcome.cause->step, 12);
   ASSERT_FALSE(outcome.lines.empty());
   EXPECT_EQ(outcome.lines.front(), "rank 1: gradient norm is nan");
+}
+
+// Row R14: the language ends such a process by itself.
+TEST(Launch, ExceptionInAThreadOfARank_EndsAllAndNamesIt) {
+  const auto begin = Clock::now();
+  const LaunchOutcome outcome = launch_ranks(launch_of_role(3, "throws_in_a_thread"));
+  EXPECT_LT(milliseconds_since(begin), 3000);
+  EXPECT_EQ(outcome.exit_code, 128 + SIGABRT);
+  EXPECT_EQ(outcome.exit_codes, (std::vector<int>{6, 134, 6}));
+  ASSERT_FALSE(outcome.lines.empty());
+  EXPECT_THAT(outcome.lines.front(), testing::MatchesRegex("rank 1 \\(pid [0-9]+\\) was killed by "
+                                                           "signal 6 after barrier 1 on axis dp at "
+                                                           "start.*"));
 }
 
 TEST(Launch, FailedRankThatTakesLongToEnd_IsStillTheCause) {

@@ -22,6 +22,7 @@ std::string folder_of(const Environment& environment) {
   // nothing else to be told apart by.
   std::string id =
       str(environment.master_addr, ":", environment.master_port, ":", environment.job_id);
+  if (is_planted("meeting.any_job")) id = environment.master_addr;
   if (environment.master_port == 0 && environment.job_id.empty()) id = str("parent:", getppid());
   const uint64_t hash = XXH3_64bits(id.data(), id.size());
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");

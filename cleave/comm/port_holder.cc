@@ -11,6 +11,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "cleave/base/mutant.h"
 #include "cleave/base/str.h"
 
 namespace cleave {
@@ -77,12 +78,13 @@ bool holds_one(const fs::path& process, const std::set<std::string>& sockets) {
 
 std::string port_holder(const HostAddress& address) {
   const std::set<std::string> sockets = listening_sockets(address);
+  if (sockets.empty() || is_planted("meeting.no_holder")) return "another program";
   std::error_code closed;
   for (fs::directory_iterator entry("/proc", closed), end; !closed && entry != end;
        entry.increment(closed)) {
     const std::string pid = entry->path().filename().string();
     if (!std::all_of(pid.begin(), pid.end(), [](char c) { return c >= '0' && c <= '9'; })) continue;
-    if (sockets.empty() || !holds_one(entry->path(), sockets)) continue;
+    if (!holds_one(entry->path(), sockets)) continue;
     std::string name;
     std::getline(std::ifstream(entry->path() / "comm"), name);
     return str("pid ", pid, " (", name, ')');

@@ -1,15 +1,71 @@
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <exception>
+#include <mutex>
+#include <numeric>
 #include <optional>
 #include <system_error>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
+#include "cleave/base/log.h"
+#include "cleave/base/mutant.h"
 #include "cleave/comm/page_world.h"
 
 namespace cleave {
 namespace {
 
 using Failures = std::vector<std::optional<Error>>;  // by rank
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::duration<double> kLook{0.01};
+constexpr double kGraceS = 0.5;  // to leave a wait, once the job has failed
+
+/// The rank threads that have not ended.
+class RunningRanks {
+ public:
+  explicit RunningRanks(int num_ranks) : ranks_(static_cast<size_t>(num_ranks)) {
+    std::iota(ranks_.begin(), ranks_.end(), 0);
+  }
+
+  void end(int rank) {
+    const std::lock_guard lock(mutex_);
+    std::erase(ranks_, rank);
+    ended_.notify_all();
+  }
+
+  /// Returns when all have ended, or with those that do not end although the job has failed: after
+  /// a timeout they were waited for already, else they have as long.
+  std::vector<int> wait(const JobPage& page, double timeout_s) {
+    std::optional<Clock::time_point> failed;
+    std::unique_lock lock(mutex_);
+    while (!ended_.wait_for(lock, kLook, [&] { return ranks_.empty(); })) {
+      const std::optional<Abort> cause = page.aborted();
+      if (!cause || is_planted("threads.wait_for_ever")) continue;
+      if (!failed) failed = Clock::now();
+      const double most = cause->code == Code::kTimeout ? kGraceS : timeout_s;
+      if (Clock::now() - *failed > std::chrono::duration<double>(most)) break;
+    }
+    return ranks_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  std::vector<int> ranks_;
+};
+
+/// No thread can be ended by another one: the process ends, as a launcher would end a process of
+/// that rank.
+[[noreturn]] void end_process(const Abort& cause, const std::vector<int>& ranks) {
+  log_error(cause.text);
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (const int rank : ranks) text += str(' ', rank);
+  log_error(text, ranks.size() == 1 ? " does" : " do", " not stop, and so the process ends");
+  _exit(static_cast<int>(cause.code));
+}
 
 void run_rank(const std::shared_ptr<JobPage>& page, int rank, const RankOptions& options,
               const std::function<void(World&)>& body, std::optional<Error>& failure) {
@@ -43,17 +99,23 @@ void run_ranks(int num_ranks, const std::function<void(World&)>& body, const Ran
   const std::shared_ptr<JobPage> page = JobPage::create_private(num_ranks);
   Failures failures(static_cast<size_t>(num_ranks));
   std::vector<std::thread> threads;
+  RunningRanks running(num_ranks);
   try {
     for (int rank = 0; rank < num_ranks; ++rank) {
-      threads.emplace_back(
-          [&, rank] { run_rank(page, rank, options, body, failures[static_cast<size_t>(rank)]); });
+      threads.emplace_back([&, rank] {
+        run_rank(page, rank, options, body, failures[static_cast<size_t>(rank)]);
+        running.end(rank);
+      });
     }
   } catch (const std::system_error& error) {
     page->abort({.rank = static_cast<int>(threads.size()),
                  .code = Code::kMemory,
                  .group = "",
                  .text = str("rank thread ", threads.size(), " could not start: ", error.what())});
+    for (int rank = static_cast<int>(threads.size()); rank < num_ranks; ++rank) running.end(rank);
   }
+  const std::vector<int> left = running.wait(*page, options.timeout_s);
+  if (!left.empty()) end_process(*page->aborted(), left);
   for (std::thread& thread : threads) thread.join();
   rethrow_first(*page, failures);
 }

@@ -7,8 +7,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cleave/comm/process_roles.h"
 #include "cleave/comm/world.h"
 #include "tests/support/level.h"
+#include "tests/support/program.h"
 #include "tests/support/thrown.h"
 
 namespace cleave {
@@ -36,6 +38,39 @@ TEST(RankThreads, TimeoutWhoseLogCannotBeWritten_IsStillATimeout) {
   EXPECT_EQ(error.code(), Code::kTimeout);
   EXPECT_THAT(error.what(),
               AllOf(HasSubstr("timeout of 0.1 s"), HasSubstr("; /no/such/folder/flight_log.")));
+}
+
+/// Rank 1 waits for what never comes, and rank 0 for it, or it fails.
+int run_beside_a_deadlock(bool fails) {
+  const auto body = [fails](World& world) {
+    const auto group = world.group({0, 1}, "all");
+    group->barrier({.site = "begin", .shape = {}});
+    if (world.rank() == 1) std::promise<void>().get_future().wait();
+    if (fails) throw Error(Code::kNumerics, "gradient norm is nan");
+    group->barrier({.site = "end", .shape = {}});
+  };
+  run_ranks(2, body, {.timeout_s = 0.3, .flight_log_folder = ""});
+  return 0;
+}
+
+const ProcessRole kDeadlock("deadlock", [] { return run_beside_a_deadlock(false); });
+const ProcessRole kFailure("failure", [] { return run_beside_a_deadlock(true); });
+
+// Row R5, of threads: no thread can end another one.
+TEST(RankThreads, RankThatNeverStops_EndsTheProcessWithTheCause) {
+  const auto run = [](const std::string& role) {
+    return test::run_program({own_program()}, {.environment = {"CLEAVE_TEST_ROLE=" + role}});
+  };
+  const std::string end = "\ncleave: rank 1 does not stop, and so the process ends\n";
+  const test::Ran waits = run("deadlock");
+  EXPECT_EQ(waits.exit_code, static_cast<int>(Code::kTimeout));
+  EXPECT_EQ(waits.err,
+            "cleave: timeout of 0.3 s: rank 0 waits in barrier 2 on axis all at end for rank 1; "
+            "rank 1 is after barrier 1 on axis all at begin" +
+                end);
+  const test::Ran fails = run("failure");
+  EXPECT_EQ(fails.exit_code, static_cast<int>(Code::kNumerics));
+  EXPECT_EQ(fails.err, "cleave: gradient norm is nan" + end);
 }
 
 TEST(RankThreads, GroupsMadeInAnotherOrder_AreNamed) {

@@ -105,7 +105,8 @@ TEST(Rendezvous, WorldSizesThatDiffer_AreToldToAllRanks) {
   job.start(1, 2);
   job.start(2, 3);
   EXPECT_EQ(job.wait(), std::vector<int>(3, 3));
-  EXPECT_LT(milliseconds_since(begin), 2500);
+  EXPECT_LT(milliseconds_since(begin), 2500);  // 500 on a quiet machine
+  test::note_measured("R9 worlds that differ are told after ", milliseconds_since(begin), " ms");
   for (size_t rank = 0; rank < 3; ++rank) {
     EXPECT_THAT(job.errors(rank), HasSubstr("rank 0 has world size 3, rank 1 (pid "));
     EXPECT_THAT(job.errors(rank), HasSubstr("has world size 2"));

@@ -1,8 +1,10 @@
 #include "cleave/data/order.h"
 
 #include <bit>
+#include <unistd.h>
 
 #include "cleave/base/error.h"
+#include "cleave/base/mutant.h"
 #include "cleave/base/philox.h"
 
 namespace cleave {
@@ -38,7 +40,8 @@ int64_t SampleOrder::at(int64_t step, int64_t place) const {
   const auto count = static_cast<uint64_t>(num_samples);
   const auto drawn = static_cast<uint64_t>(step * batch_size + place);
   if (!shuffle || count == 1) return static_cast<int64_t>(drawn % count);
-  const uint64_t key = stream_key(seed, "data order");
+  uint64_t key = stream_key(seed, "data order");
+  if (is_planted("data.order_by_chance")) key += static_cast<uint64_t>(::getpid());
   return static_cast<int64_t>(permuted(drawn % count, count, key, drawn / count));
 }
 

@@ -173,6 +173,10 @@ Manifest read_manifest(const fs::path& folder) {
   const Json tensors = json.at("tensors");
   for (size_t i = 0; i < tensors.size(); ++i) {
     manifest.tensors.push_back(read_tensor(tensors.at(i)));
+    const auto file = manifest.files.find(manifest.tensors.back().file);
+    if (file == manifest.files.end() || !file->second.head) {
+      tensors.at(i).at("file").fail("expected one of the files with tensors that are listed");
+    }
   }
   return manifest;
 }
@@ -270,7 +274,7 @@ bool check_file(const fs::path& folder, const std::string& name, const ListedFil
     return false;
   }
   const File& file = *opened;
-  if (file.size() != listed.bytes) {
+  if (file.size() != listed.bytes && !is_planted("manifest.any_size")) {
     problems.push_back(str(name, " has ", file.size(), " bytes; expected ", listed.bytes));
     return false;
   }
@@ -288,6 +292,7 @@ void check_additions(const fs::path& folder, const Manifest& manifest,
     const auto extension = fs::path(name).extension();
     if (!has_folders && name.find('/') != std::string::npos) continue;  // a user's own
     if (manifest.files.contains(name) || name == kManifestName) continue;
+    if (is_planted("manifest.more_files")) continue;
     if (extension == ".safetensors" || extension == ".bin" || extension == ".pt" ||
         name.ends_with(".index.json")) {
       problems.push_back(name + " is not in the manifest");

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cleave/base/hash.h"
 #include "cleave/base/log.h"
 #include "cleave/base/progress.h"
 #include "cleave/data/batch.h"
@@ -92,7 +93,11 @@ void cleave_eval(const cleave::EvalOptions& options) {
   const auto data = data_of(options, runnable, tokenizer);
   CLEAVE_CHECK(options.batch_size >= 1, Code::kUsage, "--batch-size ", options.batch_size,
                " must be at least 1");
-  run_on_ranks(options, [&](const Axis& tp) {
+  Told told = runnable.told();
+  told.emplace_back("--seq-len", str(options.seq_len));
+  told.emplace_back("--batch-size", str(options.batch_size));
+  told.emplace_back("--data of the checksum", to_hex(data->fingerprint()));
+  run_on_ranks(options, told, [&](const Axis& tp) {
     const auto model = runnable.load(tp);
     const BatchRules rules = batch_rules(*model, tokenizer.get(), data->is_text(), 0);
     // A line of a terminal alone: elsewhere the result is all there is to read.

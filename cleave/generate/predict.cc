@@ -128,6 +128,13 @@ void run_rank(const Prediction& p, const Axis& tp) {
   }
 }
 
+Told told_of(const Prediction& p) {
+  Told told = p.runnable.told();
+  told.emplace_back("--batch-size", str(p.options.batch_size));
+  told.emplace_back("texts of the checksum", checksum_of(p.rows));
+  return told;
+}
+
 void check_masks(const Prediction& p) {
   if (p.runnable.task() == Task::kClassify) return;
   const std::optional<int64_t> mask = p.tokenizer->special().mask;
@@ -192,5 +199,5 @@ void cleave_predict(const cleave::PredictOptions& options) {
                               .texts = std::move(texts),
                               .rows = std::move(rows)};
   check_masks(prediction);
-  run_on_ranks(options, [&](const Axis& tp) { run_rank(prediction, tp); });
+  run_on_ranks(options, told_of(prediction), [&](const Axis& tp) { run_rank(prediction, tp); });
 }

@@ -8,6 +8,7 @@
 #include "cleave/generate/runnable.h"
 #include "cleave/generate/stop_texts.h"
 #include "cleave/kernels/kernels.h"
+#include "cleave/train/told.h"
 
 namespace cleave {
 namespace {
@@ -116,6 +117,27 @@ class CutPrompts {
   size_t count_ = 0, first_ = 0;
 };
 
+Told told_of(const Program& program) {
+  const GenerateOptions& o = program.options;
+  Told told = program.runnable.told();
+  told.emplace_back("--max-new-tokens", str(o.max_new_tokens));
+  told.emplace_back("--num-beams", str(o.num_beams));
+  told.emplace_back("--num-return-sequences", str(o.num_return_sequences));
+  told.emplace_back("--length-penalty", text_of(o.length_penalty));
+  told.emplace_back("--early-stopping", o.early_stopping);
+  told.emplace_back("--no-repeat-ngram-size", str(o.no_repeat_ngram_size));
+  told.emplace_back("--repetition-penalty", text_of(o.repetition_penalty));
+  told.emplace_back("--do-sample", o.do_sample ? "on" : "off");
+  told.emplace_back("--temperature", text_of(o.temperature));
+  told.emplace_back("--top-k", str(o.top_k));
+  told.emplace_back("--top-p", text_of(o.top_p));
+  told.emplace_back("--seed", str(o.seed));
+  for (const std::string& text : o.stop) told.emplace_back("--stop", text);
+  told.emplace_back("ends of a text of the checksum", checksum_of({program.settings.eos_ids}));
+  told.emplace_back("prompts of the checksum", checksum_of(program.prompts));
+  return told;
+}
+
 /// Batch by batch; the first rank alone prints.
 void run_rank(const Program& program, const Axis& tp) {
   const GenerateOptions& o = program.options;
@@ -160,5 +182,5 @@ void cleave_generate(const cleave::GenerateOptions& options) {
                         .tokenizer = tokenizer,
                         .prompts = prompts_of(options, tokenizer.get()),
                         .settings = settings};
-  run_on_ranks(options, [&](const Axis& tp) { run_rank(program, tp); });
+  run_on_ranks(options, told_of(program), [&](const Axis& tp) { run_rank(program, tp); });
 }

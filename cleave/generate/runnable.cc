@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
+#include "cleave/base/hash.h"
 #include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/comm/flight_file.h"
@@ -14,6 +16,7 @@
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/nn/move.h"
 #include "cleave/parallel/plan.h"
+#include "cleave/train/told.h"
 
 namespace cleave {
 namespace {
@@ -94,7 +97,18 @@ std::unique_ptr<Model> Runnable::load(const Axis& tp) const {
   return model;
 }
 
-void run_on_ranks(const RunOptions& options, const std::function<void(const Axis& tp)>& work) {
+Told Runnable::told() const {
+  Told told{{"--dtype", is_int8_ ? "int8" : std::string(name(dtype_of(dtype_)))}};
+  add_config(told, folder_.config);
+  return told;
+}
+
+std::string checksum_of(const std::vector<std::vector<int64_t>>& rows) {
+  return to_hex(hash_bytes(nlohmann::json(rows).dump()));
+}
+
+void run_on_ranks(const RunOptions& options, const Told& told,
+                  const std::function<void(const Axis& tp)>& work) {
   const int num_ranks = options.tp > 0 ? options.tp : std::max(1, launched_world_size());
   run_job({.num_ranks = num_ranks,
            .threads_per_rank = options.threads_per_rank,
@@ -102,6 +116,11 @@ void run_on_ranks(const RunOptions& options, const std::function<void(const Axis
            .device = options.device},
           [&](World& world) {
             const Axis tp = Mesh::build(world, {{"tp", num_ranks}})["tp"];
+            if (!world.ranks_are_threads()) {
+              Told all = told;
+              add_machine(all, options);
+              require_alike(all, tp);
+            }
             choose_gemm(options.gemm, tp);
             work(tp);
           });

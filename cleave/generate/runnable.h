@@ -8,6 +8,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "cleave/generate/options.h"
+#include "cleave/mesh/alike.h"
 #include "cleave/mesh/axis.h"
 #include "cleave/model/model.h"
 #include "cleave/tokenizer/tokenizer.h"
@@ -41,6 +42,9 @@ class Runnable {
   /// that running needs: they have no gradients, and some no leaf.
   [[nodiscard]] std::unique_ptr<Model> load(const Axis& tp) const;
 
+  /// What of the model all ranks must have alike.
+  [[nodiscard]] Told told() const;
+
  private:
   ModelFolder folder_;
   ModelFacts facts_;
@@ -51,8 +55,13 @@ class Runnable {
   std::vector<int64_t> eos_ids_;
 };
 
+/// Of rows of ids, for what ranks compare.
+std::string checksum_of(const std::vector<std::vector<int64_t>>& rows);
+
 /// Does `work` on all ranks of options.tp, with the options' library of matrix products. Throws as
-/// run_job does.
-void run_on_ranks(const RunOptions& options, const std::function<void(const Axis& tp)>& work);
+/// run_job does, and as require_alike where the ranks' `told` or the options of their machines
+/// differ.
+void run_on_ranks(const RunOptions& options, const Told& told,
+                  const std::function<void(const Axis& tp)>& work);
 
 }  // namespace cleave

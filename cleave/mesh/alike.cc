@@ -1,35 +1,31 @@
 #include "cleave/mesh/alike.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include <ATen/ATen.h>
 
 #include "cleave/base/error.h"
 #include "cleave/base/hash.h"
+#include "cleave/base/mutant.h"
+#include "cleave/text/json.h"
 
 namespace cleave {
 namespace {
 
 constexpr const char* kSite = "what the ranks were told";
-constexpr char kEnd = '\n';  // of a name or a value
 
+/// [["--lr", "0.1"], ...]; a value may hold anything, bytes that are no UTF-8 as well.
 std::string text_of(const Told& told) {
-  std::string text;
-  for (const auto& [name, value] : told) {
-    text.append(name).append(1, kEnd).append(value).append(1, kEnd);
-  }
-  return text;
+  return nlohmann::json(told).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
 Told told_of(const std::string& text) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = text.find(kEnd, begin);
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  const Json pairs = Json::parse(text, kSite);
   Told told;
-  for (size_t i = 0; i + 1 < parts.size(); i += 2) told.emplace_back(parts[i], parts[i + 1]);
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    told.emplace_back(pairs.at(i).at(size_t{0}).as_string(), pairs.at(i).at(1).as_string());
+  }
   return told;
 }
 
@@ -63,7 +59,7 @@ std::string first_difference(const Told& mine, const Told& first) {
 }  // namespace
 
 void require_alike(const Told& told, const Axis& everyone) {
-  if (everyone.size() == 1) return;
+  if (everyone.size() == 1 || is_planted("ranks.not_alike")) return;
   const std::string text = text_of(told);
   const Tensor hash =
       at::scalar_tensor(static_cast<int64_t>(hash_bytes(text)), at::kLong).view({1});

@@ -44,6 +44,9 @@ TEST(RequireAlike, FirstDifference_IsToldWithBothValues) {
   EXPECT_EQ(difference(0, {{"--lr", "0.1"}, {"--plan", ""}, {"--steps", "5"}, {"--clip", "1"}}),
             "rank 1 has --clip none, rank 0 1");
   EXPECT_EQ(difference(2, {}), "rank 2 has --lr none, rank 0 0.1");
+  // A value may hold anything.
+  EXPECT_EQ(difference(0, {{"--lr", "\n\"0.1\"\n"}, {"--plan", ""}, {"--steps", "5"}}),
+            "rank 1 has --lr 0.1, rank 0 \n\"0.1\"\n");
 }
 
 }  // namespace

@@ -23,8 +23,12 @@ namespace {
 using test::TempFolder;
 
 struct Layout {
-  int tp = 1, dp = 1;
+  int tp = 1, dp = 1, pp = 1;
 };
+
+std::string name_of(const Layout& l) {
+  return str("tp", l.tp, "dp", l.dp, l.pp > 1 ? str("pp", l.pp) : "");
+}
 
 /// One family, saved on one layout and resumed on another.
 struct Move {
@@ -33,13 +37,12 @@ struct Move {
 };
 
 std::string name_of(const Move& move) {
-  return str(move.family, "_tp", move.from.tp, "dp", move.from.dp, "_to_tp", move.to.tp, "dp",
-             move.to.dp);
+  return str(move.family, '_', name_of(move.from), "_to_", name_of(move.to));
 }
 
 constexpr int64_t kSaved = 10, kSteps = 30;  // a pass over the text is 15 steps: 20 go beyond it
 constexpr int64_t kRows = 60, kSeqLen = 32, kBatch = 4;
-constexpr int64_t kHidden = 24, kWide = 40, kLayers = 2, kVocab = 257;
+constexpr int64_t kHidden = 24, kWide = 40, kLayers = 4, kVocab = 257;
 
 // Llama: 6 heads over 2 key-value heads, tied. GPT-2: one matrix of queries, keys and values, and
 // dropout, whose masks follow the step and the place in the whole.
@@ -76,6 +79,7 @@ class Runs {
     o.out = path(out);
     o.tp = layout.tp;
     o.dp = layout.dp;
+    o.pp = layout.pp;
     o.seq_len = kSeqLen;
     o.batch_size = kBatch;
     o.steps = kSteps;
@@ -182,6 +186,16 @@ std::vector<Move> all_moves() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Pairwise, Relayout, testing::ValuesIn(pairwise_moves()),
+                         [](const auto& move) { return name_of(move.param); });
+std::vector<Move> moves_of_stages() {
+  return {{"llama", {.tp = 1}, {.pp = 4}},
+          {"gpt2", {.pp = 4}, {.tp = 3}},
+          {"llama", {.tp = 2, .pp = 2}, {.dp = 2, .pp = 2}},
+          {"gpt2", {.dp = 2}, {.tp = 2, .pp = 2}},
+          {"llama", {.pp = 2}, {.pp = 4}}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Stages, Relayout, testing::ValuesIn(moves_of_stages()),
                          [](const auto& move) { return name_of(move.param); });
 INSTANTIATE_TEST_SUITE_P(Full, Relayout, testing::ValuesIn(all_moves()),
                          [](const auto& move) { return name_of(move.param); });

@@ -12,19 +12,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// As few digits as tell it from every other number.
-std::string text_of(double number) {
-  std::array<char, 32> text{};
-  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};
-}
-
-/// Each key of the model's config.json by itself, so that a difference is short.
-void add_config(Told& told, const Json& config) {
-  for (size_t i = 0; i < config.size(); ++i) {
-    told.emplace_back(str("config.json's ", config.key(i)), config.at(i).dump());
-  }
-}
-
 void add_optimizer(Told& told, const TrainSetup& setup) {
   const TrainOptions& o = setup.options;
   told.emplace_back("--optimizer", o.optimizer);
@@ -49,6 +36,23 @@ void add_data(Told& told, const TrainSetup& setup) {
 
 }  // namespace
 
+std::string text_of(double number) {
+  std::array<char, 32> text{};
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};
+}
+
+void add_config(Told& told, const Json& config) {
+  for (size_t i = 0; i < config.size(); ++i) {
+    told.emplace_back(str("config.json's ", config.key(i)), config.at(i).dump());
+  }
+}
+
+void add_machine(Told& told, const MachineOptions& options) {
+  told.emplace_back("--gemm", options.gemm);
+  told.emplace_back("--plain-kernels", options.plain_kernels);
+  told.emplace_back("--device", options.device);
+}
+
 Told told_of(const TrainSetup& setup) {
   const TrainOptions& o = setup.options;
   Told told{{"the layout", setup.layout.describe()},
@@ -64,13 +68,11 @@ Told told_of(const TrainSetup& setup) {
             {"--save-behind", o.save_behind ? "on" : "off"},
             {"--keep-last", str(o.keep_last)},
             {"--eval-every", str(o.eval_every)},
-            {"--resume", setup.resumes ? "on" : "off"},
-            {"--gemm", o.gemm},
-            {"--plain-kernels", o.plain_kernels},
-            {"--device", o.device}};
+            {"--resume", setup.resumes ? "on" : "off"}};
   if (setup.resumes) {
     told.emplace_back("the checkpoint", fs::path(setup.folder->path).filename().string());
   }
+  add_machine(told, o);
   add_config(told, setup.config);
   add_optimizer(told, setup);
   add_data(told, setup);

@@ -8,4 +8,10 @@ namespace cleave {
 /// differ from host to host.
 Told told_of(const TrainSetup& setup);
 
+// For other commands that compare what their ranks were told.
+std::string text_of(double number);  ///< as few digits as tell it from every other number
+/// Each key of the model's config.json by itself, so that a difference is short.
+void add_config(Told& told, const Json& config);
+void add_machine(Told& told, const MachineOptions& options);
+
 }  // namespace cleave

@@ -173,6 +173,44 @@ TEST(Faults, ReaderOfATrainingRunThatLeaves_EndsItWith141) {
   }
 }
 
+// Row R15: a reader that stays, but reads nothing, is found as a rank that waits for itself is.
+TEST(Faults, ReaderThatReadsNothing_IsATimeoutAndNoHang) {
+  const TempFolder folder;
+  const std::string pipe = folder / "pipe";
+  for (const bool is_launched : {false, true}) {
+    const std::string run = folder / (is_launched ? "launched" : "alone");
+    Words words = train_tiny(run, {"--tp", "2", "--steps", "100000", "--timeout", "1"});
+    if (is_launched) words = launched(words);
+    std::string command = CLEAVE_PROGRAM;
+    for (const std::string& word : words) command += " " + word;
+    const std::string fills = "rm -f " + pipe + "; mkfifo " + pipe + "; exec 3<>" + pipe +
+                              "; head -c 65536 /dev/zero >&3; ";
+    const Ran ran =
+        run_program({"/bin/bash", "-c", fills + command + " >&3"}, {.deadline_s = kDeadlineS});
+    EXPECT_EQ(ran.exit_code, 7) << ran.err;
+    EXPECT_THAT(ran.err,
+                ContainsRegex("timeout of 1 s: rank 1 waits in .* for rank 0; rank 0 is "));
+    EXPECT_LE(num_lines(ran.err), 6) << ran.err;
+    const Ran left = run_program({"/bin/bash", "-c", "pgrep -c -f -- '[-]-out " + run + " '"});
+    EXPECT_EQ(left.out, "0\n");
+  }
+}
+
+// Row R15: a file must not get the number of a closed stdout, and with it the lines printed there.
+TEST(Faults, ClosedStreams_DoNotEndUpInTheRunsFiles) {
+  const TempFolder folder;
+  std::string command = CLEAVE_PROGRAM;
+  for (const std::string& word : train_tiny(folder / "run", {"--save-every", "1"})) {
+    command += " " + word;
+  }
+  const Ran ran =
+      run_program({"/bin/bash", "-c", command + " <&- >&- 2>&-"}, {.deadline_s = kDeadlineS});
+  EXPECT_EQ(ran.exit_code, 0);
+  EXPECT_TRUE(std::filesystem::exists(folder / "run/latest"));
+  const Ran found = run_program({"/bin/grep", "-rl", "tokens/s  ", folder / "run"});
+  EXPECT_EQ(found.out, "");
+}
+
 // Row R13: whatever the limit on memory, a sentence and its exit code; never a signal.
 TEST(Faults, LimitsOnMemory_AreToldAndNeverCrash) {
   const TempFolder folder;
@@ -271,6 +309,32 @@ TEST(Faults, RanksThatWereToldDifferentThings_EndWith3AndBothValues) {
     EXPECT_THAT(ran.err, ContainsRegex(told + "; start all ranks of a job with the same options"));
     EXPECT_LE(num_lines(ran.err), 6) << ran.err;
     EXPECT_FALSE(std::filesystem::exists(folder / "run/latest"));
+  }
+}
+
+// Row R9, of models that only run: ranks that draw from different seeds would each tell another
+// story, and rank 0 print one that no model tells.
+TEST(Faults, RanksThatRunDifferentThings_EndWith3AndBothValues) {
+  const TempFolder folder;
+  ASSERT_EQ(run_with_deadline(train_tiny(folder / "run", {"--steps", "1"})).exit_code, 0);
+  std::ofstream(folder / "0.txt") << kTinyLlama;
+  std::ofstream(folder / "1.txt") << kTinyLlama << "\n\n";
+  const std::string generate = "generate --prompt Once --max-new-tokens 2 ";
+  const std::pair<std::string, std::string> cases[] = {
+      {generate + "--do-sample --seed $RANK", "rank 1 has --seed 1, rank 0 0"},
+      {generate + "--dtype $(if [ $RANK = 1 ]; then echo bf16; else echo fp32; fi)",
+       "rank 1 has --dtype bf16, rank 0 fp32"},
+      {generate + "--prompt $RANK",
+       "rank 1 has prompts of the checksum [0-9a-f]+, rank 0 [0-9a-f]+"},
+      {"eval --seq-len 32 --data " + (folder / "$RANK.txt").string(),
+       "rank 1 has --data of the checksum [0-9a-f]+, rank 0 [0-9a-f]+"}};
+  for (const auto& [command, told] : cases) {
+    const Ran ran = run_with_deadline({"launch", "-n", "2", "--", "/bin/bash", "-c",
+                                       "exec " CLEAVE_PROGRAM " " + command + " --model \"$0\"",
+                                       folder / "run"});
+    EXPECT_EQ(ran.exit_code, 3) << ran.err;
+    EXPECT_THAT(ran.err, ContainsRegex(told + "; start all ranks of a job with the same options"));
+    EXPECT_EQ(ran.out, "") << command;
   }
 }
 

@@ -1,6 +1,6 @@
 // cleave-fault: trains a tiny model while one thing after another goes wrong, resumes it as a user
 // would, and compares the bits of the last checkpoint with those of the run that nothing happened
-// to.
+// to. No fault may cost more steps than lie between two saves.
 //
 // usage: cleave-fault [--rounds N] [--seed S] [--first R] [--program FILE]
 #include <algorithm>
@@ -44,9 +44,15 @@ struct Layout {
 };
 
 const std::vector<Layout>& layouts() {
-  static const std::vector<Layout> all = {
-      {"--tp 2", 0}, {"--tp 2", 2},        {"--dp 2 --zero 1", 2},     {"--dp 2 --fsdp", 2},
-      {"--pp 2", 2}, {"--tp 2 --dp 2", 4}, {"--tp 2 --save-behind", 2}};
+  static const std::vector<Layout> all = {{"", 0},
+                                          {"", 1},
+                                          {"--tp 2", 0},
+                                          {"--tp 2", 2},
+                                          {"--dp 2 --zero 1", 2},
+                                          {"--dp 2 --fsdp", 2},
+                                          {"--pp 2", 2},
+                                          {"--tp 2 --dp 2", 4},
+                                          {"--tp 2 --save-behind", 2}};
   return all;
 }
 
@@ -197,6 +203,7 @@ class Chaos {
       CLEAVE_CHECK(code && is_expected(*fault, *code, run.text()), Code::kBug, story_, "\n",
                    run.text());
       if (*code == 0) break;
+      check_lost_steps(plan);
       if (std::exchange(flips, false)) flip_a_bit(plan, random);
     }
     Run last(command(plan, 0), {}, log());
@@ -232,8 +239,7 @@ class Chaos {
     const auto begin = monotonic_s();
     const auto has_come = [&] {
       if (moment.step < 0) return monotonic_s() - begin > moment.part * whole_s;
-      std::ifstream in(run_folder() + "/metrics.jsonl");
-      return std::count(std::istreambuf_iterator<char>(in), {}, '\n') >= moment.step;
+      return num_steps() >= moment.step;
     };
     while (!has_come() && !run.has_ended() && monotonic_s() - begin < kLongestRunS) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -248,6 +254,22 @@ class Chaos {
         text.find("killed by signal 11 before it joined") != std::string::npos;
     if (fault.name == "no memory is left" && code == 128 + SIGSEGV) return is_in_loader;
     return std::find(fault.codes.begin(), fault.codes.end(), code) != fault.codes.end();
+  }
+
+  /// What is trained again. A save that the ranks do not wait for is there one interval later.
+  void check_lost_steps(const Plan& plan) {
+    const std::string newest = newest_of(run_folder());
+    const int64_t saved = newest.empty() ? 0 : std::stoll(newest.substr(newest.rfind('_') + 1));
+    const int64_t lost = num_steps() - saved;
+    const bool is_behind = plan.layout.flags.find("--save-behind") != std::string::npos;
+    story_ += str(", ", lost, lost == 1 ? " step lost" : " steps lost");
+    CLEAVE_CHECK(lost <= plan.save_every * (is_behind ? 2 : 1), Code::kBug, story_);
+  }
+
+  /// Steps in the run's log.
+  [[nodiscard]] int64_t num_steps() const {
+    std::ifstream in(run_folder() + "/metrics.jsonl");
+    return std::count(std::istreambuf_iterator<char>(in), {}, '\n');
   }
 
   /// The command line that begins the run or goes on with it.

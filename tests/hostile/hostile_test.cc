@@ -17,6 +17,7 @@
 #include "cleave/base/error.h"
 #include "cleave/base/str.h"
 #include "tests/support/level.h"
+#include "tests/support/memory.h"
 #include "tests/support/temp_folder.h"
 
 namespace cleave::test {
@@ -30,22 +31,6 @@ double cpu_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
-/// VmRSS or VmHWM of this process.
-uint64_t resident_bytes(const std::string& what) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with(what + ":")) return std::stoull(line.substr(what.size() + 1)) * 1024;
-  }
-  return 0;
-}
-
-/// Lets VmHWM begin anew; false where the kernel does not.
-bool forget_peak() {
-  std::ofstream clear("/proc/self/clear_refs");
-  clear << '5' << std::flush;
-  return clear.good();
 }
 
 /// The error's text; nothing when the file was accepted.

@@ -1,4 +1,5 @@
 #pragma once
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <sched.h>
@@ -9,18 +10,24 @@
 namespace cleave::test {
 
 /// Runs `work` in a thread for which `folder` is an empty file system of `bytes`, and for the
-/// threads that it starts. False where this user may not make one.
+/// threads that it starts; what it throws is thrown here. False where this user may not make one.
 inline bool on_small_disk(const std::filesystem::path& folder, uint64_t bytes,
                           const std::function<void()>& work) {
   bool is_made = false;
+  std::exception_ptr thrown;
   std::thread thread([&] {
     const std::string size = "size=" + std::to_string(bytes);
     is_made = unshare(CLONE_NEWNS) == 0 &&
               mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
               mount("tmpfs", folder.c_str(), "tmpfs", 0, size.c_str()) == 0;
-    if (is_made) work();
+    try {
+      if (is_made) work();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
   });
   thread.join();
+  if (thrown) std::rethrow_exception(thrown);
   return is_made;
 }
 

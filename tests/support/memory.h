@@ -1,0 +1,24 @@
+#pragma once
+#include <cstdint>
+#include <fstream>
+#include <string>
+
+namespace cleave::test {
+
+/// VmRSS or VmHWM of this process, in bytes.
+inline uint64_t resident_bytes(const std::string& what) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(what + ":")) return std::stoull(line.substr(what.size() + 1)) * 1024;
+  }
+  return 0;
+}
+
+/// Lets VmHWM begin anew; false where the kernel does not.
+inline bool forget_peak() {
+  std::ofstream clear("/proc/self/clear_refs");
+  clear << '5' << std::flush;
+  return clear.good();
+}
+
+}  // namespace cleave::test

@@ -1,0 +1,34 @@
+#!/usr/bin/env python3
+"""What a run of the tests measured, and what it did not run.
+
+usage: test_table.py RESULTS.xml     as `ctest --output-junit RESULTS.xml` writes it
+"""
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+
+TOLD = re.compile(r"^(?:measured: (.*)|(\d+ of \d+ rounds ended .*))$", re.MULTILINE)
+REASON = re.compile(r": Skipped\n(.*)")
+
+
+def table(root):
+    """The lines of the table."""
+    cases = list(root.iter("testcase"))
+    skipped = [case for case in cases if case.find("skipped") is not None or case.get("status") in ("notrun", "disabled")]
+    failed = [case for case in cases if case.find("failure") is not None]
+    lines = [f"{len(cases) - len(skipped) - len(failed)} passed, {len(failed)} failed, {len(skipped)} not run", "", "measured:"]
+    for case in cases:
+        for number, rounds in TOLD.findall(case.findtext("system-out") or ""):
+            lines.append(f"  {case.get('name')}: {number or rounds}")
+    for title, chosen in (("failed:", failed), ("not run:", skipped)):
+        lines += ["", title]
+        for case in chosen:
+            reason = REASON.search(case.findtext("system-out") or "")
+            lines.append(f"  {case.get('name')}" + (f": {reason.group(1).strip()}" if reason else ""))
+    return lines
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    print("\n".join(table(ElementTree.parse(sys.argv[1]).getroot())))
