@@ -25,7 +25,10 @@ class HeldReader {
   Tensor borrow(const TensorInfo& stored, const Parameter& parameter) {
     const std::vector<int64_t> shape = parameter.leaf_shape();
     const int64_t bytes = c10::multiply_integers(shape) * item_bytes(stored.dtype);
-    if (!lent_.defined() || lent_.numel() < bytes) lent_ = at::empty({bytes}, at::kByte);
+    if (!lent_.defined() || lent_.numel() < bytes) {
+      lent_ = Tensor();  // before the larger one is there
+      lent_ = at::empty({bytes}, at::kByte);
+    }
     const auto type = float_type(stored);
     const Tensor held = lent_.narrow(0, 0, bytes).view(type).view(shape);
     read(stored, parameter, held);

@@ -83,7 +83,7 @@ RunFolder::RunFolder(fs::path path, Writers writers, int64_t keep_last)
 }
 
 void RunFolder::require_space(const Checkpoint& checkpoint, int64_t num_saves) const {
-  if (num_saves == 0) return;
+  if (num_saves == 0 || is_planted("run.any_disk")) return;
   int64_t at_once = num_saves;
   if (keep_last_ > 0) {
     // One goes only when a newer one is there and whole.

@@ -33,6 +33,7 @@ extern "C" void on_broken_pipe(int signal) {
 /// Where the caller closed stdin, stdout or stderr, the next file to be opened would get its
 /// number, and what is printed would go there.
 void open_closed_streams() {
+  if (cleave::is_planted("program.closed_streams")) return;
   int fd = 0;
   do {
     fd = open("/dev/null", O_RDWR);

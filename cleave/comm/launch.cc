@@ -197,8 +197,9 @@ class Launcher {
   /// " for lack of memory ..." where the kernel has killed processes of this group since the start.
   [[nodiscard]] std::string why_killed(int signal) const {
     const GroupLimits now = group_limits();
-    const bool is_groups = now.num_killed > num_killed_before_ && !is_planted("launch.no_group");
-    if (signal != SIGKILL || !is_groups) return "";
+    const bool was_by_kernel =
+        now.num_killed > num_killed_before_ && !is_planted("launch.no_group");
+    if (signal != SIGKILL || !was_by_kernel) return "";
     std::string text = " for lack of memory";
     if (!now.memory) return text + " of the machine";
     text += " (limit " + bytes_text(static_cast<double>(*now.memory));

@@ -25,6 +25,7 @@
 #include "cleave/comm/process_roles.h"
 #include "cleave/comm/rank_end.h"
 #include "cleave/comm/rank_process.h"
+#include "tests/support/level.h"
 #include "tests/support/running_launch.h"
 
 namespace cleave {
@@ -185,7 +186,7 @@ TEST(Launch, RankKilled_StopsAllAtOnceAndNamesIt) {
     const auto begin = Clock::now();
     ASSERT_EQ(kill(running.rank(victim), SIGKILL), 0);
     EXPECT_EQ(running.wait(), 137);
-    EXPECT_LT(milliseconds_since(begin), 300);
+    EXPECT_LT(milliseconds_since(begin), test::limit_ms(300));
     EXPECT_FALSE(running.any_rank_alive());
     const std::string errors = running.errors();
     EXPECT_LE(std::count(errors.begin(), errors.end(), '\n'), 6) << errors;
@@ -202,7 +203,7 @@ TEST(Launch, StoppedRankAndAnotherOneKilled_EndsBoth) {
   const auto begin = Clock::now();
   kill(running.rank(1), SIGKILL);
   EXPECT_EQ(running.wait(), 137);
-  EXPECT_LT(milliseconds_since(begin), 500);
+  EXPECT_LT(milliseconds_since(begin), test::limit_ms(500));
   EXPECT_FALSE(running.any_rank_alive());
 }
 
@@ -213,7 +214,7 @@ TEST(Launch, LauncherKilled_TakesItsRanksWithIt) {
     const auto begin = Clock::now();
     running.launcher().send(SIGKILL);
     EXPECT_TRUE(comes_true([&] { return !running.any_rank_alive(); }));
-    EXPECT_LT(milliseconds_since(begin), 200);
+    EXPECT_LT(milliseconds_since(begin), test::limit_ms(200));
   }
 }
 
@@ -235,7 +236,7 @@ TEST(Launch, SecondSignal_KillsAtOnce) {
   const auto begin = Clock::now();
   running.launcher().send(SIGINT);
   EXPECT_EQ(running.wait(), 130);
-  EXPECT_LT(milliseconds_since(begin), 200);
+  EXPECT_LT(milliseconds_since(begin), test::limit_ms(200));
   EXPECT_FALSE(running.any_rank_alive());
 }
 

@@ -294,7 +294,7 @@ void PageMirror::receive(Peer& peer) {
     const auto room = peer.copy.room();
     const ssize_t got = recv(peer.socket.get(), room.data(), room.size(), MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (got == 0 && is_planted("mirror.never_lost")) return;
+    if (got <= 0 && is_planted("mirror.never_lost")) return;
     if (got <= 0) {
       const bool is_dead = got == 0 || errno == ECONNRESET;
       const std::string how = is_dead ? "died" : str("was lost (", std::strerror(errno), ")");

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <sys/socket.h>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 
 #include "cleave/comm/frame.h"
 #include "cleave/comm/page_world.h"
+#include "cleave/comm/tcp.h"
 #include "tests/support/thrown.h"
 
 namespace cleave {
@@ -19,14 +21,21 @@ namespace {
 
 using testing::HasSubstr;
 
+/// Both ends of a connection over the network.
+std::pair<Descriptor, Descriptor> connected_pair() {
+  const Descriptor listener = listen_at(*find_address("127.0.0.1", 0));
+  std::string problem;
+  Descriptor one = connect_until(own_address(listener.get()), deadline_in(10), problem);
+  EXPECT_TRUE(one.is_open()) << problem;
+  Descriptor other(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  return {std::move(one), std::move(other)};
+}
+
 /// Rank 0 of two hosts' ranks; the test is the other one and says what it likes.
 struct LonelyRank {
   LonelyRank() {
-    int ends[2] = {-1, -1};
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    other = Descriptor(ends[1]);
     std::vector<Descriptor> sockets(2);
-    sockets[1] = Descriptor(ends[0]);
+    std::tie(sockets[1], other) = connected_pair();
     world.emplace(page, 0, RankOptions{.timeout_s = 20, .flight_log_folder = ""},
                   std::make_unique<PageMirror>(page, 0, std::move(sockets), 20));
   }
@@ -65,6 +74,16 @@ TEST(PageMirror, ConnectionThatEndsInAFrame_IsAPeerThatDied) {
   const std::vector<std::byte> part(sizeof(Frame) / 2);
   ASSERT_EQ(send(rank.other.get(), part.data(), part.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(part.size()));
+  rank.other = Descriptor();
+  EXPECT_THAT(rank.barrier().what(), HasSubstr(") died, last seen not yet there"));
+  EXPECT_EQ(rank.page->aborted()->code, Code::kPeer);
+}
+
+// Row N6: as a firewall, or a host that has started anew, ends it.
+TEST(PageMirror, ConnectionThatIsReset_IsAPeerThatDied) {
+  LonelyRank rank;
+  const linger at_once{.l_onoff = 1, .l_linger = 0};
+  ASSERT_EQ(setsockopt(rank.other.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)), 0);
   rank.other = Descriptor();
   EXPECT_THAT(rank.barrier().what(), HasSubstr(") died, last seen not yet there"));
   EXPECT_EQ(rank.page->aborted()->code, Code::kPeer);

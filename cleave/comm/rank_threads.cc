@@ -5,6 +5,7 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <poll.h>
 #include <system_error>
 #include <thread>
 #include <unistd.h>
@@ -20,8 +21,8 @@ namespace {
 using Failures = std::vector<std::optional<Error>>;  // by rank
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::duration<double> kLook{0.01};
-constexpr double kGraceS = 0.5;  // to leave a wait, once the job has failed
+constexpr std::chrono::duration<double> kLook{0.05};
+constexpr double kGraceS = 2;  // to leave a wait and unwind, once a rank was waited for in vain
 
 /// The rank threads that have not ended.
 class RunningRanks {
@@ -60,10 +61,16 @@ class RunningRanks {
 /// No thread can be ended by another one: the process ends, as a launcher would end a process of
 /// that rank.
 [[noreturn]] void end_process(const Abort& cause, const std::vector<int>& ranks) {
-  log_error(cause.text);
   std::string text = ranks.size() == 1 ? "rank" : "ranks";
   for (const int rank : ranks) text += str(' ', rank);
-  log_error(text, ranks.size() == 1 ? " does" : " do", " not stop, and so the process ends");
+  text += ranks.size() == 1 ? " does" : " do";
+  // Where nobody reads stderr there is nobody to tell.
+  pollfd stderr_end{STDERR_FILENO, POLLOUT, 0};
+  constexpr int kLongestMs = 100;
+  if (poll(&stderr_end, 1, kLongestMs) > 0) {
+    log_error(cause.text);
+    log_error(text, " not stop, and so the process ends");
+  }
   _exit(static_cast<int>(cause.code));
 }
 

@@ -46,7 +46,7 @@ struct RankOptions {
 /// Runs `body` on `num_ranks` rank threads of this process and returns when all have ended. When
 /// any fails, all stop, and the first failure is thrown here as the Error it was. A rank that does
 /// not stop, because it waits for something else than a rank, ends the process with the failure's
-/// exit code: half a second after a timeout, options.timeout_s after any other failure.
+/// exit code: two seconds after a timeout, options.timeout_s after any other failure.
 void run_ranks(int num_ranks, const std::function<void(World&)>& body,
                const RankOptions& options = {});
 

@@ -96,6 +96,7 @@ void cleave_eval(const cleave::EvalOptions& options) {
   Told told = runnable.told();
   told.emplace_back("--seq-len", str(options.seq_len));
   told.emplace_back("--batch-size", str(options.batch_size));
+  told.emplace_back("--tokenizer of the checksum", checksum_of(tokenizer.get()));
   told.emplace_back("--data of the checksum", to_hex(data->fingerprint()));
   run_on_ranks(options, told, [&](const Axis& tp) {
     const auto model = runnable.load(tp);

@@ -131,6 +131,7 @@ void run_rank(const Prediction& p, const Axis& tp) {
 Told told_of(const Prediction& p) {
   Told told = p.runnable.told();
   told.emplace_back("--batch-size", str(p.options.batch_size));
+  told.emplace_back("--tokenizer of the checksum", checksum_of(p.tokenizer.get()));
   told.emplace_back("texts of the checksum", checksum_of(p.rows));
   return told;
 }

@@ -132,7 +132,10 @@ Told told_of(const Program& program) {
   told.emplace_back("--top-k", str(o.top_k));
   told.emplace_back("--top-p", text_of(o.top_p));
   told.emplace_back("--seed", str(o.seed));
-  for (const std::string& text : o.stop) told.emplace_back("--stop", text);
+  std::string stops;
+  for (const std::string& text : o.stop) stops += str(stops.empty() ? "" : ", ", '\'', text, '\'');
+  told.emplace_back("--stop", stops);
+  told.emplace_back("--tokenizer of the checksum", checksum_of(program.tokenizer.get()));
   told.emplace_back("ends of a text of the checksum", checksum_of({program.settings.eos_ids}));
   told.emplace_back("prompts of the checksum", checksum_of(program.prompts));
   return told;

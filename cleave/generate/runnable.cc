@@ -7,7 +7,10 @@
 #include "cleave/base/hash.h"
 #include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/model_tensors.h"
+#include "cleave/checkpoint/names.h"
 #include "cleave/comm/flight_file.h"
+#include "cleave/file/file.h"
+#include "cleave/format/manifest.h"
 #include "cleave/generate/rank_weights.h"
 #include "cleave/kernels/cpu/gemm.h"
 #include "cleave/mesh/cuda.h"
@@ -100,11 +103,27 @@ std::unique_ptr<Model> Runnable::load(const Axis& tp) const {
 Told Runnable::told() const {
   Told told{{"--dtype", is_int8_ ? "int8" : std::string(name(dtype_of(dtype_)))}};
   add_config(told, folder_.config);
+  const fs::path folder = folder_.path;
+  const auto step = checkpoint_step(folder.filename().string());
+  told.emplace_back("the checkpoint", step ? folder.filename().string() : "none");
+  Hasher tensors;
+  for (const TensorInfo& info : open_model_files(folder_)->list()) {
+    const std::string text = str(info.name, ' ', file_name(info.dtype), info.shape, '\n');
+    tensors.update(std::as_bytes(std::span(text)));
+  }
+  told.emplace_back("tensors of the checksum", to_hex(tensors.digest()));
+  const bool has_manifest = fs::exists(folder / kManifestName);
+  told.emplace_back("a manifest of the checksum",
+                    has_manifest ? to_hex(hash_bytes(read_file(folder / kManifestName))) : "none");
   return told;
 }
 
 std::string checksum_of(const std::vector<std::vector<int64_t>>& rows) {
   return to_hex(hash_bytes(nlohmann::json(rows).dump()));
+}
+
+std::string checksum_of(const Tokenizer* tokenizer) {
+  return tokenizer == nullptr ? "none" : to_hex(tokenizer->fingerprint());
 }
 
 void run_on_ranks(const RunOptions& options, const Told& told,

@@ -42,7 +42,8 @@ class Runnable {
   /// that running needs: they have no gradients, and some no leaf.
   [[nodiscard]] std::unique_ptr<Model> load(const Axis& tp) const;
 
-  /// What of the model all ranks must have alike.
+  /// What of the model all ranks must have alike: its config, tensors and type, and of a run the
+  /// checkpoint. Values of weights are told apart by a manifest alone.
   [[nodiscard]] Told told() const;
 
  private:
@@ -55,8 +56,9 @@ class Runnable {
   std::vector<int64_t> eos_ids_;
 };
 
-/// Of rows of ids, for what ranks compare.
+// For what ranks compare: of rows of ids, and of a tokenizer ("none" where there is none).
 std::string checksum_of(const std::vector<std::vector<int64_t>>& rows);
+std::string checksum_of(const Tokenizer* tokenizer);
 
 /// Does `work` on all ranks of options.tp, with the options' library of matrix products. Throws as
 /// run_job does, and as require_alike where the ranks' `told` or the options of their machines

@@ -9,15 +9,21 @@
 #include "cleave/base/hash.h"
 #include "cleave/base/mutant.h"
 #include "cleave/text/json.h"
+#include "cleave/text/utf8.h"
 
 namespace cleave {
 namespace {
 
 constexpr const char* kSite = "what the ranks were told";
 
-/// [["--lr", "0.1"], ...]; a value may hold anything, bytes that are no UTF-8 as well.
+/// [["--lr", "0.1"], ...]; a value may hold anything, but what is no text is told by its checksum.
 std::string text_of(const Told& told) {
-  return nlohmann::json(told).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  auto pairs = nlohmann::json::array();
+  for (const auto& [name, value] : told) {
+    const bool is_text = first_bad_utf8(value) == value.size();
+    pairs.push_back({name, is_text ? value : "of the checksum " + to_hex(hash_bytes(value))});
+  }
+  return pairs.dump();
 }
 
 Told told_of(const std::string& text) {
@@ -70,7 +76,7 @@ void require_alike(const Told& told, const Axis& everyone) {
   // One rank tells it, so that all say the same.
   const auto other = all.ne(all[0]).nonzero()[0].item<int64_t>();
   CLEAVE_CHECK(everyone.rank() != other, Code::kShape, "rank ", other, " has ",
-               first_difference(told, told_of(first)),
+               first_difference(told_of(text), told_of(first)),
                "; start all ranks of a job with the same options on the same files");
   everyone.barrier(kSite);
 }

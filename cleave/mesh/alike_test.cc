@@ -1,5 +1,6 @@
 #include "cleave/mesh/alike.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/ranks.h"
@@ -47,6 +48,8 @@ TEST(RequireAlike, FirstDifference_IsToldWithBothValues) {
   // A value may hold anything.
   EXPECT_EQ(difference(0, {{"--lr", "\n\"0.1\"\n"}, {"--plan", ""}, {"--steps", "5"}}),
             "rank 1 has --lr 0.1, rank 0 \n\"0.1\"\n");
+  EXPECT_THAT(difference(2, {{"--lr", "\xff"}, {"--plan", ""}, {"--steps", "5"}}),
+              testing::MatchesRegex("rank 2 has --lr of the checksum [0-9a-f]+, rank 0 0.1"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <array>
 #include <charconv>
 #include <filesystem>
+#include <map>
 
 #include "cleave/base/hash.h"
 #include "cleave/file/file.h"
@@ -42,9 +43,12 @@ std::string text_of(double number) {
 }
 
 void add_config(Told& told, const Json& config) {
-  for (size_t i = 0; i < config.size(); ++i) {
-    told.emplace_back(str("config.json's ", config.key(i)), config.at(i).dump());
-  }
+  // What programs note of themselves and of where they read a model decides nothing.
+  constexpr std::array<std::string_view, 2> kNotes{"_name_or_path", "transformers_version"};
+  std::map<std::string, std::string> values;  // in one order, whatever the file's
+  for (size_t i = 0; i < config.size(); ++i) values[config.key(i)] = config.at(i).dump();
+  for (const std::string_view note : kNotes) values.erase(std::string(note));
+  for (const auto& [key, value] : values) told.emplace_back("config.json's " + key, value);
 }
 
 void add_machine(Told& told, const MachineOptions& options) {

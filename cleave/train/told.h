@@ -12,6 +12,7 @@ Told told_of(const TrainSetup& setup);
 std::string text_of(double number);  ///< as few digits as tell it from every other number
 /// Each key of the model's config.json by itself, so that a difference is short.
 void add_config(Told& told, const Json& config);
+/// How ranks compute.
 void add_machine(Told& told, const MachineOptions& options);
 
 }  // namespace cleave

@@ -61,7 +61,7 @@ struct Fault {
   std::string name;
   std::function<void(Run&, std::mt19937_64&)> strike;
   std::vector<int> codes;      // that the run may end with; 0 too: it came too late
-  bool for_processes = false;  // only where ranks are processes
+  bool for_processes = false;  // only where ranks are processes, and wait for each other
   int max_restarts = 0;        // of cleave launch
 };
 
@@ -166,7 +166,7 @@ Plan plan_of(uint64_t seed) {
   const size_t num_faults = 1 + random() % kMostFaults;
   while (plan.strikes.size() < num_faults) {
     const Fault& fault = faults()[random() % faults().size()];
-    if (fault.for_processes && plan.layout.processes == 0) continue;
+    if (fault.for_processes && plan.layout.processes < 2) continue;
     plan.strikes.emplace_back(&fault, any_moment(random));
   }
   plan.flips_a_bit = random() % 5 == 0;

@@ -51,6 +51,11 @@ inline std::string repeat_line(int round, std::string_view test) {
              " --gtest_filter=", test);
 }
 
+/// A limit on one try: builds with a sanitizer are slower.
+inline double limit_ms(double ms) {
+  return kIsInstrumented ? 10 * ms : ms;
+}
+
 /// Times of many tries against a limit: of 100 or more tries one in a hundred may be longer, of
 /// fewer half, for a busy machine delays whom it likes.
 class Times {
