@@ -30,7 +30,7 @@ class HeldReader {
       lent_ = at::empty({bytes}, at::kByte);
     }
     const auto type = float_type(stored);
-    const Tensor held = lent_.narrow(0, 0, bytes).view(type).view(shape);
+    Tensor held = lent_.narrow(0, 0, bytes).view(type).view(shape);
     read(stored, parameter, held);
     return held;
   }
@@ -38,7 +38,7 @@ class HeldReader {
   /// In `dtype`, to keep.
   Tensor take(const TensorInfo& stored, const Parameter& parameter, at::ScalarType dtype) {
     if (float_type(stored) != dtype) return borrow(stored, parameter).to(dtype);
-    const Tensor held = at::empty(parameter.leaf_shape(), dtype);
+    Tensor held = at::empty(parameter.leaf_shape(), dtype);
     read(stored, parameter, held);
     return held;
   }
