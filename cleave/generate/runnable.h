@@ -56,8 +56,9 @@ class Runnable {
   std::vector<int64_t> eos_ids_;
 };
 
-// For what ranks compare: of rows of ids, and of a tokenizer ("none" where there is none).
+/// Of rows of ids, for what ranks compare.
 std::string checksum_of(const std::vector<std::vector<int64_t>>& rows);
+/// Of a tokenizer; "none" where there is none.
 std::string checksum_of(const Tokenizer* tokenizer);
 
 /// Does `work` on all ranks of options.tp, with the options' library of matrix products. Throws as

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/base/mutant.h"
 #include "cleave/layout/flat.h"
 
 namespace cleave {
@@ -78,6 +79,7 @@ Reduction FlatShards::start_reduce(std::vector<Tensor> gradients, at::ScalarType
   }
   for (Tensor& g : gradients) g = g.reshape(-1);
   const Tensor flat = at::cat(gradients);
+  if (is_planted("gradients.not_summed") && replicate_.rank() > 0) flat.zero_();
   gradients.clear();
   reduction.work_ = shard_.size() > 1
                         ? start_reduce_scatter(shard_, flat, widths_, "gradients to shards")

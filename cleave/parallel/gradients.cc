@@ -6,7 +6,6 @@
 
 #include <ATen/ATen.h>
 
-#include "cleave/base/mutant.h"
 #include "cleave/kernels/cpu/fused.h"
 #include "cleave/kernels/kernels.h"
 
@@ -20,7 +19,6 @@ void sum_bucket(std::vector<Tensor>& grads, const Axis& axis, const char* site) 
   if (grads.empty()) return;
   std::vector<Tensor> flat;
   for (const Tensor& g : grads) flat.push_back(g.reshape(-1));
-  if (is_planted("gradients.not_summed")) return;
   const Tensor sum = axis.all_reduce(flat.size() == 1 ? flat[0] : at::cat(flat), site);
   int64_t begin = 0;
   for (Tensor& g : grads) {
