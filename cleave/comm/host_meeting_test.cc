@@ -198,8 +198,11 @@ TEST(HostMeeting, NameThatIsLoopbackHere_IsListenedForEverywhereWithAWarning) {
   fs::permissions(folder / "token", fs::perms::owner_read | fs::perms::owner_write);
   for (const std::string& token : {std::string(), std::string(folder / "token")}) {
     Meeting meeting(2);
+    // Who listens for everywhere must be alone at the port, whatever loopback the others are at.
+    const int port = own_address(listen_at(any_address(*known)).get()).port();
     for (Environment& rank : meeting.ranks) {
       rank.master_addr = name;
+      rank.master_port = port;
       rank.token_file = token;
     }
     testing::internal::CaptureStderr();
