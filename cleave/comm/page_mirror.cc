@@ -294,16 +294,7 @@ void PageMirror::receive(Peer& peer) {
     const auto room = peer.copy.room();
     const ssize_t got = recv(peer.socket.get(), room.data(), room.size(), MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (got <= 0 && is_planted("mirror.never_lost")) return;
-    if (got <= 0) {
-      const bool is_dead = got == 0 || errno == ECONNRESET;
-      const std::string how = is_dead ? "died" : str("was lost (", std::strerror(errno), ")");
-      return lose(peer,
-                  Error(Code::kPeer,
-                        str("rank ", peer.rank, " (pid ", page_->rank(peer.rank).pid.load(), " at ",
-                            peer.address, ") ", how, ", last seen ",
-                            describe_place(*page_, peer.rank), describe_step(*page_, peer.rank))));
-    }
+    if (got <= 0) return lose(peer, end_of(peer, got));
     peer.heard.store(Clock::now());
     try {
       peer.copy.advance(static_cast<size_t>(got));
@@ -323,8 +314,18 @@ void PageMirror::receive(Peer& peer) {
   }
 }
 
+/// What a connection that gave nothing says of its rank, by what recv() returned and by errno.
+Error PageMirror::end_of(const Peer& peer, ssize_t got) const {
+  const bool is_dead = got == 0 || errno == ECONNRESET;
+  const std::string how = is_dead ? "died" : str("was lost (", std::strerror(errno), ")");
+  return {Code::kPeer, str("rank ", peer.rank, " (pid ", page_->rank(peer.rank).pid.load(), " at ",
+                           peer.address, ") ", how, ", last seen ",
+                           describe_place(*page_, peer.rank), describe_step(*page_, peer.rank))};
+}
+
 /// The connection has ended, or makes no sense any more.
 void PageMirror::lose(Peer& peer, const Error& cause) {
+  if (is_planted("mirror.never_lost")) return;
   peer.is_open = false;
   const std::lock_guard lock(peer.mutex);
   peer.may_send = false;

@@ -65,6 +65,7 @@ class PageMirror {
   void run();
   void wait_for_events(Clock::time_point until);
   void receive(Peer& peer);
+  [[nodiscard]] Error end_of(const Peer& peer, ssize_t got) const;
   void lose(Peer& peer, const Error& cause);
   void record_failure(const Peer& peer, const Error& cause);
   void put(Peer& peer, Outgoing outgoing);
