@@ -93,11 +93,14 @@ void cleave_eval(const cleave::EvalOptions& options) {
   const auto data = data_of(options, runnable, tokenizer);
   CLEAVE_CHECK(options.batch_size >= 1, Code::kUsage, "--batch-size ", options.batch_size,
                " must be at least 1");
-  Told told = runnable.told();
-  told.emplace_back("--seq-len", str(options.seq_len));
-  told.emplace_back("--batch-size", str(options.batch_size));
-  told.emplace_back("--tokenizer of the checksum", checksum_of(tokenizer.get()));
-  told.emplace_back("--data of the checksum", to_hex(data->fingerprint()));
+  const auto told = [&] {
+    Told all = runnable.told();
+    all.emplace_back("--seq-len", str(options.seq_len));
+    all.emplace_back("--batch-size", str(options.batch_size));
+    all.emplace_back("--tokenizer of the checksum", checksum_of(tokenizer.get()));
+    all.emplace_back("--data of the checksum", to_hex(data->fingerprint()));
+    return all;
+  };
   run_on_ranks(options, told, [&](const Axis& tp) {
     const auto model = runnable.load(tp);
     const BatchRules rules = batch_rules(*model, tokenizer.get(), data->is_text(), 0);

@@ -200,5 +200,7 @@ void cleave_predict(const cleave::PredictOptions& options) {
                               .texts = std::move(texts),
                               .rows = std::move(rows)};
   check_masks(prediction);
-  run_on_ranks(options, told_of(prediction), [&](const Axis& tp) { run_rank(prediction, tp); });
+  run_on_ranks(
+      options, [&] { return told_of(prediction); },
+      [&](const Axis& tp) { run_rank(prediction, tp); });
 }

@@ -185,5 +185,6 @@ void cleave_generate(const cleave::GenerateOptions& options) {
                         .tokenizer = tokenizer,
                         .prompts = prompts_of(options, tokenizer.get()),
                         .settings = settings};
-  run_on_ranks(options, told_of(program), [&](const Axis& tp) { run_rank(program, tp); });
+  run_on_ranks(
+      options, [&] { return told_of(program); }, [&](const Axis& tp) { run_rank(program, tp); });
 }

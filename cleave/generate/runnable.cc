@@ -126,7 +126,7 @@ std::string checksum_of(const Tokenizer* tokenizer) {
   return tokenizer == nullptr ? "none" : to_hex(tokenizer->fingerprint());
 }
 
-void run_on_ranks(const RunOptions& options, const Told& told,
+void run_on_ranks(const RunOptions& options, const std::function<Told()>& told,
                   const std::function<void(const Axis& tp)>& work) {
   const int num_ranks = options.tp > 0 ? options.tp : std::max(1, launched_world_size());
   run_job({.num_ranks = num_ranks,
@@ -136,7 +136,7 @@ void run_on_ranks(const RunOptions& options, const Told& told,
           [&](World& world) {
             const Axis tp = Mesh::build(world, {{"tp", num_ranks}})["tp"];
             if (!world.ranks_are_threads()) {
-              Told all = told;
+              Told all = told();
               add_machine(all, options);
               require_alike(all, tp);
             }

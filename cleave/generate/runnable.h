@@ -63,8 +63,8 @@ std::string checksum_of(const Tokenizer* tokenizer);
 
 /// Does `work` on all ranks of options.tp, with the options' library of matrix products. Throws as
 /// run_job does, and as require_alike where the ranks' `told` or the options of their machines
-/// differ.
-void run_on_ranks(const RunOptions& options, const Told& told,
+/// differ; threads are told the same, so `told` is called where ranks are processes alone.
+void run_on_ranks(const RunOptions& options, const std::function<Told()>& told,
                   const std::function<void(const Axis& tp)>& work);
 
 }  // namespace cleave
