@@ -1,25 +1,25 @@
 #!/usr/bin/env python3
 """What a run of the tests measured, and what it did not run.
 
-usage: test_table.py RESULTS.xml     as `ctest --output-junit RESULTS.xml` writes it
+usage: test_table.py RESULTS.xml...     as `ctest --output-junit RESULTS.xml` writes them
 """
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
 
-TOLD = re.compile(r"^(?:measured: (.*)|(\d+ of \d+ rounds ended .*))$", re.MULTILINE)
+TOLD = re.compile(r"^(?:measured: (.*)|(\d+ of \d+ rounds ended .*)|(\d+ inputs in all))$", re.MULTILINE)
 REASON = re.compile(r": Skipped\n(.*)")
 
 
-def table(root):
+def table(roots):
     """The lines of the table."""
-    cases = list(root.iter("testcase"))
+    cases = [case for root in roots for case in root.iter("testcase")]
     skipped = [case for case in cases if case.find("skipped") is not None or case.get("status") in ("notrun", "disabled")]
     failed = [case for case in cases if case.find("failure") is not None]
     lines = [f"{len(cases) - len(skipped) - len(failed)} passed, {len(failed)} failed, {len(skipped)} not run", "", "measured:"]
     for case in cases:
-        for number, rounds in TOLD.findall(case.findtext("system-out") or ""):
-            lines.append(f"  {case.get('name')}: {number or rounds}")
+        for told in TOLD.findall(case.findtext("system-out") or ""):
+            lines.append(f"  {case.get('name')}: {''.join(told)}")
     for title, chosen in (("failed:", failed), ("not run:", skipped)):
         lines += ["", title]
         for case in chosen:
@@ -29,6 +29,6 @@ def table(root):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2:
         sys.exit(__doc__)
-    print("\n".join(table(ElementTree.parse(sys.argv[1]).getroot())))
+    print("\n".join(table([ElementTree.parse(path).getroot() for path in sys.argv[1:]])))

@@ -294,11 +294,11 @@ TEST(Fault, JobFrozenForLongerThanTheLimit_GoesOn) {
   EXPECT_EQ(running.errors(), "");
 }
 
-// Row R6: in a release run for an hour, with a limit that leaves room for a busy machine.
+// Row R6: as fault.SlowRankRelease for an hour, with a limit that leaves room for a busy machine.
 TEST(Fault, SlowRankWithinTheLimit_IsNoFailure) {
-  const bool is_release = test::level() == test::Level::kRelease;
-  const int limit_s = is_release ? 10 : 1;
-  const int steps = is_release ? 450 : 3;
+  const bool is_soak = test::level() == test::Level::kSoak;
+  const int limit_s = is_soak ? 10 : 1;
+  const int steps = is_soak ? 450 : 3;
   run_ranks(2,
             [&](World& world) {
               const auto group = world.group({0, 1}, "dp");

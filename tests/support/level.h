@@ -21,12 +21,13 @@ inline constexpr bool kIsInstrumented = false;
 #endif
 
 /// How much a run of the tests is to find: CLEAVE_TEST_LEVEL, as ./run test sets it.
-enum class Level { kQuick, kFull, kRelease };
+enum class Level { kQuick, kFull, kRelease, kSoak };
 
 inline Level level() {
   const char* text = std::getenv("CLEAVE_TEST_LEVEL");  // NOLINT(concurrency-mt-unsafe)
   const std::string_view named = text == nullptr ? "" : text;
   if (named == "release") return Level::kRelease;
+  if (named == "soak") return Level::kSoak;
   return named == "full" ? Level::kFull : Level::kQuick;
 }
 

@@ -22,16 +22,22 @@ this machine has no GPU
 
 [  SKIPPED ]</system-out></testcase>
 </testsuite>"""
+MORE = """<testsuite tests="1">
+  <testcase name="fault.Fuzz" status="run"><system-out>zip_fuzz: 5 inputs in 1 s
+12 inputs in all
+</system-out></testcase>
+</testsuite>"""
 
 
 class TestTable(unittest.TestCase):
     def test_counts_numbers_and_reasons_are_shown(self):
-        self.assertEqual(test_table.table(ElementTree.fromstring(RESULTS)), [
-            "2 passed, 1 failed, 1 not run",
+        self.assertEqual(test_table.table([ElementTree.fromstring(RESULTS), ElementTree.fromstring(MORE)]), [
+            "3 passed, 1 failed, 1 not run",
             "", "measured:",
             "  comm.Kill: R1 200 kills: median 60 ms",
             "  fault.Chaos: 1 of 1 rounds ended with the bits of the unbroken run (seed 3)",
             "  comm.Broken: 3",
+            "  fault.Fuzz: 12 inputs in all",
             "", "failed:", "  comm.Broken",
             "", "not run:", "  mesh.Gpu: this machine has no GPU"])
 
