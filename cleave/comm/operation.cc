@@ -60,6 +60,8 @@ std::string_view name(ReduceOp op) {
 }
 
 CallHeader make_header(const Operation& operation, uint32_t group, uint64_t sequence) {
+  for (int i = 0; i < 100 && is_planted("call.costly"); ++i) {
+  }
   const Call& call = operation.call;
   CallHeader header{};
   header.magic = kLayoutVersion;
