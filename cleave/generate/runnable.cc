@@ -103,18 +103,9 @@ std::unique_ptr<Model> Runnable::load(const Axis& tp) const {
 Told Runnable::told() const {
   Told told{{"--dtype", is_int8_ ? "int8" : std::string(name(dtype_of(dtype_)))}};
   add_config(told, folder_.config);
-  const fs::path folder = folder_.path;
-  const auto step = checkpoint_step(folder.filename().string());
-  told.emplace_back("the checkpoint", step ? folder.filename().string() : "none");
-  Hasher tensors;
-  for (const TensorInfo& info : open_model_files(folder_)->list()) {
-    const std::string text = str(info.name, ' ', file_name(info.dtype), info.shape, '\n');
-    tensors.update(std::as_bytes(std::span(text)));
-  }
-  told.emplace_back("tensors of the checksum", to_hex(tensors.digest()));
-  const bool has_manifest = fs::exists(folder / kManifestName);
-  told.emplace_back("a manifest of the checksum",
-                    has_manifest ? to_hex(hash_bytes(read_file(folder / kManifestName))) : "none");
+  const std::string name_of_folder = fs::path(folder_.path).filename().string();
+  told.emplace_back("the checkpoint", checkpoint_step(name_of_folder) ? name_of_folder : "none");
+  add_weights(told, folder_);
   return told;
 }
 

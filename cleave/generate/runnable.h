@@ -42,8 +42,8 @@ class Runnable {
   /// that running needs: they have no gradients, and some no leaf.
   [[nodiscard]] std::unique_ptr<Model> load(const Axis& tp) const;
 
-  /// What of the model all ranks must have alike: its config, tensors and type, and of a run the
-  /// checkpoint. Values of weights are told apart by a manifest alone.
+  /// What of the model all ranks must have alike: its config, weights (as add_weights) and type,
+  /// and of a run the checkpoint.
   [[nodiscard]] Told told() const;
 
  private:

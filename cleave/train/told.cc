@@ -1,12 +1,15 @@
 #include "cleave/train/told.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <filesystem>
 #include <map>
 
 #include "cleave/base/hash.h"
+#include "cleave/checkpoint/model_tensors.h"
 #include "cleave/file/file.h"
+#include "cleave/format/manifest.h"
 
 namespace cleave {
 namespace {
@@ -35,6 +38,18 @@ void add_data(Told& told, const TrainSetup& setup) {
   told.emplace_back("--eval-data of the checksum", fingerprint(setup.eval_data));
 }
 
+/// The first 64 numbers at most of a tensor's first row: a step of training changes them.
+std::vector<std::byte> first_numbers(const TensorSource& files, const TensorInfo& info) {
+  std::vector<Slice> first;
+  for (size_t dim = 0; dim < info.shape.size(); ++dim) {
+    const int64_t most = dim + 1 == info.shape.size() ? 64 : 1;
+    first.push_back({static_cast<int64_t>(dim), {{0, std::min(most, info.shape[dim])}}});
+  }
+  std::vector<std::byte> bytes(block_bytes(info, first));
+  files.read_block(info.name, first, bytes);
+  return bytes;
+}
+
 }  // namespace
 
 std::string text_of(double number) {
@@ -49,6 +64,22 @@ void add_config(Told& told, const Json& config) {
   for (size_t i = 0; i < config.size(); ++i) values[config.key(i)] = config.at(i).dump();
   for (const std::string_view note : kNotes) values.erase(std::string(note));
   for (const auto& [key, value] : values) told.emplace_back("config.json's " + key, value);
+}
+
+void add_weights(Told& told, const ModelFolder& folder) {
+  const fs::path manifest = fs::path(folder.path) / kManifestName;
+  if (fs::exists(manifest)) {
+    told.emplace_back("a manifest of the checksum", to_hex(hash_bytes(read_file(manifest))));
+    return;
+  }
+  const auto files = open_model_files(folder);
+  Hasher tensors;
+  for (const TensorInfo& info : files->list()) {
+    const std::string text = str(info.name, ' ', file_name(info.dtype), info.shape, '\n');
+    tensors.update(std::as_bytes(std::span(text)));
+    tensors.update(first_numbers(*files, info));
+  }
+  told.emplace_back("weights of the checksum", to_hex(tensors.digest()));
 }
 
 void add_machine(Told& told, const MachineOptions& options) {
@@ -77,6 +108,7 @@ Told told_of(const TrainSetup& setup) {
     told.emplace_back("the checkpoint", fs::path(setup.folder->path).filename().string());
   }
   add_machine(told, o);
+  if (setup.folder) add_weights(told, *setup.folder);
   add_config(told, setup.config);
   add_optimizer(told, setup);
   add_data(told, setup);

@@ -12,6 +12,10 @@ Told told_of(const TrainSetup& setup);
 std::string text_of(double number);  ///< as few digits as tell it from every other number
 /// Each key of the model's config.json by itself, so that a difference is short.
 void add_config(Told& told, const Json& config);
+/// A model's manifest, which has the checksums of all its files; without one its tensors and the
+/// first numbers of each, which tell a model from the same one that trained on. Throws as
+/// open_model_files.
+void add_weights(Told& told, const ModelFolder& folder);
 /// How ranks compute.
 void add_machine(Told& told, const MachineOptions& options);
 

@@ -284,6 +284,22 @@ Ran launched_unlike(const std::string& run, const std::string& script) {
   return run_with_deadline(words);
 }
 
+/// Two models with other weights, as from elsewhere: without manifests. Returns their folders'
+/// common name: a rank's number comes after it.
+std::string models_that_differ(const TempFolder& folder) {
+  const std::string name = folder / "model.";
+  for (const char* seed : {"0", "1"}) {
+    const std::filesystem::path run = folder / str("run.", seed), model = name + seed;
+    const Ran ran = run_with_deadline(train_tiny(run, {"--steps", "1", "--seed", seed}));
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    std::filesystem::create_directory(model);
+    for (const char* file : {"config.json", "model.safetensors", "tokenizer.json"}) {
+      std::filesystem::copy(run / "step_00000001" / file, model / file);
+    }
+  }
+  return name;
+}
+
 // Row R9: replicas that learn at different rates would differ from the first step on.
 TEST(Faults, RanksThatWereToldDifferentThings_EndWith3AndBothValues) {
   const TempFolder folder;
@@ -294,6 +310,8 @@ TEST(Faults, RanksThatWereToldDifferentThings_EndWith3AndBothValues) {
   }
   const std::string model = " --model " + (folder / "same.json").string();
   const std::pair<std::string, std::string> cases[] = {
+      {" --model " + models_that_differ(folder) + "$RANK",
+       "rank 1 has weights of the checksum [0-9a-f]+, rank 0 [0-9a-f]+"},
       {" --model " + (folder / "$RANK.json").string(),
        "rank 1 has config.json's num_hidden_layers 3, rank 0 2"},
       {model + " --lr 0.00$((3 + RANK))", "rank 1 has --lr 0.004, rank 0 0.003"},
@@ -313,22 +331,24 @@ TEST(Faults, RanksThatWereToldDifferentThings_EndWith3AndBothValues) {
 // story, and rank 0 print one that no model tells.
 TEST(Faults, RanksThatRunDifferentThings_EndWith3AndBothValues) {
   const TempFolder folder;
-  ASSERT_EQ(run_with_deadline(train_tiny(folder / "run", {"--steps", "1"})).exit_code, 0);
+  const std::string models = models_that_differ(folder);
   std::ofstream(folder / "0.txt") << kTinyLlama;
   std::ofstream(folder / "1.txt") << kTinyLlama << "\n\n";
+  const std::string of_run = " --model " + models + "0";
   const std::string generate = "generate --prompt Once --max-new-tokens 2 ";
   const std::pair<std::string, std::string> cases[] = {
-      {generate + "--do-sample --seed $RANK", "rank 1 has --seed 1, rank 0 0"},
-      {generate + "--dtype $(if [ $RANK = 1 ]; then echo bf16; else echo fp32; fi)",
+      {generate + "--do-sample --seed $RANK" + of_run, "rank 1 has --seed 1, rank 0 0"},
+      {generate + "--dtype $(if [ $RANK = 1 ]; then echo bf16; else echo fp32; fi)" + of_run,
        "rank 1 has --dtype bf16, rank 0 fp32"},
-      {generate + "--prompt $RANK",
+      {generate + "--prompt $RANK" + of_run,
        "rank 1 has prompts of the checksum [0-9a-f]+, rank 0 [0-9a-f]+"},
-      {"eval --seq-len 32 --data " + (folder / "$RANK.txt").string(),
-       "rank 1 has --data of the checksum [0-9a-f]+, rank 0 [0-9a-f]+"}};
+      {"eval --seq-len 32 --data " + (folder / "$RANK.txt").string() + of_run,
+       "rank 1 has --data of the checksum [0-9a-f]+, rank 0 [0-9a-f]+"},
+      {generate + "--model " + models + "$RANK",
+       "rank 1 has weights of the checksum [0-9a-f]+, rank 0 [0-9a-f]+"}};
   for (const auto& [command, told] : cases) {
-    const Ran ran = run_with_deadline({"launch", "-n", "2", "--", "/bin/bash", "-c",
-                                       "exec " CLEAVE_PROGRAM " " + command + " --model \"$0\"",
-                                       folder / "run"});
+    const Ran ran = run_with_deadline(
+        {"launch", "-n", "2", "--", "/bin/bash", "-c", "exec " CLEAVE_PROGRAM " " + command});
     EXPECT_EQ(ran.exit_code, 3) << ran.err;
     EXPECT_THAT(ran.err, ContainsRegex(told + "; start all ranks of a job with the same options"));
     EXPECT_EQ(ran.out, "") << command;
