@@ -64,7 +64,7 @@ struct Said {
 
 std::string line_of(const std::string& name, double probability) {
   char number[32];
-  std::snprintf(number, sizeof number, "%.4f", probability);
+  [[maybe_unused]] const int length = std::snprintf(number, sizeof number, "%.4f", probability);
   return str("  ", number, "  ", name, '\n');
 }
 
