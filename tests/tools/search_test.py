@@ -1,0 +1,204 @@
+"""tools/search: what it draws, how it judges an end, how it shrinks, and how far apart it lets two numbers be."""
+import json
+import math
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TOOL = pathlib.Path(__file__).resolve().parents[2] / "tools/search"
+sys.path.insert(0, str(TOOL))
+
+import cases  # noqa: E402
+import confirm  # noqa: E402
+import models  # noqa: E402
+import program  # noqa: E402
+import runs  # noqa: E402
+import shrink  # noqa: E402
+import tensor_file  # noqa: E402
+import tolerance  # noqa: E402
+
+
+class Folder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def program(self, script):
+        """A program that is this shell script."""
+        path = os.path.join(self.folder, "cleave")
+        pathlib.Path(path).write_text("#!/bin/bash\n" + script + "\n", encoding="ascii")
+        os.chmod(path, 0o755)
+        return path
+
+
+class Drawing(Folder):
+    def test_case_depends_on_seed_and_index_alone(self):
+        first = [cases.draw(7, i) for i in range(200)]
+        self.assertEqual(first, [cases.draw(7, i) for i in range(200)])
+        self.assertNotEqual(first, [cases.draw(8, i) for i in range(200)])
+        self.assertEqual({case["kind"] for case in first}, set(cases.KINDS))
+
+    def test_case_survives_json(self):
+        for index in range(100):
+            case = cases.draw(3, index)
+            self.assertEqual(case, json.loads(json.dumps(case)))
+
+    def test_same_model_is_the_same_bytes_and_a_nudge_changes_each_weight_by_its_size(self):
+        model = {"family": "gpt2", "seed": 5}
+        for name, changes in (("a", {}), ("b", {}), ("c", {"nudge": 1, "nudge_size": 2.0**-10})):
+            models.write(os.path.join(self.folder, name), {**model, **changes, "file_dtype": "fp64"})
+        files = [pathlib.Path(self.folder, name, "model.safetensors") for name in "abc"]
+        self.assertEqual(files[0].read_bytes(), files[1].read_bytes())
+        plain, nudged = (tensor_file.read(file) for file in (files[0], files[2]))
+        for name, (_, values) in plain.items():
+            for a, b in zip(values, nudged[name][1]):
+                self.assertAlmostEqual(abs(b / a - 1), 2.0**-10, delta=1e-12)
+
+
+class TensorFiles(Folder):
+    def test_bf16_is_rounded_to_nearest_with_ties_to_even(self):
+        # 1 + 2^-8 lies between 1 and 1 + 2^-7: the even one of the two is 1. 1 + 3 * 2^-8 goes up to 1 + 2^-6.
+        bits = tensor_file.to_bf16([1.0, 1 + 2.0**-8, 1 + 3 * 2.0**-8, 1 + 2.0**-8 + 2.0**-20])
+        self.assertEqual(list(bits), [0x3F80, 0x3F80, 0x3F82, 0x3F81])
+
+    def test_file_is_read_back_in_every_dtype(self):
+        values = [0.5, -2.0, 0.0, 1024.0]
+        path = os.path.join(self.folder, "x.safetensors")
+        tensor_file.write(path, {d: ([2, 2], d, tensor_file.encoded(values, d)) for d in tensor_file.NAMES})
+        with open(path, "rb") as file:
+            self.assertEqual(struct.unpack("<Q", file.read(8))[0] % 8, 0)
+        for shape, got in tensor_file.read(path).values():
+            self.assertEqual((shape, list(got)), ([2, 2], values))
+
+
+class Ends(Folder):
+    def end(self, script, limit_s=10):
+        runner = program.Program(self.program(script), self.folder)
+        try:
+            runner.answer("train", limit_s=limit_s)
+        except (program.Failure, program.Refused) as error:
+            return getattr(error, "what", "refused")
+        return "answered"
+
+    def test_answer_and_clear_refusal(self):
+        self.assertEqual(self.end("echo hello"), "answered")
+        self.assertEqual(self.end("echo 'cleave: --tp is 9; give 1 to 4' >&2; exit 2"), "refused")
+        self.assertEqual(self.end("echo 'cleave: warning: x' >&2; echo 'cleave: --tp is 9' >&2; exit 3"), "refused")
+
+    def test_what_is_no_refusal(self):
+        self.assertEqual(self.end("kill -SEGV $$"), "signal")
+        self.assertEqual(self.end("echo 'cleave: a bug' >&2; exit 70"), "exit 70")
+        self.assertEqual(self.end("echo 'cleave: not finite' >&2; exit 9"), "exit 9")
+        self.assertEqual(self.end("exit 2"), "refusal")
+        self.assertEqual(self.end("echo 'terminate called' >&2; exit 2"), "refusal")
+        self.assertEqual(self.end("echo 'cleave: one' >&2; echo 'cleave: two' >&2; exit 2"), "refusal")
+        self.assertEqual(self.end("echo 'cleave: did you mean \"x\"; this is a bug in cleave' >&2; exit 2"), "refusal")
+        self.assertEqual(self.end("exec sleep 100", limit_s=0.2), "hang")
+
+
+class Shrinking(unittest.TestCase):
+    def test_only_what_the_failure_needs_is_left(self):
+        case = next(c for c in (cases.draw(1, i, "train") for i in range(500))
+                    if c["layout"].get("fsdp") and c["model"].get("family") == "gpt2" and len(c["layout"]) > 5)
+
+        def fails(smaller):
+            return smaller["model"].get("family") == "gpt2" and bool(smaller["layout"].get("fsdp"))
+
+        small = shrink.shrink(case, fails)
+        self.assertEqual(small["layout"], {"fsdp": True})
+        self.assertEqual(small["model"], {"family": "gpt2"})
+        self.assertLessEqual(set(small["math"]), shrink.NEEDED)
+
+    def test_it_stops_after_so_many_tries(self):
+        asked = []
+        case = {"kind": "train", "model": {}, "data": {}, "math": {"steps": 10**9}, "layout": {}, "other": {}}
+
+        def fails(smaller):
+            asked.append(smaller)
+            return smaller["math"]["steps"] > 1
+
+        shrink.shrink(case, fails, max_tries=7)
+        self.assertEqual(len(asked), 7)
+
+
+class Tolerances(unittest.TestCase):
+    def test_bound_is_the_formula(self):
+        # 2 layers: 30 operations; sums of 64 in fp32.
+        bounds = tolerance.bounds("fp32", 2, 64, labels=16)
+        self.assertAlmostEqual(bounds.number, 4 * 2.0**-24 * math.sqrt(30 * 64))
+        self.assertAlmostEqual(bounds.mean, bounds.number / 4 + 2.0**-24)
+        # bf16 adds up in fp32: only the parts of a layout count.
+        self.assertAlmostEqual(tolerance.bounds("bf16", 2, 10**6, parts=3).number, 4 * 2.0**-8 * math.sqrt(30 * 4))
+
+    def test_rounding_of_a_real_sum_is_inside_and_a_lost_term_is_not(self):
+        def single(x):
+            return struct.unpack("f", struct.pack("f", x))[0]
+
+        terms = [math.cos(i) for i in range(64)]
+        sums = []
+        for order in (terms, terms[::-1]):
+            total = 0.0
+            for term in order:
+                total = single(total + single(term))
+            sums.append(total)
+        size = tolerance.norm2(terms)
+        bound = tolerance.bounds("fp32", 1, 64).number * size
+        self.assertLessEqual(abs(sums[0] - sums[1]), bound)
+        self.assertGreater(abs(sums[0] - sum(terms[1:])), 100 * bound)
+
+    def test_difference_is_explained_by_what_nudges_do_and_by_nothing_less(self):
+        self.assertTrue(confirm.is_explained(5e-7, [1e-7, 2e-7], "fp32", 16))
+        self.assertFalse(confirm.is_explained(1e-4, [1e-7, 2e-7], "fp32", 16))
+        self.assertFalse(confirm.is_explained(0.0, [], "fp32", 16))
+        self.assertFalse(confirm.is_explained(0.0, [math.nan], "fp32", 16))
+
+    def test_metric_that_is_wrong_is_found(self):
+        bounds = tolerance.bounds("fp32", 2, 64)
+        row = {"step": 1, "loss": 3.5, "grad_norm": 2.0, "lr": 1e-3, "tokens": 8}
+        self.assertEqual(list(runs.metric_differences([dict(row)], [row], bounds)), [])
+        for name, value in (("loss", 3.503), ("grad_norm", 2.01), ("grad_norm", None), ("loss", math.nan)):
+            found = list(runs.metric_differences([{**row, name: value}], [row], bounds))
+            self.assertEqual([each[0] for each in found], [name])
+        for name, value in (("lr", 1.1e-3), ("tokens", 9)):
+            with self.assertRaises(program.Failure):
+                list(runs.metric_differences([{**row, name: value}], [row], bounds))
+
+
+class CommandLine(Folder):
+    def search(self, *words):
+        return subprocess.run([sys.executable, str(TOOL), *words], capture_output=True, text=True, timeout=50)
+
+    def test_failure_is_shrunk_printed_kept_and_repeated(self):
+        path = self.program("echo 'cleave: a bug' >&2; exit 70")
+        words = ("1", "3", "--kind", "eval", "--program", path, "--results", self.folder)
+        done = self.search(*words)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertEqual(done.stdout.count("FAILED"), 3)
+        lines = [line for line in done.stdout.splitlines() if "--replay" in line]
+        case = lines[0].split("'")[1]
+        self.assertEqual(json.loads(case)["layout"], {})
+        again = self.search("--replay", case, "--program", path)
+        self.assertEqual(again.returncode, 1)
+        self.assertIn("failed: exit 70", again.stdout)
+
+    def test_finished_cases_are_not_run_again(self):
+        path = self.program(f"echo >>{self.folder}/count; echo 'cleave: not here' >&2; exit 2")
+        words = ("1", "4", "--kind", "eval", "--program", path, "--results", self.folder)
+        first = self.search(*words)
+        count = pathlib.Path(self.folder, "count")
+        self.assertEqual(first.returncode, 0, first.stdout + first.stderr)
+        runs_of_first = len(count.read_text().splitlines())
+        self.assertEqual(runs_of_first, 8)  # the reference and the case, four times
+        self.search(*words)
+        self.assertEqual(len(count.read_text().splitlines()), runs_of_first)
+        self.search("1", "5", *words[2:])
+        self.assertEqual(len(count.read_text().splitlines()), runs_of_first + 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

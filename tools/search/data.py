@@ -1,0 +1,84 @@
+"""Random data files: rows of ids, plain text, JSONL with text, CSV to classify."""
+import json
+import os
+import random
+
+import models
+
+DEFAULTS = {
+    "form": "ids",       # ids | text | text rows | csv
+    "rows": 8, "shortest": 4, "longest": 4, "seed": 0,
+    "labels": "all",     # all | some (others are -100); of language models
+    "mask": "",          # "" | left | right | holes: attention_mask of some rows
+    "blank_rows": 0,     # rows with no label at all, and where there is a mask nothing but masked tokens
+    "token_types": False,
+}
+NO_LABEL = -100
+
+
+def full(data):
+    return {**DEFAULTS, **data}
+
+
+def task_of(model):
+    if model["family"] == "imdb_bert" or (model["family"] == "bert" and model["head"] in ("classify", "trunk")):
+        return "classify"
+    return "mlm" if model["family"] == "bert" else "lm"
+
+
+def attention_mask(rng, kind, length):
+    hidden = rng.randint(0, length - 1)
+    if kind == "left":
+        return [0] * hidden + [1] * (length - hidden)
+    if kind == "right":
+        return [1] * (length - hidden) + [0] * hidden
+    return [1] + [int(rng.random() < 0.7) for _ in range(length - 1)]
+
+
+def row_of_ids(rng, data, model, number):
+    m, task = model, task_of(model)
+    length = rng.randint(data["shortest"], data["longest"])
+    row = {"input_ids": [rng.randrange(m["vocab"]) for _ in range(length)]}
+    blank = number < data["blank_rows"]
+    if data["mask"]:
+        row["attention_mask"] = [0] * length if blank else attention_mask(rng, data["mask"], length)
+    if data["token_types"] and m["family"] == "bert":
+        row["token_type_ids"] = [rng.randrange(m["token_types"]) for _ in range(length)]
+    if task == "classify":
+        row["label"] = rng.randrange(m["classes"])
+    elif task == "mlm" or data["labels"] == "some" or blank:
+        share = 0.4 if task == "mlm" or data["labels"] == "some" else 1.0
+        labels = [rng.randrange(m["vocab"]) if task == "mlm" else i for i in row["input_ids"]]
+        row["labels"] = [NO_LABEL if blank or rng.random() >= share else label for label in labels]
+        if not blank and task == "mlm":
+            row["labels"][0] = labels[0]
+    return row
+
+
+def words(rng, count):
+    return " ".join(rng.choice(models.WORDS).lstrip("#") for _ in range(count))
+
+
+def write(folder, data, model, name="data"):
+    """Writes the file and returns its path. `model` and `data` have every key."""
+    os.makedirs(folder, exist_ok=True)
+    rng = random.Random(f"data {data['seed']} {name}")
+    ends = {"ids": "jsonl", "text": "txt", "text rows": "jsonl", "csv": "csv"}
+    path = os.path.join(folder, f"{name}.{ends[data['form']]}")
+    with open(path, "w", encoding="ascii") as file:
+        if data["form"] == "csv":
+            file.write("review,label\n")
+        for number in range(data["rows"]):
+            if data["form"] == "ids":
+                file.write(json.dumps(row_of_ids(rng, data, model, number)) + "\n")
+            elif data["form"] == "text":
+                file.write(words(rng, data["longest"]) + "\n")
+            elif data["form"] == "text rows":
+                row = {"text": words(rng, rng.randint(data["shortest"], data["longest"]))}
+                if task_of(model) == "classify":
+                    row["label"] = rng.randrange(model["classes"])
+                file.write(json.dumps(row) + "\n")
+            else:
+                text = words(rng, rng.randint(data["shortest"], data["longest"]))
+                file.write(f'"{text}",{rng.randrange(model["classes"])}\n')
+    return path

@@ -1,0 +1,246 @@
+"""Random models as folders: config.json, model.safetensors and, where a case needs text, a tokenizer.
+
+A model of a case is a dict. Keys that it does not have stand for DEFAULTS, so that a shrunk case names only what matters.
+"""
+import json
+import os
+import random
+import zlib
+
+import tensor_file
+
+DEFAULTS = {
+    "family": "llama",    # llama | gpt2 | bert | imdb_bert
+    "source": "folder",   # folder | config (initial weights of Cleave) | a preset's name
+    "layers": 2, "heads": 2, "kv_heads": 0, "head_dim": 4, "hidden": 0, "inter": 12, "vocab": 31, "positions": 64,
+    "tied": False, "attention_bias": False, "mlp_bias": False, "activation": "", "theta": 10000.0, "rope": "default",
+    "head": "mlm",        # of bert: mlm | classify | pretraining | trunk
+    "classes": 2, "dropout": 0.0, "file_dtype": "fp32", "gain": 1.0, "seed": 0,
+    "scale_by_layer": False, "unscaled": False, "pad_id": -1, "eos_id": -1, "token_types": 2, "tokenizer": "",
+    "names": "",          # "" | old | extra: other names that real files have for the same tensors
+    "nudge": 0, "nudge_size": 0.0,  # relative changes of random sign; see confirm.py
+}
+WORDS = ("the", "of", "a", "cat", "dog", "runs", "film", "fine", "dull", "un", "##able", "##s", "##ing", ".", ",", "b", "c",
+         "d", "e", "##a", "##b", "##c", "##d", "##e", "x", "y", "z", "##x", "##y", "##z")
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def full(model):
+    """The model with every key."""
+    out = {**DEFAULTS, **model}
+    if out["family"] in ("gpt2", "bert", "imdb_bert"):
+        out["hidden"] = out["heads"] * out["head_dim"]
+        out["kv_heads"] = out["heads"]
+    out["hidden"] = out["hidden"] or out["heads"] * out["head_dim"]
+    out["kv_heads"] = out["kv_heads"] or out["heads"]
+    out["vocab"] = max(out["vocab"], least_vocab(out))
+    return out
+
+
+def least_vocab(model):
+    """What a tokenizer asks of the vocabulary; a new model has the byte tokenizer."""
+    if model["tokenizer"] == "words":
+        return len(SPECIAL) + len(WORDS)
+    return 257 if model["tokenizer"] == "bytes" or model["source"] != "folder" else 2
+
+
+def llama_config(m):
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": m["hidden"],
+              "intermediate_size": m["inter"], "num_hidden_layers": m["layers"], "num_attention_heads": m["heads"],
+              "num_key_value_heads": m["kv_heads"], "head_dim": m["head_dim"], "hidden_act": m["activation"] or "silu",
+              "max_position_embeddings": m["positions"], "rms_norm_eps": 1e-5, "attention_bias": m["attention_bias"],
+              "mlp_bias": m["mlp_bias"], "tie_word_embeddings": m["tied"]}
+    if m["rope"] == "parameters":
+        config["rope_parameters"] = {"rope_type": "default", "rope_theta": m["theta"]}
+        return config
+    config["rope_theta"] = m["theta"]
+    if m["rope"] == "linear":
+        config["rope_scaling"] = {"type": "linear", "factor": 2.5}
+    if m["rope"] == "llama3":
+        config["rope_scaling"] = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                  "original_max_position_embeddings": 16}
+    return config
+
+
+def gpt2_config(m):
+    return {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_positions": m["positions"], "n_embd": m["hidden"],
+            "n_layer": m["layers"], "n_head": m["heads"], "n_inner": m["inter"],
+            "activation_function": m["activation"] or "gelu_new", "embd_pdrop": m["dropout"], "attn_pdrop": m["dropout"],
+            "resid_pdrop": m["dropout"], "layer_norm_epsilon": 1e-5, "tie_word_embeddings": m["tied"],
+            "scale_attn_weights": not m["unscaled"], "scale_attn_by_inverse_layer_idx": m["scale_by_layer"]}
+
+
+def bert_config(m):
+    config = {"model_type": "bert", "hidden_size": m["hidden"], "num_hidden_layers": m["layers"],
+              "num_attention_heads": m["heads"], "intermediate_size": m["inter"], "hidden_act": m["activation"] or "gelu",
+              "max_position_embeddings": m["positions"], "type_vocab_size": m["token_types"], "layer_norm_eps": 1e-12,
+              "hidden_dropout_prob": m["dropout"], "attention_probs_dropout_prob": m["dropout"],
+              "tie_word_embeddings": m["tied"]}
+    heads = {"mlm": "BertForMaskedLM", "classify": "BertForSequenceClassification", "pretraining": "BertForPreTraining",
+             "trunk": "BertModel"}
+    config["architectures"] = ["ImdbBert" if m["family"] == "imdb_bert" else heads[m["head"]]]
+    if m["family"] == "imdb_bert":
+        config["model_type"] = "imdb_bert"
+    if m["head"] == "classify" or m["family"] == "imdb_bert":
+        config["id2label"] = {str(i): f"class {i}" for i in range(m["classes"])}
+    return config
+
+
+def config_of(m):
+    makers = {"llama": llama_config, "gpt2": gpt2_config, "bert": bert_config, "imdb_bert": bert_config}
+    config = makers[m["family"]](m)
+    config["vocab_size"] = m["vocab"]
+    config["initializer_range"] = 0.1
+    if m["source"] == "folder":
+        config["torch_dtype"] = {"fp32": "float32", "fp64": "float64", "bf16": "bfloat16", "fp16": "float16"}[m["file_dtype"]]
+    for key in ("pad", "eos"):
+        if 0 <= m[f"{key}_id"] < m["vocab"]:
+            config[f"{key}_token_id"] = m[f"{key}_id"]
+    return config
+
+
+def llama_shapes(m):
+    d, i, q, kv = m["hidden"], m["inter"], m["heads"] * m["head_dim"], m["kv_heads"] * m["head_dim"]
+    yield "model.embed_tokens.weight", [m["vocab"], d]
+    for n in range(m["layers"]):
+        at = f"model.layers.{n}."
+        yield at + "input_layernorm.weight", [d]
+        yield at + "post_attention_layernorm.weight", [d]
+        for name, rows, columns in (("q", q, d), ("k", kv, d), ("v", kv, d), ("o", d, q)):
+            yield f"{at}self_attn.{name}_proj.weight", [rows, columns]
+            if m["attention_bias"]:
+                yield f"{at}self_attn.{name}_proj.bias", [rows]
+        for name, rows, columns in (("gate", i, d), ("up", i, d), ("down", d, i)):
+            yield f"{at}mlp.{name}_proj.weight", [rows, columns]
+            if m["mlp_bias"]:
+                yield f"{at}mlp.{name}_proj.bias", [rows]
+    yield "model.norm.weight", [d]
+    if not m["tied"]:
+        yield "lm_head.weight", [m["vocab"], d]
+
+
+def with_bias(name, shape, width=None):
+    yield name + ".weight", shape
+    yield name + ".bias", [width or shape[0]]
+
+
+def gpt2_shapes(m):
+    d, i = m["hidden"], m["inter"]
+    yield "transformer.wte.weight", [m["vocab"], d]
+    yield "transformer.wpe.weight", [m["positions"], d]
+    for n in range(m["layers"]):
+        at = f"transformer.h.{n}."
+        for norm in ("ln_1", "ln_2"):
+            yield from with_bias(at + norm, [d])
+        for name, shape in (("attn.c_attn", [d, 3 * d]), ("attn.c_proj", [d, d]), ("mlp.c_fc", [d, i]),
+                            ("mlp.c_proj", [i, d])):
+            yield from with_bias(at + name, shape, shape[1])
+    yield from with_bias("transformer.ln_f", [d])
+    if not m["tied"]:
+        yield "lm_head.weight", [m["vocab"], d]
+
+
+def bert_shapes(m):
+    d, i = m["hidden"], m["inter"]
+    trunk = "" if m["head"] == "trunk" else "bert."
+    for name, rows in (("word", m["vocab"]), ("position", m["positions"]), ("token_type", m["token_types"])):
+        yield f"{trunk}embeddings.{name}_embeddings.weight", [rows, d]
+    yield from with_bias(trunk + "embeddings.LayerNorm", [d])
+    for n in range(m["layers"]):
+        at = f"{trunk}encoder.layer.{n}."
+        for name in ("query", "key", "value"):
+            yield from with_bias(f"{at}attention.self.{name}", [d, d])
+        for name, shape in (("attention.output.dense", [d, d]), ("attention.output.LayerNorm", [d]),
+                            ("intermediate.dense", [i, d]), ("output.dense", [d, i]), ("output.LayerNorm", [d])):
+            yield from with_bias(at + name, shape)
+    if m["head"] != "mlm":
+        yield from with_bias(trunk + "pooler.dense", [d, d])
+    if m["head"] in ("mlm", "pretraining"):
+        yield "cls.predictions.bias", [m["vocab"]]
+        yield from with_bias("cls.predictions.transform.dense", [d, d])
+        yield from with_bias("cls.predictions.transform.LayerNorm", [d])
+        if not m["tied"]:
+            yield "cls.predictions.decoder.weight", [m["vocab"], d]
+    if m["head"] == "pretraining":
+        yield from with_bias("cls.seq_relationship", [2, d])
+    if m["head"] == "classify":
+        yield from with_bias("classifier", [m["classes"], d])
+
+
+def values_of(m, name, shape):
+    """Random numbers that depend on the seed, the name and the shape alone."""
+    count = 1
+    for size in shape:
+        count *= size
+    block = min(count, 1 << 16)  # a large tensor repeats a block, whose length divides no row
+    block -= count > block
+    rng = random.Random(zlib.crc32(f"{m['seed']} {name} {shape}".encode()))
+    bits = memoryview(rng.randbytes(4 * block)).cast("I")
+    is_norm = len(shape) == 1 and ("norm" in name.lower() or ".ln_" in name) and name.endswith("weight")
+    if len(shape) == 1:
+        middle, width = (1.0, 0.3) if is_norm else (0.0, 0.2)
+    else:
+        middle, width = 0.0, m["gain"] * (0.8 if "embed" in name or ".w" in name[-12:] else (3 / min(shape)) ** 0.5)
+    scale = width / (1 << 31)
+    values = [middle + scale * (b - (1 << 31)) for b in bits]
+    if m["nudge"]:
+        signs = random.Random(f"{m['nudge']} {name}").randbytes(block)
+        up, down = 1 + m["nudge_size"], 1 - m["nudge_size"]
+        values = [v * (up if s & 1 else down) for v, s in zip(values, signs)]
+    while len(values) < count:
+        values += values[:count - len(values)]
+    return values
+
+
+def renamed(m, tensors):
+    """The tensors under the names that older and other programs give them."""
+    out = {}
+    for name, entry in tensors.items():
+        if m["names"] == "old":
+            name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+            if m["family"] == "gpt2":
+                name = name.removeprefix("transformer.")
+            if m["family"] == "bert" and m["head"] == "trunk":
+                name = "bert." + name
+        out[name] = entry
+    if m["names"] == "extra":
+        if m["family"] == "gpt2":
+            out["transformer.h.0.attn.masked_bias"] = ([1], "fp32", tensor_file.encoded([-1e4], "fp32"))
+        if m["family"] == "llama" and m["tied"]:
+            out["lm_head.weight"] = out["model.embed_tokens.weight"]
+        if m["family"] == "gpt2" and m["tied"]:
+            out["lm_head.weight"] = out["transformer.wte.weight"]
+    return out
+
+
+def write_tokenizer(folder, m):
+    if m["tokenizer"] != "words":
+        return
+    words = SPECIAL + WORDS
+    with open(os.path.join(folder, "vocab.txt"), "w", encoding="ascii") as file:
+        file.write("".join(word + "\n" for word in words))
+    with open(os.path.join(folder, "tokenizer_config.json"), "w", encoding="ascii") as file:
+        json.dump({"tokenizer_class": "BertTokenizer", "do_lower_case": True, "unk_token": "[UNK]", "cls_token": "[CLS]",
+                   "sep_token": "[SEP]", "pad_token": "[PAD]", "mask_token": "[MASK]"}, file)
+
+
+SHAPES = {"llama": llama_shapes, "gpt2": gpt2_shapes, "bert": bert_shapes}
+
+
+def write(folder, model):
+    """Writes the model into the folder and returns what --model is to be given."""
+    m = full(model)
+    if m["source"] not in ("folder", "config"):
+        return m["source"]
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, "config.json")
+    with open(path, "w", encoding="ascii") as file:
+        json.dump(config_of(m), file)
+    if m["source"] == "config":
+        return path
+    tensors = {}
+    for name, shape in SHAPES[m["family"]](m):
+        tensors[name] = (shape, m["file_dtype"], tensor_file.encoded(values_of(m, name, shape), m["file_dtype"]))
+    tensor_file.write(os.path.join(folder, "model.safetensors"), renamed(m, tensors), {"format": "pt"})
+    write_tokenizer(folder, m)
+    return folder

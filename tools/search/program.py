@@ -1,0 +1,138 @@
+"""Runs the program and says whether it ended as a program should: an answer, or one line that refuses."""
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+
+# The exit codes of a refusal that a user can act on: usage, shape, format, io, memory (cleave/base/error.h).
+REFUSALS = (2, 3, 4, 5, 10)
+BUG = 70
+LIMIT_S = 60
+MAX_ADDRESS_SPACE = 12 << 30
+
+
+class Failure(Exception):
+    """What the program did wrong: `what` in one word or two (the same for the same fault), and the details."""
+
+    def __init__(self, what, text):
+        super().__init__(f"{what}: {text}")
+        self.what, self.text = what, text
+
+
+class Refused(Exception):
+    """The program refused a combination, properly."""
+
+
+@dataclass
+class Ended:
+    """How a run of the program ended."""
+    words: list
+    code: int
+    out: str
+    err: str
+    seconds: float
+    timed_out: bool
+    peak_bytes: int
+
+    def errors(self):
+        lines = [line for line in self.err.splitlines() if line.strip()]
+        return [line for line in lines if not re.match(r"cleave: (warning|note|rank \d+: warning)", line)]
+
+    def command(self):
+        return " ".join(self.words)
+
+
+def limit_memory():
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESS_SPACE, MAX_ADDRESS_SPACE))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+class Program:
+    """The program under test; `folder` takes what it prints."""
+
+    def __init__(self, path, folder, limit_s=LIMIT_S):
+        self.path, self.folder, self.limit_s, self.count = path, folder, limit_s, 0
+
+    def run(self, *words, limit_s=None):
+        self.count += 1
+        command = [self.path, *map(str, words)]
+        names = [os.path.join(self.folder, f"{self.count}.{end}") for end in ("out", "err")]
+        start = time.monotonic()
+        with open(names[0], "wb") as out, open(names[1], "wb") as err:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=self.folder,
+                                       start_new_session=True, preexec_fn=limit_memory)
+            status, usage, timed_out = wait(process, start + (limit_s or self.limit_s))
+        texts = []
+        for name in names:
+            with open(name, "rb") as file:
+                texts.append(file.read().decode(errors="replace"))
+        return Ended(command, status, *texts, time.monotonic() - start, timed_out, usage.ru_maxrss * 1024)
+
+    def answer(self, *words, codes=(0,), limit_s=None):
+        """Runs and expects an answer. Raises Refused or Failure."""
+        ended = self.run(*words, limit_s=limit_s)
+        check_end(ended, codes)
+        return ended
+
+    def json(self, *words):
+        """The JSON lines that a run printed."""
+        ended = self.answer(*words)
+        try:
+            return [json.loads(line) for line in ended.out.splitlines() if line.strip()]
+        except ValueError:
+            raise Failure("output", f"{ended.command()} printed no JSON: {ended.out[:300]}") from None
+
+
+def wait(process, deadline):
+    """(exit code, or minus the signal; usage; whether it had to be killed)."""
+    timed_out, pause = False, 0.002
+    try:
+        while True:
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                break
+            if time.monotonic() > deadline and not timed_out:
+                timed_out = True
+                os.killpg(process.pid, signal.SIGKILL)
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.05)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        os.wait4(process.pid, 0)
+        process.returncode = -signal.SIGKILL
+        raise
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, usage, timed_out
+
+
+def last_lines(text, count=3):
+    return " | ".join(text.strip().splitlines()[-count:])[:600]
+
+
+def check_end(ended, codes=(0,)):
+    """Raises Failure unless the program answered or refused properly, and Refused where it refused."""
+    if ended.timed_out:
+        raise Failure("hang", f"no end after {ended.seconds:.0f} s: {ended.command()}")
+    if ended.code in codes:
+        return
+    shown = f"{ended.command()}\n    exit {ended.code}: {last_lines(ended.err)}"
+    if ended.code < 0 or ended.code > 127:
+        raise Failure("signal", shown)
+    if ended.code not in REFUSALS:
+        raise Failure(f"exit {ended.code}", shown)
+    errors = ended.errors()
+    if len(errors) != 1 or not errors[0].startswith("cleave: "):
+        raise Failure("refusal", f"not one clear line: {shown}")
+    if re.search(r"\bbug\b|c10|0x[0-9a-f]{6}|what\(\)|\bat ''|: ''|cleave: :", errors[0]):
+        raise Failure("refusal", f"an unclear line: {shown}")
+    raise Refused(errors[0].removeprefix("cleave: "))
+
+
+def reason(text):
+    """A refusal without its numbers and names, to count those of a kind."""
+    text = re.sub(r"/\S+", "PATH", text)
+    return re.sub(r"'[^']*'|\d[\d.e+-]*", "N", text)[:110]

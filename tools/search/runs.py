@@ -1,0 +1,184 @@
+"""Training runs: starting one, and comparing two."""
+import json
+import math
+import os
+
+import data
+import models
+import tensor_file
+import tolerance
+from program import Failure
+
+REFERENCE = ["--plain-kernels", "all", "--gemm", "mkl", "--threads-per-rank", "1"]
+
+
+def words_of(flags):
+    """Flags of a case as words of a command line."""
+    words = []
+    for name, value in flags.items():
+        words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return words
+
+
+def num_ranks(layout):
+    return layout.get("tp", 1) * layout.get("pp", 1) * layout.get("dp", 1)
+
+
+class Inputs:
+    """The files of a case, written once."""
+
+    def __init__(self, case, folder):
+        self.case, self.folder = case, folder
+        self.model = models.full(case["model"])
+        self.data = data.full(case["data"])
+        self.model_path = models.write(os.path.join(folder, "model"), case["model"])
+        self._data_path = self._eval_path = None
+
+    @property
+    def data_path(self):
+        if self._data_path is None:
+            self._data_path = data.write(self.folder, self.data, self.model)
+        return self._data_path
+
+    @property
+    def eval_path(self):
+        if self._eval_path is None:
+            self._eval_path = data.write(self.folder, {**self.data, "rows": 3, "blank_rows": 0}, self.model, "eval")
+        return self._eval_path
+
+    def nudged(self, number, size):
+        """The model with every weight changed once by the relative `size`; nothing where its weights are not ours."""
+        if self.model["source"] != "folder":
+            return None
+        return models.write(os.path.join(self.folder, f"model-{number}"),
+                            {**self.case["model"], "nudge": number, "nudge_size": size})
+
+    def sum_length(self):
+        m = self.model
+        longest = max(m["hidden"], m["inter"], self.data["longest"] * self.case["math"].get("batch-size", 1))
+        return max(longest, m["vocab"] if m["source"] == "folder" else 257)
+
+
+def train_words(inputs, out, flags, model=None):
+    case = inputs.case
+    words = ["train", "--model", model or inputs.model_path, "--data", inputs.data_path, "--out", out]
+    if "eval-every" in case["math"]:
+        words += ["--eval-data", inputs.eval_path]
+    if inputs.model["head"] == "trunk" and inputs.model["family"] == "bert":
+        words += ["--task", "classify"]
+    return words + words_of(case["math"]) + flags
+
+
+def launched(words, path, layout):
+    """The command that runs the same over processes."""
+    return ["launch", "-n", str(num_ranks(layout)), "--", path, *words]
+
+
+def metrics_of(out):
+    with open(os.path.join(out, "metrics.jsonl"), encoding="ascii") as file:
+        return [json.loads(line) for line in file]
+
+
+def checkpoint_of(out):
+    with open(os.path.join(out, "latest"), encoding="ascii") as file:
+        return os.path.join(out, file.read().strip())
+
+
+def tensors_of(out):
+    """Weights and the optimizer's state of a run's newest checkpoint, the latter under `optimizer.`."""
+    folder = checkpoint_of(out)
+    tensors = {name: values for name, (_, values) in tensor_file.read(os.path.join(folder, "model.safetensors")).items()}
+    path = os.path.join(folder, "optimizer.safetensors")
+    if os.path.exists(path):
+        for name, (_, values) in tensor_file.read(path).items():
+            tensors[f"optimizer.{name}"] = values
+    return tensors
+
+
+def bounds_of(inputs, dtype, layout):
+    math_flags = inputs.case["math"]
+    batch = math_flags.get("batch-size", 8)
+    micro = layout.get("micro-batch-size", batch)
+    parts = layout.get("tp", 1) + layout.get("dp", 1) * -(-batch // max(micro, 1)) + (4 if layout.get("pp", 1) > 1 else 0)
+    task = data.task_of(inputs.model)
+    labels = batch if task == "classify" else batch * max(inputs.data["shortest"] - 1, 1) * 0.3
+    return tolerance.bounds(dtype, inputs.model["layers"], inputs.sum_length(), parts, labels)
+
+
+def far(a, b, bound):
+    """Whether two metrics differ by more than the bound. None and NaN are equal to themselves alone."""
+    if a is None or b is None or math.isnan(a) or math.isnan(b):
+        return (a is None or math.isnan(a)) != (b is None or math.isnan(b))
+    return abs(a - b) > bound
+
+
+def first_skipped_alone(got, wanted):
+    """The first step that one side skipped since its scaled gradients are beyond fp16, and the other did not. Near the limit
+    rounding decides, and from there on the two are different runs."""
+    for place, (a, b) in enumerate(zip(got, wanted)):
+        if (a["grad_norm"] is None) != (b["grad_norm"] is None):
+            return place
+    return None
+
+
+def metric_differences(got, wanted, bounds):
+    """Yields (name, step, distance, bound) of every metric beyond its bound."""
+    if len(got) != len(wanted):
+        raise Failure("steps", f"{len(got)} steps, {len(wanted)} in the reference")
+    for a, b in zip(got, wanted):
+        step = b["step"]
+        for name in ("tokens", "step"):
+            if a[name] != b[name]:
+                raise Failure(name, f"step {step}: {name} {a[name]}, {b[name]} in the reference")
+        if far(a["lr"], b["lr"], 1e-12 * abs(b["lr"] or 0)):
+            raise Failure("lr", f"step {step}: lr {a['lr']}, {b['lr']} in the reference")
+        for name in ("loss", "eval_loss"):
+            if (name in a) != (name in b):
+                raise Failure(name, f"step {step}: {name} on one side alone")
+            if name in a and far(a[name], b[name], step * bounds.loss(b[name] or 0)):
+                yield name, step, a[name], b[name]
+        if far(a["grad_norm"], b["grad_norm"], step * bounds.norm * (b["grad_norm"] or 0)):
+            yield "grad_norm", step, a["grad_norm"], b["grad_norm"]
+
+
+def tensor_differences(got, wanted, bounds, options):
+    """Yields (name, distance, bound) of every tensor that is further off than its bound.
+
+    Weights are a function of gradients that Adam does not keep small: where a gradient is no more than rounding, its sign is
+    open, and so each weight may lie two full steps away. The moments tell what the gradients were.
+    """
+    steps, lr = options["steps"], options.get("lr", 3e-4)
+    if set(got) != set(wanted):
+        raise Failure("tensors", f"only on one side: {sorted(set(got) ^ set(wanted))[:4]}")
+    total = tolerance.norm2([tolerance.norm2(v) for k, v in wanted.items() if k.startswith("optimizer.exp_avg.")])
+    norm = options["norm"]
+    for name, values in wanted.items():
+        other, size = got[name], tolerance.norm2(values)
+        if len(other) != len(values):
+            raise Failure("shape", f"{name} has {len(other)} values, {len(values)} in the reference")
+        if name.startswith("optimizer.num_steps"):
+            bound = 0.0
+        elif name.startswith("optimizer.exp_avg."):
+            bound = steps * bounds.gradient * (size + total)
+        elif name.startswith("optimizer.exp_avg_sq."):
+            # (g + e)^2 - g^2 = 2 g e + e^2; a norm of squares is at most the square of the norm.
+            error = steps * bounds.gradient * (size**0.5 + total)
+            bound = 2 * error * (total + size**0.5) + error**2
+        elif options["optimizer"] == "sgd":
+            bound = steps * (steps * bounds.gradient * lr * norm + 2 * bounds.unit * size)
+        else:
+            most = 2 * lr * steps * tolerance.largest_update(options)
+            bound = (most + 2 * steps * bounds.unit * max(map(abs, values), default=0)) * len(values)**0.5
+        off = tolerance.distance(other, values)
+        if not off <= bound and not (math.isnan(off) and math.isnan(size)):
+            yield name, off, bound
+
+
+def options_of(case, reference_metrics):
+    flags = case["math"]
+    norms = [row["grad_norm"] for row in reference_metrics if row["grad_norm"] is not None]
+    betas = tuple(float(b) for b in str(flags.get("adam-betas", "0.9,0.95")).split(","))
+    clip = float(flags.get("clip", 1.0))
+    largest = max(norms, default=0.0)
+    return {"steps": flags["steps"], "lr": float(flags.get("lr", 3e-4)), "betas": betas,
+            "optimizer": flags.get("optimizer", "adamw"), "norm": min(largest, clip) if clip > 0 else largest}
