@@ -3,6 +3,7 @@ import math
 import os
 import shutil
 
+import beside_transformers
 import confirm
 import data
 import extreme
@@ -164,14 +165,24 @@ def generate(work):
 
     wanted, got = either(one_rank, split)
     check_generated(work, got)
-    found = sequences_difference(work, got, wanted)
+    judge_generated(work, sequences_difference(work, got, wanted), wanted, one_rank, work.dtype)
+    if beside_transformers.can_compare(work.inputs.model, work.dtype) and "do-sample" not in case["math"]:
+        answers = beside_transformers.ids(work.inputs, work.dtype, prompts, case["math"])
+        rows = [{"prompt_ids": prompt, "sequences": [{"ids": ids, "score": None} for ids in answer]}
+                for prompt, answer in zip(prompts, answers)]
+        judge_generated(work, sequences_difference(work, got, rows, "in transformers"), wanted, one_rank, "fp32")
+
+
+def judge_generated(work, found, reference, one_rank, dtype):
+    """Raises Failure unless the difference that was found, if any, is a tie: nudges move the reference of one rank at that
+    place too."""
     if not found:
         return
     # Where two tokens are as likely as rounding can tell, changed weights choose the other one too. Rounding on the way is
     # more than one change a weight; tolerance.amplified says by how much.
-    unit = tolerance.amplified(tolerance.UNIT[work.dtype], work.dtype, work.inputs.sum_length())
+    unit = tolerance.amplified(tolerance.UNIT[dtype], dtype, work.inputs.sum_length())
     for other in confirm.nudged(work.inputs, unit, lambda path, n: one_rank(path)):
-        moved = sequences_difference(work, other, wanted)
+        moved = sequences_difference(work, other, reference)
         if moved and moved[0] == found[0] and moved[1] <= found[1]:
             return
     raise Failure(found[2], f"{found[3]} (prompt {found[0]})")
@@ -186,22 +197,22 @@ def check_generated(work, rows):
                 raise Failure("ids", f"ids that cannot be: {ids}")
 
 
-def sequences_difference(work, got, wanted):
+def sequences_difference(work, got, wanted, whose="on one rank"):
     """(prompt, place, kind, text) of the first difference; None where there is none."""
     if len(got) != len(wanted):
-        return 0, 0, "rows", f"{len(got)} answers, {len(wanted)} on one rank"
+        return 0, 0, "rows", f"{len(got)} answers, {len(wanted)} {whose}"
     bounds = runs.bounds_of(work.inputs, work.dtype, {})
     for number, (a, b) in enumerate(zip(got, wanted)):
         if [a["prompt_ids"], len(a["sequences"])] != [b["prompt_ids"], len(b["sequences"])]:
-            return number, 0, "rows", f"{len(a['sequences'])} sequences, {len(b['sequences'])} on one rank"
+            return number, 0, "rows", f"{len(a['sequences'])} sequences, {len(b['sequences'])} {whose}"
         for x, y in zip(a["sequences"], b["sequences"]):
             if x["ids"] != y["ids"]:
                 place = next((i for i, pair in enumerate(zip(x["ids"], y["ids"])) if pair[0] != pair[1]),
                              min(len(x["ids"]), len(y["ids"])))
-                return number, place, "ids", f"{x['ids']}, {y['ids']} on one rank"
+                return number, place, "ids", f"{x['ids']}, {y['ids']} {whose}"
             # Scores of every dtype are sums of fp32 log-probabilities.
             relative = max(bounds.number, len(y["ids"]) * tolerance.UNIT["fp32"])
-            if runs.far(x["score"], y["score"], relative * max(abs(y["score"] or 0), 1)):
+            if y["score"] is not None and runs.far(x["score"], y["score"], relative * max(abs(y["score"] or 0), 1)):
                 return number, len(y["ids"]), "score", f"score {x['score']}, {y['score']} on one rank"
     return None
 
@@ -226,16 +237,22 @@ def evaluate(work):
 
     wanted, got = either(one_rank, split)
     compare_loss(work, got, wanted, one_rank)
+    if beside_transformers.can_compare(work.inputs.model, work.dtype):
+        loss = beside_transformers.loss(work.inputs, work.dtype)
+        if loss is not None:
+            compare_loss(work, got, {"loss": loss, "reference": wanted["loss"]}, one_rank, "in transformers")
 
 
-def compare_loss(work, got, wanted, run):
-    bounds = runs.bounds_of(work.inputs, work.dtype, work.case["layout"])
+def compare_loss(work, got, wanted, run, whose="on one rank"):
+    # transformers computes angles and norms in fp32 whatever the dtype.
+    dtype = "fp32" if whose == "in transformers" else work.dtype
+    bounds = runs.bounds_of(work.inputs, dtype, work.case["layout"])
     if not runs.far(got["loss"], wanted["loss"], bounds.loss(wanted["loss"] or 0)):
         return
     others = confirm.nudged(work.inputs, bounds.unit, lambda path, n: run(path)["loss"])
-    responses = [abs(o - wanted["loss"]) for o in others]
-    if not confirm.is_explained(abs(got["loss"] - wanted["loss"]), responses, work.dtype, work.inputs.sum_length()):
-        raise Failure("loss", f"loss {got['loss']}, {wanted['loss']} on one rank (nudged weights move it by {responses})")
+    responses = [abs(o - wanted.get("reference", wanted["loss"])) for o in others]
+    if not confirm.is_explained(abs(got["loss"] - wanted["loss"]), responses, dtype, work.inputs.sum_length()):
+        raise Failure("loss", f"loss {got['loss']}, {wanted['loss']} {whose} (nudged weights move it by {responses})")
 
 
 def predict(work):

@@ -1,0 +1,74 @@
+"""Answers cases with transformers: run by the Python of CLEAVE_PYTHON, a request and an answer a line of JSON.
+
+A request has `model` (a folder), `dtype` and either `rows` and `task` (the answer is a loss) or `prompts` and `flags` of
+`cleave generate` (the answer is a list of lists of ids).
+"""
+import json
+import os
+import sys
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch  # noqa: E402
+import transformers  # noqa: E402
+
+transformers.logging.set_verbosity_error()
+torch.set_num_threads(1)
+TYPES = {"fp32": torch.float32, "fp64": torch.float64}
+CLASSES = {"lm": transformers.AutoModelForCausalLM, "mlm": transformers.AutoModelForMaskedLM,
+           "classify": transformers.AutoModelForSequenceClassification}
+
+
+def load(request):
+    model = CLASSES[request["task"]].from_pretrained(request["model"], attn_implementation="eager")
+    return model.to(TYPES[request["dtype"]]).eval()
+
+
+def loss(request):
+    """Mean over all labels of all rows, row by row, so that nothing is padded."""
+    model, total, count = load(request), 0.0, 0
+    for row in request["rows"]:
+        inputs = {key: torch.tensor([row[key]]) for key in ("input_ids", "attention_mask", "token_type_ids") if key in row}
+        logits = model(**inputs).logits[0].double()
+        if request["task"] == "classify":
+            labels, logits = torch.tensor([row["label"]]), logits[None]
+        else:
+            labels = torch.tensor(row.get("labels", row["input_ids"]))
+            if request["task"] == "lm":
+                labels, logits = labels[1:], logits[:-1]
+        total += torch.nn.functional.cross_entropy(logits, labels, reduction="sum").item()
+        count += int((labels != -100).sum())
+    return total / count if count else None
+
+
+def generated(request):
+    model, flags, out = load(request), request["flags"], []
+    eos = flags.get("eos-id", model.config.eos_token_id)
+    early = {"true": True, "false": False, "never": "never"}[flags.get("early-stopping", "false")]
+    # The settings of the call alone: a model's own are another thing that is compared elsewhere.
+    model.generation_config = transformers.GenerationConfig(
+        max_new_tokens=flags["max-new-tokens"], num_beams=flags.get("num-beams", 1), do_sample=False, eos_token_id=eos,
+        num_return_sequences=flags.get("num-return-sequences", 1), length_penalty=flags.get("length-penalty", 1.0),
+        repetition_penalty=flags.get("repetition-penalty", 1.0), no_repeat_ngram_size=flags.get("no-repeat-ngram-size", 0),
+        early_stopping=early if flags.get("num-beams", 1) > 1 else False, pad_token_id=model.config.vocab_size)
+    for prompt in request["prompts"]:
+        ids = torch.tensor([prompt])
+        answer = model.generate(ids, attention_mask=torch.ones_like(ids))
+        rows = [[i for i in row[len(prompt):] if i != model.config.vocab_size] for row in answer.tolist()]
+        out.append(rows)
+    return out
+
+
+def main():
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            with torch.no_grad():
+                answer = {"answer": generated(request) if "prompts" in request else loss(request)}
+        except Exception as error:  # reported by the search, with the case
+            answer = {"error": f"{type(error).__name__}: {error}"[:500]}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
