@@ -15,7 +15,9 @@ template <class Measure>
 auto measured_by_rank_0(const BenchOptions& options, const Measure& measure) {
   set_plain_kernels(options.plain_kernels);
   std::optional<std::invoke_result_t<Measure, World&>> of_rank_0;
-  JobOptions job{.num_ranks = options.tp, .threads_per_rank = options.threads_per_rank};
+  JobOptions job;
+  job.num_ranks = options.tp;
+  job.threads_per_rank = options.threads_per_rank;
   job.ranks.flight_log_folder = temporary_flight_logs();
   run_job(job, [&](World& world) {
     auto measured = measure(world);

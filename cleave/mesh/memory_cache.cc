@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string_view>
 #include <sys/mman.h>
 #include <vector>
 
@@ -19,6 +20,25 @@ namespace {
 
 constexpr size_t kPage = size_t{4} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
+
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kKeepsBlocks = false;  // the sanitizer does not see reads of blocks that are kept
+#else
+constexpr bool kKeepsBlocks = true;
+#endif
+
+bool poisons() {
+  static const bool on = [] {
+    const char* value = std::getenv("CLEAVE_POISON_MEMORY");
+    return value != nullptr && std::string_view(value) == "1";
+  }();
+  return on;
+}
+
+/// All bits set is a NaN of every floating-point type, and -1 of every integer type.
+void poison(void* data, size_t num_bytes) {
+  if (poisons()) std::memset(data, 0xFF, num_bytes);
+}
 
 /// Bytes that a thread has in use: what it took, wherever that is let go of.
 using InUse = std::atomic<size_t>;
@@ -170,6 +190,7 @@ void give_back(void* data) {
   if (data == nullptr) return;
   Block* block = Block::of(data);
   report(*block, -1);
+  poison(data, block->num_bytes);
   if (block->size == 0) {
     std::free(block);
     return;
@@ -188,8 +209,9 @@ void give_back(void* data) {
 c10::DataPtr MemoryCache::allocate(size_t num_bytes) {
   const c10::Device cpu(c10::DeviceType::CPU);
   if (num_bytes == 0) return {nullptr, nullptr, &give_back, cpu};
-  const bool is_small = num_bytes < kLeastBytes || is_shelf_gone;
-  Block* block = is_small ? small_block(num_bytes) : shelf().take(num_bytes);
+  const bool is_kept = kKeepsBlocks && num_bytes >= kLeastBytes && !is_shelf_gone;
+  Block* block = is_kept ? shelf().take(num_bytes) : small_block(num_bytes);
+  poison(block->data(), num_bytes);
   report(*block, 1);
   return {block->data(), block->data(), &give_back, cpu};
 }
@@ -213,5 +235,12 @@ void use_memory_cache() {
     c10::SetCPUAllocator(new MemoryCache(), /*priority=*/1);
   });
 }
+
+namespace {
+[[maybe_unused]] const bool kPoisonsFromTheStart = [] {
+  if (poisons()) use_memory_cache();
+  return true;
+}();
+}  // namespace
 
 }  // namespace cleave

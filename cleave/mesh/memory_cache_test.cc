@@ -1,8 +1,12 @@
 #include "cleave/mesh/memory_cache.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "cleave/planner/cpu_memory.h"
@@ -118,6 +122,27 @@ TEST(MemoryCache, Reports_CountWhatWasAskedFor) {
   }
   EXPECT_EQ(memory.live(), 0);
   EXPECT_EQ(memory.peak(), static_cast<int64_t>(1000 + 3 * kMiB));
+}
+
+// As ctest runs it. Oracle: IEEE 754, in which all bits set is NaN.
+TEST(MemoryCache, MemoryUnderPoison_HoldsNaNWhenNewAndWhenFreed) {
+  const char* poison = std::getenv("CLEAVE_POISON_MEMORY");
+  if (poison == nullptr || std::string(poison) != "1") {
+    GTEST_SKIP() << "CLEAVE_POISON_MEMORY=1 is not in the environment; ctest --preset sets it";
+  }
+  EXPECT_TRUE(std::isnan(at::empty({1}, at::kFloat).item<float>())) << "the cache is not in use";
+  MemoryCache cache;
+  constexpr size_t kCount = 1000000;
+  const float* freed = nullptr;
+  {
+    const c10::DataPtr block = cache.allocate(kCount * sizeof(float));
+    auto* numbers = static_cast<float*>(block.get());
+    EXPECT_TRUE(std::isnan(numbers[0]) && std::isnan(numbers[kCount - 1]));
+    std::fill(numbers, numbers + kCount, 1.0F);
+    freed = numbers;
+  }
+  if (MemoryCache::kept_bytes() == 0) return;  // the sanitizer sees a read of what is freed
+  EXPECT_TRUE(std::isnan(freed[0]) && std::isnan(freed[kCount - 1]));
 }
 
 }  // namespace

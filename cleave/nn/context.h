@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <memory>
 
 #include <ATen/core/Tensor.h>
 
@@ -24,7 +25,7 @@ struct Context {
   int64_t step = 0;                  ///< of the run, part of every dropout counter
   int64_t first_sample = 0;  ///< global number, within the step, of this micro-batch's first row
   /// Where Linear puts off the gradients of its weights; null: they come with backward.
-  DeferredGradients* deferred = nullptr;
+  std::shared_ptr<DeferredGradients> deferred{};
   int64_t valid_tokens = 0;  ///< labels in the step's global batch; 0: those of this call
 };
 

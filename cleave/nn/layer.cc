@@ -20,8 +20,10 @@ DTensor Layer::operator()(const DTensor& x, const Context& context) {
 
 DTensor Layer::through_wraps(size_t depth, const DTensor& x, const Context& context) {
   if (depth == 0) return step(x, context);
-  const Next next = [this, depth](const DTensor& in, const Context& c) {
-    return through_wraps(depth - 1, in, c);
+  const Next next = [self = self_, path = path_, depth](const DTensor& in, const Context& c) {
+    CLEAVE_CHECK(*self != nullptr, Code::kUsage, subject(*path),
+                 "the model was destroyed before its backward pass; keep it until backward ends");
+    return (*self)->through_wraps(depth - 1, in, c);
   };
   return wraps_[depth - 1]->call(*this, x, context, next);
 }

@@ -35,7 +35,7 @@ class Wrap {
 class Layer {
  public:
   Layer() = default;
-  virtual ~Layer() = default;
+  virtual ~Layer() { *self_ = nullptr; }
   Layer(const Layer&) = delete;
   Layer& operator=(const Layer&) = delete;
 
@@ -120,6 +120,8 @@ class Layer {
   std::vector<Own> parameters_;
   std::vector<std::unique_ptr<Wrap>> wraps_;
   Layer* parent_ = nullptr;
+  // For backward functions that call this layer again: null once it is destroyed.
+  std::shared_ptr<Layer*> self_ = std::make_shared<Layer*>(this);
   std::optional<Placement> input_layout_, output_layout_;
   std::optional<Placement> expected_input_, expected_output_;
   const std::string* path_ = maker_name("");

@@ -51,8 +51,8 @@ class SumBehind : public Wrap {
                const Next& next) override {
     if (!needs_grad(x.local())) return next(x, context);
     const auto identity = [](const Tensor& t) { return t; };
-    const auto passed = [this](const Tensor& gradient) {
-      data_parallel_->pass(layer_);
+    const auto passed = [sums = data_parallel_, layer = layer_](const Tensor& gradient) {
+      sums->pass(layer);
       return gradient;
     };
     return next(x.with(differentiable("sum_behind", x.local(), identity, passed)), context);

@@ -10,6 +10,7 @@
 #include "cleave/parallel/plan.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
+#include "tests/support/thrown.h"
 
 // Oracle: the same layers keeping all that backward needs.
 namespace cleave {
@@ -94,6 +95,19 @@ TEST(Recompute, FullAndSelectiveWithDropout_AreBitForBitTheKeptPass) {
       }
     });
   }
+}
+
+TEST(Recompute, ModelDestroyedBeforeBackward_IsRefused) {
+  Tensor y;
+  {
+    Block block;
+    recompute(block);
+    materialize(block, {.dtype = at::kDouble});
+    y = block(DTensor(test::leaf_of(test::numbers({2, 5, 8}, 3)), {}, Replicate{}), {}).local();
+  }
+  const Error error = test::thrown_by([&] { y.sum().backward(); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_NE(std::string(error.what()).find("keep it until backward ends"), std::string::npos);
 }
 
 }  // namespace

@@ -86,8 +86,8 @@ DTensor PipelineRun::input_of(const Action& action, Live& live) {
 DTensor PipelineRun::output_of(const Action& action, const DTensor& input, Live& live) {
   Context context = micro_batch(action).context;
   if (defers_) {
-    live.deferred = std::make_unique<DeferredGradients>();
-    context.deferred = live.deferred.get();
+    live.deferred = std::make_shared<DeferredGradients>();
+    context.deferred = live.deferred;
   }
   DTensor x = input;
   const Range& layers = work_.stages[static_cast<size_t>(action.stage)];
@@ -165,7 +165,7 @@ void PipelineRun::backward(const Action& action) {
                DTensor(input_grad, like.axis(), live.placement));
   }
   // What was put off lives on with its own activations.
-  std::unique_ptr<DeferredGradients> deferred = std::move(live.deferred);
+  std::shared_ptr<DeferredGradients> deferred = std::move(live.deferred);
   live = Live{};
   live.deferred = std::move(deferred);
   if (!defers_) live_.erase({action.stage, action.micro_batch});

@@ -43,7 +43,7 @@ class PipelineRun {
     Placement placement;           // of the input
     torch::autograd::Edge output;  // invalid where nothing needs a gradient
     Tensor seed;                   // the loss's own gradient, on the last stage
-    std::unique_ptr<DeferredGradients> deferred;
+    std::shared_ptr<DeferredGradients> deferred;
   };
   class Span;
 

@@ -144,7 +144,7 @@ class DryRank {
   /// What lives from a stage's forward to its backward.
   struct Live {
     Tensor input, output;
-    std::unique_ptr<DeferredGradients> deferred;
+    std::shared_ptr<DeferredGradients> deferred;
   };
 
   [[nodiscard]] size_t rank() const { return static_cast<size_t>(laid_out_.axes().pp.rank()); }
@@ -167,8 +167,8 @@ class DryRank {
     Live live;
     Context context = context_of(laid_out_.layout(), step_);
     if (schedule_.has(Action::Kind::kWeight)) {
-      live.deferred = std::make_unique<DeferredGradients>();
-      context.deferred = live.deferred.get();
+      live.deferred = std::make_shared<DeferredGradients>();
+      context.deferred = live.deferred;
     }
     DTensor x = input_of(action, live);
     const Range& layers = stages()[static_cast<size_t>(action.stage)];

@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 
+#include "cleave/kernels/cpu/not_stored.h"
+
 namespace cleave {
 
 /// One step of Adam or AdamW over a flat run of weights in one pass, in fp32, compiled for several
@@ -18,6 +20,7 @@ struct AdamRun {
   bool is_bf16_gradient = false;
   float *exp_avg = nullptr, *exp_avg_sq = nullptr;
   uint16_t* bf16_weight = nullptr;  ///< gets the new weights too, where forward reads those
+  [[no_unique_address]] NotStored not_stored{};
 };
 struct AdamRule {
   bool is_decoupled = true;  ///< AdamW

@@ -19,10 +19,17 @@ Tensor empty_heads(const Tensor& like) {
       .transpose(1, 2);
 }
 
+/// Of an undefined tensor: nothing.
 HeadsView view_of(const Tensor& t) {
+  if (!t.defined()) return {};
   return {
       .data = t.data_ptr(), .of_batch = t.stride(0), .of_head = t.stride(1), .of_row = t.stride(2)};
 }
+
+/// Gradients of attention's result and inputs; undefined in forward.
+struct AttentionGradients {
+  Tensor dout, dq, dk, dv;
+};
 
 /// What forward was given, and what backward needs of it.
 struct Kept {
@@ -31,7 +38,7 @@ struct Kept {
   std::vector<int64_t> kv_head;
   bool causal;
 
-  [[nodiscard]] AttentionJob job() const {
+  [[nodiscard]] AttentionJob job(const AttentionGradients& g) const {
     return {.num_heads = q.size(1),
             .num_kv_heads = k.size(1),
             .num_queries = q.size(2),
@@ -48,10 +55,10 @@ struct Kept {
             .v = view_of(v),
             .out = view_of(out),
             .log_sums = log_sums.is_meta() ? nullptr : log_sums.data_ptr<float>(),
-            .dout = {},
-            .dq = {},
-            .dk = {},
-            .dv = {}};
+            .dout = view_of(g.dout),
+            .dq = view_of(g.dq),
+            .dk = view_of(g.dk),
+            .dv = view_of(g.dv)};
   }
 };
 
@@ -124,18 +131,14 @@ Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
     kept.kv_head.resize(static_cast<size_t>(q.size(1)));
     std::iota(kept.kv_head.begin(), kept.kv_head.end(), 0);
   }
-  if (!q.is_meta()) for_each_kv_head(kept.job(), q.size(0), attention_forward);
+  if (!q.is_meta()) for_each_kv_head(kept.job({}), q.size(0), attention_forward);
   Tensor out = kept.out;
   if (!has_backward) return out;
   kept.out = out.detach();  // the result knows its node, and the node not the result
   connect("attention", {q, k, v}, {out}, [kept](variable_list&& grads) -> variable_list {
     const Tensor dout = with_heads_together(grads[0]);
     variable_list d{empty_heads(kept.q), empty_heads(kept.k), empty_heads(kept.v)};
-    AttentionJob job = kept.job();
-    job.dout = view_of(dout);
-    job.dq = view_of(d[0]);
-    job.dk = view_of(d[1]);
-    job.dv = view_of(d[2]);
+    const AttentionJob job = kept.job({.dout = dout, .dq = d[0], .dk = d[1], .dv = d[2]});
     if (!dout.is_meta()) for_each_kv_head(job, dout.size(0), attention_backward);
     return d;
   });

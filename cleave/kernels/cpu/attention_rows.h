@@ -1,12 +1,15 @@
 #pragma once
 #include <cstdint>
 
+#include "cleave/kernels/cpu/not_stored.h"
+
 namespace cleave {
 
 /// A [B, heads, rows, K] tensor whose heads' elements lie together; strides in elements.
 struct HeadsView {
   void* data = nullptr;
   int64_t of_batch = 0, of_head = 0, of_row = 0;
+  [[no_unique_address]] NotStored not_stored{};
 };
 
 /// All that the loops of attention need. Pointers are to float, or to bf16 where is_bf16, those of
@@ -22,6 +25,7 @@ struct AttentionJob {
   HeadsView q, k, v, out;
   float* log_sums = nullptr;   // [B, H, T]; written forward, read backward
   HeadsView dout, dq, dk, dv;  // backward's
+  [[no_unique_address]] NotStored not_stored{};
 };
 
 /// One KV head of one sequence and the query heads that read it: results are written for those, and

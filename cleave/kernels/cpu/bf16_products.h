@@ -30,6 +30,7 @@ struct PairProduct {
   /// which read B once, as many lines as B has, else next_lines.
   const uint32_t* next = nullptr;
   int64_t next_lines = 0;  // of 64 bytes; 0: nothing is fetched
+  [[no_unique_address]] NotStored not_stored{};
 };
 /// As bf16_rows_range adds up.
 void multiply_pairs(const PairProduct& product);

@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 
+#include "cleave/kernels/cpu/not_stored.h"
+
 namespace cleave {
 
 /// The most rows a job can have: as many sums as fit the registers beside the matrix.
@@ -19,6 +21,7 @@ struct FewRowsJob {
   int64_t y_stride = 0;          // numbers from one row of y to the next
   const void* bias = nullptr;    // [out] or nothing
   void* result = nullptr;        // [rows, out]; where it is fp32 it may be y itself
+  [[no_unique_address]] NotStored not_stored{};
 };
 /// Numbers between the packed rows of x. A line more than `in`: rows whose distance is a power of
 /// two would all want the same few places of the first-level cache.

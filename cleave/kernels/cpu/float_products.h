@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 
+#include "cleave/kernels/cpu/not_stored.h"
+
 namespace cleave {
 
 /// C = A B, or C += A B where it adds, in fp32.
@@ -22,6 +24,7 @@ struct FloatProduct {
   bool adds = false;
   /// What lies so many numbers behind what is read of B is fetched meanwhile.
   int64_t ahead = 0;
+  [[no_unique_address]] NotStored not_stored{};
 };
 /// Each sum in the order of k.
 void multiply_float_rows(const FloatProduct& product);

@@ -55,6 +55,24 @@ RmsNormJob norm_job(const Tensor& x, const Tensor& weight, const Tensor& scales,
           .dx = nullptr};
 }
 
+/// The statistics of LayerNorm's rows: means and scales, [2, rows] fp32.
+LayerNormJob layer_norm_job(const Tensor& x, const Tensor& weight, const Tensor& moments,
+                            double eps) {
+  auto* means = data_of<float>(moments);
+  return {.width = x.size(-1),
+          .is_bf16 = is_bf16(x),
+          .eps = eps,
+          .x = data_of<const void>(x),
+          .weight = data_of<const void>(weight),
+          .means = means,
+          .scales = means + (means == nullptr ? 0 : rows_of(x))};
+}
+
+GateJob gate_job(const Tensor& gate, const Tensor& up) {
+  return {
+      .is_bf16 = is_bf16(gate), .gate = data_of<const void>(gate), .up = data_of<const void>(up)};
+}
+
 /// Does `work(begin, end, sums)` for blocks of `x`'s rows; result [sums, D] of what they added,
 /// fp32.
 template <class Work>
@@ -82,6 +100,18 @@ variable_list norm_backward(const Tensor& x, const Tensor& weight, const Tensor&
     rms_norm_backward_rows(job, begin, end, dweight);
   });
   return {dx, sums[0].to(weight.scalar_type())};
+}
+
+variable_list layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& moments,
+                                  const Tensor& dy) {
+  const Tensor dx = at::empty_like(x);
+  LayerNormJob job = layer_norm_job(x, weight, moments, 0);
+  job.dy = data_of<const void>(dy);
+  job.dx = data_of<void>(dx);
+  const Tensor sums = sums_over_rows(x, 2, [&](int64_t begin, int64_t end, float* to) {
+    layer_norm_backward_rows(job, begin, end, to, to + job.width);
+  });
+  return {dx, sums[0].to(weight.scalar_type()), sums[1].to(weight.scalar_type())};
 }
 
 }  // namespace
@@ -121,31 +151,15 @@ Tensor fused_layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bia
   const Tensor b = bias.contiguous();
   Tensor y = at::empty(in.sizes(), in.options());
   const Tensor moments = at::empty({2, rows_of(in)}, in.options().dtype(at::kFloat));
-  auto* means = data_of<float>(moments);
-  const LayerNormJob job{.width = x.size(-1),
-                         .is_bf16 = is_bf16(in),
-                         .eps = eps,
-                         .x = data_of<const void>(in),
-                         .weight = data_of<const void>(w),
-                         .bias = data_of<const void>(b),
-                         .y = data_of<void>(y),
-                         .means = means,
-                         .scales = means + (means == nullptr ? 0 : rows_of(in))};
+  LayerNormJob job = layer_norm_job(in, w, moments, eps);
+  job.bias = data_of<const void>(b);
+  job.y = data_of<void>(y);
   in_parts(in, rows_of(in), grain_of_rows(job.width),
            [&](int64_t begin, int64_t end) { layer_norm_rows(job, begin, end); });
   if (!has_backward) return y;
-  connect("layer_norm", {x, weight, bias}, {y},
-          [in, w, moments, job](variable_list&& grads) -> variable_list {
-            const Tensor dy = grads[0].contiguous();
-            const Tensor dx = at::empty_like(in);
-            LayerNormJob back = job;
-            back.dy = data_of<const void>(dy);
-            back.dx = data_of<void>(dx);
-            const Tensor sums = sums_over_rows(in, 2, [&](int64_t begin, int64_t end, float* to) {
-              layer_norm_backward_rows(back, begin, end, to, to + back.width);
-            });
-            return {dx, sums[0].to(w.scalar_type()), sums[1].to(w.scalar_type())};
-          });
+  connect("layer_norm", {x, weight, bias}, {y}, [in, w, moments](variable_list&& grads) {
+    return layer_norm_backward(in, w, moments, grads[0].contiguous());
+  });
   return y;
 }
 
@@ -178,20 +192,14 @@ Tensor fused_gate(const Tensor& gate, const Tensor& up) {
   const Tensor g = gate.detach().contiguous();
   const Tensor u = up.detach().contiguous();
   Tensor y = at::empty_like(g);
-  GateJob job{.is_bf16 = is_bf16(g),
-              .gate = data_of<const void>(g),
-              .up = data_of<const void>(u),
-              .y = data_of<void>(y),
-              .dy = nullptr,
-              .dgate = nullptr,
-              .dup = nullptr};
+  GateJob job = gate_job(g, u);
+  job.y = data_of<void>(y);
   in_parts(g, g.numel(), kGrain, [&](int64_t begin, int64_t end) { gate_range(job, begin, end); });
   if (!has_backward) return y;
-  connect("gate", {gate, up}, {y}, [g, u, job](variable_list&& grads) -> variable_list {
+  connect("gate", {gate, up}, {y}, [g, u](variable_list&& grads) -> variable_list {
     const Tensor dy = grads[0].contiguous();
     variable_list d{at::empty_like(g), at::empty_like(u)};
-    GateJob back = job;
-    back.y = nullptr;
+    GateJob back = gate_job(g, u);
     back.dy = data_of<const void>(dy);
     back.dgate = data_of<void>(d[0]);
     back.dup = data_of<void>(d[1]);

@@ -179,7 +179,7 @@ Tensor transposed(const Tensor& t) {
 }  // namespace
 
 Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
-              DeferredGradients* deferred) {
+              const std::shared_ptr<DeferredGradients>& deferred) {
   const bool weight_grad = needs_grad(weight);
   const bool has_backward = weight_grad || needs_grad(x) || (bias && needs_grad(*bias));
   if (!has_backward && is_on(Kernel::kFewRows) && takes_few_rows(x, weight)) {
@@ -198,7 +198,7 @@ Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   // Backward reads the values; what is put off also needs the way from the weight to its leaf.
   connect("linear", {x, defers ? Tensor() : weight, bias.value_or(Tensor())}, {y},
           [x = x.detach(), values = weight.detach(), weight = defers ? weight : Tensor(), x_grad,
-           weight_grad, bias_grad, deferred](variable_list&& grads) {
+           weight_grad, bias_grad, deferred = defers ? deferred : nullptr](variable_list&& grads) {
             const Tensor g = grads[0].reshape({-1, values.size(0)});
             const auto of_weight = [g, x, values] {
               const Tensor rows = x.reshape({-1, values.size(1)});

@@ -1,4 +1,5 @@
 #pragma once
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -35,8 +36,8 @@ Gemm faster_gemm();
 ///
 ///   x [.., in]   weight [out, in]   bias [out] or nothing   result [.., out]
 ///
-/// With `deferred`, which must live until backward, the gradient of weight is put off.
+/// With `deferred` the gradient of weight is put off.
 Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
-              DeferredGradients* deferred = nullptr);
+              const std::shared_ptr<DeferredGradients>& deferred = nullptr);
 
 }  // namespace cleave

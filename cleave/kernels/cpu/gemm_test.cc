@@ -65,18 +65,18 @@ TEST_P(GemmChoice, ForwardAndBackward_AreTheProducts) {
 TEST_P(GemmChoice, DeferredGradientOfTheWeight_ComesWhenAskedForAndAddsUp) {
   const Tensor x = fp32_leaf({6, 7}, 1), w = fp32_leaf({5, 7}, 2), b = fp32_leaf({5}, 3);
   const Tensor g = numbers({6, 5}, 4).to(at::kFloat);
-  DeferredGradients deferred;
-  affine(x, w, b, &deferred).backward(g);
+  const auto deferred = std::make_shared<DeferredGradients>();
+  affine(x, w, b, deferred).backward(g);
   expect_product(x.grad(), wide(g), wide(w).t(), "dx");
   expect_product(b.grad(), wide(g).t(), at::ones({1, 6}, at::kDouble), "db");
   EXPECT_FALSE(w.grad().defined());
-  deferred.run();
+  deferred->run();
   expect_product(w.grad(), wide(g).t(), wide(x).t(), "dw");
   const Tensor once = w.grad().clone();
-  deferred.run();
+  deferred->run();
   EXPECT_TRUE(at::equal(w.grad(), once)) << "what was done is done";
-  affine(x, w, b, &deferred).backward(g);
-  deferred.run();
+  affine(x, w, b, deferred).backward(g);
+  deferred->run();
   EXPECT_TRUE(at::equal(w.grad(), once * 2));
 }
 
@@ -86,12 +86,12 @@ TEST_P(GemmChoice, DeferredGradientOfACast_FlowsToTheLeaf) {
   affine(x, leaf.to(at::kBFloat16), std::nullopt).backward(g);
   const Tensor want = leaf.grad().clone();
   leaf.mutable_grad().reset();
-  DeferredGradients deferred;
+  const auto deferred = std::make_shared<DeferredGradients>();
   const Tensor cast = leaf.to(at::kBFloat16);
   for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {  // one cast for all of a step
-    affine(x, cast, std::nullopt, &deferred).backward(g);
+    affine(x, cast, std::nullopt, deferred).backward(g);
   }
-  deferred.run();
+  deferred->run();
   EXPECT_TRUE(at::equal(leaf.grad(), want * 2));
 }
 

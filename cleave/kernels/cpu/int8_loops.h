@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 
+#include "cleave/kernels/cpu/not_stored.h"
+
 namespace cleave {
 
 /// Numbers of a row that one dot product of bytes takes: rows are padded to a multiple of it.
@@ -20,6 +22,7 @@ struct Int8Job {
   const float* weight_scale = nullptr;  // [padded columns]
   const float* bias = nullptr;          // [columns] or nothing
   float* out = nullptr;
+  [[no_unique_address]] NotStored not_stored{};
 };
 /// Panels [begin, end) of the result, by the processor's dot products of bytes where it has them.
 void int8_products(const Int8Job& job, int64_t begin, int64_t end);

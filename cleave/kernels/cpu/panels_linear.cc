@@ -9,6 +9,7 @@
 #include "cleave/kernels/cpu/bf16_products.h"
 #include "cleave/kernels/cpu/few_rows_loops.h"
 #include "cleave/kernels/cpu/float_products.h"
+#include "cleave/kernels/cpu/not_stored.h"
 #include "cleave/kernels/cpu/panels.h"
 
 namespace cleave {
@@ -31,6 +32,7 @@ struct Job {
   const void* weight = nullptr;
   const void* bias = nullptr;
   void* result = nullptr;
+  [[no_unique_address]] NotStored not_stored{};
 };
 
 /// Outputs [begin, begin + width) of all rows, which are one panel.

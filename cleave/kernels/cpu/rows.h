@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 
+#include "cleave/kernels/cpu/not_stored.h"
+
 namespace cleave {
 
 /// Loops over rows of numbers, compiled for several instruction sets; the best that the processor
@@ -16,6 +18,7 @@ struct RmsNormJob {
   float* scales = nullptr;
   const void* dy = nullptr;  // backward's
   void* dx = nullptr;
+  [[no_unique_address]] NotStored not_stored{};
 };
 void rms_norm_rows(const RmsNormJob& job, int64_t begin, int64_t end);
 /// Also adds the rows' part of the weight's gradient to `dweight` [width].
@@ -28,6 +31,7 @@ struct GateJob {
   void* y = nullptr;
   const void* dy = nullptr;  // backward's
   void *dgate = nullptr, *dup = nullptr;
+  [[no_unique_address]] NotStored not_stored{};
 };
 void gate_range(const GateJob& job, int64_t begin, int64_t end);
 void gate_backward_range(const GateJob& job, int64_t begin, int64_t end);
@@ -40,6 +44,7 @@ struct GeluJob {
   void* y = nullptr;
   const void* dy = nullptr;  // backward's
   void* dx = nullptr;
+  [[no_unique_address]] NotStored not_stored{};
 };
 void gelu_range(const GeluJob& job, int64_t begin, int64_t end);
 void gelu_backward_range(const GeluJob& job, int64_t begin, int64_t end);
@@ -55,6 +60,7 @@ struct LayerNormJob {
   float *means = nullptr, *scales = nullptr;
   const void* dy = nullptr;  // backward's
   void* dx = nullptr;
+  [[no_unique_address]] NotStored not_stored{};
 };
 void layer_norm_rows(const LayerNormJob& job, int64_t begin, int64_t end);
 /// Also adds the rows' part of the weight's and the bias's gradients to `dweight` and `dbias`.
@@ -68,6 +74,7 @@ struct RotaryRow {
   bool is_bf16 = false;
   float direction = 1;
   const void *cos = nullptr, *sin = nullptr;  // [width / 2]
+  [[no_unique_address]] NotStored not_stored{};
 };
 /// One token: head h is at x + h * x_stride and goes to y + h * y_stride, in elements.
 void rotary_row(const RotaryRow& row, const void* x, int64_t x_stride, void* y, int64_t y_stride);
@@ -78,6 +85,7 @@ struct LogitsJob {
   bool is_bf16 = false;
   const void* logits = nullptr;
   float *largest = nullptr, *sums = nullptr;  // [rows]
+  [[no_unique_address]] NotStored not_stored{};
 };
 void softmax_sums_rows(const LogitsJob& job, int64_t begin, int64_t end);
 
@@ -92,6 +100,7 @@ struct LogitsGradientJob {
   const float* factor = nullptr;                    // [rows]; 0 gives zeros
   const int64_t* target = nullptr;                  // [rows], -1 where it is on another rank
   float spread = 0, weight = 1;
+  [[no_unique_address]] NotStored not_stored{};
 };
 void softmax_gradient_rows(const LogitsGradientJob& job, int64_t begin, int64_t end);
 

@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 
+#include "cleave/kernels/cpu/not_stored.h"
+
 namespace cleave {
 
 /// to[c][r] = from[r][c] for rows r of [begin, end) and all `columns`; a row of `from` is
@@ -11,6 +13,7 @@ struct TransposeJob {
   int64_t from_stride = 0;
   float* to = nullptr;
   int64_t to_stride = 0;
+  [[no_unique_address]] NotStored not_stored{};
 };
 void transpose_rows(const TransposeJob& job, int64_t begin, int64_t end);
 

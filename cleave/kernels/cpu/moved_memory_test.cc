@@ -1,0 +1,102 @@
+// FSDP frees the gathered weights after forward and gathers them again, elsewhere, for backward. So
+// may other owners of memory. A backward function that kept an address would read freed memory.
+//
+// Oracle: the same function, whose inputs stay where they are.
+#include <cstring>
+#include <functional>
+
+#include <ATen/ATen.h>
+#include <c10/core/CPUAllocator.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "cleave/kernels/cpu/attention.h"
+#include "cleave/kernels/cpu/fused.h"
+#include "cleave/kernels/cpu/gemm.h"
+#include "cleave/layout/node.h"
+#include "tests/support/ranks.h"
+
+namespace cleave {
+namespace {
+
+using Function = std::function<Tensor(const std::vector<Tensor>&)>;
+
+struct Operation {
+  std::string name;
+  Function function;
+  std::vector<std::vector<int64_t>> shapes;  // of its inputs
+};
+
+std::vector<Operation> operations() {
+  const auto onednn = [](const auto& t) {
+    set_gemm(Gemm::kOneDnn);
+    const Tensor y = affine(t[0], t[1], t[2]);
+    set_gemm(Gemm::kMkl);
+    return y;
+  };
+  return {
+      {"rms_norm", [](const auto& t) { return fused_rms_norm(t[0], t[1], 1e-5); }, {{5, 32}, {32}}},
+      {"layer_norm",
+       [](const auto& t) { return fused_layer_norm(t[0], t[1], t[2], 1e-5); },
+       {{5, 32}, {32}, {32}}},
+      {"gelu", [](const auto& t) { return fused_gelu(t[0]); }, {{5, 32}}},
+      {"gate", [](const auto& t) { return fused_gate(t[0], t[1]); }, {{5, 32}, {5, 32}}},
+      {"rotary",
+       [](const auto& t) { return fused_rotary(t[0], t[1].detach(), t[2].detach()); },
+       {{2, 3, 5, 16}, {5, 8}, {5, 8}}},
+      {"attention",
+       [](const auto& t) {
+         return fast_attention(t[0], t[1], t[2], {.causal = true, .key_mask = {}, .kv_head = {}});
+       },
+       {{2, 3, 5, 16}, {2, 3, 5, 16}, {2, 3, 5, 16}}},
+      {"affine by MKL",
+       [](const auto& t) { return affine(t[0], t[1], t[2]); },
+       {{20, 32}, {48, 32}, {48}}},
+      {"affine by oneDNN", onednn, {{20, 32}, {48, 32}, {48}}},
+  };
+}
+
+/// Gives `t`'s storage other memory with the same bytes, as FSDP does, and fills the old memory
+/// with NaN. The result keeps the old memory, so that a read of it shows and does not crash.
+at::DataPtr move_memory(const Tensor& t) {
+  c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
+  const size_t num_bytes = storage->nbytes();
+  at::DataPtr fresh = c10::GetCPUAllocator()->allocate(num_bytes);
+  std::memcpy(fresh.get(), storage->data(), num_bytes);
+  at::DataPtr old = storage->set_data_ptr(std::move(fresh));
+  std::memset(old.get(), 0xFF, num_bytes);
+  return old;
+}
+
+variable_list gradients(const Operation& operation, at::ScalarType type, bool moves) {
+  variable_list inputs;
+  for (size_t i = 0; i < operation.shapes.size(); ++i) {
+    inputs.push_back(test::leaf_of(test::numbers(operation.shapes[i], i + 1).to(type)));
+  }
+  const Tensor y = operation.function(inputs);
+  const Tensor dy = test::numbers(y.sizes(), 9).to(type);
+  std::vector<at::DataPtr> old;
+  if (moves) {
+    for (const Tensor& t : inputs) old.push_back(move_memory(t));
+  }
+  return torch::autograd::grad({y}, inputs, {dy}, /*retain_graph=*/false, /*create_graph=*/false,
+                               /*allow_unused=*/true);
+}
+
+TEST(MovedMemory, BetweenForwardAndBackward_ChangesNoGradient) {
+  for (const Operation& operation : operations()) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      const variable_list want = gradients(operation, type, false);
+      const variable_list got = gradients(operation, type, true);
+      for (size_t i = 0; i < want.size(); ++i) {
+        ASSERT_EQ(got[i].defined(), want[i].defined()) << operation.name;
+        if (!want[i].defined()) continue;
+        EXPECT_TRUE(at::equal(got[i], want[i]))
+            << operation.name << ", " << type << ", input " << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cleave
