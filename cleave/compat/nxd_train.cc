@@ -1,70 +1,31 @@
-#include <map>
-
 #include <ATen/ATen.h>
 
 #include "cleave/compat/nxd.h"
+#include "cleave/compat/nxd_move.h"
 #include "cleave/nn/move.h"
-#include "cleave/parallel/gradients.h"
+#include "cleave/parallel/gradient_state.h"
 
 namespace cleave::nxd {
 namespace {
 
-/// A gradient that is complete: reduced over both groups. Holding it keeps another from taking its
-/// place in memory; what backward adds to it later shows in its version.
-struct Complete {
-  Tensor gradient;
-  uint32_t version = 0;
-};
-thread_local std::map<const Parameter*, Complete> complete;  // a rank may be a thread
-
-uint32_t version_of(const Tensor& t) {
-  return t.unsafeGetTensorImpl()->version_counter().current_version();
-}
-
-/// Those whose gradients are not complete yet. Throws when backward ran over complete ones.
-Parameters incomplete(const Parameters& parameters) {
-  Parameters out;
-  for (const auto& p : parameters) {
-    if (p->home() == Parameter::Home::kElsewhere) continue;
-    const auto known = complete.find(p.get());
-    const Tensor& gradient = p->leaf().grad();
-    if (known == complete.end() || !known->second.gradient.is_same(gradient)) {
-      out.push_back(p);
-      continue;
-    }
-    CLEAVE_CHECK(
-        known->second.version == version_of(gradient), Code::kUsage, p->name(),
-        ": the gradient changed after clip_grad_norm had completed it over the ranks; call "
-        "that once a step, after the last backward");
-  }
-  return out;
-}
-
-void note_complete(const Parameters& parameters) {
-  for (const auto& p : parameters) {
-    if (p->home() == Parameter::Home::kElsewhere) continue;
-    const Tensor& gradient = p->leaf().grad();
-    complete[p.get()] = {.gradient = gradient, .version = version_of(gradient)};
-  }
+// A norm of one stage's gradients, or a step from them, would be wrong without a word.
+void check_stages(const Parameter& p) {
+  const Axis& pp = get_pipeline_model_parallel_group();
+  CLEAVE_CHECK(pp.size() == 1 || has_same_ranks(stages_of(p), pp), Code::kUsage, p.name(),
+               " has no gradient of the ", pp.size(),
+               " pipeline stages; train with NxDPPModel::run_train");
 }
 
 void complete_gradients(const Parameters& parameters) {
   const Axis& tp = get_tensor_model_parallel_group();
-  const Axis& dp = get_data_parallel_group();
   for (const auto& p : parameters) {
     if (p->home() == Parameter::Home::kElsewhere) continue;
     CLEAVE_CHECK(p->leaf().defined() && p->axis().size() == tp.size(), Code::kUsage, p->name(),
                  " is not on the tensor-parallel group; call move_model_to_device(model, device) "
                  "before the optimizer is made");
+    check_stages(*p);
   }
-  const Parameters rest = incomplete(parameters);
-  finish_gradients(rest, tp);
-  sum_gradients(rest, dp);
-  if (dp.size() > 1) {
-    const at::NoGradGuard no_grad;
-    for (const auto& p : rest) p->leaf().mutable_grad().div_(dp.size());
-  }
-  note_complete(rest);
+  average_gradients(parameters, tp, get_data_parallel_group());
 }
 
 void step(Optimizer& optimizer, double lr) {
@@ -72,34 +33,39 @@ void step(Optimizer& optimizer, double lr) {
   for (const Optimizer::State& state : optimizer.states()) parameters.push_back(state.parameter);
   complete_gradients(parameters);
   optimizer.step(lr);
-  for (const auto& p : parameters) complete.erase(p.get());
 }
 
 }  // namespace
 
-void move_model_to_device(Layer& model, at::Device device, const MaterializeOptions& options) {
+void put_on_group(Layer& model) {
   const Axis& tp = get_tensor_model_parallel_group();
   model.name_tree();
   for (const auto& p : model.parameters()) {
     if (p->axis() == Axis()) p->replicate(tp);
   }
+}
+
+void allocate_parallel_layers(Layer& model, at::Device device, uint64_t seed) {
   model.walk([&](Layer& layer) {
     auto* parallel = dynamic_cast<ParallelLayer*>(&layer);
     if (parallel == nullptr) return;
     CLEAVE_CHECK(!parallel->device() || *parallel->device() == device, Code::kUsage, layer.path(),
                  " was made for device ", parallel->device()->str(), "; the model is moved to ",
                  device.str());
-    parallel->allocate(options.seed);
+    parallel->allocate(seed);
   });
+}
+
+void move_model_to_device(Layer& model, at::Device device, const MaterializeOptions& options) {
+  put_on_group(model);
+  allocate_parallel_layers(model, device, options.seed);
   materialize(model, options);
   move_to(model, device);
 }
 
 double clip_grad_norm_of(const Parameters& parameters, double max_norm, double norm_type) {
   complete_gradients(parameters);
-  const GradientNorm norm = cleave::clip_grad_norm_of(parameters, max_norm, norm_type, true);
-  note_complete(parameters);
-  return norm.value;
+  return cleave::clip_grad_norm_of(parameters, max_norm, norm_type, true).value;
 }
 
 void optimizer_step(Optimizer& optimizer, const std::vector<std::vector<int>>& groups, double lr) {

@@ -84,12 +84,7 @@ Output ParallelModel::operator()(const Batch& batch, const Context& context) {
 
 double ParallelModel::step(Optimizer& optimizer, double lr, double max_norm) {
   const Parameters parameters = model_->parameters();
-  finish_gradients(parameters, tp_);
-  sum_gradients(parameters, dp_);
-  if (dp_.size() > 1) {
-    const at::NoGradGuard no_grad;
-    for (const auto& p : parameters) p->leaf().mutable_grad().div_(dp_.size());
-  }
+  average_gradients(parameters, tp_, dp_);
   const GradientNorm norm = clip_grad_norm_of(parameters, max_norm, 2, true);
   optimizer.step(lr);
   return norm.value;

@@ -10,6 +10,7 @@
 
 #include "cleave/kernels/cpu/adam.h"
 #include "cleave/kernels/kernels.h"
+#include "cleave/parallel/gradient_state.h"
 
 namespace cleave {
 
@@ -75,8 +76,14 @@ constexpr int64_t kGrain = 32768;
 
 void Optimizer::step(double lr, double gradient_scale) {
   const at::NoGradGuard no_grad;
+  for (const State& s : states()) {
+    if (s.parameter->leaf().numel() == 0) continue;
+    check_complete(*s.parameter);
+    CLEAVE_CHECK(s.parameter->leaf().grad().defined(), Code::kUsage, s.parameter->name(),
+                 " has no gradient; call backward, then finish_gradients(), which gives zeros to "
+                 "parameters that the loss does not use");
+  }
   ++num_steps_;
-  (void)states();
   step_group(decayed_, {lr, gradient_scale, options_.weight_decay});
   step_group(plain_, {lr, gradient_scale, 0});
 }

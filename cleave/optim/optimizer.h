@@ -32,7 +32,8 @@ class Optimizer {
 
   /// One update from the leaves' gradients, which are complete, times `gradient_scale`: what
   /// clipping makes of them (clip_factor), without a pass over them. bf16 tensors that forward
-  /// reads in place of whole leaves follow.
+  /// reads in place of whole leaves follow. Throws Error(kUsage) naming the missing call, and
+  /// changes nothing, where a gradient is missing or in parts (over tp, over pipeline stages).
   virtual void step(double lr, double gradient_scale = 1);
   virtual void zero_grad();
 

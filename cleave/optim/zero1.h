@@ -39,7 +39,8 @@ class Zero1Optimizer : public Optimizer {
 
   /// What forward reads, from the leaves; after they were filled. Collective.
   void gather_weights() { data_parallel_->leaves_changed(); }
-  /// After a step's last backward: sums of the whole gradients go to the leaves' parts. Collective.
+  /// After a step's last backward: sums of the whole gradients go to the leaves' parts. A second
+  /// call in a step changes nothing. Collective.
   void reduce_gradients() { data_parallel_->finish_gradients(); }
   /// Updates the parts and gathers the weights. Throws Error(kUsage) before reduce_gradients().
   /// Collective.

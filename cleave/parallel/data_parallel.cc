@@ -11,6 +11,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "cleave/layout/node.h"
+#include "cleave/parallel/gradient_state.h"
 
 // Why a layer's gradients are complete when backward leaves its input: the engine takes the ready
 // node that was made last, so all nodes of the layer's call come before the identity that stands
@@ -142,14 +143,31 @@ Tensor& DataParallel::gradient_of(const Bucket& bucket, size_t i) {
 }
 
 bool DataParallel::has_unfinished_gradients() const {
-  if (!options_.cuts_leaves || dp_.size() == 1) return false;  // those of leaves, which are theirs
   for (const Bucket& bucket : buckets_) {
     if (bucket.reduction.is_under_way()) return true;
     for (size_t i = 0; i < bucket.sums.size(); ++i) {
-      if (gradient_of(bucket, i).defined()) return true;
+      // Where forward reads the leaf, its gradient is the leaf's.
+      const Parameter& p = *bucket.shards->parameters()[i];
+      const bool is_beside = bucket.sums[i] || (p.is_readable() && !p.use().is_same(p.leaf()));
+      if (is_beside && gradient_of(bucket, i).defined()) return true;
     }
   }
   return false;
+}
+
+// Whether a finish_gradients() of this step has done it all; no backward may have run since.
+bool DataParallel::is_finished() const {
+  for (const Bucket& bucket : buckets_) {
+    if (bucket.reduction.is_under_way()) return false;
+    for (const auto& p : bucket.shards->parameters()) {
+      if (!has_record(*p)) return false;
+      for (const Axis& axis : {p->axis(), dp_}) (void)is_summed(*p, axis);
+    }
+  }
+  CLEAVE_CHECK(!has_unfinished_gradients(), Code::kUsage,
+               "backward ran after the gradients were reduced; reduce them once a step, after the "
+               "last backward, and call zero_grad() before the next step");
+  return true;
 }
 
 void DataParallel::drop_gradients() {
@@ -167,6 +185,12 @@ void DataParallel::pass(size_t layer) {
 
 void DataParallel::start_next() {
   Bucket& bucket = buckets_[num_started_++];
+  for (const auto& p : bucket.shards->parameters()) {
+    CLEAVE_CHECK(
+        p->is_flat() == bucket.shards->is_sharded(), Code::kUsage, p->name(),
+        " was sharded by fully_shard, which sums gradients itself; shard the layers before "
+        "the NxDPPModel is made, or use no DataParallel");
+  }
   std::vector<Tensor> gradients;
   for (size_t i = 0; i < bucket.sums.size(); ++i) {
     gradients.push_back(std::exchange(gradient_of(bucket, i), {}));
@@ -175,12 +199,15 @@ void DataParallel::start_next() {
 }
 
 void DataParallel::finish_gradients() {
+  if (is_finished()) return;
   while (num_started_ < buckets_.size()) start_next();
   for (Bucket& bucket : buckets_) {
     const std::vector<Tensor> reduced = bucket.reduction.finish();
     for (size_t i = 0; i < reduced.size(); ++i) {
-      bucket.shards->parameters()[i]->leaf().mutable_grad() = reduced[i];
+      // Of one bucket's memory, but with a version of its own: the record goes by that.
+      bucket.shards->parameters()[i]->leaf().mutable_grad() = reduced[i].variable_data();
     }
+    bucket.shards->record_reduced();
   }
   num_started_ = 0;
   num_passes_ = 0;

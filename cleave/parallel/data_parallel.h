@@ -40,7 +40,8 @@ class DataParallel {
   /// A step begins in which backward goes `num_passes` times through each layer; 0 where it is not
   /// known or does not end with weights' gradients: then all buckets wait for finish_gradients().
   void begin_step(int64_t num_passes) { num_passes_ = num_passes; }
-  /// After the last backward of a step: leaves' gradients are complete, over tp too. Collective.
+  /// After the last backward of a step: leaves' gradients are complete, over tp too. A second call
+  /// in a step changes nothing; Error(kUsage) where a backward ran since the first. Collective.
   void finish_gradients();
   /// Whether backward has left gradients that finish_gradients() has not seen.
   [[nodiscard]] bool has_unfinished_gradients() const;
@@ -61,6 +62,7 @@ class DataParallel {
   void add_bucket(Parameters parameters);
   void read_beside_leaf(Bucket& bucket, size_t i, const Tensor& value);
   [[nodiscard]] static Tensor& gradient_of(const Bucket& bucket, size_t i);
+  [[nodiscard]] bool is_finished() const;
   void pass(size_t layer);
   void start_next();
 

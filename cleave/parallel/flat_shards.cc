@@ -6,6 +6,7 @@
 
 #include "cleave/base/mutant.h"
 #include "cleave/layout/flat.h"
+#include "cleave/parallel/gradient_state.h"
 
 namespace cleave {
 namespace {
@@ -85,6 +86,13 @@ Reduction FlatShards::start_reduce(std::vector<Tensor> gradients, at::ScalarType
                         ? start_reduce_scatter(shard_, flat, widths_, "gradients to shards")
                         : start_all_reduce(replicate_, flat, "gradients over dp");
   return reduction;
+}
+
+void FlatShards::record_reduced() const {
+  for (const auto& p : parameters_) {
+    record_scaled(*p);
+    for (const Axis& axis : {tp_, shard_, replicate_}) record_sum(*p, axis);
+  }
 }
 
 std::vector<Tensor> Reduction::finish() {

@@ -43,6 +43,10 @@ class FlatShards {
 
   [[nodiscard]] const Parameters& parameters() const { return parameters_; }
   [[nodiscard]] int64_t numel() const { return numel_; }  ///< of the local parts
+  /// Whether leaves are parts: there are other ranks to shard over.
+  [[nodiscard]] bool is_sharded() const { return shard_.size() > 1; }
+  /// Records that the leaves have gradients that start_reduce summed (parallel/gradient_state.h).
+  void record_reduced() const;
 
   /// The local parts of all parameters, one after the other: [numel], of `type`. Collective.
   [[nodiscard]] Work start_gather(at::ScalarType type) const;

@@ -18,6 +18,7 @@
 #include <torch/csrc/autograd/engine.h>
 
 #include "cleave/layout/node.h"
+#include "cleave/parallel/gradient_state.h"
 
 namespace cleave {
 namespace {
@@ -62,6 +63,7 @@ class Buffer {
   [[nodiscard]] Reduction start_reduce(variable_list&& gradients) const {
     return shards_->start_reduce(std::move(gradients), precision_.reduce);
   }
+  void record_reduced() const { shards_->record_reduced(); }
 
  private:
   std::shared_ptr<const FlatShards> shards_;
@@ -91,13 +93,17 @@ class Pending : public std::enable_shared_from_this<Pending> {
     const std::vector<Tensor> reduced = reduction_.finish();
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < reduced.size(); ++i) {
-      Tensor& gradient = buffer_->parameters()[i]->leaf().mutable_grad();
+      const Parameter& p = *buffer_->parameters()[i];
+      Tensor& gradient = p.leaf().mutable_grad();
       if (gradient.defined()) {
+        // A mean over data-parallel ranks, or over stages, is the end of a step.
+        if (is_mean(p) || is_tied_sum(p)) check_none_left({buffer_->parameters()[i]});
         gradient.add_(reduced[i]);
       } else {
         gradient = reduced[i].clone();  // it may be autograd's own
       }
     }
+    buffer_->record_reduced();
     buffer_ = nullptr;
   }
 

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include <ATen/ATen.h>
 
 #include "cleave/kernels/cpu/fused.h"
 #include "cleave/kernels/kernels.h"
+#include "cleave/parallel/gradient_state.h"
 
 namespace cleave {
 namespace {
@@ -28,11 +30,19 @@ void sum_bucket(std::vector<Tensor>& grads, const Axis& axis, const char* site) 
   grads.clear();
 }
 
-void define_gradients(const Parameters& parameters) {
+/// Those that have memory on this rank, with a gradient, and are not summed over the axis yet.
+Parameters still_to_sum(const Parameters& parameters, const Axis& axis) {
+  Parameters out;
   for (const auto& p : parameters) {
+    if (p->home() == Parameter::Home::kElsewhere) continue;
     Tensor& grad = p->leaf().mutable_grad();
-    if (!grad.defined()) grad = at::zeros_like(p->leaf());
+    if (!grad.defined()) {
+      check_complete(*p);
+      grad = at::zeros_like(p->leaf());
+    }
+    if (!is_summed(*p, axis)) out.push_back(p);
   }
+  return out;
 }
 
 /// The gradient of a shard with others' elements as zeros, so that holders' parts can be added.
@@ -108,14 +118,42 @@ std::vector<double> counted_norms(const Parameter& p, const Tensor& grad, double
   return norms;
 }
 
-/// The axes of tensor parallelism and, where leaves are cut further, of data parallelism.
+/// The axes of tensor parallelism, of data parallelism where it shards leaves, and of the pipeline.
 struct NormAxes {
-  Axis tp, data;
+  Axis tp, data, stages;
 
   [[nodiscard]] Tensor all_reduce(const Tensor& t, std::string_view site, ReduceOp op) const {
-    return data.all_reduce(tp.all_reduce(t, site, op), site, op);
+    return stages.all_reduce(data.all_reduce(tp.all_reduce(t, site, op), site, op), site, op);
   }
 };
+
+/// The name of the first parameter, in the order of the stages, whose gradient is not finite, on
+/// every rank alike; "" where the sum of finite numbers is not. `first` is its place in this rank's
+/// list, or the length of the list.
+std::string first_not_finite(const Parameters& parameters, size_t first, const NormAxes& axes) {
+  constexpr int64_t kStage = int64_t{1} << 32;
+  constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+  const int64_t own =
+      first < parameters.size() ? kStage * axes.stages.rank() + static_cast<int64_t>(first) : kNone;
+  // Each rank counts other elements: the smallest place of all is the largest of -place.
+  const Tensor place = at::scalar_tensor(-own, at::kLong);
+  const int64_t found =
+      -axes.all_reduce(place, "gradient that is not finite", ReduceOp::kMax).item<int64_t>();
+  if (found == kNone) return "";
+  // Stages may give other lists: the stage that has the parameter sends its name.
+  const auto root = static_cast<int>(found / kStage);
+  std::string name;
+  if (axes.stages.rank() == root) name = parameters[static_cast<size_t>(found % kStage)]->name();
+  if (axes.stages.size() == 1) return name;
+  Tensor size = at::scalar_tensor(std::ssize(name), at::kLong);
+  axes.stages.broadcast_(size, root, "name of a gradient that is not finite");
+  name.resize(static_cast<size_t>(size.item<int64_t>()));
+  Tensor text = at::empty({std::ssize(name)}, at::kByte);
+  std::copy(name.begin(), name.end(), text.mutable_data_ptr<uint8_t>());
+  axes.stages.broadcast_(text, root, "name of a gradient that is not finite");
+  std::copy_n(text.const_data_ptr<uint8_t>(), name.size(), name.begin());
+  return name;
+}
 
 /// The norm of everything from the norms of this rank's pieces.
 double combined(const std::vector<double>& norms, const NormAxes& axes, double power) {
@@ -154,20 +192,15 @@ GradientNorm norm_over(const Parameters& parameters, const NormAxes& axes, doubl
   GradientNorm norm;
   norm.value = combined(norms, axes, power);
   if (std::isfinite(norm.value)) return norm;
-  // Each rank counts other elements: the first parameter of them all is the largest of -index.
-  const Tensor index = at::scalar_tensor(-static_cast<int64_t>(first_wrong), at::kLong);
-  const int64_t first =
-      -axes.all_reduce(index, "gradient that is not finite", ReduceOp::kMax).item<int64_t>();
-  if (first < std::ssize(parameters))
-    norm.not_finite = parameters[static_cast<size_t>(first)]->name();
+  norm.not_finite = first_not_finite(parameters, first_wrong, axes);
   return norm;
 }
 
 /// The one axis of several that has more than one rank.
 void take_axis(Axis& known, const Axis& axis, const Parameter& p) {
   if (axis.size() == 1) return;
-  CLEAVE_CHECK(known.size() == 1 || known == axis, Code::kUsage, p.name(), " is split over ",
-               axis.name(), ", another parameter over ", known.name(),
+  CLEAVE_CHECK(known.size() == 1 || has_same_ranks(known, axis), Code::kUsage, p.name(),
+               " is split over ", axis.name(), ", another parameter over ", known.name(),
                "; use gradient_norm and clip_gradients");
   known = axis;
 }
@@ -195,19 +228,19 @@ void complete_over_tp(const Parameters& parameters, std::vector<Tensor>& gradien
 
 void finish_gradients(const Parameters& parameters, const Axis& tp) {
   const at::NoGradGuard no_grad;
-  define_gradients(parameters);
+  const Parameters rest = still_to_sum(parameters, tp);
   std::vector<Tensor> gradients;
-  for (const auto& p : parameters) gradients.push_back(p->leaf().mutable_grad());
-  complete_over_tp(parameters, gradients, tp);
+  for (const auto& p : rest) gradients.push_back(p->leaf().mutable_grad());
+  complete_over_tp(rest, gradients, tp);
+  for (const auto& p : rest) record_sum(*p, tp);
 }
 
 void sum_gradients(const Parameters& parameters, const Axis& dp) {
   const at::NoGradGuard no_grad;
-  define_gradients(parameters);
-  if (dp.size() == 1) return;
+  const Parameters rest = still_to_sum(parameters, dp);
   std::vector<Tensor> bucket;
   int64_t bytes = 0;
-  for (const auto& p : parameters) {
+  for (const auto& p : rest) {
     bucket.push_back(p->leaf().mutable_grad());
     bytes += static_cast<int64_t>(bucket.back().nbytes());
     if (bytes < kBucketBytes) continue;
@@ -215,10 +248,25 @@ void sum_gradients(const Parameters& parameters, const Axis& dp) {
     bytes = 0;
   }
   sum_bucket(bucket, dp, "gradients over dp");
+  for (const auto& p : rest) {
+    record_scaled(*p);
+    record_sum(*p, dp);
+  }
+}
+
+void average_gradients(const Parameters& parameters, const Axis& tp, const Axis& dp) {
+  const at::NoGradGuard no_grad;
+  finish_gradients(parameters, tp);
+  sum_gradients(parameters, dp);
+  for (const auto& p : parameters) {
+    if (p->home() == Parameter::Home::kElsewhere || is_mean(*p)) continue;
+    if (dp.size() > 1) p->leaf().mutable_grad().div_(dp.size());
+    record_mean(*p);
+  }
 }
 
 GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp, double power) {
-  return norm_over(parameters, {.tp = tp, .data = {}}, power);
+  return norm_over(parameters, {.tp = tp, .data = {}, .stages = {}}, power);
 }
 
 double clip_factor(double norm, double max_norm) {
@@ -232,9 +280,11 @@ void clip_gradients(const Parameters& parameters, double norm, double max_norm) 
   const at::NoGradGuard no_grad;
   std::vector<Tensor> grads;
   for (const auto& p : parameters) {
-    if (p->leaf().grad().defined()) grads.push_back(p->leaf().mutable_grad());
+    const Tensor& leaf = p->leaf();  // undefined on ranks of other pipeline stages
+    if (leaf.defined() && leaf.grad().defined()) grads.push_back(leaf.mutable_grad());
   }
   if (!grads.empty()) at::_foreach_mul_(grads, factor);
+  for (const auto& p : parameters) record_scaled(*p);
 }
 
 GradientNorm clip_grad_norm_of(const Parameters& parameters, double max_norm, double norm_type,
@@ -248,6 +298,9 @@ GradientNorm clip_grad_norm_of(const Parameters& parameters, double max_norm, do
     once.push_back(p);
     take_axis(axes.tp, p->axis(), *p);
     take_axis(axes.data, p->data_axis(), *p);
+    if (!p->leaf().defined()) continue;
+    check_complete(*p);
+    take_axis(axes.stages, stages_of(*p), *p);
   }
   GradientNorm norm = norm_over(once, axes, norm_type);
   if (std::isfinite(norm.value)) {

@@ -16,14 +16,24 @@ using Parameters = std::vector<std::shared_ptr<Parameter>>;
 /// parts, in place. gradients[i] has the local shape of parameters[i].
 void complete_over_tp(const Parameters& parameters, std::vector<Tensor>& gradients, const Axis& tp);
 
-/// After backward: makes every gradient defined, then complete over the tensor-parallel axis. Sums,
-/// in one bucket, what autograd left as parts: replicated parameters used in split work, and shards
-/// that several ranks hold. No other gradient changes.
+/// After a step's last backward: makes every gradient defined, then complete over the
+/// tensor-parallel axis. Sums, in one bucket, what autograd left as parts: replicated parameters
+/// used in split work, and shards that several ranks hold. No other gradient changes.
+///
+/// What is complete already (a second call in a step; FSDP, ZeRO-1 and NxDPPModel reduce
+/// themselves) is not summed again. Error(kUsage) when a backward ran after the gradients were
+/// complete, or before the Zero1Optimizer reduced them. Parameters of other pipeline stages are
+/// skipped. All this holds for sum_gradients and average_gradients too.
 void finish_gradients(const Parameters& parameters, const Axis& tp);
 
 /// Sums gradients over a data-parallel axis, in buckets. The loss was divided by the global count
 /// of labels already, so the sum is the mean's gradient.
 void sum_gradients(const Parameters& parameters, const Axis& dp);
+
+/// Makes gradients those of the mean over data-parallel ranks, where each rank's loss is that of
+/// its own rows: finish_gradients, sum_gradients, then a division by the number of ranks. Gradients
+/// that are such a mean already (of NxDPPModel::run_train) stay as they are.
+void average_gradients(const Parameters& parameters, const Axis& tp, const Axis& dp);
 
 /// Norm of all gradients over the axis, every element counted once (replicated, tied and KV copies
 /// too), in fp64: the L2 norm, another p-norm (power > 0), or the largest absolute value (power =
@@ -48,8 +58,12 @@ GradientNorm clip_grad_norm_of(const Parameters& parameters, double max_norm, do
 /// Scales gradients, which are complete (finish_gradients, sum_gradients), so that their norm is at
 /// most max_norm, and returns the norm that they had: PyTorch's clip_grad_norm_ for parameters on
 /// any layout. `parameters` is any range of shared_ptr<Parameter>; the axes are theirs: that of
-/// tensor parallelism and, with ZeRO-1 or FSDP, that of the ranks over which leaves are cut. Every
-/// rank of the axes calls it with the same ones.
+/// tensor parallelism, with ZeRO-1 or FSDP that of the ranks over which leaves are sharded, and
+/// that of the pipeline whose run_train made the gradients. Every rank of the axes calls it with
+/// the same ones, each pipeline stage with its own.
+///
+/// Error(kUsage), naming the missing call, where a gradient is still in parts: over tp, over the
+/// stages that share the parameter, or not reduced by ZeRO-1 yet.
 ///
 /// Where a gradient is not finite nothing is scaled, and the result names it; with
 /// error_if_nonfinite that is Error(kNumerics). Error(kUsage) for a negative max_norm or a

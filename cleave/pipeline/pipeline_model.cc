@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/clock.h"
+#include "cleave/parallel/gradient_state.h"
 #include "cleave/pipeline/pipeline_run.h"
 
 namespace cleave {
@@ -92,6 +93,10 @@ void PipelineModel::run(PipelineRun& run, const Schedule& schedule) {
 std::vector<double> PipelineModel::run_train(const std::vector<MicroBatch>& micro_batches,
                                              const PipelineLoss& loss) {
   CLEAVE_CHECK(loss != nullptr, Code::kUsage, "a pipeline is trained with a loss; none was given");
+  for (const auto& p : parameters_) {
+    const bool is_tied = std::find(tied_.begin(), tied_.end(), p) != tied_.end();
+    record_stages(*p, pp_, is_tied);
+  }
   PipelineRun run({sequence_, options_.stages, pp_, micro_batches, loss});
   this->run(run, make_schedule(shape_of(micro_batches.size())));
   return run.losses();
@@ -116,6 +121,7 @@ void PipelineModel::sum_tied_gradients() const {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < tied_.size(); ++i) {
     const Tensor& leaf = tied_[i]->leaf();
+    if (is_tied_sum(*tied_[i])) continue;
     Tensor& grad = leaf.mutable_grad();
     if (!grad.defined()) grad = at::zeros_like(leaf);
     const std::string& site = tied_[i]->name();
@@ -123,12 +129,13 @@ void PipelineModel::sum_tied_gradients() const {
     if (ranks.front() != pp_.rank()) {
       pp_.send(grad, ranks.front(), site);
       grad.copy_(pp_.recv(ranks.front(), grad.sizes(), grad.options(), site));
-      continue;
+    } else {
+      for (size_t r = 1; r < ranks.size(); ++r) {
+        grad.add_(pp_.recv(ranks[r], grad.sizes(), grad.options(), site));
+      }
+      for (size_t r = 1; r < ranks.size(); ++r) pp_.send(grad, ranks[r], site);
     }
-    for (size_t r = 1; r < ranks.size(); ++r) {
-      grad.add_(pp_.recv(ranks[r], grad.sizes(), grad.options(), site));
-    }
-    for (size_t r = 1; r < ranks.size(); ++r) pp_.send(grad, ranks[r], site);
+    record_tied_sum(*tied_[i]);
   }
 }
 

@@ -34,8 +34,8 @@ class PipelineRun;
 /// ranks use, the rank of the first stage writes and counts them. Layers are called through their
 /// door, so styles and wraps work as without a pipeline. Backward leaves gradients on the leaves of
 /// local parameters, added over micro-batches in their order; then come finish_gradients,
-/// sum_gradients, sum_tied_gradients, gradient_norm, which counts each parameter where it is at
-/// home.
+/// sum_gradients, sum_tied_gradients and clip_grad_norm, whose norm is that of all stages: each
+/// parameter is counted where it is at home.
 class PipelineModel {
  public:
   /// `sequence`: the model's Layers in the order in which they are called; they outlive this.
@@ -70,7 +70,8 @@ class PipelineModel {
                                const PipelineLoss& loss);
 
   /// Makes the gradients of tied parameters the sums over the ranks that use them: the same bits
-  /// on each. After a step's other reductions; collective over those ranks.
+  /// on each. After a step's other reductions; a second call in a step changes nothing. Collective
+  /// over those ranks.
   void sum_tied_gradients() const;
 
   /// When all ranks did what in the last run. Collective over the axis; empty lists without

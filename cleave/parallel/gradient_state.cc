@@ -1,0 +1,164 @@
+#include "cleave/parallel/gradient_state.h"
+
+#include <algorithm>
+#include <memory>
+
+#include <ATen/ATen.h>
+#include <c10/core/TensorImpl.h>
+
+namespace cleave {
+namespace {
+
+using RankList = std::vector<int>;
+
+/// What is recorded on a gradient tensor. Never changed: detached copies share it.
+struct GradientRecord : c10::BackendMeta {
+  std::vector<RankList> summed;  // the axes of more than one rank, as their ranks
+  bool is_mean = false;
+  bool is_tied_sum = false;
+  uint32_t version = 0;  // of the tensor's elements
+
+  [[nodiscard]] bool has(const Axis& axis) const {
+    return std::find(summed.begin(), summed.end(), axis.ranks()) != summed.end();
+  }
+};
+
+/// What is recorded on a leaf. A tensor may outlive its ranks' groups.
+struct StageRecord : c10::BackendMeta {
+  std::weak_ptr<Group> stages;
+  bool is_tied = false;
+};
+
+template <class Record>
+const Record* record_on(const Tensor& t) {
+  if (!t.defined()) return nullptr;
+  return dynamic_cast<const Record*>(t.unsafeGetTensorImpl()->get_backend_meta());
+}
+
+uint32_t version_of(const Tensor& t) {
+  return t.unsafeGetTensorImpl()->version_counter().current_version();
+}
+
+const Tensor& gradient_of(const Parameter& p) {
+  static const Tensor none;
+  return p.leaf().defined() ? p.leaf().grad() : none;
+}
+
+/// Replaces the record of the gradient by one that `change` has changed.
+template <class Change>
+void change_record(const Parameter& p, const Change& change) {
+  const Tensor& gradient = gradient_of(p);
+  if (!gradient.defined()) return;
+  const auto* known = record_on<GradientRecord>(gradient);
+  auto next = known == nullptr ? c10::make_intrusive<GradientRecord>()
+                               : c10::make_intrusive<GradientRecord>(*known);
+  next->version = version_of(gradient);
+  change(*next);
+  gradient.unsafeGetTensorImpl()->set_backend_meta(std::move(next));
+}
+
+void check_unchanged(const Parameter& p, const GradientRecord& record) {
+  CLEAVE_CHECK(record.version == version_of(gradient_of(p)), Code::kUsage, p.name(),
+               ": the gradient changed after it was completed over the ranks; complete it once a "
+               "step, after the last backward, and call zero_grad() before the next step");
+}
+
+}  // namespace
+
+bool has_same_ranks(const Axis& a, const Axis& b) {
+  return a == b || (a.size() == b.size() && a.ranks() == b.ranks());
+}
+
+void record_sum(const Parameter& p, const Axis& axis) {
+  change_record(p, [&](GradientRecord& record) {
+    if (axis.size() > 1 && !record.has(axis)) record.summed.push_back(axis.ranks());
+  });
+}
+
+bool is_summed(const Parameter& p, const Axis& axis) {
+  if (axis.size() == 1) return true;
+  const auto* record = record_on<GradientRecord>(gradient_of(p));
+  if (record != nullptr && record->has(axis)) {
+    check_unchanged(p, *record);
+    return true;
+  }
+  // What sharded the leaf sums into it: a rank's own part would not fit.
+  return p.is_flat() && (has_same_ranks(axis, p.data_axis()) || has_same_ranks(axis, p.axis()));
+}
+
+void record_mean(const Parameter& p) {
+  change_record(p, [](GradientRecord& record) { record.is_mean = true; });
+}
+
+bool has_record(const Parameter& p) {
+  return record_on<GradientRecord>(gradient_of(p)) != nullptr;
+}
+
+bool is_mean(const Parameter& p) {
+  const auto* record = record_on<GradientRecord>(gradient_of(p));
+  if (record == nullptr || !record->is_mean) return false;
+  check_unchanged(p, *record);
+  return true;
+}
+
+void check_none_left(const Parameters& parameters) {
+  for (const auto& p : parameters) {
+    CLEAVE_CHECK(!has_record(*p), Code::kUsage, p->name(),
+                 " has the gradient of an earlier step, which the next backward would be added to; "
+                 "call the optimizer's zero_grad() after each step");
+  }
+}
+
+void record_scaled(const Parameter& p) {
+  if (has_record(p)) change_record(p, [](GradientRecord&) {});
+}
+
+void record_stages(const Parameter& p, const Axis& stages, bool is_tied) {
+  if (stages.size() == 1) return;
+  auto record = c10::make_intrusive<StageRecord>();
+  record->stages = stages.group();
+  record->is_tied = is_tied;
+  p.leaf().unsafeGetTensorImpl()->set_backend_meta(std::move(record));
+}
+
+Axis stages_of(const Parameter& p) {
+  const auto* record = record_on<StageRecord>(p.leaf());
+  const auto group = record == nullptr ? nullptr : record->stages.lock();
+  return group ? Axis(group) : Axis();
+}
+
+void record_tied_sum(const Parameter& p) {
+  change_record(p, [](GradientRecord& record) { record.is_tied_sum = true; });
+}
+
+bool is_tied_sum(const Parameter& p) {
+  const auto* record = record_on<GradientRecord>(gradient_of(p));
+  if (record == nullptr || !record->is_tied_sum) return false;
+  check_unchanged(p, *record);
+  return true;
+}
+
+void check_complete(const Parameter& p) {
+  const Tensor& gradient = gradient_of(p);
+  const auto* record = record_on<GradientRecord>(gradient);
+  if (!gradient.defined()) {
+    const bool is_elsewhere = p.leaf().defined() && p.is_readable() && !p.use().is_same(p.leaf());
+    CLEAVE_CHECK(!is_elsewhere, Code::kUsage, p.name(),
+                 ": forward reads a copy of the weight (ZeRO-1, or another type), and the leaf has "
+                 "no gradient yet; call reduce_gradients() of the Zero1Optimizer, or "
+                 "finish_gradients() of the DataParallel, after the last backward");
+    return;
+  }
+  const bool is_whole = !p.gradient_is_partial() || p.is_flat();
+  CLEAVE_CHECK(is_whole || (record != nullptr && record->has(p.axis())), Code::kUsage, p.name(),
+               ": each rank of ", p.axis().name(),
+               " has a part of the gradient; call finish_gradients(parameters, tp) after the last "
+               "backward");
+  const auto* stage = record_on<StageRecord>(p.leaf());
+  const bool is_tied = stage != nullptr && stage->is_tied;
+  CLEAVE_CHECK(!is_tied || (record != nullptr && record->is_tied_sum), Code::kUsage, p.name(),
+               " is used by several pipeline stages, each of which has a part of the gradient; "
+               "call sum_tied_gradients() of the PipelineModel after the last backward");
+}
+
+}  // namespace cleave
