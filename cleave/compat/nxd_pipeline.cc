@@ -1,13 +1,16 @@
 #include "cleave/compat/nxd_pipeline.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include <ATen/ATen.h>
 
 #include "cleave/base/error.h"
+#include "cleave/compat/nxd_move.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/mesh/parallel_state.h"
+#include "cleave/parallel/gradient_state.h"
 
 namespace cleave::nxd {
 
@@ -53,13 +56,31 @@ Context context_of(const PipelineInputs& inputs) {
 
 }  // namespace
 
+Tensor PlainLayer::operator()(const Tensor& x, const Context& context) {
+  const DTensor whole(x, get_tensor_model_parallel_group(), Replicate{});
+  return (*this)(whole, context).local();
+}
+
+DTensor PlainLayer::forward(const DTensor& x, const Context& context) {
+  return mine(x.with(compute(x.local(), context)));
+}
+
+std::optional<Placement> PlainLayer::accepts(const DTensor& /*x*/) const {
+  return Replicate{};
+}
+
 NxDPPModel::NxDPPModel(Layer& module, std::vector<Layer*> sequence, NxDPPModelOptions options)
     : module_(module), sequence_(std::move(sequence)), options_(std::move(options)) {
   check_options();
   pp_ = get_pipeline_model_parallel_group();
   dp_ = get_data_parallel_group();
   tp_ = get_tensor_model_parallel_group();
-  module_.name_tree();
+  put_on_group(module_);
+  for (const Layer* layer : sequence_) {
+    CLEAVE_CHECK(dynamic_cast<const LayerGroup*>(layer) == nullptr, Code::kUsage, layer->path(),
+                 " is a LayerGroup: the pipeline cannot call it; derive it from nxd::PlainLayer, "
+                 "which computes on plain tensors, or from Layer");
+  }
   cuts_ = options_.pipeline_cuts;
   if (options_.auto_partition || !cuts_.empty()) partition();
 }
@@ -117,24 +138,45 @@ void NxDPPModel::partition() {
                       .stages = stages(),
                       .trace = !options_.trace_file_path.empty()});
   give_memory();
-  const Parameters& own = pipeline_->parameters();
-  const at::ScalarType type = own.empty() ? at::kFloat : own.front()->leaf().scalar_type();
-  data_parallel_ = std::make_shared<DataParallel>(
-      own, dp_,
-      DataParallelOptions{.precision = {.param = type, .reduce = type},
-                          .cuts_leaves = options_.use_zero1_optimizer,
-                          .alone = pipeline_->tied_parameters()});
-  sum_during_backward(data_parallel_, pipeline_->local_layers());
+  const std::vector<Layer*>& layers = pipeline_->local_layers();
+  if (std::any_of(layers.begin(), layers.end(), [](const Layer* l) { return l->is_sealed(); })) {
+    for (const auto& p : pipeline_->parameters()) {
+      CLEAVE_CHECK(p->is_flat() || dp_.size() == 1, Code::kUsage, p->name(),
+                   " is not sharded and other layers are; call fully_shard on each layer of the "
+                   "sequence, or on none");
+    }
+    return;
+  }
+  std::map<at::ScalarType, Parameters> by_type;
+  for (const auto& p : pipeline_->parameters()) by_type[p->leaf().scalar_type()].push_back(p);
+  for (const auto& [type, own] : by_type) {
+    data_parallel_.push_back(std::make_shared<DataParallel>(
+        own, dp_,
+        DataParallelOptions{.precision = {.param = type, .reduce = type},
+                            .cuts_leaves = options_.use_zero1_optimizer,
+                            .alone = tied_of(own)}));
+  }
+  // A layer reports to one of them.
+  if (data_parallel_.size() == 1) sum_during_backward(data_parallel_.front(), layers);
 }
 
 void NxDPPModel::give_memory() {
-  if (options_.param_init_fn) {
-    const auto init = [&](Layer& layer) { options_.param_init_fn(layer, at::kCPU); };
-    for (Layer* layer : pipeline_->local_layers()) layer->walk(init);
+  for (Layer* layer : pipeline_->local_layers()) {
+    if (options_.param_init_fn) {
+      layer->walk([&](Layer& each) { options_.param_init_fn(each, at::kCPU); });
+    }
+    allocate_parallel_layers(*layer, at::kCPU, options_.seed);
+    materialize(*layer, {.seed = options_.seed, .dtype = options_.dtype});
   }
-  for (const auto& p : pipeline_->parameters()) {
-    if (!p->leaf().defined()) p->set_leaf(p->initial_value(/*seed=*/0, at::kFloat));
+}
+
+/// Those of `own` that other stages use as well.
+Parameters NxDPPModel::tied_of(const Parameters& own) const {
+  Parameters out;
+  for (const auto& p : pipeline_->tied_parameters()) {
+    if (std::find(own.begin(), own.end(), p) != own.end()) out.push_back(p);
   }
+  return out;
 }
 
 const PipelineModel& NxDPPModel::partitioned() const {
@@ -151,14 +193,16 @@ NxDPPModel::Work NxDPPModel::work_of(const PipelineInputs& inputs, bool training
   CLEAVE_CHECK(wanted.empty() || wanted == std::set<std::string>(names.begin(), names.end()),
                Code::kUsage, "the inputs are ", listed(names), "; input_names are ",
                listed(options_.input_names));
-  CLEAVE_CHECK(inputs.contains("input_ids"), Code::kUsage, "the inputs are ", listed(names),
-               "; input_ids is what the first layer takes");
-  const int64_t rows = inputs.at("input_ids").size(0);
+  const std::string& first = options_.first_input;
+  CLEAVE_CHECK(inputs.contains(first), Code::kUsage, "the inputs are ", listed(names), "; ", first,
+               " is what the first layer takes");
+  const int64_t rows = inputs.at(first).dim() > 0 ? inputs.at(first).size(0) : 0;
   for (const auto& [name, tensor] : inputs) {
     CLEAVE_CHECK(tensor.dim() > 0 && tensor.size(0) == rows, Code::kShape, name, " has sizes ",
-                 tensor.sizes(), "; dim 0 is the ", rows, " sequences of input_ids");
+                 tensor.sizes(), "; dim 0 is the ", rows, " sequences of ", first);
   }
-  const int64_t count = options_.num_microbatches;
+  int64_t count = options_.num_microbatches;
+  if (!training) count = std::min(count, std::max<int64_t>(rows, 1));
   CLEAVE_CHECK(rows >= count, Code::kShape, "a batch of ", rows, " sequences does not make ", count,
                " micro-batches; give num_microbatches of 1 to ", rows);
   Work work;
@@ -166,11 +210,12 @@ NxDPPModel::Work NxDPPModel::work_of(const PipelineInputs& inputs, bool training
     PipelineInputs part;
     for (const auto& [name, tensor] : inputs) part[name] = part_of(tensor, i, count);
     Context context = context_of(part);
+    if (options_.set_context) options_.set_context(context, part);
     context.training = training;
     context.step = static_cast<int64_t>(num_steps_);
     context.first_sample = rows * dp_.rank() + rows * i / count;
     work.micro_batches.push_back(
-        {.input = DTensor(part.at("input_ids"), tp_, Replicate{}), .context = context});
+        {.input = DTensor(part.at(first), tp_, Replicate{}), .context = context});
     work.inputs.push_back(std::move(part));
   }
   return work;
@@ -178,7 +223,7 @@ NxDPPModel::Work NxDPPModel::work_of(const PipelineInputs& inputs, bool training
 
 /// What each micro-batch's loss counts in the gradients' sum over micro-batches and dp.
 std::vector<double> NxDPPModel::weights_of(const Work& work) const {
-  const double even = 1.0 / (options_.num_microbatches * dp_.size());
+  const double even = 1.0 / static_cast<double>(std::ssize(work.inputs) * dp_.size());
   if (!options_.token_weighted_loss) return std::vector<double>(work.inputs.size(), even);
   std::vector<double> counts;
   double sum = 0;
@@ -217,16 +262,26 @@ std::vector<double> NxDPPModel::run_train(const PipelineInputs& inputs) {
   (void)partitioned();
   CLEAVE_CHECK(options_.output_loss_value_spec, Code::kUsage,
                "run_train without output_loss_value_spec; say how a loss comes from the output");
-  data_parallel_->leaves_changed();
+  check_none_left(pipeline_->parameters());
   const Work work = work_of(inputs, /*training=*/true);
   const std::vector<double> weights = weights_of(work);
-  data_parallel_->begin_step(std::ssize(work.micro_batches));
+  for (const auto& d : data_parallel_) {
+    d->leaves_changed();
+    d->begin_step(std::ssize(work.micro_batches));
+  }
   const std::vector<double> losses =
       pipeline_->run_train(work.micro_batches, work.loss(options_.output_loss_value_spec, weights));
-  data_parallel_->finish_gradients();
-  pipeline_->sum_tied_gradients();
+  sync_gradients();
   if (num_steps_++ == 0) write_trace();
   return reported(losses, weights);
+}
+
+// The losses were weighted for the mean over data-parallel ranks already.
+void NxDPPModel::sync_gradients() {
+  for (const auto& d : data_parallel_) d->finish_gradients();
+  finish_gradients(pipeline_->parameters(), tp_);  // with FSDP: what no layer used is zeros
+  pipeline_->sum_tied_gradients();
+  for (const auto& p : pipeline_->parameters()) record_mean(*p);
 }
 
 std::vector<double> NxDPPModel::run_eval(const PipelineInputs& inputs) {
@@ -234,7 +289,7 @@ std::vector<double> NxDPPModel::run_eval(const PipelineInputs& inputs) {
   CLEAVE_CHECK(options_.output_loss_value_spec, Code::kUsage,
                "run_eval gives losses and there is no output_loss_value_spec; call "
                "run_eval_outputs");
-  data_parallel_->leaves_changed();
+  for (const auto& d : data_parallel_) d->leaves_changed();
   const Work work = work_of(inputs, /*training=*/false);
   const std::vector<double> weights = weights_of(work);
   const auto loss = work.loss(options_.output_loss_value_spec, weights);
@@ -243,7 +298,7 @@ std::vector<double> NxDPPModel::run_eval(const PipelineInputs& inputs) {
 
 std::vector<DTensor> NxDPPModel::run_eval_outputs(const PipelineInputs& inputs) {
   (void)partitioned();
-  data_parallel_->leaves_changed();
+  for (const auto& d : data_parallel_) d->leaves_changed();
   return pipeline_->run_eval(work_of(inputs, /*training=*/false).micro_batches);
 }
 

@@ -274,6 +274,104 @@ TEST(NxDPPModel, Mistakes_AreNamed) {
   });
 }
 
+/// Layers of nxd.h, each with a dtype of its own, on plain tensors.
+class Wide : public PlainLayer {
+ public:
+  explicit Wide(at::ScalarType type)
+      : up_(4, 6, {.gather_output = false, .dtype = type}),
+        down_(6, 4, {.input_is_parallel = true, .dtype = type}) {
+    add("up", up_);
+    add("down", down_);
+  }
+
+ protected:
+  Tensor compute(const Tensor& x, const Context& context) override {
+    const Tensor in = x.to(up_.weight()->leaf().scalar_type());
+    return down_(up_(context.key_mask.defined() ? in * context.key_mask.unsqueeze(-1) : in));
+  }
+
+ private:
+  ColumnParallelLinear up_;
+  RowParallelLinear down_;
+};
+
+struct Tower : LayerGroup {
+  Tower() : first(at::kDouble), second(at::kFloat) {
+    add("first", first);
+    add("second", second);
+  }
+  Wide first, second;
+};
+
+// Oracle: the records' own starting values; and that ranks without a plan compute at all.
+TEST(NxDPPModel, ParallelLayers_KeepTheirDtypeAndTakeTheSeed) {
+  for (const int pp : {1, 2}) {
+    on_groups(pp, 1, 2, [&](World&) {
+      Tower tower;
+      NxDPPModel model(
+          tower, {&tower.first, &tower.second},
+          {.transformer_layer_cls = [](const Layer&) { return true; },
+           .output_loss_value_spec = [](const DTensor& y,
+                                        const PipelineInputs&) { return y.local().square().sum(); },
+           .first_input = "pixels",
+           .set_context =
+               [](Context& context, const PipelineInputs& in) {
+                 context.key_mask = in.at("is_real").to(at::kBool);
+               },
+           .seed = 7,
+           .auto_partition = true});
+      for (const auto& p : model.local_parameters()) {
+        const auto type = p->name().starts_with("first") ? at::kDouble : at::kFloat;
+        ASSERT_EQ(p->leaf().scalar_type(), type) << p->name();
+        EXPECT_TRUE(p->leaf().equal(p->initial_value(7, type))) << p->name();
+        EXPECT_FALSE(p->leaf().equal(p->initial_value(0, type))) << p->name();
+      }
+      const Tensor pixels = at::ones({2, 3, 4}), none = at::zeros({2, 3});
+      const auto loss_of_inputs = [&](const Tensor& x, const Tensor& mask) {
+        const auto losses = model.run_eval({{"pixels", x}, {"is_real", mask}});
+        return losses.empty() ? 0 : losses[0];
+      };
+      const double masked = loss_of_inputs(pixels, none);
+      EXPECT_EQ(masked, loss_of_inputs(at::zeros({2, 3, 4}), none));
+      const double unmasked = loss_of_inputs(pixels, at::ones({2, 3}));
+      EXPECT_EQ(masked == unmasked, pp == 2 && get_pipeline_model_parallel_rank() == 0);
+      (void)model.run_train({{"pixels", pixels}, {"is_real", at::ones({2, 3})}});
+    });
+  }
+}
+
+// Oracle: the mean over the rows' own losses.
+TEST(NxDPPModel, EvalOfFewerRowsThanMicroBatches_IsTheirMean) {
+  const PipelineInputs all = batch_of(2, 9);
+  const Want want = want_of(all, 2);
+  on_groups(2, 1, 1, [&](World&) {
+    const auto model = make();
+    NxDPPModelOptions o = options();
+    o.num_microbatches = 5;
+    o.param_init_fn = &in_double;
+    NxDPPModel pipeline(*model, model->sequence(), o);
+    EXPECT_NEAR(pipeline.run_eval(all)[0], want.loss, 1e-12);
+    const bool is_last = get_pipeline_model_parallel_rank() == 1;
+    EXPECT_EQ(pipeline.run_eval_outputs(all).size(), is_last ? 2U : 0U);
+  });
+}
+
+TEST(NxDPPModel, GroupWithoutACall_IsRefusedByName) {
+  on_groups(1, 1, 1, [&](World&) {
+    struct Inner : LayerGroup {
+    } inner;
+    struct Outer : LayerGroup {
+      explicit Outer(Layer& part) { add("part", part); }
+    } outer(inner);
+    const Error error = test::thrown_by([&] {
+      NxDPPModel(outer, {&inner}, {.transformer_layer_cls = &is_block, .auto_partition = true});
+    });
+    EXPECT_EQ(error.code(), Code::kUsage);
+    EXPECT_NE(std::string(error.what()).find("part is a LayerGroup"), std::string::npos)
+        << error.what();
+  });
+}
+
 // A vocabulary that outweighs the blocks: the last stage keeps none of them by cost.
 TEST(NxDPPModel, PartitionByCost_IsNoSlowerThanTheRule) {
   const Json config = Json::parse(
@@ -299,6 +397,7 @@ TEST(NxDPPModel, TraceFile_HasEveryActionOfTheFirstStep) {
     o.trace_file_path = path;
     NxDPPModel pipeline(*model, model->sequence(), o);
     pipeline.run_train(batch_of(3, 1));
+    Optimizer(pipeline.local_parameters(), {}).zero_grad();
     pipeline.run_train(batch_of(3, 2));
   });
   std::ifstream file(path);
