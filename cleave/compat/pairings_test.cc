@@ -1,0 +1,295 @@
+// Every way to train (NxD's calls, NxDPPModel, OSLO's, the notebook's layers, a loop of one's own)
+// with every kind of parallelism, in fp32 with the kernels that users run. Oracle: the same batch
+// on one rank, without Cleave's kernels, where nothing is summed over ranks. Pairs that cannot be
+// are refused before the first step: pairing_refusals_test.cc.
+#include "tests/support/pairings.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/compat/oslo.h"
+#include "cleave/kernels/kernels.h"
+
+namespace cleave::pairings {
+namespace {
+
+const Layout kLayouts[] = {
+    {.name = "one rank"},
+    {.name = "tp", .tp = 2},
+    {.name = "sp", .tp = 2, .sequence_parallel = true},
+    {.name = "pp", .pp = 2, .parts = 2},
+    {.name = "pp sp", .pp = 2, .tp = 2, .sequence_parallel = true, .parts = 2},
+    {.name = "dp", .dp = 2},
+    {.name = "zero1", .dp = 2, .sharding = Sharding::kZero1},
+    {.name = "fsdp", .dp = 2, .sharding = Sharding::kFsdp},
+    {.name = "accumulation", .dp = 2, .parts = 2},
+    {.name = "zero1 accumulation", .dp = 2, .sharding = Sharding::kZero1, .parts = 2},
+    {.name = "fsdp accumulation", .dp = 2, .sharding = Sharding::kFsdp, .parts = 2},
+    {.name = "recompute", .recompute = true},
+    {.name = "sp recompute", .tp = 2, .sequence_parallel = true, .recompute = true},
+    {.name = "pp recompute", .pp = 2, .parts = 2, .recompute = true},
+    {.name = "fsdp recompute", .dp = 2, .sharding = Sharding::kFsdp, .recompute = true},
+    {.name = "zero1 tp", .dp = 2, .tp = 2, .sharding = Sharding::kZero1},
+    {.name = "fsdp sp", .dp = 2, .tp = 2, .sequence_parallel = true, .sharding = Sharding::kFsdp},
+    {.name = "pp dp", .pp = 2, .dp = 2, .parts = 2},
+    {.name = "pp zero1", .pp = 2, .dp = 2, .sharding = Sharding::kZero1, .parts = 2},
+    {.name = "pp fsdp", .pp = 2, .dp = 2, .sharding = Sharding::kFsdp, .parts = 2},
+};
+
+/// What a run leaves: means over the global batch, norms before clipping.
+struct Record {
+  std::vector<double> losses, norms;
+  std::map<std::string, Tensor> weights;
+};
+
+Record run_on_one_rank(Facade facade, double max_norm, at::ScalarType type) {
+  Record record;
+  run_ranks(1, [&](World& world) {
+    at::get_num_threads();
+    at::set_num_threads(1);
+    initialize_model_parallel(world, {});
+    const Net net = net_of(facade, kLayouts[0], Axis());
+    net.root->name_tree();
+    for (const auto& p : net.root->parameters()) p->set_leaf(p->initial_value(kSeed, type));
+    Optimizer optimizer(net.root->parameters(), optimizer_options());
+    for (int64_t step = 0; step < kSteps; ++step) {
+      const Tensor loss = net.loss_of(ids_of(step), Axis());
+      loss.backward();
+      record.losses.push_back(loss.item<double>());
+      double squares = 0;
+      for (const auto& p : net.root->parameters()) {
+        squares += p->leaf().grad().to(at::kDouble).square().sum().item<double>();
+      }
+      record.norms.push_back(std::sqrt(squares));
+      optimizer.step(kLr, std::min(1.0, max_norm / (record.norms.back() + 1e-6)));
+      optimizer.zero_grad();
+    }
+    for (const auto& p : net.root->parameters()) record.weights[p->name()] = p->leaf().detach();
+    destroy_model_parallel();
+  });
+  return record;
+}
+
+double largest(const std::vector<double>& a, const std::vector<double>& b) {
+  double most = 0;
+  for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]));
+  return most;
+}
+
+/// One rank's numbers and how far another order of the same fp32 sums may be from them. Its own
+/// distance from fp64 is the size of that error for one order; 16 of them leave room for an
+/// unlucky one. A gradient that is counted twice or left out is thousands of them away.
+struct Want {
+  Record record;
+  double loss_tolerance = 0, norm_tolerance = 0, weight_tolerance = 0;
+
+  Want(Facade facade, double max_norm) {
+    set_plain_kernels("all");
+    record = run_on_one_rank(facade, max_norm, at::kFloat);
+    const Record exact = run_on_one_rank(facade, max_norm, at::kDouble);
+    set_plain_kernels("");
+    // A distance may be small by chance: at least one rounding of the value itself.
+    const double rounding = std::ldexp(1, -24);
+    loss_tolerance =
+        16 * std::max(largest(record.losses, exact.losses), rounding * exact.losses[0]);
+    norm_tolerance = 16 * std::max(largest(record.norms, exact.norms), rounding * exact.norms[0]);
+    double error = rounding;
+    for (const auto& [name, weight] : record.weights) {
+      const double most = (weight - exact.weights.at(name)).abs().max().item<double>();
+      error = std::max(error, most);
+    }
+    weight_tolerance = 16 * error;
+  }
+};
+
+void expect_weights(const Want& want, const Parameters& parameters) {
+  for (const auto& p : parameters) {
+    const Tensor part = p->part_of(want.record.weights.at(p->name()));
+    if (part.numel() == 0) continue;
+    EXPECT_LE((p->leaf().detach() - part).abs().max().item<double>(), want.weight_tolerance)
+        << p->name();
+  }
+}
+
+/// Losses and norms of one rank of a run.
+struct Seen {
+  const Want& want;
+  const Axis& dp;
+  size_t step = 0;
+
+  /// `loss`: of this data-parallel rank's rows.
+  void note(double loss, double norm) {
+    const Tensor sum = dp.all_reduce(at::scalar_tensor(loss, at::kDouble), "loss");
+    note_mean(sum.item<double>() / dp.size(), norm);
+  }
+  void note_mean(double loss, double norm) {
+    EXPECT_NEAR(loss, want.record.losses[step], want.loss_tolerance) << "step " << step;
+    EXPECT_NEAR(norm, want.record.norms[step], want.norm_tolerance) << "step " << step;
+    ++step;
+  }
+};
+
+void train_with_nxd(Facade facade, const Layout& layout, double max_norm, const Want& want) {
+  const Axis& tp = get_tensor_model_parallel_group();
+  const Axis& dp = get_data_parallel_group();
+  const Net net = net_of(facade, layout, tp);
+  shard(net, layout, dp);
+  nxd::move_model_to_device(*net.root, at::kCPU, {.seed = kSeed});
+  const Parameters parameters = net.root->parameters();
+  const auto optimizer = optimizer_of(parameters, layout, dp);
+  Seen seen{want, dp};
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const Tensor rows = part_of(ids_of(step), dp.rank(), dp.size());
+    const double loss = backward(net, rows, layout.parts, 1.0 / layout.parts, tp);
+    reduce(*optimizer);
+    seen.note(loss, nxd::clip_grad_norm(parameters, max_norm));
+    nxd::optimizer_step(*optimizer, get_data_parallel_group(as_list), kLr);
+    optimizer->zero_grad();
+  }
+  expect_weights(want, parameters);
+}
+
+void train_with_nxd_pipeline(Facade facade, const Layout& layout, double max_norm,
+                             const Want& want) {
+  const Axis& dp = get_data_parallel_group();
+  const Net net = net_of(facade, layout, get_tensor_model_parallel_group());
+  shard(net, layout, dp);
+  nxd::NxDPPModel model(*net.root, net.sequence,
+                        {.transformer_layer_cls = [](const Layer&) { return true; },
+                         .num_microbatches = layout.parts,
+                         .output_loss_value_spec =
+                             [&](const DTensor& output, const nxd::PipelineInputs& inputs) {
+                               return net.loss(output, inputs.at("input_ids"));
+                             },
+                         .broadcast_and_average_loss = true,
+                         .seed = kSeed,
+                         .use_zero1_optimizer = layout.sharding == Sharding::kZero1,
+                         .auto_partition = true});
+  const Parameters parameters = model.local_parameters();
+  Optimizer optimizer(parameters, optimizer_options());
+  Seen seen{want, dp};
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const Tensor rows = part_of(ids_of(step), dp.rank(), dp.size());
+    const double loss = model.run_train({{"input_ids", rows}})[0];
+    seen.note_mean(loss, nxd::clip_grad_norm(parameters, max_norm));
+    nxd::optimizer_step(optimizer, get_data_parallel_group(as_list), kLr);
+    optimizer.zero_grad();
+  }
+  expect_weights(want, parameters);
+}
+
+void train_with_oslo(const Layout& layout, double max_norm, const Want& want, World& world) {
+  const std::string config = str(R"({"model_parallelism": {"tensor_parallel_size": )", layout.tp,
+                                 R"(}, "activation_checkpointing": {"enable": )",
+                                 layout.recompute ? "true" : "false", "}}");
+  auto model = oslo::initialize(llama(), Json::parse(config, "config"), world);
+  const Axis& dp = model.data_parallel();
+  if (layout.sharding == Sharding::kFsdp) {
+    for (Layer* layer : model.model().sequence()) fully_shard(*layer, dp);
+  }
+  materialize(model.model(), {.seed = kSeed});
+  const auto optimizer = optimizer_of(model.parameters(), layout, dp);
+  Seen seen{want, dp};
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const Tensor rows = part_of(ids_of(step), dp.rank(), dp.size());
+    double loss = 0;
+    for (int i = 0; i < layout.parts; ++i) {
+      Batch batch;
+      batch.ids = part_of(rows, i, layout.parts);
+      batch.labels = batch.ids;
+      const Tensor part = model(batch).loss / layout.parts;
+      part.backward();
+      loss += part.item<double>();
+    }
+    reduce(*optimizer);
+    seen.note(loss, model.step(*optimizer, kLr, max_norm));
+    optimizer->zero_grad();
+  }
+  expect_weights(want, model.parameters());
+}
+
+// Every reduction is asked for, also where FSDP or ZeRO-1 has done it: twice is once.
+void train_by_hand(const Layout& layout, double max_norm, const Want& want, World& world) {
+  const Mesh mesh = Mesh::build(world, {{"pp", layout.pp}, {"dp", layout.dp}, {"tp", layout.tp}});
+  const Axis tp = mesh["tp"], dp = mesh["dp"];
+  const Net net = net_of(Facade::kOwn, layout, tp);
+  net.root->name_tree();
+  PipelineModel pipeline(net.sequence, mesh["pp"]);
+  shard(net, layout, dp);
+  for (Layer* layer : pipeline.local_layers()) materialize(*layer, {.seed = kSeed});
+  const Parameters& parameters = pipeline.parameters();
+  const auto optimizer = optimizer_of(parameters, layout, dp, pipeline.tied_parameters());
+  const double share = 1.0 / (layout.parts * dp.size());
+  Seen seen{want, dp};
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const Tensor rows = part_of(ids_of(step), dp.rank(), dp.size());
+    double loss = 0;
+    if (layout.pp == 1) {
+      loss = backward(net, rows, layout.parts, share, tp);
+    } else {
+      std::vector<MicroBatch> parts;
+      for (int i = 0; i < layout.parts; ++i) {
+        parts.push_back({.input = DTensor(part_of(rows, i, layout.parts), tp, Replicate{})});
+      }
+      const auto loss_of = [&](const DTensor& output, size_t i) {
+        return net.loss(output, parts[i].input.local()) * share;
+      };
+      for (const double part : pipeline.run_train(parts, loss_of)) loss += part * dp.size();
+    }
+    reduce(*optimizer);
+    for (int twice = 0; twice < 2; ++twice) {
+      reduce(*optimizer);
+      finish_gradients(parameters, tp);
+      sum_gradients(parameters, dp);
+      pipeline.sum_tied_gradients();
+    }
+    seen.note(loss, clip_grad_norm(parameters, max_norm).value);
+    optimizer->step(kLr);
+    optimizer->zero_grad();
+  }
+  expect_weights(want, parameters);
+}
+
+class Pairings : public testing::TestWithParam<std::tuple<Facade, double>> {};
+
+TEST_P(Pairings, OnEveryLayout_GiveLossNormAndWeightsOfOneRank) {
+  const auto [facade, max_norm] = GetParam();
+  const Want want(facade, max_norm);
+  for (const Layout& layout : kLayouts) {
+    // OSLO's configuration refuses both, and the notebook's layers have no sequence parallelism.
+    if (facade == Facade::kOslo && (layout.pp > 1 || layout.sequence_parallel)) continue;
+    if (facade == Facade::kNotebook && layout.sequence_parallel) continue;
+    run_ranks(
+        layout.pp * layout.dp * layout.tp,
+        [&](World& world) {
+          SCOPED_TRACE(layout.name);
+          at::get_num_threads();
+          at::set_num_threads(1);
+          if (facade == Facade::kOslo) return train_with_oslo(layout, max_norm, want, world);
+          initialize_model_parallel(world, {.tensor_model_parallel_size = layout.tp,
+                                            .pipeline_model_parallel_size = layout.pp});
+          if (facade == Facade::kOwn) {
+            train_by_hand(layout, max_norm, want, world);
+          } else {
+            if (layout.pp == 1) train_with_nxd(facade, layout, max_norm, want);
+            train_with_nxd_pipeline(facade, layout, max_norm, want);
+          }
+          destroy_model_parallel();
+        },
+        RankOptions{.timeout_s = 20, .flight_log_folder = ""});
+  }
+}
+
+// The norms are between 0.5 and 10, so 0.25 always clips.
+INSTANTIATE_TEST_SUITE_P(
+    Facades, Pairings,
+    testing::Combine(testing::Values(Facade::kNxd, Facade::kOslo, Facade::kNotebook, Facade::kOwn),
+                     testing::Values(std::numeric_limits<double>::infinity(), 0.25)));
+
+}  // namespace
+}  // namespace cleave::pairings
