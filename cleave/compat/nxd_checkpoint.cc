@@ -24,7 +24,8 @@ constexpr const char* kValuesName = "values.json";
 void require_one_stage() {
   CLEAVE_CHECK(get_pipeline_model_parallel_size() == 1, Code::kUsage, "a dict of ",
                get_pipeline_model_parallel_size(),
-               " pipeline stages cannot be saved or loaded; use a Model and save_checkpoint");
+               " pipeline stages cannot be saved or loaded; save each rank's "
+               "NxDPPModel::local_state_dict(), or a Model by save_checkpoint");
 }
 
 /// Parameters whose tensors the tensor-parallel ranks hold together.
@@ -62,7 +63,10 @@ TensorGroup group_of(const std::string& key, const StateDict& state) {
 void add_value(nlohmann::ordered_json& values, const DictItem& item) {
   std::visit(
       [&](const auto& value) {
-        if constexpr (!std::is_same_v<std::decay_t<decltype(value)>, StateDict>) {
+        using T = std::decay_t<decltype(value)>;
+        if constexpr (std::is_same_v<T, Json>) {
+          values[item.key] = nlohmann::ordered_json::parse(value.dump());
+        } else if constexpr (!std::is_same_v<T, StateDict>) {
           values[item.key] = value;
         }
       },

@@ -26,11 +26,12 @@ StateDict state_dict(const Optimizer& optimizer);
 
 /// A member of a dict that is saved.
 struct DictItem {
-  /// A state, or what JSON holds without loss.
-  using Value = std::variant<StateDict, bool, int64_t, double, std::string>;
+  /// A state, or what JSON holds without loss; nested values are a Json.
+  using Value = std::variant<StateDict, bool, int64_t, double, std::string, Json>;
 
   DictItem(std::string k, StateDict v) : key(std::move(k)), value(v) {}
   DictItem(std::string k, std::string v) : key(std::move(k)), value(std::move(v)) {}
+  DictItem(std::string k, Json v) : key(std::move(k)), value(std::move(v)) {}
   DictItem(std::string k, std::floating_point auto v)
       : key(std::move(k)), value(static_cast<double>(v)) {}
   DictItem(std::string k, std::same_as<bool> auto v) : key(std::move(k)), value(v) {}

@@ -82,6 +82,7 @@ TEST(NxdCheckpoint, SavedOnTwoByTwo_GoesOnAnywhereAsTheUnbrokenRun) {
                {"optimizer_state_dict", nxd::state_dict(run.optimizer)},
                {"loss", loss},
                {"note", "end of an epoch"},
+               {"scheduler", Json::parse(R"({"lrs": [0.1, 1e-300, 7], "on": null})", "scheduler")},
                {"is_best", true}},
               path);
     std::vector<double> losses{loss};
@@ -97,6 +98,11 @@ TEST(NxdCheckpoint, SavedOnTwoByTwo_GoesOnAnywhereAsTheUnbrokenRun) {
       EXPECT_EQ(rest.at("epoch").as_int(), 3);
       EXPECT_EQ(rest.at("loss").as_number(), want[0]);
       EXPECT_EQ(rest.at("note").as_string(), "end of an epoch");
+      const Json lrs = rest.at("scheduler").at("lrs");
+      EXPECT_EQ(lrs.size(), 3U);
+      EXPECT_EQ(lrs.at(1).as_number(), 1e-300);
+      EXPECT_TRUE(lrs.at(2).is_int());
+      EXPECT_TRUE(rest.at("scheduler").at("on").is(Json::Type::kNull));
       EXPECT_TRUE(rest.at("is_best").as_bool());
       EXPECT_FALSE(rest.has("model"));
       EXPECT_FALSE(rest.has("optimizer_state_dict"));
