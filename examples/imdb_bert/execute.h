@@ -6,15 +6,15 @@
 
 namespace imdb_bert {
 
-// The notebook's arguments under their names, and what its other files fix.
+// The notebook's arguments under their names and with its defaults, and what its other files fix.
 struct ExecuteOptions {
   int ntasks = 2;  // ranks in all
   int64_t epochs = 1;
   int64_t samples = 1024;  // reviews of the training file, from its start; 0: all
   int64_t layers = 6;
   int64_t dim = 768;
-  int64_t heads = 8;
-  int64_t bsz = 32;  // reviews of one data-parallel rank at once
+  int64_t heads = 1;
+  int64_t bsz = 1;  // reviews of one data-parallel rank at once
   int tp = 0;        // ranks that share a model; 0: all
 
   std::string data, test_data;   // CSV: review,sentiment

@@ -117,6 +117,18 @@ TEST(ImdbBert, Table_TellsMemoryTimeAndAccuracyOfEachRank) {
       << text;
 }
 
+// Oracle: the signature of the notebook's execute().
+TEST(ImdbBert, Defaults_AreTheNotebooks) {
+  const ExecuteOptions o;
+  EXPECT_EQ(o.ntasks, 2);
+  EXPECT_EQ(o.epochs, 1);
+  EXPECT_EQ(o.samples, 1024);
+  EXPECT_EQ(o.layers, 6);
+  EXPECT_EQ(o.dim, 768);
+  EXPECT_EQ(o.heads, 1);
+  EXPECT_EQ(o.bsz, 1);
+}
+
 TEST(ImdbBert, ArgumentsThatCannotBe_AreRefused) {
   CLEAVE_NEEDS_DATA();
   const cleave::test::TempFolder folder;

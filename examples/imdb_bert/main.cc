@@ -38,12 +38,17 @@ ExecuteOptions parse(int argc, char** argv) {
   app.add_option("--lr", o.lr);
   app.add_option("--dtype", o.dtype, "bf16 or fp16 (mixed precision), fp32 or fp64");
   app.add_option("--seed", o.seed);
-  app.add_option("--out", o.out, "new folder for the run")->required();
+  std::string execid;
+  app.add_option("--execid", execid, "name of the run: its folder, unless --out names another");
+  app.add_option("--out", o.out, "new folder for the run");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error));
   }
+  if (o.out.empty()) o.out = execid;
+  CLEAVE_CHECK(!o.out.empty(), cleave::Code::kUsage,
+               "the run has no folder; name it with --execid or --out");
   CLEAVE_CHECK(!o.data.empty() && !o.test_data.empty(), cleave::Code::kUsage,
                "--data or --test_data is missing and CLEAVE_DATA is not set; name two CSV files "
                "with the header review,sentiment");
