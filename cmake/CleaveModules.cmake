@@ -37,8 +37,20 @@ function(cleave_modules target)
   cleave_compile_options(${target})
 endfunction()
 
-# One test binary a module, from the *_test.cc beside its sources; each TEST is a ctest. Those of suites that end in
-# Full, or whose instance is called Full, run in ./run test --full alone.
+# Each TEST of a test binary becomes a ctest with one label. Suites or instances that begin with Real need the real models
+# and texts of CLEAVE_DATA: their label is real. Suites that end in Full, or whose instance is called Full, run in
+# ./run test --full alone.
+#   cleave_discover_tests(target prefix label PROPERTIES...)
+function(cleave_discover_tests target prefix label)
+  gtest_discover_tests(${target} TEST_PREFIX "${prefix}." DISCOVERY_TIMEOUT 60 TEST_FILTER "-Full/*:*Full.*:*Real*.*"
+                       PROPERTIES LABELS ${label} ${ARGN})
+  gtest_discover_tests(${target} TEST_PREFIX "${prefix}." DISCOVERY_TIMEOUT 60 TEST_LIST ${target}_real
+                       TEST_FILTER "*Real*.*:-Full/*:*Full.*" PROPERTIES LABELS real ${ARGN})
+  gtest_discover_tests(${target} TEST_PREFIX "${prefix}." DISCOVERY_TIMEOUT 60 TEST_LIST ${target}_full
+                       TEST_FILTER "Full/*:*Full.*" PROPERTIES ${ARGN} TIMEOUT 1200 LABELS full)
+endfunction()
+
+# One test binary a module, from the *_test.cc beside its sources.
 function(cleave_module_test module library)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cleave/${module}/*_test.cc)
   if(NOT sources)
@@ -53,10 +65,5 @@ function(cleave_module_test module library)
     target_link_libraries(${module}_test PRIVATE torch_test_support)
     target_precompile_headers(${module}_test REUSE_FROM torch_test_pch)
   endif()
-  gtest_discover_tests(${module}_test TEST_PREFIX "${module}." DISCOVERY_TIMEOUT 60
-                       TEST_FILTER "-Full/*:*Full.*"
-                       PROPERTIES LABELS quick ENVIRONMENT "OMP_NUM_THREADS=1")
-  gtest_discover_tests(${module}_test TEST_PREFIX "${module}." DISCOVERY_TIMEOUT 60 TEST_LIST ${module}_test_full
-                       TEST_FILTER "Full/*:*Full.*"
-                       PROPERTIES TIMEOUT 1200 LABELS full ENVIRONMENT "OMP_NUM_THREADS=1")
+  cleave_discover_tests(${module}_test ${module} quick ENVIRONMENT "OMP_NUM_THREADS=1")
 endfunction()

@@ -296,7 +296,7 @@ TEST(LoadOptimizer, OtherOptimizer_IsRefused) {
 }
 
 // Meta's rows 2i, 2i+1 of a head are rows i, i + half here: written by that rule, one by one.
-TEST(LoadModel, MetaNames_UndoTheOrderOfRotaryRowsOnEveryLayout) {
+TEST(RealLoadModel, MetaNames_UndoTheOrderOfRotaryRowsOnEveryLayout) {
   const auto data = test::data_folder();
   CLEAVE_NEEDS_DATA();
   const auto want = test::read_tensors(data + "/models/stories260K");

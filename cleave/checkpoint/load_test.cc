@@ -173,7 +173,7 @@ TEST(LoadModel, ParameterOfIntegers_IsRefused) {
 }
 
 // Oracle: the same model's file whose rows are in the order of transformers.
-TEST(MetaTensors, BlocksOfRowsAndColumns_AreThoseOfTheOrderedRows) {
+TEST(RealMetaTensors, BlocksOfRowsAndColumns_AreThoseOfTheOrderedRows) {
   CLEAVE_NEEDS_DATA();
   const std::string models = test::data_folder() + "/models/";
   const auto files = open_whole_tensors(ModelFolder::open(models + "stories260K-meta"));

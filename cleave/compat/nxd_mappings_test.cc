@@ -135,9 +135,7 @@ TEST(ParallelCrossEntropy, OverUnevenAndEmptyClasses_IsTheDefinitionOverAll) {
 
 // Oracle: recorded values of both definitions.
 TEST(ParallelCrossEntropy, OnTheGoldens_GivesNeMosSmoothing) {
-  CLEAVE_NEEDS_DATA();
-  const auto golden = test::read_tensors(test::data_folder() +
-                                         "/goldens/parallel-cross-entropy/goldens.safetensors");
+  const auto golden = test::golden_cross_entropy();
   int compared = 0;
   for (const auto& [name, want] : golden) {
     const bool smooth = name.ends_with(".ls0.1.kminus1.loss_per_token");

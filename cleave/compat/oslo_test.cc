@@ -129,9 +129,8 @@ struct Layout {
 class OsloGolden : public ::testing::TestWithParam<Layout> {};
 
 TEST_P(OsloGolden, OptimizerMadeBefore_GivesTheLossesNormsAndWeightsOfThreeSteps) {
-  CLEAVE_NEEDS_DATA();
   const Layout& l = GetParam();
-  const auto golden = test::read_tensors(golden_folder(l.golden) + "/goldens.safetensors");
+  const auto golden = test::golden_answers(l.golden);
   on_world(l.tp * l.dp, [&](World& world) {
     auto whole = whole_model(golden_folder(l.golden));
     Optimizer optimizer(
@@ -161,8 +160,7 @@ TEST_P(OsloGolden, OptimizerMadeBefore_GivesTheLossesNormsAndWeightsOfThreeSteps
                   1e-5 * std::max(1.0, norm));
     }
     for (const auto& p : model.parameters()) {
-      const Tensor want = test::slice_of(*p, golden.at("adamw.step3." + p->name()));
-      EXPECT_LE(largest_difference(p->leaf(), want), 1e-4) << p->name();
+      EXPECT_LE(test::golden_difference(golden, "adamw.step3", *p, p->leaf()), 1e-4) << p->name();
     }
   });
 }
@@ -183,8 +181,7 @@ INSTANTIATE_TEST_SUITE_P(Models, OsloGolden,
                          });
 
 TEST(OsloModel, Beams_AreThoseOfTransformers) {
-  CLEAVE_NEEDS_DATA();
-  const auto golden = test::read_tensors(golden_folder("gpt2") + "/goldens.safetensors");
+  const auto golden = test::golden_answers("gpt2");
   const Tensor want = golden.at("gen.single.beam3").view({3, -1});
   const Tensor prompt = golden.at("gen.single.prompt").flatten();
   const int64_t eos = golden.at("gen.eos_token_id").item<int64_t>();

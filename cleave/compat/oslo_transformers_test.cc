@@ -48,8 +48,9 @@ void hand_over(const fs::path& folder, const std::string& name, const Tensor& va
 
 /// One step of training on two ranks, so that the weights are nobody's before; then every form
 /// that this library writes, as folders below `root`, with the logits that it computes itself.
-void write_all_forms(const fs::path& root, const std::string& source) {
-  const auto golden = test::read_tensors(source + "/goldens.safetensors");
+void write_all_forms(const fs::path& root, const std::string& golden_name) {
+  const std::string source = golden_folder(golden_name);
+  const auto golden = test::golden_answers(golden_name);
   fs::create_directory(root);
   on_world(2, [&](World& world) {
     ParallelModel model = initialize(whole_model(source), config_of(2), world);
@@ -106,12 +107,12 @@ from safetensors.torch import load_file
 transformers.logging.set_verbosity_error()
 failed = False
 for pair in sys.argv[1:]:
-  root, source = pair.split('=')
+  root, answers = pair.split('=')
   want = load_file(f'{root}/logits/logits.safetensors')['logits']
-  golden = load_file(f'{source}/goldens.safetensors')
+  golden = load_file(answers)
   names = ('input_ids', 'attention_mask', 'token_type_ids')
-  inputs = {n: golden[f'input.{n}'] for n in names if f'input.{n}' in golden}
-  label = os.path.basename(source)
+  inputs = {n: golden[f'input.{n}'].long() for n in names if f'input.{n}' in golden}
+  label = os.path.basename(root)
   for form in sorted(os.listdir(root)):
     folder = f'{root}/{form}'
     if form == 'logits' or form.startswith('.'): continue
@@ -138,7 +139,6 @@ sys.exit(failed)
 )";
 
 TEST(Transformers, EveryFormThatIsWritten_IsOpenedAndGivesTheSameLogits) {
-  CLEAVE_NEEDS_DATA();
   if (!test::python_has("transformers")) {
     GTEST_SKIP() << "python3 or $CLEAVE_PYTHON has no transformers";
   }
@@ -146,8 +146,9 @@ TEST(Transformers, EveryFormThatIsWritten_IsOpenedAndGivesTheSameLogits) {
   std::vector<std::string> pairs;
   for (const char* name :
        {"gpt2-6heads", "llama-gqa-tied", "llama-6heads", "bert-mlm", "bert-cls"}) {
-    write_all_forms(folder / name, golden_folder(name));
-    pairs.push_back((folder / name).string() + "=" + golden_folder(name));
+    write_all_forms(folder / name, name);
+    pairs.push_back((folder / name).string() + "=" + CLEAVE_SOURCE_DIR "/tests/golden/models/" +
+                    name + ".safetensors");
   }
   const auto result = test::run_python(kOpenAll, pairs);
   std::cout << result.out;
@@ -158,7 +159,9 @@ TEST(Transformers, EveryFormThatIsWritten_IsOpenedAndGivesTheSameLogits) {
 /// the tied head in chunks of rows, row biases and causal masks whole.
 constexpr const char* kSaveAsOslo = R"(
 import sys, torch
-state = torch.load(sys.argv[1], weights_only=True)
+from safetensors.torch import load_file
+state = load_file(sys.argv[1])
+state['lm_head.weight'] = state['transformer.wte.weight']
 for rank in range(2):
   cut = {}
   for name, t in state.items():
@@ -176,16 +179,17 @@ for rank in range(2):
 )";
 
 TEST(Transformers, FilesThatTorchWroteAsOslo_AreLoadedOnAnyNumberOfRanks) {
-  CLEAVE_NEEDS_DATA();
-  if (!test::python_has("torch")) GTEST_SKIP() << "python3 or $CLEAVE_PYTHON has no torch";
-  const auto golden = test::read_tensors(golden_folder("gpt2") + "/goldens.safetensors");
+  if (!test::python_has("torch") || !test::python_has("safetensors")) {
+    GTEST_SKIP() << "python3 or $CLEAVE_PYTHON has no torch and safetensors";
+  }
+  const auto golden = test::golden_answers("gpt2");
   const TempFolder folder;
   for (const std::string ending : {"", "_ep_0"}) {
     const fs::path saved = folder / ("oslo" + ending);
     fs::create_directory(saved);
     fs::copy_file(golden_folder("gpt2") + "/config.json", saved / "config.json");
     const auto result = test::run_python(
-        kSaveAsOslo, {golden_folder("gpt2") + "/pytorch_model.bin", saved.string(), ending});
+        kSaveAsOslo, {golden_folder("gpt2") + "/model.safetensors", saved.string(), ending});
     ASSERT_EQ(result.exit_code, 0) << result.err;
     for (const int tp : {1, 2, 3}) {
       on_world(tp, [&](World& world) {

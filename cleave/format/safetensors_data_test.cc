@@ -66,7 +66,7 @@ constexpr std::array kModels = {
     Expected{"goldens/llama-gqa-llama3rope", "model", 3, 21, 1311985423},
 };
 
-TEST(SafetensorsData, ModelsOfOtherPrograms_GiveTheirNamesShapesAndBytes) {
+TEST(RealSafetensors, ModelsOfOtherPrograms_GiveTheirNamesShapesAndBytes) {
   const char* data = std::getenv("CLEAVE_DATA");  // NOLINT(concurrency-mt-unsafe)
   if (data == nullptr) GTEST_SKIP() << "CLEAVE_DATA names no folder with test data";
   for (const Expected& model : kModels) {

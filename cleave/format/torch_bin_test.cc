@@ -48,9 +48,7 @@ std::vector<int> read_bytes(const TensorSource& source, std::string_view name,
 
 // Oracle: the same model in safetensors, both written by the reference libraries.
 TEST(TorchBin, FileOfTorch_HasTheSameTensorsAsItsSafetensorsTwin) {
-  const char* data = std::getenv("CLEAVE_DATA");  // NOLINT(concurrency-mt-unsafe)
-  if (data == nullptr) GTEST_SKIP() << "CLEAVE_DATA names no folder with test data";
-  const fs::path folder = fs::path(data) / "goldens/gpt2";
+  const fs::path folder = CLEAVE_SOURCE_DIR "/tests/golden/format";
   const auto bin = open_tensors(folder / "pytorch_model.bin");
   const auto twin = open_tensors(folder);
   // The tied output matrix is there too: another name for the same storage.

@@ -23,9 +23,8 @@ struct Layout {
 class GenerateGolden : public ::testing::TestWithParam<Layout> {
  protected:
   void SetUp() override {
-    CLEAVE_NEEDS_DATA();
-    folder_ = test::data_folder() + "/goldens/" + GetParam().golden;
-    golden_ = test::read_tensors(folder_ + "/goldens.safetensors");
+    folder_ = test::golden_folder(GetParam().golden);
+    golden_ = test::golden_answers(GetParam().golden);
     weights_ = test::read_tensors(folder_);
   }
 
@@ -97,7 +96,7 @@ class GenerateGolden : public ::testing::TestWithParam<Layout> {
   }
 
   std::string folder_;
-  std::map<std::string, Tensor> golden_, weights_;
+  test::Tensors golden_, weights_;
 };
 
 TEST_P(GenerateGolden, Greedy_GivesItsIds) {

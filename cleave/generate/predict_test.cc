@@ -29,7 +29,7 @@ TEST(Ranked, Scores_BecomeProbabilitiesLargestFirst) {
 }
 
 // Oracle: transformers' logits of the trained classifier; six digits are recorded.
-TEST(ScoresOf, RealReviewsOfUnequalLength_AreThoseOfTransformers) {
+TEST(RealClassifier, ReviewsOfUnequalLength_AreThoseOfTransformers) {
   CLEAVE_NEEDS_DATA();
   const Json golden =
       Json::parse_file(test::data_folder() + "/goldens/real-bert-imdb/predictions.json");

@@ -36,7 +36,7 @@ std::string without_tokenizer(const std::string& model, const test::TempFolder& 
   return folder.path().string();
 }
 
-class GenerateProgram : public ::testing::Test {
+class RealGenerateProgram : public ::testing::Test {
  protected:
   void SetUp() override {
     CLEAVE_NEEDS_DATA();
@@ -50,19 +50,19 @@ class GenerateProgram : public ::testing::Test {
   const std::string story_ = "Once upon a time, there was a little girl named Lily. She";
 };
 
-TEST_F(GenerateProgram, StreamOfOnePrompt_IsPromptAndStory) {
+TEST_F(RealGenerateProgram, StreamOfOnePrompt_IsPromptAndStory) {
   const std::string text = printed([&] { cleave_generate(options_); });
   EXPECT_EQ(text, story_.substr(0, text.size() - 1) + "\n");
   EXPECT_GT(text.size(), 40U);
 }
 
-TEST_F(GenerateProgram, NoStream_PrintsTheSame) {
+TEST_F(RealGenerateProgram, NoStream_PrintsTheSame) {
   const std::string streamed = printed([&] { cleave_generate(options_); });
   options_.stream = false;
   EXPECT_EQ(printed([&] { cleave_generate(options_); }), streamed);
 }
 
-TEST_F(GenerateProgram, Json_IsOneObjectAPromptWithAllItsKeys) {
+TEST_F(RealGenerateProgram, Json_IsOneObjectAPromptWithAllItsKeys) {
   options_.json = true;
   options_.num_beams = 3;
   options_.num_return_sequences = 2;
@@ -81,7 +81,7 @@ TEST_F(GenerateProgram, Json_IsOneObjectAPromptWithAllItsKeys) {
   }
 }
 
-TEST_F(GenerateProgram, IdsWithoutATokenizer_GiveIdsAndNullText) {
+TEST_F(RealGenerateProgram, IdsWithoutATokenizer_GiveIdsAndNullText) {
   const test::TempFolder folder;
   GenerateOptions ids = options_;
   ids.model = without_tokenizer(options_.model, folder);
@@ -98,7 +98,7 @@ TEST_F(GenerateProgram, IdsWithoutATokenizer_GiveIdsAndNullText) {
   EXPECT_TRUE(printed([&] { cleave_generate(ids); }).starts_with("1 403 407 261 378 432 383 "));
 }
 
-TEST_F(GenerateProgram, TokenizerOfAnotherFolder_IsTheModelsOwn) {
+TEST_F(RealGenerateProgram, TokenizerOfAnotherFolder_IsTheModelsOwn) {
   const test::TempFolder folder;
   const std::string want = printed([&] { cleave_generate(options_); });
   options_.tokenizer = options_.model;
@@ -111,7 +111,7 @@ TEST_F(GenerateProgram, TokenizerOfAnotherFolder_IsTheModelsOwn) {
             std::string::npos);
 }
 
-TEST_F(GenerateProgram, PredictWithATokenizerOfAnotherFolder_SaysTheSame) {
+TEST_F(RealGenerateProgram, PredictWithATokenizerOfAnotherFolder_SaysTheSame) {
   const test::TempFolder folder;
   PredictOptions predict;
   predict.model = test::data_folder() + "/models/bert-imdb";
@@ -124,7 +124,7 @@ TEST_F(GenerateProgram, PredictWithATokenizerOfAnotherFolder_SaysTheSame) {
 }
 
 // The model has 512 positions; the last new token needs none.
-TEST_F(GenerateProgram, TextThatTheModelHasNoPositionsFor_IsToldInOneLine) {
+TEST_F(RealGenerateProgram, TextThatTheModelHasNoPositionsFor_IsToldInOneLine) {
   options_.prompts.clear();
   options_.prompt_ids = {Ids(508, 403)};
   options_.json = true;
@@ -147,7 +147,7 @@ TEST_F(GenerateProgram, TextThatTheModelHasNoPositionsFor_IsToldInOneLine) {
             "positions, prompt 1 takes 508 of them and leaves room for 5 new tokens\n");
 }
 
-TEST_F(GenerateProgram, EndIdOutsideTheVocabulary_IsRefused) {
+TEST_F(RealGenerateProgram, EndIdOutsideTheVocabulary_IsRefused) {
   options_.eos_id = 512;
   const Error error = test::thrown_by([&] { cleave_generate(options_); });
   EXPECT_EQ(error.code(), Code::kShape);
@@ -155,7 +155,7 @@ TEST_F(GenerateProgram, EndIdOutsideTheVocabulary_IsRefused) {
                "--eos-id 512 is outside the vocabulary; the model's ids are 0 to 511");
 }
 
-TEST_F(GenerateProgram, EvalOnATerminal_ShowsHowFarItIs) {
+TEST_F(RealGenerateProgram, EvalOnATerminal_ShowsHowFarItIs) {
   const test::TempFolder folder;
   std::ofstream(folder / "text.txt") << std::string(4000, 'a');
   EvalOptions eval;
@@ -174,18 +174,18 @@ TEST_F(GenerateProgram, EvalOnATerminal_ShowsHowFarItIs) {
   EXPECT_TRUE(pipe.take().starts_with("{\"loss\":"));
 }
 
-TEST_F(GenerateProgram, StopText_IsTheLastOfTheText) {
+TEST_F(RealGenerateProgram, StopText_IsTheLastOfTheText) {
   options_.stop = {"little"};
   EXPECT_EQ(printed([&] { cleave_generate(options_); }), "Once upon a time, there was a little\n");
 }
 
-TEST_F(GenerateProgram, Bf16_TellsAStoryTheSameOnEveryRank) {
+TEST_F(RealGenerateProgram, Bf16_TellsAStoryTheSameOnEveryRank) {
   options_.dtype = "bf16";
   const std::string text = printed([&] { cleave_generate(options_); });
   EXPECT_TRUE(text.starts_with("Once upon a time, there was a little")) << text;
 }
 
-TEST_F(GenerateProgram, OtherDtypeOrDevice_IsRefused) {
+TEST_F(RealGenerateProgram, OtherDtypeOrDevice_IsRefused) {
   options_.dtype = "fp16";
   EXPECT_EQ(test::thrown_by([&] { cleave_generate(options_); }).code(), Code::kUsage);
   options_.dtype = "";
@@ -193,7 +193,7 @@ TEST_F(GenerateProgram, OtherDtypeOrDevice_IsRefused) {
   EXPECT_EQ(test::thrown_by([&] { cleave_generate(options_); }).code(), Code::kUsage);
 }
 
-TEST_F(GenerateProgram, Eval_GivesLossPerplexityAndTokensAlikeOnAnyLayout) {
+TEST_F(RealGenerateProgram, Eval_GivesLossPerplexityAndTokensAlikeOnAnyLayout) {
   const test::TempFolder folder;
   std::ofstream(folder / "text.txt") << [&] {
     std::string text;

@@ -48,14 +48,13 @@ void expect_case(const Json& wanted, const Generation& got) {
 class SearchOptions : public ::testing::TestWithParam<int> {};
 
 TEST_P(SearchOptions, EveryCase_GivesIdsAndScoresOfTheReference) {
-  CLEAVE_NEEDS_DATA();
   const Json cases =
       Json::parse_file(CLEAVE_SOURCE_DIR "/tests/golden/generate/search.json").at("cases");
   ASSERT_GT(cases.size(), 20U);
   for (size_t c = 0; c < cases.size(); ++c) {
     const Json wanted = cases.at(c);
     const std::string model = wanted.at("model").as_string();
-    const Runnable runnable(test::data_folder() + "/goldens/" + model, "", "cpu");
+    const Runnable runnable(test::golden_folder(model), "", "cpu");
     test::on_ranks(GetParam(), [&](const Axis& tp) {
       const auto rank_model = runnable.load(tp);
       expect_case(wanted, generate(*rank_model, tp, {ids_of(wanted.at("prompt"))},

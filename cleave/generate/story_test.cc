@@ -27,7 +27,7 @@ struct Told {
   int tp;
 };
 
-class Story : public ::testing::TestWithParam<Told> {
+class RealStory : public ::testing::TestWithParam<Told> {
  protected:
   void SetUp() override {
     CLEAVE_NEEDS_DATA();
@@ -74,15 +74,15 @@ class Story : public ::testing::TestWithParam<Told> {
   std::optional<Json> golden_;
 };
 
-TEST_P(Story, Greedy_TellsItsStories) {
+TEST_P(RealStory, Greedy_TellsItsStories) {
   expect_stories(1, "greedy");
 }
 
-TEST_P(Story, ThreeBeams_TellTheirStories) {
+TEST_P(RealStory, ThreeBeams_TellTheirStories) {
   expect_stories(3, "beam3");
 }
 
-TEST_P(Story, LossOfEachWindow_IsThatOfTheReference) {
+TEST_P(RealStory, LossOfEachWindow_IsThatOfTheReference) {
   const test::TempFolder folder;
   const Ids ids = ids_of(golden_->at("text_ids"));
   const auto window = static_cast<size_t>(golden_->at("window").as_int());
@@ -116,8 +116,9 @@ std::string told_name(const ::testing::TestParamInfo<Told>& told) {
   return str("tp", told.param.tp);
 }
 
-INSTANTIATE_TEST_SUITE_P(Llama, Story, ::testing::ValuesIn(told_by("stories260K")), told_name);
-INSTANTIATE_TEST_SUITE_P(Gpt2, Story, ::testing::ValuesIn(told_by("gpt2-shakespeare")), told_name);
+INSTANTIATE_TEST_SUITE_P(Llama, RealStory, ::testing::ValuesIn(told_by("stories260K")), told_name);
+INSTANTIATE_TEST_SUITE_P(Gpt2, RealStory, ::testing::ValuesIn(told_by("gpt2-shakespeare")),
+                         told_name);
 
 }  // namespace
 }  // namespace cleave

@@ -31,7 +31,7 @@ Tensor logits_of(const std::string& folder, const Axis& tp, const Tensor& ids) {
 
 // Oracle: transformers' logits of the same trained model, recorded; Meta's files hold it with other
 // names and another order of rotary rows.
-TEST(ModelFolder, MetasNamesAndRowOrder_GiveTheRecordedLogits) {
+TEST(RealModelFolder, MetasNamesAndRowOrder_GiveTheRecordedLogits) {
   CLEAVE_NEEDS_DATA();
   const std::string data = test::data_folder();
   const auto golden = test::read_tensors(data + "/goldens/real-stories260K/logits.safetensors");

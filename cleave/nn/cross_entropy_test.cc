@@ -42,14 +42,10 @@ Loss sharded_loss(const Tensor& logits, const Tensor& labels, const Options& opt
   return {loss.local().detach(), leaf.grad()};
 }
 
-class GoldenLoss : public ::testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { CLEAVE_NEEDS_DATA(); }
-};
+class GoldenLoss : public ::testing::TestWithParam<std::string> {};
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenLoss,
-                         ::testing::Values("v16", "v24", "v1000", "v16_big", "v24_big",
-                                           "v1000_big"));
+                         ::testing::Values("v16", "v24", "v101", "v16_big", "v24_big", "v101_big"));
 
 // The recorded values are fp32 themselves. A loss is a difference of numbers up to its own size
 // and a logarithm: some roundings of that size. A gradient is at most 1 before the upstream.
@@ -82,8 +78,7 @@ void expect_golden(const std::map<std::string, Tensor>& golden, const std::strin
 }
 
 TEST_P(GoldenLoss, EveryKind_IsTorchsWholeAndSharded) {
-  const auto golden = test::read_tensors(test::data_folder() +
-                                         "/goldens/parallel-cross-entropy/goldens.safetensors");
+  const auto golden = test::golden_cross_entropy();
   for (const int tp : {1, 2, 3, 4}) {
     on_ranks(tp, [&](const Axis& axis) {
       for (const std::string set : {"all", "ignore"}) {

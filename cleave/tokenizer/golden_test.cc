@@ -2,6 +2,8 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,39 +13,48 @@
 #include "cleave/tokenizer/batch.h"
 #include "cleave/tokenizer/stream_decoder.h"
 #include "cleave/tokenizer/tokenizer.h"
+#include "tests/support/temp_folder.h"
 
-// Oracle: ids and texts from the reference libraries, stored in goldens/tokenizers.
+// Oracle: ids and texts from the reference libraries: of the small tokenizers of tests/golden, and
+// of the published ones of goldens/tokenizers in $CLEAVE_DATA.
 namespace cleave {
 namespace {
 
 namespace fs = std::filesystem;
 using Ids = std::vector<int64_t>;
 
-std::optional<fs::path> data_folder() {
-  const char* folder = std::getenv("CLEAVE_DATA");  // NOLINT(concurrency-mt-unsafe)
-  if (folder == nullptr || !fs::is_directory(fs::path(folder) / "goldens" / "tokenizers")) {
-    return std::nullopt;
-  }
-  return fs::path(folder);
+/// Where the folders of tokenizers lie, and what the libraries answered.
+struct Source {
+  fs::path tokenizers, answers;
+};
+
+Source small_tokenizers() {
+  const fs::path folder = CLEAVE_SOURCE_DIR "/tests/golden/tokenizer/small";
+  return {folder, folder};
 }
 
-#define SKIP_WITHOUT_DATA()                                                \
-  if (!data_folder()) {                                                    \
-    GTEST_SKIP() << "CLEAVE_DATA names no folder with goldens/tokenizers"; \
+std::optional<Source> real_tokenizers() {
+  const char* folder = std::getenv("CLEAVE_DATA");  // NOLINT(concurrency-mt-unsafe)
+  if (folder == nullptr) return std::nullopt;
+  return Source{fs::path(folder) / "tokenizers", fs::path(folder) / "goldens/tokenizers"};
+}
+
+#define SKIP_WITHOUT_REAL_TOKENIZERS()                                             \
+  if (!real_tokenizers()) {                                                        \
+    GTEST_SKIP() << "CLEAVE_DATA is not set: it names the folder with tokenizers"; \
   }
 
-std::vector<Json> read_lines(const std::string& name) {
-  const fs::path path = *data_folder() / "goldens" / "tokenizers" / name;
-  std::ifstream file(path);
+std::vector<Json> read_lines(const Source& source, const std::string& name) {
+  std::ifstream file(source.answers / name);
   std::vector<Json> lines;
   for (std::string line; std::getline(file, line);) lines.push_back(Json::parse(line, name));
-  EXPECT_EQ(lines.size(), 300U) << path;
+  EXPECT_EQ(lines.size(), 300U) << source.answers / name;
   return lines;
 }
 
-std::vector<std::string> read_texts() {
+std::vector<std::string> read_texts(const Source& source) {
   std::vector<std::string> texts;
-  for (const Json& line : read_lines("strings.jsonl")) {
+  for (const Json& line : read_lines(source, "strings.jsonl")) {
     texts.push_back(line.at("text").as_string());
   }
   return texts;
@@ -63,29 +74,24 @@ Ids ids_of(const Json& json, const Ids& plain) {
   return ids;
 }
 
-std::shared_ptr<const Tokenizer> load(const std::string& name) {
-  return load_tokenizer((*data_folder() / "tokenizers" / name).string());
+std::shared_ptr<const Tokenizer> load(const Source& source, const std::string& name) {
+  return load_tokenizer((source.tokenizers / name).string());
 }
 
 /// The tokenizer of some files of a folder alone, copied to where no tokenizer.json lies.
-std::shared_ptr<const Tokenizer> load_files(const std::string& name,
+std::shared_ptr<const Tokenizer> load_files(const Source& source, const std::string& name,
                                             const std::vector<std::string>& files) {
-  const fs::path to = fs::path(::testing::TempDir()) / ("cleave_" + name + "_" + files.front());
-  fs::remove_all(to);
-  fs::create_directories(to);
+  const test::TempFolder folder;
   for (const std::string& file : files) {
-    fs::copy_file(*data_folder() / "tokenizers" / name / file, to / file);
+    fs::copy_file(source.tokenizers / name / file, folder / file);
   }
-  return load_tokenizer(to.string());
+  return load_tokenizer(folder.path().string());
 }
 
-class Golden : public ::testing::TestWithParam<const char*> {};
-
-TEST_P(Golden, EveryString_GivesTheReferencesIdsAndText) {
-  SKIP_WITHOUT_DATA();
-  const auto tokenizer = load(GetParam());
-  const std::vector<std::string> texts = read_texts();
-  for (const Json& line : read_lines(std::string(GetParam()) + ".jsonl")) {
+void expect_answers(const Source& source, const std::string& name) {
+  const auto tokenizer = load(source, name);
+  const std::vector<std::string> texts = read_texts(source);
+  for (const Json& line : read_lines(source, name + ".jsonl")) {
     const auto i = static_cast<size_t>(line.at("i").as_int());
     const Ids want = ids_of(line.at("ids"), {});
     EXPECT_EQ(tokenizer->encode(texts[i], {.add_special = false}), want) << i;
@@ -94,10 +100,9 @@ TEST_P(Golden, EveryString_GivesTheReferencesIdsAndText) {
   }
 }
 
-TEST_P(Golden, Streaming_JoinsToTheDecodedText) {
-  SKIP_WITHOUT_DATA();
-  const auto tokenizer = load(GetParam());
-  for (const Json& line : read_lines(std::string(GetParam()) + ".jsonl")) {
+void expect_streams(const Source& source, const std::string& name) {
+  const auto tokenizer = load(source, name);
+  for (const Json& line : read_lines(source, name + ".jsonl")) {
     const Ids ids = ids_of(line.at("ids"), {});
     if (ids.size() > 500) continue;
     StreamDecoder stream(tokenizer, false);
@@ -107,34 +112,65 @@ TEST_P(Golden, Streaming_JoinsToTheDecodedText) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tokenizers, Golden,
+class SmallTokenizer : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(SmallTokenizer, EveryString_GivesTheReferencesIdsAndText) {
+  expect_answers(small_tokenizers(), GetParam());
+}
+
+TEST_P(SmallTokenizer, Streaming_JoinsToTheDecodedText) {
+  expect_streams(small_tokenizers(), GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, SmallTokenizer,
+                         ::testing::Values("gpt2", "bert", "llama2", "llama3"));
+
+class RealTokenizer : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(RealTokenizer, EveryString_GivesTheReferencesIdsAndText) {
+  SKIP_WITHOUT_REAL_TOKENIZERS();
+  expect_answers(*real_tokenizers(), GetParam());
+}
+
+TEST_P(RealTokenizer, Streaming_JoinsToTheDecodedText) {
+  SKIP_WITHOUT_REAL_TOKENIZERS();
+  expect_streams(*real_tokenizers(), GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Published, RealTokenizer,
                          ::testing::Values("gpt2", "bert-base-uncased", "llama2", "llama3",
                                            "stories260K-tok512"));
 
-TEST(Golden, SentencePieceModels_GiveTheLibrarysIdsAndText) {
-  SKIP_WITHOUT_DATA();
-  const std::vector<std::string> texts = read_texts();
+void expect_sentencepiece(const Tokenizer& tokenizer, const Source& source,
+                          const std::string& name) {
+  EXPECT_EQ(tokenizer.kind(), "SentencePiece");
+  const std::vector<std::string> texts = read_texts(source);
+  for (const Json& line : read_lines(source, name + ".jsonl")) {
+    const auto i = static_cast<size_t>(line.at("i").as_int());
+    const Ids want = ids_of(line.at("spm"), ids_of(line.at("ids"), {}));
+    EXPECT_EQ(tokenizer.encode(texts[i], {.add_special = false}), want) << name << i;
+    Ids with_begin{1};
+    with_begin.insert(with_begin.end(), want.begin(), want.end());
+    EXPECT_EQ(tokenizer.encode(texts[i]), with_begin) << name << i;
+    const std::string& text = line.at("spm_decoded").as_string();
+    EXPECT_EQ(tokenizer.decode(want), text == "same" ? line.at("decoded").as_string() : text)
+        << name << i;
+  }
+}
+
+TEST(RealOlderFiles, SentencePieceModels_GiveTheLibrarysIdsAndText) {
+  SKIP_WITHOUT_REAL_TOKENIZERS();
   for (const std::string name : {"llama2", "stories260K-tok512"}) {
-    const auto tokenizer = load_files(name, {"tokenizer.model"});
-    EXPECT_EQ(tokenizer->kind(), "SentencePiece");
-    for (const Json& line : read_lines(name + ".jsonl")) {
-      const auto i = static_cast<size_t>(line.at("i").as_int());
-      const Ids want = ids_of(line.at("spm"), ids_of(line.at("ids"), {}));
-      EXPECT_EQ(tokenizer->encode(texts[i], {.add_special = false}), want) << name << i;
-      Ids with_begin{1};
-      with_begin.insert(with_begin.end(), want.begin(), want.end());
-      EXPECT_EQ(tokenizer->encode(texts[i]), with_begin) << name << i;
-      const std::string& text = line.at("spm_decoded").as_string();
-      EXPECT_EQ(tokenizer->decode(want), text == "same" ? line.at("decoded").as_string() : text)
-          << name << i;
-    }
+    expect_sentencepiece(*load_files(*real_tokenizers(), name, {"tokenizer.model"}),
+                         *real_tokenizers(), name);
   }
 }
 
 // The older files give what tokenizer.json gives; special tokens in the text may be left as text.
-void expect_older_files_agree(const Tokenizer& tokenizer, const std::string& name) {
-  const std::vector<std::string> texts = read_texts();
-  for (const Json& line : read_lines(name + ".jsonl")) {
+void expect_older_files_agree(const Tokenizer& tokenizer, const Source& source,
+                              const std::string& name) {
+  const std::vector<std::string> texts = read_texts(source);
+  for (const Json& line : read_lines(source, name + ".jsonl")) {
     const auto i = static_cast<size_t>(line.at("i").as_int());
     const Ids want = ids_of(line.at("ids"), {});
     EXPECT_EQ(tokenizer.encode(texts[i], {.add_special = false}), want) << name << i;
@@ -147,33 +183,92 @@ void expect_older_files_agree(const Tokenizer& tokenizer, const std::string& nam
   }
 }
 
-TEST(Golden, TiktokenRanks_GiveTheLibrarysIds) {
-  SKIP_WITHOUT_DATA();
+TEST(RealOlderFiles, TiktokenRanks_GiveTheLibrarysIds) {
+  SKIP_WITHOUT_REAL_TOKENIZERS();
   const auto tokenizer =
-      load_files("llama3", {"tokenizer.model", "tokenizer_config.json", "special_tokens_map.json"});
+      load_files(*real_tokenizers(), "llama3",
+                 {"tokenizer.model", "tokenizer_config.json", "special_tokens_map.json"});
   EXPECT_EQ(tokenizer->vocab_size(), 128256);
-  expect_older_files_agree(*tokenizer, "llama3");
+  expect_older_files_agree(*tokenizer, *real_tokenizers(), "llama3");
 }
 
-TEST(Golden, VocabAndMerges_GiveTheLibrarysIds) {
-  SKIP_WITHOUT_DATA();
-  const auto tokenizer =
-      load_files("gpt2", {"vocab.json", "merges.txt", "special_tokens_map.json"});
+TEST(RealOlderFiles, VocabAndMerges_GiveTheLibrarysIds) {
+  SKIP_WITHOUT_REAL_TOKENIZERS();
+  const auto tokenizer = load_files(*real_tokenizers(), "gpt2",
+                                    {"vocab.json", "merges.txt", "special_tokens_map.json"});
   EXPECT_EQ(tokenizer->vocab_size(), 50257);
-  expect_older_files_agree(*tokenizer, "gpt2");
+  expect_older_files_agree(*tokenizer, *real_tokenizers(), "gpt2");
 }
 
-TEST(Golden, VocabTxt_GivesTheLibrarysIds) {
-  SKIP_WITHOUT_DATA();
-  const auto tokenizer = load_files("bert-base-uncased", {"vocab.txt", "tokenizer_config.json"});
+TEST(RealOlderFiles, VocabTxt_GivesTheLibrarysIds) {
+  SKIP_WITHOUT_REAL_TOKENIZERS();
+  const auto tokenizer =
+      load_files(*real_tokenizers(), "bert-base-uncased", {"vocab.txt", "tokenizer_config.json"});
   EXPECT_EQ(tokenizer->vocab_size(), 30522);
-  expect_older_files_agree(*tokenizer, "bert-base-uncased");
+  expect_older_files_agree(*tokenizer, *real_tokenizers(), "bert-base-uncased");
 }
 
-TEST(Golden, TokenizerJsonWithoutParsingSpecials_GivesTiktokensIds) {
-  SKIP_WITHOUT_DATA();
-  expect_older_files_agree(*load("gpt2"), "gpt2");
-  expect_older_files_agree(*load("llama3"), "llama3");
+TEST(RealOlderFiles, TokenizerJsonWithoutParsingSpecials_GivesTiktokensIds) {
+  SKIP_WITHOUT_REAL_TOKENIZERS();
+  const Source source = *real_tokenizers();
+  expect_older_files_agree(*load(source, "gpt2"), source, "gpt2");
+  expect_older_files_agree(*load(source, "llama3"), source, "llama3");
+}
+
+/// The files that came before tokenizer.json, with the entries of a small one.
+class SmallOlderFiles : public ::testing::Test {
+ protected:
+  void write(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+  }
+
+  static nlohmann::json tokenizer_json(const std::string& name) {
+    return nlohmann::json::parse(
+        std::ifstream(small_tokenizers().tokenizers / name / "tokenizer.json"));
+  }
+
+  /// All entries in the order of their ids, added ones too.
+  static std::vector<std::string> entries(const nlohmann::json& tokenizer) {
+    std::map<int64_t, std::string> by_id;
+    for (const auto& [text, id] : tokenizer["model"]["vocab"].items()) by_id[id] = text;
+    for (const auto& added : tokenizer["added_tokens"]) by_id[added["id"]] = added["content"];
+    std::vector<std::string> out;
+    for (const auto& [id, text] : by_id) out.push_back(text);
+    return out;
+  }
+
+  test::TempFolder folder_;
+};
+
+TEST_F(SmallOlderFiles, SentencePieceModel_GivesTheLibrarysIdsAndText) {
+  const Source source = small_tokenizers();
+  expect_sentencepiece(*load_files(source, "llama2", {"tokenizer.model"}), source, "llama2");
+}
+
+TEST_F(SmallOlderFiles, VocabAndMerges_GiveTheLibrarysIds) {
+  const auto json = tokenizer_json("gpt2");
+  nlohmann::json vocabulary;
+  for (const std::string& text : entries(json)) vocabulary[text] = vocabulary.size();
+  std::string merges = "#version: 0.2\n";
+  for (const auto& pair : json["model"]["merges"]) {
+    merges += pair[0].get<std::string>() + " " + pair[1].get<std::string>() + "\n";
+  }
+  write("vocab.json", vocabulary.dump());
+  write("merges.txt", merges);
+  write("special_tokens_map.json", R"({"eos_token": "<|endoftext|>"})");
+  const auto tokenizer = load_tokenizer(folder_.path().string());
+  EXPECT_EQ(tokenizer->vocab_size(), 2000);
+  expect_older_files_agree(*tokenizer, small_tokenizers(), "gpt2");
+}
+
+TEST_F(SmallOlderFiles, VocabTxt_GivesTheLibrarysIds) {
+  std::string vocabulary;
+  for (const std::string& text : entries(tokenizer_json("bert"))) vocabulary += text + "\n";
+  write("vocab.txt", vocabulary);
+  write("tokenizer_config.json", R"({"do_lower_case": true, "tokenizer_class": "BertTokenizer"})");
+  const auto tokenizer = load_tokenizer(folder_.path().string());
+  EXPECT_EQ(tokenizer->vocab_size(), 2000);
+  expect_older_files_agree(*tokenizer, small_tokenizers(), "bert");
 }
 
 std::vector<std::string> strings_of(const Json& list) {
@@ -198,15 +293,13 @@ BatchOptions batch_options(const Json& row) {
   return options;
 }
 
-TEST(Golden, Batches_ArePaddedAndTruncatedAsByTheReference) {
-  SKIP_WITHOUT_DATA();
-  const Json golden =
-      Json::parse_file((*data_folder() / "goldens" / "tokenizers" / "batch.json").string());
+void expect_batches(const Source& source) {
+  const Json golden = Json::parse_file((source.answers / "batch.json").string());
   const Json rows = golden.at("batch");
   ASSERT_EQ(rows.size(), 9U);
   for (size_t i = 0; i < rows.size(); ++i) {
     const Json row = rows.at(i);
-    const auto tokenizer = load(row.at("tokenizer").as_string());
+    const auto tokenizer = load(source, row.at("tokenizer").as_string());
     const std::vector<std::string> texts = strings_of(row.at("texts"));
     std::vector<std::string> pairs;
     if (row.has("pairs")) pairs = strings_of(row.at("pairs"));
@@ -221,14 +314,12 @@ TEST(Golden, Batches_ArePaddedAndTruncatedAsByTheReference) {
   }
 }
 
-TEST(Golden, PrefixesOfIds_DecodeAsByTheReferenceAndStreamWithoutHalfCharacters) {
-  SKIP_WITHOUT_DATA();
-  const Json golden =
-      Json::parse_file((*data_folder() / "goldens" / "tokenizers" / "batch.json").string());
+void expect_prefixes(const Source& source) {
+  const Json golden = Json::parse_file((source.answers / "batch.json").string());
   const Json rows = golden.at("prefix_decode");
   ASSERT_EQ(rows.size(), 8U);
   for (size_t i = 0; i < rows.size(); ++i) {
-    const auto tokenizer = load(rows.at(i).at("tokenizer").as_string());
+    const auto tokenizer = load(source, rows.at(i).at("tokenizer").as_string());
     const Ids ids = ids_of(rows.at(i).at("ids"), {});
     StreamDecoder stream(tokenizer, false);
     std::string streamed;
@@ -242,6 +333,24 @@ TEST(Golden, PrefixesOfIds_DecodeAsByTheReferenceAndStreamWithoutHalfCharacters)
       EXPECT_EQ(streamed, want);
     }
   }
+}
+
+TEST(SmallBatches, OfTexts_ArePaddedAndTruncatedAsByTheReference) {
+  expect_batches(small_tokenizers());
+}
+
+TEST(SmallBatches, PrefixesOfIds_DecodeAsByTheReferenceAndStreamWithoutHalfCharacters) {
+  expect_prefixes(small_tokenizers());
+}
+
+TEST(RealBatches, OfTexts_ArePaddedAndTruncatedAsByTheReference) {
+  SKIP_WITHOUT_REAL_TOKENIZERS();
+  expect_batches(*real_tokenizers());
+}
+
+TEST(RealBatches, PrefixesOfIds_DecodeAsByTheReferenceAndStreamWithoutHalfCharacters) {
+  SKIP_WITHOUT_REAL_TOKENIZERS();
+  expect_prefixes(*real_tokenizers());
 }
 
 }  // namespace

@@ -215,8 +215,7 @@ TEST(TaskLine, ManyNames_AreCountedAndShortened) {
 // Oracle: the hidden states of the masked-word model, whose scores are compared with transformers'
 // in golden_test.cc. Bit for bit: the layers and the order of their sums are the same.
 TEST(ClassifierFromMaskedWords, RecordedModel_KeepsItsHiddenStates) {
-  CLEAVE_NEEDS_DATA();
-  const ModelFolder from = ModelFolder::open(test::data_folder() + "/goldens/bert-mlm");
+  const ModelFolder from = ModelFolder::open(test::golden_folder("bert-mlm"));
   const auto words = make_model(from.config);
   load_model(*words, from, at::kFloat);
   const auto judge = make_model(classifier_config(from.config, kClasses));

@@ -57,7 +57,7 @@ ModelFolder imdb_model() {
 }
 
 // Oracle: the same loop in PyTorch with transformers' model; 1e-4 is what its notes call safe.
-TEST(ImdbTraining, TwelveStepsOnReviews_GiveTheirIdsLossesAndNorms) {
+TEST(RealImdbTraining, TwelveStepsOnReviews_GiveTheirIdsLossesAndNorms) {
   CLEAVE_NEEDS_DATA();
   const Json golden = Json::parse_file(test::data_folder() + "/goldens/training/bert-imdb.json");
   const ModelFolder folder = imdb_model();

@@ -221,7 +221,7 @@ void write_contexts(const std::string& from, const nlohmann::json& golden,
 }
 
 // Oracle: a training loop of transformers from the same model and rows, recorded.
-TEST(Train, StoriesOnShakespeare_GiveTheRecordedLossesAndNorms) {
+TEST(RealTraining, StoriesOnShakespeare_GiveTheRecordedLossesAndNorms) {
   CLEAVE_NEEDS_DATA();
   const std::string data = test::data_folder();
   const TempFolder folder;
@@ -252,7 +252,7 @@ TEST(Train, StoriesOnShakespeare_GiveTheRecordedLossesAndNorms) {
 
 // Oracle: the tutorial's loop in transformers: contexts as they come, labels on padding too, Adam
 // without clipping; dropout off.
-TEST(Train, Gpt2OnQuestionContexts_GivesTheRecordedLossesAndNorms) {
+TEST(RealTraining, Gpt2OnQuestionContexts_GivesTheRecordedLossesAndNorms) {
   CLEAVE_NEEDS_DATA();
   const std::string data = test::data_folder();
   const TempFolder folder;

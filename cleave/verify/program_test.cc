@@ -156,8 +156,7 @@ TEST(VerifyProgram, Json_HasEveryValueOfEveryPart) {
 }
 
 TEST(VerifyProgram, FolderOfAModel_IsComparedWithItsWeights) {
-  CLEAVE_NEEDS_DATA();
-  VerifyOptions options = options_for(test::data_folder() + "/models/stories260K");
+  VerifyOptions options = options_for(test::golden_folder("llama-gqa-tied"));
   options.tp = 3;
   options.dp = 2;
   options.layer = "model.layers.1";

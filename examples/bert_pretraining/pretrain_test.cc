@@ -60,7 +60,7 @@ std::vector<Step> run(PretrainOptions options, int tp, int dp, const Pretraining
 
 // Oracle: one rank. In fp64 only the order of sums differs, so losses stay within 1e-9 although
 // each step depends on those before it; dropout, masks and pairs are the same bits.
-TEST(BertPretraining, AnyLayoutInFp64_GivesTheLossesAndNormsOfOneRank) {
+TEST(RealBertPretraining, AnyLayoutInFp64_GivesTheLossesAndNormsOfOneRank) {
   CLEAVE_NEEDS_DATA();
   const auto dataset = some_text();
   PretrainOptions o = small_run(12);
@@ -82,7 +82,7 @@ TEST(BertPretraining, AnyLayoutInFp64_GivesTheLossesAndNormsOfOneRank) {
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i].loss, want[i].loss, 1e-9);
 }
 
-TEST(BertPretraining, OnRealText_TheLossFalls) {
+TEST(RealBertPretraining, OnRealText_TheLossFalls) {
   CLEAVE_NEEDS_DATA();
   const auto steps = run(small_run(60), 2, 2, some_text());
   double first = 0, last = 0;
@@ -95,7 +95,7 @@ TEST(BertPretraining, OnRealText_TheLossFalls) {
 }
 
 // Oracle: Cleave's own BERT, which has its goldens, on other numbers of ranks.
-TEST(BertPretraining, SavedModel_IsTheLibrarysBert) {
+TEST(RealBertPretraining, SavedModel_IsTheLibrarysBert) {
   CLEAVE_NEEDS_DATA();
   const auto dataset = some_text();
   const Batch batch = dataset.batch({0, 1, 2}, 0);
@@ -142,7 +142,7 @@ TEST(BertPretraining, SavedModel_IsTheLibrarysBert) {
 }
 
 // Oracle: the recipe's shares, over rows enough that five deviations are a few percent.
-TEST(PretrainingDataset, HiddenWords_FollowTheRecipe) {
+TEST(RealPretrainingDataset, HiddenWords_FollowTheRecipe) {
   CLEAVE_NEEDS_DATA();
   const auto dataset = some_text(0);
   std::vector<int64_t> rows(std::min<size_t>(2000, static_cast<size_t>(dataset.size())));

@@ -44,7 +44,7 @@ std::vector<Step> run(const TutorialOptions& options, int num_ranks) {
 }
 
 // Oracle: the same loop in PyTorch with transformers and torch.optim.Adam.
-TEST(Gpt2Squad, OnAnyNumberOfRanks_GivesPyTorchsLossesAndNorms) {
+TEST(RealGpt2Squad, OnAnyNumberOfRanks_GivesPyTorchsLossesAndNorms) {
   CLEAVE_NEEDS_DATA();
   const Json golden =
       Json::parse_file(cleave::test::data_folder() + "/goldens/training/gpt2-squad.json");
@@ -67,7 +67,7 @@ TEST(Gpt2Squad, OnAnyNumberOfRanks_GivesPyTorchsLossesAndNorms) {
   }
 }
 
-TEST(Gpt2Squad, FirstBatch_IsTheTutorials) {
+TEST(RealGpt2Squad, FirstBatch_IsTheTutorials) {
   CLEAVE_NEEDS_DATA();
   const Json golden =
       Json::parse_file(cleave::test::data_folder() + "/goldens/training/gpt2-squad.json");
@@ -84,7 +84,7 @@ TEST(Gpt2Squad, FirstBatch_IsTheTutorials) {
   }
 }
 
-TEST(Gpt2Squad, Padding_IsTheEndTokenAndCountsOnlyIfAsked) {
+TEST(RealGpt2Squad, Padding_IsTheEndTokenAndCountsOnlyIfAsked) {
   CLEAVE_NEEDS_DATA();
   const auto tokenizer = cleave::load_tokenizer(model_folder());
   const int64_t eos = tokenizer->special().eos.value();
@@ -109,7 +109,7 @@ TEST(Gpt2Squad, FileWithoutContexts_IsNamedWithThePlace) {
 }
 
 // Saves at 0 and 2; the merged model goes on with the text that the split one would.
-TEST(Gpt2Squad, SavedModel_ContinuesTheTextAlikeOnAnyNumberOfRanks) {
+TEST(RealGpt2Squad, SavedModel_ContinuesTheTextAlikeOnAnyNumberOfRanks) {
   CLEAVE_NEEDS_DATA();
   const cleave::test::TempFolder folder;
   TutorialOptions o = options_of(2);
@@ -135,7 +135,7 @@ TEST(Gpt2Squad, SavedModel_ContinuesTheTextAlikeOnAnyNumberOfRanks) {
 }
 
 // deepspeed's way to start a script, once for each rank.
-TEST(Gpt2Squad, LocalRankOfDeepspeed_IsAccepted) {
+TEST(RealGpt2Squad, LocalRankOfDeepspeed_IsAccepted) {
   CLEAVE_NEEDS_DATA();
   const auto ran = cleave::test::run_program(
       {CLEAVE_EXAMPLE, "--local_rank=0", "--tensor_parallel_size", "1", "--train_step", "1"},

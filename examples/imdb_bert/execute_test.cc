@@ -65,7 +65,7 @@ std::vector<int64_t> predictions(const ExecuteOptions& o) {
 
 // Oracle: one rank. fp32 rounds at 6e-8; of 100 scores that lie about 1 apart, at most one lies
 // within what 8 steps make of that.
-TEST(ImdbBert, TrainedOnAnyLayout_PredictsWhatOneRankDoes) {
+TEST(RealImdbBert, TrainedOnAnyLayout_PredictsWhatOneRankDoes) {
   CLEAVE_NEEDS_DATA();
   const cleave::test::TempFolder folder;
   const ExecuteOptions one = small((folder / "one").string());
@@ -89,7 +89,7 @@ TEST(ImdbBert, TrainedOnAnyLayout_PredictsWhatOneRankDoes) {
 
 // Oracle: arithmetic. Weights, gradients and two moments are 16 bytes an element; a rank of four
 // has a quarter of the matrices.
-TEST(ImdbBert, Table_TellsMemoryTimeAndAccuracyOfEachRank) {
+TEST(RealImdbBert, Table_TellsMemoryTimeAndAccuracyOfEachRank) {
   CLEAVE_NEEDS_DATA();
   const cleave::test::TempFolder folder;
   ExecuteOptions o = small((folder / "run").string());
@@ -129,7 +129,7 @@ TEST(ImdbBert, Defaults_AreTheNotebooks) {
   EXPECT_EQ(o.bsz, 1);
 }
 
-TEST(ImdbBert, ArgumentsThatCannotBe_AreRefused) {
+TEST(RealImdbBert, ArgumentsThatCannotBe_AreRefused) {
   CLEAVE_NEEDS_DATA();
   const cleave::test::TempFolder folder;
   const ExecuteOptions good = small((folder / "run").string());

@@ -165,7 +165,7 @@ print(f"{number + 1} texts")
 )";
 
 /// Pieces of real texts of several languages, and what is hard for tokenizers.
-std::vector<std::string> text_words(const fs::path& data) {
+std::vector<std::string> text_words(const std::vector<fs::path>& texts) {
   std::vector<std::string> words{" ",
                                  "  ",
                                  "\n",
@@ -200,24 +200,43 @@ std::vector<std::string> text_words(const fs::path& data) {
                                  "_",
                                  "@@",
                                  "a"};
-  for (const char* name : {"french/fr_gsd-dev.txt", "tinyshakespeare/input.txt"}) {
-    std::ifstream file(data / "text" / name);
+  for (const fs::path& text : texts) {
+    std::ifstream file(text);
     std::string line;
     for (int i = 0; i < 60 && std::getline(file, line); ++i) words.push_back(line.substr(0, 80));
   }
   return words;
 }
 
-class TokenizerDifferential : public testing::TestWithParam<std::string> {};
+/// A tokenizer of tests/golden, or a published one of $CLEAVE_DATA.
+struct Subject {
+  std::string name;
+  bool published = false;
+};
+
+class TokenizerDifferential : public testing::TestWithParam<Subject> {
+ protected:
+  void SetUp() override {
+    const fs::path source = CLEAVE_SOURCE_DIR;
+    folder_ = source / "tests/golden/tokenizer/small" / GetParam().name;
+    texts_ = {source / "LICENSE", source / "tests/golden/tokenizer/small/strings.jsonl"};
+    if (!GetParam().published) return;
+    const char* data = std::getenv("CLEAVE_DATA");  // NOLINT(concurrency-mt-unsafe)
+    if (data == nullptr) GTEST_SKIP() << "CLEAVE_DATA is not set: it names the tokenizers' folder";
+    folder_ = fs::path(data) / "tokenizers" / GetParam().name;
+    texts_ = {fs::path(data) / "text/french/fr_gsd-dev.txt",
+              fs::path(data) / "text/tinyshakespeare/input.txt"};
+  }
+
+  fs::path folder_;
+  std::vector<fs::path> texts_;
+};
 
 TEST_P(TokenizerDifferential, ChangedTexts_GiveTheReferencesIds) {
-  const char* data = std::getenv("CLEAVE_DATA");  // NOLINT(concurrency-mt-unsafe)
-  if (data == nullptr) GTEST_SKIP() << "CLEAVE_DATA names no folder with tokenizers";
   if (!python_has("tokenizers")) GTEST_SKIP() << "no tokenizers in the Python of CLEAVE_PYTHON";
-  const fs::path folder = fs::path(data) / "tokenizers" / GetParam();
-  const auto tokenizer = load_tokenizer(folder.string());
+  const auto tokenizer = load_tokenizer(folder_.string());
   const TempFolder own;
-  const std::vector<std::string> words = text_words(data);
+  const std::vector<std::string> words = text_words(texts_);
   Mutator mutator(11, words);
   const size_t count = rounds(1000, 50'000);
   {
@@ -228,26 +247,30 @@ TEST_P(TokenizerDifferential, ChangedTexts_GiveTheReferencesIds) {
       texts << json{text, tokenizer->encode(text, {.add_special = false})}.dump() << '\n';
     }
   }
-  const Ran ran = run_python(kCompareIds, {folder / "tokenizer.json", own / "texts"});
+  const Ran ran = run_python(kCompareIds, {folder_ / "tokenizer.json", own / "texts"});
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
-  std::printf("%s: %s", GetParam().c_str(), ran.out.c_str());
+  std::printf("%s: %s", GetParam().name.c_str(), ran.out.c_str());
 }
 
-INSTANTIATE_TEST_SUITE_P(Real, TokenizerDifferential,
-                         testing::Values("bert-base-uncased", "gpt2", "llama2", "llama3",
-                                         "stories260K-tok512"),
-                         [](const auto& of) {
-                           std::string name = of.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+std::string subject_name(const testing::TestParamInfo<Subject>& subject) {
+  std::string name = subject.param.name;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
 
-// Real tokenizer.json files with bytes changed: refused, or ids of the vocabulary of any bytes.
+INSTANTIATE_TEST_SUITE_P(Small, TokenizerDifferential,
+                         testing::Values(Subject{"bert"}, Subject{"gpt2"}, Subject{"llama2"},
+                                         Subject{"llama3"}),
+                         subject_name);
+INSTANTIATE_TEST_SUITE_P(Real, TokenizerDifferential,
+                         testing::Values(Subject{"bert-base-uncased", true}, Subject{"gpt2", true},
+                                         Subject{"llama2", true}, Subject{"llama3", true},
+                                         Subject{"stories260K-tok512", true}),
+                         subject_name);
+
+// tokenizer.json files with bytes changed: refused, or ids of the vocabulary of any bytes.
 TEST_P(TokenizerDifferential, ChangedTokenizerFiles_AreRefusedOrSound) {
-  const char* data = std::getenv("CLEAVE_DATA");  // NOLINT(concurrency-mt-unsafe)
-  if (data == nullptr) GTEST_SKIP() << "CLEAVE_DATA names no folder with tokenizers";
-  std::ifstream file(fs::path(data) / "tokenizers" / GetParam() / "tokenizer.json",
-                     std::ios::binary);
+  std::ifstream file(folder_ / "tokenizer.json", std::ios::binary);
   const std::string good{std::istreambuf_iterator<char>(file), {}};
   ASSERT_FALSE(good.empty());
   const HostileSet set = tokenizer_set();
@@ -269,7 +292,8 @@ TEST_P(TokenizerDifferential, ChangedTokenizerFiles_AreRefusedOrSound) {
       EXPECT_EQ(error.code(), Code::kFormat) << error.what();
     }
   }
-  std::printf("%s: %zu changed files, %zu accepted\n", GetParam().c_str(), count, num_accepted);
+  std::printf("%s: %zu changed files, %zu accepted\n", GetParam().name.c_str(), count,
+              num_accepted);
 }
 
 }  // namespace

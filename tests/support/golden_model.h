@@ -48,14 +48,13 @@ struct GoldenRows {
 
 /// A model of the goldens on one layout.
 ///
-/// Oracle: transformers' models in fp32, recorded with their distance from fp64. Bounds are those
-/// of the goldens' own notes: logits 5e-5, loss and gradients 1e-5, stepped weights 1e-4.
+/// Oracle: transformers' models in fp32 (tests/golden/README.md). Bounds are those of its notes:
+/// logits 5e-5, loss and gradients 1e-5, stepped weights 1e-4.
 class GoldenModel : public ::testing::TestWithParam<GoldenLayout> {
  protected:
   void SetUp() override {
-    CLEAVE_NEEDS_DATA();
-    folder_ = data_folder() + "/goldens/" + GetParam().golden;
-    golden_ = read_tensors(folder_ + "/goldens.safetensors");
+    folder_ = golden_folder(GetParam().golden);
+    golden_ = golden_answers(GetParam().golden);
     weights_ = read_tensors(folder_);
   }
 
@@ -103,9 +102,18 @@ class GoldenModel : public ::testing::TestWithParam<GoldenLayout> {
 
   void expect_gradients(Model& model, const std::string& prefix) {
     for (const auto& p : model.parameters()) {
-      const Tensor want = slice_of(*p, golden_.at(prefix + p->name()));
-      EXPECT_LE(largest_difference(p->leaf().grad(), want), 1e-5) << p->name();
+      EXPECT_LE(golden_difference(golden_, prefix, *p, p->leaf().grad()), 1e-5) << p->name();
     }
+  }
+
+  /// Compares logits with the answers "pad.logits" of this rank's rows where `real` is not 0. Those
+  /// of every place are recorded as their projection on golden_directions.
+  void expect_padded_logits(const Tensor& logits, const Tensor& real, const Axis& dp) {
+    const Tensor want = own(golden_.at("pad.logits"), dp);
+    const Tensor got = logits.dim() == 3
+                           ? logits.to(at::kDouble).matmul(golden_directions(logits.size(-1)))
+                           : logits;
+    EXPECT_LE(largest_difference(got * real, want * real), 5e-5);
   }
 
   /// Three steps of one optimizer, against the losses, norms and weights recorded under `run`.
@@ -127,14 +135,13 @@ class GoldenModel : public ::testing::TestWithParam<GoldenLayout> {
         optimizer.step(lr);
       }
       for (const auto& p : parameters) {
-        const Tensor want = slice_of(*p, golden_.at(run + ".step3." + p->name()));
-        EXPECT_LE(largest_difference(p->leaf(), want), 1e-4) << p->name();
+        EXPECT_LE(golden_difference(golden_, run + ".step3", *p, p->leaf()), 1e-4) << p->name();
       }
     });
   }
 
   std::string folder_;
-  std::map<std::string, Tensor> golden_, weights_;
+  Tensors golden_, weights_;
 };
 
 }  // namespace cleave::test

@@ -23,10 +23,6 @@ inline void on_world(int num_ranks, const std::function<void(World&)>& body) {
       RankOptions{.timeout_s = 20, .flight_log_folder = ""});
 }
 
-inline std::string golden_folder(const std::string& name) {
-  return data_folder() + "/goldens/" + name;
-}
-
 /// A model with all of its weights, as from_pretrained gives it.
 inline std::unique_ptr<Model> whole_model(const std::string& path) {
   const ModelFolder folder = ModelFolder::open(path);

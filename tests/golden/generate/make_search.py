@@ -1,18 +1,20 @@
-"""Writes search.json: what transformers' generate() gives for the models of the goldens under many options.
+"""Writes search.json: what transformers' generate() gives for golden models under many options.
 
-usage: make_search.py DATA_FOLDER > search.json
+usage: make_search.py [--check]
 """
 
 import json
+import pathlib
 import sys
 
 import torch
 import transformers
-from transformers import LlamaForCausalLM
 
-torch.set_num_threads(1)
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import make_models  # noqa: E402
+import stored  # noqa: E402
+
 MAX_NEW_TOKENS = 16
-PAD_ID = 3
 
 CASES = [
     dict(num_beams=4, num_return_sequences=2, early_stopping=True),
@@ -33,10 +35,7 @@ def cut(ids, eos):
     return ids[: ids.index(eos) + 1] if eos in ids else ids
 
 
-def run(model, golden, number, options):
-    row = number % 3
-    pairs = zip(golden["batch.prompt"][row], golden["batch.mask"][row])
-    prompt = [one for one, is_real in pairs if is_real]
+def run(model, prompt, eos, options):
     ids = torch.tensor([prompt])
     result = model.generate(
         ids,
@@ -45,30 +44,39 @@ def run(model, golden, number, options):
         do_sample=False,
         return_dict_in_generate=True,
         output_scores=True,
-        pad_token_id=PAD_ID,
-        eos_token_id=golden["eos_token_id"],
+        pad_token_id=make_models.PAD_ID,
+        eos_token_id=eos,
         **options,
     )
     scores = getattr(result, "sequences_scores", None)
     return {
         "prompt": prompt,
         "options": options,
-        "rows": [cut(row[len(prompt) :], golden["eos_token_id"]) for row in result.sequences.tolist()],
-        "scores": None if scores is None else scores.tolist(),
+        "rows": [cut(row[len(prompt) :], eos) for row in result.sequences.tolist()],
+        "scores": None if scores is None else [round(score, 6) for score in scores.tolist()],
     }
 
 
+def cases_of(name):
+    """Every set of options on one of three prompts; rounding must not change the ids."""
+    spec = json.loads((stored.HERE / "models" / f"{name}.json").read_text())
+    model, moved = make_models.load(spec), make_models.load(spec, perturbed=5e-6)
+    ids, mask = make_models.prompts_of(spec)["batch"]
+    for number, options in enumerate(CASES):
+        prompt = ids[number % 3][mask[number % 3] == 1].tolist()
+        case = run(model, prompt, spec["config"]["eos_token_id"], options)
+        same = run(moved, prompt, spec["config"]["eos_token_id"], options)["rows"] == case["rows"]
+        print(f"{name}: {options}", "" if same else "is left out: rounding changes its ids")
+        if same:
+            yield {"model": name, **case}
+
+
 def main():
-    cases = []
-    for name in ["llama-mha", "llama-gqa-tied"]:
-        folder = f"{sys.argv[1]}/goldens/{name}"
-        model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        golden = json.load(open(f"{folder}/generate.json"))
-        for number, options in enumerate(CASES):
-            cases.append({"model": name, **run(model, golden, number, options)})
+    cases = [case for name in ("llama-mha", "llama-gqa-tied") for case in cases_of(name)]
     lines = ",\n".join("  " + json.dumps(case) for case in cases)
     made_with = f"transformers {transformers.__version__}, torch 2.13.0, fp32, max_new_tokens {MAX_NEW_TOKENS}"
-    print('{"made_with": "' + made_with + '",\n "cases": [\n' + lines + "\n]}")
+    text = '{"made_with": "' + made_with + '",\n "cases": [\n' + lines + "\n]}\n"
+    stored.put_text(stored.HERE / "generate" / "search.json", text)
 
 
 main()

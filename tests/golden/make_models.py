@@ -1,0 +1,341 @@
+"""Writes models/NAME.json (config and weights' recipe) and models/NAME.safetensors (transformers' answers).
+
+usage: make_models.py [--check] [NAME...]
+"""
+
+import json
+import pathlib
+import sys
+import tempfile
+
+import numpy as np
+import torch
+import transformers
+from safetensors.numpy import save_file
+
+import counter
+import stored
+
+torch.set_num_threads(1)
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+PAD_ID = 3  # of GPT-2 and Llama; BERT's is 0
+NEW_TOKENS = 12
+ROWS, STEPS = 4, 3
+
+GPT2 = {
+    "architectures": ["GPT2LMHeadModel"],
+    "model_type": "gpt2",
+    "activation_function": "gelu_new",
+    "attn_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "resid_pdrop": 0.0,
+    "layer_norm_epsilon": 1e-05,
+    "n_positions": 32,
+    "bos_token_id": 2,
+    "pad_token_id": PAD_ID,
+    "tie_word_embeddings": True,
+    "torch_dtype": "float32",
+}
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-05,
+    "bos_token_id": 2,
+    "pad_token_id": PAD_ID,
+    "tie_word_embeddings": False,
+    "rope_theta": 10000.0,
+    "torch_dtype": "float32",
+}
+BERT = {
+    "model_type": "bert",
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 32,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+    "tie_word_embeddings": True,
+    "torch_dtype": "float32",
+}
+# Rotary positions of Llama 3; config.json of transformers 5 has them, and the dtype, under other keys.
+LLAMA3_ROPE = {
+    "factor": 8.0,
+    "high_freq_factor": 4.0,
+    "low_freq_factor": 1.0,
+    "original_max_position_embeddings": 64,
+    "rope_type": "llama3",
+}
+
+
+def newer_form(config, **parameters):
+    config = {k: v for k, v in config.items() if k not in ("rope_theta", "torch_dtype")}
+    return config | {"dtype": "float32", "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}} | parameters
+
+
+def llama(vocabulary, hidden, intermediate, heads, **more):
+    sizes = {"vocab_size": vocabulary, "hidden_size": hidden, "intermediate_size": intermediate}
+    return LLAMA | sizes | {"num_attention_heads": heads, "num_key_value_heads": heads} | more
+
+
+MODELS = {
+    "bert-cls": BERT | {"architectures": ["BertForSequenceClassification"], "vocab_size": 96, "classifier_dropout": 0.0},
+    "bert-mlm": BERT | {"architectures": ["BertForMaskedLM"], "vocab_size": 96},
+    "bert-mlm-6heads": BERT
+    | {"architectures": ["BertForMaskedLM"], "vocab_size": 90, "hidden_size": 48, "intermediate_size": 72}
+    | {"num_attention_heads": 6, "num_hidden_layers": 1, "max_position_embeddings": 24},
+    "gpt2": GPT2 | {"vocab_size": 101, "n_embd": 32, "n_layer": 2, "n_head": 4},
+    "gpt2-4layers": GPT2 | {"vocab_size": 64, "n_embd": 32, "n_layer": 4, "n_head": 4},
+    "gpt2-6heads": GPT2 | {"vocab_size": 80, "n_embd": 48, "n_layer": 2, "n_head": 6},
+    "llama-mha": llama(112, 32, 88, 4),
+    "llama-6heads": newer_form(llama(80, 48, 64, 6, rms_norm_eps=1e-06)),
+    "llama-gqa-tied": llama(96, 64, 96, 8, num_key_value_heads=2, tie_word_embeddings=True, rope_theta=500000.0),
+    "llama-gqa-llama3rope": llama(
+        96, 64, 96, 4, num_key_value_heads=2, max_position_embeddings=512, rope_theta=500000.0, rope_scaling=LLAMA3_ROPE
+    ),
+}
+# Tokens of a row, where they are not 12, and runs of an optimizer besides AdamW.
+LENGTH = {"llama-gqa-llama3rope": 24}
+RUNS = {"bert-cls": ["sgd"], "bert-mlm": ["clip"], "gpt2": ["clip", "adam"], "llama-mha": ["clip"]}
+# Where a batch with the pad id among the real ones is recorded too: its row of the embedding gets no gradient from the
+# look-up, only from a tied output matrix.
+HAS_PAD_ID = ("bert-cls", "bert-mlm", "llama-mha", "llama-gqa-tied")
+# Weights in several files with an index.
+MAX_FILE_BYTES = {"llama-gqa-llama3rope": 100_000}
+
+
+def recipe(config, name, shape):
+    """[name, shape, scale, offset]: uniform weights with the standard deviations of seeded normal ones: 0.12 of a
+    matrix, 0.36 of Llama's output matrix, 0.1 of norms and biases, so that one that is left out shows."""
+    is_norm = name.endswith("weight") and len(shape) == 1
+    deviation = 0.12 if len(shape) == 2 else 0.1
+    output = "model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"
+    if config["model_type"] == "llama" and name == output:
+        deviation = 0.36
+    return [name, list(shape), round(deviation * 12**0.5, 4), 1.0 if is_norm else 0.0]
+
+
+def build(config):
+    """The class that config.json names, on the meta device: names and shapes only."""
+    cls = getattr(transformers, config["architectures"][0])
+    with tempfile.TemporaryDirectory() as folder:
+        pathlib.Path(folder, "config.json").write_text(json.dumps(config))
+        with torch.device("meta"):
+            model = cls(transformers.AutoConfig.from_pretrained(folder, attn_implementation="eager"))
+    return [recipe(config, name, p.shape) for name, p in model.named_parameters()]
+
+
+def load(spec, perturbed=0.0):
+    """The model as from_pretrained gives it from config.json and the weights."""
+    config = spec["config"]
+    tensors = {name: counter.weights(spec["seed"], name, *rest) for name, *rest in spec["tensors"]}
+    if perturbed:
+        rng = np.random.default_rng(1)
+        tensors = {n: (t * (1 + perturbed * rng.standard_normal(t.shape))).astype(np.float32) for n, t in tensors.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        pathlib.Path(folder, "config.json").write_text(json.dumps(config))
+        save_file(tensors, pathlib.Path(folder, "model.safetensors"), {"format": "pt"})
+        cls = getattr(transformers, config["architectures"][0])
+        model, info = cls.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+        )
+    assert not any(info[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    return model.eval()
+
+
+def checksum_of(spec):
+    """Sum of the bits of element i of a tensor times 2 i + 1, over all tensors, modulo 2^32."""
+    total = 0
+    for name, *rest in spec["tensors"]:
+        bits = counter.weights(spec["seed"], name, *rest).reshape(-1).view(np.uint32).astype(np.uint64)
+        total += int((bits * (2 * np.arange(bits.size, dtype=np.uint64) + np.uint64(1))).sum())
+    return total % 2**32
+
+
+def batch(name, spec, stream, padded=False):
+    """Ids of the whole vocabulary but the pad id; that only of the stream "padid", in every row.
+
+    Padded: rows of different length, the pad id behind them, no label there.
+    """
+    config, length = spec["config"], LENGTH.get(name, 12)
+    shape, seed = (ROWS, length), spec["seed"]
+    ids = counter.integers(seed, stream + ".ids", shape, 0, config["vocab_size"])
+    ids = np.where(ids == config["pad_token_id"], config["pad_token_id"] + 1, ids)
+    if stream == "padid":
+        ids[:, 1] = config["pad_token_id"]
+    lengths = np.array([length, length - 5, length - 2, length - 7]) if padded else np.full(ROWS, length)
+    real = np.arange(length) < lengths[:, None]
+    ids = np.where(real, ids, config["pad_token_id"])
+    out = {"input_ids": ids}
+    if config["model_type"] != "bert":
+        out["labels"] = np.where(real, ids, -100)
+        if padded:
+            out["attention_mask"] = real.astype(np.int64)
+        return out
+    out["attention_mask"] = real.astype(np.int64)
+    out["token_type_ids"] = (np.arange(length) >= length // 2).astype(np.int64) * np.ones((ROWS, 1), dtype=np.int64)
+    if "Sequence" in config["architectures"][0]:
+        out["labels"] = counter.integers(seed, stream + ".classes", (ROWS,), 0, 2)
+        return out
+    # Three labels in each row, so that the mean over some of the rows is the mean over a batch.
+    labels = np.full(shape, -100, dtype=np.int64)
+    targets = counter.integers(seed, stream + ".labels", shape, 0, config["vocab_size"])
+    for row in range(ROWS):
+        for place in (0, 2 + row % 2, 4):
+            labels[row, place] = targets[row, place]
+    out["labels"] = labels
+    return out
+
+
+def tensors_of(rows):
+    return {name: torch.from_numpy(value) for name, value in rows.items()}
+
+
+def flat(spec, values):
+    """All tensors of a model as one vector: vectors whole, of a matrix its two projections (see README.md)."""
+    parts = []
+    for name, shape, *_ in spec["tensors"]:
+        value = values[name].detach().numpy().astype(np.float64)
+        if len(shape) == 1:
+            parts.append(value)
+        else:
+            parts += [value @ counter.directions(shape[1]), counter.directions(shape[0]) @ value]
+    return np.concatenate(parts).astype(np.float32)
+
+
+def passes(model, spec, name):
+    """Loss, logits and gradients of full rows, of rows of different length, and of rows that have the pad id."""
+    out = {}
+    kinds = [("", "input"), ("pad.", "pad")] + ([("padid.", "padid")] if name in HAS_PAD_ID else [])
+    for prefix, stream in kinds:
+        padded = stream == "pad"
+        rows = batch(name, spec, stream, padded)
+        out |= {f"{prefix}input.{key}": value for key, value in rows.items()}
+        model.zero_grad()
+        result = model(**tensors_of(rows), output_hidden_states=True)
+        result.loss.backward()
+        logits = result.logits.detach().numpy()
+        if padded and logits.ndim == 3:
+            logits = (logits.astype(np.float64) @ counter.directions(logits.shape[-1])).astype(np.float32)
+        if stream != "padid":
+            out[prefix + "logits"] = logits
+        out[prefix + "loss"] = result.loss.detach().numpy().reshape(1)
+        out[prefix + "grad"] = flat(spec, {n: p.grad for n, p in model.named_parameters()})
+        if spec["config"]["model_type"] == "bert" and stream == "input":
+            out["hidden"] = result.hidden_states[-1].detach().numpy()
+    return out
+
+
+def optimizer_of(run, model):
+    if run == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+    if run == "adam":
+        return torch.optim.Adam(model.parameters(), lr=1e-3, betas=(0.9, 0.999), eps=1e-6)
+    return torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01)
+
+
+def three_steps(spec, name, run, batches):
+    model = load(spec)
+    optimizer = optimizer_of(run, model)
+    losses, norms = [], []
+    for rows in batches:
+        optimizer.zero_grad()
+        loss = model(**tensors_of(rows)).loss
+        loss.backward()
+        limit = 0.1 if run == "clip" else float("inf")
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), limit).item())
+        losses.append(loss.item())
+        optimizer.step()
+    return {
+        f"{run}.loss": np.array(losses, dtype=np.float32),
+        f"{run}.grad_norm": np.array(norms, dtype=np.float32),
+        f"{run}.step3": flat(spec, dict(model.named_parameters())),
+    }
+
+
+def prompts_of(spec):
+    """One prompt of 5 ids; three of 3, 6 and 4 ids, padded on the left."""
+    vocabulary, seed = spec["config"]["vocab_size"], spec["seed"]
+    single = counter.integers(seed, "single", (1, 5), 4, vocabulary)
+    many = counter.integers(seed, "prompts", (3, 6), 4, vocabulary)
+    mask = (np.arange(6) >= np.array([[3], [0], [2]])).astype(np.int64)
+    return {"single": (single, np.ones_like(single)), "batch": (np.where(mask == 1, many, PAD_ID), mask)}
+
+
+def generated(model, spec, eos):
+    """Greedy ids, and three beams with their scores, of the single prompt and of the batch."""
+    out = {}
+    for kind, (ids, mask) in prompts_of(spec).items():
+        inputs = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
+        options = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "pad_token_id": PAD_ID, "eos_token_id": eos}
+        out[f"gen.{kind}.greedy"] = model.generate(**inputs, **options).numpy()
+        beams = model.generate(
+            **inputs, **options, num_beams=3, num_return_sequences=3, return_dict_in_generate=True, output_scores=True
+        )
+        out[f"gen.{kind}.beam3"] = beams.sequences.numpy()
+        out[f"gen.{kind}.beam3_scores"] = beams.sequences_scores.numpy()
+        out[f"gen.{kind}.prompt"], out[f"gen.{kind}.mask"] = ids, mask
+    return out
+
+
+def same_ids(a, b):
+    return all(np.array_equal(a[k], b[k]) for k in a if not k.endswith("scores"))
+
+
+def try_seed(name, config, seed):
+    """The spec of a seed, or nothing where rounding could change what the model generates."""
+    spec = {"seed": seed, "config": dict(config), "tensors": build(config)}
+    spec["checksum"] = checksum_of(spec)
+    if name in MAX_FILE_BYTES:
+        spec["max_file_bytes"] = MAX_FILE_BYTES[name]
+    if config["model_type"] == "bert":
+        return spec
+    # An end id that ends one row early: the 5th new id of the second prompt of the batch.
+    free = load(spec).generate(
+        **{k: torch.from_numpy(v) for k, v in zip(("input_ids", "attention_mask"), prompts_of(spec)["batch"])},
+        max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=PAD_ID, eos_token_id=None,
+    ).numpy()
+    eos = int(free[1, 6 + 4])
+    if eos < 4 or eos in free[1, 6:10]:
+        return None
+    spec["config"]["eos_token_id"] = eos
+    want = generated(load(spec), spec, eos)
+    moved = generated(load(spec, perturbed=5e-6), spec, eos)
+    return spec if same_ids(want, moved) and len(set(free[0, 6:].tolist())) > 3 else None
+
+
+def answers(name, spec):
+    model = load(spec)
+    out = passes(model, spec, name)
+    batches = [batch(name, spec, stream) for stream in ("input", "train1", "train2")][:STEPS]
+    out |= {f"train.{key}": np.stack([rows[key] for rows in batches]) for key in batches[0]}
+    for run in ["adamw", *RUNS.get(name, [])]:
+        out |= three_steps(spec, name, run, batches)
+    if spec["config"]["model_type"] != "bert":
+        eos = spec["config"]["eos_token_id"]
+        out |= generated(model, spec, eos) | {"gen.eos_token_id": np.array([eos])}
+    return {key: value.astype(np.int32) if value.dtype == np.int64 else value for key, value in out.items()}
+
+
+def main():
+    names = [a for a in sys.argv[1:] if not a.startswith("-")] or list(MODELS)
+    for name in names:
+        path = stored.HERE / "models" / f"{name}.json"
+        first = json.loads(path.read_text())["seed"] if path.exists() else 1
+        specs = (try_seed(name, MODELS[name], seed) for seed in range(first, 1000))
+        spec = next(spec for spec in specs if spec is not None)
+        stored.put_json(path, spec)
+        stored.put_tensors(path.with_suffix(".safetensors"), answers(name, spec), 1e-5)
+        print(f"{name}: seed {spec['seed']}")
+
+
+if __name__ == "__main__":
+    main()
