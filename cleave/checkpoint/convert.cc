@@ -120,7 +120,8 @@ std::vector<WantedFile> bin_parts(std::vector<Wanted> tensors, uint64_t max_file
   return files;
 }
 
-/// The parameters of each stage: near-equal runs of the model's sequence.
+/// The parameters of each stage: near-equal runs of the model's sequence. Heads that are not in it
+/// (a pooler behind hidden states) are in the last stage.
 std::vector<std::set<std::string>> stages_of(Model& model, int pp) {
   const std::vector<Layer*> sequence = model.sequence();
   const auto count = static_cast<int>(sequence.size());
@@ -130,6 +131,10 @@ std::vector<std::set<std::string>> stages_of(Model& model, int pp) {
   for (int i = 0; i < count; ++i) {
     auto& stage = stages[static_cast<size_t>(int64_t{i} * pp / count)];
     for (const auto& p : sequence[static_cast<size_t>(i)]->parameters()) stage.insert(p->name());
+  }
+  for (const auto& p : model.parameters()) {
+    const auto has_it = [&](const auto& stage) { return stage.contains(p->name()); };
+    if (std::none_of(stages.begin(), stages.end(), has_it)) stages.back().insert(p->name());
   }
   return stages;
 }
