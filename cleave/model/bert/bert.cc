@@ -107,6 +107,7 @@ std::vector<std::string> Bert::other_names(const std::string& parameter) const {
   replaced("LayerNorm.weight", "LayerNorm.gamma");
   replaced("LayerNorm.bias", "LayerNorm.beta");
   replaced("predictions.bias", "predictions.decoder.bias");
+  replaced("predictions.decoder.bias", "predictions.bias");
   // A trunk in the file of a model with a head, and a model that goes on from a trunk's file.
   for (size_t i = 0, count = names.size(); i < count; ++i) {
     constexpr std::string_view kPrefix = "bert.";
@@ -125,7 +126,9 @@ bool Bert::ignores(const std::string& tensor) const {
     return tensor.starts_with(part) || tensor.starts_with(str("bert.", part));
   };
   if (is_below("embeddings.position_ids")) return true;
-  if (tensor == "cls.predictions.decoder.bias") return predictions_ != nullptr;
+  const std::string unused_bias =
+      config_.tied ? "cls.predictions.decoder.bias" : "cls.predictions.bias";
+  if (tensor == unused_bias) return predictions_ != nullptr;
   if (tensor == "cls.predictions.decoder.weight" && predictions_) return config_.tied;
   // Heads of the pre-trained model that this one does not have.
   if (is_below("pooler.")) return pooler_ == nullptr;

@@ -150,7 +150,9 @@ BertPredictions::BertPredictions(const BertConfig& c, const std::shared_ptr<Para
   if (tied) decoder_.tie_weight(tied);
   transform_.add("dense", dense_);
   transform_.add("LayerNorm", norm_);
-  add("bias", bias_);
+  // transformers adds the decoder's own bias. Beside a tied matrix its files have it as
+  // predictions.bias.
+  if (tied) add("bias", bias_);
   add("transform", transform_);
   add("decoder", decoder_);
 }

@@ -83,7 +83,8 @@ class BertPooler : public Layer {
 /// Scores of every word at every place. x [B, T, D], result [B, T, V].
 class BertPredictions : public Layer {
  public:
-  /// `tied`: the word embedding's matrix, or null for a decoder with one of its own.
+  /// `tied`: the word embedding's matrix, or null for a decoder with one of its own. Files name the
+  /// bias predictions.bias beside a tied matrix, else predictions.decoder.bias.
   BertPredictions(const BertConfig& config, const std::shared_ptr<Parameter>& tied);
 
  protected:
@@ -95,7 +96,7 @@ class BertPredictions : public Layer {
   Linear dense_;
   LayerNorm norm_;
   Linear decoder_;
-  std::shared_ptr<Parameter> bias_;  // the decoder's, under the name that files have for it
+  std::shared_ptr<Parameter> bias_;  // the decoder's
 };
 
 }  // namespace cleave

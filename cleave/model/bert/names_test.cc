@@ -92,6 +92,27 @@ TEST(BertNames, GammaAndBetaAndHeadsOfPreTraining_AreTheMaskedLmAsPublished) {
   expect_loads(folder, values);
 }
 
+// Source: BertLMPredictionHead of transformers 5, whose decoder adds its own bias. Where the matrix
+// is not tied the two biases are not either, and predictions.bias is in the file but unused.
+TEST(BertNames, ADecoderOfItsOwn_HasTheDecodersBias) {
+  const Json json = config("BertForMaskedLM", R"(, "tie_word_embeddings": false)");
+  const Tensors values = values_of(*make_model(json));
+  ASSERT_TRUE(values.contains("cls.predictions.decoder.bias"));
+  EXPECT_FALSE(values.contains("cls.predictions.bias"));
+  Tensors both = values;
+  both.emplace("cls.predictions.bias", at::zeros({11}));
+  const TempFolder of_transformers_5;
+  write_folder(of_transformers_5, json, both);
+  expect_loads(of_transformers_5, values);
+
+  // transformers 4 wrote the one bias that both names stood for under the other name.
+  Tensors older;
+  for (const auto& [name, t] : values) older.emplace(replaced(name, "decoder.bias", "bias"), t);
+  const TempFolder of_transformers_4;
+  write_folder(of_transformers_4, json, older);
+  expect_loads(of_transformers_4, values);
+}
+
 TEST(BertNames, ATrunkInTheFileOfAMaskedLm_AndTheOtherWayRound) {
   const Json trunk = config("BertModel");
   const Tensors values = values_of(*make_model(trunk));
