@@ -68,7 +68,7 @@ EvalSum evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batc
   EvalSum result;
   for (int64_t first = 0, step = 0; first < data.size(); first += batch_size, ++step) {
     const int64_t rows = std::min(batch_size, data.size() - first);
-    const Batch batch = rules.make(data, order, step, 0, rows).to(device);
+    const Batch batch = rules.make_to_measure(data, order, step, 0, rows).to(device);
     CLEAVE_CHECK(batch.ids.size(1) <= model.facts().max_positions, Code::kShape,
                  "a row of the data has ", batch.ids.size(1), " ids; the model has ",
                  model.facts().max_positions, " positions");

@@ -14,6 +14,18 @@ Batch BatchRules::make(const Dataset& data, const SampleOrder& order, int64_t st
   return masking ? masked(batch, *masking, step) : batch;
 }
 
+Batch BatchRules::make_to_measure(const Dataset& data, const SampleOrder& order, int64_t step,
+                                  int64_t begin, int64_t end) const {
+  Batch batch = make_batch(data, order, step, begin, end, pad_id);
+  if (!masking) return batch;
+  Batch numbered = batch;
+  numbered.first_row = step * order.batch_size + begin;
+  numbered = masked(numbered, *masking, /*step=*/0);
+  batch.ids = numbered.ids;
+  batch.labels = numbered.labels;
+  return batch;
+}
+
 BatchRules batch_rules(const Model& model, const Tokenizer* tokenizer, bool data_is_text,
                        uint64_t seed) {
   BatchRules rules{.pad_id = std::max<int64_t>(model.facts().pad_id.value_or(0), 0)};

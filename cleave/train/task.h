@@ -17,6 +17,10 @@ struct BatchRules {
   /// Rows [begin, end) of the global batch of `step`, ready for forward and targets_of.
   [[nodiscard]] Batch make(const Dataset& data, const SampleOrder& order, int64_t step,
                            int64_t begin, int64_t end) const;
+  /// The same to measure a model on samples in their order: which tokens of a sample are hidden is
+  /// a function of its number, so that the result does not depend on the batch size.
+  [[nodiscard]] Batch make_to_measure(const Dataset& data, const SampleOrder& order, int64_t step,
+                                      int64_t begin, int64_t end) const;
 };
 
 /// The rules of a model on data: masked models hide tokens of text; rows of ids have their labels

@@ -8,9 +8,11 @@
 
 #include "cleave/checkpoint/load.h"
 #include "cleave/comm/world.h"
+#include "cleave/file/atomic_write.h"
 #include "cleave/train/rank_model.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
 namespace cleave {
@@ -105,6 +107,39 @@ TEST(RealImdbTraining, TwelveStepsOnReviews_GiveTheirIdsLossesAndNorms) {
       }
     });
   }
+}
+
+// Oracle: what is hidden of a sample by itself. With a batch's row instead of the sample's number
+// rows 0 and 1 of every batch would be hidden alike.
+TEST(MaskedText, MeasuredInBatchesOfAnySize_HasTheSameTokensHidden) {
+  const test::TempFolder folder;
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += str("word ", i, '\n');
+  write_atomic(folder / "text.txt", text);
+  const auto data = open_dataset({.files = {(folder / "text.txt").string()},
+                                  .tokenizer = byte_tokenizer(),
+                                  .seq_len = 24,
+                                  .cache_folder = ""});
+  ASSERT_GE(data->size(), 7);
+  BatchRules rules;
+  rules.masking = MaskingOptions{.mask_id = 5, .vocab_size = 257, .is_special = {}, .seed = 3};
+  const auto row_of = [&](int64_t sample, int64_t batch_size) {
+    const SampleOrder order{
+        .num_samples = data->size(), .batch_size = batch_size, .shuffle = false};
+    const int64_t row = sample % batch_size;
+    return rules.make_to_measure(*data, order, sample / batch_size, row, row + 1);
+  };
+  for (int64_t sample = 0; sample < 7; ++sample) {
+    const Batch alone = row_of(sample, 1);
+    EXPECT_TRUE(alone.labels.ne(-100).any().item<bool>());
+    for (const int64_t batch_size : {2, 3, 7}) {
+      const Batch batch = row_of(sample, batch_size);
+      EXPECT_TRUE(at::equal(batch.ids, alone.ids)) << sample << " of " << batch_size;
+      EXPECT_TRUE(at::equal(batch.labels, alone.labels)) << sample << " of " << batch_size;
+      EXPECT_EQ(batch.first_row, sample % batch_size);
+    }
+  }
+  EXPECT_FALSE(at::equal(row_of(0, 1).labels, row_of(1, 1).labels));
 }
 
 }  // namespace

@@ -199,8 +199,10 @@ std::vector<Batch> Trainer::rows_of(const Dataset& data, int64_t step, int64_t n
   const auto [begin, end] = own_rows(num_rows);
   SampleOrder order = setup_.order;
   order.num_samples = data.size();
-  order.shuffle = order.shuffle && &data == setup_.data.get();
-  Batch batch = setup_.batches.make(data, order, step, begin, std::max(end, begin + 1));
+  const bool trains = &data == setup_.data.get();
+  order.shuffle = order.shuffle && trains;
+  const auto make = trains ? &BatchRules::make : &BatchRules::make_to_measure;
+  Batch batch = (setup_.batches.*make)(data, order, step, begin, std::max(end, begin + 1));
   if (begin == end) batch.labels = at::full_like(batch.labels, -100);
   const int64_t most = (num_rows + setup_.layout.dp - 1) / setup_.layout.dp;
   const int64_t at_once = setup_.micro_batch_size;
