@@ -1,5 +1,5 @@
-"""usage: ./run search SEED COUNT [--kind KIND] [--first N] [--jobs N] [--results DIR] [--program PATH] [--keep]
-       ./run search --replay CASE
+"""usage: ./run search SEED COUNT [--kind KIND] [--first N] [--jobs N] [--results DIR] [--program PATH] [--no-shrink]
+       ./run search --replay CASE [--keep]
 
 Draws COUNT random cases of SEED (`level`: 60, 500 or 5,000 by CLEAVE_TEST_LEVEL) and compares each with one rank, or with what else is known; see docs/search.md. A failure
 is shrunk and printed with the command that repeats it: --replay takes SEED:INDEX, SEED:INDEX:KIND or a case as JSON. Results
@@ -46,6 +46,7 @@ def parsed(words):
     parser.add_argument("--program", default=str(ROOT / "build/cleave"))
     parser.add_argument("--replay")
     parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--no-shrink", action="store_true")
     options = parser.parse_args(words)
     if options.replay is None and (options.seed is None or options.count is None):
         parser.error("give SEED and COUNT, or --replay CASE")
@@ -107,7 +108,7 @@ class Search:
                 if self.failures == MAX_FAILURES:
                     self.stop.set()
             row["text"] = text
-            if not self.stop.is_set():
+            if not self.stop.is_set() and not self.options.no_shrink:
                 case = shrink.shrink(case, fails_like(what, self.options.program))
             row["case"] = case
         with self.lock:

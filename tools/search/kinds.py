@@ -13,7 +13,7 @@ from program import Failure, Refused, check_end
 from runs import REFERENCE, Inputs, words_of
 
 MAX_PEAK_BYTES = 3 << 30
-EXTREME_LIMIT_S = 25
+EXTREME_CPU_S, EXTREME_LIMIT_S = 25, 150
 
 
 class Work:
@@ -219,8 +219,8 @@ def sequences_difference(work, got, wanted, whose="on one rank"):
 
 def eval_words(work, more, model=None, plain=False):
     flags = [f"--{name}={value}" for name, value in work.case["math"].items() if name in ("dtype", "seq-len")]
-    return ["eval", "--model", model or work.inputs.model_path, "--data", work.inputs.data_path, "--json", *flags, *more,
-            *(REFERENCE if plain else [])]
+    return ["eval", "--model", model or work.inputs.model_path, "--data", work.inputs.data_path, "--json", *flags,
+            *work.inputs.tokenizer_words(), *more, *(REFERENCE if plain else [])]
 
 
 def evaluate(work):
@@ -294,15 +294,25 @@ def probability_distance(got, wanted):
     return largest
 
 
+def unrefused(work, *words):
+    """Runs what must not be refused."""
+    try:
+        return work.program.answer(*words)
+    except Refused as refusal:
+        raise Failure("refusal", f"{' '.join(map(str, words))}: {refusal}") from None
+
+
 def convert(work):
     """A chain of forms ends with the tensors it began with, and a model in parts computes what the whole one does."""
     source = work.inputs.model_path
     for number, step in enumerate(work.case["other"]["chain"], 1):
         target = work.path(f"form-{number}")
-        work.program.answer("convert", "--from", source, "--to", target, *words_of(step))
+        words = "convert", "--from", source, "--to", target, *words_of(step)
+        # What the program wrote itself it must read.
+        work.program.answer(*words) if number == 1 else unrefused(work, *words)
         source = target
     last = work.path("last")
-    work.program.answer("convert", "--from", source, "--to", last)
+    unrefused(work, "convert", "--from", source, "--to", last)
     ended = work.program.answer("diff", work.inputs.model_path, last, codes=(0, 1))
     if ended.code:
         raise Failure("tensors", f"the tensors are not those at the start: {ended.out[:300]}")
@@ -350,6 +360,8 @@ def extreme_flags(work):
     ended = work.program.run(*words, *flags, limit_s=EXTREME_LIMIT_S)
     if ended.peak_bytes > MAX_PEAK_BYTES:
         raise Failure("memory", f"{ended.peak_bytes >> 20} MiB: {ended.command()}")
+    if ended.cpu_seconds > EXTREME_CPU_S:
+        raise Failure("hang", f"{ended.cpu_seconds:.0f} s of processor time: {ended.command()}")
     if ended.code == 9 and len(ended.errors()) == 1 and not ended.timed_out:
         raise Refused(ended.errors()[0])  # numbers that overflow are told as such
     check_end(ended)

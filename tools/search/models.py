@@ -156,7 +156,7 @@ def bert_shapes(m):
     if m["head"] != "mlm":
         yield from with_bias(trunk + "pooler.dense", [d, d])
     if m["head"] in ("mlm", "pretraining"):
-        yield "cls.predictions.bias", [m["vocab"]]
+        yield f"cls.predictions.{'' if m['tied'] else 'decoder.'}bias", [m["vocab"]]
         yield from with_bias("cls.predictions.transform.dense", [d, d])
         yield from with_bias("cls.predictions.transform.LayerNorm", [d])
         if not m["tied"]:
@@ -202,8 +202,11 @@ def renamed(m, tensors):
                 name = name.removeprefix("transformer.")
             if m["family"] == "bert" and m["head"] == "trunk":
                 name = "bert." + name
+            name = name.replace("predictions.decoder.bias", "predictions.bias")
         out[name] = entry
     if m["names"] == "extra":
+        if "cls.predictions.decoder.bias" in tensors:  # beside an untied decoder transformers does not use this one
+            out["cls.predictions.bias"] = ([m["vocab"]], "fp32", tensor_file.encoded([0.5] * m["vocab"], "fp32"))
         if m["family"] == "gpt2":
             out["transformer.h.0.attn.masked_bias"] = ([1], "fp32", tensor_file.encoded([-1e4], "fp32"))
         if m["family"] == "llama" and m["tied"]:

@@ -53,6 +53,10 @@ class Inputs:
         return models.write(os.path.join(self.folder, f"model-{number}"),
                             {**self.case["model"], "nudge": number, "nudge_size": size})
 
+    def tokenizer_words(self):
+        """Folders without a tokenizer read text as bytes."""
+        return ["--tokenizer", "bytes"] if self.model["tokenizer"] == "bytes" else []
+
     def sum_length(self):
         m = self.model
         longest = max(m["hidden"], m["inter"], self.data["longest"] * self.case["math"].get("batch-size", 1))

@@ -1,9 +1,10 @@
 """Makes a failing case small: fewest flags, simplest model, by trying smaller cases while they fail in the same way."""
 import copy
+import time
 
 NEEDED = {"steps", "max-new-tokens", "command", "flags", "prompts", "texts", "chain", "at", "first", "family"}
 PARTS = ("layout", "math", "model", "data", "other")
-MAX_TRIES = 60
+MAX_TRIES, MAX_S = 60, 120
 
 
 def without(case, path):
@@ -68,13 +69,13 @@ def numbers(case):
 
 
 def shrink(case, fails, max_tries=MAX_TRIES):
-    """The smallest case found for which `fails(case)` holds. `fails` is asked at most `max_tries` times."""
-    tries = 0
+    """The smallest case found for which `fails(case)` holds. `fails` is asked at most `max_tries` times, for MAX_S seconds."""
+    tries, start = 0, time.monotonic()
     found = True
     while found:
         found = False
         for smaller in smaller_cases(case):
-            if tries == max_tries:
+            if tries == max_tries or time.monotonic() - start > MAX_S:
                 return case
             tries += 1
             if fails(smaller):
