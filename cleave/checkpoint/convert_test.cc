@@ -106,32 +106,11 @@ TEST_P(ConvertFamily, EveryFormatToEveryFormat_IsBitEqual) {
   }
 }
 
-/// BERT with heads behind its hidden states, which its sequence of layers does not have.
-std::string bert_with_pooler(const std::string& architecture) {
-  std::string config(kBertConfig);
-  const std::string_view masked_lm = "BertForMaskedLM";
-  return config.replace(config.find(masked_lm), masked_lm.size(), architecture);
-}
-
-TEST(Convert, HeadsOutsideTheSequence_AreInTheFilesOfRanks) {
-  for (const char* architecture : {"BertModel", "BertForPreTraining"}) {
-    const TempFolder folder;
-    const std::string config = bert_with_pooler(architecture);
-    const auto tensors = tensors_of(config);
-    test::write_model_folder(folder / "model", config, tensors);
-    for (const int pp : {1, 2}) {
-      const fs::path ranks = folder / str("ranks_", pp), whole = folder / str("whole_", pp);
-      convert(options_of(folder / "model", ranks, {"oslo", ModelFormat::kOslo, 2, pp}));
-      convert(options_of(ranks, whole, kForms[0]));
-      expect_model(whole, tensors);
-    }
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(
-    Families, ConvertFamily, testing::Values(kLlamaConfig, kGpt2Config, kBertConfig),
+    Families, ConvertFamily,
+    testing::Values(kLlamaConfig, kGpt2Config, kBertConfig, test::kBertPreTrainingConfig),
     [](const auto& family) {
-      return Json::parse(family.param, "config.json").at("model_type").as_string();
+      return Json::parse(family.param, "config.json").at("architectures").at(0).as_string();
     });
 
 TEST(Convert, OsloOfAnyTpAndPp_JoinsToTheSameBits) {

@@ -41,6 +41,13 @@ inline constexpr std::string_view kBertConfig =
   "max_position_embeddings":16,"type_vocab_size":2,"layer_norm_eps":1e-12,"pad_token_id":0,
   "tie_word_embeddings":true,"torch_dtype":"float32"})";
 
+/// With a pooler and a head for the next sentence, which its sequence of layers does not have.
+inline constexpr std::string_view kBertPreTrainingConfig =
+    R"({"architectures":["BertForPreTraining"],"model_type":"bert","vocab_size":50,
+  "hidden_size":24,"intermediate_size":20,"num_hidden_layers":2,"num_attention_heads":6,
+  "hidden_act":"gelu","max_position_embeddings":16,"type_vocab_size":2,"layer_norm_eps":1e-12,
+  "pad_token_id":0,"tie_word_embeddings":true,"torch_dtype":"float32"})";
+
 struct Layout {
   int tp = 1, dp = 1;
 };
