@@ -292,10 +292,13 @@ double clip_grad_norm_of(const Parameters& parameters, double max_norm, double n
 /// that is below 1. `parameters` is any range of them. Returns the global norm, every element
 /// counted once, the same on every rank; `norm_type` is its power, or infinity.
 ///
-/// optimizer_step after it does not reduce again. Throws Error(kNumerics) naming the first
-/// parameter whose gradient is not finite, Error(kUsage) when backward ran after the gradients were
-/// complete. cleave::clip_grad_norm, which completes nothing, has another result: name the
-/// namespace.
+/// What is complete already is not reduced again: optimizer_step after it, FSDP over the
+/// data-parallel group (the mean is taken), a Zero1Optimizer over it after reduce_gradients(), and
+/// NxDPPModel::run_train, whose norm is that of all stages. Throws Error(kNumerics) naming the
+/// first parameter whose gradient is not finite, Error(kUsage) when backward ran after the
+/// gradients were complete, before ZeRO-1 reduced them, or where the groups have several stages and
+/// no pipeline made the gradients. cleave::clip_grad_norm, which completes nothing, has another
+/// result: name the namespace.
 template <std::ranges::input_range Range>
 double clip_grad_norm(Range&& parameters, double max_norm, double norm_type = 2) {
   Parameters list;

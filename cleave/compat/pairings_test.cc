@@ -285,11 +285,18 @@ TEST_P(Pairings, OnEveryLayout_GiveLossNormAndWeightsOfOneRank) {
   }
 }
 
+std::string name_of(const testing::TestParamInfo<Pairings::ParamType>& info) {
+  const char* const facades[] = {"Nxd", "Oslo", "Notebook", "OwnLoop"};
+  const auto [facade, max_norm] = info.param;
+  return str(facades[static_cast<size_t>(facade)], std::isinf(max_norm) ? "" : "_Clipped");
+}
+
 // The norms are between 0.5 and 10, so 0.25 always clips.
 INSTANTIATE_TEST_SUITE_P(
     Facades, Pairings,
     testing::Combine(testing::Values(Facade::kNxd, Facade::kOslo, Facade::kNotebook, Facade::kOwn),
-                     testing::Values(std::numeric_limits<double>::infinity(), 0.25)));
+                     testing::Values(std::numeric_limits<double>::infinity(), 0.25)),
+    &name_of);
 
 }  // namespace
 }  // namespace cleave::pairings
