@@ -25,7 +25,9 @@ std::vector<std::string> nearest_names(std::string_view name, std::span<const st
                                        size_t count) {
   std::vector<std::pair<size_t, size_t>> ranked;  // distance, index
   ranked.reserve(names.size());
-  for (size_t i = 0; i < names.size(); ++i) ranked.emplace_back(edit_distance(name, names[i]), i);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (!names[i].empty()) ranked.emplace_back(edit_distance(name, names[i]), i);
+  }
   count = std::min(count, ranked.size());
   std::partial_sort(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(count),
                     ranked.end());

@@ -12,7 +12,7 @@ namespace cleave {
 size_t edit_distance(std::string_view a, std::string_view b);
 
 /// The `count` names (or fewer) with the smallest edit distance to `name`, nearest first; equal
-/// ones stay in the order of `names`.
+/// ones stay in the order of `names`. Empty names, which nobody can mean, are left out.
 std::vector<std::string> nearest_names(std::string_view name, std::span<const std::string> names,
                                        size_t count = 3);
 

@@ -38,5 +38,12 @@ TEST(DidYouMean, ThreeTwoOneNone_ReadsAsASentence) {
   EXPECT_EQ(did_you_mean("aa", {}), "");
 }
 
+TEST(DidYouMean, EmptyNames_AreNotSuggested) {
+  const std::vector<std::string> names = {"", "b", ""};
+  EXPECT_EQ(did_you_mean("a", names), "; did you mean 'b'");
+  EXPECT_EQ(did_you_mean("a", std::span(names).first(1)), "");
+  EXPECT_EQ(likely_name("", names), std::nullopt);
+}
+
 }  // namespace
 }  // namespace cleave

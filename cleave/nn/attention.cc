@@ -5,6 +5,7 @@
 #include "cleave/kernels/kernels.h"
 #include "cleave/layout/node.h"
 #include "cleave/nn/dropout.h"
+#include "cleave/nn/subject.h"
 
 namespace cleave {
 namespace {
@@ -57,8 +58,8 @@ Tensor HeadAttention::dropout_of(const DTensor& q, int64_t num_keys, const std::
 DTensor HeadAttention::operator()(const DTensor& q, const DTensor& k, const DTensor& v,
                                   const std::string& path, const Context& context) {
   split_work({&q, &k, &v});
-  CLEAVE_CHECK(q.placement().is_whole() || q.placement().is_shard(2), Code::kShape, path,
-               ": attention needs every token on each rank; q, k and v are ",
+  CLEAVE_CHECK(q.placement().is_whole() || q.placement().is_shard(2), Code::kShape, subject(path),
+               "attention needs every token on each rank; q, k and v are ",
                q.placement().describe(), " made by ", q.maker(),
                "; give the projections the style colwise");
   Tensor q_BHTK = heads_first(q.local(), options_.head_dim);

@@ -94,6 +94,22 @@ TEST(Linear, WeightWithoutAn8BitForm_IsNamed) {
   }
 }
 
+/// What a layer that is the root of its tree, and so has no path, says of an input of width 5.
+std::string refusal_of(Layer& layer) {
+  materialize(layer, {.dtype = at::kDouble});
+  return test::thrown_by([&] {
+           layer(DTensor(numbers({2, 3, 5}, 1), Axis(), Replicate{}), Context());
+         })
+      .what();
+}
+
+TEST(Layer, WithoutAPath_RefusesInASentenceThatBeginsWithASubject) {
+  Linear linear({.in_features = 7, .out_features = 5});
+  EXPECT_EQ(refusal_of(linear), "input of [2, 3, 5] has width 5; in_features=7");
+  RmsNorm norm(6, 1e-5);
+  EXPECT_EQ(refusal_of(norm), "input has width 5; the norm has 6");
+}
+
 LayerCase embedding_case(int64_t num_embeddings, const Plan& plan) {
   return {.make =
               [num_embeddings] {

@@ -4,6 +4,7 @@
 
 #include "cleave/kernels/cpu/gemm.h"
 #include "cleave/kernels/kernels.h"
+#include "cleave/nn/subject.h"
 
 namespace cleave {
 
@@ -47,7 +48,7 @@ DTensor Linear::shared_input(const DTensor& x) const {
 }
 
 DTensor Linear::forward(const DTensor& x, const Context& context) {
-  CLEAVE_CHECK(x.size(-1) == features(in_dim_), Code::kShape, path(), ": input of ",
+  CLEAVE_CHECK(x.size(-1) == features(in_dim_), Code::kShape, subject(path()), "input of ",
                x.local().sizes(), " has width ", x.size(-1), "; in_features=", features(in_dim_));
   if (is_column_split()) return columns(x, context);
   return is_row_split() ? rows(x, context) : whole(x, context);

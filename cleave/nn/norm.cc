@@ -4,16 +4,17 @@
 
 #include "cleave/kernels/cpu/fused.h"
 #include "cleave/kernels/kernels.h"
+#include "cleave/nn/subject.h"
 
 namespace cleave {
 namespace {
 
 void check_rows_are_whole(const std::string& path, const DTensor& x, int64_t width) {
   const Placement& p = x.placement();
-  CLEAVE_CHECK(!p.is_partial() && !p.is_shard(x.dim() - 1), Code::kShape, path,
-               ": a norm needs whole rows; it got ", p.describe(), " made by ", x.maker(),
+  CLEAVE_CHECK(!p.is_partial() && !p.is_shard(x.dim() - 1), Code::kShape, subject(path),
+               "a norm needs whole rows; it got ", p.describe(), " made by ", x.maker(),
                "; give that module an output layout of Replicate or Shard(1)");
-  CLEAVE_CHECK(x.size(-1) == width, Code::kShape, path, ": input has width ", x.size(-1),
+  CLEAVE_CHECK(x.size(-1) == width, Code::kShape, subject(path), "input has width ", x.size(-1),
                "; the norm has ", width);
 }
 

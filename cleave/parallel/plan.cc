@@ -134,7 +134,9 @@ void parallelize_module(Layer& model, const Axis& axis, const Plan& plan) {
       if (!matches_any(pattern, paths_below(model, layer))) return;
       const auto [entry, is_new] = taken.emplace(&layer, pattern);
       CLEAVE_CHECK(is_new, Code::kShape, "plan keys '", entry->second, "' and '", pattern,
-                   "' both match '", layer.path(), "'; each module may have one style");
+                   "' both match ",
+                   layer.path().empty() ? "the root module" : "'" + layer.path() + "'",
+                   "; each module may have one style");
       apply(layer, style, axis);
       matched = true;
     });
