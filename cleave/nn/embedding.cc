@@ -2,9 +2,23 @@
 
 #include <ATen/ATen.h>
 
-namespace cleave {
+#include "cleave/nn/subject.h"
 
-Embedding::Embedding(const EmbeddingOptions& options) {
+namespace cleave {
+namespace {
+
+int64_t padding_row_of(const EmbeddingOptions& options) {
+  if (!options.padding_idx) return -1;
+  const int64_t index = *options.padding_idx;
+  const int64_t rows = options.num_embeddings;
+  CLEAVE_CHECK(index >= -rows && index < rows, Code::kShape, "Embedding(num_embeddings=", rows,
+               ", padding_idx=", index, "); padding_idx must be in [", -rows, ", ", rows, ")");
+  return index < 0 ? index + rows : index;
+}
+
+}  // namespace
+
+Embedding::Embedding(const EmbeddingOptions& options) : padding_row_(padding_row_of(options)) {
   CLEAVE_CHECK(options.num_embeddings > 0 && options.embedding_dim > 0, Code::kShape,
                "Embedding(num_embeddings=", options.num_embeddings,
                ", embedding_dim=", options.embedding_dim, "); both must be positive");
@@ -26,8 +40,8 @@ void Embedding::check_ids(const Tensor& ids) const {
   if (ids.numel() == 0 || !ids.is_cpu()) return;  // a device checks in its kernel
   const auto [low, high] = ids.aminmax();
   const int64_t wrong = low.item<int64_t>() < 0 ? low.item<int64_t>() : high.item<int64_t>();
-  CLEAVE_CHECK(wrong >= 0 && wrong < weight_->shape()[0], Code::kShape, path(), ": id ", wrong,
-               " is outside [0, ", weight_->shape()[0],
+  CLEAVE_CHECK(wrong >= 0 && wrong < weight_->shape()[0], Code::kShape, subject(path()), "id ",
+               wrong, " is outside [0, ", weight_->shape()[0],
                "); do tokenizer and model belong together?");
 }
 
@@ -41,21 +55,27 @@ Tensor Embedding::held_rows(const Tensor& ids) const {
   }
   const Tensor local = ids - held.begin;
   const Tensor here = (ids >= held.begin).bitwise_and_(ids < held.end);
-  const Tensor rows = at::embedding(weight_->use(), local.clamp(0, held.size() - 1));
+  const bool holds_padding = held.begin <= padding_row_ && padding_row_ < held.end;
+  const int64_t padding = holds_padding ? padding_row_ - held.begin : -1;
+  const Tensor rows = at::embedding(weight_->use(), local.clamp(0, held.size() - 1), padding);
   return rows * here.unsqueeze(-1);
+}
+
+Tensor Embedding::whole_rows(const Tensor& ids) const {
+  return at::embedding(weight_->use(), ids, padding_row_);
 }
 
 DTensor Embedding::forward(const DTensor& ids, const Context& /*context*/) {
   check_ids(ids.local());
   if (!weight_->is_split()) {
     weight_->used_in(ids);
-    return ids.with(at::embedding(weight_->use(), ids.local()));
+    return ids.with(whole_rows(ids.local()));
   }
-  CLEAVE_CHECK(ids.placement().is_whole(), Code::kShape, path(),
-               " is split and needs whole ids; it got ", ids.placement().describe(), " made by ",
-               ids.maker());
+  CLEAVE_CHECK(ids.placement().is_whole(), Code::kShape, subject(path()),
+               "a table that is split needs whole ids; it got ", ids.placement().describe(),
+               " made by ", ids.maker());
   if (weight_->split_dim() == 0) return ids.with(held_rows(ids.local()), Partial{});
-  return ids.with(at::embedding(weight_->use(), ids.local()),
+  return ids.with(whole_rows(ids.local()),
                   Shard{static_cast<int>(ids.dim()), weight_->placement().split()});
 }
 

@@ -1,4 +1,6 @@
 #pragma once
+#include <optional>
+
 #include "cleave/nn/layer.h"
 
 namespace cleave {
@@ -7,6 +9,10 @@ struct EmbeddingOptions {
   int64_t num_embeddings = 0;
   int64_t embedding_dim = 0;
   Init init = Init::normal(0.02);
+  /// The row of padding: looking it up gives it no gradient, as torch.nn.Embedding's padding_idx (a
+  /// head that is tied to the table still does). Below 0 it counts from the end. Unlike there, it
+  /// starts like any other row.
+  std::optional<int64_t> padding_idx{};
 };
 
 /// Rows of a table by id.
@@ -28,8 +34,10 @@ class Embedding : public Layer {
 
  private:
   [[nodiscard]] Tensor held_rows(const Tensor& ids) const;
+  [[nodiscard]] Tensor whole_rows(const Tensor& ids) const;
   void check_ids(const Tensor& ids) const;
   std::shared_ptr<Parameter> weight_;
+  int64_t padding_row_;  // -1: none, as at::embedding takes it
 };
 
 }  // namespace cleave

@@ -49,7 +49,9 @@ Json config_of_new(const std::string& name, const Tokenizer& tokenizer) {
   const SpecialIds& special = tokenizer.special();
   if (special.bos) json["bos_token_id"] = *special.bos;
   if (special.eos) json["eos_token_id"] = *special.eos;
-  if (special.pad) json["pad_token_id"] = *special.pad;
+  // Not the end token where it serves as padding too: the row of padding never learns from its
+  // look-ups.
+  if (special.pad && special.pad != special.eos) json["pad_token_id"] = *special.pad;
   return Json::parse(json.dump(), is_config(name) ? name : "preset " + name);
 }
 

@@ -2,12 +2,17 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/nn/subject.h"
+
 namespace cleave {
 namespace {
 
-EmbeddingOptions table_of(int64_t rows, const BertConfig& c) {
-  return {
-      .num_embeddings = rows, .embedding_dim = c.facts.hidden, .init = Init::normal(c.init_range)};
+EmbeddingOptions table_of(int64_t rows, const BertConfig& c,
+                          std::optional<int64_t> padding_idx = {}) {
+  return {.num_embeddings = rows,
+          .embedding_dim = c.facts.hidden,
+          .init = Init::normal(c.init_range),
+          .padding_idx = padding_idx};
 }
 
 LinearOptions linear_of(int64_t in, int64_t out, const BertConfig& c) {
@@ -31,7 +36,7 @@ AttentionOptions attention_of(const BertConfig& c) {
 }  // namespace
 
 BertEmbeddings::BertEmbeddings(const BertConfig& c)
-    : word_embeddings_(table_of(c.facts.vocab_size, c)),
+    : word_embeddings_(table_of(c.facts.vocab_size, c, c.facts.pad_id)),
       position_embeddings_(table_of(c.facts.max_positions, c)),
       token_type_embeddings_(table_of(c.num_token_types, c)),
       norm_(c.facts.hidden, c.norm_eps),
@@ -45,7 +50,7 @@ BertEmbeddings::BertEmbeddings(const BertConfig& c)
 
 DTensor BertEmbeddings::forward(const DTensor& ids, const Context& context) {
   const int64_t num_positions = position_embeddings_.weight()->shape()[0];
-  CLEAVE_CHECK(ids.size(1) <= num_positions, Code::kShape, path(), ": rows of ", ids.size(1),
+  CLEAVE_CHECK(ids.size(1) <= num_positions, Code::kShape, subject(path()), "rows of ", ids.size(1),
                " ids; the model has max_position_embeddings=", num_positions, "; shorten them");
   const DTensor words = word_embeddings_(ids, context);
   // Ids of the other tables are cut as the words are, so that every rank adds its own tokens.

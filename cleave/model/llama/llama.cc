@@ -55,7 +55,8 @@ class LlamaTrunk : public LayerGroup {
   explicit LlamaTrunk(const LlamaConfig& c)
       : embed_tokens_({.num_embeddings = c.facts.vocab_size,
                        .embedding_dim = c.facts.hidden,
-                       .init = Init::normal(c.init_range)}),
+                       .init = Init::normal(c.init_range),
+                       .padding_idx = c.facts.pad_id}),
         norm_(c.facts.hidden, c.norm_eps) {
     add("embed_tokens", embed_tokens_, "tok_embeddings");
     for (int64_t i = 0; i < c.facts.num_layers; ++i) {

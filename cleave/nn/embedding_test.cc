@@ -1,0 +1,70 @@
+#include "cleave/nn/embedding.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/thrown.h"
+#include "tests/support/unsplit.h"
+
+// Oracle: the same layer as plain tensor functions on whole weights, in fp64.
+namespace cleave {
+namespace {
+
+using test::LayerCase;
+
+constexpr int64_t kPadding = 1;
+
+LayerCase padded_case(int64_t rows, int64_t padding_idx, const Plan& plan) {
+  return {.make =
+              [rows, padding_idx] {
+                return std::make_unique<Embedding>(EmbeddingOptions{
+                    .num_embeddings = rows, .embedding_dim = 5, .padding_idx = padding_idx});
+              },
+          .plan = plan,
+          .reference =
+              [](const test::Weights& w, const Tensor& ids) {
+                const Tensor y = w.at("weight").index_select(0, ids.flatten()).view({2, 6, 5});
+                return at::where(ids.eq(kPadding).unsqueeze(-1), y.detach(), y);
+              },
+          .x = test::ids({2, 6}, rows, 3)};
+}
+
+TEST(Embedding, Padding_IsTheUnsplitOneOnEveryCut) {
+  for (const int64_t rows : {11, 2}) {  // 2: ranks without a row
+    for (const int64_t index : {kPadding, kPadding - rows}) {
+      const LayerCase whole = padded_case(rows, index, {});
+      ASSERT_TRUE(whole.x.eq(kPadding).any().item<bool>());
+      test::expect_equals_unsplit(whole);
+      for (const Style& style :
+           {Style(Rowwise{}), Style(Rowwise{.output = Shard{1}}), Style(Colwise{})}) {
+        test::expect_equals_unsplit(padded_case(rows, index, {{"", style}}));
+      }
+    }
+  }
+}
+
+TEST(Embedding, PaddingOutsideTheTable_IsRefused) {
+  for (const int64_t index : {-12, 11}) {
+    const Error error = test::thrown_by(
+        [&] { Embedding({.num_embeddings = 11, .embedding_dim = 5, .padding_idx = index}); });
+    EXPECT_EQ(error.code(), Code::kShape);
+    EXPECT_EQ(error.what(), str("Embedding(num_embeddings=11, padding_idx=", index,
+                                "); padding_idx must be in [-11, 11)"));
+  }
+}
+
+TEST(Embedding, IdOutsideTheTable_IsNamedWithTheLayerWhereItHasAName) {
+  const auto message_of = [](Layer& layer) {
+    layer.name_tree();
+    materialize(layer, {});
+    return std::string(
+        test::thrown_by([&] {
+          layer(DTensor(at::full({1, 1}, 9, at::kLong), Axis(), Replicate{}), Context());
+        }).what());
+  };
+  const std::string rest = "id 9 is outside [0, 3); do tokenizer and model belong together?";
+  Embedding alone({.num_embeddings = 3, .embedding_dim = 2});
+  EXPECT_EQ(message_of(alone), rest);
+}
+
+}  // namespace
+}  // namespace cleave
