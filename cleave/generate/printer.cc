@@ -22,9 +22,7 @@ std::string continuation(const std::shared_ptr<const Tokenizer>& tokenizer, cons
                          const Ids& ids) {
   StreamDecoder decoder(tokenizer);
   decoder.skip(prompt);
-  std::string text;
-  for (const int64_t id : ids) text += decoder.push(id);
-  return text + decoder.finish();
+  return decoder.finish(ids);
 }
 
 Printer::Printer(const GenerateOptions& options, int64_t num_sequences,
