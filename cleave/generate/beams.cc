@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "cleave/base/clock.h"
@@ -16,11 +17,14 @@
 //  3. of those that end, the ones among the first num_beams join the ended ones with their score
 //     (sum / length^length_penalty), of which the best num_beams are kept;
 //  4. the prompt is done when EarlyStopping says so, or when nothing can run on.
+// Where fewer beams ended than sequences are wanted, beams that did not end make up for them, with
+// the score -1e9.
 
 namespace cleave {
 namespace {
 
 constexpr float kNever = -1e9F;  // what a beam that does not count has for its score
+constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 
 /// A continuation of a beam.
 struct Step {
@@ -65,8 +69,11 @@ void to_sums(const Scores& scores, const std::vector<PromptBeams>& all, const Se
              int64_t least_kept) {
   const std::vector<double> log_sums = log_sum_exp(scores);
   for (int64_t r = 0; r < scores.num_rows(); ++r) {
-    const auto log_sum = static_cast<float>(log_sums[static_cast<size_t>(r)]);
-    for (float& score : scores.row(r)) score -= log_sum;
+    // In double: large logits, rounded to floats, would lose what tells their likelihoods apart.
+    const double log_sum = log_sums[static_cast<size_t>(r)];
+    for (float& score : scores.row(r)) {
+      score = static_cast<float>(static_cast<double>(score) - log_sum);
+    }
   }
   if (has_processors(search.settings)) {
     change_scores(scores, ids_of(all, search.prompts), search.settings);
@@ -196,20 +203,26 @@ void finish(PromptBeams& beams, const std::vector<Step>& steps, const Search& se
   if (beams.finished.size() > num_beams) beams.finished.resize(num_beams);
 }
 
-/// Whether a running beam may still become better than the worst ended one.
+/// Whether a running beam may still become better than the worst of num_beams ended ones; one that
+/// is missing has the score kNever.
 bool can_improve(const PromptBeams& beams, const Search& search, size_t num_new, size_t prompt) {
   const GenerateSettings& settings = search.settings;
-  if (beams.finished.size() < static_cast<size_t>(settings.num_beams)) return true;
+  const bool is_full = beams.finished.size() == static_cast<size_t>(settings.num_beams);
+  const double worst = is_full ? beams.finished.back().score : static_cast<double>(kNever);
   const bool hopes =
       settings.early_stopping == EarlyStopping::kNever && settings.length_penalty > 0;
   const size_t length = hopes ? static_cast<size_t>(search.most_new[prompt]) : num_new;
   const double best = search.score_of(static_cast<double>(beams.running[0].log_prob), length);
-  return best > beams.finished.back().score;
+  return best > worst;
 }
 
 /// One round of one prompt.
 void advance(PromptBeams& beams, std::vector<Step>& steps, const Search& search, size_t prompt) {
   const auto num_beams = static_cast<size_t>(search.settings.num_beams);
+  if (steps.front().log_prob == kForbidden) {  // and so are all: the beams stay as they are
+    beams.is_done = true;
+    return;
+  }
   bool is_any_open = false;
   for (Step& step : steps) {
     step.is_end = search.is_end(prompt, with(beams.running[step.beam].new_ids, step.id));
@@ -235,12 +248,24 @@ std::vector<PromptBeams> first_beams(const Search& search) {
   return all;
 }
 
+/// Sequences in the place of `count` that did not end: the best running beams, or nothing new.
+std::vector<Sequence> unended(const PromptBeams& beams, size_t count) {
+  std::vector<Sequence> out;
+  for (size_t i = 0; i < count; ++i) {
+    const bool is_there = i < beams.running.size() && beams.running[i].log_prob > kNever / 2;
+    out.push_back({is_there ? beams.running[i].new_ids : Ids{}, static_cast<double>(kNever)});
+  }
+  return out;
+}
+
 Generation results_of(std::vector<PromptBeams>& all, const Search& search) {
   Generation out;
   for (PromptBeams& beams : all) {
     auto& sequences = out.prompts.emplace_back(std::move(beams.finished));
     const auto wanted = static_cast<size_t>(search.settings.num_return_sequences);
     if (sequences.size() > wanted) sequences.resize(wanted);
+    const std::vector<Sequence> missing = unended(beams, wanted - sequences.size());
+    sequences.insert(sequences.end(), missing.begin(), missing.end());
     for (const Sequence& s : sequences) out.num_tokens += static_cast<int64_t>(s.ids.size());
   }
   out.seconds = monotonic_s() - search.start_s;
@@ -268,7 +293,8 @@ Generation search_beams(Decoder& decoder, const Search& search) {
       is_any_open = is_any_open || !all[p].is_done;
       for (size_t b = 0; b < all[p].running.size(); ++b) {
         rows.push_back(static_cast<int64_t>(p) * num_beams + all[p].from[b]);
-        next.push_back(all[p].running[b].new_ids.back());
+        const Ids& ids = all[p].running[b].new_ids;
+        next.push_back(ids.empty() ? 0 : ids.back());  // empty: done; nobody reads what follows
       }
     }
     if (!is_any_open) break;

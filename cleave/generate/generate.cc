@@ -22,9 +22,9 @@ void check_settings(const GenerateSettings& s) {
                Code::kUsage, "num_return_sequences=", s.num_return_sequences,
                " is more than num_beams=", s.num_beams, "; raise num_beams",
                s.num_beams == 1 ? " or draw with do_sample" : "");
-  CLEAVE_CHECK(s.temperature > 0 && std::isfinite(s.temperature), Code::kUsage,
-               "temperature=", s.temperature, " must be above 0; for the likeliest ids alone turn ",
-               "do_sample off");
+  CLEAVE_CHECK(s.temperature >= kLeastTemperature && std::isfinite(s.temperature), Code::kUsage,
+               "temperature=", s.temperature, " must be ", kLeastTemperature,
+               " or more; for the likeliest ids alone turn do_sample off");
   CLEAVE_CHECK(s.top_k >= 0, Code::kUsage, "top_k=", s.top_k, " must be 0 (off) or more");
   CLEAVE_CHECK(s.top_p > 0 && s.top_p <= 1, Code::kUsage, "top_p=", s.top_p, " must be in (0, 1]");
   CLEAVE_CHECK(s.repetition_penalty > 0 && std::isfinite(s.repetition_penalty), Code::kUsage,

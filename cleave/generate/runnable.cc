@@ -52,7 +52,6 @@ std::vector<int64_t> read_eos_ids(const ModelFolder& folder, const ModelFacts& f
   const fs::path path = fs::path(folder.path) / "generation_config.json";
   if (!fs::exists(path)) return facts.eos_ids;
   const Json json = Json::parse_file(path.string());
-  if (!json.is(Json::Type::kObject) || !json.has("eos_token_id")) return facts.eos_ids;
   ModelFacts read;
   read.vocab_size = facts.vocab_size;
   read_special_ids(json, read);

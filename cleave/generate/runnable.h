@@ -34,8 +34,8 @@ class Runnable {
   /// null where that has none and no text is to be read. Throws Error(kUsage) where it is needed.
   [[nodiscard]] std::shared_ptr<const Tokenizer> tokenizer(const std::string& wanted,
                                                            bool is_needed) const;
-  /// Ids that end a text: of generation_config.json where the folder has one that says so, else of
-  /// config.json.
+  /// Ids that end a text: of generation_config.json where the folder has one, which may name none,
+  /// else of config.json. As transformers.
   [[nodiscard]] const std::vector<int64_t>& eos_ids() const { return eos_ids_; }
 
   /// The model on this rank: cut over `tp`, its weights read, where they are used and in the form

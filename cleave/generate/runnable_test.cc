@@ -1,5 +1,8 @@
 #include "cleave/generate/runnable.h"
 
+#include <fstream>
+#include <nlohmann/json.hpp>
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -73,6 +76,25 @@ TEST(Runnable, Int8OfFp16Files_IsThatOfFp32FilesAndLoadsInLessMemory) {
   int64_t weights = 0;
   for (const auto& p : training.model->parameters()) weights += p->numel();
   EXPECT_LT(peak, most - weights);  // two bytes less each, but for the largest while it is made
+}
+
+// transformers 5.23.0: a generation_config.json that names no end leaves none, whatever
+// config.json says; config.json decides only where there is no such file.
+TEST(Runnable, EndIds_AreThoseOfTheGenerationConfigAlone) {
+  const test::TempFolder root;
+  const std::string folder = saved_model(root, "m");
+  auto config = nlohmann::ordered_json::parse(kConfig);
+  config["eos_token_id"] = 2;
+  std::ofstream(folder + "/config.json") << config;
+  const auto ids_with = [&](const char* text) {
+    std::ofstream(folder + "/generation_config.json") << text;
+    return Runnable(folder, "", "cpu").eos_ids();
+  };
+  using Ids = std::vector<int64_t>;
+  EXPECT_EQ(Runnable(folder, "", "cpu").eos_ids(), Ids{2});
+  EXPECT_EQ(ids_with("{}"), Ids{});
+  EXPECT_EQ(ids_with(R"({"eos_token_id": null})"), Ids{});
+  EXPECT_EQ(ids_with(R"({"eos_token_id": [3, 4]})"), (Ids{3, 4}));
 }
 
 }  // namespace

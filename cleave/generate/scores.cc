@@ -51,13 +51,22 @@ std::vector<Mass> masses_of(const Scores& scores) {
 double log_of_sum(std::span<const Mass> masses) {
   double top = kMinusInfinity;
   for (const Mass& mass : masses) top = std::isnan(mass.sum) ? mass.sum : std::max(top, mass.top);
+  if (top == kMinusInfinity) return top;
   CLEAVE_CHECK(std::isfinite(top), Code::kNumerics, "the largest score of a row is ", top,
-               "; the model's logits are not finite, or every token was forbidden");
+               "; the model's logits are not finite");
   double sum = 0;
   for (const Mass& mass : masses) {
     if (mass.sum > 0) sum += mass.sum * std::exp(mass.top - top);
   }
   return top + std::log(sum);
+}
+
+/// `log_sum`, of the scores that a token is chosen from.
+double some_allowed(double log_sum) {
+  CLEAVE_CHECK(log_sum != kMinusInfinity, Code::kNumerics,
+               "the largest score of a row is -inf; the model's logits are not finite, or every "
+               "token was forbidden");
+  return log_sum;
 }
 
 /// masses[rank][row]
@@ -138,6 +147,12 @@ std::vector<std::vector<double>> exchanged(const Axis& axis, std::vector<double>
 }
 
 std::vector<double> log_sum_exp(const Scores& scores) {
+  std::vector<double> out = log_sum_exp_or_nothing(scores);
+  for (const double log_sum : out) some_allowed(log_sum);
+  return out;
+}
+
+std::vector<double> log_sum_exp_or_nothing(const Scores& scores) {
   const auto masses = all_masses(scores);
   std::vector<double> out;
   for (size_t r = 0; r < static_cast<size_t>(scores.num_rows()); ++r) {
@@ -199,7 +214,7 @@ std::vector<Choice> drawn_choices(const Scores& scores, const Scores& raw,
   std::vector<size_t> owners;
   std::vector<double> mine;  // id and the model's score of it; -1 where another rank draws
   for (size_t r = 0; r < uniforms.size(); ++r) {
-    const double log_sum = log_of_sum(of_row(masses, r));
+    const double log_sum = some_allowed(log_of_sum(of_row(masses, r)));
     double before = 0;
     double target = 0;
     size_t owner = 0;

@@ -33,8 +33,12 @@ struct Scores {
 std::vector<std::vector<double>> exchanged(const Axis& axis, std::vector<double> mine,
                                            std::string_view site);
 
-/// log(sum over the vocabulary of exp(score)) of each row; the same on every rank.
+/// log(sum over the vocabulary of exp(score)) of each row; the same on every rank. Throws
+/// Error(kNumerics) for scores that are NaN or infinity, and for a row whose scores are all
+/// -infinity.
 std::vector<double> log_sum_exp(const Scores& scores);
+/// The same, but -infinity for a row whose scores are all -infinity: every token is forbidden.
+std::vector<double> log_sum_exp_or_nothing(const Scores& scores);
 
 /// A token on offer for a row, or for several rows one behind the other (place = row * V + id).
 struct Candidate {

@@ -17,6 +17,9 @@ enum class EarlyStopping : uint8_t { kFalse, kTrue, kNever };
 /// Whether texts end a sequence: told the prompt and the new ids, of which the last one is new.
 using EndsText = std::function<bool(std::span<const int64_t> prompt, std::span<const int64_t> ids)>;
 
+/// Logits divided by a smaller temperature may leave the range of floats.
+inline constexpr double kLeastTemperature = 1e-6;
+
 /// How sequences are searched or drawn; the meaning of each is that of transformers' generate().
 struct GenerateSettings {
   int64_t max_new_tokens = 64;       ///< >= 1
@@ -27,7 +30,7 @@ struct GenerateSettings {
   int64_t no_repeat_ngram_size = 0;  ///< 0 = off
   double repetition_penalty = 1.0;   ///< > 0; 1 = off
   bool do_sample = false;
-  double temperature = 1.0;  ///< > 0
+  double temperature = 1.0;  ///< >= kLeastTemperature
   int64_t top_k = 50;        ///< 0 = off
   double top_p = 1.0;        ///< in (0, 1]; 1 = off
   uint64_t seed = 0;

@@ -107,8 +107,11 @@ std::optional<Candidate> last_kept(const std::vector<Candidate>& merged,
 }
 
 void keep_top_p(const Scores& scores, const GenerateSettings& settings, int64_t least_kept) {
-  const std::vector<double> log_sums = log_sum_exp(scores);
+  const std::vector<double> log_sums = log_sum_exp_or_nothing(scores);
   std::vector<int64_t> open = all_rows(scores);
+  std::erase_if(open, [&](int64_t row) {  // of rows that have none, no token is taken away
+    return std::isinf(log_sums[static_cast<size_t>(row)]);
+  });
   for (int64_t limit = kFirstRound; !open.empty(); limit *= kGrowth) {
     const int64_t count = std::min(limit, scores.vocab_size);
     Offers offers = offers_of(scores, open, count, "generate top_p");
