@@ -13,15 +13,15 @@ template <class Options>
 void define_ranks_and_output(Flags& flags, Options& options) {
   flags.group("ranks");
   flags.add(&options.tp, {"tp", "N", "tensor-parallel ranks: each holds its part of every layer"},
-            kPositive);
+            kHostRanks);
   flags.add(&options.threads_per_rank,
-            {"threads-per-rank", "N", "threads of a rank's kernels", "cores / tp"}, kPositive);
+            {"threads-per-rank", "N", "threads of a rank's kernels", "cores / tp"}, kThreads);
   flags.choice(&options.gemm, {"gemm", "", "library of fp32 matrix products"},
                {"auto", "mkl", "onednn"});
   flags.add(&options.plain_kernels, plain_kernels_text());
   flags.group("output");
   flags.add(&options.operations, {"operations", "N", "list the N longest operations", "off"},
-            kPositive);
+            Range{.low = 1, .high = 1e6});
   flags.toggle(&options.json, {"json", "", "one line of JSON", "off"});
 }
 
@@ -30,11 +30,12 @@ void define_train(Flags& flags, BenchTrainOptions& options) {
   flags.choice(&options.shape, {"shape", "", "sizes of a model with random weights"},
                {"llama-135m", "gpt2-124m", "bert-base", "llama-1.1b"});
   flags.choice(&options.dtype, {"dtype", "", "of forward and backward"}, {"fp32", "bf16", "fp64"});
-  flags.add(&options.batch_size, {"batch-size", "N", "sequences a step"}, kPositive);
+  flags.add(&options.batch_size, {"batch-size", "N", "sequences a step"}, kSequences);
   flags.add(&options.seq_len, {"seq-len", "N", "tokens of a sequence", "256, 64 or 128 by shape"},
-            kPositive);
-  flags.add(&options.steps, {"steps", "N", "steps that are timed; their median counts"}, kPositive);
-  flags.add(&options.warmup, {"warmup", "N", "steps before them"}, kNotNegative);
+            kLength);
+  flags.add(&options.steps, {"steps", "N", "steps that are timed; their median counts"},
+            Range{.low = 1, .high = 1e9});
+  flags.add(&options.warmup, {"warmup", "N", "steps before them"}, kSteps);
   define_ranks_and_output(flags, options);
 }
 
@@ -43,11 +44,11 @@ void define_generate(Flags& flags, BenchGenerateOptions& options) {
   flags.choice(&options.shape, {"shape", "", "sizes of a model with random weights"},
                {"gpt2-124m", "llama-1.1b", "llama-135m"});
   flags.choice(&options.dtype, {"dtype", "", "of weights"}, {"fp32", "bf16", "int8"});
-  flags.add(&options.batch_size, {"batch-size", "N", "sequences at once"}, kPositive);
-  flags.add(&options.prompt_len, {"prompt-len", "N", "tokens of a prompt"}, kPositive);
-  flags.add(&options.new_tokens, {"new-tokens", "N", "tokens of a continuation"}, kPositive);
+  flags.add(&options.batch_size, {"batch-size", "N", "sequences at once"}, kSequences);
+  flags.add(&options.prompt_len, {"prompt-len", "N", "tokens of a prompt"}, kLength);
+  flags.add(&options.new_tokens, {"new-tokens", "N", "tokens of a continuation"}, kLength);
   flags.add(&options.repeats, {"repeats", "N", "runs that are timed; their median counts"},
-            kPositive);
+            Range{.low = 1, .high = 1e6});
   define_ranks_and_output(flags, options);
 }
 

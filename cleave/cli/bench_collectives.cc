@@ -242,11 +242,11 @@ Command bench_collectives_command() {
         std::vector<std::string> ops = kOps;
         ops.emplace_back("all");
         flags.choice(&options->op, {"op", "", "what to time"}, std::move(ops));
-        flags.add(&options->world, {"world", "N", "ranks"}, Range{.low = 1, .high = 256});
+        flags.add(&options->world, {"world", "N", "ranks"}, kHostRanks);
         flags.choice(&options->ranks, {"ranks", "", "what ranks are"}, {"threads", "processes"});
         flags.add(&options->bytes, {"bytes", "LIST", "sizes of the whole data"});
         flags.choice(&options->dtype, {"dtype", "", "of the elements"}, {"fp32", "bf16", "fp16"});
-        flags.add(&options->seconds, {"seconds", "S", "time for each line"}, kAboveZero);
+        flags.add(&options->seconds, {"seconds", "S", "time for each line"}, kSeconds);
         flags.toggle(&options->one_core, {"one-core", "", "all ranks share one core", "off"});
         flags.toggle(&options->json, {"json", "", "a line of JSON for each op and size", "off"});
         return [options] { return run(*options); };

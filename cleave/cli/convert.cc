@@ -27,8 +27,8 @@ void define(Flags& flags, ConvertOptions& options, Words& words) {
   flags.add(&options.to, {"to", "DIR", "new folder; must not exist", "required"});
   flags.choice(&words.format, {"format", "", "of the new tensor files"},
                {"safetensors", "bin", "oslo", "nxd"});
-  flags.add(&options.tp, {"tp", "N", "tensor-parallel ranks of oslo and nxd"}, kPositive);
-  flags.add(&options.pp, {"pp", "N", "pipeline stages of oslo and nxd"}, kPositive);
+  flags.add(&options.tp, {"tp", "N", "tensor-parallel ranks of oslo and nxd"}, kRanks);
+  flags.add(&options.pp, {"pp", "N", "pipeline stages of oslo and nxd"}, kRanks);
   flags.choice(&words.dtype, {"dtype", "", "of the new tensors"},
                {"keep", "fp32", "bf16", "fp16", "fp64"});
   flags.add(&words.max_shard_size,

@@ -17,8 +17,8 @@ void define(Flags& flags, EvalOptions& options) {
               "as train reads it: text, CSV, JSONL with \"text\", or rows of ids (\"input_ids\")",
               "required"});
   flags.add(&options.tokenizer, tokenizer_text());
-  flags.add(&options.seq_len, {"seq-len", "N", "length of a sample of text, in tokens"}, kPositive);
-  flags.add(&options.batch_size, {"batch-size", "N", "sequences computed at once"}, kPositive);
+  flags.add(&options.seq_len, {"seq-len", "N", "length of a sample of text, in tokens"}, kLength);
+  flags.add(&options.batch_size, {"batch-size", "N", "sequences computed at once"}, kSequences);
   flags.toggle(&options.json,
                {"json", "", "one JSON object: loss, and perplexity or accuracy", "off"});
   define_inference_ranks(flags, options);

@@ -74,6 +74,13 @@ void Flags::add_flag(FlagText text, Arity arity, Set set) {
   flags_.push_back(std::move(flag));
 }
 
+void Flags::add(std::string* target, FlagText text) {
+  if (text.standard.empty()) text.standard = *target;
+  add_flag(std::move(text), Arity::kOne, [target](const auto& from, const auto& values) {
+    read_value(Given{from, values.back()}, target);
+  });
+}
+
 void Flags::choice(std::string* target, FlagText text, std::vector<std::string> choices) {
   if (text.standard.empty()) text.standard = *target;
   for (const std::string& choice : choices) text.value += (text.value.empty() ? "" : "|") + choice;

@@ -59,9 +59,11 @@ class Flags {
   /// Title over the flags that follow, in help.
   void group(std::string title) { group_ = std::move(title); }
 
-  /// A flag for a number or a text.
-  template <class Target>
-  void add(Target* target, FlagText text, const Range& range = {}) {
+  /// A flag for a text.
+  void add(std::string* target, FlagText text);
+  /// A flag for a number.
+  template <class Number>
+  void add(Number* target, FlagText text, const Range& range) {
     if (text.standard.empty()) text.standard = shown(*target);
     add_flag(std::move(text), Arity::kOne, [target, range](const auto& from, const auto& values) {
       read_value(Given{from, values.back()}, range, target);
@@ -104,7 +106,6 @@ class Flags {
   [[nodiscard]] const std::vector<FlagText>& positionals() const { return positionals_; }
 
  private:
-  static std::string shown(const std::string& text) { return text; }
   static std::string shown(const std::optional<int64_t>& number);
   template <class Number>
   static std::string shown(Number number) {

@@ -33,25 +33,26 @@ void define_prompts(Flags& flags, GenerateOptions& options, std::string* prompt_
 void define_search(Flags& flags, GenerateOptions& options) {
   flags.group("what comes out");
   flags.add(&options.max_new_tokens, {"max-new-tokens", "N", "longest continuation, in tokens"},
-            kPositive);
-  flags.add(&options.num_beams, {"num-beams", "N", "beams searched; 1 is greedy"}, kPositive);
+            kLength);
+  flags.add(&options.num_beams, {"num-beams", "N", "beams searched; 1 is greedy"},
+            Range{.low = 1, .high = 1024});
   flags.add(&options.num_return_sequences,
-            {"num-return-sequences", "N", "continuations of each prompt"}, kPositive);
+            {"num-return-sequences", "N", "continuations of each prompt"},
+            Range{.low = 1, .high = 1024});
   flags.add(&options.length_penalty,
-            {"length-penalty", "X", "above 0 beams favour long texts, below 0 short ones", "1.0"});
+            {"length-penalty", "X", "above 0 beams favour long texts, below 0 short ones", "1.0"},
+            Range{.low = -100, .high = 100});
   flags.choice(&options.early_stopping,
                {"early-stopping", "",
                 "when a beam search ends: at num-beams ends, by a guess, "
                 "or when nothing can improve"},
                {"true", "false", "never"});
   flags.add(&options.no_repeat_ngram_size,
-            {"no-repeat-ngram-size", "N", "no run of N tokens comes twice; 0 is off"},
-            kNotNegative);
+            {"no-repeat-ngram-size", "N", "no run of N tokens comes twice; 0 is off"}, kTokens);
   flags.add(&options.repetition_penalty,
             {"repetition-penalty", "X", "above 1 tokens that came before become rarer", "1.0"},
-            kAboveZero);
-  flags.add(&options.eos_id, {"eos-id", "ID", "token that ends a text", "the model's"},
-            kNotNegative);
+            Range{.low = 0.001, .high = 1000});
+  flags.add(&options.eos_id, {"eos-id", "ID", "token that ends a text", "the model's"}, kTokens);
   flags.each(&options.stop, {"stop", "TEXT", "text that ends a continuation; may be given again"});
 }
 
@@ -59,12 +60,12 @@ void define_sampling(Flags& flags, GenerateOptions& options) {
   flags.group("sampling");
   flags.toggle(&options.do_sample, {"do-sample", "", "draw tokens by their probability", "off"});
   flags.add(&options.temperature, {"temperature", "X", "below 1 likely tokens gain", "1.0"},
-            kAboveZero);
-  flags.add(&options.top_k, {"top-k", "N", "only the N likeliest tokens; 0 is off"}, kNotNegative);
+            Range{.low = 1e-6, .high = 1e6});
+  flags.add(&options.top_k, {"top-k", "N", "only the N likeliest tokens; 0 is off"}, kTokens);
   flags.add(&options.top_p,
             {"top-p", "P", "only the likeliest tokens that reach P together", "1.0"},
             Range{.low = 0, .high = 1, .takes_low = false});
-  flags.add(&options.seed, {"seed", "N", "of the draws"});
+  flags.add(&options.seed, {"seed", "N", "of the draws"}, kSeeds);
 }
 
 void define_output(Flags& flags, GenerateOptions& options) {

@@ -13,16 +13,15 @@ Command launch_command() {
           .usage = "-n N -- PROGRAM ARGS",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<LaunchOptions>();
-            flags.add(&options->num_ranks, {"n", "N", "ranks to start", "required"},
-                      Range{.low = 1, .high = 256});
+            flags.add(&options->num_ranks, {"n", "N", "ranks to start", "required"}, kHostRanks);
             flags.add(&options->grace_s,
                       {"grace", "SECONDS", "time to save between a Ctrl-C or SIGTERM and the end"},
-                      kNotNegative);
+                      Range{.low = 0, .high = kSeconds.high});
             flags.add(&options->max_restarts,
                       {"max-restarts", "N",
                        "times to start all ranks again after a failure; cleave train goes on from "
                        "its newest whole checkpoint"},
-                      kNotNegative);
+                      Range{.low = 0, .high = 1e6});
             flags.program(&options->command);
             return [options, &flags] {
               flags.require("n");

@@ -14,14 +14,15 @@ void define(Flags& flags, PlanOptions& options) {
   flags.group("what is trained");
   flags.add(&options.model,
             {"model", "NAME|DIR|JSON", "preset, model folder, or a config.json of sizes"});
-  flags.add(&options.vocab_size, {"vocab-size", "N", "of a preset"}, kPositive);
+  flags.add(&options.vocab_size, {"vocab-size", "N", "of a preset"},
+            Range{.low = 1, .high = kTokens.high});
   flags.add(&options.batch_size, {"batch-size", "N", "of all ranks together, in sequences"},
-            kPositive);
+            kSequences);
   flags.add(&options.micro_batch_size,
             {"micro-batch-size", "N", "sequences a data-parallel rank computes at once",
              "as in training"},
-            kPositive);
-  flags.add(&options.seq_len, {"seq-len", "N", "tokens of a sequence"}, kPositive);
+            kSequences);
+  flags.add(&options.seq_len, {"seq-len", "N", "tokens of a sequence"}, kLength);
   flags.choice(&options.dtype, {"dtype", "", "of forward and backward"},
                {"fp32", "bf16", "fp16", "fp64"});
   flags.choice(&options.optimizer, {"optimizer", "", "whose moments are kept"},
@@ -29,7 +30,7 @@ void define(Flags& flags, PlanOptions& options) {
   flags.group("layout");
   flags.add(&options.ranks,
             {"ranks", "N", "list the layouts of N ranks, best first, instead of one", "off"},
-            kPositive);
+            kRanks);
   flags.add(&options.memory,
             {"memory", "SIZE", "what a rank may take, as 8GiB", "this machine's memory / ranks"});
   define_layout(flags, options);

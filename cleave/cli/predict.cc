@@ -21,10 +21,11 @@ void define(Flags& flags, PredictOptions& options) {
                                  "none"});
   flags.add(&options.tokenizer, tokenizer_text());
   flags.add(&options.seq_len,
-            {"seq-len", "N", "tokens that are read of a text", "the model's positions"}, kPositive);
-  flags.add(&options.batch_size, {"batch-size", "N", "texts computed at once"}, kPositive);
+            {"seq-len", "N", "tokens that are read of a text", "the model's positions"}, kLength);
+  flags.add(&options.batch_size, {"batch-size", "N", "texts computed at once"}, kSequences);
   flags.group("output");
-  flags.add(&options.top_k, {"top-k", "N", "words shown for each [MASK]"}, kPositive);
+  flags.add(&options.top_k, {"top-k", "N", "words shown for each [MASK]"},
+            Range{.low = 1, .high = kTokens.high});
   flags.toggle(&options.json, {"json", "", "one JSON object a text, each on one line", "off"});
   define_inference_ranks(flags, options);
 }

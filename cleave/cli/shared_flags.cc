@@ -43,22 +43,22 @@ FlagText plain_kernels_text() {
 }
 
 void define_layout(Flags& flags, LayoutOptions& options) {
-  flags.add(&options.tp, tp_text(), kPositive);
+  flags.add(&options.tp, tp_text(), kRanks);
   flags.add(&options.dp, {"dp", "N", "data-parallel ranks: each takes its share of a batch"},
-            kPositive);
-  flags.add(&options.pp, {"pp", "N", "pipeline ranks: each has a part of the layers"}, kPositive);
+            kRanks);
+  flags.add(&options.pp, {"pp", "N", "pipeline ranks: each has a part of the layers"}, kRanks);
   flags.add(&options.plan,
             {"plan", "FILE.json", "how modules are split: name to style", "the model's"});
   flags.toggle(&options.sequence_parallel,
                {"sequence-parallel", "", "cut sequences over tp between split parts", "off"});
   flags.add(&options.virtual_pipeline,
-            {"virtual-pipeline", "N", "pipeline stages a rank has in turn"}, kPositive);
+            {"virtual-pipeline", "N", "pipeline stages a rank has in turn"}, kRanks);
   flags.choice(&options.schedule_pp,
                {"schedule-pp", "", "order of a pipeline's work", "1f1b, or interleaved"},
                {"gpipe", "1f1b", "interleaved", "zero-bubble"});
   flags.add(&options.zero,
             {"zero", "0|1", "1: masters and moments are cut over data-parallel ranks"},
-            kNotNegative);
+            Range{.low = 0, .high = 1});
   flags.toggle(&options.fsdp,
                {"fsdp", "", "weights and gradients are cut over data-parallel ranks too", "off"});
   flags.choice(&options.recompute,
@@ -71,15 +71,15 @@ void define_machine(Flags& flags, MachineOptions& options) {
                {"auto", "mkl", "onednn"});
   flags.add(&options.plain_kernels, plain_kernels_text());
   flags.add(&options.threads_per_rank,
-            {"threads-per-rank", "N", "threads a rank computes with", "cores / ranks"}, kPositive);
+            {"threads-per-rank", "N", "threads a rank computes with", "cores / ranks"}, kThreads);
   flags.add(&options.timeout_s,
-            {"timeout", "SECONDS", "longest wait for another rank before all stop"}, kAboveZero);
+            {"timeout", "SECONDS", "longest wait for another rank before all stop"}, kSeconds);
   flags.choice(&options.device, {"device", "", "where tensors live"}, {"cpu", "cuda"});
 }
 
 void define_inference_ranks(Flags& flags, RunOptions& options) {
   flags.group("ranks");
-  flags.add(&options.tp, tp_text(), kPositive);
+  flags.add(&options.tp, tp_text(), kRanks);
   flags.choice(
       &options.dtype,
       {"dtype", "", "of weights and activations; int8 keeps fp32 activations", "the file's"},
@@ -92,7 +92,7 @@ LauncherFlags::LauncherFlags(Flags& flags) {
   flags.config();
   flags.add(&local_rank_,
             {"local-rank", "N", "from torch.distributed.launch; checked only", "none"},
-            kNotNegative);
+            Range{.low = 0, .high = 65535});
 }
 
 void LauncherFlags::check() const {

@@ -26,22 +26,23 @@ void define_input(Flags& flags, TrainOptions& options) {
                {"lm", "mlm", "classify"});
   flags.add(&options.tokenizer, tokenizer_text("the model's, else bytes"));
   flags.toggle(&options.shuffle, {"shuffle", "", "take the rows in the order of the files"});
-  flags.add(&options.seq_len, {"seq-len", "N", "length of a sample of text, in tokens"}, kPositive);
-  flags.add(&options.seed, {"seed", "N", "of initial weights, dropout and the order of data"});
+  flags.add(&options.seq_len, {"seq-len", "N", "length of a sample of text, in tokens"}, kLength);
+  flags.add(&options.seed, {"seed", "N", "of initial weights, dropout and the order of data"},
+            kSeeds);
 }
 
 void define_steps(Flags& flags, TrainOptions& options) {
   flags.group("steps");
-  flags.add(&options.steps, {"steps", "N", "optimizer steps", "1000"}, kNotNegative);
+  flags.add(&options.steps, {"steps", "N", "optimizer steps", "1000"}, kSteps);
   flags.add(&options.epochs, {"epochs", "N", "passes over the data, instead of --steps"},
-            kPositive);
+            Range{.low = 1, .high = 1e6});
   flags.exclusive({"steps", "epochs"});
   flags.add(&options.batch_size, {"batch-size", "N", "of all ranks together, in sequences"},
-            kPositive);
+            kSequences);
   flags.add(&options.micro_batch_size,
             {"micro-batch-size", "N", "sequences a data-parallel rank computes at once",
              "all of its share; with --pp four parts a rank"},
-            kPositive);
+            kSequences);
 }
 
 void read_betas(const std::string& from, const std::string& text, TrainOptions& options) {
@@ -56,22 +57,22 @@ void define_optimizer(Flags& flags, TrainOptions& options) {
   flags.group("optimizer");
   flags.choice(&options.optimizer, {"optimizer", "", "how weights are stepped"},
                {"adamw", "adam", "sgd"});
-  flags.add(&options.lr, {"lr", "RATE", "highest learning rate"}, kNotNegative);
+  flags.add(&options.lr, {"lr", "RATE", "highest learning rate"}, Range{.low = 0, .high = 1000});
   flags.choice(&options.schedule, {"schedule", "", "of the learning rate after the warm-up"},
                {"cosine", "linear", "constant"});
   flags.add(&options.warmup,
-            {"warmup", "N", "steps in which the rate rises to --lr", "10 % of all"}, kNotNegative);
+            {"warmup", "N", "steps in which the rate rises to --lr", "10 % of all"}, kSteps);
   flags.add_flag({"adam-betas", "B1,B2", "decay of the two moments", "0.9,0.95"}, Arity::kOne,
                  [&options](const auto& from, const auto& values) {
                    read_betas(from, values.back(), options);
                  });
   flags.add(&options.adam_eps, {"adam-eps", "X", "added to the root of the second moment", "1e-8"},
-            kAboveZero);
+            Range{.low = 1e-30, .high = 1});
   flags.add(&options.weight_decay, {"weight-decay", "X", "decay a step, as a factor of the rate"},
-            kNotNegative);
+            Range{.low = 0, .high = 1000});
   flags.choice(&options.decay_on, {"decay-on", "", "which weights decay"}, {"matrices", "all"});
   flags.add(&options.clip, {"clip", "NORM", "limit of the gradient's global norm; 0 is off", "1.0"},
-            kNotNegative);
+            Range{.low = 0, .high = 1e9});
   flags.choice(&options.dtype,
                {"dtype", "",
                 "of weights and activations; bf16 and fp16 keep fp32 masters, fp16 scales "
@@ -83,18 +84,15 @@ void define_output(Flags& flags, TrainOptions& options) {
   flags.group("output");
   flags.add(&options.out, {"out", "DIR", "run folder: checkpoints, metrics, report", "required"});
   flags.add(&options.save_every,
-            {"save-every", "STEPS", "steps between two checkpoints", "at the end only"},
-            kNotNegative);
-  flags.add(&options.keep_last, {"keep-last", "N", "newest checkpoints to keep", "all"},
-            kNotNegative);
+            {"save-every", "STEPS", "steps between two checkpoints", "at the end only"}, kSteps);
+  flags.add(&options.keep_last, {"keep-last", "N", "newest checkpoints to keep", "all"}, kSteps);
   flags.toggle(
       &options.save_behind,
       {"save-behind", "", "go on while a checkpoint is written; takes a copy of it", "off"});
   flags.toggle(&options.resume, {"resume", "", "go on from the newest checkpoint in --out", "off"});
   flags.many(&options.eval_data, {"eval-data", "FILES", "data to measure the loss on", "none"});
   flags.add(&options.eval_every,
-            {"eval-every", "STEPS", "steps between two measurements", "at the end only"},
-            kNotNegative);
+            {"eval-every", "STEPS", "steps between two measurements", "at the end only"}, kSteps);
 }
 
 void define_ranks(Flags& flags, TrainOptions& options) {

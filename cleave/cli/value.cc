@@ -1,5 +1,6 @@
 #include "cleave/cli/value.h"
 
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <string_view>
@@ -11,19 +12,23 @@
 namespace cleave::cli {
 namespace {
 
-// "an integer, 1 or more"; "a number above 0 and below 1".
+// All digits of a whole number, whatever its size.
+std::string shown(double bound) {
+  std::array<char, 32> digits{};
+  const bool is_whole = bound == std::floor(bound) && std::abs(bound) >= 1e6;
+  if (!is_whole) return str(bound);
+  const auto [end, problem] =
+      std::to_chars(digits.data(), digits.data() + digits.size(), bound, std::chars_format::fixed);
+  return {digits.data(), end};
+}
+
+// "an integer from 1 to 256"; "a number above 0 and below 1".
 std::string expected(std::string_view kind, const Range& range) {
-  const bool has_low = std::isfinite(range.low);
-  const bool has_high = std::isfinite(range.high);
-  std::string text(kind);
-  if (has_low && has_high && range.takes_low && range.takes_high) {
-    return text + str(" from ", range.low, " to ", range.high);
-  }
-  if (has_low)
-    text += range.takes_low ? str(", ", range.low, " or more") : str(" above ", range.low);
-  if (has_low && has_high) text += " and";
-  if (has_high) text += range.takes_high ? str(" up to ", range.high) : str(" below ", range.high);
-  return text;
+  const std::string low = shown(range.low);
+  const std::string high = range.high == kSeeds.high ? str(UINT64_MAX) : shown(range.high);
+  if (range.takes_low && range.takes_high) return str(kind, " from ", low, " to ", high);
+  return str(kind, range.takes_low ? " from " : " above ", low,
+             range.takes_high ? " and up to " : " and below ", high);
 }
 
 bool is_inside(double value, const Range& range) {
@@ -69,14 +74,14 @@ void read_value(const Given& given, const Range& range, int64_t* target) {
 }
 
 void read_value(const Given& given, const Range& range, uint64_t* target) {
-  read_number(given, Range{.low = 0, .high = range.high}, "an integer", target);
+  read_number(given, range, "an integer", target);
 }
 
 void read_value(const Given& given, const Range& range, double* target) {
   read_number(given, range, "a number", target);
 }
 
-void read_value(const Given& given, const Range& /*range*/, std::string* target) {
+void read_value(const Given& given, std::string* target) {
   CLEAVE_CHECK(!given.text.empty(), Code::kUsage, given.where, " is empty; leave it out instead");
   *target = given.text;
 }
@@ -108,7 +113,7 @@ std::vector<double> read_numbers(const Given& given, const Range& range) {
 std::vector<int64_t> read_ids(const Given& given) {
   std::vector<int64_t> ids;
   for (const Given& part : between_commas(given)) {
-    read_value(part, kNotNegative, &ids.emplace_back());
+    read_value(part, kTokens, &ids.emplace_back());
   }
   return ids;
 }

@@ -19,15 +19,15 @@ void define(Flags& flags, VerifyOptions& options) {
                              "all"});
   flags.add(&options.fuzz,
             {"fuzz", "N", "N random small configurations around the model's instead", "off"},
-            kPositive);
-  flags.add(&options.seed, {"seed", "N", "of weights, ids and configurations"});
+            Range{.low = 1, .high = 1e6});
+  flags.add(&options.seed, {"seed", "N", "of weights, ids and configurations"}, kSeeds);
   flags.toggle(&options.json, {"json", "", "one JSON object", "off"});
   flags.group("ranks");
   flags.add(&options.tp,
             {"tp", "N", "tensor-parallel ranks; with --fuzz the most of them",
              "2; all ranks under a launcher"},
-            kPositive);
-  flags.add(&options.dp, {"dp", "N", "data-parallel ranks"}, kPositive);
+            kRanks);
+  flags.add(&options.dp, {"dp", "N", "data-parallel ranks"}, kRanks);
   flags.add(&options.plan,
             {"plan", "FILE.json", "how modules are split: name to style", "the model's"});
   flags.toggle(&options.sequence_parallel,

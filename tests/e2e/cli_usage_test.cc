@@ -98,25 +98,26 @@ TEST_F(Usage, UnknownWords_NameTheNearest) {
 
 TEST_F(Usage, WrongValues_NameFlagValueAndWhatIsAllowed) {
   expect_refused({"train", "--steps", "abc"}, 2,
-                 "--steps is 'abc'; expected an integer, 0 or more");
+                 "--steps is 'abc'; expected an integer from 0 to 1000000000");
   expect_refused({"train", "--batch-size", "0"}, 2,
-                 "--batch-size is '0'; expected an integer, 1 or more");
+                 "--batch-size is '0'; expected an integer from 1 to 1000000");
   expect_refused({"train", "--batch-size", "9223372036854775808"}, 2,
-                 "--batch-size is '9223372036854775808'; expected an integer, 1 or more");
-  expect_refused({"train", "--lr", "-1"}, 2, "--lr is '-1'; expected a number, 0 or more");
-  expect_refused({"train", "--lr", "nan"}, 2, "--lr is 'nan'; expected a number, 0 or more");
-  expect_refused({"train", "--tp=2x"}, 2, "--tp is '2x'; expected an integer, 1 or more");
+                 "--batch-size is '9223372036854775808'; expected an integer from 1 to 1000000");
+  expect_refused({"train", "--lr", "-1"}, 2, "--lr is '-1'; expected a number from 0 to 1000");
+  expect_refused({"train", "--lr", "nan"}, 2, "--lr is 'nan'; expected a number from 0 to 1000");
+  expect_refused({"train", "--tp=2x"}, 2, "--tp is '2x'; expected an integer from 1 to 4096");
   expect_refused({"train", "--schedule", "cos"}, 2,
                  "--schedule is 'cos'; expected one of cosine, linear, constant");
   expect_refused({"train", "--adam-betas", "0.9"}, 2,
                  "--adam-betas is '0.9'; expected two numbers, as in 0.9,0.95");
   expect_refused({"train", "--adam-betas", "0.9,1"}, 2,
-                 "--adam-betas is '1'; expected a number, 0 or more and below 1");
-  expect_refused({"train", "--timeout", "0"}, 2, "--timeout is '0'; expected a number above 0");
+                 "--adam-betas is '1'; expected a number from 0 and below 1");
+  expect_refused({"train", "--timeout", "0"}, 2,
+                 "--timeout is '0'; expected a number from 0.001 to 10000000");
   expect_refused({"generate", "--top-p", "1.5"}, 2,
                  "--top-p is '1.5'; expected a number above 0 and up to 1");
   expect_refused({"generate", "--prompt-ids", "1,2,-3"}, 2,
-                 "--prompt-ids is '-3'; expected an integer, 0 or more");
+                 "--prompt-ids is '-3'; expected an integer from 0 to 2147483647");
   expect_refused({"train", "--resume=yes"}, 2, "--resume takes no value; got 'yes'");
 }
 
@@ -214,7 +215,7 @@ TEST_F(Usage, ConfigFiles_AreCheckedAsFlagsAre) {
                         "unknown key \"no-steps\"; did you mean \"steps\"");
   expect_refused_config(R"({"config": "x"})", 2, "unknown key \"config\"; did you mean \"clip\"");
   expect_refused_config(R"({"batch_size": 0})", 2,
-                        "\"batch_size\" is '0'; expected an integer, 1 or more");
+                        "\"batch_size\" is '0'; expected an integer from 1 to 1000000");
   expect_refused_config(R"({"batch_size": 1, "batch-size": 2})", 2,
                         "\"batch-size\" is given twice");
   expect_refused_config(R"({"resume": 1})", 4, "\"resume\" is 1; expected true or false (byte 11)");
