@@ -81,7 +81,7 @@ class StripAccents final : public Normalizer {
  public:
   [[nodiscard]] std::string normalize(std::string text) const override {
     return map_characters(text, [](std::string& out, char32_t c) {
-      if (!is_combining_mark(c)) append_utf8(out, c);
+      if (!is_mark(c)) append_utf8(out, c);
     });
   }
 };
@@ -122,7 +122,7 @@ class BertNormalizer final : public Normalizer {
     if (options_.strip_accents) {
       text =
           map_characters(to_normal_form(text, NormalForm::kNfd), [](std::string& out, char32_t c) {
-            if (!is_nonspacing_mark(c)) append_utf8(out, c);
+            if (!is_accent(c)) append_utf8(out, c);
           });
     }
     return options_.lowercase ? map_characters(text, append_lower) : text;

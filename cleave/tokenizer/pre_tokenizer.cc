@@ -20,11 +20,6 @@ namespace {
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// Words, and runs of what is neither word nor space; \w by Unicode's recommendation (UTS 18, annex
-// C).
-constexpr std::string_view kWordPattern =
-    R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]+|[^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}\s]+)";
-
 using Steps = std::vector<std::unique_ptr<PreTokenizer>>;
 
 class PreTokenizerChain final : public PreTokenizer {
@@ -148,11 +143,30 @@ class MetaspaceSplit final : public PreTokenizer {
   Replacement spaces_;
 };
 
-bool is_bert_punctuation(char32_t c) {
-  const bool ascii = (c >= 33 && c <= 47) || (c >= 58 && c <= 64) || (c >= 91 && c <= 96) ||
-                     (c >= 123 && c <= 126);
-  return ascii || is_punctuation(c);
-}
+/// Words, and runs of what is neither word nor space.
+class WordSplit final : public PreTokenizer {
+ public:
+  void split(std::string_view text, bool at_start, const PieceSink& sink) const override {
+    enum class Kind : uint8_t { kSpace, kWord, kOther };
+    const auto kind_of = [](char32_t c) {
+      return is_word_character(c) ? Kind::kWord : is_white_space(c) ? Kind::kSpace : Kind::kOther;
+    };
+    Kind kind = Kind::kSpace;
+    size_t begin = 0;
+    const auto piece = pieces_of(text, at_start, sink);
+    for (size_t at = 0; at < text.size();) {
+      const CodePoint point = next_code_point(text, at);
+      const Kind next = kind_of(point.value);
+      if (next != kind) {
+        if (kind != Kind::kSpace) piece(begin, at);
+        kind = next;
+        begin = at;
+      }
+      at += point.bytes;
+    }
+    if (kind != Kind::kSpace) piece(begin, text.size());
+  }
+};
 
 std::unique_ptr<PreTokenizer> make_byte_level(std::optional<Regex> regex, bool add_prefix_space) {
   Steps steps;
@@ -218,7 +232,7 @@ std::unique_ptr<PreTokenizer> make_byte_pre_tokenizer(std::string_view pattern) 
 std::unique_ptr<PreTokenizer> make_bert_pre_tokenizer() {
   Steps steps;
   steps.push_back(make_character_split(is_white_space, SplitBehavior::kRemoved));
-  steps.push_back(make_character_split(is_bert_punctuation, SplitBehavior::kIsolated));
+  steps.push_back(make_character_split(is_punctuation, SplitBehavior::kIsolated));
   return std::make_unique<PreTokenizerChain>(std::move(steps));
 }
 
@@ -230,16 +244,14 @@ std::unique_ptr<PreTokenizer> read_pre_tokenizer(const Json& json) {
   if (name == "Split") return read_split(json);
   if (name == "Metaspace") return std::make_unique<MetaspaceSplit>(read_metaspace(json));
   if (name == "BertPreTokenizer") return make_bert_pre_tokenizer();
-  if (name == "Whitespace") {
-    return std::make_unique<RegexSplit>(Regex(kWordPattern), SplitBehavior::kRemoved, true);
-  }
+  if (name == "Whitespace") return std::make_unique<WordSplit>();
   if (name == "WhitespaceSplit") {
     return make_character_split(is_white_space, SplitBehavior::kRemoved);
   }
   if (name == "Punctuation") {
     const SplitBehavior behavior =
         json.has("behavior") ? read_split_behavior(json.at("behavior")) : SplitBehavior::kIsolated;
-    return make_character_split(is_bert_punctuation, behavior);
+    return make_character_split(is_punctuation, behavior);
   }
   if (name == "Digits") {
     return make_character_split(is_number, json.bool_or("individual_digits", false)

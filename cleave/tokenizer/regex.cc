@@ -5,6 +5,7 @@
 #include <pcre2.h>
 
 #include "cleave/text/utf8.h"
+#include "cleave/tokenizer/character_set.h"
 
 namespace cleave {
 namespace {
@@ -18,42 +19,86 @@ struct FreeContext {
   void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
 };
 
-/// What a class escape means in the reference libraries, as the inside of a character class:
-/// PCRE2's own \s differs in U+180E, its \w in combining marks.
-std::string_view class_of(char escape) {
-  switch (escape) {
+/// \w of Oniguruma: letters, marks, digits, numbers like letters, and these.
+constexpr std::string_view kOtherWordCharacters =
+    R"(_\x{203f}-\x{2040}\x{2054}\x{fe33}-\x{fe34}\x{fe4d}-\x{fe4f}\x{ff3f}\x{24b6}-\x{24e9})"
+    R"(\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189}\x{b2}-\x{b3}\x{b9}\x{bc}-\x{be})";
+
+/// An escape that stands for a class of characters, as the inside of a character class.
+struct ClassEscape {
+  std::string members, others;  ///< others: all that are not members
+  bool is_negated = false;
+  size_t length = 0;  ///< of the escape in the pattern; 0: it is none
+};
+
+ClassEscape class_of(const CharacterSet& set, bool is_negated, size_t length) {
+  return {class_text(set), class_text(set.complement()), is_negated, length};
+}
+
+/// \p{Lu}, \P{L}, \p{^N}, \pL: those of general categories. Others stay PCRE2's own.
+ClassEscape property_at(std::string_view escape) {
+  bool is_negated = escape[1] == 'P';
+  if (escape.size() < 3) return {};
+  std::string_view name = escape.substr(2, 1);
+  size_t length = 3;
+  if (name == "{") {
+    const size_t end = escape.find('}');
+    if (end == std::string_view::npos) return {};
+    name = escape.substr(3, end - 3);
+    length = end + 1;
+    if (name.starts_with('^')) {
+      is_negated = !is_negated;
+      name.remove_prefix(1);
+    }
+  }
+  const CharacterSet* set = category_set(name);
+  return set == nullptr ? ClassEscape{} : class_of(*set, is_negated, length);
+}
+
+/// The escape for a class at the front of `escape`. Classes are written out, since those of PCRE2
+/// are of whatever Unicode version it was built for.
+ClassEscape class_at(std::string_view escape) {
+  const char letter = escape.size() > 1 ? escape[1] : ' ';
+  switch (letter) {
     case 's':
-    case 'S':
-      return R"(\p{White_Space})";
+    case 'S':  // PCRE2's own has U+180E
+      return {R"(\p{White_Space})", R"(\P{White_Space})", letter == 'S', 2};
+    case 'd':
+    case 'D':
+      return class_of(*category_set("Nd"), letter == 'D', 2);
     case 'w':
-    case 'W':
-      return R"(\p{L}\p{M}\p{N}\p{Pc})";
+    case 'W': {
+      std::string members(kOtherWordCharacters);
+      for (const char* name : {"L", "M", "Nd", "Nl"}) members += class_text(*category_set(name));
+      return {members, {}, letter == 'W', 2};
+    }
+    case 'p':
+    case 'P':
+      return property_at(escape);
     default:
       return {};
   }
 }
 
-/// The pattern with \s, \S, \w and \W written out. \W inside a class stays PCRE2's.
+/// The pattern with classes of characters written out. \W inside a class stays PCRE2's.
 std::string with_unicode_classes(std::string_view pattern) {
   std::string out;
   bool in_class = false;
-  for (size_t i = 0; i < pattern.size(); ++i) {
+  for (size_t i = 0; i < pattern.size();) {
     const char c = pattern[i];
     if (c == '[' || c == ']') in_class = c == '[';
-    if (c != '\\' || i + 1 == pattern.size()) {
-      out.push_back(c);
+    const ClassEscape found = c == '\\' ? class_at(pattern.substr(i)) : ClassEscape{};
+    if (found.length == 0 || (in_class && found.is_negated && found.others.empty())) {
+      out += pattern.substr(i, c == '\\' ? 2 : 1);
+      i += c == '\\' ? 2 : 1;
       continue;
     }
-    const char escape = pattern[++i];
-    const std::string_view members = class_of(escape);
-    const bool negated = escape == 'S' || escape == 'W';
-    if (members.empty() || (in_class && escape == 'W')) {
-      out += {c, escape};
-    } else if (!in_class) {
-      out += str(negated ? "[^" : "[", members, "]");
+    if (in_class) {
+      out += found.is_negated ? found.others : found.members;
     } else {
-      out += negated ? R"(\P{White_Space})" : members;
+      out += str(found.is_negated ? "[^" : "[", found.members, "]");
     }
+    i += found.length;
   }
   return out;
 }

@@ -1,0 +1,141 @@
+#include "cleave/tokenizer/unicode.h"
+
+#include <array>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "cleave/text/json.h"
+#include "cleave/text/utf8.h"
+#include "cleave/tokenizer/normalizer.h"
+#include "cleave/tokenizer/regex.h"
+
+// Oracle: checksums of what tokenizers 0.23.3 does with every character
+// (tools/make_unicode_tables.py).
+namespace cleave {
+namespace {
+
+constexpr char32_t kEnd = 0x110000;
+
+bool is_surrogate(char32_t c) {
+  return c >= 0xD800 && c <= 0xDFFF;
+}
+
+/// CRC-32 as in zlib.
+int64_t crc_of(const std::string& text) {
+  uint32_t crc = 0xFFFFFFFF;
+  for (const char byte : text) {
+    crc ^= static_cast<uint8_t>(byte);
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0xEDB88320 : 0);
+  }
+  return static_cast<int64_t>(~crc);
+}
+
+std::string hex(char32_t c) {
+  std::array<char, 16> digits{};
+  std::snprintf(digits.data(), digits.size(), "%x", static_cast<unsigned>(c));
+  return digits.data();
+}
+
+std::string utf8(char32_t c) {
+  std::string text;
+  append_utf8(text, c);
+  return text;
+}
+
+/// Of the ranges of the characters for which `is_in` holds.
+int64_t set_checksum(const std::function<bool(char32_t)>& is_in) {
+  std::string text;
+  for (char32_t c = 0; c < kEnd;) {
+    if (is_surrogate(c) || !is_in(c)) {
+      ++c;
+      continue;
+    }
+    const char32_t first = c;
+    while (c < kEnd && !is_surrogate(c) && is_in(c)) ++c;
+    text += hex(first) + "-" + hex(c - 1) + " ";
+  }
+  return crc_of(text);
+}
+
+/// Of what characters become, where that is another text.
+int64_t map_checksum(const std::function<std::string(const std::string&)>& change) {
+  std::string text;
+  for (char32_t c = 0; c < kEnd; ++c) {
+    if (is_surrogate(c)) continue;
+    const std::string before = utf8(c);
+    const std::string after = change(before);
+    if (after != before) text += hex(c) + " " + after + "\n";
+  }
+  return crc_of(text);
+}
+
+/// The characters that the pattern matches, from one text of all of them.
+int64_t matched_checksum(const std::string& pattern) {
+  std::string all;
+  for (char32_t c = 0; c < kEnd; ++c) {
+    if (!is_surrogate(c)) append_utf8(all, c);
+  }
+  std::vector<bool> is_matched(kEnd, false);
+  Regex(pattern).for_each(all, [&](size_t begin, size_t /*end*/) {
+    is_matched[next_code_point(all, begin).value] = true;
+  });
+  return set_checksum([&](char32_t c) { return is_matched[c]; });
+}
+
+class UnicodeGolden : public ::testing::Test {
+ protected:
+  [[nodiscard]] int64_t want(const std::string& name) const { return sums_.at(name).as_int(); }
+
+  Json sums_ =
+      Json::parse_file(CLEAVE_SOURCE_DIR "/tests/golden/tokenizer/unicode.json").at("checksums");
+};
+
+TEST_F(UnicodeGolden, ClassesOfEveryCharacter_AreThoseOfTokenizers) {
+  EXPECT_EQ(set_checksum(is_white_space), want("white space"));
+  EXPECT_EQ(set_checksum(is_punctuation), want("punctuation"));
+  EXPECT_EQ(set_checksum(is_number), want("number"));
+  EXPECT_EQ(set_checksum(is_word_character), want("word"));
+  EXPECT_EQ(set_checksum(is_control_or_format), want("dropped"));
+  EXPECT_EQ(set_checksum(is_mark), want("mark"));
+  EXPECT_EQ(set_checksum(is_chinese_character), want("chinese"));
+}
+
+TEST_F(UnicodeGolden, ClassesOfRegularExpressions_AreThoseOfTokenizers) {
+  for (const char* name :
+       {"L", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "N", "Nd", "Nl", "No", "P", "S", "Z"}) {
+    const std::string pattern = std::string("\\p{") + name + "}";
+    EXPECT_EQ(matched_checksum(pattern), want(pattern)) << pattern;
+  }
+  for (const char* pattern : {"\\s", "\\w", "\\d"}) {
+    EXPECT_EQ(matched_checksum(pattern), want(pattern)) << pattern;
+    EXPECT_EQ(matched_checksum(std::string("[") + pattern + "]"), want(pattern)) << pattern;
+  }
+  EXPECT_EQ(matched_checksum("[^\\P{L}]"), want("\\p{L}"));
+}
+
+TEST_F(UnicodeGolden, FormsOfEveryCharacter_AreThoseOfTokenizers) {
+  const auto bert = make_bert_normalizer(
+      {.clean_text = false, .chinese_chars = false, .strip_accents = true, .lowercase = false});
+  EXPECT_EQ(map_checksum([&](const std::string& c) { return bert->normalize(c); }),
+            want("accents"));
+  EXPECT_EQ(map_checksum([](const std::string& c) {
+              std::string out;
+              append_lower(out, next_code_point(c, 0).value);
+              return out;
+            }),
+            want("lower"));
+  const auto form = [&](NormalForm f) {
+    return map_checksum([f](const std::string& c) { return to_normal_form(c, f); });
+  };
+  EXPECT_EQ(form(NormalForm::kNfc), want("NFC"));
+  EXPECT_EQ(form(NormalForm::kNfd), want("NFD"));
+  EXPECT_EQ(form(NormalForm::kNfkc), want("NFKC"));
+  EXPECT_EQ(form(NormalForm::kNfkd), want("NFKD"));
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""Writes cleave/tokenizer/unicode_tables.cc and tests/golden/tokenizer/unicode.json.
+
+Both hold what the Python package `tokenizers` (its version is in both files) does with every
+character: the first as tables, the second as checksums of its output, for the test.
+"""
+import json
+import pathlib
+import zlib
+
+import tokenizers
+from tokenizers import Regex
+from tokenizers import normalizers as N
+from tokenizers import pre_tokenizers as P
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CATEGORIES = ("Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Cn "
+              "Co Cs").split()
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcd"  # of CATEGORIES, in the runs
+CHARACTERS = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
+
+
+def matched(pattern):
+    """Characters that Oniguruma, behind Split and ByteLevel, matches."""
+    gone = N.Replace(Regex(pattern), "")
+    return {c for c in CHARACTERS if gone.normalize_str(chr(c)) == ""}
+
+
+def cut_at(pre_tokenizer):
+    return {c for c in CHARACTERS if len(pre_tokenizer.pre_tokenize_str(f"a{chr(c)}b")) > 1}
+
+
+def dropped_by(normalizer):
+    return {c for c in CHARACTERS if normalizer.normalize_str(f"a{chr(c)}b") == "ab"}
+
+
+def bert(**steps):
+    off = dict(clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=False)
+    return N.BertNormalizer(**{**off, **steps})
+
+
+def category_runs():
+    of = {}
+    for name in CATEGORIES[:-1]:
+        for c in matched(r"\p{%s}" % name):
+            assert c not in of, (c, name, of[c])
+            of[c] = name
+    runs = []
+    for c in range(0x110000):
+        name = of.get(c, "Cs")
+        if runs and runs[-1][0] == name:
+            runs[-1][1] += 1
+        else:
+            runs.append([name, 1])
+    return "".join(
+        LETTERS[CATEGORIES.index(n)] + (str(count) if count > 1 else "") for n, count in runs)
+
+
+def set_runs(members):
+    """Numbers of characters outside and inside by turns, from U+0000 on."""
+    counts, inside = [0], False
+    for c in range(max(members) + 1):
+        if (c in members) != inside:
+            counts.append(0)
+            inside = not inside
+        counts[-1] += 1
+    return " ".join(map(str, counts))
+
+
+def lower_runs():
+    """First, last, step, difference of those whose lower-case form is one other character."""
+    lower = N.Lowercase()
+    runs = []
+    for c in CHARACTERS:
+        to = lower.normalize_str(chr(c))
+        if len(to) != 1 or to == chr(c):
+            assert len(to) == 1 or c == 0x130, c  # the one that Unicode gives two, in unicode.cc
+            continue
+        delta = ord(to) - c
+        if runs and runs[-1][3] == delta and c - runs[-1][1] in (1, 2):
+            first, last, step, _ = runs[-1]
+            if first == last or c - last == step:
+                runs[-1] = [first, c, c - last, delta]
+                continue
+        runs.append([c, c, 1, delta])
+    return "  ".join(" ".join(map(str, run)) for run in runs)
+
+
+def literal(name, comment, text):
+    lines, width = [], 94
+    while text:
+        lines.append(text[:width])
+        text = text[width:]
+    body = "\n".join(f'    "{line}"' for line in lines)
+    return f"// {comment}\nconst std::string_view {name} =\n{body};\n"
+
+
+def write_tables():
+    tables = [
+        literal("kCategoryRuns", "As Oniguruma has them: a letter for the category, then how many "
+                "characters.", category_runs()),
+        literal("kPunctuationRuns", "BertPreTokenizer and Punctuation cut here.",
+                set_runs(cut_at(P.Punctuation()))),
+        literal("kNumberRuns", "Digits cuts here.", set_runs(cut_at(P.Digits()))),
+        literal("kDroppedRuns", "BertNormalizer's clean_text drops these.",
+                set_runs(dropped_by(bert(clean_text=True)))),
+        literal("kAccentRuns", "BertNormalizer's strip_accents drops these.",
+                set_runs(dropped_by(bert(strip_accents=True)))),
+        literal("kMarkRuns", "StripAccents drops these.", set_runs(dropped_by(N.StripAccents()))),
+        literal("kLowerRuns", "First, last, step and the distance to the lower-case form.",
+                lower_runs()),
+    ]
+    head = ("// Made by tools/make_unicode_tables.py from tokenizers " + tokenizers.__version__ +
+            "; not by hand.\n// clang-format off\n"
+            '#include "cleave/tokenizer/unicode_tables.h"\n\nnamespace cleave {\n\n')
+    path = ROOT / "cleave/tokenizer/unicode_tables.cc"
+    path.write_text(head + "\n".join(tables) + "\n}  // namespace cleave\n")
+
+
+def ranges_of(members):
+    found = []
+    for c in sorted(members):
+        if found and found[-1][1] == c - 1:
+            found[-1][1] = c
+        else:
+            found.append([c, c])
+    return found
+
+
+def set_checksum(members):
+    text = "".join(f"{first:x}-{last:x} " for first, last in ranges_of(members))
+    return zlib.crc32(text.encode())
+
+
+def map_checksum(changed):
+    """Of what each character becomes, where that is another text."""
+    text = "".join(f"{c:x} {changed[c]}\n" for c in sorted(changed))
+    return zlib.crc32(text.encode())
+
+
+def changed_by(normalizer):
+    return {c: t for c in CHARACTERS if (t := normalizer.normalize_str(chr(c))) != chr(c)}
+
+
+def write_golden(sets, maps):
+    sums = {name: set_checksum(members) for name, members in sets.items()}
+    sums.update({name: map_checksum(changed) for name, changed in maps.items()})
+    path = ROOT / "tests/golden/tokenizer/unicode.json"
+    lines = ",\n".join(f"  {json.dumps(name)}: {value}" for name, value in sums.items())
+    path.write_text(f'{{"tokenizers": "{tokenizers.__version__}", "checksums": {{\n{lines}\n}}}}\n')
+
+
+def measure_golden():
+    sets = {
+        "white space": cut_at(P.WhitespaceSplit()),
+        "punctuation": cut_at(P.Punctuation()),
+        "number": cut_at(P.Digits()),
+        "word": set(CHARACTERS) - cut_at(P.Whitespace()),
+        "dropped": dropped_by(bert(clean_text=True)),
+        "mark": dropped_by(N.StripAccents()),
+        "chinese": set(changed_by(bert(handle_chinese_chars=True))),
+    }
+    for pattern in ("L", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "N", "Nd", "Nl", "No", "P", "S", "Z"):
+        sets[r"\p{%s}" % pattern] = matched(r"\p{%s}" % pattern)
+    for pattern in (r"\s", r"\w", r"\d"):
+        sets[pattern] = matched(pattern)
+    maps = {"accents": changed_by(bert(strip_accents=True)), "lower": changed_by(N.Lowercase())}
+    for form in ("NFC", "NFD", "NFKC", "NFKD"):
+        maps[form] = changed_by(getattr(N, form)())
+    return sets, maps
+
+
+if __name__ == "__main__":
+    write_tables()
+    write_golden(*measure_golden())
