@@ -65,7 +65,8 @@ Error as_error(const std::exception_ptr& caught) {
       const std::string_view rest = text.substr(at, text.find_first_of(".\n", at) - at);
       return Error(Code::kMemory, str("out of memory (", rest, ")"));
     }
-    return Error(Code::kBug, str(text));
+    // libtorch adds its backtrace.
+    return Error(Code::kBug, str(text.substr(0, text.find("\nException raised from "))));
   } catch (...) {
     return Error(Code::kBug, "an exception that is no std::exception");
   }

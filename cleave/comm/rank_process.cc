@@ -32,8 +32,9 @@ void run_as_rank(const Environment& environment, const std::function<void(World&
     // Before `world` goes, which would look like an orderly leave.
     const Error error = as_error(std::current_exception());
     if (!is_planted("rank.says_nothing")) world->abort(error);
-    if (environment.job_fd >= 0) throw FailureTold{static_cast<int>(error.code())};
-    throw Error(error.code(), str("rank ", environment.rank, ": ", error.what()));
+    const std::string text = str("rank ", environment.rank, ": ", error.what());
+    if (environment.job_fd >= 0) throw ReportedError(error.code(), text);
+    throw Error(error.code(), text);
   }
 }
 
@@ -42,8 +43,8 @@ int run_rank(const Environment& environment, const std::function<void(World&)>& 
   try {
     run_as_rank(environment, body, options);
     return 0;
-  } catch (const FailureTold& told) {
-    return told.exit_code;
+  } catch (const ReportedError& error) {
+    return static_cast<int>(error.code());
   } catch (...) {
     const Error error = as_error(std::current_exception());
     std::cerr << str("cleave: ", error.what(), "\n");

@@ -6,17 +6,19 @@
 
 namespace cleave {
 
-/// Thrown instead of a failure that `cleave launch` prints: the process only has to end so.
-struct FailureTold {
-  int exit_code = 0;
+/// A failure of a rank that `cleave launch` knows of and prints, once for all ranks: the process
+/// only has to end with its code (report_failure in comm/failure.h does).
+class ReportedError : public Error {
+ public:
+  using Error::Error;
 };
 
 /// Records a failure of this process from before it joined its job, for `cleave launch`, which
 /// prints the first one once for all ranks. Whether such a launcher is there.
 bool tell_launcher(const Error& failure);
 
-/// Runs `body` as the one rank of this process. A failure is told to all ranks, then thrown: as it
-/// is, or as FailureTold under `cleave launch`.
+/// Runs `body` as the one rank of this process. A failure is reported to all ranks, then thrown as
+/// an Error that names the rank; under `cleave launch` as a ReportedError.
 void run_as_rank(const Environment& environment, const std::function<void(World&)>& body,
                  const RankOptions& options = {});
 

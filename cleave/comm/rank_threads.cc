@@ -13,6 +13,7 @@
 
 #include "cleave/base/log.h"
 #include "cleave/base/mutant.h"
+#include "cleave/comm/failure.h"
 #include "cleave/comm/page_world.h"
 
 namespace cleave {
@@ -103,6 +104,7 @@ void rethrow_first(const JobPage& page, const Failures& failures) {
 void run_ranks(int num_ranks, const std::function<void(World&)>& body, const RankOptions& options) {
   CLEAVE_CHECK(options.timeout_s > 0, Code::kUsage, "timeout=", options.timeout_s,
                " s; it must be positive");
+  report_uncaught_exceptions();
   const std::shared_ptr<JobPage> page = JobPage::create_private(num_ranks);
   Failures failures(static_cast<size_t>(num_ranks));
   std::vector<std::thread> threads;

@@ -6,6 +6,7 @@
 
 #include "cleave/comm/cores.h"
 #include "cleave/comm/environment.h"
+#include "cleave/comm/failure.h"
 #include "cleave/comm/page_world.h"
 #include "cleave/comm/rank_process.h"
 #include "cleave/mesh/cuda.h"
@@ -43,6 +44,7 @@ int launched_world_size() {
 }
 
 void run_job(const JobOptions& options, const std::function<void(World&)>& body) {
+  report_uncaught_exceptions();
   use_memory_cache();
   const auto environment = read_environment();
   const bool has_gpu = device_of(options.device).is_cuda();
@@ -62,7 +64,16 @@ void run_job(const JobOptions& options, const std::function<void(World&)>& body)
   }
   CLEAVE_CHECK(environment->world_size == options.num_ranks, Code::kShape, "the layout needs ",
                options.num_ranks, " ranks; the launcher started ", environment->world_size);
-  run_as_rank(*environment, with_threads, options.ranks);
+  try {
+    run_as_rank(*environment, with_threads, options.ranks);
+  } catch (...) {
+    throw;  // from here: where nobody catches it further out, the rank has left its job in order
+  }
+}
+
+void run_job(int num_ranks, const std::function<void(World&)>& body) {
+  const int launched = launched_world_size();
+  run_job({.num_ranks = launched > 0 ? launched : num_ranks}, body);
 }
 
 }  // namespace cleave

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "cleave/base/error.h"
+#include "cleave/comm/failure.h"
 #include "cleave/mesh/job.h"
 #include "pretrain.h"
 
@@ -46,8 +47,10 @@ Arguments parse(int argc, char** argv) {
   app.add_option("--num_attention_heads", a.train.model.num_attention_heads);
   try {
     app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    std::exit(app.exit(help));
   } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error));
+    throw cleave::Error(cleave::Code::kUsage, error.what());
   }
   CLEAVE_CHECK(!a.data.file.empty() && !a.train.tokenizer_folder.empty(), cleave::Code::kUsage,
                "--data or --tokenizer is missing and CLEAVE_DATA is not set; name a text and the "
@@ -64,16 +67,12 @@ Arguments parse(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
+  return cleave::run_main([&] {
     const Arguments a = parse(argc, argv);
     const PretrainingDataset dataset(a.data);  // read once, by all rank threads of this process
     std::printf("%lld rows of %lld tokens\n", static_cast<long long>(dataset.size()),
                 static_cast<long long>(a.data.seq_len));
-    const int launched = cleave::launched_world_size();
-    cleave::run_job({.num_ranks = launched > 0 ? launched : a.num_ranks},
-                    [&](cleave::World& world) { pretrain(world, a.train, dataset); });
-  } catch (const cleave::Error& error) {
-    (void)std::fprintf(stderr, "bert_pretraining: %s\n", error.what());
-    return static_cast<int>(error.code());
-  }
+    cleave::run_job(a.num_ranks, [&](cleave::World& world) { pretrain(world, a.train, dataset); });
+    return 0;
+  });
 }

@@ -12,6 +12,7 @@
 #include "cleave/model/bert/bert.h"
 #include "save.h"
 #include "tests/support/golden.h"
+#include "tests/support/program.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp_folder.h"
 
@@ -200,6 +201,12 @@ TEST(DistributedSampler, OverAnyNumberOfRanks_VisitsEachRowOnceAnEpoch) {
   };
   EXPECT_EQ(first_of(1), first_of(1));
   EXPECT_NE(first_of(1), first_of(2));
+}
+
+TEST(BertPretraining, WrongFlag_ExitsWith2InOneLine) {
+  const auto ran = cleave::test::run_program({CLEAVE_EXAMPLE, "--no_such_flag"});
+  EXPECT_EQ(ran.exit_code, 2);
+  EXPECT_EQ(ran.err, "cleave: The following argument was not expected: --no_such_flag\n");
 }
 
 }  // namespace

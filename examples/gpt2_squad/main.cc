@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "cleave/comm/environment.h"
+#include "cleave/comm/failure.h"
 #include "cleave/mesh/job.h"
 #include "squad.h"
 #include "tutorial.h"
@@ -60,8 +61,10 @@ Arguments parse(int argc, char** argv) {
     std::vector<std::string> words = without_local_rank(argc, argv);
     std::reverse(words.begin(), words.end());  // as CLI11 takes them
     app.parse(words);
+  } catch (const CLI::Success& help) {
+    std::exit(app.exit(help));
   } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error));
+    throw cleave::Error(cleave::Code::kUsage, error.what());
   }
   CLEAVE_CHECK(!t.model.empty() && !a.data.empty(), cleave::Code::kUsage,
                "--model or --data is missing and CLEAVE_DATA is not set; name the folder of a "
@@ -87,14 +90,11 @@ void run(cleave::World& world, const Arguments& a, const std::vector<std::string
 }  // namespace gpt2_squad
 
 int main(int argc, char** argv) {
-  try {
+  return cleave::run_main([&] {
     const auto a = gpt2_squad::parse(argc, argv);
     const auto contexts = gpt2_squad::read_contexts(a.data);
-    const int launched = cleave::launched_world_size();
-    cleave::run_job({.num_ranks = launched > 0 ? launched : a.num_ranks},
+    cleave::run_job(a.num_ranks,
                     [&](cleave::World& world) { gpt2_squad::run(world, a, contexts); });
-  } catch (const cleave::Error& error) {
-    (void)std::fprintf(stderr, "gpt2_squad: %s\n", error.what());
-    return static_cast<int>(error.code());
-  }
+    return 0;
+  });
 }

@@ -145,5 +145,11 @@ TEST(RealGpt2Squad, LocalRankOfDeepspeed_IsAccepted) {
   EXPECT_THAT(ran.out, HasSubstr("step   0  loss "));
 }
 
+TEST(Gpt2Squad, WrongFlag_ExitsWith2InOneLine) {
+  const auto ran = cleave::test::run_program({CLEAVE_EXAMPLE, "--no_such_flag"});
+  EXPECT_EQ(ran.exit_code, 2);
+  EXPECT_EQ(ran.err, "cleave: The following argument was not expected: --no_such_flag\n");
+}
+
 }  // namespace
 }  // namespace gpt2_squad

@@ -11,6 +11,7 @@
 #include "cleave/generate/predict.h"
 #include "cleave/tokenizer/batch.h"
 #include "tests/support/golden.h"
+#include "tests/support/program.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
@@ -149,6 +150,12 @@ TEST(RealImdbBert, ArgumentsThatCannotBe_AreRefused) {
   EXPECT_EQ(code_of(o), Code::kShape);
   std::ofstream(folder / "run" / "metrics.jsonl") << "";
   EXPECT_EQ(code_of(good), Code::kUsage);
+}
+
+TEST(ImdbBert, WrongFlag_ExitsWith2InOneLine) {
+  const auto ran = cleave::test::run_program({CLEAVE_EXAMPLE, "--out", "x", "--no_such_flag"});
+  EXPECT_EQ(ran.exit_code, 2);
+  EXPECT_EQ(ran.err, "cleave: The following argument was not expected: --no_such_flag\n");
 }
 
 }  // namespace

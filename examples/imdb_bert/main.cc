@@ -6,6 +6,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/comm/environment.h"
+#include "cleave/comm/failure.h"
 #include "cleave/mesh/job.h"
 #include "execute.h"
 
@@ -43,8 +44,10 @@ ExecuteOptions parse(int argc, char** argv) {
   app.add_option("--out", o.out, "new folder for the run");
   try {
     app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    std::exit(app.exit(help));
   } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error));
+    throw cleave::Error(cleave::Code::kUsage, error.what());
   }
   if (o.out.empty()) o.out = execid;
   CLEAVE_CHECK(!o.out.empty(), cleave::Code::kUsage,
@@ -65,12 +68,10 @@ bool is_first_process() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
+  return cleave::run_main([&] {
     const Result result = execute(parse(argc, argv));
     if (result.signal != 0) return 128 + result.signal;
     if (is_first_process()) (void)std::fputs(table(result).c_str(), stdout);
-  } catch (const cleave::Error& error) {
-    (void)std::fprintf(stderr, "imdb_bert: %s\n", error.what());
-    return static_cast<int>(error.code());
-  }
+    return 0;
+  });
 }
