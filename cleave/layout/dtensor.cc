@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/layout/layouts_seen.h"
 #include "cleave/layout/node.h"
 #include "cleave/layout/shards.h"
 
@@ -22,6 +23,7 @@ DTensor::DTensor(Tensor local, Axis axis, Placement placement, const std::string
     : local_(std::move(local)), axis_(std::move(axis)), maker_(maker) {
   if (!is_split()) return;
   placement_ = placement.normalised(local_.dim());
+  LayoutsSeen::add(*this);
   if (!placement_.is_shard()) return;
   const Split* split = placement_.split();
   const int64_t size = local_.size(placement_.dim());

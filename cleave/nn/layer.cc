@@ -4,6 +4,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "cleave/nn/call_record.h"
+
 namespace cleave {
 namespace {
 
@@ -56,12 +58,20 @@ DTensor Layer::changed(const DTensor& x, const Placement& to) const {
 DTensor Layer::step(const DTensor& x, const Context& context) {
   try {
     if (expected_input_) check_layout("input", x, *expected_input_);
-    DTensor in = input_layout_ ? changed(x, *input_layout_) : x;
-    if (const auto needed = accepts(in)) in = changed(in, *needed);
-    DTensor y = forward(in, context);
+    DTensor y;
+    {
+      CallRecord call;  // of this layer alone: changes of its output are its caller's
+      DTensor in = input_layout_ ? changed(x, *input_layout_) : x;
+      if (const auto needed = accepts(in)) in = changed(in, *needed);
+      LayoutsSeen::add(in);
+      y = forward(in, context);
+      call.finish(path());
+    }
     if (expected_output_) check_layout("output", y, *expected_output_);
     if (output_layout_) y = changed(y, *output_layout_);
-    return y.made_by(path_);
+    y = y.made_by(path_);
+    LayoutsSeen::add(y);  // for the call around this one
+    return y;
   } catch (const c10::Error& error) {
     // The innermost layer names itself; those above let the Error pass.
     const std::string what = error.what_without_backtrace();

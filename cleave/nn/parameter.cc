@@ -6,6 +6,7 @@
 
 #include "cleave/base/philox.h"
 #include "cleave/layout/shards.h"
+#include "cleave/nn/call_record.h"
 
 namespace cleave {
 
@@ -114,10 +115,14 @@ const Tensor& Parameter::use() const {
                    ? " is sharded and was read outside the call that gathers it"
                    : " has no memory yet; call materialize() or load a checkpoint before the first "
                      "forward");
+  if (axis_.size() > 1 && !placement_.is_shard()) {
+    if (CallRecord* call = CallRecord::current()) call->note_read(*this);
+  }
   return use_;
 }
 
 void Parameter::used_in(const DTensor& activation) {
+  if (CallRecord* call = CallRecord::current()) call->note_reported(*this);
   if (!activation.is_split() || is_split()) return;
   const Placement& p = activation.placement();
   const bool split_work = p.is_shard() || p.is_fanout();

@@ -48,7 +48,9 @@ class BiasInSum : public Layer {
   }
   DTensor forward(const DTensor& x, const Context& /*context*/) override {
     const at::Tensor y = affine(x.local(), weight_->use(), bias_->use());
-    return weight_->is_split() ? x.with(y, Partial{}) : x.with(y);
+    const DTensor sum = weight_->is_split() ? x.with(y, Partial{}) : x.with(y);
+    bias_->used_in(sum);
+    return sum;
   }
 
  private:

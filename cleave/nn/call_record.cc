@@ -1,0 +1,41 @@
+#include "cleave/nn/call_record.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+
+#include "cleave/nn/parameter.h"
+
+namespace cleave {
+namespace {
+
+/// Stands for an activation that was seen: only its layout is asked for.
+DTensor activation_like(const LayoutsSeen::Seen& seen, const Axis& axis) {
+  std::vector<int64_t> sizes{1};
+  if (seen.placement.is_shard()) {
+    sizes.resize(static_cast<size_t>(seen.placement.dim()) + 1, 1);
+    sizes.back() = seen.placement.split()->width(axis.rank());
+  }
+  return {at::empty(sizes, at::device(at::kMeta)), axis, seen.placement, maker_name(seen.maker)};
+}
+
+}  // namespace
+
+void CallRecord::finish(const std::string& path) const {
+  if (!at::GradMode::is_enabled() || (!split_work() && !same_work())) return;
+  const auto read = read_;  // what follows reports the uses here
+  for (const Parameter* p : read) {
+    const bool is_reported = std::find(reported_.begin(), reported_.end(), p) != reported_.end();
+    if (is_reported || !p->leaf().defined() || !p->leaf().requires_grad()) continue;
+    CLEAVE_CHECK(!split_work() || !same_work(), Code::kShape, path.empty() ? "the model" : path,
+                 " uses its parameter ", p->name(), " where it has ", split_work()->describe(),
+                 " and ", same_work()->describe(),
+                 ", so the layout of the parameter's gradient is open; beside use() call "
+                 "used_in(activation) with the activation that it is used on");
+    const Seen& seen = split_work() ? *split_work() : *same_work();
+    // use() is const, as reading is, but no parameter is.
+    const_cast<Parameter*>(p)->used_in(activation_like(seen, p->axis()));
+  }
+}
+
+}  // namespace cleave
