@@ -1,19 +1,53 @@
 #include "cleave/parallel/recompute.h"
 
+#include <unordered_set>
+#include <vector>
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+
 #include "cleave/layout/node.h"
 
 namespace cleave {
 namespace {
 
+/// Throws unless the graph behind `result` ends in leaves and in weights that FSDP has gathered,
+/// and all the rest of it was made on this thread since its sequence number was `first`.
+void check_made_since(uint64_t first, const Tensor& result, const std::string& path) {
+  using torch::autograd::Node;
+  if (!result.grad_fn()) return;
+  std::vector<const Node*> open{result.grad_fn().get()};
+  std::unordered_set<const Node*> seen(open.begin(), open.end());
+  while (!open.empty()) {
+    const Node* node = open.back();
+    open.pop_back();
+    const bool is_leaf = dynamic_cast<const torch::autograd::AccumulateGrad*>(node) != nullptr;
+    if (is_leaf || node->name() == "fsdp_gather") continue;
+    const bool is_new =
+        node->thread_id() == at::RecordFunction::currentThreadId() && node->sequence_nr() >= first;
+    CLEAVE_CHECK(is_new, Code::kUsage, path.empty() ? "the model" : path,
+                 ": recompute supports one input with a gradient, and the layer reads another "
+                 "tensor that needs one (made by ",
+                 node->name(), "); pass it as part of the input, or do not recompute this layer");
+    for (const torch::autograd::Edge& edge : node->next_edges()) {
+      if (edge.function && seen.insert(edge.function.get()).second) {
+        open.push_back(edge.function.get());
+      }
+    }
+  }
+}
+
 class Recompute : public Wrap {
  public:
-  DTensor call(Layer& /*layer*/, const DTensor& x, const Context& context,
-               const Next& next) override {
+  DTensor call(Layer& layer, const DTensor& x, const Context& context, const Next& next) override {
     // The layout of the result is that of every run; the first one tells it.
     auto result = std::make_shared<DTensor>();
     const auto f = [next, result, axis = x.axis(), placement = x.placement(), context,
-                    maker = maker_name(x.maker())](const variable_list& in) {
+                    maker = maker_name(x.maker()), path = layer.path()](const variable_list& in) {
+      const uint64_t first = at::sequence_number::peek();
       const DTensor y = next(DTensor(in[0], axis, placement, maker), context);
+      check_made_since(first, y.local(), path);
       if (!result->local().defined()) *result = y.with(y.local().detach());
       return y.local();
     };

@@ -110,5 +110,51 @@ TEST(Recompute, ModelDestroyedBeforeBackward_IsRefused) {
   EXPECT_NE(std::string(error.what()).find("keep it until backward ends"), std::string::npos);
 }
 
+/// x * weight + what another layer computed, as a decoder reads the states of its encoder.
+class ReadsAnother : public Layer {
+ public:
+  ReadsAnother() { add("weight", weight_); }
+  Tensor other;
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& /*context*/) override {
+    return x.with(x.local() * weight_->use() + other);
+  }
+
+ private:
+  std::shared_ptr<Parameter> weight_ =
+      std::make_shared<Parameter>(std::vector<int64_t>{3}, Init::constant(2));
+};
+
+TEST(Recompute, SecondInputWithAGradient_IsRefusedInOneLine) {
+  ReadsAnother layer;
+  recompute(layer);
+  materialize(layer, {.dtype = at::kDouble});
+  const Tensor x = test::leaf_of(test::numbers({2, 3}, 1));
+  const Tensor encoder = test::leaf_of(test::numbers({2, 3}, 2));
+  layer.other = encoder.exp();
+  const Tensor y = layer(DTensor(x, Axis(), Replicate{}), Context()).local();
+  const Error error = test::thrown_by([&] { y.sum().backward(); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_STREQ(error.what(),
+               "the model: recompute supports one input with a gradient, and the layer reads "
+               "another tensor that needs one (made by ExpBackward0); pass it as part of the "
+               "input, or do not recompute this layer");
+}
+
+TEST(Recompute, SecondInputWithoutAGradientOrALeaf_IsAllowed) {
+  for (const bool is_leaf : {false, true}) {
+    ReadsAnother layer;
+    recompute(layer);
+    materialize(layer, {.dtype = at::kDouble});
+    const Tensor x = test::leaf_of(test::numbers({2, 3}, 1));
+    layer.other = test::numbers({2, 3}, 2).requires_grad_(is_leaf);
+    layer(DTensor(x, Axis(), Replicate{}), Context()).local().sum().backward();
+    EXPECT_TRUE(at::equal(x.grad(), at::full({2, 3}, 2, at::kDouble)));
+    EXPECT_TRUE(at::equal(layer.parameters()[0]->leaf().grad(), x.detach().sum(0)));
+    EXPECT_EQ(layer.other.grad().defined(), is_leaf);
+  }
+}
+
 }  // namespace
 }  // namespace cleave
