@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/error.h"
+#include "tests/support/memory.h"
 #include "tests/support/thrown.h"
 
 namespace cleave {
@@ -90,6 +91,22 @@ TEST(Split, RangesOfOneRankThatOverlapOrGoBack_AreRefused) {
     EXPECT_EQ(error.code(), Code::kShape);
     EXPECT_NE(std::string(error.what()).find("ascending"), std::string::npos) << error.what();
   }
+}
+
+TEST(Split, ManyInOrder_KeepNoTableOfPlaces) {
+  constexpr int64_t kWhole = 16 << 10;
+  constexpr int64_t kMany = 4000;
+  const auto cut_at = [](int64_t at) {
+    return Split::intern(kWhole, {{{0, at}}, {{at, kWhole}}}, "of data");
+  };
+  EXPECT_TRUE(cut_at(1)->places().empty());
+  const uint64_t before = test::resident_bytes("VmRSS");
+  for (int64_t at = 2; at < 2 + kMany; ++at) (void)cut_at(at);
+  const uint64_t growth = test::resident_bytes("VmRSS") - before;
+  // Tables of them all would have 4000 x 16 Ki x 8 bytes = 500 MiB; what is kept is less than
+  // 2 KiB each. The rest of the bound is for a sanitizer, which keeps up to 256 MiB of freed
+  // memory.
+  EXPECT_LT(growth, uint64_t{300} << 20);
 }
 
 }  // namespace
