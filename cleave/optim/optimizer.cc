@@ -96,7 +96,12 @@ void Optimizer::step_group(const std::vector<size_t>& group, const Update& updat
     if (!step_fused(s, update)) left.push_back(&s);
   }
   if (left.empty()) return;
-  step_by_libtorch(left, update);
+  if (update.gradient_scale == 1) {
+    step_by_libtorch(left, update);
+  } else {
+    // Scaled gradients are copies: one at a time, so that they never take as much as all of them.
+    for (const State* s : left) step_by_libtorch({s}, update);
+  }
   for (const State* s : left) {
     const Tensor read = read_beside(*s->parameter);
     if (read.defined()) read.copy_(s->parameter->leaf());

@@ -22,6 +22,7 @@ class CpuMemory::Reports : public c10::MemoryReportingInfoBase {
   [[nodiscard]] bool memoryProfilingEnabled() const override { return true; }
   [[nodiscard]] int64_t live() const { return live_.load(std::memory_order_relaxed); }
   [[nodiscard]] int64_t peak() const { return peak_.load(std::memory_order_relaxed); }
+  void reset_peak() { peak_.store(live(), std::memory_order_relaxed); }
 
  private:
   std::atomic<int64_t> live_{0}, peak_{0};
@@ -47,6 +48,10 @@ int64_t CpuMemory::live() const {
 
 int64_t CpuMemory::peak() const {
   return reports_->peak();
+}
+
+void CpuMemory::reset_peak() {
+  reports_->reset_peak();
 }
 
 }  // namespace cleave

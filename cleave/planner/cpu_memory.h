@@ -14,7 +14,8 @@ class CpuMemory {
   CpuMemory& operator=(const CpuMemory&) = delete;
 
   [[nodiscard]] int64_t live() const;  ///< bytes now; frees of tensors made before count below 0
-  [[nodiscard]] int64_t peak() const;  ///< most bytes so far
+  [[nodiscard]] int64_t peak() const;  ///< most bytes so far, or since reset_peak()
+  void reset_peak();
 
  private:
   class Reports;

@@ -1,13 +1,17 @@
 // What the planner says of a layout, beside what a run of it takes.
 #include "cleave/planner/forecast.h"
 
+#include <fstream>
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "cleave/base/log.h"
 #include "cleave/planner/cpu_memory.h"
 #include "cleave/train/rank_model.h"
+#include "cleave/train/trainer.h"
 #include "tests/support/ranks.h"
+#include "tests/support/temp_folder.h"
 
 namespace cleave {
 namespace {
@@ -102,6 +106,63 @@ TEST(Forecast, MemoryOfARun_IsWithinTenPercent) {
         largest, expect_forecast(config, {.pp = 2, .dp = 2, .tp = 2, .sharding = fsdp}, true));
   }
   log_info("the largest difference of a forecast is ", 100 * largest, " %");
+}
+
+/// Most bytes of a run as `cleave train` makes it, beside its forecast.
+void expect_forecast_of_run(TrainOptions options) {
+  const test::TempFolder folder;
+  options.out = folder / "run";
+  options.steps = 2;
+  const TrainSetup setup = make_setup(options, 0, std::nullopt);
+  ASSERT_TRUE(setup.planned.has_value());
+  int64_t most_bytes = 0;
+  run_ranks(
+      1,
+      [&](World& world) {
+        at::get_num_threads();
+        at::set_num_threads(1);
+        Trainer trainer(setup, world);
+        EXPECT_EQ(trainer.run(), 0);
+        most_bytes = trainer.most_bytes();
+      },
+      RankOptions{.timeout_s = 60, .flight_log_folder = ""});
+  const double share =
+      static_cast<double>(setup.planned->most_bytes()) / static_cast<double>(most_bytes);
+  EXPECT_NEAR(share, 1, 0.1) << options.model << " " << options.dtype << ": forecast "
+                             << setup.planned->most_bytes() << ", measured " << most_bytes;
+}
+
+// Rows of a classifier are as long as their texts, not as --seq-len; and where a step takes little,
+// what measures the machine before it must not count.
+TEST(Forecast, OfAClassifierOnShortRows_IsWithinTenPercentOfTheRun) {
+  const test::TempFolder folder;
+  for (const int64_t length : {8, 60}) {
+    std::ofstream file(folder / "rows.csv");
+    file << "text,label\n";
+    for (int row = 0; row < 16; ++row) {
+      file << std::string(static_cast<size_t>(length), static_cast<char>('a' + row)) << ','
+           << row % 2 << '\n';
+    }
+    file.close();
+    for (const int64_t batch_size : {2, 8}) {
+      TrainOptions options;
+      options.model = "imdb-bert";
+      options.data = {folder / "rows.csv"};
+      options.batch_size = batch_size;
+      expect_forecast_of_run(options);
+    }
+  }
+}
+
+// Without a fused update, clipped gradients are copies.
+TEST(Forecast, OfFewTokensInFp16_IsWithinTenPercentOfTheRun) {
+  TrainOptions options;
+  options.model = "llama-tiny";
+  options.data = {std::string(CLEAVE_SOURCE_DIR) + "/LICENSE"};
+  options.batch_size = 2;
+  options.seq_len = 32;
+  options.dtype = "fp16";
+  expect_forecast_of_run(options);
 }
 
 }  // namespace

@@ -92,6 +92,17 @@ void choose_types(TrainSetup& setup) {
   setup.config = with_key(setup.config, dtype_key(setup.config), torch_name(type));
 }
 
+/// Tokens of the longest row: a batch that it is in is padded to it. Text is packed in rows of
+/// seq_len; rows of ids and a classifier's rows come as long as they are.
+int64_t longest_row(const TrainSetup& setup) {
+  const Dataset& data = *setup.data;
+  const bool is_packed = data.is_text() && !data.sample(0).label;
+  if (is_packed) return setup.options.seq_len;
+  size_t longest = 0;
+  for (int64_t i = 0; i < data.size(); ++i) longest = std::max(longest, data.sample(i).ids.size());
+  return static_cast<int64_t>(longest);
+}
+
 /// A model of one's own may use what libtorch cannot run on shapes alone: it is trained all the
 /// same.
 void plan_step(TrainSetup& setup) {
@@ -99,7 +110,7 @@ void plan_step(TrainSetup& setup) {
     setup.planned = forecast(setup.config, setup.layout,
                              {.batch_size = setup.options.batch_size,
                               .micro_batch_size = setup.micro_batch_size,
-                              .seq_len = setup.options.seq_len,
+                              .seq_len = longest_row(setup),
                               .optimizer = setup.optimizer});
   } catch (const std::exception& error) {
     const std::string what = error.what();

@@ -89,6 +89,7 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
   if (is_first()) folder_.require_space(checkpoint(), saves_ahead());
   rank_.leaves_changed();
   machine_ = measure_machine(everyone_, setup.layout.compute_type, device_of(setup.options.device));
+  memory_->reset_peak();  // its matrices are no part of a step
   load_s_ = monotonic_s() - start_s_;
 }
 

@@ -31,7 +31,7 @@ class Trainer {
   /// was reached saved, and returns the signal; 0 otherwise. Throws Error.
   int run();
 
-  /// Most bytes of this rank's tensors at once, from its start to the end of its second step.
+  /// Most bytes of this rank's tensors at once in its first two steps.
   [[nodiscard]] int64_t most_bytes() const { return memory_ ? memory_->peak() : most_bytes_; }
 
  private:
