@@ -1,14 +1,6 @@
 // A model of your own: layers, a plan, a registration. Trained on 2 ranks, saved, loaded on 3, and
 // compared with one rank Layer by Layer.
-#include <ATen/ATen.h>
-
-#include "cleave/base/log.h"
-#include "cleave/checkpoint/save.h"
-#include "cleave/mesh/mesh.h"
-#include "cleave/nn/cross_entropy.h"
-#include "cleave/nn/embedding.h"
-#include "cleave/nn/mlp.h"
-#include "cleave/verify/options.h"
+#include "cleave/cleave.h"
 
 using namespace cleave;  // NOLINT(google-build-using-namespace)
 

@@ -3,14 +3,7 @@
 // `cleave launch -n 4 -- build/release/examples/tensor_parallel` four processes.
 #include <cstdio>
 
-#include <ATen/ATen.h>
-
-#include "cleave/mesh/job.h"
-#include "cleave/mesh/mesh.h"
-#include "cleave/model/model.h"
-#include "cleave/nn/cross_entropy.h"
-#include "cleave/optim/optimizer.h"
-#include "cleave/parallel/fsdp.h"
+#include "cleave/cleave.h"
 
 using namespace cleave;  // NOLINT(google-build-using-namespace)
 
@@ -58,6 +51,5 @@ void train(World& world) {
 }
 
 int main() {
-  const int launched = launched_world_size();
-  run_job({.num_ranks = launched > 0 ? launched : 4}, train);
+  run_job(4, train);
 }

@@ -1,0 +1,28 @@
+#pragma once
+// All that a program which trains or runs a model of its own needs; docs/library.md lists the
+// headers. Programs written for NeuronX Distributed, OSLO or the course's notebook include
+// cleave/compat/.
+#include <ATen/ATen.h>
+
+#include "cleave/base/error.h"
+#include "cleave/base/log.h"
+#include "cleave/checkpoint/load.h"
+#include "cleave/checkpoint/save.h"
+#include "cleave/comm/failure.h"
+#include "cleave/data/order.h"
+#include "cleave/layout/node.h"
+#include "cleave/mesh/job.h"
+#include "cleave/mesh/mesh.h"
+#include "cleave/model/model.h"
+#include "cleave/nn/attention.h"
+#include "cleave/nn/cross_entropy.h"
+#include "cleave/nn/dropout.h"
+#include "cleave/nn/embedding.h"
+#include "cleave/nn/mlp.h"
+#include "cleave/nn/norm.h"
+#include "cleave/optim/optimizer.h"
+#include "cleave/parallel/fsdp.h"
+#include "cleave/parallel/gradients.h"
+#include "cleave/parallel/plan.h"
+#include "cleave/parallel/recompute.h"
+#include "cleave/verify/options.h"

@@ -1,0 +1,20 @@
+"""The examples that pages call short are short: own_model under 100 lines, tensor_parallel under 60, each in one file."""
+import pathlib
+import unittest
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+LIMITS = {"own_model": 100, "tensor_parallel": 60}
+
+
+class Examples(unittest.TestCase):
+    def test_short_examples_are_short(self):
+        for name, limit in LIMITS.items():
+            sources = sorted(path.name for path in (EXAMPLES / name).iterdir() if path.suffix in (".cc", ".h"))
+            self.assertEqual(sources, ["main.cc"])
+            lines = (EXAMPLES / name / "main.cc").read_text(encoding="utf-8").splitlines()
+            self.assertLess(len(lines), limit, name)
+            self.assertLessEqual(max(map(len, lines)), 100, name)
+
+
+if __name__ == "__main__":
+    unittest.main()
