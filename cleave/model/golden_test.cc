@@ -39,6 +39,18 @@ TEST_P(CausalGolden, ThreeAdamWSteps_GiveLossesNormsAndWeights) {
   expect_three_steps("adamw", test::kGoldenAdamW, 1e-3, 0);
 }
 
+/// The goldens with a batch that has the pad id among the real ones.
+class PadIdGolden : public CausalGolden {};
+
+TEST_P(PadIdGolden, PadIdAmongTheIds_GetsNoGradientFromTheLookUp) {
+  on_ranks([&](const Mesh& mesh) {
+    auto model = model_on(mesh["tp"]);
+    const double loss = pass(*model, mesh, rows_of("padid.input.")).second;
+    EXPECT_NEAR(loss, golden_.at("padid.loss").item<float>(), 1e-5);
+    expect_gradients(*model, "padid.grad");
+  });
+}
+
 /// The goldens that have a run with clipped gradients.
 class ClippedGolden : public CausalGolden {};
 
@@ -74,6 +86,9 @@ INSTANTIATE_TEST_SUITE_P(Llama, CausalGolden,
                          test::layout_name);
 INSTANTIATE_TEST_SUITE_P(Gpt2, CausalGolden,
                          ::testing::ValuesIn(layouts_of({"gpt2", "gpt2-4layers", "gpt2-6heads"})),
+                         test::layout_name);
+INSTANTIATE_TEST_SUITE_P(Layouts, PadIdGolden,
+                         ::testing::ValuesIn(layouts_of({"llama-mha", "llama-gqa-tied"})),
                          test::layout_name);
 INSTANTIATE_TEST_SUITE_P(Layouts, ClippedGolden,
                          ::testing::ValuesIn(layouts_of({"llama-mha", "gpt2"})), test::layout_name);

@@ -61,6 +61,17 @@ TEST_P(BertGolden, ThreeAdamWSteps_GiveLossesNormsAndWeights) {
   expect_three_steps("adamw", test::kGoldenAdamW, 1e-3, 0);
 }
 
+/// Goldens with a batch that has the pad id among the real ones.
+class PadIdBertGolden : public BertGolden {};
+TEST_P(PadIdBertGolden, PadIdAmongTheIds_GetsNoGradientFromTheLookUp) {
+  on_ranks([&](const Mesh& mesh) {
+    auto model = model_on(mesh["tp"]);
+    const double loss = pass(*model, mesh, rows_of("padid.input.")).second;
+    EXPECT_NEAR(loss, golden_.at("padid.loss").item<float>(), 1e-5);
+    expect_gradients(*model, "padid.grad");
+  });
+}
+
 /// Goldens that have a run of another kind.
 class ClippedBertGolden : public BertGolden {};
 TEST_P(ClippedBertGolden, ThreeClippedSteps_GiveTheirWeights) {
@@ -88,6 +99,9 @@ std::vector<test::GoldenLayout> layouts_of(const std::vector<std::string>& golde
 INSTANTIATE_TEST_SUITE_P(Layouts, BertGolden,
                          ::testing::ValuesIn(layouts_of({"bert-mlm", "bert-mlm-6heads",
                                                          "bert-cls"})),
+                         test::layout_name);
+INSTANTIATE_TEST_SUITE_P(Layouts, PadIdBertGolden,
+                         ::testing::ValuesIn(layouts_of({"bert-mlm", "bert-cls"})),
                          test::layout_name);
 INSTANTIATE_TEST_SUITE_P(Layouts, ClippedBertGolden, ::testing::ValuesIn(layouts_of({"bert-mlm"})),
                          test::layout_name);
