@@ -246,7 +246,8 @@ Command bench_collectives_command() {
         flags.choice(&options->ranks, {"ranks", "", "what ranks are"}, {"threads", "processes"});
         flags.add(&options->bytes, {"bytes", "LIST", "sizes of the whole data"});
         flags.choice(&options->dtype, {"dtype", "", "of the elements"}, {"fp32", "bf16", "fp16"});
-        flags.add(&options->seconds, {"seconds", "S", "time for each line"}, kSeconds);
+        flags.add(&options->seconds, {"seconds", "S", "time for each line"},
+                  Range{.low = 1e-6, .high = 1e5});
         flags.toggle(&options->one_core, {"one-core", "", "all ranks share one core", "off"});
         flags.toggle(&options->json, {"json", "", "a line of JSON for each op and size", "off"});
         return [options] { return run(*options); };
