@@ -15,7 +15,8 @@ namespace {
 // All digits of a whole number, whatever its size.
 std::string shown(double bound) {
   std::array<char, 32> digits{};
-  const bool is_whole = bound == std::floor(bound) && std::abs(bound) >= 1e6;
+  const double size = std::abs(bound);
+  const bool is_whole = bound == std::floor(bound) && size >= 1e6 && size < 1e16;
   if (!is_whole) return str(bound);
   const auto [end, problem] =
       std::to_chars(digits.data(), digits.data() + digits.size(), bound, std::chars_format::fixed);

@@ -93,7 +93,7 @@ TEST(NumberFlags, ExtremeValues_AreRefusedOrFit) {
   const auto flags = all_number_flags();
   EXPECT_GT(flags.size(), 60U);  // that the help was understood
   const std::regex has_both_ends(
-      "( from | above )[-0-9.e]+( to | and up to | and below )[-0-9.e]+");
+      "( from | above )[-+0-9.e]+( to | and up to | and below )[-+0-9.e]+");
   for (const NumberFlag& f : flags) {
     EXPECT_TRUE(std::regex_match(f.range, has_both_ends)) << f.command << ' ' << f.flag << f.range;
     for (const std::string value : {"1e308", "nan", "inf"}) {
