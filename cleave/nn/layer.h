@@ -35,6 +35,7 @@ class Wrap {
 class Layer {
  public:
   Layer() = default;
+  /// Backward functions that would call this layer again throw Error(kUsage) from here on.
   virtual ~Layer() { *self_ = nullptr; }
   Layer(const Layer&) = delete;
   Layer& operator=(const Layer&) = delete;
