@@ -1,0 +1,394 @@
+// Options of `train` in combination: rows of a covering array in which every allowed pair of values
+// occurs (with CLEAVE_TEST_LEVEL=full every triple), each compared with one rank that leaves all
+// kernels to libtorch. The bounds are those of tests/support/rounding.h: how far that rank is from
+// the same run in fp64. An fp64 run has no wider type beside it; its bounds are those of fp32 times
+// 2^-29, by which its rounding is smaller.
+#include <cmath>
+#include <fstream>
+#include <map>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/base/log.h"
+#include "cleave/kernels/kernels.h"
+#include "cleave/train/metrics.h"
+#include "cleave/train/options.h"
+#include "tests/support/covering_array.h"
+#include "tests/support/golden.h"
+#include "tests/support/program.h"
+#include "tests/support/rounding.h"
+#include "tests/support/temp_folder.h"
+
+namespace cleave {
+namespace {
+
+using test::ArrayRow;
+using test::CoveringArray;
+using test::Factor;
+using test::kOpen;
+using test::rounding_bound;
+using test::TempFolder;
+using test::unit_roundoff;
+
+enum Place : size_t {
+  kFamily,
+  kType,
+  kTp,
+  kPp,
+  kDp,
+  kSharding,
+  kSequence,
+  kRecompute,
+  kSchedule,
+  kVirtual,
+  kMicro,
+  kPlain,
+  kGemm,
+  kOptimizer,
+  kClip,
+  kRanks,
+  kSave,
+  kEval,
+  kNumPlaces
+};
+
+/// Empty values are the default: the flag is left out.
+std::vector<Factor> factors() {
+  return {{"model", {"llama", "gpt2", "bert"}},
+          {"dtype", {"fp32", "bf16", "fp16", "fp64"}},
+          {"tp", {"1", "2", "3"}},
+          {"pp", {"1", "2"}},
+          {"dp", {"1", "2"}},
+          {"sharding", {"none", "zero", "fsdp"}},
+          {"sequence-parallel", {"off", "on"}},
+          {"recompute", {"none", "full", "selective"}},
+          {"schedule-pp", {"", "gpipe", "1f1b", "interleaved", "zero-bubble"}},
+          {"virtual-pipeline", {"1", "2"}},
+          {"micro-batch-size", {"", "1", "3"}},
+          {"plain-kernels", {"", "all", "attention,loss,adam"}},
+          {"gemm", {"mkl", "onednn"}},
+          {"optimizer", {"adamw", "adam", "sgd"}},
+          {"clip", {"0", "0.5"}},
+          {"ranks", {"threads", "processes"}},
+          {"save", {"end", "every", "behind"}},
+          {"eval", {"none", "end", "every"}}};
+}
+
+const std::string& value(const ArrayRow& row, Place place) {
+  static const std::vector<Factor> all = factors();
+  return all[place].values[static_cast<size_t>(row[place])];
+}
+
+int number(const ArrayRow& row, Place place) {
+  return std::stoi(value(row, place));
+}
+
+constexpr int64_t kBatch = 4;
+
+/// Whether the program takes a row as far as it is chosen; docs/layouts.md has the list of what it
+/// refuses, and Refused below checks it.
+bool is_taken(const ArrayRow& row) {
+  const auto is = [&](Place place, const char* text) {
+    return row[place] != kOpen && value(row, place) == text;
+  };
+  if (is(kSchedule, "1f1b") && is(kVirtual, "2")) return false;
+  return !(is(kMicro, "3") && is(kDp, "2"));  // of a share of 2 rows
+}
+
+/// Whether a row is run: processes load the library one by one, so no more than 6 of them.
+bool is_run(const ArrayRow& row) {
+  if (!is_taken(row)) return false;
+  if (row[kRanks] == kOpen || value(row, kRanks) == "threads") return true;
+  int ranks = 1;
+  for (const Place place : {kTp, kPp, kDp}) ranks *= row[place] == kOpen ? 1 : number(row, place);
+  return ranks <= 6;
+}
+
+std::string describe(const ArrayRow& row) {
+  static const std::vector<Factor> all = factors();
+  std::string text;
+  for (size_t f = 0; f < row.size(); ++f) {
+    text += str(f == 0 ? "" : " ", all[f].name, "=", value(row, static_cast<Place>(f)));
+  }
+  return text;
+}
+
+/// Four layers; heads of 16, which Cleave's attention kernel takes.
+const std::map<std::string, std::string> kConfigs = {
+    {"llama", R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":96,
+"intermediate_size":20,"num_hidden_layers":4,"num_attention_heads":6,"num_key_value_heads":2,
+"head_dim":16,"max_position_embeddings":32,"tie_word_embeddings":true,
+"initializer_range":0.1})"},
+    {"gpt2", R"({"architectures":["GPT2LMHeadModel"],"model_type":"gpt2","n_embd":96,"n_inner":20,
+"n_layer":4,"n_head":6,"n_positions":32,"attn_pdrop":0.1,"resid_pdrop":0.1,"embd_pdrop":0.1,
+"initializer_range":0.1})"},
+    {"bert", R"({"architectures":["BertForMaskedLM"],"model_type":"bert","hidden_size":96,
+"intermediate_size":20,"num_hidden_layers":4,"num_attention_heads":6,
+"max_position_embeddings":32,"type_vocab_size":2,"attention_probs_dropout_prob":0.1,
+"hidden_dropout_prob":0.1,"initializer_range":0.1})"}};
+
+/// Rows of 5 to 12 ids, so that batches are padded; every third place has no label.
+void write_rows(const std::string& path) {
+  std::ofstream file(path);
+  for (int row = 0; row < 16; ++row) {
+    std::string ids, labels;
+    for (int i = 0; i < 5 + row % 8; ++i) {
+      const char* comma = i == 0 ? "" : ",";
+      ids += str(comma, (row * 37 + i * 11) % 250);
+      labels += str(comma, (row + i) % 3 == 0 ? -100 : (row * 13 + i * 29) % 250);
+    }
+    file << R"({"input_ids":[)" << ids << R"(],"labels":[)" << labels << "]}\n";
+  }
+}
+
+/// What a run is compared by.
+struct Result {
+  std::vector<double> losses, norms, eval_losses;  // by step
+  std::map<std::string, Tensor> weights;           // after the last
+};
+
+/// Runs rows in a folder of its own and remembers what one rank gives.
+class Bench {
+ public:
+  Bench() {
+    for (const auto& [family, config] : kConfigs) {
+      std::ofstream(folder_ / (family + ".json")) << config;
+    }
+    write_rows(folder_ / "rows.jsonl");
+  }
+
+  /// The run of a row.
+  Result run(const ArrayRow& row) {
+    TrainOptions o = options_of(row);
+    if (value(row, kRanks) == "threads") return run_here(o);
+    return run_as_processes(o, number(row, kTp) * number(row, kPp) * number(row, kDp));
+  }
+  /// The run that a row is compared with: what does not change numbers is left out.
+  const Result& on_one_rank(const ArrayRow& row, const std::string& type) {
+    const TrainOptions like = options_of(row);
+    const std::string key = str(like.model, type, like.optimizer, like.clip);
+    if (const auto known = known_.find(key); known != known_.end()) return known->second;
+    TrainOptions o;
+    o.model = like.model;
+    o.data = o.eval_data = like.data;
+    o.eval_every = 1;
+    o.dtype = type;
+    o.plain_kernels = "all";
+    o.optimizer = like.optimizer;
+    o.clip = like.clip;
+    give_sizes(o);
+    return known_.emplace(key, run_here(o)).first->second;
+  }
+
+ private:
+  static void give_sizes(TrainOptions& o) {
+    o.steps = 3;
+    o.batch_size = kBatch;
+    o.seq_len = 16;
+    o.lr = 1e-2;
+    o.schedule = "constant";
+    o.warmup = 0;
+    o.adam_eps = 1e-2;  // the size of gradients: else rounding decides the sign of a whole step
+    o.gemm = o.gemm == "auto" ? "mkl" : o.gemm;
+    o.threads_per_rank = 1;
+    o.timeout_s = 30;
+  }
+  TrainOptions options_of(const ArrayRow& row) {
+    TrainOptions o;
+    o.model = folder_ / (value(row, kFamily) + ".json");
+    o.data = {folder_ / "rows.jsonl"};
+    o.dtype = value(row, kType);
+    o.tp = number(row, kTp);
+    o.pp = number(row, kPp);
+    o.dp = number(row, kDp);
+    o.zero = value(row, kSharding) == "zero" ? 1 : 0;
+    o.fsdp = value(row, kSharding) == "fsdp";
+    o.sequence_parallel = value(row, kSequence) == "on";
+    o.recompute = value(row, kRecompute);
+    o.schedule_pp = value(row, kSchedule);
+    o.virtual_pipeline = number(row, kVirtual);
+    o.micro_batch_size = value(row, kMicro).empty() ? 0 : number(row, kMicro);
+    o.plain_kernels = value(row, kPlain);
+    o.gemm = value(row, kGemm);
+    o.optimizer = value(row, kOptimizer);
+    o.clip = std::stod(value(row, kClip));
+    o.save_every = value(row, kSave) == "end" ? 0 : 1;
+    o.save_behind = value(row, kSave) == "behind";
+    if (value(row, kEval) != "none") o.eval_data = o.data;
+    o.eval_every = value(row, kEval) == "every" ? 1 : 0;
+    give_sizes(o);
+    return o;
+  }
+
+  Result run_here(TrainOptions o) {
+    o.out = next_out();
+    ::testing::internal::CaptureStdout();
+    try {
+      cleave_train(o);
+    } catch (...) {
+      (void)::testing::internal::GetCapturedStdout();
+      set_plain_kernels("");
+      throw;
+    }
+    (void)::testing::internal::GetCapturedStdout();
+    set_plain_kernels("");
+    return result_of(o.out);
+  }
+  Result run_as_processes(TrainOptions o, int num_ranks) {
+    o.out = next_out();
+    std::vector<std::string> words{"launch", "-n", str(num_ranks), "--", CLEAVE_PROGRAM};
+    for (const std::string& word : words_of(o)) words.push_back(word);
+    const test::Ran ran = test::run_cleave(words, {.deadline_s = 60});
+    CLEAVE_CHECK(ran.exit_code == 0, Code::kBug, "exit code ", ran.exit_code, ": ", ran.err);
+    return result_of(o.out);
+  }
+  static std::vector<std::string> words_of(const TrainOptions& o) {
+    std::vector<std::string> words{"train"};
+    const auto add = [&](const std::string& flag, const std::string& text) {
+      if (!text.empty()) words.insert(words.end(), {"--" + flag, text});
+    };
+    add("model", o.model), add("data", o.data[0]), add("out", o.out), add("dtype", o.dtype);
+    add("tp", str(o.tp)), add("pp", str(o.pp)), add("dp", str(o.dp));
+    add("zero", str(o.zero)), add("recompute", o.recompute), add("schedule-pp", o.schedule_pp);
+    add("virtual-pipeline", str(o.virtual_pipeline)), add("plain-kernels", o.plain_kernels);
+    if (o.micro_batch_size > 0) add("micro-batch-size", str(o.micro_batch_size));
+    add("gemm", o.gemm), add("optimizer", o.optimizer), add("clip", str(o.clip));
+    add("save-every", str(o.save_every)), add("steps", str(*o.steps));
+    add("batch-size", str(o.batch_size)), add("seq-len", str(o.seq_len)), add("lr", str(o.lr));
+    add("schedule", o.schedule), add("warmup", str(*o.warmup)), add("adam-eps", str(o.adam_eps));
+    add("threads-per-rank", str(o.threads_per_rank)), add("timeout", str(o.timeout_s));
+    if (!o.eval_data.empty())
+      add("eval-data", o.eval_data[0]), add("eval-every", str(o.eval_every));
+    if (o.fsdp) words.emplace_back("--fsdp");
+    if (o.sequence_parallel) words.emplace_back("--sequence-parallel");
+    if (o.save_behind) words.emplace_back("--save-behind");
+    return words;
+  }
+
+  static Result result_of(const std::string& out) {
+    Result result;
+    for (const StepMetrics& step : read_metrics(out + "/metrics.jsonl")) {
+      result.losses.push_back(step.loss);
+      result.norms.push_back(step.grad_norm);
+      result.eval_losses.push_back(step.eval_loss.value_or(NAN));
+    }
+    std::string latest;
+    std::ifstream(out + "/latest") >> latest;
+    for (const auto& [name, tensor] : test::read_tensors(out + "/" + latest)) {
+      result.weights[name] = tensor.to(at::kDouble);
+    }
+    std::filesystem::remove_all(out);
+    return result;
+  }
+  std::string next_out() { return folder_ / str("run", num_runs_++); }
+
+  TempFolder folder_;
+  int num_runs_ = 0;
+  std::map<std::string, Result> known_;
+};
+
+double largest(const Tensor& t) {
+  return t.numel() == 0 ? 0 : t.abs().max().item<double>();
+}
+
+/// The same run three times: of a row, on one rank in its type, and on one rank in fp64; for a row
+/// in fp64 the last two are fp64 and fp32, with bounds that are smaller by `scale`.
+struct Compared {
+  const Result &have, &plain, &exact;
+  at::ScalarType type;
+  double scale;
+
+  void expect(double got, double want, double precise, const std::string& what) const {
+    if (std::isnan(got) && what.starts_with("eval")) return;  // not measured after this step
+    const double stored = unit_roundoff(type) * std::abs(precise);
+    const double bound = scale * rounding_bound(std::abs(want - precise), stored);
+    EXPECT_LE(std::abs(got - want), bound) << what << ": " << got << ", on one rank " << want;
+  }
+  void expect_all() const {
+    ASSERT_EQ(have.losses.size(), 3U);
+    for (size_t i = 0; i < 3; ++i) {
+      const auto step = str(" of step ", i + 1);
+      expect(have.losses[i], plain.losses[i], exact.losses[i], "loss" + step);
+      expect(have.norms[i], plain.norms[i], exact.norms[i], "norm" + step);
+      expect(have.eval_losses[i], plain.eval_losses[i], exact.eval_losses[i], "eval" + step);
+    }
+    EXPECT_EQ(have.weights.size(), plain.weights.size());
+    for (const auto& [name, want] : plain.weights) {
+      const Tensor& precise = exact.weights.at(name);
+      const double stored = unit_roundoff(type) * largest(precise);
+      const double bound = scale * rounding_bound(largest(want - precise), stored);
+      EXPECT_LE(largest(have.weights.at(name) - want), bound) << name;
+    }
+  }
+};
+
+at::ScalarType type_of(const std::string& dtype) {
+  if (dtype == "bf16") return at::kBFloat16;
+  return dtype == "fp16" ? at::kHalf : at::kFloat;
+}
+
+void expect_as_one_rank(Bench& bench, const ArrayRow& row) {
+  SCOPED_TRACE(describe(row));
+  const std::string& dtype = value(row, kType);
+  const bool is_double = dtype == "fp64";
+  const Result& plain = bench.on_one_rank(row, dtype);
+  const Result& other = bench.on_one_rank(row, is_double ? "fp32" : "fp64");
+  try {
+    const Result have = bench.run(row);
+    Compared{have, plain, other, type_of(dtype), is_double ? 0x1p-29 : 1}.expect_all();
+  } catch (const Error& error) {
+    ADD_FAILURE() << error.what();
+  }
+}
+
+/// Every so manieth row from a part's number on: parts run beside each other.
+void run_part(size_t strength, size_t part, size_t num_parts) {
+  CoveringArray array(factors(), strength, is_run);
+  const std::vector<ArrayRow> rows = array.rows();
+  log_info("covering array of strength ", strength, ": ", rows.size(), " rows, ",
+           array.num_combinations(), " combinations");
+  Bench bench;
+  for (size_t i = part; i < rows.size(); i += num_parts) expect_as_one_rank(bench, rows[i]);
+}
+
+constexpr int kPairParts = 6, kTripleParts = 12;
+
+class CoveringPairs : public testing::TestWithParam<int> {};
+TEST_P(CoveringPairs, EveryPairOfValues_TrainsAsOneRankOfLibtorchDoes) {
+  run_part(2, static_cast<size_t>(GetParam()), kPairParts);
+}
+INSTANTIATE_TEST_SUITE_P(Part, CoveringPairs, testing::Range(0, kPairParts));
+
+class CoveringTriples : public testing::TestWithParam<int> {};
+TEST_P(CoveringTriples, EveryTripleOfValues_TrainsAsOneRankOfLibtorchDoes) {
+  run_part(3, static_cast<size_t>(GetParam()), kTripleParts);
+}
+INSTANTIATE_TEST_SUITE_P(Full, CoveringTriples, testing::Range(0, kTripleParts));
+
+// Oracle: the number of allowed pairs, counted row by row here and in closed form.
+TEST(CoveringArrayOfTrain, Rows_HaveEveryAllowedPair) {
+  const std::vector<Factor> all = factors();
+  const std::vector<ArrayRow> rows = CoveringArray(all, 2, is_run).rows();
+  size_t num_pairs = 0;
+  for (size_t a = 0; a < all.size(); ++a) {
+    for (size_t b = a + 1; b < all.size(); ++b) {
+      std::set<std::pair<int, int>> seen;
+      for (const ArrayRow& row : rows) {
+        EXPECT_TRUE(is_run(row));
+        seen.insert({row[a], row[b]});
+      }
+      size_t refused = 0;
+      if (a == kSchedule && b == kVirtual) refused = 1;
+      if (a == kDp && b == kMicro) refused = 1;
+      EXPECT_EQ(seen.size(), all[a].values.size() * all[b].values.size() - refused)
+          << all[a].name << ", " << all[b].name;
+      num_pairs += seen.size();
+    }
+  }
+  EXPECT_EQ(CoveringArray(all, 2, is_run).num_combinations(), num_pairs);
+  EXPECT_LT(rows.size(), 60U);
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,269 @@
+// The grid of layouts in the types that users train in, with Cleave's kernels on, against one rank
+// that leaves all of them to libtorch (--plain-kernels all).
+//
+// Tolerances are measured (tests/support/rounding.h): `exact` is the same three steps on one rank
+// in fp64, from the fp32 run's starting weights, `plain` is one rank in the type under test without
+// Cleave's kernels, and
+//
+//   |split - plain| <= 4 (max |plain - exact| + u max |exact|)
+//
+// with the maximum over the elements of a tensor, of the tensors of its name in all blocks, and
+// over the steps, so that no bound is small by chance, and u the type's unit roundoff. For weights
+// `exact` in the last term is what three steps changed, and 2^-24 max |weight| is added, since
+// masters are fp32. Steps are taken by SGD, or by AdamW with an eps of the gradients' size: with a
+// small one the sign of a gradient that is only rounding would decide a whole step.
+#include <cmath>
+#include <limits>
+#include <map>
+#include <mutex>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/base/log.h"
+#include "cleave/kernels/kernels.h"
+#include "tests/support/level.h"
+#include "tests/support/rounding.h"
+#include "tests/support/train_grid.h"
+
+namespace cleave {
+namespace {
+
+using test::all_points;
+using test::covering;
+using test::grid_model;
+using test::GridCase;
+using test::GridRecord;
+using test::GridRunner;
+using test::on_world;
+using test::Point;
+using test::record_of_one_rank;
+using test::rounding_bound;
+using test::unit_roundoff;
+
+constexpr int kNumVariants = 8;
+
+/// All kernels left to libtorch while it lives.
+class PlainKernels {
+ public:
+  PlainKernels() { set_plain_kernels("all"); }
+  ~PlainKernels() { set_plain_kernels(""); }
+  PlainKernels(const PlainKernels&) = delete;
+  PlainKernels& operator=(const PlainKernels&) = delete;
+};
+
+/// Of eight variants, in which every pair of settings of any two options occurs twice.
+GridCase variant(const std::string& family, int number) {
+  const bool a = (number & 1) != 0, b = (number & 2) != 0, c = (number & 4) != 0;
+  GridCase out{.family = family,
+               .head_dim = 16,
+               .dropout = !a,
+               .tied = a == b,
+               .padding = !b,
+               .label_masks = !c,
+               .accumulates = a == c};
+  out.optimizer.eps = 1e-2;
+  if (b != c) out.optimizer.kind = OptimizerOptions::Kind::kSgd;
+  return out;
+}
+
+double largest(const Tensor& t) {
+  return t.numel() == 0 ? 0 : t.abs().max().item<double>();
+}
+
+/// The name of a block's tensor without the block's number.
+std::string kind_of(std::string name) {
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; }, '*');
+  return name;
+}
+
+/// The largest bound of each kind of value.
+class Bounds {
+ public:
+  void add(const std::string& name, double error, double stored) {
+    double& bound = of_[kind_of(name)];
+    bound = std::max(bound, rounding_bound(error, stored));
+  }
+  [[nodiscard]] double of(const std::string& name) const { return of_.at(kind_of(name)); }
+
+ private:
+  std::map<std::string, double> of_;
+};
+
+/// What a split run is compared with, and how far from it each value may be.
+struct Wanted {
+  GridRecord plain;
+  Bounds numbers, gradients, weights;  // loss and norm; by name
+};
+
+Wanted wanted_of(const GridCase& c, at::ScalarType type) {
+  const GridRecord exact = record_of_one_rank(c, at::kDouble, /*as_fp32=*/true);
+  const PlainKernels all;
+  Wanted w{.plain = record_of_one_rank(c, type), .numbers = {}, .gradients = {}, .weights = {}};
+  const double unit = unit_roundoff(type);
+  const auto add_number = [&](const std::string& name, double plain, double want) {
+    w.numbers.add(name, std::abs(plain - want), unit * std::abs(want));
+  };
+  for (size_t i = 0; i < exact.losses.size(); ++i) {
+    add_number("loss", w.plain.losses[i], exact.losses[i]);
+    add_number("norm", w.plain.norms[i], exact.norms[i]);
+    for (const auto& [name, want] : exact.gradients[i]) {
+      const double error = largest(w.plain.gradients[i].at(name) - want);
+      w.gradients.add(name, error, unit * largest(want));
+    }
+  }
+  for (const auto& [name, want] : exact.weights) {
+    const double error = largest(w.plain.weights.at(name) - want);
+    const double step = largest(want - exact.start.at(name));
+    w.weights.add(name, error, unit * step + unit_roundoff(at::kFloat) * largest(want));
+  }
+  return w;
+}
+
+/// The largest share of its bound that a difference takes, and whose it is.
+struct Worst {
+  double share = 0;
+  std::string what;
+
+  void see(double difference, double bound, const std::string& of) {
+    const double own = std::isnan(difference) ? std::numeric_limits<double>::infinity()
+                       : difference == 0      ? 0
+                                              : difference / bound;
+    if (own > share) *this = {.share = own, .what = of};
+  }
+  void see(const Worst& other) {
+    if (other.share > share) *this = other;
+  }
+};
+
+/// This rank's part of each leaf, or of its gradient, beside its part of what is wanted.
+void see_leaves(Worst& worst, const Parameters& parameters,
+                const std::map<std::string, Tensor>& whole, const Bounds& bounds,
+                const std::string& of) {
+  for (const auto& p : parameters) {
+    const Tensor want = p->part_of(whole.at(p->name()));
+    const Tensor& leaf = p->leaf();
+    const Tensor have = of == "weight " ? leaf.detach() : leaf.grad();
+    worst.see(largest(have.to(at::kDouble) - want), bounds.of(p->name()), of + p->name());
+  }
+}
+
+Worst worst_of(const GridCase& c, const Point& point, at::ScalarType type, const Wanted& want) {
+  Worst worst;
+  std::mutex mutex;
+  on_world(point.num_ranks(), [&](World& world) {
+    Worst own;
+    GridRunner run(c, point, world, type);
+    run.start();
+    for (int64_t step = 0; step < test::kGridSteps; ++step) {
+      const auto i = static_cast<size_t>(step);
+      const auto [loss, norm] = run.gradients(step);
+      own.see(std::abs(loss - want.plain.losses[i]), want.numbers.of("loss"), str("loss ", step));
+      own.see(std::abs(norm - want.plain.norms[i]), want.numbers.of("norm"), str("norm ", step));
+      see_leaves(own, run.rank().parameters(), want.plain.gradients[i], want.gradients,
+                 str("gradient ", step, " of "));
+      run.apply();
+    }
+    see_leaves(own, run.rank().parameters(), want.plain.weights, want.weights, "weight ");
+    const std::lock_guard lock(mutex);
+    worst.see(own);
+  });
+  return worst;
+}
+
+/// A family in a type; its references are made once a variant.
+class KernelGrid : public testing::TestWithParam<std::tuple<const char*, at::ScalarType>> {
+ protected:
+  [[nodiscard]] static std::string family() { return std::get<0>(GetParam()); }
+  [[nodiscard]] static at::ScalarType type() { return std::get<1>(GetParam()); }
+
+  const Wanted& wanted(int number) {
+    if (!wanted_.contains(number)) wanted_[number] = wanted_of(variant(family(), number), type());
+    return wanted_.at(number);
+  }
+  /// Expects a layout to train as one rank does; returns the share of the bounds that it took.
+  double expect_as_one_rank(const Point& point, int number) {
+    const GridCase c = variant(family(), number);
+    const Worst worst = worst_of(c, point, type(), wanted(number));
+    EXPECT_LE(worst.share, 1) << worst.what << " of " << c.describe() << ", "
+                              << point.layout(*grid_model(c), type()).describe();
+    return worst.share;
+  }
+
+ private:
+  std::map<int, Wanted> wanted_;
+};
+
+/// The layouts of this level with what is computed again: of fp16, which few use, a part.
+std::vector<Point> points_to_run(at::ScalarType type) {
+  std::vector<Point> all =
+      test::level() == test::Level::kQuick ? covering(all_points()) : all_points();
+  std::vector<Point> out;
+  const size_t stride = type == at::kHalf ? 4 : 1;
+  for (size_t i = 0; i < all.size(); i += stride) {
+    all[i].recompute = static_cast<RecomputeKind>(i % 3);
+    out.push_back(all[i]);
+  }
+  return out;
+}
+
+TEST_P(KernelGrid, EveryLayout_TrainsAsOneRankOfLibtorchDoes) {
+  double largest_share = 0;
+  int number = 0;
+  const std::vector<Point> points = points_to_run(type());
+  for (const Point& point : points) {
+    const double share = expect_as_one_rank(point, number++ % kNumVariants);
+    largest_share = std::max(largest_share, share);
+  }
+  log_info("kernel grid ", family(), " ", toString(type()), ": ", points.size(),
+           " layouts, at most ", largest_share, " of the bound");
+}
+
+TEST_P(KernelGrid, OtherSchedules_TrainAsOneRankOfLibtorchDoes) {
+  int number = 1;
+  for (const ScheduleKind schedule : {ScheduleKind::kGpipe, ScheduleKind::kZeroBubble}) {
+    for (const int sharding : {0, 1, 2}) {
+      if (type() == at::kHalf && sharding == 1) continue;
+      expect_as_one_rank({.tp = 2, .pp = 2, .dp = 2, .sharding = sharding, .schedule = schedule},
+                         number++);
+    }
+  }
+}
+
+// What the address sanitizer runs of this file: everything that frees, refills or moves memory
+// during a step. The commands that first showed freed weights in backward are among them.
+TEST_P(KernelGrid, MemoryThatMoves_TrainsAsOneRankOfLibtorchDoes) {
+  constexpr auto kFull = RecomputeKind::kFull, kSelective = RecomputeKind::kSelective;
+  expect_as_one_rank({.dp = 2, .sharding = 2}, 0);
+  expect_as_one_rank({.dp = 2, .sharding = 1, .recompute = kFull}, 5);
+  expect_as_one_rank({.tp = 2, .sp = 1, .dp = 2, .sharding = 2, .recompute = kSelective}, 2);
+  expect_as_one_rank({.pp = 2, .virtual_stages = 2, .dp = 2, .sharding = 2, .recompute = kFull}, 7);
+}
+
+// A gradient that lost half of its sum, as without an all-reduce of two ranks, is beyond the bound
+// of nearly every tensor: the tolerances are not so wide that they would hide it.
+TEST_P(KernelGrid, Bounds_AreBelowAHalfLostGradient) {
+  for (int number = 0; number < kNumVariants; ++number) {
+    const Wanted& w = wanted(number);
+    const auto& gradients = w.plain.gradients[0];
+    int num_found = 0;
+    for (const auto& [name, gradient] : gradients) {
+      num_found += largest(gradient) / 2 > w.gradients.of(name) ? 1 : 0;
+    }
+    EXPECT_GE(num_found * 10, std::ssize(gradients) * 8) << number;
+    EXPECT_LT(w.numbers.of("norm"), w.plain.norms[0] / 4) << number;
+    EXPECT_LT(w.numbers.of("loss"), w.plain.losses[0] / 10) << number;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, KernelGrid,
+                         testing::Combine(testing::Values("llama", "gpt2", "bert"),
+                                          testing::Values(at::kFloat, at::kBFloat16, at::kHalf)),
+                         [](const auto& param) {
+                           return str(std::get<0>(param.param), "_",
+                                      toString(std::get<1>(param.param)));
+                         });
+
+}  // namespace
+}  // namespace cleave

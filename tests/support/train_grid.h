@@ -1,0 +1,271 @@
+#pragma once
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "cleave/train/rank_model.h"
+#include "tests/support/ranks.h"
+
+namespace cleave::test {
+
+inline constexpr int64_t kGridVocab = 23, kGridRows = 5, kGridTokens = 7, kGridSteps = 3;
+inline constexpr double kGridRate = 1e-2;
+
+/// The layouts of the grid: the values of its dimensions.
+struct Point {
+  int tp = 1, sp = 0, pp = 1, virtual_stages = 1, dp = 1, sharding = 0;
+  ScheduleKind schedule = ScheduleKind::k1F1B;  // of one stage a rank
+  RecomputeKind recompute = RecomputeKind::kNone;
+
+  [[nodiscard]] std::vector<int> values() const {
+    return {tp, sp, pp, virtual_stages, dp, sharding};
+  }
+  [[nodiscard]] int num_ranks() const { return tp * pp * dp; }
+  [[nodiscard]] TrainLayout layout(const Model& model, at::ScalarType compute_type) const {
+    return {.pp = pp,
+            .dp = dp,
+            .tp = tp,
+            .stages_per_rank = virtual_stages,
+            .schedule = virtual_stages > 1 ? ScheduleKind::kInterleaved : schedule,
+            .plan = model.plan(sp == 1),
+            .sequence_parallel = sp == 1,
+            .sharding = static_cast<DataSharding>(sharding),
+            .recompute = recompute,
+            .compute_type = compute_type};
+  }
+};
+
+inline const std::vector<std::string> kDimensions = {"tp", "sp", "pp", "virtual", "dp", "sharding"};
+
+/// All that fit in `most_ranks` rank threads.
+inline std::vector<Point> all_points(int most_ranks = 8) {
+  std::vector<Point> out;
+  for (const int tp : {1, 2, 3, 4}) {
+    for (const int sp : {0, 1}) {
+      for (const int pp : {1, 2, 4}) {
+        for (const int virtual_stages : {1, 2}) {
+          for (const int dp : {1, 2}) {
+            for (const int sharding : {0, 1, 2}) {
+              if (tp * pp * dp > most_ranks) continue;
+              out.push_back({tp, sp, pp, virtual_stages, dp, sharding});
+            }
+          }
+        }
+      }
+    }
+  }
+  return out;
+}
+
+using Pair = std::array<size_t, 4>;  // two dimensions and their values
+
+inline std::set<Pair> pairs_of(const Point& point) {
+  const std::vector<int> values = point.values();
+  std::set<Pair> out;
+  for (size_t a = 0; a < values.size(); ++a) {
+    for (size_t b = a + 1; b < values.size(); ++b) {
+      out.insert({a, static_cast<size_t>(values[a]), b, static_cast<size_t>(values[b])});
+    }
+  }
+  return out;
+}
+
+/// Few points in which every pair of values occurs that occurs at all.
+inline std::vector<Point> covering(const std::vector<Point>& points) {
+  std::set<Pair> missing;
+  for (const Point& p : points) missing.merge(pairs_of(p));
+  std::vector<Point> out;
+  while (!missing.empty()) {
+    const auto gain = [&](const Point& p) {
+      const auto pairs = pairs_of(p);
+      return std::count_if(pairs.begin(), pairs.end(),
+                           [&](const Pair& pair) { return missing.contains(pair); });
+    };
+    const auto best =
+        std::max_element(points.begin(), points.end(),
+                         [&](const Point& a, const Point& b) { return gain(a) < gain(b); });
+    for (const Pair& pair : pairs_of(*best)) missing.erase(pair);
+    out.push_back(*best);
+  }
+  return out;
+}
+
+/// What is trained beside the layout: model, data and optimizer.
+struct GridCase {
+  std::string family;
+  int64_t head_dim = 2;  ///< 6 heads; Cleave's attention kernel takes multiples of 16
+  bool dropout = true;   ///< where the family has it
+  bool tied = true;      ///< input and output embedding
+  bool padding = true;   ///< in the second row
+  bool label_masks = true;
+  bool accumulates = true;  ///< micro-batches of 2 rows; otherwise all rows at once
+  OptimizerOptions optimizer{};
+
+  /// "gpt2, dropout, padding".
+  [[nodiscard]] std::string describe() const {
+    std::string text = family;
+    if (dropout) text += ", dropout";
+    if (tied) text += ", tied";
+    if (padding) text += ", padding";
+    if (label_masks) text += ", label masks";
+    if (accumulates) text += ", accumulation";
+    return text + (optimizer.kind == OptimizerOptions::Kind::kSgd ? ", sgd" : ", adamw");
+  }
+};
+
+/// Eight layers, sizes that ranks do not divide.
+inline std::unique_ptr<Model> grid_model(const GridCase& c) {
+  const int64_t hidden = 6 * c.head_dim;
+  const double drop = c.dropout ? 0.1 : 0;
+  nlohmann::ordered_json json = {
+      {"model_type", c.family}, {"vocab_size", kGridVocab}, {"tie_word_embeddings", c.tied}};
+  json["initializer_range"] = c.head_dim == 2 ? 0.3 : 0.1;
+  if (c.family == "gpt2") {
+    json.update({{"n_embd", hidden},
+                 {"n_inner", 10},
+                 {"n_layer", 8},
+                 {"n_head", 6},
+                 {"n_positions", 16},
+                 {"attn_pdrop", drop},
+                 {"resid_pdrop", drop},
+                 {"embd_pdrop", drop}});
+    return make_model(Json::parse(json.dump(), c.family));
+  }
+  json.update({{"hidden_size", hidden},
+               {"intermediate_size", 10},
+               {"num_hidden_layers", 8},
+               {"num_attention_heads", 6},
+               {"max_position_embeddings", 16}});
+  if (c.family == "llama") {
+    json.update({{"num_key_value_heads", 2}, {"head_dim", c.head_dim}});
+  } else {
+    json.update({{"architectures", {"BertForMaskedLM"}},
+                 {"type_vocab_size", 2},
+                 {"attention_probs_dropout_prob", drop},
+                 {"hidden_dropout_prob", drop}});
+  }
+  return make_model(Json::parse(json.dump(), c.family));
+}
+
+/// The rows of a data-parallel rank in a step.
+inline Batch grid_batch(const GridCase& c, int64_t step, Range rows) {
+  Batch batch;
+  batch.ids = ids({kGridRows, kGridTokens}, kGridVocab, static_cast<uint64_t>(100 + step));
+  batch.labels = ids({kGridRows, kGridTokens}, kGridVocab, static_cast<uint64_t>(200 + step));
+  if (c.label_masks) {
+    batch.labels.index_put_({at::tensor({0, 3}, at::kLong), at::tensor({2, 4}, at::kLong)}, -100);
+  }
+  if (c.padding) {
+    batch.attention_mask = at::ones({kGridRows, kGridTokens}, at::kBool);
+    batch.attention_mask[1].slice(0, 5).fill_(false);
+    batch.labels[1].slice(0, 5).fill_(-100);
+  }
+  return batch.rows(rows.begin, rows.end);
+}
+
+/// One rank's run of some steps on a layout.
+class GridRunner {
+ public:
+  GridRunner(const GridCase& c, const Point& point, World& world, at::ScalarType type = at::kDouble)
+      : case_(c),
+        layout_(point.layout(*grid_model(c), type)),
+        mesh_(Mesh::build(world, {{"pp", layout_.pp}, {"dp", layout_.dp}, {"tp", layout_.tp}})),
+        rank_(grid_model(c), layout_, mesh_, world, c.optimizer) {}
+
+  void start() {
+    materialize(rank_.model(), {.seed = 3, .dtype = layout_.leaf_type()});
+    rank_.leaves_changed();
+  }
+  /// With the starting values of an fp32 run, in fp64.
+  void start_as_fp32() {
+    for (const auto& p : rank_.parameters()) {
+      p->set_leaf(p->initial_value(3, at::kFloat).to(at::kDouble));
+    }
+    rank_.leaves_changed();
+  }
+
+  /// Returns loss and norm; gradients are left on the leaves.
+  std::pair<double, double> gradients(int64_t step) {
+    // fp16's zero is 6e-8; gradients of up to 300 stay below its largest number.
+    constexpr double kHalfScale = 128;
+    rank_.optimizer().zero_grad();
+    const int64_t dp = layout_.dp, r = mesh_["dp"].rank();
+    const Batch batch = grid_batch(case_, step, {kGridRows * r / dp, kGridRows * (r + 1) / dp});
+    const int64_t most = (kGridRows + dp - 1) / dp;
+    const int64_t at_once = case_.accumulates ? 2 : most;
+    const auto rows = micro_batches_of(batch, at_once, (most + at_once - 1) / at_once);
+    const PassResult pass =
+        rank_.train_pass(rows, 9, step, layout_.compute_type == at::kHalf ? kHalfScale : 1);
+    const Tensor loss =
+        mesh_["dp"].all_reduce(at::scalar_tensor(pass.loss, at::kDouble), "loss of all rows");
+    return {loss.item<double>(), rank_.gradient_norm().value};
+  }
+  void apply() { rank_.step(kGridRate); }
+  [[nodiscard]] RankModel& rank() { return rank_; }
+  [[nodiscard]] const Mesh& mesh() const { return mesh_; }
+
+ private:
+  GridCase case_;
+  TrainLayout layout_;
+  Mesh mesh_;
+  RankModel rank_;
+};
+
+/// Runs `body` on rank threads, each of which computes alone.
+inline void on_world(int num_ranks, const std::function<void(World&)>& body) {
+  run_ranks(
+      num_ranks,
+      [&](World& world) {
+        at::get_num_threads();  // a thread's own number holds only after it was asked for once
+        at::set_num_threads(1);
+        body(world);
+      },
+      RankOptions{.timeout_s = 60, .flight_log_folder = ""});
+}
+
+/// What three steps are worth on one rank: whole gradients and weights by name.
+struct GridRecord {
+  std::vector<double> losses, norms;
+  std::vector<std::map<std::string, Tensor>> gradients;  ///< by step
+  std::map<std::string, Tensor> start, weights;          ///< before the first step, after the last
+};
+
+/// With `as_fp32` an fp64 run begins where an fp32 run does.
+inline GridRecord record_of_one_rank(const GridCase& c, at::ScalarType type = at::kDouble,
+                                     bool as_fp32 = false) {
+  GridRecord record;
+  on_world(1, [&](World& world) {
+    GridRunner run(c, {}, world, type);
+    as_fp32 ? run.start_as_fp32() : run.start();
+    const auto weights = [&] {
+      std::map<std::string, Tensor> out;
+      for (const auto& p : run.rank().parameters()) {
+        out[p->name()] = p->leaf().detach().to(at::kDouble).clone();
+      }
+      return out;
+    };
+    record.start = weights();
+    for (int64_t step = 0; step < kGridSteps; ++step) {
+      const auto [loss, norm] = run.gradients(step);
+      record.losses.push_back(loss);
+      record.norms.push_back(norm);
+      record.gradients.emplace_back();
+      for (const auto& p : run.rank().parameters()) {
+        record.gradients.back()[p->name()] = p->leaf().grad().to(at::kDouble).clone();
+      }
+      run.apply();
+    }
+    record.weights = weights();
+  });
+  return record;
+}
+
+}  // namespace cleave::test
