@@ -53,7 +53,8 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 
 /// "| flags | exit code | message |".
 std::string table_row(const std::string& flags, const test::TempFolder& folder) {
-  const std::string data = flags.find("--data") == std::string::npos ? std::string(folder / "text.txt") : "";
+  const std::string data =
+      flags.find("--data") == std::string::npos ? std::string(folder / "text.txt") : "";
   Words words{"train", "--model", folder / "sizes.json", "--out", folder / "run"};
   if (!data.empty()) words.insert(words.end(), {"--data", data});
   if (flags.find("--seq-len") == std::string::npos) words.insert(words.end(), {"--seq-len", "16"});

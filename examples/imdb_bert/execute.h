@@ -15,7 +15,7 @@ struct ExecuteOptions {
   int64_t dim = 768;
   int64_t heads = 1;
   int64_t bsz = 1;  // reviews of one data-parallel rank at once
-  int tp = 0;        // ranks that share a model; 0: all
+  int tp = 0;       // ranks that share a model; 0: all
 
   std::string data, test_data;   // CSV: review,sentiment
   int64_t test_samples = 0;      // reviews of the test file; 0: all
