@@ -33,7 +33,10 @@ void define(Flags& flags, VerifyOptions& options) {
   flags.toggle(&options.sequence_parallel,
                {"sequence-parallel", "", "the model's plan that also cuts tokens", "off"});
   flags.exclusive({"plan", "sequence-parallel"});
-  flags.choice(&options.dtype, {"dtype", "", "of weights and activations"}, {"fp64", "fp32"});
+  flags.choice(
+      &options.dtype,
+      {"dtype", "", "of the split model; one rank is always fp64", "the model's, else fp32"},
+      {"fp32", "bf16", "fp16", "fp64"});
   define_machine(flags, options);
 }
 

@@ -12,9 +12,27 @@ namespace {
 
 constexpr double kLambda = 8;  // a chance of 3e-14 a number
 
+/// Operations that round to bf16 or fp16 one after the other in a Layer that calls no other,
+/// forward and backward. Attention has the most: rope 3, scale, scores, mask, softmax, dropout and
+/// sum, and their gradients.
+constexpr double kMostOperations = 18;
+
 double epsilon(at::ScalarType type) {
-  return type == at::kDouble ? std::numeric_limits<double>::epsilon()
-                             : static_cast<double>(std::numeric_limits<float>::epsilon());
+  if (type == at::kDouble) return std::numeric_limits<double>::epsilon();
+  if (type == at::kBFloat16) return 0x1p-7;
+  return type == at::kHalf ? 0x1p-10 : 0x1p-23;
+}
+
+bool accumulates_in_fp32(at::ScalarType type) {
+  return type == at::kBFloat16 || type == at::kHalf;
+}
+
+/// What rounding to `type` does to sums, relative to the size of their terms, for a lambda of 1.
+double relative_error(at::ScalarType type, const Sums& sums) {
+  const double terms = std::sqrt(static_cast<double>(sums.terms));
+  if (!accumulates_in_fp32(type)) return terms * epsilon(type);
+  const double roundings = std::sqrt(kMostOperations + sums.ranks);
+  return roundings * epsilon(type) / 2 + terms * epsilon(at::kFloat);
 }
 
 double largest(const Tensor& t) {
@@ -23,8 +41,8 @@ double largest(const Tensor& t) {
 
 }  // namespace
 
-Bounds::Bounds(const std::vector<Quantity>& values, at::ScalarType type, int64_t terms)
-    : values_(values), type_(type), terms_(terms) {
+Bounds::Bounds(const std::vector<Quantity>& values, at::ScalarType type, Sums sums)
+    : values_(values), type_(type), sums_(sums) {
   for (Quantity& q : values_) {
     q.local = q.local.detach().clone();
     scales_.push_back(largest(q.local));
@@ -45,9 +63,11 @@ void Bounds::observe(const std::vector<Quantity>& perturbed) {
 std::vector<Wanted> Bounds::wanted() const {
   std::vector<Wanted> out;
   for (size_t i = 0; i < values_.size(); ++i) {
-    const double sums = std::sqrt(static_cast<double>(terms_)) * epsilon(type_);
+    // Of the split run, of one rank in fp64, and of the sum of squares that both make in fp64.
+    const double split = relative_error(type_, sums_);
+    const double whole = relative_error(at::kDouble, sums_);
     const double norm = std::sqrt(static_cast<double>(values_[i].terms)) * epsilon(at::kDouble);
-    const double factor = 2 * kLambda * (sums + norm);
+    const double factor = kLambda * (split + whole + 2 * norm);
     CLEAVE_CHECK(std::isfinite(scales_[i]), Code::kNumerics,
                  Comparison{.of = values_[i].of, .subject = values_[i].subject}.quantity(),
                  " is not finite on one rank already; there is nothing to compare with");
@@ -59,11 +79,12 @@ std::vector<Wanted> Bounds::wanted() const {
   return out;
 }
 
-Wanted wanted_step(const Quantity& weight, const Wanted& gradient, double rate, double eps) {
+Wanted wanted_step(const Quantity& weight, const Wanted& gradient, double rate, double eps,
+                   at::ScalarType type) {
   const Tensor size = gradient.value.to(at::kDouble).abs();
   const double bound = gradient.bound.item<double>();
   const Tensor moved = (size - bound).clamp_min(0).add(eps).reciprocal().mul(bound).clamp_max(2);
-  const double rounding = 4 * epsilon(weight.local.scalar_type());
+  const double rounding = 4 * epsilon(type);
   const Tensor value = weight.local.detach().clone();
   return {.of = weight.of,
           .subject = weight.subject,

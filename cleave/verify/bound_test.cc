@@ -25,14 +25,26 @@ double bound_of(const Bounds& bounds) {
 }
 
 TEST(Bounds, OfAnUnmovedValue_AreOfItsSizeAndTheRootOfTheTerms) {
-  const Bounds bounds({value_of(at::tensor({3.0, -5.0}))}, at::kDouble, 100);
+  const Bounds bounds({value_of(at::tensor({3.0, -5.0}))}, at::kDouble, {.terms = 100});
   EXPECT_NEAR(bound_of(bounds), 2 * 8 * 10 * kEpsilon * 5, 1e-18);
+}
+
+// fp32 rounds each of the 100 terms; bf16 an operation's result, 18 operations and 2 ranks, beside
+// sums in fp32. One rank's own error in fp64 is too small to be seen here.
+TEST(Bounds, OfAType_AreOfItsEpsilon) {
+  const std::vector<Quantity> values{value_of(at::tensor({3.0, -5.0}, at::kDouble))};
+  const Sums sums{.terms = 100, .ranks = 2};
+  const auto bound = [&](at::ScalarType type) { return bound_of(Bounds(values, type, sums)); };
+  EXPECT_NEAR(bound(at::kFloat), 8 * 10 * 0x1p-23 * 5, 1e-12);
+  const double fp32_sums = 10 * 0x1p-23;
+  EXPECT_NEAR(bound(at::kBFloat16), 8 * (std::sqrt(20.0) * 0x1p-8 + fp32_sums) * 5, 1e-12);
+  EXPECT_NEAR(bound(at::kHalf), 8 * (std::sqrt(20.0) * 0x1p-11 + fp32_sums) * 5, 1e-12);
 }
 
 // The sum of 1e6, -1e6 and 1 is 1, but rounding of its terms moves it by 1e6 epsilon.
 TEST(Bounds, OfASumThatCancels_AreOfTheSizeOfItsTerms) {
   const Tensor terms = at::tensor({1e6, -1e6, 1.0});
-  Bounds bounds({value_of(terms.sum())}, at::kDouble, 3);
+  Bounds bounds({value_of(terms.sum())}, at::kDouble, {.terms = 3});
   const double before = bound_of(bounds);
   const double size = Bounds::size(at::kDouble);
   for (uint64_t draw = 0; draw < 2; ++draw) {
@@ -45,7 +57,7 @@ TEST(Bounds, OfASumThatCancels_AreOfTheSizeOfItsTerms) {
 TEST(Bounds, ValueThatIsNotFinite_IsRefusedByName) {
   const Bounds bounds(
       {{.of = Of::kGradient, .subject = "a.weight", .local = at::full({2}, std::nan(""))}},
-      at::kDouble, 1);
+      at::kDouble, {});
   const Error error = test::thrown_by([&] { return bounds.wanted(); });
   EXPECT_EQ(error.code(), Code::kNumerics);
   EXPECT_NE(std::string(error.what()).find("gradient of a.weight"), std::string::npos);
@@ -64,7 +76,7 @@ TEST(WantedStep, GradientsWithinTheirBound_StepWithinIts) {
     return p->leaf().detach().clone();
   };
   const Wanted gradient{.value = g, .bound = at::scalar_tensor(bound, at::kDouble)};
-  const Wanted want = wanted_step(value_of(stepped(g)), gradient, 1e-2, 1e-8);
+  const Wanted want = wanted_step(value_of(stepped(g)), gradient, 1e-2, 1e-8, at::kDouble);
   for (uint64_t draw = 0; draw < 50; ++draw) {
     const Tensor off = test::numbers(g.sizes(), draw).clamp(-1, 1) * bound;
     const Tensor distance = (stepped(g + off) - want.value).abs();

@@ -10,8 +10,9 @@ namespace {
 
 // A false alarm is a report of a fault where there is none: Llama's own tests compare it with
 // transformers on the same layouts.
-void expect_no_alarm(uint64_t first_seed, at::ScalarType dtype) {
-  const Json config = preset_config("llama-tiny", 257);
+void expect_no_alarm(uint64_t first_seed, at::ScalarType dtype,
+                     const std::string& preset = "llama-tiny") {
+  const Json config = preset_config(preset, 257);
   for (uint64_t seed = first_seed; seed < first_seed + 25; ++seed) {
     const FuzzCase fuzz = fuzz_case(config, 4, seed);
     const VerifyReport report = verify_model([&] { return make_model(fuzz.config); },
@@ -41,6 +42,18 @@ TEST(Fuzz, HealthyRunsInFp32_RaiseNoAlarm) {
 }
 TEST(Fuzz, MoreHealthyRunsInFp32_RaiseNoAlarm) {
   expect_no_alarm(75, at::kFloat);
+}
+TEST(Fuzz, HealthyRunsInBf16_RaiseNoAlarm) {
+  expect_no_alarm(100, at::kBFloat16);
+}
+TEST(Fuzz, HealthyRunsOfGpt2InBf16_RaiseNoAlarm) {
+  expect_no_alarm(125, at::kBFloat16, "gpt2-tiny");
+}
+TEST(Fuzz, HealthyRunsOfBertInFp32_RaiseNoAlarm) {
+  expect_no_alarm(150, at::kFloat, "bert-tiny");
+}
+TEST(Fuzz, HealthyRunsInFp16_RaiseNoAlarm) {
+  expect_no_alarm(175, at::kHalf);
 }
 
 }  // namespace

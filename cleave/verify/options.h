@@ -13,9 +13,9 @@ struct VerifyOptions : MachineOptions {
   bool sequence_parallel = false;
   int tp = 0;  ///< 0 = 2, or what the launcher's world leaves
   int dp = 1;
-  std::string layer{};         ///< only these Layers one by one: a pattern of a path; empty = all
-  int64_t fuzz = 0;            ///< that many random configurations instead of the model's own
-  std::string dtype = "fp64";  ///< fp32 | fp64
+  std::string layer{};  ///< only these Layers one by one: a pattern of a path; empty = all
+  int64_t fuzz = 0;     ///< that many random configurations instead of the model's own
+  std::string dtype{};  ///< fp32 | bf16 | fp16 | fp64; empty = the folder's, else fp32
   uint64_t seed = 0;
   bool json = false;
 };

@@ -71,9 +71,10 @@ std::vector<Quantity> run_part(const Part& part, const Tensor& whole_x,
   const DTensor y = part.run(part.x.with(x));
   const Moved between = moved(meter);
   if (y.local().requires_grad()) {
+    // The same numbers on one rank in fp64 and on ranks in another type.
     const Tensor upstream =
-        noise(whole_shape(y), y.local().scalar_type(), settings.seed, "upstream " + part.name);
-    y.local().backward(gradient_laid_out(upstream.to(y.local().device()), y));
+        noise(whole_shape(y), settings.dtype, settings.seed, "upstream " + part.name);
+    y.local().backward(gradient_laid_out(upstream.to(y.local().options()), y));
   }
   if (bytes != nullptr) *bytes = {.forward = between - before, .backward = moved(meter) - between};
   std::vector<Quantity> out{{.of = Of::kOutput,

@@ -8,6 +8,7 @@
 #include "cleave/kernels/kernels.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/job.h"
+#include "cleave/mesh/scalar_type.h"
 #include "cleave/verify/fuzz.h"
 #include "cleave/verify/options.h"
 #include "cleave/verify/report.h"
@@ -32,17 +33,30 @@ int tp_of(const VerifyOptions& options) {
   return launched > 0 ? std::max(1, launched / options.dp) : 2;
 }
 
+/// The type that a run of this folder computes in: what training wrote there.
+std::string dtype_of_config(const Json& config) {
+  return config.string_or("dtype", config.string_or("torch_dtype", ""));
+}
+
+/// From a flag or a config.json; fp32, what training computes in by default, where neither says.
+at::ScalarType type_of(const std::string& text) {
+  const auto dtype = dtype_from_name(text.empty() ? "fp32" : text);
+  const bool is_float =
+      dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF16 || dtype == DType::kF64;
+  CLEAVE_CHECK(is_float, Code::kUsage, "dtype ", text,
+               " is not compared; give --dtype fp32, bf16, fp16 or fp64");
+  return scalar_type(*dtype);
+}
+
 Work work_of(const VerifyOptions& options) {
   CLEAVE_CHECK(device_of(options.device).is_cpu() || options.fuzz == 0, Code::kUsage, "--device ",
                options.device,
                ": each rank on a GPU is a process of its own, and --fuzz starts ranks as threads; "
                "choose cpu");
-  CLEAVE_CHECK(options.dtype == "fp32" || options.dtype == "fp64", Code::kUsage, "--dtype ",
-               options.dtype, " is not compared; choose fp32 or fp64");
   VerifySettings settings{.tp = tp_of(options),
                           .dp = options.dp,
                           .sequence_parallel = options.sequence_parallel,
-                          .dtype = options.dtype == "fp64" ? at::kDouble : at::kFloat,
+                          .dtype = type_of(options.dtype),
                           .seed = options.seed,
                           .layer = options.layer,
                           .threads_per_rank = options.threads_per_rank,
@@ -53,6 +67,7 @@ Work work_of(const VerifyOptions& options) {
     return {.config = preset_config(options.model, kVocabulary), .settings = settings};
   }
   const ModelFolder folder = ModelFolder::open(options.model);
+  if (options.dtype.empty()) settings.dtype = type_of(dtype_of_config(folder.config));
   if (options.fuzz == 0) settings.weights = folder;
   return {.config = folder.config, .settings = settings};
 }
@@ -62,7 +77,7 @@ std::string again(const VerifyOptions& options, int tp, uint64_t seed) {
   std::string line = str("cleave verify --model ", options.model, " --tp ", tp);
   if (options.dp > 1) line += str(" --dp ", options.dp);
   if (!options.plan.empty()) line += str(" --plan ", options.plan);
-  if (options.dtype != "fp64") line += str(" --dtype ", options.dtype);
+  if (!options.dtype.empty()) line += str(" --dtype ", options.dtype);
   return line + str(" --fuzz 1 --seed ", seed);
 }
 

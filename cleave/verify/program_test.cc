@@ -10,6 +10,7 @@
 #include "cleave/verify/report.h"
 #include "tests/support/faulty_model.h"
 #include "tests/support/golden.h"
+#include "tests/support/saved_models.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
@@ -143,7 +144,7 @@ TEST(VerifyProgram, Json_HasEveryValueOfEveryPart) {
   EXPECT_EQ(json.at("model").as_string(), "llama-tiny");
   const Json head = json.at("parts").at(1);
   EXPECT_EQ(head.at("name").as_string(), "lm_head");
-  EXPECT_EQ(head.at("bytes").as_int(), 2 * 16 * 256 * 8);  // its input's gradient is summed
+  EXPECT_EQ(head.at("bytes").as_int(), 2 * 16 * 256 * 4);  // its input's gradient is summed
   std::vector<std::string> quantities;
   for (size_t i = 0; i < head.at("values").size(); ++i) {
     const Json value = head.at("values").at(i);
@@ -153,6 +154,26 @@ TEST(VerifyProgram, Json_HasEveryValueOfEveryPart) {
   EXPECT_EQ(quantities, (std::vector<std::string>{"output", "gradient of the input",
                                                   "gradient of model.embed_tokens.weight",
                                                   "norm of the gradients"}));
+}
+
+TEST(VerifyProgram, TypeOfTheRun_IsWhatIsComparedUnlessAnotherIsGiven) {
+  const test::TempFolder folder;
+  const std::string half = folder / "half";
+  std::string config(test::kLlamaConfig);
+  config.replace(config.find("float32"), 7, "bfloat16");
+  test::write_model_folder(half, config, test::tensors_of(config));
+  const auto verdict_of = [&](const VerifyOptions& options) {
+    const Printed printed = run(options);
+    EXPECT_EQ(printed.code, 0) << printed.text;
+    return printed.text.substr(printed.text.rfind('(', printed.text.size()));
+  };
+  VerifyOptions options = options_for(half);
+  EXPECT_EQ(verdict_of(options), "(tp 2, dp 1, bf16, seed 0)\n");
+  options.dtype = "fp64";
+  EXPECT_EQ(verdict_of(options), "(tp 2, dp 1, fp64, seed 0)\n");
+  options = options_for("llama-tiny");
+  options.layer = "lm_head";
+  EXPECT_EQ(verdict_of(options), "(tp 2, dp 1, fp32, seed 0)\n");
 }
 
 TEST(VerifyProgram, FolderOfAModel_IsComparedWithItsWeights) {
@@ -173,7 +194,7 @@ TEST(VerifyProgram, WhatCannotBeCompared_IsRefused) {
   options.tp = 9;  // of 8 heads
   EXPECT_EQ(code_of(options), Code::kShape);
   options = options_for("llama-tiny");
-  options.dtype = "bf16";
+  options.dtype = "int8";
   EXPECT_EQ(code_of(options), Code::kUsage);
 }
 

@@ -105,10 +105,16 @@ std::vector<Wanted> with_bounds(Bounds& bounds, Probes& probes, const Parameters
   return bounds.wanted();
 }
 
+/// A value as the split model can have it, in fp64.
+Tensor storable(const Tensor& t, at::ScalarType type) {
+  return t.is_floating_point() ? t.to(type).to(at::kDouble) : t;
+}
+
 WantedPart wanted_part(const Part& part, Probes& probes, const VerifySettings& settings) {
-  const Tensor x = part.x.local();
+  const Tensor x = storable(part.x.local(), settings.dtype);
   const std::vector<Quantity> values = run_part(part, x, settings);
-  Bounds bounds(values, settings.dtype, terms_of(part, x, values.front().local));
+  Bounds bounds(values, settings.dtype,
+                {.terms = terms_of(part, x, values.front().local), .ranks = settings.tp});
   const auto run = [&](int draw) {
     const std::string stream = str("draw ", draw, " input");
     const double size = Bounds::size(settings.dtype);
@@ -127,22 +133,21 @@ std::vector<Wanted> wanted_step_of(Model& model, Probes& probes, const StepInput
   const std::vector<Quantity> values = run_step(model, Axis(), Axis(), input, settings);
   std::vector<Quantity> weights;
   if (stepped) {
-    const KeptWeights kept(parameters);
     weights = stepped_weights(model);
-    for (Quantity& q : weights) q.local = q.local.clone();
   }
   int64_t terms = input.ids.numel();
   for (const int64_t size : values[1].local.sizes()) terms = std::max(terms, size);
   for (const auto& p : parameters) {
     for (const int64_t size : p->shape()) terms = std::max(terms, size);
   }
-  Bounds bounds(values, settings.dtype, terms);
+  Bounds bounds(values, settings.dtype, {.terms = terms, .ranks = settings.tp * settings.dp});
   std::vector<Wanted> out = with_bounds(bounds, probes, parameters, settings, [&](int /*draw*/) {
     return run_step(model, Axis(), Axis(), input, settings);
   });
   for (size_t i = 0; i < weights.size(); ++i) {
     constexpr size_t kFirstGradient = 2;  // after loss and output
-    out.push_back(wanted_step(weights[i], out[kFirstGradient + i], kLearningRate, kAdamEps));
+    out.push_back(wanted_step(weights[i], out[kFirstGradient + i], kLearningRate, kAdamEps,
+                              master_type(settings.dtype)));
   }
   return out;
 }
@@ -244,6 +249,8 @@ Reference make_reference(const MakeModel& make, const VerifySettings& settings) 
   give_weights(*model, settings, {});
   reference.constants = constants_of(*model);
   add_noise(*model, settings, reference.constants);
+  // The split model's weights, computed with in fp64.
+  for (const auto& p : model->parameters()) p->set_leaf(p->leaf().detach().to(at::kDouble));
   for (const auto& p : model->parameters()) {
     reference.initial.push_back({.of = Of::kStart,
                                  .subject = p->name(),

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "cleave/mesh/scalar_type.h"
+
 namespace cleave {
 namespace {
 
@@ -130,7 +132,7 @@ std::string index_text(const std::vector<int64_t>& index) {
 std::string layout_text(const VerifySettings& s) {
   std::string text = str("tp ", s.tp, ", dp ", s.dp);
   if (s.sequence_parallel) text += ", sequence parallel";
-  return text + str(s.dtype == at::kDouble ? ", fp64" : ", fp32", ", seed ", s.seed);
+  return text + str(", ", name(dtype_of(s.dtype)), ", seed ", s.seed);
 }
 
 Object as_json(const Comparison& c) {
@@ -187,7 +189,7 @@ std::string report_json(const VerifyReport& report, const std::string& model) {
                 {"tp", s.tp},
                 {"dp", s.dp},
                 {"sequence_parallel", s.sequence_parallel},
-                {"dtype", s.dtype == at::kDouble ? "fp64" : "fp32"},
+                {"dtype", name(dtype_of(s.dtype))},
                 {"seed", s.seed}};
   const VerifiedPart* first = report.first_difference();
   out["agrees"] = first == nullptr;

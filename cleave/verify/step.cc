@@ -7,6 +7,28 @@
 
 namespace cleave::verifying {
 
+namespace {
+
+/// Keeps gradients of fp16 out of its zero, as training does.
+constexpr double kHalfLossScale = 1024;
+
+/// A parameter of its own with the values and the gradient of `p`, in the type that training keeps
+/// for it: fp32 for bf16 and fp16.
+std::shared_ptr<Parameter> master_of(const Parameter& p) {
+  const at::ScalarType type = master_type(p.leaf().scalar_type());
+  auto master = std::make_shared<Parameter>(p.shape(), p.init());
+  if (p.is_split()) master->shard(p.axis(), p.placement().dim(), p.placement().split());
+  master->set_leaf(p.leaf().detach().to(type, /*non_blocking=*/false, /*copy=*/true));
+  master->leaf().mutable_grad() = p.leaf().grad().to(type);
+  return master;
+}
+
+}  // namespace
+
+at::ScalarType master_type(at::ScalarType type) {
+  return type == at::kDouble ? at::kDouble : at::kFloat;
+}
+
 Context context_of(const StepInput& input, uint64_t seed) {
   Context context;
   context.training = input.training;
@@ -27,9 +49,16 @@ std::vector<Quantity> run_step(Model& model, const Axis& tp, const Axis& dp, con
       model(DTensor(input.ids.narrow(0, rows.begin, count), tp, Replicate{}), context);
   const DTensor loss =
       loss_of(settings, logits, input.labels.narrow(0, rows.begin, count), context.valid_tokens);
-  loss.local().backward();
+  const double scale = settings.dtype == at::kHalf ? kHalfLossScale : 1;
+  (loss.local() * scale).backward();
   finish_gradients(parameters, tp);
   sum_gradients(parameters, dp);
+  if (scale != 1) {
+    for (const auto& p : parameters) {
+      Tensor& grad = p->leaf().mutable_grad();
+      grad = grad.to(master_type(grad.scalar_type())).div_(scale);
+    }
+  }
   std::vector<Quantity> out{
       {.of = Of::kLoss, .local = dp.all_reduce(loss.local().detach(), "verified loss")},
       {.of = Of::kOutput,
@@ -49,11 +78,13 @@ std::vector<Quantity> run_step(Model& model, const Axis& tp, const Axis& dp, con
 
 std::vector<Quantity> stepped_weights(Model& model) {
   const Parameters parameters = model.parameters();
-  Optimizer optimizer(parameters, {.eps = kAdamEps, .weight_decay = 0.1});
+  Parameters masters;
+  for (const auto& p : parameters) masters.push_back(master_of(*p));
+  Optimizer optimizer(masters, {.eps = kAdamEps, .weight_decay = 0.1});
   optimizer.step(kLearningRate);
   std::vector<Quantity> out;
-  for (const auto& p : parameters) {
-    out.push_back(quantity_of(Of::kStepped, *p, p->leaf()));
+  for (size_t i = 0; i < masters.size(); ++i) {
+    out.push_back(quantity_of(Of::kStepped, *parameters[i], masters[i]->leaf()));
   }
   return out;
 }

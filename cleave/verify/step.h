@@ -22,7 +22,11 @@ inline constexpr double kAdamEps = 1e-8;
 std::vector<Quantity> run_step(Model& model, const Axis& tp, const Axis& dp, const StepInput& input,
                                const VerifySettings& settings);
 
-/// One AdamW step from the gradients that run_step left; every weight after it.
+/// Of the weights that training steps, where forward reads `type`: fp32, or fp64.
+at::ScalarType master_type(at::ScalarType type);
+
+/// One AdamW step of copies of the weights, in the type of masters, from the gradients that
+/// run_step left; every weight after it.
 std::vector<Quantity> stepped_weights(Model& model);
 
 /// Ids that the model goes on with after `prompts`, greedily.

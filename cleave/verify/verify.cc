@@ -112,7 +112,7 @@ class SplitSide {
       CLEAVE_CHECK(parts[i].name == want.name, Code::kShape, "the split model calls ",
                    parts[i].name, " where one rank calls ", want.name);
       if (!want.is_run) continue;
-      const Tensor x = want.x.to(device_);
+      const Tensor x = want.x.to(device_, parts[i].x.local().scalar_type());
       const auto got = run_part(parts[i], x, settings_, meter_.get(), &bytes[i]);
       const int64_t moved = bytes[i].forward.bytes + bytes[i].backward.bytes;
       compare({.kind = parts[i].kind, .name = want.name, .bytes = moved}, got, want.values);
@@ -121,7 +121,6 @@ class SplitSide {
   }
 
   void compare_step(Model& model, const WantedRun& run) {
-    const KeptWeights kept(model.parameters());
     auto got = run_step(model, tp_, dp_, on_device(run.input), settings_);
     if (!run.input.training) {
       std::vector<Quantity> weights = stepped_weights(model);
@@ -225,8 +224,10 @@ const VerifiedPart* VerifyReport::first_difference() const {
 VerifyReport verify_model(const MakeModel& make, const VerifySettings& settings) {
   CLEAVE_CHECK(settings.tp >= 1 && settings.dp >= 1, Code::kUsage, "tp=", settings.tp,
                " and dp=", settings.dp, " must be at least 1");
-  CLEAVE_CHECK(settings.dtype == at::kDouble || settings.dtype == at::kFloat, Code::kUsage,
-               "verify computes in fp32 or fp64");
+  CLEAVE_CHECK(settings.dtype == at::kDouble || settings.dtype == at::kFloat ||
+                   settings.dtype == at::kBFloat16 || settings.dtype == at::kHalf,
+               Code::kUsage, "the dtype of verify is ", toString(settings.dtype),
+               "; expected fp32, bf16, fp16 or fp64");
   CLEAVE_CHECK(settings.num_rows >= 1 && settings.num_tokens >= 1, Code::kUsage,
                "num_rows=", settings.num_rows, " and num_tokens=", settings.num_tokens,
                " must be at least 1");

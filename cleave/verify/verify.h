@@ -27,7 +27,7 @@ struct VerifySettings {
   int dp = 1;
   std::optional<Plan> plan{};  ///< nothing: the model's
   bool sequence_parallel = false;
-  at::ScalarType dtype = at::kDouble;
+  at::ScalarType dtype = at::kDouble;    ///< of the split model; one rank is always fp64
   uint64_t seed = 0;                     ///< of weights, ids and upstream gradients
   std::string layer{};                   ///< a pattern: only these Layers are run by themselves
   std::optional<ModelFolder> weights{};  ///< nothing: random ones
@@ -85,9 +85,9 @@ struct VerifyReport {
   [[nodiscard]] const VerifiedPart* first_difference() const;
 };
 
-/// Compares a split model with the same model on one rank: every Layer by itself (output, gradients
-/// of input and parameters, norm), then a whole training step (loss, output, gradients, norm,
-/// weights after AdamW), another with dropout where the model has some, and generated ids.
+/// Compares a split model with the same model on one rank in fp64: every Layer by itself (output,
+/// gradients of input and parameters, norm), then a whole training step (loss, output, gradients,
+/// norm, weights after AdamW), another with dropout where the model has some, and generated ids.
 ///
 /// Ranks are threads, or the processes of a launcher; all of them return the same report. Weights
 /// are random, or those of `settings.weights`; where a parameter is constant (zero biases, norms of

@@ -249,11 +249,30 @@ TEST(Verify, BytesOfALayersOwnDoor_AreItsConversions) {
   EXPECT_EQ(part_of(report, "gather").bytes, 2 * 7 * 13 * 8);
 }
 
-TEST(Verify, Fp32_FindsAFaultToo) {
-  VerifySettings settings = settings_at(2);
-  settings.dtype = at::kFloat;
-  EXPECT_EQ(first_of(verified(Fault::kNone, settings)), "");
-  EXPECT_EQ(first_of(verified(Fault::kNoAllReduce, settings)), "second.up: gradient of the input");
+// A fault whose size is that of the values is found in every type; a bias of 0.1 beside values of 2
+// is within the bound of bf16 and only found in the others.
+TEST(Verify, EveryType_FindsFaultsAndRaisesNoAlarm) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int tp : {2, 3}) {
+      VerifySettings settings = settings_at(tp);
+      settings.dtype = type;
+      const auto where = str(toString(type), " tp ", tp);
+      EXPECT_EQ(first_of(verified(Fault::kNone, settings)), "") << where;
+      EXPECT_EQ(first_of(verified(Fault::kNoAllReduce, settings)),
+                "second.up: gradient of the input")
+          << where;
+      EXPECT_EQ(first_of(verified(Fault::kQkvSlice, settings)), "second.attn: output") << where;
+      EXPECT_EQ(first_of(verified(Fault::kGatherBackward, settings)),
+                "gather: gradient of the input")
+          << where;
+      EXPECT_EQ(first_of(verified(Fault::kLocalDropout, settings)),
+                "second.drop with dropout: output")
+          << where;
+      if (type == at::kBFloat16) continue;
+      EXPECT_EQ(first_of(verified(Fault::kBiasOnEveryRank, settings)), "second.down: output")
+          << where;
+    }
+  }
 }
 
 }  // namespace
