@@ -57,7 +57,7 @@ void define_optimizer(Flags& flags, TrainOptions& options) {
   flags.group("optimizer");
   flags.choice(&options.optimizer, {"optimizer", "", "how weights are stepped"},
                {"adamw", "adam", "sgd"});
-  flags.add(&options.lr, {"lr", "RATE", "highest learning rate"}, Range{.low = 0, .high = 1e30});
+  flags.add(&options.lr, {"lr", "RATE", "highest learning rate"}, Range{.low = 0, .high = 1e6});
   flags.choice(&options.schedule, {"schedule", "", "of the learning rate after the warm-up"},
                {"cosine", "linear", "constant"});
   flags.add(&options.warmup,

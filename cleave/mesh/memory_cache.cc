@@ -66,7 +66,7 @@ size_t size_class(size_t num_bytes) {
 }
 
 [[noreturn]] void fail(size_t num_bytes) {
-  throw Error(Code::kMemory, str("no memory for a tensor of ", num_bytes, " bytes"));
+  throw Error(Code::kMemory, str(MemoryCache::kNoMemory, " of ", num_bytes, " bytes"));
 }
 
 Block* block_at(void* data, size_t size) {

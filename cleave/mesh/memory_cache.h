@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <memory>
+#include <string_view>
 
 #include <c10/core/Allocator.h>
 
@@ -22,6 +23,9 @@ class MemoryCache : public c10::Allocator {
  public:
   /// Smaller ones are the C library's.
   static constexpr size_t kLeastBytes = size_t{64} << 10;
+
+  /// How the message of allocate()'s Error begins.
+  static constexpr std::string_view kNoMemory = "no memory for a tensor";
 
   /// Throws Error(kMemory).
   c10::DataPtr allocate(size_t num_bytes) override;

@@ -87,7 +87,11 @@ Gradients expected(const Case& c, bool tied, test::Weights weights) {
     return out;
   }
   weights[c.head] = weights.at(c.table);
+  // An untied BERT has the bias under the decoder's name.
+  const std::string bias = "cls.predictions.bias", untied_bias = "cls.predictions.decoder.bias";
+  if (weights.contains(bias)) weights[untied_bias] = weights.at(bias);
   Gradients out = whole_gradients(c, {"null", false}, weights);
+  if (out.contains(untied_bias)) out[bias] = out.at(untied_bias);
   out.at(c.table)[2].zero_();
   out.at(c.table) += out.at(c.head);
   return out;

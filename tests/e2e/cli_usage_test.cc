@@ -103,8 +103,8 @@ TEST_F(Usage, WrongValues_NameFlagValueAndWhatIsAllowed) {
                  "--batch-size is '0'; expected an integer from 1 to 1000000");
   expect_refused({"train", "--batch-size", "9223372036854775808"}, 2,
                  "--batch-size is '9223372036854775808'; expected an integer from 1 to 1000000");
-  expect_refused({"train", "--lr", "-1"}, 2, "--lr is '-1'; expected a number from 0 to 1e+30");
-  expect_refused({"train", "--lr", "nan"}, 2, "--lr is 'nan'; expected a number from 0 to 1e+30");
+  expect_refused({"train", "--lr", "-1"}, 2, "--lr is '-1'; expected a number from 0 to 1000000");
+  expect_refused({"train", "--lr", "nan"}, 2, "--lr is 'nan'; expected a number from 0 to 1000000");
   expect_refused({"train", "--tp=2x"}, 2, "--tp is '2x'; expected an integer from 1 to 4096");
   expect_refused({"train", "--schedule", "cos"}, 2,
                  "--schedule is 'cos'; expected one of cosine, linear, constant");
