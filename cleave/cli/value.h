@@ -8,7 +8,7 @@ namespace cleave::cli {
 
 /// Which numbers a flag takes. Every flag has a limit on both sides: what is beyond it is a slip,
 /// and would otherwise end in memory or time that nobody has.
-struct Range {
+struct Range {  // NOLINT(cppcoreguidelines-pro-type-member-init): both ends must be given
   double low;
   double high;
   bool takes_low = true;   ///< `low` itself is allowed

@@ -72,7 +72,7 @@ TEST(Beams, MoreThanThereAreContinuations_AreMadeUpFor) {
   EXPECT_EQ(got[3].score, -1e9);
 }
 
-// transformers goes on with the beams that have a token left.
+// transformers continues with the beams that have a token left.
 TEST(Beams, DrawnWithARowThatIsForbidden_GoOnWithTheOthers) {
   const auto got = beams_of(6, {0, 1, 2, 3},
                             {.max_new_tokens = 3,

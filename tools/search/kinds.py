@@ -363,7 +363,7 @@ def extreme_flags(work):
     if ended.cpu_seconds > EXTREME_CPU_S:
         raise Failure("hang", f"{ended.cpu_seconds:.0f} s of processor time: {ended.command()}")
     if ended.code == 9 and len(ended.errors()) == 1 and not ended.timed_out:
-        raise Refused(ended.errors()[0])  # numbers that overflow are told as such
+        raise Refused(ended.errors()[0])  # an overflow is reported as such
     check_end(ended)
 
 
