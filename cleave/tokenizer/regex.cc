@@ -2,6 +2,7 @@
 #include "cleave/tokenizer/regex.h"
 
 #include <array>
+#include <optional>
 #include <pcre2.h>
 
 #include "cleave/text/utf8.h"
@@ -80,25 +81,32 @@ ClassEscape class_at(std::string_view escape) {
   }
 }
 
+/// What stands for the class in a pattern; nothing where it stays PCRE2's.
+std::optional<std::string> written_out(const ClassEscape& found, bool in_class) {
+  if (found.length == 0) return std::nullopt;
+  if (!in_class) return str(found.is_negated ? "[^" : "[", found.members, "]");
+  if (!found.is_negated) return found.members;
+  if (found.others.empty()) return std::nullopt;
+  return found.others;
+}
+
 /// The pattern with classes of characters written out. \W inside a class stays PCRE2's.
 std::string with_unicode_classes(std::string_view pattern) {
   std::string out;
   bool in_class = false;
   for (size_t i = 0; i < pattern.size();) {
     const char c = pattern[i];
+    const bool is_escape = c == '\\';
     if (c == '[' || c == ']') in_class = c == '[';
-    const ClassEscape found = c == '\\' ? class_at(pattern.substr(i)) : ClassEscape{};
-    if (found.length == 0 || (in_class && found.is_negated && found.others.empty())) {
-      out += pattern.substr(i, c == '\\' ? 2 : 1);
-      i += c == '\\' ? 2 : 1;
-      continue;
-    }
-    if (in_class) {
-      out += found.is_negated ? found.others : found.members;
+    const ClassEscape found = is_escape ? class_at(pattern.substr(i)) : ClassEscape{};
+    if (const auto text = written_out(found, in_class)) {
+      out += *text;
+      i += found.length;
     } else {
-      out += str(found.is_negated ? "[^" : "[", found.members, "]");
+      const size_t length = is_escape ? 2 : 1;
+      out += pattern.substr(i, length);
+      i += length;
     }
-    i += found.length;
   }
   return out;
 }
