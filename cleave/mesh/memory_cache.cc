@@ -81,13 +81,13 @@ Block* map(size_t size) {
       mmap(nullptr, size + step, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (start == MAP_FAILED) fail(size);
   const auto begin = reinterpret_cast<uintptr_t>(start);
-  const uintptr_t data = rounded_up(begin + kPage, step);
-  if (data - kPage > begin) munmap(start, data - kPage - begin);
-  const uintptr_t end = begin + size + step;
-  if (end > data + size) munmap(reinterpret_cast<void*>(data + size), end - data - size);
+  const size_t before = rounded_up(begin + kPage, step) - begin;
+  char* data = static_cast<char*>(start) + before;
+  if (before > kPage) munmap(start, before - kPage);
+  if (before < step) munmap(data + size, step - before);
   // Advice: a system without huge pages says no.
-  if (step == kHugePage) madvise(reinterpret_cast<void*>(data), size, MADV_HUGEPAGE);
-  return block_at(reinterpret_cast<void*>(data), size);
+  if (step == kHugePage) madvise(data, size, MADV_HUGEPAGE);
+  return block_at(data, size);
 }
 
 void unmap(Block* block) {
@@ -192,7 +192,7 @@ void give_back(void* data) {
   report(*block, -1);
   poison(data, block->num_bytes);
   if (block->size == 0) {
-    std::free(block);
+    std::free(block);  // NOLINT(cppcoreguidelines-no-malloc): of std::aligned_alloc
     return;
   }
   block->in_use->fetch_sub(block->size, std::memory_order_relaxed);
@@ -232,7 +232,8 @@ void use_memory_cache() {
   static std::once_flag once;
   std::call_once(once, [] {
     // Lives as long as the process: tensors may be let go of after main has ended.
-    c10::SetCPUAllocator(new MemoryCache(), /*priority=*/1);
+    static auto* const cache = new MemoryCache();
+    c10::SetCPUAllocator(cache, /*priority=*/1);
   });
 }
 

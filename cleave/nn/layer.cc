@@ -128,6 +128,7 @@ void Layer::name_below(const std::vector<std::string>& paths) {
   }
   for (const Child& child : children_) {
     std::vector<std::string> below;
+    below.reserve(2 * paths.size());
     for (const std::string& p : paths) below.push_back(joined(p, child.name));
     if (child.alias != "-") {
       for (const std::string& p : paths) below.push_back(joined(p, child.alias));

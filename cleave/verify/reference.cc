@@ -223,7 +223,7 @@ std::vector<Part> parts_of(const std::vector<LayerCall>& calls, const VerifySett
       return (*layer)(x, context);
     };
     const std::string which = number > 1 ? str(" (call ", number, ")") : "";
-    parts.push_back({.name = name_of(*call.layer) + which + how,
+    parts.push_back({.name = str(name_of(*call.layer), which, how),
                      .x = call.x,
                      .run = run,
                      .parameters = call.layer->parameters(),

@@ -17,13 +17,13 @@ using Kind = VerifiedPart::Kind;
 
 std::string short_number(double x) {
   std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1e", x);
+  (void)std::snprintf(text.data(), text.size(), "%.1e", x);
   return x == 0 ? "0" : text.data();
 }
 
 std::string exact_number(double x) {
   std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.9g", x);
+  (void)std::snprintf(text.data(), text.size(), "%.9g", x);
   return text.data();
 }
 
