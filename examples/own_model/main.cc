@@ -39,7 +39,9 @@ class Bigram : public Model {
             {"head", Colwise{.output = Shard{-1}}}};
   }
   std::vector<Layer*> sequence() override { return {&embed_, &block_, &head_}; }
-  double train_flops_per_token(int64_t) override { return 72.0 * facts_.hidden * facts_.hidden; }
+  double train_flops_per_token(int64_t) override {
+    return static_cast<double>(72 * facts_.hidden * facts_.hidden);
+  }
 
  private:
   ModelFacts facts_;
