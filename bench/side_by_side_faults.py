@@ -272,7 +272,7 @@ def full_disk_in_a_thread(build, folder):
         did, loads = dcp_story(folder / f"dcp{attempt}", 2, "big", 1 << 19)
         silent += did == "save reports success" and not loads
     theirs = f"{silent} of 4 saves report success and do not load"
-    return theirs, cleave_save_story(build, folder / "run", "--save-behind", "--save-every", 1)
+    return theirs, cleave_save_story(build, folder / "run", "--async-save", "--save-every", 1)
 
 
 def tokenizer_files():

@@ -8,7 +8,7 @@
 #include "cleave/base/log.h"
 #include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/save.h"
-#include "cleave/comm/failure.h"
+#include "cleave/comm/launch/failure.h"
 #include "cleave/data/order.h"
 #include "cleave/layout/node.h"
 #include "cleave/mesh/job.h"

@@ -46,8 +46,8 @@ ALONE = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc"
          'ip link set lo up && mount -o remount,bind,ro / && mount -t tmpfs -o size=3g none /tmp && ulimit -v 33554432 && '
          '"$@"; exit $?', "sh"]
 
-WORDS = re.compile(r"\b(str|log_info|log_warning|log_error|throw|CLEAVE_BUG|static_assert|is_planted)\b")
-LEFT_OUT = re.compile(r"reserve\(|sleep_for|yield\(|spin_pause|prefetch|static_assert|is_planted|\btemplate\b|\boperator\b")
+WORDS = re.compile(r"\b(str|log_info|log_warning|log_error|throw|CLEAVE_BUG|static_assert|mutant_enabled)\b")
+LEFT_OUT = re.compile(r"reserve\(|sleep_for|yield\(|spin_pause|prefetch|static_assert|mutant_enabled|\btemplate\b|\boperator\b")
 SWAPS = [(" < ", " <= "), (" <= ", " < "), (" > ", " >= "), (" >= ", " > "), (" == ", " != "), (" != ", " == "),
          (" && ", " || "), (" || ", " && "), (" + ", " - "), (" - ", " + "), (" * ", " / "), (" / ", " * "),
          (" % ", " / "), (" += ", " -= "), (" -= ", " += "), (" << ", " >> "), (" >> ", " << "), (" & ", " | ")]

@@ -5,7 +5,7 @@
 
 namespace cleave {
 
-bool is_planted(std::string_view name) {
+bool mutant_enabled(std::string_view name) {
   const char* planted = std::getenv("CLEAVE_MUTANT");  // NOLINT(concurrency-mt-unsafe)
   return planted != nullptr && name == planted;
 }

@@ -9,10 +9,10 @@ namespace cleave {
 
 #ifdef CLEAVE_MUTANTS
 /// Whether the fault with this name is on.
-bool is_planted(std::string_view name);
+bool mutant_enabled(std::string_view name);
 #else
 /// Whether the fault with this name is on: never in this build.
-constexpr bool is_planted(std::string_view /*name*/) {
+constexpr bool mutant_enabled(std::string_view /*name*/) {
   return false;
 }
 #endif

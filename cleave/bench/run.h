@@ -3,7 +3,7 @@
 #include <type_traits>
 
 #include "cleave/bench/options.h"
-#include "cleave/comm/flight_file.h"
+#include "cleave/comm/diagnostics/flight_file.h"
 #include "cleave/kernels/kernels.h"
 #include "cleave/mesh/job.h"
 

@@ -233,7 +233,7 @@ TEST(Checkpoint, StagesOfAPipeline_WriteWhatEachHas) {
         mine.push_back(p);
       } else {
         p->drop();
-        p->set_home(Parameter::Home::kElsewhere);
+        p->set_home(Parameter::Ownership::kNotOwned);
       }
     }
     training.optimizer = std::make_unique<Optimizer>(mine, OptimizerOptions{});

@@ -139,9 +139,9 @@ void compare_sources(const TensorSource* a, const TensorSource* b, const std::st
     TensorDifference found;
     found.name = prefix + info.name;
     compare_tensor(*a, *b, info.name, found);
-    const bool is_alike = found.num_different == 0 && found.dtype_a == found.dtype_b &&
+    const bool is_consistent = found.num_different == 0 && found.dtype_a == found.dtype_b &&
                           found.shape_a == found.shape_b;
-    if (!is_alike) report.differences.push_back(std::move(found));
+    if (!is_consistent) report.differences.push_back(std::move(found));
   }
 }
 

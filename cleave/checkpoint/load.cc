@@ -58,7 +58,7 @@ class HeldReader {
       files_.read_block(stored.name, slices, block);
       rest = rest.subspan(block.size());
     }
-    if (is_planted("load.zeros")) held.zero_();
+    if (mutant_enabled("load.zeros")) held.zero_();
   }
 
   const TensorSource& files_;
@@ -87,7 +87,7 @@ LoadResult fill(Model& model, const ModelTensors& files, const MaterializeOption
   }
   HeldReader reader(files);
   for (const auto& parameter : model.parameters()) {
-    if (parameter->home() == Parameter::Home::kElsewhere) continue;
+    if (parameter->home() == Parameter::Ownership::kNotOwned) continue;
     if (result.fresh.contains(parameter->name())) {
       parameter->set_leaf(parameter->initial_value(fresh.seed, fresh.dtype));
       continue;
@@ -130,7 +130,7 @@ void load_weights(const Parameters& parameters, const TensorSource& files) {
   const at::NoGradGuard no_grad;
   HeldReader reader(files);
   for (const auto& p : parameters) {
-    if (p->home() == Parameter::Home::kElsewhere) continue;
+    if (p->home() == Parameter::Ownership::kNotOwned) continue;
     p->leaf().detach().copy_(reader.borrow(files.at(p->name()), *p));
   }
 }

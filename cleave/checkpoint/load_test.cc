@@ -110,7 +110,7 @@ TEST(LoadWeights, OfEveryName_FillTheRanksParts) {
     const Training training(writers.tp);
     for (const auto& p : training.model->parameters()) p->leaf().detach().zero_();
     const auto elsewhere = training.model->parameters().front();
-    elsewhere->set_home(Parameter::Home::kElsewhere);  // of another pipeline stage
+    elsewhere->set_home(Parameter::Ownership::kNotOwned);  // of another pipeline stage
     load_weights(training.model->parameters(), *files);
     for (const auto& p : training.model->parameters()) {
       const Tensor want = Training::part_of(*p, "");

@@ -9,7 +9,7 @@
 #include "cleave/base/byte_count.h"
 #include "cleave/base/mutant.h"
 #include "cleave/checkpoint/names.h"
-#include "cleave/comm/rank_end.h"
+#include "cleave/comm/shm/rank_endpoint.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/format/manifest.h"
 
@@ -83,7 +83,7 @@ RunFolder::RunFolder(fs::path path, Writers writers, int64_t keep_last)
 }
 
 void RunFolder::require_space(const Checkpoint& checkpoint, int64_t num_saves) const {
-  if (num_saves == 0 || is_planted("run.any_disk")) return;
+  if (num_saves == 0 || mutant_enabled("run.any_disk")) return;
   int64_t at_once = num_saves;
   if (keep_last_ > 0) {
     // One goes only when a newer one is there and whole.
@@ -127,8 +127,8 @@ fs::path RunFolder::save(const Checkpoint& checkpoint) {
   return path_ / checkpoint_name(checkpoint.step);
 }
 
-void RunFolder::save_behind(const Checkpoint& checkpoint) {
-  if (begin(checkpoint)) save_->write_behind();
+void RunFolder::async_save(const Checkpoint& checkpoint) {
+  if (begin(checkpoint)) save_->write_async();
 }
 
 bool RunFolder::settle(Settle when) {
@@ -172,7 +172,7 @@ void RunFolder::retire(const fs::path& newest) {
     std::erase(old, newest);
   }
   if (!agree(!old.empty(), writers_.world, "save: is there an old one")) return;
-  if (!is_planted("run.retires_unread")) verify_checkpoint(newest, writers_.world);
+  if (!mutant_enabled("run.retires_unread")) verify_checkpoint(newest, writers_.world);
   for (const fs::path& folder : old) remove_folder(folder);
 }
 

@@ -39,7 +39,7 @@ class RunFolder {
 
   /// The same, but returns as soon as this rank has copied what it writes; a thread writes it. At
   /// most one save is on its way: a second waits for the first. settle() ends it.
-  void save_behind(const Checkpoint& checkpoint);
+  void async_save(const Checkpoint& checkpoint);
 
   /// Called between steps: where all ranks have written, commits, names and retires as save() does.
   /// With kWait it waits for them: before the program ends, or what is on its way is lost. Whether

@@ -481,7 +481,7 @@ TEST(RunFolderBehind, WeightsThatChangeWhileTheThreadWrites_AreSavedAsTheyWere) 
       gate.enrol();
       RunFolder run(folder.path(), writers);
       const Training training(writers.tp);
-      run.save_behind(training.checkpoint(5));
+      run.async_save(training.checkpoint(5));
       for (const auto& p : training.model->parameters()) p->leaf().detach().fill_(9);
       EXPECT_TRUE(run.settle(RunFolder::Settle::kIfWritten));
       EXPECT_FALSE(newest_checkpoint(folder.path()));
@@ -506,7 +506,7 @@ TEST(RunFolderBehind, FailureInTheThread_StopsTheNextStepAndKeepsTheOldCheckpoin
       RunFolder run(folder.path(), writers);
       const Training training(writers.tp);
       run.save(training.checkpoint(1));
-      run.save_behind(training.checkpoint(2));
+      run.async_save(training.checkpoint(2));
       gate.open(EIO);
       while (run.settle(RunFolder::Settle::kIfWritten)) std::this_thread::yield();
       ADD_FAILURE() << "a save that failed was settled";
@@ -531,8 +531,8 @@ TEST(RunFolderBehind, SecondSave_WaitsForTheFirst) {
   });
   RunFolder run(folder.path(), {one, one, one});
   const Training training(one);
-  run.save_behind(training.checkpoint(1));
-  run.save_behind(training.checkpoint(2));
+  run.async_save(training.checkpoint(1));
+  run.async_save(training.checkpoint(2));
   EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000001");
   run.settle(RunFolder::Settle::kWait);
   EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000002");
@@ -546,7 +546,7 @@ TEST(RunFolderBehind, EndWithoutSettling_LeavesTheOldCheckpointAndNothingAfterTh
   {
     RunFolder run(folder.path(), {one, one, one});
     run.save(training.checkpoint(1));
-    run.save_behind(training.checkpoint(2));
+    run.async_save(training.checkpoint(2));
   }
   const RunFolder again(folder.path(), {one, one, one});
   EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000001");

@@ -189,7 +189,7 @@ void ShardedSave::write() {
   finish(writers);
 }
 
-void ShardedSave::write_behind() {
+void ShardedSave::write_async() {
   std::vector<Part> parts;
   for_each_part([&](Part part) {
     if (part.values.defined()) {
@@ -198,7 +198,7 @@ void ShardedSave::write_behind() {
     }
     parts.push_back(std::move(part));
   });
-  is_behind_ = true;
+  is_writing_ = true;
   thread_ = std::thread([this, parts = std::move(parts)]() mutable {
     try {
       auto writers = open_writers();
@@ -208,14 +208,14 @@ void ShardedSave::write_behind() {
       }
       finish(writers);
     } catch (...) {
-      if (!is_planted("save.behind_is_fine")) failure_ = std::current_exception();
+      if (!mutant_enabled("save.behind_is_fine")) failure_ = std::current_exception();
     }
-    is_behind_ = false;
+    is_writing_ = false;
   });
 }
 
 bool ShardedSave::is_written() const {
-  if (is_behind_) return false;
+  if (is_writing_) return false;
   if (failure_) std::rethrow_exception(failure_);
   return true;
 }

@@ -52,7 +52,7 @@ uint64_t disk_bytes(const FolderContents& contents, const Writers& writers);
 /// A folder of whole tensors that many ranks write: nothing is gathered but checksums. It appears
 /// under its name, whole and with a manifest, or not at all.
 ///
-/// One of write() and write_behind(), then commit(). Construction and commit are collective over
+/// One of write() and write_async(), then commit(). Construction and commit are collective over
 /// `world`. Throws Error(kIo) on the rank whose call failed, also when `target` exists already or
 /// the disk has too little space; nothing is under `target` then.
 class ShardedSave {
@@ -66,8 +66,8 @@ class ShardedSave {
   /// Writes this rank's ranges into place.
   void write();
   /// The same in a thread, from copies: the tensors may change as soon as this returns.
-  void write_behind();
-  /// Whether this rank's ranges are on the disk. Throws what a thread of write_behind threw.
+  void write_async();
+  /// Whether this rank's ranges are on the disk. Throws what a thread of write_async threw.
   [[nodiscard]] bool is_written() const;
   /// Waits for the ranges of all ranks; the folder is on the disk when this returns on any.
   void commit();
@@ -96,7 +96,7 @@ class ShardedSave {
   std::vector<WrittenBlock> blocks_;      // this rank's, once written
   std::thread thread_;
   std::exception_ptr failure_;           // the thread's, once ended
-  std::atomic<bool> is_behind_ = false;  // the thread is at work
+  std::atomic<bool> is_writing_ = false;  // the thread is at work
 };
 
 }  // namespace cleave

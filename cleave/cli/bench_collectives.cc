@@ -15,11 +15,11 @@
 #include "cleave/base/error.h"
 #include "cleave/cli/command.h"
 #include "cleave/cli/shared_flags.h"
-#include "cleave/comm/cores.h"
-#include "cleave/comm/flight_file.h"
-#include "cleave/comm/launch.h"
-#include "cleave/comm/rank_process.h"
-#include "cleave/comm/world.h"
+#include "cleave/comm/launch/cpu_binding.h"
+#include "cleave/comm/diagnostics/flight_file.h"
+#include "cleave/comm/launch/launch.h"
+#include "cleave/comm/bootstrap/rank_process.h"
+#include "cleave/comm/api/world.h"
 
 namespace cleave::cli {
 namespace {
@@ -211,7 +211,7 @@ int run(const Options& options) {
   sizes(options, dtype_from_name(options.dtype).value());
   const auto environment = read_environment();
   const auto body = [&](World& world) {
-    std::optional<OwnProcessors> processors;
+    std::optional<CpuBinding> processors;
     if (!options.one_core) processors.emplace(world, 1);
     Options actual = options;  // a launcher's ranks are processes, whatever was asked for
     if (!world.ranks_are_threads()) actual.ranks = "processes";
@@ -222,7 +222,7 @@ int run(const Options& options) {
                  ", but the launcher started ", environment->world_size, " ranks");
     return run_rank(*environment, body);
   }
-  if (options.one_core) keep_to_processor(usable_processors().front());
+  if (options.one_core) bind_to_cpu(usable_cpus().front());
   if (options.ranks == "processes") {
     return launch({.num_ranks = options.world, .command = own_words(), .environment = {}});
   }

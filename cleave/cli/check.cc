@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "cleave/base/error.h"
-#include "cleave/comm/environment.h"
+#include "cleave/comm/bootstrap/environment.h"
 
 namespace cleave::cli {
 namespace {

@@ -1,7 +1,7 @@
 #include "cleave/cli/failure.h"
 
 #include "cleave/base/error.h"
-#include "cleave/comm/failure.h"
+#include "cleave/comm/launch/failure.h"
 
 namespace cleave::cli {
 namespace {

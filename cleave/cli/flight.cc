@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "cleave/comm/flight_file.h"
-#include "cleave/comm/operation.h"
+#include "cleave/comm/diagnostics/flight_file.h"
+#include "cleave/comm/api/operation.h"
 
 namespace cleave::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "cleave/comm/launch.h"
+#include "cleave/comm/launch/launch.h"
 
 #include <memory>
 

@@ -13,7 +13,7 @@
 #include "cleave/base/byte_count.h"
 #include "cleave/base/group_limits.h"
 #include "cleave/base/str.h"
-#include "cleave/comm/cores.h"
+#include "cleave/comm/launch/cpu_binding.h"
 
 namespace cleave::cli {
 namespace {
@@ -55,7 +55,7 @@ Object cpu() {
   return {{"model", proc_line("/proc/cpuinfo", "model name")},
           {"features", cpu_features()},
           {"cores", sysconf(_SC_NPROCESSORS_ONLN)},
-          {"usable_cores", usable_processors().size()},
+          {"usable_cores", usable_cpus().size()},
           {"group_limit_cores", or_none(group_limits().cores)}};
 }
 

@@ -18,7 +18,7 @@ namespace {
 extern "C" void on_broken_pipe(int signal) {
   pollfd out{STDOUT_FILENO, POLLOUT, 0};
   if (poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0 &&
-      !cleave::is_planted("program.ignores_pipe")) {
+      !cleave::mutant_enabled("program.ignores_pipe")) {
     _exit(128 + signal);
   }
 }
@@ -33,7 +33,7 @@ extern "C" void on_broken_pipe(int signal) {
 /// Where the caller closed stdin, stdout or stderr, the next file to be opened would get its
 /// number, and what is printed would go there.
 void open_closed_streams() {
-  if (cleave::is_planted("program.closed_streams")) return;
+  if (cleave::mutant_enabled("program.closed_streams")) return;
   int fd = 0;
   do {
     fd = open("/dev/null", O_RDWR);

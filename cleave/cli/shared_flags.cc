@@ -7,8 +7,8 @@
 
 #include "cleave/cli/check.h"
 #include "cleave/cli/library.h"
-#include "cleave/comm/environment.h"
-#include "cleave/comm/launch.h"
+#include "cleave/comm/bootstrap/environment.h"
+#include "cleave/comm/launch/launch.h"
 #include "cleave/mesh/gpus.h"
 
 namespace cleave::cli {
@@ -101,7 +101,7 @@ void LauncherFlags::check() const {
 
 std::optional<int> run_as_processes(const std::string& device, int num_ranks) {
   if (device != "cuda" || num_ranks <= 1 || read_environment()) return std::nullopt;
-  // Told once, not by each of them.
+  // ConfigFingerprint once, not by each of them.
   library_function<decltype(cleave_require_gpus)>("cleave_require_gpus")(num_ranks);
   return launch({.num_ranks = num_ranks, .command = own_words(), .environment = {}});
 }

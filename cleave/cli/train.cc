@@ -7,7 +7,7 @@
 #include "cleave/cli/command.h"
 #include "cleave/cli/library.h"
 #include "cleave/cli/shared_flags.h"
-#include "cleave/comm/environment.h"
+#include "cleave/comm/bootstrap/environment.h"
 #include "cleave/train/options.h"
 
 namespace cleave::cli {
@@ -87,7 +87,7 @@ void define_output(Flags& flags, TrainOptions& options) {
             {"save-every", "STEPS", "steps between two checkpoints", "at the end only"}, kSteps);
   flags.add(&options.keep_last, {"keep-last", "N", "newest checkpoints to keep", "all"}, kSteps);
   flags.toggle(
-      &options.save_behind,
+      &options.async_save,
       {"save-behind", "", "go on while a checkpoint is written; takes a copy of it", "off"});
   flags.toggle(&options.resume, {"resume", "", "go on from the newest checkpoint in --out", "off"});
   flags.many(&options.eval_data, {"eval-data", "FILES", "data to measure the loss on", "none"});
@@ -125,8 +125,8 @@ void check_files(const TrainOptions& options) {
 void check(const TrainOptions& options, const Flags& flags) {
   flags.require("data");
   flags.require("out");
-  CLEAVE_CHECK(!options.save_behind || options.save_every > 0, Code::kUsage,
-               "--save-behind needs --save-every: the last checkpoint is waited for");
+  CLEAVE_CHECK(!options.async_save || options.save_every > 0, Code::kUsage,
+               "--async-save needs --save-every: the last checkpoint is waited for");
   CLEAVE_CHECK(options.eval_every == 0 || !options.eval_data.empty(), Code::kUsage,
                "--eval-every needs --eval-data");
   check_sizes(options);

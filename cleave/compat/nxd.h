@@ -263,7 +263,7 @@ LayerClasses classes() {
 
 struct PadModelOptions {
   LayerClasses wrapped_classes{};  ///< what is padded, with all below it; none: the whole model
-  /// Told each padded instance (of a wrapped class, or every layer) before its linears change.
+  /// ConfigFingerprint each padded instance (of a wrapped class, or every layer) before its linears change.
   std::function<void(Layer&, const HeadRatio&)> pad_hook_fn{};
 };
 

@@ -67,7 +67,7 @@ void check_call(const L& layer, const Tensor& x) {
 
 void allocate_all(Layer& layer, uint64_t seed, at::ScalarType dtype) {
   for (const auto& p : layer.parameters()) {
-    const bool is_here = p->home() != Parameter::Home::kElsewhere;
+    const bool is_here = p->home() != Parameter::Ownership::kNotOwned;
     if (is_here && !p->leaf().defined()) p->set_leaf(p->initial_value(seed, dtype));
   }
 }

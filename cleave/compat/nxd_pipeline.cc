@@ -153,7 +153,7 @@ void NxDPPModel::partition() {
     data_parallel_.push_back(std::make_shared<DataParallel>(
         own, dp_,
         DataParallelOptions{.precision = {.param = type, .reduce = type},
-                            .cuts_leaves = options_.use_zero1_optimizer,
+                            .shard_states = options_.use_zero1_optimizer,
                             .alone = tied_of(own)}));
   }
   // A layer reports to one of them.

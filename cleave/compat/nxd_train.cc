@@ -19,7 +19,7 @@ void check_stages(const Parameter& p) {
 void complete_gradients(const Parameters& parameters) {
   const Axis& tp = get_tensor_model_parallel_group();
   for (const auto& p : parameters) {
-    if (p->home() == Parameter::Home::kElsewhere) continue;
+    if (p->home() == Parameter::Ownership::kNotOwned) continue;
     CLEAVE_CHECK(p->leaf().defined() && p->axis().size() == tp.size(), Code::kUsage, p->name(),
                  " is not on the tensor-parallel group; call move_model_to_device(model, device) "
                  "before the optimizer is made");

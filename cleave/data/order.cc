@@ -41,7 +41,7 @@ int64_t SampleOrder::at(int64_t step, int64_t place) const {
   const auto drawn = static_cast<uint64_t>(step * batch_size + place);
   if (!shuffle || count == 1) return static_cast<int64_t>(drawn % count);
   uint64_t key = stream_key(seed, "data order");
-  if (is_planted("data.order_by_chance")) key += static_cast<uint64_t>(::getpid());
+  if (mutant_enabled("data.order_by_chance")) key += static_cast<uint64_t>(::getpid());
   return static_cast<int64_t>(permuted(drawn % count, count, key, drawn / count));
 }
 

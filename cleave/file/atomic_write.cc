@@ -50,7 +50,7 @@ void write_atomic(const fs::path& path, std::string_view text) {
 }
 
 void sync_folder(const fs::path& folder) {
-  if (is_planted("file.no_folder_sync")) return;
+  if (mutant_enabled("file.no_folder_sync")) return;
   if (const int error = ask_file_hook(FileCall::kFsyncFolder, folder.string()); error != 0) {
     throw_io(folder.string(), name(FileCall::kFsyncFolder), error);
   }

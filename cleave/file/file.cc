@@ -145,7 +145,7 @@ void File::read_at(uint64_t offset, std::span<std::byte> out) const {
     const ssize_t got = ::pread(fd_, out.data(), out.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw_io(path_, "pread", errno);
-    if (got == 0 && is_planted("file.cut_is_fine")) return;
+    if (got == 0 && mutant_enabled("file.cut_is_fine")) return;
     CLEAVE_CHECK(got > 0, Code::kFormat, path_, ": the file ends at byte ", offset, "; expected ",
                  wanted, " bytes from byte ", first, ", the file was cut or is incomplete");
     offset += static_cast<uint64_t>(got);
@@ -160,7 +160,7 @@ void File::write_at(uint64_t offset, std::span<const std::byte> bytes) {
     const auto piece = bytes.first(std::min(bytes.size(), kWriteChunk));
     const ssize_t done = ::pwrite(fd_, piece.data(), piece.size(), static_cast<off_t>(offset));
     if (done < 0 && errno == EINTR) continue;
-    if (done < 0 && is_planted("file.full_is_fine")) return;
+    if (done < 0 && mutant_enabled("file.full_is_fine")) return;
     if (done < 0) throw_io(path_, "pwrite", errno);
     offset += static_cast<uint64_t>(done);
     bytes = bytes.subspan(static_cast<size_t>(done));
@@ -175,7 +175,7 @@ void File::allocate(uint64_t size) {
   do {
     error = ::posix_fallocate(fd_, 0, static_cast<off_t>(size));
   } while (error == EINTR);
-  if (error == 0 || is_planted("file.full_is_fine")) return;
+  if (error == 0 || mutant_enabled("file.full_is_fine")) return;
   throw_io(path_, str("fallocate of ", size, " bytes"), error);
 }
 

@@ -50,7 +50,7 @@ bool is_current(const File& file) {
 /// The locked file; nothing when its name was taken away between opening and locking.
 std::optional<File> try_lock(const fs::path& folder) {
   File file = open_lock_file(folder / ".lock");
-  if (::flock(file.fd(), LOCK_EX | LOCK_NB) == 0 || is_planted("lock.of_nobody")) {
+  if (::flock(file.fd(), LOCK_EX | LOCK_NB) == 0 || mutant_enabled("lock.of_nobody")) {
     if (!is_current(file)) return std::nullopt;
     return file;
   }

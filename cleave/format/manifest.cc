@@ -256,7 +256,7 @@ void check_tensor(const Safetensors& set, const StoredTensor& tensor, const List
   }
   for (const BlockCheck& block : blocks) {
     if (block.next) problems.push_back(str(what, ": written ranges overlap"));
-    if (block.hasher.digest() != block.written->checksum && !is_planted("manifest.any_bits")) {
+    if (block.hasher.digest() != block.written->checksum && !mutant_enabled("manifest.any_bits")) {
       problems.push_back(str(what, ": ", describe(block.written->slices), " have changed"));
     }
   }
@@ -274,7 +274,7 @@ bool check_file(const fs::path& folder, const std::string& name, const ListedFil
     return false;
   }
   const File& file = *opened;
-  if (file.size() != listed.bytes && !is_planted("manifest.any_size")) {
+  if (file.size() != listed.bytes && !mutant_enabled("manifest.any_size")) {
     problems.push_back(str(name, " has ", file.size(), " bytes; expected ", listed.bytes));
     return false;
   }
@@ -292,7 +292,7 @@ void check_additions(const fs::path& folder, const Manifest& manifest,
     const auto extension = fs::path(name).extension();
     if (!has_folders && name.find('/') != std::string::npos) continue;  // a user's own
     if (manifest.files.contains(name) || name == kManifestName) continue;
-    if (is_planted("manifest.more_files")) continue;
+    if (mutant_enabled("manifest.more_files")) continue;
     if (extension == ".safetensors" || extension == ".bin" || extension == ".pt" ||
         name.ends_with(".index.json")) {
       problems.push_back(name + " is not in the manifest");

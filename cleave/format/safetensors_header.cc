@@ -54,7 +54,7 @@ StoredTensor read_tensor(const std::string& name, const Json& json, const std::s
   const uint64_t bytes = checked_mul(num_elements(tensor.shape, what),
                                      static_cast<uint64_t>(item_bytes(tensor.dtype)), what);
   const bool fits = tensor.begin <= tensor.end && tensor.end - tensor.begin == bytes;
-  CLEAVE_CHECK(fits || is_planted("safetensors.any_length"), Code::kFormat, what,
+  CLEAVE_CHECK(fits || mutant_enabled("safetensors.any_length"), Code::kFormat, what,
                " has data_offsets [", tensor.begin, ", ", tensor.end,
                "]; its shape and dtype need ", bytes, " bytes");
   return tensor;
@@ -68,7 +68,7 @@ void check_coverage(std::vector<StoredTensor>& tensors, uint64_t data_begin, uin
   });
   uint64_t covered = 0;
   for (StoredTensor& tensor : tensors) {
-    CLEAVE_CHECK(tensor.begin == covered || is_planted("safetensors.any_place"), Code::kFormat,
+    CLEAVE_CHECK(tensor.begin == covered || mutant_enabled("safetensors.any_place"), Code::kFormat,
                  source, ": tensor '", tensor.name, "' begins at byte ", tensor.begin,
                  " of the data; expected ", covered,
                  tensor.begin < covered ? ", it overlaps another one" : ", there is a hole");

@@ -94,7 +94,7 @@ void cleave_eval(const cleave::EvalOptions& options) {
   CLEAVE_CHECK(options.batch_size >= 1, Code::kUsage, "--batch-size ", options.batch_size,
                " must be at least 1");
   const auto told = [&] {
-    Told all = runnable.told();
+    ConfigFingerprint all = runnable.told();
     all.emplace_back("--seq-len", str(options.seq_len));
     all.emplace_back("--batch-size", str(options.batch_size));
     all.emplace_back("--tokenizer of the checksum", checksum_of(tokenizer.get()));

@@ -128,8 +128,8 @@ void run_rank(const Prediction& p, const Axis& tp) {
   }
 }
 
-Told told_of(const Prediction& p) {
-  Told told = p.runnable.told();
+ConfigFingerprint fingerprint_of(const Prediction& p) {
+  ConfigFingerprint told = p.runnable.told();
   told.emplace_back("--batch-size", str(p.options.batch_size));
   told.emplace_back("--tokenizer of the checksum", checksum_of(p.tokenizer.get()));
   told.emplace_back("texts of the checksum", checksum_of(p.rows));
@@ -201,6 +201,6 @@ void cleave_predict(const cleave::PredictOptions& options) {
                               .rows = std::move(rows)};
   check_masks(prediction);
   run_on_ranks(
-      options, [&] { return told_of(prediction); },
+      options, [&] { return fingerprint_of(prediction); },
       [&](const Axis& tp) { run_rank(prediction, tp); });
 }

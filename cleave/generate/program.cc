@@ -8,7 +8,7 @@
 #include "cleave/generate/runnable.h"
 #include "cleave/generate/stop_texts.h"
 #include "cleave/kernels/kernels.h"
-#include "cleave/train/told.h"
+#include "cleave/train/fingerprint.h"
 
 namespace cleave {
 namespace {
@@ -104,11 +104,11 @@ class CutPrompts {
     const Ids& prompt = program_.prompts[first_];
     const int64_t positions = program_.runnable.facts().max_positions;
     const size_t num_prompts = program_.prompts.size();
-    const bool is_alone = num_prompts == 1;
-    log_warning(is_alone ? "the text is" : str(count_, " of ", num_prompts, " texts are"),
+    const bool is_single = num_prompts == 1;
+    log_warning(is_single ? "the text is" : str(count_, " of ", num_prompts, " texts are"),
                 " cut before --max-new-tokens ", program_.settings.max_new_tokens,
                 ": the model has ", positions, " positions, ",
-                is_alone ? "the prompt" : str("prompt ", first_ + 1), " takes ", prompt.size(),
+                is_single ? "the prompt" : str("prompt ", first_ + 1), " takes ", prompt.size(),
                 " of them and leaves room for ", most_new_ids(prompt, positions), " new tokens");
   }
 
@@ -117,9 +117,9 @@ class CutPrompts {
   size_t count_ = 0, first_ = 0;
 };
 
-Told told_of(const Program& program) {
+ConfigFingerprint fingerprint_of(const Program& program) {
   const GenerateOptions& o = program.options;
-  Told told = program.runnable.told();
+  ConfigFingerprint told = program.runnable.told();
   told.emplace_back("--max-new-tokens", str(o.max_new_tokens));
   told.emplace_back("--num-beams", str(o.num_beams));
   told.emplace_back("--num-return-sequences", str(o.num_return_sequences));
@@ -186,5 +186,5 @@ void cleave_generate(const cleave::GenerateOptions& options) {
                         .prompts = prompts_of(options, tokenizer.get()),
                         .settings = settings};
   run_on_ranks(
-      options, [&] { return told_of(program); }, [&](const Axis& tp) { run_rank(program, tp); });
+      options, [&] { return fingerprint_of(program); }, [&](const Axis& tp) { run_rank(program, tp); });
 }

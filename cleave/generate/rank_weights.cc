@@ -32,7 +32,7 @@ void prepare_weights(Layer& model, bool to_int8) {
   });
   if (!to_int8) return;
   model.walk([](Layer& layer) {
-    if (auto* attention = dynamic_cast<HasHeads*>(&layer)) attention->heads().narrow_keys();
+    if (auto* attention = dynamic_cast<HasHeads*>(&layer)) attention->heads().cast_kv_bf16();
   });
   for (const auto& p : model.parameters()) {
     if (p->is_readable()) p->set_leaf(p->leaf().detach().to(at::kFloat));

@@ -8,7 +8,7 @@
 #include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/checkpoint/names.h"
-#include "cleave/comm/flight_file.h"
+#include "cleave/comm/diagnostics/flight_file.h"
 #include "cleave/file/file.h"
 #include "cleave/format/manifest.h"
 #include "cleave/generate/rank_weights.h"
@@ -19,7 +19,7 @@
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/nn/move.h"
 #include "cleave/parallel/plan.h"
-#include "cleave/train/told.h"
+#include "cleave/train/fingerprint.h"
 
 namespace cleave {
 namespace {
@@ -99,8 +99,8 @@ std::unique_ptr<Model> Runnable::load(const Axis& tp) const {
   return model;
 }
 
-Told Runnable::told() const {
-  Told told{{"--dtype", is_int8_ ? "int8" : std::string(name(dtype_of(dtype_)))}};
+ConfigFingerprint Runnable::told() const {
+  ConfigFingerprint told{{"--dtype", is_int8_ ? "int8" : std::string(name(dtype_of(dtype_)))}};
   add_config(told, folder_.config);
   const std::string name_of_folder = fs::path(folder_.path).filename().string();
   told.emplace_back("the checkpoint", checkpoint_step(name_of_folder) ? name_of_folder : "none");
@@ -116,7 +116,7 @@ std::string checksum_of(const Tokenizer* tokenizer) {
   return tokenizer == nullptr ? "none" : to_hex(tokenizer->fingerprint());
 }
 
-void run_on_ranks(const RunOptions& options, const std::function<Told()>& told,
+void run_on_ranks(const RunOptions& options, const std::function<ConfigFingerprint()>& told,
                   const std::function<void(const Axis& tp)>& work) {
   const int num_ranks = options.tp > 0 ? options.tp : std::max(1, launched_world_size());
   run_job({.num_ranks = num_ranks,
@@ -126,9 +126,9 @@ void run_on_ranks(const RunOptions& options, const std::function<Told()>& told,
           [&](World& world) {
             const Axis tp = Mesh::build(world, {{"tp", num_ranks}})["tp"];
             if (!world.ranks_are_threads()) {
-              Told all = told();
+              ConfigFingerprint all = told();
               add_machine(all, options);
-              require_alike(all, tp);
+              check_consistent(all, tp);
             }
             choose_gemm(options.gemm, tp);
             work(tp);

@@ -8,7 +8,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "cleave/generate/options.h"
-#include "cleave/mesh/alike.h"
+#include "cleave/mesh/consistency.h"
 #include "cleave/mesh/axis.h"
 #include "cleave/model/model.h"
 #include "cleave/tokenizer/tokenizer.h"
@@ -44,7 +44,7 @@ class Runnable {
 
   /// What of the model all ranks must have alike: its config, weights (as add_weights) and type,
   /// and of a run the checkpoint.
-  [[nodiscard]] Told told() const;
+  [[nodiscard]] ConfigFingerprint told() const;
 
  private:
   ModelFolder folder_;
@@ -62,9 +62,9 @@ std::string checksum_of(const std::vector<std::vector<int64_t>>& rows);
 std::string checksum_of(const Tokenizer* tokenizer);
 
 /// Does `work` on all ranks of options.tp, with the options' library of matrix products. Throws as
-/// run_job does, and as require_alike where the ranks' `told` or the options of their machines
+/// run_job does, and as check_consistent where the ranks' `told` or the options of their machines
 /// differ; threads are told the same, so `told` is called where ranks are processes alone.
-void run_on_ranks(const RunOptions& options, const std::function<Told()>& told,
+void run_on_ranks(const RunOptions& options, const std::function<ConfigFingerprint()>& told,
                   const std::function<void(const Axis& tp)>& work);
 
 }  // namespace cleave

@@ -97,5 +97,21 @@ TEST(Runnable, EndIds_AreThoseOfTheGenerationConfigAlone) {
   EXPECT_EQ(ids_with(R"({"eos_token_id": [3, 4]})"), (Ids{3, 4}));
 }
 
+// LlamaConfig of transformers 5.23.0 has eos_token_id = 2 where config.json lacks the key.
+TEST(Runnable, EndIdsWithoutTheKey_AreTheFamilysDefault) {
+  const test::TempFolder root;
+  const std::string folder = saved_model(root, "m");
+  const auto ids_with = [&](const nlohmann::ordered_json& change) {
+    auto config = nlohmann::ordered_json::parse(kConfig);
+    config.erase("eos_token_id");
+    config.update(change);
+    std::ofstream(folder + "/config.json") << config;
+    return Runnable(folder, "", "cpu").eos_ids();
+  };
+  using Ids = std::vector<int64_t>;
+  EXPECT_EQ(ids_with(nlohmann::ordered_json::object()), Ids{2});
+  EXPECT_EQ(ids_with({{"eos_token_id", nullptr}}), Ids{});
+}
+
 }  // namespace
 }  // namespace cleave

@@ -58,7 +58,7 @@ struct Generation {
   }
 };
 
-/// Told of each new id as it comes: prompt, number of the sequence among that prompt's, id. Beam
+/// ConfigFingerprint of each new id as it comes: prompt, number of the sequence among that prompt's, id. Beam
 /// search tells nothing, since beams change until the end.
 using OnToken = std::function<void(int64_t prompt, int64_t sequence, int64_t id)>;
 

@@ -22,12 +22,12 @@ Ids ids_of(const Json& json) {
   return out;
 }
 
-struct Told {
+struct ConfigFingerprint {
   std::string model;
   int tp;
 };
 
-class RealStory : public ::testing::TestWithParam<Told> {
+class RealStory : public ::testing::TestWithParam<ConfigFingerprint> {
  protected:
   void SetUp() override {
     CLEAVE_NEEDS_DATA();
@@ -108,17 +108,17 @@ TEST_P(RealStory, LossOfEachWindow_IsThatOfTheReference) {
   }
 }
 
-std::vector<Told> told_by(const std::string& model) {
+std::vector<ConfigFingerprint> reported_by(const std::string& model) {
   return {{model, 1}, {model, 2}, {model, 4}};
 }
 
-std::string told_name(const ::testing::TestParamInfo<Told>& told) {
+std::string reported_name(const ::testing::TestParamInfo<ConfigFingerprint>& told) {
   return str("tp", told.param.tp);
 }
 
-INSTANTIATE_TEST_SUITE_P(Llama, RealStory, ::testing::ValuesIn(told_by("stories260K")), told_name);
-INSTANTIATE_TEST_SUITE_P(Gpt2, RealStory, ::testing::ValuesIn(told_by("gpt2-shakespeare")),
-                         told_name);
+INSTANTIATE_TEST_SUITE_P(Llama, RealStory, ::testing::ValuesIn(reported_by("stories260K")), reported_name);
+INSTANTIATE_TEST_SUITE_P(Gpt2, RealStory, ::testing::ValuesIn(reported_by("gpt2-shakespeare")),
+                         reported_name);
 
 }  // namespace
 }  // namespace cleave

@@ -7,7 +7,7 @@
 #include <ATen/record_function.h>
 
 #include "cleave/base/clock.h"
-#include "cleave/comm/async_group.h"
+#include "cleave/comm/api/async_group.h"
 #include "cleave/mesh/scalar_type.h"
 
 namespace cleave {

@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "cleave/comm/group.h"
+#include "cleave/comm/api/group.h"
 
 namespace cleave {
 

@@ -6,7 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "cleave/comm/device.h"
+#include "cleave/comm/api/device.h"
 
 namespace cleave {
 

@@ -2,8 +2,8 @@
 
 #include <numeric>
 
-#include "cleave/comm/page_world.h"
-#include "cleave/comm/transport_contract.h"
+#include "cleave/comm/shm/shm_world.h"
+#include "cleave/comm/testing/transport_contract.h"
 #include "cleave/mesh/scalar_type.h"
 #include "tests/support/thrown.h"
 
@@ -101,7 +101,7 @@ class HostDevice : public Device {
 };
 
 void use(World& world, const std::shared_ptr<Device>& device) {
-  dynamic_cast<PageWorld&>(world).use_device(device);
+  dynamic_cast<ShmWorld&>(world).use_device(device);
 }
 
 void run_on_devices(int num_ranks, const std::function<void(World&)>& body,

@@ -4,7 +4,7 @@
 
 #include <c10/core/Device.h>
 
-#include "cleave/comm/device.h"
+#include "cleave/comm/api/device.h"
 
 namespace cleave {
 

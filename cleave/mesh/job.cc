@@ -4,11 +4,11 @@
 
 #include <ATen/Parallel.h>
 
-#include "cleave/comm/cores.h"
-#include "cleave/comm/environment.h"
-#include "cleave/comm/failure.h"
-#include "cleave/comm/page_world.h"
-#include "cleave/comm/rank_process.h"
+#include "cleave/comm/launch/cpu_binding.h"
+#include "cleave/comm/bootstrap/environment.h"
+#include "cleave/comm/launch/failure.h"
+#include "cleave/comm/shm/shm_world.h"
+#include "cleave/comm/bootstrap/rank_process.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/gpus.h"
 #include "cleave/mesh/memory_cache.h"
@@ -51,10 +51,10 @@ void run_job(const JobOptions& options, const std::function<void(World&)>& body)
   const int gpu = has_gpu ? own_gpu(environment, options.num_ranks, cuda().num_gpus()) : 0;
   const auto with_threads = [&](World& world) {
     // First, so that the threads of this rank's kernels start where it is.
-    const OwnProcessors processors(world, options.threads_per_rank);
+    const CpuBinding processors(world, options.threads_per_rank);
     set_num_threads(processors.num_threads());
     if (has_gpu) {
-      dynamic_cast<PageWorld&>(world).use_device(cuda().take(gpu, options.ranks.timeout_s));
+      dynamic_cast<ShmWorld&>(world).use_device(cuda().take(gpu, options.ranks.timeout_s));
     }
     body(world);
   };

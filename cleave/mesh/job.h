@@ -2,7 +2,7 @@
 #include <functional>
 #include <string>
 
-#include "cleave/comm/world.h"
+#include "cleave/comm/api/world.h"
 
 namespace cleave {
 
@@ -22,7 +22,7 @@ int launched_world_size();
 /// of this process. Throws Error(kShape) when the launcher's world is not num_ranks, or this host
 /// has fewer GPUs than ranks; Error(kUsage) when there is no device to compute on, or several ranks
 /// on GPUs were not started as processes; the root cause when any rank fails. What nobody catches
-/// ends the process with one line and the exit code of its kind (comm/failure.h).
+/// ends the process with one line and the exit code of its kind (comm/launch/failure.h).
 void run_job(const JobOptions& options, const std::function<void(World&)>& body);
 /// The same on as many ranks as a launcher started, or `num_ranks` where none did.
 void run_job(int num_ranks, const std::function<void(World&)>& body);

@@ -45,10 +45,10 @@ using InUse = std::atomic<size_t>;
 
 /// Stands before a tensor's memory: libtorch gives back no more than a pointer.
 struct alignas(64) Block {
-  size_t size = 0;       // a class of the shelf's; 0: not from there
+  size_t size = 0;       // a class of the list's; 0: not from there
   size_t num_bytes = 0;  // that were asked for
   std::shared_ptr<InUse>
-      in_use{};  // of the thread that took it, which may have ended; on a shelf none
+      in_use{};  // of the thread that took it, which may have ended; on a list none
 
   [[nodiscard]] void* data() { return this + 1; }
   static Block* of(void* data) { return static_cast<Block*>(data) - 1; }
@@ -96,12 +96,12 @@ void unmap(Block* block) {
 }
 
 /// One thread's unused blocks.
-class Shelf {
+class FreeList {
  public:
-  Shelf() = default;
-  Shelf(const Shelf&) = delete;
-  Shelf& operator=(const Shelf&) = delete;
-  ~Shelf() { shrink_to(0); }
+  FreeList() = default;
+  FreeList(const FreeList&) = delete;
+  FreeList& operator=(const FreeList&) = delete;
+  ~FreeList() { shrink_to(0); }
 
   Block* take(size_t num_bytes) {
     const size_t size = size_class(num_bytes);
@@ -161,17 +161,17 @@ class Shelf {
   std::shared_ptr<InUse> in_use_ = std::make_shared<InUse>(0);
 };
 
-// A tensor can outlive its thread's shelf: of the main thread, at exit.
-thread_local bool is_shelf_gone = false;
+// A tensor can outlive its thread's list: of the main thread, at exit.
+thread_local bool is_free_list_gone = false;
 
-struct ShelfOfThread {
-  Shelf shelf;
-  ~ShelfOfThread() { is_shelf_gone = true; }
+struct ThreadFreeList {
+  FreeList list;
+  ~ThreadFreeList() { is_free_list_gone = true; }
 };
 
-Shelf& shelf() {
-  thread_local ShelfOfThread own;
-  return own.shelf;
+FreeList& list() {
+  thread_local ThreadFreeList own;
+  return own.list;
 }
 
 void report(Block& block, int64_t sign) {
@@ -197,10 +197,10 @@ void give_back(void* data) {
   }
   block->in_use->fetch_sub(block->size, std::memory_order_relaxed);
   block->in_use.reset();
-  if (is_shelf_gone) {
+  if (is_free_list_gone) {
     unmap(block);
   } else {
-    shelf().put(block);
+    list().put(block);
   }
 }
 
@@ -209,8 +209,8 @@ void give_back(void* data) {
 c10::DataPtr MemoryCache::allocate(size_t num_bytes) {
   const c10::Device cpu(c10::DeviceType::CPU);
   if (num_bytes == 0) return {nullptr, nullptr, &give_back, cpu};
-  const bool is_kept = kKeepsBlocks && num_bytes >= kLeastBytes && !is_shelf_gone;
-  Block* block = is_kept ? shelf().take(num_bytes) : small_block(num_bytes);
+  const bool is_kept = kKeepsBlocks && num_bytes >= kLeastBytes && !is_free_list_gone;
+  Block* block = is_kept ? list().take(num_bytes) : small_block(num_bytes);
   poison(block->data(), num_bytes);
   report(*block, 1);
   return {block->data(), block->data(), &give_back, cpu};
@@ -225,7 +225,7 @@ void MemoryCache::copy_data(void* to, const void* from, size_t num_bytes) const 
 }
 
 size_t MemoryCache::kept_bytes() {
-  return shelf().kept();
+  return list().kept();
 }
 
 void use_memory_cache() {

@@ -48,7 +48,7 @@ TEST(MemoryCache, BlocksInUse_DoNotOverlap) {
 }
 
 TEST(MemoryCache, KeptMemory_StaysWithinATenthOfTheMostInUse) {
-  std::thread([] {  // a thread has a shelf of its own
+  std::thread([] {  // a thread has a list of its own
     MemoryCache cache;
     for (size_t size = 64; size < 512; size += 37) {  // ever larger: no block fits the next one
       const c10::DataPtr block = cache.allocate(size << 10);

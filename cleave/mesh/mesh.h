@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "cleave/comm/world.h"
+#include "cleave/comm/api/world.h"
 #include "cleave/mesh/axis.h"
 
 namespace cleave {

@@ -1,6 +1,24 @@
 #include "cleave/model/facts.h"
 
 namespace cleave {
+namespace {
+
+/// Whether the object has the key, also with null.
+bool has_key(const Json& json, std::string_view key) {
+  for (size_t i = 0; i < json.size(); ++i) {
+    if (json.key(i) == key) return true;
+  }
+  return false;
+}
+
+/// The default of a special id that config.json lacks, if the vocabulary has it.
+std::optional<int64_t> default_id(const Json& json, std::string_view key,
+                                  std::optional<int64_t> id) {
+  const bool applies = id && *id < json.at("vocab_size").as_int() && !has_key(json, key);
+  return applies ? id : std::nullopt;
+}
+
+}  // namespace
 
 ModelFacts read_facts(const Json& json, const FactNames& names) {
   ModelFacts f;
@@ -11,6 +29,8 @@ ModelFacts read_facts(const Json& json, const FactNames& names) {
   f.num_kv_heads = f.num_heads;
   f.max_positions = json.int_or(names.max_positions, names.default_positions, 1, kMostPositions);
   read_special_ids(json, f);
+  if (const auto eos = default_id(json, "eos_token_id", names.default_eos)) f.eos_ids = {*eos};
+  if (const auto pad = default_id(json, "pad_token_id", names.default_pad)) f.pad_id = pad;
   return f;
 }
 

@@ -43,10 +43,12 @@ struct FactNames {
   const char* num_heads = "num_attention_heads";
   const char* max_positions = "max_position_embeddings";
   int64_t default_positions = 512;
+  /// Special ids where config.json lacks the key (not where it is null). transformers' defaults.
+  std::optional<int64_t> default_eos{}, default_pad{};
 };
 
-/// The facts that all families read alike; as many KV heads as heads. Throws Error(kFormat) for
-/// sizes that no model has.
+/// The facts that all families read alike; as many KV heads as heads. Default ids outside the
+/// vocabulary are dropped. Throws Error(kFormat) for sizes that no model has.
 ModelFacts read_facts(const Json& json, const FactNames& names);
 
 /// For families whose heads divide the width. Throws Error(kFormat) where they do not.

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/checkpoint/load.h"
-#include "cleave/comm/world.h"
+#include "cleave/comm/api/world.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/model/model.h"

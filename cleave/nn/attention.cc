@@ -31,7 +31,7 @@ void HeadAttention::set_split(const Axis& axis) {
   kv_head_ = kv_head_of(cut(axis), options_.num_heads, options_.num_kv_heads, axis.rank());
 }
 
-void HeadAttention::narrow_keys() {
+void HeadAttention::cast_kv_bf16() {
   if (is_on(Kernel::kAttention) && options_.head_dim % 16 == 0) key_type_ = at::kBFloat16;
 }
 

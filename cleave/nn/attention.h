@@ -40,7 +40,7 @@ class HeadAttention {
                      const Context& context);
   /// From now on keys and values are rounded to bf16, in the cache and beside it: half the memory
   /// that a token reads. For running alone, and only where the fast attention can read them so.
-  void narrow_keys();
+  void cast_kv_bf16();
 
  private:
   [[nodiscard]] Tensor dropout_of(const DTensor& q, int64_t num_keys, const std::string& path,

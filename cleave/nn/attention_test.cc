@@ -233,7 +233,7 @@ TEST(Attention, NarrowKeys_AreRoundedInTheCacheAndBesideIt) {
     for (const auto& p : layer.parameters()) {
       p->set_leaf(at::round(numbers(p->shape(), 7) * grid) / grid);
     }
-    if (narrow) layer.heads().narrow_keys();
+    if (narrow) layer.heads().cast_kv_bf16();
     const Tensor x = at::round(numbers({2, 5, kHidden}, 8) * grid) / grid;
     const at::NoGradGuard no_grad;
     const Tensor whole = layer(DTensor(x, Axis(), Replicate{}), {}).local();

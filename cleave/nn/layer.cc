@@ -176,7 +176,7 @@ DTensor LayerGroup::forward(const DTensor& /*x*/, const Context& /*context*/) {
 void materialize(Layer& model, const MaterializeOptions& options) {
   model.name_tree();
   for (const auto& p : model.parameters()) {
-    const bool is_mine = p->home() != Parameter::Home::kElsewhere;
+    const bool is_mine = p->home() != Parameter::Ownership::kNotOwned;
     if (is_mine && !p->leaf().defined()) p->set_leaf(p->initial_value(options.seed, options.dtype));
   }
 }

@@ -66,7 +66,7 @@ std::vector<Range> Parameter::ranges() const {
 }
 
 std::vector<Range> Parameter::owned() const {
-  if (home_ != Home::kHere) return {};
+  if (home_ != Ownership::kHere) return {};
   if (is_split()) return placement_.split()->owned(axis_.rank());
   if (axis_.rank() != 0) return {};
   return ranges();

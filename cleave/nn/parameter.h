@@ -53,9 +53,9 @@ class Parameter {
   /// Which pipeline stages use it: those of this rank; those of this rank beside an earlier one,
   /// which writes and counts it (tied weights); or none of this rank, which then gives it no
   /// memory.
-  enum class Home : uint8_t { kHere, kCopy, kElsewhere };
-  void set_home(Home home) { home_ = home; }
-  [[nodiscard]] Home home() const { return home_; }
+  enum class Ownership : uint8_t { kHere, kCopy, kNotOwned };
+  void set_home(Ownership home) { home_ = home; }
+  [[nodiscard]] Ownership home() const { return home_; }
 
   [[nodiscard]] std::vector<int64_t> local_shape() const;
   /// This rank's ranges of dim split_dim(), and those that it writes and counts; the whole of dim 0
@@ -95,7 +95,7 @@ class Parameter {
   /// Puts another tensor where forward reads; undefined takes it away.
   void set_use(const Tensor& use) { use_ = use; }
 
-  /// Told by a layer that used this whole parameter on an activation so placed: in split work
+  /// ConfigFingerprint by a layer that used this whole parameter on an activation so placed: in split work
   /// (Shard, Fanout) its gradient is a partial sum. Throws Error(kShape) when both kinds of use
   /// occur.
   void used_in(const DTensor& activation);
@@ -114,7 +114,7 @@ class Parameter {
   std::vector<int64_t> shape_;
   Init init_;
   std::string name_;
-  Home home_ = Home::kHere;
+  Ownership home_ = Ownership::kHere;
   Placement placement_;
   Axis axis_;
   std::optional<bool> used_in_split_work_;

@@ -9,7 +9,7 @@ Zero1Optimizer::Zero1Optimizer(const Parameters& parameters, const Axis& dp,
           parameters,
           std::make_shared<DataParallel>(parameters, dp,
                                          DataParallelOptions{.precision = zero1.precision,
-                                                             .cuts_leaves = true,
+                                                             .shard_states = true,
                                                              .alone = zero1.alone,
                                                              .bucket_bytes = zero1.bucket_bytes}),
           options) {}

@@ -41,9 +41,9 @@ class AddTo : public torch::autograd::PostAccumulateGradHook {
 }  // namespace
 
 /// Tells when backward is through with a call of a layer.
-class SumBehind : public Wrap {
+class GradSyncHook : public Wrap {
  public:
-  SumBehind(std::shared_ptr<DataParallel> data_parallel, size_t layer)
+  GradSyncHook(std::shared_ptr<DataParallel> data_parallel, size_t layer)
       : data_parallel_(std::move(data_parallel)), layer_(layer) {}
 
   [[nodiscard]] bool is_outermost() const override { return true; }
@@ -89,7 +89,7 @@ DataParallel::DataParallel(const Parameters& parameters, const Axis& dp,
 void DataParallel::add_bucket(Parameters parameters) {
   Bucket bucket;
   bucket.sums.resize(parameters.size());
-  bucket.shards = options_.cuts_leaves
+  bucket.shards = options_.shard_states
                       ? std::make_unique<FlatShards>(std::move(parameters), dp_)
                       : std::make_unique<FlatShards>(std::move(parameters), Axis(), dp_);
   buckets_.push_back(std::move(bucket));
@@ -98,7 +98,7 @@ void DataParallel::add_bucket(Parameters parameters) {
 void DataParallel::leaves_changed() {
   const at::NoGradGuard no_grad;
   const ShardPrecision& precision = options_.precision;
-  const bool is_cut = options_.cuts_leaves && dp_.size() > 1;
+  const bool is_cut = options_.shard_states && dp_.size() > 1;
   Work next = is_cut ? buckets_[0].shards->start_gather(precision.param) : Work();
   for (size_t b = 0; b < buckets_.size(); ++b) {
     Bucket& bucket = buckets_[b];
@@ -237,7 +237,7 @@ void sum_during_backward(const std::shared_ptr<DataParallel>& data_parallel,
   std::set<size_t> ends;
   for (const auto& bucket : buckets) ends.insert(bucket.first_layer);
   for (const size_t layer : ends) {
-    in_order[layer]->attach(std::make_unique<SumBehind>(data_parallel, layer));
+    in_order[layer]->attach(std::make_unique<GradSyncHook>(data_parallel, layer));
   }
 }
 

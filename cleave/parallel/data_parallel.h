@@ -10,7 +10,7 @@ namespace cleave {
 /// How DataParallel treats weights and gradients.
 struct DataParallelOptions {
   ShardPrecision precision{};
-  bool cuts_leaves = false;  ///< ZeRO-1: leaves and what an optimizer keeps of them are cut over dp
+  bool shard_states = false;  ///< ZeRO-1: leaves and what an optimizer keeps of them are cut over dp
   /// Parameters whose gradients are still to be added to another rank's (tied across pipeline
   /// stages): each is cut by itself, so that both ranks cut alike.
   Parameters alone{};
@@ -49,7 +49,7 @@ class DataParallel {
   void drop_gradients();
 
  private:
-  friend class SumBehind;
+  friend class GradSyncHook;
   friend void sum_during_backward(const std::shared_ptr<DataParallel>& data_parallel,
                                   const std::vector<Layer*>& in_order);
 

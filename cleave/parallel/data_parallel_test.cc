@@ -49,7 +49,7 @@ void expect_same(const std::vector<Tensor>& got, const std::vector<Tensor>& want
 }
 
 struct Case {
-  bool cuts_leaves = false, recomputes = false;
+  bool shard_states = false, recomputes = false;
   at::ScalarType param = at::kFloat;
   int tp = 1;
 };
@@ -61,7 +61,7 @@ std::vector<Tensor> summed(const Case& c, const Axis& dp, const Axis& tp, bool d
   const auto data_parallel = std::make_shared<DataParallel>(
       model->parameters(), dp,
       DataParallelOptions{.precision = {.param = c.param, .reduce = at::kFloat},
-                          .cuts_leaves = c.cuts_leaves,
+                          .shard_states = c.shard_states,
                           .bucket_bytes = kBucketBytes});
   sum_during_backward(data_parallel, model->sequence());
   materialize(*model, {.seed = 5});
@@ -70,7 +70,7 @@ std::vector<Tensor> summed(const Case& c, const Axis& dp, const Axis& tp, bool d
     for (const auto& p : model->parameters()) p->leaf().mutable_grad().reset();
     data_parallel->begin_step(during_backward ? 2 : 0);
     for (int64_t m = 0; m < 2; ++m) backward(*model, dp, tp, m);
-    EXPECT_TRUE(!c.cuts_leaves || data_parallel->has_unfinished_gradients());
+    EXPECT_TRUE(!c.shard_states || data_parallel->has_unfinished_gradients());
     data_parallel->finish_gradients();
     EXPECT_FALSE(data_parallel->has_unfinished_gradients());
   }
@@ -91,9 +91,9 @@ void on_mesh(int dp, int tp, const std::function<void(const Axis&, const Axis&)>
 
 TEST(DataParallel, SumsDuringBackward_AreThoseAfterIt) {
   for (const Case& c :
-       {Case{}, Case{.recomputes = true}, Case{.param = at::kBFloat16}, Case{.cuts_leaves = true},
-        Case{.cuts_leaves = true, .param = at::kBFloat16}, Case{.tp = 2},
-        Case{.cuts_leaves = true, .recomputes = true, .tp = 2}}) {
+       {Case{}, Case{.recomputes = true}, Case{.param = at::kBFloat16}, Case{.shard_states = true},
+        Case{.shard_states = true, .param = at::kBFloat16}, Case{.tp = 2},
+        Case{.shard_states = true, .recomputes = true, .tp = 2}}) {
     on_mesh(2, c.tp, [&](const Axis& dp, const Axis& tp) {
       expect_same(summed(c, dp, tp, true), summed(c, dp, tp, false));
     });
@@ -115,13 +115,13 @@ TEST(DataParallel, Sums_AreThoseOfThePlainFunctions) {
 
 // Oracle: each micro-batch's bf16 gradient by itself, added up here in fp32.
 TEST(DataParallel, GradientsOfBf16Weights_AddUpInFp32) {
-  for (const bool cuts_leaves : {false, true}) {
+  for (const bool shard_states : {false, true}) {
     on_mesh(1, 1, [&](const Axis& dp, const Axis& tp) {
       const auto one = [&](const std::vector<int64_t>& micro_batches) {
         const auto model = model_on(tp);
         DataParallel data_parallel(model->parameters(), dp,
                                    {.precision = {.param = at::kBFloat16, .reduce = at::kFloat},
-                                    .cuts_leaves = cuts_leaves});
+                                    .shard_states = shard_states});
         materialize(*model, {.seed = 5});
         data_parallel.leaves_changed();
         for (const int64_t m : micro_batches) backward(*model, dp, tp, m);

@@ -61,26 +61,26 @@ std::vector<Tensor> FlatShards::parts_of(const Tensor& buffer) const {
 Reduction FlatShards::start_reduce(std::vector<Tensor> gradients, at::ScalarType type) const {
   const at::NoGradGuard no_grad;
   const auto options = parameters_[0]->leaf().options().dtype(type).requires_grad(false);
-  const bool is_alone = shard_.size() * replicate_.size() == 1;
+  const bool is_single = shard_.size() * replicate_.size() == 1;
   for (size_t i = 0; i < gradients.size(); ++i) {
     Tensor& g = gradients[i];
     const Parameter& p = *parameters_[i];
     if (!g.defined()) {
       g = at::zeros(p.local_shape(), options);
-    } else if (!is_alone || p.gradient_is_partial() || g.scalar_type() != at::kBFloat16) {
+    } else if (!is_single || p.gradient_is_partial() || g.scalar_type() != at::kBFloat16) {
       g = g.to(type);  // it is summed, or scaled where a narrow type loses it
     }
   }
   complete_over_tp(parameters_, gradients, tp_);
   Reduction reduction;
   reduction.of_ = this;
-  if (is_alone) {
+  if (is_single) {
     reduction.complete_ = std::move(gradients);
     return reduction;
   }
   for (Tensor& g : gradients) g = g.reshape(-1);
   const Tensor flat = at::cat(gradients);
-  if (is_planted("gradients.not_summed") && replicate_.rank() > 0) flat.zero_();
+  if (mutant_enabled("gradients.not_summed") && replicate_.rank() > 0) flat.zero_();
   gradients.clear();
   reduction.work_ = shard_.size() > 1
                         ? start_reduce_scatter(shard_, flat, widths_, "gradients to shards")

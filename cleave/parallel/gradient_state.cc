@@ -142,8 +142,8 @@ void check_complete(const Parameter& p) {
   const Tensor& gradient = gradient_of(p);
   const auto* record = record_on<GradientRecord>(gradient);
   if (!gradient.defined()) {
-    const bool is_elsewhere = p.leaf().defined() && p.is_readable() && !p.use().is_same(p.leaf());
-    CLEAVE_CHECK(!is_elsewhere, Code::kUsage, p.name(),
+    const bool is_not_owned = p.leaf().defined() && p.is_readable() && !p.use().is_same(p.leaf());
+    CLEAVE_CHECK(!is_not_owned, Code::kUsage, p.name(),
                  ": forward reads a copy of the weight (ZeRO-1, or another type), and the leaf has "
                  "no gradient yet; call reduce_gradients() of the Zero1Optimizer, or "
                  "finish_gradients() of the DataParallel, after the last backward");

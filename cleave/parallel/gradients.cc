@@ -34,7 +34,7 @@ void sum_bucket(std::vector<Tensor>& grads, const Axis& axis, const char* site) 
 Parameters still_to_sum(const Parameters& parameters, const Axis& axis) {
   Parameters out;
   for (const auto& p : parameters) {
-    if (p->home() == Parameter::Home::kElsewhere) continue;
+    if (p->home() == Parameter::Ownership::kNotOwned) continue;
     Tensor& grad = p->leaf().mutable_grad();
     if (!grad.defined()) {
       check_complete(*p);
@@ -259,7 +259,7 @@ void average_gradients(const Parameters& parameters, const Axis& tp, const Axis&
   finish_gradients(parameters, tp);
   sum_gradients(parameters, dp);
   for (const auto& p : parameters) {
-    if (p->home() == Parameter::Home::kElsewhere || is_mean(*p)) continue;
+    if (p->home() == Parameter::Ownership::kNotOwned || is_mean(*p)) continue;
     if (dp.size() > 1) p->leaf().mutable_grad().div_(dp.size());
     record_mean(*p);
   }

@@ -66,10 +66,10 @@ void PipelineModel::find_parameters() {
   for (const auto& p : all) {
     const std::vector<int>& ranks = users[p.get()];
     if (std::find(ranks.begin(), ranks.end(), pp_.rank()) == ranks.end()) {
-      p->set_home(Parameter::Home::kElsewhere);
+      p->set_home(Parameter::Ownership::kNotOwned);
       continue;
     }
-    p->set_home(ranks.front() == pp_.rank() ? Parameter::Home::kHere : Parameter::Home::kCopy);
+    p->set_home(ranks.front() == pp_.rank() ? Parameter::Ownership::kHere : Parameter::Ownership::kCopy);
     parameters_.push_back(p);
     if (ranks.size() == 1) continue;
     tied_.push_back(p);

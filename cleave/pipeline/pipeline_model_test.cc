@@ -216,11 +216,11 @@ TEST(PipelineModel, EveryParameter_IsOwnedOnceAndHasMemoryWhereItIsUsed) {
       const std::lock_guard lock(mutex);
       num_parameters = tiny.parameters().size();
       for (const auto& p : tiny.parameters()) {
-        owners[p->name()] += p->home() == Parameter::Home::kHere ? 1 : 0;
+        owners[p->name()] += p->home() == Parameter::Ownership::kHere ? 1 : 0;
         holders[p->name()] += p->leaf().defined() ? 1 : 0;
       }
       for (const auto& p : model.parameters()) EXPECT_TRUE(p->leaf().defined()) << p->name();
-      EXPECT_EQ(tiny.parameters().front()->home() == Parameter::Home::kHere, pp.rank() == 0)
+      EXPECT_EQ(tiny.parameters().front()->home() == Parameter::Ownership::kHere, pp.rank() == 0)
           << "the embedding";
       EXPECT_EQ(model.has_first_stage(), pp.rank() == 0);
       EXPECT_EQ(model.has_last_stage(), pp.rank() == 2);

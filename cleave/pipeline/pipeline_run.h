@@ -7,7 +7,7 @@
 
 #include "cleave/layout/deferred.h"
 #include "cleave/pipeline/pipeline_model.h"
-#include "cleave/pipeline/stage_link.h"
+#include "cleave/pipeline/p2p_channel.h"
 
 namespace cleave {
 
@@ -60,7 +60,7 @@ class PipelineRun {
   }
 
   PipelineWork work_;
-  StageLink link_;
+  P2PChannel link_;
   bool trains_ = false, defers_ = false;
   std::map<std::pair<int, int>, Live> live_;  // by stage and micro-batch
   std::vector<Tensor> losses_;                // by micro-batch, on the last stage's rank

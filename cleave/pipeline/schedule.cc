@@ -106,7 +106,7 @@ class Progress {
 };
 
 /// One rank on its way through a schedule whose weights are put off, in steps of one unit.
-struct Filling {
+struct RankCursor {
   const std::vector<Action>& planned;
   size_t next = 0;
   std::vector<Action> weights{};  // whose backward is done
@@ -145,17 +145,17 @@ Schedule with_weights_put_off(const Schedule& whole) {
   for (int rank = 0; rank < whole.shape.num_ranks; ++rank) {
     max_live = std::max(max_live, peak_live(whole, rank));
   }
-  std::vector<Filling> ranks;
+  std::vector<RankCursor> ranks;
   for (const auto& planned : whole.ranks) ranks.push_back({.planned = planned});
   Progress progress(whole);
   bool is_working = true;
   for (double time = 0; is_working; ++time) {
     is_working = false;
     // Ends noted in this step are at time + 1, so the order of the ranks does not matter.
-    for (Filling& rank : ranks) is_working |= rank.step(time, max_live, progress);
+    for (RankCursor& rank : ranks) is_working |= rank.step(time, max_live, progress);
   }
   Schedule schedule{.shape = whole.shape, .ranks = {}};
-  for (Filling& rank : ranks) schedule.ranks.push_back(std::move(rank.done));
+  for (RankCursor& rank : ranks) schedule.ranks.push_back(std::move(rank.done));
   return schedule;
 }
 

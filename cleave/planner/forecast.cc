@@ -29,7 +29,7 @@ Tensor on_meta(const std::vector<int64_t>& sizes, at::ScalarType type) {
 
 void give_shapes(const Parameters& parameters, at::ScalarType type) {
   for (const auto& p : parameters) {
-    if (p->home() != Parameter::Home::kElsewhere) p->set_leaf(on_meta(p->leaf_shape(), type));
+    if (p->home() != Parameter::Ownership::kNotOwned) p->set_leaf(on_meta(p->leaf_shape(), type));
   }
 }
 

@@ -6,7 +6,7 @@
 
 #include "cleave/base/log.h"
 #include "cleave/base/mutant.h"
-#include "cleave/comm/environment.h"
+#include "cleave/comm/bootstrap/environment.h"
 #include "cleave/mesh/dry_axis.h"
 #include "cleave/optim/zero1.h"
 #include "cleave/parallel/fsdp.h"
@@ -70,7 +70,7 @@ TrainLayout layout_of(const LayoutOptions& o, const Model& model, at::ScalarType
                 .recompute = recompute_from_name(o.recompute),
                 .compute_type = compute_type};
   const bool is_whole_world = world_size == 0 || l.num_ranks() == world_size;
-  CLEAVE_CHECK(is_whole_world || is_planted("layout.any_world"), Code::kShape, "tp=", l.tp,
+  CLEAVE_CHECK(is_whole_world || mutant_enabled("layout.any_world"), Code::kShape, "tp=", l.tp,
                " x pp=", l.pp, " x dp=", l.dp, " needs ", l.num_ranks(),
                " ranks; the launcher started ", world_size);
   if (!o.schedule_pp.empty() && o.pp == 1) {

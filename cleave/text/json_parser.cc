@@ -204,7 +204,7 @@ class Parser {
     for (size_t i = 0; i < entries.size(); ++i) {
       const uint32_t member = entries[i].second;
       const bool is_new = i == 0 || key_of(entries[i - 1].second) != key_of(member);
-      check(is_new || is_planted("json.doubled_keys"), tree_.nodes[member].offset, "the key \"",
+      check(is_new || mutant_enabled("json.doubled_keys"), tree_.nodes[member].offset, "the key \"",
             key_of(member).substr(0, 60), "\" stands twice in one object");
       tree_.sorted.push_back(member);
     }

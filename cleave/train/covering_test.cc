@@ -214,7 +214,7 @@ class Bench {
     o.optimizer = value(row, kOptimizer);
     o.clip = std::stod(value(row, kClip));
     o.save_every = value(row, kSave) == "end" ? 0 : 1;
-    o.save_behind = value(row, kSave) == "behind";
+    o.async_save = value(row, kSave) == "behind";
     if (value(row, kEval) != "none") o.eval_data = o.data;
     o.eval_every = value(row, kEval) == "every" ? 1 : 0;
     give_sizes(o);
@@ -262,7 +262,7 @@ class Bench {
       add("eval-data", o.eval_data[0]), add("eval-every", str(o.eval_every));
     if (o.fsdp) words.emplace_back("--fsdp");
     if (o.sequence_parallel) words.emplace_back("--sequence-parallel");
-    if (o.save_behind) words.emplace_back("--save-behind");
+    if (o.async_save) words.emplace_back("--async-save");
     return words;
   }
 

@@ -12,7 +12,7 @@
 #include "cleave/base/mutant.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/run_folder.h"
-#include "cleave/comm/world.h"
+#include "cleave/comm/api/world.h"
 #include "cleave/tokenizer/tokenizer.h"
 #include "cleave/train/setup.h"
 #include "tests/support/level.h"
@@ -135,7 +135,7 @@ TEST(TrainFault, WeightThatIsNoNumber_IsNamedWithItsRankAndNothingIsSaved) {
 // Row R12: a NaN in the gradient of one rank, in a build that can make one.
 TEST(TrainFault, GradientThatIsNoNumberOnOneRank_StopsAllBeforeItsStep) {
   setenv("CLEAVE_MUTANT", "train.nan_gradient", 1);  // NOLINT(concurrency-mt-unsafe)
-  if (!is_planted("train.nan_gradient")) GTEST_SKIP() << "this build has no faults to plant";
+  if (!mutant_enabled("train.nan_gradient")) GTEST_SKIP() << "this build has no faults to plant";
   const TempFolder folder;
   TrainOptions o = small_run(folder.path());
   o.tp = 2;

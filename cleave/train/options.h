@@ -39,7 +39,7 @@ struct TrainOptions : LayoutOptions, MachineOptions {
 
   int64_t save_every = 0;    ///< steps; 0 = at the end only
   int64_t keep_last = 0;     ///< checkpoints to keep; 0 = all
-  bool save_behind = false;  ///< checkpoints on the way are written while training goes on
+  bool async_save = false;  ///< checkpoints on the way are written while training goes on
   bool resume = false;
 
   std::vector<std::string> eval_data;

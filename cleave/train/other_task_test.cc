@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/checkpoint/load.h"
-#include "cleave/comm/world.h"
+#include "cleave/comm/api/world.h"
 #include "cleave/model/bert/bert.h"
 #include "cleave/train/metrics.h"
 #include "cleave/train/options.h"

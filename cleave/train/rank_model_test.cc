@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "cleave/comm/world.h"
+#include "cleave/comm/api/world.h"
 #include "tests/support/ranks.h"
 
 namespace cleave {

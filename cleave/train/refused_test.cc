@@ -28,7 +28,7 @@ const std::vector<std::string> kRefused = {
     "--dp 5",
     "--dp 2 --micro-batch-size 3",
     "--tp 2 --plan plan.json --sequence-parallel",
-    "--save-behind",
+    "--async-save",
     "--eval-every 1",
     "--steps 2 --epochs 1",
     "--steps 2 --warmup 3",

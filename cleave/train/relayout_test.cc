@@ -10,7 +10,7 @@
 
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/run_folder.h"
-#include "cleave/comm/world.h"
+#include "cleave/comm/api/world.h"
 #include "cleave/file/file.h"
 #include "cleave/tokenizer/tokenizer.h"
 #include "cleave/train/metrics.h"

@@ -135,7 +135,7 @@ TEST(SaveBehind, StepThatIsNotFinite_WaitsForWhatIsOnItsWay) {
   const TempFolder folder;
   TrainOptions o = tiny_run(folder);
   o.save_every = 1;
-  o.save_behind = true;
+  o.async_save = true;
   o.steps = 40;
   o.lr = 1e30;
   o.warmup = 0;

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cleave/base/log.h"
-#include "cleave/comm/environment.h"
+#include "cleave/comm/bootstrap/environment.h"
 #include "cleave/data/classified.h"
 #include "cleave/file/file.h"
 #include "cleave/mesh/cuda.h"
@@ -48,7 +48,11 @@ Json config_of_new(const std::string& name, const Tokenizer& tokenizer) {
   if (!base.has("vocab_size")) json["vocab_size"] = tokenizer.vocab_size();
   const SpecialIds& special = tokenizer.special();
   if (special.bos) json["bos_token_id"] = *special.bos;
-  if (special.eos) json["eos_token_id"] = *special.eos;
+  if (special.eos) {
+    json["eos_token_id"] = *special.eos;
+  } else if (!json.contains("eos_token_id")) {
+    json["eos_token_id"] = nullptr;  // without the key, the family's default would end texts
+  }
   // Not the end token where it serves as padding too: the row of padding never learns from its
   // look-ups.
   if (special.pad && special.pad != special.eos) json["pad_token_id"] = *special.pad;

@@ -10,7 +10,7 @@
 #include "cleave/base/progress.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/run_folder.h"
-#include "cleave/comm/cores.h"
+#include "cleave/comm/launch/cpu_binding.h"
 #include "cleave/kernels/cpu/gemm.h"
 
 namespace cleave {
@@ -51,7 +51,7 @@ std::string place_text(const Mesh& mesh, int64_t rank) {
 /// run on.
 std::string cores_text() {
   const auto threads = static_cast<size_t>(at::get_num_threads());
-  const size_t cores = usable_processors().size();
+  const size_t cores = usable_cpus().size();
   if (threads > cores) {
     return str(threads, " threads each on ", cores, cores == 1 ? " core" : " cores");
   }

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "cleave/checkpoint/load.h"
-#include "cleave/comm/world.h"
+#include "cleave/comm/api/world.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/planner/machine.h"
 #include "cleave/train/report.h"

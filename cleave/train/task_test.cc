@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/checkpoint/load.h"
-#include "cleave/comm/world.h"
+#include "cleave/comm/api/world.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/train/rank_model.h"
 #include "tests/support/golden.h"

@@ -1,11 +1,11 @@
 #include <atomic>
 
 #include "cleave/base/stop.h"
-#include "cleave/comm/environment.h"
+#include "cleave/comm/bootstrap/environment.h"
 #include "cleave/kernels/kernels.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"
-#include "cleave/train/told.h"
+#include "cleave/train/fingerprint.h"
 #include "cleave/train/trainer.h"
 
 namespace cleave {
@@ -13,7 +13,7 @@ namespace {
 
 /// Returns the signal that stopped it, or 0.
 int train_rank(const TrainSetup& setup, World& world, const Axis& everyone) {
-  if (!world.ranks_are_threads()) require_alike(told_of(setup), everyone);
+  if (!world.ranks_are_threads()) check_consistent(fingerprint_of(setup), everyone);
   return Trainer(setup, world).run();
 }
 

@@ -111,7 +111,7 @@ void Trainer::load() {
     choose_gemm(setup_.options.gemm, everyone_);
     return;
   }
-  if (!is_planted("resume.no_moments")) {
+  if (!mutant_enabled("resume.no_moments")) {
     load_optimizer(rank_.optimizer(), rank_.model(), setup_.folder->path);
   }
   const Json state = Json::parse_file(setup_.folder->path + "/" + std::string(kStateName));
@@ -232,9 +232,9 @@ int Trainer::run() {
     train_step(done_);
     const bool is_last = done_ == setup_.num_steps;
     const int64_t every = setup_.options.save_every;
-    if (setup_.options.save_behind) folder_.settle(RunFolder::Settle::kIfWritten);
+    if (setup_.options.async_save) folder_.settle(RunFolder::Settle::kIfWritten);
     if (!is_last && stop_signal_ == 0 && every > 0 && done_ % every == 0) {
-      save(setup_.options.save_behind);
+      save(setup_.options.async_save);
     }
   }
   folder_.settle(RunFolder::Settle::kWait);
@@ -279,7 +279,7 @@ void Trainer::train_step(int64_t step) {
   const std::vector<Batch> rows = rows_of(*setup_.data, step, setup_.order.batch_size);
   rank_.optimizer().zero_grad();
   const PassResult pass = rank_.train_pass(rows, setup_.options.seed, step, loss_scale_.value());
-  if (is_planted("train.nan_gradient") && step == 1) spoil_gradient(rank_.parameters(), world_);
+  if (mutant_enabled("train.nan_gradient") && step == 1) spoil_gradient(rank_.parameters(), world_);
   const GradientNorm norm = rank_.gradient_norm();
   // One message for the numbers of the step: loss, time in collectives, tokens.
   const bool counts = rank_.same_rows().rank() == 0;
@@ -290,8 +290,8 @@ void Trainer::train_step(int64_t step) {
                  at::kDouble),
       "step");
   // A number that is none has a sign that means nothing.
-  const double told_loss = told[0].item<double>();
-  const double loss = std::isnan(told_loss) ? NAN : told_loss;
+  const double reported_loss = told[0].item<double>();
+  const double loss = std::isnan(reported_loss) ? NAN : reported_loss;
   update(step, loss, norm);
   if (clock) note_time(*clock);
   clock.reset();
@@ -347,7 +347,7 @@ void Trainer::update(int64_t step, double loss, const GradientNorm& norm) {
 }
 
 void Trainer::check_finite(int64_t step, double loss, const GradientNorm& norm) const {
-  if ((std::isfinite(loss) && std::isfinite(norm.value)) || is_planted("train.any_number")) return;
+  if ((std::isfinite(loss) && std::isfinite(norm.value)) || mutant_enabled("train.any_number")) return;
   if (!std::isfinite(loss)) {
     const std::string weight = first_not_finite(rank_.parameters());
     CLEAVE_CHECK(weight.empty(), Code::kNumerics, "the weight ", weight, " is not finite on rank ",
@@ -438,7 +438,7 @@ int64_t Trainer::saves_ahead() const {
 void Trainer::save(bool behind) {
   const double start = monotonic_s();
   if (behind) {
-    folder_.save_behind(checkpoint());
+    folder_.async_save(checkpoint());
   } else {
     folder_.save(checkpoint());
   }

@@ -4,7 +4,7 @@
 #include <span>
 #include <utility>
 
-#include "cleave/comm/group.h"
+#include "cleave/comm/api/group.h"
 
 namespace cleave::verifying {
 

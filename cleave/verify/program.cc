@@ -3,7 +3,7 @@
 
 #include "cleave/base/log.h"
 #include "cleave/base/progress.h"
-#include "cleave/comm/environment.h"
+#include "cleave/comm/bootstrap/environment.h"
 #include "cleave/kernels/cpu/gemm.h"
 #include "cleave/kernels/kernels.h"
 #include "cleave/mesh/cuda.h"

@@ -6,7 +6,7 @@
 
 #include <ATen/ATen.h>
 
-#include "cleave/comm/flight_file.h"
+#include "cleave/comm/diagnostics/flight_file.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/dry_axis.h"
 #include "cleave/mesh/job.h"

@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "cleave/base/error.h"
-#include "cleave/comm/failure.h"
+#include "cleave/comm/launch/failure.h"
 #include "cleave/mesh/job.h"
 #include "pretrain.h"
 

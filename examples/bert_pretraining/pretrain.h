@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "cleave/comm/world.h"
+#include "cleave/comm/api/world.h"
 #include "data.h"
 #include "model.h"
 

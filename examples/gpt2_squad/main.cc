@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <optional>
 
-#include "cleave/comm/environment.h"
-#include "cleave/comm/failure.h"
+#include "cleave/comm/bootstrap/environment.h"
+#include "cleave/comm/launch/failure.h"
 #include "cleave/mesh/job.h"
 #include "squad.h"
 #include "tutorial.h"

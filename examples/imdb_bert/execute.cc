@@ -10,7 +10,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/stop.h"
-#include "cleave/comm/environment.h"
+#include "cleave/comm/bootstrap/environment.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/mesh/job.h"
 #include "cleave/text/csv.h"

@@ -5,8 +5,8 @@
 #include <cstdlib>
 
 #include "cleave/base/error.h"
-#include "cleave/comm/environment.h"
-#include "cleave/comm/failure.h"
+#include "cleave/comm/bootstrap/environment.h"
+#include "cleave/comm/launch/failure.h"
 #include "cleave/mesh/job.h"
 #include "execute.h"
 

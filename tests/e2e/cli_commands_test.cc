@@ -355,7 +355,7 @@ TEST(MemoryLimit, LittleMemory_IsToldWithItsCode) {
               R"(":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
   }
   write_safetensors(folder / "wide.safetensors", header + "}", 0);
-  int num_told = 0;
+  int num_reported = 0;
   Ran ran;
   for (int mebibytes = 60; mebibytes <= 400 && ran.exit_code != 0; mebibytes += 10) {
     ran = run_program({"/bin/bash", "-c",
@@ -364,9 +364,9 @@ TEST(MemoryLimit, LittleMemory_IsToldWithItsCode) {
     const bool is_not_started = ran.exit_code == 127;
     EXPECT_TRUE(is_not_started || ran.exit_code == 0 || ran.exit_code == 10)
         << mebibytes << " MiB: exit " << ran.exit_code << ": " << ran.err;
-    num_told += ran.exit_code == 10 ? 1 : 0;
+    num_reported += ran.exit_code == 10 ? 1 : 0;
   }
-  EXPECT_GT(num_told, 0);
+  EXPECT_GT(num_reported, 0);
   EXPECT_EQ(ran.exit_code, 0) << "400 MiB should do";
 }
 

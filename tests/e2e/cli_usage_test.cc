@@ -150,8 +150,8 @@ TEST_F(Usage, FlagsThatExcludeEachOther_AreRefused) {
   expect_refused(with({"--resume", "--no-resume"}), 2,
                  "--resume and --no-resume exclude each other; give one");
   expect_refused(with({"--eval-every", "5"}), 2, "--eval-every needs --eval-data");
-  expect_refused(with({"--save-behind"}), 2,
-                 "--save-behind needs --save-every: the last checkpoint is waited for");
+  expect_refused(with({"--async-save"}), 2,
+                 "--async-save needs --save-every: the last checkpoint is waited for");
   expect_refused({"plan", "--model", "@model", "--ranks", "8", "--recompute", "full"}, 2,
                  "--ranks and --recompute exclude each other; give one");
   expect_refused({"plan", "--model", "@model", "--dp", "16", "--batch-size", "8"}, 3,

@@ -22,7 +22,7 @@ using Object = nlohmann::ordered_json;
 /// As libgomp reads it when it is loaded.
 const char* const kSpins = std::getenv("GOMP_SPINCOUNT");  // NOLINT(concurrency-mt-unsafe)
 
-void fail_as_told(const std::string& model) {
+void fail_as_reported(const std::string& model) {
   if (model.starts_with("error-")) {
     const int code = std::stoi(model.substr(6));
     throw cleave::Error(static_cast<cleave::Code>(code), "told to fail");
@@ -42,7 +42,7 @@ Object or_null(const std::optional<Number>& number) {
 }  // namespace
 
 extern "C" void cleave_train(const cleave::TrainOptions& o) {
-  fail_as_told(o.model);
+  fail_as_reported(o.model);
   const Object told = {{"model", o.model},
                        {"data", o.data},
                        {"task", o.task},
@@ -129,7 +129,7 @@ extern "C" void cleave_eval(const cleave::EvalOptions& o) {
 }
 
 extern "C" int cleave_verify(const cleave::VerifyOptions& o) {
-  fail_as_told(o.model);
+  fail_as_reported(o.model);
   const Object told = {{"model", o.model},
                        {"layer", o.layer},
                        {"fuzz", o.fuzz},

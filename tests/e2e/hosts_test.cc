@@ -93,7 +93,7 @@ class TwoHosts {
 };
 
 /// What each kind of launcher tells rank `rank` of two on two hosts.
-Words told_by(const std::string& launcher, int rank) {
+Words reported_by(const std::string& launcher, int rank) {
   const std::string r = std::to_string(rank);
   Words meeting{"MASTER_ADDR=10.77.0.1", "MASTER_PORT=29500"};
   const std::map<std::string, Words> forms{
@@ -121,8 +121,8 @@ struct BothRan {
 
 BothRan run_both(const TwoHosts& hosts, const Words& words, const std::string& launcher) {
   auto second =
-      std::async(std::launch::async, [&] { return hosts.run(1, words, told_by(launcher, 1)); });
-  Ran first = hosts.run(0, words, told_by(launcher, 0));
+      std::async(std::launch::async, [&] { return hosts.run(1, words, reported_by(launcher, 1)); });
+  Ran first = hosts.run(0, words, reported_by(launcher, 0));
   return {std::move(first), second.get()};
 }
 
@@ -166,10 +166,10 @@ void expect_killed_rank_is_named(const TwoHosts& hosts, double limit_s) {
   const std::string out = folder / "run", pid_file = folder / "pid";
   const Words words = train(out, {"--tp", "2", "--steps", "100000"});
   auto second = std::async(std::launch::async,
-                           [&] { return hosts.run(1, words, told_by("by hand", 1), pid_file); });
+                           [&] { return hosts.run(1, words, reported_by("by hand", 1), pid_file); });
   double ended = 0;
   auto first = std::async(std::launch::async, [&] {
-    Ran ran = hosts.run(0, words, told_by("by hand", 0));
+    Ran ran = hosts.run(0, words, reported_by("by hand", 0));
     ended = monotonic_s();
     return ran;
   });
@@ -229,7 +229,7 @@ TEST(Hosts, SetUpThatFailsAfterARestart_EndsBothWithItsCause) {
   ASSERT_EQ(run_cleave(words, {.deadline_s = kDeadlineS}).exit_code, 0);
   const auto restarted = [&](const Words& first_words, const Words& second_words) {
     const auto run = [&](int host, const Words& own) {
-      Words variables = told_by("torchrun", host);
+      Words variables = reported_by("torchrun", host);
       variables.emplace_back("TORCHELASTIC_RESTART_COUNT=1");
       return hosts.run(host, own, variables);
     };

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "cleave/base/error.h"
-#include "cleave/comm/failure.h"
+#include "cleave/comm/launch/failure.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"
 

@@ -176,7 +176,7 @@ TEST(TrainProgram, SavesBehindTheTraining_AreThoseOfTheRunThatWaits) {
   const std::string waits = folder / "waits", behind = folder / "behind";
   ASSERT_EQ(run_with_deadline(train(waits, saves)).exit_code, 0);
   Words words = saves;
-  words.emplace_back("--save-behind");
+  words.emplace_back("--async-save");
   const Ran ran = run_with_deadline(train(behind, words));
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
   for (const std::string step : {"step_00000002", "step_00000004", "step_00000005"}) {

@@ -52,7 +52,7 @@ const std::vector<Layout>& layouts() {
                                           {"--dp 2 --fsdp", 2},
                                           {"--pp 2", 2},
                                           {"--tp 2 --dp 2", 4},
-                                          {"--tp 2 --save-behind", 2}};
+                                          {"--tp 2 --async-save", 2}};
   return all;
 }
 
@@ -261,7 +261,7 @@ class Chaos {
     const std::string newest = newest_of(run_folder());
     const int64_t saved = newest.empty() ? 0 : std::stoll(newest.substr(newest.rfind('_') + 1));
     const int64_t lost = num_steps() - saved;
-    const bool is_behind = plan.layout.flags.find("--save-behind") != std::string::npos;
+    const bool is_behind = plan.layout.flags.find("--async-save") != std::string::npos;
     story_ += str(", ", lost, lost == 1 ? " step lost" : " steps lost");
     CLEAVE_CHECK(lost <= plan.save_every * (is_behind ? 2 : 1), Code::kBug, story_);
   }

@@ -260,7 +260,7 @@ class Soak {
                                       "1000000000", "--save-every", "100", "--keep-last", "2"})) {
       words.push_back(word);
     }
-    if (!options_.as_processes) words.emplace_back("--save-behind");
+    if (!options_.as_processes) words.emplace_back("--async-save");
     return words;
   }
 

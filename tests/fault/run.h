@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "cleave/comm/child_process.h"
+#include "cleave/comm/launch/child_process.h"
 
 namespace cleave::fault {
 

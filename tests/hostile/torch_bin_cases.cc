@@ -141,7 +141,7 @@ std::vector<HostileCase> broken_stacks() {
 }
 
 /// A list of tensors that share all that their first one is made of.
-std::string alike_tensors(size_t num_dims, size_t count) {
+std::string consistent_tensors(size_t num_dims, size_t count) {
   auto kept = [place = 0](const std::string& operations) mutable {
     return operations + "q" + number(static_cast<uint64_t>(place++), 1);
   };
@@ -193,9 +193,9 @@ std::vector<HostileCase> bombs() {
          }
          return value(members + "u");
        }},
-      {"30,000 tensors", "", "", [] { return alike_tensors(1, 30'000); }},
+      {"30,000 tensors", "", "", [] { return consistent_tensors(1, 30'000); }},
       {"tensors that share a shape of 64 dims", "", "texts and shapes",
-       [] { return alike_tensors(64, 53'000); }},
+       [] { return consistent_tensors(64, 53'000); }},
       {"a long text many times", "", "texts and shapes",
        [] {
          return value("](" + text(std::string(1 << 20, 'x')) + "q\x01" + repeated("h\x01", 20'000) +

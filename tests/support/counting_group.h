@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "cleave/comm/group.h"
+#include "cleave/comm/api/group.h"
 
 namespace cleave::test {
 

@@ -6,7 +6,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 
-#include "cleave/comm/world.h"
+#include "cleave/comm/api/world.h"
 #include "cleave/mesh/mesh.h"
 
 namespace cleave::test {

@@ -13,9 +13,9 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/str.h"
-#include "cleave/comm/child_process.h"
-#include "cleave/comm/meeting_place.h"
-#include "cleave/comm/process_roles.h"
+#include "cleave/comm/launch/child_process.h"
+#include "cleave/comm/bootstrap/rendezvous_dir.h"
+#include "cleave/comm/testing/process_roles.h"
 
 namespace cleave::test {
 

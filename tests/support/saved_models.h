@@ -12,7 +12,7 @@
 
 #include "cleave/base/hash.h"
 #include "cleave/checkpoint/run_folder.h"
-#include "cleave/comm/world.h"
+#include "cleave/comm/api/world.h"
 #include "cleave/mesh/mesh.h"
 #include "tests/support/golden.h"
 

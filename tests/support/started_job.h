@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "cleave/base/str.h"
-#include "cleave/comm/child_process.h"
-#include "cleave/comm/process_roles.h"
+#include "cleave/comm/launch/child_process.h"
+#include "cleave/comm/testing/process_roles.h"
 
 namespace cleave::test {
 

@@ -13,11 +13,11 @@ from program import Failure, Refused
 NUM_NUDGES = 4
 
 
-def nudged(inputs, unit, run):
-    """What `run(model path, number)` gives for the nudged models; nothing where the weights are not ours."""
+def nudged(inputs, unit, dtype, run):
+    """What `run(model path, number)` gives, in `dtype`, for the nudged models; nothing where the weights are not ours."""
     out = []
     for number in range(1, NUM_NUDGES + 1):
-        path = inputs.nudged(number, unit)
+        path = inputs.nudged(number, unit, dtype)
         if path is None:
             return []
         try:

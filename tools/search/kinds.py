@@ -85,7 +85,7 @@ def compare_runs(work, got, wanted, layout):
 def judge_run(work, folders, problems, tensors):
     """Raises Failure unless rounding, amplified as measured, explains all differences."""
     got, wanted = folders
-    runs_nudged = confirm.nudged(work.inputs, tolerance.UNIT[work.dtype],
+    runs_nudged = confirm.nudged(work.inputs, tolerance.UNIT[work.dtype], work.dtype,
                                  lambda path, n: work.reference(f"nudged-{n}", path))
     length = work.inputs.sum_length()
     for name, step, a, b in problems:
@@ -181,7 +181,7 @@ def judge_generated(work, found, reference, one_rank, dtype):
     # Where two tokens are as likely as rounding can tell, changed weights choose the other one too. Rounding on the way is
     # more than one change a weight; tolerance.amplified says by how much.
     unit = tolerance.amplified(tolerance.UNIT[dtype], dtype, work.inputs.sum_length())
-    for other in confirm.nudged(work.inputs, unit, lambda path, n: one_rank(path)):
+    for other in confirm.nudged(work.inputs, unit, dtype, lambda path, n: one_rank(path)):
         moved = sequences_difference(work, other, reference)
         if moved and moved[0] == found[0] and moved[1] <= found[1]:
             return
@@ -249,7 +249,7 @@ def compare_loss(work, got, wanted, run, whose="on one rank"):
     bounds = runs.bounds_of(work.inputs, dtype, work.case["layout"])
     if not runs.far(got["loss"], wanted["loss"], bounds.loss(wanted["loss"] or 0)):
         return
-    others = confirm.nudged(work.inputs, bounds.unit, lambda path, n: run(path)["loss"])
+    others = confirm.nudged(work.inputs, bounds.unit, work.dtype, lambda path, n: run(path)["loss"])
     responses = [abs(o - wanted.get("reference", wanted["loss"])) for o in others]
     if not confirm.is_explained(abs(got["loss"] - wanted["loss"]), responses, dtype, work.inputs.sum_length()):
         raise Failure("loss", f"loss {got['loss']}, {wanted['loss']} {whose} (nudged weights move it by {responses})")
@@ -268,7 +268,8 @@ def predict(work):
     bounds = runs.bounds_of(work.inputs, work.dtype, case["layout"])
     off = probability_distance(got, wanted)
     if off > bounds.number:
-        responses = confirm.nudged(work.inputs, bounds.unit, lambda path, n: probability_distance(one_rank(path), wanted))
+        responses = confirm.nudged(work.inputs, bounds.unit, work.dtype,
+                                   lambda path, n: probability_distance(one_rank(path), wanted))
         if not confirm.is_explained(off, responses, work.dtype, work.inputs.sum_length()):
             raise Failure("probability", f"probabilities differ by {off:.3g} (nudged weights move them by {responses})")
 

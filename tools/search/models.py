@@ -18,7 +18,8 @@ DEFAULTS = {
     "classes": 2, "dropout": 0.0, "file_dtype": "fp32", "gain": 1.0, "seed": 0,
     "scale_by_layer": False, "unscaled": False, "pad_id": -1, "eos_id": -1, "token_types": 2, "tokenizer": "",
     "names": "",          # "" | old | extra: other names that real files have for the same tensors
-    "nudge": 0, "nudge_size": 0.0,  # relative changes of random sign; see confirm.py
+    # Relative changes of random sign, and the dtype of a file that can hold them; see confirm.py.
+    "nudge": 0, "nudge_size": 0.0, "nudge_dtype": "",
 }
 WORDS = ("the", "of", "a", "cat", "dog", "runs", "film", "fine", "dull", "un", "##able", "##s", "##ing", ".", ",", "b", "c",
          "d", "e", "##a", "##b", "##c", "##d", "##e", "x", "y", "z", "##x", "##y", "##z")
@@ -186,7 +187,8 @@ def values_of(m, name, shape):
     if m["nudge"]:
         signs = random.Random(f"{m['nudge']} {name}").randbytes(block)
         up, down = 1 + m["nudge_size"], 1 - m["nudge_size"]
-        values = [v * (up if s & 1 else down) for v, s in zip(values, signs)]
+        as_stored = tensor_file.decoded(tensor_file.encoded(values, m["file_dtype"]), tensor_file.NAMES[m["file_dtype"]])
+        values = [v * (up if s & 1 else down) for v, s in zip(as_stored, signs)]
     while len(values) < count:
         values += values[:count - len(values)]
     return values
@@ -241,9 +243,9 @@ def write(folder, model):
         json.dump(config_of(m), file)
     if m["source"] == "config":
         return path
-    tensors = {}
+    dtype, tensors = m["nudge_dtype"] or m["file_dtype"], {}
     for name, shape in SHAPES[m["family"]](m):
-        tensors[name] = (shape, m["file_dtype"], tensor_file.encoded(values_of(m, name, shape), m["file_dtype"]))
+        tensors[name] = (shape, dtype, tensor_file.encoded(values_of(m, name, shape), dtype))
     tensor_file.write(os.path.join(folder, "model.safetensors"), renamed(m, tensors), {"format": "pt"})
     write_tokenizer(folder, m)
     return folder

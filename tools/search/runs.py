@@ -46,12 +46,17 @@ class Inputs:
             self._eval_path = data.write(self.folder, {**self.data, "rows": 3, "blank_rows": 0}, self.model, "eval")
         return self._eval_path
 
-    def nudged(self, number, size):
-        """The model with every weight changed once by the relative `size`; nothing where its weights are not ours."""
+    def nudged(self, number, size, dtype):
+        """The model with every weight changed once by the relative `size`; nothing where its weights are not ours.
+
+        The file's type is the finer one of the model's and of `dtype`, in which the program computes: a type of the file
+        that is coarser would round the changes away.
+        """
         if self.model["source"] != "folder":
             return None
+        finer = min(dtype, self.model["file_dtype"], key=tolerance.UNIT.get)
         return models.write(os.path.join(self.folder, f"model-{number}"),
-                            {**self.case["model"], "nudge": number, "nudge_size": size})
+                            {**self.case["model"], "nudge": number, "nudge_size": max(size, 2.0**-52), "nudge_dtype": finer})
 
     def tokenizer_words(self):
         """Folders without a tokenizer read text as bytes."""

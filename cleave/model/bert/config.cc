@@ -16,14 +16,6 @@ BertHead read_head(const Json& json) {
       "expected BertModel, BertForMaskedLM, BertForPreTraining or BertForSequenceClassification");
 }
 
-/// Whether the object has the key, also with null.
-bool has_key(const Json& json, std::string_view key) {
-  for (size_t i = 0; i < json.size(); ++i) {
-    if (json.key(i) == key) return true;
-  }
-  return false;
-}
-
 void refuse_other_kinds(const Json& json) {
   if (json.bool_or("is_decoder", false)) json.at("is_decoder").fail("only encoders are built");
   if (json.string_or("position_embedding_type", "absolute") != "absolute") {
@@ -40,8 +32,7 @@ void refuse_other_kinds(const Json& json) {
 BertConfig BertConfig::from_json(const Json& json) {
   refuse_other_kinds(json);
   BertConfig c;
-  c.facts = read_facts(json, {});
-  if (!has_key(json, "pad_token_id")) c.facts.pad_id = 0;  // as transformers' BertConfig
+  c.facts = read_facts(json, {.default_pad = 0});
   check_heads_divide(json, c.facts, {});
   c.head = read_head(json);
   if (c.head == BertHead::kClassifier) c.facts.labels = read_labels(json);

@@ -7,7 +7,8 @@ constexpr FactNames kNames{.hidden = "n_embd",
                            .num_layers = "n_layer",
                            .num_heads = "n_head",
                            .max_positions = "n_positions",
-                           .default_positions = 1024};
+                           .default_positions = 1024,
+                           .default_eos = 50256};
 
 /// What this family has in transformers and not here.
 void refuse_others(const Json& json) {

@@ -48,7 +48,7 @@ RotaryOptions read_rotary(const Json& json, int64_t head_dim, int64_t max_positi
 LlamaConfig LlamaConfig::from_json(const Json& json) {
   LlamaConfig c;
   ModelFacts& f = c.facts;
-  f = read_facts(json, {.default_positions = 2048});
+  f = read_facts(json, {.default_positions = 2048, .default_eos = 2});
   f.num_kv_heads = json.int_or("num_key_value_heads", f.num_heads, 1, f.num_heads);
   if (f.num_heads % f.num_kv_heads != 0) {
     json.at("num_key_value_heads").fail(str("it must divide num_attention_heads=", f.num_heads));

@@ -1,0 +1,283 @@
+#include "cleave/comm/bootstrap/rendezvous.h"
+
+#include <chrono>
+#include <fcntl.h>
+#include <filesystem>
+#include <future>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <thread>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/comm/bootstrap/membership.h"
+#include "cleave/comm/shm/segment_layout.h"
+#include "cleave/comm/bootstrap/rendezvous_dir.h"
+#include "cleave/comm/testing/process_roles.h"
+#include "cleave/comm/bootstrap/rank_process.h"
+#include "tests/support/level.h"
+#include "tests/support/started_job.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using testing::HasSubstr;
+
+double milliseconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+/// A rank that some other launcher started: meets the others and sums its rank with theirs.
+const ProcessRole kMeets("meets", [] {
+  const int errors = open(std::getenv("CLEAVE_TEST_STDERR"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  dup2(errors, STDERR_FILENO);
+  const double timeout_s = std::atof(std::getenv("CLEAVE_TEST_TIMEOUT"));
+  return run_rank(*read_environment(),
+                  [](World& world) {
+                    std::vector<int> ranks;
+                    for (int rank = 0; rank < world.size(); ++rank) ranks.push_back(rank);
+                    const auto group = world.group(ranks, "all");
+                    int64_t sum = world.rank() + 1;
+                    group->all_reduce(&sum, &sum, 1, DType::kI64, ReduceOp::kSum,
+                                      {.site = "s", .shape = {}});
+                    const int64_t want = world.size() * (world.size() + 1) / 2;
+                    CLEAVE_CHECK(sum == want, Code::kNumerics, "sum=", sum, ", want ", want);
+                    if (std::getenv("CLEAVE_TEST_DIES") != nullptr && world.rank() == 1)
+                      raise(SIGKILL);
+                    if (std::getenv("CLEAVE_TEST_DIES") != nullptr) {
+                      group->barrier({.site = "without rank 1", .shape = {}});
+                    }
+                  },
+                  {.timeout_s = timeout_s, .flight_log_folder = ""});
+});
+
+using Job = test::StartedJob;
+
+TEST(Rendezvous, RanksInAnyOrder_MeetAndLeaveNothing) {
+  for (const auto& order : {std::vector{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0, 3, 1}}) {
+    Job job;
+    for (const int rank : order) job.start(rank, 4);
+    EXPECT_EQ(job.wait(), std::vector<int>(4, 0)) << job.errors(0) << job.errors(1);
+    EXPECT_TRUE(job.is_clean());
+  }
+}
+
+TEST(Rendezvous, LateRank_IsWaitedFor) {
+  Job job;
+  job.start(0, 2);
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));  // the lateness itself
+  job.start(1, 2);
+  EXPECT_EQ(job.wait(), std::vector<int>(2, 0)) << job.errors(0);
+}
+
+TEST(Rendezvous, MissingRanks_AreListedToAllAtTheTimeout) {
+  Job job(0.6);
+  const auto begin = Clock::now();
+  job.start(0, 4);
+  job.start(2, 4);
+  EXPECT_EQ(job.wait(), std::vector<int>(2, 7));
+  EXPECT_LT(milliseconds_since(begin), 1500);
+  EXPECT_THAT(job.errors(0), HasSubstr("rank(s) 1, 3 of 4 did not join"));
+  EXPECT_THAT(job.errors(1), HasSubstr("did not join"));
+  EXPECT_TRUE(job.is_clean());
+}
+
+TEST(Rendezvous, WithoutRankZero_OthersSayWhereTheyWaited) {
+  Job job(0.4);
+  job.start(1, 2);
+  EXPECT_EQ(job.wait(), std::vector<int>{7});
+  EXPECT_THAT(job.errors(0), HasSubstr("rank 1 waits for rank 0"));
+  EXPECT_TRUE(job.is_clean());
+}
+
+// Row R9: told on all ranks, both values shown, exit 3.
+TEST(Rendezvous, WorldSizesThatDiffer_AreToldToAllRanks) {
+  Job job;
+  const auto begin = Clock::now();
+  job.start(0, 3);
+  job.start(1, 2);
+  job.start(2, 3);
+  EXPECT_EQ(job.wait(), std::vector<int>(3, 3));
+  EXPECT_LT(milliseconds_since(begin), 2500);  // 500 on a quiet machine
+  test::note_measured("R9 worlds that differ are told after ", milliseconds_since(begin), " ms");
+  for (size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(job.errors(rank), HasSubstr("rank 0 has world size 3, rank 1 (pid "));
+    EXPECT_THAT(job.errors(rank), HasSubstr("has world size 2"));
+  }
+  EXPECT_TRUE(job.is_clean());
+}
+
+TEST(Rendezvous, DoubledRanks_AreToldToAllRanks) {
+  for (const int doubled : {0, 1}) {
+    Job job;
+    job.start(0, 3);
+    job.start(1, 3);
+    job.start(doubled, 3);
+    EXPECT_EQ(job.wait(), std::vector<int>(3, 3)) << doubled;
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_THAT(job.errors(i), HasSubstr(str("rank ", doubled, " is claimed by pid ")));
+    }
+    EXPECT_TRUE(job.is_clean());
+  }
+}
+
+TEST(Rendezvous, RankBeyondTheWorld_IsRefused) {
+  Job job;
+  job.start(2, 2);
+  EXPECT_EQ(job.wait(), std::vector<int>{3});
+  EXPECT_THAT(job.errors(0), HasSubstr("RANK=2 with WORLD_SIZE=2"));
+}
+
+TEST(Rendezvous, RankKilledWithoutALauncher_IsNoticedByTheOthers) {
+  Job job;
+  for (int rank = 0; rank < 3; ++rank) job.start(rank, 3, {"CLEAVE_TEST_DIES=1"});
+  EXPECT_EQ(job.wait(), (std::vector<int>{6, 137, 6}));
+  EXPECT_THAT(job.errors(0), HasSubstr("rank 1 (pid "));
+  EXPECT_THAT(job.errors(0), HasSubstr(") died after all_reduce 1 on axis all at s; rank 0 stopped "
+                                       "in barrier 2 on axis all at without rank 1"));
+}
+
+TEST(Rendezvous, TwoJobsAtOnce_StayApart) {
+  for (int pair = 0; pair < test::num_rounds(20); ++pair) {
+    Job job;
+    for (int rank = 0; rank < 2; ++rank) {
+      job.start(rank, 2, {"TORCHELASTIC_RUN_ID=a"});
+      job.start(rank, 2, {"TORCHELASTIC_RUN_ID=b"});
+    }
+    EXPECT_EQ(job.wait(), std::vector<int>(4, 0));
+    EXPECT_TRUE(job.is_clean());
+  }
+}
+
+/// What rank 0 answers, as it travels.
+struct Answer {
+  int32_t code;
+  char text[kAbortTextBytes];
+};
+
+/// Ranks of one job that are sockets and threads of this test.
+class RanksByHand {
+ public:
+  RanksByHand() {
+    setenv("XDG_RUNTIME_DIR", (folder_ / "").c_str(), 1);
+    environment_.world_size = 4;
+    environment_.master_port = 3;
+  }
+  ~RanksByHand() { unsetenv("XDG_RUNTIME_DIR"); }
+  RanksByHand(const RanksByHand&) = delete;
+  RanksByHand& operator=(const RanksByHand&) = delete;
+
+  [[nodiscard]] Environment environment(int rank) const {
+    Environment found = environment_;
+    found.rank = rank;
+    return found;
+  }
+  /// The failure of a rank that meets the others in earnest.
+  [[nodiscard]] std::future<Error> meet(int rank) const {
+    return std::async(std::launch::async, [environment = environment(rank)] {
+      return test::thrown_by([&] { rendezvous_ranks(environment, 10); });
+    });
+  }
+  /// A rank that has connected and said hello.
+  [[nodiscard]] Descriptor greet(int rank) const {
+    RendezvousDir place(environment(rank));
+    Descriptor socket = place.try_connect();
+    for (; !socket.is_open(); socket = place.try_connect()) std::this_thread::yield();
+    const Hello hello{kJobMagic, rank, environment_.world_size, getpid()};
+    EXPECT_EQ(send(socket.get(), &hello, sizeof(hello), 0), ssize_t{sizeof(hello)});
+    return socket;
+  }
+
+ private:
+  TestFolder folder_;
+  Environment environment_;
+};
+
+TEST(Rendezvous, RankThatEndsWhileTheyMeet_IsToldToAll) {
+  const RanksByHand ranks;
+  std::future<Error> zero = ranks.meet(0);
+  const Descriptor two = ranks.greet(2);
+  { const Descriptor one = ranks.greet(1); }
+  const Error error = zero.get();
+  EXPECT_EQ(error.code(), Code::kPeer);
+  EXPECT_EQ(error.what(), str("rank 1 (pid ", getpid(), ") ended while the ranks were meeting"));
+  Answer answer{};
+  ASSERT_EQ(recv(two.get(), &answer, sizeof(answer), 0), ssize_t{sizeof(answer)});
+  EXPECT_EQ(answer.code, static_cast<int32_t>(Code::kPeer));
+  EXPECT_STREQ(answer.text, error.what());
+}
+
+// Rank 0 lets go of whoever is silent for too long, which a rank on a busy machine may be.
+TEST(Rendezvous, RankTakenForAStranger_ComesAgain) {
+  const RanksByHand ranks;
+  RendezvousDir place(ranks.environment(0));
+  ASSERT_TRUE(place.try_host());
+  const Descriptor listener = place.listen();
+  const auto next = [&] {
+    pollfd state{listener.get(), POLLIN, 0};
+    EXPECT_EQ(poll(&state, 1, 10'000), 1);
+    return Descriptor(accept(listener.get(), nullptr, nullptr));
+  };
+  std::future<Error> one = ranks.meet(1);
+  { const Descriptor dropped = next(); }
+  const Descriptor again = next();
+  Hello hello{};
+  ASSERT_EQ(recv(again.get(), &hello, sizeof(hello), MSG_WAITALL), ssize_t{sizeof(hello)});
+  EXPECT_EQ(hello.rank, 1);
+  const Answer answer{static_cast<int32_t>(Code::kShape), "the outcome"};
+  ASSERT_EQ(send(again.get(), &answer, sizeof(answer), 0), ssize_t{sizeof(answer)});
+  const Error error = one.get();
+  EXPECT_EQ(error.code(), Code::kShape);
+  EXPECT_STREQ(error.what(), "the outcome");
+}
+
+TEST(RendezvousDir, FolderOpenToOthers_IsRefused) {
+  const TestFolder folder;
+  setenv("XDG_RUNTIME_DIR", (folder / "").c_str(), 1);
+  Environment environment;
+  environment.master_port = 1;
+  RendezvousDir place(environment);
+  fs::create_directory(place.folder());
+  fs::permissions(place.folder(), fs::perms::all);
+  EXPECT_THROW(place.try_host(), Error);
+  fs::permissions(place.folder(), fs::perms::owner_all);
+  EXPECT_TRUE(place.try_host());
+  unsetenv("XDG_RUNTIME_DIR");
+}
+
+TEST(RendezvousDir, SocketOfAHostThatWasKilled_IsReplaced) {
+  const TestFolder folder;
+  setenv("XDG_RUNTIME_DIR", (folder / "").c_str(), 1);
+  Environment environment;
+  environment.master_port = 2;
+  {
+    RendezvousDir first(environment);
+    ASSERT_TRUE(first.try_host());
+    const Descriptor listener = first.listen();
+    struct stat info {};
+    ASSERT_EQ(stat((first.folder() + "/socket").c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0600U);
+    RendezvousDir second(environment);
+    EXPECT_FALSE(second.try_host());
+    EXPECT_TRUE(second.try_connect().is_open());
+    // A killed host leaves its names behind: keep a copy of them.
+    fs::rename(first.folder(), folder / "left");
+  }
+  RendezvousDir third(environment);
+  fs::rename(folder / "left", third.folder());
+  EXPECT_FALSE(third.try_connect().is_open());
+  ASSERT_TRUE(third.try_host());
+  const Descriptor listener = third.listen();
+  EXPECT_TRUE(third.try_connect().is_open());
+  unsetenv("XDG_RUNTIME_DIR");
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,93 @@
+#include "cleave/comm/diagnostics/flight_log.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "cleave/comm/api/operation.h"
+
+namespace cleave {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr uint64_t kDone = 1U << 24;
+
+uint64_t now_ns() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::nanoseconds(now).count());
+}
+
+}  // namespace
+
+uint64_t log_begin(RankSlot& slot, const CallHeader& header, std::string_view site) {
+  const uint64_t number = slot.num_operations.fetch_add(1, std::memory_order_acq_rel);
+  FlightEntry& entry = slot.log[number % kFlightLogLength];
+  uint64_t words[kSiteBytes / 8] = {};
+  std::memcpy(words, site.data(), std::min<size_t>(site.size(), kSiteBytes));
+  for (int i = 0; i < kSiteBytes / 8; ++i) entry.site[i].store(words[i], kRelaxed);
+  entry.kind.store(static_cast<uint64_t>(header.op) | uint64_t{header.reduce_op} << 8 |
+                       uint64_t{header.dtype} << 16 | uint64_t{header.group} << 32,
+                   kRelaxed);
+  entry.sequence.store(header.sequence, kRelaxed);
+  entry.count.store(header.count, kRelaxed);
+  entry.begin_ns.store(now_ns(), kRelaxed);
+  return number;
+}
+
+void log_end(RankSlot& slot, uint64_t number) {
+  FlightEntry& entry = slot.log[number % kFlightLogLength];
+  entry.end_ns.store(now_ns(), kRelaxed);
+  entry.kind.store(entry.kind.load(kRelaxed) | kDone, kRelaxed);
+}
+
+FlightRecord log_read(const RankSlot& slot, uint64_t number) {
+  const FlightEntry& entry = slot.log[number % kFlightLogLength];
+  FlightRecord record;
+  record.number = number;
+  const uint64_t kind = entry.kind.load(kRelaxed);
+  record.op = static_cast<Op>(kind & 0xff);
+  record.dtype = static_cast<uint8_t>(kind >> 16);
+  record.is_done = (kind & kDone) != 0;
+  record.group = static_cast<uint32_t>(kind >> 32);
+  record.sequence = entry.sequence.load(kRelaxed);
+  record.count = entry.count.load(kRelaxed);
+  record.begin_ns = entry.begin_ns.load(kRelaxed);
+  record.end_ns = entry.end_ns.load(kRelaxed);
+  char site[kSiteBytes + 1] = {};
+  for (int i = 0; i < kSiteBytes / 8; ++i) {
+    const uint64_t word = entry.site[i].load(kRelaxed);
+    std::memcpy(site + static_cast<ptrdiff_t>(i) * 8, &word, 8);
+  }
+  record.site = site;
+  return record;
+}
+
+std::string describe(const FlightRecord& record, std::string_view axis) {
+  std::string text = str(name(record.op), " ", record.sequence, " on axis ", axis);
+  if (!record.site.empty()) text += " at " + record.site;
+  return text;
+}
+
+std::string describe(const SharedSegment& segment, const FlightRecord& record) {
+  return describe(record, segment.group(record.group).name);
+}
+
+std::string describe_place(const SharedSegment& segment, int rank) {
+  const RankSlot& slot = segment.rank(rank);
+  const uint64_t number = slot.num_operations.load(std::memory_order_acquire);
+  // A call that was started beside may have begun, and ended, after the one that the rank is in.
+  constexpr uint64_t kMostBeside = 4;
+  for (uint64_t back = 1; back <= std::min(number, kMostBeside); ++back) {
+    const FlightRecord record = log_read(slot, number - back);
+    if (!record.is_done) return "in " + describe(segment, record);
+  }
+  if (number != 0) return "after " + describe(segment, log_read(slot, number - 1));
+  return slot.state.load() == RankState::kAbsent ? "not yet there" : "before its first operation";
+}
+
+std::string describe_step(const SharedSegment& segment, int rank) {
+  const int64_t step = segment.rank(rank).step.load(kRelaxed);
+  return step < 0 ? "" : str(" in step ", step);
+}
+
+}  // namespace cleave

@@ -1,0 +1,84 @@
+#include "cleave/comm/launch/failure.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
+#include <string>
+#include <unistd.h>
+
+#include "cleave/base/error.h"
+#include "cleave/base/log.h"
+#include "cleave/base/mutant.h"
+#include "cleave/base/stop.h"
+#include "cleave/comm/shm/rank_endpoint.h"
+#include "cleave/comm/bootstrap/rank_process.h"
+
+namespace cleave {
+namespace {
+
+int number(Code code) {
+  return static_cast<int>(code);
+}
+
+// what() of other libraries can be segments of backtrace; its first line says what happened.
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+[[noreturn]] void on_terminate() {
+  if (!std::current_exception()) std::abort();
+  const int code = report_failure();
+  (void)std::fflush(stdout);  // what the program has printed so far
+  _exit(code);
+}
+
+}  // namespace
+
+int report_failure(std::string_view advice) {
+  try {
+    throw;
+  } catch (const ReportedError& error) {
+    return number(error.code());
+  } catch (const Error& error) {
+    if (!report_to_launcher(error)) log_error(error.what());
+    return number(error.code());
+  } catch (const Stopped& stopped) {
+    return 128 + stopped.signal;
+  } catch (const std::bad_alloc&) {
+    log_error("out of memory; choose a smaller batch or sequence, or split over more ranks");
+    return number(mutant_enabled("memory.no_code") ? Code::kBug : Code::kMemory);
+  } catch (const std::exception& error) {
+    const Error known = as_error(std::current_exception());
+    if (known.code() == Code::kMemory) {
+      log_error(known.what(), "; choose a smaller batch or sequence, or split over more ranks");
+      return number(Code::kMemory);
+    }
+    if (known.code() != Code::kBug) {
+      log_error(known.what());
+      return number(known.code());
+    }
+    const std::string text = str("unexpected error: ", first_line(error.what()), advice);
+    if (!report_to_launcher(Error(Code::kBug, text))) log_error(text);
+    return number(Code::kBug);
+  } catch (...) {
+    log_error("unexpected error of unknown type", advice);
+    return number(Code::kBug);
+  }
+}
+
+void report_uncaught_exceptions() {
+  if (std::get_terminate() == __gnu_cxx::__verbose_terminate_handler) {
+    std::set_terminate(on_terminate);
+  }
+}
+
+int run_main(const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (...) {
+    return report_failure();
+  }
+}
+
+}  // namespace cleave

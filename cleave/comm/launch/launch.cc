@@ -1,0 +1,370 @@
+#include "cleave/comm/launch/launch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "cleave/base/byte_count.h"
+#include "cleave/base/group_limits.h"
+#include "cleave/base/mutant.h"
+#include "cleave/base/stop.h"
+#include "cleave/comm/launch/child_process.h"
+#include "cleave/comm/diagnostics/flight_log.h"
+
+namespace cleave {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long ranks have to end by themselves after the first failure.
+constexpr std::chrono::milliseconds kFailureGrace{200};
+
+/// Takes SIGTERM, SIGINT and SIGHUP through a descriptor for as long as it lives.
+class SignalInbox {
+ public:
+  SignalInbox() {
+    sigset_t set;
+    sigemptyset(&set);
+    for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
+    pthread_sigmask(SIG_BLOCK, &set, &before_);
+    fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  }
+  ~SignalInbox() {
+    close(fd_);
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  SignalInbox(const SignalInbox&) = delete;
+  SignalInbox& operator=(const SignalInbox&) = delete;
+
+  [[nodiscard]] int fd() const { return fd_; }
+  /// The next signal, 0 when there is none.
+  [[nodiscard]] int take() const {
+    signalfd_siginfo info{};
+    return read(fd_, &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
+  }
+
+ private:
+  sigset_t before_{};
+  int fd_ = -1;
+};
+
+/// Whether a process is stopped, as by SIGSTOP.
+bool is_stopped(pid_t pid) {
+  std::ifstream file(str("/proc/", pid, "/stat"));
+  std::string text;
+  std::getline(file, text);
+  const size_t end = text.rfind(") ");  // of its name, which may hold anything
+  return end != std::string::npos && text.compare(end, 3, ") T") == 0;
+}
+
+/// A port that is free now, for programs that open one of their own; nothing listens on it.
+int free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return 0;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  const bool known = bind(fd, generic, size) == 0 && getsockname(fd, generic, &size) == 0;
+  if (mutant_enabled("launch.listens")) {
+    listen(fd, 1);
+  } else {
+    close(fd);
+  }
+  return known ? ntohs(address.sin_port) : 0;
+}
+
+/// Every rank takes a descriptor here, and in each other rank that waits for it.
+void require_descriptors(int num_ranks) {
+  constexpr rlim_t kOwn = 32;
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const rlim_t needed = static_cast<rlim_t>(num_ranks) + kOwn;
+  CLEAVE_CHECK(limit.rlim_cur >= needed || mutant_enabled("launch.no_descriptor_check"), Code::kMemory,
+               num_ranks, " ranks need ", needed, " file descriptors, the limit is ",
+               limit.rlim_cur, "; raise it with ulimit -n ", needed);
+}
+
+std::vector<std::string> rank_variables(const LaunchOptions& options, int rank, int port, int fd) {
+  std::vector<std::string> lines = options.environment;
+  lines.push_back(str("RANK=", rank));
+  lines.push_back(str("WORLD_SIZE=", options.num_ranks));
+  lines.push_back(str("LOCAL_RANK=", rank));
+  lines.push_back(str("LOCAL_WORLD_SIZE=", options.num_ranks));
+  lines.push_back("MASTER_ADDR=127.0.0.1");
+  lines.push_back(str("MASTER_PORT=", port));
+  lines.push_back(str("CLEAVE_JOB_FD=", fd));
+  return lines;
+}
+
+class Launcher {
+ public:
+  explicit Launcher(const LaunchOptions& options)
+      : options_(options), segment_(SharedSegment::create_shared(options.num_ranks)) {
+    const int port = free_port();
+    const bool has_terminal = isatty(STDIN_FILENO) == 1;
+    for (int rank = 0; rank < options.num_ranks; ++rank) {
+      ranks_.emplace_back(
+          ChildOptions{.command = options.command,
+                       .environment = rank_variables(options, rank, port, segment_->fd()),
+                       .inherited_fd = segment_->fd(),
+                       // A rank has its own process group: reading a terminal would stop it.
+                       .keeps_stdin = rank == 0 && !has_terminal});
+    }
+  }
+
+  LaunchOutcome wait() {
+    while (reap() < ranks_.size()) {
+      sleep_until_something_happens();
+      while (const int signal = signals_.take()) handle(signal);
+      if (waits_for_some()) watch_stopped();
+      if (Clock::now() >= kill_at_) kill_all();
+    }
+    return outcome();
+  }
+
+ private:
+  size_t reap() {
+    size_t num_ended = 0;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      const bool was_running = !ended_[rank];
+      const std::optional<int> code = ranks_[rank].poll_exit();
+      if (!code) continue;
+      ++num_ended;
+      ended_[rank] = true;
+      if (was_running && *code != 0) handle_failure(static_cast<int>(rank), *code);
+    }
+    return num_ended;
+  }
+
+  void handle_failure(int rank, int code) {
+    // A rank that ends as a forwarded signal asks is no failure: the others may still be saving.
+    const bool obeys = stop_signal_ != 0 && code == 128 + stop_signal_;
+    if (!obeys && !has_failed_) {
+      has_failed_ = true;
+      first_failed_ = rank;
+      if (!mutant_enabled("launch.no_kill")) {
+        kill_at_ = std::min(kill_at_, Clock::now() + kFailureGrace);
+      }
+    }
+    if (obeys && ranks_[static_cast<size_t>(rank)].end_signal() == 0) return;
+    // Only the first record counts: mostly the rank has written its own.
+    segment_->abort({.rank = rank,
+                  .code = Code::kPeer,
+                  .step = segment_->rank(rank).step.load(),
+                  .group = "",
+                  .text = describe_end(rank, code)});
+  }
+
+  /// Whether some ranks have ended well and others not at all.
+  [[nodiscard]] bool waits_for_some() const {
+    return !has_failed_ && std::find(ended_.begin(), ended_.end(), true) != ended_.end();
+  }
+
+  /// No other rank waits for one that is stopped when its work is done: only this launcher does.
+  void watch_stopped() {
+    size_t rank = 0;
+    while (rank < ranks_.size() && (ended_[rank] || !is_stopped(ranks_[rank].pid()))) ++rank;
+    if (rank == ranks_.size()) {
+      stopped_since_.reset();
+      return;
+    }
+    const auto now = Clock::now();
+    if (!stopped_since_) stopped_since_ = now;
+    const std::chrono::duration<double> stopped = now - *stopped_since_;
+    if (stopped.count() < options_.stopped_limit_s) return;
+    has_failed_ = true;
+    first_failed_ = static_cast<int>(rank);
+    segment_->abort({.rank = first_failed_,
+                  .code = Code::kTimeout,
+                  .step = segment_->rank(first_failed_).step.load(),
+                  .group = "",
+                  .text = str("timeout of ", options_.stopped_limit_s, " s: rank ", rank, " (pid ",
+                              ranks_[rank].pid(), ") is stopped, and others have ended")});
+    kill_at_ = now;
+  }
+
+  /// " for lack of memory ..." where the kernel has killed processes of this group since the start.
+  [[nodiscard]] std::string why_killed(int signal) const {
+    const GroupLimits now = group_limits();
+    const bool was_by_kernel =
+        now.num_killed > num_killed_before_ && !mutant_enabled("launch.no_group");
+    if (signal != SIGKILL || !was_by_kernel) return "";
+    std::string text = " for lack of memory";
+    if (!now.memory) return text + " of the machine";
+    text += " (limit " + bytes_text(static_cast<double>(*now.memory));
+    if (now.memory_peak) text += ", peak " + bytes_text(static_cast<double>(*now.memory_peak));
+    return text + ')';
+  }
+
+  [[nodiscard]] std::string describe_end(int rank, int code) const {
+    const ChildProcess& child = ranks_[static_cast<size_t>(rank)];
+    std::string text = str("rank ", rank, " (pid ", child.pid(), ") ");
+    if (child.end_signal() != 0) {
+      text += str("was killed by signal ", child.end_signal(), why_killed(child.end_signal()));
+    } else {
+      text += str("ended with exit code ", code);
+    }
+    if (segment_->rank(rank).state.load() == RankState::kAbsent) return text + " before it joined";
+    return str(text, " ", describe_place(*segment_, rank), describe_step(*segment_, rank));
+  }
+
+  void sleep_until_something_happens() {
+    std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}};
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      if (!ended_[rank]) polled.push_back({ranks_[rank].pidfd(), POLLIN, 0});
+    }
+    int timeout_ms = waits_for_some() ? 100 : -1;
+    if (kill_at_ != Clock::time_point::max()) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(kill_at_ - Clock::now());
+      // After the deadline only the kernel has to finish: look again soon.
+      timeout_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 5, 60'000));
+    }
+    poll(polled.data(), polled.size(), timeout_ms);
+  }
+
+  void handle(int signal) {
+    const auto now = Clock::now();
+    if (stop_signal_ != 0) {
+      if (now - stopped_at_ > kSameSignal) kill_at_ = now;
+      return;
+    }
+    stop_signal_ = signal;
+    stopped_at_ = now;
+    kill_at_ = std::min(kill_at_, now + std::chrono::duration_cast<Clock::duration>(
+                                            std::chrono::duration<double>(options_.grace_s)));
+    if (!mutant_enabled("launch.no_forward")) send_all(signal);
+  }
+
+  void kill_all() {
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      if (!ended_[rank]) killed_[rank] = true;
+    }
+    send_all(SIGKILL);
+  }
+
+  /// Whether a rank said why it failed, and was killed by this launcher when it did not end soon.
+  [[nodiscard]] bool has_only_been_slow(int rank, const LaunchOutcome& result) const {
+    return killed_[static_cast<size_t>(rank)] && result.cause && result.cause->rank == rank;
+  }
+
+  void send_all(int signal) {
+    for (const ChildProcess& rank : ranks_) rank.send(signal);
+  }
+
+  LaunchOutcome outcome() {
+    LaunchOutcome result;
+    result.cause = segment_->aborted();
+    for (ChildProcess& rank : ranks_) result.exit_codes.push_back(rank.poll_exit().value_or(0));
+    if (!has_failed_) {
+      result.exit_code = stop_signal_ == 0 ? 0 : 128 + stop_signal_;
+      return result;
+    }
+    const int root = result.cause && result.cause->rank >= 0 ? result.cause->rank : first_failed_;
+    const int code = result.exit_codes[static_cast<size_t>(root)];
+    // A rank that recorded a failure may have ended in another way later; its own code counts.
+    const bool is_own = code != 0 && !has_only_been_slow(root, result);
+    result.exit_code = is_own ? code : static_cast<int>(result.cause->code);
+    if (stop_signal_ != 0 && was_stopped(result)) {
+      result.exit_code = 128 + stop_signal_;
+      result.cause.reset();
+      return result;
+    }
+    report(root, result);
+    return result;
+  }
+
+  /// Whether every rank ended as the forwarded signal asked: well, by it, or with its exit code; or
+  /// because of another one that did; or was killed when the grace was over.
+  [[nodiscard]] bool was_stopped(const LaunchOutcome& result) const {
+    return std::all_of(result.exit_codes.begin(), result.exit_codes.end(), [&](int code) {
+      return code == 0 || code == 128 + stop_signal_ || code == 128 + SIGKILL ||
+             code == static_cast<int>(Code::kPeer);
+    });
+  }
+
+  void report(int root, LaunchOutcome& result) const {
+    // Whoever reads its output has left: nobody is there to be told.
+    if (result.exit_code == 128 + SIGPIPE) return;
+    const bool was_killed =
+        ranks_[static_cast<size_t>(root)].end_signal() != 0 && !has_only_been_slow(root, result);
+    const bool is_recorded = result.cause && result.cause->rank == root && !was_killed;
+    const std::string text =
+        is_recorded ? result.cause->text : describe_end(root, result.exit_code);
+    const bool names_rank = text.find(str("rank ", root)) != std::string::npos;
+    result.lines.push_back(names_rank ? text : str("rank ", root, ": ", text));
+    for (int rank = 0; rank < options_.num_ranks; ++rank) {
+      if (rank == root || segment_->rank(rank).num_operations.load() == 0) continue;
+      result.lines.push_back(str("rank ", rank, " stopped ", describe_place(*segment_, rank)));
+      break;
+    }
+    const std::string hint = segment_->resume_hint();
+    if (!hint.empty()) result.lines.push_back("resume: " + hint);
+  }
+
+  const LaunchOptions& options_;
+  SignalInbox signals_;  // before the first rank: no signal may end the launcher between them
+  const int64_t num_killed_before_ = group_limits().num_killed;
+  std::shared_ptr<SharedSegment> segment_;
+  std::vector<ChildProcess> ranks_;
+  std::vector<bool> ended_ = std::vector<bool>(static_cast<size_t>(options_.num_ranks));
+  std::vector<bool> killed_ = ended_;  // by this launcher, while they still ran
+  bool has_failed_ = false;
+  int first_failed_ = -1;
+  std::optional<Clock::time_point> stopped_since_;
+  int stop_signal_ = 0;
+  Clock::time_point stopped_at_{};
+  Clock::time_point kill_at_ = Clock::time_point::max();
+};
+
+/// Whether a failed job may come further when it is started again.
+bool may_end_otherwise(const LaunchOutcome& outcome) {
+  if (outcome.lines.empty()) return false;  // ended well, or was asked to stop
+  constexpr Code kLasting[] = {Code::kUsage, Code::kShape, Code::kFormat, Code::kNumerics};
+  return std::none_of(std::begin(kLasting), std::end(kLasting),
+                      [&](Code code) { return outcome.exit_code == static_cast<int>(code); });
+}
+
+}  // namespace
+
+LaunchOutcome launch_ranks(const LaunchOptions& options) {
+  require_descriptors(options.num_ranks);
+  return Launcher(options).wait();
+}
+
+int launch(const LaunchOptions& options) {
+  LaunchOptions attempt = options;
+  LaunchOutcome outcome = launch_ranks(attempt);
+  int restarts = 0;
+  while (restarts < options.max_restarts && may_end_otherwise(outcome)) {
+    ++restarts;
+    std::cerr << "cleave: restart " << restarts << " of " << options.max_restarts << ": "
+              << outcome.lines.front() << '\n';
+    attempt.environment = options.environment;
+    if (!mutant_enabled("launch.no_restart_count")) {
+      attempt.environment.push_back(str("CLEAVE_RESTARTS=", restarts));
+    }
+    outcome = launch_ranks(attempt);
+  }
+  for (const std::string& line : outcome.lines) std::cerr << "cleave: " << line << '\n';
+  if (outcome.lines.empty() || options.max_restarts == 0) return outcome.exit_code;
+  if (may_end_otherwise(outcome)) {
+    std::cerr << "cleave: gave up after " << restarts
+              << (restarts == 1 ? " restart\n" : " restarts\n");
+  } else {
+    std::cerr << "cleave: not restarted: this would fail again\n";
+  }
+  return outcome.exit_code;
+}
+
+}  // namespace cleave

@@ -1,0 +1,173 @@
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "cleave/comm/shm/collectives.h"
+#include "cleave/comm/api/overlap.h"
+
+// 1. Every member writes how much it sends and awaits to its payload and, where there is room, what
+//    it sends behind that. So small exchanges end with the meeting.
+// 2. All compare the sizes, and know from them whose data was in the payload.
+// 3. The data of the others: threads read it in place; else it follows in pieces, with a part of
+//    the payload for each member.
+
+namespace cleave {
+namespace {
+
+constexpr int64_t kLine = 64;
+
+int64_t sum(std::span<const int64_t> sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+}
+
+/// One all-to-all of one member.
+class AllToAll {
+ public:
+  /// Without `has_data` it is only met for.
+  AllToAll(CollectiveSync& sync, const Traffic& traffic, const Buffers& buffers, bool has_data)
+      : sync_(sync),
+        traffic_(traffic),
+        buffers_(buffers),
+        n_(traffic.send.size()),
+        self_(static_cast<size_t>(sync.member())) {
+    data_at_ = (static_cast<int64_t>(2 * n_ * sizeof(int64_t)) + kLine - 1) / kLine * kLine;
+    // Between hosts all that is given to one member goes to all.
+    const bool has_room = has_data && !sync.is_between_hosts();
+    room_ = has_room ? sync.payload_bytes() - data_at_ : 0;
+  }
+
+  /// Steps 1 and 2.
+  void agree() {
+    std::byte* payload = sync_.payload();
+    const size_t bytes = n_ * sizeof(int64_t);
+    std::memcpy(payload, traffic_.send.data(), bytes);
+    std::memcpy(payload + bytes, traffic_.recv.data(), bytes);
+    const int64_t total = sum(traffic_.send);
+    if (total <= room_ && total > 0) {
+      std::memcpy(payload + data_at_, buffers_.in, static_cast<size_t>(total));
+    }
+    sync_.give_all(static_cast<int64_t>(2 * bytes));
+    sync_.agree();
+    sizes_.resize(n_ * 2 * n_);
+    for (size_t m = 0; m < n_; ++m) {
+      std::memcpy(&sizes_[m * 2 * n_], sync_.payload_of(static_cast<int>(m)), 2 * bytes);
+    }
+    check_sizes();
+  }
+
+  /// Step 3.
+  void move() {
+    bool all_fit = true;
+    for (size_t m = 0; m < n_; ++m) all_fit = all_fit && fits(m);
+    Result result(buffers_, fits(self_) ? 0 : sum(traffic_.send), sum(traffic_.recv));
+    std::byte* out = result.data();
+    for (size_t m = 0; m < n_; ++m) {
+      if (fits(m)) copy_part(out, m, sync_.payload_of(static_cast<int>(m)) + data_at_);
+      out += traffic_.recv[m];
+    }
+    if (!all_fit && sync_.is_direct()) {
+      read_in_place(result.data());
+    } else if (!all_fit) {
+      read_pieces(result.data());
+    }
+    result.finish();
+  }
+
+ private:
+  [[nodiscard]] std::span<const int64_t> sent_by(size_t member) const {
+    return std::span(sizes_).subspan(member * 2 * n_, n_);
+  }
+  [[nodiscard]] std::span<const int64_t> awaited_by(size_t member) const {
+    return std::span(sizes_).subspan((member * 2 + 1) * n_, n_);
+  }
+
+  /// Throws Error(kDesync) on all members unless everybody awaits what the others send.
+  void check_sizes() {
+    for (size_t from = 0; from < n_; ++from) {
+      for (size_t to = 0; to < n_; ++to) {
+        const int64_t gives = sent_by(from)[to], takes = awaited_by(to)[from];
+        if (gives == takes) continue;
+        const SharedSegment& segment = sync_.end_of_rank().segment();
+        const GroupEntry& group = segment.group(sync_.group());
+        const auto ranks = segment.group_ranks(group);
+        sync_.refuse(str("all_to_all on axis ", group.name, ": rank ", ranks[from], " sends ",
+                             gives, " bytes to rank ", ranks[to], ", which awaits ", takes,
+                             " bytes; these must be alike"));
+      }
+    }
+  }
+
+  /// Whether a member's data was in the payload of its meeting.
+  [[nodiscard]] bool fits(size_t member) const { return sum(sent_by(member)) <= room_; }
+
+  /// Copies what a member sends to this one out of all that it sends.
+  void copy_part(std::byte* out, size_t member, const std::byte* all) const {
+    const auto sent = sent_by(member);
+    if (sent[self_] > 0) {
+      std::memcpy(out, all + sum(sent.first(self_)), static_cast<size_t>(sent[self_]));
+    }
+  }
+
+  void read_in_place(std::byte* out) {
+    const auto inputs = sync_.direct_inputs(0);
+    sync_.begin_touch();
+    for (size_t m = 0; m < n_; ++m) {
+      if (!fits(m)) copy_part(out, m, static_cast<const std::byte*>(inputs[m]));
+      out += traffic_.recv[m];
+    }
+    sync_.end_touch();
+    sync_.barrier();
+  }
+
+  void read_pieces(std::byte* result) {
+    const int64_t limit = sync_.payload_bytes() / static_cast<int64_t>(n_) / kLine * kLine;
+    int64_t end = 0;
+    for (size_t m = 0; m < n_; ++m) {
+      const auto sent = sent_by(m);
+      if (!fits(m)) end = std::max(end, *std::max_element(sent.begin(), sent.end()));
+    }
+    const auto piece = [&](int64_t bytes, int64_t from) {
+      return static_cast<size_t>(std::clamp<int64_t>(bytes - from, 0, limit));
+    };
+    for (int64_t from = 0; from < end; from += limit) {
+      const std::byte* in = buffers_.in;
+      for (size_t m = 0; m < n_ && !fits(self_); ++m) {
+        const size_t size = piece(traffic_.send[m], from);
+        const auto place = static_cast<int64_t>(m) * limit;
+        if (size > 0) std::memcpy(sync_.payload() + place, in + from, size);
+        sync_.give(static_cast<int>(m), {static_cast<uint64_t>(place), size});
+        in += traffic_.send[m];
+      }
+      sync_.barrier();
+      std::byte* out = result;
+      for (size_t m = 0; m < n_; ++m) {
+        const size_t size = fits(m) ? 0 : piece(traffic_.recv[m], from);
+        const std::byte* part =
+            sync_.payload_of(static_cast<int>(m)) + static_cast<int64_t>(self_) * limit;
+        if (size > 0) std::memcpy(out + from, part, size);
+        out += traffic_.recv[m];
+      }
+    }
+  }
+
+  CollectiveSync& sync_;
+  const Traffic& traffic_;
+  const Buffers& buffers_;
+  size_t n_, self_;
+  int64_t data_at_ = 0, room_ = 0;  // of the meeting's payload
+  std::vector<int64_t> sizes_;      // [member][bytes sent to, bytes awaited from][peer]
+};
+
+}  // namespace
+
+void agree_on_all_to_all(CollectiveSync& sync, const Traffic& traffic) {
+  AllToAll(sync, traffic, {}, false).agree();
+}
+
+void run_all_to_all(CollectiveSync& sync, const Traffic& traffic, const Buffers& buffers) {
+  AllToAll exchanged(sync, traffic, buffers, true);
+  exchanged.agree();
+  exchanged.move();
+}
+
+}  // namespace cleave

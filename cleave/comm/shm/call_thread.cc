@@ -1,0 +1,98 @@
+#include "cleave/comm/shm/call_thread.h"
+
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "cleave/base/error.h"
+
+namespace cleave {
+namespace {
+
+thread_local bool is_call_thread = false;
+thread_local bool is_in_started_call = false;
+
+}  // namespace
+
+void CallThread::end() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_ending_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+std::shared_future<void> CallThread::start(std::function<void()> call) {
+  Given given{.call = std::move(call), .done = {}};
+  std::shared_future<void> done = given.done.get_future().share();
+  {
+    const std::lock_guard lock(mutex_);
+    CLEAVE_CHECK(!is_ending_, Code::kBug, "a call was started with ", waiting_.size(),
+                 " waiting on a thread that has ended");
+    waiting_.push_back(std::move(given));
+  }
+  changed_.notify_all();
+  return done;
+}
+
+template <class IsOver>
+void CallThread::help_until(const IsOver& is_over) {
+  std::unique_lock lock(mutex_);
+  while (!is_over()) {
+    if (is_busy_ || waiting_.empty()) {
+      changed_.wait(lock);
+    } else {
+      make_first(lock);
+    }
+  }
+}
+
+void CallThread::await(const std::shared_future<void>& done) {
+  help_until([&] { return done.wait_for(std::chrono::seconds(0)) == std::future_status::ready; });
+  done.get();
+}
+
+void CallThread::await_all() {
+  help_until([&] { return waiting_.empty() && !is_busy_; });
+}
+
+bool CallThread::is_current() {
+  return is_call_thread;
+}
+
+bool CallThread::is_in_call() {
+  return is_in_started_call;
+}
+
+void CallThread::make_first(std::unique_lock<std::mutex>& lock) {
+  Given given = std::move(waiting_.front());
+  waiting_.pop_front();
+  is_busy_ = true;
+  lock.unlock();
+  std::exception_ptr thrown;
+  is_in_started_call = true;
+  try {
+    given.call();
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  is_in_started_call = false;
+  given.call = nullptr;
+  thrown ? given.done.set_exception(thrown) : given.done.set_value();
+  lock.lock();
+  is_busy_ = false;
+  changed_.notify_all();
+}
+
+void CallThread::run() {
+  is_call_thread = true;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return !is_busy_ && (!waiting_.empty() || is_ending_); });
+    if (waiting_.empty()) return;
+    make_first(lock);
+  }
+}
+
+}  // namespace cleave

@@ -1,0 +1,192 @@
+#include "cleave/comm/shm/rank_endpoint.h"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <filesystem>
+#include <iterator>
+#include <new>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <system_error>
+#include <unistd.h>
+
+#include "cleave/base/mutant.h"
+#include "cleave/comm/diagnostics/flight_log.h"
+#include "cleave/comm/api/operation.h"
+
+namespace cleave {
+namespace {
+
+// Spinning longer than this costs more than a sleep; where ranks share a core it only keeps the
+// awaited rank from running.
+constexpr int kSpinsOnOwnCore = 4000;
+constexpr int kSpinsOnSharedCore = 50;
+
+void tell_processors(RankSlot& slot) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return;  // none: it counts as sharing
+  uint64_t words[kMaxProcessors / 64] = {};
+  for (size_t i = 0; i < kMaxProcessors; ++i) {
+    if (CPU_ISSET(i, &set)) words[i / 64] |= uint64_t{1} << i % 64;
+  }
+  for (size_t i = 0; i < std::size(words); ++i) {
+    slot.processors[i].store(words[i], std::memory_order_relaxed);
+  }
+}
+
+}  // namespace
+
+Error as_error(const std::exception_ptr& caught) {
+  try {
+    std::rethrow_exception(caught);
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc& error) {
+    return Error(Code::kMemory, str("out of memory (", error.what(), ")"));
+  } catch (const std::filesystem::filesystem_error& error) {
+    return Error(Code::kIo, error.what());  // it has the path
+  } catch (const std::system_error& error) {
+    // Of a thread that gets no stack, or is one too many.
+    const bool is_full = error.code() == std::errc::resource_unavailable_try_again ||
+                         error.code() == std::errc::not_enough_memory;
+    if (!is_full) return Error(Code::kBug, error.what());
+    return Error(Code::kMemory, str("out of memory or threads (", error.what(),
+                                    "); raise the limits, ulimit -v and -u"));
+  } catch (const std::exception& error) {
+    const std::string_view text = error.what();
+    // libtorch's allocators have no type of exception of their own in common.
+    for (const std::string_view sign : {"can't allocate memory", "out of memory"}) {
+      const size_t at = text.find(sign);
+      if (at == std::string_view::npos) continue;
+      const std::string_view rest = text.substr(at, text.find_first_of(".\n", at) - at);
+      return Error(Code::kMemory, str("out of memory (", rest, ")"));
+    }
+    // libtorch adds its backtrace.
+    return Error(Code::kBug, str(text.substr(0, text.find("\nException raised from "))));
+  } catch (...) {
+    return Error(Code::kBug, "an exception that is no std::exception");
+  }
+}
+
+RankEndpoint::RankEndpoint(std::shared_ptr<SharedSegment> segment, int rank, const RankOptions& options,
+                 std::unique_ptr<TcpReplicator> mirror)
+    : segment_(std::move(segment)),
+      rank_(rank),
+      options_(options),
+      mirror_(std::move(mirror)),
+      num_exceptions_(std::uncaught_exceptions()) {
+  CLEAVE_CHECK(options.timeout_s > 0, Code::kUsage, "timeout=", options.timeout_s,
+               " s; it must be positive");
+  tell_processors(slot());
+  choose_num_spins();
+  slot().pid.store(getpid());
+  slot().state.store(RankState::kJoined);
+  if (mirror_) mirror_->start();
+}
+
+RankEndpoint::~RankEndpoint() {
+  const bool unwinds = std::uncaught_exceptions() > num_exceptions_;
+  slot().state.store(unwinds ? RankState::kUnwound : RankState::kLeft);
+  mirror_.reset();
+  for (const int fd : pidfds_) {
+    if (fd >= 0) close(fd);
+  }
+}
+
+void RankEndpoint::choose_num_spins() {
+  if (knows_processors_.load(std::memory_order_relaxed)) return;
+  // Those of all ranks together: they may share all, or each have been bound to some.
+  uint64_t all[kMaxProcessors / 64] = {};
+  bool knows_all = true;
+  for (int rank = 0; rank < segment_->num_ranks(); ++rank) {
+    uint64_t any = 0;
+    for (size_t i = 0; i < std::size(all); ++i) {
+      const uint64_t word = segment_->rank(rank).processors[i].load(std::memory_order_relaxed);
+      all[i] |= word;
+      any |= word;
+    }
+    knows_all = knows_all && any != 0;
+  }
+  int num_cpus = 0;
+  for (const uint64_t word : all) num_cpus += std::popcount(word);
+  // A mirror's thread needs a core too.
+  const bool has_own_core = !segment_->is_mirror() && segment_->num_ranks() <= num_cpus;
+  num_spins_.store(has_own_core ? kSpinsOnOwnCore : kSpinsOnSharedCore, std::memory_order_relaxed);
+  knows_processors_.store(knows_all, std::memory_order_relaxed);
+}
+
+bool RankEndpoint::abort_for(int rank, const Error& cause) const {
+  const RankSlot& failed = segment_->rank(rank);
+  Abort record{.rank = rank, .code = cause.code(), .group = "", .text = cause.what()};
+  record.step = failed.step.load();
+  const uint64_t number = failed.num_operations.load();
+  if (number != 0) {
+    const FlightRecord last = log_read(failed, number - 1);
+    record.op = last.op;
+    record.sequence = last.sequence;
+    record.group = segment_->group(last.group).name;
+  }
+  return segment_->abort(record);
+}
+
+void RankEndpoint::fail(const Error& cause) const {
+  // A desync is found by several ranks at once, each in its own right.
+  if (!abort(cause) && cause.code() != Code::kDesync) throw_stopped();
+  throw Error(cause);
+}
+
+void RankEndpoint::throw_stopped() const {
+  const Abort cause =
+      segment_->aborted().value_or(Abort{.rank = -1, .group = "", .text = "the job was stopped"});
+  if (cause.code == Code::kDesync) throw Error(Code::kDesync, cause.text);
+  std::string text = cause.text;
+  if (cause.rank != rank_ && text.find(str("rank ", cause.rank)) == std::string::npos) {
+    text = str("rank ", cause.rank, " failed: ", text);
+  }
+  throw Error(Code::kPeer, str(text, "; rank ", rank_, " stopped ", describe_place(*segment_, rank_),
+                               describe_step(*segment_, rank_)));
+}
+
+bool RankEndpoint::is_dead(int rank) {
+  if (!segment_->is_shared() || mutant_enabled("rank.never_dead")) return false;
+  const std::lock_guard lock(pidfds_mutex_);
+  if (pidfds_.empty()) pidfds_.assign(static_cast<size_t>(segment_->num_ranks()), -1);
+  int& fd = pidfds_[static_cast<size_t>(rank)];
+  const RankSlot& other = segment_->rank(rank);
+  if (other.state.load() != RankState::kJoined) return false;
+  if (fd < 0) fd = static_cast<int>(syscall(SYS_pidfd_open, other.pid.load(), 0));
+  pollfd ended{fd, POLLIN, 0};
+  const bool has_ended = fd < 0 ? errno == ESRCH : poll(&ended, 1, 0) == 1;
+  // Read last: an orderly rank says that it leaves before it ends.
+  return has_ended && other.state.load() == RankState::kJoined;
+}
+
+int RankEndpoint::num_spins() const {
+  const int chosen = num_spins_.load(std::memory_order_relaxed);
+  // A call thread shares the core of its rank, which has work to do meanwhile.
+  return CallThread::is_current() ? std::min(chosen, kSpinsOnSharedCore) : chosen;
+}
+
+CallThread& RankEndpoint::make_call_thread() {
+  return *call_threads_.emplace_back(std::make_unique<CallThread>());
+}
+
+void RankEndpoint::end_call_threads() {
+  for (const auto& thread : call_threads_) thread->end();
+}
+
+void RankEndpoint::note_thread() const {
+  if (CallThread::is_in_call()) return;
+  const auto self = static_cast<uint64_t>(pthread_self());
+  uint64_t known = slot().user_thread.load(std::memory_order_relaxed);
+  if (known == self) return;
+  if (known != 0 || !slot().user_thread.compare_exchange_strong(known, self)) {
+    slot().uses_many_threads.store(1);
+  }
+}
+
+}  // namespace cleave

@@ -1,0 +1,265 @@
+// Compiled once for each instruction set; reduce() takes the best one that the processor has.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cleave/comm/shm/reduce.cc"
+#include <hwy/foreach_target.h>
+//
+#include <cstdint>
+#include <cstring>
+#include <hwy/highway.h>
+#include <vector>
+
+#include "cleave/base/mutant.h"
+#include "cleave/comm/shm/reduce.h"
+
+#ifndef CLEAVE_COMM_REDUCTION
+#define CLEAVE_COMM_REDUCTION
+namespace cleave {
+
+/// What reduce() was asked for.
+struct Reduction {
+  const void* const* in;
+  size_t num_in;
+  void* const* out;
+  size_t num_out;
+  size_t count;  // elements
+  DType dtype;
+  ReduceOp op;
+};
+
+}  // namespace cleave
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace cleave::HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// How each dtype is stored and accumulated: Tag is of the accumulated elements.
+
+template <class T>
+struct Plain {
+  using Stored = T;
+  using Tag = hn::ScalableTag<T>;
+  using Vector = hn::Vec<Tag>;
+  static HWY_INLINE Vector load(const Stored* from) { return hn::LoadU(Tag(), from); }
+  static HWY_INLINE void store(Vector value, Stored* to) { hn::StoreU(value, Tag(), to); }
+};
+
+using Float = hn::ScalableTag<float>;
+using Bits = hn::RebindToUnsigned<Float>;
+using Half = hn::Rebind<uint16_t, Float>;
+
+// What both 16-bit floats share; Format is how their bits become those of an fp32 and come back.
+template <class Format>
+struct Sixteen {
+  using Stored = uint16_t;
+  using Tag = Float;
+  using Vector = hn::Vec<Float>;
+  static HWY_INLINE Vector load(const Stored* from) {
+    return Format::widen(hn::PromoteTo(Bits(), hn::LoadU(Half(), from)));
+  }
+  static HWY_INLINE void store(Vector value, Stored* to) {
+    // The upper halves are zero: as signed numbers they fit, so nothing saturates.
+    const auto narrow = hn::BitCast(hn::RebindToSigned<Float>(), Format::narrow(value));
+    hn::StoreU(hn::DemoteTo(Half(), narrow), Half(), to);
+  }
+};
+
+HWY_INLINE hn::Vec<Bits> all_bits(uint32_t value) {
+  return hn::Set(Bits(), value);
+}
+
+// The same steps as float16.h, which explains them, on every element.
+
+struct Bf16Format {
+  static HWY_INLINE hn::Vec<Float> widen(hn::Vec<Bits> bits) {
+    return hn::BitCast(Float(), hn::ShiftLeft<16>(bits));
+  }
+  static HWY_INLINE hn::Vec<Bits> narrow(hn::Vec<Float> value) {
+    const auto bits = hn::BitCast(Bits(), value);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), all_bits(1));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, all_bits(0x7fffU))));
+    const auto quiet = hn::Or(hn::ShiftRight<16>(bits), all_bits(0x40U));
+    const auto is_nan = hn::RebindMask(Bits(), hn::IsNaN(value));
+    return hn::IfThenElse(is_nan, quiet, rounded);
+  }
+};
+
+struct Fp16Format {
+  static HWY_INLINE hn::Vec<Float> widen(hn::Vec<Bits> half) {
+    const auto sign = hn::ShiftLeft<16>(hn::And(half, all_bits(0x8000U)));
+    const auto magnitude = hn::ShiftLeft<13>(hn::And(half, all_bits(0x7fffU)));
+    const auto exponents = all_bits(0x7c00U << 13);
+    const auto exponent = hn::And(magnitude, exponents);
+    const auto normal = hn::Add(magnitude, all_bits((127U - 15U) << 23));
+    const auto infinite = hn::Add(magnitude, all_bits((255U - 31U) << 23));
+    const auto hidden = all_bits((127U - 14U) << 23);
+    const auto subnormal = hn::BitCast(
+        Bits(),
+        hn::Sub(hn::BitCast(Float(), hn::Add(magnitude, hidden)), hn::BitCast(Float(), hidden)));
+    const auto finite = hn::IfThenElse(hn::Eq(exponent, hn::Zero(Bits())), subnormal, normal);
+    const auto bits = hn::IfThenElse(hn::Eq(exponent, exponents), infinite, finite);
+    return hn::BitCast(Float(), hn::Or(bits, sign));
+  }
+  static HWY_INLINE hn::Vec<Bits> narrow(hn::Vec<Float> value) {
+    const auto all = hn::BitCast(Bits(), value);
+    const auto sign = hn::And(hn::ShiftRight<16>(all), all_bits(0x8000U));
+    const auto bits = hn::And(all, all_bits(0x7fffffffU));
+    const auto odd = hn::And(hn::ShiftRight<13>(bits), all_bits(1));
+    const auto moved = hn::Add(bits, all_bits(0xfffU - ((127U - 15U) << 23)));
+    const auto normal = hn::ShiftRight<13>(hn::Add(moved, odd));
+    const auto half = hn::Set(Float(), 0.5F);
+    const auto subnormal = hn::Sub(hn::BitCast(Bits(), hn::Add(hn::BitCast(Float(), bits), half)),
+                                   hn::BitCast(Bits(), half));
+    const auto is_nan = hn::Gt(bits, all_bits(0x7f800000U));
+    const auto special = hn::IfThenElse(is_nan, all_bits(0x7e00U), all_bits(0x7c00U));
+    const auto is_small = hn::Gt(all_bits((127U - 14U) << 23), bits);
+    const auto finite = hn::IfThenElse(is_small, subnormal, normal);
+    const auto is_large = hn::Gt(bits, all_bits(((127U + 16U) << 23) - 1));
+    return hn::Or(hn::IfThenElse(is_large, special, finite), sign);
+  }
+};
+
+struct Sum {
+  template <class Vector>
+  static HWY_INLINE Vector apply(Vector a, Vector b) {
+    return hn::Add(a, b);
+  }
+};
+
+// A NaN wins.
+struct FloatMax {
+  template <class Vector>
+  static HWY_INLINE Vector apply(Vector a, Vector b) {
+    return hn::IfThenElse(hn::Or(hn::Gt(b, a), hn::IsNaN(b)), b, a);
+  }
+};
+
+struct IntegerMax {
+  template <class Vector>
+  static HWY_INLINE Vector apply(Vector a, Vector b) {
+    return hn::Max(a, b);
+  }
+};
+
+/// Four vectors, from element `at` on.
+template <class Kind, class Operation>
+HWY_INLINE void reduce_four(const Reduction& work, size_t at) {
+  using Stored = typename Kind::Stored;
+  const size_t lanes = hn::Lanes(typename Kind::Tag());
+  const Stored* in = static_cast<const Stored*>(work.in[0]) + at;
+  auto a = Kind::load(in);
+  auto b = Kind::load(in + lanes);
+  auto c = Kind::load(in + 2 * lanes);
+  auto d = Kind::load(in + 3 * lanes);
+  for (size_t k = 1; k < work.num_in; ++k) {
+    in = static_cast<const Stored*>(work.in[k]) + at;
+    a = Operation::apply(a, Kind::load(in));
+    b = Operation::apply(b, Kind::load(in + lanes));
+    c = Operation::apply(c, Kind::load(in + 2 * lanes));
+    d = Operation::apply(d, Kind::load(in + 3 * lanes));
+  }
+  for (size_t k = 0; k < work.num_out; ++k) {
+    Stored* out = static_cast<Stored*>(work.out[k]) + at;
+    Kind::store(a, out);
+    Kind::store(b, out + lanes);
+    Kind::store(c, out + 2 * lanes);
+    Kind::store(d, out + 3 * lanes);
+  }
+}
+
+/// The last `count` elements, from `at` on; at most one vector.
+template <class Kind, class Operation>
+HWY_INLINE void reduce_last(const Reduction& work, size_t at, size_t count) {
+  using Stored = typename Kind::Stored;
+  // Through memory of its own: a vector would reach beyond the end.
+  HWY_ALIGN Stored room[HWY_MAX_BYTES / sizeof(Stored)] = {};
+  const auto load = [&](size_t k) HWY_ATTR {
+    std::memcpy(room, static_cast<const Stored*>(work.in[k]) + at, count * sizeof(Stored));
+    return Kind::load(room);
+  };
+  auto sum = load(0);
+  for (size_t k = 1; k < work.num_in; ++k) sum = Operation::apply(sum, load(k));
+  Kind::store(sum, room);
+  for (size_t k = 0; k < work.num_out; ++k) {
+    std::memcpy(static_cast<Stored*>(work.out[k]) + at, room, count * sizeof(Stored));
+  }
+}
+
+template <class Kind, class Operation>
+void reduce_all(const Reduction& work) {
+  const size_t lanes = hn::Lanes(typename Kind::Tag());
+  size_t at = 0;
+  for (; work.count - at >= 4 * lanes; at += 4 * lanes) reduce_four<Kind, Operation>(work, at);
+  while (at < work.count) {
+    const size_t count = work.count - at < lanes ? work.count - at : lanes;
+    reduce_last<Kind, Operation>(work, at, count);
+    at += count;
+  }
+}
+
+template <class Kind, class Max>
+void reduce_by(const Reduction& work) {
+  if (work.op == ReduceOp::kSum) {
+    reduce_all<Kind, Sum>(work);
+  } else {
+    reduce_all<Kind, Max>(work);
+  }
+}
+
+void reduce_any(const Reduction& work) {
+  switch (work.dtype) {
+    case DType::kF32:
+      return reduce_by<Plain<float>, FloatMax>(work);
+    case DType::kF64:
+      return reduce_by<Plain<double>, FloatMax>(work);
+    case DType::kBf16:
+      return reduce_by<Sixteen<Bf16Format>, FloatMax>(work);
+    case DType::kF16:
+      return reduce_by<Sixteen<Fp16Format>, FloatMax>(work);
+    case DType::kI64:
+      return reduce_by<Plain<int64_t>, IntegerMax>(work);
+    case DType::kI32:
+      return reduce_by<Plain<int32_t>, IntegerMax>(work);
+    default:
+      CLEAVE_BUG("reduce of ", name(work.dtype));
+  }
+}
+
+}  // namespace
+}  // namespace cleave::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace cleave {
+
+HWY_EXPORT(reduce_any);
+
+bool can_reduce(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+    case DType::kF64:
+    case DType::kBf16:
+    case DType::kF16:
+    case DType::kI64:
+    case DType::kI32:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void reduce(std::span<const void* const> in, std::span<void* const> out, int64_t count, DType dtype,
+            ReduceOp op) {
+  std::vector<const void*> backwards;
+  if (mutant_enabled("sum.other_order")) {
+    backwards.assign(in.rbegin(), in.rend());
+    in = backwards;
+  }
+  HWY_DYNAMIC_DISPATCH(reduce_any)
+  ({in.data(), in.size(), out.data(), out.size(), static_cast<size_t>(count), dtype, op});
+}
+
+}  // namespace cleave
+#endif

@@ -1,0 +1,20 @@
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "cleave/base/dtype.h"
+#include "cleave/comm/api/group.h"
+
+namespace cleave {
+
+/// Whether sums and maxima of this dtype are defined: fp32, fp64, bf16, fp16, int64, int32.
+bool can_reduce(DType dtype);
+
+/// Every out[k][i] = in[0][i] op in[1][i] op ..., in this order, i < count.
+///
+/// bf16 and fp16 are accumulated in fp32 and rounded once; integers wrap; a NaN wins a maximum.
+/// An output may be one of the inputs. At least one input; can_reduce(dtype).
+void reduce(std::span<const void* const> in, std::span<void* const> out, int64_t count, DType dtype,
+            ReduceOp op);
+
+}  // namespace cleave

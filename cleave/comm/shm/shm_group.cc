@@ -1,0 +1,270 @@
+#include "cleave/comm/shm/shm_group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "cleave/comm/shm/collectives.h"
+#include "cleave/comm/diagnostics/flight_log.h"
+#include "cleave/comm/shm/reduce.h"
+
+namespace cleave {
+namespace {
+
+const std::byte* bytes_of(const void* data) {
+  return static_cast<const std::byte*>(data);
+}
+
+std::byte* bytes_of(void* data) {
+  return static_cast<std::byte*>(data);
+}
+
+void check_count(int64_t count, std::string_view what) {
+  CLEAVE_CHECK(count >= 0, Code::kUsage, what, "=", count, "; it must not be negative");
+}
+
+void check_reducible(DType dtype, Op op) {
+  CLEAVE_CHECK(can_reduce(dtype), Code::kUsage, name(op), " of ", name(dtype),
+               "; it takes fp32, fp64, bf16, fp16, int64 or int32");
+}
+
+std::vector<int64_t> times(std::span<const int64_t> counts, int64_t factor) {
+  std::vector<int64_t> result;
+  result.reserve(counts.size());
+  for (const int64_t count : counts) result.push_back(count * factor);
+  return result;
+}
+
+int member_of(const std::vector<int>& ranks, int rank) {
+  return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+}
+
+}  // namespace
+
+ShmGroup::ShmGroup(const std::shared_ptr<RankEndpoint>& end, std::shared_ptr<Mailbox> mailbox,
+                     const Parts& parts)
+    : AsyncGroup(parts.name, member_of(parts.ranks, end->rank()), parts.ranks),
+      sync_(end, parts.index, rank()),
+      mailbox_(std::move(mailbox)),
+      device_(parts.device),
+      num_sent_(parts.ranks.size()),
+      num_received_(parts.ranks.size()) {}
+
+std::shared_future<void> ShmGroup::start(std::function<void()> call) {
+  if (thread_ == nullptr) thread_ = &sync_.end_of_rank().make_call_thread();
+  return thread_->start(std::move(call));
+}
+
+void ShmGroup::await(const std::shared_future<void>& done) {
+  thread_->await(done);
+}
+
+void ShmGroup::await_started() {
+  if (thread_ != nullptr) thread_->await_all();
+}
+
+bool ShmGroup::is_single() const {
+  if (size() > 1) return false;
+  sync_.end_of_rank().check();
+  return true;
+}
+
+void ShmGroup::copy_single(const void* in, void* out, int64_t bytes) const {
+  if (bytes == 0 || in == out) return;
+  if (is_on_device(in)) {
+    device_->copy(out, in, static_cast<size_t>(bytes));
+  } else {
+    std::memmove(out, in, static_cast<size_t>(bytes));
+  }
+}
+
+DeviceGroup* ShmGroup::device_for(const void* in, const void* out) {
+  if (!is_on_device(in) && !is_on_device(out)) return nullptr;
+  if (!device_group_) device_group_ = device_->connect(*this);
+  return device_group_.get();
+}
+
+void ShmGroup::check_member(int member, std::string_view role) const {
+  CLEAVE_CHECK(member >= 0 && member < size(), Code::kUsage, role, "=", member, " on axis ", name(),
+               "; it must be in [0, ", size(), ")");
+}
+
+void ShmGroup::check_widths(std::span<const int64_t> widths, std::string_view what) const {
+  CLEAVE_CHECK(widths.size() == ranks().size(), Code::kUsage, widths.size(), " ", what, " on axis ",
+               name(), "; give one for each of its ", size(), " ranks");
+  for (const int64_t width : widths) check_count(width, what);
+}
+
+void ShmGroup::barrier(const Call& call) {
+  if (is_single()) return;
+  sync_.begin({.op = Op::kBarrier, .widths = {}, .call = call});
+  sync_.agree();
+  sync_.end();
+}
+
+void ShmGroup::all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op,
+                           const Call& call) {
+  check_count(count, "all_reduce count");
+  check_reducible(dtype, Op::kAllReduce);
+  if (is_single()) return copy_single(in, out, count * item_bytes(dtype));
+  DeviceGroup* const device = device_for(in, out);
+  const Operation operation{Op::kAllReduce, dtype, count, op, -1, {}, call, device != nullptr};
+  sync_.begin(operation, {in, out});
+  const Buffers buffers{bytes_of(in), bytes_of(out)};
+  const Algorithm algorithm = choose_algorithm(sync_, operation.op, count * item_bytes(dtype));
+  if (device != nullptr) {
+    sync_.agree();
+    device->all_reduce(in, out, count, dtype, op);
+  } else if (algorithm == Algorithm::kDirect) {
+    direct_all_reduce(sync_, operation);
+  } else if (algorithm == Algorithm::kParted) {
+    parted_all_reduce(sync_, operation, buffers);
+  } else {
+    staged_all_reduce(sync_, operation, buffers);
+  }
+  sync_.end();
+}
+
+void ShmGroup::all_gather(const void* in, void* out, int64_t rows, std::span<const int64_t> widths,
+                           DType dtype, const Call& call) {
+  check_count(rows, "all_gather rows");
+  check_widths(widths, "all_gather widths");
+  const Blocks blocks(rows, widths, item_bytes(dtype));
+  const Buffers buffers{bytes_of(in), bytes_of(out)};
+  if (is_single()) return copy_single(in, out, blocks.block_bytes(0));
+  DeviceGroup* const device = device_for(in, out);
+  sync_.begin(
+      {Op::kAllGather, dtype, rows, ReduceOp::kSum, -1, widths, call, device != nullptr},
+      {in, out});
+  if (device != nullptr) {
+    sync_.agree();
+    device->all_gather(in, out, rows, widths, dtype);
+  } else if (choose_algorithm(sync_, Op::kAllGather, blocks.max_block_bytes()) == Algorithm::kDirect) {
+    direct_all_gather(sync_, blocks, buffers);
+  } else {
+    staged_all_gather(sync_, blocks, buffers);
+  }
+  sync_.end();
+}
+
+void ShmGroup::reduce_scatter(const void* in, void* out, int64_t rows,
+                               std::span<const int64_t> widths, DType dtype, const Call& call) {
+  check_count(rows, "reduce_scatter rows");
+  check_widths(widths, "reduce_scatter widths");
+  check_reducible(dtype, Op::kReduceScatter);
+  const Blocks blocks(rows, widths, item_bytes(dtype));
+  const Buffers buffers{bytes_of(in), bytes_of(out)};
+  if (is_single()) return copy_single(in, out, blocks.block_bytes(0));
+  DeviceGroup* const device = device_for(in, out);
+  const Operation operation{Op::kReduceScatter, dtype, rows, ReduceOp::kSum, -1, widths, call,
+                            device != nullptr};
+  sync_.begin(operation, {in, out});
+  if (device != nullptr) {
+    sync_.agree();
+    device->reduce_scatter(in, out, rows, widths, dtype);
+  } else if (choose_algorithm(sync_, operation.op, blocks.rows() * blocks.whole_row_bytes()) ==
+             Algorithm::kDirect) {
+    direct_reduce_scatter(sync_, operation, blocks, buffers);
+  } else {
+    staged_reduce_scatter(sync_, operation, blocks, buffers);
+  }
+  sync_.end();
+}
+
+void ShmGroup::broadcast(void* data, int64_t count, DType dtype, int root, const Call& call) {
+  check_count(count, "broadcast count");
+  check_member(root, "broadcast root");
+  const int64_t bytes = count * item_bytes(dtype);
+  const std::span span(bytes_of(data), static_cast<size_t>(bytes));
+  if (is_single()) return;
+  DeviceGroup* const device = device_for(data, data);
+  sync_.begin({Op::kBroadcast, dtype, count, ReduceOp::kSum, root, {}, call, device != nullptr},
+                  {data, data});
+  if (device != nullptr) {
+    sync_.agree();
+    device->broadcast(data, count, dtype, root);
+  } else if (choose_algorithm(sync_, Op::kBroadcast, bytes) == Algorithm::kDirect) {
+    direct_broadcast(sync_, root, span);
+  } else {
+    staged_broadcast(sync_, root, span);
+  }
+  sync_.end();
+}
+
+void ShmGroup::all_to_all(const void* in, std::span<const int64_t> send_counts, void* out,
+                           std::span<const int64_t> recv_counts, DType dtype, const Call& call) {
+  check_widths(send_counts, "all_to_all send_counts");
+  check_widths(recv_counts, "all_to_all recv_counts");
+  const auto send = times(send_counts, item_bytes(dtype));
+  const auto recv = times(recv_counts, item_bytes(dtype));
+  const Buffers buffers{bytes_of(in), bytes_of(out)};
+  if (is_single()) {
+    CLEAVE_CHECK(send == recv, Code::kDesync, "all_to_all on axis ", name(), " of one rank sends ",
+                 send_counts[0], " elements and awaits ", recv_counts[0], "; these must be alike");
+    return copy_single(in, out, send[0]);
+  }
+  DeviceGroup* const device = device_for(in, out);
+  sync_.begin({Op::kAllToAll, dtype, 0, ReduceOp::kSum, -1, {}, call, device != nullptr},
+                  {in, out});
+  if (device != nullptr) {
+    agree_on_all_to_all(sync_, {send, recv});
+    device->all_to_all(in, send_counts, out, recv_counts, dtype);
+  } else {
+    run_all_to_all(sync_, {send, recv}, buffers);
+  }
+  sync_.end();
+}
+
+void ShmGroup::send(const void* data, int64_t count, DType dtype, int to, const Call& call) {
+  check_count(count, "send count");
+  check_member(to, "send to");
+  CLEAVE_CHECK(to != rank(), Code::kUsage, "send to=", to, " is the sending rank itself");
+  RankEndpoint& end = sync_.end_of_rank();
+  end.note_thread();
+  const Operation operation{Op::kSend, dtype, count, ReduceOp::kSum, -1, {}, call};
+  const auto peer = static_cast<size_t>(to);
+  Message head;
+  head.header = make_header(operation, sync_.group(), ++num_sent_[peer]);
+  fill_note(head.note, operation);
+  const uint64_t number = log_begin(end.slot(), head.header, call.site);
+  end.check();
+  const auto bytes = static_cast<size_t>(count * item_bytes(dtype));
+  std::vector<std::byte> copied;  // messages are buffered on their way, in the processor's memory
+  if (is_on_device(data)) {
+    copied.resize(bytes);
+    device_->copy(copied.data(), data, bytes);
+  }
+  mailbox_->send(ranks()[peer], head, {copied.empty() ? bytes_of(data) : copied.data(), bytes});
+  log_end(end.slot(), number);
+}
+
+void ShmGroup::recv(void* data, int64_t count, DType dtype, int from, const Call& call) {
+  check_count(count, "recv count");
+  check_member(from, "recv from");
+  CLEAVE_CHECK(from != rank(), Code::kUsage, "recv from=", from, " is the receiving rank itself");
+  RankEndpoint& end = sync_.end_of_rank();
+  end.note_thread();
+  const Operation operation{Op::kRecv, dtype, count, ReduceOp::kSum, -1, {}, call};
+  const auto peer = static_cast<size_t>(from);
+  Message own;
+  own.header = make_header(operation, sync_.group(), ++num_received_[peer]);
+  fill_note(own.note, operation);
+  const uint64_t number = log_begin(end.slot(), own.header, call.site);
+  end.check();
+  const Message message = mailbox_->receive(ranks()[peer], sync_.group());
+  if (message.header.dtype != own.header.dtype || message.header.count != own.header.count ||
+      message.header.shape_hash != own.header.shape_hash) {
+    sync_.refuse(str("ranks ", ranks()[peer], " and ", end.rank(), " differ on axis ", name(),
+                         ": rank ", ranks()[peer], " calls ",
+                         describe(message.header, message.note), "; rank ", end.rank(), " calls ",
+                         describe(own.header, own.note), "; dtype, count and shape must be alike"));
+  }
+  if (is_on_device(data)) {
+    device_->copy(data, message.data.data(), message.data.size());
+  } else if (!message.data.empty()) {
+    std::memcpy(data, message.data.data(), message.data.size());
+  }
+  log_end(end.slot(), number);
+}
+
+}  // namespace cleave

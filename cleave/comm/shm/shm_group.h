@@ -1,0 +1,65 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cleave/comm/api/async_group.h"
+#include "cleave/comm/api/device.h"
+#include "cleave/comm/shm/collective_sync.h"
+#include "cleave/comm/shm/mailbox.h"
+
+namespace cleave {
+
+/// A group of ranks that share a shared segment: threads or processes of one host.
+class ShmGroup : public AsyncGroup {
+ public:
+  /// What a group is made of.
+  struct Parts {
+    std::string name;
+    std::vector<int> ranks;            // world ranks, ascending
+    uint32_t index;                    // in the shared segment
+    std::shared_ptr<Device> device{};  // nullptr: all memory is the processor's
+  };
+  ShmGroup(const std::shared_ptr<RankEndpoint>& end, std::shared_ptr<Mailbox> mailbox,
+            const Parts& parts);
+
+  void barrier(const Call& call) override;
+  void all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op,
+                  const Call& call) override;
+  void all_gather(const void* in, void* out, int64_t rows, std::span<const int64_t> widths,
+                  DType dtype, const Call& call) override;
+  void reduce_scatter(const void* in, void* out, int64_t rows, std::span<const int64_t> widths,
+                      DType dtype, const Call& call) override;
+  void broadcast(void* data, int64_t count, DType dtype, int root, const Call& call) override;
+  void all_to_all(const void* in, std::span<const int64_t> send_counts, void* out,
+                  std::span<const int64_t> recv_counts, DType dtype, const Call& call) override;
+  void send(const void* data, int64_t count, DType dtype, int to, const Call& call) override;
+  void recv(void* data, int64_t count, DType dtype, int from, const Call& call) override;
+
+  std::shared_future<void> start(std::function<void()> call) override;
+  void await(const std::shared_future<void>& done) override;
+  void await_started() override;
+
+ private:
+  /// True for a group of one, after looking whether the job has failed.
+  [[nodiscard]] bool is_single() const;
+  /// What a group of one does: nothing in place, else a copy.
+  void copy_single(const void* in, void* out, int64_t bytes) const;
+  [[nodiscard]] bool is_on_device(const void* data) const {
+    return device_ != nullptr && device_->holds(data);
+  }
+  /// Who moves this memory, of which one may be nullptr: the device, connected at the first use, or
+  /// nullptr where the processor can.
+  DeviceGroup* device_for(const void* in, const void* out);
+  void check_member(int member, std::string_view role) const;
+  void check_widths(std::span<const int64_t> widths, std::string_view what) const;
+
+  CollectiveSync sync_;
+  std::shared_ptr<Mailbox> mailbox_;
+  std::shared_ptr<Device> device_;
+  std::unique_ptr<DeviceGroup> device_group_;
+  CallThread* thread_ = nullptr;                   // the rank end's; made by the first start()
+  std::vector<uint64_t> num_sent_, num_received_;  // by member
+};
+
+}  // namespace cleave

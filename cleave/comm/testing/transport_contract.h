@@ -1,0 +1,101 @@
+#pragma once
+#include <chrono>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "cleave/comm/testing/contract_values.h"
+#include "cleave/comm/api/world.h"
+
+namespace cleave {
+
+/// One way to run ranks that keeps the contract of run_ranks(): threads, processes, hosts.
+struct Transport {
+  std::string name;
+  std::function<void(int, const std::function<void(World&)>&, const RankOptions&)> run;
+  bool moves_device_memory = false;  ///< what groups are given counts as a device's
+};
+
+inline void PrintTo(const Transport& transport, std::ostream* out) {
+  *out << transport.name;
+}
+
+/// What every transport must do. A test file includes this and instantiates it for its transport:
+/// INSTANTIATE_TEST_SUITE_P(Threads, TransportContract, testing::Values(Transport{...}), ...).
+class TransportContract : public testing::TestWithParam<Transport> {
+ protected:
+  /// Runs `body` on ranks; any failure of a rank fails the test.
+  void run(int num_ranks, const std::function<void(World&)>& body) {
+    GetParam().run(num_ranks, body, RankOptions{.timeout_s = 20, .flight_log_folder = ""});
+  }
+
+  /// Runs `body` and returns the root cause that the caller of run_ranks() reads.
+  std::optional<Error> run_to_failure(int num_ranks, const std::function<void(World&)>& body,
+                                      double timeout_s = 20) {
+    try {
+      GetParam().run(num_ranks, body, RankOptions{.timeout_s = timeout_s, .flight_log_folder = ""});
+    } catch (const Error& error) {
+      return error;
+    }
+    return std::nullopt;
+  }
+};
+
+namespace contract {
+
+inline constexpr DType kDTypes[] = {DType::kF32, DType::kF64, DType::kBf16, DType::kF16,
+                                    DType::kI64};
+
+/// Small whole numbers, exact in every dtype; sums over four ranks stay below 128.
+inline double number(int rank, int64_t i) {
+  return static_cast<double>((rank + 1) * (i % 7 - 3));
+}
+
+inline std::shared_ptr<Group> all(World& world) {
+  std::vector<int> ranks(static_cast<size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return world.group(ranks, "all");
+}
+
+inline Call call(std::string_view site) {
+  return {.site = site, .shape = {}};
+}
+
+/// Runs `act`, expects Error(code) from it and returns its text; "" and a failure when it passes.
+inline std::string expect_error(Code code, const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown, want " << name(code);
+  return "";
+}
+
+/// Widths that differ, one of them zero where there are three ranks.
+inline std::vector<int64_t> uneven_widths(int num_ranks, int64_t unit) {
+  std::vector<int64_t> widths;
+  for (int r = 0; r < num_ranks; ++r) widths.push_back(r == 2 ? 0 : unit + r);
+  return widths;
+}
+
+inline int64_t total(const std::vector<int64_t>& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+}
+
+inline double milliseconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+      .count();
+}
+
+}  // namespace contract
+}  // namespace cleave
+
+#include "cleave/comm/testing/transport_contract_async.h"
+#include "cleave/comm/testing/transport_contract_data.h"
+#include "cleave/comm/testing/transport_contract_faults.h"
