@@ -1,4 +1,4 @@
-"""What is run: rows of contestants (ours first), how their output is read, and what the ratios are to be."""
+"""Benchmark rows: contestants (ours first), readers of their output, and target ratios."""
 import dataclasses
 import json
 import pathlib
@@ -12,22 +12,22 @@ OURS = "Cleave"
 class Contestant:
     name: str
     command: list[str]
-    needs: tuple[str, ...] = ()  # packages or programs that must be installed, as machine.versions() names them
+    needs: tuple[str, ...] = ()  # required packages or programs, with the names of machine.versions()
     threads_per_process: int = 1
-    prepare: list[str] | None = None  # run once before, untimed; its last line replaces "{model}" in the command
+    prepare: list[str] | None = None  # run once before, untimed; its last output line replaces "{model}" in the command
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """The ratio of our figure to the best of the rivals' (above 1: ours is better) is to be at least `wanted`.
+    """The ratio of our figure to the best baseline's (above 1: ours is better) must be at least `wanted`.
 
-    Where `figures` has the rivals' own figures, and ours that was wanted beside them, the best rival of this run says
-    which ratio that is: the machines differ, the ratio stays. Without rivals, our figure itself is to be at most `wanted`.
+    With `figures`, which holds the baselines' figures and our target on another machine, the wanted ratio is that of our
+    target to the baseline that is the best in this run. Without baselines, our figure itself must be at most `wanted`.
     """
     what: str
     metric: str
     ours: str
-    rivals: tuple[str, ...]
+    baselines: tuple[str, ...]
     wanted: float
     lower_is_better: bool = False
     figures: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -43,25 +43,25 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """How everything is run."""
+    """Settings of all runs."""
     cleave: str
-    python: str  # of the rivals
+    python: str  # with the baselines' packages
     models: pathlib.Path
     threads: int
     tp: int
-    is_short: bool  # to try the machinery: the least work, numbers of no worth
+    is_short: bool  # minimal work to test the bench; the numbers are meaningless
 
     def threads_per_rank(self) -> int:
         return max(1, self.threads // self.tp)
 
-    def rival(self, script: str, *words: object) -> list[str]:
-        return [self.python, str(HERE / "rivals" / script), *map(str, words)]
+    def baseline(self, script: str, *words: object) -> list[str]:
+        return [self.python, str(HERE / "baselines" / script), *map(str, words)]
 
 
 def _last_json(output: str) -> dict:
     lines = [line for line in output.splitlines() if line.startswith("{")]
     if not lines:
-        raise ValueError("it printed no line of JSON")
+        raise ValueError("no line of JSON in its output")
     return json.loads(lines[-1])
 
 
@@ -70,7 +70,7 @@ def read_metrics(section: str, output: str) -> dict[str, float]:
     if section == "collectives":
         lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
         if not lines:
-            raise ValueError("it printed no line of JSON")
+            raise ValueError("no line of JSON in its output")
         return {str(line["bytes"]): line["median_us"] for line in lines if line["op"] == "all-reduce"}
     result = _last_json(output)
     names = {"train": ("step_ms", "tokens_per_s", "peak_rss_bytes"),
@@ -88,7 +88,7 @@ class Verdict:
     what: str
     row: str
     wanted: float
-    seen: float | None  # None: no rival ran, or ours did not
+    seen: float | None  # None: ours or all baselines did not run
     against: str
     is_ratio: bool
 
@@ -99,23 +99,23 @@ class Verdict:
 
 
 def judge(row: Row, values: dict[str, dict[str, list[float]]]) -> list[Verdict]:
-    """`values`: of each contestant that ran, by metric, one number a repeat. Ratios are of medians."""
+    """`values`: one number per repeat, by contestant that ran and metric. Ratios are of medians."""
     verdicts = []
     for target in row.targets:
         def median(name, metric=target.metric):
             numbers = values.get(name, {}).get(metric)
             return statistics.median(numbers) if numbers else None
         ours = median(target.ours)
-        rivals = {name: median(name) for name in target.rivals if median(name) is not None}
+        baselines = {name: median(name) for name in target.baselines if median(name) is not None}
         wanted, seen, best = target.wanted, None, ""
-        if not target.rivals:
+        if not target.baselines:
             seen = ours
-        elif rivals:
-            best = (min if target.lower_is_better else max)(rivals, key=rivals.get)
+        elif baselines:
+            best = (min if target.lower_is_better else max)(baselines, key=baselines.get)
             if best in target.figures:
                 figure, goal = target.figures[best], target.figures[OURS]
                 wanted = figure / goal if target.lower_is_better else goal / figure
             if ours is not None:
-                seen = rivals[best] / ours if target.lower_is_better else ours / rivals[best]
-        verdicts.append(Verdict(target.what, row.name, wanted, seen, best, bool(target.rivals)))
+                seen = baselines[best] / ours if target.lower_is_better else ours / baselines[best]
+        verdicts.append(Verdict(target.what, row.name, wanted, seen, best, bool(target.baselines)))
     return verdicts

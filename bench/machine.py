@@ -1,4 +1,4 @@
-"""What a table of times must say about the machine: processor, memory, system, and versions of all programs."""
+"""Facts about the machine for a table of times: CPU, memory, system, and versions of all programs."""
 import json
 import os
 import pathlib
@@ -22,7 +22,7 @@ print(json.dumps(found))
 
 
 def cpu() -> dict:
-    """Model, the instruction sets that matter here, cores that this process may use, memory."""
+    """CPU model, relevant instruction sets, usable cores, memory."""
     facts = {}
     for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         key, _, value = line.partition(":")
@@ -34,7 +34,7 @@ def cpu() -> dict:
 
 
 def first_line(*command: str) -> str | None:
-    """The first line that a command prints, or None where it is missing or fails."""
+    """The first output line of a command, or None if it is missing or fails."""
     if shutil.which(command[0]) is None:
         return None
     result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -42,12 +42,12 @@ def first_line(*command: str) -> str | None:
 
 
 def versions(cleave: str, python: str) -> dict[str, str | None]:
-    """By program or package; None: not installed."""
+    """Versions by program or package; None: not installed."""
     here = pathlib.Path(__file__).resolve().parents[1]
     found: dict[str, str | None] = {"cleave": first_line(cleave, "--version")}
     found["commit"] = first_line("git", "-C", str(here), "describe", "--always", "--dirty")
     if shutil.which(python) is None:
-        raise SystemExit(f"--python {python} is no program; give the python of the environment that has the rivals")
+        raise SystemExit(f"--python {python} is not a program; give the Python of the environment with the baselines")
     result = subprocess.run([python, "-c", PACKAGE_VERSIONS, *PACKAGES], capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise SystemExit(f"--python {python} does not run: {result.stderr.strip() or result.returncode}")
@@ -58,6 +58,6 @@ def versions(cleave: str, python: str) -> dict[str, str | None]:
 
 
 def describe() -> dict:
-    """Everything but the versions."""
+    """All facts except the versions."""
     release = platform.freedesktop_os_release().get("PRETTY_NAME", "") if pathlib.Path("/etc/os-release").exists() else ""
     return {**cpu(), "system": f"{release}, Linux {platform.release()}".strip(", ")}

@@ -1,4 +1,4 @@
-"""Bars as SVG: a panel for what was asked of several programs, a bar for each."""
+"""Bar charts as SVG: one panel per measurement, one bar per program."""
 import collections.abc
 import dataclasses
 import statistics
@@ -12,7 +12,7 @@ COLUMN = LABEL + WIDTH + VALUE
 @dataclasses.dataclass
 class Plot:
     title: str
-    # From a row to its panels, one for each column of the picture: a name, and values of every program.
+    # Maps a row to the panels of each column of the picture: a name, and the values of every program.
     panels_of: collections.abc.Callable[[dict], list[list[tuple[str, dict[str, list[float]]]]]]
 
 
@@ -24,7 +24,7 @@ def size_text(size: str) -> str:
 
 
 def metric(row: dict, name: str, what: str, *, whole: bool = True) -> tuple[str, dict[str, list[float]]]:
-    """The values of one metric; unless `whole`, without runs of several sequences at once."""
+    """The values of one metric; without the runs of several sequences per batch unless `whole`."""
     return (f"{row['row']}{what}",
             {program: values[name] for program, values in row["values"].items() if whole or "batch" not in program})
 
@@ -46,7 +46,7 @@ PLOTS = {
 
 
 def number(value: float) -> str:
-    """Three figures, or all of those before the point."""
+    """Three digits, or all digits before the decimal point."""
     if value >= 100:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
@@ -58,7 +58,7 @@ def svg_text(x: float, y: float, text: str, more: str = "") -> str:
 
 
 def panel(x: int, y: int, name: str, bars: dict[str, list[float]]) -> tuple[list[str], int]:
-    """A bar a program, as long as its median, with a line from the least to the most; and where it ends."""
+    """One bar per program: its length is the median, its line spans minimum to maximum. Returns SVG parts and the end y."""
     most = max(max(values) for values in bars.values())
     y += 24
     parts = [svg_text(x + 12, y, name, 'font-weight="bold"')]

@@ -1,4 +1,4 @@
-"""Runs a command and tells how much of the processors' time went to other processes meanwhile."""
+"""Runs a command and measures how much CPU time other processes used in the same time."""
 import ctypes
 import dataclasses
 import os
@@ -7,16 +7,16 @@ import signal
 import subprocess
 import time
 
-MAX_OTHERS_SHARE = 0.05  # of all processors' time; a run with more is no measurement
+MAX_OTHERS_SHARE = 0.05  # of all CPUs' time; a run with more is discarded
 PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclasses.dataclass(frozen=True)
 class CpuTimes:
-    """Seconds, of all processors together, since some time in the past."""
+    """Seconds of all CPUs together, since some time in the past."""
     wall_s: float
-    busy_s: float  # of anybody
-    own_s: float  # of this process and of its descendants that have ended
+    busy_s: float  # of all processes
+    own_s: float  # of this process and its ended descendants
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Run:
     errors: str
     returncode: int
     wall_s: float
-    others_share: float  # of the processors' time, 0 to 1
+    others_share: float  # other processes' share of the CPU time, 0 to 1
 
 
 def busy_seconds(stat: str, ticks_per_s: int) -> float:
-    """Of /proc/stat's first line: what processes used and what a hypervisor took away; interrupts are nobody's."""
+    """Busy seconds from /proc/stat's first line: processes and time stolen by a hypervisor, without interrupts."""
     user, nice, system, _idle, _iowait, _irq, _softirq, steal = (int(field) for field in stat.split()[1:9])
     return (user + nice + system + steal) / ticks_per_s
 
@@ -42,13 +42,13 @@ def read_times() -> CpuTimes:
 
 
 def others_share(before: CpuTimes, after: CpuTimes, num_cores: int) -> float:
-    """What processes other than ours used between two times, as a share of all processors."""
+    """CPU time that other processes used between two times, as a share of all CPUs."""
     others_s = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
     return max(0.0, others_s) / max(1e-9, (after.wall_s - before.wall_s) * num_cores)
 
 
 def adopt_orphans() -> None:
-    """Descendants whose parent ends become this process's children, so that their time counts as ours."""
+    """Makes descendants whose parent ends children of this process, so that their time counts as ours."""
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
@@ -81,7 +81,7 @@ def share_of_others_now(seconds: float = 2.0) -> float:
 
 
 def run(command: list[str], environment: dict[str, str], timeout_s: float) -> Run:
-    """Runs the command to its end. Its descendants are ended with it. A command out of time has return code -9."""
+    """Runs the command to its end and ends its descendants. On timeout the return code is -9."""
     before = read_times()
     process = subprocess.Popen(command, env={**os.environ, **environment}, text=True, start_new_session=True,
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -90,7 +90,7 @@ def run(command: list[str], environment: dict[str, str], timeout_s: float) -> Ru
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         output, errors = process.communicate()
-        errors += f"\nstopped after {timeout_s:.0f} s; --timeout gives more"
+        errors += f"\nstopped after {timeout_s:.0f} s; give a longer --timeout"
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -1,4 +1,4 @@
-"""Tables in Markdown between the markers of a page."""
+"""Writes Markdown tables between the markers of a page."""
 import pathlib
 import re
 import statistics
@@ -9,7 +9,7 @@ GIB = 2**30
 
 
 def spread(values: list[float], unit: float = 1) -> str:
-    """The median, and where there are several the least and the most."""
+    """The median, and with several values the minimum and maximum."""
     scaled = [value / unit for value in values]
     text = number(statistics.median(scaled))
     return text if len(scaled) == 1 else f"{text} ({number(min(scaled))} to {number(max(scaled))})"
@@ -22,7 +22,7 @@ def table(titles: list[str], lines: list[list[str]]) -> list[str]:
 
 
 def value_table(section: str, results: list[dict]) -> list[str]:
-    """Every program of every row; a row of collectives has a column a size."""
+    """Every program of every row; collectives have one column per size."""
     if section == "collectives":
         lines = []
         for row in results:
@@ -49,7 +49,7 @@ def target_table(results: list[dict]) -> list[str]:
             bound = "" if verdict["is_ratio"] else "at most "
             lines.append([verdict["what"], verdict["row"], verdict["against"] or "-", f"{bound}{number(verdict['wanted'])}",
                           "-" if verdict["seen"] is None else number(verdict["seen"]), met])
-    return table(["target", "row", "best rival", "wanted:", "seen:", "result"], lines)
+    return table(["target", "row", "best baseline", "wanted:", "seen:", "result"], lines)
 
 
 def conditions(run: dict) -> list[str]:
@@ -60,7 +60,7 @@ def conditions(run: dict) -> list[str]:
              f"{machine['memory_gib']} GiB, {machine['system']}. {versions['cleave']}; {programs}. Medians of "
              f"{run['repeats']} alternating runs (least to most)."]
     if run["short"]:
-        lines += ["", "**A short run, to try the bench: these numbers say nothing.**"]
+        lines += ["", "**A short run, to test the bench: these numbers are meaningless.**"]
     return lines
 
 
@@ -69,13 +69,13 @@ def section_text(section: str, run: dict, plot: str | None) -> str:
     lines = [*conditions(run)]
     noisy = [f"{row['row']} ({row['others_share']:.0%})" for row in results if row["noisy"]]
     if noisy:
-        lines += ["", f"**Noisy, other processes used the processors (their share): {', '.join(noisy)}.**"]
+        lines += ["", f"**Noisy, other processes used the CPUs (their share): {', '.join(noisy)}.**"]
     lines += value_table(section, [row for row in results if not row["refused"]])
     lines += ["", *target_table([row for row in results if not row["refused"]])]
     if plot:
         lines += ["", f"![{PLOTS[section].title}]({plot})"]
     missing = [f"{row['row']}: {what}" for row in results for what in row["missing"]]
-    missing += [f"{row['row']}: refused, other processes used {row['others_share']:.0%} of the processors"
+    missing += [f"{row['row']}: refused, other processes used {row['others_share']:.0%} of the CPUs"
                 for row in results if row["refused"]]
     if missing:
         lines += ["", "Not in the tables:", "", *(f"- {what}" for what in shortened(missing))]
@@ -85,7 +85,7 @@ def section_text(section: str, run: dict, plot: str | None) -> str:
 
 
 def shortened(missing: list[str]) -> list[str]:
-    """What is the same of several rows, once."""
+    """Merges the same text of several rows."""
     rows_of: dict[str, list[str]] = {}
     for text in missing:
         row, _, what = text.partition(": ")
@@ -94,12 +94,12 @@ def shortened(missing: list[str]) -> list[str]:
 
 
 def replace_sections(page: pathlib.Path, texts: dict[str, str]) -> None:
-    """Puts each text between its markers of the page; what is outside of them stays."""
+    """Puts each text between its markers of the page; the rest stays."""
     whole = page.read_text(encoding="utf-8")
     for section, text in texts.items():
         marked = re.compile(rf"(<!-- begin: {section} -->\n).*?(<!-- end: {section} -->)", re.DOTALL)
         if len(marked.findall(whole)) != 1:
-            raise SystemExit(f"{page} has no single pair of lines '<!-- begin: {section} -->' and '<!-- end: {section} -->';"
-                             " add them where the table is to be")
+            raise SystemExit(f"{page} must have one pair of lines '<!-- begin: {section} -->' and '<!-- end: {section} -->';"
+                             " add them at the place of the table")
         whole = marked.sub(lambda match: f"{match[1]}{text}\n{match[2]}", whole)
     page.write_text(whole, encoding="utf-8")

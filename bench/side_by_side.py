@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Cleave beside PyTorch and the C++ peers on this machine, in one run: tables, and whether the targets are met.
+"""Compares Cleave with PyTorch and C++ programs on this machine, in one run: tables, and whether the targets are met.
 
-The programs of a row run in turn (A B C, A B C, ...), --repeats times. Around each run the time that other processes took
-of the processors is read: over 5 % and it is repeated, at most twice; then the row is refused. Rivals that are not
-installed are listed. Exit code: 0 all rows were measured, 1 one was refused or a program failed.
+The programs of a row run in turn (A B C, A B C, ...), --repeats times. If other processes used more than 5 % of the CPU
+time during a run, it is repeated, at most twice; then the row is refused. Baselines that are not installed are listed.
+Exit code: 0 all rows were measured, 1 a row was refused or a program failed.
 """
 import argparse
 import dataclasses
@@ -30,20 +30,20 @@ ATTEMPTS = 3
 
 
 def parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="times Cleave beside its rivals; see docs/performance.md")
-    parser.add_argument("--rows", default=",".join(SECTIONS), help="sections, between commas (default: all)")
-    parser.add_argument("--only", default="", metavar="REGEX", help="of those, the rows whose name matches, as 'llama.* bf16'")
+    parser = argparse.ArgumentParser(description="times Cleave and its baselines; see docs/performance.md")
+    parser.add_argument("--rows", default=",".join(SECTIONS), help="comma-separated sections (default: all)")
+    parser.add_argument("--only", default="", metavar="REGEX", help="only rows whose name matches, such as 'llama.* bf16'")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each program (default: 3)")
     parser.add_argument("--cleave", default=str(ROOT / "build/cleave"), help="our program (default: build/cleave)")
-    parser.add_argument("--python", default=sys.executable, help="of the environment that has the rivals (default: this one)")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each program (default: cores)")
+    parser.add_argument("--python", default=sys.executable, help="Python that has the baselines' packages (default: this one)")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="per program (default: cores)")
     parser.add_argument("--tp", type=int, default=2, help="ranks that share the threads (default: 2)")
-    parser.add_argument("--models", type=pathlib.Path, default=ROOT / "out/bench", help="where rivals' models are kept")
+    parser.add_argument("--models", type=pathlib.Path, default=ROOT / "out/bench", help="folder of the baselines' models")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds for one run")
-    parser.add_argument("--out", type=pathlib.Path, help="page whose marked sections are rewritten, as docs/performance.md")
-    parser.add_argument("--json", type=pathlib.Path, help="file for everything that was measured")
-    parser.add_argument("--allow-busy", action="store_true", help="keep rows that others disturbed, marked as noisy")
-    parser.add_argument("--short", action="store_true", help="the least work, to try the bench; its numbers say nothing")
+    parser.add_argument("--out", type=pathlib.Path, help="page to update between markers: docs/design/performance-notes.md")
+    parser.add_argument("--json", type=pathlib.Path, help="file for all measurements")
+    parser.add_argument("--allow-busy", action="store_true", help="keep rows that other processes disturbed, marked as noisy")
+    parser.add_argument("--short", action="store_true", help="minimal work, to test the bench; its numbers are meaningless")
     options = parser.parse_args()
     unknown = set(options.rows.split(",")) - set(SECTIONS)
     if unknown:
@@ -52,7 +52,7 @@ def parse_options() -> argparse.Namespace:
         if getattr(options, name) < 1:
             parser.error(f"--{name} is {getattr(options, name)}; expected at least 1")
     if options.out and not options.out.exists():
-        parser.error(f"--out {options.out} does not exist; docs/performance.md has the markers that it must have")
+        parser.error(f"--out {options.out} does not exist; docs/design/performance-notes.md has the markers that it needs")
     return options
 
 
@@ -61,18 +61,18 @@ def say(text: str) -> None:
 
 
 class RowRun:
-    """One row: its contestants in turn, until all have run as often as asked."""
+    """Runs the contestants of a row in turn, --repeats times."""
 
     def __init__(self, row: contests.Row, options: argparse.Namespace, versions: dict[str, str | None]):
         self.row, self.options = row, options
         self.missing: list[str] = []
         self.values: dict[str, dict[str, list[float]]] = {}
-        self.others_share = 0.0  # the most of any run that was kept
+        self.others_share = 0.0  # the maximum of all kept runs
         self.refused = False
         self.has_failed = False
-        self.contestants = [contestant for contestant in row.contestants if self._is_there(contestant, versions)]
+        self.contestants = [contestant for contestant in row.contestants if self._is_installed(contestant, versions)]
 
-    def _is_there(self, contestant: contests.Contestant, versions: dict[str, str | None]) -> bool:
+    def _is_installed(self, contestant: contests.Contestant, versions: dict[str, str | None]) -> bool:
         absent = [name for name in contestant.needs if versions.get(name) is None]
         if absent:
             self.missing.append(f"{contestant.name}: not installed ({', '.join(absent)})")
@@ -88,7 +88,7 @@ class RowRun:
                     return
 
     def _prepared(self, contestant: contests.Contestant) -> contests.Contestant | None:
-        """With what must be there before, such as a model's file."""
+        """Runs the contestant's preparation, such as writing a model; None if it fails."""
         if contestant.prepare is None:
             return contestant
         self.options.models.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ class RowRun:
         return dataclasses.replace(contestant, command=[model if word == "{model}" else word for word in contestant.command])
 
     def _run_once(self, contestant: contests.Contestant) -> bool:
-        """False: the row is refused, because the machine is not quiet."""
+        """Returns False if the row is refused because the machine is busy."""
         environment = {"OMP_NUM_THREADS": str(contestant.threads_per_process)}
         for attempt in range(ATTEMPTS):
             result = quiet.run(contestant.command, environment, self.options.timeout)
@@ -109,7 +109,7 @@ class RowRun:
                 return True
             if result.others_share <= quiet.MAX_OTHERS_SHARE or self.options.allow_busy:
                 return self._keep(contestant, result)
-            say(f"  others used {result.others_share:.0%} of the processors; "
+            say(f"  other processes used {result.others_share:.0%} of the CPUs; "
                 f"{'again' if attempt + 1 < ATTEMPTS else 'the row is refused'}")
             time.sleep(5)
         self.others_share = max(self.others_share, result.others_share)
@@ -130,7 +130,7 @@ class RowRun:
         return True
 
     def _drop(self, contestant: contests.Contestant, result: quiet.Run) -> None:
-        """A program that fails is told of and not run again; its numbers, if any, are no part of the table."""
+        """Reports a failed program, and excludes it and its numbers from the row."""
         lines = [line.strip() for line in result.errors.splitlines() if line.strip()]
         how = f"signal {-result.returncode}" if result.returncode < 0 else f"exit code {result.returncode}"
         reason = f"{how}: {lines[-1][:160]}" if lines else how
@@ -167,12 +167,12 @@ def command_text(contestant: contests.Contestant, options: argparse.Namespace) -
 def check_quiet(options: argparse.Namespace) -> None:
     share = quiet.share_of_others_now()
     if share > quiet.MAX_OTHERS_SHARE and not options.allow_busy:
-        raise SystemExit(f"side_by_side: other processes use {share:.0%} of the processors now; stop them, or give "
-                         "--allow-busy, which marks rows as noisy")
+        raise SystemExit(f"side_by_side: other processes use {share:.0%} of the CPUs now; stop them, or give --allow-busy, "
+                         "which marks rows as noisy")
 
 
 def write(options: argparse.Namespace, run: dict) -> None:
-    """To the JSON file and the page, whatever of the run there is."""
+    """Writes the finished rows to the JSON file and the page."""
     if options.json:
         options.json.write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
     if not options.out:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The same accidents for PyTorch and for Cleave, in one run on one machine, as a table.
+"""Injects the same faults into PyTorch and Cleave, in one run on one machine, and prints a table.
 
 usage: PYTHON bench/side_by_side_faults.py [--build build/release] [--write docs/reliability.md] [ROW ...]
 
-PYTHON is one that has torch; rows about files want safetensors, tokenizers and transformers too, and are left out by
-name without them. --write puts the table between the markers of the file. Every process that is killed here was started
-here, by its pid.
+PYTHON must have torch; rows about files also need safetensors, tokenizers and transformers, and are listed as left out
+without them. --write puts the table between the markers of the file. The script kills only processes that it started, by
+pid.
 """
 import argparse
 import importlib.util
@@ -34,10 +34,10 @@ def row(name, what):
     return add
 
 
-# Running things.
+# Running jobs.
 
 class Job:
-    """A launcher with its ranks, and what it printed."""
+    """A launcher with its ranks and output."""
 
     def __init__(self, words, **environment):
         self.folder = tempfile.TemporaryDirectory()
@@ -77,7 +77,7 @@ def is_alive(pid):
 
 
 def gone_after(pids, seconds):
-    """Seconds until none is alive; None when some still are."""
+    """Seconds until no process is alive; None if some still are."""
     begin = time.monotonic()
     while time.monotonic() - begin < seconds:
         if not any(is_alive(pid) for pid in pids):
@@ -98,7 +98,7 @@ def until(condition, seconds=60):
     begin = time.monotonic()
     while not condition():
         if time.monotonic() - begin > seconds:
-            raise RuntimeError("the job did not come to work")
+            raise RuntimeError("the job did not start to work")
         time.sleep(0.01)
 
 
@@ -155,7 +155,7 @@ def first(text, pattern, fallback=""):
     return found.group(0) if found else fallback
 
 
-# Rows: each returns what PyTorch did and what Cleave did.
+# Rows: each returns the results of PyTorch and of Cleave.
 
 @row("M1", "a rank is killed (`kill -9`)")
 def killed_rank(build, folder):
@@ -216,7 +216,7 @@ def mixed_dtypes(build, folder):
     theirs = f"exit {code}; {values} (1 + 1 was asked for)"
     job = Job([build / "cleave", "launch", "-n", 2, "--", build / "tests/comm_test"], CLEAVE_TEST_ROLE="mixes_dtypes")
     code = job.wait(60)
-    return theirs, f"exit {code}: \"" + first(job.text(), r"ranks 0 and 1 differ.*?(?=; these)", "?") + "\""
+    return theirs, f"exit {code}: \"" + first(job.text(), r"ranks 0 and 1 differ.*?(?=; they must)", "?") + "\""
 
 
 DCP_SAVE = """
@@ -245,7 +245,7 @@ def dcp_story(folder, threads, kind, limit):
 
 
 def cleave_save_story(build, out, *more):
-    """A checkpoint at step 4; the next save meets a limit on file sizes."""
+    """Saves a checkpoint at step 4; the next save exceeds a limit on file sizes."""
     subprocess.run([str(w) for w in train_words(build, out, "--steps", 4, "--warmup", 1, *more)], check=True,
                    capture_output=True)
     before = (Path(out) / "latest").read_text().strip()
@@ -253,12 +253,12 @@ def cleave_save_story(build, out, *more):
     ran = subprocess.run(["/bin/bash", "-c", 'ulimit -S -f 512; exec "$@"', "-", *words], capture_output=True, text=True)
     after = (Path(out) / "latest").read_text().strip()
     checked = subprocess.run([str(build / "cleave"), "diff", f"{out}/{before}", f"{out}/{after}"], capture_output=True)
-    whole = "still whole" if before == after and checked.returncode == 0 else "damaged"
+    intact = "still intact" if before == after and checked.returncode == 0 else "damaged"
     return f"exit {ran.returncode}: \"" + ran.stderr.strip().split("\n")[0].replace(str(out), "RUN").replace(
-        "cleave: ", "", 1).split(";")[0] + f"\"; the checkpoint before is {whole}"
+        "cleave: ", "", 1).split(";")[0] + f"\"; the checkpoint before is {intact}"
 
 
-@row("M13", "a save meets a full disk (here a file-size limit of 0.5 MiB), over a good checkpoint")
+@row("M13", "a save on a full disk (here a file-size limit of 0.5 MiB), over a good checkpoint")
 def full_disk(build, folder):
     did, loads = dcp_story(folder / "dcp", 1, "big", 1 << 19)
     return (f"{did}; the good checkpoint {'still loads' if loads else 'is destroyed: it does not load'}",
@@ -276,7 +276,7 @@ def full_disk_in_a_thread(build, folder):
 
 
 def tokenizer_files():
-    """tokenizer.json files that a loader should refuse, or at least survive."""
+    """tokenizer.json files that a loader should refuse, and that must not crash it."""
     def base(**changes):
         model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}
         model.update(changes.pop("model", {}))
@@ -359,7 +359,7 @@ def index_traversal(build, folder):
 
 
 class Call:
-    """What runs a command when it is unpickled."""
+    """Runs a command when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -368,8 +368,8 @@ class Call:
         return os.system, (f"touch {self.path}",)
 
 
-@row("M20", "a checkpoint with code planted in a pickle")
-def planted_code(build, folder):
+@row("M20", "a checkpoint with code in a pickle")
+def malicious_code(build, folder):
     place, mark = folder / "dcp", folder / "ran"
     run_python(DCP_SAVE, place, 1, 1, "big")
     (place / ".metadata").write_bytes(pickle.dumps(Call(mark)))
@@ -421,7 +421,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--build", default=ROOT / "build/release", type=Path)
     parser.add_argument("--write", type=Path)
-    parser.add_argument("rows", nargs="*", help="M1 M3 ...; all without")
+    parser.add_argument("rows", nargs="*", help="M1 M3 ... (default: all)")
     options = parser.parse_args()
     if importlib.util.find_spec("torch") is None:
         sys.exit("this Python has no torch; run the script with one that has")

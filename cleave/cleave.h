@@ -1,5 +1,5 @@
 #pragma once
-// All that a program which trains or runs a model of its own needs; docs/library.md lists the
+// Umbrella header for programs that define, train or run their own model; docs/library.md lists all
 // headers. Programs written for NeuronX Distributed, OSLO or the course's notebook include
 // cleave/compat/.
 #include <ATen/ATen.h>

@@ -1,6 +1,6 @@
-# libcleave_cuda: what runs on GPUs. Built where nvcc is and libtorch came with its CUDA libraries and the NCCL headers of
-# the same build (c10d's types depend on their version, so no other NCCL's will do). libcleave loads it when asked.
-set(CLEAVE_CUDA AUTO CACHE STRING "Build what runs on GPUs: AUTO (where everything for it is), ON, OFF")
+# libcleave_cuda: GPU support. Built if nvcc exists and libtorch has its CUDA libraries and the NCCL headers of the same build
+# (c10d's types depend on their version, so another NCCL's headers do not work). libcleave loads it when needed.
+set(CLEAVE_CUDA AUTO CACHE STRING "Build GPU support: AUTO (if everything needed is found), ON, OFF")
 set_property(CACHE CLEAVE_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(CLEAVE_HAS_CUDA OFF)
 if(NOT CLEAVE_CUDA STREQUAL "OFF")
@@ -22,9 +22,9 @@ if(NOT CLEAVE_CUDA STREQUAL "OFF")
   if(NOT cleave_missing)
     set(CLEAVE_HAS_CUDA ON)
   elseif(CLEAVE_CUDA STREQUAL "AUTO")
-    message(STATUS "No CUDA: not found are ${cleave_missing}")
+    message(STATUS "No CUDA: not found: ${cleave_missing}")
   else()
-    message(FATAL_ERROR "CLEAVE_CUDA=${CLEAVE_CUDA}, and not found are ${cleave_missing}")
+    message(FATAL_ERROR "CLEAVE_CUDA=${CLEAVE_CUDA}, but not found: ${cleave_missing}")
   endif()
 endif()
 

@@ -1,5 +1,5 @@
 # cmake --install: headers, libraries, the program, and find_package(Cleave) with Cleave::Core (no libtorch) and
-# Cleave::Cleave (all of it).
+# Cleave::Cleave (the whole library).
 include(CMakePackageConfigHelpers)
 
 set(cleave_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Cleave)
@@ -10,7 +10,7 @@ if(CLEAVE_TORCH)
   set_target_properties(cleave_torch PROPERTIES EXPORT_NAME Cleave)
 endif()
 
-# The program and the libraries find each other wherever the prefix is moved to, libtorch where the build found it.
+# The program and the libraries find each other after the prefix is moved; libtorch is found where the build found it.
 set_target_properties(${cleave_libraries} PROPERTIES
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
   INSTALL_RPATH $ORIGIN INSTALL_RPATH_USE_LINK_PATH ON)

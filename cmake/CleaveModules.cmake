@@ -1,4 +1,4 @@
-# One rule for every module: sources are cleave/<module>/**.cc, its tests the *_test.cc beside them.
+# One rule for every module: its sources are cleave/<module>/**.cc, its tests the *_test.cc among them.
 
 set(CLEAVE_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor -Wold-style-cast
     -Woverloaded-virtual -Wimplicit-fallthrough -Wformat=2)
@@ -9,13 +9,13 @@ if(CLEAVE_WARNINGS_AS_ERRORS)
   list(APPEND CLEAVE_WARNINGS -Werror)
 endif()
 
-# Initial weights and dropout masks are promised bit for bit between builds: no contraction of a*b+c, no fast maths.
+# Initial weights and dropout masks are bit-identical between builds: no contraction of a*b+c, no fast math.
 set(CLEAVE_ARITHMETIC -ffp-contract=off -fno-math-errno)
 
 function(cleave_compile_options target)
   target_compile_options(${target} PRIVATE ${CLEAVE_WARNINGS} ${CLEAVE_ARITHMETIC})
   if(CLEAVE_SANITIZE)
-    # A report ends the process: a fuzzer, or a rank, would go on after it.
+    # End the process after a sanitizer report: a fuzzer or rank would continue after it.
     target_compile_options(${target} PRIVATE -fsanitize=${CLEAVE_SANITIZE} -fno-sanitize-recover=all
       -fno-omit-frame-pointer)
     if(CLEAVE_TORCH)
@@ -38,8 +38,8 @@ function(cleave_modules target)
 endfunction()
 
 # Each TEST of a test binary becomes a ctest with one label. Suites or instances that begin with Real need the real models
-# and texts of CLEAVE_DATA: their label is real. Suites that end in Full, or whose instance is called Full, run in
-# ./run test --full alone.
+# and texts of CLEAVE_DATA: their label is real. Suites that end in Full, or whose instance is called Full, run only in
+# ./run test --full.
 #   cleave_discover_tests(target prefix label PROPERTIES...)
 function(cleave_discover_tests target prefix label)
   gtest_discover_tests(${target} TEST_PREFIX "${prefix}." DISCOVERY_TIMEOUT 60 TEST_FILTER "-Full/*:*Full.*:*Real*.*"
@@ -50,7 +50,7 @@ function(cleave_discover_tests target prefix label)
                        TEST_FILTER "Full/*:*Full.*" PROPERTIES ${ARGN} TIMEOUT 1200 LABELS full)
 endfunction()
 
-# One test binary a module, from the *_test.cc beside its sources.
+# One test binary per module, from the *_test.cc among its sources.
 function(cleave_module_test module library)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cleave/${module}/*_test.cc)
   if(NOT sources)

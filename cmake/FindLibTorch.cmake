@@ -1,4 +1,5 @@
-# libtorch without a CUDA toolkit: find_package(Torch) of a CUDA wheel demands one, a CPU build needs torch_cpu and c10.
+# Finds libtorch without a CUDA toolkit: find_package(Torch) of a CUDA wheel requires one, but a CPU build needs only torch_cpu
+# and c10.
 #
 # Looks in CLEAVE_LIBTORCH (cache or environment), a folder that holds include/ and lib/.
 set(CLEAVE_LIBTORCH "$ENV{CLEAVE_LIBTORCH}" CACHE PATH "Folder of libtorch: include/ and lib/")

@@ -1,4 +1,4 @@
-// The libtorch headers that nearly every source below mesh/ needs, parsed once.
+// Precompiled libtorch headers that nearly every source above mesh/ needs.
 #include <functional>
 #include <map>
 #include <memory>

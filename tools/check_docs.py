@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Every public declaration in a header has a `///`, and pages show only commands and files that exist.
+"""Checks that every public declaration in a header has a `///`, and that pages show only existing commands and files.
 
-A comment covers the declarations that follow it without an empty line. Fields (their type's comment speaks of them),
-structs named XOptions, enums inside a type, const getters on one line, constructors, overrides, operators, defaulted and
-deleted members, forward and using declarations, namespace internal and contract headers (which are tests) need none. In
-Markdown, blocks ```sh are run by the tests (run_docs.py); in blocks ```console, lines that begin with `$ ` are checked
-here: the program, the command of `./run` or `cleave`. Links must lead to files of the tree.
+A comment covers the declarations that follow it without an empty line. Fields (covered by their type's comment), structs
+named XOptions, enums inside a type, const getters on one line, constructors, overrides, operators, defaulted and deleted
+members, forward and using declarations, namespace internal and contract headers (which are tests) need none. In Markdown,
+the tests run the blocks ```sh (run_docs.py); in blocks ```console this script checks lines that begin with `$ `: the
+program, and the command of `./run` or `cleave`. Links must lead to files of the tree.
 """
 import os
 import re
@@ -36,7 +36,7 @@ def is_documented(statement, lines):
 
 
 def needs_none(statement, owner):
-    """Whether the declaration's name says all, or another place does. `owner`: the type it is in, or nothing."""
+    """Whether the declaration needs no comment. `owner`: the enclosing type, or None."""
     text = " ".join(statement.text.split())
     if SKIP.match(text) or (statement.scope is None and FORWARD.match(text)):
         return True
@@ -52,7 +52,7 @@ def needs_none(statement, owner):
 
 
 def undocumented(scope, lines, owner=None, is_public=True):
-    """Yields the public statements of a scope, and of the types in it, that no comment covers."""
+    """Yields the public statements of a scope and its types that no comment covers."""
     covered_to = None
     for statement in scope.statements:
         text = " ".join(statement.text.split())
@@ -87,7 +87,7 @@ def check_header(path):
 
 
 def check_command(words, commands):
-    """What is wrong with a shown command line, or nothing."""
+    """What is wrong with a shown command line, or None."""
     while words and (re.match(r"\w+=", words[0]) or words[0] in ("sudo", "time")):
         words = words[1:]
     if not words:
@@ -112,7 +112,7 @@ def check_page(path, commands):
         if result.returncode != 0:
             yield f"{path}:{start}: not a shell script: {result.stderr.strip()}"
     folder = (cpp_source.ROOT / path).parent
-    # Code is not prose: a lambda looks like a link. Its lines stay, so that the numbers are right.
+    # Blank the code, where a lambda looks like a link; keep its lines, so that line numbers are right.
     prose = re.sub(r"^```.*?^```", lambda code: "\n" * code.group().count("\n"), text, flags=re.DOTALL | re.MULTILINE)
     for match in re.finditer(r"\]\(([^)#\s]+)[^)]*\)", prose):
         target = match.group(1)

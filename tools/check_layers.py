@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Code may include what stands above it in the order of modules, never what stands below; nothing before mesh, and not
-the program, may reach libtorch, through any chain of headers.
+"""A module may include only modules before it in ORDER. The modules before mesh, and cli, may not reach libtorch through any
+chain of headers.
 
 usage: check_layers.py              check the sources
-       check_layers.py --program F  check that the program F, and what it links, needs no libtorch to start
-Tests may use modules below theirs (an oracle often needs one), but not libtorch where their module may not.
+       check_layers.py --program F  check that the program F and its libraries need no libtorch to start
+Tests may include later modules (an oracle often needs one), but not libtorch if their module may not.
 """
 import re
 import subprocess
@@ -31,7 +31,7 @@ def module_of(path):
 
 
 def torch_chain(name, graph, seen):
-    """The chain of includes from `name` to libtorch, or nothing."""
+    """The chain of includes from `name` to libtorch, or None."""
     if TORCH.match(name):
         return [name]
     if name in seen or name not in graph:
@@ -58,7 +58,7 @@ def check_sources():
         for line, name in lines:
             other = module_of(name)
             if other in ORDER and ORDER.index(other) > ORDER.index(module) and not is_test:
-                problems.append(f"{path}:{line}: {module} includes {name}, but {other} stands below {module}")
+                problems.append(f"{path}:{line}: {module} includes {name}, but {other} comes after {module}")
             if name.startswith("cleave/") and name not in graph:
                 problems.append(f"{path}:{line}: {name} does not exist")
             if module in FREE_OF_TORCH:
@@ -69,7 +69,7 @@ def check_sources():
 
 
 def check_program(program):
-    # The dynamic linker's own account: what is linked, directly or through another library.
+    # All libraries that the dynamic linker loads, directly or through other libraries.
     text = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
     libraries = [line.split()[0] for line in text.splitlines()]
     return [f"{program}:0: needs {library} to start" for library in libraries

@@ -17,7 +17,7 @@ def percentile(values, share):
 
 
 def parameters(head):
-    """How many parameters a function head has: the commas of its first parenthesis, outside of brackets."""
+    """The number of parameters of a function head, by the commas in its first parenthesis, outside of brackets."""
     if re.match(r"\s*TEST(_F|_P)?\b|.*\boperator\s*\(\s*\)", head, re.DOTALL) or "(" not in head:
         return 0
     depth, count, seen = 0, 0, False

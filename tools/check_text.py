@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""ASCII only; no paths of one machine; links only to a few lasting places; no notes to be done later; no tabs or blanks
-at line ends; no file names that say nothing."""
+"""Checks text files: ASCII only; no machine-specific paths; links only to allowed hosts; no notes to be done later; no tabs
+or trailing blanks; no vague file names."""
 import re
 import sys
 
 import cpp_source
 
-# Data of tests is what it is.
+# Test data.
 EXEMPT = re.compile(r"/(golden|corpus)/|\.(safetensors|bin|model|png|svg)$|^LICENSE$")
 HOSTS = ("arxiv.org", "www.w3.org", "www.apache.org", "localhost", "127.0.0.1")
 RULES = (
@@ -18,14 +18,29 @@ RULES = (
     (re.compile(rf"https?://(?!({'|'.join(re.escape(host) for host in HOSTS)})\b)"),
      f"a link; allowed are {', '.join(HOSTS)}"),
 )
+# SVG elements.
+TERMS = re.compile(r"</?circle")
+# They check other words, or quote what another library says.
+QUOTING = re.compile(r"^tools/(check_text|search/)|^tests/(hostile|tools)/|^docs/decisions|^LICENSE")
+
+
+def retired_words():
+    """[(pattern, "word -> term")] from the last column of the glossary in CONTRIBUTING.md."""
+    if not (cpp_source.ROOT / "CONTRIBUTING.md").exists():  # a test's small tree
+        return []
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([^|]*)\|$", cpp_source.read("CONTRIBUTING.md"), re.MULTILINE)
+    return [(re.compile(rf"\b{re.escape(word)}\b", re.IGNORECASE), f"'{word}' is retired; the glossary says: {term}")
+            for term, words in rows for word in re.findall(r'"([^"]+)"', words)]
+
+
 VAGUE_NAMES = re.compile(r"(^|[/_])(utils?|common|helpers?|misc|manager)(_|\.|/|$)")
 
 
 def main():
-    problems, paths = [], cpp_source.tracked()
+    problems, paths, retired = [], cpp_source.tracked(), retired_words()
     for path in paths:
         if VAGUE_NAMES.search(path):
-            problems.append(f"{path}:0: the name says nothing; name the thing inside")
+            problems.append(f"{path}:0: the file name is vague; name its contents")
         if EXEMPT.search(path):
             continue
         text = cpp_source.read(path)
@@ -33,6 +48,9 @@ def main():
             problems.append(f"{path}:{text.count(chr(10)) + 1}: no newline at the end")
         for number, line in enumerate(text.split("\n"), 1):
             problems += [f"{path}:{number}: {what}" for pattern, what in RULES if pattern.search(line)]
+            if not QUOTING.search(path) and not (path == "CONTRIBUTING.md" and line.startswith("| ")):
+                words = TERMS.sub("", line)
+                problems += [f"{path}:{number}: {what}" for pattern, what in retired if pattern.search(words)]
     print("\n".join(problems + [f"check_text: {len(paths)} files, {len(problems)} problems"]))
     return 1 if problems else 0
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Which lines of a module its tests reach, and which they do not.
+"""Prints the line coverage of a module by its tests.
 
 usage: coverage.py [--torch] [MODULE...]
 
 Modules: base, file, text, format, comm (default: comm and format), and checkpoint with --torch (needs CLEAVE_LIBTORCH).
 
-The sources of these modules are compiled by Clang with counters, all others as in the release build, whose objects the
-compiler's cache has. The counters are memory of a file, so that processes that end by _exit, an abort or SIGKILL have
-counted too. Vector code is compiled for one processor, so that a line stands for itself. Not counted: what a process of
-another user does, who may not write that file. Failed tests are told; what they reached counts.
+The sources of these modules are compiled by Clang with counters, all others as in the release build, whose objects are in
+the compiler's cache. The counters are in a memory-mapped file, so that processes that end by _exit, abort or SIGKILL are
+counted too. Vector code is compiled for one CPU target, so that every line is compiled once. Processes of another user are
+not counted: they may not write the file. Failed tests are printed; the lines that they reach count.
 """
 import argparse
 import os
@@ -27,26 +27,26 @@ FOLDER = cpp_source.ROOT / "build/coverage"
 PROFILE = FOLDER / "profile"
 VERSION = "14"  # of Clang
 MODULES = ["base", "file", "text", "format", "comm", "checkpoint"]
-# %m: one file for each library, shared by all processes; %c: it is the memory that they count in.
+# %m: one file per library, shared by all processes; %c: counters are memory-mapped from the file.
 FLAGS = [f"-fprofile-instr-generate={PROFILE}/%m%c.profraw", "-fcoverage-mapping", "-fprofile-update=atomic", "-mllvm",
          "-runtime-counter-relocation", "-DHWY_COMPILE_ONLY_STATIC"]
 
 
 def module_of(path):
-    """The module of a source that is measured, else ""."""
+    """The module of a measured source, otherwise ""."""
     match = re.fullmatch(rf"{re.escape(str(cpp_source.ROOT))}/cleave/({'|'.join(MODULES)})/.*(?<!_test)\.(cc|h)", str(path))
     return match.group(1) if match else ""
 
 
 def counted(words):
-    """The compile command `words`; by Clang and with counters if its source is measured."""
+    """The compile command `words`, by Clang with counters if its source is measured."""
     if not module_of(words[-1]):
         return words
     return [f"clang++-{VERSION}", *FLAGS, *tidy.translate(words)[1:]]
 
 
 def build(torch, targets):
-    # As deep as the release build: the compiler's cache knows files by their way from the build folder.
+    # At the same depth as the release build: the compiler's cache uses paths relative to the build folder.
     folder = cpp_source.ROOT / "build" / ("coverage-torch" if torch else "coverage-core")
     runtime = subprocess.run([f"clang-{VERSION}", "-print-runtime-dir"], check=True, capture_output=True, text=True).stdout
     library = pathlib.Path(runtime.strip()) / f"libclang_rt.profile-{os.uname().machine}.a"
@@ -54,7 +54,7 @@ def build(torch, targets):
                     f"-DCLEAVE_TORCH={'ON' if torch else 'OFF'}", f"-DCLEAVE_LIBTORCH={os.environ.get('CLEAVE_LIBTORCH', '')}",
                     f"-DCMAKE_CXX_COMPILER_LAUNCHER=python3;{pathlib.Path(__file__).resolve()};--compile",
                     "-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-u,__llvm_profile_runtime",
-                    # After the objects: its own idea of where the counters are is weak, and the first one wins.
+                    # After the objects: its symbols for the counters' place are weak, and the first definition wins.
                     f"-DCMAKE_CXX_STANDARD_LIBRARIES={library}"],
                    check=True, stdout=subprocess.DEVNULL)
     subprocess.run(["ninja", "-C", str(folder), *targets], check=True, stdout=subprocess.DEVNULL)
@@ -70,7 +70,7 @@ def run(binary):
 
 
 def lines_of(text):
-    """For every file of a trace of lcov: for the numbers of its lines, whether they were reached."""
+    """For every file of an lcov trace: line numbers, and whether they were reached."""
     found, lines = {}, {}
     for word, _, rest in (line.partition(":") for line in text.splitlines()):
         if word == "SF":
@@ -93,7 +93,7 @@ def ranges(numbers):
 
 
 def report(found, module):
-    """Lines about a module: how many its files have, how many were reached, and which were not."""
+    """The report of a module: its lines, the reached ones, and the numbers of the others."""
     num_lines, num_reached, out = 0, 0, []
     for path, lines in sorted(found.items()):
         if module_of(path) != module:

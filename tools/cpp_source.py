@@ -1,4 +1,4 @@
-"""Just enough of C++ for the checks beside this file: blanks comments and literals, and splits a file into scopes."""
+"""A minimal C++ parser for the checks in this folder: blanks comments and literals, and splits a file into scopes."""
 import dataclasses
 import pathlib
 import re
@@ -15,7 +15,7 @@ TOKEN = re.compile(
 
 
 def tracked(*patterns):
-    """Paths below the root, of files that git tracks or would (not ignored ones), that match."""
+    """Paths below the root of all matching files that git tracks or does not ignore."""
     out = subprocess.run(["git", "-c", "core.quotepath=off", "ls-files", "-co", "--exclude-standard", "-z", "--", *patterns],
                          cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return sorted(path for path in set(out.split("\0")) if path and (ROOT / path).is_file())
@@ -26,16 +26,16 @@ def read(path):
 
 
 def blank(text):
-    """The code alone: comments, literals and preprocessor lines become spaces; every character keeps its place."""
+    """The code with comments, literals and preprocessor lines replaced by spaces; every character keeps its position."""
     return TOKEN.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
 
 
 @dataclasses.dataclass
 class Statement:
-    line: int              # where it begins
-    end: int               # where it ends
+    line: int              # first line
+    end: int               # last line
     text: str              # the code, up to a brace
-    scope: "Scope" = None  # what the brace opens
+    scope: "Scope" = None  # the scope that the brace opens
 
 
 @dataclasses.dataclass
@@ -70,7 +70,7 @@ ACCESS = re.compile(r"\s*(public|private|protected)\s*")
 
 
 def parse(text):
-    """The file's outermost Scope; declarations and the scopes they open hang below it."""
+    """The file's outermost Scope, with its declarations and their scopes."""
     code = blank(text)
     scope = root = Scope("namespace")
     start, begin, line, depth = 0, 1, 1, 0  # of the statement: index, line; depth: open parentheses
@@ -106,7 +106,7 @@ def parse(text):
 
 
 def walk(scope):
-    """Every statement below `scope`, outermost first, with the scope it stands in."""
+    """Yields every statement in `scope` and its inner scopes, outermost first, with its enclosing scope."""
     for statement in scope.statements:
         yield statement, scope
         if statement.scope is not None:

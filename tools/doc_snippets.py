@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the ```cpp blocks of a Markdown page as one C++ file, which a compiler then checks.
+"""Writes the ```cpp blocks of a Markdown page as one C++ file, to be compiled.
 
 usage: doc_snippets.py PAGE OUTPUT.cc
 
-Lines with #include come first. The rest is as in the page, in order, in a namespace of its own; errors name the page's lines.
+Lines with #include come first. The rest follows in the page's order, in one namespace; errors name the page's lines.
 """
 import pathlib
 import sys

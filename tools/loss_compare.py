@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""Trains the same with two commits and compares the losses, step by step and to the last digit.
+"""Runs the same training with two commits and compares the losses of every step to the last digit.
 
 usage: loss_compare.py [--assert-equal] BEFORE [AFTER] [-- FLAGS]
 
-BEFORE and AFTER are commits or programs (a file `cleave`); AFTER is this tree's build/cleave where it is left out. A
-commit is unpacked below build/compare and built there once, with this tree's libtorch (so `./run build` comes first).
-FLAGS are of `cleave train`, all but --out; without them a small Llama is trained over two ranks on this repository's
-licence.
+BEFORE and AFTER are commits or programs (a file `cleave`); AFTER defaults to this tree's build/cleave. A commit is unpacked
+below build/compare and built there once, with this tree's libtorch (so run `./run build` first). FLAGS are flags of
+`cleave train` except --out; the default trains a small Llama on two ranks on this repository's LICENSE.
 
-A change that should change no number shall have the same losses and gradient norms: --assert-equal ends with 1 when one
-differs. Without it the first difference and the largest are told.
+Prints the first and the largest difference of losses and gradient norms. --assert-equal exits with 1 if one differs, to
+check changes that must not change numbers.
 """
 import argparse
 import json
@@ -32,7 +31,7 @@ def fail(text):
 
 
 def run(words, **options):
-    """What the command printed; its last words are the error's when it fails."""
+    """The command's output; if it fails, exits with the end of its output."""
     done = subprocess.run(words, capture_output=True, text=True, **options)
     if done.returncode != 0:
         fail(f"{' '.join(map(str, words))} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
@@ -55,30 +54,30 @@ def program_of(name):
         subprocess.run(["tar", "-x", "-C", str(tree)], input=archive, check=True)
         print(f"building {name} in {tree}", flush=True)
         run(["cmake", "--preset", "release", f"-DCLEAVE_LIBTORCH={libtorch[1]}"], cwd=tree)
-    # Does nothing where all is built, and goes on where it was broken off.
+    # Continues an interrupted build; does nothing if all is built.
     run(["cmake", "--build", "--preset", "release", "--target", "cleave", "cleave_torch"], cwd=tree)
     return tree / "build/release/cleave"
 
 
 def steps_of(program, flags):
-    """The numbers of every step of a run with this program, as its log spells them."""
+    """The numbers of every step of a run with this program, as text of its log."""
     with tempfile.TemporaryDirectory(prefix="cleave-compare-") as folder:
         run([program, "train", *flags, "--out", f"{folder}/run"])
         lines = pathlib.Path(folder, "run/metrics.jsonl").read_text().splitlines()
-    # Numbers stay the texts that they were: two that round to the same are two.
+    # Numbers stay text: two texts that parse to the same number still differ.
     rows = [json.loads(line, parse_float=str, parse_int=str) for line in lines]
     return [{name: row[name] for name in NUMBERS} for row in rows]
 
 
 def distance(a, b):
-    """How far b is from a, relative to a; null, which is not a number, is infinitely far from all others."""
+    """The difference of b from a, relative to a; infinite if only one of them is null (not a number)."""
     if a == b:
         return 0.0
     return abs(float(b) - float(a)) / max(abs(float(a)), 1e-300) if None not in (a, b) else float("inf")
 
 
 def differences(before, after):
-    """(step, name, before, after) wherever the numbers are not the same."""
+    """(step, name, before, after) of every pair of different numbers."""
     if len(before) != len(after):
         fail(f"{len(before)} steps before and {len(after)} after")
     return [(step, name, a[name], b[name])

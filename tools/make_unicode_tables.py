@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes cleave/tokenizer/unicode_tables.cc and tests/golden/tokenizer/unicode.json.
 
-Both hold what the Python package `tokenizers` (its version is in both files) does with every
+Both describe what the Python package `tokenizers` (its version is in both files) does with every
 character: the first as tables, the second as checksums of its output, for the test.
 """
 import json
@@ -16,12 +16,12 @@ from tokenizers import pre_tokenizers as P
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CATEGORIES = ("Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Cn "
               "Co Cs").split()
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcd"  # of CATEGORIES, in the runs
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcd"  # codes of CATEGORIES in the runs
 CHARACTERS = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
 
 
 def matched(pattern):
-    """Characters that Oniguruma, behind Split and ByteLevel, matches."""
+    """Characters that Oniguruma, which Split and ByteLevel use, matches."""
     gone = N.Replace(Regex(pattern), "")
     return {c for c in CHARACTERS if gone.normalize_str(chr(c)) == ""}
 
@@ -57,7 +57,7 @@ def category_runs():
 
 
 def set_runs(members):
-    """Numbers of characters outside and inside by turns, from U+0000 on."""
+    """Alternating numbers of characters outside and inside the set, from U+0000 on."""
     counts, inside = [0], False
     for c in range(max(members) + 1):
         if (c in members) != inside:
@@ -68,13 +68,13 @@ def set_runs(members):
 
 
 def lower_runs():
-    """First, last, step, difference of those whose lower-case form is one other character."""
+    """First, last, step and difference of runs of characters whose lower-case form is one other character."""
     lower = N.Lowercase()
     runs = []
     for c in CHARACTERS:
         to = lower.normalize_str(chr(c))
         if len(to) != 1 or to == chr(c):
-            assert len(to) == 1 or c == 0x130, c  # the one that Unicode gives two, in unicode.cc
+            assert len(to) == 1 or c == 0x130, c  # the only one with two characters; see unicode.cc
             continue
         delta = ord(to) - c
         if runs and runs[-1][3] == delta and c - runs[-1][1] in (1, 2):
@@ -97,22 +97,22 @@ def literal(name, comment, text):
 
 def write_tables():
     tables = [
-        literal("kCategoryRuns", "As Oniguruma has them: a letter for the category, then how many "
+        literal("kCategoryRuns", "As in Oniguruma: a letter for the category, then the number of "
                 "characters.", category_runs()),
-        literal("kPunctuationRuns", "BertPreTokenizer and Punctuation cut here.",
+        literal("kPunctuationRuns", "BertPreTokenizer and Punctuation split here.",
                 set_runs(cut_at(P.Punctuation()))),
-        literal("kNumberRuns", "Digits cuts here.", set_runs(cut_at(P.Digits()))),
-        literal("kDroppedRuns", "BertNormalizer's clean_text drops these.",
+        literal("kNumberRuns", "Digits splits here.", set_runs(cut_at(P.Digits()))),
+        literal("kDroppedRuns", "BertNormalizer's clean_text removes these.",
                 set_runs(dropped_by(bert(clean_text=True)))),
-        literal("kAccentRuns", "BertNormalizer's strip_accents drops these.",
+        literal("kAccentRuns", "BertNormalizer's strip_accents removes these.",
                 set_runs(dropped_by(bert(strip_accents=True)))),
-        literal("kMarkRuns", "StripAccents drops these.", set_runs(dropped_by(N.StripAccents()))),
-        literal("kLowerRuns", "First, last, step and the distance to the lower-case form.",
+        literal("kMarkRuns", "StripAccents removes these.", set_runs(dropped_by(N.StripAccents()))),
+        literal("kLowerRuns", "First, last, step and the difference to the lower-case form.",
                 lower_runs()),
     ]
     head = ("// Made by tools/make_unicode_tables.py from tokenizers " + tokenizers.__version__ +
-            "; not by hand.\n// clang-format off\n"
-            '#include "cleave/tokenizer/unicode_tables.h"\n\nnamespace cleave {\n\n')
+            "; do not edit.\n// clang-format off\n"
+            '#include "cleave/tokenizer/unicode.h"\n\nnamespace cleave {\n\n')
     path = ROOT / "cleave/tokenizer/unicode_tables.cc"
     path.write_text(head + "\n".join(tables) + "\n}  // namespace cleave\n")
 
@@ -133,7 +133,7 @@ def set_checksum(members):
 
 
 def map_checksum(changed):
-    """Of what each character becomes, where that is another text."""
+    """Checksum of the changed characters and the texts that they become."""
     text = "".join(f"{c:x} {changed[c]}\n" for c in sorted(changed))
     return zlib.crc32(text.encode())
 

@@ -1,23 +1,22 @@
 #!/usr/bin/env python3
-"""Changes single lines, one at a time, and looks whether the tests of their module notice.
+"""Changes single lines, one at a time, and checks whether the tests of their module fail.
 
 usage: mutation.py [--torch] [--seed N] [--skip N] [--count N] [FILE...]
 
 Files: sources of cleave/comm, cleave/format, cleave/file and the like, without libtorch (default: comm and format), or
 of cleave/checkpoint with --torch (needs CLEAVE_LIBTORCH and builds all of it).
 
-A line that holds a comparison, a boolean or arithmetic operator, a condition, a check, a returned value, a call or an
-assignment is drawn; one of its possible changes is applied in a copy of the tree below build/mutation (the working
-tree is never touched), the tests of the module are built and run. A failed test must fail once more,
-and pass with the library as it was, so that a busy machine notices nothing; a crash, or tests that take longer than the
-deadline, count as noticed. A change that does not
-compile is drawn again. Left out by rule: the words of messages (arguments of str, log_*, throw, CLEAVE_BUG, those of
-CLEAVE_CHECK after its condition), reserve, pauses and sleeps, static_assert, constants at namespace scope, planted
-faults. What is left over may still mean the same as before: survivors are listed for somebody to judge.
+A line with a comparison, a boolean or arithmetic operator, a condition, a check, a returned value, a call or an assignment
+is drawn; one of its possible changes is applied in a copy of the tree below build/mutation (the working tree is never
+changed), and the tests of the module are built and run. A failed test must fail twice, and pass with the unchanged library,
+so that failures of a busy machine do not count; a crash or an exceeded deadline counts as noticed. A change that does not
+compile is drawn again. Not changed: texts of messages (arguments of str, log_*, throw, CLEAVE_BUG, and those of CLEAVE_CHECK
+after its condition), reserve, pauses and sleeps, static_assert, constants at namespace scope, mutants. A change may still be
+equivalent to the original: survivors are listed for review.
 
-A changed line may kill or delete anything, so the tests run in namespaces of their own, where nothing else runs, the
-network is a loopback alone, the file system is read-only and /tmp is empty: that needs root, the program `ip`, and a
-tree that is not below /tmp. A run that was broken off goes on with --skip, the number of its last change.
+A changed line may kill or delete anything, so the tests run in separate namespaces without other processes, with only a
+loopback network, a read-only file system and an empty /tmp: that needs root, the program `ip`, and a tree that is not below
+/tmp. Resume an interrupted run with --skip, the number of its last change.
 """
 import argparse
 import dataclasses
@@ -34,14 +33,14 @@ import time
 import cpp_source
 
 FOLDER = cpp_source.ROOT / "build/mutation"
-# Which binaries test a module, quickest first.
+# The test binaries of a module, quickest first.
 TESTS = {"comm": ["comm_test"], "format": ["format_test", "hostile_test"], "file": ["file_test", "format_test"],
          "text": ["text_test", "hostile_test"], "base": ["base_test"], "checkpoint": ["checkpoint_test"]}
-SHARDS = 4  # of a test binary at once; most of them wait most of the time
-# Differ by chance or by the machine, or try a random million where others try each case.
+SHARDS = 4  # parallel processes of a test binary; most of them wait most of the time
+# Tests whose results depend on chance or on the machine, and random versions of other tests.
 UNSTEADY = "-Full/*:*Full.*:Differential*:Fault.ComparisonOfCalls*"
 
-# A network of its own too: tests choose loopback addresses by their process ids, which are the same in every shard.
+# A separate network too: tests choose loopback addresses by their pids, which are the same in every shard.
 ALONE = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--net", "sh", "-c",
          'ip link set lo up && mount -o remount,bind,ro / && mount -t tmpfs -o size=3g none /tmp && ulimit -v 33554432 && '
          '"$@"; exit $?', "sh"]
@@ -53,7 +52,7 @@ SWAPS = [(" < ", " <= "), (" <= ", " < "), (" > ", " >= "), (" >= ", " > "), (" 
          (" % ", " / "), (" += ", " -= "), (" -= ", " += "), (" << ", " >> "), (" >> ", " << "), (" & ", " | ")]
 
 
-# What is returned already is nothing, or has a change of its own.
+# Returned values that are already empty, or that have other changes.
 EMPTY = re.compile(r"\{\}|true|false|0|nullptr|std::nullopt|\w+(\(\)|\{\})|\*this|\"\"")
 
 
@@ -66,7 +65,7 @@ class Change:
 
 
 def close_of(code, start):
-    """Where the parenthesis at `start` closes, or the text's end."""
+    """The index where the parenthesis at `start` closes, or the text's end."""
     depth = 0
     for index in range(start, len(code)):
         depth += (code[index] == "(") - (code[index] == ")")
@@ -76,7 +75,7 @@ def close_of(code, start):
 
 
 def comma_of(code, start, end):
-    """The first comma between that no other parenthesis or brace holds, or `end`."""
+    """The first comma between `start` and `end` outside of inner parentheses and braces, or `end`."""
     depth = 0
     for index in range(start, end):
         depth += (code[index] in "([{") - (code[index] in ")]}")
@@ -86,7 +85,7 @@ def comma_of(code, start, end):
 
 
 def blank_words(code):
-    """The code without the words of messages; every character keeps its place."""
+    """The code without the texts of messages; every character keeps its position."""
     def fill(begin, end):
         return re.sub(r"[^\n]", " ", code[begin:end])
 
@@ -102,7 +101,7 @@ def blank_words(code):
 
 
 def lines_in_functions(text):
-    """Numbers of the lines inside of functions."""
+    """Line numbers inside functions."""
     root, found = cpp_source.parse(text), set()
 
     def visit(scope):
@@ -118,7 +117,7 @@ def lines_in_functions(text):
 
 
 def changed_lines(line, code):
-    """What may become of `line`, whose code without words is `code`."""
+    """The possible changes of `line`; `code` is the line without texts of messages."""
     out = []
     for old, new in SWAPS:
         for match in re.finditer(re.escape(old), code):
@@ -143,7 +142,7 @@ def changed_lines(line, code):
 
 
 def removed(line, code):
-    """The line without its call or assignment, if it is one and whole."""
+    """The line with its call or assignment removed, if it is a complete one."""
     whole = code.count("(") == code.count(")") and not re.match(r"\s*(return|throw|else|case|using|if|for|while|CLEAVE_)\b", code)
     call = re.fullmatch(r"\s*(?:[\w\]\[]+(?:\(\))?(?:::|\.|->))*\w+\(.*\);\s*", code)
     assignment = re.fullmatch(r"\s*[\w.\[\]\->*:()]+ (?:=|\+=|-=|\|=) .*;\s*", code)
@@ -152,7 +151,7 @@ def removed(line, code):
 
 
 def changes_of(path):
-    """For every line of `path` that can be changed: its possible changes."""
+    """The possible changes of every line of `path` that can be changed."""
     text = cpp_source.read(path)
     inside = lines_in_functions(text)
     code = blank_words(cpp_source.blank(text)).split("\n")
@@ -169,7 +168,7 @@ def changes_of(path):
 
 
 def starts_of_statements(code):
-    """For every line, the line on which its statement begins."""
+    """For every line, the first line of its statement."""
     out, start, is_new = [], "", True
     for line in code:
         text = line.strip()
@@ -188,7 +187,7 @@ def without(tests):
 class Build:
     def __init__(self, modules, torch, deadline_s):
         self.tree = FOLDER / ("torch" if torch else "core")
-        # As deep as the release build, whose objects the compiler's cache has.
+        # At the same depth as the release build, to reuse its objects in the compiler's cache.
         self.folder = self.tree / "build/release"
         self.deadline_s = deadline_s
         self.tests = sorted({test for module in modules for test in TESTS[module]})
@@ -196,7 +195,7 @@ class Build:
         self.torch, self.names = torch, {}
 
     def copy_tree(self):
-        """Copies what is other than in the copy, which is then newer than all that was built of changed lines."""
+        """Copies files that differ from the copy; they are then newer than all objects built from changed lines."""
         tracked = set(cpp_source.tracked("*"))
         for path in self.tree.rglob("*"):
             inside = path.relative_to(self.tree)
@@ -246,11 +245,11 @@ class Build:
         return names
 
     def run(self, test):
-        """What noticed in `test`, "" if nothing, and the tests that failed by chance or of this machine at this time."""
+        """The test that noticed the change, or "", and the tests that failed by chance."""
         status, suspects = "", []
-        for is_quick in (True, False):  # up to the first failure, which mostly decides; then all others
+        for is_quick in (True, False):  # up to the first failure, which usually decides; then all others
             names = [name for name in self.names[test] if name not in suspects]
-            # Not by GTEST_TOTAL_SHARDS: the processes that tests start would take it for theirs.
+            # Not by GTEST_TOTAL_SHARDS, which the processes that tests start would inherit.
             status, failed = self.execute(test, [names[index::SHARDS] for index in range(SHARDS)], is_quick)
             if not status or not failed:
                 break
@@ -266,17 +265,17 @@ class Build:
         return status, suspects
 
     def execute(self, test, shards_names, is_quick, libraries=""):
-        """What went wrong, "" for nothing, and the tests that failed; of one shard if it `is_quick`."""
+        """The kind of failure, or "", and the failed tests; with `is_quick` only up to the first failed shard."""
         shards = []
         for names in shards_names:
             output = tempfile.TemporaryFile("w+", errors="replace")
             command = [*ALONE, str(self.folder / "tests" / test), "--gtest_brief=1", f"--gtest_fail_fast={int(is_quick)}",
                        "--gtest_filter=" + ":".join(names)]
-            # In a session of its own: kill(0, ...) of a namespace ends its whole process group, also outside of it.
+            # In a new session: kill(0, ...) in a namespace kills the whole process group, also outside of the namespace.
             shards.append((output, subprocess.Popen(command, cwd=self.folder, stdout=output, stderr=output,
                                                     stdin=subprocess.DEVNULL, start_new_session=True,
                                                     env={**os.environ, "LD_LIBRARY_PATH": str(libraries)})))
-        for _ in range(int(self.deadline_s * 10)):  # looks, not a clock: whoever stops all of this is no hang
+        for _ in range(int(self.deadline_s * 10)):  # counts polls, not time: suspending this script is not a hang
             if all(process.poll() is not None for _, process in shards):
                 break
             if is_quick and any(process.poll() for _, process in shards):
@@ -297,7 +296,7 @@ class Build:
         return status, list(dict.fromkeys(failed))
 
     def judge(self, change):
-        """What noticed the change, "" if nothing, and the tests that were left out; None if it does not compile."""
+        """The test that noticed the change, or "", and the tests that were left out; None if it does not compile."""
         path = self.tree / change.path
         text = path.read_text(encoding="utf-8")
         lines = text.split("\n")
@@ -305,7 +304,7 @@ class Build:
         lines[change.line - 1] = change.after
         try:
             path.write_text("\n".join(lines), encoding="utf-8")
-            # The tests link the library as a shared one: they stay as they are.
+            # The tests link the shared library, so only the library is rebuilt.
             if not self.compile("cleave_torch" if self.torch else "cleave_core"):
                 return None
             doubts = []
@@ -320,7 +319,7 @@ class Build:
 
 
 def compile_one(words):
-    """Compiles as in the release build; a changed line may leave something unused."""
+    """Compiles as in the release build, but without -Werror: a changed line may leave something unused."""
     if "/cleave/checkpoint/" in words[-1]:
         words = [*words, "-Wno-error"]
     os.execvp("ccache", ["ccache", *words])
@@ -335,7 +334,7 @@ def main():
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--deadline", type=float, default=120, help="seconds for one test binary")
     parser.add_argument("--torch", action="store_true")
-    parser.add_argument("--list", action="store_true", help="only say which changes would be tried")
+    parser.add_argument("--list", action="store_true", help="only list the changes that would be tried")
     parser.add_argument("files", nargs="*")
     arguments = parser.parse_args()
     files = [path for path in arguments.files or cpp_source.tracked("cleave/comm/*.cc", "cleave/format/*.cc")

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs the ```sh blocks of Markdown pages as they stand, so that no page shows a command that does not work.
+"""Runs the ```sh blocks of Markdown pages unchanged, so that no page shows a command that does not work.
 
 usage: run_docs.py --build BUILD_FOLDER PAGE...
 
-The blocks of a page run in order in one folder of their own that holds README.md, docs/, examples/ and build/ as
-`./run build` leaves it. A block ```console is shown, not run; check_docs.py checks its commands.
+The blocks of a page run in order in a temporary folder with README.md, docs/, examples/ and build/ as after `./run build`.
+Blocks ```console are not run; check_docs.py checks their commands.
 """
 import argparse
 import os

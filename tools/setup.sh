@@ -1,12 +1,12 @@
 # Sets a machine up for Cleave: system packages, and libtorch in a folder that clones share. Sourced by ./run.
 # shellcheck shell=bash disable=SC2034
 #
-# Nothing here touches the network once everything is in place.
+# Uses the network only if something is missing.
 
 LIBTORCH_VERSION=2.13.0
-# libtorch_cpu.so needs two small CUDA libraries beside it even where no GPU is used.
+# libtorch_cpu.so needs two small CUDA libraries, even without a GPU.
 LIBTORCH_WHEELS=("torch==$LIBTORCH_VERSION" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
-# Beside nvcc: NCCL as libtorch was built with it, headers too, and what toolkits often lack: library and wheel.
+# If nvcc is installed: libtorch's version of NCCL with headers, and libraries that CUDA toolkits often lack (library=wheel).
 NCCL_WHEEL=nvidia-nccl-cu13==2.29.7
 CUDA_WHEELS=(libcudnn.so.9=nvidia-cudnn-cu13==9.20.0.48 libcusparseLt.so.0=nvidia-cusparselt-cu13==0.8.1
   libnvshmem_host.so.3=nvidia-nvshmem-cu13==3.4.5 libcufile.so.0=nvidia-cufile==1.15.1.6)
@@ -14,8 +14,8 @@ CUDA_WHEELS=(libcudnn.so.9=nvidia-cudnn-cu13==9.20.0.48 libcusparseLt.so.0=nvidi
 BUILD_PACKAGES=(g++ cmake ninja-build ccache pkg-config unzip python3 python3-pip ca-certificates
   nlohmann-json3-dev libcli11-dev libicu-dev libpcre2-dev libsentencepiece-dev libxxhash-dev libhwy-dev zlib1g-dev
   libgtest-dev libgmock-dev libgloo-dev)
-TEST_PACKAGES=(strace)      # what is opened while index files are read
-RELEASE_PACKAGES=(valgrind)  # memory that was never written
+TEST_PACKAGES=(strace)       # traces the files that are opened
+RELEASE_PACKAGES=(valgrind)  # finds uninitialized memory
 LINT_PACKAGES=(clang-format-14 clang-tidy-14 shellcheck git)
 FUZZ_PACKAGES=(clang-14)
 
@@ -25,7 +25,7 @@ fail() {
   exit 1
 }
 
-# Those of its arguments that are not installed, in one line.
+# Prints the arguments that are not installed packages, in one line.
 missing_packages() {
   local installed package
   installed=" $(dpkg-query -W -f='${Package}=${db:Status-Status} ' "$@" 2>/dev/null || true)"
@@ -75,7 +75,7 @@ need_space() {
 
 cache_folder() { say "${CLEAVE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/cleave}"; }
 
-# Sets CLEAVE_LIBTORCH: the user's own, else the shared folder, fetched once.
+# Sets CLEAVE_LIBTORCH to the user's folder, otherwise to the shared folder, which is fetched once.
 ensure_libtorch() {
   if [ -n "${CLEAVE_LIBTORCH:-}" ]; then
     [ -e "$CLEAVE_LIBTORCH/lib/libtorch_cpu.so" ] ||
@@ -91,7 +91,7 @@ ensure_libtorch() {
   fetch_libtorch "$cache"
 }
 
-# Fetches and unpacks under a name of its own, then renames: another clone sees all of it or nothing.
+# Fetches and unpacks under a temporary name, then renames, so that other clones see all files or none.
 fetch_libtorch() {
   local cache=$1 lock partial
   exec {lock}>"$cache/lock"
@@ -101,7 +101,7 @@ fetch_libtorch() {
   fi
   if [ ! -e "$CLEAVE_LIBTORCH/lib/libtorch_cpu.so" ]; then
     need_space "$cache" 3 "fetching libtorch" "set CLEAVE_CACHE to a folder on another disk"
-    # What an ended fetch left; the lock says that nobody is working on it.
+    # Left by an interrupted fetch: the lock shows that no other process uses it.
     rm -rf "$cache"/libtorch-*.partial
     partial=$cache/libtorch-$LIBTORCH_VERSION.partial
     mkdir -p "$partial/wheels"
@@ -114,12 +114,12 @@ fetch_libtorch() {
   exec {lock}>&-
 }
 
-# The C++ libraries are the same in every Python version's wheel: one version is named, so any Python will do.
+# The C++ libraries are the same in the wheels of all Python versions: naming one version makes any Python work.
 fetch_wheels() {
   local folder=$1 python show=()
   shift
   [ -t 1 ] || show=(--quiet)
-  # A python3 first in PATH may lack the pip that the system's own has.
+  # The first python3 in PATH may lack pip; the system's python3 may have it.
   for python in python3 /usr/bin/python3 ""; do
     [ -z "$python" ] || ! "$python" -m pip --version >/dev/null 2>&1 || break
   done
@@ -145,7 +145,7 @@ unpack_wheels() {
   done
 }
 
-# Completes the cache's libtorch for a CUDA build, once, where nvcc is; the build finds out by itself what is there.
+# Adds what a CUDA build needs to the cache's libtorch, once, if nvcc is installed; CMake detects what is there.
 ensure_cuda() {
   local root
   root=$(cache_folder)/libtorch-$LIBTORCH_VERSION
@@ -163,11 +163,11 @@ ensure_cuda() {
     for row in "${CUDA_WHEELS[@]}"; do
       case $'\n'$missing$'\n' in *$'\n'"${row%%=*}"$'\n'*) wheels+=("${row#*=}") ;; esac
     done
-    need_space "$root" 3 "fetching what CUDA needs"
+    need_space "$root" 3 "fetching CUDA libraries"
     say "fetching ${wheels[*]} (once) into $root"
     rm -rf "$root/wheels"
     mkdir "$root/wheels"
-    # In a shell of its own: the CPU's build needs none of it.
+    # In a subshell, so that a failure does not stop the CPU build.
     if (fetch_wheels "$root/wheels" "${wheels[@]}" && unpack_wheels "$root"); then
       touch "$root/cuda-complete"
     else

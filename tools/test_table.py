@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""What a run of the tests measured, and what it did not run.
+"""Prints the measurements, failures and skipped tests of a test run.
 
-usage: test_table.py RESULTS.xml...     as `ctest --output-junit RESULTS.xml` writes them
+usage: test_table.py RESULTS.xml...     written by `ctest --output-junit RESULTS.xml`
 """
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
 
-TOLD = re.compile(r"^(?:measured: (.*)|(\d+ of \d+ rounds ended .*)|(\d+ inputs in all))$", re.MULTILINE)
+MEASURED = re.compile(r"^(?:measured: (.*)|(\d+ of \d+ rounds ended .*)|(\d+ inputs in total))$", re.MULTILINE)
 REASON = re.compile(r": Skipped\n(.*)")
 
 
@@ -18,8 +18,8 @@ def table(roots):
     failed = [case for case in cases if case.find("failure") is not None]
     lines = [f"{len(cases) - len(skipped) - len(failed)} passed, {len(failed)} failed, {len(skipped)} not run", "", "measured:"]
     for case in cases:
-        for told in TOLD.findall(case.findtext("system-out") or ""):
-            lines.append(f"  {case.get('name')}: {''.join(told)}")
+        for groups in MEASURED.findall(case.findtext("system-out") or ""):
+            lines.append(f"  {case.get('name')}: {''.join(groups)}")
     for title, chosen in (("failed:", failed), ("not run:", skipped)):
         lines += ["", title]
         for case in chosen:

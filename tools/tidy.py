@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""clang-tidy over what changed, or with --full over every source that needs no libtorch and the changed ones that do (a
-file of libtorch takes about a minute, the others seconds). What did not change is checked without the static analyzer,
+"""Runs clang-tidy on changed files, or with --full on every source that needs no libtorch and the changed ones that do (a
+file with libtorch takes about a minute, the others seconds). Unchanged files are checked without the static analyzer,
 which takes two thirds of the time.
 
 usage: tidy.py [--full] [--jobs N] [--limit SECONDS] [FILE...]
 
-What changed: since the merge base with the upstream branch, where there is nothing new in the last ten commits; and what
-is not committed. No new file is started after the limit (480 s); the files that were left are counted, not forgotten.
+Changed files are the uncommitted ones and those changed since the merge base with the upstream branch, or in the last ten
+commits if there is nothing new. No file is started after the limit (480 s); the remaining files are listed.
 """
 import argparse
 import concurrent.futures
@@ -21,7 +21,7 @@ import cpp_source
 
 BUILD = cpp_source.ROOT / "build/release"
 FOLDER = cpp_source.ROOT / "build/tidy"
-# GCC's precompiled header means nothing to clang: the header itself takes its place.
+# clang cannot use GCC's precompiled header: use the header itself instead.
 GCC_ONLY = {"-fpch-preprocess", "-Winvalid-pch", "-fno-fat-lto-objects", "-Wno-restrict"}
 
 
@@ -39,7 +39,7 @@ def changed_files():
 
 
 def translate(words):
-    """The words of a compile command without what only GCC knows."""
+    """The words of a compile command without GCC-only flags."""
     out = []
     for index, word in enumerate(words):
         if word.endswith("ccache") or word in GCC_ONLY:
@@ -60,17 +60,17 @@ def write_commands():
 
 
 def affected(changed, sources, graph):
-    """The sources that changed, and for a changed header the sources that include it directly."""
+    """The changed sources, and the sources that directly include a changed header."""
     return {path for path in sources
             if path in changed or any(name in changed for _, name in graph.get(path, []) if name.endswith(".h"))}
 
 
 def select(full):
-    """The paths to check in the order in which a limit may cut, and those of them that changed."""
+    """The paths to check, most important first in case of a limit, and the changed ones."""
     sources = write_commands()
     graph = {path: check_layers.includes(path) for path in cpp_source.tracked("*.h", "*.cc")}
     changed = affected(changed_files(), sources & set(graph), graph)
-    # Tests are checked when they are named: clang-tidy takes gtest's macros for the test's own code.
+    # Tests are checked only if named: clang-tidy attributes gtest's macros to the test.
     product = {path for path in sources & set(graph) if not path.endswith("_test.cc") and not path.startswith("tests/")}
     free = {path for path in product if not check_layers.torch_chain(path, graph, set())}
     rest = free - changed if full else set()

@@ -5,7 +5,7 @@
 namespace cleave {
 namespace {
 
-TEST(ByteCount, TextsOfSizes_AreBytes) {
+TEST(ByteCount, ValidSizes_AreParsed) {
   EXPECT_EQ(bytes_from_text("5GB"), 5'000'000'000U);
   EXPECT_EQ(bytes_from_text("5gib"), uint64_t{5} << 30);
   EXPECT_EQ(bytes_from_text("200kb"), 200'000U);
@@ -15,7 +15,7 @@ TEST(ByteCount, TextsOfSizes_AreBytes) {
   EXPECT_EQ(bytes_from_text("7B"), 7U);
 }
 
-TEST(ByteCount, OtherTexts_AreNone) {
+TEST(ByteCount, InvalidSizes_AreRefused) {
   for (const char* text : {"", "0", "-5GB", "5 GB", "5G", "5XB", "GB", "5.5GB", "5GBB", "5iB",
                            "99999999999999999999", "99999999999TB"}) {
     EXPECT_EQ(bytes_from_text(text), std::nullopt) << text;

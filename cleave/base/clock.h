@@ -3,7 +3,7 @@
 
 namespace cleave {
 
-/// Seconds on a clock that never goes back. Only differences mean something.
+/// Seconds on a monotonic clock. Only differences are meaningful.
 inline double monotonic_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }

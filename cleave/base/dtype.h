@@ -18,10 +18,10 @@ std::string_view file_name(DType dtype);
 /// The name in flags and messages: "fp32", "fp64", "bf16", "fp16", "int64", ...
 std::string_view name(DType dtype);
 
-/// From a safetensors name; nothing when it is unknown.
+/// Parses a safetensors name; nullopt if it is unknown.
 std::optional<DType> dtype_from_file_name(std::string_view text);
 
-/// From a flag ("fp32") or a config.json's torch_dtype ("float32"); nothing when it is unknown.
+/// Parses a flag's name ("fp32") or a config.json's torch_dtype ("float32"); nullopt if unknown.
 std::optional<DType> dtype_from_name(std::string_view text);
 
 }  // namespace cleave

@@ -12,7 +12,7 @@
 namespace cleave {
 namespace {
 
-// The numbers are the program's exit codes: what scripts know them by.
+// The numbers are the program's exit codes, on which scripts rely.
 TEST(Code, EveryCode_HasItsNumberAndAName) {
   const std::vector<std::pair<int, std::string_view>> codes = {
       {2, "usage"},   {3, "shape"},  {4, "format"},   {5, "io"},      {6, "peer"},

@@ -2,7 +2,7 @@
 
 #include <new>
 #ifdef CLEAVE_XXHASH_DISPATCHES
-#include <xxh_x86dispatch.h>  // the same functions, chosen by processor
+#include <xxh_x86dispatch.h>  // the same functions, chosen by CPU
 #else
 #include <xxhash.h>
 #endif

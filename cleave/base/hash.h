@@ -9,11 +9,11 @@
 
 namespace cleave {
 
-/// XXH3, 64 bits, seed 0, of bytes in memory. Finds accidents, not attackers.
+/// XXH3 with 64 bits and seed 0. Detects accidental changes, not attacks.
 uint64_t hash_bytes(std::span<const std::byte> bytes);
 uint64_t hash_bytes(std::string_view text);
 
-/// The same hash over bytes that come in pieces: how they are cut does not change it.
+/// The same hash, computed incrementally. It does not depend on how the bytes are split.
 class Hasher {
  public:
   Hasher();
@@ -22,14 +22,14 @@ class Hasher {
   Hasher& operator=(Hasher&&) noexcept;
   /// Adds the next bytes.
   void update(std::span<const std::byte> bytes);
-  [[nodiscard]] uint64_t digest() const;  ///< of everything so far
+  [[nodiscard]] uint64_t digest() const;  ///< hash of all bytes so far
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
 
-/// 16 lower-case hexadecimal digits / the number again; nothing when `text` is anything else.
+/// A number as 16 lower-case hexadecimal digits, and back; nullopt for any other string.
 std::string to_hex(uint64_t value);
 std::optional<uint64_t> from_hex(std::string_view text);
 

@@ -7,13 +7,13 @@
 namespace cleave {
 namespace {
 
-// The empty input's value is published with the algorithm.
+// The algorithm's specification gives the hash of the empty input.
 TEST(Hash, EmptyInput_GivesThePublishedValue) {
   EXPECT_EQ(hash_bytes(std::string_view()), 0x2d06800538d394c2u);
   EXPECT_EQ(Hasher().digest(), 0x2d06800538d394c2u);
 }
 
-TEST(Hash, AnyCutOfTheBytes_GivesTheHashOfTheWhole) {
+TEST(Hash, BytesInPieces_GiveTheHashOfTheWhole) {
   std::vector<std::byte> bytes(5000);
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 31 + i / 7);
   const uint64_t whole = hash_bytes(bytes);

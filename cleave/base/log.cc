@@ -23,8 +23,8 @@ std::string& live_line() {
   return *line;
 }
 
-// One write for a whole line, so that lines of several processes do not mix either. A reader that
-// went away is the concern of whoever handles SIGPIPE; there is nobody left to tell here.
+// One write for a whole line, so that the lines of several processes do not mix. Write errors are
+// ignored: a closed pipe raises SIGPIPE, which is handled elsewhere.
 void write_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t done = ::write(fd, bytes.data(), bytes.size());
@@ -51,10 +51,10 @@ void write_stdout_line(const std::string& text) {
 }
 
 void write_stderr_line(const std::string& text) {
-  // Where nobody reads stdout, the thread that holds the lock waits for ever: errors must not.
-  // A point of the system's clock, as the thread sanitizer knows of no other timed lock.
-  constexpr std::chrono::milliseconds kLongest(100);
-  const std::unique_lock lock(output_mutex(), std::chrono::system_clock::now() + kLongest);
+  // If stdout is blocked, the thread that holds the lock never releases it; errors must not wait.
+  // system_clock, because the thread sanitizer supports no other timed lock.
+  constexpr std::chrono::milliseconds kMaxWait(100);
+  const std::unique_lock lock(output_mutex(), std::chrono::system_clock::now() + kMaxWait);
   const std::string live = lock ? live_line() : "";
   if (!live.empty()) write_all(STDOUT_FILENO, kClearLine);
   write_all(STDERR_FILENO, as_line(text));

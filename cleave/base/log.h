@@ -11,7 +11,7 @@ void write_stdout_line(const std::string& text);
 void write_stderr_line(const std::string& text);
 }  // namespace internal
 
-/// One line on stdout. Lines of several threads never mix, and a live bar stays below them.
+/// One line on stdout. Lines of several threads never mix, and the live line stays below them.
 template <class... Parts>
 void log_info(const Parts&... parts) {
   internal::write_stdout_line(str(parts...));
@@ -29,8 +29,8 @@ void log_error(const Parts&... parts) {
   internal::write_stderr_line(str("cleave: ", parts...));
 }
 
-/// Keeps `text` as the last line of the terminal on stdout, redrawn under whatever is logged; empty
-/// takes it away. For a terminal only.
+/// Shows `text` as the last line of the terminal and redraws it below each logged line; an empty
+/// text removes it. Only for a stdout that is a terminal.
 void set_live_line(std::string_view text);
 
 }  // namespace cleave

@@ -6,8 +6,8 @@
 namespace cleave {
 
 bool mutant_enabled(std::string_view name) {
-  const char* planted = std::getenv("CLEAVE_MUTANT");  // NOLINT(concurrency-mt-unsafe)
-  return planted != nullptr && name == planted;
+  const char* enabled = std::getenv("CLEAVE_MUTANT");  // NOLINT(concurrency-mt-unsafe)
+  return enabled != nullptr && name == enabled;
 }
 
 }  // namespace cleave

@@ -3,15 +3,15 @@
 
 namespace cleave {
 
-// Faults planted to see that the tests against them can fail. They exist in builds with
-// CLEAVE_MUTANTS alone, which are never installed; CLEAVE_MUTANT=name in the environment turns one
-// on. tests/mutants says which test must then fail.
+// Mutants: deliberate faults which show that the tests against them can fail. They exist only in
+// builds with CLEAVE_MUTANTS, which are never installed. CLEAVE_MUTANT=NAME in the environment
+// enables one; tests/mutants lists the test that must then fail.
 
 #ifdef CLEAVE_MUTANTS
-/// Whether the fault with this name is on.
+/// Whether the mutant with this name is enabled.
 bool mutant_enabled(std::string_view name);
 #else
-/// Whether the fault with this name is on: never in this build.
+/// Whether the mutant with this name is enabled: never in this build.
 constexpr bool mutant_enabled(std::string_view /*name*/) {
   return false;
 }

@@ -13,8 +13,8 @@ constexpr int kRounds = 10;
 constexpr double kTwoPi = 6.283185307179586;
 constexpr double kLn2 = 0.6931471805599453;
 
-/// Natural logarithm of x in (0, 1]; relative error below 1e-15. From the bits: x = m * 2^e with m
-/// in [0.75, 1.5), then 2 atanh((m-1)/(m+1)).
+/// Natural logarithm of x in (0, 1]; relative error below 1e-15. With x = m * 2^e and m in
+/// [0.75, 1.5), it is e * ln 2 + 2 atanh((m-1)/(m+1)).
 double log_unit(double x) {
   const auto bits = std::bit_cast<uint64_t>(x);
   auto exponent = static_cast<int64_t>(bits >> 52) - 1023;
@@ -24,13 +24,13 @@ double log_unit(double x) {
     exponent += 1;
   }
   const double s = (m - 1) / (m + 1);
-  const double z = s * s;  // |s| <= 0.2, so eleven terms reach the last bit
+  const double z = s * s;  // |s| <= 0.2, so eleven terms give full double precision
   double sum = 0;
   for (int k = 21; k >= 1; k -= 2) sum = sum * z + 1.0 / k;
   return 2 * s * sum + static_cast<double>(exponent) * kLn2;
 }
 
-/// Sine and cosine of 2 pi t for t in [0, 1), by folding to an eighth turn and Taylor polynomials.
+/// Sine and cosine of 2 pi t for t in [0, 1): range reduction to |x| <= pi / 4, then Taylor series.
 void sin_cos_turn(double t, double& sine, double& cosine) {
   const auto octant = static_cast<int>(t * 8);
   const int quarter = (octant + 1) / 2;            // nearest quarter turn, 0..4
@@ -60,12 +60,12 @@ void sin_cos_turn(double t, double& sine, double& cosine) {
   }
 }
 
-/// Four normal numbers of one counter block.
+/// The four normal numbers of one counter value.
 std::array<double, 4> normal_block(uint64_t key, uint64_t block) {
   const auto u = philox(key, block, 0);
   std::array<double, 4> out{};
   for (size_t pair = 0; pair < 2; ++pair) {
-    const double uniform = (u[2 * pair] + 1.0) * 0x1p-32;  // (0, 1]: its logarithm is finite
+    const double uniform = (u[2 * pair] + 1.0) * 0x1p-32;  // in (0, 1], so its logarithm is finite
     const double radius = std::sqrt(-2 * log_unit(uniform));
     double sine = 0;
     double cosine = 0;
@@ -99,7 +99,7 @@ std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_low, uint64_t coun
 }
 
 uint64_t stream_key(uint64_t seed, std::string_view stream) {
-  uint64_t hash = 0xCBF29CE484222325ULL;  // FNV-1a, then one Philox block spreads it over all bits
+  uint64_t hash = 0xCBF29CE484222325ULL;  // FNV-1a; one Philox call then mixes all bits
   for (const char c : stream) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3ULL;
   const auto u = philox(seed, hash, 0);
   return (uint64_t{u[1]} << 32) | u[0];

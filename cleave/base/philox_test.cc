@@ -8,7 +8,7 @@
 namespace cleave {
 namespace {
 
-// Known answers: Random123's kat_vectors for philox4x32 with 10 rounds.
+// Oracle: Random123's kat_vectors for philox4x32 with 10 rounds.
 TEST(Philox, KnownCounters_GiveThePublishedWords) {
   using Words = std::array<uint32_t, 4>;
   EXPECT_EQ(philox(0, 0, 0), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
@@ -17,7 +17,7 @@ TEST(Philox, KnownCounters_GiveThePublishedWords) {
             (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-// Oracle: the C library's functions on the same uniforms.
+// Oracle: the C library's log, cos and sin of the same uniform numbers.
 TEST(FillNormal, EveryElement_IsBoxMullerOfItsCounter) {
   std::vector<double> out(4096);
   fill_normal(42, 0, out);

@@ -89,7 +89,7 @@ void Progress::update(int64_t done, const ProgressReading& reading) {
   last_shown_s_ = now;
   if (is_terminal_) {
     set_live_line(live_line(terminal_width(), now));
-  } else if (done_ < options_.total) {  // finish() has the last word
+  } else if (done_ < options_.total) {  // finish() logs the last line
     log_info(count(), figures(), time_left(now));
   }
 }
@@ -118,22 +118,23 @@ std::string Progress::figures() const {
 }
 
 std::string Progress::time_left(double now) const {
-  const int64_t here = done_ - options_.done;
-  if (here <= 0) return "";
+  const int64_t done_in_run = done_ - options_.done;
+  if (done_in_run <= 0) return "";
   const double left = static_cast<double>(options_.total - done_) * (now - start_s_);
-  return "  " + duration_text(left / static_cast<double>(here)) + " left";
+  return "  " + duration_text(left / static_cast<double>(done_in_run)) + " left";
 }
 
-// A terminal that is written in its last column may wrap: one column stays free.
+// The last column stays free, because some terminals wrap a full line.
 std::string Progress::live_line(int width, double now) const {
   const double share =
       std::clamp(static_cast<double>(done_) / static_cast<double>(options_.total), 0.0, 1.0);
   const std::string tail = str(' ', std::floor(share * 100), '%', figures(), time_left(now));
   const std::string head = count();
-  const int room = width - 1 - static_cast<int>(head.size() + tail.size()) - 3;  // " [" and "]"
+  // Three columns for " [" and "]".
+  const int space = width - 1 - static_cast<int>(head.size() + tail.size()) - 3;
   std::string bar;
-  if (room >= kMinBar) {
-    const int columns = std::min(room, kMaxBar);
+  if (space >= kMinBar) {
+    const int columns = std::min(space, kMaxBar);
     const auto full = static_cast<size_t>(std::floor(share * columns));
     const auto empty = static_cast<size_t>(columns) - full;
     bar = " [" + std::string(full, '#') + std::string(empty, '.') + "]";

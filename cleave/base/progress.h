@@ -8,38 +8,38 @@
 
 namespace cleave {
 
+/// What a progress display counts, and how often it is shown.
 struct ProgressOptions {
-  int64_t total = 0;                            ///< steps in all, > 0
-  int64_t done = 0;                             ///< steps done before this run, for a resumed one
+  int64_t total = 0;                            ///< total steps, > 0
+  int64_t done = 0;                             ///< steps done before a resumed run
   std::string unit = "step";                    ///< what is counted
-  double line_every_s = 10;                     ///< where stdout is not a terminal
-  double draw_every_s = 0.1;                    ///< where it is one
+  double line_every_s = 10;                     ///< if stdout is not a terminal
+  double draw_every_s = 0.1;                    ///< if stdout is a terminal
   std::function<double()> clock = monotonic_s;  ///< seconds
 };
 
-/// What a progress line shows beside the count; NaN is left out. What was measured on other data
-/// stays shown until it is measured again.
+/// The metrics of a progress line. NaN is not shown. An evaluation result is shown until the next.
 struct ProgressReading {
   double loss = NAN;
   double eval_loss = NAN;
-  double eval_accuracy = NAN;  ///< share that is right
+  double eval_accuracy = NAN;  ///< fraction of correct predictions
   double tokens_per_s = NAN;
 };
 
-/// How far the work is, on stdout: on a terminal one live line at the bottom, redrawn at most ten
-/// times a second and cut to the terminal's width; else a plain line every ten seconds. For one
-/// thread; log lines of others stay above the live line.
+/// Progress on stdout. On a terminal: one live line at the bottom, redrawn at most ten times a
+/// second and truncated to the terminal's width. Otherwise: a plain line every ten seconds. For use
+/// by one thread; log lines of other threads appear above the live line.
 class Progress {
  public:
   explicit Progress(ProgressOptions options);
-  ~Progress();  ///< takes the live line away
+  ~Progress();  ///< removes the live line
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// `done` steps of the total are finished.
+  /// Reports that `done` steps of the total are finished.
   void update(int64_t done, const ProgressReading& reading = {});
 
-  /// Leaves one plain line with the last count and the time taken. Further calls do nothing.
+  /// Prints a final plain line with the last count and the elapsed time. Further calls do nothing.
   void finish();
 
  private:

@@ -66,7 +66,7 @@ TEST(Progress, OnAPipe_OneLineEveryTenSecondsAndOneAtTheEnd) {
             "step 40/40  loss 2.5000  12.3k tokens/s  took 20s\n");
 }
 
-TEST(Progress, LossOnOtherData_StaysShownUntilItIsMeasuredAgain) {
+TEST(Progress, EvalLoss_StaysShownUntilTheNextEvaluation) {
   Captured out;
   double now = 0;
   Progress progress({.total = 4, .clock = [&] { return now; }});
@@ -106,13 +106,13 @@ TEST(Progress, OnATerminal_RedrawsTenTimesASecondAndLeavesOnePlainLine) {
     progress.finish();
   }
   const std::string text = out.take();
-  // Ten drawings in this one second, and one that clears.
+  // Ten redraws in this one second, and one that clears the line.
   EXPECT_LE(times(text, "\x1b[K"), 12U);
   EXPECT_GE(times(text, "\x1b[K"), 9U);
   EXPECT_EQ(last_drawn(text), "step 1000/1000  loss 1.0000  took 1.0s\r\n");
 }
 
-TEST(Progress, NarrowTerminal_LineIsCutBeforeTheLastColumn) {
+TEST(Progress, NarrowTerminal_LineIsTruncatedBeforeTheLastColumn) {
   setenv("TERM", "xterm", 1);
   for (const int columns : {200, 80, 60, 40, 20, 5}) {
     Captured out(columns);

@@ -12,10 +12,10 @@ struct Range {
   friend bool operator==(const Range&, const Range&) = default;
 };
 
-/// What one holder keeps of one dim of a tensor: ascending ranges that do not overlap.
+/// Some indices of one dim of a tensor: ascending ranges that do not overlap.
 struct Slice {
-  int64_t dim = 0;            ///< 0 <= dim < rank of the tensor
-  std::vector<Range> ranges;  ///< may be empty: the holder has nothing
+  int64_t dim = 0;            ///< 0 <= dim < number of dims of the tensor
+  std::vector<Range> ranges;  ///< empty: no index
   friend bool operator==(const Slice&, const Slice&) = default;
 };
 

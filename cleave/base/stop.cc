@@ -15,13 +15,13 @@ namespace {
 
 constexpr int kSignals[] = {SIGINT, SIGTERM};
 
-static_assert(std::atomic<int64_t>::is_always_lock_free, "a signal handler may only touch these");
+static_assert(std::atomic<int64_t>::is_always_lock_free, "signal handlers need lock-free atomics");
 std::atomic<int> first_signal{0};
 std::atomic<bool> installed{false};
-std::atomic<int64_t> seen_at_ms[std::size(kSignals)];  // when each came first; 0: not yet
+std::atomic<int64_t> seen_at_ms[std::size(kSignals)];  // time of the first of each; 0: none yet
 struct sigaction previous[std::size(kSignals)];
 
-/// For a signal handler, which may not ask std::chrono.
+/// Async-signal-safe, unlike std::chrono.
 int64_t now_ms() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -43,13 +43,13 @@ extern "C" void on_stop_signal(int signal) {
 }  // namespace
 
 StopSignal::StopSignal() {
-  if (installed.exchange(true)) CLEAVE_BUG("two StopSignals at once");
+  if (installed.exchange(true)) CLEAVE_BUG("two StopSignals at the same time");
   first_signal = 0;
   for (size_t i = 0; i < std::size(kSignals); ++i) {
     seen_at_ms[i] = 0;
     struct sigaction action = {};
     action.sa_handler = on_stop_signal;
-    action.sa_flags = SA_RESTART;  // a read or write in progress goes on
+    action.sa_flags = SA_RESTART;  // interrupted reads and writes continue
     sigaction(kSignals[i], &action, &previous[i]);
   }
 }

@@ -3,29 +3,29 @@
 
 namespace cleave {
 
-/// `timeout` and shells send one signal twice, to a program and to its process group: what comes
-/// again so soon is the same.
+/// `timeout` and shells send one signal twice, to a program and to its process group. A repetition
+/// within this time counts as the same signal.
 inline constexpr std::chrono::milliseconds kSameSignal{200};
 
-/// Thrown when the work ended early because a signal asked for it, after everything worth saving
-/// was saved. The program exits with 128 + signal.
+/// Thrown when work ends early because of a signal, after the state was saved. The program then
+/// exits with 128 + signal.
 struct Stopped {
   int signal = 0;  ///< SIGINT or SIGTERM
 };
 
-/// While one exists, SIGINT and SIGTERM only ask: the work polls pending() between steps, saves and
-/// throws Stopped. The same signal a second time, later than kSameSignal, ends the process at once
-/// with 128 + signal (a terminal's SIGINT and a launcher's SIGTERM about the same Ctrl-C therefore
-/// count as one). One at a time in a process.
+/// While an object exists, SIGINT and SIGTERM only set a flag: the work polls pending() between
+/// steps, saves and throws Stopped. If the same signal arrives again after kSameSignal, the process
+/// exits immediately with 128 + signal. A terminal's SIGINT and the launcher's SIGTERM for the same
+/// Ctrl-C are different signals, so they do not end it. One object at a time in a process.
 class StopSignal {
  public:
   StopSignal();
-  ~StopSignal();  ///< puts the handlers back that were there before
+  ~StopSignal();  ///< restores the previous handlers
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
-  /// The first signal that arrived while one exists; 0 when none has. Any thread may ask, at the
-  /// cost of one load.
+  /// The first signal that arrived since construction; 0 if none. Any thread may call it; it costs
+  /// one atomic load.
   [[nodiscard]] static int pending();
 };
 

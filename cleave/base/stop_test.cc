@@ -17,7 +17,7 @@ TEST(StopSignal, NoSignal_NothingPending) {
   EXPECT_EQ(StopSignal::pending(), 0);
 }
 
-TEST(StopSignal, FirstOfEachKind_OnlyAsks) {
+TEST(StopSignal, FirstOfEachKind_OnlySetsTheFlag) {
   const StopSignal stop;
   send(SIGINT);
   EXPECT_EQ(StopSignal::pending(), SIGINT);
@@ -26,7 +26,7 @@ TEST(StopSignal, FirstOfEachKind_OnlyAsks) {
 }
 
 // As `timeout` sends it: to the program and to its process group.
-TEST(StopSignal, SameSignalAtOnce_IsOne) {
+TEST(StopSignal, SameSignalImmediately_CountsOnce) {
   const StopSignal stop;
   send(SIGTERM);
   send(SIGTERM);
@@ -37,14 +37,14 @@ TEST(StopSignal, SameSignalLater_ExitsWith128PlusSignal) {
   const auto twice = [](int signal) {
     const StopSignal stop;
     send(signal);
-    std::this_thread::sleep_for(kSameSignal + std::chrono::milliseconds(20));  // a user's patience
+    std::this_thread::sleep_for(kSameSignal + std::chrono::milliseconds(20));
     send(signal);
   };
   EXPECT_EXIT(twice(SIGINT), testing::ExitedWithCode(130), "");
   EXPECT_EXIT(twice(SIGTERM), testing::ExitedWithCode(143), "");
 }
 
-TEST(StopSignal, AfterItsEnd_TheDefaultActionIsBack) {
+TEST(StopSignal, AfterDestruction_TheDefaultActionIsRestored) {
   { const StopSignal stop; }
   EXPECT_EXIT(send(SIGTERM), testing::KilledBySignal(SIGTERM), "");
 }

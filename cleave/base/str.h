@@ -4,7 +4,7 @@
 
 namespace cleave {
 
-/// One string from any streamable parts, in order: str("tp=", 4) is "tp=4".
+/// Joins streamable parts into a string: str("tp=", 4) is "tp=4".
 template <class... Parts>
 std::string str(const Parts&... parts) {
   std::ostringstream out;

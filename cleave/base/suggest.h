@@ -8,18 +8,18 @@
 
 namespace cleave {
 
-/// Smallest number of inserted, removed or changed bytes that turns `a` into `b`.
+/// Levenshtein distance in bytes.
 size_t edit_distance(std::string_view a, std::string_view b);
 
-/// The `count` names (or fewer) with the smallest edit distance to `name`, nearest first; equal
-/// ones stay in the order of `names`. Empty names, which nobody can mean, are left out.
+/// Up to `count` names with the smallest edit distance to `name`, nearest first; ties keep the
+/// order of `names`. Empty names are skipped.
 std::vector<std::string> nearest_names(std::string_view name, std::span<const std::string> names,
                                        size_t count = 3);
 
-/// The nearest name where it may have been meant: no more than half of its bytes are others.
+/// The nearest name, if its edit distance is at most half of the longer name; otherwise nullopt.
 std::optional<std::string> likely_name(std::string_view name, std::span<const std::string> names);
 
-/// End of an "unknown name" message: "; did you mean 'a', 'b' or 'c'"; empty without names.
+/// The end of an "unknown name" message: "; did you mean 'a', 'b' or 'c'"; empty if `names` is.
 std::string did_you_mean(std::string_view name, std::span<const std::string> names);
 
 }  // namespace cleave

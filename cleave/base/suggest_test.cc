@@ -21,7 +21,7 @@ TEST(NearestNames, TypingMistake_GivesTheIntendedNameFirst) {
   EXPECT_EQ(nearest_names("x", names, 9).size(), names.size());
 }
 
-TEST(LikelyName, NameOfWhichMoreThanHalfIsOther_IsNotSuggested) {
+TEST(LikelyName, NameThatDiffersInMoreThanHalf_IsNotSuggested) {
   const std::vector<std::string> names = {"train", "eval", "plan"};
   EXPECT_EQ(likely_name("trian", names), "train");
   EXPECT_EQ(likely_name("evil", names), "eval");

@@ -3,7 +3,7 @@
 
 namespace cleave {
 
-/// The library's version, "major.minor.patch"; the build file's project() is its one source.
+/// The library's version, "major.minor.patch", from project() in CMakeLists.txt.
 std::string_view version();
 
 }  // namespace cleave

@@ -6,7 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/clock.h"
-#include "cleave/base/peak_rss.h"
+#include "cleave/base/resource_limits.h"
 #include "cleave/bench/run.h"
 #include "cleave/bench/shapes.h"
 #include "cleave/bench/timing.h"
@@ -22,14 +22,14 @@ namespace cleave {
 namespace {
 
 struct GenerateTimes {
-  std::vector<double> prefill_s, decode_s;  // of a run
-  Spent spent;                              // of another run's decoding
-  int64_t matrix_bytes = 0;                 // of all ranks: what a token reads
-  double memory_bytes_per_s = 0;            // that all ranks together can read
+  std::vector<double> prefill_s, decode_s;  // per run
+  Spent spent;                              // of decoding, in a separate run
+  int64_t matrix_bytes = 0;                 // of all ranks: read for each token
+  double memory_bytes_per_s = 0;            // read by all ranks together
   int64_t peak_rss = 0;
 };
 
-/// Bytes of this rank's matrices in the type in which they are multiplied.
+/// Bytes of this rank's matrices in the type of the products.
 int64_t matrix_bytes_of(Model& model, const std::string& dtype) {
   const int64_t width = dtype == "int8" ? 1 : item_bytes(dtype_from_name(dtype).value());
   int64_t bytes = 0;
@@ -40,8 +40,8 @@ int64_t matrix_bytes_of(Model& model, const std::string& dtype) {
   return bytes;
 }
 
-/// Bytes a second that the ranks together sum up, of as many as their matrices have: caches help
-/// these as they help the matrices. The best of some times.
+/// Bytes per second that all ranks together read in a plain sum, over as many bytes as their
+/// matrices have, so that caches help equally. The best of seven.
 double memory_speed(const Axis& tp, int64_t bytes) {
   constexpr int64_t kMostBytes = 256 << 20;
   const Tensor read = at::ones({std::min(bytes, kMostBytes) / 4}, at::kFloat);
@@ -56,7 +56,7 @@ double memory_speed(const Axis& tp, int64_t bytes) {
   return static_cast<double>(tp.size() * read.numel() * 4) / best_s;
 }
 
-/// The likeliest id of every row.
+/// The likeliest id of each sequence.
 Ids best_ids(const Scores& scores) {
   Ids ids;
   for (const Choice& choice : best_choices(scores, scores)) ids.push_back(choice.id);
@@ -104,7 +104,7 @@ GenerateTimes timed(const BenchGenerateOptions& o, const BenchShape& shape, Worl
     times.prefill_s.push_back(prefill_s);
     times.decode_s.push_back(decode_s);
   }
-  // On its own: the clock takes a microsecond of each operation, which is much of a token's time.
+  // A separate run: the clock adds a microsecond per operation, a large part of a token's time.
   run(&times.spent);
   times.peak_rss = peak_rss_bytes();
   times.memory_bytes_per_s = memory_speed(tp, own_bytes);
@@ -147,8 +147,8 @@ void cleave_bench_generate(const cleave::BenchGenerateOptions& options) {
       {"share", shares_of(times->spent)}};
   char line[300];
   std::snprintf(line, sizeof line,
-                "%s, tp=%d, %s: prompt %.0f tokens/s, decoding %.1f tokens/s (%.2f ms a token), "
-                "%.2f GiB\n  matrices are read at %.1f GB/s, a plain sum reads %.1f",
+                "%s, tp=%d, %s: prompt %.0f tokens/s, decoding %.1f tokens/s (%.2f ms/token), "
+                "%.2f GiB\n  weights are read at %.1f GB/s; a plain sum reads memory at %.1f GB/s",
                 options.shape.c_str(), options.tp, options.dtype.c_str(),
                 result["prefill_tokens_per_s"].get<double>(),
                 result["decode_tokens_per_s"].get<double>(), result["token_ms"].get<double>(),

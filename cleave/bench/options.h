@@ -4,37 +4,37 @@
 
 namespace cleave {
 
-/// What every bench of a model can be told. Free of libtorch, as all of this file.
+/// Options of all benchmarks of a model. This file is free of libtorch.
 struct BenchOptions {
   int tp = 2;
   std::string dtype = "fp32";
   int64_t batch_size = 1;     ///< sequences
   int threads_per_rank = 0;   ///< 0 = cores / tp
   std::string gemm = "auto";  ///< auto | mkl | onednn
-  std::string plain_kernels;  ///< as set_plain_kernels takes them
-  int64_t operations = 0;     ///< how many to list, longest first
+  std::string plain_kernels;  ///< as for set_plain_kernels
+  int64_t operations = 0;     ///< number of operations to list, slowest first
   bool json = false;
 };
 
-/// Everything `cleave bench train` can be told.
+/// Options of `cleave bench train`.
 struct BenchTrainOptions : BenchOptions {
   BenchTrainOptions() { batch_size = 4; }
   std::string shape = "llama-135m";
-  int64_t seq_len = 0;  ///< tokens; 0 = the shape's
-  int64_t steps = 5;    ///< that are timed
-  int64_t warmup = 2;   ///< steps before them
+  int64_t seq_len = 0;  ///< tokens; 0 = that of the shape
+  int64_t steps = 5;    ///< timed steps
+  int64_t warmup = 2;   ///< untimed steps before them
 };
 
-/// Everything `cleave bench generate` can be told. dtype may be int8 too.
+/// Options of `cleave bench generate`. dtype can also be int8.
 struct BenchGenerateOptions : BenchOptions {
   std::string shape = "gpt2-124m";
   int64_t prompt_len = 128;  ///< tokens
-  int64_t new_tokens = 32;   ///< after the first one
-  int64_t repeats = 5;       ///< that are timed, between one to warm up and one to see what on
+  int64_t new_tokens = 32;   ///< after the first new token
+  int64_t repeats = 5;       ///< timed runs, after a warmup run and before a profiled one
 };
 
 }  // namespace cleave
 
-/// Found in libcleave by these names. Print to stdout. Throw Error.
+/// The front end finds these symbols in libcleave by name. They print to stdout and throw Error.
 extern "C" void cleave_bench_train(const cleave::BenchTrainOptions& options);
 extern "C" void cleave_bench_generate(const cleave::BenchGenerateOptions& options);

@@ -9,8 +9,8 @@
 
 namespace cleave {
 
-/// Runs `measure(World&)` on all ranks of a bench. Returns what rank 0 measured, in its process:
-/// the others of a launcher have nothing to print.
+/// Runs `measure(World&)` on all ranks of a benchmark. Returns the result of rank 0 in its process,
+/// nullopt in other processes of a launcher.
 template <class Measure>
 auto measured_by_rank_0(const BenchOptions& options, const Measure& measure) {
   set_plain_kernels(options.plain_kernels);

@@ -11,8 +11,8 @@ nlohmann::ordered_json preset(const std::string& name, int64_t vocab_size) {
   return nlohmann::ordered_json::parse(preset_config(name, vocab_size).dump());
 }
 
-/// What random numbers would cost is not what is timed; rivals are run without dropout too.
-void stop_dropout(nlohmann::ordered_json& config) {
+/// Turns dropout off: random numbers are not to be timed. The baselines run without dropout too.
+void turn_off_dropout(nlohmann::ordered_json& config) {
   for (auto& [key, value] : config.items()) {
     if (key.ends_with("pdrop") || key.ends_with("dropout_prob")) value = 0.0;
   }
@@ -44,7 +44,7 @@ BenchShape bench_shape(const std::string& name) {
                 str("shape '", name,
                     "' is unknown; expected llama-135m, llama-1.1b, gpt2-124m or bert-base"));
   }
-  stop_dropout(config);
+  turn_off_dropout(config);
   return {.config = Json::parse(config.dump(), "shape " + name), .seq_len = seq_len};
 }
 

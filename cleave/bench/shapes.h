@@ -5,10 +5,10 @@
 
 namespace cleave {
 
-/// A model of well-known sizes with random weights, to time.
+/// A model of well-known sizes with random weights, for benchmarks.
 struct BenchShape {
   Json config;
-  int64_t seq_len = 0;  ///< tokens of a training sample
+  int64_t seq_len = 0;  ///< tokens per training sequence
 };
 
 /// llama-135m (12 layers of 768, 12 heads), llama-1.1b (TinyLlama's sizes), gpt2-124m, bert-base;

@@ -23,7 +23,7 @@ nlohmann::ordered_json shares_of(const Spent& spent) {
 
 namespace {
 
-/// The longest: what each of `times` runs spent on it.
+/// The `count` slowest operations, with the time and calls per run of `times` runs.
 nlohmann::ordered_json operations_of(const Spent& spent, int64_t count, int64_t times) {
   auto operations = nlohmann::ordered_json::array();
   for (const OpTime& op : spent.operations) {
@@ -51,7 +51,7 @@ void print_bench(const BenchOptions& options, nlohmann::ordered_json result,
     std::printf("  %-16s %5.1f %%\n", kind.c_str(), share.get<double>() * 100);
   }
   if (options.operations == 0) return;
-  std::printf("%-44s %12s %12s\n", "operation (rank 0)", "ms each time", "calls");
+  std::printf("%-44s %12s %12s\n", "operation (rank 0)", "ms per run", "calls");
   for (const auto& op : result["operations"]) {
     std::printf("%-44s %12.3f %12.1f\n", op["name"].get_ref<const std::string&>().c_str(),
                 op["ms"].get<double>(), op["calls"].get<double>());

@@ -10,21 +10,21 @@
 
 namespace cleave {
 
-/// Where rank 0's time went: in the steps that were timed, or for generation in one run more.
+/// The time of rank 0 by kind and operation: of the timed steps, or of one profiled generation run.
 struct Spent {
   std::array<double, kNumTimeKinds> kinds{};  ///< seconds
   std::vector<OpTime> operations;
 };
 
-/// Of an odd number of values the middle one, of an even number the mean of the two.
+/// The median; the mean of the two middle values if their number is even.
 double median(std::vector<double> values);
 
-/// {"matrix products": 0.8, ...}: shares of the time.
+/// The fraction of time by kind: {"matrix products": 0.8, ...}.
 nlohmann::ordered_json shares_of(const Spent& spent);
 
-/// `result` as one line of JSON, or for people `headline` and the shares; both with the longest
-/// operations where options.operations asks for them. `spent` is of `times` runs, and what is
-/// printed of an operation of one.
+/// Prints `result` as one line of JSON, or `headline` and the shares as text; both with the
+/// options.operations slowest operations. `spent` is the sum over `times` runs; operations are
+/// printed per run.
 void print_bench(const BenchOptions& options, nlohmann::ordered_json result,
                  const std::string& headline, const Spent& spent, int64_t times);
 

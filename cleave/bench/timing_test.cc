@@ -11,14 +11,14 @@ const Spent kSpent{.kinds = {},
                                   {.name = "aten::add", .seconds = 2, .calls = 2},
                                   {.name = "aten::mul", .seconds = 1, .calls = 1}}};
 
-/// What is printed of two runs.
+/// The output for two runs.
 std::string printed(const BenchOptions& options) {
   testing::internal::CaptureStdout();
   print_bench(options, {{"bench", "train"}, {"share", {{"other", 1.0}}}}, "a line", kSpent, 2);
   return testing::internal::GetCapturedStdout();
 }
 
-TEST(Bench, JsonWithOperations_ListsTheLongest) {
+TEST(Bench, JsonWithOperations_ListsTheSlowest) {
   BenchOptions options;
   options.json = true;
   EXPECT_EQ(printed(options), "{\"bench\":\"train\",\"share\":{\"other\":1.0}}\n");
@@ -28,7 +28,7 @@ TEST(Bench, JsonWithOperations_ListsTheLongest) {
                             {{"name", "aten::add"}, {"ms", 1000.0}, {"calls", 1.0}}}));
 }
 
-TEST(Bench, TextWithOperations_ListsAsManyAsThereAre) {
+TEST(Bench, TextWithOperations_ListsAllIfThereAreFewer) {
   BenchOptions options;
   EXPECT_EQ(printed(options), "a line\n  other            100.0 %\n");
   options.operations = 9;

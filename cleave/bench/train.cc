@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/clock.h"
-#include "cleave/base/peak_rss.h"
+#include "cleave/base/resource_limits.h"
 #include "cleave/bench/run.h"
 #include "cleave/bench/shapes.h"
 #include "cleave/bench/timing.h"
@@ -12,7 +12,7 @@
 namespace cleave {
 namespace {
 
-/// Random tokens; for a masked model 15 % of the places have a label.
+/// Random tokens; for a masked-LM model 15 % of the positions have a label.
 Batch random_batch(const Model& model, int64_t batch_size, int64_t seq_len) {
   const at::Generator generator = at::detail::createCPUGenerator(1);
   Batch batch;
@@ -30,7 +30,7 @@ struct TrainTimes {
   double loss = 0;  // of the last step
 };
 
-/// One rank of the bench.
+/// One rank of the benchmark.
 class TrainBench {
  public:
   TrainBench(const BenchTrainOptions& options, const BenchShape& shape, World& world)
@@ -41,7 +41,7 @@ class TrainBench {
                             options.seq_len > 0 ? options.seq_len : shape.seq_len)) {
     choose_gemm(options.gemm, mesh_["tp"]);
     materialize(rank_.model());
-    rank_.leaves_changed();
+    rank_.refresh_weights();
   }
 
   TrainTimes run() {
@@ -58,14 +58,14 @@ class TrainBench {
   }
 
  private:
-  [[nodiscard]] TrainLayout layout(const BenchShape& shape) const {
+  [[nodiscard]] ParallelConfig layout(const BenchShape& shape) const {
     LayoutOptions layout;
     layout.tp = options_.tp;
-    return layout_of(layout, *make_model(shape.config),
-                     scalar_type(dtype_from_name(options_.dtype).value()), 0);
+    return make_parallel_config(layout, *make_model(shape.config),
+                                scalar_type(dtype_from_name(options_.dtype).value()), 0);
   }
 
-  /// Everything that a training step is, as in cleave train.
+  /// A full training step, as in `cleave train`.
   double step(int64_t number) {
     rank_.optimizer().zero_grad();
     const PassResult pass = rank_.train_pass({&batch_, 1}, 0, number);
@@ -115,7 +115,7 @@ void cleave_bench_train(const cleave::BenchTrainOptions& options) {
   const double step_s = median(times->step_s);
   char line[200];
   std::snprintf(
-      line, sizeof line, "%s, tp=%d, %s: %.0f ms a step (%.0f to %.0f), %.0f tokens/s, %.2f GiB",
+      line, sizeof line, "%s, tp=%d, %s: %.0f ms/step (%.0f to %.0f), %.0f tokens/s, %.2f GiB",
       options.shape.c_str(), options.tp, options.dtype.c_str(), step_s * 1e3,
       result["step_ms_min"].get<double>(), result["step_ms_max"].get<double>(),
       result["tokens_per_s"].get<double>(), static_cast<double>(peak_rss_bytes()) / (1 << 30));

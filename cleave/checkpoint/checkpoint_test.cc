@@ -1,5 +1,5 @@
-// Oracle: whole tensors in closed form. They are cut onto one layout, saved, and read back whole by
-// name, and cut again onto every other layout.
+// Oracle: whole tensors in closed form. They are sharded for one layout, saved, read back whole by
+// name, and sharded again for every other layout.
 #include <array>
 #include <filesystem>
 #include <map>
@@ -43,7 +43,7 @@ void expect_loads(const fs::path& run, const Axis& tp) {
   const LoadResult result = load_model(*model, ModelFolder::open(run.string()), at::kFloat);
   uint64_t held = 0;
   for (const auto& p : model->parameters()) held += p->leaf().nbytes();
-  EXPECT_EQ(result.bytes_read, held) << "a rank reads its own ranges alone";
+  EXPECT_EQ(result.bytes_read, held) << "a rank reads only its own ranges";
   Optimizer optimizer(model->parameters(), OptimizerOptions{});
   load_optimizer(optimizer, *model, newest_checkpoint(run)->string());
   EXPECT_EQ(optimizer.num_steps(), 7);
@@ -137,7 +137,7 @@ TEST(Checkpoint, TiedWeights_AreStoredOnceAndADuplicateIsNoError) {
   EXPECT_THAT(load_model(*model, ModelFolder::open(saved.string()), at::kFloat).carried, IsEmpty());
 }
 
-// -- what does not fit ----------------------------------------------------------------------------
+// -- files that do not fit the model --------------------------------------------------------------
 
 Error load_error(const std::vector<TensorInfo>& tensors) {
   const TempFolder folder;
@@ -154,12 +154,11 @@ TEST(LoadModel, MissingAndUnexpectedTensors_AreAllListed) {
   const Error error = load_error(tensors);
   EXPECT_EQ(error.code(), Code::kFormat);
   EXPECT_THAT(error.what(), HasSubstr("2 missing: model.embed_tokens.weight, model.layers.0."));
-  EXPECT_THAT(error.what(),
-              HasSubstr("2 that the model has no use for: model.embed.weight, other"));
+  EXPECT_THAT(error.what(), HasSubstr("2 that the model does not use: model.embed.weight, other"));
 }
 
-// The files that GPT-2 was published with: a base model's names, causal masks as tensors; and the
-// output matrix once more, as other programs write it.
+// GPT-2's published files have a base model's names and causal masks as tensors. Other programs
+// also write a second copy of the output matrix.
 TEST(LoadModel, NamesWithoutTheirFirstToken_AreFoundAndMasksLeftOut) {
   const Training training(Axis(), at::kFloat, kGpt2Config);
   std::vector<TensorInfo> tensors;
@@ -211,7 +210,7 @@ TEST(LoadModel, TablesOfOlderPrograms_AreCarriedIntoTheNextCheckpoint) {
   EXPECT_THAT(find_damage(folder / "run/step_00000003"), IsEmpty());
 }
 
-TEST(Checkpoint, InAFolderOfItsOwn_IsWhole) {
+TEST(Checkpoint, OutsideARunFolder_IsWhole) {
   const TempFolder folder;
   on_layout({2, 2}, [&](const Writers& writers) {
     save_checkpoint(folder / "saved", Training(writers.tp).checkpoint(1), writers);
@@ -233,7 +232,7 @@ TEST(Checkpoint, StagesOfAPipeline_WriteWhatEachHas) {
         mine.push_back(p);
       } else {
         p->drop();
-        p->set_home(Parameter::Ownership::kNotOwned);
+        p->set_ownership(Parameter::Ownership::kNotOwned);
       }
     }
     training.optimizer = std::make_unique<Optimizer>(mine, OptimizerOptions{});
@@ -248,7 +247,7 @@ TEST(Checkpoint, StagesOfAPipeline_WriteWhatEachHas) {
   expect_file_is_whole(folder / "saved/optimizer.safetensors", 2 * (3 + 2 * 9));
 }
 
-TEST(Checkpoint, ConfigOfEveryType_NamesItInTheFormThatItHad) {
+TEST(Checkpoint, ConfigOfEveryType_IsNamedUnderTheConfigsOwnKeys) {
   for (const auto& [dtype, name] : {std::pair(at::kFloat, "float32"),
                                     {at::kDouble, "float64"},
                                     {at::kHalf, "float16"},
@@ -295,7 +294,7 @@ TEST(LoadOptimizer, OtherOptimizer_IsRefused) {
             Code::kIo);
 }
 
-// Meta's rows 2i, 2i+1 of a head are rows i, i + half here: written by that rule, one by one.
+// Oracle: Meta's rows 2i and 2i+1 of a head are rows i and i + half here.
 TEST(RealLoadModel, MetaNames_UndoTheOrderOfRotaryRowsOnEveryLayout) {
   const auto data = test::data_folder();
   CLEAVE_NEEDS_DATA();

@@ -10,12 +10,12 @@
 
 namespace cleave {
 
-/// Bytes of a tensor that pass through memory at once.
+/// The most bytes of a tensor that are in memory at a time.
 inline constexpr uint64_t kChunkBytes = uint64_t{8} << 20;
 
-/// A block of a tensor in pieces of at most kChunkBytes, or of one index of dim 0 where that is
-/// more: `take` sees the slices of each piece, in order, so that the pieces joined are the block.
-/// An empty block has one empty piece.
+/// Divides a block of a tensor into pieces of at most kChunkBytes (or of one index of dim 0, if
+/// that is more) and calls `take` with the slices of each, in order. An empty block has one empty
+/// piece.
 void for_each_chunk(const TensorInfo& tensor, const std::vector<Slice>& slices,
                     const std::function<void(const std::vector<Slice>&)>& take);
 

@@ -1,8 +1,8 @@
 // A conversion:
-//   1. The files to write are planned from names, shapes and types alone: which tensors, or which
-//      blocks of them, each file holds. The disk's free space is compared with their sizes.
-//   2. TO.partial is made with every file at its whole size; tensors are copied in chunks.
-//   3. config.json, the tokenizer's files and the manifest follow; the folder is renamed to TO.
+//   1. Names, shapes and types decide which tensors, or which blocks of them, each file holds. The
+//      disk's free space is compared with the files' sizes.
+//   2. TO.partial is made with every file at its full size; tensors are copied in chunks.
+//   3. config.json, tokenizer files and the manifest are written; the folder is renamed to TO.
 // A failure or a signal before that removes TO.partial.
 #include "cleave/checkpoint/convert.h"
 
@@ -37,13 +37,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A tensor of a new file: a block of one of the source's.
+/// A tensor of a new file: a block of a source tensor.
 struct Wanted {
-  TensorInfo info;  ///< as it is to be written
+  TensorInfo info;  ///< in the new file
   std::vector<Slice> slices;
 };
 
-/// One torch file that is to be written.
+/// A torch file to write.
 struct WantedFile {
   std::string path;  ///< below the folder
   std::vector<Wanted> tensors;
@@ -57,8 +57,9 @@ void check(const ConvertOptions& o) {
   CLEAVE_CHECK(o.tp >= 1 && o.pp >= 1, Code::kUsage, "tp=", o.tp, " pp=", o.pp,
                " is not possible; expected 1 or more");
   CLEAVE_CHECK(is_split(o.format) || (o.tp == 1 && o.pp == 1), Code::kUsage, "tp=", o.tp,
-               " pp=", o.pp, " is of the formats oslo and nxd; the files of the others are whole, ",
-               "any tp and pp opens them");
+               " pp=", o.pp,
+               " is only for the formats oslo and nxd; the files of the others are whole, ",
+               "and any tp and pp can load them");
 }
 
 DType new_dtype(DType stored, const std::string& wanted) {
@@ -69,11 +70,11 @@ DType new_dtype(DType stored, const std::string& wanted) {
   return *dtype;
 }
 
-/// Copies a block from the source in chunks of the new type.
+/// Copies a block from the source in chunks, converted to the new type.
 void copy(const TensorSource& source, const Wanted& wanted,
           const std::function<void(const std::vector<Slice>&, std::span<const std::byte>)>& write) {
   const TensorInfo& stored = source.at(wanted.info.name);
-  // Both are used again: memory for each piece anew would leave holes that the next does not fill.
+  // Reused for every piece: allocating each time would fragment the heap.
   std::vector<std::byte> bytes, converted;
   for_each_chunk(stored, wanted.slices, [&](const std::vector<Slice>& slices) {
     if (const int signal = StopSignal::pending(); signal != 0) throw Stopped{signal};
@@ -90,7 +91,7 @@ void copy(const TensorSource& source, const Wanted& wanted,
   });
 }
 
-/// All tensors of the source, whole, under their names.
+/// All tensors of the source, whole.
 std::vector<Wanted> whole_tensors(const TensorSource& source, const std::string& dtype) {
   std::vector<Wanted> tensors;
   for (TensorInfo& info : source.list()) {
@@ -120,8 +121,8 @@ std::vector<WantedFile> bin_parts(std::vector<Wanted> tensors, uint64_t max_file
   return files;
 }
 
-/// The parameters of each stage: near-equal runs of the model's sequence. Heads that are not in it
-/// (a pooler behind hidden states) are in the last stage.
+/// The parameters of each stage: balanced ranges of the model's sequence. Heads that are not in the
+/// sequence (a pooler on hidden states) are in the last stage.
 std::vector<std::set<std::string>> stages_of(Model& model, int pp) {
   const std::vector<Layer*> sequence = model.sequence();
   const auto count = static_cast<int>(sequence.size());
@@ -164,7 +165,7 @@ std::vector<WantedFile> split_parts(const ModelTensors& source, const Json& conf
   return files;
 }
 
-/// In how many pieces they are copied.
+/// The number of pieces in which the tensors are copied.
 uint64_t num_chunks(const std::vector<Wanted>& tensors) {
   uint64_t count = 0;
   for (const Wanted& tensor : tensors) {
@@ -173,8 +174,8 @@ uint64_t num_chunks(const std::vector<Wanted>& tensors) {
   return count;
 }
 
-/// An index of the files: a line for each tensor.
-uint64_t index_room(const std::vector<WantedFile>& files) {
+/// A bound on the bytes of an index of the files: a line for each tensor.
+uint64_t index_bytes(const std::vector<WantedFile>& files) {
   uint64_t bytes = 0;
   for (const WantedFile& file : files) {
     for (const Wanted& tensor : file.tensors) {
@@ -184,7 +185,7 @@ uint64_t index_room(const std::vector<WantedFile>& files) {
   return bytes;
 }
 
-/// Writes the tensors of one conversion, and says what it wrote.
+/// Writes the files of one conversion and counts them.
 class Output {
  public:
   Output(const ConvertOptions& options, const ModelFolder& from, const TensorSource& source)
@@ -202,7 +203,8 @@ class Output {
     std::vector<TensorInfo> infos;
     for (const Wanted& tensor : tensors) infos.push_back(tensor.info);
     const SafetensorsPlan plan(infos, {.max_file_bytes = options_.max_file_bytes});
-    begin(plan.total_bytes(), manifest_room(plan, num_chunks(tensors)) + plan.index_json().size());
+    begin(plan.total_bytes(),
+          manifest_max_bytes(plan, num_chunks(tensors)) + plan.index_json().size());
     plan.create_files(*folder_);
     SafetensorsWriter writer(folder_->path(), plan);
     for (const Wanted& tensor : tensors) {
@@ -230,7 +232,7 @@ class Output {
       bytes += plans.back().total_bytes();
       report_.num_tensors += static_cast<int64_t>(infos.size());
     }
-    begin(bytes, files.size() * (kDiskBlock + kManifestEntry) + index_room(files));
+    begin(bytes, files.size() * (kDiskBlock + kManifestBytesPerFile) + index_bytes(files));
     for (size_t i = 0; i < files.size(); ++i) write_one(files[i], plans[i]);
     report_.num_files = static_cast<int64_t>(files.size());
     report_.bytes = bytes;
@@ -248,7 +250,7 @@ class Output {
     folder_->write_file(str(kTorchBinStem, ".bin.index.json"), index_json(places, bytes));
   }
 
-  /// The small files and the manifest; after it the folder is there.
+  /// Writes the small files and the manifest and renames the folder.
   ConvertReport finish() {
     folder_->write_file("config.json", config_with_dtype(from_.config, largest_type()));
     for (const fs::path& path : other_files()) {
@@ -262,7 +264,7 @@ class Output {
   }
 
  private:
-  /// What goes along as it is.
+  /// The files that are copied unchanged.
   [[nodiscard]] std::vector<fs::path> other_files() const {
     std::vector<std::string> names = tokenizer_files(from_.path);
     names.emplace_back("generation_config.json");
@@ -272,19 +274,21 @@ class Output {
     return paths;
   }
 
-  /// `bytes` of tensor files, and `room` for what says where their tensors are.
-  void begin(uint64_t bytes, uint64_t room) {
+  /// Checks the free space and makes the folder. `bytes`: of tensor files; `overhead`: of index and
+  /// manifest.
+  void begin(uint64_t bytes, uint64_t overhead) {
     const fs::path parent = target_.parent_path();
     CLEAVE_CHECK(fs::is_directory(parent), Code::kIo, parent.string(),
-                 " is no folder; make it first, '", options_.to, "' is to be in it");
+                 " is not a folder; make it first, so that '", options_.to,
+                 "' can be written in it");
     lock_ = std::make_unique<FileLock>(parent);
     uint64_t small = 4 * kDiskBlock + config_with_dtype(from_.config, at::kBFloat16).size();
     for (const fs::path& path : other_files()) {
-      small += fs::file_size(path) + kDiskBlock + kManifestEntry;
+      small += fs::file_size(path) + kDiskBlock + kManifestBytesPerFile;
     }
-    require_free_space(parent, bytes + room + small);
+    require_free_space(parent, bytes + overhead + small);
     folder_ = std::make_unique<FolderWriter>(target_);
-    // Damage must not get a manifest that calls it intact.
+    // A damaged source must not get a new manifest that matches it.
     if (fs::exists(fs::path(from_.path) / kManifestName)) require_intact(from_.path);
   }
 

@@ -1,4 +1,5 @@
-// Oracle: weights in closed form, so what every file must hold is known without a reader or writer.
+// Oracle: weights in closed form, so the contents of every file are known without a reader or
+// writer.
 #include "cleave/checkpoint/convert.h"
 
 #include <algorithm>
@@ -42,14 +43,14 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-/// A form of a model folder.
+/// A format of a model folder, with the job's size.
 struct Form {
   std::string name;
   ModelFormat format;
   int tp = 1, pp = 1;
 };
 
-// Sizes that do not divide: 6 heads over 4 ranks, 4 layers of the sequence over 3 stages.
+// Uneven sizes: 6 heads over 4 ranks, 4 layers of the sequence over 3 stages.
 const std::vector<Form> kForms = {{"safetensors", ModelFormat::kSafetensors},
                                   {"bin", ModelFormat::kBin},
                                   {"oslo", ModelFormat::kOslo, 3, 2},
@@ -61,7 +62,7 @@ ConvertOptions options_of(const fs::path& from, const fs::path& to, const Form& 
           .format = form.format,
           .tp = form.tp,
           .pp = form.pp,
-          .max_file_bytes = 5000};  // so safetensors and bin have parts
+          .max_file_bytes = 5000};  // so that safetensors and bin have parts
 }
 
 Tensor read_whole(const TensorSource& files, const TensorInfo& info) {
@@ -122,7 +123,7 @@ TEST(Convert, OsloOfAnyTpAndPp_JoinsToTheSameBits) {
     for (const int pp : {1, 2, 4}) {
       const fs::path next = folder / str("tp", tp, "_pp", pp);
       convert(options_of(last, next, {"oslo", ModelFormat::kOslo, tp, pp}));
-      last = next;  // each is made of the one before
+      last = next;  // each is converted from the previous one
     }
   }
   convert(options_of(last, folder / "whole", kForms[0]));
@@ -144,7 +145,8 @@ Tensor read_of_rank(const fs::path& path, const std::string& name) {
   return {};
 }
 
-// Slices written out by hand: 6 heads of 4 over two ranks; queries, keys and values side by side.
+// Oracle: slices by hand. 6 heads of 4 over two ranks; queries, keys and values are columns of one
+// matrix.
 TEST(Convert, FilesOfRanks_HoldTheirColumnsAndRows) {
   const TempFolder folder;
   test::write_model_folder(folder / "gpt2", kGpt2Config, tensors_of(kGpt2Config));
@@ -170,7 +172,7 @@ TEST(Convert, FilesOfRanks_HoldTheirColumnsAndRows) {
                         closed_form(row, {24, 24}).narrow(1, 12, 12)));
 }
 
-TEST(Convert, OtherType_RoundsFloatsAloneAndSaysSoInTheConfig) {
+TEST(Convert, OtherType_RoundsOnlyFloatsAndIsInTheConfig) {
   const TempFolder folder;
   const auto tensors = tensors_of(kLlamaConfig);
   test::write_model_folder(folder / "model", kLlamaConfig, tensors);
@@ -188,7 +190,7 @@ TEST(Convert, OtherType_RoundsFloatsAloneAndSaysSoInTheConfig) {
   expect_model(back.to, tensors, at::kDouble);
 }
 
-// A family that Cleave does not know, a type that rounds, and a tensor of integers.
+// A family that Cleave does not know, a type that needs rounding, and a tensor of integers.
 TEST(Convert, UnknownFamily_KeepsNamesAndIntegers) {
   const TempFolder folder;
   {
@@ -244,7 +246,7 @@ TEST(Convert, RunFolder_GivesItsNewestCheckpointWithoutTheState) {
   EXPECT_EQ(read_file(folder / "bin/tokenizer.json"), "{}");
 }
 
-TEST(Convert, IndexOfParts_SaysTheirBytesAndWhereEachTensorIs) {
+TEST(Convert, IndexOfParts_HasTheirBytesAndEachTensorsFile) {
   const TempFolder folder;
   const auto tensors = tensors_of(kLlamaConfig);
   test::write_model_folder(folder / "model", kLlamaConfig, tensors);
@@ -282,7 +284,7 @@ TEST(Convert, Config_HasTheTypeThatMostOfTheModelHas) {
   }
 }
 
-/// Tensors of all files of a folder, and bytes of its weights.
+/// The number of tensors in all files of a folder, and the bytes of its weights.
 std::pair<int64_t, uint64_t> counted(const fs::path& path, const Form& form) {
   int64_t num_tensors = 0;
   uint64_t bytes = 0;
@@ -314,14 +316,14 @@ TEST(Convert, Report_CountsWhatWasWritten) {
   }
 }
 
-TEST(Convert, TargetInOtherWords_IsTheFolderThatTheyMean) {
+TEST(Convert, UnnormalizedTarget_IsNormalized) {
   const TempFolder folder;
   const auto tensors = tensors_of(kLlamaConfig);
   test::write_model_folder(folder / "model", kLlamaConfig, tensors);
-  for (const char* words :
+  for (const char* target :
        {"out", "out/", "out//", "out/.", "./out", "nowhere/../out", "model/../out/"}) {
-    SCOPED_TRACE(words);
-    convert(options_of(folder / "model", folder / words, kForms[0]));
+    SCOPED_TRACE(target);
+    convert(options_of(folder / "model", folder / target, kForms[0]));
     EXPECT_THAT(names_below(folder.path()), ElementsAre("model", "out"));
     expect_model(folder / "out", tensors);
     fs::remove_all(folder / "out");
@@ -337,7 +339,7 @@ struct Refused {
   std::function<void(ConvertOptions&)> change;
 };
 
-TEST(Convert, WhatCannotBe_IsRefusedAndNothingIsLeft) {
+TEST(Convert, InvalidOptions_AreRefusedAndNothingIsLeft) {
   const TempFolder folder;
   test::write_model_folder(folder / "model", kLlamaConfig, tensors_of(kLlamaConfig));
   const std::vector<Refused> cases = {
@@ -349,7 +351,7 @@ TEST(Convert, WhatCannotBe_IsRefusedAndNothingIsLeft) {
        [](auto& o) { o.pp = 9; }},
       {"unknown type", Code::kUsage, "dtype 'int8'", [](auto& o) { o.dtype = "int8"; }},
       {"no parent", Code::kIo, "make it first", [&](auto& o) { o.to = folder / "none/out"; }},
-      {"exists", Code::kIo, "exists already", [&](auto& o) { o.to = folder / "model"; }},
+      {"exists", Code::kIo, "already exists", [&](auto& o) { o.to = folder / "model"; }},
       {"no source", Code::kIo, "nowhere", [&](auto& o) { o.from = folder / "nowhere"; }},
   };
   for (const Refused& c : cases) {
@@ -392,10 +394,10 @@ TEST(Convert, DamagedSource_IsNamedAndGetsNoNewManifest) {
   }
 }
 
-/// Something that happens to the files of a job of tp=2 x pp=2; the message says `text`.
-struct Mishap {
+/// A fault in the files of a job of tp=2 x pp=2, and a part of its message.
+struct FileFault {
   std::string text;
-  bool has_manifest;  ///< else the files alone must tell
+  bool has_manifest;  ///< false: the files alone must show it
   std::function<void(const fs::path&)> change;
 };
 
@@ -406,7 +408,7 @@ void swap_files(const fs::path& a, const fs::path& b) {
 }
 
 /// `wider` has the files of the same model on tp=4 x pp=2.
-std::vector<Mishap> mishaps(const fs::path& wider) {
+std::vector<FileFault> file_faults(const fs::path& wider) {
   const auto name = [](int tp, int pp) { return oslo_file_name(tp, pp); };
   const auto take = [wider](const fs::path& at, const std::string& from, const std::string& to) {
     fs::copy_file(wider / from, at / to, fs::copy_options::overwrite_existing);
@@ -418,11 +420,11 @@ std::vector<Mishap> mishaps(const fs::path& wider) {
        [=](auto& at) { fs::remove(at / name(1, 1)); }},
       {"missing are those of (tp, pp) = (2, 0)", false,
        [=](auto& at) { take(at, name(2, 1), name(2, 1)); }},
-      {"they do not make up", false,
+      {"they do not add up to", false,
        [=](auto& at) {
          for (int pp : {0, 1}) take(at, name(2, pp), name(2, pp));
        }},
-      {"they do not make up", false, [=](auto& at) { take(at, name(1, 0), name(1, 0)); }},
+      {"they do not add up to", false, [=](auto& at) { take(at, name(1, 0), name(1, 0)); }},
       {"is in 1 of the 2 files of stage 0", false,
        [=](auto& at) { swap_files(at / name(1, 0), at / name(1, 1)); }},
       {name(0, 0) + " has changed", true,
@@ -441,14 +443,14 @@ TEST(Convert, MissingExtraSwappedAndMixedRankFiles_AreNamed) {
   test::write_model_folder(folder / "model", kLlamaConfig, tensors_of(kLlamaConfig));
   convert(options_of(folder / "model", folder / "good", {"oslo", ModelFormat::kOslo, 2, 2}));
   convert(options_of(folder / "model", folder / "wider", {"oslo", ModelFormat::kOslo, 4, 2}));
-  for (const Mishap& mishap : mishaps(folder / "wider")) {
-    SCOPED_TRACE(mishap.text);
+  for (const FileFault& fault : file_faults(folder / "wider")) {
+    SCOPED_TRACE(fault.text);
     const fs::path copy = folder / "copy";
     fs::copy(folder / "good", copy);
-    if (!mishap.has_manifest) fs::remove(copy / kManifestName);
-    mishap.change(copy);
+    if (!fault.has_manifest) fs::remove(copy / kManifestName);
+    fault.change(copy);
     const Error error = thrown_by([&] { convert(options_of(copy, folder / "out", kForms[0])); });
-    EXPECT_THAT(error.what(), HasSubstr(mishap.text));
+    EXPECT_THAT(error.what(), HasSubstr(fault.text));
     EXPECT_FALSE(fs::exists(folder / "out"));
     fs::remove_all(copy);
   }
@@ -456,7 +458,7 @@ TEST(Convert, MissingExtraSwappedAndMixedRankFiles_AreNamed) {
 
 // -- interrupted ----------------------------------------------------------------------------------
 
-/// Lets the first ten file calls and then every `every`-th fail, one a conversion.
+/// Fails the first ten file calls and then every `every`-th one, one in each conversion.
 void expect_failures_leave_nothing(int every) {
   const TempFolder folder;
   test::write_model_folder(folder / "model", kGpt2Config, tensors_of(kGpt2Config));
@@ -480,7 +482,7 @@ void expect_failures_leave_nothing(int every) {
       SCOPED_TRACE(str(form.name, ", call ", failing));
       EXPECT_THAT(message, HasSubstr(failing == 0 ? "" : "No space left on device"));
       EXPECT_EQ(message.empty(), failing == 0);
-      if (fs::exists(folder / "out")) {  // the last call syncs what is there already
+      if (fs::exists(folder / "out")) {  // the last call syncs the renamed folder
         EXPECT_TRUE(failing == 0 || failing == num_calls);
         expect_model(folder / "out", tensors_of(kGpt2Config));
         fs::remove_all(folder / "out");
@@ -520,7 +522,7 @@ TEST(Convert, SignalWhileItWrites_LeavesNothing) {
 
 // -- memory ---------------------------------------------------------------------------------------
 
-/// Private memory of this process that no file backs, in bytes.
+/// Anonymous memory of this process, in bytes.
 int64_t anonymous_bytes() {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
@@ -532,7 +534,7 @@ int64_t anonymous_bytes() {
   return -1;
 }
 
-/// A Llama of zeros: its tensors' bytes are made, not written.
+/// A Llama of zeros, in sparse files.
 void write_wide_llama(const fs::path& path, int64_t hidden, int64_t layers) {
   const std::string config =
       str(R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","vocab_size":)", 2 * hidden,
@@ -545,7 +547,7 @@ void write_wide_llama(const fs::path& path, int64_t hidden, int64_t layers) {
   folder.commit();
 }
 
-/// Most anonymous memory above the start, looked at before every 64 KiB that are written.
+/// The most anonymous memory above the start, read before every write (of 64 KiB).
 int64_t most_anonymous_bytes(const ConvertOptions& options) {
   const int64_t before = anonymous_bytes();
   int64_t most = before;

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The sources of one side, by what stands before their tensors' names.
+/// The tensor sources of one side, by the prefix of their tensors' names.
 using Sources = std::map<std::string, std::unique_ptr<TensorSource>>;
 
 Sources open_side(const std::string& path) {
@@ -38,17 +38,17 @@ Sources open_side(const std::string& path) {
   return sources;
 }
 
-/// The elements of a chunk in a row.
+/// The elements of a chunk, flattened.
 Tensor elements_of(std::vector<std::byte>& bytes, DType dtype) {
   const int64_t count = static_cast<int64_t>(bytes.size()) / item_bytes(dtype);
   return at::from_blob(bytes.data(), {count}, at::dtype(scalar_type(dtype)));
 }
 
-/// Where both have the same number; two that are none are the same. Integers of one type are
-/// compared as they are: a double does not hold all of them.
+/// Which elements are equal; two NaNs are. Integers of one type are compared as integers: a double
+/// cannot hold all of them.
 Tensor same_numbers(const Tensor& a, const Tensor& b) {
-  const bool is_whole = a.scalar_type() == b.scalar_type() && !a.is_floating_point();
-  if (is_whole) return a.eq(b);
+  const bool is_integer = a.scalar_type() == b.scalar_type() && !a.is_floating_point();
+  if (is_integer) return a.eq(b);
   const Tensor wide_a = a.to(at::kDouble), wide_b = b.to(at::kDouble);
   return wide_a.eq(wide_b).logical_or(wide_a.isnan().logical_and(wide_b.isnan()));
 }
@@ -61,7 +61,7 @@ std::vector<int64_t> place_of(const TensorInfo& tensor, const std::vector<Slice>
     int64_t first = 0, size = tensor.shape[dim];
     for (const Slice& slice : slices) {
       if (static_cast<size_t>(slice.dim) != dim) continue;
-      first = slice.ranges.front().begin;  // whole tensors come in pieces of one range
+      first = slice.ranges.front().begin;  // a piece of a whole tensor is one range
       size = slice.ranges.front().size();
     }
     place[dim] = first + element % size;
@@ -70,7 +70,7 @@ std::vector<int64_t> place_of(const TensorInfo& tensor, const std::vector<Slice>
   return place;
 }
 
-/// Adds one chunk to what is known of a tensor.
+/// Adds the differences of one chunk to those of its tensor.
 void compare_values(const Tensor& stored_a, const Tensor& stored_b, TensorDifference& found,
                     const std::function<std::vector<int64_t>(int64_t)>& place) {
   const Tensor same = same_numbers(stored_a, stored_b);
@@ -99,7 +99,7 @@ void compare_tensor(const TensorSource& a, const TensorSource& b, const std::str
   found.shape_a = in_a.shape;
   found.shape_b = in_b.shape;
   if (in_a.shape != in_b.shape) return;
-  // The pieces are those of the wider type.
+  // The wider type decides the pieces.
   const bool a_is_wider = item_bytes(in_a.dtype) >= item_bytes(in_b.dtype);
   std::vector<std::byte> bytes_a, bytes_b;
   for_each_chunk(a_is_wider ? in_a : in_b, {}, [&](const std::vector<Slice>& slices) {
@@ -114,8 +114,8 @@ void compare_tensor(const TensorSource& a, const TensorSource& b, const std::str
 }
 
 /// Tensors that only one side has.
-void add_lonely(const TensorSource* from, const TensorSource* other, const std::string& prefix,
-                bool is_a, DiffReport& report) {
+void add_unmatched(const TensorSource* from, const TensorSource* other, const std::string& prefix,
+                   bool is_a, DiffReport& report) {
   if (from == nullptr) return;
   for (const TensorInfo& info : from->list()) {
     if (other != nullptr && other->find(info.name) != nullptr) continue;
@@ -130,8 +130,8 @@ void add_lonely(const TensorSource* from, const TensorSource* other, const std::
 
 void compare_sources(const TensorSource* a, const TensorSource* b, const std::string& prefix,
                      DiffReport& report) {
-  add_lonely(a, b, prefix, true, report);
-  add_lonely(b, a, prefix, false, report);
+  add_unmatched(a, b, prefix, true, report);
+  add_unmatched(b, a, prefix, false, report);
   if (a == nullptr || b == nullptr) return;
   for (const TensorInfo& info : a->list()) {
     if (b->find(info.name) == nullptr) continue;
@@ -139,9 +139,9 @@ void compare_sources(const TensorSource* a, const TensorSource* b, const std::st
     TensorDifference found;
     found.name = prefix + info.name;
     compare_tensor(*a, *b, info.name, found);
-    const bool is_consistent = found.num_different == 0 && found.dtype_a == found.dtype_b &&
+    const bool is_equal = found.num_different == 0 && found.dtype_a == found.dtype_b &&
                           found.shape_a == found.shape_b;
-    if (!is_consistent) report.differences.push_back(std::move(found));
+    if (!is_equal) report.differences.push_back(std::move(found));
   }
 }
 
@@ -163,7 +163,7 @@ DiffReport diff(const std::string& a, const std::string& b) {
 }  // namespace cleave
 
 void cleave_diff(const std::string& a, const std::string& b, cleave::DiffReport& report) {
-  // Large pieces come from the system and go back to it: among small ones they would leave holes.
+  // Large blocks are mapped from the system, so that they do not fragment the heap.
   (void)mallopt(M_MMAP_THRESHOLD, 1 << 20);
   report = cleave::diff(a, b);
 }

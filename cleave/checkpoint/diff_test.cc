@@ -1,4 +1,4 @@
-// Oracle: differences that the test makes itself, one at a time.
+// Oracle: differences that the test makes, one at a time.
 #include "cleave/checkpoint/diff.h"
 
 #include <cmath>
@@ -83,7 +83,7 @@ TEST(Diff, PlaceInALaterChunk_IsThatOfTheWholeTensor) {
   EXPECT_THAT(report.differences[0].where, ElementsAre(4, 77));
 }
 
-TEST(Diff, NumbersThatAreNone_AreEqualToEachOtherAlone) {
+TEST(Diff, NaNs_EqualOnlyEachOther) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   constexpr float kInfinite = std::numeric_limits<float>::infinity();
   const Tensor a = at::tensor({kNan, kInfinite, 0.0f, 1.0f});
@@ -99,7 +99,7 @@ TEST(Diff, NumbersThatAreNone_AreEqualToEachOtherAlone) {
   }
 }
 
-TEST(Diff, IntegersBeyondADouble_AreToldApart) {
+TEST(Diff, IntegersBeyondADouble_AreDistinguished) {
   const int64_t big = int64_t{1} << 60;
   const auto differences = diff_of({{"t", at::tensor({big, big + 1}, at::kLong)}},
                                    {{"t", at::tensor({big, big}, at::kLong)}})

@@ -1,4 +1,5 @@
-// What a conversion asks of a disk. Oracle: what its files take, and disks of about that size.
+// The disk space that a conversion requires. Oracle: the space of its files, and disks of about
+// that size.
 #include <filesystem>
 
 #include <gmock/gmock.h>
@@ -22,9 +23,9 @@ struct Form {
   int tp = 1, pp = 1;
 };
 
-class DiskOfAConversion : public testing::TestWithParam<Form> {};
+class ConversionDisk : public testing::TestWithParam<Form> {};
 
-TEST_P(DiskOfAConversion, ThatIsLargeEnough_IsTakenAndASmallerOneRefusedBeforeAnythingIsWritten) {
+TEST_P(ConversionDisk, LargeEnough_IsUsedAndASmallerOneIsRefusedBeforeAnythingIsWritten) {
   const TempFolder folder;
   test::write_model_folder(folder / "model", test::kLlamaConfig,
                            test::tensors_of(test::kLlamaConfig));
@@ -58,7 +59,7 @@ const char* name_of(const testing::TestParamInfo<Form>& form) {
   return kNames[static_cast<size_t>(form.param.format)];
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, DiskOfAConversion,
+INSTANTIATE_TEST_SUITE_P(Forms, ConversionDisk,
                          testing::Values(Form{ModelFormat::kSafetensors}, Form{ModelFormat::kBin},
                                          Form{ModelFormat::kOslo, 3, 2},
                                          Form{ModelFormat::kNxd, 4, 3}),

@@ -15,27 +15,27 @@
 namespace cleave {
 namespace {
 
-/// Reads what leaves of this rank hold, through one piece of memory where a type changes: new
-/// memory for each tensor would leave holes between the leaves, as large as these.
-class HeldReader {
+/// Reads the values of this rank's leaves. Type conversions share one buffer: a new one for each
+/// tensor would fragment the heap between the leaves.
+class LeafReader {
  public:
-  explicit HeldReader(const TensorSource& files) : files_(files) {}
+  explicit LeafReader(const TensorSource& files) : files_(files) {}
 
-  /// In the file's dtype; there until the next call.
+  /// In the file's dtype; valid until the next call.
   Tensor borrow(const TensorInfo& stored, const Parameter& parameter) {
     const std::vector<int64_t> shape = parameter.leaf_shape();
     const int64_t bytes = c10::multiply_integers(shape) * item_bytes(stored.dtype);
-    if (!lent_.defined() || lent_.numel() < bytes) {
-      lent_ = Tensor();  // before the larger one is there
-      lent_ = at::empty({bytes}, at::kByte);
+    if (!buffer_.defined() || buffer_.numel() < bytes) {
+      buffer_ = Tensor();  // free it before the larger one is allocated
+      buffer_ = at::empty({bytes}, at::kByte);
     }
     const auto type = float_type(stored);
-    Tensor held = lent_.narrow(0, 0, bytes).view(type).view(shape);
+    Tensor held = buffer_.narrow(0, 0, bytes).view(type).view(shape);
     read(stored, parameter, held);
     return held;
   }
 
-  /// In `dtype`, to keep.
+  /// A new tensor of `dtype`.
   Tensor take(const TensorInfo& stored, const Parameter& parameter, at::ScalarType dtype) {
     if (float_type(stored) != dtype) return borrow(stored, parameter).to(dtype);
     Tensor held = at::empty(parameter.leaf_shape(), dtype);
@@ -62,7 +62,7 @@ class HeldReader {
   }
 
   const TensorSource& files_;
-  Tensor lent_;
+  Tensor buffer_;
 };
 
 const TensorInfo& state_of(const TensorSource& files, std::string_view part,
@@ -85,9 +85,9 @@ LoadResult fill(Model& model, const ModelTensors& files, const MaterializeOption
     files.read_block(tensor.info.name, {}, std::as_writable_bytes(std::span(tensor.bytes)));
     result.carried.push_back(std::move(tensor));
   }
-  HeldReader reader(files);
+  LeafReader reader(files);
   for (const auto& parameter : model.parameters()) {
-    if (parameter->home() == Parameter::Ownership::kNotOwned) continue;
+    if (parameter->ownership() == Parameter::Ownership::kNotOwned) continue;
     if (result.fresh.contains(parameter->name())) {
       parameter->set_leaf(parameter->initial_value(fresh.seed, fresh.dtype));
       continue;
@@ -128,9 +128,9 @@ void load_weights(const Parameters& parameters, const TensorSource& files) {
                  c10::IntArrayRef(p->shape()));
   }
   const at::NoGradGuard no_grad;
-  HeldReader reader(files);
+  LeafReader reader(files);
   for (const auto& p : parameters) {
-    if (p->home() == Parameter::Ownership::kNotOwned) continue;
+    if (p->ownership() == Parameter::Ownership::kNotOwned) continue;
     p->leaf().detach().copy_(reader.borrow(files.at(p->name()), *p));
   }
 }
@@ -143,7 +143,7 @@ void load_optimizer(Optimizer& optimizer, const Parameters& parameters, const Sa
   const at::NoGradGuard no_grad;
   std::map<const Parameter*, const Optimizer::State*> mine;
   for (const Optimizer::State& state : optimizer.states()) mine[state.parameter.get()] = &state;
-  HeldReader reader(files);
+  LeafReader reader(files);
   size_t num_needed = 0;
   for (const auto& parameter : parameters) {
     const auto state = mine.find(parameter.get());
@@ -162,12 +162,12 @@ void load_optimizer(Optimizer& optimizer, const Parameters& parameters, const Sa
   }
   CLEAVE_CHECK(num_needed == files.tensors().size(), Code::kFormat, files.path(),
                ": the optimizer's files have ", files.tensors().size(), " tensors; this one needs ",
-               num_needed, ", they are of another optimizer or another model");
+               num_needed, "; they are of another optimizer or another model");
   const auto& metadata = files.files()[0].metadata;
   const auto steps = metadata.find(std::string(kNumSteps));
   CLEAVE_CHECK(steps != metadata.end() && !steps->second.empty() && steps->second.size() < 19 &&
                    steps->second.find_first_not_of("0123456789") == std::string::npos,
-               Code::kFormat, files.path(), ": the optimizer's files do not say their num_steps");
+               Code::kFormat, files.path(), ": the optimizer's files have no valid num_steps");
   optimizer.set_num_steps(std::stoll(steps->second));
 }
 

@@ -9,48 +9,48 @@
 
 namespace cleave {
 
-/// A tensor of a folder that no parameter uses but that checkpoints keep (a rotary table that older
-/// programs stored): whole, on every rank.
+/// A tensor of a folder that no parameter uses but that checkpoints keep (a rotary table of older
+/// programs). Whole, on every rank.
 struct CarriedTensor {
   TensorInfo info;
   std::string bytes;
 };
 
-/// What a load leaves besides filled parameters.
+/// The result of a load, apart from the parameters.
 struct LoadResult {
   std::vector<CarriedTensor> carried{};
   uint64_t bytes_read = 0;           ///< of tensors, by this rank
-  std::set<std::string> fresh{};     ///< parameters with starting values; of another task alone
+  std::set<std::string> fresh{};     ///< parameters with initial values; only for another task
   std::set<std::string> left_out{};  ///< tensors of the files that were not read
 };
 
-/// Gives every parameter of a planned model its memory and its values from a folder's files,
-/// whatever their format (model_tensors.h). Each rank reads the bytes of its own ranges alone,
-/// whatever layout wrote them, and converts them to `dtype`. No collective.
+/// Allocates every parameter of a model, whose plan is applied, and fills it from a folder's files
+/// of any format (model_tensors.h). Each rank reads only the bytes of its own ranges, whatever
+/// layout wrote them, and converts them to `dtype`. No collective.
 ///
-/// Throws Error(kFormat) listing all tensors that are missing and all that the model has no use
-/// for, Error(kShape) for a tensor of another shape.
+/// Throws Error(kFormat) listing all missing tensors and all that the model does not use,
+/// Error(kShape) for a tensor of another shape.
 LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dtype);
 
-/// The same for a model that learns another task than the folder's (a classifier over an encoder
-/// that has learnt hidden words): what both models have is read, what the files lack has its
-/// starting value of `seed`, the same on every layout, and the folder's own head is left out. The
-/// files must be whole by their own config.json: Error(kFormat) as above where they are not.
+/// The same for a model with another task than the folder's (a classifier on an encoder that was
+/// trained with masked LM). Reads the parameters that both models have. Parameters that the files
+/// lack get their initial values for `seed`, the same on every layout; the folder's own head is
+/// left out. The files must match their own config.json: otherwise Error(kFormat) as above.
 LoadResult load_for_other_task(Model& model, const ModelFolder& folder, at::ScalarType dtype,
                                uint64_t seed);
 
-/// Fills parameters, which have memory, from tensors of their names: this rank's ranges alone. No
-/// collective. Throws Error(kFormat) listing all that are missing and all that no parameter has,
+/// Fills allocated parameters from tensors of the same names; reads only this rank's ranges. No
+/// collective. Throws Error(kFormat) listing all missing tensors and all without a parameter,
 /// Error(kShape) for another shape; nothing is changed then.
 void load_weights(const Parameters& parameters, const TensorSource& files);
 
-/// Continues an optimizer from a checkpoint folder: its moments, its step count, and the masters
-/// where the model's files hold a narrower type; again this rank's ranges alone. The model, whose
-/// parameters these are (or a pipeline stage of them), has its memory already. Throws Error(kIo)
-/// when the folder has no optimizer files, Error(kFormat) when they are of another optimizer or
-/// another model.
+/// Restores an optimizer from a checkpoint folder: its moments, its step count, and master weights
+/// if the model's files hold a narrower type. Reads only this rank's ranges. `model` has the
+/// optimizer's parameters (which may be those of one pipeline stage), and they are allocated.
+/// Throws Error(kIo) if the folder has no optimizer files, Error(kFormat) if they are of another
+/// optimizer or model.
 void load_optimizer(Optimizer& optimizer, Model& model, const std::string& folder);
-/// The same from files that are open; `parameters` are the whole model's.
+/// The same from open files; `parameters` are those of the whole model.
 void load_optimizer(Optimizer& optimizer, const Parameters& parameters, const Safetensors& files);
 
 }  // namespace cleave

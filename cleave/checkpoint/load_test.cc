@@ -38,15 +38,15 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// -- leaves cut over data-parallel ranks ----------------------------------------------------------
+// -- leaves sharded over data-parallel ranks ------------------------------------------------------
 
-/// What a flat leaf, or its moment, has of a tensor in closed form.
+/// The part of a tensor in closed form that a flat leaf, or its moment, has.
 Tensor flat_part_of(const Parameter& p, const std::string& prefix) {
   const Tensor local = Training::part_of(p, prefix).flatten();
   return local.slice(0, p.flat_range().begin, p.flat_range().end).view(p.leaf_shape());
 }
 
-/// A model and its optimizer, whose leaves are cut over `dp` as FSDP does it.
+/// A model and its optimizer, whose leaves are sharded over `dp` as FSDP does.
 struct FlatTraining : Training {
   explicit FlatTraining(const Writers& writers) : Training(writers.tp) {
     const FlatShards shards(model->parameters(), writers.dp);
@@ -62,7 +62,7 @@ struct FlatTraining : Training {
 };
 
 // 3 ranks divide neither the elements of the model nor those of most tensors: leaves begin and end
-// inside of rows, and some are empty.
+// inside rows, and some are empty.
 TEST(FlatLeaves, OfEveryLayout_AreSavedWholeAndReadOnEveryOther) {
   const std::vector<Layout> layouts = {{1, 1}, {1, 3}, {2, 2}, {3, 2}};
   for (const Layout& from : layouts) {
@@ -110,7 +110,7 @@ TEST(LoadWeights, OfEveryName_FillTheRanksParts) {
     const Training training(writers.tp);
     for (const auto& p : training.model->parameters()) p->leaf().detach().zero_();
     const auto elsewhere = training.model->parameters().front();
-    elsewhere->set_home(Parameter::Ownership::kNotOwned);  // of another pipeline stage
+    elsewhere->set_ownership(Parameter::Ownership::kNotOwned);  // of another pipeline stage
     load_weights(training.model->parameters(), *files);
     for (const auto& p : training.model->parameters()) {
       const Tensor want = Training::part_of(*p, "");
@@ -119,7 +119,7 @@ TEST(LoadWeights, OfEveryName_FillTheRanksParts) {
   });
 }
 
-TEST(LoadWeights, ThatDoNotFit_AreToldAndNothingIsChanged) {
+TEST(LoadWeights, ThatDoNotFit_AreRefusedAndNothingIsChanged) {
   const auto error_with = [](const std::vector<TensorInfo>& tensors) {
     const TempFolder folder;
     const auto files = files_with(folder, tensors);
@@ -143,7 +143,7 @@ TEST(LoadWeights, ThatDoNotFit_AreToldAndNothingIsChanged) {
   EXPECT_EQ(name.code(), Code::kFormat);
   EXPECT_THAT(name.what(),
               HasSubstr("does not fit the model: 1 missing: " + tensors_of(kLlamaConfig)[1].name +
-                        "; 1 that the model has no use for: other.weight"));
+                        "; 1 that the model does not use: other.weight"));
 }
 
 TEST(LoadModel, ManyMissingTensors_AreCountedAndTwentyNamed) {
@@ -154,7 +154,7 @@ TEST(LoadModel, ManyMissingTensors_AreCountedAndTwentyNamed) {
       [&] { load_model(*model, ModelFolder::open((folder / "m").string()), at::kFloat); });
   const std::string text = error.what();
   EXPECT_THAT(text, AllOf(HasSubstr("21 missing: lm_head.weight, "),
-                          HasSubstr(" and 1 more; 1 that the model has no use for: x")));
+                          HasSubstr(" and 1 more; 1 that the model does not use: x")));
   EXPECT_EQ(std::count(text.begin(), text.end(), ','), 19) << text;
 }
 
@@ -172,7 +172,7 @@ TEST(LoadModel, ParameterOfIntegers_IsRefused) {
                                  .c_str());
 }
 
-// Oracle: the same model's file whose rows are in the order of transformers.
+// Oracle: the same model's file with rows in the order of transformers.
 TEST(RealMetaTensors, BlocksOfRowsAndColumns_AreThoseOfTheOrderedRows) {
   CLEAVE_NEEDS_DATA();
   const std::string models = test::data_folder() + "/models/";
@@ -199,7 +199,7 @@ TEST(RealMetaTensors, BlocksOfRowsAndColumns_AreThoseOfTheOrderedRows) {
 
 // -- the optimizer's files ------------------------------------------------------------------------
 
-/// Files as an AdamW of the small Llama writes them, but for what a test changes.
+/// The files of an AdamW of the small Llama, except for what a test changes.
 struct OptimizerFiles {
   OptimizerFiles() {
     for (const TensorInfo& info : tensors_of(kLlamaConfig)) {
@@ -211,7 +211,7 @@ struct OptimizerFiles {
   std::vector<TensorInfo> tensors;
   std::map<std::string, std::string> metadata = {{std::string(kNumSteps), "7"}};
 
-  /// The step count that an AdamW has read from them.
+  /// The step count that an AdamW reads from them.
   [[nodiscard]] int64_t load() const {
     const TempFolder folder;
     FolderWriter to(folder / "o");
@@ -246,10 +246,10 @@ TEST(LoadOptimizer, TensorsThatDoNotFit_AreRefused) {
   files.tensors.push_back({"exp_avg.other", DType::kF32, {2}});
   const Error more = thrown_by([&] { (void)files.load(); });
   EXPECT_EQ(more.code(), Code::kFormat);
-  EXPECT_THAT(more.what(), HasSubstr("have 43 tensors; this one needs 42, they are of another"));
+  EXPECT_THAT(more.what(), HasSubstr("have 43 tensors; this one needs 42; they are of another"));
 }
 
-TEST(LoadOptimizer, NumberOfStepsThatIsNone_IsRefused) {
+TEST(LoadOptimizer, InvalidNumberOfSteps_IsRefused) {
   OptimizerFiles files;
   files.metadata[std::string(kNumSteps)] = "999999999999999999";
   EXPECT_EQ(files.load(), 999'999'999'999'999'999);
@@ -257,11 +257,10 @@ TEST(LoadOptimizer, NumberOfStepsThatIsNone_IsRefused) {
     files.metadata[std::string(kNumSteps)] = steps;
     const Error error = thrown_by([&] { (void)files.load(); });
     EXPECT_EQ(error.code(), Code::kFormat) << steps;
-    EXPECT_THAT(error.what(), HasSubstr("do not say their num_steps")) << steps;
+    EXPECT_THAT(error.what(), HasSubstr("have no valid num_steps")) << steps;
   }
   files.metadata = {{"format", "pt"}};
-  EXPECT_THAT(thrown_by([&] { (void)files.load(); }).what(),
-              HasSubstr("do not say their num_steps"));
+  EXPECT_THAT(thrown_by([&] { (void)files.load(); }).what(), HasSubstr("have no valid num_steps"));
 }
 
 // Row C6. 84 MB of weights, the largest 8 MB.
@@ -279,7 +278,7 @@ TEST_P(LoadMemory, IsThatOfTheShardAndOneTensor) {
   test::write_model_folder(folder / "model", kLargeConfig, tensors_of(kLargeConfig));
   use_memory_cache();  // as every run does
   ::malloc_trim(0);
-  if (!test::forget_peak()) GTEST_SKIP() << "this kernel keeps the peak of memory";
+  if (!test::reset_peak()) GTEST_SKIP() << "this kernel keeps the peak of memory";
   const uint64_t before = test::resident_bytes("VmRSS");
   std::atomic<uint64_t> weights = 0, others = 0;  // of all ranks, which are threads here
   on_layout({tp, 1}, [&, type = type](const Writers& writers) {
@@ -295,10 +294,10 @@ TEST_P(LoadMemory, IsThatOfTheShardAndOneTensor) {
     writers.world.barrier("all are loaded");
   });
   const uint64_t peak = test::resident_bytes("VmHWM");
-  // Of each rank a stack, a heap and headers, and what there is once.
+  // A stack, a heap and headers for each rank, and the same once for the process.
   const uint64_t rest = static_cast<uint64_t>(tp + 1) << 21;
   EXPECT_LE(peak, before + weights + others + rest);
-  EXPECT_GT(weights.load(), uint64_t{38} << 20) << "all was there at once";
+  EXPECT_GT(weights.load(), uint64_t{38} << 20) << "all weights are in memory at the same time";
   test::note_measured("C6 ", tp, " ranks, ", c10::toString(type), ": ", (peak - before) >> 20,
                       " MiB for weights of ", weights.load() >> 20, " and ", others.load() >> 20,
                       " of one tensor a rank");

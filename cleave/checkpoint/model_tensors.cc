@@ -12,9 +12,9 @@
 namespace cleave {
 namespace {
 
-/// Where the files hold a parameter; under an older name where they have that.
-StoredAs spelled(const Model& model, const ModelFolder& folder, const TensorSource& files,
-                 const std::string& parameter) {
+/// How the files store a parameter: under its own name, or under another one that they have.
+StoredAs stored_as(const Model& model, const ModelFolder& folder, const TensorSource& files,
+                   const std::string& parameter) {
   const StoredAs as = folder.stored_as(parameter);
   if (files.find(as.name) != nullptr) return as;
   for (const std::string& name : model.other_names(parameter)) {
@@ -23,7 +23,7 @@ StoredAs spelled(const Model& model, const ModelFolder& folder, const TensorSour
   return as;
 }
 
-/// Tables and duplicates that a file may hold although no parameter is read from them.
+/// Tables and duplicates that a file may hold although no parameter uses them.
 bool is_known_addition(const std::string& name, const Model& model) {
   if (name == "lm_head.weight") return model.config().bool_or("tie_word_embeddings", false);
   return name.ends_with(".rotary_emb.inv_freq") || name == "rope.freqs";
@@ -40,13 +40,13 @@ std::string listed(const std::set<std::string>& names) {
   return text;
 }
 
-/// Meta stores the two halves of each rotary pair side by side: rows 2i and 2i+1 of a head are
-/// rows i and i + rows/2 here. Reads the heads that the block touches, then picks its rows.
+/// Meta stores the two halves of each rotary pair next to each other: rows 2i and 2i+1 of a head
+/// are rows i and i + rows/2 here. Reads the heads that overlap the block, then picks its rows.
 void read_interleaved(const TensorSource& files, const StoredAs& stored,
                       std::span<const Slice> slices, std::span<std::byte> out) {
   const int64_t head_rows = stored.interleaved_rows;
   std::vector<Range> wanted = {{0, files.at(stored.name).shape[0]}};
-  std::vector<Slice> stored_slices;  // the same of the other dims
+  std::vector<Slice> stored_slices;  // of the other dims
   for (const Slice& slice : slices) {
     if (slice.dim == 0) {
       wanted = slice.ranges;
@@ -94,7 +94,7 @@ void require_all(const std::set<std::string>& missing, const std::set<std::strin
   if (!missing.empty()) text += str(" ", missing.size(), " missing:", listed(missing));
   if (!unexpected.empty()) {
     text += str(missing.empty() ? " " : "; ", unexpected.size(),
-                " that the model has no use for:", listed(unexpected));
+                " that the model does not use:", listed(unexpected));
   }
   throw Error(Code::kFormat, text);
 }
@@ -117,7 +117,7 @@ ModelTensors::ModelTensors(const ModelFolder& folder, Model& model, bool must_fi
     : files_(open_model_files(folder)) {
   std::set<std::string> used, missing, unexpected;
   for (const auto& parameter : model.parameters()) {
-    StoredAs stored = spelled(model, folder, *files_, parameter->name());
+    StoredAs stored = stored_as(model, folder, *files_, parameter->name());
     const TensorInfo* info = files_->find(stored.name);
     (info == nullptr ? missing : used).insert(stored.name);
     if (info == nullptr) {
@@ -147,7 +147,7 @@ ModelTensors::ModelTensors(const ModelFolder& folder, Model& model, bool must_fi
 
 ModelTensors ModelTensors::for_other_task(const ModelFolder& folder, Model& model) {
   const auto own = make_model(folder.config);
-  (void)ModelTensors(folder, *own);  // no weight of the folder's own model may be missing
+  (void)ModelTensors(folder, *own);  // throws if the files do not fit their own model
   return {folder, model, false};
 }
 

@@ -10,25 +10,24 @@
 
 namespace cleave {
 
-/// The tensors of a model folder under the names that its files have: safetensors or .bin, alone or
-/// in parts, or the files of a tensor- and pipeline-parallel job (split_files.h), whose tensors
-/// appear whole. Throws Error(kIo) when the folder has none of them, Error(kFormat) when they are
-/// not as their format says.
+/// The tensors of a model folder under their names in its files: safetensors or .bin, in one file
+/// or in parts, or the files of a tensor- and pipeline-parallel job (split_files.h), whose tensors
+/// are joined. Throws Error(kIo) if the folder has none of them, Error(kFormat) for invalid files.
 std::unique_ptr<TensorSource> open_model_files(const ModelFolder& folder);
 
-/// A model folder's tensors under the names of the model's parameters, rows in their order, and
-/// after them those that the model does not read but that belong to it (a rotary table that older
-/// programs stored).
+/// A model folder's tensors under the names of the model's parameters, with rows in their order;
+/// then tensors that the model does not read but that belong to it (a rotary table of older
+/// programs).
 class ModelTensors : public TensorSource {
  public:
-  /// Every parameter of `model` has a tensor of its whole shape: otherwise Error(kFormat) lists all
-  /// that are missing and all that the model has no use for, Error(kShape) names one of another
-  /// shape.
+  /// Every parameter of `model` must have a tensor of its whole shape: otherwise Error(kFormat)
+  /// lists all missing tensors and all that the model does not use, Error(kShape) names one of
+  /// another shape.
   ModelTensors(const ModelFolder& folder, Model& model) : ModelTensors(folder, model, true) {}
 
-  /// The same for a model that learns another task than the folder's own, which the files must fit:
-  /// it has what both have. Those of its parameters that the files lack are missing(), tensors that
-  /// it has no use for are left_out().
+  /// The same for a model with another task than the folder's own, which the files must fit: only
+  /// the tensors that both models have. Parameters that the files lack are missing(), tensors that
+  /// `model` does not use are left_out().
   static ModelTensors for_other_task(const ModelFolder& folder, Model& model);
 
   [[nodiscard]] std::vector<TensorInfo> list() const override;
@@ -39,10 +38,10 @@ class ModelTensors : public TensorSource {
   [[nodiscard]] std::vector<std::string> file_names() const override {
     return files_->file_names();
   }
-  /// Those that no parameter has.
+  /// The tensors without a parameter.
   [[nodiscard]] std::vector<TensorInfo> additions() const;
-  /// Parameters that the files lack, none but for another task; tensors of the files that no
-  /// parameter is read from and no checkpoint keeps.
+  /// Parameters that the files lack (only for another task); tensors of the files that are neither
+  /// read nor kept in checkpoints.
   [[nodiscard]] const std::set<std::string>& missing() const { return missing_; }
   [[nodiscard]] const std::set<std::string>& left_out() const { return left_out_; }
 
@@ -65,8 +64,8 @@ class ModelTensors : public TensorSource {
 void require_all(const std::set<std::string>& missing, const std::set<std::string>& unexpected,
                  const std::string& what);
 
-/// open_model_files under the names of the parameters where files are named or cut in a way of
-/// their own (Meta's, split jobs): only then the model's family must be known.
+/// open_model_files, but under the names of the parameters if the files have Meta's names or are
+/// those of a parallel job. Only then must Cleave know the model's family.
 std::unique_ptr<TensorSource> open_whole_tensors(const ModelFolder& folder);
 
 }  // namespace cleave

@@ -6,22 +6,22 @@
 
 namespace cleave {
 
-/// Stem of the optimizer's files in a checkpoint, and its tensors' names: PART.PARAMETER.
+/// Stem of the optimizer's files in a checkpoint, and the parts of its tensor names PART.PARAMETER.
 inline constexpr std::string_view kOptimizerStem = "optimizer";
 inline constexpr std::string_view kMaster = "master";        ///< the weight in the optimizer's type
 inline constexpr std::string_view kExpAvg = "exp_avg";       ///< first moment
 inline constexpr std::string_view kExpAvgSq = "exp_avg_sq";  ///< second moment
 inline constexpr std::string_view kNumSteps = "num_steps";   ///< key in the files' metadata
 
-/// File of a checkpoint with what resuming needs besides tensors; file of a run folder that names
-/// its newest checkpoint.
+/// The file of a checkpoint with all that resuming needs apart from tensors; the file of a run
+/// folder that names its newest checkpoint.
 inline constexpr std::string_view kStateName = "state.json";
 inline constexpr std::string_view kLatestName = "latest";
 
 /// "exp_avg.model.norm.weight"
 std::string state_name(std::string_view part, std::string_view parameter);
 
-/// "step_00000200" / the step again, nothing when `name` is anything else.
+/// "step_00000200"; and its inverse, nullopt for any other name.
 std::string checkpoint_name(int64_t step);
 std::optional<int64_t> checkpoint_step(std::string_view name);
 

@@ -8,7 +8,7 @@ namespace cleave {
 
 namespace {
 
-/// Boxes of the local part that joined are the leaf.
+/// Boxes of the local part that make up the leaf.
 std::vector<Box> held_boxes(const Parameter& parameter) {
   const auto shape = parameter.local_shape();
   if (parameter.is_flat()) return flat_boxes(shape, parameter.flat_range());
@@ -17,7 +17,7 @@ std::vector<Box> held_boxes(const Parameter& parameter) {
   return {all};
 }
 
-/// A range of the split dim of the local part, in places of the whole.
+/// A range of the local part's split dim, as ranges of the whole.
 std::vector<Range> in_whole(const Parameter& parameter, Range local) {
   std::vector<Range> whole;
   int64_t at = 0;
@@ -44,7 +44,7 @@ std::vector<Slice> slices_of(const Parameter& parameter, const Box& box) {
   return slices;
 }
 
-/// Keeps of a block what this rank owns on the split dim.
+/// Reduces a block to the ranges of the split dim that this rank owns.
 void keep_owned(const Parameter& parameter, Slice& slice, Tensor& values) {
   std::vector<Tensor> pieces;
   std::vector<Range> kept;
@@ -84,8 +84,8 @@ std::vector<OwnedPart> owned_parts(const Parameter& parameter, const Tensor& loc
                    .values = flat.narrow(0, at, count).view(sizes)};
     at += count;
     for (Slice& slice : part.slices) {
-      const bool is_cut = parameter.is_split() && slice.dim == parameter.split_dim();
-      if (is_cut && part.values.defined()) keep_owned(parameter, slice, part.values);
+      const bool is_split_dim = parameter.is_split() && slice.dim == parameter.split_dim();
+      if (is_split_dim && part.values.defined()) keep_owned(parameter, slice, part.values);
     }
     if (!part.values.defined()) continue;
     part.values = part.values.to(at::kCPU, dtype).contiguous();

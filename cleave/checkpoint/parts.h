@@ -7,15 +7,15 @@
 
 namespace cleave {
 
-/// Blocks of the whole tensor, as files address them, that joined are this rank's leaf in order. A
-/// block without slices is all of it.
+/// Blocks of the whole tensor, as files address them, that in order make up this rank's leaf. A
+/// block without slices is the whole tensor.
 std::vector<std::vector<Slice>> held_blocks(const Parameter& parameter);
 
-/// What this rank writes of a tensor cut as `parameter` is: every element of the whole is written
-/// by one rank of the parameter's axes.
+/// A part that this rank writes of a tensor sharded like a parameter. Exactly one rank of the
+/// parameter's axes writes each element of the whole.
 struct OwnedPart {
   std::vector<Slice> slices;
-  Tensor values;  ///< contiguous, on the CPU, of the asked dtype
+  Tensor values;  ///< contiguous, on the CPU, of the requested dtype
 };
 
 /// `local` has parameter.leaf_shape(); `dtype` is that of the file. Empty: nothing to write.

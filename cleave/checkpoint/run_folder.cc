@@ -24,8 +24,8 @@ void name_latest(const fs::path& run, const fs::path& checkpoint) {
   write_atomic(run / kLatestName, checkpoint.filename().string() + "\n");
 }
 
-/// The first thing that is wrong with a checkpoint; nothing when it is whole. What cannot be read,
-/// as on a bad sector, is damage of this checkpoint: others may lie elsewhere.
+/// The first damage of a checkpoint; nullopt if it is intact. An unreadable file, as on a bad
+/// sector, is damage of this checkpoint only: others may be readable.
 std::optional<Error> damage_of(const fs::path& checkpoint, VerifyShare share = {}) {
   try {
     const std::vector<std::string> problems = find_damage(checkpoint, share);
@@ -40,25 +40,26 @@ std::optional<Error> damage_of(const fs::path& checkpoint, VerifyShare share = {
   }
 }
 
-/// What the first rank that has found damage says of it, on all; nothing when none has.
-std::optional<Error> tell_damage(const std::optional<Error>& mine, const Axis& world) {
+/// The damage that the first rank with any has found, on all ranks; nullopt if no rank has.
+std::optional<Error> broadcast_damage(const std::optional<Error>& mine, const Axis& world) {
   constexpr std::string_view kSite = "restart: is the checkpoint whole";
   constexpr size_t kMostBytes = 1024;
   const int64_t own = mine ? world.size() - world.rank() : 0;
   const auto finder = world.all_reduce(at::tensor({own}, at::kLong), kSite, ReduceOp::kMax);
   if (finder.item<int64_t>() == 0) return std::nullopt;
-  std::string said = mine ? str(static_cast<int>(mine->code()), ' ', mine->what()) : "";
-  said.resize(kMostBytes);
-  Tensor bytes = at::from_blob(said.data(), {static_cast<int64_t>(kMostBytes)}, at::kByte).clone();
+  std::string message = mine ? str(static_cast<int>(mine->code()), ' ', mine->what()) : "";
+  message.resize(kMostBytes);
+  Tensor bytes =
+      at::from_blob(message.data(), {static_cast<int64_t>(kMostBytes)}, at::kByte).clone();
   world.broadcast_(bytes, static_cast<int>(world.size() - finder.item<int64_t>()), kSite);
   const auto* text = reinterpret_cast<const char*>(bytes.const_data_ptr<uint8_t>());
-  said.assign(text, strnlen(text, kMostBytes));
-  const size_t space = said.find(' ');
-  return Error(static_cast<Code>(std::stoi(said.substr(0, space))), said.substr(space + 1));
+  message.assign(text, strnlen(text, kMostBytes));
+  const size_t space = message.find(' ');
+  return Error(static_cast<Code>(std::stoi(message.substr(0, space))), message.substr(space + 1));
 }
 
-/// What the first rank knows, on all.
-bool agree(bool mine, const Axis& world, std::string_view site) {
+/// The value of the first rank, on all ranks.
+bool broadcast_flag(bool mine, const Axis& world, std::string_view site) {
   Tensor flag = at::tensor({mine ? 1 : 0}, at::kLong);
   world.broadcast_(flag, 0, site);
   return flag.item<int64_t>() != 0;
@@ -86,7 +87,7 @@ void RunFolder::require_space(const Checkpoint& checkpoint, int64_t num_saves) c
   if (num_saves == 0 || mutant_enabled("run.any_disk")) return;
   int64_t at_once = num_saves;
   if (keep_last_ > 0) {
-    // One goes only when a newer one is there and whole.
+    // An old one is removed only after a newer one is complete.
     const auto there = static_cast<int64_t>(list_checkpoints(path_).size());
     at_once = std::max<int64_t>(1, std::min(num_saves, keep_last_ + 1 - there));
   }
@@ -95,7 +96,7 @@ void RunFolder::require_space(const Checkpoint& checkpoint, int64_t num_saves) c
   CLEAVE_CHECK(
       static_cast<uint64_t>(at_once) <= available / each, Code::kIo, path_.string(), ": ", at_once,
       at_once == 1 ? " checkpoint of " : " checkpoints of ", bytes_text(static_cast<double>(each)),
-      at_once == 1 ? " is to be written" : " are to be there at once", " and the disk has ",
+      at_once == 1 ? " is planned" : " are planned to exist at the same time", " and the disk has ",
       bytes_text(static_cast<double>(available)), " free; give --out a folder on another disk",
       at_once > 2 ? ", or keep fewer with --keep-last" : "");
 }
@@ -131,32 +132,34 @@ void RunFolder::async_save(const Checkpoint& checkpoint) {
   if (begin(checkpoint)) save_->write_async();
 }
 
-bool RunFolder::settle(Settle when) {
+bool RunFolder::poll_save() {
   if (save_ == nullptr) return false;
-  if (when == Settle::kIfWritten) {
-    const Tensor mine = at::tensor({save_->is_written() ? 0 : 1}, at::kLong);
-    const Tensor waits = writers_.world.all_reduce(mine, "save: is it written", ReduceOp::kMax);
-    if (waits.item<int64_t>() != 0) return true;
-  }
+  const Tensor mine = at::tensor({save_->is_written() ? 0 : 1}, at::kLong);
+  const Tensor pending = writers_.world.all_reduce(mine, "save: is it written", ReduceOp::kMax);
+  if (pending.item<int64_t>() != 0) return true;
   publish();
   return false;
 }
 
-/// Makes the new checkpoint's files; false: it is there already.
+void RunFolder::wait_for_save() {
+  if (save_ != nullptr) publish();
+}
+
+/// Makes the new checkpoint's files; false if it exists already.
 bool RunFolder::begin(const Checkpoint& checkpoint) {
-  settle(Settle::kWait);
+  wait_for_save();
   const fs::path target = path_ / checkpoint_name(checkpoint.step);
   const bool is_first = writers_.world.rank() == 0;
-  const bool is_there =
-      agree(is_first && newest_checkpoint(path_) == target, writers_.world, "save: is it there");
-  if (is_there) return false;
+  const bool exists = broadcast_flag(is_first && newest_checkpoint(path_) == target, writers_.world,
+                                     "save: is it there");
+  if (exists) return false;
   save_ = std::make_unique<ShardedSave>(target, contents_of(checkpoint), writers_);
   target_ = target;
   return true;
 }
 
 void RunFolder::publish() {
-  const auto save = std::move(save_);  // whatever happens, it is not on its way any more
+  const auto save = std::move(save_);  // it is no longer pending, even if commit() throws
   save->commit();
   if (writers_.world.rank() == 0) name_latest(path_, target_);
   if (keep_last_ > 0) retire(target_);
@@ -171,7 +174,7 @@ void RunFolder::retire(const fs::path& newest) {
     old.resize(old.size() - kept);
     std::erase(old, newest);
   }
-  if (!agree(!old.empty(), writers_.world, "save: is there an old one")) return;
+  if (!broadcast_flag(!old.empty(), writers_.world, "save: is there an old one")) return;
   if (!mutant_enabled("run.retires_unread")) verify_checkpoint(newest, writers_.world);
   for (const fs::path& folder : old) remove_folder(folder);
 }
@@ -196,10 +199,10 @@ std::optional<fs::path> checkpoint_to_resume(const fs::path& run) {
   return is_chosen || damage_of(last) ? named : last;
 }
 
-std::optional<WholeCheckpoint> newest_whole_checkpoint(const fs::path& run, const Axis& world) {
+std::optional<IntactCheckpoint> newest_intact_checkpoint(const fs::path& run, const Axis& world) {
   std::vector<fs::path> checkpoints;
   if (world.rank() == 0) checkpoints = list_checkpoints(run);
-  WholeCheckpoint whole;
+  IntactCheckpoint whole;
   Code code = Code::kFormat;
   while (true) {
     const int64_t step =
@@ -209,14 +212,14 @@ std::optional<WholeCheckpoint> newest_whole_checkpoint(const fs::path& run, cons
     if (candidate.item<int64_t>() < 0) break;
     whole.path = run / checkpoint_name(candidate.item<int64_t>());
     const auto mine = damage_of(whole.path, {.index = world.rank(), .count = world.size()});
-    const auto damage = tell_damage(mine, world);
+    const auto damage = broadcast_damage(mine, world);
     if (!damage) return whole;
     if (damage->code() == Code::kIo) code = Code::kIo;
     whole.damage.emplace_back(damage->what());
     if (!checkpoints.empty()) checkpoints.pop_back();
   }
-  CLEAVE_CHECK(whole.damage.empty(), code, "no checkpoint is whole: ", whole.damage.front(),
-               "; restore one, or begin anew in another folder");
+  CLEAVE_CHECK(whole.damage.empty(), code, "no checkpoint is intact: ", whole.damage.front(),
+               "; restore one, or start again in another folder");
   return std::nullopt;
 }
 

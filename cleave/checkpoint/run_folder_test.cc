@@ -48,16 +48,16 @@ std::vector<std::string> names_in(const fs::path& run) {
   return names;
 }
 
-// Oracle: the sizes of the files that the save then writes. What is asked for above them is a block
-// of the disk for each and the bound on the manifest.
-TEST(RunFolder, SpaceThatIsAskedFor_IsLittleAboveWhatIsWritten) {
+// Oracle: the sizes of the files that the save then writes. The required space exceeds them by a
+// disk block for each file and the bound on the manifest.
+TEST(RunFolder, RequiredSpace_IsLittleAboveTheWrittenBytes) {
   const TempFolder folder;
-  uint64_t asked = 0;
+  uint64_t required = 0;
   on_layout({2, 1}, [&](const Writers& writers) {
     RunFolder run(folder.path(), writers);
     const Training training(writers.tp);
     const Checkpoint checkpoint = training.checkpoint(1);
-    if (writers.world.rank() == 0) asked = disk_bytes(contents_of(checkpoint), writers);
+    if (writers.world.rank() == 0) required = disk_bytes(contents_of(checkpoint), writers);
     run.save(checkpoint);
   });
   uint64_t written = 0, num_files = 0;
@@ -65,8 +65,8 @@ TEST(RunFolder, SpaceThatIsAskedFor_IsLittleAboveWhatIsWritten) {
     written += entry.file_size();
     ++num_files;
   }
-  EXPECT_GE(asked, written + num_files * kDiskBlock);
-  EXPECT_LE(asked, written + (num_files + 6) * kDiskBlock + 3 * kNumTensors * 2 * 256);
+  EXPECT_GE(required, written + num_files * kDiskBlock);
+  EXPECT_LE(required, written + (num_files + 6) * kDiskBlock + 3 * kNumTensors * 2 * 256);
 }
 
 TEST(RunFolder, MoreCheckpointsThanTheDiskHolds_AreRefusedBeforeTheFirst) {
@@ -104,7 +104,7 @@ TEST(RunFolder, DamagedNewCheckpoint_RemovesNothing) {
   run.save(training.checkpoint(1));
   bool damaged = false;
   const ScopedFileHook hook([&](FileCall call, const std::string& path) {
-    // The disk changes a byte after everything was written, before it is read back.
+    // Changes a byte after everything is written, before it is read back.
     if (call == FileCall::kRename && path.ends_with("latest") && !damaged) {
       damaged = true;
       std::FILE* file = std::fopen((folder / "step_00000002/model.safetensors").c_str(), "r+b");
@@ -119,7 +119,7 @@ TEST(RunFolder, DamagedNewCheckpoint_RemovesNothing) {
   EXPECT_THAT(find_damage(folder / "step_00000001"), IsEmpty());
 }
 
-// The first rank, which removes the old ones, finds its own share whole.
+// The first rank, which removes old checkpoints, finds its own share intact.
 TEST(RunFolder, NewCheckpointDamagedInTheLastRanksShare_RemovesNothing) {
   const TempFolder folder;
   std::atomic<bool> damages = false;
@@ -198,7 +198,7 @@ TEST(RunFolder, WriterThatDiedBeforeNamingItsCheckpoint_IsRepairedAtTheNextStart
               HasSubstr("is being written by pid"));
 }
 
-TEST(RunFolder, GoingBack_NamesTheOldOneAndPutsNewerOnesAside) {
+TEST(RunFolder, GoingBack_NamesTheOldOneAndRenamesNewerOnes) {
   const TempFolder folder;
   for (const std::string ending : {".damaged", ".damaged2", ".damaged3"}) {
     on_layout({1, 2}, [&](const Writers& writers) {
@@ -216,7 +216,7 @@ TEST(RunFolder, GoingBack_NamesTheOldOneAndPutsNewerOnesAside) {
   }
 }
 
-TEST(RunFolder, ThatCannotBe_IsRefused) {
+TEST(RunFolder, InvalidOptionsAndPaths_AreRefused) {
   const TempFolder folder;
   const Axis one;
   const Error number = thrown_by([&] { RunFolder(folder / "run", {one, one, one}, -1); });
@@ -229,16 +229,16 @@ TEST(RunFolder, ThatCannotBe_IsRefused) {
   EXPECT_THAT(file.what(), HasSubstr("file/run: mkdir failed: Not a directory"));
 }
 
-TEST(RunFolder, WithoutAnyCheckpoint_HasNoneThatIsWhole) {
+TEST(RunFolder, WithoutAnyCheckpoint_HasNoIntactOne) {
   const TempFolder folder;
-  EXPECT_FALSE(newest_whole_checkpoint(folder.path()).has_value());
-  EXPECT_FALSE(newest_whole_checkpoint(folder / "nowhere").has_value());
+  EXPECT_FALSE(newest_intact_checkpoint(folder.path()).has_value());
+  EXPECT_FALSE(newest_intact_checkpoint(folder / "nowhere").has_value());
   fs::create_directory(folder / "step_00000001");  // without a manifest: never finished
-  EXPECT_FALSE(newest_whole_checkpoint(folder.path()).has_value());
+  EXPECT_FALSE(newest_intact_checkpoint(folder.path()).has_value());
   EXPECT_THAT(list_checkpoints(folder.path()), IsEmpty());
 }
 
-/// Makes every open of a file fail with an error of the system: a socket lies in its place.
+/// Makes every open of a file fail with a system error: replaces it with a socket.
 void make_unreadable(const fs::path& path) {
   fs::remove(path);
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
@@ -249,7 +249,7 @@ void make_unreadable(const fs::path& path) {
   close(fd);
 }
 
-TEST(RunFolder, OlderNameWrittenLater_IsTheOneToGoOnFrom) {
+TEST(RunFolder, OlderNameWrittenLater_IsTheOneToResumeFrom) {
   const TempFolder folder;
   const Axis one;
   const Training training(one);
@@ -271,7 +271,7 @@ TEST(RunFolder, OlderNameWrittenLater_IsTheOneToGoOnFrom) {
   EXPECT_THAT(names_in(folder.path()), ElementsAre("step_00000004"));
 }
 
-TEST(RunFolder, CheckpointThatCannotBeRead_IsLeftForAnOlderOne) {
+TEST(RunFolder, CheckpointThatCannotBeRead_IsSkippedForAnOlderOne) {
   const TempFolder folder;
   const Axis one;
   const Training training(one);
@@ -280,26 +280,26 @@ TEST(RunFolder, CheckpointThatCannotBeRead_IsLeftForAnOlderOne) {
     for (const int64_t step : {1, 2, 3}) run.save(training.checkpoint(step));
   }
   make_unreadable(folder / "step_00000003/model.safetensors");
-  const auto whole = newest_whole_checkpoint(folder.path());
+  const auto whole = newest_intact_checkpoint(folder.path());
   ASSERT_TRUE(whole);
   EXPECT_EQ(whole->path, folder / "step_00000002");
   EXPECT_THAT(whole->damage,
               ElementsAre(HasSubstr("step_00000003/model.safetensors: open failed")));
-  // A start that finds another one named leaves it alone.
+  // A start does not change `latest` if it names another intact one.
   write_atomic(folder / "latest", "step_00000002\n");
   { const RunFolder again(folder.path(), {one, one, one}); }
   EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000002");
-  // A disk that reads nothing any more is told as such.
+  // If no checkpoint can be read, the error is that of the disk.
   for (const char* step : {"step_00000001", "step_00000002"}) {
     make_unreadable(folder / step / "model.safetensors");
   }
-  const Error error = thrown_by([&] { (void)newest_whole_checkpoint(folder.path()); });
+  const Error error = thrown_by([&] { (void)newest_intact_checkpoint(folder.path()); });
   EXPECT_EQ(error.code(), Code::kIo);
   EXPECT_THAT(error.what(), HasSubstr("step_00000003/model.safetensors: open failed"));
 }
 
-// Oracle: one rank alone, which reads all.
-TEST(RunFolder, DamageInAnyRanksShare_IsToldToAll) {
+// Oracle: one rank, which reads everything.
+TEST(RunFolder, DamageInAnyRanksShare_IsReportedToAll) {
   const TempFolder folder;
   on_layout({3, 1}, [&](const Writers& writers) {
     RunFolder run(folder.path(), writers);
@@ -320,12 +320,12 @@ TEST(RunFolder, DamageInAnyRanksShare_IsToldToAll) {
           << "step " << step << ", rank " << rank;
     }
   }
-  const auto want = newest_whole_checkpoint(folder.path());
+  const auto want = newest_intact_checkpoint(folder.path());
   ASSERT_TRUE(want);
   EXPECT_EQ(want->path, folder / "step_00000001");
   ASSERT_EQ(want->damage.size(), 3U);
   on_layout({3, 1}, [&](const Writers& writers) {
-    const auto found = newest_whole_checkpoint(folder.path(), writers.world);
+    const auto found = newest_intact_checkpoint(folder.path(), writers.world);
     ASSERT_TRUE(found);
     EXPECT_EQ(found->path, want->path);
     EXPECT_EQ(found->damage, want->damage);
@@ -341,7 +341,7 @@ TEST(RunFolder, LatestThatIsAPath_IsRefused) {
   }
 }
 
-// Every rank's every call in turn; the threads race, so which call fails differs between runs.
+// Fails each call of each rank in turn. The threads race, so which call fails differs between runs.
 TEST(RunFolder, FailureAtEveryFileCallOfFourRanks_LeavesAWholeCheckpoint) {
   const TempFolder folder;
   int64_t step = 1;
@@ -376,7 +376,7 @@ TEST(RunFolder, FailureAtEveryFileCallOfFourRanks_LeavesAWholeCheckpoint) {
 
 // -- killed ---------------------------------------------------------------------------------------
 
-/// What `latest` names is whole, and a start finds nothing else that is not.
+/// Expects that `latest` names an intact checkpoint and that a start leaves no partial one.
 void expect_whole_run(const fs::path& folder, int64_t old_step, int64_t new_step) {
   const auto newest = newest_checkpoint(folder);
   ASSERT_TRUE(newest);
@@ -396,8 +396,8 @@ void expect_whole_run(const fs::path& folder, int64_t old_step, int64_t new_step
   }
 }
 
-/// Saves on four ranks in a process of its own that is killed before its `deadly`-th file call;
-/// false when there are not so many.
+/// Saves on four ranks in a child process that is killed before its `deadly`-th file call; false if
+/// it makes fewer calls.
 bool save_killed(const fs::path& folder, int64_t step, int deadly) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -417,10 +417,10 @@ bool save_killed(const fs::path& folder, int64_t step, int deadly) {
   return was_killed;
 }
 
-/// Kills the writer at every `every`-th call; how often it was killed.
+/// Kills the writer at every `every`-th call. Returns how often.
 int kill_saves(const fs::path& folder, int every) {
   int64_t step = 0;
-  EXPECT_FALSE(save_killed(folder, step, -1));  // one that is whole
+  EXPECT_FALSE(save_killed(folder, step, -1));  // an intact checkpoint first
   for (int deadly = 1; save_killed(folder, ++step, deadly); deadly += every) {
     SCOPED_TRACE(str("killed before call ", deadly));
     expect_whole_run(folder, step - 1, step);
@@ -440,13 +440,13 @@ TEST(RunFolderFull, KilledAtEveryFileCallOfFourRanks_LeavesTheOldOrTheNewCheckpo
   EXPECT_GE(kill_saves(folder.path(), 1), 300);
 }
 
-// -- behind the training --------------------------------------------------------------------------
+// -- asynchronously -------------------------------------------------------------------------------
 
-/// Holds the file calls of all threads but those that were here before, until it is opened.
+/// Blocks the file calls of all threads except enrolled ones, until it is opened.
 class Gate {
  public:
   Gate() : hook_([this](FileCall, const std::string&) { return pass(); }) {}
-  /// This thread's calls are never held.
+  /// Never blocks this thread's calls.
   void enrol() {
     const std::lock_guard lock(mutex_);
     free_.insert(std::this_thread::get_id());
@@ -473,7 +473,7 @@ class Gate {
   ScopedFileHook hook_;
 };
 
-TEST(RunFolderBehind, WeightsThatChangeWhileTheThreadWrites_AreSavedAsTheyWere) {
+TEST(RunFolderAsync, WeightsThatChangeWhileTheThreadWrites_AreSavedAsTheyWere) {
   for (const test::Layout& layout : {test::Layout{1, 1}, test::Layout{2, 2}}) {
     const TempFolder folder;
     Gate gate;
@@ -483,12 +483,12 @@ TEST(RunFolderBehind, WeightsThatChangeWhileTheThreadWrites_AreSavedAsTheyWere) 
       const Training training(writers.tp);
       run.async_save(training.checkpoint(5));
       for (const auto& p : training.model->parameters()) p->leaf().detach().fill_(9);
-      EXPECT_TRUE(run.settle(RunFolder::Settle::kIfWritten));
+      EXPECT_TRUE(run.poll_save());
       EXPECT_FALSE(newest_checkpoint(folder.path()));
       writers.world.barrier("the test has seen that nothing is there");
       gate.open();
-      EXPECT_FALSE(run.settle(RunFolder::Settle::kWait));
-      EXPECT_FALSE(run.settle(RunFolder::Settle::kIfWritten));
+      run.wait_for_save();
+      EXPECT_FALSE(run.poll_save());
     });
     EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000005");
     EXPECT_THAT(find_damage(folder / "step_00000005"), IsEmpty());
@@ -497,7 +497,7 @@ TEST(RunFolderBehind, WeightsThatChangeWhileTheThreadWrites_AreSavedAsTheyWere) 
   }
 }
 
-TEST(RunFolderBehind, FailureInTheThread_StopsTheNextStepAndKeepsTheOldCheckpoint) {
+TEST(RunFolderAsync, FailureInTheThread_StopsTheNextStepAndKeepsTheOldCheckpoint) {
   const TempFolder folder;
   Gate gate;
   const Error error = thrown_by([&] {
@@ -508,8 +508,8 @@ TEST(RunFolderBehind, FailureInTheThread_StopsTheNextStepAndKeepsTheOldCheckpoin
       run.save(training.checkpoint(1));
       run.async_save(training.checkpoint(2));
       gate.open(EIO);
-      while (run.settle(RunFolder::Settle::kIfWritten)) std::this_thread::yield();
-      ADD_FAILURE() << "a save that failed was settled";
+      while (run.poll_save()) std::this_thread::yield();
+      ADD_FAILURE() << "a failed save was completed";
     });
   });
   EXPECT_EQ(error.code(), Code::kIo);
@@ -519,7 +519,7 @@ TEST(RunFolderBehind, FailureInTheThread_StopsTheNextStepAndKeepsTheOldCheckpoin
   EXPECT_THAT(find_damage(folder / "step_00000001"), IsEmpty());
 }
 
-TEST(RunFolderBehind, SecondSave_WaitsForTheFirst) {
+TEST(RunFolderAsync, SecondSave_WaitsForTheFirst) {
   const TempFolder folder;
   const Axis one;
   std::atomic<bool> first_is_named = false;
@@ -534,12 +534,12 @@ TEST(RunFolderBehind, SecondSave_WaitsForTheFirst) {
   run.async_save(training.checkpoint(1));
   run.async_save(training.checkpoint(2));
   EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000001");
-  run.settle(RunFolder::Settle::kWait);
+  run.wait_for_save();
   EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step_00000002");
   EXPECT_FALSE(began_early);
 }
 
-TEST(RunFolderBehind, EndWithoutSettling_LeavesTheOldCheckpointAndNothingAfterTheNextStart) {
+TEST(RunFolderAsync, EndWithoutWaiting_LeavesTheOldCheckpointAndNothingAfterTheNextStart) {
   const TempFolder folder;
   const Axis one;
   const Training training(one);

@@ -31,7 +31,7 @@ TensorGroup optimizer_group(const Optimizer& optimizer, const Parameters& parame
     };
     const auto state = mine.find(p.get());
     const bool is_mine = state != mine.end();
-    // A master of the files' own type is the weight itself.
+    // If the files have the leaves' type, the weight is the master.
     if (weights_dtype && leaf_type != *weights_dtype) add(kMaster, p->leaf());
     if (!optimizer.has_moments()) continue;
     add(kExpAvg, is_mine ? state->second->exp_avg : Tensor());

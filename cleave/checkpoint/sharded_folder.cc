@@ -1,13 +1,13 @@
 // A save, on all ranks of the world:
-//   1. Everyone plans the same files from the tensors' whole shapes.
-//   2. Rank 0 asks for free space and makes TARGET.partial with every file at its whole size.
-//      Agreement: the files are there.
-//   3. Everyone writes the ranges it owns into place, syncs and closes the files it touched.
-//      Agreement: the checksums of all blocks are gathered, so all ranks are done.
+//   1. Every rank plans the same files from the tensors' whole shapes.
+//   2. Rank 0 checks the free space and makes TARGET.partial with every file at its full size.
+//      Barrier: the files exist.
+//   3. Every rank writes the ranges that it owns into place, syncs and closes the files it touched.
+//      All-gather of all blocks' checksums: all ranks have written.
 //   4. Rank 0 writes the small files and the manifest, and renames the folder to TARGET.
-//      Agreement: the folder is on the disk.
-// A rank that fails throws; the others leave their next agreement with its cause. Only 3 may run in
-// a thread of its own: it has no collective, so that these keep one order.
+//      Barrier: the folder is on the disk.
+// A rank that fails throws; the others leave their next collective with its cause. Only step 3 may
+// run in another thread: it has no collective, so the order of collectives does not change.
 #include "cleave/checkpoint/sharded_folder.h"
 
 #include <algorithm>
@@ -33,8 +33,8 @@ SafetensorsPlan plan_of(const TensorGroup& group) {
   return SafetensorsPlan(list, {.stem = group.stem, .metadata = group.metadata});
 }
 
-// Blocks travel as int64: index of the tensor among all planned ones, checksum, number of slices,
-// and for each slice its dim, number of ranges, and their ends.
+// Blocks are sent as int64: index of the tensor among all planned ones, checksum, number of slices,
+// and for each slice its dim, number of ranges, and their begins and ends.
 void encode(const WrittenBlock& block, int64_t tensor, std::vector<int64_t>& to) {
   to.push_back(tensor);
   to.push_back(static_cast<int64_t>(block.checksum));
@@ -98,8 +98,8 @@ std::vector<WrittenBlock> gather(const std::vector<WrittenBlock>& mine,
   return blocks;
 }
 
-/// The most blocks that the ranks together write of a tensor: a range of a flattened one has up to
-/// three.
+/// The most blocks of a tensor that all ranks together write: a range of a flattened tensor has up
+/// to three.
 uint64_t blocks_each(const TensorGroup& group, const Writers& writers) {
   const auto tp = static_cast<uint64_t>(writers.tp.size());
   const bool is_flat = std::any_of(group.tensors.begin(), group.tensors.end(),
@@ -114,11 +114,11 @@ uint64_t disk_bytes(const FolderContents& contents, const Writers& writers) {
   for (const TensorGroup& group : contents.groups) {
     const SafetensorsPlan plan = plan_of(group);
     bytes += plan.total_bytes() + plan.index_json().size();
-    bytes += manifest_room(plan, plan.tensors().size() * blocks_each(group, writers));
+    bytes += manifest_max_bytes(plan, plan.tensors().size() * blocks_each(group, writers));
     bytes += (plan.files().size() + 1) * kDiskBlock;
   }
   for (const NamedFile& file : contents.files) {
-    bytes += file.text.size() + kDiskBlock + kManifestEntry;
+    bytes += file.text.size() + kDiskBlock + kManifestBytesPerFile;
   }
   return bytes;
 }
@@ -138,13 +138,13 @@ ShardedSave::~ShardedSave() {
   if (thread_.joinable()) thread_.join();
 }
 
-/// Tensor i is written by the (i mod dp)-th copy.
+/// Of the dp copies of tensor i, the (i mod dp)-th one writes.
 bool ShardedSave::is_mine(const ShardedTensor& tensor, size_t index) const {
   if (!tensor.local.defined()) return false;  // of another pipeline stage
   const auto copies = static_cast<size_t>(writers_.dp.size());
   const bool is_my_turn = static_cast<int>(index % copies) == writers_.dp.rank();
   if (!tensor.parameter->is_flat() && !is_my_turn) return false;
-  // A parameter that no plan touched knows no axis: all its copies believe to be the first.
+  // Without a plan a parameter has no tp axis: all its copies would write.
   return tensor.parameter->axis().size() > 1 || writers_.tp.rank() == 0;
 }
 
@@ -204,7 +204,7 @@ void ShardedSave::write_async() {
       auto writers = open_writers();
       for (Part& part : parts) {
         writers[part.group].write_block(part.tensor, std::move(part.slices), part.bytes);
-        part.values = Tensor();  // its memory goes as soon as it can
+        part.values = Tensor();  // free each copy as soon as it is written
       }
       finish(writers);
     } catch (...) {

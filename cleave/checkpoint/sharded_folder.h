@@ -19,17 +19,17 @@
 
 namespace cleave {
 
-/// The ranks that write: `world` has them all, `dp` those with copies of this rank's parameters,
-/// which share the work.
+/// The ranks that write a folder: `world` has all; those of `dp` have copies of this rank's
+/// parameters and share the work.
 struct Writers {
   Axis world, tp, dp;
 };
 
-/// A tensor that the ranks write together, each its part.
+/// A tensor of which each rank writes its part.
 struct ShardedTensor {
   TensorInfo info;                       ///< of the whole
-  const Parameter* parameter = nullptr;  ///< the tensor is cut as this one
-  Tensor local;  ///< of parameter->leaf_shape(); undefined where other ranks have it
+  const Parameter* parameter = nullptr;  ///< the tensor is sharded like this one
+  Tensor local;  ///< of parameter->leaf_shape(); undefined if only other ranks have it
 };
 
 /// The tensors of STEM.safetensors (or its parts): the same list on every rank.
@@ -40,36 +40,36 @@ struct TensorGroup {
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
 };
 
-/// What a folder is made of. The same on every rank, but for the tensors' values.
+/// The contents of a folder. The same on every rank, except for the tensors' values.
 struct FolderContents {
   std::vector<TensorGroup> groups;
   std::vector<NamedFile> files;  ///< written by the first rank
 };
 
-/// A bound on what the folder takes on a disk, a few kilobytes above what is written.
+/// An upper bound on the folder's disk space, a few kilobytes above what is written.
 uint64_t disk_bytes(const FolderContents& contents, const Writers& writers);
 
-/// A folder of whole tensors that many ranks write: nothing is gathered but checksums. It appears
-/// under its name, whole and with a manifest, or not at all.
+/// Writes a folder of whole tensors from many ranks; only checksums are gathered. The folder
+/// appears under its name whole and with a manifest, or not at all.
 ///
-/// One of write() and write_async(), then commit(). Construction and commit are collective over
-/// `world`. Throws Error(kIo) on the rank whose call failed, also when `target` exists already or
-/// the disk has too little space; nothing is under `target` then.
+/// Call write() or write_async(), then commit(). Construction and commit() are collective over
+/// `world`. Throws Error(kIo) on the rank whose call failed, also if `target` exists already or the
+/// disk has too little space; then nothing is under `target`.
 class ShardedSave {
  public:
-  /// Plans the files and makes them at their whole size.
+  /// Plans the files and makes them at their full size.
   ShardedSave(std::filesystem::path target, FolderContents contents, Writers writers);
-  ~ShardedSave();  ///< waits for what is being written
+  ~ShardedSave();  ///< waits for the thread of write_async()
   ShardedSave(const ShardedSave&) = delete;
   ShardedSave& operator=(const ShardedSave&) = delete;
 
   /// Writes this rank's ranges into place.
   void write();
-  /// The same in a thread, from copies: the tensors may change as soon as this returns.
+  /// The same in a thread, from copies: the tensors may change after this returns.
   void write_async();
-  /// Whether this rank's ranges are on the disk. Throws what a thread of write_async threw.
+  /// Whether this rank's ranges are on the disk. Rethrows an error of the thread of write_async().
   [[nodiscard]] bool is_written() const;
-  /// Waits for the ranges of all ranks; the folder is on the disk when this returns on any.
+  /// Waits for the ranges of all ranks; when it returns on any rank, the folder is on the disk.
   void commit();
 
  private:
@@ -91,12 +91,12 @@ class ShardedSave {
   std::filesystem::path target_;
   FolderContents contents_;
   Writers writers_;
-  std::vector<SafetensorsPlan> plans_;    // one a group
+  std::vector<SafetensorsPlan> plans_;    // one for each group
   std::unique_ptr<FolderWriter> folder_;  // the first rank's
-  std::vector<WrittenBlock> blocks_;      // this rank's, once written
+  std::vector<WrittenBlock> blocks_;      // of this rank, after writing
   std::thread thread_;
-  std::exception_ptr failure_;           // the thread's, once ended
-  std::atomic<bool> is_writing_ = false;  // the thread is at work
+  std::exception_ptr failure_;            // of the thread, after it ended
+  std::atomic<bool> is_writing_ = false;  // the thread is running
 };
 
 }  // namespace cleave

@@ -16,10 +16,10 @@ namespace fs = std::filesystem;
 
 constexpr int kMaxRanks = 65536;
 
-/// Where a rank's file stands in the job.
+/// A rank's place in the job.
 using RankPair = std::pair<int, int>;  // tp, pp
 
-/// Takes `word` and a number behind it off the front.
+/// Removes `word` and the number after it from the front of `text`.
 std::optional<int> take_number(std::string_view& text, std::string_view word) {
   if (!text.starts_with(word)) return std::nullopt;
   text.remove_prefix(word.size());
@@ -44,7 +44,7 @@ std::optional<RankPair> nxd_ranks(std::string_view name) {
   return RankPair{*tp, *pp};
 }
 
-/// All of tp x pp, in order; what is missing between them is an error.
+/// The files of all tp x pp ranks, in order; Error(kIo) if some are missing.
 SplitFiles complete(const std::map<RankPair, std::string>& found, const fs::path& folder) {
   SplitFiles files;
   files.folder = folder.string();
@@ -53,7 +53,7 @@ SplitFiles complete(const std::map<RankPair, std::string>& found, const fs::path
     files.pp = std::max(files.pp, ranks.second + 1);
   }
   std::string missing;
-  // Numbers in names are not to be believed: the search ends when enough are missing.
+  // Do not trust the numbers in names: stop when enough ranks are missing.
   for (int pp = 0; pp < files.pp && missing.size() < 200; ++pp) {
     for (int tp = 0; tp < files.tp && missing.size() < 200; ++tp) {
       const auto at = found.find({tp, pp});
@@ -82,10 +82,10 @@ std::string shapes_text(const std::vector<std::vector<int64_t>>& shapes) {
   return text;
 }
 
-/// The dim along which the shapes add up to the whole; all others are the whole's.
+/// The dim along which the shapes add up to the whole shape; all other dims must be equal to it.
 std::optional<size_t> added_dim(const std::vector<std::vector<int64_t>>& shapes,
                                 const std::vector<int64_t>& whole) {
-  std::optional<size_t> cut;
+  std::optional<size_t> sharded;
   for (size_t dim = 0; dim < whole.size(); ++dim) {
     int64_t sum = 0;
     bool is_whole = true;
@@ -95,14 +95,14 @@ std::optional<size_t> added_dim(const std::vector<std::vector<int64_t>>& shapes,
       sum += shape[dim];
     }
     if (is_whole) continue;
-    if (cut || sum != whole[dim]) return std::nullopt;
-    cut = dim;
+    if (sharded || sum != whole[dim]) return std::nullopt;
+    sharded = dim;
   }
-  return cut;
+  return sharded;
 }
 
-/// The whole shape of a tensor that the model does not have (the head that is tied to the
-/// embedding): where sizes differ, the ranks' parts one after the other.
+/// The whole shape of a tensor that the model does not have (a head tied to the embedding): where
+/// sizes differ, their sum over ranks.
 std::vector<int64_t> joined_shape(const std::vector<std::vector<int64_t>>& shapes) {
   std::vector<int64_t> whole = shapes[0];
   for (size_t dim = 0; dim < whole.size(); ++dim) {
@@ -120,17 +120,17 @@ std::vector<int64_t> joined_shape(const std::vector<std::vector<int64_t>>& shape
 
 }  // namespace
 
-/// How the model's own plan cuts each tensor over tp ranks.
-struct SplitTensors::Cuts {
-  struct Cut {
+/// How the model's own plan shards each tensor over tp ranks.
+struct SplitTensors::PlannedShards {
+  struct Planned {
     std::vector<int64_t> whole;
     int64_t dim = 0;
     std::vector<std::vector<int64_t>> local_shapes;
     std::vector<std::vector<Range>> ranges, owned;
   };
-  std::map<std::string, Cut, std::less<>> by_name;
+  std::map<std::string, Planned, std::less<>> by_name;
 
-  Cuts(const Json& config, int tp) {
+  PlannedShards(const Json& config, int tp) {
     for (int rank = 0; rank < tp; ++rank) {
       const auto model = make_model(config);
       parallelize_module(*model, dry_axis("tp", rank, tp), model->plan());
@@ -144,12 +144,12 @@ struct SplitTensors::Cuts {
   }
 
   void add(const std::string& name, const Parameter& parameter) {
-    Cut& cut = by_name[name];
-    cut.whole = parameter.shape();
-    cut.dim = parameter.split_dim();
-    cut.local_shapes.push_back(parameter.local_shape());
-    cut.ranges.push_back(parameter.ranges());
-    cut.owned.push_back(parameter.owned());
+    Planned& planned = by_name[name];
+    planned.whole = parameter.shape();
+    planned.dim = parameter.split_dim();
+    planned.local_shapes.push_back(parameter.local_shape());
+    planned.ranges.push_back(parameter.ranges());
+    planned.owned.push_back(parameter.owned());
   }
 };
 
@@ -188,7 +188,7 @@ std::optional<SplitFiles> find_split_files(const fs::path& folder) {
 }
 
 SplitTensors::SplitTensors(const SplitFiles& files, const Json& config) : files_(files) {
-  const Cuts cuts(config, files.tp);
+  const PlannedShards planned(config, files.tp);
   for (const std::string& path : files.paths) {
     const size_t slash = path.find('/');
     const fs::path folder = slash == std::string::npos
@@ -197,7 +197,7 @@ SplitTensors::SplitTensors(const SplitFiles& files, const Json& config) : files_
     open_.emplace_back(File::open_read_below(folder, fs::path(path).filename().string()));
   }
   for (int pp = 0; pp < files.pp; ++pp) {
-    // In the order of the first rank's file; the others must have the same names.
+    // The order is that of the first rank's file; the others must have the same names.
     std::vector<std::string> order;
     std::map<std::string, std::vector<Shard>> shards;
     for (int tp = 0; tp < files.tp; ++tp) {
@@ -216,19 +216,19 @@ SplitTensors::SplitTensors(const SplitFiles& files, const Json& config) : files_
                    " files of stage ", pp);
     }
     for (const std::string& name : order) {
-      if (!by_name_.contains(name)) add(name, shards.at(name), cuts);
+      if (!by_name_.contains(name)) add(name, shards.at(name), planned);
     }
   }
 }
 
 void SplitTensors::add(const std::string& name, const std::vector<Shard>& shards,
-                       const Cuts& cuts) {
+                       const PlannedShards& planned) {
   by_name_.emplace(name, entries_.size());
-  entries_.push_back(joined(name, shards, cuts));
+  entries_.push_back(joined(name, shards, planned));
 }
 
 SplitTensors::Entry SplitTensors::joined(const std::string& name, const std::vector<Shard>& shards,
-                                         const Cuts& cuts) const {
+                                         const PlannedShards& planned) const {
   std::vector<std::vector<int64_t>> shapes;
   for (const Shard& shard : shards) {
     shapes.push_back(shard.tensor.shape);
@@ -237,8 +237,8 @@ SplitTensors::Entry SplitTensors::joined(const std::string& name, const std::vec
                  files_.paths[shards[0].file], " and ", cleave::name(shard.tensor.dtype), " in ",
                  files_.paths[shard.file]);
   }
-  const auto found = cuts.by_name.find(name);
-  const bool is_known = found != cuts.by_name.end();
+  const auto found = planned.by_name.find(name);
+  const bool is_known = found != planned.by_name.end();
   const std::vector<int64_t> whole = is_known ? found->second.whole : joined_shape(shapes);
   Entry entry;
   entry.info = {name, shards[0].tensor.dtype, whole};
@@ -253,12 +253,12 @@ SplitTensors::Entry SplitTensors::joined(const std::string& name, const std::vec
     entry.parts.push_back({shards[rank].file, shards[rank].tensor, range, local_begin});
   };
   if (is_known && shapes == found->second.local_shapes) {
-    const Cuts::Cut& cut = found->second;
-    entry.dim = cut.dim;
+    const PlannedShards::Planned& known = found->second;
+    entry.dim = known.dim;
     for (size_t rank = 0; rank < shards.size(); ++rank) {
       int64_t at = 0;
-      for (const Range& held : cut.ranges[rank]) {
-        for (const Range& own : cut.owned[rank]) {
+      for (const Range& held : known.ranges[rank]) {
+        for (const Range& own : known.owned[rank]) {
           const Range both = {std::max(held.begin, own.begin), std::min(held.end, own.end)};
           add_part(rank, both, at + both.begin - held.begin);
         }
@@ -269,7 +269,7 @@ SplitTensors::Entry SplitTensors::joined(const std::string& name, const std::vec
   }
   const auto dim = added_dim(shapes, whole);
   CLEAVE_CHECK(dim, Code::kFormat, files_.folder, ": tensor '", name, "' has the shapes ",
-               shapes_text(shapes), " in the files of its ranks; they do not make up ",
+               shapes_text(shapes), " in the files of its ranks; they do not add up to ",
                c10::IntArrayRef(whole), ", as config.json says");
   entry.dim = static_cast<int64_t>(*dim);
   int64_t at = 0;
@@ -300,18 +300,18 @@ void SplitTensors::read_block(std::string_view name, std::span<const Slice> slic
                " bytes; the memory for it ", out.size());
   if (entry.info.shape.empty())
     return open_[entry.parts[0].file].read_block(entry.parts[0].tensor, slices, out);
-  // The block as [outer, width, inner] around the cut dim.
-  const auto cut = static_cast<size_t>(entry.dim);
+  // The block as [outer, width, inner] around the sharded dim.
+  const auto sharded = static_cast<size_t>(entry.dim);
   std::vector<Slice> local(slices.begin(), slices.end());
   auto own = std::find_if(local.begin(), local.end(),
                           [&](const Slice& slice) { return slice.dim == entry.dim; });
   if (own == local.end()) {
-    own = local.insert(own, {entry.dim, {{0, entry.info.shape[cut]}}});
+    own = local.insert(own, {entry.dim, {{0, entry.info.shape[sharded]}}});
   }
   const std::vector<Range> wanted = own->ranges;
   size_t width = 0, inner = static_cast<size_t>(item_bytes(entry.info.dtype));
   for (const Range& range : wanted) width += static_cast<size_t>(range.size());
-  for (size_t dim = cut + 1; dim < entry.info.shape.size(); ++dim) {
+  for (size_t dim = sharded + 1; dim < entry.info.shape.size(); ++dim) {
     int64_t size = entry.info.shape[dim];
     for (const Slice& slice : local) {
       if (static_cast<size_t>(slice.dim) != dim) continue;

@@ -13,15 +13,15 @@
 
 namespace cleave {
 
-/// The files that the ranks of a tensor- and pipeline-parallel job wrote, one each.
+/// The files of a tensor- and pipeline-parallel job, one from each rank.
 struct SplitFiles {
   int tp = 1, pp = 1;
   std::string folder;
   std::vector<std::string> paths;  ///< below the folder; of rank (i, j): [j * tp + i]
-  bool has_model_key = false;      ///< the state dict may be a member "model" of what is saved
+  bool has_model_key = false;      ///< the state dict may be under the key "model"
 };
 
-/// "pytorch_model_tp_1_pp_0.bin", as OSLO 2 names the file of a rank.
+/// "pytorch_model_tp_1_pp_0.bin", OSLO 2's name for the file of a rank.
 std::string oslo_file_name(int tp_rank, int pp_rank);
 /// "tp_rank_01_pp_rank_00", the folder in which NxD puts a rank's checkpoint.pt.
 std::string nxd_folder_name(int tp_rank, int pp_rank);
@@ -29,17 +29,17 @@ std::string nxd_folder_name(int tp_rank, int pp_rank);
 inline constexpr std::string_view kNxdFileName = "checkpoint.pt";
 
 /// OSLO's files pytorch_model_tp_I_pp_J.bin (also with _ep_0, as OSLO 3 names them) or NxD's
-/// tp_rank_II_pp_rank_JJ/checkpoint.pt (also with _dp_rank_00) in a folder; nothing when there is
-/// none of either. Throws Error(kIo) listing those that are missing between the others.
+/// tp_rank_II_pp_rank_JJ/checkpoint.pt (also with _dp_rank_00) in a folder; nullopt if there are
+/// none. Throws Error(kIo) listing missing ranks.
 std::optional<SplitFiles> find_split_files(const std::filesystem::path& folder);
 
-/// The whole tensors behind the files of a job. How each tensor was cut follows from the shapes:
-/// the same shape everywhere is a copy; the shapes that the model's own plan gives are cut as that
-/// says (heads of a fused or shared matrix); shapes that add up along one dim are cut in order.
+/// The whole tensors of a job's files. The shapes show how each tensor was sharded: if all shapes
+/// are the whole one, these are copies; if they are those of the model's plan, it was sharded as
+/// the plan says (heads of a fused or shared matrix); if they add up along one dim, in rank order.
 class SplitTensors : public TensorSource {
  public:
-  /// `config` is the model's config.json, for the whole shapes. Throws Error(kFormat) when the
-  /// files do not agree with each other or with it, naming the tensor and the shapes.
+  /// `config` is the model's config.json, for the whole shapes. Throws Error(kFormat), naming the
+  /// tensor and the shapes, if the files do not match each other or the config.
   SplitTensors(const SplitFiles& files, const Json& config);
 
   [[nodiscard]] std::vector<TensorInfo> list() const override;
@@ -50,7 +50,7 @@ class SplitTensors : public TensorSource {
   [[nodiscard]] std::vector<std::string> file_names() const override { return files_.paths; }
 
  private:
-  /// Indices of the cut dim that one file holds, and where there.
+  /// A range of the sharded dim that one file holds, and its place in the file's tensor.
   struct Part {
     size_t file = 0;
     SavedTensor tensor;
@@ -59,14 +59,14 @@ class SplitTensors : public TensorSource {
   };
   struct Entry {
     TensorInfo info;
-    int64_t dim = 0;          ///< the cut one
-    std::vector<Part> parts;  ///< they cover the dim without overlap
+    int64_t dim = 0;          ///< the sharded one
+    std::vector<Part> parts;  ///< cover the dim without overlap
   };
-  struct Cuts;
+  struct PlannedShards;
   struct Shard;
-  void add(const std::string& name, const std::vector<Shard>& shards, const Cuts& cuts);
+  void add(const std::string& name, const std::vector<Shard>& shards, const PlannedShards& planned);
   [[nodiscard]] Entry joined(const std::string& name, const std::vector<Shard>& shards,
-                             const Cuts& cuts) const;
+                             const PlannedShards& planned) const;
 
   SplitFiles files_;
   std::vector<TorchFile> open_;

@@ -1,4 +1,4 @@
-// Oracle: ranks' files made tensor by tensor from whole tensors in closed form.
+// Oracle: rank files made tensor by tensor from whole tensors in closed form.
 #include "cleave/checkpoint/split_files.h"
 
 #include <filesystem>
@@ -69,7 +69,7 @@ Error join_error(const std::string& name, const Tensor& first, const Tensor& sec
 TEST(SplitTensors, BlocksOverTheBorderOfTwoFiles_AreThoseOfTheWhole) {
   const std::string name = "model.layers.0.self_attn.o_proj.weight";
   const Tensor whole = closed_form(name, {24, 24});
-  // As the model's own plan cuts it, and uneven: then in the order of the ranks.
+  // Sharded as the model's own plan does, and unevenly: then in rank order.
   for (const int64_t border : {12, 7}) {
     const TempFolder folder;
     const SplitTensors files = joined(folder, {{name, whole.narrow(1, 0, border)}},
@@ -92,7 +92,7 @@ TEST(SplitTensors, BlocksOverTheBorderOfTwoFiles_AreThoseOfTheWhole) {
                    str(name, ": the block has 2304 bytes; the memory for it ", bytes).c_str());
     }
   }
-  // Cut along the rows, which no plan does: slices of the other dim stay as they are.
+  // Sharded along rows, which no plan does: slices of the other dim do not change.
   const TempFolder folder;
   const SplitTensors files =
       joined(folder, {{name, whole.narrow(0, 0, 6)}}, {{name, whole.narrow(0, 6, 18)}});
@@ -122,7 +122,7 @@ TEST(SplitTensors, TensorsThatTheModelDoesNotHave_AreJoinedWhereTheirSizesDiffer
               ElementsAre("pytorch_model_tp_0_pp_0.bin", "pytorch_model_tp_1_pp_0.bin"));
 }
 
-TEST(SplitTensors, PartsThatDoNotMakeUpAWhole_AreNamed) {
+TEST(SplitTensors, PartsThatDoNotAddUpToTheWhole_AreNamed) {
   const std::string name = "model.norm.weight";  // [24]
   const Tensor half = at::zeros({12});
   EXPECT_THAT(
@@ -133,19 +133,19 @@ TEST(SplitTensors, PartsThatDoNotMakeUpAWhole_AreNamed) {
   EXPECT_EQ(dims.code(), Code::kFormat);
   EXPECT_THAT(dims.what(),
               HasSubstr("'model.norm.weight' has the shapes [12], [12, 1] in the files "
-                        "of its ranks; they do not make up [24], as config.json says"));
+                        "of its ranks; they do not add up to [24], as config.json says"));
   EXPECT_THAT(join_error(name, half, at::zeros({11})).what(),
-              HasSubstr("they do not make up [24]"));
-  // Cut along both dims: which part is whose?
+              HasSubstr("they do not add up to [24]"));
+  // Sharded along both dims: the order of the parts is unknown.
   EXPECT_THAT(
       join_error("model.layers.0.self_attn.o_proj.weight", at::zeros({12, 12}), at::zeros({12, 12}))
           .what(),
-      HasSubstr("they do not make up [24, 24]"));
+      HasSubstr("they do not add up to [24, 24]"));
   EXPECT_THAT(join_error("other", at::zeros({2, 3}), at::zeros({3})).what(),
               HasSubstr("'other' has the shapes [2, 3], [3] in"));
 }
 
-TEST(FindSplitFiles, NamesOfOtherThings_AreNoRanks) {
+TEST(FindSplitFiles, OtherNames_AreIgnored) {
   const TempFolder folder;
   for (const char* name :
        {"pytorch_model.bin", "pytorch_model_tp_0.bin", "pytorch_model_tp_x_pp_0.bin",
@@ -166,7 +166,7 @@ TEST(FindSplitFiles, NamesOfOtherThings_AreNoRanks) {
                                         "tp_rank_01_pp_rank_00/checkpoint.pt"));
 }
 
-TEST(FindSplitFiles, ManyMissingOnes_AreToldInAFewWords) {
+TEST(FindSplitFiles, ManyMissingFiles_GiveAShortMessage) {
   const TempFolder folder;
   write_atomic(folder / oslo_file_name(65535, 0), "");
   const Error error = thrown_by([&] { (void)find_split_files(folder.path()); });
@@ -175,7 +175,7 @@ TEST(FindSplitFiles, ManyMissingOnes_AreToldInAFewWords) {
               HasSubstr(" has the files of 1 ranks of a job of tp=65536 x pp=1; missing "
                         "are those of (tp, pp) = (0, 0), (1, 0), "));
   EXPECT_LT(std::string_view(error.what()).size(), 500U);
-  // Four thousand million of them are not counted.
+  // Does not loop over 2^32 ranks.
   write_atomic(folder / oslo_file_name(65535, 65535), "");
   const double start = monotonic_s();
   EXPECT_EQ(thrown_by([&] { (void)find_split_files(folder.path()); }).code(), Code::kIo);

@@ -8,46 +8,47 @@
 namespace cleave::cli {
 namespace {
 
-/// What both commands take of ranks and of output.
+/// Adds the flags that both commands have for ranks and output.
 template <class Options>
 void define_ranks_and_output(Flags& flags, Options& options) {
   flags.group("ranks");
-  flags.add(&options.tp, {"tp", "N", "tensor-parallel ranks: each holds its part of every layer"},
+  flags.add(&options.tp, {"tp", "N", "tensor-parallel ranks; each holds a shard of every layer"},
             kHostRanks);
   flags.add(&options.threads_per_rank,
-            {"threads-per-rank", "N", "threads of a rank's kernels", "cores / tp"}, kThreads);
-  flags.choice(&options.gemm, {"gemm", "", "library of fp32 matrix products"},
+            {"threads-per-rank", "N", "compute threads of a rank", "cores / tp"}, kThreads);
+  flags.choice(&options.gemm, {"gemm", "", "library for fp32 matrix products"},
                {"auto", "mkl", "onednn"});
   flags.add(&options.plain_kernels, plain_kernels_text());
   flags.group("output");
   flags.add(&options.operations, {"operations", "N", "list the N longest operations", "off"},
             Range{.low = 1, .high = 1e6});
-  flags.toggle(&options.json, {"json", "", "one line of JSON", "off"});
+  flags.toggle(&options.json, {"json", "", "print one line of JSON", "off"});
 }
 
 void define_train(Flags& flags, BenchTrainOptions& options) {
-  flags.group("what is timed");
-  flags.choice(&options.shape, {"shape", "", "sizes of a model with random weights"},
+  flags.group("workload");
+  flags.choice(&options.shape, {"shape", "", "model shape; weights are random"},
                {"llama-135m", "gpt2-124m", "bert-base", "llama-1.1b"});
-  flags.choice(&options.dtype, {"dtype", "", "of forward and backward"}, {"fp32", "bf16", "fp64"});
-  flags.add(&options.batch_size, {"batch-size", "N", "sequences a step"}, kSequences);
-  flags.add(&options.seq_len, {"seq-len", "N", "tokens of a sequence", "256, 64 or 128 by shape"},
+  flags.choice(&options.dtype, {"dtype", "", "dtype of forward and backward"},
+               {"fp32", "bf16", "fp64"});
+  flags.add(&options.batch_size, {"batch-size", "N", "sequences per step"}, kSequences);
+  flags.add(&options.seq_len, {"seq-len", "N", "tokens per sequence", "256, 64 or 128 by shape"},
             kLength);
-  flags.add(&options.steps, {"steps", "N", "steps that are timed; their median counts"},
+  flags.add(&options.steps, {"steps", "N", "timed steps; the median is reported"},
             Range{.low = 1, .high = 1e9});
-  flags.add(&options.warmup, {"warmup", "N", "steps before them"}, kSteps);
+  flags.add(&options.warmup, {"warmup", "N", "untimed steps before them"}, kSteps);
   define_ranks_and_output(flags, options);
 }
 
 void define_generate(Flags& flags, BenchGenerateOptions& options) {
-  flags.group("what is timed");
-  flags.choice(&options.shape, {"shape", "", "sizes of a model with random weights"},
+  flags.group("workload");
+  flags.choice(&options.shape, {"shape", "", "model shape; weights are random"},
                {"gpt2-124m", "llama-1.1b", "llama-135m"});
-  flags.choice(&options.dtype, {"dtype", "", "of weights"}, {"fp32", "bf16", "int8"});
-  flags.add(&options.batch_size, {"batch-size", "N", "sequences at once"}, kSequences);
-  flags.add(&options.prompt_len, {"prompt-len", "N", "tokens of a prompt"}, kLength);
-  flags.add(&options.new_tokens, {"new-tokens", "N", "tokens of a continuation"}, kLength);
-  flags.add(&options.repeats, {"repeats", "N", "runs that are timed; their median counts"},
+  flags.choice(&options.dtype, {"dtype", "", "dtype of weights"}, {"fp32", "bf16", "int8"});
+  flags.add(&options.batch_size, {"batch-size", "N", "sequences per batch"}, kSequences);
+  flags.add(&options.prompt_len, {"prompt-len", "N", "tokens per prompt"}, kLength);
+  flags.add(&options.new_tokens, {"new-tokens", "N", "new tokens per sequence"}, kLength);
+  flags.add(&options.repeats, {"repeats", "N", "timed runs; the median is reported"},
             Range{.low = 1, .high = 1e6});
   define_ranks_and_output(flags, options);
 }
@@ -70,7 +71,7 @@ Command bench_train_command() {
 
 Command bench_generate_command() {
   return {.name = "bench generate",
-          .summary = "time prompts and decoding of a model with random weights",
+          .summary = "time prefill and decoding of a model with random weights",
           .usage = "[--shape NAME] [--tp N] [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<BenchGenerateOptions>();

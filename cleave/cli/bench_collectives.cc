@@ -15,11 +15,11 @@
 #include "cleave/base/error.h"
 #include "cleave/cli/command.h"
 #include "cleave/cli/shared_flags.h"
-#include "cleave/comm/launch/cpu_binding.h"
-#include "cleave/comm/diagnostics/flight_file.h"
-#include "cleave/comm/launch/launch.h"
-#include "cleave/comm/bootstrap/rank_process.h"
 #include "cleave/comm/api/world.h"
+#include "cleave/comm/bootstrap/rank_process.h"
+#include "cleave/comm/diagnostics/flight_file.h"
+#include "cleave/comm/launch/cpu_binding.h"
+#include "cleave/comm/launch/launch.h"
 
 namespace cleave::cli {
 namespace {
@@ -38,15 +38,15 @@ struct Options {
   bool json = false;
 };
 
-/// One collective over a buffer of `bytes`: the whole one, of which each rank has, gives or takes
-/// its part. All-reduce is in place.
+/// One collective over a buffer of `bytes`, the total over its shards where an operation shards it.
+/// All-reduce is in place.
 class Measured {
  public:
   Measured(Group& group, std::string op, int64_t bytes, DType dtype)
       : group_(&group), op_(std::move(op)), dtype_(dtype), count_(bytes / item_bytes(dtype)) {
     const int n = std::max(1, group.size());
     for (int r = 0; r < n; ++r) widths_.push_back(count_ * (r + 1) / n - count_ * r / n);
-    // What each rank gives to the others is as much as it takes from them.
+    // All-to-all: every rank sends and receives the same number of elements.
     parts_.assign(static_cast<size_t>(n), count_ / n);
     in_ = zeros(bytes);
     out_ = zeros(bytes);
@@ -69,7 +69,7 @@ class Measured {
     }
   }
 
-  /// Bytes that every rank must get from, or give to, its peers at least.
+  /// Lower bound of the bytes that every rank receives from, or sends to, its peers.
   [[nodiscard]] double bytes_moved() const {
     const double n = group_->size();
     const double bytes = static_cast<double>(count_ * item_bytes(dtype_));
@@ -100,8 +100,8 @@ class Measured {
   Memory in_, out_;
 };
 
-/// Seconds of a call, in ascending order. A sample is the mean of as many calls as take 20 us, so
-/// that reading the clock does not count.
+/// Seconds per call, in ascending order. A sample is the mean of as many calls as take 20 us, so
+/// that the time to read the clock is negligible.
 std::vector<double> measure(Group& group, const Measured& measured, double seconds) {
   constexpr int64_t kMinSamples = 5, kMaxSamples = 5000;
   constexpr double kSample = 20e-6;
@@ -175,11 +175,12 @@ std::vector<int64_t> sizes(const Options& options, DType dtype) {
     const auto bytes = bytes_from_text(part);
     const int64_t unit = item_bytes(dtype) * options.world;
     CLEAVE_CHECK(bytes && *bytes <= uint64_t{1} << 40, Code::kUsage, "--bytes has '", part,
-                 "'; expected sizes between commas, as in 4KiB,1MiB");
-    // Whole elements for every rank.
+                 "'; expected comma-separated sizes such as 4KiB,1MiB");
+    // Rounded up to a whole number of elements per rank.
     list.push_back((static_cast<int64_t>(*bytes) + unit - 1) / unit * unit);
   }
-  CLEAVE_CHECK(!list.empty(), Code::kUsage, "--bytes is empty; give sizes, as in 4KiB,1MiB");
+  CLEAVE_CHECK(!list.empty(), Code::kUsage,
+               "--bytes is empty; expected comma-separated sizes such as 4KiB,1MiB");
   return list;
 }
 
@@ -211,9 +212,9 @@ int run(const Options& options) {
   sizes(options, dtype_from_name(options.dtype).value());
   const auto environment = read_environment();
   const auto body = [&](World& world) {
-    std::optional<CpuBinding> processors;
-    if (!options.one_core) processors.emplace(world, 1);
-    Options actual = options;  // a launcher's ranks are processes, whatever was asked for
+    std::optional<CpuBinding> binding;
+    if (!options.one_core) binding.emplace(world, 1);
+    Options actual = options;  // a launcher's ranks are processes, whatever --ranks says
     if (!world.ranks_are_threads()) actual.ranks = "processes";
     measure_all(world, actual);
   };
@@ -224,7 +225,7 @@ int run(const Options& options) {
   }
   if (options.one_core) bind_to_cpu(usable_cpus().front());
   if (options.ranks == "processes") {
-    return launch({.num_ranks = options.world, .command = own_words(), .environment = {}});
+    return launch({.num_ranks = options.world, .command = process_args(), .environment = {}});
   }
   run_ranks(options.world, body, {.flight_log_folder = temporary_flight_logs()});
   return 0;
@@ -233,25 +234,27 @@ int run(const Options& options) {
 }  // namespace
 
 Command bench_collectives_command() {
-  return {
-      .name = "bench collectives",
-      .summary = "time collectives between ranks of this host",
-      .usage = "[--op NAME] [--world N] [--ranks threads|processes] [flags]",
-      .define = [](Flags& flags) -> Run {
-        auto options = std::make_shared<Options>();
-        std::vector<std::string> ops = kOps;
-        ops.emplace_back("all");
-        flags.choice(&options->op, {"op", "", "what to time"}, std::move(ops));
-        flags.add(&options->world, {"world", "N", "ranks"}, kHostRanks);
-        flags.choice(&options->ranks, {"ranks", "", "what ranks are"}, {"threads", "processes"});
-        flags.add(&options->bytes, {"bytes", "LIST", "sizes of the whole data"});
-        flags.choice(&options->dtype, {"dtype", "", "of the elements"}, {"fp32", "bf16", "fp16"});
-        flags.add(&options->seconds, {"seconds", "S", "time for each line"},
-                  Range{.low = 1e-6, .high = 1e5});
-        flags.toggle(&options->one_core, {"one-core", "", "all ranks share one core", "off"});
-        flags.toggle(&options->json, {"json", "", "a line of JSON for each op and size", "off"});
-        return [options] { return run(*options); };
-      }};
+  return {.name = "bench collectives",
+          .summary = "time collectives between ranks on this host",
+          .usage = "[--op NAME] [--world N] [--ranks threads|processes] [flags]",
+          .define = [](Flags& flags) -> Run {
+            auto options = std::make_shared<Options>();
+            std::vector<std::string> ops = kOps;
+            ops.emplace_back("all");
+            flags.choice(&options->op, {"op", "", "collective to time"}, std::move(ops));
+            flags.add(&options->world, {"world", "N", "number of ranks"}, kHostRanks);
+            flags.choice(&options->ranks, {"ranks", "", "run ranks as threads or as processes"},
+                         {"threads", "processes"});
+            flags.add(&options->bytes, {"bytes", "LIST", "total sizes of the data"});
+            flags.choice(&options->dtype, {"dtype", "", "dtype of the elements"},
+                         {"fp32", "bf16", "fp16"});
+            flags.add(&options->seconds, {"seconds", "S", "time for each line of output"},
+                      Range{.low = 1e-6, .high = 1e5});
+            flags.toggle(&options->one_core, {"one-core", "", "bind all ranks to one core", "off"});
+            flags.toggle(&options->json,
+                         {"json", "", "print a line of JSON for each op and size", "off"});
+            return [options] { return run(*options); };
+          }};
 }
 
 }  // namespace cleave::cli

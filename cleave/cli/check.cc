@@ -18,8 +18,8 @@ std::string reason(int number) {
   return std::generic_category().message(number);
 }
 
-// The first sign of a run in the folder; empty when there is none.
-std::string run_sign(const fs::path& folder) {
+// A file or folder that only a run has; empty if there is none.
+std::string run_marker(const fs::path& folder) {
   std::error_code problem;
   if (fs::exists(folder / "latest", problem)) return "latest";
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, problem)) {
@@ -51,8 +51,8 @@ void require_model(const std::string& model, bool takes_presets) {
   const bool is_config = takes_presets && fs::path(model).extension() == ".json";
   if (is_config) return require_file("--model", model);
   CLEAVE_CHECK(!fs::exists(model, problem), Code::kIo, "--model ", model,
-               ": is a file; expected the folder of a model or of a run",
-               takes_presets ? ", a config.json of sizes, or the name of a preset" : "");
+               ": is a file; expected a model or run folder",
+               takes_presets ? ", a config.json with sizes, or the name of a preset" : "");
   throw Error(Code::kIo, str("--model ", model, ": no such folder"));
 }
 
@@ -68,9 +68,9 @@ void refuse_used_folder(const std::string& out) {
   if (!fs::exists(out, problem)) return;
   CLEAVE_CHECK(fs::is_directory(out, problem), Code::kIo, "--out ", out,
                ": is a file; expected a folder");
-  const std::string sign = run_sign(out);
-  CLEAVE_CHECK(sign.empty(), Code::kUsage, "--out ", out, " holds a run already (", sign,
-               "); continue it with --resume or choose another folder");
+  const std::string marker = run_marker(out);
+  CLEAVE_CHECK(marker.empty(), Code::kUsage, "--out ", out, " already holds a run (", marker,
+               "); resume it with --resume or choose another folder");
 }
 
 void check_world(int tp, int dp, int pp) {
@@ -83,15 +83,15 @@ void check_world(int tp, int dp, int pp) {
   if (tp == 0) return;
   const int64_t ranks = tp * rest;
   CLEAVE_CHECK(ranks == environment->world_size, Code::kShape, "--tp ", tp, " x ", others, " is ",
-               ranks, " ranks, the launcher started ", environment->world_size,
-               "; make them equal, or leave --tp out");
+               ranks, " ranks, but the launcher started ", environment->world_size,
+               "; make them equal, or omit --tp");
 }
 
 void check_launcher(int local_rank) {
   const std::optional<Environment> environment = read_environment();
   if (local_rank < 0) return;
   CLEAVE_CHECK(environment, Code::kShape, "--local-rank is ", local_rank,
-               ", but no launcher started this process; leave it out");
+               ", but no launcher started this process; omit it");
   check_local_rank(*environment, local_rank);
 }
 

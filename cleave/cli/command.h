@@ -7,18 +7,18 @@
 
 namespace cleave::cli {
 
-/// Does the work of a command once its flags are read; returns the exit code.
+/// Runs a command after its flags are read; returns the exit code.
 using Run = std::function<int()>;
 
 /// One subcommand of the program.
 struct Command {
-  std::string name;     ///< a word, or two: "bench collectives" is one of the commands of bench
+  std::string name;     ///< "train", or of a subcommand "bench train"
   std::string summary;  ///< one phrase
-  std::string usage;    ///< what follows "cleave NAME"
+  std::string usage;    ///< arguments, shown after "cleave NAME"
   std::function<Run(Flags&)> define;
 };
 
-/// The commands, one a file.
+/// The commands, one per file.
 Command train_command();
 Command generate_command();
 Command eval_command();

@@ -37,7 +37,7 @@ std::vector<std::string> part_names(const CLI::App& app) {
   return names;
 }
 
-// "cosine|linear" in its parts; "FILE" and "NAME|DIR" are no lists of words.
+// The words of "cosine|linear"; empty for placeholders such as "FILE" and "NAME|DIR".
 std::vector<std::string> choices(const std::string& value) {
   std::vector<std::string> words;
   std::istringstream parts(value);
@@ -110,7 +110,7 @@ std::string bash_script(const CLI::App& root) {
          "complete -o filenames -F _cleave cleave\n";
 }
 
-// Inside single quotes and a bracket of zsh's _arguments.
+// Escapes for single quotes and brackets of zsh's _arguments.
 std::string zsh_escaped(const std::string& text) {
   std::string result;
   for (const char c : text) {
@@ -168,12 +168,12 @@ std::string zsh_script(const CLI::App& root) {
 
 Command completion_command() {
   return {.name = "completion",
-          .summary = "print a script that completes commands and flags in bash or zsh",
+          .summary = "print a completion script for bash or zsh",
           .usage = "bash|zsh",
           .define = [](Flags& flags) -> Run {
             auto shell = std::make_shared<std::string>();
-            flags.positional(shell.get(), {"shell", "bash|zsh",
-                                           "which shell; source <(cleave completion bash)"});
+            flags.positional(shell.get(),
+                             {"shell", "bash|zsh", "shell; use: source <(cleave completion bash)"});
             return [shell, &flags] {
               const CLI::App& root = *flags.app().get_parent();
               CLEAVE_CHECK(!shell->empty(), Code::kUsage, "no shell given; expected bash or zsh");

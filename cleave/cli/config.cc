@@ -13,7 +13,7 @@ std::string scalar(const Json& value) {
     case Json::Type::kBool:
       return value.dump();
     default:
-      value.fail("expected a number or a text");
+      value.fail("expected a number or a string");
   }
 }
 

@@ -10,15 +10,15 @@ namespace cleave::cli {
 /// One member of a config file that is not null.
 struct ConfigEntry {
   std::string key;   ///< as written
-  std::string name;  ///< as a flag without dashes: "batch_size" is "batch-size"
+  std::string name;  ///< of the flag, without dashes: "batch_size" is "batch-size"
   Json value;
 };
 
 /// The members of the JSON object in `path`. Throws Error(kIo) or Error(kFormat).
 std::vector<ConfigEntry> read_config_entries(const std::string& path);
 
-/// The member's values as a command line would give them; `is_opposite` for "no-shuffle": true.
-/// Throws Error(kFormat) when the value's type does not fit the arity.
+/// The member's values as on a command line; `is_opposite` for "no-shuffle": true. Throws
+/// Error(kFormat) if the value's type does not match the arity.
 std::vector<std::string> config_values(const ConfigEntry& entry, Arity arity, bool is_opposite);
 
 }  // namespace cleave::cli

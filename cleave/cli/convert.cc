@@ -23,16 +23,17 @@ ModelFormat format_of(const std::string& word) {
 }
 
 void define(Flags& flags, ConvertOptions& options, Words& words) {
-  flags.add(&options.from, {"from", "DIR", "model folder of any form, or a run's", "required"});
+  flags.add(&options.from,
+            {"from", "DIR", "model folder in any format, or run folder", "required"});
   flags.add(&options.to, {"to", "DIR", "new folder; must not exist", "required"});
-  flags.choice(&words.format, {"format", "", "of the new tensor files"},
+  flags.choice(&words.format, {"format", "", "format of the new tensor files"},
                {"safetensors", "bin", "oslo", "nxd"});
-  flags.add(&options.tp, {"tp", "N", "tensor-parallel ranks of oslo and nxd"}, kRanks);
-  flags.add(&options.pp, {"pp", "N", "pipeline stages of oslo and nxd"}, kRanks);
-  flags.choice(&words.dtype, {"dtype", "", "of the new tensors"},
+  flags.add(&options.tp, {"tp", "N", "tensor-parallel ranks of oslo and nxd files"}, kRanks);
+  flags.add(&options.pp, {"pp", "N", "pipeline stages of oslo and nxd files"}, kRanks);
+  flags.choice(&words.dtype, {"dtype", "", "dtype of the new tensors"},
                {"keep", "fp32", "bf16", "fp16", "fp64"});
   flags.add(&words.max_shard_size,
-            {"max-shard-size", "SIZE", "most bytes of a file of safetensors and bin: 5GB, 200MiB"});
+            {"max-shard-size", "SIZE", "maximum size of a safetensors or bin file: 5GB, 200MiB"});
 }
 
 int run(ConvertOptions& options, const Words& words, const Flags& flags) {
@@ -42,12 +43,12 @@ int run(ConvertOptions& options, const Words& words, const Flags& flags) {
   if (words.dtype != "keep") options.dtype = words.dtype;
   const auto bytes = bytes_from_text(words.max_shard_size);
   CLEAVE_CHECK(bytes, Code::kUsage, "--max-shard-size is '", words.max_shard_size,
-               "'; expected a size as 5GB, 200MiB or 1000000");
+               "'; expected a size such as 5GB, 200MiB or 1000000");
   options.max_file_bytes = *bytes;
   const bool has_parts = words.format == "safetensors" || words.format == "bin";
   CLEAVE_CHECK(has_parts || !flags.is_given("max-shard-size"), Code::kUsage,
-               "--max-shard-size is of the formats safetensors and bin; ", words.format,
-               " has one file a rank");
+               "--max-shard-size applies to the formats safetensors and bin; ", words.format,
+               " has one file per rank");
   ConvertReport report;
   library_function<decltype(cleave_convert)>("cleave_convert")(options, report);
   std::cout << options.to << ": " << report.num_tensors << " tensors, "
@@ -55,7 +56,7 @@ int run(ConvertOptions& options, const Words& words, const Flags& flags) {
             << (report.num_files == 1 ? " file" : " files") << " (" << words.format << ")\n";
   if (report.left_state) {
     std::cout << "the optimizer's state stays in " << options.from
-              << "; training goes on from there, on any layout\n";
+              << "; resume training from there, on any layout\n";
   }
   return 0;
 }
@@ -64,7 +65,7 @@ int run(ConvertOptions& options, const Words& words, const Flags& flags) {
 
 Command convert_command() {
   return {.name = "convert",
-          .summary = "write a model in another file format, layout or type",
+          .summary = "convert a model to another file format, layout or dtype",
           .usage = "--from DIR --to DIR [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<ConvertOptions>();

@@ -66,8 +66,8 @@ std::string sentence(const TensorDifference& d) {
   return text;
 }
 
-/// A line a difference. The optimizer's state that one side alone has, as beside a converted model,
-/// is one line.
+/// Prints one line per difference. Optimizer state that only one side has, as after a conversion,
+/// is one line in total.
 void print_differences(const std::vector<TensorDifference>& differences) {
   size_t only_in_a = 0, only_in_b = 0;
   for (const TensorDifference& d : differences) {
@@ -113,9 +113,9 @@ Command diff_command() {
           .usage = "A B [--json]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<Options>();
-            flags.positional(&options->a, {"a", "A", "folder of a model or run, or a tensor file"});
-            flags.positional(&options->b, {"b", "B", "the other one"});
-            flags.toggle(&options->json, {"json", "", "one JSON object", "off"});
+            flags.positional(&options->a, {"a", "A", "model or run folder, or a tensor file"});
+            flags.positional(&options->b, {"b", "B", "the same, to compare with A"});
+            flags.toggle(&options->json, {"json", "", "print one JSON object", "off"});
             return [options] { return run(*options); };
           }};
 }

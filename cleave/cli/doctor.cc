@@ -26,7 +26,8 @@ struct Options {
   std::string flight;
 };
 
-constexpr std::string_view kSignalMeaning = "ended by signal n: 130 Ctrl-C, 137 killed, 143 asked";
+constexpr std::string_view kSignalMeaning =
+    "ended by signal n: 130 Ctrl-C, 137 SIGKILL, 143 SIGTERM";
 
 void print_exit_codes(bool json) {
   Object list = Object::array();
@@ -44,7 +45,7 @@ void print_exit_codes(bool json) {
   }
 }
 
-// Path of the loaded library whose file name begins with `stem`; empty when none is.
+// Path of the loaded library whose file name begins with `stem`; empty if none is loaded.
 std::string loaded_library(std::string_view stem) {
   std::pair<std::string_view, std::string> search{stem, ""};
   dl_iterate_phdr(
@@ -122,37 +123,37 @@ Object all_facts() {
 }  // namespace
 
 Command doctor_command() {
-  return {.name = "doctor",
-          .summary = "what this machine and this build can do, and what is in the way",
-          .usage = "[--exit-codes | --flight FILE] [--json]",
-          .define = [](Flags& flags) -> Run {
-            auto options = std::make_shared<Options>();
-            flags.toggle(&options->exit_codes,
-                         {"exit-codes", "", "only list what the exit codes mean", "off"});
-            flags.add(&options->flight, {"flight", "FILE",
-                                         "only tell what a flight log says: who held the others "
-                                         "up, and the last operations of each rank",
-                                         "none"});
-            flags.toggle(&options->json, {"json", "", "one JSON object", "off"});
-            flags.exclusive({"exit-codes", "flight"});
-            return [options] {
-              if (!options->flight.empty()) {
-                print_flight_log(options->flight, options->json);
-                return 0;
-              }
-              if (options->exit_codes) {
-                print_exit_codes(options->json);
-                return 0;
-              }
-              const Object facts = all_facts();
-              if (options->json) {
-                std::cout << facts.dump() << '\n';
-              } else {
-                print(facts);
-              }
-              return 0;
-            };
-          }};
+  return {
+      .name = "doctor",
+      .summary = "report what this machine and this build support, and problems",
+      .usage = "[--exit-codes | --flight FILE] [--json]",
+      .define = [](Flags& flags) -> Run {
+        auto options = std::make_shared<Options>();
+        flags.toggle(&options->exit_codes, {"exit-codes", "", "only list the exit codes", "off"});
+        flags.add(&options->flight, {"flight", "FILE",
+                                     "only report a flight log: the ranks that others wait "
+                                     "for, and each rank's last operations",
+                                     "none"});
+        flags.toggle(&options->json, {"json", "", "print one JSON object", "off"});
+        flags.exclusive({"exit-codes", "flight"});
+        return [options] {
+          if (!options->flight.empty()) {
+            print_flight_log(options->flight, options->json);
+            return 0;
+          }
+          if (options->exit_codes) {
+            print_exit_codes(options->json);
+            return 0;
+          }
+          const Object facts = all_facts();
+          if (options->json) {
+            std::cout << facts.dump() << '\n';
+          } else {
+            print(facts);
+          }
+          return 0;
+        };
+      }};
 }
 
 }  // namespace cleave::cli

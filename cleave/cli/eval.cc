@@ -11,16 +11,16 @@ namespace {
 
 void define(Flags& flags, EvalOptions& options) {
   flags.group("model and data");
-  flags.add(&options.model, {"model", "DIR", "folder of a model or of a run", "required"});
-  flags.many(&options.data,
-             {"data", "FILES",
-              "as train reads it: text, CSV, JSONL with \"text\", or rows of ids (\"input_ids\")",
-              "required"});
+  flags.add(&options.model, {"model", "DIR", "model or run folder", "required"});
+  flags.many(
+      &options.data,
+      {"data", "FILES",
+       "as for train: text, CSV, or JSONL with \"text\", \"input_ids\" or \"label\"", "required"});
   flags.add(&options.tokenizer, tokenizer_text());
-  flags.add(&options.seq_len, {"seq-len", "N", "length of a sample of text, in tokens"}, kLength);
-  flags.add(&options.batch_size, {"batch-size", "N", "sequences computed at once"}, kSequences);
+  flags.add(&options.seq_len, {"seq-len", "N", "tokens per sequence"}, kLength);
+  flags.add(&options.batch_size, {"batch-size", "N", "sequences per forward pass"}, kSequences);
   flags.toggle(&options.json,
-               {"json", "", "one JSON object: loss, and perplexity or accuracy", "off"});
+               {"json", "", "print one JSON object: loss, and perplexity or accuracy", "off"});
   define_inference_ranks(flags, options);
 }
 
@@ -37,7 +37,7 @@ void check(const EvalOptions& options, const Flags& flags) {
 
 Command eval_command() {
   return {.name = "eval",
-          .summary = "mean loss of a model on data, with perplexity or accuracy",
+          .summary = "measure a model's mean loss and perplexity or accuracy on data",
           .usage = "--model DIR --data FILES [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<EvalOptions>();

@@ -21,18 +21,18 @@ std::vector<ExitCode> exit_codes() {
     return ExitCode{number(code), std::string(name(code)), std::move(meaning)};
   };
   return {
-      {0, "ok", "all done"},
-      {kDifferent, "different", "what diff compares is not equal"},
-      row(Code::kUsage, "a flag or a command line that cannot mean anything"),
-      row(Code::kShape, "sizes, layouts or a configuration that do not fit together"),
-      row(Code::kFormat, "a file whose bytes are not what its format says"),
+      {0, "ok", "success"},
+      {kDifferent, "different", "diff found differences"},
+      row(Code::kUsage, "invalid flag or command line"),
+      row(Code::kShape, "sizes, layout or configuration do not match"),
+      row(Code::kFormat, "a file violates its format"),
       row(Code::kIo, "the operating system refused a file operation"),
-      row(Code::kPeer, "another rank is gone"),
-      row(Code::kTimeout, "a wait was longer than --timeout"),
+      row(Code::kPeer, "another rank failed or left"),
+      row(Code::kTimeout, "a wait exceeded --timeout"),
       row(Code::kDesync, "ranks called different collectives"),
-      row(Code::kNumerics, "NaN or infinity where a number is needed"),
+      row(Code::kNumerics, "NaN or infinity where a finite number is required"),
       row(Code::kMemory, "not enough memory"),
-      row(Code::kBug, "a contradiction inside cleave: please report it"),
+      row(Code::kBug, "internal error in cleave; please report it"),
   };
 }
 

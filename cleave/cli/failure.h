@@ -4,11 +4,11 @@
 
 namespace cleave::cli {
 
-/// Turns the exception in flight into one line on stderr and the exit code that it means. Call it
-/// inside a catch block only.
+/// Prints the exception being handled as one line on stderr and returns its exit code. Call it only
+/// inside a catch block.
 int report_failure();
 
-/// Exit code of `cleave diff` when what it compares is not equal.
+/// Exit code of `cleave diff` when it finds differences.
 inline constexpr int kDifferent = 1;
 
 /// One row of the table of exit codes.
@@ -18,7 +18,7 @@ struct ExitCode {
   std::string meaning;
 };
 
-/// Every exit code of the program below 128; 128 + n is the end by signal n.
+/// All exit codes of the program below 128; 128 + n means ended by signal n.
 std::vector<ExitCode> exit_codes();
 
 }  // namespace cleave::cli

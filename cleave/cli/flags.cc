@@ -12,7 +12,7 @@
 namespace cleave::cli {
 namespace {
 
-// As it is typed: "--steps", "-n".
+// The flag as typed: "--steps", "-n".
 std::string dashed(const std::string& name) {
   return (name.size() == 1 ? "-" : "--") + name;
 }
@@ -28,7 +28,7 @@ std::string command_name(const CLI::App& app) {
   return (is_in_family ? family->get_name() + " " : "") + app.get_name();
 }
 
-// CLI11 gives a flag whatever word follows it; a flag in that place is a forgotten value.
+// CLI11 takes any word after a flag as its value. If that word is a flag, the value is missing.
 void refuse_swallowed_flag(const Flags::Flag& flag, const CLI::App& app) {
   for (const std::string& value : flag.option->results()) {
     const std::string word = value.substr(0, value.find('='));
@@ -39,7 +39,7 @@ void refuse_swallowed_flag(const Flags::Flag& flag, const CLI::App& app) {
   }
 }
 
-// "--batch-size,--batch_size": launchers and habits write both.
+// "--batch-size,--batch_size": both spellings are accepted; torch.distributed.launch uses '_'.
 std::string spellings(const std::string& name) {
   if (name.size() == 1) return dashed(name);
   std::string other = name;
@@ -75,14 +75,14 @@ void Flags::add_flag(FlagText text, Arity arity, Set set) {
 }
 
 void Flags::add(std::string* target, FlagText text) {
-  if (text.standard.empty()) text.standard = *target;
+  if (text.default_text.empty()) text.default_text = *target;
   add_flag(std::move(text), Arity::kOne, [target](const auto& from, const auto& values) {
     read_value(Given{from, values.back()}, target);
   });
 }
 
 void Flags::choice(std::string* target, FlagText text, std::vector<std::string> choices) {
-  if (text.standard.empty()) text.standard = *target;
+  if (text.default_text.empty()) text.default_text = *target;
   for (const std::string& choice : choices) text.value += (text.value.empty() ? "" : "|") + choice;
   add_flag(std::move(text), Arity::kOne,
            [target, choices = std::move(choices)](const auto& from, const auto& values) {
@@ -109,7 +109,7 @@ void Flags::toggle(bool* target, FlagText text) {
   flag.is_shown_negative = *target;
   flag.option = app_->add_flag(spellings(name))->description(flag.text.help);
   flag.opposite = app_->add_flag(spellings("no-" + name))->description(flag.text.help);
-  // The form that only restates the default serves to overrule a config file: not in help.
+  // The form that restates the default only overrides a config file; help does not show it.
   (flag.is_shown_negative ? flag.option : flag.opposite)->group("");
 }
 
@@ -119,7 +119,8 @@ void Flags::positional(std::string* target, FlagText text) {
 }
 
 void Flags::config() {
-  add(&config_path_, {"config", "FILE.json", "JSON object with these flags as keys; flags win"});
+  add(&config_path_,
+      {"config", "FILE.json", "JSON file with these flags as keys; the command line overrides it"});
 }
 
 void Flags::exclusive(std::vector<std::string> names) {
@@ -206,7 +207,7 @@ void Flags::read_config(const std::string& path) {
 
 void Flags::resolve() {
   for (const Flag& flag : flags_) {
-    const bool is_free_text = flag.arity == Arity::kEach;  // a prompt may look like anything
+    const bool is_free_text = flag.arity == Arity::kEach;  // a prompt may look like a flag
     if (flag.arity != Arity::kSwitch && !is_free_text) refuse_swallowed_flag(flag, *app_);
   }
   refuse_leftovers();

@@ -18,27 +18,27 @@ namespace cleave::cli {
 
 /// How a flag looks in help and in messages.
 struct FlagText {
-  std::string name;        ///< without dashes
-  std::string value;       ///< what stands for the value in help: "N", "FILE"
-  std::string help;        ///< one phrase, with the unit
-  std::string standard{};  ///< default as help shows it; empty: the variable's value
+  std::string name;            ///< without dashes
+  std::string value;           ///< placeholder of the value in help: "N", "FILE"
+  std::string help;            ///< one phrase, with the unit
+  std::string default_text{};  ///< default as help shows it; empty: the variable's value
 };
 
 /// How many values a flag takes.
 enum class Arity {
   kSwitch,  ///< none
-  kOne,     ///< one; a later one wins
-  kMany,    ///< --data A B C
-  kEach,    ///< one each time, any number of times
-  kRows,    ///< as kEach; in a config file one row of numbers or a list of rows
+  kOne,     ///< one; if repeated, the last one
+  kMany,    ///< several: --data A B C
+  kEach,    ///< one; the flag may be repeated
+  kRows,    ///< like kEach; in a config file one row of numbers or a list of rows
 };
 
-/// The flags of one command: what the command line and a config file may set, and where the values
-/// go. CLI11 splits the command line; values are read by resolve(), from the command line first,
-/// then from the file of --config.
+/// The flags of one command: what the command line and a config file may set, and which variables
+/// receive the values. CLI11 splits the command line; resolve() reads the values, first from the
+/// command line, then from the file of --config.
 class Flags {
  public:
-  /// `from` is "--steps" or "run.json: \"steps\"".
+  /// Stores `values`; `from` is "--steps" or "run.json: \"steps\"".
   using Set = std::function<void(const std::string& from, const std::vector<std::string>& values)>;
 
   /// One flag of a command, as it was registered.
@@ -48,7 +48,7 @@ class Flags {
     std::string group;
     Set set;
     CLI::Option* option = nullptr;    ///< --name
-    CLI::Option* opposite = nullptr;  ///< --no-name, of a switch
+    CLI::Option* opposite = nullptr;  ///< --no-name of a switch
     bool is_shown_negative = false;   ///< help shows --no-name
   };
 
@@ -56,15 +56,15 @@ class Flags {
   Flags(const Flags&) = delete;
   Flags& operator=(const Flags&) = delete;
 
-  /// Title over the flags that follow, in help.
+  /// Sets the help section of the flags that are added next.
   void group(std::string title) { group_ = std::move(title); }
 
-  /// A flag for a text.
+  /// A flag that takes a string.
   void add(std::string* target, FlagText text);
-  /// A flag for a number.
+  /// A flag that takes a number.
   template <class Number>
   void add(Number* target, FlagText text, const Range& range) {
-    if (text.standard.empty()) text.standard = shown(*target);
+    if (text.default_text.empty()) text.default_text = shown(*target);
     add_flag(std::move(text), Arity::kOne, [target, range](const auto& from, const auto& values) {
       read_value(Given{from, values.back()}, range, target);
     });
@@ -74,26 +74,27 @@ class Flags {
   void choice(std::string* target, FlagText text, std::vector<std::string> choices);
   /// --name A B C, or --name A --name B.
   void many(std::vector<std::string>* target, FlagText text);
-  /// --name A --name B; nothing that follows A is taken with it.
+  /// --name A --name B; takes exactly one value each time.
   void each(std::vector<std::string>* target, FlagText text);
   /// --name and --no-name; help shows the one that changes the default.
   void toggle(bool* target, FlagText text);
-  /// A flag read by `set`.
+  /// A flag whose values `set` reads.
   void add_flag(FlagText text, Arity arity, Set set);
-  /// The next word without a flag.
+  /// The next positional argument.
   void positional(std::string* target, FlagText text);
   /// Adds --config FILE.
   void config();
-  /// At most one of these: Error(kUsage) otherwise. One on the command line hides the others in
-  /// the config file.
+  /// Allows at most one of these; resolve() throws Error(kUsage) otherwise. A flag on the command
+  /// line overrides the others in the config file.
   void exclusive(std::vector<std::string> names);
-  /// Words from the first that is no flag on, or after --, belong to another program.
+  /// Words from the first positional argument, or after --, are the command line of another
+  /// program.
   void program(std::vector<std::string>* target) { program_ = target; }
 
   /// Reads the values into the variables. Throws Error(kUsage).
   void resolve();
 
-  /// Whether the command line or the config file set it; after resolve().
+  /// Whether the command line or the config file sets it; valid after resolve().
   [[nodiscard]] bool is_given(std::string_view name) const;
   /// Throws Error(kUsage) unless it is given.
   void require(std::string_view name) const;
@@ -102,7 +103,7 @@ class Flags {
   [[nodiscard]] std::vector<std::string>* program() const { return program_; }
   [[nodiscard]] CLI::App& app() const { return *app_; }
   [[nodiscard]] bool wants_trace() const { return trace_; }
-  /// The words without a flag, in order.
+  /// The positional arguments, in order.
   [[nodiscard]] const std::vector<FlagText>& positionals() const { return positionals_; }
 
  private:

@@ -7,15 +7,15 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "cleave/comm/diagnostics/flight_file.h"
 #include "cleave/comm/api/operation.h"
+#include "cleave/comm/diagnostics/flight_file.h"
 
 namespace cleave::cli {
 namespace {
 
 using Object = nlohmann::ordered_json;
 
-constexpr size_t kNumShown = 8;  // operations of a rank
+constexpr size_t kNumShown = 8;  // operations per rank
 
 std::string rank_list(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
@@ -40,7 +40,8 @@ double seconds_between(uint64_t begin_ns, uint64_t end_ns) {
   return end_ns < begin_ns ? 0 : static_cast<double>(end_ns - begin_ns) * 1e-9;
 }
 
-/// Seconds since the last thing that a rank told; nothing when its clock is another host's.
+/// Seconds since a rank's last recorded operation began or ended; nullopt if no time is known, as
+/// for ranks of another host.
 std::optional<double> idle_s(const FlightLog& log, const FlightRank& rank) {
   if (rank.operations.empty()) return std::nullopt;
   const FlightRecord& last = rank.operations.back();
@@ -49,8 +50,8 @@ std::optional<double> idle_s(const FlightLog& log, const FlightRank& rank) {
   return seconds_between(at, log.now_ns);
 }
 
-/// How a rank's line begins when nobody waits for it.
-std::string word_of(const FlightRank& rank) {
+/// First word of the line of a rank that no rank waits for.
+std::string state_word(const FlightRank& rank) {
   if (!rank.waits_for.empty()) return "waits";
   return rank.state == "joined" ? "works" : rank.state;
 }
@@ -73,18 +74,19 @@ std::vector<int> waiting_for(const FlightLog& log, int rank) {
   return waiting;
 }
 
-/// Collectives that a rank has begun on each axis, as their sequence numbers count them.
+/// Last sequence number of the collectives that a rank has begun on each axis.
 std::map<uint32_t, uint64_t> begun_on_axes(const FlightRank& rank) {
   std::map<uint32_t, uint64_t> begun;
   for (const FlightRecord& record : rank.operations) {
-    if (record.op == Op::kSend || record.op == Op::kRecv) continue;  // counted apart
+    if (record.op == Op::kSend || record.op == Op::kRecv)
+      continue;  // have their own sequence numbers
     begun[record.group] = std::max(begun[record.group], record.sequence);
   }
   return begun;
 }
 
-/// The ranks of an axis by how many collectives they have begun on it. A rank whose operations on
-/// it are further back than what is kept of them may have begun any number, and is left out.
+/// The ranks of an axis by the number of collectives that they have begun on it. A rank is left out
+/// if the log no longer holds any of its operations on the axis: its count is then unknown.
 std::map<uint64_t, std::vector<int>> ranks_by_count(const FlightLog& log, uint32_t axis) {
   std::map<uint64_t, std::vector<int>> ranks;
   for (const int rank : log.axes[axis].ranks) {
@@ -149,7 +151,8 @@ void print_text(const FlightLog& log) {
     if (std::find(stuck.begin(), stuck.end(), rank.rank) != stuck.end()) continue;
     const std::string wait =
         rank.waits_for.empty() ? "" : "; it waits for " + rank_list(rank.waits_for);
-    std::cout << std::left << std::setw(8) << word_of(rank) << place_of(log, rank) << wait << '\n';
+    std::cout << std::left << std::setw(8) << state_word(rank) << place_of(log, rank) << wait
+              << '\n';
   }
   for (const std::string& line : behind(log)) std::cout << "behind  " << line << '\n';
   for (const FlightRank& rank : log.ranks) {

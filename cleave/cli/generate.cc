@@ -14,13 +14,13 @@ namespace {
 
 void define_prompts(Flags& flags, GenerateOptions& options, std::string* prompt_file) {
   flags.group("model and prompts");
-  flags.add(&options.model, {"model", "DIR", "folder of a model or of a run", "required"});
-  flags.each(&options.prompts, {"prompt", "TEXT", "text to go on from; may be given again"});
+  flags.add(&options.model, {"model", "DIR", "model or run folder", "required"});
+  flags.each(&options.prompts, {"prompt", "TEXT", "text to continue; may be repeated"});
   flags.add(prompt_file, {"prompt-file", "FILE",
-                          "a prompt a line; .jsonl: objects with \"prompt\", \"text\" or "
+                          "one prompt per line; .jsonl: objects with \"prompt\", \"text\" or "
                           "\"input_ids\""});
   flags.add_flag(
-      {"prompt-ids", "1,2,3", "ids to go on from, no tokenizer needed; may be given again"},
+      {"prompt-ids", "1,2,3", "token ids to continue, without a tokenizer; may be repeated"},
       Arity::kRows, [&options](const auto& from, const auto& values) {
         for (const std::string& value : values) {
           options.prompt_ids.push_back(read_ids({from, value}));
@@ -31,48 +31,54 @@ void define_prompts(Flags& flags, GenerateOptions& options, std::string* prompt_
 }
 
 void define_search(Flags& flags, GenerateOptions& options) {
-  flags.group("what comes out");
-  flags.add(&options.max_new_tokens, {"max-new-tokens", "N", "longest continuation, in tokens"},
+  flags.group("decoding");
+  flags.add(&options.max_new_tokens, {"max-new-tokens", "N", "maximum number of new tokens"},
             kLength);
-  flags.add(&options.num_beams, {"num-beams", "N", "beams searched; 1 is greedy"},
+  flags.add(&options.num_beams, {"num-beams", "N", "beams of beam search; 1 is greedy search"},
             Range{.low = 1, .high = 1024});
   flags.add(&options.num_return_sequences,
-            {"num-return-sequences", "N", "continuations of each prompt"},
+            {"num-return-sequences", "N", "continuations per prompt"},
             Range{.low = 1, .high = 1024});
-  flags.add(&options.length_penalty,
-            {"length-penalty", "X", "above 0 beams favour long texts, below 0 short ones", "1.0"},
-            Range{.low = -100, .high = 100});
+  flags.add(
+      &options.length_penalty,
+      {"length-penalty", "X", "above 0 beam search favors long texts, below 0 short ones", "1.0"},
+      Range{.low = -100, .high = 100});
   flags.choice(&options.early_stopping,
                {"early-stopping", "",
-                "when a beam search ends: at num-beams ends, by a guess, "
-                "or when nothing can improve"},
+                "beam search stops with num-beams finished texts (true), when a better one is "
+                "unlikely (false) or impossible (never)"},
                {"true", "false", "never"});
   flags.add(&options.no_repeat_ngram_size,
-            {"no-repeat-ngram-size", "N", "no run of N tokens comes twice; 0 is off"}, kTokens);
-  flags.add(&options.repetition_penalty,
-            {"repetition-penalty", "X", "above 1 tokens that came before become rarer", "1.0"},
-            Range{.low = 0.001, .high = 1000});
-  flags.add(&options.eos_id, {"eos-id", "ID", "token that ends a text", "the model's"}, kTokens);
-  flags.each(&options.stop, {"stop", "TEXT", "text that ends a continuation; may be given again"});
+            {"no-repeat-ngram-size", "N", "no N-gram of tokens occurs twice; 0 is off"}, kTokens);
+  flags.add(
+      &options.repetition_penalty,
+      {"repetition-penalty", "X", "above 1 makes tokens of the text so far less likely", "1.0"},
+      Range{.low = 0.001, .high = 1000});
+  flags.add(&options.eos_id, {"eos-id", "ID", "id of the end-of-text token", "the model's"},
+            kTokens);
+  flags.each(&options.stop, {"stop", "TEXT", "text that ends a continuation; may be repeated"});
 }
 
 void define_sampling(Flags& flags, GenerateOptions& options) {
   flags.group("sampling");
-  flags.toggle(&options.do_sample, {"do-sample", "", "draw tokens by their probability", "off"});
-  flags.add(&options.temperature, {"temperature", "X", "below 1 likely tokens gain", "1.0"},
+  flags.toggle(&options.do_sample, {"do-sample", "", "sample tokens by their probability", "off"});
+  flags.add(&options.temperature,
+            {"temperature", "X", "divides the logits; below 1 favors likely tokens", "1.0"},
             Range{.low = 1e-6, .high = 1e6});
-  flags.add(&options.top_k, {"top-k", "N", "only the N likeliest tokens; 0 is off"}, kTokens);
+  flags.add(&options.top_k, {"top-k", "N", "sample from the N likeliest tokens; 0 is off"},
+            kTokens);
   flags.add(&options.top_p,
-            {"top-p", "P", "only the likeliest tokens that reach P together", "1.0"},
+            {"top-p", "P", "sample from the likeliest tokens with total probability P", "1.0"},
             Range{.low = 0, .high = 1, .takes_low = false});
-  flags.add(&options.seed, {"seed", "N", "of the draws"}, kSeeds);
+  flags.add(&options.seed, {"seed", "N", "seed of sampling"}, kSeeds);
 }
 
 void define_output(Flags& flags, GenerateOptions& options) {
   flags.group("output");
-  flags.toggle(&options.json, {"json", "", "one JSON object a prompt, each on one line", "off"});
+  flags.toggle(&options.json,
+               {"json", "", "print one JSON object per prompt, each on one line", "off"});
   flags.toggle(&options.stream,
-               {"stream", "", "print texts when they are whole, not as they come"});
+               {"stream", "", "print each text when it is complete, not token by token"});
 }
 
 void check(const GenerateOptions& options, const Flags& flags) {
@@ -97,7 +103,7 @@ void check(const GenerateOptions& options, const Flags& flags) {
 
 Command generate_command() {
   return {.name = "generate",
-          .summary = "continue texts with a trained model",
+          .summary = "generate text with a trained model",
           .usage = "--model DIR --prompt TEXT [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<GenerateOptions>();

@@ -22,14 +22,14 @@ size_t page_width() {
   return std::clamp<size_t>(is_known ? size.ws_col : 100, 60, 100);
 }
 
-// `text` broken at spaces; lines after the first begin at `column`.
+// `text` wrapped at spaces; lines after the first begin at `column`.
 std::string wrapped(const std::string& text, size_t column) {
-  const size_t room = page_width() - column;
+  const size_t width = page_width() - column;
   std::istringstream words(text);
   std::string result;
   std::string word;
   for (size_t used = 0; words >> word;) {
-    if (used > 0 && used + 1 + word.size() > room) {
+    if (used > 0 && used + 1 + word.size() > width) {
       result += '\n' + std::string(column, ' ');
       used = 0;
     }
@@ -62,8 +62,8 @@ Row row_of(const Flags::Flag& flag) {
   const std::string dashes = text.name.size() == 1 ? "-" : "--";
   std::string shown = (flag.is_shown_negative ? "--no-" : dashes) + text.name;
   if (!text.value.empty()) shown += ' ' + text.value;
-  const bool has_standard = !text.standard.empty();
-  return {std::move(shown), text.help + (has_standard ? " [" + text.standard + "]" : "")};
+  const bool has_default = !text.default_text.empty();
+  return {std::move(shown), text.help + (has_default ? " [" + text.default_text + "]" : "")};
 }
 
 }  // namespace
@@ -73,10 +73,10 @@ std::string program_help(const std::vector<Command>& commands) {
   rows.reserve(commands.size());
   for (const Command& command : commands) rows.push_back({command.name, command.summary});
   const std::vector<Row> flags = {
-      {"-h, --help", "this text; cleave COMMAND --help shows its flags"},
-      {"--version", "the version"}};
+      {"-h, --help", "print this text; cleave COMMAND --help lists the command's flags"},
+      {"--version", "print the version"}};
   std::string text =
-      "Trains and runs transformers that are split across ranks.\n\n"
+      "Trains and runs transformers on parallel ranks.\n\n"
       "usage: cleave COMMAND [flags]\n\ncommands:\n";
   for (const Row& row : rows) text += line(row, name_column(rows));
   text += "\nflags:\n";
@@ -91,7 +91,7 @@ std::string command_help(const Command& command, const Flags& flags) {
   }
   for (const Flags::Flag& flag : flags.all()) rows.emplace_back(flag.group, row_of(flag));
   rows.emplace_back("other", Row{"--trace", "on an error, also print where it was thrown"});
-  rows.emplace_back("other", Row{"-h, --help", "this text"});
+  rows.emplace_back("other", Row{"-h, --help", "print this text"});
   std::vector<Row> plain;
   plain.reserve(rows.size());
   for (const auto& [group, row] : rows) plain.push_back(row);

@@ -6,10 +6,10 @@
 
 namespace cleave::cli {
 
-/// What `cleave --help` prints, ends with a line break.
+/// Text of `cleave --help`; ends with a newline.
 std::string program_help(const std::vector<Command>& commands);
 
-/// What `cleave COMMAND --help` prints.
+/// Text of `cleave COMMAND --help`.
 std::string command_help(const Command& command, const Flags& flags);
 
 }  // namespace cleave::cli

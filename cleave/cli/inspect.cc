@@ -48,7 +48,7 @@ std::string padded(const std::string& text, size_t width) {
   return text + std::string(text.size() < width ? width - text.size() : 0, ' ') + "  ";
 }
 
-// The reader has checked depth and names; this only changes the type.
+// The JSON reader has checked depth and names; this only converts the type.
 Object converted(const Json& value) {
   switch (value.type()) {
     case Json::Type::kNull:
@@ -91,11 +91,11 @@ Object as_json(const Inspection& found) {
   object["parameters"] = found.num_parameters();
   object["bytes"] = bytes_of(found.tensors);
   object["files"] = found.tensor_files;
-  if (const auto room = found.split_room()) {
-    object["split"] = {{"max_tp", room->max_tp},
-                       {"even_tp", room->even_tp},
-                       {"heads", room->num_heads},
-                       {"kv_heads", room->num_kv_heads}};
+  if (const auto sizes = found.tp_sizes()) {
+    object["split"] = {{"max_tp", sizes->max_tp},
+                       {"even_tp", sizes->even_tp},
+                       {"heads", sizes->num_heads},
+                       {"kv_heads", sizes->num_kv_heads}};
   }
   if (found.config) object["config"] = converted(*found.config);
   object["tensors"] = tensor_rows(found.tensors);
@@ -122,11 +122,11 @@ void print_head(const Inspection& found) {
   }
 }
 
-void print_split(const SplitRoom& room) {
-  std::cout << "  split       tp 1 to " << room.max_tp << " (" << room.num_heads
-            << " heads), evenly at " << list_text(room.even_tp);
-  if (room.num_kv_heads < room.num_heads) {
-    std::cout << "; above " << room.num_kv_heads << " ranks share the " << room.num_kv_heads
+void print_tp_sizes(const TpSizes& sizes) {
+  std::cout << "  shards      tp 1 to " << sizes.max_tp << " (" << sizes.num_heads
+            << " heads), evenly at " << list_text(sizes.even_tp);
+  if (sizes.num_kv_heads < sizes.num_heads) {
+    std::cout << "; above tp " << sizes.num_kv_heads << ", ranks share the " << sizes.num_kv_heads
               << " key/value heads";
   }
   std::cout << '\n';
@@ -159,12 +159,12 @@ void print_tensors(const std::vector<TensorInfo>& tensors) {
 
 void print(const Inspection& found) {
   print_head(found);
-  if (const auto room = found.split_room()) print_split(*room);
+  if (const auto sizes = found.tp_sizes()) print_tp_sizes(*sizes);
   if (found.config) print_config(*found.config);
   print_tensors(found.tensors);
 }
 
-// Reads every byte; the first problems are the error.
+// Reads every byte; throws an error that lists the first problems.
 void verify(const Inspection& found) {
   CLEAVE_CHECK(
       found.has_manifest, Code::kIo, found.path.string(),
@@ -183,7 +183,7 @@ int run(const Options& options) {
     return 0;
   }
   print(found);
-  if (options.verify) std::cout << "every byte is as its manifest says\n";
+  if (options.verify) std::cout << "all files match the manifest\n";
   return 0;
 }
 
@@ -191,16 +191,15 @@ int run(const Options& options) {
 
 Command inspect_command() {
   return {.name = "inspect",
-          .summary = "what a model file, model folder, checkpoint or run holds",
+          .summary = "show the contents of a model file, model folder, checkpoint or run",
           .usage = "PATH [--verify] [--json]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<Options>();
-            flags.positional(
-                &options->path,
-                {"path", "PATH", "safetensors or .bin file, or folder of a model or of a run"});
+            flags.positional(&options->path,
+                             {"path", "PATH", "safetensors or .bin file, or model or run folder"});
             flags.toggle(&options->verify,
-                         {"verify", "", "also compare every byte with the manifest", "off"});
-            flags.toggle(&options->json, {"json", "", "one JSON object", "off"});
+                         {"verify", "", "also check every byte against the manifest", "off"});
+            flags.toggle(&options->json, {"json", "", "print one JSON object", "off"});
             return [options] { return run(*options); };
           }};
 }

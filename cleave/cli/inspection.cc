@@ -29,7 +29,7 @@ void add_tensors(const TensorSource& source, Inspection& found) {
 
 constexpr int64_t kMostHeads = 1 << 20;
 
-// The first of the keys that the config has: Hugging Face, GPT-2 and Meta each have their own.
+// The first of the keys that the config has: Hugging Face, GPT-2 and Meta use different ones.
 std::optional<int64_t> first_int(const Json& config, std::initializer_list<const char*> keys) {
   for (const char* key : keys) {
     if (config.has(key)) return config.at(key).as_int(1, kMostHeads);
@@ -71,7 +71,7 @@ std::vector<std::string> checkpoints_in(const fs::path& run) {
   return names;
 }
 
-// A run names its newest checkpoint in a file; a name never leads out of the folder.
+// The newest checkpoint, which the run's file `latest` names; the name must not leave the folder.
 fs::path newest(const fs::path& run) {
   constexpr uint64_t kLongestName = 300;
   std::string name = read_file(run / kLatestName, kLongestName);
@@ -93,19 +93,19 @@ int64_t Inspection::num_parameters() const {
   return count;
 }
 
-std::optional<SplitRoom> Inspection::split_room() const {
+std::optional<TpSizes> Inspection::tp_sizes() const {
   if (!config) return std::nullopt;
   const auto heads = first_int(*config, {"num_attention_heads", "n_head", "n_heads"});
   if (!heads) return std::nullopt;
   const auto kv_heads = first_int(*config, {"num_key_value_heads", "n_kv_heads"});
-  SplitRoom room{.num_heads = *heads,
-                 .num_kv_heads = kv_heads.value_or(*heads),
-                 .max_tp = *heads,
-                 .even_tp = {}};
+  TpSizes sizes{.num_heads = *heads,
+                .num_kv_heads = kv_heads.value_or(*heads),
+                .max_tp = *heads,
+                .even_tp = {}};
   for (int64_t tp = 1; tp <= *heads; ++tp) {
-    if (*heads % tp == 0) room.even_tp.push_back(tp);
+    if (*heads % tp == 0) sizes.even_tp.push_back(tp);
   }
-  return room;
+  return sizes;
 }
 
 Inspection inspect(const fs::path& path) {

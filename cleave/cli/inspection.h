@@ -11,17 +11,17 @@
 
 namespace cleave::cli {
 
-/// Over how many tensor-parallel ranks a model can be split.
-struct SplitRoom {
+/// Tensor-parallel sizes that a model allows.
+struct TpSizes {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
-  int64_t max_tp = 0;            ///< one head a rank at least
-  std::vector<int64_t> even_tp;  ///< every rank gets as many heads
+  int64_t max_tp = 0;            ///< at least one head per rank
+  std::vector<int64_t> even_tp;  ///< every rank has the same number of heads
 };
 
-/// What lies at a path: a file of tensors, the folder of a model, a checkpoint, a run.
+/// Contents of a path: tensor file, model folder, checkpoint or run folder.
 struct Inspection {
-  std::filesystem::path path;  ///< of what is shown; for a run its newest checkpoint
+  std::filesystem::path path;  ///< inspected path; for a run its newest checkpoint
   std::string kind;            ///< "safetensors file", "torch file", "model folder", "checkpoint"
   std::vector<std::string> run_checkpoints;  ///< names, oldest first; for a run folder
   std::optional<Json> config;                ///< config.json or params.json
@@ -32,11 +32,11 @@ struct Inspection {
   bool has_manifest = false;
 
   [[nodiscard]] int64_t num_parameters() const;
-  [[nodiscard]] std::optional<SplitRoom> split_room() const;
+  [[nodiscard]] std::optional<TpSizes> tp_sizes() const;
 };
 
-/// Reads headers and JSON files, no tensor. Throws Error(kIo) when nothing of that is there,
-/// Error(kFormat) when a file is not as its format says.
+/// Reads headers and JSON files, not tensors. Throws Error(kIo) if there are none, Error(kFormat)
+/// if a file violates its format.
 Inspection inspect(const std::filesystem::path& path);
 
 /// Number of elements.

@@ -9,18 +9,18 @@ namespace cleave::cli {
 
 Command launch_command() {
   return {.name = "launch",
-          .summary = "start the ranks of a program as processes of this host",
+          .summary = "start the ranks of a program as processes on this host",
           .usage = "-n N -- PROGRAM ARGS",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<LaunchOptions>();
             flags.add(&options->num_ranks, {"n", "N", "ranks to start", "required"}, kHostRanks);
             flags.add(&options->grace_s,
-                      {"grace", "SECONDS", "time to save between a Ctrl-C or SIGTERM and the end"},
+                      {"grace", "SECONDS", "time to save a checkpoint after Ctrl-C or SIGTERM"},
                       Range{.low = 0, .high = kSeconds.high});
             flags.add(&options->max_restarts,
                       {"max-restarts", "N",
-                       "times to start all ranks again after a failure; cleave train goes on from "
-                       "its newest whole checkpoint"},
+                       "restarts of all ranks after a failure; cleave train resumes from its "
+                       "newest complete checkpoint"},
                       Range{.low = 0, .high = 1e6});
             flags.program(&options->command);
             return [options, &flags] {

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kLibrary = "libcleave.so";
 
-// Beside the program in a build tree, in the library folder of an install.
+// The program's folder in a build tree, and the library folder of an install.
 std::vector<fs::path> candidates() {
   std::error_code problem;
   const fs::path program = fs::read_symlink("/proc/self/exe", problem);
@@ -25,34 +25,34 @@ std::vector<fs::path> candidates() {
   return {folder / kLibrary, (folder / CLEAVE_LIBRARY_FOLDER / kLibrary).lexically_normal()};
 }
 
-/// A library that gets no addresses ends the whole program while it is loaded: told before.
-void require_addresses() {
-  constexpr rlim_t kNeeded = rlim_t{512} << 20;  // of libtorch for CPUs, with its own start
+/// Loading libtorch without enough address space ends the process, so the limit is checked before.
+void require_address_space() {
+  constexpr rlim_t kNeeded = rlim_t{512} << 20;  // libtorch for CPUs and its initialization
   rlimit limit{};
   getrlimit(RLIMIT_AS, &limit);
-  CLEAVE_CHECK(limit.rlim_cur >= kNeeded, Code::kMemory, "libtorch needs ", kNeeded >> 20,
-               " MiB of addresses and more, the limit is ", limit.rlim_cur >> 20,
+  CLEAVE_CHECK(limit.rlim_cur >= kNeeded, Code::kMemory, "libtorch needs at least ", kNeeded >> 20,
+               " MiB of address space, the limit is ", limit.rlim_cur >> 20,
                " MiB; raise it with ulimit -v unlimited");
 }
 
-/// A team of libgomp's threads that waits in a loop wastes the core that another program, or the
-/// team's own last thread, is waiting for: on a busy machine ten times the work's time. So a thread
-/// looks for a fraction of a millisecond and sleeps then, unless the user says otherwise.
-void choose_waiting() {
-  // NOLINTBEGIN(concurrency-mt-unsafe): no other thread is there before the library is
+/// Limits busy waiting of libgomp's threads to a fraction of a millisecond, unless the user sets
+/// it. A busy-waiting thread takes the core that another program, or the team's own last thread,
+/// needs: on a busy machine the work takes ten times as long.
+void limit_busy_waiting() {
+  // NOLINTBEGIN(concurrency-mt-unsafe): no other thread exists before the library is loaded
   if (getenv("OMP_WAIT_POLICY") == nullptr) setenv("GOMP_SPINCOUNT", "10000", /*replace=*/0);
   // NOLINTEND(concurrency-mt-unsafe)
 }
 
 void* load() {
-  require_addresses();
-  choose_waiting();
+  require_address_space();
+  limit_busy_waiting();
   const std::vector<fs::path> paths = candidates();
   for (const fs::path& path : paths) {
     if (std::error_code problem; !fs::exists(path, problem)) continue;
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (library != nullptr) return library;
-    const std::string why = dlerror();  // NOLINT(concurrency-mt-unsafe): glibc keeps one a thread
+    const std::string why = dlerror();  // NOLINT(concurrency-mt-unsafe): per thread in glibc
     const bool is_full = why.find("failed to map") != std::string::npos ||
                          why.find("annot allocate memory") != std::string::npos;
     throw Error(is_full ? Code::kMemory : Code::kIo,
@@ -68,7 +68,7 @@ void* library_symbol(const char* name) {
   static void* const library = load();
   void* symbol = dlsym(library, name);
   CLEAVE_CHECK(symbol != nullptr, Code::kIo, kLibrary, " has no ", name,
-               "; program and library are of different versions");
+               "; program and library have different versions");
   return symbol;
 }
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "cleave/base/byte_count.h"
-#include "cleave/base/group_limits.h"
+#include "cleave/base/resource_limits.h"
 #include "cleave/base/str.h"
 #include "cleave/comm/launch/cpu_binding.h"
 
@@ -56,7 +56,7 @@ Object cpu() {
           {"features", cpu_features()},
           {"cores", sysconf(_SC_NPROCESSORS_ONLN)},
           {"usable_cores", usable_cpus().size()},
-          {"group_limit_cores", or_none(group_limits().cores)}};
+          {"group_limit_cores", or_none(cgroup_limits().cores)}};
 }
 
 int64_t meminfo_bytes(std::string_view name) {
@@ -66,7 +66,7 @@ int64_t meminfo_bytes(std::string_view name) {
   return kib * 1024;
 }
 
-// Free bytes of the file system that holds `path`; -1 when it cannot be asked.
+// Free bytes of the file system that holds `path`; -1 if unknown.
 int64_t free_bytes(const char* path) {
   struct statvfs info {};
   if (statvfs(path, &info) != 0) return -1;
@@ -93,7 +93,7 @@ Object machine_facts() {
           {"memory",
            {{"total_bytes", meminfo_bytes("MemTotal")},
             {"available_bytes", meminfo_bytes("MemAvailable")},
-            {"group_limit_bytes", or_none(group_limits().memory)}}},
+            {"group_limit_bytes", or_none(cgroup_limits().memory)}}},
           {"limits",
            {{"open_files", limit(RLIMIT_NOFILE)},
             {"locked_memory", limit(RLIMIT_MEMLOCK)},
@@ -102,7 +102,7 @@ Object machine_facts() {
             {"dev_shm_free_bytes", free_bytes("/dev/shm")},
             {"disk_free_bytes", free_bytes(".")}}},
           {"transports",
-           {{"rank_threads", "in place, one process"},
+           {{"rank_threads", "in place, within one process"},
             {"rank_processes",
              has_memfd() ? "shared memory, one host" : "none: this system has no memfd_create"}}}};
 }
@@ -119,7 +119,7 @@ std::vector<std::string> machine_problems(const Object& facts) {
   const auto disk = limits.at("disk_free_bytes").get<int64_t>();
   if (disk >= 0 && disk < kLittleDisk) {
     problems.push_back("only " + bytes_text(static_cast<double>(disk)) +
-                       " of disk are free in this folder; a checkpoint may not fit");
+                       " of disk space are free in this folder; a checkpoint may not fit");
   }
   if (limits.at("file_size").is_number()) {
     problems.emplace_back("the size of files is limited; ulimit -f unlimited");

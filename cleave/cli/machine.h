@@ -5,11 +5,11 @@
 
 namespace cleave::cli {
 
-/// What the operating system says about this machine, section by section: cpu, memory, limits,
-/// transports. Values are texts and numbers (bytes in names that end in _bytes).
+/// Facts about this machine by section: cpu, memory, limits, transports. Values are strings and
+/// numbers (bytes if the name ends in _bytes).
 nlohmann::ordered_json machine_facts();
 
-/// Sentences about limits that will get in the way; none: all is well.
+/// Limits that will cause failures, as sentences; empty if there are none.
 std::vector<std::string> machine_problems(const nlohmann::ordered_json& facts);
 
 }  // namespace cleave::cli

@@ -13,8 +13,8 @@
 
 namespace {
 
-// A reader of stdout that has gone away ends the program; a socket of a lost rank must not: there
-// the failing write says more.
+// SIGPIPE from stdout ends the program. SIGPIPE from the socket of a lost rank must not: the failed
+// write reports the cause.
 extern "C" void on_broken_pipe(int signal) {
   pollfd out{STDOUT_FILENO, POLLOUT, 0};
   if (poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0 &&
@@ -23,15 +23,15 @@ extern "C" void on_broken_pipe(int signal) {
   }
 }
 
-// What no caller can catch, as a library's start that runs out of memory, is told like any failure.
+// Reports exceptions that no caller can catch, such as out of memory while a library is loaded.
 [[noreturn]] void on_terminate() {
   if (std::current_exception()) _exit(cleave::cli::report_failure());
-  cleave::log_error("ended without an exception; this is a bug in cleave");
+  cleave::log_error("terminated without an exception; this is a bug in cleave");
   std::abort();
 }
 
-/// Where the caller closed stdin, stdout or stderr, the next file to be opened would get its
-/// number, and what is printed would go there.
+/// Opens /dev/null in place of a closed stdin, stdout or stderr. Otherwise the next opened file
+/// gets its descriptor, and printed text goes into that file.
 void open_closed_streams() {
   if (cleave::mutant_enabled("program.closed_streams")) return;
   int fd = 0;
@@ -49,9 +49,9 @@ int main(int argc, char** argv) {
   action.sa_handler = on_broken_pipe;
   action.sa_flags = SA_RESTART;
   sigaction(SIGPIPE, &action, nullptr);
-  // Nothing that a run leaves may be written by everybody, whatever the shell's umask.
+  // Files of a run are never world-writable, whatever the shell's umask.
   umask(umask(0) | S_IWOTH);
-  // A limit on file sizes is told by the write that fails.
+  // At the file size limit the failed write reports the error; SIGXFSZ would kill the process.
   action.sa_handler = SIG_IGN;
   sigaction(SIGXFSZ, &action, nullptr);
   std::set_terminate(on_terminate);

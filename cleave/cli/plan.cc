@@ -11,36 +11,35 @@ namespace cleave::cli {
 namespace {
 
 void define(Flags& flags, PlanOptions& options) {
-  flags.group("what is trained");
+  flags.group("model and batch");
   flags.add(&options.model,
-            {"model", "NAME|DIR|JSON", "preset, model folder, or a config.json of sizes"});
-  flags.add(&options.vocab_size, {"vocab-size", "N", "of a preset"},
+            {"model", "NAME|DIR|JSON", "preset, model folder, or a config.json with sizes"});
+  flags.add(&options.vocab_size, {"vocab-size", "N", "vocabulary size of a preset"},
             Range{.low = 1, .high = kTokens.high});
-  flags.add(&options.batch_size, {"batch-size", "N", "of all ranks together, in sequences"},
+  flags.add(&options.batch_size, {"batch-size", "N", "sequences per step over all ranks"},
             kSequences);
   flags.add(&options.micro_batch_size,
-            {"micro-batch-size", "N", "sequences a data-parallel rank computes at once",
-             "as in training"},
+            {"micro-batch-size", "N", "sequences per forward pass of a data-parallel rank",
+             "as in train"},
             kSequences);
-  flags.add(&options.seq_len, {"seq-len", "N", "tokens of a sequence"}, kLength);
-  flags.choice(&options.dtype, {"dtype", "", "of forward and backward"},
+  flags.add(&options.seq_len, {"seq-len", "N", "tokens per sequence"}, kLength);
+  flags.choice(&options.dtype, {"dtype", "", "dtype of forward and backward"},
                {"fp32", "bf16", "fp16", "fp64"});
-  flags.choice(&options.optimizer, {"optimizer", "", "whose moments are kept"},
-               {"adamw", "adam", "sgd"});
+  flags.choice(&options.optimizer, {"optimizer", "", "optimizer"}, {"adamw", "adam", "sgd"});
   flags.group("layout");
   flags.add(&options.ranks,
-            {"ranks", "N", "list the layouts of N ranks, best first, instead of one", "off"},
-            kRanks);
+            {"ranks", "N", "instead list all layouts of N ranks, best first", "off"}, kRanks);
   flags.add(&options.memory,
-            {"memory", "SIZE", "what a rank may take, as 8GiB", "this machine's memory / ranks"});
+            {"memory", "SIZE", "memory limit per rank, e.g. 8GiB", "this host's memory / ranks"});
   define_layout(flags, options);
   flags.group("output");
-  flags.toggle(&options.parameters, {"parameters", "", "list how every parameter is cut", "off"});
+  flags.toggle(&options.parameters,
+               {"parameters", "", "list how every parameter is sharded", "off"});
   flags.add(&options.draw_schedule,
-            {"draw-schedule", "FILE.svg", "draw the pipeline's schedule", "none"});
-  flags.toggle(&options.json, {"json", "", "one line of JSON", "off"});
+            {"draw-schedule", "FILE.svg", "draw the pipeline schedule", "none"});
+  flags.toggle(&options.json, {"json", "", "print one line of JSON", "off"});
   flags.exclusive({"parameters", "json"});
-  // What belongs to one layout says nothing of many.
+  // These flags describe one layout; --ranks lists many.
   for (const char* of_one :
        {"tp", "pp", "dp", "plan", "sequence-parallel", "virtual-pipeline", "schedule-pp", "zero",
         "fsdp", "recompute", "parameters", "draw-schedule"}) {
@@ -60,7 +59,7 @@ void check(const PlanOptions& options) {
 
 Command plan_command() {
   return {.name = "plan",
-          .summary = "memory, messages and time of a layout before it is run",
+          .summary = "forecast memory, communication and time of a layout",
           .usage = "--model NAME|DIR|JSON [--tp N ... | --ranks N] [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<PlanOptions>();

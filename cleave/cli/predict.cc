@@ -12,21 +12,22 @@ namespace {
 
 void define(Flags& flags, PredictOptions& options) {
   flags.group("model and texts");
-  flags.add(&options.model, {"model", "DIR", "folder of a model or of a run", "required"});
+  flags.add(&options.model, {"model", "DIR", "model or run folder", "required"});
   flags.each(&options.texts,
-             {"text", "TEXT", "text to judge, or with [MASK] for a word; may be given again"});
+             {"text", "TEXT", "text to classify, or with [MASK] to fill in; may be repeated"});
   flags.add(&options.text_file, {"text-file", "FILE",
-                                 "a text a line; .jsonl: objects with \"text\"; .csv: a column "
+                                 "one text per line; .jsonl: objects with \"text\"; .csv: a column "
                                  "text, review or sentence",
                                  "none"});
   flags.add(&options.tokenizer, tokenizer_text());
-  flags.add(&options.seq_len,
-            {"seq-len", "N", "tokens that are read of a text", "the model's positions"}, kLength);
-  flags.add(&options.batch_size, {"batch-size", "N", "texts computed at once"}, kSequences);
+  flags.add(&options.seq_len, {"seq-len", "N", "maximum tokens per text", "the model's positions"},
+            kLength);
+  flags.add(&options.batch_size, {"batch-size", "N", "texts per forward pass"}, kSequences);
   flags.group("output");
-  flags.add(&options.top_k, {"top-k", "N", "words shown for each [MASK]"},
+  flags.add(&options.top_k, {"top-k", "N", "words to print per [MASK]"},
             Range{.low = 1, .high = kTokens.high});
-  flags.toggle(&options.json, {"json", "", "one JSON object a text, each on one line", "off"});
+  flags.toggle(&options.json,
+               {"json", "", "print one JSON object per text, each on one line", "off"});
   define_inference_ranks(flags, options);
 }
 
@@ -44,7 +45,7 @@ void check(const PredictOptions& options, const Flags& flags) {
 
 Command predict_command() {
   return {.name = "predict",
-          .summary = "classify texts, or find the words for [MASK]",
+          .summary = "classify texts, or fill in [MASK]",
           .usage = "--model DIR --text TEXT [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<PredictOptions>();

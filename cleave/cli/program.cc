@@ -33,14 +33,14 @@ Entry* chosen(std::deque<Entry>& entries) {
   return nullptr;
 }
 
-// How many words a flag at words[at] takes, itself included; 0 for a word that is no flag.
+// Number of words that the flag `word` takes, itself included; 0 if `word` is not a flag.
 size_t flag_length(const CLI::App& app, const std::string& word) {
   if (!word.starts_with('-') || word == "-" || word == "--") return 0;
   const CLI::Option* option = app.get_option_no_throw(word);
   return option != nullptr && option->get_items_expected_max() > 0 ? 2 : 1;
 }
 
-// Moves the words of another program ("launch -n 2 -- PROGRAM ARGS") out of ours.
+// Moves PROGRAM ARGS of "launch -n 2 -- PROGRAM ARGS" out of `words`.
 void take_program_words(const std::deque<Entry>& entries, Words* words) {
   for (const Entry& entry : entries) {
     Words* program = entry.flags.program();
@@ -58,7 +58,7 @@ void take_program_words(const std::deque<Entry>& entries, Words* words) {
   }
 }
 
-// "bench train" is the command train of bench, which only holds commands together.
+// "bench train" is the subcommand train of bench; bench alone does nothing.
 CLI::App& add_command(CLI::App& app, const Command& command) {
   const size_t space = command.name.find(' ');
   if (space == std::string::npos) return *app.add_subcommand(command.name, command.summary);
@@ -67,14 +67,14 @@ CLI::App& add_command(CLI::App& app, const Command& command) {
       app.get_subcommands([&](const CLI::App* other) { return other->get_name() == family; });
   CLI::App* parent = same.empty() ? nullptr : same.front();
   if (parent == nullptr) {
-    parent = app.add_subcommand(family, "several commands; see cleave --help");
+    parent = app.add_subcommand(family, "needs a subcommand; see cleave --help");
     parent->allow_extras();
     parent->require_subcommand(0, 1);
   }
   return *parent->add_subcommand(command.name.substr(space + 1), command.summary);
 }
 
-// CLI11 says "--out: 1 required DIR missing"; only the name in front is of use.
+// CLI11's message is "--out: 1 required DIR missing"; only the flag's name is used.
 std::string sentence(const CLI::ParseError& error) {
   const std::string text = error.what();
   const bool is_missing = dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr;
@@ -87,8 +87,8 @@ std::string sentence(const CLI::ParseError& error) {
     for (const CLI::App* part : family->get_subcommands({})) {
       parts += (parts.empty() ? "" : ", ") + part->get_name();
     }
-    throw Error(Code::kUsage, str("cleave ", family->get_name(),
-                                  " needs one of these words: ", parts, "; see cleave --help"));
+    throw Error(Code::kUsage, str("cleave ", family->get_name(), " needs a subcommand: ", parts,
+                                  "; see cleave --help"));
   }
   const Words words = app.remaining();
   CLEAVE_CHECK(!words.empty(), Code::kUsage, "no command given; see cleave --help");
@@ -105,7 +105,7 @@ std::string sentence(const CLI::ParseError& error) {
 class Program {
  public:
   explicit Program(const std::vector<Command>& commands) : commands_(&commands) {
-    app_.set_version_flag("--version", "cleave " + std::string(version()), "the version");
+    app_.set_version_flag("--version", "cleave " + std::string(version()), "print the version");
     app_.allow_extras();
     app_.require_subcommand(0, 1);
     for (const Command& command : commands) {
@@ -115,7 +115,7 @@ class Program {
 
   int run(Words words) {
     take_program_words(entries_, &words);
-    std::reverse(words.begin(), words.end());  // as CLI11 wants them
+    std::reverse(words.begin(), words.end());  // CLI11 expects the last word first
     try {
       app_.parse(words);
     } catch (const CLI::CallForHelp&) {
@@ -139,14 +139,14 @@ class Program {
 
  private:
   const std::vector<Command>* commands_;
-  CLI::App app_{"Trains and runs transformers that are split across ranks.", "cleave"};
+  CLI::App app_{"Trains and runs transformers on parallel ranks.", "cleave"};
   std::deque<Entry> entries_;
 };
 
-// A full disk or a closed stdout shows at the last flush.
+// A full disk or a closed stdout is detected at the last flush.
 void check_stdout() {
   std::cout.flush();
-  CLEAVE_CHECK(std::cout.good(), Code::kIo, "stdout: cannot be written; the output is not whole");
+  CLEAVE_CHECK(std::cout.good(), Code::kIo, "stdout: cannot be written; the output is incomplete");
 }
 
 }  // namespace

@@ -6,8 +6,8 @@
 
 namespace cleave::cli {
 
-/// Runs what the words after the program's name ask for. Returns the exit code; failures have been
-/// printed as one line on stderr.
+/// Runs the command that `words`, the arguments after the program's name, select. Returns the exit
+/// code; prints a failure as one line on stderr.
 int run_program(const std::vector<std::string>& words, const std::vector<Command>& commands);
 
 }  // namespace cleave::cli

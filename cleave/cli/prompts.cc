@@ -43,9 +43,9 @@ void read_prompt_file(const std::string& path, GenerateOptions* options) {
     }
   }
   CLEAVE_CHECK(options->prompts.empty() || options->prompt_ids.empty(), Code::kFormat, path,
-               ": has texts and rows of ids; keep them in two files");
+               ": has texts and token ids; put them in two files");
   CLEAVE_CHECK(!options->prompts.empty() || !options->prompt_ids.empty(), Code::kFormat, path,
-               ": holds no prompt; expected one a line");
+               ": holds no prompt; expected one per line");
 }
 
 }  // namespace cleave::cli

@@ -26,43 +26,49 @@ std::string quoted(std::string_view word) {
 }
 
 FlagText tp_text() {
-  return {"tp", "N", "tensor-parallel ranks: each holds its part of every layer",
-          "1; all ranks under a launcher"};
+  return {"tp", "N", "tensor-parallel ranks; each holds a shard of every layer",
+          "1; under a launcher all remaining ranks"};
 }
 
 }  // namespace
 
-FlagText tokenizer_text(std::string standard) {
-  return {"tokenizer", "bytes|DIR", "how text becomes ids", std::move(standard)};
+FlagText tokenizer_text(std::string default_text) {
+  return {"tokenizer", "bytes|DIR", "one token per byte, or a folder with tokenizer files",
+          std::move(default_text)};
 }
 
 FlagText plain_kernels_text() {
   return {"plain-kernels", "LIST",
-          "leave these to libtorch: attention,norm,gate,rotary,loss,few-rows,panels,adam, or all",
+          "use libtorch for these kernels: attention,norm,gate,rotary,loss,few-rows,panels,adam, "
+          "or all",
           "none"};
 }
 
 void define_layout(Flags& flags, LayoutOptions& options) {
   flags.add(&options.tp, tp_text(), kRanks);
-  flags.add(&options.dp, {"dp", "N", "data-parallel ranks: each takes its share of a batch"},
+  flags.add(&options.dp, {"dp", "N", "data-parallel ranks; each computes a share of the batch"},
             kRanks);
-  flags.add(&options.pp, {"pp", "N", "pipeline ranks: each has a part of the layers"}, kRanks);
+  flags.add(&options.pp, {"pp", "N", "pipeline-parallel ranks; each holds some of the layers"},
+            kRanks);
   flags.add(&options.plan,
-            {"plan", "FILE.json", "how modules are split: name to style", "the model's"});
+            {"plan", "FILE.json", "tensor-parallel plan: module names to parallel styles",
+             "the model's"});
   flags.toggle(&options.sequence_parallel,
-               {"sequence-parallel", "", "cut sequences over tp between split parts", "off"});
+               {"sequence-parallel", "",
+                "shard activations along the sequence between tensor-parallel regions", "off"});
   flags.add(&options.virtual_pipeline,
-            {"virtual-pipeline", "N", "pipeline stages a rank has in turn"}, kRanks);
+            {"virtual-pipeline", "N", "pipeline stages per pipeline rank"}, kRanks);
   flags.choice(&options.schedule_pp,
-               {"schedule-pp", "", "order of a pipeline's work", "1f1b, or interleaved"},
+               {"schedule-pp", "", "pipeline schedule", "1f1b, or interleaved"},
                {"gpipe", "1f1b", "interleaved", "zero-bubble"});
-  flags.add(&options.zero,
-            {"zero", "0|1", "1: masters and moments are cut over data-parallel ranks"},
-            Range{.low = 0, .high = 1});
+  flags.add(
+      &options.zero,
+      {"zero", "0|1", "1 shards master weights and optimizer moments over data-parallel ranks"},
+      Range{.low = 0, .high = 1});
   flags.toggle(&options.fsdp,
-               {"fsdp", "", "weights and gradients are cut over data-parallel ranks too", "off"});
+               {"fsdp", "", "also shard weights and gradients over data-parallel ranks", "off"});
   flags.choice(&options.recompute,
-               {"recompute", "", "what backward computes again instead of keeping it"},
+               {"recompute", "", "activations that backward recomputes instead of keeping them"},
                {"none", "full", "selective"});
 }
 
@@ -71,10 +77,10 @@ void define_machine(Flags& flags, MachineOptions& options) {
                {"auto", "mkl", "onednn"});
   flags.add(&options.plain_kernels, plain_kernels_text());
   flags.add(&options.threads_per_rank,
-            {"threads-per-rank", "N", "threads a rank computes with", "cores / ranks"}, kThreads);
+            {"threads-per-rank", "N", "compute threads of a rank", "cores / ranks"}, kThreads);
   flags.add(&options.timeout_s,
-            {"timeout", "SECONDS", "longest wait for another rank before all stop"}, kSeconds);
-  flags.choice(&options.device, {"device", "", "where tensors live"}, {"cpu", "cuda"});
+            {"timeout", "SECONDS", "longest wait for another rank; then all ranks stop"}, kSeconds);
+  flags.choice(&options.device, {"device", "", "device of all tensors"}, {"cpu", "cuda"});
 }
 
 void define_inference_ranks(Flags& flags, RunOptions& options) {
@@ -82,7 +88,7 @@ void define_inference_ranks(Flags& flags, RunOptions& options) {
   flags.add(&options.tp, tp_text(), kRanks);
   flags.choice(
       &options.dtype,
-      {"dtype", "", "of weights and activations; int8 keeps fp32 activations", "the file's"},
+      {"dtype", "", "dtype of weights and activations; int8 has fp32 activations", "the file's"},
       {"fp32", "bf16", "int8", "fp64"});
   define_machine(flags, options);
 }
@@ -91,7 +97,7 @@ LauncherFlags::LauncherFlags(Flags& flags) {
   flags.group("other");
   flags.config();
   flags.add(&local_rank_,
-            {"local-rank", "N", "from torch.distributed.launch; checked only", "none"},
+            {"local-rank", "N", "set by torch.distributed.launch; only checked", "none"},
             Range{.low = 0, .high = 65535});
 }
 
@@ -101,12 +107,12 @@ void LauncherFlags::check() const {
 
 std::optional<int> run_as_processes(const std::string& device, int num_ranks) {
   if (device != "cuda" || num_ranks <= 1 || read_environment()) return std::nullopt;
-  // ConfigFingerprint once, not by each of them.
+  // Reports missing GPUs once, not once per rank.
   library_function<decltype(cleave_require_gpus)>("cleave_require_gpus")(num_ranks);
-  return launch({.num_ranks = num_ranks, .command = own_words(), .environment = {}});
+  return launch({.num_ranks = num_ranks, .command = process_args(), .environment = {}});
 }
 
-std::vector<std::string> own_words() {
+std::vector<std::string> process_args() {
   std::ifstream file("/proc/self/cmdline");  // each word ends with NUL
   std::vector<std::string> words;
   for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
@@ -115,7 +121,7 @@ std::vector<std::string> own_words() {
 
 std::string command_line() {
   std::string line;
-  for (const std::string& word : own_words()) line += (line.empty() ? "" : " ") + quoted(word);
+  for (const std::string& word : process_args()) line += (line.empty() ? "" : " ") + quoted(word);
   return line;
 }
 

@@ -25,7 +25,7 @@ struct Options {
 struct Tokens {
   std::string text;
   std::vector<int64_t> ids;
-  std::vector<std::string> spelled;  // as the tokenizer's files write them
+  std::vector<std::string> spelled;  // as in the tokenizer's files
   std::string decoded;
 };
 
@@ -47,7 +47,7 @@ Tokens tokenized(const Tokenizer& tokenizer, std::string text, bool special) {
   return tokens;
 }
 
-// Bytes that begin a character of UTF-8.
+// Counts the bytes that begin a UTF-8 character.
 int64_t num_characters(const std::string& text) {
   return std::count_if(text.begin(), text.end(),
                        [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; });
@@ -91,14 +91,15 @@ void print(const Tokenizer& tokenizer, const Tokens& tokens) {
 
 void define(Flags& flags, Options& options) {
   flags.add(&options.tokenizer,
-            {"tokenizer", "bytes|DIR", "bytes, or a folder with tokenizer files", "required"});
+            {"tokenizer", "bytes|DIR", "one token per byte, or a folder with tokenizer files",
+             "required"});
   flags.add_flag(
-      {"text", "TEXT", "what to split", "stdin"}, Arity::kOne,
+      {"text", "TEXT", "text to tokenize", "stdin"}, Arity::kOne,
       [&options](const auto& /*from*/, const auto& values) { options.text = values.back(); });
   flags.add(&options.file, {"file", "FILE", "file with the text"});
   flags.exclusive({"text", "file"});
-  flags.toggle(&options.special, {"special", "", "no begin and end tokens around the text"});
-  flags.toggle(&options.json, {"json", "", "one JSON object", "off"});
+  flags.toggle(&options.special, {"special", "", "add no begin and end tokens to the text"});
+  flags.toggle(&options.json, {"json", "", "print one JSON object", "off"});
 }
 
 }  // namespace

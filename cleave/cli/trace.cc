@@ -69,7 +69,7 @@ void print_trace() {
   const std::lock_guard lock(mutex);
   for (const Throw& entry : throws) {
     std::cerr << "thread " << entry.thread << " threw " << entry.type << '\n';
-    // The first two frames are the recording itself.
+    // The first two frames belong to the recording.
     for (int i = 2; i < entry.num_frames; ++i) {
       std::cerr << "  " << frame_text(entry.frames.at(static_cast<size_t>(i))) << '\n';
     }
@@ -78,9 +78,8 @@ void print_trace() {
 
 }  // namespace cleave::cli
 
-// Every throw of the process comes by here on its way to the C++ run time: the only moment when
-// its stack still stands. Compilers disagree about the declaration, so only the symbol has its
-// name.
+// Replaces __cxa_throw, which every throw expression calls before the stack is unwound. Compilers
+// declare it differently, so only the symbol has its name.
 extern "C" void record_and_throw(void* exception, std::type_info* type,
                                  void (*destroy)(void*)) __asm__("__cxa_throw");
 
@@ -89,5 +88,5 @@ extern "C" void record_and_throw(void* exception, std::type_info* type, void (*d
   static const auto next = reinterpret_cast<Next>(dlsym(RTLD_NEXT, "__cxa_throw"));
   if (cleave::cli::is_tracing) cleave::cli::record(type);
   next(exception, type, destroy);
-  std::abort();  // the real one does not return
+  std::abort();  // __cxa_throw does not return
 }

@@ -2,10 +2,10 @@
 
 namespace cleave::cli {
 
-/// From now on remembers where the last few exceptions were thrown, in any thread.
+/// Starts to record where the last few exceptions of any thread were thrown.
 void start_trace();
 
-/// Prints them on stderr, oldest first; nothing without start_trace().
+/// Prints them on stderr, oldest first; prints nothing without start_trace().
 void print_trace();
 
 }  // namespace cleave::cli

@@ -15,19 +15,19 @@ namespace {
 
 void define_input(Flags& flags, TrainOptions& options) {
   flags.group("model and data");
-  flags.add(&options.model, {"model", "NAME|DIR|JSON",
-                             "preset, folder of a model or of a run, or a config.json of sizes"});
+  flags.add(&options.model,
+            {"model", "NAME|DIR|JSON", "preset, model or run folder, or a config.json with sizes"});
   flags.many(&options.data,
              {"data", "FILES",
-              "text, JSONL with \"text\", or JSONL rows of ids (\"input_ids\"); to classify: CSV "
-              "with a header, or JSONL with \"label\"",
+              "text, or JSONL with \"text\" or \"input_ids\"; for classification CSV with a "
+              "header, or JSONL with \"label\"",
               "required"});
-  flags.choice(&options.task, {"task", "", "what is learned", "the model's"},
+  flags.choice(&options.task, {"task", "", "training task", "the model's"},
                {"lm", "mlm", "classify"});
   flags.add(&options.tokenizer, tokenizer_text("the model's, else bytes"));
-  flags.toggle(&options.shuffle, {"shuffle", "", "take the rows in the order of the files"});
-  flags.add(&options.seq_len, {"seq-len", "N", "length of a sample of text, in tokens"}, kLength);
-  flags.add(&options.seed, {"seed", "N", "of initial weights, dropout and the order of data"},
+  flags.toggle(&options.shuffle, {"shuffle", "", "read the data in file order"});
+  flags.add(&options.seq_len, {"seq-len", "N", "tokens per sequence"}, kLength);
+  flags.add(&options.seed, {"seed", "N", "seed of initial weights, dropout and data order"},
             kSeeds);
 }
 
@@ -37,11 +37,11 @@ void define_steps(Flags& flags, TrainOptions& options) {
   flags.add(&options.epochs, {"epochs", "N", "passes over the data, instead of --steps"},
             Range{.low = 1, .high = 1e6});
   flags.exclusive({"steps", "epochs"});
-  flags.add(&options.batch_size, {"batch-size", "N", "of all ranks together, in sequences"},
+  flags.add(&options.batch_size, {"batch-size", "N", "sequences per step over all ranks"},
             kSequences);
   flags.add(&options.micro_batch_size,
-            {"micro-batch-size", "N", "sequences a data-parallel rank computes at once",
-             "all of its share; with --pp four parts a rank"},
+            {"micro-batch-size", "N", "sequences per forward pass of a data-parallel rank",
+             "its whole share; with --pp share / (4 x pp)"},
             kSequences);
 }
 
@@ -55,28 +55,30 @@ void read_betas(const std::string& from, const std::string& text, TrainOptions& 
 
 void define_optimizer(Flags& flags, TrainOptions& options) {
   flags.group("optimizer");
-  flags.choice(&options.optimizer, {"optimizer", "", "how weights are stepped"},
-               {"adamw", "adam", "sgd"});
-  flags.add(&options.lr, {"lr", "RATE", "highest learning rate"}, Range{.low = 0, .high = 1e6});
-  flags.choice(&options.schedule, {"schedule", "", "of the learning rate after the warm-up"},
+  flags.choice(&options.optimizer, {"optimizer", "", "optimizer"}, {"adamw", "adam", "sgd"});
+  flags.add(&options.lr, {"lr", "RATE", "peak learning rate"}, Range{.low = 0, .high = 1e6});
+  flags.choice(&options.schedule, {"schedule", "", "learning rate schedule after warm-up"},
                {"cosine", "linear", "constant"});
   flags.add(&options.warmup,
-            {"warmup", "N", "steps in which the rate rises to --lr", "10 % of all"}, kSteps);
-  flags.add_flag({"adam-betas", "B1,B2", "decay of the two moments", "0.9,0.95"}, Arity::kOne,
+            {"warmup", "N", "steps in which the learning rate rises to --lr", "10 % of all"},
+            kSteps);
+  flags.add_flag({"adam-betas", "B1,B2", "decay rates of Adam's moments", "0.9,0.95"}, Arity::kOne,
                  [&options](const auto& from, const auto& values) {
                    read_betas(from, values.back(), options);
                  });
-  flags.add(&options.adam_eps, {"adam-eps", "X", "added to the root of the second moment", "1e-8"},
+  flags.add(&options.adam_eps, {"adam-eps", "X", "Adam's epsilon", "1e-8"},
             Range{.low = 1e-30, .high = 1});
-  flags.add(&options.weight_decay, {"weight-decay", "X", "decay a step, as a factor of the rate"},
+  flags.add(&options.weight_decay,
+            {"weight-decay", "X", "weight decay, multiplied by the learning rate"},
             Range{.low = 0, .high = 1000});
-  flags.choice(&options.decay_on, {"decay-on", "", "which weights decay"}, {"matrices", "all"});
-  flags.add(&options.clip, {"clip", "NORM", "limit of the gradient's global norm; 0 is off", "1.0"},
+  flags.choice(&options.decay_on, {"decay-on", "", "parameters with weight decay"},
+               {"matrices", "all"});
+  flags.add(&options.clip, {"clip", "NORM", "maximum global gradient norm; 0 is off", "1.0"},
             Range{.low = 0, .high = 1e9});
   flags.choice(&options.dtype,
                {"dtype", "",
-                "of weights and activations; bf16 and fp16 keep fp32 masters, fp16 scales "
-                "its loss"},
+                "dtype of weights and activations; bf16 and fp16 keep fp32 master weights, fp16 "
+                "scales the loss"},
                {"fp32", "bf16", "fp16", "fp64"});
 }
 
@@ -84,15 +86,17 @@ void define_output(Flags& flags, TrainOptions& options) {
   flags.group("output");
   flags.add(&options.out, {"out", "DIR", "run folder: checkpoints, metrics, report", "required"});
   flags.add(&options.save_every,
-            {"save-every", "STEPS", "steps between two checkpoints", "at the end only"}, kSteps);
+            {"save-every", "STEPS", "steps between checkpoints", "at the end only"}, kSteps);
   flags.add(&options.keep_last, {"keep-last", "N", "newest checkpoints to keep", "all"}, kSteps);
   flags.toggle(
       &options.async_save,
-      {"save-behind", "", "go on while a checkpoint is written; takes a copy of it", "off"});
-  flags.toggle(&options.resume, {"resume", "", "go on from the newest checkpoint in --out", "off"});
-  flags.many(&options.eval_data, {"eval-data", "FILES", "data to measure the loss on", "none"});
+      {"async-save", "",
+       "continue training while a checkpoint is written; needs memory for its copy", "off"});
+  flags.toggle(&options.resume,
+               {"resume", "", "resume from the newest checkpoint in --out", "off"});
+  flags.many(&options.eval_data, {"eval-data", "FILES", "evaluation data", "none"});
   flags.add(&options.eval_every,
-            {"eval-every", "STEPS", "steps between two measurements", "at the end only"}, kSteps);
+            {"eval-every", "STEPS", "steps between evaluations", "at the end only"}, kSteps);
 }
 
 void define_ranks(Flags& flags, TrainOptions& options) {
@@ -118,15 +122,16 @@ void check_files(const TrainOptions& options) {
   require_files("--data", options.data);
   require_files("--eval-data", options.eval_data);
   if (!options.plan.empty()) require_file("--plan", options.plan);
-  // Only the first rank asks: it may have begun to write when a later one comes here.
+  // Only rank 0 checks: it may have started to write when another rank gets here.
   if (!options.resume && is_first_rank() && !is_restart()) refuse_used_folder(options.out);
 }
 
 void check(const TrainOptions& options, const Flags& flags) {
   flags.require("data");
   flags.require("out");
-  CLEAVE_CHECK(!options.async_save || options.save_every > 0, Code::kUsage,
-               "--async-save needs --save-every: the last checkpoint is waited for");
+  CLEAVE_CHECK(
+      !options.async_save || options.save_every > 0, Code::kUsage,
+      "--async-save needs --save-every: the last checkpoint is never saved asynchronously");
   CLEAVE_CHECK(options.eval_every == 0 || !options.eval_data.empty(), Code::kUsage,
                "--eval-every needs --eval-data");
   check_sizes(options);
@@ -138,7 +143,7 @@ void check(const TrainOptions& options, const Flags& flags) {
 
 Command train_command() {
   return {.name = "train",
-          .summary = "train a model, split over ranks",
+          .summary = "train a model on parallel ranks",
           .usage = "--data FILES --out DIR [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<TrainOptions>();

@@ -12,7 +12,7 @@
 namespace cleave::cli {
 namespace {
 
-// All digits of a whole number, whatever its size.
+// Large integers are written with all digits, not with an exponent.
 std::string shown(double bound) {
   std::array<char, 32> digits{};
   const double size = std::abs(bound);
@@ -50,7 +50,7 @@ void read_number(const Given& given, const Range& range, std::string_view kind, 
   *target = value;
 }
 
-// The parts between commas, spaces around them left out.
+// The comma-separated parts, without surrounding spaces.
 std::vector<Given> between_commas(const Given& given) {
   std::vector<Given> parts;
   for (size_t at = 0; at <= given.text.size();) {

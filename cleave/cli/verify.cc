@@ -10,33 +10,33 @@ namespace cleave::cli {
 namespace {
 
 void define(Flags& flags, VerifyOptions& options) {
-  flags.group("what is compared");
-  flags.add(&options.model,
-            {"model", "NAME|DIR", "preset, or folder of a model or of a run", "required"});
+  flags.group("comparison");
+  flags.add(&options.model, {"model", "NAME|DIR", "preset, or model or run folder", "required"});
   flags.add(&options.layer, {"layer", "NAME",
-                             "run only these Layers by themselves, and all below; * and {a,b} as "
-                             "in plans",
+                             "run only these layers and the layers in them, each by itself; * and "
+                             "{a,b} as in plans",
                              "all"});
   flags.add(&options.fuzz,
-            {"fuzz", "N", "N random small configurations around the model's instead", "off"},
+            {"fuzz", "N", "instead compare N random small configurations of the model", "off"},
             Range{.low = 1, .high = 1e6});
-  flags.add(&options.seed, {"seed", "N", "of weights, ids and configurations"}, kSeeds);
-  flags.toggle(&options.json, {"json", "", "one JSON object", "off"});
+  flags.add(&options.seed, {"seed", "N", "seed of weights, token ids and configurations"}, kSeeds);
+  flags.toggle(&options.json, {"json", "", "print one JSON object", "off"});
   flags.group("ranks");
   flags.add(&options.tp,
-            {"tp", "N", "tensor-parallel ranks; with --fuzz the most of them",
-             "2; all ranks under a launcher"},
+            {"tp", "N", "tensor-parallel ranks; with --fuzz at most N",
+             "2; under a launcher all remaining ranks"},
             kRanks);
   flags.add(&options.dp, {"dp", "N", "data-parallel ranks"}, kRanks);
   flags.add(&options.plan,
-            {"plan", "FILE.json", "how modules are split: name to style", "the model's"});
+            {"plan", "FILE.json", "tensor-parallel plan: module names to parallel styles",
+             "the model's"});
   flags.toggle(&options.sequence_parallel,
-               {"sequence-parallel", "", "the model's plan that also cuts tokens", "off"});
+               {"sequence-parallel", "", "use the model's sequence-parallel plan", "off"});
   flags.exclusive({"plan", "sequence-parallel"});
-  flags.choice(
-      &options.dtype,
-      {"dtype", "", "of the split model; one rank is always fp64", "the model's, else fp32"},
-      {"fp32", "bf16", "fp16", "fp64"});
+  flags.choice(&options.dtype,
+               {"dtype", "", "dtype of the sharded model; one rank is always fp64",
+                "the model's, else fp32"},
+               {"fp32", "bf16", "fp16", "fp64"});
   define_machine(flags, options);
 }
 
@@ -51,7 +51,7 @@ void check(const VerifyOptions& options, const Flags& flags) {
 
 Command verify_command() {
   return {.name = "verify",
-          .summary = "compare a split model with one rank, Layer by Layer",
+          .summary = "compare a sharded model with one rank, layer by layer",
           .usage = "--model NAME|DIR [--tp N] [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<VerifyOptions>();
@@ -61,7 +61,7 @@ Command verify_command() {
               launcher->check();
               check(*options, flags);
               const int num_ranks = (options->tp == 0 ? 2 : options->tp) * options->dp;
-              const bool is_fuzz = options->fuzz > 0;  // has layouts of its own
+              const bool is_fuzz = options->fuzz > 0;  // chooses its own layouts
               if (const auto code = run_as_processes(options->device, is_fuzz ? 1 : num_ranks)) {
                 return *code;
               }

@@ -26,12 +26,12 @@ MultiHeadSelfAttention::MultiHeadSelfAttention(int64_t dim, int64_t heads, bool 
   add("key", key_);
   add("value", value_);
   add("output", output_);
-  // Columns are cut between heads, never inside one.
-  const nxd::HeadCuts cuts{.real = attention_.cut(tp_grp()).query};
+  // Columns are sharded in whole heads.
+  const nxd::HeadShards shards{.real = attention_.shard(tp_grp()).query};
   for (nxd::ColumnParallelLinear* projection : {&query_, &key_, &value_}) {
-    projection->set_head_cuts(cuts);
+    projection->set_head_shards(shards);
   }
-  output_.set_head_cuts(cuts);
+  output_.set_head_shards(shards);
   attention_.set_split(tp_grp());
 }
 

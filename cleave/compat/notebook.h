@@ -3,13 +3,13 @@
 #include "cleave/nn/attention.h"
 #include "cleave/nn/mlp.h"
 
-/// The names of the DLO-JZ course's notebook on tensor parallelism, on plain tensors;
-/// docs/notebook-s4.md walks through it. Layers start and train as those of nxd.h do
+/// The DLO-JZ course's notebook on tensor parallelism under its names, on plain tensors;
+/// docs/notebook-s4.md walks through it. Layers are initialized and trained like those of nxd.h
 /// (move_model_to_device, clip_grad_norm, optimizer_step).
 ///
-/// All work on the groups of this rank's thread that init made; before it each throws
-/// Error(kUsage). Layers take and give what is the same on every rank of the group; sizes need not
-/// divide by the number of ranks.
+/// All functions use the groups that init made on this rank's thread, and throw Error(kUsage)
+/// before init. Inputs and outputs of layers are the same on every rank of the group; sizes need
+/// not be divisible by the number of ranks.
 namespace cleave::notebook {
 
 using cleave::dp_grp;
@@ -17,31 +17,33 @@ using cleave::tp_degree;
 using cleave::tp_grp;
 using cleave::tp_rank;
 
-/// Makes tp_grp, `tp` ranks that share a model, and dp_grp, those that hold copies of it. tp = 0:
-/// the whole world shares one. Throws Error(kShape) when tp does not divide the world.
+/// Makes tp_grp, the `tp` ranks that a model is sharded over, and dp_grp, the ranks with copies of
+/// the same shards. tp = 0: all ranks are one tp_grp. Throws Error(kShape) if tp does not divide
+/// the world.
 inline void init(World& world, int tp = 0) {
   initialize_model_parallel(world, {.tensor_model_parallel_size = tp == 0 ? world.size() : tp});
 }
 
-/// The paper's f, into split work: x as it is (its memory), the gradient summed over the ranks.
+/// The paper's f, before sharded work: returns x unchanged (the same memory); sums the gradient
+/// over the ranks.
 struct Duplication {
-  /// The value; x and it have one shape.
+  /// Result and x have the same shape.
   static Tensor apply(const Tensor& x) { return nxd::copy_to_tensor_model_parallel_region(x); }
 };
 
-/// The paper's g, out of split work: the sum over the ranks, the gradient as it is.
+/// The paper's g, after sharded work: sums x over the ranks; passes the gradient unchanged.
 struct AllReduce {
-  /// The value; x and it have one shape.
+  /// Result and x have the same shape.
   static Tensor apply(const Tensor& x) { return nxd::reduce_from_tensor_model_parallel_region(x); }
 };
 
-/// The ranks' pieces of the last dim joined, the gradient cut. Pieces may be uneven.
+/// Gathers the ranks' shards along the last dim; shards the gradient. Shards may be uneven.
 struct AllGather {
-  /// x [.., piece], result [.., whole].
+  /// x [.., shard], result [.., whole].
   static Tensor apply(const Tensor& x) { return nxd::gather_from_tensor_model_parallel_region(x); }
 };
 
-/// A matrix whose outputs are cut: Duplication, this rank's columns, AllGather.
+/// A linear layer sharded by output features: Duplication, this rank's columns, AllGather.
 ///
 ///   x [.., t, in]   weight [out/tp, in]   result [.., t, out]
 class ColWiseLinear : public nxd::ColumnParallelLinear {
@@ -50,7 +52,7 @@ class ColWiseLinear : public nxd::ColumnParallelLinear {
       : ColumnParallelLinear(in_features, out_features, {.bias = bias}) {}
 };
 
-/// A table whose columns are cut, joined behind the lookup.
+/// A table sharded by columns, which are gathered after the lookup.
 ///
 ///   ids [B, T] int64   weight [V, dim/tp]   result [B, T, dim]
 class Embedding : public nxd::ParallelEmbedding {
@@ -59,13 +61,13 @@ class Embedding : public nxd::ParallelEmbedding {
       : ParallelEmbedding(vocab_size, dim, {.shard_across_embedding = true}) {}
 };
 
-/// Attention of which each rank has whole heads: Duplication, this rank's columns of three
-/// matrices, its heads, its rows of the last matrix, AllReduce.
+/// Attention sharded by whole heads: Duplication, this rank's columns of three matrices, its heads,
+/// its rows of the last matrix, AllReduce.
 ///
 ///   x [B, T, dim]   result [B, T, dim]
 ///
-/// context.key_mask [B, T] says which tokens are real. Throws Error(kShape) when heads do not
-/// divide dim or are fewer than ranks.
+/// context.key_mask [B, T] is true for real tokens. Throws Error(kShape) if the number of heads
+/// does not divide dim or is less than the number of ranks.
 class MultiHeadSelfAttention : public LayerGroup {
  public:
   MultiHeadSelfAttention(int64_t dim, int64_t heads, bool bias = false);
@@ -86,7 +88,7 @@ struct FeedForwardOptions {
   bool bias = false;
 };
 
-/// Two matrices and an activation, each matrix cut by its outputs: two AllGathers.
+/// Two linear layers with an activation, both sharded by output features: two AllGathers.
 ///
 ///   x [.., t, in]   result [.., t, out]
 class FeedForwardBlock : public LayerGroup {
@@ -100,8 +102,8 @@ class FeedForwardBlock : public LayerGroup {
   ColWiseLinear first_, second_;
 };
 
-/// The same function, the first matrix cut by its outputs and the second by its inputs: what lies
-/// between stays where it was made, and one AllReduce is left.
+/// The same function, the first layer sharded by output features and the second by input features:
+/// the hidden activations stay sharded, and only one AllReduce is needed.
 class ColRowLinearPair : public LayerGroup {
  public:
   explicit ColRowLinearPair(const FeedForwardOptions& options);

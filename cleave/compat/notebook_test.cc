@@ -10,7 +10,7 @@
 #include "tests/support/thrown.h"
 #include "tests/support/unsplit.h"
 
-// The notebook's own test of each class: output, gradients and weights after a step beside those of
+// The notebook's own test of each class: output, gradients and weights after a step compared with
 // the unsplit layer, here plain tensor functions in fp64.
 namespace cleave {
 namespace {
@@ -25,7 +25,7 @@ constexpr double kTolerance = 1e-12;  // fp64, values of order 1, sums of less t
 
 using Whole = std::function<Tensor(const Weights&, const Tensor&)>;
 
-/// One rank's layer beside the unsplit one.
+/// Compares one rank's layer with the unsplit one.
 template <class Layer>
 void expect_rank_equals(Layer& layer, const test::Unsplit& want) {
   const auto where = str(" tp=", notebook::tp_degree(), " rank=", notebook::tp_rank());
@@ -79,7 +79,7 @@ TEST(Notebook, ColWiseLinear_IsTheUnsplitLinear) {
   }
 }
 
-TEST(Notebook, EmbeddingCutAlongTheHiddenDimension_IsTheUnsplitTable) {
+TEST(Notebook, EmbeddingShardedAlongTheHiddenDimension_IsTheUnsplitTable) {
   expect_equals_unsplit(
       [] { return std::make_unique<notebook::Embedding>(11, 7); },
       [](const Weights& w, const Tensor& ids) { return at::embedding(w.at("weight"), ids); },
@@ -103,7 +103,7 @@ TEST(Notebook, MultiHeadSelfAttention_IsTheUnsplitAttention) {
   }
 }
 
-TEST(Notebook, MultiHeadSelfAttention_DoesNotLookAtPadding) {
+TEST(Notebook, MultiHeadSelfAttention_IgnoresPadding) {
   on_model_parallel(2, 1, [] {
     notebook::MultiHeadSelfAttention attention(8, 4);
     nxd::move_model_to_device(attention, at::kCPU, {.seed = 1});
@@ -132,7 +132,7 @@ TEST(Notebook, FeedForwardBlockAndColRowLinearPair_AreTheSameUnsplitFunction) {
   }
 }
 
-/// What each rank has of a value and of its gradient, whole numbers.
+/// Each rank's value or gradient, whole numbers.
 Tensor of_rank(int rank, uint64_t seed) {
   return whole_numbers({3, 2}, seed + static_cast<uint64_t>(rank));
 }
@@ -143,7 +143,7 @@ Tensor sum_over_ranks(uint64_t seed) {
   return sum;
 }
 
-/// The value and the gradient of x under `upstream`, exact.
+/// Compares the value, and the gradient of x under `upstream`, exactly.
 void expect_exactly(const std::function<Tensor(const Tensor&)>& f, const Tensor& upstream,
                     const Tensor& value, const Tensor& gradient) {
   const Tensor x = leaf_of(of_rank(notebook::tp_rank(), 1));
@@ -190,7 +190,7 @@ TEST(Notebook, Init_MakesBothCommunicators) {
   });
 }
 
-// A model of these layers, on the same rows at every layout: the same losses.
+// A model of these layers; on the same sequences, every layout must give the same losses.
 class Classifier : public LayerGroup {
  public:
   Classifier()
@@ -240,8 +240,8 @@ std::vector<double> losses_of(int tp, int dp) {
   return losses;
 }
 
-// fp32: one rounding differs by 6e-8 of values of order 1; five steps of AdamW at 1e-2.
-TEST(Notebook, ModelOfItsLayers_TrainsAlikeOnEveryLayout) {
+// fp32: one rounding error is 6e-8 of values of order 1; five steps of AdamW at 1e-2.
+TEST(Notebook, ModelOfItsLayers_HasTheSameLossesOnEveryLayout) {
   const std::vector<double> want = losses_of(1, 1);
   EXPECT_LT(want.back(), want.front() - 0.01);
   for (const auto& [tp, dp] : std::vector<std::pair<int, int>>{{2, 1}, {3, 1}, {1, 2}, {2, 2}}) {

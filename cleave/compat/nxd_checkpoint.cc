@@ -28,7 +28,7 @@ void require_one_stage() {
                "NxDPPModel::local_state_dict(), or a Model by save_checkpoint");
 }
 
-/// Parameters whose tensors the tensor-parallel ranks hold together.
+/// `parameters`, checked to be on the tensor-parallel group.
 Parameters saved_parameters(Parameters parameters) {
   const Axis& tp = get_tensor_model_parallel_group();
   for (const auto& p : parameters) {
@@ -82,7 +82,7 @@ FolderContents contents_of(const std::vector<DictItem>& dict) {
                  "' is in the dict twice");
     if (const auto* number = std::get_if<double>(&item.value)) {
       CLEAVE_CHECK(std::isfinite(*number), Code::kUsage, "key '", item.key, "' is ", *number,
-                   "; a dict that is saved has finite numbers");
+                   "; save needs finite numbers");
     }
     const auto* state = std::get_if<StateDict>(&item.value);
     if (state == nullptr) {
@@ -97,11 +97,11 @@ FolderContents contents_of(const std::vector<DictItem>& dict) {
   return contents;
 }
 
-/// Opens the tensors under a key of a folder that was compared with its manifest.
+/// Verifies a folder against its manifest and opens the tensors under a key.
 Safetensors open_state(const std::string& path, const std::string& key) {
   require_one_stage();
   CLEAVE_CHECK(fs::exists(fs::path(path) / kValuesName), Code::kIo, path,
-               " is no folder that nxd::save wrote: it has no ", kValuesName);
+               " was not written by nxd::save: it has no ", kValuesName);
   verify_checkpoint(path, get_world_group());
   std::string keys;
   for (const auto& entry : fs::directory_iterator(path)) {

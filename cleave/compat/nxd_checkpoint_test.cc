@@ -28,8 +28,8 @@ using testing::HasSubstr;
 
 constexpr int64_t kIds = 11, kHidden = 6, kWide = 9;
 
-/// The guide's kinds of layers: cut rows, cut columns, replicated weights; sizes that do not
-/// divide.
+/// The guide's kinds of layers: row-sharded, column-sharded and replicated weights; sizes that the
+/// number of ranks does not divide.
 struct Model : LayerGroup {
   Model() {
     add("embed", embed);
@@ -67,9 +67,9 @@ struct Sizes {
 };
 const std::vector<Sizes> kSizes = {{1, 1}, {2, 1}, {4, 1}, {3, 1}, {1, 2}, {2, 2}};
 
-// The guide's lines: save at the end of an epoch on tp 2 x dp 2, load by the model's key elsewhere,
-// go on. Adam's update depends on both moments and the number of steps.
-TEST(NxdCheckpoint, SavedOnTwoByTwo_GoesOnAnywhereAsTheUnbrokenRun) {
+// The guide's lines: save at the end of an epoch on tp 2 x dp 2, load by the model's key on another
+// layout, resume. Adam's update depends on both moments and the number of steps.
+TEST(NxdCheckpoint, SavedOnTwoByTwo_ResumesOnAnyLayoutAsTheUnbrokenRun) {
   const TempFolder folder;
   const std::string path = folder / "epoch_3";
   std::vector<double> want;
@@ -92,7 +92,7 @@ TEST(NxdCheckpoint, SavedOnTwoByTwo_GoesOnAnywhereAsTheUnbrokenRun) {
   for (const Sizes& sizes : kSizes) {
     on_model_parallel(sizes.tp, sizes.dp, [&] {
       Training run;
-      for (int64_t i = 50; i < 52; ++i) run.step(i);  // what is there before is replaced
+      for (int64_t i = 50; i < 52; ++i) run.step(i);  // load must replace this state
       const Json rest = nxd::load(path, run.model, "model");
       nxd::load(path, run.optimizer);
       EXPECT_EQ(rest.at("epoch").as_int(), 3);
@@ -122,7 +122,7 @@ TEST(NxdCheckpoint, File_HoldsWholeTensorsUnderTheModelsNames) {
     for (const auto& p : model.parameters()) whole[p->name()] = p->leaf().detach();
   });
   on_model_parallel(3, 2, [&] {
-    Model model;  // the same starting values on every layout
+    Model model;  // has the same initial values on every layout
     nxd::save({{"weights", nxd::state_dict(model)}}, folder / "saved");
   });
   const auto tensors = test::read_tensors(folder / "saved/weights.safetensors");
@@ -150,7 +150,7 @@ Error thrown_after_save(const std::string& path,
   });
 }
 
-TEST(NxdCheckpoint, WhatCannotBe_IsRefusedByName) {
+TEST(NxdCheckpoint, InvalidSavesAndLoads_AreRefusedByName) {
   const TempFolder folder;
   int number = 0;
   const auto path = [&] { return (folder / str("saved", ++number)).string(); };
@@ -169,7 +169,7 @@ TEST(NxdCheckpoint, WhatCannotBe_IsRefusedByName) {
                            [&](Model& m, Optimizer&) {
                              nxd::save({{"model", nxd::state_dict(m)}}, at);
                            }),
-         Code::kIo, "exists already");
+         Code::kIo, "already exists");
   at = path();
   expect(thrown_after_save(at,
                            [&](Model& m, Optimizer&) {
@@ -216,7 +216,8 @@ TEST(NxdCheckpoint, ModelWithOtherNames_IsUnchangedAndAllNamesAreListed) {
       throw;
     }
   });
-  EXPECT_THAT(error.what(), HasSubstr("1 missing: embedding.weight; 7 that the model has no use"));
+  EXPECT_THAT(error.what(),
+              HasSubstr("1 missing: embedding.weight; 7 that the model does not use"));
 }
 
 }  // namespace

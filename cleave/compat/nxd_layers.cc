@@ -13,7 +13,7 @@ Init uniform_of(int64_t input_size) {
   return Init::uniform(1 / std::sqrt(static_cast<double>(std::max<int64_t>(input_size, 1))));
 }
 
-/// Without the bias that the caller adds.
+/// Options of the linear layer, without a bias that the caller adds (skip_bias_add).
 template <class Options>
 LinearOptions linear_options(int64_t input_size, int64_t output_size, const Options& o) {
   const Init usual = uniform_of(input_size);
@@ -27,20 +27,20 @@ LinearOptions linear_options(int64_t input_size, int64_t output_size, const Opti
 template <class Options>
 void check_options(const std::string& title, const Options& o) {
   CLEAVE_CHECK(!o.keep_master_weight, Code::kUsage, title,
-               ": keep_master_weight=true is refused: no rank holds a whole weight, and "
-               "checkpoints hold it whole and load on any number of ranks; leave it away");
+               ": keep_master_weight=true is not supported: no rank holds a whole weight, and "
+               "checkpoints hold it whole and load on any number of ranks; omit it");
   CLEAVE_CHECK(
       !o.pad, Code::kUsage, title,
-      ": pad=true is refused: sizes need not divide by the number of ranks; leave it away");
+      ": pad=true is not supported: sizes need not be divisible by the number of ranks; omit it");
   CLEAVE_CHECK(o.stride >= 1, Code::kUsage, title, ": stride=", o.stride, "; expected at least 1");
 }
 
-/// `stride` matrices side by side, each cut by itself.
-const Split* strided(const std::string& title, int64_t whole, int64_t stride, int num_ranks) {
+/// `stride` matrices side by side, each sharded by itself.
+SplitPtr strided(const std::string& title, int64_t whole, int64_t stride, int num_ranks) {
   CLEAVE_CHECK(whole % stride == 0, Code::kShape, title, ": ", whole,
                " does not consist of stride=", stride, " equal parts");
   const int64_t part = whole / stride;
-  const Split* one = Split::balanced(part, num_ranks);
+  const SplitPtr one = Split::balanced(part, num_ranks);
   std::vector<std::vector<Range>> ranges(static_cast<size_t>(num_ranks));
   for (int rank = 0; rank < num_ranks; ++rank) {
     for (int64_t s = 0; s < stride; ++s) {
@@ -52,7 +52,7 @@ const Split* strided(const std::string& title, int64_t whole, int64_t stride, in
   return stride == 1 ? one : Split::intern(whole, std::move(ranges));
 }
 
-/// [.., T, D]: T where the caller names no dim.
+/// The sequence dim; by default T of [.., T, D].
 Shard along_sequence(const std::optional<int64_t>& sequence_dimension) {
   return Shard{static_cast<int>(sequence_dimension.value_or(-2))};
 }
@@ -67,13 +67,13 @@ void check_call(const L& layer, const Tensor& x) {
 
 void allocate_all(Layer& layer, uint64_t seed, at::ScalarType dtype) {
   for (const auto& p : layer.parameters()) {
-    const bool is_here = p->home() != Parameter::Ownership::kNotOwned;
+    const bool is_here = p->ownership() != Parameter::Ownership::kNotOwned;
     if (is_here && !p->leaf().defined()) p->set_leaf(p->initial_value(seed, dtype));
   }
 }
 
-HeadCuts cut_heads(const std::string& title, int64_t width, int64_t n_heads, int64_t n_padded,
-                   int num_ranks) {
+HeadShards shard_heads(const std::string& title, int64_t width, int64_t n_heads, int64_t n_padded,
+                       int num_ranks) {
   CLEAVE_CHECK(width % n_heads == 0, Code::kShape, title, ": a width of ", width,
                " does not consist of n_heads=", n_heads,
                " equal heads; name the attention classes in wrapped_classes");
@@ -99,8 +99,8 @@ ColumnParallelLinear::ColumnParallelLinear(int64_t input_size, int64_t output_si
   CLEAVE_CHECK(!o.gather_output || !o.sequence_parallel_enabled, Code::kUsage, title(),
                ": gather_output and sequence_parallel_enabled exclude each other; set "
                "gather_output=false");
-  const Split* cut = strided(title(), output_size, o.stride, group_.size());
-  set_column_cut(cut);
+  const SplitPtr columns = strided(title(), output_size, o.stride, group_.size());
+  set_column_shards(columns);
   split_columns(group_);
   if (o.gather_output) set_output_layout(Replicate{});
   if (!o.bias || !o.skip_bias_add) return;
@@ -109,7 +109,7 @@ ColumnParallelLinear::ColumnParallelLinear(int64_t input_size, int64_t output_si
   if (o.gather_output) {
     skipped_bias_->replicate(group_);
   } else {
-    skipped_bias_->shard(group_, 0, cut);
+    skipped_bias_->shard(group_, 0, columns);
   }
   add("bias", skipped_bias_);
 }
@@ -131,7 +131,7 @@ Tensor ColumnParallelLinear::operator()(const Tensor& x) {
   check_call(*this, x);
   const DTensor in =
       options_.sequence_parallel_enabled
-          ? joinable(x, group_, along_sequence(options_.sequence_dimension).dim, "column input")
+          ? as_sharded(x, group_, along_sequence(options_.sequence_dimension).dim, "column input")
           : DTensor(x, group_, Replicate{});
   return (*this)(in, Context()).local();
 }
@@ -144,20 +144,20 @@ DTensor ColumnParallelLinear::forward(const DTensor& x, const Context& context) 
                 Shard{static_cast<int>(y.dim()) - 1, heads_.padded});
 }
 
-HeadCuts ColumnParallelLinear::head_cuts(int64_t n_heads, int64_t n_padded) const {
+HeadShards ColumnParallelLinear::head_shards(int64_t n_heads, int64_t n_padded) const {
   CLEAVE_CHECK(!options_.gather_output, Code::kShape, title(),
-               ": with gather_output its output is whole, as a vocabulary projection's; padding it "
+               ": with gather_output its output is whole, as in a vocabulary projection; padding "
                "would add classes and change the loss; name the attention classes in "
                "wrapped_classes");
   CLEAVE_CHECK(options_.stride == 1, Code::kShape, title(), ": stride=", options_.stride,
-               " fuses matrices; heads are padded in separate ones");
-  return cut_heads(title(), weight()->shape()[0], n_heads, n_padded, group_.size());
+               " fuses matrices; padding heads needs separate ones");
+  return shard_heads(title(), weight()->shape()[0], n_heads, n_padded, group_.size());
 }
 
-void ColumnParallelLinear::set_head_cuts(const HeadCuts& cuts) {
-  weight()->recut(cuts.real);
-  if (bias()) bias()->recut(cuts.real);
-  heads_ = cuts;
+void ColumnParallelLinear::set_head_shards(const HeadShards& shards) {
+  weight()->change_split(shards.real);
+  if (bias()) bias()->change_split(shards.real);
+  heads_ = shards;
 }
 
 RowParallelLinear::RowParallelLinear(int64_t input_size, int64_t output_size,
@@ -169,11 +169,11 @@ RowParallelLinear::RowParallelLinear(int64_t input_size, int64_t output_size,
   CLEAVE_CHECK(!o.sequence_parallel_enabled || o.input_is_parallel, Code::kUsage, title(),
                ": sequence_parallel_enabled needs input_is_parallel=true");
   CLEAVE_CHECK(o.reduce_output || !o.bias || o.skip_bias_add, Code::kUsage, title(),
-               ": with reduce_output=false the bias would be added once a rank; set bias=false or "
+               ": with reduce_output=false every rank would add the bias; set bias=false or "
                "skip_bias_add=true");
   CLEAVE_CHECK(o.reduce_output || !o.sequence_parallel_enabled, Code::kUsage, title(),
-               ": reduce_output=false leaves no sum to cut; set sequence_parallel_enabled=false");
-  set_row_cut(strided(title(), input_size, o.stride, group_.size()));
+               ": reduce_output=false leaves no sum to shard; set sequence_parallel_enabled=false");
+  set_row_shards(strided(title(), input_size, o.stride, group_.size()));
   if (o.sequence_parallel_enabled) set_output_layout(along_sequence(o.sequence_dimension));
   if (!o.reduce_output) set_output_layout(Partial{});
   split_rows(group_);
@@ -199,13 +199,13 @@ void RowParallelLinear::allocate(uint64_t seed) {
 
 Tensor RowParallelLinear::operator()(const Tensor& x) {
   check_call(*this, x);
-  const bool cut = options_.input_is_parallel && group_.size() > 1;
-  const Split* columns = heads_.padded != nullptr ? heads_.padded : weight()->placement().split();
-  const int64_t width = cut ? columns->width(group_.rank()) : weight()->shape()[1];
+  const bool is_sharded = options_.input_is_parallel && group_.size() > 1;
+  const SplitPtr columns = heads_.padded != nullptr ? heads_.padded : weight()->placement().split();
+  const int64_t width = is_sharded ? columns->width(group_.rank()) : weight()->shape()[1];
   CLEAVE_CHECK(x.size(-1) == width, Code::kShape, title(), ": rank ", group_.rank(), " takes ",
-               width, cut ? " columns, its own (input_is_parallel)" : " columns",
+               width, is_sharded ? " columns, its shard (input_is_parallel)" : " columns",
                "; the input has shape ", x.sizes());
-  if (!cut) return (*this)(DTensor(x, group_, Replicate{}), Context()).local();
+  if (!is_sharded) return (*this)(DTensor(x, group_, Replicate{}), Context()).local();
   const Shard last{static_cast<int>(x.dim()) - 1, columns};
   return (*this)(DTensor(x, group_, last), Context()).local();
 }
@@ -223,44 +223,34 @@ DTensor RowParallelLinear::forward(const DTensor& x, const Context& context) {
   }
   const DTensor y = Linear::forward(in, context);
   if (!skipped_bias_ || !y.is_split() || !options_.reduce_output) return y;
-  // The caller adds the bias to what leaves the door, so that is the work it is used in.
+  // The caller adds the bias to the layer's output, so that layout determines its gradient.
   const DTensor out = y.redistribute(*output_layout());
   skipped_bias_->used_in(out);
   return out;
 }
 
-HeadCuts RowParallelLinear::head_cuts(int64_t n_heads, int64_t n_padded) const {
+HeadShards RowParallelLinear::head_shards(int64_t n_heads, int64_t n_padded) const {
   CLEAVE_CHECK(options_.stride == 1, Code::kShape, title(), ": stride=", options_.stride,
-               " fuses matrices; heads are padded in separate ones");
-  return cut_heads(title(), weight()->shape()[1], n_heads, n_padded, group_.size());
+               " fuses matrices; padding heads needs separate ones");
+  return shard_heads(title(), weight()->shape()[1], n_heads, n_padded, group_.size());
 }
 
-void RowParallelLinear::set_head_cuts(const HeadCuts& cuts) {
-  weight()->recut(cuts.real);
-  heads_ = cuts;
+void RowParallelLinear::set_head_shards(const HeadShards& shards) {
+  weight()->change_split(shards.real);
+  heads_ = shards;
 }
-
-namespace {
-
-std::optional<int64_t> counted_from_front(const std::optional<int64_t>& index, int64_t size) {
-  if (!index) return index;
-  CLEAVE_CHECK(*index >= -size && *index < size, Code::kUsage, "padding_idx=", *index,
-               " is outside a table of ", size, " rows");
-  return *index < 0 ? *index + size : *index;
-}
-
-}  // namespace
 
 ParallelEmbedding::ParallelEmbedding(int64_t num_embeddings, int64_t embedding_dim,
                                      const ParallelEmbeddingOptions& o)
     : Embedding({.num_embeddings = num_embeddings,
                  .embedding_dim = embedding_dim,
-                 .init = o.init_method}),
-      ParallelLayer(o.tensor_model_parallel_group, o.dtype, o.device),
-      padding_idx_(counted_from_front(o.padding_idx, num_embeddings)) {
+                 .init = o.init_method,
+                 .padding_idx = o.padding_idx}),
+      ParallelLayer(o.tensor_model_parallel_group, o.dtype, o.device) {
   CLEAVE_CHECK(o.collect_output || !o.sequence_parallel_enabled, Code::kUsage, "ParallelEmbedding(",
                num_embeddings, ", ", embedding_dim,
-               "): collect_output=false leaves no sum to cut; set sequence_parallel_enabled=false");
+               "): collect_output=false leaves no sum to shard; set "
+               "sequence_parallel_enabled=false");
   if (o.sequence_parallel_enabled) {
     set_output_layout(along_sequence(o.sequence_dimension));
   } else if (o.collect_output) {
@@ -276,32 +266,17 @@ ParallelEmbedding::ParallelEmbedding(int64_t num_embeddings, int64_t embedding_d
 }
 
 void ParallelEmbedding::allocate(uint64_t seed) {
-  const bool is_new = !weight()->leaf().defined();
   allocate_all(*this, seed, dtype_);
-  if (!is_new || !padding_idx_ || !weight()->leaf().defined()) return;
-  const at::NoGradGuard no_grad;
-  const Range rows =
-      weight()->split_dim() == 0 ? weight()->ranges().front() : Range{0, weight()->shape()[0]};
-  if (*padding_idx_ >= rows.begin && *padding_idx_ < rows.end) {
-    weight()->leaf().detach().select(0, *padding_idx_ - rows.begin).zero_();
-  }
 }
 
 Tensor ParallelEmbedding::operator()(const Tensor& ids) {
   return (*this)(DTensor(ids, group_, Replicate{}), Context()).local();
 }
 
-DTensor ParallelEmbedding::forward(const DTensor& ids, const Context& context) {
-  const DTensor y = Embedding::forward(ids, context);
-  if (!padding_idx_) return y;
-  const Tensor is_padding = ids.local().eq(*padding_idx_).unsqueeze(-1);
-  return y.with(at::where(is_padding, y.local().detach(), y.local()));
-}
-
 Tensor call(Layer& layer, const Tensor& x, const Context& context) {
   const DTensor y = layer(DTensor(x, get_tensor_model_parallel_group(), Replicate{}), context);
-  CLEAVE_CHECK(y.placement().is_replicate(), Code::kShape, layer.path(), " is split and gives ",
-               y.placement().describe(), "; call() is for layers that are whole on every rank");
+  CLEAVE_CHECK(y.placement().is_replicate(), Code::kShape, layer.path(), " is sharded and returns ",
+               y.placement().describe(), "; call() is for layers that are replicated");
   return y.local();
 }
 

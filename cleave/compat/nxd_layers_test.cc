@@ -42,7 +42,7 @@ struct Whole {
   }
 };
 
-/// Gradients of the layer's parameters, complete, beside the unsplit ones.
+/// Compares the complete gradients of the layer's parameters with the unsplit layer's.
 void expect_gradients(Layer& layer, const Whole& want, const std::string& where) {
   const Parameters parameters = layer.parameters();
   finish_gradients(parameters, nxd::get_tensor_model_parallel_group());
@@ -53,24 +53,24 @@ void expect_gradients(Layer& layer, const Whole& want, const std::string& where)
   }
 }
 
-/// Where X and Y are cut for one case.
-struct Cuts {
+/// This rank's shards of X and Y.
+struct Sharding {
   std::function<Tensor(const Tensor&)> x, y;
 };
 
-/// The layer's plain call on this rank's part gives this rank's part of everything.
+/// Called on this rank's shard of X, the layer gives this rank's shards of Y and of all gradients.
 template <class L>
-void expect_equals(L& layer, const Whole& want, const Cuts& cuts, const std::string& where) {
+void expect_equals(L& layer, const Whole& want, const Sharding& shard, const std::string& where) {
   test::fill(layer, want.weights(), at::kDouble);
-  const Tensor x = leaf_of(cuts.x(want.x));
+  const Tensor x = leaf_of(shard.x(want.x));
   const Tensor y = layer(x);
-  EXPECT_LE(largest_difference(y, cuts.y(want.y)), kTolerance) << "output" << where;
-  (y * cuts.y(want.upstream)).sum().backward();
-  EXPECT_LE(largest_difference(x.grad(), cuts.x(want.x.grad())), kTolerance) << "input" << where;
+  EXPECT_LE(largest_difference(y, shard.y(want.y)), kTolerance) << "output" << where;
+  (y * shard.y(want.upstream)).sum().backward();
+  EXPECT_LE(largest_difference(x.grad(), shard.x(want.x.grad())), kTolerance) << "input" << where;
   expect_gradients(layer, want, where);
 }
 
-Tensor as_it_is(const Tensor& t) {
+Tensor unsharded(const Tensor& t) {
   return t;
 }
 std::function<Tensor(const Tensor&)> columns_of(int64_t whole) {
@@ -96,23 +96,24 @@ TEST(ColumnParallelLinear, WithAndWithoutGather_IsTheUnsplitLayer) {
   on_every_layout([](const Whole& want, const std::string& where) {
     const bool bias = want.bias.defined();
     nxd::ColumnParallelLinear gathered(kIn, kOut, {.bias = bias});
-    expect_equals(gathered, want, {as_it_is, as_it_is}, " gathered" + where);
-    nxd::ColumnParallelLinear cut(kIn, kOut, {.bias = bias, .gather_output = false});
-    expect_equals(cut, want, {as_it_is, columns_of(kOut)}, " cut" + where);
+    expect_equals(gathered, want, {unsharded, unsharded}, " gathered" + where);
+    nxd::ColumnParallelLinear sharded(kIn, kOut, {.bias = bias, .gather_output = false});
+    expect_equals(sharded, want, {unsharded, columns_of(kOut)}, " sharded" + where);
   });
 }
 
-TEST(RowParallelLinear, OfWholeAndOfCutInput_IsTheUnsplitLayer) {
+TEST(RowParallelLinear, OfWholeAndOfShardedInput_IsTheUnsplitLayer) {
   on_every_layout([](const Whole& want, const std::string& where) {
     const bool bias = want.bias.defined();
-    nxd::RowParallelLinear whole(kIn, kOut, {.bias = bias});
-    expect_equals(whole, want, {as_it_is, as_it_is}, " whole input" + where);
-    nxd::RowParallelLinear cut(kIn, kOut, {.bias = bias, .input_is_parallel = true});
-    expect_equals(cut, want, {columns_of(kIn), as_it_is}, " cut input" + where);
+    nxd::RowParallelLinear of_whole(kIn, kOut, {.bias = bias});
+    expect_equals(of_whole, want, {unsharded, unsharded}, " whole input" + where);
+    nxd::RowParallelLinear sharded(kIn, kOut, {.bias = bias, .input_is_parallel = true});
+    expect_equals(sharded, want, {columns_of(kIn), unsharded}, " sharded input" + where);
   });
 }
 
-// Oracle: the unsplit layer. The lengths per rank are near-equal, then any, with an empty one.
+// Oracle: the unsplit layer. The lengths per rank are first near-equal, then uneven with an empty
+// one.
 TEST(ParallelLinears, UnderSequenceParallelWithUnevenLengths_AreTheUnsplitLayer) {
   on_every_layout([](const Whole& want, const std::string& where) {
     const bool bias = want.bias.defined();
@@ -134,7 +135,7 @@ TEST(ParallelLinears, UnderSequenceParallelWithUnevenLengths_AreTheUnsplitLayer)
   });
 }
 
-TEST(ParallelLinears, SequenceDimensionZero_CutsSequenceFirstTensors) {
+TEST(ParallelLinears, SequenceDimensionZero_ShardsSequenceFirstTensors) {
   const Whole want({5, 2, kIn}, true);
   on_model_parallel(3, 1, [&] {
     const auto tokens = [](const Tensor& t) { return piece(t, 0, even_sizes(5)); };
@@ -149,8 +150,8 @@ TEST(ParallelLinears, SequenceDimensionZero_CutsSequenceFirstTensors) {
   });
 }
 
-// Oracle: two separate matrices, each cut by itself.
-TEST(ParallelLinears, Stride_CutsEachFusedMatrixByItself) {
+// Oracle: two separate matrices, each sharded by itself.
+TEST(ParallelLinears, Stride_ShardsEachFusedMatrixByItself) {
   for (const int tp : {1, 2, 3}) {
     on_model_parallel(tp, 1, [&] {
       const Tensor up = numbers({5, kIn}, 5), gate = numbers({5, kIn}, 6), x = numbers({4, kIn}, 7);
@@ -171,27 +172,27 @@ TEST(ParallelLinears, Stride_CutsEachFusedMatrixByItself) {
   }
 }
 
-// Oracle: the unsplit layer, whose bias the caller adds too.
+// Oracle: the unsplit layer, to whose output the caller also adds the bias.
 TEST(ParallelLinears, SkipBiasAdd_LeavesTheBiasAndItsGradientToTheCaller) {
   on_every_layout([](const Whole& want, const std::string& where) {
     if (!want.bias.defined()) return;
-    const auto expect_skipped = [&](auto& layer, const Cuts& cuts, const std::string& kind) {
+    const auto expect_skipped = [&](auto& layer, const Sharding& shard, const std::string& kind) {
       test::fill(layer, want.weights(), at::kDouble);
-      const Tensor x = cuts.x(want.x).detach();
+      const Tensor x = shard.x(want.x).detach();
       const Tensor y = layer(x) + layer.bias()->use();
-      EXPECT_LE(largest_difference(y, cuts.y(want.y)), kTolerance) << kind << where;
-      (y * cuts.y(want.upstream)).sum().backward();
+      EXPECT_LE(largest_difference(y, shard.y(want.y)), kTolerance) << kind << where;
+      (y * shard.y(want.upstream)).sum().backward();
       expect_gradients(layer, want, kind + where);
     };
     const auto tokens = [dim = want.x.dim() - 2](const Tensor& t) {
       return piece(t, dim, even_sizes(5));
     };
     nxd::ColumnParallelLinear gathered(kIn, kOut, {.skip_bias_add = true});
-    expect_skipped(gathered, {as_it_is, as_it_is}, " gathered");
-    nxd::ColumnParallelLinear cut(kIn, kOut, {.gather_output = false, .skip_bias_add = true});
-    expect_skipped(cut, {as_it_is, columns_of(kOut)}, " cut");
+    expect_skipped(gathered, {unsharded, unsharded}, " gathered");
+    nxd::ColumnParallelLinear sharded(kIn, kOut, {.gather_output = false, .skip_bias_add = true});
+    expect_skipped(sharded, {unsharded, columns_of(kOut)}, " sharded");
     nxd::RowParallelLinear row(kIn, kOut, {.skip_bias_add = true});
-    expect_skipped(row, {as_it_is, as_it_is}, " row");
+    expect_skipped(row, {unsharded, unsharded}, " row");
     nxd::RowParallelLinear scattered(
         kIn, kOut,
         {.input_is_parallel = true, .sequence_parallel_enabled = true, .skip_bias_add = true});
@@ -199,7 +200,7 @@ TEST(ParallelLinears, SkipBiasAdd_LeavesTheBiasAndItsGradientToTheCaller) {
   });
 }
 
-TEST(RowParallelLinear, WithoutReduceOutput_GivesTheAddendsOfTheSum) {
+TEST(RowParallelLinear, WithoutReduceOutput_GivesPartialSums) {
   const Whole want({2, 5, kIn}, false);
   on_model_parallel(3, 1, [&] {
     nxd::RowParallelLinear row(kIn, kOut,
@@ -212,7 +213,7 @@ TEST(RowParallelLinear, WithoutReduceOutput_GivesTheAddendsOfTheSum) {
 }
 
 // Oracle: rows of the whole table, gathered by at::embedding in one process.
-TEST(ParallelEmbedding, CutByRowsOrColumns_IsTheUnsplitTable) {
+TEST(ParallelEmbedding, ShardedByRowsOrColumns_IsTheUnsplitTable) {
   const Tensor ids = test::ids({2, 5}, 9, 1);
   const Tensor table = leaf_of(numbers({9, 5}, 2));
   const Tensor y = at::embedding(table, ids);
@@ -269,7 +270,7 @@ TEST(ParallelEmbedding, PaddingRow_StartsAsZerosAndGetsNoGradient) {
 }
 
 // Oracle: the layers on one rank; and the bounds and deviations that torch documents.
-TEST(ParallelLayers, StartAlikeOnEveryLayoutAndAsTorchDoes) {
+TEST(ParallelLayers, InitialValues_AreTheSameOnEveryLayoutAndThoseOfTorch) {
   struct Model : LayerGroup {
     Model() {
       add("embed", embed);
@@ -295,7 +296,7 @@ TEST(ParallelLayers, StartAlikeOnEveryLayoutAndAsTorchDoes) {
   EXPECT_GT(largest("up.weight"), 0.099);
   EXPECT_LE(largest("down.bias"), 1 / std::sqrt(30.0));
   EXPECT_GT(largest("down.bias"), 0.9 / std::sqrt(30.0));
-  // Of n numbers, the deviation is within 5 / sqrt(2 n) of the true one.
+  // The standard deviation of n numbers is within 5 / sqrt(2 n) of the true one.
   EXPECT_NEAR(want.at("embed.weight").std().item<double>(), 1, 5 / std::sqrt(12800.0));
   EXPECT_NEAR(want.at("down.weight").std().item<double>(), 0.5, 2.5 / std::sqrt(6000.0));
   for (const int tp : {2, 3, 4}) {
@@ -329,11 +330,11 @@ TEST(ParallelLayers, RefusedOptionsAndWrongCalls_SayTheRemedy) {
         "input_is_parallel=true");
     has(text([] { Column(4, 4, {.keep_master_weight = true}); }, Code::kUsage),
         "keep_master_weight");
-    has(text([] { Column(4, 4, {.pad = true}); }, Code::kUsage), "need not divide");
-    has(text([] { Row(4, 4, {.pad = true}); }, Code::kUsage), "need not divide");
+    has(text([] { Column(4, 4, {.pad = true}); }, Code::kUsage), "need not be divisible");
+    has(text([] { Row(4, 4, {.pad = true}); }, Code::kUsage), "need not be divisible");
     has(text([] { Row(4, 4, {.reduce_output = false}); }, Code::kUsage), "skip_bias_add");
     has(text([] { Column(4, 5, {.stride = 2}); }, Code::kShape), "stride=2");
-    has(text([] { nxd::ParallelEmbedding(4, 4, {.padding_idx = 4}); }, Code::kUsage),
+    has(text([] { nxd::ParallelEmbedding(4, 4, {.padding_idx = 4}); }, Code::kShape),
         "padding_idx=4");
     Column column(4, 4);
     has(text([&] { column(at::zeros({2, 4})); }, Code::kUsage), "move_model_to_device");
@@ -346,14 +347,14 @@ TEST(ParallelLayers, RefusedOptionsAndWrongCalls_SayTheRemedy) {
     Row whole(4, 4);
     nxd::move_model_to_device(whole, at::kCPU);
     has(text([&] { whole(at::zeros({2, 3})); }, Code::kShape), "takes 4 columns");
-    Column cut(4, 4, {.gather_output = false});
-    nxd::move_model_to_device(cut, at::kCPU);
-    has(text([&] { nxd::call(cut, at::zeros({2, 4})); }, Code::kShape), "is split");
+    Column sharded(4, 4, {.gather_output = false});
+    nxd::move_model_to_device(sharded, at::kCPU);
+    has(text([&] { nxd::call(sharded, at::zeros({2, 4})); }, Code::kShape), "is sharded");
   });
 }
 
 // Oracle: the same layers on plain tensors.
-TEST(ParallelLayers, BehindTheDoor_AreTheSameLayers) {
+TEST(ParallelLayers, OnDTensors_AreTheSameLayers) {
   on_model_parallel(3, 1, [] {
     const Axis& tp = nxd::get_tensor_model_parallel_group();
     nxd::ColumnParallelLinear up(kIn, kOut, {.gather_output = false, .dtype = at::kDouble});
@@ -367,8 +368,8 @@ TEST(ParallelLayers, BehindTheDoor_AreTheSameLayers) {
   });
 }
 
-// Oracle: a group of two in a world of four, given by hand.
-TEST(ParallelLayers, OverAnotherGroup_AreSplitOverThat) {
+// Oracle: the unsplit layer, on the data-parallel group of two in a world of four.
+TEST(ParallelLayers, OverAnotherGroup_AreShardedOverThatGroup) {
   const Whole want({2, 5, kIn}, true);
   on_model_parallel(2, 2, [&] {
     nxd::ColumnParallelLinear column(

@@ -11,7 +11,7 @@ const Axis& group() {
   return get_tensor_model_parallel_group();
 }
 
-Shard cut_along(int64_t dim) {
+Shard shard_along(int64_t dim) {
   return Shard{static_cast<int>(dim)};
 }
 
@@ -21,8 +21,8 @@ Tensor changed(const Tensor& x, const Placement& from, const Placement& to) {
 
 }  // namespace
 
-DTensor joinable(const Tensor& x, const Axis& axis, int64_t dim, const std::string& site) {
-  const Placement placement = Placement(cut_along(dim)).normalised(x.dim());
+DTensor as_sharded(const Tensor& x, const Axis& axis, int64_t dim, const std::string& site) {
+  const Placement placement = Placement(shard_along(dim)).normalised(x.dim());
   if (axis.size() == 1) return {x, axis, Replicate{}};
   const at::NoGradGuard no_grad;
   const std::vector<int64_t> one_each(static_cast<size_t>(axis.size()), 1);
@@ -47,30 +47,32 @@ Tensor reduce_from_tensor_model_parallel_region(const Tensor& x) {
 }
 
 Tensor scatter_to_tensor_model_parallel_region(const Tensor& x) {
-  return changed(x, Replicate{}, cut_along(-1));
+  return changed(x, Replicate{}, shard_along(-1));
 }
 
 Tensor gather_from_tensor_model_parallel_region(const Tensor& x) {
-  return joinable(x, group(), -1, "gather_from").redistribute(Replicate{}).local();
+  return as_sharded(x, group(), -1, "gather_from").redistribute(Replicate{}).local();
 }
 
 Tensor scatter_to_sequence_parallel_region(const Tensor& x, int64_t sequence_dimension) {
-  return changed(x, Replicate{}, cut_along(sequence_dimension));
+  return changed(x, Replicate{}, shard_along(sequence_dimension));
 }
 
 Tensor gather_from_sequence_parallel_region(const Tensor& x, int64_t sequence_dimension,
                                             bool to_model_parallel) {
   const Placement to = to_model_parallel ? Placement(Fanout{}) : Placement(Replicate{});
-  return joinable(x, group(), sequence_dimension, "gather_from_sequence").redistribute(to).local();
+  return as_sharded(x, group(), sequence_dimension, "gather_from_sequence")
+      .redistribute(to)
+      .local();
 }
 
 Tensor reduce_scatter_to_sequence_parallel_region(const Tensor& x, int64_t sequence_dimension) {
-  return changed(x, Partial{}, cut_along(sequence_dimension));
+  return changed(x, Partial{}, shard_along(sequence_dimension));
 }
 
 Tensor parallel_cross_entropy(const Tensor& parallel_logits, const Tensor& labels,
                               double label_smoothing) {
-  const DTensor logits = joinable(parallel_logits, group(), -1, "parallel_cross_entropy");
+  const DTensor logits = as_sharded(parallel_logits, group(), -1, "parallel_cross_entropy");
   CLEAVE_CHECK(label_smoothing == 0 || logits.size(-1) > 1, Code::kShape,
                "label_smoothing=", label_smoothing, " needs at least 2 classes; the logits have ",
                logits.size(-1));

@@ -36,7 +36,7 @@ Tensor sum(const std::vector<Tensor>& tensors) {
   return at::stack(tensors).sum(0);
 }
 
-/// y = f(x) and the gradient of x under an upstream are exactly these.
+/// Expects y = f(x) and the gradient of x under `upstream` to be exactly these.
 void expect_mapping(const Mapping& f, const Tensor& x, const Tensor& upstream, const Tensor& y,
                     const Tensor& dx, const std::string& what) {
   const Tensor leaf = leaf_of(x);
@@ -46,7 +46,7 @@ void expect_mapping(const Mapping& f, const Tensor& x, const Tensor& upstream, c
   EXPECT_TRUE(at::equal(leaf.grad(), dx)) << what << " gradient";
 }
 
-// Oracle: sums, pieces and joints of what every rank has, by hand; whole numbers, so exact.
+// Oracle: sums, shards and concatenations of all ranks' values; whole numbers, so exact.
 TEST(Mappings, OnEverySize_HaveTheirValueAndTheirGradient) {
   for (const int tp : {1, 2, 3, 4}) {
     on_model_parallel(tp, 1, [] {
@@ -66,7 +66,7 @@ TEST(Mappings, OnEverySize_HaveTheirValueAndTheirGradient) {
           return last ? nxd::gather_from_tensor_model_parallel_region(t)
                       : nxd::gather_from_sequence_parallel_region(t, 1, false);
         };
-        // x[0] is the same on every rank; each has its own piece of the one upstream u[0].
+        // x[0] is the same on every rank; each rank has its shard of the upstream u[0].
         expect_mapping(scatter, x[0], mine(u[0]), mine(x[0]), u[0], str("scatter ", dim));
         expect_mapping(gather, mine(x[0]), u[0], x[0], mine(u[0]), str("gather ", dim));
       }
@@ -76,7 +76,7 @@ TEST(Mappings, OnEverySize_HaveTheirValueAndTheirGradient) {
       expect_mapping(nxd::reduce_from_tensor_model_parallel_region, x[rank], u[0], sum(x), u[0],
                      "reduce");
       expect_mapping([](const Tensor& t) { return nxd::gather_from_sequence_parallel_region(t); },
-                     tokens(x[0]), u[rank], x[0], tokens(sum(u)), "gather into split work");
+                     tokens(x[0]), u[rank], x[0], tokens(sum(u)), "gather into sharded work");
       expect_mapping(
           [](const Tensor& t) { return nxd::reduce_scatter_to_sequence_parallel_region(t); },
           x[rank], tokens(u[0]), tokens(sum(x)), u[0], "reduce-scatter");
@@ -84,7 +84,7 @@ TEST(Mappings, OnEverySize_HaveTheirValueAndTheirGradient) {
   }
 }
 
-TEST(Mappings, JoinPiecesOfAnySize) {
+TEST(Mappings, Gathers_TakeShardsOfAnySize) {
   on_model_parallel(3, 1, [] {
     const std::vector<int64_t> sizes{0, 4, 1};
     const Tensor x = whole_numbers({2, 5, 3}, 1), u = whole_numbers({2, 5, 3}, 2);
@@ -92,7 +92,7 @@ TEST(Mappings, JoinPiecesOfAnySize) {
         [](const Tensor& t) { return nxd::gather_from_sequence_parallel_region(t, 1, false); },
         piece(x, 1, sizes), u, x, piece(u, 1, sizes), "gather");
     expect_mapping([](const Tensor& t) { return nxd::gather_from_sequence_parallel_region(t); },
-                   piece(x, 1, sizes), u, x, piece(3 * u, 1, sizes), "gather into split work");
+                   piece(x, 1, sizes), u, x, piece(3 * u, 1, sizes), "gather into sharded work");
   });
 }
 
@@ -106,7 +106,7 @@ Tensor reference_loss(const Tensor& logits, const Tensor& labels, double smoothi
   return at::where(counted, -(1 - smoothing) * right - smoothing * others, at::zeros_like(right));
 }
 
-// Oracle: the definition over whole logits in fp64. 3 classes on 4 ranks leave one without.
+// Oracle: the definition over whole logits in fp64. With 3 classes on 4 ranks, one rank has none.
 TEST(ParallelCrossEntropy, OverUnevenAndEmptyClasses_IsTheDefinitionOverAll) {
   for (const int64_t num_classes : {3, 13}) {
     for (const double smoothing : {0.0, 0.1, 1.0}) {
@@ -146,7 +146,7 @@ TEST(ParallelCrossEntropy, OnTheGoldens_GivesNeMosSmoothing) {
     const bool ignores = name.find(".ignore.") != std::string::npos;
     const Tensor& labels = golden.at(base + (ignores ? ".labels_ignore" : ".labels"));
     const Tensor& logits = golden.at(base + ".logits");
-    // fp32: a few roundings of the largest logit and of the loss.
+    // fp32: a few rounding errors of the largest logit and of the loss.
     const double size = logits.abs().max().item<double>() + want.abs().max().item<double>();
     for (const int tp : {1, 2, 3, 4}) {
       on_model_parallel(tp, 1, [&, &want = want, &name = name] {

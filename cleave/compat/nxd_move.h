@@ -5,12 +5,12 @@
 
 namespace cleave::nxd {
 
-/// Puts every parameter that is on no axis yet on the tensor-parallel group, whole on each rank,
-/// and names the tree.
+/// Replicates every parameter that has no axis yet over the tensor-parallel group, and sets the
+/// paths of all layers.
 void put_on_group(Layer& model);
 
-/// Gives the parallel layers' parameters memory of each layer's own type. Throws Error(kUsage) when
-/// a layer asked for another device.
+/// Allocates and initializes the parallel layers' parameters in each layer's own dtype. Throws
+/// Error(kUsage) if a layer was made for another device.
 void allocate_parallel_layers(Layer& model, at::Device device, uint64_t seed);
 
 }  // namespace cleave::nxd

@@ -8,17 +8,17 @@ namespace {
 
 thread_local bool is_padding = false;  // a rank may be a thread
 
-/// While one lives, pad_model is not called again on this rank.
-class PaddingNow {
+/// Marks that pad_model runs on this rank, to refuse nested calls.
+class PaddingScope {
  public:
-  PaddingNow() { is_padding = true; }
-  ~PaddingNow() { is_padding = false; }
-  PaddingNow(const PaddingNow&) = delete;
-  PaddingNow& operator=(const PaddingNow&) = delete;
+  PaddingScope() { is_padding = true; }
+  ~PaddingScope() { is_padding = false; }
+  PaddingScope(const PaddingScope&) = delete;
+  PaddingScope& operator=(const PaddingScope&) = delete;
 };
 
 struct Found {
-  std::vector<Layer*> told;  ///< by the hook, parents first
+  std::vector<Layer*> hooked;  ///< layers for pad_hook_fn, parents first
   std::vector<ColumnParallelLinear*> columns;
   std::vector<RowParallelLinear*> rows;
 };
@@ -30,7 +30,7 @@ Found find(Layer& model, const LayerClasses& wrapped) {
     if (!seen.insert(&layer).second) return;
     if (auto* column = dynamic_cast<ColumnParallelLinear*>(&layer)) found.columns.push_back(column);
     auto* row = dynamic_cast<RowParallelLinear*>(&layer);
-    // A whole input is cut by the layer itself, in whole heads or not.
+    // With a whole input, the layer shards it itself, so its columns need not match the heads.
     if (row != nullptr && row->input_is_parallel()) found.rows.push_back(row);
   };
   model.walk([&](Layer& layer) {
@@ -38,7 +38,7 @@ Found find(Layer& model, const LayerClasses& wrapped) {
         wrapped.empty() || std::any_of(wrapped.begin(), wrapped.end(),
                                        [&](const auto& is_one) { return is_one(layer); });
     if (!is_wrapped) return;
-    found.told.push_back(&layer);
+    found.hooked.push_back(&layer);
     layer.walk(take);
   });
   return found;
@@ -54,50 +54,51 @@ int64_t get_number_of_extra_heads(int64_t n_head, int64_t tp) {
 
 int64_t HeadRatio::of(int64_t size) const {
   CLEAVE_CHECK(size * padded % heads == 0, Code::kShape, size, " x ", padded, " / ", heads,
-               " is no whole number: ", size, " does not consist of ", heads, " equal heads");
+               " is not an integer: ", size, " does not consist of ", heads, " equal heads");
   return size * padded / heads;
 }
 
 void pad_model(Layer& model, int64_t tp_degree, int64_t n_heads, const PadModelOptions& options) {
   CLEAVE_CHECK(!is_padding, Code::kUsage,
-               "pad_model was called from its own pad_hook_fn; the hook changes the layer that it "
-               "is given, and pad_model is called once, outside it");
+               "pad_model was called from its own pad_hook_fn; the hook may only change the layer "
+               "that it is given");
   const int64_t extra = get_number_of_extra_heads(n_heads, tp_degree);
   if (extra == 0) return;
   const HeadRatio ratio{.padded = n_heads + extra, .heads = n_heads};
   const Found found = find(model, options.wrapped_classes);
-  std::vector<HeadCuts> row_cuts, column_cuts;
-  std::set<int64_t> taken;  // widths that padded rows take
+  std::vector<HeadShards> row_shards, column_shards;
+  std::set<int64_t> taken;  // input widths of padded RowParallelLinears
   const auto check_layer = [&](const auto& layer) {
     CLEAVE_CHECK(layer.group().size() == tp_degree, Code::kUsage, "tp_degree=", tp_degree,
-                 "; the layers are split over ", layer.group().size(), " ranks");
-    CLEAVE_CHECK(!layer.is_padded(), Code::kUsage, layer.title(), " is padded already");
+                 "; the layers are sharded over ", layer.group().size(), " ranks");
+    CLEAVE_CHECK(!layer.is_padded(), Code::kUsage, layer.title(), " is already padded");
     CLEAVE_CHECK(!layer.weight()->leaf().defined(), Code::kUsage,
-                 "pad_model comes before move_model_to_device and before a checkpoint is loaded");
-    return layer.head_cuts(n_heads, ratio.padded);
+                 "call pad_model before move_model_to_device and before loading a checkpoint");
+    return layer.head_shards(n_heads, ratio.padded);
   };
   for (const RowParallelLinear* row : found.rows) {
-    row_cuts.push_back(check_layer(*row));
+    row_shards.push_back(check_layer(*row));
     taken.insert(row->weight()->shape()[1]);
   }
   for (const ColumnParallelLinear* column : found.columns) {
-    column_cuts.push_back(check_layer(*column));
+    column_shards.push_back(check_layer(*column));
     const int64_t width = column->weight()->shape()[0];
     CLEAVE_CHECK(taken.contains(width), Code::kShape, column->title(),
-                 ": no padded RowParallelLinear takes these ", width,
-                 " columns, as behind a vocabulary projection or of fused matrices, so zeros would "
-                 "reach the result; name the attention classes, their output projection too, in "
+                 ": no padded RowParallelLinear takes its ", width,
+                 " columns (a vocabulary projection, or fused matrices?), so zeros would reach the "
+                 "result; name the attention classes, including their output projection, in "
                  "wrapped_classes");
   }
-  const PaddingNow now;
+  const PaddingScope scope;
   if (options.pad_hook_fn) {
     // Children first.
-    for (auto layer = found.told.rbegin(); layer != found.told.rend(); ++layer) {
+    for (auto layer = found.hooked.rbegin(); layer != found.hooked.rend(); ++layer) {
       options.pad_hook_fn(**layer, ratio);
     }
   }
-  for (size_t i = 0; i < found.rows.size(); ++i) found.rows[i]->set_head_cuts(row_cuts[i]);
-  for (size_t i = 0; i < found.columns.size(); ++i) found.columns[i]->set_head_cuts(column_cuts[i]);
+  for (size_t i = 0; i < found.rows.size(); ++i) found.rows[i]->set_head_shards(row_shards[i]);
+  for (size_t i = 0; i < found.columns.size(); ++i)
+    found.columns[i]->set_head_shards(column_shards[i]);
 }
 
 }  // namespace cleave::nxd

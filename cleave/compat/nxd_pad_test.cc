@@ -26,7 +26,7 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, int64_t num_hea
   return at::scaled_dot_product_attention(heads(q), heads(k), heads(v)).transpose(1, 2).flatten(2);
 }
 
-/// The guide's attention: its number of heads is padded, its layers are by pad_model.
+/// The guide's attention: it pads its own number of heads; pad_model pads its layers.
 class PaddedAttention : public LayerGroup {
  public:
   explicit PaddedAttention(int64_t num_heads)
@@ -80,7 +80,7 @@ struct Whole {
   }
 };
 
-// Oracle: the unpadded attention in fp64. 5 heads on 4 ranks leave the last one only zeros.
+// Oracle: the unpadded attention in fp64. With 5 heads on 4 ranks the last rank has only zeros.
 TEST(PadModel, HeadsThatDoNotDivide_GiveTheUnpaddedResultAndGradients) {
   for (const int64_t num_heads : {5, 6, 7}) {
     const Whole want(num_heads);
@@ -108,7 +108,7 @@ TEST(PadModel, HeadsThatDoNotDivide_GiveTheUnpaddedResultAndGradients) {
   }
 }
 
-TEST(PadModel, Sizes_AreWholeNumbersWhereFloatingPointWasOneShort) {
+TEST(PadModel, Sizes_AreExactWhereFloatingPointIsOneShort) {
   for (int64_t heads = 1; heads <= 128; ++heads) {
     for (int64_t tp = 1; tp <= 64; ++tp) {
       const int64_t extra = nxd::get_number_of_extra_heads(heads, tp);
@@ -137,7 +137,7 @@ TEST(PadModel, Sizes_AreWholeNumbersWhereFloatingPointWasOneShort) {
   });
 }
 
-TEST(PadModel, WrappedClasses_ArePaddedAndTheirHookIsTold) {
+TEST(PadModel, WrappedClasses_ArePaddedAndTheirHookIsCalled) {
   on_model_parallel(3, 1, [] {
     Block block(5);
     int calls = 0;
@@ -157,7 +157,7 @@ TEST(PadModel, WrappedClasses_ArePaddedAndTheirHookIsTold) {
   });
 }
 
-TEST(PadModel, WhatWouldChangeResults_IsRefusedAndNothingChanges) {
+TEST(PadModel, PaddingThatWouldChangeResults_IsRefusedAndNothingChanges) {
   on_model_parallel(3, 1, [] {
     const auto refused = [](Layer& model, const nxd::PadModelOptions& options, int64_t tp,
                             int64_t heads, Code code, const char* part) {
@@ -167,21 +167,21 @@ TEST(PadModel, WhatWouldChangeResults_IsRefusedAndNothingChanges) {
     };
     Block block(5);
     const auto before = block.attention.query.weight()->ranges();
-    refused(block, {}, 3, 5, Code::kShape, "wrapped_classes");  // its head gives classes
-    refused(block.attention, {}, 2, 5, Code::kUsage, "split over 3 ranks");
+    refused(block, {}, 3, 5, Code::kShape, "wrapped_classes");  // padding `head` would add classes
+    refused(block.attention, {}, 2, 5, Code::kUsage, "sharded over 3 ranks");
     refused(block.attention, {}, 3, 8, Code::kShape, "n_heads=8");
     EXPECT_EQ(block.attention.query.weight()->ranges(), before);
 
-    // A vocabulary projection whose output stays cut, of a size that heads divide.
-    struct CutHead : LayerGroup {
-      CutHead() {
+    // A vocabulary projection whose output stays sharded, of a size that heads divide.
+    struct ShardedHead : LayerGroup {
+      ShardedHead() {
         add("attention", attention);
         add("head", head);
       }
       PaddedAttention attention{5};
       nxd::ColumnParallelLinear head{kHidden, 100, {.gather_output = false}};
-    } cut;
-    refused(cut, {}, 3, 5, Code::kShape, "vocabulary projection");
+    } sharded;
+    refused(sharded, {}, 3, 5, Code::kShape, "vocabulary projection");
 
     refused(
         block,
@@ -191,7 +191,7 @@ TEST(PadModel, WhatWouldChangeResults_IsRefusedAndNothingChanges) {
     EXPECT_EQ(block.attention.query.weight()->ranges(), before);
 
     nxd::pad_model(block.attention, 3, 5);
-    refused(block.attention, {}, 3, 5, Code::kUsage, "padded already");
+    refused(block.attention, {}, 3, 5, Code::kUsage, "already padded");
     PaddedAttention late(5);
     nxd::move_model_to_device(late, at::kCPU);
     refused(late, {}, 3, 5, Code::kUsage, "before move_model_to_device");

@@ -14,7 +14,7 @@
 
 namespace cleave::nxd {
 
-/// A batch's micro-batches, as the pipeline takes them and as the loss does.
+/// A batch's micro-batches: the pipeline's form, and the inputs for the loss.
 struct NxDPPModel::Work {
   std::vector<MicroBatch> micro_batches;
   std::vector<PipelineInputs> inputs;
@@ -95,23 +95,23 @@ void NxDPPModel::check_options() const {
                "transformer_layer_cls is missing; give the class of the model's blocks");
   CLEAVE_CHECK(!o.auto_partition || o.pipeline_cuts.empty(), Code::kUsage, "auto_partition with ",
                o.pipeline_cuts.size(),
-               " pipeline_cuts; it finds the cuts itself, give one of them");
+               " pipeline_cuts; it chooses the cuts itself, give only one of the two");
   CLEAVE_CHECK(!o.balance_by_cost || o.auto_partition, Code::kUsage,
-               "balance_by_cost is a way of auto_partition; give both");
+               "balance_by_cost needs auto_partition; set both");
   CLEAVE_CHECK(o.pipeline_cuts.empty() || !o.input_names.empty(), Code::kUsage,
-               "pipeline_cuts without input_names; name what run_train will be given");
+               "pipeline_cuts without input_names; name the inputs of run_train");
   CLEAVE_CHECK(!(o.broadcast_and_average_loss && o.return_mb_loss), Code::kUsage,
-               "broadcast_and_average_loss gives one number and return_mb_loss one a micro-batch; "
-               "choose one");
+               "broadcast_and_average_loss returns one number and return_mb_loss one per "
+               "micro-batch; choose one");
   CLEAVE_CHECK(o.num_microbatches >= 1, Code::kUsage, "num_microbatches=", o.num_microbatches,
-               "; at least 1");
+               "; expected at least 1");
 }
 
 void NxDPPModel::cut_pipeline_stage(const std::string& name) {
   CLEAVE_CHECK(!pipeline_, Code::kUsage, "cut_pipeline_stage(", name,
                ") after the model was partitioned");
   CLEAVE_CHECK(!options_.auto_partition, Code::kUsage, "cut_pipeline_stage(", name,
-               ") with auto_partition, which finds the cuts itself");
+               ") with auto_partition, which chooses the cuts itself");
   cuts_.push_back(name);
 }
 
@@ -129,7 +129,7 @@ Stages NxDPPModel::stages() const {
 }
 
 void NxDPPModel::partition() {
-  CLEAVE_CHECK(!pipeline_, Code::kUsage, "the model is partitioned already");
+  CLEAVE_CHECK(!pipeline_, Code::kUsage, "the model is already partitioned");
   const bool is_interleaved = options_.virtual_pipeline_size > 1;
   pipeline_ = std::make_unique<PipelineModel>(
       sequence_, pp_,
@@ -137,7 +137,7 @@ void NxDPPModel::partition() {
                       .stages_per_rank = options_.virtual_pipeline_size,
                       .stages = stages(),
                       .trace = !options_.trace_file_path.empty()});
-  give_memory();
+  allocate();
   const std::vector<Layer*>& layers = pipeline_->local_layers();
   if (std::any_of(layers.begin(), layers.end(), [](const Layer* l) { return l->is_sealed(); })) {
     for (const auto& p : pipeline_->parameters()) {
@@ -154,13 +154,13 @@ void NxDPPModel::partition() {
         own, dp_,
         DataParallelOptions{.precision = {.param = type, .reduce = type},
                             .shard_states = options_.use_zero1_optimizer,
-                            .alone = tied_of(own)}));
+                            .separate_buckets = tied_of(own)}));
   }
-  // A layer reports to one of them.
+  // A layer can report its gradients to only one DataParallel.
   if (data_parallel_.size() == 1) sum_during_backward(data_parallel_.front(), layers);
 }
 
-void NxDPPModel::give_memory() {
+void NxDPPModel::allocate() {
   for (Layer* layer : pipeline_->local_layers()) {
     if (options_.param_init_fn) {
       layer->walk([&](Layer& each) { options_.param_init_fn(each, at::kCPU); });
@@ -170,7 +170,7 @@ void NxDPPModel::give_memory() {
   }
 }
 
-/// Those of `own` that other stages use as well.
+/// Parameters of `own` that other stages use as well.
 Parameters NxDPPModel::tied_of(const Parameters& own) const {
   Parameters out;
   for (const auto& p : pipeline_->tied_parameters()) {
@@ -194,8 +194,8 @@ NxDPPModel::Work NxDPPModel::work_of(const PipelineInputs& inputs, bool training
                Code::kUsage, "the inputs are ", listed(names), "; input_names are ",
                listed(options_.input_names));
   const std::string& first = options_.first_input;
-  CLEAVE_CHECK(inputs.contains(first), Code::kUsage, "the inputs are ", listed(names), "; ", first,
-               " is what the first layer takes");
+  CLEAVE_CHECK(inputs.contains(first), Code::kUsage, "the inputs are ", listed(names),
+               "; the first layer needs ", first);
   const int64_t rows = inputs.at(first).dim() > 0 ? inputs.at(first).size(0) : 0;
   for (const auto& [name, tensor] : inputs) {
     CLEAVE_CHECK(tensor.dim() > 0 && tensor.size(0) == rows, Code::kShape, name, " has sizes ",
@@ -221,7 +221,7 @@ NxDPPModel::Work NxDPPModel::work_of(const PipelineInputs& inputs, bool training
   return work;
 }
 
-/// What each micro-batch's loss counts in the gradients' sum over micro-batches and dp.
+/// Each micro-batch's weight in the loss, which is summed over micro-batches and dp.
 std::vector<double> NxDPPModel::weights_of(const Work& work) const {
   const double even = 1.0 / static_cast<double>(std::ssize(work.inputs) * dp_.size());
   if (!options_.token_weighted_loss) return std::vector<double>(work.inputs.size(), even);
@@ -261,12 +261,12 @@ std::vector<double> NxDPPModel::reported(const std::vector<double>& losses,
 std::vector<double> NxDPPModel::run_train(const PipelineInputs& inputs) {
   (void)partitioned();
   CLEAVE_CHECK(options_.output_loss_value_spec, Code::kUsage,
-               "run_train without output_loss_value_spec; say how a loss comes from the output");
-  check_none_left(pipeline_->parameters());
+               "run_train without output_loss_value_spec; set it to the loss function");
+  check_no_stale_gradients(pipeline_->parameters());
   const Work work = work_of(inputs, /*training=*/true);
   const std::vector<double> weights = weights_of(work);
   for (const auto& d : data_parallel_) {
-    d->leaves_changed();
+    d->refresh_weights();
     d->begin_step(std::ssize(work.micro_batches));
   }
   const std::vector<double> losses =
@@ -276,10 +276,10 @@ std::vector<double> NxDPPModel::run_train(const PipelineInputs& inputs) {
   return reported(losses, weights);
 }
 
-// The losses were weighted for the mean over data-parallel ranks already.
+// No division here: the losses are already weighted for the mean over data-parallel ranks.
 void NxDPPModel::sync_gradients() {
   for (const auto& d : data_parallel_) d->finish_gradients();
-  finish_gradients(pipeline_->parameters(), tp_);  // with FSDP: what no layer used is zeros
+  finish_gradients(pipeline_->parameters(), tp_);  // with FSDP: unused parameters get zeros
   pipeline_->sum_tied_gradients();
   for (const auto& p : pipeline_->parameters()) record_mean(*p);
 }
@@ -287,9 +287,9 @@ void NxDPPModel::sync_gradients() {
 std::vector<double> NxDPPModel::run_eval(const PipelineInputs& inputs) {
   (void)partitioned();
   CLEAVE_CHECK(options_.output_loss_value_spec, Code::kUsage,
-               "run_eval gives losses and there is no output_loss_value_spec; call "
+               "run_eval without output_loss_value_spec; set it to the loss function, or call "
                "run_eval_outputs");
-  for (const auto& d : data_parallel_) d->leaves_changed();
+  for (const auto& d : data_parallel_) d->refresh_weights();
   const Work work = work_of(inputs, /*training=*/false);
   const std::vector<double> weights = weights_of(work);
   const auto loss = work.loss(options_.output_loss_value_spec, weights);
@@ -298,7 +298,7 @@ std::vector<double> NxDPPModel::run_eval(const PipelineInputs& inputs) {
 
 std::vector<DTensor> NxDPPModel::run_eval_outputs(const PipelineInputs& inputs) {
   (void)partitioned();
-  for (const auto& d : data_parallel_) d->leaves_changed();
+  for (const auto& d : data_parallel_) d->refresh_weights();
   return pipeline_->run_eval(work_of(inputs, /*training=*/false).micro_batches);
 }
 

@@ -12,115 +12,114 @@
 
 namespace cleave::nxd {
 
-/// Tensors by the names of a model's inputs, dim 0 the sequences of the batch. One of them goes to
-/// the first layer (NxDPPModelOptions::first_input), "attention_mask", "token_type_ids" and
-/// "position_ids" to the layers' Context; the loss gets all of them.
+/// A model's inputs by name; dim 0 is the sequences of the batch. One of them goes to the first
+/// layer (NxDPPModelOptions::first_input), "attention_mask", "token_type_ids" and "position_ids" to
+/// the layers' Context; the loss function gets all of them.
 using PipelineInputs = std::map<std::string, Tensor>;
 
-/// One number from what the last layer gives for a micro-batch and the micro-batch's inputs. A
-/// module of the original returns its loss among other values and output_loss_value_spec points at
-/// it; here the loss is a function beside the model.
+/// Scalar loss of a micro-batch from the last layer's output and the micro-batch's inputs. In NxD
+/// the module returns its loss among other values and output_loss_value_spec points at it; here the
+/// loss is a function outside the model.
 using OutputLoss = std::function<Tensor(const DTensor& output, const PipelineInputs& inputs)>;
 
-/// NxDPPModel's arguments under their names. What its Python tracing needs (tracer_cls,
-/// leaf_module_cls, autowrap_*) has no meaning for a list of layers.
+/// NxDPPModel's arguments under their names. Arguments for Python tracing (tracer_cls,
+/// leaf_module_cls, autowrap_*) do not apply to a list of layers.
 struct NxDPPModelOptions {
   bool (*transformer_layer_cls)(const Layer&) = nullptr;  ///< classes<Block>()[0]
   int num_microbatches = 1;
   int virtual_pipeline_size = 1;        ///< above 1: the interleaved schedule
-  OutputLoss output_loss_value_spec{};  ///< none: run_eval gives the outputs
+  OutputLoss output_loss_value_spec{};  ///< without it only run_eval_outputs works
   bool return_mb_loss = false;
   bool broadcast_and_average_loss = false;
-  /// Micro-batches count by their labels that are not -100, over all data-parallel ranks: the loss
-  /// of the global batch. Without it a mean of means, as the original's.
+  /// Weights micro-batches by their labels that are not -100, over all data-parallel ranks: the
+  /// loss of the global batch. Otherwise the loss is a mean of means, as in NxD.
   bool token_weighted_loss = false;
-  std::vector<std::string> pipeline_cuts{};  ///< the last layer of each stage but the last
+  std::vector<std::string> pipeline_cuts{};  ///< last layer of each stage except the last stage
   std::vector<std::string> input_names{};
-  std::string first_input = "input_ids";  ///< what the first layer takes, of any type
-  /// Fills a micro-batch's Context from inputs of other names, after the three above.
+  std::string first_input = "input_ids";  ///< input of the first layer, of any dtype
+  /// Fills a micro-batch's Context from other inputs, after the three above.
   std::function<void(Context&, const PipelineInputs&)> set_context{};
-  /// Fills the parameters of one layer, not of those below it, on a device: the processor, as in
-  /// the original. What it leaves out, and all without it, gets its starting value: a function of
-  /// `seed`, name and place, of the parallel layer's own dtype, elsewhere of `dtype`.
+  /// Initializes the parameters of one layer, without its children, on a device: the CPU, as in
+  /// NxD. All other parameters get their initial value, a function of `seed`, name and position, in
+  /// the parallel layer's own dtype, elsewhere in `dtype`.
   std::function<void(Layer&, at::Device)> param_init_fn{};
   uint64_t seed = 0;
   at::ScalarType dtype = at::kFloat;
-  std::string trace_file_path{};  ///< a Chrome trace of the first step that is trained
+  std::string trace_file_path{};  ///< Chrome trace of the first training step
   bool use_zero1_optimizer = false;
-  bool auto_partition = false;               ///< L / P blocks a stage, the rest to the last ones
-  bool balance_by_cost = false;              ///< auto_partition: by what layers cost instead
-  bool deallocate_pipeline_outputs = false;  ///< taken for the name: outputs are always freed
+  bool auto_partition = false;               ///< L / P blocks per stage, the rest to the last ones
+  bool balance_by_cost = false;              ///< auto_partition: balance the layers' costs instead
+  bool deallocate_pipeline_outputs = false;  ///< has no effect: outputs are always freed
 };
 
-/// A part of a model that computes on plain tensors, made of the layers of nxd.h, and that
-/// NxDPPModel can call. It registers its parts with add(), as a LayerGroup does.
+/// Base of model parts that compute on plain tensors with the layers of nxd.h and that NxDPPModel
+/// can call. Register child layers with add(), as in a LayerGroup.
 class PlainLayer : public Layer {
  public:
   using Layer::add;
   using Layer::operator();
-  /// The call on plain tensors: x and the result are whole on every rank of the tensor-parallel
-  /// group.
+  /// Call on plain tensors: x and the result are replicated over the tensor-parallel group.
   Tensor operator()(const Tensor& x, const Context& context = {});
 
  protected:
-  /// What the layer computes.
+  /// The layer's computation.
   virtual Tensor compute(const Tensor& x, const Context& context) = 0;
   DTensor forward(const DTensor& x, const Context& context) final;
   [[nodiscard]] std::optional<Placement> accepts(const DTensor& x) const override;
 };
 
 /// A model over the pipeline, data and tensor-parallel groups that initialize_model_parallel made,
-/// under the calls of NxD's guide. A plan is put on the model before (parallelize_module); parallel
-/// layers of nxd.h need nothing. So is FSDP, on each layer of `sequence`.
+/// with the calls of NxD's guide. Apply a plan (parallelize_module) before; the parallel layers of
+/// nxd.h need none. Apply FSDP before too, to each layer of `sequence`.
 class NxDPPModel {
  public:
-  /// `module` outlives this; `sequence` is its layers in the order of their calls. Partitions at
-  /// once where cuts or auto_partition are given, else at partition().
+  /// `module` must outlive this; `sequence` is its layers in call order. Partitions immediately if
+  /// cuts or auto_partition are given, otherwise at partition().
   ///
-  /// Throws Error(kUsage) where groups are not initialized, transformer_layer_cls is missing,
+  /// Throws Error(kUsage) if groups are not initialized, transformer_layer_cls is missing,
   /// auto_partition comes with cuts, cuts come without input_names, both loss options are on, or a
   /// layer of `sequence` is a LayerGroup, which has no call (derive it from PlainLayer);
-  /// Error(kShape) for cuts or blocks that do not make the stages.
+  /// Error(kShape) if cuts or blocks do not match the number of stages.
   NxDPPModel(Layer& module, std::vector<Layer*> sequence, NxDPPModelOptions options);
   ~NxDPPModel();
   NxDPPModel(const NxDPPModel&) = delete;
   NxDPPModel& operator=(const NxDPPModel&) = delete;
 
-  /// By hand: the names of stages' last layers, one by one, then partition().
+  /// Manual partition: call with the last layer of each stage except the last, then partition().
   void cut_pipeline_stage(const std::string& name);
-  /// Cuts the model into stages and gives this rank's layers memory.
+  /// Partitions the model into stages and allocates this rank's layers.
   void partition();
 
-  /// Forward and backward of the batch; gradients are complete then (means over data-parallel
-  /// ranks; sums of tied weights), or in the optimizer's shards with use_zero1_optimizer. Every
-  /// input is split along dim 0 into num_microbatches near-equal parts. Returns, as the options
-  /// say: the loss on the last pipeline rank and nothing elsewhere, one loss a micro-batch there,
-  /// or the mean over data-parallel ranks on every rank. Throws Error(kUsage) for names other than
-  /// input_names and where gradients of an earlier step are left (call zero_grad() after each
-  /// step), Error(kShape) for sizes that do not go together. Collective.
+  /// Forward and backward of the batch. Afterwards gradients are complete (means over data-parallel
+  /// ranks, sums for tied weights), or in the optimizer's shards with use_zero1_optimizer. Every
+  /// input is split along dim 0 into num_microbatches near-equal parts. Returns, by the options:
+  /// the loss on the last pipeline rank and nothing elsewhere, one loss per micro-batch there, or
+  /// the mean over data-parallel ranks on every rank. Throws Error(kUsage) for names other than
+  /// input_names and if gradients of an earlier step remain (call zero_grad() after each step),
+  /// Error(kShape) for inconsistent sizes. Collective.
   std::vector<double> run_train(const PipelineInputs& inputs);
-  /// Forward alone, with a loss; returns as run_train does. Another batch size is fine; fewer rows
-  /// than num_microbatches are as many micro-batches.
+  /// Forward only, with a loss; returns like run_train. The batch size may differ; a batch with
+  /// fewer sequences than num_microbatches has one micro-batch per sequence.
   std::vector<double> run_eval(const PipelineInputs& inputs);
-  /// Forward alone: the last layer's outputs by micro-batch on the last rank, nothing elsewhere.
+  /// Forward only: the last layer's outputs by micro-batch on the last rank, nothing elsewhere.
   std::vector<DTensor> run_eval_outputs(const PipelineInputs& inputs);
 
-  /// Of this rank's stages, under the names of the whole model. All throw Error(kUsage) before the
+  /// Of this rank's stages, with the names of the whole model. All throw Error(kUsage) before the
   /// model is partitioned.
   [[nodiscard]] Parameters local_parameters() const;
   [[nodiscard]] std::vector<std::pair<std::string, std::shared_ptr<Parameter>>>
   local_named_parameters() const;
   [[nodiscard]] std::vector<std::pair<std::string, Layer*>> local_named_modules() const;
-  /// This rank's parts of the parameters, detached: no copies.
+  /// This rank's shards of the parameters, detached, not copied.
   [[nodiscard]] std::map<std::string, Tensor> local_state_dict() const;
-  /// Copies values in. Strict: Error(kFormat) for a name that is missing or not here.
+  /// Copies the values in. Throws Error(kFormat) for a missing or unknown name.
   void load_state_dict(const std::map<std::string, Tensor>& state);
 
  private:
   struct Work;
   void check_options() const;
   [[nodiscard]] Stages stages() const;
-  void give_memory();
+  void allocate();
   [[nodiscard]] Parameters tied_of(const Parameters& own) const;
   void sync_gradients();
   [[nodiscard]] const PipelineModel& partitioned() const;
@@ -136,7 +135,7 @@ class NxDPPModel {
   Axis pp_, dp_, tp_;
   std::vector<std::string> cuts_;
   std::unique_ptr<PipelineModel> pipeline_;
-  std::vector<std::shared_ptr<DataParallel>> data_parallel_;  // by type; none with FSDP
+  std::vector<std::shared_ptr<DataParallel>> data_parallel_;  // one per dtype; empty with FSDP
   uint64_t num_steps_ = 0;
 };
 

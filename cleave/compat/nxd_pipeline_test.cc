@@ -105,7 +105,7 @@ Want want_of(const PipelineInputs& inputs, int64_t num_parts) {
 
 TEST(NxDPPModel, AnyGroups_GiveLossAndGradientsOfOneRank) {
   const PipelineInputs all = batch_of(6, 3);
-  const Want want = want_of(all, 6);  // micro-batches of one row: on every layout the same
+  const Want want = want_of(all, 6);  // one sequence per micro-batch: the same on every layout
   struct Case {
     int pp, dp, tp, virtual_size;
     bool zero1;
@@ -141,7 +141,7 @@ TEST(NxDPPModel, AnyGroups_GiveLossAndGradientsOfOneRank) {
   }
 }
 
-TEST(NxDPPModel, LossOptions_SayWhoIsToldWhat) {
+TEST(NxDPPModel, LossOptions_DetermineWhichRanksGetWhichLosses) {
   const PipelineInputs all = batch_of(5, 9);
   const Want want = want_of(all, 3);
   on_groups(2, 1, 1, [&](World&) {
@@ -152,15 +152,15 @@ TEST(NxDPPModel, LossOptions_SayWhoIsToldWhat) {
       o.return_mb_loss = each;
       o.param_init_fn = &in_double;
       NxDPPModel pipeline(*model, model->sequence(), o);
-      const auto told = pipeline.run_eval(all);
+      const auto losses = pipeline.run_eval(all);
       if (get_pipeline_model_parallel_rank() == 0) {
-        EXPECT_TRUE(told.empty());
+        EXPECT_TRUE(losses.empty());
       } else if (each) {
-        ASSERT_EQ(told.size(), 3U);
-        for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(told[i], want.losses[i], 1e-12);
+        ASSERT_EQ(losses.size(), 3U);
+        for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(losses[i], want.losses[i], 1e-12);
       } else {
-        ASSERT_EQ(told.size(), 1U);
-        EXPECT_NEAR(told[0], want.loss, 1e-12);
+        ASSERT_EQ(losses.size(), 1U);
+        EXPECT_NEAR(losses[0], want.loss, 1e-12);
       }
       const auto outputs = pipeline.run_eval_outputs(batch_of(4, 1));
       EXPECT_EQ(outputs.size(), get_pipeline_model_parallel_rank() == 0 ? 0U : 3U);
@@ -168,7 +168,7 @@ TEST(NxDPPModel, LossOptions_SayWhoIsToldWhat) {
   });
 }
 
-// Oracle: the mean over all labels of the batch at once.
+// Oracle: the mean over all labels of the whole batch.
 TEST(NxDPPModel, TokenWeighted_IsTheMeanOverAllLabels) {
   PipelineInputs all = batch_of(4, 5);
   all["labels"].narrow(0, 0, 1).fill_(-100);
@@ -179,7 +179,7 @@ TEST(NxDPPModel, TokenWeighted_IsTheMeanOverAllLabels) {
     o.num_microbatches = 2;
     o.token_weighted_loss = true;
     o.param_init_fn = &in_double;
-    // A row without labels has no mean: its sum, over at least one, is 0.
+    // A sequence without labels has no mean; its sum divided by at least one is 0.
     o.output_loss_value_spec = [](const DTensor& logits, const PipelineInputs& in) {
       const Tensor labels = next_token_labels(in.at("labels"));
       const int64_t count = std::max<int64_t>(in.at("labels").ne(-100).sum().item<int64_t>(), 1);
@@ -190,12 +190,12 @@ TEST(NxDPPModel, TokenWeighted_IsTheMeanOverAllLabels) {
     for (const auto& [name, t] : all) {
       own[name] = t.slice(0, 2 * get_data_parallel_rank(), 2 * get_data_parallel_rank() + 2);
     }
-    const auto told = pipeline.run_train(own);
-    ASSERT_EQ(told.size(), 1U);
-    // Labels are counted before they are shifted, here and in the weights alike.
+    const auto losses = pipeline.run_train(own);
+    ASSERT_EQ(losses.size(), 1U);
+    // Labels are counted before they are shifted, here and in the weights.
     const double shifted = next_token_labels(all.at("labels")).ne(-100).sum().item<double>();
     const double counted = all.at("labels").ne(-100).sum().item<double>();
-    EXPECT_NEAR(told[0], want * shifted / counted, 1e-12);
+    EXPECT_NEAR(losses[0], want * shifted / counted, 1e-12);
   });
 }
 
@@ -274,7 +274,7 @@ TEST(NxDPPModel, Mistakes_AreNamed) {
   });
 }
 
-/// Layers of nxd.h, each with a dtype of its own, on plain tensors.
+/// Layers of nxd.h, each with its own dtype, on plain tensors.
 class Wide : public PlainLayer {
  public:
   explicit Wide(at::ScalarType type)
@@ -303,7 +303,7 @@ struct Tower : LayerGroup {
   Wide first, second;
 };
 
-// Oracle: the records' own starting values; and that ranks without a plan compute at all.
+// Oracle: the parameters' initial values; also that ranks without a plan compute at all.
 TEST(NxDPPModel, ParallelLayers_KeepTheirDtypeAndTakeTheSeed) {
   for (const int pp : {1, 2}) {
     on_groups(pp, 1, 2, [&](World&) {
@@ -340,8 +340,8 @@ TEST(NxDPPModel, ParallelLayers_KeepTheirDtypeAndTakeTheSeed) {
   }
 }
 
-// Oracle: the mean over the rows' own losses.
-TEST(NxDPPModel, EvalOfFewerRowsThanMicroBatches_IsTheirMean) {
+// Oracle: the mean over the sequences' losses.
+TEST(NxDPPModel, EvalOfFewerSequencesThanMicroBatches_IsTheirMean) {
   const PipelineInputs all = batch_of(2, 9);
   const Want want = want_of(all, 2);
   on_groups(2, 1, 1, [&](World&) {
@@ -372,7 +372,7 @@ TEST(NxDPPModel, GroupWithoutACall_IsRefusedByName) {
   });
 }
 
-// A vocabulary that outweighs the blocks: the last stage keeps none of them by cost.
+// The vocabulary projection costs more than the blocks, so by cost the last stage has no block.
 TEST(NxDPPModel, PartitionByCost_IsNoSlowerThanTheRule) {
   const Json config = Json::parse(
       R"json({"model_type": "llama", "vocab_size": 128256, "hidden_size": 64,

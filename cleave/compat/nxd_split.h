@@ -5,8 +5,8 @@
 
 namespace cleave::nxd {
 
-/// A value of which each rank holds a piece of `dim`, in rank order, of whatever size: the ranks
-/// tell each other the sizes. [.., piece, ..] on each rank; negative dims count from the end.
-DTensor joinable(const Tensor& x, const Axis& axis, int64_t dim, const std::string& site);
+/// A value sharded along `dim` in rank order; the ranks exchange the sizes of their shards, which
+/// may be uneven. x is [.., shard, ..]; negative dims count from the end. Collective.
+DTensor as_sharded(const Tensor& x, const Axis& axis, int64_t dim, const std::string& site);
 
 }  // namespace cleave::nxd

@@ -8,7 +8,7 @@
 namespace cleave::nxd {
 namespace {
 
-// A norm of one stage's gradients, or a step from them, would be wrong without a word.
+// The norm of one stage's gradients, or a step with it, would be silently wrong.
 void check_stages(const Parameter& p) {
   const Axis& pp = get_pipeline_model_parallel_group();
   CLEAVE_CHECK(pp.size() == 1 || has_same_ranks(stages_of(p), pp), Code::kUsage, p.name(),
@@ -19,7 +19,7 @@ void check_stages(const Parameter& p) {
 void complete_gradients(const Parameters& parameters) {
   const Axis& tp = get_tensor_model_parallel_group();
   for (const auto& p : parameters) {
-    if (p->home() == Parameter::Ownership::kNotOwned) continue;
+    if (p->ownership() == Parameter::Ownership::kNotOwned) continue;
     CLEAVE_CHECK(p->leaf().defined() && p->axis().size() == tp.size(), Code::kUsage, p->name(),
                  " is not on the tensor-parallel group; call move_model_to_device(model, device) "
                  "before the optimizer is made");
@@ -70,7 +70,7 @@ double clip_grad_norm_of(const Parameters& parameters, double max_norm, double n
 
 void optimizer_step(Optimizer& optimizer, const std::vector<std::vector<int>>& groups, double lr) {
   CLEAVE_CHECK(groups == get_data_parallel_group(as_list), Code::kUsage,
-               "groups are not the data-parallel ones: their ranks hold parts of a model, not "
+               "groups are not the data-parallel groups: their ranks hold different shards, not "
                "copies; pass get_data_parallel_group(as_list)");
   step(optimizer, lr);
 }
@@ -79,7 +79,7 @@ void optimizer_step(Optimizer& optimizer, double lr) {
   CLEAVE_CHECK(get_data_parallel_group(as_list).size() == 1, Code::kUsage,
                "without groups gradients would be averaged over all ranks, which hold ",
                get_data_parallel_group(as_list).size(),
-               " different parts of the model; pass get_data_parallel_group(as_list)");
+               " different shards of the model; pass get_data_parallel_group(as_list)");
   step(optimizer, lr);
 }
 

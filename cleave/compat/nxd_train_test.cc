@@ -21,7 +21,7 @@ using test::thrown_by;
 
 constexpr int64_t kIds = 11, kHidden = 6, kWide = 9;
 
-/// A table, a pair of linears and a norm: cut rows, cut columns, replicated weights.
+/// An embedding, a pair of linears and a norm: row-sharded, column-sharded and replicated weights.
 struct Model : LayerGroup {
   Model() {
     add("embed", embed);
@@ -41,7 +41,7 @@ const std::vector<std::pair<std::string, std::vector<int64_t>>> kShapes = {
     {"down.weight", {kHidden, kWide}}, {"down.bias", {kHidden}},        {"norm.weight", {kHidden}},
     {"norm.bias", {kHidden}}};
 
-/// Rows of the data-parallel rank `rank`, and what their loss is measured against.
+/// Sequences of the data-parallel rank `rank`, and the upstream gradient of their outputs.
 Tensor ids_of(int rank) {
   return test::ids({2, 3}, kIds, static_cast<uint64_t>(50 + rank));
 }
@@ -104,8 +104,8 @@ void expect_stepped(const Training& run, const Whole& want, double lr, double ma
   }
 }
 
-// Oracle: the same on whole tensors, where the mean is taken before the norm. The data-parallel
-// ranks' own norms differ, so clipping before the reduction gives other weights.
+// Oracle: the same on whole tensors, averaged before the norm. The data-parallel ranks' own norms
+// differ, so clipping before the reduction would give other weights.
 TEST(ClipGradNorm, BeforeOptimizerStep_ReducesThenClipsOnce) {
   for (const auto& [tp, dp] :
        std::vector<std::pair<int, int>>{{1, 1}, {2, 1}, {3, 1}, {4, 1}, {1, 2}, {2, 2}, {1, 3}}) {
@@ -114,7 +114,8 @@ TEST(ClipGradNorm, BeforeOptimizerStep_ReducesThenClipsOnce) {
     on_model_parallel(tp, dp, [&] {
       const auto where = str(" tp=", tp, " dp=", dp);
       Training run(want);
-      for (int again = 0; again < 2; ++again) {  // a second step starts from nothing
+      for (int again = 0; again < 2;
+           ++again) {  // the second step must not see the first one's gradients
         test::fill(run.model, want.weights, at::kDouble);
         run.parameters = run.model.parameters();
         run.optimizer.emplace(run.parameters,
@@ -199,11 +200,11 @@ TEST(ClipGradNorm, BackwardAfterIt_IsAnError) {
     EXPECT_EQ(error.code(), Code::kUsage);
     EXPECT_NE(std::string(error.what()).find("after the last backward"), std::string::npos)
         << error.what();
-    // A step that is given up: gradients start anew.
+    // After zero_grad the step can be repeated.
     run.optimizer->zero_grad();
     backward(run.model);
     EXPECT_NEAR(nxd::clip_grad_norm(run.parameters, 1), want.norm, 1e-12);
-    EXPECT_NEAR(nxd::clip_grad_norm(run.parameters, 1), 1, 1e-5);  // clipped already
+    EXPECT_NEAR(nxd::clip_grad_norm(run.parameters, 1), 1, 1e-5);  // already clipped
   });
 }
 
@@ -226,8 +227,8 @@ TEST(ClipGradNorm, WrongCalls_SayTheRemedy) {
   });
 }
 
-// Oracle: the records before the move.
-TEST(MoveModelToDevice, KeepsWhatParametersAreCutOverAndTiedTo) {
+// Oracle: the parameters before the move.
+TEST(MoveModelToDevice, KeepsShardingAndTies) {
   on_model_parallel(3, 1, [] {
     struct Tied : Model {
       Tied() : head({.in_features = kHidden, .out_features = kIds, .bias = false}) {
@@ -253,7 +254,7 @@ TEST(MoveModelToDevice, KeepsWhatParametersAreCutOverAndTiedTo) {
   });
 }
 
-// Oracle: the guide's two names beside the API's.
+// Oracle: the guide's names and the API's names return the same.
 TEST(Getters, OfBothGuides_AreOneState) {
   on_model_parallel(2, 2, [] {
     EXPECT_EQ(nxd::get_tensor_parallel_size(), nxd::get_tensor_model_parallel_size());

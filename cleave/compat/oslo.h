@@ -11,80 +11,79 @@
 #include "cleave/model/model.h"
 #include "cleave/optim/optimizer.h"
 
-/// OSLO's tensor parallelism under its names. docs/oslo.md is its page; docs/migration.md says what
-/// to write instead of what is not here.
+/// OSLO's tensor parallelism under its names. See docs/oslo.md; docs/migration.md lists
+/// replacements for what is missing here.
 namespace cleave::oslo {
 
-/// What OSLO is told, a JSON object of blocks; a block that is there is on unless its "enable" is
-/// false.
+/// OSLO's configuration, a JSON object of blocks; a block is enabled unless its "enable" is false.
 ///
 ///   "model_parallelism": {"enable", "tensor_parallel_size": 1, "pipeline_parallel_size": 1}
 ///   "activation_checkpointing": {"enable"}
 ///
-/// "kernel_fusion", a pipeline and the other ways to checkpoint are understood but must be off.
-/// Throws Error(kFormat) naming key, value and byte for an unknown key, a value of another type, a
-/// size below 1; Error(kIo) for a file that cannot be read.
+/// "kernel_fusion", a pipeline and the other kinds of activation checkpointing are recognized but
+/// must be off. Throws Error(kFormat) with key, value and byte for an unknown key, a value of
+/// another type, or a size below 1; Error(kIo) for a file that cannot be read.
 struct Config {
   int tensor_parallel_size = 1;           ///< >= 1, any number
-  bool activation_checkpointing = false;  ///< blocks keep their inputs alone
+  bool activation_checkpointing = false;  ///< blocks keep only their inputs
 
   Config(const Json& json);              // NOLINT(google-explicit-constructor)
   Config(const std::string& json_file);  // NOLINT(google-explicit-constructor)
   Config(const char* json_file);         // NOLINT(google-explicit-constructor)
 };
 
-/// What a call gives.
+/// Result of a forward call.
 struct Output {
-  Tensor loss;     ///< one number: the mean over this rank's labels; undefined without labels
+  Tensor loss;     ///< scalar: the mean over this rank's labels; undefined without labels
   DTensor logits;  ///< [B, T, V], or [B, C] of a classifier; full_tensor() is whole on every rank
 };
 
-/// Tensors by the names of parameters, each this rank's part of it.
+/// This rank's shards by parameter name.
 using StateDict = std::map<std::string, Tensor>;
 
 struct SaveOptions {
-  bool merge_checkpoints = false;   ///< whole tensors, for other programs and any layout
-  bool save_config = true;          ///< config.json, with the dtype of the files
-  StateDict state_dict{};           ///< what to save of the model; empty: its parameters
-  std::string max_shard_size{};     ///< of a merged file, "5GB" unless given; a larger one is cut
+  bool merge_checkpoints = false;   ///< write whole tensors, for other programs and any layout
+  bool save_config = true;          ///< write config.json, with the dtype of the files
+  StateDict state_dict{};           ///< tensors to save; empty: the model's parameters
+  std::string max_shard_size{};     ///< of a merged file, "5GB" if empty; larger ones are divided
   bool safe_serialization = false;  ///< merged as safetensors, not as pytorch_model.bin
 };
 
-/// A model that is split over the ranks of a job. Every rank calls everything here alike.
+/// A model sharded over the ranks of a job. All methods must be called on every rank.
 class ParallelModel {
  public:
-  /// What initialize does; use that.
+  /// Use initialize instead.
   ParallelModel(std::unique_ptr<Model> model, const Config& config, World& world);
 
   /// Forward. Labels are those of transformers: the ids themselves for a causal model, which shifts
-  /// them; -100 counts nothing. Dropout is off, as from_pretrained leaves it, unless
-  /// `context.training`; the batch's mask, token types and first row take the context's places.
+  /// them; -100 is ignored. Dropout is off, as after from_pretrained, unless `context.training`;
+  /// the batch's mask, token types and first sequence replace the context's.
   ///
-  /// Throws Error(kDesync) when the ranks of a tensor-parallel group begin with different batches.
+  /// Throws Error(kDesync) if the first batch differs between ranks of a tensor-parallel group.
   Output operator()(const Batch& batch, const Context& context = {});
 
-  /// After backward: completes the gradients over the ranks (their mean over data-parallel ones),
-  /// scales them to a norm of at most `max_norm`, and updates. Returns the norm before that. Throws
-  /// Error(kNumerics) naming the parameter whose gradient is not finite; nothing is updated then.
+  /// After backward: reduces the gradients over the ranks (mean over data-parallel ranks), clips
+  /// them to a norm of at most `max_norm`, and updates. Returns the norm before clipping. Throws
+  /// Error(kNumerics), without an update, with the parameter whose gradient is not finite.
   double step(Optimizer& optimizer, double lr,
               double max_norm = std::numeric_limits<double>::infinity());
 
-  /// Continues prompts, beams too (generate/generate.h); the same result on every rank.
+  /// Continues prompts, also with beam search (generate/generate.h); the same result on every rank.
   Generation generate(const std::vector<Ids>& prompts, const GenerateSettings& settings);
 
-  /// Writes the model into `save_directory`: a file pytorch_model_tp_I_pp_0.bin a rank, or with
-  /// merge_checkpoints (and always on one rank) pytorch_model.bin, in parts with an index where it
-  /// is larger than max_shard_size.
+  /// Writes the model into `save_directory`: one file pytorch_model_tp_I_pp_0.bin per rank, or with
+  /// merge_checkpoints (and always on one rank) pytorch_model.bin, in several files with an index
+  /// if it is larger than max_shard_size.
   ///
-  /// A model that is there already is replaced at once, when the new one is whole on the disk;
-  /// other files of the folder stay. Throws Error(kUsage) for options that do not go together and
-  /// for state_dict's names, Error(kIo).
+  /// An existing model is replaced atomically, after the new one is complete on the disk; other
+  /// files of the folder stay. Throws Error(kUsage) for incompatible options and for unknown names
+  /// in state_dict, Error(kIo).
   void save_parallelized(const std::string& save_directory, const SaveOptions& options = {}) const;
 
-  /// Takes the weights of a folder that save_parallelized wrote on any number of ranks, or of any
-  /// other model folder. An optimizer of this model goes on with them. Throws Error(kIo) when the
-  /// folder or a rank's file is missing, Error(kFormat) listing the tensors that are missing and
-  /// those that the model has no use for, or what is damaged; Error(kShape).
+  /// Loads the weights of a folder that save_parallelized wrote on any number of ranks, or of any
+  /// other model folder. An optimizer of this model continues with them. Throws Error(kIo) if the
+  /// folder or a rank's file is missing, Error(kFormat) with the missing and unexpected tensors or
+  /// the damaged file, Error(kShape).
   void from_parallelized(const std::string& directory);
 
   [[nodiscard]] Model& model() const { return *model_; }
@@ -100,12 +99,13 @@ class ParallelModel {
   bool has_checked_batch_ = false;
 };
 
-/// Splits a model over the ranks: tensor_parallel_size of them hold one copy, the others copies of
-/// their own. A model that has its memory keeps this rank's part, and an Optimizer that was made of
-/// it goes on; one without memory gets it from from_parallelized or materialize.
+/// Shards a model over groups of tensor_parallel_size ranks; each group holds one copy of the
+/// model. An allocated model keeps this rank's shards, and an Optimizer made of it stays valid; a
+/// model without memory is allocated by from_parallelized or materialize.
 ///
-/// Throws Error(kShape) when the size is more than the ranks, does not divide them, or is more than
-/// the model's heads, saying which sizes can be; Error(kUsage) for a model that is split already.
+/// Throws Error(kShape), with the possible sizes, if the size is more than the number of ranks,
+/// does not divide it, or is more than the model's heads; Error(kUsage) if the model is already
+/// sharded.
 ParallelModel initialize(std::unique_ptr<Model> model, const Config& config, World& world);
 
 }  // namespace cleave::oslo

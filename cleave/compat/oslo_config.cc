@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kMostRanks = 65536;
 
-/// What to do with the value of each key that an object may have.
+/// The allowed keys of an object, with the reader of each value.
 using Keys = std::vector<std::pair<std::string, std::function<void(const Json& value)>>>;
 
 void read_object(const Json& json, const Keys& keys) {
@@ -29,7 +29,7 @@ void read_object(const Json& json, const Keys& keys) {
   }
 }
 
-/// A block that is there is on. OSLO needed "enable": true, and left the model whole without it.
+/// A block is enabled by default. OSLO required "enable": true, and did not shard without it.
 bool is_enabled(const Json& block) {
   bool enable = true;
   for (size_t i = 0; i < block.size(); ++i) {
@@ -39,7 +39,7 @@ bool is_enabled(const Json& block) {
 }
 
 void require_off(const Json& flag) {
-  if (flag.as_bool()) flag.fail("not supported; leave it out");
+  if (flag.as_bool()) flag.fail("not supported; omit it");
 }
 
 void read_model_parallelism(const Json& block, Config& config) {
@@ -50,8 +50,8 @@ void read_model_parallelism(const Json& block, Config& config) {
                       {"pipeline_parallel_size", [](const Json& value) {
                          if (value.as_int(1, kMostRanks) == 1) return;
                          value.fail(
-                             "expected 1; `cleave train --pp` and PipelineModel run stages, whose "
-                             "files are read here too");
+                             "expected 1; for pipelines use `cleave train --pp` or PipelineModel, "
+                             "whose files can be read here");
                        }}});
   if (is_enabled(block)) config.tensor_parallel_size = static_cast<int>(tp);
 }
@@ -69,7 +69,8 @@ void read_kernel_fusion(const Json& block) {
   read_object(block, {{"enable", [](const Json& value) { (void)value.as_bool(); }},
                       {"memory_efficient_fusion", any},
                       {"custom_cuda_kernels", any}});
-  if (is_enabled(block)) block.fail("kernels are not chosen here; set its \"enable\" to false");
+  if (is_enabled(block))
+    block.fail("not supported: kernels are chosen elsewhere; set its \"enable\" to false");
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// "1, 2, 4": the sizes that a world can be divided into.
+/// The possible tensor_parallel_sizes of a world of 4: "1, 2, 4".
 std::string divisors_of(int size) {
   std::string text;
   for (int d = 1; d <= size; ++d) {
@@ -48,8 +48,8 @@ ParallelModel::ParallelModel(std::unique_ptr<Model> model, const Config& config,
   dp_ = mesh["dp"];
   world_ = Mesh::build(world, {{"world", world.size()}})["world"];
   for (const auto& p : model_->parameters()) {
-    CLEAVE_CHECK(!p->is_split() && !p->is_flat(), Code::kUsage, "the model is split already (",
-                 p->name(), " is); initialize is called once, with a whole model");
+    CLEAVE_CHECK(!p->is_split() && !p->is_flat(), Code::kUsage, "the model is already sharded (",
+                 p->name(), " is); call initialize once, with an unsharded model");
   }
   parallelize_module(*model_, tp_, model_->plan());
   if (!config.activation_checkpointing) return;
@@ -57,7 +57,7 @@ ParallelModel::ParallelModel(std::unique_ptr<Model> model, const Config& config,
   for (const size_t block : blocks_of(layers)) recompute(*layers[block]);
 }
 
-// Each rank that shuffled for itself would train on data of its own, and nothing would fail.
+// If ranks shuffle with different seeds they train on different data, and nothing else fails.
 void ParallelModel::check_same_batch(const Batch& batch) {
   if (std::exchange(has_checked_batch_, true) || tp_.size() == 1) return;
   Batch hashed = batch;
@@ -67,8 +67,8 @@ void ParallelModel::check_same_batch(const Batch& batch) {
   const Tensor all = tp_.all_gather(mine, 0, one_each, "hash of the first batch");
   for (int64_t r = 1; r < tp_.size(); ++r) {
     CLEAVE_CHECK(all[r].item<int64_t>() == all[0].item<int64_t>(), Code::kDesync, "ranks 0 and ", r,
-                 " of one tensor-parallel group were given different first batches; choose rows by "
-                 "the rank of data_parallel() alone, with one seed for all ranks");
+                 " of one tensor-parallel group have different first batches; choose sequences by "
+                 "the rank of data_parallel() only, with the same seed on all ranks");
   }
 }
 
@@ -102,7 +102,7 @@ void ParallelModel::from_parallelized(const std::string& directory) {
   const ModelFolder folder =
       has_config ? ModelFolder::open(directory)
                  : ModelFolder{.path = directory, .config = model_->config(), .stem = "model"};
-  // Files of ranks that changed places fit just as well: only their checksums tell.
+  // Two ranks' files that were swapped have the same shapes: only the checksums detect it.
   if (fs::exists(fs::path(folder.path) / kManifestName)) verify_checkpoint(folder.path, world_);
   const Tensor& first = model_->parameters().front()->leaf();
   load_model(*model_, folder, first.defined() ? first.scalar_type() : at::kFloat);

@@ -1,11 +1,12 @@
-// A save over the ranks:
-//   1. Rank 0 takes the lock beside the folder, asks for free space and makes a new folder, empty,
-//      under another name. Agreement: it is there.
-//   2. Split: the ranks of the first data-parallel group write a file each. Merged: they gather
-//      tensor by tensor, rank 0 writes. Agreement: all files are written and synced.
-//   3. Rank 0 adds config.json, links to what else was in DIR, and the manifest. The new folder is
-//      renamed to DIR; where DIR is there, the two swap names in one call and the old one is
-//      removed. Agreement: the model is on the disk.
+// A save over the ranks (each step ends with a barrier):
+//   1. Rank 0 takes the lock next to the folder, checks free space and makes a new, empty folder
+//      under a temporary name.
+//   2. Sharded: each rank of the first data-parallel group writes a file. Merged: these ranks
+//   gather
+//      tensor by tensor, and rank 0 writes. All files are synced.
+//   3. Rank 0 adds config.json, hard links to the other files of DIR, and the manifest. It renames
+//      the new folder to DIR; if DIR exists, it swaps the two names atomically and removes the old
+//      folder.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -40,12 +41,12 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kConfigName = "config.json";
 
-/// A parameter, and what this rank gives for it.
+/// A parameter, and this rank's values to save for it.
 struct Piece {
   const Parameter* parameter;
   Tensor local;  ///< of leaf_shape()
 
-  /// As the rank's own file has it, and as a merged one.
+  /// As in the rank's file, and as in a merged file.
   [[nodiscard]] TensorInfo local_info() const { return info(parameter->local_shape()); }
   [[nodiscard]] TensorInfo whole_info() const { return info(parameter->shape()); }
   /// The whole tensor. Collective over tp.
@@ -84,7 +85,7 @@ std::vector<Piece> pieces_of(const Parameters& parameters, const StateDict& stat
     CLEAVE_CHECK(given->second.sizes() == at::IntArrayRef(p->leaf_shape()) &&
                      at::isFloatingType(given->second.scalar_type()),
                  Code::kUsage, "state_dict: ", p->name(), " is ", given->second.scalar_type(), " ",
-                 given->second.sizes(), "; expected this rank's part, numbers of shape ",
+                 given->second.sizes(), "; expected this rank's shard, floating-point of shape ",
                  at::IntArrayRef(p->leaf_shape()));
     pieces.push_back({p.get(), given->second.detach()});
   }
@@ -100,7 +101,7 @@ std::span<const std::byte> bytes_on(Tensor& kept, const Tensor& values) {
   return bytes_of(kept);
 }
 
-/// What else in a folder a new save keeps: all but the model that it replaces.
+/// Whether a new save replaces this file of the old folder; it keeps all others.
 bool is_replaced(const std::string& name, bool writes_config) {
   if (name == kManifestName || (writes_config && name == kConfigName)) return true;
   const bool is_bin = name.ends_with(".bin") || name.ends_with(".bin.index.json");
@@ -114,12 +115,12 @@ fs::path target_of(const std::string& directory) {
   return path.has_filename() ? path : path.parent_path();
 }
 
-/// What the new folder is called until it takes its place: what every writer takes for a leftover.
+/// Temporary name of the new folder. If a save dies, every later writer treats it as a leftover.
 fs::path next_of(const fs::path& target) {
   return target.string() + ".next" + std::string(kPartialSuffix);
 }
 
-/// The folder of a save, on rank 0: new, or in place of the one of that name.
+/// The folder of a save, on rank 0: new, or replacing the existing one.
 class Target {
  public:
   Target(fs::path target, uint64_t bytes) : target_(std::move(target)) {
@@ -131,14 +132,14 @@ class Target {
                  " is a file; give the name of a folder");
     lock_ = std::make_unique<FileLock>(parent);
     require_free_space(parent, bytes);
-    if (fs::exists(target_)) look_at_old();
+    if (fs::exists(target_)) check_old_folder();
     if (fs::exists(next_of(target_))) remove_folder(next_of(target_));  // of a writer that died
     folder_.emplace(next_of(target_));
   }
 
   FolderWriter& folder() { return *folder_; }
 
-  /// The rest of the folder; after it the model is there.
+  /// Writes the remaining files and puts the folder in place.
   void commit(const std::optional<std::string>& config, const std::vector<WrittenBlock>& blocks) {
     if (config) folder_->write_file(kConfigName, *config);
     for (const std::string& name : others_) {
@@ -155,7 +156,7 @@ class Target {
   }
 
  private:
-  void look_at_old() {
+  void check_old_folder() {
     CLEAVE_CHECK(!fs::exists(target_ / kStateName), Code::kUsage, target_.string(),
                  " is a checkpoint of a run, with its optimizer; save into another folder");
     for (const auto& entry : fs::directory_iterator(target_)) {
@@ -163,7 +164,7 @@ class Target {
       if (name == ".lock") continue;
       CLEAVE_CHECK(entry.is_regular_file() && !entry.is_symlink() && is_file_name(name),
                    Code::kUsage, entry.path().string(),
-                   " is no plain file and would be lost; save into another folder");
+                   " is not a regular file and would be lost; save into another folder");
       others_.push_back(name);
     }
   }
@@ -174,7 +175,7 @@ class Target {
   std::optional<FolderWriter> folder_;
 };
 
-/// This rank's own file.
+/// Writes this rank's file.
 void write_split(const fs::path& path, const std::vector<Piece>& pieces) {
   std::vector<TensorInfo> infos;
   infos.reserve(pieces.size());
@@ -186,7 +187,8 @@ void write_split(const fs::path& path, const std::vector<Piece>& pieces) {
   writer.finish();
 }
 
-/// Whole tensors in order into pytorch_model.bin or its parts, filled as a safetensors plan fills.
+/// Writes whole tensors in order into pytorch_model.bin or its parts, divided as in a
+/// SafetensorsPlan.
 class BinFiles {
  public:
   BinFiles(FolderWriter& folder, const SafetensorsPlan& plan) : folder_(folder), plan_(plan) {}
@@ -223,7 +225,7 @@ class BinFiles {
   const SafetensorsPlan& plan_;
   std::unique_ptr<TorchPlan> torch_;
   std::optional<TorchWriter> writer_;
-  size_t num_begun_ = 0, first_ = 0;  ///< files; index of the running one's first tensor
+  size_t num_begun_ = 0, first_ = 0;  ///< files begun; index of the current file's first tensor
   std::vector<std::pair<std::string, std::string>> places_;
   uint64_t total_ = 0;
 };
@@ -231,16 +233,17 @@ class BinFiles {
 uint64_t max_file_bytes(const SaveOptions& options, bool is_merged) {
   CLEAVE_CHECK(is_merged || (options.max_shard_size.empty() && !options.safe_serialization),
                Code::kUsage,
-               "max_shard_size and safe_serialization are of merged checkpoints; set "
-               "merge_checkpoints, or leave them out");
+               "max_shard_size and safe_serialization apply to merged checkpoints; set "
+               "merge_checkpoints, or omit them");
   const std::string text = options.max_shard_size.empty() ? "5GB" : options.max_shard_size;
   const auto bytes = bytes_from_text(text);
   CLEAVE_CHECK(bytes, Code::kUsage, "max_shard_size='", text,
-               "' is no size; expected one above 0 such as 5GB, 200MB or 1GiB");
+               "' is not a size; expected one above 0 such as 5GB, 200MB or 1GiB");
   return *bytes;
 }
 
-/// Whole tensors, gathered one by one by the ranks of one tp axis; `target` is rank 0's.
+/// Gathers whole tensors one by one over the ranks of one tp axis and writes them; `target` is null
+/// except on rank 0.
 std::vector<WrittenBlock> write_merged(Target* target, const std::vector<Piece>& pieces,
                                        const SafetensorsPlan& plan, bool is_safe) {
   std::optional<SafetensorsWriter> safe;
@@ -262,21 +265,21 @@ std::vector<WrittenBlock> write_merged(Target* target, const std::vector<Piece>&
   return safe ? safe->finish() : std::vector<WrittenBlock>{};
 }
 
-/// What a save takes on a disk: its tensor files, the config, the manifest and the index.
+/// Disk space of a save: tensor files, config, manifest and index.
 uint64_t disk_bytes(const std::vector<Piece>& pieces, const SafetensorsPlan& plan,
                     const std::string& config, int num_split) {
   uint64_t bytes = plan.total_bytes();
   if (num_split > 0) {
     std::vector<TensorInfo> infos;
     for (const Piece& piece : pieces) infos.push_back(piece.local_info());
-    // No rank has a larger part than the first.
+    // No rank has larger shards than the first.
     bytes = static_cast<uint64_t>(num_split) * TorchPlan(state_dict_of(infos)).total_bytes();
   } else if (plan.files().front().name.starts_with(kTorchBinStem)) {
     bytes = TorchPlan(state_dict_of(whole_infos(pieces))).total_bytes();
   }
   const uint64_t num_files = plan.files().size() + static_cast<uint64_t>(num_split) + 5;
-  return bytes + manifest_room(plan, pieces.size()) + plan.index_json().size() + config.size() +
-         num_files * kDiskBlock;
+  return bytes + manifest_max_bytes(plan, pieces.size()) + plan.index_json().size() +
+         config.size() + num_files * kDiskBlock;
 }
 
 /// config.json's dtype: that of the largest tensor.

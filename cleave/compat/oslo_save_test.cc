@@ -1,5 +1,5 @@
-// Oracle: whole weights in a closed form of name and place, cut by hand or read back on another
-// layout; what a failed save leaves is compared bit for bit.
+// Oracle: whole weights as a function of name and position, sharded in the test or read back on
+// another layout; the folder after a failed save is compared bit for bit.
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -38,7 +38,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-/// The whole of a tensor: differs by version, name and place.
+/// A whole tensor; its values differ by version, name and position.
 Tensor closed_form(int version, const std::string& name, const std::vector<int64_t>& shape) {
   const auto start = static_cast<int64_t>(hash_bytes(str(version, name)) % 251);
   const Tensor t = at::arange(start, start + c10::multiply_integers(shape), at::kLong);
@@ -86,7 +86,7 @@ std::set<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-/// What loading a folder says on one rank.
+/// The error of loading a folder on one rank.
 Error load_error(const fs::path& folder) {
   return thrown_by([&] { expect_loads(folder, 1, 1); });
 }
@@ -106,8 +106,8 @@ TEST(OsloSave, OnAnyNumberOfRanks_LoadsOnAnyOther) {
   }
 }
 
-// Oracle: what the files take, and disks of about that size.
-TEST(OsloSave, DiskThatIsLargeEnough_IsTakenAndASmallerOneRefusedBeforeAnythingIsWritten) {
+// Oracle: the size of the files, and disks of about that size.
+TEST(OsloSave, DiskThatIsTooSmall_IsRefusedBeforeAnythingIsWritten) {
   const TempFolder folder;
   const fs::path disk = folder / "disk";
   fs::create_directory(disk);
@@ -152,8 +152,8 @@ TEST(OsloSave, Folder_HasTheTutorialsFiles) {
   EXPECT_EQ(config.at("architectures").at(size_t{0}).as_string(), "GPT2LMHeadModel");
 }
 
-// SPEC of the original: of 3 tp chunks, rank r has r, tp + r and 2 tp + r. 6 heads of 4 on 2 ranks.
-TEST(OsloSave, FusedMatrix_IsCutInThirds) {
+// OSLO's format: of 3 tp chunks, rank r has r, tp + r and 2 tp + r. 6 heads of 4 on 2 ranks.
+TEST(OsloSave, FusedMatrix_IsShardedInThirds) {
   const TempFolder folder;
   save(folder / "x", 2, 1);
   const std::string name = "transformer.h.1.attn.c_attn.weight";
@@ -213,7 +213,7 @@ TEST(OsloSave, StateDict_IsSavedInPlaceOfTheWeights) {
     EXPECT_THAT(refused("transformer.ln_g.bias", at::zeros({24})),
                 HasSubstr("did you mean 'transformer.ln_f.bias'"));
     EXPECT_THAT(refused("transformer.wte.weight", at::zeros({53, 24})),
-                AllOf(HasSubstr("[53, 24]"), HasSubstr("this rank's part")));
+                AllOf(HasSubstr("[53, 24]"), HasSubstr("this rank's shard")));
   });
   EXPECT_FALSE(fs::exists(folder / "no"));
   expect_loads(folder / "averaged", 3, 2);  // bf16 holds the values exactly
@@ -233,7 +233,7 @@ TEST(OsloSave, OptionsThatDoNotGoTogether_AreRefused) {
   EXPECT_THAT(refused({.max_shard_size = "1GB"}, 2), HasSubstr("merge_checkpoints"));
   EXPECT_THAT(refused({.safe_serialization = true}, 2), HasSubstr("merge_checkpoints"));
   EXPECT_THAT(refused({.merge_checkpoints = true, .max_shard_size = "big"}, 2),
-              HasSubstr("max_shard_size='big' is no size"));
+              HasSubstr("max_shard_size='big' is not a size"));
   EXPECT_THAT(thrown_by([&] { save(folder / "x", 2, 0); }).what(), HasSubstr("has no memory yet"));
   EXPECT_FALSE(fs::exists(folder / "x"));
 }
@@ -265,13 +265,13 @@ TEST(OsloSave, FolderThatWouldLoseSomething_IsRefused) {
   const auto refused = [&](const char* name) {
     return std::string(thrown_by([&] { save(folder / name, 2, 1); }).what());
   };
-  EXPECT_THAT(refused("tree"), HasSubstr("tree/sub is no plain file and would be lost"));
+  EXPECT_THAT(refused("tree"), HasSubstr("tree/sub is not a regular file and would be lost"));
   EXPECT_THAT(refused("run"), HasSubstr("is a checkpoint of a run"));
   EXPECT_THAT(refused("file"), HasSubstr("is a file; give the name of a folder"));
   EXPECT_EQ(thrown_by([&] { save(folder / "file", 2, 1); }).code(), Code::kIo);
 }
 
-// Every file call of every rank in turn; the threads race, so which one fails differs.
+// Fails every file call of every rank in turn; the threads race, so the failing call varies.
 TEST(OsloSave, FailureAtEveryFileCall_LeavesTheOldModelOrTheNew) {
   const TempFolder folder;
   const fs::path target = folder / "ckpt";
@@ -326,7 +326,7 @@ TEST(OsloLoad, WithoutConfig_TakesTheModelsOwn) {
   expect_loads(folder / "x", 2, 1);
 }
 
-TEST(OsloLoad, WhatIsWrongWithAFolder_IsSaid) {
+TEST(OsloLoad, InvalidFolders_AreReportedWithTheCause) {
   const TempFolder folder;
   EXPECT_EQ(load_error(folder / "none").code(), Code::kIo);
   EXPECT_THAT(load_error(folder / "none").what(), HasSubstr("is not a folder"));
@@ -338,7 +338,7 @@ TEST(OsloLoad, WhatIsWrongWithAFolder_IsSaid) {
   EXPECT_EQ(load_error(folder / "gap").code(), Code::kIo);
   EXPECT_THAT(load_error(folder / "gap").what(), HasSubstr("(1, 0)"));
 
-  // Each fits where the other was.
+  // The swapped files have the same shapes.
   save(folder / "swapped", 2, 1);
   fs::rename(folder / ("swapped/" + name(0)), folder / "swapped/x");
   fs::rename(folder / ("swapped/" + name(1)), folder / ("swapped/" + name(0)));
@@ -355,9 +355,9 @@ TEST(OsloLoad, WhatIsWrongWithAFolder_IsSaid) {
   EXPECT_THAT(load_error(folder / "other").what(), HasSubstr("transformer.wte.weight"));
 }
 
-// A save in the middle of training, its weights changed and loaded again: the optimizer made before
-// initialize goes on as if nothing had been.
-TEST(OsloLoad, BetweenTwoSteps_LeavesTheOptimizerAtWork) {
+// In the middle of training, the weights are saved, changed and loaded again: the optimizer, made
+// before initialize, continues unaffected.
+TEST(OsloLoad, BetweenTwoSteps_KeepsTheOptimizerValid) {
   const TempFolder folder;
   const auto run = [&](bool goes_through_files) {
     std::vector<double> losses;

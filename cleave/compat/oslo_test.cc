@@ -59,7 +59,7 @@ TEST(OsloConfig, File_IsReadAsTheObjectIs) {
   EXPECT_EQ(thrown_by([&] { Config(folder / "none.json"); }).code(), Code::kIo);
 }
 
-TEST(OsloConfig, WhatCannotBe_IsNamedWithItsPlaceAndRange) {
+TEST(OsloConfig, InvalidValues_AreReportedWithTheirPlaceAndRange) {
   const auto refused = [](const std::string& text) {
     const Error error = thrown_by([&] { parse(text); });
     EXPECT_EQ(error.code(), Code::kFormat);
@@ -88,14 +88,14 @@ TEST(OsloConfig, WhatCannotBe_IsNamedWithItsPlaceAndRange) {
               HasSubstr("cpu_checkpointing\" is true; not supported"));
 }
 
-/// What initialize says to `tp` ranks in one group of a job of `ranks`.
+/// The error of initialize with groups of `tp` ranks in a job of `ranks`.
 Error refusal_of(int ranks, int tp) {
   return thrown_by([&] {
     on_world(ranks, [&](World& world) { initialize(test::small_gpt2(), config_of(tp), world); });
   });
 }
 
-TEST(OsloInitialize, SizeThatTheJobCannotHave_SaysWhichItCan) {
+TEST(OsloInitialize, ImpossibleSize_IsRefusedWithThePossibleSizes) {
   const Error over = refusal_of(4, 8), odd = refusal_of(4, 3), heads = refusal_of(7, 7);
   EXPECT_EQ(over.code(), Code::kShape);
   EXPECT_STREQ(over.what(),
@@ -108,13 +108,13 @@ TEST(OsloInitialize, SizeThatTheJobCannotHave_SaysWhichItCan) {
   EXPECT_THAT(heads.what(), HasSubstr("tp=7 is more than num_attention_heads=6; choose tp from 1"));
 }
 
-TEST(OsloInitialize, ModelThatIsSplit_IsRefused) {
+TEST(OsloInitialize, ShardedModel_IsRefused) {
   on_world(2, [](World& world) {
     auto model = test::small_gpt2();
     parallelize_module(*model, Mesh::build(world, {{"tp", 2}})["tp"], model->plan());
     const Error error = thrown_by([&] { initialize(std::move(model), config_of(2), world); });
     EXPECT_EQ(error.code(), Code::kUsage);
-    EXPECT_THAT(error.what(), HasSubstr("split already"));
+    EXPECT_THAT(error.what(), HasSubstr("already sharded"));
   });
 }
 
@@ -125,7 +125,7 @@ struct Layout {
 };
 
 // Oracle: transformers' models and torch.optim.AdamW. The optimizer is made of the whole model
-// before it is split, as the tutorial does.
+// before it is sharded, as in the tutorial.
 class OsloGolden : public ::testing::TestWithParam<Layout> {};
 
 TEST_P(OsloGolden, OptimizerMadeBefore_GivesTheLossesNormsAndWeightsOfThreeSteps) {
@@ -201,7 +201,7 @@ TEST(OsloModel, Beams_AreThoseOfTransformers) {
   });
 }
 
-TEST(OsloModel, RanksWithOtherRows_AreStoppedAtTheFirstBatch) {
+TEST(OsloModel, RanksWithDifferentBatches_AreStoppedAtTheFirstOne) {
   on_world(2, [](World& world) {
     ParallelModel model = initialize(test::small_gpt2(), config_of(2), world);
     materialize(model.model(), {.seed = 1});

@@ -1,4 +1,4 @@
-// Oracle: transformers and torch themselves, where the Python of $CLEAVE_PYTHON has them.
+// Oracle: transformers and torch, if the Python of $CLEAVE_PYTHON has them.
 #include <filesystem>
 #include <iostream>
 
@@ -27,13 +27,13 @@ using test::TempFolder;
 using test::whole_model;
 using GoldenTensors = std::map<std::string, Tensor>;
 
-constexpr uint64_t kOneFile = 1'000'000, kManyFiles = 20'000;  // bytes, of a file
+constexpr uint64_t kOneFile = 1'000'000, kManyFiles = 20'000;  // maximum bytes of a file
 
 Tensor as_it_is(const Tensor& t) {
   return t;
 }
 
-/// A tensor for Python: NAME.safetensors in `folder`.
+/// Writes a tensor for Python: NAME.safetensors in `folder`.
 void hand_over(const fs::path& folder, const std::string& name, const Tensor& values) {
   const Tensor whole = values.contiguous();
   const SafetensorsPlan plan({{name, dtype_of(whole.scalar_type()), whole.sizes().vec()}},
@@ -46,8 +46,8 @@ void hand_over(const fs::path& folder, const std::string& name, const Tensor& va
   writer.commit();
 }
 
-/// One step of training on two ranks, so that the weights are nobody's before; then every form
-/// that this library writes, as folders below `root`, with the logits that it computes itself.
+/// Trains one step on two ranks, so that the weights are new; then writes every format of this
+/// library, as folders below `root`, with the logits that the library computes.
 void write_all_forms(const fs::path& root, const std::string& golden_name) {
   const std::string source = golden_folder(golden_name);
   const auto golden = test::golden_answers(golden_name);
@@ -138,7 +138,7 @@ for pair in sys.argv[1:]:
 sys.exit(failed)
 )";
 
-TEST(Transformers, EveryFormThatIsWritten_IsOpenedAndGivesTheSameLogits) {
+TEST(Transformers, EveryWrittenFormat_IsOpenedAndGivesTheSameLogits) {
   if (!test::python_has("transformers")) {
     GTEST_SKIP() << "python3 or $CLEAVE_PYTHON has no transformers";
   }
@@ -155,7 +155,7 @@ TEST(Transformers, EveryFormThatIsWritten_IsOpenedAndGivesTheSameLogits) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
-/// What OSLO 2 saves of GPT2LMHeadModel on two ranks: fused columns in thirds, the embedding and
+/// Saves GPT2LMHeadModel on two ranks as OSLO 2 does: fused columns in thirds, the embedding and
 /// the tied head in chunks of rows, row biases and causal masks whole.
 constexpr const char* kSaveAsOslo = R"(
 import sys, torch

@@ -33,7 +33,7 @@ struct Classifier : LayerGroup {
   nxd::RowParallelLinear down{64, 2, {.input_is_parallel = true}};
 };
 
-/// ids [B, T] and labels [B] int64 of this data-parallel rank's rows in a step.
+/// ids [B, T] and labels [B] int64 of this data-parallel rank's sequences in a step.
 std::pair<Tensor, Tensor> batch_of(int64_t step, int dp_rank);
 
 void train(World& world) {  // the body of run_job({.num_ranks = 4}, &train)
@@ -131,7 +131,7 @@ std::pair<Tensor, Tensor> batch_of(int64_t step, int dp_rank) {
   return {ids, ids.select(1, 0).remainder(2)};
 }
 
-/// Lines without their indentation, empty ones left out.
+/// Lines without indentation and without empty lines.
 std::string lines_of(std::istream& text) {
   std::string out, line;
   while (std::getline(text, line)) {

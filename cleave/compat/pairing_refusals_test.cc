@@ -1,5 +1,5 @@
-// What the facades cannot do together is refused, with the remedy, before it trains on wrong
-// gradients. pairings_test.cc has what they can.
+// Combinations that the facades do not support are refused, with the remedy, before training on
+// wrong gradients. pairings_test.cc tests the supported ones.
 #include <cmath>
 
 #include <ATen/ATen.h>
@@ -83,14 +83,14 @@ TEST(NxdPairings, SecondRunTrainBeforeZeroGrad_IsRefused) {
   }
 }
 
-TEST(NxdPairings, FsdpOnPartOfAPipelineOrBehindIt_IsRefused) {
+TEST(NxdPairings, FsdpOnPartOfAPipelineOrAfterIt_IsRefused) {
   on_groups(1, 2, 1, [&] {
     const Net part = net_of(Facade::kNxd, kOneRank, Axis());
     fully_shard(*part.sequence[1], get_data_parallel_group());
     expect_refused([&] { nxd::NxDPPModel(*part.root, part.sequence, pipeline_options(part)); },
                    "call fully_shard on each layer");
-    // Behind it the layers report their gradients to the NxDPPModel: fully_shard itself refuses
-    // where it cannot be outermost, the first step where it can.
+    // After NxDPPModel, the layers report their gradients to it: fully_shard refuses if it cannot
+    // be outermost, otherwise the first step refuses.
     const Net net = net_of(Facade::kNxd, kOneRank, Axis());
     nxd::NxDPPModel model(*net.root, net.sequence, pipeline_options(net));
     const Error error = thrown_by([&] {
@@ -101,7 +101,7 @@ TEST(NxdPairings, FsdpOnPartOfAPipelineOrBehindIt_IsRefused) {
   });
 }
 
-// Each stage would clip by its own norm.
+// Otherwise each stage would clip by its own norm.
 TEST(NxdPairings, StagesWithoutAPipeline_AreRefused) {
   on_groups(2, 1, 1, [&] {
     const Net net = net_of(Facade::kNxd, kOneRank, Axis());
@@ -112,10 +112,10 @@ TEST(NxdPairings, StagesWithoutAPipeline_AreRefused) {
   });
 }
 
-TEST(OwnLoopPairings, GradientsInParts_AreRefusedByNormAndStep) {
+TEST(CustomLoopPairings, PartialGradients_AreRefusedByNormAndStep) {
   Layout layout{.name = "", .tp = 2, .sequence_parallel = true};
   on_groups(1, 1, 2, [&] {
-    const Net net = net_of(Facade::kOwn, layout, get_tensor_model_parallel_group());
+    const Net net = net_of(Facade::kCustomLoop, layout, get_tensor_model_parallel_group());
     materialize(*net.root, {.seed = kSeed});
     const Parameters parameters = net.root->parameters();
     Optimizer optimizer(parameters, {});
@@ -130,7 +130,7 @@ TEST(OwnLoopPairings, GradientsInParts_AreRefusedByNormAndStep) {
                    "zero_grad()");
   });
   on_groups(2, 1, 1, [&] {
-    const Net net = net_of(Facade::kOwn, kOneRank, Axis());
+    const Net net = net_of(Facade::kCustomLoop, kOneRank, Axis());
     net.root->name_tree();
     PipelineModel pipeline(net.sequence, get_pipeline_model_parallel_group());
     for (Layer* layer : pipeline.local_layers()) materialize(*layer, {.seed = kSeed});
@@ -142,10 +142,10 @@ TEST(OwnLoopPairings, GradientsInParts_AreRefusedByNormAndStep) {
   });
 }
 
-// Which stage holds it must not matter: every rank names the parameter that is not finite.
-TEST(OwnLoopPairings, NotFiniteGradientOfAnotherStage_IsNamedOnEveryRank) {
+// Every rank names the parameter that is not finite, whichever stage holds it.
+TEST(CustomLoopPairings, NotFiniteGradientOfAnotherStage_IsNamedOnEveryRank) {
   on_groups(2, 1, 1, [&] {
-    const Net net = net_of(Facade::kOwn, kOneRank, Axis());
+    const Net net = net_of(Facade::kCustomLoop, kOneRank, Axis());
     nxd::NxDPPModel model(*net.root, net.sequence, pipeline_options(net));
     (void)model.run_train({{"input_ids", ids_of(0)}});
     const std::string name = "model.layers.2.mlp.up_proj.weight";  // of the last stage

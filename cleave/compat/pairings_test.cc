@@ -1,7 +1,7 @@
-// Every way to train (NxD's calls, NxDPPModel, OSLO's, the notebook's layers, a loop of one's own)
-// with every kind of parallelism, in fp32 with the kernels that users run. Oracle: the same batch
-// on one rank, without Cleave's kernels, where nothing is summed over ranks. Pairs that cannot be
-// are refused before the first step: pairing_refusals_test.cc.
+// Every way to train (NxD's calls, NxDPPModel, OSLO's, the notebook's layers, a custom loop) with
+// every kind of parallelism, in fp32 with the default kernels. Oracle: the same batch on one rank,
+// with libtorch's kernels, where nothing is summed over ranks. Unsupported pairs are refused before
+// the first step: pairing_refusals_test.cc.
 #include "tests/support/pairings.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ const Layout kLayouts[] = {
     {.name = "pp fsdp", .pp = 2, .dp = 2, .sharding = Sharding::kFsdp, .parts = 2},
 };
 
-/// What a run leaves: means over the global batch, norms before clipping.
+/// Results of a run: means over the global batch, norms before clipping.
 struct Record {
   std::vector<double> losses, norms;
   std::map<std::string, Tensor> weights;
@@ -81,9 +81,9 @@ double largest(const std::vector<double>& a, const std::vector<double>& b) {
   return most;
 }
 
-/// One rank's numbers and how far another order of the same fp32 sums may be from them. Its own
-/// distance from fp64 is the size of that error for one order; 16 of them leave room for an
-/// unlucky one. A gradient that is counted twice or left out is thousands of them away.
+/// One rank's numbers, and a bound on their difference from another order of the same fp32 sums.
+/// Their distance from fp64 is the error of one order; the bound is 16 times that. A gradient that
+/// is counted twice or left out differs by thousands of times that.
 struct Want {
   Record record;
   double loss_tolerance = 0, norm_tolerance = 0, weight_tolerance = 0;
@@ -93,7 +93,8 @@ struct Want {
     record = run_on_one_rank(facade, max_norm, at::kFloat);
     const Record exact = run_on_one_rank(facade, max_norm, at::kDouble);
     set_plain_kernels("");
-    // A distance may be small by chance: at least one rounding of the value itself.
+    // The distance may be small by chance, so the bound is at least one rounding error of the
+    // value.
     const double rounding = std::ldexp(1, -24);
     loss_tolerance =
         16 * std::max(largest(record.losses, exact.losses), rounding * exact.losses[0]);
@@ -122,7 +123,7 @@ struct Seen {
   const Axis& dp;
   size_t step = 0;
 
-  /// `loss`: of this data-parallel rank's rows.
+  /// `loss` is that of this data-parallel rank's sequences.
   void note(double loss, double norm) {
     const Tensor sum = dp.all_reduce(at::scalar_tensor(loss, at::kDouble), "loss");
     note_mean(sum.item<double>() / dp.size(), norm);
@@ -213,11 +214,12 @@ void train_with_oslo(const Layout& layout, double max_norm, const Want& want, Wo
   expect_weights(want, model.parameters());
 }
 
-// Every reduction is asked for, also where FSDP or ZeRO-1 has done it: twice is once.
+// Calls every reduction, also where FSDP or ZeRO-1 has already reduced: the second call does
+// nothing.
 void train_by_hand(const Layout& layout, double max_norm, const Want& want, World& world) {
   const Mesh mesh = Mesh::build(world, {{"pp", layout.pp}, {"dp", layout.dp}, {"tp", layout.tp}});
   const Axis tp = mesh["tp"], dp = mesh["dp"];
-  const Net net = net_of(Facade::kOwn, layout, tp);
+  const Net net = net_of(Facade::kCustomLoop, layout, tp);
   net.root->name_tree();
   PipelineModel pipeline(net.sequence, mesh["pp"]);
   shard(net, layout, dp);
@@ -261,7 +263,8 @@ TEST_P(Pairings, OnEveryLayout_GiveLossNormAndWeightsOfOneRank) {
   const auto [facade, max_norm] = GetParam();
   const Want want(facade, max_norm);
   for (const Layout& layout : kLayouts) {
-    // OSLO's configuration refuses both, and the notebook's layers have no sequence parallelism.
+    // OSLO's configuration supports neither, and the notebook's layers have no sequence
+    // parallelism.
     if (facade == Facade::kOslo && (layout.pp > 1 || layout.sequence_parallel)) continue;
     if (facade == Facade::kNotebook && layout.sequence_parallel) continue;
     run_ranks(
@@ -273,7 +276,7 @@ TEST_P(Pairings, OnEveryLayout_GiveLossNormAndWeightsOfOneRank) {
           if (facade == Facade::kOslo) return train_with_oslo(layout, max_norm, want, world);
           initialize_model_parallel(world, {.tensor_model_parallel_size = layout.tp,
                                             .pipeline_model_parallel_size = layout.pp});
-          if (facade == Facade::kOwn) {
+          if (facade == Facade::kCustomLoop) {
             train_by_hand(layout, max_norm, want, world);
           } else {
             if (layout.pp == 1) train_with_nxd(facade, layout, max_norm, want);
@@ -292,11 +295,12 @@ std::string name_of(const testing::TestParamInfo<Pairings::ParamType>& info) {
 }
 
 // The norms are between 0.5 and 10, so 0.25 always clips.
-INSTANTIATE_TEST_SUITE_P(
-    Facades, Pairings,
-    testing::Combine(testing::Values(Facade::kNxd, Facade::kOslo, Facade::kNotebook, Facade::kOwn),
-                     testing::Values(std::numeric_limits<double>::infinity(), 0.25)),
-    &name_of);
+INSTANTIATE_TEST_SUITE_P(Facades, Pairings,
+                         testing::Combine(testing::Values(Facade::kNxd, Facade::kOslo,
+                                                          Facade::kNotebook, Facade::kCustomLoop),
+                                          testing::Values(std::numeric_limits<double>::infinity(),
+                                                          0.25)),
+                         &name_of);
 
 }  // namespace
 }  // namespace cleave::pairings

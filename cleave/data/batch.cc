@@ -20,12 +20,12 @@ void put_row(at::Tensor& to, int64_t row, const std::vector<int64_t>& values) {
   std::copy(values.begin(), values.end(), to.mutable_data_ptr<int64_t>() + row * to.size(1));
 }
 
-/// What decides the shape of a step's batch, the same on every rank.
+/// What determines the shape of a step's batch. The same on every rank.
 struct Extent {
-  int64_t length = 0;     // of the longest row
-  bool has_mask = false;  // some place is not real
+  int64_t length = 0;     // tokens of the longest sequence
+  bool has_mask = false;  // some position is padding
   bool has_types = false;
-  bool has_classes = false;  // one label a row
+  bool has_classes = false;  // one label per sequence
 };
 
 Extent extent_of(const Dataset& dataset, const SampleOrder& order, int64_t step) {
@@ -85,8 +85,9 @@ int64_t Batch::hash() const {
 
 Batch make_batch(const Dataset& dataset, const SampleOrder& order, int64_t step, int64_t begin,
                  int64_t end, int64_t pad_id) {
-  CLEAVE_CHECK(begin >= 0 && begin <= end && end <= order.batch_size, Code::kUsage, "rows [", begin,
-               ", ", end, ") of a batch of ", order.batch_size, "; expected a part of it");
+  CLEAVE_CHECK(begin >= 0 && begin <= end && end <= order.batch_size, Code::kUsage, "sequences [",
+               begin, ", ", end, ") of a batch of ", order.batch_size,
+               "; expected a range inside it");
   const Extent extent = extent_of(dataset, order, step);
   const std::vector<int64_t> shape{end - begin, extent.length};
   Batch batch;

@@ -33,7 +33,8 @@ Sample row(std::vector<int64_t> ids) {
   return sample;
 }
 
-/// Sample k has 1 + k % 5 ids that begin with 10 k; every third has labels of its own.
+/// Sample k has 1 + k % 5 ids that begin with 10 k; every third has labels that differ from its
+/// ids.
 ListDataset uneven_rows(int64_t count) {
   std::vector<Sample> samples;
   for (int64_t k = 0; k < count; ++k) {
@@ -93,7 +94,7 @@ TEST(MakeBatch, MasksAndTokenTypesOfTheData_AreKept) {
   EXPECT_TRUE(at::equal(batch.labels, table({{1, 2}, {3, 4}})));
 }
 
-TEST(MakeBatch, WithoutShuffle_StepsTakeNeighbouringRowsRoundAndRound) {
+TEST(MakeBatch, WithoutShuffle_StepsTakeConsecutiveSamplesAndWrapAround) {
   const ListDataset data({row({0}), row({1}), row({2}), row({3}), row({4})});
   const SampleOrder order = in_order(data, 2);
   EXPECT_TRUE(at::equal(make_batch(data, order, 0, 0, 2).ids, table({{0}, {1}})));
@@ -126,7 +127,7 @@ TEST(MakeBatch, PartsOfAnyNumberOfRanks_JoinToTheSameGlobalBatch) {
   }
 }
 
-TEST(MakeBatch, RowsOutsideOfTheBatch_AreRefused) {
+TEST(MakeBatch, RowsOutsideTheBatch_AreRefused) {
   const ListDataset data = uneven_rows(9);
   const SampleOrder order = in_order(data, 4);
   EXPECT_EQ(make_batch(data, order, 0, 4, 4).ids.size(0), 0);
@@ -135,7 +136,7 @@ TEST(MakeBatch, RowsOutsideOfTheBatch_AreRefused) {
   EXPECT_EQ(thrown_by([&] { make_batch(data, order, 0, 3, 2); }).code(), Code::kUsage);
 }
 
-TEST(BatchRows, AreThoseRowsWithTheirPlaces) {
+TEST(BatchRows, AreThoseRowsWithTheirGlobalIndex) {
   const ListDataset data = uneven_rows(12);
   const Batch batch = make_batch(data, in_order(data, 12), 0, 4, 12);
   const Batch part = batch.rows(2, 5);

@@ -14,7 +14,7 @@
 #include "cleave/data/rows.h"
 #include "cleave/text/csv.h"
 #include "cleave/text/jsonl.h"
-#include "cleave/tokenizer/batch.h"
+#include "cleave/tokenizer/tokenizer.h"
 
 namespace cleave {
 namespace {
@@ -25,7 +25,7 @@ constexpr std::array<std::string_view, 3> kTextColumns{"text", "review", "senten
 constexpr std::array<std::string_view, 2> kLabelColumns{"label", "sentiment"};
 constexpr size_t kMostClasses = 1000;
 
-/// A text and what stands as its label.
+/// Receives a text, its label as written, and its location (file:line).
 using VisitLabelled =
     std::function<void(const std::string& text, const std::string& label, const std::string& at)>;
 
@@ -33,7 +33,7 @@ bool is_csv(const std::string& path) {
   return fs::path(path).extension() == ".csv";
 }
 
-/// The whole number that a label is written as; nothing for a name.
+/// The label as a whole number; nullopt if it is a name.
 std::optional<int64_t> number_of(const std::string& label) {
   int64_t number = 0;
   const char* end = label.data() + label.size();
@@ -42,7 +42,7 @@ std::optional<int64_t> number_of(const std::string& label) {
   return number;
 }
 
-/// What a JSONL row has as its label: a name, or a whole number as text.
+/// The label of a JSONL row: a name, or a whole number as text.
 std::string label_of(const Json& row) {
   const Json value = row.at(row.has("label") ? "label" : "labels");
   if (value.is(Json::Type::kString)) return value.as_string();
@@ -67,7 +67,7 @@ void for_each_labelled(const std::string& path, const VisitLabelled& visit) {
   is_csv(path) ? visit_csv(path, visit) : visit_jsonl(path, visit);
 }
 
-/// Whether the rows of a file are ids.
+/// Whether the rows of a file hold token ids instead of text.
 bool has_rows_of_ids(const std::string& path) {
   if (is_csv(path)) return false;
   const FileKind kind = file_kind(path);
@@ -103,7 +103,7 @@ class ClassifiedDataset final : public Dataset {
       ids_.push_back(static_cast<int32_t>(id));
     }
     CLEAVE_CHECK(static_cast<int64_t>(ids_.size()) > starts_.back(), Code::kFormat, at,
-                 ": the text gives no token; leave the row out");
+                 ": the text has no tokens; remove the row");
     starts_.push_back(static_cast<int64_t>(ids_.size()));
   }
 
@@ -141,8 +141,8 @@ class ClassifiedDataset final : public Dataset {
   }
 
   DatasetOptions options_;
-  std::vector<int32_t> ids_;        // of all rows, one behind the other
-  std::vector<int64_t> starts_{0};  // of each row in ids_
+  std::vector<int32_t> ids_;        // of all rows, concatenated
+  std::vector<int64_t> starts_{0};  // offset of each row in ids_
   std::vector<int32_t> labels_;
 };
 
@@ -175,7 +175,7 @@ std::vector<std::string> class_names(const std::vector<std::string>& files) {
     largest = std::max(largest, number.value_or(0));
     CLEAVE_CHECK(names.size() <= kMostClasses && largest < static_cast<int64_t>(kMostClasses),
                  Code::kFormat, at, ": label '", label, "' makes more than ", kMostClasses,
-                 " classes; is it the column of labels?");
+                 " classes; is this the label column?");
   };
   for (const std::string& file : files) {
     if (has_rows_of_ids(file)) {
@@ -187,7 +187,7 @@ std::vector<std::string> class_names(const std::vector<std::string>& files) {
     }
   }
   CLEAVE_CHECK(!names.empty(), Code::kFormat, files.front(),
-               " holds no rows; expected texts with their labels");
+               " holds no rows; expected texts with labels");
   if (!are_numbers) return {names.begin(), names.end()};
   std::vector<std::string> numbered;
   for (int64_t i = 0; i <= largest; ++i) numbered.push_back(str("LABEL_", i));
@@ -200,7 +200,8 @@ std::shared_ptr<const Dataset> classified_dataset(const DatasetOptions& options)
   const bool of_ids = has_rows_of_ids(options.files.front());
   for (const std::string& file : options.files) {
     CLEAVE_CHECK(has_rows_of_ids(file) == of_ids, Code::kUsage, file, " and ",
-                 options.files.front(), " are of different kinds; give texts or rows of ids");
+                 options.files.front(),
+                 " are of different kinds; give only texts or only rows of ids");
   }
   if (of_ids) {
     return rows_dataset(options.files,
@@ -208,7 +209,7 @@ std::shared_ptr<const Dataset> classified_dataset(const DatasetOptions& options)
                          .num_classes = static_cast<int64_t>(options.classes.size())});
   }
   CLEAVE_CHECK(options.tokenizer != nullptr, Code::kUsage, options.files.front(),
-               " holds texts, which need a tokenizer; name one, or give JSONL rows of ids");
+               " holds texts, which need a tokenizer; give one, or use JSONL rows of ids");
   auto dataset = std::make_shared<ClassifiedDataset>(options);
   for (const std::string& file : options.files) {
     for_each_labelled(file, [&](const std::string& text, const std::string& label,

@@ -34,7 +34,7 @@ class Classified : public ::testing::Test {
             .task = Task::kClassify,
             .classes = {"negative", "positive"}};
   }
-  /// What opening the files is refused with.
+  /// The message of the error when the files are opened.
   static std::string refusal_of(const DatasetOptions& o) {
     return thrown_by([&] { open_dataset(o); }).what();
   }
@@ -43,7 +43,7 @@ class Classified : public ::testing::Test {
   TempFolder folder_;
 };
 
-TEST_F(Classified, CsvAndJsonl_GiveTextsCutToTheLengthAndTheirClasses) {
+TEST_F(Classified, CsvAndJsonl_GiveTruncatedTextsAndTheirClasses) {
   const std::string csv =
       file("a.csv", "review,sentiment\n\"a\nb\",positive\nlonger,negative\nx,1\n");
   const std::string jsonl = file("b.jsonl", R"({"text": "ok", "label": "positive"})"
@@ -74,7 +74,7 @@ TEST_F(Classified, RowsOfIds_HaveOneNumberEach) {
   EXPECT_EQ(data->sample(1).label, 0);
 }
 
-TEST_F(Classified, ABatch_HasOneLabelARowAndMasksPadding) {
+TEST_F(Classified, ABatch_HasOneLabelPerRowAndMasksPadding) {
   const std::string csv = file("a.csv", "text,label\nab,positive\nx,negative\n");
   const auto data = open_dataset(options({csv}));
   const SampleOrder order{.num_samples = 2, .batch_size = 2, .shuffle = false};
@@ -86,7 +86,7 @@ TEST_F(Classified, ABatch_HasOneLabelARowAndMasksPadding) {
   EXPECT_TRUE(at::equal(batch.rows(1, 2).labels, at::tensor({0}, at::kLong)));
 }
 
-TEST_F(Classified, RowsThatAreWrong_AreRefusedWithTheirPlace) {
+TEST_F(Classified, InvalidRows_AreRefusedWithFileAndLine) {
   const auto csv = [&](std::string_view rows) {
     return refusal_of(options({file("a.csv", std::string("text,label\n") + std::string(rows))}));
   };
@@ -95,7 +95,7 @@ TEST_F(Classified, RowsThatAreWrong_AreRefusedWithTheirPlace) {
                         "'positive'"));
   EXPECT_THAT(csv("a,2\n"), HasSubstr("label '2'"));
   EXPECT_THAT(csv("a\n"), HasSubstr("a.csv:2:1: the record has 1 fields"));
-  EXPECT_THAT(csv(",positive\n"), HasSubstr("gives no token"));
+  EXPECT_THAT(csv(",positive\n"), HasSubstr("has no tokens"));
   EXPECT_THAT(csv(""), HasSubstr("0 rows"));
   EXPECT_THAT(refusal_of(options({file("b.csv", "a,b\n1,2\n")})), HasSubstr("expected a column"));
   EXPECT_THAT(refusal_of(options({file("c.txt", "some text")})), HasSubstr("has no labels"));

@@ -13,7 +13,7 @@
 namespace cleave {
 namespace {
 
-/// The kind that all files have. Throws Error(kUsage) naming two that differ.
+/// The kind of all files. Throws Error(kUsage) with two files whose kinds differ.
 FileKind common_kind(const std::vector<std::string>& files) {
   CLEAVE_CHECK(!files.empty(), Code::kUsage, files.size(), " data files; expected at least one");
   const FileKind first = file_kind(files.front());
@@ -31,7 +31,7 @@ Task task_from_name(const std::string& name) {
   if (name == "lm") return Task::kLm;
   if (name == "mlm") return Task::kMlm;
   CLEAVE_CHECK(name == "classify", Code::kUsage, "task '", name,
-               "' cannot be trained or measured; a model for lm, mlm or classify can");
+               "' cannot be trained or evaluated; expected lm, mlm or classify");
   return Task::kClassify;
 }
 
@@ -43,7 +43,7 @@ std::shared_ptr<const Dataset> open_dataset(const DatasetOptions& options) {
                                         .needs_labels = options.task == Task::kMlm});
   }
   CLEAVE_CHECK(options.tokenizer != nullptr, Code::kUsage, options.files.front(), " is ",
-               name(kind), ", which needs a tokenizer; name one, or give JSONL rows of ids");
+               name(kind), ", which needs a tokenizer; give one, or use JSONL rows of ids");
   std::vector<Tokens> parts;
   for (const std::string& file : options.files) {
     parts.push_back(tokenized_file(file, kind, *options.tokenizer, options.cache_folder));

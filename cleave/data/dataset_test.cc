@@ -23,7 +23,7 @@ using Ids = std::vector<int64_t>;
 
 constexpr int64_t kEnd = 256;  // of the byte tokenizer
 
-/// Files of a test and what is opened from them.
+/// Data files of a test and options that open them.
 class Data {
  public:
   std::string file(const std::string& name, std::string_view text) {
@@ -61,12 +61,12 @@ Ids stream_of(const std::vector<std::string>& documents) {
   return ids;
 }
 
-TEST(OpenDataset, TextFiles_AreOneStreamOfBytesAndEndIdsCutInRows) {
+TEST(OpenDataset, TextFiles_AreOneStreamOfBytesAndEndIdsInSequences) {
   Data data;
   const auto opened =
       open_dataset(data.options({data.file("a", "abcdefg"), data.file("b", "\xC3\xA9\r\nz")}));
   EXPECT_TRUE(opened->is_text());
-  ASSERT_EQ(opened->size(), 3);  // 8 + 6 ids, the last two are left out
+  ASSERT_EQ(opened->size(), 3);  // 8 + 6 ids, the last two are dropped
   EXPECT_THAT(opened->sample(0).ids, ElementsAre('a', 'b', 'c', 'd'));
   EXPECT_THAT(opened->sample(1).ids, ElementsAre('e', 'f', 'g', kEnd));
   EXPECT_THAT(opened->sample(2).ids, ElementsAre(0xC3, 0xA9, '\r', '\n'));
@@ -75,7 +75,7 @@ TEST(OpenDataset, TextFiles_AreOneStreamOfBytesAndEndIdsCutInRows) {
   EXPECT_EQ(thrown_by([&] { (void)opened->sample(3); }).code(), Code::kUsage);
 }
 
-TEST(OpenDataset, RowsThatSpanFiles_TakeFromEach) {
+TEST(OpenDataset, SequencesThatSpanFiles_TakeFromEach) {
   Data data;
   std::vector<std::string> files;
   std::vector<std::string> documents;
@@ -88,12 +88,12 @@ TEST(OpenDataset, RowsThatSpanFiles_TakeFromEach) {
   for (const int64_t seq_len : {1, 5, 9}) {
     const auto opened = open_dataset(data.options(files, seq_len));
     const size_t whole_rows = want.size() / static_cast<size_t>(seq_len);
-    const Ids cut(want.begin(), want.begin() + static_cast<int64_t>(whole_rows) * seq_len);
-    EXPECT_EQ(all_ids(*opened), cut) << seq_len;
+    const Ids packed(want.begin(), want.begin() + static_cast<int64_t>(whole_rows) * seq_len);
+    EXPECT_EQ(all_ids(*opened), packed) << seq_len;
   }
 }
 
-TEST(OpenDataset, JsonLines_AreADocumentEach) {
+TEST(OpenDataset, JsonLines_AreOneDocumentEach) {
   Data data;
   const Ids want = stream_of({"one", "tw\no", "three"});
   for (const std::string_view text :
@@ -116,9 +116,9 @@ TEST(OpenDataset, TextThatBeginsLikeJson_IsText) {
   }
 }
 
-// A text is encoded in blocks of lines; the ids must be those of the whole, and no special text may
-// be cut: there is one wherever a block could end.
-TEST(OpenDataset, LongTexts_GiveTheIdsOfTheWhole) {
+// A text is encoded in blocks of lines. The ids must equal those of the whole text, and no block
+// may end inside a special token: the text has one at every possible end of a block.
+TEST(OpenDataset, LongTexts_GiveTheIdsOfTheWholeText) {
   Data data;
   std::string text;
   while (text.size() < (size_t{3} << 20)) text += "<|endoftext|>\n";
@@ -137,7 +137,7 @@ TEST(OpenDataset, TextThatEndsWithTheEndToken_HasItOnce) {
   EXPECT_THAT(all_ids(*opened), ElementsAre('a', 'b', kEnd));
 }
 
-TEST(OpenDataset, RowsOfIds_AreSamplesAsTheyStand) {
+TEST(OpenDataset, RowsOfIds_AreSamplesUnchanged) {
   Data data;
   const std::string first = data.file("a.jsonl",
                                       "{\"input_ids\": [5, 6, 7], \"labels\": [-100, 6, 0]}\r\n\n"
@@ -164,7 +164,7 @@ TEST(OpenDataset, RowsOfIds_AreSamplesAsTheyStand) {
   EXPECT_EQ(thrown_by([&] { (void)opened->sample(-1); }).code(), Code::kUsage);
 }
 
-TEST(OpenDataset, WrongRows_AreRefusedByFileLineAndKey) {
+TEST(OpenDataset, InvalidRows_AreRefusedWithFileLineAndKey) {
   struct Case {
     std::string line, says;
   };
@@ -200,7 +200,7 @@ TEST(OpenDataset, WrongRows_AreRefusedByFileLineAndKey) {
   }
 }
 
-TEST(OpenDataset, WrongLinesOfTexts_AreRefusedByFileAndLine) {
+TEST(OpenDataset, InvalidTextLines_AreRefusedWithFileAndLine) {
   for (const std::string_view line : {"{\"text\": 5}", "{\"texts\": \"a\"}", "\"a\"", "{", "a"}) {
     Data data;
     const std::string file =
@@ -211,7 +211,7 @@ TEST(OpenDataset, WrongLinesOfTexts_AreRefusedByFileAndLine) {
   }
 }
 
-TEST(OpenDataset, FileNamedJsonlThatIsNone_IsRefusedByLineAndByte) {
+TEST(OpenDataset, JsonlFileWithoutJson_IsRefusedWithLineAndByte) {
   Data data;
   for (const std::string_view text : {"\nplain text\n", "\n{\"a\": 1}\n", "\n[1]", "\n{\"text\""}) {
     const Error error =
@@ -238,7 +238,7 @@ TEST(OpenDataset, DataThatCannotBeUsed_IsRefused) {
   EXPECT_EQ(open_dataset(data.options({text}, 4))->size(), 1);
   const Error few = thrown_by([&] { open_dataset(data.options({text}, 5)); });
   EXPECT_EQ(few.code(), Code::kUsage);
-  EXPECT_THAT(few.what(), HasSubstr("4 tokens, fewer than one row of 5"));
+  EXPECT_THAT(few.what(), HasSubstr("4 tokens, fewer than one sequence of 5"));
   const Error empty = thrown_by([&] { open_dataset(data.options({data.file("e", "")})); });
   EXPECT_EQ(empty.code(), Code::kUsage);
   const Error no_rows =
@@ -248,7 +248,7 @@ TEST(OpenDataset, DataThatCannotBeUsed_IsRefused) {
   EXPECT_EQ(length.code(), Code::kUsage);
 }
 
-TEST(OpenDataset, FileThatIsNoText_IsRefusedByByte) {
+TEST(OpenDataset, BinaryFile_IsRefusedWithTheFirstBadByte) {
   Data data;
   const auto said = [&](std::string_view bytes) {
     const std::string path = data.file("picture", bytes);
@@ -257,7 +257,7 @@ TEST(OpenDataset, FileThatIsNoText_IsRefusedByByte) {
     return std::string(error.what());
   };
   using namespace std::string_view_literals;
-  EXPECT_THAT(said("abc\0def"sv), HasSubstr("picture: byte 3 is 0x00, which is no UTF-8 text"));
+  EXPECT_THAT(said("abc\0def"sv), HasSubstr("picture: byte 3 is 0x00, which is not UTF-8 text"));
   EXPECT_THAT(said("ab\xff\xfe"sv), HasSubstr("byte 2 is 0xff"));
   EXPECT_THAT(said("\xc3\xa9t\xe9 abcd\0"sv), HasSubstr("byte 3 is 0xe9"));
   EXPECT_EQ(open_dataset(data.options({data.file("t", "\xc3\xa9t\xc3\xa9")}))->size(), 1);

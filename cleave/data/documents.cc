@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::string_view kBlank = " \t\r\n\xEF\xBB\xBF";  // and a byte order mark
 
-/// The first byte that is not blank; 0 when there is none. Saves parsing a text to see that it is
-/// no JSON.
+/// The first byte that is not blank; 0 if there is none. Shows without parsing that a text is not
+/// JSON.
 char first_byte(const std::string& path) {
   const File file = File::open_read(path);
   const uint64_t size = file.size();
@@ -30,7 +30,8 @@ char first_byte(const std::string& path) {
   return 0;
 }
 
-/// Ids of a picture or an archive teach a model nothing, and nobody would notice.
+/// Refuses a file that is not UTF-8 text. Training on the bytes of a picture or an archive would
+/// otherwise go unnoticed.
 void require_text(const std::string& path, std::string_view text) {
   const size_t at = std::min(text.find('\0'), first_bad_utf8(text));
   if (at >= text.size()) return;
@@ -38,8 +39,8 @@ void require_text(const std::string& path, std::string_view text) {
   const auto byte = static_cast<unsigned char>(text[at]);
   throw Error(Code::kFormat,
               str(path, ": byte ", at, " is 0x", kDigits[byte >> 4], kDigits[byte & 15],
-                  ", which is no UTF-8 text; convert the file, "
-                  "or leave it out if it is no text"));
+                  ", which is not UTF-8 text; convert the file, "
+                  "or remove it from the data"));
 }
 
 bool holds(const Json& value, std::string_view key, Json::Type type) {

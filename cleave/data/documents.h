@@ -6,22 +6,23 @@
 
 namespace cleave {
 
-/// What a data file holds.
+/// The format of a data file.
 enum class FileKind : uint8_t {
-  kText,       ///< one document, its bytes as they are
-  kJsonTexts,  ///< JSONL, a document a line in `text`
-  kJsonRows,   ///< JSONL, a sample a line in `input_ids`
+  kText,       ///< the whole file is one document
+  kJsonTexts,  ///< JSONL, one document per line in `text`
+  kJsonRows,   ///< JSONL, one sample per line in `input_ids`
 };
 
 /// "text", "JSONL with \"text\"", "JSONL with \"input_ids\"".
 std::string_view name(FileKind kind);
 
-/// The kind, by the first line that is not blank: an object with `input_ids` (an array) or `text`
-/// (a string), else text. A file named .jsonl is never text: Error(kFormat) with line and byte.
+/// The kind of a file, from its first line that is not blank: JSONL if that is an object with
+/// `input_ids` (an array) or `text` (a string), else text. A file named .jsonl is never text:
+/// throws Error(kFormat) with line and byte.
 FileKind file_kind(const std::string& path);
 
-/// Calls `visit` with each document of a file of texts, in order. Throws Error(kIo, kFormat) naming
-/// file and line.
+/// Calls `visit` with each document of a file of kind kText or kJsonTexts, in order. Throws
+/// Error(kIo, kFormat) with file and line.
 void for_each_document(const std::string& path, FileKind kind,
                        const std::function<void(std::string_view)>& visit);
 

@@ -13,12 +13,12 @@ namespace {
 
 constexpr int64_t kNoLabel = -100;
 
-/// Numbers in [0, 1) for the places of one row.
+/// Random numbers in [0, 1), one per position of a sequence.
 struct Draws {
   std::vector<float> choose, kind, word;
 };
 
-/// Fills `draws` for a row of the global batch: by streams of the run's seed.
+/// Fills `draws` for one sequence of the global batch from streams of the run's seed.
 void draw(const MaskingOptions& options, int64_t step, int64_t global_row, Draws& draws) {
   const auto fill = [&](std::string_view stream, std::vector<float>& out) {
     const uint64_t first = static_cast<uint64_t>(global_row) * out.size();
@@ -29,23 +29,23 @@ void draw(const MaskingOptions& options, int64_t step, int64_t global_row, Draws
   fill("masking: word", draws.word);
 }
 
-bool may_be_hidden(int64_t id, int64_t label, const MaskingOptions& options) {
+bool is_maskable(int64_t id, int64_t label, const MaskingOptions& options) {
   if (label == kNoLabel || id < 0) return false;
   const auto at = static_cast<size_t>(id);
   return at >= options.is_special.size() || !options.is_special[at];
 }
 
-void hide_row(std::span<int64_t> ids, std::span<int64_t> labels, const Draws& draws,
+void mask_row(std::span<int64_t> ids, std::span<int64_t> labels, const Draws& draws,
               const MaskingOptions& options) {
-  // Without any below the probability the smallest number is the row's one.
+  // If no number is below the probability, the token with the smallest one is selected.
   double limit = options.probability;
   float smallest = 2;
   for (size_t i = 0; i < ids.size(); ++i) {
-    if (may_be_hidden(ids[i], labels[i], options)) smallest = std::min(smallest, draws.choose[i]);
+    if (is_maskable(ids[i], labels[i], options)) smallest = std::min(smallest, draws.choose[i]);
   }
   if (smallest >= limit) limit = static_cast<double>(smallest) + 1e-9;
   for (size_t i = 0; i < ids.size(); ++i) {
-    if (!may_be_hidden(ids[i], labels[i], options) || draws.choose[i] >= limit) {
+    if (!is_maskable(ids[i], labels[i], options) || draws.choose[i] >= limit) {
       labels[i] = kNoLabel;
       continue;
     }
@@ -73,7 +73,7 @@ Batch masked(const Batch& batch, const MaskingOptions& options, int64_t step) {
               .word = std::vector<float>(width)};
   for (int64_t row = 0; row < out.ids.size(0); ++row) {
     draw(options, step, batch.first_row + row, draws);
-    hide_row({out.ids.mutable_data_ptr<int64_t>() + row * length, width},
+    mask_row({out.ids.mutable_data_ptr<int64_t>() + row * length, width},
              {out.labels.mutable_data_ptr<int64_t>() + row * length, width}, draws, options);
   }
   return out;

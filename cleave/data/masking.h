@@ -6,21 +6,22 @@
 
 namespace cleave {
 
-/// How tokens are hidden from a masked language model.
+/// How tokens are masked for masked-LM training.
 struct MaskingOptions {
   int64_t mask_id = 0;           ///< of [MASK]
-  int64_t vocab_size = 0;        ///< of the tokenizer: random words are drawn from it
-  std::vector<bool> is_special;  ///< [vocab_size] ids that are never hidden ([CLS], [SEP], ...)
-  double probability = 0.15;     ///< that a token is asked for
+  int64_t vocab_size = 0;        ///< of the tokenizer; random words are drawn from it
+  std::vector<bool> is_special;  ///< [vocab_size] ids that are never masked ([CLS], [SEP], ...)
+  double probability = 0.15;     ///< that a token is selected
   uint64_t seed = 0;
 };
 
-/// Hides tokens of a batch of texts: each real token that is not special is asked for with the
-/// probability, one a row at least where there is any; of these 80 % become [MASK], 10 % a random
-/// word and 10 % stay. Labels are the ids asked for, -100 elsewhere.
+/// Masks tokens of a batch of texts. Each token that is neither special nor padding is selected
+/// with `probability`, at least one per sequence if it has any such token. Of the selected tokens
+/// 80 % become [MASK], 10 % a random word, and 10 % stay. Labels are the original ids of the
+/// selected tokens, -100 elsewhere.
 ///
-/// A token's fate is a function of (seed, step, row of the global batch, place), so every layout
-/// hides the same. Source: Devlin et al., BERT, arXiv:1810.04805, section 3.1.
+/// The result for a token is a function of (seed, step, row of the global batch, position), so
+/// every layout masks the same tokens. Source: Devlin et al., BERT, arXiv:1810.04805, section 3.1.
 Batch masked(const Batch& batch, const MaskingOptions& options, int64_t step);
 
 }  // namespace cleave

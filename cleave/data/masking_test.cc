@@ -33,7 +33,7 @@ int64_t count(const Tensor& t) {
   return t.sum().item<int64_t>();
 }
 
-/// Five standard deviations around the mean of a binomial.
+/// Expects `hits` within five standard deviations of the mean of a binomial.
 void expect_share(int64_t hits, int64_t tries, double share) {
   const auto n = static_cast<double>(tries);
   EXPECT_NEAR(static_cast<double>(hits), n * share, 5 * std::sqrt(n * share * (1 - share)));
@@ -42,14 +42,14 @@ void expect_share(int64_t hits, int64_t tries, double share) {
 TEST(Masked, Shares_AreFifteenPercentAndOfTheseEightyTenTen) {
   const Tensor ids = test::ids({256, 128}, kVocabulary - 5, 1) + 5;
   const Batch out = masked(batch_of(ids), options(), 0);
-  const Tensor asked = out.labels.ne(-100);
-  const int64_t num_asked = count(asked);
-  expect_share(num_asked, ids.numel(), 0.15);
-  expect_share(count(asked.logical_and(out.ids.eq(kMask))), num_asked, 0.8);
-  // A random word is the word itself once in a thousand.
-  expect_share(count(asked.logical_and(out.ids.eq(ids))), num_asked, 0.1 + 0.1 / kVocabulary);
-  EXPECT_TRUE(at::equal(out.labels.masked_select(asked), ids.masked_select(asked)));
-  const Tensor others = asked.logical_not();
+  const Tensor selected = out.labels.ne(-100);
+  const int64_t num_selected = count(selected);
+  expect_share(num_selected, ids.numel(), 0.15);
+  expect_share(count(selected.logical_and(out.ids.eq(kMask))), num_selected, 0.8);
+  // A random word equals the original once in a thousand.
+  expect_share(count(selected.logical_and(out.ids.eq(ids))), num_selected, 0.1 + 0.1 / kVocabulary);
+  EXPECT_TRUE(at::equal(out.labels.masked_select(selected), ids.masked_select(selected)));
+  const Tensor others = selected.logical_not();
   EXPECT_TRUE(at::equal(out.ids.masked_select(others), ids.masked_select(others)));
   EXPECT_GE(out.ids.min().item<int64_t>(), 0);
   EXPECT_LT(out.ids.max().item<int64_t>(), kVocabulary);
@@ -67,8 +67,8 @@ TEST(Masked, TheRowsOfEachRank_AreThoseOfTheWholeBatch) {
   EXPECT_FALSE(at::equal(later.labels, whole.labels));
 }
 
-TEST(Masked, SpecialAndPaddedTokens_StayAndEachRowHasOneAskedFor) {
-  // Rows of one real word between special tokens, and padding that is labelled as such.
+TEST(Masked, SpecialAndPaddedTokens_StayAndEachRowHasOneSelected) {
+  // Each sequence is one word between special tokens, then padding with label -100.
   const Tensor ids = at::tensor({2, 500, 3, 0}, at::kLong).repeat({64, 1});
   Batch batch = batch_of(ids);
   batch.labels = ids.masked_fill(ids.eq(0), -100);
@@ -78,7 +78,7 @@ TEST(Masked, SpecialAndPaddedTokens_StayAndEachRowHasOneAskedFor) {
   for (const int64_t place : {0, 2, 3}) {
     EXPECT_TRUE(at::equal(out.ids.select(1, place), ids.select(1, place)));
   }
-  EXPECT_TRUE(at::equal(batch.ids, ids)) << "the batch that came in is not changed";
+  EXPECT_TRUE(at::equal(batch.ids, ids)) << "the input batch must not change";
 }
 
 }  // namespace

@@ -12,8 +12,8 @@ namespace {
 
 constexpr uint64_t kRounds = 6;
 
-/// Place `index` of a permutation of 0..count-1 that `key` and `epoch` choose, without a table: a
-/// Feistel network over the next power of four, walked until it falls below count.
+/// Element `index` of the permutation of 0..count-1 given by `key` and `epoch`, without a table: a
+/// Feistel network over the next power of four, repeated until the result is below count.
 uint64_t permuted(uint64_t index, uint64_t count, uint64_t key, uint64_t epoch) {
   const auto half = static_cast<uint32_t>((std::bit_width(count - 1) + 1) / 2);
   const uint64_t mask = (uint64_t{1} << half) - 1;

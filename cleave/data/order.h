@@ -3,8 +3,8 @@
 
 namespace cleave {
 
-/// Which sample every place of every batch is: a pure function of its fields, so any rank and any
-/// resumed run knows it without state.
+/// Which sample is at each place of each batch. A pure function of the fields, so ranks and resumed
+/// runs need no state.
 struct SampleOrder {
   int64_t num_samples = 0;
   int64_t batch_size = 0;  ///< global, in samples
@@ -12,9 +12,9 @@ struct SampleOrder {
   uint64_t seed = 0;
 
   /// The sample at `place` of the batch of `step`. Without shuffle: (step * batch_size + place)
-  /// modulo num_samples. With: each epoch a new permutation, all samples once an epoch.
+  /// modulo num_samples. With shuffle: a new permutation of all samples each epoch.
   [[nodiscard]] int64_t at(int64_t step, int64_t place) const;
-  /// Steps that make `epochs` epochs, rounded up.
+  /// The number of steps in `epochs` epochs, rounded up.
   [[nodiscard]] int64_t steps_of(int64_t epochs) const;
 };
 

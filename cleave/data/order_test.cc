@@ -20,7 +20,7 @@ std::vector<int64_t> epoch_of(const SampleOrder& order, int64_t epoch) {
   return out;
 }
 
-TEST(SampleOrder, WithoutShuffle_StepsTakeNeighbouringRows) {
+TEST(SampleOrder, WithoutShuffle_StepsTakeConsecutiveSamples) {
   const SampleOrder order{.num_samples = 10, .batch_size = 4, .shuffle = false};
   EXPECT_EQ(order.at(0, 0), 0);
   EXPECT_EQ(order.at(1, 3), 7);
@@ -48,14 +48,15 @@ TEST(SampleOrder, EpochsAndSeeds_GiveDifferentOrders) {
   EXPECT_EQ(epoch_of(order, 3), epoch_of(order, 3));
 }
 
-// The batch size cuts the same sequence at other places.
+// The batch size only divides the same order of samples differently.
 TEST(SampleOrder, SequenceOfSamples_DoesNotDependOnTheBatchSize) {
   const SampleOrder small{.num_samples = 60, .batch_size = 5, .seed = 9};
   const SampleOrder large{.num_samples = 60, .batch_size = 12, .seed = 9};
   EXPECT_EQ(epoch_of(small, 1), epoch_of(large, 1));
 }
 
-// Over many seeds each sample is first about equally often: 5 standard deviations of a binomial.
+// Over many seeds every sample is first about equally often, within 5 standard deviations of a
+// binomial.
 TEST(SampleOrder, FirstSample_IsUniformOverSeeds) {
   constexpr int64_t kCount = 13;
   constexpr int64_t kSeeds = 13000;
@@ -76,8 +77,8 @@ TEST(SampleOrder, FirstSample_IsUniformOverSeeds) {
   }
 }
 
-// No two of these places share a sample, so the map of all ten million cannot collapse much.
-TEST(SampleOrder, TenMillionSamples_SpotPlacesAreDistinctAndInside) {
+// All ten million places are too slow to check: every 97th must have a sample of its own.
+TEST(SampleOrder, TenMillionSamples_CheckedPlacesAreDistinctAndInRange) {
   const SampleOrder order{.num_samples = 10'000'000, .batch_size = 1000, .seed = 8};
   std::set<int64_t> seen;
   for (int64_t place = 0; place < order.num_samples; place += 97) {

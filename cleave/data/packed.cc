@@ -23,7 +23,7 @@ class PackedDataset final : public Dataset {
     }
     fingerprint_ = hash_bytes(std::as_bytes(std::span(identity)));
     CLEAVE_CHECK(size() > 0, Code::kUsage, "the data has ", num_tokens_,
-                 " tokens, fewer than one row of ", seq_len,
+                 " tokens, fewer than one sequence of ", seq_len,
                  "; give more data or a smaller --seq-len");
   }
 
@@ -51,7 +51,7 @@ class PackedDataset final : public Dataset {
 
  private:
   std::vector<Tokens> parts_;
-  std::vector<int64_t> starts_;  // of each part among all tokens, ascending
+  std::vector<int64_t> starts_;  // first token of each part, ascending
   int64_t seq_len_;
   int64_t num_tokens_ = 0;
   uint64_t fingerprint_ = 0;

@@ -13,15 +13,15 @@ namespace {
 
 constexpr int64_t kNoLabel = -100;
 
-/// What one key of a row may hold.
+/// The values that one key of a row may hold.
 struct Field {
   std::string_view key;
   int64_t low = 0;
   int64_t high = 0;              ///< inclusive
-  bool may_be_no_label = false;  ///< -100 too
+  bool may_be_no_label = false;  ///< -100 is valid too
 };
 
-/// The numbers of one key, all rows behind each other; a row that does not have it has none.
+/// The numbers of one key, all rows concatenated. A row without the key has no numbers.
 struct Column {
   Field field;
   std::vector<int32_t> values;
@@ -49,7 +49,7 @@ int32_t number(const Json& value, const Field& field) {
   return static_cast<int32_t>(value.as_int(field.low, field.high));
 }
 
-/// The numbers of one key; none where a row does not have it.
+/// The numbers of one key; empty if the row does not have it.
 std::vector<int32_t> numbers(const Json& row, const Field& field) {
   if (!row.has(field.key)) return {};
   const Json list = row.at(field.key);
@@ -71,14 +71,14 @@ class RowsDataset final : public Dataset {
     token_types_.field = {.key = "token_type_ids", .high = kMax};
   }
 
-  /// Throws Error(kFormat) about the first value that is wrong.
+  /// Throws Error(kFormat) for the first invalid value.
   void append(const Json& row) {
     if (!row.is(Json::Type::kObject)) row.fail("expected an object with \"input_ids\"");
     const std::vector<int32_t> ids = numbers(row, ids_.field);
     if (ids.empty()) row.at("input_ids").fail("expected an array of at least one id");
     ids_.append(ids);
     if (options_.num_classes > 0) append_class(row);
-    if (options_.needs_labels) (void)row.at("labels");  // masked tokens cannot be guessed
+    if (options_.needs_labels) (void)row.at("labels");  // throws if missing
     for (Column* column : {&labels_, &attention_mask_, &token_types_}) {
       if (column == &labels_ && options_.num_classes > 0) continue;
       const std::vector<int32_t> values = numbers(row, column->field);

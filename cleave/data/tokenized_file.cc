@@ -17,10 +17,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kCacheVersion = 1;  // of the rule by which documents become ids
+constexpr uint64_t kCacheVersion = 1;  // of the rule that turns documents into ids
 constexpr size_t kBlock = size_t{1} << 20;
 
-/// XXH3 of a file, read by blocks.
+/// XXH3 of a file, read in blocks.
 uint64_t hash_file(const std::string& path) {
   const File file = File::open_read(path);
   const uint64_t size = file.size();
@@ -36,8 +36,8 @@ uint64_t hash_file(const std::string& path) {
 
 void append_document(Tokens& tokens, std::string_view text, const Tokenizer& tokenizer) {
   if (text.empty()) return;
-  // Bytes do not depend on their neighbours, and their one special text has no blank inside: blocks
-  // that end with one give the same ids in a fraction of the memory.
+  // The byte tokenizer encodes each byte separately, and its only special token contains no blank.
+  // So blocks that end with a blank give the same ids with a fraction of the memory.
   while (tokenizer.kind() == "bytes" && text.size() > kBlock) {
     const size_t blank = text.find_first_of(" \n", kBlock);
     if (blank == std::string_view::npos) break;
@@ -56,8 +56,8 @@ Tokens tokenize(const std::string& path, FileKind kind, const Tokenizer& tokeniz
   return tokens;
 }
 
-/// Waits for, then holds, the right to write into a cache folder. The kernel gives it back when the
-/// holder dies. Unlike FileLock it waits: the holder is doing what the waiter needs.
+/// Exclusive lock for writing to a cache folder. The kernel releases it when the holder dies.
+/// Unlike FileLock it waits, because the holder produces the file that the waiter needs.
 class CacheLock {
  public:
   explicit CacheLock(const fs::path& folder) {
@@ -99,11 +99,11 @@ Tokens tokenized_file(const std::string& path, FileKind kind, const Tokenizer& t
   if (std::optional<Tokens> tokens = Tokens::open(cache, key)) return std::move(*tokens);
   const Tokens made = tokenize(path, kind, tokenizer);
   CLEAVE_CHECK(hash_file(path) == content, Code::kIo, path,
-               " changed while it was read; start again when it is complete");
+               " changed while it was read; run again when the file is complete");
   made.write(cache, key);
   std::optional<Tokens> tokens = Tokens::open(cache, key);
   CLEAVE_CHECK(tokens.has_value(), Code::kIo, cache.string(),
-               " reads back other bytes than were written; the disk is faulty");
+               " does not read back as it was written; the disk is faulty");
   return std::move(*tokens);
 }
 

@@ -7,12 +7,12 @@
 
 namespace cleave {
 
-/// The ids of all documents of a file of texts, one after the other, each ended by the tokenizer's
-/// end id where it has one; an empty document gives nothing.
+/// The ids of all documents of a file of kind kText or kJsonTexts, in order. Each document ends
+/// with the tokenizer's end id, if it has one; an empty document has no ids.
 ///
-/// With a `cache_folder` (made when missing) they are kept there under the hash of the file's
-/// content and of the tokenizer, and mapped by the next call of any process; of several that ask at
-/// once one does the work. Throws Error(kIo, kFormat) naming file and line.
+/// With a `cache_folder` (created if missing) the ids are stored there under a hash of the file's
+/// content and the tokenizer, and later calls of any process read them from there. If several
+/// processes call at the same time, one tokenizes. Throws Error(kIo, kFormat) with file and line.
 Tokens tokenized_file(const std::string& path, FileKind kind, const Tokenizer& tokenizer,
                       const std::string& cache_folder);
 

@@ -20,7 +20,7 @@ using test::thrown_by;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// Every byte is the id byte * 1000, and the calls are counted. No end id.
+/// Encodes each byte as the id byte * 1000 and counts the calls. No end id.
 class CountingTokenizer final : public Tokenizer {
  public:
   explicit CountingTokenizer(int64_t vocab_size, uint64_t fingerprint = 1)
@@ -79,7 +79,7 @@ struct Setting {
 
 TEST(TokenizedFile, SecondOpen_ReadsTheCache) {
   const Setting setting;
-  for (const int64_t vocab_size : {65536, 65537}) {  // 2 bytes and 4 bytes an id
+  for (const int64_t vocab_size : {65536, 65537}) {  // 2 bytes and 4 bytes per id
     const CountingTokenizer tokenizer(vocab_size, static_cast<uint64_t>(vocab_size));
     for (int time = 0; time < 3; ++time) {
       const Tokens tokens = setting.open(tokenizer);
@@ -113,7 +113,7 @@ TEST(TokenizedFile, WithoutCacheFolder_IsMemoryOnlyWithTheSameChecksum) {
   EXPECT_EQ(tokenizer.calls(), 2);
 }
 
-TEST(TokenizedFile, OtherContentOrTokenizer_IsTokenizedAnew) {
+TEST(TokenizedFile, OtherContentOrTokenizer_IsTokenizedAgain) {
   const Setting setting;
   const CountingTokenizer tokenizer(65536, 1);
   const CountingTokenizer other(65536, 2);
@@ -124,7 +124,7 @@ TEST(TokenizedFile, OtherContentOrTokenizer_IsTokenizedAnew) {
   EXPECT_THAT(ids_of(setting.open(other)), ElementsAre(1000, 2000, 4000, 65000));
 }
 
-TEST(TokenizedFile, DamagedCache_IsMadeAnew) {
+TEST(TokenizedFile, DamagedCache_IsReplaced) {
   const Setting setting;
   const CountingTokenizer tokenizer(65536);
   (void)setting.open(tokenizer);
@@ -133,7 +133,7 @@ TEST(TokenizedFile, DamagedCache_IsMadeAnew) {
   const std::string good = read_file(path);
   std::vector<std::string> damaged{"", good.substr(0, 63), good.substr(0, good.size() - 1),
                                    good + "x", std::string(good.size(), '\0')};
-  for (size_t at = 0; at < good.size(); at += 5) {  // some byte of every field and of the ids
+  for (size_t at = 0; at < good.size(); at += 5) {  // a byte of every field and of the ids
     damaged.push_back(good);
     damaged.back()[at] = static_cast<char>(good[at] ^ 1);
   }
@@ -158,7 +158,7 @@ TEST(TokenizedFile, CacheOfOtherData_IsNotTrusted) {
   EXPECT_THAT(ids_of(setting.open(tokenizer)), ElementsAre(1000, 2000, 3000, 65000));
 }
 
-TEST(TokenizedFile, ManyAtOnce_TokenizeOnce) {
+TEST(TokenizedFile, ConcurrentCalls_TokenizeOnce) {
   const Setting setting;
   const CountingTokenizer tokenizer(65536);
   std::vector<std::thread> threads;
@@ -187,7 +187,7 @@ TEST(TokenizedFile, IdsOutsideTheTokenizersVocabulary_AreABug) {
   EXPECT_EQ(thrown_by([&] { (void)setting.open(tokenizer); }).code(), Code::kBug);
 }
 
-TEST(Tokens, FileCutWhileItIsOpen_IsAFormatErrorAndNoSignal) {
+TEST(Tokens, FileTruncatedWhileOpen_IsAFormatErrorNotASignal) {
   const TempFolder folder;
   Tokens written(1000);
   written.append(std::vector<int64_t>(10'000, 7));

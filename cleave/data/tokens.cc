@@ -15,7 +15,7 @@ namespace {
 constexpr std::array<char, 8> kMagic{'c', 'l', 'v', 't', 'o', 'k', 'e', 'n'};
 constexpr uint32_t kVersion = 1;
 
-/// The first 64 bytes of a file; no padding inside, so equal headers are equal bytes.
+/// The first 64 bytes of a file. Without padding, so the checksum can cover its bytes.
 struct Header {
   std::array<char, 8> magic = kMagic;
   uint32_t version = kVersion;
@@ -33,7 +33,7 @@ uint64_t checksum_of(const Header& header) {
   return hash_bytes(std::as_bytes(std::span(&header, 1)).first(offsetof(Header, header_checksum)));
 }
 
-/// Of what stands behind the header.
+/// Checksum of the bytes after the header.
 uint64_t checksum_of_ids(const File& file, uint64_t bytes) {
   constexpr uint64_t kPieceBytes = uint64_t{256} << 10;
   Hasher hasher;

@@ -10,30 +10,31 @@
 
 namespace cleave {
 
-/// Token ids in order, 2 bytes each where the vocabulary allows it, else 4; in memory, or in a file
-/// that one program wrote and many read. The file is read, never mapped: one that is cut meanwhile
-/// is an Error(kFormat), no signal.
+/// Token ids in order, 2 bytes each if the vocabulary allows it, else 4. They are in memory, or in
+/// a file that one process wrote and many read. The file is read, not mapped: if it is truncated
+/// meanwhile, that is an Error(kFormat) and not a SIGBUS.
 ///
 /// File: magic, version, bytes per id, key, number of ids, largest id, checksum of the ids,
-/// checksum of what stands before; then the ids. Little-endian.
+/// checksum of the header so far; then the ids. Little-endian.
 class Tokens {
  public:
-  /// None yet, for ids below `vocab_size`.
+  /// Empty, in memory, for ids below `vocab_size`.
   explicit Tokens(int64_t vocab_size);
 
-  /// The ids in a file that write() made with this key; nothing when there is no such file, or it
-  /// is damaged or of other content. Throws Error(kIo) when it cannot be read.
+  /// The ids in a file that write() made with this key. nullopt if the file is missing, damaged or
+  /// has another key. Throws Error(kIo) if it cannot be read.
   static std::optional<Tokens> open(const std::filesystem::path& path, uint64_t key);
-  /// Puts the ids under `path`, whole or not at all. One writer at a time. Throws Error(kIo).
+  /// Writes the ids to `path` atomically. One writer at a time. Throws Error(kIo).
   void write(const std::filesystem::path& path, uint64_t key) const;
 
-  /// Only for ids in memory. Throws Error(kBug) for one outside the vocabulary.
+  /// Only for ids in memory. Throws Error(kBug) for an id outside the vocabulary.
   void append(std::span<const int64_t> ids);
 
   [[nodiscard]] int64_t size() const;
-  [[nodiscard]] int64_t max_id() const { return max_id_; }  ///< -1 when there is none
-  [[nodiscard]] int64_t back() const;                       ///< the last of one or more
-  /// Copies the ids first, first + 1, ... into `out`. Throws Error(kFormat) when the file was cut.
+  [[nodiscard]] int64_t max_id() const { return max_id_; }  ///< -1 if empty
+  [[nodiscard]] int64_t back() const;                       ///< the last id; not for an empty list
+  /// Copies the ids first, first + 1, ... into `out`. Throws Error(kFormat) if the file was
+  /// truncated.
   void copy(int64_t first, std::span<int64_t> out) const;
   /// XXH3 of the stored bytes.
   [[nodiscard]] uint64_t checksum() const;

@@ -1,9 +1,9 @@
 // Atomic replacement of a file:
-//   1. PATH.partial is created anew (a leftover of a dead writer is removed first),
-//   2. written, fsynced (data before name: a rename may reach the disk first), closed with its
-//      errors checked,
-//   3. renamed over PATH; the folder is fsynced.
-// A failure in 1 or 2 removes PATH.partial and leaves PATH alone.
+//   1. Remove PATH.partial, which a dead writer may have left, and create it.
+//   2. Write it, fsync it (otherwise the rename could reach the disk before the data), and close it
+//      with its errors checked.
+//   3. Rename it over PATH and fsync the folder.
+// A failure in 1 or 2 removes PATH.partial and does not change PATH.
 #include "cleave/file/atomic_write.h"
 
 #include <cerrno>
@@ -40,7 +40,7 @@ void write_atomic(const fs::path& path, std::span<const std::byte> bytes) {
     file.close();
     rename_durably(temporary, path);
   } catch (...) {
-    ::unlink(temporary.c_str());  // gone already when only the folder's fsync failed
+    ::unlink(temporary.c_str());  // already renamed if only the folder's fsync failed
     throw;
   }
 }
@@ -51,7 +51,7 @@ void write_atomic(const fs::path& path, std::string_view text) {
 
 void sync_folder(const fs::path& folder) {
   if (mutant_enabled("file.no_folder_sync")) return;
-  if (const int error = ask_file_hook(FileCall::kFsyncFolder, folder.string()); error != 0) {
+  if (const int error = call_file_hook(FileCall::kFsyncFolder, folder.string()); error != 0) {
     throw_io(folder.string(), name(FileCall::kFsyncFolder), error);
   }
   const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -59,14 +59,14 @@ void sync_folder(const fs::path& folder) {
   const int result = ::fsync(fd);
   const int error = errno;
   ::close(fd);
-  // Some file systems have nothing to sync in a folder and say EINVAL.
+  // Some file systems cannot sync a folder and return EINVAL.
   if (result != 0 && error != EINVAL) {
     throw_io(folder.string(), name(FileCall::kFsyncFolder), error);
   }
 }
 
 void rename_durably(const fs::path& from, const fs::path& to) {
-  if (const int error = ask_file_hook(FileCall::kRename, to.string()); error != 0) {
+  if (const int error = call_file_hook(FileCall::kRename, to.string()); error != 0) {
     throw_io(to.string(), name(FileCall::kRename), error);
   }
   if (std::rename(from.c_str(), to.c_str()) != 0) throw_io(to.string(), "rename", errno);
@@ -74,7 +74,7 @@ void rename_durably(const fs::path& from, const fs::path& to) {
 }
 
 void swap_durably(const fs::path& a, const fs::path& b) {
-  if (const int error = ask_file_hook(FileCall::kRename, b.string()); error != 0) {
+  if (const int error = call_file_hook(FileCall::kRename, b.string()); error != 0) {
     throw_io(b.string(), name(FileCall::kRename), error);
   }
   if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) != 0) {

@@ -39,14 +39,14 @@ std::string_view name(FileCall call) {
 ScopedFileHook::ScopedFileHook(FileHook hook) : hook_(std::move(hook)) {
   const FileHook* none = nullptr;
   CLEAVE_CHECK(current_hook.compare_exchange_strong(none, &hook_), Code::kUsage,
-               "a file hook is set already; only one can be at a time");
+               "a file hook is already set; only one can exist at a time");
 }
 
 ScopedFileHook::~ScopedFileHook() {
   current_hook = nullptr;
 }
 
-int ask_file_hook(FileCall call, const std::string& path) {
+int call_file_hook(FileCall call, const std::string& path) {
   const FileHook* hook = current_hook.load(std::memory_order_acquire);
   return hook == nullptr ? 0 : (*hook)(call, path);
 }

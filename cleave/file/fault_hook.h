@@ -6,7 +6,7 @@
 
 namespace cleave {
 
-/// System calls that change files. Each one asks the hook first.
+/// System calls that change files. Each one calls the hook first.
 enum class FileCall : uint8_t {
   kOpen,
   kAllocate,
@@ -19,15 +19,15 @@ enum class FileCall : uint8_t {
   kRemove,
 };
 
-/// "open", "pwrite", "fsync", ... as messages say it.
+/// The name of a call in messages: "open", "pwrite", "fsync", ...
 std::string_view name(FileCall call);
 
-/// Sees a call before it is made. 0 lets it go on; an errno value makes it fail with that error
-/// without being made. It may end the process. Called by several threads at once.
+/// Runs before each call. 0 lets the call proceed; an errno value makes it fail with that error
+/// without being made. The hook may end the process. Several threads may call it at the same time.
 using FileHook = std::function<int(FileCall call, const std::string& path)>;
 
-/// Puts `hook` in front of every file call of the process while it lives: how tests make any call
-/// of a save fail. One at a time; without one the cost is a load of a pointer.
+/// Installs `hook` for all file calls of the process during its lifetime, so that tests can make
+/// any call of a save fail. One at a time. Without a hook, a call costs one pointer load.
 class ScopedFileHook {
  public:
   explicit ScopedFileHook(FileHook hook);
@@ -39,7 +39,7 @@ class ScopedFileHook {
   FileHook hook_;
 };
 
-/// What the hook says to a call: 0 or an errno value.
-int ask_file_hook(FileCall call, const std::string& path);
+/// Calls the installed hook: 0 or an errno value; 0 without a hook.
+int call_file_hook(FileCall call, const std::string& path);
 
 }  // namespace cleave

@@ -19,31 +19,31 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Turns "file larger than the limit" from a deadly signal into the error EFBIG, for this thread
-/// and this scope alone: a library must not change what the process does with signals.
-class FileSizeSignalHeld {
+/// Blocks SIGXFSZ, so that exceeding the file size limit gives EFBIG instead of ending the process.
+/// Only for this thread and scope, because a library must not change the process's signal handling.
+class FileSizeSignalBlocker {
  public:
-  FileSizeSignalHeld() {
+  FileSizeSignalBlocker() {
     sigemptyset(&signal_);
     sigaddset(&signal_, SIGXFSZ);
     pthread_sigmask(SIG_BLOCK, &signal_, &before_);
   }
-  ~FileSizeSignalHeld() {
+  ~FileSizeSignalBlocker() {
     if (sigismember(&before_, SIGXFSZ) == 1) return;
     const timespec now{};
     while (sigtimedwait(&signal_, nullptr, &now) == SIGXFSZ) {
     }
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
-  FileSizeSignalHeld(const FileSizeSignalHeld&) = delete;
-  FileSizeSignalHeld& operator=(const FileSizeSignalHeld&) = delete;
+  FileSizeSignalBlocker(const FileSizeSignalBlocker&) = delete;
+  FileSizeSignalBlocker& operator=(const FileSizeSignalBlocker&) = delete;
 
  private:
   sigset_t signal_{}, before_{};
 };
 
-void ask(FileCall call, const std::string& path) {
-  const int error = ask_file_hook(call, path);
+void check_hook(FileCall call, const std::string& path) {
+  const int error = call_file_hook(call, path);
   if (error != 0) throw_io(path, name(call), error);
 }
 
@@ -55,7 +55,7 @@ int open_retrying(int folder, const char* path, int flags, mode_t mode) {
   return fd;
 }
 
-// O_NONBLOCK: opening a pipe that nobody writes must not wait. It means nothing for regular files.
+// O_NONBLOCK: opening a pipe without a writer must not block. It does not affect regular files.
 constexpr int kReadFlags = O_RDONLY | O_NONBLOCK | O_NOCTTY;
 
 void require_regular(int fd, const std::string& path) {
@@ -95,7 +95,7 @@ File File::open_read_below(const fs::path& folder, std::string_view name) {
   const int fd = open_retrying(folder_fd, std::string(name).c_str(), kReadFlags | O_NOFOLLOW, 0);
   if (fd < 0) {
     CLEAVE_CHECK(errno != ELOOP, Code::kFormat, path,
-                 " is a symbolic link; replace it by the file itself (cp -L)");
+                 " is a symbolic link; replace it with the file itself (cp -L)");
     throw_io(path, "open", errno);
   }
   File file(fd, path);
@@ -104,14 +104,14 @@ File File::open_read_below(const fs::path& folder, std::string_view name) {
 }
 
 File File::create(const fs::path& path, mode_t mode) {
-  ask(FileCall::kOpen, path.string());
+  check_hook(FileCall::kOpen, path.string());
   const int fd = open_retrying(AT_FDCWD, path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOCTTY, mode);
   if (fd < 0) throw_io(path.string(), "open", errno);
   return {fd, path.string()};
 }
 
 File File::open_write(const fs::path& path) {
-  ask(FileCall::kOpen, path.string());
+  check_hook(FileCall::kOpen, path.string());
   const int fd = open_retrying(AT_FDCWD, path.c_str(), O_RDWR | O_NOFOLLOW | O_NOCTTY, 0);
   if (fd < 0) throw_io(path.string(), "open", errno);
   File file(fd, path.string());
@@ -145,18 +145,18 @@ void File::read_at(uint64_t offset, std::span<std::byte> out) const {
     const ssize_t got = ::pread(fd_, out.data(), out.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw_io(path_, "pread", errno);
-    if (got == 0 && mutant_enabled("file.cut_is_fine")) return;
+    if (got == 0 && mutant_enabled("file.truncated_is_fine")) return;
     CLEAVE_CHECK(got > 0, Code::kFormat, path_, ": the file ends at byte ", offset, "; expected ",
-                 wanted, " bytes from byte ", first, ", the file was cut or is incomplete");
+                 wanted, " bytes from byte ", first, ", the file is truncated");
     offset += static_cast<uint64_t>(got);
     out = out.subspan(static_cast<size_t>(got));
   }
 }
 
 void File::write_at(uint64_t offset, std::span<const std::byte> bytes) {
-  const FileSizeSignalHeld held;
+  const FileSizeSignalBlocker blocker;
   while (!bytes.empty()) {
-    ask(FileCall::kWrite, path_);
+    check_hook(FileCall::kWrite, path_);
     const auto piece = bytes.first(std::min(bytes.size(), kWriteChunk));
     const ssize_t done = ::pwrite(fd_, piece.data(), piece.size(), static_cast<off_t>(offset));
     if (done < 0 && errno == EINTR) continue;
@@ -168,9 +168,9 @@ void File::write_at(uint64_t offset, std::span<const std::byte> bytes) {
 }
 
 void File::allocate(uint64_t size) {
-  ask(FileCall::kAllocate, path_);
+  check_hook(FileCall::kAllocate, path_);
   if (size == 0) return;
-  const FileSizeSignalHeld held;
+  const FileSizeSignalBlocker blocker;
   int error = 0;
   do {
     error = ::posix_fallocate(fd_, 0, static_cast<off_t>(size));
@@ -180,12 +180,12 @@ void File::allocate(uint64_t size) {
 }
 
 void File::sync() {
-  ask(FileCall::kFsync, path_);
+  check_hook(FileCall::kFsync, path_);
   if (::fsync(fd_) != 0) throw_io(path_, "fsync", errno);
 }
 
 void File::close() {
-  ask(FileCall::kClose, path_);
+  check_hook(FileCall::kClose, path_);
   if (::close(std::exchange(fd_, -1)) != 0) throw_io(path_, "close", errno);
 }
 

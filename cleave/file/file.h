@@ -9,40 +9,41 @@
 
 namespace cleave {
 
-/// Longest piece given to one pwrite.
+/// Largest number of bytes in one pwrite.
 inline constexpr size_t kWriteChunk = size_t{64} << 10;
 
-/// Throws Error(kIo): "PATH: CALL failed: what errno says"; a full disk says how to go on.
+/// Throws Error(kIo): "PATH: CALL failed: text of errno"; with a remedy for a full disk.
 [[noreturn]] void throw_io(const std::string& path, std::string_view call, int error_number);
 
-/// An open file. Every failing call throws Error(kIo) with path, call and errno; interrupted and
-/// short calls are continued.
+/// An open file. Failing calls throw Error(kIo) with path, call and errno; interrupted and partial
+/// reads and writes are continued.
 class File {
  public:
-  /// A regular file for reading. Devices, pipes and folders are refused without waiting.
+  /// Opens a regular file for reading. Refuses devices, pipes and folders without blocking.
   static File open_read(const std::filesystem::path& path);
-  /// The same for a name found inside another file: one component below `folder`, opened relative
-  /// to it, never through a link. Throws Error(kFormat) for anything else, before any open.
+  /// The same for an untrusted name: one component below `folder`, opened without following a
+  /// symbolic link. Throws Error(kFormat) before any open if the name is not one component.
   static File open_read_below(const std::filesystem::path& folder, std::string_view name);
-  /// A new file for writing, with this mode less the umask; one that exists is an error.
+  /// Creates a file for writing, with this mode less the umask. An existing file is an error.
   static File create(const std::filesystem::path& path, mode_t mode = 0664);
-  /// An existing file for writing in place; its bytes stay.
+  /// Opens an existing file for writing in place, without truncating it.
   static File open_write(const std::filesystem::path& path);
 
   File() = default;
   File(File&& other) noexcept;
   File& operator=(File&& other) noexcept;
-  ~File();  ///< closes silently: a written file is closed by close(), which reports errors
+  ~File();  ///< closes and ignores errors; call close() after writing
 
   [[nodiscard]] bool is_open() const { return fd_ >= 0; }
   [[nodiscard]] int fd() const { return fd_; }
   [[nodiscard]] const std::string& path() const { return path_; }
-  [[nodiscard]] uint64_t size() const;  ///< asked anew on every call
+  [[nodiscard]] uint64_t size() const;  ///< current size in bytes, by fstat
 
-  /// Fills `out` from byte `offset`. A file that ends before is Error(kFormat) with the sizes.
+  /// Fills `out` from byte `offset`. Throws Error(kFormat) with the sizes if the file ends before.
   void read_at(uint64_t offset, std::span<std::byte> out) const;
+  /// Writes all `bytes` at byte `offset`.
   void write_at(uint64_t offset, std::span<const std::byte> bytes);
-  /// Gives the file `size` bytes of disk now, so that later writes cannot run out of it.
+  /// Reserves `size` bytes of disk space, so that later writes cannot run out of it.
   void allocate(uint64_t size);
   void sync();   ///< fsync
   void close();  ///< reports delayed write errors
@@ -53,11 +54,11 @@ class File {
   std::string path_;
 };
 
-/// Whether `name` may name a file in a folder: one component, 1 to 255 bytes, no separator, no
-/// control character, no leading dot.
+/// Whether `name` is a valid name of a file in a folder: one component, 1 to 255 bytes, no
+/// separator, no control character, no leading dot.
 bool is_file_name(std::string_view name);
 
-/// All bytes of a regular file, at most `max_bytes`; Error(kFormat) when it is larger.
+/// All bytes of a regular file. Throws Error(kFormat) if it has more than `max_bytes`.
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes = UINT64_MAX);
 
 }  // namespace cleave

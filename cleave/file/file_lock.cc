@@ -18,9 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kMostHolder = 4096;  // bytes of "pid 123 on HOST"
+constexpr uint64_t kMaxHolderBytes = 4096;  // of "pid 123 on HOST"
 
-/// Others may make the file or take it away at any moment.
+/// Opens or creates the file; other processes may create or remove it at any time.
 File open_lock_file(const fs::path& path) {
   while (true) {
     const bool is_there = fs::exists(path);
@@ -38,7 +38,7 @@ std::string host_name() {
   return name.data();
 }
 
-/// Whether the open file is still the one under its name: a holder that ends takes the name away.
+/// Whether the open file still has its name; the previous holder removes the name when it ends.
 bool is_current(const File& file) {
   struct stat opened {
   }, named{};
@@ -47,15 +47,15 @@ bool is_current(const File& file) {
          opened.st_dev == named.st_dev;
 }
 
-/// The locked file; nothing when its name was taken away between opening and locking.
+/// The locked file; nullopt if its name was removed between opening and locking.
 std::optional<File> try_lock(const fs::path& folder) {
   File file = open_lock_file(folder / ".lock");
-  if (::flock(file.fd(), LOCK_EX | LOCK_NB) == 0 || mutant_enabled("lock.of_nobody")) {
+  if (::flock(file.fd(), LOCK_EX | LOCK_NB) == 0 || mutant_enabled("lock.ignored")) {
     if (!is_current(file)) return std::nullopt;
     return file;
   }
   if (errno != EWOULDBLOCK) throw_io(file.path(), "flock", errno);
-  std::string holder(std::min<uint64_t>(file.size(), kMostHolder), '\0');
+  std::string holder(std::min<uint64_t>(file.size(), kMaxHolderBytes), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(holder)));
   throw Error(Code::kIo, str(folder.string(), " is being written by ",
                              holder.empty() ? "another process" : holder,
@@ -70,7 +70,7 @@ File lock_file(const fs::path& folder) {
 
 }  // namespace
 
-// Once the inner constructor is done, a failure below ends the lock and takes the name away.
+// If a call below fails, the destructor runs, because the delegated constructor has finished.
 FileLock::FileLock(const fs::path& folder) : FileLock(lock_file(folder)) {
   const std::string holder = str("pid ", ::getpid(), " on ", host_name());
   if (::ftruncate(file_.fd(), 0) != 0) throw_io(file_.path(), "ftruncate", errno);
@@ -78,7 +78,7 @@ FileLock::FileLock(const fs::path& folder) : FileLock(lock_file(folder)) {
 }
 
 FileLock::~FileLock() {
-  ::unlink(file_.path().c_str());  // before the lock ends: the name is this lock's
+  ::unlink(file_.path().c_str());  // while the lock is still held, so the name is this lock's
 }
 
 }  // namespace cleave

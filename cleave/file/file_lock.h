@@ -6,12 +6,12 @@
 
 namespace cleave {
 
-/// The right to write into a folder: flock on FOLDER/.lock, held until destruction or death, so a
-/// killed holder never blocks the next. The file says who holds it: pid and host; it goes with the
-/// lock.
+/// Exclusive lock for writing into a folder: flock on FOLDER/.lock, held until destruction. The
+/// kernel releases it when the process dies. The file contains pid and host of the holder and is
+/// removed with the lock.
 class FileLock {
  public:
-  /// Throws Error(kIo) at once, naming pid and host of the holder, when another one has it.
+  /// Throws Error(kIo) immediately, with pid and host of the holder, if the lock is taken.
   explicit FileLock(const std::filesystem::path& folder);
   ~FileLock();
   FileLock(const FileLock&) = delete;

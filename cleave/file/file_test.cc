@@ -47,7 +47,7 @@ int status_of_child(const Body& body) {
   return status;
 }
 
-TEST(File, WritesInPlaceByTwoHandles_AreAllThere) {
+TEST(File, WritesInPlaceByTwoHandles_AreAllStored) {
   const TempFolder folder;
   File first = File::create(folder / "f");
   first.allocate(10);
@@ -63,7 +63,7 @@ TEST(File, WritesInPlaceByTwoHandles_AreAllThere) {
   EXPECT_EQ(read_file(folder / "f"), "helloworld");
 }
 
-TEST(File, ReadBeyondTheEnd_SaysWhereItEnds) {
+TEST(File, ReadBeyondTheEnd_ReportsWhereItEnds) {
   const TempFolder folder;
   write_atomic(folder / "f", std::string_view("12345"));
   const File file = File::open_read(folder / "f");
@@ -73,7 +73,7 @@ TEST(File, ReadBeyondTheEnd_SaysWhereItEnds) {
   EXPECT_THAT(error.what(), HasSubstr("ends at byte 5; expected 4 bytes from byte 3"));
 }
 
-TEST(File, MissingExistingAndStrangeFiles_AreRefusedByName) {
+TEST(File, MissingExistingAndSpecialFiles_AreRefusedByName) {
   const TempFolder folder;
   const Error missing = thrown_by([&] { File::open_read(folder / "none"); });
   EXPECT_EQ(missing.code(), Code::kIo);
@@ -157,7 +157,7 @@ TEST(WriteAtomic, FileSizeLimit_IsAnErrorAndTheOldFileStays) {
   EXPECT_EQ(read_file(folder / "f"), "old");
 }
 
-TEST(SwapDurably, Folders_ChangeNamesOrStayWhereTheyAre) {
+TEST(SwapDurably, Folders_SwapNamesOrStayUnchanged) {
   const TempFolder folder;
   for (const char* name : {"a", "b"}) {
     fs::create_directory(folder / name);
@@ -181,7 +181,7 @@ TEST(FreeSpace, MoreThanTheDiskHas_NamesBothNumbers) {
   EXPECT_THAT(error.what(), HasSubstr("1152921504606846976 bytes are needed"));
 }
 
-TEST(FileLock, SecondWriter_IsToldPidAndHostOfTheFirst) {
+TEST(FileLock, SecondWriter_GetsPidAndHostOfTheFirst) {
   const TempFolder folder;
   {
     const FileLock lock(folder.path());
@@ -190,11 +190,11 @@ TEST(FileLock, SecondWriter_IsToldPidAndHostOfTheFirst) {
     EXPECT_THAT(error.what(), HasSubstr(str("pid ", ::getpid(), " on ")));
   }
   EXPECT_NO_THROW(FileLock(folder.path()));
-  EXPECT_TRUE(fs::is_empty(folder.path())) << "the file goes with the lock";
+  EXPECT_TRUE(fs::is_empty(folder.path())) << "the lock's file must be removed with it";
 }
 
-// A holder that ends takes the name away while another has opened the file but not locked it yet.
-TEST(FileLock, NameTakenAwayWhileItOpens_LocksTheNewFile) {
+// The holder ends and removes the file after another process opened it and before it locks it.
+TEST(FileLock, NameRemovedWhileItOpens_LocksTheNewFile) {
   const TempFolder folder;
   auto first = std::make_unique<FileLock>(folder.path());
   int opens = 0;
@@ -203,7 +203,7 @@ TEST(FileLock, NameTakenAwayWhileItOpens_LocksTheNewFile) {
     return 0;
   });
   const FileLock second(folder.path());
-  EXPECT_EQ(opens, 2);  // what was there, then a new one
+  EXPECT_EQ(opens, 2);  // the old file, then a new one
   EXPECT_TRUE(fs::exists(folder / ".lock"));
   EXPECT_THAT(thrown_by([&] { FileLock third(folder.path()); }).what(), HasSubstr("pid "));
 }
@@ -229,7 +229,7 @@ TEST(FileLock, KilledHolder_DoesNotBlock) {
   EXPECT_NO_THROW(FileLock(folder.path()));
 }
 
-TEST(ScopedFileHook, SecondAtATime_IsRefused) {
+TEST(ScopedFileHook, SecondAtTheSameTime_IsRefused) {
   const auto pass = [](FileCall, const std::string&) { return 0; };
   const ScopedFileHook hook(pass);
   EXPECT_EQ(thrown_by([&] { ScopedFileHook second(pass); }).code(), Code::kUsage);

@@ -1,9 +1,9 @@
-// A folder written atomically:
-//   1. TARGET.partial is made; files are created in it at their whole size,
-//   2. ranks write their parts in place, fsync and close each file they touched,
-//   3. the ranks agree that all of them are done (the caller's business),
-//   4. the last file is written, the folder fsynced, renamed to TARGET, the parent fsynced.
-// Until the rename in 4 nothing under the name TARGET exists; after it, all of it does.
+// Atomic write of a folder:
+//   1. One rank creates TARGET.partial and its files, allocated at their full size.
+//   2. All ranks write their parts in place, fsync and close each file they wrote to.
+//   3. The caller waits until all ranks are done.
+//   4. One rank writes the last file, fsyncs the folder, renames it to TARGET, fsyncs the parent.
+// TARGET does not exist before the rename in 4 and is complete after it.
 #include "cleave/file/folder_writer.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 void remove_tree(const fs::path& path) {
-  int error = ask_file_hook(FileCall::kRemove, path.string());
+  int error = call_file_hook(FileCall::kRemove, path.string());
   if (error == 0) {
     std::error_code code;
     fs::remove_all(path, code);
@@ -33,7 +33,7 @@ void remove_tree(const fs::path& path) {
 }
 
 void make_one(const fs::path& path) {
-  const int error = ask_file_hook(FileCall::kMakeFolder, path.string());
+  const int error = call_file_hook(FileCall::kMakeFolder, path.string());
   if (error != 0) throw_io(path.string(), name(FileCall::kMakeFolder), error);
   if (::mkdir(path.c_str(), 0775) != 0) throw_io(path.string(), "mkdir", errno);
 }
@@ -47,13 +47,13 @@ fs::path FolderWriter::partial_path(const fs::path& target) {
 FolderWriter::FolderWriter(fs::path target)
     : target_(std::move(target)), partial_(partial_path(target_)) {
   CLEAVE_CHECK(!fs::exists(target_), Code::kIo, target_.string(),
-               " exists already; remove it or choose another folder");
+               " already exists; remove it or choose another folder");
   remove_tree(partial_);
   make_one(partial_);
 }
 
 void FolderWriter::make_folder(std::string_view name) {
-  CLEAVE_CHECK(is_file_name(name), Code::kUsage, "folder '", name, "' cannot be made");
+  CLEAVE_CHECK(is_file_name(name), Code::kUsage, "'", name, "' is not a valid name of a folder");
   make_one(partial_ / name);
   folders_.emplace_back(name);
 }
@@ -64,8 +64,10 @@ void FolderWriter::allocate_file(std::string_view name, uint64_t size, std::stri
       slash != std::string_view::npos &&
       std::find(folders_.begin(), folders_.end(), name.substr(0, slash)) != folders_.end();
   const std::string_view last = is_inside ? name.substr(slash + 1) : name;
-  CLEAVE_CHECK(is_file_name(last) && head.size() <= size, Code::kUsage, "file '", name, "' of ",
-               size, " bytes cannot begin with ", head.size(), " bytes");
+  CLEAVE_CHECK(
+      is_file_name(last) && head.size() <= size, Code::kUsage, "file '", name, "' of ", size,
+      " bytes that begins with ", head.size(),
+      " bytes cannot be created; expected NAME or FOLDER/NAME and a size of at least that");
   File file = File::create(partial_ / name);
   file.allocate(size);
   file.write_at(0, std::as_bytes(std::span(head)));
@@ -84,7 +86,7 @@ void FolderWriter::commit() {
 }
 
 void FolderWriter::abandon() noexcept {
-  std::error_code ignored;  // what stays is a leftover, which the next writer removes
+  std::error_code ignored;  // the next writer removes what remains
   fs::remove_all(partial_, ignored);
 }
 

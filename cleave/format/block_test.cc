@@ -18,9 +18,9 @@ bool contains(const std::vector<Range>& ranges, int64_t index) {
   return false;
 }
 
-/// Offsets of all bytes of a block, by asking every element of the tensor.
-std::vector<uint64_t> bytes_by_asking(const std::vector<int64_t>& shape, int64_t item,
-                                      const std::vector<Slice>& slices) {
+/// Offsets of all bytes of a block, by testing every element of the tensor.
+std::vector<uint64_t> offsets_by_element(const std::vector<int64_t>& shape, int64_t item,
+                                         const std::vector<Slice>& slices) {
   uint64_t count = 1;
   for (const int64_t size : shape) count *= static_cast<uint64_t>(size);
   std::vector<uint64_t> offsets;
@@ -44,14 +44,14 @@ std::vector<uint64_t> bytes_by_asking(const std::vector<int64_t>& shape, int64_t
 
 void expect_walk_is_right(const std::vector<int64_t>& shape, int64_t item,
                           const std::vector<Slice>& slices) {
-  const auto want = bytes_by_asking(shape, item, slices);
+  const auto want = offsets_by_element(shape, item, slices);
   BlockWalk walk(shape, item, slices);
   EXPECT_EQ(walk.bytes(), want.size());
   EXPECT_EQ(walk.end(), want.empty() ? 0 : want.back() + 1);
   std::vector<uint64_t> got;
   uint64_t last_end = UINT64_MAX;
   while (const auto piece = walk.next()) {
-    EXPECT_NE(piece->offset, last_end) << "touching pieces must come as one";
+    EXPECT_NE(piece->offset, last_end) << "adjacent pieces must be joined";
     last_end = piece->offset + piece->bytes;
     for (uint64_t i = 0; i < piece->bytes; ++i) got.push_back(piece->offset + i);
   }
@@ -99,7 +99,7 @@ TEST(BlockWalk, WholeTensor_IsOnePiece) {
   }
 }
 
-TEST(BlockWalk, ImpossibleSlices_AreRefused) {
+TEST(BlockWalk, InvalidSlices_AreRefused) {
   const std::vector<int64_t> shape = {3, 4};
   const std::vector<std::vector<Slice>> wrong = {
       {{2, {{0, 1}}}},         {{-1, {{0, 1}}}},

@@ -1,12 +1,12 @@
 // manifest.json is one line of JSON:
-//   {"xxh3":"<of the text of the object that follows>","manifest":{
+//   {"xxh3":"<hash of the text of the object that follows>","manifest":{
 //     "format":"cleave-manifest","version":1,
-//     "files":{"config.json":{"bytes":612,"xxh3":"<whole file>"},
-//              "model.safetensors":{"bytes":90112,"head":1024,"xxh3":"<first 1024 bytes>"}},
+//     "files":{"config.json":{"bytes":612,"xxh3":"<hash of the whole file>"},
+//              "model.safetensors":{"bytes":90112,"head":1024,"xxh3":"<of the first 1024 bytes>"}},
 //     "tensors":[{"file":"model.safetensors","name":"lm_head.weight","blocks":[
 //       {"slices":[{"dim":0,"ranges":[[0,256]]}],"xxh3":"<of the block, row-major>"}, ...]}, ...]}}
-// The blocks of a tensor cover it without holes and overlaps, so every byte of the folder is under
-// exactly one checksum.
+// The blocks of a tensor cover it without holes and overlaps, so exactly one checksum covers every
+// byte of the folder.
 #include "cleave/format/manifest.h"
 
 #include <algorithm>
@@ -33,14 +33,14 @@ constexpr int64_t kVersion = 1;
 constexpr std::string_view kBefore = "{\"xxh3\":\"";
 constexpr std::string_view kBetween = "\",\"manifest\":";
 constexpr std::string_view kAfter = "}\n";
-// Of a manifest, where each value takes more than four bytes: half of these bytes have fewer
-// values.
+// A manifest has at most half of max_bytes, and a value takes more than four bytes of text, so a
+// valid manifest has fewer values than this.
 constexpr JsonLimits kLimits{.max_values = size_t{1} << 25};
-constexpr size_t kBufferBytes = size_t{256} << 10;  // stays in the second-level cache
+constexpr size_t kBufferBytes = size_t{256} << 10;  // fits in the L2 cache
 
 struct ListedFile {
   uint64_t bytes = 0;
-  std::optional<uint64_t> head;  // only this many first bytes are under the checksum
+  std::optional<uint64_t> head;  // the checksum covers only this many first bytes
   uint64_t checksum = 0;
 };
 
@@ -67,18 +67,18 @@ uint64_t hash_of(const File& file, uint64_t bytes) {
   return hasher.digest();
 }
 
-/// Opens a file of the folder, or of a folder in it: "tp_rank_00_pp_rank_00/checkpoint.pt".
+/// Opens FILE or FOLDER/FILE, e.g. "tp_rank_00_pp_rank_00/checkpoint.pt".
 File open_listed(const fs::path& folder, std::string_view name) {
   const size_t slash = name.find('/');
   if (slash == std::string_view::npos) return File::open_read_below(folder, name);
   const std::string_view inside = name.substr(0, slash);
   CLEAVE_CHECK(is_file_name(inside) && !fs::is_symlink(folder / inside), Code::kFormat,
                folder.string(), ": manifest names the file '", name,
-               "'; expected a name of a file or of one in a folder below, not a path or link");
+               "'; expected FILE or FOLDER/FILE inside this folder, not a path or link");
   return File::open_read_below(folder / inside, name.substr(slash + 1));
 }
 
-/// Names of all files of the folder and of the folders in it.
+/// Names of all files in the folder and in its direct subfolders.
 std::vector<std::string> file_names(const fs::path& folder) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -136,7 +136,7 @@ ListedTensor read_tensor(const Json& json) {
   return tensor;
 }
 
-/// The inner object's text, after its checksum was found right.
+/// The text of the inner object, after checking its checksum.
 std::string_view checked_body(std::string_view text, const std::string& source) {
   const size_t head = kBefore.size() + 16 + kBetween.size();
   const bool framed = text.size() > head + kAfter.size() && text.starts_with(kBefore) &&
@@ -181,7 +181,7 @@ Manifest read_manifest(const fs::path& folder) {
   return manifest;
 }
 
-/// A block of a tensor while the tensor's bytes go by.
+/// A block of a tensor whose checksum is computed while the tensor's bytes are streamed.
 struct BlockCheck {
   explicit BlockCheck(const StoredTensor& tensor, const WrittenBlock& block)
       : written(&block), walk(tensor.shape, item_bytes(tensor.dtype), block.slices) {
@@ -193,7 +193,7 @@ struct BlockCheck {
   Hasher hasher;
 };
 
-/// Hands out a file's bytes in ascending order through one buffer.
+/// Streams bytes of a file in ascending order through one buffer.
 class Stream {
  public:
   Stream(const File& file, uint64_t begin, uint64_t end) : file_(file), at_(begin), end_(end) {}
@@ -262,7 +262,8 @@ void check_tensor(const Safetensors& set, const StoredTensor& tensor, const List
   }
 }
 
-/// Sizes, whole files and headers. Returns whether the file may be read further.
+/// Checks the size, and the checksum of the whole file or of its header. Returns whether its
+/// tensors can be read.
 bool check_file(const fs::path& folder, const std::string& name, const ListedFile& listed,
                 std::vector<std::string>& problems) {
   std::optional<File> opened;
@@ -283,14 +284,14 @@ bool check_file(const fs::path& folder, const std::string& name, const ListedFil
   return false;
 }
 
-void check_additions(const fs::path& folder, const Manifest& manifest,
-                     std::vector<std::string>& problems) {
+void check_extra_files(const fs::path& folder, const Manifest& manifest,
+                       std::vector<std::string>& problems) {
   const bool has_folders =
       std::any_of(manifest.files.begin(), manifest.files.end(),
                   [](auto& file) { return file.first.find('/') != std::string::npos; });
   for (const std::string& name : file_names(folder)) {
     const auto extension = fs::path(name).extension();
-    if (!has_folders && name.find('/') != std::string::npos) continue;  // a user's own
+    if (!has_folders && name.find('/') != std::string::npos) continue;  // a folder of the user
     if (manifest.files.contains(name) || name == kManifestName) continue;
     if (mutant_enabled("manifest.more_files")) continue;
     if (extension == ".safetensors" || extension == ".bin" || extension == ".pt" ||
@@ -300,10 +301,10 @@ void check_additions(const fs::path& folder, const Manifest& manifest,
   }
 }
 
-/// The share of the tensors that begin in the index-th part of all bytes.
-class Share {
+/// Selects the tensors whose middle is in the index-th part of all bytes.
+class ShareFilter {
  public:
-  Share(const Manifest& manifest, VerifyShare share) : share_(share) {
+  ShareFilter(const Manifest& manifest, VerifyShare share) : share_(share) {
     for (const auto& [name, file] : manifest.files) total_ += file.head ? file.bytes : 0;
   }
   bool takes(const StoredTensor& tensor) {
@@ -348,15 +349,15 @@ std::string make_manifest(const fs::path& folder, const std::vector<WrittenBlock
   const std::string text = body.dump();
   CLEAVE_CHECK(text.size() < kLimits.max_bytes / 2, Code::kFormat, folder.string(),
                ": a manifest of ", blocks.size(), " blocks has ", text.size(),
-               " bytes; there is room for ", kLimits.max_bytes / 2,
-               ": cut the optimizer over fewer ranks");
+               " bytes; expected fewer than ", kLimits.max_bytes / 2,
+               ": shard the optimizer over fewer ranks");
   return str(kBefore, to_hex(hash_bytes(text)), kBetween, text, kAfter);
 }
 
-uint64_t manifest_room(const SafetensorsPlan& plan, uint64_t num_blocks) {
-  // "slices" with a few ranges of two numbers and a checksum.
+uint64_t manifest_max_bytes(const SafetensorsPlan& plan, uint64_t num_blocks) {
+  // "slices" with a few ranges, and a checksum.
   constexpr uint64_t kBlock = 256;
-  uint64_t bytes = plan.files().size() * kManifestEntry + num_blocks * kBlock;
+  uint64_t bytes = plan.files().size() * kManifestBytesPerFile + num_blocks * kBlock;
   for (const StoredTensor& tensor : plan.tensors()) {
     bytes += 2 * tensor.name.size() + plan.files()[tensor.file].name.size() + 64;
   }
@@ -365,12 +366,12 @@ uint64_t manifest_room(const SafetensorsPlan& plan, uint64_t num_blocks) {
 
 std::vector<std::string> find_damage(const fs::path& folder, VerifyShare share) {
   const Manifest manifest = read_manifest(folder);
-  std::vector<std::string> problems, others;  // others: those that the rank with index 0 reports
+  std::vector<std::string> problems, others;  // others: reported by the share with index 0
   std::map<std::pair<std::string_view, std::string_view>, const ListedTensor*> listed;
   for (const ListedTensor& tensor : manifest.tensors) listed[{tensor.file, tensor.name}] = &tensor;
   auto& common = share.index == 0 ? problems : others;
-  Share mine(manifest, share);
-  check_additions(folder, manifest, common);
+  ShareFilter mine(manifest, share);
+  check_extra_files(folder, manifest, common);
   for (const auto& [name, file] : manifest.files) {
     if (!file.head && share.index != 0) continue;
     if (!check_file(folder, name, file, common) || !file.head) continue;

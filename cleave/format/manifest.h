@@ -9,36 +9,37 @@
 
 namespace cleave {
 
-/// The manifest's file in a checkpoint folder.
+/// Name of the manifest in a checkpoint folder.
 inline constexpr std::string_view kManifestName = "manifest.json";
 
-/// The text of manifest.json for a folder whose other files are all written: the size of every
-/// file, of those in folders one level below too, a checksum of every written block of a tensor, of
-/// every safetensors header, of every other file as a whole, and of the manifest itself. Reads the
-/// small files, not the tensors. Throws Error(kIo).
+/// The text of manifest.json for a folder whose other files are all written. It has the size of
+/// every file (also in direct subfolders) and checksums of every written block of a tensor, every
+/// safetensors header, every other file, and the manifest itself. Reads the small files, not the
+/// tensors. Throws Error(kIo), and Error(kFormat) if the text would be too long.
 std::string make_manifest(const std::filesystem::path& folder,
                           const std::vector<WrittenBlock>& blocks);
 
-/// A bound on the bytes of that text, known before anything is written: for files of `plan`'s
-/// tensors, written in `num_blocks` blocks. A file more is kManifestEntry bytes more.
-uint64_t manifest_room(const SafetensorsPlan& plan, uint64_t num_blocks);
-inline constexpr uint64_t kManifestEntry = 384;
+/// Upper bound on the bytes of that text, before anything is written, for the files of `plan` with
+/// `num_blocks` blocks. Each other file adds up to kManifestBytesPerFile.
+uint64_t manifest_max_bytes(const SafetensorsPlan& plan, uint64_t num_blocks);
+/// Upper bound on the bytes of one file's entry in a manifest.
+inline constexpr uint64_t kManifestBytesPerFile = 384;
 
-/// Which part of the tensors to look at, so that ranks can share the work: the index-th of count
-/// near-equal parts of the bytes. Everything but tensors is looked at by index 0.
+/// The part of the work that one rank verifies: the index-th of `count` nearly equal parts of the
+/// tensors' bytes. Index 0 also verifies everything else.
 struct VerifyShare {
   int index = 0;
   int count = 1;
 };
 
 /// Compares a folder with its manifest, reading each byte once. Returns one sentence for every file
-/// or tensor that is missing, cut, changed, swapped, or not covered by the manifest; none: intact.
-/// Safetensors, .bin and .pt files that the manifest does not know are problems, other additions (a
-/// README) are not. Throws Error(kFormat) when manifest.json itself is damaged, Error(kIo) when it
-/// is missing or a file cannot be read.
+/// or tensor that is missing, truncated, changed, swapped, or not covered by the manifest; empty if
+/// the folder is intact. Extra .safetensors, .bin, .pt and index files are problems; other extra
+/// files (a README) are not. Throws Error(kFormat) if manifest.json itself is damaged, Error(kIo)
+/// if it is missing or a file cannot be read.
 std::vector<std::string> find_damage(const std::filesystem::path& folder, VerifyShare share = {});
 
-/// Throws Error(kFormat) with the first problems that find_damage sees.
+/// Throws Error(kFormat) with the first problems that find_damage() returns.
 void require_intact(const std::filesystem::path& folder, VerifyShare share = {});
 
 }  // namespace cleave

@@ -29,7 +29,7 @@ const std::vector<TensorInfo> kTensors = {{"embed", DType::kF32, {12, 5}},
                                           {"norm", DType::kF32, {5}},
                                           {"none", DType::kF32, {0}}};
 
-/// A checkpoint in several files, written by two ranks: embed by rows, proj by columns.
+/// A checkpoint in several files, written by two ranks: embed sharded by rows, proj by columns.
 void write_checkpoint(const fs::path& target, char value) {
   SafetensorsPlanOptions options;
   options.max_file_bytes = 250;
@@ -124,7 +124,7 @@ TEST_F(ManifestTest, MissingExtraAndSwappedFiles_AreNamed) {
   EXPECT_THAT(damage(), Contains(HasSubstr(second)));
 }
 
-TEST_F(ManifestTest, FileOfAnotherStep_IsNamedByItsTensors) {
+TEST_F(ManifestTest, FileOfAnotherStep_IsNamedWithItsTensors) {
   write_checkpoint(folder / "later", 'p');
   fs::copy_file(folder / "later" / second, folder / "m" / second,
                 fs::copy_options::overwrite_existing);
@@ -185,7 +185,7 @@ TEST(Manifest, SharesOfTwoRanks_AreHalvesOfTheBytes) {
   }
 }
 
-/// The manifest of `folder` with `from` replaced in it, under a checksum that is right.
+/// Replaces `from` in the manifest of `folder` and corrects its checksum.
 void edit_manifest(const fs::path& folder, const std::string& from, const std::string& to) {
   std::string text = read_file(folder / kManifestName);
   const std::string between = "\"manifest\":";
@@ -197,7 +197,7 @@ void edit_manifest(const fs::path& folder, const std::string& from, const std::s
   std::ofstream(folder / kManifestName, std::ios::binary) << text;
 }
 
-TEST_F(ManifestTest, EntriesThatCannotBe_AreNamed) {
+TEST_F(ManifestTest, InvalidEntries_AreNamed) {
   const auto problem = [&](const std::string& from, const std::string& to) {
     const std::string kept = read_file(folder / "m" / kManifestName);
     edit_manifest(folder / "m", from, to);
@@ -217,7 +217,7 @@ TEST_F(ManifestTest, EntriesThatCannotBe_AreNamed) {
   EXPECT_THAT(damage(), IsEmpty());
 }
 
-TEST(Manifest, FilesInFolders_AreWatchedAsThoseBeside) {
+TEST(Manifest, FilesInSubfolders_AreVerifiedToo) {
   const TempFolder folder;
   FolderWriter writer(folder / "m");
   writer.make_folder("rank_00");
@@ -256,7 +256,7 @@ TEST(FolderWriter, NamesThatArePaths_AreRefused) {
   EXPECT_TRUE(fs::is_empty(folder.path()));
 }
 
-TEST(Manifest, OfMoreValuesThanOtherFilesMayHave_IsReadAgain) {
+TEST(Manifest, MoreValuesThanOtherFilesMayHave_CanBeReadBack) {
   const TempFolder folder;
   WrittenBlock block{.file = "model.safetensors", .tensor = "t", .slices = {{0, {}}}};
   for (int64_t row = 0; row < 1'500'000; ++row) block.slices[0].ranges.push_back({row, row + 1});
@@ -268,7 +268,7 @@ TEST(Manifest, OfMoreValuesThanOtherFilesMayHave_IsReadAgain) {
   EXPECT_THAT(find_damage(folder / "m"), IsEmpty());
 }
 
-TEST(Manifest, TooLargeToBeReadAgain_IsNotWritten) {
+TEST(Manifest, TooLargeToBeReadBack_IsNotWritten) {
   const TempFolder folder;
   std::vector<WrittenBlock> blocks;
   for (int i = 0; i < 140; ++i) {
@@ -282,7 +282,7 @@ TEST(Manifest, TooLargeToBeReadAgain_IsNotWritten) {
   EXPECT_NO_THROW((void)make_manifest(folder.path(), blocks));
 }
 
-TEST(Manifest, RangesThatLeaveAHoleOrOverlap_AreFound) {
+TEST(Manifest, RangesWithAHoleOrOverlap_AreFound) {
   const TempFolder folder;
   const SafetensorsPlan plan({{"t", DType::kU8, {8}}});
   for (const Range second : {Range{5, 8}, Range{3, 8}}) {

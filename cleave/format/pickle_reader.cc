@@ -1,9 +1,9 @@
-// The reading half of format/pickle.h: a stack machine that can only build values.
-//   1. Each operation pushes a node, joins nodes, or stores one in the memo. Nodes are 16 bytes and
-//      at most one comes into being per operation; nodes, uses of them, marks and memo are counted.
-//   2. After STOP the one node that is left becomes a SavedValue. Nodes may be shared (a tuple of
-//      constants); what a value would grow to is counted, in values and in bytes of texts and
-//      shapes, so sharing cannot multiply.
+// Reads pickles: a stack machine that can only build values.
+//   1. Each operation pushes a node, joins nodes, or stores one in the memo. A node has 16 bytes,
+//      an operation creates at most one; nodes, uses of nodes, marks and memo entries are bounded.
+//   2. After STOP the remaining node becomes a SavedValue. Nodes may be shared (a tuple of
+//      constants), so the size of the expanded value is bounded: its number of values, and the
+//      bytes of its strings and shapes.
 // Source: Python's pickletools module, protocol 2.
 #include <algorithm>
 #include <array>
@@ -27,7 +27,7 @@ namespace {
 
 constexpr size_t kMaxDims = 64;
 
-/// The names that a pickle may use. The first four build values, the others are element types.
+/// The names that a pickle may use: the first four build values, the others are element types.
 enum class Name : uint8_t { kOrderedDict, kTensor, kParameter, kSize, kStorageType };
 struct KnownName {
   std::string_view module, name;
@@ -79,13 +79,13 @@ class Unpickler {
     kInt,
     kFloat,
     kText,   // bits: offset << 32 | length
-    kTuple,  // bits of these four: index among children_
+    kTuple,  // bits of these four: index into children_
     kList,
     kDict,  // children: key, value, key, ...
     kOrderedDict,
-    kName,     // bits: index among kKnownNames
-    kStorage,  // bits: index among storages_
-    kTensor,   // bits: index among tensors_
+    kName,     // bits: index into kKnownNames
+    kStorage,  // bits: index into storages_
+    kTensor,   // bits: index into tensors_
   };
   struct Node {
     Kind kind = Kind::kNone;
@@ -145,7 +145,7 @@ class Unpickler {
   }
   [[nodiscard]] size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
   Index top() const {
-    check(stack_.size() > floor(), "the pickle takes a value where there is none");
+    check(stack_.size() > floor(), "the pickle pops a value where there is none");
     return stack_.back();
   }
   Index pop() {
@@ -154,7 +154,7 @@ class Unpickler {
     return index;
   }
   std::vector<Index> pop_to_mark() {
-    check(!marks_.empty(), "the pickle goes back to a mark where there is none");
+    check(!marks_.empty(), "the pickle pops to a mark where there is none");
     const auto begin = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
     std::vector<Index> items(begin, stack_.end());
     stack_.erase(begin, stack_.end());
@@ -173,18 +173,18 @@ class Unpickler {
     return nodes_[index].kind == Kind::kDict || nodes_[index].kind == Kind::kOrderedDict;
   }
   std::string_view text(Index index) const {
-    check(nodes_[index].kind == Kind::kText, "expected a text");
+    check(nodes_[index].kind == Kind::kText, "expected a string");
     return bytes_.substr(nodes_[index].bits >> 32, nodes_[index].bits & UINT32_MAX);
   }
   uint64_t whole_number(Index index) const {
     const Node& node = nodes_[index];
     check(node.kind == Kind::kInt && static_cast<int64_t>(node.bits) >= 0,
-          "a tensor's size, stride or place is no integer or is negative");
+          "a tensor's size, stride or offset is not an integer or is negative");
     return node.bits;
   }
   std::vector<int64_t> sizes(Index index) {
     check(nodes_[index].kind == Kind::kTuple && children(index).size() <= kMaxDims,
-          "a tensor's shape or strides are no tuple, or have more than ", kMaxDims, " dims");
+          "a tensor's shape or strides are not a tuple, or have more than ", kMaxDims, " dims");
     std::vector<int64_t> values;
     for (const Index child : children(index)) {
       values.push_back(static_cast<int64_t>(whole_number(child)));
@@ -192,7 +192,7 @@ class Unpickler {
     return values;
   }
   const KnownName& known_name(Index index) const {
-    check(nodes_[index].kind == Kind::kName, "the pickle calls something that is no name");
+    check(nodes_[index].kind == Kind::kName, "the pickle calls a value that is not a name");
     return kKnownNames[nodes_[index].bits];
   }
 
@@ -211,11 +211,11 @@ class Unpickler {
   void push_tensor(std::vector<Index> arguments);
 
   // The result.
-  /// Counts bytes of texts and shapes, before they are copied.
+  /// Counts bytes of strings and shapes before they are copied.
   void grow(uint64_t num_bytes) {
     num_grown_ += num_bytes;
     check(num_grown_ <= bytes_.size() + kMaxPickleGrowth,
-          "the pickle's texts and shapes, repeated ones counted, have more than ",
+          "the pickle's strings and shapes, counted with repetitions, have more than ",
           bytes_.size() + kMaxPickleGrowth, " bytes");
   }
   std::string shared_text(Index index) {
@@ -230,7 +230,7 @@ class Unpickler {
   const std::string& source_;
   size_t at_ = 0;
   bool is_stopped_ = false;
-  // No vectors: these hold their elements twice while they grow.
+  // Deques, because a vector holds its elements twice while it grows.
   std::deque<Node> nodes_;
   std::deque<std::vector<Index>> children_;
   std::vector<Index> stack_;
@@ -248,8 +248,8 @@ void Unpickler::step() {
   switch (operation) {
     case '\x80': {
       const uint64_t protocol = take_number(1);
-      check(protocol == 2 && at_ == 2, "the pickle is of protocol ", protocol,
-            "; torch.save writes protocol 2, once and first");
+      check(protocol == 2 && at_ == 2, "the pickle sets protocol ", protocol,
+            "; expected protocol 2, once and first");
       return;
     }
     case 'c':
@@ -296,7 +296,7 @@ bool Unpickler::step_constant(char operation) {
       return true;
     }
     case 'G': {
-      uint64_t bits = 0;  // the one big-endian number of the format
+      uint64_t bits = 0;  // the only big-endian number of the format
       for (const char byte : take(8)) bits = bits << 8 | static_cast<unsigned char>(byte);
       push(Kind::kFloat, bits);
       return true;
@@ -364,13 +364,14 @@ bool Unpickler::step_memo(char operation) {
     case 'r':
       memo_[static_cast<uint32_t>(take_number(is_long ? 4 : 1))] = top();
       check(memo_.size() <= kMaxPickleValues, "the pickle's memo has more than ", kMaxPickleValues,
-            " places");
+            " entries");
       return true;
     case 'h':
     case 'j': {
-      const auto place = static_cast<uint32_t>(take_number(is_long ? 4 : 1));
-      const auto found = memo_.find(place);
-      check(found != memo_.end(), "the pickle takes place ", place, " of its memo, which is empty");
+      const auto entry = static_cast<uint32_t>(take_number(is_long ? 4 : 1));
+      const auto found = memo_.find(entry);
+      check(found != memo_.end(), "the pickle reads entry ", entry,
+            " of its memo, which is not set");
       push_again(found->second);
       return true;
     }
@@ -382,7 +383,7 @@ bool Unpickler::step_memo(char operation) {
 void Unpickler::push_text(size_t num_bytes) {
   const size_t begin = at_;
   const std::string_view bytes = take(num_bytes);
-  check(first_bad_utf8(bytes) == bytes.size(), "a text of the pickle is not UTF-8");
+  check(first_bad_utf8(bytes) == bytes.size(), "a string of the pickle is not UTF-8");
   push(Kind::kText, begin << 32 | num_bytes);
 }
 
@@ -396,19 +397,19 @@ void Unpickler::push_name() {
     }
   }
   if (mutant_enabled("pickle.any_name")) return push(Kind::kName, 0);
-  check(false, "it wants to use '", replace_bad_utf8(module.substr(0, kShown)), ".",
+  check(false, "the pickle uses '", replace_bad_utf8(module.substr(0, kShown)), ".",
         replace_bad_utf8(name.substr(0, kShown)),
-        "', which is none of the names that plain tensors need; nothing was run");
+        "', which is not one of the names that plain tensors need; no code was run");
 }
 
 void Unpickler::append(Index list, std::span<const Index> items) {
-  check(nodes_[list].kind == Kind::kList, "the pickle appends to something that is no list");
+  check(nodes_[list].kind == Kind::kList, "the pickle appends to a value that is not a list");
   auto& to = children(list);
   to.insert(to.end(), items.begin(), items.end());
 }
 
 void Unpickler::set_items(Index dict, std::span<const Index> items) {
-  check(is_dict(dict), "the pickle sets members of something that is no dict");
+  check(is_dict(dict), "the pickle sets members of a value that is not a dict");
   check(items.size() % 2 == 0, "the pickle sets a key without a value");
   auto& to = children(dict);
   to.insert(to.end(), items.begin(), items.end());
@@ -418,7 +419,7 @@ void Unpickler::call() {
   const Index argument = pop();
   const KnownName& callee = known_name(pop());
   check(nodes_[argument].kind == Kind::kTuple, "the pickle calls ", callee.name,
-        " with something that is no tuple");
+        " with a value that is not a tuple");
   const std::vector<Index> arguments = children(argument);
   const auto expect = [&](size_t count) {
     check(arguments.size() == count, callee.name, " is called with ", arguments.size(),
@@ -433,7 +434,7 @@ void Unpickler::call() {
       return push_tensor(arguments);
     case Name::kParameter:
       expect(3);
-      check(nodes_[arguments[0]].kind == Kind::kTensor, "a parameter is made of no tensor");
+      check(nodes_[arguments[0]].kind == Kind::kTensor, "a parameter's data is not a tensor");
       push_again(arguments[0]);
       return;
     case Name::kSize:
@@ -446,18 +447,18 @@ void Unpickler::call() {
   }
 }
 
-/// Attributes of a state dict ("_metadata"): checked as values, of no use here.
+/// Attributes of a state dict ("_metadata") are checked and ignored.
 void Unpickler::set_state() {
   const Index state = pop();
   check(nodes_[top()].kind == Kind::kOrderedDict && is_dict(state),
-        "the pickle sets attributes of something that is no OrderedDict");
+        "the pickle sets attributes of a value that is not an OrderedDict");
 }
 
-/// ('storage', its type, its key, its device, its number of elements)
+/// Arguments: ('storage', type, key, device, number of elements).
 void Unpickler::push_storage() {
   const Index id = pop();
   check(nodes_[id].kind == Kind::kTuple && children(id).size() == 5,
-        "a storage's id is no tuple of 5 values");
+        "a storage's id is not a tuple of 5 values");
   const std::vector<Index> parts = children(id);
   check(text(parts[0]) == "storage", "a storage's id does not begin with 'storage'");
   const KnownName& type = known_name(parts[1]);
@@ -474,15 +475,15 @@ void Unpickler::push_storage() {
   }
   const SavedStorage& same = storages_[found->second];
   check(same.dtype == type.dtype && same.num_elements == num_elements, "storage '", key,
-        "' is said to have ", num_elements, " ", name(type.dtype), " and ", same.num_elements, " ",
+        "' is declared with ", num_elements, " ", name(type.dtype), " and ", same.num_elements, " ",
         name(same.dtype));
   push(Kind::kStorage, found->second);
 }
 
-/// (storage, first element, shape, strides, requires_grad, hooks)
+/// Arguments: (storage, offset in elements, shape, strides, requires_grad, hooks).
 void Unpickler::push_tensor(std::vector<Index> arguments) {
-  check(nodes_[arguments[0]].kind == Kind::kStorage, "a tensor is made of no storage");
-  check(nodes_[arguments[4]].kind == Kind::kBool, "a tensor's requires_grad is no bool");
+  check(nodes_[arguments[0]].kind == Kind::kStorage, "a tensor's first argument is not a storage");
+  check(nodes_[arguments[4]].kind == Kind::kBool, "a tensor's requires_grad is not a bool");
   check(is_dict(arguments[5]) && children(arguments[5]).empty(), "a tensor has hooks");
   SavedTensor tensor;
   tensor.storage = nodes_[arguments[0]].bits;
@@ -509,14 +510,14 @@ void Unpickler::push_tensor(std::vector<Index> arguments) {
         "', which has ", storage.num_elements);
   check(count <= storage.num_elements, "a tensor has ", count, " elements, more than its storage '",
         storage.key, "' with ", storage.num_elements,
-        "; expanded tensors are not read, save a copy (.contiguous())");
+        "; expanded tensors are not supported, save a copy (.contiguous())");
   push(Kind::kTensor, tensors_.size());
   tensors_.push_back(std::move(tensor));
 }
 
 SavedList Unpickler::build_items(Index index, int depth) {
   SavedList items;
-  items.reserve(children(index).size());  // grown step by step it would be there twice
+  items.reserve(children(index).size());  // repeated growth would hold the items twice
   for (const Index child : children(index)) items.push_back(build(child, depth + 1));
   return items;
 }
@@ -530,7 +531,7 @@ SavedDict Unpickler::build_dict(Index index, int depth) {
     const Node& node = nodes_[members[i]];
     SavedKey key = static_cast<int64_t>(node.bits);
     if (node.kind != Kind::kInt) {
-      check(node.kind == Kind::kText, "a key of a dict is neither a text nor an integer");
+      check(node.kind == Kind::kText, "a key of a dict is neither a string nor an integer");
       key = shared_text(members[i]);
     }
     const std::string* name = std::get_if<std::string>(&key);
@@ -545,7 +546,7 @@ SavedValue Unpickler::build(Index index, int depth) {
   check(depth < kMaxPickleDepth, "values are nested deeper than ", kMaxPickleDepth,
         ", or one contains itself");
   check(++num_built_ <= kMaxPickleValues,
-        "the pickle's values, repeated ones counted, are more than ", kMaxPickleValues);
+        "the pickle's values, counted with repetitions, are more than ", kMaxPickleValues);
   const Node node = nodes_[index];
   switch (node.kind) {
     case Kind::kNone:

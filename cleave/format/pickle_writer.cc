@@ -1,4 +1,4 @@
-// The writing half of format/pickle.h: no memo, so that equal values give equal bytes.
+// Writes pickles without a memo, so that equal values give equal bytes.
 #include <bit>
 #include <limits>
 
@@ -64,7 +64,7 @@ class Pickler {
     for (int i = 8; i-- > 0;) out_.push_back(static_cast<char>(bits >> 8 * i & 0xff));
   }
   void put_text(std::string_view text) {
-    CLEAVE_CHECK(text.size() <= kMaxPickleBytes, Code::kUsage, "a text of ", text.size(),
+    CLEAVE_CHECK(text.size() <= kMaxPickleBytes, Code::kUsage, "a string of ", text.size(),
                  " bytes cannot be saved; expected at most ", kMaxPickleBytes);
     out_.push_back('X');
     put_bytes(text.size(), 4);
@@ -78,8 +78,9 @@ class Pickler {
   void put_tensor(const SavedTensor& tensor) {
     CLEAVE_CHECK(
         tensor.storage < storages_.size() && storages_[tensor.storage].dtype == tensor.dtype,
-        Code::kUsage, "a tensor of storage ", tensor.storage, " cannot be saved; there are ",
-        storages_.size(), " storages, or its element type is another");
+        Code::kUsage, "a tensor in storage ", tensor.storage,
+        " cannot be saved; expected one of the ", storages_.size(),
+        " storages, with the tensor's dtype");
     const SavedStorage& storage = storages_[tensor.storage];
     out_ += "ctorch._utils\n_rebuild_tensor_v2\n((";
     put_text("storage");

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "cleave/base/error.h"
-#include "cleave/format/block_reader.h"
+#include "cleave/format/block.h"
 
 namespace cleave {
 
@@ -67,7 +67,8 @@ const StoredTensor* Safetensors::find(std::string_view name) const {
 }
 
 const StoredTensor& Safetensors::at(std::string_view name) const {
-  return static_cast<const StoredTensor&>(TensorSource::at(name));  // find() gives no other
+  return static_cast<const StoredTensor&>(
+      TensorSource::at(name));  // from find(), so the cast is safe
 }
 
 std::vector<TensorInfo> Safetensors::list() const {

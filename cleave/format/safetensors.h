@@ -16,7 +16,7 @@
 
 namespace cleave {
 
-/// A file of a model, open for reading.
+/// A safetensors file, open for reading.
 struct TensorFile {
   std::string name;     ///< in its folder
   uint64_t data_begin;  ///< first byte after the header
@@ -24,26 +24,27 @@ struct TensorFile {
   File file;
 };
 
-/// The tensors of a safetensors file, or of a folder with one file or several and an index.
+/// The tensors of a safetensors file, or of a folder with one file, or with several and an index.
 ///
-/// Opening reads the headers alone. Data is read through descriptors, never through a mapping, so
-/// a file that is cut meanwhile is an Error(kFormat), not a signal. Any number of threads may read.
+/// Opening reads only the headers. Data is read with pread, not mmap, so a file that is truncated
+/// meanwhile gives Error(kFormat), not SIGBUS. Any number of threads may read.
 class Safetensors : public TensorSource {
  public:
-  /// `path` is a file, or a folder that holds STEM.safetensors or STEM.safetensors.index.json
-  /// with the files that it names. Throws Error(kIo) when nothing of that is there, Error(kFormat)
-  /// when a file, or the index against its files, is not as the format says.
+  /// `path` is a file, or a folder with STEM.safetensors, or with STEM.safetensors.index.json and
+  /// the files that it names. Throws Error(kIo) if none of these exists, Error(kFormat) if a file
+  /// is invalid or the index does not match its files.
   static Safetensors open(const std::filesystem::path& path, std::string_view stem = "model");
 
-  /// In order of file and place. Names are unique.
+  /// In order of file and offset. Names are unique.
   [[nodiscard]] const std::vector<StoredTensor>& tensors() const { return tensors_; }
   [[nodiscard]] const std::vector<TensorFile>& files() const { return files_; }
-  /// Null when there is no such tensor / Error(kFormat) with the nearest names.
+  /// The tensor of this name, or null.
   [[nodiscard]] const StoredTensor* find(std::string_view name) const override;
+  /// The tensor of this name; throws Error(kFormat) with the nearest names if there is none.
   [[nodiscard]] const StoredTensor& at(std::string_view name) const;
 
-  /// Copies what the slices have in common, row-major, into `out`, whose size is block_bytes();
-  /// no slices: the whole tensor. Only these bytes are read (and small gaps between them).
+  /// Reads a block (the intersection of the slices; without slices the whole tensor), row-major,
+  /// into `out` of block_bytes() bytes. Reads only these bytes and small gaps between them.
   void read_block(const StoredTensor& tensor, std::span<const Slice> slices,
                   std::span<std::byte> out) const;
 
@@ -65,7 +66,7 @@ class Safetensors : public TensorSource {
   std::unordered_map<std::string_view, size_t> by_name_;
 };
 
-/// Whether `folder` holds STEM.safetensors or its index.
+/// Whether `folder` has STEM.safetensors or its index.
 bool has_safetensors(const std::filesystem::path& folder, std::string_view stem = "model");
 
 }  // namespace cleave

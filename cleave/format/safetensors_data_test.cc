@@ -26,7 +26,7 @@ uint32_t crc32(std::span<const std::byte> bytes, uint32_t crc) {
   return ~crc;
 }
 
-/// Over "NAME:DTYPE:4,8;" and the bytes of every tensor, in the order of their names.
+/// CRC-32 of "NAME:DTYPE:4,8;" and the bytes of every tensor, in the order of their names.
 uint32_t checksum(const Safetensors& set) {
   std::vector<std::string> names;
   for (const StoredTensor& tensor : set.tensors()) names.push_back(tensor.name);
@@ -51,7 +51,7 @@ struct Expected {
   const char* folder;
   const char* stem;
   size_t num_files, num_tensors;
-  uint32_t checksum;  // computed outside of Cleave, by reading the bytes as the format says
+  uint32_t checksum;  // computed by an independent reader
 };
 
 constexpr std::array kModels = {
@@ -66,7 +66,7 @@ constexpr std::array kModels = {
     Expected{"goldens/llama-gqa-llama3rope", "model", 3, 21, 1311985423},
 };
 
-TEST(RealSafetensors, ModelsOfOtherPrograms_GiveTheirNamesShapesAndBytes) {
+TEST(RealSafetensors, PublishedModels_GiveTheirNamesShapesAndBytes) {
   const char* data = std::getenv("CLEAVE_DATA");  // NOLINT(concurrency-mt-unsafe)
   if (data == nullptr) GTEST_SKIP() << "CLEAVE_DATA names no folder with test data";
   for (const Expected& model : kModels) {

@@ -60,7 +60,8 @@ StoredTensor read_tensor(const std::string& name, const Json& json, const std::s
   return tensor;
 }
 
-/// Every byte of the data belongs to exactly one tensor. Turns offsets into those of the file.
+/// Checks that every byte of the data belongs to exactly one tensor, and makes the offsets relative
+/// to the file.
 void check_coverage(std::vector<StoredTensor>& tensors, uint64_t data_begin, uint64_t file_size,
                     const std::string& source) {
   std::sort(tensors.begin(), tensors.end(), [](const StoredTensor& a, const StoredTensor& b) {
@@ -71,11 +72,11 @@ void check_coverage(std::vector<StoredTensor>& tensors, uint64_t data_begin, uin
     CLEAVE_CHECK(tensor.begin == covered || mutant_enabled("safetensors.any_place"), Code::kFormat,
                  source, ": tensor '", tensor.name, "' begins at byte ", tensor.begin,
                  " of the data; expected ", covered,
-                 tensor.begin < covered ? ", it overlaps another one" : ", there is a hole");
+                 tensor.begin < covered ? ", it overlaps another tensor" : ", there is a hole");
     covered = tensor.end;
     CLEAVE_CHECK(covered <= file_size - data_begin, Code::kFormat, source, ": tensor '",
                  tensor.name, "' ends at byte ", covered, " of the data; the file has ",
-                 file_size - data_begin, " bytes of data, it was cut or is incomplete");
+                 file_size - data_begin, " bytes of data, it is truncated");
     tensor.begin += data_begin;
     tensor.end += data_begin;
   }
@@ -88,14 +89,14 @@ void check_coverage(std::vector<StoredTensor>& tensors, uint64_t data_begin, uin
 uint64_t safetensors_header_size(const std::byte* first8, uint64_t file_size,
                                  const std::string& source) {
   CLEAVE_CHECK(file_size >= 8, Code::kFormat, source, " has ", file_size,
-               " bytes; a safetensors file has at least 8, it was cut or is incomplete");
+               " bytes; a safetensors file has at least 8, it is truncated");
   uint64_t size = 0;
   for (size_t i = 8; i-- > 0;) size = size << 8 | static_cast<uint64_t>(first8[i]);
   CLEAVE_CHECK(size > 0 && size <= kMaxSafetensorsHeader, Code::kFormat, source, ": header of ",
                size, " bytes; expected 1 to ", kMaxSafetensorsHeader,
                ", perhaps this is not a safetensors file");
   CLEAVE_CHECK(size <= file_size - 8, Code::kFormat, source, ": header of ", size,
-               " bytes; the file has ", file_size, " in all, it was cut or is incomplete");
+               " bytes; the file has ", file_size, " in total, it is truncated");
   return size;
 }
 

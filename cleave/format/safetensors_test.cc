@@ -24,7 +24,7 @@ using test::thrown_by;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// A file made by hand: length, header as given, data 0, 1, 2, ...
+/// Writes length, the given header, and the data bytes 0, 1, 2, ...
 void write_by_hand(const fs::path& path, const std::string& header, size_t data_bytes) {
   std::ofstream out(path, std::ios::binary);
   for (size_t i = 0, size = header.size(); i < 8; ++i, size >>= 8) {
@@ -68,7 +68,7 @@ TEST(Safetensors, FileMadeByHand_GivesTensorsMetadataAndBlocks) {
   EXPECT_THAT(read_bytes(set, "b", {{0, {{2, 3}}}, {1, {{1, 3}}}}), ElementsAre(11, 12));
 }
 
-TEST(Safetensors, UnknownName_SaysTheNearest) {
+TEST(Safetensors, UnknownName_SuggestsTheNearest) {
   const TempFolder folder;
   write_by_hand(folder / "model.safetensors",
                 R"({"model.norm.weight":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1);
@@ -88,7 +88,7 @@ TEST(Safetensors, FolderWithoutAModel_IsAnIoErrorNamingBothFiles) {
               HasSubstr("neither model.safetensors nor model.safetensors.index.json"));
 }
 
-TEST(Safetensors, FileCutAfterOpening_IsAFormatErrorAndNoSignal) {
+TEST(Safetensors, FileTruncatedAfterOpening_IsAFormatErrorAndNotASignal) {
   const TempFolder folder;
   const std::string header = R"({"t":{"dtype":"U8","shape":[100,100],"data_offsets":[0,10000]}})";
   write_by_hand(folder / "model.safetensors", header, 10000);
@@ -96,7 +96,7 @@ TEST(Safetensors, FileCutAfterOpening_IsAFormatErrorAndNoSignal) {
   fs::resize_file(folder / "model.safetensors", header.size() + 5000);
   const Error whole = thrown_by([&] { read_bytes(set, "t"); });
   EXPECT_EQ(whole.code(), Code::kFormat);
-  EXPECT_THAT(whole.what(), HasSubstr("was cut"));
+  EXPECT_THAT(whole.what(), HasSubstr("is truncated"));
   const Error block = thrown_by([&] { read_bytes(set, "t", {{1, {{7, 9}}}}); });
   EXPECT_EQ(block.code(), Code::kFormat);
   EXPECT_THAT(read_bytes(set, "t", {{0, {{0, 1}}}}).size(), 100u);
@@ -110,7 +110,7 @@ std::vector<TensorInfo> some_tensors() {
           {"nothing", DType::kF32, {0, 6}},        {"step", DType::kI64, {}}};
 }
 
-/// Closed form of what every byte of a tensor holds.
+/// The expected bytes of a tensor, in closed form.
 std::vector<std::byte> bytes_of(const TensorInfo& tensor) {
   std::vector<std::byte> bytes(num_elements(tensor.shape, "t") *
                                static_cast<uint64_t>(item_bytes(tensor.dtype)));
@@ -120,8 +120,8 @@ std::vector<std::byte> bytes_of(const TensorInfo& tensor) {
   return bytes;
 }
 
-/// Bytes of rows [begin, end) or, for dim 1, those columns: picked from the whole by index.
-std::vector<std::byte> cut(const TensorInfo& tensor, const Slice& slice) {
+/// The bytes of a slice, taken from the whole tensor.
+std::vector<std::byte> slice_bytes(const TensorInfo& tensor, const Slice& slice) {
   const auto whole = bytes_of(tensor);
   BlockWalk walk(tensor.shape, item_bytes(tensor.dtype), std::span(&slice, 1));
   std::vector<std::byte> bytes;
@@ -132,7 +132,7 @@ std::vector<std::byte> cut(const TensorInfo& tensor, const Slice& slice) {
   return bytes;
 }
 
-/// Two ranks write: matrices by uneven cuts of dim `dim`, the rest by rank 0.
+/// Two ranks write the model: matrices in uneven slices of dim `dim`, the other tensors by rank 0.
 void write_model(const fs::path& target, const SafetensorsPlan& plan, int64_t dim) {
   FolderWriter folder(target);
   plan.create_files(folder);
@@ -146,7 +146,7 @@ void write_model(const fs::path& target, const SafetensorsPlan& plan, int64_t di
       const int64_t size = tensor.shape[static_cast<size_t>(dim)];
       const Slice slice = rank == 0 ? Slice{dim, {{0, size / 3}, {size / 2, size}}}
                                     : Slice{dim, {{size / 3, size / 2}}};
-      writer.write_block(tensor.name, {slice}, cut(tensor, slice));
+      writer.write_block(tensor.name, {slice}, slice_bytes(tensor, slice));
     }
     for (const WrittenBlock& block : writer.finish()) EXPECT_NE(block.checksum, 0u);
   }
@@ -185,7 +185,7 @@ TEST(SafetensorsWriter, SmallFileLimit_GivesNumberedFilesAndAnIndex) {
   SafetensorsPlanOptions options;
   options.max_file_bytes = 130;
   const SafetensorsPlan plan(some_tensors(), options);
-  // 120 + 3 fit, 24 more do not; 24 alone as 192 more do not fit; 192 is larger than a file.
+  // 120 + 3 bytes fit, 24 more do not. 192 more do not fit with the 24. 192 exceed the limit alone.
   ASSERT_EQ(plan.files().size(), 4u);
   EXPECT_EQ(plan.files()[0].name, "model-00001-of-00004.safetensors");
   EXPECT_EQ(plan.files()[3].name, "model-00004-of-00004.safetensors");
@@ -242,7 +242,7 @@ class Index : public testing::Test {
   TempFolder folder;
 };
 
-TEST_F(Index, NamesOfFilesInTheFolder_AreOneListOfTensors) {
+TEST_F(Index, NamesOfFilesInTheFolder_GiveOneListOfTensors) {
   write_index(R"({"a":"one.safetensors","b":"two.safetensors"})");
   const Safetensors set = Safetensors::open(folder.path());
   EXPECT_EQ(set.files().size(), 2u);
@@ -275,9 +275,9 @@ TEST_F(Index, LinksPipesAndFolders_AreRefused) {
 TEST_F(Index, DisagreementsWithTheFiles_AreNamed) {
   EXPECT_EQ(error_with(R"({"a":"missing.safetensors"})").code(), Code::kIo);
   EXPECT_THAT(error_with(R"({"a":"two.safetensors","b":"two.safetensors"})").what(),
-              HasSubstr("tensor 'a' is not in the file it is said to be in, two.safetensors"));
+              HasSubstr("tensor 'a' is not in the file that the index names, two.safetensors"));
   EXPECT_THAT(error_with(R"({"a":"two.safetensors","b":"one.safetensors"})").what(),
-              HasSubstr("tensor 'a' is said to be in two.safetensors; it is in one.safetensors"));
+              HasSubstr("the index has tensor 'a' in two.safetensors; it is in one.safetensors"));
   write_by_hand(folder / "two.safetensors",
                 R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1);
   EXPECT_THAT(error_with(R"({"a":"one.safetensors","b":"two.safetensors"})").what(),

@@ -12,14 +12,14 @@
 namespace cleave {
 namespace {
 
-constexpr size_t kMostTensorsInFile = 16384;  // so that the reader's bounds hold with room to spare
+constexpr size_t kMaxTensorsPerFile = 16384;  // far below the reader's limits
 
 uint64_t bytes_of(const TensorInfo& tensor) {
   return checked_mul(num_elements(tensor.shape, tensor.name),
                      static_cast<uint64_t>(item_bytes(tensor.dtype)), tensor.name);
 }
 
-/// Fills files in order: a new one begins when the next tensor would not fit any more.
+/// Distributes the tensors over files in order; a tensor that does not fit begins a new file.
 std::vector<std::vector<StoredTensor>> fill_files(const std::vector<TensorInfo>& tensors,
                                                   uint64_t max_file_bytes) {
   std::vector<std::vector<StoredTensor>> files(1);
@@ -27,7 +27,7 @@ std::vector<std::vector<StoredTensor>> fill_files(const std::vector<TensorInfo>&
   for (const TensorInfo& tensor : tensors) {
     const uint64_t bytes = bytes_of(tensor);
     const bool is_full = checked_add(filled, bytes, tensor.name) > max_file_bytes ||
-                         files.back().size() >= kMostTensorsInFile;
+                         files.back().size() >= kMaxTensorsPerFile;
     if (!files.back().empty() && is_full) {
       files.emplace_back();
       filled = 0;
@@ -38,8 +38,8 @@ std::vector<std::vector<StoredTensor>> fill_files(const std::vector<TensorInfo>&
   return files;
 }
 
-/// Gives the tensors of one file their places, wide elements first so that all are aligned, and
-/// makes the file's head.
+/// Assigns offsets to the tensors of one file, large elements first so that all are aligned, and
+/// creates the file's head.
 PlannedFile place(std::vector<StoredTensor>& tensors, const SafetensorsPlanOptions& options) {
   std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
     return item_bytes(a.dtype) > item_bytes(b.dtype);
@@ -95,7 +95,7 @@ SafetensorsPlan::SafetensorsPlan(const std::vector<TensorInfo>& tensors,
   std::set<std::string_view> names;
   for (const TensorInfo& tensor : tensors) {
     CLEAVE_CHECK(names.insert(tensor.name).second && tensor.name != "__metadata__", Code::kUsage,
-                 "tensor '", tensor.name, "' cannot be in a file twice");
+                 "tensor '", tensor.name, "' has a reserved or duplicate name");
   }
   auto files = fill_files(tensors, options.max_file_bytes);
   std::vector<std::pair<std::string, std::string>> places;

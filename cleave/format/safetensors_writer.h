@@ -15,44 +15,45 @@
 
 namespace cleave {
 
-/// "STEM.safetensors", or "STEM-00001-of-0000N.safetensors": the name of part `number` (from 0) of
-/// `count`.
+/// The name of part `number` (from 0) of `count`: "STEM.safetensors" for one part, otherwise
+/// "STEM-00001-of-0000N.safetensors".
 std::string part_file_name(std::string_view stem, std::string_view extension, size_t number,
                            size_t count);
 
-/// Text of an index file: which file has which tensor, in this order, and their bytes in all.
+/// The text of an index file: the file of each tensor, in this order, and the total bytes.
 std::string index_json(const std::vector<std::pair<std::string, std::string>>& tensor_files,
                        uint64_t total_bytes);
 
-/// A safetensors file that is to be written.
+/// A safetensors file to be written.
 struct PlannedFile {
   std::string name;
   std::string head;   ///< length, JSON and padding: everything before the data
-  uint64_t size = 0;  ///< of the whole file
+  uint64_t size = 0;  ///< of the whole file in bytes
 };
 
+/// How tensors are distributed over files.
 struct SafetensorsPlanOptions {
   std::string stem = "model";
-  uint64_t max_file_bytes = 5'000'000'000;  ///< of tensors in one file; a larger one is alone
+  uint64_t max_file_bytes = 5'000'000'000;  ///< of tensors per file; a larger tensor is alone
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
 };
 
-/// Where every tensor of a new model goes, known before a byte is written and alike on all ranks:
-/// STEM.safetensors, or STEM-00001-of-0000N.safetensors with an index. Data begins at a multiple
-/// of 8 and every tensor at a multiple of its element size.
+/// The files and offsets of all tensors of a new model, computed before a byte is written and the
+/// same on all ranks: STEM.safetensors, or STEM-00001-of-0000N.safetensors with an index. Data
+/// begins at a multiple of 8 bytes and every tensor at a multiple of its element size.
 class SafetensorsPlan {
  public:
-  /// `tensors` in the order they are filled into files. Throws Error(kUsage) for a doubled name.
+  /// `tensors` in the order in which they fill the files. Throws Error(kUsage) for duplicate names.
   explicit SafetensorsPlan(const std::vector<TensorInfo>& tensors,
                            const SafetensorsPlanOptions& options = {});
 
   [[nodiscard]] const std::vector<PlannedFile>& files() const { return files_; }
   [[nodiscard]] const std::vector<StoredTensor>& tensors() const { return tensors_; }
-  [[nodiscard]] uint64_t total_bytes() const;  ///< of all files
+  [[nodiscard]] uint64_t total_bytes() const;  ///< of all files and the index
   /// Text of STEM.safetensors.index.json; empty for a single file.
   [[nodiscard]] const std::string& index_json() const { return index_json_; }
 
-  /// One rank makes all files with their heads, and the index.
+  /// Creates all files with their heads, and the index. For one rank.
   void create_files(FolderWriter& folder) const;
 
  private:
@@ -61,26 +62,26 @@ class SafetensorsPlan {
   std::string index_json_, index_name_;
 };
 
-/// What one call of write_block wrote, for the manifest.
+/// A block that write_block() wrote, for the manifest.
 struct WrittenBlock {
   std::string file;
   std::string tensor;
-  std::vector<Slice> slices;  ///< none: the whole tensor
-  uint64_t checksum = 0;      ///< hash_bytes of the block, row-major
+  std::vector<Slice> slices;  ///< empty: the whole tensor
+  uint64_t checksum = 0;      ///< hash_bytes() of the block, row-major
 };
 
-/// Writes blocks of planned tensors straight into place, one object a rank.
+/// Writes blocks of planned tensors in place. Each rank has its own writer.
 class SafetensorsWriter {
  public:
-  /// `folder` holds the files that `plan` made; they are opened when first written.
+  /// `folder` contains the files that create_files() made; they are opened on the first write.
   SafetensorsWriter(std::filesystem::path folder, const SafetensorsPlan& plan);
 
-  /// Writes what the slices have in common, row-major in `data`. Nothing is written and recorded
-  /// for an empty block, unless the tensor itself is empty. Throws Error(kUsage) for an unknown
-  /// tensor or a wrong size, Error(kIo).
+  /// Writes a block (the intersection of the slices; without slices the whole tensor) from
+  /// row-major `data`. An empty block is recorded only if the tensor itself is empty. Throws
+  /// Error(kUsage) for an unknown tensor or a wrong size, Error(kIo).
   void write_block(std::string_view tensor, std::vector<Slice> slices,
                    std::span<const std::byte> data);
-  /// Syncs and closes the files; what was written. After it the object writes no more.
+  /// Syncs and closes the files and returns the written blocks. No write may follow.
   std::vector<WrittenBlock> finish();
 
  private:

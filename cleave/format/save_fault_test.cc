@@ -1,5 +1,5 @@
-// A whole save (tensors in place, manifest, folder, latest), made to fail or killed at every
-// system call: what `latest` names is then the old checkpoint or the new one, intact.
+// A complete save (tensors in place, manifest, folder, latest) that fails or is killed at every
+// system call. Afterwards `latest` must name the old or the new checkpoint, and it must be intact.
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
@@ -66,7 +66,7 @@ void expect_whole(const fs::path& run, int64_t old_step, int64_t new_step) {
   set.read_block(set.at("a"), {}, bytes);
   const auto value = static_cast<std::byte>(latest == str("step_", new_step) ? new_step : old_step);
   EXPECT_EQ(bytes, std::vector<std::byte>(bytes.size(), value));
-  // The next start finds and removes whatever a dead writer left.
+  // The next start removes what a dead writer left.
   remove_leftovers(run);
   for (const auto& entry : fs::directory_iterator(run)) {
     if (entry.is_directory()) {
@@ -76,7 +76,7 @@ void expect_whole(const fs::path& run, int64_t old_step, int64_t new_step) {
   }
 }
 
-/// How many hooked calls a save makes.
+/// Number of hooked calls of a save.
 int count_calls(const fs::path& run) {
   int calls = 0;
   const ScopedFileHook hook([&](FileCall, const std::string&) { return ++calls, 0; });
@@ -140,8 +140,8 @@ TEST(Save, KilledAtEverySystemCall_LeavesTheOldOrTheNewCheckpoint) {
   }
 }
 
-// What a loss of power would forget: writes without a later fsync of their file, names without a
-// later fsync of their folder.
+// A power failure loses writes without a later fsync of their file, and names without a later fsync
+// of their folder.
 TEST(Save, EveryRename_ComesAfterTheFsyncOfAllItPublishesAndBeforeThatOfItsFolder) {
   const TempFolder folder;
   std::set<std::string> unsynced, unsynced_folders;
@@ -189,8 +189,8 @@ TEST(Save, FileSizeLimit_IsAnIoErrorAndTheOldCheckpointStays) {
   expect_whole(folder.path(), 1, 1);
 }
 
-/// Saves until it fails, on a file system of 2 MiB that only this process sees; then again where
-/// nothing may be written. 0: refused as it should be, 77: no such file system may be made here.
+/// Saves until it fails, on a file system of 2 MiB in a private mount namespace; then again after a
+/// read-only remount. Returns 0 if both saves fail correctly, 77 if mounting is not permitted.
 int save_on_a_small_disk(const fs::path& run) {
   if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return 77;
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
@@ -202,7 +202,7 @@ int save_on_a_small_disk(const fs::path& run) {
     if (flags != 0 && ::mount("tmpfs", run.c_str(), "tmpfs", flags, "size=2m") != 0) return 77;
     try {
       for (; step < 100; ++step) save(run, step);
-      return 1;  // a hundred do not fit
+      return 1;  // a hundred checkpoints cannot fit
     } catch (const Error& error) {
       if (error.code() != Code::kIo) return 2;
     }
@@ -228,7 +228,7 @@ TEST(FolderWriter, ExistingTarget_IsNeverOverwritten) {
   save(folder.path(), 1);
   const Error error = test::thrown_by([&] { save(folder.path(), 1); });
   EXPECT_EQ(error.code(), Code::kIo);
-  EXPECT_THAT(error.what(), HasSubstr("exists already"));
+  EXPECT_THAT(error.what(), HasSubstr("already exists"));
   expect_whole(folder.path(), 1, 1);
 }
 

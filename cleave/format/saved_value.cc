@@ -8,7 +8,7 @@ namespace {
 
 std::vector<int64_t> row_major(const std::vector<int64_t>& shape) {
   std::vector<int64_t> strides(shape.size());
-  uint64_t stride = 1;  // wraps only where a size of 0 leaves nothing to address
+  uint64_t stride = 1;  // can wrap only if another size is 0, when strides do not matter
   for (size_t dim = shape.size(); dim-- > 0;) {
     strides[dim] = static_cast<int64_t>(stride);
     if (shape[dim] > 1) stride *= static_cast<uint64_t>(shape[dim]);
@@ -53,9 +53,9 @@ const SavedValue* SavedValue::find(std::string_view key) const {
 }
 
 std::string_view SavedValue::kind() const {
-  constexpr std::array<std::string_view, 9> kKinds = {"None",     "a bool", "an integer",
-                                                      "a number", "a text", "a list",
-                                                      "a tuple",  "a dict", "a tensor"};
+  constexpr std::array<std::string_view, 9> kKinds = {"None",    "a bool",   "an integer",
+                                                      "a float", "a string", "a list",
+                                                      "a tuple", "a dict",   "a tensor"};
   return kKinds[content.index()];
 }
 

@@ -14,11 +14,11 @@ namespace cleave {
 struct SavedTensor {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
-  std::vector<int64_t> strides;  ///< in elements, one a dim, >= 0
-  uint64_t first = 0;            ///< element of the storage where the tensor begins
-  size_t storage = 0;            ///< index among the file's storages
+  std::vector<int64_t> strides;  ///< in elements, one per dim, >= 0
+  uint64_t first = 0;            ///< offset in the storage, in elements
+  size_t storage = 0;            ///< index into the file's storages
 
-  /// A whole storage, row-major.
+  /// A row-major tensor that covers a whole storage.
   static SavedTensor whole(DType dtype, std::vector<int64_t> shape, size_t storage);
   [[nodiscard]] bool is_contiguous() const;  ///< row-major without gaps
   friend bool operator==(const SavedTensor&, const SavedTensor&) = default;
@@ -26,33 +26,35 @@ struct SavedTensor {
 
 struct SavedMember;
 struct SavedValue;
-/// A list, and a dict: members in order, keys unique.
+/// A Python list.
 using SavedList = std::vector<SavedValue>;
+/// A Python dict: members in order, keys unique.
 using SavedDict = std::vector<SavedMember>;
 /// Key of a dict.
 using SavedKey = std::variant<int64_t, std::string>;
 
-/// A tuple: as a list, but of another type in Python.
+/// A Python tuple.
 struct SavedTuple {
   SavedList items;
   friend bool operator==(const SavedTuple& a, const SavedTuple& b);
 };
 
-/// What torch.save wrote: None, numbers, texts, lists, tuples, dicts and tensors, nested.
+/// A value that torch.save wrote: None, bools, numbers, strings, tensors, and nested lists, tuples
+/// and dicts of them.
 struct SavedValue {
-  /// std::monostate: None.
+  /// std::monostate is None.
   std::variant<std::monostate, bool, int64_t, double, std::string, SavedList, SavedTuple, SavedDict,
                SavedTensor>
       content;
 
-  /// The alternative T, null when the value is another.
+  /// The value if it has type T, otherwise null.
   template <class T>
   [[nodiscard]] const T* get() const {
     return std::get_if<T>(&content);
   }
-  /// Member of a dict; null when this is no dict or has no such key.
+  /// Member of a dict; null if this is not a dict or has no such key.
   [[nodiscard]] const SavedValue* find(std::string_view key) const;
-  /// "a dict", "a tensor", ... for messages.
+  /// The type for messages: "a dict", "a tensor", ...
   [[nodiscard]] std::string_view kind() const;
   friend bool operator==(const SavedValue& a, const SavedValue& b);
 };

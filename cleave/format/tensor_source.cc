@@ -71,9 +71,9 @@ void check_weight_map(const std::map<std::string, std::string>& weight_map,
   for (const auto& [name, file] : weight_map) {
     const auto at = found.find(name);
     CLEAVE_CHECK(at != found.end(), Code::kFormat, source, ": tensor '", name,
-                 "' is not in the file it is said to be in, ", file);
-    CLEAVE_CHECK(at->second == file, Code::kFormat, source, ": tensor '", name,
-                 "' is said to be in ", file, "; it is in ", at->second);
+                 "' is not in the file that the index names, ", file);
+    CLEAVE_CHECK(at->second == file, Code::kFormat, source, ": the index has tensor '", name,
+                 "' in ", file, "; it is in ", at->second);
   }
   for (const auto& [name, file] : found) {
     CLEAVE_CHECK(weight_map.contains(name), Code::kFormat, source, ": tensor '", name, "' of ",
@@ -85,9 +85,8 @@ void check_tensor_name(std::string_view name, const std::string& source) {
   const bool is_printable = std::all_of(name.begin(), name.end(), [](char c) {
     return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f;
   });
-  CLEAVE_CHECK(is_printable && !name.empty(), Code::kFormat, source, ": a tensor's name has ",
-               name.size(),
-               " bytes with control characters among them, or none; expected a printable name");
+  CLEAVE_CHECK(is_printable && !name.empty(), Code::kFormat, source, ": a tensor's name of ",
+               name.size(), " bytes is empty or has control characters; expected a printable name");
   CLEAVE_CHECK(name.size() <= kMaxTensorName, Code::kFormat, source, ": a tensor's name has ",
                name.size(), " bytes; expected at most ", kMaxTensorName);
 }

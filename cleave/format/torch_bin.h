@@ -12,15 +12,15 @@
 
 namespace cleave {
 
-/// Stem of torch files in Hugging Face folders.
+/// Stem of .bin files in Hugging Face folders.
 inline constexpr std::string_view kTorchBinStem = "pytorch_model";
 
 /// The tensors of a torch file whose value is a dict from names to tensors, or of a folder with
-/// pytorch_model.bin or pytorch_model.bin.index.json and the files that it names.
+/// pytorch_model.bin, or with pytorch_model.bin.index.json and the files that it names.
 class TorchBin : public TensorSource {
  public:
-  /// Throws Error(kIo) when nothing of that is there, Error(kFormat) when a file is no torch file,
-  /// holds anything but tensors by name, or the index does not agree with the files.
+  /// Throws Error(kIo) if none of these exists, Error(kFormat) if a file is not a torch file or is
+  /// not a dict from names to tensors, or the index does not match the files.
   static TorchBin open(const std::filesystem::path& path);
 
   [[nodiscard]] std::vector<TensorInfo> list() const override;
@@ -45,12 +45,12 @@ class TorchBin : public TensorSource {
   std::unordered_map<std::string, size_t> by_name_;
 };
 
-/// The tensors of a state dict, in order. Throws Error(kFormat) naming `source` and the key for
-/// anything else.
+/// The tensors of a state dict, in order. Throws Error(kFormat) naming `source` and the key if the
+/// value is not a dict from names to tensors.
 std::vector<std::pair<std::string, SavedTensor>> state_dict_tensors(const SavedValue& value,
                                                                     const std::string& source);
 
-/// Whether `folder` holds pytorch_model.bin or its index.
+/// Whether `folder` has pytorch_model.bin or its index.
 bool has_torch_bin(const std::filesystem::path& folder);
 
 }  // namespace cleave

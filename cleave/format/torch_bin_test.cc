@@ -46,12 +46,12 @@ std::vector<int> read_bytes(const TensorSource& source, std::string_view name,
   return values;
 }
 
-// Oracle: the same model in safetensors, both written by the reference libraries.
+// Oracle: the same model as safetensors; transformers wrote both.
 TEST(TorchBin, FileOfTorch_HasTheSameTensorsAsItsSafetensorsTwin) {
   const fs::path folder = CLEAVE_SOURCE_DIR "/tests/golden/format";
   const auto bin = open_tensors(folder / "pytorch_model.bin");
   const auto twin = open_tensors(folder);
-  // The tied output matrix is there too: another name for the same storage.
+  // The .bin file also has the tied output matrix, as another name for the same storage.
   ASSERT_EQ(bin->list().size(), twin->list().size() + 1);
   EXPECT_EQ(read_bytes(*bin, "lm_head.weight"), read_bytes(*bin, "transformer.wte.weight"));
   for (const TensorInfo& tensor : twin->list()) {
@@ -64,8 +64,8 @@ TEST(TorchBin, FileOfTorch_HasTheSameTensorsAsItsSafetensorsTwin) {
   }
 }
 
-// A 3 x 4 matrix of bytes 0..11 seen in several ways; what each view holds is written out by hand.
-TEST(TorchBin, ViewsOfOneStorage_GiveTheElementsThatTheirStridesName) {
+// Several views of a 3 x 4 matrix of bytes 0..11; the expected elements are written by hand.
+TEST(TorchBin, ViewsOfOneStorage_GiveTheElementsOfTheirStrides) {
   const TempFolder folder;
   const std::string same = test::storage("0", 12, "ByteStorage");
   const auto member = [&](const std::string& name, int64_t first, const std::vector<int64_t>& shape,
@@ -132,7 +132,7 @@ TEST(TorchWriter, NestedValue_ReadsBackEqual) {
   EXPECT_EQ(static_cast<int>(row[0]), 7);
 }
 
-// Oracle: torch itself, with nothing but plain values allowed.
+// Oracle: torch.load with weights_only=True.
 TEST(TorchWriter, NestedValue_LoadsInTorch) {
   if (!test::python_has("torch")) GTEST_SKIP() << "python3 or $CLEAVE_PYTHON has no torch";
   const TempFolder folder;
@@ -153,7 +153,7 @@ TEST(TorchWriter, NestedValue_LoadsInTorch) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
-// Oracle: torch's own file of values that it writes in many ways.
+// Oracle: a file that torch.save wrote, with many kinds of values.
 TEST(TorchFile, ValuesThatTorchWrote_AreRead) {
   if (!test::python_has("torch")) GTEST_SKIP() << "python3 or $CLEAVE_PYTHON has no torch";
   const TempFolder folder;
@@ -182,7 +182,7 @@ TEST(TorchFile, ValuesThatTorchWrote_AreRead) {
   EXPECT_THAT(turned, ElementsAre(0, 3, 1, 4, 2, 5));
 }
 
-// Headers above 4 GiB, in a file of holes: only what is written takes space.
+// Headers above 4 GiB, in a sparse file.
 TEST(Zip, EntriesAbove4GiB_ReadBackWhereTheyArePlanned) {
   const TempFolder folder;
   const uint64_t wide = (uint64_t{5} << 30) + 3;
@@ -240,10 +240,10 @@ TEST(TorchBin, PartsWithAnIndex_AreOneSet) {
   };
   EXPECT_THAT(refusal(a + R"(,"b":"../secret.bin")"), HasSubstr("not a path"));
   EXPECT_THAT(refusal(a + R"(,"b":"pytorch_model-00001-of-00002.bin")"),
-              HasSubstr("is not in the file it is said to be in"));
+              HasSubstr("is not in the file that the index names"));
 }
 
-TEST(TorchBin, FolderWithoutAModel_NamesTheFilesThatWouldBeRead) {
+TEST(TorchBin, FolderWithoutAModel_NamesTheExpectedFiles) {
   const TempFolder folder;
   const Error error = thrown_by([&] { open_tensors(folder.path()); });
   EXPECT_EQ(error.code(), Code::kIo);
@@ -254,7 +254,7 @@ TEST(TorchBin, FolderWithoutAModel_NamesTheFilesThatWouldBeRead) {
               HasSubstr("has neither pytorch_model.bin nor pytorch_model.bin.index.json"));
 }
 
-// The names are those of torch's storage classes.
+// Oracle: the names of torch's storage classes.
 TEST(TorchWriter, EveryDtype_IsWrittenUnderTorchsNameAndReadBack) {
   const TempFolder folder;
   const std::vector<std::pair<DType, std::string>> storages = {
@@ -283,7 +283,7 @@ TEST(TorchWriter, EveryDtype_IsWrittenUnderTorchsNameAndReadBack) {
   }
 }
 
-TEST(TorchWriter, StorageThatMissesBytes_IsRefused) {
+TEST(TorchWriter, IncompleteStorage_IsRefused) {
   const TempFolder folder;
   const TorchPlan plan(state_dict_of({{"a", DType::kF32, {3}}}));
   TorchWriter writer(File::create(folder / "x.bin"), plan);
@@ -294,7 +294,7 @@ TEST(TorchWriter, StorageThatMissesBytes_IsRefused) {
               HasSubstr("has 12 bytes; 16 were given"));
 }
 
-TEST(TorchBin, ValuesThatAreNoStateDict_AreNoModel) {
+TEST(TorchBin, OtherValuesThanAStateDict_AreRefused) {
   const TempFolder folder;
   const auto refusal = [&](const std::string& operations) {
     fs::remove(folder / "x.bin");

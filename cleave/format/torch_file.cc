@@ -5,16 +5,16 @@
 #include <utility>
 
 #include "cleave/base/checked.h"
-#include "cleave/format/block_reader.h"
+#include "cleave/format/block.h"
 
 namespace cleave {
 namespace {
 
 using Entries = std::map<std::string, ZipEntry, std::less<>>;
 
-// The first bytes: of a zip file / of the pickled number that older files begin with.
-constexpr std::string_view kZip = "PK\x03\x04";
-constexpr std::string_view kOlder = "\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.";
+// The first bytes of a zip file, and of a file from before torch 1.6 (a pickled magic number).
+constexpr std::string_view kZipMagic = "PK\x03\x04";
+constexpr std::string_view kLegacyMagic = "\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.";
 
 std::string read_text(const File& file, const ZipEntry& entry, uint64_t max_bytes) {
   const uint64_t bytes = entry.end - entry.begin;
@@ -27,18 +27,20 @@ std::string read_text(const File& file, const ZipEntry& entry, uint64_t max_byte
 
 void require_zip(const File& file) {
   const std::string& path = file.path();
-  std::string first(std::min<uint64_t>(file.size(), kOlder.size()), '\0');
+  std::string first(std::min<uint64_t>(file.size(), kLegacyMagic.size()), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(first)));
-  CLEAVE_CHECK(first != kOlder, Code::kFormat, path,
-               " is in torch's form from before version 1.6, which is no zip file; load it with "
-               "torch and save it again");
+  CLEAVE_CHECK(
+      first != kLegacyMagic, Code::kFormat, path,
+      " is in torch's format from before version 1.6, which is not a zip file; load it with "
+      "torch and save it again");
   CLEAVE_CHECK(!first.starts_with('\x80'), Code::kFormat, path,
                " is a bare pickle; expected a zip file as torch.save writes it");
-  CLEAVE_CHECK(first.starts_with(kZip), Code::kFormat, path,
-               " is no zip file as torch.save writes it; it was cut or is of another kind");
+  CLEAVE_CHECK(
+      first.starts_with(kZipMagic), Code::kFormat, path,
+      " is not a zip file as torch.save writes it; it is truncated or another kind of file");
 }
 
-/// "NAME/" that all entries begin with: where the one data.pkl is.
+/// The "NAME/" of the only NAME/data.pkl, with which all entries begin.
 std::string find_prefix(const Entries& entries, const std::string& path) {
   constexpr std::string_view kPickle = "/data.pkl";
   std::string prefix;
@@ -48,7 +50,7 @@ std::string find_prefix(const Entries& entries, const std::string& path) {
     prefix = name.substr(0, name.size() - kPickle.size() + 1);
   }
   CLEAVE_CHECK(!prefix.empty(), Code::kFormat, path,
-               " has no data.pkl inside; it is a zip file, but not one of torch.save");
+               " has no data.pkl inside; it is a zip file that torch.save did not write");
   CLEAVE_CHECK(!entries.contains(prefix + "constants.pkl"), Code::kFormat, path,
                " is a TorchScript program; expected tensors saved by torch.save");
   return prefix;

@@ -14,24 +14,25 @@
 
 namespace cleave {
 
-/// A file that torch.save wrote, open for reading: pytorch_model.bin, checkpoint.pt.
+/// A file that torch.save wrote (pytorch_model.bin, checkpoint.pt), open for reading.
 ///
-/// Opening reads the zip directory and the pickle; the bytes of tensors are read in blocks. Nothing
-/// in the file can run (pickle.h). Any number of threads may read.
+/// Opening reads the zip directory and the pickle; tensors are read later, in blocks. No code in
+/// the file can run (pickle.h). Any number of threads may read.
 class TorchFile {
  public:
-  /// Throws Error(kIo), or Error(kFormat) when it is no such file: also for the form from before
-  /// torch 1.6 (no zip file), for TorchScript programs, for big-endian files, for a storage that is
-  /// missing or of another size than its tensors say.
+  /// Throws Error(kIo), and Error(kFormat) if the file is invalid: also for the format from before
+  /// torch 1.6 (not a zip file), for TorchScript programs, for big-endian files, and for storages
+  /// that are missing or do not have the declared size.
   static TorchFile open(const std::filesystem::path& path);
   explicit TorchFile(File file);
 
-  /// What torch.load gives.
+  /// The value that torch.load would return.
   [[nodiscard]] const SavedValue& value() const { return value_; }
   [[nodiscard]] const std::string& path() const { return file_.path(); }
 
-  /// Copies what the slices have in common, row-major, into `out`; no slices: the whole tensor,
-  /// which is one of value(). Throws Error(kUsage) when slices or `out` do not fit the tensor.
+  /// Reads a block (the intersection of the slices; without slices the whole tensor), row-major,
+  /// into `out`. `tensor` is part of value(). Throws Error(kUsage) if slices or `out` do not fit
+  /// it.
   void read_block(const SavedTensor& tensor, std::span<const Slice> slices,
                   std::span<std::byte> out) const;
 
@@ -41,7 +42,7 @@ class TorchFile {
   std::vector<ZipEntry> storages_;
 };
 
-/// The ending of such files in Hugging Face folders: ".bin"; in others: ".pt".
+/// Whether the name ends in ".bin" (as in Hugging Face folders) or ".pt".
 bool is_torch_file_name(std::string_view name);
 
 }  // namespace cleave

@@ -12,11 +12,11 @@
 namespace cleave {
 namespace {
 
-// The entries around the storages; a name before the slash is any, torch takes the file's.
+// The entries around the storages. Any folder name works; torch uses the file's name.
 constexpr std::string_view kPickleEntry = "archive/data.pkl", kOrderEntry = "archive/byteorder";
 constexpr std::string_view kVersionEntry = "archive/version";
 constexpr std::string_view kOrder = "little", kVersion = "3\n";
-constexpr size_t kFirstStorage = 2;  // among the entries
+constexpr size_t kFirstStorage = 2;  // index of its entry
 
 uint32_t checksum_of(std::span<const std::byte> bytes, uint32_t before = 0) {
   return static_cast<uint32_t>(
@@ -61,8 +61,8 @@ std::vector<SavedStorage> storages_of(const SavedValue& value) {
   find_storages(value, found);
   std::vector<SavedStorage> storages;
   for (auto& [index, storage] : found) {
-    CLEAVE_CHECK(index == storages.size(), Code::kUsage, "there is no tensor of storage ",
-                 storages.size(), " to save; they are counted from 0 without gaps");
+    CLEAVE_CHECK(index == storages.size(), Code::kUsage, "no tensor uses storage ", storages.size(),
+                 "; expected storages counted from 0 without gaps");
     storages.push_back(std::move(storage));
   }
   return storages;

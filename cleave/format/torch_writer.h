@@ -13,15 +13,15 @@
 
 namespace cleave {
 
-/// A dict from names to tensors, tensor i the whole of storage i.
+/// A dict from names to tensors; tensor i is the whole of storage i.
 SavedValue state_dict_of(const std::vector<TensorInfo>& tensors);
 
-/// A torch file whose size and places are known before a tensor's byte is written. It loads with
+/// The layout of a torch file, computed before any tensor is written. The file loads with
 /// torch.load(weights_only=True). Equal values give equal files.
 class TorchPlan {
  public:
-  /// The value's tensors name their storages 0, 1, ... without gaps. Throws Error(kUsage) when they
-  /// do not, or what a pickle cannot hold.
+  /// The value's tensors use storages 0, 1, ... without gaps. Throws Error(kUsage) if they do not,
+  /// or if a pickle cannot contain the value.
   explicit TorchPlan(const SavedValue& value);
 
   [[nodiscard]] uint64_t total_bytes() const { return zip_.total_bytes(); }  ///< of the file
@@ -34,17 +34,17 @@ class TorchPlan {
   ZipPlan zip_;
 };
 
-/// Writes one torch file; the bytes of a storage come in pieces, in order, so that no tensor is
-/// ever held whole.
+/// Writes one torch file. The bytes of a storage are written in pieces, in order, so that no whole
+/// tensor has to be in memory.
 class TorchWriter {
  public:
-  /// `file` is new and empty, or has the planned size.
+  /// `file` is empty or has the planned size.
   TorchWriter(File file, const TorchPlan& plan);
 
-  /// The next bytes of a storage. Throws Error(kUsage) when they are more than it has, Error(kIo).
+  /// Writes the next bytes of a storage. Throws Error(kUsage) if they exceed its size, Error(kIo).
   void write(size_t storage, std::span<const std::byte> bytes);
-  /// Writes everything else, syncs and closes the file. Throws Error(kUsage) when a storage misses
-  /// bytes, Error(kIo).
+  /// Writes everything else, syncs and closes the file. Throws Error(kUsage) if a storage is
+  /// incomplete, Error(kIo).
   void finish();
 
  private:

@@ -18,14 +18,14 @@ constexpr uint32_t kEnd64 = 0x06064b50, kEnd64Locator = 0x07064b50;
 constexpr uint64_t kLocalHeaderBytes = 30, kDirectoryEntryBytes = 46, kEndBytes = 22;
 constexpr uint64_t kEnd64Bytes = 56, kEnd64LocatorBytes = 20;
 constexpr uint16_t kFlagSizesFollow = 1U << 3, kFlagUtf8 = 1U << 11;
-constexpr uint16_t kZip64 = 1, kPadding = 0x4246;  // extra fields; the second one is torch's "FB"
+constexpr uint16_t kZip64 = 1, kPadding = 0x4246;  // ids of extra fields; "FB" is torch's padding
 constexpr uint16_t kVersion64 = 45;
-constexpr uint32_t kIn64 = UINT32_MAX;  // "see the zip64 field"
+constexpr uint32_t kIn64 = UINT32_MAX;  // marker: the value is in the zip64 field
 constexpr uint64_t kMaxDirectoryBytes = uint64_t{256} << 20;
 constexpr size_t kMaxNameBytes = 1024;
 constexpr uint64_t kAlignment = 64;
 
-/// Little-endian numbers one after the other, never past the end.
+/// Reads little-endian numbers in sequence, with a check of the end.
 class Fields {
  public:
   Fields(std::string_view bytes, const std::string& source) : bytes_(bytes), source_(source) {}
@@ -57,17 +57,18 @@ std::string read_bytes(const File& file, uint64_t at, uint64_t count) {
   return bytes;
 }
 
-/// Where the directory is.
+/// Offset and size of the central directory, and its number of entries.
 struct Directory {
   uint64_t begin = 0, bytes = 0, count = 0;
 };
 
 void require_equal_or(uint64_t narrow, uint64_t wide, uint64_t marker, const std::string& source) {
   CLEAVE_CHECK(narrow == wide || narrow == marker, Code::kFormat, source,
-               ": the zip file's two ends contradict each other, ", narrow, " and ", wide);
+               ": the zip file's end and zip64 end contradict each other, ", narrow, " and ", wide);
 }
 
-/// The zip64 end: its values count, and must not contradict the other's. False: there is none.
+/// Reads the zip64 end, if there is one, and checks it against the values of the normal end.
+/// Returns whether there is one.
 bool read_end64(const File& file, uint64_t end_at, Directory& directory) {
   const std::string& source = file.path();
   if (end_at < kEnd64LocatorBytes + kEnd64Bytes) return false;
@@ -79,7 +80,7 @@ bool read_end64(const File& file, uint64_t end_at, Directory& directory) {
   const auto at = locator.next<uint64_t>();
   const auto disks = locator.next<uint32_t>();
   CLEAVE_CHECK(disk == 0 && disks <= 1 && at == locator_at - kEnd64Bytes, Code::kFormat, source,
-               ": the zip64 end is said to be at byte ", at, "; expected it at ",
+               ": the zip64 locator points to byte ", at, "; expected byte ",
                locator_at - kEnd64Bytes);
   const std::string end_bytes = read_bytes(file, at, kEnd64Bytes);
   Fields end(end_bytes, source);
@@ -107,12 +108,13 @@ Directory find_directory(const File& file) {
   const std::string& source = file.path();
   const uint64_t size = file.size();
   CLEAVE_CHECK(size >= kEndBytes, Code::kFormat, source, " has ", size,
-               " bytes; a zip file has at least ", kEndBytes, ", it was cut or is incomplete");
+               " bytes; a zip file has at least ", kEndBytes, ", it is truncated");
   const uint64_t end_at = size - kEndBytes;
   const std::string end_bytes = read_bytes(file, end_at, kEndBytes);
   Fields end(end_bytes, source);
   CLEAVE_CHECK(end.next<uint32_t>() == kEnd, Code::kFormat, source,
-               " does not end as a zip file does; it was cut, or has bytes or a comment after it");
+               " does not end as a zip file does; it is truncated, or has bytes or a comment after "
+               "it");
   const bool is_one_disk = end.next<uint16_t>() == 0 && end.next<uint16_t>() == 0;
   const auto count_here = end.next<uint16_t>();
   Directory directory;
@@ -134,7 +136,7 @@ Directory find_directory(const File& file) {
   return directory;
 }
 
-/// Replaces those of `values` that say "see the zip64 field", in the order that the field has.
+/// Replaces the values that are kIn64 by those of the zip64 field; `values` are in its order.
 void widen(std::string_view extra, std::array<uint64_t*, 3> values, const std::string& source) {
   Fields fields(extra, source);
   bool found = false;
@@ -150,8 +152,8 @@ void widen(std::string_view extra, std::array<uint64_t*, 3> values, const std::s
   }
 }
 
-/// One entry as the directory has it.
-struct Listed {
+/// One entry of the central directory.
+struct DirectoryEntry {
   std::string name;
   uint16_t flags = 0;
   uint64_t bytes = 0;
@@ -165,22 +167,22 @@ void check_name(const std::string& name, const std::string& source) {
   CLEAVE_CHECK(!name.empty() && name.size() <= kMaxNameBytes && is_printable &&
                    first_bad_utf8(name) == name.size(),
                Code::kFormat, source, ": the name of a zip entry has ", name.size(),
-               " bytes, none or unprintable ones; expected 1 to ", kMaxNameBytes,
+               " bytes or is not printable; expected 1 to ", kMaxNameBytes,
                " bytes of printable UTF-8");
 }
 
-void check_storing(uint16_t flags, uint16_t method, const std::string& what) {
+void check_stored(uint16_t flags, uint16_t method, const std::string& what) {
   CLEAVE_CHECK((flags & ~(kFlagSizesFollow | kFlagUtf8)) == 0, Code::kFormat, what,
-               " is encrypted or of a kind that torch does not write; its flags are ", flags);
+               " is encrypted or uses features that torch does not write; its flags are ", flags);
   CLEAVE_CHECK(method == 0, Code::kFormat, what, " is compressed (method ", method,
-               "); torch stores entries as they are, load the file with torch and save it again");
+               "); expected stored entries, load the file with torch and save it again");
 }
 
-Listed read_listed(Fields& fields, const std::string& source) {
+DirectoryEntry read_directory_entry(Fields& fields, const std::string& source) {
   CLEAVE_CHECK(fields.next<uint32_t>() == kDirectoryEntry, Code::kFormat, source,
-               ": the zip directory has something else where an entry should begin");
+               ": the zip directory has no entry where one should begin");
   fields.take(4);  // versions
-  Listed listed;
+  DirectoryEntry listed;
   listed.flags = fields.next<uint16_t>();
   const auto method = fields.next<uint16_t>();
   fields.take(8);  // time, date, checksum
@@ -197,18 +199,18 @@ Listed read_listed(Fields& fields, const std::string& source) {
   const std::string what = str(source, ": zip entry '", listed.name, "'");
   widen(fields.take(extra_bytes), {&listed.bytes, &stored_bytes, &listed.header_at}, what);
   fields.take(comment_bytes);
-  check_storing(listed.flags, method, what);
+  check_stored(listed.flags, method, what);
   CLEAVE_CHECK(disk == 0 && stored_bytes == listed.bytes, Code::kFormat, what, " has ",
                listed.bytes, " bytes, stored in ", stored_bytes, " on disk ", disk,
                "; expected the same number, on disk 0");
   return listed;
 }
 
-/// Compares an entry's own header with the directory; where its bytes are.
-ZipEntry locate(const File& file, const Listed& listed, uint64_t data_end) {
+/// Checks an entry's local header against the directory and returns where its bytes are.
+ZipEntry locate(const File& file, const DirectoryEntry& listed, uint64_t data_end) {
   const std::string what = str(file.path(), ": zip entry '", listed.name, "'");
   CLEAVE_CHECK(listed.header_at <= data_end && data_end - listed.header_at >= kLocalHeaderBytes,
-               Code::kFormat, what, " is said to begin at byte ", listed.header_at,
+               Code::kFormat, what, " should begin at byte ", listed.header_at,
                "; the entries end at byte ", data_end);
   const std::string head = read_bytes(file, listed.header_at, kLocalHeaderBytes);
   Fields fields(head, what);
@@ -227,14 +229,14 @@ ZipEntry locate(const File& file, const Listed& listed, uint64_t data_end) {
                listed.bytes, " bytes from byte ", begin, "; the entries end at byte ", data_end);
   const std::string rest =
       read_bytes(file, listed.header_at + kLocalHeaderBytes, name_bytes + extra_bytes);
-  check_storing(flags, method, what);
+  check_stored(flags, method, what);
   CLEAVE_CHECK(rest.substr(0, name_bytes) == listed.name, Code::kFormat, what,
-               " has another name in its own header");
+               " has another name in its local header");
   widen(std::string_view(rest).substr(name_bytes), {&bytes, &stored_bytes, nullptr}, what);
   const bool sizes_follow = (flags & kFlagSizesFollow) != 0 && bytes == 0 && stored_bytes == 0;
   CLEAVE_CHECK(sizes_follow || (bytes == listed.bytes && stored_bytes == listed.bytes),
                Code::kFormat, what, " has ", listed.bytes, " bytes in the directory and ", bytes,
-               " in its own header");
+               " in its local header");
   return {listed.name, begin, begin + listed.bytes};
 }
 
@@ -249,7 +251,7 @@ uint32_t narrow(uint64_t value) {
   return static_cast<uint32_t>(std::min<uint64_t>(value, kIn64));
 }
 
-/// What the two kinds of headers share, from "version needed" to the length of the name.
+/// The common fields of local headers and directory entries, from "version needed" to name length.
 void put_common(std::string& out, const ZipEntry& entry, uint32_t checksum) {
   put<uint16_t>(out, kVersion64);
   put<uint16_t>(out, kFlagUtf8);
@@ -262,7 +264,7 @@ void put_common(std::string& out, const ZipEntry& entry, uint32_t checksum) {
   put<uint16_t>(out, static_cast<uint16_t>(entry.name.size()));
 }
 
-/// The zip64 field with those of the values that do not fit 32 bits.
+/// The zip64 field with those values that do not fit in 32 bits; empty if there are none.
 std::string wide_field(std::initializer_list<uint64_t> values) {
   std::string body, field;
   for (const uint64_t value : values) {
@@ -280,12 +282,12 @@ std::vector<ZipEntry> read_zip(const File& file) {
   const Directory directory = find_directory(file);
   const std::string bytes = read_bytes(file, directory.begin, directory.bytes);
   Fields fields(bytes, file.path());
-  std::vector<std::pair<uint64_t, ZipEntry>> found;  // with the byte where its header begins
+  std::vector<std::pair<uint64_t, ZipEntry>> found;  // offset of the local header, entry
   std::set<std::string> names;
   for (uint64_t i = 0; i < directory.count; ++i) {
-    const Listed listed = read_listed(fields, file.path());
+    const DirectoryEntry listed = read_directory_entry(fields, file.path());
     CLEAVE_CHECK(names.insert(listed.name).second, Code::kFormat, file.path(), ": zip entry '",
-                 listed.name, "' is there twice");
+                 listed.name, "' occurs twice");
     found.emplace_back(listed.header_at, locate(file, listed, directory.begin));
   }
   CLEAVE_CHECK(fields.is_done(), Code::kFormat, file.path(), ": the zip directory has more than ",
@@ -305,7 +307,7 @@ ZipPlan::ZipPlan(const std::vector<Item>& items) {
   uint64_t at = 0;
   for (const Item& item : items) {
     headers_.push_back(at);
-    // Room for the largest zip64 field, then padding to the alignment (its field has 4 bytes).
+    // Space for the largest zip64 field, then padding up to the alignment (the field's head is 4).
     const uint64_t used = at + kLocalHeaderBytes + item.name.size() + 20 + 4;
     const uint64_t begin = (used + kAlignment - 1) / kAlignment * kAlignment;
     at = checked_add(begin, item.bytes, item.name);
@@ -339,8 +341,8 @@ std::string ZipPlan::directory(const std::vector<uint32_t>& checksums) const {
     put<uint16_t>(bytes, kVersion64);
     put_common(bytes, entry, checksums.empty() ? 0 : checksums[i]);
     put<uint16_t>(bytes, static_cast<uint16_t>(extra.size()));
-    put<uint64_t>(bytes, 0);  // comment, disk, attributes inside
-    put<uint16_t>(bytes, 0);  // attributes outside: 10 bytes in all
+    put<uint64_t>(bytes, 0);  // comment, disk, internal and half of the external attributes
+    put<uint16_t>(bytes, 0);  // the other half
     put<uint32_t>(bytes, narrow(headers_[i]));
     bytes += entry.name + extra;
   }
@@ -370,7 +372,7 @@ void ZipPlan::write_headers(File& file, const std::vector<uint32_t>& checksums) 
   put<uint32_t>(end, kEnd64Locator);
   put<uint32_t>(end, 0);  // disk
   put<uint64_t>(end, begin + directory_bytes);
-  put<uint32_t>(end, 1);  // disks in all
+  put<uint32_t>(end, 1);  // number of disks
   put<uint32_t>(end, kEnd);
   put<uint32_t>(end, 0);  // disks
   const auto narrow_count = static_cast<uint16_t>(std::min<uint64_t>(count, UINT16_MAX));

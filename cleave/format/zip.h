@@ -7,25 +7,25 @@
 
 namespace cleave {
 
-/// A file inside a zip file, stored as it is: [begin, end) of the zip file.
+/// A stored (uncompressed) file inside a zip file: bytes [begin, end) of the zip file.
 struct ZipEntry {
   std::string name;
   uint64_t begin = 0;
   uint64_t end = 0;
 };
 
-/// Entries of a zip file in the order of their bytes, as its central directory says. Throws
-/// Error(kFormat) for what torch never writes: compressed or encrypted entries, entries that
-/// overlap, two of one name, a comment or bytes after the end, several disks, a directory that
-/// contradicts the entries' own headers. Checksums are not compared: programs may leave them out.
+/// The entries of a zip file, from its central directory, in the order of their bytes. Throws
+/// Error(kFormat) for anything that torch never writes: compressed, encrypted or overlapping
+/// entries, duplicate names, a comment or bytes after the end, several disks, a directory that
+/// contradicts the local headers. Checksums are not compared, because programs may omit them.
 /// Source: PKWARE APPNOTE.TXT 6.3.10, sections 4.3 and 4.5.3 (zip64).
 std::vector<ZipEntry> read_zip(const File& file);
 
-/// A zip file of stored entries whose sizes are known before their bytes are. Data begins at
-/// multiples of 64 bytes; sizes and places above 4 GiB are written in zip64's form.
+/// The layout of a zip file of stored entries, computed from their sizes. Data begins at multiples
+/// of 64 bytes; sizes and offsets above 4 GiB use zip64.
 class ZipPlan {
  public:
-  /// A file inside the zip file that is to be written.
+  /// An entry to be written.
   struct Item {
     std::string name;
     uint64_t bytes = 0;
@@ -43,7 +43,7 @@ class ZipPlan {
   [[nodiscard]] std::string directory(const std::vector<uint32_t>& checksums) const;
 
   std::vector<ZipEntry> entries_;
-  std::vector<uint64_t> headers_;  ///< where each entry's own header begins
+  std::vector<uint64_t> headers_;  ///< offset of each entry's local header
 };
 
 }  // namespace cleave

@@ -9,41 +9,40 @@
 #include "cleave/generate/search.h"
 #include "cleave/generate/warper.h"
 
-// As in transformers 5. Each round, for every prompt on its own:
-//  1. of all continuations of all beams, the K with the best sum of log-probabilities are taken
-//     (or drawn without putting back), K being max(2, 1 + number of end ids) times num_beams, so
-//     that num_beams of them do not end whatever happens;
-//  2. of those that do not end, the best num_beams run on;
-//  3. of those that end, the ones among the first num_beams join the ended ones with their score
-//     (sum / length^length_penalty), of which the best num_beams are kept;
-//  4. the prompt is done when EarlyStopping says so, or when nothing can run on.
-// Where fewer beams ended than sequences are wanted, beams that did not end make up for them, with
-// the score -1e9.
+// As in transformers 5. Each round, for each prompt separately:
+//  1. Of all continuations of all beams, take the K with the best sum of log-probabilities, or
+//     sample K without replacement. K is max(2, 1 + number of end ids) times num_beams, so that at
+//     least num_beams of them do not end.
+//  2. The best num_beams of those that do not end become the running beams.
+//  3. Those among the first num_beams that end join the finished sequences, with their score
+//     (sum / length^length_penalty). The best num_beams finished sequences are kept.
+//  4. The prompt is done by the rule of EarlyStopping, or when no beam can continue.
+// If fewer sequences finished than are wanted, running beams fill in with the score -1e9.
 
 namespace cleave {
 namespace {
 
-constexpr float kNever = -1e9F;  // what a beam that does not count has for its score
+constexpr float kExcluded = -1e9F;  // the score of a beam that does not count
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 
 /// A continuation of a beam.
 struct Step {
   float log_prob = 0;  // of all new ids
-  size_t beam = 0;     // which it goes on from
+  size_t beam = 0;     // the beam that it continues
   int64_t id = 0;
   bool is_end = false;
 };
 
 struct Beam {
   Ids new_ids;
-  float log_prob = kNever;
+  float log_prob = kExcluded;
 };
 
 /// The beams of one prompt.
 struct PromptBeams {
   std::vector<Beam> running;       // num_beams, best first
   std::vector<Sequence> finished;  // at most num_beams, best first
-  std::vector<int64_t> from;       // which beam each running one went on from
+  std::vector<int64_t> from;       // the previous beam of each running one
   bool is_done = false;
 };
 
@@ -64,19 +63,19 @@ std::vector<Ids> ids_of(const std::vector<PromptBeams>& all, const std::vector<I
   return out;
 }
 
-/// Sums of log-probabilities of every continuation, in place of the model's scores.
+/// Replaces the model's scores by the sum of log-probabilities of each continuation.
 void to_sums(const Scores& scores, const std::vector<PromptBeams>& all, const Search& search,
              int64_t least_kept) {
   const std::vector<double> log_sums = log_sum_exp(scores);
   for (int64_t r = 0; r < scores.num_rows(); ++r) {
-    // In double: large logits, rounded to floats, would lose what tells their likelihoods apart.
+    // In double: as floats, large logits would lose the differences between them.
     const double log_sum = log_sums[static_cast<size_t>(r)];
     for (float& score : scores.row(r)) {
       score = static_cast<float>(static_cast<double>(score) - log_sum);
     }
   }
   if (has_processors(search.settings)) {
-    change_scores(scores, ids_of(all, search.prompts), search.settings);
+    apply_processors(scores, ids_of(all, search.prompts), search.settings);
   }
   if (search.settings.do_sample) warp(scores, search.settings, least_kept);
   const auto num_beams = static_cast<size_t>(search.settings.num_beams);
@@ -87,16 +86,16 @@ void to_sums(const Scores& scores, const std::vector<PromptBeams>& all, const Se
   }
 }
 
-/// -log(-log(u)): adding it to log-probabilities and taking the best K draws K without putting
-/// back.
+/// -log(-log(u)). Adding this noise to log-probabilities and taking the best K samples K without
+/// replacement.
 float gumbel(double uniform) {
   const double inside = std::max(uniform, 0x1p-53);
   return static_cast<float>(-std::log(-std::log(inside)));
 }
 
-/// What one rank or all propose for a prompt: sums, places (beam * V + id), and what decides.
+/// A continuation of a prompt that a rank proposes. Its place is beam * V + id.
 struct Proposal {
-  Candidate candidate;  // score decides: the sum, or the sum and noise when drawn
+  Candidate candidate;  // score: log_prob, plus noise if sampled
   float log_prob = 0;
 };
 
@@ -113,12 +112,12 @@ std::vector<Proposal> proposals_of(const Scores& scores, size_t prompt, const Se
     const auto row = scores.row(first_row + b);
     int64_t place = b * scores.vocab_size + scores.held.begin;
     for (const float sum : row) {
-      float decides = sum;
+      float score = sum;
       if (settings.do_sample && std::isfinite(sum)) {
         const auto element = static_cast<uint64_t>(first_element + place);
-        decides += gumbel(uniform_number(key, element, round));
+        score += gumbel(uniform_number(key, element, round));
       }
-      best.offer({decides, place++});
+      best.offer({score, place++});
     }
   }
   std::vector<Proposal> out;
@@ -130,7 +129,7 @@ std::vector<Proposal> proposals_of(const Scores& scores, size_t prompt, const Se
   return out;
 }
 
-/// The K best (or drawn) continuations of every prompt, in order; all ranks get the same.
+/// The K best (or sampled) continuations of every prompt, in order; the same on all ranks.
 std::vector<std::vector<Step>> best_steps(const Scores& scores, const Search& search,
                                           uint64_t round, int64_t limit) {
   std::vector<double> mine;
@@ -145,7 +144,7 @@ std::vector<std::vector<Step>> best_steps(const Scores& scores, const Search& se
                                static_cast<double>(proposal.log_prob)});
     }
   }
-  const auto all = exchanged(scores.axis, std::move(mine), "generate beams");
+  const auto all = gathered(scores.axis, std::move(mine), "generate beams");
   const size_t width = 3 * static_cast<size_t>(limit);
   std::vector<std::vector<Step>> out(num_prompts);
   for (size_t p = 0; p < num_prompts; ++p) {
@@ -169,11 +168,11 @@ std::vector<std::vector<Step>> best_steps(const Scores& scores, const Search& se
   return out;
 }
 
-/// The best num_beams continuations that do not end run on.
-void run_on(PromptBeams& beams, const std::vector<Step>& steps, size_t num_beams) {
+/// Makes the best num_beams continuations that do not end the running beams.
+void update_running(PromptBeams& beams, const std::vector<Step>& steps, size_t num_beams) {
   std::vector<Step> order = steps;
   for (Step& step : order) {
-    if (step.is_end) step.log_prob += kNever;
+    if (step.is_end) step.log_prob += kExcluded;
   }
   std::stable_sort(order.begin(), order.end(),
                    [](const Step& a, const Step& b) { return a.log_prob > b.log_prob; });
@@ -182,19 +181,19 @@ void run_on(PromptBeams& beams, const std::vector<Step>& steps, size_t num_beams
   for (size_t b = 0; b < num_beams; ++b) {
     const Step& step = order[std::min(b, order.size() - 1)];
     running.push_back({with(beams.running[step.beam].new_ids, step.id),
-                       b < order.size() ? step.log_prob : kNever});
+                       b < order.size() ? step.log_prob : kExcluded});
     beams.from.push_back(static_cast<int64_t>(step.beam));
   }
   beams.running = std::move(running);
 }
 
-/// Of the first num_beams continuations, those that end join the ended ones.
-void finish(PromptBeams& beams, const std::vector<Step>& steps, const Search& search,
-            size_t num_new) {
+/// Adds those of the first num_beams continuations that end to the finished sequences.
+void update_finished(PromptBeams& beams, const std::vector<Step>& steps, const Search& search,
+                     size_t num_new) {
   const auto num_beams = static_cast<size_t>(search.settings.num_beams);
   for (size_t i = 0; i < std::min(num_beams, steps.size()); ++i) {
     const Step& step = steps[i];
-    if (!step.is_end || step.log_prob <= kNever / 2) continue;
+    if (!step.is_end || step.log_prob <= kExcluded / 2) continue;
     beams.finished.push_back({with(beams.running[step.beam].new_ids, step.id),
                               search.score_of(static_cast<double>(step.log_prob), num_new)});
   }
@@ -203,15 +202,15 @@ void finish(PromptBeams& beams, const std::vector<Step>& steps, const Search& se
   if (beams.finished.size() > num_beams) beams.finished.resize(num_beams);
 }
 
-/// Whether a running beam may still become better than the worst of num_beams ended ones; one that
-/// is missing has the score kNever.
+/// Whether a running beam can still become better than the worst of num_beams finished sequences. A
+/// missing one has the score kExcluded.
 bool can_improve(const PromptBeams& beams, const Search& search, size_t num_new, size_t prompt) {
   const GenerateSettings& settings = search.settings;
   const bool is_full = beams.finished.size() == static_cast<size_t>(settings.num_beams);
-  const double worst = is_full ? beams.finished.back().score : static_cast<double>(kNever);
-  const bool hopes =
+  const double worst = is_full ? beams.finished.back().score : static_cast<double>(kExcluded);
+  const bool at_full_length =
       settings.early_stopping == EarlyStopping::kNever && settings.length_penalty > 0;
-  const size_t length = hopes ? static_cast<size_t>(search.most_new[prompt]) : num_new;
+  const size_t length = at_full_length ? static_cast<size_t>(search.most_new[prompt]) : num_new;
   const double best = search.score_of(static_cast<double>(beams.running[0].log_prob), length);
   return best > worst;
 }
@@ -219,20 +218,20 @@ bool can_improve(const PromptBeams& beams, const Search& search, size_t num_new,
 /// One round of one prompt.
 void advance(PromptBeams& beams, std::vector<Step>& steps, const Search& search, size_t prompt) {
   const auto num_beams = static_cast<size_t>(search.settings.num_beams);
-  if (steps.front().log_prob == kForbidden) {  // and so are all: the beams stay as they are
+  if (steps.front().log_prob == kForbidden) {  // then all are forbidden: keep the beams
     beams.is_done = true;
     return;
   }
-  bool is_any_open = false;
+  bool is_any_running = false;
   for (Step& step : steps) {
     step.is_end = search.is_end(prompt, with(beams.running[step.beam].new_ids, step.id));
-    is_any_open = is_any_open || !step.is_end;
+    is_any_running = is_any_running || !step.is_end;
   }
   const size_t num_new = beams.running[0].new_ids.size() + 1;
-  finish(beams, steps, search, num_new);
-  run_on(beams, steps, num_beams);
+  update_finished(beams, steps, search, num_new);
+  update_running(beams, steps, num_beams);
   const bool is_full = beams.finished.size() == num_beams;
-  beams.is_done = !is_any_open || !can_improve(beams, search, num_new, prompt) ||
+  beams.is_done = !is_any_running || !can_improve(beams, search, num_new, prompt) ||
                   (is_full && search.settings.early_stopping == EarlyStopping::kTrue);
 }
 
@@ -241,19 +240,19 @@ std::vector<PromptBeams> first_beams(const Search& search) {
   std::vector<PromptBeams> all(search.prompts.size());
   for (PromptBeams& beams : all) {
     beams.running.resize(num_beams);
-    beams.running[0].log_prob = 0;  // all are alike at first: only one of them counts
+    beams.running[0].log_prob = 0;  // all beams are equal at first: only one counts
     beams.from.resize(num_beams);
     std::iota(beams.from.begin(), beams.from.end(), 0);
   }
   return all;
 }
 
-/// Sequences in the place of `count` that did not end: the best running beams, or nothing new.
-std::vector<Sequence> unended(const PromptBeams& beams, size_t count) {
+/// `count` sequences that did not finish: the best running beams, else empty ones.
+std::vector<Sequence> unfinished(const PromptBeams& beams, size_t count) {
   std::vector<Sequence> out;
   for (size_t i = 0; i < count; ++i) {
-    const bool is_there = i < beams.running.size() && beams.running[i].log_prob > kNever / 2;
-    out.push_back({is_there ? beams.running[i].new_ids : Ids{}, static_cast<double>(kNever)});
+    const bool is_there = i < beams.running.size() && beams.running[i].log_prob > kExcluded / 2;
+    out.push_back({is_there ? beams.running[i].new_ids : Ids{}, static_cast<double>(kExcluded)});
   }
   return out;
 }
@@ -264,7 +263,7 @@ Generation results_of(std::vector<PromptBeams>& all, const Search& search) {
     auto& sequences = out.prompts.emplace_back(std::move(beams.finished));
     const auto wanted = static_cast<size_t>(search.settings.num_return_sequences);
     if (sequences.size() > wanted) sequences.resize(wanted);
-    const std::vector<Sequence> missing = unended(beams, wanted - sequences.size());
+    const std::vector<Sequence> missing = unfinished(beams, wanted - sequences.size());
     sequences.insert(sequences.end(), missing.begin(), missing.end());
     for (const Sequence& s : sequences) out.num_tokens += static_cast<int64_t>(s.ids.size());
   }
@@ -287,17 +286,17 @@ Generation search_beams(Decoder& decoder, const Search& search) {
     if (round == 0) first_token_s = monotonic_s() - search.start_s;
     std::vector<int64_t> rows;
     Ids next;
-    bool is_any_open = false;
+    bool is_any_running = false;
     for (size_t p = 0; p < all.size(); ++p) {
       if (!all[p].is_done) advance(all[p], steps[p], search, p);
-      is_any_open = is_any_open || !all[p].is_done;
+      is_any_running = is_any_running || !all[p].is_done;
       for (size_t b = 0; b < all[p].running.size(); ++b) {
         rows.push_back(static_cast<int64_t>(p) * num_beams + all[p].from[b]);
         const Ids& ids = all[p].running[b].new_ids;
-        next.push_back(ids.empty() ? 0 : ids.back());  // empty: done; nobody reads what follows
+        next.push_back(ids.empty() ? 0 : ids.back());  // empty: done, the result is ignored
       }
     }
-    if (!is_any_open) break;
+    if (!is_any_running) break;
     decoder.reorder(rows);
     scores = decoder.step(next);
   }

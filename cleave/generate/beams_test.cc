@@ -8,8 +8,8 @@
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
-// Beams that cannot go on, and logits far from zero. Oracle: transformers 5.23.0, where each
-// expectation says so, and log_softmax in fp64 of the logits that the model itself gives.
+// Beams that cannot continue, and logits far from zero. Oracle: transformers 5.23.0 where a comment
+// names it, else log_softmax in fp64 of the model's logits.
 namespace cleave {
 namespace {
 
@@ -23,7 +23,7 @@ std::unique_ptr<Model> small_llama(int64_t vocab_size, const Axis& tp) {
   return model;
 }
 
-/// What a new model's beams give for one prompt, on one rank and on two.
+/// The beams of a new model for one prompt, on one rank and on two.
 std::vector<Sequence> beams_of(int64_t vocab_size, const Ids& prompt,
                                const GenerateSettings& settings) {
   std::vector<Sequence> out;
@@ -38,7 +38,7 @@ std::vector<Sequence> beams_of(int64_t vocab_size, const Ids& prompt,
 }
 
 // transformers: [[0, 1, 2], [0, 1, 2]] with the scores -1e9.
-TEST(Beams, AllContinuationsForbiddenAtOnce_GiveThePromptsWithTheLeastScore) {
+TEST(Beams, AllContinuationsForbiddenInTheFirstStep_GiveNoIdsAndTheLowestScore) {
   const auto got = beams_of(
       3, {0, 1, 2},
       {.max_new_tokens = 4, .num_beams = 2, .num_return_sequences = 2, .no_repeat_ngram_size = 1});
@@ -49,8 +49,8 @@ TEST(Beams, AllContinuationsForbiddenAtOnce_GiveThePromptsWithTheLeastScore) {
   }
 }
 
-// transformers: scores -1e9 and a first sequence with both ids that were left.
-TEST(Beams, AllContinuationsForbiddenLater_GiveWhatCameBeforeWithTheLeastScore) {
+// transformers: scores -1e9 and a first sequence of the two remaining ids.
+TEST(Beams, AllContinuationsForbiddenLater_GiveTheIdsBeforeAndTheLowestScore) {
   const GenerateSettings settings{
       .max_new_tokens = 4, .num_beams = 2, .num_return_sequences = 2, .no_repeat_ngram_size = 1};
   const auto got = beams_of(5, {0, 1, 2}, settings);
@@ -62,8 +62,8 @@ TEST(Beams, AllContinuationsForbiddenLater_GiveWhatCameBeforeWithTheLeastScore) 
   EXPECT_NE(got[0].ids, got[1].ids);
 }
 
-// transformers: four sequences, of which the last has no new id and the score -1e9.
-TEST(Beams, MoreThanThereAreContinuations_AreMadeUpFor) {
+// transformers: four sequences, the last with no new id and the score -1e9.
+TEST(Beams, MoreBeamsThanContinuations_AreFilledIn) {
   const auto got =
       beams_of(3, {0, 1, 2}, {.max_new_tokens = 1, .num_beams = 4, .num_return_sequences = 4});
   ASSERT_EQ(got.size(), 4U);
@@ -73,7 +73,7 @@ TEST(Beams, MoreThanThereAreContinuations_AreMadeUpFor) {
 }
 
 // transformers continues with the beams that have a token left.
-TEST(Beams, DrawnWithARowThatIsForbidden_GoOnWithTheOthers) {
+TEST(Beams, SampledWithAForbiddenBeam_ContinueWithTheOthers) {
   const auto got = beams_of(6, {0, 1, 2, 3},
                             {.max_new_tokens = 3,
                              .num_beams = 2,
@@ -92,7 +92,7 @@ TEST(Beams, ScoresOfLargeLogits_AreThoseOfLogSoftmax) {
   const Tensor ids = at::tensor({3, 1}, at::kLong).view({1, 2});
   Context context;
   {
-    // Rows of the head become one large vector along the last hidden state, and a little of each.
+    // Adds the same large vector along the last hidden state to all rows of the head.
     const at::NoGradGuard no_grad;
     DTensor x(ids, one, Replicate{});
     const auto layers = model->sequence();
@@ -111,7 +111,7 @@ TEST(Beams, ScoresOfLargeLogits_AreThoseOfLogSoftmax) {
                                   {.max_new_tokens = 1, .num_beams = 3, .num_return_sequences = 3});
   for (const Sequence& s : got.prompts.at(0)) {
     const double score = want[s.ids.at(0)].item<double>();
-    EXPECT_NEAR(s.score, score, 1e-6 * std::abs(score));  // rounded to a float
+    EXPECT_NEAR(s.score, score, 1e-6 * std::abs(score));  // rounded to float
   }
 }
 
@@ -121,8 +121,7 @@ TEST(Generate, TemperatureThatFloatsCannotDivideBy_IsRefused) {
       [&] { generate(*model, Axis(), {{1}}, {.do_sample = true, .temperature = 1e-40}); });
   EXPECT_EQ(error.code(), Code::kUsage);
   EXPECT_EQ(std::string(error.what()),
-            "temperature=1e-40 must be 1e-06 or more; for the likeliest ids alone turn do_sample "
-            "off");
+            "temperature=1e-40 must be at least 1e-06; turn do_sample off for greedy decoding");
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ Scores Decoder::prefill(int64_t copies) {
 Scores Decoder::step(const Ids& ids) {
   const Tensor column = at::tensor(ids, at::kLong).unsqueeze(1);
   if (!first_.defined()) return run(column, Tensor());
-  // Sequences that have ended go on beside the others, maybe past the model's last position.
+  // Finished sequences stay in the batch, possibly beyond the model's last position.
   const int64_t last = model_.facts().max_positions - 1;
   return run(column, (num_seen_ - first_.unsqueeze(1)).clamp_max(last));
 }
@@ -71,7 +71,7 @@ Scores Decoder::run(const Tensor& ids, const Tensor& positions) {
   Context context;
   context.cache = &cache_;
   if (positions.defined()) {
-    context.positions = positions;  // on the processor: a GPU's largest would be waited for
+    context.positions = positions;  // on the CPU: reading the largest from a GPU would wait for it
     context.key_mask = key_mask_.narrow(1, 0, num_seen_ + num_tokens);
   }
   num_seen_ += num_tokens;

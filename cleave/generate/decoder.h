@@ -9,22 +9,21 @@
 
 namespace cleave {
 
-/// A model at work on a batch of sequences of this rank: ids in, scores of the next token out, with
-/// keys and values of what was seen kept in between.
+/// Runs a model on a batch of sequences with a KV cache: ids in, scores of the next token out.
 ///
-/// Shorter prompts are padded on the left: padding is never attended to and positions count from
-/// the first real id, so a sequence does not depend on those beside it.
+/// Shorter prompts are padded on the left. Padding is masked in attention and positions count from
+/// the first real id, so a sequence does not depend on the others in the batch.
 class Decoder {
  public:
   /// `max_new_tokens`: how often step() may be called.
   Decoder(Model& model, const Axis& tp, const std::vector<Ids>& prompts, int64_t max_new_tokens);
 
-  /// Runs the prompts, once each, and goes on with `copies` sequences of each, side by side. Only
-  /// the last position goes through the model's head. Scores [P * copies, W].
+  /// Runs each prompt once, then makes `copies` consecutive sequences of it. Only the last position
+  /// goes through the model's head. Returns scores [P * copies, W].
   Scores prefill(int64_t copies);
-  /// One more id of every sequence. Scores [P * copies, W].
+  /// Appends one id to each sequence. Returns scores [P * copies, W].
   Scores step(const Ids& ids);
-  /// Sequence i goes on from what sequence rows[i] has seen.
+  /// Makes sequence i continue from the cache of sequence rows[i].
   void reorder(const std::vector<int64_t>& rows);
 
  private:
@@ -36,8 +35,8 @@ class Decoder {
   std::vector<Ids> prompts_;
   int64_t length_ = 0;  // of the longest prompt
   KvCache cache_;
-  Tensor first_;     // [R] where the real ids of a row begin; undefined where all begin at 0
-  Tensor key_mask_;  // [R, room for all] true = not padding; undefined without padding
+  Tensor first_;     // [R] first real position of each sequence; undefined if all are 0
+  Tensor key_mask_;  // [R, cache capacity] true = not padding; undefined without padding
   int64_t num_seen_ = 0;
 };
 

@@ -40,7 +40,7 @@ void print_accuracy(const EvalSum& result, bool json) {
     log_info(row.dump());
   } else {
     log_info("loss ", result.loss(), "  accuracy ", result.accuracy(), "  (", result.num_right,
-             " of ", result.num_labels, " rows)");
+             " of ", result.num_labels, " sequences)");
   }
 }
 
@@ -67,18 +67,18 @@ EvalSum evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batc
   const SampleOrder order{.num_samples = data.size(), .batch_size = batch_size, .shuffle = false};
   EvalSum result;
   for (int64_t first = 0, step = 0; first < data.size(); first += batch_size, ++step) {
-    const int64_t rows = std::min(batch_size, data.size() - first);
-    const Batch batch = rules.make_to_measure(data, order, step, 0, rows).to(device);
+    const int64_t count = std::min(batch_size, data.size() - first);
+    const Batch batch = rules.make_for_eval(data, order, step, 0, count).to(device);
     CLEAVE_CHECK(batch.ids.size(1) <= model.facts().max_positions, Code::kShape,
-                 "a row of the data has ", batch.ids.size(1), " ids; the model has ",
+                 "a sequence of the data has ", batch.ids.size(1), " ids; the model has ",
                  model.facts().max_positions, " positions");
     const DTensor logits = model(DTensor(batch.ids, tp, Replicate{}), context_of(batch));
     const Task task = task_of(model);
     result += eval_of(logits, targets_of(batch, task), task);
-    if (on_samples) on_samples(first + rows);
+    if (on_samples) on_samples(first + count);
   }
   CLEAVE_CHECK(result.num_labels > 0, Code::kUsage, "the data has ", result.num_labels,
-               " tokens to be told; nothing can be measured");
+               " labels; evaluation needs at least one");
   return result;
 }
 
@@ -88,27 +88,27 @@ void cleave_eval(const cleave::EvalOptions& options) {
   cleave::set_plain_kernels(options.plain_kernels);
   using namespace cleave;  // NOLINT(google-build-using-namespace)
   const Runnable runnable(options.model, options.dtype, options.device, {"lm", "mlm", "classify"});
-  // Rows of ids alone need none; which kind the files are is seen when they are read.
+  // Rows of ids need no tokenizer, and the kind of the files is not known yet.
   const auto tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/false);
   const auto data = data_of(options, runnable, tokenizer);
   CLEAVE_CHECK(options.batch_size >= 1, Code::kUsage, "--batch-size ", options.batch_size,
                " must be at least 1");
-  const auto told = [&] {
-    ConfigFingerprint all = runnable.told();
+  const auto fingerprint = [&] {
+    ConfigFingerprint all = runnable.fingerprint();
     all.emplace_back("--seq-len", str(options.seq_len));
     all.emplace_back("--batch-size", str(options.batch_size));
-    all.emplace_back("--tokenizer of the checksum", checksum_of(tokenizer.get()));
-    all.emplace_back("--data of the checksum", to_hex(data->fingerprint()));
+    all.emplace_back("--tokenizer with checksum", checksum_of(tokenizer.get()));
+    all.emplace_back("--data with checksum", to_hex(data->fingerprint()));
     return all;
   };
-  run_on_ranks(options, told, [&](const Axis& tp) {
+  run_on_ranks(options, fingerprint, [&](const Axis& tp) {
     const auto model = runnable.load(tp);
     const BatchRules rules = batch_rules(*model, tokenizer.get(), data->is_text(), 0);
-    // A line of a terminal alone: elsewhere the result is all there is to read.
+    // Progress is only shown on a terminal; other output is just the result.
     std::optional<Progress> progress;
     if (tp.rank() == 0) {
       progress.emplace(
-          ProgressOptions{.total = data->size(), .unit = "row", .line_every_s = INFINITY});
+          ProgressOptions{.total = data->size(), .unit = "sequence", .line_every_s = INFINITY});
     }
     const EvalSum result =
         evaluate(*model, tp, *data, options.batch_size, rules, [&progress](int64_t done) {

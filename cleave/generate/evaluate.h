@@ -7,10 +7,10 @@
 
 namespace cleave {
 
-/// How well a model on `tp` tells each next token of every sample from those before it, the tokens
-/// that `rules` hide, or the classes of the samples; the same on all ranks. `batch_size` samples at
-/// once; `on_samples` is told how many are done. Throws Error(kShape) for a sample longer than the
-/// model's positions, Error(kUsage) when there is nothing to tell.
+/// Evaluates a model on `tp`: its loss on next tokens, on tokens masked by `rules`, or on classes.
+/// The same on all ranks. Runs `batch_size` samples at a time and calls `on_samples` with the
+/// number of finished ones. Throws Error(kShape) for a sample longer than the model's positions,
+/// Error(kUsage) if the data has no labels.
 EvalSum evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batch_size,
                  const BatchRules& rules = {}, const std::function<void(int64_t)>& on_samples = {});
 

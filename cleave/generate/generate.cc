@@ -21,10 +21,10 @@ void check_settings(const GenerateSettings& s) {
   CLEAVE_CHECK(s.num_return_sequences <= s.num_beams || (s.do_sample && s.num_beams == 1),
                Code::kUsage, "num_return_sequences=", s.num_return_sequences,
                " is more than num_beams=", s.num_beams, "; raise num_beams",
-               s.num_beams == 1 ? " or draw with do_sample" : "");
+               s.num_beams == 1 ? " or use do_sample" : "");
   CLEAVE_CHECK(s.temperature >= kLeastTemperature && std::isfinite(s.temperature), Code::kUsage,
-               "temperature=", s.temperature, " must be ", kLeastTemperature,
-               " or more; for the likeliest ids alone turn do_sample off");
+               "temperature=", s.temperature, " must be at least ", kLeastTemperature,
+               "; turn do_sample off for greedy decoding");
   CLEAVE_CHECK(s.top_k >= 0, Code::kUsage, "top_k=", s.top_k, " must be 0 (off) or more");
   CLEAVE_CHECK(s.top_p > 0 && s.top_p <= 1, Code::kUsage, "top_p=", s.top_p, " must be in (0, 1]");
   CLEAVE_CHECK(s.repetition_penalty > 0 && std::isfinite(s.repetition_penalty), Code::kUsage,
@@ -33,10 +33,9 @@ void check_settings(const GenerateSettings& s) {
                "no_repeat_ngram_size=", s.no_repeat_ngram_size, " must be 0 (off) or more");
 }
 
-/// How many new ids a prompt leaves room for. `number` is the prompt's, from 1.
-int64_t room_of(const Ids& prompt, size_t number, const ModelFacts& facts) {
-  CLEAVE_CHECK(!prompt.empty(), Code::kUsage, "prompt ", number,
-               " has no ids; the model needs at least one to go on from");
+/// Checks prompt `number` (from 1) and returns how many new ids fit after it.
+int64_t check_prompt(const Ids& prompt, size_t number, const ModelFacts& facts) {
+  CLEAVE_CHECK(!prompt.empty(), Code::kUsage, "prompt ", number, " has no ids; give at least one");
   for (const int64_t id : prompt) {
     CLEAVE_CHECK(id >= 0 && id < facts.vocab_size, Code::kShape, "prompt ", number, " has id ", id,
                  "; the model's ids are 0 to ", facts.vocab_size - 1);
@@ -68,7 +67,7 @@ double uniform_number(uint64_t key, uint64_t element, uint64_t step) {
 
 Generation generate(Model& model, const Axis& tp, const std::vector<Ids>& prompts,
                     const GenerateSettings& settings, const OnToken& on_token) {
-  // Cheaper than no gradients alone: nothing counts what views of it change.
+  // Cheaper than NoGradGuard: libtorch does not track versions of views.
   const c10::InferenceMode inference;
   check_settings(settings);
   CLEAVE_CHECK(!prompts.empty(), Code::kUsage, "no prompt was given; give at least one");
@@ -76,12 +75,12 @@ Generation generate(Model& model, const Axis& tp, const std::vector<Ids>& prompt
   for (size_t p = 0; p < prompts.size(); ++p) {
     const auto number = static_cast<size_t>(settings.first_prompt) + p + 1;
     search.most_new.push_back(
-        std::min(settings.max_new_tokens, room_of(prompts[p], number, model.facts())));
+        std::min(settings.max_new_tokens, check_prompt(prompts[p], number, model.facts())));
   }
   const int64_t most_new = *std::max_element(search.most_new.begin(), search.most_new.end());
   Decoder decoder(model, tp, prompts, most_new);
   return settings.num_beams > 1 ? search_beams(decoder, search)
-                                : continue_rows(decoder, search, on_token);
+                                : continue_sequences(decoder, search, on_token);
 }
 
 }  // namespace cleave

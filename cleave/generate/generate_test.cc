@@ -9,9 +9,9 @@
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
-// Oracle: ids and scores of transformers' generate() in fp32, which stay the same when all weights
-// move by 5e-6 relative. Scores are means of at most 12 log-probabilities with errors of 1e-5:
-// 1e-4.
+// Oracle: ids and scores of transformers' generate() in fp32. The ids do not change when all
+// weights change by 5e-6 relative. Scores are means of at most 12 log-probabilities with errors of
+// 1e-5, so the tolerance is 1e-4.
 namespace cleave {
 namespace {
 
@@ -28,7 +28,7 @@ class GenerateGolden : public ::testing::TestWithParam<Layout> {
     weights_ = test::read_tensors(folder_);
   }
 
-  /// Runs on every rank; the result of rank 0, which those of the others must equal.
+  /// Runs on every rank and expects equal results. Returns that of rank 0.
   Generation run(const std::vector<Ids>& prompts, GenerateSettings settings) {
     settings.max_new_tokens = 12;
     settings.eos_ids = {golden_.at("gen.eos_token_id").item<int64_t>()};
@@ -59,7 +59,7 @@ class GenerateGolden : public ::testing::TestWithParam<Layout> {
     return {row.const_data_ptr<int64_t>(), row.const_data_ptr<int64_t>() + row.numel()};
   }
 
-  /// Row of a golden after its prompt, without the padding behind the end id.
+  /// The new ids in a row of a golden file, without the padding after the end id.
   [[nodiscard]] Ids new_ids(const std::string& key, int64_t row) const {
     const Tensor all = golden_.at(key)[row];
     const int64_t length = golden_.at(key.substr(0, key.rfind('.')) + ".prompt").size(1);
@@ -99,11 +99,11 @@ class GenerateGolden : public ::testing::TestWithParam<Layout> {
   test::Tensors golden_, weights_;
 };
 
-TEST_P(GenerateGolden, Greedy_GivesItsIds) {
+TEST_P(GenerateGolden, Greedy_GivesTheGoldenIds) {
   EXPECT_EQ(run(single(), {}).prompts[0][0].ids, new_ids("gen.single.greedy", 0));
 }
 
-TEST_P(GenerateGolden, GreedyBatchOfUnequalPrompts_GivesEachItsIds) {
+TEST_P(GenerateGolden, GreedyBatchOfUnequalPrompts_GivesTheGoldenIds) {
   const Generation got = run(batch(), {});
   for (size_t p = 0; p < got.prompts.size(); ++p) {
     EXPECT_EQ(got.prompts[p][0].ids, new_ids("gen.batch.greedy", static_cast<int64_t>(p)));
@@ -200,14 +200,14 @@ std::unique_ptr<Model> small_model(int64_t max_positions = 16) {
   return model;
 }
 
-TEST(Generate, ModelWithoutRoom_StopsAtItsLastPosition) {
+TEST(Generate, MoreTokensThanPositions_StopAtTheLastPosition) {
   const auto model = small_model(8);
   const Generation got = generate(*model, Axis(), {{1, 2, 3}, {4}}, {.max_new_tokens = 100});
-  EXPECT_EQ(got.prompts[0][0].ids.size(), 6U);  // the last new id takes no position
+  EXPECT_EQ(got.prompts[0][0].ids.size(), 6U);  // the last new id needs no position
   EXPECT_EQ(got.prompts[1][0].ids.size(), 8U);
 }
 
-TEST(Generate, BeamsWithoutRoom_StopAtTheLastPosition) {
+TEST(Generate, BeamsWithMoreTokensThanPositions_StopAtTheLastPosition) {
   const auto model = small_model(8);
   const Generation got =
       generate(*model, Axis(), {{1, 2, 3}, {4}}, {.max_new_tokens = 100, .num_beams = 2});
@@ -235,19 +235,19 @@ TEST(Generate, MoreSequencesThanBeams_IsRefused) {
   EXPECT_EQ(error.code(), Code::kUsage);
 }
 
-TEST(Generate, TextThatEnds_EndsTheSequenceThere) {
+TEST(Generate, EndOfText_EndsTheSequence) {
   const auto model = small_model();
   const Generation free_run = generate(*model, Axis(), {{1}}, {.max_new_tokens = 10});
   const int64_t third = free_run.prompts[0][0].ids[2];
-  size_t asked = 0;
+  size_t num_calls = 0;
   const EndsText ends = [&](std::span<const int64_t> prompt, std::span<const int64_t> ids) {
     EXPECT_EQ(prompt.size(), 1U);
-    ++asked;
+    ++num_calls;
     return ids.size() == 3 && ids.back() == third;
   };
   const Generation got = generate(*model, Axis(), {{1}}, {.max_new_tokens = 10, .ends_text = ends});
   EXPECT_EQ(got.prompts[0][0].ids.size(), 3U);
-  EXPECT_EQ(asked, 3U);
+  EXPECT_EQ(num_calls, 3U);
 }
 
 TEST(Generate, NoRepeatedPair_OccursInGreedyOrBeams) {
@@ -266,16 +266,16 @@ TEST(Generate, NoRepeatedPair_OccursInGreedyOrBeams) {
   }
 }
 
-TEST(Generate, EveryToken_IsToldAsItComes) {
+TEST(Generate, EveryToken_IsReportedWhenItIsGenerated) {
   const auto model = small_model();
-  std::vector<Ids> told(2);
+  std::vector<Ids> reported(2);
   const Generation got = generate(*model, Axis(), {{1}, {2, 3}}, {.max_new_tokens = 5},
                                   [&](int64_t prompt, int64_t sequence, int64_t id) {
                                     EXPECT_EQ(sequence, 0);
-                                    told[static_cast<size_t>(prompt)].push_back(id);
+                                    reported[static_cast<size_t>(prompt)].push_back(id);
                                   });
-  EXPECT_EQ(told[0], got.prompts[0][0].ids);
-  EXPECT_EQ(told[1], got.prompts[1][0].ids);
+  EXPECT_EQ(reported[0], got.prompts[0][0].ids);
+  EXPECT_EQ(reported[1], got.prompts[1][0].ids);
 }
 
 }  // namespace

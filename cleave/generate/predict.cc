@@ -10,7 +10,7 @@
 #include "cleave/data/classified.h"
 #include "cleave/generate/runnable.h"
 #include "cleave/kernels/kernels.h"
-#include "cleave/tokenizer/batch.h"
+#include "cleave/tokenizer/tokenizer.h"
 
 namespace cleave {
 namespace {
@@ -18,13 +18,13 @@ namespace {
 using nlohmann::ordered_json;
 using Rows = std::vector<std::vector<int64_t>>;
 
-/// A run of the program, the same on all ranks.
+/// The input of a run, shared by all ranks of a process.
 struct Prediction {
   const PredictOptions& options;
   Runnable runnable;
   std::shared_ptr<const Tokenizer> tokenizer;
   std::vector<std::string> texts;
-  Rows rows;  ///< ids of the texts
+  Rows rows;  ///< token ids of each text
 };
 
 std::vector<std::string> texts_of(const PredictOptions& options) {
@@ -47,17 +47,17 @@ Rows rows_of(const PredictOptions& options, const Runnable& runnable, const Toke
                            {.truncation = Truncation::kOnlyFirst, .max_length = length})
                   .input_ids;
   for (size_t i = 0; i < rows.size(); ++i) {
-    CLEAVE_CHECK(!rows[i].empty(), Code::kUsage, "text ", i + 1, " gives no token; give some text");
+    CLEAVE_CHECK(!rows[i].empty(), Code::kUsage, "text ", i + 1, " has no tokens; give some text");
     const int64_t largest = *std::max_element(rows[i].begin(), rows[i].end());
     CLEAVE_CHECK(largest < runnable.facts().vocab_size, Code::kShape, "the tokenizer gives id ",
-                 largest, "; the model's vocab_size is ", runnable.facts().vocab_size,
-                 "; do they belong together?");
+                 largest, ", the model's vocab_size is ", runnable.facts().vocab_size,
+                 "; give the model's tokenizer with --tokenizer");
   }
   return rows;
 }
 
-/// What is said of one text.
-struct Said {
+/// The output for one text, as JSON and as plain text.
+struct Output {
   ordered_json json;
   std::string text;
 };
@@ -68,53 +68,53 @@ std::string line_of(const std::string& name, double probability) {
   return str("  ", number, "  ", name, '\n');
 }
 
-Said classes_of(const Prediction& p, const Tensor& scores) {
-  Said said;
-  said.json["labels"] = ordered_json::array();
+Output classes_of(const Prediction& p, const Tensor& scores) {
+  Output out;
+  out.json["labels"] = ordered_json::array();
   for (const auto& [number, probability] : ranked(scores, 0)) {
     const std::string& label = p.runnable.facts().labels[static_cast<size_t>(number)];
-    said.json["labels"].push_back({{"label", label}, {"probability", probability}});
-    said.text += line_of(label, probability);
+    out.json["labels"].push_back({{"label", label}, {"probability", probability}});
+    out.text += line_of(label, probability);
   }
-  return said;
+  return out;
 }
 
-Said words_of(const Prediction& p, const std::vector<int64_t>& ids, const Tensor& scores) {
+Output words_of(const Prediction& p, const std::vector<int64_t>& ids, const Tensor& scores) {
   const int64_t mask = *p.tokenizer->special().mask;
-  Said said;
-  said.json["masks"] = ordered_json::array();
+  Output out;
+  out.json["masks"] = ordered_json::array();
   const auto count = std::count(ids.begin(), ids.end(), mask);
   for (size_t at = 0; at < ids.size(); ++at) {
     if (ids[at] != mask) continue;
     ordered_json words = ordered_json::array();
-    if (count > 1) said.text += str("  token ", at, ":\n");
+    if (count > 1) out.text += str("  token ", at, ":\n");
     for (const auto& [id, probability] :
          ranked(scores[static_cast<int64_t>(at)], p.options.top_k)) {
       const std::string word = p.tokenizer->token(id).value_or("");
       words.push_back({{"word", word}, {"id", id}, {"probability", probability}});
-      said.text += line_of(word, probability);
+      out.text += line_of(word, probability);
     }
-    said.json["masks"].push_back({{"token", at}, {"words", words}});
+    out.json["masks"].push_back({{"token", at}, {"words", words}});
   }
-  return said;
+  return out;
 }
 
 void print(const Prediction& p, size_t index, const Tensor& scores) {
   const std::string& text = p.texts[index];
-  const Said said = p.runnable.task() == Task::kClassify ? classes_of(p, scores)
-                                                         : words_of(p, p.rows[index], scores);
+  const Output output = p.runnable.task() == Task::kClassify ? classes_of(p, scores)
+                                                             : words_of(p, p.rows[index], scores);
   if (p.options.json) {
     ordered_json row = {{"text", text}};
-    row.update(said.json);
+    row.update(output.json);
     log_info(row.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
   } else {
-    std::string lines = text + '\n' + said.text;
+    std::string lines = text + '\n' + output.text;
     lines.pop_back();
     log_info(lines);
   }
 }
 
-/// Batch by batch; the first rank alone prints.
+/// Runs the texts in batches. Only rank 0 prints.
 void run_rank(const Prediction& p, const Axis& tp) {
   const auto model = p.runnable.load(tp);
   const auto batch_size = static_cast<size_t>(p.options.batch_size);
@@ -129,22 +129,22 @@ void run_rank(const Prediction& p, const Axis& tp) {
 }
 
 ConfigFingerprint fingerprint_of(const Prediction& p) {
-  ConfigFingerprint told = p.runnable.told();
-  told.emplace_back("--batch-size", str(p.options.batch_size));
-  told.emplace_back("--tokenizer of the checksum", checksum_of(p.tokenizer.get()));
-  told.emplace_back("texts of the checksum", checksum_of(p.rows));
-  return told;
+  ConfigFingerprint fingerprint = p.runnable.fingerprint();
+  fingerprint.emplace_back("--batch-size", str(p.options.batch_size));
+  fingerprint.emplace_back("--tokenizer with checksum", checksum_of(p.tokenizer.get()));
+  fingerprint.emplace_back("texts with checksum", checksum_of(p.rows));
+  return fingerprint;
 }
 
 void check_masks(const Prediction& p) {
   if (p.runnable.task() == Task::kClassify) return;
   const std::optional<int64_t> mask = p.tokenizer->special().mask;
   CLEAVE_CHECK(mask, Code::kUsage, "the ", p.tokenizer->kind(),
-               " tokenizer has no mask token; nothing can be asked for");
+               " tokenizer has no mask token; give --tokenizer a folder that has one");
   for (size_t i = 0; i < p.rows.size(); ++i) {
     CLEAVE_CHECK(std::find(p.rows[i].begin(), p.rows[i].end(), *mask) != p.rows[i].end(),
                  Code::kUsage, "text ", i + 1, " has no ", *p.tokenizer->token(*mask),
-                 "; put it where a word is to be found");
+                 "; put it where a word is to be predicted");
   }
 }
 

@@ -7,14 +7,14 @@
 
 namespace cleave {
 
-/// Probabilities of a row of scores, the largest first: the first `top_k` of them, with the number
-/// of the class or word. 0: all.
+/// The `top_k` largest probabilities of softmax(scores), with the index of the class or word,
+/// largest first. top_k = 0: all.
 std::vector<std::pair<int64_t, double>> ranked(const Tensor& scores, int64_t top_k);
 
-/// Logits of rows of ids of any lengths, padded and masked for the call.
+/// Logits of sequences of ids, which may differ in length; they are padded and masked. Collective.
 ///
-///   rows  B of them   result [B, C] of a classifier, else [B, T, V]; whole on every rank, fp32 or
-///   wider
+///   rows: B sequences   result: [B, C] of a classifier, else [B, T, V]; gathered on every rank,
+///   fp32 or wider
 Tensor scores_of(Model& model, const Axis& tp, const std::vector<std::vector<int64_t>>& rows);
 
 }  // namespace cleave

@@ -9,7 +9,7 @@
 #include "cleave/data/classified.h"
 #include "cleave/generate/evaluate.h"
 #include "cleave/generate/runnable.h"
-#include "cleave/tokenizer/batch.h"
+#include "cleave/tokenizer/tokenizer.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
 
@@ -28,7 +28,7 @@ TEST(Ranked, Scores_BecomeProbabilitiesLargestFirst) {
   EXPECT_EQ(ranked(scores, 9).size(), 3U);
 }
 
-// Oracle: transformers' logits of the trained classifier; six digits are recorded.
+// Oracle: transformers' logits of the trained classifier, recorded with six digits.
 TEST(RealClassifier, ReviewsOfUnequalLength_AreThoseOfTransformers) {
   CLEAVE_NEEDS_DATA();
   const Json golden =
@@ -36,7 +36,7 @@ TEST(RealClassifier, ReviewsOfUnequalLength_AreThoseOfTransformers) {
   const Json first = golden.at("first_100");
   std::vector<std::vector<int64_t>> rows;
   std::vector<double> want;
-  for (size_t i = 0; i < 10; ++i) {  // those whose ids are recorded
+  for (size_t i = 0; i < 10; ++i) {  // the first ten have recorded ids
     const Json ids = first.at(i).at("ids");
     rows.emplace_back();
     for (size_t k = 0; k < ids.size(); ++k) rows.back().push_back(ids.at(k).as_int());
@@ -63,7 +63,7 @@ std::vector<std::string> texts_of(const std::string& file, size_t count) {
 }
 
 // Oracle: transformers' tokenizer and model on the same file.
-TEST(RealClassifier, OnTheTextsOfReviews_GivesTheLogitsOfTransformers) {
+TEST(RealClassifier, TextsOfReviews_GiveTheLogitsOfTransformers) {
   CLEAVE_NEEDS_DATA();
   const Json golden =
       Json::parse_file(test::data_folder() + "/goldens/real-bert-imdb/predictions.json");
@@ -99,7 +99,7 @@ TEST(RealClassifier, OnTheTextsOfReviews_GivesTheLogitsOfTransformers) {
 TEST(RealClassifier, OnAllReviews_IsRightAsOftenAsInTransformers) {
   CLEAVE_NEEDS_DATA();
   if (std::getenv("CLEAVE_TEST_LEVEL") == nullptr) {
-    GTEST_SKIP() << "2,500 reviews are of the full tests: ./run test --full";
+    GTEST_SKIP() << "2,500 reviews need the full tests: ./run test --full";
   }
   const Json golden =
       Json::parse_file(test::data_folder() + "/goldens/real-bert-imdb/predictions.json");

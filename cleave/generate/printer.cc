@@ -11,7 +11,7 @@
 namespace cleave {
 namespace {
 
-/// JSON has no infinity.
+/// `value` as JSON, which has no infinity or NaN: these become null.
 nlohmann::ordered_json number(double value) {
   return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
 }

@@ -5,28 +5,28 @@
 
 #include "cleave/generate/options.h"
 #include "cleave/generate/settings.h"
-#include "cleave/tokenizer/stream_decoder.h"
+#include "cleave/tokenizer/tokenizer.h"
 
 namespace cleave {
 
-/// Text of new ids after a prompt: prompt and continuation join up to the text of all ids, so a
-/// first space stays. Special tokens are left out.
+/// The text of new ids after a prompt. Prompt text + continuation = text of all ids, so a leading
+/// space is kept. Special tokens are omitted.
 std::string continuation(const std::shared_ptr<const Tokenizer>& tokenizer, const Ids& prompt,
                          const Ids& ids);
 
-/// What cleave_generate writes to stdout: one JSON object a prompt and a line; or the text of one
-/// sequence as it comes; or all texts when they are there. Without a tokenizer ids stand for text.
+/// The output of cleave_generate on stdout: one JSON object per prompt, one per line; or the text
+/// of one sequence, streamed; or all texts at the end. Without a tokenizer, ids instead of text.
 class Printer {
  public:
-  /// `num_sequences`: of all prompts together. `tokenizer` may be null.
+  /// `num_sequences` is the total over all prompts. `tokenizer` may be null.
   Printer(const GenerateOptions& options, int64_t num_sequences,
           std::shared_ptr<const Tokenizer> tokenizer);
 
-  /// Whether ids are printed as they come: one sequence, no beams, neither --json nor --no-stream.
+  /// Whether ids are printed immediately: one sequence, no beams, neither --json nor --no-stream.
   [[nodiscard]] bool is_streaming() const { return stream_; }
   void begin(const Ids& prompt);
   void next(int64_t id);
-  /// Prints what came of prompts, the first of which has number `first`; ends a stream.
+  /// Prints the results of prompts `first`, `first` + 1, ...; ends a stream.
   void finish(const std::vector<Ids>& prompts, const Generation& generation, int64_t first);
 
  private:

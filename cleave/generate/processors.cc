@@ -6,7 +6,7 @@
 namespace cleave {
 namespace {
 
-void penalise(const Scores& scores, int64_t row, const Ids& ids, float penalty) {
+void penalize(const Scores& scores, int64_t row, const Ids& ids, float penalty) {
   Ids seen = ids;
   std::sort(seen.begin(), seen.end());
   seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
@@ -32,7 +32,7 @@ bool has_processors(const GenerateSettings& settings) {
 }
 
 Ids repeating_ids(std::span<const int64_t> ids, int64_t size) {
-  const auto before = static_cast<size_t>(size - 1);  // ids of a run before its last
+  const auto before = static_cast<size_t>(size - 1);  // length of an n-gram without its last id
   Ids out;
   if (ids.size() < before) return out;
   const auto end = ids.last(before);
@@ -42,12 +42,12 @@ Ids repeating_ids(std::span<const int64_t> ids, int64_t size) {
   return out;
 }
 
-void change_scores(const Scores& scores, std::span<const Ids> rows,
-                   const GenerateSettings& settings) {
+void apply_processors(const Scores& scores, std::span<const Ids> rows,
+                      const GenerateSettings& settings) {
   for (size_t r = 0; r < rows.size(); ++r) {
     const auto row = static_cast<int64_t>(r);
     if (settings.repetition_penalty != 1.0) {
-      penalise(scores, row, rows[r], static_cast<float>(settings.repetition_penalty));
+      penalize(scores, row, rows[r], static_cast<float>(settings.repetition_penalty));
     }
     if (settings.no_repeat_ngram_size > 0) {
       forbid(scores, row, repeating_ids(rows[r], settings.no_repeat_ngram_size));

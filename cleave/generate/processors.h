@@ -6,18 +6,18 @@
 
 namespace cleave {
 
-/// Whether change_scores() would change anything.
+/// Whether apply_processors() changes anything.
 bool has_processors(const GenerateSettings& settings);
 
-/// What transformers' logits processors do to the scores of each row, in its order: tokens that
-/// came before become less likely (repetition_penalty), tokens that would repeat a run of ids are
-/// forbidden (no_repeat_ngram_size). In place, no traffic.
+/// Applies transformers' logits processors to the scores of each sequence, in the same order:
+/// tokens that occurred before become less likely (repetition_penalty), tokens that would repeat an
+/// n-gram are forbidden (no_repeat_ngram_size). In place, without communication.
 ///
-///   rows[r]: prompt and new ids of row r; padding is not among them and never counts
-void change_scores(const Scores& scores, std::span<const Ids> rows,
-                   const GenerateSettings& settings);
+///   rows[r]: prompt and new ids of sequence r, without padding
+void apply_processors(const Scores& scores, std::span<const Ids> rows,
+                      const GenerateSettings& settings);
 
-/// Ids that after `ids` would end a run of `size` ids that is in `ids` already; size >= 1.
+/// The ids that would complete an n-gram of `size` ids that `ids` already contains; size >= 1.
 Ids repeating_ids(std::span<const int64_t> ids, int64_t size);
 
 }  // namespace cleave

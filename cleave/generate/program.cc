@@ -13,10 +13,10 @@
 namespace cleave {
 namespace {
 
-constexpr int64_t kMostRows = 64;  // sequences at once; more prompts go in several batches
+constexpr int64_t kMaxSequences = 64;  // per batch; more prompts run in several batches
 
-/// Weights of a rank below which a team of threads costs a token more than it saves.
-constexpr int64_t kWorthATeam = int64_t{1} << 22;
+/// With fewer weights per rank, several threads are slower than one.
+constexpr int64_t kMinWeightsForThreads = int64_t{1} << 22;
 
 EarlyStopping early_stopping_of(const std::string& flag) {
   if (flag == "true") return EarlyStopping::kTrue;
@@ -31,8 +31,8 @@ std::vector<Ids> prompts_of(const GenerateOptions& options, const Tokenizer* tok
   for (const std::string& text : options.prompts) {
     out.push_back(tokenizer->encode(text));
     CLEAVE_CHECK(!out.back().empty(), Code::kUsage,
-                 "an empty prompt gives no id with this tokenizer, which puts no begin token; give "
-                 "some text, or ids with --prompt-ids");
+                 "an empty prompt has no tokens with this tokenizer, which adds no begin token; "
+                 "give some text, or ids with --prompt-ids");
   }
   return out;
 }
@@ -64,7 +64,7 @@ GenerateSettings settings_of(const GenerateOptions& o, const Runnable& runnable,
   return settings;
 }
 
-/// A run of the program, the same on all ranks.
+/// The input of a run, shared by all ranks of a process.
 struct Program {
   const GenerateOptions& options;
   Runnable runnable;
@@ -76,40 +76,41 @@ struct Program {
 void choose_threads(Model& model, int threads_per_rank) {
   int64_t num_weights = 0;
   for (const auto& p : model.parameters()) num_weights += c10::multiply_integers(p->local_shape());
-  if (threads_per_rank == 0 && num_weights < kWorthATeam) at::set_num_threads(1);
+  if (threads_per_rank == 0 && num_weights < kMinWeightsForThreads) at::set_num_threads(1);
 }
 
-/// Prompts whose continuation the end of the model's positions has cut.
-class CutPrompts {
+/// Counts prompts whose continuation was truncated at the model's last position.
+class TruncatedPrompts {
  public:
-  explicit CutPrompts(const Program& program) : program_(program) {}
+  explicit TruncatedPrompts(const Program& program) : program_(program) {}
 
   void note(const std::vector<Ids>& prompts, const Generation& generation, int64_t first) {
     const Ids& ends = program_.settings.eos_ids;
     for (size_t p = 0; p < prompts.size(); ++p) {
-      const int64_t room = most_new_ids(prompts[p], program_.runnable.facts().max_positions);
+      const int64_t capacity = most_new_ids(prompts[p], program_.runnable.facts().max_positions);
       const auto& sequences = generation.prompts[p];
-      const bool is_cut = room < program_.settings.max_new_tokens &&
-                          std::any_of(sequences.begin(), sequences.end(), [&](const Sequence& s) {
-                            return static_cast<int64_t>(s.ids.size()) == room &&
-                                   std::find(ends.begin(), ends.end(), s.ids.back()) == ends.end();
-                          });
-      if (is_cut && ++count_ == 1) first_ = static_cast<size_t>(first) + p;
+      const bool is_truncated =
+          capacity < program_.settings.max_new_tokens &&
+          std::any_of(sequences.begin(), sequences.end(), [&](const Sequence& s) {
+            return static_cast<int64_t>(s.ids.size()) == capacity &&
+                   std::find(ends.begin(), ends.end(), s.ids.back()) == ends.end();
+          });
+      if (is_truncated && ++count_ == 1) first_ = static_cast<size_t>(first) + p;
     }
   }
 
-  /// One line for all of them.
-  void tell() const {
+  /// Warns in one line about all of them.
+  void warn() const {
     if (count_ == 0) return;
     const Ids& prompt = program_.prompts[first_];
     const int64_t positions = program_.runnable.facts().max_positions;
     const size_t num_prompts = program_.prompts.size();
     const bool is_single = num_prompts == 1;
-    log_warning(is_single ? "the text is" : str(count_, " of ", num_prompts, " texts are"),
-                " cut before --max-new-tokens ", program_.settings.max_new_tokens,
-                ": the model has ", positions, " positions, ",
-                is_single ? "the prompt" : str("prompt ", first_ + 1), " takes ", prompt.size(),
-                " of them and leaves room for ", most_new_ids(prompt, positions), " new tokens");
+    log_warning(is_single ? "the text ends" : str(count_, " of ", num_prompts, " texts end"),
+                " before --max-new-tokens ", program_.settings.max_new_tokens, ": the model has ",
+                positions, " positions, so after the ", prompt.size(), " tokens of ",
+                is_single ? "the prompt" : str("prompt ", first_ + 1), " at most ",
+                most_new_ids(prompt, positions), " new ones fit");
   }
 
  private:
@@ -119,34 +120,34 @@ class CutPrompts {
 
 ConfigFingerprint fingerprint_of(const Program& program) {
   const GenerateOptions& o = program.options;
-  ConfigFingerprint told = program.runnable.told();
-  told.emplace_back("--max-new-tokens", str(o.max_new_tokens));
-  told.emplace_back("--num-beams", str(o.num_beams));
-  told.emplace_back("--num-return-sequences", str(o.num_return_sequences));
-  told.emplace_back("--length-penalty", text_of(o.length_penalty));
-  told.emplace_back("--early-stopping", o.early_stopping);
-  told.emplace_back("--no-repeat-ngram-size", str(o.no_repeat_ngram_size));
-  told.emplace_back("--repetition-penalty", text_of(o.repetition_penalty));
-  told.emplace_back("--do-sample", o.do_sample ? "on" : "off");
-  told.emplace_back("--temperature", text_of(o.temperature));
-  told.emplace_back("--top-k", str(o.top_k));
-  told.emplace_back("--top-p", text_of(o.top_p));
-  told.emplace_back("--seed", str(o.seed));
+  ConfigFingerprint fingerprint = program.runnable.fingerprint();
+  fingerprint.emplace_back("--max-new-tokens", str(o.max_new_tokens));
+  fingerprint.emplace_back("--num-beams", str(o.num_beams));
+  fingerprint.emplace_back("--num-return-sequences", str(o.num_return_sequences));
+  fingerprint.emplace_back("--length-penalty", text_of(o.length_penalty));
+  fingerprint.emplace_back("--early-stopping", o.early_stopping);
+  fingerprint.emplace_back("--no-repeat-ngram-size", str(o.no_repeat_ngram_size));
+  fingerprint.emplace_back("--repetition-penalty", text_of(o.repetition_penalty));
+  fingerprint.emplace_back("--do-sample", o.do_sample ? "on" : "off");
+  fingerprint.emplace_back("--temperature", text_of(o.temperature));
+  fingerprint.emplace_back("--top-k", str(o.top_k));
+  fingerprint.emplace_back("--top-p", text_of(o.top_p));
+  fingerprint.emplace_back("--seed", str(o.seed));
   std::string stops;
   for (const std::string& text : o.stop) stops += str(stops.empty() ? "" : ", ", '\'', text, '\'');
-  told.emplace_back("--stop", stops);
-  told.emplace_back("--tokenizer of the checksum", checksum_of(program.tokenizer.get()));
-  told.emplace_back("ends of a text of the checksum", checksum_of({program.settings.eos_ids}));
-  told.emplace_back("prompts of the checksum", checksum_of(program.prompts));
-  return told;
+  fingerprint.emplace_back("--stop", stops);
+  fingerprint.emplace_back("--tokenizer with checksum", checksum_of(program.tokenizer.get()));
+  fingerprint.emplace_back("end ids with checksum", checksum_of({program.settings.eos_ids}));
+  fingerprint.emplace_back("prompts with checksum", checksum_of(program.prompts));
+  return fingerprint;
 }
 
-/// Batch by batch; the first rank alone prints.
+/// Runs the prompts in batches. Only rank 0 prints.
 void run_rank(const Program& program, const Axis& tp) {
   const GenerateOptions& o = program.options;
   const auto model = program.runnable.load(tp);
   choose_threads(*model, o.threads_per_rank);
-  const int64_t rows_each = o.num_beams > 1 ? o.num_beams : o.num_return_sequences;
+  const int64_t sequences_each = o.num_beams > 1 ? o.num_beams : o.num_return_sequences;
   const auto num_prompts = static_cast<int64_t>(program.prompts.size());
   Printer printer(o, num_prompts * o.num_return_sequences, program.tokenizer);
   const bool prints = tp.rank() == 0;
@@ -155,19 +156,19 @@ void run_rank(const Program& program, const Axis& tp) {
     printer.begin(program.prompts.front());
     on_token = [&](int64_t, int64_t, int64_t id) { printer.next(id); };
   }
-  CutPrompts cut(program);
-  const int64_t at_once = std::max<int64_t>(1, kMostRows / rows_each);
-  for (int64_t first = 0; first < num_prompts; first += at_once) {
+  TruncatedPrompts truncated(program);
+  const int64_t batch_size = std::max<int64_t>(1, kMaxSequences / sequences_each);
+  for (int64_t first = 0; first < num_prompts; first += batch_size) {
     const auto begin = program.prompts.begin() + first;
-    const std::vector<Ids> batch(begin, begin + std::min(at_once, num_prompts - first));
+    const std::vector<Ids> batch(begin, begin + std::min(batch_size, num_prompts - first));
     GenerateSettings settings = program.settings;
     settings.first_prompt = first;
     const Generation generation = generate(*model, tp, batch, settings, on_token);
     if (!prints) continue;
     printer.finish(batch, generation, first);
-    cut.note(batch, generation, first);
+    truncated.note(batch, generation, first);
   }
-  cut.tell();
+  truncated.warn();
 }
 
 }  // namespace
@@ -177,7 +178,7 @@ void cleave_generate(const cleave::GenerateOptions& options) {
   cleave::set_plain_kernels(options.plain_kernels);
   using namespace cleave;  // NOLINT(google-build-using-namespace)
   Runnable runnable(options.model, options.dtype, options.device);
-  // Ids need no tokenizer.
+  // A tokenizer is only needed for texts.
   const auto tokenizer = runnable.tokenizer(options.tokenizer, !options.prompts.empty());
   const GenerateSettings settings = settings_of(options, runnable, tokenizer);
   const Program program{.options = options,
@@ -186,5 +187,6 @@ void cleave_generate(const cleave::GenerateOptions& options) {
                         .prompts = prompts_of(options, tokenizer.get()),
                         .settings = settings};
   run_on_ranks(
-      options, [&] { return fingerprint_of(program); }, [&](const Axis& tp) { run_rank(program, tp); });
+      options, [&] { return fingerprint_of(program); },
+      [&](const Axis& tp) { run_rank(program, tp); });
 }

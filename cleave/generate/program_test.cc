@@ -11,7 +11,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-// The commands as the front end calls them. Oracle: the stories that transformers tells.
+// The commands as the front end calls them. Oracle: the texts that transformers generates.
 namespace cleave {
 namespace {
 
@@ -28,7 +28,7 @@ std::vector<Json> lines_of(const std::string& text) {
   return out;
 }
 
-/// A folder's model without what makes ids of text.
+/// A copy of a model folder without the tokenizer.
 std::string without_tokenizer(const std::string& model, const test::TempFolder& folder) {
   for (const char* name : {"config.json", "model.safetensors"}) {
     std::filesystem::copy(model + "/" + name, folder / name);
@@ -62,7 +62,7 @@ TEST_F(RealGenerateProgram, NoStream_PrintsTheSame) {
   EXPECT_EQ(printed([&] { cleave_generate(options_); }), streamed);
 }
 
-TEST_F(RealGenerateProgram, Json_IsOneObjectAPromptWithAllItsKeys) {
+TEST_F(RealGenerateProgram, Json_IsOneObjectPerPromptWithAllKeys) {
   options_.json = true;
   options_.num_beams = 3;
   options_.num_return_sequences = 2;
@@ -111,7 +111,7 @@ TEST_F(RealGenerateProgram, TokenizerOfAnotherFolder_IsTheModelsOwn) {
             std::string::npos);
 }
 
-TEST_F(RealGenerateProgram, PredictWithATokenizerOfAnotherFolder_SaysTheSame) {
+TEST_F(RealGenerateProgram, PredictWithATokenizerOfAnotherFolder_PrintsTheSame) {
   const test::TempFolder folder;
   PredictOptions predict;
   predict.model = test::data_folder() + "/models/bert-imdb";
@@ -124,27 +124,27 @@ TEST_F(RealGenerateProgram, PredictWithATokenizerOfAnotherFolder_SaysTheSame) {
 }
 
 // The model has 512 positions; the last new token needs none.
-TEST_F(RealGenerateProgram, TextThatTheModelHasNoPositionsFor_IsToldInOneLine) {
+TEST_F(RealGenerateProgram, TextsWithoutPositionsLeft_AreReportedInOneLine) {
   options_.prompts.clear();
   options_.prompt_ids = {Ids(508, 403)};
   options_.json = true;
-  const auto told = [&] {
+  const auto warnings = [&] {
     ::testing::internal::CaptureStderr();
     const auto rows = lines_of(printed([&] { cleave_generate(options_); }));
     EXPECT_EQ(rows.at(0).at("sequences").at(size_t{0}).at("ids").size(),
               static_cast<size_t>(std::min<int64_t>(5, options_.max_new_tokens)));
     return ::testing::internal::GetCapturedStderr();
   };
-  EXPECT_EQ(told(),
-            "cleave: warning: the text is cut before --max-new-tokens 12: the model has 512 "
-            "positions, the prompt takes 508 of them and leaves room for 5 new tokens\n");
+  EXPECT_EQ(warnings(),
+            "cleave: warning: the text ends before --max-new-tokens 12: the model has 512 "
+            "positions, so after the 508 tokens of the prompt at most 5 new ones fit\n");
   options_.max_new_tokens = 5;
-  EXPECT_EQ(told(), "");
+  EXPECT_EQ(warnings(), "");
   options_.max_new_tokens = 12;
   options_.prompt_ids = {Ids(508, 403), {1, 403}, Ids(510, 403)};
-  EXPECT_EQ(told(),
-            "cleave: warning: 2 of 3 texts are cut before --max-new-tokens 12: the model has 512 "
-            "positions, prompt 1 takes 508 of them and leaves room for 5 new tokens\n");
+  EXPECT_EQ(warnings(),
+            "cleave: warning: 2 of 3 texts end before --max-new-tokens 12: the model has 512 "
+            "positions, so after the 508 tokens of prompt 1 at most 5 new ones fit\n");
 }
 
 TEST_F(RealGenerateProgram, EndIdOutsideTheVocabulary_IsRefused) {
@@ -155,7 +155,7 @@ TEST_F(RealGenerateProgram, EndIdOutsideTheVocabulary_IsRefused) {
                "--eos-id 512 is outside the vocabulary; the model's ids are 0 to 511");
 }
 
-TEST_F(RealGenerateProgram, EvalOnATerminal_ShowsHowFarItIs) {
+TEST_F(RealGenerateProgram, EvalOnATerminal_ShowsProgress) {
   const test::TempFolder folder;
   std::ofstream(folder / "text.txt") << std::string(4000, 'a');
   EvalOptions eval;
@@ -168,18 +168,18 @@ TEST_F(RealGenerateProgram, EvalOnATerminal_ShowsHowFarItIs) {
   test::Captured terminal(100);
   cleave_eval(eval);
   const std::string live = terminal.take();
-  EXPECT_NE(live.find("row 8/62 ["), std::string::npos) << live;
+  EXPECT_NE(live.find("sequence 8/62 ["), std::string::npos) << live;
   test::Captured pipe;
   cleave_eval(eval);
   EXPECT_TRUE(pipe.take().starts_with("{\"loss\":"));
 }
 
-TEST_F(RealGenerateProgram, StopText_IsTheLastOfTheText) {
+TEST_F(RealGenerateProgram, StopText_IsTheEndOfTheText) {
   options_.stop = {"little"};
   EXPECT_EQ(printed([&] { cleave_generate(options_); }), "Once upon a time, there was a little\n");
 }
 
-TEST_F(RealGenerateProgram, Bf16_TellsAStoryTheSameOnEveryRank) {
+TEST_F(RealGenerateProgram, Bf16_GivesTheStory) {
   options_.dtype = "bf16";
   const std::string text = printed([&] { cleave_generate(options_); });
   EXPECT_TRUE(text.starts_with("Once upon a time, there was a little")) << text;
@@ -193,7 +193,7 @@ TEST_F(RealGenerateProgram, OtherDtypeOrDevice_IsRefused) {
   EXPECT_EQ(test::thrown_by([&] { cleave_generate(options_); }).code(), Code::kUsage);
 }
 
-TEST_F(RealGenerateProgram, Eval_GivesLossPerplexityAndTokensAlikeOnAnyLayout) {
+TEST_F(RealGenerateProgram, Eval_GivesTheSameLossPerplexityAndTokensOnAnyLayout) {
   const test::TempFolder folder;
   std::ofstream(folder / "text.txt") << [&] {
     std::string text;
@@ -215,12 +215,12 @@ TEST_F(RealGenerateProgram, Eval_GivesLossPerplexityAndTokensAlikeOnAnyLayout) {
     EXPECT_EQ(row.at("tokens").as_int() % 63, 0);
     EXPECT_GT(row.at("tokens").as_int(), 0);
   }
-  EXPECT_LT(losses[0], 2);  // a story repeated: the model of stories knows it well
+  EXPECT_LT(losses[0], 2);  // a repeated story, of the kind that the model was trained on
   EXPECT_NEAR(losses[1], losses[0], 1e-5);
   EXPECT_NEAR(losses[2], losses[0], 1e-5);
 }
 
-TEST(Continuation, TextAfterAPrompt_KeepsItsSpaceAndHoldsBytesBack) {
+TEST(Continuation, TextAfterAPrompt_KeepsItsSpaceAndReplacesIncompleteBytes) {
   const auto bytes = byte_tokenizer();
   EXPECT_EQ(continuation(bytes, {'a'}, {' ', 'b', 0xC3, 0xA9, 256}), " b\xC3\xA9");
   EXPECT_EQ(continuation(bytes, {'a'}, {0xC3}), "\xEF\xBF\xBD");

@@ -11,21 +11,21 @@
 namespace cleave {
 
 void prepare_weights(Layer& model, bool to_int8) {
-  std::set<const Parameter*> looked_up;
+  std::set<const Parameter*> embedding_weights;
   model.walk([&](Layer& layer) {
     if (const auto* table = dynamic_cast<Embedding*>(&layer)) {
-      looked_up.insert(table->weight().get());
+      embedding_weights.insert(table->weight().get());
     }
   });
   model.walk([&](Layer& layer) {
     auto* linear = dynamic_cast<Linear*>(&layer);
     if (linear == nullptr) return;
-    const bool is_shared = looked_up.contains(linear->weight().get());
+    const bool is_shared = embedding_weights.contains(linear->weight().get());
     bool is_changed = to_int8;
     if (to_int8) {
       linear->to_int8();
     } else {
-      // An embedding reads the matrix as it is: panels beside it would be as much memory again.
+      // An embedding reads the original matrix, so panels would double its memory.
       is_changed = (!is_shared && linear->to_panels()) || linear->to_rows();
     }
     if (is_changed && !is_shared) linear->weight()->drop();

@@ -9,10 +9,10 @@
 namespace cleave {
 namespace {
 
-/// One sequence on the way.
+/// A sequence in progress.
 struct Row {
   size_t prompt = 0;
-  Ids ids;  // prompt and new ones
+  Ids ids;  // of the prompt and new
   Ids new_ids;
   double log_prob = 0;
   bool is_done = false;
@@ -39,7 +39,7 @@ std::vector<Choice> choose(const Scores& raw, const std::vector<Row>& rows, cons
   const GenerateSettings& settings = search.settings;
   Scores scores = raw;
   if (has_processors(settings) || settings.do_sample) scores = raw.copy();
-  if (has_processors(settings)) change_scores(scores, ids_of(rows), settings);
+  if (has_processors(settings)) apply_processors(scores, ids_of(rows), settings);
   if (!settings.do_sample) return best_choices(scores, raw);
   warp(scores, settings, 1);
   const uint64_t key = stream_key(settings.seed, "sample");
@@ -49,7 +49,7 @@ std::vector<Choice> choose(const Scores& raw, const std::vector<Row>& rows, cons
   for (size_t r = 0; r < rows.size(); ++r) {
     uniforms.push_back(uniform_number(key, first_row + r, step));
   }
-  return drawn_choices(scores, raw, uniforms);
+  return sampled_choices(scores, raw, uniforms);
 }
 
 Generation finished(const std::vector<Row>& rows, const Search& search) {
@@ -70,16 +70,16 @@ Generation finished(const std::vector<Row>& rows, const Search& search) {
 
 }  // namespace
 
-Generation continue_rows(Decoder& decoder, const Search& search, const OnToken& on_token) {
+Generation continue_sequences(Decoder& decoder, const Search& search, const OnToken& on_token) {
   const int64_t copies = search.settings.num_return_sequences;
   std::vector<Row> rows = rows_of(search);
-  Ids next(rows.size(), 0);  // rows that have ended go on with any id; nobody reads what follows
+  Ids next(rows.size(), 0);  // finished sequences continue with any id; the result is ignored
   double first_token_s = 0;
   Scores raw = decoder.prefill(copies);
   for (uint64_t step = 0;; ++step) {
     const std::vector<Choice> choices = choose(raw, rows, search, step);
     if (step == 0) first_token_s = monotonic_s() - search.start_s;
-    bool is_any_open = false;
+    bool is_any_running = false;
     for (size_t r = 0; r < rows.size(); ++r) {
       Row& row = rows[r];
       if (row.is_done) continue;
@@ -91,9 +91,9 @@ Generation continue_rows(Decoder& decoder, const Search& search, const OnToken& 
         on_token(static_cast<int64_t>(row.prompt), static_cast<int64_t>(r) % copies, next[r]);
       }
       row.is_done = search.is_end(row.prompt, row.new_ids);
-      is_any_open = is_any_open || !row.is_done;
+      is_any_running = is_any_running || !row.is_done;
     }
-    if (!is_any_open) break;
+    if (!is_any_running) break;
     raw = decoder.step(next);
   }
   Generation out = finished(rows, search);

@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What the largest tensor is stored in: small ones may be kept wider.
+/// The dtype of the largest tensor; small tensors may have a wider one.
 DType stored_dtype(const ModelFolder& folder) {
   const std::vector<TensorInfo> tensors = open_model_files(folder)->list();
   const auto largest = std::max_element(tensors.begin(), tensors.end(),
@@ -44,7 +44,8 @@ at::ScalarType type_of(const std::string& flag, const ModelFolder& folder) {
   }
   const auto dtype = dtype_from_name(flag);
   CLEAVE_CHECK(dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF64, Code::kUsage,
-               "--dtype ", flag, " does not run here; choose fp32, bf16, int8 or fp64");
+               "--dtype ", flag,
+               " is not supported for inference; choose fp32, bf16, int8 or fp64");
   return scalar_type(*dtype);
 }
 
@@ -67,12 +68,13 @@ Runnable::Runnable(const std::string& path, const std::string& dtype, const std:
       is_int8_(dtype == "int8"),
       dtype_(is_int8_ ? at::kFloat : type_of(dtype, folder_)) {
   CLEAVE_CHECK(!is_int8_ || device_.is_cpu(), Code::kUsage,
-               "--dtype int8 runs on the processor; give --device cpu, or another --dtype");
+               "--dtype int8 runs only on the CPU; give --device cpu, or another --dtype");
   const auto model = make_model(folder_.config);
   std::string known;
   for (const std::string& task : tasks) known += (known.empty() ? "" : " or ") + task;
   CLEAVE_CHECK(std::find(tasks.begin(), tasks.end(), model->task()) != tasks.end(), Code::kUsage,
-               folder_.path, " is a model for ", model->task(), "; this needs one for ", known);
+               folder_.path, " is a model for ", model->task(), "; this command needs one for ",
+               known);
   facts_ = model->facts();
   task_ = task_of(*model);
   eos_ids_ = read_eos_ids(folder_, facts_);
@@ -84,7 +86,7 @@ std::shared_ptr<const Tokenizer> Runnable::tokenizer(const std::string& wanted,
   if (!wanted.empty()) return load_tokenizer(wanted);
   if (has_tokenizer(folder_.path)) return load_tokenizer(folder_.path);
   CLEAVE_CHECK(!is_needed, Code::kUsage, folder_.path,
-               " has no tokenizer, which text needs; give the folder of one, or bytes, with "
+               " has no tokenizer, which text needs; give a folder that has one, or bytes, with "
                "--tokenizer");
   return nullptr;
 }
@@ -92,20 +94,22 @@ std::shared_ptr<const Tokenizer> Runnable::tokenizer(const std::string& wanted,
 std::unique_ptr<Model> Runnable::load(const Axis& tp) const {
   auto model = make_model(folder_.config);
   parallelize_module(*model, tp, model->plan());
-  // To 8 bits from the file's own type, which takes no more memory than the file.
+  // For int8, load in the type of the file: a wider one would take more memory.
   load_model(*model, folder_, is_int8_ ? scalar_type(stored_dtype(folder_)) : dtype_);
   move_to(*model, device_);
   if (device_.is_cpu()) prepare_weights(*model, is_int8_);
   return model;
 }
 
-ConfigFingerprint Runnable::told() const {
-  ConfigFingerprint told{{"--dtype", is_int8_ ? "int8" : std::string(name(dtype_of(dtype_)))}};
-  add_config(told, folder_.config);
+ConfigFingerprint Runnable::fingerprint() const {
+  ConfigFingerprint fingerprint{
+      {"--dtype", is_int8_ ? "int8" : std::string(name(dtype_of(dtype_)))}};
+  add_config(fingerprint, folder_.config);
   const std::string name_of_folder = fs::path(folder_.path).filename().string();
-  told.emplace_back("the checkpoint", checkpoint_step(name_of_folder) ? name_of_folder : "none");
-  add_weights(told, folder_);
-  return told;
+  fingerprint.emplace_back("the checkpoint",
+                           checkpoint_step(name_of_folder) ? name_of_folder : "none");
+  add_weights(fingerprint, folder_);
+  return fingerprint;
 }
 
 std::string checksum_of(const std::vector<std::vector<int64_t>>& rows) {
@@ -116,7 +120,7 @@ std::string checksum_of(const Tokenizer* tokenizer) {
   return tokenizer == nullptr ? "none" : to_hex(tokenizer->fingerprint());
 }
 
-void run_on_ranks(const RunOptions& options, const std::function<ConfigFingerprint()>& told,
+void run_on_ranks(const RunOptions& options, const std::function<ConfigFingerprint()>& fingerprint,
                   const std::function<void(const Axis& tp)>& work) {
   const int num_ranks = options.tp > 0 ? options.tp : std::max(1, launched_world_size());
   run_job({.num_ranks = num_ranks,
@@ -126,7 +130,7 @@ void run_on_ranks(const RunOptions& options, const std::function<ConfigFingerpri
           [&](World& world) {
             const Axis tp = Mesh::build(world, {{"tp", num_ranks}})["tp"];
             if (!world.ranks_are_threads()) {
-              ConfigFingerprint all = told();
+              ConfigFingerprint all = fingerprint();
               add_machine(all, options);
               check_consistent(all, tp);
             }

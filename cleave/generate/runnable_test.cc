@@ -15,13 +15,13 @@
 namespace cleave {
 namespace {
 
-// Wide enough that matrices outweigh the table and the padding of 8-bit rows.
+// Wide enough that matrices are larger than the embedding and the padding of 8-bit rows.
 constexpr std::string_view kConfig =
     R"({"architectures":["LlamaForCausalLM"],"model_type":"llama",
   "vocab_size":50,"hidden_size":192,"intermediate_size":256,"num_hidden_layers":4,
   "num_attention_heads":6,"num_key_value_heads":2,"max_position_embeddings":64})";
 
-/// Logits of a folder's model with 8-bit weights, and the most bytes that loading took.
+/// Logits of a folder's model with 8-bit weights, and the peak bytes of loading.
 std::pair<Tensor, int64_t> run_int8(const std::string& folder, const Axis& tp = {}) {
   const Runnable runnable(folder, "int8", "cpu");
   const CpuMemory memory;
@@ -43,9 +43,8 @@ std::string saved_model(const test::TempFolder& root, const std::string& name) {
   return root / name;
 }
 
-// A scale is that of a whole row, whichever rank has its largest number, so the bytes are those of
-// one rank. Sums of ranks are added in another order, which may move a byte of an activation by
-// one.
+// The scale of a row is computed over all ranks, so the 8-bit weights are those of one rank. Sums
+// over ranks round differently, which may change a quantized activation by one.
 TEST(Runnable, Int8OnAnyRanks_GivesTheLogitsOfOne) {
   const test::TempFolder root;
   const std::string folder = saved_model(root, "m");
@@ -59,7 +58,7 @@ TEST(Runnable, Int8OnAnyRanks_GivesTheLogitsOfOne) {
   }
 }
 
-// fp16 holds these weights exactly. What is read is there before what is made of it.
+// fp16 represents these weights exactly. The file's tensors are in memory until they are quantized.
 TEST(Runnable, Int8OfFp16Files_IsThatOfFp32FilesAndLoadsInLessMemory) {
   const test::TempFolder folder;
   const Axis one;
@@ -75,12 +74,12 @@ TEST(Runnable, Int8OfFp16Files_IsThatOfFp32FilesAndLoadsInLessMemory) {
   EXPECT_TRUE(at::equal(got, want));
   int64_t weights = 0;
   for (const auto& p : training.model->parameters()) weights += p->numel();
-  EXPECT_LT(peak, most - weights);  // two bytes less each, but for the largest while it is made
+  EXPECT_LT(peak, most - weights);  // two bytes less per weight, except for the largest matrix
 }
 
-// transformers 5.23.0: a generation_config.json that names no end leaves none, whatever
-// config.json says; config.json decides only where there is no such file.
-TEST(Runnable, EndIds_AreThoseOfTheGenerationConfigAlone) {
+// transformers 5.23.0: if a generation_config.json exists, only its end ids count, even if it has
+// none; else those of config.json.
+TEST(Runnable, EndIds_AreOnlyThoseOfTheGenerationConfig) {
   const test::TempFolder root;
   const std::string folder = saved_model(root, "m");
   auto config = nlohmann::ordered_json::parse(kConfig);
@@ -97,7 +96,7 @@ TEST(Runnable, EndIds_AreThoseOfTheGenerationConfigAlone) {
   EXPECT_EQ(ids_with(R"({"eos_token_id": [3, 4]})"), (Ids{3, 4}));
 }
 
-// LlamaConfig of transformers 5.23.0 has eos_token_id = 2 where config.json lacks the key.
+// LlamaConfig of transformers 5.23.0 has eos_token_id = 2 if config.json lacks the key.
 TEST(Runnable, EndIdsWithoutTheKey_AreTheFamilysDefault) {
   const test::TempFolder root;
   const std::string folder = saved_model(root, "m");

@@ -7,13 +7,13 @@
 
 #include "cleave/generate/generate.h"
 
-// Oracle: the probabilities that the model's own logits give, in closed form. Bounds are chi-square
-// values that a right sampler exceeds once in a thousand; seeds are fixed, so it does not.
+// Oracle: the probabilities in closed form, from the model's logits. Bounds are chi-square values
+// that a correct sampler exceeds once in a thousand; seeds are fixed, so the test is deterministic.
 namespace cleave {
 namespace {
 
 constexpr int64_t kDraws = 3000;
-constexpr int64_t kAtOnce = 100;  // sequences or prompts of one call
+constexpr int64_t kPerCall = 100;  // sequences or prompts per call
 
 class Sampling : public ::testing::Test {
  protected:
@@ -40,9 +40,9 @@ class Sampling : public ::testing::Test {
   /// kDraws ids after the prompt.
   Ids drawn(GenerateSettings settings) {
     settings.max_new_tokens = 1;
-    settings.num_return_sequences = kAtOnce;
+    settings.num_return_sequences = kPerCall;
     Ids out;
-    for (int64_t seed = 0; seed < kDraws / kAtOnce; ++seed) {
+    for (int64_t seed = 0; seed < kDraws / kPerCall; ++seed) {
       settings.seed = static_cast<uint64_t>(seed);
       const Generation got = generate(*model_, Axis(), {prompt_}, settings);
       for (const Sequence& s : got.prompts[0]) out.push_back(s.ids[0]);
@@ -63,7 +63,7 @@ class Sampling : public ::testing::Test {
   Ids prompt_{1, 2, 3};
 };
 
-TEST_F(Sampling, OneId_ComesAsOftenAsItsProbabilitySays) {
+TEST_F(Sampling, OneId_OccursWithItsProbability) {
   const auto p = probabilities(0.8);
   std::vector<double> count(p.size());
   for (const int64_t id : drawn({.do_sample = true, .temperature = 0.8, .top_k = 0})) {
@@ -72,7 +72,7 @@ TEST_F(Sampling, OneId_ComesAsOftenAsItsProbabilitySays) {
   EXPECT_LT(chi_square(count, p), 20.5);  // 5 degrees of freedom
 }
 
-TEST_F(Sampling, TopK_DrawsAmongTheBestAlone) {
+TEST_F(Sampling, TopK_SamplesOnlyAmongTheBest) {
   auto p = probabilities(1);
   std::vector<double> sorted = p;
   std::sort(sorted.rbegin(), sorted.rend());
@@ -86,9 +86,9 @@ TEST_F(Sampling, TopK_DrawsAmongTheBestAlone) {
   EXPECT_LT(chi_square(count, p), 13.8);  // 2 degrees of freedom
 }
 
-TEST_F(Sampling, TwoBeams_AreDrawnWithoutPuttingBack) {
+TEST_F(Sampling, TwoBeams_AreSampledWithoutReplacement) {
   const auto p = probabilities(1);
-  // Of two draws the first is i with p_i; then j with p_j / (1 - p_i).
+  // The first draw is i with p_i, the second is j with p_j / (1 - p_i).
   std::vector<double> want(p.size());
   for (size_t i = 0; i < p.size(); ++i) {
     want[i] += p[i] / 2;
@@ -97,8 +97,8 @@ TEST_F(Sampling, TwoBeams_AreDrawnWithoutPuttingBack) {
     }
   }
   std::vector<double> count(p.size());
-  const std::vector<Ids> prompts(kAtOnce, prompt_);
-  for (int64_t first = 0; first < kDraws; first += kAtOnce) {
+  const std::vector<Ids> prompts(kPerCall, prompt_);
+  for (int64_t first = 0; first < kDraws; first += kPerCall) {
     const Generation got = generate(*model_, Axis(), prompts,
                                     {.max_new_tokens = 1,
                                      .num_beams = 2,

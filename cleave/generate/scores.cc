@@ -20,7 +20,7 @@ struct Mass {
   double sum = 0;
 };
 
-/// Of every row, on this rank.
+/// The mass of each row on this rank.
 std::vector<Mass> masses_of(const Scores& scores) {
   std::vector<Mass> out(static_cast<size_t>(scores.num_rows()));
   if (scores.values.size(1) == 0) return out;
@@ -38,7 +38,7 @@ std::vector<Mass> masses_of(const Scores& scores) {
   for (size_t r = 0; r < out.size(); ++r) {
     out[r] = {static_cast<double>(of_rows.largest.const_data_ptr<float>()[r]),
               static_cast<double>(of_rows.sums.const_data_ptr<float>()[r])};
-    // exp(-infinity + infinity) of forbidden tokens; a NaN among them stays.
+    // Forbidden tokens give exp(-infinity + infinity) = NaN, which counts as 0; a NaN score stays.
     const auto row = scores.row(static_cast<int64_t>(r));
     if (out[r].top == kMinusInfinity &&
         std::none_of(row.begin(), row.end(), [](float score) { return std::isnan(score); })) {
@@ -52,8 +52,8 @@ double log_of_sum(std::span<const Mass> masses) {
   double top = kMinusInfinity;
   for (const Mass& mass : masses) top = std::isnan(mass.sum) ? mass.sum : std::max(top, mass.top);
   if (top == kMinusInfinity) return top;
-  CLEAVE_CHECK(std::isfinite(top), Code::kNumerics, "the largest score of a row is ", top,
-               "; the model's logits are not finite");
+  CLEAVE_CHECK(std::isfinite(top), Code::kNumerics, "the largest logit is ", top,
+               "; the model's logits must be finite");
   double sum = 0;
   for (const Mass& mass : masses) {
     if (mass.sum > 0) sum += mass.sum * std::exp(mass.top - top);
@@ -61,20 +61,20 @@ double log_of_sum(std::span<const Mass> masses) {
   return top + std::log(sum);
 }
 
-/// `log_sum`, of the scores that a token is chosen from.
-double some_allowed(double log_sum) {
+/// Returns `log_sum`; throws if every token of the row is forbidden.
+double require_allowed(double log_sum) {
   CLEAVE_CHECK(log_sum != kMinusInfinity, Code::kNumerics,
-               "the largest score of a row is -inf; the model's logits are not finite, or every "
-               "token was forbidden");
+               "the largest logit is -inf; either the model's logits are not finite, or every "
+               "token is forbidden");
   return log_sum;
 }
 
-/// masses[rank][row]
+/// The masses of all ranks: result[rank][row].
 std::vector<std::vector<Mass>> all_masses(const Scores& scores) {
   std::vector<double> mine;
   for (const Mass& mass : masses_of(scores)) mine.insert(mine.end(), {mass.top, mass.sum});
   std::vector<std::vector<Mass>> out;
-  for (const auto& numbers : exchanged(scores.axis, std::move(mine), "generate log_sum_exp")) {
+  for (const auto& numbers : gathered(scores.axis, std::move(mine), "generate log_sum_exp")) {
     auto& masses = out.emplace_back();
     for (size_t i = 0; i < numbers.size(); i += 2) masses.push_back({numbers[i], numbers[i + 1]});
   }
@@ -87,7 +87,7 @@ std::vector<Mass> of_row(const std::vector<std::vector<Mass>>& masses, size_t ro
   return out;
 }
 
-/// This rank's token where the cumulative sum passes `target`; in units of exp(score - top).
+/// The first of this rank's tokens where the cumulative sum of exp(score - top) exceeds `target`.
 int64_t place_of(std::span<const float> row, double top, double target) {
   double sum = 0;
   int64_t last = 0;  // rounding may leave the target just above the sum
@@ -107,11 +107,11 @@ Scores Scores::from_logits(const DTensor& logits) {
   const Placement& p = logits.placement();
   const bool is_shard = logits.is_split() && p.is_shard();
   CLEAVE_CHECK(!is_shard || (p.is_shard(logits.dim() - 1) && p.split()->in_order()), Code::kShape,
-               "generation takes logits as Replicate or Shard(-1); it got ", p.describe(),
-               " made by ", logits.maker());
+               "generation needs logits as Replicate or Shard(-1); got ", p.describe(), " made by ",
+               logits.maker());
   CLEAVE_CHECK(is_shard || !logits.is_split() || p.is_whole(), Code::kShape,
-               "generation takes logits as Replicate or Shard(-1); it got ", p.describe(),
-               " made by ", logits.maker());
+               "generation needs logits as Replicate or Shard(-1); got ", p.describe(), " made by ",
+               logits.maker());
   const int64_t whole = logits.size(-1);
   const Tensor values = logits.local().select(1, logits.local().size(1) - 1);
   return {.values = values.to(at::kCPU, at::kFloat).contiguous(),
@@ -131,8 +131,8 @@ Scores Scores::copy() const {
   return out;
 }
 
-std::vector<std::vector<double>> exchanged(const Axis& axis, std::vector<double> mine,
-                                           std::string_view site) {
+std::vector<std::vector<double>> gathered(const Axis& axis, std::vector<double> mine,
+                                          std::string_view site) {
   if (axis.size() == 1) return {std::move(mine)};
   const auto count = static_cast<int64_t>(mine.size());
   const std::vector<int64_t> widths(static_cast<size_t>(axis.size()), count);
@@ -147,12 +147,12 @@ std::vector<std::vector<double>> exchanged(const Axis& axis, std::vector<double>
 }
 
 std::vector<double> log_sum_exp(const Scores& scores) {
-  std::vector<double> out = log_sum_exp_or_nothing(scores);
-  for (const double log_sum : out) some_allowed(log_sum);
+  std::vector<double> out = log_sum_exp_or_minus_infinity(scores);
+  for (const double log_sum : out) require_allowed(log_sum);
   return out;
 }
 
-std::vector<double> log_sum_exp_or_nothing(const Scores& scores) {
+std::vector<double> log_sum_exp_or_minus_infinity(const Scores& scores) {
   const auto masses = all_masses(scores);
   std::vector<double> out;
   for (size_t r = 0; r < static_cast<size_t>(scores.num_rows()); ++r) {
@@ -183,7 +183,7 @@ std::vector<Choice> best_choices(const Scores& scores, const Scores& raw) {
   std::vector<double> mine;  // score, id, the model's score of it
   for (int64_t r = 0; r < scores.num_rows(); ++r) {
     const auto row = scores.row(r);
-    const auto best = std::max_element(row.begin(), row.end());  // the first among equals
+    const auto best = std::max_element(row.begin(), row.end());  // the first of equals
     if (best == row.end()) {
       mine.insert(mine.end(), {kMinusInfinity, -1.0, 0.0});
     } else {
@@ -193,11 +193,11 @@ std::vector<Choice> best_choices(const Scores& scores, const Scores& raw) {
                    static_cast<double>(raw.row(r)[static_cast<size_t>(place)])});
     }
   }
-  const auto all = exchanged(scores.axis, std::move(mine), "generate best token");
+  const auto all = gathered(scores.axis, std::move(mine), "generate best token");
   std::vector<Choice> out;
   for (size_t r = 0; r < log_sums.size(); ++r) {
     const std::vector<double>* best = nullptr;
-    for (const auto& of_rank : all) {  // ranks hold ascending ids: > keeps the lowest among equals
+    for (const auto& of_rank : all) {  // ranks hold ascending ids, so > keeps the lowest of equals
       if (of_rank[3 * r + 1] < 0) continue;
       if (best == nullptr || of_rank[3 * r] > (*best)[3 * r]) best = &of_rank;
     }
@@ -207,14 +207,14 @@ std::vector<Choice> best_choices(const Scores& scores, const Scores& raw) {
   return out;
 }
 
-std::vector<Choice> drawn_choices(const Scores& scores, const Scores& raw,
-                                  std::span<const double> uniforms) {
+std::vector<Choice> sampled_choices(const Scores& scores, const Scores& raw,
+                                    std::span<const double> uniforms) {
   const std::vector<double> log_sums = log_sum_exp(raw);
   const auto masses = all_masses(scores);
   std::vector<size_t> owners;
-  std::vector<double> mine;  // id and the model's score of it; -1 where another rank draws
+  std::vector<double> mine;  // id and the model's score of it; id -1 if another rank owns the row
   for (size_t r = 0; r < uniforms.size(); ++r) {
-    const double log_sum = some_allowed(log_of_sum(of_row(masses, r)));
+    const double log_sum = require_allowed(log_of_sum(of_row(masses, r)));
     double before = 0;
     double target = 0;
     size_t owner = 0;
@@ -237,7 +237,7 @@ std::vector<Choice> drawn_choices(const Scores& scores, const Scores& raw,
     mine.insert(mine.end(), {static_cast<double>(scores.held.begin + place),
                              static_cast<double>(raw.row(row)[static_cast<size_t>(place)])});
   }
-  const auto all = exchanged(scores.axis, std::move(mine), "generate drawn token");
+  const auto all = gathered(scores.axis, std::move(mine), "generate sampled token");
   std::vector<Choice> out;
   for (size_t r = 0; r < owners.size(); ++r) {
     const auto& of_owner = all[owners[r]];

@@ -9,13 +9,13 @@
 
 namespace cleave {
 
-/// Scores of the next token of R sequences: this rank's part of the vocabulary, which is never
-/// gathered. Ranks hold ascending parts; one may be empty.
+/// Scores of the next token of R sequences: this rank's shard of the vocabulary. Shards are never
+/// gathered. They are in ascending order of ranks; a shard may be empty.
 struct Scores {
   Tensor values;       ///< [R, W] fp32, on the CPU, contiguous
   Range held;          ///< the ids of the W columns
   int64_t vocab_size;  ///< V
-  Axis axis;           ///< whose ranks hold the parts; of size 1 where each rank has the whole
+  Axis axis;           ///< ranks that hold the shards; size 1 if each rank has all scores
 
   /// From logits [R, 1, V], Replicate or Shard(-1). Throws Error(kShape) for another layout.
   static Scores from_logits(const DTensor& logits);
@@ -23,61 +23,60 @@ struct Scores {
   [[nodiscard]] int64_t num_rows() const { return values.size(0); }
   /// This rank's scores of a row.
   [[nodiscard]] std::span<float> row(int64_t r) const;
-  /// Whether the id is among this rank's classes.
+  /// Whether this rank has the score of the id.
   [[nodiscard]] bool holds(int64_t id) const { return held.begin <= id && id < held.end; }
-  /// The same place with a copy of the values, to be changed.
+  /// A copy with its own values.
   [[nodiscard]] Scores copy() const;
 };
 
-/// Every rank's numbers, in rank order: result[r] are those of rank r. All give as many.
-std::vector<std::vector<double>> exchanged(const Axis& axis, std::vector<double> mine,
-                                           std::string_view site);
+/// All-gathers numbers: result[r] are those of rank r. All ranks pass the same count.
+std::vector<std::vector<double>> gathered(const Axis& axis, std::vector<double> mine,
+                                          std::string_view site);
 
 /// log(sum over the vocabulary of exp(score)) of each row; the same on every rank. Throws
-/// Error(kNumerics) for scores that are NaN or infinity, and for a row whose scores are all
-/// -infinity.
+/// Error(kNumerics) for a score that is NaN or +infinity, and for a row of only -infinity.
 std::vector<double> log_sum_exp(const Scores& scores);
-/// The same, but -infinity for a row whose scores are all -infinity: every token is forbidden.
-std::vector<double> log_sum_exp_or_nothing(const Scores& scores);
+/// The same, but returns -infinity for a row of only -infinity, where every token is forbidden.
+std::vector<double> log_sum_exp_or_minus_infinity(const Scores& scores);
 
-/// A token on offer for a row, or for several rows one behind the other (place = row * V + id).
+/// A candidate token of a row: place = id; or of several rows: place = row * V + id.
 struct Candidate {
   float score = 0;
   int64_t place = 0;
 };
 
-/// Higher scores first, among equal ones the lower place: the order in which tokens are preferred.
+/// The order of preference: higher scores first, then lower places.
 inline bool is_better(const Candidate& a, const Candidate& b) {
   return a.score != b.score ? a.score > b.score : a.place < b.place;
 }
 
-/// Keeps the best `limit` of the candidates offered to it.
+/// Keeps the best `limit` of the offered candidates.
 class BestCandidates {
  public:
   explicit BestCandidates(int64_t limit) : limit_(static_cast<size_t>(limit)) {}
-  /// Takes the candidate where it is among the best so far.
+  /// Keeps the candidate if it is among the best so far.
   void offer(const Candidate& candidate);
   /// Best first.
   [[nodiscard]] std::vector<Candidate> sorted() const;
 
  private:
   size_t limit_;
-  std::vector<Candidate> heap_;  // the worst one on top
+  std::vector<Candidate> heap_;  // the worst candidate is on top
 };
 
 /// One token chosen for a row.
 struct Choice {
   int64_t id = 0;
-  double log_prob = 0;  ///< the model's own, whatever was done to the scores after it
+  double log_prob = 0;  ///< by the model's raw scores
 };
 
-/// The best token of each row of `scores`, the lowest id among equals; `raw` are the model's scores
-/// before any change, for the log-probability.
+/// The best token of each row of `scores`; of equal ones the lowest id. `raw` are the model's
+/// original scores, for the log-probability.
 std::vector<Choice> best_choices(const Scores& scores, const Scores& raw);
 
-/// One token of each row, drawn from softmax(scores): row r's is where the cumulative sum in the
-/// order of ids passes uniforms[r] (in [0, 1)), so that every layout draws the same.
-std::vector<Choice> drawn_choices(const Scores& scores, const Scores& raw,
-                                  std::span<const double> uniforms);
+/// Samples one token per row from softmax(scores): the first id at which the cumulative probability
+/// exceeds uniforms[r] in [0, 1), so that every layout samples the same.
+std::vector<Choice> sampled_choices(const Scores& scores, const Scores& raw,
+                                    std::span<const double> uniforms);
 
 }  // namespace cleave

@@ -13,7 +13,7 @@
 namespace cleave {
 namespace {
 
-/// What every rank of `tp` gets from `act` on its shard; all must be equal.
+/// The results of `act` on the shard of each rank of `tp`.
 template <class Act>
 auto on_shards(const Tensor& whole, int tp, const Act& act) {
   std::vector<decltype(act(std::declval<const Scores&>()))> all(static_cast<size_t>(tp));
@@ -23,13 +23,13 @@ auto on_shards(const Tensor& whole, int tp, const Act& act) {
   return all;
 }
 
-const Tensor kWhole =  // rows: a tie across shards; large numbers; one that stands alone
+const Tensor kWhole =  // rows: a tie across shards; large numbers; one finite score
     at::tensor({1.F,       5.F,       2.F,       0.F,       5.F,       -3.F,  5.F,
                 300.F,     301.F,     299.F,     0.F,       -300.F,    301.F, 1.F,
                 -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, 4.F,   -INFINITY})
         .view({3, 7});
 
-TEST(Scores, LogSumExp_IsThatOfTheWholeRowOnAnySplit) {
+TEST(Scores, LogSumExp_IsThatOfTheWholeRowOnAnyTp) {
   const Tensor want = kWhole.to(at::kDouble).logsumexp(1);
   for (const int tp : {1, 2, 3, 4, 8}) {
     for (const auto& got : on_shards(kWhole, tp, log_sum_exp)) {
@@ -40,7 +40,7 @@ TEST(Scores, LogSumExp_IsThatOfTheWholeRowOnAnySplit) {
   }
 }
 
-TEST(Scores, BestChoice_IsTheLowestIdAmongEquals) {
+TEST(Scores, BestChoice_IsTheLowestIdOfEquals) {
   for (const int tp : {1, 2, 3, 4, 8}) {
     const auto best = [](const Scores& s) { return best_choices(s, s); };
     for (const auto& got : on_shards(kWhole, tp, best)) {
@@ -53,13 +53,13 @@ TEST(Scores, BestChoice_IsTheLowestIdAmongEquals) {
   }
 }
 
-TEST(Scores, RowWithNothingAllowed_IsAnError) {
+TEST(Scores, RowOfForbiddenTokens_IsAnError) {
   const Tensor none = at::full({1, 4}, -INFINITY);
   const Error error = test::thrown_by([&] { log_sum_exp(test::shard_of(none, Axis())); });
   EXPECT_EQ(error.code(), Code::kNumerics);
 }
 
-// On one rank alone and beside a number that is larger than all others: a maximum may not see it.
+// The NaN is on one rank only, and another score is larger: a maximum could miss it.
 TEST(Scores, NanAnywhere_IsAnErrorOnAllRanks) {
   for (const int tp : {1, 2, 3}) {
     for (const float rest : {2.F, -INFINITY}) {
@@ -76,7 +76,7 @@ TEST(Scores, NanAnywhere_IsAnErrorOnAllRanks) {
   }
 }
 
-TEST(Scores, DrawnChoice_IsWhereTheCumulativeSumPasses) {
+TEST(Scores, SampledChoice_IsWhereTheCumulativeSumPasses) {
   // Probabilities 0.1, 0.2, 0.3, 0.4: the sums are 0.1, 0.3, 0.6, 1.
   const Tensor whole = at::tensor({0.1F, 0.2F, 0.3F, 0.4F}).log().view({1, 4});
   const std::vector<std::pair<double, int64_t>> cases{{0, 0},    {0.09, 0}, {0.11, 1}, {0.29, 1},
@@ -84,7 +84,7 @@ TEST(Scores, DrawnChoice_IsWhereTheCumulativeSumPasses) {
   for (const int tp : {1, 2, 3, 4, 5}) {
     for (const auto& [uniform, id] : cases) {
       const auto draw = [u = std::vector<double>{uniform}](const Scores& s) {
-        return drawn_choices(s, s, u);
+        return sampled_choices(s, s, u);
       };
       for (const auto& got : on_shards(whole, tp, draw)) {
         EXPECT_EQ(got[0].id, id) << "tp " << tp << " at " << uniform;
@@ -94,12 +94,12 @@ TEST(Scores, DrawnChoice_IsWhereTheCumulativeSumPasses) {
   }
 }
 
-TEST(Scores, DrawnChoice_NeverTakesWhatIsForbidden) {
+TEST(Scores, SampledChoice_IsNeverForbidden) {
   const Tensor whole = at::tensor({-INFINITY, 0.F, -INFINITY, 0.F, -INFINITY}).view({1, 5});
   for (const int tp : {1, 2, 5}) {
     for (const double uniform : {0.0, 0.4999999, 0.5, 0x1.fffffffffffffp-1}) {
       const auto draw = [u = std::vector<double>{uniform}](const Scores& s) {
-        return drawn_choices(s, s, u);
+        return sampled_choices(s, s, u);
       };
       const int64_t want = uniform < 0.5 ? 1 : 3;
       for (const auto& got : on_shards(whole, tp, draw)) EXPECT_EQ(got[0].id, want);
@@ -107,7 +107,7 @@ TEST(Scores, DrawnChoice_NeverTakesWhatIsForbidden) {
   }
 }
 
-TEST(UniformNumber, ManyDraws_AreEvenAndDiffer) {
+TEST(UniformNumber, ManyDraws_AreUniform) {
   constexpr size_t kDraws = 40000;
   constexpr size_t kBins = 20;
   std::vector<double> bins(kBins);

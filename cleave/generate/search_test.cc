@@ -6,7 +6,7 @@
 #include "tests/support/ranks.h"
 
 // Oracle: transformers 5.23.0 with the options of each case (tests/golden/generate/search.json), on
-// the models of the goldens: early stopping, length penalties, repetition, beams and greedy.
+// the golden models: early stopping, length penalties, repetition, beams and greedy.
 namespace cleave {
 namespace {
 

@@ -9,14 +9,14 @@
 
 namespace cleave {
 
-/// Texts that end a sequence. The one that ends it stays in the sequence, as in transformers.
+/// Texts that end a sequence. The stop text stays in the sequence, as in transformers.
 class StopTexts {
  public:
-  /// Throws Error(kUsage) for an empty text, or when there is no tokenizer to read the ids with.
+  /// Throws Error(kUsage) for an empty text, or if `tokenizer` is null.
   StopTexts(std::vector<std::string> texts, std::shared_ptr<const Tokenizer> tokenizer);
 
-  /// Whether one of the texts is in the newest part of the new ids' text. Only the last ids are
-  /// read, as many as a text may have bytes, so the newest id must be asked about each time.
+  /// Whether one of the texts occurs at the end of the new ids' text. Decodes only as many of the
+  /// last ids as the longest text has bytes, so it must be called after each new id.
   [[nodiscard]] bool is_in(std::span<const int64_t> prompt, std::span<const int64_t> ids) const;
 
  private:

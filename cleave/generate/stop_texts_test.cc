@@ -11,7 +11,7 @@ std::vector<int64_t> bytes(const std::string& text) {
   return {text.begin(), text.end()};
 }
 
-TEST(StopTexts, TextOverSeveralIds_IsSeenWithItsLast) {
+TEST(StopTexts, TextOverSeveralIds_IsFoundAtItsLast) {
   const StopTexts stops({"END", "\n\n"}, byte_tokenizer());
   EXPECT_FALSE(stops.is_in(bytes("x"), bytes("the EN")));
   EXPECT_TRUE(stops.is_in(bytes("x"), bytes("the END")));
@@ -24,12 +24,12 @@ TEST(StopTexts, TextInThePrompt_DoesNotCount) {
   EXPECT_FALSE(stops.is_in(bytes("say EN"), bytes("D")));
 }
 
-TEST(StopTexts, TextFarBack_WasAskedAboutBefore) {
+TEST(StopTexts, TextBeforeTheWindow_IsNotFound) {
   const StopTexts stops({"END"}, byte_tokenizer());
   EXPECT_FALSE(stops.is_in(bytes("x"), bytes("END and much more")));
 }
 
-TEST(StopTexts, TextAmongMultiByteCharacters_IsSeen) {
+TEST(StopTexts, TextOfMultiByteCharacters_IsFound) {
   const std::string text = "\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9";
   std::vector<int64_t> ids;
   for (const char c : text) ids.push_back(static_cast<uint8_t>(c));

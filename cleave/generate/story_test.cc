@@ -11,8 +11,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/temp_folder.h"
 
-// Oracle: transformers 5 on the same trained model (stories of 96 ids, losses of windows of a
-// text).
+// Oracle: transformers 5 on the same trained model: stories of 96 ids, losses of windows of a text.
 namespace cleave {
 namespace {
 
@@ -22,12 +21,12 @@ Ids ids_of(const Json& json) {
   return out;
 }
 
-struct ConfigFingerprint {
+struct StoryCase {
   std::string model;
   int tp;
 };
 
-class RealStory : public ::testing::TestWithParam<ConfigFingerprint> {
+class RealStory : public ::testing::TestWithParam<StoryCase> {
  protected:
   void SetUp() override {
     CLEAVE_NEEDS_DATA();
@@ -50,7 +49,7 @@ class RealStory : public ::testing::TestWithParam<ConfigFingerprint> {
             .eos_ids = ids_of(golden_->at("eos_token_ids"))};
   }
 
-  /// All stories, as one batch of prompts of unequal length.
+  /// Expects all stories, generated as one batch of prompts of unequal length.
   void expect_stories(int64_t num_beams, const std::string& key) {
     const Json prompts = golden_->at("prompts");
     std::vector<Ids> batch;
@@ -74,11 +73,11 @@ class RealStory : public ::testing::TestWithParam<ConfigFingerprint> {
   std::optional<Json> golden_;
 };
 
-TEST_P(RealStory, Greedy_TellsItsStories) {
+TEST_P(RealStory, Greedy_GivesTheRecordedStories) {
   expect_stories(1, "greedy");
 }
 
-TEST_P(RealStory, ThreeBeams_TellTheirStories) {
+TEST_P(RealStory, ThreeBeams_GiveTheRecordedStories) {
   expect_stories(3, "beam3");
 }
 
@@ -108,17 +107,17 @@ TEST_P(RealStory, LossOfEachWindow_IsThatOfTheReference) {
   }
 }
 
-std::vector<ConfigFingerprint> reported_by(const std::string& model) {
+std::vector<StoryCase> cases_of(const std::string& model) {
   return {{model, 1}, {model, 2}, {model, 4}};
 }
 
-std::string reported_name(const ::testing::TestParamInfo<ConfigFingerprint>& told) {
-  return str("tp", told.param.tp);
+std::string case_name(const ::testing::TestParamInfo<StoryCase>& info) {
+  return str("tp", info.param.tp);
 }
 
-INSTANTIATE_TEST_SUITE_P(Llama, RealStory, ::testing::ValuesIn(reported_by("stories260K")), reported_name);
-INSTANTIATE_TEST_SUITE_P(Gpt2, RealStory, ::testing::ValuesIn(reported_by("gpt2-shakespeare")),
-                         reported_name);
+INSTANTIATE_TEST_SUITE_P(Llama, RealStory, ::testing::ValuesIn(cases_of("stories260K")), case_name);
+INSTANTIATE_TEST_SUITE_P(Gpt2, RealStory, ::testing::ValuesIn(cases_of("gpt2-shakespeare")),
+                         case_name);
 
 }  // namespace
 }  // namespace cleave

@@ -13,7 +13,7 @@ constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 constexpr int64_t kFirstRound = 64;
 constexpr int64_t kGrowth = 4;
 
-/// This rank's best `limit` tokens of a row; place is the id.
+/// This rank's best `limit` tokens of a row. The place of a candidate is the id.
 std::vector<Candidate> best_of_row(const Scores& scores, int64_t row, int64_t limit) {
   BestCandidates best(limit);
   const auto values = scores.row(row);
@@ -24,10 +24,10 @@ std::vector<Candidate> best_of_row(const Scores& scores, int64_t row, int64_t li
   return best.sorted();
 }
 
-/// What every rank offers for some rows: `limit` candidates each, fewer where it has no more.
+/// The candidates of all ranks for some rows: up to `limit` of each rank.
 struct Offers {
   std::vector<std::vector<Candidate>> merged;  ///< by row, best first
-  /// By row: the best that a rank may still hold back, nothing when all is on the table.
+  /// By row: a bound on the candidates that were not offered; nullopt if all were.
   std::vector<std::optional<Candidate>> held_back;
 };
 
@@ -42,7 +42,7 @@ Offers offers_of(const Scores& scores, const std::vector<int64_t>& rows, int64_t
       mine.push_back(is_there ? static_cast<double>(best[i].place) : -1);
     }
   }
-  const auto all = exchanged(scores.axis, std::move(mine), site);
+  const auto all = gathered(scores.axis, std::move(mine), site);
   Offers offers{.merged = std::vector<std::vector<Candidate>>(rows.size()),
                 .held_back = std::vector<std::optional<Candidate>>(rows.size())};
   const size_t width = 2 * static_cast<size_t>(limit);
@@ -63,7 +63,7 @@ Offers offers_of(const Scores& scores, const std::vector<int64_t>& rows, int64_t
   return offers;
 }
 
-/// Forbids what comes after `last` in a row.
+/// Forbids the tokens of a row that come after `last` in the order of preference.
 void keep_through(const Scores& scores, int64_t row, const Candidate& last) {
   const auto values = scores.row(row);
   for (size_t i = 0; i < values.size(); ++i) {
@@ -90,7 +90,7 @@ void keep_top_k(const Scores& scores, int64_t k) {
   }
 }
 
-/// The last token of a row that top_p keeps; nothing when those on the table do not tell.
+/// The last token of a row that top_p keeps; nullopt if the offered candidates do not determine it.
 std::optional<Candidate> last_kept(const std::vector<Candidate>& merged,
                                    const std::optional<Candidate>& held_back, double log_sum,
                                    const GenerateSettings& settings, int64_t least_kept) {
@@ -107,9 +107,9 @@ std::optional<Candidate> last_kept(const std::vector<Candidate>& merged,
 }
 
 void keep_top_p(const Scores& scores, const GenerateSettings& settings, int64_t least_kept) {
-  const std::vector<double> log_sums = log_sum_exp_or_nothing(scores);
+  const std::vector<double> log_sums = log_sum_exp_or_minus_infinity(scores);
   std::vector<int64_t> open = all_rows(scores);
-  std::erase_if(open, [&](int64_t row) {  // of rows that have none, no token is taken away
+  std::erase_if(open, [&](int64_t row) {  // rows of only forbidden tokens stay unchanged
     return std::isinf(log_sums[static_cast<size_t>(row)]);
   });
   for (int64_t limit = kFirstRound; !open.empty(); limit *= kGrowth) {

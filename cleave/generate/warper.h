@@ -4,14 +4,15 @@
 
 namespace cleave {
 
-/// Fits the scores for drawing, as transformers' warpers do, in its order: divides them by the
-/// temperature, then forbids (score minus infinity) what is not among the top_k best (all that
-/// equal the k-th stay) and what the top_p likeliest do not need to reach that probability
-/// together. At least `least_kept` tokens of a row stay. In place.
+/// Prepares scores for sampling, as transformers' warpers do and in the same order: divides them by
+/// the temperature, then forbids (score -infinity) tokens outside of the top_k best (ties with the
+/// k-th stay), then tokens outside of the smallest set of likeliest tokens whose probability
+/// reaches top_p. At least `least_kept` tokens of a row stay. In place. Collective.
 ///
-/// Neither gathers the vocabulary. top_k: each rank tells its k best scores, which decide the k-th.
-/// top_p: each rank tells its best candidates, 64 first and four times as many a round, until the
-/// mass is reached by candidates that no rank can still outbid; exact, and one round nearly always.
+/// The vocabulary is not gathered. top_k: each rank shares its k best scores, which determine the
+/// k-th. top_p: each rank shares its best candidates, 64 first and four times as many each round,
+/// until candidates that no rank can outbid reach the mass. Exact; one round is nearly always
+/// enough.
 void warp(const Scores& scores, const GenerateSettings& settings, int64_t least_kept);
 
 }  // namespace cleave

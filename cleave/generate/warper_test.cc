@@ -20,7 +20,7 @@ Tensor random_scores(int64_t rows, int64_t vocab_size, double spread) {
   return (at::tensor(values, at::kDouble) * spread).to(at::kFloat).view({rows, vocab_size});
 }
 
-/// What warp() leaves, put together again.
+/// The result of warp() on `tp` ranks, joined.
 Tensor warped(const Tensor& whole, int tp, const GenerateSettings& settings, int64_t least_kept) {
   Tensor out = at::empty_like(whole);
   test::on_ranks(tp, [&](const Axis& axis) {
@@ -31,7 +31,7 @@ Tensor warped(const Tensor& whole, int tp, const GenerateSettings& settings, int
   return out;
 }
 
-/// The definition, on a whole row, from the sorted probabilities.
+/// The definition of warp(), on a whole row of sorted probabilities.
 std::vector<bool> kept_by_definition(const Tensor& row, const GenerateSettings& s, int64_t least) {
   const Tensor scaled = row.to(at::kDouble) / s.temperature;
   const auto n = static_cast<size_t>(row.numel());
@@ -82,7 +82,7 @@ TEST(Warper, TopKWithEqualScores_KeepsAllThatEqualTheLast) {
   expect_definition(scores, {.top_k = 3});
 }
 
-TEST(Warper, TopP_KeepsTheFewestThatReachIt) {
+TEST(Warper, TopP_KeepsTheSmallestSetThatReachesIt) {
   expect_definition(random_scores(4, 301, 3), {.top_k = 0, .top_p = 0.8});
 }
 
@@ -94,11 +94,11 @@ TEST(Warper, TopPOfEqualScores_KeepsTheLowestIds) {
   expect_definition(at::zeros({1, 40}), {.top_k = 0, .top_p = 0.51});
 }
 
-TEST(Warper, TopKThenTopP_CountsTheMassOfTheKept) {
+TEST(Warper, TopKThenTopP_CountsOnlyTheMassOfTheTopK) {
   expect_definition(random_scores(3, 200, 2), {.temperature = 1.3, .top_k = 20, .top_p = 0.6});
 }
 
-TEST(Warper, LeastKept_StaysWhateverTheMass) {
+TEST(Warper, LeastKept_StayWhateverTheMass) {
   expect_definition(random_scores(3, 64, 4), {.top_k = 1, .top_p = 0.01}, 3);
 }
 

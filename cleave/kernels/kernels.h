@@ -4,17 +4,17 @@
 
 namespace cleave {
 
-/// Kernels of Cleave's own, each of which libtorch's operations can stand in for.
+/// Cleave's fused kernels. Each can be replaced by libtorch's operations (plain kernels).
 enum class Kernel : uint8_t { kAttention, kNorm, kGate, kRotary, kLoss, kFewRows, kPanels, kAdam };
 inline constexpr int kNumKernels = 8;
 
-/// Whether it is used where it can be: true unless it was turned off.
+/// Whether a kernel is used where it is applicable; true unless set_plain_kernels turned it off.
 bool is_on(Kernel kernel);
 
-/// Leaves these to libtorch, for the process, and turns all others on: names out of attention,
-/// norm, gate, rotary, loss, few-rows, panels and adam with commas between them, "all", or "" for
-/// none.
-/// Before ranks start; results differ in the last bits. Throws Error(kUsage) for another name.
+/// Turns these kernels off for the process, so that libtorch's operations are used, and all others
+/// on: comma-separated names of attention, norm, gate, rotary, loss, few-rows, panels and adam, or
+/// "all", or "" for none. Call it before ranks start. Results differ in the last bits. Throws
+/// Error(kUsage) for another name.
 void set_plain_kernels(const std::string& names);
 
 }  // namespace cleave

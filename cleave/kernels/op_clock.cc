@@ -13,10 +13,10 @@
 namespace cleave {
 namespace {
 
-/// Seconds that an operation's callees took, for each operation that runs on this thread now.
+/// For each operation running on this thread, outermost first: the seconds spent in its callees.
 thread_local std::vector<double> in_callees;
 
-/// Of this thread's clock, while it has one.
+/// Totals of this thread's OpClock; null without one.
 thread_local std::map<std::string, OpTime, std::less<>>* totals = nullptr;
 
 struct Started : at::ObserverContext {

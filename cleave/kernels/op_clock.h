@@ -8,27 +8,27 @@
 
 namespace cleave {
 
-/// What a rank's time is spent on; products inside of Cleave's attention are products.
+/// Categories of a rank's time. Matrix products inside attention count as kProducts.
 enum class TimeKind : uint8_t { kProducts, kAttention, kCollectives, kOptimizer, kOther };
 inline constexpr int kNumTimeKinds = 5;
 
 /// "matrix products", "attention", "collectives", "optimizer", "other".
 std::string_view name(TimeKind kind);
 
-/// What an operation of libtorch or a node of Cleave's counts as, by its name.
+/// Category of a libtorch operation or an autograd node of Cleave, by its name.
 TimeKind time_kind_of(std::string_view operation);
 
-/// One operation's share of a stretch of time; what it called is not in it.
+/// Self time of one operation, without the operations that it called.
 struct OpTime {
   std::string name;
   double seconds = 0;
   int64_t calls = 0;
 };
 
-/// From its making to its end, adds up where this thread's time goes: every operation of libtorch
-/// and every node's backward, at about a microsecond each. Backward of tensors on the processor
-/// runs on the thread that asks for it, so a rank thread sees its own step. A thread has at most
-/// one at a time: a second one is Error(kBug).
+/// Profiler of this thread while it is alive: sums the time of every libtorch operation and every
+/// node's backward, at a cost of about a microsecond each. Backward of CPU tensors runs on the
+/// thread that calls backward(), so a rank thread sees its whole step. A second one on the same
+/// thread is Error(kBug).
 class OpClock {
  public:
   OpClock();
@@ -36,9 +36,9 @@ class OpClock {
   OpClock(const OpClock&) = delete;
   OpClock& operator=(const OpClock&) = delete;
 
-  /// Since the start, longest first.
+  /// Operations since the start, longest first.
   [[nodiscard]] std::vector<OpTime> operations() const;
-  /// Seconds of each TimeKind since the start; kOther is what all the rest leaves of the wall time.
+  /// Seconds of each TimeKind since the start; kOther is the rest of the wall time.
   [[nodiscard]] std::array<double, kNumTimeKinds> seconds() const;
 
  private:
@@ -46,8 +46,8 @@ class OpClock {
   std::unique_ptr<State> state_;
 };
 
-/// Beside a matrix product inside an operation of another kind: the time until its end counts as
-/// kProducts, not as that operation's, on a thread that has a clock.
+/// Scope of a matrix product inside another operation: on a thread with an OpClock, its time counts
+/// as kProducts instead of that operation's.
 class ProductTime {
  public:
   ProductTime();

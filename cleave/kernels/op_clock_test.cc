@@ -17,7 +17,7 @@ int64_t calls_of(const OpClock& clock, std::string_view operation) {
   return 0;
 }
 
-TEST(OpClock, Operations_AreThoseOfItsThreadWhileItLives) {
+TEST(OpClock, Operations_AreThoseOfItsThreadDuringItsLifetime) {
   const at::Tensor x = at::ones({4, 4});
   x.mm(x);
   const OpClock clock;
@@ -26,14 +26,14 @@ TEST(OpClock, Operations_AreThoseOfItsThreadWhileItLives) {
   EXPECT_EQ(calls_of(clock, "aten::mm"), 3);
 }
 
-TEST(OpClock, SecondOneOfAThread_IsABug) {
+TEST(OpClock, SecondClockOnAThread_IsABug) {
   for (int again = 0; again < 2; ++again) {
     const OpClock clock;
     EXPECT_EQ(test::thrown_by([] { const OpClock second; }).code(), Code::kBug);
     std::thread([] { const OpClock other; }).join();
     const at::Tensor x = at::ones({4, 4});
     x.mm(x);
-    EXPECT_EQ(calls_of(clock, "aten::mm"), 1) << "the first goes on";
+    EXPECT_EQ(calls_of(clock, "aten::mm"), 1) << "the first one keeps counting";
   }
 }
 

@@ -20,7 +20,7 @@ void DeferredGradients::run() {
     Tensor grad;
     {
       const at::NoGradGuard no_grad;
-      grad = std::exchange(gradient, nullptr)();  // lets go of the activation
+      grad = std::exchange(gradient, nullptr)();  // frees the activation
     }
     torch::autograd::backward({weight}, {grad});
   }

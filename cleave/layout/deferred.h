@@ -9,20 +9,20 @@ namespace cleave {
 
 using at::Tensor;
 
-/// Gradients of weights that backward has put off: who needs the gradient of an input soon, and
-/// those of weights only at the end of the step, computes the latter when there is time.
+/// Weight gradients deferred past input gradients, as in zero-bubble pipeline schedules: backward
+/// computes only input gradients, and run() computes the weight gradients later in the step.
 class DeferredGradients {
  public:
-  /// Whether a gradient can go from `weight` to its leaf by itself and later: it is a leaf, or a
-  /// cast or transpose of one. What FSDP gathers is reduced with its whole group, once.
+  /// Whether the gradient of `weight` can be deferred: `weight` is a leaf, or a cast or transpose
+  /// of one. A weight gathered by FSDP cannot, since its whole group is reduced once.
   static bool takes(const Tensor& weight);
 
-  /// To be called by a node's backward in place of computing the gradient of `weight`: a leaf, or
-  /// a tensor made of one (a cast), through which the gradient then flows on.
+  /// A node's backward calls this instead of computing the gradient of `weight`. run() propagates
+  /// the gradient through a cast or transpose to the leaf.
   void add(const Tensor& weight, std::function<Tensor()> gradient) {
     waiting_.emplace_back(weight, std::move(gradient));
   }
-  /// Computes all of them, in the order in which they were put off, and adds them to the leaves.
+  /// Computes all deferred gradients in the order of add() and adds them to the leaves.
   void run();
 
  private:

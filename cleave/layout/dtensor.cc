@@ -25,7 +25,7 @@ DTensor::DTensor(Tensor local, Axis axis, Placement placement, const std::string
   placement_ = placement.normalised(local_.dim());
   LayoutsSeen::add(*this);
   if (!placement_.is_shard()) return;
-  const Split* split = placement_.split();
+  const Split* split = placement_.split().get();
   const int64_t size = local_.size(placement_.dim());
   CLEAVE_CHECK(split != nullptr, Code::kUsage, placement_.describe(),
                " around a local tensor needs its split; use DTensor::distribute, or Shard{",
@@ -85,7 +85,7 @@ DTensor DTensor::redistribute(Placement to) const {
 }
 
 Tensor DTensor::full_tensor() const {
-  // Without a gradient there is no partial sum to lose, so a Fanout is as good as a Replicate.
+  // Without a gradient, a Fanout is the same as a Replicate.
   const bool whole = placement_.is_replicate() || (placement_.is_fanout() && !needs_grad(local_));
   return whole ? local_ : redistribute(Replicate{}).local();
 }
@@ -94,7 +94,7 @@ namespace {
 
 using Move = Tensor (*)(const Tensor&, const Shards& from, const Shards& to);
 
-/// A row of the design's table: the forward and the backward of one change of layout.
+/// A row of the table in docs/design/layouts.md: forward and backward of one conversion.
 struct Change {
   const char* name;
   Move forward, backward;
@@ -109,8 +109,9 @@ Tensor sum(const Tensor& t, const Shards& from, const Shards& /*to*/) {
 Tensor gather(const Tensor& t, const Shards& from, const Shards& /*to*/) {
   return from.gather(t);
 }
-// Holders of one element each have a part of its gradient: going to a shard their sum goes back,
-// and coming from one the first holder, whose value went on, gets the gradient.
+// With overlapping splits, each holder of an element has a part of its gradient. Backward of a
+// conversion to Shard sums the parts. Backward of a conversion from Shard gives the gradient to the
+// first holder, whose value was used.
 Tensor owned_slice(const Tensor& t, const Shards& from, const Shards& /*to*/) {
   return from.owned_slice(t);
 }
@@ -157,8 +158,8 @@ std::optional<Change> change_between(Placement::Kind from, Placement::Kind to) {
 
 Tensor DTensor::convert(const Placement& to) const {
   const auto change = change_between(placement_.kind(), to.kind());
-  CLEAVE_CHECK(change, Code::kShape, "no way from ", placement_.describe(), " to ", to.describe(),
-               " (value made by ", maker(), ")");
+  CLEAVE_CHECK(change, Code::kShape, "cannot convert ", placement_.describe(), " to ",
+               to.describe(), " (value made by ", maker(), ")");
   if (change->forward == same && !needs_grad(local_)) return local_;
   const Shards from_shards{axis_, placement_, site(to)};
   const Shards to_shards{axis_, to, from_shards.site};
@@ -218,7 +219,7 @@ void split_work(std::initializer_list<const DTensor*> values) {
     }
     CLEAVE_CHECK(together, Code::kShape, first.maker(), " (", p.describe(), ") and ", v->maker(),
                  " (", q.describe(),
-                 ") were not cut together; give both the same style in the plan");
+                 ") are not sharded together; give both the same style in the plan");
   }
 }
 

@@ -10,25 +10,25 @@
 
 namespace cleave {
 
-/// Who made a value, for messages. Interned: lives for the process.
+/// Interned name of the layer that made a value, for messages. Lives as long as the process.
 const std::string* maker_name(const std::string& name);
 
-/// A tensor of which each rank of an axis holds its part, with the layout that says which.
+/// A distributed tensor: this rank's local part, and the placement of the whole on an axis.
 ///
-/// The layout also says what the gradient is (layout/placement.h), so backward follows from each
-/// conversion and is never chosen by hand. On an axis of one rank every conversion is the identity.
+/// The placement also defines the gradient (layout/placement.h), so each conversion has exactly one
+/// correct backward. On an axis of one rank every conversion is the identity.
 class DTensor {
  public:
   DTensor() = default;
-  /// This rank's part `local`, laid out as `placement` says. Throws Error(kShape) when its size on
-  /// a sharded dim is not what the split gives this rank.
+  /// `local` is this rank's part under `placement`. Throws Error(kShape) when its size on the
+  /// sharded dim differs from the split's, Error(kUsage) for a Shard without a split.
   DTensor(Tensor local, Axis axis, Placement placement, const std::string* maker = nullptr);
 
-  /// The same as the constructor, under the name that PyTorch's users know.
+  /// The constructor under PyTorch's name.
   static DTensor from_local(Tensor local, const Axis& axis, Placement placement) {
     return {std::move(local), axis, placement};
   }
-  /// Keeps this rank's part of a tensor that is whole on every rank. No traffic. Throws
+  /// This rank's part of a tensor that is whole on every rank. No communication forward. Throws
   /// Error(kShape) for Partial and Fanout.
   static DTensor distribute(const Tensor& whole, const Axis& axis, Placement placement);
 
@@ -42,17 +42,17 @@ class DTensor {
   /// Path of the Layer that made it, "the model" for the root, or "the caller".
   [[nodiscard]] std::string maker() const;
 
-  /// The value in another layout, differentiable; the table in docs/design/layouts.md. The last
-  /// conversion is remembered, so that q, k and v share one gather.
+  /// The value in another placement, differentiable; see the table in docs/design/layouts.md. The
+  /// last conversion is cached, so that q, k and v share one gather.
   /// Throws Error(kShape) for Fanout to Replicate and anything to Partial, naming the maker.
   [[nodiscard]] DTensor redistribute(Placement to) const;
   /// The whole tensor on every rank, differentiable. Throws Error(kShape) for a Fanout that needs a
   /// gradient.
   [[nodiscard]] Tensor full_tensor() const;
 
-  /// Another local value on the same axis.
+  /// `local` on the same axis with another placement and the same maker.
   [[nodiscard]] DTensor with(Tensor local, Placement placement) const;
-  /// The same layout around an element-wise result.
+  /// `local`, an element-wise result, with the same placement.
   [[nodiscard]] DTensor with(Tensor local) const;
   [[nodiscard]] DTensor made_by(const std::string* maker) const;
 
@@ -72,19 +72,19 @@ class DTensor {
   mutable Memo memo_;
 };
 
-/// f(a.local(), b.local()) for an element-wise f of two values in one layout. Throws Error(kShape)
-/// naming both makers when the layouts differ, or when they are partial sums (f need not be
-/// linear).
+/// f(a.local(), b.local()) for an element-wise f of two values in the same layout. Throws
+/// Error(kShape) naming both makers when the layouts differ, or for Partial (f need not be linear).
 DTensor map(const std::function<Tensor(const Tensor&, const Tensor&)>& f, const DTensor& a,
             const DTensor& b);
 DTensor map(const std::function<Tensor(const Tensor&)>& f, const DTensor& a);
 
-/// a + b in one layout, partial sums too: the residual. Throws Error(kShape) naming both makers.
+/// a + b (a residual) in the same layout, also Partial. Throws Error(kShape) naming both makers.
 DTensor operator+(const DTensor& a, const DTensor& b);
 
-/// Checks that values were cut together, so that work on their local parts is that rank's share of
-/// the whole work: the same kind of layout, the same sharded dim, and one split or one family of
-/// splits. Throws Error(kShape) naming the makers of the two that differ.
+/// Checks that values are sharded consistently (e.g. q, k and v), so that each rank can compute its
+/// share of the work on their local parts: the same kind of placement, the same sharded dim, and
+/// the same split or splits of one family. Throws Error(kShape) naming the makers of the two that
+/// differ.
 void split_work(std::initializer_list<const DTensor*> values);
 
 }  // namespace cleave

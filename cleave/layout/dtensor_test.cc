@@ -10,12 +10,12 @@
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
-// Oracle: a whole tensor X and the linear loss sum(W X), in whole numbers, so that every value and
+// Oracle: a whole tensor X and the linear loss sum(W X) in integers, so that every value and
 // gradient is exact and has a closed form:
-//   to Replicate  every rank counts the same W        dX = W
-//   to Fanout     rank r counts its own W_r           dX = sum of W_r
-//   to Shard      each holder counts its own W_r      dX = sum over the holders of an element
-// and the gradient of the source is laid out as its placement says.
+//   to Replicate  all ranks use the same W            dX = W
+//   to Fanout     rank r uses its own W_r             dX = sum of W_r
+//   to Shard      each holder uses its own W_r        dX = sum over the holders of an element
+// The gradient of the source has the layout that its placement defines.
 namespace cleave {
 namespace {
 
@@ -35,7 +35,7 @@ Tensor taken(const Tensor& whole, int64_t dim, const Split& split, int rank) {
   return at::cat(parts, dim);
 }
 
-/// Zeros but for a rank's slice.
+/// A rank's slice in place, zeros elsewhere.
 Tensor padded(const Tensor& slice, const Tensor& like, int64_t dim, const Split& split, int rank) {
   Tensor whole = at::zeros_like(like);
   int64_t begin = 0;
@@ -50,8 +50,8 @@ Tensor weight_of(int rank) {
   return whole_numbers(kShape, 100 + static_cast<uint64_t>(rank));
 }
 
-/// What rank `rank` holds of X under a placement. Partial: the others' parts are random, the last
-/// one completes the sum.
+/// This rank's part of X under a placement. Partial: the parts are random but for the last rank's,
+/// which completes the sum.
 Tensor local_of(const Tensor& x, const Placement& p, const Axis& axis) {
   if (p.is_shard()) return taken(x, p.dim(), *p.split(), axis.rank());
   if (!p.is_partial()) return x;
@@ -111,9 +111,9 @@ void expect_row(const Axis& axis, Placement from, Placement to) {
   }
 }
 
-/// Columns of a fused q, k, v: every third of the dim cut evenly.
-const Split* fused(int64_t whole, int tp) {
-  const Split* third = Split::balanced(whole / 3, tp);
+/// Columns of a fused q, k, v: each third of the dim is sharded evenly.
+SplitPtr fused(int64_t whole, int tp) {
+  const SplitPtr third = Split::balanced(whole / 3, tp);
   std::vector<std::vector<Range>> ranges;
   for (int r = 0; r < tp; ++r) {
     auto& mine = ranges.emplace_back();
@@ -126,7 +126,7 @@ const Split* fused(int64_t whole, int tp) {
 }
 
 /// Two KV heads of whole/2 columns; every rank holds one of them.
-const Split* shared(int64_t whole, int tp) {
+SplitPtr shared(int64_t whole, int tp) {
   std::vector<std::vector<Range>> ranges;
   for (int r = 0; r < tp; ++r) {
     const int64_t head = tp == 1 ? 0 : r * 2 / tp;
@@ -136,7 +136,7 @@ const Split* shared(int64_t whole, int tp) {
   return Split::intern(whole, ranges);
 }
 
-/// Every way to cut a dim of kShape.
+/// Shard placements of all kinds for a tensor of kShape.
 std::vector<Placement> shards(int tp) {
   std::vector<Placement> out;
   for (const int dim : {0, 1, -1}) {
@@ -166,7 +166,7 @@ TEST_P(Conversion, BetweenWholeAndSummedLayouts_HasValueAndGradient) {
   });
 }
 
-TEST_P(Conversion, ToAndFromEveryCut_HasValueAndGradient) {
+TEST_P(Conversion, ToAndFromEveryShard_HasValueAndGradient) {
   on_ranks(GetParam(), [](const Axis& axis) {
     for (const Placement& shard : shards(axis.size())) {
       for (const Placement from :
@@ -179,7 +179,7 @@ TEST_P(Conversion, ToAndFromEveryCut_HasValueAndGradient) {
   });
 }
 
-TEST_P(Conversion, FromCutToCut_HasValueAndGradient) {
+TEST_P(Conversion, FromShardToShard_HasValueAndGradient) {
   on_ranks(GetParam(), [](const Axis& axis) {
     for (const Placement& from : shards(axis.size())) {
       for (const Placement& to : shards(axis.size())) {
@@ -196,9 +196,8 @@ TEST_P(Conversion, FromCutToCut_HasValueAndGradient) {
   });
 }
 
-// The table's traffic. A conversion that gathers where the table says identity would still give the
-// right numbers.
-TEST(ConversionTraffic, EachRow_IsTheTables) {
+// A conversion that gathers where the table says identity would still give the right numbers.
+TEST(ConversionTraffic, EachConversion_MakesTheCollectivesOfTheTable) {
   struct Row {
     Placement from, to;
     Counts forward, backward;
@@ -206,15 +205,15 @@ TEST(ConversionTraffic, EachRow_IsTheTables) {
   const Counts none;
   const Counts sum{{"all_reduce", 1}}, gather{{"all_gather", 1}}, scatter{{"reduce_scatter", 1}};
   const Counts swap{{"all_to_all", 1}};
-  const Placement cut = Shard{0, Split::balanced(5, 3)};
+  const Placement shard = Shard{0, Split::balanced(5, 3)};
   const Placement other = Shard{2, Split::balanced(6, 3)};
   const std::vector<Row> rows = {
-      {Replicate{}, Fanout{}, none, sum}, {Partial{}, Replicate{}, sum, none},
-      {Partial{}, cut, scatter, gather},  {Partial{}, Fanout{}, sum, sum},
-      {cut, other, swap, swap},           {cut, Replicate{}, gather, none},
-      {cut, Fanout{}, gather, scatter},   {Replicate{}, cut, none, gather},
-      {Fanout{}, cut, none, none},        {Replicate{}, Replicate{}, none, none},
-      {Partial{}, Partial{}, none, none}, {cut, Shard{0}, none, none}};
+      {Replicate{}, Fanout{}, none, sum},  {Partial{}, Replicate{}, sum, none},
+      {Partial{}, shard, scatter, gather}, {Partial{}, Fanout{}, sum, sum},
+      {shard, other, swap, swap},          {shard, Replicate{}, gather, none},
+      {shard, Fanout{}, gather, scatter},  {Replicate{}, shard, none, gather},
+      {Fanout{}, shard, none, none},       {Replicate{}, Replicate{}, none, none},
+      {Partial{}, Partial{}, none, none},  {shard, Shard{0}, none, none}};
   on_ranks(3, [&](const Axis& inner) {
     const auto group = std::make_shared<CountingGroup>(inner.group());
     const Axis axis(group);
@@ -232,10 +231,10 @@ TEST(DTensor, SameConversionAgain_SharesOneCollectiveBothWays) {
   on_ranks(2, [](const Axis& inner) {
     const auto group = std::make_shared<CountingGroup>(inner.group());
     const Axis axis(group);
-    const Placement cut = Shard{0, Split::balanced(5, 2)};
+    const Placement shard = Shard{0, Split::balanced(5, 2)};
     const Tensor x = whole_numbers(kShape, 1);
-    const Tensor leaf = leaf_of(local_of(x, cut, axis));
-    const DTensor d(leaf, axis, cut);
+    const Tensor leaf = leaf_of(local_of(x, shard, axis));
+    const DTensor d(leaf, axis, shard);
     const Tensor q = d.redistribute(Fanout{}).local();
     const Tensor k = d.redistribute(Fanout{}).local();
     const Tensor v = d.redistribute(Fanout{}).local();
@@ -244,7 +243,7 @@ TEST(DTensor, SameConversionAgain_SharesOneCollectiveBothWays) {
     EXPECT_EQ(group->taken(), (Counts{{"reduce_scatter", 1}}));
     EXPECT_TRUE(at::equal(leaf.grad(), at::full_like(leaf, 20)));  // 10 from each rank
 
-    {  // Remembered without a graph, it must not be handed to one that needs it.
+    {  // A cached result without a graph must not be returned in grad mode.
       const at::NoGradGuard no_grad;
       EXPECT_FALSE(d.redistribute(Replicate{}).local().requires_grad());
     }
@@ -256,19 +255,19 @@ TEST(DTensor, SameConversionAgain_SharesOneCollectiveBothWays) {
 TEST(DTensor, RefusedChanges_NameTheMaker) {
   on_ranks(2, [](const Axis& axis) {
     const std::string* maker = maker_name("model.some_proj");
-    const Placement cut = Shard{0, Split::balanced(5, 2)};
+    const Placement shard = Shard{0, Split::balanced(5, 2)};
     const Tensor x = whole_numbers(kShape, 1);
     const auto refused = [&](const Placement& from, const Placement& to) {
       const DTensor d(local_of(x, from, axis), axis, from, maker);
       const Error error = thrown_by([&] { (void)d.redistribute(to); });
       EXPECT_EQ(error.code(), Code::kShape);
-      EXPECT_EQ(error.what(), str("no way from ", from.describe(), " to ", to.describe(),
+      EXPECT_EQ(error.what(), str("cannot convert ", from.describe(), " to ", to.describe(),
                                   " (value made by model.some_proj)"));
     };
     refused(Fanout{}, Replicate{});
     refused(Replicate{}, Partial{});
     refused(Fanout{}, Partial{});
-    refused(cut, Partial{});
+    refused(shard, Partial{});
   });
 }
 
@@ -310,7 +309,7 @@ TEST(DTensor, FullTensorOfSums_AddsThemAndOfAFanoutKeepsNoGradient) {
     const Tensor x = whole_numbers(kShape, 1);
     EXPECT_TRUE(at::equal(DTensor(local_of(x, Partial{}, axis), axis, Partial{}).full_tensor(), x));
     EXPECT_TRUE(at::equal(DTensor(x, axis, Fanout{}).full_tensor(), x));
-    // Its gradient would be a part on each rank, and nothing would sum it.
+    // Its gradient would be a partial sum on each rank that nothing sums.
     const DTensor fanout(leaf_of(x), axis, Fanout{});
     EXPECT_EQ(thrown_by([&] { (void)fanout.full_tensor(); }).code(), Code::kShape);
   });
@@ -318,7 +317,7 @@ TEST(DTensor, FullTensorOfSums_AddsThemAndOfAFanoutKeepsNoGradient) {
 
 TEST(DTensor, LocalPartOfTheWrongSize_IsRefusedWithTheSplitsNumbers) {
   on_ranks(2, [](const Axis& axis) {
-    const Split* split = Split::balanced(5, 2);
+    const SplitPtr split = Split::balanced(5, 2);
     const Error error = thrown_by([&] {
       (void)DTensor::from_local(at::zeros({4, 2}), axis, Shard{0, split});
     });
@@ -335,19 +334,19 @@ TEST(DTensor, LocalPartOfTheWrongSize_IsRefusedWithTheSplitsNumbers) {
 TEST(DTensor, Sum_WantsOneLayoutAndNamesBothMakers) {
   on_ranks(2, [](const Axis& axis) {
     const Tensor x = whole_numbers(kShape, 1);
-    const Placement cut = Shard{0, Split::balanced(5, 2)};
+    const Placement shard = Shard{0, Split::balanced(5, 2)};
     const DTensor a(x, axis, Replicate{}, maker_name("block.attention"));
-    const DTensor b(local_of(x, cut, axis), axis, cut, maker_name("block.mlp"));
+    const DTensor b(local_of(x, shard, axis), axis, shard, maker_name("block.mlp"));
     const Error error = thrown_by([&] { (void)(a + b); });
     EXPECT_EQ(error.code(), Code::kShape);
     EXPECT_STREQ(error.what(),
                  "cannot add Replicate (made by block.attention) and Shard(0) (made by block.mlp); "
                  "give both one layout in the plan");
     EXPECT_TRUE(at::equal((b + b).full_tensor(), 2 * x));
-    // Sums of parts are parts of the sum.
+    // The sum of partial sums is a partial sum.
     const DTensor p(local_of(x, Partial{}, axis), axis, Partial{});
     EXPECT_TRUE(at::equal((p + p).full_tensor(), 2 * x));
-    // A value that is on no axis may hold anything.
+    // A value without an axis has an unknown layout.
     const DTensor loose(x, Axis(), Replicate{});
     EXPECT_EQ(thrown_by([&] { (void)(loose + b); }).code(), Code::kShape);
     EXPECT_EQ(thrown_by([&] { (void)(b + loose); }).code(), Code::kShape);
@@ -358,8 +357,8 @@ TEST(DTensor, Map_WantsOneLayoutAndNoPartialSums) {
   on_ranks(2, [](const Axis& axis) {
     const Tensor x = whole_numbers(kShape, 1);
     const auto times = [](const Tensor& a, const Tensor& b) { return a * b; };
-    const Placement cut = Shard{2, Split::balanced(6, 2)};
-    const DTensor gate(local_of(x, cut, axis), axis, cut, maker_name("gate"));
+    const Placement shard = Shard{2, Split::balanced(6, 2)};
+    const DTensor gate(local_of(x, shard, axis), axis, shard, maker_name("gate"));
     const DTensor up(x, axis, Fanout{}, maker_name("up"));
     EXPECT_TRUE(at::equal(map(times, gate, gate).full_tensor(), x * x));
     EXPECT_TRUE(
@@ -378,16 +377,16 @@ TEST(DTensor, Map_WantsOneLayoutAndNoPartialSums) {
   });
 }
 
-TEST(SplitWork, PartsCutTogether_PassAndOthersAreNamed) {
+TEST(SplitWork, ValuesShardedTogether_PassAndOthersAreNamed) {
   on_ranks(2, [](const Axis& axis) {
-    const auto cut = [&](int64_t whole, const std::string& family, const char* maker) {
-      const Split* split = Split::balanced(whole, 2, 1, family);
+    const auto sharded = [&](int64_t whole, const std::string& family, const char* maker) {
+      const SplitPtr split = Split::balanced(whole, 2, 1, family);
       return DTensor(at::zeros({3, split->width(axis.rank())}), axis, Shard{1, split},
                      maker_name(maker));
     };
-    const DTensor q = cut(8, "heads 4/2 x 2", "q"), k = cut(4, "heads 4/2 x 2", "k");
-    const DTensor other = cut(4, "heads 2/2 x 2", "other");
-    const DTensor plain = cut(8, "", "plain"), wider = cut(6, "", "wider");
+    const DTensor q = sharded(8, "heads 4/2 x 2", "q"), k = sharded(4, "heads 4/2 x 2", "k");
+    const DTensor other = sharded(4, "heads 2/2 x 2", "other");
+    const DTensor plain = sharded(8, "", "plain"), wider = sharded(6, "", "wider");
     const DTensor fanout(at::zeros({3, 8}), axis, Fanout{}, maker_name("fanout"));
     const DTensor part(at::zeros({3, 8}), axis, Partial{}, maker_name("part"));
     EXPECT_NO_THROW(split_work({&q, &k}));
@@ -400,15 +399,15 @@ TEST(SplitWork, PartsCutTogether_PassAndOthersAreNamed) {
       EXPECT_TRUE(what.starts_with(a.maker() + " (")) << what;
       EXPECT_NE(what.find(" and " + b.maker() + " ("), std::string::npos) << what;
     };
-    refused(q, other);      // other heads
-    refused(plain, wider);  // other cuts, no family
+    refused(q, other);      // different heads
+    refused(plain, wider);  // different splits, no family
     refused(q, fanout);     // one is whole
-    refused(part, part);    // sums
+    refused(part, part);    // partial sums
     refused(DTensor(at::zeros({3, 8}), Axis(), Replicate{}, maker_name("loose")), q);
   });
 }
 
-TEST(Node, OutputThatNobodyUses_HasAZeroGradient) {
+TEST(Node, UnusedOutput_HasAZeroGradient) {
   const Tensor x = leaf_of(whole_numbers({4}, 1));
   Tensor a, b;
   {
@@ -433,8 +432,8 @@ TEST(Node, SecondBackwardOverAFreedGraph_IsAnError) {
   EXPECT_THROW(y.backward(at::ones({4}, at::kDouble)), c10::Error);
 }
 
-// Row R14: the other rank waits in the sum of a gradient that never comes.
-TEST(Node, HookThatThrowsOnOneRank_EndsAllWithWhatItThrew) {
+// Row R14 of docs/design/reliability-notes.md: the other rank waits in an all-reduce of a gradient.
+TEST(Node, HookThatThrowsOnOneRank_EndsAllRanksWithItsError) {
   const double start = monotonic_s();
   try {
     on_ranks(2, [](const Axis& axis) {

@@ -6,7 +6,7 @@
 namespace cleave {
 namespace {
 
-/// Boxes of `range` within the dims from `dim` on; `box` has the dims before it.
+/// Appends the boxes of `range` within dims >= `dim`; `box` holds the ranges of the dims before.
 void add_boxes(const std::vector<int64_t>& shape, size_t dim, Range range, Box& box,
                std::vector<Box>& boxes) {
   if (range.size() <= 0) return;
@@ -44,7 +44,7 @@ std::vector<Box> flat_boxes(const std::vector<int64_t>& shape, Range range) {
   return boxes;
 }
 
-Range flat_cut(int64_t size, int rank, int num_ranks) {
+Range flat_shard(int64_t size, int rank, int num_ranks) {
   return {size * rank / num_ranks, size * (rank + 1) / num_ranks};
 }
 

@@ -6,7 +6,7 @@
 namespace cleave {
 namespace {
 
-/// The elements of `boxes` of a tensor, one after the other.
+/// The elements of `boxes` of a tensor, concatenated.
 at::Tensor joined(const at::Tensor& t, const std::vector<Box>& boxes) {
   std::vector<at::Tensor> parts{at::empty({0}, t.options())};
   for (const Box& box : boxes) {
@@ -35,11 +35,11 @@ TEST(FlatBoxes, EveryRangeOfSmallTensors_IsTheFlattenedSlice) {
   }
 }
 
-TEST(FlatCut, SizesThatDoNotDivide_CoverEverythingOnceWithinOne) {
+TEST(FlatShard, SizesThatDoNotDivide_CoverEverythingOnceWithinOne) {
   for (int64_t size = 0; size < 20; ++size) {
     int64_t at = 0;
     for (int r = 0; r < 6; ++r) {
-      const Range range = flat_cut(size, r, 6);
+      const Range range = flat_shard(size, r, 6);
       EXPECT_EQ(range.begin, at);
       EXPECT_LE(std::abs(range.size() * 6 - size), 6);
       at = range.end;

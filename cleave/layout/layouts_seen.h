@@ -6,9 +6,8 @@
 
 namespace cleave {
 
-/// The layouts of the floating-point values that a piece of work has had at hand on this thread,
-/// from its making to its end: those that were made meanwhile, and those added. Work inside it has
-/// a record of its own.
+/// Scope that records the layouts of all floating-point DTensors that this thread makes or adds
+/// while the scope is alive. A nested scope has its own record.
 class LayoutsSeen {
  public:
   LayoutsSeen();
@@ -16,23 +15,23 @@ class LayoutsSeen {
   LayoutsSeen(const LayoutsSeen&) = delete;
   LayoutsSeen& operator=(const LayoutsSeen&) = delete;
 
-  /// Of the innermost work of this thread; null outside all.
+  /// Innermost scope of this thread; null outside any.
   [[nodiscard]] static LayoutsSeen* current();
 
-  /// Adds the layout of a split value to the record of this thread's work. Values of other types
-  /// than floating point have no gradient and do not count.
+  /// Records the layout of a value on more than one rank in the innermost scope. Integer values are
+  /// ignored, since they have no gradient.
   static void add(const DTensor& value);
 
-  /// A layout and who made the value.
+  /// A layout, and the layer that made the value.
   struct Seen {
     Placement placement;
     std::string maker;
     /// "a Shard(1) made by block.mlp"
     [[nodiscard]] std::string describe() const;
   };
-  /// The first on which each rank does other work (Shard, Fanout).
+  /// First layout on which ranks do different work (Shard, Fanout).
   [[nodiscard]] const std::optional<Seen>& split_work() const { return split_work_; }
-  /// The first on which all ranks do the same (Replicate, Partial).
+  /// First layout on which all ranks do the same work (Replicate, Partial).
   [[nodiscard]] const std::optional<Seen>& same_work() const { return same_work_; }
 
  private:

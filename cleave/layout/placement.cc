@@ -31,7 +31,7 @@ std::string Placement::describe() const {
     case Kind::kPartial:
       return "Partial";
   }
-  CLEAVE_BUG("no placement has the number ", static_cast<int>(kind_));
+  CLEAVE_BUG("unknown placement kind ", static_cast<int>(kind_));
 }
 
 }  // namespace cleave

@@ -14,7 +14,7 @@ Tensor take(const Tensor& whole, int64_t dim, const std::vector<Range>& ranges) 
   return parts.empty() ? whole.narrow(dim, 0, 0).contiguous() : at::cat(parts, dim);
 }
 
-/// Blocks joined in rank order to the order of the whole.
+/// Permutes blocks joined in rank order to the order of the whole dim.
 Tensor in_whole_order(const Tensor& joined, int64_t dim, const Split& split) {
   if (split.in_order()) return joined;
   const Tensor places = at::tensor(split.places(), at::kLong).to(joined.device());

@@ -1,24 +1,69 @@
 #include "cleave/layout/split.h"
 
-#include <map>
+#include <functional>
 #include <memory>
 #include <mutex>
-#include <tuple>
+#include <unordered_map>
 
 #include "cleave/base/error.h"
 
 namespace cleave {
 namespace {
 
-using Flat = std::vector<std::vector<std::pair<int64_t, int64_t>>>;
+using RangesOfRanks = std::vector<std::vector<Range>>;
 
-Flat flat(const std::vector<std::vector<Range>>& ranges) {
-  Flat out;
-  for (const auto& mine : ranges) {
-    auto& row = out.emplace_back();
-    for (const Range& r : mine) row.emplace_back(r.begin, r.end);
+struct Entry {
+  const Split* split;  // valid while the table is locked: it is deleted after its entry is erased
+  std::weak_ptr<const Split> alive;
+};
+
+/// The splits that are alive, by the hash of their content.
+struct Interned {
+  std::recursive_mutex mutex;  // intern() may fail while it holds it, and then erases
+  std::unordered_multimap<size_t, Entry> entries;
+};
+
+Interned& interned() {
+  static auto* all = new Interned;  // never destroyed: splits of static objects outlive it
+  return *all;
+}
+
+bool is_same(const Split& split, int64_t whole, const RangesOfRanks& ranges,
+             const std::string& family) {
+  if (split.whole() != whole || split.family() != family) return false;
+  if (static_cast<size_t>(split.num_ranks()) != ranges.size()) return false;
+  for (int r = 0; r < split.num_ranks(); ++r) {
+    if (split.ranges(r) != ranges[static_cast<size_t>(r)]) return false;
   }
-  return out;
+  return true;
+}
+
+size_t hash_of(int64_t whole, const RangesOfRanks& ranges, const std::string& family) {
+  size_t hash = std::hash<std::string>()(family);
+  const auto add = [&hash](int64_t number) {
+    hash = hash * 0x9E3779B97F4A7C15U + static_cast<size_t>(number);
+  };
+  add(whole);
+  for (const auto& of_rank : ranges) {
+    add(-1);  // where a rank begins
+    for (const Range& range : of_rank) {
+      add(range.begin);
+      add(range.end);
+    }
+  }
+  return hash;
+}
+
+/// Called when the last owner of a split is gone.
+void erase(const Split* split, size_t key) {
+  Interned& all = interned();
+  {
+    const std::lock_guard lock(all.mutex);
+    auto [at, end] = all.entries.equal_range(key);
+    while (at != end && at->second.split != split) ++at;
+    if (at != end) all.entries.erase(at);
+  }
+  delete split;
 }
 
 }  // namespace
@@ -59,23 +104,28 @@ Split::Split(int64_t whole, std::vector<std::vector<Range>> ranges, std::string 
     CLEAVE_CHECK(places_[static_cast<size_t>(i)] >= 0, Code::kShape, "element ", i, " of a dim of ",
                  whole, " is on no rank");
   }
-  if (in_order_) std::vector<int64_t>().swap(places_);  // with its memory, which = {} would keep
+  if (in_order_) std::vector<int64_t>().swap(places_);  // frees the memory, which = {} would keep
 }
 
-const Split* Split::intern(int64_t whole, std::vector<std::vector<Range>> ranges,
-                           const std::string& family) {
-  static std::mutex mutex;
-  static std::map<std::tuple<int64_t, Flat, std::string>, std::unique_ptr<const Split>> all;
-  const std::lock_guard lock(mutex);
-  auto& entry = all[{whole, flat(ranges), family}];
-  if (!entry) entry.reset(new Split(whole, std::move(ranges), family));
-  return entry.get();
+SplitPtr Split::intern(int64_t whole, std::vector<std::vector<Range>> ranges,
+                       const std::string& family) {
+  const size_t key = hash_of(whole, ranges, family);
+  Interned& all = interned();
+  const std::lock_guard lock(all.mutex);
+  const auto [begin, end] = all.entries.equal_range(key);
+  for (auto at = begin; at != end; ++at) {
+    if (!is_same(*at->second.split, whole, ranges, family)) continue;
+    if (SplitPtr known = at->second.alive.lock()) return known;  // null: about to be erased
+  }
+  const auto* made = new Split(whole, std::move(ranges), family);
+  SplitPtr split(made, [key](const Split* last) { erase(last, key); });
+  all.entries.emplace(key, Entry{made, split});
+  return split;
 }
 
-const Split* Split::balanced(int64_t whole, int num_ranks, int64_t unit,
-                             const std::string& family) {
+SplitPtr Split::balanced(int64_t whole, int num_ranks, int64_t unit, const std::string& family) {
   CLEAVE_CHECK(unit >= 1 && whole % unit == 0, Code::kShape, "a dim of ", whole,
-               " cannot be cut in units of ", unit, "; the unit must divide it");
+               " cannot be sharded in units of ", unit, "; the unit must divide it");
   const int64_t units = whole / unit;
   std::vector<std::vector<Range>> ranges;
   int64_t begin = 0;

@@ -13,7 +13,7 @@
 namespace cleave {
 namespace {
 
-/// Elements before and after `dim`: a tensor seen as [rows, size(dim), inner].
+/// A tensor viewed as [rows, size(dim), inner].
 struct Block {
   int64_t rows = 1, inner = 1;
 };
@@ -33,22 +33,22 @@ std::vector<int64_t> scaled(Widths widths, int64_t factor) {
   return out;
 }
 
-/// A call of the rank's own comes after those that it started.
+/// A synchronous call runs after the asynchronous ones that the rank started before.
 void await_started(Group& group) {
   if (auto* async = dynamic_cast<AsyncGroup*>(&group)) async->await_started();
 }
 
-/// Stands beside a call of a group: the time until its end counts as spent in its collectives.
-class OwnCall {
+/// Scope of a synchronous call; adds its duration to the group's collective time.
+class TimedCall {
  public:
-  explicit OwnCall(Group& group) : group_(group) {
+  explicit TimedCall(Group& group) : group_(group) {
     await_started(group);
     start_ = monotonic_s();
     if (record_.isActive()) record_.before("cleave::comm");
   }
-  ~OwnCall() { group_.add_seconds(monotonic_s() - start_); }
-  OwnCall(const OwnCall&) = delete;
-  OwnCall& operator=(const OwnCall&) = delete;
+  ~TimedCall() { group_.add_seconds(monotonic_s() - start_); }
+  TimedCall(const TimedCall&) = delete;
+  TimedCall& operator=(const TimedCall&) = delete;
 
  private:
   Group& group_;
@@ -89,7 +89,7 @@ Tensor Axis::all_reduce(const Tensor& t, std::string_view site, ReduceOp op) con
   const at::NoGradGuard no_grad;
   const Tensor in = t.contiguous();
   Tensor out = at::empty_like(in);
-  const OwnCall own(*group_);
+  const TimedCall own(*group_);
   group_->all_reduce(in.const_data_ptr(), out.mutable_data_ptr(), in.numel(),
                      dtype_of(in.scalar_type()), op, {.site = site, .shape = in.sizes()});
   return out;
@@ -104,7 +104,7 @@ Tensor Axis::all_gather(const Tensor& t, int64_t dim, Widths widths, std::string
   const Block block = block_of(in, dim);
   const auto shape = with_dim(in, dim, std::accumulate(widths.begin(), widths.end(), int64_t{0}));
   Tensor out = at::empty(shape, in.options());
-  const OwnCall own(*group_);
+  const TimedCall own(*group_);
   group_->all_gather(in.const_data_ptr(), out.mutable_data_ptr(), block.rows,
                      scaled(widths, block.inner), dtype_of(in.scalar_type()),
                      {.site = site, .shape = shape});
@@ -120,7 +120,7 @@ Tensor Axis::reduce_scatter(const Tensor& t, int64_t dim, Widths widths,
   const Tensor in = t.contiguous();
   const Block block = block_of(in, dim);
   Tensor out = at::empty(with_dim(in, dim, widths[static_cast<size_t>(rank())]), in.options());
-  const OwnCall own(*group_);
+  const TimedCall own(*group_);
   group_->reduce_scatter(in.const_data_ptr(), out.mutable_data_ptr(), block.rows,
                          scaled(widths, block.inner), dtype_of(in.scalar_type()),
                          {.site = site, .shape = in.sizes()});
@@ -144,11 +144,11 @@ std::vector<Tensor> Axis::all_to_all(const std::vector<Tensor>& parts,
   }
   for (const auto& shape : shapes) recv.push_back(c10::multiply_integers(shape));
   const Tensor in = at::cat(flat);
-  // Never empty: where the memory lies tells the group whether a device moves it, and all ranks
-  // must say the same.
+  // Never empty: the group chooses the transport by the memory's device, and all ranks must choose
+  // the same.
   const auto num_received = std::accumulate(recv.begin(), recv.end(), int64_t{0});
   const Tensor out = at::empty({std::max<int64_t>(num_received, 1)}, in.options());
-  const OwnCall own(*group_);
+  const TimedCall own(*group_);
   group_->all_to_all(in.const_data_ptr(), send, out.mutable_data_ptr(), recv,
                      dtype_of(in.scalar_type()), {.site = site, .shape = {}});
   std::vector<Tensor> result;
@@ -164,7 +164,7 @@ void Axis::broadcast_(Tensor& t, int root, std::string_view site) const {
   if (size() == 1) return;
   CLEAVE_CHECK(t.is_contiguous(), Code::kUsage, "broadcast_ needs a contiguous tensor; called by ",
                site);
-  const OwnCall own(*group_);
+  const TimedCall own(*group_);
   group_->broadcast(t.mutable_data_ptr(), t.numel(), dtype_of(t.scalar_type()), root,
                     {.site = site, .shape = t.sizes()});
 }
@@ -172,7 +172,7 @@ void Axis::broadcast_(Tensor& t, int root, std::string_view site) const {
 void Axis::send(const Tensor& t, int to, std::string_view site) const {
   CLEAVE_CHECK(group_ != nullptr, Code::kUsage, site, ": send on an axis of one rank");
   const Tensor out = t.contiguous();
-  const OwnCall own(*group_);
+  const TimedCall own(*group_);
   group_->send(out.const_data_ptr(), out.numel(), dtype_of(out.scalar_type()), to,
                {.site = site, .shape = out.sizes()});
 }
@@ -181,7 +181,7 @@ Tensor Axis::recv(int from, at::IntArrayRef shape, const at::TensorOptions& opti
                   std::string_view site) const {
   CLEAVE_CHECK(group_ != nullptr, Code::kUsage, site, ": recv on an axis of one rank");
   Tensor in = at::empty(shape, options);
-  const OwnCall own(*group_);
+  const TimedCall own(*group_);
   group_->recv(in.mutable_data_ptr(), in.numel(), dtype_of(in.scalar_type()), from,
                {.site = site, .shape = shape});
   return in;

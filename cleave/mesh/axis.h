@@ -14,16 +14,17 @@ namespace cleave {
 
 using at::Tensor;
 
-/// Whose elements of one dim each rank holds: for collectives, the width of every rank's block.
+/// Each rank's block size along the sharded dim, in elements, in rank order.
 using Widths = std::span<const int64_t>;
 
 /// One named dimension of a mesh, seen from one rank: its rank, its size, and the collectives along
-/// it. A value that is passed along (backward functions keep it), never looked up.
+/// it. Copyable value that is passed explicitly; there is no global registry. Backward functions
+/// keep copies.
 ///
-/// The default Axis has one rank, and everything on it is the identity. The functions below run
-/// without autograd, take any strides, and return new contiguous tensors; results are the same bits
-/// on every rank. `site` names the caller in messages. Errors are Group's, and Error(kShape) for
-/// widths, parts or shapes that do not fit.
+/// The default Axis has one rank, and every collective on it is the identity. The functions below
+/// run without autograd, accept any strides, and return new contiguous tensors. Results are
+/// bit-identical on all ranks. `site` names the caller in messages. They throw what Group throws,
+/// and Error(kShape) for inconsistent widths, parts or shapes.
 class Axis {
  public:
   Axis() = default;
@@ -37,29 +38,30 @@ class Axis {
   [[nodiscard]] const std::shared_ptr<Group>& group() const { return group_; }
   bool operator==(const Axis& other) const { return group_ == other.group_; }
 
-  /// Returns when all ranks are here.
+  /// Returns when all ranks have called it.
   void barrier(std::string_view site) const;
 
   /// Element-wise sum or maximum over the ranks; `t` has the same shape on all.
   [[nodiscard]] Tensor all_reduce(const Tensor& t, std::string_view site,
                                   ReduceOp op = ReduceOp::kSum) const;
-  /// Joins the ranks' blocks along `dim`: rank r gives widths[r] of it; in rank order.
+  /// Concatenates the ranks' blocks along `dim` in rank order; rank r contributes widths[r].
   [[nodiscard]] Tensor all_gather(const Tensor& t, int64_t dim, Widths widths,
                                   std::string_view site) const;
-  /// Sums whole tensors and keeps this rank's block of widths[rank] along `dim`.
+  /// Sums whole tensors over the ranks and returns this rank's block of widths[rank] along `dim`.
   [[nodiscard]] Tensor reduce_scatter(const Tensor& t, int64_t dim, Widths widths,
                                       std::string_view site) const;
   /// Sends parts[r] to rank r; the result's r-th tensor came from rank r and has shape shapes[r].
   [[nodiscard]] std::vector<Tensor> all_to_all(const std::vector<Tensor>& parts,
                                                const std::vector<std::vector<int64_t>>& shapes,
                                                std::string_view site) const;
-  /// Overwrites the contiguous `t` by that of `root`.
+  /// Overwrites the contiguous `t` with that of rank `root`.
   void broadcast_(Tensor& t, int root, std::string_view site) const;
 
-  /// One tensor to another rank of the axis; returns when `t` may be reused. Ranks that send to
-  /// each other before they receive do not block.
+  /// Sends one tensor to rank `to` of the axis; returns when `t` may be reused. Two ranks may both
+  /// send before they receive without blocking.
   void send(const Tensor& t, int to, std::string_view site) const;
-  /// The next tensor that rank `from` sent to this one: it has this shape and type.
+  /// Receives the next tensor that rank `from` sent to this rank. Shape and type must be the
+  /// sender's.
   [[nodiscard]] Tensor recv(int from, at::IntArrayRef shape, const at::TensorOptions& options,
                             std::string_view site) const;
 

@@ -14,12 +14,12 @@ using test::thrown_by;
 using test::whole_numbers;
 using Sizes = std::vector<int64_t>;
 
-/// The tensor that rank `r` brings.
+/// The input of rank `r`.
 Tensor of_rank(int r, at::IntArrayRef shape) {
   return whole_numbers(shape, static_cast<uint64_t>(r) + 1);
 }
 
-/// 7 elements over the ranks, unevenly; the last of four has none.
+/// 7 elements over the ranks, unevenly; rank 3 of 4 has none.
 Sizes widths_for(int tp) {
   const std::vector<Sizes> all = {{7}, {2, 5}, {3, 0, 4}, {4, 1, 2, 0}};
   return all[static_cast<size_t>(tp) - 1];
@@ -45,7 +45,7 @@ TEST(Axis, AllReduce_SumsAndTakesTheMaximumOfAnyStrides) {
 TEST(Axis, AllReduceOfHalfPrecision_AddsInFp32) {
   on_ranks(4, [](const Axis& axis) {
     for (const auto type : {at::kBFloat16, at::kHalf}) {
-      // 256 + 1 is not a bf16, 2048 + 1 no fp16: adding one by one in the type would lose the ones.
+      // bf16 cannot represent 256 + 1, nor fp16 2048 + 1: sums in the type would lose the ones.
       const double large = type == at::kBFloat16 ? 256 : 2048;
       const Tensor mine = at::full({2}, axis.rank() == 0 ? large : 1, at::dtype(type));
       const Tensor want = at::full({2}, large + 3, at::kFloat).to(type);
@@ -134,8 +134,9 @@ TEST(Axis, Broadcast_OverwritesWithTheRootsTensor) {
     Tensor t = of_rank(axis.rank(), {2, 3});
     axis.broadcast_(t, 2, "test");
     EXPECT_TRUE(at::equal(t, of_rank(2, {2, 3})));
-    Tensor turned = of_rank(axis.rank(), {2, 3}).t();
-    EXPECT_EQ(test::thrown_by([&] { axis.broadcast_(turned, 0, "test"); }).code(), Code::kUsage);
+    Tensor transposed = of_rank(axis.rank(), {2, 3}).t();
+    EXPECT_EQ(test::thrown_by([&] { axis.broadcast_(transposed, 0, "test"); }).code(),
+              Code::kUsage);
   });
 }
 

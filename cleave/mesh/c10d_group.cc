@@ -20,8 +20,7 @@ int64_t total(Widths widths) {
   return std::accumulate(widths.begin(), widths.end(), int64_t{0});
 }
 
-/// Between `whole` [rows, sum(widths)] and `blocks` [n, rows, widest], whose padding stays as it
-/// is.
+/// Copies between `whole` [rows, sum(widths)] and `blocks` [n, rows, widest]. Padding is unchanged.
 void copy_columns(const Tensor& whole, const Tensor& blocks, Widths widths, bool to_blocks) {
   int64_t begin = 0;
   for (size_t r = 0; r < widths.size(); ++r) {
@@ -39,13 +38,13 @@ c10d::ReduceOp c10d_op(ReduceOp op) {
 
 }  // namespace
 
-Tensor C10dGroup::room(at::IntArrayRef shape, DType dtype) const {
+Tensor C10dGroup::new_tensor(at::IntArrayRef shape, DType dtype) const {
   return at::empty(shape, at::device(device_).dtype(scalar_type(dtype)));
 }
 
 Tensor C10dGroup::view(const void* data, at::IntArrayRef shape, DType dtype) const {
-  if (c10::multiply_integers(shape) == 0) return room(shape, dtype);
-  // A tensor's memory may be written; what is only read is only read here too.
+  if (c10::multiply_integers(shape) == 0) return new_tensor(shape, dtype);
+  // for_blob needs a mutable pointer; memory of inputs is only read.
   return at::for_blob(const_cast<void*>(data), shape)  // NOLINT(*-const-cast)
       .options(at::device(device_).dtype(scalar_type(dtype)))
       .target_device(device_)
@@ -79,12 +78,12 @@ void C10dGroup::all_gather(const void* in, void* out, int64_t rows, Widths width
   const Tensor whole = view(out, {rows, total(widths)}, dtype);
   Tensor mine = view(in, {rows, held}, dtype);
   if (held < width || in == out) {
-    const Tensor padded = room({rows, width}, dtype);
+    const Tensor padded = new_tensor({rows, width}, dtype);
     padded.narrow(1, 0, held).copy_(mine);
     mine = padded;
   }
   const bool is_in_place = rows == 1 && total(widths) == n * width;
-  const Tensor blocks = is_in_place ? whole : room({n, rows, width}, dtype);
+  const Tensor blocks = is_in_place ? whole : new_tensor({n, rows, width}, dtype);
   Tensor from = mine.view(-1);
   Tensor to = blocks.view(-1);
   run([&] { return backend_->_allgather_base(to, from); });
@@ -101,12 +100,12 @@ void C10dGroup::reduce_scatter(const void* in, void* out, int64_t rows, Widths w
   const Tensor whole = view(in, {rows, total(widths)}, dtype);
   Tensor blocks = whole;
   if (rows > 1 || total(widths) < n * width) {
-    blocks = room({n, rows, width}, dtype).zero_();
+    blocks = new_tensor({n, rows, width}, dtype).zero_();
     copy_columns(whole, blocks, widths, /*to_blocks=*/true);
   }
   const Tensor mine = view(out, {rows, held}, dtype);
   const bool is_in_place = held == width && in != out;
-  const Tensor sum = is_in_place ? mine : room({rows, width}, dtype);
+  const Tensor sum = is_in_place ? mine : new_tensor({rows, width}, dtype);
   Tensor from = blocks.view(-1);
   Tensor to = sum.view(-1);
   run([&] { return backend_->_reduce_scatter_base(to, from); });

@@ -12,12 +12,12 @@ namespace cleave {
 
 using at::Tensor;
 
-/// The members of a group over one of c10d's backends: NCCL between GPUs.
+/// Collectives of a group through a c10d backend, e.g. NCCL between GPUs.
 ///
-/// Backends want blocks of one size, so uneven ones travel padded to the widest.
+/// Backends need equal block sizes, so uneven blocks are padded to the widest.
 class C10dGroup : public DeviceGroup {
  public:
-  /// `device` is where the memory of all calls lies; `name` is the group's, for messages.
+  /// `device` holds the memory of all calls; `name` is the group's name, for messages.
   C10dGroup(c10::intrusive_ptr<c10d::Backend> backend, at::Device device, std::string name)
       : backend_(std::move(backend)), device_(device), name_(std::move(name)) {}
 
@@ -34,10 +34,10 @@ class C10dGroup : public DeviceGroup {
   [[nodiscard]] c10d::Backend& backend() const { return *backend_; }
 
  private:
-  /// Memory as a tensor of `shape`; a new one where there are no elements.
+  /// `data` as a tensor of `shape`; a new tensor when it has no elements.
   [[nodiscard]] Tensor view(const void* data, at::IntArrayRef shape, DType dtype) const;
-  [[nodiscard]] Tensor room(at::IntArrayRef shape, DType dtype) const;
-  /// Starts a call of the backend and puts what the device does next behind it.
+  [[nodiscard]] Tensor new_tensor(at::IntArrayRef shape, DType dtype) const;
+  /// Starts a collective of the backend; the device's later work waits for it.
   void run(const std::function<c10::intrusive_ptr<c10d::Work>()>& call) const;
 
   c10::intrusive_ptr<c10d::Backend> backend_;
@@ -45,20 +45,20 @@ class C10dGroup : public DeviceGroup {
   std::string name_;
 };
 
-/// The store through which a c10d backend connects the members of a group: what rank 0 of the group
-/// sets the others get, each key a broadcast over the group. So a rank that fails meanwhile is
-/// noticed as in any collective.
+/// The store through which a c10d backend connects the members of a group. Rank 0 of the group sets
+/// keys and the other ranks get them; each key is a broadcast over the group. A rank that fails
+/// meanwhile is therefore detected as in any collective.
 class GroupStore : public c10d::Store {
  public:
-  /// `group` lives longer than the store.
+  /// `group` must outlive the store.
   explicit GroupStore(Group& group) : group_(group) {}
 
   void set(const std::string& key, const std::vector<uint8_t>& value) override;
   std::vector<uint8_t> get(const std::string& key) override;
-  /// Backends ask beside their work, on threads of their own, for keys that say another rank's
-  /// backend has failed; here the group says so, and no key is ever there.
+  /// Always false. Backends poll, on their own threads, for keys that report a failed backend of
+  /// another rank; here the group reports failures.
   bool check(const std::vector<std::string>& keys) override;
-  /// The rest of the interface connects nothing: Error(kBug).
+  /// The rest of the interface is not needed to connect: Error(kBug).
   c10::intrusive_ptr<c10d::Store> clone() override;
   int64_t add(const std::string& key, int64_t value) override;
   bool deleteKey(const std::string& key) override;

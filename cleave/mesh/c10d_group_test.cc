@@ -12,7 +12,7 @@ namespace {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-/// Set while the fakes below work: then all memory is the processor's.
+/// Set while a fake below runs; all memory then counts as host memory.
 thread_local bool is_inside = false;
 
 class Inside {
@@ -26,8 +26,7 @@ class Inside {
   bool before_;
 };
 
-/// A c10d backend that moves the processor's memory through a group, in blocks of one size, as
-/// NCCL's does.
+/// A c10d backend that moves host memory through a group in blocks of equal size, as NCCL does.
 class HostBackend : public c10d::Backend {
  public:
   explicit HostBackend(Group& group) : Backend(group.rank(), group.size()), group_(group) {}
@@ -52,7 +51,7 @@ class HostBackend : public c10d::Backend {
   WorkPtr _allgather_base(Tensor& to, Tensor& from, const c10d::AllgatherOptions&) override {
     const Inside inside;
     TORCH_CHECK(to.numel() == from.numel() * getSize(), "blocks of several sizes");
-    group_.all_gather(from.const_data_ptr(), to.mutable_data_ptr(), 1, alike(from.numel()),
+    group_.all_gather(from.const_data_ptr(), to.mutable_data_ptr(), 1, equal_widths(from.numel()),
                       type_of(to), call());
     return {};
   }
@@ -60,7 +59,7 @@ class HostBackend : public c10d::Backend {
                                const c10d::ReduceScatterOptions&) override {
     const Inside inside;
     TORCH_CHECK(from.numel() == to.numel() * getSize(), "blocks of several sizes");
-    group_.reduce_scatter(from.const_data_ptr(), to.mutable_data_ptr(), 1, alike(to.numel()),
+    group_.reduce_scatter(from.const_data_ptr(), to.mutable_data_ptr(), 1, equal_widths(to.numel()),
                           type_of(to), call());
     return {};
   }
@@ -75,13 +74,13 @@ class HostBackend : public c10d::Backend {
  private:
   static DType type_of(const Tensor& t) { return dtype_of(t.scalar_type()); }
   static Call call() { return {.site = "host backend", .shape = {}}; }
-  [[nodiscard]] std::vector<int64_t> alike(int64_t width) const {
+  [[nodiscard]] std::vector<int64_t> equal_widths(int64_t width) const {
     return std::vector<int64_t>(static_cast<size_t>(getSize()), width);
   }
   Group& group_;
 };
 
-/// The processor's memory, from `begin` to `end`, in the role of a device's.
+/// A fake device whose memory is `memory`, part of the host's; empty: all host memory.
 class HostDevice : public Device {
  public:
   explicit HostDevice(std::span<const std::byte> memory = {}) : memory_(memory) {}
@@ -97,7 +96,7 @@ class HostDevice : public Device {
   }
 
  private:
-  std::span<const std::byte> memory_;  // empty: all
+  std::span<const std::byte> memory_;
 };
 
 void use(World& world, const std::shared_ptr<Device>& device) {
@@ -119,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, TransportContract,
                          testing::Values(Transport{"devices", run_on_devices, true}),
                          [](const auto& test) { return test.param.name; });
 
-TEST(GroupStore, WhatTheFirstRankSets_TheOthersGet) {
+TEST(GroupStore, KeySetByRankZero_IsReadByTheOthers) {
   run_ranks(3, [](World& world) {
     const auto group = world.group({0, 1, 2}, "tp");
     GroupStore store(*group);
@@ -154,7 +153,7 @@ TEST(DeviceGroup, MemoryOnTheDeviceOfOneRankAlone_IsADesyncThatSaysSo) {
       std::vector<float> values(4), elsewhere(4);
       use(world, std::make_shared<HostDevice>(std::as_bytes(std::span(elsewhere))));
       const auto group = world.group({0, 1}, "tp");
-      // Connected on both first, so that the operation itself is compared.
+      // Connect both ranks first, so that the operation itself is compared.
       group->broadcast(elsewhere.data(), 4, DType::kF32, 0, {.site = "connect", .shape = {}});
       float* const data = world.rank() == 0 ? values.data() : elsewhere.data();
       group->all_reduce(data, data, 4, DType::kF32, ReduceOp::kSum, {.site = "sum", .shape = {}});
@@ -166,7 +165,7 @@ TEST(DeviceGroup, MemoryOnTheDeviceOfOneRankAlone_IsADesyncThatSaysSo) {
   EXPECT_EQ(text.find("on the device"), text.rfind("on the device")) << "of one rank: " << text;
 }
 
-TEST(DeviceGroup, ProcessorsAndDevicesMemory_GoTheirOwnWays) {
+TEST(DeviceGroup, HostAndDeviceMemory_UseTheirOwnTransports) {
   run_ranks(3, [](World& world) {
     std::vector<double> device_values(5, world.rank()), values(5, 10 * world.rank());
     use(world, std::make_shared<HostDevice>(std::as_bytes(std::span(device_values))));
@@ -177,19 +176,19 @@ TEST(DeviceGroup, ProcessorsAndDevicesMemory_GoTheirOwnWays) {
     }
     EXPECT_EQ(device_values, std::vector<double>(5, 3));
     EXPECT_EQ(values, std::vector<double>(5, 30));
-    // From a device to a rank that wants it in the processor's memory.
+    // From device memory to a rank that receives into host memory.
     if (world.rank() == 0) group->send(device_values.data(), 5, DType::kF64, 1, call);
     if (world.rank() == 1) group->recv(values.data(), 5, DType::kF64, 0, call);
     EXPECT_EQ(values, std::vector<double>(5, world.rank() == 1 ? 3 : 30));
   });
 }
 
-/// A backend that fails in the middle of its work.
+/// A backend whose all-reduce fails.
 class BrokenBackend : public HostBackend {
  public:
   using HostBackend::HostBackend;
   WorkPtr allreduce(std::vector<Tensor>&, const c10d::AllreduceOptions&) override {
-    TORCH_CHECK(false, "the wire is cut");
+    TORCH_CHECK(false, "connection reset");
   }
 };
 
@@ -201,7 +200,7 @@ TEST(C10dGroup, FailureOfTheBackend_IsAnErrorThatNamesTheAxis) {
     const Error error =
         test::thrown_by([&] { broken.all_reduce(&x, &x, 1, DType::kF32, ReduceOp::kSum); });
     EXPECT_EQ(error.code(), Code::kPeer);
-    EXPECT_EQ(std::string(error.what()), "axis tp: host failed: the wire is cut");
+    EXPECT_EQ(std::string(error.what()), "axis tp: host failed: connection reset");
   });
 }
 

@@ -7,12 +7,12 @@
 
 namespace cleave {
 
-/// What a rank was told, by name: {"--lr", "0.001"}.
+/// Settings that must be the same on all ranks, as (name, value): {"--lr", "0.001"}.
 using ConfigFingerprint = std::vector<std::pair<std::string, std::string>>;
 
-/// Compares what the ranks of a job were told, before they work: ranks that a launcher started with
-/// different options could train on without a word. Collective. Throws Error(kShape) with the first
-/// difference and both values.
-void check_consistent(const ConfigFingerprint& told, const Axis& everyone);
+/// Compares the ranks' settings before they start to work. Without it, ranks that a launcher
+/// started with different options could train without an error. Collective over `everyone`, the
+/// axis of all ranks. Throws Error(kShape) with the first difference and both values.
+void check_consistent(const ConfigFingerprint& config, const Axis& everyone);
 
 }  // namespace cleave

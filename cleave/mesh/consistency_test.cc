@@ -12,13 +12,14 @@ namespace {
 using test::on_ranks;
 using test::thrown_by;
 
-const ConfigFingerprint kTold{{"--lr", "0.1"}, {"--plan", ""}, {"--steps", "5"}};
+const ConfigFingerprint kConfig{{"--lr", "0.1"}, {"--plan", ""}, {"--steps", "5"}};
 
-/// What all ranks are told where rank `other` of three has `told`.
-std::string difference(int other, const ConfigFingerprint& told) {
+/// The error on all ranks when rank `other` of three has `config` and the others kConfig.
+std::string difference(int other, const ConfigFingerprint& config) {
   const Error error = thrown_by([&] {
-    on_ranks(3,
-             [&](const Axis& axis) { check_consistent(axis.rank() == other ? told : kTold, axis); });
+    on_ranks(3, [&](const Axis& axis) {
+      check_consistent(axis.rank() == other ? config : kConfig, axis);
+    });
   });
   EXPECT_EQ(error.code(), Code::kShape);
   const std::string text = error.what();
@@ -27,29 +28,29 @@ std::string difference(int other, const ConfigFingerprint& told) {
   return text.substr(0, text.size() - end.size());
 }
 
-TEST(RequireAlike, RanksThatWereToldTheSame_GoOn) {
+TEST(CheckConsistent, EqualConfigs_Pass) {
   for (const int ranks : {1, 2, 3}) {
-    on_ranks(ranks, [](const Axis& axis) { check_consistent(kTold, axis); });
+    on_ranks(ranks, [](const Axis& axis) { check_consistent(kConfig, axis); });
     on_ranks(ranks, [](const Axis& axis) { check_consistent({}, axis); });
   }
 }
 
-TEST(RequireAlike, FirstDifference_IsToldWithBothValues) {
+TEST(CheckConsistent, FirstDifference_IsReportedWithBothValues) {
   EXPECT_EQ(difference(2, {{"--lr", "0.2"}, {"--plan", ""}, {"--steps", "6"}}),
             "rank 2 has --lr 0.2, rank 0 0.1");
   EXPECT_EQ(difference(1, {{"--lr", "0.1"}, {"--plan", ""}, {"--steps", "6"}}),
             "rank 1 has --steps 6, rank 0 5");
-  // A longer text on either side, and names that the other does not have.
+  // A longer value on either side, and names that the other side lacks.
   EXPECT_EQ(difference(1, {{"--lr", "0.1"}, {"--plan", "x"}, {"--steps", "5"}}),
             "rank 1 has --plan x, rank 0 ");
   EXPECT_EQ(difference(0, {{"--lr", "0.1"}, {"--plan", ""}, {"--steps", "5"}, {"--clip", "1"}}),
             "rank 1 has --clip none, rank 0 1");
   EXPECT_EQ(difference(2, {}), "rank 2 has --lr none, rank 0 0.1");
-  // A value may hold anything.
+  // A value may hold any bytes.
   EXPECT_EQ(difference(0, {{"--lr", "\n\"0.1\"\n"}, {"--plan", ""}, {"--steps", "5"}}),
             "rank 1 has --lr 0.1, rank 0 \n\"0.1\"\n");
   EXPECT_THAT(difference(2, {{"--lr", "\xff"}, {"--plan", ""}, {"--steps", "5"}}),
-              testing::MatchesRegex("rank 2 has --lr of the checksum [0-9a-f]+, rank 0 0.1"));
+              testing::MatchesRegex("rank 2 has --lr checksum [0-9a-f]+, rank 0 0.1"));
 }
 
 }  // namespace

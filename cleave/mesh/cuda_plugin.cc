@@ -1,4 +1,4 @@
-// libcleave_cuda: what needs libtorch's CUDA libraries to run.
+// libcleave_cuda: the code that needs libtorch's CUDA libraries.
 #include <algorithm>
 #include <chrono>
 #include <cuda_runtime_api.h>
@@ -17,7 +17,7 @@
 namespace cleave {
 namespace {
 
-/// Throws c10's failures as Cleave's.
+/// Runs `action`; rethrows c10::Error as Error(code).
 template <class Action>
 auto checked(Code code, const std::string& what, const Action& action) {
   try {
@@ -31,12 +31,12 @@ class NcclGroup : public C10dGroup {
  public:
   using C10dGroup::C10dGroup;
   ~NcclGroup() override {
-    // An orderly end waits for the peers, after a failure they may be gone.
+    // shutdown() waits for the peers; after a failure they may be gone.
     const bool unwinds = std::uncaught_exceptions() > 0;
     try {
       unwinds ? backend().abort() : backend().shutdown();
     } catch (const c10::Error&) {
-      // The ranks' work is done or has failed already; nobody would be helped.
+      // The ranks' work is done or has failed already; another error would not help.
       (void)unwinds;
     }
   }
@@ -57,7 +57,7 @@ class CudaDevice : public Device {
   }
 
   void copy(void* to, const void* from, size_t bytes) override {
-    checked(Code::kPeer, "a message to or from the GPU", [&] {
+    checked(Code::kPeer, "copy to or from the GPU", [&] {
       const auto stream = c10::cuda::getCurrentCUDAStream(device_.index());
       C10_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
       C10_CUDA_CHECK(cudaStreamSynchronize(stream));
@@ -65,12 +65,12 @@ class CudaDevice : public Device {
   }
 
   std::unique_ptr<DeviceGroup> connect(Group& group) override {
-    return checked(Code::kPeer, str("axis ", group.name(), ": NCCL does not connect"), [&] {
+    return checked(Code::kPeer, str("axis ", group.name(), ": NCCL cannot connect"), [&] {
       auto options = c10d::ProcessGroupNCCL::Options::create();
       options->timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s_ * 1000));
       auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(
           c10::make_intrusive<GroupStore>(group), group.rank(), group.size(), options);
-      // Now, while all members are here, not in the middle of the first collective.
+      // Connect now, while all members are in this call, not during the first collective.
       backend->eagerConnectSingleDevice(device_);
       return std::make_unique<NcclGroup>(std::move(backend), device_, group.name());
     });

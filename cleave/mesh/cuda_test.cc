@@ -21,12 +21,12 @@ TEST(Cuda, WithoutAGpu_SaysWhatIsMissingAndWhatWorks) {
   EXPECT_NE(std::string(error.what()).find("choose cpu"), std::string::npos) << error.what();
 }
 
-TEST(Cuda, DeviceOfAFlag_IsItsOrAnError) {
+TEST(Cuda, DeviceFlag_IsADeviceOrAnError) {
   EXPECT_EQ(device_of("cpu"), at::Device(at::kCPU));
   EXPECT_EQ(thrown_by([] { (void)device_of("tpu"); }).code(), Code::kUsage);
 }
 
-TEST(Cuda, ManyRanksWithoutALauncher_AreToldToBecomeProcesses) {
+TEST(Cuda, ManyRanksWithoutALauncher_AreRefusedWithTheLaunchCommand) {
   SKIP_WITHOUT_GPUS(1);
   const Error error = thrown_by([] { run_job({.num_ranks = 2, .device = "cuda"}, [](World&) {}); });
   EXPECT_EQ(error.code(), Code::kUsage);

@@ -4,11 +4,11 @@
 
 #include <ATen/Parallel.h>
 
-#include "cleave/comm/launch/cpu_binding.h"
 #include "cleave/comm/bootstrap/environment.h"
+#include "cleave/comm/bootstrap/rank_process.h"
+#include "cleave/comm/launch/cpu_binding.h"
 #include "cleave/comm/launch/failure.h"
 #include "cleave/comm/shm/shm_world.h"
-#include "cleave/comm/bootstrap/rank_process.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/gpus.h"
 #include "cleave/mesh/memory_cache.h"
@@ -16,20 +16,21 @@
 namespace cleave {
 namespace {
 
-/// libtorch takes a thread's own number only after it was asked for once in that thread.
+/// libtorch applies a per-thread number only after get_num_threads() was called in that thread.
 void set_num_threads(int num_threads) {
   at::get_num_threads();
   at::set_num_threads(num_threads);
 }
 
-/// The GPU of this process: the host's ranks have one each, in order.
+/// The GPU of this process: the host's ranks get one each, in rank order.
 int own_gpu(const std::optional<Environment>& environment, int num_ranks, int num_gpus) {
-  CLEAVE_CHECK(environment || num_ranks == 1, Code::kUsage,
-               "--device cuda: each rank on a GPU is a process of its own; start them with cleave "
-               "launch -n ",
-               num_ranks, " -- PROGRAM, or another launcher");
+  CLEAVE_CHECK(
+      environment || num_ranks == 1, Code::kUsage,
+      "--device cuda: each rank on a GPU needs its own process; start the ranks with cleave "
+      "launch -n ",
+      num_ranks, " -- PROGRAM, or another launcher");
   if (!environment || environment->local_world_size == 1) return 0;
-  // A scheduler may show each rank its own GPU alone.
+  // A scheduler may make only its own GPU visible to each rank.
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");  // NOLINT(concurrency-mt-unsafe)
   if (num_gpus == 1 && visible != nullptr) return 0;
   cleave_require_gpus(environment->local_world_size);
@@ -50,9 +51,9 @@ void run_job(const JobOptions& options, const std::function<void(World&)>& body)
   const bool has_gpu = device_of(options.device).is_cuda();
   const int gpu = has_gpu ? own_gpu(environment, options.num_ranks, cuda().num_gpus()) : 0;
   const auto with_threads = [&](World& world) {
-    // First, so that the threads of this rank's kernels start where it is.
-    const CpuBinding processors(world, options.threads_per_rank);
-    set_num_threads(processors.num_threads());
+    // First, so that the kernel threads of this rank inherit its binding.
+    const CpuBinding binding(world, options.threads_per_rank);
+    set_num_threads(binding.num_threads());
     if (has_gpu) {
       dynamic_cast<ShmWorld&>(world).use_device(cuda().take(gpu, options.ranks.timeout_s));
     }
@@ -67,7 +68,7 @@ void run_job(const JobOptions& options, const std::function<void(World&)>& body)
   try {
     run_as_rank(*environment, with_threads, options.ranks);
   } catch (...) {
-    throw;  // from here: where nobody catches it further out, the rank has left its job in order
+    throw;  // the catch unwinds run_as_rank, so the rank leaves its job even if nobody catches it
   }
 }
 

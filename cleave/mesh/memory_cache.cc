@@ -22,7 +22,7 @@ constexpr size_t kPage = size_t{4} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
 
 #ifdef __SANITIZE_ADDRESS__
-constexpr bool kKeepsBlocks = false;  // the sanitizer does not see reads of blocks that are kept
+constexpr bool kKeepsBlocks = false;  // the sanitizer cannot detect reads of kept blocks
 #else
 constexpr bool kKeepsBlocks = true;
 #endif
@@ -40,15 +40,15 @@ void poison(void* data, size_t num_bytes) {
   if (poisons()) std::memset(data, 0xFF, num_bytes);
 }
 
-/// Bytes that a thread has in use: what it took, wherever that is let go of.
+/// Bytes that a thread has in use: blocks that it allocated, whichever thread frees them.
 using InUse = std::atomic<size_t>;
 
-/// Stands before a tensor's memory: libtorch gives back no more than a pointer.
+/// Header before a tensor's memory; libtorch frees memory by its pointer alone.
 struct alignas(64) Block {
-  size_t size = 0;       // a class of the list's; 0: not from there
-  size_t num_bytes = 0;  // that were asked for
-  std::shared_ptr<InUse>
-      in_use{};  // of the thread that took it, which may have ended; on a list none
+  size_t size = 0;       // size class of the free list; 0: allocated by the C library
+  size_t num_bytes = 0;  // requested
+  // Counter of the allocating thread, which may have ended; null while on a free list.
+  std::shared_ptr<InUse> in_use{};
 
   [[nodiscard]] void* data() { return this + 1; }
   static Block* of(void* data) { return static_cast<Block*>(data) - 1; }
@@ -58,7 +58,7 @@ size_t rounded_up(size_t value, size_t step) {
   return (value + step - 1) / step * step;
 }
 
-/// Eight sizes to each power of two, so that a block fits requests of nearly its size.
+/// Rounds up to one of eight sizes per power of two, so that a block fits requests of similar size.
 size_t size_class(size_t num_bytes) {
   size_t power = kPage;
   while (power * 16 <= num_bytes) power *= 2;
@@ -73,8 +73,8 @@ Block* block_at(void* data, size_t size) {
   return new (Block::of(data)) Block{.size = size};
 }
 
-/// Memory that begins at a page, large memory at a huge page, so that the system can give it as
-/// such. The page before it has the block.
+/// Maps memory aligned to a page, or to a huge page if large enough, so that the kernel can back it
+/// with huge pages. The page before it holds the Block header.
 Block* map(size_t size) {
   const size_t step = size >= kHugePage ? kHugePage : kPage;
   void* start =
@@ -85,7 +85,7 @@ Block* map(size_t size) {
   char* data = static_cast<char*>(start) + before;
   if (before > kPage) munmap(start, before - kPage);
   if (before < step) munmap(data + size, step - before);
-  // Advice: a system without huge pages says no.
+  // A hint; it fails on a system without huge pages.
   if (step == kHugePage) madvise(data, size, MADV_HUGEPAGE);
   return block_at(data, size);
 }
@@ -107,34 +107,34 @@ class FreeList {
     const size_t size = size_class(num_bytes);
     Block* block = find(size);
     if (block == nullptr) {
-      shrink_to(room_beside(size));
+      shrink_to(keep_limit(size));
       block = map(size);
     }
     block->num_bytes = num_bytes;
     block->in_use = in_use_;
     const size_t before = in_use_->fetch_add(block->size, std::memory_order_relaxed);
-    most_in_use_ = std::max(most_in_use_, before + block->size);
+    peak_in_use_ = std::max(peak_in_use_, before + block->size);
     return block;
   }
 
-  /// A block that another thread took is kept here too.
+  /// Also keeps blocks that another thread allocated.
   void put(Block* block) {
     kept_ += block->size;
     blocks_[block->size].push_back(block);
-    shrink_to(std::max(room_beside(0), kHugePage));
+    shrink_to(std::max(keep_limit(0), kHugePage));
   }
 
   [[nodiscard]] size_t kept() const { return kept_; }
 
  private:
-  /// What may be kept while `size` more bytes than now are in use.
-  [[nodiscard]] size_t room_beside(size_t size) const {
-    const size_t most = most_in_use_ + most_in_use_ / 10;
+  /// Bytes that may be kept when `size` more bytes than now are in use.
+  [[nodiscard]] size_t keep_limit(size_t size) const {
+    const size_t most = peak_in_use_ + peak_in_use_ / 10;
     const size_t in_use = in_use_->load(std::memory_order_relaxed) + size;
     return most > in_use ? most - in_use : 0;
   }
 
-  /// The smallest that is no more than half too large.
+  /// The smallest kept block that fits and is at most 1.5 times `size`; null if none.
   Block* find(size_t size) {
     const auto found = blocks_.lower_bound(size);
     if (found == blocks_.end() || found->first > size + size / 2) return nullptr;
@@ -157,11 +157,11 @@ class FreeList {
   }
 
   std::map<size_t, std::vector<Block*>> blocks_;  // by size
-  size_t kept_ = 0, most_in_use_ = 0;
+  size_t kept_ = 0, peak_in_use_ = 0;
   std::shared_ptr<InUse> in_use_ = std::make_shared<InUse>(0);
 };
 
-// A tensor can outlive its thread's list: of the main thread, at exit.
+// A tensor can outlive its thread's free list, e.g. the main thread's at exit.
 thread_local bool is_free_list_gone = false;
 
 struct ThreadFreeList {
@@ -186,7 +186,7 @@ Block* small_block(size_t num_bytes) {
   return new (start) Block{.num_bytes = num_bytes};
 }
 
-void give_back(void* data) {
+void free_block(void* data) {
   if (data == nullptr) return;
   Block* block = Block::of(data);
   report(*block, -1);
@@ -208,16 +208,16 @@ void give_back(void* data) {
 
 c10::DataPtr MemoryCache::allocate(size_t num_bytes) {
   const c10::Device cpu(c10::DeviceType::CPU);
-  if (num_bytes == 0) return {nullptr, nullptr, &give_back, cpu};
-  const bool is_kept = kKeepsBlocks && num_bytes >= kLeastBytes && !is_free_list_gone;
+  if (num_bytes == 0) return {nullptr, nullptr, &free_block, cpu};
+  const bool is_kept = kKeepsBlocks && num_bytes >= kMinBytes && !is_free_list_gone;
   Block* block = is_kept ? list().take(num_bytes) : small_block(num_bytes);
   poison(block->data(), num_bytes);
   report(*block, 1);
-  return {block->data(), block->data(), &give_back, cpu};
+  return {block->data(), block->data(), &free_block, cpu};
 }
 
 c10::DeleterFnPtr MemoryCache::raw_deleter() const {
-  return &give_back;
+  return &free_block;
 }
 
 void MemoryCache::copy_data(void* to, const void* from, size_t num_bytes) const {
@@ -231,7 +231,7 @@ size_t MemoryCache::kept_bytes() {
 void use_memory_cache() {
   static std::once_flag once;
   std::call_once(once, [] {
-    // Lives as long as the process: tensors may be let go of after main has ended.
+    // Never destroyed: tensors may be freed after main has returned.
     static auto* const cache = new MemoryCache();
     c10::SetCPUAllocator(cache, /*priority=*/1);
   });

@@ -7,24 +7,24 @@
 
 namespace cleave {
 
-/// Memory of tensors on the processor that is used again instead of given back: a training step
-/// asks for the same sizes each time, and pages that the system hands out anew are cleared and
-/// mapped first, which took an eighth of a step.
+/// Caching allocator for CPU tensors. A training step allocates the same sizes each time; without a
+/// cache the system clears and maps new pages, which took an eighth of a step.
 ///
-/// Blocks of 64 KiB and more are kept by the thread that let go of them, as long as they and what
-/// it has in use, which is what it took, are together at most a tenth more than what it had in use
-/// at its most, or they are no more than 2 MiB; and in huge pages where the system has them. A
-/// thread's blocks go back to the system when it ends.
+/// Each thread keeps the blocks of 64 KiB and more that it frees. It keeps at most 1.1 times its
+/// peak use minus its current use, but always up to 2 MiB; "use" counts the blocks that this thread
+/// allocated. Blocks are in huge pages where the system supports them, and go back to the system
+/// when the thread ends.
 ///
 /// With CLEAVE_POISON_MEMORY=1 in the environment (the tests), every floating-point number in new
-/// and in freed memory is NaN, so that a read of either shows; then the whole process uses the
-/// cache from its start. Under the address sanitizer no block is kept, for the same reason.
+/// and in freed memory is NaN, so that a read of either is noticed; the whole process then uses the
+/// cache from its start. Under the address sanitizer no block is kept, so that it detects such
+/// reads.
 class MemoryCache : public c10::Allocator {
  public:
-  /// Smaller ones are the C library's.
-  static constexpr size_t kLeastBytes = size_t{64} << 10;
+  /// Smaller blocks come from the C library.
+  static constexpr size_t kMinBytes = size_t{64} << 10;
 
-  /// How the message of allocate()'s Error begins.
+  /// Start of the message of allocate()'s Error.
   static constexpr std::string_view kNoMemory = "no memory for a tensor";
 
   /// Throws Error(kMemory).
@@ -32,12 +32,12 @@ class MemoryCache : public c10::Allocator {
   [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* to, const void* from, size_t num_bytes) const override;
 
-  /// What this thread keeps without using it, in bytes.
+  /// Size in bytes of the unused blocks that this thread keeps.
   [[nodiscard]] static size_t kept_bytes();
 };
 
-/// From here on libtorch takes the processor's memory from a MemoryCache, for the whole process;
-/// tensors that exist stay as they are. Does nothing the second time.
+/// Makes a MemoryCache libtorch's CPU allocator for the whole process. Existing tensors are not
+/// affected. Later calls do nothing.
 void use_memory_cache();
 
 }  // namespace cleave

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-TEST(MemoryCache, BlockLetGo_ComesBackForTheSameSize) {
+TEST(MemoryCache, FreedBlock_IsReusedForTheSameSize) {
   MemoryCache cache;
   const void* first = nullptr;
   {
@@ -39,7 +39,7 @@ TEST(MemoryCache, BlocksInUse_DoNotOverlap) {
       blocks.emplace_back(cache.allocate(size), size);
       std::memset(blocks.back().first.get(), static_cast<int>(blocks.size()), size);
     }
-    if (blocks.size() % 2 == 0) blocks.erase(blocks.begin());  // what follows may reuse it
+    if (blocks.size() % 2 == 0) blocks.erase(blocks.begin());  // later allocations may reuse it
   }
   for (const auto& [block, size] : blocks) {
     const auto* bytes = static_cast<const unsigned char*>(block.get());
@@ -48,7 +48,7 @@ TEST(MemoryCache, BlocksInUse_DoNotOverlap) {
 }
 
 TEST(MemoryCache, KeptMemory_StaysWithinATenthOfTheMostInUse) {
-  std::thread([] {  // a thread has a list of its own
+  std::thread([] {  // every thread has its own free list
     MemoryCache cache;
     for (size_t size = 64; size < 512; size += 37) {  // ever larger: no block fits the next one
       const c10::DataPtr block = cache.allocate(size << 10);
@@ -62,7 +62,7 @@ TEST(MemoryCache, KeptMemory_StaysWithinATenthOfTheMostInUse) {
       .join();
 }
 
-TEST(MemoryCache, BlockOfAnotherThread_IsLetGoOfHere) {
+TEST(MemoryCache, BlockOfAnotherThread_CanBeFreedHere) {
   MemoryCache cache;
   c10::DataPtr block;
   std::thread([&] {
@@ -75,7 +75,7 @@ TEST(MemoryCache, BlockOfAnotherThread_IsLetGoOfHere) {
   EXPECT_EQ(cache.allocate(2 * kMiB).get(), address);
 }
 
-TEST(MemoryCache, BlocksLetGoOfElsewhere_RaiseNobodysLimit) {
+TEST(MemoryCache, BlocksFreedOnOtherThreads_DoNotRaiseTheLimit) {
   std::thread([] {
     MemoryCache cache;
     for (int i = 0; i < 20; ++i) {  // one at a time: 8 MiB are in use at the most
@@ -90,7 +90,7 @@ TEST(MemoryCache, BlocksLetGoOfElsewhere_RaiseNobodysLimit) {
   }).join();
 }
 
-TEST(MemoryCache, BlocksOfOthersLetGoOfHere_LeaveTheOwnOnesInUse) {
+TEST(MemoryCache, FreeingOtherThreadsBlocks_KeepsOwnBlocksCountedAsInUse) {
   std::thread([] {
     MemoryCache cache;
     const c10::DataPtr own = cache.allocate(20 * kMiB);
@@ -103,7 +103,7 @@ TEST(MemoryCache, BlocksOfOthersLetGoOfHere_LeaveTheOwnOnesInUse) {
   }).join();
 }
 
-TEST(MemoryCache, RawMemoryAndNothing_AreTaken) {
+TEST(MemoryCache, RawMemoryAndZeroBytes_Work) {
   MemoryCache cache;
   EXPECT_EQ(cache.allocate(0).get(), nullptr);
   for (const size_t size : {size_t{10}, 2 * kMiB}) {
@@ -113,7 +113,7 @@ TEST(MemoryCache, RawMemoryAndNothing_AreTaken) {
   }
 }
 
-TEST(MemoryCache, Reports_CountWhatWasAskedFor) {
+TEST(MemoryCache, MemoryReports_CountRequestedBytes) {
   MemoryCache cache;
   const CpuMemory memory;
   {
@@ -124,7 +124,7 @@ TEST(MemoryCache, Reports_CountWhatWasAskedFor) {
   EXPECT_EQ(memory.peak(), static_cast<int64_t>(1000 + 3 * kMiB));
 }
 
-// As ctest runs it. Oracle: IEEE 754, in which all bits set is NaN.
+// Run by ctest with poisoning on. Oracle: IEEE 754, in which all bits set is NaN.
 TEST(MemoryCache, MemoryUnderPoison_HoldsNaNWhenNewAndWhenFreed) {
   const char* poison = std::getenv("CLEAVE_POISON_MEMORY");
   if (poison == nullptr || std::string(poison) != "1") {
@@ -141,7 +141,7 @@ TEST(MemoryCache, MemoryUnderPoison_HoldsNaNWhenNewAndWhenFreed) {
     std::fill(numbers, numbers + kCount, 1.0F);
     freed = numbers;
   }
-  if (MemoryCache::kept_bytes() == 0) return;  // the sanitizer sees a read of what is freed
+  if (MemoryCache::kept_bytes() == 0) return;  // the address sanitizer detects such reads
   EXPECT_TRUE(std::isnan(freed[0]) && std::isnan(freed[kCount - 1]));
 }
 

@@ -92,7 +92,8 @@ Mesh Mesh::slice(const std::vector<std::string>& names) const {
                  [&](const std::string& name) { return index(name); });
   CLEAVE_CHECK(std::is_sorted(keep.begin(), keep.end()) &&
                    std::adjacent_find(keep.begin(), keep.end()) == keep.end(),
-               Code::kUsage, "a sub-mesh names its axes once and in mesh order: ", names_of(dims_));
+               Code::kUsage,
+               "give each axis of a sub-mesh once and in mesh order: ", names_of(dims_));
   const std::vector<int> mine = coordinate();
   Mesh sub;
   for (const size_t d : keep) {
@@ -121,7 +122,7 @@ Mesh init_device_mesh(World& world, const std::vector<int>& mesh_shape,
                       const std::vector<std::string>& mesh_dim_names) {
   CLEAVE_CHECK(mesh_shape.size() == mesh_dim_names.size(), Code::kUsage, "init_device_mesh with ",
                mesh_shape.size(), " sizes and ", mesh_dim_names.size(),
-               " names; give each dimension one of both");
+               " names; give one size and one name per dimension");
   std::vector<MeshDim> dims;
   for (size_t d = 0; d < mesh_shape.size(); ++d) {
     dims.push_back({.name = mesh_dim_names[d], .size = mesh_shape[d]});

@@ -35,7 +35,7 @@ TEST(Mesh, SixRanksOfUnequalSizes_SumAlongEachAxisAlone) {
   on_world(6, [](World& world) {
     const Mesh mesh = Mesh::build(world, {{"dp", 2}, {"tp", 3}});
     const Tensor rank = at::scalar_tensor(world.rank(), at::kDouble);
-    // Ranks 0 1 2 and 3 4 5 are rows; 0 3, 1 4, 2 5 are columns.
+    // Rows of the mesh are ranks 0 1 2 and 3 4 5, columns 0 3, 1 4 and 2 5.
     const double row = world.rank() < 3 ? 3 : 12;
     const double column = 2 * (world.rank() % 3) + 3;
     EXPECT_EQ(mesh["tp"].all_reduce(rank, "test").item<double>(), row);
@@ -101,9 +101,9 @@ TEST(Mesh, WrongSizesAndNames_AreRefusedWithWhatWouldBeRight) {
     const Error count = thrown_by([&] { Mesh::build(world, {{"dp", 3}, {"tp", 2}}); });
     EXPECT_EQ(count.code(), Code::kShape);
     EXPECT_STREQ(count.what(), "a mesh of dp=3 x tp=2 needs 6 ranks; the world has 4");
-    const Error doubled = thrown_by([&] { Mesh::build(world, {{"tp", 2}, {"tp", 2}}); });
-    EXPECT_EQ(doubled.code(), Code::kUsage);
-    EXPECT_STREQ(doubled.what(), "mesh dimension 'tp' is named twice");
+    const Error duplicate = thrown_by([&] { Mesh::build(world, {{"tp", 2}, {"tp", 2}}); });
+    EXPECT_EQ(duplicate.code(), Code::kUsage);
+    EXPECT_STREQ(duplicate.what(), "mesh dimension 'tp' is named twice");
     const Error zero = thrown_by([&] { Mesh::build(world, {{"dp", 0}, {"tp", 4}}); });
     EXPECT_EQ(zero.code(), Code::kUsage);
     EXPECT_STREQ(zero.what(), "dp=0; a mesh dimension has at least 1 rank");

@@ -6,7 +6,7 @@
 namespace cleave {
 namespace {
 
-// Ranks may be threads, so each has its own.
+// Ranks may be threads, so the state is per thread.
 thread_local std::optional<Mesh> current;
 thread_local Axis everyone;
 
@@ -102,7 +102,7 @@ int get_pipeline_model_parallel_prev_rank() {
 }
 
 const Axis& get_world_group() {
-  (void)mesh();  // an error before initialize_model_parallel
+  (void)mesh();  // throws before initialize_model_parallel
   return everyone;
 }
 

@@ -5,26 +5,27 @@
 
 namespace cleave {
 
-/// Names that users of NeuronX Distributed and Megatron know, thin over one Mesh of axes pp, dp, tp
-/// (tp contiguous). A rank's state is its thread's: call initialize_model_parallel in the rank's
-/// body. New code passes a Mesh instead.
+/// The parallel state API of NeuronX Distributed and Megatron, implemented by one Mesh with axes
+/// pp, dp, tp (tp contiguous). The state is per rank thread: call initialize_model_parallel in the
+/// rank's body. New code passes a Mesh instead.
 struct ModelParallelSizes {
   int tensor_model_parallel_size = 1;
   int pipeline_model_parallel_size = 1;
 };
 
-/// Builds this rank's groups; the data-parallel size is what is left of the world. Throws
-/// Error(kShape) when the sizes do not divide the world, Error(kUsage) when it was done already.
+/// Builds this rank's groups. The data-parallel size is world size / (tp * pp). Throws
+/// Error(kShape) when tp * pp does not divide the world size, Error(kUsage) when already
+/// initialized.
 void initialize_model_parallel(World& world, const ModelParallelSizes& sizes = {});
 bool model_parallel_is_initialized();
-/// Back to nothing; may be initialised again.
+/// Drops all groups; initialize_model_parallel may be called again.
 void destroy_model_parallel();
 
-/// Asks a group getter for every group of that kind, as lists of world ranks.
+/// Tag: a group getter returns all groups of its kind as lists of world ranks.
 struct AsList {};
 inline constexpr AsList as_list{};  // NOLINT(readability-identifier-naming): NxD's name
 
-// Each throws Error(kUsage) before initialize_model_parallel. A group is the mesh's own Axis.
+// All getters throw Error(kUsage) before initialize_model_parallel. A group is an Axis of the mesh.
 /// The tensor-parallel axis.
 const Axis& get_tensor_model_parallel_group();
 std::vector<std::vector<int>> get_tensor_model_parallel_group(AsList);
@@ -50,11 +51,11 @@ int get_pipeline_model_parallel_prev_rank();
 /// All ranks of the world.
 const Axis& get_world_group();
 
-/// The developer guide's names for the same.
+/// Aliases with the names of NeuronX Distributed's developer guide.
 int get_tensor_parallel_size();
 int get_data_parallel_world_size();
 
-/// The notebook's names for the same.
+/// Aliases with the names of the course's notebook.
 int tp_rank();
 int tp_degree();
 const Axis& tp_grp();

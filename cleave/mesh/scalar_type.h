@@ -5,7 +5,7 @@
 
 namespace cleave {
 
-/// libtorch's name of a type and back. Throws Error(kUsage) for types that Cleave has no name for.
+/// Conversion between Cleave's and libtorch's types. Throws Error(kUsage) for unsupported types.
 at::ScalarType scalar_type(DType dtype);
 DType dtype_of(at::ScalarType type);
 

@@ -12,7 +12,8 @@
 
 namespace cleave {
 
-/// Makes a collective from `in` to `out` now or beside, and what waits for it.
+/// Starts a collective from `in` to `out`, asynchronously if the group supports it, and makes its
+/// Work.
 class WorkStarter {
  public:
   WorkStarter(const Axis& axis, const Tensor& in, Tensor out, std::string_view site)
@@ -21,16 +22,16 @@ class WorkStarter {
     work_.out_ = std::move(out);
   }
 
-  /// Of one rank: the result is there.
+  /// For one rank: the result already exists.
   Work done() { return std::move(work_); }
 
-  /// `call` is given the group, the memory, and the call's name and shape; a copy of it may be
-  /// kept.
+  /// Calls collective(group, from, to, call), possibly later and on another thread; `collective` is
+  /// copied.
   template <class Collective>
   Work start(const Collective& collective) {
     const auto group = axis_.group();
-    // What the other thread runs keeps alive all that it touches, and touches no tensor: libtorch
-    // would count on its thread what it does there.
+    // `run` holds everything that it uses, but calls no tensor function: the profiler would count
+    // that on the helper thread.
     const auto run = [group, collective, in = work_.in_, out = work_.out_,
                       from = work_.in_.const_data_ptr(), to = work_.out_.mutable_data_ptr(),
                       site = site_, shape = shape_] {
@@ -64,7 +65,7 @@ std::vector<int64_t> copy_of(Widths widths) {
 
 void check_flat(const Tensor& t, int64_t numel, std::string_view site) {
   CLEAVE_CHECK(t.dim() == 1 && t.is_contiguous() && t.numel() == numel, Code::kShape, site,
-               ": a tensor of sizes ", t.sizes(), " was given; it takes one run of ", numel,
+               ": got a tensor of sizes ", t.sizes(), "; expected one contiguous dim of ", numel,
                " elements");
 }
 
@@ -81,8 +82,8 @@ Tensor Work::wait() {
 }
 
 Work start_all_reduce(const Axis& axis, const Tensor& t, std::string_view site) {
-  CLEAVE_CHECK(t.is_contiguous(), Code::kUsage, site, ": a tensor of strides ", t.strides(),
-               " was given; it takes a contiguous one");
+  CLEAVE_CHECK(t.is_contiguous(), Code::kUsage, site, ": got a tensor of strides ", t.strides(),
+               "; expected a contiguous one");
   WorkStarter starter(axis, t, t, site);
   if (axis.size() == 1) return starter.done();
   return starter.start([count = t.numel(), type = dtype_of(t.scalar_type())](

@@ -7,30 +7,31 @@
 
 namespace cleave {
 
-/// A collective under way: it goes on beside the rank's own thread until its result is asked for.
+/// Handle of an asynchronous collective (PyTorch's Work). A helper thread of the axis runs it;
+/// wait() returns the result.
 ///
-/// Results are the same bits as those of the collectives of Axis. Calls of one axis, started or
-/// not, are made in the order in which the rank gives them, which is the same on all ranks. The
-/// memory of a device, which has a queue of its own, and axes that can only be called directly (a
-/// dry one) are called at once.
+/// Results are bit-identical to those of Axis's collectives. Collectives of one axis, asynchronous
+/// or not, run in the order in which the rank issues them, which must be the same on all ranks.
+/// Device memory (the device has its own queue) and axes without async support (dry ones) run the
+/// collective immediately.
 class Work {
  public:
   Work() = default;
-  /// Awaits the end and gives the result; throws here what the collective threw. Once.
+  /// Waits for the end and returns the result; rethrows the collective's error. Call it once.
   [[nodiscard]] Tensor wait();
-  /// Whether there is a result to be asked for.
-  [[nodiscard]] bool is_under_way() const { return out_.defined(); }
+  /// Whether a result is still to be taken by wait().
+  [[nodiscard]] bool is_pending() const { return out_.defined(); }
 
  private:
   friend class WorkStarter;
-  std::shared_ptr<Group> group_;  // whose seconds the wait counts for; nullptr when it was called
+  std::shared_ptr<Group> group_;  // the wait adds to its time; null if the collective has run
   std::shared_future<void> done_;
-  Tensor in_, out_;  // freed by the rank's own thread
+  Tensor in_, out_;  // freed on the rank's thread
 };
 
-/// Axis::all_reduce with a sum, in place: `t` is contiguous, and the result.
+/// Asynchronous Axis::all_reduce (sum), in place: `t` must be contiguous and becomes the result.
 [[nodiscard]] Work start_all_reduce(const Axis& axis, const Tensor& t, std::string_view site);
-/// Axis::all_gather and Axis::reduce_scatter along dim 0 of a contiguous tensor of one dim.
+/// Asynchronous Axis::all_gather and Axis::reduce_scatter of a contiguous one-dim tensor.
 [[nodiscard]] Work start_all_gather(const Axis& axis, const Tensor& t, Widths widths,
                                     std::string_view site);
 [[nodiscard]] Work start_reduce_scatter(const Axis& axis, const Tensor& t, Widths widths,

@@ -7,7 +7,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
-// Oracle: the collectives of Axis, bit for bit, on another axis of the same ranks.
+// Oracle: the synchronous collectives of Axis, bit for bit, on another axis of the same ranks.
 namespace cleave {
 namespace {
 
@@ -25,9 +25,9 @@ void on_two_axes(int num_ranks, const std::function<void(const Axis&, const Axis
       RankOptions{.timeout_s = 20, .flight_log_folder = ""});
 }
 
-TEST(Work, StartedCollectives_GiveTheBitsOfThoseThatAreCalled) {
+TEST(Work, AsyncCollectives_GiveTheSameBitsAsSyncOnes) {
   for (const int n : {1, 2, 3}) {
-    on_two_axes(n, [n](const Axis& beside, const Axis& own) {
+    on_two_axes(n, [n](const Axis& async, const Axis& own) {
       const auto seed = static_cast<uint64_t>(own.rank());
       for (const int64_t count : {12, 60000}) {
         for (const auto type : {at::kFloat, at::kBFloat16}) {
@@ -35,39 +35,39 @@ TEST(Work, StartedCollectives_GiveTheBitsOfThoseThatAreCalled) {
           const Tensor whole = numbers({count}, seed).to(type);
           const Tensor part = numbers({count / n}, 7 + seed).to(type);
           const Tensor summed = whole.clone();
-          Work sum = start_all_reduce(beside, summed, "sum");
-          Work scattered = start_reduce_scatter(beside, whole, widths, "scatter");
-          Work gathered = start_all_gather(beside, part, widths, "gather");
-          // Meanwhile the rank calls another axis.
+          Work sum = start_all_reduce(async, summed, "sum");
+          Work scattered = start_reduce_scatter(async, whole, widths, "scatter");
+          Work gathered = start_all_gather(async, part, widths, "gather");
+          // Meanwhile the rank uses another axis.
           const Tensor want = own.all_reduce(whole, "sum");
           EXPECT_TRUE(at::equal(gathered.wait(), own.all_gather(part, 0, widths, "gather")));
           EXPECT_TRUE(at::equal(sum.wait(), want));
           EXPECT_TRUE(at::equal(summed, want)) << "not in place";
           EXPECT_TRUE(at::equal(scattered.wait(), own.reduce_scatter(whole, 0, widths, "scatter")));
-          EXPECT_FALSE(sum.is_under_way());
+          EXPECT_FALSE(sum.is_pending());
         }
       }
     });
   }
 }
 
-TEST(Work, CallOfTheSameAxis_ComesAfterWhatWasStarted) {
+TEST(Work, SyncCallOfTheSameAxis_RunsAfterEarlierAsyncOnes) {
   test::on_ranks(2, [](const Axis& axis) {
     for (int round = 0; round < 10; ++round) {
       const Tensor t = numbers({1000}, static_cast<uint64_t>(axis.rank()));
       const Tensor want = numbers({1000}, 0) + numbers({1000}, 1);
       Work work = start_all_reduce(axis, t, "first");
       axis.barrier("second");
-      EXPECT_TRUE(at::equal(t, want));  // without wait()
+      EXPECT_TRUE(at::equal(t, want));  // before wait()
       EXPECT_TRUE(at::equal(work.wait(), want));
     }
   });
 }
 
-TEST(Work, CollectiveThatFails_ThrowsWhereItIsAwaited) {
+TEST(Work, FailedCollective_ThrowsFromWait) {
   const Error error = test::thrown_by([] {
-    on_two_axes(2, [](const Axis& beside, const Axis& own) {
-      Work work = start_all_reduce(beside, at::ones({own.rank() == 0 ? 3 : 4}), "gradients");
+    on_two_axes(2, [](const Axis& async, const Axis& own) {
+      Work work = start_all_reduce(async, at::ones({own.rank() == 0 ? 3 : 4}), "gradients");
       const Error here = test::thrown_by([&] { (void)work.wait(); });
       EXPECT_EQ(here.code(), Code::kDesync);
       throw Error(here);
@@ -76,7 +76,7 @@ TEST(Work, CollectiveThatFails_ThrowsWhereItIsAwaited) {
   EXPECT_EQ(error.code(), Code::kDesync) << error.what();
 }
 
-TEST(Work, GroupsThatOnlyCall_AreCalledAtOnceAndCounted) {
+TEST(Work, GroupsWithoutAsyncSupport_RunImmediatelyAndAreCounted) {
   const Axis dry = dry_axis("dp", 0, 2);
   const Tensor shape = at::empty({10}, at::dtype(at::kFloat).device(at::kMeta));
   Work work = start_all_reduce(dry, shape, "dry");
@@ -90,7 +90,7 @@ TEST(Work, GroupsThatOnlyCall_AreCalledAtOnceAndCounted) {
   });
 }
 
-TEST(Work, TensorsThatAreNoRun_AreRefused) {
+TEST(Work, TensorsOfTheWrongShapeOrStrides_AreRefused) {
   const std::vector<int64_t> widths{2};
   EXPECT_EQ(test::thrown_by([&] {
               (void)start_all_gather(Axis(), at::ones({3}), widths, "gather");

@@ -10,7 +10,7 @@
 
 namespace cleave {
 
-/// What every program needs to know of a model, whatever its family.
+/// Facts about a model of any family.
 struct ModelFacts {
   int64_t vocab_size = 0;
   int64_t max_positions = 0;  ///< longest sequence
@@ -24,34 +24,34 @@ struct ModelFacts {
 };
 
 /// Bounds on the numbers of a config.json. All heads together are at most kMostWidth wide too, so a
-/// model has fewer than 2^57 weights, and layers x width x positions is at most 2^60: what counts
-/// them, their operations a token or their bytes fits in 63 bits.
+/// model has fewer than 2^57 weights, and layers x width x positions is at most 2^60: numbers of
+/// weights, of their bytes and of operations per token fit in 63 bits.
 inline constexpr int64_t kMostWidth = int64_t{1} << 20;
 inline constexpr int64_t kMostHeads = int64_t{1} << 16;  // and dims of a head
 inline constexpr int64_t kMostLayers = 4096;
 inline constexpr int64_t kMostPositions = int64_t{1} << 28;
 inline constexpr int64_t kMostTokens = INT32_MAX;
 inline constexpr double kMostInitRange = 1e3;
-/// Of config.json itself.
+/// Limits of config.json itself.
 inline constexpr JsonLimits kConfigLimits = {
     .max_bytes = uint64_t{4} << 20, .max_depth = 64, .max_values = size_t{1} << 18};
 
-/// What a family's config.json calls the sizes that every model has.
+/// A family's keys in config.json for the sizes that every model has.
 struct FactNames {
   const char* hidden = "hidden_size";
   const char* num_layers = "num_hidden_layers";
   const char* num_heads = "num_attention_heads";
   const char* max_positions = "max_position_embeddings";
   int64_t default_positions = 512;
-  /// Special ids where config.json lacks the key (not where it is null). transformers' defaults.
+  /// Special ids if config.json lacks the key (null means no id). transformers' defaults.
   std::optional<int64_t> default_eos{}, default_pad{};
 };
 
-/// The facts that all families read alike; as many KV heads as heads. Default ids outside the
-/// vocabulary are dropped. Throws Error(kFormat) for sizes that no model has.
+/// Reads the facts that all families have; the number of KV heads is that of heads. Default ids
+/// outside the vocabulary are dropped. Throws Error(kFormat) for sizes out of bounds.
 ModelFacts read_facts(const Json& json, const FactNames& names);
 
-/// For families whose heads divide the width. Throws Error(kFormat) where they do not.
+/// Throws Error(kFormat) unless the number of heads divides the width.
 void check_heads_divide(const Json& json, const ModelFacts& facts, const FactNames& names);
 
 /// Reads the activation's name. Throws Error(kFormat) naming key, value and byte.
@@ -64,11 +64,11 @@ double read_dropout(const Json& json, std::string_view key, double fallback);
 /// vocab_size is set already. Throws Error(kFormat) for ids outside the vocabulary.
 void read_special_ids(const Json& json, ModelFacts& facts);
 
-/// Names of the classes in a config.json: id2label, else LABEL_0 ... of num_labels (2 where nothing
-/// is said). Throws Error(kFormat) for numbers that are doubled or leave a gap.
+/// Names of the classes in a config.json: id2label, else LABEL_0 ... for num_labels (default 2).
+/// Throws Error(kFormat) for duplicate or missing numbers.
 std::vector<std::string> read_labels(const Json& json);
-/// The config.json of a classifier with the same layers: its class and the names of its labels.
-/// A family without a classifier keeps its own class.
+/// The config.json of a classifier with the same layers: sets the architecture and the label names.
+/// A family without a classifier keeps its architecture.
 Json classifier_config(const Json& config, const std::vector<std::string>& labels);
 
 }  // namespace cleave

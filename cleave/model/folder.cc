@@ -10,8 +10,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A run folder names its newest checkpoint in a file `latest`.
-fs::path followed(const fs::path& path) {
+/// The newest checkpoint of a run folder, which its file `latest` names; other folders as they are.
+fs::path resolved(const fs::path& path) {
   const fs::path latest = path / "latest";
   if (fs::exists(path / "config.json") || !fs::exists(latest)) return path;
   std::string name = read_file(latest, 1024);
@@ -43,7 +43,7 @@ constexpr MetaName kMetaNames[] = {{"model.embed_tokens.", "tok_embeddings."},
 ModelFolder ModelFolder::open(const std::string& path) {
   CLEAVE_CHECK(fs::is_directory(path), Code::kIo, "model folder ", path,
                " does not exist; give a folder with config.json, or a run's --out folder");
-  const fs::path folder = followed(path);
+  const fs::path folder = resolved(path);
   CLEAVE_CHECK(fs::is_directory(folder), Code::kIo, path, "/latest names ",
                folder.filename().string(),
                ", which is not there; restore it, or write the name of another checkpoint there");

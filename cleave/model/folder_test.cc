@@ -29,8 +29,8 @@ Tensor logits_of(const std::string& folder, const Axis& tp, const Tensor& ids) {
   return (*model)(DTensor(ids, tp, Replicate{}), Context()).full_tensor();
 }
 
-// Oracle: transformers' logits of the same trained model, recorded; Meta's files hold it with other
-// names and another order of rotary rows.
+// Oracle: recorded logits of transformers for the same trained model. Meta's files have other names
+// and another order of rotary rows.
 TEST(RealModelFolder, MetasNamesAndRowOrder_GiveTheRecordedLogits) {
   CLEAVE_NEEDS_DATA();
   const std::string data = test::data_folder();
@@ -50,7 +50,7 @@ TEST(RealModelFolder, MetasNamesAndRowOrder_GiveTheRecordedLogits) {
   }
 }
 
-TEST(ModelFolder, UnknownFamily_IsRefusedWithItsByteAndTheNearestName) {
+TEST(ModelFolder, UnknownFamily_IsRefusedWithByteAndNearestName) {
   const test::TempFolder folder;
   write_atomic(folder / "config.json", R"({"model_type": "lama"})");
   const Error error =
@@ -61,7 +61,7 @@ TEST(ModelFolder, UnknownFamily_IsRefusedWithItsByteAndTheNearestName) {
   EXPECT_THAT(error.what(), HasSubstr("(byte 15)"));
 }
 
-TEST(ModelFolder, LatestThatIsNoNameOfACheckpoint_IsRefusedWithoutWaiting) {
+TEST(ModelFolder, LatestThatIsNotACheckpointName_IsRefusedWithoutWaiting) {
   const test::TempFolder folder;
   for (const std::string_view name : {"../other", "/etc", "", ".hidden", "a/b", "a\nb", "a\rb"}) {
     write_atomic(folder / "latest", name);
@@ -78,7 +78,7 @@ TEST(ModelFolder, LatestThatIsNoNameOfACheckpoint_IsRefusedWithoutWaiting) {
   EXPECT_THROW(ModelFolder::open(folder.path().string()), Error);
 }
 
-TEST(ModelFolder, MetasEmbeddingThatIsNoMatrix_IsRefused) {
+TEST(ModelFolder, MetasEmbeddingThatIsNotAMatrix_IsRefused) {
   const test::TempFolder folder;
   write_atomic(folder / "params.json", R"({"dim": 64, "n_layers": 1, "n_heads": 4})");
   const std::string header =

@@ -24,7 +24,7 @@ TEST_P(CausalGolden, ForwardAndBackward_GiveLogitsLossAndEveryGradient) {
   });
 }
 
-TEST_P(CausalGolden, RowsOfUnequalLength_GiveTheirLogitsLossAndGradients) {
+TEST_P(CausalGolden, SequencesOfUnequalLength_GiveTheirLogitsLossAndGradients) {
   on_ranks([&](const Mesh& mesh) {
     auto model = model_on(mesh["tp"]);
     const auto [logits, loss] = pass(*model, mesh, rows_of("pad.input."));
@@ -39,7 +39,7 @@ TEST_P(CausalGolden, ThreeAdamWSteps_GiveLossesNormsAndWeights) {
   expect_three_steps("adamw", test::kGoldenAdamW, 1e-3, 0);
 }
 
-/// The goldens with a batch that has the pad id among the real ones.
+/// The goldens with a batch that has the pad id among the real ids.
 class PadIdGolden : public CausalGolden {};
 
 TEST_P(PadIdGolden, PadIdAmongTheIds_GetsNoGradientFromTheLookUp) {
@@ -51,14 +51,14 @@ TEST_P(PadIdGolden, PadIdAmongTheIds_GetsNoGradientFromTheLookUp) {
   });
 }
 
-/// The goldens that have a run with clipped gradients.
+/// The goldens with clipped training steps.
 class ClippedGolden : public CausalGolden {};
 
 TEST_P(ClippedGolden, ThreeClippedSteps_GiveLossesNormsAndWeights) {
   expect_three_steps("clip", test::kGoldenAdamW, 1e-3, 0.1);
 }
 
-/// The golden that has a run with plain Adam.
+/// The golden with training steps of plain Adam.
 class AdamGolden : public CausalGolden {};
 
 TEST_P(AdamGolden, ThreeAdamSteps_GiveLossesNormsAndWeights) {

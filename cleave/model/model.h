@@ -10,35 +10,35 @@
 
 namespace cleave {
 
-/// Where the values of a parameter lie in a folder's files.
+/// How a folder's files store a parameter.
 struct StoredAs {
   std::string name;
-  /// Rows of each head in Meta's order: pairs of rotary dims side by side instead of half a head
-  /// apart. 0: as the parameter; otherwise the head's rows.
+  /// Rows of a head, if they are in Meta's order: each rotary pair is adjacent instead of half a
+  /// head apart. 0: the parameter's own order.
   int64_t interleaved_rows = 0;
 };
 
 /// A whole model: ids in, logits out. Parameters have Hugging Face names.
 ///
-///   ids [B, T] int64   result [B, T, V], Replicate or Shard(-1) as the plan says; of a classifier
-///   [B, C]
+///   ids [B, T] int64   result [B, T, V], Replicate or Shard(-1) as the plan says; a classifier's
+///   is [B, C]
 class Model : public Layer {
  public:
   [[nodiscard]] virtual const ModelFacts& facts() const = 0;
-  /// The tensor-parallel plan that the model ships; with sequence parallel, activations between the
-  /// split parts (norms, residuals, dropout) are cut along T.
+  /// The model's tensor-parallel plan. With sequence parallelism, activations between the split
+  /// layers (norms, residuals, dropout) are sharded along T.
   [[nodiscard]] virtual Plan plan(bool sequence_parallel = false) const = 0;
-  /// Layers that are called one after the other: embedding, blocks, head. A pipeline's stage is a
-  /// range of them; FSDP and recompute wrap them one by one.
+  /// Layers in call order: embedding, blocks, head. A pipeline stage is a range of them; FSDP and
+  /// recompute wrap them one by one.
   [[nodiscard]] virtual std::vector<Layer*> sequence() = 0;
-  /// "lm", "mlm" or "classify": what it is trained for; "features" for one without a head.
+  /// The training task: "lm", "mlm" or "classify"; "features" for a model without a head.
   [[nodiscard]] virtual std::string task() const { return "lm"; }
-  /// Names under which older files may have a parameter.
+  /// Other names that files may have for a parameter.
   [[nodiscard]] virtual std::vector<std::string> other_names(
       const std::string& /*parameter*/) const {
     return {};
   }
-  /// Whether a folder may hold this tensor although the model has no use for it.
+  /// Whether a folder may hold this tensor although the model does not use it.
   [[nodiscard]] virtual bool ignores(const std::string& /*tensor*/) const { return false; }
   /// The config.json it was made from.
   [[nodiscard]] const Json& config() const { return config_; }
@@ -56,34 +56,35 @@ class Model : public Layer {
 /// Makes a model without memory from its config.json.
 using ModelFactory = std::unique_ptr<Model> (*)(const Json& config);
 
-/// Makes a model family known by its config.json's model_type; for programs that add their own.
+/// Registers a model family under its model_type in config.json, for programs with their own
+/// models.
 void register_model(const std::string& model_type, ModelFactory factory);
 
 /// A model without memory. Throws Error(kFormat) for an unknown model_type or values out of range.
 std::unique_ptr<Model> make_model(const Json& config);
 
-/// A configuration known by a name of its own.
+/// A named configuration.
 struct Preset {
   std::string name;
-  std::string config_json;  ///< text of its config.json, with the vocabulary it was published with
+  std::string config_json;  ///< its config.json, with the vocabulary of the published model
 };
 
-/// config.json of a preset for a vocabulary; Error(kUsage) with the names when there is no such
-/// one.
+/// config.json of a preset for a vocabulary; Error(kUsage) with the nearest names for an unknown
+/// preset.
 Json preset_config(const std::string& name, int64_t vocab_size);
 [[nodiscard]] std::vector<std::string> preset_names();
 
 /// A folder with a model: Hugging Face's config.json and tensor files of any form that
 /// open_model_files reads, or Meta's params.json and consolidated.safetensors.
 struct ModelFolder {
-  std::string path;         ///< a run folder is followed to its latest checkpoint
+  std::string path;         ///< of a run folder, its latest checkpoint
   Json config;              ///< Hugging Face form
   std::string stem;         ///< of the tensor files: "model" or "consolidated"
-  bool meta_names = false;  ///< tensors are named as Meta does
+  bool meta_names = false;  ///< tensors have Meta's names
 
-  /// Throws Error(kIo) when the folder has no model, saying what was looked for.
+  /// Throws Error(kIo) if the folder has no model, naming the files that it needs.
   static ModelFolder open(const std::string& path);
-  /// Where `parameter` (its Hugging Face name) is stored.
+  /// How `parameter` (its Hugging Face name) is stored.
   [[nodiscard]] StoredAs stored_as(const std::string& parameter) const;
 };
 

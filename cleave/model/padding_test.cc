@@ -13,11 +13,12 @@
 #include "tests/support/ranks.h"
 #include "tests/support/unsplit.h"
 
-// The row of config.json's pad_token_id, as in transformers: 5.23.0 gives row 2 of an untied Llama
-// with pad_token_id=2 the gradient norm 0 for the ids below, and a tied one what its head gives.
+// The gradient of the embedding row pad_token_id, as in transformers 5.23.0: for an untied Llama
+// with pad_token_id=2 and the ids below, row 2 has gradient norm 0; for a tied one, the head's
+// gradient.
 //
-// Oracle: the model without padding. Its gradients are the same, except that the table's row loses
-// what its look-ups give: all of it where the head is untied.
+// Oracle: the model without padding. Its gradients are the same, except that the row loses the part
+// that lookups give: all of it if the head is untied.
 namespace cleave {
 namespace {
 
@@ -55,7 +56,7 @@ struct Layout {
   bool fsdp = false;
 };
 
-/// This rank's gradients of one row, complete.
+/// Leaves this rank's complete gradients of one sequence on the parameters.
 void run(Model& model, const test::Weights& weights, const Layout& layout) {
   parallelize_module(model, layout.tp, model.plan(false));
   if (layout.fsdp) {
@@ -64,7 +65,7 @@ void run(Model& model, const test::Weights& weights, const Layout& layout) {
   for (const auto& p : model.parameters()) p->set_leaf(p->part_of(weights.at(p->name())));
   const Tensor ids = at::tensor({1, 5, 2, 7, 2, 9}, at::kLong).view({1, 6});
   const DTensor logits = model(DTensor(ids, layout.tp, Replicate{}), Context());
-  // All data-parallel ranks have the same row: each counts its share.
+  // All data-parallel ranks have the same sequence, and each counts its share.
   const DTensor loss =
       cross_entropy(logits, ids.roll(-1, 1), {.valid_tokens = 6 * int64_t{layout.dp.size()}});
   loss.local().backward();
@@ -79,7 +80,7 @@ Gradients whole_gradients(const Case& c, const Wanted& wanted, const test::Weigh
   return out;
 }
 
-/// What the gradients with padding in row 2 must be.
+/// The expected gradients with padding in row 2.
 Gradients expected(const Case& c, bool tied, test::Weights weights) {
   if (!tied) {
     Gradients out = whole_gradients(c, {"null", false}, weights);
@@ -87,7 +88,7 @@ Gradients expected(const Case& c, bool tied, test::Weights weights) {
     return out;
   }
   weights[c.head] = weights.at(c.table);
-  // An untied BERT has the bias under the decoder's name.
+  // In an untied BERT the bias has the decoder's name.
   const std::string bias = "cls.predictions.bias", untied_bias = "cls.predictions.decoder.bias";
   if (weights.contains(bias)) weights[untied_bias] = weights.at(bias);
   Gradients out = whole_gradients(c, {"null", false}, weights);
@@ -115,7 +116,7 @@ void expect_gradients(const Case& c, bool tied, int tp_ranks, int dp_ranks) {
   });
 }
 
-TEST(Padding, RowOfTheTable_GetsNoGradientFromItsLookUps) {
+TEST(Padding, RowOfTheTable_GetsNoGradientFromLookups) {
   for (const Case& c : {kLlama, kBert}) {
     for (const bool tied : {false, true}) {
       for (const int tp : {1, 2, 4}) {
@@ -125,7 +126,7 @@ TEST(Padding, RowOfTheTable_GetsNoGradientFromItsLookUps) {
   }
 }
 
-/// The rows of the table that a row of all ids gives no gradient.
+/// The rows of the table that get no gradient from a sequence of all ids.
 std::vector<int64_t> rows_without_gradient(Model& model, const std::string& table) {
   materialize(model, {.seed = 3});
   const Tensor ids = at::arange(11).view({1, 11});
@@ -140,9 +141,9 @@ std::vector<int64_t> rows_without_gradient(Model& model, const std::string& tabl
   return rows;
 }
 
-// Measured in transformers 5.23.0: BertConfig's default is 0, Llama's is none; null is none; -1 is
-// the last row; GPT-2 passes no padding_idx.
-TEST(Padding, IndexOfTheConfig_IsTransformers) {
+// As measured in transformers 5.23.0: BertConfig's default is 0, Llama has none; null is none; -1
+// is the last row; GPT-2 passes no padding_idx.
+TEST(Padding, IndexOfTheConfig_IsThatOfTransformers) {
   using Rows = std::vector<int64_t>;
   const auto rows = [](const Case& c, const std::string& padding) {
     return rows_without_gradient(*make(c, {padding}), c.table);

@@ -19,16 +19,16 @@ Tensor heads_first(const Tensor& t, int64_t head_dim) {
 
 HeadAttention::HeadAttention(const AttentionOptions& o) : options_(o) {
   if (o.rotary) rotary_.emplace(*o.rotary);
-  const HeadCut whole = HeadCut::make(o.num_heads, o.num_kv_heads, o.head_dim, 1);
+  const HeadShard whole = HeadShard::make(o.num_heads, o.num_kv_heads, o.head_dim, 1);
   kv_head_ = kv_head_of(whole, o.num_heads, o.num_kv_heads, 0);
 }
 
-HeadCut HeadAttention::cut(const Axis& axis) const {
-  return HeadCut::make(options_.num_heads, options_.num_kv_heads, options_.head_dim, axis.size());
+HeadShard HeadAttention::shard(const Axis& axis) const {
+  return HeadShard::make(options_.num_heads, options_.num_kv_heads, options_.head_dim, axis.size());
 }
 
 void HeadAttention::set_split(const Axis& axis) {
-  kv_head_ = kv_head_of(cut(axis), options_.num_heads, options_.num_kv_heads, axis.rank());
+  kv_head_ = kv_head_of(shard(axis), options_.num_heads, options_.num_kv_heads, axis.rank());
 }
 
 void HeadAttention::cast_kv_bf16() {
@@ -38,7 +38,7 @@ void HeadAttention::cast_kv_bf16() {
 Tensor HeadAttention::dropout_of(const DTensor& q, int64_t num_keys, const std::string& path,
                                  const Context& context) const {
   if (!context.training || options_.dropout == 0) return {};
-  // The probabilities [B, H, T, S] are cut as the heads are.
+  // The probabilities [B, H, T, S] are sharded like the heads.
   const auto& split = q.placement().split();
   std::vector<std::vector<Range>> heads;
   Placement placement = q.placement();
@@ -70,8 +70,8 @@ DTensor HeadAttention::operator()(const DTensor& q, const DTensor& k, const DTen
     const RotaryAngles angles = context.positions.defined()
                                     ? rotary_->angles(context.positions, q_BHTK)
                                     : rotary_->angles(Range{past, past + q_BHTK.size(2)}, q_BHTK);
-    q_BHTK = turned_by(q_BHTK, angles);
-    k_BGTK = turned_by(k_BGTK, angles);
+    q_BHTK = apply_rotary(q_BHTK, angles);
+    k_BGTK = apply_rotary(k_BGTK, angles);
   }
   const at::ScalarType key_type = key_type_.value_or(k_BGTK.scalar_type());
   if (context.cache != nullptr) {
@@ -80,7 +80,7 @@ DTensor HeadAttention::operator()(const DTensor& q, const DTensor& k, const DTen
     k_BGTK = k_BGTK.to(key_type);
     v_BGTK = v_BGTK.to(key_type);
   }
-  // For dropout's mask: q's shape and cut, without its memory, which nothing else holds on to.
+  // For the dropout mask: q's shape and placement without its memory, so that q can be freed.
   const Tensor shape = at::empty({1}, q.local().options()).expand(q.local().sizes());
   const auto attention = [this, placed = DTensor(shape, q.axis(), q.placement()), path,
                           context](const torch::autograd::variable_list& qkv) {
@@ -90,9 +90,9 @@ DTensor HeadAttention::operator()(const DTensor& q, const DTensor& k, const DTen
         .dropout = dropout_of(placed, qkv[1].size(2), path, context)};
     return attend(qkv[0], qkv[1], qkv[2], attend_options, context);
   };
-  // Without dropout the fast attention keeps no scores, and computes them again by itself.
+  // Without dropout, fast_attention saves no scores and recomputes them itself.
   const bool keeps_scores =
-      (context.training && options_.dropout != 0) || !attends_fast(q_BHTK, k_BGTK, v_BGTK);
+      (context.training && options_.dropout != 0) || !uses_fast_attention(q_BHTK, k_BGTK, v_BGTK);
   const Tensor out_BHTK = context.recompute_attention && keeps_scores
                               ? recomputed("attention", {q_BHTK, k_BGTK, v_BGTK}, attention)
                               : attention({q_BHTK, k_BGTK, v_BGTK});
@@ -124,11 +124,11 @@ Attention::Attention(const AttentionOptions& o)
 }
 
 void Attention::prepare_split(const Axis& axis) {
-  const HeadCut cut = attention_.cut(axis);
-  q_proj_.set_column_cut(cut.query);
-  k_proj_.set_column_cut(cut.kv);
-  v_proj_.set_column_cut(cut.kv);
-  o_proj_.set_row_cut(cut.query);
+  const HeadShard shard = attention_.shard(axis);
+  q_proj_.set_column_shards(shard.query);
+  k_proj_.set_column_shards(shard.kv);
+  v_proj_.set_column_shards(shard.kv);
+  o_proj_.set_row_shards(shard.query);
 }
 
 void Attention::check_split(const Axis& axis) {

@@ -20,26 +20,27 @@ struct AttentionOptions {
   Init out_init = Init::normal(0.02);
 };
 
-/// What attention does between its projections, whatever these are called: rotary positions, cache,
-/// masks, dropout, for this rank's heads. Part of the Layer that owns the projections.
+/// Attention for this rank's heads, without the projections: rotary positions, KV cache, masks and
+/// dropout. A member of the Layer that owns the projections.
 class HeadAttention {
  public:
   explicit HeadAttention(const AttentionOptions& options);
 
-  /// How the heads are cut over an axis. Throws Error(kShape) when there are fewer heads than
+  /// How the heads are sharded over an axis. Throws Error(kShape) when there are fewer heads than
   /// ranks.
-  [[nodiscard]] HeadCut cut(const Axis& axis) const;
-  /// Tells that the projections were cut so.
+  [[nodiscard]] HeadShard shard(const Axis& axis) const;
+  /// Call it when the projections are sharded by shard(axis).
   void set_split(const Axis& axis);
 
   ///   q [B, T, H*K]   k, v [B, T, G*K], Replicate or Shard(2)   result as q
   ///
-  /// `path` is the owner's: it names the dropout stream, its address the cache's entry. Throws
-  /// Error(kShape) when q, k and v were not cut together or tokens are missing.
+  /// `path` is the owner's path; it selects the dropout stream. The cache entry is keyed by this
+  /// object's address. Throws Error(kShape) when q, k and v are not sharded together, or when a
+  /// rank does not have all tokens.
   DTensor operator()(const DTensor& q, const DTensor& k, const DTensor& v, const std::string& path,
                      const Context& context);
-  /// From now on keys and values are rounded to bf16, in the cache and beside it: half the memory
-  /// that a token reads. For running alone, and only where the fast attention can read them so.
+  /// From now on, rounds keys and values to bf16, cached or not, which halves the memory that
+  /// decoding reads. Inference only. Does nothing when fast_attention cannot read bf16 keys.
   void cast_kv_bf16();
 
  private:
@@ -48,24 +49,25 @@ class HeadAttention {
   AttentionOptions options_;
   std::optional<Rotary> rotary_;
   Tensor kv_head_;                          // [local heads]
-  std::optional<at::ScalarType> key_type_;  // of keys and values; none: that of the activations
+  std::optional<at::ScalarType> key_type_;  // of keys and values; empty: the activations' type
 };
 
 /// A Layer that owns a HeadAttention.
 class HasHeads {
  public:
   virtual ~HasHeads() = default;
-  /// What attends between its projections.
+  /// Its HeadAttention.
   [[nodiscard]] virtual HeadAttention& heads() = 0;
 };
 
-/// Self-attention with separate q, k, v and output projections (Llama's names and S3's aliases).
+/// Self-attention with separate q, k, v and output projections, named q_proj, k_proj, v_proj and
+/// o_proj as in Llama, with the aliases wq, wk, wv and wo.
 ///
 ///   x [B, T, D]   result [B, T, D]
 ///
-/// Under tp each rank has whole heads, uneven where they do not divide; KV heads fewer than tp are
-/// on several ranks and their gradients are summed. Context gives positions, key_mask and the KV
-/// cache.
+/// Under tp each rank has whole heads, unevenly if tp does not divide their number. With fewer KV
+/// heads than tp, several ranks hold the same KV head and its gradients are summed. Context
+/// provides positions, key_mask and the KV cache.
 class Attention : public Layer, public HasHeads {
  public:
   explicit Attention(const AttentionOptions& options);

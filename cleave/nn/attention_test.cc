@@ -7,8 +7,8 @@
 #include "tests/support/thrown.h"
 #include "tests/support/unsplit.h"
 
-// Oracle: attention head by head in fp64, each query over the keys it may see, with softmax written
-// out and rotary positions as complex products.
+// Oracle: attention head by head in fp64 over the visible keys, with explicit softmax and rotary
+// positions as complex products.
 namespace cleave {
 namespace {
 
@@ -21,7 +21,7 @@ using test::Weights;
 
 constexpr int64_t kHidden = 6;
 
-/// What a case adds to the options.
+/// Masks and positions of a test case.
 struct Masks {
   Tensor positions{};  // [T] or [B, T]
   Tensor key_mask{};   // [B, T] bool
@@ -102,24 +102,24 @@ AttentionOptions heads(int64_t num_heads, int64_t num_kv_heads) {
           .rotary = RotaryOptions{.head_dim = 4, .theta = 100}};
 }
 
-/// Left padding: row 0 begins with two places that are none, row 1 is full.
+/// Left padding: sequence 0 begins with two padding tokens, sequence 1 has none.
 Masks left_padded() {
   const Tensor mask = at::ones({2, 5}, at::kBool);
   mask[0].narrow(0, 0, 2).fill_(false);
   return {.positions = (mask.cumsum(1) - 1).clamp_min(0), .key_mask = mask};
 }
 
-TEST(Attention, MultiHead_IsTheUnsplitOne) {
+TEST(Attention, MultiHead_EqualsTheUnsplitLayer) {
   expect_equals_unsplit(attention_case(heads(5, 5)));  // 2 1 1 1 heads
 }
 
-TEST(Attention, GroupedHeads_AreTheUnsplitOne) {
+TEST(Attention, GroupedHeads_EqualTheUnsplitLayer) {
   expect_equals_unsplit(attention_case(heads(6, 3)));  // on 4 ranks a KV head is on two of them
   expect_equals_unsplit(attention_case(heads(6, 2)));
   expect_equals_unsplit(attention_case(heads(4, 1)));  // one KV head on every rank
 }
 
-TEST(Attention, NotCausalWithoutRotary_IsTheUnsplitOne) {
+TEST(Attention, NotCausalWithoutRotary_EqualsTheUnsplitLayer) {
   AttentionOptions o = heads(6, 3);
   o.causal = false;
   o.rotary.reset();
@@ -127,7 +127,7 @@ TEST(Attention, NotCausalWithoutRotary_IsTheUnsplitOne) {
   expect_equals_unsplit(attention_case(o, left_padded()));
 }
 
-TEST(Attention, WithBiases_IsTheUnsplitOne) {
+TEST(Attention, WithBiases_EqualsTheUnsplitLayer) {
   AttentionOptions o = heads(6, 2);
   o.qkv_bias = true;
   o.out_bias = true;
@@ -138,7 +138,7 @@ TEST(Attention, LeftPadding_HidesKeysAndShiftsPositions) {
   expect_equals_unsplit(attention_case(heads(6, 3), left_padded()));
 }
 
-// A padded query sees the real keys alone: with labels on padding its logits count.
+// A padding query attends only to real keys. This matters if padding has labels.
 TEST(Attention, RightPadding_IsHiddenFromEveryQuery) {
   const Tensor mask = at::ones({2, 5}, at::kBool);
   mask[1].narrow(0, 3, 2).fill_(false);
@@ -149,19 +149,19 @@ TEST(Attention, RightPadding_IsHiddenFromEveryQuery) {
   }
 }
 
-TEST(Attention, RowOfPaddingAlone_StaysFinite) {
+TEST(Attention, SequenceOfPaddingAlone_StaysFinite) {
   Masks masks = left_padded();
   masks.key_mask[0].fill_(false);
   expect_equals_unsplit(attention_case(heads(6, 3), masks));
 }
 
-TEST(Attention, WithoutAPlan_WorksWholeOnEveryRank) {
+TEST(Attention, WithoutAPlan_RunsReplicatedOnEveryRank) {
   LayerCase c = attention_case(heads(6, 2));
   c.plan = {};
   expect_equals_unsplit(c);
 }
 
-// The mask of the reference comes from the whole heads; each rank of a split draws its own heads'.
+// The reference draws the mask of all heads; each tp rank draws only its own heads' part.
 TEST(Attention, DropoutOfProbabilities_IsTheSameOnEverySplit) {
   for (const bool causal : {true, false}) {
     AttentionOptions o = heads(6, 3);
@@ -179,7 +179,7 @@ TEST(Attention, DropoutOfProbabilities_IsTheSameOnEverySplit) {
   }
 }
 
-/// Output of tokens that come in chunks through a KV cache.
+/// Output for tokens passed in chunks through a KV cache.
 Tensor in_chunks(Layer& attention, const Tensor& x, const Axis& axis, Context context,
                  const std::vector<int64_t>& chunks) {
   const at::NoGradGuard no_grad;
@@ -223,9 +223,9 @@ TEST(Attention, PrefillAndDecodeThroughACache_EqualOnePass) {
   }
 }
 
-// Without rotary positions keys and values are sums of products: of numbers that bf16 holds exactly
-// rounding changes nothing, of others their last bits, whether they come from the cache or not.
-TEST(Attention, NarrowKeys_AreRoundedInTheCacheAndBesideIt) {
+// Without rotary positions, keys and values are sums of products. If bf16 represents them exactly,
+// rounding changes nothing; otherwise it changes their last bits, with and without a cache.
+TEST(Attention, Bf16Keys_AreRoundedWithAndWithoutACache) {
   const AttentionOptions o{
       .hidden = kHidden, .num_heads = 6, .num_kv_heads = 3, .head_dim = 16, .rotary = {}};
   const auto outputs = [&](bool narrow, double grid) {
@@ -248,7 +248,7 @@ TEST(Attention, NarrowKeys_AreRoundedInTheCacheAndBesideIt) {
   EXPECT_LE(difference, std::ldexp(exact.abs().max().item<double>(), -3));
 }
 
-TEST(KvCache, NarrowType_IsThatOfWhatItKeeps) {
+TEST(KvCache, GivenType_IsThatOfStoredKeysAndValues) {
   KvCache cache(4);
   const int layer = 0;
   const Tensor k = numbers({1, 2, 3, 4}, 1), v = numbers({1, 2, 3, 4}, 2);
@@ -257,7 +257,7 @@ TEST(KvCache, NarrowType_IsThatOfWhatItKeeps) {
   EXPECT_TRUE(at::equal(values, v.to(at::kBFloat16)));
 }
 
-TEST(KvCache, Reorder_MovesRowsOfEveryLayer) {
+TEST(KvCache, Reorder_MovesSequencesOfEveryLayer) {
   KvCache cache(4);
   const int first = 0, second = 0;
   const Tensor k = numbers({3, 2, 2, 4}, 1), v = numbers({3, 2, 2, 4}, 2);
@@ -275,7 +275,7 @@ TEST(KvCache, Reorder_MovesRowsOfEveryLayer) {
   EXPECT_TRUE(at::equal(values, at::cat({k.index_select(0, rows), more}, 2)));
 }
 
-TEST(KvCache, FullOne_IsRefusedWithItsNumbers) {
+TEST(KvCache, TooManyTokens_AreRefusedWithTheNumbers) {
   KvCache cache(4);
   const int layer = 0;
   const Tensor three = numbers({1, 1, 3, 2}, 1);
@@ -283,43 +283,43 @@ TEST(KvCache, FullOne_IsRefusedWithItsNumbers) {
   const Tensor two = numbers({1, 1, 2, 2}, 3);
   const Error error = thrown_by([&] { cache.extend(&layer, two, two, at::kDouble); });
   EXPECT_EQ(error.code(), Code::kShape);
-  EXPECT_STREQ(error.what(), "the KV cache has room for 4 tokens; 3 are in it and 2 more came");
+  EXPECT_STREQ(error.what(), "the KV cache holds at most 4 tokens; it has 3 and got 2 more");
 }
 
-TEST(HeadCut, UnevenHeads_TakeTheirKvHeadsAlong) {
+TEST(HeadShard, UnevenHeads_HaveTheirKvHeadsOnTheSameRank) {
   // Six heads on four ranks: 0 1, 2 3, 4, 5; with three KV heads: 0, 1, 2, 2.
-  const HeadCut cut = HeadCut::make(6, 3, 10, 4);
-  EXPECT_EQ(cut.query->widths(), (std::vector<int64_t>{20, 20, 10, 10}));
-  EXPECT_EQ(cut.kv->ranges(2), (std::vector<Range>{{20, 30}}));
-  EXPECT_EQ(cut.kv->ranges(3), (std::vector<Range>{{20, 30}}));
-  EXPECT_TRUE(cut.kv->owned(3).empty());
-  EXPECT_EQ(cut.query->family(), cut.kv->family());
-  // Five heads over two KV-head groups do not exist; six over two do: rank 1 of 4 has heads 2, 3.
-  const HeadCut two = HeadCut::make(6, 2, 10, 4);
+  const HeadShard shard = HeadShard::make(6, 3, 10, 4);
+  EXPECT_EQ(shard.query->widths(), (std::vector<int64_t>{20, 20, 10, 10}));
+  EXPECT_EQ(shard.kv->ranges(2), (std::vector<Range>{{20, 30}}));
+  EXPECT_EQ(shard.kv->ranges(3), (std::vector<Range>{{20, 30}}));
+  EXPECT_TRUE(shard.kv->owned(3).empty());
+  EXPECT_EQ(shard.query->family(), shard.kv->family());
+  // Six heads with two KV heads: rank 1 of 4 has heads 2 and 3, which use different KV heads.
+  const HeadShard two = HeadShard::make(6, 2, 10, 4);
   EXPECT_EQ(two.kv->ranges(1), (std::vector<Range>{{0, 20}}));
   EXPECT_TRUE(at::equal(kv_head_of(two, 6, 2, 1), at::tensor({0, 1}, at::kLong)));
   EXPECT_TRUE(at::equal(kv_head_of(two, 6, 2, 3), at::tensor({0}, at::kLong)));
 }
 
-TEST(HeadCut, FusedColumns_AreEachRanksQueriesKeysAndValues) {
-  const Split* fused = fused_columns(HeadCut::make(6, 3, 10, 4));
+TEST(HeadShard, FusedColumns_AreEachRanksQueriesKeysAndValues) {
+  const SplitPtr fused = fused_columns(HeadShard::make(6, 3, 10, 4));
   EXPECT_EQ(fused->whole(), 60 + 30 + 30);
   EXPECT_EQ(fused->ranges(0), (std::vector<Range>{{0, 20}, {60, 70}, {90, 100}}));
   EXPECT_EQ(fused->ranges(3), (std::vector<Range>{{50, 60}, {80, 90}, {110, 120}}));
   EXPECT_EQ(fused->owned(3), (std::vector<Range>{{50, 60}}));  // rank 2 holds the KV head first
-  EXPECT_FALSE(fused_columns(HeadCut::make(25, 25, 64, 2))->overlaps());
+  EXPECT_FALSE(fused_columns(HeadShard::make(25, 25, 64, 2))->overlaps());
 }
 
-TEST(HeadCut, MoreRanksThanHeads_IsRefusedWithTheSizesThatWork) {
-  const Error ranks = thrown_by([] { (void)HeadCut::make(6, 3, 10, 7); });
+TEST(HeadShard, MoreRanksThanHeads_AreRefusedWithTheValidSizes) {
+  const Error ranks = thrown_by([] { (void)HeadShard::make(6, 3, 10, 7); });
   EXPECT_EQ(ranks.code(), Code::kShape);
   EXPECT_STREQ(ranks.what(), "tp=7 is more than num_attention_heads=6; choose tp from 1 to 6");
-  const Error group = thrown_by([] { (void)HeadCut::make(6, 4, 10, 1); });
+  const Error group = thrown_by([] { (void)HeadShard::make(6, 4, 10, 1); });
   EXPECT_EQ(group.code(), Code::kShape);
   EXPECT_NE(std::string(group.what()).find("num_key_value_heads=4"), std::string::npos);
 }
 
-TEST(Attention, PartsThatAreNotPlannedTogether_AreNamed) {
+TEST(Attention, InconsistentPlanOfProjections_IsRefused) {
   on_ranks(2, [](const Axis& axis) {
     const std::vector<Plan> wrong = {
         {{"{q,k}_proj", Colwise{}}, {"o_proj", Rowwise{}}},
@@ -348,8 +348,8 @@ TEST(Attention, PartsThatAreNotPlannedTogether_AreNamed) {
   });
 }
 
-// Without its plan's entry every rank would attend to its own tokens alone, and nothing would tell.
-TEST(Attention, SplitTokensWithoutAPlan_AreRefused) {
+// Without the check every rank would silently attend only to its own tokens.
+TEST(Attention, ShardedTokensWithoutAPlan_AreRefused) {
   on_ranks(2, [](const Axis& axis) {
     Attention attention(heads(6, 3));
     parallelize_module(attention, axis, {});

@@ -9,7 +9,7 @@
 namespace cleave {
 namespace {
 
-/// Stands for an activation that was seen: only its layout is asked for.
+/// A placeholder for a recorded activation: only its layout is used.
 DTensor activation_like(const LayoutsSeen::Seen& seen, const Axis& axis) {
   std::vector<int64_t> sizes{1};
   if (seen.placement.is_shard()) {
@@ -23,17 +23,17 @@ DTensor activation_like(const LayoutsSeen::Seen& seen, const Axis& axis) {
 
 void CallRecord::finish(const std::string& path) const {
   if (!at::GradMode::is_enabled() || (!split_work() && !same_work())) return;
-  const auto read = read_;  // what follows reports the uses here
+  const auto read = read_;  // copied, because used_in() below changes this record
   for (const Parameter* p : read) {
     const bool is_reported = std::find(reported_.begin(), reported_.end(), p) != reported_.end();
     if (is_reported || !p->leaf().defined() || !p->leaf().requires_grad()) continue;
     CLEAVE_CHECK(!split_work() || !same_work(), Code::kShape, path.empty() ? "the model" : path,
                  " uses its parameter ", p->name(), " where it has ", split_work()->describe(),
                  " and ", same_work()->describe(),
-                 ", so the layout of the parameter's gradient is open; beside use() call "
-                 "used_in(activation) with the activation that it is used on");
+                 ", so the layout of the parameter's gradient is ambiguous; in addition to use(), "
+                 "call used_in(activation) with the activation that it is applied to");
     const Seen& seen = split_work() ? *split_work() : *same_work();
-    // use() is const, as reading is, but no parameter is.
+    // use() is const, but the Parameter objects themselves are not.
     const_cast<Parameter*>(p)->used_in(activation_like(seen, p->axis()));
   }
 }

@@ -7,7 +7,7 @@
 #include "tests/support/thrown.h"
 #include "tests/support/unsplit.h"
 
-// Oracle: the same work as plain tensor functions on whole weights, in fp64
+// Oracle: the same computation as plain tensor functions on whole weights, in fp64
 // (tests/support/unsplit.h).
 namespace cleave {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 using test::LayerCase;
 using test::Weights;
 
-/// x * scale, as a user writes it: the use of the parameter is not reported.
+/// x * scale, as users write it, without used_in().
 class Scale : public Layer {
  public:
   Scale() { add("scale", scale_); }
@@ -38,14 +38,14 @@ LayerCase scale_case(const Placement& input) {
           .input = input};
 }
 
-TEST(CallRecord, ParameterOnWholeOrCutActivation_HasTheGradientOfTheUnsplitLayer) {
+TEST(CallRecord, ParameterOnWholeOrShardedActivation_HasTheGradientOfTheUnsplitLayer) {
   for (const Placement& input :
        {Placement(Replicate{}), Placement(Shard{1}), Placement(Shard{0})}) {
     test::expect_equals_unsplit(scale_case(input));
   }
 }
 
-/// x + mlp(x) * scale: layouts inside the mlp are those of other calls.
+/// x + mlp(x) * scale. Layouts inside the mlp belong to other calls.
 class ScaledMlp : public Layer {
  public:
   ScaledMlp() {
@@ -87,7 +87,7 @@ TEST(CallRecord, ParameterBetweenSplitChildren_HasTheGradientOfTheUnsplitLayer) 
   }
 }
 
-/// down(up(x) * scale): x is whole, up(x) is cut, so the layouts of the call do not agree.
+/// down(up(x) * scale): x is whole and up(x) is sharded, so the layouts of the call do not agree.
 class ScaledInside : public Layer {
  public:
   explicit ScaledInside(bool reports) : reports_(reports) {
@@ -113,7 +113,7 @@ class ScaledInside : public Layer {
 
 const Plan kInsidePlan = {{"up", Colwise{}}, {"down", Rowwise{}}};
 
-TEST(CallRecord, ReportedUse_GoesBeforeTheLayoutsOfTheCall) {
+TEST(CallRecord, ReportedUse_OverridesTheLayoutsOfTheCall) {
   test::expect_equals_unsplit({.make = [] { return std::make_unique<ScaledInside>(true); },
                                .plan = kInsidePlan,
                                .reference =
@@ -135,9 +135,10 @@ TEST(CallRecord, UnreportedUseWhereLayoutsDoNotAgree_IsRefusedInTheFirstForward)
     EXPECT_EQ(error.code(), Code::kShape);
     EXPECT_STREQ(error.what(),
                  "the model uses its parameter scale where it has a Shard(2) made by up and a "
-                 "Replicate made by the caller, so the layout of the parameter's gradient is open; "
-                 "beside use() call used_in(activation) with the activation that it is used on");
-    // Without a gradient there is nothing to lay out.
+                 "Replicate made by the caller, so the layout of the parameter's gradient is "
+                 "ambiguous; in addition to use(), call used_in(activation) with the activation "
+                 "that it is applied to");
+    // Without grad mode there is no gradient, so no error.
     const at::NoGradGuard no_grad;
     EXPECT_EQ(layer(x, Context()).local().dim(), 3);
   });

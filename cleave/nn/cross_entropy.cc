@@ -36,29 +36,29 @@ Classes classes_of(const DTensor& logits) {
 }
 
 void check_labels(const Tensor& labels, const Tensor& valid, int64_t num_classes) {
-  if (labels.is_meta()) return;  // a dry run has shapes alone
+  if (labels.is_meta()) return;  // dry run: no values
   const Tensor wrong = valid.bitwise_and(labels.lt(0).bitwise_or_(labels.ge(num_classes)));
   if (!wrong.any().item<bool>()) return;
   const auto first = labels.masked_select(wrong)[0].item<int64_t>();
   throw Error(Code::kShape, str("label ", first, " is outside [0, ", num_classes,
-                                "); use the ignore index for places without a label"));
+                                "); use ignore_index for positions without a label"));
 }
 
-/// What forward leaves: each label's loss, and how backward makes d loss_n / d logit_nj times
-/// upstream_n [N].
+/// Result of forward: each label's loss, and the backward function: d loss_n / d logit_nj times
+/// upstream_n, [N, W].
 struct Pass {
   Tensor loss_N;
   std::function<Tensor(const Tensor& upstream_N)> gradient;
 };
 
-/// Label smoothing as a share of the probability.
+/// The probability mass that label smoothing spreads over all classes.
 double smoothing_of(const CrossEntropyOptions& o, int64_t num_classes) {
   if (o.smoothing != CrossEntropyOptions::Smoothing::kNemo) return o.label_smoothing;
   return o.label_smoothing * static_cast<double>(num_classes) /
          static_cast<double>(num_classes - 1);
 }
 
-/// Where this rank has a label's class, and the class's column; column 0 elsewhere.
+/// For each label, whether this rank has its class, and the class's local column (else 0).
 struct Targets {
   Tensor here_N, column_N;
 };
@@ -69,8 +69,8 @@ Targets targets_of(const Tensor& labels_N, const Tensor& valid_N, const Classes&
           .column_N = (labels_N - c.held.begin).masked_fill_(here.bitwise_not(), 0)};
 }
 
-/// This rank's part of what the loss is made of, with `top` taken off every logit; [3, N]: sums of
-/// exponentials, the label's logit, and the sum of all logits (for smoothing).
+/// All-reduce of [3, N]: the sum of exponentials, the label's logit, and the sum of all logits (for
+/// smoothing). The largest logit is subtracted from every logit beforehand.
 Tensor summed(const Classes& classes, const Tensor& sums, const Tensor& label, const Tensor& all) {
   return classes.axis.all_reduce(at::stack({sums, label, all}), "cross_entropy");
 }
@@ -79,11 +79,11 @@ Tensor loss_of(const Tensor& sums, const Tensor& valid_N, double s, int64_t num_
   const Tensor log_sum = sums[0].log();
   const Tensor mean_log = sums[2] / static_cast<double>(num_classes) - log_sum;
   const Tensor loss = (log_sum - sums[1]) * (1 - s) - mean_log * s;
-  // Filled, not multiplied: what is not counted may be infinite.
+  // masked_fill, not multiplication: ignored losses may be infinite.
   return loss.masked_fill(valid_N.bitwise_not(), 0);
 }
 
-/// By libtorch's operations: keeps the probabilities.
+/// With libtorch's operations; saves the probabilities for backward.
 Pass plain_pass(const Tensor& logits_NW, const Tensor& labels_N, const Tensor& valid,
                 const Classes& classes, double s) {
   const at::ScalarType type = logits_NW.scalar_type();
@@ -114,7 +114,7 @@ Pass plain_pass(const Tensor& logits_NW, const Tensor& labels_N, const Tensor& v
           }};
 }
 
-/// One reading of the logits forward, and one backward: keeps the logits.
+/// With fused kernels: reads the logits once in forward and once in backward; saves the logits.
 Pass fused_pass(const Tensor& logits_NW, const Tensor& labels_N, const Tensor& valid,
                 const Classes& classes, double s) {
   const SoftmaxSums own = softmax_sums(logits_NW);
@@ -127,16 +127,16 @@ Pass fused_pass(const Tensor& logits_NW, const Tensor& labels_N, const Tensor& v
   const Tensor all =
       s > 0 ? logits_NW.sum(-1, false, at::kFloat) - top * width : at::zeros_like(top);
   const Tensor sums = summed(classes, own.sums * (own.largest - top).exp(), label, all);
-  SoftmaxGradient of{.of_rows = {.largest = top, .sums = sums[0].contiguous()},
-                     .factor = {},
-                     .target = t.column_N.masked_fill(t.here_N.bitwise_not(), -1),
-                     .spread = s / static_cast<double>(classes.whole),
-                     .weight = 1 - s};
+  SoftmaxGradient arguments{.rows = {.largest = top, .sums = sums[0].contiguous()},
+                            .factor = {},
+                            .target = t.column_N.masked_fill(t.here_N.bitwise_not(), -1),
+                            .spread = s / static_cast<double>(classes.whole),
+                            .weight = 1 - s};
   return {.loss_N = loss_of(sums, valid, s, classes.whole),
-          .gradient = [logits_NW, valid, of](const Tensor& upstream) {
-            SoftmaxGradient here = of;
-            here.factor = upstream.expand_as(valid).masked_fill(valid.bitwise_not(), 0);
-            return softmax_gradient(logits_NW, here);
+          .gradient = [logits_NW, valid, arguments](const Tensor& upstream) {
+            SoftmaxGradient scaled = arguments;
+            scaled.factor = upstream.expand_as(valid).masked_fill(valid.bitwise_not(), 0);
+            return softmax_gradient(logits_NW, scaled);
           }};
 }
 
@@ -150,7 +150,7 @@ DTensor cross_entropy(const DTensor& logits, const Tensor& labels, const CrossEn
       Code::kShape, "labels have shape ", labels.sizes(), "; logits are ", logits.local().sizes());
   const Classes classes = classes_of(logits);
   Pass pass;
-  Tensor scale;  // what each token's loss counts
+  Tensor scale;  // weight of each token's loss
   Tensor result;
   {
     const at::NoGradGuard no_grad;

@@ -28,10 +28,10 @@ using Smoothing = Options::Smoothing;
 constexpr double kFp32 = std::numeric_limits<float>::epsilon();
 
 struct Loss {
-  Tensor value, gradient;  // the gradient whole
+  Tensor value, gradient;  // of the whole logits
 };
 
-/// Loss and gradient under `upstream` of whole logits that are given as Shard(-1).
+/// Loss and gradient, under upstream gradient `upstream`, of whole logits distributed as Shard(-1).
 Loss sharded_loss(const Tensor& logits, const Tensor& labels, const Options& options,
                   const Tensor& upstream, const Axis& axis) {
   const Tensor leaf = leaf_of(logits);
@@ -47,8 +47,8 @@ class GoldenLoss : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(All, GoldenLoss,
                          ::testing::Values("v16", "v24", "v101", "v16_big", "v24_big", "v101_big"));
 
-// The recorded values are fp32 themselves. A loss is a difference of numbers up to its own size
-// and a logarithm: some roundings of that size. A gradient is at most 1 before the upstream.
+// The recorded values are fp32 too. A loss is a difference of numbers up to its own size and a
+// logarithm, so it has a few roundings of that size. A gradient is at most 1 before `upstream`.
 void expect_golden(const std::map<std::string, Tensor>& golden, const std::string& name,
                    const std::string& kind, const Axis& axis) {
   const std::string prefix = name + "." + kind;
@@ -77,7 +77,7 @@ void expect_golden(const std::map<std::string, Tensor>& golden, const std::strin
   EXPECT_LE(largest_difference(mean.gradient, golden.at(prefix + ".grad_mean")), 8 * kFp32) << what;
 }
 
-TEST_P(GoldenLoss, EveryKind_IsTorchsWholeAndSharded) {
+TEST_P(GoldenLoss, EveryKind_EqualsTorchsWholeAndSharded) {
   const auto golden = test::golden_cross_entropy();
   for (const int tp : {1, 2, 3, 4}) {
     on_ranks(tp, [&](const Axis& axis) {
@@ -148,7 +148,7 @@ TEST(CrossEntropy, OtherIgnoreIndexAndGlobalCount_AreFollowed) {
   });
 }
 
-// A vocabulary that was padded is cut off by -inf, and a place without a label may hold anything.
+// Padding classes have logits of -inf, and positions without a label may have any logits.
 TEST(CrossEntropy, InfiniteLogitsThatDoNotCount_LeaveTheRestFinite) {
   const double infinity = std::numeric_limits<double>::infinity();
   const Tensor logits = numbers({4, 6}, 1);
@@ -188,11 +188,11 @@ TEST(CrossEntropy, Bf16Logits_AreSummedInFp32AndKeepTheirType) {
   });
 }
 
-TEST(CrossEntropy, ShardedLogits_CrossWithTwoSumsAndNoGather) {
+TEST(CrossEntropy, ShardedLogits_NeedTwoAllReducesAndNoGather) {
   on_ranks(3, [](const Axis& inner) {
     const auto group = std::make_shared<test::CountingGroup>(inner.group());
     const Axis axis(group);
-    const Split* split = Split::balanced(7, 3);
+    const SplitPtr split = Split::balanced(7, 3);
     const Tensor leaf = leaf_of(numbers({4, split->width(axis.rank())}, 1));
     const DTensor loss = cross_entropy(DTensor(leaf, axis, Shard{-1, split}),
                                        at::zeros({4}, at::kLong), {.label_smoothing = 0.1});
@@ -201,12 +201,12 @@ TEST(CrossEntropy, ShardedLogits_CrossWithTwoSumsAndNoGather) {
   });
 }
 
-TEST(CrossEntropy, CutInSeveralRangesInOrder_CountsAllClassesOfARank) {
+TEST(CrossEntropy, ShardOfSeveralRangesInOrder_CountsAllClassesOfARank) {
   const Tensor logits = numbers({4, 6}, 1);
   const Tensor labels = at::tensor({0, 2, 3, 5}, at::kLong);
   const Tensor want = whole_loss(logits, labels, {});
   on_ranks(3, [&](const Axis& axis) {
-    const Split* split = Split::intern(6, {{{0, 2}, {2, 4}}, {}, {{4, 6}}});
+    const SplitPtr split = Split::intern(6, {{{0, 2}, {2, 4}}, {}, {{4, 6}}});
     const DTensor placed = DTensor::distribute(logits, axis, Shard{1, split});
     EXPECT_NEAR(cross_entropy(placed, labels).local().item<double>(), want.item<double>(), 1e-14);
   });
@@ -245,7 +245,7 @@ TEST(CrossEntropy, WrongArguments_AreRefused) {
   });
 }
 
-TEST(NextTokenLabels, Shift_TakesTheNextAndEndsWithoutALabel) {
+TEST(NextTokenLabels, EachPosition_GetsTheNextLabelAndTheLastNone) {
   const Tensor labels = at::tensor({1, 2, 3, 4, -100, 6}, at::kLong).view({2, 3});
   EXPECT_TRUE(at::equal(next_token_labels(labels),
                         at::tensor({2, 3, -100, -100, 6, -100}, at::kLong).view({2, 3})));

@@ -7,14 +7,13 @@
 namespace cleave {
 namespace {
 
-/// Uniform numbers of this rank's elements, in memory order: runs of whole inner blocks along the
-/// sharded dim.
+/// Uniform random numbers for this rank's elements, in memory order.
 Tensor local_uniform(const DTensor& x, uint64_t key, const Context& context) {
-  if (x.local().is_meta()) return at::empty_like(x.local(), at::kFloat);  // a dry run
+  if (x.local().is_meta()) return at::empty_like(x.local(), at::kFloat);  // dry run
   Tensor out = at::empty(x.local().sizes(), at::kFloat);
   float* to = out.mutable_data_ptr<float>();
   const int dim = x.placement().is_shard() ? x.placement().dim() : 0;
-  const Split* split = x.placement().is_shard() ? x.placement().split() : nullptr;
+  const Split* split = x.placement().is_shard() ? x.placement().split().get() : nullptr;
   int64_t outer = 1;
   int64_t inner = 1;
   for (int64_t d = 0; d < x.dim(); ++d) {
@@ -53,7 +52,7 @@ DTensor Dropout::forward(const DTensor& x, const Context& context) {
   if (!context.training || p_ == 0) return x;
   CLEAVE_CHECK(!x.placement().is_partial(), Code::kShape, path(),
                ": dropout of partial sums made by ", x.maker(),
-               " would drop other elements on each rank; redistribute first");
+               " would drop different elements on each rank; redistribute first");
   return x.with(x.local() * dropout_mask(x, p_, path(), context));
 }
 

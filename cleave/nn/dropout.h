@@ -5,9 +5,13 @@ namespace cleave {
 
 /// Zeroes elements with probability p and scales the rest by 1/(1-p), while context.training.
 ///
-/// An element's fate is a function of (run seed, this layer's path, step, its global index: sample
-/// number and place within the sample), so masks are the same bits on every layout.
-/// x [B, ..]: dim 0 is the micro-batch's rows. Partial input is Error(kShape).
+/// Whether an element is dropped is a function of (run seed, this layer's path, step, global
+/// element index), so masks are bit-identical on every layout. The global element index combines
+/// the sample's index in the step's batch and the position in the sample.
+///
+///   x [B, ..], dim 0 is the micro-batch's sequences   result as x
+///
+/// Throws Error(kShape) for Partial input.
 class Dropout : public Layer {
  public:
   explicit Dropout(double p);
@@ -19,8 +23,8 @@ class Dropout : public Layer {
   double p_;
 };
 
-/// The keep mask of a tensor laid out like `x`, 1/(1-p) or 0 per element, of x's type; `stream`
-/// names the place in the model.
+/// The mask of a tensor laid out like `x`: 1/(1-p) or 0 per element, in x's type. `stream` names
+/// the random stream, normally the layer's path.
 Tensor dropout_mask(const DTensor& x, double p, const std::string& stream, const Context& context);
 
 }  // namespace cleave

@@ -9,7 +9,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
-// Oracle: element i of the step's whole batch is kept when number i of the stream is not below p.
+// Oracle: element i of the step's global batch is kept if number i of the stream is >= p.
 namespace cleave {
 namespace {
 
@@ -29,7 +29,7 @@ Context training(int64_t first_sample = 0) {
   return c;
 }
 
-/// Multipliers of a batch [rows, 3, 5] that begins with the step's first sample.
+/// Mask of a batch [rows, 3, 5] that begins with the step's first sample.
 Tensor whole_mask(int64_t rows, const std::string& stream) {
   std::vector<float> u(static_cast<size_t>(rows * 15));
   fill_uniform(stream_key(5, "dropout " + stream), 9, 0, u);
@@ -43,14 +43,14 @@ TEST(Dropout, MaskOnEveryLayout_IsTheSameBits) {
   for (const int tp : {1, 2, 3, 4}) {
     on_ranks(tp, [&](const Axis& axis) {
       const Tensor whole = at::zeros({4, 3, 5}, at::kDouble);
-      const Split* turned = Split::intern(5, [&] {  // last columns first, in two ranges
+      const SplitPtr swapped = Split::intern(5, [&] {  // last columns first, in two ranges
         std::vector<std::vector<Range>> r(static_cast<size_t>(tp));
         r.front() = {{0, 1}, {3, 5}};
         r.back().insert(r.back().begin() + (tp == 1 ? 1 : 0), {1, 3});
         return r;
       }());
       for (const Placement p : {Placement(Replicate{}), Placement(Shard{0}), Placement(Shard{1}),
-                                Placement(Shard{2}), Placement(Shard{2, turned})}) {
+                                Placement(Shard{2}), Placement(Shard{2, swapped})}) {
         const DTensor x = DTensor::distribute(whole, axis, p);
         const Tensor mask = dropout_mask(x, kP, "here", training());
         EXPECT_TRUE(at::equal(x.with(mask).full_tensor(), want)) << p.describe() << " tp=" << tp;
@@ -61,7 +61,7 @@ TEST(Dropout, MaskOnEveryLayout_IsTheSameBits) {
   }
 }
 
-TEST(Dropout, RowsOfADataParallelRank_TakeTheirPartOfTheBatchsMask) {
+TEST(Dropout, SequencesOfADataParallelRank_GetTheirPartOfTheBatchsMask) {
   const Tensor want = whole_mask(7, "here");
   int64_t begin = 0;
   for (const int64_t rows : {3, 1, 3}) {
@@ -74,13 +74,13 @@ TEST(Dropout, RowsOfADataParallelRank_TakeTheirPartOfTheBatchsMask) {
   }
 }
 
-TEST(Dropout, SeedStepAndPlace_GiveOtherMasks) {
+TEST(Dropout, OtherSeedStepOrStream_GivesAnotherMask) {
   const DTensor x(at::zeros({64, 16}, at::kDouble), Axis(), Replicate{});
   const Tensor base = dropout_mask(x, kP, "a", training());
   Context seed = training(), step = training();
   seed.seed = 6;
   step.step = 10;
-  // Independent masks differ in 2 p (1 - p) = 42 % of 1,024 places, with a deviation of 1.5 %.
+  // Independent masks differ in 2 p (1 - p) = 42 % of 1,024 elements, with a deviation of 1.5 %.
   for (const Tensor& other : {dropout_mask(x, kP, "b", training()), dropout_mask(x, kP, "a", seed),
                               dropout_mask(x, kP, "a", step)}) {
     const double differ = base.ne(other).to(at::kDouble).mean().item<double>();

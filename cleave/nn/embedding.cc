@@ -22,8 +22,10 @@ Embedding::Embedding(const EmbeddingOptions& options) : padding_row_(padding_row
   CLEAVE_CHECK(options.num_embeddings > 0 && options.embedding_dim > 0, Code::kShape,
                "Embedding(num_embeddings=", options.num_embeddings,
                ", embedding_dim=", options.embedding_dim, "); both must be positive");
+  Init init = options.init;
+  init.zero_row = padding_row_;
   weight_ = std::make_shared<Parameter>(
-      std::vector<int64_t>{options.num_embeddings, options.embedding_dim}, options.init);
+      std::vector<int64_t>{options.num_embeddings, options.embedding_dim}, init);
   add("weight", weight_);
 }
 
@@ -37,18 +39,18 @@ void Embedding::split_rows(const Axis& axis) {
 }
 
 void Embedding::check_ids(const Tensor& ids) const {
-  if (ids.numel() == 0 || !ids.is_cpu()) return;  // a device checks in its kernel
+  if (ids.numel() == 0 || !ids.is_cpu()) return;  // device kernels check ids themselves
   const auto [low, high] = ids.aminmax();
   const int64_t wrong = low.item<int64_t>() < 0 ? low.item<int64_t>() : high.item<int64_t>();
   CLEAVE_CHECK(wrong >= 0 && wrong < weight_->shape()[0], Code::kShape, subject(path()), "id ",
                wrong, " is outside [0, ", weight_->shape()[0],
-               "); do tokenizer and model belong together?");
+               "); check that the tokenizer matches the model");
 }
 
 Tensor Embedding::held_rows(const Tensor& ids) const {
   const Range held = weight_->ranges().front();
   if (held.size() == 0) {
-    // No rows: zeros, still connected to the weight so that this rank takes part in backward.
+    // No rows: zeros connected to the weight, so that this rank also runs backward's collectives.
     auto shape = ids.sizes().vec();
     shape.push_back(weight_->shape()[1]);
     return at::zeros(shape, weight_->use().options()) + weight_->use().sum();
@@ -72,8 +74,8 @@ DTensor Embedding::forward(const DTensor& ids, const Context& /*context*/) {
     return ids.with(whole_rows(ids.local()));
   }
   CLEAVE_CHECK(ids.placement().is_whole(), Code::kShape, subject(path()),
-               "a table that is split needs whole ids; it got ", ids.placement().describe(),
-               " made by ", ids.maker());
+               "a sharded table needs whole ids; it got ", ids.placement().describe(), " made by ",
+               ids.maker());
   if (weight_->split_dim() == 0) return ids.with(held_rows(ids.local()), Partial{});
   return ids.with(whole_rows(ids.local()),
                   Shard{static_cast<int>(ids.dim()), weight_->placement().split()});

@@ -28,7 +28,7 @@ LayerCase padded_case(int64_t rows, int64_t padding_idx, const Plan& plan) {
           .x = test::ids({2, 6}, rows, 3)};
 }
 
-TEST(Embedding, Padding_IsTheUnsplitOneOnEveryCut) {
+TEST(Embedding, PaddingOnEveryShard_EqualsTheUnsplitLayer) {
   for (const int64_t rows : {11, 2}) {  // 2: ranks without a row
     for (const int64_t index : {kPadding, kPadding - rows}) {
       const LayerCase whole = padded_case(rows, index, {});
@@ -42,6 +42,27 @@ TEST(Embedding, Padding_IsTheUnsplitOneOnEveryCut) {
   }
 }
 
+// Oracle: the initial values of the table without padding, whose other rows must not change.
+TEST(Embedding, PaddingRow_StartsAsZerosOnEveryLayout) {
+  const auto start = [](std::optional<int64_t> padding_idx, const Axis& axis, const Style& style) {
+    Embedding layer({.num_embeddings = 7, .embedding_dim = 5, .padding_idx = padding_idx});
+    layer.name_tree();
+    parallelize_module(layer, axis, {{"", style}});
+    return layer.weight();
+  };
+  Tensor want = start({}, Axis(), Rowwise{})->initial_value(3, at::kDouble);
+  want[kPadding].zero_();
+  for (const int tp : {1, 2, 3}) {
+    test::on_ranks(tp, [&](const Axis& axis) {
+      for (const Style& style : {Style(Rowwise{}), Style(Colwise{})}) {
+        const auto weight = start(kPadding, axis, style);
+        EXPECT_TRUE(
+            at::equal(weight->initial_value(3, at::kDouble), test::slice_of(*weight, want)));
+      }
+    });
+  }
+}
+
 TEST(Embedding, PaddingOutsideTheTable_IsRefused) {
   for (const int64_t index : {-12, 11}) {
     const Error error = test::thrown_by(
@@ -52,7 +73,7 @@ TEST(Embedding, PaddingOutsideTheTable_IsRefused) {
   }
 }
 
-TEST(Embedding, IdOutsideTheTable_IsNamedWithTheLayerWhereItHasAName) {
+TEST(Embedding, IdOutsideTheTable_IsReported) {
   const auto message_of = [](Layer& layer) {
     layer.name_tree();
     materialize(layer, {});
@@ -61,7 +82,7 @@ TEST(Embedding, IdOutsideTheTable_IsNamedWithTheLayerWhereItHasAName) {
           layer(DTensor(at::full({1, 1}, 9, at::kLong), Axis(), Replicate{}), Context());
         }).what());
   };
-  const std::string rest = "id 9 is outside [0, 3); do tokenizer and model belong together?";
+  const std::string rest = "id 9 is outside [0, 3); check that the tokenizer matches the model";
   Embedding alone({.num_embeddings = 3, .embedding_dim = 2});
   EXPECT_EQ(message_of(alone), rest);
 }

@@ -17,7 +17,8 @@ bool is_one_to_one(const Tensor& kv_head, int64_t num_kv) {
   return at::equal(kv_head, at::arange(num_kv, kv_head.options()));
 }
 
-/// Every KV head has the same number of query heads, in order: queries of a group can be stacked.
+/// Whether every KV head has the same number of query heads, in order, so that the queries of a
+/// group can be stacked.
 bool is_grouped(const Tensor& kv_head, int64_t num_kv) {
   const int64_t heads = kv_head.size(0);
   if (num_kv == 0 || heads % num_kv != 0) return false;
@@ -25,7 +26,7 @@ bool is_grouped(const Tensor& kv_head, int64_t num_kv) {
                    at::arange(num_kv, kv_head.options()).repeat_interleave(heads / num_kv));
 }
 
-/// [B or 1, 1, T, S] true = may attend; nothing when every key may be seen.
+/// [B or 1, 1, T, S] bool, true = may attend; empty when no key is masked.
 std::optional<Tensor> allowed(const Tensor& q, int64_t num_keys, bool causal,
                               const Context& context) {
   std::optional<Tensor> mask;
@@ -42,7 +43,8 @@ std::optional<Tensor> allowed(const Tensor& q, int64_t num_keys, bool causal,
 
 }  // namespace
 
-HeadCut HeadCut::make(int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, int num_ranks) {
+HeadShard HeadShard::make(int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,
+                          int num_ranks) {
   CLEAVE_CHECK(num_kv_heads > 0 && num_heads % num_kv_heads == 0, Code::kShape,
                "num_attention_heads=", num_heads,
                " must be a multiple of num_key_value_heads=", num_kv_heads);
@@ -51,7 +53,7 @@ HeadCut HeadCut::make(int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,
                num_heads);
   const int64_t group = num_heads / num_kv_heads;
   const std::string family = str("heads ", num_heads, "/", num_kv_heads, " x ", head_dim);
-  const Split* heads = Split::balanced(num_heads, num_ranks);
+  const SplitPtr heads = Split::balanced(num_heads, num_ranks);
   std::vector<std::vector<Range>> query, kv;
   for (int r = 0; r < num_ranks; ++r) {
     const Range h = heads->ranges(r).front();
@@ -62,31 +64,31 @@ HeadCut HeadCut::make(int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,
           .kv = Split::intern(num_kv_heads * head_dim, std::move(kv), family)};
 }
 
-const Split* fused_columns(const HeadCut& cut) {
-  const int64_t keys = cut.query->whole();
-  const int64_t values = keys + cut.kv->whole();
+SplitPtr fused_columns(const HeadShard& shard) {
+  const int64_t keys = shard.query->whole();
+  const int64_t values = keys + shard.kv->whole();
   std::vector<std::vector<Range>> ranges;
-  for (int r = 0; r < cut.query->num_ranks(); ++r) {
-    const Range q = cut.query->ranges(r).front();
-    const Range kv = cut.kv->ranges(r).front();
+  for (int r = 0; r < shard.query->num_ranks(); ++r) {
+    const Range q = shard.query->ranges(r).front();
+    const Range kv = shard.kv->ranges(r).front();
     ranges.push_back({q, {keys + kv.begin, keys + kv.end}, {values + kv.begin, values + kv.end}});
   }
-  return Split::intern(values + cut.kv->whole(), std::move(ranges), cut.query->family());
+  return Split::intern(values + shard.kv->whole(), std::move(ranges), shard.query->family());
 }
 
-Tensor kv_head_of(const HeadCut& cut, int64_t num_heads, int64_t num_kv_heads, int rank) {
-  const int64_t head_dim = cut.query->whole() / num_heads;
-  const Range q = cut.query->ranges(rank).front();
-  const Range kv = cut.kv->ranges(rank).front();
+Tensor kv_head_of(const HeadShard& shard, int64_t num_heads, int64_t num_kv_heads, int rank) {
+  const int64_t head_dim = shard.query->whole() / num_heads;
+  const Range q = shard.query->ranges(rank).front();
+  const Range kv = shard.kv->ranges(rank).front();
   const Tensor heads = at::arange(q.begin / head_dim, q.end / head_dim);
   return heads.div(num_heads / num_kv_heads, "floor") - kv.begin / head_dim;
 }
 
 namespace {
 
-/// Attention without materialised scores. What libtorch's CPU kernel keeps for backward is the
-/// output, a token's heads side by side, and a row's log-sum-exp: a dry run on the meta device, for
-/// which there is no such kernel, keeps as much.
+/// libtorch's attention, which does not materialise scores. The meta device has no such kernel, so
+/// a dry run allocates what libtorch's CPU kernel saves for backward: the output [B, T, H, K] and
+/// each query's log-sum-exp.
 Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                        const std::optional<Tensor>& mask, bool causal) {
   if (!q.is_meta()) return at::scaled_dot_product_attention(q, k, v, mask, 0, causal);
@@ -103,7 +105,7 @@ Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v,
 
 }  // namespace
 
-bool attends_fast(const Tensor& q, const Tensor& k, const Tensor& v) {
+bool uses_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
   return is_on(Kernel::kAttention) && takes_fast_attention(q, k, v);
 }
 
@@ -111,7 +113,7 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
               const Context& context) {
   const int64_t T = q.size(2);
   const int64_t S = k.size(2);
-  if (!options.dropout.defined() && attends_fast(q, k, v)) {
+  if (!options.dropout.defined() && uses_fast_attention(q, k, v)) {
     const auto* heads = options.kv_head.const_data_ptr<int64_t>();
     return fast_attention(q, k, v,
                           {.causal = options.causal,
@@ -126,7 +128,7 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
       plain_causal ? std::nullopt : allowed(q, S, options.causal, context);
   if (T == 1 && !options.dropout.defined() && !is_one_to_one(options.kv_head, k.size(1)) &&
       is_grouped(options.kv_head, k.size(1))) {
-    // Decoding: the queries of one KV head become rows of one query block, so keys are not copied.
+    // Decoding: the queries of one KV head are stacked as rows, so keys are not copied.
     const Tensor q_BGRK = q.reshape({q.size(0), k.size(1), -1, q.size(3)});
     return fused_attention(q_BGRK, k, v, mask, false).reshape(q.sizes());
   }

@@ -14,8 +14,8 @@ std::pair<Tensor, Tensor> KvCache::extend(const void* layer, const Tensor& k, co
     entry.v = at::empty_like(entry.k);
   }
   const int64_t tokens = k.size(2);
-  CLEAVE_CHECK(entry.length + tokens <= capacity_, Code::kShape, "the KV cache has room for ",
-               capacity_, " tokens; ", entry.length, " are in it and ", tokens, " more came");
+  CLEAVE_CHECK(entry.length + tokens <= capacity_, Code::kShape, "the KV cache holds at most ",
+               capacity_, " tokens; it has ", entry.length, " and got ", tokens, " more");
   entry.k.narrow(2, entry.length, tokens).copy_(k);
   entry.v.narrow(2, entry.length, tokens).copy_(v);
   entry.length += tokens;

@@ -9,23 +9,24 @@ namespace cleave {
 
 using at::Tensor;
 
-/// Keys and values of the tokens seen so far, this rank's heads, for every attention layer of a
-/// model. B sequences, room for `capacity` tokens each.
+/// Keys and values of past tokens for this rank's heads, for every attention layer of a model. B
+/// sequences of at most `capacity` tokens.
 class KvCache {
  public:
   explicit KvCache(int64_t capacity) : capacity_(capacity) {}
 
-  /// Appends k and v [B, H, T, K] of a layer, kept as `type`, and returns all of its tokens so far,
-  /// [B, H, S, K] views. Throws Error(kShape) when the cache is full.
+  /// Appends k and v [B, H, T, K] of a layer, stored as `type`. Returns views [B, H, S, K] of all
+  /// its tokens so far. `layer` is the entry's key. Throws Error(kShape) when the cache is full.
   std::pair<Tensor, Tensor> extend(const void* layer, const Tensor& k, const Tensor& v,
                                    at::ScalarType type);
-  /// Tokens of a layer so far.
+  /// Number of tokens of a layer so far.
   [[nodiscard]] int64_t length(const void* layer) const;
-  /// Tokens that went through the model so far, between two of its forward passes.
+  /// Number of tokens so far. Valid between forward passes, when all layers have the same number.
   [[nodiscard]] int64_t length() const;
-  /// Row i becomes what row `rows[i]` was, in every layer: beam search. rows [B] int64.
+  /// For beam search: sequence i becomes a copy of the old sequence rows[i], in every layer.
+  /// rows [B] int64.
   void reorder(const Tensor& rows);
-  /// Every row becomes `copies` of itself, side by side: one prompt, several continuations.
+  /// Repeats each sequence `copies` times in place, for several continuations of one prompt.
   void repeat_rows(int64_t copies);
   [[nodiscard]] int64_t capacity() const { return capacity_; }
 

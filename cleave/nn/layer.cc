@@ -6,16 +6,9 @@
 
 #include "cleave/mesh/memory_cache.h"
 #include "cleave/nn/call_record.h"
+#include "cleave/nn/subject.h"
 
 namespace cleave {
-namespace {
-
-/// How a message about a layer begins; the root has no path.
-std::string subject(const std::string& path) {
-  return path.empty() ? "" : path + ": ";
-}
-
-}  // namespace
 
 DTensor Layer::operator()(const DTensor& x, const Context& context) {
   return wraps_.empty() ? step(x, context) : through_wraps(wraps_.size(), x, context);
@@ -32,8 +25,8 @@ DTensor Layer::through_wraps(size_t depth, const DTensor& x, const Context& cont
 }
 
 void Layer::attach(std::unique_ptr<Wrap> wrap) {
-  CLEAVE_CHECK(!is_sealed(), Code::kUsage, path(),
-               ": FSDP provides the weights that other wraps read; put those on first, then "
+  CLEAVE_CHECK(!is_sealed(), Code::kUsage, layer_name(path()),
+               ": FSDP provides the weights that other wraps read; attach those first, then call "
                "fully_shard");
   wraps_.push_back(std::move(wrap));
 }
@@ -47,7 +40,7 @@ void Layer::check_layout(const char* what, const DTensor& value, const Placement
                expected.describe(), "; it is ", p.describe(), ", made by ", value.maker());
 }
 
-DTensor Layer::changed(const DTensor& x, const Placement& to) const {
+DTensor Layer::converted(const DTensor& x, const Placement& to) const {
   try {
     return x.redistribute(to);
   } catch (const Error& error) {
@@ -61,20 +54,20 @@ DTensor Layer::step(const DTensor& x, const Context& context) {
     if (expected_input_) check_layout("input", x, *expected_input_);
     DTensor y;
     {
-      CallRecord call;  // of this layer alone: changes of its output are its caller's
-      DTensor in = input_layout_ ? changed(x, *input_layout_) : x;
-      if (const auto needed = accepts(in)) in = changed(in, *needed);
+      CallRecord call;  // of this layer only: conversions of its output count for its caller
+      DTensor in = input_layout_ ? converted(x, *input_layout_) : x;
+      if (const auto needed = accepts(in)) in = converted(in, *needed);
       LayoutsSeen::add(in);
       y = forward(in, context);
       call.finish(path());
     }
     if (expected_output_) check_layout("output", y, *expected_output_);
-    if (output_layout_) y = changed(y, *output_layout_);
+    if (output_layout_) y = converted(y, *output_layout_);
     y = y.made_by(path_);
-    LayoutsSeen::add(y);  // for the call around this one
+    LayoutsSeen::add(y);  // for the enclosing call
     return y;
   } catch (const Error& error) {
-    // The innermost layer names itself; then the message no longer begins like this.
+    // The innermost layer prefixes its path, so outer layers rethrow unchanged.
     if (!std::string_view(error.what()).starts_with(MemoryCache::kNoMemory)) throw;
     throw Error(error.code(), str(subject(path()), error.what()));
   } catch (const c10::Error& error) {
@@ -155,12 +148,12 @@ std::vector<std::shared_ptr<Parameter>> Layer::parameters() {
 
 void Layer::split_columns(const Axis& /*axis*/) {
   throw Error(Code::kShape, str("style colwise does not apply to '", path(),
-                                "'; it splits Linear and Embedding layers"));
+                                "'; it applies to Linear and Embedding layers"));
 }
 
 void Layer::split_rows(const Axis& /*axis*/) {
   throw Error(Code::kShape, str("style rowwise does not apply to '", path(),
-                                "'; it splits Linear and Embedding layers"));
+                                "'; it applies to Linear and Embedding layers"));
 }
 
 void Layer::prepare_split(const Axis& /*axis*/) {}
@@ -170,13 +163,15 @@ std::optional<Placement> Layer::accepts(const DTensor& /*x*/) const {
 }
 
 DTensor LayerGroup::forward(const DTensor& /*x*/, const Context& /*context*/) {
-  CLEAVE_BUG(path(), " only names the layers below it; it is not called");
+  throw Error(Code::kUsage,
+              str(layer_name(path()),
+                  " only groups the layers below it; call one of those, or override forward()"));
 }
 
 void materialize(Layer& model, const MaterializeOptions& options) {
   model.name_tree();
   for (const auto& p : model.parameters()) {
-    const bool is_mine = p->home() != Parameter::Ownership::kNotOwned;
+    const bool is_mine = p->ownership() != Parameter::Ownership::kNotOwned;
     if (is_mine && !p->leaf().defined()) p->set_leaf(p->initial_value(options.seed, options.dtype));
   }
 }

@@ -13,97 +13,97 @@ namespace cleave {
 
 class Layer;
 
-/// The rest of a call behind a wrap.
+/// The rest of a call inside a wrap: inner wraps, then the layer.
 using Next = std::function<DTensor(const DTensor&, const Context&)>;
 
-/// Something put around a Layer's call from outside (FSDP, recompute).
+/// Hook around a Layer's call (FSDP, recompute).
 class Wrap {
  public:
   virtual ~Wrap() = default;
-  /// Stands in for the call of `layer`; `next` makes the rest of it.
+  /// Replaces the call of `layer`; `next` runs the rest of it.
   virtual DTensor call(Layer& layer, const DTensor& x, const Context& context,
                        const Next& next) = 0;
-  /// Nothing may be put around it: it provides the weights that all inside it read.
+  /// Whether no other wrap may be attached outside it, because it provides the weights (FSDP).
   [[nodiscard]] virtual bool is_outermost() const { return false; }
 };
 
-/// A part of a model: it has parameters, children, or changes shapes.
+/// A module of a model (torch.nn.Module): parameters, child layers and a forward function.
 ///
-/// A parent calls a child only through operator(), and all parallelism comes in there, put on from
-/// outside; a model's author writes no collective. Children are members; their paths come from the
-/// tree. docs/writing-a-model.md shows one from start to end.
+/// A parent calls its children only through operator(), the module boundary. Parallelism is applied
+/// there from outside, so a model's author writes no collectives. Children are members, registered
+/// by add(); their paths follow from the tree. docs/writing-a-model.md has a complete example.
 class Layer {
  public:
   Layer() = default;
-  /// Backward functions that would call this layer again throw Error(kUsage) from here on.
+  /// Backward functions that need this layer later (recompute) throw Error(kUsage).
   virtual ~Layer() { *self_ = nullptr; }
   Layer(const Layer&) = delete;
   Layer& operator=(const Layer&) = delete;
 
-  /// The one door: wraps, change of the input's layout, forward, change of the output's layout.
-  /// Throws Error naming this layer's path.
+  /// The module boundary: runs the wraps, converts the input's layout, runs forward, converts the
+  /// output's layout. Throws Error naming this layer's path.
   DTensor operator()(const DTensor& x, const Context& context);
 
-  /// Puts a wrap around the call, outside those already on. Throws Error(kUsage) when one that must
-  /// stay outermost is on already.
+  /// Adds a wrap outside the existing ones. Throws Error(kUsage) when an existing one must stay
+  /// outermost.
   void attach(std::unique_ptr<Wrap> wrap);
 
-  /// Full dotted path, "" for the root. Set when the tree is named.
+  /// Full dotted path, "" for the root. Set by name_tree().
   [[nodiscard]] const std::string& path() const { return *path_; }
-  /// Every path by which plans may call it: the path, and with aliases in place of names.
+  /// All paths that plans may use for it: the path, and its variants with aliases.
   [[nodiscard]] const std::vector<std::string>& paths() const { return paths_; }
 
-  /// Gives every layer of the tree its paths and every parameter its name, from the root down,
-  /// wherever in the tree it is called; again it does nothing.
+  /// Sets the paths of all layers and the names of all parameters of the whole tree, from the root
+  /// down, whichever layer it is called on. Later calls do nothing.
   void name_tree();
 
-  /// This layer and all below it, parents first, in the order of forward.
+  /// Visits this layer and all below it, parents first, in the order of add().
   void walk(const std::function<void(Layer&)>& visit);
-  /// Every parameter once, tied ones under their first name, in the order of forward.
+  /// All parameters, each once, tied ones under their first name, in the order of add().
   [[nodiscard]] std::vector<std::shared_ptr<Parameter>> parameters();
 
-  /// Those that this layer holds itself, not below it.
+  /// The parameters of this layer itself, without its children's.
   [[nodiscard]] std::vector<std::shared_ptr<Parameter>> own_parameters() const;
-  /// The layer at the top of this one's tree.
+  /// The root of this layer's tree.
   [[nodiscard]] Layer& root();
   [[nodiscard]] bool has_wraps() const { return !wraps_.empty(); }
-  /// Whether a wrap that must stay outermost is on (FSDP).
+  /// Whether a wrap that must stay outermost (FSDP) is attached.
   [[nodiscard]] bool is_sealed() const { return !wraps_.empty() && wraps_.back()->is_outermost(); }
 
-  /// What a plan's style asks of a layer (parallel/plan.h): cut outputs, or cut inputs. The default
-  /// refuses with Error(kShape).
+  /// Apply the styles Colwise (shard outputs) and Rowwise (shard inputs) of parallel/plan.h. The
+  /// defaults throw Error(kShape).
   virtual void split_columns(const Axis& axis);
   virtual void split_rows(const Axis& axis);
-  /// The owner of heads decides their cut before the plan's table is applied.
+  /// Called before the plan is applied: attention layers decide how heads are sharded.
   virtual void prepare_split(const Axis& axis);
-  /// After the table: checks that the parts belong together.
+  /// Called after the plan was applied: checks that the children are sharded consistently.
   virtual void check_split(const Axis& axis);
-  /// Layouts that a plan asks for at the door: what comes in is changed to `input` before forward,
-  /// what forward gives to `output`.
+  /// Layouts that a plan sets at the module boundary: inputs are converted to `input` before
+  /// forward, the result of forward to `output`.
   void set_input_layout(Placement input) { input_layout_ = input; }
   void set_output_layout(Placement output) { output_layout_ = output; }
-  /// Layouts that a plan states: anything else at the door is Error(kShape).
+  /// Layouts that a plan asserts: any other layout at the module boundary is Error(kShape).
   void expect_input_layout(Placement input) { expected_input_ = input; }
   void expect_output_layout(Placement output) { expected_output_ = output; }
 
  protected:
   virtual DTensor forward(const DTensor& x, const Context& context) = 0;
-  /// The layout that the held weights need; nothing: as it comes.
+  /// The input layout that this rank's weights need; empty: any.
   [[nodiscard]] virtual std::optional<Placement> accepts(const DTensor& x) const;
   [[nodiscard]] const std::optional<Placement>& output_layout() const { return output_layout_; }
-  /// Whether a plan says anything of what comes in.
+  /// Whether a plan sets or asserts the input layout.
   [[nodiscard]] bool states_input() const { return input_layout_ || expected_input_; }
 
-  /// Registers a child under its name in paths, and under another name that plans may use ("-" =
-  /// none; "" = plans may leave the token out).
+  /// Registers a child under its name in paths, and an alias that plans may use instead ("-" =
+  /// none; "" = plans may omit the name).
   void add(const std::string& name, Layer& child, const std::string& alias = "-");
   void add(const std::string& name, std::shared_ptr<Parameter>& parameter);
-  /// `y` as made by this layer.
+  /// `y` with this layer as its maker, for messages.
   [[nodiscard]] DTensor mine(const DTensor& y) const { return y.made_by(path_); }
 
  private:
-  /// `x` in another layout; errors name this layer beside the maker.
-  [[nodiscard]] DTensor changed(const DTensor& x, const Placement& to) const;
+  /// `x` in another layout; errors name this layer and the maker.
+  [[nodiscard]] DTensor converted(const DTensor& x, const Placement& to) const;
   void check_layout(const char* what, const DTensor& value, const Placement& expected) const;
   DTensor step(const DTensor& x, const Context& context);
   DTensor through_wraps(size_t depth, const DTensor& x, const Context& context);
@@ -121,7 +121,7 @@ class Layer {
   std::vector<Own> parameters_;
   std::vector<std::unique_ptr<Wrap>> wraps_;
   Layer* parent_ = nullptr;
-  // For backward functions that call this layer again: null once it is destroyed.
+  // For backward functions that call this layer again; points to null once it is destroyed.
   std::shared_ptr<Layer*> self_ = std::make_shared<Layer*>(this);
   std::optional<Placement> input_layout_, output_layout_;
   std::optional<Placement> expected_input_, expected_output_;
@@ -129,8 +129,8 @@ class Layer {
   std::vector<std::string> paths_;
 };
 
-/// Names above other layers that are never called themselves: "model" in "model.layers.0".
-/// A plan cannot lay out its input or output.
+/// A node of the path that is never called itself, e.g. "model" in "model.layers.0". A plan cannot
+/// set its input or output layout.
 class LayerGroup : public Layer {
  public:
   using Layer::add;
@@ -144,7 +144,7 @@ struct MaterializeOptions {
   at::ScalarType dtype = at::kFloat;
 };
 
-/// Gives every parameter that has none memory for this rank's part, filled with its starting value.
+/// Allocates this rank's part of every parameter without memory, and fills it with initial values.
 void materialize(Layer& model, const MaterializeOptions& options = {});
 
 }  // namespace cleave

@@ -16,7 +16,7 @@ namespace {
 using test::on_ranks;
 using test::thrown_by;
 
-/// first, norm, second in a row, with other names for some in plans.
+/// Layers first, norm and second in sequence; two of them have aliases.
 class Pair : public Layer {
  public:
   Pair()
@@ -57,10 +57,10 @@ class Tree : public Layer {
   Embedding embed_{{.num_embeddings = 6, .embedding_dim = 4}};
 };
 
-TEST(LayerTree, Paths_HaveAliasesInEveryPlace) {
+TEST(LayerTree, Paths_HaveAliasesAtEveryLevel) {
   Tree tree;
   tree.name_tree();
-  tree.name_tree();  // again it does nothing
+  tree.name_tree();  // does nothing
   std::vector<std::vector<std::string>> paths;
   tree.walk([&](Layer& layer) { paths.push_back(layer.paths()); });
   const std::vector<std::vector<std::string>> want = {{""},
@@ -73,7 +73,7 @@ TEST(LayerTree, Paths_HaveAliasesInEveryPlace) {
   EXPECT_EQ(paths, want);
 }
 
-TEST(LayerTree, Parameters_ComeOnceUnderTheirFirstName) {
+TEST(LayerTree, Parameters_AreListedOnceUnderTheirFirstName) {
   Tree tree;
   tree.name_tree();
   std::vector<std::string> names;
@@ -105,7 +105,7 @@ class Double : public Layer {
   }
 };
 
-TEST(Layer, Wraps_SurroundTheCallLastOneOutermost) {
+TEST(Layer, Wraps_AreNestedLastOneOutermost) {
   std::vector<std::string> log;
   Double layer;
   layer.name_tree();
@@ -116,7 +116,7 @@ TEST(Layer, Wraps_SurroundTheCallLastOneOutermost) {
   EXPECT_EQ(log, (std::vector<std::string>{"outer in ", "inner in ", "inner out", "outer out"}));
 }
 
-/// What a model says at its first step on two ranks under a plan.
+/// The error of a model's first forward on two ranks under a plan.
 std::string first_step(const std::function<std::unique_ptr<Layer>()>& make, const Plan& plan) {
   const Error error = thrown_by([&] {
     on_ranks(2, [&](const Axis& axis) {
@@ -130,20 +130,20 @@ std::string first_step(const std::function<std::unique_ptr<Layer>()>& make, cons
   return error.what();
 }
 
-TEST(Door, MissingPlanEntry_NamesTheLayerAndWhoMadeItsInput) {
+TEST(ModuleBoundary, MissingPlanEntry_NamesTheLayerAndTheMakerOfItsInput) {
   const auto mlp = [] { return std::make_unique<Mlp>(MlpOptions{.hidden = 4, .intermediate = 6}); };
   EXPECT_EQ(first_step([] { return std::make_unique<Pair>(); }, {{"first", Colwise{}}}),
             "norm: a norm needs whole rows; it got Shard(2) made by first; give that module an "
             "output layout of Replicate or Shard(1)");
   EXPECT_EQ(
       first_step(mlp, {{"{gate,up}_proj", Colwise{}}}),
-      "down_proj is not split and got Shard(2) made by the model; give it a style in the plan");
+      "down_proj is not sharded and got Shard(2) made by the model; give it a style in the plan");
   EXPECT_EQ(first_step(mlp, {{"up_proj", Colwise{}}, {"down_proj", Rowwise{}}}),
             "cannot combine Replicate (made by gate_proj) and Shard(2) (made by up_proj); give "
             "both one layout in the plan");
 }
 
-TEST(Door, LayoutThatCannotBeReached_NamesBothSides) {
+TEST(ModuleBoundary, ImpossibleConversion_NamesBothSides) {
   on_ranks(2, [](const Axis& axis) {
     Pair pair;
     pair.name_tree();
@@ -152,7 +152,7 @@ TEST(Door, LayoutThatCannotBeReached_NamesBothSides) {
     materialize(pair);
     const DTensor x(at::zeros({1, 2, 4}), axis, Replicate{});
     const Error error = thrown_by([&] { pair(x, {}); });
-    EXPECT_STREQ(error.what(), "no way from Replicate to Partial (value made by second)");
+    EXPECT_STREQ(error.what(), "cannot convert Replicate to Partial (value made by second)");
 
     Tree tree;
     parallelize_module(tree, axis, {});
@@ -161,13 +161,13 @@ TEST(Door, LayoutThatCannotBeReached_NamesBothSides) {
       if (layer.path() == "head") layer.set_input_layout(Replicate{});
     });
     const DTensor fanout(at::zeros({1, 2, 4}), axis, Fanout{});
-    const Error door = thrown_by([&] { tree(fanout, {}); });
-    EXPECT_EQ(door.code(), Code::kShape);
-    EXPECT_STREQ(door.what(), "head: no way from Fanout to Replicate (value made by model)");
+    const Error boundary = thrown_by([&] { tree(fanout, {}); });
+    EXPECT_EQ(boundary.code(), Code::kShape);
+    EXPECT_STREQ(boundary.what(), "head: cannot convert Fanout to Replicate (value made by model)");
   });
 }
 
-TEST(Door, RowwiseBiasOnAnOpenSum_IsRefused) {
+TEST(ModuleBoundary, RowwiseBiasWithPartialOutput_IsRefused) {
   on_ranks(2, [](const Axis& axis) {
     for (const bool bias : {true, false}) {
       Linear linear({.in_features = 4, .out_features = 4, .bias = bias});
@@ -185,7 +185,7 @@ TEST(Door, RowwiseBiasOnAnOpenSum_IsRefused) {
   });
 }
 
-TEST(Door, ParameterInReplicatedAndInSplitWork_IsRefused) {
+TEST(ModuleBoundary, ParameterInReplicatedAndInShardedWork_IsRefused) {
   on_ranks(2, [](const Axis& axis) {
     RmsNorm norm(4, 1e-5);
     parallelize_module(norm, axis, {});
@@ -198,7 +198,7 @@ TEST(Door, ParameterInReplicatedAndInSplitWork_IsRefused) {
   });
 }
 
-TEST(Door, WrongWidthsAndIds_NameTheLayer) {
+TEST(ModuleBoundary, WrongWidthsAndIds_NameTheLayer) {
   Pair pair;
   materialize(pair);
   const Error width = thrown_by([&] { pair(DTensor(at::zeros({2, 5}), Axis(), Replicate{}), {}); });
@@ -247,7 +247,7 @@ class Outer : public Layer {
   Broken broken_;
 };
 
-TEST(Door, ErrorOfTheTensorLibrary_BecomesOneLineWithTheLayer) {
+TEST(ModuleBoundary, ErrorOfLibtorch_BecomesOneLineWithTheLayer) {
   for (const bool memory : {false, true}) {
     Outer outer(memory);
     outer.name_tree();
@@ -260,7 +260,7 @@ TEST(Door, ErrorOfTheTensorLibrary_BecomesOneLineWithTheLayer) {
   }
 }
 
-TEST(Door, LayerWithoutMemory_SaysWhatToCall) {
+TEST(ModuleBoundary, LayerWithoutMemory_NamesTheCallThatIsMissing) {
   Linear linear({.in_features = 4, .out_features = 4});
   linear.name_tree();
   const Error error = thrown_by([&] {
@@ -271,7 +271,7 @@ TEST(Door, LayerWithoutMemory_SaysWhatToCall) {
             std::string::npos);
 }
 
-TEST(Layers, SizesThatMeanNothing_AreRefused) {
+TEST(Layers, InvalidSizesAndNames_AreRefused) {
   EXPECT_EQ(thrown_by([] { Linear l({.in_features = 0, .out_features = 4}); }).code(),
             Code::kShape);
   EXPECT_EQ(thrown_by([] { Embedding e({.num_embeddings = 4, .embedding_dim = 0}); }).code(),

@@ -20,7 +20,7 @@ using test::LayerCase;
 using test::numbers;
 using test::Weights;
 
-/// Where a Linear's bias and weight are.
+/// With and without a bias, and both storage orders of the weight.
 const std::vector<LinearOptions> kLinears = {
     {.in_features = 7, .out_features = 5, .bias = false},
     {.in_features = 7, .out_features = 5},
@@ -40,7 +40,7 @@ LayerCase linear_case(const LinearOptions& o, const Plan& plan) {
           .x = numbers({2, 3, o.in_features}, 1)};
 }
 
-TEST(Linear, Whole_IsTheUnsplitOne) {
+TEST(Linear, Whole_EqualsTheUnsplitLayer) {
   for (const LinearOptions& o : kLinears) {
     expect_equals_unsplit(linear_case(o, {}));
     LayerCase on_tokens = linear_case(o, {});
@@ -49,7 +49,7 @@ TEST(Linear, Whole_IsTheUnsplitOne) {
   }
 }
 
-TEST(Linear, Colwise_IsTheUnsplitOne) {
+TEST(Linear, Colwise_EqualsTheUnsplitLayer) {
   for (const LinearOptions& o : kLinears) {
     expect_equals_unsplit(linear_case(o, {{"", Colwise{}}}));
     expect_equals_unsplit(linear_case(o, {{"", Colwise{.output = Replicate{}}}}));
@@ -59,7 +59,7 @@ TEST(Linear, Colwise_IsTheUnsplitOne) {
   }
 }
 
-TEST(Linear, Rowwise_IsTheUnsplitOne) {
+TEST(Linear, Rowwise_EqualsTheUnsplitLayer) {
   for (const LinearOptions& o : kLinears) {
     for (const Placement input : {Placement(Replicate{}), Placement(Shard{-1})}) {
       for (const Placement output :
@@ -72,7 +72,7 @@ TEST(Linear, Rowwise_IsTheUnsplitOne) {
   }
 }
 
-TEST(Linear, FewerFeaturesThanRanks_IsTheUnsplitOne) {
+TEST(Linear, FewerFeaturesThanRanks_EqualsTheUnsplitLayer) {
   for (const Style& style : {Style(Rowwise{}), Style(Colwise{})}) {
     for (const bool transposed : {false, true}) {
       expect_equals_unsplit(linear_case(
@@ -81,7 +81,7 @@ TEST(Linear, FewerFeaturesThanRanks_IsTheUnsplitOne) {
   }
 }
 
-TEST(Linear, WeightWithoutAn8BitForm_IsNamed) {
+TEST(Linear, NonFiniteWeightToInt8_IsNamed) {
   for (const float bad : {NAN, INFINITY}) {
     Linear linear({.in_features = 7, .out_features = 5});
     materialize(linear, {.dtype = at::kFloat});
@@ -94,7 +94,7 @@ TEST(Linear, WeightWithoutAn8BitForm_IsNamed) {
   }
 }
 
-/// What a layer that is the root of its tree, and so has no path, says of an input of width 5.
+/// The error of a root layer, which has no path, for an input of width 5.
 std::string refusal_of(Layer& layer) {
   materialize(layer, {.dtype = at::kDouble});
   return test::thrown_by([&] {
@@ -103,7 +103,7 @@ std::string refusal_of(Layer& layer) {
       .what();
 }
 
-TEST(Layer, WithoutAPath_RefusesInASentenceThatBeginsWithASubject) {
+TEST(Layer, ErrorWithoutAPath_BeginsWithTheSubject) {
   Linear linear({.in_features = 7, .out_features = 5});
   EXPECT_EQ(refusal_of(linear), "input of [2, 3, 5] has width 5; in_features=7");
   RmsNorm norm(6, 1e-5);
@@ -124,7 +124,7 @@ LayerCase embedding_case(int64_t num_embeddings, const Plan& plan) {
           .x = test::ids({2, 6}, num_embeddings, 3)};
 }
 
-TEST(Embedding, EveryCut_IsTheUnsplitOne) {
+TEST(Embedding, EveryShard_EqualsTheUnsplitLayer) {
   for (const int64_t vocabulary : {11, 2}) {  // 2: ranks without a row
     expect_equals_unsplit(embedding_case(vocabulary, {}));
     expect_equals_unsplit(embedding_case(vocabulary, {{"", Rowwise{}}}));
@@ -201,7 +201,7 @@ LayerCase mlp_case(const MlpOptions& options) {
       .x = numbers({2, 3, 4}, 1)};
 }
 
-TEST(Mlp, GatedAndPlain_IsTheUnsplitOne) {
+TEST(Mlp, GatedAndPlain_EqualsTheUnsplitLayer) {
   for (const bool gated : {false, true}) {
     for (const bool bias : {false, true}) {
       expect_equals_unsplit(
@@ -240,9 +240,9 @@ class Block : public Layer {
   Mlp mlp_;
 };
 
-// The norm and down_proj's bias stand in no plan entry, yet their gradients are sums over the
-// ranks' tokens: 3 tokens on 4 ranks leave one without any.
-TEST(SequenceParallel, BlockOnSplitTokens_IsTheUnsplitOne) {
+// The norm and down_proj's bias are in no plan entry, but their gradients are sums over the ranks'
+// tokens. With 3 tokens on 4 ranks, one rank has none.
+TEST(SequenceParallel, BlockOnSplitTokens_EqualsTheUnsplitLayer) {
   const LayerCase mlp = mlp_case({.hidden = 4, .intermediate = 7, .bias = true});
   expect_equals_unsplit({.make = [] { return std::make_unique<Block>(); },
                          .plan = {{"mlp.{gate,up}_proj", Colwise{.input = Shard{1}}},

@@ -25,14 +25,16 @@ Linear::Linear(const LinearOptions& options)
 }
 
 void Linear::split_columns(const Axis& axis) {
-  const Split* cut = column_cut_ ? column_cut_ : Split::balanced(features(out_dim_), axis.size());
-  weight_->shard(axis, out_dim_, cut);
-  if (bias_) bias_->shard(axis, 0, cut);
+  const SplitPtr split =
+      column_shards_ ? column_shards_ : Split::balanced(features(out_dim_), axis.size());
+  weight_->shard(axis, out_dim_, split);
+  if (bias_) bias_->shard(axis, 0, split);
 }
 
 void Linear::split_rows(const Axis& axis) {
-  const Split* cut = row_cut_ ? row_cut_ : Split::balanced(features(in_dim_), axis.size());
-  weight_->shard(axis, in_dim_, cut);
+  const SplitPtr split =
+      row_shards_ ? row_shards_ : Split::balanced(features(in_dim_), axis.size());
+  weight_->shard(axis, in_dim_, split);
   if (bias_) bias_->replicate(axis);
   if (!output_layout()) set_output_layout(Replicate{});
 }
@@ -76,7 +78,7 @@ void Linear::to_int8() {
   const Tensor largest = is_row_split() ? largest_of_whole(weight) : largest_of_rows(weight);
   CLEAVE_CHECK(
       largest.isfinite().all().item<bool>(), Code::kNumerics, weight_->name(),
-      " has a NaN or infinity, which has no 8-bit form; check the file that it was read from");
+      " has a NaN or infinity, which int8 cannot represent; check the file that it was read from");
   int8_ = cleave::to_int8(weight, largest);
 }
 
@@ -95,7 +97,7 @@ Tensor Linear::product(const DTensor& x, const std::optional<Tensor>& bias,
 DTensor Linear::whole(const DTensor& x, const Context& context) {
   const Placement& p = x.placement();
   CLEAVE_CHECK(!p.is_partial() && !p.is_shard(x.dim() - 1), Code::kShape, path(),
-               " is not split and got ", p.describe(), " made by ", x.maker(),
+               " is not sharded and got ", p.describe(), " made by ", x.maker(),
                "; give it a style in the plan");
   weight_->used_in(x);
   std::optional<Tensor> b;
@@ -118,8 +120,8 @@ DTensor Linear::rows(const DTensor& x, const Context& context) {
   y = y.redistribute(*output_layout());
   CLEAVE_CHECK(
       !y.placement().is_partial() || !y.is_split(), Code::kShape, path(),
-      ": a bias is added once, after the sum, and output=Partial leaves the sum open; make "
-      "the layer without a bias or give it an output of Replicate or Shard(1)");
+      ": the bias is added once, after the sum, but output=Partial leaves partial sums; remove "
+      "the bias or set the output to Replicate or Shard(1)");
   bias_->used_in(y);
   return y.with(y.local() + bias_->use());
 }

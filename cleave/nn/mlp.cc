@@ -18,7 +18,7 @@ Tensor activate(Activation activation, const Tensor& x) {
     case Activation::kRelu:
       return at::relu(x);
   }
-  CLEAVE_BUG("no activation has the number ", static_cast<int>(activation));
+  CLEAVE_BUG("unknown activation ", static_cast<int>(activation));
 }
 
 Mlp::Mlp(const MlpOptions& o)

@@ -4,7 +4,7 @@
 
 namespace cleave {
 
-/// Element-wise.
+/// Applies an activation element-wise.
 Tensor activate(Activation activation, const Tensor& x);
 
 struct MlpOptions {

@@ -5,8 +5,8 @@
 
 namespace cleave {
 
-/// Puts the memory that the model's parameters have, given or loaded on the processor, on another
-/// device; parameters without memory stay without. Before an optimizer holds the leaves.
+/// Moves the memory of the model's parameters to another device; parameters without memory stay
+/// without. Call it before an optimizer holds the leaves, since leaves are replaced.
 void move_to(Layer& model, at::Device device);
 
 }  // namespace cleave

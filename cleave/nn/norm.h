@@ -4,7 +4,7 @@
 namespace cleave {
 
 /// x / rms(x) * weight over the last dim. x [.., D], weight [D].
-/// Works on whole rows in any layout but Partial and Shard(-1), which are Error(kShape).
+/// Throws Error(kShape) for Partial and Shard(-1); any other layout works.
 class RmsNorm : public Layer {
  public:
   RmsNorm(int64_t width, double eps);
@@ -17,7 +17,7 @@ class RmsNorm : public Layer {
   double eps_;
 };
 
-/// (x - mean) / std * weight + bias over the last dim; layouts as RmsNorm.
+/// (x - mean) / std * weight + bias over the last dim. Same layouts and errors as RmsNorm.
 class LayerNorm : public Layer {
  public:
   LayerNorm(int64_t width, double eps);

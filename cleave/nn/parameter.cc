@@ -1,5 +1,6 @@
 #include "cleave/nn/parameter.h"
 
+#include <algorithm>
 #include <span>
 
 #include <ATen/ATen.h>
@@ -18,12 +19,12 @@ void Parameter::replicate(const Axis& axis) {
   if (!is_split()) axis_ = axis;
 }
 
-void Parameter::shard(const Axis& axis, int dim, const Split* split) {
+void Parameter::shard(const Axis& axis, int dim, const SplitPtr& split) {
   const Placement wanted = Shard{dim, split};
   if (placement_.is_shard()) {
     CLEAVE_CHECK(placement_.matches(wanted), Code::kShape, name_,
                  ": two entries of the plan disagree: ", placement_.describe(), " and ",
-                 wanted.describe(), ", or other cuts of one dim");
+                 wanted.describe(), ", or different splits of one dim");
     return;
   }
   CLEAVE_CHECK(!is_flat(), Code::kUsage, name_,
@@ -41,13 +42,13 @@ void Parameter::shard(const Axis& axis, int dim, const Split* split) {
   use_ = leaf_;
 }
 
-void Parameter::recut(const Split* split) {
+void Parameter::change_split(const SplitPtr& split) {
   CLEAVE_CHECK(placement_.is_shard() && !leaf_.defined(), Code::kUsage, name_,
-               leaf_.defined() ? " already has memory; cut it before materialize or load"
-                               : " is not cut yet");
-  const Split* now = placement_.split();
+               leaf_.defined() ? " already has memory; change its split before materialize or load"
+                               : " is not sharded yet");
+  const Split* now = placement_.split().get();
   CLEAVE_CHECK(split->whole() == now->whole() && split->num_ranks() == now->num_ranks(),
-               Code::kShape, name_, ": the cut is of ", now->whole(), " over ", now->num_ranks(),
+               Code::kShape, name_, ": its split is of ", now->whole(), " over ", now->num_ranks(),
                " ranks; the new one of ", split->whole(), " over ", split->num_ranks());
   placement_ = Shard{placement_.dim(), split};
 }
@@ -66,7 +67,7 @@ std::vector<Range> Parameter::ranges() const {
 }
 
 std::vector<Range> Parameter::owned() const {
-  if (home_ != Ownership::kHere) return {};
+  if (ownership_ != Ownership::kOwned) return {};
   if (is_split()) return placement_.split()->owned(axis_.rank());
   if (axis_.rank() != 0) return {};
   return ranges();
@@ -104,7 +105,7 @@ void Parameter::set_leaf(const Tensor& leaf) {
   CLEAVE_CHECK(leaf.sizes() == c10::IntArrayRef(leaf_shape()), Code::kShape, name_,
                ": a tensor of ", leaf.sizes(), " was given; this rank holds ",
                c10::IntArrayRef(leaf_shape()));
-  leaf_ = leaf.detach().contiguous();  // optimizers walk its memory
+  leaf_ = leaf.detach().contiguous();  // optimizers access its memory in order
   leaf_.requires_grad_(leaf_.is_floating_point());
   use_ = is_flat() ? Tensor() : leaf_;
 }
@@ -127,7 +128,7 @@ void Parameter::used_in(const DTensor& activation) {
   const Placement& p = activation.placement();
   const bool split_work = p.is_shard() || p.is_fanout();
   CLEAVE_CHECK(!used_in_split_work_ || *used_in_split_work_ == split_work, Code::kShape, name_,
-               " is used in replicated work and in split work (now on a ", p.describe(),
+               " is used in replicated work and in sharded work (now on a ", p.describe(),
                " made by ", activation.maker(),
                "); its gradient would be neither whole nor a partial sum");
   used_in_split_work_ = split_work;
@@ -164,24 +165,35 @@ Tensor Parameter::held_numbers(const Fill& fill) const {
 
 Tensor Parameter::initial_value(uint64_t seed, at::ScalarType dtype) const {
   const uint64_t key = stream_key(seed, name_);
-  switch (init_.kind) {
-    case Init::Kind::kConstant:
-      break;
-    case Init::Kind::kNormal:
-      return held_numbers<double>(
-                 [key](uint64_t first, std::span<double> out) { fill_normal(key, first, out); })
-          .mul_(init_.value)
-          .to(dtype);
-    case Init::Kind::kUniform:
-      return held_numbers<float>(
-                 [key](uint64_t first, std::span<float> out) { fill_uniform(key, 0, first, out); })
-          .to(at::kDouble)
-          .mul_(2)
-          .sub_(1)
-          .mul_(init_.value)
-          .to(dtype);
+  Tensor value;
+  if (init_.kind == Init::Kind::kNormal) {
+    value = held_numbers<double>(
+                [key](uint64_t first, std::span<double> out) { fill_normal(key, first, out); })
+                .mul_(init_.value)
+                .to(dtype);
+  } else if (init_.kind == Init::Kind::kUniform) {
+    value = held_numbers<float>(
+                [key](uint64_t first, std::span<float> out) { fill_uniform(key, 0, first, out); })
+                .to(at::kDouble)
+                .mul_(2)
+                .sub_(1)
+                .mul_(init_.value)
+                .to(dtype);
+  } else {
+    value = at::full(leaf_shape(), init_.value, at::dtype(dtype));
   }
-  return at::full(leaf_shape(), init_.value, at::dtype(dtype));
+  return init_.zero_row < 0 ? value : value.mul_(zero_in_row(init_.zero_row));
+}
+
+Tensor Parameter::zero_in_row(int64_t row) const {
+  const auto size = static_cast<uint64_t>(numel() / shape_[0]);
+  const uint64_t begin = static_cast<uint64_t>(row) * size;
+  return held_numbers<float>([&](uint64_t first, std::span<float> out) {
+    std::ranges::fill(out, 1.0F);
+    const uint64_t from = std::max(first, begin);
+    const uint64_t to = std::min(first + out.size(), begin + size);
+    if (from < to) std::ranges::fill(out.subspan(from - first, to - from), 0.0F);
+  });
 }
 
 }  // namespace cleave

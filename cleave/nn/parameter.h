@@ -10,21 +10,23 @@
 
 namespace cleave {
 
-/// How a parameter starts. Values are a function of (seed, name, global element index), so they do
-/// not depend on the layout.
+/// Distribution of a parameter's initial values. Values are a function of (seed, name, global
+/// element index), so they do not depend on the layout.
 struct Init {
   enum class Kind : uint8_t { kNormal, kUniform, kConstant } kind = Kind::kNormal;
-  double value = 0.02;  ///< standard deviation, the bound of [-bound, bound), or the constant
-  static Init normal(double standard_deviation) { return {Kind::kNormal, standard_deviation}; }
-  static Init uniform(double bound) { return {Kind::kUniform, bound}; }
-  static Init constant(double value) { return {Kind::kConstant, value}; }
+  double value = 0.02;    ///< standard deviation, the bound of [-bound, bound), or the constant
+  int64_t zero_row = -1;  ///< row of dim 0 that starts as zeros; -1: none
+  static Init normal(double standard_deviation) {
+    return {.kind = Kind::kNormal, .value = standard_deviation};
+  }
+  static Init uniform(double bound) { return {.kind = Kind::kUniform, .value = bound}; }
+  static Init constant(double value) { return {.kind = Kind::kConstant, .value = value}; }
 };
 
-/// A model's weight: its whole shape, where its elements are, and the tensors that hold this
-/// rank's.
+/// A weight of a model: its whole shape, its placement, and this rank's tensors.
 ///
-/// The record exists before any memory does: plans shape it, then materialize() or a checkpoint
-/// allocates and fills this rank's part alone.
+/// It exists without memory first: plans set its placement, then materialize() or loading a
+/// checkpoint allocates and fills only this rank's part.
 class Parameter {
  public:
   Parameter(std::vector<int64_t> shape, Init init) : shape_(std::move(shape)), init_(init) {}
@@ -32,7 +34,7 @@ class Parameter {
   [[nodiscard]] const std::vector<int64_t>& shape() const { return shape_; }  ///< whole
   [[nodiscard]] int64_t numel() const;                                        ///< whole
   [[nodiscard]] const Init& init() const { return init_; }
-  /// Full name as in Hugging Face files, e.g. "model.norm.weight". Given once, by the tree.
+  /// Full name as in Hugging Face files, e.g. "model.norm.weight". Set once by Layer::name_tree().
   [[nodiscard]] const std::string& name() const { return name_; }
   void set_name(const std::string& name) { name_ = name; }
 
@@ -42,79 +44,84 @@ class Parameter {
 
   /// Puts the parameter on an axis, whole on every rank.
   void replicate(const Axis& axis);
-  /// Cuts `dim` over the axis. Where memory was given already, the leaf stays the same tensor and
-  /// keeps this rank's part, so an optimizer that holds it goes on. Again with the same cut it does
-  /// nothing; Error(kShape) for another cut, Error(kUsage) when the whole has a gradient.
-  void shard(const Axis& axis, int dim, const Split* split);
-  /// Cuts the dim that is cut already in another way. Error(kUsage) when memory was given already
-  /// or nothing is cut, Error(kShape) for a split of another size.
-  void recut(const Split* split);
+  /// Shards `dim` over the axis. If there is memory already, the leaf stays the same tensor object
+  /// and keeps this rank's part, so an optimizer that holds it stays valid. A second call with the
+  /// same split does nothing. Throws Error(kShape) for another split, Error(kUsage) when the leaf
+  /// has a gradient or is flat.
+  void shard(const Axis& axis, int dim, const SplitPtr& split);
+  /// Replaces the split of a sharded parameter. Throws Error(kUsage) when there is memory already
+  /// or it is not sharded, Error(kShape) for a split of another size or number of ranks.
+  void change_split(const SplitPtr& split);
 
-  /// Which pipeline stages use it: those of this rank; those of this rank beside an earlier one,
-  /// which writes and counts it (tied weights); or none of this rank, which then gives it no
-  /// memory.
-  enum class Ownership : uint8_t { kHere, kCopy, kNotOwned };
-  void set_home(Ownership home) { home_ = home; }
-  [[nodiscard]] Ownership home() const { return home_; }
+  /// Whether this rank's pipeline stages use it. kOwned: yes. kCopy: yes, but an earlier stage owns
+  /// it (tied weights) and writes it to files and counts it in norms. kNotOwned: no, so it gets no
+  /// memory here.
+  enum class Ownership : uint8_t { kOwned, kCopy, kNotOwned };
+  void set_ownership(Ownership ownership) { ownership_ = ownership; }
+  [[nodiscard]] Ownership ownership() const { return ownership_; }
 
   [[nodiscard]] std::vector<int64_t> local_shape() const;
-  /// This rank's ranges of dim split_dim(), and those that it writes and counts; the whole of dim 0
-  /// where it is not split (owned: by rank 0 of the axis alone). A copy owns nothing.
+  /// This rank's ranges of dim split_dim(), and the part of them that it owns, i.e. writes to files
+  /// and counts in norms. If it is not sharded: the whole of dim 0, owned by rank 0 of the axis. A
+  /// kCopy or kNotOwned parameter owns nothing.
   [[nodiscard]] int64_t split_dim() const { return is_split() ? placement_.dim() : 0; }
   [[nodiscard]] std::vector<Range> ranges() const;
   [[nodiscard]] std::vector<Range> owned() const;
 
-  /// Cuts the leaf further, over ranks that would all hold the same: it is the elements `range` of
-  /// this rank's part, flattened row-major (FSDP, ZeRO-1). Memory that was given already is cut
-  /// too.
+  /// Shards the leaf over data-parallel ranks, which would otherwise hold the same (FSDP, ZeRO-1).
+  /// The leaf becomes the elements `range` of this rank's part, flattened row-major. Existing
+  /// memory is sharded too. Throws Error(kUsage) when it is sharded differently already.
   void shard_flat(const Axis& data, Range range);
   [[nodiscard]] bool is_flat() const { return flat_.has_value(); }
-  /// Of the flattened part, what this rank's leaf holds; all of it unless is_flat().
+  /// The range of the flattened part that this rank's leaf holds; all of it unless is_flat().
   [[nodiscard]] Range flat_range() const;
-  /// The ranks that a flat leaf is cut over; one rank unless is_flat().
+  /// The axis that a flat leaf is sharded over; the default axis (one rank) unless is_flat().
   [[nodiscard]] const Axis& data_axis() const { return data_axis_; }
   /// local_shape(), or one dim where the leaf is flat.
   [[nodiscard]] std::vector<int64_t> leaf_shape() const;
-  /// What a leaf holds of a tensor of the whole shape, in memory of its own.
+  /// This rank's leaf elements of a tensor of the whole shape, as a copy.
   [[nodiscard]] Tensor part_of(const Tensor& whole) const;
 
-  /// What the optimizer updates; undefined until there is memory.
+  /// The tensor that the optimizer updates; undefined until there is memory.
   [[nodiscard]] const Tensor& leaf() const { return leaf_; }
-  /// Gives memory: `leaf` has leaf_shape(). It becomes a leaf that requires grad.
+  /// Sets the memory. `leaf` must have leaf_shape(); if floating-point, it will require grad.
+  /// Throws Error(kShape).
   void set_leaf(const Tensor& leaf);
-  /// Gives the memory back: who runs the model has made another form of it.
+  /// Frees the memory, when inference uses another form of the weight (int8, panels).
   void drop() {
     leaf_.reset();
     use_.reset();
   }
-  /// What forward reads: the leaf, unless a wrap put another tensor there. Throws Error(kUsage)
-  /// before there is memory.
+  /// The tensor that forward reads: the leaf, or the tensor of set_use(). Throws Error(kUsage) when
+  /// there is no memory, or the parameter is sharded by FSDP and not gathered.
   [[nodiscard]] const Tensor& use() const;
-  /// Whether forward may read it now.
+  /// Whether use() would succeed.
   [[nodiscard]] bool is_readable() const { return use_.defined(); }
-  /// Puts another tensor where forward reads; undefined takes it away.
+  /// Sets the tensor that use() returns, e.g. FSDP's gathered weight; undefined removes it.
   void set_use(const Tensor& use) { use_ = use; }
 
-  /// ConfigFingerprint by a layer that used this whole parameter on an activation so placed: in split work
-  /// (Shard, Fanout) its gradient is a partial sum. Throws Error(kShape) when both kinds of use
-  /// occur.
+  /// A layer reports that it uses this replicated parameter on `activation`. On a Shard or Fanout
+  /// activation the gradient is a partial sum, otherwise it is whole. Throws Error(kShape) when
+  /// both occur.
   void used_in(const DTensor& activation);
-  /// Whether the gradient on this rank is only a part, to be summed over the axis after backward.
+  /// Whether this rank's gradient is a partial sum, to be summed over the axis after backward.
   [[nodiscard]] bool gradient_is_partial() const;
 
-  /// The starting value of this rank's leaf, of `dtype`.
+  /// The initial value of this rank's leaf, in `dtype`.
   [[nodiscard]] Tensor initial_value(uint64_t seed, at::ScalarType dtype) const;
 
  private:
-  /// This rank's elements in memory order; `fill(first, out)` numbers them from `first` on in the
-  /// whole.
+  /// Values of this rank's elements. `fill(first, out)` must write the values of the elements with
+  /// global indices from `first` on.
   template <class Number, class Fill>
   [[nodiscard]] Tensor held_numbers(const Fill& fill) const;
+  /// 0 for this rank's elements of one row of the whole, 1 for the others.
+  [[nodiscard]] Tensor zero_in_row(int64_t row) const;
 
   std::vector<int64_t> shape_;
   Init init_;
   std::string name_;
-  Ownership home_ = Ownership::kHere;
+  Ownership ownership_ = Ownership::kOwned;
   Placement placement_;
   Axis axis_;
   std::optional<bool> used_in_split_work_;

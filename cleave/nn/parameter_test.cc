@@ -25,24 +25,24 @@ Tensor whole_start(uint64_t seed, const std::string& name, at::IntArrayRef shape
   return at::tensor(z, at::kDouble).view(shape).mul(deviation);
 }
 
-TEST(InitialValue, OnEveryCut_IsTheSameBits) {
+TEST(InitialValue, OnEveryShard_IsTheSameBits) {
   const std::vector<int64_t> shape{7, 6};
   const Tensor want = whole_start(3, "block.weight", shape, 0.05);
   for (const int tp : {1, 2, 3, 4}) {
     on_ranks(tp, [&](const Axis& axis) {
-      const Split* pieces = Split::intern(6, [&] {  // two ranges on rank 0, the rest on the last
+      const SplitPtr pieces = Split::intern(6, [&] {  // two ranges on rank 0, the rest on the last
         std::vector<std::vector<Range>> r(static_cast<size_t>(tp));
         r.front() = {{0, 1}, {4, 6}};
         r.back().insert(r.back().begin() + (tp == 1 ? 1 : 0), {1, 4});
         return r;
       }());
-      const Split* everywhere =
+      const SplitPtr everywhere =
           Split::intern(7, std::vector<std::vector<Range>>(static_cast<size_t>(tp), {{0, 7}}));
       for (const auto& [dim, split] :
-           std::vector<std::pair<int, const Split*>>{{0, Split::balanced(7, tp)},
-                                                     {1, Split::balanced(6, tp)},
-                                                     {1, pieces},
-                                                     {0, everywhere}}) {
+           std::vector<std::pair<int, SplitPtr>>{{0, Split::balanced(7, tp)},
+                                                 {1, Split::balanced(6, tp)},
+                                                 {1, pieces},
+                                                 {0, everywhere}}) {
         Parameter p(shape, Init::normal(0.05));
         p.set_name("block.weight");
         p.shard(axis, dim, split);
@@ -60,12 +60,12 @@ TEST(InitialValue, OnEveryCut_IsTheSameBits) {
 }
 
 // Oracle: numbers of the stream itself.
-TEST(InitialValue, OfUniformNumbers_IsTheSameBitsOnEveryCutAndWithinItsBound) {
+TEST(InitialValue, OfUniformNumbers_IsTheSameBitsOnEveryShardAndWithinItsBound) {
   std::vector<float> u(42);
   fill_uniform(stream_key(3, "block.weight"), 0, 0, u);
   const Tensor want = at::tensor(u).to(at::kDouble).mul(2).sub(1).mul(0.25).view({7, 6});
   EXPECT_LT(want.abs().max().item<double>(), 0.25);
-  EXPECT_LT(want.min().item<double>(), -0.2);  // one of 42 is there but for a chance of 1e-2
+  EXPECT_LT(want.min().item<double>(), -0.2);  // fails by chance with probability 1e-2
   EXPECT_GT(want.max().item<double>(), 0.2);
   for (const int tp : {1, 2, 3, 4}) {
     on_ranks(tp, [&](const Axis& axis) {
@@ -79,7 +79,7 @@ TEST(InitialValue, OfUniformNumbers_IsTheSameBitsOnEveryCutAndWithinItsBound) {
   }
 }
 
-TEST(InitialValue, OtherSeedOrName_IsAnotherStart) {
+TEST(InitialValue, OtherSeedOrName_GivesOtherValues) {
   Parameter p({50, 50}, Init::normal(2));
   p.set_name("a");
   const Tensor a = p.initial_value(1, at::kDouble);
@@ -93,7 +93,7 @@ TEST(InitialValue, OtherSeedOrName_IsAnotherStart) {
   EXPECT_TRUE(at::equal(ones.initial_value(1, at::kFloat), at::ones({3})));
 }
 
-TEST(Materialize, SplitLayer_StartsAsTheWholeOneAndKeepsWhatIsThere) {
+TEST(Materialize, SplitLayer_EqualsTheWholeOneAndKeepsExistingValues) {
   Linear whole({.in_features = 5, .out_features = 7});
   materialize(whole, {.seed = 8});
   for (const int tp : {2, 3, 4}) {
@@ -113,15 +113,15 @@ TEST(Materialize, SplitLayer_StartsAsTheWholeOneAndKeepsWhatIsThere) {
   }
 }
 
-TEST(Parameter, Ranges_SayWhatARankHoldsAndWrites) {
+TEST(Parameter, RangesAndOwned_AreWhatARankHoldsAndWrites) {
   on_ranks(3, [](const Axis& axis) {
-    Parameter cut({7, 2}, Init::normal(1));
-    cut.shard(axis, 0, Split::balanced(7, 3));
+    Parameter sharded({7, 2}, Init::normal(1));
+    sharded.shard(axis, 0, Split::balanced(7, 3));
     const int64_t width = axis.rank() == 0 ? 3 : 2;
-    EXPECT_EQ(cut.local_shape(), (std::vector<int64_t>{width, 2}));
-    EXPECT_EQ(cut.ranges(), cut.owned());
-    EXPECT_EQ(cut.numel(), 14);
-    EXPECT_FALSE(cut.gradient_is_partial());
+    EXPECT_EQ(sharded.local_shape(), (std::vector<int64_t>{width, 2}));
+    EXPECT_EQ(sharded.ranges(), sharded.owned());
+    EXPECT_EQ(sharded.numel(), 14);
+    EXPECT_FALSE(sharded.gradient_is_partial());
 
     Parameter whole({7, 2}, Init::normal(1));
     whole.replicate(axis);
@@ -135,7 +135,7 @@ TEST(Parameter, Ranges_SayWhatARankHoldsAndWrites) {
   });
 }
 
-TEST(Parameter, ContradictoryCuts_AreRefused) {
+TEST(Parameter, ContradictorySplits_AreRefused) {
   on_ranks(2, [](const Axis& axis) {
     Parameter p({6, 4}, Init::normal(1));
     p.set_name("head.weight");
@@ -155,8 +155,8 @@ TEST(Parameter, ContradictoryCuts_AreRefused) {
   });
 }
 
-// Whoever holds the tensor, an optimizer of libtorch for one, goes on with the same object.
-TEST(Parameter, CutWithMemory_KeepsItsPartInTheSameTensor) {
+// An owner of the tensor, e.g. an optimizer of libtorch, keeps the same object.
+TEST(Parameter, ShardingWithMemory_KeepsItsPartInTheSameTensor) {
   for (const int tp : {1, 2, 3}) {
     on_ranks(tp, [&](const Axis& axis) {
       for (const int dim : {0, 1}) {
@@ -185,21 +185,21 @@ TEST(Parameter, CutWithMemory_KeepsItsPartInTheSameTensor) {
   }
 }
 
-TEST(Parameter, Recut_CutsTheSameDimAnewBeforeThereIsMemory) {
+TEST(Parameter, ChangeSplit_ReshardsTheSameDimBeforeThereIsMemory) {
   on_ranks(2, [](const Axis& axis) {
     Parameter p({6, 4}, Init::normal(1));
     p.set_name("query.weight");
-    EXPECT_EQ(thrown_by([&] { p.recut(Split::balanced(6, 2)); }).code(), Code::kUsage);
+    EXPECT_EQ(thrown_by([&] { p.change_split(Split::balanced(6, 2)); }).code(), Code::kUsage);
     p.shard(axis, 0, Split::balanced(6, 2));
-    p.recut(Split::balanced(6, 2, 6));
+    p.change_split(Split::balanced(6, 2, 6));
     EXPECT_EQ(p.local_shape(), (std::vector<int64_t>{axis.rank() == 0 ? 6 : 0, 4}));
-    EXPECT_EQ(thrown_by([&] { p.recut(Split::balanced(4, 2)); }).code(), Code::kShape);
+    EXPECT_EQ(thrown_by([&] { p.change_split(Split::balanced(4, 2)); }).code(), Code::kShape);
     p.set_leaf(at::zeros(p.local_shape()));
-    EXPECT_EQ(thrown_by([&] { p.recut(Split::balanced(6, 2)); }).code(), Code::kUsage);
+    EXPECT_EQ(thrown_by([&] { p.change_split(Split::balanced(6, 2)); }).code(), Code::kUsage);
   });
 }
 
-TEST(Parameter, Use_ReadsWhatAWrapPutThere) {
+TEST(Parameter, Use_ReadsTheTensorSetByAWrap) {
   Parameter p({2}, Init::constant(1));
   p.set_leaf(at::zeros({2}));
   EXPECT_TRUE(p.use().is_same(p.leaf()));

@@ -18,7 +18,7 @@ double scaled(double frequency, const RotaryOptions& o) {
   using Scaling = RotaryOptions::Scaling;
   if (o.scaling == Scaling::kNone) return frequency;
   if (o.scaling == Scaling::kLinear) return frequency / o.factor;
-  // llama3: long waves are stretched by the factor, short ones kept, those between interpolated.
+  // llama3: long waves are stretched by `factor`, short ones kept, those in between interpolated.
   const double wavelength = 2 * std::numbers::pi / frequency;
   const auto original = static_cast<double>(o.original_positions);
   if (wavelength > original / o.low_freq_factor) return frequency / o.factor;
@@ -29,7 +29,7 @@ double scaled(double frequency, const RotaryOptions& o) {
 }
 
 /// (a, b) -> (a cos - b sin, b cos + a sin) for the two halves of the last dim.
-Tensor halves_turned(const Tensor& x, const Tensor& cos, const Tensor& sin) {
+Tensor rotate_halves(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   const int64_t half = x.size(-1) / 2;
   const Tensor a = x.narrow(-1, 0, half);
   const Tensor b = x.narrow(-1, half, half);
@@ -45,7 +45,8 @@ Tensor halves_turned(const Tensor& x, const Tensor& cos, const Tensor& sin) {
 
 Rotary::Rotary(const RotaryOptions& options) {
   CLEAVE_CHECK(options.head_dim > 0 && options.head_dim % 2 == 0, Code::kShape,
-               "rotary positions turn pairs of dims; head_dim=", options.head_dim, " must be even");
+               "rotary positions rotate pairs of dims; head_dim=", options.head_dim,
+               " must be even");
   std::vector<double> f;
   for (int64_t i = 0; i < options.head_dim; i += 2) {
     const double exponent = static_cast<double>(i) / static_cast<double>(options.head_dim);
@@ -73,7 +74,7 @@ RotaryAngles Rotary::angles(const Tensor& positions, const Tensor& like) {
   CLEAVE_CHECK(!rows.empty() && rows.size() <= 2, Code::kShape, "rotary: positions ", rows,
                "; expected [B or 1, T] or [T]");
   if (positions.numel() == 0) return angles(Range{0, 0}, like);
-  // A dry run has shapes alone.
+  // A dry run has no position values.
   extend_tables(positions.is_meta() ? 1 : positions.max().item<int64_t>() + 1, like);
   const Tensor at_positions = positions.flatten().to(like.device());
   auto shape = rows.vec();
@@ -88,7 +89,7 @@ RotaryAngles Rotary::angles(Range positions, const Tensor& like) {
           .sin = sin_.narrow(0, positions.begin, positions.size())};
 }
 
-Tensor turned_by(const Tensor& x, const RotaryAngles& angles) {
+Tensor apply_rotary(const Tensor& x, const RotaryAngles& angles) {
   Tensor cos = angles.cos;
   Tensor sin = angles.sin;
   const auto rows = cos.sizes();
@@ -105,8 +106,8 @@ Tensor turned_by(const Tensor& x, const RotaryAngles& angles) {
     sin = sin.unsqueeze(1);
   }
   return differentiable(
-      "rotary", x, [&](const Tensor& t) { return halves_turned(t, cos, sin); },
-      [cos, sin](const Tensor& g) { return halves_turned(g, cos, -sin); });
+      "rotary", x, [&](const Tensor& t) { return rotate_halves(t, cos, sin); },
+      [cos, sin](const Tensor& g) { return rotate_halves(g, cos, -sin); });
 }
 
 }  // namespace cleave

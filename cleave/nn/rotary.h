@@ -8,27 +8,26 @@ namespace cleave {
 
 using at::Tensor;
 
-/// cos and sin of position * frequency(i): [T, K/2], or [B or 1, T, K/2].
+/// cos and sin of position * frequency(i), [T, K/2] or [B or 1, T, K/2].
 struct RotaryAngles {
   Tensor cos, sin;
 };
 
-/// Turns the dim pairs (i, i + K/2) of x [B, H, T, K], a query or a key; the same shape out.
-/// Differentiable. Throws Error(kShape) when they do not fit.
-Tensor turned_by(const Tensor& x, const RotaryAngles& angles);
+/// Rotates the dim pairs (i, i + K/2) of queries or keys x [B, H, T, K]; result [B, H, T, K].
+/// Differentiable. Throws Error(kShape) when the shapes do not fit.
+Tensor apply_rotary(const Tensor& x, const RotaryAngles& angles);
 
-/// The angles by which rotary positions turn the dim pairs (i, i + K/2) of queries and keys by
-/// position * frequency(i). Sources: arXiv:2104.09864; the llama3 scaling as in its config.json's
-/// rope_scaling.
+/// Rotary position embedding (RoPE): tables of the angles position * frequency(i). Sources:
+/// arXiv:2104.09864; llama3 scaling as in rope_scaling of its config.json.
 class Rotary {
  public:
   explicit Rotary(const RotaryOptions& options);
 
-  /// The angles of positions [B or 1, T] or [T] int64, on any device (from the processor nothing
-  /// waits for that of `like`); in the type and on the device of `like`. Throws Error(kShape) for
-  /// positions of other shapes.
+  /// The angles of positions [B or 1, T] or [T] int64, in the type and on the device of `like`. The
+  /// positions may be on any device; on the CPU no device synchronization is needed. Throws
+  /// Error(kShape) for positions of other shapes.
   [[nodiscard]] RotaryAngles angles(const Tensor& positions, const Tensor& like);
-  /// Those of T positions one after the other.
+  /// The angles of T consecutive positions.
   [[nodiscard]] RotaryAngles angles(Range positions, const Tensor& like);
 
   /// Frequencies [K/2] in fp64, after scaling.
@@ -37,7 +36,7 @@ class Rotary {
  private:
   void extend_tables(int64_t num_positions, const Tensor& like);
   Tensor frequencies_;  // [K/2] fp64
-  Tensor cos_, sin_;    // [P, K/2] in the activation's type
+  Tensor cos_, sin_;    // [P, K/2] in the activations' type
 };
 
 }  // namespace cleave

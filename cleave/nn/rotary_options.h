@@ -3,7 +3,7 @@
 
 namespace cleave {
 
-/// Rotary position embedding: which angle a dim pair turns by per position.
+/// Rotary position embedding: the rotation angle of each dim pair per position.
 struct RotaryOptions {
   int64_t head_dim = 0;  ///< even
   double theta = 10000;
@@ -11,7 +11,7 @@ struct RotaryOptions {
   double factor = 1;               ///< linear and llama3
   double low_freq_factor = 1;      ///< llama3
   double high_freq_factor = 4;     ///< llama3
-  int64_t original_positions = 0;  ///< llama3: positions the model was first trained with
+  int64_t original_positions = 0;  ///< llama3: context length of the original training
 };
 
 }  // namespace cleave

@@ -37,49 +37,49 @@ Tensor plain_frequencies(int64_t head_dim, double theta) {
   return at::tensor(f, at::kDouble);
 }
 
-TEST(Rotary, Apply_TurnsHalvesByPositionTimesFrequency) {
+TEST(Rotary, Apply_RotatesHalvesByPositionTimesFrequency) {
   Rotary rotary({.head_dim = 8, .theta = 10000});
   const Tensor frequencies = plain_frequencies(8, 10000);
   EXPECT_LE(largest_difference(rotary.frequencies(), frequencies), 1e-15);
   const Tensor x = numbers({2, 3, 4, 8}, 1);
-  // 300 and 5000 make the tables grow; then small ones again.
+  // 300 and 5000 make the tables grow; then small positions again.
   for (const auto& at_positions : {at::tensor({0, 1, 2, 300}, at::kLong),
                                    at::tensor({7, 5000, 5, 5}, at::kLong), at::arange(4)}) {
-    EXPECT_LE(largest_difference(turned_by(x, rotary.angles(at_positions, x)),
+    EXPECT_LE(largest_difference(apply_rotary(x, rotary.angles(at_positions, x)),
                                  as_complex(x, at_positions, frequencies)),
               1e-12);
   }
 }
 
-TEST(Rotary, PositionsInARange_AreThoseOfAList) {
+TEST(Rotary, RangeOfPositions_EqualsTheirList) {
   Rotary rotary({.head_dim = 8, .theta = 10000});
   const Tensor x = numbers({2, 3, 4, 8}, 1);
   for (const int64_t begin : {0, 5, 1000, 3}) {
     const Tensor positions = at::arange(begin, begin + 4);
-    EXPECT_LE(largest_difference(turned_by(x, rotary.angles(Range{begin, begin + 4}, x)),
+    EXPECT_LE(largest_difference(apply_rotary(x, rotary.angles(Range{begin, begin + 4}, x)),
                                  as_complex(x, positions, plain_frequencies(8, 10000))),
               1e-12);
   }
 }
 
-TEST(Rotary, PositionsByRow_TurnEachRowByItsOwn) {
+TEST(Rotary, PositionsPerSequence_RotateEachSequenceByItsOwn) {
   Rotary rotary({.head_dim = 4, .theta = 100});
   const Tensor x = numbers({2, 3, 2, 4}, 1);
   const Tensor positions = at::tensor({0, 1, 5, 9}, at::kLong).view({2, 2});
-  const Tensor got = turned_by(x, rotary.angles(positions, x));
+  const Tensor got = apply_rotary(x, rotary.angles(positions, x));
   for (int64_t b = 0; b < 2; ++b) {
     EXPECT_LE(largest_difference(got[b], as_complex(x[b], positions[b], plain_frequencies(4, 100))),
               1e-14);
   }
 }
 
-TEST(Rotary, PositionsOfOneRow_AreForAllRows) {
+TEST(Rotary, PositionsOfBatchOne_AreBroadcast) {
   Rotary rotary({.head_dim = 16, .theta = 100});
   const Tensor positions = at::tensor({0, 1, 5, 9, 2}, at::kLong);
   for (const at::ScalarType type : {at::kFloat, at::kDouble}) {  // Cleave's kernel and libtorch's
     const Tensor x = numbers({4, 3, 5, 16}, 1).to(type);
-    EXPECT_TRUE(at::equal(turned_by(x, rotary.angles(positions.unsqueeze(0), x)),
-                          turned_by(x, rotary.angles(positions, x))));
+    EXPECT_TRUE(at::equal(apply_rotary(x, rotary.angles(positions.unsqueeze(0), x)),
+                          apply_rotary(x, rotary.angles(positions, x))));
   }
 }
 
@@ -89,36 +89,38 @@ TEST(Rotary, PositionsThatDoNotFit_AreRefused) {
     const Tensor x = numbers({4, 3, 5, 16}, 1).to(type);
     for (const std::vector<int64_t>& shape : {std::vector<int64_t>{4}, {2, 5}, {4, 1}}) {
       const Tensor positions = at::zeros(shape, at::kLong);
-      EXPECT_EQ(
-          test::thrown_by([&] { std::ignore = turned_by(x, rotary.angles(positions, x)); }).code(),
-          Code::kShape);
+      EXPECT_EQ(test::thrown_by([&] {
+                  std::ignore = apply_rotary(x, rotary.angles(positions, x));
+                }).code(),
+                Code::kShape);
     }
   }
 }
 
-// A rotation keeps lengths, so its gradient turns back.
-TEST(Rotary, Gradient_TurnsBack) {
+// A rotation is orthogonal, so its gradient is the inverse rotation.
+TEST(Rotary, Gradient_IsTheInverseRotation) {
   Rotary rotary({.head_dim = 6, .theta = 50});
   const Tensor frequencies = plain_frequencies(6, 50);
   const Tensor x = leaf_of(numbers({2, 3, 4, 6}, 1)), g = numbers({2, 3, 4, 6}, 2);
   const Tensor positions = at::tensor({3, 1, 4, 15}, at::kLong);
-  (turned_by(x, rotary.angles(positions, x)) * g).sum().backward();
+  (apply_rotary(x, rotary.angles(positions, x)) * g).sum().backward();
   EXPECT_LE(largest_difference(x.grad(), as_complex(g, positions, -frequencies)), 1e-13);
 }
 
-TEST(Rotary, HalfPrecision_HasTablesOfItsType) {
+TEST(Rotary, HalfPrecision_UsesTablesOfItsType) {
   Rotary rotary({.head_dim = 8, .theta = 10000});
   const Tensor x = numbers({1, 2, 4, 8}, 1);
   const Tensor positions = at::arange(4);
   const Tensor want = as_complex(x, positions, plain_frequencies(8, 10000));
   // Products of two rounded factors, twice rounded, of size up to 4: 2^-8 for bf16, 2^-24 for fp32.
   EXPECT_LE(largest_difference(
-                turned_by(x.to(at::kFloat), rotary.angles(positions, x.to(at::kFloat))), want),
+                apply_rotary(x.to(at::kFloat), rotary.angles(positions, x.to(at::kFloat))), want),
             6 * 4 * 0x1p-24);
-  const Tensor half = turned_by(x.to(at::kBFloat16), rotary.angles(positions, x.to(at::kBFloat16)));
+  const Tensor half =
+      apply_rotary(x.to(at::kBFloat16), rotary.angles(positions, x.to(at::kBFloat16)));
   EXPECT_EQ(half.scalar_type(), at::kBFloat16);
   EXPECT_LE(largest_difference(half, want), 6 * 4 * 0x1p-8);
-  EXPECT_LE(largest_difference(turned_by(x, rotary.angles(positions, x)), want), 1e-14);
+  EXPECT_LE(largest_difference(apply_rotary(x, rotary.angles(positions, x)), want), 1e-14);
 }
 
 TEST(Rotary, LinearScaling_DividesEveryFrequency) {
@@ -127,8 +129,9 @@ TEST(Rotary, LinearScaling_DividesEveryFrequency) {
   EXPECT_LE(largest_difference(rotary.frequencies(), plain_frequencies(8, 10000) / 4), 1e-15);
 }
 
-// Llama 3.1's numbers. Kept below 8192/4 = 2048 positions a wave, divided by 8 above 8192; between,
-// the factor goes from 1 to 1/8 linearly in turns per 8192 positions (4 down to 1).
+// Llama 3.1's numbers. Frequencies with a wavelength below 8192/4 = 2048 positions are kept, those
+// above 8192 are divided by 8. In between, the factor goes from 1 to 1/8, linearly in the number of
+// rotations per 8192 positions (4 down to 1).
 TEST(Rotary, Llama3Scaling_KeepsShortWavesAndStretchesLongOnes) {
   const Rotary rotary({.head_dim = 128,
                        .theta = 500000,

@@ -3,10 +3,14 @@
 
 namespace cleave {
 
-/// How a message about the layer at `path` begins: "path: ", or "" for the root of a tree, which
-/// has no path.
+/// Prefix of a message about the layer at `path`: "path: ", or "" for the root, which has no path.
 inline std::string subject(const std::string& path) {
   return path.empty() ? "" : path + ": ";
+}
+
+/// The layer at `path` inside a sentence.
+inline std::string layer_name(const std::string& path) {
+  return path.empty() ? "the root layer" : path;
 }
 
 }  // namespace cleave

@@ -3,20 +3,22 @@
 
 namespace cleave {
 
-/// The factor that keeps small gradients out of fp16's zero: the loss is multiplied by it before
-/// backward and gradients are divided by it after. It halves when they overflow and doubles after
-/// 2000 steps that did not. Source: torch.amp.GradScaler and its defaults.
+/// Loss scaling, which keeps small gradients from underflowing in fp16: the loss is multiplied by a
+/// factor before backward and gradients are divided by it after. The factor halves when gradients
+/// overflow and doubles after 2000 steps without overflow. Source: torch.amp.GradScaler and its
+/// defaults.
 class LossScale {
  public:
-  /// Off it is 1 and stays so.
+  /// If it is off, the factor is always 1.
   explicit LossScale(bool is_on) : value_(is_on ? 65536 : 1), is_on_(is_on) {}
 
   [[nodiscard]] bool is_on() const { return is_on_; }
   [[nodiscard]] double value() const { return value_; }
-  [[nodiscard]] int64_t num_good_steps() const { return num_good_steps_; }  ///< since it changed
+  /// Steps without overflow since the last change.
+  [[nodiscard]] int64_t num_good_steps() const { return num_good_steps_; }
 
-  /// After a step whose gradients were finite, or were not.
-  void note(bool is_finite) {
+  /// Updates the factor after a step; `is_finite`: whether its gradients were.
+  void update(bool is_finite) {
     if (!is_on_) return;
     num_good_steps_ = is_finite ? num_good_steps_ + 1 : 0;
     if (!is_finite) value_ /= 2;
@@ -24,7 +26,7 @@ class LossScale {
     value_ *= 2;
     num_good_steps_ = 0;
   }
-  /// As a checkpoint has it.
+  /// Restores the state from a checkpoint.
   void restore(double value, int64_t num_good_steps) {
     if (!is_on_) return;
     value_ = value;

@@ -9,23 +9,23 @@ namespace {
 TEST(LossScale, OverflowsHalveItAndTwoThousandGoodStepsDoubleIt) {
   LossScale scale(true);
   EXPECT_EQ(scale.value(), 65536);
-  scale.note(false);
-  scale.note(false);
+  scale.update(false);
+  scale.update(false);
   EXPECT_EQ(scale.value(), 16384);
-  for (int i = 0; i < 1999; ++i) scale.note(true);
+  for (int i = 0; i < 1999; ++i) scale.update(true);
   EXPECT_EQ(scale.value(), 16384);
   LossScale again(true);
   again.restore(scale.value(), scale.num_good_steps());
-  again.note(true);
+  again.update(true);
   EXPECT_EQ(again.value(), 32768);
   EXPECT_EQ(again.num_good_steps(), 0);
 }
 
 TEST(LossScale, Off_StaysOne) {
   LossScale scale(false);
-  scale.note(false);
+  scale.update(false);
   scale.restore(4, 3);
-  for (int i = 0; i < 3000; ++i) scale.note(true);
+  for (int i = 0; i < 3000; ++i) scale.update(true);
   EXPECT_EQ(scale.value(), 1);
 }
 

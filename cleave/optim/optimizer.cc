@@ -37,7 +37,7 @@ Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& optio
     (decays ? decayed_ : plain_).push_back(states_.size());
     states_.push_back({.parameter = p, .exp_avg = {}, .exp_avg_sq = {}});
   }
-  (void)states();  // memory that is missing is missing at once, not after the first backward
+  (void)states();  // allocates moments: too little memory fails here, not after the first backward
 }
 
 const std::vector<Optimizer::State>& Optimizer::states() const {
@@ -47,7 +47,7 @@ const std::vector<Optimizer::State>& Optimizer::states() const {
       s.exp_avg = at::zeros_like(leaf.detach());
       s.exp_avg_sq = at::zeros_like(s.exp_avg);
     }
-    // The model was cut after the optimizer was made: moments of the whole become this rank's.
+    // The model was sharded after the optimizer was made: keep this rank's part of the moments.
     const bool is_whole =
         s.exp_avg.defined() && s.exp_avg.sizes() == at::IntArrayRef(s.parameter->shape());
     if (!is_whole || s.exp_avg.sizes() == leaf.sizes()) continue;
@@ -59,8 +59,8 @@ const std::vector<Optimizer::State>& Optimizer::states() const {
 
 namespace {
 
-/// What forward reads beside a leaf of the same elements; undefined where it reads the leaf.
-Tensor read_beside(const Parameter& p) {
+/// The copy that forward reads in place of a leaf of the same sizes; undefined if there is none.
+Tensor compute_copy(const Parameter& p) {
   if (!p.is_readable() || p.use().is_same(p.leaf())) return {};
   return p.use().sizes() == p.leaf().sizes() ? p.use().detach() : Tensor();
 }
@@ -69,7 +69,7 @@ bool is_of(const Tensor& t, at::ScalarType type) {
   return t.scalar_type() == type && t.is_contiguous();
 }
 
-// Elements that are worth a thread of their own.
+// The least elements for a thread.
 constexpr int64_t kGrain = 32768;
 
 }  // namespace
@@ -92,18 +92,18 @@ void Optimizer::step_group(const std::vector<size_t>& group, const Update& updat
   std::vector<const State*> left;
   for (const size_t i : group) {
     const State& s = states_[i];
-    if (s.parameter->leaf().numel() == 0) continue;  // a rank that holds nothing of it
+    if (s.parameter->leaf().numel() == 0) continue;  // this rank holds nothing of it
     if (!step_fused(s, update)) left.push_back(&s);
   }
   if (left.empty()) return;
   if (update.gradient_scale == 1) {
     step_by_libtorch(left, update);
   } else {
-    // Scaled gradients are copies: one at a time, so that they never take as much as all of them.
+    // Scaled gradients are copies: make one at a time, not all, to save memory.
     for (const State* s : left) step_by_libtorch({s}, update);
   }
   for (const State* s : left) {
-    const Tensor read = read_beside(*s->parameter);
+    const Tensor read = compute_copy(*s->parameter);
     if (read.defined()) read.copy_(s->parameter->leaf());
   }
 }
@@ -111,7 +111,7 @@ void Optimizer::step_group(const std::vector<size_t>& group, const Update& updat
 bool Optimizer::step_fused(const State& state, const Update& update) const {
   const Tensor leaf = state.parameter->leaf().detach();
   const Tensor gradient = state.parameter->leaf().grad().contiguous();
-  const Tensor read = read_beside(*state.parameter);
+  const Tensor read = compute_copy(*state.parameter);
   const bool has_bf16_gradient = gradient.scalar_type() == at::kBFloat16;
   if (!is_on(Kernel::kAdam) || !has_moments() || !leaf.is_cpu() || !is_of(leaf, at::kFloat) ||
       !(has_bf16_gradient || gradient.scalar_type() == at::kFloat) ||

@@ -12,7 +12,7 @@ struct OptimizerOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
-  /// Only tensors of two dims or more decay (norms and biases do not), or all.
+  /// Which tensors decay: those with two or more dims (not norms and biases), or all.
   enum class DecayOn : uint8_t { kMatrices, kAll } decay_on = DecayOn::kMatrices;
 
   /// From flags: adamw | adam | sgd, matrices | all. Throws Error(kUsage).
@@ -21,44 +21,44 @@ struct OptimizerOptions {
 };
 
 /// AdamW, Adam or SGD on this rank's part of the parameters, as torch.optim defines them. Leaves
-/// are the fp32 (or fp64) masters; moments have their type and cut.
+/// are the fp32 (or fp64) master weights; moments have the same type and sharding.
 class Optimizer {
  public:
-  /// The parameters may get their memory, and be cut, later.
+  /// The parameters may be allocated, and sharded, later.
   Optimizer(const Parameters& parameters, const OptimizerOptions& options);
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// One update from the leaves' gradients, which are complete, times `gradient_scale`: what
-  /// clipping makes of them (clip_factor), without a pass over them. bf16 tensors that forward
-  /// reads in place of whole leaves follow. Throws Error(kUsage) naming the missing call, and
-  /// changes nothing, where a gradient is missing or in parts (over tp, over pipeline stages).
+  /// One update from the leaves' complete gradients, times `gradient_scale` (a clip_factor() here
+  /// saves the pass of clip_gradients). Also updates the bf16 copies of whole leaves that forward
+  /// reads. If a gradient is missing or partial (over tp, over pipeline stages), throws
+  /// Error(kUsage) naming the missing call, and changes nothing.
   virtual void step(double lr, double gradient_scale = 1);
   virtual void zero_grad();
 
-  /// What a checkpoint keeps beside the weights. Moments are empty for SGD.
+  /// What a checkpoint keeps in addition to the weights. Moments are empty for SGD.
   struct State {
     std::shared_ptr<Parameter> parameter;
     Tensor exp_avg, exp_avg_sq;
   };
-  /// With moments for all parameters that have memory.
+  /// All states, with moments for all parameters that have memory.
   [[nodiscard]] const std::vector<State>& states() const;
   [[nodiscard]] bool has_moments() const { return options_.kind != OptimizerOptions::Kind::kSgd; }
   [[nodiscard]] int64_t num_steps() const { return num_steps_; }
   void set_num_steps(int64_t steps) { num_steps_ = steps; }
 
  private:
-  /// What a step does to some of the states.
+  /// How a step updates some of the states.
   struct Update {
     double lr = 0, gradient_scale = 1, weight_decay = 0;
   };
   void step_group(const std::vector<size_t>& group, const Update& update);
-  /// Adam's step of one state by Cleave's kernel; false where that does not take it.
+  /// Adam's step of one state by Cleave's kernel; false if the kernel does not support it.
   bool step_fused(const State& state, const Update& update) const;
   void step_by_libtorch(const std::vector<const State*>& states, const Update& update) const;
   OptimizerOptions options_;
-  mutable std::vector<State> states_;    // states() makes and cuts moments as leaves are
+  mutable std::vector<State> states_;    // states() makes and shards moments like the leaves
   std::vector<size_t> decayed_, plain_;  // indices of states_
   int64_t num_steps_ = 0;
 };

@@ -9,7 +9,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
-// Oracle: the published update rules, written out per element in fp64.
+// Oracle: the published update rules, per element in fp64.
 namespace cleave {
 namespace {
 
@@ -77,7 +77,8 @@ void expect_rule(const OptimizerOptions& o, at::ScalarType type, double toleranc
   }
 }
 
-// A step rounds some ten numbers of size up to 4 a weight: 4 x 10 x 4 roundings are 10^-5 in fp32.
+// A step rounds about ten numbers of size up to 4 for each weight: 4 x 10 x 4 roundings are 10^-5
+// in fp32.
 TEST(Optimizer, EveryKind_FollowsItsRule) {
   for (const Kind kind : {Kind::kAdamW, Kind::kAdam, Kind::kSgd}) {
     for (const DecayOn decay_on : {DecayOn::kMatrices, DecayOn::kAll}) {
@@ -96,7 +97,7 @@ TEST(Optimizer, EveryKind_FollowsItsRule) {
 }
 
 TEST(Optimizer, ScaledGradients_GiveTheStepOfSmallerOnes) {
-  // 1/4 is exact, so both ways have the same bits; libtorch's way gets the scaled ones.
+  // 1/4 is exact, so both ways have the same bits. libtorch gets gradients scaled before the step.
   for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
     const auto scaled = parameter(numbers({70}, 1).to(type));
     const auto smaller = parameter(numbers({70}, 1).to(type));
@@ -135,7 +136,7 @@ TEST(Optimizer, Bf16Gradients_AreReadAsTheNumbersTheyAre) {
   EXPECT_TRUE(at::equal(after[0], after[1]));
 }
 
-// A leaf that is cut over ranks must get the bits of the whole one.
+// A leaf that is sharded over ranks must get the same bits as the whole one.
 TEST(Optimizer, LeafInPieces_GetsTheBitsOfTheWhole) {
   const Tensor w = numbers({53}, 1).to(at::kFloat), g = numbers({53}, 2).to(at::kFloat);
   const auto whole = parameter(w);
@@ -151,7 +152,7 @@ TEST(Optimizer, LeafInPieces_GetsTheBitsOfTheWhole) {
   }
 }
 
-TEST(Optimizer, ResumedFromItsState_GoesOnWithTheSameBits) {
+TEST(Optimizer, ResumedFromItsState_ContinuesWithTheSameBits) {
   const OptimizerOptions o{.weight_decay = 0.1};
   const auto gradient = [](int t) { return numbers({6}, static_cast<uint64_t>(t)).to(at::kFloat); };
   const auto once = parameter(numbers({6}, 50).to(at::kFloat));
@@ -186,7 +187,7 @@ TEST(Optimizer, RankThatHoldsNothing_StepsAndZeroGradForgets) {
   EXPECT_FALSE(some->leaf().grad().defined());
 }
 
-// The update walks memory, so the leaf must not be a view with strides of its own.
+// The update reads memory in order, so a leaf must not be a strided view.
 TEST(Optimizer, WeightGivenAsATransposedView_StepsAsAnyOther) {
   const Tensor w = numbers({3, 4}, 1), g = numbers({4, 3}, 2);
   const auto view = std::make_shared<Parameter>(std::vector<int64_t>{4, 3}, Init::constant(0));
@@ -213,8 +214,8 @@ TEST(Optimizer, Names_AreReadAndOthersListed) {
             Code::kUsage);
 }
 
-// Oracle: the run on whole tensors.
-TEST(Optimizer, ModelCutBetweenTwoSteps_GoesOnWithItsMoments) {
+// Oracle: the same steps on whole tensors.
+TEST(Optimizer, ModelShardedBetweenTwoSteps_ContinuesWithItsMoments) {
   const Tensor start = numbers({5, 4}, 1);
   const auto gradient = [](uint64_t step) { return numbers({5, 4}, 10 + step); };
   const auto whole = parameter(start);
@@ -223,12 +224,12 @@ TEST(Optimizer, ModelCutBetweenTwoSteps_GoesOnWithItsMoments) {
     whole->leaf().mutable_grad() = gradient(step);
     want.step(0.1);
   }
-  for (const uint64_t cut_before : {uint64_t{0}, uint64_t{2}}) {
+  for (const uint64_t shard_before : {uint64_t{0}, uint64_t{2}}) {
     test::on_ranks(3, [&](const Axis& axis) {
       const auto p = parameter(start);
       Optimizer optimizer({p}, {.weight_decay = 0.1});
       for (uint64_t step = 0; step < 4; ++step) {
-        if (step == cut_before) p->shard(axis, 0, Split::balanced(5, 3));
+        if (step == shard_before) p->shard(axis, 0, Split::balanced(5, 3));
         p->leaf().mutable_grad() = p->part_of(gradient(step));
         optimizer.step(0.1);
         optimizer.zero_grad();

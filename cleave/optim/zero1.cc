@@ -2,17 +2,17 @@
 
 namespace cleave {
 
-// The leaves are cut before the optimizer makes moments of their sizes.
+// The leaves are sharded before the optimizer makes moments of their sizes.
 Zero1Optimizer::Zero1Optimizer(const Parameters& parameters, const Axis& dp,
                                const OptimizerOptions& options, const Zero1Options& zero1)
-    : Zero1Optimizer(
-          parameters,
-          std::make_shared<DataParallel>(parameters, dp,
-                                         DataParallelOptions{.precision = zero1.precision,
-                                                             .shard_states = true,
-                                                             .alone = zero1.alone,
-                                                             .bucket_bytes = zero1.bucket_bytes}),
-          options) {}
+    : Zero1Optimizer(parameters,
+                     std::make_shared<DataParallel>(
+                         parameters, dp,
+                         DataParallelOptions{.precision = zero1.precision,
+                                             .shard_states = true,
+                                             .separate_buckets = zero1.separate_buckets,
+                                             .bucket_bytes = zero1.bucket_bytes}),
+                     options) {}
 
 Zero1Optimizer::Zero1Optimizer(const Parameters& parameters,
                                std::shared_ptr<DataParallel> data_parallel,

@@ -6,43 +6,44 @@
 
 namespace cleave {
 
-/// How Zero1Optimizer treats weights and gradients; DataParallelOptions without what it decides.
+/// Options of Zero1Optimizer, as in DataParallelOptions.
 struct Zero1Options {
   ShardPrecision precision{};
-  Parameters alone{};
+  Parameters separate_buckets{};
   int64_t bucket_bytes = DataParallelOptions{}.bucket_bytes;
 };
 
-/// ZeRO-1: an optimizer whose masters and moments are cut over data-parallel ranks, while the
-/// weights that forward reads stay whole on each.
+/// ZeRO-1: an optimizer whose master weights and moments are sharded over data-parallel ranks,
+/// while the weights that forward reads stay whole on each rank.
 ///
 ///   Zero1Optimizer optimizer(model.parameters(), mesh["dp"], {.weight_decay = 0.1});
-///   materialize(model);  // or load_model: of leaves, which are parts now
+///   materialize(model);  // or load_model: fills the leaves, which are shards now
 ///   optimizer.gather_weights();
 ///   every step:
 ///     optimizer.zero_grad();
 ///     ... backward of each micro-batch ...
 ///     optimizer.reduce_gradients();
-///     clip_grad_norm(model.parameters(), 1.0);  // on the parts, over all ranks
+///     clip_grad_norm(model.parameters(), 1.0);  // on the shards, over all ranks
 ///     optimizer.step(lr);
 ///
-/// Parameters are cut exactly, as one flat run of elements a bucket, on top of any tensor-parallel
-/// cut; a rank holds numel / dp masters and moments. States are saved and loaded as any
-/// Optimizer's, on any layout. With bf16 weights a rank holds, for each of its numel elements, 2
-/// bytes of weight and 4 of gradient, which adds up over micro-batches in fp32, and 12 / dp of
-/// master and moments. Source: Rajbhandari and others, arXiv:1910.02054, P_os.
+/// Each bucket of parameters is sharded as one flat buffer without padding, on top of tensor
+/// parallelism; a rank holds numel / dp master weights and moments. States are saved and loaded as
+/// any Optimizer's, on any layout. With bf16 weights a rank holds, for each of its numel elements,
+/// 2 bytes of weight, 4 of gradient (summed over micro-batches in fp32), and 12 / dp of master
+/// weight and moments. Source: Rajbhandari and others, arXiv:1910.02054, P_os.
 class Zero1Optimizer : public Optimizer {
  public:
-  /// Cuts the leaves, with or without memory; where they have it, call gather_weights() next.
+  /// Shards the leaves. If they have memory already, call gather_weights() next.
   Zero1Optimizer(const Parameters& parameters, const Axis& dp, const OptimizerOptions& options,
                  const Zero1Options& zero1 = {});
 
-  /// What forward reads, from the leaves; after they were filled. Collective.
-  void gather_weights() { data_parallel_->leaves_changed(); }
-  /// After a step's last backward: sums of the whole gradients go to the leaves' parts. A second
-  /// call in a step changes nothing. Collective.
+  /// Gathers the weights that forward reads from the leaves. Call it after the leaves are filled.
+  /// Collective.
+  void gather_weights() { data_parallel_->refresh_weights(); }
+  /// Sums the whole gradients into those of the shards. Call it after a step's last backward; a
+  /// second call in a step changes nothing. Collective.
   void reduce_gradients() { data_parallel_->finish_gradients(); }
-  /// Updates the parts and gathers the weights. Throws Error(kUsage) before reduce_gradients().
+  /// Updates the shards and gathers the weights. Throws Error(kUsage) before reduce_gradients().
   /// Collective.
   void step(double lr, double gradient_scale = 1) override;
   void zero_grad() override;

@@ -12,7 +12,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
-// Oracle: the plain optimizer on one rank with all rows, in fp64.
+// Oracle: the plain optimizer on one rank with all sequences, in fp64.
 namespace cleave {
 namespace {
 
@@ -64,7 +64,7 @@ void expect_weights(Model& model, const std::map<std::string, Tensor>& want) {
   }
 }
 
-TEST(Zero1Optimizer, ThreeClippedStepsOverAnyRanks_AreThoseOfOneRank) {
+TEST(Zero1Optimizer, ThreeClippedStepsOverAnyRanks_EqualOneRank) {
   const auto want = wanted(3);
   for (const int dp : {1, 2, 4}) {
     for (const bool before_memory : {true, false}) {
@@ -89,7 +89,7 @@ TEST(Zero1Optimizer, ThreeClippedStepsOverAnyRanks_AreThoseOfOneRank) {
   }
 }
 
-TEST(Zero1Optimizer, StatesSavedOnThreeRanks_GoOnOnTwoAndOnOne) {
+TEST(Zero1Optimizer, StatesSavedOnThreeRanks_ContinueOnTwoAndOnOne) {
   const auto want = wanted(3);
   const test::TempFolder folder;
   const std::string path = folder / "saved";
@@ -98,7 +98,7 @@ TEST(Zero1Optimizer, StatesSavedOnThreeRanks_GoOnOnTwoAndOnOne) {
     Zero1Optimizer optimizer(model->parameters(), axis, kOptions, {.precision = kDouble});
     materialize(*model, {.seed = 5, .dtype = at::kDouble});
     optimizer.gather_weights();
-    // Each rank brings all rows, a third of each.
+    // Each rank has all sequences and a third of their gradients.
     for (int64_t step = 0; step < 2; ++step) {
       optimizer.zero_grad();
       backward(*model, {}, step);
@@ -131,7 +131,7 @@ TEST(Zero1Optimizer, StatesSavedOnThreeRanks_GoOnOnTwoAndOnOne) {
   }
 }
 
-TEST(Zero1Optimizer, StepBeforeTheSums_IsRefusedAndZeroGradForgets) {
+TEST(Zero1Optimizer, StepBeforeTheSums_IsRefusedAndZeroGradDiscardsThem) {
   test::on_ranks(2, [](const Axis& axis) {
     const auto model = make();
     Zero1Optimizer optimizer(model->parameters(), axis, kOptions);

@@ -13,19 +13,21 @@
 #include "cleave/layout/node.h"
 #include "cleave/parallel/gradient_state.h"
 
-// Why a layer's gradients are complete when backward leaves its input: the engine takes the ready
-// node that was made last, so all nodes of the layer's call come before the identity that stands
-// before it, and nodes that add to leaves come before all others. A layer that recomputes runs its
-// own backward inside one node. What is put off (zero-bubble) comes later: then num_passes is 0.
+// Why a layer's gradients are complete when backward reaches the identity node on its input: of the
+// ready nodes autograd's engine runs the one that was created last, so all nodes of the layer's
+// call run before that identity, and nodes that accumulate into leaves run before all others. A
+// layer that recomputes runs its own backward inside one node. Deferred weight gradients
+// (zero-bubble) come later: num_passes is 0 then.
 
 namespace cleave {
 namespace {
 
-/// Moves each gradient that backward leaves on a tensor to a sum of another type. The first stays
-/// as it came: where it is the only one, nothing is won by more bytes.
-class AddTo : public torch::autograd::PostAccumulateGradHook {
+/// Moves each gradient that backward leaves on a tensor into a sum of another type. The first
+/// gradient keeps its type: if it stays the only one, a wider copy would only cost memory.
+class AccumulateInto : public torch::autograd::PostAccumulateGradHook {
  public:
-  AddTo(std::shared_ptr<Tensor> sum, at::ScalarType type) : sum_(std::move(sum)), type_(type) {}
+  AccumulateInto(std::shared_ptr<Tensor> sum, at::ScalarType type)
+      : sum_(std::move(sum)), type_(type) {}
 
   void operator()(const torch::autograd::Variable& read) override {
     const at::NoGradGuard no_grad;
@@ -40,7 +42,7 @@ class AddTo : public torch::autograd::PostAccumulateGradHook {
 
 }  // namespace
 
-/// Tells when backward is through with a call of a layer.
+/// Reports when backward has finished a call of a layer.
 class GradSyncHook : public Wrap {
  public:
   GradSyncHook(std::shared_ptr<DataParallel> data_parallel, size_t layer)
@@ -53,10 +55,10 @@ class GradSyncHook : public Wrap {
     if (!needs_grad(x.local())) return next(x, context);
     const auto identity = [](const Tensor& t) { return t; };
     const auto passed = [sums = data_parallel_, layer = layer_](const Tensor& gradient) {
-      sums->pass(layer);
+      sums->finish_pass(layer);
       return gradient;
     };
-    return next(x.with(differentiable("sum_behind", x.local(), identity, passed)), context);
+    return next(x.with(differentiable("grad_sync", x.local(), identity, passed)), context);
   }
 
  private:
@@ -67,23 +69,24 @@ class GradSyncHook : public Wrap {
 DataParallel::DataParallel(const Parameters& parameters, const Axis& dp,
                            DataParallelOptions options)
     : dp_(dp), options_(std::move(options)) {
-  // Without other ranks nothing is summed over dp, and one sum over tp is the fewest.
+  // With one data-parallel rank the only sums are over tp: one bucket needs one collective.
   const int64_t most = dp.size() == 1 ? std::numeric_limits<int64_t>::max() : options_.bucket_bytes;
   const auto item = static_cast<int64_t>(at::elementSize(options_.precision.reduce));
-  const Parameters& alone = options_.alone;
+  const Parameters& separate = options_.separate_buckets;
   Parameters bucket;
   int64_t bytes = 0;
   for (const auto& p : parameters) {
-    if (std::find(alone.begin(), alone.end(), p) != alone.end()) continue;
+    if (std::find(separate.begin(), separate.end(), p) != separate.end()) continue;
     bucket.push_back(p);
-    bytes += item * p->numel();  // of the whole: ranks of tp, which hold more or less, cut alike
+    // Counts the whole tensor, so that all ranks of tp form the same buckets.
+    bytes += item * p->numel();
     if (bytes < most) continue;
     add_bucket(std::exchange(bucket, {}));
     bytes = 0;
   }
   if (!bucket.empty()) add_bucket(std::move(bucket));
   std::reverse(buckets_.begin(), buckets_.end());
-  for (const auto& p : alone) add_bucket({p});
+  for (const auto& p : separate) add_bucket({p});
 }
 
 void DataParallel::add_bucket(Parameters parameters) {
@@ -95,35 +98,35 @@ void DataParallel::add_bucket(Parameters parameters) {
   buckets_.push_back(std::move(bucket));
 }
 
-void DataParallel::leaves_changed() {
+void DataParallel::refresh_weights() {
   const at::NoGradGuard no_grad;
   const ShardPrecision& precision = options_.precision;
-  const bool is_cut = options_.shard_states && dp_.size() > 1;
-  Work next = is_cut ? buckets_[0].shards->start_gather(precision.param) : Work();
+  const bool is_sharded = options_.shard_states && dp_.size() > 1;
+  Work next = is_sharded ? buckets_[0].shards->start_gather(precision.param) : Work();
   for (size_t b = 0; b < buckets_.size(); ++b) {
     Bucket& bucket = buckets_[b];
     const Parameters& parameters = bucket.shards->parameters();
-    if (!is_cut) {
+    if (!is_sharded) {
       for (size_t i = 0; i < parameters.size(); ++i) {
         const Tensor& leaf = parameters[i]->leaf();
         if (leaf.scalar_type() != precision.param) {
-          read_beside_leaf(bucket, i, leaf.detach());
+          set_compute_copy(bucket, i, leaf.detach());
         }
       }
       continue;
     }
     const Tensor whole = next.wait();
-    // The next one comes while this one is copied.
+    // Gather the next bucket while this one is copied.
     if (b + 1 < buckets_.size()) next = buckets_[b + 1].shards->start_gather(precision.param);
     const std::vector<Tensor> parts = bucket.shards->parts_of(whole);
-    for (size_t i = 0; i < parts.size(); ++i) read_beside_leaf(bucket, i, parts[i]);
+    for (size_t i = 0; i < parts.size(); ++i) set_compute_copy(bucket, i, parts[i]);
   }
 }
 
-void DataParallel::read_beside_leaf(Bucket& bucket, size_t i, const Tensor& value) {
+void DataParallel::set_compute_copy(Bucket& bucket, size_t i, const Tensor& value) {
   Parameter& p = *bucket.shards->parameters()[i];
   if (p.is_readable() && !p.use().is_same(p.leaf())) {
-    p.use().detach().copy_(value);  // where the graph and the kernels know it
+    p.use().detach().copy_(value);  // graphs and kernels refer to this tensor
     return;
   }
   const Tensor read =
@@ -131,7 +134,7 @@ void DataParallel::read_beside_leaf(Bucket& bucket, size_t i, const Tensor& valu
   if (options_.precision.param != options_.precision.reduce) {
     bucket.sums[i] = std::make_shared<Tensor>();
     torch::autograd::impl::set_post_acc_grad_hooks(
-        read, std::make_unique<AddTo>(bucket.sums[i], options_.precision.reduce));
+        read, std::make_unique<AccumulateInto>(bucket.sums[i], options_.precision.reduce));
   }
   p.set_use(read);
 }
@@ -144,21 +147,21 @@ Tensor& DataParallel::gradient_of(const Bucket& bucket, size_t i) {
 
 bool DataParallel::has_unfinished_gradients() const {
   for (const Bucket& bucket : buckets_) {
-    if (bucket.reduction.is_under_way()) return true;
+    if (bucket.reduction.is_pending()) return true;
     for (size_t i = 0; i < bucket.sums.size(); ++i) {
-      // Where forward reads the leaf, its gradient is the leaf's.
+      // If forward reads the leaf itself, its gradient is on the leaf already.
       const Parameter& p = *bucket.shards->parameters()[i];
-      const bool is_beside = bucket.sums[i] || (p.is_readable() && !p.use().is_same(p.leaf()));
-      if (is_beside && gradient_of(bucket, i).defined()) return true;
+      const bool has_copy = bucket.sums[i] || (p.is_readable() && !p.use().is_same(p.leaf()));
+      if (has_copy && gradient_of(bucket, i).defined()) return true;
     }
   }
   return false;
 }
 
-// Whether a finish_gradients() of this step has done it all; no backward may have run since.
+// Whether finish_gradients() ran in this step already. Throws if a backward ran since.
 bool DataParallel::is_finished() const {
   for (const Bucket& bucket : buckets_) {
-    if (bucket.reduction.is_under_way()) return false;
+    if (bucket.reduction.is_pending()) return false;
     for (const auto& p : bucket.shards->parameters()) {
       if (!has_record(*p)) return false;
       for (const Axis& axis : {p->axis(), dp_}) (void)is_summed(*p, axis);
@@ -176,7 +179,7 @@ void DataParallel::drop_gradients() {
   }
 }
 
-void DataParallel::pass(size_t layer) {
+void DataParallel::finish_pass(size_t layer) {
   if (++num_passed_[layer] != num_passes_) return;
   while (num_started_ < buckets_.size() && buckets_[num_started_].first_layer >= layer) {
     start_next();
@@ -204,7 +207,7 @@ void DataParallel::finish_gradients() {
   for (Bucket& bucket : buckets_) {
     const std::vector<Tensor> reduced = bucket.reduction.finish();
     for (size_t i = 0; i < reduced.size(); ++i) {
-      // Of one bucket's memory, but with a version of its own: the record goes by that.
+      // Shares the bucket's memory but has its own version counter, which the record compares.
       bucket.shards->parameters()[i]->leaf().mutable_grad() = reduced[i].variable_data();
     }
     bucket.shards->record_reduced();
@@ -231,7 +234,7 @@ void sum_during_backward(const std::shared_ptr<DataParallel>& data_parallel,
       bucket.first_layer = std::min(bucket.first_layer, layer);
     }
   }
-  // What is complete first goes first; of those alike, the later parameters.
+  // Buckets that backward completes first start first; among equals, those of later parameters.
   std::stable_sort(buckets.begin(), buckets.end(),
                    [](const auto& a, const auto& b) { return a.first_layer > b.first_layer; });
   std::set<size_t> ends;

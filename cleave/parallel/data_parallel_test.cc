@@ -12,12 +12,12 @@
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
-// Oracle: the same sums with nothing started early (begin_step was not called), bit for bit, and
-// the plain functions finish_gradients and sum_gradients.
+// Oracle: bit for bit, the same sums after backward (begin_step was not called), and the plain
+// functions finish_gradients and sum_gradients.
 namespace cleave {
 namespace {
 
-constexpr int64_t kBucketBytes = 2048;  // of a few parameters
+constexpr int64_t kBucketBytes = 2048;  // a few parameters
 const char* const kConfig = R"json({"model_type": "llama", "vocab_size": 23, "hidden_size": 12,
   "intermediate_size": 17, "num_hidden_layers": 3, "num_attention_heads": 3,
   "num_key_value_heads": 1, "head_dim": 4, "max_position_embeddings": 32,
@@ -29,7 +29,7 @@ std::unique_ptr<Model> model_on(const Axis& tp) {
   return model;
 }
 
-/// Backward of one micro-batch of this rank; each rank has other rows.
+/// Backward of one micro-batch of this rank; each rank has different sequences.
 void backward(Model& model, const Axis& dp, const Axis& tp, int64_t micro_batch) {
   const auto seed = static_cast<uint64_t>(10 * micro_batch + dp.rank());
   const Tensor ids = test::ids({2, 5}, 23, seed);
@@ -65,7 +65,7 @@ std::vector<Tensor> summed(const Case& c, const Axis& dp, const Axis& tp, bool d
                           .bucket_bytes = kBucketBytes});
   sum_during_backward(data_parallel, model->sequence());
   materialize(*model, {.seed = 5});
-  data_parallel->leaves_changed();
+  data_parallel->refresh_weights();
   for (int step = 0; step < 2; ++step) {
     for (const auto& p : model->parameters()) p->leaf().mutable_grad().reset();
     data_parallel->begin_step(during_backward ? 2 : 0);
@@ -89,7 +89,7 @@ void on_mesh(int dp, int tp, const std::function<void(const Axis&, const Axis&)>
       RankOptions{.timeout_s = 20, .flight_log_folder = ""});
 }
 
-TEST(DataParallel, SumsDuringBackward_AreThoseAfterIt) {
+TEST(DataParallel, SumsDuringBackward_EqualSumsAfterIt) {
   for (const Case& c :
        {Case{}, Case{.recomputes = true}, Case{.param = at::kBFloat16}, Case{.shard_states = true},
         Case{.shard_states = true, .param = at::kBFloat16}, Case{.tp = 2},
@@ -100,7 +100,7 @@ TEST(DataParallel, SumsDuringBackward_AreThoseAfterIt) {
   }
 }
 
-TEST(DataParallel, Sums_AreThoseOfThePlainFunctions) {
+TEST(DataParallel, Sums_EqualThePlainFunctions) {
   for (const int ranks_of_tp : {1, 2}) {
     on_mesh(2, ranks_of_tp, [&](const Axis& dp, const Axis& tp) {
       const auto model = model_on(tp);
@@ -113,7 +113,7 @@ TEST(DataParallel, Sums_AreThoseOfThePlainFunctions) {
   }
 }
 
-// Oracle: each micro-batch's bf16 gradient by itself, added up here in fp32.
+// Oracle: the bf16 gradients of single micro-batches, summed here in fp32.
 TEST(DataParallel, GradientsOfBf16Weights_AddUpInFp32) {
   for (const bool shard_states : {false, true}) {
     on_mesh(1, 1, [&](const Axis& dp, const Axis& tp) {
@@ -123,7 +123,7 @@ TEST(DataParallel, GradientsOfBf16Weights_AddUpInFp32) {
                                    {.precision = {.param = at::kBFloat16, .reduce = at::kFloat},
                                     .shard_states = shard_states});
         materialize(*model, {.seed = 5});
-        data_parallel.leaves_changed();
+        data_parallel.refresh_weights();
         for (const int64_t m : micro_batches) backward(*model, dp, tp, m);
         data_parallel.finish_gradients();
         return gradients_of(*model);
@@ -160,7 +160,7 @@ TEST(DataParallel, Buckets_StartOnceEachInTheLastBackward) {
     const int early = counting->taken()["all_reduce"];
     data_parallel->finish_gradients();
     const int late = counting->taken()["all_reduce"];
-    // The embedding, tied to the head, has no layer before it.
+    // No layer comes before the embedding, which is tied to the head.
     EXPECT_GE(early, 3);
     EXPECT_GE(late, 1);
     EXPECT_LE(late, 2);
@@ -168,8 +168,8 @@ TEST(DataParallel, Buckets_StartOnceEachInTheLastBackward) {
 }
 
 struct Sharding {
-  bool as_list = false;     // layers gather for those that come next
-  bool breaks_off = false;  // a forward between two micro-batches, before weights change
+  bool as_list = false;      // each layer gathers for the next one
+  bool has_partial = false;  // an incomplete forward after each micro-batch, before weights change
 };
 
 std::vector<Tensor> sharded(const Axis& dp, const Sharding& how) {
@@ -183,9 +183,9 @@ std::vector<Tensor> sharded(const Axis& dp, const Sharding& how) {
   materialize(*model, {.seed = 5});
   for (int64_t m = 0; m < 2; ++m) {
     backward(*model, dp, {}, m);
-    if (!how.breaks_off) continue;
+    if (!how.has_partial) continue;
     const at::NoGradGuard no_grad;
-    // A forward that breaks off; the next one is of other weights.
+    // The next forward has other weights.
     const DTensor x(test::ids({1, 4}, 23, 1), Axis(), Replicate{});
     (void)(*model->sequence()[0])(x, Context());
     for (const auto& p : model->parameters()) p->leaf().detach().mul_(1.5);
@@ -193,11 +193,11 @@ std::vector<Tensor> sharded(const Axis& dp, const Sharding& how) {
   return gradients_of(*model);
 }
 
-TEST(FullyShard, GatheringOfTheNextLayerAhead_ChangesNothing) {
-  for (const bool breaks_off : {false, true}) {
+TEST(FullyShard, PrefetchOfTheNextLayer_ChangesNothing) {
+  for (const bool has_partial : {false, true}) {
     on_mesh(2, 1, [&](const Axis& dp, const Axis&) {
-      expect_same(sharded(dp, {.as_list = true, .breaks_off = breaks_off}),
-                  sharded(dp, {.breaks_off = breaks_off}));
+      expect_same(sharded(dp, {.as_list = true, .has_partial = has_partial}),
+                  sharded(dp, {.has_partial = has_partial}));
     });
   }
 }

@@ -26,9 +26,9 @@ FlatShards::FlatShards(Parameters parameters, Axis shard, Axis replicate)
     if (p->axis().size() > 1) tp_ = p->axis();
   }
   for (int r = 0; r < shard_.size(); ++r)
-    widths_.push_back(flat_cut(numel_, r, shard_.size()).size());
+    widths_.push_back(flat_shard(numel_, r, shard_.size()).size());
   if (shard_.size() == 1) return;
-  const Range mine = flat_cut(numel_, shard_.rank(), shard_.size());
+  const Range mine = flat_shard(numel_, shard_.rank(), shard_.size());
   int64_t begin = 0;
   for (const auto& p : parameters_) {
     const Range part = common(mine, {begin, begin + local_numel(*p)});
@@ -50,7 +50,7 @@ std::vector<Tensor> FlatShards::parts_of(const Tensor& buffer) const {
   int64_t begin = buffer.storage_offset();
   for (const auto& p : parameters_) {
     const auto shape = p->local_shape();
-    // Not a view: autograd must not take the parts of a buffer for versions of one tensor.
+    // Not a view: autograd must not treat the parts of a buffer as versions of one tensor.
     parts.push_back(at::empty({0}, buffer.options())
                         .set_(buffer.storage(), begin, shape, at::detail::defaultStrides(shape)));
     begin += local_numel(*p);
@@ -58,7 +58,8 @@ std::vector<Tensor> FlatShards::parts_of(const Tensor& buffer) const {
   return parts;
 }
 
-Reduction FlatShards::start_reduce(std::vector<Tensor> gradients, at::ScalarType type) const {
+GradientReduction FlatShards::start_reduce(std::vector<Tensor> gradients,
+                                           at::ScalarType type) const {
   const at::NoGradGuard no_grad;
   const auto options = parameters_[0]->leaf().options().dtype(type).requires_grad(false);
   const bool is_single = shard_.size() * replicate_.size() == 1;
@@ -68,12 +69,12 @@ Reduction FlatShards::start_reduce(std::vector<Tensor> gradients, at::ScalarType
     if (!g.defined()) {
       g = at::zeros(p.local_shape(), options);
     } else if (!is_single || p.gradient_is_partial() || g.scalar_type() != at::kBFloat16) {
-      g = g.to(type);  // it is summed, or scaled where a narrow type loses it
+      g = g.to(type);  // to sum it, or to unscale an fp16 gradient
     }
   }
   complete_over_tp(parameters_, gradients, tp_);
-  Reduction reduction;
-  reduction.of_ = this;
+  GradientReduction reduction;
+  reduction.shards_ = this;
   if (is_single) {
     reduction.complete_ = std::move(gradients);
     return reduction;
@@ -95,9 +96,9 @@ void FlatShards::record_reduced() const {
   }
 }
 
-std::vector<Tensor> Reduction::finish() {
+std::vector<Tensor> GradientReduction::finish() {
   const at::NoGradGuard no_grad;
-  const FlatShards& of = *std::exchange(of_, nullptr);
+  const FlatShards& of = *std::exchange(shards_, nullptr);
   std::vector<Tensor> out = std::move(complete_);
   if (out.empty()) {
     Tensor mine = work_.wait();

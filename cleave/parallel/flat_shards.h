@@ -8,61 +8,61 @@ namespace cleave {
 
 /// How sharded weights are read and their gradients summed. PyTorch's MixedPrecisionPolicy.
 struct ShardPrecision {
-  at::ScalarType param = at::kFloat;   ///< of the gathered weights: forward and backward
-  at::ScalarType reduce = at::kFloat;  ///< gradients are summed in it
+  at::ScalarType param = at::kFloat;   ///< type of the weights in forward and backward
+  at::ScalarType reduce = at::kFloat;  ///< type of gradient sums
 };
 
 class FlatShards;
 
-/// Gradients of leaves on their way over data-parallel ranks.
-class Reduction {
+/// A started sum of leaves' gradients over data-parallel ranks.
+class GradientReduction {
  public:
-  /// Awaits them: one of each leaf's sizes, in the order of the parameters, and of its type, or
-  /// bf16 where that was the whole sum. Once.
+  /// Waits for the sums. Returns a tensor of each leaf's sizes, in the order of the parameters, in
+  /// the leaf's type, or in bf16 if nothing was added to a bf16 gradient. Call it once.
   [[nodiscard]] std::vector<Tensor> finish();
-  [[nodiscard]] bool is_under_way() const { return of_ != nullptr; }
+  [[nodiscard]] bool is_pending() const { return shards_ != nullptr; }
 
  private:
   friend class FlatShards;
-  const FlatShards* of_ = nullptr;
+  const FlatShards* shards_ = nullptr;
   Work work_;
-  std::vector<Tensor> complete_;  // where there is no other rank
+  std::vector<Tensor> complete_;  // the result, if there is one rank
 };
 
-/// Parameters whose leaves are cut over data-parallel ranks as one flat run of elements.
+/// Parameters whose leaves are sharded over data-parallel ranks as one flat buffer.
 ///
-/// The local parts of the parameters, flattened and put one after the other, are cut exactly (no
-/// padding) over the ranks of `shard`; a parameter's leaf is what of it falls into this rank's cut,
-/// possibly nothing. Over one rank leaves stay as they are. Optimizers, norms and checkpoints work
-/// on leaves and know of no group.
+/// The parameters' local parts are flattened, concatenated and divided over the ranks of `shard`
+/// without padding. A parameter's leaf is the part of it in this rank's shard, possibly empty. With
+/// one rank the leaves do not change. Optimizers, norms and checkpoints see only the leaves.
 class FlatShards {
  public:
-  /// Cuts the parameters' leaves, with or without memory. `replicate` has the ranks with copies of
-  /// the same cut (HSDP, or plain data parallelism); one rank where there are none.
+  /// Shards the parameters' leaves; they may be unallocated. `replicate`: the ranks with copies of
+  /// the same shard (HSDP, or plain data parallelism); one rank if there are none.
   FlatShards(Parameters parameters, Axis shard, Axis replicate = {});
 
   [[nodiscard]] const Parameters& parameters() const { return parameters_; }
   [[nodiscard]] int64_t numel() const { return numel_; }  ///< of the local parts
-  /// Whether leaves are parts: there are other ranks to shard over.
+  /// Whether leaves are shards: `shard` has more than one rank.
   [[nodiscard]] bool is_sharded() const { return shard_.size() > 1; }
   /// Records that the leaves have gradients that start_reduce summed (parallel/gradient_state.h).
   void record_reduced() const;
 
-  /// The local parts of all parameters, one after the other: [numel], of `type`. Collective.
+  /// Gathers the local parts of all parameters into one buffer [numel] of `type`. Collective.
   [[nodiscard]] Work start_gather(at::ScalarType type) const;
-  /// The places of the parameters in such a buffer, as fresh tensors that share its memory.
+  /// The parameters' parts of such a buffer: tensors that share its memory but are not views.
   [[nodiscard]] std::vector<Tensor> parts_of(const Tensor& buffer) const;
-  /// From gradients of the local parts (undefined counts as zeros) to those of the leaves: parts
-  /// are completed over tp, then summed over `shard` and `replicate`, in `type`. Collective. The
-  /// reduction ends before this does.
-  [[nodiscard]] Reduction start_reduce(std::vector<Tensor> gradients, at::ScalarType type) const;
+  /// Starts the sums that turn gradients of the local parts (undefined counts as zeros) into those
+  /// of the leaves: over tp where they are partial, then over `shard` and `replicate`, in `type`.
+  /// Collective. The result must be finished before this is destroyed.
+  [[nodiscard]] GradientReduction start_reduce(std::vector<Tensor> gradients,
+                                               at::ScalarType type) const;
 
  private:
-  friend class Reduction;
+  friend class GradientReduction;
   Parameters parameters_;
   Axis shard_, replicate_, tp_;
   int64_t numel_ = 0;
-  std::vector<int64_t> widths_;  // of the cut, by rank
+  std::vector<int64_t> widths_;  // elements of each rank's shard
 };
 
 }  // namespace cleave

@@ -1,14 +1,14 @@
 // One call of a sharded layer, on all ranks of the data-parallel axis:
-//   1. Forward: the leaves' parts are gathered into a buffer; a graph node leads from the leaves to
-//      the gathered weights, which forward reads. After forward the buffer's memory is freed; the
-//      graph still knows its tensors.
+//   1. Forward: the shards are gathered into a buffer; a graph node connects the leaves to the
+//      gathered weights, which forward reads. After forward the buffer's memory is freed; the graph
+//      keeps its tensors.
 //   2. An identity node on the layer's output runs first in backward: it gathers into the buffer
-//      again and puts the weights where a recomputation reads them.
+//      again and sets the weights as those that a recomputation reads.
 //   3. The node of step 1 runs when the gradients of all its weights are complete: it frees the
-//      buffer and starts to sum them into shards. The sum is added to the leaves when the next one
-//      starts, or at the end of backward.
-// What is gathered for a layer is started by the layer that is called before it, in forward as in
-// backward, where layers were sharded as a list.
+//      buffer and starts to sum the gradients into shards. The sum is added to the leaves when the
+//      next sum starts, or at the end of backward.
+// If layers were sharded as a list, each layer starts the gather of the one that is called after
+// it, in backward of the one that was called before it.
 #include "cleave/parallel/fsdp.h"
 
 #include <set>
@@ -18,6 +18,7 @@
 #include <torch/csrc/autograd/engine.h>
 
 #include "cleave/layout/node.h"
+#include "cleave/nn/subject.h"
 #include "cleave/parallel/gradient_state.h"
 
 namespace cleave {
@@ -26,41 +27,44 @@ namespace {
 /// The memory of one call's gathered weights.
 class Buffer {
  public:
-  /// Starts to gather them.
+  /// Starts the gather.
   Buffer(std::shared_ptr<const FlatShards> shards, const ShardPrecision& precision)
       : shards_(std::move(shards)),
         precision_(precision),
-        coming_(shards_->start_gather(precision.param)) {}
+        gather_(shards_->start_gather(precision.param)) {}
 
   [[nodiscard]] const Parameters& parameters() const { return shards_->parameters(); }
-  /// The weights of the first gathering, awaited.
+  /// Waits for the first gather and returns the weights.
   [[nodiscard]] std::vector<Tensor> take_parts() {
-    flat_ = coming_.wait();
-    is_held_ = true;
+    flat_ = gather_.wait();
+    is_allocated_ = true;
     return shards_->parts_of(flat_);
   }
 
-  /// Gives the memory back; tensors of it stay, without it. Nobody reads the weights now.
+  /// Frees the memory. Its tensors stay, without storage; nothing may read the weights until
+  /// refill().
   void free() {
     for (const auto& p : parameters()) p->set_use({});
     c10::StorageImpl* storage = flat_.storage().unsafeGetStorageImpl();
     storage->set_data_ptr_noswap(at::DataPtr(nullptr, storage->device()));
-    is_held_ = false;
+    is_allocated_ = false;
   }
-  /// Gathers again into the same tensors, beside what the rank does. Collective.
+  /// Starts to gather again, for the same tensors. Collective.
   void start_refill() {
-    if (!is_held_ && !coming_.is_under_way()) coming_ = shards_->start_gather(precision_.param);
+    if (!is_allocated_ && !gather_.is_pending()) {
+      gather_ = shards_->start_gather(precision_.param);
+    }
   }
   void refill() {
-    if (is_held_) return;
+    if (is_allocated_) return;
     start_refill();
-    const Tensor again = coming_.wait();
+    const Tensor again = gather_.wait();
     c10::StorageImpl* from = again.storage().unsafeGetStorageImpl();
     flat_.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
         from->set_data_ptr(at::DataPtr(nullptr, from->device())));
-    is_held_ = true;
+    is_allocated_ = true;
   }
-  [[nodiscard]] Reduction start_reduce(variable_list&& gradients) const {
+  [[nodiscard]] GradientReduction start_reduce(variable_list&& gradients) const {
     return shards_->start_reduce(std::move(gradients), precision_.reduce);
   }
   void record_reduced() const { shards_->record_reduced(); }
@@ -68,27 +72,27 @@ class Buffer {
  private:
   std::shared_ptr<const FlatShards> shards_;
   ShardPrecision precision_;
-  Work coming_;
+  Work gather_;
   Tensor flat_;
-  bool is_held_ = false;
+  bool is_allocated_ = false;
 };
 
 using Buffers = std::vector<std::shared_ptr<Buffer>>;
 
-/// The gradients that are on their way to leaves: of one buffer at a time.
-class Pending : public std::enable_shared_from_this<Pending> {
+/// The gradient sum that was started and is not on the leaves yet: of at most one buffer.
+class PendingSum : public std::enable_shared_from_this<PendingSum> {
  public:
   void add(const std::shared_ptr<Buffer>& buffer, variable_list&& gradients) {
-    Reduction reduction = buffer->start_reduce(std::move(gradients));
-    settle();
+    GradientReduction reduction = buffer->start_reduce(std::move(gradients));
+    finish();
     buffer_ = buffer;
     reduction_ = std::move(reduction);
     torch::autograd::Engine::get_default_engine().queue_callback(
-        [self = shared_from_this()] { self->settle(); });
+        [self = shared_from_this()] { self->finish(); });
   }
 
  private:
-  void settle() {
+  void finish() {
     if (!buffer_) return;
     const std::vector<Tensor> reduced = reduction_.finish();
     const at::NoGradGuard no_grad;
@@ -96,11 +100,11 @@ class Pending : public std::enable_shared_from_this<Pending> {
       const Parameter& p = *buffer_->parameters()[i];
       Tensor& gradient = p.leaf().mutable_grad();
       if (gradient.defined()) {
-        // A mean over data-parallel ranks, or over stages, is the end of a step.
-        if (is_mean(p) || is_tied_sum(p)) check_none_left({buffer_->parameters()[i]});
+        // A mean over data-parallel ranks, or a sum over stages, belongs to an earlier step.
+        if (is_mean(p) || is_tied_sum(p)) check_no_stale_gradients({buffer_->parameters()[i]});
         gradient.add_(reduced[i]);
       } else {
-        gradient = reduced[i].clone();  // it may be autograd's own
+        gradient = reduced[i].clone();  // autograd may own the memory
       }
     }
     buffer_->record_reduced();
@@ -108,21 +112,23 @@ class Pending : public std::enable_shared_from_this<Pending> {
   }
 
   std::shared_ptr<Buffer> buffer_;
-  Reduction reduction_;
+  GradientReduction reduction_;
 };
 
-/// A buffer and its weights as the graph knows them. The node behind the weights keeps the buffer
-/// alone: with the weights too it would keep itself.
+/// A buffer and its weights in the graph. The weights' graph node holds only the buffer: with the
+/// weights it would hold itself.
 struct Gathered {
   std::shared_ptr<Buffer> buffer;
   std::vector<Tensor> weights;
 
-  void show() const {
+  /// Makes the weights those that forward reads.
+  void install() const {
     for (size_t i = 0; i < weights.size(); ++i) buffer->parameters()[i]->set_use(weights[i]);
   }
 };
 
-Gathered gathered(const std::shared_ptr<Buffer>& buffer, const std::shared_ptr<Pending>& pending) {
+Gathered gathered(const std::shared_ptr<Buffer>& buffer,
+                  const std::shared_ptr<PendingSum>& pending) {
   Gathered g{.buffer = buffer, .weights = buffer->take_parts()};
   if (!at::GradMode::is_enabled()) return g;
   variable_list leaves;
@@ -131,23 +137,23 @@ Gathered gathered(const std::shared_ptr<Buffer>& buffer, const std::shared_ptr<P
     buffer->free();
     const size_t count = gradients.size();
     pending->add(buffer, std::move(gradients));
-    return variable_list(count);  // none yet: they come to the leaves by `pending`
+    return variable_list(count);  // undefined: `pending` sets those of the leaves
   });
   return g;
 }
 
 class Fsdp;
 
-/// Layers that are called one after the other, and where their calls are.
+/// Layers that are called in order, and how far the current forward is.
 struct CallOrder {
   std::vector<const Fsdp*> layers{};
-  size_t next = 0;     // that is called if the forward under way goes on
-  Buffers ahead{};     // of that one, on their way
-  Buffers previous{};  // of the one before
-  std::shared_ptr<Pending> pending = std::make_shared<Pending>();
+  size_t next = 0;     // the layer that is called next, if the current forward continues
+  Buffers ahead{};     // of the next layer; their gather is started
+  Buffers previous{};  // of the layer that was called last
+  std::shared_ptr<PendingSum> pending = std::make_shared<PendingSum>();
 };
 
-/// What a layer's calls gather: its own parameters, and tied ones of other layers.
+/// Gathers what a layer's calls read: its own parameters, and tied ones of other layers.
 class Fsdp : public Wrap {
  public:
   Fsdp(std::vector<std::shared_ptr<const FlatShards>> groups, const FsdpOptions& options,
@@ -167,7 +173,7 @@ class Fsdp : public Wrap {
     std::vector<Gathered> all;
     for (const auto& buffer : own_buffers(previous)) {
       all.push_back(gathered(buffer, order_->pending));
-      all.back().show();
+      all.back().install();
     }
     start_ahead(all);
     const DTensor y = next(x, context);
@@ -180,7 +186,7 @@ class Fsdp : public Wrap {
     const auto refill = [all, previous](const Tensor& gradient) {
       for (const Gathered& g : all) {
         g.buffer->refill();
-        g.show();
+        g.install();
       }
       for (const auto& buffer : previous) buffer->start_refill();
       return gradient;
@@ -197,16 +203,16 @@ class Fsdp : public Wrap {
     return out;
   }
 
-  /// This call's buffers, and those of the call before it in the same forward.
+  /// This call's buffers. `previous`: those of the call before it in the same forward.
   [[nodiscard]] Buffers own_buffers(Buffers& previous) {
     Buffers ahead = std::exchange(order_->ahead, {});
-    const bool goes_on = place_ > 0 && place_ == order_->next;
-    if (goes_on) previous = std::exchange(order_->previous, {});
-    // What was gathered for a forward that broke off may be of other weights.
-    return goes_on && !ahead.empty() ? ahead : start();
+    const bool continues = place_ > 0 && place_ == order_->next;
+    if (continues) previous = std::exchange(order_->previous, {});
+    // Buffers gathered for a forward that was not completed may have outdated weights.
+    return continues && !ahead.empty() ? ahead : start();
   }
 
-  /// Weights of the layer that comes next are gathered while this one computes.
+  /// Starts to gather the next layer's weights, while this one computes.
   void start_ahead(const std::vector<Gathered>& own) {
     order_->next = place_ + 1;
     order_->previous.clear();
@@ -218,10 +224,10 @@ class Fsdp : public Wrap {
   std::vector<std::shared_ptr<const FlatShards>> groups_;
   FsdpOptions options_;
   std::shared_ptr<CallOrder> order_;
-  size_t place_;  // in the order
+  size_t place_;  // in order_->layers
 };
 
-/// The parameters that a layer's call reads outside calls of sharded layers below it.
+/// The parameters that a layer's call reads, without those of sharded layers below it.
 Parameters read_by(Layer& layer) {
   std::set<const Layer*> covered;
   layer.walk([&](Layer& below) {
@@ -232,9 +238,9 @@ Parameters read_by(Layer& layer) {
   std::set<const Parameter*> seen;
   layer.walk([&](Layer& l) {
     if (covered.contains(&l)) return;
-    CLEAVE_CHECK(&l == &layer || !l.has_wraps(), Code::kUsage, l.path(),
-                 " recomputes inside the sharded '", layer.path(),
-                 "'; fully_shard it too, before what is above it");
+    CLEAVE_CHECK(&l == &layer || !l.has_wraps(), Code::kUsage, layer_name(l.path()),
+                 " recomputes inside ", layer_name(layer.path()),
+                 ", which is fully sharded; call fully_shard on it too, before the layers above it");
     for (const auto& p : l.own_parameters()) {
       if (seen.insert(p.get()).second) out.push_back(p);
     }
@@ -256,7 +262,8 @@ std::set<const Parameter*> tied_parameters(Layer& root) {
 void shard(Layer& layer, const Axis& dp, const FsdpOptions& options,
            const std::shared_ptr<CallOrder>& order) {
   layer.name_tree();
-  CLEAVE_CHECK(!layer.is_sealed(), Code::kUsage, layer.path(), " is fully sharded already");
+  CLEAVE_CHECK(!layer.is_sealed(), Code::kUsage, layer_name(layer.path()),
+               " is already fully sharded");
   const std::set<const Parameter*> tied = tied_parameters(layer.root());
   std::vector<std::shared_ptr<const FlatShards>> groups;
   Parameters own;
@@ -264,7 +271,7 @@ void shard(Layer& layer, const Axis& dp, const FsdpOptions& options,
     if (!tied.contains(p.get())) {
       own.push_back(p);
     } else {
-      // A group by itself, so that every call that reads it knows the cut.
+      // Its own group, so that every call that reads it uses the same shards.
       groups.push_back(std::make_shared<FlatShards>(Parameters{p}, dp, options.replicate));
     }
   }

@@ -18,7 +18,7 @@ namespace {
 
 using test::largest_difference;
 
-/// A Llama whose head and vocabulary counts divide by nothing; tied or not.
+/// A Llama whose numbers of heads and words no layout divides; tied or not.
 Json config(bool tied) {
   return Json::parse(str(R"({"model_type": "llama", "vocab_size": 23, "hidden_size": 12,
       "intermediate_size": 17, "num_hidden_layers": 2, "num_attention_heads": 3,
@@ -31,7 +31,7 @@ Json config(bool tied) {
 struct Case {
   int dp = 1, replicas = 1, tp = 1;
   bool tied = false, sequence_parallel = false, zero1 = false, recomputes = false;
-  bool before_memory = true;  // sharded before materialize, or after
+  bool before_memory = true;  // shard before materialize, or after
 };
 
 struct Outcome {
@@ -47,7 +47,7 @@ bool is_block(const Layer& layer) {
   return layer.path().find(".layers.") != std::string::npos;
 }
 
-/// The layers that get a group of their own, and the rest.
+/// Shards each block as one group, and the rest as another.
 void shard_all(Model& model, const Axis& dp, const Axis& replicas) {
   std::vector<Layer*> blocks;
   for (Layer* layer : model.sequence()) {
@@ -60,7 +60,7 @@ void shard_all(Model& model, const Axis& dp, const Axis& replicas) {
                .replicate = replicas});
 }
 
-/// The leaves, which are what a checkpoint writes, joined over dp to the local parts.
+/// The leaves, which a checkpoint writes, gathered over dp to the local parts.
 std::map<std::string, Tensor> joined(const Parameters& parameters, const Axis& dp) {
   std::map<std::string, Tensor> out;
   for (const auto& p : parameters) {
@@ -75,7 +75,7 @@ std::map<std::string, Tensor> joined(const Parameters& parameters, const Axis& d
   return out;
 }
 
-/// Three steps of two micro-batches, rows dealt over shards and replicas.
+/// Three steps of two micro-batches; sequences are divided over shards and replicas.
 Outcome train(const Case& c, const Axis& replicas, const Axis& dp, const Axis& tp,
               const Axis& all) {
   auto model = make_model(config(c.tied));
@@ -156,7 +156,7 @@ void expect_equals_one_rank(const Case& c) {
 }
 
 TEST(FullyShard, OneRank_IsPlainTraining) {
-  // The oracle of the others, against itself without wraps.
+  // Checks the oracle of the other tests: with wraps and one rank it equals plain autograd.
   auto model = make_model(config(false));
   materialize(*model, {.seed = 5, .dtype = at::kDouble});
   const Tensor ids = all_ids()[0];
@@ -213,7 +213,7 @@ TEST(FullyShard, MemoryOfLeavesAndMoments_FallsAsOneOverRanks) {
       whole += p->numel();
       EXPECT_FALSE(p->is_readable());
     }
-    // Exact cuts: at most one element more than a quarter in each of 4 groups.
+    // Shards are exact: at most one element more than a quarter in each of 4 groups.
     EXPECT_LE(held, whole / 4 + 4);
   });
 }

@@ -11,9 +11,9 @@ namespace {
 
 using RankList = std::vector<int>;
 
-/// What is recorded on a gradient tensor. Never changed: detached copies share it.
+/// The record on a gradient tensor. Immutable: detached copies share it.
 struct GradientRecord : c10::BackendMeta {
-  std::vector<RankList> summed;  // the axes of more than one rank, as their ranks
+  std::vector<RankList> summed;  // the ranks of each axis with more than one
   bool is_mean = false;
   bool is_tied_sum = false;
   uint32_t version = 0;  // of the tensor's elements
@@ -23,7 +23,7 @@ struct GradientRecord : c10::BackendMeta {
   }
 };
 
-/// What is recorded on a leaf. A tensor may outlive its ranks' groups.
+/// The record on a leaf. The group is weak because a tensor may outlive it.
 struct StageRecord : c10::BackendMeta {
   std::weak_ptr<Group> stages;
   bool is_tied = false;
@@ -44,7 +44,7 @@ const Tensor& gradient_of(const Parameter& p) {
   return p.leaf().defined() ? p.leaf().grad() : none;
 }
 
-/// Replaces the record of the gradient by one that `change` has changed.
+/// Replaces the gradient's record with a copy that `change` has modified.
 template <class Change>
 void change_record(const Parameter& p, const Change& change) {
   const Tensor& gradient = gradient_of(p);
@@ -82,7 +82,7 @@ bool is_summed(const Parameter& p, const Axis& axis) {
     check_unchanged(p, *record);
     return true;
   }
-  // What sharded the leaf sums into it: a rank's own part would not fit.
+  // A sharded leaf gets only sums: one rank's own gradient has another size.
   return p.is_flat() && (has_same_ranks(axis, p.data_axis()) || has_same_ranks(axis, p.axis()));
 }
 
@@ -101,11 +101,12 @@ bool is_mean(const Parameter& p) {
   return true;
 }
 
-void check_none_left(const Parameters& parameters) {
+void check_no_stale_gradients(const Parameters& parameters) {
   for (const auto& p : parameters) {
-    CLEAVE_CHECK(!has_record(*p), Code::kUsage, p->name(),
-                 " has the gradient of an earlier step, which the next backward would be added to; "
-                 "call the optimizer's zero_grad() after each step");
+    CLEAVE_CHECK(
+        !has_record(*p), Code::kUsage, p->name(),
+        " has the gradient of an earlier step, and the next backward would add to it; call "
+        "the optimizer's zero_grad() after each step");
   }
 }
 
@@ -142,8 +143,8 @@ void check_complete(const Parameter& p) {
   const Tensor& gradient = gradient_of(p);
   const auto* record = record_on<GradientRecord>(gradient);
   if (!gradient.defined()) {
-    const bool is_not_owned = p.leaf().defined() && p.is_readable() && !p.use().is_same(p.leaf());
-    CLEAVE_CHECK(!is_not_owned, Code::kUsage, p.name(),
+    const bool is_on_copy = p.leaf().defined() && p.is_readable() && !p.use().is_same(p.leaf());
+    CLEAVE_CHECK(!is_on_copy, Code::kUsage, p.name(),
                  ": forward reads a copy of the weight (ZeRO-1, or another type), and the leaf has "
                  "no gradient yet; call reduce_gradients() of the Zero1Optimizer, or "
                  "finish_gradients() of the DataParallel, after the last backward");

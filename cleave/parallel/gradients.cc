@@ -30,11 +30,12 @@ void sum_bucket(std::vector<Tensor>& grads, const Axis& axis, const char* site) 
   grads.clear();
 }
 
-/// Those that have memory on this rank, with a gradient, and are not summed over the axis yet.
-Parameters still_to_sum(const Parameters& parameters, const Axis& axis) {
+/// The parameters with memory on this rank whose gradients are not summed over the axis yet. Makes
+/// undefined gradients zeros.
+Parameters not_yet_summed(const Parameters& parameters, const Axis& axis) {
   Parameters out;
   for (const auto& p : parameters) {
-    if (p->home() == Parameter::Ownership::kNotOwned) continue;
+    if (p->ownership() == Parameter::Ownership::kNotOwned) continue;
     Tensor& grad = p->leaf().mutable_grad();
     if (!grad.defined()) {
       check_complete(*p);
@@ -45,7 +46,8 @@ Parameters still_to_sum(const Parameters& parameters, const Axis& axis) {
   return out;
 }
 
-/// The gradient of a shard with others' elements as zeros, so that holders' parts can be added.
+/// A shard's gradient in the whole shape, zeros elsewhere, so that shards that overlap can be
+/// added.
 Tensor padded(const Parameter& p, const Tensor& grad) {
   Tensor whole = at::zeros(p.shape(), grad.options());
   int64_t begin = 0;
@@ -57,7 +59,8 @@ Tensor padded(const Parameter& p, const Tensor& grad) {
   return whole;
 }
 
-void take_back(const Parameter& p, const Tensor& whole, Tensor& grad) {
+/// Copies the shard's part of a whole gradient.
+void unpad(const Parameter& p, const Tensor& whole, Tensor& grad) {
   int64_t begin = 0;
   for (const Range& r : p.ranges()) {
     grad.narrow(p.split_dim(), begin, r.size())
@@ -66,7 +69,7 @@ void take_back(const Parameter& p, const Tensor& whole, Tensor& grad) {
   }
 }
 
-/// Which elements of a flat leaf this rank counts, where the leaf is.
+/// Mask of the elements of a flat leaf that this rank counts, on the leaf's device.
 Tensor owned_of_flat(const Parameter& p) {
   const Tensor mask = at::zeros(p.local_shape(), p.leaf().options().dtype(at::kBool));
   int64_t begin = 0;
@@ -81,7 +84,7 @@ Tensor owned_of_flat(const Parameter& p) {
   return mask.flatten().narrow(0, p.flat_range().begin, p.flat_range().size());
 }
 
-/// In fp64. libtorch would make a copy of all elements in that type.
+/// In fp64. The fused kernel makes no fp64 copy of all elements, as libtorch does.
 double norm_of(const Tensor& t, double power) {
   if (power == 2 && t.is_cpu() && t.is_contiguous() && is_on(Kernel::kNorm) && takes_fused({t})) {
     return fused_l2_norm(t);
@@ -100,7 +103,7 @@ std::vector<double> counted_norms(const Parameter& p, const Tensor& grad, double
                                : grad;
     return {norm_of(counted, power)};
   }
-  // Owned ranges are given in the whole; places in the local tensor follow from the held ones.
+  // Owned ranges are of the whole tensor; the held ranges map them to the local one.
   for (const Range& mine : p.owned()) {
     int64_t begin = 0;
     for (const Range& held : p.ranges()) {
@@ -127,20 +130,20 @@ struct NormAxes {
   }
 };
 
-/// The name of the first parameter, in the order of the stages, whose gradient is not finite, on
-/// every rank alike; "" where the sum of finite numbers is not. `first` is its place in this rank's
-/// list, or the length of the list.
+/// The name of the first parameter, in stage order, whose gradient is not finite; "" if only the
+/// sum of finite numbers is not. The same on every rank. `first` is its index in this rank's list,
+/// or the length of the list.
 std::string first_not_finite(const Parameters& parameters, size_t first, const NormAxes& axes) {
   constexpr int64_t kStage = int64_t{1} << 32;
   constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
   const int64_t own =
       first < parameters.size() ? kStage * axes.stages.rank() + static_cast<int64_t>(first) : kNone;
-  // Each rank counts other elements: the smallest place of all is the largest of -place.
+  // Ranks count different elements. The smallest index of all is the negated maximum of -index.
   const Tensor place = at::scalar_tensor(-own, at::kLong);
   const int64_t found =
       -axes.all_reduce(place, "gradient that is not finite", ReduceOp::kMax).item<int64_t>();
   if (found == kNone) return "";
-  // Stages may give other lists: the stage that has the parameter sends its name.
+  // Stages have different lists: the stage with the parameter sends its name.
   const auto root = static_cast<int>(found / kStage);
   std::string name;
   if (axes.stages.rank() == root) name = parameters[static_cast<size_t>(found % kStage)]->name();
@@ -155,14 +158,14 @@ std::string first_not_finite(const Parameters& parameters, size_t first, const N
   return name;
 }
 
-/// The norm of everything from the norms of this rank's pieces.
+/// The norm over all ranks from the norms of this rank's pieces.
 double combined(const std::vector<double>& norms, const NormAxes& axes, double power) {
   const auto reduced = [&](double value, ReduceOp op) {
     return axes.all_reduce(at::scalar_tensor(value, at::kDouble), "gradient norm", op)
         .item<double>();
   };
   double scale = 1;
-  if (power != 2) {  // powers of numbers far from 1 leave fp64's range
+  if (power != 2) {  // powers could overflow or underflow fp64, so scale by the largest
     scale = 0;
     for (const double n : norms) scale = n > scale || std::isnan(n) ? n : scale;
     scale = reduced(scale, ReduceOp::kMax);
@@ -175,13 +178,13 @@ double combined(const std::vector<double>& norms, const NormAxes& axes, double p
 
 GradientNorm norm_over(const Parameters& parameters, const NormAxes& axes, double power) {
   CLEAVE_CHECK(power > 0, Code::kUsage, "norm_type=", power,
-               " is no norm; give a number above 0, or infinity");
+               " is not a norm; give a number above 0, or infinity");
   const at::NoGradGuard no_grad;
   std::vector<double> norms;
   size_t first_wrong = parameters.size();
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& p = *parameters[i];
-    // The ranks of the data axis that hold the same whole leaf count it once.
+    // Data ranks hold the same whole leaf, and the first one counts it.
     if (!p.is_flat() && axes.data.rank() > 0) continue;
     const Tensor grad = p.leaf().defined() ? p.leaf().grad() : Tensor();
     for (const double own : counted_norms(p, grad, power)) {
@@ -196,7 +199,7 @@ GradientNorm norm_over(const Parameters& parameters, const NormAxes& axes, doubl
   return norm;
 }
 
-/// The one axis of several that has more than one rank.
+/// Keeps the one axis with more than one rank; Error(kUsage) for a second one.
 void take_axis(Axis& known, const Axis& axis, const Parameter& p) {
   if (axis.size() == 1) return;
   CLEAVE_CHECK(known.size() == 1 || has_same_ranks(known, axis), Code::kUsage, p.name(),
@@ -223,12 +226,12 @@ void complete_over_tp(const Parameters& parameters, std::vector<Tensor>& gradien
     }
   }
   sum_bucket(bucket, tp, "gradients over tp");
-  for (const auto& [i, whole] : overlapping) take_back(*parameters[i], whole, gradients[i]);
+  for (const auto& [i, whole] : overlapping) unpad(*parameters[i], whole, gradients[i]);
 }
 
 void finish_gradients(const Parameters& parameters, const Axis& tp) {
   const at::NoGradGuard no_grad;
-  const Parameters rest = still_to_sum(parameters, tp);
+  const Parameters rest = not_yet_summed(parameters, tp);
   std::vector<Tensor> gradients;
   for (const auto& p : rest) gradients.push_back(p->leaf().mutable_grad());
   complete_over_tp(rest, gradients, tp);
@@ -237,7 +240,7 @@ void finish_gradients(const Parameters& parameters, const Axis& tp) {
 
 void sum_gradients(const Parameters& parameters, const Axis& dp) {
   const at::NoGradGuard no_grad;
-  const Parameters rest = still_to_sum(parameters, dp);
+  const Parameters rest = not_yet_summed(parameters, dp);
   std::vector<Tensor> bucket;
   int64_t bytes = 0;
   for (const auto& p : rest) {
@@ -259,7 +262,7 @@ void average_gradients(const Parameters& parameters, const Axis& tp, const Axis&
   finish_gradients(parameters, tp);
   sum_gradients(parameters, dp);
   for (const auto& p : parameters) {
-    if (p->home() == Parameter::Ownership::kNotOwned || is_mean(*p)) continue;
+    if (p->ownership() == Parameter::Ownership::kNotOwned || is_mean(*p)) continue;
     if (dp.size() > 1) p->leaf().mutable_grad().div_(dp.size());
     record_mean(*p);
   }

@@ -12,15 +12,16 @@
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
-// Oracle: whole gradients on one rank, in whole numbers, so that sums are exact.
+// Oracle: whole gradients on one rank, in integers, so that sums are exact.
 namespace cleave {
 namespace {
 
 using test::on_ranks;
 using test::whole_numbers;
 
-/// Parameters of every kind on an axis of `tp` ranks: near-equal cuts of both dims, pieces of a
-/// fused matrix, a KV head that all share, a norm used on split tokens, a whole matrix.
+/// Parameters of every kind on an axis of `tp` ranks: balanced shards of both dims, pieces of a
+/// fused matrix, a KV head that all ranks share, a norm used on sharded tokens, a replicated
+/// matrix.
 struct Model {
   Parameters all;
   explicit Model(const Axis& axis) {
@@ -38,7 +39,7 @@ struct Model {
   }
 
   std::shared_ptr<Parameter> add(const Axis& axis, const std::vector<int64_t>& shape, int dim,
-                                 const Split* split) {
+                                 const SplitPtr& split) {
     auto p = std::make_shared<Parameter>(shape, Init::constant(0));
     p->set_name(str("p", all.size()));
     p->replicate(axis);
@@ -51,8 +52,8 @@ struct Model {
   /// The whole gradient of a parameter.
   [[nodiscard]] Tensor whole(size_t i) const { return whole_numbers(all[i]->shape(), 20 + i); }
 
-  /// What backward leaves on this rank: the slice, or where ranks share elements random parts that
-  /// sum to the whole.
+  /// What backward leaves on this rank: the shard, or random parts that sum to the whole where
+  /// ranks share elements.
   void set_gradients(const Axis& axis) {
     for (size_t i = 0; i < all.size(); ++i) {
       Tensor g = whole(i);
@@ -169,7 +170,7 @@ TEST(ClipGradNorm, OfEveryOrderOnEverySplit_IsTorchsOnWholeGradients) {
         Model model(axis);
         model.set_gradients(axis);
         finish_gradients(model.all, axis);
-        Parameters twice = model.all;  // a tied parameter comes once
+        Parameters twice = model.all;  // a tied parameter counts once
         twice.push_back(model.all.front());
         const double want = torch_norm(model, power);
         const double norm = clip_grad_norm(twice, 0.25 * want, power).value;
@@ -189,7 +190,7 @@ TEST(ClipGradNorm, OfAnyRange_TakesThose) {
     Model model(axis);
     model.set_gradients(axis);
     finish_gradients(model.all, axis);
-    model.all[3]->leaf().mutable_grad().reset();  // never used: counts nothing
+    model.all[3]->leaf().mutable_grad().reset();  // unused: counts as zeros
     auto matrices = model.all | std::views::filter([](const auto& p) {
                       return p->shape().size() == 2 && p->name() != "p0";
                     });
@@ -233,7 +234,7 @@ TEST(ClipGradNorm, NotFinite_NamesItAndScalesNothing) {
   }
 }
 
-TEST(ClipGradNorm, OrderThatIsNoNorm_IsRefused) {
+TEST(ClipGradNorm, InvalidNormType_IsRefused) {
   const Parameters none;
   for (const double power : {0.0, -1.0, std::nan("")}) {
     EXPECT_EQ(test::thrown_by([&] { clip_grad_norm(none, 1, power); }).code(), Code::kUsage);
@@ -247,7 +248,7 @@ TEST(SumGradients, OverDataParallelRanks_AddsInBuckets) {
   on_ranks(3, [](const Axis& inner) {
     const auto group = std::make_shared<test::CountingGroup>(inner.group());
     const Axis dp(group);
-    // 20 MB, 20 MB and a little: two buckets of 32 MiB.
+    // 20 MB, 20 MB and a few bytes: two buckets of 32 MiB.
     const std::vector<std::vector<int64_t>> shapes = {{5, 500000}, {2500000}, {3, 2}, {4}};
     Parameters parameters;
     for (const auto& shape : shapes) {
@@ -268,7 +269,7 @@ TEST(SumGradients, OverDataParallelRanks_AddsInBuckets) {
   });
 }
 
-// Oracle: the whole gradient, times the ranks of dp, which all have the same parts.
+// Oracle: the whole gradient times the number of dp ranks, which all have the same parts.
 TEST(SumGradients, CalledTwiceInAStep_SumOnce) {
   run_ranks(
       4,
@@ -276,7 +277,7 @@ TEST(SumGradients, CalledTwiceInAStep_SumOnce) {
         at::get_num_threads();
         at::set_num_threads(1);
         const Mesh mesh = Mesh::build(world, {{"dp", 2}, {"tp", 2}});
-        // Another mesh over the same ranks: axes of its own.
+        // Another mesh over the same ranks has different axis objects.
         const Mesh again = Mesh::build(world, {{"dp", 2}, {"tp", 2}});
         Model model(mesh["tp"]);
         model.set_gradients(mesh["tp"]);
@@ -294,7 +295,7 @@ TEST(SumGradients, CalledTwiceInAStep_SumOnce) {
           const auto& p = model.all[i];
           EXPECT_TRUE(p->leaf().grad().equal(test::slice_of(*p, model.whole(i)))) << p->name();
         }
-        // What backward does to gradients that are there.
+        // Backward adds to existing gradients.
         for (const auto& p : model.all) p->leaf().mutable_grad().add_(1);
         for (const auto& action : std::vector<std::function<void()>>{
                  [&] { finish_gradients(model.all, mesh["tp"]); },

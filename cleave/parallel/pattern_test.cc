@@ -42,7 +42,7 @@ TEST(Pattern, EveryForm_MatchesWhatItSays) {
       {"x{,_y}", "x_y", true},
       {"{up*,down}.w", "up_proj.w", true},
       {"model.layers.*.self_attn.{q,k,v}_proj", "model.layers.7.self_attn.v_proj", true},
-      {"{a", "a", false},  // an open brace is nothing
+      {"{a", "a", false},  // an open brace matches nothing
   };
   for (const Row& row : rows) {
     EXPECT_EQ(matches(row.pattern, row.path), row.match) << row.pattern << " on " << row.path;

@@ -33,7 +33,7 @@ void check_keys(const Json& entry, bool prepares) {
     if (key != "desired_input" && key != "desired_output") {
       entry.at(i).fail("unknown key; expected style, input, output, desired_input, desired_output");
     }
-    if (!prepares) entry.at(i).fail("goes with the style \"prepare\" alone");
+    if (!prepares) entry.at(i).fail("only the style \"prepare\" takes this key");
   }
 }
 
@@ -57,7 +57,7 @@ Style style_from(const Json& entry) {
   style.fail("expected \"colwise\", \"rowwise\", \"sequence\" or \"prepare\"");
 }
 
-/// A stated input layout must be what the style makes the layer take.
+/// Checks that the style accepts the expected input layout.
 void check_input(const std::string& path, const Style& style) {
   if (!style.input) return;
   const Placement& p = *style.input;
@@ -82,7 +82,7 @@ void apply(Layer& layer, const Style& style, const Axis& axis) {
   if (style.kind == Kind::kRowwise) layer.split_rows(axis);
 }
 
-/// The paths of a layer as a plan for `model` spells them: what comes after the model's own path.
+/// The paths of a layer relative to `model`, as a plan spells them.
 std::vector<std::string> paths_below(const Layer& model, const Layer& layer) {
   std::vector<std::string> below;
   for (const std::string& root : model.paths()) {

@@ -9,27 +9,27 @@
 
 namespace cleave {
 
-/// Linear: output columns are cut; Embedding: the hidden dimension is.
+/// Linear: shards the output columns. Embedding: shards the hidden dimension.
 struct Colwise {
-  std::optional<Placement> input{};   ///< checked at the door
-  std::optional<Placement> output{};  ///< default: Shard(-1), as it comes
+  std::optional<Placement> input{};   ///< expected; checked at each call
+  std::optional<Placement> output{};  ///< default: Shard(-1)
 };
-/// Linear: input columns are cut; Embedding: the vocabulary is.
+/// Linear: shards the input columns. Embedding: shards the vocabulary.
 struct Rowwise {
-  std::optional<Placement> input{};   ///< checked at the door
+  std::optional<Placement> input{};   ///< expected; checked at each call
   std::optional<Placement> output{};  ///< default: Replicate
 };
-/// Norms, dropout, any element-wise layer: works on a slice of the sequence. Its parameters stay
-/// whole, their gradients are summed over the axis after backward.
+/// Norms, dropout, any element-wise layer: works on a shard of the sequence. Its parameters stay
+/// whole; their gradients are summed over the axis after backward.
 struct SequenceParallel {
-  int dim = 1;  ///< of [B, T, D]; lengths that the axis does not divide are legal
+  int dim = 1;  ///< of [B, T, D]; the axis need not divide its length
 };
-/// What comes in is stated (and checked) as `input` and changed to `desired`.
+/// Checks that the module's input has the layout `input` and changes it to `desired`.
 struct PrepareModuleInput {
   std::optional<Placement> input{};
   std::optional<Placement> desired{};
 };
-/// What forward gives is stated (and checked) as `output` and changed to `desired`.
+/// Checks that the module's output has the layout `output` and changes it to `desired`.
 struct PrepareModuleOutput {
   std::optional<Placement> output{};
   std::optional<Placement> desired{};
@@ -40,12 +40,12 @@ struct PrepareModuleInputOutput {
   PrepareModuleOutput output{};
 };
 
-/// What a plan does to one module. PyTorch's use_local_output has no counterpart: the value between
-/// modules keeps its layout, and local() is the plain tensor.
+/// What a plan does to one module. PyTorch's use_local_output has no counterpart: values between
+/// modules keep their layout, and local() is the plain tensor.
 struct Style {
   enum class Kind : uint8_t { kColwise, kRowwise, kSequence, kPrepare } kind = Kind::kPrepare;
-  std::optional<Placement> input{}, desired_input{};    ///< as stated; what it is changed to
-  std::optional<Placement> output{}, desired_output{};  ///< likewise
+  std::optional<Placement> input{}, desired_input{};    ///< expected; changed to
+  std::optional<Placement> output{}, desired_output{};  ///< the same for the output
 
   Style(Colwise s);                   // NOLINT(google-explicit-constructor)
   Style(Rowwise s);                   // NOLINT(google-explicit-constructor)
@@ -60,20 +60,21 @@ using Plan = std::vector<std::pair<std::string, Style>>;
 
 /// From JSON, an object of pattern to {"style": S, "input": L, "output": L, "desired_input": L,
 /// "desired_output": L} with S one of "colwise", "rowwise", "sequence" and "prepare", and L one of
-/// "replicate", "shard(DIM)". The desired layouts belong to "prepare"; of the others "output" is
-/// what the module gives. Throws Error(kFormat) naming key and byte.
+/// "replicate", "shard(DIM)". The desired layouts need "prepare"; with the other styles "output" is
+/// the layout that the module's result is changed to. Throws Error(kFormat) naming key and byte.
 Plan plan_from_json(const Json& json);
 
-/// Puts tensor parallelism on a model: cuts parameters, sets layouts at doors. A model without
-/// memory never has the whole of it on a rank; one that has its memory keeps this rank's part, and
-/// an optimizer made before goes on with it. Keys are paths below `model`, which may be a part of a
-/// larger tree (one block). The same plan again changes nothing.
+/// Applies tensor parallelism to a model: shards parameters and sets layouts at module boundaries.
+/// A model without memory is never allocated whole on a rank. A model with memory keeps this rank's
+/// shards, and an optimizer made before continues with them. Keys are paths below `model`, which
+/// may be a part of a larger tree (one block). Applying the same plan again changes nothing.
 ///
 /// Throws Error(kShape) for a key that matches no module (naming the nearest), a module that two
-/// keys match, a style that does not apply, or parts that do not belong together.
+/// keys match, a style that does not apply, or styles that do not fit together (of a block's
+/// projections).
 void parallelize_module(Layer& model, const Axis& axis, const Plan& plan);
 
-/// What a plan made of a model, a line per parameter: name, whole shape, layout, and this rank's
+/// The layout of a model, a line per parameter: name, whole shape, placement, and this rank's
 /// shape. Needs no memory: with dry_axis() (mesh/dry_axis.h) it shows a layout before a run.
 std::string describe_split(Layer& model);
 

@@ -60,7 +60,7 @@ TEST(PlanFromJson, WrongEntries_SayWhereAndWhatWouldBeRight) {
   };
   refused(R"({"a": {"style": "columnwise"}})",
           "expected \"colwise\", \"rowwise\", \"sequence\" or \"prepare\"");
-  refused(R"({"a": {"style": "colwise", "desired_input": "replicate"}})", "goes with the style");
+  refused(R"({"a": {"style": "colwise", "desired_input": "replicate"}})", "only the style");
   refused(R"json({"a": {"style": "sequence", "input": "shard(1)"}})json", "takes no layouts");
   refused(R"({"a": {"output": "replicate"}})", "style");
   refused(R"({"a": {"style": "colwise", "outputs": "replicate"}})", "unknown key");
@@ -79,7 +79,7 @@ Mlp make_mlp() {
   return Mlp({.hidden = 4, .intermediate = 6});
 }
 
-/// What parallelize_module says about a plan for a gated Mlp on two ranks.
+/// The message with which parallelize_module refuses a plan for a gated Mlp on two ranks.
 std::string refusal(const Plan& plan) {
   std::string text;
   on_ranks(2, [&](const Axis& axis) {
@@ -101,12 +101,12 @@ TEST(ParallelizeModule, TwoKeysOnOneModule_AreBothNamed) {
   EXPECT_EQ(refusal({{"{gate,up}_proj", Colwise{}}, {"up*", Colwise{}}}),
             "plan keys '{gate,up}_proj' and 'up*' both match 'up_proj'; each module may have one "
             "style");
-  // Also by its other name.
+  // Also by its alias.
   EXPECT_EQ(refusal({{"up_proj", Colwise{}}, {"w3", Colwise{}}}),
             "plan keys 'up_proj' and 'w3' both match 'up_proj'; each module may have one style");
 }
 
-TEST(ParallelizeModule, InputThatDoesNotGoWithTheStyle_IsRefused) {
+TEST(ParallelizeModule, InputLayoutThatTheStyleRejects_IsRefused) {
   EXPECT_NE(refusal({{"up_proj", Colwise{.input = Shard{-1}}}}).find("does not go with colwise"),
             std::string::npos);
   EXPECT_NE(refusal({{"down_proj", Rowwise{.input = Shard{1}}}}).find("does not go with rowwise"),
@@ -124,7 +124,7 @@ TEST(ParallelizeModule, StyleOnALayerWithoutOne_IsRefused) {
     RmsNorm norm(4, 1e-5);
     const Error error = thrown_by([&] { parallelize_module(norm, axis, {{"", Rowwise{}}}); });
     EXPECT_EQ(error.code(), Code::kShape);
-    EXPECT_NE(std::string(error.what()).find("splits Linear and Embedding layers"),
+    EXPECT_NE(std::string(error.what()).find("it applies to Linear and Embedding layers"),
               std::string::npos);
   });
 }
@@ -147,17 +147,17 @@ TEST(ParallelizeModule, AfterMemoryWasGiven_EqualsBefore) {
 }
 
 /// Name, sharded dim and ranges of every parameter, "whole" for those on every rank.
-std::map<std::string, std::string> cuts_of(Layer& model) {
+std::map<std::string, std::string> shards_of(Layer& model) {
   std::map<std::string, std::string> out;
   for (const auto& p : model.parameters()) {
-    std::string cut = p->is_split() ? str("dim ", p->split_dim()) : "whole";
-    for (const Range& r : p->ranges()) cut += str(" [", r.begin, ", ", r.end, ")");
-    out[p->name()] = cut;
+    std::string shard = p->is_split() ? str("dim ", p->split_dim()) : "whole";
+    for (const Range& r : p->ranges()) shard += str(" [", r.begin, ", ", r.end, ")");
+    out[p->name()] = shard;
   }
   return out;
 }
 
-// The tutorial's own table for Llama 2, with the misspelt key put right.
+// PyTorch's tutorial table for Llama 2, with the misspelt key corrected.
 const Plan kTutorial = {{"tok_embeddings", Rowwise{.input = Replicate{}}},
                         {"layers.*.attention.wq", Colwise{}},
                         {"layers.*.attention.wk", Colwise{}},
@@ -168,16 +168,16 @@ const Plan kTutorial = {{"tok_embeddings", Rowwise{.input = Replicate{}}},
                         {"layers.*.feed_forward.w3", Colwise{}},
                         {"output", Colwise{.output = Shard{-1}}}};
 
-TEST(ParallelizeModule, TutorialsNamesOnLlama_GiveTheShippedPlansCuts) {
+TEST(ParallelizeModule, TutorialsNamesOnLlama_GiveTheShippedPlansShards) {
   for (const int tp : {2, 3, 4}) {
     on_ranks(tp, [](const Axis& axis) {
       const auto shipped = make_model(preset_config("llama-tiny", 257));
       const auto tutorial = make_model(preset_config("llama-tiny", 257));
       parallelize_module(*shipped, axis, shipped->plan());
       parallelize_module(*tutorial, axis, kTutorial);
-      const auto want = cuts_of(*shipped);
-      EXPECT_EQ(cuts_of(*tutorial), want);
-      // And these are what the plan says: q by heads (8 of 32), the rest near-equal.
+      const auto want = shards_of(*shipped);
+      EXPECT_EQ(shards_of(*tutorial), want);
+      // As the plan says: q by heads (8 of 32), the rest balanced.
       const int64_t first = (8 + axis.size() - 1) / axis.size() * 32;
       if (axis.rank() == 0) {
         EXPECT_EQ(want.at("model.layers.3.self_attn.q_proj.weight"), str("dim 0 [0, ", first, ")"));
@@ -201,7 +201,7 @@ TEST(ParallelizeModule, TutorialsMisspeltKey_IsAnErrorWithTheRightOne) {
   });
 }
 
-// The tutorial's table with sequence and loss parallel, entry by entry.
+// The tutorial's table with sequence and loss parallelism, entry by entry.
 const Plan kTutorialSequence = {
     {"tok_embeddings", Rowwise{.input = Replicate{}, .output = Shard{1}}},
     {"layers.*.attention_norm", SequenceParallel{}},
@@ -223,8 +223,8 @@ struct LossAndGradients {
   std::map<std::string, Tensor> whole;  // by parameter
 };
 
-/// One pass of a small Llama in fp64 on one rank of an axis: rows of 7 tokens, which neither 2 nor
-/// 3 divides.
+/// One pass of a small Llama in fp64 on one rank of an axis: sequences of 7 tokens, which neither 2
+/// nor 3 divides.
 LossAndGradients pass_of_llama(const Axis& axis, const Plan& plan) {
   const auto model = make_model(preset_config("llama-tiny", 50));
   parallelize_module(*model, axis, plan);
@@ -242,7 +242,7 @@ LossAndGradients pass_of_llama(const Axis& axis, const Plan& plan) {
 
 TEST(ParallelizeModule, TutorialsSequenceParallelPlan_GivesTheLossAndGradientsOfOneRank) {
   const LossAndGradients want = pass_of_llama(Axis(), {});
-  for (const int tp : {2, 3, 8}) {  // with 8 ranks one holds no token
+  for (const int tp : {2, 3, 8}) {  // with 8 ranks one has no token
     on_ranks(tp, [&](const Axis& axis) {
       const LossAndGradients got = pass_of_llama(axis, kTutorialSequence);
       EXPECT_NEAR(got.loss, want.loss, 1e-12);
@@ -272,7 +272,7 @@ TEST(ParallelizeModule, StatedLayoutThatIsNotThere_IsRefusedAtTheFirstCall) {
   });
 }
 
-TEST(ParallelizeModule, BlockByBlockAndTwice_GivesTheCutsOfTheWholePlan) {
+TEST(ParallelizeModule, BlockByBlockAndTwice_GivesTheShardsOfTheWholePlan) {
   on_ranks(2, [](const Axis& axis) {
     const auto whole = make_model(preset_config("llama-tiny", 257));
     const auto blocks = make_model(preset_config("llama-tiny", 257));
@@ -289,7 +289,7 @@ TEST(ParallelizeModule, BlockByBlockAndTwice_GivesTheCutsOfTheWholePlan) {
       }
       parallelize_module(*blocks, axis, {{"tok_embeddings", Rowwise{}}, {"output", Colwise{}}});
     }
-    EXPECT_EQ(cuts_of(*blocks), cuts_of(*whole));
+    EXPECT_EQ(shards_of(*blocks), shards_of(*whole));
   });
 }
 

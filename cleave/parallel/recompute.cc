@@ -12,8 +12,8 @@
 namespace cleave {
 namespace {
 
-/// Throws unless the graph behind `result` ends in leaves and in weights that FSDP has gathered,
-/// and all the rest of it was made on this thread since its sequence number was `first`.
+/// Throws unless all nodes in the graph of `result`, except leaves and weights gathered by FSDP,
+/// were made on this thread and have sequence numbers from `first` on.
 void check_made_since(uint64_t first, const Tensor& result, const std::string& path) {
   using torch::autograd::Node;
   if (!result.grad_fn()) return;
@@ -41,7 +41,7 @@ void check_made_since(uint64_t first, const Tensor& result, const std::string& p
 class Recompute : public Wrap {
  public:
   DTensor call(Layer& layer, const DTensor& x, const Context& context, const Next& next) override {
-    // The layout of the result is that of every run; the first one tells it.
+    // Every run gives a result of the same layout; the first one sets it.
     auto result = std::make_shared<DTensor>();
     const auto f = [next, result, axis = x.axis(), placement = x.placement(), context,
                     maker = maker_name(x.maker()), path = layer.path()](const variable_list& in) {
@@ -53,7 +53,7 @@ class Recompute : public Wrap {
     };
     const Tensor y = recomputed("recompute", {x.local()}, f);
     const DTensor layout = *result;
-    // From now on only its layout and shape are asked for.
+    // From now on only its layout and shape are used.
     const Tensor one = at::empty({}, layout.local().options().device(at::kMeta));
     *result = layout.with(one.expand(layout.local().sizes()));
     return layout.with(y);

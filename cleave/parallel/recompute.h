@@ -3,11 +3,11 @@
 
 namespace cleave {
 
-/// Lets a layer keep only its input: backward runs its forward again. Exact, dropout included,
-/// whose masks are functions of the context. Throws Error(kUsage) when FSDP is on the layer
-/// already: it provides the weights that the second forward reads. Its input is the only tensor
-/// with a gradient that it may read beside parameters; backward throws Error(kUsage) for another
-/// one.
+/// Makes a layer keep only its input: backward runs its forward again (activation checkpointing).
+/// The result is exact, with dropout too: masks are functions of the context. Apart from parameters
+/// and other leaves, the layer may read no tensor with a gradient but its input; otherwise backward
+/// throws Error(kUsage). Throws Error(kUsage) if the layer is fully sharded already: FSDP must wrap
+/// the recomputation to provide its weights.
 void recompute(Layer& layer);
 
 }  // namespace cleave

@@ -12,7 +12,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
-// Oracle: the same layers keeping all that backward needs.
+// Oracle: the same layers without recomputation.
 namespace cleave {
 namespace {
 
@@ -80,7 +80,7 @@ Result pass(const Axis& tp, Kind kind) {
   return out;
 }
 
-TEST(Recompute, FullAndSelectiveWithDropout_AreBitForBitTheKeptPass) {
+TEST(Recompute, FullAndSelectiveWithDropout_EqualThePassWithoutIt) {
   for (const int tp : {1, 2, 3}) {
     test::on_ranks(tp, [](const Axis& axis) {
       const Result want = pass(axis, Kind::kNone);
@@ -110,7 +110,7 @@ TEST(Recompute, ModelDestroyedBeforeBackward_IsRefused) {
   EXPECT_NE(std::string(error.what()).find("keep it until backward ends"), std::string::npos);
 }
 
-/// x * weight + what another layer computed, as a decoder reads the states of its encoder.
+/// x * weight + another layer's output, as a decoder reads its encoder's states.
 class ReadsAnother : public Layer {
  public:
   ReadsAnother() { add("weight", weight_); }

@@ -9,8 +9,8 @@
 namespace cleave {
 namespace {
 
-// A header: what the message is, number of micro-batches, dtype, placement (kind, dim, size of the
-// whole dim), number of dims, sizes.
+// A header: the StageMessage, number of micro-batches, dtype, placement (1 for a Shard, its dim,
+// size of the whole dim), number of dims, sizes.
 constexpr size_t kMaxDims = 8;
 constexpr size_t kFirstSize = 9;
 using Header = std::array<int64_t, kFirstSize + kMaxDims>;
@@ -19,16 +19,16 @@ Tensor as_tensor(Header& header) {
   return at::from_blob(header.data(), {static_cast<int64_t>(header.size())}, at::kLong);
 }
 
-/// Throws unless the layout can be told in a header.
+/// Throws unless a header can describe the layout.
 void check_can_cross(const DTensor& value) {
   if (!value.is_split()) return;
   const Placement& p = value.placement();
   const bool is_even =
       p.is_shard() && p.split() == Split::balanced(p.split()->whole(), value.axis().size());
   CLEAVE_CHECK(p.is_replicate() || is_even, Code::kShape, value.maker(), ": its output is ",
-               p.describe(), p.is_shard() ? " with an uneven cut" : "",
+               p.describe(), p.is_shard() ? " with uneven shards" : "",
                " and cannot cross to the next pipeline stage; end the stage at a layer that gives "
-               "Replicate or an evenly cut Shard");
+               "Replicate or an even Shard");
 }
 
 }  // namespace
@@ -68,7 +68,7 @@ DTensor P2PChannel::read(int from, const DTensor& like, StageMessage& message) {
              .micro_batch = static_cast<int>(header[2])};
   CLEAVE_CHECK(header[3] == num_micro_batches_, Code::kDesync, "rank ", from, " of axis ",
                pp_.name(), " runs ", header[3], " micro-batches, rank ", pp_.rank(), " runs ",
-               num_micro_batches_, "; all ranks of a pipeline are given the same batch");
+               num_micro_batches_, "; give all ranks of a pipeline the same batch");
   const auto dtype = scalar_type(static_cast<DType>(header[4]));
   const at::IntArrayRef shape(header + kFirstSize, static_cast<size_t>(header[8]));
   const Tensor t = pp_.recv(from, shape, like.local().options().dtype(dtype), "a stage's message");
@@ -82,9 +82,9 @@ DTensor P2PChannel::read(int from, const DTensor& like, StageMessage& message) {
 DTensor P2PChannel::receive(const StageMessage& message, int from, const DTensor& like) {
   while (!early_.contains(message)) {
     if (from == pp_.rank()) CLEAVE_BUG("a stage's message to its own rank was never sent");
-    StageMessage came;
-    DTensor value = read(from, like, came);
-    early_.emplace(came, std::move(value));
+    StageMessage received;
+    DTensor value = read(from, like, received);
+    early_.emplace(received, std::move(value));
   }
   return early_.extract(message).mapped();
 }

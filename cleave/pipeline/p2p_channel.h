@@ -7,30 +7,31 @@
 
 namespace cleave {
 
-/// What travels between stages: to a stage's forward, or to its backward.
+/// Names a message between stages: an activation for a stage's forward, or a gradient for its
+/// backward.
 struct StageMessage {
   enum class Kind : uint8_t { kActivation, kGradient } kind = Kind::kActivation;
-  int stage = 0;  ///< that it is for
+  int stage = 0;  ///< that receives it
   int micro_batch = 0;
   friend auto operator<=>(const StageMessage&, const StageMessage&) = default;
 };
 
-/// One rank's way to the ranks of the other stages, for one run of micro-batches.
+/// One rank's channel to the ranks of the other stages, for one run of micro-batches.
 ///
-/// Every message begins with a header of its type, shape and layout, so micro-batches may differ in
-/// shape. Under tensor parallelism each rank talks to its counterpart at the same place of the tp
-/// axis: Replicate and evenly cut Shard cross. Messages are taken in whatever order they come.
+/// Every message starts with a header of its type, shape and layout, so micro-batches may differ in
+/// shape. Under tensor parallelism each rank talks to the rank with the same index on the tp axis,
+/// so only Replicate and even Shard values can be sent. Messages may arrive in any order.
 class P2PChannel {
  public:
   P2PChannel(Axis pp, int num_micro_batches)
       : pp_(std::move(pp)), num_micro_batches_(num_micro_batches) {}
 
   /// Sends to the rank of the message's stage; returns when `value` may be changed. Throws
-  /// Error(kShape) naming the maker for a Partial, a Fanout, or a Shard whose cut is not even.
+  /// Error(kShape) naming the maker for a Partial, a Fanout or an uneven Shard.
   void send(const StageMessage& message, const DTensor& value);
 
-  /// Waits for the message from the rank `from`. The tensor is on the axis, and under the maker's
-  /// name, of `like`. Throws Error(kDesync) when the sender runs another number of micro-batches.
+  /// Waits for the message from the rank `from`. The result is on the axis of `like`. Throws
+  /// Error(kDesync) if the sender runs another number of micro-batches.
   DTensor receive(const StageMessage& message, int from, const DTensor& like);
 
  private:
@@ -38,7 +39,7 @@ class P2PChannel {
 
   Axis pp_;
   int num_micro_batches_;
-  std::map<StageMessage, DTensor> early_;  // came before they were asked for
+  std::map<StageMessage, DTensor> early_;  // arrived before they were requested
 };
 
 }  // namespace cleave

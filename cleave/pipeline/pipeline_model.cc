@@ -16,7 +16,7 @@ PipelineModel::PipelineModel(std::vector<Layer*> sequence, const Axis& pp, Pipel
     : sequence_(std::move(sequence)), pp_(pp), options_(std::move(options)) {
   Stages& stages = options_.stages;
   if (stages.empty() && pp_.size() > std::ssize(blocks_of(sequence_))) {
-    // Refused before their schedule is made: its check takes the square of their number.
+    // Refuse before a schedule is made: its check takes time quadratic in the number of ranks.
     const int64_t wanted = int64_t{pp_.size()} * std::max(1, options_.stages_per_rank);
     (void)even_stages(sequence_, blocks_of(sequence_),
                       static_cast<int>(std::min<int64_t>(wanted, INT_MAX)));
@@ -31,8 +31,8 @@ PipelineModel::PipelineModel(std::vector<Layer*> sequence, const Axis& pp, Pipel
   }
   CLEAVE_CHECK(fits && end == std::ssize(sequence_), Code::kShape, stages.size(),
                " stages were given for pp x virtual = ", num_stages, " and ", sequence_.size(),
-               " layers; they must be as many, in order, each with at least one layer, and all "
-               "layers must be in one");
+               " layers; give one consecutive range of layers for each stage, none empty, that "
+               "cover all layers");
   for (const auto& stage : local_stages()) {
     local_layers_.insert(local_layers_.end(), stage.begin(), stage.end());
   }
@@ -66,10 +66,11 @@ void PipelineModel::find_parameters() {
   for (const auto& p : all) {
     const std::vector<int>& ranks = users[p.get()];
     if (std::find(ranks.begin(), ranks.end(), pp_.rank()) == ranks.end()) {
-      p->set_home(Parameter::Ownership::kNotOwned);
+      p->set_ownership(Parameter::Ownership::kNotOwned);
       continue;
     }
-    p->set_home(ranks.front() == pp_.rank() ? Parameter::Ownership::kHere : Parameter::Ownership::kCopy);
+    p->set_ownership(ranks.front() == pp_.rank() ? Parameter::Ownership::kOwned
+                                                 : Parameter::Ownership::kCopy);
     parameters_.push_back(p);
     if (ranks.size() == 1) continue;
     tied_.push_back(p);
@@ -92,7 +93,8 @@ void PipelineModel::run(PipelineRun& run, const Schedule& schedule) {
 
 std::vector<double> PipelineModel::run_train(const std::vector<MicroBatch>& micro_batches,
                                              const PipelineLoss& loss) {
-  CLEAVE_CHECK(loss != nullptr, Code::kUsage, "a pipeline is trained with a loss; none was given");
+  CLEAVE_CHECK(loss != nullptr, Code::kUsage,
+               "run_train needs a loss and none was given; pass one");
   for (const auto& p : parameters_) {
     const bool is_tied = std::find(tied_.begin(), tied_.end(), p) != tied_.end();
     record_stages(*p, pp_, is_tied);
@@ -116,7 +118,7 @@ std::vector<double> PipelineModel::run_eval(const std::vector<MicroBatch>& micro
   return run.losses();
 }
 
-// The first user adds up, in the order of stages, and tells the others.
+// The first rank that uses a parameter sums in the order of stages and sends the others the sum.
 void PipelineModel::sum_tied_gradients() const {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < tied_.size(); ++i) {

@@ -8,42 +8,43 @@
 
 namespace cleave {
 
-/// A part of the batch that goes through the pipeline by itself. Every rank is given it whole.
+/// A part of the batch that passes the pipeline at a time. Every rank gets all micro-batches.
 struct MicroBatch {
-  DTensor input;      ///< of the first stage, e.g. ids [B, T]; its axis is tensor parallelism's
-  Context context{};  ///< positions, masks, dropout's counters: of this micro-batch
+  DTensor input;      ///< of the first stage, e.g. ids [B, T], on the tensor-parallel axis
+  Context context{};  ///< positions, masks and dropout counters of this micro-batch
 };
 
-/// The last stage's output to the number that backward begins with. Gradients of micro-batches are
-/// added, so a mean over the global batch is divided by the global count here.
+/// Maps the last stage's output to the scalar loss that backward starts from. Gradients of
+/// micro-batches are added, so a mean over the global batch must divide by the global count here.
 using PipelineLoss = std::function<Tensor(const DTensor& output, size_t micro_batch)>;
 
 struct PipelineOptions {
   ScheduleKind schedule = ScheduleKind::k1F1B;
   int stages_per_rank = 1;  ///< virtual stages
   Stages stages{};          ///< empty: even_stages over the model's blocks
-  bool trace = false;       ///< keep when each action of a run was done
+  bool trace = false;       ///< record when each action of a run begins and ends
 };
 
 class PipelineRun;
 
-/// A model's list of Layers cut over the ranks of a pipeline axis: stage s is on rank s % size.
+/// A model's Layers, divided into stages over the ranks of a pipeline axis: stage s is on rank
+/// s % size.
 ///
-/// Every rank builds the whole model without memory, and each Parameter is told its home: memory is
-/// then given to those of local_layers() alone, by materialize() or a loader; of those that several
-/// ranks use, the rank of the first stage writes and counts them. Layers are called through their
-/// door, so styles and wraps work as without a pipeline. Backward leaves gradients on the leaves of
-/// local parameters, added over micro-batches in their order; then come finish_gradients,
-/// sum_gradients, sum_tied_gradients and clip_grad_norm, whose norm is that of all stages: each
-/// parameter is counted where it is at home.
+/// Every rank builds the whole model without memory, and each Parameter records whether this rank
+/// owns it. Then materialize() or a loader allocates only the parameters of local_layers(). Of a
+/// parameter that several ranks use, the rank of the first stage is the owner, which writes and
+/// counts it. Layers are called through their module boundary, so styles and wraps work as without
+/// a pipeline. Backward adds the gradients of micro-batches, in their order, on the leaves of local
+/// parameters. Then call finish_gradients, sum_gradients, sum_tied_gradients and clip_grad_norm,
+/// whose norm is that of all stages.
 class PipelineModel {
  public:
-  /// `sequence`: the model's Layers in the order in which they are called; they outlive this.
-  /// Throws Error(kShape) when they cannot be cut into pp x stages_per_rank stages, Error(kUsage)
-  /// for 1f1b with several stages a rank.
+  /// `sequence`: the model's Layers in call order; they must outlive this. Throws Error(kShape) if
+  /// they cannot be divided into pp x stages_per_rank stages, Error(kUsage) for 1f1b with several
+  /// stages a rank.
   PipelineModel(std::vector<Layer*> sequence, const Axis& pp, PipelineOptions options = {});
 
-  /// This rank's Layers of each of its stages, and of all one after the other.
+  /// This rank's Layers by stage; and in one list.
   [[nodiscard]] std::vector<std::vector<Layer*>> local_stages() const;
   [[nodiscard]] const std::vector<Layer*>& local_layers() const { return local_layers_; }
   /// Their parameters, each once.
@@ -62,19 +63,19 @@ class PipelineModel {
   std::vector<double> run_train(const std::vector<MicroBatch>& micro_batches,
                                 const PipelineLoss& loss);
 
-  /// Forward alone, without gradients. On the last stage's rank the outputs in the order of
-  /// micro-batches, elsewhere nothing.
+  /// Forward only, without gradients. Returns the outputs in the order of micro-batches on the last
+  /// stage's rank, nothing elsewhere.
   std::vector<DTensor> run_eval(const std::vector<MicroBatch>& micro_batches);
-  /// The same for a loss, without keeping outputs: returns the losses on every rank.
+  /// Forward only, with a loss; outputs are not kept. Returns the losses on every rank.
   std::vector<double> run_eval(const std::vector<MicroBatch>& micro_batches,
                                const PipelineLoss& loss);
 
-  /// Makes the gradients of tied parameters the sums over the ranks that use them: the same bits
-  /// on each. After a step's other reductions; a second call in a step changes nothing. Collective
+  /// Sums the gradients of tied parameters over the ranks that use them; each rank gets the same
+  /// bits. Call it after a step's other sums; a second call in a step changes nothing. Collective
   /// over those ranks.
   void sum_tied_gradients() const;
 
-  /// When all ranks did what in the last run. Collective over the axis; empty lists without
+  /// The times of all ranks' actions in the last run. Collective over the axis; empty lists without
   /// PipelineOptions::trace.
   [[nodiscard]] Trace trace() const { return gather_trace(events_, pp_); }
 
@@ -88,7 +89,7 @@ class PipelineModel {
   PipelineOptions options_;
   std::vector<Layer*> local_layers_;
   Parameters parameters_, tied_;
-  std::vector<std::vector<int>> tied_ranks_;  // beside tied_: in the order of their stages
+  std::vector<std::vector<int>> tied_ranks_;  // for each of tied_, in the order of stages
   std::vector<TraceEvent> events_;
 };
 

@@ -12,8 +12,7 @@
 #include "tests/support/thrown.h"
 #include "tests/support/tiny_sequence.h"
 
-// Oracle: the same Layers called one after the other on one rank without a pipeline, in fp64: loss
-// and every gradient.
+// Oracle: the loss and every gradient of the same Layers on one rank without a pipeline, in fp64.
 namespace cleave {
 namespace {
 
@@ -22,7 +21,7 @@ using test::TinyBatch;
 using test::TinyOptions;
 using test::TinySequence;
 
-/// How a model is spread over ranks.
+/// How a model is distributed over ranks.
 struct Grid {
   ScheduleKind kind = ScheduleKind::k1F1B;
   int pp = 1, stages_per_rank = 1, tp = 1;
@@ -71,7 +70,7 @@ struct Unsplit {
   }
 };
 
-/// The pipeline's losses and gradients on this rank are the unsplit ones.
+/// Expects the pipeline's losses and gradients on this rank to be those without a pipeline.
 void expect_equals(PipelineModel& model, const Axis& tp, const TinyBatch& batch,
                    const Unsplit& want) {
   const auto losses = model.run_train(batch.micro_batches(tp), batch.loss());
@@ -126,7 +125,8 @@ INSTANTIATE_TEST_SUITE_P(Schedules, EverySchedule,
                                           testing::Values(1, 2, 3, 4)),
                          case_name);
 
-// One micro-batch, fewer than stages, a number that does not divide with a smaller last one.
+// One micro-batch, fewer than stages, and a number that stages do not divide, with a smaller last
+// one.
 TEST_P(EverySchedule, AnyMicroBatches_GiveTheUnsplitLossAndGradients) {
   for (const int stages_per_rank : {1, 2}) {
     if (refuses(stages_per_rank)) continue;
@@ -149,7 +149,7 @@ TEST_P(EverySchedule, TiedEndsAndDropout_GiveTheUnsplitLossAndGradients) {
   }
 }
 
-TEST_P(EverySchedule, ActivationsCutAlongTokens_CrossStages) {
+TEST_P(EverySchedule, ActivationsShardedAlongTokens_CrossStages) {
   for (const int stages_per_rank : {1, 2}) {
     if (refuses(stages_per_rank)) continue;
     const Grid grid{kind(), pp(), stages_per_rank, 2, Shard{1}};
@@ -157,8 +157,8 @@ TEST_P(EverySchedule, ActivationsCutAlongTokens_CrossStages) {
   }
 }
 
-// Backwards come in the order of micro-batches in all of them, so sums have one order.
-TEST(PipelineModel, OtherScheduleOrCut_GivesTheSameBits) {
+// Every schedule runs backwards in the order of micro-batches, so sums have one order.
+TEST(PipelineModel, OtherScheduleOrStages_GiveTheSameBits) {
   const TinyBatch batch({2, 2, 2, 2, 1}, 11);
   std::map<std::string, Tensor> first;
   std::mutex mutex;
@@ -216,11 +216,12 @@ TEST(PipelineModel, EveryParameter_IsOwnedOnceAndHasMemoryWhereItIsUsed) {
       const std::lock_guard lock(mutex);
       num_parameters = tiny.parameters().size();
       for (const auto& p : tiny.parameters()) {
-        owners[p->name()] += p->home() == Parameter::Ownership::kHere ? 1 : 0;
+        owners[p->name()] += p->ownership() == Parameter::Ownership::kOwned ? 1 : 0;
         holders[p->name()] += p->leaf().defined() ? 1 : 0;
       }
       for (const auto& p : model.parameters()) EXPECT_TRUE(p->leaf().defined()) << p->name();
-      EXPECT_EQ(tiny.parameters().front()->home() == Parameter::Ownership::kHere, pp.rank() == 0)
+      EXPECT_EQ(tiny.parameters().front()->ownership() == Parameter::Ownership::kOwned,
+                pp.rank() == 0)
           << "the embedding";
       EXPECT_EQ(model.has_first_stage(), pp.rank() == 0);
       EXPECT_EQ(model.has_last_stage(), pp.rank() == 2);
@@ -286,7 +287,7 @@ TEST(PipelineModel, Evaluation_GivesTheOutputsOfEveryMicroBatchThroughEveryStage
   }
 }
 
-/// Passes x on and knows how many calls' graphs have not been through backward.
+/// Returns x and counts the calls whose backward has not run yet.
 class Counting : public Layer {
  public:
   int live = 0, peak = 0;
@@ -301,7 +302,7 @@ class Counting : public Layer {
   }
 };
 
-/// Numbers to numbers, with a weight, so that stages of it need no embedding.
+/// x * weight: a layer for stages without an embedding.
 class Scale : public Layer {
  public:
   Scale() { add("weight", weight_); }
@@ -329,7 +330,7 @@ Tensor sum_of(const DTensor& output, size_t /*micro_batch*/) {
   return output.local().sum();
 }
 
-/// Layers that are a model together.
+/// A model of several layers.
 class Chain : public LayerGroup {
  public:
   template <class... Layers>
@@ -361,7 +362,7 @@ TEST(PipelineModel, OneForwardOneBackward_HoldsAsManyMicroBatchesAsItPromises) {
   }
 }
 
-/// Knows whether the memory of its last output is still in use.
+/// Counts the calls at which the memory of its last output was still in use.
 class Watched : public Scale {
  public:
   int num_still_there = 0;
@@ -392,7 +393,7 @@ TEST(PipelineModel, OutputThatWasSent_GivesItsMemoryBack) {
 }
 
 /// Its output does not depend on x.
-class Deaf : public Scale {
+class IgnoresInput : public Scale {
  protected:
   DTensor forward(const DTensor& x, const Context& context) override {
     return Scale::forward(x.with(at::ones_like(x.local())), context);
@@ -402,20 +403,20 @@ class Deaf : public Scale {
 TEST(PipelineModel, StageThatIgnoresItsInput_SendsZerosBack) {
   on_grid(3, 1, [](const Axis& pp, const Axis& tp) {
     Scale first, last;
-    Deaf deaf;
-    Chain chain(first, deaf, last);
+    IgnoresInput second;
+    Chain chain(first, second, last);
     PipelineModel model(chain.sequence(), pp, {.stages = {{0, 1}, {1, 2}, {2, 3}}});
     give_memory(model.local_layers());
     model.run_train(number_batches(3, tp), sum_of);
     const Tensor& grad = model.parameters()[0]->leaf().grad();
-    // Behind the deaf one each of 3 x 2 rows has 1 * 0.5 as input and as factor.
+    // After the first stage each of 3 x 2 rows has 1 * 0.5 as input and as factor.
     const double want = pp.rank() == 0 ? 0 : 3.0;
     EXPECT_TRUE(at::equal(grad, at::full({3}, want, at::kDouble))) << grad;
   });
 }
 
-/// Gives partial sums.
-class Unsummed : public Layer {
+/// Returns partial sums.
+class GivesPartial : public Layer {
  protected:
   DTensor forward(const DTensor& x, const Context& /*context*/) override {
     return x.with(x.local() * 1, Partial{});
@@ -425,7 +426,7 @@ class Unsummed : public Layer {
 TEST(PipelineModel, PartialSums_CannotCrossAndNameTheirMaker) {
   const Error error = thrown_by([] {
     on_grid(2, 2, [](const Axis& pp, const Axis& tp) {
-      Unsummed first;
+      GivesPartial first;
       Scale last;
       Chain chain(first, last);
       PipelineModel model(chain.sequence(), pp, {.stages = {{0, 1}, {1, 2}}});
@@ -437,7 +438,7 @@ TEST(PipelineModel, PartialSums_CannotCrossAndNameTheirMaker) {
   EXPECT_THAT(error.what(), testing::HasSubstr("layer0: its output is Partial and cannot cross"));
 }
 
-TEST(PipelineModel, RanksWithOtherNumbersOfMicroBatches_AreToldSo) {
+TEST(PipelineModel, RanksWithDifferentNumbersOfMicroBatches_AreRefused) {
   const Error error = thrown_by([] {
     on_grid(2, 1, [](const Axis& pp, const Axis& tp) {
       Scale first, last;

@@ -21,7 +21,7 @@ double thread_cpu_s() {
 
 }  // namespace
 
-/// Notes the time between its begin and its end as spent on an action.
+/// Records its lifetime as the time of an action.
 class PipelineRun::Span {
  public:
   Span(PipelineRun& run, const Action& action)
@@ -42,7 +42,7 @@ class PipelineRun::Span {
 };
 
 PipelineRun::PipelineRun(const PipelineWork& work)
-    : work_(work), link_(work.pp, static_cast<int>(work.micro_batches.size())) {
+    : work_(work), channel_(work.pp, static_cast<int>(work.micro_batches.size())) {
   if (rank_of(static_cast<int>(work.stages.size()) - 1) != work.pp.rank()) return;
   (work.loss ? losses_.resize(work.micro_batches.size())
              : outputs_.resize(work.micro_batches.size()));
@@ -68,22 +68,22 @@ void PipelineRun::execute(const Schedule& schedule, double began_s) {
   }
 }
 
-DTensor PipelineRun::input_of(const Action& action, Live& live) {
+DTensor PipelineRun::input_of(const Action& action, InFlight& live) {
   const DTensor& first = micro_batch(action).input;
   if (action.stage == 0) return first;
-  const DTensor came = link_.receive(
+  const DTensor received = channel_.receive(
       {.kind = MessageKind::kActivation, .stage = action.stage, .micro_batch = action.micro_batch},
       rank_of(action.stage - 1), first);
-  const Tensor leaf = came.local().detach();
+  const Tensor leaf = received.local().detach();
   if (trains_ && leaf.is_floating_point()) {
     live.input = leaf.requires_grad_();
-    live.placement = came.placement();
+    live.placement = received.placement();
   }
   const auto begin = static_cast<size_t>(work_.stages[static_cast<size_t>(action.stage)].begin);
-  return came.with(leaf).made_by(maker_name(work_.sequence[begin - 1]->path()));
+  return received.with(leaf).made_by(maker_name(work_.sequence[begin - 1]->path()));
 }
 
-DTensor PipelineRun::output_of(const Action& action, const DTensor& input, Live& live) {
+DTensor PipelineRun::output_of(const Action& action, const DTensor& input, InFlight& live) {
   Context context = micro_batch(action).context;
   if (defers_) {
     live.deferred = std::make_shared<DeferredGradients>();
@@ -98,7 +98,7 @@ DTensor PipelineRun::output_of(const Action& action, const DTensor& input, Live&
 }
 
 void PipelineRun::forward(const Action& action) {
-  Live live;
+  InFlight live;
   const DTensor input = input_of(action, live);
   DTensor output;
   {
@@ -107,16 +107,16 @@ void PipelineRun::forward(const Action& action) {
     finish(action, output, live);
   }
   if (!is_last(action.stage)) {
-    link_.send({.kind = MessageKind::kActivation,
-                .stage = action.stage + 1,
-                .micro_batch = action.micro_batch},
-               output);
+    channel_.send({.kind = MessageKind::kActivation,
+                   .stage = action.stage + 1,
+                   .micro_batch = action.micro_batch},
+                  output);
   }
   if (trains_) live_.emplace(std::pair(action.stage, action.micro_batch), std::move(live));
 }
 
-// The end of a stage's forward: on the last one the loss, and where backward will begin.
-void PipelineRun::finish(const Action& action, const DTensor& output, Live& live) {
+// Ends a stage's forward: computes the loss on the last stage, and keeps where backward will start.
+void PipelineRun::finish(const Action& action, const DTensor& output, InFlight& live) {
   const auto m = static_cast<size_t>(action.micro_batch);
   Tensor end = output.local();
   if (is_last(action.stage)) {
@@ -135,11 +135,11 @@ void PipelineRun::finish(const Action& action, const DTensor& output, Live& live
 }
 
 void PipelineRun::backward(const Action& action) {
-  Live& live = live_.at({action.stage, action.micro_batch});
+  InFlight& live = live_.at({action.stage, action.micro_batch});
   const DTensor& like = micro_batch(action).input;
   Tensor grad = live.seed;
   if (!is_last(action.stage)) {
-    grad = link_
+    grad = channel_
                .receive({.kind = MessageKind::kGradient,
                          .stage = action.stage,
                          .micro_batch = action.micro_batch},
@@ -159,14 +159,14 @@ void PipelineRun::backward(const Action& action) {
     }
   }
   if (action.stage > 0 && input_grad.defined()) {
-    link_.send({.kind = MessageKind::kGradient,
-                .stage = action.stage - 1,
-                .micro_batch = action.micro_batch},
-               DTensor(input_grad, like.axis(), live.placement));
+    channel_.send({.kind = MessageKind::kGradient,
+                   .stage = action.stage - 1,
+                   .micro_batch = action.micro_batch},
+                  DTensor(input_grad, like.axis(), live.placement));
   }
-  // What was put off lives on with its own activations.
+  // Deferred weight gradients keep their own activations.
   std::shared_ptr<DeferredGradients> deferred = std::move(live.deferred);
-  live = Live{};
+  live = InFlight{};
   live.deferred = std::move(deferred);
   if (!defers_) live_.erase({action.stage, action.micro_batch});
 }

@@ -6,18 +6,18 @@
 #include <torch/csrc/autograd/edge.h>
 
 #include "cleave/layout/deferred.h"
-#include "cleave/pipeline/pipeline_model.h"
 #include "cleave/pipeline/p2p_channel.h"
+#include "cleave/pipeline/pipeline_model.h"
 
 namespace cleave {
 
-/// What a run works on; all of it outlives the run.
+/// The inputs of a run, which they must outlive.
 struct PipelineWork {
   const std::vector<Layer*>& sequence;
   const Stages& stages;
   const Axis& pp;
   const std::vector<MicroBatch>& micro_batches;
-  const PipelineLoss& loss;  ///< may be empty in an evaluation: outputs are kept
+  const PipelineLoss& loss;  ///< empty in an evaluation that keeps outputs
 };
 
 /// One rank's part in one run of micro-batches through the stages of a PipelineModel.
@@ -25,8 +25,8 @@ class PipelineRun {
  public:
   explicit PipelineRun(const PipelineWork& work);
 
-  /// Does what the schedule has for this rank, with gradients when it has backwards. `began_s`: the
-  /// clock's time from which events count.
+  /// Does this rank's actions of the schedule, with gradients if it has backwards. Events are
+  /// relative to the clock's time `began_s`.
   void execute(const Schedule& schedule, double began_s);
 
   /// Losses in the order of micro-batches, on every rank. Collective over the axis.
@@ -36,9 +36,9 @@ class PipelineRun {
   std::vector<TraceEvent> take_events() { return std::move(events_); }
 
  private:
-  /// What forward leaves for backward. The output itself is not kept, its place in autograd's graph
-  /// will do: its memory goes once it is sent, unless backward reads it.
-  struct Live {
+  /// What forward keeps for backward. Of the output only the graph edge is kept: its memory is
+  /// freed once it is sent, unless backward reads it.
+  struct InFlight {
     Tensor input;  // a leaf that collects the gradient to send back; undefined on the first stage
     Placement placement;           // of the input
     torch::autograd::Edge output;  // invalid where nothing needs a gradient
@@ -50,9 +50,9 @@ class PipelineRun {
   void forward(const Action& action);
   void backward(const Action& action);
   void weights(const Action& action);
-  [[nodiscard]] DTensor input_of(const Action& action, Live& live);
-  [[nodiscard]] DTensor output_of(const Action& action, const DTensor& input, Live& live);
-  void finish(const Action& action, const DTensor& output, Live& live);
+  [[nodiscard]] DTensor input_of(const Action& action, InFlight& live);
+  [[nodiscard]] DTensor output_of(const Action& action, const DTensor& input, InFlight& live);
+  void finish(const Action& action, const DTensor& output, InFlight& live);
   [[nodiscard]] int rank_of(int stage) const { return stage % work_.pp.size(); }
   [[nodiscard]] bool is_last(int stage) const { return stage + 1 == std::ssize(work_.stages); }
   [[nodiscard]] const MicroBatch& micro_batch(const Action& action) const {
@@ -60,11 +60,11 @@ class PipelineRun {
   }
 
   PipelineWork work_;
-  P2PChannel link_;
+  P2PChannel channel_;
   bool trains_ = false, defers_ = false;
-  std::map<std::pair<int, int>, Live> live_;  // by stage and micro-batch
-  std::vector<Tensor> losses_;                // by micro-batch, on the last stage's rank
-  std::vector<DTensor> outputs_;              // likewise
+  std::map<std::pair<int, int>, InFlight> live_;  // by stage and micro-batch
+  std::vector<Tensor> losses_;                    // by micro-batch, on the last stage's rank
+  std::vector<DTensor> outputs_;                  // the same
   std::vector<TraceEvent> events_;
   double began_s_ = 0;
 };

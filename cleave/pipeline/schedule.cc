@@ -13,7 +13,8 @@ using Kind = Action::Kind;
 
 constexpr std::array kNames{"gpipe", "1f1b", "interleaved", "zero-bubble"};
 
-/// A rank's forwards or backwards of `count` micro-batches in groups, stage by stage through each.
+/// A rank's forwards or backwards of `count` micro-batches in groups of `group`: each group passes
+/// all of the rank's stages before the next one starts.
 std::vector<Action> grouped(const ScheduleShape& shape, int rank, Kind kind, int count, int group) {
   std::vector<Action> out;
   for (int first = 0; first < count; first += group) {
@@ -27,9 +28,9 @@ std::vector<Action> grouped(const ScheduleShape& shape, int rank, Kind kind, int
   return out;
 }
 
-/// `num_first` forwards, then a forward and a backward in turn, then the backwards that remain.
-std::vector<Action> in_turn(const std::vector<Action>& forwards,
-                            const std::vector<Action>& backwards, size_t num_first) {
+/// `num_first` forwards, then alternately a forward and a backward, then the remaining backwards.
+std::vector<Action> alternating(const std::vector<Action>& forwards,
+                                const std::vector<Action>& backwards, size_t num_first) {
   std::vector<Action> out(forwards.begin(),
                           forwards.begin() + static_cast<std::ptrdiff_t>(num_first));
   for (size_t i = 0; i < backwards.size(); ++i) {
@@ -41,35 +42,35 @@ std::vector<Action> in_turn(const std::vector<Action>& forwards,
 
 int num_first_forwards(const ScheduleShape& shape, int rank, int count) {
   const int all = count * shape.stages_per_rank;
-  const int behind = shape.num_ranks - rank - 1;
+  const int num_later_ranks = shape.num_ranks - rank - 1;
   if (shape.kind == ScheduleKind::kGpipe) return all;
-  if (shape.stages_per_rank == 1) return std::min(behind, all);
+  if (shape.stages_per_rank == 1) return std::min(num_later_ranks, all);
   if (count <= shape.num_ranks) return all;
-  return std::min(2 * behind + (shape.stages_per_rank - 1) * shape.num_ranks, all);
+  return std::min(2 * num_later_ranks + (shape.stages_per_rank - 1) * shape.num_ranks, all);
 }
 
-/// Forwards and whole backwards of every rank.
+/// Forwards and backwards of every rank, without deferred weights.
 Schedule with_whole_backwards(const ScheduleShape& shape) {
   Schedule schedule{.shape = shape, .ranks = {}};
   const int M = shape.num_micro_batches;
   const int S = shape.num_ranks;
   const bool in_groups = shape.kind != ScheduleKind::kGpipe && shape.stages_per_rank > 1;
-  // A smaller last group could make ranks wait for each other; leaving micro-batches out of an
-  // order in which none do cannot, as one micro-batch never waits for another.
+  // A smaller last group could deadlock. Leaving micro-batches out of an order without deadlock
+  // cannot: no micro-batch waits for another one.
   const int count = in_groups ? (M + S - 1) / S * S : M;
   const int group = in_groups ? S : M;
   for (int rank = 0; rank < S; ++rank) {
     std::vector<Action> actions =
-        in_turn(grouped(shape, rank, Kind::kForward, count, group),
-                grouped(shape, rank, Kind::kBackward, count, group),
-                static_cast<size_t>(num_first_forwards(shape, rank, count)));
+        alternating(grouped(shape, rank, Kind::kForward, count, group),
+                    grouped(shape, rank, Kind::kBackward, count, group),
+                    static_cast<size_t>(num_first_forwards(shape, rank, count)));
     std::erase_if(actions, [&](const Action& a) { return a.micro_batch >= M; });
     schedule.ranks.push_back(std::move(actions));
   }
   return schedule;
 }
 
-/// What has been done, and what an action waits for.
+/// When the actions that are done ended, and when an action's inputs are ready.
 class Progress {
  public:
   explicit Progress(const Schedule& schedule)
@@ -80,21 +81,21 @@ class Progress {
   [[nodiscard]] bool is_done(const Action& a) const { return end_[index(a)] >= 0; }
   void note(const Action& a, double end) { end_[index(a)] = end; }
 
-  /// When everything that `a` needs is there; below 0: not yet known.
+  /// When all inputs of `a` are ready; below 0: not known yet.
   [[nodiscard]] double ready(const Action& a) const {
     const Action forward{.kind = Kind::kForward, .stage = a.stage, .micro_batch = a.micro_batch};
-    if (a.kind == Kind::kForward) return a.stage == 0 ? 0 : end_[index(beside(a, -1))];
+    if (a.kind == Kind::kForward) return a.stage == 0 ? 0 : end_[index(on_neighbor(a, -1))];
     if (a.kind == Kind::kWeight) {
       return end_[index({.kind = Kind::kBackward, .stage = a.stage, .micro_batch = a.micro_batch})];
     }
     const double own = end_[index(forward)];
     if (a.stage == num_stages_ - 1 || own < 0) return own;
-    const double next = end_[index(beside(a, 1))];
+    const double next = end_[index(on_neighbor(a, 1))];
     return next < 0 ? next : std::max(own, next);
   }
 
  private:
-  static Action beside(const Action& a, int by) {
+  static Action on_neighbor(const Action& a, int by) {
     return {.kind = a.kind, .stage = a.stage + by, .micro_batch = a.micro_batch};
   }
   [[nodiscard]] size_t index(const Action& a) const {
@@ -105,16 +106,17 @@ class Progress {
   std::vector<double> end_;
 };
 
-/// One rank on its way through a schedule whose weights are put off, in steps of one unit.
+/// One rank's position in a schedule with deferred weights, advanced in steps of one unit.
 struct RankCursor {
   const std::vector<Action>& planned;
   size_t next = 0;
-  std::vector<Action> weights{};  // whose backward is done
+  std::vector<Action> weights{};  // deferred: their backward is done
   size_t num_weights_done = 0;
   int num_live = 0;
   std::vector<Action> done{};
 
-  /// What the rank does at `time`: the planned action if it can, else weights, else nothing.
+  /// Does the planned action at `time` if it is possible, else deferred weights, else nothing.
+  /// Returns whether work is left.
   bool step(double time, int max_live, Progress& progress) {
     const bool has_planned = next < planned.size();
     const double ready = has_planned ? progress.ready(planned[next]) : -1;
@@ -139,8 +141,9 @@ struct RankCursor {
   }
 };
 
-/// Puts the weights' part of every backward where its rank would wait, or where it must make room.
-Schedule with_weights_put_off(const Schedule& whole) {
+/// Moves the weights' part of every backward to where its rank would wait, or must free
+/// activations.
+Schedule with_deferred_weights(const Schedule& whole) {
   int max_live = 0;
   for (int rank = 0; rank < whole.shape.num_ranks; ++rank) {
     max_live = std::max(max_live, peak_live(whole, rank));
@@ -229,7 +232,7 @@ Schedule make_schedule(const ScheduleShape& shape) {
   Schedule schedule = with_whole_backwards(shape);
   check_schedule(schedule);
   if (shape.kind != ScheduleKind::kZeroBubble) return schedule;
-  schedule = with_weights_put_off(schedule);
+  schedule = with_deferred_weights(schedule);
   check_schedule(schedule);
   return schedule;
 }

@@ -7,29 +7,28 @@
 
 namespace cleave {
 
-/// In which order a rank works through its micro-batches. S ranks, V stages a rank, M
-/// micro-batches.
+/// The order of each rank's forwards and backwards. S ranks, V stages a rank, M micro-batches.
 ///
 /// - gpipe: all forwards, then all backwards. Holds the activations of all M.
-/// - 1f1b: min(S-s-1, M) forwards on rank s, then one forward and one backward in turn; V is 1.
+/// - 1f1b: min(S-s-1, M) forwards on rank s, then alternately one forward and one backward; V is 1.
 ///   Holds at most S-s micro-batches.
 /// - interleaved: micro-batches go through a rank's V stages in groups of S. On rank s
-///   min(2(S-s-1) + (V-1)S, MV) forwards, then one and one; all forwards first when M <= S. Where S
-///   does not divide M: the order of the next multiple of S, without the micro-batches that do not
-///   exist. With V = 1 it is 1f1b.
-/// - zero-bubble: the order of interleaved, with the backward of weights put off into the time in
-///   which a rank would wait. Holds no more than interleaved's first rank does.
+///   min(2(S-s-1) + (V-1)S, MV) forwards, then alternately one forward and one backward; all
+///   forwards first if M <= S. If S does not divide M: the order for the next multiple of S,
+///   without the micro-batches that do not exist. With V = 1 it is 1f1b.
+/// - zero-bubble: the order of interleaved, with weight gradients deferred until a rank would wait.
+///   Holds no more activations than interleaved's first rank.
 ///
 /// Source: GPipe, arXiv:1811.06965; Narayanan et al., arXiv:2104.04473; Qi et al.,
 /// arXiv:2401.10241 (ZB-H1).
 enum class ScheduleKind : uint8_t { kGpipe, k1F1B, kInterleaved, kZeroBubble };
 
-/// "gpipe", "1f1b", "interleaved" or "zero-bubble"; back from a name, Error(kUsage) for others.
+/// "gpipe", "1f1b", "interleaved" or "zero-bubble"; and the inverse, Error(kUsage) for other names.
 std::string_view name(ScheduleKind kind);
 ScheduleKind schedule_from_name(const std::string& name);
 
-/// One piece of a rank's work. With kWeight in the schedule, kBackward leaves the gradients of
-/// weights to it.
+/// One piece of a rank's work. If the schedule has kWeight actions, they compute the gradients of
+/// weights, and kBackward does not.
 struct Action {
   enum class Kind : uint8_t { kForward, kBackward, kWeight } kind = Kind::kForward;
   int stage = 0;
@@ -48,13 +47,13 @@ struct ScheduleShape {
   int num_micro_batches = 1;  ///< >= 1
 };
 
-/// What every rank does, in order.
+/// The actions of every rank, in order.
 struct Schedule {
   ScheduleShape shape;
   std::vector<std::vector<Action>> ranks;
 
   [[nodiscard]] int num_stages() const { return shape.num_ranks * shape.stages_per_rank; }
-  /// Whether an action of the kind is in it.
+  /// Whether it has an action of the kind.
   [[nodiscard]] bool has(Action::Kind kind) const;
 };
 
@@ -62,39 +61,38 @@ struct Schedule {
 /// with several stages a rank.
 Schedule make_schedule(const ScheduleShape& shape);
 
-/// Forwards alone, through every stage: the schedule of an evaluation; `kind` is not looked at.
+/// The schedule of an evaluation: only forwards, through every stage; `kind` is ignored.
 Schedule make_forward_schedule(const ScheduleShape& shape);
 
-/// Runs a schedule in thought: every stage's forward, and backward and weights where there are any,
-/// occur once per micro-batch on the stage's rank, and every message is sent before the ranks come
-/// to wait for each other, given that sending never waits. Throws Error(kBug) naming what each
-/// rank would wait for.
+/// Checks a schedule by simulation: every stage's forward (and backward and weights, if there are
+/// any) must occur once per micro-batch on the stage's rank, and the ranks must not deadlock if
+/// sends never wait. Throws Error(kBug) naming what each rank would wait for.
 void check_schedule(const Schedule& schedule);
 
-/// Most micro-batches, times stages, whose activations a rank holds at once: from forward until the
-/// last of backward.
+/// The most activations that a rank holds at the same time, counted as micro-batches times stages:
+/// from their forward to the end of their backward.
 int peak_live(const Schedule& schedule, int rank);
 
-/// Time of an action in any unit.
+/// Duration of an action in any unit.
 using ActionCost = std::function<double(const Action&)>;
 
-/// Forward 1, backward 2; where weights are put off, backward 1 and weights 1.
+/// Forward 1, backward 2; with deferred weights backward 1 and weights 1.
 ActionCost unit_cost(const Schedule& schedule);
 
-/// When each action of a schedule runs, if messages take no time.
+/// When each action of a schedule runs if messages take no time.
 struct Timeline {
   /// Of one action.
   struct Span {
     double begin = 0, end = 0;
   };
-  std::vector<std::vector<Span>> ranks;  ///< beside Schedule::ranks
-  double end = 0;                        ///< when the last rank is done; the first begins at 0
+  std::vector<std::vector<Span>> ranks;  ///< indexed as Schedule::ranks
+  double end = 0;                        ///< when the last rank ends; the first begins at 0
 
   /// Share of the ranks' time until `end` in which they wait, in [0, 1].
   [[nodiscard]] double idle_share() const;
 };
 
-/// Each action begins when its rank is free and its input is there. Throws as check_schedule.
+/// Each action begins when its rank is free and its input has arrived. Throws as check_schedule.
 Timeline timeline_of(const Schedule& schedule, const ActionCost& cost);
 
 /// The planned schedule with unit costs as a drawing, one row a rank, with its idle share: SVG.

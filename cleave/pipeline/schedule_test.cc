@@ -38,7 +38,7 @@ TEST(Schedule, OneForwardOneBackward_IsTheReferenceOrder) {
   EXPECT_EQ(text_of(s, 3), "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5");
 }
 
-TEST(Schedule, FewerMicroBatchesThanStages_WarmsUpWithThoseThereAre) {
+TEST(Schedule, FewerMicroBatchesThanStages_WarmsUpWithAllOfThem) {
   const Schedule s = schedule_of(ScheduleKind::k1F1B, 4, 1, 2);
   EXPECT_EQ(text_of(s, 0), "F0 F1 B0 B1");
   EXPECT_EQ(text_of(s, 2), "F0 F1 B0 B1");
@@ -77,7 +77,7 @@ TEST(Schedule, InterleavedWithMicroBatchesThatDoNotDivide_LeavesOutThoseOfTheNex
   EXPECT_EQ(text_of(s, 1), "F0.1 F1.1 F0.3 B0.3 F1.3 B1.3 F2.1 B0.1 B1.1 F2.3 B2.3 B2.1");
 }
 
-// make_schedule checks what it makes: nothing is done twice, lacks, or waits for ever.
+// make_schedule checks its result: no action is missing or done twice, and there is no deadlock.
 TEST(Schedule, AnySize_RunsToItsEnd) {
   for (int ranks = 1; ranks <= 8; ++ranks) {
     for (int stages = 1; stages <= 4; ++stages) {
@@ -94,7 +94,7 @@ TEST(Schedule, AnySize_RunsToItsEnd) {
 }
 
 // Idle time over busy time, forward 1 and backward 2: (S-1)/M in gpipe and 1f1b, (S-1)/(MV)
-// interleaved. Putting weights off leaves (S-1)(F+B-W) = (S-1) of the 3(S-1) units.
+// interleaved. Deferring weights leaves (S-1)(F+B-W) = (S-1) of the 3(S-1) units.
 TEST(Schedule, IdleTime_IsTheClosedForm) {
   const auto ratio = [](const Schedule& s) { return idle(s) / (1 - idle(s)); };
   for (const int S : {1, 2, 3, 4, 8}) {

@@ -24,7 +24,7 @@ void check_enough(size_t count, std::string_view what, int num_stages) {
                what, "; choose pp x virtual from 1 to ", count);
 }
 
-/// Ranges between ascending ends, the last of which is the length of the list.
+/// Consecutive ranges with ascending ends; the last end is the length of the list.
 Stages ranges_up_to(const std::vector<size_t>& ends) {
   Stages stages;
   int64_t begin = 0;
@@ -35,17 +35,16 @@ Stages ranges_up_to(const std::vector<size_t>& ends) {
   return stages;
 }
 
-/// Place of the Layer that goes by `name`; Error(kShape) with the nearest names.
-size_t place_of(const std::vector<Layer*>& sequence, const std::string& name) {
+/// Index of the Layer with this name; Error(kShape) with the nearest names.
+size_t index_of(const std::vector<Layer*>& sequence, const std::string& name) {
   std::vector<std::string> known;
   for (size_t i = 0; i < sequence.size(); ++i) {
     const auto& paths = sequence[i]->paths();
     if (std::find(paths.begin(), paths.end(), name) != paths.end()) return i;
     known.push_back(sequence[i]->path());
   }
-  throw Error(Code::kShape,
-              str("pipeline cut '", name, "' is no layer at which the model can be cut",
-                  did_you_mean(name, known)));
+  throw Error(Code::kShape, str("pipeline cut '", name, "' is not a layer of the model's sequence",
+                                did_you_mean(name, known)));
 }
 
 }  // namespace
@@ -73,7 +72,7 @@ Stages stages_from_cuts(const std::vector<Layer*>& sequence, const std::vector<s
                " stages need ", num_stages - 1, " cuts");
   std::vector<size_t> ends;
   for (const std::string& cut : cuts) {
-    const size_t end = place_of(sequence, cut) + 1;
+    const size_t end = index_of(sequence, cut) + 1;
     CLEAVE_CHECK(std::find(ends.begin(), ends.end(), end) == ends.end(), Code::kShape,
                  "pipeline cut '", cut, "' is given twice; name each stage's last layer once");
     CLEAVE_CHECK(end < sequence.size(), Code::kShape, "pipeline cut '", cut,
@@ -100,8 +99,8 @@ Stages even_stages(const std::vector<Layer*>& sequence, const std::vector<size_t
   return ranges_up_to(ends);
 }
 
-// best[p][n]: the first n layers in p stages; the slowest stage, and of equally slow cuts the sum
-// of squares, so that the other stages come out even too.
+// best[p][n]: the best division of the first n layers into p stages: the slowest stage decides,
+// then the sum of squares, so that the other stages are even too.
 Stages balanced_stages(const std::vector<double>& costs, int num_stages) {
   check_num_stages(num_stages);
   check_enough(costs.size(), "layers", num_stages);

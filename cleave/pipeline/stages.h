@@ -7,36 +7,37 @@
 
 namespace cleave {
 
-/// Layers that are called one after the other, cut into stages: stage s has the Layers whose places
-/// in the list are in the s-th range. Every stage has at least one.
+/// A list of Layers, divided into stages: stage s has the Layers whose indices are in the s-th
+/// range. Every stage has at least one.
 using Stages = std::vector<Range>;
 
-/// Places in the list of a model's blocks: the Layers of the type that occurs most often (of those
-/// that occur equally often, the one that comes last).
+/// Indices of a model's blocks: the Layers of the most frequent type (of equally frequent ones, of
+/// the type that occurs last).
 std::vector<size_t> blocks_of(const std::vector<Layer*>& sequence);
 
-/// Cuts by names: each cut is the path of the last Layer of a stage, in any order; plans' aliases
-/// are taken too. The end of the list is no cut.
+/// Stages by names: each cut is the path of the last Layer of a stage, in any order; aliases of
+/// plans work too. The end of the list is not a cut.
 ///
-/// Throws Error(kShape) when there are not exactly num_stages - 1 cuts, for a name that is not in
-/// the list (naming the nearest), for a cut that occurs twice, and for the last Layer.
+/// Throws Error(kShape) unless there are exactly num_stages - 1 cuts, for a name that is not in the
+/// list (naming the nearest), for a cut that occurs twice, and for the last Layer.
 Stages stages_from_cuts(const std::vector<Layer*>& sequence, const std::vector<std::string>& cuts,
                         int num_stages);
 
-/// The rule of NxD's auto partition: every stage gets L / P of the L blocks, the remainder goes one
-/// each to the last stages. What stands before the first block is in the first stage, what stands
-/// after the last one in the last. Throws Error(kShape) for fewer blocks than stages.
+/// The rule of NxD's auto partition: each of the P stages gets L / P of the L blocks, and the last
+/// stages get one of the remainder each. Layers before the first block are in the first stage,
+/// layers after the last block in the last stage. Throws Error(kShape) for fewer blocks than
+/// stages.
 Stages even_stages(const std::vector<Layer*>& sequence, const std::vector<size_t>& blocks,
                    int num_stages);
 
-/// Contiguous stages whose slowest is as fast as can be, by what each Layer costs (in any unit).
-/// Throws Error(kShape) for fewer Layers than stages.
+/// Contiguous stages with the smallest possible cost of the slowest stage. `costs`: of each Layer,
+/// in any unit. Throws Error(kShape) for fewer Layers than stages.
 Stages balanced_stages(const std::vector<double>& costs, int num_stages);
 
-/// What each Layer costs per token of training, in floating point operations: 6 for each element of
-/// a matrix that the token is multiplied with. A look-up in a table is nearly free; a head over the
-/// vocabulary is not, also when it is the table. `per_block` is added to each block, for what has
-/// no weights: attention's two products, 6 * hidden * seq_len where it is causal.
+/// The cost of each Layer per token of training, in floating point operations: 6 for each element
+/// of a matrix that the token is multiplied with. An embedding lookup is nearly free; a head over
+/// the vocabulary is not, even if its matrix is the embedding's. `per_block` is added to each block
+/// for work without weights: attention's two products, 6 * hidden * seq_len if it is causal.
 std::vector<double> layer_costs(const std::vector<Layer*>& sequence, double per_block = 0);
 
 /// Cost of the most expensive stage.

@@ -14,7 +14,7 @@ using test::thrown_by;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// A Llama without memory, of as many blocks.
+/// A Llama with this many blocks, without memory.
 std::unique_ptr<Model> llama(int64_t num_layers, int64_t vocab_size = 128, bool tied = false) {
   return make_model(Json::parse(
       str(R"({"model_type": "llama", "vocab_size": )", vocab_size,
@@ -53,8 +53,8 @@ TEST(Stages, EvenRule_GivesTheRemainderToTheLastStages) {
   const auto blocks = blocks_of(sequence);
   const Stages five = even_stages(sequence, blocks, 5);
   EXPECT_THAT(blocks_in(five, blocks), ElementsAre(2, 2, 2, 3, 3));
-  EXPECT_EQ(five.front(), (Range{0, 3})) << "the embedding rides with the first";
-  EXPECT_EQ(five.back(), (Range{10, 15})) << "norm and head ride with the last";
+  EXPECT_EQ(five.front(), (Range{0, 3})) << "the embedding is in the first";
+  EXPECT_EQ(five.back(), (Range{10, 15})) << "norm and head are in the last";
   EXPECT_THAT(blocks_in(even_stages(sequence, blocks, 4), blocks), ElementsAre(3, 3, 3, 3));
   EXPECT_EQ(even_stages(sequence, blocks, 1), (Stages{{0, 15}}));
 }
@@ -97,7 +97,7 @@ TEST(Stages, WrongCuts_AreRefused) {
   EXPECT_THAT(error_of({"model.layers.0", "lm_head"}), HasSubstr("leave it out"));
 }
 
-/// The slowest stage of the best of all cuts, by trying every one.
+/// The smallest possible cost of the slowest stage, by trying all stages.
 double best_of_all(const std::vector<double>& costs, size_t begin, int num_stages) {
   double rest = 0;
   for (size_t i = begin; i < costs.size(); ++i) rest += costs[i];
@@ -110,7 +110,7 @@ double best_of_all(const std::vector<double>& costs, size_t begin, int num_stage
   return best;
 }
 
-TEST(Stages, ByCost_TheSlowestIsTheBestOfAllCuts) {
+TEST(Stages, ByCost_TheSlowestStageIsTheBestPossible) {
   const std::vector<double> costs{0.5, 3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5};
   for (int num_stages = 1; num_stages <= 12; ++num_stages) {
     const Stages stages = balanced_stages(costs, num_stages);

@@ -25,7 +25,7 @@ Trace gather_trace(const std::vector<TraceEvent>& own, const Axis& pp) {
     *words++ = e.end_s;
     *words++ = e.cpu_s;
   }
-  // Every rank has as many stages, so as many events.
+  // Every rank has the same number of stages, and so of events.
   const std::vector<int64_t> widths(static_cast<size_t>(pp.size()), count);
   const Tensor all = pp.all_gather(mine, 0, widths, "trace of a pipeline");
   const auto* from = all.const_data_ptr<double>();

@@ -19,7 +19,7 @@ using test::TinyBatch;
 using test::TinyOptions;
 using test::TinySequence;
 
-/// The trace of one training step of a model with a block a stage.
+/// The trace of one training step of a model with one block a stage.
 Trace trace_of(ScheduleKind kind, int num_ranks, const TinyOptions& options,
                const TinyBatch& batch) {
   Trace trace;
@@ -27,7 +27,7 @@ Trace trace_of(ScheduleKind kind, int num_ranks, const TinyOptions& options,
     TinySequence tiny(options);
     PipelineModel model(tiny.sequence(), pp, {.schedule = kind, .trace = true});
     for (Layer* layer : model.local_layers()) materialize(*layer);
-    for (int step = 0; step < 2; ++step) {  // the first one pays for memory and code
+    for (int step = 0; step < 2; ++step) {  // the first step warms up
       model.run_train(batch.micro_batches(Axis()), batch.loss());
     }
     const Trace all = model.trace();
@@ -75,9 +75,9 @@ TEST(Trace, AsChromeReadsIt_IsPairsOfBeginAndEnd) {
   EXPECT_EQ(idle_share({}), 0);
 }
 
-/// Idle share of the schedule if each action took the processor time that it took in the trace and
-/// every rank had a processor of its own.
-double idle_on_own_processors(const Schedule& schedule, const Trace& trace) {
+/// Idle share of the schedule if each action took its CPU time in the trace and every rank had its
+/// own CPU.
+double idle_on_own_cpus(const Schedule& schedule, const Trace& trace) {
   std::map<std::tuple<Kind, int, int>, double> cost;
   for (const auto& events : trace) {
     for (const TraceEvent& e : events) {
@@ -91,18 +91,17 @@ double idle_on_own_processors(const Schedule& schedule, const Trace& trace) {
       .idle_share();
 }
 
-// Four ranks may have fewer processors here, and then a rank's wall time is mostly its wait for
-// one. So the run is real, and so is each action's processor time, but waits are worked out from
-// them.
+// With fewer than four CPUs a rank's wall time is mostly its wait for one. So each action's CPU
+// time is measured in a real run, but the waits between ranks are computed from it.
 TEST(Trace, ZeroBubbleAtFourStagesAndEightMicroBatches_WaitsLessThanOneForwardOneBackward) {
-  // The head is as small as an embedding, so that stages cost alike.
+  // The head is as small as an embedding, so that all stages cost the same.
   const TinyOptions options{.num_blocks = 4, .width = 96, .vocab = 16};
   const TinyBatch batch(std::vector<int64_t>(8, 4), options.vocab, 64);
   std::map<ScheduleKind, double> idle;
   for (const ScheduleKind kind : {ScheduleKind::k1F1B, ScheduleKind::kZeroBubble}) {
     const Trace trace = trace_of(kind, 4, options, batch);
-    idle[kind] = idle_on_own_processors(make_schedule({kind, 4, 1, 8}), trace);
-    std::cout << name(kind) << ": idle " << idle[kind] << " on own processors, "
+    idle[kind] = idle_on_own_cpus(make_schedule({kind, 4, 1, 8}), trace);
+    std::cout << name(kind) << ": idle " << idle[kind] << " with a CPU for each rank, "
               << idle_share(trace) << " by the clock of this machine\n";
   }
   EXPECT_LT(idle[ScheduleKind::kZeroBubble], idle[ScheduleKind::k1F1B]);

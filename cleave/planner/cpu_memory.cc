@@ -8,7 +8,7 @@
 
 namespace cleave {
 
-// Backward may take the reports to a thread of libtorch's own, so the counts are atomic.
+// libtorch's backward threads may report too, so the counts are atomic.
 class CpuMemory::Reports : public c10::MemoryReportingInfoBase {
  public:
   void reportMemoryUsage(void* /*memory*/, int64_t bytes, size_t /*allocated*/, size_t /*reserved*/,

@@ -4,8 +4,9 @@
 
 namespace cleave {
 
-/// Bytes of the CPU tensors that this thread makes from now on, as libtorch's allocator reports
-/// them: what a rank thread takes beside those of its process. The thread that made it destroys it.
+/// Counts the bytes of the CPU tensors that this thread makes from now on, as libtorch's allocator
+/// reports them. So ranks that are threads of one process can be measured one by one. It must be
+/// destroyed on the thread that made it.
 class CpuMemory {
  public:
   CpuMemory();
@@ -13,7 +14,7 @@ class CpuMemory {
   CpuMemory(const CpuMemory&) = delete;
   CpuMemory& operator=(const CpuMemory&) = delete;
 
-  [[nodiscard]] int64_t live() const;  ///< bytes now; frees of tensors made before count below 0
+  [[nodiscard]] int64_t live() const;  ///< bytes now; below 0 after frees of older tensors
   [[nodiscard]] int64_t peak() const;  ///< most bytes so far, or since reset_peak()
   void reset_peak();
 

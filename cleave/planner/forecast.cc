@@ -16,7 +16,7 @@
 namespace cleave {
 namespace {
 
-/// An activation between two layers, as every rank of tp has it.
+/// An activation between two layers; the same on every rank of tp.
 struct Shape {
   std::vector<int64_t> sizes;
   Placement placement;
@@ -29,13 +29,14 @@ Tensor on_meta(const std::vector<int64_t>& sizes, at::ScalarType type) {
 
 void give_shapes(const Parameters& parameters, at::ScalarType type) {
   for (const auto& p : parameters) {
-    if (p->home() != Parameter::Ownership::kNotOwned) p->set_leaf(on_meta(p->leaf_shape(), type));
+    if (p->ownership() != Parameter::Ownership::kNotOwned)
+      p->set_leaf(on_meta(p->leaf_shape(), type));
   }
 }
 
-/// After the last backward: whole on each rank, or with FSDP of the leaves, of the leaves' type; in
-/// bf16 where nothing was added to them (DataParallel).
-int64_t gradient_bytes(const Parameters& parameters, const TrainLayout& layout,
+/// Bytes of gradients after the last backward: of the local parts, or with FSDP of the shards.
+/// Their type is the leaves', or bf16 if nothing was added to them (DataParallel).
+int64_t gradient_bytes(const Parameters& parameters, const ParallelConfig& layout,
                        size_t num_micro_batches) {
   const bool is_sum =
       num_micro_batches > 1 || layout.dp > 1 || layout.sharding == DataSharding::kFsdp;
@@ -44,14 +45,14 @@ int64_t gradient_bytes(const Parameters& parameters, const TrainLayout& layout,
       static_cast<int64_t>(at::elementSize(stays_narrow ? at::kBFloat16 : layout.leaf_type()));
   int64_t sum = 0;
   for (const auto& p : parameters) {
-    const bool is_cut = layout.sharding == DataSharding::kFsdp;
-    sum += item * c10::multiply_integers(is_cut ? p->leaf_shape() : p->local_shape());
+    const bool is_sharded = layout.sharding == DataSharding::kFsdp;
+    sum += item * c10::multiply_integers(is_sharded ? p->leaf_shape() : p->local_shape());
   }
   return sum;
 }
 
-/// What forward is told in training.
-Context context_of(const TrainLayout& layout, const StepShape& step) {
+/// The Context of a training step.
+Context context_of(const ParallelConfig& layout, const StepShape& step) {
   Context context;
   context.training = true;
   context.recompute_attention = layout.recompute == RecomputeKind::kSelective;
@@ -59,8 +60,8 @@ Context context_of(const TrainLayout& layout, const StepShape& step) {
   return context;
 }
 
-/// Rows of each micro-batch of the first data-parallel rank, which has no more than others.
-std::vector<int64_t> rows_of(const TrainLayout& layout, const StepShape& step) {
+/// Sequences in each micro-batch of the data-parallel rank with the largest share of the batch.
+std::vector<int64_t> rows_of(const ParallelConfig& layout, const StepShape& step) {
   std::vector<int64_t> out;
   for (int64_t left = (step.batch_size + layout.dp - 1) / layout.dp; left > 0;) {
     out.push_back(std::min(left, step.micro_batch_size));
@@ -69,27 +70,27 @@ std::vector<int64_t> rows_of(const TrainLayout& layout, const StepShape& step) {
   return out;
 }
 
-Schedule schedule_of(const TrainLayout& l, size_t num_micro_batches) {
+Schedule schedule_of(const ParallelConfig& l, size_t num_micro_batches) {
   return make_schedule({.kind = l.schedule,
                         .num_ranks = l.pp,
                         .stages_per_rank = l.stages_per_rank,
                         .num_micro_batches = static_cast<int>(num_micro_batches)});
 }
 
-/// The outputs of all layers of the unstaged model for `rows` rows.
-std::vector<Shape> shapes_between(const Json& config, const TrainLayout& layout,
+/// The outputs of all layers for `rows` sequences, without a pipeline.
+std::vector<Shape> shapes_between(const Json& config, const ParallelConfig& layout,
                                   const StepShape& step, int64_t rows) {
   const auto model = make_model(config);
-  TrainLayout whole = layout;
+  ParallelConfig whole = layout;
   whole.pp = 1;
   whole.stages_per_rank = 1;
   whole.schedule = ScheduleKind::k1F1B;
   whole.sharding = DataSharding::kNone;
-  LaidOutModel laid_out(*model, whole, dry_axes(whole, 0));
+  ParallelizedModel parallelized(*model, whole, dry_axes(whole, 0));
   give_shapes(model->parameters(), layout.leaf_type());
   const at::NoGradGuard no_grad;
-  laid_out.leaves_changed();
-  DTensor x(on_meta({rows, step.seq_len}, at::kLong), laid_out.axes().tp, Replicate{});
+  parallelized.refresh_weights();
+  DTensor x(on_meta({rows, step.seq_len}, at::kLong), parallelized.axes().tp, Replicate{});
   const Context context = context_of(layout, step);
   std::vector<Shape> out;
   for (Layer* layer : model->sequence()) {
@@ -101,16 +102,16 @@ std::vector<Shape> shapes_between(const Json& config, const TrainLayout& layout,
   return out;
 }
 
-/// One pipeline rank's step on shapes.
+/// One pipeline rank's step on the meta device.
 class DryRank {
  public:
-  DryRank(const Json& config, const TrainLayout& layout, const StepShape& step, int pp_rank)
+  DryRank(const Json& config, const ParallelConfig& layout, const StepShape& step, int pp_rank)
       : step_(step),
         model_(make_model(config)),
-        laid_out_(*model_, layout, dry_axes(layout, pp_rank), step.optimizer),
+        parallelized_(*model_, layout, dry_axes(layout, pp_rank), step.optimizer),
         rows_(rows_of(layout, step)),
         schedule_(schedule_of(layout, rows_.size())) {
-    if (pp_rank == 0 && layout.stages_per_rank == 1) return;  // takes nothing from another stage
+    if (pp_rank == 0 && layout.stages_per_rank == 1) return;  // receives nothing from other stages
     for (const int64_t rows : std::set<int64_t>(rows_.begin(), rows_.end())) {
       shapes_[rows] = shapes_between(config, layout, step, rows);
     }
@@ -118,42 +119,42 @@ class DryRank {
 
   RankForecast run() {
     MemoryForecast m;
-    give_shapes(model_->parameters(), laid_out_.layout().leaf_type());
-    laid_out_.leaves_changed();
+    give_shapes(model_->parameters(), parallelized_.layout().leaf_type());
+    parallelized_.refresh_weights();
     m.weights = memory_.live();
-    (void)laid_out_.optimizer().states();
+    (void)parallelized_.optimizer().states();
     m.optimizer = memory_.live() - m.weights;
     memory_.reset_peak();
-    const DryTraffic before_dp = dry_traffic(laid_out_.axes().dp);
-    laid_out_.begin_gradients(rows_.size());
+    const DryTraffic before_dp = dry_traffic(parallelized_.axes().dp);
+    parallelized_.begin_step(rows_.size());
     for (const Action& action : schedule_.ranks[rank()]) act(action);
-    m.gradients = gradient_bytes(laid_out_.parameters(), laid_out_.layout(), rows_.size());
-    laid_out_.finish_gradients();
-    laid_out_.leaves_changed();  // the optimizer's step itself is in place
+    m.gradients = gradient_bytes(parallelized_.parameters(), parallelized_.layout(), rows_.size());
+    parallelized_.finish_gradients();
+    parallelized_.refresh_weights();  // the optimizer's step itself is in place
     m.activations = memory_.peak() - m.weights - m.optimizer - m.gradients;
-    DryTraffic dp = dry_traffic(laid_out_.axes().dp);
+    DryTraffic dp = dry_traffic(parallelized_.axes().dp);
     dp.bytes -= before_dp.bytes;
     dp.num_calls -= before_dp.num_calls;
-    const DryTraffic tied = dry_traffic(laid_out_.axes().pp);
+    const DryTraffic tied = dry_traffic(parallelized_.axes().pp);
     sent_.bytes += tied.bytes;
     sent_.num_calls += tied.num_calls;
-    return {.memory = m, .tp = dry_traffic(laid_out_.axes().tp), .dp = dp, .pp = sent_};
+    return {.memory = m, .tp = dry_traffic(parallelized_.axes().tp), .dp = dp, .pp = sent_};
   }
 
  private:
-  /// What lives from a stage's forward to its backward.
-  struct Live {
+  /// What forward keeps for backward.
+  struct InFlight {
     Tensor input, output;
     std::shared_ptr<DeferredGradients> deferred;
   };
 
-  [[nodiscard]] size_t rank() const { return static_cast<size_t>(laid_out_.axes().pp.rank()); }
-  const Stages& stages() { return laid_out_.pipeline().stages(); }
+  [[nodiscard]] size_t rank() const { return static_cast<size_t>(parallelized_.axes().pp.rank()); }
+  const Stages& stages() { return parallelized_.pipeline().stages(); }
   bool is_last(int stage) { return stage + 1 == std::ssize(stages()); }
 
-  DTensor input_of(const Action& action, Live& live) {
+  DTensor input_of(const Action& action, InFlight& live) {
     const int64_t rows = rows_[static_cast<size_t>(action.micro_batch)];
-    const Axis& tp = laid_out_.axes().tp;
+    const Axis& tp = parallelized_.axes().tp;
     if (action.stage == 0) {
       return DTensor(on_meta({rows, step_.seq_len}, at::kLong), tp, Replicate{});
     }
@@ -164,8 +165,8 @@ class DryRank {
   }
 
   void forward(const Action& action) {
-    Live live;
-    Context context = context_of(laid_out_.layout(), step_);
+    InFlight live;
+    Context context = context_of(parallelized_.layout(), step_);
     if (schedule_.has(Action::Kind::kWeight)) {
       live.deferred = std::make_shared<DeferredGradients>();
       context.deferred = live.deferred;
@@ -178,7 +179,7 @@ class DryRank {
     }
     live.output = x.local();
     if (is_last(action.stage)) {
-      // Labels as a task of the model has them: one a token, or one a row.
+      // Labels as the model's task has them: one per token, or one per sequence.
       auto sizes = x.local().sizes().vec();
       sizes.pop_back();
       live.output = cross_entropy(x, on_meta(sizes, at::kLong),
@@ -191,7 +192,7 @@ class DryRank {
   }
 
   void backward(const Action& action) {
-    Live& live = live_.at({action.stage, action.micro_batch});
+    InFlight& live = live_.at({action.stage, action.micro_batch});
     torch::autograd::backward({live.output}, {at::empty_like(live.output)});
     if (live.input.defined()) note_message(live.input);
     live.input = live.output = Tensor();
@@ -213,11 +214,11 @@ class DryRank {
   MetaMemory memory_;
   const StepShape& step_;
   std::unique_ptr<Model> model_;
-  LaidOutModel laid_out_;
+  ParallelizedModel parallelized_;
   std::vector<int64_t> rows_;
   Schedule schedule_;
   std::map<int64_t, std::vector<Shape>> shapes_;  // by rows
-  std::map<std::pair<int, int>, Live> live_;
+  std::map<std::pair<int, int>, InFlight> live_;
   DryTraffic sent_;
 };
 
@@ -229,7 +230,7 @@ int64_t Forecast::most_bytes() const {
   return most;
 }
 
-Forecast forecast(const Json& config, const TrainLayout& layout, const StepShape& step) {
+Forecast forecast(const Json& config, const ParallelConfig& layout, const StepShape& step) {
   provide_meta_kernels();
   Forecast out;
   for (int p = 0; p < layout.pp; ++p) {

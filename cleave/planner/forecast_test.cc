@@ -34,9 +34,9 @@ const char* const kLlama = R"json({"model_type": "llama", "vocab_size": 40, "hid
   "num_key_value_heads": 4, "max_position_embeddings": 64})json";
 constexpr StepShape kStep{.batch_size = 6, .micro_batch_size = 6, .seq_len = 8};
 
-RankForecast of_first_rank(const TrainLayout& layout, const StepShape& step = kStep) {
+RankForecast of_first_rank(const ParallelConfig& layout, const StepShape& step = kStep) {
   const Json config = Json::parse(kLlama, "config.json");
-  TrainLayout planned = layout;
+  ParallelConfig planned = layout;
   planned.plan = make_model(config)->plan(layout.sequence_parallel);
   return forecast(config, planned, step).ranks.front();
 }
@@ -62,9 +62,9 @@ TEST(Forecast, OneRank_HoldsEveryWeightItsGradientAndTwoMoments) {
   EXPECT_EQ(of_first_rank({}, sgd).memory.optimizer, 0);
 }
 
-// Megatron: an activation is summed twice in a layer's forward and twice in its backward, once
-// after the embedding and once before the head; the loss sends four numbers a token: the largest
-// logit, then three sums.
+// As in Megatron, an activation is summed twice in a layer's forward and twice in its backward,
+// once after the embedding and once before the head. The loss sends four numbers a token: the
+// largest logit, then three sums.
 TEST(Forecast, TensorParallel_SendsTwoSumsOfALayerEachWay) {
   const RankForecast r = of_first_rank({.tp = 2});
   const int64_t tokens = 6 * 8;
@@ -85,7 +85,7 @@ TEST(Forecast, DataParallel_SendsEveryGradientOnceAndKeepsWhatShardingLeaves) {
   EXPECT_EQ(fsdp.dp.bytes, 3 * 2 * num_weights());  // gathered twice, summed once
 }
 
-TEST(Forecast, Pipeline_HoldsMicroBatchesOfTheStagesBehindAndSendsActivations) {
+TEST(Forecast, Pipeline_HoldsMicroBatchesOfLaterStagesAndSendsActivations) {
   const StepShape step{.batch_size = 6, .micro_batch_size = 1, .seq_len = 8};
   const Json config = Json::parse(kLlama, "config.json");
   const Forecast f = forecast(config, {.pp = 4}, step);
@@ -97,14 +97,14 @@ TEST(Forecast, Pipeline_HoldsMicroBatchesOfTheStagesBehindAndSendsActivations) {
   EXPECT_NEAR(f.idle_share, 3.0 / 9, 1e-9);  // (S - 1) / (M + S - 1)
 }
 
-TEST(WarningOfHosts, TensorParallelOverHosts_IsToldWithTheSizesThatStayOnOne) {
-  EXPECT_EQ(warning_of_hosts({.dp = 2, .tp = 4}, 8), "");
-  EXPECT_EQ(warning_of_hosts({.dp = 4, .tp = 4}, 8), "");
+TEST(CrossHostWarning, TensorParallelOverHosts_NamesTheSizesThatStayOnOneHost) {
+  EXPECT_EQ(cross_host_warning({.dp = 2, .tp = 4}, 8), "");
+  EXPECT_EQ(cross_host_warning({.dp = 4, .tp = 4}, 8), "");
   EXPECT_EQ(
-      warning_of_hosts({.dp = 2, .tp = 8}, 4),
-      "tp=8 goes over several hosts of 4 ranks, and every layer's sums with it; a tp of 1, 2, "
-      "4 stays on one");
-  EXPECT_NE(warning_of_hosts({.dp = 4, .tp = 3}, 4), "");
+      cross_host_warning({.dp = 2, .tp = 8}, 4),
+      "tp=8 spans several hosts of 4 ranks, so every layer's sums cross the network; a tp of 1, 2, "
+      "4 stays on one host");
+  EXPECT_NE(cross_host_warning({.dp = 4, .tp = 3}, 4), "");
 }
 
 TEST(StepTime, Constants_AddUp) {
@@ -129,7 +129,7 @@ TEST(RankLayouts, FourRanks_AreListedBestFirstWithReasonsForThoseRefused) {
   bool was_small = true;
   bool was_possible = true;
   int num_refused = 0;
-  for (const Candidate& c : all) {
+  for (const LayoutCandidate& c : all) {
     EXPECT_EQ(c.layout.num_ranks(), 8);
     EXPECT_TRUE(was_possible || !c.refused.empty());
     EXPECT_TRUE(was_small || !c.fits);
@@ -141,11 +141,12 @@ TEST(RankLayouts, FourRanks_AreListedBestFirstWithReasonsForThoseRefused) {
     }
     EXPECT_EQ(c.fits, c.refused.empty() && c.forecast.most_bytes() <= 1 << 18);
   }
-  EXPECT_EQ(num_refused, 3);  // tp = 8 with sequences cut or not, pp = 8: four heads, four layers
+  // Four heads refuse tp = 8, with and without sequence parallelism; four layers refuse pp = 8.
+  EXPECT_EQ(num_refused, 3);
 }
 
-// Oracle: three sizes with this product; sequences are cut or not where tp is above 1, and nothing,
-// the optimizer or the weights where dp is.
+// Oracle: three sizes with this product, times two (with sequence parallelism or not) if tp is
+// above 1, times three (no sharding, ZeRO-1, FSDP) if dp is above 1.
 int64_t num_layouts(int num_ranks) {
   int64_t count = 0;
   for (int tp = 1; tp <= num_ranks; ++tp) {
@@ -165,15 +166,14 @@ TEST(RankLayouts, EveryLayout_IsTriedOnceAndThoseAboveTheLimitDoNotFit) {
   const auto all = rank_layouts(config, 12, step, at::kFloat, machine, 1);
   EXPECT_EQ(static_cast<int64_t>(all.size()), num_layouts(12));
   std::set<std::string> names;
-  for (const Candidate& c : all) {
+  for (const LayoutCandidate& c : all) {
     names.insert(c.layout.describe());
     EXPECT_FALSE(c.fits) << c.layout.describe();
   }
   EXPECT_EQ(names.size(), all.size());
 }
 
-// What cannot be is found out once for each size: with a trial for each of these layouts it took
-// minutes.
+// Each size that does not fit is tried only once; trying every layout took minutes.
 TEST(RankLayouts, HundredThousandRanks_AreListedInSeconds) {
   const Machine machine{.flops = 1e9, .bytes_per_s = 1e9, .call_s = 1e-6};
   const StepShape step{.batch_size = 200000, .micro_batch_size = 0, .seq_len = 8};
@@ -182,7 +182,7 @@ TEST(RankLayouts, HundredThousandRanks_AreListedInSeconds) {
   const auto all = rank_layouts(config, 100000, step, at::kFloat, machine, int64_t{1} << 30);
   EXPECT_LT(monotonic_s() - start, 60);
   EXPECT_EQ(static_cast<int64_t>(all.size()), num_layouts(100000));
-  for (const Candidate& c : all) {
+  for (const LayoutCandidate& c : all) {
     EXPECT_EQ(c.refused.empty(), c.layout.tp <= 4 && c.layout.pp <= 4) << c.layout.describe();
   }
 }

@@ -14,7 +14,7 @@
 
 namespace cleave {
 
-std::string TrainLayout::describe() const {
+std::string ParallelConfig::describe() const {
   std::string text = str("tp=", tp, pp > 1 ? str(" x pp=", pp) : "", " x dp=", dp);
   if (pp > 1) text += str(", ", name(schedule));
   if (stages_per_rank > 1) text += str(" with ", stages_per_rank, " stages a rank");
@@ -28,7 +28,7 @@ std::string TrainLayout::describe() const {
 
 namespace {
 
-/// Not by each rank process of a launcher.
+/// Warns once per job: under a launcher only on rank 0.
 template <class... Parts>
 void warn_once(const Parts&... parts) {
   const auto environment = read_environment();
@@ -47,87 +47,89 @@ DataSharding sharding_of(const LayoutOptions& o) {
   CLEAVE_CHECK(o.zero == 0 || o.zero == 1, Code::kUsage, "--zero ", o.zero,
                " is unknown; choose 0 or 1, or --fsdp");
   CLEAVE_CHECK(!o.fsdp || o.zero == 0, Code::kUsage,
-               "--fsdp cuts what --zero 1 cuts and more; give one of them");
+               "--fsdp shards everything that --zero 1 shards; give one of them");
   if (o.dp > 1 || (!o.fsdp && o.zero == 0)) {
     if (o.fsdp) return DataSharding::kFsdp;
     return o.zero == 1 ? DataSharding::kZero1 : DataSharding::kNone;
   }
   warn_once(o.fsdp ? "--fsdp" : "--zero 1",
-            " cuts over data-parallel ranks and dp=1: nothing is cut; give --dp 2 or more");
+            " shards over data-parallel ranks and dp=1: nothing is sharded; give --dp 2 or more");
   return DataSharding::kNone;
 }
 
 }  // namespace
 
-TrainLayout layout_of(const LayoutOptions& o, const Model& model, at::ScalarType compute_type,
-                      int world_size) {
-  TrainLayout l{.pp = o.pp,
-                .dp = o.dp,
-                .tp = o.tp > 0 ? o.tp : std::max(1, world_size / (o.dp * o.pp)),
-                .stages_per_rank = o.virtual_pipeline,
-                .sequence_parallel = o.sequence_parallel,
-                .sharding = sharding_of(o),
-                .recompute = recompute_from_name(o.recompute),
-                .compute_type = compute_type};
+ParallelConfig make_parallel_config(const LayoutOptions& o, const Model& model,
+                                    at::ScalarType compute_type, int world_size) {
+  ParallelConfig l{.pp = o.pp,
+                   .dp = o.dp,
+                   .tp = o.tp > 0 ? o.tp : std::max(1, world_size / (o.dp * o.pp)),
+                   .stages_per_rank = o.virtual_pipeline,
+                   .sequence_parallel = o.sequence_parallel,
+                   .sharding = sharding_of(o),
+                   .recompute = recompute_from_name(o.recompute),
+                   .compute_type = compute_type};
   const bool is_whole_world = world_size == 0 || l.num_ranks() == world_size;
   CLEAVE_CHECK(is_whole_world || mutant_enabled("layout.any_world"), Code::kShape, "tp=", l.tp,
                " x pp=", l.pp, " x dp=", l.dp, " needs ", l.num_ranks(),
                " ranks; the launcher started ", world_size);
   if (!o.schedule_pp.empty() && o.pp == 1) {
     warn_once("--schedule-pp ", o.schedule_pp,
-              " orders a pipeline's work and pp=1: it changes nothing; give --pp 2 or more");
+              " orders a pipeline's work and pp=1: it has no effect; give --pp 2 or more");
   }
   if (l.tp == 1 && (o.sequence_parallel || !o.plan.empty())) {
-    warn_once(o.plan.empty() ? "--sequence-parallel" : "--plan",
-              " cuts over tensor-parallel ranks and tp=1: nothing is cut; give --tp 2 or more");
+    warn_once(
+        o.plan.empty() ? "--sequence-parallel" : "--plan",
+        " shards over tensor-parallel ranks and tp=1: nothing is sharded; give --tp 2 or more");
   }
   const char* by_stages = l.stages_per_rank > 1 ? "interleaved" : "1f1b";
   l.schedule = schedule_from_name(o.schedule_pp.empty() ? by_stages : o.schedule_pp);
   CLEAVE_CHECK(
       o.plan.empty() || !o.sequence_parallel, Code::kUsage,
-      "--plan says where sequences are cut; --sequence-parallel goes with the model's own");
+      "--plan decides where sequences are sharded; --sequence-parallel needs the model's own plan");
   l.plan =
       o.plan.empty() ? model.plan(o.sequence_parallel) : plan_from_json(Json::parse_file(o.plan));
   return l;
 }
 
-std::string warning_of_hosts(const TrainLayout& layout, int ranks_of_host) {
+std::string cross_host_warning(const ParallelConfig& layout, int ranks_of_host) {
   if (layout.num_ranks() <= ranks_of_host || ranks_of_host % layout.tp == 0) return "";
   std::string fits;
   for (int tp = 1; tp <= ranks_of_host; ++tp) {
     if (ranks_of_host % tp == 0) fits += str(fits.empty() ? "" : ", ", tp);
   }
-  return str("tp=", layout.tp, " goes over several hosts of ", ranks_of_host,
-             " ranks, and every layer's sums with it; a tp of ", fits, " stays on one");
+  return str("tp=", layout.tp, " spans several hosts of ", ranks_of_host,
+             " ranks, so every layer's sums cross the network; a tp of ", fits,
+             " stays on one host");
 }
 
-int64_t default_micro_batch_size(int64_t batch_size, const TrainLayout& layout) {
+int64_t default_micro_batch_size(int64_t batch_size, const ParallelConfig& layout) {
   const int64_t rows = (batch_size + layout.dp - 1) / layout.dp;
   return layout.pp > 1 ? std::max<int64_t>(1, rows / (int64_t{4} * layout.pp)) : rows;
 }
 
-LayoutAxes dry_axes(const TrainLayout& l, int pp) {
+LayoutAxes dry_axes(const ParallelConfig& l, int pp) {
   return {
       .pp = dry_axis("pp", pp, l.pp), .dp = dry_axis("dp", 0, l.dp), .tp = dry_axis("tp", 0, l.tp)};
 }
 
-void try_layout(Model& model, const TrainLayout& layout) {
-  const LaidOutModel laid_out(model, layout, dry_axes(layout));
+void try_layout(Model& model, const ParallelConfig& layout) {
+  const ParallelizedModel parallelized(model, layout, dry_axes(layout));
 }
 
-LaidOutModel::LaidOutModel(Model& model, const TrainLayout& layout, LayoutAxes axes,
-                           const OptimizerOptions& optimizer)
+ParallelizedModel::ParallelizedModel(Model& model, const ParallelConfig& layout, LayoutAxes axes,
+                                     const OptimizerOptions& optimizer)
     : layout_(layout), axes_(std::move(axes)) {
   if (layout.tp > 1) parallelize_module(model, axes_.tp, layout.plan);
   model.name_tree();
   pipeline_ = std::make_unique<PipelineModel>(
       model.sequence(), axes_.pp,
       PipelineOptions{.schedule = layout.schedule, .stages_per_rank = layout.stages_per_rank});
-  put_on_wraps(model);
+  attach_wraps(model);
   make_optimizer(optimizer);
 }
 
-void LaidOutModel::put_on_wraps(Model& model) {
+void ParallelizedModel::attach_wraps(Model& model) {
   const std::vector<Layer*> sequence = model.sequence();
   if (layout_.recompute == RecomputeKind::kFull) {
     for (const size_t i : blocks_of(sequence)) recompute(*sequence[i]);
@@ -139,12 +141,12 @@ void LaidOutModel::put_on_wraps(Model& model) {
   }
 }
 
-void LaidOutModel::make_optimizer(const OptimizerOptions& options) {
+void ParallelizedModel::make_optimizer(const OptimizerOptions& options) {
   const ShardPrecision precision{.param = layout_.compute_type, .reduce = layout_.leaf_type()};
   if (layout_.sharding == DataSharding::kZero1) {
     auto zero1 = std::make_unique<Zero1Optimizer>(
         parameters(), axes_.dp, options,
-        Zero1Options{.precision = precision, .alone = pipeline_->tied_parameters()});
+        Zero1Options{.precision = precision, .separate_buckets = pipeline_->tied_parameters()});
     data_parallel_ = zero1->data_parallel();
     optimizer_ = std::move(zero1);
   } else {
@@ -157,23 +159,23 @@ void LaidOutModel::make_optimizer(const OptimizerOptions& options) {
   if (data_parallel_) sum_during_backward(data_parallel_, pipeline_->local_layers());
 }
 
-void LaidOutModel::leaves_changed() {
-  if (data_parallel_) data_parallel_->leaves_changed();
+void ParallelizedModel::refresh_weights() {
+  if (data_parallel_) data_parallel_->refresh_weights();
 }
 
-void LaidOutModel::step(double lr, double gradient_scale) {
+void ParallelizedModel::step(double lr, double gradient_scale) {
   optimizer_->step(lr, gradient_scale);
 }
 
-void LaidOutModel::begin_gradients(size_t num_micro_batches) {
-  // Zero-bubble ends a backward without the gradients of its weights.
+void ParallelizedModel::begin_step(size_t num_micro_batches) {
+  // A backward of zero-bubble ends without the gradients of weights.
   const bool is_whole = layout_.schedule != ScheduleKind::kZeroBubble;
   if (data_parallel_) {
     data_parallel_->begin_step(is_whole ? static_cast<int64_t>(num_micro_batches) : 0);
   }
 }
 
-void LaidOutModel::finish_gradients() {
+void ParallelizedModel::finish_gradients() {
   if (data_parallel_) {
     data_parallel_->finish_gradients();
   } else {

@@ -10,26 +10,27 @@
 
 namespace cleave {
 
-/// How leaves, gradients and moments lie over the data-parallel axis.
+/// What is sharded over the data-parallel axis: nothing, master weights and moments (ZeRO-1), or
+/// also weights and gradients (FSDP).
 enum class DataSharding : uint8_t { kNone, kZero1, kFsdp };
 
-/// What is computed again in backward instead of kept: nothing, whole blocks, or attention's scores
-/// and probabilities.
+/// What backward recomputes instead of keeping: nothing, whole blocks, or attention's scores and
+/// probabilities.
 enum class RecomputeKind : uint8_t { kNone, kFull, kSelective };
 
-/// How a model is spread over ranks.
-struct TrainLayout {
+/// How a model is distributed over ranks.
+struct ParallelConfig {
   int pp = 1, dp = 1, tp = 1;  ///< sizes of the mesh's axes, outermost first
   int stages_per_rank = 1;     ///< virtual pipeline
   ScheduleKind schedule = ScheduleKind::k1F1B;
   Plan plan{};                     ///< of tensor parallelism
-  bool sequence_parallel = false;  ///< the plan cuts sequences between split parts
+  bool sequence_parallel = false;  ///< the plan shards sequences between split layers
   DataSharding sharding = DataSharding::kNone;
   RecomputeKind recompute = RecomputeKind::kNone;
   at::ScalarType compute_type = at::kFloat;  ///< of forward and backward
 
   [[nodiscard]] int num_ranks() const { return pp * dp * tp; }
-  /// Of masters, gradients and moments.
+  /// Type of master weights, gradients and moments.
   [[nodiscard]] at::ScalarType leaf_type() const {
     return compute_type == at::kDouble ? at::kDouble : at::kFloat;
   }
@@ -37,65 +38,67 @@ struct TrainLayout {
   [[nodiscard]] std::string describe() const;
 };
 
-/// What flags say, checked against each other; `world_size` is that of a launcher, 0 without one.
-/// The plan is the model's or the file's. Throws Error(kUsage), Error(kShape) for sizes that do not
-/// go with the world.
-TrainLayout layout_of(const LayoutOptions& options, const Model& model, at::ScalarType compute_type,
-                      int world_size);
+/// The configuration that flags give. `world_size` is that of a launcher, 0 without one. The plan
+/// is the model's or the file's. Throws Error(kUsage) for flags that exclude each other,
+/// Error(kShape) for sizes that do not fit the world.
+ParallelConfig make_parallel_config(const LayoutOptions& options, const Model& model,
+                                    at::ScalarType compute_type, int world_size);
 
-/// A warning where ranks of one tp axis are on several hosts, each with `ranks_of_host` ranks:
-/// every layer's sums would cross the network. Empty where all is well.
-std::string warning_of_hosts(const TrainLayout& layout, int ranks_of_host);
+/// A warning if the ranks of a tp axis are on several hosts, each with `ranks_of_host` ranks: every
+/// layer's sums would cross the network. Otherwise empty.
+std::string cross_host_warning(const ParallelConfig& layout, int ranks_of_host);
 
-/// Rows of a data-parallel rank that go forward at once where nobody says: all; with a pipeline a
-/// part that gives every rank four micro-batches.
-int64_t default_micro_batch_size(int64_t batch_size, const TrainLayout& layout);
+/// The default micro-batch size of a data-parallel rank: all of its sequences; with a pipeline, so
+/// many that there are four micro-batches per pipeline rank.
+int64_t default_micro_batch_size(int64_t batch_size, const ParallelConfig& layout);
 
-/// The axes that a model is spread over: dry ones to plan, or those of a mesh.
+/// The axes that a model is distributed over: those of a mesh, or dry ones for planning.
 struct LayoutAxes {
   Axis pp, dp, tp;
 };
 
 /// Axes without peers for the rank at place `pp` of the pipeline and the first place of the others.
-LayoutAxes dry_axes(const TrainLayout& layout, int pp = 0);
+LayoutAxes dry_axes(const ParallelConfig& layout, int pp = 0);
 
-/// Lays `model` out on dry axes, to see whether and how it can be. Throws as LaidOutModel does.
-void try_layout(Model& model, const TrainLayout& layout);
+/// Parallelizes `model` on dry axes, to check that it is possible. Throws as ParallelizedModel
+/// does.
+void try_layout(Model& model, const ParallelConfig& layout);
 
-/// A model on its axes: parameters cut, stages chosen, wraps put on, and its optimizer. It has no
-/// memory yet; the model outlives this.
-class LaidOutModel {
+/// A model with its parameters sharded, its stages chosen and its wraps attached, and its
+/// optimizer. It has no memory yet; the model must outlive this.
+class ParallelizedModel {
  public:
   /// Throws Error(kShape) for a layout that does not fit the model, naming the sizes that do.
-  LaidOutModel(Model& model, const TrainLayout& layout, LayoutAxes axes,
-               const OptimizerOptions& optimizer = {});
+  ParallelizedModel(Model& model, const ParallelConfig& layout, LayoutAxes axes,
+                    const OptimizerOptions& optimizer = {});
 
-  /// Its stages of the pipeline; one of all layers where there is none.
+  /// The pipeline; without one, a single stage of all layers.
   [[nodiscard]] PipelineModel& pipeline() { return *pipeline_; }
-  /// Those of this rank's stages, each once.
+  /// The parameters of this rank's stages, each once.
   [[nodiscard]] const Parameters& parameters() const { return pipeline_->parameters(); }
   [[nodiscard]] const LayoutAxes& axes() const { return axes_; }
-  [[nodiscard]] const TrainLayout& layout() const { return layout_; }
+  [[nodiscard]] const ParallelConfig& layout() const { return layout_; }
 
-  /// Of this rank's parameters: a Zero1Optimizer with ZeRO-1.
+  /// The optimizer of this rank's parameters: with ZeRO-1 a Zero1Optimizer.
   [[nodiscard]] Optimizer& optimizer() { return *optimizer_; }
 
-  /// To be called when the leaves have got their values: what forward reads follows them.
+  /// Updates the weights that forward reads from the leaves. Call it after the leaves are filled.
   /// Collective.
-  void leaves_changed();
-  /// Before the first backward of a step of so many micro-batches.
-  void begin_gradients(size_t num_micro_batches);
-  /// After the backward of a step's last micro-batch: leaves' gradients are complete. Collective.
+  void refresh_weights();
+  /// Call it before the first backward of a step of `num_micro_batches`.
+  void begin_step(size_t num_micro_batches);
+  /// Completes the leaves' gradients. Call it after the backward of a step's last micro-batch.
+  /// Collective.
   void finish_gradients();
-  /// A step of the optimizer from complete gradients times `gradient_scale`, and what forward reads
-  /// follows the leaves. Collective.
+  /// A step of the optimizer from complete gradients times `gradient_scale`. Also updates the
+  /// weights that forward reads. Collective.
   void step(double lr, double gradient_scale = 1);
 
  private:
-  void put_on_wraps(Model& model);
+  void attach_wraps(Model& model);
   void make_optimizer(const OptimizerOptions& options);
 
-  TrainLayout layout_;
+  ParallelConfig layout_;
   LayoutAxes axes_;
   std::unique_ptr<PipelineModel> pipeline_;
   std::shared_ptr<DataParallel> data_parallel_;  // without FSDP

@@ -12,13 +12,13 @@
 namespace cleave {
 namespace {
 
-/// Returns when `t` is there: a device works on after a call has returned.
+/// Waits until `t` is computed: calls for a device return before that.
 void wait_for(const Tensor& t) {
   if (!t.is_cpu()) (void)t.flatten()[0].item();
 }
 
-/// Shortest of some runs after a first one. Many: on a busy machine most collectives wait until the
-/// other ranks have a core.
+/// The shortest of `runs` runs after a first one. On a busy machine many are needed: most
+/// collectives wait until the other ranks get a core.
 double shortest_s(int runs, const std::function<Tensor()>& work) {
   wait_for(work());
   double best = 1e30;
@@ -34,7 +34,7 @@ double shortest_s(int runs, const std::function<Tensor()>& work) {
 
 Machine measure_machine(const Axis& everyone, at::ScalarType type, at::Device device) {
   const at::NoGradGuard no_grad;
-  const int64_t size = device.is_cpu() ? 768 : 8192;  // of a layer that keeps it busy
+  const int64_t size = device.is_cpu() ? 768 : 8192;  // large enough to keep it busy
   const Tensor a = at::ones({size, size}, at::device(device).dtype(type));
   const double product_s = shortest_s(4, [&] { return affine(a, a, std::nullopt); });
   const double flops = 2 * std::pow(static_cast<double>(size), 3) / product_s;
@@ -53,7 +53,7 @@ Machine measure_machine(const Axis& everyone, at::ScalarType type, at::Device de
   return machine;
 }
 
-StepTime step_time(const Forecast& forecast, const TrainLayout& layout, const Machine& machine) {
+StepTime step_time(const Forecast& forecast, const ParallelConfig& layout, const Machine& machine) {
   const double again = layout.recompute == RecomputeKind::kFull ? 4.0 / 3 : 1.0;
   StepTime time{.compute_s = forecast.flops * again / machine.flops / (1 - forecast.idle_share)};
   for (const RankForecast& r : forecast.ranks) {

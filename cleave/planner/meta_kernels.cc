@@ -52,8 +52,8 @@ void native_layer_norm(const c10::OperatorHandle& /*op*/, Stack* stack) {
                    at::empty(sizes, input.options()));
 }
 
-/// grad, input, normalized_shape, mean, rstd, weight?, bias?, which three are wanted -> their
-/// gradients
+/// grad, input, normalized_shape, mean, rstd, weight?, bias?, output_mask -> gradients of input,
+/// weight and bias
 void native_layer_norm_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const at::Tensor like[] = {tensor_at(*stack, 1, 8), tensor_at(*stack, 5, 8),
                              tensor_at(*stack, 6, 8)};

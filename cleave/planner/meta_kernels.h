@@ -2,8 +2,8 @@
 
 namespace cleave {
 
-/// Gives libtorch the shapes of operators for which it has no kernel on the meta device outside
-/// Python, so that a step can be run there (forecast.h). Once a process.
+/// Registers meta-device kernels of operators for which libtorch has one only in Python, so that a
+/// step can run there (forecast.h). Only the first call in a process has an effect.
 void provide_meta_kernels();
 
 }  // namespace cleave

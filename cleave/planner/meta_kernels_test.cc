@@ -6,7 +6,7 @@
 namespace cleave {
 namespace {
 
-// The classifier of imdb_bert has one: a forecast goes through its backward as well.
+// The classifier of imdb_bert has a relu, and a forecast runs its backward too.
 TEST(MetaKernels, Relu_HasItsInputsShapeForwardAndBackward) {
   provide_meta_kernels();
   const at::Tensor x = at::empty({2, 3}, at::device(at::kMeta)).requires_grad_();

@@ -14,7 +14,7 @@ void forget(void* context) {
   live_bytes -= static_cast<int64_t>(reinterpret_cast<intptr_t>(context));
 }
 
-/// Hands out nothing; the number of bytes travels in the place of the deleter's context.
+/// Allocates nothing. The deleter's context pointer holds the number of bytes.
 class CountingAllocator : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {

@@ -3,16 +3,16 @@
 
 namespace cleave {
 
-/// Bytes of the tensors on the meta device that this thread makes: they have shapes and no memory,
-/// so a program that runs on them tells what it would take. What lies under a tensor and its views
-/// counts once. One thread counts its own; tensors must die on the thread that made them.
+/// Counts the bytes that this thread's tensors on the meta device would take. They have shapes and
+/// no memory, so a program can run on them to measure what it needs. Storage that views share
+/// counts once. Tensors must be destroyed on the thread that made them.
 class MetaMemory {
  public:
-  /// Begins to count; tensors made before are not seen.
+  /// Starts to count; tensors made before do not count.
   MetaMemory();
 
   [[nodiscard]] int64_t live() const;  ///< bytes now
-  [[nodiscard]] int64_t peak() const;  ///< most bytes since the count or reset_peak()
+  [[nodiscard]] int64_t peak() const;  ///< most bytes since the start or reset_peak()
   void reset_peak();
 };
 

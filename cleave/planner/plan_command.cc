@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include "cleave/base/byte_count.h"
-#include "cleave/base/group_limits.h"
 #include "cleave/base/log.h"
 #include "cleave/base/progress.h"
+#include "cleave/base/resource_limits.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/kernels/cpu/gemm.h"
 #include "cleave/mesh/job.h"
@@ -36,25 +36,25 @@ StepShape step_of(const PlanOptions& o) {
 
 at::ScalarType type_of(const PlanOptions& o) {
   const auto dtype = dtype_from_name(o.dtype);
-  CLEAVE_CHECK(dtype, Code::kUsage, "--dtype ", o.dtype, "; choose fp32, bf16 or fp64");
+  CLEAVE_CHECK(dtype, Code::kUsage, "--dtype ", o.dtype, "; choose fp32, bf16, fp16 or fp64");
   return scalar_type(*dtype);
 }
 
-/// Bytes that this process may take: of the machine, or of its container where that has fewer.
+/// Memory in bytes for this process: of the machine, or of its container if that has less.
 int64_t memory_here() {
   const int64_t of_machine = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  return std::min(of_machine, group_limits().memory.value_or(of_machine));
+  return std::min(of_machine, cgroup_limits().memory.value_or(of_machine));
 }
 
 int64_t limit_of(const PlanOptions& o, int num_ranks) {
   if (o.memory.empty()) return memory_here() / num_ranks;
   const auto bytes = bytes_from_text(o.memory);
   CLEAVE_CHECK(bytes, Code::kUsage, "--memory '", o.memory,
-               "' is no size; write it as 8GiB or 500MB");
+               "' is not a size; write it like 8GiB or 500MB");
   return static_cast<int64_t>(*bytes);
 }
 
-/// As two rank threads of this machine see it.
+/// Measured by two rank threads on this machine.
 Machine machine_here(at::ScalarType type) {
   Machine machine;
   run_job({.num_ranks = 2, .ranks = {.flight_log_folder = ""}}, [&](World& world) {
@@ -70,7 +70,7 @@ Object json_of(const DryTraffic& t) {
   return {{"bytes", t.bytes}, {"calls", t.num_calls}};
 }
 
-Object json_of(const Candidate& c) {
+Object json_of(const LayoutCandidate& c) {
   Object out = {{"layout", c.layout.describe()},
                 {"tp", c.layout.tp},
                 {"pp", c.layout.pp},
@@ -117,7 +117,7 @@ std::string time_text(const StepTime& t) {
              ", messages ", duration_text(t.comm_s));
 }
 
-void print(const Candidate& c, int64_t limit) {
+void print(const LayoutCandidate& c, int64_t limit) {
   log_info("layout   ", c.layout.describe());
   log_info("memory        weights   optimizer   gradients activations       total");
   for (size_t p = 0; p < c.forecast.ranks.size(); ++p) {
@@ -139,10 +139,10 @@ void print(const Candidate& c, int64_t limit) {
   log_info("time     ", time_text(c.time));
 }
 
-void print(const std::vector<Candidate>& all, int64_t limit) {
+void print(const std::vector<LayoutCandidate>& all, int64_t limit) {
   log_info("a rank may take ", bytes_text(static_cast<double>(limit)));
   log_info("       memory        step  layout");
-  for (const Candidate& c : all) {
+  for (const LayoutCandidate& c : all) {
     if (!c.refused.empty()) {
       log_info("      refused              ", c.layout.describe(), ": ", c.refused);
     } else {
@@ -152,7 +152,7 @@ void print(const std::vector<Candidate>& all, int64_t limit) {
   }
 }
 
-void draw(const PlanOptions& o, const TrainLayout& layout, const StepShape& step) {
+void draw(const PlanOptions& o, const ParallelConfig& layout, const StepShape& step) {
   const int64_t rows = (step.batch_size + layout.dp - 1) / layout.dp;
   const Schedule schedule =
       make_schedule({.kind = layout.schedule,
@@ -166,12 +166,12 @@ void draw(const PlanOptions& o, const TrainLayout& layout, const StepShape& step
 
 void plan_one(const PlanOptions& o, const Json& config) {
   const auto model = make_model(config);
-  const TrainLayout layout = layout_of(o, *model, type_of(o), 0);
+  const ParallelConfig layout = make_parallel_config(o, *model, type_of(o), 0);
   StepShape step = step_of(o);
   if (step.micro_batch_size == 0) {
     step.micro_batch_size = default_micro_batch_size(step.batch_size, layout);
   }
-  Candidate c{
+  LayoutCandidate c{
       .layout = layout, .forecast = forecast(config, layout, step), .time = {}, .refused = {}};
   c.time = step_time(c.forecast, layout, machine_here(layout.compute_type));
   const int64_t limit = limit_of(o, layout.num_ranks());
@@ -190,11 +190,11 @@ void plan_one(const PlanOptions& o, const Json& config) {
 
 void plan_many(const PlanOptions& o, const Json& config) {
   const int64_t limit = limit_of(o, o.ranks);
-  const std::vector<Candidate> all =
+  const std::vector<LayoutCandidate> all =
       rank_layouts(config, o.ranks, step_of(o), type_of(o), machine_here(type_of(o)), limit);
   if (!o.json) return print(all, limit);
   Object out = Object::array();
-  for (const Candidate& c : all) out.push_back(json_of(c));
+  for (const LayoutCandidate& c : all) out.push_back(json_of(c));
   log_info(out.dump());
 }
 

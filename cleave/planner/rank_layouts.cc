@@ -9,24 +9,25 @@
 namespace cleave {
 namespace {
 
-/// With one size of tp, pp and dp: sequences cut or not, times what is cut over dp.
-std::vector<TrainLayout> variants_of(const Model& model, const TrainLayout& sizes) {
-  std::vector<TrainLayout> out;
+/// The layouts with these sizes of tp, pp and dp: with and without sequence parallelism, times the
+/// kinds of DataSharding.
+std::vector<ParallelConfig> variants_of(const Model& model, const ParallelConfig& sizes) {
+  std::vector<ParallelConfig> out;
   for (const auto sharding : {DataSharding::kNone, DataSharding::kZero1, DataSharding::kFsdp}) {
     if (sharding != DataSharding::kNone && sizes.dp == 1) continue;
-    for (const bool cuts_sequences : {false, true}) {
-      if (cuts_sequences && sizes.tp == 1) continue;
+    for (const bool sequence_parallel : {false, true}) {
+      if (sequence_parallel && sizes.tp == 1) continue;
       out.push_back(sizes);
-      out.back().plan = model.plan(cuts_sequences);
-      out.back().sequence_parallel = cuts_sequences;
+      out.back().plan = model.plan(sequence_parallel);
+      out.back().sequence_parallel = sequence_parallel;
       out.back().sharding = sharding;
     }
   }
   return out;
 }
 
-std::vector<TrainLayout> layouts_of(const Model& model, int num_ranks, at::ScalarType type) {
-  std::vector<TrainLayout> out;
+std::vector<ParallelConfig> layouts_of(const Model& model, int num_ranks, at::ScalarType type) {
+  std::vector<ParallelConfig> out;
   for (int tp = 1; tp <= num_ranks; ++tp) {
     for (int pp = 1; tp * pp <= num_ranks; ++pp) {
       if (num_ranks % (tp * pp) != 0) continue;
@@ -38,20 +39,20 @@ std::vector<TrainLayout> layouts_of(const Model& model, int num_ranks, at::Scala
   return out;
 }
 
-/// Why one size of tp or pp cannot be, whatever the rest of the layout is; "" where it can. A model
-/// of a hundred thousand ranks has thousands of layouts, nearly all refused for one of these few.
+/// Why a size of tp or pp does not fit the model, whatever the rest of the layout; "" if it fits.
+/// Each size is tried once: a hundred thousand ranks have thousands of layouts, but few sizes.
 class Refusals {
  public:
   explicit Refusals(const Json& config) : config_(config) {}
 
-  const std::string& of(const TrainLayout& layout) {
+  const std::string& of(const ParallelConfig& layout) {
     const std::string& of_pp = tried(pp_, layout.pp, {.pp = layout.pp});
     if (!of_pp.empty()) return of_pp;
     return tried(tp_, layout.tp, {.tp = layout.tp});
   }
 
  private:
-  const std::string& tried(std::map<int, std::string>& known, int size, TrainLayout layout) {
+  const std::string& tried(std::map<int, std::string>& known, int size, ParallelConfig layout) {
     const auto [at, is_new] = known.try_emplace(size);
     if (is_new) {
       try {
@@ -72,13 +73,13 @@ class Refusals {
 
 }  // namespace
 
-std::vector<Candidate> rank_layouts(const Json& config, int num_ranks, const StepShape& step,
-                                    at::ScalarType compute_type, const Machine& machine,
-                                    int64_t limit) {
-  std::vector<Candidate> out;
+std::vector<LayoutCandidate> rank_layouts(const Json& config, int num_ranks, const StepShape& step,
+                                          at::ScalarType compute_type, const Machine& machine,
+                                          int64_t limit) {
+  std::vector<LayoutCandidate> out;
   Refusals refusals(config);
-  for (const TrainLayout& layout : layouts_of(*make_model(config), num_ranks, compute_type)) {
-    Candidate c{.layout = layout, .forecast = {}, .time = {}, .refused = {}};
+  for (const ParallelConfig& layout : layouts_of(*make_model(config), num_ranks, compute_type)) {
+    LayoutCandidate c{.layout = layout, .forecast = {}, .time = {}, .refused = {}};
     StepShape own = step;
     if (own.micro_batch_size == 0) {
       own.micro_batch_size = default_micro_batch_size(step.batch_size, layout);
@@ -97,12 +98,13 @@ std::vector<Candidate> rank_layouts(const Json& config, int num_ranks, const Ste
     }
     out.push_back(std::move(c));
   }
-  const auto place = [](const Candidate& c) {
+  const auto place = [](const LayoutCandidate& c) {
     const double rest = c.fits ? c.time.total() : static_cast<double>(c.forecast.most_bytes());
     return std::tuple(!c.refused.empty(), !c.fits, rest);
   };
-  std::stable_sort(out.begin(), out.end(),
-                   [&](const Candidate& a, const Candidate& b) { return place(a) < place(b); });
+  std::stable_sort(out.begin(), out.end(), [&](const LayoutCandidate& a, const LayoutCandidate& b) {
+    return place(a) < place(b);
+  });
   return out;
 }
 

@@ -10,15 +10,15 @@
 namespace cleave {
 namespace {
 
-constexpr size_t kBlock = size_t{64} << 10;
-constexpr size_t kLongField = size_t{8} << 20;
-constexpr int kEnd = -1;
+constexpr size_t kBlockBytes = size_t{64} << 10;
+constexpr size_t kLongFieldBytes = size_t{8} << 20;
+constexpr int kEndOfFile = -1;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 }  // namespace
 
 CsvReader::CsvReader(const std::string& path, const CsvLimits& limits)
-    : name_(path), limits_(limits), buffer_(kBlock) {
+    : name_(path), limits_(limits), buffer_(kBlockBytes) {
   const auto file = std::make_shared<File>(File::open_read(path));
   source_ = [file, offset = uint64_t{0}, size = file->size()](std::span<char> out) mutable {
     const auto count = static_cast<size_t>(std::min<uint64_t>(out.size(), size - offset));
@@ -30,7 +30,7 @@ CsvReader::CsvReader(const std::string& path, const CsvLimits& limits)
 }
 
 CsvReader::CsvReader(std::string_view text, std::string name, const CsvLimits& limits)
-    : name_(std::move(name)), limits_(limits), buffer_(kBlock) {
+    : name_(std::move(name)), limits_(limits), buffer_(kBlockBytes) {
   source_ = [text](std::span<char> out) mutable {
     const size_t count = text.copy(out.data(), out.size());
     text.remove_prefix(count);
@@ -39,7 +39,7 @@ CsvReader::CsvReader(std::string_view text, std::string name, const CsvLimits& l
   read_header();
 }
 
-void CsvReader::fail(const Spot& spot, std::string_view message) const {
+void CsvReader::fail(const Position& spot, std::string_view message) const {
   throw Error(Code::kFormat, str(name_, ':', spot.line, ':', spot.column, ": ", message));
 }
 
@@ -51,14 +51,14 @@ int CsvReader::peek() {
   if (at_ == end_) {
     at_ = 0;
     end_ = source_(buffer_);
-    if (end_ == 0) return kEnd;
+    if (end_ == 0) return kEndOfFile;
   }
   return static_cast<unsigned char>(buffer_[at_]);
 }
 
 int CsvReader::take() {
   const int byte = peek();
-  if (byte == kEnd) return kEnd;
+  if (byte == kEndOfFile) return kEndOfFile;
   ++at_;
   ++here_.column;
   if (byte == '\n') here_ = {.line = here_.line + 1, .column = 1};
@@ -69,9 +69,9 @@ int CsvReader::take() {
   return byte;
 }
 
-/// Takes LF or CR LF if one comes; true also at the end of the file.
+/// Consumes LF or CR LF if one follows; also true at the end of the file.
 bool CsvReader::take_line_end() {
-  const Spot spot = here_;
+  const Position spot = here_;
   if (peek() == '\r') {
     take();
     if (peek() != '\n')
@@ -79,23 +79,23 @@ bool CsvReader::take_line_end() {
   }
   if (peek() == '\n')
     take();
-  else if (peek() != kEnd)
+  else if (peek() != kEndOfFile)
     return false;
   return true;
 }
 
-/// Takes the next byte to the end of `out`. A string that grows holds its bytes twice while it
-/// moves: a long field gets room for the longest at once, of which the untouched part is no memory.
+/// Appends the next byte to `out`. A long field reserves the maximum once: repeated growth would
+/// hold its bytes twice, while untouched reserved pages take no memory.
 void CsvReader::take_to(std::string& out) {
-  if (out.size() == kLongField) out.reserve(limits_.max_record_bytes);
+  if (out.size() == kLongFieldBytes) out.reserve(limits_.max_record_bytes);
   out += static_cast<char>(take());
 }
 
-void CsvReader::quoted(const Spot& begin, std::string& out) {
+void CsvReader::quoted(const Position& begin, std::string& out) {
   take();
   while (true) {
     const int byte = peek();
-    if (byte == kEnd) fail(begin, "the quote that opens here is never closed");
+    if (byte == kEndOfFile) fail(begin, "the quote that opens here is never closed");
     if (byte == '"') {
       take();
       if (peek() != '"') break;
@@ -103,15 +103,15 @@ void CsvReader::quoted(const Spot& begin, std::string& out) {
     take_to(out);
   }
   const int after = peek();
-  if (after != ',' && after != '\n' && after != '\r' && after != kEnd) {
+  if (after != ',' && after != '\n' && after != '\r' && after != kEndOfFile) {
     fail(here_,
-         "expected a comma or the end of the line behind a closing quote; a quote inside a "
+         "expected a comma or the end of the line after a closing quote; a quote inside a "
          "field is written twice");
   }
 }
 
 void CsvReader::plain(std::string& out) {
-  for (int byte = peek(); byte != kEnd && byte != ',' && byte != '\n' && byte != '\r';
+  for (int byte = peek(); byte != kEndOfFile && byte != ',' && byte != '\n' && byte != '\r';
        byte = peek()) {
     if (byte == '"') {
       fail(here_,
@@ -123,7 +123,7 @@ void CsvReader::plain(std::string& out) {
 }
 
 std::string CsvReader::field() {
-  const Spot begin = here_;
+  const Position begin = here_;
   std::string out;
   peek() == '"' ? quoted(begin, out) : plain(out);
   const size_t bad = first_bad_utf8(out);
@@ -137,7 +137,7 @@ std::optional<std::vector<std::string>> CsvReader::record() {
   do {
     begin_ = here_;
     record_bytes_ = 0;
-    if (peek() == kEnd) return std::nullopt;
+    if (peek() == kEndOfFile) return std::nullopt;
   } while (take_line_end());
   std::vector<std::string> fields;
   while (true) {

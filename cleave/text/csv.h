@@ -13,40 +13,40 @@ namespace cleave {
 
 /// Bounds on an untrusted CSV file.
 struct CsvLimits {
-  uint64_t max_record_bytes = uint64_t{64} << 20;  ///< as they stand in the file
+  uint64_t max_record_bytes = uint64_t{64} << 20;  ///< in the file, with quotes
   size_t max_fields = 1024;                        ///< of a record
 };
 
-/// The records of a CSV file, one after the other, in memory for one record. The one reader of CSV
-/// bytes: RFC 4180 with LF or CR LF, UTF-8 checked, sizes bounded. The first record is the header;
-/// every other one has as many fields. In quotes a field may hold commas, doubled quotes and line
-/// breaks, kept as they are. Blank lines and a byte order mark are skipped.
+/// Reads a CSV file record by record; memory holds one record. RFC 4180 with LF or CR LF, checked
+/// UTF-8 and bounded sizes. The first record is the header; all records have the same number of
+/// fields. A quoted field may contain commas, doubled quotes and line breaks, which stay unchanged.
+/// Blank lines and a byte order mark are skipped.
 ///
-/// Errors are Error(kFormat) that begin with FILE:LINE:COLUMN, counted from 1 in bytes.
+/// Errors are Error(kFormat) that begin with FILE:LINE:COLUMN; lines and columns (in bytes) count
+/// from 1.
 class CsvReader {
  public:
-  /// Reads the header. Throws Error(kIo) as File::open_read does, Error(kFormat) when there is
-  /// none.
+  /// Reads the header. Throws Error(kIo) as File::open_read does, Error(kFormat) if it is missing.
   explicit CsvReader(const std::string& path, const CsvLimits& limits = {});
-  /// The same for a text in memory, which must live on; `name` stands for the file in messages.
+  /// Reads a string, which must outlive the reader; `name` replaces the path in messages.
   CsvReader(std::string_view text, std::string name, const CsvLimits& limits = {});
   CsvReader(const CsvReader&) = delete;
   CsvReader& operator=(const CsvReader&) = delete;
 
   [[nodiscard]] const std::vector<std::string>& header() const { return header_; }
-  /// Number of the column with one of these names, the first that is there. Throws Error(kFormat)
-  /// with the names that were looked for and the header's.
+  /// Index of the column with the first of these names that the header has. Throws Error(kFormat)
+  /// with the wanted names and the header.
   [[nodiscard]] size_t column(std::span<const std::string_view> names) const;
 
-  /// The fields of the next record; nothing at the end.
+  /// The fields of the next record; nullopt at the end.
   std::optional<std::vector<std::string>> next();
-  /// "FILE:LINE" where the record that next() gave begins.
+  /// "FILE:LINE" where the record that next() returned begins.
   [[nodiscard]] std::string place() const;
 
  private:
-  /// Fills a piece of the buffer; the number of bytes, 0 at the end.
+  /// Fills the buffer and returns the number of bytes; 0 at the end.
   using Source = std::function<size_t(std::span<char>)>;
-  struct Spot {
+  struct Position {
     uint64_t line = 1, column = 1;
   };
 
@@ -57,16 +57,16 @@ class CsvReader {
   bool take_line_end();
   std::optional<std::vector<std::string>> record();
   std::string field();
-  void quoted(const Spot& begin, std::string& out);
+  void quoted(const Position& begin, std::string& out);
   void plain(std::string& out);
-  [[noreturn]] void fail(const Spot& spot, std::string_view message) const;
+  [[noreturn]] void fail(const Position& spot, std::string_view message) const;
 
   std::string name_;
   CsvLimits limits_;
   Source source_;
   std::vector<char> buffer_;
-  size_t at_ = 0, end_ = 0;  // of what is not yet taken in the buffer
-  Spot here_, begin_;
+  size_t at_ = 0, end_ = 0;  // range of the unread bytes in the buffer
+  Position here_, begin_;
   uint64_t record_bytes_ = 0;
   std::vector<std::string> header_;
 };

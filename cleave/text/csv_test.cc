@@ -21,7 +21,7 @@ using testing::HasSubstr;
 using testing::StartsWith;
 using Record = std::vector<std::string>;
 
-/// Header and records of a text.
+/// Header and records of a CSV text.
 std::vector<Record> all_of(std::string_view text, const CsvLimits& limits = {}) {
   CsvReader reader(text, "a.csv", limits);
   std::vector<Record> out{reader.header()};
@@ -53,11 +53,11 @@ TEST(CsvReader, QuotedFields_KeepCommasQuotesAndLineBreaks) {
                   Record{"A \"gem\", truly.<br />\nGo, see\r\nit!", "positive"}, Record{"", "\""}));
 }
 
-TEST(CsvReader, AnEmptyQuotedField_IsARecordAndNoBlankLine) {
+TEST(CsvReader, AnEmptyQuotedField_IsARecordAndNotABlankLine) {
   EXPECT_THAT(all_of("a\n\"\"\n"), ElementsAre(Record{"a"}, Record{""}));
 }
 
-// Oracle: the place of the fault counted by hand.
+// Oracle: line and column of the error, counted by hand.
 TEST(CsvReader, BrokenRecords_AreRefusedAtTheirLineAndColumn) {
   EXPECT_THAT(refusal_of("a,b\n1,\"x\n\n"), StartsWith("a.csv:2:3: the quote that opens here"));
   EXPECT_THAT(refusal_of("a,b\n1,x\"y\n"), StartsWith("a.csv:2:4: a quote inside a field"));
@@ -72,7 +72,7 @@ TEST(CsvReader, BrokenRecords_AreRefusedAtTheirLineAndColumn) {
   EXPECT_THAT(refusal_of("\n\n"), StartsWith("a.csv:3:1: the file is empty"));
 }
 
-TEST(CsvReader, SizesBeyondTheLimits_AreRefusedBeforeTheyAreHeld) {
+TEST(CsvReader, SizesBeyondTheLimits_AreRefusedBeforeTheyAreStored) {
   const CsvLimits limits{.max_record_bytes = 16, .max_fields = 3};
   EXPECT_THAT(refusal_of("a\n\"" + std::string(100, 'x'), limits),
               StartsWith("a.csv:2:1: the record has more than 16 bytes"));
@@ -80,8 +80,8 @@ TEST(CsvReader, SizesBeyondTheLimits_AreRefusedBeforeTheyAreHeld) {
   EXPECT_THAT(all_of("a\n12345678901234\n12345678901234\n", limits), testing::SizeIs(3));
 }
 
-TEST(CsvReader, RecordsOverTheEdgesOfBlocks_AreWhole) {
-  // Fields of every length around the block of 64 KiB that the reader holds.
+TEST(CsvReader, RecordsAcrossBlocks_AreComplete) {
+  // Fields of every length around the reader's block of 64 KiB.
   const test::TempFolder folder;
   const std::string path = folder / "blocks.csv";
   std::vector<std::string> texts;

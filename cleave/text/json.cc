@@ -12,13 +12,13 @@
 namespace cleave {
 namespace {
 
-constexpr size_t kShownBytes = 60;  // of a value in an error
+constexpr size_t kShownBytes = 60;  // of a value in an error message
 
 void append_quoted(std::string& out, std::string_view text) {
   constexpr std::string_view kHex = "0123456789abcdef";
   out.reserve(out.size() + text.size() + 2);
   out.push_back('"');
-  size_t run = 0;  // where the bytes begin that stand for themselves and are not yet appended
+  size_t run = 0;  // start of the bytes that need no escape and are not yet appended
   for (size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<uint8_t>(text[i]);
     if (byte >= 0x20 && byte != '"' && byte != '\\') continue;
@@ -38,7 +38,7 @@ struct Json::Document {
   JsonTree tree;
 
   [[nodiscard]] std::string path(uint32_t node) const;
-  /// A number as it is written.
+  /// A number as written in the file.
   [[nodiscard]] std::string_view number(uint32_t node) const {
     const JsonNode& at = tree.nodes[node];
     return std::string_view(tree.numbers).substr(at.first, at.count);

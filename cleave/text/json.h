@@ -12,18 +12,19 @@
 
 namespace cleave {
 
-/// Bounds on an untrusted JSON text. Its values take what is said here beside their characters, and
-/// as much again while the arrays that hold them grow.
+/// Bounds on an untrusted JSON text.
 struct JsonLimits {
   uint64_t max_bytes = uint64_t{256} << 20;
   int max_depth = 128;
-  size_t max_values = size_t{1} << 22;  ///< numbers, strings, ...; each up to 104 bytes
+  /// Numbers, strings, ...: each takes up to 104 bytes of memory in addition to its characters, and
+  /// twice that while arrays grow.
+  size_t max_values = size_t{1} << 22;
 };
 
-/// A parsed, immutable JSON value. The one reader of JSON bytes: strict RFC 8259, UTF-8 checked,
-/// duplicate keys refused, depth and size bounded. Every value knows its byte offset, and every
-/// accessor's error names file, key, value and byte ("config.json: \"hidden_size\" is 768.5;
-/// expected an integer in [1, 1048576] (byte 214)").
+/// A parsed, immutable JSON value. Strict RFC 8259 with checked UTF-8, no duplicate keys, bounded
+/// depth and size. Every value knows its byte offset, and every accessor's error names file, key,
+/// value and byte ("config.json: \"hidden_size\" is 768.5; expected an integer in [1, 1048576]
+/// (byte 214)").
 class Json {
  public:
   static constexpr double kAnyNumber = std::numeric_limits<double>::max();
@@ -31,32 +32,32 @@ class Json {
 
   /// Throws Error(kFormat) naming `source` (a file name) and the byte offset.
   static Json parse(std::string_view text, std::string source, const JsonLimits& limits = {});
-  /// Reads a file. Throws Error(kIo) when it cannot be read, Error(kFormat) as parse does.
+  /// Parses a file. Throws Error(kIo) if it cannot be read, Error(kFormat) as parse() does.
   static Json parse_file(const std::string& path, const JsonLimits& limits = {});
 
   [[nodiscard]] Type type() const;
   /// Whether the value has this type.
   [[nodiscard]] bool is(Type type) const { return this->type() == type; }
-  [[nodiscard]] uint64_t offset() const;  ///< byte where the value starts
+  [[nodiscard]] uint64_t offset() const;  ///< byte offset where the value begins
 
-  /// The value; Error(kFormat) when it has another type or is outside the range.
+  /// The value. Throws Error(kFormat) if it has another type or is outside the range.
   [[nodiscard]] bool as_bool() const;
   [[nodiscard]] int64_t as_int(int64_t low = INT64_MIN, int64_t high = INT64_MAX) const;
   [[nodiscard]] double as_number(double low = -kAnyNumber, double high = kAnyNumber) const;
   [[nodiscard]] const std::string& as_string() const;
-  /// True for a number without fraction or exponent that fits int64.
+  /// Whether the value is a number without fraction or exponent that fits in int64.
   [[nodiscard]] bool is_int() const;
 
-  /// Elements of an array, or of an object in file order.
+  /// Elements of an array, or members of an object in file order.
   [[nodiscard]] size_t size() const;
   [[nodiscard]] Json at(size_t index) const;
   [[nodiscard]] const std::string& key(size_t index) const;
 
-  /// Member of an object, also when it is null. Throws Error(kFormat) when it is missing.
+  /// Member of an object, which may be null. Throws Error(kFormat) if it is missing.
   [[nodiscard]] Json at(std::string_view key) const;
   [[nodiscard]] bool has(std::string_view key) const;  ///< present and not null
 
-  /// Member with a default for "missing or null".
+  /// Member of an object; `fallback` if it is missing or null.
   [[nodiscard]] int64_t int_or(std::string_view key, int64_t fallback, int64_t low = INT64_MIN,
                                int64_t high = INT64_MAX) const;
   [[nodiscard]] double number_or(std::string_view key, double fallback, double low = -kAnyNumber,
@@ -67,7 +68,7 @@ class Json {
   /// Throws Error(kFormat) about this value: "SOURCE: \"key.path\" is VALUE; MESSAGE (byte N)".
   [[noreturn]] void fail(std::string_view message) const;
 
-  /// The value as compact JSON text again, numbers as written in the file.
+  /// The value as compact JSON; numbers stay as written in the file.
   [[nodiscard]] std::string dump() const;
 
  private:

@@ -9,16 +9,17 @@
 namespace cleave {
 namespace {
 
-// A node, its places in children, sorted and pending_, its key and its text: what JsonLimits says.
+// Memory per value as documented in JsonLimits: a node, its entries in children, sorted and
+// pending_, and the string objects of its key and value.
 static_assert(sizeof(JsonNode) + 3 * sizeof(uint32_t) + 2 * sizeof(std::string) <= 104);
 
-constexpr int kDeepest = 1024;  // the parser is recursive: what any stack can take
+constexpr int kMaxDepth = 1024;  // the parser is recursive; this depth fits on any stack
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-/// The first bytes of a key as a number that orders as the bytes do: most comparisons need no more.
+/// The first eight bytes of a key as a big-endian number, which decides most comparisons of keys.
 uint64_t prefix_of(std::string_view key) {
   uint64_t value = 0;
   for (size_t i = 0; i < 8; ++i) {
@@ -67,7 +68,7 @@ class Parser {
     refuse(at_, "found ", shown(), ", expected ", expected);
   }
 
-  /// The next byte as an error shows it.
+  /// The next byte as shown in an error.
   [[nodiscard]] std::string shown() const {
     if (at_end()) return "the end of the text";
     const char c = peek();
@@ -80,8 +81,8 @@ class Parser {
   }
 
   void parse_value(uint32_t parent, uint32_t key, int depth) {
-    check(depth <= std::min(limits_.max_depth, kDeepest), at_, "values are nested deeper than ",
-          std::min(limits_.max_depth, kDeepest), " levels");
+    check(depth <= std::min(limits_.max_depth, kMaxDepth), at_, "values are nested deeper than ",
+          std::min(limits_.max_depth, kMaxDepth), " levels");
     check(tree_.nodes.size() < limits_.max_values, at_, "the text has more than ",
           limits_.max_values, " values");
     const auto node = static_cast<uint32_t>(tree_.nodes.size());
@@ -130,7 +131,7 @@ class Parser {
     if (peek() == '-') ++at_;
     if (peek() == '0') {
       ++at_;
-      check(!is_digit(peek()), at_, "a number begins with 0 and goes on");
+      check(!is_digit(peek()), at_, "a number of several digits begins with 0");
     } else {
       parse_digits();
     }
@@ -180,7 +181,7 @@ class Parser {
     return key;
   }
 
-  /// Moves the children's numbers from the stack to their place, in file order and ordered by key.
+  /// Moves the container's children from pending_ to the tree: in file order and sorted by key.
   void finish_container(uint32_t node, size_t first, bool object) {
     JsonNode& at = tree_.nodes[node];
     at.type = object ? Json::Type::kObject : Json::Type::kArray;
@@ -204,8 +205,8 @@ class Parser {
     for (size_t i = 0; i < entries.size(); ++i) {
       const uint32_t member = entries[i].second;
       const bool is_new = i == 0 || key_of(entries[i - 1].second) != key_of(member);
-      check(is_new || mutant_enabled("json.doubled_keys"), tree_.nodes[member].offset, "the key \"",
-            key_of(member).substr(0, 60), "\" stands twice in one object");
+      check(is_new || mutant_enabled("json.duplicate_keys"), tree_.nodes[member].offset,
+            "the key \"", key_of(member).substr(0, 60), "\" occurs twice in one object");
       tree_.sorted.push_back(member);
     }
   }
@@ -247,7 +248,7 @@ class Parser {
       ++at_;
       return;
     }
-    if (peek() != 'u') unexpected("an escape of JSON after the backslash");
+    if (peek() != 'u') unexpected("a JSON escape after the backslash");
     char32_t unit = parse_hex();
     if (unit >= 0xD800 && unit < 0xDC00) {
       const bool paired = text_.substr(at_).starts_with("\\u");
@@ -261,7 +262,7 @@ class Parser {
     append_utf8(value, unit);
   }
 
-  /// The four digits after "u", on which it stands.
+  /// Reads the "u" at the current position and four hexadecimal digits.
   char32_t parse_hex() {
     ++at_;
     char32_t value = 0;
@@ -280,7 +281,7 @@ class Parser {
   JsonLimits limits_;
   JsonTree tree_;
   size_t at_ = 0;
-  std::vector<uint32_t> pending_;  // children of the containers that are still open
+  std::vector<uint32_t> pending_;  // stack: children of all open containers
 };
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// The text of the Error(kFormat) that `action` throws; a failure when it throws none.
+/// The text of the Error(kFormat) that `action` throws; a test failure if it throws none.
 template <class Action>
 std::string error_of(const Action& action) {
   try {
@@ -30,7 +30,7 @@ std::string parse_error(std::string_view text) {
   return error_of([&] { Json::parse(text, "f.json"); });
 }
 
-TEST(Json, ValidTexts_DumpAsCompactText) {
+TEST(Json, ValidTexts_DumpAsCompactJson) {
   const std::array<std::pair<std::string, std::string>, 14> cases{{
       {"0", "0"},
       {" -0.50e+07\n", "-0.50e+07"},
@@ -53,7 +53,7 @@ TEST(Json, ValidTexts_DumpAsCompactText) {
   }
 }
 
-// Offsets are of the first byte that cannot belong to a JSON text, or of the construct it breaks.
+// The offset is that of the first invalid byte, or of the construct that it breaks.
 TEST(Json, InvalidTexts_AreRefusedWithTheirByte) {
   const std::array<std::pair<std::string, int>, 48> cases{{
       {"", 0},
@@ -172,7 +172,7 @@ TEST(Json, WrongTypes_NamePathValueAndByte) {
               HasSubstr("expected an object"));
 }
 
-TEST(Json, LongValueInAnError_IsCutAtACharacter) {
+TEST(Json, LongValueInAnError_IsTruncatedAtACharacter) {
   const Json json = Json::parse("\"" + std::string(58, 'a') + "\xE2\x82\xAC and more\"", "t");
   const std::string text = error_of([&] { (void)json.as_bool(); });
   EXPECT_THAT(text, HasSubstr(std::string(58, 'a') + "...;"));
@@ -212,7 +212,7 @@ TEST(Json, LargeObject_FindsEveryMemberQuickly) {
     text += str(i == 0 ? "" : ",", "\"same_prefix_", (i * 7919LL) % kMembers, "\":", i);
   }
   text += "}";
-  const std::clock_t start = std::clock();  // processor time: the machine may be busy
+  const std::clock_t start = std::clock();  // CPU time, because the machine may be busy
   const Json json = Json::parse(text, "t");
   for (int i = 0; i < kMembers; ++i) {
     ASSERT_EQ(json.at(str("same_prefix_", (i * 7919LL) % kMembers)).as_int(), i);

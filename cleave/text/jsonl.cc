@@ -6,8 +6,8 @@
 namespace cleave {
 namespace {
 
-constexpr uint64_t kBlock = uint64_t{64} << 10;
-constexpr uint64_t kLongLine = uint64_t{1} << 20;
+constexpr uint64_t kBlockBytes = uint64_t{64} << 10;
+constexpr uint64_t kLongLineBytes = uint64_t{1} << 20;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kBlank = " \t\r";
 
@@ -17,23 +17,23 @@ LineReader::LineReader(const std::string& path, uint64_t max_bytes)
     : file_(File::open_read(path)), max_bytes_(max_bytes), size_(file_.size()) {}
 
 std::string LineReader::place() const {
-  return file_.path() + ':' + std::to_string(line_);  // of every line: no stream
+  return file_.path() + ':' + std::to_string(line_);  // called for every line, so without a stream
 }
 
 std::string LineReader::next_place() const {
   return str(file_.path(), ":", line_ + 1);
 }
 
-/// Puts the next block behind the unfinished line; false at the end of the file. Blocks grow with
-/// the line, so that a long one is moved a few times only; at last it gets room for the longest, of
-/// which the untouched part is no memory.
+/// Appends the next block to the unfinished line; false at the end of the file. Blocks grow with
+/// the line, so that a long line is moved only a few times. Above kLongLineBytes the maximum is
+/// reserved; untouched reserved pages take no memory.
 bool LineReader::read_more() {
   if (read_ == size_) return false;
   buffer_.erase(0, begin_);
   begin_ = 0;
   const size_t kept = buffer_.size();
-  const uint64_t wanted = std::min(std::max<uint64_t>(kBlock, kept / 2), size_ - read_);
-  if (kept > kLongLine) buffer_.reserve(kept + std::min(size_ - read_, max_bytes_));
+  const uint64_t wanted = std::min(std::max<uint64_t>(kBlockBytes, kept / 2), size_ - read_);
+  if (kept > kLongLineBytes) buffer_.reserve(kept + std::min(size_ - read_, max_bytes_));
   buffer_.resize(kept + wanted);
   file_.read_at(read_, std::as_writable_bytes(std::span(buffer_).subspan(kept)));
   if (read_ == 0 && buffer_.starts_with(kByteOrderMark)) begin_ = kByteOrderMark.size();
@@ -42,12 +42,12 @@ bool LineReader::read_more() {
 }
 
 std::optional<std::string_view> LineReader::next() {
-  size_t seen = 0;  // bytes of the line that are known to hold no end
+  size_t seen = 0;  // bytes of the line already searched for its end
   size_t end = buffer_.find('\n', begin_);
   while (end == std::string::npos) {
     seen = buffer_.size() - begin_;
     CLEAVE_CHECK(seen <= max_bytes_, Code::kFormat, next_place(), ": the line has more than ",
-                 max_bytes_, " bytes; break it up");
+                 max_bytes_, " bytes; split it");
     if (!read_more()) break;
     end = buffer_.find('\n', begin_ + seen);
   }

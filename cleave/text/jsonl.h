@@ -9,20 +9,20 @@
 
 namespace cleave {
 
-/// The lines of a file, one after the other: memory is at most twice the longest line and a block.
+/// Reads a file line by line. Memory is at most twice the longest line plus one block.
 class LineReader {
  public:
-  /// Throws Error(kIo) as File::open_read does. Lines longer than `max_bytes` are refused.
+  /// Throws Error(kIo) as File::open_read does. Refuses lines longer than `max_bytes`.
   explicit LineReader(const std::string& path, uint64_t max_bytes = JsonLimits{}.max_bytes);
 
-  /// The next line without its LF or CR LF, valid until the next call; nothing after the last. The
-  /// last line needs no end. A byte order mark before the first is dropped. Throws Error(kFormat)
-  /// naming file and line when it is too long.
+  /// The next line without its LF or CR LF, valid until the next call; nullopt after the last. The
+  /// last line needs no line end. A byte order mark before the first is dropped. Throws
+  /// Error(kFormat) naming file and line if the line is too long.
   std::optional<std::string_view> next();
 
-  /// Number of the line that next() gave, from 1; 0 before the first.
+  /// Number of the line that next() returned, from 1; 0 before the first.
   [[nodiscard]] uint64_t line() const { return line_; }
-  /// "FILE:LINE" of it.
+  /// "FILE:LINE" of that line.
   [[nodiscard]] std::string place() const;
 
  private:
@@ -31,23 +31,23 @@ class LineReader {
 
   File file_;
   uint64_t max_bytes_, size_;
-  uint64_t read_ = 0;  // bytes of the file that are in the buffer or consumed
+  uint64_t read_ = 0;  // bytes read from the file so far
   uint64_t line_ = 0;
   std::string buffer_;
-  size_t begin_ = 0;  // of the next line in the buffer
+  size_t begin_ = 0;  // start of the next line in the buffer
 };
 
-/// The values of a JSONL file: one JSON text a line; blank lines are skipped.
+/// Reads a JSONL file: one JSON value per line. Blank lines are skipped.
 class JsonLines {
  public:
   /// Throws Error(kIo) as File::open_read does.
   explicit JsonLines(const std::string& path, const JsonLimits& limits = {});
 
-  /// The value of the next line; nothing at the end. Its errors, and those of the value, name
-  /// FILE:LINE and the byte in the line.
+  /// The value of the next line; nullopt at the end. Errors, also those of the value's accessors,
+  /// name FILE:LINE and the byte in the line.
   std::optional<Json> next();
 
-  /// Number of the line of the value that next() gave, from 1, and "FILE:LINE" of it.
+  /// Number of the line of the value that next() returned, from 1, and its "FILE:LINE".
   [[nodiscard]] uint64_t line() const { return lines_.line(); }
   [[nodiscard]] std::string place() const { return lines_.place(); }
 

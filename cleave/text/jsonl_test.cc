@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::string write(const std::string& bytes) {
-  // One folder a process: tests of this binary run side by side.
+  // One folder per process, because ctest runs the tests of this binary in parallel.
   static const test::TempFolder folder;
   std::string path = folder / "jsonl_test.jsonl";
   std::ofstream(path, std::ios::binary) << bytes;
@@ -31,7 +31,7 @@ std::vector<std::string> lines_of(const std::string& bytes) {
   return lines;
 }
 
-TEST(LineReader, LineEnds_AreTakenOffAndTheLastLineNeedsNone) {
+TEST(LineReader, LineEnds_AreRemovedAndTheLastLineNeedsNone) {
   EXPECT_THAT(lines_of(""), ElementsAre());
   EXPECT_THAT(lines_of("a"), ElementsAre("a"));
   EXPECT_THAT(lines_of("a\n"), ElementsAre("a"));
@@ -39,7 +39,7 @@ TEST(LineReader, LineEnds_AreTakenOffAndTheLastLineNeedsNone) {
   EXPECT_THAT(lines_of(std::string("a\0b\n\xFF", 5)), ElementsAre(std::string("a\0b", 3), "\xFF"));
 }
 
-TEST(LineReader, LinesLongerThanABlock_ComeWhole) {
+TEST(LineReader, LinesLongerThanABlock_AreComplete) {
   const std::string a(700000, 'a');
   const std::string b(262144, 'b');
   const std::string c(262143, 'c');

@@ -3,9 +3,9 @@
 namespace cleave {
 namespace {
 
-/// What a lead byte promises. Source: Unicode 15, table 3-7 (well-formed UTF-8).
+/// Properties of a lead byte. Source: Unicode 15, table 3-7 (well-formed UTF-8).
 struct Lead {
-  uint32_t length = 0;  // 0: no character begins so
+  uint32_t length = 0;  // bytes of the character; 0: not a lead byte
   uint8_t low = 0x80;   // range of the second byte
   uint8_t high = 0xBF;
 };
@@ -26,7 +26,7 @@ uint8_t byte_at(std::string_view text, size_t at) {
   return static_cast<uint8_t>(text[at]);
 }
 
-/// Bytes from `at` that follow the promise of the lead byte; 1 to lead.length.
+/// Number of valid bytes from `at`, where the lead byte is: 1 to lead.length.
 uint32_t matching_bytes(std::string_view text, size_t at, const Lead& lead) {
   uint32_t count = 1;
   while (count < lead.length && at + count < text.size()) {

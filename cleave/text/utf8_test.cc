@@ -10,7 +10,7 @@ namespace {
 
 const std::string kBad = "\xEF\xBF\xBD";
 
-// Expected: bytes(...).decode("utf-8", errors="replace") of CPython.
+// Oracle: bytes(...).decode("utf-8", errors="replace") of CPython.
 TEST(Utf8, MalformedBytes_BecomeOneReplacementForEachMaximalPart) {
   const std::array<std::pair<std::string, std::string>, 12> cases{{
       {"plain", "plain"},
@@ -49,7 +49,7 @@ TEST(Utf8, FirstBadByte_IsFound) {
   EXPECT_EQ(first_bad_utf8("\xC3\xA9\xED\xBF\xBF"), 2U);
 }
 
-TEST(Utf8, TailThatCannotBecomeACharacter_IsNotHeldBack) {
+TEST(Utf8, TailThatCannotBecomeACharacter_IsNotCounted) {
   EXPECT_EQ(unfinished_utf8_tail("a\xED\xA0"), 0U);
   EXPECT_EQ(unfinished_utf8_tail("a\xFF"), 0U);
   EXPECT_EQ(unfinished_utf8_tail("\x80\x80\x80\x80"), 0U);

@@ -10,20 +10,19 @@
 #include <gtest/gtest.h>
 
 #include "cleave/text/json.h"
-#include "cleave/tokenizer/batch.h"
-#include "cleave/tokenizer/stream_decoder.h"
+#include "cleave/tokenizer/pipeline.h"
 #include "cleave/tokenizer/tokenizer.h"
 #include "tests/support/temp_folder.h"
 
-// Oracle: ids and texts from the reference libraries: of the small tokenizers of tests/golden, and
-// of the published ones of goldens/tokenizers in $CLEAVE_DATA.
+// Oracle: ids and texts of the reference libraries, for the small tokenizers in tests/golden and
+// for published ones, whose answers are in goldens/tokenizers of $CLEAVE_DATA.
 namespace cleave {
 namespace {
 
 namespace fs = std::filesystem;
 using Ids = std::vector<int64_t>;
 
-/// Where the folders of tokenizers lie, and what the libraries answered.
+/// The folder of the tokenizers, and the folder of the libraries' answers.
 struct Source {
   fs::path tokenizers, answers;
 };
@@ -60,7 +59,7 @@ std::vector<std::string> read_texts(const Source& source) {
   return texts;
 }
 
-/// The ids of a list in which the word "...ids" stands for `plain`; "same" is `plain` itself.
+/// The ids of a list in which a string stands for the ids `plain`; a string alone is `plain`.
 Ids ids_of(const Json& json, const Ids& plain) {
   if (json.is(Json::Type::kString)) return plain;
   Ids ids;
@@ -78,7 +77,7 @@ std::shared_ptr<const Tokenizer> load(const Source& source, const std::string& n
   return load_tokenizer((source.tokenizers / name).string());
 }
 
-/// The tokenizer of some files of a folder alone, copied to where no tokenizer.json lies.
+/// The tokenizer of some files of a folder, copied to a folder without tokenizer.json.
 std::shared_ptr<const Tokenizer> load_files(const Source& source, const std::string& name,
                                             const std::vector<std::string>& files) {
   const test::TempFolder folder;
@@ -114,11 +113,11 @@ void expect_streams(const Source& source, const std::string& name) {
 
 class SmallTokenizer : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(SmallTokenizer, EveryString_GivesTheReferencesIdsAndText) {
+TEST_P(SmallTokenizer, EveryString_MatchesTheReference) {
   expect_answers(small_tokenizers(), GetParam());
 }
 
-TEST_P(SmallTokenizer, Streaming_JoinsToTheDecodedText) {
+TEST_P(SmallTokenizer, Streaming_GivesTheDecodedText) {
   expect_streams(small_tokenizers(), GetParam());
 }
 
@@ -127,12 +126,12 @@ INSTANTIATE_TEST_SUITE_P(Kinds, SmallTokenizer,
 
 class RealTokenizer : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(RealTokenizer, EveryString_GivesTheReferencesIdsAndText) {
+TEST_P(RealTokenizer, EveryString_MatchesTheReference) {
   SKIP_WITHOUT_REAL_TOKENIZERS();
   expect_answers(*real_tokenizers(), GetParam());
 }
 
-TEST_P(RealTokenizer, Streaming_JoinsToTheDecodedText) {
+TEST_P(RealTokenizer, Streaming_GivesTheDecodedText) {
   SKIP_WITHOUT_REAL_TOKENIZERS();
   expect_streams(*real_tokenizers(), GetParam());
 }
@@ -158,7 +157,7 @@ void expect_sentencepiece(const Tokenizer& tokenizer, const Source& source,
   }
 }
 
-TEST(RealOlderFiles, SentencePieceModels_GiveTheLibrarysIdsAndText) {
+TEST(RealOlderFiles, SentencePieceModels_MatchTheReference) {
   SKIP_WITHOUT_REAL_TOKENIZERS();
   for (const std::string name : {"llama2", "stories260K-tok512"}) {
     expect_sentencepiece(*load_files(*real_tokenizers(), name, {"tokenizer.model"}),
@@ -166,7 +165,7 @@ TEST(RealOlderFiles, SentencePieceModels_GiveTheLibrarysIdsAndText) {
   }
 }
 
-// The older files give what tokenizer.json gives; special tokens in the text may be left as text.
+// The older files must give the same as tokenizer.json, with and without parsing special tokens.
 void expect_older_files_agree(const Tokenizer& tokenizer, const Source& source,
                               const std::string& name) {
   const std::vector<std::string> texts = read_texts(source);
@@ -183,7 +182,7 @@ void expect_older_files_agree(const Tokenizer& tokenizer, const Source& source,
   }
 }
 
-TEST(RealOlderFiles, TiktokenRanks_GiveTheLibrarysIds) {
+TEST(RealOlderFiles, TiktokenRanks_MatchTheReference) {
   SKIP_WITHOUT_REAL_TOKENIZERS();
   const auto tokenizer =
       load_files(*real_tokenizers(), "llama3",
@@ -192,7 +191,7 @@ TEST(RealOlderFiles, TiktokenRanks_GiveTheLibrarysIds) {
   expect_older_files_agree(*tokenizer, *real_tokenizers(), "llama3");
 }
 
-TEST(RealOlderFiles, VocabAndMerges_GiveTheLibrarysIds) {
+TEST(RealOlderFiles, VocabAndMerges_MatchTheReference) {
   SKIP_WITHOUT_REAL_TOKENIZERS();
   const auto tokenizer = load_files(*real_tokenizers(), "gpt2",
                                     {"vocab.json", "merges.txt", "special_tokens_map.json"});
@@ -200,7 +199,7 @@ TEST(RealOlderFiles, VocabAndMerges_GiveTheLibrarysIds) {
   expect_older_files_agree(*tokenizer, *real_tokenizers(), "gpt2");
 }
 
-TEST(RealOlderFiles, VocabTxt_GivesTheLibrarysIds) {
+TEST(RealOlderFiles, VocabTxt_MatchesTheReference) {
   SKIP_WITHOUT_REAL_TOKENIZERS();
   const auto tokenizer =
       load_files(*real_tokenizers(), "bert-base-uncased", {"vocab.txt", "tokenizer_config.json"});
@@ -208,14 +207,14 @@ TEST(RealOlderFiles, VocabTxt_GivesTheLibrarysIds) {
   expect_older_files_agree(*tokenizer, *real_tokenizers(), "bert-base-uncased");
 }
 
-TEST(RealOlderFiles, TokenizerJsonWithoutParsingSpecials_GivesTiktokensIds) {
+TEST(RealOlderFiles, TokenizerJsonWithoutParsingSpecials_MatchesTiktoken) {
   SKIP_WITHOUT_REAL_TOKENIZERS();
   const Source source = *real_tokenizers();
   expect_older_files_agree(*load(source, "gpt2"), source, "gpt2");
   expect_older_files_agree(*load(source, "llama3"), source, "llama3");
 }
 
-/// The files that came before tokenizer.json, with the entries of a small one.
+/// Writes older files with the entries of a small tokenizer.json.
 class SmallOlderFiles : public ::testing::Test {
  protected:
   void write(const std::string& name, const std::string& text) {
@@ -227,7 +226,7 @@ class SmallOlderFiles : public ::testing::Test {
         std::ifstream(small_tokenizers().tokenizers / name / "tokenizer.json"));
   }
 
-  /// All entries in the order of their ids, added ones too.
+  /// All tokens in the order of their ids, including added ones.
   static std::vector<std::string> entries(const nlohmann::json& tokenizer) {
     std::map<int64_t, std::string> by_id;
     for (const auto& [text, id] : tokenizer["model"]["vocab"].items()) by_id[id] = text;
@@ -240,12 +239,12 @@ class SmallOlderFiles : public ::testing::Test {
   test::TempFolder folder_;
 };
 
-TEST_F(SmallOlderFiles, SentencePieceModel_GivesTheLibrarysIdsAndText) {
+TEST_F(SmallOlderFiles, SentencePieceModel_MatchesTheReference) {
   const Source source = small_tokenizers();
   expect_sentencepiece(*load_files(source, "llama2", {"tokenizer.model"}), source, "llama2");
 }
 
-TEST_F(SmallOlderFiles, VocabAndMerges_GiveTheLibrarysIds) {
+TEST_F(SmallOlderFiles, VocabAndMerges_MatchTheReference) {
   const auto json = tokenizer_json("gpt2");
   nlohmann::json vocabulary;
   for (const std::string& text : entries(json)) vocabulary[text] = vocabulary.size();
@@ -261,7 +260,7 @@ TEST_F(SmallOlderFiles, VocabAndMerges_GiveTheLibrarysIds) {
   expect_older_files_agree(*tokenizer, small_tokenizers(), "gpt2");
 }
 
-TEST_F(SmallOlderFiles, VocabTxt_GivesTheLibrarysIds) {
+TEST_F(SmallOlderFiles, VocabTxt_MatchesTheReference) {
   std::string vocabulary;
   for (const std::string& text : entries(tokenizer_json("bert"))) vocabulary += text + "\n";
   write("vocab.txt", vocabulary);
@@ -277,10 +276,10 @@ std::vector<std::string> strings_of(const Json& list) {
   return out;
 }
 
-BatchOptions batch_options(const Json& row) {
-  const Json json = row.at("options");
+BatchOptions batch_options(const Json& entry) {
+  const Json json = entry.at("options");
   BatchOptions options;
-  options.pad_left = row.at("padding_side").as_string() == "left";
+  options.pad_left = entry.at("padding_side").as_string() == "left";
   if (json.has("padding")) {
     options.padding =
         json.at("padding").is(Json::Type::kString) ? Padding::kMaxLength : Padding::kLongest;
@@ -295,18 +294,18 @@ BatchOptions batch_options(const Json& row) {
 
 void expect_batches(const Source& source) {
   const Json golden = Json::parse_file((source.answers / "batch.json").string());
-  const Json rows = golden.at("batch");
-  ASSERT_EQ(rows.size(), 9U);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const Json row = rows.at(i);
-    const auto tokenizer = load(source, row.at("tokenizer").as_string());
-    const std::vector<std::string> texts = strings_of(row.at("texts"));
+  const Json entries = golden.at("batch");
+  ASSERT_EQ(entries.size(), 9U);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const Json entry = entries.at(i);
+    const auto tokenizer = load(source, entry.at("tokenizer").as_string());
+    const std::vector<std::string> texts = strings_of(entry.at("texts"));
     std::vector<std::string> pairs;
-    if (row.has("pairs")) pairs = strings_of(row.at("pairs"));
-    const EncodedBatch got = encode_batch(*tokenizer, texts, pairs, batch_options(row));
-    const Json want = row.at("expect");
+    if (entry.has("pairs")) pairs = strings_of(entry.at("pairs"));
+    const EncodedBatch got = encode_batch(*tokenizer, texts, pairs, batch_options(entry));
+    const Json want = entry.at("expect");
     for (size_t k = 0; k < texts.size(); ++k) {
-      EXPECT_EQ(got.input_ids[k], ids_of(want.at("input_ids").at(k), {})) << row.dump();
+      EXPECT_EQ(got.input_ids[k], ids_of(want.at("input_ids").at(k), {})) << entry.dump();
       EXPECT_EQ(got.attention_mask[k], ids_of(want.at("attention_mask").at(k), {}));
       if (!want.has("token_type_ids")) continue;
       EXPECT_EQ(got.token_type_ids[k], ids_of(want.at("token_type_ids").at(k), {}));
@@ -316,15 +315,15 @@ void expect_batches(const Source& source) {
 
 void expect_prefixes(const Source& source) {
   const Json golden = Json::parse_file((source.answers / "batch.json").string());
-  const Json rows = golden.at("prefix_decode");
-  ASSERT_EQ(rows.size(), 8U);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const auto tokenizer = load(source, rows.at(i).at("tokenizer").as_string());
-    const Ids ids = ids_of(rows.at(i).at("ids"), {});
+  const Json entries = golden.at("prefix_decode");
+  ASSERT_EQ(entries.size(), 8U);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const auto tokenizer = load(source, entries.at(i).at("tokenizer").as_string());
+    const Ids ids = ids_of(entries.at(i).at("ids"), {});
     StreamDecoder stream(tokenizer, false);
     std::string streamed;
     for (size_t k = 0; k < ids.size(); ++k) {
-      const std::string& want = rows.at(i).at("prefix_decoded").at(k).as_string();
+      const std::string& want = entries.at(i).at("prefix_decoded").at(k).as_string();
       EXPECT_EQ(tokenizer->decode(std::span(ids).first(k + 1)), want);
       streamed += stream.push(ids[k]);
       EXPECT_EQ(streamed.find("\xEF\xBF\xBD"), std::string::npos);
@@ -335,22 +334,68 @@ void expect_prefixes(const Source& source) {
   }
 }
 
-TEST(SmallBatches, OfTexts_ArePaddedAndTruncatedAsByTheReference) {
+TEST(SmallBatches, PaddingAndTruncation_MatchTheReference) {
   expect_batches(small_tokenizers());
 }
 
-TEST(SmallBatches, PrefixesOfIds_DecodeAsByTheReferenceAndStreamWithoutHalfCharacters) {
+TEST(SmallBatches, PrefixesOfIds_MatchTheReferenceAndStreamCompleteCharacters) {
   expect_prefixes(small_tokenizers());
 }
 
-TEST(RealBatches, OfTexts_ArePaddedAndTruncatedAsByTheReference) {
+TEST(RealBatches, PaddingAndTruncation_MatchTheReference) {
   SKIP_WITHOUT_REAL_TOKENIZERS();
   expect_batches(*real_tokenizers());
 }
 
-TEST(RealBatches, PrefixesOfIds_DecodeAsByTheReferenceAndStreamWithoutHalfCharacters) {
+TEST(RealBatches, PrefixesOfIds_MatchTheReferenceAndStreamCompleteCharacters) {
   SKIP_WITHOUT_REAL_TOKENIZERS();
   expect_prefixes(*real_tokenizers());
+}
+
+// Oracle: the same library on small vocabularies, tests/golden/tokenizer/pipelines.json.
+
+Ids ids_of(const Json& list) {
+  Ids ids;
+  for (size_t i = 0; i < list.size(); ++i) ids.push_back(list.at(i).as_int());
+  return ids;
+}
+
+/// The tokenizer.json of a golden entry, with its vocabulary inserted.
+std::string whole_text(const Json& golden, const Json& entry) {
+  const Json model = entry.at("tokenizer").at("model");
+  const auto number = static_cast<size_t>(model.at("vocab").as_int(0));
+  const Json vocabulary = golden.at("vocabularies").at(number);
+  std::string text = entry.at("tokenizer").dump();
+  const std::string from = str("\"vocab\":", number);
+  std::string to = "\"vocab\":" + vocabulary.at("vocab").dump();
+  if (vocabulary.has("merges")) to += ",\"merges\":" + vocabulary.at("merges").dump();
+  return text.replace(text.find(from), from.size(), to);
+}
+
+TEST(Pipeline, EveryKindOfStep_MatchesTheReference) {
+  const Json golden =
+      Json::parse_file(std::string(CLEAVE_SOURCE_DIR) + "/tests/golden/tokenizer/pipelines.json");
+  const Json entries = golden.at("pipelines");
+  ASSERT_EQ(entries.size(), 82U);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const std::string& name = entries.at(i).at("name").as_string();
+    const auto tokenizer =
+        make_pipeline(read_pipeline(Json::parse(whole_text(golden, entries.at(i)), name)));
+    const Json cases = entries.at(i).at("cases");
+    for (size_t k = 0; k < cases.size(); ++k) {
+      const Json one = cases.at(k);
+      const auto number = static_cast<size_t>(one.at("text").as_int(0));
+      const std::string& text = golden.at("texts").at(number).as_string();
+      const Ids ids = ids_of(one.at("ids"));
+      const Ids special = one.has("ids_special") ? ids_of(one.at("ids_special")) : ids;
+      const std::string& decoded = one.at("decoded").as_string();
+      EXPECT_EQ(tokenizer->encode(text, {.add_special = false}), ids) << name << ": " << text;
+      EXPECT_EQ(tokenizer->encode(text), special) << name << ": " << text;
+      EXPECT_EQ(tokenizer->decode(ids), decoded) << name << ": " << text;
+      EXPECT_EQ(tokenizer->decode(special, true), one.string_or("decoded_plain", decoded))
+          << name << ": " << text;
+    }
+  }
 }
 
 }  // namespace

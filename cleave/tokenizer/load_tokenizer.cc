@@ -1,12 +1,20 @@
+// Loads the tokenizer of a folder: tokenizer.json, tokenizer.model (ranks or SentencePiece), or the
+// older vocab.json with merges.txt and vocab.txt.
+#include <algorithm>
 #include <array>
+#include <charconv>
+#include <dlfcn.h>
 #include <filesystem>
+#include <functional>
+#include <utility>
 
+#include "cleave/base/error.h"
 #include "cleave/base/hash.h"
 #include "cleave/file/file.h"
-#include "cleave/tokenizer/older_files.h"
+#include "cleave/text/utf8.h"
+#include "cleave/tokenizer/byte_level.h"
 #include "cleave/tokenizer/pipeline.h"
-#include "cleave/tokenizer/sentence_piece.h"
-#include "cleave/tokenizer/special_names.h"
+#include "cleave/tokenizer/sentence_piece_plugin.h"
 #include "cleave/tokenizer/tokenizer.h"
 
 namespace cleave {
@@ -15,6 +23,233 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
+
+// Source: the tokenizer of the Llama 3 release (Meta, 2024).
+constexpr std::string_view kLlama3Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr int64_t kNumLlama3Special = 256;
+
+/// Calls `line(number, text)` for the lines of a file, without line ends; numbers count from 1.
+void for_each_line(std::string_view text,
+                   const std::function<void(size_t, std::string_view)>& line) {
+  size_t number = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    std::string_view one = text.substr(at, end - at);
+    if (one.ends_with('\r')) one.remove_suffix(1);
+    line(++number, one);
+    at = end + 1;
+  }
+}
+
+/// Names of the 256 special tokens of Llama 3, whose ids follow the ranks.
+std::vector<std::string> llama3_special_names() {
+  std::vector<std::string> names{"<|begin_of_text|>",
+                                 "<|end_of_text|>",
+                                 "<|reserved_special_token_0|>",
+                                 "<|reserved_special_token_1|>",
+                                 "<|finetune_right_pad_id|>",
+                                 "<|reserved_special_token_2|>",
+                                 "<|start_header_id|>",
+                                 "<|end_header_id|>",
+                                 "<|eom_id|>",
+                                 "<|eot_id|>",
+                                 "<|python_tag|>"};
+  for (int64_t i = 3; static_cast<int64_t>(names.size()) < kNumLlama3Special; ++i) {
+    names.push_back(str("<|reserved_special_token_", i, "|>"));
+  }
+  return names;
+}
+
+/// Adds a merge for every way to split a token into two others; its rank is the token's id.
+void add_rank_merges(Bpe& bpe, const std::vector<std::string>& tokens) {
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    const std::string_view token = tokens[id];
+    for (size_t at = 0; at < token.size();) {
+      at += next_code_point(token, at).bytes;
+      if (at < token.size()) {
+        bpe.add_merge(token.substr(0, at), token.substr(at), static_cast<uint32_t>(id));
+      }
+    }
+  }
+}
+
+/// The tokens of a file with "base64 rank" lines, in byte-level characters.
+std::vector<std::string> read_rank_tokens(const fs::path& file) {
+  std::vector<std::string> tokens;
+  for_each_line(read_file(file, kMaxFileBytes), [&](size_t number, std::string_view line) {
+    if (line.empty()) return;
+    const size_t space = line.find(' ');
+    const auto bytes = decode_base64(line.substr(0, space));
+    uint64_t rank = 0;
+    const char* end = line.data() + line.size();
+    const char* digits = space == std::string_view::npos ? end : line.data() + space + 1;
+    const auto [stop, error] = std::from_chars(digits, end, rank);
+    CLEAVE_CHECK(bytes && !bytes->empty() && error == std::errc() && stop == end, Code::kFormat,
+                 file.string(), ":", number, ": '", line.substr(0, 60),
+                 "' is not a rank; expected base64, one space and a number");
+    CLEAVE_CHECK(rank == tokens.size(), Code::kFormat, file.string(), ":", number, ": the rank is ",
+                 rank, "; expected ", tokens.size(), ", ranks are counted from 0");
+    tokens.push_back(bytes_to_chars(*bytes));
+  });
+  CLEAVE_CHECK(!tokens.empty(), Code::kFormat, file.string(), " has no ranks");
+  return tokens;
+}
+
+SpecialIds ids_of(const PipelineParts& parts, const SpecialNames& names) {
+  return names.ids(
+      [&parts](const std::string& content) -> std::optional<int64_t> {
+        for (const AddedToken& token : parts.added) {
+          if (token.content == content) return token.id;
+        }
+        return parts.model->vocab().find(content);
+      },
+      parts.added);
+}
+
+/// vocab.json and merges.txt: GPT-2's byte-level BPE. Errors name file and line.
+PipelineParts read_vocab_and_merges(const fs::path& folder, const SpecialNames& names) {
+  const Json vocab_json = Json::parse_file((folder / "vocab.json").string());
+  BpeOptions options;
+  Vocab vocab = Vocab::from_json(vocab_json);
+  if (const auto unk = names.by_role.find("unk_token"); unk != names.by_role.end()) {
+    options.unk = vocab.find(unk->second);
+  }
+  auto bpe = std::make_unique<Bpe>(std::move(vocab), options);
+  const fs::path merges = folder / "merges.txt";
+  uint32_t rank = 0;
+  for_each_line(read_file(merges, kMaxFileBytes), [&](size_t number, std::string_view line) {
+    if (line.empty() || (number == 1 && line.starts_with("#version"))) return;
+    const size_t space = line.find(' ');
+    const bool known = space != std::string_view::npos &&
+                       bpe->add_merge(line.substr(0, space), line.substr(space + 1), rank++);
+    CLEAVE_CHECK(
+        known, Code::kFormat, merges.string(), ":", number, ": '", line.substr(0, 60),
+        "' is not a merge; expected two tokens of vocab.json whose concatenation is a token");
+  });
+  const bool prefix = names.config && names.config->bool_or("add_prefix_space", false);
+  PipelineParts parts;
+  parts.kind = "byte-level BPE";
+  parts.model = std::move(bpe);
+  parts.added = names.added_tokens(folder, parts.model->vocab());
+  parts.pre_tokenizer = make_gpt2_pre_tokenizer(prefix);
+  parts.decoder = make_byte_decoder();
+  parts.special = ids_of(parts, names);
+  return parts;
+}
+
+/// vocab.txt, one token per line: BERT's WordPiece.
+PipelineParts read_vocab_txt(const fs::path& folder, const SpecialNames& names) {
+  const fs::path file = folder / "vocab.txt";
+  std::vector<std::string> tokens;
+  for_each_line(read_file(file, kMaxFileBytes),
+                [&](size_t, std::string_view line) { tokens.emplace_back(line); });
+  SpecialNames with_defaults = names;
+  const std::array<std::pair<const char*, const char*>, 5> usual{{{"unk_token", "[UNK]"},
+                                                                  {"cls_token", "[CLS]"},
+                                                                  {"sep_token", "[SEP]"},
+                                                                  {"pad_token", "[PAD]"},
+                                                                  {"mask_token", "[MASK]"}}};
+  for (const auto& [role, name] : usual) with_defaults.by_role.emplace(role, name);
+  Vocab vocab = Vocab::from_list(std::move(tokens));
+  const std::string& unk = with_defaults.by_role["unk_token"];
+  const std::optional<int64_t> unk_id = vocab.find(unk);
+  CLEAVE_CHECK(unk_id, Code::kFormat, file.string(), " has no line \"", unk,
+               "\", the token for unknown words");
+  const auto flag = [&names](std::string_view key, bool fallback) {
+    return names.config ? names.config->bool_or(key, fallback) : fallback;
+  };
+  const bool lowercase = flag("do_lower_case", true);
+  PipelineParts parts;
+  parts.kind = "WordPiece";
+  parts.model = std::make_unique<WordPiece>(std::move(vocab), WordPieceOptions{.unk = *unk_id});
+  parts.added = with_defaults.added_tokens(folder, parts.model->vocab());
+  parts.normalizer = make_bert_normalizer({.clean_text = true,
+                                           .chinese_chars = flag("tokenize_chinese_chars", true),
+                                           .strip_accents = flag("strip_accents", lowercase),
+                                           .lowercase = lowercase});
+  parts.pre_tokenizer = make_bert_pre_tokenizer();
+  parts.decoder = make_word_piece_decoder("##", true);
+  parts.special = ids_of(parts, with_defaults);
+  if (parts.special.cls && parts.special.sep) {
+    parts.sequence_template = make_bert_template(*parts.special.cls, *parts.special.sep);
+  }
+  return parts;
+}
+
+/// Whether a tokenizer.model has "base64 rank" lines; otherwise it is a SentencePiece model.
+bool is_rank_file(std::string_view text) {
+  const std::string_view line = text.substr(0, std::min(text.find('\n'), text.size()));
+  const size_t space = line.find(' ');
+  return space != std::string_view::npos && space > 0 && decode_base64(line.substr(0, space)) &&
+         line.find_first_not_of("0123456789\r", space + 1) == std::string_view::npos;
+}
+
+/// tokenizer.model with ranks: Llama 3's byte-level BPE with its 256 special tokens.
+PipelineParts read_ranks(const fs::path& folder, const SpecialNames& names) {
+  std::vector<std::string> tokens = read_rank_tokens(folder / "tokenizer.model");
+  const auto num_ranks = static_cast<int64_t>(tokens.size());
+  BpeOptions options;
+  options.ignore_merges = true;
+  auto bpe = std::make_unique<Bpe>(Vocab::from_list(tokens), std::move(options));
+  add_rank_merges(*bpe, tokens);
+  PipelineParts parts;
+  parts.kind = "byte-level BPE";
+  parts.model = std::move(bpe);
+  parts.added = names.added_tokens(folder, parts.model->vocab());
+  const bool listed = std::any_of(parts.added.begin(), parts.added.end(),
+                                  [&](const auto& token) { return token.id >= num_ranks; });
+  int64_t id = num_ranks;
+  for (std::string& name : llama3_special_names()) {
+    if (!listed) parts.added.push_back({.id = id++, .content = std::move(name), .special = true});
+  }
+  parts.pre_tokenizer = make_byte_pre_tokenizer(kLlama3Pattern);
+  parts.decoder = make_byte_decoder();
+  parts.special = ids_of(parts, names);
+  if (parts.special.bos) {
+    const TemplateStep begin{TemplateStep::What::kToken, *parts.special.bos, 0};
+    auto& steps = parts.sequence_template;
+    steps.single.insert(steps.single.begin(), begin);
+    steps.pair = {begin,
+                  {TemplateStep::What::kFirst, 0, 0},
+                  {TemplateStep::What::kToken, *parts.special.bos, 1},
+                  {TemplateStep::What::kSecond, 0, 1}};
+  }
+  return parts;
+}
+
+// The SentencePiece library and libtorch's c10 both export FLAGS_minloglevel, with different types.
+// In one symbol scope, the constructor of one overwrites memory of the other. Therefore the library
+// is loaded into a separate scope, and only when a tokenizer.model is read.
+#ifdef CLEAVE_SANITIZED
+constexpr int kSeparateScope =
+    RTLD_NOW | RTLD_LOCAL;  // sanitizers refuse RTLD_DEEPBIND; these tests need no libtorch
+#else
+constexpr int kSeparateScope = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
+#endif
+
+/// Loads libcleave_sentencepiece from the folder of the library with this code.
+void* load_sentence_piece_library() {
+  Dl_info own{};
+  CLEAVE_CHECK(dladdr(reinterpret_cast<void*>(&load_sentence_piece_library), &own) != 0, Code::kIo,
+               "the folder of Cleave's library is not known to the dynamic loader");
+  const auto path = fs::path(own.dli_fname).parent_path() / "libcleave_sentencepiece.so";
+  void* library = dlopen(path.c_str(), kSeparateScope);
+  CLEAVE_CHECK(library != nullptr, Code::kIo, "a tokenizer.model needs ", path.string(), ": ",
+               dlerror());  // NOLINT(concurrency-mt-unsafe): per thread in glibc
+  return library;
+}
+
+std::unique_ptr<Tokenizer> make_sentence_piece(std::string_view bytes, const std::string& path,
+                                               const SpecialNames& names) {
+  static void* const library = load_sentence_piece_library();
+  const auto make =
+      reinterpret_cast<decltype(&cleave_sentence_piece)>(dlsym(library, "cleave_sentence_piece"));
+  if (make == nullptr) CLEAVE_BUG("libcleave_sentencepiece.so has no cleave_sentence_piece");
+  std::unique_ptr<Tokenizer> tokenizer;
+  make(bytes, path, names, &tokenizer);
+  return tokenizer;
+}
 
 constexpr std::array<const char*, 9> kFiles{"tokenizer.json",
                                             "tokenizer.model",
@@ -27,11 +262,11 @@ constexpr std::array<const char*, 9> kFiles{"tokenizer.json",
                                             "chat_template.jinja"};
 
 bool has_file(const fs::path& folder, const char* name) {
-  std::error_code ignored;  // what cannot be looked at is not there
+  std::error_code ignored;  // a file that cannot be accessed counts as missing
   return fs::is_regular_file(folder / name, ignored);
 }
 
-/// Of the contents of all files, which together decide what encode() gives.
+/// Hash of the contents of all files, which determine the results of encode().
 uint64_t fingerprint_of(const std::string& folder) {
   Hasher hasher;
   for (const std::string& name : tokenizer_files(folder)) {
@@ -45,13 +280,7 @@ uint64_t fingerprint_of(const std::string& folder) {
 
 PipelineParts read_tokenizer_json(const fs::path& folder, const SpecialNames& names) {
   PipelineParts parts = read_pipeline(Json::parse_file((folder / "tokenizer.json").string()));
-  const auto find = [&parts](const std::string& content) -> std::optional<int64_t> {
-    for (const AddedToken& token : parts.added) {
-      if (token.content == content) return token.id;
-    }
-    return parts.model->vocab().find(content);
-  };
-  parts.special = names.ids(find, parts.added);
+  parts.special = ids_of(parts, names);
   if (!parts.special.unk) parts.special.unk = parts.model->unk_id();
   return parts;
 }
@@ -74,8 +303,8 @@ std::vector<std::string> tokenizer_files(const std::string& folder) {
 
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& folder) {
   CLEAVE_CHECK(has_tokenizer(folder), Code::kIo, folder,
-               " holds no tokenizer; expected tokenizer.json, tokenizer.model, vocab.json with "
-               "merges.txt, or vocab.txt; put those of the model there");
+               " has no tokenizer; expected tokenizer.json, tokenizer.model, vocab.json with "
+               "merges.txt, or vocab.txt; copy those of the model there");
   const SpecialNames names = SpecialNames::read(folder);
   PipelineParts parts;
   if (has_file(folder, "tokenizer.json")) {

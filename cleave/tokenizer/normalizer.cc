@@ -1,11 +1,11 @@
-#include "cleave/tokenizer/normalizer.h"
-
+// The normalizers of tokenizer.json.
 #include <map>
 #include <utility>
 #include <vector>
 
 #include "cleave/text/utf8.h"
-#include "cleave/tokenizer/replacement.h"
+#include "cleave/tokenizer/regex.h"
+#include "cleave/tokenizer/steps.h"
 #include "cleave/tokenizer/unicode.h"
 
 namespace cleave {
@@ -95,7 +95,7 @@ class Strip final : public Normalizer {
   explicit Strip(const Ends& ends) : ends_(ends) {}
   [[nodiscard]] std::string normalize(std::string text) const override {
     size_t begin = 0;
-    size_t end = 0;  // after the last character that is no space
+    size_t end = 0;  // after the last character that is not white space
     for (size_t at = 0; at < text.size();) {
       const CodePoint point = next_code_point(text, at);
       const bool space = is_white_space(point.value);

@@ -1,16 +1,15 @@
 #include "cleave/tokenizer/pipeline.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "cleave/text/utf8.h"
-#include "cleave/tokenizer/bpe.h"
-#include "cleave/tokenizer/post_processor.h"
-#include "cleave/tokenizer/word_piece.h"
 
 namespace cleave {
 namespace {
 
+/// Runs the parts of a tokenizer.json.
 class Pipeline final : public Tokenizer {
  public:
   explicit Pipeline(PipelineParts parts)
@@ -45,7 +44,7 @@ class Pipeline final : public Tokenizer {
   [[nodiscard]] std::vector<int64_t> encode_text(std::string_view text,
                                                  bool parse_special) const override {
     std::vector<int64_t> ids;
-    ModelScratch scratch;
+    PieceCache cache;
     const AddedTokens::Search search{.normalized = false, .parse_special = parse_special};
     added_.split(text, search, [&](size_t begin, size_t end, std::optional<int64_t> id) {
       if (id) return ids.push_back(*id);
@@ -53,7 +52,7 @@ class Pipeline final : public Tokenizer {
       const std::string normal =
           parts_.normalizer ? parts_.normalizer->normalize(std::string(part)) : std::string();
       encode_normalized(parts_.normalizer ? normal : part, {begin == 0, parse_special},
-                        {ids, scratch});
+                        {ids, cache});
     });
     return ids;
   }
@@ -79,18 +78,18 @@ class Pipeline final : public Tokenizer {
 
  private:
   struct Place {
-    bool at_start;  // the part begins where the text begins
+    bool at_start;  // whether the part begins where the text begins
     bool parse_special;
   };
   struct Output {
     std::vector<int64_t>& ids;
-    ModelScratch& scratch;
+    PieceCache& cache;
   };
 
   void encode_normalized(std::string_view text, const Place& place, const Output& out) const {
     const AddedTokens::Search search{.normalized = true, .parse_special = place.parse_special};
     const PieceSink to_model = [&](std::string_view piece, bool /*at_start*/) {
-      parts_.model->tokenize(piece, out.ids, out.scratch);
+      parts_.model->tokenize(piece, out.ids, out.cache);
     };
     added_.split(text, search, [&](size_t begin, size_t end, std::optional<int64_t> id) {
       if (id) return out.ids.push_back(*id);
@@ -112,6 +111,117 @@ std::string kind_of(const Json& json, const std::string& model) {
     return "byte-level BPE";
   }
   return json.at("model").bool_or("byte_fallback", false) ? "SentencePiece BPE" : "BPE";
+}
+
+using What = TemplateStep::What;
+using Steps = std::vector<TemplateStep>;
+
+constexpr int64_t kMaxTypeId = 1023;
+
+int64_t count(const Steps& steps, What what) {
+  return std::count_if(steps.begin(), steps.end(),
+                       [what](const TemplateStep& step) { return step.what == what; });
+}
+
+/// Reads a TemplateProcessing.
+class TemplateReader {
+ public:
+  TemplateReader(const Json& json, int64_t vocab_size) : json_(json), vocab_size_(vocab_size) {}
+
+  SequenceTemplate read() const {
+    SequenceTemplate out;
+    out.single = read_steps("single");
+    if (count(out.single, What::kFirst) != 1 || count(out.single, What::kSecond) != 0) {
+      json_.at("single").fail("expected the sequence A once and B not at all");
+    }
+    if (json_.has("pair")) {
+      out.pair = read_steps("pair");
+      if (count(out.pair, What::kFirst) != 1 || count(out.pair, What::kSecond) != 1) {
+        json_.at("pair").fail("expected the sequences A and B once each");
+      }
+    }
+    return out;
+  }
+
+ private:
+  [[nodiscard]] Steps read_steps(std::string_view key) const {
+    Steps steps;
+    const Json list = json_.at(key);
+    if (!list.is(Json::Type::kArray)) list.fail("expected an array");
+    for (size_t i = 0; i < list.size(); ++i) append(list.at(i), steps);
+    return steps;
+  }
+
+  void append(const Json& piece, Steps& steps) const {
+    const bool special = piece.has("SpecialToken");
+    const Json body = piece.at(special ? "SpecialToken" : "Sequence");
+    const int64_t type_id = body.int_or("type_id", 0, 0, kMaxTypeId);
+    const Json id = body.at("id");
+    if (!special) {
+      const bool first = id.as_string() == "A";
+      if (!first && id.as_string() != "B") id.fail("expected A or B");
+      steps.push_back({first ? What::kFirst : What::kSecond, 0, type_id});
+      return;
+    }
+    const Json ids = json_.at("special_tokens").at(id.as_string()).at("ids");
+    if (!ids.is(Json::Type::kArray)) ids.fail("expected an array of ids");
+    for (size_t i = 0; i < ids.size(); ++i) {
+      steps.push_back({What::kToken, ids.at(i).as_int(0, vocab_size_ - 1), type_id});
+    }
+  }
+
+  Json json_;
+  int64_t vocab_size_;
+};
+
+/// The id in ["[SEP]", 102].
+int64_t read_pair_id(const Json& json, int64_t vocab_size) {
+  if (!json.is(Json::Type::kArray)) json.fail("expected a token and its id");
+  return json.at(size_t{1}).as_int(0, vocab_size - 1);
+}
+
+SequenceTemplate make_roberta_template(int64_t cls, int64_t sep) {
+  return {.single = {{What::kToken, cls, 0}, {What::kFirst, 0, 0}, {What::kToken, sep, 0}},
+          .pair = {{What::kToken, cls, 0},
+                   {What::kFirst, 0, 0},
+                   {What::kToken, sep, 0},
+                   {What::kToken, sep, 0},
+                   {What::kSecond, 0, 0},
+                   {What::kToken, sep, 0}}};
+}
+
+/// The template of a post-processor; nullopt if it adds no tokens. At most one of a Sequence may.
+std::optional<SequenceTemplate> read_template(const Json& json, int64_t vocab_size) {
+  const Json type = json.at("type");
+  const std::string& name = type.as_string();
+  if (name == "ByteLevel") return std::nullopt;
+  if (name == "TemplateProcessing") return TemplateReader(json, vocab_size).read();
+  if (name == "BertProcessing" || name == "RobertaProcessing") {
+    const int64_t cls = read_pair_id(json.at("cls"), vocab_size);
+    const int64_t sep = read_pair_id(json.at("sep"), vocab_size);
+    return name == "BertProcessing" ? make_bert_template(cls, sep)
+                                    : make_roberta_template(cls, sep);
+  }
+  if (name != "Sequence") {
+    type.fail(
+        "expected TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel or Sequence");
+  }
+  std::optional<SequenceTemplate> out;
+  const Json list = json.at("processors");
+  if (!list.is(Json::Type::kArray)) list.fail("expected an array of processors");
+  for (size_t i = 0; i < list.size(); ++i) {
+    std::optional<SequenceTemplate> one = read_template(list.at(i), vocab_size);
+    if (one && out) list.at(i).fail("expected one processor that adds tokens; this is the second");
+    if (one) out = std::move(one);
+  }
+  return out;
+}
+
+/// The "post_processor" of a tokenizer.json (not null): TemplateProcessing, BertProcessing,
+/// RobertaProcessing, ByteLevel (changes no ids), or a Sequence of them. Ids are in
+/// [0, vocab_size). Throws Error(kFormat) for others.
+SequenceTemplate read_post_processor(const Json& json, int64_t vocab_size) {
+  return read_template(json, vocab_size).value_or(SequenceTemplate{});
 }
 
 }  // namespace
@@ -152,6 +262,15 @@ PipelineParts read_pipeline(const Json& json) {
                                                   vocab_size_of(parts.model->vocab(), parts.added));
   }
   return parts;
+}
+
+SequenceTemplate make_bert_template(int64_t cls, int64_t sep) {
+  return {.single = {{What::kToken, cls, 0}, {What::kFirst, 0, 0}, {What::kToken, sep, 0}},
+          .pair = {{What::kToken, cls, 0},
+                   {What::kFirst, 0, 0},
+                   {What::kToken, sep, 0},
+                   {What::kSecond, 0, 1},
+                   {What::kToken, sep, 1}}};
 }
 
 }  // namespace cleave

@@ -1,24 +1,24 @@
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "cleave/tokenizer/added_tokens.h"
-#include "cleave/tokenizer/normalizer.h"
-#include "cleave/tokenizer/pre_tokenizer.h"
-#include "cleave/tokenizer/token_decoder.h"
+#include "cleave/text/json.h"
+#include "cleave/tokenizer/steps.h"
 #include "cleave/tokenizer/token_model.h"
 #include "cleave/tokenizer/tokenizer.h"
+#include "cleave/tokenizer/vocab.h"
 
 namespace cleave {
 
-/// What a tokenizer.json describes, or an older set of files in the same terms.
+/// The parts of a tokenizer, as in a tokenizer.json.
 struct PipelineParts {
   std::string kind;
-  std::unique_ptr<Normalizer> normalizer;       ///< may be absent
-  std::unique_ptr<PreTokenizer> pre_tokenizer;  ///< may be absent
+  std::unique_ptr<Normalizer> normalizer;       ///< may be null
+  std::unique_ptr<PreTokenizer> pre_tokenizer;  ///< may be null
   std::unique_ptr<TokenModel> model;
-  std::unique_ptr<TokenDecoder> decoder;  ///< may be absent: tokens joined by spaces
+  std::unique_ptr<TokenDecoder> decoder;  ///< null: tokens are joined by spaces
   std::vector<AddedToken> added;
   SequenceTemplate sequence_template;
   SpecialIds special;
@@ -28,10 +28,13 @@ struct PipelineParts {
 /// Largest id + 1 of a model's vocabulary and the added tokens.
 int64_t vocab_size_of(const Vocab& vocab, const std::vector<AddedToken>& added);
 
-/// The tokenizer that runs the parts in order: added tokens, normaliser, pre-tokeniser, model.
+/// The tokenizer that applies the parts in order: added tokens, normalizer, pre-tokenizer, model.
 std::unique_ptr<Tokenizer> make_pipeline(PipelineParts parts);
 
-/// The parts of a tokenizer.json; special ids and fingerprint are left open. Throws Error(kFormat).
+/// Reads the parts of a tokenizer.json, except special ids and fingerprint. Throws Error(kFormat).
 PipelineParts read_pipeline(const Json& json);
+
+/// BERT's template: cls A sep; cls A sep B sep, where the second text and its sep have type 1.
+SequenceTemplate make_bert_template(int64_t cls, int64_t sep);
 
 }  // namespace cleave

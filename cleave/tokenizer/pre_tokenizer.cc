@@ -1,20 +1,101 @@
-#include "cleave/tokenizer/pre_tokenizer.h"
-
+// The pre-tokenizers of tokenizer.json.
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cleave/text/utf8.h"
-#include "cleave/tokenizer/byte_map.h"
-#include "cleave/tokenizer/metaspace.h"
+#include "cleave/tokenizer/byte_level.h"
 #include "cleave/tokenizer/regex.h"
-#include "cleave/tokenizer/replacement.h"
-#include "cleave/tokenizer/split.h"
+#include "cleave/tokenizer/steps.h"
 #include "cleave/tokenizer/unicode.h"
 
 namespace cleave {
 namespace {
+
+/// What happens to the delimiters at which a text is split.
+enum class SplitBehavior : uint8_t {
+  kRemoved,
+  kIsolated,            ///< each becomes a separate piece
+  kMergedWithPrevious,  ///< appended to the previous piece
+  kMergedWithNext,      ///< prepended to the next piece
+  kContiguous,          ///< adjacent delimiters become one piece
+};
+
+/// Merges the spans of a text, which are added in order and cover it, into pieces.
+class Splitter {
+ public:
+  /// `emit(begin, end)` receives the pieces; none is empty.
+  Splitter(SplitBehavior behavior, std::function<void(size_t, size_t)> emit)
+      : behavior_(behavior), emit_(std::move(emit)) {}
+
+  /// The next span [begin, end) of the text.
+  void add(size_t begin, size_t end, bool is_delimiter);
+  /// Emits the pending piece; call it after the last span.
+  void finish();
+
+ private:
+  [[nodiscard]] bool joins(bool is_delimiter) const;
+
+  SplitBehavior behavior_;
+  std::function<void(size_t, size_t)> emit_;
+  size_t begin_ = 0, end_ = 0;  // the pending piece; empty: none
+  bool is_delimiter_ = false;   // whether the last span was a delimiter
+};
+
+SplitBehavior read_split_behavior(const Json& json) {
+  const std::string& name = json.as_string();
+  if (name == "Removed") return SplitBehavior::kRemoved;
+  if (name == "Isolated") return SplitBehavior::kIsolated;
+  if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
+  if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
+  if (name == "Contiguous") return SplitBehavior::kContiguous;
+  json.fail("expected Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous");
+}
+
+/// Whether the next span is part of the pending piece.
+bool Splitter::joins(bool is_delimiter) const {
+  if (begin_ == end_) return false;
+  switch (behavior_) {
+    case SplitBehavior::kMergedWithPrevious:
+      return is_delimiter && !is_delimiter_;
+    case SplitBehavior::kMergedWithNext:
+      return !is_delimiter && is_delimiter_;
+    case SplitBehavior::kContiguous:
+      return is_delimiter == is_delimiter_;
+    case SplitBehavior::kRemoved:
+    case SplitBehavior::kIsolated:
+      return false;
+  }
+  return false;
+}
+
+void Splitter::add(size_t begin, size_t end, bool is_delimiter) {
+  if (begin == end) return;
+  if (joins(is_delimiter)) {
+    end_ = end;
+  } else {
+    finish();
+    const bool keep = !is_delimiter || behavior_ != SplitBehavior::kRemoved;
+    begin_ = begin;
+    end_ = keep ? end : begin;
+  }
+  is_delimiter_ = is_delimiter;
+}
+
+void Splitter::finish() {
+  if (begin_ < end_) emit_(begin_, end_);
+  begin_ = end_ = 0;
+}
+
+Metaspace::Prepend read_prepend(const Json& json) {
+  const std::string& scheme = json.as_string();
+  if (scheme == "always") return Metaspace::Prepend::kAlways;
+  if (scheme == "first") return Metaspace::Prepend::kFirst;
+  if (scheme == "never") return Metaspace::Prepend::kNever;
+  json.fail("expected always, first or never");
+}
 
 // Source: the encoder of the GPT-2 release (Radford et al., 2019).
 constexpr std::string_view kGpt2Pattern =
@@ -39,7 +120,7 @@ class PreTokenizerChain final : public PreTokenizer {
   Steps steps_;
 };
 
-/// Gives the sink the pieces of `text` that begin and end at byte positions.
+/// A function that passes the piece of `text` between two byte positions to the sink.
 std::function<void(size_t, size_t)> pieces_of(std::string_view text, bool at_start,
                                               const PieceSink& sink) {
   return [text, at_start, &sink](size_t begin, size_t end) {
@@ -77,7 +158,7 @@ class CharacterSplit final : public PreTokenizer {
       : is_delimiter_(is_delimiter), behavior_(behavior) {}
   void split(std::string_view text, bool at_start, const PieceSink& sink) const override {
     Splitter splitter(behavior_, pieces_of(text, at_start, sink));
-    size_t run = 0;  // where the characters between delimiters began
+    size_t run = 0;  // start of the characters since the last delimiter
     for (size_t at = 0; at < text.size();) {
       const CodePoint point = next_code_point(text, at);
       if (is_delimiter_(point.value)) {
@@ -143,7 +224,7 @@ class MetaspaceSplit final : public PreTokenizer {
   Replacement spaces_;
 };
 
-/// Words, and runs of what is neither word nor space.
+/// Splits into words and runs of other characters; removes white space.
 class WordSplit final : public PreTokenizer {
  public:
   void split(std::string_view text, bool at_start, const PieceSink& sink) const override {
@@ -194,7 +275,7 @@ std::unique_ptr<PreTokenizer> read_byte_level(const Json& json) {
   return make_byte_level(std::move(regex), json.bool_or("add_prefix_space", true));
 }
 
-/// A regular expression that matches exactly `text`.
+/// A regular expression that matches exactly the string `text`.
 std::string quoted(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -220,6 +301,21 @@ std::unique_ptr<PreTokenizer> make_character_split(CharacterSplit::Class is_deli
 }
 
 }  // namespace
+
+Metaspace read_metaspace(const Json& json) {
+  Metaspace out{.mark = json.string_or("replacement", "\xE2\x96\x81"),
+                .prepend = Metaspace::Prepend::kAlways,
+                .split = json.bool_or("split", true)};
+  if (out.mark.empty() || next_code_point(out.mark, 0).bytes != out.mark.size()) {
+    json.at("replacement").fail("expected one character");
+  }
+  if (json.has("prepend_scheme")) {
+    out.prepend = read_prepend(json.at("prepend_scheme"));
+  } else if (!json.bool_or("add_prefix_space", true)) {
+    out.prepend = Metaspace::Prepend::kNever;
+  }
+  return out;
+}
 
 std::unique_ptr<PreTokenizer> make_gpt2_pre_tokenizer(bool add_prefix_space) {
   return make_byte_level(Regex(kGpt2Pattern), add_prefix_space);

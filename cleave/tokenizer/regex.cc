@@ -1,17 +1,18 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "cleave/tokenizer/regex.h"
 
+#include <algorithm>
 #include <array>
-#include <optional>
 #include <pcre2.h>
 
+#include "cleave/base/error.h"
 #include "cleave/text/utf8.h"
-#include "cleave/tokenizer/character_set.h"
+#include "cleave/tokenizer/unicode.h"
 
 namespace cleave {
 namespace {
 
-constexpr uint32_t kMaxSteps = 2'000'000;  // of one match
+constexpr uint32_t kMaxSteps = 2'000'000;  // per match
 
 struct FreeMatch {
   void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
@@ -20,23 +21,23 @@ struct FreeContext {
   void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
 };
 
-/// \w of Oniguruma: letters, marks, digits, numbers like letters, and these.
+/// Oniguruma's \w consists of letters, marks, decimal digits, letter numbers, and these.
 constexpr std::string_view kOtherWordCharacters =
     R"(_\x{203f}-\x{2040}\x{2054}\x{fe33}-\x{fe34}\x{fe4d}-\x{fe4f}\x{ff3f}\x{24b6}-\x{24e9})"
     R"(\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189}\x{b2}-\x{b3}\x{b9}\x{bc}-\x{be})";
 
-/// An escape that stands for a class of characters, as the inside of a character class.
+/// An escape for a class of characters (\s, \w, \p{L}, ...).
 struct ClassEscape {
-  std::string members, others;  ///< others: all that are not members
+  std::string members, others;  ///< insides of character classes; others: the complement
   bool is_negated = false;
-  size_t length = 0;  ///< of the escape in the pattern; 0: it is none
+  size_t length = 0;  ///< bytes of the escape in the pattern; 0: not such an escape
 };
 
 ClassEscape class_of(const CharacterSet& set, bool is_negated, size_t length) {
   return {class_text(set), class_text(set.complement()), is_negated, length};
 }
 
-/// \p{Lu}, \P{L}, \p{^N}, \pL: those of general categories. Others stay PCRE2's own.
+/// General categories: \p{Lu}, \P{L}, \p{^N}, \pL. Other properties are left to PCRE2.
 ClassEscape property_at(std::string_view escape) {
   bool is_negated = escape[1] == 'P';
   if (escape.size() < 3) return {};
@@ -56,13 +57,13 @@ ClassEscape property_at(std::string_view escape) {
   return set == nullptr ? ClassEscape{} : class_of(*set, is_negated, length);
 }
 
-/// The escape for a class at the front of `escape`. Classes are written out, since those of PCRE2
-/// are of whatever Unicode version it was built for.
+/// The class escape at the start of `escape`. Classes are replaced by explicit characters, because
+/// PCRE2's classes depend on the Unicode version that it was built for.
 ClassEscape class_at(std::string_view escape) {
   const char letter = escape.size() > 1 ? escape[1] : ' ';
   switch (letter) {
     case 's':
-    case 'S':  // PCRE2's own has U+180E
+    case 'S':  // PCRE2's \s includes U+180E
       return {R"(\p{White_Space})", R"(\P{White_Space})", letter == 'S', 2};
     case 'd':
     case 'D':
@@ -81,7 +82,7 @@ ClassEscape class_at(std::string_view escape) {
   }
 }
 
-/// What stands for the class in a pattern; nothing where it stays PCRE2's.
+/// The replacement of the escape in a pattern; nullopt if it is left to PCRE2.
 std::optional<std::string> written_out(const ClassEscape& found, bool in_class) {
   if (found.length == 0) return std::nullopt;
   if (!in_class) return str(found.is_negated ? "[^" : "[", found.members, "]");
@@ -90,7 +91,7 @@ std::optional<std::string> written_out(const ClassEscape& found, bool in_class) 
   return found.others;
 }
 
-/// The pattern with classes of characters written out. \W inside a class stays PCRE2's.
+/// The pattern with class escapes replaced by explicit characters, except \W inside a class.
 std::string with_unicode_classes(std::string_view pattern) {
   std::string out;
   bool in_class = false;
@@ -139,7 +140,7 @@ Regex::Regex(std::string_view pattern) {
     throw Error(Code::kFormat, str("the regular expression \"", pattern.substr(0, 60),
                                    "\" is wrong: ", message.data()));
   }
-  // Without the just-in-time compiler (some hardened systems) matching is slower, not different.
+  // If the JIT compiler is not available (some hardened systems), matching is only slower.
   (void)pcre2_jit_compile(code->code, PCRE2_JIT_COMPLETE);
   code_ = std::move(code);
 }
@@ -159,7 +160,7 @@ void Regex::Compiled::for_each_in_valid(std::string_view text, size_t base,
       pcre2_match_data_create_from_pattern(code, nullptr));
   const std::unique_ptr<pcre2_match_context, FreeContext> context(
       pcre2_match_context_create(nullptr));
-  CLEAVE_CHECK(match && context, Code::kMemory, "a regular expression got no memory");
+  CLEAVE_CHECK(match && context, Code::kMemory, "not enough memory to match a regular expression");
   pcre2_set_match_limit(context.get(), kMaxSteps);
   size_t at = 0;
   while (at < text.size()) {
@@ -175,7 +176,7 @@ void Regex::Compiled::for_each_in_valid(std::string_view text, size_t base,
     const size_t begin = ends[0];
     const size_t end = ends[1];
     if (begin < end) found(base + begin, base + end);
-    // After an empty match, or one that \K turned round, go on one character later.
+    // After an empty match, or one whose end \K put before its start, continue one character later.
     at = begin < end && end > at
              ? end
              : std::max(at, begin) + next_code_point(text, std::max(at, begin)).bytes;
@@ -202,6 +203,33 @@ std::string Regex::replace(std::string_view text, std::string_view content) cons
     last = end;
   });
   out.append(text, last);
+  return out;
+}
+
+Replacement Replacement::from_json(const Json& json) {
+  const Json pattern = json.at("pattern");
+  Replacement out("", json.at("content").as_string());
+  if (pattern.has("Regex")) {
+    out.regex_ = Regex::from_json(pattern.at("Regex"));
+  } else {
+    out.from_ = pattern.at("String").as_string();
+  }
+  return out;
+}
+
+std::string Replacement::apply(std::string_view text) const {
+  if (regex_) return regex_->replace(text, to_);
+  if (from_.empty()) return std::string(text);
+  std::string out;
+  out.reserve(text.size());
+  size_t at = 0;
+  for (size_t found = text.find(from_); found != std::string_view::npos;
+       found = text.find(from_, at)) {
+    out.append(text, at, found - at);
+    out += to_;
+    at = found + from_.size();
+  }
+  out.append(text, at);
   return out;
 }
 

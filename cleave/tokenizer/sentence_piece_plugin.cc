@@ -1,8 +1,9 @@
+#include "cleave/tokenizer/sentence_piece_plugin.h"
+
 #include <sentencepiece_processor.h>
 
 #include "cleave/base/hash.h"
 #include "cleave/text/utf8.h"
-#include "cleave/tokenizer/sentence_piece.h"
 
 namespace cleave {
 namespace {
@@ -17,7 +18,7 @@ class SentencePiece final : public Tokenizer {
   SentencePiece(std::string_view bytes, const std::string& path, const SpecialNames& names) {
     const auto status = processor_.LoadFromSerializedProto({bytes.data(), bytes.size()});
     CLEAVE_CHECK(status.ok() && processor_.GetPieceSize() > 0, Code::kFormat, path, " has ",
-                 bytes.size(), " bytes that are no SentencePiece model: ", status.ToString());
+                 bytes.size(), " bytes that are not a SentencePiece model: ", status.ToString());
     kind_ = "SentencePiece";
     fingerprint_ = hash_bytes(bytes);
     special_ = {.bos = id_or_nothing(processor_.bos_id()),
@@ -70,7 +71,7 @@ class SentencePiece final : public Tokenizer {
   }
 
  private:
-  /// Llama's rule: the begin token by default, the end token on request.
+  /// As in Llama: the begin token by default, the end token on request.
   void make_template(const SpecialNames& names) {
     using What = TemplateStep::What;
     const auto flag = [&names](std::string_view key, bool fallback) {

@@ -1,14 +1,13 @@
-#include "cleave/tokenizer/token_decoder.h"
-
+// The decoders of tokenizer.json.
 #include <array>
 #include <charconv>
 #include <optional>
 #include <utility>
 
 #include "cleave/text/utf8.h"
-#include "cleave/tokenizer/byte_map.h"
-#include "cleave/tokenizer/metaspace.h"
-#include "cleave/tokenizer/replacement.h"
+#include "cleave/tokenizer/byte_level.h"
+#include "cleave/tokenizer/regex.h"
+#include "cleave/tokenizer/steps.h"
 
 namespace cleave {
 namespace {
@@ -37,7 +36,7 @@ class ByteLevelDecoder final : public TokenDecoder {
   }
 };
 
-/// Tokens "<0x41>" are bytes; a run of them that is not valid UTF-8 gives one U+FFFD a byte.
+/// Tokens "<0x41>" become bytes; each byte of a run that is not valid UTF-8 becomes U+FFFD.
 class ByteFallbackDecoder final : public TokenDecoder {
  public:
   void decode(Tokens& tokens) const override {
@@ -85,7 +84,7 @@ class Fuse final : public TokenDecoder {
   }
 };
 
-/// Takes up to `start` and `stop` times a character off the ends of every token.
+/// Removes `content` from the start of each token up to `start` times, from its end up to `stop`.
 class StripDecoder final : public TokenDecoder {
  public:
   StripDecoder(std::string content, int64_t start, int64_t stop)
@@ -172,7 +171,7 @@ class MetaspaceDecoder final : public TokenDecoder {
   Replacement to_nothing_, to_space_;
 };
 
-/// The end-of-word suffix becomes a space, at the end of the text nothing.
+/// Replaces the end-of-word suffix by a space, and removes it from the last token.
 class SuffixDecoder final : public TokenDecoder {
  public:
   explicit SuffixDecoder(const std::string& suffix) : to_space_(suffix, " "), to_end_(suffix, "") {}

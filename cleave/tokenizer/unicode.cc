@@ -1,22 +1,73 @@
 #include "cleave/tokenizer/unicode.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
 #include <sstream>
 #include <unicode/bytestream.h>
 #include <unicode/normalizer2.h>
 #include <unicode/uniset.h>
 #include <unicode/unistr.h>
-#include <vector>
+#include <utility>
 
 #include "cleave/base/error.h"
 #include "cleave/text/utf8.h"
-#include "cleave/tokenizer/character_set.h"
-#include "cleave/tokenizer/unicode_tables.h"
 
 namespace cleave {
 namespace {
 
-/// Every `step`th character from `first` to `last`: its lower-case form is `delta` away.
+constexpr char32_t kLastCodePoint = 0x10FFFF;
+
+/// Removes a number from the start of `text` and returns it; 1 if there is none.
+uint32_t take_number(std::string_view& text) {
+  uint32_t number = 1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  if (text.starts_with(' ')) text.remove_prefix(1);
+  return error == std::errc() ? number : 1;
+}
+
+using Categories = std::map<std::string, CharacterSet, std::less<>>;
+
+void append(std::vector<CharacterRange>& ranges, const CharacterRange& range) {
+  if (!ranges.empty() && ranges.back().last + 1 == range.first) {
+    ranges.back().last = range.last;
+  } else {
+    ranges.push_back(range);
+  }
+}
+
+Categories read_categories() {
+  std::map<std::string, std::vector<CharacterRange>> found;
+  std::string_view runs = kCategoryRuns;
+  char32_t at = 0;
+  while (!runs.empty()) {
+    const char letter = runs.front();
+    runs.remove_prefix(1);
+    const int index = letter <= 'Z' ? letter - 'A' : letter - 'a' + 26;
+    const std::string name(kCategories.substr(3 * static_cast<size_t>(index), 2));
+    const CharacterRange range{at, at + take_number(runs) - 1};
+    append(found[name], range);
+    append(found[name.substr(0, 1)], range);
+    at = range.last + 1;
+  }
+  if (at != kLastCodePoint + 1) {
+    CLEAVE_BUG("the table of categories ends at ", static_cast<uint32_t>(at));
+  }
+  Categories out;
+  for (auto& [name, ranges] : found) out.emplace(name, CharacterSet(std::move(ranges)));
+  return out;
+}
+
+std::string escaped(char32_t c) {
+  std::array<char, 16> digits{};
+  const auto [end, error] =
+      std::to_chars(digits.data(), digits.data() + digits.size(), static_cast<uint32_t>(c), 16);
+  return "\\x{" + std::string(digits.data(), end) + "}";
+}
+
+/// Every `step`-th character from `first` to `last` has the lower-case form character + `delta`.
 struct LowerRun {
   char32_t first, last, step;
   int32_t delta;
@@ -33,13 +84,13 @@ std::vector<LowerRun> read_lower_runs() {
   return runs;
 }
 
-/// Characters that Unicode 11.0 has: ICU's own data may be of any later version.
+/// The characters of Unicode 11.0; ICU's data may be of a later version.
 const icu::UnicodeSet& characters_of_unicode_11() {
   static const icu::UnicodeSet set = [] {
     UErrorCode status = U_ZERO_ERROR;
     icu::UnicodeSet found(icu::UnicodeString("[:age=11.0:]"), status);
-    CLEAVE_CHECK(U_SUCCESS(status), Code::kIo,
-                 "ICU has no data of characters: ", u_errorName(status), "; reinstall libicu");
+    CLEAVE_CHECK(U_SUCCESS(status), Code::kIo, "ICU has no character data: ", u_errorName(status),
+                 "; reinstall libicu");
     found.freeze();
     return found;
   }();
@@ -64,11 +115,71 @@ const icu::Normalizer2& normalizer_of(NormalForm form) {
       break;
   }
   CLEAVE_CHECK(U_SUCCESS(status) && found != nullptr, Code::kIo,
-               "ICU has no normalisation data: ", u_errorName(status), "; reinstall libicu");
+               "ICU has no normalization data: ", u_errorName(status), "; reinstall libicu");
   return *found;
 }
 
 }  // namespace
+
+CharacterSet::CharacterSet(std::vector<CharacterRange> ranges) : ranges_(std::move(ranges)) {
+  for (const CharacterRange& range : ranges_) {
+    for (char32_t c = range.first; c <= range.last && c < 128; ++c) ascii_.set(c);
+  }
+}
+
+CharacterSet CharacterSet::from_runs(std::string_view runs) {
+  std::vector<CharacterRange> ranges;
+  char32_t at = 0;
+  while (!runs.empty()) {
+    at += take_number(runs);
+    const uint32_t inside = take_number(runs);
+    ranges.push_back({at, at + inside - 1});
+    at += inside;
+  }
+  return CharacterSet(std::move(ranges));
+}
+
+bool CharacterSet::contains(char32_t c) const {
+  if (c < 128) return ascii_.test(c);
+  const auto after = std::upper_bound(
+      ranges_.begin(), ranges_.end(), c,
+      [](char32_t value, const CharacterRange& range) { return value < range.first; });
+  return after != ranges_.begin() && c <= (after - 1)->last;
+}
+
+CharacterSet CharacterSet::complement() const {
+  std::vector<CharacterRange> out;
+  char32_t at = 0;
+  for (const CharacterRange& range : ranges_) {
+    if (range.first > at) out.push_back({at, range.first - 1});
+    at = range.last + 1;
+  }
+  if (at <= kLastCodePoint) out.push_back({at, kLastCodePoint});
+  return CharacterSet(std::move(out));
+}
+
+const CharacterSet* category_set(std::string_view name) {
+  static const Categories categories = read_categories();
+  const auto found = categories.find(name);
+  return found == categories.end() ? nullptr : &found->second;
+}
+
+std::string class_text(const CharacterSet& set) {
+  std::vector<CharacterRange> ranges;
+  for (const CharacterRange& r : set.ranges()) {
+    if (r.first < 0xD800) ranges.push_back({r.first, std::min<char32_t>(r.last, 0xD7FF)});
+    if (r.last > 0xDFFF) ranges.push_back({std::max<char32_t>(r.first, 0xE000), r.last});
+  }
+  std::stable_sort(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) {
+    return a.last - a.first > b.last - b.first;
+  });
+  std::string out;
+  for (const CharacterRange& r : ranges) {
+    out += escaped(r.first);
+    if (r.last > r.first) out += "-" + escaped(r.last);
+  }
+  return out;
+}
 
 bool is_white_space(char32_t c) {
   return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
@@ -96,7 +207,7 @@ bool is_control_or_format(char32_t c) {
   return set.contains(c);
 }
 bool is_word_character(char32_t c) {
-  // Alphabetic beside letters: circled ones. Pc; Join_Control.
+  // Connector punctuation (Pc), Join_Control, and circled letters, which are Alphabetic symbols.
   static const CharacterSet others({{0x5F, 0x5F},
                                     {0x200C, 0x200D},
                                     {0x203F, 0x2040},
@@ -116,7 +227,7 @@ bool is_word_character(char32_t c) {
          letter_numbers->contains(c);
 }
 
-// Source: the ranges of the package `tokenizers`, where U+2B820 to U+2B91F are left out.
+// Source: the ranges of the package `tokenizers`, without U+2B820 to U+2B91F.
 bool is_chinese_character(char32_t c) {
   return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) ||
          (c >= 0x20000 && c <= 0x2A6DF) || (c >= 0x2A700 && c <= 0x2B81F) ||
@@ -129,7 +240,7 @@ void append_lower(std::string& out, char32_t c) {
     out.push_back(static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c));
     return;
   }
-  if (c == 0x130) {  // the one character whose form has two
+  if (c == 0x130) {  // the only character whose lower-case form has two characters
     out += "i\xCC\x87";
     return;
   }
@@ -149,7 +260,7 @@ void append_lower(std::string& out, char32_t c) {
 std::string to_normal_form(std::string_view text, NormalForm form) {
   const std::string valid = replace_bad_utf8(text);
   CLEAVE_CHECK(valid.size() < INT32_MAX / 4, Code::kShape, "a text of ", valid.size(),
-               " bytes is too long to be normalised at once; give it in parts");
+               " bytes is too long for one normalization; split it");
   std::string out;
   icu::StringByteSink<std::string> sink(&out, static_cast<int32_t>(valid.size()));
   UErrorCode status = U_ZERO_ERROR;
@@ -161,7 +272,7 @@ std::string to_normal_form(std::string_view text, NormalForm form) {
     const icu::FilteredNormalizer2 filtered(normalizer_of(form), known);
     filtered.normalizeUTF8(0, valid, sink, nullptr, status);
   }
-  CLEAVE_CHECK(U_SUCCESS(status), Code::kMemory, "ICU cannot normalise a text of ", valid.size(),
+  CLEAVE_CHECK(U_SUCCESS(status), Code::kMemory, "ICU cannot normalize a text of ", valid.size(),
                " bytes: ", u_errorName(status));
   return out;
 }

@@ -1,10 +1,10 @@
-// Made by tools/make_unicode_tables.py from tokenizers 0.23.3; not by hand.
+// Made by tools/make_unicode_tables.py from tokenizers 0.23.3; do not edit.
 // clang-format off
-#include "cleave/tokenizer/unicode_tables.h"
+#include "cleave/tokenizer/unicode.h"
 
 namespace cleave {
 
-// As Oniguruma has them: a letter for the category, then how many characters.
+// As in Oniguruma: a letter for the category, then the number of characters.
 const std::string_view kCategoryRuns =
     "Z32WR3TR3NORSRMR2I10R2S3R2A26NROULUB26NSOSZ33WRT4VRUVEPSaVUVSK2UBR2UKEQK3RA23SA7B24SB8ABABABAB"
     "ABABABABABABABABABABABABABABABABABABABABABABABAB2ABABABABABABABAB2ABABABABABABABABABABABABABAB"
@@ -81,7 +81,7 @@ const std::string_view kCategoryRuns =
     "2V12b4V2b62V340b12V14b2V13b3V10b5V56b7V15b2V11b6V9b7V147bV92I10b1030E42720b32E4154b6E222b2E576"
     "2b14E7473b15E622b2466E542b1506E4939b5E4192b711761ab30a96b128F240b65040c65534b2c65534b2";
 
-// BertPreTokenizer and Punctuation cut here.
+// BertPreTokenizer and Punctuation split here.
 const std::string_view kPunctuationRuns =
     "33 15 10 7 26 6 26 4 34 1 5 1 3 1 10 2 3 1 3 1 702 1 8 1 466 6 41 2 51 1 1 1 2 1 2 1 44 2 20 2"
     " 1 2 13 1 2 2 74 4 102 1 43 14 233 3 54 15 31 1 261 2 10 1 383 1 771 1 90 1 10 2 168 15 1 1 37"
@@ -93,7 +93,7 @@ const std::string_view kPunctuationRuns =
     "14 1 743 1 199 1 31 1 272 9 38 1 112 7 66 7 89 4 1194 7 109 2 1 4 126 4 48 2 79 5 3 1 13 1 1 3"
     " 88 6 107 1 540 1 250 23 105 3 248 3 3377 5 17913 2 133 1 65 5 8 1 20826 1 7655 5";
 
-// Digits cuts here.
+// Digits splits here.
 const std::string_view kNumberRuns =
     "48 10 120 2 5 1 2 3 1441 10 134 10 198 10 412 10 118 10 4 6 108 10 118 10 118 10 2 6 110 13 11"
     "5 10 8 7 103 10 104 7 7 19 109 10 96 10 118 10 70 20 268 10 70 10 719 20 881 3 239 10 6 10 22 "
@@ -106,12 +106,12 @@ const std::string_view kNumberRuns =
     "86 10 134 10 1 7 526 10 262 23 349 3 23801 10 1478 20 12 20 108 25 1109 50 2368 10 422 10 502 "
     "10 247 10 716 9 128 10 791 59 1 3 1 4 76 45 1 15 962 13 2787 10";
 
-// BertNormalizer's clean_text drops these.
+// BertNormalizer's clean_text removes these.
 const std::string_view kDroppedRuns =
     "0 9 2 2 1 18 95 33 13 1 1362 6 22 1 192 1 49 1 4350 1 2044 5 26 5 49 5 1 10 49040 6400 1535 1 "
     "249 3 1 1 4287 1 44002 4 5327 8 798342 1 30 96 65408 65534 2 65534";
 
-// BertNormalizer's strip_accents drops these.
+// BertNormalizer's strip_accents removes these.
 const std::string_view kAccentRuns =
     "768 112 275 5 265 45 1 1 1 2 1 2 1 1 72 11 48 21 16 1 101 7 2 6 2 2 1 4 35 1 30 27 91 11 58 9 "
     "34 4 1 9 1 3 1 5 43 3 135 32 55 1 1 1 4 8 4 1 3 7 10 2 29 1 58 1 4 4 8 1 20 2 29 2 57 1 4 2 4 "
@@ -128,7 +128,7 @@ const std::string_view kAccentRuns =
     "238 4 6 2 1 2 27 2 85 8 2 1 1 2 106 1 1 1 2 6 1 1 101 3 2 4 1 5 21444 5 59 7 1112 4 19722 2 53"
     "20 3 17 8 2 7 30 4 148 3 1979 55 4 50 8 1 14 1 22 5 1 15 3616 7 792617 240";
 
-// StripAccents drops these.
+// StripAccents removes these.
 const std::string_view kMarkRuns =
     "768 112 275 7 263 45 1 1 1 2 1 2 1 1 72 11 48 21 16 1 101 7 2 6 2 2 1 4 35 1 30 27 91 11 58 9 "
     "34 4 1 9 1 3 1 5 43 3 120 14 1 33 54 3 1 18 1 7 10 2 29 3 56 1 1 7 2 2 2 3 9 1 10 2 29 3 56 1 "
@@ -145,7 +145,7 @@ const std::string_view kMarkRuns =
     "025 5 59 7 1050 46 16 4 19722 2 5318 5 3 6 8 8 2 7 30 4 148 3 1979 55 4 50 8 1 14 1 22 5 1 15 "
     "1360 7 1 17 2 7 1 2 1 5 2213 7 109 7 792501 240";
 
-// First, last, step and the distance to the lower-case form.
+// First, last, step and the difference to the lower-case form.
 const std::string_view kLowerRuns =
     "65 90 1 32  192 214 1 32  216 222 1 32  256 302 2 1  306 310 2 1  313 327 2 1  330 374 2 1  37"
     "6 376 1 -121  377 381 2 1  385 385 1 210  386 388 2 1  390 390 1 206  391 391 1 1  393 394 1 2"

@@ -6,17 +6,22 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "cleave/text/json.h"
 #include "cleave/text/utf8.h"
-#include "cleave/tokenizer/normalizer.h"
 #include "cleave/tokenizer/regex.h"
+#include "cleave/tokenizer/steps.h"
+#include "tests/support/thrown.h"
 
-// Oracle: checksums of what tokenizers 0.23.3 does with every character
-// (tools/make_unicode_tables.py).
+// Oracle: checksums of the results of tokenizers 0.23.3 for every character, made by
+// tools/make_unicode_tables.py.
 namespace cleave {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 constexpr char32_t kEnd = 0x110000;
 
@@ -46,7 +51,7 @@ std::string utf8(char32_t c) {
   return text;
 }
 
-/// Of the ranges of the characters for which `is_in` holds.
+/// Checksum of the ranges of the characters for which `is_in` is true.
 int64_t set_checksum(const std::function<bool(char32_t)>& is_in) {
   std::string text;
   for (char32_t c = 0; c < kEnd;) {
@@ -61,7 +66,7 @@ int64_t set_checksum(const std::function<bool(char32_t)>& is_in) {
   return crc_of(text);
 }
 
-/// Of what characters become, where that is another text.
+/// Checksum of the characters that `change` changes, and their new texts.
 int64_t map_checksum(const std::function<std::string(const std::string&)>& change) {
   std::string text;
   for (char32_t c = 0; c < kEnd; ++c) {
@@ -73,7 +78,7 @@ int64_t map_checksum(const std::function<std::string(const std::string&)>& chang
   return crc_of(text);
 }
 
-/// The characters that the pattern matches, from one text of all of them.
+/// Checksum of the characters that the pattern matches in a text of all characters.
 int64_t matched_checksum(const std::string& pattern) {
   std::string all;
   for (char32_t c = 0; c < kEnd; ++c) {
@@ -94,7 +99,7 @@ class UnicodeGolden : public ::testing::Test {
       Json::parse_file(CLEAVE_SOURCE_DIR "/tests/golden/tokenizer/unicode.json").at("checksums");
 };
 
-TEST_F(UnicodeGolden, ClassesOfEveryCharacter_AreThoseOfTokenizers) {
+TEST_F(UnicodeGolden, ClassesOfEveryCharacter_MatchTokenizers) {
   EXPECT_EQ(set_checksum(is_white_space), want("white space"));
   EXPECT_EQ(set_checksum(is_punctuation), want("punctuation"));
   EXPECT_EQ(set_checksum(is_number), want("number"));
@@ -104,7 +109,7 @@ TEST_F(UnicodeGolden, ClassesOfEveryCharacter_AreThoseOfTokenizers) {
   EXPECT_EQ(set_checksum(is_chinese_character), want("chinese"));
 }
 
-TEST_F(UnicodeGolden, ClassesOfRegularExpressions_AreThoseOfTokenizers) {
+TEST_F(UnicodeGolden, ClassesOfRegularExpressions_MatchTokenizers) {
   for (const char* name :
        {"L", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "N", "Nd", "Nl", "No", "P", "S", "Z"}) {
     const std::string pattern = std::string("\\p{") + name + "}";
@@ -117,7 +122,7 @@ TEST_F(UnicodeGolden, ClassesOfRegularExpressions_AreThoseOfTokenizers) {
   EXPECT_EQ(matched_checksum("[^\\P{L}]"), want("\\p{L}"));
 }
 
-TEST_F(UnicodeGolden, FormsOfEveryCharacter_AreThoseOfTokenizers) {
+TEST_F(UnicodeGolden, FormsOfEveryCharacter_MatchTokenizers) {
   const auto bert = make_bert_normalizer(
       {.clean_text = false, .chinese_chars = false, .strip_accents = true, .lowercase = false});
   EXPECT_EQ(map_checksum([&](const std::string& c) { return bert->normalize(c); }),
@@ -135,6 +140,57 @@ TEST_F(UnicodeGolden, FormsOfEveryCharacter_AreThoseOfTokenizers) {
   EXPECT_EQ(form(NormalForm::kNfd), want("NFD"));
   EXPECT_EQ(form(NormalForm::kNfkc), want("NFKC"));
   EXPECT_EQ(form(NormalForm::kNfkd), want("NFKD"));
+}
+
+std::vector<std::string> matches(const char* pattern, const std::string& text) {
+  std::vector<std::string> out;
+  Regex(pattern).for_each(
+      text, [&](size_t begin, size_t end) { out.push_back(text.substr(begin, end - begin)); });
+  return out;
+}
+
+TEST(Regex, Classes_FollowUnicode) {
+  EXPECT_THAT(matches(R"(\s)", "a\xC2\xA0 \xE1\xA0\x8E"), ElementsAre("\xC2\xA0", " "));
+  EXPECT_THAT(matches(R"([^\s]+)", "ab c"), ElementsAre("ab", "c"));
+  EXPECT_THAT(matches(R"(\S+)", "ab c"), ElementsAre("ab", "c"));
+  EXPECT_THAT(matches(R"(\w+)", "e\xCC\x81-x_1"), ElementsAre("e\xCC\x81", "x_1"));
+  EXPECT_THAT(matches(R"(\W+)", "a -b"), ElementsAre(" -"));
+  EXPECT_THAT(matches(R"(\\s)", "a\\s"), ElementsAre("\\s"));
+}
+
+TEST(Regex, EmptyMatchesAndBadBytes_AreSkipped) {
+  EXPECT_THAT(matches("x*", "axxb"), ElementsAre("xx"));
+  EXPECT_THAT(matches("$|^", "a\nb"), ElementsAre());
+  EXPECT_THAT(matches("[a-z]+",
+                      "ab\xFF"
+                      "cd\xE2\x82"),
+              ElementsAre("ab", "cd"));
+  EXPECT_THAT(matches("(?=ab)", "abab"), ElementsAre());
+}
+
+TEST(Regex, PatternThatNeedsTooManySteps_StopsSoon) {
+  EXPECT_THAT(matches("(a+)+$", std::string(40, 'a') + "b"), ElementsAre());
+}
+
+TEST(Regex, InvalidPattern_GivesTheReason) {
+  const Error error = test::thrown_by([] { Regex("(a"); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("parenthesis"));
+  EXPECT_THROW(Regex("\\C"), Error);
+}
+
+TEST(Unicode, LowerCase_IgnoresTheContext) {
+  const auto lower = [](char32_t c) {
+    std::string out;
+    append_lower(out, c);
+    return out;
+  };
+  EXPECT_EQ(lower('Q'), "q");
+  EXPECT_EQ(lower('1'), "1");
+  EXPECT_EQ(lower(0xC9), "\xC3\xA9");
+  EXPECT_EQ(lower(0x130), "i\xCC\x87");  // capital I with a dot becomes two characters
+  EXPECT_EQ(lower(0x3A3), "\xCF\x83");   // sigma, not final sigma
+  EXPECT_EQ(lower(0x10400), "\xF0\x90\x90\xA8");
 }
 
 }  // namespace

@@ -1,11 +1,148 @@
 #include "cleave/tokenizer/vocab.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
+#include <set>
+#include <utility>
 
 #include "cleave/base/hash.h"
 #include "cleave/base/mutant.h"
+#include "cleave/text/utf8.h"
+#include "cleave/tokenizer/unicode.h"
 
 namespace cleave {
+namespace {
+
+constexpr size_t kMaxContentBytes = 1024;  // bounds the search at every position of a text
+
+/// Byte offset of the last character before `end`; `end` if there is none.
+size_t previous_character(std::string_view text, size_t end) {
+  size_t at = end;
+  for (size_t back = 1; back <= 4 && back <= end; ++back) {
+    at = end - back;
+    if ((static_cast<uint8_t>(text[at]) & 0xC0) != 0x80) break;
+  }
+  return at;
+}
+
+bool word_ends_at(std::string_view text, size_t end) {
+  const size_t at = previous_character(text, end);
+  return at < end && is_word_character(next_code_point(text, at).value);
+}
+
+bool word_begins_at(std::string_view text, size_t at) {
+  return at < text.size() && is_word_character(next_code_point(text, at).value);
+}
+
+size_t space_before(std::string_view text, size_t end) {
+  while (end > 0) {
+    const size_t at = previous_character(text, end);
+    if (!is_white_space(next_code_point(text, at).value)) break;
+    end = at;
+  }
+  return end;
+}
+
+size_t space_after(std::string_view text, size_t at) {
+  while (at < text.size()) {
+    const CodePoint point = next_code_point(text, at);
+    if (!is_white_space(point.value)) break;
+    at += point.bytes;
+  }
+  return at;
+}
+
+/// Byte range of a text.
+struct Place {
+  size_t begin = 0;
+  size_t end = 0;
+};
+
+/// The range of a token found at `found`, including the white space that it strips; nullopt if it
+/// must be a single word and is not.
+std::optional<Place> place_of(const AddedToken& token, std::string_view text, const Place& found) {
+  const bool alone = !word_ends_at(text, found.begin) && !word_begins_at(text, found.end);
+  if (token.single_word && !alone) return std::nullopt;
+  return Place{.begin = token.lstrip ? space_before(text, found.begin) : found.begin,
+               .end = token.rstrip ? space_after(text, found.end) : found.end};
+}
+
+namespace fs = std::filesystem;
+
+constexpr std::array<const char*, 7> kRoles{"bos_token", "eos_token", "pad_token", "unk_token",
+                                            "cls_token", "sep_token", "mask_token"};
+
+/// "<s>" or {"content": "<s>", ...}.
+std::string content_of(const Json& json) {
+  return json.is(Json::Type::kObject) ? json.at("content").as_string() : json.as_string();
+}
+
+void take_roles(const Json& json, std::map<std::string, std::string>& by_role) {
+  for (const char* role : kRoles) {
+    if (json.has(role)) by_role[role] = content_of(json.at(role));
+  }
+}
+
+/// Common names of special tokens, for folders that define none.
+std::vector<std::string> usual_names(const std::string& role) {
+  if (role == "bos_token") return {"<s>", "<|begin_of_text|>", "<bos>", "<|endoftext|>"};
+  if (role == "eos_token") return {"</s>", "<|end_of_text|>", "<eos>", "<|endoftext|>"};
+  if (role == "pad_token") return {"<pad>", "[PAD]"};
+  if (role == "cls_token") return {"[CLS]"};
+  if (role == "sep_token") return {"[SEP]"};
+  if (role == "mask_token") return {"[MASK]", "<mask>"};
+  return {"<unk>", "[UNK]"};
+}
+
+AddedToken read_decoder_entry(const Json& object, size_t index) {
+  const std::string& key = object.key(index);
+  const Json json = object.at(index);
+  int64_t id = -1;
+  const auto [stop, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+  if (error != std::errc() || stop != key.data() + key.size() || id < 0 || id > kMaxTokenId) {
+    json.fail(str("expected a key that is an id in [0, ", kMaxTokenId, "]"));
+  }
+  return {.id = id,
+          .content = json.at("content").as_string(),
+          .special = json.bool_or("special", false),
+          .normalized = json.bool_or("normalized", false),
+          .single_word = json.bool_or("single_word", false),
+          .lstrip = json.bool_or("lstrip", false),
+          .rstrip = json.bool_or("rstrip", false)};
+}
+
+}  // namespace
+
+void TokenTrie::add(std::string_view text, int64_t value) {
+  if (text.empty()) return;
+  first_[static_cast<uint8_t>(text.front())] = true;
+  uint32_t node = 0;
+  for (const char byte : text) {
+    const std::optional<uint64_t> next = edges_.find(edge(node, byte));
+    if (next) {
+      node = static_cast<uint32_t>(*next);
+    } else {
+      const auto made = static_cast<uint32_t>(values_.size());
+      edges_.set(edge(node, byte), made);
+      values_.push_back(kNone);
+      node = made;
+    }
+  }
+  values_[node] = value;
+}
+
+std::optional<TokenTrie::Match> TokenTrie::longest(std::string_view text) const {
+  uint32_t node = 0;
+  std::optional<Match> best;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const std::optional<uint64_t> next = edges_.find(edge(node, text[i]));
+    if (!next) break;
+    node = static_cast<uint32_t>(*next);
+    if (values_[node] != kNone) best = {values_[node], i + 1};
+  }
+  return best;
+}
 
 Vocab Vocab::from_json(const Json& object) {
   Vocab vocab;
@@ -24,7 +161,7 @@ Vocab Vocab::from_json(const Json& object) {
   vocab.entry_of_id_.assign(static_cast<size_t>(largest) + 1, 0);
   for (size_t i = 0; i < count; ++i) {
     uint32_t& entry = vocab.entry_of_id_[static_cast<size_t>(vocab.ids_[i])];
-    if (entry != 0 && !mutant_enabled("vocab.doubled_ids")) {
+    if (entry != 0 && !mutant_enabled("vocab.duplicate_ids")) {
       object.at(i).fail(str("the token \"", vocab.tokens_[entry - 1], "\" has the same id"));
     }
     entry = static_cast<uint32_t>(i + 1);
@@ -69,6 +206,150 @@ std::optional<int64_t> Vocab::find(std::string_view token) const {
 std::optional<std::string_view> Vocab::token(int64_t id) const {
   if (id < 0 || id >= end_id() || entry_of_id_[static_cast<size_t>(id)] == 0) return std::nullopt;
   return tokens_[entry_of_id_[static_cast<size_t>(id)] - 1];
+}
+
+std::vector<AddedToken> AddedTokens::from_json(const Json& list, const Vocab& vocab) {
+  if (!list.is(Json::Type::kArray)) list.fail("expected an array of tokens");
+  std::vector<AddedToken> tokens;
+  std::set<int64_t> ids;
+  std::set<std::string> contents;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const Json json = list.at(i);
+    AddedToken token{.id = json.at("id").as_int(0, kMaxTokenId),
+                     .content = json.at("content").as_string(),
+                     .special = json.bool_or("special", false),
+                     .normalized = json.bool_or("normalized", true),
+                     .single_word = json.bool_or("single_word", false),
+                     .lstrip = json.bool_or("lstrip", false),
+                     .rstrip = json.bool_or("rstrip", false)};
+    if (token.content.size() > kMaxContentBytes) {
+      json.at("content").fail(str("expected at most ", kMaxContentBytes, " bytes"));
+    }
+    if (!ids.insert(token.id).second) json.at("id").fail("another added token has the same id");
+    if (!contents.insert(token.content).second) {
+      json.at("content").fail("another added token has the same content");
+    }
+    const std::optional<std::string_view> known = vocab.token(token.id);
+    if (known && *known != token.content) {
+      json.at("id").fail(str("the vocabulary assigns this id to \"", known->substr(0, 60), "\""));
+    }
+    if (!known && vocab.find(token.content)) {
+      json.at("id").fail(
+          str("the vocabulary assigns this token the id ", *vocab.find(token.content)));
+    }
+    tokens.push_back(std::move(token));
+  }
+  return tokens;
+}
+
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer)
+    : tokens_(std::move(tokens)) {
+  for (size_t i = 0; i < tokens_.size(); ++i) {
+    AddedToken& token = tokens_[i];
+    const bool rewritten = token.normalized && normalizer != nullptr;
+    token.text = rewritten ? normalizer->normalize(token.content) : token.content;
+    by_id_.emplace(token.id, i);
+    by_content_.emplace(token.content, i);
+    const auto number = static_cast<int64_t>(i);
+    (token.normalized ? normalized_ : original_).add(token.text, number);
+  }
+}
+
+void AddedTokens::split(std::string_view text, const Search& search, const PartSink& sink) const {
+  const TokenTrie& trie = search.normalized ? normalized_ : original_;
+  size_t last = 0;  // end of the text already passed to the sink
+  for (size_t at = 0; !trie.empty() && at < text.size();) {
+    const auto match = trie.begins_with(text[at]) ? trie.longest(text.substr(at)) : std::nullopt;
+    if (!match) {
+      ++at;
+      continue;
+    }
+    const AddedToken& token = tokens_[static_cast<size_t>(match->value)];
+    const auto place = place_of(token, text, {at, at + match->length});
+    at += match->length;
+    if (!place || (token.special && !search.parse_special)) continue;
+    const size_t begin = std::max(place->begin, last);
+    if (last < begin) sink(last, begin, std::nullopt);
+    sink(begin, place->end, token.id);
+    at = last = place->end;
+  }
+  if (last < text.size()) sink(last, text.size(), std::nullopt);
+}
+
+const AddedToken* AddedTokens::find(int64_t id) const {
+  const auto found = by_id_.find(id);
+  return found == by_id_.end() ? nullptr : &tokens_[found->second];
+}
+
+std::optional<int64_t> AddedTokens::find(std::string_view content) const {
+  const auto found = by_content_.find(std::string(content));
+  if (found == by_content_.end()) return std::nullopt;
+  return tokens_[found->second].id;
+}
+
+SpecialNames SpecialNames::read(const fs::path& folder) {
+  SpecialNames names;
+  const fs::path map = folder / "special_tokens_map.json";
+  if (fs::exists(map)) take_roles(Json::parse_file(map.string()), names.by_role);
+  const fs::path config = folder / "tokenizer_config.json";
+  if (fs::exists(config)) {
+    names.config = Json::parse_file(config.string());
+    take_roles(*names.config, names.by_role);
+  }
+  return names;
+}
+
+SpecialIds SpecialNames::ids(const std::function<std::optional<int64_t>(const std::string&)>& find,
+                             const std::vector<AddedToken>& added) const {
+  const auto id_of = [&](const std::string& role) -> std::optional<int64_t> {
+    if (const auto name = by_role.find(role); name != by_role.end()) return find(name->second);
+    if (!by_role.empty()) return std::nullopt;
+    for (const std::string& usual : usual_names(role)) {
+      const auto token = std::find_if(added.begin(), added.end(), [&](const AddedToken& candidate) {
+        return candidate.special && candidate.content == usual;
+      });
+      if (token != added.end()) return token->id;
+    }
+    return std::nullopt;
+  };
+  return {.bos = id_of("bos_token"),
+          .eos = id_of("eos_token"),
+          .pad = id_of("pad_token"),
+          .unk = id_of("unk_token"),
+          .cls = id_of("cls_token"),
+          .sep = id_of("sep_token"),
+          .mask = id_of("mask_token")};
+}
+
+std::vector<AddedToken> SpecialNames::added_tokens(const fs::path& folder,
+                                                   const Vocab& vocab) const {
+  std::vector<AddedToken> tokens;
+  std::set<int64_t> ids;
+  std::set<std::string> contents;
+  const auto add = [&](AddedToken token) {
+    const std::optional<std::string_view> known = vocab.token(token.id);
+    if (known && *known != token.content) return;
+    if (ids.contains(token.id) || contents.contains(token.content)) return;
+    ids.insert(token.id);
+    contents.insert(token.content);
+    tokens.push_back(std::move(token));
+  };
+  if (config && config->has("added_tokens_decoder")) {
+    const Json entries = config->at("added_tokens_decoder");
+    for (size_t i = 0; i < entries.size(); ++i) add(read_decoder_entry(entries, i));
+  }
+  const fs::path file = folder / "added_tokens.json";
+  if (fs::exists(file)) {
+    const Json entries = Json::parse_file(file.string());
+    for (size_t i = 0; i < entries.size(); ++i) {
+      add({.id = entries.at(i).as_int(0, kMaxTokenId), .content = entries.key(i)});
+    }
+  }
+  for (const auto& [role, content] : by_role) {
+    const std::optional<int64_t> id = vocab.find(content);
+    if (id) add({.id = *id, .content = content, .special = true});
+  }
+  return tokens;
 }
 
 }  // namespace cleave

@@ -13,22 +13,22 @@ namespace cleave {
 namespace {
 
 constexpr double kWidth = 640, kHeight = 260;
-constexpr double kLeft = 52, kRight = 14, kTop = 12, kBottom = 34;  // room for the axes
-constexpr size_t kMaxColumns = 500;                                 // values drawn a curve
+constexpr double kLeft = 52, kRight = 14, kTop = 12, kBottom = 34;  // margins for the axes
+constexpr size_t kMaxColumns = 500;                                 // points drawn per curve
 constexpr size_t kMaxHovers = 100;
 
 struct Ticks {
   double low = 0, high = 1, step = 1;
 };
 
-// Round steps of 1, 2 or 5 times a power of ten that cover [low, high].
+// An axis that covers [low, high] in steps of 1, 2 or 5 times a power of ten.
 Ticks round_axis(double low, double high, double num_steps) {
   if (!(low <= high)) return {};
   const double size = std::max(std::abs(low), std::abs(high));
-  if (high - low < size * 1e-9 || low == high) {  // steps that a double can tell apart
-    const double room = low == 0 ? 1 : std::abs(low) * 0.1;
-    low -= room;
-    high += room;
+  if (high - low < size * 1e-9 || low == high) {  // too close for steps that a double can represent
+    const double margin = low == 0 ? 1 : std::abs(low) * 0.1;
+    low -= margin;
+    high += margin;
   }
   const double raw = (high - low) / num_steps;
   const double power = std::pow(10, std::floor(std::log10(raw)));
@@ -50,7 +50,7 @@ struct Scale {
   }
 };
 
-// Thinned curves set the height; the width is that of the `whole` ones.
+// The y range comes from the thinned curves, the x range from the `whole` ones.
 Scale scale_of(const Chart& chart, const Chart& whole) {
   constexpr double kFar = std::numeric_limits<double>::infinity();
   double x_low = kFar, x_high = -kFar, y_low = kFar, y_high = -kFar;
@@ -68,8 +68,8 @@ Scale scale_of(const Chart& chart, const Chart& whole) {
   }
   if (chart.from_zero && y_high >= 0) y_low = 0;
   Scale scale{round_axis(x_low, x_high, 6), round_axis(y_low, y_high, 5)};
-  scale.x.step = std::max(scale.x.step, 1.0);  // there is no half step
-  if (x_low < x_high) {                        // curves use the full width
+  scale.x.step = std::max(scale.x.step, 1.0);  // a training step is a whole number
+  if (x_low < x_high) {                        // curves span the full width
     scale.x.low = x_low;
     scale.x.high = x_high;
   }
@@ -217,7 +217,7 @@ Series thinned(const Series& series, size_t count) {
 }
 
 std::vector<double> smoothed(const std::vector<double>& values, size_t reach) {
-  // Sums over everything before each place, so that a window costs two differences.
+  // Prefix sums: the mean of a window takes two subtractions.
   std::vector<double> sums{0};
   std::vector<double> counts{0};
   for (const double value : values) {

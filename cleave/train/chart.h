@@ -7,11 +7,11 @@ namespace cleave {
 /// One curve. NaN values leave a gap.
 struct Series {
   std::string name{};
-  std::vector<double> x{};  ///< ascending, as many as y
+  std::vector<double> x{};  ///< ascending, as long as y
   std::vector<double> y{};
-  int color = 1;          ///< 1 to 6: the page's series colors
-  bool is_faint = false;  ///< thin and pale, behind the others; not named in the legend
-  bool has_dots = false;  ///< a mark at every value, for few values
+  int color = 1;          ///< 1 to 6: a series color of the page
+  bool is_faint = false;  ///< drawn thin and pale below the others; not in the legend
+  bool has_dots = false;  ///< a dot at every value, for few values
 };
 
 /// Curves over one x axis.
@@ -22,22 +22,22 @@ struct Chart {
   std::vector<Series> series;
 };
 
-/// An <svg> of the curves with axes, and a legend where there are several. Values can be read by
-/// pointing at the curve. Colors come from the page (CSS variables --c1 to --c6, --ink, --grid).
+/// An <svg> of the curves with axes, and a legend if there are several curves. Hovering over a
+/// curve shows its values. Colors come from the page (CSS variables --c1 to --c6, --ink, --grid).
 std::string chart_svg(const Chart& chart);
 
 /// One part of a whole, in a bar.
 struct BarPart {
   std::string name{};
   double value = 0;
-  std::string text;  ///< the value for people
+  std::string text;  ///< the value as displayed
 };
 
 /// A whole and its parts, drawn to scale.
 struct Bar {
   std::string name{};
   std::vector<BarPart> parts;
-  std::string total{};  ///< the sum for people
+  std::string total{};  ///< the sum as displayed
 };
 
 /// Horizontal stacked bars on one scale, with a legend; part i has the i-th series color.
@@ -46,15 +46,15 @@ std::string bars_html(const std::vector<Bar>& bars);
 /// A number in at most three or four characters: "0.0003", "2.31", "12k", "3e-7".
 std::string short_number(double value);
 
-/// Text as HTML shows it.
+/// `text` with HTML special characters escaped.
 std::string escaped_html(const std::string& text);
 
-/// Every stretch of values that falls on one of `count` columns becomes its mean; fewer values
-/// stay as they are. NaN counts as nothing.
+/// Divides the values into `count` columns and replaces each column by its mean. Up to `count`
+/// values stay unchanged. NaN is ignored.
 Series thinned(const Series& series, size_t count);
 
-/// The mean of up to `reach` values on both sides of each one, and itself; fewer towards the ends,
-/// so that nothing lags. NaN counts as nothing.
+/// A centered moving average over up to `reach` values on each side. The window shrinks towards the
+/// ends, so the curve does not lag. NaN is ignored.
 std::vector<double> smoothed(const std::vector<double>& values, size_t reach);
 
 }  // namespace cleave

@@ -1,8 +1,8 @@
-// Options of `train` in combination: rows of a covering array in which every allowed pair of values
-// occurs (with CLEAVE_TEST_LEVEL=full every triple), each compared with one rank that leaves all
-// kernels to libtorch. The bounds are those of tests/support/rounding.h: how far that rank is from
-// the same run in fp64. An fp64 run has no wider type beside it; its bounds are those of fp32 times
-// 2^-29, by which its rounding is smaller.
+// Combinations of the options of `train`: the rows of a covering array that contains every allowed
+// pair of values (every triple with CLEAVE_TEST_LEVEL=full). Each row is compared with one rank
+// that runs libtorch's plain kernels. The bounds are those of tests/support/rounding.h: the
+// distance of that rank from the same run in fp64. For fp64 there is no wider type: its bounds are
+// those of fp32 times 2^-29, the ratio of the rounding errors.
 #include <cmath>
 #include <fstream>
 #include <map>
@@ -53,7 +53,7 @@ enum Place : size_t {
   kNumPlaces
 };
 
-/// Empty values are the default: the flag is left out.
+/// Empty values are the default: the flag is omitted.
 std::vector<Factor> factors() {
   return {{"model", {"llama", "gpt2", "bert"}},
           {"dtype", {"fp32", "bf16", "fp16", "fp64"}},
@@ -71,7 +71,7 @@ std::vector<Factor> factors() {
           {"optimizer", {"adamw", "adam", "sgd"}},
           {"clip", {"0", "0.5"}},
           {"ranks", {"threads", "processes"}},
-          {"save", {"end", "every", "behind"}},
+          {"save", {"end", "every", "async"}},
           {"eval", {"none", "end", "every"}}};
 }
 
@@ -86,19 +86,19 @@ int number(const ArrayRow& row, Place place) {
 
 constexpr int64_t kBatch = 4;
 
-/// Whether the program takes a row as far as it is chosen; docs/layouts.md has the list of what it
-/// refuses, and Refused below checks it.
-bool is_taken(const ArrayRow& row) {
+/// Whether the program accepts the values chosen so far. docs/layouts.md lists the combinations
+/// that it refuses; refused_test.cc checks that list.
+bool is_accepted(const ArrayRow& row) {
   const auto is = [&](Place place, const char* text) {
     return row[place] != kOpen && value(row, place) == text;
   };
   if (is(kSchedule, "1f1b") && is(kVirtual, "2")) return false;
-  return !(is(kMicro, "3") && is(kDp, "2"));  // of a share of 2 rows
+  return !(is(kMicro, "3") && is(kDp, "2"));  // a dp rank has 2 sequences
 }
 
-/// Whether a row is run: processes load the library one by one, so no more than 6 of them.
+/// Whether a row is run: at most 6 processes, since each loads the library.
 bool is_run(const ArrayRow& row) {
-  if (!is_taken(row)) return false;
+  if (!is_accepted(row)) return false;
   if (row[kRanks] == kOpen || value(row, kRanks) == "threads") return true;
   int ranks = 1;
   for (const Place place : {kTp, kPp, kDp}) ranks *= row[place] == kOpen ? 1 : number(row, place);
@@ -114,7 +114,7 @@ std::string describe(const ArrayRow& row) {
   return text;
 }
 
-/// Four layers; heads of 16, which Cleave's attention kernel takes.
+/// Four layers; heads of 16, a size that Cleave's attention kernel supports.
 const std::map<std::string, std::string> kConfigs = {
     {"llama", R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":96,
 "intermediate_size":20,"num_hidden_layers":4,"num_attention_heads":6,"num_key_value_heads":2,
@@ -128,7 +128,7 @@ const std::map<std::string, std::string> kConfigs = {
 "max_position_embeddings":32,"type_vocab_size":2,"attention_probs_dropout_prob":0.1,
 "hidden_dropout_prob":0.1,"initializer_range":0.1})"}};
 
-/// Rows of 5 to 12 ids, so that batches are padded; every third place has no label.
+/// Rows of 5 to 12 ids, so that batches are padded. Every third position has no label.
 void write_rows(const std::string& path) {
   std::ofstream file(path);
   for (int row = 0; row < 16; ++row) {
@@ -142,13 +142,13 @@ void write_rows(const std::string& path) {
   }
 }
 
-/// What a run is compared by.
+/// The values of a run that are compared.
 struct Result {
   std::vector<double> losses, norms, eval_losses;  // by step
   std::map<std::string, Tensor> weights;           // after the last
 };
 
-/// Runs rows in a folder of its own and remembers what one rank gives.
+/// Runs rows in a temporary folder and caches the results of one rank.
 class Bench {
  public:
   Bench() {
@@ -158,13 +158,13 @@ class Bench {
     write_rows(folder_ / "rows.jsonl");
   }
 
-  /// The run of a row.
+  /// Runs a row.
   Result run(const ArrayRow& row) {
     TrainOptions o = options_of(row);
     if (value(row, kRanks) == "threads") return run_here(o);
     return run_as_processes(o, number(row, kTp) * number(row, kPp) * number(row, kDp));
   }
-  /// The run that a row is compared with: what does not change numbers is left out.
+  /// The run that a row is compared with. Only options that change its numbers are set.
   const Result& on_one_rank(const ArrayRow& row, const std::string& type) {
     const TrainOptions like = options_of(row);
     const std::string key = str(like.model, type, like.optimizer, like.clip);
@@ -177,19 +177,19 @@ class Bench {
     o.plain_kernels = "all";
     o.optimizer = like.optimizer;
     o.clip = like.clip;
-    give_sizes(o);
+    set_sizes(o);
     return known_.emplace(key, run_here(o)).first->second;
   }
 
  private:
-  static void give_sizes(TrainOptions& o) {
+  static void set_sizes(TrainOptions& o) {
     o.steps = 3;
     o.batch_size = kBatch;
     o.seq_len = 16;
     o.lr = 1e-2;
     o.schedule = "constant";
     o.warmup = 0;
-    o.adam_eps = 1e-2;  // the size of gradients: else rounding decides the sign of a whole step
+    o.adam_eps = 1e-2;  // the size of gradients; with less, rounding decides the sign of a step
     o.gemm = o.gemm == "auto" ? "mkl" : o.gemm;
     o.threads_per_rank = 1;
     o.timeout_s = 30;
@@ -214,10 +214,10 @@ class Bench {
     o.optimizer = value(row, kOptimizer);
     o.clip = std::stod(value(row, kClip));
     o.save_every = value(row, kSave) == "end" ? 0 : 1;
-    o.async_save = value(row, kSave) == "behind";
+    o.async_save = value(row, kSave) == "async";
     if (value(row, kEval) != "none") o.eval_data = o.data;
     o.eval_every = value(row, kEval) == "every" ? 1 : 0;
-    give_sizes(o);
+    set_sizes(o);
     return o;
   }
 
@@ -239,7 +239,7 @@ class Bench {
     o.out = next_out();
     std::vector<std::string> words{"launch", "-n", str(num_ranks), "--", CLEAVE_PROGRAM};
     for (const std::string& word : words_of(o)) words.push_back(word);
-    const test::Ran ran = test::run_cleave(words, {.deadline_s = 60});
+    const test::RunResult ran = test::run_cleave(words, {.deadline_s = 60});
     CLEAVE_CHECK(ran.exit_code == 0, Code::kBug, "exit code ", ran.exit_code, ": ", ran.err);
     return result_of(o.out);
   }
@@ -292,15 +292,16 @@ double largest(const Tensor& t) {
   return t.numel() == 0 ? 0 : t.abs().max().item<double>();
 }
 
-/// The same run three times: of a row, on one rank in its type, and on one rank in fp64; for a row
-/// in fp64 the last two are fp64 and fp32, with bounds that are smaller by `scale`.
+/// Three results of the same training: `have` of a row, `plain` of one rank in the same type, and
+/// `exact` of one rank in fp64. For a row in fp64, `exact` is in fp32 and bounds are multiplied by
+/// `scale`.
 struct Compared {
   const Result &have, &plain, &exact;
   at::ScalarType type;
   double scale;
 
   void expect(double got, double want, double precise, const std::string& what) const {
-    if (std::isnan(got) && what.starts_with("eval")) return;  // not measured after this step
+    if (std::isnan(got) && what.starts_with("eval")) return;  // not evaluated after this step
     const double stored = unit_roundoff(type) * std::abs(precise);
     const double bound = scale * rounding_bound(std::abs(want - precise), stored);
     EXPECT_LE(std::abs(got - want), bound) << what << ": " << got << ", on one rank " << want;
@@ -342,7 +343,7 @@ void expect_as_one_rank(Bench& bench, const ArrayRow& row) {
   }
 }
 
-/// Every so manieth row from a part's number on: parts run beside each other.
+/// Runs every num_parts-th row from row `part` on, so that parts can run in parallel.
 void run_part(size_t strength, size_t part, size_t num_parts) {
   CoveringArray array(factors(), strength, is_run);
   const std::vector<ArrayRow> rows = array.rows();
@@ -366,7 +367,7 @@ TEST_P(CoveringTriples, EveryTripleOfValues_TrainsAsOneRankOfLibtorchDoes) {
 }
 INSTANTIATE_TEST_SUITE_P(Full, CoveringTriples, testing::Range(0, kTripleParts));
 
-// Oracle: the number of allowed pairs, counted row by row here and in closed form.
+// Oracle: the number of allowed pairs, counted from the rows and in closed form.
 TEST(CoveringArrayOfTrain, Rows_HaveEveryAllowedPair) {
   const std::vector<Factor> all = factors();
   const std::vector<ArrayRow> rows = CoveringArray(all, 2, is_run).rows();

@@ -9,7 +9,7 @@
 
 namespace {
 
-/// "2 GPUs: NVIDIA H100, 79.1 GiB; ...", or why there are none.
+/// "2 GPUs: NVIDIA H100, 79.1 GiB; ...", or "none; " and the reason.
 std::string cuda_text() {
   try {
     const cleave::Cuda& cuda = cleave::cuda();
@@ -31,6 +31,6 @@ void cleave_doctor(cleave::Facts& facts) {
   facts.emplace_back("libtorch", TORCH_VERSION);
   facts.emplace_back("libtorch kernels", at::get_cpu_capability());
   facts.emplace_back("matrix products", std::string(cleave::name(cleave::gemm())));
-  facts.emplace_back("threads of kernels", cleave::str(at::get_num_threads()));
+  facts.emplace_back("kernel threads", cleave::str(at::get_num_threads()));
   facts.emplace_back("CUDA", cuda_text());
 }

@@ -5,12 +5,12 @@
 
 namespace cleave {
 
-/// Names and values, in the order they are shown.
+/// Names and values, in display order.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
 }  // namespace cleave
 
-/// Appends what only the library knows about this machine: libtorch's version, the chosen library
-/// for matrix products, the transports beyond shared memory, CUDA. The front end finds it in
-/// libcleave by this name.
+/// Appends what only the library knows about this machine: libtorch's version and kernels, the
+/// chosen library for matrix products, kernel threads, CUDA. The front end finds this symbol in
+/// libcleave by name.
 extern "C" void cleave_doctor(cleave::Facts& facts);

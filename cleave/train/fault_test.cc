@@ -1,4 +1,4 @@
-// Layouts that cannot be, and numbers that are none.
+// Invalid layouts, values that are not finite, damaged checkpoints.
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -53,17 +53,17 @@ TrainOptions small_run(const std::string& root) {
   return o;
 }
 
-// Row R11: refused before any rank starts, in at most 100 ms, with sizes that work; and whatever
-// can be is taken. Oracle: the sizes themselves.
-TEST(TrainFault, RandomLayouts_AreTakenExactlyWhenTheyCanBe) {
+// Row R11: invalid layouts are refused in at most 100 ms, before any rank starts, with a message
+// that names valid sizes. Valid layouts are accepted. Oracle: the sizes themselves.
+TEST(TrainFault, RandomLayouts_AreAcceptedExactlyWhenValid) {
   const TempFolder folder;
   TrainOptions o = small_run(folder.path());
   std::mt19937_64 random(11);
   const auto up_to = [&](int most) {
     return 1 + static_cast<int>(random() % static_cast<uint64_t>(most));
   };
-  (void)make_setup(o, 0);  // tokens are kept from now on
-  int num_refused = 0, num_taken = 0;
+  (void)make_setup(o, 0);  // fills the token cache
+  int num_refused = 0, num_accepted = 0;
   test::Times times;
   for (int i = 0; i < 200; ++i) {
     o.tp = up_to(9);
@@ -74,35 +74,35 @@ TEST(TrainFault, RandomLayouts_AreTakenExactlyWhenTheyCanBe) {
     o.fsdp = random() % 3 == 0;
     const int ranks = o.tp * o.pp * o.dp;
     const int world = random() % 2 == 0 ? 0 : random() % 2 == 0 ? ranks : ranks + 1;
-    const bool can_be = o.tp <= kHeads && o.pp * o.virtual_pipeline <= kLayers &&
-                        o.dp <= o.batch_size && !(o.zero == 1 && o.fsdp) &&
-                        (world == 0 || world == ranks);
+    const bool is_valid = o.tp <= kHeads && o.pp * o.virtual_pipeline <= kLayers &&
+                          o.dp <= o.batch_size && !(o.zero == 1 && o.fsdp) &&
+                          (world == 0 || world == ranks);
     SCOPED_TRACE(str("tp ", o.tp, ", pp ", o.pp, ", dp ", o.dp, ", virtual ", o.virtual_pipeline,
                      ", zero ", o.zero, ", fsdp ", o.fsdp, ", world ", world));
     const auto begin = std::chrono::steady_clock::now();
     try {
       (void)make_setup(o, world);
-      EXPECT_TRUE(can_be);
-      ++num_taken;
+      EXPECT_TRUE(is_valid);
+      ++num_accepted;
     } catch (const Error& error) {
       const std::chrono::duration<double, std::milli> took =
           std::chrono::steady_clock::now() - begin;
       times.add(took.count());
-      EXPECT_FALSE(can_be) << error.what();
+      EXPECT_FALSE(is_valid) << error.what();
       EXPECT_TRUE(error.code() == Code::kShape || error.code() == Code::kUsage) << error.what();
       EXPECT_THAT(error.what(), testing::ContainsRegex("choose|give|needs|less than|fewer"));
       ++num_refused;
     }
     EXPECT_FALSE(std::filesystem::exists(o.out + "/metrics.jsonl"));
   }
-  EXPECT_GT(num_taken, 10);
+  EXPECT_GT(num_accepted, 10);
   EXPECT_GT(num_refused, 100);
   EXPECT_LT(times.judged(), 100);
   test::note_measured("R11 ", num_refused, " of 200 random layouts refused, ", times.text());
 }
 
-// Row R12: a NaN in one rank's part of one weight.
-TEST(TrainFault, WeightThatIsNoNumber_IsNamedWithItsRankAndNothingIsSaved) {
+// Row R12: a NaN in one rank's shard of one weight.
+TEST(TrainFault, WeightThatIsNotFinite_IsReportedWithItsRankAndNothingIsSaved) {
   const TempFolder folder;
   const std::string root = folder.path();
   TrainOptions o = small_run(root);
@@ -110,7 +110,7 @@ TEST(TrainFault, WeightThatIsNoNumber_IsNamedWithItsRankAndNothingIsSaved) {
     auto model = make_model(Json::parse_file(o.model));
     materialize(*model, {.seed = 5});
     for (const auto& p : model->parameters()) {
-      // The last row of a matrix of columns: rank 1's.
+      // Columnwise: rank 1 holds the last row.
       if (p->name() == "model.layers.1.mlp.up_proj.weight") {
         const at::NoGradGuard no_grad;
         p->leaf().index({-1, 3}).fill_(std::numeric_limits<float>::quiet_NaN());
@@ -132,10 +132,10 @@ TEST(TrainFault, WeightThatIsNoNumber_IsNamedWithItsRankAndNothingIsSaved) {
   EXPECT_FALSE(newest_checkpoint(o.out));
 }
 
-// Row R12: a NaN in the gradient of one rank, in a build that can make one.
-TEST(TrainFault, GradientThatIsNoNumberOnOneRank_StopsAllBeforeItsStep) {
+// Row R12: a NaN in the gradient of one rank, in a build with mutants.
+TEST(TrainFault, GradientThatIsNotFiniteOnOneRank_StopsAllBeforeTheStep) {
   setenv("CLEAVE_MUTANT", "train.nan_gradient", 1);  // NOLINT(concurrency-mt-unsafe)
-  if (!mutant_enabled("train.nan_gradient")) GTEST_SKIP() << "this build has no faults to plant";
+  if (!mutant_enabled("train.nan_gradient")) GTEST_SKIP() << "this build has no mutants";
   const TempFolder folder;
   TrainOptions o = small_run(folder.path());
   o.tp = 2;
@@ -148,8 +148,8 @@ TEST(TrainFault, GradientThatIsNoNumberOnOneRank_StopsAllBeforeItsStep) {
   EXPECT_EQ(newest_checkpoint(o.out), std::filesystem::path(o.out) / "step_00000001");
 }
 
-// A run that the launcher starts again goes on from the newest checkpoint that is whole.
-TEST(TrainFault, RestartAfterDamage_GoesBackToTheNewestWholeCheckpoint) {
+// A run that the launcher restarts resumes from the newest intact checkpoint.
+TEST(TrainFault, RestartAfterDamage_ResumesFromTheNewestIntactCheckpoint) {
   const TempFolder folder;
   TrainOptions o = small_run(folder.path());
   o.save_every = 1;
@@ -160,7 +160,7 @@ TEST(TrainFault, RestartAfterDamage_GoesBackToTheNewestWholeCheckpoint) {
     file.seekp(-1, std::ios::end);
     file.put('x');
   }
-  const auto whole = newest_whole_checkpoint(run);
+  const auto whole = newest_intact_checkpoint(run);
   ASSERT_TRUE(whole.has_value());
   EXPECT_EQ(whole->path, run / "step_00000003");
   ASSERT_EQ(whole->damage.size(), 1U);
@@ -172,15 +172,15 @@ TEST(TrainFault, RestartAfterDamage_GoesBackToTheNewestWholeCheckpoint) {
   EXPECT_EQ(list_checkpoints(run).size(), 3U);
 }
 
-TEST(TrainFault, FolderWithoutAWholeCheckpoint_IsRefusedAndAnEmptyOneIsNot) {
+TEST(TrainFault, FolderWithOnlyDamagedCheckpoints_IsRefusedAndAnEmptyOneIsNot) {
   const TempFolder folder;
-  EXPECT_FALSE(newest_whole_checkpoint(folder / "nothing").has_value());
+  EXPECT_FALSE(newest_intact_checkpoint(folder / "nothing").has_value());
   TrainOptions o = small_run(folder.path());
   cleave_train(o);
   std::filesystem::resize_file(o.out + "/step_00000004/model.safetensors", 100);
-  const Error error = thrown_by([&] { (void)newest_whole_checkpoint(o.out); });
+  const Error error = thrown_by([&] { (void)newest_intact_checkpoint(o.out); });
   EXPECT_EQ(error.code(), Code::kFormat);
-  EXPECT_THAT(error.what(), HasSubstr("no checkpoint is whole: "));
+  EXPECT_THAT(error.what(), HasSubstr("no checkpoint is intact: "));
 }
 
 }  // namespace

@@ -4,19 +4,19 @@
 
 namespace cleave {
 
-/// All that decides what a run computes and when it saves, but not where its files lie, which may
-/// differ from host to host.
+/// The settings that must match on all ranks: those that determine what a run computes and when it
+/// saves. Paths of files are not included, since they may differ between hosts.
 ConfigFingerprint fingerprint_of(const TrainSetup& setup);
 
-// For other commands that compare what their ranks were told.
-std::string text_of(double number);  ///< as few digits as tell it from every other number
-/// Each key of the model's config.json by itself, so that a difference is short.
-void add_config(ConfigFingerprint& told, const Json& config);
-/// A model's manifest, which has the checksums of all its files; without one its tensors and the
-/// first numbers of each, which tell a model from the same one that trained on. Throws as
-/// open_model_files.
-void add_weights(ConfigFingerprint& told, const ModelFolder& folder);
-/// How ranks compute.
-void add_machine(ConfigFingerprint& told, const MachineOptions& options);
+// For other commands that compare the settings of their ranks.
+std::string text_of(double number);  ///< the shortest text that reads back as the same number
+/// Adds each key of the model's config.json separately, so that a reported difference is short.
+void add_config(ConfigFingerprint& fingerprint, const Json& config);
+/// Adds the checksum of the model's manifest, which has the checksums of all its files. Without a
+/// manifest: the tensors' names and shapes and the first numbers of each, which differ between a
+/// model and a further trained one. Throws as open_model_files.
+void add_weights(ConfigFingerprint& fingerprint, const ModelFolder& folder);
+/// Adds the options that choose the kernels and the device.
+void add_machine(ConfigFingerprint& fingerprint, const MachineOptions& options);
 
 }  // namespace cleave

@@ -1,4 +1,4 @@
-// What the planner says of a layout, beside what a run of it takes.
+// The forecast of a layout, compared with the memory of a run.
 #include "cleave/planner/forecast.h"
 
 #include <fstream>
@@ -29,8 +29,8 @@ const char* const kBert = R"json({"model_type": "bert", "architectures": ["BertF
 
 constexpr int64_t kRows = 8, kTokens = 64;
 
-/// Most bytes of tensors on each rank during two steps.
-std::vector<int64_t> measured(const Json& config, const TrainLayout& layout,
+/// Peak bytes of tensors on each rank during two steps.
+std::vector<int64_t> measured(const Json& config, const ParallelConfig& layout,
                               const StepShape& step) {
   std::vector<int64_t> out(static_cast<size_t>(layout.num_ranks()));
   run_ranks(
@@ -43,7 +43,7 @@ std::vector<int64_t> measured(const Json& config, const TrainLayout& layout,
             Mesh::build(world, {{"pp", layout.pp}, {"dp", layout.dp}, {"tp", layout.tp}});
         RankModel rank(make_model(config), layout, mesh, world, step.optimizer);
         materialize(rank.model(), {.dtype = layout.leaf_type()});
-        rank.leaves_changed();
+        rank.refresh_weights();
         const int64_t share = kRows / layout.dp;
         for (int64_t s = 0; s < 2; ++s) {
           Batch batch;
@@ -60,8 +60,8 @@ std::vector<int64_t> measured(const Json& config, const TrainLayout& layout,
   return out;
 }
 
-/// Returns the largest share by which a rank differs.
-double expect_forecast(const char* text, TrainLayout layout, bool sequence_parallel = false) {
+/// Returns the largest relative difference of a rank.
+double expect_forecast(const char* text, ParallelConfig layout, bool sequence_parallel = false) {
   const Json config = Json::parse(text, "config.json");
   layout.plan = make_model(config)->plan(sequence_parallel);
   layout.sequence_parallel = sequence_parallel;
@@ -88,17 +88,17 @@ TEST(Forecast, MemoryOfARun_IsWithinTenPercent) {
   const auto fsdp = DataSharding::kFsdp;
   double largest = 0;
   for (const char* config : {kLlama, kGpt2, kBert}) {
-    for (const TrainLayout& layout :
-         {TrainLayout{}, TrainLayout{.tp = 2}, TrainLayout{.dp = 2},
-          TrainLayout{.dp = 2, .sharding = zero1}, TrainLayout{.dp = 2, .sharding = fsdp},
-          TrainLayout{.pp = 2}, TrainLayout{.pp = 4, .schedule = ScheduleKind::kZeroBubble},
-          TrainLayout{.pp = 2, .stages_per_rank = 2, .schedule = ScheduleKind::kInterleaved},
-          TrainLayout{.recompute = RecomputeKind::kFull},
-          TrainLayout{.tp = 2, .recompute = RecomputeKind::kSelective},
-          TrainLayout{.tp = 2, .compute_type = at::kBFloat16},
-          TrainLayout{.dp = 2, .compute_type = at::kBFloat16},
-          TrainLayout{.dp = 2, .sharding = zero1, .compute_type = at::kBFloat16},
-          TrainLayout{.pp = 2, .dp = 2, .sharding = fsdp, .compute_type = at::kBFloat16}}) {
+    for (const ParallelConfig& layout :
+         {ParallelConfig{}, ParallelConfig{.tp = 2}, ParallelConfig{.dp = 2},
+          ParallelConfig{.dp = 2, .sharding = zero1}, ParallelConfig{.dp = 2, .sharding = fsdp},
+          ParallelConfig{.pp = 2}, ParallelConfig{.pp = 4, .schedule = ScheduleKind::kZeroBubble},
+          ParallelConfig{.pp = 2, .stages_per_rank = 2, .schedule = ScheduleKind::kInterleaved},
+          ParallelConfig{.recompute = RecomputeKind::kFull},
+          ParallelConfig{.tp = 2, .recompute = RecomputeKind::kSelective},
+          ParallelConfig{.tp = 2, .compute_type = at::kBFloat16},
+          ParallelConfig{.dp = 2, .compute_type = at::kBFloat16},
+          ParallelConfig{.dp = 2, .sharding = zero1, .compute_type = at::kBFloat16},
+          ParallelConfig{.pp = 2, .dp = 2, .sharding = fsdp, .compute_type = at::kBFloat16}}) {
       largest = std::max(largest, expect_forecast(config, layout));
     }
     largest = std::max(largest, expect_forecast(config, {.tp = 3}, true));
@@ -108,7 +108,7 @@ TEST(Forecast, MemoryOfARun_IsWithinTenPercent) {
   log_info("the largest difference of a forecast is ", 100 * largest, " %");
 }
 
-/// Most bytes of a run as `cleave train` makes it, beside its forecast.
+/// Compares the peak bytes of a run of `cleave train` with its forecast.
 void expect_forecast_of_run(TrainOptions options) {
   const test::TempFolder folder;
   options.out = folder / "run";
@@ -132,9 +132,9 @@ void expect_forecast_of_run(TrainOptions options) {
                              << setup.planned->most_bytes() << ", measured " << most_bytes;
 }
 
-// Rows of a classifier are as long as their texts, not as --seq-len; and where a step takes little,
-// what measures the machine before it must not count.
-TEST(Forecast, OfAClassifierOnShortRows_IsWithinTenPercentOfTheRun) {
+// Sequences of a classifier are as long as their texts, not as --seq-len. The memory of the machine
+// measurement before the first step must not count, even if a step needs less.
+TEST(Forecast, OfAClassifierOnShortTexts_IsWithinTenPercentOfTheRun) {
   const test::TempFolder folder;
   for (const int64_t length : {8, 60}) {
     std::ofstream file(folder / "rows.csv");
@@ -154,7 +154,7 @@ TEST(Forecast, OfAClassifierOnShortRows_IsWithinTenPercentOfTheRun) {
   }
 }
 
-// Without a fused update, clipped gradients are copies.
+// Without a fused update, clipping copies the gradients.
 TEST(Forecast, OfFewTokensInFp16_IsWithinTenPercentOfTheRun) {
   TrainOptions options;
   options.model = "llama-tiny";

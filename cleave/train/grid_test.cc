@@ -1,7 +1,6 @@
-// Every combination of tensor, sequence, pipeline and data parallelism, of the sharding of
-// optimizers and weights, against one rank in fp64. CLEAVE_TEST_LEVEL=full runs all that fit in
-// eight rank threads; otherwise a set in which every pair of sizes occurs. The types that users
-// train in are kernel_grid_test.cc's.
+// Combinations of tensor, sequence, pipeline and data parallelism with ZeRO-1 and FSDP, against one
+// rank in fp64. CLEAVE_TEST_LEVEL=full runs all that fit in eight rank threads; otherwise a set
+// that contains every pair of sizes. kernel_grid_test.cc tests the types that users train in.
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -31,8 +30,8 @@ using test::Point;
 using test::record_of_one_rank;
 
 constexpr int64_t kSteps = test::kGridSteps;
-// Sums of at most a few thousand products in another order: 2^-53 times their number times the
-// condition of eight layers and three steps, for which a factor of a hundred is left.
+// Sums of a few thousand products in another order: 2^-53 times their number, times a factor of
+// about a hundred for the error growth over eight layers and three steps.
 constexpr double kTolerance = 1e-9;
 
 std::vector<Point> points_to_run() {
@@ -61,15 +60,15 @@ void save(GridRunner& run, World& world, const std::string& folder) {
 void resume(GridRunner& run, const std::string& folder) {
   load_model(run.rank().model(), ModelFolder::open(folder), at::kDouble);
   load_optimizer(run.rank().optimizer(), run.rank().model(), folder);
-  run.rank().leaves_changed();
+  run.rank().refresh_weights();
 }
 
-/// `error` becomes `other` where that is larger, or none.
+/// Raises `error` to `other` if that is larger; NaN stays NaN.
 void widen(double& error, double other) {
   if (!std::isnan(error) && !(other <= error)) error = other;
 }
 
-/// Largest difference of this rank's leaves, or their gradients, from its parts of whole tensors.
+/// Largest difference of this rank's leaves, or their gradients, from its shards of whole tensors.
 double largest_error(const Parameters& parameters, const std::map<std::string, Tensor>& whole,
                      bool of_gradients) {
   double error = 0;
@@ -110,7 +109,7 @@ double error_of(const GridCase& c, const Point& point, const GridRecord& want) {
   return error;
 }
 
-/// "3 3 2" for a dimension of which three values occurred.
+/// Prints how often each value of each dimension occurs.
 void print_counts(const std::string& family, const std::vector<Point>& points, double error) {
   log_info("grid ", family, ": ", points.size(), " layouts, largest error ", error);
   for (size_t d = 0; d < kDimensions.size(); ++d) {
@@ -138,7 +137,7 @@ TEST_P(Grid, EveryLayout_TrainsAsOneRankDoes) {
   print_counts(GetParam(), points, largest);
 }
 
-TEST_P(Grid, OtherSchedules_TrainAsOneRankDoesHoweverThingsAreCut) {
+TEST_P(Grid, OtherSchedules_TrainAsOneRankDoesWithAnySharding) {
   const GridCase c{.family = GetParam()};
   const GridRecord want = record_of_one_rank(c);
   for (const ScheduleKind schedule : {ScheduleKind::kGpipe, ScheduleKind::kZeroBubble}) {
@@ -149,7 +148,7 @@ TEST_P(Grid, OtherSchedules_TrainAsOneRankDoesHoweverThingsAreCut) {
   }
 }
 
-TEST_P(Grid, SavedOnOneLayout_GoesOnOnAnother) {
+TEST_P(Grid, SavedOnOneLayout_ResumesOnAnother) {
   const GridCase c{.family = GetParam()};
   const GridRecord want = record_of_one_rank(c);
   const std::vector<Point> points = all_points();

@@ -45,7 +45,7 @@ StepMetrics metrics_of(const Json& row) {
   return metrics;
 }
 
-// Calls `use` with every whole line and what it says.
+// Calls `use` with each complete line and its metrics.
 void for_each_line(const std::string& path,
                    const std::function<void(std::string_view, const StepMetrics&)>& use) {
   const std::string text = read_file(path);

@@ -60,7 +60,7 @@ TEST(MetricsWriter, EachAppend_IsInTheFileWhenItReturns) {
   EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 2}));
 }
 
-TEST(MetricsWriter, ResumedAtAStep_DropsLaterLinesAndGoesOn) {
+TEST(MetricsWriter, ResumedAtAStep_DropsLaterLinesAndAppends) {
   const std::string path = file_for_test();
   write_steps(path, 9);
   MetricsWriter writer(path, 6);
@@ -69,7 +69,7 @@ TEST(MetricsWriter, ResumedAtAStep_DropsLaterLinesAndGoesOn) {
   EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7}));
 }
 
-TEST(MetricsWriter, LineCutByACrash_IsDropped) {
+TEST(MetricsWriter, IncompleteLastLine_IsDropped) {
   const std::string path = file_for_test();
   write_steps(path, 2);
   std::ofstream(path, std::ios::app) << "{\"step\":3,\"lo";

@@ -1,4 +1,4 @@
-// A folder's model goes on as one for another task: a masked-word BERT becomes a classifier.
+// Fine-tuning a folder's model for another task: a masked-LM BERT becomes a classifier.
 #include <filesystem>
 #include <fstream>
 
@@ -30,7 +30,7 @@ using testing::StartsWith;
 
 const std::vector<std::string> kClasses = {"bad", "good", "odd"};
 
-/// test::kBertConfig with another value of `architectures`, or another text in it.
+/// test::kBertConfig with `from` replaced by `by`.
 std::string replaced(std::string_view from, std::string_view by) {
   std::string config(test::kBertConfig);
   return config.replace(config.find(from), from.size(), by);
@@ -48,10 +48,10 @@ std::map<std::string, Tensor> starting_values(uint64_t seed) {
   return out;
 }
 
-/// Loads a folder into a classifier on three ranks: what is not named in `fresh` is the folder's.
-/// Oracle: the closed form in the files, and the classifier that begins new on one rank.
+/// Loads a folder into a classifier on three ranks. Weights in `fresh` are newly initialized,
+/// others are the folder's. Oracle: the closed form in the files, and a new classifier on one rank.
 void expect_loads(const std::string& path, const std::set<std::string>& fresh,
-                  const std::set<std::string>& left_out, const std::string& cut_from_names = "") {
+                  const std::set<std::string>& left_out, const std::string& prefix = "") {
   const auto starting = starting_values(7);
   test::on_layout({3, 1}, [&](const Writers& writers) {
     auto model = make_model(classifier());
@@ -60,10 +60,9 @@ void expect_loads(const std::string& path, const std::set<std::string>& fresh,
     EXPECT_EQ(loaded.fresh, fresh);
     EXPECT_EQ(loaded.left_out, left_out);
     for (const auto& p : model->parameters()) {
-      const Tensor want =
-          fresh.contains(p->name())
-              ? starting.at(p->name())
-              : test::closed_form(p->name().substr(cut_from_names.size()), p->shape());
+      const Tensor want = fresh.contains(p->name())
+                              ? starting.at(p->name())
+                              : test::closed_form(p->name().substr(prefix.size()), p->shape());
       EXPECT_TRUE(at::equal(p->leaf(), test::slice_of(*p, want))) << p->name();
     }
   });
@@ -77,13 +76,13 @@ const std::set<std::string> kWords = {
     "cls.predictions.transform.LayerNorm.weight", "cls.predictions.transform.dense.bias",
     "cls.predictions.transform.dense.weight"};
 
-TEST(LoadForOtherTask, MaskedWordModel_GivesItsEncoderAndAFreshHeadOnEveryRank) {
+TEST(LoadForOtherTask, MaskedLm_GivesItsEncoderAndAFreshHeadOnEveryRank) {
   const TempFolder folder;
   test::write_model_folder(folder / "m", test::kBertConfig, test::tensors_of(test::kBertConfig));
   expect_loads(folder / "m", kHeadAndPooler, kWords);
 }
 
-// As bert-base-uncased was published: masked words by its config, a pooler all the same.
+// As in bert-base-uncased: a masked-LM config, but the file has a pooler.
 TEST(LoadForOtherTask, PoolerInTheFile_IsRead) {
   const TempFolder folder;
   auto tensors = test::tensors_of(test::kBertConfig);
@@ -93,16 +92,16 @@ TEST(LoadForOtherTask, PoolerInTheFile_IsRead) {
   expect_loads(folder / "m", kHead, kWords);
 }
 
-TEST(LoadForOtherTask, ModelWithoutAHead_LacksTheClassifierAlone) {
+TEST(LoadForOtherTask, ModelWithoutAHead_LacksOnlyTheClassifier) {
   const TempFolder folder;
   const std::string config = replaced("BertForMaskedLM", "BertModel");
   test::write_model_folder(folder / "m", config, test::tensors_of(config));
   auto fresh = kHead;
-  // Its files leave out "bert." before each name, and closed_form goes by the name.
+  // Its files omit the prefix "bert.", and closed_form depends on the name.
   expect_loads(folder / "m", fresh, {}, "bert.");
 }
 
-TEST(LoadForOtherTask, FileThatLacksAWeightOfItsOwn_IsRefused) {
+TEST(LoadForOtherTask, FileThatLacksAnEncoderWeight_IsRefused) {
   const TempFolder folder;
   auto tensors = test::tensors_of(test::kBertConfig);
   std::erase_if(tensors, [](const TensorInfo& t) {
@@ -153,7 +152,7 @@ std::vector<double> losses(const TrainOptions& options) {
 }
 
 // Oracle: the run on one rank. In fp64 only the order of sums differs.
-TEST(ClassifierFromMaskedWords, AnyLayout_TrainsAsOneRankDoesAndGoesOn) {
+TEST(ClassifierFromMaskedLm, AnyLayout_TrainsAsOneRankDoesAndResumes) {
   const TempFolder folder;
   const std::string root = folder.path(), data = rows_file(folder);
   test::write_model_folder(root + "/m", test::kBertConfig, test::tensors_of(test::kBertConfig));
@@ -182,7 +181,7 @@ TEST(ClassifierFromMaskedWords, AnyLayout_TrainsAsOneRankDoesAndGoesOn) {
   o.tp = 2;
   expect_same("fsdp", o);
 
-  // A checkpoint names its classes and is a classifier's like any other.
+  // The checkpoint is an ordinary classifier's and names its classes.
   const Json config = Json::parse_file(root + "/fsdp/step_00000006/config.json");
   EXPECT_EQ(config.at("architectures").at(0).as_string(), "BertForSequenceClassification");
   EXPECT_THAT(make_model(config)->facts().labels, ElementsAre("LABEL_0", "LABEL_1", "LABEL_2"));
@@ -194,39 +193,40 @@ TEST(ClassifierFromMaskedWords, AnyLayout_TrainsAsOneRankDoesAndGoesOn) {
   EXPECT_EQ(read_metrics(resumed.out + "/metrics.jsonl").size(), 8U);
 }
 
-TEST(ClassifierFromMaskedWords, TaskThatTheFamilyHasNot_IsRefused) {
+TEST(ClassifierFromMaskedLm, TaskThatTheFamilyLacks_IsRefused) {
   const TempFolder folder;
   test::write_model_folder(folder / "m", test::kLlamaConfig, test::tensors_of(test::kLlamaConfig));
   const Error error = thrown_by(
       [&] { make_setup(fine_tuning(folder / "m", rows_file(folder), folder / "out"), 0); });
   EXPECT_EQ(error.code(), Code::kUsage);
-  EXPECT_THAT(error.what(), HasSubstr("--task classify is not what this model does"));
+  EXPECT_THAT(error.what(),
+              HasSubstr("--task classify does not fit this model, which is trained for lm"));
 }
 
 TEST(TaskLine, ManyNames_AreCountedAndShortened) {
   const auto model = make_model(classifier());
   EXPECT_EQ(
       task_line(*model, {.fresh = kHeadAndPooler, .left_out = {"cls.predictions.bias"}}),
-      "task    classify: 4 of 41 weights are new (bert.pooler.dense.bias, "
-      "bert.pooler.dense.weight, classifier.bias and 1 more), 1 tensors of the folder are left "
-      "out (cls.predictions.bias)");
+      "task    classify: 4 of 41 weights are newly initialized (bert.pooler.dense.bias, "
+      "bert.pooler.dense.weight, classifier.bias and 1 more), 1 tensors of the folder are not "
+      "used (cls.predictions.bias)");
 }
 
-// Oracle: the hidden states of the masked-word model, whose scores are compared with transformers'
-// in golden_test.cc. Bit for bit: the layers and the order of their sums are the same.
-TEST(ClassifierFromMaskedWords, RecordedModel_KeepsItsHiddenStates) {
+// Oracle: the hidden states of the masked-LM model; golden_test.cc compares its scores with those
+// of transformers. Bit for bit, since the layers and the order of their sums are the same.
+TEST(ClassifierFromMaskedLm, RecordedModel_KeepsItsHiddenStates) {
   const ModelFolder from = ModelFolder::open(test::golden_folder("bert-mlm"));
   const auto words = make_model(from.config);
   load_model(*words, from, at::kFloat);
-  const auto judge = make_model(classifier_config(from.config, kClasses));
-  load_for_other_task(*judge, from, at::kFloat, 3);
+  const auto fine_tuned = make_model(classifier_config(from.config, kClasses));
+  load_for_other_task(*fine_tuned, from, at::kFloat, 3);
   const Tensor ids = test::ids({3, 9}, 96, 5);
   const auto hidden = [&](Model& model) {
     return dynamic_cast<Bert&>(model).hidden(DTensor(ids, Axis(), Replicate{}), Context()).local();
   };
   const Tensor want = hidden(*words);
   EXPECT_GT(want.abs().max().item<double>(), 0.1);
-  EXPECT_TRUE(at::equal(hidden(*judge), want));
+  EXPECT_TRUE(at::equal(hidden(*fine_tuned), want));
 }
 
 }  // namespace

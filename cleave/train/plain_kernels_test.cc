@@ -1,4 +1,4 @@
-// Training with Cleave's kernels. Oracle: the same steps by libtorch's operations alone.
+// Training with Cleave's fused kernels. Oracle: the same steps with libtorch's plain kernels.
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -50,8 +50,8 @@ std::vector<double> losses(const std::string& family, const std::string& plain_k
   return losses;
 }
 
-// Each sum of a loss may be rounded another way: sqrt(terms) ulps, and steps hand it on.
-TEST(PlainKernels, OfLibtorchAlone_TrainAsCleavesOwn) {
+// The sums in a loss may round differently, by sqrt(terms) ulps; the error accumulates over steps.
+TEST(PlainKernels, OfLibtorchOnly_TrainAsFusedKernels) {
   for (const std::string family : {"llama", "gpt2"}) {
     const auto want = losses(family, "all");
     ASSERT_EQ(want.size(), 10U);

@@ -6,14 +6,16 @@
 
 namespace cleave {
 
-RankModel::RankModel(std::unique_ptr<Model> model, const TrainLayout& layout, const Mesh& mesh,
+RankModel::RankModel(std::unique_ptr<Model> model, const ParallelConfig& layout, const Mesh& mesh,
                      World& world, const OptimizerOptions& optimizer)
     : model_(std::move(model)),
-      laid_out_(*model_, layout, {.pp = mesh["pp"], .dp = mesh["dp"], .tp = mesh["tp"]}, optimizer),
+      parallelized_(*model_, layout, {.pp = mesh["pp"], .dp = mesh["dp"], .tp = mesh["tp"]},
+                    optimizer),
       task_(task_of(*model_)) {
-  same_rows_ = layout.pp == 1 ? mesh["tp"] : mesh.flatten(world, {"pp", "tp"}, "same rows");
-  const bool is_cut_over_dp = layout.sharding != DataSharding::kNone;
-  counted_ = is_cut_over_dp ? mesh.flatten(world, {"pp", "dp", "tp"}, "all leaves") : same_rows_;
+  same_batch_ = layout.pp == 1 ? mesh["tp"] : mesh.flatten(world, {"pp", "tp"}, "same batch");
+  const bool is_sharded_over_dp = layout.sharding != DataSharding::kNone;
+  norm_axis_ =
+      is_sharded_over_dp ? mesh.flatten(world, {"pp", "dp", "tp"}, "all leaves") : same_batch_;
 }
 
 std::vector<Batch> RankModel::moved(std::span<const Batch> batches) const {
@@ -27,27 +29,27 @@ std::vector<MicroBatch> RankModel::inputs_of(std::span<const Batch> batches,
                                              const Context& shared) const {
   std::vector<MicroBatch> out;
   for (const Batch& batch : batches) {
-    out.push_back({.input = DTensor(batch.ids, laid_out_.axes().tp, Replicate{}),
+    out.push_back({.input = DTensor(batch.ids, parallelized_.axes().tp, Replicate{}),
                    .context = context_of(batch, shared)});
   }
   return out;
 }
 
-PassResult RankModel::train_pass(std::span<const Batch> rows, uint64_t seed, int64_t step,
+PassResult RankModel::train_pass(std::span<const Batch> batches, uint64_t seed, int64_t step,
                                  double loss_scale) {
-  const std::vector<Batch> micro_batches = moved(rows);
+  const std::vector<Batch> micro_batches = moved(batches);
   std::vector<Tensor> targets;
-  targets.reserve(rows.size());
+  targets.reserve(batches.size());
   Tensor count = at::zeros({}, at::kLong);
-  for (const Batch& batch : rows) count += targets_of(batch, task_).ne(-100).sum();
+  for (const Batch& batch : batches) count += targets_of(batch, task_).ne(-100).sum();
   for (const Batch& batch : micro_batches) targets.push_back(targets_of(batch, task_));
   PassResult result;
-  result.num_labels = laid_out_.axes().dp.all_reduce(count, "number of labels").item<int64_t>();
+  result.num_labels = parallelized_.axes().dp.all_reduce(count, "number of labels").item<int64_t>();
   CLEAVE_CHECK(result.num_labels > 0, Code::kFormat, "the batch of step ", step + 1,
-               " has no label to learn from: every place is -100");
+               " has no labels: all are -100");
   Context shared;
   shared.training = true;
-  shared.recompute_attention = laid_out_.layout().recompute == RecomputeKind::kSelective;
+  shared.recompute_attention = parallelized_.layout().recompute == RecomputeKind::kSelective;
   shared.seed = seed;
   shared.step = step;
   shared.valid_tokens = result.num_labels;
@@ -55,38 +57,39 @@ PassResult RankModel::train_pass(std::span<const Batch> rows, uint64_t seed, int
     return cross_entropy(logits, targets[i], {.valid_tokens = result.num_labels}).local() *
            loss_scale;
   };
-  laid_out_.begin_gradients(micro_batches.size());
-  for (const double part : laid_out_.pipeline().run_train(inputs_of(micro_batches, shared), loss)) {
+  parallelized_.begin_step(micro_batches.size());
+  for (const double part :
+       parallelized_.pipeline().run_train(inputs_of(micro_batches, shared), loss)) {
     result.loss += part / loss_scale;
   }
-  laid_out_.finish_gradients();
+  parallelized_.finish_gradients();
   for (const auto& p : parameters()) {
     if (loss_scale != 1) p->leaf().mutable_grad().div_(loss_scale);
   }
   return result;
 }
 
-EvalSum RankModel::eval_pass(std::span<const Batch> rows) {
-  const std::vector<Batch> micro_batches = moved(rows);
+EvalSum RankModel::eval_pass(std::span<const Batch> batches) {
+  const std::vector<Batch> micro_batches = moved(batches);
   EvalSum sum;
   const auto loss = [&](const DTensor& logits, size_t i) {
     sum += eval_of(logits, targets_of(micro_batches[i], task_), task_);
-    return at::scalar_tensor(0.0);  // the sum is told below
+    return at::scalar_tensor(0.0);  // the sum is broadcast below
   };
-  laid_out_.pipeline().run_eval(inputs_of(micro_batches, Context()), loss);
-  Tensor told = at::tensor(
+  parallelized_.pipeline().run_eval(inputs_of(micro_batches, Context()), loss);
+  Tensor sums = at::tensor(
       {sum.loss_sum, static_cast<double>(sum.num_labels), static_cast<double>(sum.num_right)},
       at::kDouble);
-  const Axis& pp = laid_out_.axes().pp;
-  pp.broadcast_(told, pp.size() - 1, "eval");
-  return {.loss_sum = told[0].item<double>(),
-          .num_labels = static_cast<int64_t>(told[1].item<double>()),
-          .num_right = static_cast<int64_t>(told[2].item<double>())};
+  const Axis& pp = parallelized_.axes().pp;
+  pp.broadcast_(sums, pp.size() - 1, "eval");
+  return {.loss_sum = sums[0].item<double>(),
+          .num_labels = static_cast<int64_t>(sums[1].item<double>()),
+          .num_right = static_cast<int64_t>(sums[2].item<double>())};
 }
 
 GradientNorm RankModel::gradient_norm() const {
-  // The whole list, so that ranks mean the same parameter by its place.
-  return cleave::gradient_norm(model_->parameters(), counted_);
+  // The list of the whole model, so that an index means the same parameter on all ranks.
+  return cleave::gradient_norm(model_->parameters(), norm_axis_);
 }
 
 }  // namespace cleave

@@ -1,5 +1,5 @@
-// The table of refused combinations in docs/layouts.md is what the program says: it is made here by
-// running each, and compared with the page. To renew the page, paste what the failure prints.
+// The table of refused combinations in docs/layouts.md has the messages of the program: this test
+// runs each combination and compares. To update the page, paste the table that the failure prints.
 #include <fstream>
 
 #include <gtest/gtest.h>
@@ -17,7 +17,8 @@ const char* const kConfig = R"({"architectures":["LlamaForCausalLM"],"model_type
 "hidden_size":24,"intermediate_size":20,"num_hidden_layers":4,"num_attention_heads":6,
 "num_key_value_heads":2,"head_dim":4,"max_position_embeddings":32})";
 
-/// Flags beside --model (4 blocks, 6 heads, 32 positions), --data and --out; the batch has 4 rows.
+/// Flags in addition to --model (4 blocks, 6 heads, 32 positions), --data, --out and
+/// --batch-size 4.
 const std::vector<std::string> kRefused = {
     "--dp 2 --zero 1 --fsdp",
     "--pp 2 --virtual-pipeline 2 --schedule-pp 1f1b",
@@ -63,7 +64,7 @@ std::string table_row(const std::string& flags, const test::TempFolder& folder) 
     const bool is_file = word.ends_with(".json") || word.ends_with(".jsonl");
     words.push_back(is_file ? std::string(folder / word) : word);
   }
-  const test::Ran ran = test::run_cleave(words, {.deadline_s = 60});
+  const test::RunResult ran = test::run_cleave(words, {.deadline_s = 60});
   std::string message = ran.err;
   const std::string start = "cleave: ";
   const size_t at = message.rfind(start);
@@ -74,7 +75,7 @@ std::string table_row(const std::string& flags, const test::TempFolder& folder) 
   return str("| `", flags, "` | ", ran.exit_code, " | ", message, " |\n");
 }
 
-TEST(Refused, TableOfThePage_IsWhatTheProgramSays) {
+TEST(Refused, TableInDocs_HasTheMessagesOfTheProgram) {
   const test::TempFolder folder;
   std::ofstream(folder / "sizes.json") << kConfig;
   std::ofstream(folder / "text.txt") << std::string(2000, 'a');

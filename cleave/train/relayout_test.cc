@@ -1,5 +1,5 @@
-// A run that was saved on one layout goes on on another. Oracle: the unbroken run on one rank,
-// whose next losses it must have within the bounds of layout invariance (trainer_test.cc).
+// A run that was saved on one layout resumes on another. Oracle: the uninterrupted run on one rank.
+// The losses must agree within the bounds of layout invariance (trainer_test.cc).
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -40,12 +40,13 @@ std::string name_of(const Move& move) {
   return str(move.family, '_', name_of(move.from), "_to_", name_of(move.to));
 }
 
-constexpr int64_t kSaved = 10, kSteps = 30;  // a pass over the text is 15 steps: 20 go beyond it
+// An epoch has 15 steps, so the 20 resumed steps cross its end.
+constexpr int64_t kSaved = 10, kSteps = 30;
 constexpr int64_t kRows = 60, kSeqLen = 32, kBatch = 4;
 constexpr int64_t kHidden = 24, kWide = 40, kLayers = 4, kVocab = 257;
 
-// Llama: 6 heads over 2 key-value heads, tied. GPT-2: one matrix of queries, keys and values, and
-// dropout, whose masks follow the step and the place in the whole.
+// Llama: 6 heads over 2 key-value heads, tied. GPT-2: a fused QKV matrix, and dropout, whose masks
+// depend on the step and the position in the whole tensor.
 nlohmann::ordered_json config_of(const std::string& family) {
   if (family == "llama") {
     return {{"model_type", "llama"},         {"vocab_size", kVocab},
@@ -61,7 +62,7 @@ nlohmann::ordered_json config_of(const std::string& family) {
           {"resid_pdrop", 0.1},   {"initializer_range", 0.1}};
 }
 
-/// The runs of one family: a model to begin with and a text.
+/// The runs of one family, with a starting model and a text.
 class Runs {
  public:
   Runs(const std::string& family, const std::string& dtype) : dtype_(dtype) {
@@ -90,7 +91,7 @@ class Runs {
     return o;
   }
 
-  /// Losses of a run, one a step.
+  /// Losses of a run, one per step.
   static std::vector<double> losses(const TrainOptions& options) {
     cleave_train(options);
     std::vector<double> out;
@@ -98,7 +99,7 @@ class Runs {
     return out;
   }
 
-  /// The losses of a run that stops being on `move.from` after kSaved steps.
+  /// The losses of a run that moves from `move.from` to `move.to` after kSaved steps.
   std::vector<double> moved(const Move& move) {
     TrainOptions o = options(name_of(move), move.from);
     o.save_every = kSaved;
@@ -112,7 +113,7 @@ class Runs {
  private:
   [[nodiscard]] std::string path(const std::string& name) const { return folder_ / name; }
 
-  /// As after a crash: later checkpoints are gone.
+  /// Removes later checkpoints, as after a crash.
   static void forget_after(const std::string& run, int64_t step) {
     for (const auto& checkpoint : list_checkpoints(run)) {
       if (checkpoint.filename() != checkpoint_name(step)) std::filesystem::remove_all(checkpoint);
@@ -120,7 +121,7 @@ class Runs {
     std::ofstream(run + "/latest") << checkpoint_name(step) << '\n';
   }
 
-  /// Starting weights; one unit in the last place larger where asked.
+  /// Writes starting weights; if `moved`, each is one ulp larger.
   void write_model(const std::string& family, const std::string& name, bool moved) {
     run_ranks(1, [&](World&) {
       auto model = make_model(Json::parse(config_of(family).dump(), "config.json"));
@@ -144,13 +145,13 @@ class Runs {
 class Relayout : public testing::TestWithParam<Move> {};
 
 // In fp64 only the order of sums differs.
-TEST_P(Relayout, NextTwentyLosses_AreThoseOfTheUnbrokenRun) {
+TEST_P(Relayout, NextTwentyLosses_AreThoseOfTheUninterruptedRun) {
   Runs runs(GetParam().family, "fp64");
-  const auto want = Runs::losses(runs.options("unbroken", {1, 1}));
+  const auto want = Runs::losses(runs.options("uninterrupted", {1, 1}));
   const auto got = runs.moved(GetParam());
   ASSERT_EQ(want.size(), static_cast<size_t>(kSteps));
   ASSERT_EQ(got.size(), want.size());
-  EXPECT_GT(std::abs(want[kSaved] - want[kSaved + 1]), 1e-6);  // a step more or less would show
+  EXPECT_GT(std::abs(want[kSaved] - want[kSaved + 1]), 1e-6);  // an offset by one step is visible
   for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-9) << "step " << i + 1;
 }
 
@@ -162,7 +163,7 @@ std::vector<Layout> all_layouts() {
   return layouts;
 }
 
-/// Each tp to each tp; with these dp every pair of values of any two of the five choices occurs.
+/// Each tp to each tp. Every pair of values of any two of the five choices occurs.
 std::vector<Move> pairwise_moves() {
   std::vector<Move> moves;
   for (int a = 0; a < 4; ++a) {
@@ -200,10 +201,10 @@ INSTANTIATE_TEST_SUITE_P(Stages, Relayout, testing::ValuesIn(moves_of_stages()),
 INSTANTIATE_TEST_SUITE_P(Full, Relayout, testing::ValuesIn(all_moves()),
                          [](const auto& move) { return name_of(move.param); });
 
-// In fp32 the bound is how far the unbroken run drifts when every weight moves by one ulp.
+// In fp32 the bound is the drift of the uninterrupted run when every weight changes by one ulp.
 TEST(RelayoutInFp32, NextTwentyLosses_StayWithinTheDriftOfOneUlp) {
   Runs runs("llama", "fp32");
-  const auto want = Runs::losses(runs.options("unbroken", {1, 1}));
+  const auto want = Runs::losses(runs.options("uninterrupted", {1, 1}));
   const auto moved = Runs::losses(runs.options("ulp", {1, 1}, "moved"));
   const double terms = kLayers * (4 * kHidden + 3 * kWide) + kVocab;
   double drift = std::numeric_limits<float>::epsilon() * std::sqrt(terms) * want.front();

@@ -39,10 +39,10 @@ bool has_values(const Series& series) {
   return std::any_of(series.y.begin(), series.y.end(), [](double y) { return std::isfinite(y); });
 }
 
-// The values as they are, pale, and a smooth curve through them.
+// The raw values, drawn faint, and a smoothed curve.
 std::vector<Series> with_smooth(Series raw) {
-  constexpr size_t kFewSteps = 40;     // a curve through them all
-  constexpr size_t kSingleSteps = 12;  // and a mark at each
+  constexpr size_t kFewSteps = 40;     // fewer: only the raw curve
+  constexpr size_t kSingleSteps = 12;  // at most: a dot at each value
   const size_t count = raw.y.size();
   raw.has_dots = count <= kSingleSteps;
   if (count < kFewSteps) return {raw};
@@ -113,12 +113,12 @@ std::string tiles(const ReportData& data) {
     html += tile(str(last.step), "steps");
     html += tile(count_text(static_cast<double>(last.tokens)), "tokens");
     if (std::isfinite(rate)) html += tile(count_text(rate), "tokens/s, median");
-    if (std::isfinite(mfu)) html += tile(fixed(mfu * 100, 1) + " %", "of peak, median");
+    if (std::isfinite(mfu)) html += tile(fixed(mfu * 100, 1) + " %", "MFU, median");
     if (last.peak_rss_bytes > 0) {
       html += tile(bytes_text(static_cast<double>(last.peak_rss_bytes)), "peak memory");
     }
   }
-  if (data.wall_s > 0) html += tile(duration_text(data.wall_s), "this run");
+  if (data.wall_s > 0) html += tile(duration_text(data.wall_s), "wall time");
   return "<div class=\"tiles\">" + html + "</div>\n";
 }
 
@@ -147,7 +147,7 @@ std::string facts(const NamesAndValues& values) {
   return html + "</table>";
 }
 
-/// A bar of times with their shares; no parts where there is no time.
+/// A bar of times with their percentages; without parts if the sum is 0.
 Bar time_bar(const std::string& label, const std::vector<TimePart>& parts) {
   double sum = 0;
   for (const auto& [name, seconds] : parts) sum += seconds;
@@ -173,7 +173,7 @@ std::string memory_section(const std::vector<RankMemory>& memory) {
     }
     bar.total = bytes_text(sum);
     if (rank.planned > 0) {
-      bar.total += " (planned " + bytes_text(static_cast<double>(rank.planned)) + ")";
+      bar.total += " (forecast " + bytes_text(static_cast<double>(rank.planned)) + ")";
     }
     bars.push_back(std::move(bar));
   }
@@ -191,10 +191,10 @@ std::string time_section(const ReportData& data) {
                                  {"communicating", comm_s}};
   parts.insert(parts.end(), data.other_time.begin(), data.other_time.end());
   std::string bars;
-  for (const Bar& bar : {time_bar("time", parts), time_bar("a step", data.step_time)}) {
+  for (const Bar& bar : {time_bar("time", parts), time_bar("per step", data.step_time)}) {
     if (!bar.parts.empty()) bars += bars_html({bar});
   }
-  return bars.empty() ? "" : section("Where the time went", bars);
+  return bars.empty() ? "" : section("Time", bars);
 }
 
 std::string checkpoint_section(const std::vector<ReportCheckpoint>& checkpoints) {
@@ -208,8 +208,8 @@ std::string checkpoint_section(const std::vector<ReportCheckpoint>& checkpoints)
 
 std::string sample_section(const ReportData& data) {
   if (data.sample_text.empty()) return "";
-  return section("What the model writes", "<pre><b>" + escaped_html(data.sample_prompt) + "</b>" +
-                                              escaped_html(data.sample_text) + "</pre>");
+  return section("Sample", "<pre><b>" + escaped_html(data.sample_prompt) + "</b>" +
+                               escaped_html(data.sample_text) + "</pre>");
 }
 
 std::string grid(const std::string& sections) {

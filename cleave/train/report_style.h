@@ -2,7 +2,7 @@
 
 namespace cleave {
 
-/// The look of a report: light or dark as the reader's system, one column on a phone.
+/// The CSS of a report: light or dark like the reader's system, one column on a phone.
 inline constexpr const char* kReportStyle = R"css(
 :root { color-scheme: light dark;
   --page: #f6f7f9; --card: #ffffff; --ink: #1b1f24; --soft: #667080; --grid: #e6e9ee; --code: #f1f3f6;

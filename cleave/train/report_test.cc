@@ -84,7 +84,7 @@ TEST(ChartSvg, TwoPoints_AreDrawnAtTheCorners) {
   EXPECT_TRUE(contains(svg, "d=\"M52.0 226.0L626.0 12.0\"")) << svg;
 }
 
-TEST(ChartSvg, ValuesThatDifferByRoundingAlone_HaveAFewGridLines) {
+TEST(ChartSvg, ValuesThatDifferOnlyByRounding_HaveAFewGridLines) {
   for (const double base : {1.0, 1e15, 1e-300}) {
     const double next = std::nextafter(base, 2 * base);
     const std::string svg =
@@ -124,10 +124,10 @@ TEST(ReportHtml, AllParts_AreOnThePageOnce) {
         "<span>3.0 MiB</span>"}) {
     EXPECT_EQ(times(html, part), 1U) << part;
   }
-  EXPECT_EQ(times(html, "<svg"), 3U);  // no gradient norm was given
+  EXPECT_EQ(times(html, "<svg"), 3U);  // there is no gradient norm
 }
 
-TEST(ReportHtml, Page_NeedsNothingFromOutside) {
+TEST(ReportHtml, Page_IsSelfContained) {
   const std::string html = report_html({.title = "t", .metrics = three_steps()});
   for (const char* part : {"http:", "https:", "<script", "<link", "@import", "url("}) {
     EXPECT_FALSE(contains(html, part)) << part;

@@ -1,4 +1,4 @@
-// What a run that goes on keeps of the one that it goes on from, and what it is told of.
+// What a resumed run keeps from its checkpoint, and its warnings.
 #include <filesystem>
 #include <fstream>
 
@@ -26,7 +26,7 @@ constexpr std::string_view kConfig =
   "hidden_size":16,"intermediate_size":24,"num_hidden_layers":1,"num_attention_heads":2,
   "max_position_embeddings":32})";
 
-/// A tiny run on the licence, by bytes.
+/// A tiny run on the license text, with the byte tokenizer.
 TrainOptions tiny_run(const TempFolder& folder) {
   const std::string config = folder / "tiny.json";
   std::ofstream(config) << kConfig;
@@ -76,7 +76,8 @@ TEST(Resume, CheckpointsAfterTheFirstOneIsGone_StillHaveItsTokenizer) {
   EXPECT_TRUE(fs::exists(last / "tokenizer.json"));
 }
 
-// Oracle: the run that never went on to the newer steps.
+// The second run trains with another learning rate, so its checkpoint differs from the superseded
+// one.
 TEST(Resume, FromAnOlderCheckpointThatLatestNames_TrainsAndSavesItsStepsAgain) {
   const TempFolder folder;
   TrainOptions o = tiny_run(folder);
@@ -96,26 +97,26 @@ TEST(Resume, FromAnOlderCheckpointThatLatestNames_TrainsAndSavesItsStepsAgain) {
   EXPECT_EQ(read_metrics((run / "metrics.jsonl").string()).size(), 4U);
 }
 
-TEST(Resume, SeedOf64Bits_IsReadAgainAndAnotherOneIsToldAsItWasGiven) {
+TEST(Resume, SeedOf64Bits_IsRestoredAndAnotherOneIsReported) {
   const TempFolder folder;
   TrainOptions o = tiny_run(folder);
   o.seed = 0x8000000000000001U;
   cleave_train(o);
   EXPECT_EQ(warnings_of(resumed(o, 5)), "");
   o.seed = 7;
-  EXPECT_THAT(warnings_of(resumed(o, 6)), HasSubstr("was begun with --seed 9223372036854775809"));
+  EXPECT_THAT(warnings_of(resumed(o, 6)), HasSubstr("was started with --seed 9223372036854775809"));
 }
 
-TEST(Resume, InAnotherOrderOfRows_IsToldOf) {
+TEST(Resume, InAnotherOrderOfData_IsReported) {
   const TempFolder folder;
   TrainOptions o = tiny_run(folder);
   o.shuffle = false;
   cleave_train(o);
   o.shuffle = true;
-  EXPECT_THAT(warnings_of(resumed(o, 5)), HasSubstr("was begun with --no-shuffle"));
+  EXPECT_THAT(warnings_of(resumed(o, 5)), HasSubstr("was started with --no-shuffle"));
 }
 
-TEST(Resume, AutomaticGemm_IsTheOneThatTheRunWasBegunWith) {
+TEST(Resume, AutomaticGemm_IsThatOfTheCheckpoint) {
   const TempFolder folder;
   TrainOptions o = tiny_run(folder);
   for (const char* gemm : {"mkl", "onednn"}) {
@@ -130,8 +131,8 @@ TEST(Resume, AutomaticGemm_IsTheOneThatTheRunWasBegunWith) {
   }
 }
 
-// The checkpoint that is being written is of before the step that fails.
-TEST(SaveBehind, StepThatIsNotFinite_WaitsForWhatIsOnItsWay) {
+// The checkpoint that is being written is from before the step that fails.
+TEST(AsyncSave, StepThatIsNotFinite_WaitsForThePendingCheckpoint) {
   const TempFolder folder;
   TrainOptions o = tiny_run(folder);
   o.save_every = 1;
@@ -148,7 +149,7 @@ TEST(SaveBehind, StepThatIsNotFinite_WaitsForWhatIsOnItsWay) {
   EXPECT_EQ(newest->filename(), checkpoint_name(steps.back().step));
 }
 
-TEST(Steps, WarmupLongerThanTheRun_IsRefusedWhateverSaysHowLongItIs) {
+TEST(Steps, WarmupLongerThanTheRun_IsRefusedWithDefaultStepsToo) {
   const TempFolder folder;
   TrainOptions o = tiny_run(folder);
   o.steps = std::nullopt;

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Sets `key` of a config.json.
+/// A copy of a config.json with `key` set to `value`.
 Json with_key(const Json& config, const std::string& key, const nlohmann::ordered_json& value) {
   auto json = nlohmann::ordered_json::parse(config.dump());
   json[key] = value;
@@ -34,13 +34,13 @@ void choose_tokenizer(TrainSetup& setup) {
       setup.tokenizer_folder.empty() ? byte_tokenizer() : load_tokenizer(setup.tokenizer_folder);
 }
 
-/// Whether --model names a config.json: sizes without weights.
+/// Whether --model is a config.json: a model without weights.
 bool is_config(const std::string& model) {
   return fs::path(model).extension() == ".json" && fs::is_regular_file(model);
 }
 
-/// config.json of a new model, a preset's or a file's, for the tokenizer: with its special ids, so
-/// that generation knows its end.
+/// config.json of a new model from a preset or a file, with the tokenizer's vocabulary size and
+/// special ids; generation stops at its end id.
 Json config_of_new(const std::string& name, const Tokenizer& tokenizer) {
   const Json base =
       is_config(name) ? Json::parse_file(name) : preset_config(name, tokenizer.vocab_size());
@@ -51,15 +51,14 @@ Json config_of_new(const std::string& name, const Tokenizer& tokenizer) {
   if (special.eos) {
     json["eos_token_id"] = *special.eos;
   } else if (!json.contains("eos_token_id")) {
-    json["eos_token_id"] = nullptr;  // without the key, the family's default would end texts
+    json["eos_token_id"] = nullptr;  // without the key, the family's default id would end texts
   }
-  // Not the end token where it serves as padding too: the row of padding never learns from its
-  // look-ups.
+  // Not if the end token is also the padding token: embeddings of the padding id get no gradient.
   if (special.pad && special.pad != special.eos) json["pad_token_id"] = *special.pad;
   return Json::parse(json.dump(), is_config(name) ? name : "preset " + name);
 }
 
-/// The model for the task that was asked for; a new classifier with the classes of the data.
+/// If the task makes a new classifier of the model: sets the classes of the data in the config.
 void fit_to_task(TrainSetup& setup) {
   const TrainOptions& o = setup.options;
   const std::string own = make_model(setup.config)->task();
@@ -68,13 +67,13 @@ void fit_to_task(TrainSetup& setup) {
   const auto with_classes = [&](const std::vector<std::string>& names) {
     return classifier_config(setup.config, names);
   };
-  if (make_model(with_classes({"any"}))->task() != task) return;  // told with the model's own task
+  if (make_model(with_classes({"any"}))->task() != task) return;  // make_setup() reports the task
   setup.config = with_classes(class_names(o.data));
   setup.changes_task = setup.folder.has_value();
 }
 
-/// The type is written in the key that the config already uses; the older one is known to every
-/// reader.
+/// The key for the type: the one that the config already uses, else the older one, which every
+/// reader knows.
 std::string dtype_key(const Json& config) {
   return config.has("dtype") ? "dtype" : "torch_dtype";
 }
@@ -90,15 +89,15 @@ void choose_types(TrainSetup& setup) {
   CLEAVE_CHECK(
       dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF16 || dtype == DType::kF64,
       Code::kUsage, "--dtype ", setup.options.dtype,
-      " cannot be trained in; choose fp32, bf16, fp16 or fp64");
+      " is no type for training; choose fp32, bf16, fp16 or fp64");
   const at::ScalarType type = scalar_type(*dtype);
   setup.layout.compute_type = type;
   setup.config = with_key(setup.config, dtype_key(setup.config), torch_name(type));
 }
 
-/// Tokens of the longest row: a batch that it is in is padded to it. Text is packed in rows of
-/// seq_len; rows of ids and a classifier's rows come as long as they are.
-int64_t longest_row(const TrainSetup& setup) {
+/// Tokens of the longest sequence, to which its batch is padded. Packed text has sequences of
+/// seq_len; rows of ids and a classifier's texts keep their length.
+int64_t longest_sequence(const TrainSetup& setup) {
   const Dataset& data = *setup.data;
   const bool is_packed = data.is_text() && !data.sample(0).label;
   if (is_packed) return setup.options.seq_len;
@@ -107,14 +106,14 @@ int64_t longest_row(const TrainSetup& setup) {
   return static_cast<int64_t>(longest);
 }
 
-/// A model of one's own may use what libtorch cannot run on shapes alone: it is trained all the
-/// same.
+/// A user's model may have operations that libtorch cannot run on the meta device. It is trained
+/// without a forecast.
 void plan_step(TrainSetup& setup) {
   try {
     setup.planned = forecast(setup.config, setup.layout,
                              {.batch_size = setup.options.batch_size,
                               .micro_batch_size = setup.micro_batch_size,
-                              .seq_len = longest_row(setup),
+                              .seq_len = longest_sequence(setup),
                               .optimizer = setup.optimizer});
   } catch (const std::exception& error) {
     const std::string what = error.what();
@@ -122,16 +121,16 @@ void plan_step(TrainSetup& setup) {
   }
 }
 
-/// The layout, tried before data is read and ranks start.
+/// Chooses and checks the layout, before data is read and ranks start.
 void choose_layout(TrainSetup& setup, Model& model, int world_size) {
-  TrainLayout& l = setup.layout;
-  l = layout_of(setup.options, model, l.compute_type, world_size);
+  ParallelConfig& l = setup.layout;
+  l = make_parallel_config(setup.options, model, l.compute_type, world_size);
   CLEAVE_CHECK(setup.options.batch_size >= l.dp, Code::kShape,
                "batch-size=", setup.options.batch_size, " is less than dp=", l.dp,
-               "; every data-parallel rank needs a row");
+               "; every data-parallel rank needs a sequence");
   try_layout(model, l);
   if (const auto environment = read_environment()) {
-    const std::string warning = warning_of_hosts(l, environment->local_world_size);
+    const std::string warning = cross_host_warning(l, environment->local_world_size);
     if (!warning.empty() && environment->rank == 0) log_warning(warning);
   }
   setup.micro_batch_size = setup.options.micro_batch_size > 0
@@ -153,7 +152,7 @@ DatasetOptions dataset_options(const TrainSetup& setup, const std::vector<std::s
 void check_length(const TrainSetup& setup, const ModelFacts& facts) {
   const int64_t seq_len = setup.options.seq_len;
   CLEAVE_CHECK(seq_len >= 2, Code::kShape, "seq-len=", seq_len,
-               "; a row needs 2 tokens to have a next one");
+               "; next-token prediction needs at least 2 tokens");
   CLEAVE_CHECK(seq_len <= facts.max_positions, Code::kShape, "seq-len=", seq_len,
                " is more than the model's max_position_embeddings=", facts.max_positions,
                "; choose up to ", facts.max_positions);
@@ -162,8 +161,8 @@ void check_length(const TrainSetup& setup, const ModelFacts& facts) {
 void check_vocabulary(const TrainSetup& setup, const ModelFacts& facts) {
   const int64_t tokens = setup.tokenizer ? setup.tokenizer->vocab_size() : 0;
   CLEAVE_CHECK(tokens <= facts.vocab_size, Code::kShape, "the tokenizer has ", tokens,
-               " ids and the model's vocab_size is ", facts.vocab_size,
-               "; give the tokenizer that belongs to the model with --tokenizer");
+               " ids, more than the model's vocab_size=", facts.vocab_size,
+               "; give the model's tokenizer with --tokenizer");
 }
 
 void choose_steps(TrainSetup& setup) {
@@ -188,7 +187,7 @@ void choose_steps(TrainSetup& setup) {
                     .num_steps = setup.num_steps};
 }
 
-/// Of the tokenizer, and the folder's generation settings.
+/// The files of the tokenizer, and the folder's generation settings.
 std::vector<NamedFile> carried_files(const TrainSetup& setup) {
   std::vector<NamedFile> files;
   const auto copy = [&](const fs::path& path) {
@@ -208,8 +207,8 @@ std::vector<NamedFile> carried_files(const TrainSetup& setup) {
 }  // namespace
 
 TrainSetup make_setup(const TrainOptions& options, int world_size,
-                      const std::optional<WholeCheckpoint>& whole) {
-  (void)device_of(options.device);  // told before anything is read
+                      const std::optional<IntactCheckpoint>& whole) {
+  (void)device_of(options.device);  // throws before anything is read
   const bool is_folder = fs::exists(options.model) && !is_config(options.model);
   std::optional<ModelFolder> folder;
   if (whole) {
@@ -217,7 +216,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   } else if (options.resume) {
     const auto checkpoint = checkpoint_to_resume(options.out);
     CLEAVE_CHECK(checkpoint, Code::kIo, "--out ", options.out,
-                 " holds no checkpoint to resume from; leave out --resume to begin a run");
+                 " has no checkpoint to resume from; omit --resume to start a new run");
     folder = ModelFolder::open(checkpoint->string());
   } else if (is_folder) {
     folder = ModelFolder::open(options.model);
@@ -233,14 +232,14 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   choose_types(setup);
   const auto model = make_model(setup.config);
   CLEAVE_CHECK(options.task.empty() || options.task == model->task(), Code::kUsage, "--task ",
-               options.task, " is not what this model does; it is trained for ", model->task());
+               options.task, " does not fit this model, which is trained for ", model->task());
   choose_layout(setup, *model, world_size);
   check_length(setup, model->facts());
   setup.data = open_dataset(dataset_options(setup, options.data, *model));
   if (!options.eval_data.empty()) {
     setup.eval_data = open_dataset(dataset_options(setup, options.eval_data, *model));
   }
-  // Rows of ids need no tokenizer: a folder that came without one goes without one.
+  // Rows of ids need no tokenizer: if the folder has none, checkpoints have none.
   if (folder && setup.tokenizer_folder.empty() && !setup.data->is_text()) setup.tokenizer = nullptr;
   check_vocabulary(setup, model->facts());
   setup.batches = batch_rules(*model, setup.tokenizer.get(), setup.data->is_text(), options.seed);

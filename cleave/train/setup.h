@@ -14,8 +14,8 @@
 
 namespace cleave {
 
-/// A training run worked out from its options: what is trained, on what, how long. Immutable and
-/// shared by the rank threads of a process.
+/// A training run, derived from its options: model, data and number of steps. Immutable and shared
+/// by the rank threads of a process.
 struct TrainSetup {
   TrainSetup(TrainOptions o, std::optional<ModelFolder> f)
       : options(std::move(o)),
@@ -24,33 +24,32 @@ struct TrainSetup {
         resumes(options.resume) {}
 
   TrainOptions options;
-  Json config;                                 ///< of the model, as it will be saved
-  std::optional<ModelFolder> folder;           ///< whose weights to load; none for a preset
-  std::shared_ptr<const Tokenizer> tokenizer;  ///< null where only ids come in
-  std::string tokenizer_folder;                ///< whose files they are; "" = bytes or none
-  TrainLayout layout;
-  std::optional<Forecast> planned;  ///< of a step; none where the model cannot be run on shapes
+  Json config;                                 ///< config.json of the model, as it will be saved
+  std::optional<ModelFolder> folder;           ///< with the weights to load; none for a preset
+  std::shared_ptr<const Tokenizer> tokenizer;  ///< null if the data are ids
+  std::string tokenizer_folder;                ///< of the tokenizer's files; "" = bytes or none
+  ParallelConfig layout;
+  std::optional<Forecast> planned;  ///< of a step; none if it failed
   std::shared_ptr<const Dataset> data;
   std::shared_ptr<const Dataset> eval_data;  ///< null without --eval-data
-  BatchRules batches;                        ///< how rows of both become batches
+  BatchRules batches;                        ///< how samples of both become batches
   SampleOrder order;
   OptimizerOptions optimizer;
   LrSchedule schedule;
   int64_t num_steps = 0;
-  int64_t micro_batch_size = 1;  ///< rows of a data-parallel rank that go forward at once
-  bool resumes = false;          ///< `folder` is a checkpoint of this run
-  bool changes_task = false;     ///< `folder` is a model for another task, whose head is left out
-  bool is_verified = false;      ///< it was read as it was chosen, and is whole
-  std::vector<std::string> damage;  ///< of newer checkpoints, which are left out
-  /// What checkpoints carry of the tokenizer, and the folder's generation settings: read once, for
-  /// the folder may be a checkpoint that makes way for newer ones.
+  int64_t micro_batch_size = 1;     ///< sequences of a data-parallel rank per forward pass
+  bool resumes = false;             ///< `folder` is a checkpoint of this run
+  bool changes_task = false;        ///< `folder` is for another task; its head is not used
+  bool is_verified = false;         ///< `folder` was read completely and is intact
+  std::vector<std::string> damage;  ///< of newer checkpoints, which are skipped
+  /// The tokenizer's files and the folder's generation settings, for checkpoints. Read once, since
+  /// the folder may be a checkpoint that is deleted when newer ones are saved.
   std::vector<NamedFile> files;
 };
 
 /// Throws Error for options that do not fit the model, the data or each other. `world_size` is that
-/// of the launcher, 0 without one. With `whole` the run goes on from there, whatever the options
-/// say.
+/// of the launcher, 0 without one. With `whole` the run resumes from it, whatever the options say.
 TrainSetup make_setup(const TrainOptions& options, int world_size,
-                      const std::optional<WholeCheckpoint>& whole = std::nullopt);
+                      const std::optional<IntactCheckpoint>& whole = std::nullopt);
 
 }  // namespace cleave

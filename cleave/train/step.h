@@ -7,19 +7,19 @@
 
 namespace cleave {
 
-/// What forward is told of a batch's rows, beside what all rows share.
+/// The context of forward for a batch: `shared` with the batch's mask, token types and first row.
 Context context_of(const Batch& batch, Context shared = {});
 
-/// A data-parallel rank's rows as `count` micro-batches of up to `rows` each. Where it has too few
-/// rows, the rest are its first row without labels: they add nothing to losses and gradients, and
-/// every rank does as many.
+/// Divides a data-parallel rank's batch into `count` micro-batches of up to `rows` sequences. If it
+/// has too few, the rest are its first sequence without labels, which adds nothing to losses and
+/// gradients. So every rank runs the same number of micro-batches.
 std::vector<Batch> micro_batches_of(const Batch& batch, int64_t rows, int64_t count);
 
-/// What logits and targets of some rows are worth.
+/// Evaluation sums over batches.
 struct EvalSum {
-  double loss_sum = 0;     ///< over labels, of -log(probability), natural
-  int64_t num_labels = 0;  ///< that counted: tokens, or rows of a classifier
-  int64_t num_right = 0;   ///< of a classifier's rows
+  double loss_sum = 0;     ///< of -ln(probability) over labels
+  int64_t num_labels = 0;  ///< tokens, or sequences of a classifier
+  int64_t num_right = 0;   ///< correct predictions of a classifier
   EvalSum& operator+=(const EvalSum& other);
 
   [[nodiscard]] double loss() const;        ///< mean per label
@@ -27,7 +27,8 @@ struct EvalSum {
   [[nodiscard]] double accuracy() const;    ///< of a classifier, 0 to 1
 };
 
-/// Without gradients. Logits and targets as targets_of gives them. Collective where logits are cut.
+/// The sums of a batch, without gradients. `targets` are those of targets_of(). Collective if the
+/// logits are sharded.
 EvalSum eval_of(const DTensor& logits, const Tensor& targets, Task task);
 
 }  // namespace cleave

@@ -24,7 +24,7 @@ int64_t num_weights(Model& model) {
   return sum;
 }
 
-std::string processor() {
+std::string cpu_name() {
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);) {
     const size_t colon = line.find(": ");
@@ -33,7 +33,7 @@ std::string processor() {
   return "unknown";
 }
 
-/// "rank 3 (dp 1, tp 1)": dims of size 1 are left out but for the last two.
+/// "rank 3 (dp 1, tp 1)". Dims of size 1 are omitted, except for the last two.
 std::string place_text(const Mesh& mesh, int64_t rank) {
   std::string text;
   int64_t rest = rank;
@@ -47,8 +47,7 @@ std::string place_text(const Mesh& mesh, int64_t rank) {
   return str("rank ", rank, " (", text, ")");
 }
 
-/// "2 cores each", or "99 threads each on 2 cores" where a rank was told to have more than it can
-/// run on.
+/// "2 cores each", or "99 threads each on 2 cores" if a rank has more threads than cores.
 std::string cores_text() {
   const auto threads = static_cast<size_t>(at::get_num_threads());
   const size_t cores = usable_cpus().size();
@@ -74,9 +73,9 @@ std::string first_of(const std::set<std::string>& names) {
 
 std::string task_line(Model& model, const LoadResult& loaded) {
   std::string line = str("task    ", model.task(), ": ", loaded.fresh.size(), " of ",
-                         model.parameters().size(), " weights are new");
+                         model.parameters().size(), " weights are newly initialized");
   if (!loaded.fresh.empty()) line += str(" (", first_of(loaded.fresh), ")");
-  line += str(", ", loaded.left_out.size(), " tensors of the folder are left out");
+  line += str(", ", loaded.left_out.size(), " tensors of the folder are not used");
   if (!loaded.left_out.empty()) line += str(" (", first_of(loaded.left_out), ")");
   return line;
 }
@@ -92,24 +91,24 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
   const ModelFacts& f = model.facts();
   const TrainOptions& o = setup.options;
   const std::string kv =
-      f.num_kv_heads == f.num_heads ? "" : str(" (", f.num_kv_heads, " for keys and values)");
+      f.num_kv_heads == f.num_heads ? "" : str(" (", f.num_kv_heads, " KV heads)");
   std::vector<std::string> lines = {
       str("model   ", model_name, ": ", count_text(static_cast<double>(num_weights(model))),
           " weights, ", f.num_layers, " layers of width ", f.hidden, ", ", f.num_heads, " heads",
           kv, ", vocabulary ", f.vocab_size),
       str("ranks   ", setup.layout.describe(), " as ",
           world.ranks_are_threads() ? "threads" : "processes", ", ", cores_text(), ", ", o.dtype,
-          ", ", o.device == "cpu" ? str("matrix products by ", name(gemm())) : "a GPU each"),
-      str("data    ", setup.data->size(), " rows",
+          ", ", o.device == "cpu" ? str("matrix products by ", name(gemm())) : "one GPU each"),
+      str("data    ", setup.data->size(), " sequences",
           setup.data->is_text() ? str(" of ", o.seq_len, " tokens") : "",
-          setup.tokenizer ? str(", tokenizer ", setup.tokenizer->kind()) : ", ids as they are"),
-      str("steps   ", setup.num_steps, " of ", o.batch_size, " rows, ", o.optimizer, " at ", o.lr,
-          ", ", o.schedule)};
+          setup.tokenizer ? str(", tokenizer ", setup.tokenizer->kind()) : ", token ids"),
+      str("steps   ", setup.num_steps, " of ", o.batch_size, " sequences, ", o.optimizer, ", lr ",
+          o.lr, ", ", o.schedule)};
   if (setup.planned) {
     const StepTime time = step_time(*setup.planned, setup.layout, machine);
-    lines.push_back(str("time    ", duration_text(time.total()), " a step or more (products ",
-                        duration_text(time.compute_s), ", messages ", duration_text(time.comm_s),
-                        ")"));
+    lines.push_back(str("time    at least ", duration_text(time.total()),
+                        " per step (matrix products ", duration_text(time.compute_s),
+                        ", communication ", duration_text(time.comm_s), ")"));
   }
   return lines;
 }
@@ -127,7 +126,7 @@ ReportData run_report(const TrainSetup& setup, const std::string& model_name, Mo
              {"heads", str(f.num_heads, ", key and value heads ", f.num_kv_heads)},
              {"vocabulary", str(f.vocab_size)},
              {"dtype", o.dtype}};
-  r.machine = {{"CPU", processor()},
+  r.machine = {{"CPU", cpu_name()},
                {"cores", str(std::thread::hardware_concurrency())},
                {"threads per rank", str(at::get_num_threads())},
                {"matrix products", std::string(name(gemm()))}};

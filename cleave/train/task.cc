@@ -14,8 +14,8 @@ Batch BatchRules::make(const Dataset& data, const SampleOrder& order, int64_t st
   return masking ? masked(batch, *masking, step) : batch;
 }
 
-Batch BatchRules::make_to_measure(const Dataset& data, const SampleOrder& order, int64_t step,
-                                  int64_t begin, int64_t end) const {
+Batch BatchRules::make_for_eval(const Dataset& data, const SampleOrder& order, int64_t step,
+                                int64_t begin, int64_t end) const {
   Batch batch = make_batch(data, order, step, begin, end, pad_id);
   if (!masking) return batch;
   Batch numbered = batch;
@@ -32,8 +32,8 @@ BatchRules batch_rules(const Model& model, const Tokenizer* tokenizer, bool data
   if (task_of(model) != Task::kMlm || !data_is_text) return rules;
   CLEAVE_CHECK(tokenizer != nullptr && tokenizer->special().mask, Code::kUsage, "the ",
                tokenizer == nullptr ? "missing" : tokenizer->kind(),
-               " tokenizer has no mask token, which task mlm hides text by; give --tokenizer a "
-               "folder whose tokenizer has one, or rows of ids with labels");
+               " tokenizer has no mask token, which task mlm needs for text; give a --tokenizer "
+               "folder that has one, or rows of ids with labels");
   MaskingOptions masking{.mask_id = *tokenizer->special().mask,
                          .vocab_size = tokenizer->vocab_size(),
                          .is_special = {},

@@ -9,34 +9,34 @@
 
 namespace cleave {
 
-/// How rows of data become the batches of a task, the same on every layout.
+/// How samples become the batches of a task. The same on every layout.
 struct BatchRules {
   int64_t pad_id = 0;
-  std::optional<MaskingOptions> masking{};  ///< tokens of text are hidden by it
+  std::optional<MaskingOptions> masking{};  ///< how tokens of text are masked
 
-  /// Rows [begin, end) of the global batch of `step`, ready for forward and targets_of.
+  /// Sequences [begin, end) of the global batch of `step`, ready for forward and targets_of.
   [[nodiscard]] Batch make(const Dataset& data, const SampleOrder& order, int64_t step,
                            int64_t begin, int64_t end) const;
-  /// The same to measure a model on samples in their order: which tokens of a sample are hidden is
-  /// a function of its number, so that the result does not depend on the batch size.
-  [[nodiscard]] Batch make_to_measure(const Dataset& data, const SampleOrder& order, int64_t step,
-                                      int64_t begin, int64_t end) const;
+  /// As make(), for evaluation without shuffle: which tokens are masked is a function of the
+  /// sample's index, so that the result does not depend on the batch size.
+  [[nodiscard]] Batch make_for_eval(const Dataset& data, const SampleOrder& order, int64_t step,
+                                    int64_t begin, int64_t end) const;
 };
 
-/// The rules of a model on data: masked models hide tokens of text; rows of ids have their labels
-/// already. Throws Error(kUsage) when masking needs a mask token that the tokenizer does not have.
+/// The rules for a model and data. Masked-LM models mask tokens of text; rows of ids already have
+/// labels. Throws Error(kUsage) if masking needs a mask token that the tokenizer does not have.
 BatchRules batch_rules(const Model& model, const Tokenizer* tokenizer, bool data_is_text,
                        uint64_t seed);
 
 /// The task of a model. Throws Error(kUsage) for one without a head.
 Task task_of(const Model& model);
 
-/// What a model's logits are compared with: each next token, the hidden tokens, the classes.
-/// int64, [B, T], or [B] for a classifier; -100 where there is none.
+/// The targets of a model's logits: next tokens, masked tokens, or classes. int64, [B, T], or [B]
+/// for a classifier; -100 where there is no target.
 Tensor targets_of(const Batch& batch, Task task);
 
-/// How many of a classifier's largest logits are at their target. Logits [B, C], targets [B].
-/// Collective where the classes are cut.
+/// How many predictions of a classifier are correct. Logits [B, C], targets [B]. Collective if the
+/// classes are sharded.
 int64_t num_right(const DTensor& logits, const Tensor& targets);
 
 }  // namespace cleave

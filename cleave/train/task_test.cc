@@ -29,7 +29,7 @@ TEST(TargetsOf, EachTask_ReadsItsLabels) {
   EXPECT_TRUE(at::equal(targets_of(batch, Task::kClassify), batch.labels));
 }
 
-TEST(NumRight, LogitsCutByClass_AreComparedWhole) {
+TEST(NumRight, LogitsShardedByClass_AreGathered) {
   const Tensor logits =
       at::tensor({0.1, 0.9, 0.0, 0.7, 0.2, 0.1, 0.0, 0.1, 0.2}, at::kDouble).view({3, 3});
   const Tensor targets = at::tensor({1, 2, 2}, at::kLong);
@@ -45,10 +45,10 @@ TEST(BatchRules, ATokenizerWithoutAMaskToken_IsRefusedForMaskedText) {
   const Error error = test::thrown_by([&] { batch_rules(*model, bytes.get(), true, 0); });
   EXPECT_EQ(error.code(), Code::kUsage);
   EXPECT_THAT(error.what(), HasSubstr("the bytes tokenizer has no mask token"));
-  EXPECT_FALSE(batch_rules(*model, nullptr, false, 0).masking) << "rows have their labels";
+  EXPECT_FALSE(batch_rules(*model, nullptr, false, 0).masking) << "rows of ids have labels";
 }
 
-/// The trained classifier with dropout off, as the recorded run had it.
+/// The trained classifier without dropout, as in the recorded run.
 ModelFolder imdb_model() {
   ModelFolder folder = ModelFolder::open(test::data_folder() + "/models/bert-imdb");
   auto config = nlohmann::ordered_json::parse(folder.config.dump());
@@ -58,7 +58,7 @@ ModelFolder imdb_model() {
   return folder;
 }
 
-// Oracle: the same loop in PyTorch with transformers' model; 1e-4 is what its notes call safe.
+// Oracle: the same loop in PyTorch with transformers' model. 1e-4 is the tolerance in its notes.
 TEST(RealImdbTraining, TwelveStepsOnReviews_GiveTheirIdsLossesAndNorms) {
   CLEAVE_NEEDS_DATA();
   const Json golden = Json::parse_file(test::data_folder() + "/goldens/training/bert-imdb.json");
@@ -71,19 +71,19 @@ TEST(RealImdbTraining, TwelveStepsOnReviews_GiveTheirIdsLossesAndNorms) {
                                   .classes = {"negative", "positive"}});
   ASSERT_EQ(data->size(), 7500);
   const SampleOrder order{.num_samples = data->size(), .batch_size = 8, .shuffle = false};
-  for (const TrainLayout& layout :
-       {TrainLayout{}, TrainLayout{.tp = 2}, TrainLayout{.dp = 2, .tp = 2}, TrainLayout{.pp = 2}}) {
+  for (const ParallelConfig& layout : {ParallelConfig{}, ParallelConfig{.tp = 2},
+                                       ParallelConfig{.dp = 2, .tp = 2}, ParallelConfig{.pp = 2}}) {
     run_ranks(layout.num_ranks(), [&](World& world) {
       const Mesh mesh =
           Mesh::build(world, {{"pp", layout.pp}, {"dp", layout.dp}, {"tp", layout.tp}});
       auto model = make_model(folder.config);
-      TrainLayout planned = layout;
+      ParallelConfig planned = layout;
       planned.plan = model->plan();
       RankModel rank(
           std::move(model), planned, mesh, world,
           {.eps = 1e-6, .weight_decay = 0.01, .decay_on = OptimizerOptions::DecayOn::kAll});
       load_model(rank.model(), folder, at::kFloat);
-      rank.leaves_changed();
+      rank.refresh_weights();
       const BatchRules rules = batch_rules(rank.model(), nullptr, true, 0);
       for (int64_t step = 0; step < golden.at("steps").as_int(); ++step) {
         const int64_t rows = 8 / layout.dp;
@@ -109,9 +109,9 @@ TEST(RealImdbTraining, TwelveStepsOnReviews_GiveTheirIdsLossesAndNorms) {
   }
 }
 
-// Oracle: what is hidden of a sample by itself. With a batch's row instead of the sample's number
-// rows 0 and 1 of every batch would be hidden alike.
-TEST(MaskedText, MeasuredInBatchesOfAnySize_HasTheSameTokensHidden) {
+// Oracle: a batch of one sample. If masks depended on the row in the batch instead of the sample's
+// index, rows 0 of all batches would have the same mask.
+TEST(MaskedText, EvaluatedInBatchesOfAnySize_HasTheSameTokensMasked) {
   const test::TempFolder folder;
   std::string text;
   for (int i = 0; i < 60; ++i) text += str("word ", i, '\n');
@@ -127,7 +127,7 @@ TEST(MaskedText, MeasuredInBatchesOfAnySize_HasTheSameTokensHidden) {
     const SampleOrder order{
         .num_samples = data->size(), .batch_size = batch_size, .shuffle = false};
     const int64_t row = sample % batch_size;
-    return rules.make_to_measure(*data, order, sample / batch_size, row, row + 1);
+    return rules.make_for_eval(*data, order, sample / batch_size, row, row + 1);
   };
   for (int64_t sample = 0; sample < 7; ++sample) {
     const Batch alone = row_of(sample, 1);

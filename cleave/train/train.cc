@@ -11,7 +11,7 @@
 namespace cleave {
 namespace {
 
-/// Returns the signal that stopped it, or 0.
+/// Returns the signal that stopped the run, or 0.
 int train_rank(const TrainSetup& setup, World& world, const Axis& everyone) {
   if (!world.ranks_are_threads()) check_consistent(fingerprint_of(setup), everyone);
   return Trainer(setup, world).run();
@@ -34,10 +34,10 @@ void cleave_train(const cleave::TrainOptions& options) {
                  .device = options.device};
   std::atomic<int> signal{0};
   if (is_restart()) {
-    // The ranks meet first: what they go on from is read by all of them, a share each.
+    // Ranks start first: together they read the checkpoint to resume from, each rank a share.
     run_job(job, [&](World& world) {
       const Axis everyone = axis_of_all(world);
-      const auto whole = newest_whole_checkpoint(options.out, everyone);
+      const auto whole = newest_intact_checkpoint(options.out, everyone);
       const TrainSetup setup = make_setup(options, world.size(), whole);
       signal = train_rank(setup, world, everyone);
     });

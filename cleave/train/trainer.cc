@@ -7,13 +7,12 @@
 
 #include <ATen/ATen.h>
 
-#include "cleave/base/address_space.h"
 #include "cleave/base/byte_count.h"
 #include "cleave/base/clock.h"
 #include "cleave/base/hash.h"
 #include "cleave/base/log.h"
 #include "cleave/base/mutant.h"
-#include "cleave/base/peak_rss.h"
+#include "cleave/base/resource_limits.h"
 #include "cleave/base/stop.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/kernels/cpu/gemm.h"
@@ -24,17 +23,18 @@
 namespace cleave {
 namespace {
 
-/// As long a hint how to resume is kept whole when ranks die: a shell may have listed many files.
+/// A longer resume command (a shell may have expanded many files) is shortened in the hint that is
+/// shown when ranks die.
 constexpr size_t kMostHintBytes = 1000;
 
-/// What a step and a save of a tiny model take beside its tensors. Where there is less, libraries
-/// that cannot tell of it would end the process.
+/// Address space that a step and a save of a tiny model need in addition to its tensors. With less,
+/// libraries that do not report the failed allocation would end the process.
 constexpr int64_t kLeastSpace = int64_t{96} << 20;
 
-/// Below it what overflows is not the scaled gradients.
+/// Below this scale, an overflow is not caused by the scaling.
 constexpr double kLeastLossScale = 1.0 / 1024;
 
-/// The name of the first weight with a NaN or infinity in this rank's part of it; "" when none has.
+/// The first weight with a NaN or infinity in this rank's shard; "" if there is none.
 std::string first_not_finite(const Parameters& parameters) {
   const at::NoGradGuard no_grad;
   for (const auto& parameter : parameters) {
@@ -43,7 +43,7 @@ std::string first_not_finite(const Parameters& parameters) {
   return "";
 }
 
-/// A fault to be found: a NaN in rank 1's part of the gradient of a weight that is cut.
+/// For a mutant: puts a NaN into rank 1's shard of a gradient.
 void spoil_gradient(const Parameters& parameters, const World& world) {
   if (world.rank() != 1) return;
   for (const auto& parameter : parameters) {
@@ -76,20 +76,20 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
               setup.options.keep_last) {
   start_s_ = monotonic_s();
   model_name_ = setup.options.model;
-  // Before it is taken: where it is too much, this may be the last word.
+  // Shown before memory is allocated, since the allocation may fail.
   if (is_first() && setup.planned) {
-    log_info("memory  ", bytes_text(static_cast<double>(setup.planned->most_bytes())),
-             " a rank at most");
+    log_info("memory  at most ", bytes_text(static_cast<double>(setup.planned->most_bytes())),
+             " per rank");
   }
   load();
   CLEAVE_CHECK(has_address_space(kLeastSpace), Code::kMemory, "less than ",
                bytes_text(static_cast<double>(kLeastSpace)),
-               " of memory are left for the steps; allow the process more (ulimit -v)");
-  // Better now than when the weights that it is for are trained.
+               " of address space are left for the steps; raise the limit (ulimit -v)");
+  // Fail before training if the disk is too small.
   if (is_first()) folder_.require_space(checkpoint(), saves_ahead());
-  rank_.leaves_changed();
+  rank_.refresh_weights();
   machine_ = measure_machine(everyone_, setup.layout.compute_type, device_of(setup.options.device));
-  memory_->reset_peak();  // its matrices are no part of a step
+  memory_->reset_peak();  // the measurement is not part of a step
   load_s_ = monotonic_s() - start_s_;
 }
 
@@ -106,7 +106,8 @@ void Trainer::load() {
     carried_ = std::move(loaded.carried);
   }
   move_to(rank_.model(), device_of(setup_.options.device));
-  (void)rank_.optimizer().states();  // moments' memory is missing now or never
+  // Allocates the moments now, so that a lack of memory shows before training.
+  (void)rank_.optimizer().states();
   if (!setup_.resumes) {
     choose_gemm(setup_.options.gemm, everyone_);
     return;
@@ -116,7 +117,7 @@ void Trainer::load() {
   }
   const Json state = Json::parse_file(setup_.folder->path + "/" + std::string(kStateName));
   model_name_ = state.string_or("model", setup_.options.out);
-  // Another library, chosen anew on another machine, would give other last bits.
+  // Keep the library of the checkpoint: another one would change the last bits.
   const bool is_free = setup_.options.gemm == "auto";
   choose_gemm(is_free ? state.string_or("gemm", "auto") : setup_.options.gemm, everyone_);
   done_ = state.at("step").as_int(0);
@@ -124,46 +125,46 @@ void Trainer::load() {
   if (state.has("loss_scale")) {
     loss_scale_.restore(state.at("loss_scale").as_number(), state.at("good_steps").as_int(0));
   }
-  // The place in the data is counted in batches of rows.
+  // The position in the data is counted in batches.
   const int64_t batch_size = state.at("batch_size").as_int(1);
   CLEAVE_CHECK(batch_size == setup_.options.batch_size, Code::kUsage, "the run in ",
-               setup_.options.out, " was begun with --batch-size ", batch_size,
-               "; give the same to resume it");
+               setup_.options.out, " was started with --batch-size ", batch_size,
+               "; give the same value to resume it");
   if (is_first()) warn_of_changes(state);
   saved_ = done_;
   set_aside_newer();
 }
 
-/// Checkpoints newer than the one that the run goes on from make way: their steps come again.
+/// Renames checkpoints newer than the one that the run resumes from: their steps are repeated.
 void Trainer::set_aside_newer() {
   const bool is_damaged = !setup_.damage.empty();
   const auto aside =
       folder_.go_back_to(setup_.folder->path, is_damaged ? ".damaged" : ".superseded");
-  if (is_damaged) return;  // told of each by what is wrong with it
+  if (is_damaged) return;  // start_log() reports the damage of each
   for (const auto& path : aside) {
-    log_warning("the run goes on from ", setup_.folder->path, ", which `latest` names; the newer ",
-                "checkpoint beside it is now ", path.string());
+    log_warning("the run resumes from ", setup_.folder->path, ", which `latest` names; the newer ",
+                "checkpoint was renamed to ", path.string());
   }
 }
 
-/// What a resumed run does not do as it was begun, where that is easily overlooked.
+/// Warns about options that differ from those of the resumed run and are easily overlooked.
 void Trainer::warn_of_changes(const Json& state) const {
   const TrainOptions& o = setup_.options;
   if (o.model != TrainOptions{}.model && o.model != model_name_) {
-    log_warning("--model ", o.model, " is not read: the run in ", o.out, " goes on with its own, ",
-                model_name_);
+    log_warning("--model ", o.model, " is ignored: the run in ", o.out,
+                " resumes with its own model, ", model_name_);
   }
   const auto seed = static_cast<uint64_t>(state.int_or("seed", static_cast<int64_t>(o.seed)));
   const bool shuffle = state.bool_or("shuffle", o.shuffle);
   if (seed != o.seed) {
-    log_warning("the run in ", o.out, " was begun with --seed ", seed, ": with ", o.seed,
-                " rows come in another order, some twice and some not at all");
+    log_warning("the run in ", o.out, " was started with --seed ", seed, ", now ", o.seed,
+                ": the order of the data changes; some sequences repeat, others are skipped");
   } else if (shuffle != o.shuffle) {
-    log_warning("the run in ", o.out, " was begun with ", shuffle ? "--shuffle" : "--no-shuffle",
-                ": now rows come in another order, some twice and some not at all");
+    log_warning("the run in ", o.out, " was started with ", shuffle ? "--shuffle" : "--no-shuffle",
+                ": the order of the data changes; some sequences repeat, others are skipped");
   } else if (state.string_or("data", "") != to_hex(setup_.data->fingerprint())) {
-    log_warning("the run in ", o.out, " was begun on other data, or rows of another length: step ",
-                done_, " is its place in these");
+    log_warning("the run in ", o.out, " was started on other data or with another --seq-len; ",
+                "it resumes at step ", done_, " of this data");
   }
 }
 
@@ -182,63 +183,66 @@ void Trainer::start_log() {
   }
   if (setup_.resumes) log_info("resumed after step ", done_, " from ", setup_.folder->path);
   if (setup_.resumes && done_ >= setup_.num_steps) {
-    log_info("all ", setup_.num_steps, " steps are done; raise --steps or --epochs to go on");
+    log_info("all ", setup_.num_steps,
+             " steps are done; raise --steps or --epochs to train longer");
   }
   if (done_ >= setup_.num_steps) return;
   progress_ = std::make_unique<Progress>(ProgressOptions{.total = setup_.num_steps, .done = done_});
 }
 
-/// Of a global batch, those of this data-parallel rank.
-Range Trainer::own_rows(int64_t num_rows) const {
+/// The range of a global batch that belongs to this data-parallel rank.
+Range Trainer::own_range(int64_t num_sequences) const {
   const int64_t dp = setup_.layout.dp;
   const int64_t r = mesh_["dp"].rank();
-  return {num_rows * r / dp, num_rows * (r + 1) / dp};
+  return {num_sequences * r / dp, num_sequences * (r + 1) / dp};
 }
 
-/// A global batch's rows of this rank as micro-batches, as many on every rank.
-std::vector<Batch> Trainer::rows_of(const Dataset& data, int64_t step, int64_t num_rows) const {
-  const auto [begin, end] = own_rows(num_rows);
+/// This rank's sequences of a global batch as micro-batches, as many on every rank.
+std::vector<Batch> Trainer::micro_batches(const Dataset& data, int64_t step,
+                                          int64_t num_sequences) const {
+  const auto [begin, end] = own_range(num_sequences);
   SampleOrder order = setup_.order;
   order.num_samples = data.size();
   const bool trains = &data == setup_.data.get();
   order.shuffle = order.shuffle && trains;
-  const auto make = trains ? &BatchRules::make : &BatchRules::make_to_measure;
+  const auto make = trains ? &BatchRules::make : &BatchRules::make_for_eval;
   Batch batch = (setup_.batches.*make)(data, order, step, begin, std::max(end, begin + 1));
   if (begin == end) batch.labels = at::full_like(batch.labels, -100);
-  const int64_t most = (num_rows + setup_.layout.dp - 1) / setup_.layout.dp;
-  const int64_t at_once = setup_.micro_batch_size;
-  return micro_batches_of(batch, at_once, (most + at_once - 1) / at_once);
+  const int64_t most = (num_sequences + setup_.layout.dp - 1) / setup_.layout.dp;
+  const int64_t size = setup_.micro_batch_size;
+  return micro_batches_of(batch, size, (most + size - 1) / size);
 }
 
-void Trainer::check_same_rows(std::span<const Batch> rows) const {
-  const Axis& axis = rank_.same_rows();
+void Trainer::check_same_batch(std::span<const Batch> batches) const {
+  const Axis& axis = rank_.same_batch();
   if (axis.size() == 1) return;
-  const Tensor mine = at::scalar_tensor(rows.front().hash(), at::kLong).view({1});
+  const Tensor mine = at::scalar_tensor(batches.front().hash(), at::kLong).view({1});
   const std::vector<int64_t> one_each(static_cast<size_t>(axis.size()), 1);
   const Tensor all = axis.all_gather(mine, 0, one_each, "hash of the first batch");
   for (int64_t r = 0; r < axis.size(); ++r) {
-    CLEAVE_CHECK(all[r].item<int64_t>() == all[0].item<int64_t>(), Code::kDesync, "ranks 0 and ", r,
-                 " of those with the same rows read different first batches; do all hosts see the "
-                 "same data files?");
+    CLEAVE_CHECK(
+        all[r].item<int64_t>() == all[0].item<int64_t>(), Code::kDesync, "ranks 0 and ", r,
+        " of those with the same dp coordinate read different first batches; check that all hosts "
+        "have the same data files");
   }
 }
 
 int Trainer::run() {
   start_log();
   if (done_ < setup_.num_steps) {
-    check_same_rows(rows_of(*setup_.data, done_, setup_.order.batch_size));
+    check_same_batch(micro_batches(*setup_.data, done_, setup_.order.batch_size));
   }
   while (done_ < setup_.num_steps && stop_signal_ == 0) {
     train_step(done_);
     const bool is_last = done_ == setup_.num_steps;
     const int64_t every = setup_.options.save_every;
-    if (setup_.options.async_save) folder_.settle(RunFolder::Settle::kIfWritten);
+    if (setup_.options.async_save) folder_.poll_save();
     if (!is_last && stop_signal_ == 0 && every > 0 && done_ % every == 0) {
       save(setup_.options.async_save);
     }
   }
-  folder_.settle(RunFolder::Settle::kWait);
-  if (saved_ != done_) save(/*behind=*/false);
+  folder_.wait_for_save();
+  if (saved_ != done_) save(/*async=*/false);
   if (progress_) progress_->finish();
   if (stop_signal_ == 0) {
     finish("finished");
@@ -249,7 +253,8 @@ int Trainer::run() {
   return stop_signal_;
 }
 
-/// Whether to look where a step's time goes: in the eight after those whose memory is watched.
+/// Whether to measure the time of operations: in the eight steps after those whose memory is
+/// measured.
 bool Trainer::watches_time() const {
   constexpr int kSteps = 8;
   return is_first() && !memory_ && num_clocked_ < kSteps;
@@ -261,7 +266,7 @@ void Trainer::note_time(const OpClock& clock) {
   ++num_clocked_;
 }
 
-/// Of one step, the mean of those that were watched; nothing when none was.
+/// The mean over the measured steps; empty if there are none.
 std::vector<TimePart> Trainer::step_time() const {
   std::vector<TimePart> parts;
   for (size_t k = 0; k < clocked_s_.size() && num_clocked_ > 0; ++k) {
@@ -276,21 +281,21 @@ void Trainer::train_step(int64_t step) {
   if (watches_time()) clock.emplace();
   const double comm_before = collective_seconds(mesh_);
   world_.note_step(step + 1);
-  const std::vector<Batch> rows = rows_of(*setup_.data, step, setup_.order.batch_size);
+  const std::vector<Batch> batches = micro_batches(*setup_.data, step, setup_.order.batch_size);
   rank_.optimizer().zero_grad();
-  const PassResult pass = rank_.train_pass(rows, setup_.options.seed, step, loss_scale_.value());
+  const PassResult pass = rank_.train_pass(batches, setup_.options.seed, step, loss_scale_.value());
   if (mutant_enabled("train.nan_gradient") && step == 1) spoil_gradient(rank_.parameters(), world_);
   const GradientNorm norm = rank_.gradient_norm();
-  // One message for the numbers of the step: loss, time in collectives, tokens.
-  const bool counts = rank_.same_rows().rank() == 0;
+  // One all-reduce for loss, time in collectives and tokens.
+  const bool counts = rank_.same_batch().rank() == 0;
   const double comm_s = collective_seconds(mesh_) - comm_before;
-  const int64_t tokens = own_rows(setup_.order.batch_size).size() * rows[0].ids.size(1);
-  const Tensor told = everyone_.all_reduce(
+  const int64_t tokens = own_range(setup_.order.batch_size).size() * batches[0].ids.size(1);
+  const Tensor sums = everyone_.all_reduce(
       at::tensor({counts ? pass.loss : 0.0, comm_s, counts ? static_cast<double>(tokens) : 0.0},
                  at::kDouble),
       "step");
-  // A number that is none has a sign that means nothing.
-  const double reported_loss = told[0].item<double>();
+  // NaN's sign is unspecified.
+  const double reported_loss = sums[0].item<double>();
   const double loss = std::isnan(reported_loss) ? NAN : reported_loss;
   update(step, loss, norm);
   if (clock) note_time(*clock);
@@ -300,7 +305,7 @@ void Trainer::train_step(int64_t step) {
     most_bytes_ = memory_->peak();
     memory_.reset();
   }
-  const auto step_tokens = static_cast<int64_t>(told[2].item<double>());
+  const auto step_tokens = static_cast<int64_t>(sums[2].item<double>());
   tokens_ += step_tokens;
   is_asked_to_stop("step");
 
@@ -314,9 +319,9 @@ void Trainer::train_step(int64_t step) {
       .tokens = tokens_,
       .tokens_per_s = rate,
       .step_ms = seconds * 1e3,
-      .comm_ms = told[1].item<double>() / world_.size() * 1e3,
+      .comm_ms = sums[1].item<double>() / world_.size() * 1e3,
       .peak_rss_bytes = peak_rss_bytes(),
-      .mfu = rate * rank_.model().train_flops_per_token(rows[0].ids.size(1)) / machine_.flops};
+      .mfu = rate * rank_.model().train_flops_per_token(batches[0].ids.size(1)) / machine_.flops};
   const int64_t every = setup_.options.eval_every;
   const bool is_eval_step = done_ == setup_.num_steps || (every > 0 && done_ % every == 0);
   if (setup_.eval_data && is_eval_step) note(evaluate(), m);
@@ -329,43 +334,45 @@ void Trainer::train_step(int64_t step) {
   }
 }
 
-/// Clips and steps. In fp16 a step whose gradients overflow is left out.
+/// Clips and steps. In fp16 a step whose gradients overflow is skipped.
 void Trainer::update(int64_t step, double loss, const GradientNorm& norm) {
   const bool is_finite = std::isfinite(loss) && std::isfinite(norm.value);
-  loss_scale_.note(is_finite);
+  loss_scale_.update(is_finite);
   if (!is_finite && loss_scale_.is_on() && loss_scale_.value() >= kLeastLossScale) {
     if (!is_first()) return;
-    log_warning("step ", step + 1, " overflows fp16: no weight was changed in it, and the loss is ",
-                "scaled by ", loss_scale_.value(), " from now on");
+    log_warning("step ", step + 1,
+                " overflows fp16: no weight was changed in it; the loss scale is now ",
+                loss_scale_.value());
     return;
   }
-  // The checkpoint that is on its way is of before, and what the user goes back to.
-  if (!is_finite) folder_.settle(RunFolder::Settle::kWait);
+  // Finish the pending checkpoint from before the failure: the user resumes from it.
+  if (!is_finite) folder_.wait_for_save();
   check_finite(step, loss, norm);
   const double clip = setup_.options.clip;
   rank_.step(setup_.schedule.at(step), clip > 0 ? clip_factor(norm.value, clip) : 1);
 }
 
 void Trainer::check_finite(int64_t step, double loss, const GradientNorm& norm) const {
-  if ((std::isfinite(loss) && std::isfinite(norm.value)) || mutant_enabled("train.any_number")) return;
+  if ((std::isfinite(loss) && std::isfinite(norm.value)) || mutant_enabled("train.any_number"))
+    return;
   if (!std::isfinite(loss)) {
     const std::string weight = first_not_finite(rank_.parameters());
     CLEAVE_CHECK(weight.empty(), Code::kNumerics, "the weight ", weight, " is not finite on rank ",
                  world_.rank(), ", and the loss is ", loss, " in step ", step + 1,
-                 "; go on from an earlier checkpoint with a smaller --lr");
+                 "; resume from an earlier checkpoint with a smaller --lr");
     everyone_.barrier("weight check");
     throw Error(Code::kNumerics,
                 str("the loss is ", loss, " in step ", step + 1,
                     "; no weight was changed in it. Try a smaller --lr, or --clip"));
   }
-  // The rank that holds the tensor says its name; the others wait to be told.
+  // The rank that holds the tensor reports it; the others wait for the abort.
   if (norm.not_finite.empty()) everyone_.barrier("gradient check");
   throw Error(Code::kNumerics,
               str("the gradient of ", norm.not_finite, " is not finite in step ", step + 1,
                   " on rank ", world_.rank(), "; no weight was changed in it. Try a smaller --lr"));
 }
 
-// Signals arrive at the ranks one by one; whoever has seen one names it to all.
+// Signals arrive at the ranks at different times. A rank that has seen one shares it with all.
 bool Trainer::is_asked_to_stop(const char* site) {
   const Tensor mine = at::scalar_tensor(StopSignal::pending(), at::kLong);
   const auto asked = everyone_.all_reduce(mine, site, ReduceOp::kMax).item<int64_t>();
@@ -384,18 +391,18 @@ EvalSum Trainer::evaluate() {
   const int64_t batch_size = setup_.order.batch_size;
   for (int64_t begin = 0; begin < setup_.eval_data->size(); begin += batch_size) {
     if (is_asked_to_stop("eval")) return {.loss_sum = NAN};
-    const int64_t rows = std::min(batch_size, setup_.eval_data->size() - begin);
-    sum += rank_.eval_pass(rows_of(*setup_.eval_data, begin / batch_size, rows));
+    const int64_t count = std::min(batch_size, setup_.eval_data->size() - begin);
+    sum += rank_.eval_pass(micro_batches(*setup_.eval_data, begin / batch_size, count));
   }
-  const Tensor told = mesh_["dp"].all_reduce(
+  const Tensor sums = mesh_["dp"].all_reduce(
       at::tensor(
           {sum.loss_sum, static_cast<double>(sum.num_labels), static_cast<double>(sum.num_right)},
           at::kDouble),
       "eval loss");
   eval_s_ += monotonic_s() - start;
-  return {.loss_sum = told[0].item<double>(),
-          .num_labels = static_cast<int64_t>(told[1].item<double>()),
-          .num_right = static_cast<int64_t>(told[2].item<double>())};
+  return {.loss_sum = sums[0].item<double>(),
+          .num_labels = static_cast<int64_t>(sums[1].item<double>()),
+          .num_right = static_cast<int64_t>(sums[2].item<double>())};
 }
 
 std::string Trainer::state_json() const {
@@ -403,7 +410,7 @@ std::string Trainer::state_json() const {
   state["model"] = model_name_;
   state["step"] = done_;
   state["tokens"] = tokens_;
-  state["seed"] = static_cast<int64_t>(setup_.options.seed);  // as readers of JSON take it
+  state["seed"] = static_cast<int64_t>(setup_.options.seed);  // JSON readers take int64
   state["shuffle"] = setup_.options.shuffle;
   state["batch_size"] = setup_.options.batch_size;
   state["data"] = to_hex(setup_.data->fingerprint());
@@ -427,7 +434,7 @@ Checkpoint Trainer::checkpoint() {
           .files = setup_.files};
 }
 
-/// Checkpoints that an unbroken run writes from here on.
+/// The number of checkpoints that are still to be written.
 int64_t Trainer::saves_ahead() const {
   const int64_t last = saved_ == done_ && done_ >= setup_.num_steps ? 0 : 1;
   const int64_t every = setup_.options.save_every;
@@ -435,9 +442,9 @@ int64_t Trainer::saves_ahead() const {
   return (setup_.num_steps - 1) / every - done_ / every + last;
 }
 
-void Trainer::save(bool behind) {
+void Trainer::save(bool async) {
   const double start = monotonic_s();
-  if (behind) {
+  if (async) {
     folder_.async_save(checkpoint());
   } else {
     folder_.save(checkpoint());

@@ -20,18 +20,17 @@
 
 namespace cleave {
 
-/// One rank of a training run.
+/// One rank of a training run. Collective: all ranks of the world make the same calls.
 class Trainer {
  public:
-  /// Builds this rank's part of the model and fills it: from the run's folder, or with starting
-  /// values. Throws Error.
+  /// Builds this rank's part of the model and loads its weights, or initializes them. Throws Error.
   Trainer(const TrainSetup& setup, World& world);
 
-  /// Trains to the last step, saves and writes the report. After a signal it ends early, with what
-  /// was reached saved, and returns the signal; 0 otherwise. Throws Error.
+  /// Trains to the last step, saves and writes the report. Returns 0. After a signal it saves, ends
+  /// early and returns the signal. Throws Error.
   int run();
 
-  /// Most bytes of this rank's tensors at once in its first two steps.
+  /// Peak bytes of this rank's tensors in its first two steps.
   [[nodiscard]] int64_t most_bytes() const { return memory_ ? memory_->peak() : most_bytes_; }
 
  private:
@@ -39,10 +38,10 @@ class Trainer {
   void set_aside_newer();
   void warn_of_changes(const Json& state) const;
   void start_log();
-  void check_same_rows(std::span<const Batch> rows) const;
-  [[nodiscard]] Range own_rows(int64_t num_rows) const;
-  [[nodiscard]] std::vector<Batch> rows_of(const Dataset& data, int64_t step,
-                                           int64_t num_rows) const;
+  void check_same_batch(std::span<const Batch> batches) const;
+  [[nodiscard]] Range own_range(int64_t num_sequences) const;
+  [[nodiscard]] std::vector<Batch> micro_batches(const Dataset& data, int64_t step,
+                                                 int64_t num_sequences) const;
   void train_step(int64_t step);
   [[nodiscard]] bool watches_time() const;
   void note_time(const OpClock& clock);
@@ -54,7 +53,7 @@ class Trainer {
   bool is_asked_to_stop(const char* site);
   [[nodiscard]] int64_t saves_ahead() const;
   [[nodiscard]] Checkpoint checkpoint();
-  void save(bool behind);
+  void save(bool async);
   [[nodiscard]] std::string state_json() const;
   void finish(const std::string& outcome);
   [[nodiscard]] bool is_first() const { return world_.rank() == 0; }
@@ -63,16 +62,16 @@ class Trainer {
   World& world_;
   std::optional<CpuMemory> memory_{std::in_place};  // of this rank thread, for two steps
   int num_watched_ = 0;
-  int64_t most_bytes_ = 0;                         // of tensors at once in these steps
-  int num_clocked_ = 0;                            // steps of the first rank after those
-  std::array<double, kNumTimeKinds> clocked_s_{};  // in all of them
+  int64_t most_bytes_ = 0;                         // peak bytes of tensors in these steps
+  int num_clocked_ = 0;                            // measured steps of rank 0 after those
+  std::array<double, kNumTimeKinds> clocked_s_{};  // sums over these steps
   Mesh mesh_;
   Axis everyone_;
   RankModel rank_;
   LossScale loss_scale_;
   RunFolder folder_;
   std::vector<CarriedTensor> carried_;
-  std::string model_name_;  // --model, as the run was begun with it
+  std::string model_name_;  // --model of the first start of the run
   int64_t done_ = 0;        // steps finished
   int64_t saved_ = -1;      // steps in the newest checkpoint
   int64_t tokens_ = 0;      // trained on since step 1

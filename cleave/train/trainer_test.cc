@@ -28,7 +28,7 @@ struct Layout {
 };
 constexpr Layout kLayouts[] = {{2, 1}, {3, 1}, {4, 1}, {1, 2}, {2, 2}};
 
-/// Losses of a run, one a step.
+/// Losses of a run, one per step.
 std::vector<double> losses(const TrainOptions& options) {
   cleave_train(options);
   std::vector<double> out;
@@ -36,7 +36,7 @@ std::vector<double> losses(const TrainOptions& options) {
   return out;
 }
 
-/// A text to learn: tiny Shakespeare where the test data is, else the licence.
+/// A training text: tiny Shakespeare if the test data is installed, else the license.
 std::string text_file() {
   const std::string data = test::data_folder();
   return data.empty() ? std::string(CLEAVE_SOURCE_DIR) + "/LICENSE"
@@ -45,8 +45,7 @@ std::string text_file() {
 
 constexpr int64_t kHidden = 24, kWide = 40, kLayers = 2;
 
-/// Saves a small Llama with grouped, uneven heads; its weights moved by one unit in the last place
-/// where asked.
+/// Saves a small Llama with grouped, uneven heads; if `moved`, with each weight one ulp larger.
 void make_model_folder(const std::string& folder, bool moved) {
   const nlohmann::ordered_json config = {
       {"model_type", "llama"},         {"vocab_size", 257},
@@ -115,7 +114,7 @@ TEST(Train, AnyLayoutInFp64_GivesTheLossesOfOneRankOver200Steps) {
   }
 }
 
-// Oracle: the run on one rank; and how far that run drifts when every weight moves by one ulp.
+// Oracle: the run on one rank. The tolerance is its drift when every weight changes by one ulp.
 TEST(Train, AnyLayoutInFp32_StaysWithinTheDriftOfOneUlp) {
   const TempFolder folder;
   const std::string root = folder.path();
@@ -138,7 +137,7 @@ TEST(Train, AnyLayoutInFp32_StaysWithinTheDriftOfOneUlp) {
   }
 }
 
-// Oracle: the unbroken run, bit for bit: losses, weights and moments.
+// Oracle: the uninterrupted run, bit for bit: losses, weights and moments.
 TEST(Train, ResumedInTheMiddleOfAnEpoch_ContinuesBitForBit) {
   for (const Layout& layout : {Layout{1, 1}, Layout{2, 1}, Layout{2, 2}}) {
     const TempFolder folder;
@@ -168,8 +167,8 @@ TEST(Train, ResumedInTheMiddleOfAnEpoch_ContinuesBitForBit) {
   }
 }
 
-/// Runs `o` on several layouts with the batch, length and steps of a recorded training; losses and
-/// norms must be its.
+/// Runs `o` on several layouts with the batch, length and steps of a recorded training. Losses and
+/// norms must equal the recorded ones.
 void expect_recorded_run(TrainOptions o, const nlohmann::json& golden, const TempFolder& folder) {
   o.steps = golden["steps"];
   o.batch_size = golden["batch"];
@@ -193,8 +192,8 @@ void expect_recorded_run(TrainOptions o, const nlohmann::json& golden, const Tem
   }
 }
 
-/// Rows of a recorded training on contexts: cut to its length, padded with the end id to the
-/// longest row of their batch, padding out of sight but in the labels.
+/// Writes the sequences of a recorded training on contexts: truncated to its length and padded with
+/// the end id to the longest of their batch. Padding is masked in attention, but not in the labels.
 void write_contexts(const std::string& from, const nlohmann::json& golden,
                     const Tokenizer& tokenizer, const std::string& to) {
   const size_t batch = golden["batch"];
@@ -250,8 +249,8 @@ TEST(RealTraining, StoriesOnShakespeare_GiveTheRecordedLossesAndNorms) {
   expect_recorded_run(o, golden, folder);
 }
 
-// Oracle: the tutorial's loop in transformers: contexts as they come, labels on padding too, Adam
-// without clipping; dropout off.
+// Oracle: the tutorial's loop in transformers: contexts in order, labels on padding too, Adam
+// without clipping, no dropout.
 TEST(RealTraining, Gpt2OnQuestionContexts_GivesTheRecordedLossesAndNorms) {
   CLEAVE_NEEDS_DATA();
   const std::string data = test::data_folder();
@@ -277,7 +276,7 @@ TEST(RealTraining, Gpt2OnQuestionContexts_GivesTheRecordedLossesAndNorms) {
   expect_recorded_run(o, golden, folder);
 }
 
-// Oracle: one pass over the same rows at once; micro-batches change only the order of sums.
+// Oracle: one pass over the whole batch. Micro-batches change only the order of sums.
 TEST(Train, MicroBatches_GiveTheLossesOfTheWholeBatch) {
   const TempFolder folder;
   const std::string root = folder.path();
@@ -292,8 +291,8 @@ TEST(Train, MicroBatches_GiveTheLossesOfTheWholeBatch) {
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-11);
 }
 
-// fp16 has 11 bits: a few dozen roundings one after the other stay within 2 % of the loss.
-TEST(Train, Fp16OverFp32Masters_FollowsFp32AndGoesOnBitForBit) {
+// fp16 has 11 bits: a few dozen successive roundings stay within 2 % of the loss.
+TEST(Train, Fp16WithFp32Masters_FollowsFp32AndResumesBitForBit) {
   const TempFolder folder;
   const std::string root = folder.path();
   make_model_folder(root + "/model", false);
@@ -333,8 +332,8 @@ double bar_ms(const std::string& run, const std::string& name) {
   return unit == "ms" ? value : 1e3 * value;
 }
 
-// Oracle: the steps' own lengths in metrics.jsonl. Evaluation and saves take longer than the steps.
-TEST(Train, BarOfAStepInTheReport_IsTheMeanOfTheStepsThatWereWatched) {
+// Oracle: step_ms in metrics.jsonl. Evaluation and saves take longer than the steps.
+TEST(Train, StepBarInTheReport_IsTheMeanOfTheMeasuredSteps) {
   const TempFolder folder;
   const std::string root = folder.path();
   make_model_folder(root + "/model", false);
@@ -352,13 +351,13 @@ TEST(Train, BarOfAStepInTheReport_IsTheMeanOfTheStepsThatWereWatched) {
     const int last = std::min(steps, 10);
     for (int step = 2; step < last; ++step) sum_ms += metrics[static_cast<size_t>(step)].step_ms;
     const double mean_ms = sum_ms / (last - 2);
-    // Two digits are shown, from 95 ms on one: at most a half more or less.
-    EXPECT_LE(bar_ms(o.out, "a step"), 1.6 * mean_ms) << steps;
-    EXPECT_GE(bar_ms(o.out, "a step"), 0.3 * mean_ms) << steps;
+    // The report shows two digits, one above 95 ms, so a value may be off by a half.
+    EXPECT_LE(bar_ms(o.out, "per step"), 1.6 * mean_ms) << steps;
+    EXPECT_GE(bar_ms(o.out, "per step"), 0.3 * mean_ms) << steps;
   }
 }
 
-TEST(Train, LearningRateThatExplodes_EndsWithTheStepAndNoNewCheckpoint) {
+TEST(Train, LearningRateThatDiverges_ReportsTheStepAndSavesNothing) {
   const TempFolder folder;
   const std::string root = folder.path();
   make_model_folder(root + "/model", false);

@@ -10,11 +10,11 @@
 namespace cleave::verifying {
 namespace {
 
-constexpr double kLambda = 8;  // a chance of 3e-14 a number
+constexpr double kLambda = 8;  // a probability of 3e-14 per number
 
-/// Operations that round to bf16 or fp16 one after the other in a Layer that calls no other,
-/// forward and backward. Attention has the most: rope 3, scale, scores, mask, softmax, dropout and
-/// sum, and their gradients.
+/// The largest number of operations in series that round to bf16 or fp16, forward and backward, in
+/// a layer that calls no other. Attention has the most: rope 3, scale, scores, mask, softmax,
+/// dropout and sum, and their gradients.
 constexpr double kMostOperations = 18;
 
 double epsilon(at::ScalarType type) {
@@ -27,7 +27,7 @@ bool accumulates_in_fp32(at::ScalarType type) {
   return type == at::kBFloat16 || type == at::kHalf;
 }
 
-/// What rounding to `type` does to sums, relative to the size of their terms, for a lambda of 1.
+/// The rounding error of sums in `type`, relative to the size of their terms, for lambda = 1.
 double relative_error(at::ScalarType type, const Sums& sums) {
   const double terms = std::sqrt(static_cast<double>(sums.terms));
   if (!accumulates_in_fp32(type)) return terms * epsilon(type);
@@ -63,14 +63,15 @@ void Bounds::observe(const std::vector<Quantity>& perturbed) {
 std::vector<Wanted> Bounds::wanted() const {
   std::vector<Wanted> out;
   for (size_t i = 0; i < values_.size(); ++i) {
-    // Of the split run, of one rank in fp64, and of the sum of squares that both make in fp64.
-    const double split = relative_error(type_, sums_);
-    const double whole = relative_error(at::kDouble, sums_);
+    // Errors of the sharded run, of one rank in fp64, and of the sum of squares that both make in
+    // fp64.
+    const double sharded = relative_error(type_, sums_);
+    const double one_rank = relative_error(at::kDouble, sums_);
     const double norm = std::sqrt(static_cast<double>(values_[i].terms)) * epsilon(at::kDouble);
-    const double factor = kLambda * (split + whole + 2 * norm);
+    const double factor = kLambda * (sharded + one_rank + 2 * norm);
     CLEAVE_CHECK(std::isfinite(scales_[i]), Code::kNumerics,
                  Comparison{.of = values_[i].of, .subject = values_[i].subject}.quantity(),
-                 " is not finite on one rank already; there is nothing to compare with");
+                 " is not finite on one rank; verify needs a model with finite values");
     out.push_back({.of = values_[i].of,
                    .subject = values_[i].subject,
                    .value = values_[i].local,

@@ -24,14 +24,14 @@ double bound_of(const Bounds& bounds) {
   return bounds.wanted().front().bound.item<double>();
 }
 
-TEST(Bounds, OfAnUnmovedValue_AreOfItsSizeAndTheRootOfTheTerms) {
+TEST(Bounds, OfAValueWithoutResponse_FollowItsSizeAndTheRootOfTheTerms) {
   const Bounds bounds({value_of(at::tensor({3.0, -5.0}))}, at::kDouble, {.terms = 100});
   EXPECT_NEAR(bound_of(bounds), 2 * 8 * 10 * kEpsilon * 5, 1e-18);
 }
 
-// fp32 rounds each of the 100 terms; bf16 an operation's result, 18 operations and 2 ranks, beside
-// sums in fp32. One rank's own error in fp64 is too small to be seen here.
-TEST(Bounds, OfAType_AreOfItsEpsilon) {
+// fp32 rounds each of the 100 terms. bf16 rounds the results of 18 operations and 2 ranks, and sums
+// in fp32. The error of one rank in fp64 is below the tolerance here.
+TEST(Bounds, OfAType_FollowItsEpsilon) {
   const std::vector<Quantity> values{value_of(at::tensor({3.0, -5.0}, at::kDouble))};
   const Sums sums{.terms = 100, .ranks = 2};
   const auto bound = [&](at::ScalarType type) { return bound_of(Bounds(values, type, sums)); };
@@ -41,8 +41,8 @@ TEST(Bounds, OfAType_AreOfItsEpsilon) {
   EXPECT_NEAR(bound(at::kHalf), 8 * (std::sqrt(20.0) * 0x1p-11 + fp32_sums) * 5, 1e-12);
 }
 
-// The sum of 1e6, -1e6 and 1 is 1, but rounding of its terms moves it by 1e6 epsilon.
-TEST(Bounds, OfASumThatCancels_AreOfTheSizeOfItsTerms) {
+// The sum of 1e6, -1e6 and 1 is 1, but rounding its terms changes it by 1e6 epsilon.
+TEST(Bounds, OfASumThatCancels_FollowTheSizeOfItsTerms) {
   const Tensor terms = at::tensor({1e6, -1e6, 1.0});
   Bounds bounds({value_of(terms.sum())}, at::kDouble, {.terms = 3});
   const double before = bound_of(bounds);
@@ -54,7 +54,7 @@ TEST(Bounds, OfASumThatCancels_AreOfTheSizeOfItsTerms) {
   EXPECT_LT(bound_of(bounds), 4e6 * before);
 }
 
-TEST(Bounds, ValueThatIsNotFinite_IsRefusedByName) {
+TEST(Bounds, ValueThatIsNotFinite_IsRefusedWithItsName) {
   const Bounds bounds(
       {{.of = Of::kGradient, .subject = "a.weight", .local = at::full({2}, std::nan(""))}},
       at::kDouble, {});
@@ -63,8 +63,8 @@ TEST(Bounds, ValueThatIsNotFinite_IsRefusedByName) {
   EXPECT_NE(std::string(error.what()).find("gradient of a.weight"), std::string::npos);
 }
 
-// Oracle: AdamW itself, on gradients that are off by up to the bound.
-TEST(WantedStep, GradientsWithinTheirBound_StepWithinIts) {
+// Oracle: AdamW on gradients with errors up to the bound.
+TEST(WantedStep, GradientsWithinTheirBound_GiveWeightsWithinTheirs) {
   const double bound = 1e-7;
   const Tensor g = at::cat({at::zeros({1}, at::kDouble), at::logspace(-12, 1, 200, 10, at::kDouble),
                             -at::logspace(-12, 1, 200, 10, at::kDouble)});
@@ -82,7 +82,7 @@ TEST(WantedStep, GradientsWithinTheirBound_StepWithinIts) {
     const Tensor distance = (stepped(g + off) - want.value).abs();
     EXPECT_TRUE(distance.le(want.bound).all().item<bool>()) << draw;
   }
-  // Far from 0 the bound says something: nothing like a whole step.
+  // For a gradient far from 0 the bound is much smaller than a step.
   EXPECT_LT(want.bound[200].item<double>(), 1e-9);
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 using Object = nlohmann::ordered_json;
 
-/// The names under which families keep one number.
+/// The keys that model families use for the same number.
 using Names = std::vector<const char*>;
 const Names kLayers = {"num_hidden_layers", "n_layer"};
 const Names kHeads = {"num_attention_heads", "n_head"};
@@ -26,7 +26,7 @@ constexpr std::array kSwitches = {"attention_bias", "mlp_bias", "tie_word_embedd
 class Draw {
  public:
   explicit Draw(uint64_t seed) : engine_(seed) {}
-  /// low <= n <= high; the remainder's small bias does no harm here.
+  /// A number in [low, high]. The modulo bias is negligible here.
   int64_t from(int64_t low, int64_t high) {
     return low + static_cast<int64_t>(engine_() % static_cast<uint64_t>(high - low + 1));
   }
@@ -77,7 +77,7 @@ FuzzCase fuzz_case(const Json& config, int most_tp, uint64_t seed) {
     if (json.contains(name) && json[name].is_boolean()) json[name] = draw.coin();
   }
   for (auto& [key, value] : json.items()) {
-    if (key.ends_with("_token_id")) value = nullptr;  // may be outside the vocabulary now
+    if (key.ends_with("_token_id")) value = nullptr;  // might be outside the new vocabulary
   }
   return {.config = Json::parse(json.dump(), "random configuration"),
           .tp = tp,

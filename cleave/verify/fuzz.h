@@ -5,19 +5,19 @@
 
 namespace cleave {
 
-/// A random small relative of a configuration, and how it is split.
+/// A small random variant of a configuration, with a layout.
 struct FuzzCase {
   Json config;
   int tp = 1;
   bool sequence_parallel = false;
 };
 
-/// The case of a seed: a function of its arguments. Of config.json's usual keys, those that
-/// `config` has get other values: layers, heads (at least tp), key/value heads, widths, vocabulary
-/// (uneven ones, and narrower than tp), biases and tied weights. tp is from 1 to `most_tp`.
+/// The case of a seed, a pure function of the arguments. Varies those of these keys that `config`
+/// has: layers, heads (at least tp), key/value heads, widths, vocabulary (also not divisible by or
+/// smaller than tp), biases and tied weights. tp is from 1 to `most_tp`.
 FuzzCase fuzz_case(const Json& config, int most_tp, uint64_t seed);
 
-/// "tp 3, 2 layers, ...": the varied keys and their values, on one line.
+/// "tp 3, num_hidden_layers 2, ...": the varied keys and their values on one line.
 std::string describe(const FuzzCase& fuzz_case);
 
 }  // namespace cleave

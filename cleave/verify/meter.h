@@ -8,17 +8,18 @@
 
 namespace cleave::verifying {
 
-/// Bytes that went through a group: whole tensors, whatever each rank had of them.
+/// Bytes that collectives of a group moved: the sizes of whole tensors, not of the shards of a
+/// rank.
 struct Moved {
   int64_t bytes = 0;
-  int64_t gathered = 0;  ///< of these, by all-gathers
+  int64_t gathered = 0;  ///< of these, in all-gathers
 
   Moved operator-(const Moved& before) const {
     return {.bytes = bytes - before.bytes, .gathered = gathered - before.gathered};
   }
 };
 
-/// A group that counts what goes through it.
+/// A group that counts the bytes of its collectives.
 class Meter : public Group {
  public:
   explicit Meter(std::shared_ptr<Group> inner)

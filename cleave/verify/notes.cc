@@ -9,25 +9,25 @@ int64_t whole_bytes(const DTensor& x) {
   return bytes;
 }
 
-/// A door that takes a value in another layout than it comes in, by moving all of its features.
-std::string repaired(const Part& part, const PartBytes& moved) {
+/// A note if a layer boundary gathers or shards all features of its input; "" if not.
+std::string conversion_note(const Part& part, const PartBytes& moved) {
   const DTensor& x = part.x;
   if (!x.local().is_floating_point()) return "";
   const int64_t bytes = whole_bytes(x);
   if (x.placement().is_shard(x.dim() - 1) && moved.forward.gathered >= bytes) {
-    return str(part.name, " gathers its input, whose features ", x.maker(),
-               " leaves split: ", moved.backward.bytes >= bytes ? 2 * bytes : bytes,
-               " bytes a step; with the style rowwise it takes them split");
+    return str(part.name, " gathers its input, which ", x.maker(),
+               " shards by feature: ", moved.backward.bytes >= bytes ? 2 * bytes : bytes,
+               " bytes per step; the style rowwise takes it sharded");
   }
   if (x.placement().is_replicate() && moved.backward.gathered >= bytes) {
-    return str(part.name, " cuts its input, which every rank gets whole from ", x.maker(), ": ",
-               bytes, " bytes a step to gather its gradient; is a key with colwise missing for ",
+    return str(part.name, " shards its input, which ", x.maker(), " replicates: ", bytes,
+               " bytes per step to gather its gradient; does the plan lack a colwise key for ",
                x.maker(), "?");
   }
   return "";
 }
 
-std::string whole_matrices(Model& model) {
+std::string unsharded_note(Model& model) {
   std::string names;
   int64_t count = 0;
   int64_t bytes = 0;
@@ -38,8 +38,8 @@ std::string whole_matrices(Model& model) {
   }
   if (count == 0) return "";
   const std::string more = count > 3 ? str(" and ", count - 3, " more") : "";
-  return str("every rank holds the whole of ", names, more, ": ", bytes,
-             " bytes each; no key of the plan matches them");
+  return str("no key of the plan shards ", names, more, ": every rank holds these ", bytes,
+             " bytes");
 }
 
 }  // namespace
@@ -49,10 +49,10 @@ std::vector<std::string> notes_on(const std::vector<Part>& parts,
   std::vector<std::string> notes;
   for (size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].kind != VerifiedPart::Kind::kLayer || !parts[i].is_leaf) continue;
-    std::string note = repaired(parts[i], bytes[i]);
+    std::string note = conversion_note(parts[i], bytes[i]);
     if (!note.empty()) notes.push_back(std::move(note));
   }
-  std::string whole = whole_matrices(model);
+  std::string whole = unsharded_note(model);
   if (!whole.empty()) notes.push_back(std::move(whole));
   return notes;
 }

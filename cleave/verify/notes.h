@@ -6,8 +6,8 @@
 
 namespace cleave::verifying {
 
-/// What a plan leaves to be repaired at doors: features that are gathered or cut where a Layer's
-/// input comes in, and what that moves; matrices that every rank holds whole.
+/// Notes on the costs of a plan: layer boundaries that gather or shard all features of the input,
+/// with the bytes moved; and matrices that are not sharded.
 std::vector<std::string> notes_on(const std::vector<Part>& parts,
                                   const std::vector<PartBytes>& bytes, Model& model);
 

@@ -31,12 +31,12 @@ Tensor rounded(const Tensor& t, double size, uint64_t seed, const std::string& s
   return t * noise(t.sizes(), t.scalar_type(), seed, stream).mul_(size).add_(1);
 }
 
-KeptWeights::KeptWeights(const std::vector<std::shared_ptr<Parameter>>& parameters)
+WeightsGuard::WeightsGuard(const std::vector<std::shared_ptr<Parameter>>& parameters)
     : parameters_(parameters) {
   for (const auto& p : parameters_) values_.push_back(p->leaf().detach().clone());
 }
 
-KeptWeights::~KeptWeights() {
+WeightsGuard::~WeightsGuard() {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < values_.size(); ++i) parameters_[i]->leaf().detach().copy_(values_[i]);
 }

@@ -7,22 +7,22 @@
 
 namespace cleave::verifying {
 
-/// Uniform numbers of mean 0 and variance 1: a function of shape, seed and stream alone.
+/// Uniform random numbers of mean 0 and variance 1: a pure function of shape, seed and stream.
 Tensor noise(at::IntArrayRef shape, at::ScalarType type, uint64_t seed, const std::string& stream);
 
-/// Ids in [0, limit), from the same.
+/// Random ids in [0, limit), in the same way.
 Tensor noise_ids(at::IntArrayRef shape, int64_t limit, uint64_t seed, const std::string& stream);
 
-/// t * (1 + size * noise): what rounding of that size does to it.
+/// t * (1 + size * noise): simulates rounding by the relative `size`.
 Tensor rounded(const Tensor& t, double size, uint64_t seed, const std::string& stream);
 
-/// Puts weights back when it goes.
-class KeptWeights {
+/// Restores weights when destroyed.
+class WeightsGuard {
  public:
-  explicit KeptWeights(const std::vector<std::shared_ptr<Parameter>>& parameters);
-  ~KeptWeights();
-  KeptWeights(const KeptWeights&) = delete;
-  KeptWeights& operator=(const KeptWeights&) = delete;
+  explicit WeightsGuard(const std::vector<std::shared_ptr<Parameter>>& parameters);
+  ~WeightsGuard();
+  WeightsGuard(const WeightsGuard&) = delete;
+  WeightsGuard& operator=(const WeightsGuard&) = delete;
 
  private:
   std::vector<std::shared_ptr<Parameter>> parameters_;

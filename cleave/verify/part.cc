@@ -11,22 +11,22 @@
 namespace cleave::verifying {
 namespace {
 
-/// A share of a sum over the axis: halves, quarters, ..., exact in any floating type.
+/// This rank's fraction of a sum over the axis: a power of 2, so products are exact in any type.
 double share_of(const Axis& axis) {
   const int halvings = std::min(axis.rank() + 1, axis.size() - 1);
   return std::ldexp(1.0, -halvings);
 }
 
-/// This rank's part of a whole value that is laid out as `like`.
-Tensor laid_out(const Tensor& whole, const DTensor& like) {
+/// This rank's shard of a whole value with the placement of `like`.
+Tensor local_value(const Tensor& whole, const DTensor& like) {
   const Placement& p = like.placement();
   if (!like.is_split() || p.is_whole()) return whole;
   if (p.is_partial()) return whole * share_of(like.axis());
   return Shards{like.axis(), p, "input"}.slice(whole);
 }
 
-/// This rank's part of the gradient of `y`, of which `whole` is the gradient on one rank.
-Tensor gradient_laid_out(const Tensor& whole, const DTensor& y) {
+/// This rank's shard of the gradient of `y`. `whole` is the gradient on one rank.
+Tensor local_gradient(const Tensor& whole, const DTensor& y) {
   const Placement& p = y.placement();
   if (!y.is_split() || p.is_replicate() || p.is_partial()) return whole;
   if (p.is_fanout()) return whole * share_of(y.axis());
@@ -65,16 +65,16 @@ std::vector<Quantity> run_part(const Part& part, const Tensor& whole_x,
                                const VerifySettings& settings, const Meter* meter,
                                PartBytes* bytes) {
   for (const auto& p : part.parameters) p->leaf().mutable_grad().reset();
-  Tensor x = laid_out(whole_x, part.x);
+  Tensor x = local_value(whole_x, part.x);
   if (x.is_floating_point()) x = x.detach().clone().requires_grad_();
   const Moved before = moved(meter);
   const DTensor y = part.run(part.x.with(x));
   const Moved between = moved(meter);
   if (y.local().requires_grad()) {
-    // The same numbers on one rank in fp64 and on ranks in another type.
+    // Drawn in the type under test, so that one rank in fp64 has the same numbers.
     const Tensor upstream =
         noise(whole_shape(y), settings.dtype, settings.seed, "upstream " + part.name);
-    y.local().backward(gradient_laid_out(upstream.to(y.local().options()), y));
+    y.local().backward(local_gradient(upstream.to(y.local().options()), y));
   }
   if (bytes != nullptr) *bytes = {.forward = between - before, .backward = moved(meter) - between};
   std::vector<Quantity> out{{.of = Of::kOutput,

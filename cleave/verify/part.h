@@ -9,35 +9,35 @@
 
 namespace cleave::verifying {
 
-/// A Layer's call, or the loss, to be run by itself.
+/// A call of a layer, or the loss, to be run by itself.
 struct Part {
   std::string name;
   VerifiedPart::Kind kind = VerifiedPart::Kind::kLayer;
-  DTensor x;  ///< how the input comes to it
+  DTensor x;  ///< the input, with its placement
   std::function<DTensor(const DTensor&)> run;
-  Parameters parameters{};  ///< of the Layer and all below it
+  Parameters parameters{};  ///< of the layer and all inside it
   Axis tp{};
-  bool is_leaf = true;  ///< no Layer is called inside it
+  bool is_leaf = true;  ///< it calls no other layer
 };
 
-/// Bytes that a part's collectives moved.
+/// Bytes that the collectives of a part moved.
 struct PartBytes {
   Moved forward{}, backward{};
 };
 
-/// Runs a part forward and backward on a whole input under an upstream gradient that depends on
-/// shape, seed and the part's name alone: the same on one rank and on each of several. Returns
-/// output, gradient of the input where it has one, and of the parameters norm and gradients.
+/// Runs a part forward and backward on the input `whole_x`. The upstream gradient is a function of
+/// shape, seed and the part's name, so it is the same on one rank and on several. Returns output,
+/// gradient of the input if it has one, gradients of the parameters and their norm.
 std::vector<Quantity> run_part(const Part& part, const Tensor& whole_x,
                                const VerifySettings& settings, const Meter* meter = nullptr,
                                PartBytes* bytes = nullptr);
 
-/// The loss of these settings.
+/// The loss, by settings.loss if set.
 DTensor loss_of(const VerifySettings& settings, const DTensor& logits, const Tensor& labels,
                 int64_t valid_tokens);
-/// Elements of all parameters, each whole.
+/// The number of elements of all whole parameters.
 int64_t num_elements(const Parameters& parameters);
-/// The norm of these settings.
+/// The gradient norm, by settings.norm if set.
 double norm_of(const VerifySettings& settings, const Parameters& parameters, const Axis& tp);
 
 }  // namespace cleave::verifying

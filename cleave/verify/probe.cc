@@ -15,7 +15,7 @@ struct Probes::State {
   uint64_t seed = 0;
   int64_t draws = 0;
 
-  /// y with a rounding of its value and of its gradient.
+  /// y with injected rounding of its value and its gradient.
   Tensor perturbed(const Tensor& y) {
     const std::string name = str("rounding ", draws++);
     const double relative = size;
@@ -64,8 +64,8 @@ std::vector<LayerCall> Probes::record(const std::function<void()>& forward) {
   state_->mode = State::Mode::kOff;
   std::vector<LayerCall> calls = std::exchange(state_->calls, {});
   for (size_t i = 1; i < calls.size(); ++i) {
-    calls[i].is_leaf =
-        calls[i - 1].depth <= calls[i].depth;  // the last one inside ends just before
+    // A call inside this one would have ended just before it.
+    calls[i].is_leaf = calls[i - 1].depth <= calls[i].depth;
   }
   return calls;
 }

@@ -7,26 +7,27 @@
 
 namespace cleave::verifying {
 
-/// One call of a Layer, as its door saw it.
+/// One recorded call of a layer.
 struct LayerCall {
   Layer* layer = nullptr;
-  DTensor x;  ///< as it came
-  DTensor y;  ///< as it left
+  DTensor x;  ///< input, before its conversion
+  DTensor y;  ///< output, after its conversion
   Context context;
-  int depth = 0;        ///< doors around it
-  bool is_leaf = true;  ///< no Layer is called inside it
+  int depth = 0;        ///< number of enclosing calls
+  bool is_leaf = true;  ///< it calls no other layer
 };
 
-/// Wraps at every door of a model, which look on or stay out of the way.
+/// Wraps every layer of a model to record or perturb its calls.
 class Probes {
  public:
   explicit Probes(Layer& model);
 
-  /// The calls that `forward` makes, in the order in which they end: children before parents.
+  /// Returns the calls that `forward` makes, in the order in which they end: children before
+  /// parents.
   std::vector<LayerCall> record(const std::function<void()>& forward);
 
-  /// Runs `work` while every Layer's output and its gradient are changed as rounding of the
-  /// relative `size` changes them.
+  /// Runs `work` with injected rounding of the relative `size` in every layer's output and its
+  /// gradient.
   void perturb(double size, uint64_t seed, const std::function<void()>& work);
 
  private:

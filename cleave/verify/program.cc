@@ -18,10 +18,10 @@ namespace {
 
 using Object = nlohmann::ordered_json;
 
-/// Of presets: bytes and one more, which no number of ranks divides.
+/// Vocabulary of presets: bytes and one more, a prime.
 constexpr int64_t kVocabulary = 257;
 
-/// What is verified, worked out from the options.
+/// The model and settings, derived from the options.
 struct Work {
   Json config;
   VerifySettings settings;
@@ -33,26 +33,27 @@ int tp_of(const VerifyOptions& options) {
   return launched > 0 ? std::max(1, launched / options.dp) : 2;
 }
 
-/// The type that a run of this folder computes in: what training wrote there.
+/// The compute type in a config.json; training writes it there.
 std::string dtype_of_config(const Json& config) {
   return config.string_or("dtype", config.string_or("torch_dtype", ""));
 }
 
-/// From a flag or a config.json; fp32, what training computes in by default, where neither says.
+/// The type of a flag or a config.json; fp32, training's default, if empty.
 at::ScalarType type_of(const std::string& text) {
   const auto dtype = dtype_from_name(text.empty() ? "fp32" : text);
   const bool is_float =
       dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF16 || dtype == DType::kF64;
   CLEAVE_CHECK(is_float, Code::kUsage, "dtype ", text,
-               " is not compared; give --dtype fp32, bf16, fp16 or fp64");
+               " cannot be verified; give --dtype fp32, bf16, fp16 or fp64");
   return scalar_type(*dtype);
 }
 
 Work work_of(const VerifyOptions& options) {
-  CLEAVE_CHECK(device_of(options.device).is_cpu() || options.fuzz == 0, Code::kUsage, "--device ",
-               options.device,
-               ": each rank on a GPU is a process of its own, and --fuzz starts ranks as threads; "
-               "choose cpu");
+  CLEAVE_CHECK(
+      device_of(options.device).is_cpu() || options.fuzz == 0, Code::kUsage, "--device ",
+      options.device,
+      " does not work with --fuzz, which starts ranks as threads (ranks on GPUs are processes); "
+      "choose cpu");
   VerifySettings settings{.tp = tp_of(options),
                           .dp = options.dp,
                           .sequence_parallel = options.sequence_parallel,
@@ -72,8 +73,8 @@ Work work_of(const VerifyOptions& options) {
   return {.config = folder.config, .settings = settings};
 }
 
-/// What a user types to see one random configuration again.
-std::string again(const VerifyOptions& options, int tp, uint64_t seed) {
+/// The command that repeats one random configuration.
+std::string repeat_command(const VerifyOptions& options, int tp, uint64_t seed) {
   std::string line = str("cleave verify --model ", options.model, " --tp ", tp);
   if (options.dp > 1) line += str(" --dp ", options.dp);
   if (!options.plan.empty()) line += str(" --plan ", options.plan);
@@ -100,13 +101,14 @@ void print_failed_case(const VerifyOptions& options, const FuzzCase& fuzz, int64
     log_info(out.dump());
     return;
   }
-  log_info(report_text(report), "configuration ", number, ": ", describe(fuzz), "\nagain: ", line);
+  log_info(report_text(report), "configuration ", number, ": ", describe(fuzz),
+           "\nrepeat with: ", line);
 }
 
-/// Random configurations until one differs.
+/// Verifies random configurations until one differs.
 int run_fuzz(const VerifyOptions& options, const Work& work) {
   CLEAVE_CHECK(launched_world_size() == 0, Code::kUsage,
-               "--fuzz starts as many ranks as each configuration has; run it without a launcher");
+               "--fuzz starts the ranks of each configuration itself; run it without a launcher");
   std::optional<Progress> progress;
   if (!options.json) {
     progress.emplace(ProgressOptions{.total = options.fuzz, .unit = "configuration"});
@@ -114,12 +116,12 @@ int run_fuzz(const VerifyOptions& options, const Work& work) {
   for (int64_t i = 0; i < options.fuzz; ++i) {
     const uint64_t seed = options.seed + static_cast<uint64_t>(i);
     const FuzzCase fuzz = fuzz_case(work.config, work.settings.tp, seed);
-    const std::string line = again(options, work.settings.tp, seed);
+    const std::string line = repeat_command(options, work.settings.tp, seed);
     VerifyReport report;
     try {
       report = run_case(fuzz, work, seed);
     } catch (const Error&) {
-      log_error("configuration ", i + 1, ": ", describe(fuzz), "; again: ", line);
+      log_error("configuration ", i + 1, ": ", describe(fuzz), "; repeat with: ", line);
       throw;
     }
     if (report.first_difference() != nullptr) {
@@ -133,13 +135,13 @@ int run_fuzz(const VerifyOptions& options, const Work& work) {
   if (options.json) {
     log_info(Object{{"configurations", options.fuzz}, {"agrees", true}}.dump());
   } else {
-    log_info(options.fuzz, " random configurations around ", options.model,
-             ": each split model is the model on one rank");
+    log_info(options.fuzz, " random configurations of ", options.model,
+             ": each sharded model matches the model on one rank");
   }
   return 0;
 }
 
-/// Whether this process prints: the only one, or the first of a launcher's.
+/// Whether this process prints: the only one, or rank 0 of a launcher.
 bool is_first_process() {
   const auto environment = read_environment();
   return !environment || environment->rank == 0;

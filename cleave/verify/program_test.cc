@@ -78,21 +78,21 @@ std::unique_ptr<Model> make_faulty(const Json& config) {
 const char* const kFaulty = R"({"model_type": "faulty", "vocab_size": 19, "hidden_size": 12,
   "intermediate_size": 10, "num_attention_heads": 3, "num_key_value_heads": 3})";
 
-TEST(VerifyProgram, HealthyFuzz_SaysSo) {
+TEST(VerifyProgram, HealthyFuzz_ReportsAgreement) {
   const Folder folder(kSmall);
   VerifyOptions options = options_for(folder.path());
   options.fuzz = 3;
   options.tp = 3;
   const Printed text = run(options);
   EXPECT_EQ(text.code, 0);
-  EXPECT_TRUE(contains(text.text, "3 random configurations around ")) << text.text;
+  EXPECT_TRUE(contains(text.text, "3 random configurations of ")) << text.text;
   options.json = true;
   const Printed json = run(options);
   EXPECT_EQ(json.code, 0);
   EXPECT_EQ(json.text, "{\"configurations\":3,\"agrees\":true}\n");
 }
 
-TEST(VerifyProgram, FailedConfiguration_IsPrintedWithALineThatRepeatsIt) {
+TEST(VerifyProgram, FailedConfiguration_IsPrintedWithACommandThatRepeatsIt) {
   register_model("faulty", &make_faulty<Fault::kGatherBackward>);
   const Folder folder(kFaulty);
   VerifyOptions options = options_for(folder.path());
@@ -100,10 +100,10 @@ TEST(VerifyProgram, FailedConfiguration_IsPrintedWithALineThatRepeatsIt) {
   options.fuzz = 20;
   const Printed first = run(options);
   EXPECT_EQ(first.code, 9);
-  EXPECT_TRUE(contains(first.text, "the first Layer that differs is gather: gradient of the input"))
+  EXPECT_TRUE(contains(first.text, "the first layer that differs is gather: gradient of the input"))
       << first.text;
   const std::string start =
-      "again: cleave verify --model " + folder.path() + " --tp 3 --fuzz 1 --seed ";
+      "repeat with: cleave verify --model " + folder.path() + " --tp 3 --fuzz 1 --seed ";
   const size_t at = first.text.find(start);
   ASSERT_NE(at, std::string::npos) << first.text;
   options.fuzz = 1;
@@ -111,7 +111,7 @@ TEST(VerifyProgram, FailedConfiguration_IsPrintedWithALineThatRepeatsIt) {
   const Printed second = run(options);
   EXPECT_EQ(second.code, 9);
   const auto last_lines = [](const std::string& text) {
-    return text.substr(text.find("the first Layer"));
+    return text.substr(text.find("the first layer"));
   };
   EXPECT_EQ(last_lines(second.text).substr(0, 120), last_lines(first.text).substr(0, 120));
   options.json = true;
@@ -125,8 +125,9 @@ TEST(VerifyProgram, Preset_IsComparedLayerByLayer) {
   options.layer = "model.layers.5.mlp";
   const Printed text = run(options);
   EXPECT_EQ(text.code, 0);
-  for (const char* part : {"model.layers.5.mlp.gate_proj", "the loss", "a training step",
-                           "generated ids", "the split model is the model on one rank (tp 2"}) {
+  for (const char* part :
+       {"model.layers.5.mlp.gate_proj", "the loss", "a training step", "generated ids",
+        "the sharded model matches the model on one rank (tp 2"}) {
     EXPECT_TRUE(contains(text.text, part)) << part << '\n' << text.text;
   }
   EXPECT_FALSE(contains(text.text, "model.layers.4.mlp.gate_proj  ")) << text.text;
@@ -144,7 +145,7 @@ TEST(VerifyProgram, Json_HasEveryValueOfEveryPart) {
   EXPECT_EQ(json.at("model").as_string(), "llama-tiny");
   const Json head = json.at("parts").at(1);
   EXPECT_EQ(head.at("name").as_string(), "lm_head");
-  EXPECT_EQ(head.at("bytes").as_int(), 2 * 16 * 256 * 4);  // its input's gradient is summed
+  EXPECT_EQ(head.at("bytes").as_int(), 2 * 16 * 256 * 4);  // the gradient of its input is summed
   std::vector<std::string> quantities;
   for (size_t i = 0; i < head.at("values").size(); ++i) {
     const Json value = head.at("values").at(i);
@@ -156,7 +157,7 @@ TEST(VerifyProgram, Json_HasEveryValueOfEveryPart) {
                                                   "norm of the gradients"}));
 }
 
-TEST(VerifyProgram, TypeOfTheRun_IsWhatIsComparedUnlessAnotherIsGiven) {
+TEST(VerifyProgram, TypeOfTheRun_IsTheDefaultDtype) {
   const test::TempFolder folder;
   const std::string half = folder / "half";
   std::string config(test::kLlamaConfig);
@@ -185,7 +186,7 @@ TEST(VerifyProgram, FolderOfAModel_IsComparedWithItsWeights) {
   EXPECT_EQ(printed.code, 0) << printed.text;
 }
 
-TEST(VerifyProgram, WhatCannotBeCompared_IsRefused) {
+TEST(VerifyProgram, InvalidOptions_AreRefused) {
   const auto code_of = [](VerifyOptions options) {
     return test::thrown_by([&] { cleave_verify(options); }).code();
   };
@@ -212,7 +213,7 @@ TEST(Report, Difference_IsTheLastLine) {
   EXPECT_TRUE(contains(text, " !")) << text;
   const std::string last = text.substr(text.rfind('\n', text.size() - 2) + 1);
   EXPECT_EQ(last, verdict(report) + "\n");
-  EXPECT_EQ(last.find("the first Layer that differs is second.down: output differs by "), 0U);
+  EXPECT_EQ(last.find("the first layer that differs is second.down: output differs by "), 0U);
   EXPECT_TRUE(contains(last, str("at [", c.at[0], ", ", c.at[1], ", ", c.at[2], "] it is ")))
       << last;
 }
@@ -224,7 +225,7 @@ TEST(FuzzCase, SameSeed_IsTheSameCaseAndAnotherIsNot) {
   EXPECT_NE(a.config.dump(), fuzz_case(config, 4, 6).config.dump());
   EXPECT_EQ(a.config.at("model_type").as_string(), "llama");
   EXPECT_FALSE(a.config.has("eos_token_id"));
-  EXPECT_FALSE(a.config.has("head_dim")) << "only keys that are there vary";
+  EXPECT_FALSE(a.config.has("head_dim")) << "only existing keys vary";
   EXPECT_EQ(describe(a).find(str("tp ", a.tp)), 0U) << describe(a);
 }
 

@@ -10,13 +10,13 @@
 namespace cleave::verifying {
 namespace {
 
-/// How much of its bound a distance is; 0 of 0 is nothing.
+/// The ratio of a distance to its bound; -1 if the distance is 0 or there are no elements.
 double share(const Measured& m) {
   if (m.at < 0 || m.distance == 0) return -1;
   return m.distance / m.bound;
 }
 
-/// Flat place in the whole of a flat place in a slice.
+/// Converts a flat index in a slice to the flat index in the whole tensor.
 int64_t place_in_whole(const Quantity& q, at::IntArrayRef local, at::IntArrayRef whole,
                        int64_t flat) {
   std::vector<int64_t> index(local.size());
@@ -41,7 +41,7 @@ int64_t place_in_whole(const Quantity& q, at::IntArrayRef local, at::IntArrayRef
   return place;
 }
 
-/// The local value as comparable with a whole tensor (`is_whole`) or with its slice.
+/// The local value in a form to compare with the whole tensor (`is_whole`) or with its slice.
 Tensor comparable(const Quantity& q, bool* is_whole) {
   const Placement& p = q.placement;
   *is_whole = true;
@@ -96,8 +96,8 @@ Measured measure(const Quantity& q, const Wanted& want, const std::string& part)
   const Tensor value = here(want.value);
   CLEAVE_CHECK(got.sizes() == value.sizes(), Code::kShape, part, ": ",
                Comparison{.of = q.of, .subject = q.subject}.quantity(), " has shape ", got.sizes(),
-               " on rank ", q.axis.rank(), " of ", q.axis.name(),
-               "; its part of what one rank has is ", value.sizes());
+               " on rank ", q.axis.rank(), " of ", q.axis.name(), "; expected a shard of shape ",
+               value.sizes());
   Measured m = furthest(got, value, here(want.bound));
   if (m.at < 0) return m;
   Quantity place = q;

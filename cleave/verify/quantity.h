@@ -8,43 +8,43 @@
 
 namespace cleave::verifying {
 
-/// Short for the kinds of quantity.
+/// The kind of a quantity.
 using Of = Comparison::Of;
 
-/// One value that a side has, laid out as it is there. On one rank it is whole.
+/// A rank's shard of a value, with its placement. On one rank it is the whole value.
 struct Quantity {
   Of of = Of::kOutput;
   std::string subject{};
   Tensor local;
   Axis axis{};
   Placement placement{};
-  bool is_gradient = false;     ///< a gradient's elements are placed otherwise than the value's
-  std::optional<Range> rows{};  ///< of dim 0 of the whole, where only those are here
-  int64_t terms = 0;            ///< of a sum in fp64 that this is
+  bool is_gradient = false;     ///< placed as the gradient of `placement`
+  std::optional<Range> rows{};  ///< of dim 0 of the whole, if only these are local
+  int64_t terms = 0;            ///< if this is a sum in fp64: its number of terms
 };
 
-/// A parameter's value, or its gradient once it is complete.
+/// The quantity of a parameter's value or of its complete gradient.
 Quantity quantity_of(Of of, const Parameter& parameter, const Tensor& local);
 
-/// What one rank has, and how far from it rounding may take another layout's.
+/// The value on one rank, and how far rounding may move it on another layout.
 struct Wanted {
   Of of = Of::kOutput;
   std::string subject{};
   Tensor value;
-  Tensor bound;  ///< fp64, one number or one an element
+  Tensor bound;  ///< fp64, one number or one per element
 };
 
-/// Where a quantity is furthest from what is wanted, for the bound there.
+/// The element of a quantity with the largest ratio of distance to bound.
 struct Measured {
   double distance = 0, bound = 0, split = 0, whole = 0;
-  int64_t at = -1;  ///< flat index in the whole; -1: there are no elements here
+  int64_t at = -1;  ///< flat index in the whole; -1 if there are no elements
 };
 
-/// Compares on this rank; collective over the quantity's axis. Throws Error(kShape) naming `part`
-/// when the shapes differ.
+/// Compares this rank's shard. Collective over the quantity's axis. Throws Error(kShape) with the
+/// name `part` if the shapes differ.
 Measured measure(const Quantity& got, const Wanted& want, const std::string& part);
 
-/// Of each place in the list the worst among the ranks of an axis, the same on all of them.
+/// For each entry the worst over the ranks of an axis; the same on all ranks. Collective.
 std::vector<Measured> worst(const std::vector<Measured>& measured, const Axis& axis);
 
 }  // namespace cleave::verifying

@@ -24,8 +24,9 @@ std::vector<Measured> measured(const Quantity& q, const Wanted& want) {
   return worst({measure(q, want, "part")}, q.axis);
 }
 
-/// [2, 9] cut along dim 1 into two runs a rank, as a fused matrix is; rank 0 and 1 share a run.
-const Split* runs() {
+/// Shards [2, 9] along dim 1 into several ranges per rank, like a fused matrix; ranks 0 and 1 share
+/// one.
+SplitPtr runs() {
   return Split::intern(9, {{{0, 2}, {5, 6}}, {{2, 3}, {5, 6}, {8, 9}}, {{3, 5}, {6, 8}}});
 }
 
@@ -33,7 +34,7 @@ Tensor slice_of(const Tensor& whole, const Axis& axis) {
   return DTensor::distribute(whole, axis, Shard{1, runs()}).local().clone();
 }
 
-TEST(Measure, ElementOfOneRanksSlice_IsFoundByItsPlaceInTheWhole) {
+TEST(Measure, ElementOfOneRanksSlice_HasItsIndexInTheWhole) {
   on_ranks(3, [](const Axis& axis) {
     const Tensor whole = whole_numbers({2, 9}, 1);
     Tensor local = slice_of(whole, axis);
@@ -63,7 +64,7 @@ TEST(Measure, BoundOfEachElement_DecidesWhichIsWorst) {
   });
 }
 
-TEST(Measure, PartsOfAValueOrAGradient_AreSummedFirst) {
+TEST(Measure, PartialSums_AreAddedFirst) {
   on_ranks(3, [](const Axis& axis) {
     const Tensor whole = whole_numbers({4, 2}, 1);
     const Tensor part = axis.rank() == 0 ? whole - 3 : at::full_like(whole, 1.5);
@@ -71,7 +72,7 @@ TEST(Measure, PartsOfAValueOrAGradient_AreSummedFirst) {
     EXPECT_EQ(measured(partial, wanted(whole)).front().distance, 0);
     const Quantity fanout{.local = part, .axis = axis, .placement = Fanout{}, .is_gradient = true};
     EXPECT_EQ(measured(fanout, wanted(whole)).front().distance, 0);
-    // The same numbers as a value of that layout, or a gradient of the other, are not the whole.
+    // As a Fanout value, or as a gradient of Partial, the same numbers are not summed.
     const Quantity as_value{.local = part, .axis = axis, .placement = Fanout{}};
     EXPECT_GT(measured(as_value, wanted(whole)).front().distance, 0);
     const Quantity as_gradient{
@@ -94,7 +95,7 @@ TEST(Measure, GradientOfSharedElements_IsTheSumOverTheirHolders) {
   });
 }
 
-TEST(Measure, NotANumber_IsInfinitelyFar) {
+TEST(Measure, NaN_IsInfinitelyFar) {
   const Tensor whole = at::ones({2, 2}, at::kDouble);
   Tensor got = whole.clone();
   got[1][0] = std::nan("");
@@ -103,17 +104,17 @@ TEST(Measure, NotANumber_IsInfinitelyFar) {
   EXPECT_EQ(m.at, 2);
 }
 
-TEST(Measure, RowsOfADataParallelRank_AreTheirsOfTheWhole) {
+TEST(Measure, RowsOfADataParallelRank_AreComparedWithTheirRows) {
   const Tensor whole = whole_numbers({4, 3}, 1);
   Quantity q{.local = whole.narrow(0, 2, 2).clone(), .rows = Range{2, 4}};
   q.local[1][1] += 2;
   EXPECT_EQ(measured(q, wanted(whole)).front().at, 3 * 3 + 1);
 }
 
-TEST(Measure, NoElementsHere_OtherRanksDecide) {
+TEST(Measure, RankWithoutElements_IsIgnored) {
   on_ranks(3, [](const Axis& axis) {
     const Tensor whole = whole_numbers({2}, 1);
-    const Split* split = Split::balanced(2, 3);  // rank 2 has none
+    const SplitPtr split = Split::balanced(2, 3);  // rank 2 has none
     Tensor local = DTensor::distribute(whole, axis, Shard{0, split}).local().clone();
     if (axis.rank() == 1) local += 1;
     const Quantity q{.local = local, .axis = axis, .placement = Shard{0, split}};
@@ -121,7 +122,7 @@ TEST(Measure, NoElementsHere_OtherRanksDecide) {
   });
 }
 
-TEST(Measure, AnotherShape_IsAnErrorThatNamesThePart) {
+TEST(Measure, AnotherShape_IsAnErrorWithTheName) {
   const Quantity q{.local = at::zeros({3, 2})};
   const Error error = thrown_by([&] { measure(q, wanted(at::zeros({2, 3})), "block.up"); });
   EXPECT_EQ(error.code(), Code::kShape);

@@ -14,7 +14,7 @@
 namespace cleave::verifying {
 namespace {
 
-constexpr int kDraws = 2;  // of rounding; a single one may add up to nothing by chance
+constexpr int kDraws = 2;  // of injected rounding; a single one may cancel by chance
 
 std::string name_of(const Layer& layer) {
   return layer.path().empty() ? "the model" : layer.path();
@@ -41,7 +41,7 @@ void add_noise(Model& model, const VerifySettings& settings,
   }
 }
 
-/// Whether the pattern names the Layer or one above it.
+/// Whether the pattern matches the layer or one that contains it.
 bool is_wanted(const Layer& layer, const std::string& pattern) {
   if (pattern.empty()) return true;
   for (const std::string& path : layer.paths()) {
@@ -61,7 +61,7 @@ void mark_wanted(WantedRun& run, const std::vector<LayerCall>& calls, const std:
     any = any || run.parts[i].is_run;
     if (!calls[i].layer->path().empty()) names.push_back(calls[i].layer->path());
   }
-  CLEAVE_CHECK(any, Code::kUsage, "layer '", pattern, "' matches no Layer that is called",
+  CLEAVE_CHECK(any, Code::kUsage, "layer '", pattern, "' matches no layer that the model calls",
                did_you_mean(pattern, names));
 }
 
@@ -70,11 +70,12 @@ Tensor labels_for(const Model& model, const Tensor& ids, const Tensor& logits, u
   Tensor labels = model.task() == "lm" && shape == ids.sizes()
                       ? next_token_labels(ids)
                       : noise_ids(shape, logits.size(-1), seed, "labels");
-  labels.view(-1).slice(0, 3, std::nullopt, 7).fill_(-100);  // some places have none
+  labels.view(-1).slice(0, 3, std::nullopt, 7).fill_(-100);  // some positions have no label
   return labels;
 }
 
-/// The longest sum behind a part's values: over a dim of a weight or of the output, or over tokens.
+/// Terms of the longest sum in a part: over a dim of a weight, an input or an output, or over
+/// tokens.
 int64_t terms_of(const Part& part, const Tensor& x, const Tensor& y) {
   int64_t terms = x.dim() > 0 ? x.numel() / std::max<int64_t>(x.size(-1), 1) : 1;
   if (!x.is_floating_point()) terms = x.numel();
@@ -87,13 +88,13 @@ int64_t terms_of(const Part& part, const Tensor& x, const Tensor& y) {
   return terms;
 }
 
-/// Values of `run` with bounds; `run` is told which draw of rounding it is, 0 for none.
+/// Calls `run` with the draws 1, 2, ... of injected rounding and returns the values with bounds.
 std::vector<Wanted> with_bounds(Bounds& bounds, Probes& probes, const Parameters& parameters,
                                 const VerifySettings& settings,
                                 const std::function<std::vector<Quantity>(int)>& run) {
   const double size = Bounds::size(settings.dtype);
   for (int draw = 1; draw <= kDraws; ++draw) {
-    const KeptWeights kept(parameters);
+    const WeightsGuard guard(parameters);
     for (const auto& p : parameters) {
       const at::NoGradGuard no_grad;
       const Tensor leaf = p->leaf().detach();
@@ -105,7 +106,7 @@ std::vector<Wanted> with_bounds(Bounds& bounds, Probes& probes, const Parameters
   return bounds.wanted();
 }
 
-/// A value as the split model can have it, in fp64.
+/// `t` rounded to `type`, in fp64.
 Tensor storable(const Tensor& t, at::ScalarType type) {
   return t.is_floating_point() ? t.to(type).to(at::kDouble) : t;
 }
@@ -126,7 +127,7 @@ WantedPart wanted_part(const Part& part, Probes& probes, const VerifySettings& s
           .values = with_bounds(bounds, probes, part.parameters, settings, run)};
 }
 
-/// A step's values with bounds; with `stepped`, the weights after it too.
+/// The values of a step with bounds; if `stepped`, the weights after it too.
 std::vector<Wanted> wanted_step_of(Model& model, Probes& probes, const StepInput& input,
                                    const VerifySettings& settings, bool stepped) {
   const Parameters parameters = model.parameters();
@@ -195,8 +196,8 @@ void add_ids(Reference& reference, const std::shared_ptr<Model>& model,
 
 }  // namespace
 
-void give_weights(Model& model, const VerifySettings& settings,
-                  const std::set<std::string>& constants) {
+void set_weights(Model& model, const VerifySettings& settings,
+                 const std::set<std::string>& constants) {
   if (settings.weights) {
     load_model(model, *settings.weights, settings.dtype);
   } else {
@@ -246,10 +247,10 @@ Reference make_reference(const MakeModel& make, const VerifySettings& settings) 
   Reference reference;
   const std::shared_ptr<Model> model = make();
   model->name_tree();
-  give_weights(*model, settings, {});
+  set_weights(*model, settings, {});
   reference.constants = constants_of(*model);
   add_noise(*model, settings, reference.constants);
-  // The split model's weights, computed with in fp64.
+  // The weights have the values of the sharded model's type, but compute in fp64.
   for (const auto& p : model->parameters()) p->set_leaf(p->leaf().detach().to(at::kDouble));
   for (const auto& p : model->parameters()) {
     reference.initial.push_back({.of = Of::kStart,

@@ -6,36 +6,36 @@
 
 namespace cleave::verifying {
 
-/// What one rank gives for a part.
+/// The values of a part on one rank.
 struct WantedPart {
   std::string name;
-  bool is_run = true;  ///< false: left out by the settings' `layer`
-  Tensor x;            ///< whole
+  bool is_run = true;  ///< false: not matched by settings.layer
+  Tensor x;            ///< the whole input
   std::vector<Wanted> values{};
 };
 
-/// What one rank gives with dropout, or without.
+/// The values of one rank with dropout, or without.
 struct WantedRun {
   StepInput input;
-  std::vector<WantedPart> parts{};  ///< calls as Probes::record orders them, then the loss
-  std::vector<Wanted> step{};       ///< as run_step; without dropout then stepped_weights
+  std::vector<WantedPart> parts{};  ///< calls in the order of Probes::record, then the loss
+  std::vector<Wanted> step{};       ///< of run_step; without dropout also of stepped_weights
 };
 
-/// The model on one rank: everything that ranks compare with. Read by all of them at once.
+/// The results of the model on one rank. All ranks compare with it, at the same time.
 struct Reference {
   std::vector<Wanted> initial;      ///< weights
-  std::vector<WantedRun> runs;      ///< without dropout; with it, where the model has some
-  std::set<std::string> constants;  ///< parameters that need noise
+  std::vector<WantedRun> runs;      ///< without dropout; then with it, if the model has dropout
+  std::set<std::string> constants;  ///< constant parameters, which get noise
   std::vector<std::vector<int64_t>> prompts, ids;
-  /// The last scores that one rank gives after a row of ids. [V]
+  /// The scores of the model on one rank after a list of ids. [V]
   std::function<Tensor(const std::vector<int64_t>&)> scores;
 };
 
-/// Gives a planned model its weights: those of the settings, and noise for `constants`.
-void give_weights(Model& model, const VerifySettings& settings,
-                  const std::set<std::string>& constants);
+/// Sets the weights of a parallelized model: those of the settings, plus noise on `constants`.
+void set_weights(Model& model, const VerifySettings& settings,
+                 const std::set<std::string>& constants);
 
-/// The calls of one forward of the whole batch.
+/// The layer calls of one forward of the whole batch.
 std::vector<LayerCall> recorded(Model& model, Probes& probes, const Axis& tp,
                                 const StepInput& input, uint64_t seed);
 
@@ -43,7 +43,7 @@ std::vector<LayerCall> recorded(Model& model, Probes& probes, const Axis& tp,
 std::vector<Part> parts_of(const std::vector<LayerCall>& calls, const VerifySettings& settings,
                            const StepInput& input, const Axis& tp);
 
-/// Runs all of it on one rank.
+/// Computes the reference on one rank.
 Reference make_reference(const MakeModel& make, const VerifySettings& settings);
 
 }  // namespace cleave::verifying

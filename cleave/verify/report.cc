@@ -27,7 +27,7 @@ std::string exact_number(double x) {
   return text.data();
 }
 
-/// The worst of some values, by how much of its bound it is; null when there are none.
+/// The matching value with the largest ratio of distance to bound; null if there is none.
 template <class Matches>
 const Comparison* worst_of(const VerifiedPart& part, const Matches& matches) {
   const Comparison* worst = nullptr;
@@ -47,7 +47,7 @@ std::string cell(const Comparison* c) {
   return short_number(c->distance) + (c->agrees() ? "" : " !");
 }
 
-/// The step without dropout, where weights are stepped.
+/// The step without dropout, which has the stepped weights.
 const VerifiedPart& step_of(const VerifyReport& report) {
   for (const VerifiedPart& part : report.parts) {
     if (part.kind == Kind::kStep) return part;
@@ -74,7 +74,7 @@ Row row_of(const VerifyReport& report, const VerifiedPart& part) {
           str(part.bytes)};
 }
 
-/// The first `num_texts` columns hold texts, the others numbers.
+/// A table whose first `num_texts` columns are texts (left-aligned) and the others numbers.
 std::string table(const std::vector<Row>& rows, size_t num_texts) {
   std::vector<size_t> widths(rows.front().size());
   for (const Row& row : rows) {
@@ -83,16 +83,16 @@ std::string table(const std::vector<Row>& rows, size_t num_texts) {
   std::string text;
   for (const Row& row : rows) {
     for (size_t i = 0; i < row.size(); ++i) {
-      const std::string room(widths[i] - row[i].size(), ' ');
+      const std::string padding(widths[i] - row[i].size(), ' ');
       text += i == 0 ? "" : "  ";
-      text += i < num_texts ? row[i] + room : room + row[i];
+      text += i < num_texts ? row[i] + padding : padding + row[i];
     }
     text += '\n';
   }
   return text;
 }
 
-/// Parts run with dropout are shown where they differ.
+/// Parts with dropout are only shown if they differ.
 bool is_shown(const VerifiedPart& part) {
   if (part.kind != Kind::kLayer && part.kind != Kind::kLoss) return false;
   return !part.name.ends_with(" with dropout") || part.first_difference() != nullptr;
@@ -100,7 +100,7 @@ bool is_shown(const VerifiedPart& part) {
 
 std::string layer_table(const VerifyReport& report) {
   std::vector<Row> rows{
-      {"Layer", "output", "d input", "d weights", "norm", "after a step", "of bound", "bytes"}};
+      {"layer", "output", "d input", "d weights", "norm", "after a step", "dist/bound", "bytes"}};
   for (const VerifiedPart& part : report.parts) {
     if (is_shown(part)) rows.push_back(row_of(report, part));
   }
@@ -108,7 +108,7 @@ std::string layer_table(const VerifyReport& report) {
 }
 
 std::string whole_table(const VerifyReport& report) {
-  std::vector<Row> rows{{"whole model", "where it is largest", "distance", "bound"}};
+  std::vector<Row> rows{{"whole model", "largest difference", "distance", "bound"}};
   for (const VerifiedPart& part : report.parts) {
     if (part.kind == Kind::kLayer || part.kind == Kind::kLoss) continue;
     for (const Of of :
@@ -161,19 +161,20 @@ std::string kind_name(Kind kind) {
 std::string verdict(const VerifyReport& report) {
   const VerifiedPart* part = report.first_difference();
   if (part == nullptr) {
-    return "the split model is the model on one rank (" + layout_text(report.settings) + ")";
+    return "the sharded model matches the model on one rank (" + layout_text(report.settings) + ")";
   }
   const Comparison& c = *part->first_difference();
   const std::string values =
-      c.of == Of::kIds ? str(": id ", c.split, " on ", report.settings.tp, " ranks, ", c.whole,
-                             " on one, whose scores are ", short_number(c.distance),
-                             " apart; rounding bridges ", short_number(c.bound))
-                       : str(" differs by ", short_number(c.distance), " where rounding explains ",
-                             short_number(c.bound), ": at ", index_text(c.at), " it is ",
+      c.of == Of::kIds ? str(": id ", c.split, " on ", report.settings.tp, " ranks, id ", c.whole,
+                             " on one rank; their scores differ by ", short_number(c.distance),
+                             " (rounding explains ", short_number(c.bound), ")")
+                       : str(" differs by ", short_number(c.distance), " (rounding explains ",
+                             short_number(c.bound), "): at ", index_text(c.at), " it is ",
                              exact_number(c.split), ", on one rank ", exact_number(c.whole));
-  const std::string subject = part->kind == Kind::kLayer
-                                  ? "the first Layer that differs is " + part->name
-                                  : "no Layer alone differs; the first that does is " + part->name;
+  const std::string subject =
+      part->kind == Kind::kLayer
+          ? "the first layer that differs is " + part->name
+          : "no single layer differs; the first part that differs is " + part->name;
   return str(subject, ": ", c.quantity(), values);
 }
 

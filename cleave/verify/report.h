@@ -5,11 +5,12 @@
 
 namespace cleave {
 
-/// A table of Layers (largest distances, "!" where one is beyond its bound), the whole step, notes,
-/// and as last line whether all agree or the first Layer that differs and by how much.
+/// A table of layers (largest distances; "!" marks one beyond its bound), a table of the whole
+/// step, notes, and the verdict.
 std::string report_text(const VerifyReport& report);
 
-/// The last line of the text.
+/// The last line of the text: that all values agree, or the first part that differs and by how
+/// much.
 std::string verdict(const VerifyReport& report);
 
 /// All values as a JSON object: {"model", "tp", "dp", ..., "agrees", "first_difference", "parts",

@@ -10,11 +10,10 @@ namespace cleave::verifying {
 
 namespace {
 
-/// Keeps gradients of fp16 out of its zero, as training does.
+/// Keeps fp16 gradients from underflowing, as in training.
 constexpr double kHalfLossScale = 1024;
 
-/// A parameter of its own with the values and the gradient of `p`, in the type that training keeps
-/// for it: fp32 for bf16 and fp16.
+/// A copy of `p` and its gradient in the type of master weights.
 std::shared_ptr<Parameter> master_of(const Parameter& p) {
   const at::ScalarType type = master_type(p.leaf().scalar_type());
   auto master = std::make_shared<Parameter>(p.shape(), p.init());

@@ -22,8 +22,8 @@ namespace {
 using namespace verifying;  // NOLINT(google-build-using-namespace)
 using Kind = VerifiedPart::Kind;
 
-/// What the ranks find, the same on all of them.
-struct Found {
+/// The result of the ranks, the same on all.
+struct RankResult {
   std::vector<VerifiedPart> parts;
   std::vector<Measured> measured;  // of all parts' values, in order
   std::vector<std::string> notes;
@@ -39,10 +39,10 @@ std::vector<int64_t> index_of(int64_t flat, at::IntArrayRef shape) {
   return index;
 }
 
-/// One rank of the split model.
-class SplitSide {
+/// Compares one rank of the sharded model with the reference.
+class RankVerifier {
  public:
-  SplitSide(const Reference& reference, const VerifySettings& settings, const Mesh& mesh)
+  RankVerifier(const Reference& reference, const VerifySettings& settings, const Mesh& mesh)
       : reference_(reference),
         settings_(settings),
         device_(device_of(settings.device)),
@@ -53,12 +53,12 @@ class SplitSide {
     tp_ = Axis(meter_);
   }
 
-  Found run(const MakeModel& make) {
+  RankResult run(const MakeModel& make) {
     const std::unique_ptr<Model> model = make();
     Probes probes(*model);
     parallelize_module(*model, tp_,
                        settings_.plan ? *settings_.plan : model->plan(settings_.sequence_parallel));
-    give_weights(*model, settings_, reference_.constants);
+    set_weights(*model, settings_, reference_.constants);
     move_to(*model, device_);
     compare_weights(*model);
     for (const WantedRun& run : reference_.runs) {
@@ -66,23 +66,23 @@ class SplitSide {
       compare_step(*model, run);
     }
     if (!reference_.prompts.empty()) {
-      found_.ids = continued(*model, tp_, reference_.prompts, settings_.num_new_tokens);
+      result_.ids = continued(*model, tp_, reference_.prompts, settings_.num_new_tokens);
     }
-    settle();
-    return std::move(found_);
+    take_worst();
+    return std::move(result_);
   }
 
  private:
   void compare(VerifiedPart part, const std::vector<Quantity>& got,
                const std::vector<Wanted>& want) {
-    CLEAVE_CHECK(got.size() == want.size(), Code::kShape, part.name, ": there are ", got.size(),
+    CLEAVE_CHECK(got.size() == want.size(), Code::kShape, part.name, ": ", got.size(),
                  " values to compare; one rank has ", want.size());
     for (size_t i = 0; i < got.size(); ++i) {
-      found_.measured.push_back(measure(got[i], want[i], part.name));
+      result_.measured.push_back(measure(got[i], want[i], part.name));
       part.values.push_back({.of = want[i].of, .subject = want[i].subject});
       shapes_.push_back(want[i].value.sizes().vec());
     }
-    found_.parts.push_back(std::move(part));
+    result_.parts.push_back(std::move(part));
   }
 
   [[nodiscard]] StepInput on_device(const StepInput& input) const {
@@ -103,21 +103,22 @@ class SplitSide {
     const StepInput input = on_device(run.input);
     const auto calls = recorded(model, probes, tp_, input, settings_.seed);
     const auto parts = parts_of(calls, settings_, input, tp_);
-    CLEAVE_CHECK(parts.size() == run.parts.size(), Code::kShape, "the split model makes ",
-                 calls.size(), " calls of Layers, on one rank ", run.parts.size() - 1,
-                 "; a model calls the same Layers on every layout");
+    CLEAVE_CHECK(parts.size() == run.parts.size(), Code::kShape, "the sharded model makes ",
+                 calls.size(), " layer calls, the model on one rank ", run.parts.size() - 1,
+                 "; a model must call the same layers on every layout");
     std::vector<PartBytes> bytes(parts.size());
     for (size_t i = 0; i < parts.size(); ++i) {
       const WantedPart& want = run.parts[i];
-      CLEAVE_CHECK(parts[i].name == want.name, Code::kShape, "the split model calls ",
-                   parts[i].name, " where one rank calls ", want.name);
+      CLEAVE_CHECK(parts[i].name == want.name, Code::kShape, "the sharded model calls ",
+                   parts[i].name, ", the model on one rank ", want.name,
+                   "; a model must call the same layers on every layout");
       if (!want.is_run) continue;
       const Tensor x = want.x.to(device_, parts[i].x.local().scalar_type());
       const auto got = run_part(parts[i], x, settings_, meter_.get(), &bytes[i]);
       const int64_t moved = bytes[i].forward.bytes + bytes[i].backward.bytes;
       compare({.kind = parts[i].kind, .name = want.name, .bytes = moved}, got, want.values);
     }
-    if (meter_ && !run.input.training) found_.notes = notes_on(parts, bytes, model);
+    if (meter_ && !run.input.training) result_.notes = notes_on(parts, bytes, model);
   }
 
   void compare_step(Model& model, const WantedRun& run) {
@@ -130,11 +131,11 @@ class SplitSide {
     compare({.kind = Kind::kStep, .name = "a training step" + how}, got, run.step);
   }
 
-  /// All ranks learn the worst of all.
-  void settle() {
-    const auto all = worst(worst(found_.measured, tp_), dp_);
+  /// Sets each comparison to the worst over all ranks.
+  void take_worst() {
+    const auto all = worst(worst(result_.measured, tp_), dp_);
     size_t at = 0;
-    for (VerifiedPart& part : found_.parts) {
+    for (VerifiedPart& part : result_.parts) {
       for (Comparison& c : part.values) {
         const Measured& m = all[at];
         c.distance = m.distance;
@@ -152,12 +153,12 @@ class SplitSide {
   at::Device device_;
   Axis tp_, dp_;
   std::shared_ptr<Meter> meter_;
-  Found found_;
+  RankResult result_;
   std::vector<std::vector<int64_t>> shapes_;  // of the values, in order
 };
 
-/// Ids on both sides. Where they part, the two scores on one rank must be further apart than
-/// rounding can turn around; after that the texts are different ones.
+/// Compares generated ids. At the first different id, the difference of the two scores on one rank
+/// must be within the bound of rounding; the ids after it are not compared.
 VerifiedPart compared_ids(const Reference& reference,
                           const std::vector<std::vector<int64_t>>& split) {
   VerifiedPart part{.kind = Kind::kIds, .name = "generated ids"};
@@ -232,21 +233,21 @@ VerifyReport verify_model(const MakeModel& make, const VerifySettings& settings)
                "num_rows=", settings.num_rows, " and num_tokens=", settings.num_tokens,
                " must be at least 1");
   {
-    // A plan that does not go with the model is told before anything is computed.
+    // Reports a plan that does not fit the model before anything is computed.
     const std::unique_ptr<Model> model = make();
     const Plan plan = settings.plan ? *settings.plan : model->plan(settings.sequence_parallel);
     if (settings.tp > 1) parallelize_module(*model, dry_axis("tp", 0, settings.tp), plan);
   }
   const Reference reference = make_reference(make, settings);
   std::mutex mutex;
-  Found found;
+  RankResult found;
   run_job({.num_ranks = settings.tp * settings.dp,
            .threads_per_rank = settings.threads_per_rank,
            .ranks = {.timeout_s = settings.timeout_s, .flight_log_folder = temporary_flight_logs()},
            .device = settings.device},
           [&](World& world) {
             const Mesh mesh = Mesh::build(world, {{"dp", settings.dp}, {"tp", settings.tp}});
-            Found own = SplitSide(reference, settings, mesh).run(make);
+            RankResult own = RankVerifier(reference, settings, mesh).run(make);
             const std::lock_guard lock(mutex);
             found = std::move(own);
           });

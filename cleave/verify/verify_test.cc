@@ -10,7 +10,7 @@
 #include "tests/support/gpus.h"
 #include "tests/support/thrown.h"
 
-// Oracle: the fault that was planted, by the name of its Layer.
+// Oracle: the name of the layer with the injected fault.
 namespace cleave {
 namespace {
 
@@ -52,7 +52,7 @@ TEST(Verify, HealthyModel_AgreesOnEveryLayout) {
   }
 }
 
-TEST(Verify, ModelOnAGpu_IsTheModelOnTheProcessor) {
+TEST(Verify, ModelOnAGpu_MatchesTheModelOnTheCpu) {
   SKIP_WITHOUT_GPUS(1);
   VerifySettings settings = settings_at(1);
   settings.device = "cuda";
@@ -66,7 +66,7 @@ TEST(Verify, BiasAddedOnEveryRank_IsNamed) {
     const Comparison& c = part_of(report, "second.down").values.front();
     EXPECT_GT(c.distance, 1e6 * c.bound);
     EXPECT_NEAR(std::abs(c.split - c.whole), c.distance, 1e-12);
-    // The Layer before it is not blamed, nor is the block whose other parts are right.
+    // The layer before it agrees; the block that contains it differs too.
     EXPECT_EQ(part_of(report, "second.up").first_difference(), nullptr);
     EXPECT_NE(part_of(report, "second").first_difference(), nullptr);
   }
@@ -96,7 +96,7 @@ TEST(Verify, GatherWithTheWrongBackward_IsNamed) {
 
 TEST(Verify, WrongMapOfKvHeads_IsNamed) {
   for (const int tp : {2, 3}) {
-    // Ranks whose first head is inside a group: rank 1 of both.
+    // With these sizes, rank 1's first head is inside a group.
     const int64_t kv_heads = tp == 2 ? 3 : 2;
     const test::FaultyOptions options{.fault = Fault::kKvHeadMap, .kv_heads = kv_heads};
     EXPECT_EQ(first_of(verified(options, settings_at(tp))), "second.grouped: output");
@@ -110,7 +110,7 @@ TEST(Verify, DropoutThatCountsFromZeroOnEveryRank_IsNamed) {
   }
 }
 
-TEST(Verify, NormThatCountsReplicasTwice_IsNamedWhereTheyAre) {
+TEST(Verify, NormThatCountsReplicasTwice_IsNamedAtALayerWithReplicas) {
   for (const int tp : {2, 3}) {
     VerifySettings settings = settings_at(tp);
     settings.norm = [](const Parameters& parameters, const Axis& axis) {
@@ -125,9 +125,9 @@ TEST(Verify, NormThatCountsReplicasTwice_IsNamedWhereTheyAre) {
   }
 }
 
-TEST(Verify, SmoothingOverTheLocalVocabulary_IsTheLosssFault) {
-  // The gather is left out, so that the loss gets cut logits.
-  class Cut : public FaultyModel {
+TEST(Verify, SmoothingOverTheLocalVocabulary_IsAFaultOfTheLoss) {
+  // Without the gather at the end, the loss gets sharded logits.
+  class WithoutGather : public FaultyModel {
    public:
     using FaultyModel::FaultyModel;
     std::vector<Layer*> sequence() override {
@@ -136,7 +136,7 @@ TEST(Verify, SmoothingOverTheLocalVocabulary_IsTheLosssFault) {
       return all;
     }
   };
-  const auto make = [] { return std::make_unique<Cut>(test::FaultyOptions{}); };
+  const auto make = [] { return std::make_unique<WithoutGather>(test::FaultyOptions{}); };
   for (const int tp : {2, 3}) {
     VerifySettings settings = settings_at(tp);
     EXPECT_EQ(first_of(verify_model(make, settings)), "");
@@ -195,20 +195,20 @@ TEST(Verify, MissingPlanEntry_IsAnErrorThatNamesTheModules) {
   }
 }
 
-TEST(Verify, MissingPlanEntryThatADoorRepairs_IsToldWithItsBytes) {
+TEST(Verify, MissingPlanEntryWithAConversion_IsReportedWithItsBytes) {
   const int64_t input_bytes = 2 * 7 * 10 * 8;  // [2, 7, 10] in fp64
   for (const int tp : {2, 3}) {
-    const VerifyReport cut =
+    const VerifyReport sharded =
         verified_llama(with(kAttention, {{"*.*.*.mlp.down_proj", Rowwise{}}}), tp);
-    EXPECT_EQ(first_of(cut), "");
-    ASSERT_EQ(cut.notes.size(), 2U);
-    EXPECT_EQ(cut.notes[0],
-              str("model.layers.0.mlp.down_proj cuts its input, which every rank gets whole from "
-                  "model.layers.0.mlp: ",
-                  input_bytes,
-                  " bytes a step to gather its gradient; is a key with colwise missing for "
-                  "model.layers.0.mlp?"));
-    EXPECT_NE(cut.notes[1].find("mlp.gate_proj.weight"), std::string::npos) << cut.notes[1];
+    EXPECT_EQ(first_of(sharded), "");
+    ASSERT_EQ(sharded.notes.size(), 2U);
+    EXPECT_EQ(
+        sharded.notes[0],
+        str("model.layers.0.mlp.down_proj shards its input, which model.layers.0.mlp replicates: ",
+            input_bytes,
+            " bytes per step to gather its gradient; does the plan lack a colwise key for "
+            "model.layers.0.mlp?"));
+    EXPECT_NE(sharded.notes[1].find("mlp.gate_proj.weight"), std::string::npos) << sharded.notes[1];
     const VerifyReport gathered =
         verified_llama(with(kAttention, {{"*.*.*.mlp.{gate,up}_proj", Colwise{}},
                                          {"*.*.*.mlp.down_proj", Colwise{.output = Replicate{}}},
@@ -216,14 +216,15 @@ TEST(Verify, MissingPlanEntryThatADoorRepairs_IsToldWithItsBytes) {
                        tp);
     EXPECT_EQ(first_of(gathered), "");
     ASSERT_EQ(gathered.notes.size(), 1U);
-    EXPECT_EQ(gathered.notes[0],
-              str("model.layers.0.mlp.down_proj gathers its input, whose features "
-                  "model.layers.0.mlp leaves split: ",
-                  2 * input_bytes, " bytes a step; with the style rowwise it takes them split"));
+    EXPECT_EQ(
+        gathered.notes[0],
+        str("model.layers.0.mlp.down_proj gathers its input, which model.layers.0.mlp shards by "
+            "feature: ",
+            2 * input_bytes, " bytes per step; the style rowwise takes it sharded"));
   }
 }
 
-TEST(Verify, OneLayerAlone_IsRunByItself) {
+TEST(Verify, SelectedLayers_RunByThemselves) {
   VerifySettings settings = settings_at(2);
   settings.layer = "second.{up,down}";
   const VerifyReport report = verified(Fault::kBiasOnEveryRank, settings);
@@ -240,18 +241,18 @@ TEST(Verify, OneLayerAlone_IsRunByItself) {
   EXPECT_NE(std::string(error.what()).find("second.up"), std::string::npos) << error.what();
 }
 
-TEST(Verify, BytesOfALayersOwnDoor_AreItsConversions) {
+TEST(Verify, BytesOfALayer_AreThoseOfItsConversions) {
   const VerifyReport report = verified(Fault::kNone, settings_at(2));
   const int64_t x = 2 * 7 * 6 * 8;  // [2, 7, 6] in fp64
   EXPECT_EQ(part_of(report, "second.norm").bytes, 0);
-  EXPECT_EQ(part_of(report, "second.up").bytes, x);    // its input's gradient is summed
+  EXPECT_EQ(part_of(report, "second.up").bytes, x);    // the gradient of its input is summed
   EXPECT_EQ(part_of(report, "second.down").bytes, x);  // its output is summed
   EXPECT_EQ(part_of(report, "gather").bytes, 2 * 7 * 13 * 8);
 }
 
-// A fault whose size is that of the values is found in every type; a bias of 0.1 beside values of 2
-// is within the bound of bf16 and only found in the others.
-TEST(Verify, EveryType_FindsFaultsAndRaisesNoAlarm) {
+// A fault as large as the values is found in every type. An extra bias of 0.1 on values of 2 is
+// within the bound of bf16, so only the other types find it.
+TEST(Verify, EveryType_FindsFaultsWithoutFalseAlarms) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const int tp : {2, 3}) {
       VerifySettings settings = settings_at(tp);

@@ -14,21 +14,21 @@
 namespace bert_pretraining {
 namespace {
 
-// Numbers that belong to one row in one epoch.
+// The random numbers of one sequence in one epoch.
 class Draws {
  public:
-  Draws(uint64_t seed, std::string_view purpose, int64_t row, int64_t epoch)
+  Draws(uint64_t seed, std::string_view purpose, int64_t index, int64_t epoch)
       : key_(cleave::stream_key(seed, purpose)),
-        row_(static_cast<uint64_t>(row)),
+        index_(static_cast<uint64_t>(index)),
         epoch_(static_cast<uint64_t>(epoch)) {}
-  // In [0, limit).
+  // The next number, in [0, limit).
   int64_t below(int64_t limit) {
-    const uint64_t number = cleave::philox(key_, row_, (epoch_ << 20) + count_++)[0];
+    const uint64_t number = cleave::philox(key_, index_, (epoch_ << 20) + count_++)[0];
     return static_cast<int64_t>((number * static_cast<uint64_t>(limit)) >> 32);
   }
 
  private:
-  uint64_t key_, row_, epoch_, count_ = 0;
+  uint64_t key_, index_, epoch_, count_ = 0;
 };
 
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
@@ -37,7 +37,7 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
   }
 }
 
-// A line as the file's makers wrote it, and as people do.
+// Undoes WikiText's escapes: "<unk>", and " @-@ " for "-".
 std::string plain(std::string line) {
   replace_all(line, "<unk>", "[UNK]");
   for (const char* mark : {"-", ",", "."}) replace_all(line, cleave::str(" @", mark, "@ "), mark);
@@ -79,8 +79,8 @@ PretrainingDataset::PretrainingDataset(const DatasetOptions& options)
   for (size_t d = 0; d < documents.size(); ++d) pair_up(d, documents[d]);
   CLEAVE_CHECK(!pairs_.empty() && pairs_.front().document != pairs_.back().document,
                cleave::Code::kFormat, options.file, ": found ", size(),
-               " pairs of segments in one document; at least two documents (lines \" = Title = \") "
-               "are needed to tell what follows a text from what does not");
+               " pairs of segments in one document; the next-sentence task needs at least two "
+               "documents (lines \" = Title = \")");
 }
 
 std::vector<std::vector<PretrainingDataset::Ids>> PretrainingDataset::read() const {
@@ -107,7 +107,7 @@ std::vector<std::vector<PretrainingDataset::Ids>> PretrainingDataset::read() con
   return documents;
 }
 
-// Sentences in their order, as many a segment as fit in half a row.
+// Joins consecutive sentences into segments of at most half a sequence.
 void PretrainingDataset::pair_up(size_t document, const std::vector<Ids>& sentences) {
   const auto half = static_cast<size_t>((options_.seq_len - 3) / 2);
   std::vector<Ids> segments;
@@ -115,17 +115,17 @@ void PretrainingDataset::pair_up(size_t document, const std::vector<Ids>& senten
     if (segments.empty() || segments.back().size() + sentence.size() > half)
       segments.emplace_back();
     Ids& segment = segments.back();
-    const size_t room = half - segment.size();
+    const size_t space = half - segment.size();
     segment.insert(segment.end(), sentence.begin(),
-                   sentence.begin() + static_cast<int64_t>(std::min(room, sentence.size())));
+                   sentence.begin() + static_cast<int64_t>(std::min(space, sentence.size())));
   }
   for (size_t i = 0; i + 1 < segments.size(); i += 2) {
     pairs_.push_back({.document = document, .a = segments[i], .b = segments[i + 1]});
   }
 }
 
-// Every second row: what follows is of another document.
-PretrainingDataset::Row PretrainingDataset::row(int64_t index, int64_t epoch) const {
+// In half of the sequences, at random, segment B is of another document.
+PretrainingDataset::Sample PretrainingDataset::sample(int64_t index, int64_t epoch) const {
   const Pair& pair = pairs_[static_cast<size_t>(index)];
   Draws draws(options_.seed, "next sentence", index, epoch);
   const Pair* second = &pair;
@@ -133,60 +133,60 @@ PretrainingDataset::Row PretrainingDataset::row(int64_t index, int64_t epoch) co
   while (is_other && second->document == pair.document) {
     second = &pairs_[static_cast<size_t>(draws.below(size()))];
   }
-  Row row;
-  row.next = is_other ? 1 : 0;
-  row.ids.push_back(cls_);
-  row.ids.insert(row.ids.end(), pair.a.begin(), pair.a.end());
-  row.ids.push_back(sep_);
-  row.types.resize(row.ids.size(), 0);
-  row.ids.insert(row.ids.end(), second->b.begin(), second->b.end());
-  row.ids.push_back(sep_);
-  row.types.resize(row.ids.size(), 1);
-  hide_words(row, index, epoch);
-  return row;
+  Sample out;
+  out.next = is_other ? 1 : 0;
+  out.ids.push_back(cls_);
+  out.ids.insert(out.ids.end(), pair.a.begin(), pair.a.end());
+  out.ids.push_back(sep_);
+  out.types.resize(out.ids.size(), 0);
+  out.ids.insert(out.ids.end(), second->b.begin(), second->b.end());
+  out.ids.push_back(sep_);
+  out.types.resize(out.ids.size(), 1);
+  mask_tokens(out, index, epoch);
+  return out;
 }
 
-// 15 % of the words are to be guessed; of these 80 % become [MASK], 10 % another word, 10 % stay.
-void PretrainingDataset::hide_words(Row& row, int64_t index, int64_t epoch) const {
+// Masks 15 % of the tokens: 80 % of them become [MASK], 10 % a random token, 10 % stay.
+void PretrainingDataset::mask_tokens(Sample& out, int64_t index, int64_t epoch) const {
   Draws draws(options_.seed, "masked words", index, epoch);
-  Ids places;
-  for (int64_t i = 0; i < std::ssize(row.ids); ++i) {
-    const int64_t id = row.ids[static_cast<size_t>(i)];
-    if (id != cls_ && id != sep_) places.push_back(i);
+  Ids positions;
+  for (int64_t i = 0; i < std::ssize(out.ids); ++i) {
+    const int64_t id = out.ids[static_cast<size_t>(i)];
+    if (id != cls_ && id != sep_) positions.push_back(i);
   }
-  const auto wanted = std::llround(0.15 * static_cast<double>(places.size()));
+  const auto wanted = std::llround(0.15 * static_cast<double>(positions.size()));
   const int64_t count =
-      std::min(std::clamp<int64_t>(wanted, 1, options_.max_pred_length), std::ssize(places));
+      std::min(std::clamp<int64_t>(wanted, 1, options_.max_pred_length), std::ssize(positions));
   for (int64_t i = 0; i < count; ++i) {
-    std::swap(places[static_cast<size_t>(i)],
-              places[static_cast<size_t>(i + draws.below(std::ssize(places) - i))]);
-    const int64_t place = places[static_cast<size_t>(i)];
-    int64_t& id = row.ids[static_cast<size_t>(place)];
-    row.places.push_back(place);
-    row.words.push_back(id);
-    const int64_t fate = draws.below(10);
-    if (fate < 8) id = mask_;
-    if (fate == 8) id = draws.below(options_.tokenizer->vocab_size());
+    std::swap(positions[static_cast<size_t>(i)],
+              positions[static_cast<size_t>(i + draws.below(std::ssize(positions) - i))]);
+    const int64_t position = positions[static_cast<size_t>(i)];
+    int64_t& id = out.ids[static_cast<size_t>(position)];
+    out.masked_positions.push_back(position);
+    out.masked_labels.push_back(id);
+    const int64_t draw = draws.below(10);
+    if (draw < 8) id = mask_;
+    if (draw == 8) id = draws.below(options_.tokenizer->vocab_size());
   }
 }
 
-Batch PretrainingDataset::batch(const std::vector<int64_t>& rows, int64_t epoch) const {
-  std::vector<Ids> ids, types, real, places, words;
+Batch PretrainingDataset::batch(const std::vector<int64_t>& indices, int64_t epoch) const {
+  std::vector<Ids> ids, types, real, positions, labels;
   Ids next;
-  for (const int64_t index : rows) {
-    Row r = row(index, epoch);
-    real.emplace_back(r.ids.size(), 1);
-    ids.push_back(std::move(r.ids));
-    types.push_back(std::move(r.types));
-    places.push_back(std::move(r.places));
-    words.push_back(std::move(r.words));
-    next.push_back(r.next);
+  for (const int64_t index : indices) {
+    Sample s = sample(index, epoch);
+    real.emplace_back(s.ids.size(), 1);
+    ids.push_back(std::move(s.ids));
+    types.push_back(std::move(s.types));
+    positions.push_back(std::move(s.masked_positions));
+    labels.push_back(std::move(s.masked_labels));
+    next.push_back(s.next);
   }
   return {.ids = table(ids, options_.seq_len, pad_),
           .token_types = table(types, options_.seq_len, 0),
           .attention_mask = table(real, options_.seq_len, 0).to(at::kBool),
-          .masked_places = table(places, options_.max_pred_length, 0),
-          .masked_words = table(words, options_.max_pred_length, -100),
+          .masked_positions = table(positions, options_.max_pred_length, 0),
+          .masked_labels = table(labels, options_.max_pred_length, -100),
           .next_sentence = at::tensor(next)};
 }
 
@@ -200,9 +200,9 @@ std::vector<int64_t> DistributedSampler::batch(int64_t index) const {
                                   .shuffle = true,
                                   .seed = options_.seed};
   const int64_t first = (index * options_.num_replicas + options_.rank) * options_.batch_size;
-  std::vector<int64_t> rows;
-  for (int64_t i = 0; i < options_.batch_size; ++i) rows.push_back(order.at(epoch_, first + i));
-  return rows;
+  std::vector<int64_t> indices;
+  for (int64_t i = 0; i < options_.batch_size; ++i) indices.push_back(order.at(epoch_, first + i));
+  return indices;
 }
 
 }  // namespace bert_pretraining

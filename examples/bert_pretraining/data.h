@@ -1,4 +1,4 @@
-// Text as BERT's two tasks see it: pairs of segments, some words hidden.
+// Data for BERT's two pre-training tasks: pairs of text segments with masked tokens.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -13,32 +13,32 @@ namespace bert_pretraining {
 
 using at::Tensor;
 
-// B rows of T tokens, P hidden words each at most.
+// B sequences of T tokens, each with at most P masked tokens.
 struct Batch {
-  Tensor ids;             // [B, T] int64
-  Tensor token_types;     // [B, T] int64: 0 in segment A, 1 in segment B
-  Tensor attention_mask;  // [B, T] bool: true = real
-  Tensor masked_places;   // [B, P] int64
-  Tensor masked_words;    // [B, P] int64; -100 = there is no such word
-  Tensor next_sentence;   // [B] int64: 0 = B follows A, 1 = it does not
+  Tensor ids;               // [B, T] int64
+  Tensor token_types;       // [B, T] int64: 0 in segment A, 1 in segment B
+  Tensor attention_mask;    // [B, T] bool: false = padding
+  Tensor masked_positions;  // [B, P] int64
+  Tensor masked_labels;     // [B, P] int64: the original tokens; -100 = unused
+  Tensor next_sentence;     // [B] int64: 0 = B follows A, 1 = it does not
 };
 
 struct DatasetOptions {
   std::string file;  // text; lines " = Title = " begin documents
   std::shared_ptr<const cleave::Tokenizer> tokenizer;
   int64_t seq_len = 64;
-  int64_t max_pred_length = 10;  // hidden words a row
+  int64_t max_pred_length = 10;  // most masked tokens per sequence
   int64_t max_documents = 0;     // 0 = all
   uint64_t seed = 0;
 };
 
-// Rows by number. What a row is depends on its number and the epoch alone, so every layout trains
-// on the same.
+// Sequences by index. A sequence depends only on its index and the epoch, so that every layout
+// trains on the same data.
 class PretrainingDataset {
  public:
   explicit PretrainingDataset(const DatasetOptions& options);
   int64_t size() const { return static_cast<int64_t>(pairs_.size()); }
-  Batch batch(const std::vector<int64_t>& rows, int64_t epoch) const;
+  Batch batch(const std::vector<int64_t>& indices, int64_t epoch) const;
 
  private:
   using Ids = std::vector<int64_t>;
@@ -46,22 +46,22 @@ class PretrainingDataset {
     size_t document;
     Ids a, b;  // b follows a in the text
   };
-  struct Row {
-    Ids ids, types, places, words;
+  struct Sample {
+    Ids ids, types, masked_positions, masked_labels;
     int64_t next = 0;
   };
   std::vector<std::vector<Ids>> read() const;
   void pair_up(size_t document, const std::vector<Ids>& sentences);
-  Row row(int64_t index, int64_t epoch) const;
-  void hide_words(Row& row, int64_t index, int64_t epoch) const;
+  Sample sample(int64_t index, int64_t epoch) const;
+  void mask_tokens(Sample& out, int64_t index, int64_t epoch) const;
 
   DatasetOptions options_;
   int64_t cls_, sep_, pad_, mask_;
   std::vector<Pair> pairs_;
 };
 
-// The rows of one data-parallel rank, as torch's DistributedSampler hands them out, but in blocks:
-// row i of rank r is place r * batch_size + i of the global batch, whatever the number of ranks.
+// The sequences of one data-parallel rank, like torch's DistributedSampler but in blocks: sequence
+// i of rank r is sequence r * batch_size + i of the global batch, for any number of ranks.
 class DistributedSampler {
  public:
   struct Options {
@@ -72,11 +72,12 @@ class DistributedSampler {
     uint64_t seed = 0;
   };
   explicit DistributedSampler(const Options& options) : options_(options) {}
-  // Another order of rows for each epoch.
+  // Each epoch has its own order of sequences.
   void set_epoch(int64_t epoch) { epoch_ = epoch; }
   int64_t epoch() const { return epoch_; }
-  // Batches an epoch; rows that do not fill one on every rank are dropped.
+  // Batches per epoch. Sequences that do not fill a batch on every rank are dropped.
   int64_t num_batches() const;
+  // Indices of the sequences of one batch.
   std::vector<int64_t> batch(int64_t index) const;
 
  private:

@@ -1,5 +1,5 @@
-// NeuronX Distributed's developer guide in C++: BERT pre-training, tensor parallel in attention,
-// data parallel around it. README.md beside this file shows a run.
+// NeuronX Distributed's developer guide in C++: BERT pre-training with tensor-parallel attention
+// and data parallelism. The README.md in this folder shows a run.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -26,21 +26,22 @@ Arguments parse(int argc, char** argv) {
     a.data.file = std::string(folder) + "/text/wikitext-2/valid.txt";
     a.train.tokenizer_folder = std::string(folder) + "/tokenizers/bert-base-uncased";
   }
-  CLI::App app("BERT pre-training: masked words and next sentences, over tp x dp ranks");
+  CLI::App app("BERT pre-training: masked tokens and next sentences, over tp x dp ranks");
   app.option_defaults()->always_capture_default();
   app.add_option("--data", a.data.file, "text; lines ' = Title = ' begin documents");
   app.add_option("--tokenizer", a.train.tokenizer_folder, "folder with a WordPiece vocab.txt");
   app.add_option("--output_dir", a.train.output_dir, "new folder for the trained model");
-  app.add_option("--num_ranks", a.num_ranks, "ranks in all; 0: tensor_parallel_size");
+  app.add_option("--num_ranks", a.num_ranks, "number of ranks; 0: tensor_parallel_size");
   app.add_option("--tensor_parallel_size", a.train.tensor_parallel_size);
-  app.add_option("--batch_size", a.train.batch_size, "rows of one data-parallel rank at once");
+  app.add_option("--batch_size", a.train.batch_size,
+                 "sequences per data-parallel rank and micro-batch");
   app.add_option("--grad_accum_usteps", a.train.grad_accum_usteps);
   app.add_option("--max_steps", a.train.max_steps);
   app.add_option("--warmup_steps", a.train.warmup_steps);
   app.add_option("--lr", a.train.lr);
   app.add_option("--seed", a.train.seed);
   app.add_option("--max_seq_length", a.data.seq_len);
-  app.add_option("--max_pred_length", a.data.max_pred_length, "hidden words a row at most");
+  app.add_option("--max_pred_length", a.data.max_pred_length, "most masked tokens per sequence");
   app.add_option("--max_documents", a.data.max_documents, "0: all");
   app.add_option("--hidden_size", a.train.model.hidden_size);
   app.add_option("--num_hidden_layers", a.train.model.num_hidden_layers);
@@ -69,8 +70,8 @@ Arguments parse(int argc, char** argv) {
 int main(int argc, char** argv) {
   return cleave::run_main([&] {
     const Arguments a = parse(argc, argv);
-    const PretrainingDataset dataset(a.data);  // read once, by all rank threads of this process
-    std::printf("%lld rows of %lld tokens\n", static_cast<long long>(dataset.size()),
+    const PretrainingDataset dataset(a.data);  // shared by all rank threads of this process
+    std::printf("%lld sequences of %lld tokens\n", static_cast<long long>(dataset.size()),
                 static_cast<long long>(a.data.seq_len));
     cleave::run_job(a.num_ranks, [&](cleave::World& world) { pretrain(world, a.train, dataset); });
     return 0;

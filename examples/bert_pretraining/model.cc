@@ -29,7 +29,7 @@ ParallelSelfAttention::ParallelSelfAttention(const BertConfig& config)
     : query_(config.hidden_size, config.hidden_size, column(config)),
       key_(config.hidden_size, config.hidden_size, column(config)),
       value_(config.hidden_size, config.hidden_size, column(config)) {
-  // The heads are cut over the ranks, so each has a share of them.
+  // Each rank has a share of the heads.
   num_attention_heads_ = nxd::divide(config.num_attention_heads, nxd::get_tensor_parallel_size());
   add("query", query_);
   add("key", key_);
@@ -113,16 +113,16 @@ BertForPreTraining::BertForPreTraining(const BertConfig& config)
 }
 
 Scores BertForPreTraining::operator()(const Batch& batch, const Context& c) {
-  const Tensor places = at::arange(batch.ids.size(1)).expand_as(batch.ids);
-  Tensor hidden = nxd::call(words_, batch.ids) + nxd::call(positions_, places) +
+  const Tensor positions = at::arange(batch.ids.size(1)).expand_as(batch.ids);
+  Tensor hidden = nxd::call(words_, batch.ids) + nxd::call(positions_, positions) +
                   nxd::call(types_, batch.token_types);
   hidden = nxd::call(dropout_, nxd::call(norm_, hidden), c);
   const Tensor mask = batch.attention_mask.unsqueeze(1).unsqueeze(1);
   for (const auto& layer : layers_) hidden = (*layer)(hidden, mask, c);
 
   const Tensor pooled = at::tanh(nxd::call(pooler_, hidden.select(1, 0)));
-  // Only the masked places are scored: a tenth of the sequence.
-  const Tensor index = batch.masked_places.unsqueeze(-1).expand({-1, -1, hidden.size(-1)});
+  // Logits are needed only at the masked positions, about a tenth of the sequence.
+  const Tensor index = batch.masked_positions.unsqueeze(-1).expand({-1, -1, hidden.size(-1)});
   const Tensor masked = at::gelu(nxd::call(transform_, hidden.gather(1, index)));
   return {.words = nxd::call(decoder_, nxd::call(transform_norm_, masked)),
           .next = nxd::call(seq_relationship_, pooled)};

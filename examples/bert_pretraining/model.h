@@ -1,5 +1,5 @@
 // BERT for pre-training with the developer guide's two changes: self-attention and its output
-// projection are parallel layers, everything else is whole on every rank.
+// projection are parallel layers; everything else is replicated on every rank.
 #pragma once
 #include <memory>
 #include <vector>
@@ -37,7 +37,7 @@ class ParallelSelfAttention : public cleave::LayerGroup {
   nxd::ColumnParallelLinear query_, key_, value_;
 };
 
-// The sum over all heads, and the residual.
+// Output projection (the sum over all heads) and the residual.
 class ParallelSelfOutput : public cleave::LayerGroup {
  public:
   explicit ParallelSelfOutput(const BertConfig& config);
@@ -63,9 +63,9 @@ class BertLayer : public cleave::LayerGroup {
   cleave::Dropout dropout_;
 };
 
-// What the two tasks score.
+// The logits of the two tasks.
 struct Scores {
-  Tensor words;  // [B, P, V], of the masked places
+  Tensor words;  // [B, P, V], at the masked positions
   Tensor next;   // [B, 2]
 };
 

@@ -14,39 +14,39 @@ using cleave::cross_entropy;
 using cleave::DTensor;
 using cleave::Replicate;
 
-// What every tensor-parallel rank of this data-parallel rank trains on in one step.
+// The data of one step, the same on all tensor-parallel ranks of a data-parallel rank.
 struct StepData {
   std::vector<Batch> micro_batches;
-  int64_t num_words = 0, num_rows = 0;  // of all data-parallel ranks
+  int64_t num_masked = 0, num_sequences = 0;  // over all data-parallel ranks
 };
 
 StepData data_of(const PretrainingDataset& dataset, DistributedSampler& sampler, int64_t step,
                  int64_t num_micro_batches) {
   StepData data;
-  int64_t own_words = 0;
+  int64_t own_masked = 0;
   for (int64_t i = 0; i < num_micro_batches; ++i) {
     const int64_t number = step * num_micro_batches + i;
     sampler.set_epoch(number / sampler.num_batches());
     data.micro_batches.push_back(
         dataset.batch(sampler.batch(number % sampler.num_batches()), sampler.epoch()));
-    own_words += data.micro_batches.back().masked_words.ne(-100).sum().item<int64_t>();
-    data.num_rows += data.micro_batches.back().ids.size(0);
+    own_masked += data.micro_batches.back().masked_labels.ne(-100).sum().item<int64_t>();
+    data.num_sequences += data.micro_batches.back().ids.size(0);
   }
   const auto& dp = nxd::get_data_parallel_group();
-  data.num_words =
-      dp.all_reduce(at::scalar_tensor(own_words, at::kLong), "number of words").item<int64_t>();
-  data.num_rows *= dp.size();
+  data.num_masked =
+      dp.all_reduce(at::scalar_tensor(own_masked, at::kLong), "masked tokens").item<int64_t>();
+  data.num_sequences *= dp.size();
   return data;
 }
 
-// This micro-batch's addend of the global batch's two means.
+// This micro-batch's part of the two losses, which are means over the global batch.
 Tensor loss_of(const Scores& scores, const Batch& batch, const StepData& data) {
   const auto& tp = nxd::get_tensor_model_parallel_group();
   const auto mean = [&](const Tensor& logits, const Tensor& labels, int64_t count) {
     return cross_entropy(DTensor(logits, tp, Replicate{}), labels, {.valid_tokens = count}).local();
   };
-  return mean(scores.words, batch.masked_words, data.num_words) +
-         mean(scores.next, batch.next_sentence, data.num_rows);
+  return mean(scores.words, batch.masked_labels, data.num_masked) +
+         mean(scores.next, batch.next_sentence, data.num_sequences);
 }
 
 }  // namespace
@@ -62,12 +62,12 @@ std::vector<Step> pretrain(cleave::World& world, const PretrainOptions& options,
                               .seed = options.seed});
   CLEAVE_CHECK(sampler.num_batches() > 0, cleave::Code::kUsage, "batch_size=", options.batch_size,
                " on ", nxd::get_data_parallel_size(), " data-parallel ranks is more than the ",
-               dataset.size(), " rows there are");
+               dataset.size(), " sequences of the data; choose a smaller batch_size");
 
   BertForPreTraining model(options.model);
   nxd::move_model_to_device(model, at::kCPU, {.seed = options.seed, .dtype = options.model.dtype});
   const auto parameters = model.parameters();
-  // Matrices decay, biases and norms do not.
+  // Weight decay applies to matrices, not to biases and norms.
   cleave::Optimizer optimizer(parameters, {.weight_decay = options.weight_decay});
   const cleave::LrSchedule schedule{.kind = cleave::LrSchedule::Kind::kLinear,
                                     .peak = options.lr,
@@ -87,7 +87,7 @@ std::vector<Step> pretrain(cleave::World& world, const PretrainOptions& options,
     for (int64_t i = 0; i < options.grad_accum_usteps; ++i) {
       const Batch& batch = data.micro_batches[static_cast<size_t>(i)];
       context.first_sample = (i * dp.size() + dp.rank()) * options.batch_size;
-      // optimizer_step takes the mean over the data-parallel ranks, so each loss counts dp times.
+      // optimizer_step averages gradients over the dp ranks, so the loss is multiplied by dp.
       const Tensor loss = loss_of(model(batch, context), batch, data) * dp.size();
       loss.backward();
       loss_sum += loss.item<double>() / dp.size();

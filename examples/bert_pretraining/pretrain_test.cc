@@ -59,8 +59,8 @@ std::vector<Step> run(PretrainOptions options, int tp, int dp, const Pretraining
   return steps;
 }
 
-// Oracle: one rank. In fp64 only the order of sums differs, so losses stay within 1e-9 although
-// each step depends on those before it; dropout, masks and pairs are the same bits.
+// Oracle: one rank. Dropout, masks and pairs are identical; in fp64 only the order of sums differs,
+// so losses stay within 1e-9 although each step depends on the earlier ones.
 TEST(RealBertPretraining, AnyLayoutInFp64_GivesTheLossesAndNormsOfOneRank) {
   CLEAVE_NEEDS_DATA();
   const auto dataset = some_text();
@@ -91,11 +91,11 @@ TEST(RealBertPretraining, OnRealText_TheLossFalls) {
     first += steps[i].loss / 10;
     last += steps[steps.size() - 1 - i].loss / 10;
   }
-  EXPECT_NEAR(steps[0].loss, std::log(30522.0) + std::log(2.0), 0.5);  // a guess among all
+  EXPECT_NEAR(steps[0].loss, std::log(30522.0) + std::log(2.0), 0.5);  // uniform guesses
   EXPECT_LT(last, first - 1.5);
 }
 
-// Oracle: Cleave's own BERT, which has its goldens, on other numbers of ranks.
+// Oracle: Cleave's own BERT (tested with golden files) on another number of ranks.
 TEST(RealBertPretraining, SavedModel_IsTheLibrarysBert) {
   CLEAVE_NEEDS_DATA();
   const auto dataset = some_text();
@@ -136,21 +136,22 @@ TEST(RealBertPretraining, SavedModel_IsTheLibrarysBert) {
     const Tensor words = (*bert.predictions())(hidden, context).full_tensor();
     const Tensor next =
         (*bert.seq_relationship())((*bert.pooler())(hidden, context), context).full_tensor();
-    const Tensor index = batch.masked_places.unsqueeze(-1).expand({-1, -1, words.size(-1)});
+    const Tensor index = batch.masked_positions.unsqueeze(-1).expand({-1, -1, words.size(-1)});
     EXPECT_LE(cleave::test::largest_difference(words.gather(1, index), want.words), 1e-12);
     EXPECT_LE(cleave::test::largest_difference(next, want.next), 1e-12);
   });
 }
 
-// Oracle: the recipe's shares, over rows enough that five deviations are a few percent.
-TEST(RealPretrainingDataset, HiddenWords_FollowTheRecipe) {
+// Oracle: the recipe's probabilities, within five standard deviations; there are enough sequences
+// for these to be a few percent.
+TEST(RealPretrainingDataset, MaskedTokens_FollowTheRecipe) {
   CLEAVE_NEEDS_DATA();
   const auto dataset = some_text(0);
-  std::vector<int64_t> rows(std::min<size_t>(2000, static_cast<size_t>(dataset.size())));
-  for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int64_t>(i);
-  const Batch b = dataset.batch(rows, 1);
-  const auto valid = b.masked_words.ne(-100);
-  const auto seen = b.ids.gather(1, b.masked_places);
+  std::vector<int64_t> indices(std::min<size_t>(2000, static_cast<size_t>(dataset.size())));
+  for (size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<int64_t>(i);
+  const Batch b = dataset.batch(indices, 1);
+  const auto valid = b.masked_labels.ne(-100);
+  const auto seen = b.ids.gather(1, b.masked_positions);
   const auto share = [&](const Tensor& which) {
     return which.logical_and(valid).sum().item<double>() / valid.sum().item<double>();
   };
@@ -158,19 +159,20 @@ TEST(RealPretrainingDataset, HiddenWords_FollowTheRecipe) {
   const double count = valid.sum().item<double>();
   const auto bound = [&](double p) { return 5 * std::sqrt(p * (1 - p) / count); };
   EXPECT_NEAR(share(seen.eq(mask)), 0.8, bound(0.8));
-  EXPECT_NEAR(share(seen.eq(b.masked_words)), 0.1, bound(0.1));
-  const double num_rows = static_cast<double>(rows.size());
-  EXPECT_NEAR(b.next_sentence.sum().item<double>() / num_rows, 0.5, 5 * 0.5 / std::sqrt(num_rows));
-  // 15 % of the words, at most max_pred_length of them.
+  EXPECT_NEAR(share(seen.eq(b.masked_labels)), 0.1, bound(0.1));
+  const double num_pairs = static_cast<double>(indices.size());
+  EXPECT_NEAR(b.next_sentence.sum().item<double>() / num_pairs, 0.5,
+              5 * 0.5 / std::sqrt(num_pairs));
+  // 15 % of the tokens, at most max_pred_length.
   EXPECT_LE(valid.sum(1).max().item<int64_t>(), 4);
   EXPECT_GE(valid.sum(1).min().item<int64_t>(), 1);
-  // Another epoch hides others; the same one the same.
-  EXPECT_TRUE(at::equal(dataset.batch(rows, 1).ids, b.ids));
-  EXPECT_FALSE(at::equal(dataset.batch(rows, 2).ids, b.ids));
+  // Other tokens are masked in another epoch.
+  EXPECT_TRUE(at::equal(dataset.batch(indices, 1).ids, b.ids));
+  EXPECT_FALSE(at::equal(dataset.batch(indices, 2).ids, b.ids));
 }
 
-// Oracle: all ranks' rows are one global batch, an epoch visits each row once.
-TEST(DistributedSampler, OverAnyNumberOfRanks_VisitsEachRowOnceAnEpoch) {
+// Oracle: the sequences of all ranks are one global batch; an epoch visits each sequence once.
+TEST(DistributedSampler, OverAnyNumberOfRanks_VisitsEachSequenceOncePerEpoch) {
   for (const int ranks : {1, 2, 3}) {
     std::set<int64_t> seen;
     size_t count = 0;
@@ -184,14 +186,14 @@ TEST(DistributedSampler, OverAnyNumberOfRanks_VisitsEachRowOnceAnEpoch) {
       sampler.set_epoch(2);
       batches = sampler.num_batches();
       for (int64_t b = 0; b < batches; ++b) {
-        for (const int64_t row : sampler.batch(b)) {
-          seen.insert(row);
+        for (const int64_t index : sampler.batch(b)) {
+          seen.insert(index);
           ++count;
         }
       }
     }
     EXPECT_EQ(batches, 4);
-    EXPECT_EQ(count, 48U);  // two rows fill no batch
+    EXPECT_EQ(count, 48U);  // the last two do not fill a batch
     EXPECT_EQ(seen.size(), 48U);
   }
   const auto first_of = [](int64_t epoch) {

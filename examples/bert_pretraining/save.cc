@@ -35,8 +35,8 @@ std::vector<cleave::NamedFile> files_of(const std::string& folder) {
 
 }  // namespace
 
-// Cleave's own BERT has the same parameters under the same names: it takes this rank's part of
-// each, and is saved.
+// Cleave's own BERT has the same parameters under the same names: gives it this rank's shards and
+// saves it.
 void save(const SaveOptions& options, cleave::World& world, BertForPreTraining& model,
           const cleave::Optimizer& optimizer) {
   std::map<std::string, std::shared_ptr<cleave::Parameter>> trained;

@@ -1,5 +1,5 @@
-// OSLO's tensor-parallelism tutorial in C++: GPT-2 on SQuAD's contexts. README.md beside this file
-// shows a run.
+// OSLO's tensor-parallelism tutorial in C++: GPT-2 on SQuAD's contexts. The README.md in this
+// folder shows a run.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -44,22 +44,22 @@ Arguments parse(int argc, char** argv) {
   CLI::App app("OSLO's tutorial: GPT-2 on SQuAD's contexts, tensor parallel", "gpt2_squad");
   app.option_defaults()->always_capture_default();
   app.add_option("--model", t.model, "folder of a GPT-2 with its tokenizer");
-  app.add_option("--data", a.data, "file in SQuAD's form");
-  app.add_option("--config", a.config_file, "OSLO's JSON file, instead of the next option");
+  app.add_option("--data", a.data, "file in SQuAD's format");
+  app.add_option("--config", a.config_file, "OSLO's JSON file; replaces --tensor_parallel_size");
   app.add_option("--tensor_parallel_size", a.tensor_parallel_size);
-  app.add_option("--num_ranks", a.num_ranks, "0: the ranks of one copy");
-  app.add_option("--output_dir", t.output_dir, "gets parallel_ckpt and merged_ckpt");
+  app.add_option("--num_ranks", a.num_ranks, "number of ranks; 0: one copy of the model");
+  app.add_option("--output_dir", t.output_dir, "folder for parallel_ckpt and merged_ckpt");
   app.add_option("--batch_size", t.batch_size);
   app.add_option("--seq_len", t.seq_len);
   app.add_option("--save_interval", t.save_interval)->check(CLI::PositiveNumber);
   app.add_option("--train_step", t.train_step);
   app.add_option("--lr", t.lr);
-  app.add_option("--seed", t.seed, "of the order of the contexts");
-  app.add_flag("--learn_padding", t.learns_padding, "padding counts in the loss, as in OSLO's");
-  app.add_option("--text", a.text, "what is continued with three beams");
+  app.add_option("--seed", t.seed, "seed of the order of the contexts");
+  app.add_flag("--learn_padding", t.learns_padding, "the loss counts padding, as in OSLO");
+  app.add_option("--text", a.text, "text to continue with beam search (3 beams)");
   try {
     std::vector<std::string> words = without_local_rank(argc, argv);
-    std::reverse(words.begin(), words.end());  // as CLI11 takes them
+    std::reverse(words.begin(), words.end());  // CLI11 reads a vector from its end
     app.parse(words);
   } catch (const CLI::Success& help) {
     std::exit(app.exit(help));
@@ -68,7 +68,7 @@ Arguments parse(int argc, char** argv) {
   }
   CLEAVE_CHECK(!t.model.empty() && !a.data.empty(), cleave::Code::kUsage,
                "--model or --data is missing and CLEAVE_DATA is not set; name the folder of a "
-               "GPT-2 and a file in SQuAD's form");
+               "GPT-2 and a file in SQuAD's format");
   const std::string text = cleave::str(R"({"model_parallelism": {"tensor_parallel_size": )",
                                        a.tensor_parallel_size, "}}");
   t.config = a.config_file.empty()

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/text/json.h"
-#include "cleave/tokenizer/batch.h"
+#include "cleave/tokenizer/tokenizer.h"
 
 namespace gpt2_squad {
 namespace {
@@ -31,14 +31,14 @@ std::vector<std::string> read_contexts(const std::string& path) {
 
 cleave::Batch batch_of(const cleave::Tokenizer& tokenizer, const std::vector<std::string>& texts,
                        const BatchOptions& options) {
-  const auto rows = cleave::encode_batch(tokenizer, texts, {},
-                                         {.padding = cleave::Padding::kLongest,
-                                          .truncation = cleave::Truncation::kLongestFirst,
-                                          .max_length = options.seq_len,
-                                          .pad_id = tokenizer.special().eos});
+  const auto encoded = cleave::encode_batch(tokenizer, texts, {},
+                                            {.padding = cleave::Padding::kLongest,
+                                             .truncation = cleave::Truncation::kLongestFirst,
+                                             .max_length = options.seq_len,
+                                             .pad_id = tokenizer.special().eos});
   cleave::Batch batch;
-  batch.ids = matrix(rows.input_ids);
-  batch.attention_mask = matrix(rows.attention_mask).to(at::kBool);
+  batch.ids = matrix(encoded.input_ids);
+  batch.attention_mask = matrix(encoded.attention_mask).to(at::kBool);
   batch.labels = options.learns_padding
                      ? batch.ids
                      : batch.ids.masked_fill(batch.attention_mask.logical_not(), -100);

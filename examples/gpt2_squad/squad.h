@@ -1,4 +1,4 @@
-// The tutorial's data: the contexts of a file in SQuAD's form.
+// The tutorial's data: the contexts of a file in SQuAD's format.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,16 +8,16 @@
 
 namespace gpt2_squad {
 
-// The context of every paragraph, in the order of the file: {"data": [{"paragraphs": [{"context":
-// ...}]}]}. Throws Error(kFormat) naming the key and the byte.
+// The context of every paragraph of {"data": [{"paragraphs": [{"context": ...}]}]}, in the order of
+// the file. Throws Error(kFormat) naming the key and the byte.
 std::vector<std::string> read_contexts(const std::string& path);
 
 struct BatchOptions {
-  int64_t seq_len = 64;         // longer texts lose their end
-  bool learns_padding = false;  // labels are the ids, those of the padding too
+  int64_t seq_len = 64;         // longer texts are truncated
+  bool learns_padding = false;  // false: labels of padding are -100
 };
 
-// Texts as rows, filled up on the right with the end token to the longest of them.
+// Tokenizes texts and pads them on the right, with the end token, to the longest of them.
 cleave::Batch batch_of(const cleave::Tokenizer& tokenizer, const std::vector<std::string>& texts,
                        const BatchOptions& options);
 

@@ -52,8 +52,8 @@ std::string continue_text(oslo::ParallelModel& model, const cleave::Tokenizer& t
   const auto& facts = model.model().facts();
   const cleave::Generation generation =
       model.generate({ids}, {.max_new_tokens = 24, .num_beams = 3, .eos_ids = facts.eos_ids});
-  const cleave::Ids& more = generation.prompts[0][0].ids;
-  ids.insert(ids.end(), more.begin(), more.end());
+  const cleave::Ids& new_ids = generation.prompts[0][0].ids;
+  ids.insert(ids.end(), new_ids.begin(), new_ids.end());
   return tokenizer.decode(ids, /*skip_special=*/true);
 }
 
@@ -64,12 +64,12 @@ std::vector<Step> train(cleave::World& world, const TutorialOptions& o,
   const auto tokenizer = cleave::load_tokenizer(o.model);
   oslo::ParallelModel model = oslo::initialize(std::move(whole), o.config, world);
 
-  // datasets[: TRAIN_STEP * BATCH_SIZE], dealt out over the data-parallel ranks.
+  // datasets[: TRAIN_STEP * BATCH_SIZE], distributed over the data-parallel ranks.
   const auto& dp = model.data_parallel();
-  const int64_t num_rows = o.batch_size * dp.size();
+  const int64_t global_batch = o.batch_size * dp.size();
   const cleave::SampleOrder order{
-      .num_samples = std::min(std::ssize(contexts), o.train_step * num_rows),
-      .batch_size = num_rows,
+      .num_samples = std::min(std::ssize(contexts), o.train_step * global_batch),
+      .batch_size = global_batch,
       .shuffle = o.shuffle,
       .seed = o.seed};
   const bool prints = o.print && world.rank() == 0;
@@ -77,8 +77,8 @@ std::vector<Step> train(cleave::World& world, const TutorialOptions& o,
   for (int64_t step = 0; step < o.train_step; ++step) {
     world.note_step(step + 1);
     std::vector<std::string> texts;
-    for (int64_t row = 0; row < o.batch_size; ++row) {
-      const int64_t sample = order.at(step, dp.rank() * o.batch_size + row);
+    for (int64_t i = 0; i < o.batch_size; ++i) {
+      const int64_t sample = order.at(step, dp.rank() * o.batch_size + i);
       texts.push_back(contexts[static_cast<size_t>(sample)]);
     }
     const auto batch = [&](bool learns_padding) {
@@ -105,7 +105,7 @@ std::vector<Step> train(cleave::World& world, const TutorialOptions& o,
 std::string merge(cleave::World& world, const TutorialOptions& o, const std::string& text) {
   const auto tokenizer = cleave::load_tokenizer(o.model);
   const cleave::Json config = cleave::Json::parse_file(o.model + "/config.json");
-  // Sizes without weights: each rank reads its own ones alone.
+  // A model without weights: each rank then loads only its shards.
   oslo::ParallelModel model = oslo::initialize(cleave::make_model(config), o.config, world);
   model.from_parallelized(o.output_dir + "/parallel_ckpt");
   model.save_parallelized(o.output_dir + "/merged_ckpt", {.merge_checkpoints = true});

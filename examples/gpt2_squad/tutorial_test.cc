@@ -84,7 +84,7 @@ TEST(RealGpt2Squad, FirstBatch_IsTheTutorials) {
   }
 }
 
-TEST(RealGpt2Squad, Padding_IsTheEndTokenAndCountsOnlyIfAsked) {
+TEST(RealGpt2Squad, Padding_IsTheEndTokenAndCountsOnlyIfRequested) {
   CLEAVE_NEEDS_DATA();
   const auto tokenizer = cleave::load_tokenizer(model_folder());
   const int64_t eos = tokenizer->special().eos.value();
@@ -108,8 +108,8 @@ TEST(Gpt2Squad, FileWithoutContexts_IsNamedWithThePlace) {
               HasSubstr("context"));
 }
 
-// Saves at 0 and 2; the merged model goes on with the text that the split one would.
-TEST(RealGpt2Squad, SavedModel_ContinuesTheTextAlikeOnAnyNumberOfRanks) {
+// Saves at steps 0 and 2. Models that are merged on 2 and on 3 ranks continue the text identically.
+TEST(RealGpt2Squad, SavedModel_ContinuesTheTextIdenticallyOnAnyNumberOfRanks) {
   CLEAVE_NEEDS_DATA();
   const cleave::test::TempFolder folder;
   TutorialOptions o = options_of(2);
@@ -134,7 +134,7 @@ TEST(RealGpt2Squad, SavedModel_ContinuesTheTextAlikeOnAnyNumberOfRanks) {
   EXPECT_TRUE(fs::exists(folder / "merged_ckpt/tokenizer.json"));
 }
 
-// deepspeed's way to start a script, once for each rank.
+// deepspeed starts a script once per rank, with --local_rank=N.
 TEST(RealGpt2Squad, LocalRankOfDeepspeed_IsAccepted) {
   CLEAVE_NEEDS_DATA();
   const auto ran = cleave::test::run_program(

@@ -22,8 +22,8 @@ namespace {
 using namespace cleave;  // NOLINT(google-build-using-namespace)
 namespace fs = std::filesystem;
 
-// config.json of the notebook's model: no positions, no biases, blocks that norm first. Its
-// matrices start as wide as torch's: U(-1/sqrt(in), 1/sqrt(in)) has this deviation.
+// config.json of the notebook's model: no positions, no biases, pre-norm blocks. initializer_range
+// is the standard deviation of torch's default init, U(-1/sqrt(in), 1/sqrt(in)).
 std::string config_of(const ExecuteOptions& o) {
   return nlohmann::ordered_json{
       {"model_type", "imdb_bert"},
@@ -35,14 +35,14 @@ std::string config_of(const ExecuteOptions& o) {
       .dump(2);
 }
 
-// A field as RFC 4180 writes it.
+// Quotes a CSV field (RFC 4180).
 std::string quoted(const std::string& field) {
   std::string out = "\"";
   for (const char c : field) out += c == '"' ? "\"\"" : std::string(1, c);
   return out + "\"";
 }
 
-// The first reviews of a file as a file of their own; with samples = 0 the file itself.
+// Writes the first reviews of `file` to `copy` and returns its path; `file` itself if samples is 0.
 std::string first_reviews(const std::string& file, int64_t samples, const fs::path& copy) {
   if (samples == 0) return file;
   CsvReader csv(file);
@@ -61,8 +61,8 @@ std::string first_reviews(const std::string& file, int64_t samples, const fs::pa
   return copy.string();
 }
 
-// Each process writes what it reads, and none the file of another.
-std::string own_name(const std::string& name) {
+// A name for this process alone, since every process of a launcher writes the files that it reads.
+std::string process_name(const std::string& name) {
   const auto launched = read_environment();
   return launched ? str(name, ".", launched->rank) : name;
 }
@@ -73,14 +73,15 @@ TrainOptions train_options(const ExecuteOptions& o) {
                " does not divide ntasks=", o.ntasks, "; the other ranks hold copies of the model");
   const fs::path out = o.out;
   CLEAVE_CHECK(!fs::exists(out / "metrics.jsonl"), Code::kUsage, o.out,
-               " holds a run already; name another folder with --out");
+               " already holds a run; name another folder with --out");
   fs::create_directories(out);
-  const fs::path sizes = out / (own_name("sizes") + ".json");
+  const fs::path sizes = out / (process_name("sizes") + ".json");
   write_atomic(sizes, config_of(o));
   TrainOptions train;
   train.model = sizes.string();
-  train.data = {first_reviews(o.data, o.samples, out / (own_name("train") + ".csv"))};
-  train.eval_data = {first_reviews(o.test_data, o.test_samples, out / (own_name("test") + ".csv"))};
+  train.data = {first_reviews(o.data, o.samples, out / (process_name("train") + ".csv"))};
+  train.eval_data = {
+      first_reviews(o.test_data, o.test_samples, out / (process_name("test") + ".csv"))};
   train.task = "classify";
   train.tokenizer = o.tokenizer_folder;
   train.out = o.out;
@@ -90,7 +91,7 @@ TrainOptions train_options(const ExecuteOptions& o) {
   train.batch_size = o.bsz * train.dp;
   train.seq_len = o.seq_len;
   train.lr = o.lr;
-  train.beta2 = 0.999;  // these three as BERT was trained
+  train.beta2 = 0.999;  // this and the next two are BERT's
   train.adam_eps = 1e-6;
   train.weight_decay = 0.01;
   train.dtype = o.dtype;
@@ -98,13 +99,13 @@ TrainOptions train_options(const ExecuteOptions& o) {
   return train;
 }
 
-// Every rank's number, on all of them.
+// All ranks' values, on every rank.
 std::vector<int64_t> of_all_ranks(World& world, int64_t mine) {
   std::vector<int> ranks(static_cast<size_t>(world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   const Axis all = world.size() == 1 ? Axis() : Axis(world.group(ranks, "ranks"));
-  const std::vector<int64_t> one_each(ranks.size(), 1);
-  const Tensor numbers = all.all_gather(at::full({1}, mine, at::kLong), 0, one_each, "memory");
+  const std::vector<int64_t> sizes(ranks.size(), 1);
+  const Tensor numbers = all.all_gather(at::full({1}, mine, at::kLong), 0, sizes, "memory");
   return {numbers.data_ptr<int64_t>(), numbers.data_ptr<int64_t>() + numbers.numel()};
 }
 

@@ -9,7 +9,7 @@
 #include "cleave/checkpoint/load.h"
 #include "cleave/data/classified.h"
 #include "cleave/generate/predict.h"
-#include "cleave/tokenizer/batch.h"
+#include "cleave/tokenizer/tokenizer.h"
 #include "tests/support/golden.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_folder.h"
@@ -48,7 +48,7 @@ Result run(ExecuteOptions options, int tp, int dp) {
   return execute(options);
 }
 
-// What a saved model says of each review: on one rank, whatever ranks trained it.
+// The classes that a saved model predicts for the test reviews, computed on one rank.
 std::vector<int64_t> predictions(const ExecuteOptions& o) {
   const auto folder = cleave::ModelFolder::open(o.out);
   const auto model = cleave::make_model(folder.config);
@@ -56,16 +56,16 @@ std::vector<int64_t> predictions(const ExecuteOptions& o) {
   std::vector<std::string> texts;
   cleave::for_each_text(o.out + "/test.csv", [&](const std::string& t) { texts.push_back(t); });
   const auto tokenizer = cleave::load_tokenizer(folder.path);
-  const auto rows =
+  const auto ids =
       cleave::encode_batch(*tokenizer, texts, {},
                            {.truncation = cleave::Truncation::kOnlyFirst, .max_length = o.seq_len})
           .input_ids;
-  const at::Tensor classes = cleave::scores_of(*model, cleave::Axis(), rows).argmax(-1);
+  const at::Tensor classes = cleave::scores_of(*model, cleave::Axis(), ids).argmax(-1);
   return {classes.data_ptr<int64_t>(), classes.data_ptr<int64_t>() + classes.numel()};
 }
 
-// Oracle: one rank. fp32 rounds at 6e-8; of 100 scores that lie about 1 apart, at most one lies
-// within what 8 steps make of that.
+// Oracle: one rank. fp32 rounds at 6e-8. The two scores of a review differ by about 1, so that
+// after 8 steps rounding changes at most one of 100 predictions.
 TEST(RealImdbBert, TrainedOnAnyLayout_PredictsWhatOneRankDoes) {
   CLEAVE_NEEDS_DATA();
   const cleave::test::TempFolder folder;
@@ -74,23 +74,23 @@ TEST(RealImdbBert, TrainedOnAnyLayout_PredictsWhatOneRankDoes) {
   const std::vector<int64_t> want = predictions(one);
   ASSERT_EQ(want.size(), 100U);
   const auto num_positive = std::count(want.begin(), want.end(), 1);
-  EXPECT_GT(num_positive, 10);  // not one answer for all
+  EXPECT_GT(num_positive, 10);  // not one class for all reviews
   EXPECT_LT(num_positive, 90);
   for (const auto& [tp, dp] : std::vector<std::pair<int, int>>{{2, 1}, {4, 1}, {2, 2}}) {
     ExecuteOptions o = small((folder / cleave::str(tp, "x", dp)).string());
-    const Result split = run(o, tp, dp);
-    ASSERT_EQ(split.ranks.size(), static_cast<size_t>(tp * dp));
+    const Result sharded = run(o, tp, dp);
+    ASSERT_EQ(sharded.ranks.size(), static_cast<size_t>(tp * dp));
     const std::vector<int64_t> got = predictions(o);
     int64_t differ = 0;
     for (size_t i = 0; i < want.size(); ++i) differ += got[i] != want[i] ? 1 : 0;
     EXPECT_LE(differ, 1) << "tp " << tp << " dp " << dp;
-    EXPECT_NEAR(split.accuracy, alone.accuracy, 0.01 + 1e-9) << "tp " << tp << " dp " << dp;
+    EXPECT_NEAR(sharded.accuracy, alone.accuracy, 0.01 + 1e-9) << "tp " << tp << " dp " << dp;
   }
 }
 
-// Oracle: arithmetic. Weights, gradients and two moments are 16 bytes an element; a rank of four
-// has a quarter of the matrices.
-TEST(RealImdbBert, Table_TellsMemoryTimeAndAccuracyOfEachRank) {
+// Oracle: arithmetic. Weights, gradients and two moments are 16 bytes per element; each of four
+// ranks has a quarter of the matrices.
+TEST(RealImdbBert, Table_ShowsMemoryTimeAndAccuracyOfEachRank) {
   CLEAVE_NEEDS_DATA();
   const cleave::test::TempFolder folder;
   ExecuteOptions o = small((folder / "run").string());
@@ -130,7 +130,7 @@ TEST(ImdbBert, Defaults_AreTheNotebooks) {
   EXPECT_EQ(o.bsz, 1);
 }
 
-TEST(RealImdbBert, ArgumentsThatCannotBe_AreRefused) {
+TEST(RealImdbBert, InvalidArguments_AreRefused) {
   CLEAVE_NEEDS_DATA();
   const cleave::test::TempFolder folder;
   const ExecuteOptions good = small((folder / "run").string());

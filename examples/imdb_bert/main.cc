@@ -1,5 +1,5 @@
-// The DLO-JZ course's notebook in C++: a BERT that learns what IMDb's reviews think, tensor
-// parallel, with data parallel around it. README.md beside this file shows runs.
+// The DLO-JZ course's notebook in C++: a BERT that classifies IMDb's reviews, with tensor and data
+// parallelism. The README.md in this folder shows runs.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -23,24 +23,24 @@ ExecuteOptions parse(int argc, char** argv) {
   }
   CLI::App app("A BERT that classifies reviews, trained over tp x dp ranks");
   app.option_defaults()->always_capture_default();
-  app.add_option("--ntasks", o.ntasks, "ranks in all; a launcher's world goes before");
+  app.add_option("--ntasks", o.ntasks, "number of ranks; ignored under a launcher");
   app.add_option("--epochs", o.epochs);
   app.add_option("--samples", o.samples, "reviews of --data, from its start; 0: all");
   app.add_option("--layers", o.layers);
   app.add_option("--dim", o.dim);
   app.add_option("--heads", o.heads);
-  app.add_option("--bsz", o.bsz, "reviews of one data-parallel rank at once");
-  app.add_option("--tp", o.tp, "ranks that share a model; 0: all");
-  app.add_option("--data", o.data, "CSV: review,sentiment");
-  app.add_option("--test_data", o.test_data, "the same, for the accuracy");
+  app.add_option("--bsz", o.bsz, "reviews per step and data-parallel rank");
+  app.add_option("--tp", o.tp, "tensor-parallel size; 0: all ranks");
+  app.add_option("--data", o.data, "CSV file with the header review,sentiment");
+  app.add_option("--test_data", o.test_data, "CSV file with the same header, for the accuracy");
   app.add_option("--test_samples", o.test_samples, "reviews of --test_data; 0: all");
-  app.add_option("--tokenizer", o.tokenizer_folder, "folder of a tokenizer; none: bytes");
-  app.add_option("--seq_len", o.seq_len, "tokens of a review");
+  app.add_option("--tokenizer", o.tokenizer_folder, "folder of a tokenizer; empty: bytes");
+  app.add_option("--seq_len", o.seq_len, "tokens per review");
   app.add_option("--lr", o.lr);
   app.add_option("--dtype", o.dtype, "bf16 or fp16 (mixed precision), fp32 or fp64");
   app.add_option("--seed", o.seed);
   std::string execid;
-  app.add_option("--execid", execid, "name of the run: its folder, unless --out names another");
+  app.add_option("--execid", execid, "name of the run; its folder unless --out is given");
   app.add_option("--out", o.out, "new folder for the run");
   try {
     app.parse(argc, argv);
@@ -59,7 +59,7 @@ ExecuteOptions parse(int argc, char** argv) {
   return o;
 }
 
-// One of a launcher's processes prints.
+// Whether this is rank 0's process, which prints.
 bool is_first_process() {
   const auto environment = cleave::read_environment();
   return !environment || environment->rank == 0;

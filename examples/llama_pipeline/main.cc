@@ -1,6 +1,6 @@
-// NxD's pipeline API in C++: a Llama in four stages on two ranks, times two data-parallel ranks.
-// Four rank threads here; under `cleave launch -n 4 -- build/release/examples/llama_pipeline` four
-// processes. README.md beside this file shows a run.
+// NxD's pipeline API in C++: a Llama in four stages on two pipeline x two data-parallel ranks.
+// It runs on four rank threads; under `cleave launch -n 4 -- build/examples/llama_pipeline` on four
+// processes. The README.md in this folder shows a run.
 #include <cstdio>
 
 #include <ATen/ATen.h>
@@ -23,12 +23,12 @@ bool is_block(const Layer& layer) {
   return matches("model.layers.*", layer.path());
 }
 
-/// Eight rows that count up from different numbers: this data-parallel rank's half.
+/// This data-parallel rank's half of eight sequences that count up from different numbers.
 nxd::PipelineInputs batch_of(int64_t step) {
   const Tensor starts = at::arange(8).mul(31).add(step).unsqueeze(-1);
-  const Tensor rows = (starts + at::arange(32)).remainder(257);
+  const Tensor ids = (starts + at::arange(32)).remainder(257);
   const int64_t rank = nxd::get_data_parallel_rank();
-  const Tensor own = rows.chunk(nxd::get_data_parallel_size(), 0)[static_cast<size_t>(rank)];
+  const Tensor own = ids.chunk(nxd::get_data_parallel_size(), 0)[static_cast<size_t>(rank)];
   return {{"input_ids", own}, {"labels", own}};
 }
 

@@ -1,10 +1,10 @@
-// A model of your own: layers, a plan, a registration. Trained on 2 ranks, saved, loaded on 3, and
-// compared with one rank Layer by Layer.
+// Your own model: layers, a plan, a registration. It is trained on 2 ranks, saved, loaded on 3, and
+// compared layer by layer with one rank.
 #include "cleave/cleave.h"
 
 using namespace cleave;  // NOLINT(google-build-using-namespace)
 
-// x + mlp(x). It knows of no rank.
+// x + mlp(x). No code for ranks is needed.
 class Block : public Layer {
  public:
   explicit Block(int64_t d) : mlp_({.hidden = d, .intermediate = 4 * d}) { add("mlp", mlp_); }
@@ -16,7 +16,7 @@ class Block : public Layer {
   Mlp mlp_;
 };
 
-// Predicts the next character from this one: embedding, block, head.
+// Predicts the next character from the current one: embedding, block, head.
 class Bigram : public Model {
  public:
   explicit Bigram(const Json& config)

@@ -1,14 +1,14 @@
 // PyTorch's tensor-parallel tutorial in C++: a Llama on a 2-D device mesh, tensor and sequence
-// parallel on one axis by a plan, fully sharded on the other. Four rank threads here; under
-// `cleave launch -n 4 -- build/release/examples/tensor_parallel` four processes.
+// parallel on one axis, fully sharded on the other. It runs on four rank threads; under
+// `cleave launch -n 4 -- build/examples/tensor_parallel` on four processes.
 #include <cstdio>
 
 #include "cleave/cleave.h"
 
 using namespace cleave;  // NOLINT(google-build-using-namespace)
 
-// The tutorial's names, and Hugging Face's, both mean the same modules. Between the cut layers each
-// rank has a part of every sequence; the loss reads sharded logits.
+// Module names may be the tutorial's or Hugging Face's. Between attention and feed-forward each
+// rank has some positions of every sequence; the loss reads sharded logits.
 const Plan kPlan = {
     {"tok_embeddings", Rowwise{.input = Replicate{}, .output = Shard{1}}},
     {"layers.*.attention_norm", SequenceParallel{}},
@@ -35,14 +35,14 @@ void train(World& world) {
   const Parameters parameters = model->parameters();
   Optimizer optimizer(parameters, {});
 
-  // Each data-parallel rank has its own two rows; all of a tp axis have the same.
+  // Each data-parallel rank has two sequences; all ranks of a tp axis have the same ones.
   const Tensor ids = at::arange(4 * 63).remainder(97).view({4, 63}).chunk(dp.size(), 0)[dp.rank()];
   const int64_t num_labels = dp.size() * ids.size(0) * (ids.size(1) - 1);
   for (int step = 0; step < 5; ++step) {
     const DTensor logits = (*model)(DTensor(ids, tp, Replicate{}), Context());
     const Tensor loss =
         cross_entropy(logits, next_token_labels(ids), {.valid_tokens = num_labels}).local();
-    loss.backward();  // sums gradients into shards on the way
+    loss.backward();  // also reduce-scatters the gradients over dp
     optimizer.step(1e-3);
     optimizer.zero_grad();
     const Tensor all = dp.all_reduce(loss.detach(), "loss");

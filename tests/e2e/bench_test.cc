@@ -1,4 +1,4 @@
-// The benches of models, small ones of each, as processes under the launcher.
+// Small runs of `cleave bench train` and `cleave bench generate` as processes under the launcher.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -17,7 +17,7 @@ nlohmann::json one_result(const std::string& kind, const Words& more) {
   Words words{"launch", "-n",   "2", "--",     CLEAVE_PROGRAM, "bench",
               kind,     "--tp", "2", "--json", "--operations", "3"};
   words.insert(words.end(), more.begin(), more.end());
-  const Ran ran = run_cleave(words, {.deadline_s = 100});
+  const RunResult ran = run_cleave(words, {.deadline_s = 100});
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   EXPECT_EQ(ran.err, "");
   EXPECT_EQ(std::count(ran.out.begin(), ran.out.end(), '\n'), 1) << ran.out;
@@ -28,15 +28,15 @@ nlohmann::json one_result(const std::string& kind, const Words& more) {
   return result;
 }
 
-TEST(BenchProgram, TrainingUnderALauncher_IsToldOnce) {
+TEST(BenchProgram, TrainingUnderALauncher_IsReportedOnce) {
   one_result("train", {"--shape", "bert-base", "--batch-size", "1", "--seq-len", "4", "--steps",
                        "1", "--warmup", "0"});
 }
 
-TEST(BenchProgram, GeneratingUnderALauncher_IsToldOnce) {
+TEST(BenchProgram, GeneratingUnderALauncher_IsReportedOnce) {
   const auto result =
       one_result("generate", {"--prompt-len", "1", "--new-tokens", "1", "--repeats", "1"});
-  // Twelve layers with four matrices each, and the table of 50257 words, in fp32.
+  // Twelve layers with four matrices each, and the embedding of 50257 tokens, in fp32.
   EXPECT_EQ(result["matrix_bytes"], 4 * 768 * (12 * (3 + 1 + 4 + 4) * 768 + 50257));
   EXPECT_GT(result["matrix_gb_per_s"], 0);
   EXPECT_GT(result["memory_gb_per_s"], 0);

@@ -21,7 +21,7 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-json parsed(const Ran& ran) {
+json parsed(const RunResult& ran) {
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   EXPECT_EQ(ran.out.find('\n'), ran.out.size() - 1) << "more than one line";
   return json::parse(ran.out, nullptr, /*allow_exceptions=*/false);
@@ -54,7 +54,7 @@ TEST(Inspect, ModelFolder_ListsTensorsAndSplits) {
   EXPECT_EQ(found["tensors"][1],
             json::parse(R"({"name": "b.weight", "dtype": "BF16", "shape": [5], "bytes": 10})"));
   EXPECT_EQ(found["config"]["model_type"], "llama");
-  const Ran text = run_cleave({"inspect", folder / "m"});
+  const RunResult text = run_cleave({"inspect", folder / "m"});
   EXPECT_TRUE(contains(text.out, "tp 1 to 6 (6 heads), evenly at 1, 2, 3, 6")) << text.out;
   EXPECT_TRUE(contains(text.out, "a.weight  F32   [3, 4]  48 bytes")) << text.out;
 }
@@ -99,7 +99,7 @@ TEST(Inspect, LatestThatLeadsOutOfTheRun_IsRefused) {
   EXPECT_EQ(run_cleave({"inspect", folder / "run"}).exit_code, 4);
 }
 
-TEST(Inspect, CutFile_IsAFormatError) {
+TEST(Inspect, TruncatedFile_IsAFormatError) {
   const TempFolder folder;
   write_model(folder / "m");
   std::filesystem::resize_file(folder / "m/model.safetensors", 150);
@@ -109,7 +109,7 @@ TEST(Inspect, CutFile_IsAFormatError) {
 TEST(Inspect, VerifyWithoutAManifest_SaysSo) {
   const TempFolder folder;
   write_model(folder / "m");
-  const Ran ran = run_cleave({"inspect", folder / "m", "--verify"});
+  const RunResult ran = run_cleave({"inspect", folder / "m", "--verify"});
   EXPECT_EQ(ran.exit_code, 5);
   EXPECT_TRUE(contains(ran.err, "has no manifest.json to verify with"));
 }
@@ -122,13 +122,13 @@ TEST(Inspect, NothingThere_SaysWhatIsExpected) {
 }
 
 TEST(Tokenize, Bytes_AreTheirOwnIds) {
-  const json told =
+  const json result =
       parsed(run_cleave({"tokenize", "--tokenizer", "bytes", "--text", "A\xC3\xBC", "--json"}));
-  EXPECT_EQ(told["ids"], json({65, 0xC3, 0xBC}));
-  EXPECT_EQ(told["count"], 3);
-  EXPECT_EQ(told["bytes"], 3);
-  EXPECT_EQ(told["characters"], 2);
-  EXPECT_EQ(told["round_trip"], true);
+  EXPECT_EQ(result["ids"], json({65, 0xC3, 0xBC}));
+  EXPECT_EQ(result["count"], 3);
+  EXPECT_EQ(result["bytes"], 3);
+  EXPECT_EQ(result["characters"], 2);
+  EXPECT_EQ(result["round_trip"], true);
 }
 
 TEST(Tokenize, StdinAndFile_AreReadWhole) {
@@ -148,7 +148,7 @@ TEST(Tokenize, FolderWithoutATokenizer_IsAnIoError) {
 }
 
 TEST(Doctor, ExitCodes_ListsEachOnce) {
-  const Ran ran = run_cleave({"doctor", "--exit-codes"});
+  const RunResult ran = run_cleave({"doctor", "--exit-codes"});
   for (const char* row :
        {"0      ok", "1      different", "2      usage", "3      shape", "4      format",
         "5      io", "6      peer", "7      timeout", "8      desync", "9      numerics",
@@ -173,13 +173,13 @@ TEST(Doctor, Json_HasEverySectionAndWhatTheLibraryAdds) {
 TEST(Doctor, WithoutTheLibrary_StillReports) {
   const TempFolder folder;
   std::filesystem::copy_file(CLEAVE_PROGRAM, folder / "cleave");
-  const Ran ran = run_program({folder / "cleave", "doctor"});
+  const RunResult ran = run_program({folder / "cleave", "doctor"});
   EXPECT_EQ(ran.exit_code, 0);
   EXPECT_TRUE(contains(ran.out, "there is no " + (folder / "libcleave.so").string())) << ran.out;
 }
 
 TEST(Doctor, FewOpenFiles_IsNamedAsAProblem) {
-  const Ran ran =
+  const RunResult ran =
       run_program({"/bin/bash", "-c", std::string("ulimit -n 128; ") + CLEAVE_PROGRAM + " doctor"});
   EXPECT_TRUE(contains(ran.out, "problem: only 128 files can be open; ulimit -n 1024")) << ran.out;
 }
@@ -205,17 +205,18 @@ TEST(Completion, Bash_ParsesAndCompletes) {
 
 TEST(BenchCollectives, ThreadsAndProcesses_PrintALineForEachOpAndSize) {
   for (const char* ranks : {"threads", "processes"}) {
-    const Ran ran = run_cleave({"bench", "collectives", "--ranks", ranks, "--op", "all", "--bytes",
-                                "1KiB,300", "--dtype", "bf16", "--seconds", "0.0001", "--json"});
+    const RunResult ran =
+        run_cleave({"bench", "collectives", "--ranks", ranks, "--op", "all", "--bytes", "1KiB,300",
+                    "--dtype", "bf16", "--seconds", "0.0001", "--json"});
     ASSERT_EQ(ran.exit_code, 0) << ran.err;
     std::istringstream lines(ran.out);
     std::vector<std::string> seen;
     for (std::string line; std::getline(lines, line);) {
-      const json told = json::parse(line, nullptr, /*allow_exceptions=*/false);
-      seen.push_back(told.value("op", "") + ' ' + std::to_string(told.value("bytes", -1)));
-      EXPECT_EQ(told.value("ranks", ""), ranks);
-      EXPECT_EQ(told.value("world", 0), 2);
-      EXPECT_GT(told.value("median_us", 0.0), 0.0) << line;
+      const json result = json::parse(line, nullptr, /*allow_exceptions=*/false);
+      seen.push_back(result.value("op", "") + ' ' + std::to_string(result.value("bytes", -1)));
+      EXPECT_EQ(result.value("ranks", ""), ranks);
+      EXPECT_EQ(result.value("world", 0), 2);
+      EXPECT_GT(result.value("median_us", 0.0), 0.0) << line;
     }
     const std::vector<std::string> want = {
         "all-reduce 1024",     "all-reduce 300",     "all-gather 1024", "all-gather 300",
@@ -226,11 +227,10 @@ TEST(BenchCollectives, ThreadsAndProcesses_PrintALineForEachOpAndSize) {
 }
 
 TEST(BenchCollectives, WrongWords_NameWhatIsAllowed) {
-  EXPECT_EQ(run_cleave({"bench"}).err.rfind("cleave: cleave bench needs one of these words: ", 0),
-            0U);
+  EXPECT_EQ(run_cleave({"bench"}).err.rfind("cleave: cleave bench needs a subcommand: ", 0), 0U);
   EXPECT_EQ(run_cleave({"bench", "colectives"}).exit_code, 2);
   EXPECT_EQ(run_cleave({"bench", "collectives", "--bytes", "4KiB,few"}).err,
-            "cleave: --bytes has 'few'; expected sizes between commas, as in 4KiB,1MiB\n");
+            "cleave: --bytes has 'few'; expected comma-separated sizes such as 4KiB,1MiB\n");
   EXPECT_EQ(run_cleave({"bench", "collectives", "now"}).err,
             "cleave: unexpected word 'now'; see cleave bench collectives --help\n");
   EXPECT_EQ(run_cleave(
@@ -246,16 +246,16 @@ TEST(Completion, UnknownShell_IsRefused) {
 }
 
 TEST(Launch, ProgramAndItsFlags_ReachEveryRank) {
-  const Ran ran = run_cleave(
+  const RunResult ran = run_cleave(
       {"launch", "-n", "2", "--", "/bin/bash", "-c", "echo $RANK/$WORLD_SIZE $1", "x", "--help"});
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   EXPECT_TRUE(contains(ran.out, "0/2 --help\n"));
   EXPECT_TRUE(contains(ran.out, "1/2 --help\n"));
 }
 
-// For programs that meet by PyTorch's store: one port for all.
-TEST(Launch, MasterPort_IsOneThatCanBeListenedOn) {
-  const Ran ran =
+// For programs with PyTorch's TCPStore: all ranks get the same free port.
+TEST(Launch, MasterPort_IsFree) {
+  const RunResult ran =
       run_cleave({"launch", "-n", "2", "--", "/bin/bash", "-c", "echo port $MASTER_PORT"});
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   const size_t end = ran.out.find('\n');
@@ -265,17 +265,17 @@ TEST(Launch, MasterPort_IsOneThatCanBeListenedOn) {
 }
 
 TEST(Launch, RankThatFails_GivesItsExitCode) {
-  const Ran ran = run_cleave({"launch", "-n", "2", "/bin/bash", "-c", "exit $((RANK * 9))"});
+  const RunResult ran = run_cleave({"launch", "-n", "2", "/bin/bash", "-c", "exit $((RANK * 9))"});
   EXPECT_EQ(ran.exit_code, 9);
   EXPECT_TRUE(contains(ran.err, "rank 1")) << ran.err;
 }
 
-TEST(Launch, WrongSizes_AreToldOnceForAllRanks) {
-  const Ran ran = run_cleave({"launch", "-n", "3", "--", CLEAVE_PROGRAM, "train", "--tp", "2",
-                              "--data", CLEAVE_SOURCE_DIR "/LICENSE", "--out", "never-made"});
+TEST(Launch, WrongSizes_AreReportedOnceForAllRanks) {
+  const RunResult ran = run_cleave({"launch", "-n", "3", "--", CLEAVE_PROGRAM, "train", "--tp", "2",
+                                    "--data", CLEAVE_SOURCE_DIR "/LICENSE", "--out", "never-made"});
   EXPECT_EQ(ran.exit_code, 3);
   const std::string text =
-      "--tp 2 x --dp 1 is 2 ranks, the launcher started 3; make them equal, or leave --tp out\n";
+      "--tp 2 x --dp 1 is 2 ranks, but the launcher started 3; make them equal, or omit --tp\n";
   ASSERT_TRUE(ran.err.starts_with("cleave: rank ")) << ran.err;
   EXPECT_EQ(ran.err.substr(std::string("cleave: rank 0: ").size()), text);
 }
@@ -284,22 +284,23 @@ TEST(Stdout, ReaderThatLeaves_EndsTheProgramWith141) {
   const TempFolder folder;
   const std::string text = folder / "text";  // its ids are more than a pipe holds
   std::ofstream(text) << std::string(300'000, 'x');
-  const Ran ran = run_program({"/bin/bash", "-c",
-                               std::string(CLEAVE_PROGRAM) + " tokenize --tokenizer bytes --file " +
-                                   text + " < /dev/zero | true; echo ${PIPESTATUS[0]}"});
+  const RunResult ran =
+      run_program({"/bin/bash", "-c",
+                   std::string(CLEAVE_PROGRAM) + " tokenize --tokenizer bytes --file " + text +
+                       " < /dev/zero | true; echo ${PIPESTATUS[0]}"});
   EXPECT_EQ(ran.out, "141\n");
   EXPECT_EQ(ran.err, "");
 }
 
 TEST(Stdout, FullDisk_IsAnIoError) {
-  const Ran ran =
+  const RunResult ran =
       run_program({"/bin/bash", "-c", std::string(CLEAVE_PROGRAM) + " train --help > /dev/full"});
   EXPECT_EQ(ran.exit_code, 5);
-  EXPECT_EQ(ran.err, "cleave: stdout: cannot be written; the output is not whole\n");
+  EXPECT_EQ(ran.err, "cleave: stdout: cannot be written; the output is incomplete\n");
 }
 
-// By hand: ranks 0 and 1 wait on tp; of rank 2, on another host, only operations on dp are told, of
-// rank 3 a whole life that ended before tp was used, and rank 4 never came.
+// A handmade log: ranks 0 and 1 wait on tp; of rank 2, on another host, only operations on dp are
+// known; rank 3 left before it used tp; rank 4 never joined.
 TEST(Doctor, FlightLog_AccusesOnlyRanksWhoseCountIsKnown) {
   const TempFolder folder;
   const auto operation = [](int axis, int sequence) {
@@ -331,7 +332,7 @@ TEST(Doctor, FlightLog_AccusesOnlyRanksWhoseCountIsKnown) {
                              rank(3, "left", 1, json::array(), json::array({operation(1, 9)})),
                              rank(4, "absent", 0, json::array(), json::array())})}};
   std::ofstream(folder / "log.json") << log;
-  const Ran text = run_cleave({"doctor", "--flight", folder / "log.json"});
+  const RunResult text = run_cleave({"doctor", "--flight", folder / "log.json"});
   EXPECT_EQ(text.exit_code, 0) << text.err;
   EXPECT_TRUE(contains(text.out, "\nstuck   rank 1 (pid 11) is in all_reduce 40 on axis tp"))
       << text.out;
@@ -345,8 +346,8 @@ TEST(Doctor, FlightLog_AccusesOnlyRanksWhoseCountIsKnown) {
                         R"(collective 41"])"));
 }
 
-// Row R13. Somewhere between too little to start and enough there is too little for the file.
-TEST(MemoryLimit, LittleMemory_IsToldWithItsCode) {
+// Row R13. Between too little memory to start and enough, there is too little for the file.
+TEST(MemoryLimit, LittleMemory_IsReportedWithItsCode) {
   if (kIsInstrumented) GTEST_SKIP() << "sanitizers reserve more addresses than any limit";
   const TempFolder folder;
   std::string header = "{";
@@ -356,7 +357,7 @@ TEST(MemoryLimit, LittleMemory_IsToldWithItsCode) {
   }
   write_safetensors(folder / "wide.safetensors", header + "}", 0);
   int num_reported = 0;
-  Ran ran;
+  RunResult ran;
   for (int mebibytes = 60; mebibytes <= 400 && ran.exit_code != 0; mebibytes += 10) {
     ran = run_program({"/bin/bash", "-c",
                        "ulimit -v " + std::to_string(mebibytes * 1024) + "; exec \"$0\" \"$@\"",
@@ -367,12 +368,12 @@ TEST(MemoryLimit, LittleMemory_IsToldWithItsCode) {
     num_reported += ran.exit_code == 10 ? 1 : 0;
   }
   EXPECT_GT(num_reported, 0);
-  EXPECT_EQ(ran.exit_code, 0) << "400 MiB should do";
+  EXPECT_EQ(ran.exit_code, 0) << "400 MiB should be enough";
 }
 
-// Row H4. The page that ranks share is a file without a name.
-TEST(FileLimit, TooSmallForThePageOfTheRanks_IsToldAtTheStart) {
-  const Ran ran = run_program(
+// Row H4. The shared segment is an unnamed file.
+TEST(FileLimit, TooSmallForTheSharedSegment_IsReportedAtTheStart) {
+  const RunResult ran = run_program(
       {"/bin/bash", "-c", "ulimit -f 1; exec \"$0\" launch -n 2 -- /bin/true", CLEAVE_PROGRAM});
   EXPECT_EQ(ran.exit_code, 10);
   EXPECT_TRUE(contains(ran.err, "raise the limit on file sizes with ulimit -f\n")) << ran.err;

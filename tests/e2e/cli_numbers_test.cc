@@ -1,5 +1,5 @@
-// Extreme values of every numeric flag of every command. What the program lets through reaches a
-// library that only reports what it was asked for (fake_library.cc).
+// Extreme values of every numeric flag of every command. Accepted values reach a library that only
+// prints the options that it receives (fake_library.cc).
 #include <algorithm>
 #include <regex>
 #include <set>
@@ -42,19 +42,19 @@ Words words_of(const std::string& command) {
   return words;
 }
 
-Ran run_with(const std::string& command, const Words& more) {
+RunResult run_with(const std::string& command, const Words& more) {
   Words words = words_of(command);
   words.insert(words.end(), more.begin(), more.end());
   return run_fake(words);
 }
 
-/// A flag that expects a number, and the range that it states.
+/// A flag that expects a number, and the range that its refusal states.
 struct NumberFlag {
   std::string command, flag, range;
 };
 
-/// The flags of a command that refuse "x" because they expect a number. One that forgot its range
-/// has none to state.
+/// The flags of a command that refuse "x" because they expect a number. The range is empty if a
+/// flag has none.
 std::vector<NumberFlag> number_flags_of(const std::string& command) {
   const std::regex entry("^ +(--?[a-z-]+) [^ ].*");
   const std::regex refusal(".*; expected (?:a number|an integer)(.*)\n");
@@ -63,7 +63,7 @@ std::vector<NumberFlag> number_flags_of(const std::string& command) {
     std::smatch match;
     if (!std::regex_match(line, match, entry)) continue;
     const std::string flag = match[1];
-    const Ran ran = run_with(command, {flag, "x"});
+    const RunResult ran = run_with(command, {flag, "x"});
     std::smatch refused;
     if (std::regex_match(ran.err, refused, refusal)) found.push_back({command, flag, refused[1]});
   }
@@ -79,11 +79,11 @@ std::vector<NumberFlag> all_number_flags() {
   return all;
 }
 
-/// Refused in one line that names flag, value and range.
-void expect_refused(const NumberFlag& f, const std::string& value, const Ran& ran) {
+/// Expects a refusal in one line with flag, value and range.
+void expect_refused(const NumberFlag& f, const std::string& value, const RunResult& ran) {
   EXPECT_EQ(ran.exit_code, 2) << f.command << ' ' << f.flag << ' ' << value;
   const std::string begin = "cleave: " + f.flag + " is '" + value + "'; expected ";
-  // --adam-betas takes two: one alone is refused for that.
+  // --adam-betas needs two numbers and refuses one.
   const bool ends_well =
       ran.err.ends_with(f.range + "\n") || ran.err == begin + "two numbers, as in 0.9,0.95\n";
   EXPECT_TRUE(ran.err.starts_with(begin) && ends_well) << ran.err;
@@ -91,7 +91,7 @@ void expect_refused(const NumberFlag& f, const std::string& value, const Ran& ra
 
 TEST(NumberFlags, ExtremeValues_AreRefusedOrFit) {
   const auto flags = all_number_flags();
-  EXPECT_GT(flags.size(), 60U);  // that the help was understood
+  EXPECT_GT(flags.size(), 60U);  // the help was parsed
   const std::regex has_both_ends(
       "( from | above )[-+0-9.e]+( to | and up to | and below )[-+0-9.e]+");
   for (const NumberFlag& f : flags) {
@@ -101,10 +101,10 @@ TEST(NumberFlags, ExtremeValues_AreRefusedOrFit) {
     }
     for (const std::string value :
          {"0", "-1", "1e-40", "2147483648", "9223372036854775807", "18446744073709551616"}) {
-      const Ran ran = run_with(f.command, {f.flag, value});
+      const RunResult ran = run_with(f.command, {f.flag, value});
       const bool is_refused = ran.err.find(f.flag + " is '") != std::string::npos;
       if (is_refused) expect_refused(f, value, ran);
-      // Seeds take what 64 bits hold; no other number is that large.
+      // Seeds may be any unsigned 64-bit integer; no other number is that large.
       const bool is_seed = f.flag == "--seed" && value.size() < 20;
       EXPECT_TRUE(is_refused || value.size() < 10 || is_seed) << f.command << ' ' << f.flag;
       EXPECT_LT(ran.seconds, kIsInstrumented ? 30 : 5)
@@ -117,7 +117,8 @@ TEST(NumberFlags, ExtremeValues_AreRefusedOrFit) {
 
 TEST(NumberFlags, SmallestAndLargest_AreTaken) {
   const auto taken = [](const std::string& flag, const std::string& value) {
-    return told_by_fake({"generate", "--model", ".", "--prompt", "a", flag, value})[flag.substr(2)];
+    return received_options(
+        {"generate", "--model", ".", "--prompt", "a", flag, value})[flag.substr(2)];
   };
   EXPECT_EQ(taken("--num-beams", "1024"), 1024);
   EXPECT_EQ(taken("--temperature", "1e-6"), 1e-6);

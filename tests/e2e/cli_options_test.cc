@@ -1,4 +1,5 @@
-// What reaches the library from flags and config files, and what comes back as an exit code.
+// Options that the library receives from flags and config files, and the exit codes of its
+// failures.
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -25,7 +26,7 @@ class Options : public testing::Test {
 
   [[nodiscard]] json train(Words words, const RunWith& with = {}) const {
     words.insert(words.begin(), {"train", "--data", in("a.txt"), "--out", in("out")});
-    return told_by_fake(std::move(words), with);
+    return received_options(std::move(words), with);
   }
 
   [[nodiscard]] json train_with_config(json config, Words words = {}) const {
@@ -33,19 +34,19 @@ class Options : public testing::Test {
     config["out"] = in("out");
     std::ofstream(in("run.json")) << config;
     words.insert(words.begin(), {"train", "--config", in("run.json")});
-    return told_by_fake(std::move(words));
+    return received_options(std::move(words));
   }
 
   [[nodiscard]] json generate(Words words) const {
     words.insert(words.begin(), {"generate", "--model", in("model")});
-    return told_by_fake(std::move(words));
+    return received_options(std::move(words));
   }
 
   TempFolder folder_;
 };
 
 TEST_F(Options, TrainWithoutFlags_HasTheDocumentedDefaults) {
-  const json told = train({});
+  const json options = train({});
   const json wanted = {{"model", "llama-tiny"},
                        {"data", {in("a.txt")}},
                        {"task", ""},
@@ -82,10 +83,10 @@ TEST_F(Options, TrainWithoutFlags_HasTheDocumentedDefaults) {
                        {"device", "cpu"},
                        {"command", std::string(CLEAVE_FAKE_PROGRAM) + " train --data " +
                                        in("a.txt") + " --out " + in("out")}};
-  EXPECT_EQ(told, wanted) << json::diff(wanted, told);
+  EXPECT_EQ(options, wanted) << json::diff(wanted, options);
 }
 
-// Every flag with a value that is not its default, on the command line and in a file.
+// Every flag with a value other than its default, for the command line and a config file.
 const json kEveryTrainFlag = {{"model", "llama-135m"},
                               {"task", "mlm"},
                               {"tokenizer", "bytes"},
@@ -124,10 +125,10 @@ TEST_F(Options, EveryTrainFlag_ReachesItsOption) {
                     : value.is_string() ? value.get<std::string>()
                                         : value.dump());
   }
-  const json told = train(words);
-  for (const auto& [name, value] : kEveryTrainFlag.items()) EXPECT_EQ(told[name], value) << name;
-  EXPECT_EQ(told["eval-data"], json({in("b.txt")}));
-  EXPECT_EQ(told["plan"], in("plan.json"));
+  const json options = train(words);
+  for (const auto& [name, value] : kEveryTrainFlag.items()) EXPECT_EQ(options[name], value) << name;
+  EXPECT_EQ(options["eval-data"], json({in("b.txt")}));
+  EXPECT_EQ(options["plan"], in("plan.json"));
 }
 
 TEST_F(Options, EveryTrainKeyOfAConfigFile_ReachesItsOption) {
@@ -136,26 +137,26 @@ TEST_F(Options, EveryTrainKeyOfAConfigFile_ReachesItsOption) {
   config["plan"] = in("plan.json");
   config.erase("shuffle");
   config["no-shuffle"] = true;
-  const json told = train_with_config(config);
-  for (const auto& [name, value] : kEveryTrainFlag.items()) EXPECT_EQ(told[name], value) << name;
-  EXPECT_EQ(told["data"], json({in("a.txt"), in("b.txt")}));
-  EXPECT_EQ(told["eval-data"], json({in("b.txt")}));
+  const json options = train_with_config(config);
+  for (const auto& [name, value] : kEveryTrainFlag.items()) EXPECT_EQ(options[name], value) << name;
+  EXPECT_EQ(options["data"], json({in("a.txt"), in("b.txt")}));
+  EXPECT_EQ(options["eval-data"], json({in("b.txt")}));
 }
 
 TEST_F(Options, FlagsWinOverTheConfigFile) {
-  const json told =
+  const json options =
       train_with_config({{"lr", 0.5}, {"resume", true}, {"shuffle", false}, {"tp", 2}},
                         {"--lr", "0.25", "--no-resume", "--shuffle"});
-  EXPECT_EQ(told["lr"], 0.25);
-  EXPECT_EQ(told["resume"], false);
-  EXPECT_EQ(told["shuffle"], true);
-  EXPECT_EQ(told["tp"], 2);
+  EXPECT_EQ(options["lr"], 0.25);
+  EXPECT_EQ(options["resume"], false);
+  EXPECT_EQ(options["shuffle"], true);
+  EXPECT_EQ(options["tp"], 2);
 }
 
 TEST_F(Options, EpochsOnTheCommandLine_HideStepsOfTheConfigFile) {
-  const json told = train_with_config({{"steps", 5}}, {"--epochs", "2"});
-  EXPECT_EQ(told["steps"], nullptr);
-  EXPECT_EQ(told["epochs"], 2);
+  const json options = train_with_config({{"steps", 5}}, {"--epochs", "2"});
+  EXPECT_EQ(options["steps"], nullptr);
+  EXPECT_EQ(options["epochs"], 2);
 }
 
 TEST_F(Options, NullInAConfigFile_IsTheDefault) {
@@ -163,14 +164,14 @@ TEST_F(Options, NullInAConfigFile_IsTheDefault) {
 }
 
 TEST_F(Options, UnderscoresAndRepeats_AreAccepted) {
-  const json told = train({"--batch_size", "4", "--batch-size=6", "--data", in("b.txt")});
-  EXPECT_EQ(told["batch-size"], 6);
-  EXPECT_EQ(told["data"], json({in("a.txt"), in("b.txt")}));
+  const json options = train({"--batch_size", "4", "--batch-size=6", "--data", in("b.txt")});
+  EXPECT_EQ(options["batch-size"], 6);
+  EXPECT_EQ(options["data"], json({in("a.txt"), in("b.txt")}));
 }
 
 TEST_F(Options, Command_IsQuotedForAShell) {
-  const json told = train({"--tokenizer", "bytes", "--model", "it's a b"});
-  EXPECT_TRUE(told["command"].get<std::string>().ends_with("--model 'it'\\''s a b'"));
+  const json options = train({"--tokenizer", "bytes", "--model", "it's a b"});
+  EXPECT_TRUE(options["command"].get<std::string>().ends_with("--model 'it'\\''s a b'"));
 }
 
 TEST_F(Options, GenerateWithoutFlags_HasTheDocumentedDefaults) {
@@ -200,8 +201,8 @@ TEST_F(Options, GenerateWithoutFlags_HasTheDocumentedDefaults) {
                        {"gemm", "auto"},
                        {"threads-per-rank", 0},
                        {"timeout", 60.0}};
-  const json told = generate({"--prompt", "a"});
-  EXPECT_EQ(told, wanted) << json::diff(wanted, told);
+  const json options = generate({"--prompt", "a"});
+  EXPECT_EQ(options, wanted) << json::diff(wanted, options);
 }
 
 TEST_F(Options, EveryGenerateFlag_ReachesItsOption) {
@@ -228,18 +229,18 @@ TEST_F(Options, EveryGenerateFlag_ReachesItsOption) {
     words.push_back("--" + name);
     words.push_back(value.is_string() ? value.get<std::string>() : value.dump());
   }
-  const json told = generate(words);
-  for (const auto& [name, value] : wanted.items()) EXPECT_EQ(told[name], value) << name;
-  EXPECT_EQ(told["do-sample"], true);
-  EXPECT_EQ(told["json"], true);
-  EXPECT_EQ(told["stream"], false);
-  EXPECT_EQ(told["stop"], json({"a, b"}));
+  const json options = generate(words);
+  for (const auto& [name, value] : wanted.items()) EXPECT_EQ(options[name], value) << name;
+  EXPECT_EQ(options["do-sample"], true);
+  EXPECT_EQ(options["json"], true);
+  EXPECT_EQ(options["stream"], false);
+  EXPECT_EQ(options["stop"], json({"a, b"}));
 }
 
 TEST_F(Options, Prompts_AreTakenAsTheyAre) {
-  const json told =
+  const json options =
       generate({"--prompt", "[INST] a, b [/INST]", "--prompt", "--help", "--prompt", ""});
-  EXPECT_EQ(told["prompts"], json({"[INST] a, b [/INST]", "--help", ""}));
+  EXPECT_EQ(options["prompts"], json({"[INST] a, b [/INST]", "--help", ""}));
 }
 
 TEST_F(Options, PromptIds_AreRows) {
@@ -262,7 +263,7 @@ TEST_F(Options, PromptFile_HasAPromptALine) {
 }
 
 TEST_F(Options, SamplingFlagsWithoutSampling_AreWarnedAbout) {
-  const Ran ran =
+  const RunResult ran =
       run_fake({"generate", "--model", in("model"), "--prompt", "a", "--temperature", "2"});
   EXPECT_EQ(ran.err, "cleave: warning: --temperature has no effect without --do-sample\n");
   EXPECT_EQ(ran.exit_code, 0);
@@ -273,26 +274,26 @@ TEST_F(Options, OneRankOnAGpu_RunsInThisProcess) {
   EXPECT_EQ(generate({"--prompt", "a", "--device", "cuda", "--tp", "1"})["device"], "cuda");
 }
 
-// The fake library tells its options once a process, each on a line.
+// The fake library prints its options on one line per process.
 TEST_F(Options, RanksOnGpus_AreProcessesOfThisCommandLine) {
-  const Ran ran = run_fake(
+  const RunResult ran = run_fake(
       {"generate", "--model", in("model"), "--prompt", "a b", "--tp", "3", "--device", "cuda"});
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   std::istringstream lines(ran.out);
   int count = 0;
   for (std::string line; std::getline(lines, line); ++count) {
-    const json told = json::parse(line);
-    EXPECT_EQ(told["device"], "cuda");
-    EXPECT_EQ(told["prompts"], json({"a b"}));
+    const json options = json::parse(line);
+    EXPECT_EQ(options["device"], "cuda");
+    EXPECT_EQ(options["prompts"], json({"a b"}));
   }
   EXPECT_EQ(count, 3) << ran.out;
 }
 
-TEST_F(Options, MoreRanksThanGpus_AreToldOnceBeforeAnyStarts) {
-  const Ran ran = run_fake(
+TEST_F(Options, MoreRanksThanGpus_AreReportedOnceBeforeAnyStarts) {
+  const RunResult ran = run_fake(
       {"generate", "--model", in("model"), "--prompt", "a", "--tp", "9", "--device", "cuda"});
   EXPECT_EQ(ran.exit_code, 3);
-  EXPECT_EQ(ran.err, "cleave: told to fail\n");
+  EXPECT_EQ(ran.err, "cleave: requested failure\n");
   EXPECT_EQ(ran.out, "");
 }
 
@@ -304,36 +305,36 @@ TEST_F(Options, EveryEvalFlag_ReachesItsOption) {
                        {"json", true},          {"gemm", "mkl"},
                        {"threads-per-rank", 4}, {"timeout", 5.0},
                        {"spins", "10000"}};
-  const json told = told_by_fake({"eval",
-                                  "--model",
-                                  in("model"),
-                                  "--data",
-                                  in("a.txt"),
-                                  in("b.txt"),
-                                  "--tokenizer",
-                                  "bytes",
-                                  "--tp",
-                                  "2",
-                                  "--seq-len",
-                                  "32",
-                                  "--batch-size",
-                                  "3",
-                                  "--dtype",
-                                  "bf16",
-                                  "--json",
-                                  "--gemm",
-                                  "mkl",
-                                  "--threads-per-rank",
-                                  "4",
-                                  "--timeout",
-                                  "5"});
-  EXPECT_EQ(told, wanted) << json::diff(wanted, told);
+  const json options = received_options({"eval",
+                                         "--model",
+                                         in("model"),
+                                         "--data",
+                                         in("a.txt"),
+                                         in("b.txt"),
+                                         "--tokenizer",
+                                         "bytes",
+                                         "--tp",
+                                         "2",
+                                         "--seq-len",
+                                         "32",
+                                         "--batch-size",
+                                         "3",
+                                         "--dtype",
+                                         "bf16",
+                                         "--json",
+                                         "--gemm",
+                                         "mkl",
+                                         "--threads-per-rank",
+                                         "4",
+                                         "--timeout",
+                                         "5"});
+  EXPECT_EQ(options, wanted) << json::diff(wanted, options);
 }
 
-TEST_F(Options, ThreadsThatWait_SleepSoonUnlessTheUserSaysOtherwise) {
+TEST_F(Options, WaitingThreads_SleepSoonUnlessTheUserSetsIt) {
   const auto spins = [&](const Words& environment) {
-    return told_by_fake({"eval", "--model", in("model"), "--data", in("a.txt")},
-                        {.environment = environment})["spins"];
+    return received_options({"eval", "--model", in("model"), "--data", in("a.txt")},
+                            {.environment = environment})["spins"];
   };
   EXPECT_EQ(spins({}), "10000");
   EXPECT_EQ(spins({"GOMP_SPINCOUNT=5"}), "5");
@@ -346,13 +347,13 @@ TEST_F(Options, UnderALauncher_SizesAndLocalRankAreChecked) {
   const Words base = {"train", "--data", in("a.txt"), "--out", in("out")};
   const auto refusal = [&](Words words) {
     words.insert(words.begin(), base.begin(), base.end());
-    const Ran ran = run_fake(words, rank1);
+    const RunResult ran = run_fake(words, rank1);
     EXPECT_EQ(ran.exit_code, 3);
     return ran.err;
   };
   EXPECT_EQ(refusal({"--tp", "3"}),
-            "cleave: --tp 3 x --dp 1 is 3 ranks, the launcher started 4; make them equal, or leave "
-            "--tp out\n");
+            "cleave: --tp 3 x --dp 1 is 3 ranks, but the launcher started 4; make them equal, or "
+            "omit --tp\n");
   EXPECT_EQ(refusal({"--dp", "3"}),
             "cleave: --dp 3 does not divide the 4 ranks that the launcher started\n");
   EXPECT_EQ(refusal({"--local-rank", "0"}),
@@ -364,32 +365,32 @@ TEST_F(Options, EveryFailureOfTheLibrary_HasItsExitCodeAndOneLine) {
     return run_fake({"train", "--data", in("a.txt"), "--out", in("out"), "--model", model});
   };
   for (const int code : {2, 3, 4, 5, 6, 7, 8, 9, 10, 70}) {
-    const Ran ran = run("error-" + std::to_string(code));
+    const RunResult ran = run("error-" + std::to_string(code));
     EXPECT_EQ(ran.exit_code, code);
-    EXPECT_EQ(ran.err, "cleave: told to fail\n");
+    EXPECT_EQ(ran.err, "cleave: requested failure\n");
   }
   for (const int signal : {2, 15}) {
-    const Ran ran = run("signal-" + std::to_string(signal));
+    const RunResult ran = run("signal-" + std::to_string(signal));
     EXPECT_EQ(ran.exit_code, 128 + signal);
     EXPECT_EQ(ran.err, "");
   }
   EXPECT_EQ(run("memory").exit_code, 10);
   EXPECT_EQ(run("other").exit_code, 70);
-  const Ran unexpected = run("exception");
+  const RunResult unexpected = run("exception");
   EXPECT_EQ(unexpected.exit_code, 70);
   EXPECT_EQ(
       unexpected.err,
       "cleave: unexpected error: first line; this is a bug in cleave (--trace shows where)\n");
-  const Ran ended = run("terminate");
+  const RunResult ended = run("terminate");
   EXPECT_EQ(ended.exit_code, 128 + SIGABRT);
-  EXPECT_EQ(ended.err, "cleave: ended without an exception; this is a bug in cleave\n");
+  EXPECT_EQ(ended.err, "cleave: terminated without an exception; this is a bug in cleave\n");
 }
 
 TEST_F(Options, Trace_ShowsWhereTheErrorWasThrown) {
-  const Ran ran = run_fake(
+  const RunResult ran = run_fake(
       {"train", "--data", in("a.txt"), "--out", in("out"), "--model", "error-3", "--trace"});
   EXPECT_EQ(ran.exit_code, 3);
-  EXPECT_EQ(ran.err.rfind("cleave: told to fail\n", 0), 0U);
+  EXPECT_EQ(ran.err.rfind("cleave: requested failure\n", 0), 0U);
   EXPECT_NE(ran.err.find("threw cleave::Error"), std::string::npos) << ran.err;
   EXPECT_NE(ran.err.find("libcleave.so+0x"), std::string::npos) << ran.err;
 }

@@ -1,4 +1,4 @@
-// What the program answers before any library is loaded: help, and refusals.
+// What the program prints before it loads libcleave: help, and refusals.
 #include <fstream>
 #include <string>
 #include <vector>
@@ -29,7 +29,7 @@ class Usage : public testing::Test {
   [[nodiscard]] std::string in(const std::string& name) const { return folder_ / name; }
   void write(const std::string& name, const std::string& text) { std::ofstream(in(name)) << text; }
 
-  // Refused with one line on stderr, nothing on stdout.
+  // Expects a refusal with one line on stderr and nothing on stdout.
   void expect_refused(Words words, int exit_code, const std::string& message) {
     for (std::string& word : words) {
       if (word.starts_with("@")) word = in(word.substr(1));
@@ -38,7 +38,7 @@ class Usage : public testing::Test {
     for (size_t at = wanted.find('@'); at != std::string::npos; at = wanted.find('@')) {
       wanted.replace(at, 1, in(""));
     }
-    const Ran ran = run_fake(words);
+    const RunResult ran = run_fake(words);
     EXPECT_EQ(ran.err, "cleave: " + wanted + "\n");
     EXPECT_EQ(ran.out, "");
     EXPECT_EQ(ran.exit_code, exit_code);
@@ -49,7 +49,7 @@ class Usage : public testing::Test {
 
 TEST_F(Usage, Help_NamesEveryCommandInATenthOfASecond) {
   double fastest = 1e9;
-  Ran ran;
+  RunResult ran;
   for (int i = 0; i < 5; ++i) {
     ran = run_cleave({"--help"});
     fastest = std::min(fastest, ran.seconds);
@@ -66,7 +66,7 @@ TEST_F(Usage, Help_NamesEveryCommandInATenthOfASecond) {
 }
 
 TEST_F(Usage, HelpOfACommand_ShowsFlagsWithDefaults) {
-  const Ran ran = run_cleave({"train", "--help"});
+  const RunResult ran = run_cleave({"train", "--help"});
   EXPECT_EQ(ran.exit_code, 0);
   for (const char* part : {"--tp N", "--lr RATE", "[0.0003]", "--no-shuffle", "[1000]",
                            "--dtype fp32|bf16|fp16|fp64", "--save-every STEPS"}) {
@@ -76,7 +76,7 @@ TEST_F(Usage, HelpOfACommand_ShowsFlagsWithDefaults) {
 }
 
 TEST_F(Usage, Version_IsOneLine) {
-  const Ran ran = run_cleave({"--version"});
+  const RunResult ran = run_cleave({"--version"});
   EXPECT_EQ(ran.out.substr(0, 7), "cleave ");
   EXPECT_EQ(ran.out.find('\n'), ran.out.size() - 1);
   EXPECT_EQ(ran.exit_code, 0);
@@ -150,8 +150,9 @@ TEST_F(Usage, FlagsThatExcludeEachOther_AreRefused) {
   expect_refused(with({"--resume", "--no-resume"}), 2,
                  "--resume and --no-resume exclude each other; give one");
   expect_refused(with({"--eval-every", "5"}), 2, "--eval-every needs --eval-data");
-  expect_refused(with({"--async-save"}), 2,
-                 "--async-save needs --save-every: the last checkpoint is waited for");
+  expect_refused(
+      with({"--async-save"}), 2,
+      "--async-save needs --save-every: the last checkpoint is never saved asynchronously");
   expect_refused({"plan", "--model", "@model", "--ranks", "8", "--recompute", "full"}, 2,
                  "--ranks and --recompute exclude each other; give one");
   expect_refused({"plan", "--model", "@model", "--dp", "16", "--batch-size", "8"}, 3,
@@ -175,7 +176,7 @@ TEST_F(Usage, SizesThatDoNotFit_AreShapeErrors) {
       "(--batch-size 8, --dp 3)");
 }
 
-TEST_F(Usage, FilesThatAreNotThere_AreIoErrors) {
+TEST_F(Usage, MissingFiles_AreIoErrors) {
   expect_refused({"train", "--data", "@data.txt", "@nope.txt", "--out", "@new"}, 5,
                  "--data @nope.txt: No such file or directory");
   expect_refused({"train", "--data", "@model", "--out", "@new"}, 5,
@@ -185,8 +186,8 @@ TEST_F(Usage, FilesThatAreNotThere_AreIoErrors) {
   expect_refused({"train", "--data", "@data.txt", "--out", "@new", "--model", "./nope"}, 5,
                  "--model ./nope: no such folder");
   expect_refused({"train", "--data", "@data.txt", "--out", "@new", "--model", "@data.txt"}, 5,
-                 "--model @data.txt: is a file; expected the folder of a model or of a run, a "
-                 "config.json of sizes, or the name of a preset");
+                 "--model @data.txt: is a file; expected a model or run folder, a config.json with "
+                 "sizes, or the name of a preset");
   expect_refused({"train", "--data", "@data.txt", "--out", "@new", "--tokenizer", "@nope"}, 5,
                  "--tokenizer @nope: no such folder; expected bytes or a folder with tokenizer "
                  "files");
@@ -197,7 +198,7 @@ TEST_F(Usage, FilesThatAreNotThere_AreIoErrors) {
 TEST_F(Usage, FolderThatHoldsARun_IsOnlyTakenToResume) {
   const std::string data = in("data.txt");
   expect_refused({"train", "--data", data, "--out", "@run"}, 2,
-                 "--out @run holds a run already (step_00000002); continue it with --resume or "
+                 "--out @run already holds a run (step_00000002); resume it with --resume or "
                  "choose another folder");
   EXPECT_EQ(run_fake({"train", "--data", data, "--out", in("run"), "--resume"}).exit_code, 0);
   EXPECT_EQ(run_fake({"train", "--data", data, "--out", in("model")}).exit_code, 0);
@@ -219,14 +220,15 @@ TEST_F(Usage, ConfigFiles_AreCheckedAsFlagsAre) {
   expect_refused_config(R"({"batch_size": 1, "batch-size": 2})", 2,
                         "\"batch-size\" is given twice");
   expect_refused_config(R"({"resume": 1})", 4, "\"resume\" is 1; expected true or false (byte 11)");
-  expect_refused_config(R"({"tp": {}})", 4, "\"tp\" is {}; expected a number or a text (byte 7)");
+  expect_refused_config(R"({"tp": {}})", 4, "\"tp\" is {}; expected a number or a string (byte 7)");
   expect_refused_config(R"([1])", 4, "the document is [1]; expected an object of flags (byte 0)");
 }
 
 TEST_F(Usage, WithoutTheLibrary_SaysWhereItLooked) {
   const std::string copy = in("cleave");
   std::filesystem::copy_file(CLEAVE_PROGRAM, copy);
-  const Ran ran = run_program({copy, "eval", "--model", in("model"), "--data", in("data.txt")});
+  const RunResult ran =
+      run_program({copy, "eval", "--model", in("model"), "--data", in("data.txt")});
   EXPECT_EQ(ran.exit_code, 5);
   EXPECT_TRUE(contains(ran.err, "there is no " + in("libcleave.so"))) << ran.err;
 }

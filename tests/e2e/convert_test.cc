@@ -1,4 +1,4 @@
-// convert and diff as a user types them, on a run that the program trained.
+// `cleave convert` and `cleave diff` on a run that the program trained.
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -18,11 +18,11 @@ using Words = std::vector<std::string>;
 
 constexpr double kDeadlineS = 100;  // a loaded machine loads libtorch slowly
 
-Ran run_with_deadline(const Words& words) {
+RunResult run_with_deadline(const Words& words) {
   return run_cleave(words, {.deadline_s = kDeadlineS});
 }
 
-Ran convert(const std::string& from, const std::string& to, const Words& more = {}) {
+RunResult convert(const std::string& from, const std::string& to, const Words& more = {}) {
   Words words{"convert", "--from", from, "--to", to};
   words.insert(words.end(), more.begin(), more.end());
   return run_with_deadline(words);
@@ -41,9 +41,10 @@ bool contains(const std::string& text, const std::string& part) {
 
 /// Trains a small Llama for two steps on two ranks.
 void train(const std::string& out) {
-  const Ran ran = run_with_deadline({"train", "--data", CLEAVE_SOURCE_DIR "/LICENSE", "--out", out,
-                                     "--seq-len", "32", "--batch-size", "4", "--steps", "2", "--tp",
-                                     "2", "--gemm", "mkl", "--threads-per-rank", "1"});
+  const RunResult ran =
+      run_with_deadline({"train", "--data", CLEAVE_SOURCE_DIR "/LICENSE", "--out", out, "--seq-len",
+                         "32", "--batch-size", "4", "--steps", "2", "--tp", "2", "--gemm", "mkl",
+                         "--threads-per-rank", "1"});
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
 }
 
@@ -58,48 +59,48 @@ TEST(ConvertProgram, RunThroughEveryFormat_IsEqualAndGeneratesTheSame) {
       {"oslo", {"--format", "oslo", "--tp", "3"}},
       {"safetensors", {}}};
   for (const auto& [name, words] : forms) {
-    const Ran ran = convert(last, folder / name, words);
+    const RunResult ran = convert(last, folder / name, words);
     ASSERT_EQ(ran.exit_code, 0) << ran.err;
     EXPECT_TRUE(contains(ran.out, "(" + name + ")\n")) << ran.out;
     EXPECT_EQ(contains(ran.out, "the optimizer's state stays in " + run), last == run) << ran.out;
     last = folder / name;
   }
-  const Ran compared = run_with_deadline({"diff", run, last, "--json"});
-  const json told = json::parse(compared.out);
-  EXPECT_EQ(compared.exit_code, 1);  // the state is only in the run
-  for (const json& row : told["differences"]) {
+  const RunResult compared = run_with_deadline({"diff", run, last, "--json"});
+  const json report = json::parse(compared.out);
+  EXPECT_EQ(compared.exit_code, 1);  // only the run has optimizer state
+  for (const json& row : report["differences"]) {
     EXPECT_TRUE(row["name"].get<std::string>().starts_with("optimizer.")) << row;
     EXPECT_FALSE(row.contains("b")) << row;
   }
-  EXPECT_GT(told["compared"], 10);
-  const size_t count = told["differences"].size();
+  EXPECT_GT(report["compared"], 10);
+  const size_t count = report["differences"].size();
   EXPECT_EQ(run_with_deadline({"diff", run, last}).out,
             "optimizer state: only in A, " + std::to_string(count) + " tensors\n" +
-                told["compared"].dump() + " tensors compared, " + std::to_string(count) +
+                report["compared"].dump() + " tensors compared, " + std::to_string(count) +
                 " differences\n");
   EXPECT_EQ(names_in(folder.path()),
             (std::vector<std::string>{"bin", "nxd", "oslo", "run", "safetensors"}));
   std::string want;
   for (const std::string& model : {run, std::string(folder / "oslo")}) {
-    const Ran ran = run_with_deadline({"generate", "--model", model, "--prompt", "the Work", "--tp",
-                                       "2", "--max-new-tokens", "8", "--json"});
+    const RunResult ran = run_with_deadline({"generate", "--model", model, "--prompt", "the Work",
+                                             "--tp", "2", "--max-new-tokens", "8", "--json"});
     ASSERT_EQ(ran.exit_code, 0) << ran.err;
     const std::string ids = json::parse(ran.out)["sequences"][0]["ids"].dump();
     if (want.empty()) want = ids;
     EXPECT_EQ(ids, want) << model;
   }
 
-  const Ran equal = run_with_deadline({"diff", last, folder / "nxd"});
+  const RunResult equal = run_with_deadline({"diff", last, folder / "nxd"});
   EXPECT_EQ(equal.exit_code, 0) << equal.out;
   EXPECT_TRUE(contains(equal.out, " tensors compared, all equal\n")) << equal.out;
   ASSERT_EQ(convert(last, folder / "half", {"--dtype", "bf16"}).exit_code, 0);
-  const Ran other = run_with_deadline({"diff", last, folder / "half"});
+  const RunResult other = run_with_deadline({"diff", last, folder / "half"});
   EXPECT_EQ(other.exit_code, 1);
   EXPECT_TRUE(contains(other.out, "model.norm.weight: dtype F32 and BF16")) << other.out;
   EXPECT_TRUE(contains(other.out, " elements differ by up to ")) << other.out;
 }
 
-TEST(ConvertProgram, WhatCannotBe_EndsWithTheCodeAndLeavesNothing) {
+TEST(ConvertProgram, InvalidConversions_EndWithTheirCodeAndLeaveNothing) {
   const TempFolder folder;
   const std::string run = folder / "run", out = folder / "out";
   train(run);
@@ -109,16 +110,16 @@ TEST(ConvertProgram, WhatCannotBe_EndsWithTheCodeAndLeavesNothing) {
     std::string text;
   };
   const std::vector<Case> cases = {
-      {{"--tp", "2"}, 2, "is of the formats oslo and nxd"},
+      {{"--tp", "2"}, 2, "is only for the formats oslo and nxd"},
       {{"--format", "oslo", "--tp", "9"}, 3, "tp"},
-      {{"--format", "oslo", "--max-shard-size", "1GB"}, 2, "one file a rank"},
-      {{"--max-shard-size", "much"}, 2, "expected a size as 5GB"},
+      {{"--format", "oslo", "--max-shard-size", "1GB"}, 2, "one file per rank"},
+      {{"--max-shard-size", "much"}, 2, "expected a size such as 5GB"},
       {{"--dtype", "int4"}, 2, "--dtype"},
       {{"--from", folder / "none"}, 5, "none"},
-      {{"--to", run}, 5, "exists already"},
+      {{"--to", run}, 5, "already exists"},
   };
   for (const Case& c : cases) {
-    const Ran ran = convert(run, out, c.words);
+    const RunResult ran = convert(run, out, c.words);
     EXPECT_EQ(ran.exit_code, c.exit_code) << ran.err;
     EXPECT_TRUE(contains(ran.err, c.text)) << ran.err;
     EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
@@ -130,13 +131,13 @@ TEST(ConvertProgram, WhatCannotBe_EndsWithTheCodeAndLeavesNothing) {
          CLEAVE_PROGRAM},
         {.deadline_s = kDeadlineS});
   };
-  const Ran full = in_shell("ulimit -f 100; ");  // no file above 100 KiB
+  const RunResult full = in_shell("ulimit -f 100; ");  // no file above 100 KiB
   EXPECT_EQ(full.exit_code, 5) << full.err;
   EXPECT_TRUE(contains(full.err, "File too large; raise the file size limit")) << full.err;
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"run"}));
 
   const std::string lock = folder / ".lock";
-  const Ran second = in_shell("exec 9>" + lock + "; flock 9; printf 'pid 77 on here' >&9; ");
+  const RunResult second = in_shell("exec 9>" + lock + "; flock 9; printf 'pid 77 on here' >&9; ");
   EXPECT_EQ(second.exit_code, 5) << second.err;
   EXPECT_TRUE(contains(second.err, "is being written by pid 77 on here")) << second.err;
 }

@@ -1,5 +1,4 @@
-// --device cuda as a user types it: what is said without a GPU, and with some the numbers of the
-// processor.
+// --device cuda: the error without a GPU, and with GPUs the same losses as on the CPU.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -19,14 +18,14 @@ using Words = std::vector<std::string>;
 
 constexpr double kDeadlineS = 100;
 
-Ran run_with_deadline(const Words& words) {
+RunResult run_with_deadline(const Words& words) {
   return run_cleave(words, {.deadline_s = kDeadlineS});
 }
 
-/// What `cleave doctor` says about CUDA: "2 GPUs: ...", or "none; " and why.
+/// `cleave doctor`'s line about CUDA: "2 GPUs: ...", or "none; " and the reason.
 const std::string& cuda_text() {
   static const std::string text = [] {
-    const Ran ran = run_with_deadline({"doctor", "--json"});
+    const RunResult ran = run_with_deadline({"doctor", "--json"});
     EXPECT_EQ(ran.exit_code, 0) << ran.err;
     return json::parse(ran.out)["cleave"]["CUDA"].get<std::string>();
   }();
@@ -55,13 +54,13 @@ std::vector<double> losses_of(const std::string& run) {
   return out;
 }
 
-void expect_losses_of_the_processor(const Words& layout) {
+void expect_losses_of_the_cpu(const Words& layout) {
   const TempFolder folder;
   const std::string cpu = folder / "cpu", gpu = folder / "gpu";
   ASSERT_EQ(run_with_deadline(train(cpu, {})).exit_code, 0);
   Words words = layout;
   words.insert(words.end(), {"--device", "cuda"});
-  const Ran ran = run_with_deadline(train(gpu, words));
+  const RunResult ran = run_with_deadline(train(gpu, words));
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
   const auto want = losses_of(cpu);
   const auto got = losses_of(gpu);
@@ -75,7 +74,7 @@ TEST(CudaProgram, WithoutAGpu_EveryCommandSaysWhatIsMissing) {
   for (const Words& layout : std::vector<Words>{{}, {"--tp", "2"}}) {
     Words words = layout;
     words.insert(words.end(), {"--device", "cuda"});
-    const Ran ran = run_with_deadline(train(folder / "run", words));
+    const RunResult ran = run_with_deadline(train(folder / "run", words));
     EXPECT_EQ(ran.exit_code, 2) << ran.err;
     EXPECT_TRUE(ran.err.starts_with("cleave: --device cuda: ")) << ran.err;
     EXPECT_NE(ran.err.find("choose cpu"), std::string::npos) << ran.err;
@@ -83,32 +82,32 @@ TEST(CudaProgram, WithoutAGpu_EveryCommandSaysWhatIsMissing) {
   }
 }
 
-TEST(CudaProgram, TrainedOnAGpu_HasTheProcessorsLosses) {
+TEST(CudaProgram, TrainedOnAGpu_HasTheLossesOfTheCpu) {
   SKIP_WITHOUT_GPUS(1);
-  expect_losses_of_the_processor({});
+  expect_losses_of_the_cpu({});
 }
 
-TEST(CudaProgram, TrainedOverGpus_HasTheProcessorsLosses) {
+TEST(CudaProgram, TrainedOverGpus_HasTheLossesOfTheCpu) {
   SKIP_WITHOUT_GPUS(2);
   for (const Words& layout :
        std::vector<Words>{{"--tp", "2"}, {"--dp", "2"}, {"--dp", "2", "--fsdp"}, {"--pp", "2"}}) {
     SCOPED_TRACE(layout[0]);
-    expect_losses_of_the_processor(layout);
+    expect_losses_of_the_cpu(layout);
   }
 }
 
-TEST(CudaProgram, SplitOverGpus_IsTheModelOnTheProcessor) {
+TEST(CudaProgram, ShardedOverGpus_IsTheModelOnTheCpu) {
   SKIP_WITHOUT_GPUS(2);
-  const Ran ran = run_with_deadline(
+  const RunResult ran = run_with_deadline(
       {"verify", "--model", "llama-tiny", "--tp", "2", "--device", "cuda", "--json"});
   EXPECT_EQ(ran.exit_code, 0) << ran.out << ran.err;
 }
 
-TEST(CudaProgram, RanksAboveTheGpus_AreToldHowManyWork) {
+TEST(CudaProgram, MoreRanksThanGpus_AreRefusedWithTheMaximum) {
   SKIP_WITHOUT_GPUS(1);
   const TempFolder folder;
   const std::string tp = std::to_string(num_gpus() + 1);
-  const Ran ran = run_with_deadline(train(folder / "run", {"--tp", tp, "--device", "cuda"}));
+  const RunResult ran = run_with_deadline(train(folder / "run", {"--tp", tp, "--device", "cuda"}));
   EXPECT_EQ(ran.exit_code, 3) << ran.err;
   EXPECT_NE(ran.err.find("start at most " + std::to_string(num_gpus())), std::string::npos)
       << ran.err;

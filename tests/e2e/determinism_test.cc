@@ -1,5 +1,5 @@
-// What a run computes depends on its command alone: not on the machine's load, nor on when its
-// ranks begin; and on how it is split by no more than the order of sums.
+// The results of a run depend only on its command: not on the machine's load or when its ranks
+// start; and on its layout only through the order of sums.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -27,7 +27,7 @@ using Words = std::vector<std::string>;
 
 constexpr double kDeadlineS = 100;  // a loaded machine loads libtorch slowly
 
-/// The words of a run of the tiny model into folder/NAME.
+/// Arguments of a run of the tiny model into folder/NAME.
 Words train_tiny(const TempFolder& folder, const std::string& name, const Words& more) {
   std::ofstream(folder / "tiny.json") << kTinyLlama;
   Words words = train(folder / name, {"--model", folder / "tiny.json"});
@@ -35,7 +35,7 @@ Words train_tiny(const TempFolder& folder, const std::string& name, const Words&
   return words;
 }
 
-/// Keeps all processors busy as long as it lives.
+/// Keeps all CPUs busy during its lifetime.
 class Load {
  public:
   Load() {
@@ -58,7 +58,7 @@ class Load {
   std::vector<std::thread> threads_;
 };
 
-/// The words of processes that each begin after a delay of their own.
+/// Arguments that launch processes, each after its own delay.
 Words launched(const std::vector<int>& delays_ms, const Words& words) {
   std::string script = "delays=(";
   for (const int ms : delays_ms) script += str(ms / 1e3, ' ');
@@ -68,7 +68,7 @@ Words launched(const std::vector<int>& delays_ms, const Words& words) {
   return all;
 }
 
-/// All that a run has left and that is no time: tensor files byte for byte, and its log.
+/// All results of a run except times: the bytes of its tensor files, and its log.
 std::map<std::string, std::string> results_of(const std::string& run) {
   std::map<std::string, std::string> found;
   for (const auto& entry : fs::recursive_directory_iterator(run)) {
@@ -93,7 +93,7 @@ TEST(Determinism, SameCommandUnderLoadAndWithLateRanks_GivesTheSameBits) {
     fs::remove_all(folder / "run");
     Words more{"--steps", "30", "--save-every", "10", "--seed", "3"};
     more.insert(more.end(), layouts.at(num_ranks).begin(), layouts.at(num_ranks).end());
-    const Ran ran =
+    const RunResult ran =
         run_cleave(launched(delays, train_tiny(folder, "run", more)), {.deadline_s = kDeadlineS});
     EXPECT_EQ(ran.exit_code, 0) << ran.err;
     return results_of(folder / "run");
@@ -130,18 +130,19 @@ double largest_difference(const std::string& one, const std::string& other) {
   return largest;
 }
 
-// Row D3. Oracle: the same run on one rank. In fp32 as many roundings as make 1e-12 in fp64.
+// Row D3. Oracle: the same run on one rank. The limit of fp32 is as many roundings as 1e-12 in
+// fp64.
 TEST(Determinism, LossesOnFourRanks_AreThoseOfOne) {
   const TempFolder folder;
   const int num_steps = level() == Level::kQuick ? 100 : 500;
   const std::map<std::string, double> limits{{"fp64", 1e-12}, {"fp32", 1e-12 * std::exp2(53 - 24)}};
   for (const auto& [type, limit] : limits) {
     const Words steps{"--steps", str(num_steps), "--dtype", type, "--lr", "3e-3"};
-    Words split = steps;
-    split.insert(split.end(), {"--tp", "2", "--dp", "2"});
+    Words parallel = steps;
+    parallel.insert(parallel.end(), {"--tp", "2", "--dp", "2"});
     const std::string one = type + "one", four = type + "four";
-    for (const auto& words : {train_tiny(folder, one, steps), train_tiny(folder, four, split)}) {
-      const Ran ran = run_cleave(words, {.deadline_s = kDeadlineS});
+    for (const auto& words : {train_tiny(folder, one, steps), train_tiny(folder, four, parallel)}) {
+      const RunResult ran = run_cleave(words, {.deadline_s = kDeadlineS});
       ASSERT_EQ(ran.exit_code, 0) << ran.err;
     }
     const double difference = largest_difference(folder / one, folder / four);

@@ -1,4 +1,4 @@
-// Stands in for libcleave: tells on stdout what the front end asked for, or fails as --model says.
+// Stands in for libcleave: prints the options that it receives on stdout, or fails as --model says.
 #include <cstdlib>
 #include <exception>
 #include <iostream>
@@ -19,13 +19,13 @@ namespace {
 
 using Object = nlohmann::ordered_json;
 
-/// As libgomp reads it when it is loaded.
+/// Read when the library is loaded, as libgomp does.
 const char* const kSpins = std::getenv("GOMP_SPINCOUNT");  // NOLINT(concurrency-mt-unsafe)
 
-void fail_as_reported(const std::string& model) {
+void fail_as_requested(const std::string& model) {
   if (model.starts_with("error-")) {
     const int code = std::stoi(model.substr(6));
-    throw cleave::Error(static_cast<cleave::Code>(code), "told to fail");
+    throw cleave::Error(static_cast<cleave::Code>(code), "requested failure");
   }
   if (model.starts_with("signal-")) throw cleave::Stopped{std::stoi(model.substr(7))};
   if (model == "memory") throw std::bad_alloc();
@@ -42,109 +42,109 @@ Object or_null(const std::optional<Number>& number) {
 }  // namespace
 
 extern "C" void cleave_train(const cleave::TrainOptions& o) {
-  fail_as_reported(o.model);
-  const Object told = {{"model", o.model},
-                       {"data", o.data},
-                       {"task", o.task},
-                       {"tokenizer", o.tokenizer},
-                       {"out", o.out},
-                       {"tp", o.tp},
-                       {"dp", o.dp},
-                       {"steps", or_null(o.steps)},
-                       {"epochs", or_null(o.epochs)},
-                       {"batch-size", o.batch_size},
-                       {"micro-batch-size", o.micro_batch_size},
-                       {"seq-len", o.seq_len},
-                       {"lr", o.lr},
-                       {"schedule", o.schedule},
-                       {"warmup", or_null(o.warmup)},
-                       {"optimizer", o.optimizer},
-                       {"adam-betas", {o.beta1, o.beta2}},
-                       {"adam-eps", o.adam_eps},
-                       {"weight-decay", o.weight_decay},
-                       {"decay-on", o.decay_on},
-                       {"clip", o.clip},
-                       {"dtype", o.dtype},
-                       {"seed", o.seed},
-                       {"save-every", o.save_every},
-                       {"keep-last", o.keep_last},
-                       {"resume", o.resume},
-                       {"eval-data", o.eval_data},
-                       {"eval-every", o.eval_every},
-                       {"shuffle", o.shuffle},
-                       {"plan", o.plan},
-                       {"gemm", o.gemm},
-                       {"threads-per-rank", o.threads_per_rank},
-                       {"timeout", o.timeout_s},
-                       {"device", o.device},
-                       {"command", o.command}};
-  std::cout << told.dump() << '\n';
+  fail_as_requested(o.model);
+  const Object options = {{"model", o.model},
+                          {"data", o.data},
+                          {"task", o.task},
+                          {"tokenizer", o.tokenizer},
+                          {"out", o.out},
+                          {"tp", o.tp},
+                          {"dp", o.dp},
+                          {"steps", or_null(o.steps)},
+                          {"epochs", or_null(o.epochs)},
+                          {"batch-size", o.batch_size},
+                          {"micro-batch-size", o.micro_batch_size},
+                          {"seq-len", o.seq_len},
+                          {"lr", o.lr},
+                          {"schedule", o.schedule},
+                          {"warmup", or_null(o.warmup)},
+                          {"optimizer", o.optimizer},
+                          {"adam-betas", {o.beta1, o.beta2}},
+                          {"adam-eps", o.adam_eps},
+                          {"weight-decay", o.weight_decay},
+                          {"decay-on", o.decay_on},
+                          {"clip", o.clip},
+                          {"dtype", o.dtype},
+                          {"seed", o.seed},
+                          {"save-every", o.save_every},
+                          {"keep-last", o.keep_last},
+                          {"resume", o.resume},
+                          {"eval-data", o.eval_data},
+                          {"eval-every", o.eval_every},
+                          {"shuffle", o.shuffle},
+                          {"plan", o.plan},
+                          {"gemm", o.gemm},
+                          {"threads-per-rank", o.threads_per_rank},
+                          {"timeout", o.timeout_s},
+                          {"device", o.device},
+                          {"command", o.command}};
+  std::cout << options.dump() << '\n';
 }
 
 extern "C" void cleave_generate(const cleave::GenerateOptions& o) {
-  const Object told = {{"model", o.model},
-                       {"tokenizer", o.tokenizer},
-                       {"prompts", o.prompts},
-                       {"prompt-ids", o.prompt_ids},
-                       {"max-new-tokens", o.max_new_tokens},
-                       {"num-beams", o.num_beams},
-                       {"num-return-sequences", o.num_return_sequences},
-                       {"length-penalty", o.length_penalty},
-                       {"early-stopping", o.early_stopping},
-                       {"no-repeat-ngram-size", o.no_repeat_ngram_size},
-                       {"repetition-penalty", o.repetition_penalty},
-                       {"do-sample", o.do_sample},
-                       {"temperature", o.temperature},
-                       {"top-k", o.top_k},
-                       {"top-p", o.top_p},
-                       {"seed", o.seed},
-                       {"eos-id", or_null(o.eos_id)},
-                       {"stop", o.stop},
-                       {"tp", o.tp},
-                       {"dtype", o.dtype},
-                       {"device", o.device},
-                       {"json", o.json},
-                       {"stream", o.stream},
-                       {"gemm", o.gemm},
-                       {"threads-per-rank", o.threads_per_rank},
-                       {"timeout", o.timeout_s}};
-  std::cout << told.dump() << '\n';
+  const Object options = {{"model", o.model},
+                          {"tokenizer", o.tokenizer},
+                          {"prompts", o.prompts},
+                          {"prompt-ids", o.prompt_ids},
+                          {"max-new-tokens", o.max_new_tokens},
+                          {"num-beams", o.num_beams},
+                          {"num-return-sequences", o.num_return_sequences},
+                          {"length-penalty", o.length_penalty},
+                          {"early-stopping", o.early_stopping},
+                          {"no-repeat-ngram-size", o.no_repeat_ngram_size},
+                          {"repetition-penalty", o.repetition_penalty},
+                          {"do-sample", o.do_sample},
+                          {"temperature", o.temperature},
+                          {"top-k", o.top_k},
+                          {"top-p", o.top_p},
+                          {"seed", o.seed},
+                          {"eos-id", or_null(o.eos_id)},
+                          {"stop", o.stop},
+                          {"tp", o.tp},
+                          {"dtype", o.dtype},
+                          {"device", o.device},
+                          {"json", o.json},
+                          {"stream", o.stream},
+                          {"gemm", o.gemm},
+                          {"threads-per-rank", o.threads_per_rank},
+                          {"timeout", o.timeout_s}};
+  std::cout << options.dump() << '\n';
 }
 
 extern "C" void cleave_eval(const cleave::EvalOptions& o) {
-  const Object told = {{"model", o.model},
-                       {"data", o.data},
-                       {"tokenizer", o.tokenizer},
-                       {"tp", o.tp},
-                       {"seq-len", o.seq_len},
-                       {"batch-size", o.batch_size},
-                       {"dtype", o.dtype},
-                       {"device", o.device},
-                       {"json", o.json},
-                       {"gemm", o.gemm},
-                       {"threads-per-rank", o.threads_per_rank},
-                       {"timeout", o.timeout_s},
-                       {"spins", kSpins == nullptr ? "" : kSpins}};
-  std::cout << told.dump() << '\n';
+  const Object options = {{"model", o.model},
+                          {"data", o.data},
+                          {"tokenizer", o.tokenizer},
+                          {"tp", o.tp},
+                          {"seq-len", o.seq_len},
+                          {"batch-size", o.batch_size},
+                          {"dtype", o.dtype},
+                          {"device", o.device},
+                          {"json", o.json},
+                          {"gemm", o.gemm},
+                          {"threads-per-rank", o.threads_per_rank},
+                          {"timeout", o.timeout_s},
+                          {"spins", kSpins == nullptr ? "" : kSpins}};
+  std::cout << options.dump() << '\n';
 }
 
 extern "C" int cleave_verify(const cleave::VerifyOptions& o) {
-  fail_as_reported(o.model);
-  const Object told = {{"model", o.model},
-                       {"layer", o.layer},
-                       {"fuzz", o.fuzz},
-                       {"seed", o.seed},
-                       {"json", o.json},
-                       {"tp", o.tp},
-                       {"dp", o.dp},
-                       {"plan", o.plan},
-                       {"sequence-parallel", o.sequence_parallel},
-                       {"dtype", o.dtype},
-                       {"gemm", o.gemm},
-                       {"threads-per-rank", o.threads_per_rank},
-                       {"timeout", o.timeout_s},
-                       {"device", o.device}};
-  std::cout << told.dump() << '\n';
+  fail_as_requested(o.model);
+  const Object options = {{"model", o.model},
+                          {"layer", o.layer},
+                          {"fuzz", o.fuzz},
+                          {"seed", o.seed},
+                          {"json", o.json},
+                          {"tp", o.tp},
+                          {"dp", o.dp},
+                          {"plan", o.plan},
+                          {"sequence-parallel", o.sequence_parallel},
+                          {"dtype", o.dtype},
+                          {"gemm", o.gemm},
+                          {"threads-per-rank", o.threads_per_rank},
+                          {"timeout", o.timeout_s},
+                          {"device", o.device}};
+  std::cout << options.dump() << '\n';
   return o.model == "differs" ? 9 : 0;
 }
 
@@ -154,5 +154,5 @@ extern "C" void cleave_doctor(cleave::Facts& facts) {
 
 // A host with eight GPUs.
 void cleave_require_gpus(int count) {
-  if (count > 8) throw cleave::Error(cleave::Code::kShape, "told to fail");
+  if (count > 8) throw cleave::Error(cleave::Code::kShape, "requested failure");
 }

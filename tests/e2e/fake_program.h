@@ -8,15 +8,15 @@
 
 namespace cleave::test {
 
-/// Runs the program beside a library that only tells what it was asked for (fake_library.cc).
-inline Ran run_fake(std::vector<std::string> words, const RunWith& with = {}) {
+/// Runs the program with a library that only prints the options that it receives (fake_library.cc).
+inline RunResult run_fake(std::vector<std::string> words, const RunWith& with = {}) {
   words.insert(words.begin(), CLEAVE_FAKE_PROGRAM);
   return run_program(std::move(words), with);
 }
 
-/// The same for a command line that must succeed: the options that reached the library.
-inline nlohmann::json told_by_fake(std::vector<std::string> words, const RunWith& with = {}) {
-  const Ran ran = run_fake(std::move(words), with);
+/// Runs a command line that must succeed; returns the options that the library received.
+inline nlohmann::json received_options(std::vector<std::string> words, const RunWith& with = {}) {
+  const RunResult ran = run_fake(std::move(words), with);
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   return nlohmann::json::parse(ran.out, nullptr, /*allow_exceptions=*/false);
 }

@@ -1,4 +1,4 @@
-// What a user sees when a training run is hit: the program under `cleave launch`, from the outside.
+// Messages and exit codes of a training run after a fault: the program under `cleave launch`.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -37,11 +37,11 @@ Words launched(const Words& words, const Words& flags = {}) {
   return all;
 }
 
-/// Runs cleave WORDS with a piece of shell beside it: $pid is the program's, and `steps N` waits
-/// until N steps are in the metrics of `run`.
+/// Runs cleave WORDS and, at the same time, the shell script `fault`: $pid is the program's, `steps
+/// N` waits until N steps are in the metrics of `run`, and `child N` is the pid of the Nth child.
 /// `before` runs first and may use the same words.
-Ran with_fault(const Words& words, const std::string& run, const std::string& fault,
-               const std::string& before = "") {
+RunResult with_fault(const Words& words, const std::string& run, const std::string& fault,
+                     const std::string& before = "") {
   const std::string script =
       before +
       "\n\"$0\" \"$@\" & pid=$!\n"
@@ -57,7 +57,7 @@ Ran with_fault(const Words& words, const std::string& run, const std::string& fa
   return run_program(all, {.deadline_s = kDeadlineS});
 }
 
-Ran run_with_deadline(const Words& words) {
+RunResult run_with_deadline(const Words& words) {
   return run_cleave(words, {.deadline_s = kDeadlineS});
 }
 
@@ -65,13 +65,14 @@ int64_t num_lines(const std::string& text) {
   return std::count(text.begin(), text.end(), '\n');
 }
 
-// Row R1: what is printed can be typed, and goes on.
-TEST(Faults, KilledRank_IsToldInAFewLinesWithTheCommandThatGoesOn) {
+// Row R1: the printed command resumes the run.
+TEST(Faults, KilledRank_IsReportedInAFewLinesWithTheCommandToResume) {
   const TempFolder folder;
   const std::string run = folder / "run";
-  const Ran ran = with_fault(launched(train_tiny(run, {"--tp", "2", "--steps", "100000",
-                                                       "--save-every", "2", "--keep-last", "2"})),
-                             run, "steps 5; kill -9 $(child 2)");
+  const RunResult ran = with_fault(
+      launched(train_tiny(
+          run, {"--tp", "2", "--steps", "100000", "--save-every", "2", "--keep-last", "2"})),
+      run, "steps 5; kill -9 $(child 2)");
   EXPECT_EQ(ran.exit_code, 137);
   EXPECT_LE(num_lines(ran.err), 6) << ran.err;
   EXPECT_THAT(ran.err, ContainsRegex("rank 1 \\(pid [0-9]+\\) was killed by signal 9 .* on axis .* "
@@ -82,30 +83,30 @@ TEST(Faults, KilledRank_IsToldInAFewLinesWithTheCommandThatGoesOn) {
   const std::string steps = "--steps 100000";
   ASSERT_NE(command.find(steps), std::string::npos) << command;
   command.replace(command.find(steps), steps.size(), "--steps 40");
-  const Ran again = run_program({"/bin/bash", "-c", command}, {.deadline_s = kDeadlineS});
-  // What was reached may be more than 40 steps; then there is nothing left to do.
+  const RunResult again = run_program({"/bin/bash", "-c", command}, {.deadline_s = kDeadlineS});
+  // The run may have passed 40 steps; then nothing is left to do.
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_THAT(again.out, HasSubstr("resumed after step "));
 }
 
-// A command that a shell made long is not cut in the middle of a word.
-TEST(Faults, KilledRankOfALongCommand_IsToldWithTheShortWayToGoOn) {
+// A long command (a shell's glob) is not truncated in the middle of a word.
+TEST(Faults, KilledRankOfALongCommand_IsReportedWithAShortCommandToResume) {
   const TempFolder folder;
   const std::string run = folder / "run";
   Words words = launched(train_tiny(run, {"--tp", "2", "--steps", "100000"}));
   const auto data = std::find(words.begin(), words.end(), "--data") + 1;
   words.insert(data, 1000 / data->size() + 1, std::string(*data));
-  const Ran ran = with_fault(words, run, "steps 3; kill -9 $(child 2)");
+  const RunResult ran = with_fault(words, run, "steps 3; kill -9 $(child 2)");
   EXPECT_EQ(ran.exit_code, 137);
   EXPECT_THAT(ran.err, HasSubstr("resume: the same command with --resume, or --out " + run +
                                  " --resume for short\n"));
 }
 
-// Without a launcher, who would say 137 for the whole job.
-TEST(Faults, KilledRankThatNobodyLaunched_EndsTheOtherWith6) {
+// Without a launcher, which would exit with 137 for the whole job.
+TEST(Faults, KilledRankWithoutLauncher_EndsTheOtherWith6) {
   const TempFolder folder;
   const std::string run = folder / "run";
-  const Ran ran =
+  const RunResult ran =
       with_fault(train_tiny(run, {"--tp", "2", "--steps", "100000"}), run, "steps 3; kill -9 $one",
                  "export RANK=0 WORLD_SIZE=2 MASTER_PORT=$((20000 + $$ % 10000))\n"
                  "RANK=1 \"$0\" \"$@\" & one=$!");
@@ -120,15 +121,16 @@ TEST(Faults, RestartsOfTheLauncher_EndWithTheBitsOfTheUnbrokenRun) {
                     "--save-every", "20", "--seed", "3", "--keep-last", "2"};
   const std::string whole = folder / "whole", part = folder / "part";
   ASSERT_EQ(run_with_deadline(launched(train_tiny(whole, flags))).exit_code, 0);
-  const Ran ran =
+  const RunResult ran =
       with_fault(launched(train_tiny(part, flags), {"--max-restarts", "2"}), part,
                  "steps 12; kill -9 $(child 1); sleep 0.5; steps 60; kill -9 $(child 2)");
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   EXPECT_THAT(ran.err,
               ContainsRegex("^cleave: restart 1 of 2: rank 0 \\(pid [0-9]+\\) was killed by "
                             "signal 9 [^\n]*\n(cleave: restart 2 of 2: rank 1 [^\n]*\n)?$"))
-      << "the second kill may come when all is done";
-  const Ran same = run_with_deadline({"diff", whole + "/step_00000200", part + "/step_00000200"});
+      << "the second kill may come after the end";
+  const RunResult same =
+      run_with_deadline({"diff", whole + "/step_00000200", part + "/step_00000200"});
   EXPECT_EQ(same.exit_code, 0) << same.out << same.err;
 }
 
@@ -136,8 +138,8 @@ TEST(Faults, RestartsOfTheLauncher_EndWithTheBitsOfTheUnbrokenRun) {
 TEST(Faults, SigintToTheLauncher_SavesAndEndsWith130) {
   const TempFolder folder;
   const std::string run = folder / "run";
-  const Ran ran = with_fault(launched(train_tiny(run, {"--tp", "2", "--steps", "100000"})), run,
-                             "steps 3; kill -INT $pid");
+  const RunResult ran = with_fault(launched(train_tiny(run, {"--tp", "2", "--steps", "100000"})),
+                                   run, "steps 3; kill -INT $pid");
   EXPECT_EQ(ran.exit_code, 130);
   EXPECT_EQ(ran.err, "");
   EXPECT_TRUE(std::filesystem::exists(run + "/latest"));
@@ -145,17 +147,18 @@ TEST(Faults, SigintToTheLauncher_SavesAndEndsWith130) {
 }
 
 // Row R4: `timeout` sends its signal to the program and then to its process group.
-TEST(Faults, SignalThatComesTwiceAtOnce_SavesAsOneDoes) {
+TEST(Faults, SignalThatComesTwiceInAMoment_SavesLikeOne) {
   const TempFolder folder;
   const std::string run = folder / "run";
-  const Ran ran = with_fault(train_tiny(run, {"--tp", "2", "--steps", "100000"}), run,
-                             "steps 3; kill -INT $pid; sleep 0.02; kill -INT $pid 2>/dev/null");
+  const RunResult ran =
+      with_fault(train_tiny(run, {"--tp", "2", "--steps", "100000"}), run,
+                 "steps 3; kill -INT $pid; sleep 0.02; kill -INT $pid 2>/dev/null");
   EXPECT_EQ(ran.exit_code, 130) << ran.err;
   EXPECT_TRUE(std::filesystem::exists(run + "/latest"));
   EXPECT_THAT(ran.out, HasSubstr("resume with: "));
 }
 
-// Row R15: `cleave train | head -1`, with threads and with processes; nothing stays behind.
+// Row R15: `cleave train | head -1`, with threads and with processes; no process is left.
 TEST(Faults, ReaderOfATrainingRunThatLeaves_EndsItWith141) {
   const TempFolder folder;
   for (const bool is_launched : {false, true}) {
@@ -164,16 +167,19 @@ TEST(Faults, ReaderOfATrainingRunThatLeaves_EndsItWith141) {
     if (is_launched) words = launched(words);
     std::string command = CLEAVE_PROGRAM;
     for (const std::string& word : words) command += " " + word;
-    const Ran ran = run_program({"/bin/bash", "-c", command + " | head -1; echo ${PIPESTATUS[0]}"},
-                                {.deadline_s = kDeadlineS});
+    const RunResult ran =
+        run_program({"/bin/bash", "-c", command + " | head -1; echo ${PIPESTATUS[0]}"},
+                    {.deadline_s = kDeadlineS});
     EXPECT_THAT(ran.out, testing::EndsWith("\n141\n"));
     EXPECT_EQ(ran.err, "");
-    const Ran left = run_program({"/bin/bash", "-c", "pgrep -c -f -- '[-]-out " + run + " '"});
+    const RunResult left =
+        run_program({"/bin/bash", "-c", "pgrep -c -f -- '[-]-out " + run + " '"});
     EXPECT_EQ(left.out, "0\n");
   }
 }
 
-// Row R15: a reader that stays, but reads nothing, is found as a rank that waits for itself is.
+// Row R15: a reader that keeps the pipe open but reads nothing is reported as a timeout, like a
+// rank that hangs.
 TEST(Faults, ReaderThatReadsNothing_IsATimeoutAndNoHang) {
   const TempFolder folder;
   const std::string pipe = folder / "pipe";
@@ -185,22 +191,23 @@ TEST(Faults, ReaderThatReadsNothing_IsATimeoutAndNoHang) {
     for (const std::string& word : words) command += " " + word;
     const std::string fills = "rm -f " + pipe + "; mkfifo " + pipe + "; exec 3<>" + pipe +
                               "; head -c 65536 /dev/zero >&3; ";
-    const Ran ran =
+    const RunResult ran =
         run_program({"/bin/bash", "-c", fills + command + " >&3"}, {.deadline_s = kDeadlineS});
     EXPECT_EQ(ran.exit_code, 7) << ran.err;
     EXPECT_THAT(ran.err,
                 ContainsRegex("timeout of 1 s: rank 1 waits in .* for rank 0; rank 0 is "));
     EXPECT_LE(num_lines(ran.err), 6) << ran.err;
-    const Ran left = run_program({"/bin/bash", "-c", "pgrep -c -f -- '[-]-out " + run + " '"});
+    const RunResult left =
+        run_program({"/bin/bash", "-c", "pgrep -c -f -- '[-]-out " + run + " '"});
     EXPECT_EQ(left.out, "0\n");
   }
 }
 
-// Row R15: a file must not get the number of a closed stdout, and with it the lines printed there.
-TEST(Faults, ClosedStdout_IsNoFileOfTheRun) {
+// Row R15: a file must not get the descriptor of a closed stdout, and with it the printed lines.
+TEST(Faults, ClosedStdout_IsNotReusedForAFile) {
   const TempFolder folder;
   const std::string run = folder / "run";
-  const Ran ran =
+  const RunResult ran =
       with_fault(train_tiny(run, {"--steps", "100000"}), run,
                  "steps 3; readlink /proc/$pid/fd/1 >&5; kill -TERM $pid", "exec 5>&1 >&-");
   EXPECT_EQ(ran.exit_code, 143) << ran.err;
@@ -208,8 +215,8 @@ TEST(Faults, ClosedStdout_IsNoFileOfTheRun) {
   EXPECT_TRUE(std::filesystem::exists(run + "/latest"));
 }
 
-// Row R13: whatever the limit on memory, a sentence and its exit code; never a signal.
-TEST(Faults, LimitsOnMemory_AreToldAndNeverCrash) {
+// Row R13: at any memory limit, an error line and its exit code, never a signal.
+TEST(Faults, LimitsOnMemory_AreReportedAndNeverCrash) {
   const TempFolder folder;
   const int num_sizes = num_rounds(20);
   int num_refused = 0;
@@ -222,18 +229,19 @@ TEST(Faults, LimitsOnMemory_AreToldAndNeverCrash) {
          train_tiny(run, {"--tp", "2", "--steps", "2", "--timeout", "5"})) {
       command += " " + word;
     }
-    const Ran ran = run_program({"/bin/bash", "-c", command}, {.deadline_s = kDeadlineS});
+    const RunResult ran = run_program({"/bin/bash", "-c", command}, {.deadline_s = kDeadlineS});
     EXPECT_TRUE(ran.exit_code == 0 || ran.exit_code == 10)
         << mebibytes << " MiB: exit " << ran.exit_code << ": " << ran.err;
     EXPECT_LE(num_lines(ran.err), 2) << ran.err;
     num_refused += ran.exit_code == 10;
   }
   EXPECT_GT(num_refused, 0);
-  note_measured("R13 ", num_sizes, " limits on memory: ", num_refused, " told, the others enough");
+  note_measured("R13 ", num_sizes, " limits on memory: ", num_refused,
+                " reported, the others sufficient");
 }
 
-// Row R13: what the weights and moments of 160 million take is told before it is missing.
-TEST(Faults, ModelThatIsTooLarge_IsToldWithWhatItNeeds) {
+// Row R13: the memory of 160 million weights and moments is reported before it runs out.
+TEST(Faults, ModelThatIsTooLarge_IsReportedWithItsMemory) {
   const TempFolder folder;
   std::string large = kTinyLlama;
   const auto replace = [&](const std::string& from, const std::string& to) {
@@ -249,16 +257,16 @@ TEST(Faults, ModelThatIsTooLarge_IsToldWithWhatItNeeds) {
   for (const std::string& word : train(folder / "run", {"--model", folder / "large.json"})) {
     command += " " + word;
   }
-  const Ran ran = run_program({"/bin/bash", "-c", command}, {.deadline_s = kDeadlineS});
+  const RunResult ran = run_program({"/bin/bash", "-c", command}, {.deadline_s = kDeadlineS});
   EXPECT_EQ(ran.exit_code, 10) << ran.err;
-  EXPECT_THAT(ran.out, testing::MatchesRegex("memory  [2-4].[0-9] GiB a rank at most\n"));
+  EXPECT_THAT(ran.out, testing::MatchesRegex("memory  at most [2-4].[0-9] GiB per rank\n"));
 }
 
-// Row R5, and what the message names.
+// Row R5, and the flight log that the message names.
 TEST(Faults, StoppedRank_IsShownByDoctorFromTheFlightLog) {
   const TempFolder folder;
   const std::string run = folder / "run";
-  const Ran ran =
+  const RunResult ran =
       with_fault(launched(train_tiny(run, {"--tp", "2", "--steps", "100000", "--timeout", "1"})),
                  run, "steps 3; kill -STOP $(child 2)");
   EXPECT_EQ(ran.exit_code, 7);
@@ -267,30 +275,31 @@ TEST(Faults, StoppedRank_IsShownByDoctorFromTheFlightLog) {
   ASSERT_NE(at, std::string::npos) << ran.err;
   const std::string path = ran.err.substr(at + 12, ran.err.find('\n', at) - at - 12);
   EXPECT_TRUE(path.starts_with(run)) << path;
-  const Ran told = run_with_deadline({"doctor", "--flight", path});
-  EXPECT_EQ(told.exit_code, 0) << told.err;
-  EXPECT_THAT(told.out, ContainsRegex("\nstuck   rank 1 \\(pid [0-9]+, step [0-9]+\\) is "
+  const RunResult text = run_with_deadline({"doctor", "--flight", path});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, ContainsRegex("\nstuck   rank 1 \\(pid [0-9]+, step [0-9]+\\) is "
                                       "(after|in) .* on axis .*; rank 0 waits for it\n"));
-  EXPECT_THAT(told.out, ContainsRegex("\nrank 0, last 8 of [0-9]+ operations\n"));
-  const Ran json = run_with_deadline({"doctor", "--flight", path, "--json"});
+  EXPECT_THAT(text.out, ContainsRegex("\nrank 0, last 8 of [0-9]+ operations\n"));
+  const RunResult json = run_with_deadline({"doctor", "--flight", path, "--json"});
   EXPECT_THAT(json.out, HasSubstr("\"stuck\":[1]"));
 }
 
-/// Two ranks in a shell each: `script` may use $RANK, and has the words of a small run as "$@".
-Ran launched_unlike(const std::string& run, const std::string& script) {
+/// Runs `script` in one shell per rank, of two: it may use $RANK, and has the arguments of a small
+/// run as "$@".
+RunResult launched_by_script(const std::string& run, const std::string& script) {
   Words words{"launch", "-n", "2", "--", "/bin/bash", "-c", script, "x", CLEAVE_PROGRAM};
   const Words trained = train(run, {"--dp", "2", "--steps", "2"});
   words.insert(words.end(), trained.begin(), trained.end());
   return run_with_deadline(words);
 }
 
-/// Two models with other weights, as from elsewhere: without manifests. Returns their folders'
-/// common name: a rank's number comes after it.
+/// Writes two models with different weights and without manifests. Returns their folders' common
+/// prefix; the rank follows it.
 std::string models_that_differ(const TempFolder& folder) {
   const std::string name = folder / "model.";
   for (const char* seed : {"0", "1"}) {
     const std::filesystem::path run = folder / str("run.", seed), model = name + seed;
-    const Ran ran = run_with_deadline(train_tiny(run, {"--steps", "1", "--seed", seed}));
+    const RunResult ran = run_with_deadline(train_tiny(run, {"--steps", "1", "--seed", seed}));
     EXPECT_EQ(ran.exit_code, 0) << ran.err;
     std::filesystem::create_directory(model);
     for (const char* file : {"config.json", "model.safetensors", "tokenizer.json"}) {
@@ -300,8 +309,8 @@ std::string models_that_differ(const TempFolder& folder) {
   return name;
 }
 
-// Row R9: replicas that learn at different rates would differ from the first step on.
-TEST(Faults, RanksThatWereToldDifferentThings_EndWith3AndBothValues) {
+// Row R9: otherwise replicas with, say, different learning rates would differ from the first step.
+TEST(Faults, RanksWithDifferentOptions_EndWith3AndBothValues) {
   const TempFolder folder;
   std::string other = kTinyLlama;
   other.replace(other.find("\"num_hidden_layers\":2"), 21, "\"num_hidden_layers\":3");
@@ -311,25 +320,25 @@ TEST(Faults, RanksThatWereToldDifferentThings_EndWith3AndBothValues) {
   const std::string model = " --model " + (folder / "same.json").string();
   const std::pair<std::string, std::string> cases[] = {
       {" --model " + models_that_differ(folder) + "$RANK",
-       "rank 1 has weights of the checksum [0-9a-f]+, rank 0 [0-9a-f]+"},
+       "rank 1 has weights with checksum [0-9a-f]+, rank 0 [0-9a-f]+"},
       {" --model " + (folder / "$RANK.json").string(),
        "rank 1 has config.json's num_hidden_layers 3, rank 0 2"},
       {model + " --lr 0.00$((3 + RANK))", "rank 1 has --lr 0.004, rank 0 0.003"},
       {model + " --seed $RANK", "rank 1 has --seed 1, rank 0 0"},
       {model + " --eval-data " + (folder / "$RANK.txt").string(),
-       "rank 1 has --eval-data of the checksum [0-9a-f]+, rank 0 [0-9a-f]+"}};
-  for (const auto& [more, told] : cases) {
-    const Ran ran = launched_unlike(folder / "run", "exec \"$@\"" + more);
+       "rank 1 has --eval-data with checksum [0-9a-f]+, rank 0 [0-9a-f]+"}};
+  for (const auto& [more, difference] : cases) {
+    const RunResult ran = launched_by_script(folder / "run", "exec \"$@\"" + more);
     EXPECT_EQ(ran.exit_code, 3) << ran.err;
-    EXPECT_THAT(ran.err, ContainsRegex(told + "; start all ranks of a job with the same options"));
+    EXPECT_THAT(ran.err,
+                ContainsRegex(difference + "; start all ranks of a job with the same options"));
     EXPECT_LE(num_lines(ran.err), 6) << ran.err;
     EXPECT_FALSE(std::filesystem::exists(folder / "run/latest"));
   }
 }
 
-// Row R9, of models that only run: ranks that draw from different seeds would each tell another
-// story, and rank 0 print one that no model tells.
-TEST(Faults, RanksThatRunDifferentThings_EndWith3AndBothValues) {
+// Row R9 for inference: ranks that sample with different seeds would generate different texts.
+TEST(Faults, InferenceRanksWithDifferentOptions_EndWith3AndBothValues) {
   const TempFolder folder;
   const std::string models = models_that_differ(folder);
   std::ofstream(folder / "0.txt") << kTinyLlama;
@@ -341,24 +350,25 @@ TEST(Faults, RanksThatRunDifferentThings_EndWith3AndBothValues) {
       {generate + "--dtype $(if [ $RANK = 1 ]; then echo bf16; else echo fp32; fi)" + of_run,
        "rank 1 has --dtype bf16, rank 0 fp32"},
       {generate + "--prompt $RANK" + of_run,
-       "rank 1 has prompts of the checksum [0-9a-f]+, rank 0 [0-9a-f]+"},
+       "rank 1 has prompts with checksum [0-9a-f]+, rank 0 [0-9a-f]+"},
       {"eval --seq-len 32 --data " + (folder / "$RANK.txt").string() + of_run,
-       "rank 1 has --data of the checksum [0-9a-f]+, rank 0 [0-9a-f]+"},
+       "rank 1 has --data with checksum [0-9a-f]+, rank 0 [0-9a-f]+"},
       {generate + "--model " + models + "$RANK",
-       "rank 1 has weights of the checksum [0-9a-f]+, rank 0 [0-9a-f]+"}};
-  for (const auto& [command, told] : cases) {
-    const Ran ran = run_with_deadline(
+       "rank 1 has weights with checksum [0-9a-f]+, rank 0 [0-9a-f]+"}};
+  for (const auto& [command, difference] : cases) {
+    const RunResult ran = run_with_deadline(
         {"launch", "-n", "2", "--", "/bin/bash", "-c", "exec " CLEAVE_PROGRAM " " + command});
     EXPECT_EQ(ran.exit_code, 3) << ran.err;
-    EXPECT_THAT(ran.err, ContainsRegex(told + "; start all ranks of a job with the same options"));
+    EXPECT_THAT(ran.err,
+                ContainsRegex(difference + "; start all ranks of a job with the same options"));
     EXPECT_EQ(ran.out, "") << command;
   }
 }
 
-// Row R7: one rank trains, the other compares.
+// Row R7: one rank runs train, the other verify.
 TEST(Faults, RanksOfDifferentCommands_EndWith8) {
   const TempFolder folder;
-  const Ran ran = launched_unlike(
+  const RunResult ran = launched_by_script(
       folder / "run",
       "if [ $RANK = 1 ]; then exec \"$1\" verify --model llama-tiny; fi; exec \"$@\"");
   EXPECT_EQ(ran.exit_code, 8) << ran.err;
@@ -368,15 +378,15 @@ TEST(Faults, RanksOfDifferentCommands_EndWith8) {
 // Row R12.
 TEST(Faults, LearningRateThatExplodes_EndsWith9AndNoCheckpoint) {
   const TempFolder folder;
-  const Ran ran = run_with_deadline(
+  const RunResult ran = run_with_deadline(
       train_tiny(folder / "run", {"--steps", "50", "--lr", "1e6", "--clip", "0", "--warmup", "0"}));
   EXPECT_EQ(ran.exit_code, 9) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("in step "));
   EXPECT_FALSE(std::filesystem::exists(folder / "run/latest"));
 }
 
-// Row H2: under umask 000 nothing that a run leaves can be written by others.
-TEST(Faults, RunUnderAnOpenUmask_MakesNothingThatTheWorldMayWrite) {
+// Row H2: under umask 000 the files of a run are not world-writable.
+TEST(Faults, RunUnderAnOpenUmask_MakesNoWorldWritableFile) {
   const TempFolder folder;
   const std::string run = folder / "run";
   std::string command = std::string("umask 000; exec ") + CLEAVE_PROGRAM;

@@ -1,5 +1,5 @@
-// Training over two hosts: two network namespaces of this machine, joined by a cable. Needs the
-// right to make namespaces (root), and is skipped without it.
+// Training over two hosts: two network namespaces of this machine, joined by a veth pair. Needs the
+// right to make namespaces (root); skipped without it.
 #include <algorithm>
 #include <fstream>
 #include <future>
@@ -21,19 +21,17 @@ using Words = std::vector<std::string>;
 
 constexpr double kDeadlineS = 100;  // a loaded machine loads libtorch slowly
 
-/// Hosts 10.77.0.1 and 10.77.0.2, which see nothing but each other; they go with this object.
+/// Hosts 10.77.0.1 and 10.77.0.2, which reach only each other; the destructor removes them.
 class TwoHosts {
  public:
   TwoHosts() {
     const std::string a = name(0), b = name(1);
-    are_there_ =
-        shell("ip netns add " + a + " && ip netns add " + b + " && ip link add cable0 netns " + a +
-              " type veth peer name cable1 netns " + b) == 0;
-    for (int host = 0; host < 2 && are_there_; ++host) {
+    exist_ = shell("ip netns add " + a + " && ip netns add " + b + " && ip link add cable0 netns " +
+                   a + " type veth peer name cable1 netns " + b) == 0;
+    for (int host = 0; host < 2 && exist_; ++host) {
       const std::string in = "ip -n " + name(host) + " ", cable = "cable" + std::to_string(host);
-      are_there_ =
-          shell(in + "addr add 10.77.0." + std::to_string(host + 1) + "/24 dev " + cable + " && " +
-                in + "link set lo up && " + in + "link set " + cable + " up") == 0;
+      exist_ = shell(in + "addr add 10.77.0." + std::to_string(host + 1) + "/24 dev " + cable +
+                     " && " + in + "link set lo up && " + in + "link set " + cable + " up") == 0;
     }
   }
   ~TwoHosts() {
@@ -43,11 +41,11 @@ class TwoHosts {
   TwoHosts(const TwoHosts&) = delete;
   TwoHosts& operator=(const TwoHosts&) = delete;
 
-  [[nodiscard]] bool are_there() const { return are_there_; }
+  [[nodiscard]] bool exist() const { return exist_; }
 
-  /// Runs `cleave WORDS` on a host; its pid is in `pid_file`, if that is given.
-  [[nodiscard]] Ran run(int host, const Words& words, const Words& variables,
-                        const std::string& pid_file = "/dev/null") const {
+  /// Runs `cleave WORDS` on a host; writes its pid to `pid_file`.
+  [[nodiscard]] RunResult run(int host, const Words& words, const Words& variables,
+                              const std::string& pid_file = "/dev/null") const {
     Words all{"/bin/bash", "-c",
               "echo $$ > " + pid_file + "; exec ip netns exec " + name(host) + " \"$0\" \"$@\"",
               CLEAVE_PROGRAM};
@@ -55,9 +53,9 @@ class TwoHosts {
     return run_program(all, {.environment = variables, .deadline_s = kDeadlineS});
   }
 
-  /// From now on one packet in thirty is lost on its way in, on both hosts; false where the kernel
-  /// can do neither: by netem, or by a filter that draws a random number (classic BPF: load RANDOM,
-  /// compare with 2^32 / 30, drop or go on).
+  /// From now on both hosts lose one in thirty packets, by netem, or by an ingress filter that
+  /// draws a random number (classic BPF: load RANDOM, compare with 2^32 / 30, drop or pass).
+  /// Returns false if the kernel supports neither.
   [[nodiscard]] bool lose_packets() const {
     const std::string filter = "'4,32 0 0 4294963256,37 1 0 143165577,6 0 0 2,6 0 0 4294967295'";
     bool is_lossy = true;
@@ -69,16 +67,16 @@ class TwoHosts {
     }
     return is_lossy;
   }
-  /// TCP segments that were sent again, as the kernels count them.
-  [[nodiscard]] int64_t num_resent() const {
-    int64_t resent = 0;
+  /// Retransmitted TCP segments of both hosts.
+  [[nodiscard]] int64_t num_retransmitted() const {
+    int64_t count = 0;
     for (int host = 0; host < 2; ++host) {
-      const Ran ran = run_program(
+      const RunResult ran = run_program(
           {"/bin/bash", "-c",
            "ip netns exec " + name(host) + " awk '/^Tcp: [0-9]/ { print $13 }' /proc/net/snmp"});
-      resent += ran.out.empty() ? 0 : std::stoll(ran.out);
+      count += ran.out.empty() ? 0 : std::stoll(ran.out);
     }
-    return resent;
+    return count;
   }
   void cut_the_cable() const { shell("ip -n " + name(0) + " link set cable0 down"); }
 
@@ -89,13 +87,13 @@ class TwoHosts {
   static int shell(const std::string& command) {
     return run_program({"/bin/bash", "-c", command}).exit_code;
   }
-  bool are_there_ = false;
+  bool exist_ = false;
 };
 
-/// What each kind of launcher tells rank `rank` of two on two hosts.
-Words reported_by(const std::string& launcher, int rank) {
+/// The environment variables that a launcher sets for rank `rank` of two on two hosts.
+Words variables_of(const std::string& launcher, int rank) {
   const std::string r = std::to_string(rank);
-  Words meeting{"MASTER_ADDR=10.77.0.1", "MASTER_PORT=29500"};
+  Words variables{"MASTER_ADDR=10.77.0.1", "MASTER_PORT=29500"};
   const std::map<std::string, Words> forms{
       {"by hand", {"RANK=" + r, "WORLD_SIZE=2"}},
       {"torchrun",
@@ -108,21 +106,21 @@ Words reported_by(const std::string& launcher, int rank) {
        {"SLURM_PROCID=" + r, "SLURM_NTASKS=2", "SLURM_LOCALID=0", "SLURM_NODEID=" + r,
         "SLURM_JOB_ID=7", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_NODES=2",
         "SLURM_STEP_TASKS_PER_NODE=1(x2)", "SLURM_STEP_NODELIST=10.77.0.[1-2]"}}};
-  if (launcher == "srun") meeting.clear();
+  if (launcher == "srun") variables.clear();
   const Words& form = forms.at(launcher);
-  meeting.insert(meeting.end(), form.begin(), form.end());
-  return meeting;
+  variables.insert(variables.end(), form.begin(), form.end());
+  return variables;
 }
 
-/// A run with one rank on each host.
-struct BothRan {
-  Ran first, second;
+/// Results of a run with one rank on each host.
+struct HostResults {
+  RunResult first, second;
 };
 
-BothRan run_both(const TwoHosts& hosts, const Words& words, const std::string& launcher) {
-  auto second =
-      std::async(std::launch::async, [&] { return hosts.run(1, words, reported_by(launcher, 1)); });
-  Ran first = hosts.run(0, words, reported_by(launcher, 0));
+HostResults run_both(const TwoHosts& hosts, const Words& words, const std::string& launcher) {
+  auto second = std::async(std::launch::async,
+                           [&] { return hosts.run(1, words, variables_of(launcher, 1)); });
+  RunResult first = hosts.run(0, words, variables_of(launcher, 0));
   return {std::move(first), second.get()};
 }
 
@@ -130,7 +128,7 @@ BothRan run_both(const TwoHosts& hosts, const Words& words, const std::string& l
 // same.
 TEST(Hosts, TensorParallelTraining_GivesTheLossesOfOneHost) {
   const TwoHosts hosts;
-  if (!hosts.are_there()) GTEST_SKIP() << "network namespaces cannot be made here";
+  if (!hosts.exist()) GTEST_SKIP() << "network namespaces cannot be made here";
   const TempFolder folder;
   const Words steps{"--tp", "2", "--steps", "10", "--dtype", "bf16"};
   ASSERT_EQ(run_cleave(train(folder / "one", steps), {.deadline_s = kDeadlineS}).exit_code, 0);
@@ -139,7 +137,7 @@ TEST(Hosts, TensorParallelTraining_GivesTheLossesOfOneHost) {
   for (const std::string launcher : {"by hand", "torchrun", "mpirun", "srun"}) {
     SCOPED_TRACE(launcher);
     const std::string out = folder / launcher;
-    const BothRan ran = run_both(hosts, train(out, steps), launcher);
+    const HostResults ran = run_both(hosts, train(out, steps), launcher);
     ASSERT_EQ(ran.first.exit_code, 0) << ran.first.err;
     ASSERT_EQ(ran.second.exit_code, 0) << ran.second.err;
     const auto got = metrics_of(out);
@@ -153,23 +151,24 @@ TEST(Hosts, TensorParallelTraining_GivesTheLossesOfOneHost) {
 
 /// Returns once step 3 is in the metrics of a run.
 void wait_for_step_3(const std::string& run) {
-  const Ran ran = run_program(
+  const RunResult ran = run_program(
       {"/bin/bash", "-c",
        "until grep -q '\"step\":3,' " + run + "/metrics.jsonl 2>/dev/null; do sleep 0.05; done"},
       {.deadline_s = kDeadlineS});
   EXPECT_EQ(ran.exit_code, 0);
 }
 
-/// Kills rank 1 of a run; rank 0 ends within `limit_s` and says who is gone.
+/// Kills rank 1 of a run; rank 0 must end within `limit_s` and name it.
 void expect_killed_rank_is_named(const TwoHosts& hosts, double limit_s) {
   const TempFolder folder;
   const std::string out = folder / "run", pid_file = folder / "pid";
   const Words words = train(out, {"--tp", "2", "--steps", "100000"});
-  auto second = std::async(std::launch::async,
-                           [&] { return hosts.run(1, words, reported_by("by hand", 1), pid_file); });
+  auto second = std::async(std::launch::async, [&] {
+    return hosts.run(1, words, variables_of("by hand", 1), pid_file);
+  });
   double ended = 0;
   auto first = std::async(std::launch::async, [&] {
-    Ran ran = hosts.run(0, words, reported_by("by hand", 0));
+    RunResult ran = hosts.run(0, words, variables_of("by hand", 0));
     ended = monotonic_s();
     return ran;
   });
@@ -177,65 +176,66 @@ void expect_killed_rank_is_named(const TwoHosts& hosts, double limit_s) {
   const double killed = monotonic_s();
   run_program({"/bin/bash", "-c", "kill -9 $(cat " + pid_file + ")"});
   EXPECT_EQ(second.get().exit_code, 137);
-  const Ran ran = first.get();
+  const RunResult ran = first.get();
   EXPECT_EQ(ran.exit_code, 6) << ran.err;
   EXPECT_NE(ran.err.find("rank 1 (pid "), std::string::npos) << ran.err;
   EXPECT_NE(ran.err.find(" at 10.77.0.2) died, last seen "), std::string::npos) << ran.err;
   EXPECT_LT(ended - killed, limit_s);
-  note_measured("N6 killed rank known and the other out after ", ended - killed, " s");
+  note_measured("N6 killed rank detected and the other ended after ", ended - killed, " s");
 }
 
 TEST(Hosts, RankKilledOnOneHost_EndsTheOtherWithItsName) {
   const TwoHosts hosts;
-  if (!hosts.are_there()) GTEST_SKIP() << "network namespaces cannot be made here";
-  // 0.25 s to notice; the rest is for unloading libtorch on a busy machine.
+  if (!hosts.exist()) GTEST_SKIP() << "network namespaces cannot be made here";
+  // 0.25 s to detect it; the rest is for unloading libtorch on a busy machine.
   expect_killed_rank_is_named(hosts, 1.5);
 }
 
 // Row N6. Oracle: the same ranks as threads of one process.
 TEST(Hosts, LostPackets_CostTimeButNoBits) {
   const TwoHosts hosts;
-  if (!hosts.are_there()) GTEST_SKIP() << "network namespaces cannot be made here";
+  if (!hosts.exist()) GTEST_SKIP() << "network namespaces cannot be made here";
   if (!hosts.lose_packets()) GTEST_SKIP() << "tc can lose no packets here";
   const TempFolder folder;
   const Words steps{"--tp", "2", "--steps", "10"};
   ASSERT_EQ(run_cleave(train(folder / "one", steps), {.deadline_s = kDeadlineS}).exit_code, 0);
-  const BothRan ran = run_both(hosts, train(folder / "two", steps), "by hand");
+  const HostResults ran = run_both(hosts, train(folder / "two", steps), "by hand");
   ASSERT_EQ(ran.first.exit_code, 0) << ran.first.err;
   ASSERT_EQ(ran.second.exit_code, 0) << ran.second.err;
   const auto want = metrics_of(folder / "one"), got = metrics_of(folder / "two");
   ASSERT_EQ(got.size(), 10U);
   for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i]["loss"], want[i]["loss"]) << i;
-  EXPECT_GT(hosts.num_resent(), 0);
+  EXPECT_GT(hosts.num_retransmitted(), 0);
   note_measured("N6 10 steps over a cable that loses one packet in 30: ", ran.first.seconds, " s, ",
-                hosts.num_resent(), " segments sent again");
+                hosts.num_retransmitted(), " segments sent again");
 }
 
-// Row N6: a rank that is killed behind such a cable is known after a retransmission or two.
+// Row N6: over such a link a killed rank is detected after one or two retransmissions.
 TEST(Hosts, RankKilledBehindALossyCable_EndsTheOtherWithItsName) {
   const TwoHosts hosts;
-  if (!hosts.are_there()) GTEST_SKIP() << "network namespaces cannot be made here";
+  if (!hosts.exist()) GTEST_SKIP() << "network namespaces cannot be made here";
   if (!hosts.lose_packets()) GTEST_SKIP() << "tc can lose no packets here";
   expect_killed_rank_is_named(hosts, 1.5 + 2);
 }
 
-// After a restart ranks meet first and set up then: what fails there on one host is told on both.
+// After a restart, ranks rendezvous first and then set up: a failure of setup on one host is
+// reported on both.
 TEST(Hosts, SetUpThatFailsAfterARestart_EndsBothWithItsCause) {
   const TwoHosts hosts;
-  if (!hosts.are_there()) GTEST_SKIP() << "network namespaces cannot be made here";
+  if (!hosts.exist()) GTEST_SKIP() << "network namespaces cannot be made here";
   const TempFolder folder;
   const std::string out = folder / "run";
   const Words words = train(out, {"--tp", "2", "--steps", "4", "--save-every", "2"});
   ASSERT_EQ(run_cleave(words, {.deadline_s = kDeadlineS}).exit_code, 0);
   const auto restarted = [&](const Words& first_words, const Words& second_words) {
     const auto run = [&](int host, const Words& own) {
-      Words variables = reported_by("torchrun", host);
+      Words variables = variables_of("torchrun", host);
       variables.emplace_back("TORCHELASTIC_RESTART_COUNT=1");
       return hosts.run(host, own, variables);
     };
     auto second = std::async(std::launch::async, [&] { return run(1, second_words); });
-    Ran first = run(0, first_words);
-    return BothRan{std::move(first), second.get()};
+    RunResult first = run(0, first_words);
+    return HostResults{std::move(first), second.get()};
   };
   const auto with = [&](const std::string& flag, const std::string& value) {
     Words other = words;
@@ -245,8 +245,8 @@ TEST(Hosts, SetUpThatFailsAfterARestart_EndsBothWithItsCause) {
   std::ofstream(folder / "bad.jsonl") << "{\"text\": 7}\n";
   struct Case {
     Words first, second;
-    int first_code, second_code;  // 6: the other one failed
-    std::string told;             // on both hosts
+    int first_code, second_code;  // 6: the other host failed
+    std::string message;          // on both hosts
   };
   const std::vector<Case> cases{
       {words, with("--data", folder / "bad.jsonl"), 6, 4, "bad.jsonl"},
@@ -256,17 +256,17 @@ TEST(Hosts, SetUpThatFailsAfterARestart_EndsBothWithItsCause) {
       {words, words, 0, 0, ""}};
   for (size_t i = 0; i < cases.size(); ++i) {
     SCOPED_TRACE(str("case ", i));
-    const BothRan ran = restarted(cases[i].first, cases[i].second);
+    const HostResults ran = restarted(cases[i].first, cases[i].second);
     EXPECT_EQ(ran.first.exit_code, cases[i].first_code) << ran.first.err;
     EXPECT_EQ(ran.second.exit_code, cases[i].second_code) << ran.second.err;
-    EXPECT_NE(ran.first.err.find(cases[i].told), std::string::npos) << ran.first.err;
-    EXPECT_NE(ran.second.err.find(cases[i].told), std::string::npos) << ran.second.err;
+    EXPECT_NE(ran.first.err.find(cases[i].message), std::string::npos) << ran.first.err;
+    EXPECT_NE(ran.second.err.find(cases[i].message), std::string::npos) << ran.second.err;
   }
 }
 
-TEST(Hosts, CableCut_EndsBothRanksAfterTheTimeout) {
+TEST(Hosts, CableCut_EndsHostResultsksAfterTheTimeout) {
   const TwoHosts hosts;
-  if (!hosts.are_there()) GTEST_SKIP() << "network namespaces cannot be made here";
+  if (!hosts.exist()) GTEST_SKIP() << "network namespaces cannot be made here";
   const TempFolder folder;
   const std::string out = folder / "run";
   const Words words = train(out, {"--tp", "2", "--steps", "100000", "--timeout", "2"});
@@ -274,11 +274,10 @@ TEST(Hosts, CableCut_EndsBothRanksAfterTheTimeout) {
   wait_for_step_3(out);
   hosts.cut_the_cable();
   const double cut = monotonic_s();
-  const BothRan ran = both.get();
+  const HostResults ran = both.get();
   EXPECT_LT(monotonic_s() - cut, 6);
-  // Which one is told depends on who waits: the rank that stays away, or the connection that is
-  // lost.
-  for (const Ran& one : {ran.first, ran.second}) {
+  // The error depends on which rank waits: a missing rank (7) or a lost connection (6).
+  for (const RunResult& one : {ran.first, ran.second}) {
     EXPECT_TRUE(one.exit_code == 6 || one.exit_code == 7) << one.exit_code;
     EXPECT_NE(one.err.find("rank "), std::string::npos) << one.err;
   }

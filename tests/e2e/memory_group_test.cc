@@ -1,4 +1,4 @@
-// Row R13: a container's limit on memory, at which the kernel kills without a word.
+// Row R13: a container's memory limit, at which the kernel kills a process silently.
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::ContainsRegex;
 
-/// A control group beside this process's own, with a limit on memory; gone with the object.
+/// A control group next to this process's group, with a memory limit; the destructor removes it.
 class LimitedGroup {
  public:
   explicit LimitedGroup(const std::string& bytes) {
@@ -30,13 +30,13 @@ class LimitedGroup {
     }
   }
   ~LimitedGroup() {
-    std::error_code ignored;  // tests that follow have groups of their own
+    std::error_code ignored;  // later tests use other groups
     if (!path_.empty()) fs::remove(path_, ignored);
   }
   LimitedGroup(const LimitedGroup&) = delete;
   LimitedGroup& operator=(const LimitedGroup&) = delete;
 
-  /// Empty where this user may not make one.
+  /// Empty if this user may not make a group.
   [[nodiscard]] const fs::path& path() const { return path_; }
 
  private:
@@ -55,26 +55,26 @@ class LimitedGroup {
   fs::path path_;
 };
 
-TEST(MemoryGroup, RankThatTheKernelKillsAtTheLimit_IsToldWithTheLimit) {
+TEST(MemoryGroup, RankThatTheKernelKillsAtTheLimit_IsReportedWithTheLimit) {
   const LimitedGroup group("268435456");
   if (group.path().empty()) GTEST_SKIP() << "needs the right to make a control group with a limit";
   const std::string join = "echo $$ > " + (group.path() / "cgroup.procs").string() + " && ";
-  // The line that tail waits for has no end.
+  // tail waits for the end of an infinite line.
   const std::string rank = "if [ $RANK = 1 ]; then exec tail /dev/zero; fi; exec sleep 100";
-  const Ran ran = run_program({"/bin/bash", "-c", join + "exec \"$0\" \"$@\"", CLEAVE_PROGRAM,
-                               "launch", "-n", "2", "--", "/bin/bash", "-c", rank},
-                              {.deadline_s = 60});
+  const RunResult ran = run_program({"/bin/bash", "-c", join + "exec \"$0\" \"$@\"", CLEAVE_PROGRAM,
+                                     "launch", "-n", "2", "--", "/bin/bash", "-c", rank},
+                                    {.deadline_s = 60});
   EXPECT_EQ(ran.exit_code, 137);
   EXPECT_THAT(ran.err,
               ContainsRegex("rank 1 \\(pid [0-9]+\\) was killed by signal 9 for lack of "
                             "memory \\(limit 256 MiB(, peak 256 MiB)?\\) before it joined\n"));
 }
 
-// Without such a kill the sentence is the plain one.
-TEST(MemoryGroup, RankKilledWithinTheLimit_IsNotSaidToLackMemory) {
-  const Ran ran = run_cleave({"launch", "-n", "2", "--", "/bin/bash", "-c",
-                              "if [ $RANK = 1 ]; then kill -9 $$; fi; exec sleep 100"},
-                             {.deadline_s = 60});
+// Any other SIGKILL is reported without the memory limit.
+TEST(MemoryGroup, RankKilledWithinTheLimit_IsNotReportedAsOutOfMemory) {
+  const RunResult ran = run_cleave({"launch", "-n", "2", "--", "/bin/bash", "-c",
+                                    "if [ $RANK = 1 ]; then kill -9 $$; fi; exec sleep 100"},
+                                   {.deadline_s = 60});
   EXPECT_EQ(ran.exit_code, 137);
   EXPECT_THAT(ran.err,
               ContainsRegex("rank 1 \\(pid [0-9]+\\) was killed by signal 9 before it joined\n"));

@@ -1,4 +1,4 @@
-// A program of a user's own, for own_program_test: plain main functions that catch nothing.
+// A user's program for own_program_test: its main catches nothing.
 #include <cstdio>
 #include <stdexcept>
 #include <string>

@@ -3,62 +3,62 @@
 
 #include "tests/support/program.h"
 
-// A user's own program that throws ends as cleave does: one line with rank and cause, and the exit
-// code of the failure's kind (docs/installing.md).
+// A user's program that throws ends like cleave: one line with rank and cause, and the exit code of
+// the failure (docs/installing.md).
 namespace cleave {
 namespace {
 
-using test::Ran;
+using test::RunResult;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-Ran launched(const std::string& what) {
+RunResult launched(const std::string& what) {
   return test::run_cleave({"launch", "-n", "2", "--", CLEAVE_OWN_PROGRAM, what});
 }
 
-Ran alone(const std::string& what) {
+RunResult alone(const std::string& what) {
   return test::run_program({CLEAVE_OWN_PROGRAM, what});
 }
 
 TEST(OwnProgram, ThatThrowsNothing_EndsWell) {
-  for (const Ran& ran : {launched(""), alone("")}) {
+  for (const RunResult& ran : {launched(""), alone("")}) {
     EXPECT_EQ(ran.exit_code, 0) << ran.err;
     EXPECT_EQ(ran.err, "");
   }
 }
 
-TEST(OwnProgram, ErrorThatNobodyCatches_IsOneLineWithRankAndCauseAndItsExitCode) {
-  const Ran ran = launched("error");
+TEST(OwnProgram, UncaughtError_IsOneLineWithRankAndCauseAndItsExitCode) {
+  const RunResult ran = launched("error");
   EXPECT_EQ(ran.exit_code, 9);
   EXPECT_THAT(ran.err, StartsWith("cleave: rank 1: the loss is nan\n"));
   EXPECT_THAT(ran.err, Not(HasSubstr("terminate called")));
-  EXPECT_THAT(ran.out, HasSubstr("rank 1 works\n"));  // what was printed before is not lost
+  EXPECT_THAT(ran.out, HasSubstr("rank 1 works\n"));  // earlier output is not lost
 
-  const Ran threads = alone("error");
+  const RunResult threads = alone("error");
   EXPECT_EQ(threads.exit_code, 9);
   EXPECT_EQ(threads.err, "cleave: the loss is nan\n");
 }
 
-TEST(OwnProgram, OtherExceptionThatNobodyCatches_IsOneLineToo) {
-  const Ran ran = launched("exception");
+TEST(OwnProgram, OtherUncaughtException_IsOneLineToo) {
+  const RunResult ran = launched("exception");
   EXPECT_EQ(ran.exit_code, 70);
   EXPECT_THAT(ran.err, StartsWith("cleave: rank 1: no more rows\n"));
-  const Ran threads = alone("exception");
+  const RunResult threads = alone("exception");
   EXPECT_EQ(threads.exit_code, 70);
   EXPECT_EQ(threads.err, "cleave: no more rows\n");
 }
 
-TEST(OwnProgram, ErrorInAThreadOfItsOwn_EndsAllRanksWithItsCode) {
-  const Ran ran = launched("thread");
+TEST(OwnProgram, ErrorInAnotherThread_EndsAllRanksWithItsCode) {
+  const RunResult ran = launched("thread");
   EXPECT_EQ(ran.exit_code, 5);
   EXPECT_THAT(ran.err, StartsWith("cleave: rank 1: the reader stopped\n"));
 }
 
 TEST(OwnProgram, ErrorInMainBeforeTheJob_IsPrintedOnce) {
-  const Ran ran = launched("flag");
+  const RunResult ran = launched("flag");
   EXPECT_EQ(ran.exit_code, 2);
   EXPECT_THAT(ran.err, testing::MatchesRegex("cleave: rank [01]: --rows has no value\n"));
-  const Ran one = alone("flag");
+  const RunResult one = alone("flag");
   EXPECT_EQ(one.exit_code, 2);
   EXPECT_EQ(one.err, "cleave: --rows has no value\n");
 }

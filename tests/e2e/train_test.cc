@@ -1,4 +1,4 @@
-// Training, generating and resuming as a user does: the whole program, on threads and on processes.
+// Training, generating and resuming with the whole program, on threads and on processes.
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -21,7 +21,7 @@ using Words = std::vector<std::string>;
 
 constexpr double kDeadlineS = 100;  // a loaded machine loads libtorch slowly
 
-Ran run_with_deadline(const Words& words) {
+RunResult run_with_deadline(const Words& words) {
   return run_cleave(words, {.deadline_s = kDeadlineS});
 }
 
@@ -35,11 +35,11 @@ Words launched(int ranks, const Words& words) {
 TEST(TrainProgram, ProcessesUnderLaunch_GiveTheLossesOfOneRank) {
   const TempFolder folder;
   const Words fp64{"--dtype", "fp64", "--steps", "20"};
-  const Ran one = run_with_deadline(train(folder / "one", fp64));
+  const RunResult one = run_with_deadline(train(folder / "one", fp64));
   ASSERT_EQ(one.exit_code, 0) << one.err;
-  Words split = fp64;
-  split.insert(split.end(), {"--tp", "2", "--dp", "2"});
-  const Ran four = run_with_deadline(launched(4, train(folder / "four", split)));
+  Words parallel = fp64;
+  parallel.insert(parallel.end(), {"--tp", "2", "--dp", "2"});
+  const RunResult four = run_with_deadline(launched(4, train(folder / "four", parallel)));
   ASSERT_EQ(four.exit_code, 0) << four.err;
   EXPECT_NE(four.out.find("as processes"), std::string::npos) << four.out;
   const auto want = metrics_of(folder / "one");
@@ -53,7 +53,7 @@ TEST(TrainProgram, ProcessesUnderLaunch_GiveTheLossesOfOneRank) {
 }
 
 // All of it as four processes; oracle: the same run on one rank in fp64.
-TEST(TrainProgram, PipelineAndShardsAsProcesses_GiveTheLossesOfOneRankAndGoOnOnIt) {
+TEST(TrainProgram, PipelineAndShardsAsProcesses_GiveTheLossesOfOneRankAndResumeOnIt) {
   const TempFolder folder;
   const Words fp64{"--dtype", "fp64", "--steps", "4", "--save-every", "2"};
   ASSERT_EQ(run_with_deadline(train(folder / "one", fp64)).exit_code, 0);
@@ -66,7 +66,7 @@ TEST(TrainProgram, PipelineAndShardsAsProcesses_GiveTheLossesOfOneRankAndGoOnOnI
     const std::string run = folder / ("split" + std::to_string(i));
     Words words = fp64;
     words.insert(words.end(), layouts[i].begin(), layouts[i].end());
-    const Ran ran = run_with_deadline(launched(4, train(run, words)));
+    const RunResult ran = run_with_deadline(launched(4, train(run, words)));
     ASSERT_EQ(ran.exit_code, 0) << ran.err;
     EXPECT_TRUE(ran.out.starts_with("memory  ")) << ran.out;
     EXPECT_NE(ran.out.find("\ntime  "), std::string::npos) << ran.out;
@@ -78,58 +78,58 @@ TEST(TrainProgram, PipelineAndShardsAsProcesses_GiveTheLossesOfOneRankAndGoOnOnI
       EXPECT_NEAR(got[k]["grad_norm"].get<double>(), want[k]["grad_norm"].get<double>(), 1e-9);
     }
   }
-  // The half-way checkpoint of four ranks goes on on one.
+  // The half-way checkpoint of four ranks resumes on one rank.
   const std::string half = folder / "split1";
   std::filesystem::remove_all(half + "/step_00000004");
   std::ofstream(half + "/latest") << "step_00000002\n";
   Words resume = fp64;
   resume.emplace_back("--resume");
-  const Ran again = run_with_deadline(train(half, resume));
+  const RunResult again = run_with_deadline(train(half, resume));
   ASSERT_EQ(again.exit_code, 0) << again.err;
   EXPECT_NEAR(metrics_of(half).back()["loss"].get<double>(), want.back()["loss"].get<double>(),
               1e-9);
 }
 
-TEST(TrainProgram, ResumedOtherwiseThanBegun_SaysWhatIsOther) {
+TEST(TrainProgram, ResumedWithOtherFlags_ReportsTheDifferences) {
   const TempFolder folder;
   const std::string run = folder / "run";
   const auto resumed = [&](Words flags) {
     flags.emplace_back("--resume");
     return run_with_deadline(train(run, flags));
   };
-  const Ran none = resumed({"--steps", "1"});
+  const RunResult none = resumed({"--steps", "1"});
   EXPECT_EQ(none.exit_code, 5);
-  EXPECT_EQ(none.err,
-            "cleave: --out " + run +
-                " holds no checkpoint to resume from; leave out --resume to begin a run\n");
-  const Ran begun = run_with_deadline(train(
+  EXPECT_EQ(none.err, "cleave: --out " + run +
+                          " has no checkpoint to resume from; omit --resume to start a new run\n");
+  const RunResult begun = run_with_deadline(train(
       run, {"--steps", "2", "--model", "llama-15m", "--eval-data", CLEAVE_SOURCE_DIR "/LICENSE"}));
   ASSERT_EQ(begun.exit_code, 0) << begun.err;
-  // The loss on other data is shown as it is written.
+  // The printed evaluation loss is the one in metrics.jsonl.
   std::ostringstream eval;
   eval << "  eval " << std::fixed << std::setprecision(4)
        << metrics_of(run).back()["eval_loss"].get<double>();
   EXPECT_NE(begun.out.find(eval.str()), std::string::npos) << begun.out;
 
-  const Ran same = resumed({"--steps", "3"});
+  const RunResult same = resumed({"--steps", "3"});
   EXPECT_EQ(same.err, "");
   EXPECT_NE(same.out.find("\nmodel   llama-15m: "), std::string::npos) << same.out;
-  const Ran done = resumed({"--steps", "3"});
+  const RunResult done = resumed({"--steps", "3"});
   EXPECT_EQ(done.err, "");
   EXPECT_NE(done.out.find("\nall 3 steps are done; raise --steps"), std::string::npos) << done.out;
-  const Ran model = resumed({"--steps", "3", "--model", "gpt2-tiny"});
-  EXPECT_EQ(model.err, "cleave: warning: --model gpt2-tiny is not read: the run in " + run +
-                           " goes on with its own, llama-15m\n");
-  const Ran seed = resumed({"--steps", "3", "--seed", "7"});
-  EXPECT_NE(seed.err.find("was begun with --seed 0: with 7 rows come"), std::string::npos);
-  const Ran rows = resumed({"--steps", "3", "--seq-len", "16"});
-  EXPECT_NE(rows.err.find("was begun on other data, or rows of another length: step 3"),
+  const RunResult model = resumed({"--steps", "3", "--model", "gpt2-tiny"});
+  EXPECT_EQ(model.err, "cleave: warning: --model gpt2-tiny is ignored: the run in " + run +
+                           " resumes with its own model, llama-15m\n");
+  const RunResult seed = resumed({"--steps", "3", "--seed", "7"});
+  EXPECT_NE(seed.err.find("was started with --seed 0, now 7: the order"), std::string::npos);
+  const RunResult rows = resumed({"--steps", "3", "--seq-len", "16"});
+  EXPECT_NE(rows.err.find("was started on other data or with another --seq-len; "
+                          "it resumes at step 3 of this data"),
             std::string::npos)
       << rows.err;
 }
 
 /// Runs a command and sends it `signal` once step 3 is in its metrics.
-Ran interrupted(const Words& words, const std::string& run, const std::string& signal) {
+RunResult interrupted(const Words& words, const std::string& run, const std::string& signal) {
   const std::string script =
       "\"$0\" \"$@\" & pid=$!\n"
       "until grep -q '\"step\":3,' " +
@@ -150,7 +150,7 @@ TEST(TrainProgram, SignalThenResume_SavesAndContinuesBitForBit) {
   const Words steps{"--tp", "2", "--steps", "40", "--model", "llama-15m"};
   const std::string whole = folder / "whole", part = folder / "part";
   ASSERT_EQ(run_with_deadline(train(whole, steps)).exit_code, 0);
-  const Ran stopped = interrupted(train(part, steps), part, "TERM");
+  const RunResult stopped = interrupted(train(part, steps), part, "TERM");
   EXPECT_EQ(stopped.exit_code, 143) << stopped.err;
   EXPECT_NE(stopped.out.find("--resume"), std::string::npos) << stopped.out;
   EXPECT_EQ(stopped.err, "");
@@ -158,7 +158,7 @@ TEST(TrainProgram, SignalThenResume_SavesAndContinuesBitForBit) {
   EXPECT_LT(reached, 40U);
   Words again = steps;
   again.emplace_back("--resume");
-  const Ran resumed = run_with_deadline(train(part, again));
+  const RunResult resumed = run_with_deadline(train(part, again));
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   const auto want = metrics_of(whole);
   const auto got = metrics_of(part);
@@ -169,18 +169,18 @@ TEST(TrainProgram, SignalThenResume_SavesAndContinuesBitForBit) {
   }
 }
 
-// Oracle: the checkpoints of the run that waits for each.
-TEST(TrainProgram, SavesBehindTheTraining_AreThoseOfTheRunThatWaits) {
+// Oracle: the checkpoints of the run with synchronous saves.
+TEST(TrainProgram, AsyncSaves_AreThoseOfSynchronousSaves) {
   const TempFolder folder;
   const Words saves{"--tp", "2", "--steps", "5", "--save-every", "2"};
-  const std::string waits = folder / "waits", behind = folder / "behind";
-  ASSERT_EQ(run_with_deadline(train(waits, saves)).exit_code, 0);
+  const std::string sync = folder / "sync", async = folder / "async";
+  ASSERT_EQ(run_with_deadline(train(sync, saves)).exit_code, 0);
   Words words = saves;
   words.emplace_back("--async-save");
-  const Ran ran = run_with_deadline(train(behind, words));
+  const RunResult ran = run_with_deadline(train(async, words));
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
   for (const std::string step : {"step_00000002", "step_00000004", "step_00000005"}) {
-    const Ran same = run_with_deadline({"diff", waits + "/" + step, behind + "/" + step});
+    const RunResult same = run_with_deadline({"diff", sync + "/" + step, async + "/" + step});
     EXPECT_EQ(same.exit_code, 0) << step << ": " << same.out << same.err;
   }
 }
@@ -192,8 +192,8 @@ TEST(TrainProgram, CheckpointOfOneLayout_GeneratesTheSameIdsOnOthers) {
             0);
   std::string want;
   for (const std::string tp : {"1", "2", "3", "4"}) {
-    const Ran ran = run_with_deadline({"generate", "--model", run, "--prompt", "the Work", "--tp",
-                                       tp, "--max-new-tokens", "12", "--json"});
+    const RunResult ran = run_with_deadline({"generate", "--model", run, "--prompt", "the Work",
+                                             "--tp", tp, "--max-new-tokens", "12", "--json"});
     ASSERT_EQ(ran.exit_code, 0) << ran.err;
     const std::string ids = json::parse(ran.out)["sequences"][0]["ids"].dump();
     if (want.empty()) want = ids;
@@ -201,24 +201,25 @@ TEST(TrainProgram, CheckpointOfOneLayout_GeneratesTheSameIdsOnOthers) {
   }
 }
 
-TEST(TrainProgram, LayoutThatCannotBe_IsRefusedBeforeAnythingIsWritten) {
+TEST(TrainProgram, InvalidLayout_IsRefusedBeforeAnythingIsWritten) {
   const TempFolder folder;
   const std::string run = folder / "run";
-  const Ran ran = run_with_deadline(train(run, {"--tp", "16"}));
+  const RunResult ran = run_with_deadline(train(run, {"--tp", "16"}));
   EXPECT_EQ(ran.exit_code, 3);
   EXPECT_NE(ran.err.find("choose tp from 1 to 8"), std::string::npos) << ran.err;
   EXPECT_FALSE(std::filesystem::exists(run));
-  const Ran deep = run_with_deadline(train(run, {"--pp", "9"}));
+  const RunResult deep = run_with_deadline(train(run, {"--pp", "9"}));
   EXPECT_EQ(deep.exit_code, 3);
   EXPECT_NE(deep.err.find("6 "), std::string::npos) << deep.err;  // llama-tiny's blocks
-  const Ran both = run_with_deadline(train(run, {"--dp", "2", "--zero", "1", "--fsdp"}));
+  const RunResult both = run_with_deadline(train(run, {"--dp", "2", "--zero", "1", "--fsdp"}));
   EXPECT_EQ(both.exit_code, 2);
   EXPECT_FALSE(std::filesystem::exists(run));
 }
 
-/// Runs words where `folder` is a file system of `size` that they alone see; 77 where none may be
-/// made.
-Ran run_on_small_disk(const std::string& folder, const std::string& size, const Words& words) {
+/// Runs cleave WORDS with a private file system of `size` at `folder`; exit code 77 if this user
+/// may not mount one.
+RunResult run_on_small_disk(const std::string& folder, const std::string& size,
+                            const Words& words) {
   const std::string script = "mount -t tmpfs -o size=" + size + " none '" + folder +
                              "' || exit 77; \"$@\"; code=$?; ls '" + folder + "'; exit $code";
   Words all{"/usr/bin/env", "unshare", "-m", "sh", "-c", script, "sh", CLEAVE_PROGRAM};
@@ -227,7 +228,7 @@ Ran run_on_small_disk(const std::string& folder, const std::string& size, const 
 }
 
 // A checkpoint of 22 thousand weights and their moments is 260 KB: 3 fit on the disk, 10 do not.
-TEST(TrainProgram, DiskThatIsTooSmall_IsToldBeforeTheFirstStep) {
+TEST(TrainProgram, DiskThatIsTooSmall_IsReportedBeforeTheFirstStep) {
   const TempFolder folder;
   const std::string config = folder / "tiny.json", disk = folder / "disk";
   std::ofstream(config) << kTinyLlama;
@@ -236,7 +237,7 @@ TEST(TrainProgram, DiskThatIsTooSmall_IsToldBeforeTheFirstStep) {
     more.insert(more.end(), {"--model", config, "--steps", "10", "--save-every", "1"});
     return run_on_small_disk(disk, size, train(disk + "/run", more));
   };
-  const Ran most = run("1600k", {});
+  const RunResult most = run("1600k", {});
   if (most.exit_code == 77 || most.err.find("unshare") != std::string::npos) {
     GTEST_SKIP() << "needs the right to mount a file system";
   }
@@ -245,28 +246,28 @@ TEST(TrainProgram, DiskThatIsTooSmall_IsToldBeforeTheFirstStep) {
   EXPECT_NE(most.err.find("give --out a folder on another disk, or keep fewer"), std::string::npos)
       << most.err;
   EXPECT_EQ(most.out.find("step "), std::string::npos) << most.out;
-  const Ran fewer = run("1600k", {"--keep-last", "2"});
+  const RunResult fewer = run("1600k", {"--keep-last", "2"});
   EXPECT_EQ(fewer.exit_code, 0) << fewer.err;
-  const Ran none = run("200k", {"--keep-last", "1"});
+  const RunResult none = run("200k", {"--keep-last", "1"});
   EXPECT_EQ(none.exit_code, 5) << none.err;
   EXPECT_NE(none.err.find("2 checkpoints of "), std::string::npos) << none.err;
 }
 
 TEST(PlanProgram, Layouts_AreShownListedAndDrawn) {
   const TempFolder folder;
-  const Ran one = run_with_deadline({"plan", "--tp", "2", "--json"});
+  const RunResult one = run_with_deadline({"plan", "--tp", "2", "--json"});
   ASSERT_EQ(one.exit_code, 0) << one.err;
   const json facts = json::parse(one.out);
   EXPECT_EQ(facts["tp"], 2);
   EXPECT_GT(facts["ranks"][0]["bytes"].get<int64_t>(), 0);
   EXPECT_GT(facts["step_s"].get<double>(), 0);
-  const Ran many = run_with_deadline({"plan", "--ranks", "4", "--json"});
+  const RunResult many = run_with_deadline({"plan", "--ranks", "4", "--json"});
   ASSERT_EQ(many.exit_code, 0) << many.err;
   for (const json& each : json::parse(many.out)) {
     EXPECT_EQ(each["tp"].get<int>() * each["pp"].get<int>() * each["dp"].get<int>(), 4);
   }
   const std::string svg = folder / "schedule.svg";
-  const Ran drawn = run_with_deadline({"plan", "--pp", "2", "--draw-schedule", svg});
+  const RunResult drawn = run_with_deadline({"plan", "--pp", "2", "--draw-schedule", svg});
   ASSERT_EQ(drawn.exit_code, 0) << drawn.err;
   std::ifstream file(svg);
   std::string start(4, ' ');
@@ -276,25 +277,25 @@ TEST(PlanProgram, Layouts_AreShownListedAndDrawn) {
   EXPECT_EQ(run_with_deadline({"plan", "--ranks", "4", "--memory", "much"}).exit_code, 2);
 }
 
-TEST(PlanProgram, OrderOfAPipelineThatIsNone_IsWarnedAbout) {
-  const Ran ran = run_with_deadline({"plan", "--schedule-pp", "gpipe"});
+TEST(PlanProgram, ScheduleWithoutAPipeline_IsWarnedAbout) {
+  const RunResult ran = run_with_deadline({"plan", "--schedule-pp", "gpipe"});
   EXPECT_EQ(ran.exit_code, 0);
   EXPECT_EQ(ran.err,
-            "cleave: warning: --schedule-pp gpipe orders a pipeline's work and pp=1: it changes "
-            "nothing; give --pp 2 or more\n");
+            "cleave: warning: --schedule-pp gpipe orders a pipeline's work and pp=1: it has no "
+            "effect; give --pp 2 or more\n");
   EXPECT_EQ(run_with_deadline({"plan", "--schedule-pp", "gpipe", "--pp", "2"}).err, "");
 }
 
-TEST(PlanProgram, CutOverTensorParallelRanksThatAreNone_IsWarnedAbout) {
+TEST(PlanProgram, ShardingOverTp1_IsWarnedAbout) {
   const TempFolder folder;
   const std::string plan = folder / "plan.json";
   std::ofstream(plan) << R"({"model.layers.*.mlp.{gate,up}_proj": {"style": "colwise"},
                              "model.layers.*.mlp.down_proj": {"style": "rowwise"}})";
   const std::string rest =
-      " cuts over tensor-parallel ranks and tp=1: nothing is cut; give --tp 2 or more\n";
+      " shards over tensor-parallel ranks and tp=1: nothing is sharded; give --tp 2 or more\n";
   EXPECT_EQ(run_with_deadline({"plan", "--sequence-parallel"}).err,
             "cleave: warning: --sequence-parallel" + rest);
-  const Ran of_plan = run_with_deadline({"plan", "--model", "llama-tiny", "--plan", plan});
+  const RunResult of_plan = run_with_deadline({"plan", "--model", "llama-tiny", "--plan", plan});
   EXPECT_EQ(of_plan.exit_code, 0);
   EXPECT_EQ(of_plan.err, "cleave: warning: --plan" + rest);
   EXPECT_EQ(run_with_deadline({"plan", "--sequence-parallel", "--tp", "2"}).err, "");
@@ -302,23 +303,24 @@ TEST(PlanProgram, CutOverTensorParallelRanksThatAreNone_IsWarnedAbout) {
 
 TEST(TrainProgram, MoreThreadsThanCores_AreNotCalledCores) {
   const TempFolder folder;
-  const Ran ran = run_with_deadline(train(
+  const RunResult ran = run_with_deadline(train(
       folder / "run", {"--steps", "0", "--model", "llama-tiny", "--threads-per-rank", "999"}));
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   EXPECT_NE(ran.out.find(" 999 threads each on "), std::string::npos) << ran.out;
 }
 
-// Oracle: the bytes that --json tells of the same layout.
+// Oracle: the bytes in the --json output for the same layout.
 TEST(PlanProgram, LayoutAboveTheLimit_IsCalledTooLarge) {
-  const Ran facts = run_with_deadline({"plan", "--tp", "2", "--json"});
+  const RunResult facts = run_with_deadline({"plan", "--tp", "2", "--json"});
   const auto bytes = json::parse(facts.out)["ranks"][0]["bytes"].get<int64_t>();
-  const Ran fits = run_with_deadline({"plan", "--tp", "2", "--memory", std::to_string(bytes)});
+  const RunResult fits =
+      run_with_deadline({"plan", "--tp", "2", "--memory", std::to_string(bytes)});
   EXPECT_EQ(fits.out.find("too large"), std::string::npos) << fits.out;
-  const Ran large = run_with_deadline({"plan", "--tp", "2", "--memory", "1MiB"});
+  const RunResult large = run_with_deadline({"plan", "--tp", "2", "--memory", "1MiB"});
   EXPECT_EQ(large.exit_code, 0) << large.err;
   EXPECT_NE(large.out.find("\ntoo large: a rank may take 1.0 MiB\n"), std::string::npos)
       << large.out;
-  const Ran list = run_with_deadline({"plan", "--ranks", "2", "--memory", "1MiB"});
+  const RunResult list = run_with_deadline({"plan", "--ranks", "2", "--memory", "1MiB"});
   EXPECT_NE(list.out.find("tp=2 x dp=1: too large\n"), std::string::npos) << list.out;
 }
 

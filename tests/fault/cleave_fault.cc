@@ -1,6 +1,6 @@
-// cleave-fault: trains a tiny model while one thing after another goes wrong, resumes it as a user
-// would, and compares the bits of the last checkpoint with those of the run that nothing happened
-// to. No fault may cost more steps than lie between two saves.
+// cleave-fault: trains a tiny model with injected faults, resumes it after each as a user would,
+// and compares the last checkpoint bit for bit with that of an undisturbed run. No fault may lose
+// more steps than lie between two checkpoints.
 //
 // usage: cleave-fault [--rounds N] [--seed S] [--first R] [--program FILE]
 #include <algorithm>
@@ -34,8 +34,8 @@ namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
 constexpr int kNumSteps = 60;
-constexpr int kMostFaults = 3;        // before the run is left in peace
-constexpr double kLongestRunS = 120;  // then it hangs, which is a failure
+constexpr int kMostFaults = 3;        // per round
+constexpr double kLongestRunS = 120;  // a longer run counts as hung, which is a failure
 constexpr double kTimeoutS = 20;      // --timeout of the runs: more than a busy machine needs
 
 struct Layout {
@@ -56,12 +56,12 @@ const std::vector<Layout>& layouts() {
   return all;
 }
 
-/// One thing that goes wrong while a run trains.
+/// A fault that is injected into a training run.
 struct Fault {
   std::string name;
   std::function<void(Run&, std::mt19937_64&)> strike;
-  std::vector<int> codes;      // that the run may end with; 0 too: it came too late
-  bool for_processes = false;  // only where ranks are processes, and wait for each other
+  std::vector<int> codes;      // allowed exit codes; also 0, if the fault came too late
+  bool for_processes = false;  // needs ranks that are processes and wait for each other
   int max_restarts = 0;        // of cleave launch
 };
 
@@ -70,7 +70,7 @@ pid_t any_rank(Run& run, std::mt19937_64& random) {
   return ranks[random() % ranks.size()];
 }
 
-/// Sets a limit of every rank as it runs.
+/// Sets a resource limit of every running rank.
 void limit_ranks(Run& run, __rlimit_resource resource, rlim_t value) {
   for (const pid_t rank : run.ranks()) {
     rlimit limit{};
@@ -80,7 +80,7 @@ void limit_ranks(Run& run, __rlimit_resource resource, rlim_t value) {
   }
 }
 
-/// Bytes of addresses that a process uses now.
+/// The current address space of a process, in bytes.
 rlim_t address_space(pid_t pid) {
   std::ifstream in(str("/proc/", pid, "/statm"));
   rlim_t pages = 0;
@@ -118,7 +118,7 @@ const std::vector<Fault>& faults() {
       {"no file may grow",
        [](Run& run, auto&) { limit_ranks(run, RLIMIT_FSIZE, 1000); },
        {5, 6, 10}},
-      // 127: the system's loader, when a rank has just begun.
+      // 127: from the dynamic loader, if a rank has just started.
       {"no descriptor is left",
        [](Run& run, auto&) { limit_ranks(run, RLIMIT_NOFILE, 3); },
        {5, 6, 10, 127}},
@@ -132,14 +132,14 @@ const std::vector<Fault>& faults() {
   return all;
 }
 
-/// When a fault comes: so much of an unbroken run's time after the start, or so long after a step.
+/// When a fault is injected: after a fraction of an undisturbed run's time, or after a step.
 struct Moment {
   int step = -1;
   double part = 0;
   double delay_s = 0;
 };
 
-/// What a round does, worked out from the seed alone.
+/// A round, determined only by the seed.
 struct Plan {
   Layout layout;
   int save_every = 1;
@@ -149,7 +149,7 @@ struct Plan {
 
 Moment any_moment(std::mt19937_64& random) {
   Moment moment;
-  // While it starts, or while it trains: most of a run this short is its start.
+  // During the start or during training; most of such a short run is its start.
   if (random() % 4 == 0) {
     moment.part = static_cast<double>(random() % 1000) / 1000;
   } else {
@@ -184,7 +184,7 @@ class Chaos {
     std::ofstream(folder_ / "tiny.json") << test::kTinyLlama;
   }
 
-  /// Runs one round and prints its line. Throws Error when the bits differ.
+  /// Runs one round and records its story. Throws Error if the bits differ.
   void round(uint64_t seed) {
     const Plan plan = plan_of(seed);
     const Unbroken& whole = unbroken(plan);
@@ -226,7 +226,7 @@ class Chaos {
   [[nodiscard]] std::string run_folder() const { return folder_ / "run"; }
   [[nodiscard]] std::string log() const { return folder_ / "log"; }
 
-  /// Seconds or steps, as the round's line says it.
+  /// The moment in seconds or steps, for the round's line.
   [[nodiscard]] static std::string describe(const Moment& moment, double whole_s) {
     if (moment.step >= 0) return str("step ", moment.step);
     std::ostringstream text;
@@ -234,7 +234,7 @@ class Chaos {
     return text.str();
   }
 
-  /// Until the moment is there, or the run is over.
+  /// Waits until the moment, or until the run has ended.
   void wait_for(const Moment& moment, double whole_s, Run& run) const {
     const auto begin = monotonic_s();
     const auto has_come = [&] {
@@ -249,21 +249,22 @@ class Chaos {
 
   [[nodiscard]] static bool is_expected(const Fault& fault, int code, const std::string& text) {
     if (code == 0) return true;  // the fault came too late
-    // The system's loader does not outlive a limit that comes down while it maps libraries.
+    // The dynamic loader crashes if the limit is lowered while it maps libraries.
     const bool is_in_loader =
         text.find("killed by signal 11 before it joined") != std::string::npos;
     if (fault.name == "no memory is left" && code == 128 + SIGSEGV) return is_in_loader;
     return std::find(fault.codes.begin(), fault.codes.end(), code) != fault.codes.end();
   }
 
-  /// What is trained again. A save that the ranks do not wait for is there one interval later.
+  /// Checks the number of steps that must be repeated. An async save completes up to one interval
+  /// later.
   void check_lost_steps(const Plan& plan) {
     const std::string newest = newest_of(run_folder());
     const int64_t saved = newest.empty() ? 0 : std::stoll(newest.substr(newest.rfind('_') + 1));
     const int64_t lost = num_steps() - saved;
-    const bool is_behind = plan.layout.flags.find("--async-save") != std::string::npos;
+    const bool is_async = plan.layout.flags.find("--async-save") != std::string::npos;
     story_ += str(", ", lost, lost == 1 ? " step lost" : " steps lost");
-    CLEAVE_CHECK(lost <= plan.save_every * (is_behind ? 2 : 1), Code::kBug, story_);
+    CLEAVE_CHECK(lost <= plan.save_every * (is_async ? 2 : 1), Code::kBug, story_);
   }
 
   /// Steps in the run's log.
@@ -272,7 +273,7 @@ class Chaos {
     return std::count(std::istreambuf_iterator<char>(in), {}, '\n');
   }
 
-  /// The command line that begins the run or goes on with it.
+  /// The command line that starts or resumes the run.
   [[nodiscard]] Words command(const Plan& plan, int max_restarts,
                               const std::string& out_folder = "") const {
     const std::string out = out_folder.empty() ? run_folder() : out_folder;
@@ -291,12 +292,12 @@ class Chaos {
     if (!newest_of(out).empty()) {
       words.push_back("--resume");
     } else {
-      fs::remove_all(out);  // it had not come to its first checkpoint
+      fs::remove_all(out);  // the run has no checkpoint yet
     }
     return words;
   }
 
-  /// The run that nothing happens to; once for a layout.
+  /// The undisturbed run, made once per layout.
   const Unbroken& unbroken(const Plan& plan) {
     const std::string key = str(plan.layout.flags, plan.layout.processes);
     if (const auto known = unbroken_.find(key); known != unbroken_.end()) return known->second;
@@ -309,8 +310,8 @@ class Chaos {
     return unbroken_[key] = {bits_of(newest_of(out)), monotonic_s() - begin};
   }
 
-  /// Flips a bit of the newest checkpoint: --resume must refuse it, and a restart must go back to
-  /// an older one.
+  /// Flips a bit of the newest checkpoint: --resume must refuse it, and a restart must use an older
+  /// one.
   void flip_a_bit(const Plan& plan, std::mt19937_64& random) {
     const std::string newest = newest_of(run_folder());
     if (newest.empty()) return;
@@ -330,7 +331,7 @@ class Chaos {
     CLEAVE_CHECK(code == 4, Code::kBug, story_, ", and --resume ended with ", code.value_or(-1),
                  "\n", refused.text());
     if (plan.layout.processes == 0 || num_checkpoints() < 2) {
-      fs::remove_all(run_folder());  // nothing whole is left, or no launcher that goes back
+      fs::remove_all(run_folder());  // no intact checkpoint, or no launcher that uses an older one
       return;
     }
     Words words = command(plan, 0);
@@ -339,7 +340,7 @@ class Chaos {
     const auto restarted_code = restarted.wait(kLongestRunS);
     CLEAVE_CHECK(restarted_code == 0, Code::kBug, story_, ", and a restart ended with ",
                  restarted_code.value_or(-1), "\n", restarted.text());
-    story_ += ", went back to an older one";
+    story_ += ", restarted from an older one";
   }
 
   [[nodiscard]] int num_checkpoints() const {

@@ -1,6 +1,6 @@
-// cleave-soak: trains a tiny model over two ranks for as long as it is told to, with a checkpoint
-// every 100 steps (threads: written behind the training), and watches from outside (/proc, the
-// run's metrics) whether anything grows: memory, descriptors, threads, the time of a step.
+// cleave-soak: trains a tiny model on two ranks for a given time, with a checkpoint every 100 steps
+// (threads: async saves), and checks by /proc and the run's metrics whether memory, descriptors,
+// threads or the time of a step grow.
 //
 // usage: cleave-soak [--seconds S] [--ranks processes|threads] [--program FILE]
 #include <algorithm>
@@ -31,10 +31,10 @@ namespace {
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-constexpr int kNumWindows = 240;  // of a run
-constexpr int kNumWarmUp = 40;    // of them, which nothing is judged by
-constexpr int kLooksAWindow = 4;  // at the processes
-constexpr int kPrinted = 4;       // one window in so many
+constexpr int kNumWindows = 240;      // of a run
+constexpr int kNumWarmUp = 40;        // first windows, which are ignored
+constexpr int kSamplesPerWindow = 4;  // of the processes' resources
+constexpr int kPrinted = 4;           // prints one window of so many
 constexpr double kLongestStartS = 120, kLongestEndS = 120;
 constexpr int64_t kFreshWarmUpSteps = 300;  // of the new run that the old one is compared with
 constexpr double kLeastSideBySideS = 40;
@@ -42,7 +42,8 @@ constexpr int kNumComparisons = 20;  // in that time
 
 constexpr double kMostMiBAnHour = 1;
 constexpr double kMostPercentSlower = 2;
-// What a run too short to show 1 MiB an hour may grow by: allocators take memory in such pieces.
+// Allowed growth of a short run, which cannot resolve 1 MiB per hour: allocators grow in such
+// steps.
 constexpr double kLeastMiB = 1;
 
 constexpr std::string_view kConfig =
@@ -57,12 +58,12 @@ struct Options {
   std::string program = CLEAVE_PROGRAM;
 };
 
-/// What the processes of a run hold at one moment, all of them together.
-struct Look {
-  double mib = 0;  // memory that no file stands behind
+/// Current resources of all processes of a run together.
+struct Sample {
+  double mib = 0;  // memory without file mappings
   int num_descriptors = 0;
   int num_threads = 0;
-  double cpu_s = 0;  // since they began
+  double cpu_s = 0;  // since their start
 };
 
 /// The number after `name` in a /proc file of lines "name: number".
@@ -76,7 +77,7 @@ std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// Processor seconds of all threads of a process, ended ones too; 0 when it is gone.
+/// CPU seconds of all threads of a process, including ended ones; 0 if the process is gone.
 double cpu_seconds(pid_t pid) {
   clockid_t clock{};
   timespec time{};
@@ -84,20 +85,20 @@ double cpu_seconds(pid_t pid) {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-Look look_at(const Run& run) {
-  Look look;
+Sample sample_of(const Run& run) {
+  Sample sample;
   for (const pid_t pid : run.pids()) {
     const std::string status = text_of(str("/proc/", pid, "/status"));
-    look.mib += (number_after(status, "RssAnon") + number_after(status, "RssShmem")) / 1024;
-    look.num_threads += static_cast<int>(number_after(status, "Threads"));
-    look.cpu_s += cpu_seconds(pid);
+    sample.mib += (number_after(status, "RssAnon") + number_after(status, "RssShmem")) / 1024;
+    sample.num_threads += static_cast<int>(number_after(status, "Threads"));
+    sample.cpu_s += cpu_seconds(pid);
     std::error_code gone;
     for (auto it = fs::directory_iterator(str("/proc/", pid, "/fd"), gone);
          it != fs::directory_iterator(); it.increment(gone)) {
-      ++look.num_descriptors;
+      ++sample.num_descriptors;
     }
   }
-  return look;
+  return sample;
 }
 
 /// Counts the lines of a growing file; each byte is read once.
@@ -121,17 +122,17 @@ class StepCount {
   int64_t steps_ = 0;
 };
 
-/// A run with its log.
+/// A run and its step count.
 struct Watched {
   Watched(const Words& command, const std::string& folder)
       : run(command, {}, folder + ".log"), steps(folder + "/metrics.jsonl") {}
 
-  /// Throws Error when the run ends or takes too long.
+  /// Throws Error if the run ends or takes too long.
   void wait_for(int64_t num_steps) {
     const double begun = monotonic_s();
     while (steps.now() < num_steps) {
       CLEAVE_CHECK(!run.has_ended() && monotonic_s() - begun < kLongestStartS, Code::kBug,
-                   "the run did not come to step ", num_steps, ":\n", run.text());
+                   "the run did not reach step ", num_steps, ":\n", run.text());
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
   }
@@ -140,14 +141,14 @@ struct Watched {
   StepCount steps;
 };
 
-/// Processor time of steps.
+/// CPU time of a number of steps.
 struct Pace {
   int64_t num_steps = 0;
   double cpu_s = 0;
-  [[nodiscard]] double us_a_step() const { return cpu_s / static_cast<double>(num_steps) * 1e6; }
+  [[nodiscard]] double us_per_step() const { return cpu_s / static_cast<double>(num_steps) * 1e6; }
 };
 
-/// How much longer a step takes, in per cent, with twice the standard error of that mean.
+/// How much longer a step takes, in percent, with twice the standard error of that mean.
 struct Slowdown {
   double percent = 0, error = 0;
 };
@@ -161,16 +162,16 @@ Slowdown mean_of(const std::vector<double>& percents) {
 }
 
 Pace pace_since_begin(Watched& watched) {
-  return {.num_steps = watched.steps.now(), .cpu_s = look_at(watched.run).cpu_s};
+  return {.num_steps = watched.steps.now(), .cpu_s = sample_of(watched.run).cpu_s};
 }
 
 Pace operator-(const Pace& a, const Pace& b) {
   return {.num_steps = a.num_steps - b.num_steps, .cpu_s = a.cpu_s - b.cpu_s};
 }
 
-/// A part of a run. The least of many looks is what is held while nothing is under way.
+/// A part of a run. The minimum of its samples excludes temporary use, for example by a save.
 struct Window {
-  double hours = 0;  // at its end, since the first began
+  double hours = 0;  // from the start of the first window to the end of this one
   Pace pace{};
   double mib = 0;
   int num_descriptors = 0;
@@ -192,15 +193,15 @@ double slope(const std::vector<double>& x, const std::vector<double>& y) {
 
 Window watch_window(Watched& watched, double seconds) {
   const Pace before = pace_since_begin(watched);
-  const Look first = look_at(watched.run);
+  const Sample first = sample_of(watched.run);
   Window window{
       .mib = first.mib, .num_descriptors = first.num_descriptors, .num_threads = first.num_threads};
-  for (int i = 0; i < kLooksAWindow; ++i) {
-    std::this_thread::sleep_for(std::chrono::duration<double>(seconds / kLooksAWindow));
-    const Look look = look_at(watched.run);
-    window.mib = std::min(window.mib, look.mib);
-    window.num_descriptors = std::min(window.num_descriptors, look.num_descriptors);
-    window.num_threads = std::min(window.num_threads, look.num_threads);
+  for (int i = 0; i < kSamplesPerWindow; ++i) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds / kSamplesPerWindow));
+    const Sample sample = sample_of(watched.run);
+    window.mib = std::min(window.mib, sample.mib);
+    window.num_descriptors = std::min(window.num_descriptors, sample.num_descriptors);
+    window.num_threads = std::min(window.num_threads, sample.num_threads);
   }
   window.pace = pace_since_begin(watched) - before;
   return window;
@@ -209,13 +210,13 @@ Window watch_window(Watched& watched, double seconds) {
 void print(const Window& window) {
   std::cout << std::fixed << std::setprecision(1) << std::setw(8) << window.hours * 60 << " min"
             << std::setw(9) << window.pace.num_steps << " steps" << std::setw(9)
-            << window.pace.us_a_step() << " us each" << std::setprecision(2) << std::setw(10)
+            << window.pace.us_per_step() << " us each" << std::setprecision(2) << std::setw(10)
             << window.mib << " MiB" << std::setw(5) << window.num_descriptors << " descriptors"
             << std::setw(4) << window.num_threads << " threads" << std::endl;
 }
 
-/// Lines on stderr: warnings and errors.
-int64_t num_complaints(const std::string& text) {
+/// Number of warnings and errors in the output.
+int64_t num_messages(const std::string& text) {
   int64_t found = 0;
   for (size_t at = 0; (at = text.find("cleave: ", at)) != std::string::npos; ++at) ++found;
   return found;
@@ -227,7 +228,7 @@ class Soak {
     std::ofstream(folder_ / "tiny.json") << kConfig;
   }
 
-  /// What grew, in words; "" when nothing did. Throws Error when a run does not begin.
+  /// Returns what grew, as text; "" if nothing did. Throws Error if a run does not start.
   std::string watch() {
     Watched old(command("old"), folder_ / "old");
     old.wait_for(1);
@@ -243,7 +244,7 @@ class Soak {
     kill(old.run.pid(), SIGTERM);
     const auto code = old.run.wait(kLongestEndS);
     std::string grew = what_grew(slower, old.steps.now());
-    if (num_complaints(old.run.text()) != 0) grew += "warnings:\n" + old.run.text();
+    if (num_messages(old.run.text()) != 0) grew += "warnings:\n" + old.run.text();
     if (code != 128 + SIGTERM) {
       grew += str("exit ", code.value_or(-1), " after SIGTERM:\n", old.run.text());
     }
@@ -264,9 +265,9 @@ class Soak {
     return words;
   }
 
-  /// How much more processor time a step of the old run takes than one of a run that has just
-  /// begun. Both run side by side meanwhile: what else the machine does changes the time of a step
-  /// by tens of per cent from minute to minute, processor time too, but of both alike.
+  /// How much more CPU time a step of the old run takes than a step of a new run. Both run at the
+  /// same time: other load changes even the CPU time of a step by tens of percent from minute to
+  /// minute, but of both runs in the same way.
   [[nodiscard]] Slowdown compare_with_a_new_run(Watched& old) const {
     Watched fresh(command("fresh"), folder_ / "fresh");
     fresh.wait_for(kFreshWarmUpSteps);
@@ -277,8 +278,8 @@ class Soak {
       std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
       const Pace of_old = pace_since_begin(old) - old_before;
       const Pace of_fresh = pace_since_begin(fresh) - fresh_before;
-      if (of_old.num_steps == 0 || of_fresh.num_steps == 0) continue;  // they were suspended
-      percents.push_back((of_old.us_a_step() / of_fresh.us_a_step() - 1) * 100);
+      if (of_old.num_steps == 0 || of_fresh.num_steps == 0) continue;  // the runs were suspended
+      percents.push_back((of_old.us_per_step() / of_fresh.us_per_step() - 1) * 100);
     }
     return mean_of(percents);
   }
@@ -290,7 +291,7 @@ class Soak {
     return values;
   }
 
-  /// The least in the first third of the windows, and in the last.
+  /// The minimum over the first third of the windows, and over the last third.
   [[nodiscard]] std::pair<double, double> first_and_last(int Window::*member) const {
     const std::vector<double> values = all(member);
     const auto part = static_cast<std::ptrdiff_t>(values.size() / 3);

@@ -50,7 +50,7 @@ std::vector<pid_t> Run::pids() const {
 
 std::vector<pid_t> Run::ranks() const {
   std::vector<pid_t> found = pids();
-  // A launcher that has just begun, or begins again, has none for a moment.
+  // A launcher that has just started or restarts has no ranks for a moment.
   for (int tries = 0; launches_ && found.size() == 1 && tries < 2000; ++tries) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     found = pids();

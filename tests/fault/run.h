@@ -7,35 +7,35 @@
 
 namespace cleave::fault {
 
-/// A command that runs beside this program, with its output in a file.
+/// A command that runs in the background, with its output in a file.
 class Run {
  public:
   Run(const std::vector<std::string>& command, const std::vector<std::string>& environment,
       std::string output);
 
-  /// The process that was started, and those that it has started since, by pid.
+  /// The pids of the started process and its children.
   [[nodiscard]] std::vector<pid_t> pids() const;
-  /// Those that it has started: the ranks of a launcher; the process itself when it has none.
+  /// The pids of its children (a launcher's ranks), or of the process itself if it has none.
   [[nodiscard]] std::vector<pid_t> ranks() const;
   [[nodiscard]] pid_t pid() const { return child_.pid(); }
 
-  /// The exit code; nothing when it runs for longer, and then it is ended.
+  /// The exit code. If it runs longer than `seconds`, kills it and returns nullopt.
   std::optional<int> wait(double seconds);
   [[nodiscard]] bool has_ended() { return child_.poll_exit().has_value(); }
-  /// What it printed.
+  /// Its output.
   [[nodiscard]] std::string text() const;
 
  private:
-  bool launches_;  // it is cleave launch
+  bool launches_;  // the command is cleave launch
   std::string output_;
   ChildProcess child_;
 };
 
-/// A checkpoint's weights, moments and masters: a hash of the names and bytes of its tensor files;
-/// "" when there is none.
+/// A hash of the names and bytes of a checkpoint's tensor files (weights, moments, master weights);
+/// "" if it has none.
 std::string bits_of(const std::string& checkpoint);
 
-/// The folder that `latest` of a run names; "" when there is none.
+/// The folder that `latest` of a run names; "" if there is none.
 std::string newest_of(const std::string& run);
 
 }  // namespace cleave::fault

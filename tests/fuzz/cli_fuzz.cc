@@ -1,5 +1,5 @@
-// A command line of any words, which NUL ends: read as the program reads it, whose commands then do
-// nothing; a refusal is an exit code of the table and no bug.
+// Random command lines of NUL-terminated words, parsed by the program with commands that do
+// nothing: a refusal has an exit code of the table other than kBug.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -17,10 +17,10 @@ using cleave::cli::Flags;
 using cleave::cli::Run;
 using cleave::fuzz::require;
 
-/// Its flags alone: what a fuzzer makes up is never done.
+/// A command that parses its flags but does nothing.
 Command parsed_only(Command command) {
   command.define = [define = std::move(command.define)](Flags& flags) -> Run {
-    // The closure owns what the flags are read into.
+    // The closure owns the variables that the flags are read into.
     return [run = define(flags)] { return 0; };
   };
   return command;
@@ -53,7 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
   const bool traces = std::find(words.begin(), words.end(), "--trace") != words.end();
-  if (traces) return 0;  // it replaces what a throw does, for the whole process
+  if (traces) return 0;  // --trace changes every throw of the process
   const int code = cleave::cli::run_program(words, commands());
   require(code >= 0 && code <= 10 && code != 1);
   return 0;

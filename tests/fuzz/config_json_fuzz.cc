@@ -1,5 +1,5 @@
-// A model's config.json on any bytes, as each family reads it, and as Meta's params.json: a refusal
-// is Error(kFormat); every number of an accepted one is in its range.
+// Random bytes as a config.json of every model family and as Meta's params.json: a refusal is
+// Error(kFormat); every number of an accepted file is in its range.
 #include <cmath>
 #include <cstdint>
 

@@ -1,5 +1,5 @@
-// The CSV reader on any bytes: a refusal is Error(kFormat); what is accepted has records of one
-// width, and written again with every field in quotes it reads the same.
+// Random bytes as CSV: a refusal is Error(kFormat); all records of an accepted file have the same
+// width, and written with every field in quotes it reads the same.
 #include <cstdint>
 #include <string>
 #include <string_view>

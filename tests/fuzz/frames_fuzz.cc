@@ -1,7 +1,7 @@
-// What two peers may send over the network, as any bytes: refused with an Error, or written into
-// the segment where it belongs; this rank's own part of the segment stays as it was, and no counter of a
-// peer leaves what the protocol allows. The first byte says how the rest is shared: bytes of 16 to
-// the first peer for every 16 of both; 255: all to the first.
+// Random bytes from two peers over the network: refused with an Error, or written into the peer's
+// part of the segment; this rank's part stays unchanged, and all counters of peers stay within the
+// protocol's limits. The first byte determines how many of every 16 bytes the first peer sends;
+// 255: all of them.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -14,27 +14,27 @@
 
 namespace {
 
-using cleave::SharedSegment;
 using cleave::FrameDecoder;
+using cleave::SharedSegment;
 using cleave::fuzz::require;
 
-/// One peer and what it has to say.
+/// A peer and the bytes that it sends.
 struct Peer {
-  FrameDecoder copy;
+  FrameDecoder decoder;
   std::vector<uint8_t> bytes{};
   size_t sent = 0;
   bool is_refused = false;
 };
 
-/// The next piece, as a socket gives it: cut anywhere.
+/// Feeds the next bytes, divided anywhere, as from a socket.
 void feed(Peer& peer, size_t most) {
-  const auto room = peer.copy.room();
-  require(!room.empty());
-  const size_t count = std::min({room.size(), peer.bytes.size() - peer.sent, most});
-  std::memcpy(room.data(), peer.bytes.data() + peer.sent, count);
+  const auto buffer = peer.decoder.receive_buffer();
+  require(!buffer.empty());
+  const size_t count = std::min({buffer.size(), peer.bytes.size() - peer.sent, most});
+  std::memcpy(buffer.data(), peer.bytes.data() + peer.sent, count);
   peer.sent += count;
   try {
-    peer.copy.advance(count);
+    peer.decoder.advance(count);
   } catch (const cleave::Error& error) {
     const cleave::Code code = error.code();
     require(code == cleave::Code::kFormat || code == cleave::Code::kDesync ||
@@ -67,7 +67,7 @@ void check_segment(SharedSegment& segment, const cleave::GroupEntry& entry) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
-  const auto segment = SharedSegment::create_mirror(3, 0);
+  const auto segment = SharedSegment::create_replica(3, 0);
   const std::vector<int> ranks{0, 1, 2};
   const cleave::GroupEntry& entry = segment->group(segment->join_group(7, ranks, "tp"));
   segment->member(entry, 0).stamp.store(1);

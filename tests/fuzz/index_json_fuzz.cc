@@ -1,5 +1,5 @@
-// The index of a model's files on any bytes: a refusal is Error(kFormat); every file that an
-// accepted one names is a name in the folder, never a path.
+// Random bytes as an index of a model's files: a refusal is Error(kFormat); every file that an
+// accepted index names is a name in the folder, not a path.
 #include <cstdint>
 
 #include "cleave/base/error.h"

@@ -7,10 +7,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/// What the fuzz targets share.
+/// Helpers of the fuzz targets.
 namespace cleave::fuzz {
 
-/// Ends the process where a promise does not hold: a finding.
+/// Aborts if a promise does not hold, which the fuzzer reports.
 inline void require(bool holds) {
   if (!holds) std::abort();
 }
@@ -19,7 +19,7 @@ inline std::string_view text_of(const uint8_t* data, size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-/// The bytes as a file, for readers that take paths.
+/// The bytes as a file, for readers that need a path.
 class MemoryFile {
  public:
   explicit MemoryFile(std::span<const uint8_t> bytes) : fd_(memfd_create("input", MFD_CLOEXEC)) {

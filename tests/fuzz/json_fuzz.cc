@@ -1,5 +1,5 @@
-// The JSON reader on any bytes: a refusal is Error(kFormat); what is accepted can be walked, with
-// every value inside the text.
+// Random bytes as JSON: a refusal is Error(kFormat); an accepted document can be walked, with every
+// value inside the text.
 #include <cstdint>
 #include <string_view>
 

@@ -1,5 +1,5 @@
-// The JSONL reader on any bytes: a refusal is Error(kFormat) that names its line; line numbers
-// increase, and the lines put together again are the text.
+// Random bytes as JSONL: a refusal is Error(kFormat) with the line number; line numbers increase,
+// and the joined lines are the text.
 #include <cstdint>
 #include <string>
 
@@ -11,7 +11,7 @@ namespace {
 
 using cleave::fuzz::require;
 
-/// What the reader leaves of a text: no byte order mark, line ends of one byte.
+/// The text as the reader returns it: without a byte order mark, with line ends of one byte.
 std::string plain(std::string_view text) {
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   std::string out;

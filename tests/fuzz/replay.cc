@@ -1,5 +1,5 @@
-// Runs a fuzz target over the files of a folder: the regression test of its corpus, without
-// libFuzzer.
+// Runs a fuzz target on all files of a folder, without libFuzzer: the regression test of its
+// corpus.
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>

@@ -1,5 +1,5 @@
-// The safetensors header on any bytes, read as a whole file: a refusal is Error(kFormat); what is
-// accepted covers the data exactly, tensor after tensor, and written again it reads the same.
+// Random bytes as a safetensors file: a refusal is Error(kFormat); the tensors of an accepted
+// header cover the data exactly, and the header written again reads the same.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -56,7 +56,7 @@ void check_written_again(const SafetensorsHeader& header, uint64_t file_size) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  if (size < 8) return 0;  // the reader of files refuses these before it gets here
+  if (size < 8) return 0;  // the file reader refuses these before it parses the header
   const std::string_view file = cleave::fuzz::text_of(data, size);
   try {
     const SafetensorsHeader header = header_of(file, size);

@@ -1,5 +1,5 @@
-// Any bytes as text: byte-pair encoding and WordPiece give the ids that their definitions give when
-// they are followed slowly, word for word; bytes as tokens come back as they were.
+// Random bytes as text: BPE and WordPiece give the same ids as slow implementations of their
+// definitions; the byte tokenizer's tokens decode to the same bytes.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "cleave/text/utf8.h"
-#include "cleave/tokenizer/bpe.h"
+#include "cleave/tokenizer/token_model.h"
 #include "cleave/tokenizer/tokenizer.h"
-#include "cleave/tokenizer/word_piece.h"
 #include "tests/fuzz/input.h"
 
 namespace {
@@ -20,7 +19,8 @@ using cleave::fuzz::require;
 using Ids = std::vector<int64_t>;
 using Words = std::vector<std::string>;
 
-/// Letters a to d, merges over each other in an order that makes ranks matter, one of two bytes.
+/// Overlapping merges of the letters a to d, in an order in which ranks matter, and one of two-byte
+/// characters.
 const std::vector<std::pair<std::string, std::string>> kMerges{{"b", "a"},
                                                                {"a", "b"},
                                                                {"a", "a"},
@@ -57,7 +57,7 @@ Words characters_of(std::string_view text) {
   return characters;
 }
 
-/// The definition: of all neighbours that have a merge, the pair of the lowest rank, the leftmost.
+/// The definition: repeatedly merges the adjacent pair of the lowest rank, the leftmost one first.
 Ids slow_bpe(std::string_view text, const Words& tokens) {
   using Pair = std::pair<int64_t, int64_t>;
   std::map<Pair, size_t> ranks;
@@ -86,7 +86,7 @@ const Words kPieces{"[UNK]", "a", "ab",       "abc",        "##c", "##cd", "##d"
                     "##a",   "d", "\xC3\xA9", "##\xC3\xA9", "cd",  "b",    "##b", "##\xC3\xA9z"};
 constexpr int64_t kMostCharacters = 12;
 
-/// The definition: the longest token each time, from the left; all or nothing.
+/// The definition: repeatedly takes the longest token from the left; all or nothing.
 Ids slow_word_piece(std::string_view word) {
   const Words characters = characters_of(word);
   if (static_cast<int64_t>(characters.size()) > kMostCharacters) return {0};
@@ -116,8 +116,8 @@ void check_bpe(std::string_view text) {
     return made;
   }();
   Ids ids;
-  cleave::ModelScratch scratch;
-  bpe->tokenize(text, ids, scratch);
+  cleave::PieceCache cache;
+  bpe->tokenize(text, ids, cache);
   require(ids == slow_bpe(text, tokens));
 }
 
@@ -125,8 +125,8 @@ void check_word_piece(std::string_view word) {
   static const cleave::WordPiece model(Vocab::from_list(kPieces),
                                        {.unk = 0, .max_characters = kMostCharacters});
   Ids ids;
-  cleave::ModelScratch scratch;
-  model.tokenize(word, ids, scratch);
+  cleave::PieceCache cache;
+  model.tokenize(word, ids, cache);
   require(ids == (word.empty() ? Ids{} : slow_word_piece(word)));
 }
 
@@ -140,7 +140,7 @@ void check_bytes(std::string_view text) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  if (size > 512) return 0;  // the slow way is quadratic
+  if (size > 512) return 0;  // the slow implementations are quadratic
   const std::string text = cleave::replace_bad_utf8(cleave::fuzz::text_of(data, size));
   check_bpe(text);
   check_word_piece(text);

@@ -1,7 +1,7 @@
-// A tokenizer.json of any bytes: a refusal is Error(kFormat); an accepted one encodes every text to
-// ids of its vocabulary, without an exception, and decodes them to valid UTF-8.
+// Random bytes as tokenizer.json: a refusal is Error(kFormat); an accepted tokenizer encodes every
+// text to ids of its vocabulary, without an exception, and decodes them to valid UTF-8.
 //
-// The input may end in a NUL and a text of its own to encode.
+// The input may end in a NUL and another text to encode.
 #include <array>
 #include <cstdint>
 #include <string_view>

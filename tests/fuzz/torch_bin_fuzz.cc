@@ -1,5 +1,5 @@
-// A torch file of any bytes: a refusal is Error(kFormat); every tensor of what is accepted reads
-// whole, and holds no more elements than the file has bytes.
+// Random bytes as a torch file: a refusal is Error(kFormat); every tensor of an accepted file can
+// be read completely, and has no more elements than the file has bytes.
 #include <cstddef>
 #include <cstdint>
 #include <vector>

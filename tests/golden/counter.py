@@ -51,9 +51,9 @@ def weights(seed, name, shape, scale, offset):
 
 
 def directions(count):
-    """The vector that rows are projected on: float64 of 0.5 <= |v| < 1.5, over sqrt(count).
+    """The vector onto which rows are projected: float64 of 0.5 <= |v| < 1.5, divided by sqrt(count).
 
-    No entry is small and no two agree, so that an error or an exchange of entries shows.
+    No entry is small and no two are equal, so that an error or an exchange of entries shows.
     """
     x = 2.0 * uniform(0, "projection", count).astype(np.float64) - 1.0
     return np.where(x < 0, x - 0.5, x + 0.5) / np.sqrt(float(count))

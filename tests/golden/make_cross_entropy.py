@@ -3,7 +3,7 @@
 usage: make_cross_entropy.py [--check]
 
 NAME is v and the number of classes, with _big for logits around 300 that spread over 140: their exponentials overflow
-unless the maximum is taken off. NAME.SET.lsE.KEY: SET is all, or ignore (some labels are -100); E the label smoothing;
+unless the maximum is subtracted. NAME.SET.lsE.KEY: SET is all, or ignore (some labels are -100); E the label smoothing;
 KEY loss_per_token, grad_upstream (of sum(loss_per_token * NAME.upstream)), loss_mean (over real labels), grad_mean.
 .kminus1 is the other definition, of Megatron and NeMo: with s = E V / (V - 1), loss = (1 - s) nll - s mean(log p).
 """

@@ -66,7 +66,7 @@ BERT = {
     "tie_word_embeddings": True,
     "torch_dtype": "float32",
 }
-# Rotary positions of Llama 3; config.json of transformers 5 has them, and the dtype, under other keys.
+# Rotary settings of Llama 3; transformers 5 writes them, and the dtype, under other keys of config.json.
 LLAMA3_ROPE = {
     "factor": 8.0,
     "high_freq_factor": 4.0,
@@ -102,19 +102,19 @@ MODELS = {
         96, 64, 96, 4, num_key_value_heads=2, max_position_embeddings=512, rope_theta=500000.0, rope_scaling=LLAMA3_ROPE
     ),
 }
-# Tokens of a row, where they are not 12, and runs of an optimizer besides AdamW.
+# Tokens per sequence if not 12, and optimizer runs in addition to AdamW.
 LENGTH = {"llama-gqa-llama3rope": 24}
 RUNS = {"bert-cls": ["sgd"], "bert-mlm": ["clip"], "gpt2": ["clip", "adam"], "llama-mha": ["clip"]}
-# Where a batch with the pad id among the real ones is recorded too: its row of the embedding gets no gradient from the
-# look-up, only from a tied output matrix.
+# Models with an additional batch that has the pad id among the real ids: its row of the embedding gets no gradient from
+# the look-up, only from a tied output matrix.
 HAS_PAD_ID = ("bert-cls", "bert-mlm", "llama-mha", "llama-gqa-tied")
 # Weights in several files with an index.
 MAX_FILE_BYTES = {"llama-gqa-llama3rope": 100_000}
 
 
 def recipe(config, name, shape):
-    """[name, shape, scale, offset]: uniform weights with the standard deviations of seeded normal ones: 0.12 of a
-    matrix, 0.36 of Llama's output matrix, 0.1 of norms and biases, so that one that is left out shows."""
+    """[name, shape, scale, offset] of uniform weights with the standard deviations 0.12 for matrices, 0.36 for Llama's
+    output matrix, 0.1 for norms and biases, so that an omitted one shows."""
     is_norm = name.endswith("weight") and len(shape) == 1
     deviation = 0.12 if len(shape) == 2 else 0.1
     output = "model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"
@@ -134,7 +134,7 @@ def build(config):
 
 
 def load(spec, perturbed=0.0):
-    """The model as from_pretrained gives it from config.json and the weights."""
+    """The model that from_pretrained makes of config.json and the weights."""
     config = spec["config"]
     tensors = {name: counter.weights(spec["seed"], name, *rest) for name, *rest in spec["tensors"]}
     if perturbed:
@@ -161,9 +161,9 @@ def checksum_of(spec):
 
 
 def batch(name, spec, stream, padded=False):
-    """Ids of the whole vocabulary but the pad id; that only of the stream "padid", in every row.
+    """Ids of the whole vocabulary except the pad id, which only the stream "padid" has, in every sequence.
 
-    Padded: rows of different length, the pad id behind them, no label there.
+    `padded`: sequences of different length, followed by the pad id without labels.
     """
     config, length = spec["config"], LENGTH.get(name, 12)
     shape, seed = (ROWS, length), spec["seed"]
@@ -185,7 +185,7 @@ def batch(name, spec, stream, padded=False):
     if "Sequence" in config["architectures"][0]:
         out["labels"] = counter.integers(seed, stream + ".classes", (ROWS,), 0, 2)
         return out
-    # Three labels in each row, so that the mean over some of the rows is the mean over a batch.
+    # Three labels per sequence, so that the means of parts of the batch average to the mean of the batch.
     labels = np.full(shape, -100, dtype=np.int64)
     targets = counter.integers(seed, stream + ".labels", shape, 0, config["vocab_size"])
     for row in range(ROWS):
@@ -200,7 +200,7 @@ def tensors_of(rows):
 
 
 def flat(spec, values):
-    """All tensors of a model as one vector: vectors whole, of a matrix its two projections (see README.md)."""
+    """All tensors of a model as one vector: vectors unchanged, and two projections of each matrix (see README.md)."""
     parts = []
     for name, shape, *_ in spec["tensors"]:
         value = values[name].detach().numpy().astype(np.float64)
@@ -212,7 +212,7 @@ def flat(spec, values):
 
 
 def passes(model, spec, name):
-    """Loss, logits and gradients of full rows, of rows of different length, and of rows that have the pad id."""
+    """Loss, logits and gradients of full sequences, of sequences of different length, and of sequences with the pad id."""
     out = {}
     kinds = [("", "input"), ("pad.", "pad")] + ([("padid.", "padid")] if name in HAS_PAD_ID else [])
     for prefix, stream in kinds:
@@ -291,14 +291,14 @@ def same_ids(a, b):
 
 
 def try_seed(name, config, seed):
-    """The spec of a seed, or nothing where rounding could change what the model generates."""
+    """The spec of a seed, or None if rounding could change the generated ids."""
     spec = {"seed": seed, "config": dict(config), "tensors": build(config)}
     spec["checksum"] = checksum_of(spec)
     if name in MAX_FILE_BYTES:
         spec["max_file_bytes"] = MAX_FILE_BYTES[name]
     if config["model_type"] == "bert":
         return spec
-    # An end id that ends one row early: the 5th new id of the second prompt of the batch.
+    # An end id that ends one sequence early: the 5th new id of the second prompt of the batch.
     free = load(spec).generate(
         **{k: torch.from_numpy(v) for k, v in zip(("input_ids", "attention_mask"), prompts_of(spec)["batch"])},
         max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=PAD_ID, eos_token_id=None,

@@ -16,7 +16,7 @@ CONFIG = make_models.GPT2 | {"vocab_size": 16, "n_embd": 8, "n_layer": 1, "n_hea
 
 def main():
     model = make_models.load({"seed": 5, "config": CONFIG, "tensors": make_models.build(CONFIG)})
-    state = model.state_dict()  # lm_head.weight is a second name of transformer.wte.weight
+    state = model.state_dict()  # lm_head.weight is tied to transformer.wte.weight
     once = dict(model.named_parameters())
     once = {name: value.detach().clone() for name, value in once.items()}
     if not stored.CHECKS:

@@ -1,4 +1,4 @@
-"""Writes what a script made, or with --check compares it with what is stored."""
+"""Stores a script's results, or with --check compares them with the stored files."""
 
 import json
 import pathlib

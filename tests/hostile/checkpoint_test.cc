@@ -1,5 +1,5 @@
-// A checkpoint at rest, damaged in every way: nothing of it is loaded by mistake. Its files, the
-// index and the manifest are made by the code that saves.
+// A damaged checkpoint on disk is never loaded. Its files, index and manifest are made by the code
+// that saves.
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -92,7 +92,7 @@ void flip_bit(const fs::path& path, uint64_t byte, unsigned bit) {
   ASSERT_TRUE(file.flush());
 }
 
-/// The tensor that has this byte of a file, in quotes; else the file.
+/// The tensor with this byte of a file, in quotes; otherwise the file's name.
 std::string owner_of(const Safetensors& whole, const std::string& name, uint64_t byte) {
   for (const StoredTensor& tensor : whole.tensors()) {
     if (whole.files()[tensor.file].name != name) continue;
@@ -126,14 +126,14 @@ TEST_F(CheckpointAtRest, TwoThousandFlippedBits_AreFoundAndTheTensorNamed) {
   std::printf("%d of %d flipped bits found\n", num_found, kFlips);
 }
 
-/// Of this thread: other programs on the machine do not count.
+/// CPU time of this thread, which does not count other programs.
 double cpu_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-TEST_F(CheckpointAtRest, EveryCutOfAHeaderAnd500OfTheData_AreRefusedWithBothSizes) {
+TEST_F(CheckpointAtRest, EveryTruncationOfAHeaderAnd500OfTheData_AreRefusedWithBothSizes) {
   const std::string name = "model-00002-of-00005.safetensors";
   const std::string whole = read_file(file(name));
   const uint64_t data_begin = Safetensors::open(file(name)).files()[0].data_begin;
@@ -150,28 +150,28 @@ TEST_F(CheckpointAtRest, EveryCutOfAHeaderAnd500OfTheData_AreRefusedWithBothSize
     const Error error = thrown_by([&] { Safetensors::open(folder / "step"); });
     EXPECT_LT(cpu_seconds() - start, 0.05);
     EXPECT_EQ(error.code(), Code::kFormat);
-    EXPECT_THAT(error.what(), HasSubstr("was cut"));
+    EXPECT_THAT(error.what(), HasSubstr("is truncated"));
     EXPECT_THAT(find_damage(folder / "step"),
                 testing::ElementsAre(str(name, " has ", size, " bytes; expected ", whole.size())));
   }
-  std::printf("%zu cuts\n", sizes.size());
+  std::printf("%zu truncations\n", sizes.size());
 }
 
-/// What was done to a checkpoint, and the file that must be named.
-struct Mishap {
+/// A kind of damage to a checkpoint.
+struct Damage {
   std::string name;
-  std::function<void(const fs::path& checkpoint)> happen;
+  std::function<void(const fs::path& checkpoint)> apply;
 };
 
-/// Mishaps of one file; `later` and `other`: checkpoints of a later step and of another model.
-std::vector<Mishap> mishaps_of(const std::string& name, const fs::path& later,
+/// Damages of one file; `later` and `other` are checkpoints of a later step and of another model.
+std::vector<Damage> damages_of(const std::string& name, const fs::path& later,
                                const fs::path& other) {
   const auto replace = [name](const fs::path& from) {
     return [=](const fs::path& in) {
       fs::copy_file(from, in / name, fs::copy_options::overwrite_existing);
     };
   };
-  std::vector<Mishap> mishaps{
+  std::vector<Damage> damages{
       {"missing", [=](const fs::path& in) { fs::remove(in / name); }},
       {"empty", [=](const fs::path& in) { fs::resize_file(in / name, 0); }},
       {"one byte longer",
@@ -185,17 +185,17 @@ std::vector<Mishap> mishaps_of(const std::string& name, const fs::path& later,
          fs::remove(in / name);
          fs::create_symlink(later / name, in / name);
        }}};
-  // A later step's manifest fits none of the files; its index says the same as this one's.
-  if (!name.ends_with(".index.json")) mishaps.push_back({"of a later step", replace(later / name)});
-  if (!has_tensors(name)) return mishaps;
-  mishaps.push_back({"of another model", replace(other / name)});
-  mishaps.push_back({"doubled under another number", [=](const fs::path& in) {
+  // A later step's manifest matches none of the files; its index is identical to this step's.
+  if (!name.ends_with(".index.json")) damages.push_back({"of a later step", replace(later / name)});
+  if (!has_tensors(name)) return damages;
+  damages.push_back({"of another model", replace(other / name)});
+  damages.push_back({"doubled under another number", [=](const fs::path& in) {
                        fs::copy_file(in / name, in / "model-00006-of-00005.safetensors");
                      }});
-  mishaps.push_back({"under another number", [=](const fs::path& in) {
+  damages.push_back({"under another number", [=](const fs::path& in) {
                        fs::rename(in / name, in / "model-00006-of-00006.safetensors");
                      }});
-  mishaps.push_back({"swapped with the first", [=](const fs::path& in) {
+  damages.push_back({"swapped with the first", [=](const fs::path& in) {
                        const std::string first = name == "model-00001-of-00005.safetensors"
                                                      ? "model-00005-of-00005.safetensors"
                                                      : "model-00001-of-00005.safetensors";
@@ -203,7 +203,7 @@ std::vector<Mishap> mishaps_of(const std::string& name, const fs::path& later,
                        fs::rename(in / first, in / name);
                        fs::rename(in / "kept", in / first);
                      }});
-  return mishaps;
+  return damages;
 }
 
 TEST_F(CheckpointAtRest, FilesMissingDoubledSwappedRenamedOrMixed_AreRefused) {
@@ -211,11 +211,11 @@ TEST_F(CheckpointAtRest, FilesMissingDoubledSwappedRenamedOrMixed_AreRefused) {
   write_checkpoint(folder / "other", 1, "other");
   int num_cases = 0;
   for (const std::string& name : names_in(folder / "step")) {
-    for (const Mishap& mishap : mishaps_of(name, folder / "later", folder / "other")) {
-      SCOPED_TRACE(name + " " + mishap.name);
+    for (const Damage& damage : damages_of(name, folder / "later", folder / "other")) {
+      SCOPED_TRACE(name + " " + damage.name);
       const fs::path copy = folder / "copy";
       fs::copy(folder / "step", copy, fs::copy_options::recursive);
-      mishap.happen(copy);
+      damage.apply(copy);
       const Error error = thrown_by([&] { require_intact(copy); });
       EXPECT_TRUE(error.code() == Code::kFormat || error.code() == Code::kIo);
       EXPECT_THAT(error.what(), HasSubstr("copy"));
@@ -224,7 +224,7 @@ TEST_F(CheckpointAtRest, FilesMissingDoubledSwappedRenamedOrMixed_AreRefused) {
     }
   }
   EXPECT_GE(num_cases, 60);
-  std::printf("%d mishaps of files\n", num_cases);
+  std::printf("%d damaged checkpoints\n", num_cases);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A model's config.json and Meta's params.json: refused with key, value, what would be right and
-// byte, before any memory is asked for.
+// Invalid config.json and Meta params.json files are refused with key, value, expected value and
+// byte, before memory is allocated.
 #include <string>
 #include <vector>
 
@@ -33,13 +33,13 @@ const std::string kMeta = R"({"model_type": "meta", "dim": 64, "n_layers": 2, "n
   "n_kv_heads": 2, "multiple_of": 32, "ffn_dim_multiplier": 1.5, "norm_eps": 1e-05,
   "rope_theta": 10000.0, "vocab_size": -1})";
 
-/// `config` with another value for `key`: what follows its colon up to `old`'s end.
+/// `config` with `value` instead of `old` for `key`.
 std::string with(const std::string& config, const std::string& key, const std::string& old,
                  const std::string& value) {
   return changed(config, "\"" + key + "\": " + old, "\"" + key + "\": " + value);
 }
 
-/// Every value that is no whole number in a key's range, in every key that needs one.
+/// Values that are not integers in a key's range, for every key that needs one.
 std::vector<HostileCase> wrong_integers() {
   struct Key {
     const std::string* config;
@@ -78,7 +78,7 @@ std::vector<HostileCase> wrong_numbers() {
   return {
       {"a norm's epsilon below 0", llama("rms_norm_eps", "1e-06", "-1e-06"), "in [0, 1]"},
       {"a norm's epsilon of 1e400", llama("rms_norm_eps", "1e-06", "1e400"), "\"rms_norm_eps\""},
-      {"a norm's epsilon as text", llama("rms_norm_eps", "1e-06", "\"small\""), "\"small\""},
+      {"a norm's epsilon as a string", llama("rms_norm_eps", "1e-06", "\"small\""), "\"small\""},
       {"an initial range below 0", llama("initializer_range", "0.02", "-0.02"), "in [0, 1000]"},
       {"a rotary base of 0", llama("rope_theta", "10000.0", "0"), "\"rope_theta\" is 0; expected"},
       {"a rotary base below 0", llama("rope_theta", "10000.0", "-1"), "\"rope_theta\" is -1"},
@@ -112,9 +112,9 @@ std::vector<HostileCase> wrong_numbers() {
 
 std::vector<HostileCase> contradictions() {
   return {
-      {"more heads for keys than for queries", with(kLlama, "num_key_value_heads", "2", "8"),
+      {"more key heads than query heads", with(kLlama, "num_key_value_heads", "2", "8"),
        "\"num_key_value_heads\" is 8; expected an integer in [1, 4]"},
-      {"heads for keys that do not divide", with(kLlama, "num_key_value_heads", "2", "3"),
+      {"key heads that do not divide the heads", with(kLlama, "num_key_value_heads", "2", "3"),
        "it must divide num_attention_heads=4"},
       {"a head of a million dims by division",
        changed(with(kLlama, "hidden_size", "64", "1048576"), "\"head_dim\": 16,", ""),
@@ -122,7 +122,7 @@ std::vector<HostileCase> contradictions() {
       {"an odd head", with(kLlama, "head_dim", "16", "15"), "must be even"},
       {"heads that are together a million times too wide",
        with(with(kLlama, "num_attention_heads", "4", "65536"), "head_dim", "16", "65536"),
-       "\"head_dim\" is 65536; 65536 heads of it are wider than 1048576"},
+       "\"head_dim\" is 65536; 65536 heads of this size are wider than 1048576"},
       {"positions for a product past 63 bits",
        with(kBert, "max_position_embeddings", "128", "1073741824"), "in [1, 268435456]"},
       {"a head of a million dims", with(kLlama, "head_dim", "16", "1048576"), "\"head_dim\""},
@@ -139,30 +139,31 @@ std::vector<HostileCase> wrong_choices() {
   return {
       {"an id outside the vocabulary", with(kLlama, "bos_token_id", "0", "320"),
        "\"bos_token_id\" is 320; expected an integer in [-1, 319]"},
-      {"an id in a list outside", with(kLlama, "eos_token_id", "[1, 2]", "[1, 2147483648]"),
+      {"an id in a list outside the vocabulary",
+       with(kLlama, "eos_token_id", "[1, 2]", "[1, 2147483648]"),
        "\"eos_token_id[1]\" is 2147483648"},
       {"ids in a list in a list", with(kLlama, "eos_token_id", "[1, 2]", "[[1]]"),
        "eos_token_id[0]"},
-      {"an id as text", with(kBert, "pad_token_id", "0", "\"[PAD]\""), "\"pad_token_id\""},
-      {"an activation that nobody knows", with(kLlama, "hidden_act", "\"silu\"", "\"tanhh\""),
+      {"an id as a string", with(kBert, "pad_token_id", "0", "\"[PAD]\""), "\"pad_token_id\""},
+      {"an unknown activation", with(kLlama, "hidden_act", "\"silu\"", "\"tanhh\""),
        "\"hidden_act\" is \"tanhh\""},
-      {"an activation that nobody knows, under its own key",
+      {"an unknown activation under its own key",
        with(kGpt2, "activation_function", "\"gelu_new\"", "\"foo\""),
        "\"activation_function\" is \"foo\"; activation 'foo' is unknown"},
       {"an activation that is a number", with(kGpt2, "activation_function", "\"gelu_new\"", "3"),
        "\"activation_function\" is 3; expected a string"},
-      {"an activation of code", with(kBert, "hidden_act", "\"gelu\"", "\"__import__('os')\""),
+      {"code as an activation", with(kBert, "hidden_act", "\"gelu\"", "\"__import__('os')\""),
        "\"hidden_act\""},
       {"a bias that is a number", with(kLlama, "attention_bias", "false", "1"),
        "expected true or false"},
-      {"a tie that is a text", with(kLlama, "tie_word_embeddings", "false", "\"false\""),
+      {"a tie that is a string", with(kLlama, "tie_word_embeddings", "false", "\"false\""),
        "expected true or false"},
       {"another head",
        with(kGpt2, "architectures", "[\"GPT2LMHeadModel\"]", "[\"GPT2DoubleHeadsModel\"]"),
        "expected GPT2LMHeadModel"},
       {"an architecture that is a number",
        with(kGpt2, "architectures", "[\"GPT2LMHeadModel\"]", "[1]"), "expected a string"},
-      {"architectures that are a text",
+      {"architectures that are a string",
        with(kGpt2, "architectures", "[\"GPT2LMHeadModel\"]", "\"GPT2LMHeadModel\""),
        "expected an array"},
       {"two architectures", changed(kBert, "[\"Bert", "[\"BertModel\", \"Bert"),
@@ -189,21 +190,21 @@ std::vector<HostileCase> wrong_texts() {
       {"bad UTF-8", changed(kLlama, "\"silu\"", "\"si\xC3\x28u\""), "not valid UTF-8"},
       {"a NUL inside", changed(kLlama, "\"silu\"", "\"si" + std::string(1, '\0') + "lu\""),
        "control character 0"},
-      {"a NUL behind", kLlama + std::string(1, '\0'), "nothing after the end"},
+      {"a trailing NUL", kLlama + std::string(1, '\0'), "nothing after the end"},
       {"two documents", kLlama + kLlama, "nothing after the end"},
       {"a list", "[" + kLlama + "]", "expected an object"},
-      {"a text", "\"llama\"", "expected an object"},
+      {"a string", "\"llama\"", "expected an object"},
       {"null", "null", "expected an object"},
       {"a key twice",
        changed(kLlama, "\"hidden_size\": 64", "\"hidden_size\": 64, \"hidden_size\": 8"),
-       "the key \"hidden_size\" stands twice"},
+       "the key \"hidden_size\" occurs twice"},
       {"a key twice, escaped",
        changed(kLlama, "\"hidden_size\": 64", R"("hidden_size": 64, "hidden\u005fsize": 8)"),
-       "the key \"hidden_size\" stands twice"},
-      {"a key twice where nobody reads",
-       changed(kLlama, "{\"model", R"({"x":{"y":1,"y":2},"model)"), "the key \"y\" stands twice"},
+       "the key \"hidden_size\" occurs twice"},
+      {"a key twice in an unused object",
+       changed(kLlama, "{\"model", R"({"x":{"y":1,"y":2},"model)"), "the key \"y\" occurs twice"},
       {"a comment", "// Llama\n" + kLlama, "found '/'"},
-      {"a last comma", changed(kLlama, "\"head_dim\": 16,", "\"head_dim\": 16,,"), "found ','"},
+      {"a trailing comma", changed(kLlama, "\"head_dim\": 16,", "\"head_dim\": 16,,"), "found ','"},
       {"single quotes", "{'model_type': 'llama'}", "expected a key in quotes"},
       {"Infinity", with(kLlama, "rope_theta", "10000.0", "Infinity"), "expected a value"},
       {"-NaN", with(kLlama, "rope_theta", "10000.0", "-NaN"), "expected a digit"},
@@ -226,13 +227,12 @@ std::vector<HostileCase> accepted() {
       {"GPT-2", kGpt2, ""},
       {"BERT", kBert, ""},
       {"Meta's", kMeta, ""},
-      {"keys that nobody reads", changed(kLlama, "{\"model", R"({"x":[1e400,{"y":null}],"model)"),
-       ""},
+      {"unknown keys", changed(kLlama, "{\"model", R"({"x":[1e400,{"y":null}],"model)"), ""},
       {"ids of -1", with(kLlama, "bos_token_id", "0", "-1"), ""},
       {"null where there is a default", with(kLlama, "rms_norm_eps", "1e-06", "null"), ""},
       {"spaces and line ends", "\n\t " + kGpt2 + "\r\n\n", ""},
-      {"the widest", with(kLlama, "hidden_size", "64", "1048576"), ""},
-      {"a text of 3 MB", "", "",
+      {"the largest sizes", with(kLlama, "hidden_size", "64", "1048576"), ""},
+      {"a string of 3 MB", "", "",
        [] {
          return changed(kLlama, "{\"model",
                         "{\"x\":\"" + std::string(3'000'000, 'x') + "\",\"model");

@@ -1,4 +1,4 @@
-// CSV files: refused at line and column, or records as wide as their header.
+// CSV files are refused with line and column, or their records are as wide as the header.
 #include <string>
 #include <vector>
 
@@ -22,13 +22,13 @@ std::vector<HostileCase> accepted() {
       {"an empty quoted field", "text\n\"\"\n", ""},
       {"quotes around everything", "\"text\",\"label\"\n\"a\",\"0\"\n", ""},
       {"a quote in quotes", "text\n\"a\"\"b\"\n", ""},
-      {"nothing but quotes", "text\n\"\"\"\"\"\"\n", ""},
+      {"only quotes", "text\n\"\"\"\"\"\"\n", ""},
       {"line breaks in quotes", "text,label\n\"a\nb\r\nc\",0\n", ""},
       {"commas in quotes", "text,label\n\"a,b,,c\",0\n", ""},
       {"minus zero", "x\n-0\n", ""},
       {"a formula", "x\n=cmd()\n", ""},
       {"spaces around fields", " text , label \n a , 0 \n", ""},
-      {"columns of one name", "a,a,a\n1,2,3\n", ""},
+      {"columns with the same name", "a,a,a\n1,2,3\n", ""},
       {"the highest character", "x\n\xF4\x8F\xBF\xBF\n", ""},
       {"a NUL in quotes", std::string("x\n\"a\0b\"\n", 8), ""},
       {"1,024 columns", repeated("x,", 1023) + "x\n" + repeated("1,", 1023) + "1\n", ""},
@@ -39,8 +39,8 @@ std::vector<HostileCase> accepted() {
 std::vector<HostileCase> refused() {
   return {
       {"no bytes", "", ":1:1: the file is empty"},
-      {"line ends alone", "\n\r\n\n", ":4:1: the file is empty"},
-      {"a byte order mark alone", "\xEF\xBB\xBF", "the file is empty"},
+      {"only line ends", "\n\r\n\n", ":4:1: the file is empty"},
+      {"only a byte order mark", "\xEF\xBB\xBF", "the file is empty"},
       {"a quote that never ends", "a,b\n1,\"x\n\n", ":2:3: the quote that opens here"},
       {"a quote that never ends in the header", "\"a,b\n1,2\n", ":1:1: the quote that opens here"},
       {"a quote inside a field", "a,b\n1,x\"y\n", ":2:4: a quote inside a field"},
@@ -50,7 +50,7 @@ std::vector<HostileCase> refused() {
       {"a record too short", "a,b\n1,2\n3\n", ":3:1: the record has 1 fields; the header has 2"},
       {"a record too long", "a,b\n1,2,3\n", ":2:1: the record has 3 fields"},
       {"a comma too many", "a,b\n1,2,\n", "the record has 3 fields"},
-      {"CR alone as line ends", "a,b\r1,2\r3,4\r", ":1:4: a carriage return"},
+      {"CR as line ends", "a,b\r1,2\r3,4\r", ":1:4: a carriage return"},
       {"CR in a field", "a,b\n1\r,2\n", "a carriage return"},
       {"CR CR LF", "a,b\r\r\n1,2\r\r\n", "a carriage return"},
       {"half a character", "a\nx\xE9t\n",
@@ -59,7 +59,7 @@ std::vector<HostileCase> refused() {
       {"a surrogate", "a\n\xED\xA0\x80\n", "is not UTF-8"},
       {"bad UTF-8 in the header", "\xFF,b\n1,2\n", "is not UTF-8"},
       {"bad UTF-8 in quotes", "a\n\"\xFF\"\n", "is not UTF-8"},
-      {"a character cut by a comma", "a,b\n\xC3,x\n", "is not UTF-8"},
+      {"a character broken by a comma", "a,b\n\xC3,x\n", "is not UTF-8"},
       {"UTF-16",
        std::string("\xFF\xFE"
                    "a\0,\0b\0\n\0",
@@ -82,7 +82,7 @@ HostileSet csv_set() {
                  .least = 40,
                  .most_seconds = 1,
                  .seed = "text,label\n\"a, \"\"b\"\"\r\nc\",0\nd,1\n",
-                 .cut_is_seen = false,
+                 .detects_truncation = false,
                  .cases = accepted()};
   for (HostileCase& c : refused()) set.cases.push_back(std::move(c));
   set.read = [](const std::filesystem::path& folder) {

@@ -1,6 +1,6 @@
-// The reference libraries on the same bytes, where Python has them: of changed safetensors files we
-// accept a part of what they accept, and read the same; of changed texts the tokenizers give the
-// same ids. Each failure names the number of the input, which a seed repeats.
+// Differential tests against the reference libraries, if Python has them: of changed safetensors
+// files Cleave accepts a subset of theirs and reads the same tensors; for changed texts the
+// tokenizers give the same ids. Each failure names the number of the input; the seed is fixed.
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -26,7 +26,7 @@ using nlohmann::json;
 
 // -- safetensors ----------------------------------------------------------------------------------
 
-/// What we say of a file: null, or name, dtype, shape, begin and end of each tensor.
+/// Cleave's verdict on a file: null, or name, dtype, shape, begin and end of each tensor.
 json verdict_of(const std::string& file) {
   try {
     const auto* first = reinterpret_cast<const std::byte*>(file.data());
@@ -53,7 +53,7 @@ std::vector<std::string> seeds() {
   return files;
 }
 
-/// A changed file; the length says the header's size again, mostly.
+/// A changed file; in three of four cases the length field is corrected to the new header size.
 std::string changed_file(Mutator& mutator, const std::string& seed) {
   if (mutator.below(4) == 0) return mutator(seed);
   const size_t header = static_cast<uint8_t>(seed[0]) + 256U * static_cast<uint8_t>(seed[1]);
@@ -89,7 +89,7 @@ for number, line in enumerate(open(sys.argv[2], encoding="utf-8")):
 print(f"both accept {both}, the reference alone {theirs_alone}")
 )";
 
-/// What a header is made of, right and wrong.
+/// Pieces of headers, valid and invalid.
 const std::vector<std::string>& header_words() {
   static const std::vector<std::string> words{
       "\"",
@@ -143,7 +143,7 @@ TEST(Differential, ChangedSafetensorsFiles_AreAPartOfWhatTheReferenceAccepts) {
     }
     inputs.close();
     verdicts.close();
-    const Ran ran = run_python(kCompareFiles, {folder / "inputs", folder / "verdicts"});
+    const RunResult ran = run_python(kCompareFiles, {folder / "inputs", folder / "verdicts"});
     ASSERT_EQ(ran.exit_code, 0) << "batch " << batch << ": " << ran.err;
     EXPECT_THAT(ran.out, testing::HasSubstr("both accept"));
     std::printf("20000 changed safetensors files: %s", ran.out.c_str());
@@ -164,7 +164,7 @@ for number, line in enumerate(open(sys.argv[2], encoding="utf-8")):
 print(f"{number + 1} texts")
 )";
 
-/// Pieces of real texts of several languages, and what is hard for tokenizers.
+/// Lines of real texts in several languages, and strings that are hard for tokenizers.
 std::vector<std::string> text_words(const std::vector<fs::path>& texts) {
   std::vector<std::string> words{" ",
                                  "  ",
@@ -208,7 +208,7 @@ std::vector<std::string> text_words(const std::vector<fs::path>& texts) {
   return words;
 }
 
-/// A tokenizer of tests/golden, or a published one of $CLEAVE_DATA.
+/// A tokenizer of tests/golden, or a published one in $CLEAVE_DATA.
 struct Subject {
   std::string name;
   bool published = false;
@@ -247,7 +247,7 @@ TEST_P(TokenizerDifferential, ChangedTexts_GiveTheReferencesIds) {
       texts << json{text, tokenizer->encode(text, {.add_special = false})}.dump() << '\n';
     }
   }
-  const Ran ran = run_python(kCompareIds, {folder_ / "tokenizer.json", own / "texts"});
+  const RunResult ran = run_python(kCompareIds, {folder_ / "tokenizer.json", own / "texts"});
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   std::printf("%s: %s", GetParam().name.c_str(), ran.out.c_str());
 }
@@ -268,7 +268,7 @@ INSTANTIATE_TEST_SUITE_P(Real, TokenizerDifferential,
                                          Subject{"stories260K-tok512", true}),
                          subject_name);
 
-// tokenizer.json files with bytes changed: refused, or ids of the vocabulary of any bytes.
+// A tokenizer.json with changed bytes is refused, or encodes any bytes to ids of its vocabulary.
 TEST_P(TokenizerDifferential, ChangedTokenizerFiles_AreRefusedOrSound) {
   std::ifstream file(folder_ / "tokenizer.json", std::ios::binary);
   const std::string good{std::istreambuf_iterator<char>(file), {}};
@@ -282,7 +282,7 @@ TEST_P(TokenizerDifferential, ChangedTokenizerFiles_AreRefusedOrSound) {
   size_t num_accepted = 0;
   for (size_t i = 0; i < count; ++i) {
     SCOPED_TRACE(i);
-    // The first bytes hold the parts, the rest is vocabulary.
+    // The first bytes hold the components, the rest is the vocabulary.
     const size_t end = mutator.below(2) == 0 ? std::min<size_t>(good.size(), 4000) : good.size();
     std::ofstream(folder / "tokenizer.json", std::ios::binary) << mutator(good, 0, end);
     try {

@@ -6,32 +6,32 @@
 #include <string>
 #include <vector>
 
-/// Files that someone made wrong, or odd, and what their readers must say: all untrusted kinds.
+/// Hostile and odd files of all untrusted kinds, and the verdicts of their readers.
 namespace cleave::test {
 
 /// A file's bytes and its verdict.
 struct HostileCase {
-  std::string name;     ///< what is odd about it
-  std::string bytes;    ///< of the file
-  std::string refusal;  ///< part of the error's text, which is the reason; empty: accepted
-  std::function<std::string()> make{};  ///< in place of `bytes` where these are many
+  std::string name;                     ///< description
+  std::string bytes;                    ///< the file's contents
+  std::string refusal;                  ///< part of the expected error message; empty: accepted
+  std::function<std::string()> make{};  ///< makes large contents instead of `bytes`
 };
 
 /// The cases of one kind of file.
 struct HostileSet {
   std::string kind;       ///< "safetensors"
-  std::string file_name;  ///< under which its reader finds it in a folder
-  size_t least = 0;       ///< as many cases there must be
+  std::string file_name;  ///< name that its reader expects in a folder
+  size_t least = 0;       ///< minimum number of cases
   double most_seconds = 0.1;
-  uint64_t most_mib = 32;   ///< of memory, beside the bytes of the file
-  std::string seed{};       ///< a good file
-  bool cut_is_seen = true;  ///< whether a reader knows a file that was cut anywhere
+  uint64_t most_mib = 32;          ///< memory in addition to the file's bytes
+  std::string seed{};              ///< a valid file
+  bool detects_truncation = true;  ///< whether the reader detects a truncation at any byte
   std::vector<HostileCase> cases{};
-  /// Reads the file in `folder` as the program does, and all that it holds. Throws Error.
+  /// Reads the file in `folder` and all of its contents as the program does. Throws Error.
   std::function<void(const std::filesystem::path& folder)> read{};
 };
 
-/// What a test's name shows of one.
+/// Prints the kind, for test names.
 inline std::ostream& operator<<(std::ostream& out, const HostileSet& set) {
   return out << set.kind;
 }
@@ -49,7 +49,7 @@ inline std::vector<HostileSet> hostile_sets() {
           tokenizer_set(),   csv_set(),       jsonl_set()};
 }
 
-/// `part` over and over.
+/// `part` repeated `count` times.
 inline std::string repeated(const std::string& part, size_t count) {
   std::string all;
   all.reserve(part.size() * count);
@@ -57,7 +57,7 @@ inline std::string repeated(const std::string& part, size_t count) {
   return all;
 }
 
-/// `text` with the first `from` in it replaced; an exception when there is none.
+/// `text` with the first `from` replaced by `to`; throws std::out_of_range if there is none.
 inline std::string changed(std::string text, const std::string& from, const std::string& to) {
   return text.replace(text.find(from), from.size(), to);
 }

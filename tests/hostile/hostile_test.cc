@@ -1,4 +1,4 @@
-// Every hostile file gets the verdict that its table says, soon and in little memory.
+// Every hostile file gets the verdict of its table, in little time and memory.
 #include "tests/hostile/hostile.h"
 
 #include <algorithm>
@@ -27,14 +27,14 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-/// Of this thread: other programs on the machine do not count.
+/// CPU time of this thread, which does not count other programs.
 double cpu_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-/// The error's text; nothing when the file was accepted.
+/// The error message; nullopt if the file was accepted.
 std::optional<std::string> refusal_of(const HostileSet& set, const fs::path& folder) {
   try {
     set.read(folder);
@@ -46,9 +46,9 @@ std::optional<std::string> refusal_of(const HostileSet& set, const fs::path& fol
   }
 }
 
-/// How much longer than alone the code may take: 1, or more in a build with a sanitizer and under
-/// valgrind, where its memory is not its own either.
-double times_longer() {
+/// Factor of the time limits: 1, or more in a build with a sanitizer and under valgrind, where
+/// memory cannot be measured either.
+double slowdown() {
   if (kIsInstrumented) return 20;
   const char* preloaded = std::getenv("LD_PRELOAD");  // NOLINT(concurrency-mt-unsafe)
   if (preloaded == nullptr) return 1;
@@ -60,7 +60,7 @@ class Hostile : public testing::TestWithParam<HostileSet> {
   void SetUp() override { fs::create_directory(folder / "model"); }
   [[nodiscard]] fs::path model() const { return folder / "model"; }
 
-  /// A new file each time: cutting an old one makes some file systems wait for the disk.
+  /// Writes a new file each time: truncating an old one makes some file systems wait for the disk.
   void write(const std::string& bytes) const {
     const fs::path path = model() / GetParam().file_name;
     fs::remove(path);
@@ -73,13 +73,13 @@ class Hostile : public testing::TestWithParam<HostileSet> {
 
 TEST_P(Hostile, EveryFile_GetsItsVerdictSoonAndInLittleMemory) {
   const HostileSet& set = GetParam();
-  uint64_t most = 0;  // bytes of memory beside the file's own, of all files
+  uint64_t most = 0;  // maximum memory in addition to the file's bytes
   for (const HostileCase& c : set.cases) {
     SCOPED_TRACE(c.name);
     write(c.make ? c.make() : c.bytes);
     const uint64_t file_bytes = fs::file_size(model() / set.file_name);
-    ::malloc_trim(0);  // what earlier files left would be used again, unseen
-    const bool sees_peak = forget_peak() && times_longer() == 1;
+    ::malloc_trim(0);  // reused memory of earlier files would not be measured
+    const bool sees_peak = reset_peak() && slowdown() == 1;
     const uint64_t before = resident_bytes("VmRSS");
     const double start = cpu_seconds();
     const auto refusal = refusal_of(set, model());
@@ -89,26 +89,26 @@ TEST_P(Hostile, EveryFile_GetsItsVerdictSoonAndInLittleMemory) {
     if (refusal) {
       EXPECT_THAT(*refusal, HasSubstr(c.refusal));
     }
-    EXPECT_LT(seconds, set.most_seconds * times_longer());
+    EXPECT_LT(seconds, set.most_seconds * slowdown());
     if (sees_peak) {
       EXPECT_LE(peak, before + file_bytes + (set.most_mib << 20));
       most = std::max(most, peak - std::min(peak, before + file_bytes));
     }
   }
-  std::printf("measured: %zu hostile %s files, at most %.1f MiB beside their bytes\n",
+  std::printf("measured: %zu hostile %s files, at most %.1f MiB in addition to their bytes\n",
               set.cases.size(), set.kind.c_str(), static_cast<double>(most) / (1 << 20));
   EXPECT_GE(set.cases.size(), set.least);
 }
 
-// Whatever is cut off, the rest is never taken for a file; of texts of lines it may be one.
-TEST_P(Hostile, EveryCut_IsRefusedOrSuchAFile) {
+// A truncated file is refused; only truncated line-based texts may be valid.
+TEST_P(Hostile, EveryTruncation_IsRefusedOrAValidFile) {
   const std::string& whole = GetParam().seed;
   write(whole);
   EXPECT_EQ(refusal_of(GetParam(), model()), std::nullopt);
   for (size_t size = 0; size < whole.size(); ++size) {
     write(whole.substr(0, size));
     const bool is_refused = refusal_of(GetParam(), model()).has_value();
-    EXPECT_TRUE(is_refused || !GetParam().cut_is_seen) << "the first " << size << " bytes";
+    EXPECT_TRUE(is_refused || !GetParam().detects_truncation) << "the first " << size << " bytes";
   }
 }
 
@@ -121,7 +121,7 @@ TEST_P(Hostile, PipeOrFolderInItsPlace_IsRefusedWithoutWaiting) {
   EXPECT_THROW(GetParam().read(model()), Error);
 }
 
-// One byte is another one: refused, or all that is read is still inside of the file.
+// A file with one changed byte is refused, or everything that is read lies inside the file.
 TEST_P(Hostile, EveryChangedByte_IsRefusedOrReads) {
   const std::string& whole = GetParam().seed;
   const size_t step = 1 + whole.size() / 400;
@@ -134,7 +134,7 @@ TEST_P(Hostile, EveryChangedByte_IsRefusedOrReads) {
       num_accepted += refusal_of(GetParam(), model()) ? 0 : 1;
     }
   }
-  EXPECT_GT(num_accepted, 0);  // some byte of every kind is free
+  EXPECT_GT(num_accepted, 0);  // every kind has bytes with any value
 }
 
 /// CPU seconds of reading, the best of three.
@@ -148,7 +148,7 @@ double seconds_of(const HostileSet& set, const fs::path& folder) {
   return best;
 }
 
-// Texts that make a reader do most for a byte: four times the bytes take four times as long.
+// Texts with the most work per byte: four times the bytes take four times as long.
 TEST(HostileTexts, OfAnyForm_TakeTimeInProportionToTheirBytes) {
   struct Form {
     HostileSet set;

@@ -1,5 +1,5 @@
-// The index of a model's files: every name in it is a name in the folder, refused otherwise before
-// any file is opened.
+// An index of a model's files is refused, before any file is opened, unless every name in it is a
+// name in the folder.
 #include <fstream>
 #include <string>
 #include <sys/stat.h>
@@ -50,7 +50,7 @@ std::vector<HostileCase> paths() {
   return cases;
 }
 
-/// Names that are allowed, of what is no file of this folder.
+/// Allowed names that are not files of this folder.
 std::vector<HostileCase> places() {
   const auto at = [](const std::string& name) {
     return map(R"({"a":")" + name + R"(","b":"two.safetensors"})");
@@ -67,8 +67,9 @@ std::vector<HostileCase> places() {
       {"a variable", at("$HOME"), "No such file"},
       {"a home folder", at("~root"), "No such file"},
       {"a file that is not there", at("none.safetensors"), "No such file"},
-      {"a file of no tensors", at("empty.safetensors"), "is not in the file it is said to be in"},
-      {"a file that is no safetensors file", at("text.safetensors"), "not a safetensors file"},
+      {"a file without tensors", at("empty.safetensors"),
+       "is not in the file that the index names"},
+      {"a file that is not safetensors", at("text.safetensors"), "not a safetensors file"},
       {"255 bytes", at(std::string(255, 'x')), "No such file"},
   };
 }
@@ -76,9 +77,9 @@ std::vector<HostileCase> places() {
 std::vector<HostileCase> texts() {
   const std::string good = R"({"a":"one.safetensors","b":"two.safetensors"})";
   return {
-      {"as it should be", map(good), ""},
+      {"valid", map(good), ""},
       {"without metadata", R"({"weight_map":)" + good + "}", ""},
-      {"metadata of another kind", R"({"metadata":[1,"x"],"weight_map":)" + good + "}", ""},
+      {"metadata that is a list", R"({"metadata":[1,"x"],"weight_map":)" + good + "}", ""},
       {"no bytes", "", "found the end"},
       {"no map", R"({"metadata":{}})", "\"weight_map\" is missing"},
       {"an empty map", map("{}"), "expected an object"},
@@ -86,20 +87,20 @@ std::vector<HostileCase> texts() {
       {"a map that is null", map("null"), "expected an object"},
       {"a number as a file", map(R"({"a":1})"), "\"weight_map.a\" is 1"},
       {"a list as a file", map(R"({"a":["one.safetensors"]})"), "expected a string"},
-      {"a tensor twice", map(R"({"a":"one.safetensors","a":"two.safetensors"})"), "stands twice"},
+      {"a tensor twice", map(R"({"a":"one.safetensors","a":"two.safetensors"})"), "occurs twice"},
       {"a tensor twice, escaped", map(R"({"a":"one.safetensors","\u0061":"two.safetensors"})"),
-       "stands twice"},
-      {"the map twice", R"({"weight_map":{},"weight_map":)" + good + "}", "stands twice"},
+       "occurs twice"},
+      {"the map twice", R"({"weight_map":{},"weight_map":)" + good + "}", "occurs twice"},
       {"a tensor in the other file", map(R"({"a":"two.safetensors","b":"one.safetensors"})"),
        "it is in one.safetensors"},
-      {"a tensor that no file has",
+      {"a tensor in no file",
        map(R"({"a":"one.safetensors","b":"two.safetensors","c":"two.safetensors"})"),
        "tensor 'c' is not in the file"},
-      {"a tensor left out", map(R"({"a":"one.safetensors","c":"two.safetensors"})"), "tensor 'c'"},
+      {"a missing tensor", map(R"({"a":"one.safetensors","c":"two.safetensors"})"), "tensor 'c'"},
       {"bad UTF-8", map("{\"a\":\"\xC3\x28\"}"), "not valid UTF-8"},
-      {"depth", map(repeated("[", 100'000)), "nested deeper"},
+      {"deep nesting", map(repeated("[", 100'000)), "nested deeper"},
       {"a byte order mark", "\xEF\xBB\xBF" + map(good), "byte order mark"},
-      {"more than it may have", "", "more than 524288 values",
+      {"too many values", "", "more than 524288 values",
        [] { return map("{\"a\":[" + repeated("0,", 1'100'000) + "0]}"); }},
       {"65 MB", "", "expected at most 67108864", [] { return map(std::string(65 << 20, ' ')); }},
   };
@@ -115,7 +116,7 @@ std::string one_tensor(const std::string& name) {
   return R"({")" + name + R"(":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
 }
 
-/// What lies beside the index.
+/// Writes the files next to the index.
 void furnish(const fs::path& folder) {
   if (fs::exists(folder / "one.safetensors")) return;
   write_safetensors(folder / "one.safetensors", one_tensor("a"), 1);

@@ -1,4 +1,4 @@
-// JSONL files: refused at their line, or a value a line.
+// JSONL files are refused with the line, or have one value per line.
 #include <string>
 #include <vector>
 
@@ -11,17 +11,17 @@ namespace {
 std::vector<HostileCase> accepted() {
   return {
       {"no bytes", "", ""},
-      {"blank lines alone", "\n \t\r\n\n", ""},
+      {"only blank lines", "\n \t\r\n\n", ""},
       {"one value, no line end", R"({"a":1})", ""},
       {"CR LF", "{\"a\":1}\r\n[2]\r\n", ""},
       {"a byte order mark", "\xEF\xBB\xBF{\"a\":1}\n", ""},
       {"spaces around a value", "  {\"a\" : 1}  \n", ""},
       {"values of every type", "null\ntrue\n-0\n1e5\n\"x\"\n[]\n{}\n", ""},
       {"minus zero", "-0\n-0.0\n-0e0\n", ""},
-      {"a number that no float holds", "1e400\n", ""},
+      {"a number that no float represents", "1e400\n", ""},
       {"128 levels", repeated("[", 128) + repeated("]", 128) + "\n", ""},
       {"100,000 short lines", repeated("0\n", 100'000), ""},
-      {"a text of 14 MB", "", "", [] { return "\"" + std::string(14'000'000, 'x') + "\"\n"; }},
+      {"a string of 14 MB", "", "", [] { return "\"" + std::string(14'000'000, 'x') + "\"\n"; }},
   };
 }
 
@@ -30,7 +30,7 @@ std::vector<HostileCase> refused() {
       {"the second line", "{}\n{\n", ":2: found the end of the text"},
       {"two values in a line", "{} {}\n", ":1: found '{', expected nothing after the end"},
       {"a value over two lines", "{\"a\":\n1}\n", ":1: found the end"},
-      {"CR alone as line ends", "{}\r{}\r", ":1: found '{'"},
+      {"CR as line ends", "{}\r{}\r", ":1: found '{'"},
       {"a form feed between", "{}\f\n", "byte value 12"},
       {"a comma between lines", "{},\n{}\n", ":1: found ','"},
       {"an array around lines", "[{},\n{}]\n", ":1: found the end"},
@@ -42,8 +42,8 @@ std::vector<HostileCase> refused() {
       {"bad UTF-8", "\"\xC3\x28\"\n", ":1: a string is not valid UTF-8 (byte 1)"},
       {"a half surrogate pair", "\"\\ud800\"\n", "half of a surrogate pair"},
       {"UTF-16", std::string("\xFF\xFE{\0}\0\n\0", 8), "byte value 255"},
-      {"a key twice", R"({"a":1,"a":2})", "stands twice"},
-      {"a key twice, escaped", R"({"a":1,"\u0061":2})", "stands twice"},
+      {"a key twice", R"({"a":1,"a":2})", "occurs twice"},
+      {"a key twice, escaped", R"({"a":1,"\u0061":2})", "occurs twice"},
       {"NaN", "NaN\n", "expected a value"},
       {"Infinity", "{\"a\":-Infinity}\n", "expected a digit"},
       {"a number that begins with 0", "01\n", "begins with 0"},
@@ -51,7 +51,7 @@ std::vector<HostileCase> refused() {
       {"hexadecimal", "0x10\n", "found 'x'"},
       {"single quotes", "{'a':1}\n", "expected a key in quotes"},
       {"a comment", "{} // x\n", "found '/'"},
-      {"a last comma", "[1,]\n", "found ']'"},
+      {"a trailing comma", "[1,]\n", "found ']'"},
       {"100,000 open brackets", repeated("[", 100'000) + "\n", "nested deeper than 128"},
       {"a bracket too many", "[1]]\n", "found ']'"},
       {"a word", "nul\n", "expected null"},
@@ -65,7 +65,7 @@ HostileSet jsonl_set() {
                  .file_name = "data.jsonl",
                  .least = 40,
                  .seed = "{\"text\":\"a\\u00e9\",\"label\":-0}\n\n[1,true]\n",
-                 .cut_is_seen = false,
+                 .detects_truncation = false,
                  .cases = accepted()};
   for (HostileCase& c : refused()) set.cases.push_back(std::move(c));
   set.read = [](const std::filesystem::path& folder) {

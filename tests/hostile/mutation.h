@@ -6,16 +6,16 @@
 #include <string_view>
 #include <vector>
 
-/// Random changes of good files and texts; a seed repeats them.
+/// Random changes of valid files and texts, determined by a seed.
 namespace cleave::test {
 
-/// How many rounds: `quick`, or `release` in ./run test --release.
+/// Number of rounds: `quick`, or `release` in ./run test --release.
 inline size_t rounds(size_t quick, size_t release) {
   const char* level = std::getenv("CLEAVE_TEST_LEVEL");  // NOLINT(concurrency-mt-unsafe)
   return level != nullptr && std::string_view(level) == "release" ? release : quick;
 }
 
-/// Changes bytes, and puts words of the file's own language in.
+/// Changes bytes, and inserts words of the file's syntax.
 class Mutator {
  public:
   Mutator(unsigned seed, std::vector<std::string> words)
@@ -25,10 +25,10 @@ class Mutator {
 
   /// One to four changes, mostly one, in [begin, end) of `text`.
   std::string operator()(std::string text, size_t begin = 0, size_t end = std::string::npos) {
-    const size_t behind = text.size() - std::min(end, text.size());
-    for (size_t edits = below(2) == 0 ? 1 : 1 + below(4); edits > 0 && begin + behind < text.size();
+    const size_t tail = text.size() - std::min(end, text.size());
+    for (size_t edits = below(2) == 0 ? 1 : 1 + below(4); edits > 0 && begin + tail < text.size();
          --edits) {
-      change(text, begin, begin + below(text.size() - behind - begin));
+      change(text, begin, begin + below(text.size() - tail - begin));
     }
     return text;
   }

@@ -1,5 +1,5 @@
-// The tokenizer.json of a folder: refused with key and byte, or a tokenizer that turns any bytes
-// into ids of its vocabulary.
+// A folder's tokenizer.json is refused with key and byte, or its tokenizer encodes any bytes to ids
+// of its vocabulary.
 #include <array>
 #include <string>
 #include <vector>
@@ -34,7 +34,7 @@ const std::string kGoodWordPiece = R"({
     "vocab": {"[UNK]": 0, "a": 1, "##b": 2}}
 })";
 
-/// What is changed in kGood, and what the error says of it.
+/// A change of kGood, and the expected error.
 struct Change {
   std::string from, to, message;
 };
@@ -48,7 +48,7 @@ std::vector<Change> wrong_values() {
       {"\"a\": 2", "\"a\": 4294967295", "expected an integer in [0, 16777215]"},
       {"\"a\": 2", "\"a\": 2.5", "\"model.vocab.a\" is 2.5"},
       {"\"a\": 2", "\"a\": null", "\"model.vocab.a\" is null"},
-      {"\"a\": 2", "\"a\": 2, \"\\u0061\": 9", "the key \"a\" stands twice"},
+      {"\"a\": 2", "\"a\": 2, \"\\u0061\": 9", "the key \"a\" occurs twice"},
       {"[\"a b\"]", "[\"a c\"]", "\"model.merges[0]\" is \"a c\"; expected both parts"},
       {"[\"a b\"]", "[\"ab ab\"]", "\"model.merges[0]\""},
       {"[\"a b\"]", "[\"abb\"]", "one space"},
@@ -63,15 +63,15 @@ std::vector<Change> wrong_values() {
       {"\"type\": \"BPE\"", "\"dropout\": 0.1", "\"model.dropout\" is 0.1"},
       {"\"fuse_unk\": true", "\"fuse_unk\": 1", "expected true or false"},
       {"{\"<s>\": 0, \"?\": 1, \"a\": 2, \"b\": 3, \"ab\": 4, \" \": 5}", "{}", "\"model.vocab\""},
-      {"\"id\": 0, \"content\"", "\"id\": 2, \"content\"", "gives this id to \"a\""},
-      {"\"id\": 0, \"content\"", "\"id\": 9, \"content\"", "gives this token the id 0"},
+      {"\"id\": 0, \"content\"", "\"id\": 2, \"content\"", "assigns this id to \"a\""},
+      {"\"id\": 0, \"content\"", "\"id\": 9, \"content\"", "assigns this token the id 0"},
       {"\"id\": 0, \"content\"", "\"id\": -1, \"content\"", "\"added_tokens[0].id\" is -1"},
       {"\"id\": 0, \"content\"", "\"content\"", "\"added_tokens[0].id\" is missing"},
       {"\"added_tokens\": [",
        "\"added_tokens\": [{\"id\": 7, \"content\": \"z\"}, {\"id\": 7, \"content\": \"y\"},",
        "another added token has the same id"},
       {"\"added_tokens\": [", "\"added_tokens\": [{\"id\": 7, \"content\": \"<s>\"},",
-       "gives this token the id 0"},
+       "assigns this token the id 0"},
       {"\"added_tokens\": [",
        "\"added_tokens\": [{\"id\": 7, \"content\": \"z\"}, {\"id\": 8, \"content\": \"z\"},",
        "same content"},
@@ -97,7 +97,7 @@ std::vector<Change> wrong_values() {
   };
 }
 
-/// Values that are odd and allowed.
+/// Odd but allowed values.
 std::vector<Change> odd_values() {
   return {
       {"\"x+\"", "\"(x+)+$\"", ""},
@@ -110,9 +110,9 @@ std::vector<Change> odd_values() {
       {"\" \": 5}", "\" \": 9000000}", ""},
       {"\"special\": true", "\"special\": true, \"lstrip\": true, \"rstrip\": true", ""},
       {"\"special\": true", "\"special\": true, \"single_word\": true", ""},
-      {"\"content\": \"<s>\"", "\"content\": \"\"", "gives this id"},
+      {"\"content\": \"<s>\"", "\"content\": \"\"", "assigns this id"},
       {"\"type\": \"BPE\"", "\"type\": null", ""},
-      {"\"content\": \"<s>\"", "\"content\": \"\\u0000\"", "gives this id"},
+      {"\"content\": \"<s>\"", "\"content\": \"\\u0000\"", "assigns this id"},
       {"\"id\": 0, \"content\": \"<s>\"", "\"id\": 70, \"content\": \" \\t\"", ""},
       {"\"start\": 1", "\"start\": 2000000000", ""},
   };
@@ -153,7 +153,7 @@ std::vector<Change> wrong_parts() {
       {"[\"a b\"]", "[\" \"]", "model.merges[0]"},
       {"\"type_id\": 1", "\"type_id\": -1", "type_id"},
       {"\"type_id\": 1", "\"type_id\": 4294967296", "type_id"},
-      {"\"tokens\": [\"<s>\"]", "\"tokens\": [\"<s>\"], \"tokens\": []", "stands twice"},
+      {"\"tokens\": [\"<s>\"]", "\"tokens\": [\"<s>\"], \"tokens\": []", "occurs twice"},
       {"\"ids\": [0]", "\"ids\": [-1]", "\"post_processor.special_tokens.<s>.ids[0]\" is -1"},
       {"\"ids\": [0]", "\"ids\": [0.5]", "is 0.5"},
       {"\"start\": 1", "\"start\": 1e400", "start"},
@@ -191,7 +191,7 @@ std::vector<HostileCase> wrong_texts() {
   };
 }
 
-/// What other readers accept and then fail on; here it is sound.
+/// Files that other readers accept and then fail on; here they work.
 std::vector<HostileCase> sound() {
   const std::string stride = R"("truncation":{"direction":"Right","max_length":3,"strategy":)"
                              R"("LongestFirst","stride":9},)";
@@ -199,12 +199,11 @@ std::vector<HostileCase> sound() {
                             R"("pad_type_id":0,"pad_token":"?"},)";
   const std::string begin = "{\n  \"added_tokens\"";
   return {
-      {"as it should be", kGood, ""},
-      {"WordPiece as it should be", kGoodWordPiece, ""},
+      {"valid", kGood, ""},
+      {"valid WordPiece", kGoodWordPiece, ""},
       {"a truncation whose stride is its length", "{" + stride + kGood.substr(1), ""},
       {"a padding to no length", "{" + fixed + kGood.substr(1), ""},
-      {"fields that nobody knows",
-       changed(kGood, begin, "{\"x\": {\"y\": [1]},\n  \"added_tokens\""), ""},
+      {"unknown fields", changed(kGood, begin, "{\"x\": {\"y\": [1]},\n  \"added_tokens\""), ""},
       {"no added tokens, no other parts", R"({"model":{"type":"BPE","vocab":{"a":0},"merges":[]}})",
        ""},
       {"a token of 16 MB", "", "",
@@ -212,7 +211,7 @@ std::vector<HostileCase> sound() {
          return R"({"model":{"type":"BPE","merges":[],"vocab":{")" + std::string(16'000'000, 'x') +
                 "\":0}}}";
        }},
-      {"an id far away", R"({"model":{"type":"BPE","vocab":{"a":16777215},"merges":[]}})", ""},
+      {"a very large id", R"({"model":{"type":"BPE","vocab":{"a":16777215},"merges":[]}})", ""},
   };
 }
 
@@ -231,7 +230,7 @@ const std::vector<std::string>& texts() {
         std::string(2000, ' ') + "ab",
         "<s><s> <s>a",
     };
-    // Forty more of bytes that follow from their number.
+    // Forty more texts of pseudo-random bytes.
     for (size_t i = 0; made.size() < 50; ++i) {
       std::string text;
       for (size_t j = 0; j < 16 + i; ++j) text += static_cast<char>((i * 37 + j * j * 101) & 0xff);

@@ -15,7 +15,7 @@ namespace {
 std::string file(const std::string& pickled) {
   return test::torch_file(pickled, {std::string(16, 'd')});
 }
-/// The value that these operations leave.
+/// A file whose value these operations compute.
 std::string value(const std::string& operations) {
   return file(pickle(operations));
 }
@@ -43,7 +43,7 @@ std::vector<HostileCase> accepted_values() {
        ""},
       {"attributes of a state dict",
        value(global("collections", "OrderedDict") + ")R}" + text("_metadata") + "}sb"), ""},
-      {"an integer of no bytes", value("\x8a" + number(0, 1)), ""},
+      {"an integer of 0 bytes", value("\x8a" + number(0, 1)), ""},
       {"NaN", value("G\x7f\xf8" + number(0, 6)), ""},
       {"nesting just below the limit", value(repeated("]", 63) + repeated("a", 62)), ""},
       {"a parameter",
@@ -66,24 +66,24 @@ std::vector<HostileCase> code() {
     cases.push_back({whole,
                      value(global(whole.substr(0, dot), whole.substr(dot + 1)) + "(" +
                            text("touch /tmp/owned") + "tR"),
-                     "it wants to use '" + whole + "'"});
+                     "the pickle uses '" + whole + "'"});
   }
   const std::string system = global("os", "system");
   cases.push_back({"a name with a dot inside", value(global("collections", "OrderedDict.x")),
-                   "it wants to use 'collections.OrderedDict.x'"});
+                   "the pickle uses 'collections.OrderedDict.x'"});
   cases.push_back({"a known name of another module", value(global("os", "OrderedDict")),
-                   "it wants to use 'os.OrderedDict'"});
-  cases.push_back({"a name that is no UTF-8", value(global("o\xff", "x")), "it wants to use"});
+                   "the pickle uses 'os.OrderedDict'"});
+  cases.push_back({"a name that is not UTF-8", value(global("o\xff", "x")), "the pickle uses"});
   cases.push_back({"a name without an end", value("cos\nsystem"), "has no end"});
   cases.push_back({"a name that never ends", value("c" + std::string(1000, 'x')), "has no end"});
   cases.push_back({"a known name called with another's arguments",
                    value(global("collections", "OrderedDict") + "(" + text("x") + "tR"),
                    "is called with 1 values; expected 0"});
-  cases.push_back({"a call of a text", value(text("os.system") + ")R"), "that is no name"});
+  cases.push_back({"a call of a string", value(text("os.system") + ")R"), "that is not a name"});
   cases.push_back({"a call of a storage type", value(global("torch", "FloatStorage") + ")R"),
                    "calls a storage type"});
   cases.push_back({"a call with a list", value(global("collections", "OrderedDict") + "]R"),
-                   "with something that is no tuple"});
+                   "with a value that is not a tuple"});
   cases.push_back({"a name as the value", value(global("torch", "Size")), "bare name or storage"});
   return cases;
 }
@@ -105,42 +105,42 @@ std::vector<HostileCase> broken_stacks() {
   return {
       {"no bytes", file(""), "does not begin with its protocol"},
       {"no protocol", file("N."), "does not begin with its protocol"},
-      {"protocol 4", file("\x80\x04N."), "of protocol 4"},
+      {"protocol 4", file("\x80\x04N."), "sets protocol 4"},
       {"protocol twice", value("\x80\x02N"), "once and first"},
       {"no end", file("\x80\x02N"), "the pickle ends"},
       {"bytes after the end", file("\x80\x02N.N"), "bytes after the pickle's end"},
-      {"nothing left", value(""), "leaves 0 values"},
-      {"two values left", value("NN"), "leaves 2 values"},
-      {"a mark left", value("N("), "leaves 1 values and 1 marks"},
-      {"tuple of three of two", value("NN\x87"), "takes a value where there is none"},
+      {"an empty stack", value(""), "leaves 0 values"},
+      {"two values on the stack", value("NN"), "leaves 2 values"},
+      {"a mark on the stack", value("N("), "leaves 1 values and 1 marks"},
+      {"a tuple of three from two values", value("NN\x87"), "pops a value where there is none"},
       {"tuple without a mark", value("Nt"), "a mark where there is none"},
-      {"a value from below a mark", value("]N(a"), "takes a value where there is none"},
-      {"append to nothing", value("Na"), "takes a value where there is none"},
-      {"append to a tuple", value(")Na"), "something that is no list"},
-      {"append to a dict", value("}(Ne"), "something that is no list"},
-      {"append to a text", value(text("x") + "Na"), "something that is no list"},
-      {"member of a list", value("]" + text("k") + "Ns"), "something that is no dict"},
+      {"a value from below a mark", value("]N(a"), "pops a value where there is none"},
+      {"append to nothing", value("Na"), "pops a value where there is none"},
+      {"append to a tuple", value(")Na"), "a value that is not a list"},
+      {"append to a dict", value("}(Ne"), "a value that is not a list"},
+      {"append to a string", value(text("x") + "Na"), "a value that is not a list"},
+      {"member of a list", value("]" + text("k") + "Ns"), "a value that is not a dict"},
       {"members of a tensor", value(tensor(storage("0", 4), 0, {4}, {1}) + "(" + text("k") + "Nu"),
-       "something that is no dict"},
-      {"members of a number", value("K\x01(" + text("k") + "Nu"), "something that is no dict"},
+       "a value that is not a dict"},
+      {"members of a number", value("K\x01(" + text("k") + "Nu"), "a value that is not a dict"},
       {"a key without a value", value("}(" + text("k") + "u"), "a key without a value"},
-      {"a tuple as a key", value("})Ns"), "neither a text nor an integer"},
+      {"a tuple as a key", value("})Ns"), "neither a string nor an integer"},
       {"a key twice", value("}" + text("k") + "Ns" + text("k") + "Ns"), "the key 'k' twice"},
       {"a number as a key twice", value("}K\x01NsJ\x01" + number(0, 3) + "Ns"),
        "the key '1' twice"},
-      {"attributes of a list", value("]}b"), "something that is no OrderedDict"},
-      {"attributes that are no dict", value(global("collections", "OrderedDict") + ")R]b"),
-       "something that is no OrderedDict"},
-      {"memo never filled", value("h\x05"), "place 5 of its memo"},
-      {"memo of nothing", value("q" + number(0, 1) + "N"), "takes a value where there is none"},
+      {"attributes of a list", value("]}b"), "a value that is not an OrderedDict"},
+      {"attributes that are not a dict", value(global("collections", "OrderedDict") + ")R]b"),
+       "a value that is not an OrderedDict"},
+      {"memo never filled", value("h\x05"), "entry 5 of its memo"},
+      {"memo of nothing", value("q" + number(0, 1) + "N"), "pops a value where there is none"},
       {"an integer of 9 bytes", value("\x8a\x09" + number(1, 9)), "does not fit in 64 bits"},
-      {"an integer cut", file("\x80\x02J\x01\x02"), "the pickle ends"},
-      {"a text longer than the file", value("X\xff\xff\xff\xff"), "the pickle ends"},
-      {"a text that is no UTF-8", value(text("\xff\xfe")), "is not UTF-8"},
+      {"a truncated integer", file("\x80\x02J\x01\x02"), "the pickle ends"},
+      {"a string longer than the file", value("X\xff\xff\xff\xff"), "the pickle ends"},
+      {"a string that is not UTF-8", value(text("\xff\xfe")), "is not UTF-8"},
   };
 }
 
-/// A list of tensors that share all that their first one is made of.
+/// A list of tensors that share all parts of the first one.
 std::string consistent_tensors(size_t num_dims, size_t count) {
   auto kept = [place = 0](const std::string& operations) mutable {
     return operations + "q" + number(static_cast<uint64_t>(place++), 1);
@@ -155,7 +155,7 @@ std::string consistent_tensors(size_t num_dims, size_t count) {
   for (uint64_t place = 1; place < 7; ++place) again += "h" + number(place, 1);
   return value("](" + first + "tR" + repeated(again + "tR", count - 1) + "e");
 }
-/// A list of these operations' value, `count` times.
+/// A list with `count` copies of the value of these operations.
 std::string list_of(const std::string& operations, size_t count) {
   return value("](" + repeated(operations, count) + "e");
 }
@@ -175,17 +175,17 @@ std::vector<HostileCase> bombs() {
       {"deep nesting", value(repeated("]", 100000) + repeated("a", 99999)), "nested deeper than"},
       {"deep tuples", value("N" + repeated("\x85", 100000)), "nested deeper than"},
       {"a hundred thousand marks", value("N" + repeated("(", 100000)), "100000 marks"},
-      {"memo at the last place", value("Nr\xff\xff\xff\xffj\xfe\xff\xff\xff"),
-       "place 4294967294 of its memo"},
+      {"memo at the last index", value("Nr\xff\xff\xff\xffj\xfe\xff\xff\xff"),
+       "entry 4294967294 of its memo"},
       {"more values than allowed", value("]" + repeated("Na", kMaxPickleValues)),
        "the pickle has more than 240000 values"},
-      {"as many lists as may be", "", "", [] { return list_of("]", kMaxPickleValues - 1); }},
-      {"as many dicts as may be", "", "", [] { return list_of("}", kMaxPickleValues - 1); }},
-      {"as many lists of None as may be", "", "",
+      {"the most lists allowed", "", "", [] { return list_of("]", kMaxPickleValues - 1); }},
+      {"the most dicts allowed", "", "", [] { return list_of("}", kMaxPickleValues - 1); }},
+      {"the most lists of None allowed", "", "",
        [] { return list_of("]Na", kMaxPickleValues / 2 - 1); }},
-      {"as many tuples of an integer as may be", "", "",
+      {"the most tuples of an integer allowed", "", "",
        [] { return list_of("K\x05\x85", kMaxPickleValues / 2 - 1); }},
-      {"as many members as may be", "", "",
+      {"the most members allowed", "", "",
        [] {
          std::string members = "}(";
          for (uint64_t i = 0; i < kMaxPickleValues / 2 - 1; ++i) {
@@ -194,14 +194,14 @@ std::vector<HostileCase> bombs() {
          return value(members + "u");
        }},
       {"30,000 tensors", "", "", [] { return consistent_tensors(1, 30'000); }},
-      {"tensors that share a shape of 64 dims", "", "texts and shapes",
+      {"tensors that share a shape of 64 dims", "", "strings and shapes",
        [] { return consistent_tensors(64, 53'000); }},
-      {"a long text many times", "", "texts and shapes",
+      {"a long string many times", "", "strings and shapes",
        [] {
          return value("](" + text(std::string(1 << 20, 'x')) + "q\x01" + repeated("h\x01", 20'000) +
                       "e");
        }},
-      {"a long key many times", "", "texts and shapes",
+      {"a long key many times", "", "strings and shapes",
        [] {
          return value("](" + text(std::string(1 << 20, 'x')) + "q\x01" +
                       repeated("}h\x01Ns", 20'000) + "e");
@@ -210,7 +210,7 @@ std::vector<HostileCase> bombs() {
        [] {
          return value("](" + text("x") + "q\x01" + repeated("h\x01", 2 * kMaxPickleValues) + "e");
        }},
-      {"a place of the memo for every byte", "", "memo has more than",
+      {"a memo entry for every byte", "", "memo has more than",
        [] {
          std::string places = "N";
          for (uint64_t i = 0; i <= kMaxPickleValues; ++i) places += "r" + number(i, 4);
@@ -225,18 +225,19 @@ std::vector<HostileCase> broken_storages() {
   const std::string type = global("torch", "FloatStorage");
   return {
       {"id of four parts", id(text("storage") + type + text("0") + text("cpu")),
-       "no tuple of 5 values"},
-      {"id that is a text", value(text("0") + "Q"), "no tuple of 5 values"},
-      {"id of another kind", id(text("module") + type + text("0") + text("cpu") + integer(4)),
+       "not a tuple of 5 values"},
+      {"id that is a string", value(text("0") + "Q"), "not a tuple of 5 values"},
+      {"id that is not of a storage",
+       id(text("module") + type + text("0") + text("cpu") + integer(4)),
        "does not begin with 'storage'"},
-      {"type that is a text",
+      {"type that is a string",
        id(text("storage") + text("FloatStorage") + text("0") + text("cpu") + integer(4)),
-       "is no name"},
-      {"type that is no storage",
+       "is not a name"},
+      {"type that is not a storage",
        id(text("storage") + global("torch", "Size") + text("0") + text("cpu") + integer(4)),
        "a storage is of type Size"},
       {"key that is a number", id(text("storage") + type + integer(0) + text("cpu") + integer(4)),
-       "expected a text"},
+       "expected a string"},
       {"negative length", id(text("storage") + type + text("0") + text("cpu") + integer(-4)),
        "is negative"},
       {"missing", value(tensor(storage("1", 4), 0, {4}, {1})), "storage '1' is missing"},
@@ -249,14 +250,14 @@ std::vector<HostileCase> broken_storages() {
       {"two types",
        value("(" + tensor(storage("0", 4), 0, {4}, {1}) +
              tensor(storage("0", 4, "IntStorage"), 0, {4}, {1}) + "t"),
-       "is said to have 4 int32 and 4 fp32"},
+       "is declared with 4 int32 and 4 fp32"},
       {"two lengths",
        value("(" + tensor(storage("0", 4), 0, {4}, {1}) + tensor(storage("0", 2), 0, {2}, {1}) +
              "t"),
-       "is said to have 2 fp32 and 4 fp32"},
+       "is declared with 2 fp32 and 4 fp32"},
       {"a type that is not supported",
        value(tensor(storage("0", 4, "ComplexFloatStorage"), 0, {4}, {1})),
-       "it wants to use 'torch.ComplexFloatStorage'"},
+       "the pickle uses 'torch.ComplexFloatStorage'"},
       {"a storage as the value", value(storage("0", 4)), "bare name or storage"},
   };
 }
@@ -275,29 +276,29 @@ std::vector<HostileCase> broken_tensors() {
       {"strides that wrap", one(0, {3, 1}, {int64_t{1} << 62, 1}), "ends at"},
       {"strides that wrap to 0", one(0, {5, 5}, {int64_t{1} << 62, int64_t{1} << 62}), "64 bits"},
       {"begin that wraps", one(INT64_MAX, {2, 2}, {INT64_MAX, 2}), "64 bits"},
-      {"expanded to a billion", one(0, {1000000000}, {0}), "expanded tensors are not read"},
-      {"expanded to one more", one(0, {5}, {0}), "expanded tensors are not read"},
+      {"expanded to a billion", one(0, {1000000000}, {0}), "expanded tensors are not supported"},
+      {"expanded to one more", one(0, {5}, {0}), "expanded tensors are not supported"},
       {"65 dims", one(0, std::vector<int64_t>(65, 1), std::vector<int64_t>(65, 1)),
        "more than 64 dims"},
-      {"of no storage",
+      {"without a storage",
        value(global("torch._utils", "_rebuild_tensor_v2") + "(NK" + number(0, 1) + "))\x89}tR"),
-       "is made of no storage"},
+       "is not a storage"},
       {"with hooks",
        value(global("torch._utils", "_rebuild_tensor_v2") + "(" + storage("0", 4) + integer(0) +
              tuple({4}) + tuple({1}) + "\x89" + dict_of("h", "N") + "tR"),
        "has hooks"},
-      {"of five values",
+      {"with five values",
        value(global("torch._utils", "_rebuild_tensor_v2") + "(" + storage("0", 4) + integer(0) +
              tuple({4}) + tuple({1}) + "\x89tR"),
        "is called with 5 values; expected 6"},
       {"shape that is a number",
        value(global("torch._utils", "_rebuild_tensor_v2") + "(" + storage("0", 4) + integer(0) +
              integer(4) + tuple({1}) + "\x89}tR"),
-       "are no tuple"},
+       "are not a tuple"},
       {"with a number for requires_grad",
        value(global("torch._utils", "_rebuild_tensor_v2") + "(" + storage("0", 4) + integer(0) +
              tuple({4}) + tuple({1}) + integer(0) + global("collections", "OrderedDict") + ")RtR"),
-       "requires_grad is no bool"},
+       "requires_grad is not a bool"},
       {"a size of two values",
        value(global("torch", "Size") + "(" + tuple({4}) + tuple({4}) + "tR"),
        "is called with 2 values; expected 1"},
@@ -307,12 +308,12 @@ std::vector<HostileCase> broken_tensors() {
        value(global("torch._utils", "_rebuild_parameter") + "(" +
              tensor(storage("0", 4), 0, {4}, {1}) + "\x88tR"),
        "is called with 2 values; expected 3"},
-      {"parameter of no tensor", value(global("torch._utils", "_rebuild_parameter") + "(N\x88}tR"),
-       "is made of no tensor"},
+      {"parameter without a tensor",
+       value(global("torch._utils", "_rebuild_parameter") + "(N\x88}tR"), "is not a tensor"},
   };
 }
 
-/// The entries of a good file.
+/// The entries of a valid file.
 std::vector<ZipItem> items() {
   return {{"x/data.pkl", kGood}, {"x/data/0", std::string(16, 'd')}};
 }
@@ -327,7 +328,7 @@ std::vector<HostileCase> accepted_zips() {
       {"as torch writes it", zip(items()), ""},
       {"without the zip64 end", zip(items(), false), ""},
       {"sizes in the headers", with([](auto& i) { i[0].flags = i[1].flags = 0; }), ""},
-      {"entries that are not known", with([](auto& i) {
+      {"unknown entries", with([](auto& i) {
          i.push_back({"x/.data/id", "7"});
        }),
        ""},
@@ -347,13 +348,13 @@ std::vector<HostileCase> broken_entries() {
        }),
        "is compressed (method 8)"},
       {"encrypted", with([](auto& i) { i[1].flags = 1; }), "is encrypted"},
-      {"two of one name", with([](auto& i) { i.push_back(i[1]); }), "is there twice"},
+      {"two entries with one name", with([](auto& i) { i.push_back(i[1]); }), "occurs twice"},
       {"two pickles", with([](auto& i) {
          i.push_back({"y/data.pkl", kGood});
        }),
        "has both x/data.pkl and y/data.pkl"},
-      {"another name in its own header", with([](auto& i) { i[1].local_name = "x/data/1"; }),
-       "another name in its own header"},
+      {"another name in its local header", with([](auto& i) { i[1].local_name = "x/data/1"; }),
+       "another name in its local header"},
       {"another size in its own header", with([](auto& i) {
          i[0].flags = 0;
          i[0].extra_bytes_claimed = 1;
@@ -374,18 +375,18 @@ std::vector<HostileCase> broken_entries() {
       {"header after the entries", with([](auto& i) { i[1].header_moved = 1 << 20; }),
        "the entries end at byte"},
       {"header in the last bytes of the entries", with([](auto& i) { i[1].header_moved = 40; }),
-       "is said to begin at byte"},
+       "should begin at byte"},
       {"two zip64 fields", with([&](auto& i) { i[1].extra = wide + wide; }), "two zip64 fields"},
       {"a field longer than the rest", with([](auto& i) { i[1].extra = "FB\xff\xff"; }),
        "in the middle of an entry"},
       {"a name with NUL", with([](auto& i) {
          i.push_back({std::string("x/\0y", 4), "z"});
        }),
-       "none or unprintable ones"},
+       "is not printable"},
       {"an empty name", with([](auto& i) {
          i.push_back({"", "z"});
        }),
-       "none or unprintable ones"},
+       "is not printable"},
       {"a name of 2000 bytes", with([](auto& i) {
          i.push_back({std::string(2000, 'n'), "z"});
        }),
@@ -407,7 +408,7 @@ std::vector<HostileCase> broken_contents() {
          i.push_back({"x/byteorder", "big"});
        }),
        "its byte order is 'big'"},
-      {"no entries", zip({}), "is no zip file"},
+      {"no entries", zip({}), "is not a zip file"},
   };
 }
 
@@ -420,14 +421,14 @@ std::vector<HostileCase> broken_frames() {
   const std::string good = zip(items());
   constexpr size_t kEnd = 22, kLocator = 20, kEnd64 = 56;
   return {
-      {"no bytes", "", "is no zip file"},
-      {"the first four bytes", good.substr(0, 4), "was cut"},
+      {"no bytes", "", "is not a zip file"},
+      {"the first four bytes", good.substr(0, 4), "is truncated"},
       {"older torch", "\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.",
        "from before version 1.6"},
       {"a bare pickle", kGood, "is a bare pickle"},
-      {"a safetensors file", number(2, 8) + "{}", "is no zip file"},
-      {"a gzip file", "\x1f\x8b\x08" + std::string(40, 'x'), "is no zip file"},
-      {"bytes before it", "x" + good, "is no zip file"},
+      {"a safetensors file", number(2, 8) + "{}", "is not a zip file"},
+      {"a gzip file", "\x1f\x8b\x08" + std::string(40, 'x'), "is not a zip file"},
+      {"bytes before it", "x" + good, "is not a zip file"},
       {"bytes after it", good + "x", "has bytes or a comment after it"},
       {"a comment", changed_end(2, number(1, 2)) + "c", "has bytes or a comment after it"},
       {"a comment that is not there", changed_end(2, number(1, 2)), "has a comment"},
@@ -438,11 +439,11 @@ std::vector<HostileCase> broken_frames() {
       {"one entry less", changed_end(kEnd - 8, number(1, 2) + number(1, 2), false),
        "more than 1 entries"},
       {"directory elsewhere", changed_end(kEnd - 16, number(3, 4), false), "does not end where"},
-      {"directory of no bytes", changed_end(kEnd - 12, number(0, 4), false), "does not end where"},
+      {"directory of 0 bytes", changed_end(kEnd - 12, number(0, 4), false), "does not end where"},
       {"ends that contradict each other", changed_end(kEnd - 8, number(9, 2) + number(9, 2)),
        "contradict each other, 9 and 2"},
       {"zip64 end elsewhere", changed_end(kEnd + kLocator - 8, number(0, 8)),
-       "the zip64 end is said to be at byte 0"},
+       "the zip64 locator points to byte 0"},
       {"zip64 end missing", changed_end(kEnd + kLocator + kEnd64, "xxxx"), "there is no zip64 end"},
       {"zip64 with 2^64 - 1 entries",
        changed_end(kEnd + kLocator + kEnd64 - 24, number(UINT64_MAX, 8) + number(UINT64_MAX, 8)),

@@ -1,4 +1,4 @@
-// Row C13: what the kernel is asked to open while hostile index files are read, by strace.
+// Row C13: the files that are opened while hostile index files are read, by strace.
 #include <filesystem>
 #include <regex>
 #include <set>
@@ -17,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The paths of files that were to be opened and read, from the first hostile one on, whether there
-/// was such a file or not.
+/// The paths of all attempts to open a file for reading, from the first hostile file on, whether it
+/// exists or not.
 std::set<std::string> read_paths(const std::string& log) {
   const std::regex opened(
       R"re(open(?:at2?)?\((?:AT_FDCWD, |\d+, )?"([^"]*)", \{?(?:flags=)?(O_RDONLY\S*))re");
@@ -34,13 +34,13 @@ std::set<std::string> read_paths(const std::string& log) {
   return paths;
 }
 
-TEST(HostileTrace, OfIndexFiles_OpensFilesOfTheFolderAlone) {
-  const Ran tried = run_program({"/usr/bin/env", "strace", "-o", "/dev/null", "true"});
+TEST(HostileTrace, OfIndexFiles_OpensOnlyFilesOfTheFolder) {
+  const RunResult tried = run_program({"/usr/bin/env", "strace", "-o", "/dev/null", "true"});
   if (tried.exit_code != 0) GTEST_SKIP() << "strace does not run here: " << tried.err;
   if (kIsInstrumented) GTEST_SKIP() << "the leak sanitizer cannot be traced";
   const TempFolder folder;
   const std::string log = folder / "log";
-  const Ran ran = run_program(
+  const RunResult ran = run_program(
       {"/usr/bin/env", "strace", "-f", "-e", "trace=open,openat,openat2", "-s", "400", "-o", log,
        fs::read_symlink("/proc/self/exe"),
        "--gtest_filter=Files/Hostile.EveryFile_GetsItsVerdictSoonAndInLittleMemory/index_json"},
@@ -49,7 +49,7 @@ TEST(HostileTrace, OfIndexFiles_OpensFilesOfTheFolderAlone) {
   const std::set<std::string> paths = read_paths(internal::text_of(log));
   EXPECT_THAT(paths, testing::IsSupersetOf({"one.safetensors", "two.safetensors"}));
   for (const std::string& path : paths) {
-    if (path.starts_with("/proc/self/")) continue;  // the test's own looks at its memory
+    if (path.starts_with("/proc/self/")) continue;  // the test reads its own memory use there
     const bool is_index = path.ends_with("/model/model.safetensors.index.json");
     EXPECT_TRUE(is_index || path.find('/') == std::string::npos) << path;
     EXPECT_THAT(path, testing::AllOf(testing::Ne("."), testing::Ne("..")));

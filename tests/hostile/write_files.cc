@@ -1,4 +1,4 @@
-// Writes the hostile files of one kind, where there are some, into a folder: seeds of the fuzzers.
+// Writes the hostile files of one kind into a folder, as seeds of the fuzzers.
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -10,7 +10,7 @@ int main(int argc, char** argv) {
     std::cerr << "usage: write_hostile_files KIND FOLDER\n";
     return 2;
   }
-  constexpr size_t kMostBytes = size_t{64} << 10;  // of what a fuzzer begins with
+  constexpr size_t kMostBytes = size_t{64} << 10;  // of a fuzzer's seed
   const std::string kind = argv[1];
   const std::filesystem::path folder = argv[2];
   std::filesystem::create_directories(folder);

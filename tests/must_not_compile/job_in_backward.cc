@@ -1,5 +1,5 @@
-// A backward function that keeps a kernel's raw pointers. With KEEPS_TENSOR_SIZES it keeps numbers
-// alone and compiles: so it is the pointers that the compiler refuses.
+// A backward function that keeps a kernel's raw pointers. With KEEPS_TENSOR_SIZES it keeps only
+// numbers and compiles, which shows that the compiler refuses the pointers.
 #include <functional>
 
 #include "cleave/kernels/cpu/rows.h"

@@ -10,7 +10,7 @@
 
 namespace cleave::test {
 
-/// What is written to stdout, which is a pipe, or a terminal of `columns` columns.
+/// Captures stdout in a pipe, or in a terminal of `columns` columns.
 class Captured {
  public:
   explicit Captured(int columns = 0) {
@@ -29,7 +29,7 @@ class Captured {
     close(end);
   }
 
-  /// Once: gives stdout back and returns what came.
+  /// Restores stdout and returns the captured text. Call it once.
   std::string take() {
     std::string text;
     pollfd ready{reader_, POLLIN, 0};

@@ -9,13 +9,13 @@
 
 namespace cleave::test {
 
-/// A group that counts, by name, the collectives that go through it.
+/// A group that forwards its collectives to another group and counts them by name.
 class CountingGroup : public Group {
  public:
   explicit CountingGroup(std::shared_ptr<Group> inner)
       : Group(inner->name(), inner->rank(), inner->ranks()), inner_(std::move(inner)) {}
 
-  /// Calls since the last time this was asked: {{"all_reduce", 2}}.
+  /// Calls since the last call of taken(): {{"all_reduce", 2}}.
   std::map<std::string, int> taken() { return std::exchange(counts_, {}); }
 
   void barrier(const Call& call) override {

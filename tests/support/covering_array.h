@@ -9,26 +9,26 @@
 
 namespace cleave::test {
 
-/// An option and the values that it takes.
+/// An option and its possible values.
 struct Factor {
   std::string name;
   std::vector<std::string> values;
 };
 
-/// A value's number for each factor; kOpen where it is not chosen yet.
+/// The index of the value of each factor; kOpen if it is not chosen yet.
 using ArrayRow = std::vector<int>;
 inline constexpr int kOpen = -1;
 
-/// Few rows in which every allowed combination of values of any `strength` factors occurs.
+/// A small set of rows that contains every allowed combination of values of any `strength` factors.
 ///
-/// Greedy: each row begins with the first combination that is missing; the other factors, in a
-/// random order, take the value that adds the most missing ones. The best of some tries is kept.
+/// Greedy: each row begins with the first missing combination; the other factors, in random order,
+/// take the value that adds the most missing combinations. The best of kTries rows is kept.
 /// (Source: Cohen, Dalal, Fredman and Patton, "The AETG system", IEEE Trans. Softw. Eng. 23, 1997.)
 /// The same arguments give the same rows.
 class CoveringArray {
  public:
-  /// Whether a row can occur as far as it is chosen. A combination that this allows by itself must
-  /// be part of a whole row that it allows.
+  /// Whether the chosen values of a row are allowed together. Every allowed combination must be
+  /// part of an allowed complete row.
   using Allowed = std::function<bool(const ArrayRow&)>;
 
   CoveringArray(std::vector<Factor> factors, size_t strength, Allowed allowed)
@@ -75,8 +75,8 @@ class CoveringArray {
     if (allowed_(row)) combinations_.push_back(row);
   }
 
-  /// Calls `see` with the place in covered_ of each combination of chosen values of a row; with
-  /// `of`, of those alone that have this factor.
+  /// Calls `see` with the index in covered_ of each combination of chosen values of a row; with
+  /// `of`, only of the combinations that have this factor.
   template <class See>
   void each(const ArrayRow& row, const See& see, size_t of = std::string::npos) const {
     for (const auto& [chosen, offset] : offsets_) {
@@ -111,7 +111,7 @@ class CoveringArray {
     return count;
   }
 
-  /// Whether a value could be chosen for every factor of `row`.
+  /// Chooses a value for every open factor of `row`; returns false if some factor has none.
   bool complete(ArrayRow& row) {
     std::vector<size_t> open;
     for (size_t f = 0; f < row.size(); ++f) {
@@ -142,7 +142,7 @@ class CoveringArray {
       const int own = gain(row);
       if (own > most) most = own, best = row;
     }
-    CLEAVE_CHECK(most >= 0, Code::kBug, "no whole row has the combination ", describe(missing));
+    CLEAVE_CHECK(most >= 0, Code::kBug, "no complete row has the combination ", describe(missing));
     return best;
   }
   [[nodiscard]] std::string describe(const ArrayRow& row) const {
@@ -161,9 +161,9 @@ class CoveringArray {
   std::vector<Factor> factors_;
   size_t strength_;
   Allowed allowed_;
-  std::vector<Offset> offsets_;  // in covered_, of each choice of factors
+  std::vector<Offset> offsets_;  // in covered_, for each choice of factors
   std::vector<char> covered_;
-  std::vector<ArrayRow> combinations_;  // that are allowed
+  std::vector<ArrayRow> combinations_;  // allowed ones
   std::mt19937 random_{19};
 };
 

@@ -16,18 +16,18 @@
 
 namespace cleave::test {
 
-/// What authors of tensor-parallel layers get wrong, one at a time. On one rank none shows.
+/// Typical mistakes in tensor-parallel layers. None has an effect on one rank.
 enum class Fault {
   kNone,
   kBiasOnEveryRank,  ///< a row-parallel layer adds its bias before the sum
-  kQkvSlice,         ///< a fused QKV matrix is cut into equal runs of rows, not by heads
-  kNoAllReduce,      ///< a column-parallel layer whose input's gradient is not summed
-  kGatherBackward,   ///< a gather whose backward sums what is whole on every rank already
-  kKvHeadMap,        ///< every rank takes the first rank's map from query to key heads
-  kLocalDropout,     ///< a dropout that counts elements from 0 on every rank
+  kQkvSlice,         ///< a fused QKV matrix is sharded into equal row ranges, not by heads
+  kNoAllReduce,      ///< a column-parallel layer does not sum its input's gradient
+  kGatherBackward,   ///< a gather's backward sums gradients that are already complete
+  kKvHeadMap,        ///< every rank uses the first rank's map from query to key heads
+  kLocalDropout,     ///< dropout counts elements from 0 on every rank
 };
 
-/// x W^T + b, split by rows; the bias on every rank, or not.
+/// Row-parallel x W^T + b that adds the bias on every rank (kBiasOnEveryRank).
 class BiasInSum : public Layer {
  public:
   BiasInSum(int64_t in, int64_t out)
@@ -57,10 +57,11 @@ class BiasInSum : public Layer {
   std::shared_ptr<Parameter> weight_, bias_;
 };
 
-/// x W^T split by columns, of which the door thinks that it takes what comes.
-class ForgetfulColumns : public Layer {
+/// Column-parallel x W^T that declares no input layout, so its input's gradient is not summed
+/// (kNoAllReduce).
+class ColumnsWithoutAllReduce : public Layer {
  public:
-  ForgetfulColumns(int64_t in, int64_t out)
+  ColumnsWithoutAllReduce(int64_t in, int64_t out)
       : weight_(std::make_shared<Parameter>(std::vector<int64_t>{out, in}, Init::normal(0.3))) {
     add("weight", weight_);
   }
@@ -79,8 +80,8 @@ class ForgetfulColumns : public Layer {
   std::shared_ptr<Parameter> weight_;
 };
 
-/// Gathers the last dim. The wrong backward takes the whole gradient, which every rank has, for a
-/// part of a sum.
+/// Gathers the last dim. The wrong backward treats the complete gradient of every rank as a partial
+/// sum.
 class Gather : public Layer {
  public:
   explicit Gather(bool wrong) : wrong_(wrong) {}
@@ -100,7 +101,7 @@ class Gather : public Layer {
   bool wrong_;
 };
 
-/// Attention with one matrix for q, k and v, stored one after the other.
+/// Attention with one matrix for q, k and v, stored one after the other; `equal_runs` is kQkvSlice.
 class FusedAttention : public Layer {
  public:
   FusedAttention(const AttentionOptions& options, bool equal_runs)
@@ -117,22 +118,22 @@ class FusedAttention : public Layer {
     add("out", out_);
   }
   void prepare_split(const Axis& axis) override {
-    cut_ = attention_.cut(axis).query;
-    out_.set_row_cut(cut_);
-    const int64_t width = cut_->whole();
+    query_shard_ = attention_.shard(axis).query;
+    out_.set_row_shards(query_shard_);
+    const int64_t width = query_shard_->whole();
     if (equal_runs_) {
-      qkv_.set_column_cut(Split::balanced(3 * width, axis.size(), 3 * options_.head_dim));
+      qkv_.set_column_shards(Split::balanced(3 * width, axis.size(), 3 * options_.head_dim));
       return;
     }
     std::vector<std::vector<Range>> ranges;
     for (int r = 0; r < axis.size(); ++r) {
-      const Range heads = cut_->ranges(r).front();
+      const Range heads = query_shard_->ranges(r).front();
       ranges.emplace_back();
       for (const int64_t part : {int64_t{0}, width, 2 * width}) {
         ranges.back().push_back({heads.begin + part, heads.end + part});
       }
     }
-    qkv_.set_column_cut(Split::intern(3 * width, ranges));
+    qkv_.set_column_shards(Split::intern(3 * width, ranges));
   }
   void check_split(const Axis& axis) override {
     if (qkv_.is_column_split()) attention_.set_split(axis);
@@ -144,7 +145,7 @@ class FusedAttention : public Layer {
     const auto parts = qkv.local().chunk(3, -1);
     const auto part = [&](int64_t i) {
       const at::Tensor& local = parts[static_cast<size_t>(i)];
-      return qkv.is_split() ? qkv.with(local, Shard{2, cut_}) : qkv.with(local);
+      return qkv.is_split() ? qkv.with(local, Shard{2, query_shard_}) : qkv.with(local);
     };
     return out_(mine(attention_(part(0), part(1), part(2), path(), context)), context);
   }
@@ -152,12 +153,13 @@ class FusedAttention : public Layer {
  private:
   AttentionOptions options_;
   bool equal_runs_;
-  const Split* cut_ = nullptr;
+  SplitPtr query_shard_;
   Linear qkv_, out_;
   HeadAttention attention_;
 };
 
-/// Grouped attention with its own map from query heads to key heads, right or the first rank's.
+/// Grouped-query attention with its own map from query heads to key heads; `first_ranks_map` is
+/// kKvHeadMap.
 class GroupedAttention : public Layer {
  public:
   GroupedAttention(const AttentionOptions& o, bool first_ranks_map)
@@ -174,11 +176,11 @@ class GroupedAttention : public Layer {
     set_map(1, 0);
   }
   void prepare_split(const Axis& axis) override {
-    const HeadCut cut = set_map(axis.size(), first_ranks_map_ ? 0 : axis.rank());
-    q_.set_column_cut(cut.query);
-    k_.set_column_cut(cut.kv);
-    v_.set_column_cut(cut.kv);
-    out_.set_row_cut(cut.query);
+    const HeadShard shard = set_map(axis.size(), first_ranks_map_ ? 0 : axis.rank());
+    q_.set_column_shards(shard.query);
+    k_.set_column_shards(shard.kv);
+    v_.set_column_shards(shard.kv);
+    out_.set_row_shards(shard.query);
   }
 
  protected:
@@ -193,11 +195,11 @@ class GroupedAttention : public Layer {
   }
 
  private:
-  HeadCut set_map(int ranks, int rank) {
+  HeadShard set_map(int ranks, int rank) {
     const AttentionOptions& o = options_;
-    const HeadCut cut = HeadCut::make(o.num_heads, o.num_kv_heads, o.head_dim, ranks);
-    kv_head_ = kv_head_of(cut, o.num_heads, o.num_kv_heads, rank);
-    return cut;
+    const HeadShard shard = HeadShard::make(o.num_heads, o.num_kv_heads, o.head_dim, ranks);
+    kv_head_ = kv_head_of(shard, o.num_heads, o.num_kv_heads, rank);
+    return shard;
   }
   [[nodiscard]] at::Tensor heads(const DTensor& t) const {
     const at::Tensor& x = t.local();
@@ -210,7 +212,8 @@ class GroupedAttention : public Layer {
   at::Tensor kv_head_;
 };
 
-/// Drops by the place in this rank's part, so that every rank drops alike.
+/// Computes its mask by the position in this rank's shard, so every rank has the same mask
+/// (kLocalDropout).
 class LocalDropout : public Layer {
  protected:
   DTensor forward(const DTensor& x, const Context& context) override {
@@ -243,7 +246,7 @@ class FaultyBlock : public Layer {
                   .rotary = {}},
                  o.fault == Fault::kKvHeadMap) {
     if (o.fault == Fault::kNoAllReduce) {
-      up_ = std::make_unique<ForgetfulColumns>(o.hidden, o.inner);
+      up_ = std::make_unique<ColumnsWithoutAllReduce>(o.hidden, o.inner);
     } else {
       up_ =
           std::make_unique<Linear>(LinearOptions{.in_features = o.hidden, .out_features = o.inner});

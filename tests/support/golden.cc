@@ -25,7 +25,7 @@ std::span<const std::byte> bytes_of_values(const at::Tensor& t) {
   return {static_cast<const std::byte*>(t.const_data_ptr()), t.nbytes()};
 }
 
-/// A tensor of models/NAME.json: how its values are made.
+/// A tensor of models/NAME.json: the parameters of golden_values().
 struct Recipe {
   std::string name;
   std::vector<int64_t> shape;
@@ -86,7 +86,7 @@ void write_model(const std::string& model, const std::filesystem::path& path) {
   folder.commit();
 }
 
-/// Splits the vector of all parameters that is named `key` into one answer for each.
+/// Splits the vector `key` of all parameters into one answer per parameter.
 void split_answers(Tensors& answers, const std::string& key, const std::vector<Recipe>& recipes) {
   const at::Tensor all = answers.at(key);
   int64_t begin = 0;
@@ -128,7 +128,7 @@ Tensors read_tensors(const std::string& path) {
 }
 
 at::Tensor slice_of(const Parameter& parameter, const at::Tensor& whole) {
-  // Begins with nothing: a rank may hold no range.
+  // Begins with an empty slice: a rank may hold no range.
   std::vector<at::Tensor> parts{whole.narrow(parameter.split_dim(), 0, 0)};
   for (const Range& r : parameter.ranges()) {
     parts.push_back(whole.narrow(parameter.split_dim(), r.begin, r.size()));

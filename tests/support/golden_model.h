@@ -19,7 +19,7 @@
 
 namespace cleave::test {
 
-/// A folder of the goldens and how its model is split.
+/// A golden model and its layout.
 struct GoldenLayout {
   std::string golden;
   int tp = 1, dp = 1;
@@ -36,7 +36,7 @@ inline std::string layout_name(const ::testing::TestParamInfo<GoldenLayout>& inf
 inline const OptimizerOptions kGoldenAdamW{
     .eps = 1e-6, .weight_decay = 0.01, .decay_on = OptimizerOptions::DecayOn::kAll};
 
-/// A batch as the model and its loss take it; mask and types where the family has them.
+/// A batch for the model and its loss; mask and types if the family has them.
 struct GoldenRows {
   Tensor ids, targets, mask, types;
 
@@ -46,10 +46,10 @@ struct GoldenRows {
   }
 };
 
-/// A model of the goldens on one layout.
+/// A golden model on one layout.
 ///
-/// Oracle: transformers' models in fp32 (tests/golden/README.md). Bounds are those of its notes:
-/// logits 5e-5, loss and gradients 1e-5, stepped weights 1e-4.
+/// Oracle: transformers' models in fp32 (tests/golden/README.md). Its bounds: logits 5e-5, loss and
+/// gradients 1e-5, stepped weights 1e-4.
 class GoldenModel : public ::testing::TestWithParam<GoldenLayout> {
  protected:
   void SetUp() override {
@@ -76,14 +76,15 @@ class GoldenModel : public ::testing::TestWithParam<GoldenLayout> {
     });
   }
 
-  /// This data-parallel rank's rows; of an undefined tensor none.
+  /// This data-parallel rank's sequences; an undefined tensor stays undefined.
   static Tensor own(const Tensor& t, const Axis& dp) {
     if (!t.defined()) return t;
     const int64_t n = t.size(0) / dp.size();
     return t.narrow(0, n * dp.rank(), n);
   }
 
-  /// Forward and backward of one batch; gradients complete on both axes. Returns logits and loss.
+  /// Forward and backward of one batch, with gradients reduced over both axes. Returns logits and
+  /// loss.
   static std::pair<Tensor, double> pass(Model& model, const Mesh& mesh, const GoldenRows& rows) {
     const Axis& dp = mesh["dp"];
     Context context;
@@ -106,8 +107,8 @@ class GoldenModel : public ::testing::TestWithParam<GoldenLayout> {
     }
   }
 
-  /// Compares logits with the answers "pad.logits" of this rank's rows where `real` is not 0. Those
-  /// of every place are recorded as their projection on golden_directions.
+  /// Compares logits with the answers "pad.logits" of this rank's sequences where `real` is not 0.
+  /// Logits per token are recorded as their projection on golden_directions.
   void expect_padded_logits(const Tensor& logits, const Tensor& real, const Axis& dp) {
     const Tensor want = own(golden_.at("pad.logits"), dp);
     const Tensor got = logits.dim() == 3
@@ -116,8 +117,8 @@ class GoldenModel : public ::testing::TestWithParam<GoldenLayout> {
     EXPECT_LE(largest_difference(got * real, want * real), 5e-5);
   }
 
-  /// Three steps of one optimizer, against the losses, norms and weights recorded under `run`.
-  /// clip 0: none.
+  /// Runs three steps of one optimizer and compares them with the losses, norms and weights
+  /// recorded under `run`. clip 0: no clipping.
   void expect_three_steps(const std::string& run, const OptimizerOptions& options, double lr,
                           double clip) {
     on_ranks([&](const Mesh& mesh) {

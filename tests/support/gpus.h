@@ -8,7 +8,7 @@
 
 namespace cleave::test {
 
-/// Why this host cannot run at least `count` ranks on GPUs; "" where it can.
+/// Why this host cannot run `count` ranks on GPUs; "" if it can.
 inline std::string why_no_gpu(int count = 1) {
   try {
     const int found = cuda().num_gpus();
@@ -20,6 +20,6 @@ inline std::string why_no_gpu(int count = 1) {
 
 }  // namespace cleave::test
 
-/// Leaves the test, saying why, where there are fewer GPUs.
+/// Skips the test, with the reason, if there are fewer GPUs.
 #define SKIP_WITHOUT_GPUS(count) \
   if (const std::string why = ::cleave::test::why_no_gpu(count); !why.empty()) GTEST_SKIP() << why

@@ -13,14 +13,14 @@
 
 namespace cleave::test {
 
-/// Whether this is a build with a sanitizer, whose times and memory say nothing.
+/// Whether this is a build with a sanitizer, whose times and memory are not representative.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kIsInstrumented = true;
 #else
 inline constexpr bool kIsInstrumented = false;
 #endif
 
-/// How much a run of the tests is to find: CLEAVE_TEST_LEVEL, as ./run test sets it.
+/// How thorough the tests are: CLEAVE_TEST_LEVEL, which ./run test sets.
 enum class Level { kQuick, kFull, kRelease, kSoak };
 
 inline Level level() {
@@ -31,20 +31,20 @@ inline Level level() {
   return named == "full" ? Level::kFull : Level::kQuick;
 }
 
-/// How often a fault is tried: 5 times, 20 in ./run test --full, `release` in ./run test --release.
+/// Repetitions of a fault: 5, in ./run test --full 20, in ./run test --release `release`.
 inline int num_rounds(int release) {
   if (level() == Level::kRelease) return release;
   return level() == Level::kFull ? 20 : 5;
 }
 
-/// Random numbers of one round of one test: the seed is CLEAVE_TEST_SEED plus the round.
+/// Random numbers of one round of a test: the seed is CLEAVE_TEST_SEED plus the round.
 inline std::mt19937_64 random_of_round(int round) {
   const char* text = std::getenv("CLEAVE_TEST_SEED");  // NOLINT(concurrency-mt-unsafe)
   const uint64_t seed = text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
   return std::mt19937_64(seed + static_cast<uint64_t>(round));
 }
 
-/// What repeats one round, for failure messages.
+/// Command that repeats one round, for failure messages.
 inline std::string repeat_line(int round, std::string_view test) {
   const char* text = std::getenv("CLEAVE_TEST_SEED");  // NOLINT(concurrency-mt-unsafe)
   const uint64_t seed = text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
@@ -52,18 +52,18 @@ inline std::string repeat_line(int round, std::string_view test) {
              " --gtest_filter=", test);
 }
 
-/// A limit on one try: builds with a sanitizer are slower.
+/// A time limit, ten times longer in builds with a sanitizer.
 inline double limit_ms(double ms) {
   return kIsInstrumented ? 10 * ms : ms;
 }
 
-/// Times of many tries against a limit: of 100 or more tries one in a hundred may be longer, of
-/// fewer half, for a busy machine delays whom it likes.
+/// Times of repeated measurements against a limit. Of 100 or more, 1 % may exceed it; of fewer,
+/// half: a busy machine delays random ones.
 class Times {
  public:
   void add(double ms) { all_.push_back(ms); }
   [[nodiscard]] double longest() const { return *std::max_element(all_.begin(), all_.end()); }
-  /// The time that must be below the limit; 0 in a build with a sanitizer.
+  /// The percentile that must be below the limit; 0 in a build with a sanitizer.
   [[nodiscard]] double judged() const {
     if (kIsInstrumented) return 0;
     std::vector<double> sorted = all_;
@@ -85,7 +85,7 @@ class Times {
   std::vector<double> all_;
 };
 
-/// A number for docs/reliability.md, in the test's output.
+/// A number for docs/design/reliability-notes.md, in the test's output.
 template <class... Parts>
 void note_measured(const Parts&... parts) {
   std::cout << str("measured: ", parts..., "\n") << std::flush;

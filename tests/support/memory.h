@@ -14,8 +14,8 @@ inline uint64_t resident_bytes(const std::string& what) {
   return 0;
 }
 
-/// Lets VmHWM begin anew; false where the kernel does not.
-inline bool forget_peak() {
+/// Resets VmHWM; false if the kernel does not support it.
+inline bool reset_peak() {
   std::ofstream clear("/proc/self/clear_refs");
   clear << '5' << std::flush;
   return clear.good();

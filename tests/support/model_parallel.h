@@ -11,7 +11,7 @@ inline void on_model_parallel(int tp, int dp, const std::function<void()>& body)
   run_ranks(
       tp * dp,
       [&](World& world) {
-        at::get_num_threads();  // a thread's own number holds only after it was asked for once
+        at::get_num_threads();  // set_num_threads has no effect in a thread before this call
         at::set_num_threads(1);
         nxd::initialize_model_parallel(world, {.tensor_model_parallel_size = tp});
         body();
@@ -20,7 +20,7 @@ inline void on_model_parallel(int tp, int dp, const std::function<void()>& body)
       RankOptions{.timeout_s = 20, .flight_log_folder = ""});
 }
 
-/// This rank's piece of `whole` where the ranks hold `sizes` of dim `dim`.
+/// This rank's shard of `whole`; `sizes` are the ranks' sizes of dim `dim`.
 inline at::Tensor piece(const at::Tensor& whole, int64_t dim, const std::vector<int64_t>& sizes) {
   const int rank = nxd::get_tensor_model_parallel_rank();
   int64_t begin = 0;

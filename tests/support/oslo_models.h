@@ -16,14 +16,14 @@ inline void on_world(int num_ranks, const std::function<void(World&)>& body) {
   run_ranks(
       num_ranks,
       [&](World& world) {
-        at::get_num_threads();  // a thread's own number holds only after it was asked for once
+        at::get_num_threads();  // set_num_threads has no effect in a thread before this call
         at::set_num_threads(1);
         body(world);
       },
       RankOptions{.timeout_s = 20, .flight_log_folder = ""});
 }
 
-/// A model with all of its weights, as from_pretrained gives it.
+/// A model with all of its weights, as from from_pretrained.
 inline std::unique_ptr<Model> whole_model(const std::string& path) {
   const ModelFolder folder = ModelFolder::open(path);
   auto model = make_model(folder.config);
@@ -42,7 +42,7 @@ inline oslo::Config config_of(int tp) {
   return Json::parse(str(R"({"model_parallelism": {"tensor_parallel_size": )", tp, "}}"), "config");
 }
 
-/// A golden's inputs: `part` takes each to this rank's rows.
+/// A golden model's inputs; `part` selects this rank's sequences.
 inline Batch batch_of(const std::map<std::string, at::Tensor>& golden, const std::string& prefix,
                       const std::function<at::Tensor(const at::Tensor&)>& part) {
   const auto find = [&](const std::string& name) {

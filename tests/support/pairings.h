@@ -13,21 +13,21 @@
 #include "cleave/parallel/recompute.h"
 #include "tests/support/ranks.h"
 
-/// Small models that every facade can train on every layout, and how.
+/// Small models that every facade can train on every layout, and helpers to train them.
 namespace cleave::pairings {
 
 inline constexpr int64_t kRows = 8, kTokens = 6, kVocab = 29, kSteps = 3;
 inline constexpr uint64_t kSeed = 4;
 inline constexpr double kLr = 1e-2;
 
-// Heads, widths and vocabulary are uneven over 2 ranks, the table is tied to the head.
+// Heads, widths and vocabulary are uneven over 2 ranks; the embedding is tied to the head.
 inline const char* const kConfig =
     R"json({"model_type": "llama", "vocab_size": 29, "hidden_size": 12,
   "intermediate_size": 10, "num_hidden_layers": 3, "num_attention_heads": 3,
   "num_key_value_heads": 1, "head_dim": 4, "max_position_embeddings": 16,
   "tie_word_embeddings": true, "initializer_range": 0.3})json";
 
-enum class Facade { kNxd, kOslo, kNotebook, kOwn };
+enum class Facade { kNxd, kOslo, kNotebook, kCustomLoop };
 enum class Sharding { kNone, kZero1, kFsdp };
 
 struct Layout {
@@ -35,11 +35,11 @@ struct Layout {
   int pp = 1, dp = 1, tp = 1;
   bool sequence_parallel = false;
   Sharding sharding = Sharding::kNone;
-  int parts = 1;  // micro-batches whose gradients are added
+  int parts = 1;  // micro-batches for gradient accumulation
   bool recompute = false;
 };
 
-/// A part of a classifier of the notebook's layers.
+/// First part of a classifier of the notebook's layers.
 class Embed : public nxd::PlainLayer {
  public:
   Embed() : table_(kVocab, 12) { add("table", table_); }
@@ -97,7 +97,7 @@ struct Classifier : LayerGroup {
   Head head;
 };
 
-/// A model as the loops below take it.
+/// A model for the training loops below.
 struct Net {
   std::unique_ptr<Layer> root;
   std::vector<Layer*> sequence;
@@ -163,7 +163,7 @@ inline std::unique_ptr<Optimizer> optimizer_of(const Parameters& parameters, con
     return std::make_unique<Optimizer>(parameters, optimizer_options());
   }
   auto zero1 = std::make_unique<Zero1Optimizer>(parameters, dp, optimizer_options(),
-                                                Zero1Options{.alone = tied});
+                                                Zero1Options{.separate_buckets = tied});
   zero1->gather_weights();
   return zero1;
 }
@@ -172,7 +172,8 @@ inline void reduce(Optimizer& optimizer) {
   if (auto* zero1 = dynamic_cast<Zero1Optimizer*>(&optimizer)) zero1->reduce_gradients();
 }
 
-/// Backward of this rank's rows in parts, each counting `share`; returns the mean loss.
+/// Backward of this rank's sequences in `parts`, each loss weighted by `share`; returns the mean
+/// loss.
 inline double backward(const Net& net, const Tensor& rows, int parts, double share,
                        const Axis& tp) {
   double sum = 0;

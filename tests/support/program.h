@@ -18,17 +18,17 @@
 
 namespace cleave::test {
 
-/// What a program did.
-struct Ran {
-  int exit_code = -1;  ///< 128 + n when signal n ended it
+/// Result of running a program.
+struct RunResult {
+  int exit_code = -1;  ///< 128 + n if signal n ended it
   std::string out, err;
   double seconds = 0;
 };
 
 struct RunWith {
-  std::vector<std::string> environment{};  ///< NAME=value, added to this process's own
-  std::string input{};                     ///< for stdin
-  double deadline_s = 20;                  ///< then it is killed, and the test fails
+  std::vector<std::string> environment{};  ///< NAME=value, added to this process's environment
+  std::string input{};                     ///< stdin
+  double deadline_s = 20;                  ///< after this time it is killed, and the test fails
 };
 
 namespace internal {
@@ -59,8 +59,8 @@ inline int wait_until(pid_t pid, int alive, double deadline_s) {
 
 }  // namespace internal
 
-/// Runs words[0] with the other words and waits for it.
-inline Ran run_program(std::vector<std::string> words, const RunWith& with = {}) {
+/// Runs the program words[0] with the other words as arguments, and waits for it.
+inline RunResult run_program(std::vector<std::string> words, const RunWith& with = {}) {
   const TempFolder folder;
   const std::string in = folder / "in", out = folder / "out", err = folder / "err";
   std::ofstream(in, std::ios::binary) << with.input;
@@ -83,7 +83,7 @@ inline Ran run_program(std::vector<std::string> words, const RunWith& with = {})
                   internal::pointers(environment).data());
   posix_spawn_file_actions_destroy(&actions);
   close(alive[1]);
-  Ran ran;
+  RunResult ran;
   EXPECT_EQ(problem, 0) << words.front();
   if (problem == 0) ran.exit_code = internal::wait_until(pid, alive[0], with.deadline_s);
   ran.seconds = monotonic_s() - start;
@@ -93,8 +93,8 @@ inline Ran run_program(std::vector<std::string> words, const RunWith& with = {})
   return ran;
 }
 
-/// Runs the program of this build.
-inline Ran run_cleave(std::vector<std::string> words, const RunWith& with = {}) {
+/// Runs this build's cleave.
+inline RunResult run_cleave(std::vector<std::string> words, const RunWith& with = {}) {
   words.insert(words.begin(), CLEAVE_PROGRAM);
   return run_program(std::move(words), with);
 }

@@ -11,14 +11,14 @@
 
 namespace cleave::test {
 
-/// Runs `body` on `tp` rank threads, each with its end of one axis "tp". A rank that waits for
-/// another for 20 s fails the test. Tensor work stays on the rank's own thread: teams of threads
-/// that spin beside each other make tests on a busy machine many times slower.
+/// Runs `body` on `tp` rank threads, each with one axis "tp". A rank that waits for another for 20
+/// s fails the test. Each rank computes with one thread: several teams of spinning threads make
+/// tests on a busy machine many times slower.
 inline void on_ranks(int tp, const std::function<void(const Axis&)>& body) {
   run_ranks(
       tp,
       [&](World& world) {
-        at::get_num_threads();  // a thread's own number holds only after it was asked for once
+        at::get_num_threads();  // set_num_threads has no effect in a thread before this call
         at::set_num_threads(1);
         body(Mesh::build(world, {{"tp", tp}})["tp"]);
       },
@@ -40,7 +40,7 @@ inline at::Tensor ids(at::IntArrayRef shape, int64_t limit, uint64_t seed) {
   return at::randint(0, limit, shape, at::detail::createCPUGenerator(seed), at::dtype(at::kLong));
 }
 
-/// A leaf of its own with the values of `t`, to collect a gradient.
+/// A new leaf with the values of `t`, to collect a gradient.
 inline at::Tensor leaf_of(const at::Tensor& t) {
   return t.detach().clone().requires_grad_();
 }

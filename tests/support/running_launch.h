@@ -13,8 +13,8 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/str.h"
-#include "cleave/comm/launch/child_process.h"
 #include "cleave/comm/bootstrap/rendezvous_dir.h"
+#include "cleave/comm/launch/child_process.h"
 #include "cleave/comm/testing/process_roles.h"
 
 namespace cleave::test {
@@ -24,9 +24,9 @@ inline double milliseconds_since(std::chrono::steady_clock::time_point begin) {
       .count();
 }
 
-/// Waits for `condition` at most ten seconds.
+/// Waits for `condition` for at most ten seconds; returns whether it became true.
 template <class Condition>
-bool comes_true(const Condition& condition) {
+bool eventually(const Condition& condition) {
   const auto begin = std::chrono::steady_clock::now();
   while (!condition()) {
     if (milliseconds_since(begin) > 10'000) return false;
@@ -35,20 +35,20 @@ bool comes_true(const Condition& condition) {
   return true;
 }
 
-/// A running launcher whose ranks are in a role of comm_test, and have begun to work.
+/// A running launcher whose ranks run a role of comm_test and have started to work.
 class RunningLaunch {
  public:
   RunningLaunch(const std::string& role, int num_ranks, const std::vector<std::string>& more = {})
       : launcher_(options(role, num_ranks, more)) {
     for (int rank = 0; rank < num_ranks; ++rank) {
       const std::string file = folder_ / str("pid.", rank);
-      EXPECT_TRUE(comes_true([&] { return std::filesystem::exists(file); })) << "rank " << rank;
+      EXPECT_TRUE(eventually([&] { return std::filesystem::exists(file); })) << "rank " << rank;
       ranks_.push_back(std::atoi(read_file(file).c_str()));
       pidfds_.emplace_back(static_cast<int>(syscall(SYS_pidfd_open, ranks_.back(), 0)));
       EXPECT_TRUE(pidfds_.back().is_open());
     }
   }
-  /// Ends what a failed test has left.
+  /// Kills ranks that a failed test has left.
   ~RunningLaunch() {
     for (const Descriptor& pidfd : pidfds_) {
       syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0);
@@ -60,15 +60,16 @@ class RunningLaunch {
   [[nodiscard]] const ChildProcess& launcher() const { return launcher_; }
   [[nodiscard]] pid_t rank(int rank) const { return ranks_[static_cast<size_t>(rank)]; }
   [[nodiscard]] std::string errors() const { return read_file(folder_ / "stderr"); }
-  /// Where its ranks may write; $XDG_RUNTIME_DIR and $TMPDIR of the job.
+  /// Folder for the ranks' files; $XDG_RUNTIME_DIR and $TMPDIR of the job.
   [[nodiscard]] std::string folder() const { return folder_ / ""; }
 
-  /// The launcher's exit code; -1 when it does not end within ten seconds.
+  /// The launcher's exit code; -1 if it does not end within ten seconds.
   int wait() {
     pollfd ended{launcher_.pidfd(), POLLIN, 0};
     return poll(&ended, 1, 10'000) == 1 ? launcher_.poll_exit().value_or(-1) : -1;
   }
-  /// A rank without its launcher ends as a zombie of init, whose pid still answers: ask the pidfd.
+  /// Checks the pidfds: a rank without its launcher ends as a zombie of init, whose pid still
+  /// exists.
   [[nodiscard]] bool any_rank_alive() const {
     return std::any_of(pidfds_.begin(), pidfds_.end(), [](const Descriptor& pidfd) {
       pollfd ended{pidfd.get(), POLLIN, 0};

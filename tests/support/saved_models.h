@@ -16,11 +16,11 @@
 #include "cleave/mesh/mesh.h"
 #include "tests/support/golden.h"
 
-/// Small models with weights in closed form, and folders of them: what files must hold is known
-/// without any reader or writer.
+/// Small models with weights in closed form, and folders of them: the expected contents of files
+/// are known without any reader or writer.
 namespace cleave::test {
 
-// 6 heads over 2 key-value heads: on 3 ranks two of them share one; 50 rows divide by no 3.
+// 6 heads over 2 key/value heads: on 3 ranks, two ranks share one; 3 does not divide 50 rows.
 inline constexpr std::string_view kLlamaConfig =
     R"({"architectures":["LlamaForCausalLM"],"model_type":"llama",
   "vocab_size":50,"hidden_size":24,"intermediate_size":20,"num_hidden_layers":2,
@@ -28,8 +28,7 @@ inline constexpr std::string_view kLlamaConfig =
   "rms_norm_eps":1e-5,"hidden_act":"silu","tie_word_embeddings":false,"bos_token_id":1,
   "eos_token_id":2,"rope_theta":10000.0,"torch_dtype":"float32"})";
 
-// 6 heads in one matrix of queries, keys and values: a rank's columns of it are three ranges, and
-// on 4 ranks they are uneven.
+// 6 heads in a fused QKV matrix: a rank's columns are three ranges, uneven on 4 ranks.
 inline constexpr std::string_view kGpt2Config =
     R"({"architectures":["GPT2LMHeadModel"],
   "model_type":"gpt2","vocab_size":50,"n_embd":24,"n_layer":2,"n_head":6,"n_inner":20,
@@ -41,7 +40,7 @@ inline constexpr std::string_view kBertConfig =
   "max_position_embeddings":16,"type_vocab_size":2,"layer_norm_eps":1e-12,"pad_token_id":0,
   "tie_word_embeddings":true,"torch_dtype":"float32"})";
 
-/// With a pooler and a head for the next sentence, which its sequence of layers does not have.
+/// With a pooler and a next-sentence head, which are not in its sequence of layers.
 inline constexpr std::string_view kBertPreTrainingConfig =
     R"({"architectures":["BertForPreTraining"],"model_type":"bert","vocab_size":50,
   "hidden_size":24,"intermediate_size":20,"num_hidden_layers":2,"num_attention_heads":6,
@@ -52,7 +51,7 @@ struct Layout {
   int tp = 1, dp = 1;
 };
 
-/// Values that differ by tensor and place and that bf16 holds exactly.
+/// Values that differ by tensor and position and are exact in bf16.
 inline Tensor closed_form(const std::string& name, const std::vector<int64_t>& shape) {
   const auto start = static_cast<int64_t>(hash_bytes(name) % 251);
   Tensor t = at::arange(start, start + c10::multiply_integers(shape), at::kLong);
@@ -102,7 +101,7 @@ struct Training {
   std::unique_ptr<Optimizer> optimizer;
 };
 
-/// A safetensors file has this many tensors, each in closed form.
+/// Expects a safetensors file with this many tensors, each in closed form.
 inline void expect_file_is_whole(const std::filesystem::path& path, size_t num_tensors) {
   const auto tensors = read_tensors(path);
   EXPECT_EQ(tensors.size(), num_tensors);
@@ -121,7 +120,7 @@ inline std::vector<TensorInfo> tensors_of(std::string_view config) {
   return tensors;
 }
 
-/// A model folder of one file with these tensors (F32), values in closed form.
+/// Writes a model folder with these tensors (F32) in one file, values in closed form.
 inline void write_model_folder(const std::filesystem::path& path, std::string_view config,
                                const std::vector<TensorInfo>& tensors) {
   FolderWriter folder(path);
@@ -138,7 +137,7 @@ inline void write_model_folder(const std::filesystem::path& path, std::string_vi
   folder.commit();
 }
 
-/// Names of all there is in a folder, hidden ones too.
+/// Names of all entries of a folder, including hidden ones.
 inline std::vector<std::string> names_below(const std::filesystem::path& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

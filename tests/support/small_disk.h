@@ -9,8 +9,8 @@
 
 namespace cleave::test {
 
-/// Runs `work` in a thread for which `folder` is an empty file system of `bytes`, and for the
-/// threads that it starts; what it throws is thrown here. False where this user may not make one.
+/// Runs `work` in a thread that sees `folder` as an empty file system of `bytes`, as do the threads
+/// that it starts. Rethrows what `work` throws. False if this user may not mount one.
 inline bool on_small_disk(const std::filesystem::path& folder, uint64_t bytes,
                           const std::function<void()>& work) {
   bool is_made = false;
@@ -31,7 +31,7 @@ inline bool on_small_disk(const std::filesystem::path& folder, uint64_t bytes,
   return is_made;
 }
 
-/// What the files of a folder take on such a disk.
+/// Bytes that the files of a folder take on such a disk.
 inline uint64_t bytes_on_disk(const std::filesystem::path& folder) {
   constexpr uint64_t kBlock = 4096;
   uint64_t bytes = 0;

@@ -11,7 +11,7 @@
 
 namespace cleave::test {
 
-/// The processes of one job that no launcher of ours started, in the role "meets" of comm_test.
+/// The processes of one job that `cleave launch` did not start, in the role "joins" of comm_test.
 class StartedJob {
  public:
   explicit StartedJob(double timeout_s = 10) : timeout_s_(timeout_s) {
@@ -19,7 +19,7 @@ class StartedJob {
     std::filesystem::permissions(folder_ / "runtime", std::filesystem::perms::owner_all);
   }
   void start(int rank, int world_size, const std::vector<std::string>& more = {}) {
-    std::vector<std::string> variables{"CLEAVE_TEST_ROLE=meets",
+    std::vector<std::string> variables{"CLEAVE_TEST_ROLE=joins",
                                        "CLEAVE_TEST_STDERR=" + stderr_of(ranks_.size()),
                                        str("CLEAVE_TEST_TIMEOUT=", timeout_s_),
                                        "XDG_RUNTIME_DIR=" + folder_ / "runtime",
@@ -32,7 +32,7 @@ class StartedJob {
     variables.insert(variables.end(), more.begin(), more.end());
     ranks_.emplace_back(ChildOptions{.command = {own_program()}, .environment = variables});
   }
-  /// The exit codes in the order of starting; -1 for one that does not end within ten seconds.
+  /// The exit codes in starting order; -1 for a rank that does not end within ten seconds.
   std::vector<int> wait() {
     std::vector<int> codes;
     for (ChildProcess& rank : ranks_) {

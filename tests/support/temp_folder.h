@@ -8,7 +8,7 @@
 
 namespace cleave::test {
 
-/// A new, empty folder of a test's own; removed with all that is in it.
+/// A new, empty folder; removed with its contents by the destructor.
 class TempFolder {
  public:
   TempFolder() {

@@ -5,7 +5,7 @@
 
 namespace cleave::test {
 
-/// The Error that `action` throws; a test failure when it throws none.
+/// The Error that `action` throws; fails the test if it throws none.
 template <class Action>
 Error thrown_by(const Action& action) {
   try {

@@ -17,7 +17,7 @@ struct TinyOptions {
   int64_t num_blocks = 8;
   int64_t width = 6;
   int64_t vocab = 11;
-  bool tied = false;   ///< the head is the embedding's table
+  bool tied = false;   ///< the head shares the embedding's weight
   double dropout = 0;  ///< in every block
 };
 
@@ -45,7 +45,7 @@ class TinyBlock : public Layer {
   Dropout dropout_;
 };
 
-/// A model as small as can be: embedding, blocks, norm, head.
+/// A minimal model: embedding, blocks, norm, head.
 class TinySequence : public LayerGroup {
  public:
   explicit TinySequence(const TinyOptions& o)
@@ -74,7 +74,7 @@ class TinySequence : public LayerGroup {
     return out;
   }
 
-  /// With `between` Shard(1) activations between split parts are cut along tokens.
+  /// With `between` Shard(1), activations between tensor-parallel regions are sharded along tokens.
   static Plan plan(const Placement& between) {
     return {{"embed", Rowwise{.output = between}},
             {"blocks.*.mlp.{gate,up}_proj", Colwise{}},
@@ -89,10 +89,10 @@ class TinySequence : public LayerGroup {
   Linear head_;
 };
 
-/// Rows of a batch, and the same cut into micro-batches.
+/// The sequences of a batch, and its division into micro-batches.
 struct TinyBatch {
   at::Tensor ids, labels;     // [B, T]
-  std::vector<int64_t> rows;  // of each micro-batch
+  std::vector<int64_t> rows;  // sequences of each micro-batch
 
   TinyBatch(const std::vector<int64_t>& rows_of_each, int64_t vocab, int64_t num_tokens = 3)
       : rows(rows_of_each) {

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-/// Zip files and pickles made by hand, right or wrong in any place: for tests of their readers.
+/// Handmade zip files and pickles, valid or with an error in any place, to test their readers.
 namespace cleave::test {
 
 /// The low `bytes` bytes of a number, little-endian.
@@ -13,17 +13,17 @@ inline std::string number(uint64_t value, int bytes) {
   return out;
 }
 
-/// An entry of a zip file; what the headers say can differ from what is there.
+/// An entry of a zip file; the headers can differ from the contents.
 struct ZipItem {
   std::string name, bytes;
-  uint16_t flags = 0x808, method = 0;  ///< as torch writes them: sizes follow, UTF-8
-  std::string local_name{};            ///< "": as name
+  uint16_t flags = 0x808, method = 0;  ///< torch's: sizes follow the data, UTF-8
+  std::string local_name{};            ///< "": the same as name
   uint64_t extra_bytes_claimed = 0;    ///< added to the size in the directory
-  uint64_t header_moved = 0;           ///< added to the header's place in the directory
+  uint64_t header_moved = 0;           ///< added to the header's offset in the directory
   std::string local_extra{}, extra{}, comment{};
 };
 
-/// A zip file in torch's form: entries, directory, zip64 end, end.
+/// A zip file in torch's format: entries, directory, zip64 end, end.
 inline std::string zip(const std::vector<ZipItem>& items, bool with_end64 = true) {
   std::string out, directory;
   for (const ZipItem& item : items) {

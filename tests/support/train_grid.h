@@ -19,17 +19,17 @@ namespace cleave::test {
 inline constexpr int64_t kGridVocab = 23, kGridRows = 5, kGridTokens = 7, kGridSteps = 3;
 inline constexpr double kGridRate = 1e-2;
 
-/// The layouts of the grid: the values of its dimensions.
+/// A layout of the grid: the values of its dimensions.
 struct Point {
   int tp = 1, sp = 0, pp = 1, virtual_stages = 1, dp = 1, sharding = 0;
-  ScheduleKind schedule = ScheduleKind::k1F1B;  // of one stage a rank
+  ScheduleKind schedule = ScheduleKind::k1F1B;  // if there is one stage per rank
   RecomputeKind recompute = RecomputeKind::kNone;
 
   [[nodiscard]] std::vector<int> values() const {
     return {tp, sp, pp, virtual_stages, dp, sharding};
   }
   [[nodiscard]] int num_ranks() const { return tp * pp * dp; }
-  [[nodiscard]] TrainLayout layout(const Model& model, at::ScalarType compute_type) const {
+  [[nodiscard]] ParallelConfig layout(const Model& model, at::ScalarType compute_type) const {
     return {.pp = pp,
             .dp = dp,
             .tp = tp,
@@ -45,7 +45,7 @@ struct Point {
 
 inline const std::vector<std::string> kDimensions = {"tp", "sp", "pp", "virtual", "dp", "sharding"};
 
-/// All that fit in `most_ranks` rank threads.
+/// All points with at most `most_ranks` ranks.
 inline std::vector<Point> all_points(int most_ranks = 8) {
   std::vector<Point> out;
   for (const int tp : {1, 2, 3, 4}) {
@@ -78,7 +78,7 @@ inline std::set<Pair> pairs_of(const Point& point) {
   return out;
 }
 
-/// Few points in which every pair of values occurs that occurs at all.
+/// A small subset of the points that contains every pair of values in them.
 inline std::vector<Point> covering(const std::vector<Point>& points) {
   std::set<Pair> missing;
   for (const Point& p : points) missing.merge(pairs_of(p));
@@ -98,15 +98,15 @@ inline std::vector<Point> covering(const std::vector<Point>& points) {
   return out;
 }
 
-/// What is trained beside the layout: model, data and optimizer.
+/// A training case apart from its layout: model, data and optimizer.
 struct GridCase {
   std::string family;
-  int64_t head_dim = 2;  ///< 6 heads; Cleave's attention kernel takes multiples of 16
-  bool dropout = true;   ///< where the family has it
+  int64_t head_dim = 2;  ///< 6 heads; Cleave's attention kernel needs multiples of 16
+  bool dropout = true;   ///< if the family has it
   bool tied = true;      ///< input and output embedding
-  bool padding = true;   ///< in the second row
+  bool padding = true;   ///< in the second sequence
   bool label_masks = true;
-  bool accumulates = true;  ///< micro-batches of 2 rows; otherwise all rows at once
+  bool accumulates = true;  ///< micro-batches of 2 sequences; otherwise one of all sequences
   OptimizerOptions optimizer{};
 
   /// "gpt2, dropout, padding".
@@ -121,7 +121,7 @@ struct GridCase {
   }
 };
 
-/// Eight layers, sizes that ranks do not divide.
+/// Eight layers, with sizes that the number of ranks does not divide.
 inline std::unique_ptr<Model> grid_model(const GridCase& c) {
   const int64_t hidden = 6 * c.head_dim;
   const double drop = c.dropout ? 0.1 : 0;
@@ -155,7 +155,7 @@ inline std::unique_ptr<Model> grid_model(const GridCase& c) {
   return make_model(Json::parse(json.dump(), c.family));
 }
 
-/// The rows of a data-parallel rank in a step.
+/// The sequences `rows` of a step's batch.
 inline Batch grid_batch(const GridCase& c, int64_t step, Range rows) {
   Batch batch;
   batch.ids = ids({kGridRows, kGridTokens}, kGridVocab, static_cast<uint64_t>(100 + step));
@@ -182,26 +182,26 @@ class GridRunner {
 
   void start() {
     materialize(rank_.model(), {.seed = 3, .dtype = layout_.leaf_type()});
-    rank_.leaves_changed();
+    rank_.refresh_weights();
   }
-  /// With the starting values of an fp32 run, in fp64.
+  /// Starts an fp64 run with the initial values of an fp32 run.
   void start_as_fp32() {
     for (const auto& p : rank_.parameters()) {
       p->set_leaf(p->initial_value(3, at::kFloat).to(at::kDouble));
     }
-    rank_.leaves_changed();
+    rank_.refresh_weights();
   }
 
   /// Returns loss and norm; gradients are left on the leaves.
   std::pair<double, double> gradients(int64_t step) {
-    // fp16's zero is 6e-8; gradients of up to 300 stay below its largest number.
+    // fp16's smallest positive number is 6e-8; scaled gradients of up to 300 do not overflow.
     constexpr double kHalfScale = 128;
     rank_.optimizer().zero_grad();
     const int64_t dp = layout_.dp, r = mesh_["dp"].rank();
     const Batch batch = grid_batch(case_, step, {kGridRows * r / dp, kGridRows * (r + 1) / dp});
     const int64_t most = (kGridRows + dp - 1) / dp;
-    const int64_t at_once = case_.accumulates ? 2 : most;
-    const auto rows = micro_batches_of(batch, at_once, (most + at_once - 1) / at_once);
+    const int64_t size = case_.accumulates ? 2 : most;
+    const auto rows = micro_batches_of(batch, size, (most + size - 1) / size);
     const PassResult pass =
         rank_.train_pass(rows, 9, step, layout_.compute_type == at::kHalf ? kHalfScale : 1);
     const Tensor loss =
@@ -214,31 +214,31 @@ class GridRunner {
 
  private:
   GridCase case_;
-  TrainLayout layout_;
+  ParallelConfig layout_;
   Mesh mesh_;
   RankModel rank_;
 };
 
-/// Runs `body` on rank threads, each of which computes alone.
+/// Runs `body` on rank threads, each of which computes with one thread.
 inline void on_world(int num_ranks, const std::function<void(World&)>& body) {
   run_ranks(
       num_ranks,
       [&](World& world) {
-        at::get_num_threads();  // a thread's own number holds only after it was asked for once
+        at::get_num_threads();  // set_num_threads has no effect in a thread before this call
         at::set_num_threads(1);
         body(world);
       },
       RankOptions{.timeout_s = 60, .flight_log_folder = ""});
 }
 
-/// What three steps are worth on one rank: whole gradients and weights by name.
+/// Results of three steps on one rank: whole gradients and weights by name.
 struct GridRecord {
   std::vector<double> losses, norms;
   std::vector<std::map<std::string, Tensor>> gradients;  ///< by step
   std::map<std::string, Tensor> start, weights;          ///< before the first step, after the last
 };
 
-/// With `as_fp32` an fp64 run begins where an fp32 run does.
+/// With `as_fp32` an fp64 run has the initial values of an fp32 run.
 inline GridRecord record_of_one_rank(const GridCase& c, at::ScalarType type = at::kDouble,
                                      bool as_fp32 = false) {
   GridRecord record;

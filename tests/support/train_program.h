@@ -6,7 +6,7 @@
 
 namespace cleave::test {
 
-/// A model's sizes: 18 thousand weights. A step takes a millisecond, a checkpoint little more.
+/// A config.json with 18 thousand weights. A step takes a millisecond, a checkpoint little more.
 inline constexpr char kTinyLlama[] =
     R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":24,
 "intermediate_size":20,"num_hidden_layers":2,"num_attention_heads":6,"num_key_value_heads":2,
@@ -21,7 +21,7 @@ inline std::vector<nlohmann::json> metrics_of(const std::string& run) {
   return out;
 }
 
-/// The words of a small `cleave train` whose results do not depend on the machine's cores.
+/// Arguments of a small `cleave train` whose results do not depend on the number of cores.
 inline std::vector<std::string> train(const std::string& out,
                                       const std::vector<std::string>& more = {}) {
   std::vector<std::string> words{"train",

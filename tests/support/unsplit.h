@@ -17,14 +17,14 @@ namespace cleave::test {
 /// Whole tensors by parameter name.
 using Weights = std::map<std::string, at::Tensor>;
 
-/// A layer, how it is split, and the same work as plain tensor functions on whole weights.
+/// A layer, its plan, and its function as plain tensor functions on whole weights.
 struct LayerCase {
   std::function<std::unique_ptr<Layer>()> make;
   Plan plan;
   std::function<at::Tensor(const Weights&, const at::Tensor& x)> reference;
   at::Tensor x;              ///< fp64, or int64 ids
-  Context context{};         ///< of the split run
-  Placement input{};         ///< how x comes to the door: Replicate or Shard
+  Context context{};         ///< of the sharded run
+  Placement input{};         ///< placement of x at the module boundary: Replicate or Shard
   double tolerance = 1e-12;  ///< fp64 with values of order 1 and sums of less than 100 terms
 };
 
@@ -39,7 +39,8 @@ inline Weights weights_for(Layer& layer) {
   return out;
 }
 
-/// Reference values of a case: output, gradients of x and of all weights under one upstream.
+/// Reference values of a case: output, and gradients of x and all weights for one upstream
+/// gradient.
 struct Unsplit {
   Weights weights, leaves;
   at::Tensor x, y, upstream;
@@ -53,8 +54,8 @@ struct Unsplit {
   }
 };
 
-/// Output, input gradient, every weight's gradient and every weight after a step of gradient
-/// descent, on one rank of the case's split layer.
+/// Compares output, input gradient, every weight's gradient and every weight after an SGD step on
+/// one rank of the sharded layer.
 inline void expect_rank_equals(const LayerCase& c, const Unsplit& want, const Axis& axis) {
   const auto where = str(" tp=", axis.size(), " rank=", axis.rank());
   const auto layer = c.make();
@@ -88,7 +89,7 @@ inline void expect_rank_equals(const LayerCase& c, const Unsplit& want, const Ax
   }
 }
 
-/// The split layer is the unsplit one on 1, 2, 3 and 4 ranks.
+/// Expects the sharded layer to equal the unsplit one on 1, 2, 3 and 4 ranks.
 inline void expect_equals_unsplit(const LayerCase& c) {
   const Unsplit want(c);
   for (const int tp : {1, 2, 3, 4}) {

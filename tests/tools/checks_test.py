@@ -1,4 +1,4 @@
-"""Each check, run in a small tree with one planted fault, names the file and the line of that fault."""
+"""Each check, run in a small tree with one injected fault, must name the file and line of that fault."""
 import pathlib
 import shutil
 import subprocess
@@ -60,11 +60,11 @@ class Checks(unittest.TestCase):
     def test_good_tree_passes_every_check(self):
         self.write("cleave/text/speaker.h", GOOD_HEADER)
         self.write("docs/page.md", "[run](../run)\n```console\n$ ./run test --full\n```\n```sh\nls\n```\n")
-        for name in ("layers", "sizes", "docs", "text"):
+        for name in ("layers", "sizes", "types", "docs", "text"):
             with self.subTest(name):
                 self.check(name)
 
-    def test_layers_include_of_a_lower_module_is_named(self):
+    def test_layers_include_of_a_higher_module_is_named(self):
         self.write("cleave/nn/linear.h", "#pragma once\n")
         self.write("cleave/mesh/axis.h", '#pragma once\n#include "cleave/nn/linear.h"\n')
         self.check("layers", "cleave/mesh/axis.h:2: mesh includes cleave/nn/linear.h")
@@ -77,6 +77,18 @@ class Checks(unittest.TestCase):
     def test_layers_unknown_module_is_named(self):
         self.write("cleave/stuff/a.cc", "int a;\n")
         self.check("layers", "cleave/stuff/a.cc:1: module 'stuff'")
+
+    def test_text_retired_word_is_named_with_its_term(self):
+        self.write("CONTRIBUTING.md", "| term | means | not |\n|---|---|---|\n| resume | continue a run | \"go on\" |\n")
+        self.write("cleave/base/a.cc", "// Runs go on.\n// Cargo on the way.\n")
+        self.check("text", "cleave/base/a.cc:1: 'go on' is retired; the glossary says: resume")
+
+    def test_types_of_one_name_in_two_files_are_named(self):
+        self.write("cleave/base/a.cc", "namespace cleave {\nnamespace {\nstruct Own {};\n}\nclass Sum {\n struct Inner {};\n};\n}\n")
+        self.write("cleave/text/b.h", "#pragma once\nnamespace cleave {\nstruct Own {};\nstruct Sum;\nstruct Sum::Inner { int a; };\n}\n")
+        self.check("types", "cleave/text/b.h:5: cleave::Sum::Inner is defined at cleave/base/a.cc:6 too")
+        self.write("cleave/text/b.h", "#pragma once\nnamespace cleave {\nenum class Sum { kOne };\n}\n")
+        self.check("types", "cleave/text/b.h:3: cleave::Sum is defined at cleave/base/a.cc:5 too")
 
     def test_sizes_long_function_is_found_past_braces_in_literals(self):
         body = '  call([](int x) { return "}{"; });  // }\n' * 59

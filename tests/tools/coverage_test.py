@@ -1,4 +1,4 @@
-"""Which commands tools/coverage.py changes, and what it makes of a trace."""
+"""Tests the commands that tools/coverage.py changes, and its report of a trace."""
 import pathlib
 import sys
 import unittest

@@ -1,4 +1,4 @@
-"""The examples that pages call short are short: own_model under 100 lines, tensor_parallel under 60, each in one file."""
+"""The short examples stay short: own_model under 100 lines, tensor_parallel under 60, each in one file."""
 import pathlib
 import unittest
 

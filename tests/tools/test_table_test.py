@@ -1,4 +1,4 @@
-"""What tools/test_table.py makes of ctest's results."""
+"""Tests the table that tools/test_table.py makes of ctest's results."""
 import pathlib
 import sys
 import unittest
@@ -24,7 +24,7 @@ this machine has no GPU
 </testsuite>"""
 MORE = """<testsuite tests="1">
   <testcase name="fault.Fuzz" status="run"><system-out>zip_fuzz: 5 inputs in 1 s
-12 inputs in all
+12 inputs in total
 </system-out></testcase>
 </testsuite>"""
 
@@ -37,7 +37,7 @@ class TestTable(unittest.TestCase):
             "  comm.Kill: R1 200 kills: median 60 ms",
             "  fault.Chaos: 1 of 1 rounds ended with the bits of the unbroken run (seed 3)",
             "  comm.Broken: 3",
-            "  fault.Fuzz: 12 inputs in all",
+            "  fault.Fuzz: 12 inputs in total",
             "", "failed:", "  comm.Broken",
             "", "not run:", "  mesh.Gpu: this machine has no GPU"])
 

@@ -1,9 +1,9 @@
 """usage: ./run search SEED COUNT [--kind KIND] [--first N] [--jobs N] [--results DIR] [--program PATH] [--no-shrink]
        ./run search --replay CASE [--keep]
 
-Draws COUNT random cases of SEED (`level`: 60, 500 or 5,000 by CLEAVE_TEST_LEVEL) and compares each with one rank, or with what else is known; see docs/search.md. A failure
-is shrunk and printed with the command that repeats it: --replay takes SEED:INDEX, SEED:INDEX:KIND or a case as JSON. Results
-are kept in DIR (build/search), so that the same search continues where it was interrupted.
+Draws COUNT random cases of SEED (`level`: 60, 500 or 5,000 by CLEAVE_TEST_LEVEL) and compares each with one rank or another
+oracle; see docs/search.md. A failure is shrunk and printed with the command that repeats it: --replay takes SEED:INDEX,
+SEED:INDEX:KIND or a case as JSON. Results are kept in DIR (build/search), so that an interrupted search continues.
 """
 import argparse
 import concurrent.futures
@@ -27,7 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 MAX_FAILURES = 20
 
 
-# Cases by CLEAVE_TEST_LEVEL, as ./run test sets it.
+# Number of cases by CLEAVE_TEST_LEVEL, which ./run test sets.
 COUNTS = {"full": 500, "release": 5000}
 
 
@@ -56,7 +56,7 @@ def parsed(words):
 
 
 def end_of(case, program_path, keep=False):
-    """("passed" | "refused" | "failed", what, text) of one case, in a folder of its own."""
+    """Runs one case in a temporary folder; returns ("passed" | "refused" | "failed", what, text)."""
     folder = tempfile.mkdtemp(prefix="cleave-search-")
     try:
         kinds.run(case, Program(program_path, folder))
@@ -73,7 +73,7 @@ def end_of(case, program_path, keep=False):
 
 
 def fails_like(what, program_path):
-    """Whether a case fails in the way `what`; a case that cannot be run does not."""
+    """A function that tells whether a case fails with `what`; a case that cannot run does not."""
     def fails(case):
         try:
             end, how, _ = end_of(case, program_path)
@@ -88,7 +88,7 @@ def replay_line(case):
 
 
 class Search:
-    """Runs cases, prints failures as they come."""
+    """Runs cases and prints failures immediately."""
 
     def __init__(self, options):
         self.options, self.lock, self.failures = options, threading.Lock(), 0
@@ -117,7 +117,7 @@ class Search:
                 print(f"FAILED {self.options.seed}:{index}:{row['kind']}: {what}: {text}\n  {replay_line(case)}", flush=True)
 
     def all(self):
-        """0 where nothing failed, 1 where something did, 130 where Ctrl-C came first."""
+        """Runs all cases; returns 0 if none failed, 1 if some did, 130 after Ctrl-C."""
         indexes = range(self.options.first, self.options.first + self.options.count)
         pool = concurrent.futures.ThreadPoolExecutor(self.options.jobs)
         futures = [pool.submit(self.run_case, index) for index in indexes]

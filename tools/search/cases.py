@@ -1,11 +1,11 @@
-"""Draws random cases. A case is a dict of plain values, so that JSON repeats it:
+"""Draws random cases. A case is a dict of plain values, which JSON can represent:
 
-  kind      what is done; see KINDS
-  model     models.DEFAULTS with changes
-  data      data.DEFAULTS with changes
-  math      flags that decide the numbers; the reference has them too
-  layout    flags that decide only how they are computed; the reference has none of them
-  other     what a kind needs beside
+  kind      see KINDS
+  model     changes of models.DEFAULTS
+  data      changes of data.DEFAULTS
+  math      flags that affect the numbers; the reference has them too
+  layout    flags that affect only how the numbers are computed; the reference has none of them
+  other     further inputs of a kind
 """
 import random
 
@@ -62,12 +62,12 @@ def draw_model(rng, families):
 
 
 def pruned(given, defaults):
-    """Without what is the default anyway."""
+    """`given` without default values."""
     return {key: value for key, value in given.items() if key not in defaults or value != defaults[key]}
 
 
 def text_for(rng, model):
-    """Gives the model a tokenizer, so that it can read text, and returns the form of text that it reads."""
+    """Gives the model a tokenizer, so that it can read text, and returns a form of text for it."""
     bert = model.get("family") in ("bert", "imdb_bert")
     model["tokenizer"] = "words" if bert and model.get("source", "folder") == "folder" else "bytes"
     classifies = model.get("family") == "imdb_bert" or (bert and model.get("head") in ("classify", "trunk"))
@@ -90,7 +90,7 @@ def draw_data(rng, model, share_of_text=0.25):
 
 
 def needs_other_tokenizer(model):
-    """Initial weights of a masked LM have the byte tokenizer, which has no mask: text needs a folder."""
+    """Whether text needs a model folder: a new masked LM has the byte tokenizer, which has no mask token."""
     return model.get("family") == "bert" and model.get("head", "mlm") == "mlm" and model.get("source", "folder") == "config"
 
 
@@ -123,7 +123,7 @@ def draw_machine(rng):
 
 
 def draw_layout(rng, model, batch):
-    """Mostly layouts that work; one in thirty is drawn blindly, so that refusals are searched too."""
+    """Mostly valid layouts; one in thirty is drawn without checks, to test refusals too."""
     m = models.full(model)
     if maybe(rng, 1 / 30):
         tp, pp, dp = rng.randint(1, 4), rng.randint(1, 4), rng.randint(1, 3)
@@ -150,7 +150,7 @@ def draw_layout(rng, model, batch):
         flags["micro-batch-size"] = rng.randint(1, max(1, -(-batch // dp)))
     if maybe(rng, 0.2):
         flags["save-every"] = rng.randint(1, 3)
-        flags["save-behind"] = maybe(rng, 0.6)
+        flags["async-save"] = maybe(rng, 0.6)
         if maybe(rng, 0.3):
             flags["keep-last"] = 1
     return {key: value for key, value in flags.items() if value is not False}
@@ -184,7 +184,7 @@ def preset(rng):
 
 
 def big(rng):
-    """A table of more than ten million weights, or weights of large size."""
+    """An embedding of more than ten million weights, or large weights."""
     model = draw_model(rng, ("llama", "gpt2"))
     model.pop("source", None)
     if maybe(rng, 0.4):
@@ -199,7 +199,7 @@ def big(rng):
 
 
 def masked_text(rng):
-    """Masked-LM text and shuffled text."""
+    """Shuffled text, often for masked LM."""
     case = train(rng)
     model = case["model"]
     model.pop("source", None)
@@ -220,7 +220,7 @@ def resume(rng):
     batch = case["math"]["batch-size"]
     case["other"] = {"at": rng.randint(1, steps - 1), "first": draw_layout(rng, case["model"], batch)}
     case["other"]["first"].pop("save-every", None)
-    case["other"]["first"].pop("save-behind", None)
+    case["other"]["first"].pop("async-save", None)
     case["other"]["first"].pop("keep-last", None)
     return case
 
@@ -324,7 +324,7 @@ def convert(rng):
 
 
 def names(rng):
-    """Other names in files, and trunks of BERT that become classifiers."""
+    """Files with alternative tensor names, and BERT trunks that become classifiers."""
     model = draw_model(rng, ("bert", "bert", "gpt2", "llama"))
     model.pop("source", None)
     model["names"] = rng.choice(("old", "extra"))
@@ -340,7 +340,7 @@ def names(rng):
     return {"model": pruned(model, models.DEFAULTS), "data": data, "math": math, "layout": layout, "other": other}
 
 
-# Kind to (its drawing, its share of all cases).
+# Maps a kind to (its draw function, its share of all cases).
 KINDS = {"train": (train, 36), "preset": (preset, 3), "big": (big, 2), "text": (masked_text, 8), "resume": (resume, 7),
          "launch": (launch, 3), "generate": (generate, 16), "eval": (evaluate, 8), "predict": (predict, 4),
          "convert": (convert, 5), "names": (names, 4), "extreme": (extreme.draw, 6)}

@@ -1,4 +1,4 @@
-"""Random data files: rows of ids, plain text, JSONL with text, CSV to classify."""
+"""Random data files: sequences of ids, plain text, JSONL with text, CSV for classification."""
 import json
 import os
 import random
@@ -8,9 +8,9 @@ import models
 DEFAULTS = {
     "form": "ids",       # ids | text | text rows | csv
     "rows": 8, "shortest": 4, "longest": 4, "seed": 0,
-    "labels": "all",     # all | some (others are -100); of language models
-    "mask": "",          # "" | left | right | holes: attention_mask of some rows
-    "blank_rows": 0,     # rows with no label at all, and where there is a mask nothing but masked tokens
+    "labels": "all",     # all | some (others are -100); for language models
+    "mask": "",          # "" | left | right | holes: attention_mask of some sequences
+    "blank_rows": 0,     # sequences without labels and, if there is a mask, with only masked tokens
     "token_types": False,
 }
 NO_LABEL = -100

@@ -1,7 +1,7 @@
-"""Extreme values of flags: each must be refused in one clear line, or work, within seconds and without using all memory."""
+"""Extreme values of flags: each must be refused in one clear line, or work within seconds and with little memory."""
 import re
 
-# Flags whose value the program cannot know to be wrong, or that ask for a long run or a wait.
+# Flags whose values the program cannot check, or that cause a long run or wait.
 UNSEARCHED = {"grace", "max-restarts", "n", "timeout", "seconds", "memory", "format"}
 VALUES = ("0", "-1", "1", "3", "100000", "2147483647", "2147483648", "4294967296", "9223372036854775807",
           "9223372036854775808", "-9223372036854775808", "18446744073709551615", "18446744073709551616", "1e-40", "1e-320",
@@ -13,7 +13,7 @@ TINY = {"layers": 1, "vocab": 40}
 def draw(rng):
     command = rng.choice(("train", "train", "generate", "generate", "eval", "predict", "plan"))
     count = rng.choice((1, 1, 1, 2))
-    # Which flags there are is asked of the program; here only where in its list they stand.
+    # The program's help lists the flags; the case stores only their relative positions in the list.
     flags = [[rng.random(), rng.choice(VALUES)] for _ in range(count)]
     model = dict(TINY, family=rng.choice(("llama", "gpt2"))) if command != "predict" else dict(
         TINY, family="bert", head="classify", tokenizer="words")
@@ -21,6 +21,6 @@ def draw(rng):
 
 
 def numeric_flags(help_text):
-    """Flags of a command that take a number, as its help shows them."""
+    """Numeric flags of a command, from its help."""
     found = re.findall(r"^  --([a-z-]+) (N|X|RATE|NORM|STEPS|ID|P|0\|1|B1,B2|SECONDS|[0-9,]+)\b", help_text, re.MULTILINE)
     return sorted({name for name, _ in found} - UNSEARCHED)

@@ -1,9 +1,9 @@
-"""How a case of each kind is run and judged."""
+"""Runs and judges the cases of each kind."""
 import math
 import os
 import shutil
 
-import beside_transformers
+import transformers_oracle
 import confirm
 import data
 import extreme
@@ -17,7 +17,7 @@ EXTREME_CPU_S, EXTREME_LIMIT_S = 25, 150
 
 
 class Work:
-    """A case with its files and the program."""
+    """A case, its files and the program."""
 
     def __init__(self, case, program):
         self.case, self.program = case, program
@@ -41,7 +41,7 @@ class Work:
 
 
 def either(first, second):
-    """Results of both. Where the first refuses, the second must refuse too: what one rank cannot do no layout can."""
+    """Results of both. If the first refuses, the second must refuse too: no layout can do more than one rank."""
     try:
         a = first()
     except (Refused, Failure) as refusal:
@@ -62,37 +62,37 @@ def either(first, second):
 def train(work):
     case = work.case
     processes = case["layout"] if case["other"].get("processes") else None
-    wanted, got = either(work.reference, lambda: work.train("split", words_of(case["layout"]), processes))
+    wanted, got = either(work.reference, lambda: work.train("parallel", words_of(case["layout"]), processes))
     compare_runs(work, got, wanted, case["layout"])
 
 
 def compare_runs(work, got, wanted, layout):
-    """The metrics of each step, the moments and the weights after the last."""
-    reference, split = runs.metrics_of(wanted), runs.metrics_of(got)
-    parted = runs.first_skipped_alone(split, reference) if work.dtype == "fp16" else None
+    """Compares the metrics of each step, and the moments and weights after the last step."""
+    reference, parallel = runs.metrics_of(wanted), runs.metrics_of(got)
+    parted = runs.first_skipped_alone(parallel, reference) if work.dtype == "fp16" else None
     if parted is not None:
-        split, reference = split[:parted], reference[:parted]
+        parallel, reference = parallel[:parted], reference[:parted]
     bounds = runs.bounds_of(work.inputs, work.dtype, layout)
     options = runs.options_of(work.case, reference)
-    problems = list(runs.metric_differences(split, reference, bounds))
+    problems = list(runs.metric_differences(parallel, reference, bounds))
     tensors = None
     if not problems and parted is None:
         tensors = list(runs.tensor_differences(runs.tensors_of(got), runs.tensors_of(wanted), bounds, options))
     if problems or tensors:
-        judge_run(work, (got, wanted), problems, tensors)
+        confirm.judged(lambda numbers: judge_run(work, (got, wanted), problems, tensors, numbers))
 
 
-def judge_run(work, folders, problems, tensors):
+def judge_run(work, folders, problems, tensors, numbers):
     """Raises Failure unless rounding, amplified as measured, explains all differences."""
     got, wanted = folders
-    runs_nudged = confirm.nudged(work.inputs, tolerance.UNIT[work.dtype], work.dtype,
+    runs_nudged = confirm.nudged(work.inputs, tolerance.UNIT[work.dtype], work.dtype, numbers,
                                  lambda path, n: work.reference(f"nudged-{n}", path))
     length = work.inputs.sum_length()
     for name, step, a, b in problems:
         responses = [value_at(folder, name, step, b) for folder in runs_nudged]
         off = abs(a - b) if None not in (a, b) else math.inf
         if not confirm.is_explained(off, responses, work.dtype, length):
-            raise Failure(name, f"step {step}: {name} {a}, {b} on one rank (nudged weights move it by {responses})")
+            raise Failure(name, f"step {step}: {name} {a}, {b} on one rank (nudged weights change it by {responses})")
     if not tensors:
         return
     reference = runs.tensors_of(wanted)
@@ -101,34 +101,34 @@ def judge_run(work, folders, problems, tensors):
         responses = [tolerance.distance(other[name], reference[name]) for other in nudged_tensors]
         if not confirm.is_explained(off, responses, work.dtype, length):
             kind = name.split(".")[1] if name.startswith("optimizer.") else "weights"
-            raise Failure(kind, f"{name} is {off:.3g} off (bound {bound:.3g}; nudged weights move it by {responses})")
+            raise Failure(kind, f"{name} differs by {off:.3g} (bound {bound:.3g}; nudged weights change it by {responses})")
 
 
 def value_at(folder, name, step, value):
-    """How far the metric of a nudged run is from the reference's."""
+    """The difference of a metric between a nudged run and the reference."""
     row = runs.metrics_of(folder)[step - 1]
     return abs(row[name] - value) if row.get(name) is not None and value is not None else math.nan
 
 
 def resume(work):
-    """One layout saves at step `at`, another continues from there."""
+    """Saves at step `at` on one layout and resumes on another."""
     case = work.case
     other = case["other"]
 
     def both():
-        out = work.train("split", words_of(other["first"]) + ["--save-every", str(other["at"])])
+        out = work.train("parallel", words_of(other["first"]) + ["--save-every", str(other["at"])])
         with open(os.path.join(out, "latest"), "w", encoding="ascii") as file:
             file.write(f"step_{other['at']:08d}\n")
         shutil.move(os.path.join(out, "metrics.jsonl"), os.path.join(out, "first.jsonl"))
         shutil.copy(os.path.join(out, "first.jsonl"), os.path.join(out, "metrics.jsonl"))
-        return work.train("split", words_of(case["layout"]) + ["--resume"])
+        return work.train("parallel", words_of(case["layout"]) + ["--resume"])
 
     wanted, got = either(work.reference, both)
     compare_runs(work, got, wanted, {**case["layout"], "micro-batch-size": 1})
 
 
 def launch(work):
-    """Threads and processes do the same, to the last bit."""
+    """Threads and processes must be bit-identical."""
     case = work.case
     flags = words_of(case["layout"])
     threads, processes = either(lambda: work.train("threads", flags),
@@ -157,35 +157,55 @@ def generate(work):
         groups = [[p] for p in prompts] if case["other"].get("apart") else [prompts]
         return [row for group in groups for row in work.program.json(*words(group, REFERENCE, model))]
 
-    def split():
+    def parallel():
         more = words(prompts, words_of(case["layout"]))
         if case["other"].get("processes"):
             more = runs.launched(more, work.program.path, case["layout"])
         return work.program.json(*more)
 
-    wanted, got = either(one_rank, split)
+    wanted, got = either(one_rank, parallel)
     check_generated(work, got)
     judge_generated(work, sequences_difference(work, got, wanted), wanted, one_rank, work.dtype)
-    if beside_transformers.can_compare(work.inputs.model, work.dtype) and "do-sample" not in case["math"]:
-        answers = beside_transformers.ids(work.inputs, work.dtype, prompts, case["math"])
+    if transformers_oracle.can_compare(work.inputs.model, work.dtype) and "do-sample" not in case["math"]:
+        answers = transformers_oracle.ids(work.inputs, work.dtype, prompts, case["math"])
         rows = [{"prompt_ids": prompt, "sequences": [{"ids": ids, "score": None} for ids in answer]}
                 for prompt, answer in zip(prompts, answers)]
+        leave_out_unended(got, rows)
         judge_generated(work, sequences_difference(work, got, rows, "in transformers"), wanted, one_rank, "fp32")
 
 
+UNENDED = -1e9
+
+
+def leave_out_unended(got, rows):
+    """Copies the ids of `got` into `rows` for sequences in which every token was forbidden before the end.
+
+    transformers adds -1e9 to the scores of such beams in fp32, which makes them all equal, so its choice is random.
+    """
+    for mine, theirs in zip(got, rows):
+        for x, y in zip(mine["sequences"], theirs["sequences"]):
+            if x["score"] == UNENDED:
+                y["ids"] = x["ids"]
+
+
 def judge_generated(work, found, reference, one_rank, dtype):
-    """Raises Failure unless the difference that was found, if any, is a tie: nudges move the reference of one rank at that
-    place too."""
+    """Raises Failure unless the difference, if any, is a tie: nudges change the reference of one rank at that place too."""
     if not found:
         return
-    # Where two tokens are as likely as rounding can tell, changed weights choose the other one too. Rounding on the way is
-    # more than one change a weight; tolerance.amplified says by how much.
+    if found[2] == "score" and dtype == "fp64":
+        dtype = "fp32"  # scores are computed from logits in fp32, whatever the model's dtype
+    # If rounding decides between two tokens, changed weights sometimes choose the other one. Rounding during the computation
+    # has more effect than one change per weight, by the factor of tolerance.amplified.
     unit = tolerance.amplified(tolerance.UNIT[dtype], dtype, work.inputs.sum_length())
-    for other in confirm.nudged(work.inputs, unit, dtype, lambda path, n: one_rank(path)):
-        moved = sequences_difference(work, other, reference)
-        if moved and moved[0] == found[0] and moved[1] <= found[1]:
-            return
-    raise Failure(found[2], f"{found[3]} (prompt {found[0]})")
+
+    def judge(numbers):
+        for other in confirm.nudged(work.inputs, unit, dtype, numbers, lambda path, n: one_rank(path)):
+            moved = sequences_difference(work, other, reference)
+            if moved and moved[0] == found[0] and moved[1] <= found[1]:
+                return
+        raise Failure(found[2], f"{found[3]} (prompt {found[0]})")
+
+    confirm.judged(judge)
 
 
 def check_generated(work, rows):
@@ -194,11 +214,11 @@ def check_generated(work, rows):
         for sequence in row["sequences"]:
             ids = sequence["ids"]
             if len(ids) > limit or any(not 0 <= i < work.inputs.model["vocab"] for i in ids):
-                raise Failure("ids", f"ids that cannot be: {ids}")
+                raise Failure("ids", f"invalid ids: {ids}")
 
 
 def sequences_difference(work, got, wanted, whose="on one rank"):
-    """(prompt, place, kind, text) of the first difference; None where there is none."""
+    """(prompt, place, kind, text) of the first difference, or None."""
     if len(got) != len(wanted):
         return 0, 0, "rows", f"{len(got)} answers, {len(wanted)} {whose}"
     bounds = runs.bounds_of(work.inputs, work.dtype, {})
@@ -229,16 +249,16 @@ def evaluate(work):
     def one_rank(model=None):
         return work.program.json(*eval_words(work, ["--batch-size", "1"], model, plain=True))[0]
 
-    def split():
+    def parallel():
         more = eval_words(work, words_of(case["layout"]))
         if case["other"].get("processes"):
             more = runs.launched(more, work.program.path, case["layout"])
         return work.program.json(*more)[0]
 
-    wanted, got = either(one_rank, split)
+    wanted, got = either(one_rank, parallel)
     compare_loss(work, got, wanted, one_rank)
-    if beside_transformers.can_compare(work.inputs.model, work.dtype):
-        loss = beside_transformers.loss(work.inputs, work.dtype)
+    if transformers_oracle.can_compare(work.inputs.model, work.dtype):
+        loss = transformers_oracle.loss(work.inputs, work.dtype)
         if loss is not None:
             compare_loss(work, got, {"loss": loss, "reference": wanted["loss"]}, one_rank, "in transformers")
 
@@ -249,10 +269,14 @@ def compare_loss(work, got, wanted, run, whose="on one rank"):
     bounds = runs.bounds_of(work.inputs, dtype, work.case["layout"])
     if not runs.far(got["loss"], wanted["loss"], bounds.loss(wanted["loss"] or 0)):
         return
-    others = confirm.nudged(work.inputs, bounds.unit, work.dtype, lambda path, n: run(path)["loss"])
-    responses = [abs(o - wanted.get("reference", wanted["loss"])) for o in others]
-    if not confirm.is_explained(abs(got["loss"] - wanted["loss"]), responses, dtype, work.inputs.sum_length()):
-        raise Failure("loss", f"loss {got['loss']}, {wanted['loss']} {whose} (nudged weights move it by {responses})")
+
+    def judge(numbers):
+        others = confirm.nudged(work.inputs, bounds.unit, work.dtype, numbers, lambda path, n: run(path)["loss"])
+        responses = [abs(o - wanted.get("reference", wanted["loss"])) for o in others]
+        if not confirm.is_explained(abs(got["loss"] - wanted["loss"]), responses, dtype, work.inputs.sum_length()):
+            raise Failure("loss", f"loss {got['loss']}, {wanted['loss']} {whose} (nudged weights change it by {responses})")
+
+    confirm.judged(judge)
 
 
 def predict(work):
@@ -267,16 +291,20 @@ def predict(work):
                                                              *words_of(case["layout"])))
     bounds = runs.bounds_of(work.inputs, work.dtype, case["layout"])
     off = probability_distance(got, wanted)
-    if off > bounds.number:
-        responses = confirm.nudged(work.inputs, bounds.unit, work.dtype,
+
+    def judge(numbers):
+        responses = confirm.nudged(work.inputs, bounds.unit, work.dtype, numbers,
                                    lambda path, n: probability_distance(one_rank(path), wanted))
         if not confirm.is_explained(off, responses, work.dtype, work.inputs.sum_length()):
-            raise Failure("probability", f"probabilities differ by {off:.3g} (nudged weights move them by {responses})")
+            raise Failure("probability", f"probabilities differ by {off:.3g} (nudged weights change them by {responses})")
+
+    if off > bounds.number:
+        confirm.judged(judge)
 
 
 def probability_distance(got, wanted):
-    """The largest distance of two lists of answers. The n-th largest probability is compared with the n-th largest: names
-    may change places where two are alike."""
+    """The largest difference of two lists of answers. Compares the n-th largest probabilities: two names with equal
+    probabilities may be in any order."""
     largest = 0.0
     if len(got) != len(wanted):
         raise Failure("rows", f"{len(got)} answers, {len(wanted)} on one rank")
@@ -296,7 +324,7 @@ def probability_distance(got, wanted):
 
 
 def unrefused(work, *words):
-    """Runs what must not be refused."""
+    """Runs a command that must not be refused."""
     try:
         return work.program.answer(*words)
     except Refused as refusal:
@@ -304,19 +332,19 @@ def unrefused(work, *words):
 
 
 def convert(work):
-    """A chain of forms ends with the tensors it began with, and a model in parts computes what the whole one does."""
+    """A chain of conversions must return the same tensors, and a converted model must compute the same loss."""
     source = work.inputs.model_path
     for number, step in enumerate(work.case["other"]["chain"], 1):
         target = work.path(f"form-{number}")
         words = "convert", "--from", source, "--to", target, *words_of(step)
-        # What the program wrote itself it must read.
+        # The program must read its own files.
         work.program.answer(*words) if number == 1 else unrefused(work, *words)
         source = target
     last = work.path("last")
     unrefused(work, "convert", "--from", source, "--to", last)
     ended = work.program.answer("diff", work.inputs.model_path, last, codes=(0, 1))
     if ended.code:
-        raise Failure("tensors", f"the tensors are not those at the start: {ended.out[:300]}")
+        raise Failure("tensors", f"the tensors differ from the original: {ended.out[:300]}")
     if data.task_of(work.inputs.model) == "classify" and work.inputs.model["head"] == "trunk":
         return
     losses = [work.program.json(*eval_words(work, ["--seq-len", "8"], model))[0]["loss"]
@@ -326,14 +354,14 @@ def convert(work):
 
 
 def names(work):
-    """Files with other names give what the usual ones give."""
+    """Files with alternative tensor names must give the same results."""
     usual = Inputs({**work.case, "model": {**work.case["model"], "names": ""}}, work.path("usual"))
     if work.inputs.model["head"] == "trunk" and work.inputs.model["family"] == "bert":
         renamed = work.inputs
         work.inputs = usual
         wanted = work.reference()
         work.inputs = renamed
-        got = work.train("split", words_of(work.case["layout"]))
+        got = work.train("parallel", words_of(work.case["layout"]))
         compare_runs(work, got, wanted, work.case["layout"])
         return
     wanted, got = either(lambda: work.program.json(*eval_words(work, [], usual.model_path, plain=True))[0],
@@ -342,7 +370,7 @@ def names(work):
 
 
 def extreme_flags(work):
-    """Whatever a flag's value is: an answer or a clear refusal, soon, and without taking the machine's memory."""
+    """Every value of a flag must lead to an answer or a clear refusal, soon and with little memory."""
     case = work.case
     command = case["other"]["command"]
     known = extreme.numeric_flags(work.program.answer(command, "--help").out)
@@ -353,7 +381,7 @@ def extreme_flags(work):
              "generate": {"prompt-ids": "1,2,3", "max-new-tokens": 4}, "predict": {"text": "a film"}, "plan": {}}[command]
     chosen = {}
     for at, value in case["other"]["flags"]:
-        # A name is drawn by its place in the help; a replayed case may name it.
+        # A flag is drawn by its position in the help; a replayed case may have its name.
         name = at if isinstance(at, str) else known[int(at * len(known))]
         chosen[name] = value
     case["other"]["flags"] = [[name, value] for name, value in chosen.items()]
@@ -362,9 +390,9 @@ def extreme_flags(work):
     if ended.peak_bytes > MAX_PEAK_BYTES:
         raise Failure("memory", f"{ended.peak_bytes >> 20} MiB: {ended.command()}")
     if ended.cpu_seconds > EXTREME_CPU_S:
-        raise Failure("hang", f"{ended.cpu_seconds:.0f} s of processor time: {ended.command()}")
+        raise Failure("hang", f"{ended.cpu_seconds:.0f} s of CPU time: {ended.command()}")
     if ended.code == 9 and len(ended.errors()) == 1 and not ended.timed_out:
-        raise Refused(ended.errors()[0])  # an overflow is reported as such
+        raise Refused(ended.errors()[0])  # an overflow, which is reported properly
     check_end(ended)
 
 
@@ -373,5 +401,5 @@ RUN = {"train": train, "preset": train, "big": train, "text": train, "resume": r
 
 
 def run(case, program):
-    """Raises Failure or Refused; returns where all is well."""
+    """Runs a case; raises Failure or Refused."""
     RUN[case["kind"]](Work(case, program))

@@ -1,6 +1,6 @@
-"""Random models as folders: config.json, model.safetensors and, where a case needs text, a tokenizer.
+"""Random models as folders: config.json, model.safetensors and, if a case needs text, a tokenizer.
 
-A model of a case is a dict. Keys that it does not have stand for DEFAULTS, so that a shrunk case names only what matters.
+A case's model is a dict of changes of DEFAULTS, so that a shrunk case shows only relevant keys.
 """
 import json
 import os
@@ -14,11 +14,11 @@ DEFAULTS = {
     "source": "folder",   # folder | config (initial weights of Cleave) | a preset's name
     "layers": 2, "heads": 2, "kv_heads": 0, "head_dim": 4, "hidden": 0, "inter": 12, "vocab": 31, "positions": 64,
     "tied": False, "attention_bias": False, "mlp_bias": False, "activation": "", "theta": 10000.0, "rope": "default",
-    "head": "mlm",        # of bert: mlm | classify | pretraining | trunk
+    "head": "mlm",        # for bert: mlm | classify | pretraining | trunk
     "classes": 2, "dropout": 0.0, "file_dtype": "fp32", "gain": 1.0, "seed": 0,
     "scale_by_layer": False, "unscaled": False, "pad_id": -1, "eos_id": -1, "token_types": 2, "tokenizer": "",
-    "names": "",          # "" | old | extra: other names that real files have for the same tensors
-    # Relative changes of random sign, and the dtype of a file that can hold them; see confirm.py.
+    "names": "",          # "" | old | extra: alternative tensor names in real files
+    # Relative changes with random sign, and a file dtype that can represent them; see confirm.py.
     "nudge": 0, "nudge_size": 0.0, "nudge_dtype": "",
 }
 WORDS = ("the", "of", "a", "cat", "dog", "runs", "film", "fine", "dull", "un", "##able", "##s", "##ing", ".", ",", "b", "c",
@@ -39,7 +39,7 @@ def full(model):
 
 
 def least_vocab(model):
-    """What a tokenizer asks of the vocabulary; a new model has the byte tokenizer."""
+    """The smallest vocabulary that the tokenizer needs; a new model has the byte tokenizer."""
     if model["tokenizer"] == "words":
         return len(SPECIAL) + len(WORDS)
     return 257 if model["tokenizer"] == "bytes" or model["source"] != "folder" else 2
@@ -169,11 +169,11 @@ def bert_shapes(m):
 
 
 def values_of(m, name, shape):
-    """Random numbers that depend on the seed, the name and the shape alone."""
+    """Random numbers that depend only on the seed, the name and the shape."""
     count = 1
     for size in shape:
         count *= size
-    block = min(count, 1 << 16)  # a large tensor repeats a block, whose length divides no row
+    block = min(count, 1 << 16)  # a large tensor repeats a block of odd length, so that its rows differ
     block -= count > block
     rng = random.Random(zlib.crc32(f"{m['seed']} {name} {shape}".encode()))
     bits = memoryview(rng.randbytes(4 * block)).cast("I")
@@ -195,7 +195,7 @@ def values_of(m, name, shape):
 
 
 def renamed(m, tensors):
-    """The tensors under the names that older and other programs give them."""
+    """The tensors under the names of older or other programs."""
     out = {}
     for name, entry in tensors.items():
         if m["names"] == "old":
@@ -207,7 +207,7 @@ def renamed(m, tensors):
             name = name.replace("predictions.decoder.bias", "predictions.bias")
         out[name] = entry
     if m["names"] == "extra":
-        if "cls.predictions.decoder.bias" in tensors:  # beside an untied decoder transformers does not use this one
+        if "cls.predictions.decoder.bias" in tensors:  # transformers ignores it if the decoder is untied
             out["cls.predictions.bias"] = ([m["vocab"]], "fp32", tensor_file.encoded([0.5] * m["vocab"], "fp32"))
         if m["family"] == "gpt2":
             out["transformer.h.0.attn.masked_bias"] = ([1], "fp32", tensor_file.encoded([-1e4], "fp32"))
@@ -233,7 +233,7 @@ SHAPES = {"llama": llama_shapes, "gpt2": gpt2_shapes, "bert": bert_shapes}
 
 
 def write(folder, model):
-    """Writes the model into the folder and returns what --model is to be given."""
+    """Writes the model into the folder and returns the value for --model."""
     m = full(model)
     if m["source"] not in ("folder", "config"):
         return m["source"]

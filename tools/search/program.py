@@ -1,4 +1,4 @@
-"""Runs the program and says whether it ended as a program should: an answer, or one line that refuses."""
+"""Runs the program and checks that it ends with an answer or a one-line refusal."""
 import json
 import os
 import re
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 # The exit codes of a refusal that a user can act on: usage, shape, format, io, memory (cleave/base/error.h).
 REFUSALS = (2, 3, 4, 5, 10)
 BUG = 70
-# A case takes a second; on a machine with much else to do, minutes.
+# A case takes a second; on a busy machine, minutes.
 LIMIT_S = 300
 MAX_ADDRESS_SPACE = 12 << 30
 
 
 class Failure(Exception):
-    """What the program did wrong: `what` in one word or two (the same for the same fault), and the details."""
+    """A failure of the program: `what` in one or two words (the same for the same fault), and the details."""
 
     def __init__(self, what, text):
         super().__init__(f"{what}: {text}")
@@ -25,7 +25,7 @@ class Failure(Exception):
 
 
 class Refused(Exception):
-    """The program refused a combination, properly."""
+    """The program refused a combination with a proper message."""
 
 
 @dataclass
@@ -42,7 +42,9 @@ class Ended:
 
     def errors(self):
         lines = [line for line in self.err.splitlines() if line.strip()]
-        return [line for line in lines if not re.match(r"cleave: (warning|note|rank \d+: warning)", line)]
+        # After the cause, `cleave launch` says where another rank stopped and how to resume.
+        others = r"cleave: (warning|note|rank \d+: warning|rank \d+ stopped |resume: )"
+        return [line for line in lines if not re.match(others, line)]
 
     def command(self):
         return " ".join(self.words)
@@ -54,7 +56,7 @@ def limit_memory():
 
 
 class Program:
-    """The program under test; `folder` takes what it prints."""
+    """The program under test; its output goes to `folder`."""
 
     def __init__(self, path, folder, limit_s=LIMIT_S):
         self.path, self.folder, self.limit_s, self.count = path, folder, limit_s, 0
@@ -82,7 +84,7 @@ class Program:
         return ended
 
     def json(self, *words):
-        """The JSON lines that a run printed."""
+        """The JSON lines of a run's output."""
         ended = self.answer(*words)
         try:
             return [json.loads(line) for line in ended.out.splitlines() if line.strip()]
@@ -91,7 +93,7 @@ class Program:
 
 
 def wait(process, deadline):
-    """(exit code, or minus the signal; usage; whether it had to be killed)."""
+    """(exit code or -signal; resource usage; whether it was killed at the deadline)."""
     timed_out, pause = False, 0.002
     try:
         while True:
@@ -117,7 +119,7 @@ def last_lines(text, count=3):
 
 
 def check_end(ended, codes=(0,)):
-    """Raises Failure unless the program answered or refused properly, and Refused where it refused."""
+    """Raises Refused for a proper refusal, and Failure for any other end without an answer."""
     if ended.timed_out:
         raise Failure("hang", f"no end after {ended.seconds:.0f} s: {ended.command()}")
     if ended.code in codes:
@@ -136,6 +138,6 @@ def check_end(ended, codes=(0,)):
 
 
 def reason(text):
-    """A refusal without its numbers and names, to count those of a kind."""
+    """A refusal without its numbers and names, to count similar ones."""
     text = re.sub(r"/\S+", "PATH", text)
     return re.sub(r"'[^']*'|\d[\d.e+-]*", "N", text)[:110]

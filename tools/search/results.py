@@ -1,4 +1,4 @@
-"""Results of a search, a line of JSON for each case, kept by commit, program and seed so that a search continues."""
+"""Results of a search, one line of JSON per case, kept by commit, program and seed so that a search can continue."""
 import collections
 import hashlib
 import json
@@ -11,7 +11,7 @@ ROOT = HERE.parents[1]
 
 
 def digest(program):
-    """Of the program, its library and this tool: what a result depends on."""
+    """A hash of the program, its library and this tool, on which results depend."""
     hasher = hashlib.sha256()
     real = pathlib.Path(program).resolve()
     for path in [real, *sorted(real.parent.glob("libcleave*.so*")), *sorted(HERE.glob("*.py"))]:
@@ -21,13 +21,13 @@ def digest(program):
 
 
 def commit():
-    """The commit of this tree, or `unknown` where it is none."""
+    """The commit of this tree, or `unknown` outside of a git repository."""
     done = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else "unknown"
 
 
 class Results:
-    """The file of one seed, appended to case by case."""
+    """The results file of one seed, appended after each case."""
 
     def __init__(self, folder, seed, program):
         self.folder = os.path.join(folder, f"{commit()}-{digest(program)}")
@@ -37,12 +37,12 @@ class Results:
         if os.path.exists(self.path):
             with open(self.path, encoding="ascii") as file:
                 for line in file:
-                    if line.endswith("\n"):  # a line that was cut is a case that was not finished
+                    if line.endswith("\n"):  # an incomplete line is an unfinished case
                         row = json.loads(line)
                         self.rows[row["index"], row["kind"]] = row
 
     def has(self, index, kind):
-        """Whether the case is finished; failures are run again."""
+        """Whether the case needs no new run; failures are run again."""
         return self.rows.get((index, kind), {}).get("end") in ("passed", "refused")
 
     def add(self, row):
@@ -52,7 +52,7 @@ class Results:
 
 
 def table(rows):
-    """Lines that count the ends of the cases by kind, and the refusals by reason."""
+    """Lines with the numbers of results by kind, and of refusals by reason."""
     kinds = collections.defaultdict(collections.Counter)
     seconds = collections.Counter()
     for row in rows:

@@ -1,4 +1,4 @@
-"""Training runs: starting one, and comparing two."""
+"""Starts training runs and compares two of them."""
 import json
 import math
 import os
@@ -13,7 +13,7 @@ REFERENCE = ["--plain-kernels", "all", "--gemm", "mkl", "--threads-per-rank", "1
 
 
 def words_of(flags):
-    """Flags of a case as words of a command line."""
+    """Command-line arguments for the flags of a case."""
     words = []
     for name, value in flags.items():
         words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
@@ -47,10 +47,10 @@ class Inputs:
         return self._eval_path
 
     def nudged(self, number, size, dtype):
-        """The model with every weight changed once by the relative `size`; nothing where its weights are not ours.
+        """The model with every weight changed by the relative `size`; None if its weights are not ours.
 
-        The file's type is the finer one of the model's and of `dtype`, in which the program computes: a type of the file
-        that is coarser would round the changes away.
+        The file's dtype is the more precise one of the model's and `dtype`, in which the program computes: a less precise
+        file would round the changes away.
         """
         if self.model["source"] != "folder":
             return None
@@ -59,7 +59,7 @@ class Inputs:
                             {**self.case["model"], "nudge": number, "nudge_size": max(size, 2.0**-52), "nudge_dtype": finer})
 
     def tokenizer_words(self):
-        """Folders without a tokenizer read text as bytes."""
+        """Flags that make folders without a tokenizer read text as bytes."""
         return ["--tokenizer", "bytes"] if self.model["tokenizer"] == "bytes" else []
 
     def sum_length(self):
@@ -79,7 +79,7 @@ def train_words(inputs, out, flags, model=None):
 
 
 def launched(words, path, layout):
-    """The command that runs the same over processes."""
+    """The command that runs the same with processes."""
     return ["launch", "-n", str(num_ranks(layout)), "--", path, *words]
 
 
@@ -94,7 +94,7 @@ def checkpoint_of(out):
 
 
 def tensors_of(out):
-    """Weights and the optimizer's state of a run's newest checkpoint, the latter under `optimizer.`."""
+    """Weights and optimizer state (under `optimizer.`) of a run's newest checkpoint."""
     folder = checkpoint_of(out)
     tensors = {name: values for name, (_, values) in tensor_file.read(os.path.join(folder, "model.safetensors")).items()}
     path = os.path.join(folder, "optimizer.safetensors")
@@ -115,15 +115,15 @@ def bounds_of(inputs, dtype, layout):
 
 
 def far(a, b, bound):
-    """Whether two metrics differ by more than the bound. None and NaN are equal to themselves alone."""
+    """Whether two metrics differ by more than the bound. None and NaN equal only each other."""
     if a is None or b is None or math.isnan(a) or math.isnan(b):
         return (a is None or math.isnan(a)) != (b is None or math.isnan(b))
     return abs(a - b) > bound
 
 
 def first_skipped_alone(got, wanted):
-    """The first step that one side skipped since its scaled gradients are beyond fp16, and the other did not. Near the limit
-    rounding decides, and from there on the two are different runs."""
+    """The first step that only one side skipped because its scaled gradients overflow fp16. Near the limit rounding decides,
+    and after that step the runs differ."""
     for place, (a, b) in enumerate(zip(got, wanted)):
         if (a["grad_norm"] is None) != (b["grad_norm"] is None):
             return place
@@ -143,7 +143,7 @@ def metric_differences(got, wanted, bounds):
             raise Failure("lr", f"step {step}: lr {a['lr']}, {b['lr']} in the reference")
         for name in ("loss", "eval_loss"):
             if (name in a) != (name in b):
-                raise Failure(name, f"step {step}: {name} on one side alone")
+                raise Failure(name, f"step {step}: {name} only on one side")
             if name in a and far(a[name], b[name], step * bounds.loss(b[name] or 0)):
                 yield name, step, a[name], b[name]
         if far(a["grad_norm"], b["grad_norm"], step * bounds.norm * (b["grad_norm"] or 0)):
@@ -151,16 +151,25 @@ def metric_differences(got, wanted, bounds):
 
 
 def tensor_differences(got, wanted, bounds, options):
-    """Yields (name, distance, bound) of every tensor that is further off than its bound.
+    """Yields (name, distance, bound) of every tensor that differs by more than its bound.
 
-    Weights are a function of gradients that Adam does not keep small: where a gradient is no more than rounding, its sign is
-    open, and so each weight may lie two full steps away. The moments tell what the gradients were.
+    Adam's update does not depend on the gradient's size: if a gradient is only rounding error, its sign is random, and a weight
+    may differ by two full steps. Wrong gradients show in the moments.
     """
     steps, lr = options["steps"], options.get("lr", 3e-4)
     if set(got) != set(wanted):
         raise Failure("tensors", f"only on one side: {sorted(set(got) ^ set(wanted))[:4]}")
     total = tolerance.norm2([tolerance.norm2(v) for k, v in wanted.items() if k.startswith("optimizer.exp_avg.")])
     norm = options["norm"]
+
+    def weight_bound(values):
+        most = 2 * lr * steps * tolerance.largest_update(options)
+        return (most + 2 * steps * bounds.unit * max(map(abs, values), default=0)) * len(values)**0.5
+
+    def decay_bound(name):
+        """What weights that differ within their bound add to a gradient that contains the decay, as Adam's does (not AdamW's)."""
+        return options["decay"] * weight_bound(wanted[name.split(".", 2)[2]]) if options["optimizer"] == "adam" else 0.0
+
     for name, values in wanted.items():
         other, size = got[name], tolerance.norm2(values)
         if len(other) != len(values):
@@ -168,16 +177,15 @@ def tensor_differences(got, wanted, bounds, options):
         if name.startswith("optimizer.num_steps"):
             bound = 0.0
         elif name.startswith("optimizer.exp_avg."):
-            bound = steps * bounds.gradient * (size + total)
+            bound = steps * bounds.gradient * (size + total) + decay_bound(name)
         elif name.startswith("optimizer.exp_avg_sq."):
             # (g + e)^2 - g^2 = 2 g e + e^2; a norm of squares is at most the square of the norm.
-            error = steps * bounds.gradient * (size**0.5 + total)
+            error = steps * bounds.gradient * (size**0.5 + total) + decay_bound(name)
             bound = 2 * error * (total + size**0.5) + error**2
         elif options["optimizer"] == "sgd":
             bound = steps * (steps * bounds.gradient * lr * norm + 2 * bounds.unit * size)
         else:
-            most = 2 * lr * steps * tolerance.largest_update(options)
-            bound = (most + 2 * steps * bounds.unit * max(map(abs, values), default=0)) * len(values)**0.5
+            bound = weight_bound(values)
         off = tolerance.distance(other, values)
         if not off <= bound and not (math.isnan(off) and math.isnan(size)):
             yield name, off, bound
@@ -190,4 +198,5 @@ def options_of(case, reference_metrics):
     clip = float(flags.get("clip", 1.0))
     largest = max(norms, default=0.0)
     return {"steps": flags["steps"], "lr": float(flags.get("lr", 3e-4)), "betas": betas,
-            "optimizer": flags.get("optimizer", "adamw"), "norm": min(largest, clip) if clip > 0 else largest}
+            "optimizer": flags.get("optimizer", "adamw"), "norm": min(largest, clip) if clip > 0 else largest,
+            "decay": float(flags.get("weight-decay", 0.1))}

@@ -1,4 +1,4 @@
-"""Makes a failing case small: fewest flags, simplest model, by trying smaller cases while they fail in the same way."""
+"""Shrinks a failing case to few flags and a simple model, by trying smaller cases that fail in the same way."""
 import copy
 import time
 
@@ -30,7 +30,7 @@ def without_keys(case, part, keys):
 
 
 def smaller_cases(case):
-    """Yields cases without all of a part, without half of it, with one thing less, then with one number smaller."""
+    """Yields cases without a whole part, without half of it, without one item, then with one smaller number."""
     removable = {part: [key for key in case.get(part, {}) if key not in NEEDED] for part in PARTS}
     for part, keys in removable.items():
         half = len(keys) // 2
@@ -52,7 +52,7 @@ def smaller_cases(case):
 
 
 def lists(case):
-    """Yields (path, list) of the lists that a kind has: prompts and their ids, texts, steps of a conversion."""
+    """Yields (path, list) of the lists in a case: prompts and their ids, texts, steps of a conversion."""
     for key, value in case.get("other", {}).items():
         if isinstance(value, list):
             yield ("other", key), value
@@ -69,7 +69,7 @@ def numbers(case):
 
 
 def shrink(case, fails, max_tries=MAX_TRIES):
-    """The smallest case found for which `fails(case)` holds. `fails` is asked at most `max_tries` times, for MAX_S seconds."""
+    """The smallest case found for which `fails(case)` holds. Calls `fails` at most `max_tries` times, for MAX_S seconds."""
     tries, start = 0, time.monotonic()
     found = True
     while found:

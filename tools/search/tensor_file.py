@@ -22,7 +22,7 @@ def encoded(values, dtype):
 
 
 def decoded(data, name):
-    """A list of numbers from the bytes of a tensor; `name` as the header spells the dtype."""
+    """A list of numbers from the bytes of a tensor; `name` is the dtype in the header."""
     if name == "BF16":
         wide = array.array("I", [b << 16 for b in array.array("H", data)])
         return array.array("f", wide.tobytes())

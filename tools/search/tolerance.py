@@ -1,19 +1,19 @@
-"""How far two right answers may lie apart.
+"""Bounds on the difference of two correct results.
 
 Both sides compute the same numbers and round differently. Nothing here is tuned to a machine:
 
-* A number that comes out of D roundings in series, each by a relative u at random, is off by at most L sqrt(D) u of the size
-  of its terms, but for a chance of 2 exp(-L^2 / 2) (Higham and Mary, SIAM J. Sci. Comput. 41, 2019, theorem 2.4). A sum of K
-  terms in the same type multiplies D by K. bf16, fp16 and int8 add their products up in fp32, where K counts for nothing, but
-  each rank of tp and each micro-batch adds one rounding: K is then what the layout adds.
-* A transformer's layer has about 12 operations in series: two norms, q, rotation, scores, softmax, values, output, sum, up,
-  activation, down, sum. Embedding, last norm, head and loss are 6 more. Backward goes through them once more.
-* A mean over n labels of independent errors is sqrt(n) times less off; so is a norm, to first order.
-* Each optimizer step starts from weights that are off already, so errors add up over steps.
+* The result of D roundings in series, each with a random relative error u, has an error of at most L sqrt(D) u relative to its
+  terms, except with probability 2 exp(-L^2 / 2) (Higham and Mary, SIAM J. Sci. Comput. 41, 2019, theorem 2.4). A sum of K
+  terms in the same dtype multiplies D by K. bf16, fp16 and int8 sum their products in fp32, where K does not matter, but each
+  tp rank and each micro-batch adds one rounding: K is then the number of these.
+* A transformer layer has about 12 operations in series: two norms, q, rotation, scores, softmax, values, output, sum, up,
+  activation, down, sum. Embedding, last norm, head and loss are 6 more. Backward repeats them once.
+* The error of a mean over n labels with independent errors is smaller by sqrt(n); so is that of a norm, to first order.
+* Each optimizer step starts from weights with errors, so errors add up over steps.
 
-These bounds leave out by how much a model amplifies an error (large weights, sharp softmax). So a number beyond its bound is
-only a suspicion; confirm.py then measures that amplification and decides. L = 4 keeps the bound tight: what is too tight
-costs time and nothing else.
+These bounds ignore how much a model amplifies an error (large weights, sharp softmax). So a number beyond its bound is only a
+suspicion; confirm.py then measures the amplification and decides. L = 4 keeps the bound tight: a bound that is too tight costs
+only time.
 """
 import math
 from dataclasses import dataclass
@@ -27,17 +27,17 @@ OPERATIONS_OF_A_LAYER, OPERATIONS_AROUND = 12, 6
 class Bounds:
     """Relative bounds of one case."""
     unit: float
-    number: float  # of one number of a forward pass
-    mean: float    # of a loss, which is a mean over labels
-    gradient: float  # of one tensor of gradients, relative to its norm
-    norm: float    # of the norm of all gradients
+    number: float  # for a number of a forward pass
+    mean: float    # for a loss, which is a mean over labels
+    gradient: float  # for a tensor of gradients, relative to its norm
+    norm: float    # for the norm of all gradients
 
     def loss(self, value):
         return self.mean * max(abs(value), 1.0)
 
 
 def bounds(dtype, layers, sum_length, parts=1, labels=1):
-    """`sum_length`: the longest sum of a product; `parts`: sums that a layout splits one into."""
+    """`sum_length`: length of the longest sum in a product; `parts`: number of partial sums in a layout."""
     unit = UNIT[dtype]
     terms = sum_length if dtype in ("fp32", "fp64") else 1 + parts
     depth = OPERATIONS_OF_A_LAYER * layers + OPERATIONS_AROUND
@@ -50,19 +50,19 @@ def bounds(dtype, layers, sum_length, parts=1, labels=1):
 
 
 def amplified(response, dtype, sum_length):
-    """What rounding explains, where changing every weight once by u changed the answer by `response`.
+    """The difference that rounding explains, if changing every weight by u changes the result by `response`.
 
-    Instead of one change a weight there are 12 roundings a layer for about 4 matrices in series, and sums of K terms round
-    K partial sums that are each sqrt(K / 2) terms large on average.
+    Instead of one change per weight there are 12 roundings per layer for about 4 matrices in series, and sums of K terms round
+    K partial sums whose average size is sqrt(K / 2) terms.
     """
     terms = sum_length / 2 if dtype in ("fp32", "fp64") else 1
     return L * math.sqrt(OPERATIONS_OF_A_LAYER / 4 * max(terms, 1)) * response
 
 
 def largest_update(options):
-    """Most that one step of Adam moves a weight, as a factor of the rate: |m| / sqrt(v) of bias-corrected moments.
+    """Largest change of a weight by one Adam step, relative to the learning rate: |m| / sqrt(v) of bias-corrected moments.
 
-    It is 1 for gradients of one size; one gradient after zeros gives (1 - b1) / sqrt(1 - b2).
+    It is 1 for gradients of constant size; a gradient after zeros gives (1 - b1) / sqrt(1 - b2).
     """
     b1, b2 = options.get("betas", (0.9, 0.95))
     return max(1.0, (1 - b1) / math.sqrt(1 - b2)) + 0.01

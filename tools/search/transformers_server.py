@@ -1,4 +1,4 @@
-"""Answers cases with transformers: run by the Python of CLEAVE_PYTHON, a request and an answer a line of JSON.
+"""Computes cases with transformers, in the Python of CLEAVE_PYTHON; each request and answer is a line of JSON.
 
 A request has `model` (a folder), `dtype` and either `rows` and `task` (the answer is a loss) or `prompts` and `flags` of
 `cleave generate` (the answer is a list of lists of ids).
@@ -25,7 +25,7 @@ def load(request):
 
 
 def loss(request):
-    """Mean over all labels of all rows, row by row, so that nothing is padded."""
+    """Mean over all labels of all sequences, computed one by one, without padding."""
     model, total, count = load(request), 0.0, 0
     for row in request["rows"]:
         inputs = {key: torch.tensor([row[key]]) for key in ("input_ids", "attention_mask", "token_type_ids") if key in row}
@@ -45,7 +45,7 @@ def generated(request):
     model, flags, out = load(request), request["flags"], []
     eos = flags.get("eos-id", model.config.eos_token_id)
     early = {"true": True, "false": False, "never": "never"}[flags.get("early-stopping", "false")]
-    # The settings of the call alone: a model's own are another thing that is compared elsewhere.
+    # Only the settings of the call, not those of the model's generation_config.json.
     model.generation_config = transformers.GenerationConfig(
         max_new_tokens=flags["max-new-tokens"], num_beams=flags.get("num-beams", 1), do_sample=False, eos_token_id=eos,
         num_return_sequences=flags.get("num-return-sequences", 1), length_penalty=flags.get("length-penalty", 1.0),

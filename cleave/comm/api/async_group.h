@@ -7,21 +7,21 @@
 
 namespace cleave {
 
-/// A group whose collectives may also be called beside the rank's own thread, while that goes on.
+/// A group whose collectives may also run asynchronously, on a helper thread of the rank.
 ///
-/// All members start the same calls in the same order, counted together with those that they make
-/// themselves, so a mismatch is found as ever.
+/// All members start the same calls in the same order. Started calls and the rank's own calls form
+/// one sequence, so a mismatch is detected as for any other call.
 class AsyncGroup : public Group {
  public:
-  /// Has `call`, which makes calls of this group, made on a thread of the group's own, after all
-  /// that were started before. What it throws is in the future. The memory that it uses is its own
-  /// to keep alive: the starter may leave by an exception.
+  /// Queues `call`, which calls collectives of this group, on the group's helper thread; calls run
+  /// in the order in which they were started. The future holds what `call` throws. `call` must own
+  /// the memory that it uses, because the starting function may exit by an exception.
   virtual std::shared_future<void> start(std::function<void()> call) = 0;
-  /// Returns when a started call is made, and throws what it threw. The waiting thread makes it
-  /// where it has not begun.
+  /// Waits for a started call and rethrows its exception. If the call has not begun, the waiting
+  /// thread runs it.
   virtual void await(const std::shared_future<void>& done) = 0;
-  /// Returns when no started call is left. To be called by the rank's own thread before it makes a
-  /// call of the group itself.
+  /// Waits until all started calls are done. The rank's own thread must call this before it calls a
+  /// collective of the group itself.
   virtual void await_started() = 0;
 
  protected:

@@ -11,11 +11,11 @@
 
 namespace cleave {
 
-/// How elements of several ranks become one.
+/// How elements of several ranks are combined.
 enum class ReduceOp : uint8_t { kSum = 1, kMax };
 
-/// What every rank of the group must say alike about one collective. Peers compare it before they
-/// touch data; a difference is Error(kDesync) on all ranks.
+/// Describes one collective. It must be the same on every rank of the group: peers compare it
+/// before they touch data, and a difference is Error(kDesync) on all ranks.
 struct Call {
   std::string_view site;           ///< who calls, e.g. "model.layers.3.mlp.down_proj output"
   std::span<const int64_t> shape;  ///< logical (whole) shape, the same on every rank; may be empty
@@ -24,8 +24,9 @@ struct Call {
 /// One rank's handle on a group of ranks, over raw contiguous memory.
 ///
 /// Collectives are called by all members in the same order. Sums add in rank order (fp32
-/// accumulation for bf16 and fp16), so results are the same bits on every rank and in every run.
-/// `in` may equal `out`, never overlap otherwise. Counts are elements. A group of one copies.
+/// accumulation for bf16 and fp16), so results are bit-identical on every rank and in every run.
+/// `in` may equal `out` but must not overlap it otherwise. Counts are elements. A group of one rank
+/// copies `in` to `out`.
 ///
 /// Throws Error(kDesync) on a mismatch, Error(kTimeout) naming who is missing, Error(kPeer) with
 /// the root cause when another rank has failed.
@@ -42,27 +43,26 @@ class Group {
     return ranks_;
   }  ///< world ranks, ascending
 
-  /// Seconds that this rank has spent inside the group's collectives, as the caller counts them.
+  /// Seconds that this rank has spent in the group's collectives; the caller adds them.
   [[nodiscard]] double seconds() const { return seconds_; }
   void add_seconds(double seconds) { seconds_ += seconds; }
 
-  /// Returns when all members are here.
+  /// Returns when all members have called it.
   virtual void barrier(const Call& call) = 0;
 
   /// out[i] = sum or max over ranks of in[i], i < count.
   virtual void all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op,
                           const Call& call) = 0;
 
-  /// Joins blocks side by side: rank r gives [rows, widths[r]], every rank gets [rows,
-  /// sum(widths)].
+  /// Concatenates columns: rank r passes [rows, widths[r]], every rank gets [rows, sum(widths)].
   virtual void all_gather(const void* in, void* out, int64_t rows, std::span<const int64_t> widths,
                           DType dtype, const Call& call) = 0;
 
-  /// The reverse with a sum: every rank gives [rows, sum(widths)], rank r gets [rows, widths[r]].
+  /// Every rank passes [rows, sum(widths)]; rank r gets the sum of its columns, [rows, widths[r]].
   virtual void reduce_scatter(const void* in, void* out, int64_t rows,
                               std::span<const int64_t> widths, DType dtype, const Call& call) = 0;
 
-  /// `data` of `root` goes to all.
+  /// Copies `data` of `root` to all ranks.
   virtual void broadcast(void* data, int64_t count, DType dtype, int root, const Call& call) = 0;
 
   /// send_counts[r] elements to rank r, recv_counts[r] from rank r, both packed in rank order.

@@ -8,10 +8,10 @@
 
 namespace cleave {
 
-// `in` and `out` of a collective may lie over each other. Both classes take how much of each is
-// read and written at the same time; where that does not overlap they cost nothing.
+// `in` and `out` of a collective may overlap. Both classes take how many bytes are read and written
+// at the same time, and copy nothing if these do not overlap.
 
-/// `in` as it was, while `out` is written.
+/// The original contents of `in` while `out` is written: a copy if the two overlap.
 class KeptInput {
  public:
   KeptInput(const Buffers& buffers, int64_t in_bytes, int64_t out_bytes) : in_(buffers.in) {
@@ -29,23 +29,23 @@ class KeptInput {
   std::vector<std::byte> kept_;
 };
 
-/// Where a result is written: `out` itself, or, where it lies over memory that is still read,
-/// memory of its own that finish() copies to `out`.
+/// Where a result is written: `out` itself or, if `out` overlaps memory that is still read, a
+/// separate buffer that finish() copies to `out`.
 class Result {
  public:
   Result(const Buffers& buffers, int64_t in_bytes, int64_t out_bytes) : out_(buffers.out) {
     if (KeptInput::overlap(buffers, in_bytes, out_bytes)) {
-      apart_.resize(static_cast<size_t>(out_bytes));
+      separate_.resize(static_cast<size_t>(out_bytes));
     }
   }
-  /// Bytes to write, as many as `out` has.
-  [[nodiscard]] std::byte* data() { return apart_.empty() ? out_ : apart_.data(); }
-  /// Brings the result to `out`, of which nothing is read any more.
-  void finish() { std::copy(apart_.begin(), apart_.end(), out_); }
+  /// The buffer to write, as large as `out`.
+  [[nodiscard]] std::byte* data() { return separate_.empty() ? out_ : separate_.data(); }
+  /// Copies the result to `out`, once nothing reads the old contents any more.
+  void finish() { std::copy(separate_.begin(), separate_.end(), out_); }
 
  private:
   std::byte* out_;
-  std::vector<std::byte> apart_;
+  std::vector<std::byte> separate_;
 };
 
 }  // namespace cleave

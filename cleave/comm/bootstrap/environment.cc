@@ -50,7 +50,7 @@ class Reader {
   const GetVariable& get_;
 };
 
-/// Inside a batch script SLURM_PROCID is set too, to 0; only a step of srun has several ranks.
+/// A batch script also has SLURM_PROCID=0, but only an srun step has several ranks.
 bool is_slurm_step(const Reader& read) {
   return read.has("SLURM_PROCID") && (read.has("SLURM_STEP_ID") || read.has("SLURM_STEPID"));
 }
@@ -69,7 +69,7 @@ bool is_this_host(const std::string& address) {
          address.compare(0, 4, "127.") == 0;
 }
 
-/// Tasks on a node by Slurm's list: "2(x3),1" means three nodes with two and one with one.
+/// Tasks on a node by Slurm's list: "2(x3),1" means three nodes with two tasks and one with one.
 int tasks_of_node(std::string_view list, int node) {
   constexpr std::string_view kName = "SLURM_STEP_TASKS_PER_NODE";
   while (!list.empty()) {
@@ -98,8 +98,8 @@ std::string first_host(const std::string& list) {
          list.substr(close + 1, end == std::string::npos ? end : end - close - 1);
 }
 
-/// Where the ranks of an srun step meet that was not told: at its first host, at a port below those
-/// that systems give away by themselves.
+/// The default rendezvous address of an srun step: its first host, and a port below the ephemeral
+/// ports.
 void find_slurm_rendezvous(const Reader& read, Environment& found) {
   if (found.master_addr.empty()) found.master_addr = first_host(read.text("SLURM_STEP_NODELIST"));
   if (found.master_port != 0) return;
@@ -107,8 +107,8 @@ void find_slurm_rendezvous(const Reader& read, Environment& found) {
   found.master_port = 20000 + static_cast<int>(XXH3_64bits(id.data(), id.size()) % 10000);
 }
 
-/// Ranks of this host. Slurm tells them for its nodes; without any word, ranks whose rank 0 is at a
-/// loopback address are all here, and otherwise each is alone on its host.
+/// Number of ranks on this host, from Slurm or the launcher's variable. If neither is set, all
+/// ranks are on this host if rank 0 has a loopback address; otherwise each rank has its own host.
 int local_world_size(const Reader& read, const Names& names, const Environment& found) {
   if (names.rank == kSlurm.rank || names.rank == kPmix.rank) {
     const int num_nodes =
@@ -198,12 +198,12 @@ std::optional<int> take_local_rank(std::vector<std::string>& arguments) {
       ++i;
       continue;
     }
-    const bool is_apart = equals == std::string::npos;
-    CLEAVE_CHECK(!is_apart || i + 1 < arguments.size(), Code::kUsage, name,
+    const bool is_next = equals == std::string::npos;  // the value is the next argument
+    CLEAVE_CHECK(!is_next || i + 1 < arguments.size(), Code::kUsage, name,
                  " is the last argument; a whole number must follow it");
-    found = parse(name, is_apart ? arguments[i + 1] : argument.substr(equals + 1));
+    found = parse(name, is_next ? arguments[i + 1] : argument.substr(equals + 1));
     const auto at = arguments.begin() + static_cast<std::ptrdiff_t>(i);
-    arguments.erase(at, at + (is_apart ? 2 : 1));
+    arguments.erase(at, at + (is_next ? 2 : 1));
   }
   return found;
 }

@@ -84,7 +84,7 @@ TEST(Environment, OfMpich_IsRead) {
   EXPECT_EQ(found->local_rank, 1);
 }
 
-TEST(Environment, OfASlurmStep_TellsHostsApart) {
+TEST(Environment, OfASlurmStep_DistinguishesHosts) {
   Variables step{{"SLURM_PROCID", "5"},         {"SLURM_NTASKS", "99"},
                  {"SLURM_STEP_NUM_TASKS", "6"}, {"SLURM_LOCALID", "1"},
                  {"SLURM_STEP_ID", "0"},        {"SLURM_STEP_NUM_NODES", "3"},
@@ -99,7 +99,7 @@ TEST(Environment, OfASlurmStep_TellsHostsApart) {
   EXPECT_EQ(read(step)->local_world_size, 6);
 }
 
-TEST(Environment, OfASlurmStepOverHosts_NamesAMeetingPlace) {
+TEST(Environment, OfASlurmStepOverHosts_SetsTheRendezvousAddress) {
   Variables step{{"SLURM_PROCID", "2"},
                  {"SLURM_LOCALID", "1"},
                  {"SLURM_NODEID", "1"},
@@ -121,7 +121,7 @@ TEST(Environment, OfASlurmStepOverHosts_NamesAMeetingPlace) {
     EXPECT_GE(found->master_port, 20000);
     EXPECT_LT(found->master_port, 30000);
   }
-  step["SLURM_STEP_TASKS_PER_NODE"] = "1";  // of fewer nodes than there are
+  step["SLURM_STEP_TASKS_PER_NODE"] = "1";  // has no entry for the second node
   step["SLURM_LOCALID"] = "0";
   EXPECT_EQ(read(step)->local_world_size, 1);
   step["MASTER_ADDR"] = "10.0.0.1";
@@ -130,7 +130,7 @@ TEST(Environment, OfASlurmStepOverHosts_NamesAMeetingPlace) {
   EXPECT_EQ(read(step)->master_port, 5);
 }
 
-TEST(Environment, OfTorchrunThatListensItself_MeetsAtTheNextPort) {
+TEST(Environment, OfTorchrunThatListensItself_UsesTheNextPort) {
   const auto found = read({{"RANK", "1"},
                            {"WORLD_SIZE", "2"},
                            {"LOCAL_RANK", "0"},
@@ -143,7 +143,7 @@ TEST(Environment, OfTorchrunThatListensItself_MeetsAtTheNextPort) {
   EXPECT_EQ(found->token_file, "/run/token");
 }
 
-TEST(Environment, OfASlurmBatchScript_IsNoRank) {
+TEST(Environment, OfASlurmBatchScript_IsNotARank) {
   EXPECT_FALSE(read({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}}).has_value());
 }
 
@@ -170,15 +170,15 @@ TEST(Environment, ImpossibleValues_AreRefusedByTheirNames) {
 
 TEST(LocalRank, InEveryForm_IsTakenOutOfTheCommandLine) {
   using Lines = std::vector<std::string>;
-  Lines apart{"a", "--local-rank", "3", "b"}, joined{"--local_rank=2"}, none{"--local", "x"};
-  EXPECT_EQ(take_local_rank(apart), 3);
-  EXPECT_EQ(apart, (Lines{"a", "b"}));
+  Lines split{"a", "--local-rank", "3", "b"}, joined{"--local_rank=2"}, none{"--local", "x"};
+  EXPECT_EQ(take_local_rank(split), 3);
+  EXPECT_EQ(split, (Lines{"a", "b"}));
   EXPECT_EQ(take_local_rank(joined), 2);
   EXPECT_TRUE(joined.empty());
   EXPECT_EQ(take_local_rank(none), std::nullopt);
   EXPECT_EQ(none.size(), 2U);
-  Lines cut{"--local-rank"}, bad{"--local-rank=one"};
-  EXPECT_THROW(take_local_rank(cut), Error);
+  Lines truncated{"--local-rank"}, bad{"--local-rank=one"};
+  EXPECT_THROW(take_local_rank(truncated), Error);
   EXPECT_THROW(take_local_rank(bad), Error);
 }
 

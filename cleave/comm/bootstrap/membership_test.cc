@@ -10,23 +10,23 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(Membership, RanksThatCannotBeOneJob_AreToldWhy) {
-  Membership list(3);
-  EXPECT_EQ(list.add({kJobMagic, 2, 3, 77}, " at 10.0.0.2"), "");
-  EXPECT_EQ(list.name(2), "pid 77 at 10.0.0.2");
-  EXPECT_THAT(list.add({kJobMagic + 1, 1, 3, 78}),
+TEST(Membership, ConflictingRanks_AreRejectedWithTheReason) {
+  Membership membership(3);
+  EXPECT_EQ(membership.add({kJobMagic, 2, 3, 77}, " at 10.0.0.2"), "");
+  EXPECT_EQ(membership.name(2), "pid 77 at 10.0.0.2");
+  EXPECT_THAT(membership.add({kJobMagic + 1, 1, 3, 78}),
               HasSubstr("rank 1 (pid 78) runs version 4 of the shared segment, rank 0 version 3"));
-  EXPECT_THAT(list.add({kJobMagic, 1, 4, 78}), HasSubstr("rank 1 (pid 78) has world size 4"));
+  EXPECT_THAT(membership.add({kJobMagic, 1, 4, 78}), HasSubstr("rank 1 (pid 78) has world size 4"));
   for (const int rank : {-1, 3}) {
-    EXPECT_THAT(list.add({kJobMagic, rank, 3, 78}), HasSubstr("is not in [0, 3)"));
+    EXPECT_THAT(membership.add({kJobMagic, rank, 3, 78}), HasSubstr("is not in [0, 3)"));
   }
-  EXPECT_THAT(list.add({kJobMagic, 2, 3, 78}),
+  EXPECT_THAT(membership.add({kJobMagic, 2, 3, 78}),
               HasSubstr("rank 2 is claimed by pid 77 at 10.0.0.2 and by pid 78"));
-  EXPECT_THAT(list.add({kJobMagic, 0, 3, 78}), HasSubstr("rank 0 is claimed by pid "));
-  EXPECT_FALSE(list.is_complete());
-  EXPECT_EQ(list.missing(), "rank(s) 1 of 3 did not join; start all ranks");
-  EXPECT_EQ(list.add({kJobMagic, 1, 3, 79}), "");
-  EXPECT_TRUE(list.is_complete());
+  EXPECT_THAT(membership.add({kJobMagic, 0, 3, 78}), HasSubstr("rank 0 is claimed by pid "));
+  EXPECT_FALSE(membership.is_complete());
+  EXPECT_EQ(membership.missing(), "rank(s) 1 of 3 did not join; start all ranks");
+  EXPECT_EQ(membership.add({kJobMagic, 1, 3, 79}), "");
+  EXPECT_TRUE(membership.is_complete());
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What another user of this machine, and whoever reads logs, can get of a job: rows H3 and H5 of
-// docs/reliability.md. Needs root to become the other user, and is skipped without it.
+// What another user of this machine, or a reader of its logs, can get from a job: rows H3 and H5 of
+// docs/design/reliability-notes.md. Skipped without root, which is needed to become the other user.
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
@@ -15,9 +15,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cleave/comm/bootstrap/rank_process.h"
 #include "cleave/comm/bootstrap/rendezvous_dir.h"
 #include "cleave/comm/testing/process_roles.h"
-#include "cleave/comm/bootstrap/rank_process.h"
 #include "tests/support/level.h"
 #include "tests/support/running_launch.h"
 #include "tests/support/started_job.h"
@@ -26,7 +26,7 @@ namespace cleave {
 namespace {
 
 namespace fs = std::filesystem;
-using test::comes_true;
+using test::eventually;
 using test::RunningLaunch;
 using testing::HasSubstr;
 using testing::Not;
@@ -38,8 +38,8 @@ const char* variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// What this process can open or signal of a process, by name.
-std::vector<std::string> taken_of(pid_t pid) {
+/// What this process can open or signal of process `pid`, by name.
+std::vector<std::string> accessible_of(pid_t pid) {
   std::vector<std::string> taken;
   const std::string process = str("/proc/", pid, "/");
   const auto try_open = [&](const std::string& path) {
@@ -50,7 +50,7 @@ std::vector<std::string> taken_of(pid_t pid) {
   for (int fd = 0; fd < 64; ++fd) try_open(str(process, "fd/", fd));
   char byte = 0;
   const iovec here{&byte, 1}, there{nullptr, 1};
-  // The address is none: EFAULT says that the right was there.
+  // The address is invalid: EFAULT means that access was allowed.
   if (process_vm_readv(pid, &here, 1, &there, 1, 0) >= 0 || errno == EFAULT) {
     taken.push_back(str("the memory of ", pid));
   }
@@ -58,12 +58,13 @@ std::vector<std::string> taken_of(pid_t pid) {
   return taken;
 }
 
-/// Counts what it gets of the processes in CLEAVE_TEST_PIDS and of the socket CLEAVE_TEST_SOCKET.
+/// Reports what it can access of the processes in CLEAVE_TEST_PIDS and of the socket
+/// CLEAVE_TEST_SOCKET.
 const ProcessRole kIntruder("intruder", [] {
   std::vector<std::string> taken;
   std::istringstream pids(variable("CLEAVE_TEST_PIDS"));
   for (pid_t pid = 0; pids >> pid;) {
-    for (std::string& one : taken_of(pid)) taken.push_back(std::move(one));
+    for (std::string& one : accessible_of(pid)) taken.push_back(std::move(one));
   }
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -78,8 +79,8 @@ const ProcessRole kIntruder("intruder", [] {
   return taken.empty() ? 0 : 1;
 });
 
-/// Makes what CLEAVE_TEST_KIND says under the name CLEAVE_TEST_PATH.
-const ProcessRole kPlanter("planter", [] {
+/// Creates a file of kind CLEAVE_TEST_KIND at CLEAVE_TEST_PATH.
+const ProcessRole kFileMaker("file_maker", [] {
   const std::string kind = variable("CLEAVE_TEST_KIND"), path = variable("CLEAVE_TEST_PATH");
   umask(0);
   if (kind == "open folder") return mkdir(path.c_str(), 0777);
@@ -91,21 +92,22 @@ const ProcessRole kPlanter("planter", [] {
 
 const ProcessRole kIdle("idle", [] { return 0; });
 
-/// A rank that has met the others and stays until CLEAVE_TEST_FOLDER holds "go".
+/// A rank that joins the others and stays until CLEAVE_TEST_FOLDER holds "go".
 const ProcessRole kStays("stays", [] {
   const Descriptor errors(
       open(variable("CLEAVE_TEST_STDERR"), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   dup2(errors.get(), STDERR_FILENO);
   return run_rank(*read_environment(), [](World& world) {
     const auto group = world.group({0, 1}, "dp");
-    group->barrier({.site = "met", .shape = {}});
+    group->barrier({.site = "joined", .shape = {}});
     const std::string folder = variable("CLEAVE_TEST_FOLDER");
-    std::ofstream(str(folder, "/met.", world.rank())) << getpid() << std::flush;
-    comes_true([&] { return fs::exists(folder + "/go"); });
+    std::ofstream(str(folder, "/joined.", world.rank())) << getpid() << std::flush;
+    eventually([&] { return fs::exists(folder + "/go"); });
   });
 });
 
-/// This program in a role, as this user or as nobody; its exit code, -1 when it cannot be started.
+/// Runs this program in a role, as this user or as nobody. Returns its exit code, -1 if it cannot
+/// be started.
 int run_role(const std::string& role, bool as_nobody, const std::vector<std::string>& more = {}) {
   ChildOptions options{.command = {own_program()}, .environment = {"CLEAVE_TEST_ROLE=" + role}};
   options.environment.insert(options.environment.end(), more.begin(), more.end());
@@ -118,7 +120,7 @@ int run_role(const std::string& role, bool as_nobody, const std::vector<std::str
     pollfd ended{child.pidfd(), POLLIN, 0};
     return poll(&ended, 1, 10'000) == 1 ? child.poll_exit().value_or(-1) : -1;
   } catch (const Error&) {
-    return -1;  // no setpriv here
+    return -1;  // setpriv is not installed
   }
 }
 
@@ -126,14 +128,14 @@ bool can_be_nobody() {
   return geteuid() == 0 && run_role("idle", true) == 0;
 }
 
-/// A folder that everybody may write to, as /tmp.
+/// A folder that everybody may write to, like /tmp.
 struct OpenFolder {
   OpenFolder() { fs::permissions(folder / "", fs::perms::all | fs::perms::sticky_bit); }
   [[nodiscard]] std::string report() const { return folder / "report"; }
   TestFolder folder;
 };
 
-// Row H3: of a launched job nothing can be opened, for nothing has a name and /proc is closed.
+// Row H3: nothing of a launched job can be opened, because nothing has a name and /proc is closed.
 TEST(OtherUser, LaunchedJob_GivesNothingToAnotherUser) {
   if (!can_be_nobody()) GTEST_SKIP() << "needs root and setpriv to be another user";
   const OpenFolder open;
@@ -142,21 +144,21 @@ TEST(OtherUser, LaunchedJob_GivesNothingToAnotherUser) {
                                ' ', running.rank(1));
   EXPECT_EQ(run_role("intruder", true, {pids, "CLEAVE_TEST_REPORT=" + open.report()}), 0)
       << read_file(open.report());
-  // The same attempts by the job's own user succeed: they are attempts.
+  // The same attempts succeed as the job's own user, so they are real attempts.
   EXPECT_EQ(run_role("intruder", false, {pids, "CLEAVE_TEST_REPORT=" + open.report()}), 1);
   running.launcher().send(SIGTERM);
   EXPECT_EQ(running.wait(), 143) << running.errors();
 }
 
-// Row H3: ranks that another launcher started meet at a socket; only their user reaches it.
-TEST(OtherUser, MeetingOfRanks_IsClosedToAnotherUser) {
+// Row H3: ranks of another launcher rendezvous over a socket that only their user can reach.
+TEST(OtherUser, Rendezvous_IsClosedToAnotherUser) {
   if (!can_be_nobody()) GTEST_SKIP() << "needs root and setpriv to be another user";
   const OpenFolder open;
   test::StartedJob job;
   const std::vector<std::string> runtime{"XDG_RUNTIME_DIR=" + open.folder / ""};
   job.start(0, 2, runtime);
   std::string socket;
-  ASSERT_TRUE(comes_true([&] {
+  ASSERT_TRUE(eventually([&] {
     for (const auto& entry : fs::directory_iterator(open.folder / "")) {
       const fs::path path = entry.path() / "socket";
       std::error_code error;
@@ -172,8 +174,8 @@ TEST(OtherUser, MeetingOfRanks_IsClosedToAnotherUser) {
   EXPECT_EQ(job.wait(), std::vector<int>(2, 0)) << job.errors(0);
 }
 
-// Row H3: names that another user made first are refused with that user's number, or no obstacle.
-TEST(OtherUser, PlantedNames_AreRefusedAndNamed) {
+// Row H3: paths that another user created first are refused with that user's number.
+TEST(OtherUser, NamesMadeByAnotherUser_AreRefusedAndNamed) {
   if (!can_be_nobody()) GTEST_SKIP() << "needs root and setpriv to be another user";
   for (const std::string kind : {"open folder", "folder", "link", "pipe", "file"}) {
     SCOPED_TRACE(kind);
@@ -181,28 +183,28 @@ TEST(OtherUser, PlantedNames_AreRefusedAndNamed) {
     setenv("XDG_RUNTIME_DIR", (open.folder / "").c_str(), 1);
     Environment environment;
     environment.master_port = 3;
-    RendezvousDir place(environment);
+    RendezvousDir dir(environment);
     unsetenv("XDG_RUNTIME_DIR");
-    ASSERT_EQ(run_role("planter", true,
-                       {"CLEAVE_TEST_KIND=" + kind, "CLEAVE_TEST_PATH=" + place.folder()}),
+    ASSERT_EQ(run_role("file_maker", true,
+                       {"CLEAVE_TEST_KIND=" + kind, "CLEAVE_TEST_PATH=" + dir.folder()}),
               0);
     try {
-      place.try_host();
+      dir.try_lock();
       ADD_FAILURE() << "taken";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), Code::kIo);
-      EXPECT_THAT(error.what(), HasSubstr(place.folder()));
+      EXPECT_THAT(error.what(), HasSubstr(dir.folder()));
       EXPECT_THAT(error.what(), HasSubstr("choose another MASTER_PORT"));
     }
   }
 }
 
-/// All that can be read of a process without being it: its command, its variables, its memory.
+/// What another process can read of `pid`: its command line and its environment.
 std::string seen_of(pid_t pid) {
   return read_file(str("/proc/", pid, "/cmdline")) + read_file(str("/proc/", pid, "/environ"));
 }
 
-/// Whether the memory of a process holds these bytes: what a core file would.
+/// Whether the writable memory of a process, as a core file would hold it, contains these bytes.
 bool memory_holds(pid_t pid, const std::string& bytes) {
   const Descriptor memory(open(str("/proc/", pid, "/mem").c_str(), O_RDONLY | O_CLOEXEC));
   std::ifstream maps(str("/proc/", pid, "/maps"));
@@ -219,8 +221,8 @@ bool memory_holds(pid_t pid, const std::string& bytes) {
   return false;
 }
 
-// Row H5: the job's token is in no command line, no variable, no message, and no longer in memory.
-TEST(Secrets, TokenOfAJob_IsNowhereOnceTheRanksHaveMet) {
+// Row H5: the job's token is in no command line, variable or message, and is wiped from memory.
+TEST(Secrets, TokenOfAJob_IsNowhereAfterTheRendezvous) {
   if (test::kIsInstrumented) GTEST_SKIP() << "sanitizers keep copies of memory";
   const std::string token = "a token of thirty-two characters";
   const TestFolder folder;
@@ -233,13 +235,13 @@ TEST(Secrets, TokenOfAJob_IsNowhereOnceTheRanksHaveMet) {
               {"CLEAVE_TEST_ROLE=stays", "LOCAL_WORLD_SIZE=1", "MASTER_PORT=22031",
                "CLEAVE_TEST_FOLDER=" + folder / "", "CLEAVE_TOKEN_FILE=" + path});
   }
-  for (const char* rank : {"met.0", "met.1"}) {
+  for (const char* rank : {"joined.0", "joined.1"}) {
     std::string text;
-    ASSERT_TRUE(comes_true([&] { return !(text = read_file(folder / rank)).empty(); }));
+    ASSERT_TRUE(eventually([&] { return !(text = read_file(folder / rank)).empty(); }));
     const pid_t pid = std::atoi(text.c_str());
     EXPECT_THAT(seen_of(pid), HasSubstr("CLEAVE_TOKEN_FILE=" + path));
     EXPECT_THAT(seen_of(pid), Not(HasSubstr(token)));
-    EXPECT_TRUE(memory_holds(pid, path)) << "the search finds nothing";
+    EXPECT_TRUE(memory_holds(pid, path)) << "the memory search does not work";
     EXPECT_FALSE(memory_holds(pid, token)) << rank;
   }
   std::ofstream(folder / "go") << "go";

@@ -3,8 +3,8 @@
 #include <iostream>
 
 #include "cleave/base/mutant.h"
-#include "cleave/comm/shm/rank_endpoint.h"
 #include "cleave/comm/bootstrap/rendezvous.h"
+#include "cleave/comm/shm/rank_endpoint.h"
 
 namespace cleave {
 
@@ -19,7 +19,7 @@ bool report_to_launcher(const Error& failure) {
                  .text = failure.what()});
     return true;
   } catch (const Error&) {
-    return false;  // no launcher of ours, or the job is over and the segment is gone
+    return false;  // not started by `cleave launch`, or the job has ended and its segment is gone
   }
 }
 
@@ -29,9 +29,9 @@ void run_as_rank(const Environment& environment, const std::function<void(World&
   try {
     body(*world);
   } catch (...) {
-    // Before `world` goes, which would look like an orderly leave.
+    // Before `world` is destroyed, which would look like an orderly exit.
     const Error error = as_error(std::current_exception());
-    if (!mutant_enabled("rank.says_nothing")) world->abort(error);
+    if (!mutant_enabled("rank.reports_nothing")) world->abort(error);
     const std::string text = str("rank ", environment.rank, ": ", error.what());
     if (environment.job_fd >= 0) throw ReportedError(error.code(), text);
     throw Error(error.code(), text);

@@ -1,31 +1,33 @@
 #pragma once
 #include <functional>
 
-#include "cleave/comm/bootstrap/environment.h"
 #include "cleave/comm/api/world.h"
+#include "cleave/comm/bootstrap/environment.h"
 
 namespace cleave {
 
-/// A failure of a rank that `cleave launch` knows of and prints, once for all ranks: the process
-/// only has to end with its code (report_failure in comm/failure.h does).
+/// A failure of a rank that `cleave launch` has recorded and prints once for all ranks. The process
+/// only exits with its code (report_failure() in comm/launch/failure.h does).
 class ReportedError : public Error {
  public:
   using Error::Error;
 };
 
-/// Records a failure of this process from before it joined its job, for `cleave launch`, which
-/// prints the first one once for all ranks. Whether such a launcher is there.
+/// Reports a failure of this process from before it joined its job to `cleave launch`, which prints
+/// the first failure once for all ranks. Returns false if `cleave launch` did not start this
+/// process.
 bool report_to_launcher(const Error& failure);
 
-/// Runs `body` as the one rank of this process. A failure is reported to all ranks, then thrown as
-/// an Error that names the rank; under `cleave launch` as a ReportedError.
+/// Runs `body` as this process's rank. A failure is reported to all ranks, then thrown as an Error
+/// that names the rank; under `cleave launch` as a ReportedError.
 void run_as_rank(const Environment& environment, const std::function<void(World&)>& body,
                  const RankOptions& options = {});
 
-/// Runs `body` as the one rank of this process and returns the process's exit code.
+/// Runs `body` as this process's rank and returns the process's exit code.
 ///
-/// A failure is told to all ranks and printed to stderr as one line, except under `cleave launch`,
-/// which prints the root cause once for all. A rank that stops because of another one returns 6.
+/// A failure is reported to all ranks and printed to stderr as one line, except under
+/// `cleave launch`, which prints the root cause once for all ranks. A rank that stops because of
+/// another rank's failure returns 6.
 int run_rank(const Environment& environment, const std::function<void(World&)>& body,
              const RankOptions& options = {});
 

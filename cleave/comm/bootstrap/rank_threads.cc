@@ -22,8 +22,8 @@ namespace {
 using Failures = std::vector<std::optional<Error>>;  // by rank
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::duration<double> kLook{0.05};
-constexpr double kGraceS = 2;  // to leave a wait and unwind, once a rank was waited for in vain
+constexpr std::chrono::duration<double> kPollPeriod{0.05};
+constexpr double kGraceS = 2;  // to leave a wait and unwind after a timeout
 
 /// The rank threads that have not ended.
 class RunningRanks {
@@ -38,17 +38,18 @@ class RunningRanks {
     ended_.notify_all();
   }
 
-  /// Returns when all have ended, or with those that do not end although the job has failed: after
-  /// a timeout they were waited for already, else they have as long.
+  /// Waits until all ranks have ended. Returns those that still run after the job has failed:
+  /// kGraceS after a timeout, which has waited for them already, `timeout_s` after any other
+  /// failure.
   std::vector<int> wait(const SharedSegment& segment, double timeout_s) {
     std::optional<Clock::time_point> failed;
     std::unique_lock lock(mutex_);
-    while (!ended_.wait_for(lock, kLook, [&] { return ranks_.empty(); })) {
+    while (!ended_.wait_for(lock, kPollPeriod, [&] { return ranks_.empty(); })) {
       const std::optional<Abort> cause = segment.aborted();
-      if (!cause || mutant_enabled("threads.wait_for_ever")) continue;
+      if (!cause || mutant_enabled("threads.wait_forever")) continue;
       if (!failed) failed = Clock::now();
-      const double most = cause->code == Code::kTimeout ? kGraceS : timeout_s;
-      if (Clock::now() - *failed > std::chrono::duration<double>(most)) break;
+      const double limit_s = cause->code == Code::kTimeout ? kGraceS : timeout_s;
+      if (Clock::now() - *failed > std::chrono::duration<double>(limit_s)) break;
     }
     return ranks_;
   }
@@ -59,13 +60,12 @@ class RunningRanks {
   std::vector<int> ranks_;
 };
 
-/// No thread can be ended by another one: the process ends, as a launcher would end a process of
-/// that rank.
+/// Ends the process, as a launcher would: a thread cannot end another thread.
 [[noreturn]] void end_process(const Abort& cause, const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank" : "ranks";
   for (const int rank : ranks) text += str(' ', rank);
   text += ranks.size() == 1 ? " does" : " do";
-  // Where nobody reads stderr there is nobody to tell.
+  // Do not block on a stderr that nobody reads.
   pollfd stderr_end{STDERR_FILENO, POLLOUT, 0};
   constexpr int kLongestMs = 100;
   if (poll(&stderr_end, 1, kLongestMs) > 0) {
@@ -81,13 +81,13 @@ void run_rank(const std::shared_ptr<SharedSegment>& segment, int rank, const Ran
   try {
     body(world);
   } catch (...) {
-    // ConfigFingerprint before `world` ends, which would look like an orderly leave.
+    // Recorded before `world` is destroyed, which would look like an orderly exit.
     failure = as_error(std::current_exception());
     world.abort(*failure);
   }
 }
 
-/// Throws the failure that the shared segment recorded, with its whole text where its rank threw it.
+/// Throws the failure recorded in the shared segment, with the full text that its rank threw.
 void rethrow_first(const SharedSegment& segment, const Failures& failures) {
   const std::optional<Abort> first = segment.aborted();
   if (!first) return;
@@ -117,10 +117,11 @@ void run_ranks(int num_ranks, const std::function<void(World&)>& body, const Ran
       });
     }
   } catch (const std::system_error& error) {
-    segment->abort({.rank = static_cast<int>(threads.size()),
-                 .code = Code::kMemory,
-                 .group = "",
-                 .text = str("rank thread ", threads.size(), " could not start: ", error.what())});
+    segment->abort(
+        {.rank = static_cast<int>(threads.size()),
+         .code = Code::kMemory,
+         .group = "",
+         .text = str("rank thread ", threads.size(), " could not start: ", error.what())});
     for (int rank = static_cast<int>(threads.size()); rank < num_ranks; ++rank) running.end(rank);
   }
   const std::vector<int> left = running.wait(*segment, options.timeout_s);

@@ -7,8 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cleave/comm/testing/process_roles.h"
 #include "cleave/comm/api/world.h"
+#include "cleave/comm/testing/process_roles.h"
 #include "tests/support/level.h"
 #include "tests/support/program.h"
 #include "tests/support/thrown.h"
@@ -19,12 +19,12 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// The timeout is what a user must hear of, also when its log finds no place.
+// The user must see the timeout even if the flight log cannot be written.
 TEST(RankThreads, TimeoutWhoseLogCannotBeWritten_IsStillATimeout) {
   std::atomic<bool> is_over = false;
   const auto body = [&](World& world) {
     const auto group = world.group({0, 1}, "all");
-    if (world.rank() == 1) return is_over.wait(false);  // it never comes
+    if (world.rank() == 1) return is_over.wait(false);  // never calls the barrier
     try {
       group->barrier({.site = "s", .shape = {}});
     } catch (...) {
@@ -40,8 +40,8 @@ TEST(RankThreads, TimeoutWhoseLogCannotBeWritten_IsStillATimeout) {
               AllOf(HasSubstr("timeout of 0.1 s"), HasSubstr("; /no/such/folder/flight_log.")));
 }
 
-/// Rank 1 waits for what never comes, and rank 0 for it, or it fails.
-int run_beside_a_deadlock(bool fails) {
+/// Rank 1 waits forever. Rank 0 waits for rank 1, or fails if `fails`.
+int run_with_stuck_rank(bool fails) {
   const auto body = [fails](World& world) {
     const auto group = world.group({0, 1}, "all");
     group->barrier({.site = "begin", .shape = {}});
@@ -53,25 +53,25 @@ int run_beside_a_deadlock(bool fails) {
   return 0;
 }
 
-const ProcessRole kDeadlock("deadlock", [] { return run_beside_a_deadlock(false); });
-const ProcessRole kFailure("failure", [] { return run_beside_a_deadlock(true); });
+const ProcessRole kDeadlock("deadlock", [] { return run_with_stuck_rank(false); });
+const ProcessRole kFailure("failure", [] { return run_with_stuck_rank(true); });
 
-// Row R5, of threads: no thread can end another one.
+// Row R5, for rank threads: a thread cannot end another thread.
 TEST(RankThreads, RankThatNeverStops_EndsTheProcessWithTheCause) {
   const auto run = [](const std::string& role) {
-    // Threads that nobody joins are what this is about.
+    // The test leaves threads that nobody joins.
     return test::run_program(
         {own_program()},
         {.environment = {"CLEAVE_TEST_ROLE=" + role, "TSAN_OPTIONS=report_thread_leaks=0"}});
   };
   const std::string end = "\ncleave: rank 1 does not stop, and so the process ends\n";
-  const test::Ran waits = run("deadlock");
+  const test::RunResult waits = run("deadlock");
   EXPECT_EQ(waits.exit_code, static_cast<int>(Code::kTimeout));
   EXPECT_EQ(waits.err,
             "cleave: timeout of 0.3 s: rank 0 waits in barrier 2 on axis all at end for rank 1; "
             "rank 1 is after barrier 1 on axis all at begin" +
                 end);
-  const test::Ran fails = run("failure");
+  const test::RunResult fails = run("failure");
   EXPECT_EQ(fails.exit_code, static_cast<int>(Code::kNumerics));
   EXPECT_EQ(fails.err, "cleave: gradient norm is nan" + end);
 }
@@ -88,7 +88,7 @@ TEST(RankThreads, GroupsMadeInAnotherOrder_AreNamed) {
                                   HasSubstr("dp on "), HasSubstr("in the same order")));
 }
 
-// Ranks 0 and 1 seem to wait for each other, but another thread of rank 0 ends the wait of rank 1.
+// Ranks 0 and 1 seem to deadlock, but another thread of rank 0 ends the wait of rank 1.
 TEST(RankThreads, RankOfSeveralThreads_IsNotStoppedByOneThatWaits) {
   run_ranks(2, [](World& world) {
     const auto first = world.group({0, 1}, "first"), second = world.group({0, 1}, "second");
@@ -99,7 +99,7 @@ TEST(RankThreads, RankOfSeveralThreads_IsNotStoppedByOneThatWaits) {
     }
     std::async(std::launch::async, [&] { first->barrier({.site = "begin", .shape = {}}); }).get();
     const auto other = std::async(std::launch::async, [&] {
-      // As long as it takes to be sure of a circle, and some looks more.
+      // Longer than the watchdog needs to report a deadlock cycle.
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
       first->barrier({.site = "end", .shape = {}});
     });
@@ -107,12 +107,12 @@ TEST(RankThreads, RankOfSeveralThreads_IsNotStoppedByOneThatWaits) {
   });
 }
 
-TEST(RankThreads, ThreadThatGetsNoStack_IsToldAsMemory) {
+TEST(RankThreads, ThreadThatGetsNoStack_IsReportedAsMemory) {
   if (test::kIsInstrumented) GTEST_SKIP() << "sanitizers choose the stacks of threads";
   pthread_attr_t before, huge;
   ASSERT_EQ(pthread_getattr_default_np(&before), 0);
   ASSERT_EQ(pthread_attr_init(&huge), 0);
-  ASSERT_EQ(pthread_attr_setstacksize(&huge, size_t{1} << 47), 0);  // all that a process can have
+  ASSERT_EQ(pthread_attr_setstacksize(&huge, size_t{1} << 47), 0);  // the whole address space
   ASSERT_EQ(pthread_setattr_default_np(&huge), 0);
   const Error error = test::thrown_by([] { run_ranks(2, [](World&) {}); });
   pthread_setattr_default_np(&before);

@@ -18,11 +18,11 @@ namespace cleave {
 namespace {
 
 std::string folder_of(const Environment& environment) {
-  // Under mpirun and srun on one host the ranks have one parent; it tells two jobs apart that have
-  // nothing else to be told apart by.
+  // Under mpirun and srun the ranks of one host share a parent process. Its pid identifies a job
+  // that has neither a port nor an id.
   std::string id =
       str(environment.master_addr, ":", environment.master_port, ":", environment.job_id);
-  if (mutant_enabled("meeting.any_job")) id = environment.master_addr;
+  if (mutant_enabled("rendezvous.any_job")) id = environment.master_addr;
   if (environment.master_port == 0 && environment.job_id.empty()) id = str("parent:", getppid());
   const uint64_t hash = XXH3_64bits(id.data(), id.size());
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
@@ -60,26 +60,26 @@ RendezvousDir::RendezvousDir(const Environment& environment)
 }
 
 RendezvousDir::~RendezvousDir() {
-  if (!is_host_) return;
+  if (!is_locked_) return;
   unlink(socket_.c_str());
   rmdir(folder_.c_str());
 }
 
 void RendezvousDir::open_folder() {
-  const bool is_there = mkdir(folder_.c_str(), 0700) == 0 || errno == EEXIST;
-  CLEAVE_CHECK(is_there, Code::kIo, folder_, ": mkdir: ", std::strerror(errno));
+  const bool exists = mkdir(folder_.c_str(), 0700) == 0 || errno == EEXIST;
+  CLEAVE_CHECK(exists, Code::kIo, folder_, ": mkdir: ", std::strerror(errno));
   lock_ = Descriptor(open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  // The host of an earlier job with this name may have removed it just now.
+  // Rank 0 of an earlier job with this name may have removed it just now.
   if (!lock_.is_open() && errno == ENOENT) return;
   CLEAVE_CHECK(lock_.is_open(), Code::kIo, folder_, ": ", std::strerror(errno),
                "; remove it, or choose another MASTER_PORT");
   struct stat info {};
   const bool is_known = fstat(lock_.get(), &info) == 0;
   CLEAVE_CHECK(is_known && info.st_uid == geteuid() &&
-                   ((info.st_mode & 077) == 0 || mutant_enabled("meeting.any_folder")),
+                   ((info.st_mode & 077) == 0 || mutant_enabled("rendezvous.any_folder")),
                Code::kIo, folder_, " belongs to user ", info.st_uid, " with mode ", std::oct,
                info.st_mode & 0777,
-               "; expected an own folder with mode 700; choose another MASTER_PORT");
+               "; expected a folder of this user with mode 700; choose another MASTER_PORT");
 }
 
 sockaddr_un RendezvousDir::address() const {
@@ -89,20 +89,20 @@ sockaddr_un RendezvousDir::address() const {
   return result;
 }
 
-bool RendezvousDir::try_host() {
+bool RendezvousDir::try_lock() {
   for (int tries = 0; tries < 100; ++tries) {
     if (!lock_.is_open()) {
       open_folder();
       continue;
     }
     if (flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) return false;
-    // The lock counts only on the folder that the name means now.
+    // The path may have been replaced: the lock counts only on the folder that it names now.
     struct stat held {
     }, named{};
     const bool is_same = fstat(lock_.get(), &held) == 0 && stat(folder_.c_str(), &named) == 0 &&
                          held.st_ino == named.st_ino && held.st_dev == named.st_dev;
     if (is_same) {
-      is_host_ = true;
+      is_locked_ = true;
       return true;
     }
     lock_ = Descriptor();
@@ -111,14 +111,14 @@ bool RendezvousDir::try_host() {
 }
 
 Descriptor RendezvousDir::listen() {
-  unlink(socket_.c_str());  // of a host that was killed
+  unlink(socket_.c_str());  // left by a rank 0 that was killed
   Descriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const sockaddr_un name = address();
   const bool listens =
       fd.is_open() && bind(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0 &&
       chmod(socket_.c_str(), 0600) == 0 && ::listen(fd.get(), 512) == 0;
   CLEAVE_CHECK(listens, Code::kIo, socket_, ": ", std::strerror(errno));
-  if (mutant_enabled("meeting.for_all")) {
+  if (mutant_enabled("rendezvous.for_all")) {
     chmod(folder_.c_str(), 0755);
     chmod(socket_.c_str(), 0666);
   }

@@ -6,7 +6,7 @@
 
 namespace cleave {
 
-/// A file descriptor that is closed when it goes.
+/// Owning file descriptor.
 class Descriptor {
  public:
   explicit Descriptor(int fd = -1) : fd_(fd) {}
@@ -16,7 +16,7 @@ class Descriptor {
 
   [[nodiscard]] int get() const { return fd_; }
   [[nodiscard]] bool is_open() const { return fd_ >= 0; }
-  /// Gives the descriptor away: the caller closes it.
+  /// Releases ownership: the caller closes the descriptor.
   int release();
 
  private:
@@ -26,23 +26,23 @@ class Descriptor {
 /// Whether the process at the other end of a local socket belongs to this user.
 bool is_same_user(int socket);
 
-/// The folder and the socket where the ranks of one job on one host find each other: private to the
-/// user, named after the job.
+/// The folder and socket over which the ranks of one job on one host rendezvous. It is private to
+/// the user and named after the job.
 class RendezvousDir {
  public:
   explicit RendezvousDir(const Environment& environment);
-  /// The host removes socket and folder.
+  /// Removes socket and folder if this object holds the lock.
   ~RendezvousDir();
   RendezvousDir(const RendezvousDir&) = delete;
   RendezvousDir& operator=(const RendezvousDir&) = delete;
 
-  /// Becomes the host; false when another live process is it. Throws Error(kIo) when the folder
-  /// belongs to somebody else or others may enter it.
-  bool try_host();
-  /// A socket that listens, mode 0600. For the host.
+  /// Locks the folder, for rank 0; false if another live process holds the lock. Throws Error(kIo)
+  /// if the folder belongs to another user or is accessible to other users.
+  bool try_lock();
+  /// A listening socket with mode 0600. The caller must hold the lock.
   Descriptor listen();
-  /// A connection to the host; not open while there is none. Throws Error(kIo) when the host is
-  /// somebody else's process.
+  /// A connection to rank 0; not open while rank 0 does not listen. Throws Error(kIo) if the
+  /// listening process belongs to another user.
   Descriptor try_connect();
 
   [[nodiscard]] const std::string& folder() const { return folder_; }
@@ -52,8 +52,8 @@ class RendezvousDir {
   [[nodiscard]] sockaddr_un address() const;
 
   std::string folder_, socket_;
-  Descriptor lock_;  // on the folder; the kernel releases it when the host dies
-  bool is_host_ = false;
+  Descriptor lock_;  // on the folder; the kernel releases it when the process dies
+  bool is_locked_ = false;
 };
 
 }  // namespace cleave

@@ -15,10 +15,10 @@
 #include <gtest/gtest.h>
 
 #include "cleave/comm/bootstrap/membership.h"
-#include "cleave/comm/shm/segment_layout.h"
-#include "cleave/comm/bootstrap/rendezvous_dir.h"
-#include "cleave/comm/testing/process_roles.h"
 #include "cleave/comm/bootstrap/rank_process.h"
+#include "cleave/comm/bootstrap/rendezvous_dir.h"
+#include "cleave/comm/shm/segment_layout.h"
+#include "cleave/comm/testing/process_roles.h"
 #include "tests/support/level.h"
 #include "tests/support/started_job.h"
 #include "tests/support/thrown.h"
@@ -34,8 +34,8 @@ double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
-/// A rank that some other launcher started: meets the others and sums its rank with theirs.
-const ProcessRole kMeets("meets", [] {
+/// A rank that another launcher started: joins the others and sums its rank with theirs.
+const ProcessRole kJoins("joins", [] {
   const int errors = open(std::getenv("CLEAVE_TEST_STDERR"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   dup2(errors, STDERR_FILENO);
   const double timeout_s = std::atof(std::getenv("CLEAVE_TEST_TIMEOUT"));
@@ -48,7 +48,7 @@ const ProcessRole kMeets("meets", [] {
                     group->all_reduce(&sum, &sum, 1, DType::kI64, ReduceOp::kSum,
                                       {.site = "s", .shape = {}});
                     const int64_t want = world.size() * (world.size() + 1) / 2;
-                    CLEAVE_CHECK(sum == want, Code::kNumerics, "sum=", sum, ", want ", want);
+                    CLEAVE_CHECK(sum == want, Code::kNumerics, "sum=", sum, "; expected ", want);
                     if (std::getenv("CLEAVE_TEST_DIES") != nullptr && world.rank() == 1)
                       raise(SIGKILL);
                     if (std::getenv("CLEAVE_TEST_DIES") != nullptr) {
@@ -60,7 +60,7 @@ const ProcessRole kMeets("meets", [] {
 
 using Job = test::StartedJob;
 
-TEST(Rendezvous, RanksInAnyOrder_MeetAndLeaveNothing) {
+TEST(Rendezvous, RanksInAnyOrder_JoinAndLeaveNothing) {
   for (const auto& order : {std::vector{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0, 3, 1}}) {
     Job job;
     for (const int rank : order) job.start(rank, 4);
@@ -72,7 +72,7 @@ TEST(Rendezvous, RanksInAnyOrder_MeetAndLeaveNothing) {
 TEST(Rendezvous, LateRank_IsWaitedFor) {
   Job job;
   job.start(0, 2);
-  std::this_thread::sleep_for(std::chrono::milliseconds(700));  // the lateness itself
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
   job.start(1, 2);
   EXPECT_EQ(job.wait(), std::vector<int>(2, 0)) << job.errors(0);
 }
@@ -97,8 +97,8 @@ TEST(Rendezvous, WithoutRankZero_OthersSayWhereTheyWaited) {
   EXPECT_TRUE(job.is_clean());
 }
 
-// Row R9: told on all ranks, both values shown, exit 3.
-TEST(Rendezvous, WorldSizesThatDiffer_AreToldToAllRanks) {
+// Row R9: reported on all ranks with both values, exit 3.
+TEST(Rendezvous, DifferentWorldSizes_AreReportedOnAllRanks) {
   Job job;
   const auto begin = Clock::now();
   job.start(0, 3);
@@ -106,7 +106,7 @@ TEST(Rendezvous, WorldSizesThatDiffer_AreToldToAllRanks) {
   job.start(2, 3);
   EXPECT_EQ(job.wait(), std::vector<int>(3, 3));
   EXPECT_LT(milliseconds_since(begin), 2500);  // 500 on a quiet machine
-  test::note_measured("R9 worlds that differ are told after ", milliseconds_since(begin), " ms");
+  test::note_measured("R9 different world sizes reported after ", milliseconds_since(begin), " ms");
   for (size_t rank = 0; rank < 3; ++rank) {
     EXPECT_THAT(job.errors(rank), HasSubstr("rank 0 has world size 3, rank 1 (pid "));
     EXPECT_THAT(job.errors(rank), HasSubstr("has world size 2"));
@@ -114,15 +114,15 @@ TEST(Rendezvous, WorldSizesThatDiffer_AreToldToAllRanks) {
   EXPECT_TRUE(job.is_clean());
 }
 
-TEST(Rendezvous, DoubledRanks_AreToldToAllRanks) {
-  for (const int doubled : {0, 1}) {
+TEST(Rendezvous, DuplicateRanks_AreReportedOnAllRanks) {
+  for (const int duplicate : {0, 1}) {
     Job job;
     job.start(0, 3);
     job.start(1, 3);
-    job.start(doubled, 3);
-    EXPECT_EQ(job.wait(), std::vector<int>(3, 3)) << doubled;
+    job.start(duplicate, 3);
+    EXPECT_EQ(job.wait(), std::vector<int>(3, 3)) << duplicate;
     for (size_t i = 0; i < 3; ++i) {
-      EXPECT_THAT(job.errors(i), HasSubstr(str("rank ", doubled, " is claimed by pid ")));
+      EXPECT_THAT(job.errors(i), HasSubstr(str("rank ", duplicate, " is claimed by pid ")));
     }
     EXPECT_TRUE(job.is_clean());
   }
@@ -144,7 +144,7 @@ TEST(Rendezvous, RankKilledWithoutALauncher_IsNoticedByTheOthers) {
                                        "in barrier 2 on axis all at without rank 1"));
 }
 
-TEST(Rendezvous, TwoJobsAtOnce_StayApart) {
+TEST(Rendezvous, TwoJobsAtTheSameTime_StayApart) {
   for (int pair = 0; pair < test::num_rounds(20); ++pair) {
     Job job;
     for (int rank = 0; rank < 2; ++rank) {
@@ -156,13 +156,13 @@ TEST(Rendezvous, TwoJobsAtOnce_StayApart) {
   }
 }
 
-/// What rank 0 answers, as it travels.
-struct Answer {
+/// Rank 0's reply on the wire.
+struct Reply {
   int32_t code;
   char text[kAbortTextBytes];
 };
 
-/// Ranks of one job that are sockets and threads of this test.
+/// Ranks of one job whose sockets and threads belong to this test.
 class RanksByHand {
  public:
   RanksByHand() {
@@ -179,19 +179,19 @@ class RanksByHand {
     found.rank = rank;
     return found;
   }
-  /// The failure of a rank that meets the others in earnest.
-  [[nodiscard]] std::future<Error> meet(int rank) const {
+  /// The failure of a rank that runs the real rendezvous in a thread.
+  [[nodiscard]] std::future<Error> rendezvous(int rank) const {
     return std::async(std::launch::async, [environment = environment(rank)] {
       return test::thrown_by([&] { rendezvous_ranks(environment, 10); });
     });
   }
-  /// A rank that has connected and said hello.
-  [[nodiscard]] Descriptor greet(int rank) const {
-    RendezvousDir place(environment(rank));
-    Descriptor socket = place.try_connect();
-    for (; !socket.is_open(); socket = place.try_connect()) std::this_thread::yield();
-    const Hello hello{kJobMagic, rank, environment_.world_size, getpid()};
-    EXPECT_EQ(send(socket.get(), &hello, sizeof(hello), 0), ssize_t{sizeof(hello)});
+  /// Connects and sends the RankInfo of a rank.
+  [[nodiscard]] Descriptor join(int rank) const {
+    RendezvousDir dir(environment(rank));
+    Descriptor socket = dir.try_connect();
+    for (; !socket.is_open(); socket = dir.try_connect()) std::this_thread::yield();
+    const RankInfo info{kJobMagic, rank, environment_.world_size, getpid()};
+    EXPECT_EQ(send(socket.get(), &info, sizeof(info), 0), ssize_t{sizeof(info)});
     return socket;
   }
 
@@ -200,39 +200,39 @@ class RanksByHand {
   Environment environment_;
 };
 
-TEST(Rendezvous, RankThatEndsWhileTheyMeet_IsToldToAll) {
+TEST(Rendezvous, RankThatEndsDuringRendezvous_IsReportedToAll) {
   const RanksByHand ranks;
-  std::future<Error> zero = ranks.meet(0);
-  const Descriptor two = ranks.greet(2);
-  { const Descriptor one = ranks.greet(1); }
+  std::future<Error> zero = ranks.rendezvous(0);
+  const Descriptor two = ranks.join(2);
+  { const Descriptor one = ranks.join(1); }
   const Error error = zero.get();
   EXPECT_EQ(error.code(), Code::kPeer);
-  EXPECT_EQ(error.what(), str("rank 1 (pid ", getpid(), ") ended while the ranks were meeting"));
-  Answer answer{};
-  ASSERT_EQ(recv(two.get(), &answer, sizeof(answer), 0), ssize_t{sizeof(answer)});
-  EXPECT_EQ(answer.code, static_cast<int32_t>(Code::kPeer));
-  EXPECT_STREQ(answer.text, error.what());
+  EXPECT_EQ(error.what(), str("rank 1 (pid ", getpid(), ") ended during rendezvous"));
+  Reply reply{};
+  ASSERT_EQ(recv(two.get(), &reply, sizeof(reply), 0), ssize_t{sizeof(reply)});
+  EXPECT_EQ(reply.code, static_cast<int32_t>(Code::kPeer));
+  EXPECT_STREQ(reply.text, error.what());
 }
 
-// Rank 0 lets go of whoever is silent for too long, which a rank on a busy machine may be.
-TEST(Rendezvous, RankTakenForAStranger_ComesAgain) {
+// Rank 0 closes connections that are silent for too long; a rank on a busy machine may be one.
+TEST(Rendezvous, RankThatWasTooSlow_ConnectsAgain) {
   const RanksByHand ranks;
-  RendezvousDir place(ranks.environment(0));
-  ASSERT_TRUE(place.try_host());
-  const Descriptor listener = place.listen();
+  RendezvousDir dir(ranks.environment(0));
+  ASSERT_TRUE(dir.try_lock());
+  const Descriptor listener = dir.listen();
   const auto next = [&] {
     pollfd state{listener.get(), POLLIN, 0};
     EXPECT_EQ(poll(&state, 1, 10'000), 1);
     return Descriptor(accept(listener.get(), nullptr, nullptr));
   };
-  std::future<Error> one = ranks.meet(1);
+  std::future<Error> one = ranks.rendezvous(1);
   { const Descriptor dropped = next(); }
   const Descriptor again = next();
-  Hello hello{};
-  ASSERT_EQ(recv(again.get(), &hello, sizeof(hello), MSG_WAITALL), ssize_t{sizeof(hello)});
-  EXPECT_EQ(hello.rank, 1);
-  const Answer answer{static_cast<int32_t>(Code::kShape), "the outcome"};
-  ASSERT_EQ(send(again.get(), &answer, sizeof(answer), 0), ssize_t{sizeof(answer)});
+  RankInfo info{};
+  ASSERT_EQ(recv(again.get(), &info, sizeof(info), MSG_WAITALL), ssize_t{sizeof(info)});
+  EXPECT_EQ(info.rank, 1);
+  const Reply reply{static_cast<int32_t>(Code::kShape), "the outcome"};
+  ASSERT_EQ(send(again.get(), &reply, sizeof(reply), 0), ssize_t{sizeof(reply)});
   const Error error = one.get();
   EXPECT_EQ(error.code(), Code::kShape);
   EXPECT_STREQ(error.what(), "the outcome");
@@ -243,37 +243,37 @@ TEST(RendezvousDir, FolderOpenToOthers_IsRefused) {
   setenv("XDG_RUNTIME_DIR", (folder / "").c_str(), 1);
   Environment environment;
   environment.master_port = 1;
-  RendezvousDir place(environment);
-  fs::create_directory(place.folder());
-  fs::permissions(place.folder(), fs::perms::all);
-  EXPECT_THROW(place.try_host(), Error);
-  fs::permissions(place.folder(), fs::perms::owner_all);
-  EXPECT_TRUE(place.try_host());
+  RendezvousDir dir(environment);
+  fs::create_directory(dir.folder());
+  fs::permissions(dir.folder(), fs::perms::all);
+  EXPECT_THROW(dir.try_lock(), Error);
+  fs::permissions(dir.folder(), fs::perms::owner_all);
+  EXPECT_TRUE(dir.try_lock());
   unsetenv("XDG_RUNTIME_DIR");
 }
 
-TEST(RendezvousDir, SocketOfAHostThatWasKilled_IsReplaced) {
+TEST(RendezvousDir, SocketOfAKilledRankZero_IsReplaced) {
   const TestFolder folder;
   setenv("XDG_RUNTIME_DIR", (folder / "").c_str(), 1);
   Environment environment;
   environment.master_port = 2;
   {
     RendezvousDir first(environment);
-    ASSERT_TRUE(first.try_host());
+    ASSERT_TRUE(first.try_lock());
     const Descriptor listener = first.listen();
     struct stat info {};
     ASSERT_EQ(stat((first.folder() + "/socket").c_str(), &info), 0);
     EXPECT_EQ(info.st_mode & 0777, 0600U);
     RendezvousDir second(environment);
-    EXPECT_FALSE(second.try_host());
+    EXPECT_FALSE(second.try_lock());
     EXPECT_TRUE(second.try_connect().is_open());
-    // A killed host leaves its names behind: keep a copy of them.
+    // A killed rank 0 leaves its folder behind; keep it from being removed here.
     fs::rename(first.folder(), folder / "left");
   }
   RendezvousDir third(environment);
   fs::rename(folder / "left", third.folder());
   EXPECT_FALSE(third.try_connect().is_open());
-  ASSERT_TRUE(third.try_host());
+  ASSERT_TRUE(third.try_lock());
   const Descriptor listener = third.listen();
   EXPECT_TRUE(third.try_connect().is_open());
   unsetenv("XDG_RUNTIME_DIR");

@@ -18,47 +18,48 @@
 #include "cleave/base/log.h"
 #include "cleave/base/mutant.h"
 #include "cleave/comm/bootstrap/membership.h"
-#include "cleave/comm/shm/segment_layout.h"
 #include "cleave/comm/launch/port_holder.h"
 #include "cleave/comm/net/tcp.h"
+#include "cleave/comm/shm/segment_layout.h"
 
-// The meeting of ranks on several hosts:
-// 1. Rank 0 listens at MASTER_ADDR:MASTER_PORT. The others connect, each opens a port of its own on
-//    the interface that leads there, and sends a AuthRequest (the token) and a Greeting. That connection
-//    stays: it is the one between the two.
-// 2. Rank 0 drops who has no token, and compares greetings. A conflict is told to all that came.
-// 3. When all are there, rank 0 sends each the Table of ports and a random key. Each rank connects
-// to
-//    those below it, shows the key and its rank, and is connected to by those above it.
-// 4. Each tells rank 0 that it has all its connections, or why not. Rank 0 tells all the outcome,
-// so
-//    nobody begins to work while another one has given up.
+// Rendezvous of ranks on several hosts:
+// 1. Rank 0 listens at MASTER_ADDR:MASTER_PORT. Each other rank connects, opens a listening port of
+//    its own on the interface that it connected from, and sends an AuthRequest (the token) and a
+//    JoinRequest. This connection stays open: it becomes the one between the two ranks.
+// 2. Rank 0 drops peers with a wrong token and checks the JoinRequests. It reports a conflict to
+// all
+//    ranks that have joined.
+// 3. When all ranks have joined, rank 0 sends each the table of endpoints and a random key. Each
+//    rank connects to the ranks below it, sends the key and its rank, and accepts connections from
+//    the ranks above it.
+// 4. Each rank reports to rank 0 that it has all its connections, or why not. Rank 0 sends the
+//    outcome to all, so no rank starts work after another one has given up.
 
 namespace cleave {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// A secret: gone from memory with the variable that held it.
+/// A secret. Its memory is wiped when it is destroyed.
 struct Token : std::array<std::byte, 32> {
   Token() : std::array<std::byte, 32>{} {}
   Token(const Token&) = default;
   Token& operator=(const Token&) = default;
   ~Token() {
-    if (!mutant_enabled("meeting.keeps_token")) explicit_bzero(data(), size());
+    if (!mutant_enabled("rendezvous.keeps_token")) explicit_bzero(data(), size());
   }
 };
 
-// How long one that has connected may take to say who it is, and how many may be at it.
-constexpr std::chrono::seconds kGreetingTime{5};
+// How long a new connection may take to authenticate and join, and how many may be pending.
+constexpr std::chrono::seconds kAuthTimeout{5};
 constexpr size_t kMaxPending = 128;
-// How long a refused job is still told to ranks that come late.
-constexpr std::chrono::milliseconds kRefusalTime{400};
-// By how much those that wait for rank 0's word outlast it.
-constexpr double kPatienceSeconds = 2;
+// How long rank 0 reports a conflict to ranks that connect late.
+constexpr std::chrono::milliseconds kRejectTime{400};
+// How much longer than rank 0's timeout the other ranks wait for its outcome.
+constexpr double kOutcomeGraceS = 2;
 constexpr uint64_t kVersionMask = 0xffff;
 
-/// What everybody sends first.
+/// The first message on every connection.
 struct AuthRequest {
   uint64_t magic;
   Token token;
@@ -71,14 +72,15 @@ struct Endpoint {
   std::byte address[28];
 };
 
-struct Greeting {
-  Hello hello;
-  uint64_t job;  // hash of the launcher's name for it
+/// The second message of a rank to rank 0.
+struct JoinRequest {
+  RankInfo info;
+  uint64_t job;  // hash of the launcher's job id
   Endpoint endpoint;
 };
 
-/// Rank 0's word, and a rank's word to rank 0: code 0 is well.
-struct Answer {
+/// An outcome, sent by rank 0 and to rank 0: code 0 is success.
+struct Status {
   uint64_t magic;
   int32_t code;
   char text[kAbortTextBytes];
@@ -94,29 +96,29 @@ std::span<std::byte> writable_bytes_of(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
-Answer answer_of(Code code, std::string_view text) {
-  Answer answer{};
-  answer.magic = kJobMagic;
-  answer.code = static_cast<int32_t>(code);
-  text.copy(answer.text, sizeof(answer.text) - 1);
-  return answer;
+Status error_status(Code code, std::string_view text) {
+  Status status{};
+  status.magic = kJobMagic;
+  status.code = static_cast<int32_t>(code);
+  text.copy(status.text, sizeof(status.text) - 1);
+  return status;
 }
 
-Answer all_is_well() {
-  Answer answer{};
-  answer.magic = kJobMagic;
-  return answer;
+Status ok_status() {
+  Status status{};
+  status.magic = kJobMagic;
+  return status;
 }
 
-std::string text_of(const Answer& answer) {
-  return {answer.text, strnlen(answer.text, sizeof(answer.text))};
+std::string text_of(const Status& status) {
+  return {status.text, strnlen(status.text, sizeof(status.text))};
 }
 
-/// Looks at all bytes, so that the time tells nothing about them.
+/// Constant time: compares all bytes, so that the time reveals nothing about them.
 bool is_same(const Token& a, const Token& b) {
   auto difference = std::byte{0};
   for (size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];
-  return difference == std::byte{0} || mutant_enabled("meeting.any_token");
+  return difference == std::byte{0} || mutant_enabled("rendezvous.any_token");
 }
 
 /// The job's token: the first bytes of a file that only its owner may read; zeros without one.
@@ -139,16 +141,18 @@ uint64_t job_hash(const Environment& environment) {
   return XXH3_64bits(environment.job_id.data(), environment.job_id.size());
 }
 
-/// A host's name often means a loopback address on itself and another one elsewhere.
+/// Whether the name resolves to a loopback address here: on other hosts it often resolves to
+/// another.
 bool is_name_of_this_host(const HostAddress& address, const std::string& master_addr) {
-  return address.is_loopback() && master_addr != "localhost" && !is_in_digits(master_addr);
+  return address.is_loopback() && master_addr != "localhost" && !is_numeric_address(master_addr);
 }
 
-/// A socket that listens on the interface with this address, at its port; on all interfaces where
-/// the address does not say which.
+/// A socket that listens at this address and port; on all interfaces if the address is a loopback
+/// address that was given by name.
 Descriptor listen_on_interface(HostAddress address, const std::string& master_addr) {
   const int port = address.port();
-  if (mutant_enabled("meeting.listens_everywhere") || is_name_of_this_host(address, master_addr)) {
+  if (mutant_enabled("rendezvous.listens_everywhere") ||
+      is_name_of_this_host(address, master_addr)) {
     address = any_address(address);
   }
   address.set_port(port);
@@ -178,7 +182,7 @@ HostAddress address_of(const Endpoint& endpoint, int socket_of_rank_zero) {
   return address;
 }
 
-/// Where rank 0 is. A name server may not know it yet: asked again until the time is over.
+/// The address of rank 0. Retries until the deadline: a name server may not know the name yet.
 HostAddress master_address(const Environment& environment, Deadline deadline) {
   CLEAVE_CHECK(!environment.master_addr.empty() && environment.master_port > 0, Code::kUsage,
                "ranks on several hosts (", environment.local_world_size, " of ",
@@ -189,16 +193,16 @@ HostAddress master_address(const Environment& environment, Deadline deadline) {
     const auto address = find_address(environment.master_addr, environment.master_port);
     if (address) return *address;
     CLEAVE_CHECK(Clock::now() < deadline, Code::kTimeout, "MASTER_ADDR=", environment.master_addr,
-                 " is not known on this host; give an address in digits");
+                 " is not known on this host; give a numeric address");
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
 }
 
 /// Rank 0's side.
-class Host {
+class Server {
  public:
-  Host(const Environment& environment, const HostAddress& address, Descriptor listener,
-       double timeout_s)
+  Server(const Environment& environment, const HostAddress& address, Descriptor listener,
+         double timeout_s)
       : world_size_(environment.world_size),
         token_(read_token(environment.token_file)),
         job_(job_hash(environment)),
@@ -206,56 +210,55 @@ class Host {
         listener_(std::move(listener)),
         timeout_s_(timeout_s),
         deadline_(deadline_in(timeout_s)),
-        list_(environment.world_size),
-        guests_(static_cast<size_t>(environment.world_size)),
+        membership_(environment.world_size),
+        members_(static_cast<size_t>(environment.world_size)),
         endpoints_(static_cast<size_t>(environment.world_size)) {}
 
   std::vector<Descriptor> gather() {
-    while (!list_.is_complete()) {
-      if (Clock::now() >= deadline_) give_up();
-      wait_for_somebody(std::min(deadline_, Clock::now() + std::chrono::seconds(1)));
-      check_guests();
+    while (!membership_.is_complete()) {
+      if (Clock::now() >= deadline_) fail_at_timeout();
+      wait_for_events(std::min(deadline_, Clock::now() + std::chrono::seconds(1)));
+      check_members();
       accept_all();
       read_pending();
-      if (!conflict_.empty()) refuse();
+      if (!conflict_.empty()) reject_all();
     }
     listener_ = Descriptor();
     send_table();
-    hear_all();
-    tell_all(all_is_well());
-    return std::move(guests_);
+    await_all_connected();
+    send_to_all(ok_status());
+    return std::move(members_);
   }
 
  private:
-  /// Somebody who has connected and not yet said who it is.
+  /// A connection that has not yet authenticated and joined.
   struct PendingPeer {
     Descriptor socket;
-    Clock::time_point until;
-    size_t filled = 0;
-    bool has_token = false;
-    AuthRequest knock{};
-    Greeting greeting{};
+    Clock::time_point deadline;
+    size_t num_received = 0;  // bytes of the current message
+    bool is_authenticated = false;
+    AuthRequest auth{};
+    JoinRequest request{};
   };
 
-  void wait_for_somebody(Clock::time_point until) const {
+  void wait_for_events(Clock::time_point until) const {
     std::vector<pollfd> polled{{listener_.get(), POLLIN, 0}};
-    for (const PendingPeer& stranger : pending_)
-      polled.push_back({stranger.socket.get(), POLLIN, 0});
-    for (const Descriptor& guest : guests_) {
-      if (guest.is_open()) polled.push_back({guest.get(), POLLIN, 0});
+    for (const PendingPeer& peer : pending_) polled.push_back({peer.socket.get(), POLLIN, 0});
+    for (const Descriptor& member : members_) {
+      if (member.is_open()) polled.push_back({member.get(), POLLIN, 0});
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
     poll(polled.data(), polled.size(), static_cast<int>(std::max<int64_t>(left, 0)));
   }
 
-  /// A guest that was noted says no more before it gets the table: readable means gone.
-  void check_guests() {
+  /// A member sends nothing before it gets the table: a readable socket means that it has ended.
+  void check_members() {
     for (int rank = 1; rank < world_size_; ++rank) {
-      const Descriptor& guest = guests_[static_cast<size_t>(rank)];
-      pollfd state{guest.get(), POLLIN, 0};
-      if (!guest.is_open() || poll(&state, 1, 0) != 1) continue;
-      tell_all_and_throw(Code::kPeer, str("rank ", rank, " (", list_.name(rank),
-                                          ") ended while the ranks were meeting"));
+      const Descriptor& member = members_[static_cast<size_t>(rank)];
+      pollfd state{member.get(), POLLIN, 0};
+      if (!member.is_open() || poll(&state, 1, 0) != 1) continue;
+      fail_all(Code::kPeer,
+               str("rank ", rank, " (", membership_.name(rank), ") ended during rendezvous"));
     }
   }
 
@@ -263,141 +266,143 @@ class Host {
     for (size_t i = 0; i < kMaxPending; ++i) {
       Descriptor socket = accept_from(listener_.get());
       if (!socket.is_open()) return;
-      // A rank says who it is at once: who has been silent longest makes room.
+      // Ranks authenticate immediately, so the oldest pending connection is dropped.
       if (pending_.size() == kMaxPending) pending_.erase(pending_.begin());
-      PendingPeer stranger;
-      stranger.socket = std::move(socket);
-      stranger.until = Clock::now() + kGreetingTime;
-      pending_.push_back(std::move(stranger));
+      PendingPeer peer;
+      peer.socket = std::move(socket);
+      peer.deadline = Clock::now() + kAuthTimeout;
+      pending_.push_back(std::move(peer));
     }
   }
 
   void read_pending() {
     std::vector<PendingPeer> still;
-    for (PendingPeer& stranger : pending_) {
-      if (is_still_pending(stranger)) still.push_back(std::move(stranger));
+    for (PendingPeer& peer : pending_) {
+      if (is_still_pending(peer)) still.push_back(std::move(peer));
     }
     pending_ = std::move(still);
   }
 
-  /// Reads on; false when the stranger became a guest or was sent away.
-  bool is_still_pending(PendingPeer& stranger) {
+  /// Reads what has arrived; false when the peer has become a member or was rejected.
+  bool is_still_pending(PendingPeer& peer) {
     while (true) {
-      const auto whole = stranger.has_token ? writable_bytes_of(stranger.greeting)
-                                            : writable_bytes_of(stranger.knock);
-      const auto room = whole.subspan(stranger.filled);
-      const ssize_t got = recv(stranger.socket.get(), room.data(), room.size(), 0);
-      if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Clock::now() < stranger.until;
+      const auto message =
+          peer.is_authenticated ? writable_bytes_of(peer.request) : writable_bytes_of(peer.auth);
+      const auto rest = message.subspan(peer.num_received);
+      const ssize_t got = recv(peer.socket.get(), rest.data(), rest.size(), 0);
+      if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Clock::now() < peer.deadline;
       if (got <= 0) return false;
-      stranger.filled += static_cast<size_t>(got);
-      if (stranger.filled < whole.size()) continue;
-      if (stranger.has_token) {
-        admit(stranger);
+      peer.num_received += static_cast<size_t>(got);
+      if (peer.num_received < message.size()) continue;
+      if (peer.is_authenticated) {
+        admit(peer);
         return false;
       }
-      const AuthRequest& knock = stranger.knock;
-      if ((knock.magic ^ kJobMagic) > kVersionMask) return false;
-      if (!is_same(knock.token, token_)) {
+      const AuthRequest& auth = peer.auth;
+      if ((auth.magic ^ kJobMagic) > kVersionMask) return false;
+      if (!is_same(auth.token, token_)) {
         ++num_without_token_;
-        if (mutant_enabled("meeting.accepts_pending")) conflict_ = "a stranger came";
+        if (mutant_enabled("rendezvous.stopped_by_invalid_token"))
+          conflict_ = "a peer has another token";
         return false;
       }
-      stranger.has_token = true;
-      stranger.filled = 0;
+      peer.is_authenticated = true;
+      peer.num_received = 0;
     }
   }
 
-  void admit(PendingPeer& stranger) {
-    const Greeting& greeting = stranger.greeting;
-    if (greeting.job != job_) {
-      send(stranger.socket, answer_of(Code::kShape, str("another job meets at ", address_.text(),
-                                                        "; give jobs different MASTER_PORTs")));
+  void admit(PendingPeer& peer) {
+    const JoinRequest& request = peer.request;
+    if (request.job != job_) {
+      send(peer.socket, error_status(Code::kShape, str("another job uses ", address_.text(),
+                                                       "; give jobs different MASTER_PORTs")));
       return;
     }
     if (conflict_.empty()) {
       conflict_ =
-          list_.add(greeting.hello, str(" at ", peer_address(stranger.socket.get()).host()));
+          membership_.add(request.info, str(" at ", peer_address(peer.socket.get()).host()));
     }
-    if (!conflict_.empty()) return send(stranger.socket, answer_of(Code::kShape, conflict_));
-    const auto rank = static_cast<size_t>(greeting.hello.rank);
-    guests_[rank] = std::move(stranger.socket);
-    endpoints_[rank] = greeting.endpoint;
+    if (!conflict_.empty()) return send(peer.socket, error_status(Code::kShape, conflict_));
+    const auto rank = static_cast<size_t>(request.info.rank);
+    members_[rank] = std::move(peer.socket);
+    endpoints_[rank] = request.endpoint;
   }
 
-  /// What a guest does not take is its own affair: its end shows later.
+  /// Ignores send errors: a dead member is detected when its socket becomes readable.
   template <class T>
   void send(const Descriptor& socket, const T& value) const {
-    send_all(socket.get(), bytes_of(value), Clock::now() + kGreetingTime);
+    send_all(socket.get(), bytes_of(value), Clock::now() + kAuthTimeout);
   }
 
-  void tell_all(const Answer& answer) const {
-    for (const Descriptor& guest : guests_) {
-      if (guest.is_open()) send(guest, answer);
+  void send_to_all(const Status& status) const {
+    for (const Descriptor& member : members_) {
+      if (member.is_open()) send(member, status);
     }
   }
 
-  [[noreturn]] void tell_all_and_throw(Code code, const std::string& text) const {
-    tell_all(answer_of(code, text));
+  [[noreturn]] void fail_all(Code code, const std::string& text) const {
+    send_to_all(error_status(code, text));
     throw Error(code, text);
   }
 
-  /// Tells the conflict to all, and for a while to those that still come.
-  [[noreturn]] void refuse() {
-    tell_all(answer_of(Code::kShape, conflict_));
-    guests_.clear();
-    for (const auto end = Clock::now() + kRefusalTime; Clock::now() < end;) {
-      wait_for_somebody(end);
+  /// Reports the conflict to all members, and for kRejectTime to ranks that connect later.
+  [[noreturn]] void reject_all() {
+    send_to_all(error_status(Code::kShape, conflict_));
+    members_.clear();
+    for (const auto end = Clock::now() + kRejectTime; Clock::now() < end;) {
+      wait_for_events(end);
       accept_all();
       read_pending();
     }
     throw Error(Code::kShape, conflict_);
   }
 
-  [[noreturn]] void give_up() const {
-    std::string text = str("timeout of ", timeout_s_, " s: ", list_.missing(),
+  [[noreturn]] void fail_at_timeout() const {
+    std::string text = str("timeout of ", timeout_s_, " s: ", membership_.missing(),
                            " with MASTER_ADDR and ", "MASTER_PORT of ", address_.text());
     if (num_without_token_ > 0) {
-      text += str("; ", num_without_token_, " came with another CLEAVE_TOKEN_FILE");
+      text += str("; ", num_without_token_, " connected with another CLEAVE_TOKEN_FILE");
     }
-    tell_all_and_throw(Code::kTimeout, text);
+    fail_all(Code::kTimeout, text);
   }
 
   void send_table() {
     Token key{};
     CLEAVE_CHECK(getrandom(key.data(), key.size(), 0) == static_cast<ssize_t>(key.size()),
                  Code::kIo, "getrandom: ", std::strerror(errno));
-    for (const Descriptor& guest : guests_) {
-      if (!guest.is_open()) continue;
-      send(guest, all_is_well());
-      send(guest, key);
-      send_all(guest.get(), std::as_bytes(std::span(endpoints_)), Clock::now() + kGreetingTime);
+    for (const Descriptor& member : members_) {
+      if (!member.is_open()) continue;
+      send(member, ok_status());
+      send(member, key);
+      send_all(member.get(), std::as_bytes(std::span(endpoints_)), Clock::now() + kAuthTimeout);
     }
   }
 
-  /// Waits until all have their connections. They use the same limit and then say so.
-  void hear_all() {
-    const auto patience =
-        deadline_in(kPatienceSeconds / 2) + (std::max(deadline_, Clock::now()) - Clock::now());
-    std::vector<bool> is_heard(guests_.size());
-    is_heard[0] = true;
-    while (std::find(is_heard.begin(), is_heard.end(), false) != is_heard.end()) {
-      wait_for_somebody(patience);
-      for (size_t rank = 1; rank < guests_.size(); ++rank) {
-        pollfd state{guests_[rank].get(), POLLIN, 0};
-        const bool has_word = !is_heard[rank] && poll(&state, 1, 0) == 1;
-        if (has_word || Clock::now() > patience) hear(rank, patience);
-        if (has_word) is_heard[rank] = true;
+  /// Waits until all members report that they have their connections, or why not. Their timeout is
+  /// the same as rank 0's.
+  void await_all_connected() {
+    const auto limit =
+        deadline_in(kOutcomeGraceS / 2) + (std::max(deadline_, Clock::now()) - Clock::now());
+    std::vector<bool> is_connected(members_.size());
+    is_connected[0] = true;
+    while (std::find(is_connected.begin(), is_connected.end(), false) != is_connected.end()) {
+      wait_for_events(limit);
+      for (size_t rank = 1; rank < members_.size(); ++rank) {
+        pollfd state{members_[rank].get(), POLLIN, 0};
+        const bool has_status = !is_connected[rank] && poll(&state, 1, 0) == 1;
+        if (has_status || Clock::now() > limit) receive_status(rank, limit);
+        if (has_status) is_connected[rank] = true;
       }
     }
   }
 
-  void hear(size_t rank, Deadline patience) const {
-    Answer answer{};
-    if (!receive_all(guests_[rank].get(), writable_bytes_of(answer), patience)) {
-      tell_all_and_throw(Code::kPeer, str("rank ", rank, " (", list_.name(static_cast<int>(rank)),
-                                          ") ended while the ranks were meeting"));
+  void receive_status(size_t rank, Deadline limit) const {
+    Status status{};
+    if (!receive_all(members_[rank].get(), writable_bytes_of(status), limit)) {
+      fail_all(Code::kPeer, str("rank ", rank, " (", membership_.name(static_cast<int>(rank)),
+                                ") ended during rendezvous"));
     }
-    if (answer.code != 0) tell_all_and_throw(static_cast<Code>(answer.code), text_of(answer));
+    if (status.code != 0) fail_all(static_cast<Code>(status.code), text_of(status));
   }
 
   int world_size_;
@@ -407,26 +412,26 @@ class Host {
   Descriptor listener_;
   double timeout_s_;
   Clock::time_point deadline_;
-  Membership list_;
+  Membership membership_;
   std::vector<PendingPeer> pending_;
-  std::vector<Descriptor> guests_;   // by rank; rank 0's stays empty
+  std::vector<Descriptor> members_;  // by rank; rank 0's stays empty
   std::vector<Endpoint> endpoints_;  // by rank
   std::string conflict_;
   int num_without_token_ = 0;
 };
 
 /// The other ranks' side.
-class Guest {
+class Client {
  public:
-  Guest(const Environment& environment, const HostAddress& address, double timeout_s)
+  Client(const Environment& environment, const HostAddress& address, double timeout_s)
       : environment_(environment),
         address_(address),
         deadline_(deadline_in(timeout_s)),
-        patience_(deadline_in(timeout_s + kPatienceSeconds)),
+        outcome_deadline_(deadline_in(timeout_s + kOutcomeGraceS)),
         timeout_s_(timeout_s),
         sockets_(static_cast<size_t>(environment.world_size)) {}
 
-  std::vector<Descriptor> visit() {
+  std::vector<Descriptor> join() {
     Descriptor& zero = sockets_[0];
     std::string problem;
     zero = connect_until(address_, deadline_, problem);
@@ -436,68 +441,70 @@ class Guest {
     HostAddress interface = own_address(zero.get());
     interface.set_port(0);
     listener_ = listen_on_interface(interface, environment_.master_addr);
-    greet();
-    hear_word();
+    send_join_request();
+    receive_outcome();
     Token key{};
     std::vector<Endpoint> table(sockets_.size());
-    CLEAVE_CHECK(receive_all(zero.get(), key, patience_) &&
-                     receive_all(zero.get(), std::as_writable_bytes(std::span(table)), patience_),
-                 Code::kPeer, "rank 0 ended while the ranks were meeting");
-    tell_rank_zero(find_problem(key, table));
-    hear_word();
+    CLEAVE_CHECK(
+        receive_all(zero.get(), key, outcome_deadline_) &&
+            receive_all(zero.get(), std::as_writable_bytes(std::span(table)), outcome_deadline_),
+        Code::kPeer, "rank 0 ended during rendezvous");
+    report_status(connect_to_all(key, table));
+    receive_outcome();
     return std::move(sockets_);
   }
 
-  /// Only what a rank 0 that is there already has to say; nothing when no rank 0 of ours is there.
-  static std::optional<Error> word_of_another_host(const Environment& environment,
-                                                   const HostAddress& address) {
-    constexpr double kTimeToSayIt = 0.05;
-    Guest guest(environment, address, kTimeToSayIt);
+  /// The error that a rank 0 already listening there sends; nullopt if no Cleave rank 0 answers.
+  static std::optional<Error> error_of_running_server(const Environment& environment,
+                                                      const HostAddress& address) {
+    constexpr double kTimeout = 0.05;
+    Client client(environment, address, kTimeout);
     std::string problem;
-    guest.sockets_[0] = connect_until(address, guest.deadline_, problem);
-    if (!guest.sockets_[0].is_open()) return std::nullopt;
-    guest.greet();
-    Answer answer{};
-    if (!receive_all(guest.sockets_[0].get(), writable_bytes_of(answer), guest.deadline_) ||
-        answer.magic != kJobMagic || answer.code == 0) {
+    client.sockets_[0] = connect_until(address, client.deadline_, problem);
+    if (!client.sockets_[0].is_open()) return std::nullopt;
+    client.send_join_request();
+    Status status{};
+    if (!receive_all(client.sockets_[0].get(), writable_bytes_of(status), client.deadline_) ||
+        status.magic != kJobMagic || status.code == 0) {
       return std::nullopt;
     }
-    return Error(static_cast<Code>(answer.code), text_of(answer));
+    return Error(static_cast<Code>(status.code), text_of(status));
   }
 
  private:
-  void greet() const {
-    const AuthRequest knock{kJobMagic, read_token(environment_.token_file)};
-    Greeting greeting{};
-    greeting.hello = {kJobMagic, environment_.rank, environment_.world_size, getpid()};
-    greeting.job = job_hash(environment_);
-    if (listener_.is_open()) greeting.endpoint = endpoint_of(listener_.get());
-    send_all(sockets_[0].get(), bytes_of(knock), deadline_);
-    send_all(sockets_[0].get(), bytes_of(greeting), deadline_);
+  void send_join_request() const {
+    const AuthRequest auth{kJobMagic, read_token(environment_.token_file)};
+    JoinRequest request{};
+    request.info = {kJobMagic, environment_.rank, environment_.world_size, getpid()};
+    request.job = job_hash(environment_);
+    if (listener_.is_open()) request.endpoint = endpoint_of(listener_.get());
+    send_all(sockets_[0].get(), bytes_of(auth), deadline_);
+    send_all(sockets_[0].get(), bytes_of(request), deadline_);
   }
 
-  void hear_word() const {
-    Answer answer{};
-    CLEAVE_CHECK(receive_all(sockets_[0].get(), writable_bytes_of(answer), patience_), Code::kPeer,
-                 "rank 0 at ", address_.text(), " let go of rank ", environment_.rank,
-                 " while the ranks were meeting; it has ended, or has another CLEAVE_TOKEN_FILE");
-    CLEAVE_CHECK(answer.magic == kJobMagic, Code::kIo, "at ", address_.text(),
-                 " answers another program; choose another MASTER_PORT");
-    if (answer.code != 0) throw Error(static_cast<Code>(answer.code), text_of(answer));
+  void receive_outcome() const {
+    Status status{};
+    CLEAVE_CHECK(receive_all(sockets_[0].get(), writable_bytes_of(status), outcome_deadline_),
+                 Code::kPeer, "rank 0 at ", address_.text(), " closed the connection of rank ",
+                 environment_.rank,
+                 " during rendezvous; it has ended, or has another CLEAVE_TOKEN_FILE");
+    CLEAVE_CHECK(status.magic == kJobMagic, Code::kIo, "another program answers at ",
+                 address_.text(), "; choose another MASTER_PORT");
+    if (status.code != 0) throw Error(static_cast<Code>(status.code), text_of(status));
   }
 
-  void tell_rank_zero(const std::optional<Error>& problem) const {
-    const Answer word = problem ? answer_of(problem->code(), problem->what()) : all_is_well();
-    send_all(sockets_[0].get(), bytes_of(word), patience_);
+  void report_status(const std::optional<Error>& problem) const {
+    const Status status = problem ? error_status(problem->code(), problem->what()) : ok_status();
+    send_all(sockets_[0].get(), bytes_of(status), outcome_deadline_);
   }
 
-  /// Connects to all ranks; why it could not, when it could not.
-  std::optional<Error> find_problem(const Token& key, const std::vector<Endpoint>& table) {
+  /// Connects to all ranks; returns why it could not, if it could not.
+  std::optional<Error> connect_to_all(const Token& key, const std::vector<Endpoint>& table) {
     try {
       for (int rank = 1; rank < environment_.rank; ++rank) {
         connect_to(rank, key, address_of(table[static_cast<size_t>(rank)], sockets_[0].get()));
       }
-      await_higher(key);
+      accept_higher_ranks(key);
     } catch (const Error& error) {
       return error;
     }
@@ -510,16 +517,16 @@ class Guest {
     CLEAVE_CHECK(socket.is_open(), Code::kTimeout, "timeout of ", timeout_s_, " s: rank ",
                  environment_.rank, " cannot reach rank ", rank, " at ", address.text(), " (",
                  problem, "); let the hosts of a job connect to each other on all ports");
-    const AuthRequest knock{kJobMagic, key};
+    const AuthRequest auth{kJobMagic, key};
     const int32_t self = environment_.rank;
-    const bool is_sent = send_all(socket.get(), bytes_of(knock), deadline_) &&
+    const bool is_sent = send_all(socket.get(), bytes_of(auth), deadline_) &&
                          send_all(socket.get(), bytes_of(self), deadline_);
     CLEAVE_CHECK(is_sent, Code::kPeer, "rank ", rank, " at ", address.text(),
-                 " ended while the ranks were meeting");
+                 " ended during rendezvous");
     sockets_[static_cast<size_t>(rank)] = std::move(socket);
   }
 
-  void await_higher(const Token& key) {
+  void accept_higher_ranks(const Token& key) {
     while (true) {
       int missing = environment_.rank + 1;
       while (missing < environment_.world_size &&
@@ -533,7 +540,7 @@ class Guest {
                    "; let the hosts of a job connect to each other on all ports");
       pollfd polled[] = {{listener_.get(), POLLIN, 0}, {sockets_[0].get(), POLLIN, 0}};
       poll(polled, 2, 100);
-      // Before all are connected rank 0 has only failures to tell; hear_word() reads it.
+      // Before all are connected rank 0 sends only failures; receive_outcome() reads them.
       if (polled[1].revents != 0) return;
       accept_one(key);
     }
@@ -542,11 +549,11 @@ class Guest {
   void accept_one(const Token& key) {
     Descriptor socket = accept_from(listener_.get());
     if (!socket.is_open()) return;
-    AuthRequest knock{};
+    AuthRequest auth{};
     int32_t rank = 0;
-    const auto until = std::min<Deadline>(deadline_, Clock::now() + kGreetingTime);
-    if (!receive_all(socket.get(), writable_bytes_of(knock), until) || knock.magic != kJobMagic ||
-        !is_same(knock.token, key) || !receive_all(socket.get(), writable_bytes_of(rank), until) ||
+    const auto until = std::min<Deadline>(deadline_, Clock::now() + kAuthTimeout);
+    if (!receive_all(socket.get(), writable_bytes_of(auth), until) || auth.magic != kJobMagic ||
+        !is_same(auth.token, key) || !receive_all(socket.get(), writable_bytes_of(rank), until) ||
         rank <= environment_.rank || rank >= environment_.world_size) {
       return;
     }
@@ -555,7 +562,7 @@ class Guest {
 
   const Environment& environment_;
   HostAddress address_;
-  Deadline deadline_, patience_;
+  Deadline deadline_, outcome_deadline_;
   double timeout_s_;
   Descriptor listener_;
   std::vector<Descriptor> sockets_;
@@ -565,19 +572,19 @@ class Guest {
 
 std::vector<Descriptor> rendezvous_hosts(const Environment& environment, double timeout_s) {
   const HostAddress address = master_address(environment, deadline_in(timeout_s));
-  if (environment.rank != 0) return Guest(environment, address, timeout_s).visit();
+  if (environment.rank != 0) return Client(environment, address, timeout_s).join();
   Descriptor listener = listen_on_interface(address, environment.master_addr);
   if (listener.is_open()) {
     if (is_name_of_this_host(address, environment.master_addr) && environment.token_file.empty()) {
       log_warning("MASTER_ADDR=", environment.master_addr, " is a loopback address here, so that ",
-                  "all interfaces listen while the ranks meet, and anybody may join; give an ",
-                  "address in digits, or a CLEAVE_TOKEN_FILE");
+                  "all interfaces listen during rendezvous, and anybody may join; give a ",
+                  "numeric address, or a CLEAVE_TOKEN_FILE");
     }
-    return Host(environment, address, std::move(listener), timeout_s).gather();
+    return Server(environment, address, std::move(listener), timeout_s).gather();
   }
-  const auto word = Guest::word_of_another_host(environment, address);
-  throw word.value_or(Error(Code::kIo, str("MASTER_PORT: ", address.text(), " is held by ",
-                                           port_holder(address), "; choose another port")));
+  const auto error = Client::error_of_running_server(environment, address);
+  throw error.value_or(Error(Code::kIo, str("MASTER_PORT: ", address.text(), " is held by ",
+                                            port_holder(address), "; choose another port")));
 }
 
 }  // namespace cleave

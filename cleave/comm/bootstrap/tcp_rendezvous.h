@@ -6,15 +6,15 @@
 
 namespace cleave {
 
-/// Brings the ranks of several hosts together: returns a TCP connection to each of the others, by
-/// rank (the own one is not open). Afterwards nothing of this job listens on any port.
+/// Connects the ranks of several hosts. Returns a TCP connection to each other rank, indexed by
+/// rank (this rank's own entry is not open). Afterwards this job listens on no port.
 ///
-/// Rank 0 listens at MASTER_ADDR:MASTER_PORT for as long as the meeting takes. With
-/// environment.token_file set only those are let in that hold the same token.
+/// Rank 0 listens at MASTER_ADDR:MASTER_PORT during rendezvous. If environment.token_file is set,
+/// only ranks with the same token may join.
 ///
-/// Throws Error(kUsage) when the environment does not say where, Error(kIo) when the port is taken,
-/// Error(kShape) on all ranks when they cannot be one job, Error(kTimeout) naming who did not come
-/// or could not be reached.
+/// Throws Error(kUsage) if MASTER_ADDR or MASTER_PORT is missing, Error(kIo) if the port is taken,
+/// Error(kShape) on all ranks if they cannot form one job, Error(kTimeout) naming the ranks that
+/// did not join or could not be reached.
 std::vector<Descriptor> rendezvous_hosts(const Environment& environment, double timeout_s);
 
 }  // namespace cleave

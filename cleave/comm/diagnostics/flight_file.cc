@@ -35,10 +35,11 @@ std::string_view name(RankState state) {
   return "unknown";
 }
 
-/// Gives the axes of a log their indices in the order in which operations name them.
+/// Numbers the axes of a log in the order in which operations first use them.
 class AxisList {
  public:
-  AxisList(const SharedSegment& segment, std::vector<FlightAxis>& axes) : segment_(segment), axes_(axes) {}
+  AxisList(const SharedSegment& segment, std::vector<FlightAxis>& axes)
+      : segment_(segment), axes_(axes) {}
 
   uint32_t index_of(uint32_t group) {
     const auto [at, is_new] = known_.try_emplace(group, static_cast<uint32_t>(axes_.size()));
@@ -165,13 +166,14 @@ FlightLog take_flight_log(const SharedSegment& segment, int rank, std::string_vi
                     .num_operations = end,
                     .waits_for = {},
                     .operations = {}};
-    if (const auto wait = wait_of(segment, r)) seen.waits_for = missing_ranks(segment, r, wait->first);
+    if (const auto wait = wait_of(segment, r))
+      seen.waits_for = missing_ranks(segment, r, wait->first);
     for (uint64_t n = end - std::min<uint64_t>(end, kFlightLogLength); n < end; ++n) {
       FlightRecord record = log_read(slot, n);
-      if (record.op == Op::kNone) continue;  // of another host, and not told
+      if (record.op == Op::kNone) continue;  // of another host, not in its snapshots
       if (!has_dtype(record.dtype)) record.dtype = static_cast<uint8_t>(DType::kU8);
       record.group = axes.index_of(record.group);
-      if (segment.is_mirror() && r != rank) record.begin_ns = record.end_ns = 0;
+      if (segment.is_replica() && r != rank) record.begin_ns = record.end_ns = 0;
       seen.operations.push_back(std::move(record));
     }
     log.ranks.push_back(std::move(seen));
@@ -198,7 +200,7 @@ std::string temporary_flight_logs() {
 
 FlightLog read_flight_log(const std::string& path) {
   const Json json = Json::parse_file(path);
-  (void)json.at("flight_log").as_int(kFormatVersion, kFormatVersion);  // refuses others
+  (void)json.at("flight_log").as_int(kFormatVersion, kFormatVersion);  // rejects other versions
   FlightLog log{.why = json.at("why").as_string(),
                 .written_by = unsigned_at<int>(json, "written_by", kMaxRanks - 1),
                 .now_ns = unsigned_at<uint64_t>(json, "now_ns"),
@@ -212,7 +214,7 @@ FlightLog read_flight_log(const std::string& path) {
   for (size_t i = 0; i < ranks.size(); ++i) {
     log.ranks.push_back(rank_of(ranks.at(i), log.axes.size()));
     if (log.ranks.back().rank != static_cast<int>(i)) {
-      ranks.at(i).at("rank").fail(str("expected ", i, ", for ranks are listed in order"));
+      ranks.at(i).at("rank").fail(str("expected ", i, ", because ranks are listed in order"));
     }
   }
   return log;

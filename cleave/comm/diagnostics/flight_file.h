@@ -14,44 +14,44 @@ struct FlightAxis {
   std::vector<int> ranks;  ///< world ranks, ascending
 };
 
-/// One rank as it was when the log was written.
+/// The state of one rank when the log was written.
 struct FlightRank {
   int rank = 0;
   int pid = 0;
-  int64_t step = -1;            ///< -1 when it never told
+  int64_t step = -1;            ///< -1 if it never reported one
   std::string state;            ///< absent, joined, left, unwound (left by an exception)
   uint64_t num_operations = 0;  ///< since it began
-  std::vector<int> waits_for;   ///< world ranks; none: it waits for nobody
-  /// The last ones, oldest first: 256, of another host's ranks 8; groups index the axes.
+  std::vector<int> waits_for;   ///< world ranks; empty if it does not wait
+  /// The last 256 operations, oldest first; 8 for ranks of other hosts. Groups index the axes.
   std::vector<FlightRecord> operations;
 };
 
-/// What all ranks of a job did last.
+/// The last operations of all ranks of a job.
 struct FlightLog {
-  std::string why;      ///< the message that the file was written for
+  std::string why;      ///< the error message for which the file was written
   int written_by = 0;   ///< world rank
   uint64_t now_ns = 0;  ///< steady clock of the host of that rank
   std::vector<FlightAxis> axes;
   std::vector<FlightRank> ranks;  ///< by world rank
 };
 
-/// The last operations of all ranks as `rank` sees them now. Ranks on other hosts have other
-/// clocks: their times are 0.
+/// The last operations of all ranks as `rank` sees them now. Times of ranks on other hosts are 0,
+/// because their clocks differ.
 FlightLog take_flight_log(const SharedSegment& segment, int rank, std::string_view why);
 
-/// Writes take_flight_log() to a new file in `folder`, readable by its user alone, and returns the
-/// path. Throws Error(kIo).
+/// Writes take_flight_log() to a new file in `folder`, which only the user can read, and returns
+/// its path. Throws Error(kIo).
 std::string write_flight_log(const SharedSegment& segment, int rank, std::string_view folder,
                              std::string_view why);
 
-/// Where commands without a folder of their own keep it: $TMPDIR, /tmp without one.
+/// The folder for commands without a run folder: $TMPDIR, or /tmp if that is not set.
 std::string temporary_flight_logs();
 
-/// Reads such a file. Throws Error(kIo), Error(kFormat).
+/// Reads a flight log file. Throws Error(kIo), Error(kFormat).
 FlightLog read_flight_log(const std::string& path);
 
-/// Ranks that others wait for, directly or through others, and that wait for nobody themselves:
-/// who holds the job up. None when ranks wait in a circle.
+/// The ranks that block the job: others wait for them, but they do not wait. Empty in a deadlock
+/// cycle.
 std::vector<int> stuck_ranks(const FlightLog& log);
 
 /// "in all_reduce 412 on axis tp at x", "after barrier 3 on axis dp at y", "before its first

@@ -75,9 +75,9 @@ std::string describe(const SharedSegment& segment, const FlightRecord& record) {
 std::string describe_place(const SharedSegment& segment, int rank) {
   const RankSlot& slot = segment.rank(rank);
   const uint64_t number = slot.num_operations.load(std::memory_order_acquire);
-  // A call that was started beside may have begun, and ended, after the one that the rank is in.
-  constexpr uint64_t kMostBeside = 4;
-  for (uint64_t back = 1; back <= std::min(number, kMostBeside); ++back) {
+  // Started (asynchronous) calls may have begun and ended after the operation that the rank is in.
+  constexpr uint64_t kMaxLookback = 4;
+  for (uint64_t back = 1; back <= std::min(number, kMaxLookback); ++back) {
     const FlightRecord record = log_read(slot, number - back);
     if (!record.is_done) return "in " + describe(segment, record);
   }

@@ -7,7 +7,7 @@
 
 namespace cleave {
 
-/// One operation as the flight log shows it.
+/// One operation in the flight log.
 struct FlightRecord {
   uint64_t number = 0;  ///< of the rank's operations, from 0
   Op op = Op::kNone;
@@ -16,15 +16,15 @@ struct FlightRecord {
   uint64_t sequence = 0;
   uint64_t count = 0;
   uint8_t dtype = 0;
-  uint64_t begin_ns = 0;  ///< of the steady clock
+  uint64_t begin_ns = 0;  ///< steady clock
   uint64_t end_ns = 0;
   std::string site;
 };
 
-/// Notes that the rank begins an operation; returns its number for log_end().
+/// Records that the rank begins an operation; returns its number for log_end().
 uint64_t log_begin(RankSlot& slot, const CallHeader& header, std::string_view site);
 
-/// Notes that the operation with this number is done.
+/// Records that the operation with this number is done.
 void log_end(RankSlot& slot, uint64_t number);
 
 /// The operation with this number; numbers before num_operations - 256 are overwritten.
@@ -38,7 +38,7 @@ std::string describe(const SharedSegment& segment, const FlightRecord& record);
 /// or "before its first operation".
 std::string describe_place(const SharedSegment& segment, int rank);
 
-/// " in step 37", or "" when the rank never told its step.
+/// " in step 37", or "" if the rank never reported its step.
 std::string describe_step(const SharedSegment& segment, int rank);
 
 }  // namespace cleave

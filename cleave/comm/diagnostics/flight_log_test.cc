@@ -5,8 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cleave/comm/diagnostics/flight_file.h"
 #include "cleave/comm/api/operation.h"
+#include "cleave/comm/diagnostics/flight_file.h"
 #include "cleave/comm/testing/process_roles.h"
 
 namespace cleave {
@@ -29,7 +29,7 @@ class FlightLog : public testing::Test {
   uint32_t group_ = 0;
 };
 
-TEST_F(FlightLog, Place_TellsTheStateOfTheLastOperation) {
+TEST_F(FlightLog, Place_ShowsTheStateOfTheLastOperation) {
   EXPECT_EQ(describe_place(*segment_, 1), "not yet there");
   segment_->rank(1).state.store(RankState::kJoined);
   EXPECT_EQ(describe_place(*segment_, 1), "before its first operation");
@@ -53,7 +53,7 @@ TEST_F(FlightLog, EveryStateOfARank_HasItsName) {
   }
 }
 
-TEST_F(FlightLog, Record_KeepsWhatWasAskedFor) {
+TEST_F(FlightLog, Record_KeepsTheCall) {
   const uint64_t number = begin(9);
   log_end(segment_->rank(0), number);
   const FlightRecord record = log_read(segment_->rank(0), number);
@@ -105,7 +105,7 @@ TEST_F(FlightLog, File_HasTheLast256Operations) {
 TEST_F(FlightLog, RankThatOthersWaitForAndThatWaitsForNobody_IsStuck) {
   const auto segment = SharedSegment::create_private(4);
   const uint32_t all = segment->join_group(9, std::vector<int>{0, 1, 2, 3}, "dp");
-  for (const int rank : {0, 1, 3}) {  // rank 2 never came
+  for (const int rank : {0, 1, 3}) {  // rank 2 never arrives
     segment->member(segment->group(all), rank).stamp.store(1);
     RankSlot& slot = segment->rank(rank);
     slot.wait_kind.store(WaitKind::kGroup);

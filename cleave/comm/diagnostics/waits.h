@@ -12,15 +12,16 @@ namespace cleave {
 struct WaitTarget {
   WaitKind kind = WaitKind::kGroup;
   uint32_t group = 0;  ///< index in the shared segment
-  uint32_t stamp = 0;  ///< that all members must reach; of a message: the end that must move on
-  int peer = -1;       ///< world rank, for messages
+  uint32_t stamp =
+      0;          ///< that all members must reach; for messages: the ring end that must advance
+  int peer = -1;  ///< world rank, for messages
 };
 
-/// The world ranks that `rank` waits for; none once it only has to wake up.
+/// The world ranks that `rank` still waits for; empty once the wait is satisfied.
 std::vector<int> missing_ranks(const SharedSegment& segment, int rank, const WaitTarget& awaited);
 
-/// The wait that a rank is in and its epoch; nothing when it waits for nobody. A rank with several
-/// threads may wait in one and work in another (RankSlot::uses_many_threads).
+/// A rank's current wait and its epoch; nullopt if it does not wait. A rank with several threads
+/// may wait in one and work in another (RankSlot::uses_many_threads).
 std::optional<std::pair<WaitTarget, uint32_t>> wait_of(const SharedSegment& segment, int rank);
 
 }  // namespace cleave

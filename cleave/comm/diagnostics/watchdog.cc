@@ -12,49 +12,51 @@ namespace cleave {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Circle = std::vector<std::pair<int, uint32_t>>;
+using Cycle = std::vector<std::pair<int, uint32_t>>;  // ranks and their wait epochs
 
-// A wait shorter than this is never suspected.
-constexpr std::chrono::milliseconds kSuspicious{30};
-// Looks are at most 10 ms apart; a gap like this means that this rank did not run.
+// Shorter waits are not checked for deadlock.
+constexpr std::chrono::milliseconds kMinCycleWait{30};
+// Checks are at most 10 ms apart; a gap of this length means that this rank was suspended.
 constexpr std::chrono::milliseconds kFrozen{500};
-// Ranks in a message, and those whose place it tells: it has 1 KiB and ends with a path. The flight
-// log has them all.
+// Number of ranks that a message lists, and whose place it gives: a message has 1 KiB and ends with
+// a path. The flight log has all ranks.
 constexpr size_t kNumListed = 16;
 constexpr size_t kNumPlaces = 3;
 
-/// The wait that stops a whole rank; nothing when another of its threads may end it.
-std::optional<std::pair<WaitTarget, uint32_t>> whole_wait_of(const SharedSegment& segment, int rank) {
+/// The wait that blocks a whole rank; nullopt if another of its threads may end it.
+std::optional<std::pair<WaitTarget, uint32_t>> blocking_wait_of(const SharedSegment& segment,
+                                                                int rank) {
   if (segment.rank(rank).uses_many_threads.load() != 0) return std::nullopt;
   return wait_of(segment, rank);
 }
 
-/// Follows waits from `rank`; returns the ranks of a circle that ends at the first rank of `path`.
-Circle find_cycle(const SharedSegment& segment, int rank, Circle& path, std::vector<bool>& seen) {
-  const auto wait = whole_wait_of(segment, rank);
+/// Follows waits from `rank`; returns the cycle that leads back to the first rank of `path`, if
+/// any.
+Cycle find_cycle(const SharedSegment& segment, int rank, Cycle& path, std::vector<bool>& seen) {
+  const auto wait = blocking_wait_of(segment, rank);
   if (!wait) return {};
   seen[static_cast<size_t>(rank)] = true;
   path.emplace_back(rank, wait->second);
   for (const int next : missing_ranks(segment, rank, wait->first)) {
-    // A rank inside send or recv takes messages meanwhile, so a sender does not depend on it.
-    const auto next_wait = whole_wait_of(segment, next);
+    // A rank in send or recv drains incoming messages, so a sender does not block on it.
+    const auto next_wait = blocking_wait_of(segment, next);
     if (!next_wait ||
         (wait->first.kind == WaitKind::kSend && next_wait->first.kind != WaitKind::kGroup)) {
       continue;
     }
     if (next == path.front().first) return path;
     if (seen[static_cast<size_t>(next)]) continue;
-    Circle found = find_cycle(segment, next, path, seen);
+    Cycle found = find_cycle(segment, next, path, seen);
     if (!found.empty()) return found;
   }
   path.pop_back();
   return {};
 }
 
-/// What to add about a rank of another host whose process or network is stuck, or else "".
-std::string silence(const TcpReplicator* mirror, int rank) {
-  const double seconds = mirror == nullptr ? 0 : mirror->silent_s(rank);
-  return seconds < 1 ? "" : str(" (nothing heard from it for ", seconds, " s)");
+/// A note on a rank of another host that has sent nothing for a second or more; "" otherwise.
+std::string describe_silence(const TcpReplicator* replicator, int rank) {
+  const double seconds = replicator == nullptr ? 0 : replicator->seconds_silent(rank);
+  return seconds < 1 ? "" : str(" (nothing received from it for ", seconds, " s)");
 }
 
 std::string join(const std::vector<int>& ranks) {
@@ -67,10 +69,10 @@ std::string join(const std::vector<int>& ranks) {
 
 }  // namespace
 
-Watchdog::Watchdog(RankEndpoint& end, const WaitTarget& awaited)
-    : end_(end), awaited_(awaited), began_(Clock::now()), last_look_(began_) {
+Watchdog::Watchdog(RankEndpoint& endpoint, const WaitTarget& awaited)
+    : endpoint_(endpoint), awaited_(awaited), began_(Clock::now()), last_check_(began_) {
   if (CallThread::is_in_call()) return;
-  RankSlot& slot = end.slot();
+  RankSlot& slot = endpoint.slot();
   slot.wait_kind.store(awaited.kind, std::memory_order_release);
   slot.wait_group.store(awaited.group, std::memory_order_release);
   slot.wait_stamp.store(awaited.stamp, std::memory_order_release);
@@ -80,20 +82,20 @@ Watchdog::Watchdog(RankEndpoint& end, const WaitTarget& awaited)
 
 Watchdog::~Watchdog() {
   if (CallThread::is_in_call()) return;
-  end_.slot().wait_epoch.fetch_add(1, std::memory_order_acq_rel);
+  endpoint_.slot().wait_epoch.fetch_add(1, std::memory_order_acq_rel);
 }
 
-/// A job that was suspended, or starved by a busy machine, has waited for nobody meanwhile.
-void Watchdog::leave_out_frozen_time() {
+/// Time in which this rank was suspended or starved does not count toward the timeout.
+void Watchdog::exclude_frozen_time() {
   const auto now = Clock::now();
-  const auto gap = now - std::exchange(last_look_, now);
+  const auto gap = now - std::exchange(last_check_, now);
   if (gap > kFrozen && !mutant_enabled("wait.counts_frozen_time")) began_ += gap;
 }
 
-void Watchdog::look() {
-  end_.check();
-  leave_out_frozen_time();
-  const std::vector<int> missing = missing_ranks(end_.segment(), end_.rank(), awaited_);
+void Watchdog::check() {
+  endpoint_.check();
+  exclude_frozen_time();
+  const std::vector<int> missing = missing_ranks(endpoint_.segment(), endpoint_.rank(), awaited_);
   check_gone(missing);
   check_cycle();
   check_time(missing);
@@ -102,85 +104,93 @@ void Watchdog::look() {
 void Watchdog::note_progress(uint32_t stamp) {
   if (stamp == awaited_.stamp) return;
   awaited_.stamp = stamp;
-  if (!CallThread::is_in_call()) end_.slot().wait_stamp.store(stamp, std::memory_order_release);
+  if (!CallThread::is_in_call())
+    endpoint_.slot().wait_stamp.store(stamp, std::memory_order_release);
   began_ = Clock::now();
 }
 
 std::string Watchdog::own_place() const {
-  return str("rank ", end_.rank(), " waits ", describe_place(end_.segment(), end_.rank()));
+  return str("rank ", endpoint_.rank(), " waits ",
+             describe_place(endpoint_.segment(), endpoint_.rank()));
 }
 
 void Watchdog::check_gone(const std::vector<int>& missing) {
-  const SharedSegment& segment = end_.segment();
+  const SharedSegment& segment = endpoint_.segment();
   for (const int rank : missing) {
     const RankState state = segment.rank(rank).state.load();
-    const bool is_dead = end_.is_dead(rank);
+    const bool is_dead = endpoint_.is_dead(rank);
     if (is_dead || state == RankState::kUnwound) {
-      end_.abort_for(
-          rank, Error(Code::kPeer, str("rank ", rank, " (pid ", segment.rank(rank).pid.load(),
-                                       is_dead ? ") died " : ") ended by an exception ",
-                                       describe_place(segment, rank), describe_step(segment, rank))));
-      end_.throw_stopped();
+      endpoint_.abort_for(
+          rank,
+          Error(Code::kPeer, str("rank ", rank, " (pid ", segment.rank(rank).pid.load(),
+                                 is_dead ? ") died " : ") ended by an exception ",
+                                 describe_place(segment, rank), describe_step(segment, rank))));
+      endpoint_.throw_stopped();
     }
     if (state != RankState::kLeft) continue;
-    // It may have done its part and left just now: the second look decides.
+    // It may have done its part and left just now: the second check decides.
     if (!std::exchange(has_seen_left_, true)) return;
-    end_.fail(
-        Error(Code::kDesync, str("rank ", rank, " has left ", describe_place(segment, rank), ", but ",
-                                 own_place(), " for it; every rank must make the same calls")));
+    endpoint_.fail(Error(Code::kDesync,
+                         str("rank ", rank, " has left ", describe_place(segment, rank), ", but ",
+                             own_place(), " for it; every rank must make the same calls")));
   }
 }
 
 void Watchdog::check_cycle() {
-  // A started call waits beside the rank, which is not stopped by it: no circle goes through it.
+  // A started call does not block its rank, so it cannot be part of a deadlock cycle.
   if (CallThread::is_in_call()) return;
-  if (Clock::now() - began_ < kSuspicious) return;
-  Circle path;
-  std::vector<bool> seen(static_cast<size_t>(end_.segment().num_ranks()));
-  Circle circle = find_cycle(end_.segment(), end_.rank(), path, seen);
-  // The same circle in two looks: none of its waits ended in between, so none ever will.
-  TcpReplicator* mirror = end_.mirror();
-  if (circle.empty() || circle != suspected_) {
-    suspected_ = std::move(circle);
-    if (mirror != nullptr && !suspected_.empty()) question_ = mirror->ask();
+  if (Clock::now() - began_ < kMinCycleWait) return;
+  Cycle path;
+  std::vector<bool> seen(static_cast<size_t>(endpoint_.segment().num_ranks()));
+  Cycle cycle = find_cycle(endpoint_.segment(), endpoint_.rank(), path, seen);
+  // The same cycle in two checks: none of its waits ended in between, so none ever will.
+  TcpReplicator* replicator = endpoint_.replicator();
+  if (cycle.empty() || cycle != suspected_) {
+    suspected_ = std::move(cycle);
+    if (replicator != nullptr && !suspected_.empty()) {
+      snapshot_request_ = replicator->request_snapshots();
+    }
     return;
   }
-  // What other hosts' ranks do is known late: the second look needs answers from after the first.
-  const auto has_answered = [&](const auto& wait) {
-    return wait.first == end_.rank() || mirror->has_answered(wait.first, question_);
+  // The state of ranks on other hosts arrives late: the second check needs snapshots taken after
+  // the first.
+  const auto is_up_to_date = [&](const auto& wait) {
+    return wait.first == endpoint_.rank() ||
+           replicator->has_snapshot_since(wait.first, snapshot_request_);
   };
-  if (mirror != nullptr && !std::all_of(circle.begin(), circle.end(), has_answered)) return;
+  if (replicator != nullptr && !std::all_of(cycle.begin(), cycle.end(), is_up_to_date)) return;
   std::string text = "ranks wait for each other: ";
-  for (size_t i = 0; i < circle.size(); ++i) {
-    const int rank = circle[i].first;
-    text += str(i == 0 ? "" : "; ", "rank ", rank, " ", describe_place(end_.segment(), rank),
-                " for rank ", circle[(i + 1) % circle.size()].first);
+  for (size_t i = 0; i < cycle.size(); ++i) {
+    const int rank = cycle[i].first;
+    text += str(i == 0 ? "" : "; ", "rank ", rank, " ", describe_place(endpoint_.segment(), rank),
+                " for rank ", cycle[(i + 1) % cycle.size()].first);
   }
-  end_.fail(Error(Code::kDesync, text + "; every rank must make the same calls in the same order"));
+  endpoint_.fail(
+      Error(Code::kDesync, text + "; every rank must make the same calls in the same order"));
 }
 
 void Watchdog::check_time(const std::vector<int>& missing) {
   std::chrono::duration<double> waited = Clock::now() - began_;
   if (mutant_enabled("wait.no_timeout")) return;
   if (mutant_enabled("wait.early")) waited *= 2;
-  if (waited.count() < end_.options().timeout_s || missing.empty()) return;
-  const SharedSegment& segment = end_.segment();
-  std::string text =
-      str("timeout of ", end_.options().timeout_s, " s: ", own_place(), " for ", join(missing));
+  if (waited.count() < endpoint_.options().timeout_s || missing.empty()) return;
+  const SharedSegment& segment = endpoint_.segment();
+  std::string text = str("timeout of ", endpoint_.options().timeout_s, " s: ", own_place(), " for ",
+                         join(missing));
   for (const int rank : std::span(missing).first(std::min(missing.size(), kNumPlaces))) {
-    text += str("; rank ", rank, " is ", describe_place(segment, rank), describe_step(segment, rank),
-                silence(end_.mirror(), rank));
+    text += str("; rank ", rank, " is ", describe_place(segment, rank),
+                describe_step(segment, rank), describe_silence(endpoint_.replicator(), rank));
   }
-  end_.fail(Error(Code::kTimeout, text + kept_log(text)));
+  endpoint_.fail(Error(Code::kTimeout, text + save_flight_log(text)));
 }
 
-std::string Watchdog::kept_log(const std::string& why) const {
-  const std::string& folder = end_.options().flight_log_folder;
+std::string Watchdog::save_flight_log(const std::string& why) const {
+  const std::string& folder = endpoint_.options().flight_log_folder;
   if (folder.empty() || mutant_enabled("wait.no_flight_log")) return "";
   try {
-    return "; flight log: " + write_flight_log(end_.segment(), end_.rank(), folder, why);
+    return "; flight log: " + write_flight_log(endpoint_.segment(), endpoint_.rank(), folder, why);
   } catch (const Error& error) {
-    // The timeout is the root cause and must not be hidden by a full disk.
+    // A full disk must not hide the root cause, the timeout.
     return str("; ", error.what());
   }
 }

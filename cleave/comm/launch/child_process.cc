@@ -21,7 +21,7 @@
 namespace cleave {
 namespace {
 
-/// The file that a program name means, as a shell finds it.
+/// Looks a program up in PATH, like a shell.
 std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) return name;
   const char* path = std::getenv("PATH");
@@ -32,7 +32,7 @@ std::string find_program(const std::string& name) {
     if (access(candidate.c_str(), X_OK) == 0) return candidate;
     rest = end == std::string::npos ? "" : rest.substr(end + 1);
   }
-  throw Error(Code::kUsage, str("program ", name, " is not in PATH; give its whole path"));
+  throw Error(Code::kUsage, str("program ", name, " is not in PATH; give its full path"));
 }
 
 std::vector<std::string> merged_environment(const std::vector<std::string>& changes) {
@@ -57,35 +57,34 @@ std::vector<char*> pointers(std::vector<std::string>& lines) {
   return result;
 }
 
-/// Everything the child needs, made before the fork: after it only async-signal-safe calls may run.
-struct Start {
+/// What the child needs, prepared before fork(): after it only async-signal-safe calls may run.
+struct ChildSetup {
   const char* program;
   char** arguments;
   char** environment;
   pid_t parent;
   int inherited_fd;
-  int null_fd;   // /dev/null, or -1 when stdin stays
-  int error_fd;  // closed by a successful exec, else gets errno
+  int null_fd;   // /dev/null, or -1 to keep stdin
+  int error_fd;  // closed by a successful exec; a failed one writes errno to it
   bool outlives_parent;
   bool stops;
 };
 
-/// What a child says on its way to the program: errno when it cannot be executed, 0 when it has
-/// begun, nothing at the limit.
-std::optional<int> hear_start(int pipe, double limit_s) {
+/// Waits for the child's exec: errno if it failed, 0 if it succeeded, nullopt at the limit.
+std::optional<int> await_exec(int pipe, double limit_s) {
   const double deadline = monotonic_s() + limit_s;
-  pollfd word{pipe, POLLIN, 0};
-  while (poll(&word, 1, static_cast<int>(std::max(0.0, deadline - monotonic_s()) * 1e3)) != 1) {
+  pollfd polled{pipe, POLLIN, 0};
+  while (poll(&polled, 1, static_cast<int>(std::max(0.0, deadline - monotonic_s()) * 1e3)) != 1) {
     if (monotonic_s() >= deadline) return std::nullopt;
   }
   int error = 0;
   return read(pipe, &error, sizeof(error)) == sizeof(error) ? error : 0;
 }
 
-[[noreturn]] void run_child(const Start& start) {
+[[noreturn]] void run_child(const ChildSetup& start) {
   setpgid(0, 0);
   if (!start.outlives_parent) prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != start.parent) _exit(128 + SIGKILL);  // it died before prctl
+  if (getppid() != start.parent) _exit(128 + SIGKILL);  // the parent died before prctl
   struct sigaction standard {};
   standard.sa_handler = SIG_DFL;
   for (int signal = 1; signal < 32; ++signal) sigaction(signal, &standard, nullptr);
@@ -97,8 +96,8 @@ std::optional<int> hear_start(int pipe, double limit_s) {
   if (start.stops) (void)raise(SIGSTOP);
   execve(start.program, start.arguments, start.environment);
   const int error = errno;
-  const ssize_t told = write(start.error_fd, &error, sizeof(error));
-  _exit(told == sizeof(error) ? 127 : 126);
+  const ssize_t written = write(start.error_fd, &error, sizeof(error));
+  _exit(written == sizeof(error) ? 127 : 126);
 }
 
 }  // namespace
@@ -113,21 +112,21 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
   CLEAVE_CHECK(pipe2(error_pipe, O_CLOEXEC) == 0, Code::kMemory,
                "pipe to a new rank: ", std::strerror(errno));
   const int null_fd = options.keeps_stdin ? -1 : open("/dev/null", O_RDONLY | O_CLOEXEC);
-  const Start start{program.c_str(),
-                    const_cast<char**>(argv.data()),
-                    const_cast<char**>(envp.data()),
-                    getpid(),
-                    options.inherited_fd,
-                    null_fd,
-                    error_pipe[1],
-                    mutant_enabled("child.outlives_parent"),
-                    mutant_enabled("child.stops")};
+  const ChildSetup start{program.c_str(),
+                         const_cast<char**>(argv.data()),
+                         const_cast<char**>(envp.data()),
+                         getpid(),
+                         options.inherited_fd,
+                         null_fd,
+                         error_pipe[1],
+                         mutant_enabled("child.outlives_parent"),
+                         mutant_enabled("child.stops")};
   pid_ = fork();
   if (pid_ == 0) run_child(start);
   const int fork_error = errno;
   close(error_pipe[1]);
   if (null_fd >= 0) close(null_fd);
-  const auto error = pid_ > 0 ? hear_start(error_pipe[0], options.start_limit_s) : 0;
+  const auto error = pid_ > 0 ? await_exec(error_pipe[0], options.start_limit_s) : 0;
   close(error_pipe[0]);
   CLEAVE_CHECK(pid_ > 0, Code::kMemory, "fork of ", program, ": ", std::strerror(fork_error));
   if (!error) kill(pid_, SIGKILL);

@@ -9,36 +9,35 @@
 
 namespace cleave {
 
-/// Writes the processors that the calling thread may run on into a set of `num_bytes`, as
-/// sched_getaffinity does: negative with errno where it cannot, EINVAL for a set that is too small.
+/// Writes the CPUs that the calling thread may run on to a set of `num_bytes`, like
+/// sched_getaffinity(): negative with errno on failure, EINVAL if the set is too small.
 using GetAffinity = std::function<int(size_t num_bytes, cpu_set_t* set)>;
 
-/// The processors that the calling thread may run on; those that share a core lie side by side.
-/// Throws Error(kIo) when the system does not say.
+/// The CPUs that the calling thread may run on; CPUs that share a core are adjacent. Throws
+/// Error(kIo) if the system call fails.
 std::vector<int> usable_cpus();
 std::vector<int> usable_cpus(const GetAffinity& get);
 
-/// Threads for each of `num_ranks` ranks that share so many processors, of which a control group
-/// may let them use `cores` at a time; at least 1.
+/// Threads for each of `num_ranks` ranks that share `num_cpus` CPUs; at least 1. `cores` is the CPU
+/// quota of their control group.
 int threads_each(size_t num_cpus, int64_t num_ranks, std::optional<double> cores);
 
-/// Keeps the calling thread, and the threads that it starts later, to this rank's own processors
-/// for as long as it lives; then the thread may run where it could before.
+/// Binds the calling thread, and the threads that it starts later, to this rank's CPUs. The
+/// destructor restores the thread's former affinity.
 ///
-/// Ranks of one host that may run on the same processors take equal shares of them, in the ranks'
-/// order. A rank that may run where no other may, because its launcher has bound it, has all of
-/// those.
+/// Ranks of one host that may run on the same CPUs take equal shares of them in rank order. A rank
+/// that its launcher has bound to CPUs of its own keeps all of them.
 class CpuBinding {
  public:
-  /// Collective over all ranks of `world`. Nothing is kept to where a share would be less than
+  /// Collective over all ranks of `world`. Binds nothing if a share would have fewer CPUs than
   /// `threads_per_rank`, which is at least 0.
   CpuBinding(World& world, int threads_per_rank);
   ~CpuBinding();
   CpuBinding(const CpuBinding&) = delete;
   CpuBinding& operator=(const CpuBinding&) = delete;
 
-  /// Threads for this rank's work, at least 1: `threads_per_rank`, or for 0 one on each of its
-  /// processors, as many of them as its control group lets it use (base/group_limits.h).
+  /// Threads for this rank's work, at least 1: `threads_per_rank`, or if that is 0, one per CPU of
+  /// the rank within the CPU quota of its control group (base/resource_limits.h).
   [[nodiscard]] int num_threads() const { return num_threads_; }
 
  private:
@@ -46,8 +45,8 @@ class CpuBinding {
   int num_threads_ = 1;
 };
 
-/// Keeps the calling thread, and the threads and programs that it starts later, on one processor.
-/// Throws Error(kUsage) when it may not run there.
-void bind_to_cpu(int processor);
+/// Binds the calling thread, and the threads and programs that it starts later, to one CPU. Throws
+/// Error(kUsage) if it may not run there.
+void bind_to_cpu(int cpu);
 
 }  // namespace cleave

@@ -14,34 +14,34 @@
 namespace cleave {
 namespace {
 
-/// Runs in a thread of its own, whose processors may be changed.
-void apart(const std::function<void()>& body) {
+/// Runs `body` in a separate thread, whose affinity may be changed.
+void in_thread(const std::function<void()>& body) {
   std::thread(body).join();
 }
 
-/// As a launcher does before a rank starts.
-void bind_to(const std::vector<int>& processors) {
+/// Binds the calling process, as a launcher does before it starts a rank.
+void bind_to(const std::vector<int>& cpus) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  for (const int processor : processors) CPU_SET(static_cast<size_t>(processor), &set);
+  for (const int cpu : cpus) CPU_SET(static_cast<size_t>(cpu), &set);
   ASSERT_EQ(sched_setaffinity(0, sizeof(set), &set), 0);
 }
 
-TEST(UsableProcessors, MoreThanOneSetHolds_AreAllFound) {
-  constexpr size_t kNeeded = 512;  // bytes, of a system with 4096 processors
+TEST(UsableCpus, MoreThanOneSetHolds_AreAllFound) {
+  constexpr size_t kNeeded = 512;  // bytes for 4096 CPUs
   const auto large_system = [](size_t num_bytes, cpu_set_t* set) {
     errno = EINVAL;
     if (num_bytes < kNeeded) return -1;
     CPU_ZERO_S(num_bytes, set);
-    for (const size_t processor : {1U, 1024U, 4095U}) CPU_SET_S(processor, num_bytes, set);
+    for (const size_t cpu : {1U, 1024U, 4095U}) CPU_SET_S(cpu, num_bytes, set);
     return 0;
   };
-  std::vector<int> processors = usable_cpus(large_system);
-  std::sort(processors.begin(), processors.end());
-  EXPECT_EQ(processors, (std::vector{1, 1024, 4095}));
+  std::vector<int> cpus = usable_cpus(large_system);
+  std::sort(cpus.begin(), cpus.end());
+  EXPECT_EQ(cpus, (std::vector{1, 1024, 4095}));
 }
 
-TEST(UsableProcessors, SystemThatDoesNotSay_IsAnError) {
+TEST(UsableCpus, FailedSystemCall_IsAnError) {
   for (const int reason : {EPERM, EINVAL}) {
     const auto refuses = [reason](size_t, cpu_set_t*) {
       errno = reason;
@@ -63,10 +63,10 @@ TEST(CpuBinding, RanksThatMayRunOnTheSame_HaveDisjointEqualShares) {
     std::mutex mutex;
     std::vector<int> taken;
     run_ranks(num_ranks, [&](World& world) {
-      const CpuBinding processors(world, 0);
+      const CpuBinding binding(world, 0);
       const std::vector<int> own = usable_cpus();
       EXPECT_EQ(own.size(), all.size() / static_cast<size_t>(num_ranks));
-      EXPECT_EQ(processors.num_threads(), static_cast<int>(own.size()));
+      EXPECT_EQ(binding.num_threads(), static_cast<int>(own.size()));
       const std::lock_guard lock(mutex);
       taken.insert(taken.end(), own.begin(), own.end());
     });
@@ -75,27 +75,27 @@ TEST(CpuBinding, RanksThatMayRunOnTheSame_HaveDisjointEqualShares) {
   }
 }
 
-TEST(CpuBinding, MoreThreadsThanProcessors_ChangesNothing) {
+TEST(CpuBinding, MoreThreadsThanCpus_ChangesNothing) {
   const std::vector<int> all = usable_cpus();
   const auto num_cpus = static_cast<int>(all.size());
   run_ranks(num_cpus, [&](World& world) {
     EXPECT_EQ(CpuBinding(world, 2).num_threads(), 2);
-    const CpuBinding processors(world, 2);
+    const CpuBinding binding(world, 2);
     EXPECT_EQ(usable_cpus(), all);
   });
   run_ranks(num_cpus + 1, [&](World& world) {
-    const CpuBinding processors(world, 0);
-    EXPECT_EQ(processors.num_threads(), 1);
+    const CpuBinding binding(world, 0);
+    EXPECT_EQ(binding.num_threads(), 1);
     EXPECT_EQ(usable_cpus(), all);
   });
 }
 
 TEST(CpuBinding, End_LetsTheThreadRunWhereItDid) {
   const std::vector<int> all = usable_cpus();
-  if (all.size() < 2) GTEST_SKIP() << "needs two processors";
+  if (all.size() < 2) GTEST_SKIP() << "needs two CPUs";
   run_ranks(2, [&](World& world) {
     {
-      const CpuBinding processors(world, 1);
+      const CpuBinding binding(world, 1);
       EXPECT_LT(usable_cpus().size(), all.size());
     }
     EXPECT_EQ(usable_cpus(), all);
@@ -104,7 +104,7 @@ TEST(CpuBinding, End_LetsTheThreadRunWhereItDid) {
 
 TEST(CpuBinding, RankThatItsLauncherBound_HasAllThatItWasGiven) {
   const std::vector<int> all = usable_cpus();
-  if (all.size() < 2) GTEST_SKIP() << "needs two processors";
+  if (all.size() < 2) GTEST_SKIP() << "needs two CPUs";
   const std::vector<int> two{all[0], all[1]}, one{all[1]};
   const auto run = [](int rank_count, const std::function<void(World&)>& body) {
     run_processes(rank_count, body, {.timeout_s = 20, .flight_log_folder = ""});
@@ -112,19 +112,19 @@ TEST(CpuBinding, RankThatItsLauncherBound_HasAllThatItWasGiven) {
   run(2, [&](World& world) {
     const std::vector<int>& given = world.rank() == 0 ? two : one;
     bind_to(given);
-    const CpuBinding processors(world, 0);
+    const CpuBinding binding(world, 0);
     EXPECT_EQ(usable_cpus(), given);
-    EXPECT_EQ(processors.num_threads(), static_cast<int>(given.size()));
+    EXPECT_EQ(binding.num_threads(), static_cast<int>(given.size()));
   });
   run(3, [&](World& world) {  // ranks 0 and 2 share
     bind_to(world.rank() == 1 ? one : two);
-    const CpuBinding processors(world, 0);
+    const CpuBinding binding(world, 0);
     EXPECT_EQ(usable_cpus(), std::vector{all[world.rank() == 0 ? 0 : 1]});
-    EXPECT_EQ(processors.num_threads(), 1);
+    EXPECT_EQ(binding.num_threads(), 1);
   });
 }
 
-TEST(ThreadsEach, QuotaOfTheGroup_IsSharedAsProcessorsAre) {
+TEST(ThreadsEach, QuotaOfTheControlGroup_IsSharedAsCpusAre) {
   EXPECT_EQ(threads_each(64, 4, std::nullopt), 16);
   EXPECT_EQ(threads_each(64, 4, 10.0), 2);
   EXPECT_EQ(threads_each(2, 1, 10.0), 2);
@@ -132,18 +132,18 @@ TEST(ThreadsEach, QuotaOfTheGroup_IsSharedAsProcessorsAre) {
   EXPECT_EQ(threads_each(2, 1, 0.5), 1);
 }
 
-TEST(KeepToProcessor, OneProcessor_IsKeptByThreadsStartedLater) {
-  apart([] {
+TEST(BindToCpu, Binding_IsInheritedByLaterThreads) {
+  in_thread([] {
     const int last = usable_cpus().back();
     bind_to_cpu(last);
-    apart([&] { EXPECT_EQ(usable_cpus(), std::vector{last}); });
+    in_thread([&] { EXPECT_EQ(usable_cpus(), std::vector{last}); });
   });
 }
 
-TEST(KeepToProcessor, ProcessorThatIsNotThere_IsRefused) {
+TEST(BindToCpu, MissingCpu_IsRefused) {
   try {
     bind_to_cpu(1023);
-    GTEST_SKIP() << "this machine has processor 1023";
+    GTEST_SKIP() << "this machine has CPU 1023";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Code::kUsage);
   }

@@ -11,8 +11,8 @@
 #include "cleave/base/log.h"
 #include "cleave/base/mutant.h"
 #include "cleave/base/stop.h"
-#include "cleave/comm/shm/rank_endpoint.h"
 #include "cleave/comm/bootstrap/rank_process.h"
+#include "cleave/comm/shm/rank_endpoint.h"
 
 namespace cleave {
 namespace {
@@ -21,7 +21,7 @@ int number(Code code) {
   return static_cast<int>(code);
 }
 
-// what() of other libraries can be segments of backtrace; its first line says what happened.
+// what() of other libraries may contain pages of backtrace; its first line says what happened.
 std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
@@ -46,12 +46,12 @@ int report_failure(std::string_view advice) {
   } catch (const Stopped& stopped) {
     return 128 + stopped.signal;
   } catch (const std::bad_alloc&) {
-    log_error("out of memory; choose a smaller batch or sequence, or split over more ranks");
+    log_error("out of memory; choose a smaller batch or sequence, or shard over more ranks");
     return number(mutant_enabled("memory.no_code") ? Code::kBug : Code::kMemory);
   } catch (const std::exception& error) {
     const Error known = as_error(std::current_exception());
     if (known.code() == Code::kMemory) {
-      log_error(known.what(), "; choose a smaller batch or sequence, or split over more ranks");
+      log_error(known.what(), "; choose a smaller batch or sequence, or shard over more ranks");
       return number(Code::kMemory);
     }
     if (known.code() != Code::kBug) {

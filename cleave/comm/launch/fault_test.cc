@@ -1,6 +1,6 @@
-// What happens to a job when a rank or its launcher is killed, stopped, hung, or asked to end, at
-// random moments. ./run test tries each fault 5 times, --full 20 times, --release as often as
-// docs/reliability.md says. The ranks do what launch_test.cc gives them to do.
+// Kills, stops, hangs or terminates ranks and launchers of a job at random moments. ./run test
+// injects each fault 5 times, --full 20 times, --release as often as
+// docs/design/reliability-notes.md says. The roles of the rank processes are in launch_test.cc.
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -14,11 +14,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cleave/comm/diagnostics/flight_file.h"
-#include "cleave/comm/shm/float16.h"
-#include "cleave/comm/launch/launch.h"
 #include "cleave/comm/api/operation.h"
 #include "cleave/comm/api/world.h"
+#include "cleave/comm/diagnostics/flight_file.h"
+#include "cleave/comm/launch/launch.h"
+#include "cleave/comm/shm/float16.h"
 #include "tests/support/level.h"
 #include "tests/support/running_launch.h"
 
@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-using test::comes_true;
+using test::eventually;
 using test::milliseconds_since;
 using test::note_measured;
 using test::num_rounds;
@@ -38,7 +38,7 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-/// The moment of the fault: up to 20 ms from now, which is many collectives.
+/// Waits until the moment of the fault: up to 20 ms, which is many collectives.
 void wait_a_random_time(std::mt19937_64& random) {
   std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
 }
@@ -54,7 +54,7 @@ std::vector<pid_t> pids_of(const RunningLaunch& running, int num_ranks) {
   return pids;
 }
 
-/// Names that a job could leave behind: in /dev/shm, System V objects, sockets and folders in its
+/// What a job may leave behind: names in /dev/shm, System V objects, sockets and folders in its
 /// runtime folder.
 std::vector<std::string> leftovers(const RunningLaunch& running, const std::vector<pid_t>& pids) {
   std::vector<std::string> found;
@@ -79,7 +79,7 @@ std::vector<std::string> leftovers(const RunningLaunch& running, const std::vect
   return found;
 }
 
-/// Inodes of the sockets that a process has open.
+/// Inodes of a process's open sockets.
 std::set<std::string> sockets_of(pid_t pid) {
   std::set<std::string> inodes;
   for (const auto& entry : fs::directory_iterator(str("/proc/", pid, "/fd"))) {
@@ -90,7 +90,7 @@ std::set<std::string> sockets_of(pid_t pid) {
   return inodes;
 }
 
-/// Lines of /proc/net of those among `inodes` that are internet sockets.
+/// The lines of /proc/net for those `inodes` that are internet sockets.
 std::vector<std::string> internet_sockets(const std::set<std::string>& inodes) {
   std::vector<std::string> found;
   for (const char* table : {"tcp", "tcp6", "udp", "udp6", "raw", "raw6"}) {
@@ -107,8 +107,8 @@ std::vector<std::string> internet_sockets(const std::set<std::string>& inodes) {
   return found;
 }
 
-// Row R1: the others are gone within 250 ms, the launcher within 300 ms with 137, and at most six
-// lines name rank, pid, signal, step, operation and axis, and how to go on.
+// Row R1: the others end within 250 ms, the launcher within 300 ms with 137. At most six lines name
+// rank, pid, signal, step, operation, axis, and the command to resume.
 TEST(Fault, RankKilledAtARandomMoment_StopsAllAndIsNamed) {
   test::Times times;
   const int rounds = num_rounds(200);
@@ -135,7 +135,7 @@ TEST(Fault, RankKilledAtARandomMoment_StopsAllAndIsNamed) {
   EXPECT_LT(times.judged(), 300);
 }
 
-// Row R1, before the ranks have met: the launcher is asked for its children.
+// Row R1, before the ranks have joined.
 TEST(Fault, RankKilledWhileItStarts_StopsAll) {
   const int rounds = num_rounds(50);
   for (int round = 0; round < rounds; ++round) {
@@ -147,9 +147,9 @@ TEST(Fault, RankKilledWhileItStarts_StopsAll) {
     const auto delay = std::chrono::microseconds(random() % 15'000);
     const pid_t self = getpid();
     std::thread killer([&] {
-      // Ranks are children of this very process: the newest one is killed.
+      // The ranks are children of this process; kill the newest one.
       pid_t newest = 0;
-      comes_true([&] {
+      eventually([&] {
         for (const auto& task : fs::directory_iterator(str("/proc/", self, "/task"))) {
           std::ifstream children(task.path() / "children");
           for (pid_t child = 0; children >> child;) newest = std::max(newest, child);
@@ -167,7 +167,7 @@ TEST(Fault, RankKilledWhileItStarts_StopsAll) {
   }
 }
 
-// Rows R3 and H1: no rank 200 ms after its launcher was killed, and no name of the job anywhere.
+// Rows R3 and H1: no rank is left 200 ms after its launcher was killed, and no name of the job.
 TEST(Fault, LauncherKilledAtARandomMoment_LeavesNothing) {
   test::Times times;
   const int rounds = num_rounds(100);
@@ -179,7 +179,7 @@ TEST(Fault, LauncherKilledAtARandomMoment_LeavesNothing) {
     wait_a_random_time(random);
     const auto begin = Clock::now();
     running.launcher().send(SIGKILL);
-    EXPECT_TRUE(comes_true([&] { return !running.any_rank_alive(); }));
+    EXPECT_TRUE(eventually([&] { return !running.any_rank_alive(); }));
     times.add(milliseconds_since(begin));
     EXPECT_THAT(leftovers(running, pids_of(running, num_ranks)), IsEmpty());
   }
@@ -188,8 +188,8 @@ TEST(Fault, LauncherKilledAtARandomMoment_LeavesNothing) {
   EXPECT_LT(times.judged(), 200);
 }
 
-// Row H1: all processes of the job are killed at once.
-TEST(Fault, AllKilledAtOnce_LeaveNothing) {
+// Row H1: all processes of the job are killed at the same time.
+TEST(Fault, AllKilledTogether_LeaveNothing) {
   const int rounds = num_rounds(100);
   for (int round = 0; round < rounds; ++round) {
     SCOPED_TRACE(repeat_line(round, "Fault.AllKilled*"));
@@ -199,10 +199,10 @@ TEST(Fault, AllKilledAtOnce_LeaveNothing) {
     const auto pids = pids_of(running, 3);
     for (const pid_t pid : pids) kill(pid, SIGKILL);
     EXPECT_EQ(running.wait(), 137);
-    EXPECT_TRUE(comes_true([&] { return !running.any_rank_alive(); }));
+    EXPECT_TRUE(eventually([&] { return !running.any_rank_alive(); }));
     EXPECT_THAT(leftovers(running, pids), IsEmpty());
   }
-  note_measured("H1 ", rounds, " jobs killed whole, nothing left");
+  note_measured("H1 ", rounds, " jobs killed with all their processes, nothing left");
 }
 
 // Row R4: the ranks end their step and the launcher says with which signal.
@@ -222,10 +222,10 @@ TEST(Fault, SignalAtARandomMoment_LetsAllEndInOrder) {
       EXPECT_TRUE(fs::exists(running.folder() + str("ended.", rank))) << "rank " << rank;
     }
   }
-  note_measured("R4 ", rounds, " jobs asked to stop, all ended in order");
+  note_measured("R4 ", rounds, " jobs terminated, all ended in order");
 }
 
-/// One hang: how it is made, and what the launcher then did.
+/// One hang: the signal that causes it and the rank that hangs.
 struct Hang {
   int signal = SIGSTOP;
   int num_ranks = 2;
@@ -257,8 +257,8 @@ double expect_named(const Hang& hang, double limit_s, std::mt19937_64& random) {
   return took_ms;
 }
 
-// Row R5: found at the limit + 0.3 s, all gone 0.5 s later, the right rank named, exit code 7, and
-// a flight log that names it too.
+// Row R5: detected by the limit + 0.3 s, all ranks ended 0.5 s later, exit code 7; the message and
+// the flight log name the right rank.
 TEST(Fault, HangingRank_IsNamedAtTheLimit) {
   const double limit_s = test::level() == test::Level::kRelease ? 1 : 0.5;
   test::Times times;
@@ -277,14 +277,14 @@ TEST(Fault, HangingRank_IsNamedAtTheLimit) {
   EXPECT_LT(times.judged(), limit_s * 1e3 + 300 + 500);
 }
 
-// A job that is suspended (Ctrl-Z, a paused machine) for longer than the limit goes on.
-TEST(Fault, JobFrozenForLongerThanTheLimit_GoesOn) {
+// A job that is suspended (Ctrl-Z, a paused machine) for longer than the limit continues.
+TEST(Fault, JobFrozenForLongerThanTheLimit_Continues) {
   RunningLaunch running("loop", 3, {"CLEAVE_TEST_TIMEOUT=0.7"});
-  // The others wait for rank 0 when they are frozen, and again for a moment when they go on.
+  // The others wait for rank 0 when they are frozen, and again for a moment when they continue.
   kill(running.rank(0), SIGSTOP);
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   for (const int rank : {1, 2}) kill(running.rank(rank), SIGSTOP);
-  std::this_thread::sleep_for(std::chrono::milliseconds(1000));  // the suspension itself
+  std::this_thread::sleep_for(std::chrono::milliseconds(1000));  // the suspension
   for (const int rank : {1, 2}) kill(running.rank(rank), SIGCONT);
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   kill(running.rank(0), SIGCONT);
@@ -294,7 +294,7 @@ TEST(Fault, JobFrozenForLongerThanTheLimit_GoesOn) {
   EXPECT_EQ(running.errors(), "");
 }
 
-// Row R6: as fault.SlowRankRelease for an hour, with a limit that leaves room for a busy machine.
+// Row R6. As fault.SlowRankRelease it runs for an hour, with a limit that suits a busy machine.
 TEST(Fault, SlowRankWithinTheLimit_IsNoFailure) {
   const bool is_soak = test::level() == test::Level::kSoak;
   const int limit_s = is_soak ? 10 : 1;
@@ -313,7 +313,7 @@ TEST(Fault, SlowRankWithinTheLimit_IsNoFailure) {
   note_measured("R6 ", steps, " steps of 0.8 times the limit of ", limit_s, " s, no false alarm");
 }
 
-// Row N1: ranks of one host have no internet socket at all, so nothing can listen.
+// Row N1: ranks of one host have no internet socket, so nothing can listen.
 TEST(Fault, JobOnOneHost_HasNoInternetSocket) {
   const RunningLaunch running("loop", 4);
   for (const pid_t pid : pids_of(running, 4)) {
@@ -321,14 +321,14 @@ TEST(Fault, JobOnOneHost_HasNoInternetSocket) {
   }
 }
 
-// Row H2: under umask 000 whatever a job makes by itself is its user's alone.
+// Row H2: even under umask 000 only the job's user can access the files that it creates.
 TEST(Fault, FilesOfAJobUnderAnOpenUmask_AreItsUsersAlone) {
   const mode_t before = umask(0);
   const RunningLaunch running("loop", 2, {"CLEAVE_TEST_TIMEOUT=0.3"});
   umask(before);
   kill(running.rank(1), SIGSTOP);
   std::string log;
-  EXPECT_TRUE(comes_true([&] {
+  EXPECT_TRUE(eventually([&] {
     for (const auto& entry : fs::directory_iterator(running.folder())) {
       if (entry.path().filename().string().starts_with("flight_log.")) log = entry.path();
     }
@@ -338,7 +338,7 @@ TEST(Fault, FilesOfAJobUnderAnOpenUmask_AreItsUsersAlone) {
   EXPECT_THAT(leftovers(running, pids_of(running, 2)), IsEmpty());
 }
 
-/// The launcher's exit code where a shell has set a limit first.
+/// The launcher's exit code under a limit that a shell has set.
 int exit_code_under(const std::string& limit, int num_ranks, const TestFolder& folder) {
   ChildProcess launcher(
       {.command = {"sh", "-c", limit + "; exec \"$0\"", own_program()},
@@ -348,10 +348,11 @@ int exit_code_under(const std::string& limit, int num_ranks, const TestFolder& f
   return poll(&ended, 1, 10'000) == 1 ? launcher.poll_exit().value_or(-1) : -1;
 }
 
-// Row H4: told at the start, within a second, with what is needed.
-TEST(Fault, TooFewDescriptorsOrTooLittleMemory_IsToldAtTheStart) {
+// Row H4: reported at the start, within a second, with the required amount.
+TEST(Fault, TooFewDescriptorsOrTooLittleMemory_IsReportedAtTheStart) {
   for (const std::string limit : {"ulimit -n 64", "ulimit -v 200000"}) {
-    if (test::kIsInstrumented && limit == "ulimit -v 200000") continue;  // less than its shadow
+    // Sanitizers need more address space for their shadow memory.
+    if (test::kIsInstrumented && limit == "ulimit -v 200000") continue;
     const TestFolder folder;
     const auto begin = Clock::now();
     EXPECT_EQ(exit_code_under(limit, 200, folder), static_cast<int>(Code::kMemory)) << limit;
@@ -360,7 +361,7 @@ TEST(Fault, TooFewDescriptorsOrTooLittleMemory_IsToldAtTheStart) {
   }
 }
 
-// Row D2: whatever the order of arrival, sums have the same bits. Oracle: the sum in rank order.
+// Row D2: sums are bit-identical in any order of arrival. Oracle: the sum in rank order.
 TEST(Fault, SumsOfLateRanks_HaveTheSameBits) {
   const int rounds = test::level() == test::Level::kRelease ? 1000 : 200;
   constexpr int kRanks = 4;
@@ -395,16 +396,16 @@ TEST(Fault, SumsOfLateRanks_HaveTheSameBits) {
       ASSERT_EQ(sum_bf16, want_bf16) << "round " << round;
     }
   };
-  // Small enough for the headers, and in several chunks.
+  // One sum that fits into a payload, and one that does not.
   for (const size_t count : {size_t{64}, size_t{1} << 16}) {
     run_ranks(kRanks, [&](World& world) { sums_of(world, count); });
   }
 }
 
-// Row R8: what a rank does for the comparison of one call with those of three others.
+// Row R8: the cost of comparing one call with those of three other ranks.
 TEST(Fault, ComparisonOfCalls_TakesAFractionOfAMicrosecond) {
-  if (test::kIsInstrumented) GTEST_SKIP() << "times under sanitizers say nothing";
-  constexpr int kTimes = 100'000;
+  if (test::kIsInstrumented) GTEST_SKIP() << "timings under sanitizers are meaningless";
+  constexpr int kNumCalls = 100'000;
   const std::vector<int64_t> shape{4, 128, 768};
   const Operation operation{.op = Op::kAllReduce,
                             .dtype = DType::kF32,
@@ -422,8 +423,8 @@ TEST(Fault, ComparisonOfCalls_TakesAFractionOfAMicrosecond) {
   int num_same = 0;
   for (int run = 0; run < 5; ++run) {
     const double begin = cpu_seconds();
-    for (int i = 0; i < kTimes; ++i) {
-      // The others' headers lie in the shared segment: written there, read here.
+    for (int i = 0; i < kNumCalls; ++i) {
+      // Stands for the other ranks' headers in the shared segment.
       for (CallHeader& header : headers) header.sequence = static_cast<uint64_t>(i);
       headers[0] = make_header(operation, 7, static_cast<uint64_t>(i));
       if (run == 0 && i == 0) headers.assign(4, headers[0]);
@@ -432,9 +433,9 @@ TEST(Fault, ComparisonOfCalls_TakesAFractionOfAMicrosecond) {
         num_same += is_same_call(headers[0], headers[peer]) ? 1 : 0;
       }
     }
-    best_s = std::min(best_s, (cpu_seconds() - begin) / kTimes);
+    best_s = std::min(best_s, (cpu_seconds() - begin) / kNumCalls);
   }
-  EXPECT_EQ(num_same, 5 * 3 * kTimes);
+  EXPECT_EQ(num_same, 5 * 3 * kNumCalls);
   EXPECT_LT(best_s, 1e-6);
   note_measured("R8 header, note and three comparisons: ", std::round(best_s * 1e9), " ns a call");
 }

@@ -14,40 +14,40 @@
 #include <unistd.h>
 
 #include "cleave/base/byte_count.h"
-#include "cleave/base/group_limits.h"
 #include "cleave/base/mutant.h"
+#include "cleave/base/resource_limits.h"
 #include "cleave/base/stop.h"
-#include "cleave/comm/launch/child_process.h"
 #include "cleave/comm/diagnostics/flight_log.h"
+#include "cleave/comm/launch/child_process.h"
 
 namespace cleave {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long ranks have to end by themselves after the first failure.
+// How long the other ranks have to end by themselves after the first failure.
 constexpr std::chrono::milliseconds kFailureGrace{200};
 
-/// Takes SIGTERM, SIGINT and SIGHUP through a descriptor for as long as it lives.
-class SignalInbox {
+/// Blocks SIGTERM, SIGINT and SIGHUP while it exists and reads them from a signalfd.
+class SignalReader {
  public:
-  SignalInbox() {
+  SignalReader() {
     sigset_t set;
     sigemptyset(&set);
     for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
     pthread_sigmask(SIG_BLOCK, &set, &before_);
     fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   }
-  ~SignalInbox() {
+  ~SignalReader() {
     close(fd_);
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
-  SignalInbox(const SignalInbox&) = delete;
-  SignalInbox& operator=(const SignalInbox&) = delete;
+  SignalReader(const SignalReader&) = delete;
+  SignalReader& operator=(const SignalReader&) = delete;
 
   [[nodiscard]] int fd() const { return fd_; }
-  /// The next signal, 0 when there is none.
-  [[nodiscard]] int take() const {
+  /// The next signal, 0 if there is none.
+  [[nodiscard]] int next() const {
     signalfd_siginfo info{};
     return read(fd_, &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
   }
@@ -57,16 +57,16 @@ class SignalInbox {
   int fd_ = -1;
 };
 
-/// Whether a process is stopped, as by SIGSTOP.
+/// Whether a process is stopped, for example by SIGSTOP.
 bool is_stopped(pid_t pid) {
   std::ifstream file(str("/proc/", pid, "/stat"));
   std::string text;
   std::getline(file, text);
-  const size_t end = text.rfind(") ");  // of its name, which may hold anything
+  const size_t end = text.rfind(") ");  // the end of its name, which may contain anything
   return end != std::string::npos && text.compare(end, 3, ") T") == 0;
 }
 
-/// A port that is free now, for programs that open one of their own; nothing listens on it.
+/// A port that is free now, for ranks that open their own. Cleave does not listen on it.
 int free_port() {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return 0;
@@ -84,14 +84,15 @@ int free_port() {
   return known ? ntohs(address.sin_port) : 0;
 }
 
-/// Every rank takes a descriptor here, and in each other rank that waits for it.
+/// Checks the descriptor limit: each rank needs a pidfd in the launcher, and in every rank that
+/// waits for it.
 void require_descriptors(int num_ranks) {
-  constexpr rlim_t kOwn = 32;
+  constexpr rlim_t kOther = 32;
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
-  const rlim_t needed = static_cast<rlim_t>(num_ranks) + kOwn;
-  CLEAVE_CHECK(limit.rlim_cur >= needed || mutant_enabled("launch.no_descriptor_check"), Code::kMemory,
-               num_ranks, " ranks need ", needed, " file descriptors, the limit is ",
+  const rlim_t needed = static_cast<rlim_t>(num_ranks) + kOther;
+  CLEAVE_CHECK(limit.rlim_cur >= needed || mutant_enabled("launch.no_descriptor_check"),
+               Code::kMemory, num_ranks, " ranks need ", needed, " file descriptors, the limit is ",
                limit.rlim_cur, "; raise it with ulimit -n ", needed);
 }
 
@@ -125,9 +126,9 @@ class Launcher {
 
   LaunchOutcome wait() {
     while (reap() < ranks_.size()) {
-      sleep_until_something_happens();
-      while (const int signal = signals_.take()) handle(signal);
-      if (waits_for_some()) watch_stopped();
+      wait_for_events();
+      while (const int signal = signals_.next()) handle(signal);
+      if (waits_for_some()) check_stopped();
       if (Clock::now() >= kill_at_) kill_all();
     }
     return outcome();
@@ -148,31 +149,32 @@ class Launcher {
   }
 
   void handle_failure(int rank, int code) {
-    // A rank that ends as a forwarded signal asks is no failure: the others may still be saving.
-    const bool obeys = stop_signal_ != 0 && code == 128 + stop_signal_;
-    if (!obeys && !has_failed_) {
+    // A rank that ends on a forwarded signal has not failed: the others may still be saving.
+    const bool is_requested = stop_signal_ != 0 && code == 128 + stop_signal_;
+    if (!is_requested && !has_failed_) {
       has_failed_ = true;
       first_failed_ = rank;
       if (!mutant_enabled("launch.no_kill")) {
         kill_at_ = std::min(kill_at_, Clock::now() + kFailureGrace);
       }
     }
-    if (obeys && ranks_[static_cast<size_t>(rank)].end_signal() == 0) return;
-    // Only the first record counts: mostly the rank has written its own.
+    if (is_requested && ranks_[static_cast<size_t>(rank)].end_signal() == 0) return;
+    // Only the first record counts; usually the rank has recorded its own failure already.
     segment_->abort({.rank = rank,
-                  .code = Code::kPeer,
-                  .step = segment_->rank(rank).step.load(),
-                  .group = "",
-                  .text = describe_end(rank, code)});
+                     .code = Code::kPeer,
+                     .step = segment_->rank(rank).step.load(),
+                     .group = "",
+                     .text = describe_end(rank, code)});
   }
 
-  /// Whether some ranks have ended well and others not at all.
+  /// Whether some ranks have ended without a failure and others still run.
   [[nodiscard]] bool waits_for_some() const {
     return !has_failed_ && std::find(ended_.begin(), ended_.end(), true) != ended_.end();
   }
 
-  /// No other rank waits for one that is stopped when its work is done: only this launcher does.
-  void watch_stopped() {
+  /// Fails the job if a rank stays stopped after others have ended: no rank may be waiting for it,
+  /// so no watchdog would report it.
+  void check_stopped() {
     size_t rank = 0;
     while (rank < ranks_.size() && (ended_[rank] || !is_stopped(ranks_[rank].pid()))) ++rank;
     if (rank == ranks_.size()) {
@@ -185,18 +187,20 @@ class Launcher {
     if (stopped.count() < options_.stopped_limit_s) return;
     has_failed_ = true;
     first_failed_ = static_cast<int>(rank);
-    segment_->abort({.rank = first_failed_,
-                  .code = Code::kTimeout,
-                  .step = segment_->rank(first_failed_).step.load(),
-                  .group = "",
-                  .text = str("timeout of ", options_.stopped_limit_s, " s: rank ", rank, " (pid ",
-                              ranks_[rank].pid(), ") is stopped, and others have ended")});
+    segment_->abort(
+        {.rank = first_failed_,
+         .code = Code::kTimeout,
+         .step = segment_->rank(first_failed_).step.load(),
+         .group = "",
+         .text = str("timeout of ", options_.stopped_limit_s, " s: rank ", rank, " (pid ",
+                     ranks_[rank].pid(), ") is stopped, and others have ended")});
     kill_at_ = now;
   }
 
-  /// " for lack of memory ..." where the kernel has killed processes of this group since the start.
+  /// " for lack of memory ..." if the kernel has killed processes of this control group since the
+  /// start.
   [[nodiscard]] std::string why_killed(int signal) const {
-    const GroupLimits now = group_limits();
+    const CgroupLimits now = cgroup_limits();
     const bool was_by_kernel =
         now.num_killed > num_killed_before_ && !mutant_enabled("launch.no_group");
     if (signal != SIGKILL || !was_by_kernel) return "";
@@ -219,7 +223,7 @@ class Launcher {
     return str(text, " ", describe_place(*segment_, rank), describe_step(*segment_, rank));
   }
 
-  void sleep_until_something_happens() {
+  void wait_for_events() {
     std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}};
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       if (!ended_[rank]) polled.push_back({ranks_[rank].pidfd(), POLLIN, 0});
@@ -227,7 +231,7 @@ class Launcher {
     int timeout_ms = waits_for_some() ? 100 : -1;
     if (kill_at_ != Clock::time_point::max()) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(kill_at_ - Clock::now());
-      // After the deadline only the kernel has to finish: look again soon.
+      // After the deadline SIGKILL has been sent: poll at a short interval.
       timeout_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 5, 60'000));
     }
     poll(polled.data(), polled.size(), timeout_ms);
@@ -253,8 +257,9 @@ class Launcher {
     send_all(SIGKILL);
   }
 
-  /// Whether a rank said why it failed, and was killed by this launcher when it did not end soon.
-  [[nodiscard]] bool has_only_been_slow(int rank, const LaunchOutcome& result) const {
+  /// Whether a rank recorded its failure and was then killed by this launcher because it ended too
+  /// slowly.
+  [[nodiscard]] bool was_killed_after_failing(int rank, const LaunchOutcome& result) const {
     return killed_[static_cast<size_t>(rank)] && result.cause && result.cause->rank == rank;
   }
 
@@ -272,8 +277,8 @@ class Launcher {
     }
     const int root = result.cause && result.cause->rank >= 0 ? result.cause->rank : first_failed_;
     const int code = result.exit_codes[static_cast<size_t>(root)];
-    // A rank that recorded a failure may have ended in another way later; its own code counts.
-    const bool is_own = code != 0 && !has_only_been_slow(root, result);
+    // The rank's own exit code counts, unless it is 0 or was caused by this launcher's SIGKILL.
+    const bool is_own = code != 0 && !was_killed_after_failing(root, result);
     result.exit_code = is_own ? code : static_cast<int>(result.cause->code);
     if (stop_signal_ != 0 && was_stopped(result)) {
       result.exit_code = 128 + stop_signal_;
@@ -284,8 +289,8 @@ class Launcher {
     return result;
   }
 
-  /// Whether every rank ended as the forwarded signal asked: well, by it, or with its exit code; or
-  /// because of another one that did; or was killed when the grace was over.
+  /// Whether every rank ended because of the forwarded signal: with 0, by the signal, or with its
+  /// exit code; because another rank did (kPeer); or by SIGKILL after the grace period.
   [[nodiscard]] bool was_stopped(const LaunchOutcome& result) const {
     return std::all_of(result.exit_codes.begin(), result.exit_codes.end(), [&](int code) {
       return code == 0 || code == 128 + stop_signal_ || code == 128 + SIGKILL ||
@@ -294,10 +299,10 @@ class Launcher {
   }
 
   void report(int root, LaunchOutcome& result) const {
-    // Whoever reads its output has left: nobody is there to be told.
+    // The reader of the output has closed the pipe: print nothing.
     if (result.exit_code == 128 + SIGPIPE) return;
-    const bool was_killed =
-        ranks_[static_cast<size_t>(root)].end_signal() != 0 && !has_only_been_slow(root, result);
+    const bool was_killed = ranks_[static_cast<size_t>(root)].end_signal() != 0 &&
+                            !was_killed_after_failing(root, result);
     const bool is_recorded = result.cause && result.cause->rank == root && !was_killed;
     const std::string text =
         is_recorded ? result.cause->text : describe_end(root, result.exit_code);
@@ -313,12 +318,12 @@ class Launcher {
   }
 
   const LaunchOptions& options_;
-  SignalInbox signals_;  // before the first rank: no signal may end the launcher between them
-  const int64_t num_killed_before_ = group_limits().num_killed;
+  SignalReader signals_;  // constructed before the ranks, so that no signal ends the launcher alone
+  const int64_t num_killed_before_ = cgroup_limits().num_killed;
   std::shared_ptr<SharedSegment> segment_;
   std::vector<ChildProcess> ranks_;
   std::vector<bool> ended_ = std::vector<bool>(static_cast<size_t>(options_.num_ranks));
-  std::vector<bool> killed_ = ended_;  // by this launcher, while they still ran
+  std::vector<bool> killed_ = ended_;  // by this launcher, while still running
   bool has_failed_ = false;
   int first_failed_ = -1;
   std::optional<Clock::time_point> stopped_since_;
@@ -327,11 +332,11 @@ class Launcher {
   Clock::time_point kill_at_ = Clock::time_point::max();
 };
 
-/// Whether a failed job may come further when it is started again.
-bool may_end_otherwise(const LaunchOutcome& outcome) {
-  if (outcome.lines.empty()) return false;  // ended well, or was asked to stop
-  constexpr Code kLasting[] = {Code::kUsage, Code::kShape, Code::kFormat, Code::kNumerics};
-  return std::none_of(std::begin(kLasting), std::end(kLasting),
+/// Whether a restart of a failed job may succeed.
+bool is_worth_restarting(const LaunchOutcome& outcome) {
+  if (outcome.lines.empty()) return false;  // succeeded, or was stopped on request
+  constexpr Code kPermanent[] = {Code::kUsage, Code::kShape, Code::kFormat, Code::kNumerics};
+  return std::none_of(std::begin(kPermanent), std::end(kPermanent),
                       [&](Code code) { return outcome.exit_code == static_cast<int>(code); });
 }
 
@@ -346,7 +351,7 @@ int launch(const LaunchOptions& options) {
   LaunchOptions attempt = options;
   LaunchOutcome outcome = launch_ranks(attempt);
   int restarts = 0;
-  while (restarts < options.max_restarts && may_end_otherwise(outcome)) {
+  while (restarts < options.max_restarts && is_worth_restarting(outcome)) {
     ++restarts;
     std::cerr << "cleave: restart " << restarts << " of " << options.max_restarts << ": "
               << outcome.lines.front() << '\n';
@@ -358,7 +363,7 @@ int launch(const LaunchOptions& options) {
   }
   for (const std::string& line : outcome.lines) std::cerr << "cleave: " << line << '\n';
   if (outcome.lines.empty() || options.max_restarts == 0) return outcome.exit_code;
-  if (may_end_otherwise(outcome)) {
+  if (is_worth_restarting(outcome)) {
     std::cerr << "cleave: gave up after " << restarts
               << (restarts == 1 ? " restart\n" : " restarts\n");
   } else {

@@ -19,12 +19,12 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/mutant.h"
-#include "cleave/comm/launch/child_process.h"
-#include "cleave/comm/diagnostics/flight_file.h"
-#include "cleave/comm/bootstrap/rendezvous_dir.h"
-#include "cleave/comm/testing/process_roles.h"
-#include "cleave/comm/shm/rank_endpoint.h"
 #include "cleave/comm/bootstrap/rank_process.h"
+#include "cleave/comm/bootstrap/rendezvous_dir.h"
+#include "cleave/comm/diagnostics/flight_file.h"
+#include "cleave/comm/launch/child_process.h"
+#include "cleave/comm/shm/rank_endpoint.h"
+#include "cleave/comm/testing/process_roles.h"
 #include "tests/support/level.h"
 #include "tests/support/running_launch.h"
 
@@ -33,12 +33,12 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-using test::comes_true;
+using test::eventually;
 using test::milliseconds_since;
 using test::RunningLaunch;
 using testing::HasSubstr;
 
-// Roles: what rank processes and launcher processes of these tests do.
+// Roles of the rank and launcher processes of these tests.
 
 volatile std::sig_atomic_t g_stop_signal = 0;
 volatile std::sig_atomic_t g_hang_signal = 0;
@@ -47,13 +47,13 @@ void note_signal(int signal) {
   (signal == SIGUSR1 || signal == SIGUSR2 ? g_hang_signal : g_stop_signal) = signal;
 }
 
-/// A rank that never comes back: it sleeps (SIGUSR1) or waits for itself (SIGUSR2).
+/// Hangs forever after a signal: sleeps (SIGUSR1) or waits on its own future (SIGUSR2).
 void hang_on_request() {
   while (g_hang_signal == SIGUSR1) pause();
   if (g_hang_signal == SIGUSR2) std::promise<void>().get_future().wait();
 }
 
-/// Says its pid in CLEAVE_TEST_FOLDER once it works, then sums in a loop until a signal comes.
+/// Sums in a loop until a signal arrives. Writes its pid to CLEAVE_TEST_FOLDER after a few steps.
 int sum_until_signal(World& world) {
   struct sigaction action {};
   action.sa_handler = note_signal;
@@ -111,7 +111,7 @@ const ProcessRole kThrows("throws", [] {
   });
 });
 
-/// Fails, and then takes longer to end than a launcher waits.
+/// Fails, and then takes longer to end than the launcher waits.
 const ProcessRole kEndsSlowly("ends_slowly", [] {
   const int code = run_rank(*read_environment(), [](World& world) {
     const auto group = world.group({0, 1}, "dp");
@@ -123,7 +123,7 @@ const ProcessRole kEndsSlowly("ends_slowly", [] {
   return code;
 });
 
-/// Fails where no rank can catch it.
+/// Throws in a thread of its own, where the rank cannot catch the exception.
 const ProcessRole kThrowsInAThread("throws_in_a_thread", [] {
   return run_rank(*read_environment(), [](World& world) {
     const auto group = world.group({0, 1, 2}, "dp");
@@ -153,7 +153,7 @@ const ProcessRole kHangs("hangs", [] {
       RankOptions{.timeout_s = 0.5, .flight_log_folder = std::getenv("CLEAVE_TEST_FOLDER")});
 });
 
-/// What silently gives wrong numbers elsewhere: 32 bits a value on both ranks, of another kind.
+/// Ranks pass different dtypes of the same size, which other libraries sum without an error.
 const ProcessRole kMixesDtypes("mixes_dtypes", [] {
   return run_rank(*read_environment(), [](World& world) {
     float value = 1;
@@ -165,7 +165,7 @@ const ProcessRole kMixesDtypes("mixes_dtypes", [] {
 
 const ProcessRole kQuiet("quiet", [] { return 0; });
 
-/// A launcher as a process: `cleave launch` in all but its command line.
+/// A launcher process: `cleave launch` without its command line.
 const ProcessRole kLauncher("launcher", [] {
   const std::string folder = std::getenv("CLEAVE_TEST_FOLDER");
   LaunchOptions options = launch_of_role(std::atoi(std::getenv("CLEAVE_TEST_RANKS")),
@@ -179,8 +179,8 @@ const ProcessRole kLauncher("launcher", [] {
   return launch(options);
 });
 
-// Row R1: others gone within 250 ms, launcher out within 300 ms, exit 137, at most 6 lines.
-TEST(Launch, RankKilled_StopsAllAtOnceAndNamesIt) {
+// Row R1: the others end within 250 ms and the launcher within 300 ms; exit 137, at most 6 lines.
+TEST(Launch, RankKilled_StopsAllAndIsNamed) {
   for (int victim = 0; victim < 4; ++victim) {
     RunningLaunch running("loop", 4);
     const auto begin = Clock::now();
@@ -213,7 +213,7 @@ TEST(Launch, LauncherKilled_TakesItsRanksWithIt) {
     RunningLaunch running("loop", 3);
     const auto begin = Clock::now();
     running.launcher().send(SIGKILL);
-    EXPECT_TRUE(comes_true([&] { return !running.any_rank_alive(); }));
+    EXPECT_TRUE(eventually([&] { return !running.any_rank_alive(); }));
     EXPECT_LT(milliseconds_since(begin), test::limit_ms(200));
   }
 }
@@ -228,10 +228,10 @@ TEST(Launch, SigtermAndSigint_LetRanksFinishAndKeepTheirCode) {
   }
 }
 
-TEST(Launch, SecondSignal_KillsAtOnce) {
+TEST(Launch, SecondSignal_KillsImmediately) {
   RunningLaunch running("stubborn", 2);
   running.launcher().send(SIGINT);
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // a user who presses Ctrl-C again
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // a second Ctrl-C
   EXPECT_TRUE(running.any_rank_alive());
   const auto begin = Clock::now();
   running.launcher().send(SIGINT);
@@ -260,7 +260,7 @@ TEST(Launch, RankWithAnError_GivesItsCodeAndText) {
   EXPECT_EQ(outcome.lines.front(), "rank 1: gradient norm is nan");
 }
 
-// Row R14: the language ends such a process by itself.
+// Row R14: std::terminate() ends such a process.
 TEST(Launch, ExceptionInAThreadOfARank_EndsAllAndNamesIt) {
   const auto begin = Clock::now();
   const LaunchOutcome outcome = launch_ranks(launch_of_role(3, "throws_in_a_thread"));
@@ -290,7 +290,7 @@ TEST(Launch, RankWithACodeOfItsOwn_KeepsIt) {
   EXPECT_THAT(outcome.lines.front(), HasSubstr("ended with exit code 42 before it joined"));
 }
 
-// Row R7, as a user sees it.
+// Row R7, through the launcher.
 TEST(Launch, RanksWithDifferentDtypes_EndWith8AndBothCalls) {
   const LaunchOutcome outcome = launch_ranks(launch_of_role(2, "mixes_dtypes"));
   EXPECT_EQ(outcome.exit_code, 8);
@@ -301,7 +301,7 @@ TEST(Launch, RanksWithDifferentDtypes_EndWith8AndBothCalls) {
                         "rank 1 calls all_reduce 1 (sum, int32, count 1, shape [], at gradients)"));
 }
 
-// Row R5: a stopped rank is found at the limit and named, all are gone soon after.
+// Row R5: a stopped rank is detected and named at the limit, and all ranks end soon after.
 TEST(Launch, StoppedRank_IsNamedAtTheTimeoutWithAFlightLog) {
   const TestFolder folder;
   LaunchOptions options = launch_of_role(3, "hangs");
@@ -407,7 +407,7 @@ TEST(Restart, MoreFailuresThanRestarts_GiveUpWithTheCausesCode) {
   EXPECT_THAT(errors, HasSubstr("gave up after 2 restarts\n"));
 }
 
-TEST(Restart, WhatMustFailAgain_IsNotStartedAgain) {
+TEST(Restart, PermanentFailure_IsNotRetried) {
   for (const char* code : {"2", "3", "4", "9"}) {
     const TestFolder folder;
     std::string errors;
@@ -431,7 +431,7 @@ const ProcessRole kStopsAtItsEnd("stops_at_its_end", [] {
   return code;
 });
 
-// Found by cleave-fault: the launcher waited for it for ever.
+// Found by cleave-fault: the launcher waited for it forever.
 TEST(Launch, RankThatIsStoppedWhenAllIsDone_IsATimeout) {
   LaunchOptions options = launch_of_role(2, "stops_at_its_end");
   options.stopped_limit_s = 0.3;
@@ -441,7 +441,7 @@ TEST(Launch, RankThatIsStoppedWhenAllIsDone_IsATimeout) {
   EXPECT_THAT(outcome.lines.front(), HasSubstr(") is stopped, and others have ended"));
 }
 
-// Found by cleave-fault: a rank that could start no thread ended as if that were a bug.
+// Found by cleave-fault: a rank that could not start a thread reported a bug.
 TEST(AsError, ThreadThatCannotStart_IsAMatterOfMemory) {
   const auto code_of = [](std::errc problem) {
     return as_error(std::make_exception_ptr(std::system_error(std::make_error_code(problem))))
@@ -469,7 +469,8 @@ TEST(AsError, WhatOtherLibrariesThrow_IsKnownByItsText) {
   EXPECT_EQ(error_of(Error(Code::kDesync, "x")).code(), Code::kDesync);
 }
 
-// Found by cleave-fault: a folder that could not be opened, for lack of descriptors, was a bug.
+// Found by cleave-fault: a folder that could not be opened for lack of descriptors was reported as
+// a bug.
 TEST(AsError, FolderThatCannotBeOpened_IsAFileOperationsError) {
   try {
     (void)std::filesystem::directory_iterator("/no/such/folder");
@@ -481,10 +482,10 @@ TEST(AsError, FolderThatCannotBeOpened_IsAFileOperationsError) {
   }
 }
 
-// Found by cleave-fault: the launcher waited for ever for a rank that was stopped this early.
+// Found by cleave-fault: the launcher waited forever for a rank that was stopped this early.
 TEST(ChildProcess, StoppedBeforeItsProgramBegins_IsATimeout) {
   setenv("CLEAVE_MUTANT", "child.stops", 1);
-  if (!mutant_enabled("child.stops")) GTEST_SKIP() << "this build has no faults to plant";
+  if (!mutant_enabled("child.stops")) GTEST_SKIP() << "this build has no mutants";
   try {
     const ChildProcess child({.command = {"true"}, .environment = {}, .start_limit_s = 0.2});
     ADD_FAILURE();

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// An address as /proc/net/tcp writes it: words of 32 bits in the processor's order of bytes.
+/// An address in the format of /proc/net/tcp: 32-bit words in host byte order.
 std::string words_of(const HostAddress& address) {
   std::array<uint32_t, 4> words{};
   size_t count = 1;
@@ -35,15 +35,15 @@ std::string words_of(const HostAddress& address) {
   return text.str();
 }
 
-/// "socket:[INODE]" of the sockets that listen there. Source: proc(5), /proc/net/tcp.
+/// "socket:[INODE]" of the sockets that listen at this address. Source: proc(5), /proc/net/tcp.
 std::set<std::string> listening_sockets(const HostAddress& address) {
-  const std::string wanted = words_of(address);
+  const std::string expected = words_of(address);
   constexpr std::string_view kListens = "0A";
   std::set<std::string> sockets;
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
     std::ifstream file(table);
     std::string line;
-    std::getline(file, line);  // the head
+    std::getline(file, line);  // the table head
     while (std::getline(file, line)) {
       std::istringstream words(line);
       std::string number, local, remote, state, skipped, inode;
@@ -56,7 +56,7 @@ std::set<std::string> listening_sockets(const HostAddress& address) {
       int found = -1;
       const std::string host = local.substr(0, colon);
       const bool is_any = host.find_first_not_of('0') == std::string::npos;
-      if (digits >> std::hex >> found && found == address.port() && (is_any || host == wanted)) {
+      if (digits >> std::hex >> found && found == address.port() && (is_any || host == expected)) {
         sockets.insert(str("socket:[", inode, ']'));
       }
     }
@@ -64,8 +64,8 @@ std::set<std::string> listening_sockets(const HostAddress& address) {
   return sockets;
 }
 
-bool holds_one(const fs::path& process, const std::set<std::string>& sockets) {
-  std::error_code closed;  // to other users, and when it ends
+bool has_any_open(const fs::path& process, const std::set<std::string>& sockets) {
+  std::error_code closed;  // set if the process belongs to another user or ends
   for (fs::directory_iterator fd(process / "fd", closed), end; !closed && fd != end;
        fd.increment(closed)) {
     std::error_code gone;
@@ -78,13 +78,13 @@ bool holds_one(const fs::path& process, const std::set<std::string>& sockets) {
 
 std::string port_holder(const HostAddress& address) {
   const std::set<std::string> sockets = listening_sockets(address);
-  if (sockets.empty() || mutant_enabled("meeting.no_holder")) return "another program";
+  if (sockets.empty() || mutant_enabled("rendezvous.no_holder")) return "another program";
   std::error_code closed;
   for (fs::directory_iterator entry("/proc", closed), end; !closed && entry != end;
        entry.increment(closed)) {
     const std::string pid = entry->path().filename().string();
     if (!std::all_of(pid.begin(), pid.end(), [](char c) { return c >= '0' && c <= '9'; })) continue;
-    if (!holds_one(entry->path(), sockets)) continue;
+    if (!has_any_open(entry->path(), sockets)) continue;
     std::string name;
     std::getline(std::ifstream(entry->path() / "comm"), name);
     return str("pid ", pid, " (", name, ')');

@@ -5,8 +5,8 @@
 
 namespace cleave {
 
-/// "pid 77 (python3)": who listens at an address of this host, or at its port on all of them;
-/// "another program" where this user may not see it.
+/// The process that listens at this address of this host, or at its port on all interfaces: "pid 77
+/// (python3)", or "another program" if this user may not see it.
 std::string port_holder(const HostAddress& address);
 
 }  // namespace cleave

@@ -5,25 +5,25 @@
 
 namespace cleave {
 
-// What one rank tells another one over the network: a Frame, then frame.bytes more. Both ends are
-// the same build on machines of one byte order, which their greeting has made sure of.
+// The wire format between two ranks: a Frame, then a body of frame.bytes bytes. Both ends are the
+// same build and have the same byte order, which rendezvous has checked.
 
-/// What a frame tells, and what follows it.
+/// The kinds of frames, and their bodies.
 enum class FrameKind : uint32_t {
-  kGroup = 1,  ///< the sender has joined the group `key`: GroupTail, then its ranks
-  kPost,   ///< header and note of the sender's post `number` to `key`: payload bytes from `offset`
-  kChunk,  ///< chunk `number` of a message with `offset` bytes: its data
-  kTake,   ///< the sender has read all chunks before `number`
-  kAsk,    ///< question `number`, for which the answer is a snapshot
-  kSnapshot,  ///< where the sender is, said after its question `number`: see rank_snapshot.h
-  kAbort,     ///< the first failure of the job: AbortTail
-  kBye,       ///< nothing more comes
+  kGroup = 1,  ///< the sender has joined the group `key`. Body: GroupBody, then its ranks
+  kPost,   ///< header and note of the sender's post `number` to `key`. Body: payload from `offset`
+  kChunk,  ///< chunk `number` of a message of `offset` bytes in total. Body: its data
+  kAck,    ///< the sender has read all chunks before `number`
+  kSnapshotRequest,  ///< asks for a snapshot in reply to request `number`
+  kSnapshot,  ///< the sender's state after the receiver's request `number`. Body: rank_snapshot.h
+  kAbort,     ///< the first failure of the job. Body: AbortBody
+  kClose,     ///< the sender's last frame
 };
 
-/// The fixed part of everything that travels.
+/// The fixed header of every frame.
 struct Frame {
   FrameKind kind;
-  uint32_t bytes;  ///< that follow
+  uint32_t bytes;  ///< size of the body
   uint64_t key;    ///< of a group
   uint64_t offset;
   uint32_t number;
@@ -33,14 +33,14 @@ struct Frame {
 };
 static_assert(sizeof(Frame) == 32 + sizeof(CallHeader) + sizeof(CallNote));
 
-/// What follows a kGroup frame, before int32_t[num_ranks].
-struct GroupTail {
+/// The body of a kGroup frame, followed by int32_t[num_ranks].
+struct GroupBody {
   char name[kGroupNameBytes];
   int32_t num_ranks;
 };
 
-/// What follows a kAbort frame.
-struct AbortTail {
+/// The body of a kAbort frame.
+struct AbortBody {
   int64_t step;
   uint64_t sequence;
   int32_t rank, code;
@@ -49,7 +49,7 @@ struct AbortTail {
   char text[kAbortTextBytes];
 };
 
-/// The most bytes that follow a frame which is no payload and no chunk.
-inline constexpr uint32_t kMaxTailBytes = 64 << 10;
+/// Largest body of a frame other than kPost and kChunk.
+inline constexpr uint32_t kMaxBodyBytes = 64 << 10;
 
 }  // namespace cleave

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cleave/comm/shm/futex.h"
 #include "cleave/comm/api/operation.h"
 #include "cleave/comm/net/rank_snapshot.h"
+#include "cleave/comm/shm/futex.h"
 
 namespace cleave {
 namespace {
@@ -21,7 +21,7 @@ bool has_rank(std::span<const int32_t> ranks, int rank) {
   return std::binary_search(ranks.begin(), ranks.end(), rank);
 }
 
-/// Text of a fixed field that a peer wrote, which may lack its end.
+/// The text of a fixed-size field that a peer wrote; it may lack the terminating null.
 template <size_t kSize>
 std::string text_of(const char (&field)[kSize]) {
   return {field, std::find(field, field + kSize, '\0')};
@@ -34,34 +34,34 @@ bool is_code(int32_t value) {
 
 }  // namespace
 
-std::span<std::byte> FrameDecoder::room() {
-  if (in_tail_) return tail_.subspan(filled_);
+std::span<std::byte> FrameDecoder::receive_buffer() {
+  if (in_body_) return body_.subspan(filled_);
   return {reinterpret_cast<std::byte*>(&frame_) + filled_, sizeof(Frame) - filled_};
 }
 
 void FrameDecoder::advance(size_t count) {
   filled_ += count;
-  if (filled_ < (in_tail_ ? tail_.size() : sizeof(Frame))) return;
-  if (!in_tail_) {
-    begin_tail();
+  if (filled_ < (in_body_ ? body_.size() : sizeof(Frame))) return;
+  if (!in_body_) {
+    begin_body();
     filled_ = 0;
-    in_tail_ = true;
-    if (!tail_.empty()) return;
+    in_body_ = true;
+    if (!body_.empty()) return;
   }
-  in_tail_ = false;
+  in_body_ = false;
   filled_ = 0;
   finish();
 }
 
-void FrameDecoder::begin_tail() {
+void FrameDecoder::begin_body() {
   frame_.note.site[sizeof(frame_.note.site) - 1] = '\0';
   CLEAVE_CHECK(!has_ended_, Code::kFormat, "rank ", peer_, " sent a frame after its last one");
   if (frame_.kind == FrameKind::kPost) return begin_post();
   if (frame_.kind == FrameKind::kChunk) return begin_chunk();
-  CLEAVE_CHECK(frame_.bytes <= kMaxTailBytes, Code::kFormat, "rank ", peer_, " sent a frame of ",
-               frame_.bytes, " bytes; at most ", kMaxTailBytes, " are possible");
-  tail_copy_.resize(frame_.bytes);
-  tail_ = tail_copy_;
+  CLEAVE_CHECK(frame_.bytes <= kMaxBodyBytes, Code::kFormat, "rank ", peer_, " sent a frame of ",
+               frame_.bytes, " bytes; at most ", kMaxBodyBytes, " are allowed");
+  body_copy_.resize(frame_.bytes);
+  body_ = body_copy_;
 }
 
 void FrameDecoder::finish() {
@@ -72,18 +72,18 @@ void FrameDecoder::finish() {
       return finish_post();
     case FrameKind::kChunk:
       return finish_chunk();
-    case FrameKind::kTake:
-      return finish_take();
-    case FrameKind::kAsk:
-      asked_ = frame_.number;
+    case FrameKind::kAck:
+      return finish_ack();
+    case FrameKind::kSnapshotRequest:
+      last_request_ = frame_.number;
       return;
     case FrameKind::kSnapshot:
-      apply_snapshot(segment_, self_, peer_, tail_copy_);
-      answered_ = frame_.number;
+      apply_snapshot(segment_, self_, peer_, body_copy_);
+      last_answer_ = frame_.number;
       return;
     case FrameKind::kAbort:
       return finish_abort();
-    case FrameKind::kBye:
+    case FrameKind::kClose:
       has_ended_ = true;
       return;
   }
@@ -98,7 +98,7 @@ MemberSlot& FrameDecoder::peer_slot(const GroupEntry& entry) const {
 }
 
 void FrameDecoder::begin_post() {
-  // A post that only synchronises may have no call yet.
+  // A post that only synchronizes may have no call yet.
   CLEAVE_CHECK(frame_.header.op == Op::kNone || has_dtype(frame_.header.dtype), Code::kFormat,
                "rank ", peer_, " sent a call of dtype ", int{frame_.header.dtype});
   const auto index = segment_.find_group(frame_.key);
@@ -107,10 +107,10 @@ void FrameDecoder::begin_post() {
   const GroupEntry& entry = segment_.group(group_);
   const auto ranks = segment_.group_ranks(entry);
   CLEAVE_CHECK(has_rank(ranks, peer_) && has_rank(ranks, self_), Code::kFormat, "rank ", peer_,
-               " posted to axis ", entry.name, ", which it shares not with rank ", self_);
+               " posted to axis ", entry.name, ", which it does not share with rank ", self_);
   const auto self = std::lower_bound(ranks.begin(), ranks.end(), self_) - ranks.begin();
   const auto peer = std::lower_bound(ranks.begin(), ranks.end(), peer_) - ranks.begin();
-  // One post after the other, and never two ahead of this rank: it may still read the last one.
+  // Posts come in order and at most one ahead of this rank, which may still read the previous one.
   const uint32_t own = segment_.member(entry, static_cast<int>(self)).stamp.load();
   CLEAVE_CHECK(frame_.number == peer_slot(entry).stamp.load() + 1 &&
                    static_cast<int32_t>(frame_.number - own) <= 1,
@@ -119,16 +119,16 @@ void FrameDecoder::begin_post() {
   CLEAVE_CHECK(
       frame_.offset <= entry.payload_bytes && frame_.bytes <= entry.payload_bytes - frame_.offset,
       Code::kFormat, "rank ", peer_, " posted ", frame_.bytes, " bytes at ", frame_.offset,
-      " to axis ", entry.name, ", which has room for ", entry.payload_bytes);
+      " to axis ", entry.name, ", whose payload has ", entry.payload_bytes, " bytes");
   std::byte* payload = segment_.payload(entry, static_cast<int>(peer), frame_.number % 2);
-  tail_ = {payload + frame_.offset, frame_.bytes};
+  body_ = {payload + frame_.offset, frame_.bytes};
 }
 
 void FrameDecoder::finish_post() {
   MemberSlot& slot = peer_slot(segment_.group(group_));
   const uint32_t copy = frame_.number % 2;
   slot.header[copy] = frame_.header;
-  slot.header[copy].group = group_;  // groups have another number in each copy of the segment
+  slot.header[copy].group = group_;  // the index of a group differs between replicas
   slot.digest[copy] = digest(slot.header[copy]);
   slot.note[copy] = frame_.note;
   slot.stamp.store(frame_.number, std::memory_order_seq_cst);
@@ -140,8 +140,8 @@ void FrameDecoder::begin_chunk() {
   const uint32_t head = ring.head.load(), tail = ring.tail.load();
   CLEAVE_CHECK(frame_.number == head && head - tail < kNumChunks && frame_.bytes <= kChunkBytes &&
                    segment_.find_group(frame_.key).has_value(),
-               Code::kFormat, "rank ", peer_, " sent part ", frame_.number,
-               " of its messages with ", frame_.bytes, " bytes; awaited is part ", head);
+               Code::kFormat, "rank ", peer_, " sent chunk ", frame_.number,
+               " of its messages with ", frame_.bytes, " bytes; expected chunk ", head);
   CLEAVE_CHECK(has_dtype(frame_.header.dtype), Code::kFormat, "rank ", peer_,
                " sent a message of dtype ", int{frame_.header.dtype});
   uint64_t bytes = 0;
@@ -151,7 +151,7 @@ void FrameDecoder::begin_chunk() {
                Code::kFormat, "rank ", peer_, " sent a message of ", frame_.offset, " bytes as ",
                frame_.header.count, " elements of ", item, " bytes");
   MessageRing& own = segment_.ring(peer_, self_);
-  tail_ = {own.chunks[head % kNumChunks].data, frame_.bytes};
+  body_ = {own.chunks[head % kNumChunks].data, frame_.bytes};
 }
 
 void FrameDecoder::finish_chunk() {
@@ -166,20 +166,20 @@ void FrameDecoder::finish_chunk() {
   if (ring.num_waiting_receivers.load(std::memory_order_seq_cst) != 0) futex_wake_all(ring.head);
 }
 
-void FrameDecoder::finish_take() {
+void FrameDecoder::finish_ack() {
   MessageRing& ring = segment_.ring(self_, peer_);
   const uint32_t head = ring.head.load(), tail = ring.tail.load();
   CLEAVE_CHECK(frame_.number - tail <= head - tail, Code::kFormat, "rank ", peer_,
-               " has read message part ", frame_.number, "; sent are ", head);
+               " has read message chunk ", frame_.number, "; ", head, " were sent");
   ring.tail.store(frame_.number, std::memory_order_seq_cst);
   if (ring.num_waiting_senders.load(std::memory_order_seq_cst) != 0) futex_wake_all(ring.tail);
 }
 
 void FrameDecoder::finish_group() {
-  CLEAVE_CHECK(tail_copy_.size() >= sizeof(GroupTail), Code::kFormat, "rank ", peer_,
-               " announced a group in ", tail_copy_.size(), " bytes");
-  const auto head = read_as<GroupTail>(tail_copy_);
-  const auto rest = std::span(tail_copy_).subspan(sizeof(GroupTail));
+  CLEAVE_CHECK(body_copy_.size() >= sizeof(GroupBody), Code::kFormat, "rank ", peer_,
+               " announced a group in ", body_copy_.size(), " bytes");
+  const auto head = read_as<GroupBody>(body_copy_);
+  const auto rest = std::span(body_copy_).subspan(sizeof(GroupBody));
   CLEAVE_CHECK(head.num_ranks > 0 && head.num_ranks <= segment_.num_ranks() &&
                    rest.size() == static_cast<size_t>(head.num_ranks) * sizeof(int32_t),
                Code::kFormat, "rank ", peer_, " announced a group of ", head.num_ranks,
@@ -190,7 +190,7 @@ void FrameDecoder::finish_group() {
       std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
   CLEAVE_CHECK(frame_.key != 0 && ascends && ranks.front() >= 0 &&
                    ranks.back() < segment_.num_ranks() && has_rank(ranks, peer_),
-               Code::kFormat, "rank ", peer_, " announced a group of impossible ranks");
+               Code::kFormat, "rank ", peer_, " announced a group of invalid ranks");
   const std::string name = text_of(head.name);
   const GroupEntry& known = segment_.group(segment_.join_group(frame_.key, ranks, name));
   const auto known_ranks = segment_.group_ranks(known);
@@ -202,16 +202,16 @@ void FrameDecoder::finish_group() {
 }
 
 void FrameDecoder::finish_abort() {
-  CLEAVE_CHECK(tail_copy_.size() == sizeof(AbortTail), Code::kFormat, "rank ", peer_,
-               " told a failure in ", tail_copy_.size(), " bytes");
-  const auto told = read_as<AbortTail>(tail_copy_);
-  segment_.abort({.rank = told.rank >= 0 && told.rank < segment_.num_ranks() ? told.rank : peer_,
-               .code = is_code(told.code) ? static_cast<Code>(told.code) : Code::kPeer,
-               .step = told.step,
-               .sequence = told.sequence,
-               .op = told.op,
-               .group = text_of(told.group),
-               .text = text_of(told.text)});
+  CLEAVE_CHECK(body_copy_.size() == sizeof(AbortBody), Code::kFormat, "rank ", peer_,
+               " reported a failure in ", body_copy_.size(), " bytes");
+  const auto body = read_as<AbortBody>(body_copy_);
+  segment_.abort({.rank = body.rank >= 0 && body.rank < segment_.num_ranks() ? body.rank : peer_,
+                  .code = is_code(body.code) ? static_cast<Code>(body.code) : Code::kPeer,
+                  .step = body.step,
+                  .sequence = body.sequence,
+                  .op = body.op,
+                  .group = text_of(body.group),
+                  .text = text_of(body.text)});
 }
 
 }  // namespace cleave

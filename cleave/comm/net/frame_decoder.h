@@ -9,49 +9,51 @@
 
 namespace cleave {
 
-/// Writes what one peer tells over the network into this rank's copy of the shared segment.
+/// Decodes the frames of one peer and writes their contents to this rank's replica of the shared
+/// segment.
 ///
-/// Bytes go where room() says, advance() then makes sense of them. Every number in a frame is
-/// checked against the segment before it is used.
+/// The caller writes received bytes to receive_buffer() and then calls advance(). Every number in a
+/// frame is checked against the segment before it is used.
 class FrameDecoder {
  public:
-  /// `segment` must outlive the copy; `self` and `peer` are world ranks.
-  FrameDecoder(SharedSegment& segment, int self, int peer) : segment_(segment), self_(self), peer_(peer) {}
+  /// `segment` must outlive the decoder; `self` and `peer` are world ranks.
+  FrameDecoder(SharedSegment& segment, int self, int peer)
+      : segment_(segment), self_(self), peer_(peer) {}
 
-  /// Where the peer's next bytes belong; never empty.
-  [[nodiscard]] std::span<std::byte> room();
-  /// `count` bytes of room() are there. Throws Error(kFormat) when the peer breaks the protocol:
-  /// then nothing more may be taken from it; Error(kDesync) when its groups differ from those of
-  /// this rank.
+  /// Where the peer's next bytes must be written; never empty.
+  [[nodiscard]] std::span<std::byte> receive_buffer();
+  /// Consumes `count` bytes that were written to receive_buffer(). Throws Error(kFormat) if the
+  /// peer violates the protocol, after which nothing more may be read from it; Error(kDesync) if
+  /// its groups differ from those of this rank.
   void advance(size_t count);
 
-  /// The last question that the peer asked, and the last one that its snapshots answer; 0 is none.
-  [[nodiscard]] uint32_t asked() const { return asked_; }
-  [[nodiscard]] uint32_t answered() const { return answered_; }
-  /// Whether the peer has said that nothing more comes.
+  /// The peer's last snapshot request, and the last request that its snapshots answer; 0 if none.
+  [[nodiscard]] uint32_t last_request() const { return last_request_; }
+  [[nodiscard]] uint32_t last_answer() const { return last_answer_; }
+  /// Whether the peer has sent its last frame.
   [[nodiscard]] bool has_ended() const { return has_ended_; }
 
  private:
-  void begin_tail();
+  void begin_body();
   void finish();
   void begin_post();
   void finish_post();
   void begin_chunk();
   void finish_chunk();
   void finish_group();
-  void finish_take();
+  void finish_ack();
   void finish_abort();
   [[nodiscard]] MemberSlot& peer_slot(const GroupEntry& entry) const;
 
   SharedSegment& segment_;
   int self_, peer_;
   Frame frame_{};
-  size_t filled_ = 0;                 // of the frame, then of the tail
-  bool in_tail_ = false;              // the frame is whole
-  std::span<std::byte> tail_;         // where the rest belongs
-  std::vector<std::byte> tail_copy_;  // for what does not go straight to the segment
+  size_t filled_ = 0;                 // bytes of the frame header, then of the body
+  bool in_body_ = false;              // the frame header is complete
+  std::span<std::byte> body_;         // where the body is written
+  std::vector<std::byte> body_copy_;  // for bodies that are not written to the segment directly
   uint32_t group_ = 0;                // index of a post's group
-  uint32_t asked_ = 0, answered_ = 0;
+  uint32_t last_request_ = 0, last_answer_ = 0;
   bool has_ended_ = false;
 };
 

@@ -21,29 +21,29 @@ using Bytes = std::string;
 
 constexpr uint64_t kKey = 77;
 
-/// Rank 0's copy of a segment of three ranks, and what rank 1 tells it.
-class Copy {
+/// Rank 0's replica of a segment of three ranks, and its decoder for the frames of rank 1.
+class Receiver {
  public:
-  Copy() { group = segment->join_group(kKey, std::vector{0, 1}, "tp"); }
+  Receiver() { group = segment->join_group(kKey, std::vector{0, 1}, "tp"); }
 
-  void tell(const Frame& frame, const Bytes& tail = {}, size_t piece = 7) {
+  void receive(const Frame& frame, const Bytes& body = {}, size_t piece = 7) {
     feed(std::as_bytes(std::span(&frame, 1)), piece);
-    feed(std::as_bytes(std::span(tail)), piece);
+    feed(std::as_bytes(std::span(body)), piece);
   }
 
-  std::shared_ptr<SharedSegment> segment = SharedSegment::create_mirror(3, 0);
+  std::shared_ptr<SharedSegment> segment = SharedSegment::create_replica(3, 0);
   uint32_t group = 0;
-  FrameDecoder copy{*segment, 0, 1};
+  FrameDecoder decoder{*segment, 0, 1};
 
  private:
-  /// Gives the bytes piece by piece, so that they end anywhere.
+  /// Passes the bytes in pieces that end anywhere.
   void feed(std::span<const std::byte> bytes, size_t piece) {
     while (!bytes.empty()) {
-      const auto room = copy.room();
-      ASSERT_FALSE(room.empty());
-      const size_t size = std::min({room.size(), piece, bytes.size()});
-      std::memcpy(room.data(), bytes.data(), size);
-      copy.advance(size);
+      const auto buffer = decoder.receive_buffer();
+      ASSERT_FALSE(buffer.empty());
+      const size_t size = std::min({buffer.size(), piece, bytes.size()});
+      std::memcpy(buffer.data(), bytes.data(), size);
+      decoder.advance(size);
       bytes = bytes.subspan(size);
     }
   }
@@ -58,7 +58,7 @@ Frame post(uint32_t number, uint64_t offset, size_t bytes) {
   frame.bytes = static_cast<uint32_t>(bytes);
   frame.header.op = Op::kAllReduce;
   frame.header.dtype = static_cast<uint8_t>(DType::kF32);
-  frame.header.group = 1234;  // rank 1's own number for it
+  frame.header.group = 1234;  // the group's index in rank 1's replica
   return frame;
 }
 
@@ -78,8 +78,8 @@ Frame plain(FrameKind kind, uint32_t number, size_t bytes = 0) {
   return frame;
 }
 
-Bytes group_tail(int32_t num_ranks, const std::vector<int32_t>& ranks, std::string_view name) {
-  GroupTail head{};
+Bytes group_body(int32_t num_ranks, const std::vector<int32_t>& ranks, std::string_view name) {
+  GroupBody head{};
   name.copy(head.name, sizeof(head.name));
   head.num_ranks = num_ranks;
   Bytes bytes(sizeof(head) + ranks.size() * sizeof(int32_t), '\0');
@@ -89,55 +89,56 @@ Bytes group_tail(int32_t num_ranks, const std::vector<int32_t>& ranks, std::stri
 }
 
 TEST(FrameDecoder, Post_ArrivesInThePeersSlot) {
-  Copy rank;
-  rank.tell(post(1, 64, 5), "hello");
-  const GroupEntry& entry = rank.segment->group(rank.group);
-  EXPECT_EQ(rank.segment->member(entry, 1).stamp.load(), 1U);
-  EXPECT_EQ(rank.segment->member(entry, 1).header[1].group, rank.group);
-  EXPECT_EQ(std::memcmp(rank.segment->payload(entry, 1, 1) + 64, "hello", 5), 0);
+  Receiver receiver;
+  receiver.receive(post(1, 64, 5), "hello");
+  const GroupEntry& entry = receiver.segment->group(receiver.group);
+  EXPECT_EQ(receiver.segment->member(entry, 1).stamp.load(), 1U);
+  EXPECT_EQ(receiver.segment->member(entry, 1).header[1].group, receiver.group);
+  EXPECT_EQ(std::memcmp(receiver.segment->payload(entry, 1, 1) + 64, "hello", 5), 0);
 }
 
 TEST(FrameDecoder, SiteWithoutAnEnd_IsCut) {
-  Copy rank;
+  Receiver receiver;
   Frame frame = post(1, 64, 5);
   std::memset(frame.note.site, 'x', sizeof(frame.note.site));
-  rank.tell(frame, "hello");
-  const CallNote& note = rank.segment->member(rank.segment->group(rank.group), 1).note[1];
+  receiver.receive(frame, "hello");
+  const CallNote& note =
+      receiver.segment->member(receiver.segment->group(receiver.group), 1).note[1];
   EXPECT_EQ(Bytes(note.site, sizeof(note.site)), Bytes(sizeof(note.site) - 1, 'x') + '\0');
 }
 
 TEST(FrameDecoder, Message_ArrivesInTheRing) {
-  Copy rank;
-  rank.tell(chunk(0, 2, 8), "8 bytes!");
-  const MessageRing& ring = rank.segment->ring(1, 0);
+  Receiver receiver;
+  receiver.receive(chunk(0, 2, 8), "8 bytes!");
+  const MessageRing& ring = receiver.segment->ring(1, 0);
   EXPECT_EQ(ring.head.load(), 1U);
   EXPECT_EQ(ring.chunks[0].message_bytes, 8U);
   EXPECT_EQ(std::memcmp(ring.chunks[0].data, "8 bytes!", 8), 0);
 }
 
 TEST(FrameDecoder, Failure_IsRecordedWithItsText) {
-  Copy rank;
-  AbortTail told{};
-  told.rank = 2;
-  told.code = static_cast<int32_t>(Code::kNumerics);
-  std::memset(told.text, 'x', sizeof(told.text));  // without an end
-  Bytes tail(sizeof(told), '\0');
-  std::memcpy(tail.data(), &told, sizeof(told));
-  rank.tell(plain(FrameKind::kAbort, 0, tail.size()), tail, 100);
-  const auto cause = rank.segment->aborted();
+  Receiver receiver;
+  AbortBody failure{};
+  failure.rank = 2;
+  failure.code = static_cast<int32_t>(Code::kNumerics);
+  std::memset(failure.text, 'x', sizeof(failure.text));  // no terminating null
+  Bytes body(sizeof(failure), '\0');
+  std::memcpy(body.data(), &failure, sizeof(failure));
+  receiver.receive(plain(FrameKind::kAbort, 0, body.size()), body, 100);
+  const auto cause = receiver.segment->aborted();
   ASSERT_TRUE(cause.has_value());
   EXPECT_EQ(cause->rank, 2);
   EXPECT_EQ(cause->code, Code::kNumerics);
-  EXPECT_EQ(cause->text, std::string(sizeof(told.text) - 1, 'x'));
+  EXPECT_EQ(cause->text, std::string(sizeof(failure.text) - 1, 'x'));
 }
 
 struct BadFrame {
   std::string what;
-  std::function<void(Copy&)> tell;
+  std::function<void(Receiver&)> send;
 };
 
-std::function<void(Copy&)> frame(const Frame& f, const Bytes& tail = {}) {
-  return [=](Copy& rank) { rank.tell(f, tail, 4096); };
+std::function<void(Receiver&)> frame(const Frame& f, const Bytes& body = {}) {
+  return [=](Receiver& receiver) { receiver.receive(f, body, 4096); };
 }
 
 Frame changed(Frame f, const std::function<void(Frame&)>& change) {
@@ -146,17 +147,17 @@ Frame changed(Frame f, const std::function<void(Frame&)>& change) {
 }
 
 std::vector<BadFrame> bad_posts() {
-  const uint64_t room = 1 << 20;
+  const uint64_t payload_bytes = 1 << 20;
   return {{"kind", frame(plain(static_cast<FrameKind>(99), 0))},
-          {"tail too long", frame(plain(FrameKind::kGroup, 0, kMaxTailBytes + 1))},
+          {"body too long", frame(plain(FrameKind::kGroup, 0, kMaxBodyBytes + 1))},
           {"post to an unknown group", frame(changed(post(1, 0, 0), [](Frame& f) { f.key = 5; }))},
           {"post out of turn", frame(post(2, 0, 0))},
-          {"post beyond the payload", frame(post(1, room - 4, 5))},
+          {"post beyond the payload", frame(post(1, payload_bytes - 4, 5))},
           {"post at an offset that wraps", frame(post(1, ~uint64_t{0}, 5))},
           {"post of no dtype", frame(changed(post(1, 0, 0), [](Frame& f) { f.header.dtype = 0; }))},
-          {"two posts ahead", [](Copy& rank) {
-             rank.tell(post(1, 0, 0));
-             rank.tell(post(2, 0, 0));
+          {"two posts ahead", [](Receiver& receiver) {
+             receiver.receive(post(1, 0, 0));
+             receiver.receive(post(2, 0, 0));
            }}};
 }
 
@@ -174,49 +175,49 @@ std::vector<BadFrame> bad_messages() {
       {"message of no dtype",
        frame(changed(chunk(0, 2, 4), [](Frame& f) { f.header.dtype = 99; }))},
       {"message of no group", frame(changed(chunk(0, 1, 4), [](Frame& f) { f.key = 5; }))},
-      {"five chunks unread", [](Copy& rank) {
-         for (uint32_t i = 0; i < 5; ++i) rank.tell(chunk(i, 1, 4), "1234", 999);
+      {"five chunks unread", [](Receiver& receiver) {
+         for (uint32_t i = 0; i < 5; ++i) receiver.receive(chunk(i, 1, 4), "1234", 999);
        }}};
 }
 
-std::vector<BadFrame> bad_words() {
-  const auto take = [](uint32_t number) {
-    return [number](Copy& rank) {
-      MessageRing& ring = rank.segment->ring(0, 1);
+std::vector<BadFrame> bad_control_frames() {
+  const auto ack = [](uint32_t number) {
+    return [number](Receiver& receiver) {
+      MessageRing& ring = receiver.segment->ring(0, 1);
       ring.head.store(5);
       ring.tail.store(4);
-      rank.tell(plain(FrameKind::kTake, number));
+      receiver.receive(plain(FrameKind::kAck, number));
     };
   };
-  return {{"read what was not sent", take(6)},
-          {"read again what was read", take(3)},
+  return {{"ack of a chunk that was not sent", ack(6)},
+          {"ack that goes back", ack(3)},
           {"group cut short", frame(plain(FrameKind::kGroup, 0, 3), "abc")},
-          {"group of too many", frame(plain(FrameKind::kGroup, 0, 44), group_tail(4, {}, "x"))},
-          {"group of other bytes", frame(plain(FrameKind::kGroup, 0, 48), group_tail(2, {1}, "x"))},
+          {"group of too many", frame(plain(FrameKind::kGroup, 0, 44), group_body(4, {}, "x"))},
+          {"group of other bytes", frame(plain(FrameKind::kGroup, 0, 48), group_body(2, {1}, "x"))},
           {"group without its sender",
            frame(changed(plain(FrameKind::kGroup, 0, 52), [](Frame& f) { f.key = 9; }),
-                 group_tail(2, {0, 2}, "x"))},
+                 group_body(2, {0, 2}, "x"))},
           {"group that descends",
            frame(changed(plain(FrameKind::kGroup, 0, 52), [](Frame& f) { f.key = 9; }),
-                 group_tail(2, {1, 0}, "x"))},
+                 group_body(2, {1, 0}, "x"))},
           {"known group with other ranks",
            frame(changed(plain(FrameKind::kGroup, 0, 52), [](Frame& f) { f.key = kKey; }),
-                 group_tail(2, {1, 2}, "tp"))},
+                 group_body(2, {1, 2}, "tp"))},
           {"failure cut short", frame(plain(FrameKind::kAbort, 0, 3), "abc")},
           {"snapshot cut short", frame(plain(FrameKind::kSnapshot, 0, 3), "abc")},
-          {"frame after the last", [](Copy& rank) {
-             rank.tell(plain(FrameKind::kBye, 0));
-             rank.tell(plain(FrameKind::kAsk, 1));
+          {"frame after the last", [](Receiver& receiver) {
+             receiver.receive(plain(FrameKind::kClose, 0));
+             receiver.receive(plain(FrameKind::kSnapshotRequest, 1));
            }}};
 }
 
 TEST(FrameDecoder, FramesThatBreakTheProtocol_AreRefused) {
-  for (const auto& cases : {bad_posts(), bad_messages(), bad_words()}) {
+  for (const auto& cases : {bad_posts(), bad_messages(), bad_control_frames()}) {
     for (const BadFrame& item : cases) {
       SCOPED_TRACE(item.what);
-      Copy rank;
+      Receiver receiver;
       try {
-        item.tell(rank);
+        item.send(receiver);
         ADD_FAILURE() << "accepted";
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), Code::kFormat) << error.what();
@@ -226,11 +227,11 @@ TEST(FrameDecoder, FramesThatBreakTheProtocol_AreRefused) {
 }
 
 TEST(FrameDecoder, GroupOfAnotherName_IsADesync) {
-  Copy rank;
+  Receiver receiver;
   Frame frame = plain(FrameKind::kGroup, 0, 52);
   frame.key = kKey;
   try {
-    rank.tell(frame, group_tail(2, {0, 1}, "dp"));
+    receiver.receive(frame, group_body(2, {0, 1}, "dp"));
     FAIL() << "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Code::kDesync);
@@ -238,9 +239,10 @@ TEST(FrameDecoder, GroupOfAnotherName_IsADesync) {
   }
 }
 
-TEST(RankSnapshot, OfAWaitingRank_ShowsItThereAndHereAlike) {
-  // Rank 1's copy knows the groups in another order.
-  const auto there = SharedSegment::create_mirror(3, 1), here = SharedSegment::create_mirror(3, 0);
+TEST(RankSnapshot, OfAWaitingRank_RestoresItsState) {
+  // Rank 1's replica has the groups in another order.
+  const auto there = SharedSegment::create_replica(3, 1),
+             here = SharedSegment::create_replica(3, 0);
   const uint32_t pair = there->join_group(3, std::vector{1, 2}, "pair");
   here->join_group(kKey, std::vector{0, 1}, "tp");
   const uint32_t pair_here = here->join_group(3, std::vector{1, 2}, "pair");
@@ -281,7 +283,7 @@ TEST(RankSnapshot, OfAWaitingRank_ShowsItThereAndHereAlike) {
   EXPECT_EQ(here->member(here->group(pair_here), 0).stamp.load(), 299U);
   EXPECT_EQ(here->channel_ends(1, 2)->head.load(), 3U);
   EXPECT_EQ(here->channel_ends(2, 1)->tail.load(), 4U);
-  // Operations that were not told are unknown, not wrong.
+  // Operations that were not in the snapshot are unknown, not wrong.
   EXPECT_EQ(log_read(here->rank(1), 299).sequence, 300U);
   EXPECT_EQ(log_read(here->rank(1), 250).op, Op::kNone);
 }
@@ -294,8 +296,8 @@ TEST(RankSnapshot, OfAnImpossibleRank_IsRefused) {
       [](RankSlot& slot) { slot.wait_peer.store(-1); }};
   for (size_t i = 0; i <= changes.size(); ++i) {
     SCOPED_TRACE(i);
-    Copy rank;
-    const auto there = SharedSegment::create_mirror(3, 1);
+    Receiver receiver;
+    const auto there = SharedSegment::create_replica(3, 1);
     const std::vector groups{there->join_group(kKey, std::vector{0, 1}, "tp")};
     RankSlot& slot = there->rank(1);
     slot.state.store(RankState::kJoined);
@@ -304,7 +306,9 @@ TEST(RankSnapshot, OfAnImpossibleRank_IsRefused) {
     slot.wait_peer.store(2);
     slot.wait_epoch.store(1);
     if (i < changes.size()) changes[i](slot);
-    const auto apply = [&] { apply_snapshot(*rank.segment, 0, 1, take_snapshot(*there, 1, groups)); };
+    const auto apply = [&] {
+      apply_snapshot(*receiver.segment, 0, 1, take_snapshot(*there, 1, groups));
+    };
     if (i == changes.size()) {
       EXPECT_NO_THROW(apply());
     } else {
@@ -314,7 +318,7 @@ TEST(RankSnapshot, OfAnImpossibleRank_IsRefused) {
 }
 
 TEST(RankSnapshot, ChangedInAnyByte_IsAppliedOrRefused) {
-  const auto there = SharedSegment::create_mirror(3, 1);
+  const auto there = SharedSegment::create_replica(3, 1);
   const uint32_t group = there->join_group(kKey, std::vector{0, 1}, "tp");
   CallHeader header{};
   header.group = group;
@@ -322,18 +326,18 @@ TEST(RankSnapshot, ChangedInAnyByte_IsAppliedOrRefused) {
   log_begin(there->rank(1), header, "x");
   there->ring(1, 0);
   const auto whole = take_snapshot(*there, 1, std::vector{group});
-  Copy rank;
+  Receiver receiver;
   for (size_t i = 0; i < whole.size(); ++i) {
     for (const int bit : {0, 6, 7}) {
       auto bytes = whole;
       bytes[i] ^= std::byte{1} << bit;
       try {
-        apply_snapshot(*rank.segment, 0, 1, bytes);
+        apply_snapshot(*receiver.segment, 0, 1, bytes);
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), Code::kFormat) << error.what();
       }
     }
-    EXPECT_THROW(apply_snapshot(*rank.segment, 0, 1, std::span(whole).first(i)), Error);
+    EXPECT_THROW(apply_snapshot(*receiver.segment, 0, 1, std::span(whole).first(i)), Error);
   }
 }
 

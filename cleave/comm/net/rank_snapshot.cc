@@ -36,14 +36,14 @@ struct Stamp {
   uint64_t stamp;
 };
 
-/// One end of a ring; `from` moves the head, `to` the tail.
+/// One end of a message ring; rank `from` moves the head, rank `to` the tail.
 struct End {
   int32_t from, to;
   uint32_t value;
   uint32_t is_head;
 };
 
-// Words of a flight entry, in their order. The first holds the group's index in its upper half.
+// Visits the words of a flight entry in order. The first holds the group's index in its upper half.
 template <class Visit>
 void visit_words(FlightEntry& entry, const Visit& visit) {
   visit(entry.kind);
@@ -85,13 +85,15 @@ std::vector<Entry> read_entries(const SharedSegment& segment, RankSlot& slot, ui
   return entries;
 }
 
-std::vector<Stamp> read_stamps(const SharedSegment& segment, int rank, std::span<const uint32_t> groups) {
+std::vector<Stamp> read_stamps(const SharedSegment& segment, int rank,
+                               std::span<const uint32_t> groups) {
   std::vector<Stamp> stamps;
   for (const uint32_t index : groups) {
     const GroupEntry& entry = segment.group(index);
     const auto ranks = segment.group_ranks(entry);
     const auto member = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
-    stamps.push_back({entry.key.load(), segment.member(entry, static_cast<int>(member)).stamp.load()});
+    stamps.push_back(
+        {entry.key.load(), segment.member(entry, static_cast<int>(member)).stamp.load()});
   }
   return stamps;
 }
@@ -109,14 +111,14 @@ std::vector<End> read_ends(const SharedSegment& segment, int rank) {
   return ends;
 }
 
-/// Takes a snapshot's parts from its front.
+/// Reads a snapshot's parts from the front.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : left_(bytes) {}
   template <class T>
   std::vector<T> take(uint64_t count) {
     CLEAVE_CHECK(count <= left_.size() / sizeof(T), Code::kFormat, "snapshot with ", count,
-                 " parts of ", sizeof(T), " bytes where ", left_.size(), " bytes are left");
+                 " parts of ", sizeof(T), " bytes but only ", left_.size(), " bytes left");
     std::vector<T> items(count);
     if (count > 0) std::memcpy(items.data(), left_.data(), count * sizeof(T));
     left_ = left_.subspan(count * sizeof(T));
@@ -149,7 +151,7 @@ void apply_entries(const SharedSegment& segment, RankSlot& slot, const Head& hea
                    const std::vector<Entry>& entries) {
   const uint64_t first = head.num_operations - entries.size();
   const uint64_t known = slot.num_operations.load();
-  // Those between what was known and what is told now stay unknown.
+  // Operations between the last snapshot and this one are unknown.
   for (uint64_t number = std::max(known, first - std::min<uint64_t>(first, kFlightLogLength));
        number < first; ++number) {
     slot.log[number % kFlightLogLength].kind.store(0, std::memory_order_relaxed);
@@ -158,7 +160,7 @@ void apply_entries(const SharedSegment& segment, RankSlot& slot, const Head& hea
     const uint64_t* next = entries[i].words;
     FlightEntry& entry = slot.log[(first + i) % kFlightLogLength];
     visit_words(entry, [&](auto& word) { word.store(*next++, std::memory_order_relaxed); });
-    // The newest may have been read while it was being written: then it shows no group, or any.
+    // The newest entry may have been read while it was being written, so its group may be invalid.
     const auto group = segment.find_group(entries[i].group);
     const uint64_t kind = entries[i].words[0] & 0xffffffffU;
     const bool is_known = group && has_dtype(static_cast<uint8_t>(kind >> 16));
@@ -167,32 +169,33 @@ void apply_entries(const SharedSegment& segment, RankSlot& slot, const Head& hea
   slot.num_operations.store(head.num_operations, std::memory_order_release);
 }
 
-void apply_stamps(const SharedSegment& segment, int self, int rank, const std::vector<Stamp>& stamps) {
-  for (const Stamp& told : stamps) {
-    const GroupEntry& entry = segment.group(index_of(segment, told.group));
+void apply_stamps(const SharedSegment& segment, int self, int rank,
+                  const std::vector<Stamp>& stamps) {
+  for (const Stamp& item : stamps) {
+    const GroupEntry& entry = segment.group(index_of(segment, item.group));
     const auto ranks = segment.group_ranks(entry);
     const auto member = std::find(ranks.begin(), ranks.end(), rank);
     CLEAVE_CHECK(member != ranks.end(), Code::kFormat, "snapshot of rank ", rank, " in group ",
                  entry.name, ", which it is not in");
     if (std::find(ranks.begin(), ranks.end(), self) != ranks.end()) continue;
     segment.member(entry, static_cast<int>(member - ranks.begin()))
-        .stamp.store(static_cast<uint32_t>(told.stamp), std::memory_order_release);
+        .stamp.store(static_cast<uint32_t>(item.stamp), std::memory_order_release);
   }
 }
 
 void apply_ends(SharedSegment& segment, int self, int rank, const std::vector<End>& ends) {
-  for (const End& told : ends) {
-    const int other = told.is_head != 0 ? told.to : told.from;
-    CLEAVE_CHECK((told.is_head != 0 ? told.from : told.to) == rank && other >= 0 &&
+  for (const End& end : ends) {
+    const int other = end.is_head != 0 ? end.to : end.from;
+    CLEAVE_CHECK((end.is_head != 0 ? end.from : end.to) == rank && other >= 0 &&
                      other < segment.num_ranks() && other != rank,
-                 Code::kFormat, "snapshot of rank ", rank, " with messages from rank ", told.from,
-                 " to rank ", told.to);
+                 Code::kFormat, "snapshot of rank ", rank, " with messages from rank ", end.from,
+                 " to rank ", end.to);
     if (other == self) {
-      segment.ring(told.from, told.to);  // there, even when nothing has passed through it
+      segment.ring(end.from, end.to);  // creates it if it does not exist
       continue;
     }
-    ChannelEnds& ring = segment.make_channel_ends(told.from, told.to);
-    (told.is_head != 0 ? ring.head : ring.tail).store(told.value, std::memory_order_release);
+    ChannelEnds& ring = segment.make_channel_ends(end.from, end.to);
+    (end.is_head != 0 ? ring.head : ring.tail).store(end.value, std::memory_order_release);
   }
 }
 
@@ -233,7 +236,7 @@ void apply_snapshot(SharedSegment& segment, int self, int rank, std::span<const 
                " bytes is longer than its parts");
   const uint32_t wait_group = head.wait_epoch % 2 == 0 ? 0 : index_of(segment, head.wait_group);
   RankSlot& slot = segment.rank(rank);
-  // No wait while the parts are mixed; the epoch comes last.
+  // Hide the wait while the parts are inconsistent; the epoch is stored last.
   slot.wait_epoch.store(0, std::memory_order_release);
   apply_entries(segment, slot, head, entries);
   apply_stamps(segment, self, rank, stamps);

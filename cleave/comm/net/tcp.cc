@@ -18,8 +18,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kRetry{20};
-// A connection request that got lost is sent again sooner than the kernel would.
-constexpr std::chrono::milliseconds kOneTry{2000};
+// A lost connection request is retried sooner than the kernel would.
+constexpr std::chrono::milliseconds kAttempt{2000};
 
 std::optional<HostAddress> look_up(const std::string& name, int port, int flags) {
   addrinfo hints{};
@@ -31,7 +31,7 @@ std::optional<HostAddress> look_up(const std::string& name, int port, int flags)
     return std::nullopt;
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> found(list, freeaddrinfo);
-  // IPv4 first: a host that has both names may serve only this one.
+  // Prefer IPv4: a host with both address families may listen only on IPv4.
   const addrinfo* best = list;
   for (const addrinfo* item = list; item != nullptr; item = item->ai_next) {
     if (item->ai_family != AF_INET) continue;
@@ -43,7 +43,7 @@ std::optional<HostAddress> look_up(const std::string& name, int port, int flags)
   return address;
 }
 
-/// Waits for any of `events`; false when the time is over.
+/// Waits for any of `events`; false at the deadline.
 bool wait_for(int socket, int16_t events, Deadline deadline) {
   while (true) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -55,11 +55,11 @@ bool wait_for(int socket, int16_t events, Deadline deadline) {
   }
 }
 
-/// One try; errno of its failure, 0 when it stands.
+/// One connection attempt; returns its errno, 0 on success.
 int try_connect(int socket, const HostAddress& address, Deadline deadline) {
   if (connect(socket, address.raw(), address.size()) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
-  if (!wait_for(socket, POLLOUT, std::min(deadline, Clock::now() + kOneTry))) return ETIMEDOUT;
+  if (!wait_for(socket, POLLOUT, std::min(deadline, Clock::now() + kAttempt))) return ETIMEDOUT;
   int problem = 0;
   socklen_t size = sizeof(problem);
   getsockopt(socket, SOL_SOCKET, SO_ERROR, &problem, &size);
@@ -92,7 +92,7 @@ bool HostAddress::is_loopback() const {
 }
 
 int HostAddress::port() const {
-  // The port has one place in both kinds of address.
+  // The port has the same offset in IPv4 and IPv6 addresses.
   sockaddr_in address{};
   std::memcpy(&address, &storage_, sizeof(address));
   return ntohs(address.sin_port);
@@ -125,7 +125,7 @@ std::optional<HostAddress> find_address(const std::string& name, int port) {
   return look_up(name, port, 0);
 }
 
-bool is_in_digits(const std::string& name) {
+bool is_numeric_address(const std::string& name) {
   return look_up(name, 0, AI_NUMERICHOST).has_value();
 }
 
@@ -158,7 +158,7 @@ HostAddress peer_address(int socket) {
 
 Descriptor listen_at(const HostAddress& address) {
   Descriptor fd = open_socket(address);
-  // A port whose last owner has just ended is free; one that somebody listens on is not.
+  // With SO_REUSEADDR a port in TIME_WAIT can be bound, but not one with a listener.
   const int on = 1;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   const bool listens =
@@ -173,10 +173,10 @@ Descriptor connect_until(const HostAddress& address, Deadline deadline, std::str
   while (true) {
     Descriptor fd = open_socket(address);
     const int failed = try_connect(fd.get(), address, deadline);
-    // A connection to a free port of this host may be given to itself.
-    const bool is_own = failed == 0 && own_address(fd.get()).text() == address.text();
-    if (failed == 0 && !is_own) return fd;
-    problem = std::strerror(is_own ? ECONNREFUSED : failed);
+    // A connection to a free local port may connect to itself (TCP simultaneous open).
+    const bool is_self = failed == 0 && own_address(fd.get()).text() == address.text();
+    if (failed == 0 && !is_self) return fd;
+    problem = std::strerror(is_self ? ECONNREFUSED : failed);
     if (Clock::now() + kRetry >= deadline) return Descriptor();
     std::this_thread::sleep_for(kRetry);
   }

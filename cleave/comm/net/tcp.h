@@ -10,10 +10,10 @@
 
 namespace cleave {
 
-/// When a wait ends.
+/// The time at which a wait ends.
 using Deadline = std::chrono::steady_clock::time_point;
 
-/// The moment that is this many seconds away.
+/// The time this many seconds from now.
 Deadline deadline_in(double seconds);
 
 /// An IPv4 or IPv6 address with a port.
@@ -27,7 +27,7 @@ class HostAddress {
   [[nodiscard]] bool is_loopback() const;
   [[nodiscard]] int port() const;          ///< 0 to 65535, as set_port() sets it
   void set_port(int port);                 ///< 0 lets the system choose
-  [[nodiscard]] std::string host() const;  ///< in digits; "" of the default
+  [[nodiscard]] std::string host() const;  ///< numeric; "" if default-constructed
   [[nodiscard]] std::string text() const;  ///< host and port: "10.0.0.1:29500", "[::1]:29500"
 
  private:
@@ -35,28 +35,29 @@ class HostAddress {
   socklen_t size_ = 0;
 };
 
-/// The address of a name or of an address in digits (which asks no name server); nothing while the
-/// name is unknown.
+/// Resolves a host name or a numeric address (without a name server); nullopt if the name is
+/// unknown.
 std::optional<HostAddress> find_address(const std::string& name, int port);
-/// Whether a text is an address in digits.
-bool is_in_digits(const std::string& name);
-/// All addresses of this host of the same kind (IPv4 or IPv6), port 0.
+/// Whether `name` is a numeric address.
+bool is_numeric_address(const std::string& name);
+/// The wildcard address (all interfaces) of the same family (IPv4 or IPv6), port 0.
 HostAddress any_address(const HostAddress& like);
 
-/// The two ends of a connection.
+/// The local and the remote address of a connection.
 HostAddress own_address(int socket);
 HostAddress peer_address(int socket);
 
-/// A socket that listens there; not open when the port is taken. Throws Error(kIo), also when the
-/// address is not one of this host.
+/// A listening socket; not open if the port is taken. Throws Error(kIo), also if the address is not
+/// one of this host.
 Descriptor listen_at(const HostAddress& address);
-/// A connection, tried again until somebody listens there; not open when the time is over.
-/// `problem` then says why.
+/// Connects; retries until the deadline. At the deadline the result is not open, and `problem` is
+/// the reason.
 Descriptor connect_until(const HostAddress& address, Deadline deadline, std::string& problem);
-/// The next connection; not open when there is none now.
+/// The next connection; not open if none is waiting.
 Descriptor accept_from(int listener);
 
-/// All of the bytes, over a socket that does not block; false when the connection or the time ends.
+/// Receives or sends all bytes over a non-blocking socket; false if the connection ends or the
+/// deadline passes.
 bool receive_all(int socket, std::span<std::byte> bytes, Deadline deadline);
 bool send_all(int socket, std::span<const std::byte> bytes, Deadline deadline);
 

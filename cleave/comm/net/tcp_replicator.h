@@ -8,54 +8,55 @@
 #include <thread>
 #include <vector>
 
+#include "cleave/comm/bootstrap/rendezvous_dir.h"
 #include "cleave/comm/net/frame.h"
 #include "cleave/comm/shm/shared_segment.h"
-#include "cleave/comm/bootstrap/rendezvous_dir.h"
 
 namespace cleave {
 
-/// Bytes of a member's payload that another member is given.
+/// The range of a member's payload that is sent to another member.
 struct SendRange {
   uint64_t from = 0, bytes = 0;
 };
 
-/// Keeps the copies of a shared segment alike on several hosts: carries what this rank writes to its
-/// peers' copies, and what they write to its own, over one TCP connection each. A thread of its own
-/// receives, tells how far this rank is ten times a second, and spreads the first failure; a peer
-/// whose connection ends without a farewell is itself a failure.
+/// Replicates a shared segment between ranks on several hosts: sends what this rank writes to its
+/// peers' replicas, and applies what they write to its own, over one TCP connection per peer. Its
+/// thread receives, sends this rank's state ten times a second, and broadcasts the first failure. A
+/// peer whose connection ends without a kClose frame is a failure.
 ///
-/// The functions may be called from any thread; none of them waits for a peer.
+/// Thread safe; no function waits for a peer.
 class TcpReplicator {
  public:
-  /// `sockets` by rank, connected to the mirrors of the other ranks; the own one is not open. A
-  /// network that swallows everything for `timeout_s` counts as an ended connection.
+  /// `sockets`, by rank, are connected to the replicators of the other ranks; this rank's entry is
+  /// not open. A connection whose peer acknowledges nothing for `timeout_s` counts as lost.
   TcpReplicator(std::shared_ptr<SharedSegment> segment, int rank, std::vector<Descriptor> sockets,
-             double timeout_s);
-  /// Says farewell: with the failure of the job, if any. Waits a moment for peers to hear it.
+                double timeout_s);
+  /// Sends kClose to all peers, after the failure of the job if there is one, and waits briefly
+  /// until they have received it.
   ~TcpReplicator();
   TcpReplicator(const TcpReplicator&) = delete;
   TcpReplicator& operator=(const TcpReplicator&) = delete;
 
-  /// Begins to listen to the peers.
+  /// Starts the receiving thread.
   void start();
 
-  /// Tells all peers of a group that this rank has joined (index in the segment).
+  /// Announces to all peers a group (index in the segment) that this rank has joined.
   void announce(uint32_t group);
-  /// Carries the newest post of this rank to the other members; each gets its range of the payload,
-  /// which must stay until the members have posted again. No ranges are empty ranges.
+  /// Sends the newest post of this rank to the other members, to each its range of the payload,
+  /// which must not change until all members have posted again. `ranges` has one entry per member.
   void post(uint32_t group, int member, std::span<const SendRange> ranges);
-  /// Carries a chunk to the ring's other end, where it must stay until it was taken.
+  /// Sends a chunk of the message ring to `to`. The chunk must not change until it is acknowledged.
   void send(int to, uint32_t number);
-  /// Tells the sender that all chunks before `number` are taken.
-  void take(int from, uint32_t number);
+  /// Acknowledges to the sender that all chunks before `number` have been read.
+  void acknowledge(int from, uint32_t number);
 
-  /// Asks all peers where they are; returns the question's number.
-  uint32_t ask();
-  /// Whether what the segment says of a peer is from after this question.
-  [[nodiscard]] bool has_answered(int peer, uint32_t question) const;
+  /// Requests snapshots from all peers; returns the request's number.
+  uint32_t request_snapshots();
+  /// Whether the segment's state of a peer is from after this request.
+  [[nodiscard]] bool has_snapshot_since(int peer, uint32_t request) const;
 
-  /// Seconds since the last sign of life of a peer; 0 for this rank.
-  [[nodiscard]] double silent_s(int peer) const;
+  /// Seconds since the last bytes from a peer; 0 for this rank.
+  [[nodiscard]] double seconds_silent(int peer) const;
 
  private:
   struct Peer;
@@ -65,26 +66,26 @@ class TcpReplicator {
   void run();
   void wait_for_events(Clock::time_point until);
   void receive(Peer& peer);
-  [[nodiscard]] Error end_of(const Peer& peer, ssize_t got) const;
-  void lose(Peer& peer, const Error& cause);
+  [[nodiscard]] Error disconnect_error(const Peer& peer, ssize_t received) const;
+  void disconnect(Peer& peer, const Error& cause);
   void record_failure(const Peer& peer, const Error& cause);
-  void put(Peer& peer, Outgoing outgoing);
+  void enqueue(Peer& peer, Outgoing outgoing);
   static void flush(Peer& peer);
-  void answer_questions();
-  void beat();
-  void put_snapshot(Peer& peer);
-  void spread_failure();
-  void say_farewell();
+  void answer_requests();
+  void send_heartbeats();
+  void enqueue_snapshot(Peer& peer);
+  void broadcast_failure();
+  void send_close();
   [[nodiscard]] bool is_done() const;
   void wake() const;
 
   std::shared_ptr<SharedSegment> segment_;
   int rank_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; the own one is nullptr
-  Descriptor waker_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; nullptr for this rank
+  Descriptor wake_event_;
   mutable std::mutex groups_mutex_;
   std::vector<uint32_t> groups_;  // joined by this rank
-  std::atomic<uint32_t> num_questions_ = 0;
+  std::atomic<uint32_t> num_requests_ = 0;
   std::atomic<bool> is_closing_ = false;
   std::thread thread_;
 };

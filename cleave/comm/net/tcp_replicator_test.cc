@@ -12,8 +12,8 @@
 #include <gtest/gtest.h>
 
 #include "cleave/comm/net/frame.h"
-#include "cleave/comm/shm/shm_world.h"
 #include "cleave/comm/net/tcp.h"
+#include "cleave/comm/shm/shm_world.h"
 #include "tests/support/thrown.h"
 
 namespace cleave {
@@ -21,7 +21,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Both ends of a connection over the network.
+/// Both ends of a TCP connection.
 std::pair<Descriptor, Descriptor> connected_pair() {
   const Descriptor listener = listen_at(*find_address("127.0.0.1", 0));
   std::string problem;
@@ -31,9 +31,9 @@ std::pair<Descriptor, Descriptor> connected_pair() {
   return {std::move(one), std::move(other)};
 }
 
-/// Rank 0 of two hosts' ranks; the test is the other one and says what it likes.
-struct LonelyRank {
-  LonelyRank() {
+/// Rank 0 of two ranks on two hosts. The test plays rank 1 over a raw socket.
+struct RankZero {
+  RankZero() {
     std::vector<Descriptor> sockets(2);
     std::tie(sockets[1], other) = connected_pair();
     world.emplace(segment, 0, RankOptions{.timeout_s = 20, .flight_log_folder = ""},
@@ -44,20 +44,20 @@ struct LonelyRank {
       world->group({0, 1}, "all")->barrier({.site = "s", .shape = {}});
     });
   }
-  /// Whether the other end of the connection is closed after what was still on its way.
+  /// Whether rank 0 closes the connection, after the data that was in flight.
   bool is_closed() {
     std::vector<std::byte> bytes(4096);
     ssize_t got = 0;
     while ((got = recv(other.get(), bytes.data(), bytes.size(), 0)) > 0) continue;
     return got == 0 || errno == ECONNRESET;
   }
-  std::shared_ptr<SharedSegment> segment = SharedSegment::create_mirror(2, 0);
+  std::shared_ptr<SharedSegment> segment = SharedSegment::create_replica(2, 0);
   Descriptor other;
   std::optional<ShmWorld> world;
 };
 
-TEST(TcpReplicator, BytesThatAreNoFrame_StopTheJobAndEndTheConnection) {
-  LonelyRank rank;
+TEST(TcpReplicator, InvalidFrame_StopsTheJobAndClosesTheConnection) {
+  RankZero rank;
   const std::vector<std::byte> garbage(sizeof(Frame), std::byte{0x7f});
   ASSERT_EQ(send(rank.other.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(garbage.size()));
@@ -70,7 +70,7 @@ TEST(TcpReplicator, BytesThatAreNoFrame_StopTheJobAndEndTheConnection) {
 }
 
 TEST(TcpReplicator, ConnectionThatEndsInAFrame_IsAPeerThatDied) {
-  LonelyRank rank;
+  RankZero rank;
   const std::vector<std::byte> part(sizeof(Frame) / 2);
   ASSERT_EQ(send(rank.other.get(), part.data(), part.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(part.size()));
@@ -79,11 +79,11 @@ TEST(TcpReplicator, ConnectionThatEndsInAFrame_IsAPeerThatDied) {
   EXPECT_EQ(rank.segment->aborted()->code, Code::kPeer);
 }
 
-// Row N6: as a firewall, or a host that has started anew, ends it.
+// Row N6: a firewall or a rebooted host resets connections.
 TEST(TcpReplicator, ConnectionThatIsReset_IsAPeerThatDied) {
-  LonelyRank rank;
-  const linger at_once{.l_onoff = 1, .l_linger = 0};
-  ASSERT_EQ(setsockopt(rank.other.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)), 0);
+  RankZero rank;
+  const linger reset{.l_onoff = 1, .l_linger = 0};  // close() sends RST
+  ASSERT_EQ(setsockopt(rank.other.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)), 0);
   rank.other = Descriptor();
   EXPECT_THAT(rank.barrier().what(), HasSubstr(") died, last seen not yet there"));
   EXPECT_EQ(rank.segment->aborted()->code, Code::kPeer);

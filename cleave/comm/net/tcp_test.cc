@@ -13,22 +13,22 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-HostAddress address(const std::string& digits, int port = 0) {
-  return find_address(digits, port).value();
+HostAddress address(const std::string& text, int port = 0) {
+  return find_address(text, port).value();
 }
 
-TEST(HostAddress, TextsOfBothKinds_AreReadAndWritten) {
+TEST(HostAddress, Ipv4AndIpv6_AreParsedAndFormatted) {
   EXPECT_EQ(address("10.1.2.3", 29500).text(), "10.1.2.3:29500");
   EXPECT_EQ(address("fe80::1", 65535).text(), "[fe80::1]:65535");
   EXPECT_EQ(address("::1", 7).port(), 7);
   EXPECT_EQ(HostAddress().host(), "");
   EXPECT_EQ(own_address(-1).host(), "");
   EXPECT_EQ(peer_address(-1).host(), "");
-  EXPECT_TRUE(is_in_digits("::1"));
-  EXPECT_FALSE(is_in_digits("localhost"));
+  EXPECT_TRUE(is_numeric_address("::1"));
+  EXPECT_FALSE(is_numeric_address("localhost"));
 }
 
-TEST(HostAddress, LoopbackOfBothKinds_IsKnown) {
+TEST(HostAddress, LoopbackOfIpv4AndIpv6_IsRecognized) {
   for (const char* digits : {"127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"}) {
     EXPECT_TRUE(address(digits).is_loopback()) << digits;
   }
@@ -37,12 +37,12 @@ TEST(HostAddress, LoopbackOfBothKinds_IsKnown) {
   }
 }
 
-TEST(AnyAddress, OfBothKinds_IsAllZeros) {
+TEST(AnyAddress, OfIpv4AndIpv6_IsAllZeros) {
   EXPECT_EQ(any_address(address("10.0.0.1", 5)).text(), "0.0.0.0:0");
   EXPECT_EQ(any_address(address("::1", 5)).text(), "[::]:0");
 }
 
-/// Both ends of a connection of this host.
+/// Both ends of a local connection.
 struct Pair {
   Pair() {
     const Descriptor listener = listen_at(address("127.0.0.1"));
@@ -54,7 +54,7 @@ struct Pair {
   Descriptor one, other;
 };
 
-TEST(ReceiveAll, TimeThatIsOver_EndsTheWait) {
+TEST(ReceiveAll, PassedDeadline_EndsTheWait) {
   const Pair pair;
   std::vector<std::byte> bytes(4);
   EXPECT_TRUE(send_all(pair.one.get(), std::span(bytes).first(3), deadline_in(5)));
@@ -63,17 +63,17 @@ TEST(ReceiveAll, TimeThatIsOver_EndsTheWait) {
   }
 }
 
-TEST(SendAll, PeerThatReadsNothing_EndsAtTheTime) {
+TEST(SendAll, PeerThatReadsNothing_EndsAtTheDeadline) {
   Pair pair;
-  const std::vector<std::byte> bytes(64 << 20);  // more than the system holds for a connection
+  const std::vector<std::byte> bytes(64 << 20);  // more than the socket buffers hold
   EXPECT_FALSE(send_all(pair.one.get(), bytes, deadline_in(0.05)));
   pair.other = Descriptor();
   EXPECT_FALSE(send_all(pair.one.get(), bytes, deadline_in(5)));
 }
 
-TEST(ListenAt, AddressOfAnotherHost_IsRefusedAndATakenPortIsNone) {
+TEST(ListenAt, AddressOfAnotherHost_IsAnErrorAndATakenPortIsNot) {
   try {
-    listen_at(address("203.0.113.1"));  // kept for documents, no host's own
+    listen_at(address("203.0.113.1"));  // reserved for documentation (RFC 5737): no host has it
     ADD_FAILURE() << "listens";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Code::kIo);
@@ -83,7 +83,7 @@ TEST(ListenAt, AddressOfAnotherHost_IsRefusedAndATakenPortIsNone) {
   EXPECT_FALSE(listen_at(own_address(listener.get())).is_open());
 }
 
-TEST(ConnectUntil, PortWhereNobodyListens_IsToldAtTheTime) {
+TEST(ConnectUntil, PortWithoutAListener_IsReportedAtTheDeadline) {
   HostAddress free;
   {
     const Descriptor listener = listen_at(address("127.0.0.1"));

@@ -2,14 +2,15 @@
 #include <cstring>
 #include <numeric>
 
-#include "cleave/comm/shm/collectives.h"
 #include "cleave/comm/api/overlap.h"
+#include "cleave/comm/shm/collectives.h"
 
-// 1. Every member writes how much it sends and awaits to its payload and, where there is room, what
-//    it sends behind that. So small exchanges end with the meeting.
-// 2. All compare the sizes, and know from them whose data was in the payload.
-// 3. The data of the others: threads read it in place; else it follows in pieces, with a part of
-//    the payload for each member.
+// 1. Every member writes to its payload how many bytes it sends to and expects from each member,
+//    followed by the data that it sends, if it fits. So a small all-to-all needs no further step.
+// 2. All members compare the sizes. The sizes also show whose data was in the payload.
+// 3. The data that did not fit: threads read it in place; otherwise it is sent in pieces, with a
+// part
+//    of the payload for each member.
 
 namespace cleave {
 namespace {
@@ -23,7 +24,7 @@ int64_t sum(std::span<const int64_t> sizes) {
 /// One all-to-all of one member.
 class AllToAll {
  public:
-  /// Without `has_data` it is only met for.
+  /// With has_data = false only the sizes are exchanged.
   AllToAll(CollectiveSync& sync, const Traffic& traffic, const Buffers& buffers, bool has_data)
       : sync_(sync),
         traffic_(traffic),
@@ -31,9 +32,9 @@ class AllToAll {
         n_(traffic.send.size()),
         self_(static_cast<size_t>(sync.member())) {
     data_at_ = (static_cast<int64_t>(2 * n_ * sizeof(int64_t)) + kLine - 1) / kLine * kLine;
-    // Between hosts all that is given to one member goes to all.
-    const bool has_room = has_data && !sync.is_between_hosts();
-    room_ = has_room ? sync.payload_bytes() - data_at_ : 0;
+    // Between hosts the whole payload is sent to all members, so it holds no data for single ones.
+    const bool holds_data = has_data && !sync.is_between_hosts();
+    capacity_ = holds_data ? sync.payload_bytes() - data_at_ : 0;
   }
 
   /// Steps 1 and 2.
@@ -43,10 +44,10 @@ class AllToAll {
     std::memcpy(payload, traffic_.send.data(), bytes);
     std::memcpy(payload + bytes, traffic_.recv.data(), bytes);
     const int64_t total = sum(traffic_.send);
-    if (total <= room_ && total > 0) {
+    if (total <= capacity_ && total > 0) {
       std::memcpy(payload + data_at_, buffers_.in, static_cast<size_t>(total));
     }
-    sync_.give_all(static_cast<int64_t>(2 * bytes));
+    sync_.declare_send_all(static_cast<int64_t>(2 * bytes));
     sync_.agree();
     sizes_.resize(n_ * 2 * n_);
     for (size_t m = 0; m < n_; ++m) {
@@ -77,30 +78,30 @@ class AllToAll {
   [[nodiscard]] std::span<const int64_t> sent_by(size_t member) const {
     return std::span(sizes_).subspan(member * 2 * n_, n_);
   }
-  [[nodiscard]] std::span<const int64_t> awaited_by(size_t member) const {
+  [[nodiscard]] std::span<const int64_t> expected_by(size_t member) const {
     return std::span(sizes_).subspan((member * 2 + 1) * n_, n_);
   }
 
-  /// Throws Error(kDesync) on all members unless everybody awaits what the others send.
+  /// Throws Error(kDesync) on all members unless all expect what the others send.
   void check_sizes() {
     for (size_t from = 0; from < n_; ++from) {
       for (size_t to = 0; to < n_; ++to) {
-        const int64_t gives = sent_by(from)[to], takes = awaited_by(to)[from];
-        if (gives == takes) continue;
-        const SharedSegment& segment = sync_.end_of_rank().segment();
+        const int64_t sent = sent_by(from)[to], expected = expected_by(to)[from];
+        if (sent == expected) continue;
+        const SharedSegment& segment = sync_.endpoint().segment();
         const GroupEntry& group = segment.group(sync_.group());
         const auto ranks = segment.group_ranks(group);
-        sync_.refuse(str("all_to_all on axis ", group.name, ": rank ", ranks[from], " sends ",
-                             gives, " bytes to rank ", ranks[to], ", which awaits ", takes,
-                             " bytes; these must be alike"));
+        sync_.fail_desync(str("all_to_all on axis ", group.name, ": rank ", ranks[from], " sends ",
+                              sent, " bytes to rank ", ranks[to], ", which expects ", expected,
+                              " bytes; they must be equal"));
       }
     }
   }
 
-  /// Whether a member's data was in the payload of its meeting.
-  [[nodiscard]] bool fits(size_t member) const { return sum(sent_by(member)) <= room_; }
+  /// Whether a member's data fits into its payload at agree().
+  [[nodiscard]] bool fits(size_t member) const { return sum(sent_by(member)) <= capacity_; }
 
-  /// Copies what a member sends to this one out of all that it sends.
+  /// Copies what a member sends to this one; `all` is everything that it sends.
   void copy_part(std::byte* out, size_t member, const std::byte* all) const {
     const auto sent = sent_by(member);
     if (sent[self_] > 0) {
@@ -135,7 +136,7 @@ class AllToAll {
         const size_t size = piece(traffic_.send[m], from);
         const auto place = static_cast<int64_t>(m) * limit;
         if (size > 0) std::memcpy(sync_.payload() + place, in + from, size);
-        sync_.give(static_cast<int>(m), {static_cast<uint64_t>(place), size});
+        sync_.declare_send(static_cast<int>(m), {static_cast<uint64_t>(place), size});
         in += traffic_.send[m];
       }
       sync_.barrier();
@@ -154,8 +155,8 @@ class AllToAll {
   const Traffic& traffic_;
   const Buffers& buffers_;
   size_t n_, self_;
-  int64_t data_at_ = 0, room_ = 0;  // of the meeting's payload
-  std::vector<int64_t> sizes_;      // [member][bytes sent to, bytes awaited from][peer]
+  int64_t data_at_ = 0, capacity_ = 0;  // of the data in the payload at agree()
+  std::vector<int64_t> sizes_;          // [member][bytes sent to, bytes expected from][peer]
 };
 
 }  // namespace
@@ -165,9 +166,9 @@ void agree_on_all_to_all(CollectiveSync& sync, const Traffic& traffic) {
 }
 
 void run_all_to_all(CollectiveSync& sync, const Traffic& traffic, const Buffers& buffers) {
-  AllToAll exchanged(sync, traffic, buffers, true);
-  exchanged.agree();
-  exchanged.move();
+  AllToAll exchange(sync, traffic, buffers, true);
+  exchange.agree();
+  exchange.move();
 }
 
 }  // namespace cleave

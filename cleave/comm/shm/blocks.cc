@@ -6,8 +6,8 @@
 namespace cleave {
 namespace {
 
-/// Calls move(offset in the whole matrix, offset in the packed piece, bytes) for each part of a
-/// row.
+/// Calls move(offset in the whole matrix, offset in the packed piece, bytes) for each contiguous
+/// part of a row.
 template <class Move>
 void for_each_part(const Blocks& blocks, int member, int64_t from, int64_t size, const Move& move) {
   const int64_t width = blocks.row_bytes(member);
@@ -34,7 +34,7 @@ int64_t Blocks::max_block_bytes() const {
   return rows_ * *std::max_element(bytes_.begin(), bytes_.end());
 }
 
-void Blocks::take(const std::byte* whole, int member, int64_t from,
+void Blocks::pack(const std::byte* whole, int member, int64_t from,
                   std::span<std::byte> packed) const {
   for_each_part(*this, member, from, static_cast<int64_t>(packed.size()),
                 [&](int64_t at, int64_t done, size_t bytes) {
@@ -42,8 +42,8 @@ void Blocks::take(const std::byte* whole, int member, int64_t from,
                 });
 }
 
-void Blocks::put(std::byte* whole, int member, int64_t from,
-                 std::span<const std::byte> packed) const {
+void Blocks::unpack(std::byte* whole, int member, int64_t from,
+                    std::span<const std::byte> packed) const {
   for_each_part(*this, member, from, static_cast<int64_t>(packed.size()),
                 [&](int64_t at, int64_t done, size_t bytes) {
                   std::memcpy(whole + at, packed.data() + done, bytes);

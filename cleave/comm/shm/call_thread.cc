@@ -24,13 +24,13 @@ void CallThread::end() {
 }
 
 std::shared_future<void> CallThread::start(std::function<void()> call) {
-  Given given{.call = std::move(call), .done = {}};
-  std::shared_future<void> done = given.done.get_future().share();
+  QueuedCall queued{.call = std::move(call), .done = {}};
+  std::shared_future<void> done = queued.done.get_future().share();
   {
     const std::lock_guard lock(mutex_);
-    CLEAVE_CHECK(!is_ending_, Code::kBug, "a call was started with ", waiting_.size(),
+    CLEAVE_CHECK(!is_ending_, Code::kBug, "a call was started with ", queue_.size(),
                  " waiting on a thread that has ended");
-    waiting_.push_back(std::move(given));
+    queue_.push_back(std::move(queued));
   }
   changed_.notify_all();
   return done;
@@ -40,10 +40,10 @@ template <class IsOver>
 void CallThread::help_until(const IsOver& is_over) {
   std::unique_lock lock(mutex_);
   while (!is_over()) {
-    if (is_busy_ || waiting_.empty()) {
+    if (is_busy_ || queue_.empty()) {
       changed_.wait(lock);
     } else {
-      make_first(lock);
+      run_first(lock);
     }
   }
 }
@@ -54,7 +54,7 @@ void CallThread::await(const std::shared_future<void>& done) {
 }
 
 void CallThread::await_all() {
-  help_until([&] { return waiting_.empty() && !is_busy_; });
+  help_until([&] { return queue_.empty() && !is_busy_; });
 }
 
 bool CallThread::is_current() {
@@ -65,21 +65,21 @@ bool CallThread::is_in_call() {
   return is_in_started_call;
 }
 
-void CallThread::make_first(std::unique_lock<std::mutex>& lock) {
-  Given given = std::move(waiting_.front());
-  waiting_.pop_front();
+void CallThread::run_first(std::unique_lock<std::mutex>& lock) {
+  QueuedCall queued = std::move(queue_.front());
+  queue_.pop_front();
   is_busy_ = true;
   lock.unlock();
   std::exception_ptr thrown;
   is_in_started_call = true;
   try {
-    given.call();
+    queued.call();
   } catch (...) {
     thrown = std::current_exception();
   }
   is_in_started_call = false;
-  given.call = nullptr;
-  thrown ? given.done.set_exception(thrown) : given.done.set_value();
+  queued.call = nullptr;
+  thrown ? queued.done.set_exception(thrown) : queued.done.set_value();
   lock.lock();
   is_busy_ = false;
   changed_.notify_all();
@@ -89,9 +89,9 @@ void CallThread::run() {
   is_call_thread = true;
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return !is_busy_ && (!waiting_.empty() || is_ending_); });
-    if (waiting_.empty()) return;
-    make_first(lock);
+    changed_.wait(lock, [&] { return !is_busy_ && (!queue_.empty() || is_ending_); });
+    if (queue_.empty()) return;
+    run_first(lock);
   }
 }
 

@@ -8,9 +8,8 @@
 
 namespace cleave {
 
-/// Makes calls beside the thread that gives them, one after the other in the order in which they
-/// were given. A giver that has nothing to do but wait makes those that have not begun itself:
-/// where the other thread has got no processor yet, nothing is lost.
+/// A helper thread that runs queued calls in order. A caller that waits runs calls that have not
+/// begun itself, so nothing is lost while the helper thread has no CPU.
 class CallThread {
  public:
   CallThread() : thread_([this] { run(); }) {}
@@ -18,40 +17,41 @@ class CallThread {
   CallThread(const CallThread&) = delete;
   CallThread& operator=(const CallThread&) = delete;
 
-  /// The future is ready, with what the call threw, once the call and all that it holds are gone:
-  /// so the giver, who holds the same memory, is the one who frees it.
+  /// Queues a call. The future becomes ready, with the call's exception if any, after the call and
+  /// its captures are destroyed. So memory that the caller shares with the call is freed by the
+  /// caller.
   std::shared_future<void> start(std::function<void()> call);
-  /// Makes the calls that were given and ends; nothing may be started then.
+  /// Runs the queued calls and ends the thread. Nothing may be started afterwards.
   void end();
-  /// Returns when the call of this future is made; throws what it threw.
+  /// Waits for the call of this future and rethrows its exception.
   void await(const std::shared_future<void>& done);
-  /// Returns when no call is left; what they threw is told by their futures alone.
+  /// Waits until no call is left. Exceptions are only in the futures.
   void await_all();
 
-  /// Whether the calling thread is inside a started call: what it waits for there is no wait of the
-  /// whole rank, since a peer's part of it may come beside what that peer does.
+  /// Whether the calling thread is inside a started call. A wait there does not block the whole
+  /// rank: the rank and its peers may run other calls at the same time.
   static bool is_in_call();
-  /// Whether the calling thread is one of these.
+  /// Whether the calling thread is a CallThread's helper thread.
   static bool is_current();
 
  private:
-  struct Given {
+  struct QueuedCall {
     std::function<void()> call;
     std::promise<void> done;
   };
   void run();
-  /// Makes the first waiting call; none is being made. The lock is open meanwhile.
-  void make_first(std::unique_lock<std::mutex>& lock);
-  /// Makes calls, or waits for the one that is being made, until is_over().
+  /// Runs the first queued call, with the lock released meanwhile. No call may be running.
+  void run_first(std::unique_lock<std::mutex>& lock);
+  /// Runs queued calls, or waits for the running one, until is_over().
   template <class IsOver>
   void help_until(const IsOver& is_over);
 
-  std::mutex mutex_;  // the three below
+  std::mutex mutex_;  // guards the four members below
   std::condition_variable changed_;
-  std::deque<Given> waiting_;
+  std::deque<QueuedCall> queue_;
   bool is_busy_ = false;
   bool is_ending_ = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, because it uses the other members
 };
 
 }  // namespace cleave

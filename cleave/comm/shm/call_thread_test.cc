@@ -11,7 +11,7 @@
 namespace cleave {
 namespace {
 
-TEST(CallThread, Calls_AreMadeInTheirOrder) {
+TEST(CallThread, Calls_RunInOrder) {
   CallThread thread;
   std::vector<int> order;
   std::vector<std::shared_future<void>> done;
@@ -23,19 +23,19 @@ TEST(CallThread, Calls_AreMadeInTheirOrder) {
   for (int i = 0; i < 100; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
 }
 
-TEST(CallThread, GiverThatWaits_MakesCallsWhileTheOtherIsBusyWithNone) {
+TEST(CallThread, AwaitingCaller_RunsPendingCalls) {
   CallThread thread;
-  // The other thread makes calls as long as nobody awaits them.
-  std::promise<bool> beside;
-  const auto first = thread.start([&] { beside.set_value(CallThread::is_current()); });
-  EXPECT_TRUE(beside.get_future().get());
+  // The helper thread runs calls while nobody awaits them.
+  std::promise<bool> on_helper;
+  const auto first = thread.start([&] { on_helper.set_value(CallThread::is_current()); });
+  EXPECT_TRUE(on_helper.get_future().get());
   EXPECT_FALSE(CallThread::is_current());
   std::vector<int> order;
   for (int round = 0; round < 200; ++round) {
     order.clear();
     const auto one = thread.start([&] { order.push_back(1); });
     const auto two = thread.start([&] { order.push_back(2); });
-    thread.await(two);  // makes both, one or none of them
+    thread.await(two);  // runs both, one or none of them on this thread
     EXPECT_EQ(order, (std::vector<int>{1, 2}));
     thread.await(one);
   }
@@ -44,7 +44,7 @@ TEST(CallThread, GiverThatWaits_MakesCallsWhileTheOtherIsBusyWithNone) {
   thread.await(first);
 }
 
-TEST(CallThread, WhatACallThrows_IsInItsFutureAlone) {
+TEST(CallThread, ExceptionOfACall_IsInItsFutureOnly) {
   CallThread thread;
   const auto bad = thread.start([] { throw Error(Code::kTimeout, "late"); });
   const auto good = thread.start([] {});
@@ -52,19 +52,19 @@ TEST(CallThread, WhatACallThrows_IsInItsFutureAlone) {
   EXPECT_NO_THROW(good.get());
 }
 
-TEST(CallThread, WhatACallHolds_IsGoneWhenItsFutureIsReady) {
+TEST(CallThread, CapturesOfACall_AreFreedWhenItsFutureIsReady) {
   CallThread thread;
   auto held = std::make_shared<int>(1);
   thread.start([held] {}).get();
   EXPECT_EQ(held.use_count(), 1);
 }
 
-TEST(CallThread, End_MakesTheCallsThatWereGiven) {
+TEST(CallThread, End_RunsThePendingCalls) {
   CallThread thread;
-  std::atomic<int> made = 0;
-  for (int i = 0; i < 10; ++i) thread.start([&] { ++made; });
+  std::atomic<int> num_runs = 0;
+  for (int i = 0; i < 10; ++i) thread.start([&] { ++num_runs; });
   thread.end();
-  EXPECT_EQ(made, 10);
+  EXPECT_EQ(num_runs, 10);
   EXPECT_THROW(thread.start([] {}), Error);
 }
 

@@ -10,58 +10,62 @@
 
 namespace cleave {
 
-/// One member's side of a group: the meeting points of its collectives.
+/// One member's side of a group: synchronizes the members of its collectives.
 ///
-/// A collective is begin(), then agree(), then any number of barrier(), then end(). What a member wrote
-/// to payload() before agree() or barrier() its peers read after theirs, until their next one; what
-/// each of them reads is said with give(), because between hosts only that travels.
+/// A collective calls begin(), agree(), barrier() any number of times, and end(). What a member
+/// writes to payload() before agree() or barrier(), its peers read after their own call and before
+/// their next one. declare_send() declares which bytes each peer reads, because only these are sent
+/// to other hosts.
 class CollectiveSync {
  public:
-  CollectiveSync(std::shared_ptr<RankEndpoint> end, uint32_t group, int member);
+  CollectiveSync(std::shared_ptr<RankEndpoint> endpoint, uint32_t group, int member);
 
   [[nodiscard]] int member() const { return member_; }
   [[nodiscard]] int num_members() const { return entry_->num_members; }
-  [[nodiscard]] RankEndpoint& end_of_rank() const { return *end_; }
+  [[nodiscard]] RankEndpoint& endpoint() const { return *endpoint_; }
   [[nodiscard]] uint32_t group() const { return group_; }
   /// Whether peers may read this rank's memory in place.
-  [[nodiscard]] bool is_direct() const { return end_->segment().is_of_threads(); }
+  [[nodiscard]] bool is_direct() const { return endpoint_->segment().is_of_threads(); }
 
-  /// Whether each member has its own copy of the segment.
-  [[nodiscard]] bool is_between_hosts() const { return end_->segment().is_mirror(); }
+  /// Whether each member has its own replica of the segment.
+  [[nodiscard]] bool is_between_hosts() const { return endpoint_->segment().is_replica(); }
 
   /// Bytes of a payload, a multiple of 64.
   [[nodiscard]] int64_t payload_bytes() const {
     return static_cast<int64_t>(entry_->payload_bytes);
   }
-  /// Where to write what the next agree() or barrier() gives to the peers.
+  /// Where to write what the next agree() or barrier() publishes to the peers.
   [[nodiscard]] std::byte* payload() const;
-  /// Bytes of payload() that the next agree() or barrier() gives to a member, or to all.
-  void give(int member, const SendRange& range);
-  void give_all(int64_t bytes);
-  /// What a member gave at the last agree() or barrier().
+  /// Declares the bytes of payload() that the next agree() or barrier() sends to a member, or to
+  /// all.
+  void declare_send(int member, const SendRange& range);
+  void declare_send_all(int64_t bytes);
+  /// What a member published at the last agree() or barrier().
   [[nodiscard]] const std::byte* payload_of(int member) const;
-  /// The same of all members, from `offset` on. The caller may change them; the next call does.
+  /// Pointers to the payloads of all members, plus `offset`. The caller may change the pointers;
+  /// the next call overwrites them.
   [[nodiscard]] std::span<const void*> payloads(int64_t offset);
 
-  /// Says what this rank is about to do, and which of its memory is read or written for it.
+  /// Begins a collective: publishes its header, and the memory of this rank that peers may access.
   void begin(const Operation& operation, const DirectSpan& span = {});
-  /// Waits for all members and compares what they said. Throws Error(kDesync) on all of them.
+  /// Waits for all members and compares their headers. Throws Error(kDesync) on all members if they
+  /// differ.
   void agree();
-  /// Waits until all members are here again.
+  /// Waits for all members.
   void barrier();
   void end();
 
-  /// Where the members' memory lies, from `offset` on; between rank threads only. The next call
-  /// changes them.
+  /// Pointers to the memory of all members, plus `offset`; only between rank threads. The next call
+  /// overwrites them.
   [[nodiscard]] std::span<const void*> direct_inputs(int64_t offset);
   [[nodiscard]] std::span<void*> direct_outputs(int64_t offset);
-  /// Between these two the members' own memory may be touched; only after agree(). begin_touch()
-  /// throws when the job has failed: then a peer may be about to free its memory.
+  /// The memory of other members may be accessed only between these two calls, after agree().
+  /// begin_touch() throws if the job has failed, because a peer may then free its memory.
   void begin_touch();
   void end_touch();
 
   /// Throws Error(kDesync) with this text on all members.
-  [[noreturn]] void refuse(const std::string& text);
+  [[noreturn]] void fail_desync(const std::string& text);
 
  private:
   void post();
@@ -69,16 +73,16 @@ class CollectiveSync {
   void wait(bool compares);
   void wait_for(int member, bool compares);
   void compare() const;
-  void leave() const;
+  void wait_until_untouched() const;
   [[nodiscard]] MemberSlot& slot(int member) const { return *slots_[static_cast<size_t>(member)]; }
-  [[nodiscard]] bool is_here(int member) const;
+  [[nodiscard]] bool has_arrived(int member) const;
 
-  std::shared_ptr<RankEndpoint> end_;
+  std::shared_ptr<RankEndpoint> endpoint_;
   uint32_t group_;
   GroupEntry* entry_;
   int member_;
   std::vector<MemberSlot*> slots_;
-  std::vector<SendRange> ranges_;  // by member; between hosts
+  std::vector<SendRange> ranges_;  // by member; only between hosts
   std::vector<const void*> inputs_;
   std::vector<void*> outputs_;
   uint32_t stamp_ = 0;       // of the last post

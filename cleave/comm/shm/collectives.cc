@@ -3,17 +3,17 @@
 namespace cleave {
 namespace {
 
-// Between rank threads the second meeting of a direct collective costs as much as copying this.
+// Up to this size a copy costs less than the second synchronization of a direct collective.
 constexpr int64_t kDirectBytes = 4 << 10;
-// Where parts of the sum travel instead of all summands, the second meeting costs as much as this.
-constexpr int64_t kPartedBytes = 16 << 10;
+// Up to this size reading all summands costs less than the second synchronization of kTwoShot.
+constexpr int64_t kTwoShotBytes = 16 << 10;
 
 }  // namespace
 
-Algorithm choose_algorithm(const CollectiveSync& exchange, Op op, int64_t bytes) {
-  if (exchange.is_direct() && bytes > kDirectBytes) return Algorithm::kDirect;
-  const bool is_parted = op == Op::kAllReduce && exchange.num_members() > 2 && bytes > kPartedBytes;
-  return is_parted ? Algorithm::kParted : Algorithm::kStaged;
+Algorithm choose_algorithm(const CollectiveSync& sync, Op op, int64_t bytes) {
+  if (sync.is_direct() && bytes > kDirectBytes) return Algorithm::kDirect;
+  const bool is_two_shot = op == Op::kAllReduce && sync.num_members() > 2 && bytes > kTwoShotBytes;
+  return is_two_shot ? Algorithm::kTwoShot : Algorithm::kStaged;
 }
 
 }  // namespace cleave

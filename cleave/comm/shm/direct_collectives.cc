@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cleave/comm/shm/collectives.h"
 #include "cleave/comm/api/overlap.h"
+#include "cleave/comm/shm/collectives.h"
 #include "cleave/comm/shm/reduce.h"
 
 namespace cleave {
@@ -31,7 +31,7 @@ void direct_all_gather(CollectiveSync& sync, const Blocks& blocks, const Buffers
   for (int m = 0; m < sync.num_members(); ++m) {
     const auto size = static_cast<size_t>(blocks.block_bytes(m));
     const auto* block = static_cast<const std::byte*>(in[static_cast<size_t>(m)]);
-    blocks.put(result.data(), m, 0, {block, size});
+    blocks.unpack(result.data(), m, 0, {block, size});
   }
   sync.end_touch();
   sync.barrier();

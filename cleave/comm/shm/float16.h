@@ -9,7 +9,7 @@ inline float bf16_to_fp32(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
-/// Rounds to nearest, ties to even; a NaN stays a NaN.
+/// Rounds to nearest, ties to even; NaN stays NaN.
 inline uint16_t fp32_to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
@@ -25,8 +25,8 @@ inline float fp16_to_fp32(uint16_t half) {
   const uint32_t exponent = magnitude & kExponents;
   const uint32_t normal = magnitude + ((127U - 15U) << 23);
   const uint32_t infinite = magnitude + ((255U - 31U) << 23);
-  // A subnormal gets a hidden one, which the subtraction takes off again: no fp32 subnormal is
-  // ever an operand, so flush-to-zero modes do not matter.
+  // Adds a hidden one to a subnormal and subtracts it again: no fp32 subnormal is ever an operand,
+  // so flush-to-zero modes do not matter.
   constexpr uint32_t kHiddenOne = (127U - 14U) << 23;
   const uint32_t subnormal = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude + kHiddenOne) -
                                                      std::bit_cast<float>(kHiddenOne));

@@ -13,7 +13,7 @@ void futex_wait(const std::atomic<uint32_t>& word, uint32_t seen, std::chrono::m
   timespec wait{};
   wait.tv_sec = static_cast<time_t>(seconds.count());
   wait.tv_nsec = static_cast<long>((limit - seconds).count()) * 1'000'000;
-  // Every way to return (woken, changed before, time over, signal) means the same: look again.
+  // The caller rechecks the word after every return (woken, value changed, timeout, signal).
   syscall(SYS_futex, &word, FUTEX_WAIT, seen, &wait, nullptr, 0);
 }
 

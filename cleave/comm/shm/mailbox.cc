@@ -4,23 +4,23 @@
 #include <cstring>
 #include <optional>
 
-#include "cleave/comm/shm/futex.h"
 #include "cleave/comm/diagnostics/watchdog.h"
+#include "cleave/comm/shm/futex.h"
 
 namespace cleave {
 namespace {
 
-// How long a rank that waits for one peer sleeps between two looks at what the others send it.
-constexpr std::chrono::milliseconds kRoomPeriod{1};
+// How long a rank that waits for one peer sleeps before it drains the rings of the others again.
+constexpr std::chrono::milliseconds kDrainPeriod{1};
 
 }  // namespace
 
 void Mailbox::send(int to, const Message& head, std::span<const std::byte> data) {
   const std::lock_guard lock(send_mutex_);
-  MessageRing& ring = end_->segment().ring(end_->rank(), to);
+  MessageRing& ring = endpoint_->segment().ring(endpoint_->rank(), to);
   size_t sent = 0;
   do {
-    wait_for_room(ring, head, to);
+    wait_for_space(ring, head, to);
     const uint32_t number = ring.head.load(std::memory_order_relaxed);
     MessageChunk& chunk = ring.chunks[number % kNumChunks];
     chunk.header = head.header;
@@ -31,45 +31,46 @@ void Mailbox::send(int to, const Message& head, std::span<const std::byte> data)
     sent += chunk.bytes;
     ring.head.store(number + 1, std::memory_order_seq_cst);
     if (ring.num_waiting_receivers.load(std::memory_order_seq_cst) != 0) futex_wake_all(ring.head);
-    if (end_->mirror() != nullptr) end_->mirror()->send(to, number);
+    if (endpoint_->replicator() != nullptr) endpoint_->replicator()->send(to, number);
   } while (sent < data.size());
 }
 
-void Mailbox::wait_for_room(MessageRing& ring, const Message& head, int to) {
+void Mailbox::wait_for_space(MessageRing& ring, const Message& head, int to) {
   const uint32_t number = ring.head.load(std::memory_order_relaxed);
-  const auto has_room = [&] {
+  const auto has_space = [&] {
     return number - ring.tail.load(std::memory_order_seq_cst) < kNumChunks;
   };
-  for (int spin = 0; spin < end_->num_spins() && !has_room(); ++spin) spin_pause();
-  if (has_room()) return;
-  Watchdog watch(*end_, {.kind = WaitKind::kSend,
-                          .group = head.header.group,
-                          .stamp = ring.tail.load(std::memory_order_seq_cst),
-                          .peer = to});
-  auto looked = std::chrono::steady_clock::now();
-  while (!has_room()) {
-    take_in_all();
+  for (int spin = 0; spin < endpoint_->num_spins() && !has_space(); ++spin) spin_pause();
+  if (has_space()) return;
+  Watchdog watch(*endpoint_, {.kind = WaitKind::kSend,
+                              .group = head.header.group,
+                              .stamp = ring.tail.load(std::memory_order_seq_cst),
+                              .peer = to});
+  auto last_check = std::chrono::steady_clock::now();
+  while (!has_space()) {
+    drain_all();
     ring.num_waiting_senders.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t seen = ring.tail.load(std::memory_order_seq_cst);
-    if (number - seen >= kNumChunks) futex_wait(ring.tail, seen, kRoomPeriod);
+    if (number - seen >= kNumChunks) futex_wait(ring.tail, seen, kDrainPeriod);
     ring.num_waiting_senders.fetch_sub(1, std::memory_order_seq_cst);
     const auto now = std::chrono::steady_clock::now();
-    if (now - looked < Watchdog::kPeriod || has_room()) continue;
-    watch.look();
-    looked = now;
+    if (now - last_check < Watchdog::kPeriod || has_space()) continue;
+    watch.check();
+    last_check = now;
   }
 }
 
-void Mailbox::take_in_all() {
-  for (int from = 0; from < end_->segment().num_ranks(); ++from) {
-    if (from != end_->rank() && end_->segment().channel_ends(from, end_->rank()) != nullptr)
-      take_in(from);
+void Mailbox::drain_all() {
+  for (int from = 0; from < endpoint_->segment().num_ranks(); ++from) {
+    if (from != endpoint_->rank() &&
+        endpoint_->segment().channel_ends(from, endpoint_->rank()) != nullptr)
+      drain(from);
   }
 }
 
-void Mailbox::take_in(int from) {
+void Mailbox::drain(int from) {
   const std::lock_guard lock(receive_mutex_);
-  MessageRing& ring = end_->segment().ring(from, end_->rank());
+  MessageRing& ring = endpoint_->segment().ring(from, endpoint_->rank());
   uint32_t number = ring.tail.load(std::memory_order_relaxed);
   while (number != ring.head.load(std::memory_order_acquire)) {
     const MessageChunk& chunk = ring.chunks[number % kNumChunks];
@@ -87,12 +88,12 @@ void Mailbox::take_in(int from) {
     }
     ring.tail.store(++number, std::memory_order_seq_cst);
     if (ring.num_waiting_senders.load(std::memory_order_seq_cst) != 0) futex_wake_all(ring.tail);
-    if (end_->mirror() != nullptr) end_->mirror()->take(from, number);
+    if (endpoint_->replicator() != nullptr) endpoint_->replicator()->acknowledge(from, number);
   }
 }
 
 bool Mailbox::pop(int from, uint32_t group, Message& message) {
-  take_in(from);
+  drain(from);
   const std::lock_guard lock(receive_mutex_);
   auto& queue = inbox_[{from, group}];
   if (queue.empty()) return false;
@@ -104,30 +105,30 @@ bool Mailbox::pop(int from, uint32_t group, Message& message) {
 Message Mailbox::receive(int from, uint32_t group) {
   Message message;
   if (pop(from, group, message)) return message;
-  MessageRing& ring = end_->segment().ring(from, end_->rank());
+  MessageRing& ring = endpoint_->segment().ring(from, endpoint_->rank());
   const auto is_empty = [&] {
     return ring.head.load(std::memory_order_seq_cst) == ring.tail.load(std::memory_order_seq_cst);
   };
-  for (int spin = 0; spin < end_->num_spins() && is_empty(); ++spin) spin_pause();
+  for (int spin = 0; spin < endpoint_->num_spins() && is_empty(); ++spin) spin_pause();
   if (pop(from, group, message)) return message;
-  Watchdog watch(*end_, {.kind = WaitKind::kRecv,
-                          .group = group,
-                          .stamp = ring.tail.load(std::memory_order_seq_cst),
-                          .peer = from});
-  auto looked = std::chrono::steady_clock::now();
+  Watchdog watch(*endpoint_, {.kind = WaitKind::kRecv,
+                              .group = group,
+                              .stamp = ring.tail.load(std::memory_order_seq_cst),
+                              .peer = from});
+  auto last_check = std::chrono::steady_clock::now();
   while (!pop(from, group, message)) {
     ring.num_waiting_receivers.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t seen = ring.head.load(std::memory_order_seq_cst);
-    if (is_empty()) futex_wait(ring.head, seen, kRoomPeriod);
+    if (is_empty()) futex_wait(ring.head, seen, kDrainPeriod);
     ring.num_waiting_receivers.fetch_sub(1, std::memory_order_seq_cst);
-    take_in_all();
+    drain_all();
     if (pop(from, group, message)) break;
-    // Parts of a message, or messages of other groups, may have come.
+    // Chunks of this message, or messages of other groups, may have arrived.
     watch.note_progress(ring.tail.load(std::memory_order_seq_cst));
     const auto now = std::chrono::steady_clock::now();
-    if (now - looked < Watchdog::kPeriod) continue;
-    watch.look();
-    looked = now;
+    if (now - last_check < Watchdog::kPeriod) continue;
+    watch.check();
+    last_check = now;
   }
   return message;
 }

@@ -12,37 +12,38 @@
 
 namespace cleave {
 
-/// What one rank sent to another.
+/// A message from one rank to another.
 struct Message {
   CallHeader header{};
   CallNote note{};
   std::vector<std::byte> data;
 };
 
-/// Messages between two ranks of a job, through a ring of chunks in the shared segment for each pair.
+/// Sends and receives messages between ranks. Each ordered pair of ranks has a ring of chunks in
+/// the shared segment.
 ///
-/// A rank that waits, for room or for a message, takes in what others send it meanwhile, so a
+/// A rank that waits, for space or for a message, drains the rings of all senders meanwhile. So a
 /// sender never depends on which message its receiver waits for.
 class Mailbox {
  public:
-  explicit Mailbox(std::shared_ptr<RankEndpoint> end) : end_(std::move(end)) {}
+  explicit Mailbox(std::shared_ptr<RankEndpoint> endpoint) : endpoint_(std::move(endpoint)) {}
 
-  /// Returns when the data may be reused. `head.data` is not read.
+  /// Returns when `data` may be reused. Does not read `head.data`.
   void send(int to, const Message& head, std::span<const std::byte> data);
 
-  /// The next message of this group from a world rank, in the order of sending.
+  /// Receives the next message of this group from world rank `from`, in sending order.
   Message receive(int from, uint32_t group);
 
  private:
-  void wait_for_room(MessageRing& ring, const Message& head, int to);
-  void take_in(int from);
-  void take_in_all();
+  void wait_for_space(MessageRing& ring, const Message& head, int to);
+  void drain(int from);
+  void drain_all();
   bool pop(int from, uint32_t group, Message& message);
 
-  std::shared_ptr<RankEndpoint> end_;
+  std::shared_ptr<RankEndpoint> endpoint_;
   std::mutex send_mutex_;
-  std::mutex receive_mutex_;                                       // the two below
-  std::map<int, Message> partial_;                                 // by sender
+  std::mutex receive_mutex_;                                       // guards the two members below
+  std::map<int, Message> partial_;                                 // incomplete messages, by sender
   std::map<std::pair<int, uint32_t>, std::deque<Message>> inbox_;  // by sender and group
 };
 

@@ -14,27 +14,27 @@
 #include <unistd.h>
 
 #include "cleave/base/mutant.h"
-#include "cleave/comm/diagnostics/flight_log.h"
 #include "cleave/comm/api/operation.h"
+#include "cleave/comm/diagnostics/flight_log.h"
 
 namespace cleave {
 namespace {
 
-// Spinning longer than this costs more than a sleep; where ranks share a core it only keeps the
+// Spinning longer than this costs more than a sleep. If ranks share a core, spinning only keeps the
 // awaited rank from running.
 constexpr int kSpinsOnOwnCore = 4000;
 constexpr int kSpinsOnSharedCore = 50;
 
-void tell_processors(RankSlot& slot) {
+void publish_cpus(RankSlot& slot) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return;  // none: it counts as sharing
-  uint64_t words[kMaxProcessors / 64] = {};
-  for (size_t i = 0; i < kMaxProcessors; ++i) {
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return;  // no CPUs: counts as a shared core
+  uint64_t words[kMaxCpus / 64] = {};
+  for (size_t i = 0; i < kMaxCpus; ++i) {
     if (CPU_ISSET(i, &set)) words[i / 64] |= uint64_t{1} << i % 64;
   }
   for (size_t i = 0; i < std::size(words); ++i) {
-    slot.processors[i].store(words[i], std::memory_order_relaxed);
+    slot.cpus[i].store(words[i], std::memory_order_relaxed);
   }
 }
 
@@ -50,7 +50,7 @@ Error as_error(const std::exception_ptr& caught) {
   } catch (const std::filesystem::filesystem_error& error) {
     return Error(Code::kIo, error.what());  // it has the path
   } catch (const std::system_error& error) {
-    // Of a thread that gets no stack, or is one too many.
+    // std::thread: no memory for a stack, or too many threads.
     const bool is_full = error.code() == std::errc::resource_unavailable_try_again ||
                          error.code() == std::errc::not_enough_memory;
     if (!is_full) return Error(Code::kBug, error.what());
@@ -58,54 +58,54 @@ Error as_error(const std::exception_ptr& caught) {
                                     "); raise the limits, ulimit -v and -u"));
   } catch (const std::exception& error) {
     const std::string_view text = error.what();
-    // libtorch's allocators have no type of exception of their own in common.
+    // libtorch's allocators have no common exception type.
     for (const std::string_view sign : {"can't allocate memory", "out of memory"}) {
       const size_t at = text.find(sign);
       if (at == std::string_view::npos) continue;
       const std::string_view rest = text.substr(at, text.find_first_of(".\n", at) - at);
       return Error(Code::kMemory, str("out of memory (", rest, ")"));
     }
-    // libtorch adds its backtrace.
+    // libtorch appends a backtrace.
     return Error(Code::kBug, str(text.substr(0, text.find("\nException raised from "))));
   } catch (...) {
-    return Error(Code::kBug, "an exception that is no std::exception");
+    return Error(Code::kBug, "an exception that is not a std::exception");
   }
 }
 
-RankEndpoint::RankEndpoint(std::shared_ptr<SharedSegment> segment, int rank, const RankOptions& options,
-                 std::unique_ptr<TcpReplicator> mirror)
+RankEndpoint::RankEndpoint(std::shared_ptr<SharedSegment> segment, int rank,
+                           const RankOptions& options, std::unique_ptr<TcpReplicator> replicator)
     : segment_(std::move(segment)),
       rank_(rank),
       options_(options),
-      mirror_(std::move(mirror)),
+      replicator_(std::move(replicator)),
       num_exceptions_(std::uncaught_exceptions()) {
   CLEAVE_CHECK(options.timeout_s > 0, Code::kUsage, "timeout=", options.timeout_s,
                " s; it must be positive");
-  tell_processors(slot());
+  publish_cpus(slot());
   choose_num_spins();
   slot().pid.store(getpid());
   slot().state.store(RankState::kJoined);
-  if (mirror_) mirror_->start();
+  if (replicator_) replicator_->start();
 }
 
 RankEndpoint::~RankEndpoint() {
   const bool unwinds = std::uncaught_exceptions() > num_exceptions_;
   slot().state.store(unwinds ? RankState::kUnwound : RankState::kLeft);
-  mirror_.reset();
+  replicator_.reset();
   for (const int fd : pidfds_) {
     if (fd >= 0) close(fd);
   }
 }
 
 void RankEndpoint::choose_num_spins() {
-  if (knows_processors_.load(std::memory_order_relaxed)) return;
-  // Those of all ranks together: they may share all, or each have been bound to some.
-  uint64_t all[kMaxProcessors / 64] = {};
+  if (knows_all_cpus_.load(std::memory_order_relaxed)) return;
+  // The union over all ranks, because ranks may share CPUs or be bound to different ones.
+  uint64_t all[kMaxCpus / 64] = {};
   bool knows_all = true;
   for (int rank = 0; rank < segment_->num_ranks(); ++rank) {
     uint64_t any = 0;
     for (size_t i = 0; i < std::size(all); ++i) {
-      const uint64_t word = segment_->rank(rank).processors[i].load(std::memory_order_relaxed);
+      const uint64_t word = segment_->rank(rank).cpus[i].load(std::memory_order_relaxed);
       all[i] |= word;
       any |= word;
     }
@@ -113,10 +113,10 @@ void RankEndpoint::choose_num_spins() {
   }
   int num_cpus = 0;
   for (const uint64_t word : all) num_cpus += std::popcount(word);
-  // A mirror's thread needs a core too.
-  const bool has_own_core = !segment_->is_mirror() && segment_->num_ranks() <= num_cpus;
+  // A replicator's thread needs a core, too.
+  const bool has_own_core = !segment_->is_replica() && segment_->num_ranks() <= num_cpus;
   num_spins_.store(has_own_core ? kSpinsOnOwnCore : kSpinsOnSharedCore, std::memory_order_relaxed);
-  knows_processors_.store(knows_all, std::memory_order_relaxed);
+  knows_all_cpus_.store(knows_all, std::memory_order_relaxed);
 }
 
 bool RankEndpoint::abort_for(int rank, const Error& cause) const {
@@ -134,7 +134,7 @@ bool RankEndpoint::abort_for(int rank, const Error& cause) const {
 }
 
 void RankEndpoint::fail(const Error& cause) const {
-  // A desync is found by several ranks at once, each in its own right.
+  // Several ranks may detect the same desync at the same time; each throws its own Error.
   if (!abort(cause) && cause.code() != Code::kDesync) throw_stopped();
   throw Error(cause);
 }
@@ -147,8 +147,8 @@ void RankEndpoint::throw_stopped() const {
   if (cause.rank != rank_ && text.find(str("rank ", cause.rank)) == std::string::npos) {
     text = str("rank ", cause.rank, " failed: ", text);
   }
-  throw Error(Code::kPeer, str(text, "; rank ", rank_, " stopped ", describe_place(*segment_, rank_),
-                               describe_step(*segment_, rank_)));
+  throw Error(Code::kPeer, str(text, "; rank ", rank_, " stopped ",
+                               describe_place(*segment_, rank_), describe_step(*segment_, rank_)));
 }
 
 bool RankEndpoint::is_dead(int rank) {
@@ -161,13 +161,13 @@ bool RankEndpoint::is_dead(int rank) {
   if (fd < 0) fd = static_cast<int>(syscall(SYS_pidfd_open, other.pid.load(), 0));
   pollfd ended{fd, POLLIN, 0};
   const bool has_ended = fd < 0 ? errno == ESRCH : poll(&ended, 1, 0) == 1;
-  // Read last: an orderly rank says that it leaves before it ends.
+  // Read the state last: a rank that exits in order records this before its process ends.
   return has_ended && other.state.load() == RankState::kJoined;
 }
 
 int RankEndpoint::num_spins() const {
   const int chosen = num_spins_.load(std::memory_order_relaxed);
-  // A call thread shares the core of its rank, which has work to do meanwhile.
+  // A helper thread shares the core of its rank, which computes meanwhile.
   return CallThread::is_current() ? std::min(chosen, kSpinsOnSharedCore) : chosen;
 }
 

@@ -6,25 +6,25 @@
 #include <string>
 #include <vector>
 
+#include "cleave/comm/api/world.h"
+#include "cleave/comm/net/tcp_replicator.h"
 #include "cleave/comm/shm/call_thread.h"
 #include "cleave/comm/shm/shared_segment.h"
-#include "cleave/comm/net/tcp_replicator.h"
-#include "cleave/comm/api/world.h"
 
 namespace cleave {
 
-/// What ended a rank, as an Error: an Error itself; std::bad_alloc, what libtorch says of memory,
-/// and a thread that cannot start, is kMemory; what <filesystem> throws is kIo; anything else is
-/// kBug with its text.
+/// Converts an exception to an Error. std::bad_alloc, out-of-memory errors of libtorch and threads
+/// that cannot start become kMemory, exceptions of <filesystem> kIo, and all others kBug with their
+/// text. An Error stays as it is.
 Error as_error(const std::exception_ptr& caught);
 
-/// One rank's end of the shared segment: who it is, how long it waits, and how it fails.
+/// One rank's handle on the shared segment: its identity, its wait options, and how it fails.
 class RankEndpoint {
  public:
-  /// `mirror` carries what this rank does to ranks that do not share the segment.
+  /// `replicator` connects ranks that do not share the segment.
   RankEndpoint(std::shared_ptr<SharedSegment> segment, int rank, const RankOptions& options,
-          std::unique_ptr<TcpReplicator> mirror = nullptr);
-  /// Tells the others that nothing more comes from this rank.
+               std::unique_ptr<TcpReplicator> replicator = nullptr);
+  /// Records that this rank has left, in order or by an exception.
   ~RankEndpoint();
   RankEndpoint(const RankEndpoint&) = delete;
   RankEndpoint& operator=(const RankEndpoint&) = delete;
@@ -34,41 +34,41 @@ class RankEndpoint {
   [[nodiscard]] RankSlot& slot() const { return segment_->rank(rank_); }
   [[nodiscard]] const RankOptions& options() const { return options_; }
   /// nullptr when all ranks share the segment.
-  [[nodiscard]] TcpReplicator* mirror() const { return mirror_.get(); }
-  /// How often the calling thread looks before its wait sleeps.
+  [[nodiscard]] TcpReplicator* replicator() const { return replicator_.get(); }
+  /// How often the calling thread spins before its wait sleeps.
   [[nodiscard]] int num_spins() const;
-  /// Chooses that anew, until all ranks have joined and said which processors they run on.
+  /// Chooses num_spins(). Call it again until all ranks have joined and published their CPUs.
   void choose_num_spins();
 
-  /// Throws what stopped the job when something did.
+  /// Throws the job's failure if there is one.
   void check() const {
     if (segment_->is_aborted()) throw_stopped();
   }
 
-  /// Records `cause` as the first failure, with the place where this rank is; false when there is
+  /// Records `cause` as the job's first failure, with this rank's last operation; false if there is
   /// one already.
   bool abort(const Error& cause) const { return abort_for(rank_, cause); }
 
-  /// The same for another rank, which is dead and cannot say so itself.
+  /// The same for another rank, which is dead and cannot report it.
   bool abort_for(int rank, const Error& cause) const;
 
-  /// Records and throws `cause`; throws the earlier failure when there is one.
+  /// Records and throws `cause`; throws the earlier failure if there is one.
   [[noreturn]] void fail(const Error& cause) const;
 
-  /// Throws Error(kPeer) with the recorded failure, or Error(kDesync) when it was a desync, which
-  /// concerns all ranks alike.
+  /// Throws the recorded failure: a desync, which concerns all ranks, as Error(kDesync), any other
+  /// as Error(kPeer).
   [[noreturn]] void throw_stopped() const;
 
-  /// Whether the process of another rank of this host has ended. Of another host TcpReplicator
-  /// notices.
+  /// Whether the process of another rank of this host has died. TcpReplicator detects this for
+  /// ranks of other hosts.
   [[nodiscard]] bool is_dead(int rank);
 
-  /// Notes which thread communicates for this rank; inside a started call it is not the question.
+  /// Records which thread communicates for this rank; no effect inside a started call.
   void note_thread() const;
 
-  /// A thread for a group's calls beside the rank's own. It ends with end_call_threads(), not with
-  /// the group: a rank that leaves by an exception tells its peers only when its groups are gone,
-  /// and until then calls that wait for them cannot end.
+  /// Makes a helper thread for a group's started calls. It ends with end_call_threads(), not with
+  /// the group: a rank that leaves by an exception reports this only after its groups are
+  /// destroyed, and until then calls that wait for peers cannot end.
   CallThread& make_call_thread();
   void end_call_threads();
 
@@ -76,10 +76,10 @@ class RankEndpoint {
   std::shared_ptr<SharedSegment> segment_;
   int rank_;
   RankOptions options_;
-  std::unique_ptr<TcpReplicator> mirror_;
-  int num_exceptions_;  // in flight when this began
+  std::unique_ptr<TcpReplicator> replicator_;
+  int num_exceptions_;  // uncaught when this object was made
   std::atomic<int> num_spins_ = 0;
-  std::atomic<bool> knows_processors_ = false;  // of all ranks
+  std::atomic<bool> knows_all_cpus_ = false;  // of all ranks
   std::mutex pidfds_mutex_;
   std::vector<int> pidfds_;  // by rank; -1 when not open
   std::vector<std::unique_ptr<CallThread>> call_threads_;

@@ -1,4 +1,4 @@
-// Compiled once for each instruction set; reduce() takes the best one that the processor has.
+// Compiled once for each instruction set; reduce() uses the best one that the CPU supports.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cleave/comm/shm/reduce.cc"
 #include <hwy/foreach_target.h>
@@ -15,7 +15,7 @@
 #define CLEAVE_COMM_REDUCTION
 namespace cleave {
 
-/// What reduce() was asked for.
+/// The arguments of reduce().
 struct Reduction {
   const void* const* in;
   size_t num_in;
@@ -35,7 +35,7 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// How each dtype is stored and accumulated: Tag is of the accumulated elements.
+// How each dtype is stored and accumulated. Tag is the Highway tag of the accumulated elements.
 
 template <class T>
 struct Plain {
@@ -50,7 +50,7 @@ using Float = hn::ScalableTag<float>;
 using Bits = hn::RebindToUnsigned<Float>;
 using Half = hn::Rebind<uint16_t, Float>;
 
-// What both 16-bit floats share; Format is how their bits become those of an fp32 and come back.
+// Both 16-bit floats. Format converts their bits to those of an fp32 and back.
 template <class Format>
 struct Sixteen {
   using Stored = uint16_t;
@@ -60,7 +60,7 @@ struct Sixteen {
     return Format::widen(hn::PromoteTo(Bits(), hn::LoadU(Half(), from)));
   }
   static HWY_INLINE void store(Vector value, Stored* to) {
-    // The upper halves are zero: as signed numbers they fit, so nothing saturates.
+    // The upper halves are zero, so the values fit as signed numbers and do not saturate.
     const auto narrow = hn::BitCast(hn::RebindToSigned<Float>(), Format::narrow(value));
     hn::StoreU(hn::DemoteTo(Half(), narrow), Half(), to);
   }
@@ -70,7 +70,7 @@ HWY_INLINE hn::Vec<Bits> all_bits(uint32_t value) {
   return hn::Set(Bits(), value);
 }
 
-// The same steps as float16.h, which explains them, on every element.
+// The same steps as in float16.h, which explains them.
 
 struct Bf16Format {
   static HWY_INLINE hn::Vec<Float> widen(hn::Vec<Bits> bits) {
@@ -128,7 +128,7 @@ struct Sum {
   }
 };
 
-// A NaN wins.
+// NaN if either operand is NaN.
 struct FloatMax {
   template <class Vector>
   static HWY_INLINE Vector apply(Vector a, Vector b) {
@@ -143,7 +143,7 @@ struct IntegerMax {
   }
 };
 
-/// Four vectors, from element `at` on.
+/// Reduces four vectors, starting at element `at`.
 template <class Kind, class Operation>
 HWY_INLINE void reduce_four(const Reduction& work, size_t at) {
   using Stored = typename Kind::Stored;
@@ -169,21 +169,21 @@ HWY_INLINE void reduce_four(const Reduction& work, size_t at) {
   }
 }
 
-/// The last `count` elements, from `at` on; at most one vector.
+/// Reduces the last `count` elements, starting at `at`; at most one vector.
 template <class Kind, class Operation>
 HWY_INLINE void reduce_last(const Reduction& work, size_t at, size_t count) {
   using Stored = typename Kind::Stored;
-  // Through memory of its own: a vector would reach beyond the end.
-  HWY_ALIGN Stored room[HWY_MAX_BYTES / sizeof(Stored)] = {};
+  // Through a local buffer, because a whole vector would reach beyond the end.
+  HWY_ALIGN Stored buffer[HWY_MAX_BYTES / sizeof(Stored)] = {};
   const auto load = [&](size_t k) HWY_ATTR {
-    std::memcpy(room, static_cast<const Stored*>(work.in[k]) + at, count * sizeof(Stored));
-    return Kind::load(room);
+    std::memcpy(buffer, static_cast<const Stored*>(work.in[k]) + at, count * sizeof(Stored));
+    return Kind::load(buffer);
   };
   auto sum = load(0);
   for (size_t k = 1; k < work.num_in; ++k) sum = Operation::apply(sum, load(k));
-  Kind::store(sum, room);
+  Kind::store(sum, buffer);
   for (size_t k = 0; k < work.num_out; ++k) {
-    std::memcpy(static_cast<Stored*>(work.out[k]) + at, room, count * sizeof(Stored));
+    std::memcpy(static_cast<Stored*>(work.out[k]) + at, buffer, count * sizeof(Stored));
   }
 }
 

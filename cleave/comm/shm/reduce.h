@@ -12,8 +12,8 @@ bool can_reduce(DType dtype);
 
 /// Every out[k][i] = in[0][i] op in[1][i] op ..., in this order, i < count.
 ///
-/// bf16 and fp16 are accumulated in fp32 and rounded once; integers wrap; a NaN wins a maximum.
-/// An output may be one of the inputs. At least one input; can_reduce(dtype).
+/// bf16 and fp16 are accumulated in fp32 and rounded once; integers wrap; a maximum with NaN is
+/// NaN. An output may be one of the inputs. Requires at least one input and can_reduce(dtype).
 void reduce(std::span<const void* const> in, std::span<void* const> out, int64_t count, DType dtype,
             ReduceOp op);
 

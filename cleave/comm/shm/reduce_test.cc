@@ -65,13 +65,13 @@ TEST(Reduce, OutputsThatAreInputs_GetTheWholeSum) {
   EXPECT_EQ(b, a);
 }
 
-// Oracle: float16.h, one element at a time; its own tests have the definitions.
+// Oracle: float16.h, one element at a time, which has its own tests.
 using Widen = float (*)(uint16_t);
 using Narrow = uint16_t (*)(float);
 
 uint16_t of_numbers(float number, Narrow narrow, Widen widen, uint16_t got) {
   const uint16_t want = narrow(number);
-  // Which NaN it is does not matter, but it must be one.
+  // Any NaN matches any NaN.
   return std::isnan(widen(want)) && std::isnan(widen(got)) ? got : want;
 }
 
@@ -92,7 +92,7 @@ TEST(Reduce, EveryBf16AndFp16_IsWidenedAndNarrowedAsOneByOne) {
 }
 
 TEST(Reduce, SumsOfBf16AndFp16_RoundToNearestTiesToEven) {
-  // Each pattern and a partner that moves it by halves, quarters and more of its last place.
+  // Adds to each bit pattern a number of about half, a quarter or more of its last place.
   constexpr size_t kCount = 65536;
   std::vector<uint16_t> a(kCount), b(kCount), sum(kCount);
   const std::vector<const void*> in{a.data(), b.data()};
@@ -120,7 +120,7 @@ template <class T, class Of>
 void expect_sums_at_every_size(DType dtype, const Of& of) {
   constexpr size_t kMost = 150, kRoom = kMost + 3;
   for (size_t count = 0; count <= kMost; ++count) {
-    const size_t shift = count % 3;  // not at a vector's place
+    const size_t shift = count % 3;  // unaligned for vectors
     std::vector<T> a(kRoom), b(kRoom), c(kRoom), sum(kRoom, of(77)), copy(kRoom, of(77));
     for (size_t i = 0; i < kRoom; ++i) {
       a[i] = of(static_cast<int>(i % 11));

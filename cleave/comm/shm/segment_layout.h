@@ -5,16 +5,16 @@
 
 namespace cleave {
 
-// What lies in the shared segment. The segment is private memory when the ranks are threads and a memfd when
-// they are processes of one host; nothing in it is a pointer that another process could follow,
-// except DirectSpan, which only rank threads read. When ranks are on several hosts each has a copy
-// of its own, which TcpReplicator keeps like the others: everything in it is written by one rank.
+// The layout of the shared segment. The segment is private memory if the ranks are threads, and a
+// memfd if they are processes of one host. It contains no pointers, except DirectSpan, which only
+// rank threads read. If the ranks are on several hosts, each has its own replica of the segment,
+// and TcpReplicator keeps the replicas consistent: each part is written by one rank.
 //
 //   JobHeader | RankSlot[ranks] | GroupEntry[groups] | channel offsets [ranks][ranks] | arena
 //
-// Groups' member slots and message channels are taken from the arena and never given back.
+// Member slots of groups and message channels are allocated from the arena and never freed.
 
-/// What a rank does with others; stored in headers and the flight log.
+/// The operation of a collective or message; stored in headers and the flight log.
 enum class Op : uint8_t {
   kNone,
   kBarrier,
@@ -27,56 +27,56 @@ enum class Op : uint8_t {
   kRecv,
 };
 
-/// Sizes of a shared segment, fixed by its version: a segment of another version is refused.
+/// Sizes of a shared segment. They belong to its version: a segment of another version is rejected.
 inline constexpr uint32_t kLayoutVersion = 3;
 inline constexpr uint64_t kJobMagic = 0x636c656176650000U + kLayoutVersion;
 inline constexpr int kMaxRanks = 512;         // per shared segment
-inline constexpr int kNumGroupsPerRank = 64;  // groups that the segment has room for
+inline constexpr int kNumGroupsPerRank = 64;  // capacity for groups
 inline constexpr int kFlightLogLength = 256;  // operations remembered per rank
 inline constexpr int kSiteBytes = 88;         // of a call site's text
 inline constexpr int kNumShownSizes = 8;      // dims and widths kept for messages
-inline constexpr int kMaxProcessors = 1024;   // that a rank can say it runs on
+inline constexpr int kMaxCpus = 1024;         // that a rank can publish
 inline constexpr int kAbortTextBytes = 1024;
 inline constexpr int kGroupNameBytes = 40;
 inline constexpr uint32_t kNumChunks = 4;          // messages from one rank to another
 inline constexpr uint64_t kChunkBytes = 32 << 10;  // of a message, in one chunk
 
-// Job segments begin as zeros of the system and are never constructed.
+// Shared segments start as zero-filled memory; most structs in them are never constructed.
 // NOLINTBEGIN(cppcoreguidelines-pro-type-member-init, clang-analyzer-optin.performance.Padding)
 
-/// How far the first failure is written.
+/// Progress of writing the first failure.
 enum class AbortState : uint32_t { kNone, kWriting, kSet };
 
-/// The first failure of the job. Written once, by whoever moves `state` away from kNone.
+/// The first failure of the job. Written once, by the rank that changes `state` from kNone.
 struct AbortRecord {
   alignas(64) std::atomic<AbortState> state;
-  int32_t rank;  // who failed
+  int32_t rank;  // that failed
   int32_t code;  // of Error
-  int64_t step;  // where that rank was, -1 when it never said
+  int64_t step;  // of that rank; -1 if it never reported one
   uint64_t sequence;
   Op op;
   char group[kGroupNameBytes];
   char text[kAbortTextBytes];
 };
 
-/// Begins every shared segment.
+/// The header at the start of every shared segment.
 struct JobHeader {
   uint64_t magic;
   uint64_t bytes;  // of the whole segment
   int32_t num_ranks;
   int32_t num_groups;
-  int64_t mirror_of;  // whose copy of the segment this is; -1 when all ranks share it
+  int64_t replica_of;  // the rank whose replica this is; -1 if all ranks share the segment
   uint64_t groups_offset, channels_offset;
   uint64_t arena_end;
-  uint64_t payload_bytes;  // of one member's one buffer, where the arena has room
+  uint64_t payload_bytes;  // of one buffer of one member, if the arena has space
   alignas(64) std::atomic<uint64_t> arena_next;
   AbortRecord abort;
-  std::atomic<uint32_t> hint_state;  // 1 once resume_hint is there
+  std::atomic<uint32_t> hint_state;  // 1 once resume_hint is written
   char resume_hint[kAbortTextBytes];
 };
 
-/// One operation of one rank. Words, so that others may read while the rank writes: they then see a
-/// mixture, which a log may show, but no undefined behaviour.
+/// One operation of one rank. Atomic words, so that others may read while the rank writes. They may
+/// see a mixture of two operations, which is acceptable in a log, but no undefined behavior.
 struct FlightEntry {
   std::atomic<uint64_t> kind;  // op, reduce op, dtype, done (8 bits each), group index (32 bits)
   std::atomic<uint64_t> sequence, count, begin_ns, end_ns;
@@ -84,30 +84,30 @@ struct FlightEntry {
 };
 static_assert(sizeof(FlightEntry) == 128);
 
-/// kLeft: nothing more will come; kUnwound: it left by an exception.
+/// kLeft: the rank has ended in order. kUnwound: it has ended by an exception.
 enum class RankState : uint32_t { kAbsent, kJoined, kLeft, kUnwound };
-/// What a rank waits in.
+/// The kind of a rank's wait.
 enum class WaitKind : uint32_t { kNone, kGroup, kSend, kRecv };
 
-/// What others may know of one rank.
+/// The public state of one rank.
 struct RankSlot {
   alignas(64) std::atomic<RankState> state;
   std::atomic<int32_t> pid;
   std::atomic<int64_t> step;
-  std::atomic<uint64_t> num_operations;                   // written to the flight log so far
-  std::atomic<uint64_t> processors[kMaxProcessors / 64];  // that it may run on, as it joined; bits
-  // The wait that this rank is in: odd epochs are waits. Peers find circles of waits by it.
+  std::atomic<uint64_t> num_operations;       // written to the flight log so far
+  std::atomic<uint64_t> cpus[kMaxCpus / 64];  // bit mask: where it may run when it joined
+  // The current wait of this rank; its epoch is odd during a wait. Peers detect deadlock by it.
   alignas(64) std::atomic<uint32_t> wait_epoch;
   std::atomic<WaitKind> wait_kind;
   std::atomic<uint32_t> wait_group;         // index of the group
   std::atomic<uint32_t> wait_stamp;         // that members must reach
-  std::atomic<int32_t> wait_peer;           // of a message
+  std::atomic<int32_t> wait_peer;           // world rank, for messages
   std::atomic<uint64_t> user_thread;        // the thread that communicates
   std::atomic<uint32_t> uses_many_threads;  // then a wait does not stop the whole rank
   FlightEntry log[kFlightLogLength];
 };
 
-/// One group of ranks. Claimed by the first member to come, through `key`.
+/// One group of ranks. The first member to join claims the entry by setting `key`.
 struct GroupEntry {
   alignas(64) std::atomic<uint64_t> key;  // hash of the ranks and their number of groups; 0 is free
   std::atomic<uint32_t> is_ready;
@@ -119,12 +119,12 @@ struct GroupEntry {
   char name[kGroupNameBytes];
 };
 
-/// What a rank says about one operation. Peers compare its digest before they touch data.
+/// A rank's description of one operation. Peers compare its digest before they touch data.
 struct CallHeader {
   uint32_t magic;  // version of the protocol
   uint32_t group;
   uint64_t sequence;
-  uint64_t count;  // elements; rows where there are widths
+  uint64_t count;  // elements; rows if the operation has widths
   uint64_t shape_hash;
   uint64_t widths_hash;
   uint64_t site_hash;
@@ -134,11 +134,11 @@ struct CallHeader {
   uint8_t dtype;
   uint8_t num_dims;
   uint32_t num_widths;
-  uint32_t on_device;  // 1 when the data lies on the ranks' devices
+  uint32_t on_device;  // 1 if the data is in device memory
 };
 static_assert(sizeof(CallHeader) == 64);
 
-/// For messages only.
+/// Details of an operation, used only in error messages.
 struct CallNote {
   int64_t dims[kNumShownSizes];
   int64_t widths[kNumShownSizes];
@@ -151,21 +151,21 @@ struct DirectSpan {
   void* out;
 };
 
-/// One member's side of one group. `stamp` counts what it has posted; posting n+2 means that all
-/// have posted n+1 and so have read n: two copies of everything are enough.
+/// One member's side of one group. `stamp` counts its posts. A member that posts n+2 knows that all
+/// have posted n+1 and so have read n; therefore two copies of everything are enough.
 struct MemberSlot {
-  // All that peers read of a call that agrees is in one cache line.
+  // Everything that peers read if the calls agree is in one cache line.
   alignas(64) std::atomic<uint32_t> stamp;
   std::atomic<uint32_t> num_sleepers;
   uint64_t digest[2];  // of the header
   DirectSpan direct[2];
-  // Of this member alone, until one leaves by an exception.
-  alignas(64) std::atomic<uint32_t> is_touching;  // reads or writes memory of its peers just now
+  // Only this member uses it, unless a member leaves by an exception.
+  alignas(64) std::atomic<uint32_t> is_touching;  // 1 while it accesses memory of its peers
   alignas(64) CallHeader header[2];
   CallNote note[2];
 };
 
-/// The two ends of the ring of messages from one rank to another: one sender moves `head`, one
+/// The two ends of the message ring from one rank to another. The sender advances `head`, the
 /// receiver `tail`. Zero-filled memory is an empty ring.
 struct ChannelEnds {
   alignas(64) std::atomic<uint32_t> head;
@@ -174,7 +174,7 @@ struct ChannelEnds {
   std::atomic<uint32_t> num_waiting_senders;
 };
 
-/// A piece of a message.
+/// One chunk of a message.
 struct MessageChunk {
   CallHeader header;  // of the whole message
   CallNote note;
@@ -183,7 +183,7 @@ struct MessageChunk {
   std::byte data[kChunkBytes];
 };
 
-/// The messages on their way from one rank to another.
+/// The message ring from one rank to another.
 struct MessageRing : ChannelEnds {
   alignas(64) MessageChunk chunks[kNumChunks];
 };

@@ -19,13 +19,13 @@ namespace {
 
 constexpr uint64_t kLine = 64;
 constexpr uint64_t kThreadPayloadBytes = 16 << 10;    // larger messages are read in place
-constexpr uint64_t kProcessPayloadBytes = 256 << 10;  // half a second-level cache
+constexpr uint64_t kProcessPayloadBytes = 256 << 10;  // half of an L2 cache
 constexpr uint64_t kSmallPayloadBytes = 16 << 10;     // when the arena runs low
 constexpr uint64_t kThreadArenaBytes = 64 << 20;      // per rank, only reserved
 constexpr uint64_t kProcessArenaBytes = 10 << 20;     // per rank, allocated at start
-constexpr uint64_t kMirrorPayloadBytes = 1 << 20;     // a network's round trip is long
-constexpr uint64_t kMirrorArenaBytes = 256 << 20;     // per rank, only reserved
-// Per rank, left for the small payloads of later groups and for message channels.
+constexpr uint64_t kReplicaPayloadBytes = 1 << 20;    // large, because network round trips are long
+constexpr uint64_t kReplicaArenaBytes = 256 << 20;    // per rank, only reserved
+// Per rank, kept free for the small payloads of later groups and for message channels.
 constexpr uint64_t kReservedBytes = kNumGroupsPerRank * (2 * kSmallPayloadBytes + (8 << 10));
 
 constexpr std::chrono::seconds kFillTime{10};
@@ -82,8 +82,8 @@ std::shared_ptr<SharedSegment> SharedSegment::create_shared(int num_ranks) {
   const uint64_t bytes = sizes_of(num_ranks, kProcessArenaBytes).end;
   const int fd = memfd_create("cleave job", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   CLEAVE_CHECK(fd >= 0, Code::kMemory, "memfd_create failed: ", std::strerror(errno));
-  // Mapped before it is filled: a limit on addresses shows at once. Reserving the segments now makes a
-  // full host an error here and never a SIGBUS in a rank.
+  // Mapped before its pages are reserved, so that an address space limit fails first. Reserving all
+  // pages now makes a full host an error here instead of a SIGBUS in a rank.
   std::shared_ptr<SharedSegment> segment(new SharedSegment(map(bytes, fd), bytes, fd));
   const int refused = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
   CLEAVE_CHECK(refused == 0, Code::kMemory, "the ranks' shared segment needs ", bytes,
@@ -98,12 +98,12 @@ std::shared_ptr<SharedSegment> SharedSegment::create_shared(int num_ranks) {
   return segment;
 }
 
-std::shared_ptr<SharedSegment> SharedSegment::create_mirror(int num_ranks, int rank) {
+std::shared_ptr<SharedSegment> SharedSegment::create_replica(int num_ranks, int rank) {
   check_num_ranks(num_ranks);
-  const uint64_t bytes = sizes_of(num_ranks, kMirrorArenaBytes).end;
+  const uint64_t bytes = sizes_of(num_ranks, kReplicaArenaBytes).end;
   auto segment = make(bytes, num_ranks);
-  segment->header().mirror_of = rank;
-  segment->header().payload_bytes = kMirrorPayloadBytes;
+  segment->header().replica_of = rank;
+  segment->header().payload_bytes = kReplicaPayloadBytes;
   return segment;
 }
 
@@ -114,12 +114,12 @@ std::shared_ptr<SharedSegment> SharedSegment::attach(int fd) {
   const auto bytes = static_cast<uint64_t>(info.st_size);
   const int seals = fcntl(fd, F_GET_SEALS);
   CLEAVE_CHECK(seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && bytes >= sizeof(JobHeader),
-               Code::kUsage, "descriptor ", fd, " is no shared segment of Cleave");
+               Code::kUsage, "descriptor ", fd, " is not a shared segment of Cleave");
   std::shared_ptr<SharedSegment> segment(new SharedSegment(map(bytes, fd), bytes, fd));
   const JobHeader& header = segment->header();
   CLEAVE_CHECK(header.magic == kJobMagic && header.bytes == bytes, Code::kShape,
-               "shared segment has version ", header.magic & 0xffffU, ", this program ", kLayoutVersion,
-               "; start all ranks from the same build");
+               "shared segment has version ", header.magic & 0xffffU, ", this program ",
+               kLayoutVersion, "; start all ranks from the same build");
   return segment;
 }
 
@@ -136,7 +136,7 @@ void SharedSegment::fill(int num_ranks) {
   header->bytes = bytes_;
   header->num_ranks = num_ranks;
   header->num_groups = num_ranks * kNumGroupsPerRank;
-  header->mirror_of = -1;
+  header->replica_of = -1;
   header->groups_offset = sizes.groups;
   header->channels_offset = sizes.channels;
   header->arena_end = bytes_;
@@ -183,48 +183,49 @@ std::byte* SharedSegment::payload(const GroupEntry& entry, int member, uint32_t 
   return at(entry.payload_offset + index * entry.payload_bytes);
 }
 
-uint64_t SharedSegment::try_take(uint64_t bytes, uint64_t left_over) {
+uint64_t SharedSegment::try_allocate(uint64_t bytes, uint64_t reserved) {
   std::atomic<uint64_t>& next = header().arena_next;
   uint64_t begin = next.load();
   do {
-    if (bytes + left_over > header().arena_end - begin) return 0;
+    if (bytes + reserved > header().arena_end - begin) return 0;
   } while (!next.compare_exchange_weak(begin, begin + round_up(bytes)));
   return begin;
 }
 
-uint64_t SharedSegment::take(uint64_t bytes) {
-  const uint64_t offset = try_take(bytes, 0);
+uint64_t SharedSegment::allocate(uint64_t bytes) {
+  const uint64_t offset = try_allocate(bytes, 0);
   CLEAVE_CHECK(offset != 0, Code::kMemory, "the ranks' shared segment of ", bytes_,
                " bytes is used up; make fewer groups, at most ", kNumGroupsPerRank, " a rank");
   return offset;
 }
 
-void SharedSegment::fill_group(GroupEntry& entry, std::span<const int> ranks, std::string_view name) {
+void SharedSegment::fill_group(GroupEntry& entry, std::span<const int> ranks,
+                               std::string_view name) {
   const uint64_t n = ranks.size();
   entry.num_members = static_cast<int32_t>(n);
   copy_text(entry.name, name);
-  entry.ranks_offset = take(n * sizeof(int32_t));
+  entry.ranks_offset = allocate(n * sizeof(int32_t));
   std::memcpy(at(entry.ranks_offset), ranks.data(), n * sizeof(int32_t));
-  entry.members_offset = take(n * sizeof(MemberSlot));
+  entry.members_offset = allocate(n * sizeof(MemberSlot));
   for (uint64_t m = 0; m < n; ++m)
     new (at(entry.members_offset + m * sizeof(MemberSlot))) MemberSlot();
-  // A copy of the segment has no room for what other ranks give each other.
-  const auto self = static_cast<int>(header().mirror_of);
-  if (is_mirror() && std::find(ranks.begin(), ranks.end(), self) == ranks.end()) return;
+  // A replica has no payloads for groups of other ranks.
+  const auto self = static_cast<int>(header().replica_of);
+  if (is_replica() && std::find(ranks.begin(), ranks.end(), self) == ranks.end()) return;
   entry.payload_bytes = header().payload_bytes;
   const uint64_t reserved = static_cast<uint64_t>(num_ranks()) * kReservedBytes;
-  entry.payload_offset = try_take(n * 2 * entry.payload_bytes, reserved);
+  entry.payload_offset = try_allocate(n * 2 * entry.payload_bytes, reserved);
   if (entry.payload_offset == 0) {
-    // All members must choose alike, which copies of the segment cannot.
-    CLEAVE_CHECK(!is_mirror(), Code::kMemory, "group ", name, ": the ", bytes_,
+    // All members need the same payload size, which replicas cannot agree on.
+    CLEAVE_CHECK(!is_replica(), Code::kMemory, "group ", name, ": the ", bytes_,
                  " bytes for groups are used up; make fewer groups");
     entry.payload_bytes = kSmallPayloadBytes;
-    entry.payload_offset = take(n * 2 * entry.payload_bytes);
+    entry.payload_offset = allocate(n * 2 * entry.payload_bytes);
   }
 }
 
 void SharedSegment::wait_until_ready(const GroupEntry& entry, std::string_view name) const {
-  // RankCursor takes microseconds, unless the rank that does it was killed meanwhile.
+  // Filling takes microseconds, unless the rank that fills it was killed.
   const auto deadline = std::chrono::steady_clock::now() + kFillTime;
   while (entry.is_ready.load(std::memory_order_acquire) == 0) {
     CLEAVE_CHECK(!is_aborted() && std::chrono::steady_clock::now() < deadline, Code::kPeer,
@@ -233,7 +234,8 @@ void SharedSegment::wait_until_ready(const GroupEntry& entry, std::string_view n
   }
 }
 
-uint32_t SharedSegment::join_group(uint64_t key, std::span<const int> ranks, std::string_view name) {
+uint32_t SharedSegment::join_group(uint64_t key, std::span<const int> ranks,
+                                   std::string_view name) {
   const auto num_groups = static_cast<uint32_t>(header().num_groups);
   for (uint32_t probe = 0; probe < num_groups; ++probe) {
     const auto index = static_cast<uint32_t>((key + probe) % num_groups);
@@ -274,8 +276,8 @@ uint64_t SharedSegment::channel(int from, int to, uint64_t bytes) {
   std::atomic<uint64_t>& offset = channel_offset(from, to);
   uint64_t known = offset.load(std::memory_order_acquire);
   if (known != 0) return known;
-  const uint64_t made = take(bytes);
-  // When both ends come at once, one of the two pieces stays unused.
+  const uint64_t made = allocate(bytes);
+  // If both ends allocate at the same time, one of the two allocations stays unused.
   return offset.compare_exchange_strong(known, made) ? made : known;
 }
 
@@ -309,7 +311,7 @@ bool SharedSegment::abort(const Abort& cause) {
 
 std::optional<Abort> SharedSegment::aborted() const {
   const AbortRecord& record = header().abort;
-  // Writing takes a microsecond, unless the writer was killed in the middle of it.
+  // Writing takes a microsecond, unless the writer was killed while writing.
   for (int tries = 0; record.state.load() == AbortState::kWriting && tries < 1000; ++tries) {
     std::this_thread::yield();
   }

@@ -44,10 +44,10 @@ TEST(SharedSegment, Memfd_CannotShrinkUnderItsRanks) {
 TEST(SharedSegment, DescriptorsOfOtherThings_AreRefused) {
   refusal(Code::kUsage, -1);
   const int file = open("/dev/null", O_RDONLY);
-  EXPECT_THAT(refusal(Code::kUsage, file), HasSubstr("is no shared segment"));
+  EXPECT_THAT(refusal(Code::kUsage, file), HasSubstr("is not a shared segment"));
   const int unsealed = memfd_create("other", 0);
   ASSERT_EQ(ftruncate(unsealed, 1 << 20), 0);
-  EXPECT_THAT(refusal(Code::kUsage, unsealed), HasSubstr("is no shared segment"));
+  EXPECT_THAT(refusal(Code::kUsage, unsealed), HasSubstr("is not a shared segment"));
   close(file);
   close(unsealed);
 }
@@ -62,7 +62,7 @@ TEST(SharedSegment, OfAnotherVersion_IsRefusedWithBoth) {
               HasSubstr(str("version ", kLayoutVersion + 4, ", this program ", kLayoutVersion)));
 }
 
-TEST(SharedSegment, ManyAbortsAtOnce_KeepOneWhole) {
+TEST(SharedSegment, ConcurrentAborts_KeepOneWhole) {
   const auto segment = SharedSegment::create_private(8);
   EXPECT_FALSE(segment->is_aborted());
   EXPECT_FALSE(segment->aborted().has_value());
@@ -80,8 +80,8 @@ TEST(SharedSegment, ManyAbortsAtOnce_KeepOneWhole) {
   EXPECT_EQ(first.text, "cause of " + std::to_string(first.rank));
 }
 
-// Its word will never be whole: the others may not wait for it, and may not overlook it.
-TEST(SharedSegment, RankKilledWhileItTellsItsFailure_IsAFailure) {
+// The record will never be complete: the other ranks must neither wait for it nor ignore it.
+TEST(SharedSegment, RankKilledWhileRecordingItsFailure_IsAFailure) {
   const auto segment = SharedSegment::create_shared(2);
   void* memory =
       mmap(nullptr, sizeof(JobHeader), PROT_READ | PROT_WRITE, MAP_SHARED, segment->fd(), 0);
@@ -129,7 +129,7 @@ TEST(SharedSegment, MoreGroupsThanFit_AreRefused) {
   }
 }
 
-TEST(SharedSegment, ManyGroupsOfProcesses_AllHaveRoom) {
+TEST(SharedSegment, ManyGroupsOfProcesses_AllHavePayloads) {
   const auto segment = SharedSegment::create_shared(4);
   const std::vector<int> ranks{0, 1, 2, 3};
   for (uint64_t key = 1; key <= kNumGroupsPerRank; ++key) {

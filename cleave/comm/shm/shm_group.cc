@@ -4,8 +4,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "cleave/comm/shm/collectives.h"
 #include "cleave/comm/diagnostics/flight_log.h"
+#include "cleave/comm/shm/collectives.h"
 #include "cleave/comm/shm/reduce.h"
 
 namespace cleave {
@@ -41,17 +41,17 @@ int member_of(const std::vector<int>& ranks, int rank) {
 
 }  // namespace
 
-ShmGroup::ShmGroup(const std::shared_ptr<RankEndpoint>& end, std::shared_ptr<Mailbox> mailbox,
-                     const Parts& parts)
-    : AsyncGroup(parts.name, member_of(parts.ranks, end->rank()), parts.ranks),
-      sync_(end, parts.index, rank()),
+ShmGroup::ShmGroup(const std::shared_ptr<RankEndpoint>& endpoint, std::shared_ptr<Mailbox> mailbox,
+                   const Parts& parts)
+    : AsyncGroup(parts.name, member_of(parts.ranks, endpoint->rank()), parts.ranks),
+      sync_(endpoint, parts.index, rank()),
       mailbox_(std::move(mailbox)),
       device_(parts.device),
       num_sent_(parts.ranks.size()),
       num_received_(parts.ranks.size()) {}
 
 std::shared_future<void> ShmGroup::start(std::function<void()> call) {
-  if (thread_ == nullptr) thread_ = &sync_.end_of_rank().make_call_thread();
+  if (thread_ == nullptr) thread_ = &sync_.endpoint().make_call_thread();
   return thread_->start(std::move(call));
 }
 
@@ -65,7 +65,7 @@ void ShmGroup::await_started() {
 
 bool ShmGroup::is_single() const {
   if (size() > 1) return false;
-  sync_.end_of_rank().check();
+  sync_.endpoint().check();
   return true;
 }
 
@@ -103,7 +103,7 @@ void ShmGroup::barrier(const Call& call) {
 }
 
 void ShmGroup::all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op,
-                           const Call& call) {
+                          const Call& call) {
   check_count(count, "all_reduce count");
   check_reducible(dtype, Op::kAllReduce);
   if (is_single()) return copy_single(in, out, count * item_bytes(dtype));
@@ -117,8 +117,8 @@ void ShmGroup::all_reduce(const void* in, void* out, int64_t count, DType dtype,
     device->all_reduce(in, out, count, dtype, op);
   } else if (algorithm == Algorithm::kDirect) {
     direct_all_reduce(sync_, operation);
-  } else if (algorithm == Algorithm::kParted) {
-    parted_all_reduce(sync_, operation, buffers);
+  } else if (algorithm == Algorithm::kTwoShot) {
+    two_shot_all_reduce(sync_, operation, buffers);
   } else {
     staged_all_reduce(sync_, operation, buffers);
   }
@@ -126,20 +126,20 @@ void ShmGroup::all_reduce(const void* in, void* out, int64_t count, DType dtype,
 }
 
 void ShmGroup::all_gather(const void* in, void* out, int64_t rows, std::span<const int64_t> widths,
-                           DType dtype, const Call& call) {
+                          DType dtype, const Call& call) {
   check_count(rows, "all_gather rows");
   check_widths(widths, "all_gather widths");
   const Blocks blocks(rows, widths, item_bytes(dtype));
   const Buffers buffers{bytes_of(in), bytes_of(out)};
   if (is_single()) return copy_single(in, out, blocks.block_bytes(0));
   DeviceGroup* const device = device_for(in, out);
-  sync_.begin(
-      {Op::kAllGather, dtype, rows, ReduceOp::kSum, -1, widths, call, device != nullptr},
-      {in, out});
+  sync_.begin({Op::kAllGather, dtype, rows, ReduceOp::kSum, -1, widths, call, device != nullptr},
+              {in, out});
   if (device != nullptr) {
     sync_.agree();
     device->all_gather(in, out, rows, widths, dtype);
-  } else if (choose_algorithm(sync_, Op::kAllGather, blocks.max_block_bytes()) == Algorithm::kDirect) {
+  } else if (choose_algorithm(sync_, Op::kAllGather, blocks.max_block_bytes()) ==
+             Algorithm::kDirect) {
     direct_all_gather(sync_, blocks, buffers);
   } else {
     staged_all_gather(sync_, blocks, buffers);
@@ -148,7 +148,7 @@ void ShmGroup::all_gather(const void* in, void* out, int64_t rows, std::span<con
 }
 
 void ShmGroup::reduce_scatter(const void* in, void* out, int64_t rows,
-                               std::span<const int64_t> widths, DType dtype, const Call& call) {
+                              std::span<const int64_t> widths, DType dtype, const Call& call) {
   check_count(rows, "reduce_scatter rows");
   check_widths(widths, "reduce_scatter widths");
   check_reducible(dtype, Op::kReduceScatter);
@@ -179,7 +179,7 @@ void ShmGroup::broadcast(void* data, int64_t count, DType dtype, int root, const
   if (is_single()) return;
   DeviceGroup* const device = device_for(data, data);
   sync_.begin({Op::kBroadcast, dtype, count, ReduceOp::kSum, root, {}, call, device != nullptr},
-                  {data, data});
+              {data, data});
   if (device != nullptr) {
     sync_.agree();
     device->broadcast(data, count, dtype, root);
@@ -192,7 +192,7 @@ void ShmGroup::broadcast(void* data, int64_t count, DType dtype, int root, const
 }
 
 void ShmGroup::all_to_all(const void* in, std::span<const int64_t> send_counts, void* out,
-                           std::span<const int64_t> recv_counts, DType dtype, const Call& call) {
+                          std::span<const int64_t> recv_counts, DType dtype, const Call& call) {
   check_widths(send_counts, "all_to_all send_counts");
   check_widths(recv_counts, "all_to_all recv_counts");
   const auto send = times(send_counts, item_bytes(dtype));
@@ -200,12 +200,12 @@ void ShmGroup::all_to_all(const void* in, std::span<const int64_t> send_counts, 
   const Buffers buffers{bytes_of(in), bytes_of(out)};
   if (is_single()) {
     CLEAVE_CHECK(send == recv, Code::kDesync, "all_to_all on axis ", name(), " of one rank sends ",
-                 send_counts[0], " elements and awaits ", recv_counts[0], "; these must be alike");
+                 send_counts[0], " elements and expects ", recv_counts[0], "; they must be equal");
     return copy_single(in, out, send[0]);
   }
   DeviceGroup* const device = device_for(in, out);
   sync_.begin({Op::kAllToAll, dtype, 0, ReduceOp::kSum, -1, {}, call, device != nullptr},
-                  {in, out});
+              {in, out});
   if (device != nullptr) {
     agree_on_all_to_all(sync_, {send, recv});
     device->all_to_all(in, send_counts, out, recv_counts, dtype);
@@ -219,52 +219,53 @@ void ShmGroup::send(const void* data, int64_t count, DType dtype, int to, const 
   check_count(count, "send count");
   check_member(to, "send to");
   CLEAVE_CHECK(to != rank(), Code::kUsage, "send to=", to, " is the sending rank itself");
-  RankEndpoint& end = sync_.end_of_rank();
-  end.note_thread();
+  RankEndpoint& endpoint = sync_.endpoint();
+  endpoint.note_thread();
   const Operation operation{Op::kSend, dtype, count, ReduceOp::kSum, -1, {}, call};
   const auto peer = static_cast<size_t>(to);
   Message head;
   head.header = make_header(operation, sync_.group(), ++num_sent_[peer]);
   fill_note(head.note, operation);
-  const uint64_t number = log_begin(end.slot(), head.header, call.site);
-  end.check();
+  const uint64_t number = log_begin(endpoint.slot(), head.header, call.site);
+  endpoint.check();
   const auto bytes = static_cast<size_t>(count * item_bytes(dtype));
-  std::vector<std::byte> copied;  // messages are buffered on their way, in the processor's memory
+  std::vector<std::byte> copied;  // messages are buffered in CPU memory
   if (is_on_device(data)) {
     copied.resize(bytes);
     device_->copy(copied.data(), data, bytes);
   }
   mailbox_->send(ranks()[peer], head, {copied.empty() ? bytes_of(data) : copied.data(), bytes});
-  log_end(end.slot(), number);
+  log_end(endpoint.slot(), number);
 }
 
 void ShmGroup::recv(void* data, int64_t count, DType dtype, int from, const Call& call) {
   check_count(count, "recv count");
   check_member(from, "recv from");
   CLEAVE_CHECK(from != rank(), Code::kUsage, "recv from=", from, " is the receiving rank itself");
-  RankEndpoint& end = sync_.end_of_rank();
-  end.note_thread();
+  RankEndpoint& endpoint = sync_.endpoint();
+  endpoint.note_thread();
   const Operation operation{Op::kRecv, dtype, count, ReduceOp::kSum, -1, {}, call};
   const auto peer = static_cast<size_t>(from);
   Message own;
   own.header = make_header(operation, sync_.group(), ++num_received_[peer]);
   fill_note(own.note, operation);
-  const uint64_t number = log_begin(end.slot(), own.header, call.site);
-  end.check();
+  const uint64_t number = log_begin(endpoint.slot(), own.header, call.site);
+  endpoint.check();
   const Message message = mailbox_->receive(ranks()[peer], sync_.group());
   if (message.header.dtype != own.header.dtype || message.header.count != own.header.count ||
       message.header.shape_hash != own.header.shape_hash) {
-    sync_.refuse(str("ranks ", ranks()[peer], " and ", end.rank(), " differ on axis ", name(),
-                         ": rank ", ranks()[peer], " calls ",
-                         describe(message.header, message.note), "; rank ", end.rank(), " calls ",
-                         describe(own.header, own.note), "; dtype, count and shape must be alike"));
+    sync_.fail_desync(str("ranks ", ranks()[peer], " and ", endpoint.rank(), " differ on axis ",
+                          name(), ": rank ", ranks()[peer], " calls ",
+                          describe(message.header, message.note), "; rank ", endpoint.rank(),
+                          " calls ", describe(own.header, own.note),
+                          "; dtype, count and shape must be the same"));
   }
   if (is_on_device(data)) {
     device_->copy(data, message.data.data(), message.data.size());
   } else if (!message.data.empty()) {
     std::memcpy(data, message.data.data(), message.data.size());
   }
-  log_end(end.slot(), number);
+  log_end(endpoint.slot(), number);
 }
 
 }  // namespace cleave

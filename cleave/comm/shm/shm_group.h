@@ -10,7 +10,7 @@
 
 namespace cleave {
 
-/// A group of ranks that share a shared segment: threads or processes of one host.
+/// A group of ranks over a shared segment, or over replicas of one between hosts.
 class ShmGroup : public AsyncGroup {
  public:
   /// What a group is made of.
@@ -18,10 +18,10 @@ class ShmGroup : public AsyncGroup {
     std::string name;
     std::vector<int> ranks;            // world ranks, ascending
     uint32_t index;                    // in the shared segment
-    std::shared_ptr<Device> device{};  // nullptr: all memory is the processor's
+    std::shared_ptr<Device> device{};  // nullptr if all memory is CPU memory
   };
-  ShmGroup(const std::shared_ptr<RankEndpoint>& end, std::shared_ptr<Mailbox> mailbox,
-            const Parts& parts);
+  ShmGroup(const std::shared_ptr<RankEndpoint>& endpoint, std::shared_ptr<Mailbox> mailbox,
+           const Parts& parts);
 
   void barrier(const Call& call) override;
   void all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op,
@@ -41,15 +41,15 @@ class ShmGroup : public AsyncGroup {
   void await_started() override;
 
  private:
-  /// True for a group of one, after looking whether the job has failed.
+  /// Whether the group has one rank. Throws if it has and the job has failed.
   [[nodiscard]] bool is_single() const;
-  /// What a group of one does: nothing in place, else a copy.
+  /// The collective of a group of one rank: a copy, unless in place.
   void copy_single(const void* in, void* out, int64_t bytes) const;
   [[nodiscard]] bool is_on_device(const void* data) const {
     return device_ != nullptr && device_->holds(data);
   }
-  /// Who moves this memory, of which one may be nullptr: the device, connected at the first use, or
-  /// nullptr where the processor can.
+  /// The device group for this memory, connected on first use; nullptr for CPU memory. `in` or
+  /// `out` may be nullptr.
   DeviceGroup* device_for(const void* in, const void* out);
   void check_member(int member, std::string_view role) const;
   void check_widths(std::span<const int64_t> widths, std::string_view what) const;
@@ -58,7 +58,7 @@ class ShmGroup : public AsyncGroup {
   std::shared_ptr<Mailbox> mailbox_;
   std::shared_ptr<Device> device_;
   std::unique_ptr<DeviceGroup> device_group_;
-  CallThread* thread_ = nullptr;                   // the rank end's; made by the first start()
+  CallThread* thread_ = nullptr;  // owned by the endpoint; made by the first start()
   std::vector<uint64_t> num_sent_, num_received_;  // by member
 };
 

@@ -1,19 +1,19 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cleave/comm/shm/collectives.h"
 #include "cleave/comm/api/overlap.h"
+#include "cleave/comm/shm/collectives.h"
 #include "cleave/comm/shm/reduce.h"
 
-// Between two members a payload has two buffers: while peers read one, the next piece is written to
-// the other. A piece fills a quarter of a second-level cache, so it is still there when it is read.
+// Payloads are double-buffered: while peers read one buffer, the next piece is written to the
+// other. A piece fills a quarter of an L2 cache, so it is still cached when it is read.
 
 namespace cleave {
 namespace {
 
 constexpr int64_t kLine = 64;
 
-/// Meets at the first piece, where headers are compared, and only synchronises at later ones.
+/// Synchronizes the members; compares headers only at the first piece.
 void next_piece(CollectiveSync& sync, bool is_first) {
   if (is_first) {
     sync.agree();
@@ -22,7 +22,7 @@ void next_piece(CollectiveSync& sync, bool is_first) {
   }
 }
 
-/// The piece of a block of `bytes` that begins at `from`, at most `limit` long; maybe empty.
+/// Size of the piece at `from` of a block of `bytes`: at most `limit`, maybe 0.
 int64_t piece_bytes(int64_t bytes, int64_t from, int64_t limit) {
   return std::clamp<int64_t>(bytes - from, 0, limit);
 }
@@ -51,7 +51,7 @@ void staged_all_reduce(CollectiveSync& sync, const Operation& operation, const B
   do {
     const int64_t size = piece_bytes(bytes, from, sync.payload_bytes());
     copy_bytes(sync.payload(), buffers.in + from, size);
-    sync.give_all(size);
+    sync.declare_send_all(size);
     next_piece(sync, from == 0);
     const auto in = sync.payloads(0);
     in[static_cast<size_t>(sync.member())] = buffers.in + from;
@@ -61,7 +61,7 @@ void staged_all_reduce(CollectiveSync& sync, const Operation& operation, const B
   } while (from < bytes);
 }
 
-void parted_all_reduce(CollectiveSync& sync, const Operation& operation, const Buffers& buffers) {
+void two_shot_all_reduce(CollectiveSync& sync, const Operation& operation, const Buffers& buffers) {
   const int64_t n = sync.num_members(), self = sync.member();
   const int64_t item = item_bytes(operation.dtype), bytes = operation.count * item;
   const int64_t limit = sync.payload_bytes() / n / kLine * kLine;
@@ -72,15 +72,15 @@ void parted_all_reduce(CollectiveSync& sync, const Operation& operation, const B
     const int64_t own = bytes_of(self), after = std::min(piece, (self + 1) * part);
     copy_bytes(sync.payload(), buffers.in + from, std::min(piece, self * part));
     copy_bytes(sync.payload() + after, buffers.in + from + after, piece - after);
-    for (int m = 0; m < n; ++m) sync.give(m, send_range(m * part, bytes_of(m)));
+    for (int m = 0; m < n; ++m) sync.declare_send(m, send_range(m * part, bytes_of(m)));
     next_piece(sync, from == 0);
     const auto in = sync.payloads(self * part);
     in[static_cast<size_t>(self)] = buffers.in + from + self * part;
     void* const out[] = {sync.payload() + self * part, buffers.out + from + self * part};
     if (own > 0) reduce(in, out, own / item, operation.dtype, operation.reduce_op);
-    for (int m = 0; m < n; ++m) sync.give(m, send_range(self * part, own));
+    for (int m = 0; m < n; ++m) sync.declare_send(m, send_range(self * part, own));
     sync.barrier();
-    // The next member first, so that not all read from member 0 at once.
+    // The next member first, so that not all read from member 0 at the same time.
     for (int64_t i = 1; i < n; ++i) {
       const int64_t m = (self + i) % n;
       copy_bytes(buffers.out + from + m * part, sync.payload_of(static_cast<int>(m)) + m * part,
@@ -97,12 +97,12 @@ void staged_all_gather(CollectiveSync& sync, const Blocks& blocks, const Buffers
   for (int64_t from = 0; from == 0 || from < end; from += limit) {
     const int64_t size = piece_bytes(own_bytes, from, limit);
     copy_bytes(sync.payload(), own.data() + from, size);
-    sync.give_all(size);
+    sync.declare_send_all(size);
     next_piece(sync, from == 0);
     for (int m = 0; m < sync.num_members(); ++m) {
       const int64_t got = piece_bytes(blocks.block_bytes(m), from, limit);
       const std::byte* piece = m == self ? own.data() + from : sync.payload_of(m);
-      blocks.put(buffers.out, m, from, span_of(piece, got));
+      blocks.unpack(buffers.out, m, from, span_of(piece, got));
     }
   }
 }
@@ -113,14 +113,14 @@ void staged_reduce_scatter(CollectiveSync& sync, const Operation& operation, con
   const int64_t limit = sync.payload_bytes() / sync.num_members() / kLine * kLine;
   const int self = sync.member();
   const int64_t end = blocks.max_block_bytes();
-  // `out` may lie over `in`, which is read until the last piece.
+  // `out` may overlap `in`, which is read until the last piece.
   Result result(buffers, end > limit ? blocks.rows() * blocks.whole_row_bytes() : 0,
                 blocks.block_bytes(self));
   for (int64_t from = 0; from == 0 || from < end; from += limit) {
     for (int m = 0; m < sync.num_members(); ++m) {
       const int64_t size = piece_bytes(blocks.block_bytes(m), from, limit);
-      blocks.take(buffers.in, m, from, span_of(sync.payload() + m * limit, size));
-      sync.give(m, send_range(m * limit, size));
+      blocks.pack(buffers.in, m, from, span_of(sync.payload() + m * limit, size));
+      sync.declare_send(m, send_range(m * limit, size));
     }
     next_piece(sync, from == 0);
     const int64_t size = piece_bytes(blocks.block_bytes(self), from, limit);
@@ -140,7 +140,7 @@ void staged_broadcast(CollectiveSync& sync, int root, std::span<std::byte> data)
   for (int64_t from = 0; from == 0 || from < bytes; from += limit) {
     const int64_t size = piece_bytes(bytes, from, limit);
     if (is_root) copy_bytes(sync.payload(), data.data() + from, size);
-    sync.give_all(is_root ? size : 0);
+    sync.declare_send_all(is_root ? size : 0);
     next_piece(sync, from == 0);
     if (!is_root) copy_bytes(data.data() + from, sync.payload_of(root), size);
   }

@@ -11,7 +11,7 @@
 
 namespace cleave {
 
-/// Elements of any dtype for tests of collectives; numbers go in and out as double.
+/// Elements of any dtype for tests of collectives, set as doubles.
 class Values {
  public:
   Values(DType dtype, int64_t count)
@@ -46,7 +46,7 @@ class Values {
   }
 
   bool operator==(const Values& other) const = default;
-  /// Whether the first `count` elements are the other's.
+  /// Whether the first `count` elements equal those of `other`.
   [[nodiscard]] bool begins_as(const Values& other, int64_t count) const {
     return std::equal(bytes_.begin(), bytes_.begin() + count * item_bytes(dtype_),
                       other.bytes_.begin());
@@ -62,7 +62,7 @@ class Values {
   std::vector<std::byte> bytes_;
 };
 
-/// For gtest: the dtype is in the trace, the bytes would fill the screen.
+/// For gtest: prints only the count, because all bytes would fill the screen.
 inline void PrintTo(const Values& values, std::ostream* out) {
   *out << values.count() << " values";
 }

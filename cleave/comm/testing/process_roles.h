@@ -4,21 +4,22 @@
 #include <string>
 #include <vector>
 
-#include "cleave/comm/launch/launch.h"
 #include "cleave/comm/api/world.h"
+#include "cleave/comm/launch/launch.h"
 
 namespace cleave {
 
-/// Code that comm_test runs in processes of its own: it starts itself with CLEAVE_TEST_ROLE=name
-/// and then does this instead of the tests. Processes are exec'd, never forked after threads.
+/// Code that comm_test runs in child processes. It starts itself with CLEAVE_TEST_ROLE=name and
+/// then runs the role instead of the tests. Children are exec'd, never only forked, because the
+/// test has threads.
 class ProcessRole {
  public:
   ProcessRole(std::string name, std::function<int()> run);
-  /// The exit code of the role that the environment names; nothing when it names none.
+  /// Runs the role that the environment names and returns its exit code; nullopt if it names none.
   static std::optional<int> run_named();
 };
 
-/// A folder of its own for one test; goes with it.
+/// A temporary folder for one test, removed by the destructor.
 class TestFolder {
  public:
   TestFolder();
@@ -31,17 +32,17 @@ class TestFolder {
   std::string path_;
 };
 
-/// All of a file; "" when there is none.
+/// The contents of a file; "" if it does not exist.
 std::string read_file(const std::string& path);
 
 /// The path of this test program.
 std::string own_program();
 
-/// The options to launch `num_ranks` processes in this role.
+/// Options to launch `num_ranks` processes in this role.
 LaunchOptions launch_of_role(int num_ranks, const std::string& role);
 
-/// run_ranks() over real processes, for the contract tests: each rank is this program once more,
-/// running just the current test up to the same call of this function.
+/// run_ranks() with processes, for the contract tests: each rank runs this program again, with only
+/// the current test, up to the same call of this function.
 void run_processes(int num_ranks, const std::function<void(World&)>& body,
                    const RankOptions& options);
 

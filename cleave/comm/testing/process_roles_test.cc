@@ -23,7 +23,7 @@ std::map<std::string, std::function<int()>>& roles() {
   return all;
 }
 
-/// How the runs of the current test have ended so far, so that a rank process can pass over them.
+/// The outcomes of the earlier runs of the current test, so that a rank process can skip them.
 class PastRuns {
  public:
   static PastRuns& of_this_test() {
@@ -40,9 +40,9 @@ class PastRuns {
   }
   [[nodiscard]] const std::string& text() const { return text_; }
 
-  /// In a rank process: false when the next run is the one that it exists for; else the next run is
-  /// over, and throws what it threw.
-  bool pass_over() {
+  /// In a rank process: skips the next run, and throws what it threw. False if the next run is the
+  /// one that this process was started for.
+  bool skip_next() {
     if (left_ == nullptr) left_ = std::getenv("CLEAVE_TEST_PAST_RUNS");
     if (*left_ == '\0') return false;
     std::string run;
@@ -112,9 +112,9 @@ void run_processes(int num_ranks, const std::function<void(World&)>& body,
                    const RankOptions& options) {
   PastRuns& past = PastRuns::of_this_test();
   if (std::getenv("CLEAVE_TEST_PAST_RUNS") != nullptr) {
-    if (past.pass_over()) return;
+    if (past.skip_next()) return;
     const int code = run_rank(*read_environment(), body, options);
-    // The test goes on in the process that started this one.
+    // The test continues in the process that started this one.
     std::cout.flush();
     _exit(testing::Test::HasFailure() ? kTestFailed : code);
   }

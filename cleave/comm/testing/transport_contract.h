@@ -8,23 +8,23 @@
 
 #include <gtest/gtest.h>
 
-#include "cleave/comm/testing/contract_values.h"
 #include "cleave/comm/api/world.h"
+#include "cleave/comm/testing/contract_values.h"
 
 namespace cleave {
 
-/// One way to run ranks that keeps the contract of run_ranks(): threads, processes, hosts.
+/// A way to run ranks with the contract of run_ranks(): threads, processes, hosts.
 struct Transport {
   std::string name;
   std::function<void(int, const std::function<void(World&)>&, const RankOptions&)> run;
-  bool moves_device_memory = false;  ///< what groups are given counts as a device's
+  bool moves_device_memory = false;  ///< the memory passed to groups counts as device memory
 };
 
 inline void PrintTo(const Transport& transport, std::ostream* out) {
   *out << transport.name;
 }
 
-/// What every transport must do. A test file includes this and instantiates it for its transport:
+/// Tests that every transport must pass. A test file includes this and instantiates it:
 /// INSTANTIATE_TEST_SUITE_P(Threads, TransportContract, testing::Values(Transport{...}), ...).
 class TransportContract : public testing::TestWithParam<Transport> {
  protected:
@@ -33,7 +33,7 @@ class TransportContract : public testing::TestWithParam<Transport> {
     GetParam().run(num_ranks, body, RankOptions{.timeout_s = 20, .flight_log_folder = ""});
   }
 
-  /// Runs `body` and returns the root cause that the caller of run_ranks() reads.
+  /// Runs `body` and returns the root cause that run_ranks() throws.
   std::optional<Error> run_to_failure(int num_ranks, const std::function<void(World&)>& body,
                                       double timeout_s = 20) {
     try {
@@ -65,7 +65,7 @@ inline Call call(std::string_view site) {
   return {.site = site, .shape = {}};
 }
 
-/// Runs `act`, expects Error(code) from it and returns its text; "" and a failure when it passes.
+/// Expects `act` to throw Error(code) and returns the error's text.
 inline std::string expect_error(Code code, const std::function<void()>& act) {
   try {
     act();
@@ -73,11 +73,11 @@ inline std::string expect_error(Code code, const std::function<void()>& act) {
     EXPECT_EQ(error.code(), code) << error.what();
     return error.what();
   }
-  ADD_FAILURE() << "nothing was thrown, want " << name(code);
+  ADD_FAILURE() << "nothing was thrown, expected " << name(code);
   return "";
 }
 
-/// Widths that differ, one of them zero where there are three ranks.
+/// Different widths; with three or more ranks that of rank 2 is zero.
 inline std::vector<int64_t> uneven_widths(int num_ranks, int64_t unit) {
   std::vector<int64_t> widths;
   for (int r = 0; r < num_ranks; ++r) widths.push_back(r == 2 ? 0 : unit + r);

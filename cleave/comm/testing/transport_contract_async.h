@@ -1,5 +1,5 @@
 #pragma once
-// Part of transport_contract.h: calls that are made beside the rank's own thread.
+// Part of transport_contract.h: asynchronous calls.
 #include <gmock/gmock.h>
 
 #include "cleave/comm/api/async_group.h"
@@ -8,7 +8,7 @@
 namespace cleave {
 namespace contract {
 
-/// A started sum over the ranks of `count` numbers, whose memory the call keeps alive.
+/// A started all-reduce of `count` numbers. The call keeps their memory alive.
 struct StartedSum {
   std::shared_ptr<Group> group;
   std::shared_ptr<Values> data;
@@ -39,11 +39,11 @@ inline Values sum_of(int num_ranks, int64_t count) {
 
 TEST_P(TransportContract, StartedCalls_GiveTheirSumsWhileTheRankCallsAnotherGroup) {
   run(3, [](World& world) {
-    const auto beside = contract::all(world), own = contract::all(world);
+    const auto async = contract::all(world), own = contract::all(world);
     for (int round = 0; round < 3; ++round) {
       std::vector<contract::StartedSum> started;
       for (const int64_t count : {5, 80000, 1}) {
-        started.push_back(contract::start_sum(beside, world.rank(), count, "beside"));
+        started.push_back(contract::start_sum(async, world.rank(), count, "async"));
       }
       for (const int64_t count : {7, 50000}) {
         Values data(DType::kF32, count,
@@ -79,7 +79,7 @@ TEST_P(TransportContract, RankThatFailsWithACallUnderWay_EndsAllWithItsError) {
     group->barrier(contract::call("start"));
     if (world.rank() == 2) throw Error(Code::kNumerics, "the loss is nan");
     const auto sum = contract::start_sum(group, world.rank(), 80000, "gradients");
-    // One leaves with the call still under way, the other is told by it, on its own thread.
+    // Rank 1 leaves while its call is running; rank 0 gets the error from its call's future.
     if (world.rank() == 1) throw Error(Code::kNumerics, "the loss is nan");
     const std::string text = contract::expect_error(Code::kPeer, [&] { sum.get(); });
     EXPECT_THAT(text, testing::HasSubstr("the loss is nan"));

@@ -79,7 +79,7 @@ TEST_P(TransportContract, AllReduceOfRoundedNumbers_AddsInRankOrder) {
   });
 }
 
-// Oracle: none but the ranks: whoever adds, and in whatever pieces, the bits are those of rank 0.
+// Oracle: rank 0. All ranks have its bits, whichever rank adds and in whichever pieces.
 TEST_P(TransportContract, AllReduceOfAnySizeAndWorld_GivesAllRanksTheSameBits) {
   for (const int n : {2, 3, 5, 8}) {
     run(n, [n](World& world) {
@@ -191,13 +191,13 @@ TEST_P(TransportContract, AllToAll_ExchangesUnevenParts) {
     run(n, [n](World& world) {
       const auto group = contract::all(world);
       for (const int64_t unit : {0, 1, 9000}) {
-        // Rank a sends unit * (a + 2b) elements to rank b, all 10 a + b.
+        // Rank a sends unit * (a + 2b) elements of value 10a + b to rank b.
         const auto size = [&](int a, int b) { return unit * (a + 2 * b); };
         std::vector<int64_t> send, recv;
         for (int r = 0; r < n; ++r) send.push_back(size(world.rank(), r));
         for (int r = 0; r < n; ++r) recv.push_back(size(r, world.rank()));
-        const int64_t room = std::max(contract::total(send), contract::total(recv));
-        Values in(DType::kI64, room), out(DType::kI64, room), want(DType::kI64, room);
+        const int64_t size_all = std::max(contract::total(send), contract::total(recv));
+        Values in(DType::kI64, size_all), out(DType::kI64, size_all), want(DType::kI64, size_all);
         for (int r = 0, at = 0; r < n; ++r) {
           for (int64_t k = 0; k < send[static_cast<size_t>(r)]; ++k) {
             in.set(at++, 10 * world.rank() + r);
@@ -234,7 +234,7 @@ TEST_P(TransportContract, SendBeforeReceiveOnAllRanks_DoesNotBlock) {
 
 TEST_P(TransportContract, SendToARankThatWaitsForAnother_DoesNotBlock) {
   run(3, [](World& world) {
-    constexpr int64_t kCount = 500001;  // more than is buffered on the way
+    constexpr int64_t kCount = 500001;  // more than the message ring buffers
     const auto group = contract::all(world);
     Values large(DType::kF32, kCount, [](int64_t i) { return contract::number(0, i); });
     float small = 7;
@@ -292,9 +292,11 @@ TEST_P(TransportContract, GroupsMadeByTheirMembers_WorkSideBySide) {
       self->all_reduce(&own, &own, 1, DType::kI64, ReduceOp::kSum, contract::call("self"));
       EXPECT_EQ(own, world.rank());
       if (world.rank() == 0) continue;
-      const auto tail = world.group({1, 2, 3}, "tail");
+      const auto last_three = world.group({1, 2, 3}, "last_three");
       int64_t last = world.rank();
-      if (round < 10) tail->broadcast(&last, 1, DType::kI64, 2, contract::call("tail"));
+      if (round < 10) {
+        last_three->broadcast(&last, 1, DType::kI64, 2, contract::call("last_three"));
+      }
       EXPECT_EQ(last, round < 10 ? 3 : world.rank());
     }
   });

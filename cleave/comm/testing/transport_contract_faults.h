@@ -1,5 +1,5 @@
 #pragma once
-// Part of transport_contract.h: what happens when ranks do not agree, fail or stay away.
+// Part of transport_contract.h: ranks that disagree, fail or do not arrive.
 #include <stdexcept>
 #include <thread>
 
@@ -10,7 +10,7 @@
 namespace cleave {
 namespace contract {
 
-/// One collective as rank 0 calls it and as all others do.
+/// One collective as rank 0 calls it and as all other ranks call it.
 struct Disagreement {
   std::string what;
   std::function<void(Group&, Values&)> first, others;
@@ -40,10 +40,10 @@ inline std::vector<Disagreement> disagreements(int64_t n) {
     return
         [=](Group& group, Values& v) { group.broadcast(v.data(), n, dtype, root, call("root")); };
   };
-  const auto all_to_all = [n](int64_t sent, int64_t awaited) {
+  const auto all_to_all = [n](int64_t less_sent, int64_t less_expected) {
     return [=](Group& group, Values& v) {
       const auto size = static_cast<size_t>(group.size());
-      const std::vector<int64_t> send(size, n / 8 - sent), recv(size, n / 8 - awaited);
+      const std::vector<int64_t> send(size, n / 8 - less_sent), recv(size, n / 8 - less_expected);
       group.all_to_all(v.data(), send, v.data(), recv, DType::kF32, call("a2a"));
     };
   };
@@ -97,7 +97,7 @@ TEST_P(TransportContract, RanksThatDisagree_AllReadBothCallsAndKeepTheirData) {
   }
 }
 
-TEST_P(TransportContract, Disagreement_IsToldWithSequenceShapeDtypeAndSite) {
+TEST_P(TransportContract, Disagreement_IsReportedWithSequenceShapeDtypeAndSite) {
   const auto cause = run_to_failure(2, [](World& world) {
     const auto group = contract::all(world);
     const std::vector<int64_t> shape{2, 8};
@@ -116,10 +116,10 @@ TEST_P(TransportContract, Disagreement_IsToldWithSequenceShapeDtypeAndSite) {
       cause->what(),
       "ranks 0 and 1 differ on axis all: rank 0 calls all_reduce 5 (sum, fp32, count 16, " + place +
           "shape [2, 8], at layers.3.mlp); rank 1 calls broadcast 5 (int32, count 16, root 1, " +
-          place + "shape [], at weights); these must be alike");
+          place + "shape [], at weights); they must be the same");
 }
 
-TEST_P(TransportContract, WidthsThatDiffer_AreTold) {
+TEST_P(TransportContract, DifferentWidths_AreReported) {
   const auto cause = run_to_failure(2, [](World& world) {
     const auto group = contract::all(world);
     const std::vector<int64_t> widths =
@@ -135,7 +135,7 @@ TEST_P(TransportContract, WidthsThatDiffer_AreTold) {
                 place +
                 "shape [], at gather); rank 1 calls "
                 "all_gather 1 (fp32, rows 2, widths [1, 3], " +
-                place + "shape [], at gather); these must be alike");
+                place + "shape [], at gather); they must be the same");
 }
 
 TEST_P(TransportContract, RankThatLeavesEarly_IsADesyncOnTheOthers) {
@@ -153,7 +153,7 @@ TEST_P(TransportContract, RankThatLeavesEarly_IsADesyncOnTheOthers) {
   EXPECT_LT(contract::milliseconds_since(begin), 2000);
 }
 
-TEST_P(TransportContract, RanksInDifferentGroups_AreToldThatTheyWaitForEachOther) {
+TEST_P(TransportContract, RanksInDifferentGroups_AreReportedAsADeadlock) {
   const auto begin = std::chrono::steady_clock::now();
   const auto cause = run_to_failure(3, [](World& world) {
     const auto all = contract::all(world), again = world.group({0, 1, 2}, "again");
@@ -167,7 +167,7 @@ TEST_P(TransportContract, RanksInDifferentGroups_AreToldThatTheyWaitForEachOther
   EXPECT_LT(contract::milliseconds_since(begin), 2000);
 }
 
-TEST_P(TransportContract, BothReceiving_AreToldThatTheyWaitForEachOther) {
+TEST_P(TransportContract, BothReceiving_AreReportedAsADeadlock) {
   const auto cause = run_to_failure(2, [](World& world) {
     const auto group = contract::all(world);
     float value = 0;
@@ -224,7 +224,7 @@ TEST_P(TransportContract, RankThatFailsBetweenLargeCollectives_LeavesNobodyReadi
       const auto all = contract::all(world);
       const auto pair = world.rank() < 2 ? world.group({0, 1}, "pair") : nullptr;
       for (int i = 0;; ++i) {
-        // Freed at the end of every round: a late reader would touch freed memory.
+        // Freed in every iteration: a late reader would access freed memory.
         std::vector<float> data(60000, 1.0F), other(60000);
         if (world.rank() == 2 && i == round) throw Error(Code::kNumerics, "injected");
         if (pair) {
@@ -251,12 +251,12 @@ TEST_P(TransportContract, ExceptionsOfOtherKinds_BecomeErrors) {
   ASSERT_TRUE(memory.has_value());
   EXPECT_EQ(memory->code(), Code::kMemory);
   const auto other = run_to_failure(2, [](World& world) {
-    if (world.rank() == 0) throw std::runtime_error("stack of cards fell");
+    if (world.rank() == 0) throw std::runtime_error("exception of another library");
     contract::all(world)->barrier(contract::call("x"));
   });
   ASSERT_TRUE(other.has_value());
   EXPECT_EQ(other->code(), Code::kBug);
-  EXPECT_STREQ(other->what(), "stack of cards fell");
+  EXPECT_STREQ(other->what(), "exception of another library");
 }
 
 TEST_P(TransportContract, RankThatStaysAway_IsNamedAfterTheTimeout) {
@@ -267,7 +267,7 @@ TEST_P(TransportContract, RankThatStaysAway_IsNamedAfterTheTimeout) {
         const auto group = contract::all(world);
         world.note_step(4);
         group->barrier(contract::call("together"));
-        // The fault: a rank that is slow for longer than the limit.
+        // The fault: a rank that is late by more than the timeout.
         if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(900));
         group->barrier(contract::call("loss"));
       },

@@ -16,8 +16,8 @@ std::string transport_name(const testing::TestParamInfo<Transport>& info) {
   return info.param.name;
 }
 
-/// A meeting place of this process alone, another one at every call.
-Environment next_meeting(int num_ranks) {
+/// The environment of a new job, with an address and port that no other job uses.
+Environment new_job(int num_ranks) {
   static std::atomic<int> port{20000};
   const int pid = getpid();
   Environment environment;
@@ -28,21 +28,22 @@ Environment next_meeting(int num_ranks) {
   return environment;
 }
 
-/// run_ranks() as if every rank were alone on its host: each thread has its own copy of the segment,
-/// and all that passes between them passes through TCP.
+/// run_ranks() as if every rank had its own host: each thread has its own replica of the segment,
+/// and the replicas communicate only over TCP.
 void run_hosts(int num_ranks, const std::function<void(World&)>& body, const RankOptions& options) {
-  const Environment meeting = next_meeting(num_ranks);
+  const Environment job = new_job(num_ranks);
   std::vector<std::shared_ptr<SharedSegment>> segments;
   for (int rank = 0; rank < num_ranks; ++rank) {
-    segments.push_back(SharedSegment::create_mirror(num_ranks, rank));
+    segments.push_back(SharedSegment::create_replica(num_ranks, rank));
   }
   const auto run_rank = [&](int rank) {
-    Environment environment = meeting;
+    Environment environment = job;
     environment.rank = rank;
     const auto& segment = segments[static_cast<size_t>(rank)];
-    ShmWorld world(segment, rank, options,
-                    std::make_unique<TcpReplicator>(
-                        segment, rank, rendezvous_hosts(environment, options.timeout_s), options.timeout_s));
+    ShmWorld world(
+        segment, rank, options,
+        std::make_unique<TcpReplicator>(
+            segment, rank, rendezvous_hosts(environment, options.timeout_s), options.timeout_s));
     try {
       body(world);
     } catch (...) {

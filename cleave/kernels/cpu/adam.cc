@@ -6,19 +6,19 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cleave/kernels/cpu/adam.cc"
 #include "hwy/foreach_target.h"
-// The order matters: the target is chosen above.
+// Must come after foreach_target.h, which selects the instruction set.
 #include "cleave/kernels/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace cleave::HWY_NAMESPACE {
 namespace {
 
-/// One vector's worth of a step.
+/// State of one vector of elements.
 struct Lanes {
   FloatVec w, m, v;
 };
 
-/// The rule's numbers in all lanes.
+/// The rule with its numbers broadcast to all lanes.
 class Update {
  public:
   explicit Update(const AdamRule& rule)
@@ -66,13 +66,13 @@ void adam(const AdamRun& run, const AdamRule& rule, int64_t begin, int64_t end) 
     if (run.bf16_weight != nullptr) store(at.w, run.bf16_weight + i);
   }
   if (i == end) return;
-  // The rest goes through a whole vector too, so that its arithmetic is the same.
+  // The rest is padded to a whole vector, so that its arithmetic is the same.
   const int64_t rest = end - i;
-  constexpr size_t kMostLanes = HWY_MAX_BYTES / sizeof(float);
-  HWY_ALIGN float g[kMostLanes] = {};
-  HWY_ALIGN float w[kMostLanes] = {};
-  HWY_ALIGN float m[kMostLanes] = {};
-  HWY_ALIGN float v[kMostLanes] = {};
+  constexpr size_t kMaxLanes = HWY_MAX_BYTES / sizeof(float);
+  HWY_ALIGN float g[kMaxLanes] = {};
+  HWY_ALIGN float w[kMaxLanes] = {};
+  HWY_ALIGN float m[kMaxLanes] = {};
+  HWY_ALIGN float v[kMaxLanes] = {};
   for (int64_t k = 0; k < rest; ++k) g[k] = load_one(gradient + i + k);
   std::copy_n(run.weight + i, rest, w);
   std::copy_n(run.exp_avg + i, rest, m);

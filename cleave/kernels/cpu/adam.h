@@ -5,8 +5,8 @@
 
 namespace cleave {
 
-/// One step of Adam or AdamW over a flat run of weights in one pass, in fp32, compiled for several
-/// instruction sets. An element's result has the same bits wherever the run is cut.
+/// One step of Adam or AdamW over a flat array of weights in one pass, in fp32, compiled for
+/// several instruction sets. Results are bit-identical however the array is sharded.
 ///
 ///   g = gradient gradient_scale (+ weight_decay w without `is_decoupled`)
 ///   m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g^2
@@ -19,7 +19,7 @@ struct AdamRun {
   const void* gradient = nullptr;  ///< fp32, or bf16 with is_bf16_gradient
   bool is_bf16_gradient = false;
   float *exp_avg = nullptr, *exp_avg_sq = nullptr;
-  uint16_t* bf16_weight = nullptr;  ///< gets the new weights too, where forward reads those
+  uint16_t* bf16_weight = nullptr;  ///< if set, also receives the new weights, as bf16
   [[no_unique_address]] NotStored not_stored{};
 };
 struct AdamRule {

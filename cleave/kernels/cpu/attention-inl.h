@@ -1,9 +1,9 @@
-// Included once per instruction set, inside what hwy/foreach_target.h repeats.
+// Included once per instruction set by hwy/foreach_target.h.
 #if defined(CLEAVE_KERNELS_ATTENTION_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef CLEAVE_KERNELS_ATTENTION_INL_H
 #undef CLEAVE_KERNELS_ATTENTION_INL_H
 #else
-/// Toggled, so that each instruction set reads the file once.
+/// Toggled include guard: each instruction set includes the file once.
 #define CLEAVE_KERNELS_ATTENTION_INL_H
 #endif
 
@@ -15,69 +15,69 @@
 #include "cleave/kernels/cpu/attention_rows.h"
 #include "cleave/kernels/cpu/simd-inl.h"
 
-/// What follows is compiled for one instruction set.
+/// Compiled for one instruction set from here.
 HWY_BEFORE_NAMESPACE();
 namespace cleave::HWY_NAMESPACE {
 namespace {
 
-/// Rows of queries whose scores exist at once.
+/// Queries whose scores are held at the same time.
 inline constexpr int64_t kRows = 48;
 
 template <class T>
 const T* head(const HeadsView& view, int64_t batch, int64_t h) {
-  return static_cast<const T*>(view.data) + batch * view.of_batch + h * view.of_head;
+  return static_cast<const T*>(view.data) + batch * view.batch_stride + h * view.head_stride;
 }
 template <class T>
 T* head_to_write(const HeadsView& view, int64_t batch, int64_t h) {
-  return static_cast<T*>(view.data) + batch * view.of_batch + h * view.of_head;
+  return static_cast<T*>(view.data) + batch * view.batch_stride + h * view.head_stride;
 }
 
-/// [rows, width] as fp32, times `scale`.
+/// Copies [rows, width] as fp32, times `scale`.
 template <class T>
-void pack(const T* from, int64_t of_row, int64_t rows, int64_t width, float scale, float* to) {
+void pack(const T* from, int64_t row_stride, int64_t rows, int64_t width, float scale, float* to) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
   const FloatVec factor = hn::Set(kFloats, scale);
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t i = 0; i < width; i += lanes) {
-      store(hn::Mul(load(from + r * of_row + i), factor), to + r * width + i);
+      store(hn::Mul(load(from + r * row_stride + i), factor), to + r * width + i);
     }
   }
 }
 
-/// The transpose, [width, ld] with zeros from `rows` to ld.
+/// Copies the transpose [width, ld] as fp32, with zeros in columns `rows` to ld.
 template <class T>
-void pack_transposed(const T* from, int64_t of_row, int64_t rows, int64_t width, int64_t ld,
+void pack_transposed(const T* from, int64_t row_stride, int64_t rows, int64_t width, int64_t ld,
                      float* to) {
-  constexpr int64_t kBlock = 16;  // of rows: so many lines are written by turns
+  constexpr int64_t kBlock = 16;  // rows per block, so that few cache lines are written in turn
   for (int64_t begin = 0; begin < rows; begin += kBlock) {
     const int64_t end = std::min(rows, begin + kBlock);
     for (int64_t i = 0; i < width; ++i) {
-      for (int64_t r = begin; r < end; ++r) to[i * ld + r] = load_one(from + r * of_row + i);
+      for (int64_t r = begin; r < end; ++r) to[i * ld + r] = load_one(from + r * row_stride + i);
     }
   }
   for (int64_t i = 0; i < width; ++i) std::fill(to + i * ld + rows, to + (i + 1) * ld, 0.0F);
 }
 
-/// Writes rows of fp32, times `scale`.
+/// Writes fp32 rows, times `scale`, as T.
 template <class T>
-void unpack(const float* from, int64_t rows, int64_t width, float scale, T* to, int64_t of_row) {
+void unpack(const float* from, int64_t rows, int64_t width, float scale, T* to,
+            int64_t row_stride) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
   const FloatVec factor = hn::Set(kFloats, scale);
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t i = 0; i < width; i += lanes) {
-      store(hn::Mul(load(from + r * width + i), factor), to + r * of_row + i);
+      store(hn::Mul(load(from + r * width + i), factor), to + r * row_stride + i);
     }
   }
 }
 
-/// Scores that may not be seen become -infinity; [begin, end) of the row is real, the rest up to
-/// `columns` is padding.
+/// Sets masked and padding scores of a row to -infinity.
 class Mask {
  public:
   Mask(const AttentionJob& job, int64_t batch) : job_(job) {
     if (job.key_mask != nullptr) seen_ = job.key_mask + batch * job.num_keys;
   }
-  /// Keys that rows up to `query` can reach.
+  /// Number of keys that queries up to `query` may attend to under the causal mask.
   [[nodiscard]] int64_t reach(int64_t query) const {
     return job_.causal ? query + 1 + job_.num_keys - job_.num_queries : job_.num_keys;
   }
@@ -99,7 +99,7 @@ class Mask {
   const bool* seen_ = nullptr;
 };
 
-/// exp(scores - shift) in place, and their sum.
+/// scores = exp(scores - shift) in place; returns their sum.
 HWY_INLINE float exponentials(float* scores, int64_t columns, float shift) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
   const FloatVec subtracted = hn::Set(kFloats, shift);
@@ -119,7 +119,7 @@ HWY_INLINE float largest(const float* scores, int64_t columns) {
   return hn::GetLane(hn::MaxOfLanes(kFloats, most));
 }
 
-/// What the tasks of one call share in shape, and their scratch memory, aligned.
+/// Sizes that all tasks of one call share.
 struct Sizes {
   explicit Sizes(const AttentionJob& job)
       : keys(static_cast<int64_t>(hwy::RoundUpTo(static_cast<size_t>(job.num_keys), 16))),
@@ -128,6 +128,7 @@ struct Sizes {
   int64_t width;
 };
 
+/// Aligned scratch memory of one task.
 class Scratch {
  public:
   explicit Scratch(int64_t floats) : memory_(static_cast<size_t>(floats) + 128) {
@@ -156,6 +157,6 @@ inline float scale_of(const AttentionJob& job) {
 
 }  // namespace
 }  // namespace cleave::HWY_NAMESPACE
-/// The end of what HWY_BEFORE_NAMESPACE began.
+/// Ends HWY_BEFORE_NAMESPACE.
 HWY_AFTER_NAMESPACE();
 #endif

@@ -19,11 +19,13 @@ Tensor empty_heads(const Tensor& like) {
       .transpose(1, 2);
 }
 
-/// Of an undefined tensor: nothing.
+/// Empty for an undefined tensor.
 HeadsView view_of(const Tensor& t) {
   if (!t.defined()) return {};
-  return {
-      .data = t.data_ptr(), .of_batch = t.stride(0), .of_head = t.stride(1), .of_row = t.stride(2)};
+  return {.data = t.data_ptr(),
+          .batch_stride = t.stride(0),
+          .head_stride = t.stride(1),
+          .row_stride = t.stride(2)};
 }
 
 /// Gradients of attention's result and inputs; undefined in forward.
@@ -31,8 +33,8 @@ struct AttentionGradients {
   Tensor dout, dq, dk, dv;
 };
 
-/// What forward was given, and what backward needs of it.
-struct Kept {
+/// Tensors and masks saved for backward.
+struct Saved {
   Tensor q, k, v, out, log_sums;
   Tensor key_mask;
   std::vector<int64_t> kv_head;
@@ -69,15 +71,15 @@ void for_each_kv_head(const AttentionJob& job, int64_t num_batches, const Task& 
   });
 }
 
-/// Everything that the loops trust.
+/// Checks everything that the loops rely on.
 void check_sizes(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask) {
   CLEAVE_CHECK(q.dim() == 4 && k.dim() == 4 && k.size(0) == q.size(0) && k.size(3) == q.size(3) &&
                    v.sizes() == k.sizes(),
                Code::kShape, "attention: q ", q.sizes(), ", k ", k.sizes(), ", v ", v.sizes(),
-               "; expected [B, H, T, K] and twice [B, G, S, K]");
+               "; expected q [B, H, T, K], k and v [B, G, S, K]");
   CLEAVE_CHECK((!mask.causal && !mask.key_mask.defined()) || q.size(2) <= k.size(2), Code::kShape,
                "attention with a mask: T=", q.size(2), " queries are more than S=", k.size(2),
-               " keys, the last of which is the last query's own");
+               " keys; the last T keys must be the queries' own tokens");
   if (mask.key_mask.defined()) {
     const auto sizes = mask.key_mask.sizes();
     CLEAVE_CHECK(sizes.size() == 2 && (sizes[0] == 1 || sizes[0] == q.size(0)) &&
@@ -88,7 +90,7 @@ void check_sizes(const Tensor& q, const Tensor& k, const Tensor& v, const Attent
   const auto num_heads = static_cast<int64_t>(mask.kv_head.size());
   CLEAVE_CHECK(mask.kv_head.empty() ? k.size(1) == q.size(1) : num_heads == q.size(1), Code::kShape,
                "attention: kv_head has ", num_heads, " entries for H=", q.size(1),
-               " query heads and G=", k.size(1), " KV heads; give one for each query head");
+               " query heads and G=", k.size(1), " KV heads; give one entry per query head");
   for (const int64_t kv_head : mask.kv_head) {
     CLEAVE_CHECK(kv_head >= 0 && kv_head < k.size(1), Code::kShape, "attention: kv_head has ",
                  kv_head, "; there are G=", k.size(1), " KV heads");
@@ -117,28 +119,29 @@ Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
   const bool has_backward = needs_grad(q) || needs_grad(k) || needs_grad(v);
   const at::NoGradGuard no_grad;
   RECORD_USER_SCOPE("attention");
-  Kept kept{.q = with_heads_together(q.detach()),
-            .k = with_heads_together(k.detach()),
-            .v = with_heads_together(v.detach()),
-            .out = empty_heads(q),
-            .log_sums = at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat)),
-            .key_mask = mask.key_mask.defined()
-                            ? mask.key_mask.expand({q.size(0), k.size(2)}).contiguous()
-                            : Tensor(),
-            .kv_head = mask.kv_head,
-            .causal = mask.causal};
-  if (kept.kv_head.empty()) {
-    kept.kv_head.resize(static_cast<size_t>(q.size(1)));
-    std::iota(kept.kv_head.begin(), kept.kv_head.end(), 0);
+  Saved saved{
+      .q = with_heads_together(q.detach()),
+      .k = with_heads_together(k.detach()),
+      .v = with_heads_together(v.detach()),
+      .out = empty_heads(q),
+      .log_sums = at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat)),
+      .key_mask = mask.key_mask.defined()
+                      ? mask.key_mask.expand({q.size(0), k.size(2)}).contiguous()
+                      : Tensor(),
+      .kv_head = mask.kv_head,
+      .causal = mask.causal};
+  if (saved.kv_head.empty()) {
+    saved.kv_head.resize(static_cast<size_t>(q.size(1)));
+    std::iota(saved.kv_head.begin(), saved.kv_head.end(), 0);
   }
-  if (!q.is_meta()) for_each_kv_head(kept.job({}), q.size(0), attention_forward);
-  Tensor out = kept.out;
+  if (!q.is_meta()) for_each_kv_head(saved.job({}), q.size(0), attention_forward);
+  Tensor out = saved.out;
   if (!has_backward) return out;
-  kept.out = out.detach();  // the result knows its node, and the node not the result
-  connect("attention", {q, k, v}, {out}, [kept](variable_list&& grads) -> variable_list {
+  saved.out = out.detach();  // avoids a reference cycle between the result and its node
+  connect("attention", {q, k, v}, {out}, [saved](variable_list&& grads) -> variable_list {
     const Tensor dout = with_heads_together(grads[0]);
-    variable_list d{empty_heads(kept.q), empty_heads(kept.k), empty_heads(kept.v)};
-    const AttentionJob job = kept.job({.dout = dout, .dq = d[0], .dk = d[1], .dv = d[2]});
+    variable_list d{empty_heads(saved.q), empty_heads(saved.k), empty_heads(saved.v)};
+    const AttentionJob job = saved.job({.dout = dout, .dq = d[0], .dk = d[1], .dv = d[2]});
     if (!dout.is_meta()) for_each_kv_head(job, dout.size(0), attention_backward);
     return d;
   });

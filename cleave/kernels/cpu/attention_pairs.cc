@@ -10,7 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cleave/kernels/cpu/attention_pairs.cc"
 #include "hwy/foreach_target.h"
-// The order matters: the target is chosen above.
+// Must come after foreach_target.h, which selects the instruction set.
 #include "cleave/kernels/cpu/attention-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -24,34 +24,36 @@ void multiply_timed(const PairProduct& product) {
   multiply_pairs(product);
 }
 
-/// Rows of an even number of bf16 numbers, side by side: [rows, width / 2] pairs along the row.
-void copy_rows(const Bf16* from, int64_t of_row, int64_t rows, int64_t width, uint32_t* to) {
+/// Copies rows of bf16 as [rows, width / 2] pairs along the row. `width` is even.
+void copy_rows(const Bf16* from, int64_t row_stride, int64_t rows, int64_t width, uint32_t* to) {
   for (int64_t r = 0; r < rows; ++r) {
-    std::memcpy(to + r * width / 2, from + r * of_row, static_cast<size_t>(width) * sizeof(Bf16));
+    std::memcpy(to + r * width / 2, from + r * row_stride,
+                static_cast<size_t>(width) * sizeof(Bf16));
   }
 }
 
-/// The transpose of copy_rows' pairs, [width / 2, ld], with zeros from `rows` to ld.
-void turn_rows(const Bf16* from, int64_t of_row, int64_t rows, int64_t width, int64_t ld,
-               uint32_t* to) {
-  constexpr int64_t kBlock = 16;  // of rows: so many lines are written by turns
+/// The transpose of copy_rows's result: [width / 2, ld], with zeros in columns `rows` to ld.
+void transpose_pairs(const Bf16* from, int64_t row_stride, int64_t rows, int64_t width, int64_t ld,
+                     uint32_t* to) {
+  constexpr int64_t kBlock = 16;  // rows per block, so that few cache lines are written in turn
   for (int64_t begin = 0; begin < rows; begin += kBlock) {
     const int64_t end = std::min(rows, begin + kBlock);
     for (int64_t i = 0; i < width / 2; ++i) {
       for (int64_t r = begin; r < end; ++r) {
-        std::memcpy(to + i * ld + r, from + r * of_row + 2 * i, sizeof(uint32_t));
+        std::memcpy(to + i * ld + r, from + r * row_stride + 2 * i, sizeof(uint32_t));
       }
     }
   }
   for (int64_t i = 0; i < width / 2; ++i) std::fill(to + i * ld + rows, to + (i + 1) * ld, 0U);
 }
 
-/// Pairs of two rows each: [padded / 2, width], with zeros for rows from `rows` on.
-void pair_rows(const Bf16* from, int64_t of_row, int64_t rows, int64_t width, int64_t padded,
+/// Pairs along the column, of two rows each: [padded / 2, width], with zeros for rows from `rows`
+/// on.
+void pair_rows(const Bf16* from, int64_t row_stride, int64_t rows, int64_t width, int64_t padded,
                uint32_t* to) {
   for (int64_t r = 0; r < padded; r += 2, to += width) {
-    const Bf16* low = from + r * of_row;
-    const Bf16* high = low + of_row;
+    const Bf16* low = from + r * row_stride;
+    const Bf16* high = low + row_stride;
     if (r + 1 < rows) {
       for (int64_t i = 0; i < width; ++i) to[i] = low[i] | uint32_t{high[i]} << 16;
     } else if (r < rows) {
@@ -62,7 +64,7 @@ void pair_rows(const Bf16* from, int64_t of_row, int64_t rows, int64_t width, in
   }
 }
 
-/// The same pairs of fp32 rows, `columns` of each; rows lie `ld` apart, and so do pairs.
+/// The same pairs from `columns` columns of fp32 rows, rounded to bf16; all rows are `ld` apart.
 void pair_rounded_rows(const float* from, int64_t rows, int64_t columns, int64_t ld, uint32_t* to) {
   const hn::RebindToUnsigned<Floats> words;
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
@@ -77,7 +79,7 @@ void pair_rounded_rows(const float* from, int64_t rows, int64_t columns, int64_t
   }
 }
 
-/// fp32 numbers as bf16.
+/// Rounds fp32 numbers to bf16.
 void round_row(const float* from, int64_t count, uint32_t* pairs) {
   auto* to = reinterpret_cast<Bf16*>(pairs);
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
@@ -105,14 +107,16 @@ void forward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head)
   uint32_t* p = take_pairs(scratch, kRows * z.keys / 2);
   float* scores = scratch.take(kRows * z.keys);
   float* out = scratch.take(kRows * z.width);
-  turn_rows(head<Bf16>(job.k, batch, kv_head), job.k.of_row, job.num_keys, z.width, z.keys, k_t);
-  pair_rows(head<Bf16>(job.v, batch, kv_head), job.v.of_row, job.num_keys, z.width, z.keys, v);
+  transpose_pairs(head<Bf16>(job.k, batch, kv_head), job.k.row_stride, job.num_keys, z.width,
+                  z.keys, k_t);
+  pair_rows(head<Bf16>(job.v, batch, kv_head), job.v.row_stride, job.num_keys, z.width, z.keys, v);
   for (int64_t h = 0; h < job.num_heads; ++h) {
     if (job.kv_head[h] != kv_head) continue;
     for (int64_t begin = 0; begin < job.num_queries; begin += kRows) {
       const int64_t rows = std::min(kRows, job.num_queries - begin);
       const int64_t columns = columns_of(mask, z, begin + rows - 1);
-      copy_rows(head<Bf16>(job.q, batch, h) + begin * job.q.of_row, job.q.of_row, rows, z.width, q);
+      copy_rows(head<Bf16>(job.q, batch, h) + begin * job.q.row_stride, job.q.row_stride, rows,
+                z.width, q);
       multiply_timed({rows, columns, half, q, half, 1, k_t, z.keys, scores, z.keys, false});
       float* log_sums = job.log_sums + (batch * job.num_heads + h) * job.num_queries + begin;
       float inverse[kRows];
@@ -128,15 +132,15 @@ void forward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head)
       }
       multiply_timed(
           {rows, z.width, columns / 2, p, z.keys / 2, 1, v, z.width, out, z.width, false});
-      Bf16* to = head_to_write<Bf16>(job.out, batch, h) + begin * job.out.of_row;
+      Bf16* to = head_to_write<Bf16>(job.out, batch, h) + begin * job.out.row_stride;
       for (int64_t r = 0; r < rows; ++r) {
-        unpack(out + r * z.width, 1, z.width, inverse[r], to + r * job.out.of_row, 0);
+        unpack(out + r * z.width, 1, z.width, inverse[r], to + r * job.out.row_stride, 0);
       }
     }
   }
 }
 
-/// Backward's memory: of the KV head, then of a block of queries.
+/// Scratch memory of backward: for the KV head, then for a block of queries.
 struct PairScratch {
   PairScratch(Scratch& s, const Sizes& z)
       : k_t(take_pairs(s, z.width / 2 * z.keys)),
@@ -163,7 +167,7 @@ struct PairScratch {
   float *p, *ds, *dq;
 };
 
-/// p (dp - sum(dout out)), the gradient of a row's scores, into `ds`, which holds dp.
+/// Gradient of a row's scores, p (dp - sum(dout out)), written to `ds`, which holds dp.
 HWY_INLINE void score_gradients(const float* p, int64_t columns, const Bf16* dout, const Bf16* out,
                                 int64_t width, float* ds) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
@@ -177,21 +181,21 @@ HWY_INLINE void score_gradients(const float* p, int64_t columns, const Bf16* dou
   }
 }
 
-/// The queries from `begin` on, of one head.
+/// A block of queries of one head.
 struct Block {
   int64_t batch, head, begin, rows, columns;
 
   [[nodiscard]] const Bf16* rows_of(const HeadsView& view) const {
-    return HWY_NAMESPACE::head<Bf16>(view, batch, head) + begin * view.of_row;
+    return HWY_NAMESPACE::head<Bf16>(view, batch, head) + begin * view.row_stride;
   }
 };
 
-/// Probabilities into b.p and the scores' gradients into b.ds.
+/// Computes probabilities into b.p and the scores' gradients into b.ds.
 void gradients_of_scores(const AttentionJob& job, const Mask& mask, const Sizes& z,
                          const PairScratch& b, const Block& at) {
   const int64_t half = z.width / 2;
-  copy_rows(at.rows_of(job.q), job.q.of_row, at.rows, z.width, b.q);
-  copy_rows(at.rows_of(job.dout), job.dout.of_row, at.rows, z.width, b.dout);
+  copy_rows(at.rows_of(job.q), job.q.row_stride, at.rows, z.width, b.q);
+  copy_rows(at.rows_of(job.dout), job.dout.row_stride, at.rows, z.width, b.dout);
   const float* log_sums =
       job.log_sums + (at.batch * job.num_heads + at.head) * job.num_queries + at.begin;
   multiply_timed({at.rows, at.columns, half, b.q, half, 1, b.k_t, z.keys, b.p, z.keys, false});
@@ -201,8 +205,8 @@ void gradients_of_scores(const AttentionJob& job, const Mask& mask, const Sizes&
     scale_row(p, at.columns, scale_of(job));
     mask.apply(p, at.begin + r, at.columns);
     exponentials(p, at.columns, log_sums[r]);
-    score_gradients(p, at.columns, at.rows_of(job.dout) + r * job.dout.of_row,
-                    at.rows_of(job.out) + r * job.out.of_row, z.width, b.ds + r * z.keys);
+    score_gradients(p, at.columns, at.rows_of(job.dout) + r * job.dout.row_stride,
+                    at.rows_of(job.out) + r * job.out.row_stride, z.width, b.ds + r * z.keys);
   }
 }
 
@@ -211,8 +215,8 @@ void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z, c
   gradients_of_scores(job, mask, z, b, at);
   const int64_t even = (at.rows + 1) / 2 * 2;
   const int64_t reached = std::min(at.columns, job.num_keys);
-  pair_rows(at.rows_of(job.q), job.q.of_row, at.rows, z.width, even, b.q_pairs);
-  pair_rows(at.rows_of(job.dout), job.dout.of_row, at.rows, z.width, even, b.dout_pairs);
+  pair_rows(at.rows_of(job.q), job.q.row_stride, at.rows, z.width, even, b.q_pairs);
+  pair_rows(at.rows_of(job.dout), job.dout.row_stride, at.rows, z.width, even, b.dout_pairs);
   pair_rounded_rows(b.p, at.rows, at.columns, z.keys, b.p_pairs);
   pair_rounded_rows(b.ds, at.rows, at.columns, z.keys, b.ds_pairs);
   for (int64_t r = 0; r < at.rows; ++r) {
@@ -225,7 +229,8 @@ void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z, c
   multiply_timed({at.rows, z.width, at.columns / 2, b.ds_rows, z.keys / 2, 1, b.k, z.width, b.dq,
                   z.width, false});
   unpack(b.dq, at.rows, z.width, scale_of(job),
-         head_to_write<Bf16>(job.dq, at.batch, at.head) + at.begin * job.dq.of_row, job.dq.of_row);
+         head_to_write<Bf16>(job.dq, at.batch, at.head) + at.begin * job.dq.row_stride,
+         job.dq.row_stride);
 }
 
 void backward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head) {
@@ -235,9 +240,9 @@ void backward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head
   const PairScratch b(scratch, z);
   const Bf16* k = head<Bf16>(job.k, batch, kv_head);
   const Bf16* v = head<Bf16>(job.v, batch, kv_head);
-  turn_rows(k, job.k.of_row, job.num_keys, z.width, z.keys, b.k_t);
-  turn_rows(v, job.v.of_row, job.num_keys, z.width, z.keys, b.v_t);
-  pair_rows(k, job.k.of_row, job.num_keys, z.width, z.keys, b.k);
+  transpose_pairs(k, job.k.row_stride, job.num_keys, z.width, z.keys, b.k_t);
+  transpose_pairs(v, job.v.row_stride, job.num_keys, z.width, z.keys, b.v_t);
+  pair_rows(k, job.k.row_stride, job.num_keys, z.width, z.keys, b.k);
   std::fill(b.dk, b.dk + z.keys * z.width, 0.0F);
   std::fill(b.dv, b.dv + z.keys * z.width, 0.0F);
   for (int64_t h = 0; h < job.num_heads; ++h) {
@@ -249,9 +254,9 @@ void backward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head
     }
   }
   unpack(b.dk, job.num_keys, z.width, scale_of(job), head_to_write<Bf16>(job.dk, batch, kv_head),
-         job.dk.of_row);
+         job.dk.row_stride);
   unpack(b.dv, job.num_keys, z.width, 1, head_to_write<Bf16>(job.dv, batch, kv_head),
-         job.dv.of_row);
+         job.dv.row_stride);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cleave/kernels/cpu/attention_rows.cc"
 #include "hwy/foreach_target.h"
-// The order matters: the target is chosen above.
+// Must come after foreach_target.h, which selects the instruction set.
 #include "cleave/kernels/cpu/attention-inl.h"
 #include "cleave/kernels/cpu/float_products-inl.h"
 #include "hwy/cache_control.h"
@@ -25,7 +25,7 @@ void multiply(const FloatProduct& p) {
   multiply_floats(p);
 }
 
-/// Queries and results of type T, keys and values of type K.
+/// Several queries. Queries and results have type T, keys and values type K.
 template <class T, class K>
 void forward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   const Sizes z(job);
@@ -36,19 +36,20 @@ void forward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   float* q = scratch.take(kRows * z.width);
   float* scores = scratch.take(kRows * z.keys);
   float* out = scratch.take(kRows * z.width);
-  pack_transposed(head<K>(job.k, batch, kv_head), job.k.of_row, job.num_keys, z.width, z.keys, k_t);
-  pack(head<K>(job.v, batch, kv_head), job.v.of_row, job.num_keys, z.width, 1, v);
+  pack_transposed(head<K>(job.k, batch, kv_head), job.k.row_stride, job.num_keys, z.width, z.keys,
+                  k_t);
+  pack(head<K>(job.v, batch, kv_head), job.v.row_stride, job.num_keys, z.width, 1, v);
   std::fill(v + job.num_keys * z.width, v + z.keys * z.width, 0.0F);
   for (int64_t h = 0; h < job.num_heads; ++h) {
     if (job.kv_head[h] != kv_head) continue;
     for (int64_t begin = 0; begin < job.num_queries; begin += kRows) {
       const int64_t rows = std::min(kRows, job.num_queries - begin);
       const int64_t columns = columns_of(mask, z, begin + rows - 1);
-      pack(head<T>(job.q, batch, h) + begin * job.q.of_row, job.q.of_row, rows, z.width,
+      pack(head<T>(job.q, batch, h) + begin * job.q.row_stride, job.q.row_stride, rows, z.width,
            scale_of(job), q);
       multiply({rows, columns, z.width, {q, z.width, 1}, k_t, z.keys, scores, z.keys, false});
       float* log_sums = job.log_sums + (batch * job.num_heads + h) * job.num_queries + begin;
-      T* to = head_to_write<T>(job.out, batch, h) + begin * job.out.of_row;
+      T* to = head_to_write<T>(job.out, batch, h) + begin * job.out.row_stride;
       float inverse[kRows];
       for (int64_t r = 0; r < rows; ++r) {
         float* row = scores + r * z.keys;
@@ -60,27 +61,27 @@ void forward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
       }
       multiply({rows, z.width, columns, {scores, z.keys, 1}, v, z.width, out, z.width, false});
       for (int64_t r = 0; r < rows; ++r) {
-        unpack(out + r * z.width, 1, z.width, inverse[r], to + r * job.out.of_row, 0);
+        unpack(out + r * z.width, 1, z.width, inverse[r], to + r * job.out.row_stride, 0);
       }
     }
   }
 }
 
-/// Fetches what is read after `at` a few dozen rows later.
+/// Prefetches memory that is read a few dozen rows after `at`.
 template <class T>
 HWY_INLINE void fetch_ahead(const T* at) {
   hwy::Prefetch(reinterpret_cast<const char*>(at) + kFetchAheadBytes);
 }
 
-/// out[i] = sum over `count` rows of p[s] values[s][i], for kN vectors from out's i on.
+/// out[i] = sum over s < count of p[s] values[s][i], for kN vectors of i.
 template <size_t kN, class T>
-HWY_INLINE void weighted_sum(const float* p, int64_t count, const T* values, int64_t of_row,
+HWY_INLINE void weighted_sum(const float* p, int64_t count, const T* values, int64_t row_stride,
                              float* out) {
   const size_t lanes = hn::Lanes(kFloats);
   FloatVec sum[kN];
 #pragma GCC unroll 8
   for (size_t n = 0; n < kN; ++n) sum[n] = hn::Zero(kFloats);
-  for (int64_t s = 0; s < count; ++s, values += of_row) {
+  for (int64_t s = 0; s < count; ++s, values += row_stride) {
     const FloatVec factor = hn::Set(kFloats, p[s]);
 #pragma GCC unroll 8
     for (size_t n = 0; n < kN; ++n) {
@@ -92,12 +93,12 @@ HWY_INLINE void weighted_sum(const float* p, int64_t count, const T* values, int
   for (size_t n = 0; n < kN; ++n) store(sum[n], out + n * lanes);
 }
 
-/// As many vectors as one has lanes: element n of the result is the sum of v[n]'s lanes.
+/// Horizontal sums of kCount vectors: element n of the result is the sum of v[n]'s lanes.
 template <size_t kCount>
 HWY_INLINE FloatVec sums_of_each(FloatVec* v) {
 #if HWY_TARGET != HWY_SCALAR
   if constexpr (kCount > 1) {
-    // Sums of neighbours, those of the first vector below those of the second.
+    // Sums of neighbouring lanes: those of the first vector, then those of the second.
 #pragma GCC unroll 8
     for (size_t n = 0; n < kCount / 2; ++n) {
       v[n] = hn::Add(hn::ConcatEven(kFloats, v[2 * n + 1], v[2 * n]),
@@ -111,12 +112,12 @@ HWY_INLINE FloatVec sums_of_each(FloatVec* v) {
 
 /// scores[s] = q . keys[s] for `count` rows of `width` numbers.
 template <class T>
-HWY_INLINE void scores_of(const float* q, const T* keys, int64_t of_row, int64_t count,
+HWY_INLINE void scores_of(const float* q, const T* keys, int64_t row_stride, int64_t count,
                           int64_t width, float* scores) {
   constexpr size_t kLanes = HWY_LANES(float);
   constexpr auto lanes = static_cast<int64_t>(kLanes);
   int64_t s = 0;
-  for (; s + lanes <= count; s += lanes, keys += lanes * of_row) {
+  for (; s + lanes <= count; s += lanes, keys += lanes * row_stride) {
     FloatVec sums[kLanes];
 #pragma GCC unroll 16
     for (FloatVec& sum : sums) sum = hn::Zero(kFloats);
@@ -124,14 +125,14 @@ HWY_INLINE void scores_of(const float* q, const T* keys, int64_t of_row, int64_t
       const FloatVec part = load(q + i);
 #pragma GCC unroll 16
       for (size_t n = 0; n < kLanes; ++n) {
-        const T* key = keys + static_cast<int64_t>(n) * of_row + i;
+        const T* key = keys + static_cast<int64_t>(n) * row_stride + i;
         fetch_ahead(key);
         sums[n] = hn::MulAdd(part, load(key), sums[n]);
       }
     }
     store(sums_of_each<kLanes>(sums), scores + s);
   }
-  for (; s < count; ++s, keys += of_row) {
+  for (; s < count; ++s, keys += row_stride) {
     FloatVec sums = hn::Zero(kFloats);
     for (int64_t i = 0; i < width; i += lanes) {
       sums = hn::MulAdd(load(q + i), load(keys + i), sums);
@@ -140,7 +141,7 @@ HWY_INLINE void scores_of(const float* q, const T* keys, int64_t of_row, int64_t
   }
 }
 
-/// One query, which reads keys and values where they lie.
+/// One query (decoding); reads keys and values without copying them.
 template <class T, class K>
 void decode_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   const Sizes z(job);
@@ -155,23 +156,23 @@ void decode_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   for (int64_t h = 0; h < job.num_heads; ++h) {
     if (job.kv_head[h] != kv_head) continue;
     pack(head<T>(job.q, batch, h), 0, 1, z.width, scale_of(job), q);
-    scores_of(q, keys, job.k.of_row, job.num_keys, z.width, scores);
+    scores_of(q, keys, job.k.row_stride, job.num_keys, z.width, scores);
     mask.apply(scores, 0, z.keys);
     const float top = largest(scores, z.keys);
     const float sum = exponentials(scores, z.keys, top);
     job.log_sums[batch * job.num_heads + h] = top + std::log(sum);
     int64_t i = 0;
     for (; i + 4 * lanes <= z.width; i += 4 * lanes) {
-      weighted_sum<4>(scores, job.num_keys, values + i, job.v.of_row, out + i);
+      weighted_sum<4>(scores, job.num_keys, values + i, job.v.row_stride, out + i);
     }
     for (; i < z.width; i += lanes) {
-      weighted_sum<1>(scores, job.num_keys, values + i, job.v.of_row, out + i);
+      weighted_sum<1>(scores, job.num_keys, values + i, job.v.row_stride, out + i);
     }
     unpack(out, 1, z.width, 1 / sum, head_to_write<T>(job.out, batch, h), 0);
   }
 }
 
-/// Backward's memory: of the KV head, then of a block of queries.
+/// Scratch memory of backward: for the KV head, then for a block of queries.
 struct BackwardScratch {
   BackwardScratch(Scratch& s, const Sizes& z)
       : k_t(s.take(z.width * z.keys)),
@@ -192,7 +193,7 @@ struct BackwardScratch {
   float *q, *dout, *out, *dq, *p, *ds;
 };
 
-/// p (dp - sum(dout out)), the gradient of a row's scores, into `ds`, which holds dp.
+/// Gradient of row r's scores, p (dp - sum(dout out)), written to b.ds, which holds dp.
 HWY_INLINE void score_gradients(const BackwardScratch& b, int64_t r, const Sizes& z,
                                 int64_t columns) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
@@ -208,7 +209,7 @@ HWY_INLINE void score_gradients(const BackwardScratch& b, int64_t r, const Sizes
   }
 }
 
-/// Where a block of queries begins.
+/// Start of a block of queries.
 struct QueryBlock {
   int64_t batch, head, begin;
 };
@@ -222,7 +223,8 @@ void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z,
   const int64_t rows = std::min(kRows, job.num_queries - begin);
   const int64_t columns = columns_of(mask, z, begin + rows - 1);
   const auto packed = [&](const HeadsView& view, float scale, float* to) {
-    pack(head<T>(view, batch, h) + begin * view.of_row, view.of_row, rows, z.width, scale, to);
+    pack(head<T>(view, batch, h) + begin * view.row_stride, view.row_stride, rows, z.width, scale,
+         to);
   };
   packed(job.q, scale_of(job), b.q);
   packed(job.dout, 1, b.dout);
@@ -240,7 +242,7 @@ void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z,
   multiply({reached, z.width, rows, {b.ds, 1, z.keys}, b.q, z.width, b.dk, z.width, true});
   multiply({rows, z.width, reached, {b.ds, z.keys, 1}, b.k, z.width, b.dq, z.width, false});
   unpack(b.dq, rows, z.width, scale_of(job),
-         head_to_write<T>(job.dq, batch, h) + begin * job.dq.of_row, job.dq.of_row);
+         head_to_write<T>(job.dq, batch, h) + begin * job.dq.row_stride, job.dq.row_stride);
 }
 
 template <class T>
@@ -250,10 +252,10 @@ void backward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   Scratch scratch(BackwardScratch::floats(z));
   const BackwardScratch b(scratch, z);
   const T* k = head<T>(job.k, batch, kv_head);
-  pack_transposed(k, job.k.of_row, job.num_keys, z.width, z.keys, b.k_t);
-  pack_transposed(head<T>(job.v, batch, kv_head), job.v.of_row, job.num_keys, z.width, z.keys,
+  pack_transposed(k, job.k.row_stride, job.num_keys, z.width, z.keys, b.k_t);
+  pack_transposed(head<T>(job.v, batch, kv_head), job.v.row_stride, job.num_keys, z.width, z.keys,
                   b.v_t);
-  pack(k, job.k.of_row, job.num_keys, z.width, 1, b.k);
+  pack(k, job.k.row_stride, job.num_keys, z.width, 1, b.k);
   std::fill(b.dk, b.dk + z.keys * z.width, 0.0F);
   std::fill(b.dv, b.dv + z.keys * z.width, 0.0F);
   for (int64_t h = 0; h < job.num_heads; ++h) {
@@ -262,8 +264,10 @@ void backward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
       backward_block<T>(job, mask, z, b, {batch, h, begin});
     }
   }
-  unpack(b.dk, job.num_keys, z.width, 1, head_to_write<T>(job.dk, batch, kv_head), job.dk.of_row);
-  unpack(b.dv, job.num_keys, z.width, 1, head_to_write<T>(job.dv, batch, kv_head), job.dv.of_row);
+  unpack(b.dk, job.num_keys, z.width, 1, head_to_write<T>(job.dk, batch, kv_head),
+         job.dk.row_stride);
+  unpack(b.dv, job.num_keys, z.width, 1, head_to_write<T>(job.dv, batch, kv_head),
+         job.dv.row_stride);
 }
 
 template <class T, class K>

@@ -5,15 +5,15 @@
 
 namespace cleave {
 
-/// A [B, heads, rows, K] tensor whose heads' elements lie together; strides in elements.
+/// A [B, heads, rows, K] tensor with stride 1 in K; the other strides are in elements.
 struct HeadsView {
   void* data = nullptr;
-  int64_t of_batch = 0, of_head = 0, of_row = 0;
+  int64_t batch_stride = 0, head_stride = 0, row_stride = 0;
   [[no_unique_address]] NotStored not_stored{};
 };
 
-/// All that the loops of attention need. Pointers are to float, or to bf16 where is_bf16, those of
-/// keys and values where has_bf16_keys; backward has one type.
+/// Arguments of the attention loops. Data is bf16 if is_bf16, else fp32; keys and values are bf16
+/// if has_bf16_keys. Backward has one type.
 struct AttentionJob {
   int64_t num_heads = 0, num_kv_heads = 0;           // H, G
   int64_t num_queries = 0, num_keys = 0, width = 0;  // T, S, K
@@ -28,8 +28,8 @@ struct AttentionJob {
   [[no_unique_address]] NotStored not_stored{};
 };
 
-/// One KV head of one sequence and the query heads that read it: results are written for those, and
-/// for backward the KV head's gradients. Tasks do not touch each other's results.
+/// Computes one KV head of one sequence: the results of the query heads that read it, and in
+/// backward also the KV head's gradients. Calls for different heads write disjoint memory.
 void attention_forward(const AttentionJob& job, int64_t batch, int64_t kv_head);
 void attention_backward(const AttentionJob& job, int64_t batch, int64_t kv_head);
 

@@ -12,7 +12,7 @@
 namespace cleave {
 namespace {
 
-/// The definition, in double precision, by libtorch's operations.
+/// Oracle: the definition in double precision, with libtorch's operations.
 Tensor defined(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask) {
   const int64_t T = q.size(2);
   const int64_t S = k.size(2);
@@ -40,7 +40,7 @@ Tensor random(at::IntArrayRef shape, uint64_t seed, at::ScalarType type) {
   return at::randn(shape, generator, at::kDouble).to(type).requires_grad_();
 }
 
-/// Result and gradients of both, as [name, fast, defined].
+/// Compares result and gradients of fast_attention with the definition.
 void expect_equal(const Sizes& z, const AttentionMask& mask, at::ScalarType type) {
   const Tensor q = random({z.B, z.T, z.H, z.K}, 1, type);
   const Tensor k = random({z.B, z.S, z.G, z.K}, 2, type);
@@ -57,7 +57,7 @@ void expect_equal(const Sizes& z, const AttentionMask& mask, at::ScalarType type
   const Tensor want =
       defined(heads_first(wide[0]), heads_first(wide[1]), heads_first(wide[2]), mask);
   const auto want_grads = torch::autograd::grad({want}, wide, {d.to(at::kDouble)});
-  // Sums of up to S terms of size about 1, then rounded to the type.
+  // Sums of up to S terms of size about 1, rounded to the type.
   const double bound = type == at::kBFloat16
                            ? std::ldexp(1, -7)
                            : std::ldexp(1, -23) * (8 + 4 * std::sqrt(static_cast<double>(z.S)));
@@ -94,10 +94,10 @@ TEST(FastAttention, SharedKvHeads_AddTheirGradients) {
   }
 }
 
-TEST(FastAttention, PaddedKeys_AreNotSeenAndPaddedRowsSeeThemselves) {
+TEST(FastAttention, PaddedKeys_AreMaskedAndPaddedQueriesAttendToThemselves) {
   Tensor key_mask = at::ones({3, 40}, at::kBool);
   key_mask[0].narrow(0, 30, 10).fill_(false);  // on the right
-  key_mask[1].narrow(0, 0, 13).fill_(false);   // on the left: rows 0 to 12 see nothing
+  key_mask[1].narrow(0, 0, 13).fill_(false);   // on the left: queries 0 to 12 have no visible key
   key_mask[2].fill_(false);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (const bool causal : {true, false}) {
@@ -109,7 +109,7 @@ TEST(FastAttention, PaddedKeys_AreNotSeenAndPaddedRowsSeeThemselves) {
 }
 
 TEST(FastAttention, OneKeyMask_IsForAllSequences) {
-  const Tensor rows = at::ones({3, 40}, at::kBool);  // what follows the first row in memory
+  const Tensor rows = at::ones({3, 40}, at::kBool);  // other rows follow the first one in memory
   rows[0].narrow(0, 20, 20).fill_(false);
   const Tensor one = rows.narrow(0, 0, 1);
   const Tensor q = random({3, 2, 40, 16}, 1, at::kFloat).detach();
@@ -124,7 +124,7 @@ TEST(FastAttention, SizesThatDoNotFit_AreRefused) {
   const auto refused = [&](const Tensor& keys, const Tensor& values, const AttentionMask& mask) {
     EXPECT_EQ(test::thrown_by([&] { fast_attention(q, keys, values, mask); }).code(), Code::kShape);
   };
-  const Tensor few = at::ones({2, 2, 3, 16});  // T = 5 queries, the first two before every key
+  const Tensor few = at::ones({2, 2, 3, 16});  // T = 5 queries: the first two precede all keys
   refused(few, few, {.causal = true, .kv_head = heads});
   refused(few, few, {.key_mask = at::ones({2, 3}, at::kBool), .kv_head = heads});
   refused(k, few, {.kv_head = heads});
@@ -139,7 +139,7 @@ TEST(FastAttention, SizesThatDoNotFit_AreRefused) {
   }
 }
 
-TEST(FastAttention, WhatIsNotANumber_StaysSo) {
+TEST(FastAttention, NaN_StaysNaN) {
   Tensor q = at::ones({1, 1, 4, 16});
   const Tensor k = at::ones({1, 1, 4, 16});
   q[0][0][2][3] = std::numeric_limits<float>::quiet_NaN();
@@ -148,8 +148,8 @@ TEST(FastAttention, WhatIsNotANumber_StaysSo) {
   EXPECT_FALSE(out[0][0][1].isnan().any().item<bool>());
 }
 
-// What bf16 numbers give is what the same numbers give in fp32, to the bit.
-TEST(FastAttention, NarrowKeys_AreTakenAsTheNumbersTheyHold) {
+// bf16 keys and values give the same bits as their conversion to fp32.
+TEST(FastAttention, Bf16Keys_GiveTheBitsOfTheirFp32Values) {
   Tensor key_mask = at::ones({2, 40}, at::kBool);
   key_mask[1].narrow(0, 0, 13).fill_(false);
   for (const int64_t T : {1, 7, 40}) {
@@ -168,7 +168,7 @@ TEST(FastAttention, NarrowKeys_AreTakenAsTheNumbersTheyHold) {
   }
 }
 
-TEST(FastAttention, OtherTypesAndWidths_AreNotTaken) {
+TEST(FastAttention, OtherTypesAndWidths_AreNotSupported) {
   const Tensor good = at::ones({1, 1, 4, 16});
   EXPECT_TRUE(takes_fast_attention(good, good, good));
   const Tensor wide = good.to(at::kDouble);

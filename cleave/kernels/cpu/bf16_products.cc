@@ -4,7 +4,7 @@
 #include "cleave/kernels/cpu/fetch_ahead.h"
 
 #if defined(__x86_64__)
-// GCC 12 warns of operands that its own intrinsics leave undefined on purpose.
+// GCC 12 warns about operands that its own intrinsics leave undefined on purpose.
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
@@ -17,9 +17,9 @@ namespace cleave {
 
 namespace {
 
-constexpr size_t kStep = 32;  // bf16 numbers of a vector
+constexpr size_t kStep = 32;  // bf16 numbers per vector
 
-/// The sums of four vectors' lanes.
+/// Horizontal sums of four vectors.
 CLEAVE_BF16 inline __m128 sums_of(__m512 a, __m512 b, __m512 c, __m512 d) {
   const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
   const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
@@ -31,16 +31,17 @@ CLEAVE_BF16 inline __m128 sums_of(__m512 a, __m512 b, __m512 c, __m512 d) {
       _mm_add_ps(_mm512_extractf32x4_ps(quarters, 2), _mm512_extractf32x4_ps(quarters, 3)));
 }
 
-/// Adds to each lane the products of two pairs. Not as an intrinsic: GCC 12 copies the sums.
+/// Adds to each lane the dot product of two pairs. Not an intrinsic, because GCC 12 copies the
+/// sums.
 CLEAVE_BF16 inline void add_products(__m512& sum, __m512i a, __m512i b) {
   asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
 }
 
-/// sum[r] = x[r] . w for all kR rows: w [in] is read once, from its beginning to its end, which
-/// memory serves faster than several rows of the matrix side by side.
+/// sum[r] = x[r] . w for all kR rows. w [in] is read once and sequentially, which is faster than
+/// reading several rows of the matrix in parallel.
 template <size_t kR>
 CLEAVE_BF16 inline void dot(const uint16_t* x, const uint16_t* w, size_t in, __m512* sum) {
-  constexpr size_t kChains = kR <= 2 ? 4 : 2;  // sums beside each other, so that none is waited for
+  constexpr size_t kChains = kR <= 2 ? 4 : 2;  // independent sums, to hide latency
   __m512 chain[kR][kChains];
 #pragma GCC unroll 8
   for (size_t r = 0; r < kR; ++r) {
@@ -82,7 +83,7 @@ template <size_t kR, size_t kN>
 CLEAVE_BF16 inline void columns(const FewRowsJob& job, const uint16_t* x, int64_t column) {
   const auto in = static_cast<size_t>(job.in);
   const auto* weight = static_cast<const uint16_t*>(job.weight) + static_cast<size_t>(column) * in;
-  constexpr size_t kFours = (kR * kN + 3) / 4 * 4;  // sums_of takes four
+  constexpr size_t kFours = (kR * kN + 3) / 4 * 4;  // a multiple of four for sums_of
   __m512 sum[kFours];
 #pragma GCC unroll 8
   for (size_t n = 0; n < kN; ++n) dot<kR>(x, weight + n * in, in, sum + n * kR);
@@ -106,13 +107,13 @@ CLEAVE_BF16 void range(const FewRowsJob& job, const uint16_t* x, int64_t begin, 
     int64_t column = begin;
     for (; column + kN <= end; column += kN) columns<kR, size_t{kN}>(job, x, column);
     for (; column < end; ++column) columns<kR, 1>(job, x, column);
-  } else if constexpr (kR < kMostFewRows) {
+  } else if constexpr (kR < kMaxFewRows) {
     range<kR + 1>(job, x, begin, end);
   }
 }
 
-/// kM rows and kN vectors of C, from its row m and column n on. At each pair kLines lines are
-/// fetched, from `next` on.
+/// kM rows and kN vectors of C from row m and column n on. Prefetches kLines cache lines per pair,
+/// from `next` on.
 template <size_t kM, size_t kN, size_t kLines>
 CLEAVE_BF16 inline void pair_tile(const PairProduct& p, int64_t m, int64_t n, const char* next) {
   const uint32_t* a = p.a + m * p.a_row;
@@ -153,17 +154,17 @@ CLEAVE_BF16 inline void pair_tile(const PairProduct& p, int64_t m, int64_t n, co
   }
 }
 
-/// A tile that fetches its part of what comes next.
+/// A tile that also prefetches its part of `p.next`.
 template <size_t kM, size_t kN>
 CLEAVE_BF16 void fetching_tile(const PairProduct& p, int64_t m, int64_t n) {
   const auto* next = reinterpret_cast<const char*>(p.next);
-  const int64_t fetched = m / kPairRows * p.pairs;  // by the tiles above, a line at each pair
+  const int64_t fetched = m / kPairRows * p.pairs;  // lines, by the tiles above, one per pair
   if (fetched >= p.next_lines) return pair_tile<kM, kN, 0>(p, m, n, next);
   if (p.rows <= kPairRows) return pair_tile<kM, kN, kN>(p, m, n, next);
   pair_tile<kM, kN, 1>(p, m, n, next + 64 * fetched);
 }
 
-/// 6 x 4 sums, 4 vectors of B and one of A fit the registers.
+/// 6 x 4 sums, 4 vectors of B and one of A fit in 32 registers.
 template <size_t kN>
 CLEAVE_BF16 void pair_columns(const PairProduct& p, int64_t n) {
   int64_t m = 0;
@@ -213,11 +214,11 @@ bool has_bf16_products() {
 }
 
 void bf16_rows_range(const FewRowsJob&, const void*, int64_t, int64_t) {
-  throw Error(Code::kBug, "bf16_rows_range on a processor without bf16 products");
+  throw Error(Code::kBug, "bf16_rows_range on a CPU without bf16 products");
 }
 
 void multiply_pairs(const PairProduct&) {
-  throw Error(Code::kBug, "multiply_pairs on a processor without bf16 products");
+  throw Error(Code::kBug, "multiply_pairs on a CPU without bf16 products");
 }
 #endif
 

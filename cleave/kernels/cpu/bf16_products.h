@@ -3,17 +3,17 @@
 
 namespace cleave {
 
-/// Whether the processor multiplies pairs of bf16 numbers (AVX-512 BF16).
+/// Whether the CPU has dot products of bf16 pairs (AVX-512 BF16).
 bool has_bf16_products();
 
-/// Columns [begin, end) of y for a job whose matrix and `x` [rows, in] are bf16, by those: sums in
-/// fp32, pair by pair, in which numbers below the normal ones count as zeros.
+/// Columns [begin, end) of y for a bf16 job with bf16 `x` [rows, in], by AVX-512 BF16: fp32 sums,
+/// pair by pair; denormals count as zero.
 void bf16_rows_range(const FewRowsJob& job, const void* x, int64_t begin, int64_t end);
 
-/// Rows of A that a pass over B takes.
+/// Rows of A per pass over B.
 inline constexpr int64_t kPairRows = 6;
 
-/// C = A B, or C += A B where it adds: of bf16 numbers in pairs along the sum, C in fp32.
+/// C = A B, or C += A B if `adds`. A and B are bf16 in pairs along the summed dim; C is fp32.
 ///
 ///   A [rows, pairs] at a[i * a_row + k * a_pair]   B [pairs, columns], rows ldb apart
 ///   C [rows, columns], rows ldc apart              columns a multiple of 16
@@ -26,13 +26,13 @@ struct PairProduct {
   float* c = nullptr;
   int64_t ldc = 0;
   bool adds = false;
-  /// Fetched meanwhile, of at most 64 columns: what is read from memory next. Up to kPairRows rows,
-  /// which read B once, as many lines as B has, else next_lines.
+  /// Memory that is read next, to prefetch meanwhile; only for at most 64 columns. If rows <=
+  /// kPairRows, B is read once and as many cache lines as B has are prefetched, else next_lines.
   const uint32_t* next = nullptr;
-  int64_t next_lines = 0;  // of 64 bytes; 0: nothing is fetched
+  int64_t next_lines = 0;  // of 64 bytes; 0: no prefetch
   [[no_unique_address]] NotStored not_stored{};
 };
-/// As bf16_rows_range adds up.
+/// Sums as in bf16_rows_range.
 void multiply_pairs(const PairProduct& product);
 
 }  // namespace cleave

@@ -3,8 +3,8 @@
 
 namespace cleave {
 
-/// How many bytes ahead of its reading memory is fetched where little else is done: the processor
-/// by itself foresees no more than a page.
+/// Software prefetch distance in bytes for memory-bound loops. The CPU's own prefetcher stops at
+/// page boundaries.
 inline constexpr int64_t kFetchAheadBytes = 4096;
 
 }  // namespace cleave

@@ -10,7 +10,7 @@
 namespace cleave {
 namespace {
 
-// Bytes of the matrix that are worth a thread of their own.
+// Minimal bytes of the matrix per thread.
 constexpr int64_t kGrainBytes = 65536;
 
 int64_t rows_of(const Tensor& x) {
@@ -23,7 +23,7 @@ bool takes_few_rows(const Tensor& x, const Tensor& weight) {
   const at::ScalarType type = x.scalar_type();
   return x.is_cpu() && weight.is_cpu() && weight.scalar_type() == type &&
          (type == at::kFloat || type == at::kBFloat16) && rows_of(x) > 0 &&
-         rows_of(x) <= kMostFewRows && weight.numel() > 0 && weight.is_contiguous();
+         rows_of(x) <= kMaxFewRows && weight.numel() > 0 && weight.is_contiguous();
 }
 
 Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {

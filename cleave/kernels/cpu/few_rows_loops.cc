@@ -8,7 +8,7 @@
 #define HWY_TARGET_INCLUDE "cleave/kernels/cpu/few_rows_loops.cc"
 #include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
-// The order matters: the target is chosen above.
+// Must come after foreach_target.h, which selects the instruction set.
 #include "cleave/kernels/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -19,15 +19,15 @@ size_t lanes_of_floats() {
   return hn::Lanes(kFloats);
 }
 
-/// Elements of a row that the vector loop reads at once.
+/// Elements of a row per iteration of the vector loop.
 template <class T>
 size_t step() {
   return sizeof(T) == 2 ? 2 * lanes_of_floats() : lanes_of_floats();
 }
 
-/// Adds up W[n] . x[r] over one step for kN rows of the matrix, `in` apart, and kR rows of x. Half
-/// of a bf16 vector's elements are the upper halves of fp32 numbers as they stand, the other half
-/// is shifted there, so x has even and odd elements apart.
+/// Adds W[n] . x[r] over one step for kN rows of the matrix, `in` apart, and kR rows of x. In a
+/// vector of bf16 pairs, odd elements are already the upper halves of fp32 numbers and even ones
+/// are shifted there. Therefore x is packed with even and odd elements apart.
 template <size_t kR, size_t kN>
 HWY_INLINE void add_step(const float* weight, size_t in, const float* x, size_t x_stride,
                          FloatVec (&sum)[kN][kR]) {
@@ -64,13 +64,13 @@ HWY_INLINE void add_step(const uint16_t* weight, size_t in, const float* x, size
   }
 }
 
-/// A stretch of the sums' terms: so many numbers of every row of x stay in the first-level cache.
+/// A range of the summed dim, so short that this part of all rows of x stays in the L1 cache.
 struct Terms {
   size_t begin, end;
 };
 
-/// Columns of y, kN from `column` on: some of the terms, added to those before. There are kChains
-/// sums of each, so that none is waited for.
+/// kN columns of y from `column` on: adds the terms of one range. Each element has kChains
+/// independent sums, to hide latency.
 template <class T, size_t kR, size_t kN, size_t kChains>
 void dot(const FewRowsJob& job, int64_t column, Terms terms) {
   const auto in = static_cast<size_t>(job.in);
@@ -119,12 +119,12 @@ void dot(const FewRowsJob& job, int64_t column, Terms terms) {
 template <class T, size_t kR>
 void dots(const FewRowsJob& job, int64_t begin, int64_t end) {
   const auto in = static_cast<size_t>(job.in);
-  // One row of the matrix at a time is read from its beginning to its end, which memory serves
-  // faster than rows side by side. With many rows of x it is these that take the time, in the
-  // first-level cache: two rows of the matrix share what is loaded of them.
+  // One row of the matrix is read at a time, sequentially, which is faster than reading rows in
+  // parallel. With many rows of x, loading x from the L1 cache dominates, so two rows of the matrix
+  // share each load.
   constexpr int64_t kN = kR <= 4 ? 1 : 2;
   constexpr size_t kChains = kR <= 2 ? 4 : kR <= 4 ? 2 : 1;
-  // Equal stretches of at most kCached numbers in all rows together.
+  // Equal ranges of at most kCached elements over all rows.
   constexpr size_t kCached = 8192;
   const size_t count = hwy::RoundUpTo(in * kR, kCached) / kCached;
   const size_t stretch = kR <= 2 ? in : hwy::RoundUpTo((in + count - 1) / count, 64);
@@ -139,7 +139,7 @@ void dots(const FewRowsJob& job, int64_t begin, int64_t end) {
 template <class T, size_t kR = 1>
 void range_of_rows(const FewRowsJob& job, int64_t begin, int64_t end) {
   if (job.rows == int64_t{kR}) return dots<T, kR>(job, begin, end);
-  if constexpr (kR < kMostFewRows) range_of_rows<T, kR + 1>(job, begin, end);
+  if constexpr (kR < kMaxFewRows) range_of_rows<T, kR + 1>(job, begin, end);
 }
 
 void range_task(const FewRowsJob& job, int64_t begin, int64_t end) {

@@ -45,7 +45,7 @@ TEST(FewRowsLinear, AnyRowsAndWidths_EqualTheProduct) {
   }
 }
 
-// Whichever of the two this processor does not use for bf16 is tried here too.
+// Tests both loops, whichever this CPU uses for bf16.
 TEST(FewRowsLinear, Bf16ByEitherLoop_EqualsTheProduct) {
   for (const int64_t rows : {1, 3, 4, 5, 8}) {
     for (const auto& [in, out] : {std::pair<int64_t, int64_t>{1, 1}, {31, 5}, {100, 33}}) {
@@ -71,8 +71,8 @@ TEST(FewRowsLinear, Bf16ByEitherLoop_EqualsTheProduct) {
   }
 }
 
-// Whole panels and narrower last ones, blocks of rows and of the sum, every remainder, stored
-// either way.
+// Full and narrower last panels, several blocks of rows and of the summed dim, all remainders, and
+// both storage orders.
 TEST(PanelsLinear, AnySizes_EqualTheProduct) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     if (type == at::kBFloat16 && !has_bf16_products()) continue;
@@ -84,7 +84,7 @@ TEST(PanelsLinear, AnySizes_EqualTheProduct) {
         const Tensor bias = random({out}, 3).to(type);
         ASSERT_TRUE(takes_panels(weight));
         const Tensor want = x.to(at::kDouble).matmul(weight.to(at::kDouble).t());
-        // Sums of fp32 grow in their order: the error of each term's rounding adds up as its root.
+        // Rounding errors of fp32 sums grow with the root of the number of terms.
         const double root = std::sqrt(static_cast<double>(in));
         const double unit = type == at::kFloat ? std::ldexp(4 + root, -23) : std::ldexp(1, -8);
         for (const Tensor& stored : {weight, weight.t().contiguous().t()}) {
@@ -101,7 +101,7 @@ TEST(PanelsLinear, AnySizes_EqualTheProduct) {
   }
 }
 
-TEST(PanelsLinear, OtherSizesAndTypes_AreNotTaken) {
+TEST(PanelsLinear, OtherSizesAndTypes_AreNotSupported) {
   EXPECT_EQ(takes_panels(at::ones({16, 2}, at::kBFloat16)), has_bf16_products());
   EXPECT_TRUE(takes_panels(at::ones({16, 3})));
   EXPECT_FALSE(takes_panels(at::ones({17, 2})));
@@ -111,7 +111,7 @@ TEST(PanelsLinear, OtherSizesAndTypes_AreNotTaken) {
   EXPECT_FALSE(takes_panels(at::ones({0, 2}, at::kBFloat16)));
 }
 
-TEST(FewRowsLinear, ManyRowsAndOtherTypes_AreNotTaken) {
+TEST(FewRowsLinear, ManyRowsAndOtherTypes_AreNotSupported) {
   const Tensor weight = at::ones({4, 6});
   EXPECT_TRUE(takes_few_rows(at::ones({2, 4, 6}), weight));
   EXPECT_FALSE(takes_few_rows(at::ones({9, 6}), weight));
@@ -121,7 +121,7 @@ TEST(FewRowsLinear, ManyRowsAndOtherTypes_AreNotTaken) {
   EXPECT_FALSE(takes_few_rows(at::ones({1, 4}), weight.t()));
 }
 
-// The definition, on rounded numbers in double precision.
+// Oracle: the definition on rounded numbers in double precision.
 Tensor defined(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   const auto rounded = [](const Tensor& rows) {
     const Tensor scale = rows.abs().amax(-1, true) / 127;
@@ -140,7 +140,7 @@ TEST(Int8Linear, AnySizes_EqualTheProductOfRoundedNumbers) {
       const Int8Matrix matrix = to_int8(weight, largest_of_rows(weight));
       const Tensor got = int8_linear(x, matrix, bias);
       const Tensor want = defined(x, weight, bias);
-      // A number may lie so close to the middle of two steps that fp32 rounds it the other way.
+      // fp32 may round a number near the middle of two steps the other way.
       const double step = 4.0 / 127 * 4;
       EXPECT_LE(largest_error(got, want), step) << rows << " x " << in << " x " << out;
       EXPECT_LE((got.to(at::kDouble) - want).abs().mean().item<double>(), 1e-3);
@@ -148,7 +148,7 @@ TEST(Int8Linear, AnySizes_EqualTheProductOfRoundedNumbers) {
   }
 }
 
-TEST(Int8Linear, PartsOfARow_AddUpToTheWholeWithTheScaleOfAll) {
+TEST(Int8Linear, PartsOfARowWithTheWholeRowsScale_AddUpToTheWhole) {
   const Tensor x = random({3, 128}, 1).to(at::kFloat);
   const Tensor weight = random({5, 128}, 2).to(at::kFloat);
   const Tensor of_x = largest_of_rows(x);
@@ -172,7 +172,7 @@ TEST(Int8Linear, ZerosAndExtremes_AreExact) {
   EXPECT_TRUE(at::equal(int8_linear(at::zeros({1, 64}), matrix, {}), at::zeros({1, 2})));
 }
 
-TEST(Int8Linear, WhatIsNotFinite_DoesNotBecomeFinite) {
+TEST(Int8Linear, NonFiniteInput_DoesNotBecomeFinite) {
   const Tensor weight = random({5, 96}, 2).to(at::kFloat);
   const Tensor of_weight = largest_of_rows(weight);
   for (const float bad : {NAN, INFINITY, -INFINITY}) {
@@ -181,7 +181,7 @@ TEST(Int8Linear, WhatIsNotFinite_DoesNotBecomeFinite) {
     const Tensor of_x = largest_of_rows(x);
     const Tensor whole = int8_linear(x, to_int8(weight, of_weight), {});
     Tensor parts = at::zeros({3, 5});
-    for (const int64_t begin : {0, 48}) {  // the first has finite numbers alone
+    for (const int64_t begin : {0, 48}) {  // the first part has only finite numbers
       parts += int8_linear(x.narrow(1, begin, 48), to_int8(weight.narrow(1, begin, 48), of_weight),
                            {}, of_x);
     }
@@ -224,7 +224,7 @@ TEST(Int8Products, PortableLoops_GiveTheSameBits) {
   const Tensor want = (x.to(at::kDouble) - 128).matmul(weight.to(at::kDouble).t()) *
                           x_scale.unsqueeze(1) * weight_scale.narrow(0, 0, kColumns) +
                       bias;
-  EXPECT_LE(largest_error(fast, want), 1e-2);  // of about 1e4, in fp32
+  EXPECT_LE(largest_error(fast, want), 1e-2);  // values are about 1e4, in fp32
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
-// Included once per instruction set, inside what hwy/foreach_target.h repeats.
+// Included once per instruction set by hwy/foreach_target.h.
 #if defined(CLEAVE_KERNELS_FLOAT_PRODUCTS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef CLEAVE_KERNELS_FLOAT_PRODUCTS_INL_H
 #undef CLEAVE_KERNELS_FLOAT_PRODUCTS_INL_H
 #else
-/// Toggled, so that each instruction set reads the file once.
+/// Toggled include guard: each instruction set includes the file once.
 #define CLEAVE_KERNELS_FLOAT_PRODUCTS_INL_H
 #endif
 
@@ -11,19 +11,19 @@
 
 #include "cleave/kernels/cpu/float_products.h"
 #include "hwy/cache_control.h"
-// The order matters: it includes what is compiled again.
+// After the others: it is compiled once per instruction set.
 #include "cleave/kernels/cpu/simd-inl.h"
 
-/// What follows is compiled for one instruction set.
+/// Compiled for one instruction set from here.
 HWY_BEFORE_NAMESPACE();
 namespace cleave::HWY_NAMESPACE {
 namespace {
 
-// Vectors of C beside each other in registers: 6 x 4 sums, 4 of B and one of A fit 32 registers.
+// Tile of C in registers: 6 x 4 sums, 4 vectors of B and one of A fit in 32 registers.
 inline constexpr int64_t kTileRows = 6;
 inline constexpr int64_t kTileVectors = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
 
-/// kM rows and kN vectors of C, from its row m and column n on.
+/// kM rows and kN vectors of C from row m and column n on.
 template <size_t kM, size_t kN>
 HWY_INLINE void tile(const FloatProduct& p, int64_t m, int64_t n) {
   const size_t lanes = hn::Lanes(kFloats);
@@ -69,7 +69,7 @@ HWY_INLINE void tile_of_rows(const FloatProduct& p, int64_t m, int64_t n, int64_
   }
 }
 
-/// As float_products.h says.
+/// Implements multiply_float_rows of float_products.h.
 inline void multiply_floats(const FloatProduct& p) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
   for (int64_t n = 0; n < p.columns; n += kTileVectors * lanes) {
@@ -86,6 +86,6 @@ inline void multiply_floats(const FloatProduct& p) {
 
 }  // namespace
 }  // namespace cleave::HWY_NAMESPACE
-/// The end of what HWY_BEFORE_NAMESPACE began.
+/// Ends HWY_BEFORE_NAMESPACE.
 HWY_AFTER_NAMESPACE();
 #endif

@@ -5,7 +5,7 @@
 
 namespace cleave {
 
-/// C = A B, or C += A B where it adds, in fp32.
+/// C = A B, or C += A B if `adds`, in fp32.
 ///
 ///   A [rows, depth] at a.data[i * a.row + k * a.col]   B [depth, columns], rows ldb apart
 ///   C [rows, columns], rows ldc apart                  columns a multiple of 16
@@ -22,11 +22,11 @@ struct FloatProduct {
   float* c = nullptr;
   int64_t ldc = 0;
   bool adds = false;
-  /// What lies so many numbers behind what is read of B is fetched meanwhile.
+  /// Prefetch distance in B, in elements.
   int64_t ahead = 0;
   [[no_unique_address]] NotStored not_stored{};
 };
-/// Each sum in the order of k.
+/// Adds each sum in the order of k.
 void multiply_float_rows(const FloatProduct& product);
 
 }  // namespace cleave

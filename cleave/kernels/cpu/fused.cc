@@ -14,10 +14,10 @@
 namespace cleave {
 namespace {
 
-// Elements that are worth a thread of their own.
+// Minimal number of elements per thread.
 constexpr int64_t kGrain = 32768;
 
-/// Does `work(begin, end)` for parts of [0, count), unless a dry run has shapes alone.
+/// Runs work(begin, end) in parallel over [0, count), unless `of` is a meta tensor (dry run).
 template <class Work>
 void in_parts(const Tensor& of, int64_t count, int64_t grain, const Work& work) {
   if (!of.is_meta()) at::parallel_for(0, count, grain, work);
@@ -40,7 +40,8 @@ int64_t grain_of_rows(int64_t width) {
   return std::max<int64_t>(1, kGrain / width);
 }
 
-/// Sums over blocks of so many rows are added in their order, however many threads there are.
+/// Rows per block of a sum. Blocks are added in order, so results do not depend on the number of
+/// threads.
 constexpr int64_t kRowsOfBlock = 64;
 
 RmsNormJob norm_job(const Tensor& x, const Tensor& weight, const Tensor& scales, double eps) {
@@ -55,7 +56,7 @@ RmsNormJob norm_job(const Tensor& x, const Tensor& weight, const Tensor& scales,
           .dx = nullptr};
 }
 
-/// The statistics of LayerNorm's rows: means and scales, [2, rows] fp32.
+/// `moments` [2, rows] fp32 holds the rows' means and scales.
 LayerNormJob layer_norm_job(const Tensor& x, const Tensor& weight, const Tensor& moments,
                             double eps) {
   auto* means = data_of<float>(moments);
@@ -73,8 +74,8 @@ GateJob gate_job(const Tensor& gate, const Tensor& up) {
       .is_bf16 = is_bf16(gate), .gate = data_of<const void>(gate), .up = data_of<const void>(up)};
 }
 
-/// Does `work(begin, end, sums)` for blocks of `x`'s rows; result [sums, D] of what they added,
-/// fp32.
+/// Runs work(begin, end, sums) over blocks of the rows of `x`, where `work` adds to `sums`
+/// [num_sums, D]. Returns the total over all blocks [num_sums, D] fp32.
 template <class Work>
 Tensor sums_over_rows(const Tensor& x, int64_t num_sums, const Work& work) {
   const int64_t rows = rows_of(x);
@@ -212,7 +213,7 @@ Tensor fused_gate(const Tensor& gate, const Tensor& up) {
 
 namespace {
 
-Tensor turned(const Tensor& x, const Tensor& cos, const Tensor& sin, float direction) {
+Tensor rotated(const Tensor& x, const Tensor& cos, const Tensor& sin, float direction) {
   const Tensor in = x.stride(3) == 1 ? x : x.contiguous();
   Tensor out = at::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options()).transpose(1, 2);
   const int64_t num_tokens = x.size(2);
@@ -244,8 +245,8 @@ Tensor turned(const Tensor& x, const Tensor& cos, const Tensor& sin, float direc
 
 Tensor fused_rotary(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   return differentiable(
-      "rotary", x, [&](const Tensor& t) { return turned(t, cos, sin, 1); },
-      [cos, sin](const Tensor& g) { return turned(g, cos, sin, -1); });
+      "rotary", x, [&](const Tensor& t) { return rotated(t, cos, sin, 1); },
+      [cos, sin](const Tensor& g) { return rotated(g, cos, sin, -1); });
 }
 
 SoftmaxSums softmax_sums(const Tensor& logits) {
@@ -263,26 +264,26 @@ SoftmaxSums softmax_sums(const Tensor& logits) {
   return out;
 }
 
-Tensor softmax_gradient(const Tensor& logits, const SoftmaxGradient& of) {
+Tensor softmax_gradient(const Tensor& logits, const SoftmaxGradient& arguments) {
   const Tensor z = logits.contiguous();
   Tensor out = at::empty_like(z);
   const LogitsGradientJob job{.width = z.size(1),
                               .is_bf16 = is_bf16(z),
                               .logits = data_of<const void>(z),
                               .gradient = data_of<void>(out),
-                              .largest = data_of<const float>(of.of_rows.largest),
-                              .sums = data_of<const float>(of.of_rows.sums),
-                              .factor = data_of<const float>(of.factor),
-                              .target = data_of<const int64_t>(of.target),
-                              .spread = static_cast<float>(of.spread),
-                              .weight = static_cast<float>(of.weight)};
+                              .largest = data_of<const float>(arguments.rows.largest),
+                              .sums = data_of<const float>(arguments.rows.sums),
+                              .factor = data_of<const float>(arguments.factor),
+                              .target = data_of<const int64_t>(arguments.target),
+                              .spread = static_cast<float>(arguments.spread),
+                              .weight = static_cast<float>(arguments.weight)};
   in_parts(z, z.size(0), grain_of_rows(job.width),
            [&](int64_t begin, int64_t end) { softmax_gradient_rows(job, begin, end); });
   return out;
 }
 
 double fused_l2_norm(const Tensor& t) {
-  constexpr int64_t kPart = int64_t{1} << 20;  // sums are added in their order
+  constexpr int64_t kPart = int64_t{1} << 20;  // partial sums are added in order
   std::vector<double> sums(static_cast<size_t>((t.numel() + kPart - 1) / kPart));
   at::parallel_for(0, static_cast<int64_t>(sums.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

@@ -20,12 +20,12 @@ Tensor random(at::IntArrayRef shape, uint64_t seed) {
   return at::randn(shape, generator, at::kDouble);
 }
 
-/// Sums of `terms` numbers of size about one in fp32, and a result rounded to the type.
+/// Bound of the error of fp32 sums of `terms` numbers of size about one, rounded to the type.
 double bound_of(at::ScalarType type, double terms) {
   return type == at::kBFloat16 ? std::ldexp(1, -7) : std::ldexp(1, -23) * (8 + std::sqrt(terms));
 }
 
-/// Value and gradients of `fused` at inputs of `type` are those of `defined` in double precision.
+/// Compares value and gradients of `fused` for inputs of `type` with `defined` in double precision.
 void expect_equal(const Function& fused, const Function& defined, const std::vector<Tensor>& inputs,
                   at::ScalarType type, double terms) {
   std::vector<Tensor> narrow, wide;
@@ -71,7 +71,7 @@ TEST(FusedLayerNorm, AnyWidth_EqualsTheDefinition) {
   for (const at::ScalarType type : kTypes) {
     for (const int64_t width : {1, 5, 16, 100, 768}) {
       for (const int64_t rows : {1, 63, 130}) {
-        // A mean far from zero: the variance is that of the differences.
+        // A mean far from zero: the variance must be computed from differences.
         const Tensor x = (random({rows, width}, 1) + 30).to(type);
         const Tensor weight = random({width}, 2).to(type), bias = random({width}, 3).to(type);
         const Tensor wide = x.to(at::kDouble);
@@ -80,8 +80,8 @@ TEST(FusedLayerNorm, AnyWidth_EqualsTheDefinition) {
             center * (center.square().mean(-1, true) + 1e-5).rsqrt() * weight + bias;
         const Tensor got = fused_layer_norm(x, weight, bias, 1e-5);
         EXPECT_EQ(got.scalar_type(), type);
-        // Of numbers around 30 each difference from the mean is off by 30 ulps, and where a row's
-        // differences are small it is magnified.
+        // With numbers around 30, each difference from the mean is off by 30 ulps, magnified in
+        // rows with small differences.
         const double spread = center.square().mean(-1).add(1e-5).rsqrt().max().item<double>();
         const double off = 64 * std::ldexp(1, -23) * spread * weight.abs().max().item<double>();
         EXPECT_LE((got.to(at::kDouble) - want).abs().max().item<double>(),
@@ -110,7 +110,7 @@ TEST(FusedLayerNorm, Gradients_EqualThoseOfTheDefinition) {
   }
 }
 
-// Also where exp overflows, and far out, where nothing is left of the number.
+// Also where exp overflows, and for large negative inputs, where the result vanishes.
 TEST(FusedGelu, AnySize_EqualsTheDefinition) {
   for (const at::ScalarType type : kTypes) {
     for (const int64_t size : {1, 15, 16, 33, 40000}) {
@@ -148,7 +148,7 @@ TEST(FusedRotary, StridedHeads_EqualTheDefinition) {
   for (const at::ScalarType type : kTypes) {
     for (const int64_t width : {2, 10, 48, 64}) {
       const Tensor angles = random({3, 7, width / 2}, 5).to(type);
-      // Of each sequence, of all in one row, of all without a row.
+      // Angles for each sequence; for all sequences as [1, T, K/2]; and as [T, K/2].
       for (const Tensor& own : {angles, angles.narrow(0, 0, 1), angles[0]}) {
         const bool has_rows = own.dim() == 3;
         const Tensor cos =
@@ -172,7 +172,7 @@ TEST(FusedRotary, StridedHeads_EqualTheDefinition) {
   }
 }
 
-TEST(SoftmaxKernels, RowsOfAnyWidth_GiveTheLossesGradient) {
+TEST(SoftmaxKernels, RowsOfAnyWidth_GiveTheGradientOfTheLoss) {
   for (const at::ScalarType type : kTypes) {
     for (const int64_t width : {1, 17, 1000}) {
       const Tensor z = (random({9, width}, 3) * 5).to(type);
@@ -183,7 +183,7 @@ TEST(SoftmaxKernels, RowsOfAnyWidth_GiveTheLossesGradient) {
       EXPECT_LE((log_sum - wide.logsumexp(-1)).abs().max().item<double>(), 1e-5);
       const Tensor target = at::arange(9).remainder(width);
       const Tensor factor = at::linspace(-1, 1, 9);
-      const Tensor got = softmax_gradient(z, {.of_rows = sums,
+      const Tensor got = softmax_gradient(z, {.rows = sums,
                                               .factor = factor,
                                               .target = target.masked_fill(factor.gt(0.9), -1),
                                               .spread = 0.25,
@@ -196,7 +196,7 @@ TEST(SoftmaxKernels, RowsOfAnyWidth_GiveTheLossesGradient) {
   }
 }
 
-TEST(SoftmaxKernels, WhatIsNotANumber_StaysSo) {
+TEST(SoftmaxKernels, NaN_StaysNaN) {
   Tensor z = at::zeros({2, 40});
   z[1][33] = std::numeric_limits<float>::quiet_NaN();
   const SoftmaxSums sums = softmax_sums(z);
@@ -204,7 +204,7 @@ TEST(SoftmaxKernels, WhatIsNotANumber_StaysSo) {
   EXPECT_TRUE(std::isnan(sums.sums[1].item<float>()));
 }
 
-TEST(PlainKernels, Names_TurnOffThoseAlone) {
+TEST(PlainKernels, Names_TurnOffOnlyThoseKernels) {
   set_plain_kernels("norm,loss");
   EXPECT_FALSE(is_on(Kernel::kNorm));
   EXPECT_FALSE(is_on(Kernel::kLoss));
@@ -216,16 +216,16 @@ TEST(PlainKernels, Names_TurnOffThoseAlone) {
   EXPECT_TRUE(is_on(Kernel::kNorm));
 }
 
-TEST(FusedNorm, AnySize_IsThatInDoublePrecision) {
+TEST(FusedNorm, AnySize_EqualsTheNormInDoublePrecision) {
   for (const at::ScalarType type : kTypes) {
     for (const int64_t size : {1, 7, 100, 70000, (1 << 20) + 33}) {
       const Tensor t = random({size}, 5).to(type);
       const double want = t.to(at::kDouble).pow(2).sum().sqrt().item<double>();
-      // Sums of `size` numbers in another order, each off by a rounding of the sum.
+      // Sums of `size` numbers in another order; each addition rounds once.
       EXPECT_NEAR(fused_l2_norm(t), want, want * static_cast<double>(size) * 0x1p-53) << size;
     }
   }
-  // Squares that fp32 does not hold.
+  // Squares that overflow fp32.
   EXPECT_NEAR(fused_l2_norm(at::full({64}, 1e30F)), 8e30, 1e24);
   EXPECT_TRUE(std::isnan(fused_l2_norm(at::tensor({1.0F, NAN}))));
 }

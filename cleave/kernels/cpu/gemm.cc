@@ -29,7 +29,7 @@ using LinearPointwise = Tensor(const Tensor&, const Tensor&, const std::optional
                                c10::string_view, c10::List<std::optional<at::Scalar>>,
                                std::optional<c10::string_view>);
 
-/// a b^T + bias by oneDNN; a [.., k], b [n, k], transposed views are taken as they are.
+/// a b^T + bias by oneDNN; a [.., k], b [n, k]. Transposed views are not copied.
 Tensor onednn_linear(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
@@ -80,7 +80,7 @@ Gemm faster_gemm() {
   const at::NoGradGuard no_grad;
   const Tensor x = at::ones({256, 512});
   const Tensor w = at::ones({1024, 512});
-  onednn_linear(x, w, std::nullopt);  // both libraries plan at their first call
+  onednn_linear(x, w, std::nullopt);  // warm-up: both libraries initialize at their first call
   at::linear(x, w);
   const double onednn = seconds_of([&] { onednn_linear(x, w, std::nullopt); });
   const double mkl = seconds_of([&] { at::linear(x, w); });
@@ -89,7 +89,7 @@ Gemm faster_gemm() {
 
 namespace {
 
-/// Where this machine's choice is remembered; "" when there is no home.
+/// The cache file of this machine's choice; "" without $XDG_CACHE_HOME and $HOME.
 std::string choice_file() {
   const char* cache =
       std::getenv("XDG_CACHE_HOME");       // NOLINT(concurrency-mt-unsafe): nothing sets it
@@ -113,7 +113,7 @@ Gemm remembered_or_faster() {
   }
   const Gemm faster = faster_gemm();
   if (!path.empty()) {
-    // A folder that cannot be written costs a timing next time, nothing more.
+    // If the folder is not writable, the next run only has to time again.
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
     std::ofstream(path) << name(faster) << '\n';
@@ -138,16 +138,16 @@ void choose_gemm(const std::string& flag, const Axis& everyone) {
 
 namespace {
 
-/// a b^T + bias, through the chosen library; b [n, k].
+/// a b^T + bias by the chosen library; b [n, k].
 Tensor product(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias) {
   return is_for_onednn(a, b) ? onednn_linear(a, b, bias) : at::linear(a, b, bias);
 }
 
-// A sum over more than this many outputs is made in parts of kPart: over the 16,000 of a vocabulary
-// oneDNN is a quarter slower than over a thousand, since its sums leave the cache.
+// Sums over more than kLongSum outputs are computed in parts of kPart. Over the 16,000 classes of a
+// vocabulary, oneDNN is a quarter slower than over a thousand, because its sums leave the cache.
 constexpr int64_t kLongSum = 8192, kPart = 1024;
 
-/// g w: the input's gradient from the outputs' [.., n] and the weight [n, k].
+/// Input gradient g w; g [rows, n], w [n, k].
 Tensor input_gradient(const Tensor& g, const Tensor& w) {
   const int64_t n = w.size(0);
   if (n < kLongSum || !is_for_onednn(g, w)) return product(g, w.t(), std::nullopt);
@@ -162,7 +162,7 @@ Tensor input_gradient(const Tensor& g, const Tensor& w) {
   return sum;
 }
 
-/// t^T as a tensor of its own, where oneDNN would copy a transposed view itself, slowly.
+/// t^T, copied if oneDNN would otherwise copy the transposed view itself, which is slower.
 Tensor transposed(const Tensor& t) {
   if (!is_for_onednn(t, t) || t.stride(1) != 1) return t.t();
   const Tensor out = at::empty({t.size(1), t.size(0)}, t.options());
@@ -195,14 +195,15 @@ Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   const bool bias_grad = bias && needs_grad(*bias);
   const bool x_grad = needs_grad(x);
   if (!x_grad && !weight_grad && !bias_grad) return y;
-  // Backward reads the values; what is put off also needs the way from the weight to its leaf.
+  // Backward reads the values; a deferred gradient also needs the graph from the weight to its
+  // leaf.
   connect("linear", {x, defers ? Tensor() : weight, bias.value_or(Tensor())}, {y},
           [x = x.detach(), values = weight.detach(), weight = defers ? weight : Tensor(), x_grad,
            weight_grad, bias_grad, deferred = defers ? deferred : nullptr](variable_list&& grads) {
             const Tensor g = grads[0].reshape({-1, values.size(0)});
             const auto of_weight = [g, x, values] {
               const Tensor rows = x.reshape({-1, values.size(1)});
-              // In the weight's own order of memory, so that a stored transpose gets no copy.
+              // In the weight's memory order, so that a stored transpose is not copied.
               return values.is_contiguous() ? product(transposed(g), rows.t(), std::nullopt)
                                             : product(transposed(rows), g.t(), std::nullopt).t();
             };

@@ -12,31 +12,32 @@ namespace cleave {
 
 class DeferredGradients;
 
-/// The libraries that can multiply fp32 matrices on the CPU. Which is faster depends on the
-/// processor: on AMD with AVX-512 oneDNN ran at twice MKL's speed.
+/// The libraries that can multiply fp32 matrices on the CPU. Which is faster depends on the CPU: on
+/// AMD with AVX-512, oneDNN ran at twice MKL's speed.
 enum class Gemm : uint8_t { kMkl, kOneDnn };
 
 /// "mkl" or "onednn".
 std::string_view name(Gemm gemm);
 
-/// The process's choice, for every later affine(). Set once before ranks start; results of the two
-/// differ in the last bits.
+/// The library for all later calls of affine() in this process. Set it once, before ranks start;
+/// results of the two differ in the last bits.
 void set_gemm(Gemm gemm);
 Gemm gemm();
 
-/// Follows a --gemm flag, mkl | onednn | auto, on all ranks alike. For auto rank 0 times both once
-/// per machine and libtorch version and remembers the faster, so that runs on one machine agree.
-/// Collective over `everyone`. Throws Error(kUsage) for another flag.
+/// Applies a --gemm flag, mkl | onednn | auto, the same on all ranks. For auto, rank 0 times both
+/// once per CPU model and libtorch version and caches the faster in a file, so that runs on one
+/// machine agree. Collective over `everyone`, the axis of all ranks. Throws Error(kUsage) for
+/// another flag.
 void choose_gemm(const std::string& flag, const Axis& everyone);
 
-/// Times both on a matrix of a typical layer for a few milliseconds and returns the faster.
+/// Times both for a few milliseconds on a typical layer's matrix and returns the faster.
 Gemm faster_gemm();
 
-/// x weight^T + bias, differentiable, through the chosen library.
+/// x weight^T + bias by the chosen library, differentiable.
 ///
-///   x [.., in]   weight [out, in]   bias [out] or nothing   result [.., out]
+///   x [.., in]   weight [out, in]   bias [out] or empty   result [.., out]
 ///
-/// With `deferred` the gradient of weight is put off.
+/// With `deferred`, the weight gradient is deferred (layout/deferred.h).
 Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
               const std::shared_ptr<DeferredGradients>& deferred = nullptr);
 

@@ -9,15 +9,15 @@
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
 
-// Oracle: the product in fp64. Each fp32 result is a sum of K products, so it is off by at most
-// about K roundings of the sum of absolute values, however a library orders it.
+// Oracle: the product in fp64. Each fp32 result is a sum of K products. Whatever its order, its
+// error is at most about K roundings of the sum of absolute values.
 namespace cleave {
 namespace {
 
 using test::leaf_of;
 using test::numbers;
 
-/// Chooses a library for one test.
+/// Selects a library for one test.
 class GemmChoice : public ::testing::TestWithParam<Gemm> {
  protected:
   void SetUp() override { set_gemm(GetParam()); }
@@ -26,7 +26,7 @@ class GemmChoice : public ::testing::TestWithParam<Gemm> {
 INSTANTIATE_TEST_SUITE_P(Libraries, GemmChoice, ::testing::Values(Gemm::kMkl, Gemm::kOneDnn),
                          [](const auto& choice) { return std::string(name(choice.param)); });
 
-/// got = a b^T within the bound, a [m, k], b [n, k] in fp64.
+/// Checks got = a b^T within the bound; a [m, k], b [n, k] in fp64.
 void expect_product(const Tensor& got, const Tensor& a, const Tensor& b, const char* what) {
   const Tensor bound = a.abs().matmul(b.abs().t()) * (static_cast<double>(a.size(1)) + 2) * 0x1p-24;
   const Tensor off = (got.to(at::kDouble).reshape(bound.sizes()) - a.matmul(b.t())).abs();
@@ -48,11 +48,11 @@ TEST_P(GemmChoice, ForwardAndBackward_AreTheProducts) {
            {64, 33, 17},
            {2, 300, 3},
            {0, 7, 5},
-           {150, 20, 9000}}) {  // more outputs than are summed at once, several tiles turned
+           {150, 20, 9000}}) {  // more outputs than kLongSum, several transposed tiles
     const Tensor x = fp32_leaf({rows, in}, 1), w = fp32_leaf({out, in}, 2), b = fp32_leaf({out}, 3);
     const Tensor g = numbers({rows, out}, 4).to(at::kFloat);
     const Tensor y = affine(x, w, b);
-    // The bias is one more product, with 1.
+    // The bias is one more product, with a column of ones.
     expect_product(y, at::cat({wide(x), at::ones({rows, 1}, at::kDouble)}, 1),
                    at::cat({wide(w), wide(b).unsqueeze(1)}, 1), "y");
     y.backward(g);
@@ -62,7 +62,7 @@ TEST_P(GemmChoice, ForwardAndBackward_AreTheProducts) {
   }
 }
 
-TEST_P(GemmChoice, DeferredGradientOfTheWeight_ComesWhenAskedForAndAddsUp) {
+TEST_P(GemmChoice, DeferredGradientOfTheWeight_IsComputedByRunAndAddsUp) {
   const Tensor x = fp32_leaf({6, 7}, 1), w = fp32_leaf({5, 7}, 2), b = fp32_leaf({5}, 3);
   const Tensor g = numbers({6, 5}, 4).to(at::kFloat);
   const auto deferred = std::make_shared<DeferredGradients>();
@@ -74,7 +74,7 @@ TEST_P(GemmChoice, DeferredGradientOfTheWeight_ComesWhenAskedForAndAddsUp) {
   expect_product(w.grad(), wide(g).t(), wide(x).t(), "dw");
   const Tensor once = w.grad().clone();
   deferred->run();
-  EXPECT_TRUE(at::equal(w.grad(), once)) << "what was done is done";
+  EXPECT_TRUE(at::equal(w.grad(), once)) << "a second run() must do nothing";
   affine(x, w, b, deferred).backward(g);
   deferred->run();
   EXPECT_TRUE(at::equal(w.grad(), once * 2));
@@ -88,7 +88,7 @@ TEST_P(GemmChoice, DeferredGradientOfACast_FlowsToTheLeaf) {
   leaf.mutable_grad().reset();
   const auto deferred = std::make_shared<DeferredGradients>();
   const Tensor cast = leaf.to(at::kBFloat16);
-  for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {  // one cast for all of a step
+  for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {  // one cast per step
     affine(x, cast, std::nullopt, deferred).backward(g);
   }
   deferred->run();
@@ -107,8 +107,8 @@ TEST_P(GemmChoice, BatchDimsAndNoBias_AreKept) {
   expect_product(w.grad(), wide(g).view({6, 5}).t(), wide(x).view({6, 7}).t(), "dw");
 }
 
-// What autograd hands on is often a view: an expanded gradient of sum(), a transposed activation,
-// some columns of a wider one.
+// Autograd often passes views: an expanded gradient of sum(), a transposed activation, some columns
+// of a wider one.
 TEST_P(GemmChoice, ViewsAsInputsAndGradients_AreReadByTheirStrides) {
   const Tensor base = fp32_leaf({2, 7, 3}, 1), w_base = fp32_leaf({7, 10}, 2);
   const Tensor x = base.transpose(1, 2);
@@ -121,7 +121,7 @@ TEST_P(GemmChoice, ViewsAsInputsAndGradients_AreReadByTheirStrides) {
   expect_product(base.grad().transpose(1, 2), ones, wide(w).t(), "dx");
   expect_product(w_base.grad().narrow(1, 2, 5).t(), ones.t(), flat.t(), "dw");
   const Tensor again = affine(x, w, std::nullopt);
-  again.narrow(2, 1, 1).sum().backward();  // and one that is zero but for a column
+  again.narrow(2, 1, 1).sum().backward();  // a gradient that is zero except in one column
   Tensor column = at::zeros({6, 5}, at::kDouble);
   column.select(1, 1).fill_(1);
   expect_product(base.grad().transpose(1, 2), ones + column, wide(w).t(), "dx of both");

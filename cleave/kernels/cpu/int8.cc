@@ -13,34 +13,34 @@ namespace cleave {
 namespace {
 
 constexpr int64_t kGrainBytes = 65536;
-/// Products of so many bytes have sums that fit 32 bits, whatever the bytes are: 127 * 127 each,
-/// and in between 255 * 127 that wrap around.
-constexpr int64_t kMostWidth = 133144;
-/// Below it a row is as good as zeros: what divides by its scale stays finite.
-constexpr float kLeastOfRow = 1e-30F;
+/// Maximal number of products whose sum fits in 32 bits for any values: 127 * 127 each.
+/// Intermediate sums of 255 * 127 may wrap around.
+constexpr int64_t kMaxWidth = 133144;
+/// Rows with a smaller magnitude are treated as zeros, so that dividing by the scale stays finite.
+constexpr float kMinRowMagnitude = 1e-30F;
 
 int64_t rounded_up(int64_t count, int64_t step) {
   return (count + step - 1) / step * step;
 }
 
-/// Also where the rows have no numbers, so that their count cannot be told from the rest.
+/// Number of rows, also for rows of width 0, where it cannot be computed from numel().
 int64_t rows_of(const Tensor& t) {
   return c10::multiply_integers(t.sizes().begin(), t.sizes().end() - 1);
 }
 
-/// What one step of a row's 8-bit numbers stands for; a row of zeros has no scale to lose. That of
-/// a row with a NaN or infinity is one, so that its products are.
+/// The step between int8 values of a row; 1 for a row of zeros. NaN or infinity if the row has one,
+/// so that its products are not finite.
 float scale_of(float largest) {
-  return largest < kLeastOfRow ? 1 : largest / 127;
+  return largest < kMinRowMagnitude ? 1 : largest / 127;
 }
 
-/// Rows as bytes with 128 added, and each row's scale.
+/// Quantized rows with 128 added, and each row's scale.
 struct Bytes {
   Tensor values;  // [rows, padded width]
   Tensor scales;  // [rows]
 };
 
-/// `largest` [rows] or nothing, where the rows are whole.
+/// `largest` [rows] is the largest magnitude of each whole row; undefined if `rows` are whole.
 Bytes bytes_of(const Tensor& rows, const Tensor& largest) {
   const int64_t width = rows.size(1);
   const int64_t padded = rounded_up(width, kInt8Group);
@@ -76,12 +76,12 @@ Tensor largest_of_rows(const Tensor& rows) {
 
 Int8Matrix to_int8(const Tensor& weight, const Tensor& largest) {
   const at::NoGradGuard no_grad;
-  CLEAVE_CHECK(weight.size(1) <= kMostWidth, Code::kShape, "a matrix of ", weight.size(1),
-               " inputs is too wide for 8 bits, which have room for ", kMostWidth,
+  CLEAVE_CHECK(weight.size(1) <= kMaxWidth, Code::kShape, "a matrix of ", weight.size(1),
+               " inputs is too wide for int8, which allows at most ", kMaxWidth,
                "; choose another --dtype");
   const Tensor rows = weight.detach().to(at::kFloat).contiguous();
   const Bytes bytes = bytes_of(rows, largest);
-  const Tensor values = bytes.values.bitwise_xor(0x80).view(at::kChar);  // 128 less
+  const Tensor values = bytes.values.bitwise_xor(0x80).view(at::kChar);  // subtracts 128
   const int64_t out = rows.size(0);
   const int64_t more = rounded_up(out, kInt8Columns) - out;
   const Tensor padded = at::constant_pad_nd(values, {0, 0, 0, more});

@@ -7,7 +7,7 @@
 #include "cleave/kernels/cpu/panels.h"
 
 #if defined(__x86_64__)
-// GCC 12 warns of operands that its own intrinsics leave undefined on purpose.
+// GCC 12 warns about operands that its own intrinsics leave undefined on purpose.
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
@@ -34,14 +34,14 @@ struct Panel {
 #if defined(__x86_64__)
 #define CLEAVE_VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
 
-/// Adds to each lane the products of four bytes with four signed ones. As an intrinsic GCC 12
-/// copies the sums to and fro, at half the speed.
+/// Adds to each lane the dot product of four unsigned and four signed bytes. Not an intrinsic,
+/// because GCC 12 then copies the sums back and forth, at half the speed.
 CLEAVE_VNNI inline void add_products(__m512i& sum, __m512i bytes, __m512i signed_bytes) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(bytes), "v"(signed_bytes));
 }
 
-/// The result's numbers of one row and 16 columns. The 128s that were added to x count once for
-/// every number of a column.
+/// Writes the result of one row and 16 columns. Subtracts 128 times the column's sum, because x has
+/// 128 added.
 CLEAVE_VNNI inline void vnni_finish(const Int8Job& job, int64_t row, int64_t column, __m512i sums) {
   const int64_t left = job.columns - column;
   const auto mask = static_cast<__mmask16>(left >= 16 ? 0xFFFF : (1 << left) - 1);
@@ -55,8 +55,8 @@ CLEAVE_VNNI inline void vnni_finish(const Int8Job& job, int64_t row, int64_t col
   _mm512_mask_storeu_ps(job.out + row * job.columns + column, mask, y);
 }
 
-/// kR rows of x with the 16 kV columns of a panel. Unless its loops are unrolled early, GCC 12
-/// keeps the sums in memory.
+/// kR rows of x times the 16 kV columns of a panel. Without the unroll pragmas, GCC 12 keeps the
+/// sums in memory.
 template <size_t kR, size_t kV>
 CLEAVE_VNNI inline void vnni_tile(const Int8Job& job, const Panel& panel, int64_t row) {
   const uint8_t* x = job.x + row * job.width;
@@ -93,7 +93,7 @@ CLEAVE_VNNI inline void vnni_tile(const Int8Job& job, const Panel& panel, int64_
   }
 }
 
-/// As many rows as have sums in registers.
+/// Rows whose sums fit in registers.
 constexpr size_t kTileRows = 6;
 
 template <size_t kV, size_t kR = kTileRows>
@@ -130,7 +130,7 @@ void int8_products_portable(const Int8Job& job, int64_t begin, int64_t end) {
     for (int64_t row = 0; row < job.rows; ++row) {
       const uint8_t* x = job.x + row * job.width;
       for (int64_t c = 0; c < columns; ++c) {
-        uint32_t sum = 0;  // wraps around as the processor's does, and back
+        uint32_t sum = 0;  // wraps around like the CPU's sum
         for (int64_t k = 0; k < job.width; ++k) {
           const int64_t at = (k / kInt8Group * panel.width + c) * kInt8Group + k % kInt8Group;
           sum += static_cast<uint32_t>(int32_t{x[k]} * int32_t{panel.weight[at]});

@@ -1,7 +1,8 @@
-// FSDP frees the gathered weights after forward and gathers them again, elsewhere, for backward. So
-// may other owners of memory. A backward function that kept an address would read freed memory.
+// FSDP frees the gathered weights after forward and gathers them for backward at another address.
+// Other owners of memory may do the same. A backward function that kept an address would read freed
+// memory.
 //
-// Oracle: the same function, whose inputs stay where they are.
+// Oracle: the same function with inputs that do not move.
 #include <cstring>
 #include <functional>
 
@@ -56,8 +57,8 @@ std::vector<Operation> operations() {
   };
 }
 
-/// Gives `t`'s storage other memory with the same bytes, as FSDP does, and fills the old memory
-/// with NaN. The result keeps the old memory, so that a read of it shows and does not crash.
+/// Moves `t`'s storage to other memory, as FSDP does, and fills the old memory with NaN. Returns
+/// the old memory, so that a read of it gives NaN instead of a crash.
 at::DataPtr move_memory(const Tensor& t) {
   c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
   const size_t num_bytes = storage->nbytes();

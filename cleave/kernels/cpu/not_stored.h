@@ -2,10 +2,10 @@
 
 namespace cleave {
 
-/// A member that makes a struct of raw pointers impossible to copy or move. Such a struct is built
-/// from tensors where a kernel is called. It cannot go into a backward function, a container or
-/// another thread: by then FSDP may have freed the memory and gathered the weights again elsewhere.
-/// Backward functions keep tensors, which follow their memory.
+/// A member that makes a struct of raw pointers neither copyable nor movable. Such a struct is
+/// built from tensors where a kernel is called. It must not be stored in a backward function or a
+/// container or passed to another thread, because FSDP may free the memory and gather the weights
+/// elsewhere meanwhile. Backward functions keep tensors, which stay valid.
 struct NotStored {
   NotStored() = default;
   NotStored(const NotStored&) = delete;

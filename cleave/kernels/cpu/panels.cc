@@ -9,7 +9,7 @@
 namespace cleave {
 
 void to_panels(const void* rows, int64_t out, int64_t words, void* to) {
-  // As the bits of floats: they are moved, not reckoned with.
+  // The words are copied as floats, whatever their type.
   const auto* source = static_cast<const float*>(rows);
   auto* target = static_cast<float*>(to);
   at::parallel_for(0, num_panels(out), 1, [&](int64_t begin, int64_t end) {

@@ -15,17 +15,18 @@
 namespace cleave {
 namespace {
 
-// Rows whose sums exist in fp32 at once: they stay in the first-level cache.
+// Rows per block, so that their fp32 sums stay in the L1 cache.
 constexpr int64_t kBlockRows = 8 * kPairRows;
-// Numbers of the sum after which all rows go by: a panel's part stays in the second-level cache.
+// Length of the summed dim per pass over all rows, so that this part of a panel stays in the L2
+// cache.
 constexpr int64_t kBlockDepth = 1024;
-// Bytes of the matrix that are worth a thread of their own.
+// Minimal bytes of the matrix per thread.
 constexpr int64_t kGrainBytes = 65536;
 constexpr int64_t kLineWords = 16;
-// How far ahead of its reading a matrix is fetched: the processor foresees no more than a page.
+// Prefetch distance in the matrix: the CPU's own prefetcher stops at page boundaries.
 constexpr int64_t kAheadWords = 1024;
 
-/// Operands and the result, of `rows` rows; `words` of the matrix's inputs are in a row of x.
+/// Operands and result. `words` is the number of 32-bit words (inputs) in a row of x.
 struct Job {
   int64_t rows = 0, words = 0, out = 0;
   const void* x = nullptr;
@@ -35,7 +36,7 @@ struct Job {
   [[no_unique_address]] NotStored not_stored{};
 };
 
-/// Outputs [begin, begin + width) of all rows, which are one panel.
+/// Outputs [begin, begin + width) of all rows: one panel.
 void multiply_bf16_panel(const Job& job, int64_t begin, int64_t width) {
   float sums[kBlockRows * kPanel];
   const auto* x = static_cast<const uint32_t*>(job.x);

@@ -8,23 +8,23 @@ namespace cleave {
 
 using at::Tensor;
 
-/// A matrix [out, in] of fp32, or of bf16 in pairs of neighbouring inputs, in panels (panels.h).
-/// The last panel may have 16, 32 or 48 outputs.
+/// A matrix [out, in] in panels (panels.h), of fp32 or of bf16 in pairs of neighbouring inputs. The
+/// last panel may have 16, 32 or 48 outputs.
 struct PanelMatrix {
   Tensor words;  ///< [out * in] fp32 or [out * in / 2] int32
   int64_t in = 0, out = 0;
 };
 
-/// Whether a matrix [out, in] has this form: of fp32 or, where the processor multiplies pairs of
-/// bf16 (AVX-512 BF16), of bf16, with out a multiple of 16.
+/// Whether a matrix [out, in] can be stored in panels: fp32, or bf16 with even `in` if the CPU has
+/// AVX-512 BF16; `out` must be a multiple of 16.
 bool takes_panels(const Tensor& weight);
 
-/// weight [out, in], which takes_panels takes, of any strides.
+/// Copies weight [out, in] of any strides, for which takes_panels is true, into panels.
 PanelMatrix to_panels(const Tensor& weight);
 
-/// x weight^T + bias, summed in fp32; of bf16 as bf16_rows_range sums.
+/// x weight^T + bias, summed in fp32; for bf16 as in bf16_rows_range.
 ///
-///   x [.., in]   bias [out] or nothing   result [.., out], all of the matrix's type
+///   x [.., in]   bias [out] or empty   result [.., out], all of the matrix's type
 ///
 /// Not differentiable.
 Tensor panels_linear(const Tensor& x, const PanelMatrix& weight, const std::optional<Tensor>& bias);

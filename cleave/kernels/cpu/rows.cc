@@ -8,14 +8,14 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cleave/kernels/cpu/rows.cc"
 #include "hwy/foreach_target.h"
-// The order matters: the target is chosen above.
+// Must come after foreach_target.h, which selects the instruction set.
 #include "cleave/kernels/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace cleave::HWY_NAMESPACE {
 namespace {
 
-/// body(i) for whole vectors of [0, width), then tail(i) for the elements left.
+/// Calls body(i) for whole vectors of [0, width), then tail(i) for the remaining elements.
 template <class Body, class Tail>
 HWY_INLINE void sweep(int64_t width, const Body& body, const Tail& tail) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
@@ -427,7 +427,7 @@ HWY_INLINE DoubleVec load_doubles(const uint16_t* from) {
 template <class T>
 double sum_of_squares(const T* x, int64_t count) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(kDoubles));
-  // Several sums at once: an addition takes four cycles.
+  // Four independent sums, because an addition has a latency of four cycles.
   DoubleVec a = hn::Zero(kDoubles), b = a, c = a, d = a;
   const auto add_square = [](DoubleVec v, DoubleVec& sum) { sum = hn::MulAdd(v, v, sum); };
   int64_t i = 0;
@@ -448,7 +448,7 @@ double sum_of_squares_task(const void* x, bool is_bf16, int64_t begin, int64_t e
 }
 
 float largest_of_row_task(const float* x, int64_t width) {
-  // Of numbers without a sign the bits are in the numbers' order, and NaN is above all.
+  // Bits of non-negative floats are ordered like the numbers; NaN is above all.
   const hn::RebindToUnsigned<Floats> words;
   auto tops = hn::Zero(words);
   uint32_t top = 0;
@@ -466,7 +466,7 @@ float largest_of_row_task(const float* x, int64_t width) {
 }
 
 void int8_row_task(const float* x, int64_t width, int64_t padded, float factor, uint8_t* to) {
-  // Adding 1.5 2^23 leaves the nearest integer, ties to even, in the lowest bits.
+  // Adding 1.5 * 2^23 leaves the nearest integer, ties to even, in the lowest bits.
   constexpr float kMagic = 12582912.0F;
   const hn::RebindToUnsigned<Floats> words;
   const hn::Rebind<uint8_t, Floats> bytes;

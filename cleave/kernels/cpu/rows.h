@@ -5,10 +5,10 @@
 
 namespace cleave {
 
-/// Loops over rows of numbers, compiled for several instruction sets; the best that the processor
-/// has runs. Pointers are to float, or to bf16 where is_bf16; arithmetic is in fp32.
+// Loops over rows of numbers, compiled for several instruction sets; the best one that the CPU
+// supports runs. `void` pointers are to bf16 if is_bf16, else to fp32. Arithmetic is in fp32.
 
-/// y = x / rms(x) weight for rows [begin, end) of [.., width]. `scales` [rows] gets 1 / rms.
+/// y = x / rms(x) weight for rows [begin, end) of [.., width]. `scales` [rows] receives 1 / rms.
 struct RmsNormJob {
   int64_t width = 0;
   bool is_bf16 = false;
@@ -21,10 +21,10 @@ struct RmsNormJob {
   [[no_unique_address]] NotStored not_stored{};
 };
 void rms_norm_rows(const RmsNormJob& job, int64_t begin, int64_t end);
-/// Also adds the rows' part of the weight's gradient to `dweight` [width].
+/// Computes dx, and adds the rows' part of the weight gradient to `dweight` [width].
 void rms_norm_backward_rows(const RmsNormJob& job, int64_t begin, int64_t end, float* dweight);
 
-/// y = silu(gate) up, element by element from `begin` to `end`.
+/// y = silu(gate) up for elements [begin, end).
 struct GateJob {
   bool is_bf16 = false;
   const void *gate = nullptr, *up = nullptr;
@@ -36,8 +36,8 @@ struct GateJob {
 void gate_range(const GateJob& job, int64_t begin, int64_t end);
 void gate_backward_range(const GateJob& job, int64_t begin, int64_t end);
 
-/// y = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3), which is x (1 + tanh(u)) / 2, element
-/// by element from `begin` to `end`.
+/// y = x sigmoid(2 u) = x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3), for elements
+/// [begin, end).
 struct GeluJob {
   bool is_bf16 = false;
   const void* x = nullptr;
@@ -50,7 +50,7 @@ void gelu_range(const GeluJob& job, int64_t begin, int64_t end);
 void gelu_backward_range(const GeluJob& job, int64_t begin, int64_t end);
 
 /// y = (x - mean(x)) / sqrt(variance(x) + eps) weight + bias for rows [begin, end) of [.., width].
-/// `means` and `scales` [rows] get the mean and 1 / sqrt(variance + eps).
+/// `means` and `scales` [rows] receive the mean and 1 / sqrt(variance + eps).
 struct LayerNormJob {
   int64_t width = 0;
   bool is_bf16 = false;
@@ -63,12 +63,12 @@ struct LayerNormJob {
   [[no_unique_address]] NotStored not_stored{};
 };
 void layer_norm_rows(const LayerNormJob& job, int64_t begin, int64_t end);
-/// Also adds the rows' part of the weight's and the bias's gradients to `dweight` and `dbias`.
+/// Computes dx, and adds the rows' part of the weight and bias gradients to `dweight` and `dbias`.
 void layer_norm_backward_rows(const LayerNormJob& job, int64_t begin, int64_t end, float* dweight,
                               float* dbias);
 
 /// (a, b) -> (a cos - b sin, b cos + a sin) for the two halves of each head of `num_heads` heads of
-/// `width` elements; `direction` -1 turns back. A head may begin anywhere.
+/// `width` elements; `direction` -1 is the inverse rotation. Heads need no alignment.
 struct RotaryRow {
   int64_t num_heads = 0, width = 0;
   bool is_bf16 = false;
@@ -76,10 +76,11 @@ struct RotaryRow {
   const void *cos = nullptr, *sin = nullptr;  // [width / 2]
   [[no_unique_address]] NotStored not_stored{};
 };
-/// One token: head h is at x + h * x_stride and goes to y + h * y_stride, in elements.
+/// Rotates one token: head h is read at x + h * x_stride and written at y + h * y_stride
+/// (elements).
 void rotary_row(const RotaryRow& row, const void* x, int64_t x_stride, void* y, int64_t y_stride);
 
-/// Rows [begin, end) of logits [.., width]: the largest of each, and the sum of exp(z - largest).
+/// For rows [begin, end) of logits [.., width]: the largest logit, and the sum of exp(z - largest).
 struct LogitsJob {
   int64_t width = 0;
   bool is_bf16 = false;
@@ -98,20 +99,20 @@ struct LogitsGradientJob {
   void* gradient = nullptr;
   const float *largest = nullptr, *sums = nullptr;  // [rows]
   const float* factor = nullptr;                    // [rows]; 0 gives zeros
-  const int64_t* target = nullptr;                  // [rows], -1 where it is on another rank
+  const int64_t* target = nullptr;                  // [rows], -1 if it is on another rank
   float spread = 0, weight = 1;
   [[no_unique_address]] NotStored not_stored{};
 };
 void softmax_gradient_rows(const LogitsGradientJob& job, int64_t begin, int64_t end);
 
-/// The largest magnitude of a row; NaN where one of its numbers is.
+/// Largest magnitude of a row; NaN if the row has a NaN.
 float largest_of_row(const float* x, int64_t width);
 
-/// 128 + round(x * factor), ties to even, for a row of `width` numbers, and 128 from there to
-/// `padded`. Numbers are cut off at -127 and 127.
+/// 128 + round(x * factor), ties to even, clamped to [-127, 127], for a row of `width` numbers; 128
+/// for the padding up to `padded`.
 void int8_row(const float* x, int64_t width, int64_t padded, float factor, uint8_t* to);
 
-/// The sum of x[i]^2 from `begin` to `end`, squared and added up in fp64.
+/// Sum of x[i]^2 for i in [begin, end), with squares and sums in fp64.
 double sum_of_squares_range(const void* x, bool is_bf16, int64_t begin, int64_t end);
 
 }  // namespace cleave

@@ -1,9 +1,9 @@
-// Included once per instruction set, inside what hwy/foreach_target.h repeats.
+// Included once per instruction set by hwy/foreach_target.h.
 #if defined(CLEAVE_KERNELS_SIMD_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef CLEAVE_KERNELS_SIMD_INL_H
 #undef CLEAVE_KERNELS_SIMD_INL_H
 #else
-/// Toggled, so that each instruction set reads the file once.
+/// Toggled include guard: each instruction set includes the file once.
 #define CLEAVE_KERNELS_SIMD_INL_H
 #endif
 
@@ -12,7 +12,7 @@
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 
-/// What follows is compiled for one instruction set.
+/// Compiled for one instruction set from here.
 HWY_BEFORE_NAMESPACE();
 namespace cleave::HWY_NAMESPACE {
 /// Highway's functions for it.
@@ -23,7 +23,7 @@ using Floats = hn::ScalableTag<float>;
 using FloatVec = hn::Vec<Floats>;
 inline constexpr Floats kFloats;
 
-/// A vector of fp32 from memory of fp32, or of bf16 (the upper half of an fp32).
+/// Loads a vector of fp32 from fp32 or bf16 (the upper half of an fp32).
 HWY_INLINE FloatVec load(const float* from) {
   return hn::LoadU(kFloats, from);
 }
@@ -35,7 +35,7 @@ HWY_INLINE FloatVec load(const uint16_t* from) {
 HWY_INLINE void store(FloatVec v, float* to) {
   hn::StoreU(v, kFloats, to);
 }
-/// Bits of fp32 whose upper half is v as bf16: rounded to the nearest, ties to even; NaN stays NaN.
+/// fp32 bits whose upper half is v as bf16, rounded to nearest, ties to even. NaN stays NaN.
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<Floats>> rounded_bits(FloatVec v) {
   const hn::RebindToUnsigned<Floats> words;
   const auto bits = hn::BitCast(words, v);
@@ -51,14 +51,14 @@ HWY_INLINE void store(FloatVec v, uint16_t* to) {
   hn::StoreU(hn::DemoteTo(halves, hn::BitCast(signed_words, kept)), halves, to);
 }
 
-/// e^v. Highway's gives 0 for what is not a number, which would hide that a run has gone wrong, and
-/// is undefined above 104, where e^v is infinite.
+/// e^v. Highway's Exp returns 0 for NaN, which would hide errors, and is undefined above 104, where
+/// e^v is infinite in fp32.
 HWY_INLINE FloatVec exp(FloatVec v) {
   const FloatVec bounded = hn::Min(v, hn::Set(kFloats, 104.0F));
   return hn::IfThenElse(hn::IsNaN(v), v, hn::Exp(kFloats, bounded));
 }
 
-/// The scalar forms, for what a whole vector does not cover.
+/// Scalar versions, for the elements that do not fill a vector.
 inline float load_one(const float* from) {
   return *from;
 }
@@ -80,6 +80,6 @@ inline void store_one(float v, uint16_t* to) {
 }
 
 }  // namespace cleave::HWY_NAMESPACE
-/// The end of what HWY_BEFORE_NAMESPACE began.
+/// Ends HWY_BEFORE_NAMESPACE.
 HWY_AFTER_NAMESPACE();
 #endif

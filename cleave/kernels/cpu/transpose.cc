@@ -5,19 +5,19 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cleave/kernels/cpu/transpose.cc"
 #include "hwy/foreach_target.h"
-// The order matters: the target is chosen above.
+// Must come after foreach_target.h, which selects the instruction set.
 #include "cleave/kernels/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace cleave::HWY_NAMESPACE {
 namespace {
 
-// A tile of kTileRows x kTileColumns is turned in a buffer of its own and then written row by row:
-// strides of a power of two would throw each other's lines out of the cache.
+// A tile of kTileRows x kTileColumns is transposed in a buffer and then written row by row, because
+// rows at power-of-two strides would evict each other from the cache.
 constexpr int64_t kTileRows = 64, kTileColumns = 16;
 
-/// Four rows of four become four rows of `to`, whose rows are kTileRows long.
-HWY_INLINE void turn_four(const float* from, int64_t from_stride, float* to) {
+/// Transposes 4 x 4 elements into `to`, whose rows are kTileRows long.
+HWY_INLINE void transpose_4x4(const float* from, int64_t from_stride, float* to) {
 #if HWY_TARGET == HWY_SCALAR
   for (int64_t i = 0; i < 16; ++i)
     to[i % 4 * kTileRows + i / 4] = from[i / 4 * from_stride + i % 4];
@@ -41,24 +41,25 @@ HWY_INLINE void turn_four(const float* from, int64_t from_stride, float* to) {
 #endif
 }
 
-/// A whole tile at `from`, written to `to`; past the caches with kStreams, to whole vectors'
-/// places.
+/// Transposes a whole tile. With kStreams, writes bypass the caches; `to` must then be aligned to
+/// vectors.
 template <bool kStreams>
-HWY_INLINE void turn_tile(const TransposeJob& job, const float* from, float* to) {
-  HWY_ALIGN float turned[kTileColumns * kTileRows];
+HWY_INLINE void transpose_tile(const TransposeJob& job, const float* from, float* to) {
+  HWY_ALIGN float transposed[kTileColumns * kTileRows];
   for (int64_t r = 0; r < kTileRows; r += 4) {
-    // A row's next line is too far from this one for the processor to foresee.
+    // Rows are far apart, so the CPU does not prefetch a row's next cache line itself.
     for (int64_t k = r; k < r + 4; ++k) {
       __builtin_prefetch(from + k * job.from_stride + 2 * kTileColumns);
     }
     for (int64_t c = 0; c < kTileColumns; c += 4) {
-      turn_four(from + r * job.from_stride + c, job.from_stride, turned + c * kTileRows + r);
+      transpose_4x4(from + r * job.from_stride + c, job.from_stride,
+                    transposed + c * kTileRows + r);
     }
   }
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
   for (int64_t c = 0; c < kTileColumns; ++c) {
     for (int64_t r = 0; r < kTileRows; r += lanes) {
-      const FloatVec v = hn::Load(kFloats, turned + c * kTileRows + r);
+      const FloatVec v = hn::Load(kFloats, transposed + c * kTileRows + r);
       float* const place = to + c * job.to_stride + r;
       if constexpr (kStreams) {
         hn::Stream(v, kFloats, place);
@@ -82,7 +83,8 @@ void transpose(const TransposeJob& job, int64_t begin, int64_t end) {
   const int64_t whole_columns = job.columns / kTileColumns * kTileColumns;
   for (; r + kTileRows <= end; r += kTileRows) {
     for (int64_t c = 0; c < whole_columns; c += kTileColumns) {
-      turn_tile<kStreams>(job, job.from + r * job.from_stride + c, job.to + c * job.to_stride + r);
+      transpose_tile<kStreams>(job, job.from + r * job.from_stride + c,
+                               job.to + c * job.to_stride + r);
     }
     one_by_one(r + kTileRows, r, whole_columns);
   }
@@ -90,7 +92,7 @@ void transpose(const TransposeJob& job, int64_t begin, int64_t end) {
   if (kStreams) hwy::FlushStream();
 }
 
-// What is larger leaves the caches before it is read.
+// Larger results would be evicted from the caches before they are read.
 constexpr int64_t kStreamedBytes = int64_t{16} << 20;
 
 void transpose_task(const TransposeJob& job, int64_t begin, int64_t end) {

@@ -5,8 +5,7 @@
 
 namespace cleave {
 
-/// to[c][r] = from[r][c] for rows r of [begin, end) and all `columns`; a row of `from` is
-/// `from_stride` floats long, one of `to` `to_stride`.
+/// to[c][r] = from[r][c] for rows r in [begin, end) and all `columns`. Row strides are in floats.
 struct TransposeJob {
   int64_t columns = 0;
   const float* from = nullptr;

@@ -8,9 +8,9 @@
 namespace cleave {
 namespace {
 
-/// Transposes `rows` rows in two parts, written `shift` floats behind a vector's border, and
-/// compares every element with its place; what lies behind a row of the result stays.
-void expect_turned(int64_t rows, int64_t columns, int64_t more, int64_t shift) {
+/// Transposes `rows` rows in two parts to memory `shift` floats after an aligned address. Checks
+/// all elements, and that the padding after each row of the result is unchanged.
+void expect_transposed(int64_t rows, int64_t columns, int64_t more, int64_t shift) {
   SCOPED_TRACE(testing::Message() << rows << " x " << columns << ", " << more << ", " << shift);
   std::vector<float> from(static_cast<size_t>(rows * (columns + more)));
   for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<float>(i);
@@ -26,7 +26,7 @@ void expect_turned(int64_t rows, int64_t columns, int64_t more, int64_t shift) {
                          .from_stride = columns + more,
                          .to = to,
                          .to_stride = rows + more};
-  const int64_t middle = rows / 2 / 16 * 16;  // as threads share it
+  const int64_t middle = rows / 2 / 16 * 16;  // as threads divide the work
   transpose_rows(job, 0, middle);
   transpose_rows(job, middle, rows);
   int64_t wrong = 0;
@@ -40,19 +40,19 @@ void expect_turned(int64_t rows, int64_t columns, int64_t more, int64_t shift) {
   EXPECT_EQ(wrong, 0);
 }
 
-TEST(Transpose, AnySizeAndPlace_IsTurned) {
+TEST(Transpose, AnySizeAndAlignment_IsTransposed) {
   for (const int64_t rows : {1, 15, 16, 100}) {
     for (const int64_t columns : {1, 17, 64, 130}) {
-      for (const int64_t more : {0, 3}) expect_turned(rows, columns, more, 1);
+      for (const int64_t more : {0, 3}) expect_transposed(rows, columns, more, 1);
     }
   }
 }
 
-// More than 16 MiB, at a vector's border: written past the caches.
-TEST(Transpose, LargeAndAligned_IsTurnedToo) {
-  expect_turned(1024, 4200, 0, 0);
-  expect_turned(1000, 4200, 8, 0);  // not a multiple of a vector
-  expect_turned(1024, 4200, 0, 4);  // not at its border
+// More than 16 MiB and aligned: writes bypass the caches.
+TEST(Transpose, LargeAndAligned_IsTransposed) {
+  expect_transposed(1024, 4200, 0, 0);
+  expect_transposed(1000, 4200, 8, 0);  // not a multiple of the vector size
+  expect_transposed(1024, 4200, 0, 4);  // not aligned
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ Bert::Bert(const Json& json)
     pooler_ = std::make_unique<BertPooler>(config_);
     bert_.add("pooler", *pooler_);
   }
-  // A trunk alone has no prefix in files; plans may write it all the same.
+  // A BertModel's files have no prefix "bert."; plans may use it anyway.
   head == BertHead::kNone ? add("", bert_, "bert") : add("bert", bert_, "");
   if (head == BertHead::kMaskedLm || head == BertHead::kPreTraining) {
     predictions_ = std::make_unique<BertPredictions>(
@@ -85,8 +85,8 @@ std::string Bert::task() const {
 }
 
 double Bert::train_flops_per_token(int64_t seq_len) {
-  // 2 per weight forward and 4 backward; attention's two products over the whole sequence. Tables
-  // are looked up, and heads of one token a row do not count.
+  // 2 per weight forward and 4 backward; attention's two products over the whole sequence.
+  // Embedding lookups and heads on one token of a sequence are not counted.
   int64_t weights = 0;
   for (const auto& layer : layers_) {
     for (const auto& p : layer->parameters()) weights += p->numel();
@@ -108,7 +108,7 @@ std::vector<std::string> Bert::other_names(const std::string& parameter) const {
   replaced("LayerNorm.bias", "LayerNorm.beta");
   replaced("predictions.bias", "predictions.decoder.bias");
   replaced("predictions.decoder.bias", "predictions.bias");
-  // A trunk in the file of a model with a head, and a model that goes on from a trunk's file.
+  // A BertModel can load the file of a model with a head, and the reverse.
   for (size_t i = 0, count = names.size(); i < count; ++i) {
     constexpr std::string_view kPrefix = "bert.";
     if (config_.head == BertHead::kNone) {
@@ -130,7 +130,7 @@ bool Bert::ignores(const std::string& tensor) const {
       config_.tied ? "cls.predictions.decoder.bias" : "cls.predictions.bias";
   if (tensor == unused_bias) return predictions_ != nullptr;
   if (tensor == "cls.predictions.decoder.weight" && predictions_) return config_.tied;
-  // Heads of the pre-trained model that this one does not have.
+  // Heads of the pretrained model that this model does not have.
   if (is_below("pooler.")) return pooler_ == nullptr;
   if (tensor.starts_with("cls.seq_relationship.")) return seq_relationship_ == nullptr;
   if (tensor.starts_with("cls.predictions.")) return predictions_ == nullptr;

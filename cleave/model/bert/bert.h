@@ -10,9 +10,8 @@ namespace cleave {
 /// BertForMaskedLM (decoder tied to the word embedding), BertForPreTraining,
 /// BertForSequenceClassification.
 ///
-/// The sequence gives, by `architectures`: hidden states [B, T, D]; scores of words [B, T, V], for
-/// pre-training too; scores of classes [B, C]. A program with a loss of its own calls hidden() and
-/// the heads.
+/// The result depends on `architectures`: hidden states [B, T, D]; logits of words [B, T, V], for
+/// pre-training too; logits of classes [B, C]. For another loss, call hidden() and the heads.
 class Bert : public Model {
  public:
   explicit Bert(const Json& config);
@@ -25,13 +24,14 @@ class Bert : public Model {
   [[nodiscard]] std::vector<std::string> other_names(const std::string& parameter) const override;
   [[nodiscard]] bool ignores(const std::string& tensor) const override;
 
-  /// Ids [B, T] to the states behind the last layer [B, T, D].
+  /// Ids [B, T] to the last layer's hidden states [B, T, D].
   DTensor hidden(const DTensor& ids, const Context& context);
   /// Hidden states to the pooled first token [B, D]; null for a masked LM.
   [[nodiscard]] Layer* pooler() { return pooler_.get(); }
-  /// Hidden states to scores of words [B, T, V]; null without that head.
+  /// Hidden states to logits of words [B, T, V]; null without that head.
   [[nodiscard]] Layer* predictions() { return predictions_.get(); }
-  /// Pooled token to scores of "follows" and "does not" [B, 2]; null but in pre-training.
+  /// Pooled token to logits of "is the next sentence" and "is not" [B, 2]; null except in
+  /// pre-training.
   [[nodiscard]] Layer* seq_relationship() { return seq_relationship_.get(); }
 
  private:

@@ -43,12 +43,12 @@ TEST_P(BertGolden, ForwardAndBackward_GiveHiddenStatesLogitsLossAndEveryGradient
   });
 }
 
-TEST_P(BertGolden, RowsOfUnequalLength_GiveTheirLogitsLossAndGradients) {
+TEST_P(BertGolden, SequencesOfUnequalLength_GiveTheirLogitsLossAndGradients) {
   on_ranks([&](const Mesh& mesh) {
     auto model = model_on(mesh["tp"]);
     const test::GoldenRows rows = rows_of("pad.input.");
     const auto [logits, loss] = pass(*model, mesh, rows);
-    // Logits at padded places do not count; a classifier's are of whole rows.
+    // Logits at padding do not count; a classifier's logits are of whole sequences.
     const bool by_place = logits.dim() == 3;
     const Tensor real = by_place ? own(rows.mask, mesh["dp"]) : at::ones({1, 1}, at::kBool);
     expect_padded_logits(logits, real, mesh["dp"]);
@@ -61,7 +61,7 @@ TEST_P(BertGolden, ThreeAdamWSteps_GiveLossesNormsAndWeights) {
   expect_three_steps("adamw", test::kGoldenAdamW, 1e-3, 0);
 }
 
-/// Goldens with a batch that has the pad id among the real ones.
+/// Goldens with a batch that has the pad id among the real ids.
 class PadIdBertGolden : public BertGolden {};
 TEST_P(PadIdBertGolden, PadIdAmongTheIds_GetsNoGradientFromTheLookUp) {
   on_ranks([&](const Mesh& mesh) {
@@ -72,12 +72,13 @@ TEST_P(PadIdBertGolden, PadIdAmongTheIds_GetsNoGradientFromTheLookUp) {
   });
 }
 
-/// Goldens that have a run of another kind.
+/// Goldens with clipped training steps.
 class ClippedBertGolden : public BertGolden {};
 TEST_P(ClippedBertGolden, ThreeClippedSteps_GiveTheirWeights) {
   expect_three_steps("clip", test::kGoldenAdamW, 1e-3, 0.1);
 }
 
+/// Goldens with training steps of SGD.
 class DescendingBertGolden : public BertGolden {};
 TEST_P(DescendingBertGolden, ThreeStepsOfGradientDescent_GiveTheirWeights) {
   expect_three_steps("sgd", {.kind = OptimizerOptions::Kind::kSgd}, 0.1, 0);
@@ -129,7 +130,7 @@ TEST(RealMiniLm, HiddenStatesAndPooledToken_AreThoseOfTransformers) {
       EXPECT_LE(
           largest_difference(hidden.full_tensor() * real, golden.at("last_hidden_state") * real),
           5e-5);
-      // What the package's users read: the mean over real tokens, of length 1.
+      // The sentence embedding: the normalized mean over real tokens.
       const Tensor mean = (hidden.full_tensor() * real).sum(1) / real.sum(1);
       const Tensor sentence = mean / mean.norm(2, {1}, true);
       EXPECT_LE(largest_difference(sentence, golden.at("sentence_embedding")), 1e-5);

@@ -17,7 +17,7 @@ BertHead read_head(const Json& json) {
 }
 
 void refuse_other_kinds(const Json& json) {
-  if (json.bool_or("is_decoder", false)) json.at("is_decoder").fail("only encoders are built");
+  if (json.bool_or("is_decoder", false)) json.at("is_decoder").fail("only encoders are supported");
   if (json.string_or("position_embedding_type", "absolute") != "absolute") {
     json.at("position_embedding_type").fail("expected \"absolute\"");
   }

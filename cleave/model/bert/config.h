@@ -3,7 +3,7 @@
 
 namespace cleave {
 
-/// What a BERT has behind its last layer; `architectures` in config.json names it.
+/// The head on a BERT's last layer; `architectures` in config.json names it.
 enum class BertHead : uint8_t {
   kNone,         ///< BertModel: hidden states; names without "bert."
   kMaskedLm,     ///< BertForMaskedLM
@@ -25,8 +25,8 @@ struct BertConfig {
   Activation activation = Activation::kGelu;
   bool tied = true;  ///< the decoder's matrix is the word embedding
 
-  /// Throws Error(kFormat) naming key, value, range and byte; also for what is not BERT as
-  /// published (a decoder, relative positions, regression).
+  /// Throws Error(kFormat) naming key, value, range and byte; also for variants of the published
+  /// BERT (a decoder, relative positions, regression).
   static BertConfig from_json(const Json& json);
 };
 

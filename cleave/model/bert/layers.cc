@@ -50,11 +50,12 @@ BertEmbeddings::BertEmbeddings(const BertConfig& c)
 
 DTensor BertEmbeddings::forward(const DTensor& ids, const Context& context) {
   const int64_t num_positions = position_embeddings_.weight()->shape()[0];
-  CLEAVE_CHECK(ids.size(1) <= num_positions, Code::kShape, subject(path()), "rows of ", ids.size(1),
-               " ids; the model has max_position_embeddings=", num_positions, "; shorten them");
+  CLEAVE_CHECK(ids.size(1) <= num_positions, Code::kShape, subject(path()), "sequences of ",
+               ids.size(1), " ids; the model has max_position_embeddings=", num_positions,
+               "; shorten them");
   const DTensor words = word_embeddings_(ids, context);
-  // Ids of the other tables are cut as the words are, so that every rank adds its own tokens.
-  const auto cut = [&](const Tensor& whole) {
+  // Shard the ids of the other tables like the words, so that every rank adds its own tokens.
+  const auto sharded = [&](const Tensor& whole) {
     return DTensor::distribute(whole, words.axis(), words.placement());
   };
   const Tensor types =
@@ -62,8 +63,8 @@ DTensor BertEmbeddings::forward(const DTensor& ids, const Context& context) {
   const Tensor positions = context.positions.defined()
                                ? context.positions.to(ids.local().device())
                                : at::arange(ids.size(1), ids.local().options());
-  const DTensor x = words + token_type_embeddings_(cut(types), context) +
-                    position_embeddings_(cut(positions.expand_as(ids.local())), context);
+  const DTensor x = words + token_type_embeddings_(sharded(types), context) +
+                    position_embeddings_(sharded(positions.expand_as(ids.local())), context);
   return dropout_(norm_(mine(x), context), context);
 }
 
@@ -86,9 +87,9 @@ BertAttention::BertAttention(const BertConfig& c)
 }
 
 void BertAttention::prepare_split(const Axis& axis) {
-  const HeadCut cut = heads_.cut(axis);
-  for (Linear* projection : {&query_, &key_, &value_}) projection->set_column_cut(cut.query);
-  dense_.set_row_cut(cut.query);
+  const HeadShard shard = heads_.shard(axis);
+  for (Linear* projection : {&query_, &key_, &value_}) projection->set_column_shards(shard.query);
+  dense_.set_row_shards(shard.query);
 }
 
 void BertAttention::check_split(const Axis& axis) {
@@ -155,7 +156,7 @@ BertPredictions::BertPredictions(const BertConfig& c, const std::shared_ptr<Para
   if (tied) decoder_.tie_weight(tied);
   transform_.add("dense", dense_);
   transform_.add("LayerNorm", norm_);
-  // transformers adds the decoder's own bias. Beside a tied matrix its files have it as
+  // transformers adds the decoder's own bias. With a tied matrix its files name it
   // predictions.bias.
   if (tied) add("bias", bias_);
   add("transform", transform_);

@@ -8,15 +8,15 @@
 
 namespace cleave {
 
-/// Words, positions and token types, added, normed, dropped out.
+/// dropout(norm(word + position + token type embedding)).
 ///
-///   ids [B, T] int64   result [B, T, D], laid out as the plan lays out word_embeddings' output
+///   ids [B, T] int64   result [B, T, D], in the layout that the plan gives word_embeddings' output
 ///
-/// Context gives positions and token types. Throws Error(kShape) for more tokens than positions.
+/// Context has positions and token types. Throws Error(kShape) for more tokens than positions.
 class BertEmbeddings : public Layer {
  public:
   explicit BertEmbeddings(const BertConfig& config);
-  /// For tying the decoder of masked words to it.
+  /// The word embedding, to which the decoder can be tied.
   [[nodiscard]] const std::shared_ptr<Parameter>& word_weight() const {
     return word_embeddings_.weight();
   }
@@ -30,7 +30,8 @@ class BertEmbeddings : public Layer {
   Dropout dropout_;
 };
 
-/// norm(x + dropout(dense(attention(x)))), every token sees every real one. x, result [B, T, D].
+/// norm(x + dropout(dense(attention(x)))); every token attends to all real tokens. x, result
+/// [B, T, D].
 class BertAttention : public Layer, public HasHeads {
  public:
   explicit BertAttention(const BertConfig& config);
@@ -73,18 +74,18 @@ class BertPooler : public Layer {
 
  protected:
   DTensor forward(const DTensor& x, const Context& context) override;
-  /// The first token is on one rank of a sequence that is cut: all get the whole.
+  /// Of a sharded sequence only one rank has the first token, so all ranks gather the whole.
   [[nodiscard]] std::optional<Placement> accepts(const DTensor& x) const override;
 
  private:
   Linear dense_;
 };
 
-/// Scores of every word at every place. x [B, T, D], result [B, T, V].
+/// Logits of every word at every token. x [B, T, D], result [B, T, V].
 class BertPredictions : public Layer {
  public:
-  /// `tied`: the word embedding's matrix, or null for a decoder with one of its own. Files name the
-  /// bias predictions.bias beside a tied matrix, else predictions.decoder.bias.
+  /// `tied`: the word embedding's matrix, or null if the decoder has its own. In files the bias is
+  /// predictions.bias with a tied matrix, else predictions.decoder.bias.
   BertPredictions(const BertConfig& config, const std::shared_ptr<Parameter>& tied);
 
  protected:

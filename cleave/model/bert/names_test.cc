@@ -38,7 +38,7 @@ Tensors values_of(Model& model) {
   return out;
 }
 
-/// A model folder as a program of other habits would write it.
+/// A model folder with the names that another program uses.
 void write_folder(const TempFolder& folder, const Json& json, const Tensors& tensors) {
   write_atomic(folder / "config.json", json.dump());
   std::vector<TensorInfo> infos;
@@ -80,7 +80,7 @@ TEST(BertNames, GammaAndBetaAndHeadsOfPreTraining_AreTheMaskedLmAsPublished) {
                             "LayerNorm.beta"),
                    t);
   }
-  // What bert-base-uncased's file holds besides.
+  // Other tensors in bert-base-uncased's file.
   stored.emplace("bert.pooler.dense.weight", at::zeros({6, 6}));
   stored.emplace("bert.pooler.dense.bias", at::zeros({6}));
   stored.emplace("cls.seq_relationship.weight", at::zeros({2, 6}));
@@ -92,9 +92,9 @@ TEST(BertNames, GammaAndBetaAndHeadsOfPreTraining_AreTheMaskedLmAsPublished) {
   expect_loads(folder, values);
 }
 
-// Source: BertLMPredictionHead of transformers 5, whose decoder adds its own bias. Where the matrix
-// is not tied the two biases are not either, and predictions.bias is in the file but unused.
-TEST(BertNames, ADecoderOfItsOwn_HasTheDecodersBias) {
+// Source: BertLMPredictionHead of transformers 5, whose decoder adds its own bias. If the matrix is
+// not tied, the two biases are not either, and predictions.bias is in the file but unused.
+TEST(BertNames, UntiedDecoder_HasTheDecodersBias) {
   const Json json = config("BertForMaskedLM", R"(, "tie_word_embeddings": false)");
   const Tensors values = values_of(*make_model(json));
   ASSERT_TRUE(values.contains("cls.predictions.decoder.bias"));
@@ -105,7 +105,7 @@ TEST(BertNames, ADecoderOfItsOwn_HasTheDecodersBias) {
   write_folder(of_transformers_5, json, both);
   expect_loads(of_transformers_5, values);
 
-  // transformers 4 wrote the one bias that both names stood for under the other name.
+  // transformers 4 had one bias with both names and wrote it under the other name.
   Tensors older;
   for (const auto& [name, t] : values) older.emplace(replaced(name, "decoder.bias", "bias"), t);
   const TempFolder of_transformers_4;
@@ -113,7 +113,7 @@ TEST(BertNames, ADecoderOfItsOwn_HasTheDecodersBias) {
   expect_loads(of_transformers_4, values);
 }
 
-TEST(BertNames, ATrunkInTheFileOfAMaskedLm_AndTheOtherWayRound) {
+TEST(BertNames, BertModelFromAMaskedLmsFile_AndTheReverse_Load) {
   const Json trunk = config("BertModel");
   const Tensors values = values_of(*make_model(trunk));
   EXPECT_TRUE(values.contains("encoder.layer.0.attention.self.query.weight"));
@@ -143,7 +143,7 @@ TEST(BertNames, AMissingHead_IsAnErrorThatNamesIt) {
   const Error error = thrown_by([&] { expect_loads(folder, values); });
   EXPECT_EQ(error.code(), Code::kFormat);
   EXPECT_THAT(error.what(), HasSubstr("1 missing: classifier.weight"));
-  EXPECT_THAT(error.what(), HasSubstr("no use for: bert.stray"));
+  EXPECT_THAT(error.what(), HasSubstr("does not use: bert.stray"));
 }
 
 TEST(BertPreTraining, TheHeadsOnHiddenStates_AreTheFoldAndTheNextSentence) {
@@ -158,7 +158,7 @@ TEST(BertPreTraining, TheHeadsOnHiddenStates_AreTheFoldAndTheNextSentence) {
   EXPECT_EQ(bert.seq_relationship()->path(), "cls.seq_relationship");
 }
 
-TEST(BertConfig, ValuesThatAreNoBert_AreRefusedByKey) {
+TEST(BertConfig, UnsupportedValues_AreRefusedByKey) {
   const auto refusal = [](const std::string& architecture, const std::string& more) {
     const Error error = thrown_by([&] { make_model(config(architecture, more)); });
     EXPECT_EQ(error.code(), Code::kFormat);
@@ -180,11 +180,10 @@ TEST(BertEmbeddings, MoreTokensThanPositions_AreRefused) {
   const DTensor ids(at::zeros({1, 6}, at::kLong), Axis(), Replicate{});
   const Error error = thrown_by([&] { (*model)(ids, {}); });
   EXPECT_EQ(error.code(), Code::kShape);
-  EXPECT_THAT(error.what(), HasSubstr("bert.embeddings: rows of 6 ids"));
+  EXPECT_THAT(error.what(), HasSubstr("bert.embeddings: sequences of 6 ids"));
 }
 
-// Oracle: one rank. Every dropout of the model is active, so any mask that depended on the layout
-// would show.
+// Oracle: one rank. All dropouts are active, so a mask that depends on the layout is found.
 TEST(BertDropout, MasksOfTheWholeModel_AreTheSameOnEveryLayout) {
   const Json json = config("BertForMaskedLM", R"(, "hidden_dropout_prob": 0.3,
       "attention_probs_dropout_prob": 0.3)");

@@ -10,8 +10,8 @@ constexpr FactNames kNames{.hidden = "n_embd",
                            .default_positions = 1024,
                            .default_eos = 50256};
 
-/// What this family has in transformers and not here.
-void refuse_others(const Json& json) {
+/// Refuses variants that transformers has and Cleave has not.
+void refuse_unsupported(const Json& json) {
   if (json.bool_or("add_cross_attention", false)) {
     json.at("add_cross_attention").fail("attention to another model's states is not supported");
   }
@@ -27,7 +27,7 @@ void refuse_others(const Json& json) {
 }  // namespace
 
 Gpt2Config Gpt2Config::from_json(const Json& json) {
-  refuse_others(json);
+  refuse_unsupported(json);
   Gpt2Config c;
   c.facts = read_facts(json, kNames);
   check_heads_divide(json, c.facts, kNames);
@@ -42,7 +42,7 @@ Gpt2Config Gpt2Config::from_json(const Json& json) {
   c.scale_attn_weights = json.bool_or("scale_attn_weights", c.scale_attn_weights);
   c.scale_attn_by_inverse_layer_idx =
       json.bool_or("scale_attn_by_inverse_layer_idx", c.scale_attn_by_inverse_layer_idx);
-  // reorder_and_upcast_attn asks for softmax in fp32, which is how it is computed in any case.
+  // reorder_and_upcast_attn (softmax in fp32) is ignored: softmax always computes in fp32.
   return c;
 }
 

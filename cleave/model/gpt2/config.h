@@ -17,7 +17,7 @@ struct Gpt2Config {
 
   [[nodiscard]] int64_t head_dim() const { return facts.hidden / facts.num_heads; }
 
-  /// Throws Error(kFormat) naming key, value, range and byte, also for what is not built: cross
+  /// Throws Error(kFormat) naming key, value, range and byte, also for what is not supported: cross
   /// attention and heads other than the language model's.
   static Gpt2Config from_json(const Json& json);
 };

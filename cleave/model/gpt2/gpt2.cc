@@ -16,7 +16,7 @@ namespace {
 
 // Shape letters: B sequences, T tokens, D hidden, H heads on this rank, K head width, V vocabulary.
 
-/// Output projections start smaller, since every layer adds two of them to one stream.
+/// Output projections start smaller, since every layer adds two of them to the residual stream.
 /// Source: Radford et al., Language Models are Unsupervised Multitask Learners, section 2.3.
 Init out_init(const Gpt2Config& c) {
   return Init::normal(c.init_range / std::sqrt(2.0 * static_cast<double>(c.facts.num_layers)));
@@ -45,7 +45,7 @@ class Gpt2Embeddings : public Layer {
   DTensor forward(const DTensor& ids, const Context& context) override {
     const DTensor tokens = wte_(ids, context);
     DTensor positions(positions_of(ids, context), ids.axis(), Replicate{});
-    // Where the tokens are cut along T, each rank looks up the positions of its own alone.
+    // If tokens are sharded along T, each rank looks up only its own positions.
     if (tokens.placement().is_shard(1)) positions = positions.redistribute(tokens.placement());
     return drop_(tokens + wpe_(positions, context), context);
   }
@@ -92,16 +92,17 @@ class Gpt2Attention : public Layer, public HasHeads {
     add("c_attn", c_attn_);
     add("c_proj", c_proj_);
     add("resid_dropout", resid_dropout_);
-    // HeadAttention divides scores by sqrt(K); what else a config asks for goes onto the queries.
+    // HeadAttention divides scores by sqrt(K); the config's other scales are applied to the
+    // queries.
     if (!c.scale_attn_weights) query_scale_ *= std::sqrt(static_cast<double>(head_dim_));
     if (c.scale_attn_by_inverse_layer_idx) query_scale_ /= static_cast<double>(layer + 1);
   }
 
   void prepare_split(const Axis& axis) override {
-    const HeadCut cut = heads_.cut(axis);
-    c_attn_.set_column_cut(fused_columns(cut));
-    c_proj_.set_row_cut(cut.query);
-    part_ = cut.query;
+    const HeadShard shard = heads_.shard(axis);
+    c_attn_.set_column_shards(fused_columns(shard));
+    c_proj_.set_row_shards(shard.query);
+    part_ = shard.query;
   }
 
   void check_split(const Axis& axis) override {
@@ -122,8 +123,8 @@ class Gpt2Attention : public Layer, public HasHeads {
     CLEAVE_CHECK(qkv.placement().is_shard(2) == c_attn_.is_column_split(), Code::kShape, path(),
                  ": each rank attends with the heads of its own columns; c_attn gives ",
                  qkv.placement().describe(), "; leave out its output layout in the plan");
-    // Query, key and value columns of this rank, each [B, T, H*K]; cut at once, for their gradients
-    // are then joined at once.
+    // Query, key and value columns of this rank, each [B, T, H*K]. One split makes one join of
+    // their gradients.
     const int64_t width = qkv.local().size(2) / 3;
     const std::vector<Tensor> thirds = qkv.local().split_with_sizes({width, width, width}, 2);
     const auto placed = [&](const Tensor& columns) {
@@ -140,7 +141,7 @@ class Gpt2Attention : public Layer, public HasHeads {
   HeadAttention heads_;
   Dropout resid_dropout_;
   double query_scale_ = 1;
-  const Split* part_ = nullptr;
+  SplitPtr part_;
 };
 
 /// c_proj(act(c_fc(x))). x [B, T, D] to [B, T, D].
@@ -201,11 +202,11 @@ class Gpt2Block : public Layer {
   Gpt2Mlp mlp_;
 };
 
-/// What Hugging Face keeps under "transformer.": ids to final hidden states.
+/// The modules that Hugging Face names "transformer.*": ids to final hidden states.
 class Gpt2Trunk : public LayerGroup {
  public:
   explicit Gpt2Trunk(const Gpt2Config& c) : embeddings_(c), ln_f_(c.facts.hidden, c.norm_eps) {
-    add("", embeddings_);  // its parts stand beside the blocks in names
+    add("", embeddings_);  // no prefix of its own in names
     for (int64_t i = 0; i < c.facts.num_layers; ++i) {
       blocks_.push_back(std::make_unique<Gpt2Block>(c, i));
       add(str("h.", i), *blocks_.back());
@@ -263,21 +264,21 @@ class Gpt2 : public Model {
     return out;
   }
 
-  /// The files that GPT-2 was published with are those of GPT2Model, the trunk alone.
+  /// GPT-2's published files are those of GPT2Model, without the prefix "transformer.".
   [[nodiscard]] std::vector<std::string> other_names(const std::string& parameter) const override {
     constexpr std::string_view kTrunk = "transformer.";
     if (!parameter.starts_with(kTrunk)) return {};
     return {parameter.substr(kTrunk.size())};
   }
-  /// Causal masks that older files keep, and the tied matrix once more.
+  /// Causal masks in older files, and a second copy of the tied matrix.
   [[nodiscard]] bool ignores(const std::string& tensor) const override {
     return tensor.ends_with(".attn.bias") || tensor.ends_with(".attn.masked_bias") ||
            (tensor == "lm_head.weight" && config_.tied);
   }
 
   [[nodiscard]] double train_flops_per_token(int64_t seq_len) override {
-    // 2 per weight forward and 4 backward; attention's two products over half the sequence. The
-    // look-ups of tokens and positions multiply nothing.
+    // 2 per weight forward and 4 backward; attention's two products over half the sequence. Lookups
+    // of tokens and positions are not counted.
     const ModelFacts& f = config_.facts;
     int64_t weights = -f.max_positions * f.hidden;
     for (const auto& p : parameters()) weights += p->numel();

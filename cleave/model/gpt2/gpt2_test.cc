@@ -11,7 +11,7 @@
 #include "tests/support/thrown.h"
 #include "tests/support/unsplit.h"
 
-// What the goldens (model/golden_test.cc) do not show: dropout, caches, options, sizes.
+// What the goldens (model/golden_test.cc) do not cover: dropout, caches, options, sizes.
 namespace cleave {
 namespace {
 
@@ -62,7 +62,7 @@ TEST(Gpt2, EachDropoutOfItsConfig_ChangesTheLogitsOfTraining) {
   }
 }
 
-// Oracle: one rank. All three dropouts are on; a mask that depended on the layout would show.
+// Oracle: one rank. All three dropouts are on, so a mask that depends on the layout is found.
 TEST(Gpt2, TrainingWithDropout_IsTheSameOnEveryLayout) {
   const Json config = config_with({{"embd_pdrop", 0.2}, {"attn_pdrop", 0.3}, {"resid_pdrop", 0.4}});
   const Weights weights = weights_of(config);
@@ -95,7 +95,7 @@ TEST(Gpt2, TrainingWithDropout_IsTheSameOnEveryLayout) {
 }
 
 // Oracle: one pass over all tokens.
-TEST(Gpt2, TokensThroughACache_CountTheirPositionsOn) {
+TEST(Gpt2, TokensThroughACache_ContinueThePositions) {
   const Json config = config_with();
   const Weights weights = weights_of(config);
   const Tensor want = logits_of(*model_on(Axis(), config, weights), Axis(), kIds).detach();
@@ -113,7 +113,7 @@ TEST(Gpt2, TokensThroughACache_CountTheirPositionsOn) {
   });
 }
 
-// Oracle: the plain model with query weights that carry the factor.
+// Oracle: the plain model with scaled query weights.
 TEST(Gpt2, OtherScalesOfScores_AreThoseOfScaledQueries) {
   const Json plain = config_with();
   const Weights weights = weights_of(plain);
@@ -144,7 +144,7 @@ TEST(Gpt2, SequenceLongerThanItsPositions_IsRefusedWithBothNumbers) {
   EXPECT_STREQ(error.what(), "a sequence of 9 tokens; the model has n_positions=8");
 }
 
-TEST(Gpt2, PlanThatTearsAttentionApart_IsRefused) {
+TEST(Gpt2, PlanThatSplitsOnlyPartOfAttention_IsRefused) {
   for (const Plan& plan :
        {Plan{{"h.*.attn.c_attn", Colwise{}}}, Plan{{"h.*.attn.c_proj", Rowwise{}}},
         Plan{{"h.*.attn.c_attn", Rowwise{}}, {"h.*.attn.c_proj", Rowwise{}}}}) {
@@ -168,8 +168,8 @@ TEST(Gpt2, PlanThatTearsAttentionApart_IsRefused) {
   });
 }
 
-// Oracle: the numbers of weights that the models were published with.
-TEST(Gpt2Presets, PublishedSizes_HaveTheirWeightsAndCutOverTwoRanks) {
+// Oracle: the published numbers of weights.
+TEST(Gpt2Presets, PublishedSizes_HaveTheirWeightsAndSplitOverTwoRanks) {
   const std::vector<std::pair<std::string, int64_t>> sizes = {{"gpt2", 124439808},
                                                               {"gpt2-medium", 354823168},
                                                               {"gpt2-large", 774030080},
@@ -189,7 +189,7 @@ TEST(Gpt2Presets, PublishedSizes_HaveTheirWeightsAndCutOverTwoRanks) {
   }
 }
 
-TEST(Gpt2Config, WhatIsNotBuilt_IsRefusedByKeyAndValue) {
+TEST(Gpt2Config, UnsupportedValues_AreRefusedByKeyAndValue) {
   const std::vector<std::pair<nlohmann::ordered_json, std::string>> wrong = {
       {{{"add_cross_attention", true}}, "\"add_cross_attention\" is true"},
       {{{"architectures", {"GPT2ForSequenceClassification"}}}, "expected GPT2LMHeadModel"},

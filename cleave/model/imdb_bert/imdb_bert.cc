@@ -26,7 +26,7 @@ struct Config {
     Config c;
     c.facts = read_facts(json, {});
     check_heads_divide(json, c.facts, {});
-    c.facts.max_positions = kMostPositions;  // it has none
+    c.facts.max_positions = kMostPositions;  // it has no position embedding
     c.facts.labels = read_labels(json);
     c.intermediate = json.int_or("intermediate_size", 4 * c.facts.hidden, 1, kMostWidth);
     c.dropout = read_dropout(json, "hidden_dropout_prob", 0.1);
@@ -85,7 +85,7 @@ class Block : public Layer {
 /// Mean over the real tokens. x [B, T, D], result [B, D].
 class MeanPooling : public Layer {
  protected:
-  /// The mean needs every token: all ranks get the whole.
+  /// The mean needs every token, so all ranks gather a sharded sequence.
   [[nodiscard]] std::optional<Placement> accepts(const DTensor& x) const override {
     return x.placement().is_shard() ? std::optional<Placement>(Replicate{}) : std::nullopt;
   }

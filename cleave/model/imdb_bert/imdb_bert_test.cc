@@ -71,11 +71,11 @@ void expect_reference(bool sequence_parallel) {
   test::expect_equals_unsplit(c);
 }
 
-TEST(ImdbBert, OverOneToFourRanks_IsTheUnsplitClassifier) {
+TEST(ImdbBert, OverOneToFourRanks_EqualsTheUnsplitClassifier) {
   expect_reference(false);
 }
 
-TEST(ImdbBert, WithTokensCutBetweenTheParts_IsTheUnsplitClassifier) {
+TEST(ImdbBert, WithSequenceParallelism_EqualsTheUnsplitClassifier) {
   expect_reference(true);
 }
 

@@ -63,12 +63,12 @@ LlamaConfig LlamaConfig::from_json(const Json& json) {
   }
   if (f.num_heads * c.head_dim > kMostWidth) {
     json.at("head_dim")
-        .fail(str(f.num_heads, " heads of it are wider than ", kMostWidth,
-                  "; do it and num_attention_heads belong to one model?"));
+        .fail(str(f.num_heads, " heads of this size are wider than ", kMostWidth,
+                  "; check it and num_attention_heads"));
   }
   if (c.head_dim % 2 != 0) {
     json.at(json.has("head_dim") ? "head_dim" : "hidden_size")
-        .fail(str("head_dim=", c.head_dim, " must be even: rotary positions turn pairs"));
+        .fail(str("head_dim=", c.head_dim, " must be even: rotary positions rotate pairs"));
   }
   c.norm_eps = json.number_or("rms_norm_eps", 1e-6, 0, 1);
   c.init_range = json.number_or("initializer_range", 0.02, 0, kMostInitRange);
@@ -85,7 +85,7 @@ Json llama_config_from_meta(const Json& params, int64_t vocab_size) {
   const int64_t heads = params.at("n_heads").as_int(1, kMostHeads);
   if (dim % heads != 0) params.at("dim").fail(str("it must be a multiple of n_heads=", heads));
   const int64_t multiple = params.int_or("multiple_of", 256, 1, kMostWidth);
-  // Meta's own rule where the width is not written: two thirds of 4 dim, scaled, rounded up.
+  // Meta's rule if the width is not given: two thirds of 4 dim, scaled, rounded up.
   auto width = static_cast<int64_t>(static_cast<double>(8 * dim / 3) *
                                     params.number_or("ffn_dim_multiplier", 1, 1e-3, 1e3));
   width = (width + multiple - 1) / multiple * multiple;

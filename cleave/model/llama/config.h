@@ -21,7 +21,7 @@ struct LlamaConfig {
   static LlamaConfig from_json(const Json& json);
 };
 
-/// Meta's params.json as a Hugging Face config.json; `vocab_size` stands in where the file says -1.
+/// Meta's params.json as a Hugging Face config.json; `vocab_size` is used if the file says -1.
 Json llama_config_from_meta(const Json& params, int64_t vocab_size);
 
 }  // namespace cleave

@@ -49,7 +49,7 @@ class LlamaBlock : public Layer {
   Mlp mlp_;
 };
 
-/// What Hugging Face keeps under "model.": ids to final hidden states.
+/// The modules that Hugging Face names "model.*": ids to final hidden states.
 class LlamaTrunk : public LayerGroup {
  public:
   explicit LlamaTrunk(const LlamaConfig& c)
@@ -121,7 +121,7 @@ class Llama : public Model {
     // 2 per weight forward and 4 backward; attention's two products over half the sequence.
     int64_t weights = 0;
     for (const auto& p : parameters()) weights += p->numel();
-    if (!config_.tied) weights -= config_.facts.vocab_size * config_.facts.hidden;  // a look-up
+    if (!config_.tied) weights -= config_.facts.vocab_size * config_.facts.hidden;  // a lookup
     const int64_t attention =
         config_.facts.num_layers * config_.facts.num_heads * config_.head_dim * seq_len;
     return 6.0 * static_cast<double>(weights) + 6.0 * static_cast<double>(attention);

@@ -5,7 +5,7 @@
 
 namespace cleave {
 
-/// A Llama without memory (LlamaForCausalLM: Llama 2, 3, 3.1 and their likes) from its config.json.
+/// A Llama without memory (LlamaForCausalLM: Llama 2, 3, 3.1 and similar) from its config.json.
 /// Modules have Hugging Face's paths and, as aliases in plans, those of Meta's code and PyTorch's
 /// tutorial (tok_embeddings, layers.N.attention.wq, feed_forward.w1, attention_norm, output).
 std::unique_ptr<Model> make_llama(const Json& config);

@@ -1,4 +1,4 @@
-"""Writes search.json: what transformers' generate() gives for golden models under many options.
+"""Writes search.json: results of transformers' generate() for golden models with many options.
 
 usage: make_search.py [--check]
 """
@@ -58,7 +58,7 @@ def run(model, prompt, eos, options):
 
 
 def cases_of(name):
-    """Every set of options on one of three prompts; rounding must not change the ids."""
+    """Runs every set of options on one of three prompts; rounding must not change the ids."""
     spec = json.loads((stored.HERE / "models" / f"{name}.json").read_text())
     model, moved = make_models.load(spec), make_models.load(spec, perturbed=5e-6)
     ids, mask = make_models.prompts_of(spec)["batch"]

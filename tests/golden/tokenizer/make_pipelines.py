@@ -1,4 +1,4 @@
-"""Writes pipelines.json: what the `tokenizers` library gives for small tokenizers with every kind of step."""
+"""Writes pipelines.json: results of the `tokenizers` library for small tokenizers with every kind of step."""
 
 import json
 
@@ -386,7 +386,7 @@ for name, t in P.items():
             print("ERR", name, repr(x), ex)
     t = json.loads(json.dumps(t))
     out.append({"name": name, "tokenizer": t, "cases": cases})
-# vocabularies repeat: name them once
+# vocabularies repeat, so each is stored once, under a name
 vocabs = []
 for o in out:
     m = o["tokenizer"]["model"]

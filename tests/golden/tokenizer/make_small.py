@@ -1,4 +1,4 @@
-"""Trains tokenizers of 2,000 entries and writes what the `tokenizers` library answers for nasty strings.
+"""Trains tokenizers of 2,000 entries and writes the results of the `tokenizers` library for difficult strings.
 
 usage: make_small.py [--check]
 
@@ -23,7 +23,7 @@ from tokenizers import pre_tokenizers, processors, trainers  # noqa: E402
 
 HERE = stored.HERE / "tokenizer" / "small"
 ENTRIES = 2000
-SPACE = "\u2581"  # SentencePiece's mark of a space
+SPACE = "\u2581"  # SentencePiece's symbol for a space
 
 # Syllables: Latin, with accents, Cyrillic, Greek, Arabic, Hebrew, Devanagari, Thai, Chinese, Japanese, Korean.
 SCRIPTS = [
@@ -49,7 +49,7 @@ CODE = [
     "\U0001f600 \U0001f680 \u2764\ufe0f \u2026 \u201cquoted\u201d \u2014 \u20ac 5 \u00bd\n",
 ]
 
-# Each is a string on its own and a piece of the drawn ones.
+# Each is a test string, and a piece of random test strings.
 NASTY = [
     "", " ", "  ", "   a", "a   ", "\n", "\n\n\n", "\r\n\r\n x", "\t\t\tx", " \n \t ", "\u00a0x\u00a0", "\u2003wide\u3000",
     "\u200b", "\ufeffbom", "a\u0000b", "\u0001\u0002\u001f", "\u007f\u0080\u009f", "\ufffd", "\ufffe\uffff", "\u00ad",
@@ -72,7 +72,7 @@ NASTY = [
 
 
 class Draws:
-    """Numbers of one stream, one after the other."""
+    """Successive numbers of one stream."""
 
     def __init__(self, stream, count):
         self.values = iter(counter.uniform(7, stream, count).tolist())
@@ -85,7 +85,7 @@ class Draws:
 
 
 def training_text():
-    """The first words of a list come most often; three words in four are of the Latin script."""
+    """Random words: the first words of a list are the most frequent; three words in four are Latin."""
     draws = Draws("training text", 400_000)
     words = [
         "".join(draws.pick(script.split()) for _ in range(1 + draws.below(4)))
@@ -117,7 +117,7 @@ def strings():
 
 
 def with_template(tokenizer, start, end=None):
-    """start A end B end, or start A start B where there is no end."""
+    """A template: start A end B end, or start A start B if there is no end."""
     single, pair = (f"{start} $A {end}", f"{start} $A {end} $B:1 {end}:1") if end else (f"{start} $A", f"{start} $A {start}:1 $B:1")
     special = [(name, tokenizer.token_to_id(name)) for name in (start, end) if name]
     return processors.TemplateProcessing(single=single, pair=pair, special_tokens=special)
@@ -158,7 +158,7 @@ def llama3():
 
 
 def llama2():
-    """As SentencePiece's files are converted: spaces are U+2581, what is unknown becomes bytes."""
+    """As in converted SentencePiece files: spaces are U+2581, unknown characters become bytes."""
     specials = ["<unk>", "<s>", "</s>"]
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE)
@@ -184,7 +184,7 @@ def bert():
     steps = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     trained.normalizer, trained.pre_tokenizer = steps
-    # Characters inside of words get their ids in a random order, unless they are named.
+    # Characters inside words would get ids in random order, unless they are listed.
     inside = sorted({"##" + char for line in training_text() for char in steps[0].normalize_str(line) if not char.isspace()})
     trainer = trainers.WordPieceTrainer(vocab_size=ENTRIES, special_tokens=specials + inside, show_progress=False)
     trained.train_from_iterator(training_text(), trainer)
@@ -242,7 +242,7 @@ def answers(tokenizer, texts):
         yield {"i": i, "ids": ids, "ids_special": around, "decoded": tokenizer.decode(ids, skip_special_tokens=False)}
 
 
-# tokenizer, pad token, side, padding, truncation, longest row, pairs
+# tokenizer, pad token, side, padding, truncation, longest sequence, pairs
 BATCHES = [
     ("gpt2", "<|endoftext|>", "right", True, True, 16, False),
     ("gpt2", "<|endoftext|>", "right", True, True, 40, False),
@@ -301,7 +301,7 @@ def main():
             stored.put_bytes(HERE / name / "tokenizer.model", model)
             rows = with_sentencepiece(rows, model, texts)
         stored.put_lines(HERE / f"{name}.jsonl", rows)
-    # A run of bytes that is not finished decodes to U+FFFD as a whole by ByteFallback: not two of them in a row.
+    # ByteFallback decodes an unfinished run of bytes to one U+FFFD, so no two runs are adjacent.
     streams = ["No\u00ebl \U0001f600 \u4f60\u597d na\u00efve", "\U0001f468 a\U0001f469b\U0001f466 family"]
     stored.put_json(
         HERE / "batch.json",

@@ -1,0 +1,34 @@
+#!/usr/bin/env python3
+"""Times CTranslate2's generation on a model of make_model.py, in one process. Prints one line of JSON."""
+import sys
+import time
+
+import generation
+
+
+def main():
+    options = generation.parse_options("times CTranslate2's generation", ["fp32", "int8"])
+    import ctranslate2
+
+    generator = ctranslate2.Generator(options.model, device="cpu", inter_threads=1, intra_threads=options.threads,
+                                      compute_type={"fp32": "float32", "int8": "int8"}[options.dtype])
+    prompt = [f"t{number}" for number in generation.random_prompt(options, 32000)]
+
+    def seconds_of(new_tokens):
+        start = time.monotonic()
+        result = generator.generate_batch([prompt], max_length=new_tokens, min_length=new_tokens, beam_size=1,
+                                          include_prompt_in_result=False)
+        if len(result[0].sequences_ids[0]) != new_tokens:
+            raise SystemExit(f"{len(result[0].sequences_ids[0])} tokens were generated; expected {new_tokens}")
+        return time.monotonic() - start
+
+    def run():
+        first = seconds_of(1)
+        return first, seconds_of(1 + options.new_tokens) - first
+
+    generation.print_result("ctranslate2", options, generation.measure(options, run))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+namespace cleave {
+
+/// Limits that the Linux control groups (cgroups, version 1 or 2) of this process set: those of its
+/// container, service or batch job. A value is nullopt where there is no cgroup or no limit.
+struct CgroupLimits {
+  std::optional<int64_t> memory{};  ///< bytes
+  std::optional<int64_t>
+      memory_peak{};              ///< peak memory usage in bytes of the cgroup with that limit
+  int64_t num_killed = 0;         ///< processes of this cgroup that the OOM killer has ended so far
+  std::optional<double> cores{};  ///< CPU quota of all its processes together, in CPUs
+};
+
+/// The current limits. Of the process's own cgroup and its parents, the smallest limit counts.
+/// `root` is the folder that contains proc and sys.
+CgroupLimits cgroup_limits(const std::filesystem::path& root = "/");
+
+/// Whether the process can still map `bytes` of address space, which `ulimit -v` may limit. The
+/// mapping is released again.
+bool has_address_space(int64_t bytes);
+
+/// Peak resident memory of this process so far, in bytes.
+int64_t peak_rss_bytes();
+
+}  // namespace cleave

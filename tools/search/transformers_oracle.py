@@ -1,0 +1,63 @@
+"""Compares a case's results with transformers, if CLEAVE_PYTHON names a Python that has it."""
+import atexit
+import json
+import os
+import pathlib
+import subprocess
+import threading
+
+import data
+from program import Failure
+
+_lock = threading.Lock()
+_server = None
+
+
+def is_available():
+    return bool(os.environ.get("CLEAVE_PYTHON"))
+
+
+def ask(request):
+    """The answer of the server, which is started once and answers one case at a time."""
+    global _server
+    with _lock:
+        if _server is None:
+            path = pathlib.Path(__file__).with_name("transformers_server.py")
+            _server = subprocess.Popen([os.environ["CLEAVE_PYTHON"], str(path)], stdin=subprocess.PIPE,
+                                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True)
+            atexit.register(_server.kill)
+        _server.stdin.write(json.dumps(request) + "\n")
+        _server.stdin.flush()
+        line = _server.stdout.readline()
+    if not line:
+        raise Failure("transformers", "its process ended")
+    answer = json.loads(line)
+    if "error" in answer:
+        raise Failure("transformers", answer["error"])
+    return answer["answer"]
+
+
+def can_compare(model, dtype):
+    """Whether transformers computes this model with the same formulas and dtypes."""
+    return (is_available() and dtype in ("fp32", "fp64") and model["family"] != "imdb_bert" and not model["names"]
+            and model["hidden"] % model["heads"] == 0  # transformers refuses other sizes
+            and not (model["family"] == "bert" and model["head"] in ("trunk", "pretraining")))
+
+
+def loss(inputs, dtype):
+    """transformers' loss on the case's sequences of ids; None if they mean something else there.
+
+    The output of a token that attends to no other token is undefined: in causal models a token after only masked ones,
+    elsewhere a token of a fully masked sequence.
+    """
+    rows, task = inputs.data, data.task_of(inputs.model)
+    if rows["form"] != "ids" or rows["blank_rows"] or (rows["mask"] == "left" and task == "lm"):
+        return None
+    with open(inputs.data_path, encoding="ascii") as file:
+        lines = [json.loads(line) for line in file]
+    return ask({"model": inputs.model_path, "dtype": dtype, "task": task, "rows": lines})
+
+
+def ids(inputs, dtype, prompts, flags):
+    """transformers' ids for each prompt: a list of sequences."""
+    return ask({"model": inputs.model_path, "dtype": dtype, "task": "lm", "prompts": prompts, "flags": flags})
