@@ -1,7 +1,6 @@
 #include "cleave/cli/failure.h"
 
 #include "cleave/base/error.h"
-#include "cleave/comm/launch/failure.h"
 
 namespace cleave::cli {
 namespace {
@@ -11,10 +10,6 @@ int number(Code code) {
 }
 
 }  // namespace
-
-int report_failure() {
-  return cleave::report_failure("; this is a bug in cleave (--trace shows where)");
-}
 
 std::vector<ExitCode> exit_codes() {
   const auto row = [](Code code, std::string meaning) {

@@ -1,12 +1,13 @@
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace cleave::cli {
 
-/// Prints the exception being handled as one line on stderr and returns its exit code. Call it only
-/// inside a catch block.
-int report_failure();
+/// Follows the message of an unexpected exception; see report_failure of comm/launch/failure.h.
+inline constexpr std::string_view kBugAdvice =
+    "; this is a bug in cleave; please report it with the command line";
 
 /// Exit code of `cleave diff` when it finds differences.
 inline constexpr int kDifferent = 1;

@@ -65,7 +65,6 @@ CLI::Option* add_option(CLI::App& app, const Flags::Flag& flag) {
 
 Flags::Flags(CLI::App& app) : app_(&app) {
   app.allow_extras();
-  app.add_flag("--trace", trace_, "on an error, also print where it was thrown");
 }
 
 void Flags::add_flag(FlagText text, Arity arity, Set set) {

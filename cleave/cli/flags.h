@@ -102,7 +102,6 @@ class Flags {
   [[nodiscard]] const std::vector<Flag>& all() const { return flags_; }
   [[nodiscard]] std::vector<std::string>* program() const { return program_; }
   [[nodiscard]] CLI::App& app() const { return *app_; }
-  [[nodiscard]] bool wants_trace() const { return trace_; }
   /// The positional arguments, in order.
   [[nodiscard]] const std::vector<FlagText>& positionals() const { return positionals_; }
 
@@ -128,7 +127,6 @@ class Flags {
   std::vector<std::string>* program_ = nullptr;
   std::vector<FlagText> positionals_;
   std::string config_path_;
-  bool trace_ = false;
 };
 
 }  // namespace cleave::cli

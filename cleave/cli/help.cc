@@ -90,7 +90,6 @@ std::string command_help(const Command& command, const Flags& flags) {
     rows.emplace_back("", Row{word.value, word.help});
   }
   for (const Flags::Flag& flag : flags.all()) rows.emplace_back(flag.group, row_of(flag));
-  rows.emplace_back("other", Row{"--trace", "on an error, also print where it was thrown"});
   rows.emplace_back("other", Row{"-h, --help", "print this text"});
   std::vector<Row> plain;
   plain.reserve(rows.size());

@@ -10,6 +10,7 @@
 #include "cleave/base/mutant.h"
 #include "cleave/cli/failure.h"
 #include "cleave/cli/program.h"
+#include "cleave/comm/launch/failure.h"
 
 namespace {
 
@@ -25,7 +26,7 @@ extern "C" void on_broken_pipe(int signal) {
 
 // Reports exceptions that no caller can catch, such as out of memory while a library is loaded.
 [[noreturn]] void on_terminate() {
-  if (std::current_exception()) _exit(cleave::cli::report_failure());
+  if (std::current_exception()) _exit(cleave::report_failure(cleave::cli::kBugAdvice));
   cleave::log_error("terminated without an exception; this is a bug in cleave");
   std::abort();
 }

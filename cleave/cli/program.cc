@@ -11,7 +11,7 @@
 #include "cleave/base/version.h"
 #include "cleave/cli/failure.h"
 #include "cleave/cli/help.h"
-#include "cleave/cli/trace.h"
+#include "cleave/comm/launch/failure.h"
 
 namespace cleave::cli {
 namespace {
@@ -132,7 +132,6 @@ class Program {
     }
     Entry* entry = chosen(entries_);
     if (entry == nullptr) refuse(app_, *commands_);
-    if (entry->flags.wants_trace()) start_trace();
     entry->flags.resolve();
     return entry->run();
   }
@@ -158,9 +157,7 @@ int run_program(const std::vector<std::string>& words, const std::vector<Command
     return code;
   } catch (...) {
     std::cout.flush();
-    const int code = report_failure();
-    print_trace();
-    return code;
+    return report_failure(kBugAdvice);
   }
 }
 

@@ -169,7 +169,7 @@ TEST_P(Conversion, BetweenWholeAndSummedLayouts_HasValueAndGradient) {
 TEST_P(Conversion, ToAndFromEveryShard_HasValueAndGradient) {
   on_ranks(GetParam(), [](const Axis& axis) {
     for (const Placement& shard : shards(axis.size())) {
-      for (const Placement from :
+      for (const Placement& from :
            {Placement(Replicate{}), Placement(Fanout{}), Placement(Partial{})}) {
         expect_row(axis, from, shard);
       }

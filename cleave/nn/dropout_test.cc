@@ -49,8 +49,8 @@ TEST(Dropout, MaskOnEveryLayout_IsTheSameBits) {
         r.back().insert(r.back().begin() + (tp == 1 ? 1 : 0), {1, 3});
         return r;
       }());
-      for (const Placement p : {Placement(Replicate{}), Placement(Shard{0}), Placement(Shard{1}),
-                                Placement(Shard{2}), Placement(Shard{2, swapped})}) {
+      for (const Placement& p : {Placement(Replicate{}), Placement(Shard{0}), Placement(Shard{1}),
+                                 Placement(Shard{2}), Placement(Shard{2, swapped})}) {
         const DTensor x = DTensor::distribute(whole, axis, p);
         const Tensor mask = dropout_mask(x, kP, "here", training());
         EXPECT_TRUE(at::equal(x.with(mask).full_tensor(), want)) << p.describe() << " tp=" << tp;

@@ -61,7 +61,7 @@ TEST(Linear, Colwise_EqualsTheUnsplitLayer) {
 
 TEST(Linear, Rowwise_EqualsTheUnsplitLayer) {
   for (const LinearOptions& o : kLinears) {
-    for (const Placement input : {Placement(Replicate{}), Placement(Shard{-1})}) {
+    for (const Placement& input : {Placement(Replicate{}), Placement(Shard{-1})}) {
       for (const Placement output :
            {Placement(Replicate{}), Placement(Shard{1}), Placement(Shard{0})}) {
         LayerCase c = linear_case(o, {{"", Rowwise{.output = output}}});
@@ -142,7 +142,8 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight) {
 }
 
 TEST(RmsNorm, WholeAndOnSplitTokens_IsTheFormula) {
-  for (const Placement input : {Placement(Replicate{}), Placement(Shard{0}), Placement(Shard{1})}) {
+  for (const Placement& input :
+       {Placement(Replicate{}), Placement(Shard{0}), Placement(Shard{1})}) {
     expect_equals_unsplit(
         {.make = [] { return std::make_unique<RmsNorm>(6, 1e-5); },
          .plan = {},
@@ -153,7 +154,8 @@ TEST(RmsNorm, WholeAndOnSplitTokens_IsTheFormula) {
 }
 
 TEST(LayerNorm, WholeAndOnSplitTokens_IsTheFormula) {
-  for (const Placement input : {Placement(Replicate{}), Placement(Shard{0}), Placement(Shard{1})}) {
+  for (const Placement& input :
+       {Placement(Replicate{}), Placement(Shard{0}), Placement(Shard{1})}) {
     expect_equals_unsplit({.make = [] { return std::make_unique<LayerNorm>(6, 1e-5); },
                            .plan = {},
                            .reference =

@@ -57,7 +57,10 @@ int64_t limit_of(const PlanOptions& o, int num_ranks) {
 /// Measured by two rank threads on this machine.
 Machine machine_here(at::ScalarType type) {
   Machine machine;
-  run_job({.num_ranks = 2, .ranks = {.flight_log_folder = ""}}, [&](World& world) {
+  JobOptions job;
+  job.num_ranks = 2;
+  job.ranks.flight_log_folder.clear();
+  run_job(job, [&](World& world) {
     const Axis all = Mesh::build(world, {{"all", 2}})["all"];
     choose_gemm("auto", all);
     const Machine seen = measure_machine(all, type);

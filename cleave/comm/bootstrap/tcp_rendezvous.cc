@@ -18,7 +18,6 @@
 #include "cleave/base/log.h"
 #include "cleave/base/mutant.h"
 #include "cleave/comm/bootstrap/membership.h"
-#include "cleave/comm/launch/port_holder.h"
 #include "cleave/comm/net/tcp.h"
 #include "cleave/comm/shm/segment_layout.h"
 
@@ -583,8 +582,8 @@ std::vector<Descriptor> rendezvous_hosts(const Environment& environment, double 
     return Server(environment, address, std::move(listener), timeout_s).gather();
   }
   const auto error = Client::error_of_running_server(environment, address);
-  throw error.value_or(Error(Code::kIo, str("MASTER_PORT: ", address.text(), " is held by ",
-                                            port_holder(address), "; choose another port")));
+  throw error.value_or(Error(Code::kIo, str("MASTER_PORT: ", address.text(),
+                                            " is used by another program; choose another port")));
 }
 
 }  // namespace cleave
