@@ -78,7 +78,7 @@ def code_text(text):
     text = re.sub(r"\s*([&*]+)\s*(?=\w|,|\)|$|>)", lambda m: f"{m.group(1)} ", text)
     text = re.sub(r"< ", "<", re.sub(r" >", ">", text))
     text = re.sub(r"([&*]) (?=[,)>]|$)", r"\1", text)
-    return re.sub(r" +", " ", text).replace("cleave::", "").strip()
+    return re.sub(r" +", " ", text).replace(" &...", "&...").replace("cleave::", "").strip()
 
 
 def wrapped(signature, indent=""):
@@ -114,6 +114,9 @@ class Item:
 
     def is_documented(self):
         return bool(plain(self.element.find("briefdescription")) or plain(self.element.find("detaileddescription")))
+
+    def is_getter(self):
+        return self.kind == "function" and plain(self.element.find("argsstring")).startswith("() const")
 
     def comment(self):
         parts = [plain(self.element.find(f"{which}description")) for which in ("brief", "detailed")]
@@ -248,6 +251,7 @@ class Pages:
 
         text = "".join(one(child) for child in element)
         text = re.sub(r"<p>\s*</p>", "", text)
+        text = re.sub(r"\bdocs/([\w/-]+)\.md", r'<a href="../docs/\1.html">docs/\1.md</a>', text)
         # Blank lines would end the HTML block.
         return re.sub(r"\n\s*\n", "\n", text).strip()
 
@@ -257,17 +261,15 @@ class Pages:
         return f'<div class="api">\n{text}\n</div>\n' if text else ""
 
     def groups(self, members):
-        """Members under the comment that covers them: one without a comment belongs to the line above."""
-        found, last = [], None
+        """Members under the comment that covers them: one without a comment belongs to the line above. A getter does so only
+        below another getter."""
+        found = []
         for member in members:
-            if member.is_documented() or last is None or member.line > last + 1 or not found or not found[-1]:
-                found.append([member] if member.is_documented() else [])
-                if not member.is_documented():
-                    continue
-            else:
+            if member.is_documented():
+                found.append([member])
+            elif found and member.line <= found[-1][-1].end + 1 and member.is_getter() <= found[-1][0].is_getter():
                 found[-1].append(member)
-            last = member.end
-        return [group for group in found if group]
+        return found
 
     def type_text(self, item, here):
         members = sorted((m for m in self.items[item.file] if m.owner == item.name), key=lambda m: m.line)
@@ -332,6 +334,15 @@ class Pages:
             text += (self.group_text(block, here, "###") if isinstance(block, list) else self.type_text(block, here)) + "\n"
         return text if blocks else ""
 
+    def declared(self, path):
+        """(name, anchor) of what a header declares outside of types, in its order."""
+        items = sorted((item for item in self.items[path] if not item.owner), key=lambda item: item.line)
+        shown = [item for item in items if item.is_documented() or item.kind in ("class", "struct")]
+        first = {}
+        for item in shown:
+            first.setdefault(item.name.split("::")[-1], item.anchor())
+        return first.items()
+
     def write(self, folder):
         """Writes all pages; returns the navigation."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -351,9 +362,7 @@ class Pages:
             for path, text in texts.items():
                 if text:
                     slug = re.sub(r"[^\w-]", "", posixpath.basename(path))
-                    names = [item.name.split("::")[-1] for item in sorted(self.items[path], key=lambda item: item.line)
-                             if not item.owner and (item.is_documented() or item.kind in ("class", "struct"))]
-                    shown = ", ".join(f"`{name}`" for name in dict.fromkeys(names))
+                    shown = ", ".join(f"[`{name}`]({page}.md#{anchor})" for name, anchor in self.declared(path))
                     rows[path] = f"| [{path[len('cleave/'):]}]({page}.md#{slug}) | {shown} |\n"
         table = "| header under `cleave/` | declares |\n|---|---|\n"
         (folder / "index.md").write_text(
