@@ -16,8 +16,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import api  # noqa: E402
 import cpp_source  # noqa: E402
+import links  # noqa: E402
 import pages  # noqa: E402
-import site_check  # noqa: E402
 
 ADDRESS = re.compile(r"([\"'`])https?://(?!www\.w3\.org/)[^\"'`\n]*\1")
 
@@ -66,7 +66,7 @@ def build(out):
         raise pages.SiteError("mkdocs failed")
     link_types(out, types)
     make_offline(out)
-    problems = site_check.problems(out)
+    problems = links.problems(out)
     if problems:
         raise pages.SiteError("\n".join(problems))
     count = len(list(out.rglob("*.html")))
