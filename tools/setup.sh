@@ -18,6 +18,7 @@ TEST_PACKAGES=(strace)       # traces the files that are opened
 RELEASE_PACKAGES=(valgrind)  # finds uninitialized memory
 LINT_PACKAGES=(clang-format-14 clang-tidy-14 shellcheck git)
 FUZZ_PACKAGES=(clang-14)
+DOCS_PACKAGES=(doxygen git python3 python3-venv ca-certificates)
 
 say() { printf '%s\n' "$*"; }
 fail() {
@@ -174,6 +175,33 @@ ensure_cuda() {
       say "building without CUDA this time"
     fi
     rm -rf "$root/wheels"
+  fi
+  exec {lock}>&-
+}
+
+# Sets SITE_PYTHON to the Python of a virtual environment that has exactly the packages of tools/site/requirements.txt.
+ensure_site_tools() {
+  local pins=tools/site/requirements.txt cache folder lock python
+  cache=$(cache_folder)
+  folder=$cache/site-$(cksum <"$pins" | cut -d ' ' -f 1)
+  SITE_PYTHON=$folder/bin/python
+  [ -e "$folder/complete" ] && return
+  mkdir -p "$cache"
+  exec {lock}>"$cache/lock"
+  flock "$lock"
+  if [ ! -e "$folder/complete" ]; then
+    # The first python3 in PATH may lack what makes an environment.
+    for python in python3 /usr/bin/python3 ""; do
+      [ -z "$python" ] || ! "$python" -c 'import ensurepip, venv' 2>/dev/null || break
+    done
+    [ -n "$python" ] || fail "python3 cannot make a virtual environment; install python3-venv"
+    say "fetching MkDocs (about 30 MB, once) into $folder"
+    # No rename at the end: an environment does not work under another name.
+    "$python" -m venv --clear "$folder"
+    "$SITE_PYTHON" -m pip install --quiet --disable-pip-version-check --retries 2 --no-deps --only-binary=:all: \
+      -r "$pins" || fail "could not fetch the packages of $pins; is the network (or pip's index) reachable? Only the" \
+      "first run needs it"
+    touch "$folder/complete"
   fi
   exec {lock}>&-
 }
