@@ -106,7 +106,7 @@ def write_deb(folder, out, version, scratch):
         f"Description: {SUMMARY}\n Needs libtorch, which Debian does not have in this version: see\n"
         " /usr/share/doc/cleave/README.Debian.\n")
     postinst = control / "postinst"
-    postinst.write_text("#!/bin/sh\n[ -e /usr/lib/cleave/torch/lib/libtorch_cpu.so ] ||\n"
+    postinst.write_text("#!/bin/sh\n[ -e /usr/lib/cleave/libtorch/torch/lib/libtorch_cpu.so ] ||\n"
                         "  echo 'cleave: libtorch is missing: see /usr/share/doc/cleave/README.Debian'\n")
     for path in [root, *root.rglob("*")]:
         if not path.is_symlink():

@@ -95,7 +95,7 @@ def all_packages(wheel, tarball, deb):
 
         output("tar", "-xf", tarball, "-C", folder)
         unpacked = next(folder.glob("cleave-*"))
-        (unpacked / "torch").symlink_to(site / "torch")
+        (unpacked / "libtorch").symlink_to(site)
         print("the tarball, with a link to libtorch:")
         train_and_generate([unpacked / "bin/cleave"], folder, clock)
 
@@ -113,7 +113,7 @@ def install_wheel(wheel, folder, clock):
     output(*pip, "download", "--no-cache-dir", "--no-deps", "--dest", folder / "wheels", *wheels())
     size = sum(path.stat().st_size for path in (folder / "wheels").iterdir())
     clock.part(f"download of {size / 1e6:.0f} MB, {' '.join(wheels())}")
-    output(*pip, "install", "--no-index", "--no-deps", wheel, *sorted((folder / "wheels").iterdir()))
+    output(*pip, "install", "--no-index", "--no-deps", "--no-compile", wheel, *sorted((folder / "wheels").iterdir()))
     site = next((folder / "venv").glob("lib/python*/site-packages"))
     used = int(subprocess.run(["du", "-sm", site], capture_output=True, text=True, check=True).stdout.split()[0])
     clock.part(f"pip install ({used} MB on disk)")

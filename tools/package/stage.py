@@ -1,6 +1,6 @@
 """The folder that all packages are made from: bin/, lib/, include/ of an install, which finds libtorch by relative paths.
 
-libtorch's own folder `torch` (and `nvidia`) lies in this folder or next to it, as in Python's site-packages.
+libtorch's folders `torch` and `nvidia` lie in its folder libtorch/, or next to it as in Python's site-packages.
 """
 import pathlib
 import re
@@ -13,11 +13,11 @@ SYSTEM = re.compile(r"(ld-linux-x86-64|libc|libm|libdl|libpthread|librt|libgcc_s
 LIBTORCH = re.compile(r"(libtorch\w*|libc10\w*)\.so$|lib(cudart|nccl|cupti)\.so\.\d+$")
 # (newest GLIBCXX_3.4.N, oldest glibc 2.N that distributions combine with it), by the manylinux standard.
 LIBSTDCPP_TO_GLIBC = ((28, 31), (29, 34), (30, 35), (33, 39))
-RUNPATH = ":".join(["$ORIGIN"] + [f"$ORIGIN/{up}/{folder}" for folder in ("torch/lib", "nvidia/cu13/lib")
-                                  for up in ("..", "../..")])
+RUNPATH = ":".join(["$ORIGIN"] + [f"$ORIGIN/{place}/{folder}" for folder in ("torch/lib", "nvidia/cu13/lib")
+                                  for place in ("../libtorch", "../..")])
 CONFIG_OLD = re.compile(r'^ *set\(CLEAVE_LIBTORCH "[^"]*"\)\n', re.MULTILINE)
 CONFIG_NEW = """\
-    foreach(folder IN ITEMS "${PACKAGE_PREFIX_DIR}/torch" "${PACKAGE_PREFIX_DIR}/../torch")
+    foreach(folder IN ITEMS "${PACKAGE_PREFIX_DIR}/libtorch/torch" "${PACKAGE_PREFIX_DIR}/../torch")
       if(NOT CLEAVE_LIBTORCH AND EXISTS "${folder}/lib/libtorch_cpu.so")
         get_filename_component(CLEAVE_LIBTORCH "${folder}" ABSOLUTE)
       endif()
@@ -30,7 +30,11 @@ class Problem(Exception):
 
 
 def output(*words, **options):
-    result = subprocess.run([str(word) for word in words], capture_output=True, text=True, **options)
+    """The output of a program that must succeed."""
+    try:
+        result = subprocess.run([str(word) for word in words], capture_output=True, text=True, **options)
+    except FileNotFoundError as error:
+        raise Problem(f"{error.filename}: is not installed") from error
     if result.returncode != 0:
         raise Problem(f"failed ({result.returncode}): {' '.join(map(str, words))}\n{result.stdout}{result.stderr}".rstrip())
     return result.stdout
@@ -124,7 +128,7 @@ def needed_glibc(folder):
     """The minor version of the oldest glibc 2 whose distributions have all symbols that the binaries use."""
     text = "".join(output("readelf", "-VW", path) for path in binaries(folder))
     glibc = max(int(minor) for minor in re.findall(r"\bGLIBC_2\.(\d+)", text))
-    libstdcpp = max(int(minor) for minor in re.findall(r"\bGLIBCXX_3\.4\.(\d+)", text))
+    libstdcpp = max((int(minor) for minor in re.findall(r"\bGLIBCXX_3\.4\.(\d+)", text)), default=0)
     for newest, minor in LIBSTDCPP_TO_GLIBC:
         if libstdcpp <= newest:
             return max(glibc, minor)
