@@ -26,7 +26,7 @@ def wheel_metadata(version, torch, tag):
     series = ".".join(torch.split(".")[:2])
     return {
         "METADATA": f"Metadata-Version: 2.1\nName: cleave\nVersion: {version}\nSummary: {SUMMARY}\n"
-                    f"License: Apache-2.0\nRequires-Python: >=3.8\nRequires-Dist: torch=={series}.*\n",
+                    f"License: Apache-2.0\nRequires-Python: >=3.10\nRequires-Dist: torch=={series}.*\n",
         "WHEEL": f"Wheel-Version: 1.0\nGenerator: cleave\nRoot-Is-Purelib: false\nTag: {tag}\n",
         "entry_points.txt": "[console_scripts]\ncleave = cleave:main\n",
     }

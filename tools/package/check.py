@@ -1,6 +1,7 @@
 """Runs what the packages hold, in empty folders and without the caller's environment."""
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import tempfile
 import time
 import zipfile
 
-from stage import ROOT, Problem, output
+from stage import ROOT, SYSTEM, Problem, output
 
 TEXT = "Cleave trains transformers.\n" * 400
 TRAIN = "train --model llama-tiny --data text.txt --out out --steps 3 --batch-size 2 --seq-len 64 --tp 2".split()
@@ -71,13 +72,11 @@ def wheel_with(wheel, libtorch):
 
 
 def refuse_outside_libraries(folder):
-    """Fails if a binary finds no library, or one of Debian's that a plain Python image does not have."""
+    """Fails if a binary finds no library, or finds one in the system that a plain Python image does not have."""
     for path in [folder / "bin/cleave", folder / "lib/libcleave.so", folder / "lib/libcleave_sentencepiece.so"]:
-        for row in output("ldd", path, env={"PATH": os.defpath}).splitlines():
-            name = row.split()[0]
-            if "not found" in row or (name.startswith(("libicu", "libpcre", "libxx", "libhwy", "libsent")) and
-                                      str(folder) not in row):
-                raise Problem(f"{path.name} finds {row.strip()}; expected {name} in {folder / 'lib'}")
+        for name, place in re.findall(r"(\S+) => (not found|\S+)", output("ldd", path, env={"PATH": os.defpath})):
+            if place == "not found" or (place.startswith(("/lib", "/usr/lib")) and not SYSTEM.match(name)):
+                raise Problem(f"{path.name} needs {name}: {place}; expected it in {folder / 'lib'}")
 
 
 def all_packages(wheel, tarball, deb):

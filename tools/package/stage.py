@@ -9,7 +9,7 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # What every distribution has (the list of the manylinux standard, as far as Cleave uses it).
-SYSTEM = re.compile(r"(ld-linux-x86-64|libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+|libz)\.so\.\d+$")
+SYSTEM = re.compile(r"(ld-linux-x86-64|libc|libm|libdl|libpthread|librt|libutil|libgcc_s|libstdc\+\+|libz)\.so\.\d+$")
 LIBTORCH = re.compile(r"(libtorch\w*|libc10\w*)\.so$|lib(cudart|nccl|cupti)\.so\.\d+$")
 # (newest GLIBCXX_3.4.N, oldest glibc 2.N that distributions combine with it), by the manylinux standard.
 LIBSTDCPP_TO_GLIBC = ((28, 31), (29, 34), (30, 35), (33, 39))
