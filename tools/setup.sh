@@ -14,11 +14,12 @@ CUDA_WHEELS=(libcudnn.so.9=nvidia-cudnn-cu13==9.20.0.48 libcusparseLt.so.0=nvidi
 BUILD_PACKAGES=(g++ cmake ninja-build ccache pkg-config unzip python3 python3-pip ca-certificates
   nlohmann-json3-dev libcli11-dev libicu-dev libpcre2-dev libsentencepiece-dev libxxhash-dev libhwy-dev zlib1g-dev
   libgtest-dev libgmock-dev libgloo-dev)
-TEST_PACKAGES=(strace)       # traces the files that are opened
+TEST_PACKAGES=(strace patchelf)  # strace traces the files that are opened; patchelf makes the wheel
 RELEASE_PACKAGES=(valgrind)  # finds uninitialized memory
 LINT_PACKAGES=(clang-format-14 clang-tidy-14 shellcheck git)
 FUZZ_PACKAGES=(clang-14)
 DOCS_PACKAGES=(doxygen git python3 python3-venv ca-certificates)
+PACKAGE_PACKAGES=(patchelf dpkg-dev xz-utils python3-venv cmake)
 
 say() { printf '%s\n' "$*"; }
 fail() {

@@ -37,7 +37,8 @@ class Run(unittest.TestCase):
     def test_alone_lists_the_commands(self):
         result = self.run_in_source("./run")
         self.assertEqual(result.returncode, 0, result.stderr)
-        for command in ("build", "demo", "test", "lint", "bench", "search", "sanitize", "fuzz", "docs", "format", "clean"):
+        for command in ("build", "demo", "test", "lint", "bench", "search", "sanitize", "package", "fuzz", "docs", "format",
+                        "clean"):
             self.assertRegex(result.stdout, rf"(?m)^  {command}\b")
 
     def test_unknown_command_and_flag_are_refused_by_name(self):
