@@ -4,6 +4,7 @@
 usage: run_docs.py --build BUILD_FOLDER PAGE...
 
 The blocks of a page run in order in a temporary folder with README.md, docs/, examples/ and build/ as after `./run build`.
+Empty files and folders take the other names that a clone has: a command must need none of them, and use none for its output.
 Blocks ```console are not run; check_docs.py checks their commands.
 """
 import argparse
@@ -49,6 +50,20 @@ def run_block(page, line, text, folder):
     return process.returncode == 0
 
 
+def make_folder(folder, root, build):
+    (folder / "build").mkdir()
+    for name in ("cleave", "examples"):
+        (folder / "build" / name).symlink_to(build / name)
+    (folder / "build/release").symlink_to(build)
+    for path in root.iterdir():
+        if path.name in ("README.md", "docs", "examples"):
+            (folder / path.name).symlink_to(path)
+        elif path.is_dir() and path.name not in ("build", "install", "out") and not path.name.startswith("."):
+            (folder / path.name).mkdir()
+        elif path.is_file() and not path.name.startswith("."):
+            (folder / path.name).touch()
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True, type=pathlib.Path)
@@ -59,10 +74,7 @@ def main():
     good, count = True, 0
     for page in arguments.pages:
         with tempfile.TemporaryDirectory(prefix="cleave-docs-") as folder:
-            (pathlib.Path(folder) / "build").mkdir()
-            links = [("build/release", build), ("build/cleave", build / "cleave"), ("build/examples", build / "examples")]
-            for name, target in links + [(name, root / name) for name in ("README.md", "docs", "examples")]:
-                (pathlib.Path(folder) / name).symlink_to(target)
+            make_folder(pathlib.Path(folder), root, build)
             for line, text in blocks(root / page, "sh"):
                 count += 1
                 good = run_block(page, line, text, folder) and good
