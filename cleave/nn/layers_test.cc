@@ -62,7 +62,7 @@ TEST(Linear, Colwise_EqualsTheUnsplitLayer) {
 TEST(Linear, Rowwise_EqualsTheUnsplitLayer) {
   for (const LinearOptions& o : kLinears) {
     for (const Placement& input : {Placement(Replicate{}), Placement(Shard{-1})}) {
-      for (const Placement output :
+      for (const Placement& output :
            {Placement(Replicate{}), Placement(Shard{1}), Placement(Shard{0})}) {
         LayerCase c = linear_case(o, {{"", Rowwise{.output = output}}});
         c.input = input;

@@ -12,8 +12,8 @@ namespace {
 
 constexpr double kLambda = 8;  // a probability of 3e-14 per number
 
-/// The largest number of operations in series that round to bf16 or fp16, forward and backward, in
-/// a layer that calls no other. Attention has the most: rope 3, scale, scores, mask, softmax,
+/// The largest number of operations in series that round to the type, forward and backward, in a
+/// layer that calls no other. Attention has the most: rope 3, scale, scores, mask, softmax,
 /// dropout and sum, and their gradients.
 constexpr double kMostOperations = 18;
 
@@ -29,8 +29,10 @@ bool accumulates_in_fp32(at::ScalarType type) {
 
 /// The rounding error of sums in `type`, relative to the size of their terms, for lambda = 1.
 double relative_error(at::ScalarType type, const Sums& sums) {
+  if (!accumulates_in_fp32(type)) {
+    return std::sqrt(static_cast<double>(sums.terms) + kMostOperations) * epsilon(type);
+  }
   const double terms = std::sqrt(static_cast<double>(sums.terms));
-  if (!accumulates_in_fp32(type)) return terms * epsilon(type);
   const double roundings = std::sqrt(kMostOperations + sums.ranks);
   return roundings * epsilon(type) / 2 + terms * epsilon(at::kFloat);
 }

@@ -21,8 +21,9 @@ struct Sums {
 /// and gradient are changed by a relative `size` of random sign. A value's largest change divided
 /// by `size` is the sum of its terms without cancellation.
 ///
-/// fp32 and fp64 round each term of a sum. bf16 and fp16 sums are accumulated in fp32: operations
-/// in series round to the type once each, and a sum over ranks once per rank.
+/// fp32 and fp64 round each term of a sum and each operation in series. bf16 and fp16 sums are
+/// accumulated in fp32: operations in series round to the type once each, and a sum over ranks once
+/// per rank.
 class Bounds {
  public:
   /// `type` is that of the sharded run; the values are those of one rank in fp64.
