@@ -238,9 +238,10 @@ Parameters read_by(Layer& layer) {
   std::set<const Parameter*> seen;
   layer.walk([&](Layer& l) {
     if (covered.contains(&l)) return;
-    CLEAVE_CHECK(&l == &layer || !l.has_wraps(), Code::kUsage, layer_name(l.path()),
-                 " recomputes inside ", layer_name(layer.path()),
-                 ", which is fully sharded; call fully_shard on it too, before the layers above it");
+    CLEAVE_CHECK(
+        &l == &layer || !l.has_wraps(), Code::kUsage, layer_name(l.path()), " recomputes inside ",
+        layer_name(layer.path()),
+        ", which is fully sharded; call fully_shard on it too, before the layers above it");
     for (const auto& p : l.own_parameters()) {
       if (seen.insert(p.get()).second) out.push_back(p);
     }
