@@ -42,12 +42,12 @@ def public_headers():
     table = re.findall(r"^\| (`[^|]+\.h`) \|", page, re.MULTILINE)
     listed = [f"cleave/{name}" for cell in table for name in re.findall(r"`([\w/]+\.h)`", cell)]
     named = list(dict.fromkeys(path for path in includes(API) + listed if path != API))
-    reached, todo = dict.fromkeys(named), list(named)
-    while todo:
-        for path in includes(todo.pop()):
+    reached, pending = dict.fromkeys(named), list(named)
+    while pending:
+        for path in includes(pending.pop()):
             if path not in reached:
                 reached[path] = None
-                todo.append(path)
+                pending.append(path)
     return sorted(named), sorted(set(reached) - set(named))
 
 

@@ -110,9 +110,9 @@ def collect(nav, out):
     files = set(cpp_source.tracked())
     check_complete(nav, files)
     listed = {path for path in nav_paths(nav) if not path.startswith("api/")}
-    todo, done = sorted(listed), set()
-    while todo:
-        path = todo.pop()
+    pending, done = sorted(listed), set()
+    while pending:
+        path = pending.pop()
         if path in done:
             continue
         done.add(path)
@@ -123,7 +123,7 @@ def collect(nav, out):
         elif path.endswith(".md"):
             text, linked = converted(path, cpp_source.read(path), files)
             target.write_text(text)
-            todo += sorted(linked)
+            pending += sorted(linked)
         else:
             (out / f"{path}.md").write_text(source_page(path, cpp_source.read(path)))
     extra = done - listed
