@@ -25,12 +25,13 @@ double bound_of(const Bounds& bounds) {
 }
 
 TEST(Bounds, OfAValueWithoutResponse_FollowItsSizeAndTheRootOfTheTerms) {
-  const Bounds bounds({value_of(at::tensor({3.0, -5.0}))}, at::kDouble, {.terms = 82});  // 82 + 18 = 100
+  const Bounds bounds({value_of(at::tensor({3.0, -5.0}))}, at::kDouble,
+                      {.terms = 82});  // 82 + 18 = 100
   EXPECT_NEAR(bound_of(bounds), 2 * 8 * 10 * kEpsilon * 5, 1e-18);
 }
 
-// fp32 rounds each of the 82 terms and 18 operations. bf16 rounds the results of 18 operations and 2 ranks, and sums
-// in fp32. The error of one rank in fp64 is below the tolerance here.
+// fp32 rounds each of the 82 terms and 18 operations. bf16 rounds the results of 18 operations and
+// 2 ranks, and sums in fp32. The error of one rank in fp64 is below the tolerance here.
 TEST(Bounds, OfAType_FollowItsEpsilon) {
   const std::vector<Quantity> values{value_of(at::tensor({3.0, -5.0}, at::kDouble))};
   const Sums sums{.terms = 82, .ranks = 2};
