@@ -34,6 +34,18 @@ ModelFacts read_facts(const Json& json, const FactNames& names) {
   return f;
 }
 
+ModelFacts usual_facts(const Json& json) {
+  ModelFacts f;
+  f.vocab_size = json.int_or("vocab_size", 0, 1, kMostTokens);
+  f.hidden = json.int_or("hidden_size", 0, 1, kMostWidth);
+  f.num_layers = json.int_or("num_hidden_layers", 0, 1, kMostLayers);
+  f.num_heads = json.int_or("num_attention_heads", 0, 1, kMostHeads);
+  f.num_kv_heads = json.int_or("num_key_value_heads", f.num_heads, 1, kMostHeads);
+  f.max_positions = json.int_or("max_position_embeddings", kMostPositions, 1, kMostPositions);
+  if (f.vocab_size > 0) read_special_ids(json, f);
+  return f;
+}
+
 void check_heads_divide(const Json& json, const ModelFacts& facts, const FactNames& names) {
   if (facts.hidden % facts.num_heads == 0) return;
   json.at(names.hidden)

@@ -51,6 +51,12 @@ struct FactNames {
 /// outside the vocabulary are dropped. Throws Error(kFormat) for sizes out of bounds.
 ModelFacts read_facts(const Json& json, const FactNames& names);
 
+/// The facts of a user's own model, from the keys that most families use: vocab_size, hidden_size,
+/// num_hidden_layers, num_attention_heads, num_key_value_heads, max_position_embeddings and the
+/// special ids. Sizes without a key are 0; positions without one are kMostPositions. Throws
+/// Error(kFormat) for sizes out of bounds.
+ModelFacts usual_facts(const Json& json);
+
 /// Throws Error(kFormat) unless the number of heads divides the width.
 void check_heads_divide(const Json& json, const ModelFacts& facts, const FactNames& names);
 

@@ -1,6 +1,59 @@
 #include "cleave/model/model.h"
 
+#include "cleave/nn/linear.h"
+
 namespace cleave {
+namespace {
+
+void append_calls(const Layer& parent, std::vector<Layer*>& out) {
+  for (Layer* child : parent.children()) {
+    if (child->is_group()) {
+      append_calls(*child, out);
+    } else {
+      out.push_back(child);
+    }
+  }
+}
+
+std::vector<Layer*> calls_of(const Layer& model) {
+  std::vector<Layer*> out;
+  append_calls(model, out);
+  return out;
+}
+
+}  // namespace
+
+Model::Model(Json config) : config_(std::move(config)), facts_(usual_facts(config_)) {}
+
+std::vector<Layer*> Model::sequence() {
+  return calls_of(*this);
+}
+
+Plan Model::plan(bool sequence_parallel) const {
+  const Placement between = sequence_parallel ? Placement(Shard{1}) : Placement(Replicate{});
+  const std::vector<Layer*> calls = calls_of(*this);
+  const Layer* head = calls.empty() ? nullptr : dynamic_cast<const Linear*>(calls.back());
+  Plan plan;
+  for (Layer* call : calls) {
+    call->name_tree();
+    call->walk([&](Layer& layer) {
+      if (&layer == head) {
+        plan.emplace_back(layer.path(), Colwise{.output = Shard{-1}});
+      } else if (layer.default_style() == DefaultStyle::kColwise) {
+        plan.emplace_back(layer.path(), Colwise{});
+      } else if (layer.default_style() == DefaultStyle::kRowwise) {
+        plan.emplace_back(layer.path(), Rowwise{.output = between});
+      }
+    });
+  }
+  return plan;
+}
+
+double Model::train_flops_per_token(int64_t seq_len) {
+  double forward = 0;
+  walk([&](const Layer& layer) { forward += layer.forward_flops_per_token(seq_len); });
+  return 3 * forward;  // backward computes the gradients of the weights and of the inputs
+}
 
 DTensor Model::forward(const DTensor& ids, const Context& context) {
   DTensor x = ids;

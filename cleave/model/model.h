@@ -24,13 +24,15 @@ struct StoredAs {
 ///   is [B, C]
 class Model : public Layer {
  public:
-  [[nodiscard]] virtual const ModelFacts& facts() const = 0;
+  [[nodiscard]] const ModelFacts& facts() const { return facts_; }
   /// The model's tensor-parallel plan. With sequence parallelism, activations between the split
-  /// layers (norms, residuals, dropout) are sharded along T.
-  [[nodiscard]] virtual Plan plan(bool sequence_parallel = false) const = 0;
+  /// layers (norms, residuals, dropout) are sharded along T. Default: each layer's default_style(),
+  /// and columns for a last Linear (the head), whose logits stay sharded for the loss.
+  [[nodiscard]] virtual Plan plan(bool sequence_parallel = false) const;
   /// Layers in call order: embedding, blocks, head. A pipeline stage is a range of them; FSDP and
-  /// recompute wrap them one by one.
-  [[nodiscard]] virtual std::vector<Layer*> sequence() = 0;
+  /// recompute wrap them one by one. Default: the children in the order of add(), those of a
+  /// LayerGroup in its place.
+  [[nodiscard]] virtual std::vector<Layer*> sequence();
   /// The training task: "lm", "mlm" or "classify"; "features" for a model without a head.
   [[nodiscard]] virtual std::string task() const { return "lm"; }
   /// Other names that files may have for a parameter.
@@ -42,15 +44,19 @@ class Model : public Layer {
   [[nodiscard]] virtual bool ignores(const std::string& /*tensor*/) const { return false; }
   /// The config.json it was made from.
   [[nodiscard]] const Json& config() const { return config_; }
-  /// Floating point operations of forward and backward per token, at a sequence length.
-  [[nodiscard]] virtual double train_flops_per_token(int64_t seq_len) = 0;
+  /// Floating point operations of forward and backward per token, at a sequence length. Default:
+  /// three times the sum of forward_flops_per_token() over all layers.
+  [[nodiscard]] virtual double train_flops_per_token(int64_t seq_len);
 
  protected:
-  explicit Model(Json config) : config_(std::move(config)) {}
+  /// Facts from the keys of config.json that most families use; see usual_facts().
+  explicit Model(Json config);
+  Model(Json config, ModelFacts facts) : config_(std::move(config)), facts_(std::move(facts)) {}
   DTensor forward(const DTensor& ids, const Context& context) final;
 
  private:
   Json config_;
+  ModelFacts facts_;
 };
 
 /// Makes a model without memory from its config.json.
@@ -59,6 +65,13 @@ using ModelFactory = std::unique_ptr<Model> (*)(const Json& config);
 /// Registers a model family under its model_type in config.json, for programs with their own
 /// models.
 void register_model(const std::string& model_type, ModelFactory factory);
+/// The same for a model class with a constructor from its config.json.
+template <class Family>
+void register_model(const std::string& model_type) {
+  register_model(model_type, [](const Json& config) -> std::unique_ptr<Model> {
+    return std::make_unique<Family>(config);
+  });
+}
 
 /// A model without memory. Throws Error(kFormat) for an unknown model_type or values out of range.
 std::unique_ptr<Model> make_model(const Json& config);

@@ -17,6 +17,12 @@ Tensor heads_first(const Tensor& t, int64_t head_dim) {
 
 }  // namespace
 
+double HeadAttention::forward_flops_per_token(int64_t seq_len) const {
+  // Two products of 2 operations; causal attention reads half of the keys on average.
+  const int64_t keys = options_.causal ? 2 * seq_len : 4 * seq_len;
+  return static_cast<double>(keys * options_.num_heads * options_.head_dim);
+}
+
 HeadAttention::HeadAttention(const AttentionOptions& o) : options_(o) {
   if (o.rotary) rotary_.emplace(*o.rotary);
   const HeadShard whole = HeadShard::make(o.num_heads, o.num_kv_heads, o.head_dim, 1);
@@ -103,19 +109,23 @@ Attention::Attention(const AttentionOptions& o)
     : q_proj_({.in_features = o.hidden,
                .out_features = o.num_heads * o.head_dim,
                .bias = o.qkv_bias,
-               .init = o.init}),
+               .init = o.init,
+               .default_style = DefaultStyle::kColwise}),
       k_proj_({.in_features = o.hidden,
                .out_features = o.num_kv_heads * o.head_dim,
                .bias = o.qkv_bias,
-               .init = o.init}),
+               .init = o.init,
+               .default_style = DefaultStyle::kColwise}),
       v_proj_({.in_features = o.hidden,
                .out_features = o.num_kv_heads * o.head_dim,
                .bias = o.qkv_bias,
-               .init = o.init}),
+               .init = o.init,
+               .default_style = DefaultStyle::kColwise}),
       o_proj_({.in_features = o.num_heads * o.head_dim,
                .out_features = o.hidden,
                .bias = o.out_bias,
-               .init = o.out_init}),
+               .init = o.out_init,
+               .default_style = DefaultStyle::kRowwise}),
       attention_(o) {
   add("q_proj", q_proj_, "wq");
   add("k_proj", k_proj_, "wk");

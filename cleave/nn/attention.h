@@ -15,7 +15,7 @@ struct AttentionOptions {
   bool out_bias = false;
   bool causal = true;
   double dropout = 0;  ///< on the attention probabilities
-  std::optional<RotaryOptions> rotary;
+  std::optional<RotaryOptions> rotary{};
   Init init = Init::normal(0.02);
   Init out_init = Init::normal(0.02);
 };
@@ -39,6 +39,8 @@ class HeadAttention {
   /// rank does not have all tokens.
   DTensor operator()(const DTensor& q, const DTensor& k, const DTensor& v, const std::string& path,
                      const Context& context);
+  /// Floating point operations of forward per token, over all ranks' heads.
+  [[nodiscard]] double forward_flops_per_token(int64_t seq_len) const;
   /// From now on, rounds keys and values to bf16, cached or not, which halves the memory that
   /// decoding reads. Inference only. Does nothing when fast_attention cannot read bf16 keys.
   void cast_kv_bf16();
@@ -72,6 +74,9 @@ class Attention : public Layer, public HasHeads {
  public:
   explicit Attention(const AttentionOptions& options);
   [[nodiscard]] HeadAttention& heads() override { return attention_; }
+  [[nodiscard]] double forward_flops_per_token(int64_t seq_len) const override {
+    return attention_.forward_flops_per_token(seq_len);
+  }
   void prepare_split(const Axis& axis) override;
   void check_split(const Axis& axis) override;
 

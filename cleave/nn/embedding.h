@@ -26,6 +26,8 @@ class Embedding : public Layer {
   explicit Embedding(const EmbeddingOptions& options);
   void split_columns(const Axis& axis) override;
   void split_rows(const Axis& axis) override;
+  [[nodiscard]] DefaultStyle default_style() const override { return DefaultStyle::kRowwise; }
+  [[nodiscard]] double forward_flops_per_token(int64_t /*seq_len*/) const override { return 0; }
   [[nodiscard]] const std::shared_ptr<Parameter>& weight() const { return weight_; }
 
  protected:

@@ -113,6 +113,18 @@ std::vector<std::shared_ptr<Parameter>> Layer::own_parameters() const {
   return own;
 }
 
+std::vector<Layer*> Layer::children() const {
+  std::vector<Layer*> out;
+  for (const Child& child : children_) out.push_back(child.layer);
+  return out;
+}
+
+double Layer::forward_flops_per_token(int64_t /*seq_len*/) const {
+  int64_t weights = 0;
+  for (const Own& own : parameters_) weights += (*own.parameter)->numel();
+  return 2.0 * static_cast<double>(weights);
+}
+
 void Layer::name_below(const std::vector<std::string>& paths) {
   paths_ = paths;
   path_ = maker_name(paths.front());

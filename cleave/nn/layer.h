@@ -27,6 +27,9 @@ class Wrap {
   [[nodiscard]] virtual bool is_outermost() const { return false; }
 };
 
+/// The style of a layer in the plan that Model::plan() derives from the layers.
+enum class DefaultStyle : uint8_t { kNone, kColwise, kRowwise };
+
 /// A module of a model (torch.nn.Module): parameters, child layers and a forward function.
 ///
 /// A parent calls its children only through operator(), the module boundary. Parallelism is applied
@@ -64,6 +67,15 @@ class Layer {
 
   /// The parameters of this layer itself, without its children's.
   [[nodiscard]] std::vector<std::shared_ptr<Parameter>> own_parameters() const;
+  /// The layers directly below this one, in the order of add().
+  [[nodiscard]] std::vector<Layer*> children() const;
+  /// Whether it only groups layers and is never called itself (LayerGroup).
+  [[nodiscard]] virtual bool is_group() const { return false; }
+  /// The style that a derived plan gives this layer.
+  [[nodiscard]] virtual DefaultStyle default_style() const { return DefaultStyle::kNone; }
+  /// Floating point operations of forward per token at a sequence length, without those of the
+  /// children. Default: 2 for each element of its own parameters.
+  [[nodiscard]] virtual double forward_flops_per_token(int64_t seq_len) const;
   /// The root of this layer's tree.
   [[nodiscard]] Layer& root();
   [[nodiscard]] bool has_wraps() const { return !wraps_.empty(); }
@@ -134,6 +146,7 @@ class Layer {
 class LayerGroup : public Layer {
  public:
   using Layer::add;
+  [[nodiscard]] bool is_group() const override { return true; }
 
  protected:
   DTensor forward(const DTensor& x, const Context& context) final;

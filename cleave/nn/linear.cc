@@ -9,7 +9,9 @@
 namespace cleave {
 
 Linear::Linear(const LinearOptions& options)
-    : out_dim_(options.transposed ? 1 : 0), in_dim_(1 - out_dim_) {
+    : out_dim_(options.transposed ? 1 : 0),
+      in_dim_(1 - out_dim_),
+      default_style_(options.default_style) {
   CLEAVE_CHECK(options.in_features > 0 && options.out_features > 0, Code::kShape,
                "Linear(in_features=", options.in_features, ", out_features=", options.out_features,
                "); both must be positive");

@@ -12,6 +12,7 @@ struct LinearOptions {
   bool transposed = false;  ///< weight is stored [in, out], as in GPT-2's files (Conv1D)
   Init init = Init::normal(0.02);
   Init bias_init = Init::constant(0);
+  DefaultStyle default_style = DefaultStyle::kNone;  ///< in a plan derived from the layers
 };
 
 /// y = x weight^T + bias.
@@ -34,6 +35,7 @@ class Linear : public Layer {
 
   /// Ties the weight to another layer's matrix of the same shape.
   void tie_weight(const std::shared_ptr<Parameter>& weight) { weight_ = weight; }
+  [[nodiscard]] DefaultStyle default_style() const override { return default_style_; }
   [[nodiscard]] const std::shared_ptr<Parameter>& weight() const { return weight_; }
   [[nodiscard]] const std::shared_ptr<Parameter>& bias() const { return bias_; }
   [[nodiscard]] bool is_column_split() const {
@@ -78,6 +80,7 @@ class Linear : public Layer {
   [[nodiscard]] DTensor rows(const DTensor& x, const Context& context);
 
   int out_dim_, in_dim_;  // dims of weight
+  DefaultStyle default_style_;
   std::shared_ptr<Parameter> weight_, bias_;
   Tensor rows_;  // see to_rows
   std::optional<PanelMatrix> panels_;

@@ -26,14 +26,19 @@ Mlp::Mlp(const MlpOptions& o)
       up_proj_({.in_features = o.hidden,
                 .out_features = o.intermediate,
                 .bias = o.bias,
-                .init = o.init}),
+                .init = o.init,
+                .default_style = DefaultStyle::kColwise}),
       down_proj_({.in_features = o.intermediate,
                   .out_features = o.hidden,
                   .bias = o.bias,
-                  .init = o.out_init}) {
+                  .init = o.out_init,
+                  .default_style = DefaultStyle::kRowwise}) {
   if (o.gated) {
-    gate_proj_ = std::make_unique<Linear>(LinearOptions{
-        .in_features = o.hidden, .out_features = o.intermediate, .bias = o.bias, .init = o.init});
+    gate_proj_ = std::make_unique<Linear>(LinearOptions{.in_features = o.hidden,
+                                                        .out_features = o.intermediate,
+                                                        .bias = o.bias,
+                                                        .init = o.init,
+                                                        .default_style = DefaultStyle::kColwise});
     add("gate_proj", *gate_proj_, "w1");
   }
   add("up_proj", up_proj_, "w3");

@@ -1,4 +1,4 @@
-// Your own model: layers, a plan, a registration. It is trained on 2 ranks, saved, loaded on 3, and
+// Your own model: layers and a registration. It is trained on 2 ranks, saved, loaded on 3, and
 // compared layer by layer with one rank.
 #include "cleave/cleave.h"
 
@@ -21,30 +21,15 @@ class Bigram : public Model {
  public:
   explicit Bigram(const Json& config)
       : Model(config),
-        facts_{.vocab_size = config.at("vocab_size").as_int(1, 1 << 20),
-               .max_positions = 1 << 20,
-               .hidden = config.at("hidden_size").as_int(1, 1 << 16)},
-        embed_({.num_embeddings = facts_.vocab_size, .embedding_dim = facts_.hidden}),
-        block_(facts_.hidden),
-        head_({.in_features = facts_.hidden, .out_features = facts_.vocab_size, .bias = false}) {
+        embed_({.num_embeddings = facts().vocab_size, .embedding_dim = facts().hidden}),
+        block_(facts().hidden),
+        head_({.in_features = facts().hidden, .out_features = facts().vocab_size, .bias = false}) {
     add("embed", embed_);
     add("block", block_);
     add("head", head_);
   }
-  const ModelFacts& facts() const override { return facts_; }
-  Plan plan(bool /*sequence_parallel*/) const override {
-    return {{"embed", Rowwise{}},
-            {"block.mlp.{gate,up}_proj", Colwise{}},
-            {"block.mlp.down_proj", Rowwise{}},
-            {"head", Colwise{.output = Shard{-1}}}};
-  }
-  std::vector<Layer*> sequence() override { return {&embed_, &block_, &head_}; }
-  double train_flops_per_token(int64_t) override {
-    return static_cast<double>(72 * facts_.hidden * facts_.hidden);
-  }
 
  private:
-  ModelFacts facts_;
   Embedding embed_;
   Block block_;
   Linear head_;
@@ -58,9 +43,7 @@ Tensor loss_of(Model& model, const Axis& tp) {
 }
 
 int main() {
-  register_model("bigram", [](const Json& config) -> std::unique_ptr<Model> {
-    return std::make_unique<Bigram>(config);
-  });
+  register_model<Bigram>("bigram");
   const Json config = Json::parse(
       R"({"model_type": "bigram", "vocab_size": 128, "hidden_size": 24})", "config.json");
   const std::string folder = "own-model-saved";

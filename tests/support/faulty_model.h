@@ -289,13 +289,12 @@ class FaultyBlock : public Layer {
 class FaultyModel : public Model {
  public:
   explicit FaultyModel(const FaultyOptions& o)
-      : Model(Json::parse("{}", "faulty")),
-        facts_{.vocab_size = o.vocab,
-               .max_positions = 64,
-               .eos_ids = {},
-               .bos_id = {},
-               .pad_id = {},
-               .labels = {}},
+      : Model(Json::parse("{}", "faulty"), {.vocab_size = o.vocab,
+                                            .max_positions = 64,
+                                            .eos_ids = {},
+                                            .bos_id = {},
+                                            .pad_id = {},
+                                            .labels = {}}),
         embed_({.num_embeddings = o.vocab, .embedding_dim = o.hidden, .init = Init::normal(1)}),
         first_(healthy(o)),
         second_(o),
@@ -308,7 +307,6 @@ class FaultyModel : public Model {
     add("gather", gather_);
     name_tree();
   }
-  const ModelFacts& facts() const override { return facts_; }
   Plan plan(bool /*sequence_parallel*/) const override {
     return {{"embed", Rowwise{}},
             {"*.attn.qkv", Colwise{}},
@@ -318,16 +316,13 @@ class FaultyModel : public Model {
             {"*.down", Rowwise{}},
             {"head", Colwise{}}};
   }
-  std::vector<Layer*> sequence() override { return {&embed_, &first_, &second_, &head_, &gather_}; }
   std::string task() const override { return "mlm"; }  // its attention keeps no cache
-  double train_flops_per_token(int64_t /*seq_len*/) override { return 1; }
 
  private:
   static FaultyOptions healthy(FaultyOptions options) {
     options.fault = Fault::kNone;
     return options;
   }
-  ModelFacts facts_;
   Embedding embed_;
   FaultyBlock first_, second_;
   Linear head_;

@@ -11,8 +11,10 @@ std::unique_ptr<Linear> make_scores(const BertConfig& c, int64_t num_classes) {
 
 }  // namespace
 
-Bert::Bert(const Json& json)
-    : Model(json), config_(BertConfig::from_json(json)), embeddings_(config_) {
+Bert::Bert(const Json& json) : Bert(json, BertConfig::from_json(json)) {}
+
+Bert::Bert(const Json& json, const BertConfig& config)
+    : Model(json, config.facts), config_(config), embeddings_(config_) {
   const BertHead head = config_.head;
   bert_.add("embeddings", embeddings_);
   for (int64_t i = 0; i < config_.facts.num_layers; ++i) {

@@ -16,7 +16,6 @@ class Bert : public Model {
  public:
   explicit Bert(const Json& config);
 
-  [[nodiscard]] const ModelFacts& facts() const override { return config_.facts; }
   [[nodiscard]] Plan plan(bool sequence_parallel) const override;
   [[nodiscard]] std::vector<Layer*> sequence() override;
   [[nodiscard]] std::string task() const override;
@@ -35,6 +34,7 @@ class Bert : public Model {
   [[nodiscard]] Layer* seq_relationship() { return seq_relationship_.get(); }
 
  private:
+  Bert(const Json& json, const BertConfig& config);
   [[nodiscard]] std::vector<Layer*> trunk();
 
   BertConfig config_;

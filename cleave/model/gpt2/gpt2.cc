@@ -116,6 +116,9 @@ class Gpt2Attention : public Layer, public HasHeads {
   }
 
   [[nodiscard]] HeadAttention& heads() override { return heads_; }
+  [[nodiscard]] double forward_flops_per_token(int64_t seq_len) const override {
+    return heads_.forward_flops_per_token(seq_len);
+  }
 
  protected:
   DTensor forward(const DTensor& x, const Context& context) override {
@@ -214,12 +217,6 @@ class Gpt2Trunk : public LayerGroup {
     add("ln_f", ln_f_);
   }
 
-  [[nodiscard]] std::vector<Layer*> sequence() {
-    std::vector<Layer*> out{&embeddings_};
-    for (const auto& block : blocks_) out.push_back(block.get());
-    out.push_back(&ln_f_);
-    return out;
-  }
   [[nodiscard]] const std::shared_ptr<Parameter>& token_weight() const {
     return embeddings_.token_weight();
   }
@@ -233,8 +230,8 @@ class Gpt2Trunk : public LayerGroup {
 class Gpt2 : public Model {
  public:
   Gpt2(const Json& json, const Gpt2Config& config)
-      : Model(json),
-        config_(config),
+      : Model(json, config.facts),
+        is_tied_(config.tied),
         transformer_(config),
         lm_head_({.in_features = config.facts.hidden,
                   .out_features = config.facts.vocab_size,
@@ -244,8 +241,6 @@ class Gpt2 : public Model {
     add("transformer", transformer_, "");
     add("lm_head", lm_head_);
   }
-
-  [[nodiscard]] const ModelFacts& facts() const override { return config_.facts; }
 
   [[nodiscard]] Plan plan(bool sequence_parallel) const override {
     const Placement between = sequence_parallel ? Placement(Shard{1}) : Placement(Replicate{});
@@ -258,12 +253,6 @@ class Gpt2 : public Model {
     };
   }
 
-  [[nodiscard]] std::vector<Layer*> sequence() override {
-    std::vector<Layer*> out = transformer_.sequence();
-    out.push_back(&lm_head_);
-    return out;
-  }
-
   /// GPT-2's published files are those of GPT2Model, without the prefix "transformer.".
   [[nodiscard]] std::vector<std::string> other_names(const std::string& parameter) const override {
     constexpr std::string_view kTrunk = "transformer.";
@@ -273,22 +262,11 @@ class Gpt2 : public Model {
   /// Causal masks in older files, and a second copy of the tied matrix.
   [[nodiscard]] bool ignores(const std::string& tensor) const override {
     return tensor.ends_with(".attn.bias") || tensor.ends_with(".attn.masked_bias") ||
-           (tensor == "lm_head.weight" && config_.tied);
-  }
-
-  [[nodiscard]] double train_flops_per_token(int64_t seq_len) override {
-    // 2 per weight forward and 4 backward; attention's two products over half the sequence. Lookups
-    // of tokens and positions are not counted.
-    const ModelFacts& f = config_.facts;
-    int64_t weights = -f.max_positions * f.hidden;
-    for (const auto& p : parameters()) weights += p->numel();
-    if (!config_.tied) weights -= f.vocab_size * f.hidden;
-    const int64_t attention = f.num_layers * f.hidden * seq_len;
-    return 6.0 * static_cast<double>(weights) + 6.0 * static_cast<double>(attention);
+           (tensor == "lm_head.weight" && is_tied_);
   }
 
  private:
-  Gpt2Config config_;
+  bool is_tied_;
   Gpt2Trunk transformer_;
   Linear lm_head_;
 };

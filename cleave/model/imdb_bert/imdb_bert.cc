@@ -124,7 +124,7 @@ class Classifier : public Layer {
 class ImdbBert : public Model {
  public:
   ImdbBert(const Json& json, const Config& config)
-      : Model(json),
+      : Model(json, config.facts),
         config_(config),
         embedding_({.num_embeddings = config.facts.vocab_size,
                     .embedding_dim = config.facts.hidden,
@@ -141,7 +141,6 @@ class ImdbBert : public Model {
     add("classifier", classifier_);
   }
 
-  [[nodiscard]] const ModelFacts& facts() const override { return config_.facts; }
   [[nodiscard]] std::string task() const override { return "classify"; }
 
   [[nodiscard]] Plan plan(bool sequence_parallel) const override {
@@ -155,13 +154,6 @@ class ImdbBert : public Model {
         {"classifier.first", Colwise{}},
         {"classifier.second", Rowwise{}},
     };
-  }
-
-  [[nodiscard]] std::vector<Layer*> sequence() override {
-    std::vector<Layer*> out{&embedding_};
-    for (const auto& block : blocks_) out.push_back(block.get());
-    out.insert(out.end(), {&norm_, &pooling_, &classifier_});
-    return out;
   }
 
   [[nodiscard]] double train_flops_per_token(int64_t seq_len) override {

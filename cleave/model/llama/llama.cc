@@ -66,12 +66,6 @@ class LlamaTrunk : public LayerGroup {
     add("norm", norm_);
   }
 
-  [[nodiscard]] std::vector<Layer*> sequence() {
-    std::vector<Layer*> out{&embed_tokens_};
-    for (const auto& layer : layers_) out.push_back(layer.get());
-    out.push_back(&norm_);
-    return out;
-  }
   [[nodiscard]] const std::shared_ptr<Parameter>& embedding_weight() const {
     return embed_tokens_.weight();
   }
@@ -85,8 +79,7 @@ class LlamaTrunk : public LayerGroup {
 class Llama : public Model {
  public:
   Llama(const Json& json, const LlamaConfig& config)
-      : Model(json),
-        config_(config),
+      : Model(json, config.facts),
         model_(config),
         lm_head_({.in_features = config.facts.hidden,
                   .out_features = config.facts.vocab_size,
@@ -96,8 +89,6 @@ class Llama : public Model {
     add("model", model_, "");
     add("lm_head", lm_head_, "output");
   }
-
-  [[nodiscard]] const ModelFacts& facts() const override { return config_.facts; }
 
   [[nodiscard]] Plan plan(bool sequence_parallel) const override {
     const Placement between = sequence_parallel ? Placement(Shard{1}) : Placement(Replicate{});
@@ -111,24 +102,7 @@ class Llama : public Model {
     };
   }
 
-  [[nodiscard]] std::vector<Layer*> sequence() override {
-    std::vector<Layer*> out = model_.sequence();
-    out.push_back(&lm_head_);
-    return out;
-  }
-
-  [[nodiscard]] double train_flops_per_token(int64_t seq_len) override {
-    // 2 per weight forward and 4 backward; attention's two products over half the sequence.
-    int64_t weights = 0;
-    for (const auto& p : parameters()) weights += p->numel();
-    if (!config_.tied) weights -= config_.facts.vocab_size * config_.facts.hidden;  // a lookup
-    const int64_t attention =
-        config_.facts.num_layers * config_.facts.num_heads * config_.head_dim * seq_len;
-    return 6.0 * static_cast<double>(weights) + 6.0 * static_cast<double>(attention);
-  }
-
  private:
-  LlamaConfig config_;
   LlamaTrunk model_;
   Linear lm_head_;
 };

@@ -1,0 +1,146 @@
+#include "cleave/model/model.h"
+
+#include <string>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/nn/attention.h"
+#include "cleave/nn/embedding.h"
+#include "cleave/nn/mlp.h"
+#include "cleave/nn/norm.h"
+#include "cleave/parallel/gradients.h"
+#include "tests/support/golden.h"
+#include "tests/support/ranks.h"
+
+namespace cleave {
+namespace {
+
+using testing::ElementsAre;
+
+/// A block of Cleave's own layers.
+class Block : public Layer {
+ public:
+  explicit Block(int64_t width)
+      : attention_({.hidden = width, .num_heads = 4, .num_kv_heads = 2, .head_dim = 3}),
+        norm_(width, 1e-5),
+        mlp_({.hidden = width, .intermediate = 10}) {
+    add("attention", attention_);
+    add("norm", norm_);
+    add("mlp", mlp_);
+  }
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override {
+    const DTensor h = x + attention_(norm_(x, context), context);
+    return h + mlp_(h, context);
+  }
+
+ private:
+  Attention attention_;
+  RmsNorm norm_;
+  Mlp mlp_;
+};
+
+/// A model that defines nothing but its layers.
+class Plain : public Model {
+ public:
+  explicit Plain(const Json& config)
+      : Model(config),
+        embed_({.num_embeddings = facts().vocab_size, .embedding_dim = facts().hidden}),
+        first_(facts().hidden),
+        second_(facts().hidden),
+        head_({.in_features = facts().hidden, .out_features = facts().vocab_size, .bias = false}) {
+    body_.add("first", first_);
+    body_.add("second", second_);
+    add("embed", embed_);
+    add("body", body_);
+    add("head", head_);
+    name_tree();
+  }
+
+ private:
+  Embedding embed_;
+  LayerGroup body_;
+  Block first_, second_;
+  Linear head_;
+};
+
+Json plain_config() {
+  return Json::parse(R"({"vocab_size": 11, "hidden_size": 8, "eos_token_id": 3})", "config.json");
+}
+
+TEST(Model, LayersAlone_GiveFactsAndOrder) {
+  Plain model(plain_config());
+  EXPECT_EQ(model.facts().vocab_size, 11);
+  EXPECT_EQ(model.facts().hidden, 8);
+  EXPECT_EQ(model.facts().max_positions, kMostPositions);
+  EXPECT_THAT(model.facts().eos_ids, ElementsAre(3));
+  std::vector<std::string> paths;
+  for (const Layer* layer : model.sequence()) paths.push_back(layer->path());
+  EXPECT_THAT(paths, ElementsAre("embed", "body.first", "body.second", "head"));
+}
+
+TEST(Model, LayersAlone_ShardEveryMatrix) {
+  Plain model(plain_config());
+  test::on_ranks(1, [&](const Axis& tp) { parallelize_module(model, tp, model.plan()); });
+  for (const auto& p : model.parameters()) {
+    EXPECT_EQ(p->placement().is_shard(), p->shape().size() == 2) << p->name();
+  }
+}
+
+// Oracle: the unsplit model, in fp64.
+TEST(Model, PlanOfTheLayers_GivesTheUnsplitLogitsAndGradients) {
+  const Tensor ids = test::ids({2, 6}, 11, 1);
+  const auto run = [&](const Axis& tp, bool sequence_parallel) {
+    Plain model(plain_config());
+    if (tp.size() > 1) parallelize_module(model, tp, model.plan(sequence_parallel));
+    materialize(model, {.seed = 5, .dtype = at::kDouble});
+    const DTensor logits = model(DTensor(ids, tp, Replicate{}), Context());
+    EXPECT_EQ(logits.placement().is_shard(2), tp.size() > 1);
+    logits.full_tensor().square().sum().backward();
+    finish_gradients(model.parameters(), tp);
+    const GradientNorm norm = gradient_norm(model.parameters(), tp);
+    return std::pair{logits.full_tensor().detach(), norm.value};
+  };
+  const auto [want, want_norm] = run(Axis(), false);
+  for (const bool sequence_parallel : {false, true}) {
+    for (const int ranks : {2, 3}) {
+      test::on_ranks(ranks, [&, want = want, want_norm = want_norm](const Axis& tp) {
+        const auto [got, norm] = run(tp, sequence_parallel);
+        EXPECT_LE(test::largest_difference(got, want), 1e-12) << ranks;
+        EXPECT_NEAR(norm, want_norm, 1e-12 * want_norm) << ranks;
+      });
+    }
+  }
+}
+
+// Oracle: 6 for each weight of a product, and for each head 6 K T (causal) or 12 K T.
+TEST(Model, FlopsOfTheLayers_AreTheClosedForm) {
+  Plain model(plain_config());
+  const double attention = 8 * (12 + 6 + 6) + 12 * 8;  // q, k and v, output
+  const double block = attention + 3 * 8 * 10 + 8;     // MLP, norm
+  EXPECT_EQ(model.train_flops_per_token(20), 6 * (2 * block + 8 * 11) + 2 * 6 * 12 * 20);
+}
+
+TEST(Model, FlopsOfAFamily_DoNotCountLookups) {
+  const auto flops = [](const char* preset, int64_t seq_len) {
+    return make_model(preset_config(preset, 100))->train_flops_per_token(seq_len);
+  };
+  // llama-tiny: width 256, 4 of 8 heads for keys, MLP of 688, 6 layers, a tied head of 100.
+  const double llama = 6 * (256 * (256 + 128 + 128 + 256) + 3 * 256 * 688 + 2 * 256) + 256 + 25600;
+  EXPECT_EQ(flops("llama-tiny", 64), 6 * llama + 6 * 6 * 256 * 64);
+  // gpt2-tiny: the position table is a lookup; the head is tied.
+  const auto gpt2 = make_model(preset_config("gpt2-tiny", 100));
+  double weights = 0;
+  for (const auto& p : gpt2->parameters()) {
+    if (p->name() != "transformer.wpe.weight") weights += static_cast<double>(p->numel());
+  }
+  const ModelFacts& f = gpt2->facts();
+  EXPECT_EQ(gpt2->train_flops_per_token(64),
+            6 * weights + static_cast<double>(6 * f.num_layers * f.hidden * 64));
+}
+
+}  // namespace
+}  // namespace cleave
