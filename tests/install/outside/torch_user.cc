@@ -1,8 +1,11 @@
 #include <iostream>
 
-#include <ATen/ops/full.h>
-
-#include "cleave/mesh/mesh.h"
+#include "cleave/cleave.h"
+#include "cleave/compat/notebook.h"
+#include "cleave/compat/nxd.h"
+#include "cleave/compat/nxd_checkpoint.h"
+#include "cleave/compat/nxd_pipeline.h"
+#include "cleave/compat/oslo.h"
 
 int main() {
   cleave::run_ranks(2, [](cleave::World& world) {
