@@ -230,8 +230,9 @@ def sequences_difference(work, got, wanted, whose="on one rank"):
                 place = next((i for i, pair in enumerate(zip(x["ids"], y["ids"])) if pair[0] != pair[1]),
                              min(len(x["ids"]), len(y["ids"])))
                 return number, place, "ids", f"{x['ids']}, {y['ids']} {whose}"
-            # Scores of every dtype are sums of fp32 log-probabilities.
-            relative = max(bounds.number, len(y["ids"]) * tolerance.UNIT["fp32"])
+            # Scores of every dtype are sums of fp32 log-probabilities. Each token's logit, its log-probability and the
+            # sum are rounded on both sides.
+            relative = max(bounds.number, 2 * (2 * len(y["ids"]) + 1) * tolerance.UNIT["fp32"])
             if y["score"] is not None and runs.far(x["score"], y["score"], relative * max(abs(y["score"] or 0), 1)):
                 return number, len(y["ids"]), "score", f"score {x['score']}, {y['score']} on one rank"
     return None
