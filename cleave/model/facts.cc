@@ -1,15 +1,9 @@
 #include "cleave/model/facts.h"
 
+#include "cleave/model/json_keys.h"
+
 namespace cleave {
 namespace {
-
-/// Whether the object has the key, also with null.
-bool has_key(const Json& json, std::string_view key) {
-  for (size_t i = 0; i < json.size(); ++i) {
-    if (json.key(i) == key) return true;
-  }
-  return false;
-}
 
 /// The default of a special id that config.json lacks, if the vocabulary has it.
 std::optional<int64_t> default_id(const Json& json, std::string_view key,

@@ -7,17 +7,40 @@
 #include "cleave/model/gpt2/gpt2.h"
 #include "cleave/model/imdb_bert/imdb_bert.h"
 #include "cleave/model/llama/llama.h"
+#include "cleave/model/mistral/mistral.h"
 #include "cleave/model/model.h"
+#include "cleave/model/olmo2/olmo2.h"
+#include "cleave/model/phi3/phi3.h"
+#include "cleave/model/qwen2/qwen2.h"
+#include "cleave/model/qwen3/qwen3.h"
+#include "cleave/model/smollm3/smollm3.h"
 
 namespace cleave {
 namespace {
 
+struct Family {
+  const char* model_type;
+  ModelFactory make;
+  std::vector<Preset> (*presets)();  // null: none
+};
+
+constexpr Family kFamilies[] = {{"llama", &make_llama, &llama_presets},
+                                {"gpt2", &make_gpt2, &gpt2_presets},
+                                {"bert", &make_bert, &bert_presets},
+                                {"imdb_bert", &make_imdb_bert, nullptr},  // with bert's presets
+                                {"qwen2", &make_qwen2, &qwen2_presets},
+                                {"qwen3", &make_qwen3, &qwen3_presets},
+                                {"mistral", &make_mistral, &mistral_presets},
+                                {"smollm3", &make_smollm3, &smollm3_presets},
+                                {"olmo2", &make_olmo2, &olmo2_presets},
+                                {"phi3", &make_phi3, &phi3_presets}};
+
 struct Registry {
+  Registry() {
+    for (const Family& family : kFamilies) factories[family.model_type] = family.make;
+  }
   std::mutex mutex;
-  std::map<std::string, ModelFactory> factories{{"bert", &make_bert},
-                                                {"gpt2", &make_gpt2},
-                                                {"imdb_bert", &make_imdb_bert},
-                                                {"llama", &make_llama}};
+  std::map<std::string, ModelFactory> factories;
 };
 
 Registry& registry() {
@@ -28,8 +51,10 @@ Registry& registry() {
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = [] {
     std::vector<Preset> out;
-    for (const auto& family : {llama_presets(), gpt2_presets(), bert_presets()}) {
-      out.insert(out.end(), family.begin(), family.end());
+    for (const Family& family : kFamilies) {
+      if (family.presets == nullptr) continue;
+      const std::vector<Preset> own = family.presets();
+      out.insert(out.end(), own.begin(), own.end());
     }
     return out;
   }();

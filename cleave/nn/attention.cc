@@ -10,6 +10,13 @@
 namespace cleave {
 namespace {
 
+/// Rotates the first dims of each head if `angles` are of fewer than all.
+Tensor rotate_part(const Tensor& x, const RotaryAngles& angles) {
+  const int64_t dims = 2 * angles.cos.size(-1);
+  if (dims == x.size(3)) return apply_rotary(x, angles);
+  return at::cat({apply_rotary(x.narrow(3, 0, dims), angles), x.slice(3, dims)}, 3);
+}
+
 /// [B, T, H*K] -> [B, H, T, K]
 Tensor heads_first(const Tensor& t, int64_t head_dim) {
   return t.view({t.size(0), t.size(1), t.size(2) / head_dim, head_dim}).transpose(1, 2);
@@ -18,9 +25,15 @@ Tensor heads_first(const Tensor& t, int64_t head_dim) {
 }  // namespace
 
 double HeadAttention::forward_flops_per_token(int64_t seq_len) const {
-  // Two products of 2 operations; causal attention reads half of the keys on average.
-  const int64_t keys = options_.causal ? 2 * seq_len : 4 * seq_len;
-  return static_cast<double>(keys * options_.num_heads * options_.head_dim);
+  // Two products with the keys that a query sees: all, or with a causal mask half on average, or
+  // fewer with a window.
+  const auto length = static_cast<double>(seq_len);
+  double keys = options_.causal ? length / 2 : length;
+  if (options_.window > 0 && options_.window < seq_len) {
+    const double unseen = length - static_cast<double>(options_.window);
+    keys -= unseen * unseen / (2 * length);
+  }
+  return 4 * keys * static_cast<double>(options_.num_heads * options_.head_dim);
 }
 
 HeadAttention::HeadAttention(const AttentionOptions& o) : options_(o) {
@@ -61,6 +74,20 @@ Tensor HeadAttention::dropout_of(const DTensor& q, int64_t num_keys, const std::
   return dropout_mask({shape, q.axis(), placement}, options_.dropout, path, context);
 }
 
+void HeadAttention::rotate(Tensor& q, Tensor& k, int64_t past, const std::string& path,
+                           const Context& context) {
+  const int64_t end = past + q.size(2);
+  CLEAVE_CHECK(past == 0 || rotary_->is_long(past) == rotary_->is_long(end), Code::kShape,
+               subject(path), "the rotary frequencies change after ",
+               options_.rotary->original_positions,
+               " tokens, and the cached keys have those of shorter sequences; generate fewer "
+               "tokens, or begin with a longer prompt");
+  const RotaryAngles angles = context.positions.defined() ? rotary_->angles(context.positions, q)
+                                                          : rotary_->angles(Range{past, end}, q);
+  q = rotate_part(q, angles);
+  k = rotate_part(k, angles);
+}
+
 DTensor HeadAttention::operator()(const DTensor& q, const DTensor& k, const DTensor& v,
                                   const std::string& path, const Context& context) {
   split_work({&q, &k, &v});
@@ -72,13 +99,7 @@ DTensor HeadAttention::operator()(const DTensor& q, const DTensor& k, const DTen
   Tensor k_BGTK = heads_first(k.local(), options_.head_dim);
   Tensor v_BGTK = heads_first(v.local(), options_.head_dim);
   const int64_t past = context.cache != nullptr ? context.cache->length(this) : 0;
-  if (rotary_) {
-    const RotaryAngles angles = context.positions.defined()
-                                    ? rotary_->angles(context.positions, q_BHTK)
-                                    : rotary_->angles(Range{past, past + q_BHTK.size(2)}, q_BHTK);
-    q_BHTK = apply_rotary(q_BHTK, angles);
-    k_BGTK = apply_rotary(k_BGTK, angles);
-  }
+  if (rotary_) rotate(q_BHTK, k_BGTK, past, path, context);
   const at::ScalarType key_type = key_type_.value_or(k_BGTK.scalar_type());
   if (context.cache != nullptr) {
     std::tie(k_BGTK, v_BGTK) = context.cache->extend(this, k_BGTK, v_BGTK, key_type);
@@ -92,6 +113,7 @@ DTensor HeadAttention::operator()(const DTensor& q, const DTensor& k, const DTen
                           context](const torch::autograd::variable_list& qkv) {
     const AttendOptions attend_options{
         .causal = options_.causal,
+        .window = options_.window,
         .kv_head = kv_head_,
         .dropout = dropout_of(placed, qkv[1].size(2), path, context)};
     return attend(qkv[0], qkv[1], qkv[2], attend_options, context);
@@ -131,6 +153,11 @@ Attention::Attention(const AttentionOptions& o)
   add("k_proj", k_proj_, "wk");
   add("v_proj", v_proj_, "wv");
   add("o_proj", o_proj_, "wo");
+  if (o.qk_norm == QkNorm::kNone) return;
+  q_norm_ = std::make_unique<HeadsNorm>(o.qk_norm, o.num_heads, o.head_dim, o.norm_eps);
+  k_norm_ = std::make_unique<HeadsNorm>(o.qk_norm, o.num_kv_heads, o.head_dim, o.norm_eps);
+  add("q_norm", *q_norm_);
+  add("k_norm", *k_norm_);
 }
 
 void Attention::prepare_split(const Axis& axis) {
@@ -139,6 +166,9 @@ void Attention::prepare_split(const Axis& axis) {
   k_proj_.set_column_shards(shard.kv);
   v_proj_.set_column_shards(shard.kv);
   o_proj_.set_row_shards(shard.query);
+  if (!q_norm_) return;
+  q_norm_->set_shards(shard.query);
+  k_norm_->set_shards(shard.kv);
 }
 
 void Attention::check_split(const Axis& axis) {
@@ -154,8 +184,12 @@ void Attention::check_split(const Axis& axis) {
 
 DTensor Attention::forward(const DTensor& x, const Context& context) {
   const DTensor shared = q_proj_.shared_input(x);
-  const DTensor q = q_proj_(shared, context);
-  const DTensor k = k_proj_(shared, context);
+  DTensor q = q_proj_(shared, context);
+  DTensor k = k_proj_(shared, context);
+  if (q_norm_) {
+    q = (*q_norm_)(q, context);
+    k = (*k_norm_)(k, context);
+  }
   const DTensor v = v_proj_(shared, context);
   return o_proj_(mine(attention_(q, k, v, path(), context)), context);
 }

@@ -1,5 +1,6 @@
 #pragma once
 #include "cleave/nn/heads.h"
+#include "cleave/nn/heads_norm.h"
 #include "cleave/nn/kv_cache.h"
 #include "cleave/nn/linear.h"
 #include "cleave/nn/rotary.h"
@@ -14,8 +15,11 @@ struct AttentionOptions {
   bool qkv_bias = false;
   bool out_bias = false;
   bool causal = true;
+  int64_t window = 0;  ///< causal: how many keys a query may attend to, its own included; 0: all
   double dropout = 0;  ///< on the attention probabilities
-  std::optional<RotaryOptions> rotary{};
+  std::optional<RotaryOptions> rotary{};  ///< its head_dim may be less than the heads': a part
+  QkNorm qk_norm = QkNorm::kNone;         ///< Attention applies it, HeadAttention does not
+  double norm_eps = 1e-6;                 ///< of qk_norm
   Init init = Init::normal(0.02);
   Init out_init = Init::normal(0.02);
 };
@@ -46,6 +50,8 @@ class HeadAttention {
   void cast_kv_bf16();
 
  private:
+  /// Rotates q and k by the positions of `context`, after `past` cached tokens.
+  void rotate(Tensor& q, Tensor& k, int64_t past, const std::string& path, const Context& context);
   [[nodiscard]] Tensor dropout_of(const DTensor& q, int64_t num_keys, const std::string& path,
                                   const Context& context) const;
   AttentionOptions options_;
@@ -63,7 +69,8 @@ class HasHeads {
 };
 
 /// Self-attention with separate q, k, v and output projections, named q_proj, k_proj, v_proj and
-/// o_proj as in Llama, with the aliases wq, wk, wv and wo.
+/// o_proj as in Llama, with the aliases wq, wk, wv and wo. With qk_norm also q_norm and k_norm;
+/// over all heads, their style under tp is Colwise.
 ///
 ///   x [B, T, D]   result [B, T, D]
 ///
@@ -85,6 +92,7 @@ class Attention : public Layer, public HasHeads {
 
  private:
   Linear q_proj_, k_proj_, v_proj_, o_proj_;
+  std::unique_ptr<HeadsNorm> q_norm_, k_norm_;  // null without qk_norm
   HeadAttention attention_;
 };
 

@@ -28,24 +28,32 @@ struct Masks {
   Tensor dropout{};    // [B, H, T, T]
 };
 
-Tensor rotated(const Tensor& x_TK, const Tensor& positions_T, double theta) {
-  const int64_t half = x_TK.size(1) / 2;
+Tensor rotated(const Tensor& x_TK, const Tensor& positions_T, const RotaryOptions& rotary) {
+  const int64_t half = rotary.head_dim / 2;
   const Tensor exponents = at::arange(half, at::kDouble) / static_cast<double>(half);
-  const Tensor angles = at::outer(positions_T.to(at::kDouble), at::pow(theta, -exponents));
+  const Tensor angles = at::outer(positions_T.to(at::kDouble), at::pow(rotary.theta, -exponents));
   const Tensor turn = at::polar(at::ones_like(angles), angles);
   const Tensor z = at::complex(x_TK.narrow(1, 0, half), x_TK.narrow(1, half, half)) * turn;
-  return at::cat({at::real(z), at::imag(z)}, 1);
+  return at::cat({at::real(z), at::imag(z), x_TK.slice(1, 2 * half)}, 1);
 }
 
 /// [T, S] true where query t may see key s.
 Tensor visible(const AttentionOptions& o, const Masks& masks, int64_t row, int64_t num_tokens) {
   Tensor seen = at::ones({num_tokens, num_tokens}, at::kBool);
   if (o.causal) seen = seen.tril();
+  if (o.window > 0) seen = seen.triu(1 - o.window);
   if (masks.key_mask.defined()) seen = seen.logical_and(masks.key_mask[row].unsqueeze(0));
   for (int64_t t = 0; t < num_tokens; ++t) {
     if (!seen[t].any().item<bool>()) seen[t][t].fill_(true);
   }
   return seen;
+}
+
+/// x / sqrt(mean(x^2) + eps) * weight over groups of `width` columns.
+Tensor rms_normed(const Tensor& x, int64_t width, const Tensor& weight, double eps) {
+  const Tensor groups = x.view({x.size(0), x.size(1), -1, width});
+  const Tensor scale = (groups.square().mean(-1, true) + eps).sqrt();
+  return (groups / scale * weight.view({-1, width})).view(x.sizes());
 }
 
 Tensor plain_attention(const AttentionOptions& o, const Masks& masks, const Weights& w,
@@ -54,7 +62,12 @@ Tensor plain_attention(const AttentionOptions& o, const Masks& masks, const Weig
     const Tensor y = in.matmul(w.at(name + ".weight").t());
     return w.contains(name + ".bias") ? y + w.at(name + ".bias") : y;
   };
-  const Tensor q = linear("q_proj", x), k = linear("k_proj", x), v = linear("v_proj", x);
+  Tensor q = linear("q_proj", x), k = linear("k_proj", x), v = linear("v_proj", x);
+  if (o.qk_norm != QkNorm::kNone) {
+    const bool each = o.qk_norm == QkNorm::kEachHead;
+    q = rms_normed(q, each ? o.head_dim : q.size(2), w.at("q_norm.weight"), o.norm_eps);
+    k = rms_normed(k, each ? o.head_dim : k.size(2), w.at("k_norm.weight"), o.norm_eps);
+  }
   const int64_t T = x.size(1);
   const Tensor counted = masks.positions.defined() ? masks.positions : at::arange(T);
   std::vector<Tensor> rows;
@@ -66,8 +79,8 @@ Tensor plain_attention(const AttentionOptions& o, const Masks& masks, const Weig
       Tensor q_TK = q[b].narrow(1, h * o.head_dim, o.head_dim);
       Tensor k_TK = k[b].narrow(1, g * o.head_dim, o.head_dim);
       if (o.rotary) {
-        q_TK = rotated(q_TK, positions, o.rotary->theta);
-        k_TK = rotated(k_TK, positions, o.rotary->theta);
+        q_TK = rotated(q_TK, positions, *o.rotary);
+        k_TK = rotated(k_TK, positions, *o.rotary);
       }
       const Tensor scores = q_TK.matmul(k_TK.t()) / std::sqrt(static_cast<double>(o.head_dim));
       const Tensor e = scores.exp() * visible(o, masks, b, T);
@@ -86,8 +99,10 @@ LayerCase attention_case(const AttentionOptions& o, const Masks& masks = {}) {
   Context context;
   context.positions = masks.positions;
   context.key_mask = masks.key_mask;
+  Plan plan = kPlan;
+  if (o.qk_norm == QkNorm::kAllHeads) plan.emplace_back("{q,k}_norm", Colwise{});
   return {.make = [o] { return std::make_unique<Attention>(o); },
-          .plan = kPlan,
+          .plan = plan,
           .reference = [o, masks](const Weights& w,
                                   const Tensor& x) { return plain_attention(o, masks, w, x); },
           .x = numbers({2, 5, kHidden}, 1),
@@ -132,6 +147,48 @@ TEST(Attention, WithBiases_EqualsTheUnsplitLayer) {
   o.qkv_bias = true;
   o.out_bias = true;
   expect_equals_unsplit(attention_case(o));
+}
+
+TEST(Attention, Window_HidesTheKeysBefore) {
+  for (const int64_t window : {1, 2, 4, 5, 9}) {
+    AttentionOptions o = heads(6, 3);
+    o.window = window;
+    expect_equals_unsplit(attention_case(o));
+    expect_equals_unsplit(attention_case(o, left_padded()));
+  }
+}
+
+// With 6/2 heads on 4 ranks, rank 1 has both KV heads and the others one; a head counts once.
+TEST(Attention, NormsOfQueriesAndKeys_AreOverEachHeadOrAllHeadsOfAllRanks) {
+  for (const QkNorm norm : {QkNorm::kEachHead, QkNorm::kAllHeads}) {
+    for (const auto& [num_heads, num_kv_heads] : {std::pair{5, 5}, {6, 3}, {6, 2}, {4, 1}}) {
+      AttentionOptions o = heads(num_heads, num_kv_heads);
+      o.qk_norm = norm;
+      o.norm_eps = 0.01;
+      expect_equals_unsplit(attention_case(o));
+    }
+  }
+}
+
+TEST(Attention, RotaryOfAPartOfAHead_LeavesTheOtherDims) {
+  AttentionOptions o = heads(6, 3);
+  o.rotary->head_dim = 2;
+  expect_equals_unsplit(attention_case(o));
+}
+
+TEST(Attention, NormOverAllHeadsWithoutAStyle_IsRefusedOnShards) {
+  on_ranks(2, [](const Axis& axis) {
+    AttentionOptions o = heads(6, 3);
+    o.qk_norm = QkNorm::kAllHeads;
+    Attention attention(o);
+    parallelize_module(attention, axis, kPlan);
+    materialize(attention);
+    const DTensor x(at::zeros({1, 2, kHidden}), axis, Replicate{});
+    const Error error = thrown_by([&] { attention(x, {}); });
+    EXPECT_EQ(error.code(), Code::kShape);
+    EXPECT_NE(std::string(error.what()).find("give both the style colwise"), std::string::npos)
+        << error.what();
+  });
 }
 
 TEST(Attention, LeftPadding_HidesKeysAndShiftsPositions) {
@@ -202,7 +259,10 @@ Tensor in_chunks(Layer& attention, const Tensor& x, const Axis& axis, Context co
 
 TEST(Attention, PrefillAndDecodeThroughACache_EqualOnePass) {
   const std::vector<std::vector<int64_t>> ways = {{5}, {3, 1, 1}, {1, 1, 1, 1, 1}, {2, 3}};
-  for (const auto& o : {heads(5, 5), heads(6, 3), heads(4, 1)}) {
+  AttentionOptions windowed = heads(6, 2);
+  windowed.window = 3;
+  windowed.qk_norm = QkNorm::kAllHeads;
+  for (const auto& o : {heads(5, 5), heads(6, 3), heads(4, 1), windowed}) {
     for (const Masks& masks : {Masks{}, left_padded()}) {
       const LayerCase c = attention_case(o, masks);
       const test::Unsplit want(c);
@@ -221,6 +281,26 @@ TEST(Attention, PrefillAndDecodeThroughACache_EqualOnePass) {
       }
     }
   }
+}
+
+// The cached keys have the frequencies of short sequences.
+TEST(Attention, DecodingPastTheLengthOfLongRope_IsRefused) {
+  AttentionOptions o = heads(6, 3);
+  o.rotary = RotaryOptions{.head_dim = 4,
+                           .theta = 100,
+                           .scaling = RotaryOptions::Scaling::kLongRope,
+                           .original_positions = 4,
+                           .short_factors = {1, 1},
+                           .long_factors = {2, 3}};
+  Attention layer(o);
+  materialize(layer);
+  const Tensor x = at::zeros({1, 5, kHidden});
+  EXPECT_EQ(in_chunks(layer, x, Axis(), {}, {5}).size(1), 5);
+  const Error error = thrown_by([&] { in_chunks(layer, x, Axis(), {}, {3, 1, 1}); });
+  EXPECT_EQ(error.code(), Code::kShape);
+  EXPECT_STREQ(error.what(),
+               "the rotary frequencies change after 4 tokens, and the cached keys have those of "
+               "shorter sequences; generate fewer tokens, or begin with a longer prompt");
 }
 
 // Without rotary positions, keys and values are sums of products. If bf16 represents them exactly,

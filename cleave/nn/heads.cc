@@ -27,13 +27,19 @@ bool is_grouped(const Tensor& kv_head, int64_t num_kv) {
 }
 
 /// [B or 1, 1, T, S] bool, true = may attend; empty when no key is masked.
-std::optional<Tensor> allowed(const Tensor& q, int64_t num_keys, bool causal,
+std::optional<Tensor> allowed(const Tensor& q, int64_t num_keys, const AttendOptions& options,
                               const Context& context) {
   std::optional<Tensor> mask;
   const int64_t num_queries = q.size(2);
   const Tensor key = at::arange(num_keys, q.options().dtype(at::kLong));
   const Tensor query = key.narrow(0, num_keys - num_queries, num_queries).unsqueeze(-1);
-  if (causal && num_queries > 1) mask = key.le(query).view({1, 1, num_queries, num_keys});
+  if (options.causal && num_queries > 1) {
+    mask = key.le(query).view({1, 1, num_queries, num_keys});
+  }
+  if (options.window > 0 && options.window < num_keys) {
+    const Tensor near = key.gt(query - options.window).view({1, 1, num_queries, num_keys});
+    mask = mask ? mask->logical_and(near) : near;
+  }
   if (!context.key_mask.defined()) return mask;
   const Tensor real = context.key_mask.view({context.key_mask.size(0), 1, 1, num_keys});
   const Tensor own = key.eq(query).view({1, 1, num_queries, num_keys});
@@ -117,15 +123,17 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
     const auto* heads = options.kv_head.const_data_ptr<int64_t>();
     return fast_attention(q, k, v,
                           {.causal = options.causal,
+                           .window = options.window,
                            .key_mask = context.key_mask,
                            .kv_head = {heads, heads + options.kv_head.numel()}});
   }
   if (k.scalar_type() != q.scalar_type()) {
     return attend(q, k.to(q.scalar_type()), v.to(q.scalar_type()), options, context);
   }
-  const bool plain_causal = options.causal && T > 1 && T == S && !context.key_mask.defined();
-  const std::optional<Tensor> mask =
-      plain_causal ? std::nullopt : allowed(q, S, options.causal, context);
+  const bool is_windowed = options.window > 0 && options.window < S;
+  const bool plain_causal =
+      options.causal && T > 1 && T == S && !context.key_mask.defined() && !is_windowed;
+  const std::optional<Tensor> mask = plain_causal ? std::nullopt : allowed(q, S, options, context);
   if (T == 1 && !options.dropout.defined() && !is_one_to_one(options.kv_head, k.size(1)) &&
       is_grouped(options.kv_head, k.size(1))) {
     // Decoding: the queries of one KV head are stacked as rows, so keys are not copied.

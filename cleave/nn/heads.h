@@ -28,8 +28,9 @@ Tensor kv_head_of(const HeadShard& shard, int64_t num_heads, int64_t num_kv_head
 
 struct AttendOptions {
   bool causal = true;
-  Tensor kv_head;  ///< [H] int64, from kv_head_of
-  Tensor dropout;  ///< [B, H, T, S] mask, multiplied with the probabilities; undefined = none
+  int64_t window = 0;  ///< causal: how many keys a query may attend to, its own included; 0: all
+  Tensor kv_head;      ///< [H] int64, from kv_head_of
+  Tensor dropout;      ///< [B, H, T, S] mask, multiplied with the probabilities; undefined = none
 };
 
 /// Whether attend() without dropout uses fast_attention, which saves no scores for backward.

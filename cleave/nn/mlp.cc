@@ -21,6 +21,12 @@ Tensor activate(Activation activation, const Tensor& x) {
   CLEAVE_BUG("unknown activation ", static_cast<int>(activation));
 }
 
+Tensor gated(Activation activation, const Tensor& gate, const Tensor& up) {
+  const bool is_fused = activation == Activation::kSilu && is_on(Kernel::kGate);
+  return is_fused && takes_fused({gate, up}) ? fused_gate(gate, up)
+                                             : activate(activation, gate) * up;
+}
+
 Mlp::Mlp(const MlpOptions& o)
     : activation_(o.activation),
       up_proj_({.in_features = o.hidden,
@@ -46,16 +52,17 @@ Mlp::Mlp(const MlpOptions& o)
 }
 
 DTensor Mlp::forward(const DTensor& x, const Context& context) {
-  const auto act = [this](const Tensor& t) { return activate(activation_, t); };
-  if (!gate_proj_) return down_proj_(map(act, up_proj_(x, context)), context);
+  if (!gate_proj_) {
+    const auto act = [this](const Tensor& t) { return activate(activation_, t); };
+    return down_proj_(map(act, up_proj_(x, context)), context);
+  }
   const DTensor shared = gate_proj_->shared_input(x);
   const DTensor gate = (*gate_proj_)(shared, context);
   const DTensor up = up_proj_(shared, context);
-  const bool is_fused = activation_ == Activation::kSilu && is_on(Kernel::kGate);
-  const auto gated = [&](const Tensor& g, const Tensor& u) {
-    return is_fused && takes_fused({g, u}) ? fused_gate(g, u) : act(g) * u;
+  const auto product = [this](const Tensor& g, const Tensor& u) {
+    return gated(activation_, g, u);
   };
-  return down_proj_(mine(map(gated, gate, up)), context);
+  return down_proj_(mine(map(product, gate, up)), context);
 }
 
 }  // namespace cleave

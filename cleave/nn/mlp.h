@@ -7,6 +7,9 @@ namespace cleave {
 /// Applies an activation element-wise.
 Tensor activate(Activation activation, const Tensor& x);
 
+/// act(gate) * up.
+Tensor gated(Activation activation, const Tensor& gate, const Tensor& up);
+
 struct MlpOptions {
   int64_t hidden = 0;
   int64_t intermediate = 0;

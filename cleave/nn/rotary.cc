@@ -14,10 +14,28 @@
 namespace cleave {
 namespace {
 
-double scaled(double frequency, const RotaryOptions& o) {
-  using Scaling = RotaryOptions::Scaling;
-  if (o.scaling == Scaling::kNone) return frequency;
-  if (o.scaling == Scaling::kLinear) return frequency / o.factor;
+/// yarn: frequencies of many rotations are kept, those of few divided by `factor`, linear in the
+/// index of the dim pair between the bounds.
+double yarn_scaled(double frequency, int64_t pair, const RotaryOptions& o) {
+  const auto dims = static_cast<double>(o.head_dim);
+  const auto bound = [&](double rotations) {  // the pair with this number of rotations
+    const double positions = static_cast<double>(o.original_positions) / rotations;
+    return dims * std::log(positions / (2 * std::numbers::pi)) / (2 * std::log(o.theta));
+  };
+  double low = bound(o.beta_fast);
+  double high = bound(o.beta_slow);
+  if (o.truncates) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, dims - 1);
+  if (low == high) high += 0.001;
+  const double divided = std::clamp((static_cast<double>(pair) - low) / (high - low), 0.0, 1.0);
+  return frequency / o.factor * divided + frequency * (1 - divided);
+}
+
+double llama3_scaled(double frequency, const RotaryOptions& o) {
   // llama3: long waves are stretched by `factor`, short ones kept, those in between interpolated.
   const double wavelength = 2 * std::numbers::pi / frequency;
   const auto original = static_cast<double>(o.original_positions);
@@ -26,6 +44,23 @@ double scaled(double frequency, const RotaryOptions& o) {
   const double smooth =
       (original / wavelength - o.low_freq_factor) / (o.high_freq_factor - o.low_freq_factor);
   return (1 - smooth) * frequency / o.factor + smooth * frequency;
+}
+
+double scaled(double frequency, int64_t pair, const RotaryOptions& o) {
+  using Scaling = RotaryOptions::Scaling;
+  switch (o.scaling) {
+    case Scaling::kNone:
+      return frequency;
+    case Scaling::kLinear:
+      return frequency / o.factor;
+    case Scaling::kLlama3:
+      return llama3_scaled(frequency, o);
+    case Scaling::kYarn:
+      return yarn_scaled(frequency, pair, o);
+    case Scaling::kLongRope:
+      return frequency / o.short_factors[static_cast<size_t>(pair)];
+  }
+  CLEAVE_BUG("unknown rotary scaling ", static_cast<int>(o.scaling));
 }
 
 /// (a, b) -> (a cos - b sin, b cos + a sin) for the two halves of the last dim.
@@ -43,30 +78,44 @@ Tensor rotate_halves(const Tensor& x, const Tensor& cos, const Tensor& sin) {
 
 }  // namespace
 
-Rotary::Rotary(const RotaryOptions& options) {
+Rotary::Rotary(const RotaryOptions& options) : options_(options) {
   CLEAVE_CHECK(options.head_dim > 0 && options.head_dim % 2 == 0, Code::kShape,
                "rotary positions rotate pairs of dims; head_dim=", options.head_dim,
                " must be even");
-  std::vector<double> f;
+  const bool is_longrope = options.scaling == RotaryOptions::Scaling::kLongRope;
+  const auto pairs = static_cast<size_t>(options.head_dim / 2);
+  CLEAVE_CHECK(!is_longrope ||
+                   (options.short_factors.size() == pairs && options.long_factors.size() == pairs),
+               Code::kShape, "longrope: ", options.short_factors.size(), " short and ",
+               options.long_factors.size(), " long factors; expected head_dim / 2 = ", pairs,
+               " of each");
+  std::vector<double> f, of_long;
   for (int64_t i = 0; i < options.head_dim; i += 2) {
     const double exponent = static_cast<double>(i) / static_cast<double>(options.head_dim);
-    f.push_back(scaled(std::pow(options.theta, -exponent), options));
+    const double frequency = std::pow(options.theta, -exponent);
+    f.push_back(scaled(frequency, i / 2, options));
+    if (is_longrope) {
+      of_long.push_back(frequency / options.long_factors[static_cast<size_t>(i / 2)]);
+    }
   }
-  frequencies_ = at::tensor(f, at::kDouble);
+  tables_.frequencies = at::tensor(f, at::kDouble);
+  if (is_longrope) long_.frequencies = at::tensor(of_long, at::kDouble);
 }
 
-void Rotary::extend_tables(int64_t num_positions, const Tensor& like) {
-  if (cos_.defined() && cos_.size(0) >= num_positions && cos_.scalar_type() == like.scalar_type() &&
-      cos_.device() == like.device()) {
-    return;
+const Rotary::Tables& Rotary::extended(int64_t num_positions, const Tensor& like) {
+  Tables& t = is_long(num_positions) ? long_ : tables_;
+  if (t.cos.defined() && t.cos.size(0) >= num_positions &&
+      t.cos.scalar_type() == like.scalar_type() && t.cos.device() == like.device()) {
+    return t;
   }
   const at::NoGradGuard no_grad;
-  const int64_t had = cos_.defined() ? cos_.size(0) : 128;
+  const int64_t had = t.cos.defined() ? t.cos.size(0) : 128;
   const int64_t rows =
-      num_positions > had || !cos_.defined() ? std::max(num_positions, 2 * had) : had;
-  const Tensor angles = at::outer(at::arange(rows, at::kDouble), frequencies_);
-  cos_ = angles.cos().to(like.options());
-  sin_ = angles.sin().to(like.options());
+      num_positions > had || !t.cos.defined() ? std::max(num_positions, 2 * had) : had;
+  const Tensor angles = at::outer(at::arange(rows, at::kDouble), t.frequencies);
+  t.cos = (angles.cos() * options_.magnitude).to(like.options());
+  t.sin = (angles.sin() * options_.magnitude).to(like.options());
+  return t;
 }
 
 RotaryAngles Rotary::angles(const Tensor& positions, const Tensor& like) {
@@ -75,18 +124,18 @@ RotaryAngles Rotary::angles(const Tensor& positions, const Tensor& like) {
                "; expected [B or 1, T] or [T]");
   if (positions.numel() == 0) return angles(Range{0, 0}, like);
   // A dry run has no position values.
-  extend_tables(positions.is_meta() ? 1 : positions.max().item<int64_t>() + 1, like);
+  const Tables& t = extended(positions.is_meta() ? 1 : positions.max().item<int64_t>() + 1, like);
   const Tensor at_positions = positions.flatten().to(like.device());
   auto shape = rows.vec();
-  shape.push_back(cos_.size(1));
-  return {.cos = cos_.index_select(0, at_positions).view(shape),
-          .sin = sin_.index_select(0, at_positions).view(shape)};
+  shape.push_back(t.cos.size(1));
+  return {.cos = t.cos.index_select(0, at_positions).view(shape),
+          .sin = t.sin.index_select(0, at_positions).view(shape)};
 }
 
 RotaryAngles Rotary::angles(Range positions, const Tensor& like) {
-  extend_tables(positions.end, like);
-  return {.cos = cos_.narrow(0, positions.begin, positions.size()),
-          .sin = sin_.narrow(0, positions.begin, positions.size())};
+  const Tables& t = extended(positions.end, like);
+  return {.cos = t.cos.narrow(0, positions.begin, positions.size()),
+          .sin = t.sin.narrow(0, positions.begin, positions.size())};
 }
 
 Tensor apply_rotary(const Tensor& x, const RotaryAngles& angles) {

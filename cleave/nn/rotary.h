@@ -18,7 +18,8 @@ struct RotaryAngles {
 Tensor apply_rotary(const Tensor& x, const RotaryAngles& angles);
 
 /// Rotary position embedding (RoPE): tables of the angles position * frequency(i). Sources:
-/// arXiv:2104.09864; llama3 scaling as in rope_scaling of its config.json.
+/// arXiv:2104.09864; yarn arXiv:2309.00071; longrope arXiv:2402.13753; llama3 scaling as in
+/// rope_scaling of its config.json.
 class Rotary {
  public:
   explicit Rotary(const RotaryOptions& options);
@@ -30,13 +31,25 @@ class Rotary {
   /// The angles of T consecutive positions.
   [[nodiscard]] RotaryAngles angles(Range positions, const Tensor& like);
 
-  /// Frequencies [K/2] in fp64, after scaling.
-  [[nodiscard]] const Tensor& frequencies() const { return frequencies_; }
+  /// Frequencies [K/2] in fp64, after scaling, for sequences of `num_tokens`.
+  [[nodiscard]] const Tensor& frequencies(int64_t num_tokens = 1) const {
+    return is_long(num_tokens) ? long_.frequencies : tables_.frequencies;
+  }
+  /// Whether sequences of `num_tokens` have the long factors of longrope.
+  [[nodiscard]] bool is_long(int64_t num_tokens) const {
+    return long_.frequencies.defined() && num_tokens > options_.original_positions;
+  }
 
  private:
-  void extend_tables(int64_t num_positions, const Tensor& like);
-  Tensor frequencies_;  // [K/2] fp64
-  Tensor cos_, sin_;    // [P, K/2] in the activations' type
+  struct Tables {
+    Tensor frequencies;  // [K/2] fp64
+    Tensor cos, sin;     // [P, K/2] in the activations' type
+  };
+  /// The tables for sequences of `num_positions`, which have at least as many rows.
+  const Tables& extended(int64_t num_positions, const Tensor& like);
+
+  RotaryOptions options_;
+  Tables tables_, long_;  // long_: of longrope
 };
 
 }  // namespace cleave

@@ -162,6 +162,41 @@ TEST(Rotary, Llama3Scaling_KeepsShortWavesAndStretchesLongOnes) {
   EXPECT_GT(between, 3);
 }
 
+// Oracle: transformers 5.23.0's _compute_yarn_parameters and _compute_longrope_parameters.
+TEST(Rotary, YarnScaling_GivesTheFrequenciesOfTransformers) {
+  const Rotary rotary({.head_dim = 16,
+                       .theta = 10000,
+                       .scaling = RotaryOptions::Scaling::kYarn,
+                       .factor = 4,
+                       .original_positions = 64});
+  const Tensor want =
+      at::tensor(std::vector<double>{1, 0.237170815, 0.049999997, 0.00790569466, 0.00249999994,
+                                     0.000790569466, 0.000250000012, 7.90569466e-05},
+                 at::kDouble);
+  EXPECT_LE(largest_difference(rotary.frequencies() / want, at::ones_like(want)), 1e-6);
+}
+
+TEST(Rotary, LongRope_HasFactorsForShortAndForLongSequences) {
+  Rotary rotary({.head_dim = 4,
+                 .theta = 100,
+                 .scaling = RotaryOptions::Scaling::kLongRope,
+                 .original_positions = 6,
+                 .magnitude = 1.25,
+                 .short_factors = {1, 2},
+                 .long_factors = {3, 8}});
+  const Tensor plain = plain_frequencies(4, 100);
+  EXPECT_LE(largest_difference(rotary.frequencies(6), plain / at::tensor({1.0, 2.0})), 1e-15);
+  EXPECT_LE(largest_difference(rotary.frequencies(7), plain / at::tensor({3.0, 8.0})), 1e-15);
+  const Tensor x = numbers({1, 1, 1, 4}, 1);
+  for (const int64_t at_position : {5, 6, 2}) {  // the tables of both exist afterwards
+    const Tensor positions = at::tensor({at_position}, at::kLong);
+    const Tensor want = as_complex(x, positions, rotary.frequencies(at_position + 1)) * 1.25;
+    const Range range{at_position, at_position + 1};
+    EXPECT_LE(largest_difference(apply_rotary(x, rotary.angles(range, x)), want), 1e-14);
+    EXPECT_LE(largest_difference(apply_rotary(x, rotary.angles(positions, x)), want), 1e-14);
+  }
+}
+
 TEST(Rotary, OddHeadDim_IsRefused) {
   for (const int64_t dim : {0, 7}) {
     EXPECT_EQ(test::thrown_by([&] { Rotary rotary({.head_dim = dim}); }).code(), Code::kShape);

@@ -175,7 +175,9 @@ TEST_P(Grid, SavedOnOneLayout_ResumesOnAnother) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Grid, testing::Values("llama", "gpt2", "bert"),
+INSTANTIATE_TEST_SUITE_P(Families, Grid,
+                         testing::Values("llama", "gpt2", "bert", "qwen2", "qwen3", "mistral",
+                                         "smollm3", "olmo2", "phi3"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

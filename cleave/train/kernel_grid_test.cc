@@ -279,7 +279,8 @@ TEST_P(KernelGrid, Bounds_AreBelowAHalfLostGradient) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, KernelGrid,
-                         testing::Combine(testing::Values("llama", "gpt2", "bert"),
+                         testing::Combine(testing::Values("llama", "gpt2", "bert", "qwen3",
+                                                          "mistral", "olmo2", "phi3"),
                                           testing::Values(at::kFloat, at::kBFloat16, at::kHalf)),
                          [](const auto& param) {
                            return str(std::get<0>(param.param), "_",

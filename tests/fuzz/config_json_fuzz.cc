@@ -7,6 +7,12 @@
 #include "cleave/model/bert/config.h"
 #include "cleave/model/gpt2/config.h"
 #include "cleave/model/llama/config.h"
+#include "cleave/model/mistral/config.h"
+#include "cleave/model/olmo2/config.h"
+#include "cleave/model/phi3/config.h"
+#include "cleave/model/qwen2/config.h"
+#include "cleave/model/qwen3/config.h"
+#include "cleave/model/smollm3/config.h"
 #include "tests/fuzz/input.h"
 
 namespace {
@@ -32,13 +38,17 @@ bool is_number(double value, double low, double high) {
   return std::isfinite(value) && value >= low && value <= high;
 }
 
-void check_llama(const Json& json) {
-  const auto c = cleave::LlamaConfig::from_json(json);
+void check_decoder(const cleave::DecoderConfig& c) {
   check_facts(c.facts);
   require(is_in(c.intermediate, 1 << 20) && is_in(c.head_dim, 1 << 16) && c.head_dim % 2 == 0);
   require(is_number(c.norm_eps, 0, 1) && is_number(c.init_range, 0, 1e3));
   require(is_number(c.rotary.theta, 1, 1e30) && is_number(c.rotary.factor, 1e-6, 1e6));
   require(c.rotary.low_freq_factor < c.rotary.high_freq_factor);
+  require(is_number(c.rotary.magnitude, 1e-6, 1e6) && is_in(c.rotary.head_dim, c.head_dim));
+  require(c.rotary.head_dim % 2 == 0 &&
+          c.rotary.short_factors.size() == c.rotary.long_factors.size());
+  require(static_cast<int64_t>(c.layers.size()) == c.facts.num_layers);
+  for (const auto& layer : c.layers) require(layer.window >= 0);
 }
 
 void check_gpt2(const Json& json) {
@@ -73,10 +83,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const Json json =
         Json::parse(cleave::fuzz::text_of(data, size), "config.json", cleave::kConfigLimits);
-    check(check_llama, json);
+    for (const auto read : {&cleave::llama_config, &cleave::qwen2_config, &cleave::qwen3_config,
+                            &cleave::mistral_config, &cleave::smollm3_config, &cleave::olmo2_config,
+                            &cleave::phi3_config}) {
+      check([&](const Json& config) { check_decoder(read(config)); }, json);
+    }
     check(check_gpt2, json);
     check(check_bert, json);
-    check([](const Json& meta) { check_llama(cleave::llama_config_from_meta(meta, 32000)); }, json);
+    check(
+        [](const Json& meta) {
+          check_decoder(cleave::llama_config(cleave::llama_config_from_meta(meta, 32000)));
+        },
+        json);
   } catch (const cleave::Error& error) {
     require(error.code() == cleave::Code::kFormat);
   }

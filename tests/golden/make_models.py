@@ -76,6 +76,15 @@ LLAMA3_ROPE = {
 }
 
 
+# Decoders of Llama's shape. Windows and the original lengths of rotary scaling are short, so that they matter here.
+DECODER = {k: v for k, v in LLAMA.items() if k not in ("architectures", "model_type")} | {"vocab_size": 80, "hidden_size": 48}
+YARN_ROPE = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+SHORT_FACTORS = [1.0, 1.1, 1.3, 1.7, 2.0, 2.2, 3.0, 3.1]
+LONG_FACTORS = [1.2, 1.5, 2.0, 2.5, 4.0, 5.0, 7.0, 9.0]
+LONGROPE_OF_6 = {"type": "longrope", "short_factor": SHORT_FACTORS[:6], "long_factor": LONG_FACTORS[:6]}
+LONGROPE = {"type": "longrope", "short_factor": SHORT_FACTORS, "long_factor": LONG_FACTORS}
+
+
 def newer_form(config, **parameters):
     config = {k: v for k, v in config.items() if k not in ("rope_theta", "torch_dtype")}
     return config | {"dtype": "float32", "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}} | parameters
@@ -84,6 +93,11 @@ def newer_form(config, **parameters):
 def llama(vocabulary, hidden, intermediate, heads, **more):
     sizes = {"vocab_size": vocabulary, "hidden_size": hidden, "intermediate_size": intermediate}
     return LLAMA | sizes | {"num_attention_heads": heads, "num_key_value_heads": heads} | more
+
+
+def decoder(name, heads, kv_heads, **more):
+    own = {"architectures": [name + "ForCausalLM"], "model_type": name.lower(), "intermediate_size": 64}
+    return DECODER | own | {"num_attention_heads": heads, "num_key_value_heads": kv_heads} | more
 
 
 MODELS = {
@@ -101,6 +115,16 @@ MODELS = {
     "llama-gqa-llama3rope": llama(
         96, 64, 96, 4, num_key_value_heads=2, max_position_embeddings=512, rope_theta=500000.0, rope_scaling=LLAMA3_ROPE
     ),
+    "qwen2": decoder("Qwen2", 6, 2, rope_scaling=YARN_ROPE, tie_word_embeddings=True)
+    | {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+    "qwen3": newer_form(decoder("Qwen3", 4, 2, head_dim=16, use_sliding_window=True, sliding_window=5))
+    | {"layer_types": ["sliding_attention", "full_attention"]},
+    "mistral": decoder("Mistral", 4, 2, head_dim=16, sliding_window=5),
+    "smollm3": decoder("SmolLM3", 4, 1, no_rope_layers=[1, 0], rope_scaling={"type": "linear", "factor": 2.5}, mlp_bias=True),
+    "olmo2": decoder("Olmo2", 6, 2, hidden_act="gelu"),
+    "phi3": decoder("Phi3", 6, 2, hidden_size=96, sliding_window=5, original_max_position_embeddings=32, rope_scaling=LONGROPE),
+    "phi3-long": decoder("Phi3", 4, 4, hidden_size=64, partial_rotary_factor=0.75, original_max_position_embeddings=2)
+    | {"rope_scaling": LONGROPE_OF_6 | {"attention_factor": 1.2}},
 }
 # Tokens per sequence if not 12, and optimizer runs in addition to AdamW.
 LENGTH = {"llama-gqa-llama3rope": 24}
@@ -113,12 +137,12 @@ MAX_FILE_BYTES = {"llama-gqa-llama3rope": 100_000}
 
 
 def recipe(config, name, shape):
-    """[name, shape, scale, offset] of uniform weights with the standard deviations 0.12 for matrices, 0.36 for Llama's
-    output matrix, 0.1 for norms and biases, so that an omitted one shows."""
+    """[name, shape, scale, offset] of uniform weights with the standard deviations 0.12 for matrices, 0.36 for the
+    output matrix of Llama's shape of model, 0.1 for norms and biases, so that an omitted one shows."""
     is_norm = name.endswith("weight") and len(shape) == 1
     deviation = 0.12 if len(shape) == 2 else 0.1
     output = "model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"
-    if config["model_type"] == "llama" and name == output:
+    if config["model_type"] not in ("bert", "gpt2") and name == output:
         deviation = 0.36
     return [name, list(shape), round(deviation * 12**0.5, 4), 1.0 if is_norm else 0.0]
 

@@ -89,8 +89,8 @@ std::vector<HostileCase> wrong_numbers() {
       {"equal rotary frequencies", llama("high_freq_factor", "4.0", "1.0"),
        "expected a number above low_freq_factor"},
       {"a rotary frequency of 0", llama("low_freq_factor", "1.0", "0"), "low_freq_factor"},
-      {"unknown rotary scaling", llama("rope_type", "\"llama3\"", "\"yarn\""),
-       "rope_type 'yarn' is not supported"},
+      {"unknown rotary scaling", llama("rope_type", "\"llama3\"", "\"mrope\""),
+       "rope_type 'mrope' is not supported"},
       {"rotary scaling that is a number",
        changed(kLlama, "\"rope_scaling\":\n  {\"rope_type\"",
                "\"rope_scaling\": 7, \"x\": {\"rope_type\""),
@@ -242,10 +242,10 @@ std::vector<HostileCase> accepted() {
 
 void read_config(const Json& json) {
   const std::string family = json.at("model_type").as_string();
-  if (family == "llama") (void)LlamaConfig::from_json(json);
+  if (family == "llama") (void)llama_config(json);
   if (family == "gpt2") (void)Gpt2Config::from_json(json);
   if (family == "bert") (void)BertConfig::from_json(json);
-  if (family == "meta") (void)LlamaConfig::from_json(llama_config_from_meta(json, 320));
+  if (family == "meta") (void)llama_config(llama_config_from_meta(json, 320));
 }
 
 }  // namespace

@@ -121,6 +121,24 @@ struct GridCase {
   }
 };
 
+/// What a family has in addition to Llama. Windows are shorter than the sequences.
+inline void add_decoder_settings(const GridCase& c, double drop, nlohmann::ordered_json& json) {
+  json.update({{"attention_dropout", drop}, {"pad_token_id", nullptr}});
+  if (c.family.starts_with("qwen")) {
+    json.update({{"use_sliding_window", true}, {"sliding_window", 3}, {"max_window_layers", 4}});
+  }
+  if (c.family == "mistral") json["sliding_window"] = 3;
+  if (c.family == "smollm3") json.update({{"attention_bias", true}, {"mlp_bias", true}});
+  if (c.family != "phi3") return;
+  const std::vector<double> short_factors(static_cast<size_t>(c.head_dim / 2), 1.5);
+  const std::vector<double> long_factors(short_factors.size(), 2.5);
+  json.update({{"original_max_position_embeddings", 4},
+               {"rope_scaling",
+                {{"rope_type", "longrope"},
+                 {"short_factor", short_factors},
+                 {"long_factor", long_factors}}}});
+}
+
 /// Eight layers, with sizes that the number of ranks does not divide.
 inline std::unique_ptr<Model> grid_model(const GridCase& c) {
   const int64_t hidden = 6 * c.head_dim;
@@ -144,8 +162,9 @@ inline std::unique_ptr<Model> grid_model(const GridCase& c) {
                {"num_hidden_layers", 8},
                {"num_attention_heads", 6},
                {"max_position_embeddings", 16}});
-  if (c.family == "llama") {
+  if (c.family != "bert") {
     json.update({{"num_key_value_heads", 2}, {"head_dim", c.head_dim}});
+    if (c.family != "llama") add_decoder_settings(c, drop, json);
   } else {
     json.update({{"architectures", {"BertForMaskedLM"}},
                  {"type_vocab_size", 2},

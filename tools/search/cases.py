@@ -38,16 +38,23 @@ def draw_sizes(rng):
 
 def draw_model(rng, families):
     model = draw_sizes(rng)
-    model["family"] = family = rng.choice(families)
+    family = rng.choice(families)
+    if family == "llama" and maybe(rng, 0.6):
+        family = rng.choice(tuple(models.DECODERS))
+    model["family"] = family
     heads = model["heads"]
-    if family == "llama":
+    if family in models.DECODERS:
         model["kv_heads"] = rng.choice([k for k in range(1, heads + 1) if heads % k == 0])
         model["attention_bias"], model["mlp_bias"] = maybe(rng, 0.25), maybe(rng, 0.25)
-        model["rope"] = rng.choice(("default", "default", "linear", "llama3", "parameters"))
+        scaled = ("longrope",) if family == "phi3" else ("linear", "llama3", "yarn", "longrope")
+        if model["head_dim"] > 2 and family != "phi3":  # transformers divides by head_dim - 2
+            scaled += ("dynamic",)
+        model["rope"] = rng.choice(("default", "default", "parameters", *scaled))
         model["theta"] = rng.choice((10000.0, 10000.0, 500.0, 500000.0))
-        if maybe(rng, 0.3):
+        model["window"] = rng.choice((0, 1, 2, 5, 5, 11))
+        if maybe(rng, 0.3) and family != "phi3":  # transformers wants hidden = heads x head_dim there
             model["hidden"] = rng.randint(3, 48)
-    else:
+    if family != "llama":
         model["dropout"] = rng.choice((0.0, 0.0, 0.1, 0.4))
     if family == "gpt2":
         model["scale_by_layer"], model["unscaled"] = maybe(rng, 0.15), maybe(rng, 0.1)

@@ -10,8 +10,9 @@ import zlib
 import tensor_file
 
 DEFAULTS = {
-    "family": "llama",    # llama | gpt2 | bert | imdb_bert
+    "family": "llama",    # one of DECODERS | gpt2 | bert | imdb_bert
     "source": "folder",   # folder | config (initial weights of Cleave) | a preset's name
+    "window": 0,          # of the families with sliding windows; 0: none
     "layers": 2, "heads": 2, "kv_heads": 0, "head_dim": 4, "hidden": 0, "inter": 12, "vocab": 31, "positions": 64,
     "tied": False, "attention_bias": False, "mlp_bias": False, "activation": "", "theta": 10000.0, "rope": "default",
     "head": "mlm",        # for bert: mlm | classify | pretraining | trunk
@@ -21,6 +22,9 @@ DEFAULTS = {
     # Relative changes with random sign, and a file dtype that can represent them; see confirm.py.
     "nudge": 0, "nudge_size": 0.0, "nudge_dtype": "",
 }
+# Llama, and its relatives by the name that transformers gives their classes.
+DECODERS = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral", "smollm3": "SmolLM3",
+            "olmo2": "Olmo2", "phi3": "Phi3"}
 WORDS = ("the", "of", "a", "cat", "dog", "runs", "film", "fine", "dull", "un", "##able", "##s", "##ing", ".", ",", "b", "c",
          "d", "e", "##a", "##b", "##c", "##d", "##e", "x", "y", "z", "##x", "##y", "##z")
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -45,21 +49,55 @@ def least_vocab(model):
     return 257 if model["tokenizer"] == "bytes" or model["source"] != "folder" else 2
 
 
-def llama_config(m):
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": m["hidden"],
+def has_biases(m, kind):
+    """Whether the family has the bias and the model uses it. `kind`: qkv, o or mlp."""
+    if kind == "qkv" and m["family"] == "qwen2":
+        return True
+    if kind == "mlp":
+        return m["mlp_bias"] and m["family"] in ("llama", "smollm3")
+    return m["attention_bias"] and m["family"] in ("llama", "qwen3", "smollm3", "olmo2")
+
+
+def own_settings(m):
+    """What a family's config.json has in addition to Llama's."""
+    family, window = m["family"], m["window"] or None
+    if family in ("qwen2", "qwen3"):
+        return {"use_sliding_window": bool(window), "sliding_window": window, "max_window_layers": m["layers"] // 2}
+    if family == "smollm3":
+        return {"use_sliding_window": bool(window), "sliding_window": window,
+                "no_rope_layers": [(i + m["seed"]) % 2 for i in range(m["layers"])]}
+    if family in ("mistral", "phi3"):
+        return {"sliding_window": window}
+    return {}
+
+
+def rope_settings(m):
+    """rope_scaling of config.json. Original lengths are such that frequencies do not change within a case."""
+    factors = [1 + i / 4 for i in range(m["head_dim"] // 2)]
+    return {"linear": {"type": "linear", "factor": 2.5}, "dynamic": {"type": "dynamic", "factor": 2.0},
+            "llama3": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                       "original_max_position_embeddings": 16},
+            "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+            "longrope": {"rope_type": "longrope", "short_factor": factors, "long_factor": factors[::-1],
+                         "attention_factor": 1.2, "original_max_position_embeddings": 1}}[m["rope"]]
+
+
+def decoder_config(m):
+    config = {"architectures": [DECODERS[m["family"]] + "ForCausalLM"], "model_type": m["family"], "hidden_size": m["hidden"],
               "intermediate_size": m["inter"], "num_hidden_layers": m["layers"], "num_attention_heads": m["heads"],
               "num_key_value_heads": m["kv_heads"], "head_dim": m["head_dim"], "hidden_act": m["activation"] or "silu",
-              "max_position_embeddings": m["positions"], "rms_norm_eps": 1e-5, "attention_bias": m["attention_bias"],
-              "mlp_bias": m["mlp_bias"], "tie_word_embeddings": m["tied"]}
+              "max_position_embeddings": m["positions"], "rms_norm_eps": 1e-5, "attention_bias": has_biases(m, "o"),
+              "mlp_bias": has_biases(m, "mlp"), "tie_word_embeddings": m["tied"]} | own_settings(m)
+    if m["family"] != "llama":  # transformers refuses the families' own defaults outside the vocabulary
+        config |= {"attention_dropout": m["dropout"], "pad_token_id": None, "eos_token_id": None}
     if m["rope"] == "parameters":
         config["rope_parameters"] = {"rope_type": "default", "rope_theta": m["theta"]}
         return config
     config["rope_theta"] = m["theta"]
-    if m["rope"] == "linear":
-        config["rope_scaling"] = {"type": "linear", "factor": 2.5}
-    if m["rope"] == "llama3":
-        config["rope_scaling"] = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                                  "original_max_position_embeddings": 16}
+    if m["rope"] != "default":
+        config["rope_scaling"] = rope_settings(m)
+    if m["family"] == "phi3":
+        config["original_max_position_embeddings"] = 1 if m["rope"] == "longrope" else m["positions"]
     return config
 
 
@@ -88,8 +126,8 @@ def bert_config(m):
 
 
 def config_of(m):
-    makers = {"llama": llama_config, "gpt2": gpt2_config, "bert": bert_config, "imdb_bert": bert_config}
-    config = makers[m["family"]](m)
+    makers = {"gpt2": gpt2_config, "bert": bert_config, "imdb_bert": bert_config}
+    config = makers.get(m["family"], decoder_config)(m)
     config["vocab_size"] = m["vocab"]
     config["initializer_range"] = 0.1
     if m["source"] == "folder":
@@ -100,20 +138,29 @@ def config_of(m):
     return config
 
 
-def llama_shapes(m):
+def decoder_shapes(m):
     d, i, q, kv = m["hidden"], m["inter"], m["heads"] * m["head_dim"], m["kv_heads"] * m["head_dim"]
+    fused = m["family"] == "phi3"
+    columns = {"qkv": q + 2 * kv} if fused else {"q": q, "k": kv, "v": kv}
     yield "model.embed_tokens.weight", [m["vocab"], d]
     for n in range(m["layers"]):
         at = f"model.layers.{n}."
-        yield at + "input_layernorm.weight", [d]
+        yield at + ("post_feedforward_layernorm" if m["family"] == "olmo2" else "input_layernorm") + ".weight", [d]
         yield at + "post_attention_layernorm.weight", [d]
-        for name, rows, columns in (("q", q, d), ("k", kv, d), ("v", kv, d), ("o", d, q)):
-            yield f"{at}self_attn.{name}_proj.weight", [rows, columns]
-            if m["attention_bias"]:
+        if m["family"] in ("qwen3", "olmo2"):
+            each = m["family"] == "qwen3"
+            yield at + "self_attn.q_norm.weight", [m["head_dim"] if each else q]
+            yield at + "self_attn.k_norm.weight", [m["head_dim"] if each else kv]
+        for name, rows in columns.items():
+            yield f"{at}self_attn.{name}_proj.weight", [rows, d]
+            if has_biases(m, "qkv"):
                 yield f"{at}self_attn.{name}_proj.bias", [rows]
-        for name, rows, columns in (("gate", i, d), ("up", i, d), ("down", d, i)):
-            yield f"{at}mlp.{name}_proj.weight", [rows, columns]
-            if m["mlp_bias"]:
+        yield f"{at}self_attn.o_proj.weight", [d, q]
+        if has_biases(m, "o"):
+            yield f"{at}self_attn.o_proj.bias", [d]
+        for name, rows, width in ([("gate_up", 2 * i, d)] if fused else [("gate", i, d), ("up", i, d)]) + [("down", d, i)]:
+            yield f"{at}mlp.{name}_proj.weight", [rows, width]
+            if has_biases(m, "mlp"):
                 yield f"{at}mlp.{name}_proj.bias", [rows]
     yield "model.norm.weight", [d]
     if not m["tied"]:
@@ -211,7 +258,7 @@ def renamed(m, tensors):
             out["cls.predictions.bias"] = ([m["vocab"]], "fp32", tensor_file.encoded([0.5] * m["vocab"], "fp32"))
         if m["family"] == "gpt2":
             out["transformer.h.0.attn.masked_bias"] = ([1], "fp32", tensor_file.encoded([-1e4], "fp32"))
-        if m["family"] == "llama" and m["tied"]:
+        if m["family"] in DECODERS and m["tied"]:
             out["lm_head.weight"] = out["model.embed_tokens.weight"]
         if m["family"] == "gpt2" and m["tied"]:
             out["lm_head.weight"] = out["transformer.wte.weight"]
@@ -229,7 +276,7 @@ def write_tokenizer(folder, m):
                    "sep_token": "[SEP]", "pad_token": "[PAD]", "mask_token": "[MASK]"}, file)
 
 
-SHAPES = {"llama": llama_shapes, "gpt2": gpt2_shapes, "bert": bert_shapes}
+SHAPES = {"gpt2": gpt2_shapes, "bert": bert_shapes}
 
 
 def write(folder, model):
@@ -244,7 +291,7 @@ def write(folder, model):
     if m["source"] == "config":
         return path
     dtype, tensors = m["nudge_dtype"] or m["file_dtype"], {}
-    for name, shape in SHAPES[m["family"]](m):
+    for name, shape in SHAPES.get(m["family"], decoder_shapes)(m):
         tensors[name] = (shape, dtype, tensor_file.encoded(values_of(m, name, shape), dtype))
     tensor_file.write(os.path.join(folder, "model.safetensors"), renamed(m, tensors), {"format": "pt"})
     write_tokenizer(folder, m)

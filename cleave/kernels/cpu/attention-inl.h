@@ -71,7 +71,13 @@ void unpack(const float* from, int64_t rows, int64_t width, float scale, T* to,
   }
 }
 
-/// Sets masked and padding scores of a row to -infinity.
+/// Columns of the scores that a block of queries computes: multiples of 16.
+struct Columns {
+  int64_t begin, end;
+  [[nodiscard]] int64_t size() const { return end - begin; }
+};
+
+/// Sets masked and padding scores of a row to -infinity. Rows begin at key 0.
 class Mask {
  public:
   Mask(const AttentionJob& job, int64_t batch) : job_(job) {
@@ -81,14 +87,20 @@ class Mask {
   [[nodiscard]] int64_t reach(int64_t query) const {
     return job_.causal ? query + 1 + job_.num_keys - job_.num_queries : job_.num_keys;
   }
-  void apply(float* scores, int64_t query, int64_t columns) const {
+  /// The first key that queries from `query` on may attend to.
+  [[nodiscard]] int64_t first(int64_t query) const {
+    return job_.window == 0 ? 0 : std::max<int64_t>(0, reach(query) - job_.window);
+  }
+  void apply(float* scores, int64_t query, Columns columns) const {
+    const int64_t begin = first(query);
     const int64_t end = reach(query);
-    std::fill(scores + end, scores + columns, kHidden);
+    std::fill(scores + columns.begin, scores + begin, kHidden);
+    std::fill(scores + end, scores + columns.end, kHidden);
     if (seen_ == nullptr) return;
     bool any = false;
-    for (int64_t s = 0; s < end; ++s) any = any || seen_[s];
+    for (int64_t s = begin; s < end; ++s) any = any || seen_[s];
     const int64_t own = query + job_.num_keys - job_.num_queries;
-    for (int64_t s = 0; s < end; ++s) {
+    for (int64_t s = begin; s < end; ++s) {
       if (!seen_[s] && (any || s != own)) scores[s] = kHidden;
     }
   }
@@ -146,9 +158,11 @@ class Scratch {
   float* next_;
 };
 
-inline int64_t columns_of(const Mask& mask, const Sizes& sizes, int64_t last_query) {
-  const auto columns = hwy::RoundUpTo(static_cast<size_t>(mask.reach(last_query)), 16);
-  return std::min(sizes.keys, static_cast<int64_t>(columns));
+/// For the queries from `begin` on, `rows` of them.
+inline Columns columns_of(const Mask& mask, const Sizes& sizes, int64_t begin, int64_t rows) {
+  const auto end = hwy::RoundUpTo(static_cast<size_t>(mask.reach(begin + rows - 1)), 16);
+  return {.begin = mask.first(begin) / 16 * 16,
+          .end = std::min(sizes.keys, static_cast<int64_t>(end))};
 }
 
 inline float scale_of(const AttentionJob& job) {

@@ -39,6 +39,7 @@ struct Saved {
   Tensor key_mask;
   std::vector<int64_t> kv_head;
   bool causal;
+  int64_t window;
 
   [[nodiscard]] AttentionJob job(const AttentionGradients& g) const {
     return {.num_heads = q.size(1),
@@ -47,6 +48,7 @@ struct Saved {
             .num_keys = k.size(2),
             .width = q.size(3),
             .causal = causal,
+            .window = window,
             .is_bf16 = q.scalar_type() == at::kBFloat16,
             .has_bf16_keys = k.scalar_type() == at::kBFloat16,
             .key_mask = key_mask.defined() && !key_mask.is_meta() ? key_mask.const_data_ptr<bool>()
@@ -80,6 +82,9 @@ void check_sizes(const Tensor& q, const Tensor& k, const Tensor& v, const Attent
   CLEAVE_CHECK((!mask.causal && !mask.key_mask.defined()) || q.size(2) <= k.size(2), Code::kShape,
                "attention with a mask: T=", q.size(2), " queries are more than S=", k.size(2),
                " keys; the last T keys must be the queries' own tokens");
+  CLEAVE_CHECK(mask.window >= 0 && (mask.causal || mask.window == 0), Code::kShape,
+               "attention: window=", mask.window, mask.causal ? "" : " without the causal mask",
+               "; expected a causal window of 1 or more keys, or 0 for none");
   if (mask.key_mask.defined()) {
     const auto sizes = mask.key_mask.sizes();
     CLEAVE_CHECK(sizes.size() == 2 && (sizes[0] == 1 || sizes[0] == q.size(0)) &&
@@ -129,7 +134,8 @@ Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                       ? mask.key_mask.expand({q.size(0), k.size(2)}).contiguous()
                       : Tensor(),
       .kv_head = mask.kv_head,
-      .causal = mask.causal};
+      .causal = mask.causal,
+      .window = mask.window};
   if (saved.kv_head.empty()) {
     saved.kv_head.resize(static_cast<size_t>(q.size(1)));
     std::iota(saved.kv_head.begin(), saved.kv_head.end(), 0);

@@ -114,24 +114,26 @@ void forward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head)
     if (job.kv_head[h] != kv_head) continue;
     for (int64_t begin = 0; begin < job.num_queries; begin += kRows) {
       const int64_t rows = std::min(kRows, job.num_queries - begin);
-      const int64_t columns = columns_of(mask, z, begin + rows - 1);
+      const Columns columns = columns_of(mask, z, begin, rows);
+      const int64_t first = columns.begin;
       copy_rows(head<Bf16>(job.q, batch, h) + begin * job.q.row_stride, job.q.row_stride, rows,
                 z.width, q);
-      multiply_timed({rows, columns, half, q, half, 1, k_t, z.keys, scores, z.keys, false});
+      multiply_timed({rows, columns.size(), half, q, half, 1, k_t + first, z.keys, scores + first,
+                      z.keys, false});
       float* log_sums = job.log_sums + (batch * job.num_heads + h) * job.num_queries + begin;
       float inverse[kRows];
       for (int64_t r = 0; r < rows; ++r) {
-        float* row = scores + r * z.keys;
-        scale_row(row, columns, scale_of(job));
-        mask.apply(row, begin + r, columns);
-        const float top = largest(row, columns);
-        const float sum = exponentials(row, columns, top);
+        float* row = scores + r * z.keys + first;
+        scale_row(row, columns.size(), scale_of(job));
+        mask.apply(scores + r * z.keys, begin + r, columns);
+        const float top = largest(row, columns.size());
+        const float sum = exponentials(row, columns.size(), top);
         log_sums[r] = top + std::log(sum);
         inverse[r] = 1 / sum;
-        round_row(row, columns, p + r * z.keys / 2);
+        round_row(row, columns.size(), p + (r * z.keys + first) / 2);
       }
-      multiply_timed(
-          {rows, z.width, columns / 2, p, z.keys / 2, 1, v, z.width, out, z.width, false});
+      multiply_timed({rows, z.width, columns.size() / 2, p + first / 2, z.keys / 2, 1,
+                      v + first / 2 * z.width, z.width, out, z.width, false});
       Bf16* to = head_to_write<Bf16>(job.out, batch, h) + begin * job.out.row_stride;
       for (int64_t r = 0; r < rows; ++r) {
         unpack(out + r * z.width, 1, z.width, inverse[r], to + r * job.out.row_stride, 0);
@@ -183,7 +185,8 @@ HWY_INLINE void score_gradients(const float* p, int64_t columns, const Bf16* dou
 
 /// A block of queries of one head.
 struct Block {
-  int64_t batch, head, begin, rows, columns;
+  int64_t batch, head, begin, rows;
+  Columns columns;
 
   [[nodiscard]] const Bf16* rows_of(const HeadsView& view) const {
     return HWY_NAMESPACE::head<Bf16>(view, batch, head) + begin * view.row_stride;
@@ -198,15 +201,20 @@ void gradients_of_scores(const AttentionJob& job, const Mask& mask, const Sizes&
   copy_rows(at.rows_of(job.dout), job.dout.row_stride, at.rows, z.width, b.dout);
   const float* log_sums =
       job.log_sums + (at.batch * job.num_heads + at.head) * job.num_queries + at.begin;
-  multiply_timed({at.rows, at.columns, half, b.q, half, 1, b.k_t, z.keys, b.p, z.keys, false});
-  multiply_timed({at.rows, at.columns, half, b.dout, half, 1, b.v_t, z.keys, b.ds, z.keys, false});
+  const int64_t first = at.columns.begin;
+  const int64_t count = at.columns.size();
+  multiply_timed(
+      {at.rows, count, half, b.q, half, 1, b.k_t + first, z.keys, b.p + first, z.keys, false});
+  multiply_timed(
+      {at.rows, count, half, b.dout, half, 1, b.v_t + first, z.keys, b.ds + first, z.keys, false});
   for (int64_t r = 0; r < at.rows; ++r) {
-    float* p = b.p + r * z.keys;
-    scale_row(p, at.columns, scale_of(job));
-    mask.apply(p, at.begin + r, at.columns);
-    exponentials(p, at.columns, log_sums[r]);
-    score_gradients(p, at.columns, at.rows_of(job.dout) + r * job.dout.row_stride,
-                    at.rows_of(job.out) + r * job.out.row_stride, z.width, b.ds + r * z.keys);
+    float* p = b.p + r * z.keys + first;
+    scale_row(p, count, scale_of(job));
+    mask.apply(b.p + r * z.keys, at.begin + r, at.columns);
+    exponentials(p, count, log_sums[r]);
+    score_gradients(p, count, at.rows_of(job.dout) + r * job.dout.row_stride,
+                    at.rows_of(job.out) + r * job.out.row_stride, z.width,
+                    b.ds + r * z.keys + first);
   }
 }
 
@@ -214,20 +222,23 @@ void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z, c
                     const Block& at) {
   gradients_of_scores(job, mask, z, b, at);
   const int64_t even = (at.rows + 1) / 2 * 2;
-  const int64_t reached = std::min(at.columns, job.num_keys);
+  const int64_t first = at.columns.begin;
+  const int64_t count = at.columns.size();
+  const int64_t reached = std::min(at.columns.end, job.num_keys) - first;
+  const int64_t rows_before = first * z.width;
   pair_rows(at.rows_of(job.q), job.q.row_stride, at.rows, z.width, even, b.q_pairs);
   pair_rows(at.rows_of(job.dout), job.dout.row_stride, at.rows, z.width, even, b.dout_pairs);
-  pair_rounded_rows(b.p, at.rows, at.columns, z.keys, b.p_pairs);
-  pair_rounded_rows(b.ds, at.rows, at.columns, z.keys, b.ds_pairs);
+  pair_rounded_rows(b.p + first, at.rows, count, z.keys, b.p_pairs + first);
+  pair_rounded_rows(b.ds + first, at.rows, count, z.keys, b.ds_pairs + first);
   for (int64_t r = 0; r < at.rows; ++r) {
-    round_row(b.ds + r * z.keys, at.columns, b.ds_rows + r * z.keys / 2);
+    round_row(b.ds + r * z.keys + first, count, b.ds_rows + (r * z.keys + first) / 2);
   }
-  multiply_timed({reached, z.width, even / 2, b.p_pairs, 1, z.keys, b.dout_pairs, z.width, b.dv,
-                  z.width, true});
-  multiply_timed(
-      {reached, z.width, even / 2, b.ds_pairs, 1, z.keys, b.q_pairs, z.width, b.dk, z.width, true});
-  multiply_timed({at.rows, z.width, at.columns / 2, b.ds_rows, z.keys / 2, 1, b.k, z.width, b.dq,
-                  z.width, false});
+  multiply_timed({reached, z.width, even / 2, b.p_pairs + first, 1, z.keys, b.dout_pairs, z.width,
+                  b.dv + rows_before, z.width, true});
+  multiply_timed({reached, z.width, even / 2, b.ds_pairs + first, 1, z.keys, b.q_pairs, z.width,
+                  b.dk + rows_before, z.width, true});
+  multiply_timed({at.rows, z.width, count / 2, b.ds_rows + first / 2, z.keys / 2, 1,
+                  b.k + rows_before / 2, z.width, b.dq, z.width, false});
   unpack(b.dq, at.rows, z.width, scale_of(job),
          head_to_write<Bf16>(job.dq, at.batch, at.head) + at.begin * job.dq.row_stride,
          job.dq.row_stride);
@@ -249,7 +260,7 @@ void backward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head
     if (job.kv_head[h] != kv_head) continue;
     for (int64_t begin = 0; begin < job.num_queries; begin += kRows) {
       const int64_t rows = std::min(kRows, job.num_queries - begin);
-      const int64_t columns = columns_of(mask, z, begin + rows - 1);
+      const Columns columns = columns_of(mask, z, begin, rows);
       backward_block(job, mask, z, b, {batch, h, begin, rows, columns});
     }
   }

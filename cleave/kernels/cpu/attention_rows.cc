@@ -44,22 +44,25 @@ void forward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
     if (job.kv_head[h] != kv_head) continue;
     for (int64_t begin = 0; begin < job.num_queries; begin += kRows) {
       const int64_t rows = std::min(kRows, job.num_queries - begin);
-      const int64_t columns = columns_of(mask, z, begin + rows - 1);
+      const Columns columns = columns_of(mask, z, begin, rows);
+      const int64_t count = columns.size();
+      float* seen = scores + columns.begin;
+      const float* keys = k_t + columns.begin;
+      const float* values = v + columns.begin * z.width;
       pack(head<T>(job.q, batch, h) + begin * job.q.row_stride, job.q.row_stride, rows, z.width,
            scale_of(job), q);
-      multiply({rows, columns, z.width, {q, z.width, 1}, k_t, z.keys, scores, z.keys, false});
+      multiply({rows, count, z.width, {q, z.width, 1}, keys, z.keys, seen, z.keys, false});
       float* log_sums = job.log_sums + (batch * job.num_heads + h) * job.num_queries + begin;
       T* to = head_to_write<T>(job.out, batch, h) + begin * job.out.row_stride;
       float inverse[kRows];
       for (int64_t r = 0; r < rows; ++r) {
-        float* row = scores + r * z.keys;
-        mask.apply(row, begin + r, columns);
-        const float top = largest(row, columns);
-        const float sum = exponentials(row, columns, top);
+        mask.apply(scores + r * z.keys, begin + r, columns);
+        const float top = largest(seen + r * z.keys, count);
+        const float sum = exponentials(seen + r * z.keys, count, top);
         log_sums[r] = top + std::log(sum);
         inverse[r] = 1 / sum;
       }
-      multiply({rows, z.width, columns, {scores, z.keys, 1}, v, z.width, out, z.width, false});
+      multiply({rows, z.width, count, {seen, z.keys, 1}, values, z.width, out, z.width, false});
       for (int64_t r = 0; r < rows; ++r) {
         unpack(out + r * z.width, 1, z.width, inverse[r], to + r * job.out.row_stride, 0);
       }
@@ -151,22 +154,25 @@ void decode_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   float* q = scratch.take(z.width);
   float* out = scratch.take(z.width);
   float* scores = scratch.take(z.keys);
-  const K* keys = head<K>(job.k, batch, kv_head);
-  const K* values = head<K>(job.v, batch, kv_head);
+  const Columns columns = columns_of(mask, z, 0, 1);
+  const int64_t count = job.num_keys - columns.begin;
+  const K* keys = head<K>(job.k, batch, kv_head) + columns.begin * job.k.row_stride;
+  const K* values = head<K>(job.v, batch, kv_head) + columns.begin * job.v.row_stride;
   for (int64_t h = 0; h < job.num_heads; ++h) {
     if (job.kv_head[h] != kv_head) continue;
     pack(head<T>(job.q, batch, h), 0, 1, z.width, scale_of(job), q);
-    scores_of(q, keys, job.k.row_stride, job.num_keys, z.width, scores);
-    mask.apply(scores, 0, z.keys);
-    const float top = largest(scores, z.keys);
-    const float sum = exponentials(scores, z.keys, top);
+    float* seen = scores + columns.begin;
+    scores_of(q, keys, job.k.row_stride, count, z.width, seen);
+    mask.apply(scores, 0, columns);
+    const float top = largest(seen, columns.size());
+    const float sum = exponentials(seen, columns.size(), top);
     job.log_sums[batch * job.num_heads + h] = top + std::log(sum);
     int64_t i = 0;
     for (; i + 4 * lanes <= z.width; i += 4 * lanes) {
-      weighted_sum<4>(scores, job.num_keys, values + i, job.v.row_stride, out + i);
+      weighted_sum<4>(seen, count, values + i, job.v.row_stride, out + i);
     }
     for (; i < z.width; i += lanes) {
-      weighted_sum<1>(scores, job.num_keys, values + i, job.v.row_stride, out + i);
+      weighted_sum<1>(seen, count, values + i, job.v.row_stride, out + i);
     }
     unpack(out, 1, z.width, 1 / sum, head_to_write<T>(job.out, batch, h), 0);
   }
@@ -195,7 +201,7 @@ struct BackwardScratch {
 
 /// Gradient of row r's scores, p (dp - sum(dout out)), written to b.ds, which holds dp.
 HWY_INLINE void score_gradients(const BackwardScratch& b, int64_t r, const Sizes& z,
-                                int64_t columns) {
+                                Columns columns) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
   FloatVec sums = hn::Zero(kFloats);
   for (int64_t i = 0; i < z.width; i += lanes) {
@@ -204,7 +210,7 @@ HWY_INLINE void score_gradients(const BackwardScratch& b, int64_t r, const Sizes
   const FloatVec delta = hn::SumOfLanes(kFloats, sums);
   float* ds = b.ds + r * z.keys;
   const float* p = b.p + r * z.keys;
-  for (int64_t s = 0; s < columns; s += lanes) {
+  for (int64_t s = columns.begin; s < columns.end; s += lanes) {
     store(hn::Mul(load(p + s), hn::Sub(load(ds + s), delta)), ds + s);
   }
 }
@@ -221,7 +227,7 @@ void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z,
   const int64_t h = at.head;
   const int64_t begin = at.begin;
   const int64_t rows = std::min(kRows, job.num_queries - begin);
-  const int64_t columns = columns_of(mask, z, begin + rows - 1);
+  const Columns columns = columns_of(mask, z, begin, rows);
   const auto packed = [&](const HeadsView& view, float scale, float* to) {
     pack(head<T>(view, batch, h) + begin * view.row_stride, view.row_stride, rows, z.width, scale,
          to);
@@ -230,17 +236,25 @@ void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z,
   packed(job.dout, 1, b.dout);
   packed(job.out, 1, b.out);
   const float* log_sums = job.log_sums + (batch * job.num_heads + h) * job.num_queries + begin;
-  multiply({rows, columns, z.width, {b.q, z.width, 1}, b.k_t, z.keys, b.p, z.keys, false});
+  const int64_t count = columns.size();
+  const int64_t first = columns.begin;
+  const int64_t reached = std::min(columns.end, job.num_keys) - first;
+  const int64_t skipped = first * z.width;
+  float* p = b.p + first;
+  float* ds = b.ds + first;
+  multiply({rows, count, z.width, {b.q, z.width, 1}, b.k_t + first, z.keys, p, z.keys, false});
   for (int64_t r = 0; r < rows; ++r) {
     mask.apply(b.p + r * z.keys, begin + r, columns);
-    exponentials(b.p + r * z.keys, columns, log_sums[r]);
+    exponentials(p + r * z.keys, count, log_sums[r]);
   }
-  multiply({rows, columns, z.width, {b.dout, z.width, 1}, b.v_t, z.keys, b.ds, z.keys, false});
+  multiply({rows, count, z.width, {b.dout, z.width, 1}, b.v_t + first, z.keys, ds, z.keys, false});
   for (int64_t r = 0; r < rows; ++r) score_gradients(b, r, z, columns);
-  const int64_t reached = std::min(columns, job.num_keys);
-  multiply({reached, z.width, rows, {b.p, 1, z.keys}, b.dout, z.width, b.dv, z.width, true});
-  multiply({reached, z.width, rows, {b.ds, 1, z.keys}, b.q, z.width, b.dk, z.width, true});
-  multiply({rows, z.width, reached, {b.ds, z.keys, 1}, b.k, z.width, b.dq, z.width, false});
+  float* dv = b.dv + skipped;
+  float* dk = b.dk + skipped;
+  multiply({reached, z.width, rows, {p, 1, z.keys}, b.dout, z.width, dv, z.width, true});
+  multiply({reached, z.width, rows, {ds, 1, z.keys}, b.q, z.width, dk, z.width, true});
+  const float* k = b.k + skipped;
+  multiply({rows, z.width, reached, {ds, z.keys, 1}, k, z.width, b.dq, z.width, false});
   unpack(b.dq, rows, z.width, scale_of(job),
          head_to_write<T>(job.dq, batch, h) + begin * job.dq.row_stride, job.dq.row_stride);
 }

@@ -18,6 +18,7 @@ struct AttentionJob {
   int64_t num_heads = 0, num_kv_heads = 0;           // H, G
   int64_t num_queries = 0, num_keys = 0, width = 0;  // T, S, K
   bool causal = false;
+  int64_t window = 0;  // 0: none
   bool is_bf16 = false;
   bool has_bf16_keys = false;
   const bool* key_mask = nullptr;    // [B, S]

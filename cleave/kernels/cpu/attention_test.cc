@@ -24,6 +24,8 @@ Tensor defined(const Tensor& q, const Tensor& k, const Tensor& v, const Attentio
   }
   Tensor seen = at::ones({q.size(0), 1, T, S}, at::kBool);
   if (mask.causal) seen = seen.logical_and(at::ones({T, S}, at::kBool).tril(S - T));
+  if (mask.window > 0)
+    seen = seen.logical_and(at::ones({T, S}, at::kBool).triu(S - T - mask.window + 1));
   if (mask.key_mask.defined()) seen = seen.logical_and(mask.key_mask.view({-1, 1, 1, S}));
   const Tensor own = at::eye(S, at::kBool).narrow(0, S - T, T);
   seen = seen.logical_or(seen.any(-1, true).logical_not().logical_and(own));
@@ -86,6 +88,23 @@ TEST(FastAttention, AnySizes_EqualTheDefinition) {
   }
 }
 
+// Windows of one key, of a part of a vector, of several vectors, and longer than the sequence.
+TEST(FastAttention, Windows_HideTheKeysBefore) {
+  Tensor key_mask = at::ones({2, 150}, at::kBool);
+  key_mask[0].narrow(0, 0, 70).fill_(false);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t window : {1, 5, 16, 37, 149, 200}) {
+      for (const int64_t T : {1, 7, 150}) {
+        const Sizes z{2, 4, 2, T, 150, 32};
+        const std::vector<int64_t> heads = {0, 0, 1, 1};
+        expect_equal(z, {.causal = true, .window = window, .kv_head = heads}, type);
+        expect_equal(z, {.causal = true, .window = window, .key_mask = key_mask, .kv_head = heads},
+                     type);
+      }
+    }
+  }
+}
+
 TEST(FastAttention, SharedKvHeads_AddTheirGradients) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     expect_equal({2, 4, 2, 33, 33, 32}, {.causal = true, .kv_head = {0, 0, 1, 1}}, type);
@@ -132,6 +151,7 @@ TEST(FastAttention, SizesThatDoNotFit_AreRefused) {
   refused(wide, wide, {.kv_head = heads});
   refused(one, one, {.kv_head = heads});
   refused(k, k, {});
+  refused(k, k, {.window = 2, .kv_head = heads});
   refused(k, k, {.kv_head = {0, 1}});
   refused(k, k, {.kv_head = {0, 0, 1, 2}});
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{3, 5}, {2, 4}, {5}}) {

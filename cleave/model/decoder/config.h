@@ -1,0 +1,81 @@
+#pragma once
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "cleave/model/facts.h"
+#include "cleave/nn/qk_norm.h"
+#include "cleave/nn/rotary_options.h"
+
+namespace cleave {
+
+/// What differs between the blocks of one decoder.
+struct DecoderLayer {
+  int64_t window = 0;  ///< keys that a query may attend to, its own included; 0: all
+  bool has_rotary = true;
+};
+
+/// A decoder of Llama's shape: embedding, blocks of causal attention and a gated MLP with RMS
+/// norms, a norm and the output matrix. The families fill it in from their config.json.
+struct DecoderConfig {
+  ModelFacts facts;
+  int64_t intermediate = 0;
+  int64_t head_dim = 0;
+  double norm_eps = 1e-6;
+  double init_range = 0.02;
+  double attention_dropout = 0;
+  bool qkv_bias = false;
+  bool out_bias = false;
+  bool mlp_bias = false;
+  bool tied = false;
+  bool norms_outputs = false;  ///< norms follow attention and MLP instead of preceding them
+  bool is_fused = false;       ///< q, k and v are one matrix, gate and up another
+  QkNorm qk_norm = QkNorm::kNone;
+  Activation activation = Activation::kSilu;
+  RotaryOptions rotary;
+  std::vector<DecoderLayer> layers;  ///< one entry per block
+};
+
+/// What a family's config.json means where it lacks a key, as in transformers, and which keys of
+/// other families it has.
+struct DecoderDefaults {
+  int64_t positions = 2048;
+  double norm_eps = 1e-6;
+  double theta = 10000;
+  bool tied = false;
+  std::optional<int64_t> kv_heads{}, head_dim{};  ///< empty: the heads; width / heads
+  std::optional<int64_t> eos{}, pad{};
+  /// Phi-3's rotary settings: partial_rotary_factor, original_max_position_embeddings with the
+  /// default 4096 outside rope_scaling, and of the types only longrope, also named su and yarn.
+  bool has_phi3_rotary = false;
+};
+
+/// Reads what all decoders have in common, with every layer as DecoderLayer{}. Throws
+/// Error(kFormat) naming key, value, range and byte; also for rotary scaling that Cleave lacks.
+DecoderConfig read_decoder(const Json& json, const DecoderDefaults& defaults);
+
+/// Reads rope_scaling or rope_parameters for `c`, whose head_dim and positions are set.
+RotaryOptions read_rotary(const Json& json, const DecoderConfig& c,
+                          const DecoderDefaults& defaults);
+
+/// Throws Error(kFormat) if config.json turns sliding windows on: the family has none.
+void refuse_window(const Json& json);
+
+/// Throws Error(kFormat) if the key has a value other than false, 0, null and an empty list, naming
+/// it: the family has no such part.
+void refuse_setting(const Json& json, std::string_view key);
+
+/// The window sliding_window; 0 for null. `absent` is the value if the key is missing.
+int64_t read_window(const Json& json, int64_t absent);
+
+/// Sets the layers' windows from layer_types ("full_attention", "sliding_attention"). Without that
+/// key, layer i is sliding if is_sliding[i]. Throws Error(kFormat) for another type or number of
+/// types, or a sliding layer with window 0.
+void read_layer_types(const Json& json, int64_t window, const std::vector<bool>& is_sliding,
+                      DecoderConfig& c);
+
+/// For families in which all layers have the same window: sets it, and refuses layer_types that
+/// differ.
+void set_window(const Json& json, int64_t window, DecoderConfig& c);
+
+}  // namespace cleave

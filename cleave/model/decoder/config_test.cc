@@ -1,0 +1,201 @@
+#include "cleave/model/decoder/config.h"
+
+#include <cmath>
+
+#include <gmock/gmock.h>
+
+#include "cleave/model/llama/config.h"
+#include "cleave/model/mistral/config.h"
+#include "cleave/model/olmo2/config.h"
+#include "cleave/model/phi3/config.h"
+#include "cleave/model/qwen2/config.h"
+#include "cleave/model/qwen3/config.h"
+#include "cleave/model/smollm3/config.h"
+#include "tests/support/thrown.h"
+
+// Oracle: the configuration classes and modeling_rope_utils.py of transformers 5.23.0.
+namespace cleave {
+namespace {
+
+using testing::HasSubstr;
+
+using Read = DecoderConfig (*)(const Json&);
+
+/// Members that every config.json needs, and `more`, which begins with a comma if not empty.
+Json config(const std::string& more = "") {
+  return Json::parse(R"({"vocab_size": 130000, "hidden_size": 1024, "intermediate_size": 48,
+      "num_hidden_layers": 4, "num_attention_heads": 32)" +
+                         more + "}",
+                     "config.json");
+}
+
+std::vector<int64_t> windows(const DecoderConfig& c) {
+  std::vector<int64_t> out;
+  for (const DecoderLayer& layer : c.layers) out.push_back(layer.window);
+  return out;
+}
+
+std::vector<bool> rotary_layers(const DecoderConfig& c) {
+  std::vector<bool> out;
+  for (const DecoderLayer& layer : c.layers) out.push_back(layer.has_rotary);
+  return out;
+}
+
+TEST(DecoderConfig, MissingKeys_HaveTheFamilysDefaults) {
+  struct Expected {
+    Read read;
+    int64_t kv_heads, head_dim, positions, window;
+    double eps, theta;
+    bool tied;
+    std::vector<int64_t> eos;
+    std::optional<int64_t> pad;
+    bool qkv_bias = false;
+  };
+  const std::optional<int64_t> none;
+  for (const Expected& e : {
+           Expected{&llama_config, 32, 32, 2048, 0, 1e-6, 1e4, false, {2}, none},
+           {&qwen2_config, 32, 32, 32768, 0, 1e-6, 1e4, false, {}, none, true},
+           {&qwen3_config, 32, 128, 32768, 0, 1e-6, 1e4, false, {}, none},
+           {&mistral_config, 8, 32, 131072, 4096, 1e-6, 1e4, false, {2}, none},
+           {&smollm3_config, 4, 32, 32768, 0, 1e-6, 2e6, true, {128001}, 128004},
+           {&olmo2_config, 32, 32, 2048, 0, 1e-5, 1e4, false, {50279}, 1},
+           {&phi3_config, 32, 32, 4096, 0, 1e-5, 1e4, false, {32000}, 32000},
+       }) {
+    const DecoderConfig c = e.read(config());
+    EXPECT_EQ(c.facts.num_kv_heads, e.kv_heads);
+    EXPECT_EQ(c.head_dim, e.head_dim);
+    EXPECT_EQ(c.facts.max_positions, e.positions);
+    EXPECT_EQ(windows(c), std::vector<int64_t>(4, e.window));
+    EXPECT_EQ(c.norm_eps, e.eps);
+    EXPECT_EQ(c.rotary.theta, e.theta);
+    EXPECT_EQ(c.tied, e.tied);
+    EXPECT_EQ(c.facts.eos_ids, e.eos);
+    EXPECT_EQ(c.facts.pad_id, e.pad);
+    EXPECT_EQ(c.qkv_bias, e.qkv_bias);
+    EXPECT_FALSE(c.out_bias);
+    EXPECT_FALSE(c.mlp_bias);
+  }
+}
+
+TEST(DecoderConfig, NullKvHeadsAndHeadDim_FollowFromTheHeads) {
+  for (const Read read : {&qwen2_config, &qwen3_config, &mistral_config, &smollm3_config}) {
+    const DecoderConfig c = read(config(R"(, "num_key_value_heads": null, "head_dim": null)"));
+    EXPECT_EQ(c.facts.num_kv_heads, 32);
+    EXPECT_EQ(c.head_dim, 32);
+  }
+}
+
+TEST(DecoderConfig, SlidingWindows_AreThoseOfTheirLayers) {
+  const std::string on = R"(, "use_sliding_window": true, "sliding_window": 5)";
+  for (const Read read : {&qwen2_config, &qwen3_config}) {
+    EXPECT_EQ(windows(read(config(on + R"(, "max_window_layers": 3)"))),
+              (std::vector<int64_t>{0, 0, 0, 5}));
+    EXPECT_EQ(windows(read(config(on))), std::vector<int64_t>(4, 0));  // from layer 28
+    EXPECT_EQ(windows(read(config(R"(, "sliding_window": 5, "max_window_layers": 0)"))),
+              std::vector<int64_t>(4, 0));
+    EXPECT_EQ(windows(read(config(R"(, "use_sliding_window": true, "max_window_layers": 0)"))),
+              std::vector<int64_t>(4, 4096));
+    EXPECT_EQ(windows(read(config(on + R"(, "layer_types": ["sliding_attention", "full_attention",
+                                              "full_attention", "sliding_attention"])"))),
+              (std::vector<int64_t>{5, 0, 0, 5}));
+  }
+  EXPECT_EQ(windows(mistral_config(config(R"(, "sliding_window": 5)"))),
+            std::vector<int64_t>(4, 5));
+  EXPECT_EQ(windows(mistral_config(config(R"(, "sliding_window": null)"))),
+            std::vector<int64_t>(4, 0));
+  EXPECT_EQ(windows(phi3_config(config(R"(, "sliding_window": 5)"))), std::vector<int64_t>(4, 5));
+  // In SmolLM3 the layers without rotary positions.
+  EXPECT_EQ(windows(smollm3_config(config(on))), (std::vector<int64_t>{0, 0, 0, 5}));
+  EXPECT_EQ(windows(smollm3_config(config(on + R"(, "no_rope_layers": [0, 1, 0, 1])"))),
+            (std::vector<int64_t>{5, 0, 5, 0}));
+}
+
+TEST(DecoderConfig, LayersWithoutRotaryPositions_AreListedOrEveryFourth) {
+  EXPECT_EQ(rotary_layers(smollm3_config(config())), (std::vector<bool>{true, true, true, false}));
+  EXPECT_EQ(rotary_layers(smollm3_config(config(R"(, "no_rope_layer_interval": 2)"))),
+            (std::vector<bool>{true, false, true, false}));
+  EXPECT_EQ(rotary_layers(smollm3_config(config(R"(, "no_rope_layers": [0, 1, 1, 0, 1])"))),
+            (std::vector<bool>{false, true, true, false}));
+}
+
+TEST(DecoderConfig, OldAndNewFormOfRotaryScaling_AreRead) {
+  const auto rotary = [](const std::string& more) { return llama_config(config(more)).rotary; };
+  using Scaling = RotaryOptions::Scaling;
+  EXPECT_EQ(rotary(R"(, "rope_parameters": {"rope_type": "default", "rope_theta": 500})").theta,
+            500);
+  EXPECT_EQ(rotary(R"(, "rope_theta": 500, "rope_scaling": {"type": "linear", "factor": 2})").theta,
+            500);
+  const std::string dynamic = R"(, "rope_scaling": {"rope_type": "dynamic", "factor": 2})";
+  EXPECT_EQ(rotary(dynamic).scaling, Scaling::kNone);
+  const RotaryOptions yarn = rotary(
+      R"(, "rope_parameters": {"rope_type": "yarn", "factor": 4, "beta_fast": 16, "truncate": false,
+           "original_max_position_embeddings": 512, "rope_theta": 1e6})");
+  EXPECT_EQ(yarn.scaling, Scaling::kYarn);
+  EXPECT_EQ(yarn.original_positions, 512);
+  EXPECT_EQ(yarn.beta_fast, 16);
+  EXPECT_FALSE(yarn.truncates);
+  EXPECT_NEAR(yarn.magnitude, 0.1 * std::log(4) + 1, 1e-15);
+  const std::string scaled = R"(, "rope_scaling": {"rope_type": "yarn", "factor": 4)";
+  EXPECT_NEAR(rotary(scaled + R"(, "mscale": 2, "mscale_all_dim": 0.5})").magnitude,
+              (0.2 * std::log(4) + 1) / (0.05 * std::log(4) + 1), 1e-15);
+  EXPECT_EQ(rotary(scaled + R"(, "attention_factor": 1.5})").magnitude, 1.5);
+}
+
+TEST(DecoderConfig, LongRopeOfPhi3_IsReadUnderItsOlderNamesToo) {
+  for (const std::string type : {"su", "yarn", "longrope"}) {
+    const DecoderConfig c = phi3_config(config(
+        R"(, "max_position_embeddings": 32768, "partial_rotary_factor": 0.25, "rope_scaling":
+             {"type": ")" +
+        type + R"(", "short_factor": [1, 1, 2, 2], "long_factor": [3, 3, 4, 4]})"));
+    EXPECT_EQ(c.rotary.scaling, RotaryOptions::Scaling::kLongRope);
+    EXPECT_EQ(c.rotary.head_dim, 8);
+    EXPECT_EQ(c.rotary.long_factors, (std::vector<double>{3, 3, 4, 4}));
+    EXPECT_EQ(c.rotary.original_positions, 4096);
+    // sqrt(1 + log(32768 / 4096) / log(4096)) = sqrt(1 + 3 / 12)
+    EXPECT_NEAR(c.rotary.magnitude, std::sqrt(1.25), 1e-15);
+  }
+}
+
+TEST(DecoderConfig, SettingsThatAreNotImplemented_AreRefusedByName) {
+  struct Refused {
+    Read read;
+    std::string more, message;
+  };
+  const std::string rope = R"(, "rope_scaling": {"rope_type": )";
+  for (const Refused& r : {
+           Refused{&llama_config, rope + R"("mrope"})", "rope_type 'mrope' is not supported"},
+           {&llama_config, rope + R"("default", "mrope_section": [1]})", "mrope_section"},
+           {&llama_config, R"(, "partial_rotary_factor": 0.5)", "\"partial_rotary_factor\" is 0.5"},
+           {&llama_config, rope + R"("linear", "factor": 2, "partial_rotary_factor": 0.5})",
+            "rope_scaling.partial_rotary_factor"},
+           {&llama_config, R"(, "sliding_window": 5)", "\"sliding_window\" is 5"},
+           {&olmo2_config, R"(, "use_sliding_window": true)", "\"use_sliding_window\" is true"},
+           {&llama_config, R"(, "layer_types": ["sliding_attention"])", "expected full_attention"},
+           {&mistral_config, R"(, "layer_types": ["full_attention"])",
+            "expected sliding_attention"},
+           {&mistral_config, R"(, "attention_bias": true)", "\"attention_bias\" is true"},
+           {&qwen2_config, R"(, "mlp_bias": true)", "\"mlp_bias\" is true"},
+           {&qwen2_config, R"(, "layer_types": ["full_attention"])", "one type for each of"},
+           {&qwen3_config, R"(, "layer_types": ["full_attention", "chunked_attention", "a", "b"])",
+            "\"layer_types[1]\" is \"chunked_attention\""},
+           {&qwen3_config,
+            R"(, "layer_types": ["full_attention", "full_attention", "full_attention",
+                                 "sliding_attention"])",
+            "needs a sliding_window"},
+           {&smollm3_config, R"(, "no_rope_layers": [1, 0])", "expected a number for each of"},
+           {&phi3_config, R"(, "resid_pdrop": 0.1)", "\"resid_pdrop\" is 0.1"},
+           {&phi3_config, R"(, "embd_pdrop": 0.1)", "\"embd_pdrop\" is 0.1"},
+           {&phi3_config, rope + R"("linear", "factor": 2})", "expected default or longrope"},
+           {&phi3_config, rope + R"("longrope", "short_factor": [1], "long_factor": [1]})",
+            "expected a list of 16 numbers"},
+           {&phi3_config, R"(, "partial_rotary_factor": 0.1)", "it rotates 3 of 32 dims"},
+           {&qwen2_config, R"(, "attention_dropout": 1)", "expected a probability"},
+       }) {
+    const Error error = test::thrown_by([&] { (void)r.read(config(r.more)); });
+    EXPECT_EQ(error.code(), Code::kFormat) << r.more;
+    EXPECT_THAT(error.what(), HasSubstr(r.message)) << r.more;
+  }
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,155 @@
+#include "cleave/model/decoder/decoder.h"
+
+#include "cleave/model/decoder/fused.h"
+#include "cleave/nn/attention.h"
+#include "cleave/nn/embedding.h"
+#include "cleave/nn/mlp.h"
+#include "cleave/nn/norm.h"
+
+namespace cleave {
+namespace {
+
+std::unique_ptr<Layer> make_attention(const DecoderConfig& c, const DecoderLayer& layer) {
+  const AttentionOptions options{
+      .hidden = c.facts.hidden,
+      .num_heads = c.facts.num_heads,
+      .num_kv_heads = c.facts.num_kv_heads,
+      .head_dim = c.head_dim,
+      .qkv_bias = c.qkv_bias,
+      .out_bias = c.out_bias,
+      .window = layer.window,
+      .dropout = c.attention_dropout,
+      .rotary = layer.has_rotary ? std::optional(c.rotary) : std::nullopt,
+      .qk_norm = c.qk_norm,
+      .norm_eps = c.norm_eps,
+      .init = Init::normal(c.init_range),
+      .out_init = Init::normal(c.init_range)};
+  if (c.is_fused) return std::make_unique<FusedAttention>(options);
+  return std::make_unique<Attention>(options);
+}
+
+std::unique_ptr<Layer> make_mlp(const DecoderConfig& c) {
+  const MlpOptions options{.hidden = c.facts.hidden,
+                           .intermediate = c.intermediate,
+                           .bias = c.mlp_bias,
+                           .activation = c.activation,
+                           .init = Init::normal(c.init_range),
+                           .out_init = Init::normal(c.init_range)};
+  if (c.is_fused) return std::make_unique<FusedMlp>(options);
+  return std::make_unique<Mlp>(options);
+}
+
+/// x + attention(norm(x)), then x + mlp(norm(x)); or, where norms_outputs, x + norm(attention(x)),
+/// then x + norm(mlp(x)). x [B, T, D].
+class DecoderBlock : public Layer {
+ public:
+  DecoderBlock(const DecoderConfig& c, const DecoderLayer& layer)
+      : norms_outputs_(c.norms_outputs),
+        attention_norm_(c.facts.hidden, c.norm_eps),
+        self_attn_(make_attention(c, layer)),
+        mlp_norm_(c.facts.hidden, c.norm_eps),
+        mlp_(make_mlp(c)) {
+    if (norms_outputs_) {
+      add("self_attn", *self_attn_, "attention");
+      add("post_attention_layernorm", attention_norm_);
+      add("mlp", *mlp_, "feed_forward");
+      add("post_feedforward_layernorm", mlp_norm_);
+      return;
+    }
+    add("input_layernorm", attention_norm_, "attention_norm");
+    add("self_attn", *self_attn_, "attention");
+    add("post_attention_layernorm", mlp_norm_, "ffn_norm");
+    add("mlp", *mlp_, "feed_forward");
+  }
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override {
+    if (norms_outputs_) {
+      const DTensor h = x + attention_norm_((*self_attn_)(x, context), context);
+      return h + mlp_norm_((*mlp_)(h, context), context);
+    }
+    const DTensor h = x + (*self_attn_)(attention_norm_(x, context), context);
+    return h + (*mlp_)(mlp_norm_(h, context), context);
+  }
+
+ private:
+  bool norms_outputs_;
+  RmsNorm attention_norm_;
+  std::unique_ptr<Layer> self_attn_;
+  RmsNorm mlp_norm_;
+  std::unique_ptr<Layer> mlp_;
+};
+
+/// The modules that Hugging Face names "model.*": ids to final hidden states.
+class DecoderTrunk : public LayerGroup {
+ public:
+  explicit DecoderTrunk(const DecoderConfig& c)
+      : embed_tokens_({.num_embeddings = c.facts.vocab_size,
+                       .embedding_dim = c.facts.hidden,
+                       .init = Init::normal(c.init_range),
+                       .padding_idx = c.facts.pad_id}),
+        norm_(c.facts.hidden, c.norm_eps) {
+    add("embed_tokens", embed_tokens_, "tok_embeddings");
+    for (const DecoderLayer& layer : c.layers) {
+      blocks_.push_back(std::make_unique<DecoderBlock>(c, layer));
+      add(str("layers.", blocks_.size() - 1), *blocks_.back());
+    }
+    add("norm", norm_);
+  }
+
+  [[nodiscard]] const std::shared_ptr<Parameter>& embedding_weight() const {
+    return embed_tokens_.weight();
+  }
+
+ private:
+  Embedding embed_tokens_;
+  std::vector<std::unique_ptr<DecoderBlock>> blocks_;
+  RmsNorm norm_;
+};
+
+class DecoderModel : public Model {
+ public:
+  DecoderModel(const Json& json, const DecoderConfig& config)
+      : Model(json, config.facts),
+        is_fused_(config.is_fused),
+        qk_norm_(config.qk_norm),
+        model_(config),
+        lm_head_({.in_features = config.facts.hidden,
+                  .out_features = config.facts.vocab_size,
+                  .bias = false,
+                  .init = Init::normal(config.init_range)}) {
+    if (config.tied) lm_head_.tie_weight(model_.embedding_weight());
+    add("model", model_, "");
+    add("lm_head", lm_head_, "output");
+  }
+
+  [[nodiscard]] Plan plan(bool sequence_parallel) const override {
+    const Placement between = sequence_parallel ? Placement(Shard{1}) : Placement(Replicate{});
+    Plan plan = {
+        {"model.embed_tokens", Rowwise{.output = between}},
+        {str("model.layers.*.self_attn.", is_fused_ ? "qkv" : "{q,k,v}", "_proj"), Colwise{}},
+        {"model.layers.*.self_attn.o_proj", Rowwise{.output = between}},
+        {str("model.layers.*.mlp.", is_fused_ ? "gate_up" : "{gate,up}", "_proj"), Colwise{}},
+        {"model.layers.*.mlp.down_proj", Rowwise{.output = between}},
+        {"lm_head", Colwise{.output = Shard{-1}}},  // the loss reads sharded logits
+    };
+    if (qk_norm_ == QkNorm::kAllHeads) {
+      plan.emplace_back("model.layers.*.self_attn.{q,k}_norm", Colwise{});
+    }
+    return plan;
+  }
+
+ private:
+  bool is_fused_;
+  QkNorm qk_norm_;
+  DecoderTrunk model_;
+  Linear lm_head_;
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_decoder(const Json& json, const DecoderConfig& config) {
+  return std::make_unique<DecoderModel>(json, config);
+}
+
+}  // namespace cleave

@@ -1,0 +1,34 @@
+#include "cleave/model/mistral/mistral.h"
+
+#include <nlohmann/json.hpp>
+
+#include "cleave/model/decoder/decoder.h"
+#include "cleave/model/mistral/config.h"
+
+namespace cleave {
+
+std::unique_ptr<Model> make_mistral(const Json& config) {
+  return make_decoder(config, mistral_config(config));
+}
+
+std::vector<Preset> mistral_presets() {
+  const nlohmann::ordered_json config = {{"architectures", {"MistralForCausalLM"}},
+                                         {"model_type", "mistral"},
+                                         {"vocab_size", 32000},
+                                         {"hidden_size", 4096},
+                                         {"intermediate_size", 14336},
+                                         {"num_hidden_layers", 32},
+                                         {"num_attention_heads", 32},
+                                         {"num_key_value_heads", 8},
+                                         {"head_dim", 128},
+                                         {"sliding_window", 4096},
+                                         {"hidden_act", "silu"},
+                                         {"max_position_embeddings", 32768},
+                                         {"rms_norm_eps", 1e-5},
+                                         {"rope_theta", 10000.0},
+                                         {"tie_word_embeddings", false},
+                                         {"initializer_range", 0.02}};
+  return {{.name = "mistral-7b", .config_json = config.dump()}};
+}
+
+}  // namespace cleave

@@ -1,0 +1,23 @@
+#include "cleave/model/qwen2/config.h"
+
+namespace cleave {
+
+void read_qwen_windows(const Json& json, DecoderConfig& c) {
+  const int64_t given = read_window(json, 4096);
+  const int64_t window = json.bool_or("use_sliding_window", false) ? given : 0;
+  const int64_t first = json.int_or("max_window_layers", 28, 0, kMostLayers);
+  std::vector<bool> is_sliding;
+  for (int64_t i = 0; i < c.facts.num_layers; ++i) is_sliding.push_back(i >= first);
+  read_layer_types(json, window, is_sliding, c);
+}
+
+DecoderConfig qwen2_config(const Json& json) {
+  DecoderConfig c = read_decoder(json, {.positions = 32768, .kv_heads = 32});
+  c.qkv_bias = true;
+  read_qwen_windows(json, c);
+  refuse_setting(json, "mlp_bias");
+  refuse_setting(json, "use_mrope");
+  return c;
+}
+
+}  // namespace cleave

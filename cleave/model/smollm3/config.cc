@@ -1,0 +1,43 @@
+#include "cleave/model/smollm3/config.h"
+
+namespace cleave {
+
+namespace {
+
+/// no_rope_layers says 1 for a layer with rotary positions and 0 for one without.
+void read_rope_layers(const Json& json, DecoderConfig& c) {
+  if (!json.has("no_rope_layers")) {
+    const int64_t interval = json.int_or("no_rope_layer_interval", 4, 1, kMostLayers);
+    for (int64_t i = 0; i < c.facts.num_layers; ++i) {
+      c.layers[static_cast<size_t>(i)].has_rotary = (i + 1) % interval != 0;
+    }
+    return;
+  }
+  const Json list = json.at("no_rope_layers");
+  if (list.size() < c.layers.size()) {
+    list.fail(str("expected a number for each of num_hidden_layers=", c.layers.size()));
+  }
+  for (size_t i = 0; i < c.layers.size(); ++i)
+    c.layers[i].has_rotary = list.at(i).as_int(0, 1) == 1;
+}
+
+}  // namespace
+
+DecoderConfig smollm3_config(const Json& json) {
+  DecoderConfig c = read_decoder(json, {.positions = 32768,
+                                        .theta = 2e6,
+                                        .tied = true,
+                                        .kv_heads = 4,
+                                        .eos = 128001,
+                                        .pad = 128004});
+  c.qkv_bias = c.out_bias = json.bool_or("attention_bias", false);
+  c.mlp_bias = json.bool_or("mlp_bias", false);
+  read_rope_layers(json, c);
+  const int64_t given = read_window(json, 0);
+  std::vector<bool> is_sliding;
+  for (const DecoderLayer& layer : c.layers) is_sliding.push_back(!layer.has_rotary);
+  read_layer_types(json, json.bool_or("use_sliding_window", false) ? given : 0, is_sliding, c);
+  return c;
+}
+
+}  // namespace cleave
