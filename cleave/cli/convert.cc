@@ -23,22 +23,23 @@ ModelFormat format_of(const std::string& word) {
 }
 
 void define(Flags& flags, ConvertOptions& options, Words& words) {
-  flags.add(&options.from,
-            {"from", "DIR", "model folder in any format, or run folder", "required"});
-  flags.add(&options.to, {"to", "DIR", "new folder; must not exist", "required"});
-  flags.choice(&words.format, {"format", "", "format of the new tensor files"},
-               {"safetensors", "bin", "oslo", "nxd"});
-  flags.add(&options.tp, {"tp", "N", "tensor-parallel ranks of oslo and nxd files"}, kRanks);
-  flags.add(&options.pp, {"pp", "N", "pipeline stages of oslo and nxd files"}, kRanks);
-  flags.choice(&words.dtype, {"dtype", "", "dtype of the new tensors"},
-               {"keep", "fp32", "bf16", "fp16", "fp64"});
-  flags.add(&words.max_shard_size,
-            {"max-shard-size", "SIZE", "maximum size of a safetensors or bin file: 5GB, 200MiB"});
+  flags.add(
+      {&options.from, {"from", "DIR", "model folder in any format, or run folder", "required"}});
+  flags.add({&options.to, {"to", "DIR", "new folder; must not exist", "required"}});
+  flags.add({&words.format,
+             {"format", "", "format of the new tensor files"},
+             option::Choices{"safetensors", "bin", "oslo", "nxd"}});
+  flags.add(
+      {&options.tp, {"tp", "N", "tensor-parallel ranks of oslo and nxd files"}, option::kRanks});
+  flags.add({&options.pp, {"pp", "N", "pipeline stages of oslo and nxd files"}, option::kRanks});
+  flags.add({&words.dtype,
+             {"dtype", "", "dtype of the new tensors"},
+             option::Choices{"keep", "fp32", "bf16", "fp16", "fp64"}});
+  flags.add({&words.max_shard_size,
+             {"max-shard-size", "SIZE", "maximum size of a safetensors or bin file: 5GB, 200MiB"}});
 }
 
 int run(ConvertOptions& options, const Words& words, const Flags& flags) {
-  flags.require("from");
-  flags.require("to");
   options.format = format_of(words.format);
   if (words.dtype != "keep") options.dtype = words.dtype;
   const auto bytes = bytes_from_text(words.max_shard_size);

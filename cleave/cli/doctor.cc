@@ -129,12 +129,13 @@ Command doctor_command() {
       .usage = "[--exit-codes | --flight FILE] [--json]",
       .define = [](Flags& flags) -> Run {
         auto options = std::make_shared<Options>();
-        flags.toggle(&options->exit_codes, {"exit-codes", "", "only list the exit codes", "off"});
-        flags.add(&options->flight, {"flight", "FILE",
-                                     "only report a flight log: the ranks that others wait "
-                                     "for, and each rank's last operations",
-                                     "none"});
-        flags.toggle(&options->json, {"json", "", "print one JSON object", "off"});
+        flags.add({&options->exit_codes, {"exit-codes", "", "only list the exit codes", "off"}});
+        flags.add({&options->flight,
+                   {"flight", "FILE",
+                    "only report a flight log: the ranks that others wait "
+                    "for, and each rank's last operations",
+                    "none"}});
+        flags.add({&options->json, {"json", "", "print one JSON object", "off"}});
         flags.exclusive({"exit-codes", "flight"});
         return [options] {
           if (!options->flight.empty()) {

@@ -3,26 +3,8 @@
 #include <string>
 
 #include "cleave/cli/flags.h"
-#include "cleave/generate/options.h"
-#include "cleave/planner/options.h"
 
 namespace cleave::cli {
-
-/// --tokenizer; `default_text` is its default in help.
-FlagText tokenizer_text(std::string default_text = "the model's");
-
-/// --plain-kernels.
-FlagText plain_kernels_text();
-
-/// Adds --tp, --dp, --pp and the other layout flags to the current group.
-void define_layout(Flags& flags, LayoutOptions& options);
-
-/// Adds --gemm, --plain-kernels, --threads-per-rank, --timeout, --device to the current group.
-void define_machine(Flags& flags, MachineOptions& options);
-
-/// Adds the group "ranks" of a command that runs a model without training it: --tp, --dtype and the
-/// flags of define_machine.
-void define_inference_ranks(Flags& flags, RunOptions& options);
 
 /// --config and --local-rank (also --local_rank, which torch.distributed.launch passes).
 class LauncherFlags {

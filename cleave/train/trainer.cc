@@ -18,6 +18,7 @@
 #include "cleave/kernels/cpu/gemm.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/nn/move.h"
+#include "cleave/train/resume.h"
 #include "cleave/train/summary.h"
 
 namespace cleave {
@@ -125,12 +126,7 @@ void Trainer::load() {
   if (state.has("loss_scale")) {
     loss_scale_.restore(state.at("loss_scale").as_number(), state.at("good_steps").as_int(0));
   }
-  // The position in the data is counted in batches.
-  const int64_t batch_size = state.at("batch_size").as_int(1);
-  CLEAVE_CHECK(batch_size == setup_.options.batch_size, Code::kUsage, "the run in ",
-               setup_.options.out, " was started with --batch-size ", batch_size,
-               "; give the same value to resume it");
-  if (is_first()) warn_of_changes(state);
+  check_changes(state);
   saved_ = done_;
   set_aside_newer();
 }
@@ -147,22 +143,17 @@ void Trainer::set_aside_newer() {
   }
 }
 
-/// Warns about options that differ from those of the resumed run and are easily overlooked.
-void Trainer::warn_of_changes(const Json& state) const {
+/// Refuses or warns about options that differ from those of the resumed run.
+void Trainer::check_changes(const Json& state) const {
   const TrainOptions& o = setup_.options;
+  const std::vector<std::string> changes = check_resumed(state, o);
+  if (!is_first()) return;
   if (o.model != TrainOptions{}.model && o.model != model_name_) {
     log_warning("--model ", o.model, " is ignored: the run in ", o.out,
                 " resumes with its own model, ", model_name_);
   }
-  const auto seed = static_cast<uint64_t>(state.int_or("seed", static_cast<int64_t>(o.seed)));
-  const bool shuffle = state.bool_or("shuffle", o.shuffle);
-  if (seed != o.seed) {
-    log_warning("the run in ", o.out, " was started with --seed ", seed, ", now ", o.seed,
-                ": the order of the data changes; some sequences repeat, others are skipped");
-  } else if (shuffle != o.shuffle) {
-    log_warning("the run in ", o.out, " was started with ", shuffle ? "--shuffle" : "--no-shuffle",
-                ": the order of the data changes; some sequences repeat, others are skipped");
-  } else if (state.string_or("data", "") != to_hex(setup_.data->fingerprint())) {
+  for (const std::string& change : changes) log_warning(change);
+  if (changes.empty() && state.string_or("data", "") != to_hex(setup_.data->fingerprint())) {
     log_warning("the run in ", o.out, " was started on other data or with another --seq-len; ",
                 "it resumes at step ", done_, " of this data");
   }
@@ -410,9 +401,7 @@ std::string Trainer::state_json() const {
   state["model"] = model_name_;
   state["step"] = done_;
   state["tokens"] = tokens_;
-  state["seed"] = static_cast<int64_t>(setup_.options.seed);  // JSON readers take int64
-  state["shuffle"] = setup_.options.shuffle;
-  state["batch_size"] = setup_.options.batch_size;
+  save_options(state, setup_.options);
   state["data"] = to_hex(setup_.data->fingerprint());
   if (loss_scale_.is_on()) {
     state["loss_scale"] = loss_scale_.value();
