@@ -41,7 +41,7 @@ Command generate_command() {
             flags.exclusive({"prompt", "prompt-file", "prompt-ids"});
             auto launcher = std::make_shared<LauncherFlags>(flags);
             return [options, launcher, &flags] {
-              launcher->check();
+              launcher->apply();
               if (!options->prompt_file.empty()) read_prompt_file(options.get());
               check(*options, flags);
               if (const auto code = run_as_processes(options->device, options->tp)) return *code;

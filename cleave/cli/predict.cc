@@ -30,7 +30,7 @@ Command predict_command() {
             flags.add_all(option::sections(*options));
             auto launcher = std::make_shared<LauncherFlags>(flags);
             return [options, launcher] {
-              launcher->check();
+              launcher->apply();
               check(*options);
               if (const auto code = run_as_processes(options->device, options->tp)) return *code;
               library_function<decltype(cleave_predict)>("cleave_predict")(*options);

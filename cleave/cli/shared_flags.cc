@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cleave/base/status.h"
 #include "cleave/cli/check.h"
 #include "cleave/cli/library.h"
 #include "cleave/comm/bootstrap/environment.h"
@@ -28,14 +29,20 @@ std::string quoted(std::string_view word) {
 
 LauncherFlags::LauncherFlags(Flags& flags) {
   flags.group("other");
+  flags.add(quiet(&is_quiet_));
   flags.config();
   flags.add({&local_rank_,
              {"local-rank", "N", "set by torch.distributed.launch; only checked", "none"},
              option::Limits{0, 65535}});
 }
 
-void LauncherFlags::check() const {
+void LauncherFlags::apply() const {
+  set_quiet(is_quiet_);
   check_launcher(local_rank_);
+}
+
+option::Row quiet(bool* target) {
+  return {target, {"quiet", "", "print no progress and no summary", "off"}};
 }
 
 std::optional<int> run_as_processes(const std::string& device, int num_ranks) {

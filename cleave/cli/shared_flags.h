@@ -6,19 +6,24 @@
 
 namespace cleave::cli {
 
-/// --config and --local-rank (also --local_rank, which torch.distributed.launch passes).
+/// --config, --quiet and --local-rank (also --local_rank, which torch.distributed.launch passes).
 class LauncherFlags {
  public:
   explicit LauncherFlags(Flags& flags);
   LauncherFlags(const LauncherFlags&) = delete;
   LauncherFlags& operator=(const LauncherFlags&) = delete;
 
-  /// Compares --local-rank with the launcher's environment variables. Throws Error(kShape).
-  void check() const;
+  /// Applies --quiet. Compares --local-rank with the launcher's environment variables. Throws
+  /// Error(kShape).
+  void apply() const;
 
  private:
   int local_rank_ = -1;
+  bool is_quiet_ = false;
 };
+
+/// --quiet.
+option::Row quiet(bool* target);
 
 /// Several ranks on GPUs must be processes: runs this command line as `num_ranks` processes and
 /// returns the exit code. Returns nullopt if this process itself runs the ranks or is a rank of a

@@ -56,7 +56,7 @@ Command train_command() {
             flags.exclusive({"steps", "epochs"});
             auto launcher = std::make_shared<LauncherFlags>(flags);
             return [options, launcher] {
-              launcher->check();
+              launcher->apply();
               check(*options);
               const int num_ranks = std::max(options->tp, 1) * options->pp * options->dp;
               if (const auto code = run_as_processes(options->device, num_ranks)) return *code;

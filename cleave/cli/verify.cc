@@ -27,7 +27,7 @@ Command verify_command() {
             flags.exclusive({"plan", "sequence-parallel"});
             auto launcher = std::make_shared<LauncherFlags>(flags);
             return [options, launcher] {
-              launcher->check();
+              launcher->apply();
               check(*options);
               const int num_ranks = (options->tp == 0 ? 2 : options->tp) * options->dp;
               const bool is_fuzz = options->fuzz > 0;  // chooses its own layouts

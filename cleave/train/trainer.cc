@@ -10,9 +10,9 @@
 #include "cleave/base/byte_count.h"
 #include "cleave/base/clock.h"
 #include "cleave/base/hash.h"
-#include "cleave/base/log.h"
 #include "cleave/base/mutant.h"
 #include "cleave/base/resource_limits.h"
+#include "cleave/base/status.h"
 #include "cleave/base/stop.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/kernels/cpu/gemm.h"
@@ -79,8 +79,8 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
   model_name_ = setup.options.model;
   // Shown before memory is allocated, since the allocation may fail.
   if (is_first() && setup.planned) {
-    log_info("memory  at most ", bytes_text(static_cast<double>(setup.planned->most_bytes())),
-             " per rank");
+    log_status("memory  at most ", bytes_text(static_cast<double>(setup.planned->most_bytes())),
+               " per rank");
   }
   load();
   CLEAVE_CHECK(has_address_space(kLeastSpace), Code::kMemory, "less than ",
@@ -103,7 +103,7 @@ void Trainer::load() {
     LoadResult loaded = setup_.changes_task ? load_for_other_task(rank_.model(), *setup_.folder,
                                                                   type, setup_.options.seed)
                                             : load_model(rank_.model(), *setup_.folder, type);
-    if (is_first() && setup_.changes_task) log_info(task_line(rank_.model(), loaded));
+    if (is_first() && setup_.changes_task) log_status(task_line(rank_.model(), loaded));
     carried_ = std::move(loaded.carried);
   }
   move_to(rank_.model(), device_of(setup_.options.device));
@@ -170,12 +170,12 @@ void Trainer::start_log() {
                                     " --resume for short"));
   metrics_ = std::make_unique<MetricsWriter>((folder_.path() / "metrics.jsonl").string(), done_);
   for (const std::string& line : run_header(setup_, model_name_, rank_.model(), world_, machine_)) {
-    log_info(line);
+    log_status(line);
   }
-  if (setup_.resumes) log_info("resumed after step ", done_, " from ", setup_.folder->path);
+  if (setup_.resumes) log_status("resumed after step ", done_, " from ", setup_.folder->path);
   if (setup_.resumes && done_ >= setup_.num_steps) {
-    log_info("all ", setup_.num_steps,
-             " steps are done; raise --steps or --epochs to train longer");
+    log_status("all ", setup_.num_steps,
+               " steps are done; raise --steps or --epochs to train longer");
   }
   if (done_ >= setup_.num_steps) return;
   progress_ = std::make_unique<Progress>(ProgressOptions{.total = setup_.num_steps, .done = done_});
@@ -239,7 +239,7 @@ int Trainer::run() {
     finish("finished");
   } else {
     finish(str("stopped by signal ", stop_signal_, " after step ", done_));
-    if (is_first()) log_info("resume with: ", resume_command(setup_.options));
+    if (is_first()) log_status("resume with: ", resume_command(setup_.options));
   }
   return stop_signal_;
 }
@@ -456,8 +456,8 @@ void Trainer::finish(const std::string& outcome) {
   report.checkpoints = checkpoint_list(folder_.path());
   const std::string path = (folder_.path() / "report.html").string();
   write_report(path, report);
-  log_info("checkpoint: ", (folder_.path() / checkpoint_name(saved_)).string());
-  log_info("report: ", path);
+  log_status("checkpoint: ", (folder_.path() / checkpoint_name(saved_)).string());
+  log_status("report: ", path);
 }
 
 }  // namespace cleave
