@@ -51,16 +51,15 @@ std::vector<std::pair<std::string, std::string>> matching(const std::vector<Sect
   std::vector<std::pair<std::string, std::string>> found;
   for (const Section& section : sections) {
     for (const Row& row : section.rows) {
-      if (row.across == kMustMatch) found.emplace_back("--" + row.text.name, text_of(row.target));
+      if (row.across == kMustMatch) found.emplace_back("--" + row.name, text_of(row.target));
     }
   }
   return found;
 }
 
 Row tokenizer(std::string* target, std::string default_text) {
-  return {target,
-          {"tokenizer", "bytes|DIR", "one token per byte, or a folder with tokenizer files",
-           std::move(default_text)}};
+  return {target, "tokenizer", "bytes|DIR", "one token per byte, or a folder with tokenizer files",
+          std::move(default_text)};
 }
 
 }  // namespace cleave::option

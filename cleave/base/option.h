@@ -52,15 +52,6 @@ using Target = std::variant<bool*, int*, int64_t*, uint64_t*, double*, std::opti
                             std::array<double, 2>*, std::string*, std::vector<std::string>*,
                             std::vector<std::vector<int64_t>>*>;
 
-/// How an option looks in help and in messages.
-struct Text {
-  std::string name;            ///< without dashes
-  std::string value;           ///< placeholder of the value in help: "N", "FILE"
-  std::string help;            ///< one phrase, with the unit
-  std::string default_text{};  ///< default as help shows it; empty: the variable's value. An option
-                               ///< with the default "required" must be given
-};
-
 /// Whether all ranks of a job must have the same value.
 enum class Across { kMayDiffer, kMustMatch };
 using enum Across;
@@ -80,7 +71,11 @@ inline constexpr OnResume kReordersData{
 /// One option of a command.
 struct Row {
   Target target;
-  Text text;
+  std::string name;            ///< without dashes
+  std::string value;           ///< placeholder of the value in help: "N", "FILE"
+  std::string help;            ///< one phrase, with the unit
+  std::string default_text{};  ///< default as help shows it; empty: the variable's value. An option
+                               ///< with the default "required" must be given
   std::variant<std::monostate, Limits, Choices, Each> values{};
   Across across = kMayDiffer;
   OnResume on_resume{};

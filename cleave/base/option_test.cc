@@ -30,8 +30,8 @@ TEST(Option, Matching_HasOnlyTheMarkedOptions) {
   int steps = 7;
   std::string out = "run";
   const std::vector<Section> sections{
-      {"first", {{&steps, {"steps", "N", "steps"}, kSteps, kMustMatch}}},
-      {"second", {{&out, {"out", "DIR", "folder"}}}}};
+      {"first", {{&steps, "steps", "N", "steps", "", kSteps, kMustMatch}}},
+      {"second", {{&out, "out", "DIR", "folder"}}}};
   EXPECT_EQ(matching(sections), (Pairs{{"--steps", "7"}}));
 }
 

@@ -27,20 +27,18 @@ ModelFormat format_of(const std::string& word) {
 
 void define(Flags& flags, ConvertOptions& options, Words& words) {
   flags.add(
-      {&options.from, {"from", "DIR", "model folder in any format, or run folder", "required"}});
-  flags.add({&options.to, {"to", "DIR", "new folder; must not exist", "required"}});
-  flags.add({&words.format,
-             {"format", "", "format of the new tensor files"},
+      {&options.from, "from", "DIR", "model folder in any format, or run folder", "required"});
+  flags.add({&options.to, "to", "DIR", "new folder; must not exist", "required"});
+  flags.add({&words.format, "format", "", "format of the new tensor files", "",
              option::Choices{"safetensors", "bin", "oslo", "nxd"}});
   flags.add(
-      {&options.tp, {"tp", "N", "tensor-parallel ranks of oslo and nxd files"}, option::kRanks});
-  flags.add({&options.pp, {"pp", "N", "pipeline stages of oslo and nxd files"}, option::kRanks});
-  flags.add({&words.dtype,
-             {"dtype", "", "dtype of the new tensors"},
+      {&options.tp, "tp", "N", "tensor-parallel ranks of oslo and nxd files", "", option::kRanks});
+  flags.add({&options.pp, "pp", "N", "pipeline stages of oslo and nxd files", "", option::kRanks});
+  flags.add({&words.dtype, "dtype", "", "dtype of the new tensors", "",
              option::Choices{"keep", "fp32", "bf16", "fp16", "fp64"}});
-  flags.add({&words.max_shard_size,
-             {"max-shard-size", "SIZE", "maximum size of a safetensors or bin file: 5GB, 200MiB"}});
-  flags.add({&words.json, {"json", "", "print the summary as one JSON object", "off"}});
+  flags.add({&words.max_shard_size, "max-shard-size", "SIZE",
+             "maximum size of a safetensors or bin file: 5GB, 200MiB"});
+  flags.add({&words.json, "json", "", "print the summary as one JSON object", "off"});
   flags.add(quiet(&words.quiet));
   flags.exclusive({"json", "quiet"});
 }

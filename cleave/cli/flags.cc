@@ -34,9 +34,9 @@ void refuse_swallowed_flag(const Flags::Flag& flag, const CLI::App& app) {
   for (const std::string& value : flag.option->results()) {
     const std::string word = value.substr(0, value.find('='));
     const bool is_flag = word.starts_with("--") && app.get_option_no_throw(word) != nullptr;
-    const std::string name = dashed(flag.row.text.name);
+    const std::string name = dashed(flag.row.name);
     CLEAVE_CHECK(!is_flag, Code::kUsage, name, " has no value, ", word, " follows it; give it as ",
-                 name, ' ', flag.row.text.value);
+                 name, ' ', flag.row.value);
   }
 }
 
@@ -51,8 +51,8 @@ std::string spellings(const std::string& name) {
 CLI::Option* add_option(CLI::App& app, const option::Row& row) {
   const Arity arity = arity_of(row);
   const auto keep_raw = [](const CLI::results_t&) { return true; };
-  CLI::Option* option = app.add_option(spellings(row.text.name), keep_raw, row.text.help);
-  option->type_name(row.text.value);
+  CLI::Option* option = app.add_option(spellings(row.name), keep_raw, row.help);
+  option->type_name(row.value);
   if (arity == Arity::kMany) {
     option->expected(1, CLI::detail::expected_max_vector_size)->allow_extra_args();
   } else {
@@ -77,18 +77,16 @@ Flags::Flags(CLI::App& app) : app_(&app) {
 }
 
 void Flags::add(option::Row row) {
-  option::Text& text = row.text;
-  if (text.default_text.empty()) text.default_text = default_of(row);
+  if (row.default_text.empty()) row.default_text = default_of(row);
   if (const auto* choices = std::get_if<option::Choices>(&row.values)) {
-    for (const std::string& choice : *choices)
-      text.value += (text.value.empty() ? "" : "|") + choice;
+    for (const std::string& choice : *choices) row.value += (row.value.empty() ? "" : "|") + choice;
   }
   Flag flag{.row = std::move(row), .group = group_};
   if (const auto* const* value = std::get_if<bool*>(&flag.row.target)) {
     flag.is_shown_negative = **value;
-    const auto& [name, placeholder, help, default_text] = flag.row.text;
-    flag.option = app_->add_flag(spellings(name))->description(help);
-    flag.opposite = app_->add_flag(spellings("no-" + name))->description(help);
+    const std::string& name = flag.row.name;
+    flag.option = app_->add_flag(spellings(name))->description(flag.row.help);
+    flag.opposite = app_->add_flag(spellings("no-" + name))->description(flag.row.help);
     // The form that restates the default only overrides a config file; help does not show it.
     (flag.is_shown_negative ? flag.option : flag.opposite)->group("");
   } else {
@@ -104,15 +102,14 @@ void Flags::add_all(const std::vector<option::Section>& sections) {
   }
 }
 
-void Flags::positional(std::string* target, option::Text text) {
+void Flags::positional(std::string* target, Positional text) {
   app_->add_option(text.name, *target, text.help)->type_name(text.value);
   positionals_.push_back(std::move(text));
 }
 
 void Flags::config() {
-  add({&config_path_,
-       {"config", "FILE.json",
-        "JSON file with these flags as keys; the command line overrides it"}});
+  add({&config_path_, "config", "FILE.json",
+       "JSON file with these flags as keys; the command line overrides it"});
 }
 
 void Flags::exclusive(std::vector<std::string> names) {
@@ -121,7 +118,7 @@ void Flags::exclusive(std::vector<std::string> names) {
 
 const Flags::Flag* Flags::find(std::string_view name) const {
   const auto at = std::find_if(flags_.begin(), flags_.end(),
-                               [&](const Flag& flag) { return flag.row.text.name == name; });
+                               [&](const Flag& flag) { return flag.row.name == name; });
   return at == flags_.end() ? nullptr : &*at;
 }
 
@@ -143,7 +140,7 @@ void Flags::refuse_leftovers() const {
 
 void Flags::read_command_line() {
   for (const Flag& flag : flags_) {
-    const std::string& name = flag.row.text.name;
+    const std::string& name = flag.row.name;
     std::vector<std::string> values = flag.option->results();
     if (flag.opposite != nullptr) {
       const bool is_on = flag.option->count() > 0;
@@ -177,7 +174,7 @@ bool Flags::is_hidden_by_command_line(const std::string& name) const {
 void Flags::read_config(const std::string& path) {
   std::vector<std::string> names;
   for (const Flag& flag : flags_) {
-    if (flag.row.text.name != "config") names.push_back(flag.row.text.name);
+    if (flag.row.name != "config") names.push_back(flag.row.name);
   }
   for (const ConfigEntry& entry : read_config_entries(path)) {
     const bool is_opposite = entry.name.starts_with("no-") && find(entry.name) == nullptr;
@@ -221,10 +218,10 @@ void Flags::resolve() {
   }
   check_exclusive();
   for (const Flag& flag : flags_) {
-    const option::Text& text = flag.row.text;
-    CLEAVE_CHECK(text.default_text != "required" || is_given(text.name), Code::kUsage,
-                 dashed(text.name), ' ', text.value, " is missing; see cleave ",
-                 command_name(*app_), " --help");
+    const option::Row& row = flag.row;
+    CLEAVE_CHECK(row.default_text != "required" || is_given(row.name), Code::kUsage,
+                 dashed(row.name), ' ', row.value, " is missing; see cleave ", command_name(*app_),
+                 " --help");
   }
 }
 

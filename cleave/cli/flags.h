@@ -12,6 +12,11 @@ class Option;
 
 namespace cleave::cli {
 
+/// How a positional argument looks in help.
+struct Positional {
+  std::string name, value, help;
+};
+
 /// The flags of one command: what the command line and a config file may set, and which variables
 /// receive the values. CLI11 splits the command line; resolve() reads the values, first from the
 /// command line, then from the file of --config.
@@ -37,7 +42,7 @@ class Flags {
   /// Adds the flags of all options of a command.
   void add_all(const std::vector<option::Section>& sections);
   /// The next positional argument.
-  void positional(std::string* target, option::Text text);
+  void positional(std::string* target, Positional text);
   /// Adds --config FILE.
   void config();
   /// Allows at most one of these; resolve() throws Error(kUsage) otherwise. A flag on the command
@@ -57,7 +62,7 @@ class Flags {
   [[nodiscard]] std::vector<std::string>* program() const { return program_; }
   [[nodiscard]] CLI::App& app() const { return *app_; }
   /// The positional arguments, in order.
-  [[nodiscard]] const std::vector<option::Text>& positionals() const { return positionals_; }
+  [[nodiscard]] const std::vector<Positional>& positionals() const { return positionals_; }
 
  private:
   void refuse_leftovers() const;
@@ -74,7 +79,7 @@ class Flags {
   std::vector<std::string> on_command_line_;
   std::vector<std::string> in_config_;
   std::vector<std::string>* program_ = nullptr;
-  std::vector<option::Text> positionals_;
+  std::vector<Positional> positionals_;
   std::string config_path_;
 };
 

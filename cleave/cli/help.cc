@@ -68,7 +68,7 @@ std::string line(const Row& row, size_t column) {
 }
 
 Row row_of(const Flags::Flag& flag) {
-  const option::Text& text = flag.row.text;
+  const option::Row& text = flag.row;
   const std::string dashes = text.name.size() == 1 ? "-" : "--";
   std::string shown = (flag.is_shown_negative ? "--no-" : dashes) + text.name;
   if (!text.value.empty()) shown += ' ' + text.value;
@@ -96,7 +96,7 @@ std::string program_help(const std::vector<Command>& commands) {
 
 std::string command_help(const Command& command, const Flags& flags) {
   std::vector<std::pair<std::string, Row>> rows;
-  for (const option::Text& word : flags.positionals()) {
+  for (const Positional& word : flags.positionals()) {
     rows.emplace_back("", Row{word.value, word.help});
   }
   for (const Flags::Flag& flag : flags.all()) rows.emplace_back(flag.group, row_of(flag));

@@ -14,7 +14,7 @@ void define(Flags& flags, PlanOptions& options) {
   flags.exclusive({"parameters", "json"});
   // These flags describe one layout; --ranks lists many.
   for (const option::Row& row : option::rows(static_cast<LayoutOptions&>(options))) {
-    flags.exclusive({"ranks", row.text.name});
+    flags.exclusive({"ranks", row.name});
   }
   flags.exclusive({"ranks", "parameters"});
   flags.exclusive({"ranks", "draw-schedule"});

@@ -31,9 +31,8 @@ LauncherFlags::LauncherFlags(Flags& flags) {
   flags.group("other");
   flags.add(quiet(&is_quiet_));
   flags.config();
-  flags.add({&local_rank_,
-             {"local-rank", "N", "set by torch.distributed.launch; only checked", "none"},
-             option::Limits{0, 65535}});
+  flags.add({&local_rank_, "local-rank", "N", "set by torch.distributed.launch; only checked",
+             "none", option::Limits{0, 65535}});
 }
 
 void LauncherFlags::apply() const {
@@ -42,7 +41,7 @@ void LauncherFlags::apply() const {
 }
 
 option::Row quiet(bool* target) {
-  return {target, {"quiet", "", "print no progress and no summary", "off"}};
+  return {target, "quiet", "", "print no progress and no summary", "off"};
 }
 
 std::optional<int> run_as_processes(const std::string& device, int num_ranks) {

@@ -90,14 +90,13 @@ void print(const Tokenizer& tokenizer, const Tokens& tokens) {
 }
 
 void define(Flags& flags, Options& options) {
-  flags.add({&options.tokenizer,
-             {"tokenizer", "bytes|DIR", "one token per byte, or a folder with tokenizer files",
-              "required"}});
-  flags.add({&options.text, {"text", "TEXT", "text to tokenize", "stdin"}, option::Each{}});
-  flags.add({&options.file, {"file", "FILE", "file with the text"}});
+  flags.add({&options.tokenizer, "tokenizer", "bytes|DIR",
+             "one token per byte, or a folder with tokenizer files", "required"});
+  flags.add({&options.text, "text", "TEXT", "text to tokenize", "stdin", option::Each{}});
+  flags.add({&options.file, "file", "FILE", "file with the text"});
   flags.exclusive({"text", "file"});
-  flags.add({&options.special, {"special", "", "add no begin and end tokens to the text"}});
-  flags.add({&options.json, {"json", "", "print one JSON object", "off"}});
+  flags.add({&options.special, "special", "", "add no begin and end tokens to the text"});
+  flags.add({&options.json, "json", "", "print one JSON object", "off"});
 }
 
 }  // namespace

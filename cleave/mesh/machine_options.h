@@ -22,43 +22,42 @@ namespace cleave::option {
 /// --tp of commands in which all ranks can be tensor-parallel.
 inline Row tensor_parallel(int* target) {
   return {target,
-          {"tp", "N", "tensor-parallel ranks; each holds a shard of every layer",
-           "1; under a launcher all remaining ranks"},
+          "tp",
+          "N",
+          "tensor-parallel ranks; each holds a shard of every layer",
+          "1; under a launcher all remaining ranks",
           kRanks};
 }
 
 /// --plan.
 inline Row plan(std::string* target) {
-  return {target,
-          {"plan", "FILE.json", "tensor-parallel plan: module names to parallel styles",
-           "the model's"}};
+  return {target, "plan", "FILE.json", "tensor-parallel plan: module names to parallel styles",
+          "the model's"};
 }
 
 /// --plain-kernels.
 inline Row plain_kernels(std::string* target) {
   return {target,
-          {"plain-kernels", "LIST",
-           "use libtorch for these kernels: attention,norm,gate,rotary,loss,few-rows,panels,adam, "
-           "or all",
-           "none"},
+          "plain-kernels",
+          "LIST",
+          "use libtorch for these kernels: attention,norm,gate,rotary,loss,few-rows,panels,adam, "
+          "or all",
+          "none",
           {},
           kMustMatch};
 }
 
 /// The options of MachineOptions.
 inline std::vector<Row> rows(MachineOptions& o) {
-  return {{&o.gemm,
-           {"gemm", "", "library for matrix products; auto times both once"},
-           Choices{"auto", "mkl", "onednn"},
-           kMustMatch},
-          plain_kernels(&o.plain_kernels),
-          {&o.threads_per_rank,
-           {"threads-per-rank", "N", "compute threads of a rank", "cores / ranks"},
-           kThreads},
-          {&o.timeout_s,
-           {"timeout", "SECONDS", "longest wait for another rank; then all ranks stop"},
-           kSeconds},
-          {&o.device, {"device", "", "device of all tensors"}, Choices{"cpu", "cuda"}, kMustMatch}};
+  return {
+      {&o.gemm, "gemm", "", "library for matrix products; auto times both once", "",
+       Choices{"auto", "mkl", "onednn"}, kMustMatch},
+      plain_kernels(&o.plain_kernels),
+      {&o.threads_per_rank, "threads-per-rank", "N", "compute threads of a rank", "cores / ranks",
+       kThreads},
+      {&o.timeout_s, "timeout", "SECONDS", "longest wait for another rank; then all ranks stop", "",
+       kSeconds},
+      {&o.device, "device", "", "device of all tensors", "", Choices{"cpu", "cuda"}, kMustMatch}};
 }
 
 /// `rows` and after them those of `more`.

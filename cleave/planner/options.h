@@ -45,59 +45,51 @@ namespace cleave::option {
 inline std::vector<Row> rows(LayoutOptions& o) {
   return {
       tensor_parallel(&o.tp),
-      {&o.dp, {"dp", "N", "data-parallel ranks; each computes a share of the batch"}, kRanks},
-      {&o.pp, {"pp", "N", "pipeline-parallel ranks; each holds some of the layers"}, kRanks},
+      {&o.dp, "dp", "N", "data-parallel ranks; each computes a share of the batch", "", kRanks},
+      {&o.pp, "pp", "N", "pipeline-parallel ranks; each holds some of the layers", "", kRanks},
       plan(&o.plan),
-      {&o.sequence_parallel,
-       {"sequence-parallel", "",
-        "shard activations along the sequence between tensor-parallel regions", "off"}},
-      {&o.virtual_pipeline, {"virtual-pipeline", "N", "pipeline stages per pipeline rank"}, kRanks},
-      {&o.schedule_pp,
-       {"schedule-pp", "", "pipeline schedule", "1f1b, or interleaved"},
+      {&o.sequence_parallel, "sequence-parallel", "",
+       "shard activations along the sequence between tensor-parallel regions", "off"},
+      {&o.virtual_pipeline, "virtual-pipeline", "N", "pipeline stages per pipeline rank", "",
+       kRanks},
+      {&o.schedule_pp, "schedule-pp", "", "pipeline schedule", "1f1b, or interleaved",
        Choices{"gpipe", "1f1b", "interleaved", "zero-bubble"}},
-      {&o.zero,
-       {"zero", "0|1", "1 shards master weights and optimizer moments over data-parallel ranks"},
-       Limits{0, 1}},
-      {&o.fsdp, {"fsdp", "", "also shard weights and gradients over data-parallel ranks", "off"}},
-      {&o.recompute,
-       {"recompute", "", "activations that backward recomputes instead of keeping them"},
+      {&o.zero, "zero", "0|1",
+       "1 shards master weights and optimizer moments over data-parallel ranks", "", Limits{0, 1}},
+      {&o.fsdp, "fsdp", "", "also shard weights and gradients over data-parallel ranks", "off"},
+      {&o.recompute, "recompute", "",
+       "activations that backward recomputes instead of keeping them", "",
        Choices{"none", "full", "selective"}}};
 }
 
 /// --optimizer.
 inline Row optimizer(std::string* target) {
-  return {target, {"optimizer", "", "optimizer"}, Choices{"adamw", "adam", "sgd"}, kMustMatch};
+  return {target, "optimizer", "", "optimizer", "", Choices{"adamw", "adam", "sgd"}, kMustMatch};
 }
 
 /// The options of `cleave plan`.
 inline std::vector<Section> sections(PlanOptions& o) {
   return {
       {"model and batch",
-       {{&o.model, {"model", "NAME|DIR|JSON", "preset, model folder, or a config.json with sizes"}},
-        {&o.vocab_size,
-         {"vocab-size", "N", "vocabulary size of a preset"},
+       {{&o.model, "model", "NAME|DIR|JSON", "preset, model folder, or a config.json with sizes"},
+        {&o.vocab_size, "vocab-size", "N", "vocabulary size of a preset", "",
          Limits{1, kTokens.high}},
-        {&o.batch_size, {"batch-size", "N", "sequences per step over all ranks"}, kSequences},
-        {&o.micro_batch_size,
-         {"micro-batch-size", "N", "sequences per forward pass of a data-parallel rank",
-          "as in train"},
-         kSequences},
-        {&o.seq_len, {"seq-len", "N", "tokens per sequence"}, kLength},
-        {&o.dtype,
-         {"dtype", "", "dtype of forward and backward"},
+        {&o.batch_size, "batch-size", "N", "sequences per step over all ranks", "", kSequences},
+        {&o.micro_batch_size, "micro-batch-size", "N",
+         "sequences per forward pass of a data-parallel rank", "as in train", kSequences},
+        {&o.seq_len, "seq-len", "N", "tokens per sequence", "", kLength},
+        {&o.dtype, "dtype", "", "dtype of forward and backward", "",
          Choices{"fp32", "bf16", "fp16", "fp64"}},
         optimizer(&o.optimizer)}},
-      {"layout", joined({{&o.ranks,
-                          {"ranks", "N", "instead list all layouts of N ranks, best first", "off"},
-                          kRanks},
-                         {&o.memory,
-                          {"memory", "SIZE", "memory limit per rank, e.g. 8GiB",
-                           "this host's memory / ranks"}}},
+      {"layout", joined({{&o.ranks, "ranks", "N", "instead list all layouts of N ranks, best first",
+                          "off", kRanks},
+                         {&o.memory, "memory", "SIZE", "memory limit per rank, e.g. 8GiB",
+                          "this host's memory / ranks"}},
                         rows(o))},
       {"output",
-       {{&o.parameters, {"parameters", "", "list how every parameter is sharded", "off"}},
-        {&o.draw_schedule, {"draw-schedule", "FILE.svg", "draw the pipeline schedule", "none"}},
-        {&o.json, {"json", "", "print one line of JSON", "off"}}}}};
+       {{&o.parameters, "parameters", "", "list how every parameter is sharded", "off"},
+        {&o.draw_schedule, "draw-schedule", "FILE.svg", "draw the pipeline schedule", "none"},
+        {&o.json, "json", "", "print one line of JSON", "off"}}}};
 }
 
 }  // namespace cleave::option
