@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "cleave/base/error.h"
-#include "cleave/base/log.h"
+#include "cleave/base/status.h"
 
 namespace cleave {
 namespace {
@@ -85,19 +85,19 @@ void Progress::update(int64_t done, const ProgressReading& reading) {
   }
   const double now = options_.clock();
   const double every = is_terminal_ ? options_.draw_every_s : options_.line_every_s;
-  if (is_finished_ || now - last_shown_s_ < every) return;
+  if (is_finished_ || is_quiet() || now - last_shown_s_ < every) return;
   last_shown_s_ = now;
   if (is_terminal_) {
     set_live_line(live_line(terminal_width(), now));
   } else if (done_ < options_.total) {  // finish() logs the last line
-    log_info(count(), figures(), time_left(now));
+    log_status(count(), figures(), time_left(now));
   }
 }
 
 void Progress::finish() {
   if (std::exchange(is_finished_, true)) return;
   if (is_terminal_) set_live_line("");
-  log_info(count(), figures(), "  took ", duration_text(options_.clock() - start_s_));
+  log_status(count(), figures(), "  took ", duration_text(options_.clock() - start_s_));
 }
 
 std::string Progress::count() const {

@@ -234,27 +234,27 @@ int run(const Options& options) {
 }  // namespace
 
 Command bench_collectives_command() {
-  return {.name = "bench collectives",
-          .summary = "time collectives between ranks on this host",
-          .usage = "[--op NAME] [--world N] [--ranks threads|processes] [flags]",
-          .define = [](Flags& flags) -> Run {
-            auto options = std::make_shared<Options>();
-            std::vector<std::string> ops = kOps;
-            ops.emplace_back("all");
-            flags.choice(&options->op, {"op", "", "collective to time"}, std::move(ops));
-            flags.add(&options->world, {"world", "N", "number of ranks"}, kHostRanks);
-            flags.choice(&options->ranks, {"ranks", "", "run ranks as threads or as processes"},
-                         {"threads", "processes"});
-            flags.add(&options->bytes, {"bytes", "LIST", "total sizes of the data"});
-            flags.choice(&options->dtype, {"dtype", "", "dtype of the elements"},
-                         {"fp32", "bf16", "fp16"});
-            flags.add(&options->seconds, {"seconds", "S", "time for each line of output"},
-                      Range{.low = 1e-6, .high = 1e5});
-            flags.toggle(&options->one_core, {"one-core", "", "bind all ranks to one core", "off"});
-            flags.toggle(&options->json,
-                         {"json", "", "print a line of JSON for each op and size", "off"});
-            return [options] { return run(*options); };
-          }};
+  return {
+      .name = "bench collectives",
+      .summary = "time collectives between ranks on this host",
+      .usage = "[--op NAME] [--world N] [--ranks threads|processes] [flags]",
+      .define = [](Flags& flags) -> Run {
+        auto options = std::make_shared<Options>();
+        std::vector<std::string> ops = kOps;
+        ops.emplace_back("all");
+        flags.add({&options->op, "op", "", "collective to time", "", std::move(ops)});
+        flags.add({&options->world, "world", "N", "number of ranks", "", option::kHostRanks});
+        flags.add({&options->ranks, "ranks", "", "run ranks as threads or as processes", "",
+                   option::Choices{"threads", "processes"}});
+        flags.add({&options->bytes, "bytes", "LIST", "total sizes of the data"});
+        flags.add({&options->dtype, "dtype", "", "dtype of the elements", "",
+                   option::Choices{"fp32", "bf16", "fp16"}});
+        flags.add({&options->seconds, "seconds", "S", "time for each line of output", "",
+                   option::Limits{.low = 1e-6, .high = 1e5}});
+        flags.add({&options->one_core, "one-core", "", "bind all ranks to one core", "off"});
+        flags.add({&options->json, "json", "", "print a line of JSON for each op and size", "off"});
+        return [options] { return run(*options); };
+      }};
 }
 
 }  // namespace cleave::cli

@@ -164,22 +164,61 @@ std::string zsh_script(const CLI::App& root) {
          cases + "  esac\n}\ncompdef _cleave cleave\n";
 }
 
+// In single quotes of fish.
+std::string fish_quoted(const std::string& text) {
+  std::string result = "'";
+  for (const char c : text) result += (c == '\'' || c == '\\' ? "\\" : "") + std::string(1, c);
+  return result + "'";
+}
+
+std::string fish_command(const CLI::App& app) {
+  const std::string begin =
+      "complete -c cleave -n '__fish_seen_subcommand_from " + app.get_name() + "'";
+  std::string text;
+  for (const CLI::App* part : app.get_subcommands({})) {
+    text +=
+        begin + " -f -a " + part->get_name() + " -d " + fish_quoted(part->get_description()) + '\n';
+  }
+  for (const Item& item : items(app)) {
+    const bool is_long = item.name.starts_with("--");
+    text += begin + (is_long ? " -l " + item.name.substr(2) : " -s " + item.name.substr(1));
+    if (!item.value.empty()) text += takes_path(item.value) ? " -rF" : " -x";
+    const std::string words = joined(choices(item.value));
+    if (!words.empty()) text += " -a " + fish_quoted(words);
+    text += " -d " + fish_quoted(item.help) + '\n';
+  }
+  return text;
+}
+
+std::string fish_script(const CLI::App& root) {
+  std::string text = "# fish completion of cleave: cleave completion fish | source\n";
+  for (const CLI::App* app : root.get_subcommands({})) {
+    text += "complete -c cleave -n __fish_use_subcommand -f -a " + app->get_name() + " -d " +
+            fish_quoted(app->get_description()) + '\n' + fish_command(*app);
+  }
+  return text;
+}
+
 }  // namespace
 
 Command completion_command() {
   return {.name = "completion",
-          .summary = "print a completion script for bash or zsh",
-          .usage = "bash|zsh",
+          .summary = "print a completion script for bash, zsh or fish",
+          .usage = "bash|zsh|fish",
           .define = [](Flags& flags) -> Run {
             auto shell = std::make_shared<std::string>();
-            flags.positional(shell.get(),
-                             {"shell", "bash|zsh", "shell; use: source <(cleave completion bash)"});
+            flags.positional(shell.get(), {"shell", "bash|zsh|fish",
+                                           "shell; use: source <(cleave completion bash)"});
             return [shell, &flags] {
               const CLI::App& root = *flags.app().get_parent();
-              CLEAVE_CHECK(!shell->empty(), Code::kUsage, "no shell given; expected bash or zsh");
-              CLEAVE_CHECK(*shell == "bash" || *shell == "zsh", Code::kUsage, "shell is '", *shell,
-                           "'; expected one of bash, zsh");
-              std::cout << (*shell == "bash" ? bash_script(root) : zsh_script(root));
+              CLEAVE_CHECK(!shell->empty(), Code::kUsage,
+                           "no shell given; expected bash, zsh or fish");
+              const bool is_bash = *shell == "bash", is_zsh = *shell == "zsh";
+              CLEAVE_CHECK(is_bash || is_zsh || *shell == "fish", Code::kUsage, "shell is '",
+                           *shell, "'; expected one of bash, zsh, fish");
+              std::cout << (is_bash  ? bash_script(root)
+                            : is_zsh ? zsh_script(root)
+                                     : fish_script(root));
               return 0;
             };
           }};

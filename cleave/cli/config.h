@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "cleave/cli/flags.h"
+#include "cleave/cli/value.h"
 #include "cleave/text/json.h"
 
 namespace cleave::cli {

@@ -2,18 +2,21 @@
 
 #include <iostream>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cleave/base/byte_count.h"
 #include "cleave/base/error.h"
 #include "cleave/cli/check.h"
 #include "cleave/cli/command.h"
 #include "cleave/cli/library.h"
+#include "cleave/cli/shared_flags.h"
 
 namespace cleave::cli {
 namespace {
 
 struct Words {
   std::string format = "safetensors", dtype = "keep", max_shard_size = "5GB";
+  bool json = false, quiet = false;
 };
 
 ModelFormat format_of(const std::string& word) {
@@ -23,22 +26,32 @@ ModelFormat format_of(const std::string& word) {
 }
 
 void define(Flags& flags, ConvertOptions& options, Words& words) {
-  flags.add(&options.from,
-            {"from", "DIR", "model folder in any format, or run folder", "required"});
-  flags.add(&options.to, {"to", "DIR", "new folder; must not exist", "required"});
-  flags.choice(&words.format, {"format", "", "format of the new tensor files"},
-               {"safetensors", "bin", "oslo", "nxd"});
-  flags.add(&options.tp, {"tp", "N", "tensor-parallel ranks of oslo and nxd files"}, kRanks);
-  flags.add(&options.pp, {"pp", "N", "pipeline stages of oslo and nxd files"}, kRanks);
-  flags.choice(&words.dtype, {"dtype", "", "dtype of the new tensors"},
-               {"keep", "fp32", "bf16", "fp16", "fp64"});
-  flags.add(&words.max_shard_size,
-            {"max-shard-size", "SIZE", "maximum size of a safetensors or bin file: 5GB, 200MiB"});
+  flags.add(
+      {&options.from, "from", "DIR", "model folder in any format, or run folder", "required"});
+  flags.add({&options.to, "to", "DIR", "new folder; must not exist", "required"});
+  flags.add({&words.format, "format", "", "format of the new tensor files", "",
+             option::Choices{"safetensors", "bin", "oslo", "nxd"}});
+  flags.add(
+      {&options.tp, "tp", "N", "tensor-parallel ranks of oslo and nxd files", "", option::kRanks});
+  flags.add({&options.pp, "pp", "N", "pipeline stages of oslo and nxd files", "", option::kRanks});
+  flags.add({&words.dtype, "dtype", "", "dtype of the new tensors", "",
+             option::Choices{"keep", "fp32", "bf16", "fp16", "fp64"}});
+  flags.add({&words.max_shard_size, "max-shard-size", "SIZE",
+             "maximum size of a safetensors or bin file: 5GB, 200MiB"});
+  flags.add({&words.json, "json", "", "print the summary as one JSON object", "off"});
+  flags.add(quiet(&words.quiet));
+  flags.exclusive({"json", "quiet"});
+}
+
+void print_json(const ConvertOptions& options, const Words& words, const ConvertReport& report) {
+  const nlohmann::ordered_json summary = {
+      {"folder", options.to},  {"format", words.format},    {"tensors", report.num_tensors},
+      {"bytes", report.bytes}, {"files", report.num_files}, {"left_state", report.left_state}};
+  std::cout << summary.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
+            << '\n';
 }
 
 int run(ConvertOptions& options, const Words& words, const Flags& flags) {
-  flags.require("from");
-  flags.require("to");
   options.format = format_of(words.format);
   if (words.dtype != "keep") options.dtype = words.dtype;
   const auto bytes = bytes_from_text(words.max_shard_size);
@@ -51,6 +64,8 @@ int run(ConvertOptions& options, const Words& words, const Flags& flags) {
                " has one file per rank");
   ConvertReport report;
   library_function<decltype(cleave_convert)>("cleave_convert")(options, report);
+  if (words.json) print_json(options, words, report);
+  if (words.json || words.quiet) return 0;
   std::cout << options.to << ": " << report.num_tensors << " tensors, "
             << bytes_text(static_cast<double>(report.bytes)) << " in " << report.num_files
             << (report.num_files == 1 ? " file" : " files") << " (" << words.format << ")\n";

@@ -115,7 +115,7 @@ Command diff_command() {
             auto options = std::make_shared<Options>();
             flags.positional(&options->a, {"a", "A", "model or run folder, or a tensor file"});
             flags.positional(&options->b, {"b", "B", "the same, to compare with A"});
-            flags.toggle(&options->json, {"json", "", "print one JSON object", "off"});
+            flags.add({&options->json, "json", "", "print one JSON object", "off"});
             return [options] { return run(*options); };
           }};
 }

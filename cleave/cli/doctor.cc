@@ -123,37 +123,36 @@ Object all_facts() {
 }  // namespace
 
 Command doctor_command() {
-  return {
-      .name = "doctor",
-      .summary = "report what this machine and this build support, and problems",
-      .usage = "[--exit-codes | --flight FILE] [--json]",
-      .define = [](Flags& flags) -> Run {
-        auto options = std::make_shared<Options>();
-        flags.toggle(&options->exit_codes, {"exit-codes", "", "only list the exit codes", "off"});
-        flags.add(&options->flight, {"flight", "FILE",
-                                     "only report a flight log: the ranks that others wait "
-                                     "for, and each rank's last operations",
-                                     "none"});
-        flags.toggle(&options->json, {"json", "", "print one JSON object", "off"});
-        flags.exclusive({"exit-codes", "flight"});
-        return [options] {
-          if (!options->flight.empty()) {
-            print_flight_log(options->flight, options->json);
-            return 0;
-          }
-          if (options->exit_codes) {
-            print_exit_codes(options->json);
-            return 0;
-          }
-          const Object facts = all_facts();
-          if (options->json) {
-            std::cout << facts.dump() << '\n';
-          } else {
-            print(facts);
-          }
-          return 0;
-        };
-      }};
+  return {.name = "doctor",
+          .summary = "report what this machine and this build support, and problems",
+          .usage = "[--exit-codes | --flight FILE] [--json]",
+          .define = [](Flags& flags) -> Run {
+            auto options = std::make_shared<Options>();
+            flags.add({&options->exit_codes, "exit-codes", "", "only list the exit codes", "off"});
+            flags.add({&options->flight, "flight", "FILE",
+                       "only report a flight log: the ranks that others wait for, and each rank's "
+                       "last operations",
+                       "none"});
+            flags.add({&options->json, "json", "", "print one JSON object", "off"});
+            flags.exclusive({"exit-codes", "flight"});
+            return [options] {
+              if (!options->flight.empty()) {
+                print_flight_log(options->flight, options->json);
+                return 0;
+              }
+              if (options->exit_codes) {
+                print_exit_codes(options->json);
+                return 0;
+              }
+              const Object facts = all_facts();
+              if (options->json) {
+                std::cout << facts.dump() << '\n';
+              } else {
+                print(facts);
+              }
+              return 0;
+            };
+          }};
 }
 
 }  // namespace cleave::cli

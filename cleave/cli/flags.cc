@@ -8,6 +8,7 @@
 #include "cleave/base/suggest.h"
 #include "cleave/cli/check.h"
 #include "cleave/cli/config.h"
+#include "cleave/cli/value.h"
 
 namespace cleave::cli {
 namespace {
@@ -33,9 +34,9 @@ void refuse_swallowed_flag(const Flags::Flag& flag, const CLI::App& app) {
   for (const std::string& value : flag.option->results()) {
     const std::string word = value.substr(0, value.find('='));
     const bool is_flag = word.starts_with("--") && app.get_option_no_throw(word) != nullptr;
-    const std::string name = dashed(flag.text.name);
+    const std::string name = dashed(flag.row.name);
     CLEAVE_CHECK(!is_flag, Code::kUsage, name, " has no value, ", word, " follows it; give it as ",
-                 name, ' ', flag.text.value);
+                 name, ' ', flag.row.value);
   }
 }
 
@@ -47,18 +48,26 @@ std::string spellings(const std::string& name) {
   return "--" + name + (other == name ? "" : ",--" + other);
 }
 
-CLI::Option* add_option(CLI::App& app, const Flags::Flag& flag) {
+CLI::Option* add_option(CLI::App& app, const option::Row& row) {
+  const Arity arity = arity_of(row);
   const auto keep_raw = [](const CLI::results_t&) { return true; };
-  CLI::Option* option = app.add_option(spellings(flag.text.name), keep_raw, flag.text.help);
-  option->type_name(flag.text.value);
-  if (flag.arity == Arity::kMany) {
+  CLI::Option* option = app.add_option(spellings(row.name), keep_raw, row.help);
+  option->type_name(row.value);
+  if (arity == Arity::kMany) {
     option->expected(1, CLI::detail::expected_max_vector_size)->allow_extra_args();
   } else {
     option->expected(1)->allow_extra_args(false);
   }
-  option->multi_option_policy(flag.arity == Arity::kOne ? CLI::MultiOptionPolicy::TakeLast
-                                                        : CLI::MultiOptionPolicy::TakeAll);
+  option->multi_option_policy(arity == Arity::kOne ? CLI::MultiOptionPolicy::TakeLast
+                                                   : CLI::MultiOptionPolicy::TakeAll);
   return option;
+}
+
+// The default as help shows it; a switch's name and a list's absence say it already.
+std::string default_of(const option::Row& row) {
+  if (const auto* const* number = std::get_if<double*>(&row.target)) return str(**number);
+  const Arity arity = arity_of(row);
+  return arity == Arity::kOne ? option::text_of(row.target) : "";
 }
 
 }  // namespace
@@ -67,72 +76,49 @@ Flags::Flags(CLI::App& app) : app_(&app) {
   app.allow_extras();
 }
 
-void Flags::add_flag(FlagText text, Arity arity, Set set) {
-  Flag flag{.text = std::move(text), .arity = arity, .group = group_, .set = std::move(set)};
-  if (arity != Arity::kSwitch) flag.option = add_option(*app_, flag);
+void Flags::add(option::Row row) {
+  if (row.default_text.empty()) row.default_text = default_of(row);
+  if (const auto* choices = std::get_if<option::Choices>(&row.values)) {
+    for (const std::string& choice : *choices) row.value += (row.value.empty() ? "" : "|") + choice;
+  }
+  Flag flag{.row = std::move(row), .group = group_};
+  if (const auto* const* value = std::get_if<bool*>(&flag.row.target)) {
+    flag.is_shown_negative = **value;
+    const std::string& name = flag.row.name;
+    flag.option = app_->add_flag(spellings(name))->description(flag.row.help);
+    flag.opposite = app_->add_flag(spellings("no-" + name))->description(flag.row.help);
+    // The form that restates the default only overrides a config file; help does not show it.
+    (flag.is_shown_negative ? flag.option : flag.opposite)->group("");
+  } else {
+    flag.option = add_option(*app_, flag.row);
+  }
   flags_.push_back(std::move(flag));
 }
 
-void Flags::add(std::string* target, FlagText text) {
-  if (text.default_text.empty()) text.default_text = *target;
-  add_flag(std::move(text), Arity::kOne, [target](const auto& from, const auto& values) {
-    read_value(Given{from, values.back()}, target);
-  });
+void Flags::add_all(const std::vector<option::Section>& sections) {
+  for (const option::Section& section : sections) {
+    group(section.title);
+    for (const option::Row& row : section.rows) add(row);
+  }
 }
 
-void Flags::choice(std::string* target, FlagText text, std::vector<std::string> choices) {
-  if (text.default_text.empty()) text.default_text = *target;
-  for (const std::string& choice : choices) text.value += (text.value.empty() ? "" : "|") + choice;
-  add_flag(std::move(text), Arity::kOne,
-           [target, choices = std::move(choices)](const auto& from, const auto& values) {
-             read_choice(Given{from, values.back()}, choices, target);
-           });
-}
-
-void Flags::many(std::vector<std::string>* target, FlagText text) {
-  add_flag(std::move(text), Arity::kMany,
-           [target](const auto& /*from*/, const auto& values) { *target = values; });
-}
-
-void Flags::each(std::vector<std::string>* target, FlagText text) {
-  add_flag(std::move(text), Arity::kEach,
-           [target](const auto& /*from*/, const auto& values) { *target = values; });
-}
-
-void Flags::toggle(bool* target, FlagText text) {
-  const std::string name = text.name;
-  add_flag(std::move(text), Arity::kSwitch, [target](const auto& /*from*/, const auto& values) {
-    *target = values.back() == "true";
-  });
-  Flag& flag = flags_.back();
-  flag.is_shown_negative = *target;
-  flag.option = app_->add_flag(spellings(name))->description(flag.text.help);
-  flag.opposite = app_->add_flag(spellings("no-" + name))->description(flag.text.help);
-  // The form that restates the default only overrides a config file; help does not show it.
-  (flag.is_shown_negative ? flag.option : flag.opposite)->group("");
-}
-
-void Flags::positional(std::string* target, FlagText text) {
+void Flags::positional(std::string* target, Positional text) {
   app_->add_option(text.name, *target, text.help)->type_name(text.value);
   positionals_.push_back(std::move(text));
 }
 
 void Flags::config() {
-  add(&config_path_,
-      {"config", "FILE.json", "JSON file with these flags as keys; the command line overrides it"});
+  add({&config_path_, "config", "FILE.json",
+       "JSON file with these flags as keys; the command line overrides it"});
 }
 
 void Flags::exclusive(std::vector<std::string> names) {
   exclusive_.push_back(std::move(names));
 }
 
-std::string Flags::shown(const std::optional<int64_t>& number) {
-  return number ? str(*number) : "";
-}
-
 const Flags::Flag* Flags::find(std::string_view name) const {
   const auto at = std::find_if(flags_.begin(), flags_.end(),
-                               [&](const Flag& flag) { return flag.text.name == name; });
+                               [&](const Flag& flag) { return flag.row.name == name; });
   return at == flags_.end() ? nullptr : &*at;
 }
 
@@ -154,12 +140,13 @@ void Flags::refuse_leftovers() const {
 
 void Flags::read_command_line() {
   for (const Flag& flag : flags_) {
+    const std::string& name = flag.row.name;
     std::vector<std::string> values = flag.option->results();
-    if (flag.arity == Arity::kSwitch) {
+    if (flag.opposite != nullptr) {
       const bool is_on = flag.option->count() > 0;
       const bool is_off = flag.opposite->count() > 0;
-      CLEAVE_CHECK(!is_on || !is_off, Code::kUsage, "--", flag.text.name, " and --no-",
-                   flag.text.name, " exclude each other; give one");
+      CLEAVE_CHECK(!is_on || !is_off, Code::kUsage, "--", name, " and --no-", name,
+                   " exclude each other; give one");
       values.clear();
       if (is_on || is_off) values.emplace_back(is_on ? "true" : "false");
       for (const CLI::Option* option : {flag.option, flag.opposite}) {
@@ -170,8 +157,8 @@ void Flags::read_command_line() {
       }
     }
     if (values.empty()) continue;
-    on_command_line_.push_back(flag.text.name);
-    flag.set(dashed(flag.text.name), values);
+    on_command_line_.push_back(name);
+    read_values(dashed(name), values, flag.row);
   }
 }
 
@@ -187,34 +174,25 @@ bool Flags::is_hidden_by_command_line(const std::string& name) const {
 void Flags::read_config(const std::string& path) {
   std::vector<std::string> names;
   for (const Flag& flag : flags_) {
-    if (flag.text.name != "config") names.push_back(flag.text.name);
+    if (flag.row.name != "config") names.push_back(flag.row.name);
   }
   for (const ConfigEntry& entry : read_config_entries(path)) {
     const bool is_opposite = entry.name.starts_with("no-") && find(entry.name) == nullptr;
     const std::string name = is_opposite ? entry.name.substr(3) : entry.name;
     const Flag* flag = contains(names, name) ? find(name) : nullptr;
-    CLEAVE_CHECK(flag != nullptr && (!is_opposite || flag->arity == Arity::kSwitch), Code::kUsage,
-                 path, ": unknown key \"", entry.key, "\"; did you mean \"",
+    CLEAVE_CHECK(flag != nullptr && (!is_opposite || flag->opposite != nullptr), Code::kUsage, path,
+                 ": unknown key \"", entry.key, "\"; did you mean \"",
                  nearest_names(entry.name, names, 1).front(), '"');
     CLEAVE_CHECK(!contains(in_config_, name), Code::kUsage, path, ": \"", entry.key,
                  "\" is given twice");
     in_config_.push_back(name);
-    const std::vector<std::string> values = config_values(entry, flag->arity, is_opposite);
-    if (!is_hidden_by_command_line(name)) flag->set(str(path, ": \"", entry.key, '"'), values);
+    const auto values = config_values(entry, arity_of(flag->row), is_opposite);
+    if (is_hidden_by_command_line(name)) continue;
+    read_values(str(path, ": \"", entry.key, '"'), values, flag->row);
   }
 }
 
-void Flags::resolve() {
-  for (const Flag& flag : flags_) {
-    const bool is_free_text = flag.arity == Arity::kEach;  // a prompt may look like a flag
-    if (flag.arity != Arity::kSwitch && !is_free_text) refuse_swallowed_flag(flag, *app_);
-  }
-  refuse_leftovers();
-  read_command_line();
-  if (!config_path_.empty()) {
-    require_file("--config", config_path_);
-    read_config(config_path_);
-  }
+void Flags::check_exclusive() const {
   for (const auto& names : exclusive_) {
     std::string given;
     for (const std::string& name : names) {
@@ -227,15 +205,28 @@ void Flags::resolve() {
   }
 }
 
-bool Flags::is_given(std::string_view name) const {
-  return contains(on_command_line_, name) || contains(in_config_, name);
+void Flags::resolve() {
+  for (const Flag& flag : flags_) {
+    const bool is_free_text = arity_of(flag.row) == Arity::kEach;  // a prompt may look like a flag
+    if (flag.opposite == nullptr && !is_free_text) refuse_swallowed_flag(flag, *app_);
+  }
+  refuse_leftovers();
+  read_command_line();
+  if (!config_path_.empty()) {
+    require_file("--config", config_path_);
+    read_config(config_path_);
+  }
+  check_exclusive();
+  for (const Flag& flag : flags_) {
+    const option::Row& row = flag.row;
+    CLEAVE_CHECK(row.default_text != "required" || is_given(row.name), Code::kUsage,
+                 dashed(row.name), ' ', row.value, " is missing; see cleave ", command_name(*app_),
+                 " --help");
+  }
 }
 
-void Flags::require(std::string_view name) const {
-  const Flag* flag = find(name);
-  if (flag == nullptr) CLEAVE_BUG("no flag --", name);
-  CLEAVE_CHECK(is_given(name), Code::kUsage, dashed(flag->text.name), ' ', flag->text.value,
-               " is missing; see cleave ", command_name(*app_), " --help");
+bool Flags::is_given(std::string_view name) const {
+  return contains(on_command_line_, name) || contains(in_config_, name);
 }
 
 }  // namespace cleave::cli

@@ -1,6 +1,9 @@
 #include "cleave/cli/help.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
 #include <sstream>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -9,17 +12,24 @@
 namespace cleave::cli {
 namespace {
 
-constexpr size_t kMaxNameColumn = 34;
-
 struct Row {
   std::string name;
   std::string text;
 };
 
+// COLUMNS, or the terminal's width, or 80; at least 40.
 size_t page_width() {
+  size_t width = 80;
   winsize size{};
-  const bool is_known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return std::clamp<size_t>(is_known ? size.ws_col : 100, 60, 100);
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) width = size.ws_col;
+  const char* text = getenv("COLUMNS");  // NOLINT(concurrency-mt-unsafe): no other thread exists
+  if (text != nullptr) std::from_chars(text, text + std::strlen(text), width);
+  return std::max<size_t>(width, 40);
+}
+
+// Names that need more have a line of their own.
+size_t max_name_column() {
+  return std::min<size_t>(34, page_width() / 2);
 }
 
 // `text` wrapped at spaces; lines after the first begin at `column`.
@@ -42,7 +52,7 @@ std::string wrapped(const std::string& text, size_t column) {
 size_t name_column(const std::vector<Row>& rows) {
   size_t widest = 0;
   for (const Row& row : rows) {
-    if (row.name.size() + 4 <= kMaxNameColumn) widest = std::max(widest, row.name.size());
+    if (row.name.size() + 4 <= max_name_column()) widest = std::max(widest, row.name.size());
   }
   return widest + 4;
 }
@@ -58,7 +68,7 @@ std::string line(const Row& row, size_t column) {
 }
 
 Row row_of(const Flags::Flag& flag) {
-  const FlagText& text = flag.text;
+  const option::Row& text = flag.row;
   const std::string dashes = text.name.size() == 1 ? "-" : "--";
   std::string shown = (flag.is_shown_negative ? "--no-" : dashes) + text.name;
   if (!text.value.empty()) shown += ' ' + text.value;
@@ -86,7 +96,7 @@ std::string program_help(const std::vector<Command>& commands) {
 
 std::string command_help(const Command& command, const Flags& flags) {
   std::vector<std::pair<std::string, Row>> rows;
-  for (const FlagText& word : flags.positionals()) {
+  for (const Positional& word : flags.positionals()) {
     rows.emplace_back("", Row{word.value, word.help});
   }
   for (const Flags::Flag& flag : flags.all()) rows.emplace_back(flag.group, row_of(flag));
@@ -96,8 +106,9 @@ std::string command_help(const Command& command, const Flags& flags) {
   for (const auto& [group, row] : rows) plain.push_back(row);
   const size_t column = name_column(plain);
 
-  std::string text = "cleave " + command.name + ": " + command.summary + "\n\nusage: cleave " +
-                     command.name + ' ' + command.usage + '\n';
+  std::string text = wrapped("cleave " + command.name + ": " + command.summary, 0) +
+                     "\n\nusage: " + wrapped("cleave " + command.name + ' ' + command.usage, 7) +
+                     '\n';
   std::string title = "none yet";
   for (const auto& [group, row] : rows) {
     if (group != title) text += group.empty() ? "\n" : '\n' + group + ":\n";

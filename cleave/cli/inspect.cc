@@ -197,9 +197,9 @@ Command inspect_command() {
             auto options = std::make_shared<Options>();
             flags.positional(&options->path,
                              {"path", "PATH", "safetensors or .bin file, or model or run folder"});
-            flags.toggle(&options->verify,
-                         {"verify", "", "also check every byte against the manifest", "off"});
-            flags.toggle(&options->json, {"json", "", "print one JSON object", "off"});
+            flags.add({&options->verify, "verify", "", "also check every byte against the manifest",
+                       "off"});
+            flags.add({&options->json, "json", "", "print one JSON object", "off"});
             return [options] { return run(*options); };
           }};
 }

@@ -13,18 +13,17 @@ Command launch_command() {
           .usage = "-n N -- PROGRAM ARGS",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<LaunchOptions>();
-            flags.add(&options->num_ranks, {"n", "N", "ranks to start", "required"}, kHostRanks);
-            flags.add(&options->grace_s,
-                      {"grace", "SECONDS", "time to save a checkpoint after Ctrl-C or SIGTERM"},
-                      Range{.low = 0, .high = kSeconds.high});
-            flags.add(&options->max_restarts,
-                      {"max-restarts", "N",
+            flags.add(
+                {&options->num_ranks, "n", "N", "ranks to start", "required", option::kHostRanks});
+            flags.add({&options->grace_s, "grace", "SECONDS",
+                       "time to save a checkpoint after Ctrl-C or SIGTERM", "",
+                       option::Limits{.low = 0, .high = option::kSeconds.high}});
+            flags.add({&options->max_restarts, "max-restarts", "N",
                        "restarts of all ranks after a failure; cleave train resumes from its "
-                       "newest complete checkpoint"},
-                      Range{.low = 0, .high = 1e6});
+                       "newest complete checkpoint",
+                       "", option::Limits{.low = 0, .high = 1e6}});
             flags.program(&options->command);
-            return [options, &flags] {
-              flags.require("n");
+            return [options] {
               CLEAVE_CHECK(!options->command.empty(), Code::kUsage,
                            "no program to start; give it after --, as in cleave launch -n 2 -- "
                            "cleave train ...");

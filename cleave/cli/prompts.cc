@@ -25,7 +25,8 @@ void add_json_prompt(const Json& row, GenerateOptions* options) {
 
 }  // namespace
 
-void read_prompt_file(const std::string& path, GenerateOptions* options) {
+void read_prompt_file(GenerateOptions* options) {
+  const std::string& path = options->prompt_file;
   require_file("--prompt-file", path);
   const std::string text = read_file(path, uint64_t{64} << 20);
   const bool is_jsonl = path.ends_with(".jsonl");

@@ -16,7 +16,7 @@ namespace {
 
 struct Options {
   std::string tokenizer;
-  std::string text;
+  std::vector<std::string> text;  // the last one counts
   std::string file;
   bool special = true;
   bool json = false;
@@ -29,8 +29,8 @@ struct Tokens {
   std::string decoded;
 };
 
-std::string input(const Options& options, const Flags& flags) {
-  if (flags.is_given("text")) return options.text;
+std::string input(const Options& options) {
+  if (!options.text.empty()) return options.text.back();
   if (!options.file.empty()) {
     require_file("--file", options.file);
     return read_file(options.file);
@@ -90,16 +90,13 @@ void print(const Tokenizer& tokenizer, const Tokens& tokens) {
 }
 
 void define(Flags& flags, Options& options) {
-  flags.add(&options.tokenizer,
-            {"tokenizer", "bytes|DIR", "one token per byte, or a folder with tokenizer files",
-             "required"});
-  flags.add_flag(
-      {"text", "TEXT", "text to tokenize", "stdin"}, Arity::kOne,
-      [&options](const auto& /*from*/, const auto& values) { options.text = values.back(); });
-  flags.add(&options.file, {"file", "FILE", "file with the text"});
+  flags.add({&options.tokenizer, "tokenizer", "bytes|DIR",
+             "one token per byte, or a folder with tokenizer files", "required"});
+  flags.add({&options.text, "text", "TEXT", "text to tokenize", "stdin", option::Each{}});
+  flags.add({&options.file, "file", "FILE", "file with the text"});
   flags.exclusive({"text", "file"});
-  flags.toggle(&options.special, {"special", "", "add no begin and end tokens to the text"});
-  flags.toggle(&options.json, {"json", "", "print one JSON object", "off"});
+  flags.add({&options.special, "special", "", "add no begin and end tokens to the text"});
+  flags.add({&options.json, "json", "", "print one JSON object", "off"});
 }
 
 }  // namespace
@@ -112,12 +109,11 @@ Command tokenize_command() {
       .define = [](Flags& flags) -> Run {
         auto options = std::make_shared<Options>();
         define(flags, *options);
-        return [options, &flags] {
-          flags.require("tokenizer");
+        return [options] {
           require_tokenizer(options->tokenizer);
           const auto tokenizer =
               options->tokenizer == "bytes" ? byte_tokenizer() : load_tokenizer(options->tokenizer);
-          const Tokens tokens = tokenized(*tokenizer, input(*options, flags), options->special);
+          const Tokens tokens = tokenized(*tokenizer, input(*options), options->special);
           if (options->json) {
             std::cout << as_json(*tokenizer, tokens)
                              .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)

@@ -5,12 +5,19 @@
 #include <cmath>
 #include <string_view>
 #include <system_error>
+#include <type_traits>
 
 #include "cleave/base/error.h"
-#include "cleave/base/suggest.h"
+#include "cleave/base/str.h"
 
 namespace cleave::cli {
 namespace {
+
+// A value to read and its origin, which an error message names.
+struct Given {
+  std::string where;  // "--steps" or "run.json: \"steps\""
+  std::string text;
+};
 
 // Large integers are written with all digits, not with an exponent.
 std::string shown(double bound) {
@@ -24,29 +31,31 @@ std::string shown(double bound) {
 }
 
 // "an integer from 1 to 256"; "a number above 0 and below 1".
-std::string expected(std::string_view kind, const Range& range) {
-  const std::string low = shown(range.low);
-  const std::string high = range.high == kSeeds.high ? str(UINT64_MAX) : shown(range.high);
-  if (range.takes_low && range.takes_high) return str(kind, " from ", low, " to ", high);
-  return str(kind, range.takes_low ? " from " : " above ", low,
-             range.takes_high ? " and up to " : " and below ", high);
+std::string expected(std::string_view kind, const option::Limits& limits) {
+  const std::string low = shown(limits.low);
+  const std::string high =
+      limits.high == option::kSeeds.high ? str(UINT64_MAX) : shown(limits.high);
+  if (limits.takes_low && limits.takes_high) return str(kind, " from ", low, " to ", high);
+  return str(kind, limits.takes_low ? " from " : " above ", low,
+             limits.takes_high ? " and up to " : " and below ", high);
 }
 
-bool is_inside(double value, const Range& range) {
-  return (range.takes_low ? value >= range.low : value > range.low) &&
-         (range.takes_high ? value <= range.high : value < range.high);
+bool is_inside(double value, const option::Limits& limits) {
+  return (limits.takes_low ? value >= limits.low : value > limits.low) &&
+         (limits.takes_high ? value <= limits.high : value < limits.high);
 }
 
 template <class Number>
-void read_number(const Given& given, const Range& range, std::string_view kind, Number* target) {
+void read_number(const Given& given, const option::Limits& limits, Number* target) {
+  constexpr bool kIsWhole = std::is_integral_v<Number>;
   Number value{};
   const char* end = given.text.data() + given.text.size();
   const auto [stop, problem] = std::from_chars(given.text.data(), end, value);
   const bool is_number = problem == std::errc() && stop == end && !given.text.empty();
   CLEAVE_CHECK(is_number && std::isfinite(static_cast<double>(value)) &&
-                   is_inside(static_cast<double>(value), range),
+                   is_inside(static_cast<double>(value), limits),
                Code::kUsage, given.where, " is '", given.text, "'; expected ",
-               expected(kind, range));
+               expected(kIsWhole ? "an integer" : "a number", limits));
   *target = value;
 }
 
@@ -64,59 +73,75 @@ std::vector<Given> between_commas(const Given& given) {
   return parts;
 }
 
-}  // namespace
-
-void read_value(const Given& given, const Range& range, int* target) {
-  read_number(given, range, "an integer", target);
-}
-
-void read_value(const Given& given, const Range& range, int64_t* target) {
-  read_number(given, range, "an integer", target);
-}
-
-void read_value(const Given& given, const Range& range, uint64_t* target) {
-  read_number(given, range, "an integer", target);
-}
-
-void read_value(const Given& given, const Range& range, double* target) {
-  read_number(given, range, "a number", target);
-}
-
-void read_value(const Given& given, std::string* target) {
-  CLEAVE_CHECK(!given.text.empty(), Code::kUsage, given.where, " is empty; leave it out instead");
-  *target = given.text;
-}
-
-void read_value(const Given& given, const Range& range, std::optional<int64_t>* target) {
-  int64_t value = 0;
-  read_value(given, range, &value);
-  *target = value;
-}
-
-void read_choice(const Given& given, const std::vector<std::string>& choices, std::string* target) {
+const std::string& read_choice(const Given& given, const option::Choices& choices) {
   std::string list;
   for (const std::string& choice : choices) {
-    if (choice == given.text) {
-      *target = choice;
-      return;
-    }
+    if (choice == given.text) return choice;
     list += (list.empty() ? "" : ", ") + choice;
   }
   throw Error(Code::kUsage, str(given.where, " is '", given.text, "'; expected one of ", list));
 }
 
-std::vector<double> read_numbers(const Given& given, const Range& range) {
-  std::vector<double> numbers;
-  for (const Given& part : between_commas(given)) read_value(part, range, &numbers.emplace_back());
-  return numbers;
+// Reads the values of a row into a variable of each type.
+struct Reader {
+  const std::string& from;
+  const std::vector<std::string>& values;
+  const option::Row& row;
+
+  [[nodiscard]] Given last() const { return {from, values.back()}; }
+  [[nodiscard]] const option::Limits& limits() const {
+    return std::get<option::Limits>(row.values);
+  }
+
+  void operator()(bool* target) const { *target = values.back() == "true"; }
+  template <class Number>
+  void operator()(Number* target) const {
+    read_number(last(), limits(), target);
+  }
+  void operator()(std::optional<int64_t>* target) const {
+    read_number(last(), limits(), &target->emplace());
+  }
+  void operator()(std::array<double, 2>* target) const {
+    std::vector<double> numbers;
+    for (const Given& part : between_commas(last())) {
+      read_number(part, limits(), &numbers.emplace_back());
+    }
+    CLEAVE_CHECK(numbers.size() == 2, Code::kUsage, from, " is '", values.back(),
+                 "'; expected two numbers, as in ", option::text_of(target));
+    *target = {numbers[0], numbers[1]};
+  }
+  void operator()(std::string* target) const {
+    if (const auto* choices = std::get_if<option::Choices>(&row.values)) {
+      *target = read_choice(last(), *choices);
+      return;
+    }
+    CLEAVE_CHECK(!values.back().empty(), Code::kUsage, from, " is empty; leave it out instead");
+    *target = values.back();
+  }
+  void operator()(std::vector<std::string>* target) const { *target = values; }
+  void operator()(std::vector<std::vector<int64_t>>* target) const {
+    target->clear();
+    for (const std::string& value : values) {
+      std::vector<int64_t>& ids = target->emplace_back();
+      for (const Given& part : between_commas({from, value})) {
+        read_number(part, limits(), &ids.emplace_back());
+      }
+    }
+  }
+};
+
+}  // namespace
+
+Arity arity_of(const option::Row& row) {
+  if (std::holds_alternative<bool*>(row.target)) return Arity::kSwitch;
+  if (std::holds_alternative<std::vector<std::vector<int64_t>>*>(row.target)) return Arity::kRows;
+  if (!std::holds_alternative<std::vector<std::string>*>(row.target)) return Arity::kOne;
+  return std::holds_alternative<option::Each>(row.values) ? Arity::kEach : Arity::kMany;
 }
 
-std::vector<int64_t> read_ids(const Given& given) {
-  std::vector<int64_t> ids;
-  for (const Given& part : between_commas(given)) {
-    read_value(part, kTokens, &ids.emplace_back());
-  }
-  return ids;
+void read_values(const std::string& from, const std::vector<std::string>& values,
+                 const option::Row& row) {
+  std::visit(Reader{from, values, row}, row.target);
 }
 
 }  // namespace cleave::cli

@@ -94,9 +94,7 @@ void cleave_eval(const cleave::EvalOptions& options) {
   CLEAVE_CHECK(options.batch_size >= 1, Code::kUsage, "--batch-size ", options.batch_size,
                " must be at least 1");
   const auto fingerprint = [&] {
-    ConfigFingerprint all = runnable.fingerprint();
-    all.emplace_back("--seq-len", str(options.seq_len));
-    all.emplace_back("--batch-size", str(options.batch_size));
+    ConfigFingerprint all = runnable.fingerprint(options);
     all.emplace_back("--tokenizer with checksum", checksum_of(tokenizer.get()));
     all.emplace_back("--data with checksum", to_hex(data->fingerprint()));
     return all;

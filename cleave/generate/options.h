@@ -20,12 +20,13 @@ struct RunOptions : MachineOptions {
 /// Options of `cleave generate`.
 struct GenerateOptions : RunOptions {
   std::vector<std::string> prompts;              ///< texts
+  std::string prompt_file;                       ///< the front end reads it into the other two
   std::vector<std::vector<int64_t>> prompt_ids;  ///< token ids, instead of texts
   int64_t max_new_tokens = 64;
   int64_t num_beams = 1;
   int64_t num_return_sequences = 1;
   double length_penalty = 1.0;
-  std::string early_stopping = "false";  ///< false | true | never, as in transformers
+  std::string early_stopping = "false";  ///< as in transformers
   int64_t no_repeat_ngram_size = 0;
   double repetition_penalty = 1.0;
   bool do_sample = false;
@@ -55,6 +56,115 @@ struct PredictOptions : RunOptions {
 };
 
 }  // namespace cleave
+
+namespace cleave::option {
+
+/// --model of a command that needs trained weights.
+inline Row model_folder(std::string* target) {
+  return {target, "model", "DIR", "model or run folder", "required"};
+}
+
+/// How a model that is not trained is spread over ranks.
+inline Section rank_section(RunOptions& o) {
+  return {"ranks", joined({tensor_parallel(&o.tp),
+                           {&o.dtype, "dtype", "",
+                            "dtype of weights and activations; int8 has fp32 activations",
+                            "the file's", Choices{"fp32", "bf16", "int8", "fp64"}, kMustMatch}},
+                          rows(o))};
+}
+
+/// How the next tokens are chosen.
+inline std::vector<Row> search_rows(GenerateOptions& o) {
+  return {{&o.max_new_tokens, "max-new-tokens", "N", "maximum number of new tokens", "", kLength,
+           kMustMatch},
+          {&o.num_beams, "num-beams", "N", "beams of beam search; 1 is greedy search", "",
+           Limits{1, 1024}, kMustMatch},
+          {&o.num_return_sequences, "num-return-sequences", "N", "continuations per prompt", "",
+           Limits{1, 1024}, kMustMatch},
+          {&o.length_penalty, "length-penalty", "X",
+           "above 0 beam search favors long texts, below 0 short ones", "1.0", Limits{-100, 100},
+           kMustMatch},
+          {&o.early_stopping, "early-stopping", "",
+           "beam search stops with num-beams finished texts (true), when a better one is unlikely "
+           "(false) or impossible (never)",
+           "", Choices{"true", "false", "never"}, kMustMatch},
+          {&o.no_repeat_ngram_size, "no-repeat-ngram-size", "N",
+           "no N-gram of tokens occurs twice; 0 is off", "", kTokens, kMustMatch},
+          {&o.repetition_penalty, "repetition-penalty", "X",
+           "above 1 makes tokens of the text so far less likely", "1.0", Limits{0.001, 1000},
+           kMustMatch},
+          {&o.eos_id, "eos-id", "ID", "id of the end-of-text token", "the model's", kTokens},
+          {&o.stop, "stop", "TEXT", "text that ends a continuation; may be repeated", "", Each{},
+           kMustMatch}};
+}
+
+/// How tokens are drawn.
+inline std::vector<Row> sampling_rows(GenerateOptions& o) {
+  return {
+      {&o.do_sample, "do-sample", "", "sample tokens by their probability", "off", {}, kMustMatch},
+      {&o.temperature, "temperature", "X", "divides the logits; below 1 favors likely tokens",
+       "1.0", Limits{1e-6, 1e6}, kMustMatch},
+      {&o.top_k, "top-k", "N", "sample from the N likeliest tokens; 0 is off", "", kTokens,
+       kMustMatch},
+      {&o.top_p, "top-p", "P", "sample from the likeliest tokens with total probability P", "1.0",
+       Limits{.low = 0, .high = 1, .takes_low = false}, kMustMatch},
+      {&o.seed, "seed", "N", "seed of sampling", "", kSeeds, kMustMatch}};
+}
+
+/// The options of `cleave generate`. The ranks compare the prompts by checksum.
+inline std::vector<Section> sections(GenerateOptions& o) {
+  return {{"model and prompts",
+           {model_folder(&o.model),
+            {&o.prompts, "prompt", "TEXT", "text to continue; may be repeated", "", Each{}},
+            {&o.prompt_file, "prompt-file", "FILE",
+             "one prompt per line; .jsonl: objects with \"prompt\", \"text\" or \"input_ids\""},
+            {&o.prompt_ids, "prompt-ids", "1,2,3",
+             "token ids to continue, without a tokenizer; may be repeated", "", kTokens},
+            tokenizer(&o.tokenizer)}},
+          {"decoding", search_rows(o)},
+          {"sampling", sampling_rows(o)},
+          {"output",
+           {{&o.json, "json", "", "print one JSON object per prompt, each on one line", "off"},
+            {&o.stream, "stream", "", "print each text when it is complete, not token by token"}}},
+          rank_section(o)};
+}
+
+/// The options of `cleave eval`. The ranks compare the data by checksum.
+inline std::vector<Section> sections(EvalOptions& o) {
+  return {
+      {"model and data",
+       {model_folder(&o.model),
+        {&o.data, "data", "FILES",
+         "as for train: text, CSV, or JSONL with \"text\", \"input_ids\" or \"label\"", "required"},
+        tokenizer(&o.tokenizer),
+        {&o.seq_len, "seq-len", "N", "tokens per sequence", "", kLength, kMustMatch},
+        {&o.batch_size, "batch-size", "N", "sequences per forward pass", "", kSequences,
+         kMustMatch},
+        {&o.json, "json", "", "print one JSON object: loss, and perplexity or accuracy", "off"}}},
+      rank_section(o)};
+}
+
+/// The options of `cleave predict`. The ranks compare the texts by checksum.
+inline std::vector<Section> sections(PredictOptions& o) {
+  return {
+      {"model and texts",
+       {model_folder(&o.model),
+        {&o.texts, "text", "TEXT", "text to classify, or with [MASK] to fill in; may be repeated",
+         "", Each{}},
+        {&o.text_file, "text-file", "FILE",
+         "one text per line; .jsonl: objects with \"text\"; .csv: a column text, review or "
+         "sentence",
+         "none"},
+        tokenizer(&o.tokenizer),
+        {&o.seq_len, "seq-len", "N", "maximum tokens per text", "the model's positions", kLength},
+        {&o.batch_size, "batch-size", "N", "texts per forward pass", "", kSequences, kMustMatch}}},
+      {"output",
+       {{&o.top_k, "top-k", "N", "words to print per [MASK]", "", Limits{1, kTokens.high}},
+        {&o.json, "json", "", "print one JSON object per text, each on one line", "off"}}},
+      rank_section(o)};
+}
+
+}  // namespace cleave::option
 
 /// The front end finds these symbols in libcleave by name. They print to stdout and throw Error.
 extern "C" void cleave_generate(const cleave::GenerateOptions& options);

@@ -129,8 +129,7 @@ void run_rank(const Prediction& p, const Axis& tp) {
 }
 
 ConfigFingerprint fingerprint_of(const Prediction& p) {
-  ConfigFingerprint fingerprint = p.runnable.fingerprint();
-  fingerprint.emplace_back("--batch-size", str(p.options.batch_size));
+  ConfigFingerprint fingerprint = p.runnable.fingerprint(p.options);
   fingerprint.emplace_back("--tokenizer with checksum", checksum_of(p.tokenizer.get()));
   fingerprint.emplace_back("texts with checksum", checksum_of(p.rows));
   return fingerprint;

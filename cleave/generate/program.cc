@@ -119,23 +119,7 @@ class TruncatedPrompts {
 };
 
 ConfigFingerprint fingerprint_of(const Program& program) {
-  const GenerateOptions& o = program.options;
-  ConfigFingerprint fingerprint = program.runnable.fingerprint();
-  fingerprint.emplace_back("--max-new-tokens", str(o.max_new_tokens));
-  fingerprint.emplace_back("--num-beams", str(o.num_beams));
-  fingerprint.emplace_back("--num-return-sequences", str(o.num_return_sequences));
-  fingerprint.emplace_back("--length-penalty", text_of(o.length_penalty));
-  fingerprint.emplace_back("--early-stopping", o.early_stopping);
-  fingerprint.emplace_back("--no-repeat-ngram-size", str(o.no_repeat_ngram_size));
-  fingerprint.emplace_back("--repetition-penalty", text_of(o.repetition_penalty));
-  fingerprint.emplace_back("--do-sample", o.do_sample ? "on" : "off");
-  fingerprint.emplace_back("--temperature", text_of(o.temperature));
-  fingerprint.emplace_back("--top-k", str(o.top_k));
-  fingerprint.emplace_back("--top-p", text_of(o.top_p));
-  fingerprint.emplace_back("--seed", str(o.seed));
-  std::string stops;
-  for (const std::string& text : o.stop) stops += str(stops.empty() ? "" : ", ", '\'', text, '\'');
-  fingerprint.emplace_back("--stop", stops);
+  ConfigFingerprint fingerprint = program.runnable.fingerprint(program.options);
   fingerprint.emplace_back("--tokenizer with checksum", checksum_of(program.tokenizer.get()));
   fingerprint.emplace_back("end ids with checksum", checksum_of({program.settings.eos_ids}));
   fingerprint.emplace_back("prompts with checksum", checksum_of(program.prompts));

@@ -101,15 +101,16 @@ std::unique_ptr<Model> Runnable::load(const Axis& tp) const {
   return model;
 }
 
-ConfigFingerprint Runnable::fingerprint() const {
-  ConfigFingerprint fingerprint{
-      {"--dtype", is_int8_ ? "int8" : std::string(name(dtype_of(dtype_)))}};
+std::string Runnable::dtype_name() const {
+  return is_int8_ ? "int8" : std::string(name(dtype_of(dtype_)));
+}
+
+void Runnable::add_model(ConfigFingerprint& fingerprint) const {
   add_config(fingerprint, folder_.config);
   const std::string name_of_folder = fs::path(folder_.path).filename().string();
   fingerprint.emplace_back("the checkpoint",
                            checkpoint_step(name_of_folder) ? name_of_folder : "none");
   add_weights(fingerprint, folder_);
-  return fingerprint;
 }
 
 std::string checksum_of(const std::vector<std::vector<int64_t>>& rows) {
@@ -129,11 +130,7 @@ void run_on_ranks(const RunOptions& options, const std::function<ConfigFingerpri
            .device = options.device},
           [&](World& world) {
             const Axis tp = Mesh::build(world, {{"tp", num_ranks}})["tp"];
-            if (!world.ranks_are_threads()) {
-              ConfigFingerprint all = fingerprint();
-              add_machine(all, options);
-              check_consistent(all, tp);
-            }
+            if (!world.ranks_are_threads()) check_consistent(fingerprint(), tp);
             choose_gemm(options.gemm, tp);
             work(tp);
           });

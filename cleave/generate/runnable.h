@@ -12,6 +12,7 @@
 #include "cleave/mesh/consistency.h"
 #include "cleave/model/model.h"
 #include "cleave/tokenizer/tokenizer.h"
+#include "cleave/train/fingerprint.h"
 #include "cleave/train/task.h"
 
 namespace cleave {
@@ -42,11 +43,22 @@ class Runnable {
   /// form for inference. They have no gradients, and some have no leaf.
   [[nodiscard]] std::unique_ptr<Model> load(const Axis& tp) const;
 
-  /// What must match on all ranks: config, weights (by add_weights) and dtype of the model, and the
-  /// checkpoint of a run.
-  [[nodiscard]] ConfigFingerprint fingerprint() const;
+  /// What must match on all ranks: the options marked so, config and weights (by add_weights) of
+  /// the model, and the checkpoint of a run.
+  template <class Options>
+  [[nodiscard]] ConfigFingerprint fingerprint(Options options) const {
+    ConfigFingerprint fingerprint;
+    options.dtype = dtype_name();
+    add_options(fingerprint, options);
+    add_model(fingerprint);
+    return fingerprint;
+  }
 
  private:
+  /// Of the flag, also if it is not given.
+  [[nodiscard]] std::string dtype_name() const;
+  void add_model(ConfigFingerprint& fingerprint) const;
+
   ModelFolder folder_;
   ModelFacts facts_;
   Task task_ = Task::kLm;

@@ -1,15 +1,69 @@
 #pragma once
 #include <string>
+#include <vector>
+
+#include "cleave/base/option.h"
 
 namespace cleave {
 
 /// How ranks use their machine: the options of every command that runs a model. Needs no libtorch.
 struct MachineOptions {
-  std::string gemm = "auto";    ///< auto | mkl | onednn
+  std::string gemm = "auto";
   std::string plain_kernels{};  ///< kernels left to libtorch, in set_plain_kernels's format
   int threads_per_rank = 0;     ///< 0 = cores / ranks
   double timeout_s = 60;        ///< longest wait for another rank
-  std::string device = "cpu";   ///< cpu | cuda
+  std::string device = "cpu";
 };
 
 }  // namespace cleave
+
+namespace cleave::option {
+
+/// --tp of commands in which all ranks can be tensor-parallel.
+inline Row tensor_parallel(int* target) {
+  return {target,
+          "tp",
+          "N",
+          "tensor-parallel ranks; each holds a shard of every layer",
+          "1; under a launcher all remaining ranks",
+          kRanks};
+}
+
+/// --plan.
+inline Row plan(std::string* target) {
+  return {target, "plan", "FILE.json", "tensor-parallel plan: module names to parallel styles",
+          "the model's"};
+}
+
+/// --plain-kernels.
+inline Row plain_kernels(std::string* target) {
+  return {target,
+          "plain-kernels",
+          "LIST",
+          "use libtorch for these kernels: attention,norm,gate,rotary,loss,few-rows,panels,adam, "
+          "or all",
+          "none",
+          {},
+          kMustMatch};
+}
+
+/// The options of MachineOptions.
+inline std::vector<Row> rows(MachineOptions& o) {
+  return {
+      {&o.gemm, "gemm", "", "library for matrix products; auto times both once", "",
+       Choices{"auto", "mkl", "onednn"}, kMustMatch},
+      plain_kernels(&o.plain_kernels),
+      {&o.threads_per_rank, "threads-per-rank", "N", "compute threads of a rank", "cores / ranks",
+       kThreads},
+      {&o.timeout_s, "timeout", "SECONDS", "longest wait for another rank; then all ranks stop", "",
+       kSeconds},
+      {&o.device, "device", "", "device of all tensors", "", Choices{"cpu", "cuda"}, kMustMatch}};
+}
+
+/// `rows` and after them those of `more`.
+inline std::vector<Row> joined(std::vector<Row> rows, const std::vector<Row>& more) {
+  rows.insert(rows.end(), more.begin(), more.end());
+  return rows;
+}
+
+}  // namespace cleave::option

@@ -1,6 +1,9 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "cleave/mesh/machine_options.h"
 
 namespace cleave {
 
@@ -10,31 +13,86 @@ struct LayoutOptions {
   int dp = 1;                ///< data-parallel ranks
   int pp = 1;                ///< pipeline ranks
   int virtual_pipeline = 1;  ///< pipeline stages a rank
-  std::string schedule_pp;   ///< gpipe | 1f1b | interleaved | zero-bubble; empty = by the stages
+  std::string schedule_pp;   ///< empty = by the stages
   bool sequence_parallel = false;  ///< the model's plan that also shards sequences
   std::string plan;                ///< JSON file; empty = the model's
   int zero = 0;                    ///< 1: shards master weights and moments over dp
   bool fsdp = false;               ///< shards weights and gradients too
-  std::string recompute = "none";  ///< none | full | selective
+  std::string recompute = "none";
 };
 
 /// The options of `cleave plan`.
 struct PlanOptions : LayoutOptions {
   std::string model = "llama-tiny";  ///< preset, model folder or config.json
   int64_t vocab_size = 32000;        ///< of a preset
-  int ranks = 0;                    ///< rank all layouts of this many ranks; 0 = only the given one
-  std::string memory;               ///< a rank's limit, "8GiB"; empty = this machine's share
-  int64_t batch_size = 8;           ///< global, in sequences
-  int64_t micro_batch_size = 0;     ///< per data-parallel rank; 0 as in training
-  int64_t seq_len = 256;            ///< tokens
-  std::string dtype = "fp32";       ///< fp32 | bf16 | fp16 | fp64
-  std::string optimizer = "adamw";  ///< adamw | adam | sgd
-  bool parameters = false;          ///< list every parameter's layout
-  std::string draw_schedule;        ///< SVG file to write; empty = none
+  int ranks = 0;                 ///< rank all layouts of this many ranks; 0 = only the given one
+  std::string memory;            ///< a rank's limit, "8GiB"; empty = this machine's share
+  int64_t batch_size = 8;        ///< global, in sequences
+  int64_t micro_batch_size = 0;  ///< per data-parallel rank; 0 as in training
+  int64_t seq_len = 256;         ///< tokens
+  std::string dtype = "fp32";
+  std::string optimizer = "adamw";
+  bool parameters = false;    ///< list every parameter's layout
+  std::string draw_schedule;  ///< SVG file to write; empty = none
   bool json = false;
 };
 
 }  // namespace cleave
+
+namespace cleave::option {
+
+/// The options of LayoutOptions. The ranks compare the layout that follows from them.
+inline std::vector<Row> rows(LayoutOptions& o) {
+  return {
+      tensor_parallel(&o.tp),
+      {&o.dp, "dp", "N", "data-parallel ranks; each computes a share of the batch", "", kRanks},
+      {&o.pp, "pp", "N", "pipeline-parallel ranks; each holds some of the layers", "", kRanks},
+      plan(&o.plan),
+      {&o.sequence_parallel, "sequence-parallel", "",
+       "shard activations along the sequence between tensor-parallel regions", "off"},
+      {&o.virtual_pipeline, "virtual-pipeline", "N", "pipeline stages per pipeline rank", "",
+       kRanks},
+      {&o.schedule_pp, "schedule-pp", "", "pipeline schedule", "1f1b, or interleaved",
+       Choices{"gpipe", "1f1b", "interleaved", "zero-bubble"}},
+      {&o.zero, "zero", "0|1",
+       "1 shards master weights and optimizer moments over data-parallel ranks", "", Limits{0, 1}},
+      {&o.fsdp, "fsdp", "", "also shard weights and gradients over data-parallel ranks", "off"},
+      {&o.recompute, "recompute", "",
+       "activations that backward recomputes instead of keeping them", "",
+       Choices{"none", "full", "selective"}}};
+}
+
+/// --optimizer.
+inline Row optimizer(std::string* target) {
+  return {target, "optimizer", "", "optimizer", "", Choices{"adamw", "adam", "sgd"}, kMustMatch};
+}
+
+/// The options of `cleave plan`.
+inline std::vector<Section> sections(PlanOptions& o) {
+  return {
+      {"model and batch",
+       {{&o.model, "model", "NAME|DIR|JSON", "preset, model folder, or a config.json with sizes"},
+        {&o.vocab_size, "vocab-size", "N", "vocabulary size of a preset", "",
+         Limits{1, kTokens.high}},
+        {&o.batch_size, "batch-size", "N", "sequences per step over all ranks", "", kSequences},
+        {&o.micro_batch_size, "micro-batch-size", "N",
+         "sequences per forward pass of a data-parallel rank", "as in train", kSequences},
+        {&o.seq_len, "seq-len", "N", "tokens per sequence", "", kLength},
+        {&o.dtype, "dtype", "", "dtype of forward and backward", "",
+         Choices{"fp32", "bf16", "fp16", "fp64"}},
+        optimizer(&o.optimizer)}},
+      {"layout", joined({{&o.ranks, "ranks", "N", "instead list all layouts of N ranks, best first",
+                          "off", kRanks},
+                         {&o.memory, "memory", "SIZE", "memory limit per rank, e.g. 8GiB",
+                          "this host's memory / ranks"}},
+                        rows(o))},
+      {"output",
+       {{&o.parameters, "parameters", "", "list how every parameter is sharded", "off"},
+        {&o.draw_schedule, "draw-schedule", "FILE.svg", "draw the pipeline schedule", "none"},
+        {&o.json, "json", "", "print one line of JSON", "off"}}}};
+}
+
+}  // namespace cleave::option
 
 /// `cleave plan`, which the front end looks up in libcleave by this name. Prints to stdout. Throws
 /// Error.

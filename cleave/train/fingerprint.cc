@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <filesystem>
 #include <map>
 
@@ -15,28 +14,6 @@ namespace cleave {
 namespace {
 
 namespace fs = std::filesystem;
-
-void add_optimizer(ConfigFingerprint& fingerprint, const TrainSetup& setup) {
-  const TrainOptions& o = setup.options;
-  fingerprint.emplace_back("--optimizer", o.optimizer);
-  fingerprint.emplace_back("--lr", text_of(o.lr));
-  fingerprint.emplace_back("--schedule", o.schedule);
-  fingerprint.emplace_back("--warmup", str(setup.schedule.warmup));
-  fingerprint.emplace_back("--beta1", text_of(o.beta1));
-  fingerprint.emplace_back("--beta2", text_of(o.beta2));
-  fingerprint.emplace_back("--adam-eps", text_of(o.adam_eps));
-  fingerprint.emplace_back("--weight-decay", text_of(o.weight_decay));
-  fingerprint.emplace_back("--decay-on", o.decay_on);
-  fingerprint.emplace_back("--clip", text_of(o.clip));
-}
-
-void add_data(ConfigFingerprint& fingerprint, const TrainSetup& setup) {
-  const auto checksum = [](const auto& data) {
-    return data ? to_hex(data->fingerprint()) : std::string("none");
-  };
-  fingerprint.emplace_back("--data with checksum", checksum(setup.data));
-  fingerprint.emplace_back("--eval-data with checksum", checksum(setup.eval_data));
-}
 
 /// At most the first 64 numbers of a tensor's first row. A step of training changes them.
 std::vector<std::byte> first_numbers(const TensorSource& files, const TensorInfo& info) {
@@ -51,11 +28,6 @@ std::vector<std::byte> first_numbers(const TensorSource& files, const TensorInfo
 }
 
 }  // namespace
-
-std::string text_of(double number) {
-  std::array<char, 32> text{};
-  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};
-}
 
 void add_config(ConfigFingerprint& fingerprint, const Json& config) {
   // Notes about the writing program and the source folder do not affect the run.
@@ -84,37 +56,28 @@ void add_weights(ConfigFingerprint& fingerprint, const ModelFolder& folder) {
   fingerprint.emplace_back("weights with checksum", to_hex(tensors.digest()));
 }
 
-void add_machine(ConfigFingerprint& fingerprint, const MachineOptions& options) {
-  fingerprint.emplace_back("--gemm", options.gemm);
-  fingerprint.emplace_back("--plain-kernels", options.plain_kernels);
-  fingerprint.emplace_back("--device", options.device);
-}
-
 ConfigFingerprint fingerprint_of(const TrainSetup& setup) {
-  const TrainOptions& o = setup.options;
+  TrainOptions o = setup.options;
+  // As the run uses them: --steps 20 and --epochs 2 may mean the same.
+  o.steps = setup.num_steps;
+  o.epochs.reset();
+  o.micro_batch_size = setup.micro_batch_size;
+  o.warmup = setup.schedule.warmup;
+  o.resume = setup.resumes;
+  const auto checksum = [](const auto& data) {
+    return data ? to_hex(data->fingerprint()) : std::string("none");
+  };
   ConfigFingerprint fingerprint{
       {"the layout", setup.layout.describe()},
-      {"--plan with checksum", o.plan.empty() ? "" : to_hex(hash_bytes(read_file(o.plan)))},
-      {"--steps", str(setup.num_steps)},
-      {"--batch-size", str(o.batch_size)},
-      {"--micro-batch-size", str(setup.micro_batch_size)},
-      {"--seq-len", str(o.seq_len)},
-      {"--dtype", o.dtype},
-      {"--seed", str(o.seed)},
-      {"--shuffle", o.shuffle ? "on" : "off"},
-      {"--save-every", str(o.save_every)},
-      {"--async-save", o.async_save ? "on" : "off"},
-      {"--keep-last", str(o.keep_last)},
-      {"--eval-every", str(o.eval_every)},
-      {"--resume", setup.resumes ? "on" : "off"}};
+      {"--plan with checksum", o.plan.empty() ? "" : to_hex(hash_bytes(read_file(o.plan)))}};
+  add_options(fingerprint, o);
   if (setup.resumes) {
     fingerprint.emplace_back("the checkpoint", fs::path(setup.folder->path).filename().string());
   }
-  add_machine(fingerprint, o);
   if (setup.folder) add_weights(fingerprint, *setup.folder);
   add_config(fingerprint, setup.config);
-  add_optimizer(fingerprint, setup);
-  add_data(fingerprint, setup);
+  fingerprint.emplace_back("--data with checksum", checksum(setup.data));
+  fingerprint.emplace_back("--eval-data with checksum", checksum(setup.eval_data));
   return fingerprint;
 }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -14,7 +15,7 @@ namespace cleave {
 struct TrainOptions : LayoutOptions, MachineOptions {
   std::string model = "llama-tiny";  ///< preset name or model folder
   std::vector<std::string> data;     ///< text, JSONL with `text`, or JSONL rows of ids
-  std::string task;                  ///< lm | mlm | classify; empty = the model's
+  std::string task;                  ///< empty = the model's
   std::string tokenizer;             ///< "bytes" or a folder; empty = the model's, else bytes
   std::string out;                   ///< run folder
 
@@ -26,15 +27,15 @@ struct TrainOptions : LayoutOptions, MachineOptions {
   int64_t seq_len = 256;         ///< tokens
 
   double lr = 3e-4;
-  std::string schedule = "cosine";  ///< cosine | linear | constant
-  std::optional<int64_t> warmup;    ///< steps; default 10 % of the run
-  std::string optimizer = "adamw";  ///< adamw | adam | sgd
-  double beta1 = 0.9, beta2 = 0.95;
+  std::string schedule = "cosine";
+  std::optional<int64_t> warmup;  ///< steps; default 10 % of the run
+  std::string optimizer = "adamw";
+  std::array<double, 2> adam_betas{0.9, 0.95};
   double adam_eps = 1e-8;
   double weight_decay = 0.1;
-  std::string decay_on = "matrices";  ///< matrices | all
-  double clip = 1.0;                  ///< global gradient norm; 0 = off
-  std::string dtype = "fp32";         ///< fp32 | bf16 | fp16 | fp64
+  std::string decay_on = "matrices";
+  double clip = 1.0;  ///< global gradient norm; 0 = off
+  std::string dtype = "fp32";
   uint64_t seed = 0;
 
   int64_t save_every = 0;   ///< steps; 0 = at the end only
@@ -50,6 +51,97 @@ struct TrainOptions : LayoutOptions, MachineOptions {
 };
 
 }  // namespace cleave
+
+namespace cleave::option {
+
+/// What is trained on which data.
+inline std::vector<Row> input_rows(TrainOptions& o) {
+  return {
+      {&o.model, "model", "NAME|DIR|JSON",
+       "preset, model or run folder, or a config.json with sizes"},
+      {&o.data, "data", "FILES",
+       "text, or JSONL with \"text\" or \"input_ids\"; for classification CSV with a header, or "
+       "JSONL with \"label\"",
+       "required"},
+      {&o.task, "task", "", "training task", "the model's", Choices{"lm", "mlm", "classify"}},
+      tokenizer(&o.tokenizer, "the model's, else bytes"),
+      {&o.shuffle, "shuffle", "", "read the data in file order", "", {}, kMustMatch, kReordersData},
+      {&o.seq_len, "seq-len", "N", "tokens per sequence", "", kLength, kMustMatch},
+      {&o.seed, "seed", "N", "seed of initial weights, dropout and data order", "", kSeeds,
+       kMustMatch, kReordersData}};
+}
+
+/// How long it is trained.
+inline std::vector<Row> step_rows(TrainOptions& o) {
+  return {{&o.steps, "steps", "N", "optimizer steps", "1000", kSteps, kMustMatch},
+          {&o.epochs, "epochs", "N", "passes over the data, instead of --steps", "", Limits{1, 1e6},
+           kMustMatch},
+          {&o.batch_size, "batch-size", "N", "sequences per step over all ranks", "", kSequences,
+           kMustMatch, kFixed},
+          {&o.micro_batch_size, "micro-batch-size", "N",
+           "sequences per forward pass of a data-parallel rank",
+           "its whole share; with --pp share / (4 x pp)", kSequences, kMustMatch}};
+}
+
+/// How the weights are updated.
+inline std::vector<Row> optimizer_rows(TrainOptions& o) {
+  return {optimizer(&o.optimizer),
+          {&o.lr, "lr", "RATE", "peak learning rate", "", Limits{0, 1e6}, kMustMatch},
+          {&o.schedule, "schedule", "", "learning rate schedule after warm-up", "",
+           Choices{"cosine", "linear", "constant"}, kMustMatch},
+          {&o.warmup, "warmup", "N", "steps in which the learning rate rises to --lr",
+           "10 % of all", kSteps, kMustMatch},
+          {&o.adam_betas, "adam-betas", "B1,B2", "decay rates of Adam's moments", "",
+           Limits{.low = 0, .high = 1, .takes_high = false}, kMustMatch},
+          {&o.adam_eps, "adam-eps", "X", "Adam's epsilon", "1e-8", Limits{1e-30, 1}, kMustMatch},
+          {&o.weight_decay, "weight-decay", "X", "weight decay, multiplied by the learning rate",
+           "", Limits{0, 1000}, kMustMatch},
+          {&o.decay_on, "decay-on", "", "parameters with weight decay", "",
+           Choices{"matrices", "all"}, kMustMatch},
+          {&o.clip, "clip", "NORM", "maximum global gradient norm; 0 is off", "1.0", Limits{0, 1e9},
+           kMustMatch},
+          {&o.dtype, "dtype", "",
+           "dtype of weights and activations; bf16 and fp16 keep fp32 master weights, fp16 scales "
+           "the loss",
+           "", Choices{"fp32", "bf16", "fp16", "fp64"}, kMustMatch}};
+}
+
+/// What is written when.
+inline std::vector<Row> output_rows(TrainOptions& o) {
+  return {{&o.out, "out", "DIR", "run folder: checkpoints, metrics, report", "required"},
+          {&o.save_every, "save-every", "STEPS", "steps between checkpoints", "at the end only",
+           kSteps, kMustMatch},
+          {&o.keep_last, "keep-last", "N", "newest checkpoints to keep", "all", kSteps, kMustMatch},
+          {&o.async_save,
+           "async-save",
+           "",
+           "continue training while a checkpoint is written; needs memory for its copy",
+           "off",
+           {},
+           kMustMatch},
+          {&o.resume,
+           "resume",
+           "",
+           "resume from the newest checkpoint in --out",
+           "off",
+           {},
+           kMustMatch},
+          {&o.eval_data, "eval-data", "FILES", "evaluation data", "none"},
+          {&o.eval_every, "eval-every", "STEPS", "steps between evaluations", "at the end only",
+           kSteps, kMustMatch}};
+}
+
+/// The options of `cleave train`.
+inline std::vector<Section> sections(TrainOptions& o) {
+  return {{"model and data", input_rows(o)},
+          {"steps", step_rows(o)},
+          {"optimizer", optimizer_rows(o)},
+          {"output", output_rows(o)},
+          {"ranks",
+           joined(rows(static_cast<LayoutOptions&>(o)), rows(static_cast<MachineOptions&>(o)))}};
+}
+
+}  // namespace cleave::option
 
 /// Trains a model. The front end finds this symbol in libcleave by name. Throws Error, and Stopped
 /// (base/stop.h) after a stop by signal.

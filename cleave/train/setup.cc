@@ -176,8 +176,8 @@ void choose_steps(TrainSetup& setup) {
                o.warmup.value_or(0), "; expected at most the ", setup.num_steps,
                " steps of the run");
   setup.optimizer = {.kind = OptimizerOptions::kind_from_name(o.optimizer),
-                     .beta1 = o.beta1,
-                     .beta2 = o.beta2,
+                     .beta1 = o.adam_betas[0],
+                     .beta2 = o.adam_betas[1],
                      .eps = o.adam_eps,
                      .weight_decay = o.weight_decay,
                      .decay_on = OptimizerOptions::decay_from_name(o.decay_on)};

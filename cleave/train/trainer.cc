@@ -10,14 +10,15 @@
 #include "cleave/base/byte_count.h"
 #include "cleave/base/clock.h"
 #include "cleave/base/hash.h"
-#include "cleave/base/log.h"
 #include "cleave/base/mutant.h"
 #include "cleave/base/resource_limits.h"
+#include "cleave/base/status.h"
 #include "cleave/base/stop.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/kernels/cpu/gemm.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/nn/move.h"
+#include "cleave/train/resume.h"
 #include "cleave/train/summary.h"
 
 namespace cleave {
@@ -78,8 +79,8 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
   model_name_ = setup.options.model;
   // Shown before memory is allocated, since the allocation may fail.
   if (is_first() && setup.planned) {
-    log_info("memory  at most ", bytes_text(static_cast<double>(setup.planned->most_bytes())),
-             " per rank");
+    log_status("memory  at most ", bytes_text(static_cast<double>(setup.planned->most_bytes())),
+               " per rank");
   }
   load();
   CLEAVE_CHECK(has_address_space(kLeastSpace), Code::kMemory, "less than ",
@@ -102,7 +103,7 @@ void Trainer::load() {
     LoadResult loaded = setup_.changes_task ? load_for_other_task(rank_.model(), *setup_.folder,
                                                                   type, setup_.options.seed)
                                             : load_model(rank_.model(), *setup_.folder, type);
-    if (is_first() && setup_.changes_task) log_info(task_line(rank_.model(), loaded));
+    if (is_first() && setup_.changes_task) log_status(task_line(rank_.model(), loaded));
     carried_ = std::move(loaded.carried);
   }
   move_to(rank_.model(), device_of(setup_.options.device));
@@ -125,12 +126,7 @@ void Trainer::load() {
   if (state.has("loss_scale")) {
     loss_scale_.restore(state.at("loss_scale").as_number(), state.at("good_steps").as_int(0));
   }
-  // The position in the data is counted in batches.
-  const int64_t batch_size = state.at("batch_size").as_int(1);
-  CLEAVE_CHECK(batch_size == setup_.options.batch_size, Code::kUsage, "the run in ",
-               setup_.options.out, " was started with --batch-size ", batch_size,
-               "; give the same value to resume it");
-  if (is_first()) warn_of_changes(state);
+  check_changes(state);
   saved_ = done_;
   set_aside_newer();
 }
@@ -147,22 +143,17 @@ void Trainer::set_aside_newer() {
   }
 }
 
-/// Warns about options that differ from those of the resumed run and are easily overlooked.
-void Trainer::warn_of_changes(const Json& state) const {
+/// Refuses or warns about options that differ from those of the resumed run.
+void Trainer::check_changes(const Json& state) const {
   const TrainOptions& o = setup_.options;
+  const std::vector<std::string> changes = check_resumed(state, o);
+  if (!is_first()) return;
   if (o.model != TrainOptions{}.model && o.model != model_name_) {
     log_warning("--model ", o.model, " is ignored: the run in ", o.out,
                 " resumes with its own model, ", model_name_);
   }
-  const auto seed = static_cast<uint64_t>(state.int_or("seed", static_cast<int64_t>(o.seed)));
-  const bool shuffle = state.bool_or("shuffle", o.shuffle);
-  if (seed != o.seed) {
-    log_warning("the run in ", o.out, " was started with --seed ", seed, ", now ", o.seed,
-                ": the order of the data changes; some sequences repeat, others are skipped");
-  } else if (shuffle != o.shuffle) {
-    log_warning("the run in ", o.out, " was started with ", shuffle ? "--shuffle" : "--no-shuffle",
-                ": the order of the data changes; some sequences repeat, others are skipped");
-  } else if (state.string_or("data", "") != to_hex(setup_.data->fingerprint())) {
+  for (const std::string& change : changes) log_warning(change);
+  if (changes.empty() && state.string_or("data", "") != to_hex(setup_.data->fingerprint())) {
     log_warning("the run in ", o.out, " was started on other data or with another --seq-len; ",
                 "it resumes at step ", done_, " of this data");
   }
@@ -179,12 +170,12 @@ void Trainer::start_log() {
                                     " --resume for short"));
   metrics_ = std::make_unique<MetricsWriter>((folder_.path() / "metrics.jsonl").string(), done_);
   for (const std::string& line : run_header(setup_, model_name_, rank_.model(), world_, machine_)) {
-    log_info(line);
+    log_status(line);
   }
-  if (setup_.resumes) log_info("resumed after step ", done_, " from ", setup_.folder->path);
+  if (setup_.resumes) log_status("resumed after step ", done_, " from ", setup_.folder->path);
   if (setup_.resumes && done_ >= setup_.num_steps) {
-    log_info("all ", setup_.num_steps,
-             " steps are done; raise --steps or --epochs to train longer");
+    log_status("all ", setup_.num_steps,
+               " steps are done; raise --steps or --epochs to train longer");
   }
   if (done_ >= setup_.num_steps) return;
   progress_ = std::make_unique<Progress>(ProgressOptions{.total = setup_.num_steps, .done = done_});
@@ -248,7 +239,7 @@ int Trainer::run() {
     finish("finished");
   } else {
     finish(str("stopped by signal ", stop_signal_, " after step ", done_));
-    if (is_first()) log_info("resume with: ", resume_command(setup_.options));
+    if (is_first()) log_status("resume with: ", resume_command(setup_.options));
   }
   return stop_signal_;
 }
@@ -410,9 +401,7 @@ std::string Trainer::state_json() const {
   state["model"] = model_name_;
   state["step"] = done_;
   state["tokens"] = tokens_;
-  state["seed"] = static_cast<int64_t>(setup_.options.seed);  // JSON readers take int64
-  state["shuffle"] = setup_.options.shuffle;
-  state["batch_size"] = setup_.options.batch_size;
+  save_options(state, setup_.options);
   state["data"] = to_hex(setup_.data->fingerprint());
   if (loss_scale_.is_on()) {
     state["loss_scale"] = loss_scale_.value();
@@ -467,8 +456,8 @@ void Trainer::finish(const std::string& outcome) {
   report.checkpoints = checkpoint_list(folder_.path());
   const std::string path = (folder_.path() / "report.html").string();
   write_report(path, report);
-  log_info("checkpoint: ", (folder_.path() / checkpoint_name(saved_)).string());
-  log_info("report: ", path);
+  log_status("checkpoint: ", (folder_.path() / checkpoint_name(saved_)).string());
+  log_status("report: ", path);
 }
 
 }  // namespace cleave

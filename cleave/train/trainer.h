@@ -36,7 +36,7 @@ class Trainer {
  private:
   void load();
   void set_aside_newer();
-  void warn_of_changes(const Json& state) const;
+  void check_changes(const Json& state) const;
   void start_log();
   void check_same_batch(std::span<const Batch> batches) const;
   [[nodiscard]] Range own_range(int64_t num_sequences) const;

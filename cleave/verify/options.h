@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cleave/mesh/machine_options.h"
 
@@ -15,12 +16,40 @@ struct VerifyOptions : MachineOptions {
   int dp = 1;
   std::string layer{};  ///< pattern of paths of the layers to run; empty = all
   int64_t fuzz = 0;     ///< number of random configurations to verify instead; 0 = off
-  std::string dtype{};  ///< fp32 | bf16 | fp16 | fp64; empty = that of the folder, else fp32
+  std::string dtype{};  ///< empty = that of the folder, else fp32
   uint64_t seed = 0;
   bool json = false;
 };
 
 }  // namespace cleave
+
+namespace cleave::option {
+
+/// The options of `cleave verify`.
+inline std::vector<Section> sections(VerifyOptions& o) {
+  return {
+      {"comparison",
+       {{&o.model, "model", "NAME|DIR", "preset, or model or run folder", "required"},
+        {&o.layer, "layer", "NAME",
+         "run only these layers and the layers in them, each by itself; * and {a,b} as in plans",
+         "all"},
+        {&o.fuzz, "fuzz", "N", "instead compare N random small configurations of the model", "off",
+         Limits{1, 1e6}},
+        {&o.seed, "seed", "N", "seed of weights, token ids and configurations", "", kSeeds},
+        {&o.json, "json", "", "print one JSON object", "off"}}},
+      {"ranks",
+       joined({{&o.tp, "tp", "N", "tensor-parallel ranks; with --fuzz at most N",
+                "2; under a launcher all remaining ranks", kRanks},
+               {&o.dp, "dp", "N", "data-parallel ranks", "", kRanks},
+               plan(&o.plan),
+               {&o.sequence_parallel, "sequence-parallel", "",
+                "use the model's sequence-parallel plan", "off"},
+               {&o.dtype, "dtype", "", "dtype of the sharded model; one rank is always fp64",
+                "the model's, else fp32", Choices{"fp32", "bf16", "fp16", "fp64"}}},
+              rows(o))}};
+}
+
+}  // namespace cleave::option
 
 /// The front end finds this symbol in libcleave by name. Prints to stdout and returns the exit
 /// code: 0 if the sharded model matches the model on one rank, else 9. Throws Error.

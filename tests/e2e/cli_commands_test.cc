@@ -203,6 +203,24 @@ TEST(Completion, Bash_ParsesAndCompletes) {
   EXPECT_EQ(completed("cleave bench collectives --one", 3), "--one-core\n");
 }
 
+TEST(Completion, Fish_HasFlagsChoicesAndFiles) {
+  const std::string script = run_cleave({"completion", "fish"}).out;
+  const std::string train = "\ncomplete -c cleave -n '__fish_seen_subcommand_from train' ";
+  EXPECT_TRUE(contains(script, train + "-l schedule -x -a 'cosine linear constant' -d "));
+  EXPECT_TRUE(contains(script, train + "-l data -rF -d "));
+  EXPECT_TRUE(contains(script, train + "-l adam-eps -x -d 'Adam\\'s epsilon'\n"));
+  EXPECT_TRUE(contains(script, train + "-l resume -d "));
+  const TempFolder folder;
+  const std::string file = folder / "c.fish";
+  const std::string make = std::string(CLEAVE_PROGRAM) + " completion fish > " + file;
+  const std::string complete =
+      "fish -c 'source " + file + "; complete -C \"cleave train --weigh\"' | grep -q weight-decay";
+  const RunResult ran =
+      run_program({"/bin/bash", "-c",
+                   "! command -v fish > /dev/null || { " + make + " && " + complete + "; }"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+}
+
 TEST(BenchCollectives, ThreadsAndProcesses_PrintALineForEachOpAndSize) {
   for (const char* ranks : {"threads", "processes"}) {
     const RunResult ran =
@@ -240,8 +258,8 @@ TEST(BenchCollectives, WrongWords_NameWhatIsAllowed) {
 }
 
 TEST(Completion, UnknownShell_IsRefused) {
-  EXPECT_EQ(run_cleave({"completion", "fish"}).err,
-            "cleave: shell is 'fish'; expected one of bash, zsh\n");
+  EXPECT_EQ(run_cleave({"completion", "tcsh"}).err,
+            "cleave: shell is 'tcsh'; expected one of bash, zsh, fish\n");
   EXPECT_EQ(run_cleave({"completion", "zsh"}).exit_code, 0);
 }
 

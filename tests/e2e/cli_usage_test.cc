@@ -1,6 +1,9 @@
 // What the program prints before it loads libcleave: help, and refusals.
+#include <algorithm>
 #include <fstream>
+#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -73,6 +76,26 @@ TEST_F(Usage, HelpOfACommand_ShowsFlagsWithDefaults) {
     EXPECT_TRUE(contains(ran.out, part)) << part;
   }
   EXPECT_FALSE(contains(ran.out, "--no-resume"));
+}
+
+TEST_F(Usage, Help_FitsIntoTheTerminal) {
+  const std::vector<std::pair<std::string, size_t>> cases{
+      {"", 80}, {"COLUMNS=40", 40}, {"COLUMNS=7", 40}, {"COLUMNS=100", 100}, {"COLUMNS=x", 80}};
+  for (const auto& [variable, width] : cases) {
+    RunWith with;
+    if (!variable.empty()) with.environment = {variable};
+    std::istringstream lines(run_program({CLEAVE_PROGRAM, "train", "--help"}, with).out);
+    size_t longest = 0;
+    for (std::string line; std::getline(lines, line);) {
+      // A single word may be longer.
+      const size_t begin = std::min(line.find_first_not_of(' '), line.size());
+      const bool is_name = line.find("--") == begin && begin == 2;
+      const bool is_word = line.find(' ', begin) == std::string::npos;
+      if (line.size() <= width || (!is_name && !is_word)) longest = std::max(longest, line.size());
+    }
+    EXPECT_LE(longest, width) << variable;
+    EXPECT_GT(longest, width - 20) << variable;
+  }
 }
 
 TEST_F(Usage, Version_IsOneLine) {

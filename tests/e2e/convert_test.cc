@@ -65,6 +65,13 @@ TEST(ConvertProgram, RunThroughEveryFormat_IsEqualAndGeneratesTheSame) {
     EXPECT_EQ(contains(ran.out, "the optimizer's state stays in " + run), last == run) << ran.out;
     last = folder / name;
   }
+  EXPECT_EQ(convert(last, folder / "quiet", {"--quiet"}).out, "");
+  const json summary = json::parse(convert(last, folder / "json", {"--json"}).out);
+  EXPECT_EQ(summary["folder"], (folder / "json").string());
+  EXPECT_EQ(summary["format"], "safetensors");
+  EXPECT_EQ(summary["files"], 1);
+  EXPECT_GT(summary["tensors"], 10);
+  EXPECT_GT(summary["bytes"], 1000);
   const RunResult compared = run_with_deadline({"diff", run, last, "--json"});
   const json report = json::parse(compared.out);
   EXPECT_EQ(compared.exit_code, 1);  // only the run has optimizer state

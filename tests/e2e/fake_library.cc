@@ -59,7 +59,7 @@ extern "C" void cleave_train(const cleave::TrainOptions& o) {
                           {"schedule", o.schedule},
                           {"warmup", or_null(o.warmup)},
                           {"optimizer", o.optimizer},
-                          {"adam-betas", {o.beta1, o.beta2}},
+                          {"adam-betas", o.adam_betas},
                           {"adam-eps", o.adam_eps},
                           {"weight-decay", o.weight_decay},
                           {"decay-on", o.decay_on},

@@ -52,6 +52,17 @@ TEST(TrainProgram, ProcessesUnderLaunch_GiveTheLossesOfOneRank) {
   }
 }
 
+TEST(TrainProgram, Quiet_PrintsWarningsAndErrorsOnly) {
+  const TempFolder folder;
+  const RunResult ran = run_with_deadline(
+      train(folder / "run", {"--quiet", "--steps", "2", "--eval-data", CLEAVE_SOURCE_DIR "/LICENSE",
+                             "--schedule-pp", "1f1b"}));
+  EXPECT_EQ(ran.exit_code, 0);
+  EXPECT_EQ(ran.out, "");
+  EXPECT_TRUE(ran.err.starts_with("cleave: warning: --schedule-pp 1f1b orders")) << ran.err;
+  EXPECT_EQ(metrics_of(folder / "run").size(), 2U);
+}
+
 // All of it as four processes; oracle: the same run on one rank in fp64.
 TEST(TrainProgram, PipelineAndShardsAsProcesses_GiveTheLossesOfOneRankAndResumeOnIt) {
   const TempFolder folder;

@@ -4,6 +4,7 @@ import hashlib
 import pathlib
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -15,6 +16,7 @@ sys.path.insert(0, str(ROOT / "tools/package"))
 import archives  # noqa: E402
 import check  # noqa: E402
 import container  # noqa: E402
+import manual  # noqa: E402
 import stage  # noqa: E402
 
 
@@ -70,6 +72,24 @@ class Package(unittest.TestCase):
     def test_container_check_knows_all_steps(self):
         self.assertEqual([step for step, _ in container.steps()],
                          ["FROM", "RUN", "RUN", "COPY", "RUN", "ENV", "WORKDIR", "ENTRYPOINT"])
+
+    def test_manual_has_every_command_and_flag_without_warnings(self):
+        pages = self.folder / "man1"
+        manual.write_manual(ROOT / "build/release/cleave", pages, "1.2.3")
+        self.assertIn("cleave-bench-train.1", [page.name for page in pages.iterdir()])
+        text = (pages / "cleave-train.1").read_text()
+        self.assertRegex(text, r'^\.TH CLEAVE\\-TRAIN 1 "\d{4}-\d\d-\d\d" "Cleave 1\.2\.3" "Cleave"\n')
+        for part in (".SS Optimizer",
+                     ".TP\n.B \\-\\-lr RATE\npeak learning rate [0.0003]\n", ".B \\-\\-no\\-shuffle\n"):
+            self.assertIn(part, text)
+        for program in (["groff", "-man", "-ww", "-Tutf8", "-z"], ["mandoc", "-T", "lint", "-W", "warning"]):
+            if shutil.which(program[0]):
+                shown = subprocess.run([*program, *pages.iterdir()], capture_output=True, text=True, check=False)
+                self.assertEqual(shown.stdout + shown.stderr, "")
+
+    def test_manual_escapes_what_roff_reads(self):
+        page = manual.page("cleave x", "1", "2026-01-01", "cleave x: it's it\n\nusage: cleave x\n\n  --a  .b \\c 'd'\n")
+        self.assertIn("\n\\&.b \\ec \\(aqd\\(aq\n", page)
 
     def test_folder_without_a_build_is_refused_by_name(self):
         with self.assertRaisesRegex(stage.Problem, "holds no build; run ./run build first"):

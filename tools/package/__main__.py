@@ -16,6 +16,7 @@ import time
 import check
 import container
 from archives import write_deb, write_tarball, write_wheel
+from manual import write_manual
 from stage import ROOT, Problem, bundle, stage, version_of
 
 PATTERNS = ("cleave-*.whl", "cleave-*.tar.xz", "cleave_*.deb")
@@ -38,6 +39,7 @@ def make_packages(options, wheel_only):
         scratch = pathlib.Path(name)
         folder = scratch / "staged"
         stage(options.build.resolve(), folder)
+        write_manual(options.build / "cleave", folder / "share/man/man1", version)
         deb = [] if wheel_only else [write_deb(folder, options.out, version, scratch / "deb")]
         print(f"bundled: {', '.join(bundle(folder))}")
         wheel = [write_wheel(folder, options.out, version, torch)]

@@ -1,5 +1,6 @@
 """Writes a staged folder as a wheel, a tarball or a Debian package. The same input gives the same bytes."""
 import base64
+import gzip
 import hashlib
 import os
 import pathlib
@@ -86,6 +87,11 @@ def write_deb(folder, out, version, scratch):
     root = scratch / "root"
     private = root / "usr/lib/cleave"
     shutil.copytree(folder, private)
+    manual = root / "usr/share/man/man1"
+    manual.mkdir(parents=True)
+    for source in files_of(private / "share/man/man1"):
+        (manual / f"{source.name}.gz").write_bytes(gzip.compress(source.read_bytes(), mtime=0))
+    shutil.rmtree(private / "share")
     (root / "usr/bin").mkdir()
     (root / "usr/bin/cleave").symlink_to("../lib/cleave/bin/cleave")
     config = root / "usr/lib/x86_64-linux-gnu/cmake/Cleave"
