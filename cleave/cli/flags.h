@@ -82,6 +82,8 @@ class Flags {
   void add_flag(FlagText text, Arity arity, Set set);
   /// The next positional argument.
   void positional(std::string* target, FlagText text);
+  /// The rest of the positional arguments.
+  void positional(std::vector<std::string>* targets, FlagText text);
   /// Adds --config FILE.
   void config();
   /// Allows at most one of these; resolve() throws Error(kUsage) otherwise. A flag on the command
