@@ -2,14 +2,17 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "cleave/base/version.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/comm/api/world.h"
+#include "cleave/file/file.h"
 #include "cleave/report/metrics.h"
 #include "cleave/report/record.h"
 #include "cleave/tokenizer/tokenizer.h"
@@ -347,6 +350,48 @@ TEST(Train, StepTimeInTheReport_IsTheMeanOfTheMeasuredSteps) {
     EXPECT_LE(step_ms_of(o.out), 1.0001 * mean_ms) << steps;
     EXPECT_GE(step_ms_of(o.out), 0.3 * mean_ms) << steps;
   }
+}
+
+// Oracle: the sizes of the model. AdamW in fp32 keeps a weight, a gradient and two moments of each
+// parameter.
+TEST(Train, Record_HasTheRunsSettingsMemoryAndLastStart) {
+  const TempFolder folder;
+  const std::string root = folder.path();
+  make_model_folder(root + "/model", false);
+  TrainOptions o = small_run(root + "/model", root + "/run", {1, 1});
+  constexpr int64_t kHeads = 24, kKeys = 8, kVocabulary = 257;  // rows of queries, of keys, of ids
+  constexpr int64_t kLayer = kHidden * (2 * kHeads + 2 * kKeys + 3 * kWide + 2);
+  constexpr int64_t kParameters = kLayers * kLayer + kHidden * (1 + kVocabulary);
+  o.command = "cleave train --out '</script>'";
+  o.steps = 3;
+  losses(o);
+  o.steps = 5;
+  o.resume = true;
+  losses(o);
+  const RunRecord record = read_record(o.out);
+  EXPECT_EQ(record.outcome, "finished");
+  EXPECT_EQ(record.num_steps, 5);
+  EXPECT_EQ(record.first_step, 4);
+  EXPECT_GT(record.wall_s, 0);
+  const std::map<std::string, std::string> settings(record.settings.begin(), record.settings.end());
+  for (const auto& [name, value] :
+       std::map<std::string, std::string>{{"command", o.command},
+                                          {"parameters", str(kParameters)},
+                                          {"data files", text_file()},
+                                          {"dtype", "fp32"},
+                                          {"layout", "tp=1 x dp=1"},
+                                          {"ranks", "1 (threads)"},
+                                          {"cleave version", std::string(version())}}) {
+    EXPECT_EQ(settings.at(name), value);
+  }
+  for (const char* name : {"started", "host", "CPU"}) EXPECT_TRUE(settings.contains(name)) << name;
+  ASSERT_EQ(record.memory.size(), 1U);
+  const NamesAndBytes& bytes = record.memory[0].bytes;
+  EXPECT_EQ(bytes[0], (std::pair<std::string, int64_t>{"weights", 4 * kParameters}));
+  EXPECT_EQ(bytes[1], (std::pair<std::string, int64_t>{"gradients", 4 * kParameters}));
+  EXPECT_EQ(bytes[2], (std::pair<std::string, int64_t>{"optimizer", 8 * kParameters}));
+  const std::string page = read_file(o.out + "/report.html");
+  EXPECT_NE(page.find("--out '&lt;/script&gt;'</td>"), std::string::npos);
 }
 
 TEST(Train, LearningRateThatDiverges_ReportsTheStepAndSavesNothing) {
