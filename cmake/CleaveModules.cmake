@@ -37,6 +37,19 @@ function(cleave_modules target)
   cleave_compile_options(${target})
 endfunction()
 
+# Makes the text of `file` the value of the std::string_view `variable`, which a header next to it declares.
+function(cleave_embed target file variable)
+  get_filename_component(folder ${file} DIRECTORY)
+  get_filename_component(name ${file} NAME_WE)
+  file(READ ${PROJECT_SOURCE_DIR}/${file} text)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/embedded/${name}.cc @ONLY CONTENT [[
+#include "@folder@/@name@_template.h"
+const std::string_view cleave::@variable@ = R"embedded(@text@)embedded";
+]])
+  target_sources(${target} PRIVATE ${PROJECT_BINARY_DIR}/embedded/${name}.cc)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${file})
+endfunction()
+
 # Each TEST of a test binary becomes a ctest with one label. Suites or instances that begin with Real need the real models
 # and texts of CLEAVE_DATA: their label is real. Suites that end in Full, or whose instance is called Full, run only in
 # ./run test --full.

@@ -28,6 +28,7 @@ Command plan_command();
 Command launch_command();
 Command tokenize_command();
 Command inspect_command();
+Command report_command();
 Command convert_command();
 Command diff_command();
 Command doctor_command();

@@ -107,6 +107,11 @@ void Flags::positional(std::string* target, Positional text) {
   positionals_.push_back(std::move(text));
 }
 
+void Flags::positional(std::vector<std::string>* targets, Positional text) {
+  app_->add_option(text.name, *targets, text.help)->type_name(text.value);
+  positionals_.push_back(std::move(text));
+}
+
 void Flags::config() {
   add({&config_path_, "config", "FILE.json",
        "JSON file with these flags as keys; the command line overrides it"});

@@ -43,6 +43,8 @@ class Flags {
   void add_all(const std::vector<option::Section>& sections);
   /// The next positional argument.
   void positional(std::string* target, Positional text);
+  /// The rest of the positional arguments.
+  void positional(std::vector<std::string>* targets, Positional text);
   /// Adds --config FILE.
   void config();
   /// Allows at most one of these; resolve() throws Error(kUsage) otherwise. A flag on the command

@@ -61,7 +61,7 @@ int main(int argc, char** argv) {
       {argv + (argc > 0 ? 1 : 0), argv + argc},
       {cli::train_command(), cli::generate_command(), cli::eval_command(), cli::predict_command(),
        cli::verify_command(), cli::plan_command(), cli::launch_command(), cli::tokenize_command(),
-       cli::inspect_command(), cli::convert_command(), cli::diff_command(), cli::doctor_command(),
-       cli::bench_train_command(), cli::bench_generate_command(), cli::bench_collectives_command(),
-       cli::completion_command()});
+       cli::inspect_command(), cli::report_command(), cli::convert_command(), cli::diff_command(),
+       cli::doctor_command(), cli::bench_train_command(), cli::bench_generate_command(),
+       cli::bench_collectives_command(), cli::completion_command()});
 }

@@ -12,7 +12,7 @@
 
 #include "cleave/base/log.h"
 #include "cleave/kernels/kernels.h"
-#include "cleave/train/metrics.h"
+#include "cleave/report/metrics.h"
 #include "cleave/train/options.h"
 #include "tests/support/covering_array.h"
 #include "tests/support/golden.h"

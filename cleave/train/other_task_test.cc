@@ -9,7 +9,7 @@
 #include "cleave/checkpoint/load.h"
 #include "cleave/comm/api/world.h"
 #include "cleave/model/bert/bert.h"
-#include "cleave/train/metrics.h"
+#include "cleave/report/metrics.h"
 #include "cleave/train/options.h"
 #include "cleave/train/setup.h"
 #include "cleave/train/summary.h"

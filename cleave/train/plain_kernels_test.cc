@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/kernels/kernels.h"
-#include "cleave/train/metrics.h"
+#include "cleave/report/metrics.h"
 #include "cleave/train/options.h"
 #include "tests/support/temp_folder.h"
 

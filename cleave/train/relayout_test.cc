@@ -12,8 +12,8 @@
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/comm/api/world.h"
 #include "cleave/file/file.h"
+#include "cleave/report/metrics.h"
 #include "cleave/tokenizer/tokenizer.h"
-#include "cleave/train/metrics.h"
 #include "cleave/train/options.h"
 #include "tests/support/temp_folder.h"
 

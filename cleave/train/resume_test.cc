@@ -8,7 +8,7 @@
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/file/file.h"
-#include "cleave/train/metrics.h"
+#include "cleave/report/metrics.h"
 #include "cleave/train/options.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/temp_folder.h"

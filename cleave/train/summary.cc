@@ -1,6 +1,7 @@
 #include "cleave/train/summary.h"
 
-#include <fstream>
+#include <ctime>
+#include <filesystem>
 #include <thread>
 
 #include <ATen/ATen.h>
@@ -8,10 +9,10 @@
 
 #include "cleave/base/byte_count.h"
 #include "cleave/base/progress.h"
-#include "cleave/checkpoint/names.h"
-#include "cleave/checkpoint/run_folder.h"
+#include "cleave/base/version.h"
 #include "cleave/comm/launch/cpu_binding.h"
 #include "cleave/kernels/cpu/gemm.h"
+#include "cleave/report/provenance.h"
 
 namespace cleave {
 namespace {
@@ -22,15 +23,6 @@ int64_t num_weights(Model& model) {
   int64_t sum = 0;
   for (const auto& p : model.parameters()) sum += p->numel();
   return sum;
-}
-
-std::string cpu_name() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    const size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "unknown";
 }
 
 /// "rank 3 (dp 1, tp 1)". Dims of size 1 are omitted, except for the last two.
@@ -55,6 +47,24 @@ std::string cores_text() {
     return str(threads, " threads each on ", cores, cores == 1 ? " core" : " cores");
   }
   return str(threads, threads == 1 ? " core each" : " cores each");
+}
+
+/// "a, b"
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+/// "{0,1} {2,3}"
+std::string groups(const Mesh& mesh, const MeshDim& dim) {
+  std::string text;
+  for (const auto& group : mesh.groups(dim.name)) {
+    text += text.empty() ? "{" : " {";
+    for (size_t i = 0; i < group.size(); ++i) text += str(i == 0 ? "" : ",", group[i]);
+    text += "}";
+  }
+  return text;
 }
 
 /// "a, b, c and 4 more"
@@ -113,34 +123,52 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
   return lines;
 }
 
-ReportData run_report(const TrainSetup& setup, const std::string& model_name, Model& model,
-                      const Mesh& mesh) {
+RunRecord run_record(const TrainSetup& setup, const std::string& model_name, Model& model,
+                     const Mesh& mesh, const World& world) {
   const ModelFacts& f = model.facts();
   const TrainOptions& o = setup.options;
-  ReportData r;
-  r.title = str(model_name, " on ", mesh.size(), mesh.size() == 1 ? " rank" : " ranks");
-  r.command = o.command;
-  r.model = {{"weights", count_text(static_cast<double>(num_weights(model)))},
-             {"layers", str(f.num_layers)},
-             {"hidden size", str(f.hidden)},
-             {"heads", str(f.num_heads, ", key and value heads ", f.num_kv_heads)},
-             {"vocabulary", str(f.vocab_size)},
-             {"dtype", o.dtype}};
-  r.machine = {{"CPU", cpu_name()},
-               {"cores", str(std::thread::hardware_concurrency())},
-               {"threads per rank", str(at::get_num_threads())},
-               {"matrix products", std::string(name(gemm()))}};
-  r.layout = {{"axis", "ranks", "groups"}};
+  std::error_code no_folder;  // it may have been removed
+  RunRecord r{.title = str(model_name, " on ", mesh.size(), mesh.size() == 1 ? " rank" : " ranks"),
+              .num_steps = setup.num_steps};
+  r.settings = {
+      {"started", utc_text(std::time(nullptr))},
+      {"command", o.command},
+      {"cleave version", std::string(version())},
+      {"git commit of the working folder", git_commit(fs::current_path(no_folder))},
+      {"host", host_name()},
+      {"CPU", cpu_name()},
+      {"cores", str(std::thread::hardware_concurrency())},
+      {"ranks", str(mesh.size(), world.ranks_are_threads() ? " (threads)" : " (processes)")},
+      {"layout", setup.layout.describe()},
+      {"threads per rank", str(at::get_num_threads())},
+      {"device", o.device},
+      {"matrix products", std::string(name(gemm()))},
+      {"dtype", o.dtype},
+      {"model", model_name},
+      {"parameters", str(num_weights(model))},
+      {"layers", str(f.num_layers)},
+      {"hidden size", str(f.hidden)},
+      {"heads", str(f.num_heads, " (", f.num_kv_heads, " KV heads)")},
+      {"vocabulary", str(f.vocab_size)},
+      {"task", model.task()},
+      {"data files", joined(o.data)},
+      {"sequences", str(setup.data->size())},
+      {"evaluation files", joined(o.eval_data)},
+      {"tokenizer", setup.tokenizer ? std::string(setup.tokenizer->kind()) : ""},
+      {"sequence length", str(o.seq_len)},
+      {"batch size", str(o.batch_size)},
+      {"micro-batch size", str(setup.micro_batch_size)},
+      {"steps", str(setup.num_steps)},
+      {"optimizer", o.optimizer},
+      {"learning rate", str(o.lr)},
+      {"schedule", o.schedule},
+      {"weight decay", str(o.weight_decay)},
+      {"gradient clipping", str(o.clip)},
+      {"seed", str(o.seed)}};
   for (const MeshDim& d : mesh.dims()) {
-    if (d.name == "pp" && d.size == 1) continue;
-    std::string groups;
-    for (const auto& group : mesh.groups(d.name)) {
-      groups += groups.empty() ? "{" : " {";
-      for (size_t i = 0; i < group.size(); ++i) groups += str(i == 0 ? "" : ",", group[i]);
-      groups += "}";
-    }
-    r.layout.push_back({d.name, str(d.size), groups});
+    if (d.size > 1) r.settings.emplace_back("ranks of each " + d.name + " group", groups(mesh, d));
   }
+  std::erase_if(r.settings, [](const auto& setting) { return setting.second.empty(); });
   return r;
 }
 
@@ -171,21 +199,7 @@ std::vector<RankMemory> rank_memory(const TrainSetup& setup, const Axis& everyon
                              {"gradients", part(1)},
                              {"optimizer", part(2)},
                              {"activations", part(3)}},
-                   .planned = part(4)});
-  }
-  return out;
-}
-
-std::vector<ReportCheckpoint> checkpoint_list(const fs::path& run) {
-  std::vector<ReportCheckpoint> out;
-  for (const fs::path& folder : list_checkpoints(run)) {
-    int64_t bytes = 0;
-    for (const auto& entry : fs::directory_iterator(folder)) {
-      if (entry.is_regular_file()) bytes += static_cast<int64_t>(entry.file_size());
-    }
-    out.push_back({.step = checkpoint_step(folder.filename().string()).value_or(0),
-                   .path = folder.filename().string(),
-                   .bytes = bytes});
+                   .forecast = part(4)});
   }
   return out;
 }

@@ -1,5 +1,4 @@
 #pragma once
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -7,7 +6,7 @@
 #include "cleave/comm/api/world.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/planner/machine.h"
-#include "cleave/train/report.h"
+#include "cleave/report/record.h"
 #include "cleave/train/setup.h"
 
 namespace cleave {
@@ -24,9 +23,9 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
 /// of the folder are not used (...)", for a folder's model that is trained for another task.
 std::string task_line(Model& model, const LoadResult& loaded);
 
-/// The parts of a run's report that are known when it starts.
-ReportData run_report(const TrainSetup& setup, const std::string& model_name, Model& model,
-                      const Mesh& mesh);
+/// What a run's report shows and is known when the run starts.
+RunRecord run_record(const TrainSetup& setup, const std::string& model_name, Model& model,
+                     const Mesh& mesh, const World& world);
 
 /// This rank's optimizer and its peak of tensor memory.
 struct HeldMemory {
@@ -37,8 +36,5 @@ struct HeldMemory {
 /// Bytes of every rank's tensors by kind, and their forecast; the same on all ranks. Collective.
 std::vector<RankMemory> rank_memory(const TrainSetup& setup, const Axis& everyone, const Mesh& mesh,
                                     const HeldMemory& held);
-
-/// The finished checkpoints of a run folder with their sizes.
-std::vector<ReportCheckpoint> checkpoint_list(const std::filesystem::path& run);
 
 }  // namespace cleave

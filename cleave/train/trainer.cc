@@ -18,6 +18,7 @@
 #include "cleave/kernels/cpu/gemm.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/nn/move.h"
+#include "cleave/report/page.h"
 #include "cleave/train/resume.h"
 #include "cleave/train/summary.h"
 
@@ -168,7 +169,10 @@ void Trainer::start_log() {
                               ? resume
                               : str("the same command with --resume, or --out ", setup_.options.out,
                                     " --resume for short"));
-  metrics_ = std::make_unique<MetricsWriter>((folder_.path() / "metrics.jsonl").string(), done_);
+  metrics_ = std::make_unique<MetricsWriter>((folder_.path() / kMetricsName).string(), done_);
+  record_ = run_record(setup_, model_name_, rank_.model(), mesh_, world_);
+  record_.first_step = done_ + 1;
+  write_record(folder_.path().string(), record_);
   for (const std::string& line : run_header(setup_, model_name_, rank_.model(), world_, machine_)) {
     log_status(line);
   }
@@ -258,8 +262,8 @@ void Trainer::note_time(const OpClock& clock) {
 }
 
 /// The mean over the measured steps; empty if there are none.
-std::vector<TimePart> Trainer::step_time() const {
-  std::vector<TimePart> parts;
+NamesAndSeconds Trainer::step_time() const {
+  NamesAndSeconds parts;
   for (size_t k = 0; k < clocked_s_.size() && num_clocked_ > 0; ++k) {
     parts.emplace_back(name(static_cast<TimeKind>(k)), clocked_s_[k] / num_clocked_);
   }
@@ -446,16 +450,15 @@ void Trainer::finish(const std::string& outcome) {
   const std::vector<RankMemory> memory =
       rank_memory(setup_, everyone_, mesh_, {rank_.optimizer(), most_bytes()});
   if (!is_first()) return;
-  ReportData report = run_report(setup_, model_name_, rank_.model(), mesh_);
-  report.outcome = outcome;
-  report.wall_s = monotonic_s() - start_s_;
-  report.metrics = read_metrics((folder_.path() / "metrics.jsonl").string());
-  report.memory = memory;
-  report.step_time = step_time();
-  report.other_time = {{"loading", load_s_}, {"saving", save_s_}, {"eval", eval_s_}};
-  report.checkpoints = checkpoint_list(folder_.path());
-  const std::string path = (folder_.path() / "report.html").string();
-  write_report(path, report);
+  record_.outcome = outcome;
+  record_.wall_s = monotonic_s() - start_s_;
+  record_.memory = memory;
+  record_.step_time = step_time();
+  record_.other_time = {{"loading", load_s_}, {"saving", save_s_}, {"evaluation", eval_s_}};
+  const std::string run = folder_.path().string();
+  write_record(run, record_);
+  const std::string path = (folder_.path() / kPageName).string();
+  write_report({run}, path);
   log_status("checkpoint: ", (folder_.path() / checkpoint_name(saved_)).string());
   log_status("report: ", path);
 }

@@ -12,9 +12,9 @@
 #include "cleave/optim/loss_scale.h"
 #include "cleave/planner/cpu_memory.h"
 #include "cleave/planner/machine.h"
-#include "cleave/train/metrics.h"
+#include "cleave/report/metrics.h"
+#include "cleave/report/record.h"
 #include "cleave/train/rank_model.h"
-#include "cleave/train/report.h"
 #include "cleave/train/setup.h"
 #include "cleave/train/step.h"
 
@@ -45,7 +45,7 @@ class Trainer {
   void train_step(int64_t step);
   [[nodiscard]] bool watches_time() const;
   void note_time(const OpClock& clock);
-  [[nodiscard]] std::vector<TimePart> step_time() const;
+  [[nodiscard]] NamesAndSeconds step_time() const;
   void update(int64_t step, double loss, const GradientNorm& norm);
   void check_finite(int64_t step, double loss, const GradientNorm& norm) const;
   [[nodiscard]] EvalSum evaluate();
@@ -79,6 +79,7 @@ class Trainer {
   Machine machine_;
   double start_s_ = 0;
   double load_s_ = 0, save_s_ = 0, eval_s_ = 0;
+  RunRecord record_;                        // rank 0's
   std::unique_ptr<MetricsWriter> metrics_;  // rank 0's
   std::unique_ptr<Progress> progress_;      // rank 0's
 };

@@ -1,4 +1,4 @@
-// The commands that need no libtorch: launch, tokenize, inspect, doctor, completion, bench
+// The commands that need no libtorch: launch, tokenize, inspect, report, doctor, completion, bench
 // collectives.
 #include <cstdint>
 #include <fstream>
@@ -119,6 +119,64 @@ TEST(Inspect, NothingThere_SaysWhatIsExpected) {
   EXPECT_EQ(run_cleave({"inspect"}).exit_code, 2);
   EXPECT_EQ(run_cleave({"inspect", folder / "nope"}).exit_code, 5);
   EXPECT_EQ(run_cleave({"inspect", folder.path()}).exit_code, 5);
+}
+
+// A run in progress: two of five steps, and a third that is being written.
+void write_run(const std::filesystem::path& folder) {
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "report.json")
+      << R"({"title": "m on 1 rank", "outcome": "", "num_steps": 5, "first_step": 1, "wall_s": 0,)"
+      << R"( "settings": {"dtype": "fp32"}, "memory": []})";
+  std::ofstream(folder / "metrics.jsonl")
+      << "{\"step\": 1, \"loss\": 2.5}\n{\"step\": 2, \"loss\": 2.25}\n{\"step\": 3, \"lo";
+}
+
+std::string text_of(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(Report, RunInProgress_IsWrittenIntoItsFolder) {
+  const TempFolder folder;
+  write_run(folder / "a");
+  const RunResult ran = run_cleave({"report", folder / "a"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_EQ(ran.out, "report: " + (folder / "a/report.html").string() + "\n");
+  const std::string page = text_of(folder / "a/report.html");
+  EXPECT_TRUE(contains(page, "not ended: step 2 of 5"));
+  EXPECT_TRUE(contains(page, "<dd>2.2500</dd>"));
+}
+
+TEST(Report, SeveralRuns_AreComparedInThePageOfOut) {
+  const TempFolder folder;
+  write_run(folder / "a");
+  write_run(folder / "b");
+  const RunResult ran =
+      run_cleave({"report", folder / "a", folder / "b", "--out", folder / "c.html"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_TRUE(contains(text_of(folder / "c.html"), "<h1>2 runs compared</h1>"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "a/report.html"));
+  EXPECT_EQ(
+      run_cleave({"report", folder / "a", folder / "b"}).err,
+      "cleave: --out FILE.html is missing; several runs are compared in a page of their own\n");
+}
+
+TEST(Report, NoRun_SaysWhatIsExpectedAndWritesNothing) {
+  const TempFolder folder;
+  EXPECT_EQ(run_cleave({"report"}).exit_code, 2);
+  const RunResult other = run_cleave({"report", folder.path()});
+  EXPECT_EQ(other.exit_code, 5);
+  EXPECT_EQ(other.err, "cleave: " + folder.path().string() +
+                           ": is not a run: it has no report.json; give the --out folder of a "
+                           "cleave train\n");
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  write_run(folder / "a");
+  EXPECT_EQ(run_cleave({"report", folder / "a", "--out", folder / "a/metrics.jsonl"}).exit_code, 2);
+  std::ofstream(folder / "a/metrics.jsonl") << "[]\n";
+  const RunResult broken = run_cleave({"report", folder / "a"});
+  EXPECT_EQ(broken.exit_code, 4);
+  EXPECT_TRUE(contains(broken.err, "a/metrics.jsonl:1: ")) << broken.err;
+  EXPECT_FALSE(std::filesystem::exists(folder / "a/report.html"));
 }
 
 TEST(Tokenize, Bytes_AreTheirOwnIds) {

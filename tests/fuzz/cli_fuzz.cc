@@ -33,8 +33,8 @@ const std::vector<Command>& commands() {
     for (const auto& make :
          {cli::train_command, cli::generate_command, cli::eval_command, cli::predict_command,
           cli::verify_command, cli::plan_command, cli::launch_command, cli::tokenize_command,
-          cli::inspect_command, cli::convert_command, cli::diff_command, cli::doctor_command,
-          cli::completion_command}) {
+          cli::inspect_command, cli::report_command, cli::convert_command, cli::diff_command,
+          cli::doctor_command, cli::completion_command}) {
       made.push_back(parsed_only(make()));
     }
     return made;

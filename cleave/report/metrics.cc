@@ -1,4 +1,4 @@
-#include "cleave/train/metrics.h"
+#include "cleave/report/metrics.h"
 
 #include <filesystem>
 #include <functional>
@@ -50,10 +50,15 @@ void for_each_line(const std::string& path,
                    const std::function<void(std::string_view, const StepMetrics&)>& use) {
   const std::string text = read_file(path);
   std::string_view rest = text;
+  int64_t last_step = 0;
   for (int number = 1; rest.find('\n') != std::string_view::npos; ++number) {
     const std::string_view line = rest.substr(0, rest.find('\n') + 1);
     rest.remove_prefix(line.size());
-    use(line, metrics_of(Json::parse(line, str(path, ':', number))));
+    const StepMetrics metrics = metrics_of(Json::parse(line, str(path, ':', number)));
+    CLEAVE_CHECK(metrics.step > last_step, Code::kFormat, path, ':', number, ": step ",
+                 metrics.step, " follows step ", last_step, "; expected ascending steps");
+    last_step = metrics.step;
+    use(line, metrics);
   }
 }
 

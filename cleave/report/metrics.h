@@ -18,8 +18,8 @@ struct StepMetrics {
   int64_t tokens = 0;                     ///< since step 1, all ranks
   double tokens_per_s = NAN;              ///< of this step, all ranks
   double step_ms = NAN;                   ///< the whole step, on the slowest rank
-  double comm_ms = NAN;                   ///< time in collectives, mean over ranks
-  int64_t peak_rss_bytes = 0;             ///< of this process so far
+  double comm_ms = NAN;                   ///< in collectives before the update, mean over ranks
+  int64_t peak_rss_bytes = 0;             ///< resident memory of rank 0's process, peak so far
   double mfu = NAN;                       ///< share of the measured peak FLOPS, 0 to 1
   std::optional<double> eval_loss{};      ///< if the model was evaluated after the step
   std::optional<double> eval_accuracy{};  ///< of a classifier, 0 to 1
@@ -30,7 +30,7 @@ class MetricsWriter {
  public:
   /// Keeps the lines of steps up to `keep_through` (the last step of the checkpoint that a run
   /// resumes from) and removes the others and an incomplete last line, atomically. Throws
-  /// Error(kIo), and Error(kFormat) for a line that is not an object with a step.
+  /// Error(kIo), and Error(kFormat) for a line that is not an object with a later step.
   explicit MetricsWriter(const std::string& path, int64_t keep_through = 0);
 
   /// Throws Error(kIo).

@@ -1,4 +1,4 @@
-#include "cleave/train/metrics.h"
+#include "cleave/report/metrics.h"
 
 #include <filesystem>
 #include <fstream>
