@@ -37,9 +37,8 @@ Command report_command() {
             auto options = std::make_shared<Options>();
             flags.positional(&options->runs,
                              {"run", "RUN", "run folder of cleave train; it may be in progress"});
-            flags.add({&options->out,
-                       {"out", "FILE.html", "page to write; required for several runs",
-                        "RUN/report.html"}});
+            flags.add({&options->out, "out", "FILE.html",
+                       "page to write; required for several runs", "RUN/report.html"});
             return [options] { return run(*options); };
           }};
 }
