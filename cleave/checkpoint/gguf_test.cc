@@ -181,7 +181,7 @@ TEST_P(GgufFamily, FileAndBack_IsTheSameModel) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Configs, GgufFamily, testing::ValuesIn(configs()),
-                         [](const auto& info) { return str(info.index); });
+                         [](const auto& of) { return str(of.index); });
 
 // Each rank's blocks of a quantised file are those of the whole tensor.
 TEST(GgufModel, ShardsOfAQuantizedFile_AreThoseOfTheWhole) {
@@ -408,7 +408,7 @@ TEST_P(RealGguf, TokenizerOfTheFile_GivesTheSameIds) {
 
 INSTANTIATE_TEST_SUITE_P(Vocabularies, RealGguf,
                          testing::Values("llama2", "llama3", "gpt2", "stories260K-tok512"),
-                         [](const auto& info) { return str("n", info.index); });
+                         [](const auto& of) { return str("n", of.index); });
 
 TEST(GgufModel, ByteTokenizerAndChatTemplate_AreInTheFile) {
   const TempFolder folder, tokenizer;

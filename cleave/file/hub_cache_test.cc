@@ -114,7 +114,7 @@ TEST_F(HubCache, LinkToABlob_IsFollowedAndNoOther) {
   EXPECT_EQ(file.size(), 7U);
   write(folder_ / "secret", "secret");
   int number = 0;
-  for (const std::string target : {(folder_ / "secret").string(), std::string("../../../../secret"),
+  for (const std::string& target : {(folder_ / "secret").string(), std::string("../../../../secret"),
                                    std::string("../../blobs/../../../secret"),
                                    std::string("../../blobs/.."), std::string("../../refs/main")}) {
     const std::string name = "link" + std::to_string(number++);

@@ -89,14 +89,15 @@ TEST(GgufBlocks, HandWrittenBlocks_HaveTheValuesOfTheFormat) {
   std::string q8 = number(0x3800, 2);
   for (int i = 0; i < 32; ++i) q8.push_back(static_cast<char>(i - 16));
   dequantize(GgufType::kQ8_0, bytes_of(q8), std::span(values).first(32));
-  for (int i = 0; i < 32; ++i) EXPECT_EQ(values[static_cast<size_t>(i)], 0.5F * (i - 16));
+  for (int i = 0; i < 32; ++i)
+    EXPECT_EQ(values[static_cast<size_t>(i)], 0.5F * static_cast<float>(i - 16));
 
   std::string q4 = number(0x4000, 2);
   for (int i = 0; i < 16; ++i) q4.push_back(static_cast<char>(i | ((15 - i) << 4)));
   dequantize(GgufType::kQ4_0, bytes_of(q4), std::span(values).first(32));
   for (int i = 0; i < 16; ++i) {
-    EXPECT_EQ(values[static_cast<size_t>(i)], 2.0F * (i - 8));
-    EXPECT_EQ(values[static_cast<size_t>(i) + 16], 2.0F * (7 - i));
+    EXPECT_EQ(values[static_cast<size_t>(i)], 2.0F * static_cast<float>(i - 8));
+    EXPECT_EQ(values[static_cast<size_t>(i) + 16], 2.0F * static_cast<float>(7 - i));
   }
 }
 
@@ -296,7 +297,7 @@ std::vector<float> floats(const TensorSource& source, std::string_view name,
 
 TEST(Gguf, HandWrittenFile_HasItsMetadataAndTensors) {
   const TempFolder folder;
-  for (const uint64_t version : {2, 3}) {
+  for (const uint64_t version : {uint64_t{2}, uint64_t{3}}) {
     write(folder / "m.gguf", whole_file(version));
     const Gguf file = Gguf::open(folder / "m.gguf");
     const GgufMetadata& m = file.metadata();
@@ -367,7 +368,7 @@ TEST(Gguf, PlannedRowsThatFillNoBlock_AreRefused) {
   tensor.name = "t";
   tensor.shape = {2, 100};
   tensor.type = GgufType::kQ8_0;
-  EXPECT_THAT(test::thrown_by([&] { const GgufPlan plan({}, {tensor}).what(); }),
+  EXPECT_THAT(test::thrown_by([&] { const GgufPlan plan({}, {tensor}); }).what(),
               HasSubstr("rows of 100 elements; Q8_0 needs multiples of 32"));
 }
 
