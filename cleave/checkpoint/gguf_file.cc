@@ -176,9 +176,9 @@ class GgufOutput {
 
   [[nodiscard]] GgufMetadata metadata() const {
     GgufMetadata metadata(options_.to);
-    const fs::path named = fs::absolute(from_.path).lexically_normal();
-    const fs::path last = named.has_filename() ? named.filename() : named.parent_path().filename();
-    add_gguf_config(metadata, from_.config, last.stem().string());
+    const fs::path from = fs::absolute(options_.from).lexically_normal();
+    const fs::path last = from.has_filename() ? from.filename() : from.parent_path().filename();
+    add_gguf_config(metadata, from_.config, (is_gguf(from) ? last.stem() : last).string());
     const auto largest = std::max_element(
         tensors_.begin(), tensors_.end(), [](const GgufTensor& a, const GgufTensor& b) {
           return c10::multiply_integers(a.shape) < c10::multiply_integers(b.shape);
@@ -190,9 +190,7 @@ class GgufOutput {
     const std::vector<NamedFile> files = model_tokenizer_files(from_.path);
     const auto tokenizer =
         has_model_tokenizer(from_.path) ? load_model_tokenizer(from_.path) : nullptr;
-    add_gguf_tokenizer(metadata, {.files = files,
-                                  .tokenizer = tokenizer.get(),
-                                  .vocab_size = from_.config.at("vocab_size").as_int()});
+    add_gguf_tokenizer(metadata, {.files = files, .tokenizer = tokenizer.get()}, from_.config);
     return metadata;
   }
 

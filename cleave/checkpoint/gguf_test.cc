@@ -168,6 +168,8 @@ TEST_P(GgufFamily, FileAndBack_IsTheSameModel) {
                           "rope_scaling",
                           "attention_bias",
                           "mlp_bias",
+                          "bos_token_id",
+                          "eos_token_id",
                           "n_embd",
                           "n_inner",
                           "n_head",
@@ -435,6 +437,12 @@ TEST(GgufModel, TokenizerThatLlamaCppLacks_IsRefused) {
   std::ofstream(folder / "model/vocab.txt") << "[UNK]\n[CLS]\n[SEP]\n[PAD]\n[MASK]\na\n";
   EXPECT_THAT(thrown_by([&] { write_gguf_of(folder, kLlamaConfig); }).what(),
               HasSubstr("the tokenizer cannot be written as GGUF"));
+  fs::remove(folder / "model/vocab.txt");
+  for (const NamedFile& file : byte_tokenizer_files()) {
+    std::ofstream(folder / ("model/" + file.name)) << file.text;
+  }
+  EXPECT_THAT(thrown_by([&] { write_gguf_of(folder, kLlamaConfig); }).what(),
+              HasSubstr("it has 257 ids; the model's vocab_size is 50"));
 }
 
 }  // namespace

@@ -86,9 +86,8 @@ class Reader {
 
   /// Checks that `bytes` more are in the file.
   void require(uint64_t bytes, std::string_view what) const {
-    CLEAVE_CHECK(bytes <= left() || mutant_enabled("gguf.any_length"), Code::kFormat, file_.path(),
-                 ": ", what, " at byte ", at_, " needs ", bytes, " bytes; the file has ", left(),
-                 " more, it is truncated");
+    CLEAVE_CHECK(bytes <= left(), Code::kFormat, file_.path(), ": ", what, " at byte ", at_,
+                 " needs ", bytes, " bytes; the file has ", left(), " more, it is truncated");
   }
 
  private:

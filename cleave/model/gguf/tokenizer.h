@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cleave/format/gguf.h"
+#include "cleave/text/json.h"
 #include "cleave/tokenizer/tokenizer.h"
 
 namespace cleave {
@@ -18,13 +19,14 @@ std::vector<NamedFile> tokenizer_from_gguf(const Gguf& file);
 struct GgufTokenizer {
   std::span<const NamedFile> files;      ///< of its folder; empty: none
   const Tokenizer* tokenizer = nullptr;  ///< made from them
-  int64_t vocab_size = 0;                ///< of the model; ids without a token get an unused one
 };
 
-/// Adds tokenizer.ggml.* and the chat template; without a tokenizer, only its absence. Throws
-/// Error(kUsage) for a tokenizer that llama.cpp does not have: WordPiece, another pre-tokenizer, or
-/// one without tokenizer.json.
-void add_gguf_tokenizer(GgufMetadata& metadata, const GgufTokenizer& tokenizer);
+/// Adds tokenizer.ggml.* and the chat template; without a tokenizer, only its absence and the
+/// special ids. Ids that the tokenizer lacks get an unused token, special ids that it lacks come
+/// from `config`, the model's config.json. Throws Error(kUsage) for a tokenizer that llama.cpp does
+/// not have: WordPiece, another pre-tokenizer, more ids than the model, or one without
+/// tokenizer.json.
+void add_gguf_tokenizer(GgufMetadata& metadata, const GgufTokenizer& tokenizer, const Json& config);
 
 /// Whether `path`, a model folder or a GGUF file, has a tokenizer.
 bool has_model_tokenizer(const std::string& path);

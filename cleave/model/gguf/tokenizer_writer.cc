@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "cleave/base/error.h"
+#include "cleave/model/facts.h"
 #include "cleave/model/gguf/pre_tokenizers.h"
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/text/json.h"
@@ -48,7 +49,8 @@ class TokenizerWriter {
   TokenizerWriter(GgufMetadata& metadata, const GgufTokenizer& from, const Json& json)
       : metadata_(metadata), from_(from), json_(json), model_(json.at("model")) {}
 
-  void write() {
+  /// `vocab_size`: of the model.
+  void write(int64_t vocab_size) {
     const std::string& kind = from_.tokenizer->kind();
     const bool is_byte_level = kind == "byte-level BPE";
     if (!is_byte_level && kind != "SentencePiece BPE") {
@@ -57,21 +59,23 @@ class TokenizerWriter {
     metadata_.add_string("tokenizer.ggml.model", is_byte_level ? "gpt2" : "llama");
     metadata_.add_string("tokenizer.ggml.pre",
                          is_byte_level ? std::string(pre_tokenizer()) : "default");
-    add_tokens();
+    add_tokens(vocab_size);
     if (is_byte_level) {
       metadata_.add("tokenizer.ggml.merges", {GgufKind::kString, merges()});
     } else {
       metadata_.add("tokenizer.ggml.scores", {GgufKind::kF32, scores()});
       add_spaces();
     }
-    add_special();
+    add_template();
   }
 
  private:
   /// Tokens and their types, by id.
-  void add_tokens() {
+  void add_tokens(int64_t count) {
     const Tokenizer& tokenizer = *from_.tokenizer;
-    const int64_t count = std::max(tokenizer.vocab_size(), from_.vocab_size);
+    if (tokenizer.vocab_size() > count) {
+      refuse(str("it has ", tokenizer.vocab_size(), " ids; the model's vocab_size is ", count));
+    }
     std::vector<GgufToken> added(static_cast<size_t>(count), GgufToken::kNormal);
     if (json_.has("added_tokens")) {
       const Json list = json_.at("added_tokens");
@@ -176,15 +180,9 @@ class TokenizerWriter {
                pattern));
   }
 
-  void add_special() {
+  /// Which special tokens are put around a text.
+  void add_template() {
     const SpecialIds& special = from_.tokenizer->special();
-    const auto add_id = [&](std::string_view role, std::optional<int64_t> id) {
-      if (id) metadata_.add_u32(str("tokenizer.ggml.", role, "_token_id"), *id);
-    };
-    add_id("bos", special.bos);
-    add_id("eos", special.eos);
-    add_id("unknown", special.unk);
-    add_id("padding", special.pad);
     const auto& steps = from_.tokenizer->sequence_template().single;
     const auto is_token = [](const TemplateStep& step, std::optional<int64_t> id) {
       return step.what == TemplateStep::What::kToken && step.id == id;
@@ -201,6 +199,23 @@ class TokenizerWriter {
   GgufValue::Ints types_;
 };
 
+/// The special ids: of the tokenizer, else of config.json.
+void add_special(GgufMetadata& metadata, const SpecialIds& special, const Json& config) {
+  ModelFacts facts;
+  facts.vocab_size = config.at("vocab_size").as_int();
+  read_special_ids(config, facts);
+  const auto add = [&](std::string_view role, std::optional<int64_t> id,
+                       std::optional<int64_t> other) {
+    const int64_t chosen = id.value_or(other.value_or(-1));  // -1 is "none" in a config.json too
+    if (chosen >= 0) metadata.add_u32(str("tokenizer.ggml.", role, "_token_id"), chosen);
+  };
+  add("bos", special.bos, facts.bos_id);
+  add("eos", special.eos,
+      facts.eos_ids.empty() ? std::nullopt : std::optional(facts.eos_ids.front()));
+  add("unknown", special.unk, std::nullopt);
+  add("padding", special.pad, facts.pad_id);
+}
+
 /// The chat template: its own file, or in tokenizer_config.json.
 std::optional<std::string> chat_template(std::span<const NamedFile> files) {
   if (const std::string* text = find_file(files, "chat_template.jinja")) return *text;
@@ -215,15 +230,17 @@ std::optional<std::string> chat_template(std::span<const NamedFile> files) {
 
 }  // namespace
 
-void add_gguf_tokenizer(GgufMetadata& metadata, const GgufTokenizer& tokenizer) {
+void add_gguf_tokenizer(GgufMetadata& metadata, const GgufTokenizer& tokenizer,
+                        const Json& config) {
   if (tokenizer.tokenizer == nullptr) {
     metadata.add_string("tokenizer.ggml.model", "no_vocab");
-    return;
+    return add_special(metadata, {}, config);
   }
   const std::string* json = find_file(tokenizer.files, "tokenizer.json");
   if (json == nullptr) refuse("the folder has no tokenizer.json; save it with transformers");
   const Json parsed = Json::parse(*json, "tokenizer.json");
-  TokenizerWriter(metadata, tokenizer, parsed).write();
+  TokenizerWriter(metadata, tokenizer, parsed).write(config.at("vocab_size").as_int());
+  add_special(metadata, tokenizer.tokenizer->special(), config);
   if (const auto text = chat_template(tokenizer.files)) {
     metadata.add_string("tokenizer.chat_template", *text);
   }
