@@ -17,6 +17,7 @@
 
 #include "cleave/base/stop.h"
 #include "cleave/checkpoint/chunks.h"
+#include "cleave/checkpoint/gguf_file.h"
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/parts.h"
@@ -30,6 +31,7 @@
 #include "cleave/format/torch_writer.h"
 #include "cleave/mesh/dry_axis.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/model/gguf/tokenizer.h"
 #include "cleave/parallel/plan.h"
 
 namespace cleave {
@@ -189,7 +191,11 @@ uint64_t index_bytes(const std::vector<WantedFile>& files) {
 class Output {
  public:
   Output(const ConvertOptions& options, const ModelFolder& from, const TensorSource& source)
-      : options_(options), from_(from), source_(source), target_(fs::absolute(options.to)) {
+      : options_(options),
+        from_(from),
+        source_(source),
+        target_(fs::absolute(options.to)),
+        other_files_(other_files(from)) {
     target_ = target_.lexically_normal();
     if (!target_.has_filename()) target_ = target_.parent_path();  // "out/" is "out"
   }
@@ -253,9 +259,7 @@ class Output {
   /// Writes the small files and the manifest and renames the folder.
   ConvertReport finish() {
     folder_->write_file("config.json", config_with_dtype(from_.config, largest_type()));
-    for (const fs::path& path : other_files()) {
-      folder_->write_file(path.filename().string(), read_file(path));
-    }
+    for (const NamedFile& file : other_files_) folder_->write_file(file.name, file.text);
     folder_->write_file(kManifestName, make_manifest(folder_->path(), blocks_));
     folder_->commit();
     is_committed_ = true;
@@ -265,13 +269,12 @@ class Output {
 
  private:
   /// The files that are copied unchanged.
-  [[nodiscard]] std::vector<fs::path> other_files() const {
-    std::vector<std::string> names = tokenizer_files(from_.path);
-    names.emplace_back("generation_config.json");
-    std::vector<fs::path> paths;
-    for (const std::string& name : names) paths.push_back(fs::path(from_.path) / name);
-    std::erase_if(paths, [](const fs::path& path) { return !fs::exists(path); });
-    return paths;
+  static std::vector<NamedFile> other_files(const ModelFolder& from) {
+    std::vector<NamedFile> files = model_tokenizer_files(from.path);
+    const std::string name = "generation_config.json";
+    const fs::path path = fs::path(from.path) / name;
+    if (fs::exists(path)) files.push_back({.name = name, .text = read_file(path)});
+    return files;
   }
 
   /// Checks the free space and makes the folder. `bytes`: of tensor files; `overhead`: of index and
@@ -283,8 +286,8 @@ class Output {
                  "' can be written in it");
     lock_ = std::make_unique<FileLock>(parent);
     uint64_t small = 4 * kDiskBlock + config_with_dtype(from_.config, at::kBFloat16).size();
-    for (const fs::path& path : other_files()) {
-      small += fs::file_size(path) + kDiskBlock + kManifestBytesPerFile;
+    for (const NamedFile& file : other_files_) {
+      small += file.text.size() + kDiskBlock + kManifestBytesPerFile;
     }
     require_free_space(parent, bytes + overhead + small);
     folder_ = std::make_unique<FolderWriter>(target_);
@@ -322,6 +325,7 @@ class Output {
   const ModelFolder& from_;
   const TensorSource& source_;
   fs::path target_;
+  std::vector<NamedFile> other_files_;
   std::unique_ptr<FileLock> lock_;
   std::unique_ptr<FolderWriter> folder_;
   bool is_committed_ = false;
@@ -334,6 +338,7 @@ class Output {
 ConvertReport convert(const ConvertOptions& options) {
   check(options);
   const ModelFolder from = ModelFolder::open(options.from);
+  if (options.format == ModelFormat::kGguf) return write_gguf(options, from);
   if (is_split(options.format)) {
     const auto model = make_model(from.config);
     const ModelTensors source(from, *model);

@@ -10,14 +10,16 @@ enum class ModelFormat : uint8_t {
   kBin,          ///< pytorch_model.bin, or parts with an index
   kOslo,         ///< pytorch_model_tp_I_pp_J.bin, one for each rank
   kNxd,          ///< tp_rank_II_pp_rank_JJ/checkpoint.pt, one for each rank
+  kGguf,         ///< one GGUF file, for llama.cpp (gguf_file.h)
 };
 
 struct ConvertOptions {
-  std::string from;  ///< model folder of any format, or a run folder
+  std::string from;  ///< model folder of any format, a run folder, or a GGUF file
   std::string to;    ///< must not exist
   ModelFormat format = ModelFormat::kSafetensors;
   int tp = 1, pp = 1;                       ///< for kOslo and kNxd
-  std::string dtype{};                      ///< "fp32", "bf16", ...; empty: unchanged
+  std::string dtype{};                      ///< "fp32", "bf16", ...; empty: unchanged; for kGguf
+                                            ///< also "q8_0" and "q4_k_m"
   uint64_t max_file_bytes = 5'000'000'000;  ///< for kSafetensors and kBin
 };
 
@@ -34,11 +36,13 @@ struct ConvertReport {
 /// in memory at a time. The folder appears under `to` whole or not at all; after a failure, or a
 /// signal while a StopSignal exists (throws Stopped), nothing is left.
 ///
-/// kOslo and kNxd, and reading Meta's names, need a model family that Cleave knows; other formats
-/// work for any. Throws Error(kUsage) for options that exclude each other, Error(kShape) for a tp
-/// or pp that the model cannot be split over, Error(kIo) also if `to` exists, the disk has too
-/// little space or another program writes in the parent folder of `to`, Error(kFormat) also if the
-/// source differs from its manifest.
+/// kGguf writes one file without config.json and manifest; `to` is its name.
+///
+/// kOslo, kNxd and kGguf, and reading Meta's or GGUF's names, need a model family that Cleave
+/// knows; other formats work for any. Throws Error(kUsage) for options that exclude each other,
+/// Error(kShape) for a tp or pp that the model cannot be split over, Error(kIo) also if `to`
+/// exists, the disk has too little space or another program writes in the parent folder of `to`,
+/// Error(kFormat) also if the source differs from its manifest.
 ConvertReport convert(const ConvertOptions& options);
 
 }  // namespace cleave

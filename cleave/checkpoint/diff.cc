@@ -13,6 +13,7 @@
 #include "cleave/checkpoint/chunks.h"
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/checkpoint/names.h"
+#include "cleave/format/gguf.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/mesh/scalar_type.h"
 
@@ -26,7 +27,7 @@ using Sources = std::map<std::string, std::unique_ptr<TensorSource>>;
 
 Sources open_side(const std::string& path) {
   Sources sources;
-  if (!fs::is_directory(path)) {
+  if (!fs::is_directory(path) && !is_gguf(path)) {
     sources[""] = open_tensors(path);
     return sources;
   }

@@ -1,10 +1,11 @@
 #include "cleave/checkpoint/model_tensors.h"
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 #include <utility>
 
+#include "cleave/checkpoint/gguf_tensors.h"
+#include "cleave/checkpoint/interleaved.h"
 #include "cleave/checkpoint/split_files.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/format/torch_bin.h"
@@ -40,49 +41,9 @@ std::string listed(const std::set<std::string>& names) {
   return text;
 }
 
-/// Meta stores the two halves of each rotary pair next to each other: rows 2i and 2i+1 of a head
-/// are rows i and i + rows/2 here. Reads the heads that overlap the block, then picks its rows.
-void read_interleaved(const TensorSource& files, const StoredAs& stored,
-                      std::span<const Slice> slices, std::span<std::byte> out) {
-  const int64_t head_rows = stored.interleaved_rows;
-  std::vector<Range> wanted = {{0, files.at(stored.name).shape[0]}};
-  std::vector<Slice> stored_slices;  // of the other dims
-  for (const Slice& slice : slices) {
-    if (slice.dim == 0) {
-      wanted = slice.ranges;
-    } else {
-      stored_slices.push_back(slice);
-    }
-  }
-  std::vector<Range> heads;  // rows of whole heads
-  for (const Range& range : wanted) {
-    for (int64_t head = range.begin / head_rows; head * head_rows < range.end; ++head) {
-      const Range rows = {head * head_rows, (head + 1) * head_rows};
-      if (range.size() > 0 && (heads.empty() || heads.back().begin < rows.begin)) {
-        heads.push_back(rows);
-      }
-    }
-  }
-  if (heads.empty()) return;
-  stored_slices.push_back({0, heads});
-  std::vector<std::byte> rows(block_bytes(files.at(stored.name), stored_slices));
-  files.read_block(stored.name, stored_slices, rows);
-  const size_t row_bytes = rows.size() / (heads.size() * static_cast<size_t>(head_rows));
-  for (const Range& range : wanted) {
-    for (int64_t row = range.begin; row < range.end; ++row) {
-      const auto head = std::partition_point(heads.begin(), heads.end(),
-                                             [&](const Range& r) { return r.end <= row; });
-      const int64_t within = row - head->begin, half = head_rows / 2;
-      const int64_t place = within < half ? 2 * within : 2 * (within - half) + 1;
-      const auto from = static_cast<size_t>((head - heads.begin()) * head_rows + place);
-      std::memcpy(out.data(), rows.data() + from * row_bytes, row_bytes);
-      out = out.subspan(row_bytes);
-    }
-  }
-}
-
 bool has_whole_files(const ModelFolder& folder) {
-  return has_safetensors(folder.path, folder.stem) || has_torch_bin(folder.path);
+  return is_gguf(folder.path) || has_safetensors(folder.path, folder.stem) ||
+         has_torch_bin(folder.path);
 }
 
 }  // namespace
@@ -100,6 +61,9 @@ void require_all(const std::set<std::string>& missing, const std::set<std::strin
 }
 
 std::unique_ptr<TensorSource> open_model_files(const ModelFolder& folder) {
+  if (is_gguf(folder.path)) {
+    return std::make_unique<GgufTensors>(Gguf::open(folder.path), folder.config);
+  }
   if (!has_whole_files(folder)) {
     if (auto split = find_split_files(folder.path)) {
       return std::make_unique<SplitTensors>(*split, folder.config);

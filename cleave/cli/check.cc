@@ -8,6 +8,8 @@
 
 #include "cleave/base/error.h"
 #include "cleave/comm/bootstrap/environment.h"
+#include "cleave/file/hub_cache.h"
+#include "cleave/format/gguf.h"
 
 namespace cleave::cli {
 namespace {
@@ -45,13 +47,14 @@ void require_files(std::string_view flag, const std::vector<std::string>& paths)
 
 void require_model(const std::string& model, bool takes_presets) {
   std::error_code problem;
-  if (fs::is_directory(model, problem)) return;
+  if (fs::is_directory(model, problem) || is_gguf(model)) return;
+  if (is_hub_name(model)) return (void)hub_model(model, "--model");
   const bool is_name = model.find('/') == std::string::npos && !fs::exists(model, problem);
   if (takes_presets && is_name) return;
   const bool is_config = takes_presets && fs::path(model).extension() == ".json";
   if (is_config) return require_file("--model", model);
   CLEAVE_CHECK(!fs::exists(model, problem), Code::kIo, "--model ", model,
-               ": is a file; expected a model or run folder",
+               ": is a file; expected a model or run folder, a GGUF file",
                takes_presets ? ", a config.json with sizes, or the name of a preset" : "");
   throw Error(Code::kIo, str("--model ", model, ": no such folder"));
 }

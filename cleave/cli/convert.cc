@@ -22,20 +22,23 @@ struct Words {
 ModelFormat format_of(const std::string& word) {
   if (word == "bin") return ModelFormat::kBin;
   if (word == "oslo") return ModelFormat::kOslo;
+  if (word == "gguf") return ModelFormat::kGguf;
   return word == "nxd" ? ModelFormat::kNxd : ModelFormat::kSafetensors;
 }
 
 void define(Flags& flags, ConvertOptions& options, Words& words) {
+  flags.add({&options.from, "from", "DIR", "model folder in any format, run folder or GGUF file",
+             "required"});
   flags.add(
-      {&options.from, "from", "DIR", "model folder in any format, or run folder", "required"});
-  flags.add({&options.to, "to", "DIR", "new folder; must not exist", "required"});
+      {&options.to, "to", "PATH", "new folder, or new GGUF file; must not exist", "required"});
   flags.add({&words.format, "format", "", "format of the new tensor files", "",
-             option::Choices{"safetensors", "bin", "oslo", "nxd"}});
+             option::Choices{"safetensors", "bin", "oslo", "nxd", "gguf"}});
   flags.add(
       {&options.tp, "tp", "N", "tensor-parallel ranks of oslo and nxd files", "", option::kRanks});
   flags.add({&options.pp, "pp", "N", "pipeline stages of oslo and nxd files", "", option::kRanks});
-  flags.add({&words.dtype, "dtype", "", "dtype of the new tensors", "",
-             option::Choices{"keep", "fp32", "bf16", "fp16", "fp64"}});
+  flags.add({&words.dtype, "dtype", "",
+             "dtype of the new tensors; q8_0 and q4_k_m are quantised, for gguf", "",
+             option::Choices{"keep", "fp32", "bf16", "fp16", "fp64", "q8_0", "q4_k_m"}});
   flags.add({&words.max_shard_size, "max-shard-size", "SIZE",
              "maximum size of a safetensors or bin file: 5GB, 200MiB"});
   flags.add({&words.json, "json", "", "print the summary as one JSON object", "off"});
@@ -61,7 +64,12 @@ int run(ConvertOptions& options, const Words& words, const Flags& flags) {
   const bool has_parts = words.format == "safetensors" || words.format == "bin";
   CLEAVE_CHECK(has_parts || !flags.is_given("max-shard-size"), Code::kUsage,
                "--max-shard-size applies to the formats safetensors and bin; ", words.format,
-               " has one file per rank");
+               words.format == "gguf" ? " has one file" : " has one file per rank");
+  const bool is_quantized = words.dtype.starts_with("q");
+  CLEAVE_CHECK(!is_quantized || words.format == "gguf", Code::kUsage, "--dtype ", words.dtype,
+               " applies to the format gguf; give --format gguf, or another --dtype");
+  CLEAVE_CHECK(words.dtype != "fp64" || words.format != "gguf", Code::kUsage,
+               "--dtype fp64 does not exist in the format gguf; choose fp32");
   ConvertReport report;
   library_function<decltype(cleave_convert)>("cleave_convert")(options, report);
   if (words.json) print_json(options, words, report);
@@ -81,7 +89,7 @@ int run(ConvertOptions& options, const Words& words, const Flags& flags) {
 Command convert_command() {
   return {.name = "convert",
           .summary = "convert a model to another file format, layout or dtype",
-          .usage = "--from DIR --to DIR [flags]",
+          .usage = "--from DIR --to PATH [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<ConvertOptions>();
             auto words = std::make_shared<Words>();

@@ -23,9 +23,9 @@ struct Options {
   bool json = false;
 };
 
-int64_t bytes_of(const std::vector<TensorInfo>& tensors) {
+int64_t bytes_of(const std::vector<InspectedTensor>& tensors) {
   uint64_t bytes = 0;
-  for (const TensorInfo& tensor : tensors) bytes += block_bytes(tensor, {});
+  for (const InspectedTensor& tensor : tensors) bytes += tensor.bytes;
   return static_cast<int64_t>(bytes);
 }
 
@@ -73,15 +73,32 @@ Object converted(const Json& value) {
   return result;
 }
 
-Object tensor_rows(const std::vector<TensorInfo>& tensors) {
+Object tensor_rows(const std::vector<InspectedTensor>& tensors) {
   Object rows = Object::array();
-  for (const TensorInfo& tensor : tensors) {
+  for (const InspectedTensor& tensor : tensors) {
     rows.push_back({{"name", tensor.name},
-                    {"dtype", file_name(tensor.dtype)},
+                    {"dtype", tensor.type},
                     {"shape", tensor.shape},
-                    {"bytes", block_bytes(tensor, {})}});
+                    {"bytes", tensor.bytes}});
   }
   return rows;
+}
+
+/// The values of a GGUF file's metadata; arrays as their lengths.
+Object metadata_object(const GgufMetadata& metadata) {
+  Object object = Object::object();
+  for (const auto& [key, value] : metadata.entries()) {
+    if (const auto* flag = std::get_if<bool>(&value.value)) {
+      object[key] = *flag;
+    } else if (const auto* number = std::get_if<int64_t>(&value.value)) {
+      object[key] = *number;
+    } else if (const auto* real = std::get_if<double>(&value.value)) {
+      object[key] = *real;
+    } else {
+      object[key] = value.text();
+    }
+  }
+  return object;
 }
 
 Object as_json(const Inspection& found) {
@@ -98,6 +115,7 @@ Object as_json(const Inspection& found) {
                        {"kv_heads", sizes->num_kv_heads}};
   }
   if (found.config) object["config"] = converted(*found.config);
+  if (found.metadata) object["metadata"] = metadata_object(*found.metadata);
   object["tensors"] = tensor_rows(found.tensors);
   if (!found.optimizer.empty()) object["optimizer"] = tensor_rows(found.optimizer);
   return object;
@@ -141,19 +159,31 @@ void print_config(const Json& config) {
   }
 }
 
-void print_tensors(const std::vector<TensorInfo>& tensors) {
+void print_metadata(const GgufMetadata& metadata) {
+  constexpr size_t kShown = 60;
+  std::cout << "metadata (" << metadata.entries().size() << ")\n";
+  size_t widest = 0;
+  for (const auto& [key, value] : metadata.entries()) widest = std::max(widest, key.size());
+  for (const auto& [key, value] : metadata.entries()) {
+    const std::string quoted = Object(value.text()).dump();  // a chat template has many lines
+    const std::string text = quoted.substr(1, quoted.size() - 2);
+    std::cout << "  " << padded(key, widest)
+              << (text.size() > kShown ? text.substr(0, kShown) + "..." : text) << '\n';
+  }
+}
+
+void print_tensors(const std::vector<InspectedTensor>& tensors) {
   size_t name_width = 0;
   size_t shape_width = 0;
-  for (const TensorInfo& tensor : tensors) {
+  for (const InspectedTensor& tensor : tensors) {
     name_width = std::max(name_width, tensor.name.size());
     shape_width = std::max(shape_width, shape_text(tensor.shape).size());
   }
   std::cout << "tensors (" << tensors.size() << ")\n";
-  for (const TensorInfo& tensor : tensors) {
-    std::cout << "  " << padded(tensor.name, name_width)
-              << padded(std::string(file_name(tensor.dtype)), 4)
+  for (const InspectedTensor& tensor : tensors) {
+    std::cout << "  " << padded(tensor.name, name_width) << padded(tensor.type, 4)
               << padded(shape_text(tensor.shape), shape_width)
-              << size_text(static_cast<int64_t>(block_bytes(tensor, {}))) << '\n';
+              << size_text(static_cast<int64_t>(tensor.bytes)) << '\n';
   }
 }
 
@@ -161,6 +191,7 @@ void print(const Inspection& found) {
   print_head(found);
   if (const auto sizes = found.tp_sizes()) print_tp_sizes(*sizes);
   if (found.config) print_config(*found.config);
+  if (found.metadata) print_metadata(*found.metadata);
   print_tensors(found.tensors);
 }
 
@@ -195,8 +226,9 @@ Command inspect_command() {
           .usage = "PATH [--verify] [--json]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<Options>();
-            flags.positional(&options->path,
-                             {"path", "PATH", "safetensors or .bin file, or model or run folder"});
+            flags.positional(
+                &options->path,
+                {"path", "PATH", "safetensors, .bin or GGUF file, or model or run folder"});
             flags.add({&options->verify, "verify", "", "also check every byte against the manifest",
                        "off"});
             flags.add({&options->json, "json", "", "print one JSON object", "off"});

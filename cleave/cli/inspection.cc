@@ -8,6 +8,7 @@
 #include "cleave/base/error.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/file/file.h"
+#include "cleave/format/gguf.h"
 #include "cleave/format/manifest.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/format/torch_bin.h"
@@ -22,8 +23,18 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, problem);
 }
 
+std::vector<InspectedTensor> inspected(const TensorSource& source) {
+  std::vector<InspectedTensor> tensors;
+  for (TensorInfo& info : source.list()) {
+    std::string type(file_name(info.dtype));
+    const uint64_t bytes = block_bytes(info, {});
+    tensors.push_back({std::move(info), std::move(type), bytes});
+  }
+  return tensors;
+}
+
 void add_tensors(const TensorSource& source, Inspection& found) {
-  found.tensors = source.list();
+  found.tensors = inspected(source);
   found.tensor_files = source.file_names();
 }
 
@@ -57,7 +68,7 @@ void read_folder(const fs::path& folder, Inspection& found) {
   const Json state = Json::parse_file((folder / kStateName).string());
   if (state.has("step")) found.step = state.at("step").as_int(0);
   if (has_safetensors(folder, kOptimizerStem)) {
-    found.optimizer = Safetensors::open(folder, kOptimizerStem).list();
+    found.optimizer = inspected(Safetensors::open(folder, kOptimizerStem));
   }
 }
 
@@ -89,7 +100,7 @@ int64_t num_elements(const TensorInfo& tensor) {
 
 int64_t Inspection::num_parameters() const {
   int64_t count = 0;
-  for (const TensorInfo& tensor : tensors) count += num_elements(tensor);
+  for (const InspectedTensor& tensor : tensors) count += num_elements(tensor);
   return count;
 }
 
@@ -112,6 +123,16 @@ Inspection inspect(const fs::path& path) {
   CLEAVE_CHECK(is_there(path), Code::kIo, path.string(), ": no such file or folder");
   Inspection found;
   found.path = path;
+  if (is_gguf(path)) {
+    const Gguf file = Gguf::open(path);
+    found.kind = "GGUF file";
+    found.metadata = file.metadata();
+    for (const GgufTensor& tensor : file.tensors()) {
+      found.tensors.push_back({tensor, std::string(block_of(tensor.type).name), tensor.bytes});
+    }
+    found.tensor_files = file.file_names();
+    return found;
+  }
   if (!fs::is_directory(path)) {
     found.kind = is_torch_file_name(path.filename().string()) ? "torch file" : "safetensors file";
     add_tensors(*open_tensors(path), found);

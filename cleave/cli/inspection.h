@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "cleave/format/gguf.h"
 #include "cleave/format/safetensors_header.h"
 #include "cleave/text/json.h"
 
@@ -19,16 +20,23 @@ struct TpSizes {
   std::vector<int64_t> even_tp;  ///< every rank has the same number of heads
 };
 
+/// A tensor with its type in the file, which only GGUF's quantised types differ from the dtype in.
+struct InspectedTensor : TensorInfo {
+  std::string type;
+  uint64_t bytes = 0;  ///< in the file
+};
+
 /// Contents of a path: tensor file, model folder, checkpoint or run folder.
 struct Inspection {
   std::filesystem::path path;  ///< inspected path; for a run its newest checkpoint
-  std::string kind;            ///< "safetensors file", "torch file", "model folder", "checkpoint"
+  std::string kind;  ///< "safetensors file", "GGUF file", "model folder", "checkpoint", ...
   std::vector<std::string> run_checkpoints;  ///< names, oldest first; for a run folder
   std::optional<Json> config;                ///< config.json or params.json
-  std::vector<TensorInfo> tensors;
+  std::optional<GgufMetadata> metadata;      ///< of a GGUF file
+  std::vector<InspectedTensor> tensors;
   std::vector<std::string> tensor_files;
-  std::vector<TensorInfo> optimizer;  ///< of a checkpoint
-  std::optional<int64_t> step;        ///< of a checkpoint
+  std::vector<InspectedTensor> optimizer;  ///< of a checkpoint
+  std::optional<int64_t> step;             ///< of a checkpoint
   bool has_manifest = false;
 
   [[nodiscard]] int64_t num_parameters() const;

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <ctime>
 #include <fcntl.h>
+#include <optional>
 #include <sys/stat.h>
 #include <system_error>
 #include <unistd.h>
@@ -66,6 +67,18 @@ void require_regular(int fd, const std::string& path) {
                "; expected a regular file");
 }
 
+/// Where a snapshot in the Hugging Face cache links to, from its own folder.
+constexpr const char* kBlobs = "../../blobs";
+
+/// The name of the file that a link of a snapshot in the Hugging Face cache leads to; nullopt for
+/// any other link.
+std::optional<std::string> cached_blob(const fs::path& link) {
+  std::error_code ignored;  // then it is no such link
+  const fs::path target = fs::read_symlink(link, ignored);
+  if (target.parent_path() != kBlobs) return std::nullopt;
+  return target.filename().string();
+}
+
 }  // namespace
 
 void throw_io(const std::string& path, std::string_view call, int error_number) {
@@ -94,6 +107,10 @@ File File::open_read_below(const fs::path& folder, std::string_view name) {
   const std::string path = (folder / name).string();
   const int fd = open_retrying(folder_fd, std::string(name).c_str(), kReadFlags | O_NOFOLLOW, 0);
   if (fd < 0) {
+    if (errno == ELOOP) {
+      if (const auto blob = cached_blob(path)) return open_read_below(folder / kBlobs, *blob);
+      errno = ELOOP;
+    }
     CLEAVE_CHECK(errno != ELOOP, Code::kFormat, path,
                  " is a symbolic link; replace it with the file itself (cp -L)");
     throw_io(path, "open", errno);

@@ -8,6 +8,7 @@
 #include "cleave/base/suggest.h"
 #include "cleave/file/file.h"
 #include "cleave/format/block.h"
+#include "cleave/format/gguf.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/format/torch_bin.h"
 #include "cleave/text/json.h"
@@ -34,6 +35,7 @@ uint64_t block_bytes(const TensorInfo& tensor, std::span<const Slice> slices) {
 }
 
 std::unique_ptr<TensorSource> open_tensors(const fs::path& path, std::string_view stem) {
+  if (is_gguf(path)) return std::make_unique<Gguf>(Gguf::open(path));
   const bool is_folder = fs::is_directory(path);
   if (is_folder ? !has_safetensors(path, stem) && has_torch_bin(path)
                 : is_torch_file_name(path.filename().string())) {

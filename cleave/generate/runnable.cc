@@ -17,6 +17,7 @@
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/model/gguf/tokenizer.h"
 #include "cleave/nn/move.h"
 #include "cleave/parallel/plan.h"
 #include "cleave/train/fingerprint.h"
@@ -84,7 +85,7 @@ std::shared_ptr<const Tokenizer> Runnable::tokenizer(const std::string& wanted,
                                                      bool is_needed) const {
   if (wanted == "bytes") return byte_tokenizer();
   if (!wanted.empty()) return load_tokenizer(wanted);
-  if (has_tokenizer(folder_.path)) return load_tokenizer(folder_.path);
+  if (has_model_tokenizer(folder_.path)) return load_model_tokenizer(folder_.path);
   CLEAVE_CHECK(!is_needed, Code::kUsage, folder_.path,
                " has no tokenizer, which text needs; give a folder that has one, or bytes, with "
                "--tokenizer");

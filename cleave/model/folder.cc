@@ -1,7 +1,10 @@
 #include <filesystem>
 
 #include "cleave/file/file.h"
+#include "cleave/file/hub_cache.h"
+#include "cleave/format/gguf.h"
 #include "cleave/format/safetensors.h"
+#include "cleave/model/gguf/config.h"
 #include "cleave/model/llama/config.h"
 #include "cleave/model/model.h"
 
@@ -40,9 +43,14 @@ constexpr MetaName kMetaNames[] = {{"model.embed_tokens.", "tok_embeddings."},
 
 }  // namespace
 
-ModelFolder ModelFolder::open(const std::string& path) {
+ModelFolder ModelFolder::open(const std::string& given) {
+  const std::string path = is_hub_name(given) ? hub_model(given).string() : given;
+  if (is_gguf(path)) {
+    return {.path = path, .config = config_from_gguf(Gguf::open(path)), .stem = "model"};
+  }
   CLEAVE_CHECK(fs::is_directory(path), Code::kIo, "model folder ", path,
-               " does not exist; give a folder with config.json, or a run's --out folder");
+               " does not exist; give a folder with config.json, a run's --out folder, or a GGUF "
+               "file");
   const fs::path folder = resolved(path);
   CLEAVE_CHECK(fs::is_directory(folder), Code::kIo, path, "/latest names ",
                folder.filename().string(),

@@ -9,6 +9,8 @@
 #include "cleave/base/progress.h"
 #include "cleave/base/resource_limits.h"
 #include "cleave/file/atomic_write.h"
+#include "cleave/file/hub_cache.h"
+#include "cleave/format/gguf.h"
 #include "cleave/kernels/cpu/gemm.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"
@@ -22,7 +24,9 @@ using Object = nlohmann::ordered_json;
 
 Json config_of(const PlanOptions& o) {
   namespace fs = std::filesystem;
-  if (fs::is_directory(o.model)) return ModelFolder::open(o.model).config;
+  if (fs::is_directory(o.model) || is_gguf(o.model) || is_hub_name(o.model)) {
+    return ModelFolder::open(o.model).config;
+  }
   if (fs::exists(o.model)) return Json::parse_file(o.model);
   return preset_config(o.model, o.vocab_size);
 }

@@ -13,6 +13,7 @@
 #include "cleave/file/file.h"
 #include "cleave/text/utf8.h"
 #include "cleave/tokenizer/byte_level.h"
+#include "cleave/tokenizer/load_files.h"
 #include "cleave/tokenizer/pipeline.h"
 #include "cleave/tokenizer/sentence_piece_plugin.h"
 #include "cleave/tokenizer/tokenizer.h"
@@ -266,20 +267,23 @@ bool has_file(const fs::path& folder, const char* name) {
   return fs::is_regular_file(folder / name, ignored);
 }
 
+void add_file(Hasher& hasher, const std::string& name, const std::string& text) {
+  const std::string head = str(name, ":", text.size(), ":");
+  hasher.update(std::as_bytes(std::span(head)));
+  hasher.update(std::as_bytes(std::span(text)));
+}
+
 /// Hash of the contents of all files, which determine the results of encode().
 uint64_t fingerprint_of(const std::string& folder) {
   Hasher hasher;
   for (const std::string& name : tokenizer_files(folder)) {
-    const std::string text = read_file(fs::path(folder) / name, kMaxFileBytes);
-    const std::string head = str(name, ":", text.size(), ":");
-    hasher.update(std::as_bytes(std::span(head)));
-    hasher.update(std::as_bytes(std::span(text)));
+    add_file(hasher, name, read_file(fs::path(folder) / name, kMaxFileBytes));
   }
   return hasher.digest();
 }
 
-PipelineParts read_tokenizer_json(const fs::path& folder, const SpecialNames& names) {
-  PipelineParts parts = read_pipeline(Json::parse_file((folder / "tokenizer.json").string()));
+PipelineParts read_tokenizer_json(const Json& json, const SpecialNames& names) {
+  PipelineParts parts = read_pipeline(json);
   parts.special = ids_of(parts, names);
   if (!parts.special.unk) parts.special.unk = parts.model->unk_id();
   return parts;
@@ -308,7 +312,8 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& folder) {
   const SpecialNames names = SpecialNames::read(folder);
   PipelineParts parts;
   if (has_file(folder, "tokenizer.json")) {
-    parts = read_tokenizer_json(folder, names);
+    const fs::path path = fs::path(folder) / "tokenizer.json";
+    parts = read_tokenizer_json(Json::parse_file(path.string()), names);
   } else if (has_file(folder, "tokenizer.model")) {
     const fs::path path = fs::path(folder) / "tokenizer.model";
     const std::string bytes = read_file(path, kMaxFileBytes);
@@ -320,6 +325,22 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& folder) {
     parts = read_vocab_txt(folder, names);
   }
   parts.fingerprint = fingerprint_of(folder);
+  return make_pipeline(std::move(parts));
+}
+
+std::shared_ptr<const Tokenizer> load_tokenizer(std::span<const NamedFile> files,
+                                                const std::string& source) {
+  const auto parsed = [&](std::string_view name) {
+    const auto file = std::find_if(files.begin(), files.end(),
+                                   [name](const NamedFile& one) { return one.name == name; });
+    CLEAVE_CHECK(file != files.end(), Code::kFormat, source, " has no ", name);
+    return Json::parse(file->text, str(source, ": ", name));
+  };
+  const SpecialNames names = SpecialNames::from_config(parsed("tokenizer_config.json"));
+  PipelineParts parts = read_tokenizer_json(parsed("tokenizer.json"), names);
+  Hasher hasher;
+  for (const NamedFile& file : files) add_file(hasher, file.name, file.text);
+  parts.fingerprint = hasher.digest();
   return make_pipeline(std::move(parts));
 }
 

@@ -299,6 +299,12 @@ SpecialNames SpecialNames::read(const fs::path& folder) {
   return names;
 }
 
+SpecialNames SpecialNames::from_config(const Json& tokenizer_config) {
+  SpecialNames names{.by_role = {}, .config = tokenizer_config};
+  take_roles(tokenizer_config, names.by_role);
+  return names;
+}
+
 SpecialIds SpecialNames::ids(const std::function<std::optional<int64_t>(const std::string&)>& find,
                              const std::vector<AddedToken>& added) const {
   const auto id_of = [&](const std::string& role) -> std::optional<int64_t> {

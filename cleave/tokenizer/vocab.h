@@ -186,6 +186,8 @@ struct SpecialNames {
 
   /// Reads both files, if they exist. Throws Error(kFormat) for members of a wrong type.
   static SpecialNames read(const std::filesystem::path& folder);
+  /// The special tokens of a tokenizer_config.json. Throws as read() does.
+  static SpecialNames from_config(const Json& tokenizer_config);
 
   /// Ids of the roles; `find` maps a token to its id. If the files name no special token, the usual
   /// names are searched among `added`.

@@ -8,8 +8,10 @@
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/data/classified.h"
 #include "cleave/file/file.h"
+#include "cleave/file/hub_cache.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/model/gguf/tokenizer.h"
 
 namespace cleave {
 namespace {
@@ -27,11 +29,11 @@ void choose_tokenizer(TrainSetup& setup) {
   const std::string& wanted = setup.options.tokenizer;
   if (!wanted.empty() && wanted != "bytes") {
     setup.tokenizer_folder = wanted;
-  } else if (wanted.empty() && setup.folder && has_tokenizer(setup.folder->path)) {
+  } else if (wanted.empty() && setup.folder && has_model_tokenizer(setup.folder->path)) {
     setup.tokenizer_folder = setup.folder->path;
   }
-  setup.tokenizer =
-      setup.tokenizer_folder.empty() ? byte_tokenizer() : load_tokenizer(setup.tokenizer_folder);
+  setup.tokenizer = setup.tokenizer_folder.empty() ? byte_tokenizer()
+                                                   : load_model_tokenizer(setup.tokenizer_folder);
 }
 
 /// Whether --model is a config.json: a model without weights.
@@ -190,16 +192,13 @@ void choose_steps(TrainSetup& setup) {
 /// The files of the tokenizer, and the folder's generation settings.
 std::vector<NamedFile> carried_files(const TrainSetup& setup) {
   std::vector<NamedFile> files;
-  const auto copy = [&](const fs::path& path) {
-    files.push_back({.name = path.filename().string(), .text = read_file(path)});
-  };
   const std::string& source = setup.tokenizer_folder;
-  if (setup.tokenizer && source.empty()) files = byte_tokenizer_files();
-  if (setup.tokenizer && !source.empty()) {
-    for (const std::string& name : tokenizer_files(source)) copy(fs::path(source) / name);
+  if (setup.tokenizer) {
+    files = source.empty() ? byte_tokenizer_files() : model_tokenizer_files(source);
   }
-  if (setup.folder && fs::exists(fs::path(setup.folder->path) / "generation_config.json")) {
-    copy(fs::path(setup.folder->path) / "generation_config.json");
+  const std::string name = "generation_config.json";
+  if (setup.folder && fs::exists(fs::path(setup.folder->path) / name)) {
+    files.push_back({.name = name, .text = read_file(fs::path(setup.folder->path) / name)});
   }
   return files;
 }
@@ -209,7 +208,8 @@ std::vector<NamedFile> carried_files(const TrainSetup& setup) {
 TrainSetup make_setup(const TrainOptions& options, int world_size,
                       const std::optional<IntactCheckpoint>& whole) {
   (void)device_of(options.device);  // throws before anything is read
-  const bool is_folder = fs::exists(options.model) && !is_config(options.model);
+  const bool is_folder =
+      (fs::exists(options.model) || is_hub_name(options.model)) && !is_config(options.model);
   std::optional<ModelFolder> folder;
   if (whole) {
     folder = ModelFolder::open(whole->path.string());

@@ -4,6 +4,7 @@
 #include "cleave/base/log.h"
 #include "cleave/base/progress.h"
 #include "cleave/comm/bootstrap/environment.h"
+#include "cleave/file/hub_cache.h"
 #include "cleave/kernels/cpu/gemm.h"
 #include "cleave/kernels/kernels.h"
 #include "cleave/mesh/cuda.h"
@@ -64,7 +65,7 @@ Work work_of(const VerifyOptions& options) {
                           .timeout_s = options.timeout_s,
                           .device = options.device};
   if (!options.plan.empty()) settings.plan = plan_from_json(Json::parse_file(options.plan));
-  if (!std::filesystem::exists(options.model)) {
+  if (!std::filesystem::exists(options.model) && !is_hub_name(options.model)) {
     return {.config = preset_config(options.model, kVocabulary), .settings = settings};
   }
   const ModelFolder folder = ModelFolder::open(options.model);

@@ -38,6 +38,7 @@ inline std::ostream& operator<<(std::ostream& out, const HostileSet& set) {
 
 HostileSet safetensors_set();
 HostileSet torch_bin_set();
+HostileSet gguf_set();
 HostileSet index_set();
 HostileSet config_set();
 HostileSet tokenizer_set();
@@ -45,8 +46,8 @@ HostileSet csv_set();
 HostileSet jsonl_set();
 
 inline std::vector<HostileSet> hostile_sets() {
-  return {safetensors_set(), torch_bin_set(), index_set(), config_set(),
-          tokenizer_set(),   csv_set(),       jsonl_set()};
+  return {safetensors_set(), torch_bin_set(), gguf_set(), index_set(),
+          config_set(),      tokenizer_set(), csv_set(),  jsonl_set()};
 }
 
 /// `part` repeated `count` times.

@@ -1,0 +1,278 @@
+#include "cleave/checkpoint/gguf_file.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "cleave/base/error.h"
+#include "cleave/base/stop.h"
+#include "cleave/checkpoint/chunks.h"
+#include "cleave/checkpoint/model_tensors.h"
+#include "cleave/checkpoint/names.h"
+#include "cleave/file/atomic_write.h"
+#include "cleave/file/file_lock.h"
+#include "cleave/format/gguf_writer.h"
+#include "cleave/format/manifest.h"
+#include "cleave/format/safetensors.h"
+#include "cleave/mesh/scalar_type.h"
+#include "cleave/model/gguf/config.h"
+#include "cleave/model/gguf/names.h"
+#include "cleave/model/gguf/tokenizer.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kQ4 = "q4_k_m", kQ8 = "q8_0";
+
+/// A tensor of the source and its place in the file.
+struct Source {
+  TensorInfo info;
+  GgufName name;
+};
+
+/// Whether llama.cpp keeps the tensor in fp32: its kernels need it, or it has few elements.
+bool stays_fp32(const std::string& name, size_t num_dims) {
+  return num_dims < 2 || name.ends_with("_norm.weight") || name == "position_embd.weight";
+}
+
+/// The number in "blk.NUMBER."; -1 if there is none.
+int64_t layer_of(const std::string& name) {
+  int64_t layer = -1;
+  if (name.starts_with("blk.")) {
+    std::from_chars(name.data() + 4, name.data() + name.size(), layer);
+  }
+  return layer;
+}
+
+/// llama.cpp's rule which layers get more bits: the first and last eighth, and every third between.
+bool has_more_bits(int64_t layer, int64_t num_layers) {
+  const int64_t eighth = num_layers / 8;
+  return layer < eighth || layer >= 7 * num_layers / 8 || (layer - eighth) % 3 == 2;
+}
+
+/// How the tensors of one file are stored.
+struct Recipe {
+  std::string dtype;  ///< of ConvertOptions
+  int64_t num_layers = 0;
+  bool is_tied = false;  ///< the embedding is also the output matrix
+
+  [[nodiscard]] GgufType type_of(const std::string& name, const TensorInfo& info) const {
+    if (stays_fp32(name, info.shape.size())) return GgufType::kF32;
+    if (dtype == kQ8) return fitting(GgufType::kQ8_0, info.shape.back());
+    if (dtype == kQ4) return fitting(quantized_type(name), info.shape.back());
+    const DType plain = dtype.empty() ? info.dtype : dtype_from_name(dtype).value_or(DType::kI8);
+    if (plain == DType::kBf16) return GgufType::kBF16;
+    if (plain == DType::kF16) return GgufType::kF16;
+    CLEAVE_CHECK(plain == DType::kF32 || (dtype.empty() && plain == DType::kF64), Code::kUsage,
+                 "dtype '", dtype, "' is not possible in GGUF; choose fp32, bf16, fp16, ", kQ8,
+                 " or ", kQ4);
+    return GgufType::kF32;
+  }
+
+  /// general.file_type, which only informs.
+  [[nodiscard]] int64_t number(GgufType largest) const {
+    if (dtype == kQ4) return 15;
+    if (dtype == kQ8) return 7;
+    return largest == GgufType::kF16 ? 1 : largest == GgufType::kBF16 ? 32 : 0;
+  }
+
+ private:
+  [[nodiscard]] GgufType quantized_type(const std::string& name) const {
+    const int64_t layer = layer_of(name);
+    const bool is_output = name == "output.weight" || (is_tied && name == "token_embd.weight");
+    const bool is_chosen = name.ends_with(".attn_v.weight") || name.ends_with(".ffn_down.weight");
+    const bool has_six = is_output || name.ends_with(".attn_qkv.weight") ||
+                         (is_chosen && has_more_bits(layer, num_layers));
+    return has_six ? GgufType::kQ6_K : GgufType::kQ4_K;
+  }
+
+  /// The type, or a wider one whose blocks fit into a row.
+  static GgufType fitting(GgufType type, int64_t row) {
+    if (row % block_of(type).elements == 0) return type;
+    return row % block_of(GgufType::kQ8_0).elements == 0 ? GgufType::kQ8_0 : GgufType::kF16;
+  }
+};
+
+/// Writes one file.
+class GgufOutput {
+ public:
+  GgufOutput(const ConvertOptions& options, const ModelFolder& from)
+      : options_(options),
+        from_(from),
+        family_(gguf_family(from.config)),
+        target_(fs::absolute(options.to).lexically_normal()) {
+    CLEAVE_CHECK(!fs::exists(target_), Code::kIo, options.to,
+                 " already exists; remove it or choose another file");
+    CLEAVE_CHECK(target_.has_filename(), Code::kUsage, options.to,
+                 " is a folder; give the name of the new file, such as model.gguf");
+    CLEAVE_CHECK(fs::is_directory(target_.parent_path()), Code::kIo, target_.parent_path().string(),
+                 " is not a folder; make it first, so that '", options.to,
+                 "' can be written in it");
+  }
+  ~GgufOutput() {
+    std::error_code ignored;  // the error that is thrown already matters more
+    if (!partial_.empty()) fs::remove(partial_, ignored);
+  }
+  GgufOutput(const GgufOutput&) = delete;
+  GgufOutput& operator=(const GgufOutput&) = delete;
+
+  ConvertReport write() {
+    const auto model = make_model(from_.config);
+    const ModelTensors source(from_, *model);
+    choose_tensors(source, *model);
+    const std::vector<float> factors = gguf_rope_factors(from_.config);
+    if (!factors.empty()) {
+      GgufTensor tensor;
+      tensor.name = kGgufRopeFactors;
+      tensor.shape = {static_cast<int64_t>(factors.size())};
+      tensors_.push_back(tensor);
+    }
+    const GgufPlan plan(metadata(), tensors_);
+    const FileLock lock(target_.parent_path());
+    require_free_space(target_.parent_path(), plan.total_bytes() + kDiskBlock);
+    if (fs::exists(fs::path(from_.path) / kManifestName)) require_intact(from_.path);
+    create(plan);
+    for (size_t i = 0; i < sources_.size(); ++i) copy(source, sources_[i], plan.tensors()[i]);
+    if (!factors.empty()) {
+      file_.write_at(plan.tensors().back().begin, std::as_bytes(std::span(factors)));
+    }
+    file_.sync();
+    file_.close();
+    rename_durably(partial_, target_);
+    partial_.clear();
+    return {.num_tensors = static_cast<int64_t>(tensors_.size()),
+            .num_files = 1,
+            .bytes = plan.total_bytes(),
+            .left_state = has_safetensors(from_.path, kOptimizerStem)};
+  }
+
+ private:
+  void choose_tensors(const ModelTensors& source, const Model& model) {
+    recipe_ = {.dtype = options_.dtype,
+               .num_layers = model.facts().num_layers,
+               .is_tied = source.find("lm_head.weight") == nullptr};
+    std::vector<TensorInfo> parameters = source.list();
+    parameters.resize(parameters.size() - source.additions().size());
+    for (TensorInfo& info : parameters) {
+      const auto name = gguf_name(family_, info.name);
+      CLEAVE_CHECK(name, Code::kUsage, "parameter ", info.name, " has no name in GGUF; a model of ",
+                   "type ", family_.model_type, " has no such tensor in llama.cpp");
+      GgufTensor tensor;
+      tensor.name = name->name;
+      tensor.shape = info.shape;
+      if (name->is_transposed) std::reverse(tensor.shape.begin(), tensor.shape.end());
+      TensorInfo stored{.name = name->name, .dtype = info.dtype, .shape = tensor.shape};
+      tensor.type = recipe_.type_of(name->name, stored);
+      tensors_.push_back(std::move(tensor));
+      sources_.push_back({std::move(info), *name});
+    }
+  }
+
+  [[nodiscard]] GgufMetadata metadata() const {
+    GgufMetadata metadata(options_.to);
+    const fs::path from = fs::absolute(options_.from).lexically_normal();
+    const fs::path last = from.has_filename() ? from.filename() : from.parent_path().filename();
+    add_gguf_config(metadata, from_.config, (is_gguf(from) ? last.stem() : last).string());
+    const auto largest = std::max_element(
+        tensors_.begin(), tensors_.end(), [](const GgufTensor& a, const GgufTensor& b) {
+          return c10::multiply_integers(a.shape) < c10::multiply_integers(b.shape);
+        });
+    metadata.add_u32("general.file_type", recipe_.number(largest->type));
+    const bool has_blocks = std::any_of(tensors_.begin(), tensors_.end(),
+                                        [](const GgufTensor& t) { return is_quantized(t.type); });
+    if (has_blocks) metadata.add_u32("general.quantization_version", 2);
+    const std::vector<NamedFile> files = model_tokenizer_files(from_.path);
+    const auto tokenizer =
+        has_model_tokenizer(from_.path) ? load_model_tokenizer(from_.path) : nullptr;
+    add_gguf_tokenizer(metadata, {.files = files, .tokenizer = tokenizer.get()}, from_.config);
+    return metadata;
+  }
+
+  void create(const GgufPlan& plan) {
+    const fs::path partial = target_.string() + std::string(kPartialSuffix);
+    fs::remove(partial);  // of a dead writer: this one holds the lock
+    file_ = File::create(partial);
+    partial_ = partial;
+    file_.allocate(plan.total_bytes());
+    file_.write_at(0, std::as_bytes(std::span(plan.head())));
+  }
+
+  /// Copies a tensor in pieces of whole rows of the file, and whole heads of an interleaved one.
+  void copy(const TensorSource& source, const Source& from, const GgufTensor& to) {
+    const int64_t num_rows = to.shape.empty() ? 1 : to.shape[0];
+    const int64_t row = c10::multiply_integers(to.shape) / std::max<int64_t>(1, num_rows);
+    const GgufBlock block = block_of(to.type);
+    const auto row_bytes = static_cast<uint64_t>(row / block.elements * block.bytes);
+    const int64_t head = from.name.is_interleaved ? head_rows() : 1;
+    const auto most = static_cast<int64_t>(kChunkBytes / sizeof(float)) / std::max<int64_t>(row, 1);
+    const int64_t step = std::max<int64_t>(1, most / head) * head;
+    for (int64_t first = 0; first < num_rows; first += step) {
+      if (const int signal = StopSignal::pending(); signal != 0) throw Stopped{signal};
+      const int64_t count = std::min(step, num_rows - first);
+      const Tensor values = rows(source, from, {first, first + count});
+      file_.write_at(to.begin + static_cast<uint64_t>(first) * row_bytes,
+                     encoded(values, to, static_cast<uint64_t>(count) * row_bytes));
+    }
+  }
+
+  [[nodiscard]] int64_t head_rows() const {
+    const Json& config = from_.config;
+    return config.int_or(
+        "head_dim", config.at("hidden_size").as_int() / config.at("num_attention_heads").as_int());
+  }
+
+  /// Rows of the file's tensor, in the source's type.
+  Tensor rows(const TensorSource& source, const Source& from, Range range) {
+    std::vector<Slice> slices;
+    if (!from.info.shape.empty()) slices = {{from.name.is_transposed ? 1 : 0, {range}}};
+    bytes_.resize(block_bytes(from.info, slices));
+    source.read_block(from.info.name, slices, bytes_);
+    const int64_t count = static_cast<int64_t>(bytes_.size()) / item_bytes(from.info.dtype);
+    const Tensor values =
+        at::from_blob(bytes_.data(), {count}, at::dtype(scalar_type(from.info.dtype)));
+    if (from.name.is_transposed) return values.view({-1, range.size()}).t().contiguous();
+    if (!from.name.is_interleaved) return values;
+    // From the two halves of a head to adjacent pairs.
+    const int64_t head = head_rows();
+    const int64_t num_heads = range.size() / head;
+    return values.view({num_heads, 2, head / 2, count / range.size()}).transpose(1, 2).contiguous();
+  }
+
+  std::span<const std::byte> encoded(const Tensor& values, const GgufTensor& to, uint64_t bytes) {
+    if (!is_quantized(to.type)) {
+      converted_ = values.to(scalar_type(to.dtype)).contiguous();
+      return {static_cast<const std::byte*>(converted_.const_data_ptr()), converted_.nbytes()};
+    }
+    const Tensor floats = values.to(at::kFloat).contiguous();
+    blocks_.resize(static_cast<size_t>(bytes));
+    quantize(to.type, {floats.const_data_ptr<float>(), static_cast<size_t>(floats.numel())},
+             blocks_, str("tensor '", to.name, "'"));
+    return blocks_;
+  }
+
+  const ConvertOptions& options_;
+  const ModelFolder& from_;
+  const GgufFamily& family_;
+  fs::path target_, partial_;
+  Recipe recipe_;
+  std::vector<Source> sources_;
+  std::vector<GgufTensor> tensors_;
+  File file_;
+  // Reused for every piece: allocating each time would fragment the heap.
+  std::vector<std::byte> bytes_, blocks_;
+  Tensor converted_;
+};
+
+}  // namespace
+
+ConvertReport write_gguf(const ConvertOptions& options, const ModelFolder& from) {
+  return GgufOutput(options, from).write();
+}
+
+}  // namespace cleave

@@ -1,0 +1,85 @@
+#include "cleave/checkpoint/gguf_tensors.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "cleave/base/error.h"
+#include "cleave/checkpoint/interleaved.h"
+#include "cleave/model/gguf/names.h"
+
+namespace cleave {
+
+GgufTensors::GgufTensors(Gguf file, const Json& config) : file_(std::move(file)) {
+  const GgufFamily& family = gguf_family(file_.metadata());
+  for (TensorInfo& info : file_.list()) {
+    if (info.name == kGgufRopeFactors) continue;
+    Entry entry{.info = info, .stored = info.name};
+    if (const auto parameter = parameter_of_gguf(family, info.name)) {
+      entry.info.name = *parameter;
+      const GgufName name = gguf_name(family, *parameter).value();
+      entry.is_transposed = name.is_transposed && info.shape.size() == 2;
+      if (entry.is_transposed) std::reverse(entry.info.shape.begin(), entry.info.shape.end());
+      if (name.is_interleaved) {
+        entry.interleaved_rows = config.at("head_dim").as_int(1);
+        CLEAVE_CHECK(!info.shape.empty() && info.shape[0] % entry.interleaved_rows == 0,
+                     Code::kShape, file_.path(), ": tensor '", info.name,
+                     "' does not have whole heads of ", entry.interleaved_rows, " rows");
+      }
+    }
+    by_name_.emplace(entry.info.name, entries_.size());
+    entries_.push_back(std::move(entry));
+  }
+}
+
+std::vector<TensorInfo> GgufTensors::list() const {
+  std::vector<TensorInfo> list;
+  for (const Entry& entry : entries_) list.push_back(entry.info);
+  return list;
+}
+
+const TensorInfo* GgufTensors::find(std::string_view name) const {
+  const auto at = by_name_.find(std::string(name));
+  return at == by_name_.end() ? nullptr : &entries_[at->second].info;
+}
+
+void GgufTensors::read_block(std::string_view name, std::span<const Slice> slices,
+                             std::span<std::byte> out) const {
+  const TensorInfo& info = at(name);
+  const Entry& entry = entries_[by_name_.at(info.name)];
+  if (entry.interleaved_rows == 0 && !entry.is_transposed) {
+    return file_.read_block(entry.stored, slices, out);
+  }
+  const uint64_t bytes = block_bytes(info, slices);
+  CLEAVE_CHECK(bytes == out.size(), Code::kUsage, name, ": the block has ", bytes,
+               " bytes; the memory for it ", out.size());
+  if (entry.is_transposed) return read_transposed(entry, slices, out);
+  read_interleaved(file_, {.name = entry.stored, .interleaved_rows = entry.interleaved_rows},
+                   slices, out);
+}
+
+void GgufTensors::read_transposed(const Entry& entry, std::span<const Slice> slices,
+                                  std::span<std::byte> out) const {
+  std::vector<Slice> stored(slices.begin(), slices.end());
+  auto num_rows = static_cast<size_t>(entry.info.shape[0]);
+  for (Slice& slice : stored) {
+    if (slice.dim == 0) {
+      num_rows = 0;
+      for (const Range& range : slice.ranges) num_rows += static_cast<size_t>(range.size());
+    }
+    slice.dim = 1 - slice.dim;
+  }
+  if (out.empty()) return;
+  std::vector<std::byte> block(out.size());
+  file_.read_block(entry.stored, stored, block);
+  const auto item = static_cast<size_t>(item_bytes(entry.info.dtype));
+  const size_t num_columns = out.size() / (num_rows * item);
+  for (size_t row = 0; row < num_rows; ++row) {
+    for (size_t column = 0; column < num_columns; ++column) {
+      std::memcpy(out.data() + (row * num_columns + column) * item,
+                  block.data() + (column * num_rows + row) * item, item);
+    }
+  }
+}
+
+}  // namespace cleave

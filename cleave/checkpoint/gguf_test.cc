@@ -1,0 +1,449 @@
+// Oracle: weights in closed form, so the contents of a GGUF file are known without a reader of its
+// names; and the `gguf` package of llama.cpp's authors, if Python has it.
+#include "cleave/format/gguf.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/base/stop.h"
+#include "cleave/checkpoint/convert.h"
+#include "cleave/checkpoint/load.h"
+#include "cleave/checkpoint/model_tensors.h"
+#include "cleave/mesh/scalar_type.h"
+#include "cleave/model/gguf/config.h"
+#include "cleave/model/gguf/tokenizer.h"
+#include "cleave/parallel/plan.h"
+#include "tests/support/golden.h"
+#include "tests/support/python.h"
+#include "tests/support/saved_models.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::closed_form;
+using test::kGpt2Config;
+using test::kLlamaConfig;
+using test::TempFolder;
+using test::tensors_of;
+using test::thrown_by;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+/// A config with other values.
+std::string changed(std::string_view config, const json& values) {
+  json all = json::parse(config);
+  all.update(values);
+  return all.dump();
+}
+
+/// Rows of 256, so that all quantised types fit.
+const std::string& wide_config() {
+  static const std::string config = changed(kLlamaConfig, {{"hidden_size", 256},
+                                                           {"intermediate_size", 512},
+                                                           {"num_hidden_layers", 9},
+                                                           {"num_attention_heads", 4},
+                                                           {"head_dim", 64}});
+  return config;
+}
+
+/// Writes a model folder in closed form, and the GGUF file of it.
+fs::path write_gguf_of(const TempFolder& folder, std::string_view config,
+                       const std::string& dtype = "") {
+  if (!fs::exists(folder / "model")) {
+    test::write_model_folder(folder / "model", config, tensors_of(config));
+  }
+  const fs::path to = folder / ("model" + dtype + ".gguf");
+  convert({.from = (folder / "model").string(),
+           .to = to.string(),
+           .format = ModelFormat::kGguf,
+           .dtype = dtype});
+  return to;
+}
+
+Tensor read_whole(const TensorSource& files, const std::string& name) {
+  const TensorInfo& info = files.at(name);
+  Tensor values = at::empty(info.shape, at::dtype(scalar_type(info.dtype)));
+  files.read_block(name, {}, {static_cast<std::byte*>(values.mutable_data_ptr()), values.nbytes()});
+  return values;
+}
+
+// The names and the order of q's rows are written here by hand: rows i and i + 2 of a head of 4 are
+// rows 2i and 2i + 1 in the file.
+TEST(GgufModel, LlamaFile_HasLlamaCppsNamesAndOrderOfRows) {
+  const TempFolder folder;
+  const Gguf file = Gguf::open(write_gguf_of(folder, kLlamaConfig));
+  EXPECT_EQ(file.tensors().size(), 21U);
+  const std::string layer = "model.layers.1.";
+  const std::pair<std::string, std::string> same[] = {
+      {"token_embd.weight", "model.embed_tokens.weight"},
+      {"output_norm.weight", "model.norm.weight"},
+      {"output.weight", "lm_head.weight"},
+      {"blk.1.attn_norm.weight", layer + "input_layernorm.weight"},
+      {"blk.1.attn_v.weight", layer + "self_attn.v_proj.weight"},
+      {"blk.1.attn_output.weight", layer + "self_attn.o_proj.weight"},
+      {"blk.1.ffn_norm.weight", layer + "post_attention_layernorm.weight"},
+      {"blk.1.ffn_gate.weight", layer + "mlp.gate_proj.weight"},
+      {"blk.1.ffn_up.weight", layer + "mlp.up_proj.weight"},
+      {"blk.1.ffn_down.weight", layer + "mlp.down_proj.weight"}};
+  for (const auto& [stored, parameter] : same) {
+    const Tensor values = read_whole(file, stored);
+    EXPECT_TRUE(at::equal(values, closed_form(parameter, values.sizes().vec()))) << stored;
+  }
+  for (const auto& [stored, parameter, rows] :
+       {std::tuple{"blk.0.attn_q.weight", "model.layers.0.self_attn.q_proj.weight", 24},
+        {"blk.0.attn_k.weight", "model.layers.0.self_attn.k_proj.weight", 8}}) {
+    std::vector<int64_t> order;
+    for (int64_t head = 0; head < rows; head += 4) {
+      order.insert(order.end(), {head, head + 2, head + 1, head + 3});
+    }
+    const Tensor expected =
+        closed_form(parameter, {rows, 24}).index_select(0, at::tensor(order, at::kLong));
+    EXPECT_TRUE(at::equal(read_whole(file, stored), expected)) << stored;
+  }
+}
+
+// GPT-2's matrices are [in, out] in its own files and [out, in] in GGUF.
+TEST(GgufModel, Gpt2File_HasTransposedMatrices) {
+  const TempFolder folder;
+  const Gguf file = Gguf::open(write_gguf_of(folder, kGpt2Config));
+  const Tensor fused = closed_form("transformer.h.1.attn.c_attn.weight", {24, 72});
+  EXPECT_TRUE(at::equal(read_whole(file, "blk.1.attn_qkv.weight"), fused.t()));
+  const Tensor up = closed_form("transformer.h.0.mlp.c_fc.weight", {24, 20});
+  EXPECT_TRUE(at::equal(read_whole(file, "blk.0.ffn_up.weight"), up.t()));
+  EXPECT_TRUE(at::equal(read_whole(file, "position_embd.weight"),
+                        closed_form("transformer.wpe.weight", {16, 24})));
+  EXPECT_EQ(file.find("output.weight"), nullptr);
+}
+
+/// Configs of every family and variant that is written.
+std::vector<std::string> configs() {
+  const json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 4.0},
+                       {"low_freq_factor", 1.5},
+                       {"high_freq_factor", 3.0},
+                       {"original_max_position_embeddings", 32}};
+  return {std::string(kLlamaConfig),
+          std::string(kGpt2Config),
+          changed(kLlamaConfig, {{"tie_word_embeddings", true}}),
+          changed(kLlamaConfig, {{"attention_bias", true}, {"mlp_bias", true}}),
+          changed(kLlamaConfig, {{"head_dim", 8}, {"eos_token_id", nullptr}}),
+          changed(kLlamaConfig, {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}}}),
+          changed(kLlamaConfig, {{"rope_scaling", llama3}, {"rope_theta", 500000.0}})};
+}
+
+class GgufFamily : public testing::TestWithParam<std::string> {};
+
+// From a folder to a GGUF file and back: every parameter in closed form, and the same config.
+TEST_P(GgufFamily, FileAndBack_IsTheSameModel) {
+  const TempFolder folder;
+  const fs::path file = write_gguf_of(folder, GetParam());
+  convert({.from = file.string(), .to = (folder / "back").string()});
+  test::expect_file_is_whole(folder / "back/model.safetensors", tensors_of(GetParam()).size());
+  const Json was = Json::parse(GetParam(), "config.json");
+  const Json is = Json::parse_file((folder / "back/config.json").string());
+  for (const char* key : {"model_type",
+                          "vocab_size",
+                          "hidden_size",
+                          "intermediate_size",
+                          "num_hidden_layers",
+                          "num_attention_heads",
+                          "num_key_value_heads",
+                          "head_dim",
+                          "max_position_embeddings",
+                          "rms_norm_eps",
+                          "tie_word_embeddings",
+                          "rope_theta",
+                          "rope_scaling",
+                          "attention_bias",
+                          "mlp_bias",
+                          "bos_token_id",
+                          "eos_token_id",
+                          "n_embd",
+                          "n_inner",
+                          "n_head",
+                          "n_layer",
+                          "n_positions",
+                          "torch_dtype"}) {
+    if (was.has(key)) {
+      EXPECT_EQ(json::parse(is.at(key).dump()), json::parse(was.at(key).dump())) << key;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Configs, GgufFamily, testing::ValuesIn(configs()),
+                         [](const auto& of) { return str(of.index); });
+
+// Each rank's blocks of a quantised file are those of the whole tensor.
+TEST(GgufModel, ShardsOfAQuantizedFile_AreThoseOfTheWhole) {
+  const TempFolder folder;
+  const std::string path = write_gguf_of(folder, wide_config(), "q4_k_m").string();
+  const ModelFolder from = ModelFolder::open(path);
+  const auto whole = open_whole_tensors(from);
+  run_ranks(3, [&](World& world) {
+    const Mesh mesh = Mesh::build(world, {{"tp", 3}});
+    const auto model = make_model(from.config);
+    parallelize_module(*model, mesh["tp"], model->plan());
+    load_model(*model, from, at::kFloat);
+    for (const auto& p : model->parameters()) {
+      EXPECT_TRUE(at::equal(p->leaf(), test::slice_of(*p, read_whole(*whole, p->name()))))
+          << p->name();
+    }
+  });
+}
+
+/// The types of the tensors whose names end like this, by layer.
+std::string types_of(const Gguf& file, const std::string& end) {
+  std::string types;
+  for (const GgufTensor& tensor : file.tensors()) {
+    if (tensor.name.ends_with(end)) types += std::string(block_of(tensor.type).name) + " ";
+  }
+  return types;
+}
+
+// llama.cpp's recipe for 9 layers: more bits for layers 0 (the first eighth), 7, 8 (the last), and
+// every third from there: 3 and 6.
+TEST(GgufModel, Q4KM_HasLlamaCppsTypes) {
+  const TempFolder folder;
+  const Gguf file = Gguf::open(write_gguf_of(folder, wide_config(), "q4_k_m"));
+  const std::string chosen = "Q6_K Q4_K Q4_K Q6_K Q4_K Q4_K Q6_K Q6_K Q6_K ";
+  EXPECT_EQ(types_of(file, "attn_v.weight"), chosen);
+  EXPECT_EQ(types_of(file, "ffn_down.weight"), chosen);
+  EXPECT_EQ(types_of(file, "0.attn_q.weight") + types_of(file, "0.attn_k.weight") +
+                types_of(file, "0.attn_output.weight") + types_of(file, "0.ffn_up.weight") +
+                types_of(file, "token_embd.weight"),
+            "Q4_K Q4_K Q4_K Q4_K Q4_K ");
+  EXPECT_EQ(types_of(file, "output.weight"), "Q4_K Q4_K Q4_K Q4_K Q4_K Q4_K Q4_K Q4_K Q4_K Q6_K ");
+  EXPECT_EQ(types_of(file, "0.attn_norm.weight"), "F32 ");
+  EXPECT_EQ(file.metadata().int_at("general.file_type"), 15);
+  EXPECT_EQ(file.metadata().int_at("general.quantization_version"), 2);
+}
+
+TEST(GgufModel, RowsThatFillNoBlock_GetAWiderType) {
+  const TempFolder folder;  // rows of 24 and 20
+  const Gguf small = Gguf::open(write_gguf_of(folder, kLlamaConfig, "q4_k_m"));
+  EXPECT_EQ(types_of(small, "attn_v.weight"), "F16 F16 ");
+  const TempFolder other;
+  const std::string config = changed(kLlamaConfig, {{"hidden_size", 96}, {"head_dim", 16}});
+  const Gguf middle = Gguf::open(write_gguf_of(other, config, "q4_k_m"));
+  EXPECT_EQ(types_of(middle, "attn_v.weight"), "Q8_0 Q8_0 ");
+  EXPECT_EQ(types_of(middle, "ffn_down.weight"), "F16 F16 ");
+}
+
+// Closed form: llama3's scaling leaves short wavelengths and divides long ones by the factor.
+TEST(GgufModel, Llama3Scaling_IsWrittenAsFactors) {
+  const Json config = Json::parse(configs().back(), "config.json");
+  const std::vector<float> factors = gguf_rope_factors(config);
+  // head_dim 4: wavelengths 2 pi and 2 pi sqrt(500000) = 4443; 32 / 3 and 32 / 1.5 bound them.
+  EXPECT_THAT(factors, ElementsAre(1.0F, 4.0F));
+}
+
+TEST(GgufModel, FactorsOfAnotherProgram_AreLlama31sOrRefused) {
+  const TempFolder folder;
+  const json released = {{"rope_type", "llama3"},
+                         {"factor", 8.0},
+                         {"low_freq_factor", 1.0},
+                         {"high_freq_factor", 4.0},
+                         {"original_max_position_embeddings", 8192}};
+  for (const bool is_known : {true, false}) {
+    json scaling = released;
+    if (!is_known) scaling["low_freq_factor"] = 2.0;
+    const TempFolder own;
+    const fs::path path = write_gguf_of(
+        own, changed(kLlamaConfig,
+                     {{"rope_scaling", scaling}, {"rope_theta", 500000.0}, {"head_dim", 64}}));
+    std::ifstream in(path, std::ios::binary);
+    std::string bytes{std::istreambuf_iterator<char>(in), {}};
+    bytes.replace(bytes.find("cleave.rope_scaling"), 19, "another.keyscaling_");
+    std::ofstream(path, std::ios::binary) << bytes;
+    if (is_known) {
+      const Json config = config_from_gguf(Gguf::open(path));
+      EXPECT_EQ(json::parse(config.at("rope_scaling").dump()), released);
+    } else {
+      EXPECT_THAT(thrown_by([&] { config_from_gguf(Gguf::open(path)); }).what(),
+                  HasSubstr("factors of an unknown rotary scaling"));
+    }
+  }
+}
+
+TEST(GgufModel, ModelsThatLlamaCppLacks_AreRefusedAndLeaveNothing) {
+  const auto refusal = [](std::string_view config) {
+    const TempFolder folder;
+    const Error error = thrown_by([&] { write_gguf_of(folder, config); });
+    EXPECT_THAT(test::names_below(folder.path()), ElementsAre("model"));
+    return std::string(error.what());
+  };
+  EXPECT_THAT(refusal(test::kBertConfig), HasSubstr("a model of type bert cannot be written"));
+  EXPECT_THAT(refusal(changed(kLlamaConfig, {{"hidden_act", "gelu"}})), HasSubstr("hidden_act"));
+  EXPECT_THAT(refusal(changed(kGpt2Config, {{"scale_attn_weights", false}})),
+              HasSubstr("scale_attn_weights"));
+}
+
+TEST(GgufModel, ExistingFile_IsNotOverwritten) {
+  const TempFolder folder;
+  const fs::path path = write_gguf_of(folder, kLlamaConfig);
+  EXPECT_THAT(thrown_by([&] { write_gguf_of(folder, kLlamaConfig); }).what(),
+              HasSubstr("already exists"));
+  EXPECT_THAT(test::names_below(folder.path()), ElementsAre("model", "model.gguf"));
+}
+
+TEST(GgufModel, NanInAQuantizedFile_IsRefusedAndLeavesNothing) {
+  const TempFolder folder;
+  write_gguf_of(folder, wide_config(), "q8_0");
+  fs::remove(folder / "modelq8_0.gguf");
+  const fs::path weights = folder / "model/model.safetensors";
+  std::fstream file(weights, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(-4, std::ios::end);  // the last tensor is lm_head
+  file.write("\xff\xff\xff\x7f", 4);
+  file.close();
+  EXPECT_THAT(thrown_by([&] { write_gguf_of(folder, wide_config(), "q8_0"); }).what(),
+              HasSubstr("tensor 'output.weight' has NaN"));
+  EXPECT_THAT(test::names_below(folder.path()), ElementsAre("model"));
+}
+
+// Oracle: the gguf package dequantises our blocks to the values that we read, and its reader reads
+// our metadata and shapes.
+TEST(GgufModel, PythonsReader_ReadsTheSame) {
+  if (!test::python_has("gguf")) GTEST_SKIP() << "python3 or $CLEAVE_PYTHON has no gguf";
+  const TempFolder folder;
+  for (const char* dtype : {"q4_k_m", "q8_0", "fp16", "bf16"}) {
+    SCOPED_TRACE(dtype);
+    const fs::path path = write_gguf_of(folder, wide_config(), dtype);
+    const fs::path back = folder / (std::string(dtype) + ".bin");
+    const auto result = test::run_python(R"(
+import sys, numpy as np, gguf
+from gguf.quants import dequantize
+reader = gguf.GGUFReader(sys.argv[1])
+assert reader.get_field('llama.attention.head_count').contents() == 4
+assert reader.get_field('general.architecture').contents() == 'llama'
+assert abs(reader.get_field('llama.attention.layer_norm_rms_epsilon').contents() - 1e-5) < 1e-12
+with open(sys.argv[2], 'wb') as out:
+    for t in reader.tensors:
+        values = dequantize(t.data, t.tensor_type).astype(np.float32)
+        out.write(values.reshape(tuple(reversed(t.shape.tolist()))).tobytes())
+)",
+                                         {path.string(), back.string()});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    std::ifstream in(back, std::ios::binary);
+    const Gguf file = Gguf::open(path);
+    for (const GgufTensor& tensor : file.tensors()) {
+      const Tensor ours = read_whole(file, tensor.name).to(at::kFloat).contiguous();
+      Tensor theirs = at::empty_like(ours);
+      in.read(static_cast<char*>(theirs.mutable_data_ptr()),
+              static_cast<std::streamsize>(theirs.nbytes()));
+      EXPECT_TRUE(at::equal(ours, theirs)) << tensor.name;
+    }
+    EXPECT_EQ(in.peek(), std::ifstream::traits_type::eof());
+  }
+}
+
+// Oracle: the gguf package's own Q8_0, bit for bit.
+TEST(GgufModel, Q8Blocks_AreThoseOfPython) {
+  if (!test::python_has("gguf")) GTEST_SKIP() << "python3 or $CLEAVE_PYTHON has no gguf";
+  const TempFolder folder;
+  const fs::path wide = write_gguf_of(folder, wide_config()),
+                 q8 = write_gguf_of(folder, wide_config(), "q8_0");
+  const auto result = test::run_python(R"(
+import sys, numpy as np, gguf
+from gguf.quants import quantize
+plain = {t.name: t for t in gguf.GGUFReader(sys.argv[1]).tensors}
+num_compared = 0
+for t in gguf.GGUFReader(sys.argv[2]).tensors:
+    if t.tensor_type != gguf.GGMLQuantizationType.Q8_0: continue
+    assert np.array_equal(quantize(plain[t.name].data, t.tensor_type), t.data), t.name
+    num_compared += 1
+assert num_compared == 2 + 9 * 7, num_compared
+)",
+                                       {wide.string(), q8.string()});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+/// A folder with a tokenizer of the golden data and a model of its size.
+fs::path folder_with(const TempFolder& folder, const std::string& tokenizer, int64_t vocab_size) {
+  const std::string config = changed(kLlamaConfig, {{"vocab_size", vocab_size}});
+  test::write_model_folder(folder / "model", config, tensors_of(config));
+  for (const std::string& name : tokenizer_files(tokenizer)) {
+    fs::copy_file(fs::path(tokenizer) / name, folder / ("model/" + name));
+  }
+  return write_gguf_of(folder, config);
+}
+
+const char* const kTexts[] = {"Once upon a time, there was a little girl named Lily.",
+                              "A naive cafe: na\xC3\xAFve caf\xC3\xA9 \xE4\xBD\xA0\xE5\xA5\xBD!",
+                              "numbers 1234567 and 3.14, don't SHOUT'S",
+                              " two  spaces\n\nlines\tand tabs ",
+                              "<s> is text</s>",
+                              ""};
+
+/// Published vocabularies of CLEAVE_DATA.
+class RealGguf : public testing::TestWithParam<std::string> {};
+
+TEST_P(RealGguf, TokenizerOfTheFile_GivesTheSameIds) {
+  const std::string data = test::data_folder();
+  if (data.empty()) GTEST_SKIP() << "CLEAVE_DATA is not set";
+  const std::string source = data + "/tokenizers/" + GetParam();
+  const TempFolder folder;
+  const auto original = load_tokenizer(source);
+  const fs::path path = folder_with(folder, source, original->vocab_size() + 3);
+  const auto read = load_model_tokenizer(path.string());
+  for (const char* text : kTexts) {
+    EXPECT_EQ(read->encode(text), original->encode(text)) << text;
+    EXPECT_EQ(read->decode(read->encode(text), true),
+              original->decode(original->encode(text), true));
+  }
+  EXPECT_EQ(read->special().bos, original->special().bos);
+  EXPECT_EQ(read->special().eos, original->special().eos);
+  const auto& tokens = Gguf::open(path).metadata().strings_at("tokenizer.ggml.tokens");
+  EXPECT_EQ(static_cast<int64_t>(tokens.size()), original->vocab_size() + 3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Vocabularies, RealGguf,
+                         testing::Values("llama2", "llama3", "gpt2", "stories260K-tok512"),
+                         [](const auto& of) { return str("n", of.index); });
+
+TEST(GgufModel, ByteTokenizerAndChatTemplate_AreInTheFile) {
+  const TempFolder folder, tokenizer;
+  for (const NamedFile& file : byte_tokenizer_files()) {
+    std::ofstream(tokenizer / file.name) << file.text;
+  }
+  std::ofstream(tokenizer / "chat_template.jinja") << "{{ messages }}";
+  const fs::path path = folder_with(folder, tokenizer.path().string(), 257);
+  const GgufMetadata& metadata = Gguf::open(path).metadata();
+  EXPECT_EQ(metadata.string_at("tokenizer.ggml.model"), "gpt2");
+  EXPECT_EQ(metadata.string_at("tokenizer.ggml.pre"), "gpt-2");
+  EXPECT_EQ(metadata.int_at("tokenizer.ggml.eos_token_id"), 256);
+  EXPECT_EQ(metadata.ints_at("tokenizer.ggml.token_type").back(), 3);
+  EXPECT_EQ(metadata.string_at("tokenizer.chat_template"), "{{ messages }}");
+  const auto read = load_model_tokenizer(path.string());
+  for (const char* text : kTexts) {
+    EXPECT_EQ(read->encode(text), byte_tokenizer()->encode(text)) << text;
+  }
+}
+
+TEST(GgufModel, TokenizerThatLlamaCppLacks_IsRefused) {
+  const TempFolder folder;
+  test::write_model_folder(folder / "model", kLlamaConfig, tensors_of(kLlamaConfig));
+  std::ofstream(folder / "model/vocab.txt") << "[UNK]\n[CLS]\n[SEP]\n[PAD]\n[MASK]\na\n";
+  EXPECT_THAT(thrown_by([&] { write_gguf_of(folder, kLlamaConfig); }).what(),
+              HasSubstr("the tokenizer cannot be written as GGUF"));
+  fs::remove(folder / "model/vocab.txt");
+  for (const NamedFile& file : byte_tokenizer_files()) {
+    std::ofstream(folder / ("model/" + file.name)) << file.text;
+  }
+  EXPECT_THAT(thrown_by([&] { write_gguf_of(folder, kLlamaConfig); }).what(),
+              HasSubstr("it has 257 ids; the model's vocab_size is 50"));
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,71 @@
+#include "cleave/file/hub_cache.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <system_error>
+
+#include "cleave/base/error.h"
+#include "cleave/file/file.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kLongestRevision = 256;  // a commit hash has 40 characters
+
+/// The folder that a variable names; empty if it is not set.
+fs::path folder_of(const char* variable) {
+  const char* value = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): nobody sets it
+  return value == nullptr ? fs::path() : fs::path(value);
+}
+
+fs::path hub_cache() {
+  if (fs::path cache = folder_of("HF_HUB_CACHE"); !cache.empty()) return cache;
+  if (fs::path home = folder_of("HF_HOME"); !home.empty()) return home / "hub";
+  fs::path cache = folder_of("XDG_CACHE_HOME");
+  if (cache.empty()) cache = folder_of("HOME") / ".cache";
+  return cache / "huggingface" / "hub";
+}
+
+bool is_hub_word(std::string_view word) {
+  const auto fits = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
+  };
+  return is_file_name(word) && word.front() != '-' && std::all_of(word.begin(), word.end(), fits);
+}
+
+}  // namespace
+
+bool is_hub_name(const std::string& name) {
+  const size_t slash = name.find('/');
+  if (slash == std::string::npos) return false;
+  const std::string_view text = name;
+  if (!is_hub_word(text.substr(0, slash)) || !is_hub_word(text.substr(slash + 1))) return false;
+  const std::string extension = fs::path(name).extension();
+  std::error_code ignored;  // a path that cannot be accessed exists
+  return extension != ".json" && extension != ".gguf" &&
+         fs::status(name, ignored).type() == fs::file_type::not_found;
+}
+
+fs::path hub_model(const std::string& name, std::string_view what) {
+  const fs::path cache = hub_cache();
+  const size_t slash = name.find('/');
+  const fs::path model =
+      cache / str("models--", name.substr(0, slash), "--", name.substr(slash + 1));
+  const fs::path main = model / "refs" / "main";
+  CLEAVE_CHECK(fs::exists(main), Code::kIo, what, ' ', name,
+               ": no such folder, and not in the Hugging Face cache ", cache.string(),
+               "; download it with: hf download ", name);
+  std::string revision = read_file(main, kLongestRevision);
+  while (revision.ends_with('\n')) revision.pop_back();
+  CLEAVE_CHECK(is_file_name(revision), Code::kFormat, main.string(),
+               " does not hold the name of a revision; download it again with: hf download ", name);
+  const fs::path snapshot = model / "snapshots" / revision;
+  CLEAVE_CHECK(fs::is_directory(snapshot), Code::kIo, what, ' ', name, ": ", snapshot.string(),
+               " is not there; download it again with: hf download ", name);
+  return snapshot;
+}
+
+}  // namespace cleave

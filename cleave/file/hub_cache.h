@@ -1,0 +1,18 @@
+#pragma once
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace cleave {
+
+/// Whether `name` is no existing path but has the form of a model on the Hugging Face Hub, ORG/NAME
+/// ("Qwen/Qwen3-0.6B").
+bool is_hub_name(const std::string& name);
+
+/// The folder of a model's main revision in the local Hugging Face cache, which is $HF_HUB_CACHE,
+/// $HF_HOME/hub, $XDG_CACHE_HOME/huggingface/hub or ~/.cache/huggingface/hub, as in
+/// huggingface_hub. Nothing is downloaded: if the model is not there, Error(kIo) names the command
+/// that downloads it. `what` is the subject of the message.
+std::filesystem::path hub_model(const std::string& name, std::string_view what = "model");
+
+}  // namespace cleave

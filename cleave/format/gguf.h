@@ -1,0 +1,147 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "cleave/file/file.h"
+#include "cleave/format/gguf_blocks.h"
+#include "cleave/format/tensor_source.h"
+
+namespace cleave {
+
+/// The types of metadata values, with their numbers in a file.
+enum class GgufKind : uint32_t {
+  kU8 = 0,
+  kI8,
+  kU16,
+  kI16,
+  kU32,
+  kI32,
+  kF32,
+  kBool,
+  kString,
+  kArray,
+  kU64,
+  kI64,
+  kF64
+};
+
+/// A metadata value, or an array of values of one kind.
+struct GgufValue {
+  using Ints = std::vector<int64_t>;  ///< of the integer kinds, and 0 or 1 of kBool
+  using Numbers = std::vector<double>;
+  using Strings = std::vector<std::string>;
+
+  GgufKind kind = GgufKind::kU32;  ///< of the elements, if it is an array
+  std::variant<bool, int64_t, double, std::string, Ints, Numbers, Strings> value{};
+
+  /// The value as text for people; an array as its length.
+  [[nodiscard]] std::string text() const;
+};
+
+/// The metadata of a GGUF file, in order. Accessors throw Error(kFormat) naming file and key if the
+/// value is missing or has another type.
+class GgufMetadata {
+ public:
+  GgufMetadata() = default;
+  explicit GgufMetadata(std::string source) : source_(std::move(source)) {}
+
+  /// Adds a value; throws Error(kFormat) for a key that is there already.
+  void add(std::string key, GgufValue value);
+  void add_u32(std::string key, int64_t value) { add(std::move(key), {GgufKind::kU32, value}); }
+  void add_f32(std::string key, double value) { add(std::move(key), {GgufKind::kF32, value}); }
+  void add_bool(std::string key, bool value) { add(std::move(key), {GgufKind::kBool, value}); }
+  void add_string(std::string key, std::string value) {
+    add(std::move(key), {GgufKind::kString, std::move(value)});
+  }
+
+  [[nodiscard]] const std::vector<std::pair<std::string, GgufValue>>& entries() const {
+    return entries_;
+  }
+  [[nodiscard]] const GgufValue* find(std::string_view key) const;
+  [[nodiscard]] bool has(std::string_view key) const { return find(key) != nullptr; }
+  [[nodiscard]] int64_t int_at(std::string_view key) const;
+  [[nodiscard]] int64_t int_or(std::string_view key, int64_t fallback) const;
+  [[nodiscard]] double number_or(std::string_view key, double fallback) const;
+  [[nodiscard]] bool bool_or(std::string_view key, bool fallback) const;
+  [[nodiscard]] const std::string& string_at(std::string_view key) const;
+  [[nodiscard]] std::string string_or(std::string_view key, std::string_view fallback) const;
+  [[nodiscard]] const GgufValue::Ints& ints_at(std::string_view key) const;
+  [[nodiscard]] const GgufValue::Numbers& numbers_at(std::string_view key) const;
+  [[nodiscard]] const GgufValue::Strings& strings_at(std::string_view key) const;
+  /// Throws Error(kFormat): "FILE: metadata 'KEY': PROBLEM".
+  [[noreturn]] void fail(std::string_view key, std::string_view problem) const;
+
+ private:
+  template <class T>
+  [[nodiscard]] const T& at(std::string_view key, std::string_view expected) const;
+
+  std::string source_;
+  std::vector<std::pair<std::string, GgufValue>> entries_;
+  std::unordered_map<std::string, size_t> by_key_;
+};
+
+/// A tensor of a GGUF file. The shape is in PyTorch's order, the reverse of the file's; `dtype` is
+/// that of the elements as they are read.
+struct GgufTensor : TensorInfo {
+  GgufType type = GgufType::kF32;
+  uint64_t begin = 0;  ///< of its bytes in the file
+  uint64_t bytes = 0;
+};
+
+/// Most metadata entries, tensors and elements of all arrays in a file.
+inline constexpr uint64_t kMaxGgufEntries = uint64_t{1} << 16;
+inline constexpr uint64_t kMaxGgufElements = uint64_t{1} << 21;
+/// Longest metadata key and largest alignment in bytes.
+inline constexpr uint64_t kMaxGgufKey = 65535;
+inline constexpr int64_t kMaxGgufAlignment = int64_t{1} << 16;
+inline constexpr int64_t kGgufAlignment = 32;  ///< the default
+
+/// A GGUF file (version 2 or 3, little-endian), open for reading. Quantised tensors are decoded to
+/// fp32. Source: the GGUF specification (github.com/ggml-org/ggml, docs/gguf.md).
+///
+/// Opening reads the header only. The tensors must follow each other as the specification lays
+/// them out: each at the next multiple of the alignment, up to the end of the file. Any number of
+/// threads may read.
+class Gguf : public TensorSource {
+ public:
+  /// Throws Error(kIo) if the file cannot be opened, Error(kFormat) for anything that the format
+  /// does not allow, for more entries than the limits, and for tensor types that are not read.
+  static Gguf open(const std::filesystem::path& path);
+
+  [[nodiscard]] const GgufMetadata& metadata() const { return metadata_; }
+  [[nodiscard]] const std::vector<GgufTensor>& tensors() const { return tensors_; }
+
+  [[nodiscard]] std::vector<TensorInfo> list() const override;
+  [[nodiscard]] const GgufTensor* find(std::string_view name) const override;
+  void read_block(std::string_view name, std::span<const Slice> slices,
+                  std::span<std::byte> out) const override;
+  [[nodiscard]] std::string path() const override { return file_.path(); }
+  [[nodiscard]] std::vector<std::string> file_names() const override;
+
+ private:
+  void read_decoded(const GgufTensor& tensor, std::span<const Slice> slices,
+                    std::span<std::byte> out) const;
+
+  File file_;
+  GgufMetadata metadata_;
+  std::vector<GgufTensor> tensors_;
+  std::unordered_map<std::string_view, size_t> by_name_;
+};
+
+/// Whether the path is a file whose name ends in ".gguf".
+bool is_gguf(const std::filesystem::path& path);
+
+/// `offset` rounded up to a multiple of `alignment`. Throws Error(kFormat) naming `what` if it does
+/// not fit in 64 bits.
+uint64_t gguf_aligned(uint64_t offset, uint64_t alignment, const std::string& what);
+
+}  // namespace cleave

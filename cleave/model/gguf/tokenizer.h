@@ -1,0 +1,38 @@
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cleave/format/gguf.h"
+#include "cleave/text/json.h"
+#include "cleave/tokenizer/tokenizer.h"
+
+namespace cleave {
+
+/// The tokenizer of a GGUF file as tokenizer.json and tokenizer_config.json (with the chat
+/// template); empty if the file has none. Throws Error(kFormat) for a tokenizer that is neither
+/// SentencePiece BPE ("llama") nor byte-level BPE ("gpt2") with a known pre-tokenizer.
+std::vector<NamedFile> tokenizer_from_gguf(const Gguf& file);
+
+/// A tokenizer to be written.
+struct GgufTokenizer {
+  std::span<const NamedFile> files;      ///< of its folder; empty: none
+  const Tokenizer* tokenizer = nullptr;  ///< made from them
+};
+
+/// Adds tokenizer.ggml.* and the chat template; without a tokenizer, only its absence and the
+/// special ids. Ids that the tokenizer lacks get an unused token, special ids that it lacks come
+/// from `config`, the model's config.json. Throws Error(kUsage) for a tokenizer that llama.cpp does
+/// not have: WordPiece, another pre-tokenizer, more ids than the model, or one without
+/// tokenizer.json.
+void add_gguf_tokenizer(GgufMetadata& metadata, const GgufTokenizer& tokenizer, const Json& config);
+
+/// Whether `path`, a model folder or a GGUF file, has a tokenizer.
+bool has_model_tokenizer(const std::string& path);
+/// Its tokenizer. Throws as load_tokenizer() and tokenizer_from_gguf() do.
+std::shared_ptr<const Tokenizer> load_model_tokenizer(const std::string& path);
+/// The tokenizer's files in memory, which checkpoints and converted folders get.
+std::vector<NamedFile> model_tokenizer_files(const std::string& path);
+
+}  // namespace cleave

@@ -1,0 +1,277 @@
+// Writes the tokenizer of a GGUF file as tokenizer.json.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <unordered_map>
+
+#include "cleave/base/error.h"
+#include "cleave/file/file.h"
+#include "cleave/model/gguf/pre_tokenizers.h"
+#include "cleave/model/gguf/tokenizer.h"
+#include "cleave/text/utf8.h"
+#include "cleave/tokenizer/load_files.h"
+
+namespace cleave {
+namespace {
+
+using Object = nlohmann::ordered_json;
+
+constexpr std::string_view kModel = "tokenizer.ggml.model";
+constexpr std::string_view kTokens = "tokenizer.ggml.tokens";
+constexpr std::string_view kMerges = "tokenizer.ggml.merges";
+constexpr std::string_view kTypes = "tokenizer.ggml.token_type";
+constexpr std::string_view kScores = "tokenizer.ggml.scores";
+constexpr std::string_view kPre = "tokenizer.ggml.pre";
+
+Object replace(const Object& pattern, std::string_view content) {
+  return {{"type", "Replace"}, {"pattern", pattern}, {"content", content}};
+}
+
+class TokenizerReader {
+ public:
+  explicit TokenizerReader(const Gguf& file)
+      : metadata_(file.metadata()), tokens_(metadata_.strings_at(kTokens)) {
+    for (size_t id = 0; id < tokens_.size(); ++id) {
+      if (tokens_[id].empty()) metadata_.fail(kTokens, str("token ", id, " is empty"));
+      const bool added = ids_.emplace(tokens_[id], static_cast<int64_t>(id)).second;
+      if (!added) metadata_.fail(kTokens, str("'", tokens_[id], "' is there twice"));
+    }
+    if (metadata_.has(kTypes) && metadata_.ints_at(kTypes).size() != tokens_.size()) {
+      metadata_.fail(kTypes, str("it has another length than the ", tokens_.size(), " tokens"));
+    }
+  }
+
+  std::vector<NamedFile> read() {
+    const std::string& model = metadata_.string_at(kModel);
+    Object tokenizer = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
+    tokenizer["added_tokens"] = added_tokens();
+    if (model == "llama") {
+      add_sentence_piece(tokenizer);
+    } else if (model == "gpt2") {
+      add_byte_level(tokenizer);
+    } else {
+      metadata_.fail(kModel, str("'", model, "' is not supported; expected llama or gpt2"));
+    }
+    return {{"tokenizer.json", tokenizer.dump(1) + "\n"},
+            {"tokenizer_config.json", config().dump(1) + "\n"}};
+  }
+
+ private:
+  [[nodiscard]] GgufToken type_of(size_t id) const {
+    if (!metadata_.has(kTypes)) return GgufToken::kNormal;
+    return static_cast<GgufToken>(metadata_.ints_at(kTypes)[id]);
+  }
+
+  /// The token of a role ("bos"); nullopt if there is none.
+  [[nodiscard]] std::optional<std::string> token_of(std::string_view role) const {
+    const std::string key = str("tokenizer.ggml.", role, "_token_id");
+    if (!metadata_.has(key)) return std::nullopt;
+    const int64_t id = metadata_.int_at(key);
+    if (id < 0 || id >= static_cast<int64_t>(tokens_.size())) {
+      metadata_.fail(key, str(id, " is none of the ", tokens_.size(), " tokens"));
+    }
+    return tokens_[static_cast<size_t>(id)];
+  }
+
+  [[nodiscard]] Object added_tokens() const {
+    Object added = Object::array();
+    for (size_t id = 0; id < tokens_.size(); ++id) {
+      const GgufToken type = type_of(id);
+      const bool is_special = type == GgufToken::kControl || type == GgufToken::kUnknown;
+      if (!is_special && type != GgufToken::kUserDefined) continue;
+      added.push_back({{"id", id},
+                       {"content", tokens_[id]},
+                       {"single_word", false},
+                       {"lstrip", false},
+                       {"rstrip", false},
+                       {"normalized", false},
+                       {"special", is_special}});
+    }
+    return added;
+  }
+
+  /// The vocabulary. Ids without a token of the tokenizer are left out.
+  [[nodiscard]] Object vocab() const {
+    Object vocab = Object::object();
+    for (size_t id = 0; id < tokens_.size(); ++id) {
+      if (type_of(id) != GgufToken::kUnused) vocab[tokens_[id]] = id;
+    }
+    return vocab;
+  }
+
+  void add_sentence_piece(Object& tokenizer) const {
+    const bool has_prefix = metadata_.bool_or("tokenizer.ggml.add_space_prefix", true);
+    Object normalizers = Object::array();
+    if (metadata_.bool_or("tokenizer.ggml.remove_extra_whitespaces", false)) {
+      normalizers.push_back(replace({{"Regex", "\\A +| +\\z"}}, ""));
+      normalizers.push_back(replace({{"Regex", " {2,}"}}, " "));
+    }
+    if (has_prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpaceMark}});
+    normalizers.push_back(replace({{"String", " "}}, kSpaceMark));
+    tokenizer["normalizer"] = {{"type", "Sequence"}, {"normalizers", normalizers}};
+    tokenizer["pre_tokenizer"] = nullptr;
+    tokenizer["post_processor"] = post_processor(true);
+    Object decoders = {
+        replace({{"String", kSpaceMark}}, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}};
+    if (has_prefix) {
+      decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+    }
+    tokenizer["decoder"] = {{"type", "Sequence"}, {"decoders", decoders}};
+    const auto unk = token_of("unknown");
+    tokenizer["model"] = {{"type", "BPE"},
+                          {"dropout", nullptr},
+                          {"unk_token", unk ? Object(*unk) : Object()},
+                          {"continuing_subword_prefix", nullptr},
+                          {"end_of_word_suffix", nullptr},
+                          {"fuse_unk", true},
+                          {"byte_fallback", true},
+                          {"ignore_merges", false},
+                          {"vocab", vocab()},
+                          {"merges", merges_of_scores()}};
+  }
+
+  /// SentencePiece joins the pair whose result has the highest score; among equal ones the first.
+  /// A merge for every way to divide a token into two, in order of the scores.
+  [[nodiscard]] Object merges_of_scores() const {
+    const GgufValue::Numbers& scores = metadata_.numbers_at(kScores);
+    if (scores.size() != tokens_.size()) {
+      metadata_.fail(kScores,
+                     str("it has ", scores.size(), " values for ", tokens_.size(), " tokens"));
+    }
+    std::vector<size_t> order(tokens_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+    Object merges = Object::array();
+    for (const size_t id : order) {
+      if (type_of(id) != GgufToken::kNormal) continue;
+      const std::string& token = tokens_[id];
+      for (size_t at = next_code_point(token, 0).bytes; at < token.size();
+           at += next_code_point(token, at).bytes) {
+        const std::string left = token.substr(0, at), right = token.substr(at);
+        if (!ids_.contains(left) || !ids_.contains(right)) continue;
+        merges.push_back(Object::array({left, right}));
+      }
+    }
+    return merges;
+  }
+
+  [[nodiscard]] const GgufPreTokenizer& pre_tokenizer() const {
+    const std::string name = metadata_.string_at(kPre);
+    std::string known;
+    for (const GgufPreTokenizer& pre : kGgufPreTokenizers) {
+      if (pre.name == name) return pre;
+      known += str(known.empty() ? "" : ", ", pre.name);
+    }
+    metadata_.fail(kPre, str("'", name, "' is not supported; expected one of ", known));
+  }
+
+  void add_byte_level(Object& tokenizer) const {
+    const GgufPreTokenizer& pre = pre_tokenizer();
+    const auto byte_level = [](bool use_regex) {
+      return Object{{"type", "ByteLevel"},
+                    {"add_prefix_space", false},
+                    {"trim_offsets", true},
+                    {"use_regex", use_regex}};
+    };
+    Object steps = Object::array();
+    if (pre.splits_digits) steps.push_back({{"type", "Digits"}, {"individual_digits", true}});
+    if (!pre.pattern.empty()) {
+      steps.push_back({{"type", "Split"},
+                       {"pattern", {{"Regex", pre.pattern}}},
+                       {"behavior", "Isolated"},
+                       {"invert", false}});
+    }
+    steps.push_back(byte_level(pre.pattern.empty()));
+    tokenizer["normalizer"] = pre.normalizes ? Object{{"type", "NFC"}} : Object();
+    tokenizer["pre_tokenizer"] =
+        steps.size() == 1 ? steps[0] : Object{{"type", "Sequence"}, {"pretokenizers", steps}};
+    tokenizer["post_processor"] = post_processor(pre.ignores_merges);
+    tokenizer["decoder"] = byte_level(true);
+    tokenizer["model"] = {{"type", "BPE"},
+                          {"dropout", nullptr},
+                          {"unk_token", nullptr},
+                          {"continuing_subword_prefix", nullptr},
+                          {"end_of_word_suffix", nullptr},
+                          {"fuse_unk", false},
+                          {"byte_fallback", false},
+                          {"ignore_merges", pre.ignores_merges},
+                          {"vocab", vocab()},
+                          {"merges", metadata_.strings_at(kMerges)}};
+  }
+
+  /// The special tokens around a text; `begins`: llama.cpp's default of add_bos_token.
+  [[nodiscard]] Object post_processor(bool begins) const {
+    Object single = Object::array(), second = Object::array(), special = Object::object();
+    const auto add = [&](std::string_view role, std::string_view flag, bool fallback) {
+      const auto token = token_of(role);
+      if (!token || !metadata_.bool_or(flag, fallback)) return;
+      single.push_back({{"SpecialToken", {{"id", *token}, {"type_id", 0}}}});
+      second.push_back({{"SpecialToken", {{"id", *token}, {"type_id", 1}}}});
+      special[*token] = {{"id", *token},
+                         {"ids", Object::array({ids_.at(*token)})},
+                         {"tokens", Object::array({*token})}};
+    };
+    add("bos", "tokenizer.ggml.add_bos_token", begins);
+    single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+    second.push_back({{"Sequence", {{"id", "B"}, {"type_id", 1}}}});
+    add("eos", "tokenizer.ggml.add_eos_token", false);
+    Object pair = single;
+    pair.insert(pair.end(), second.begin(), second.end());
+    return {{"type", "TemplateProcessing"},
+            {"single", single},
+            {"pair", pair},
+            {"special_tokens", special}};
+  }
+
+  [[nodiscard]] Object config() const {
+    Object config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                     {"clean_up_tokenization_spaces", false}};
+    constexpr std::pair<const char*, const char*> kRoles[] = {{"bos", "bos_token"},
+                                                              {"eos", "eos_token"},
+                                                              {"padding", "pad_token"},
+                                                              {"unknown", "unk_token"}};
+    for (const auto& [role, name] : kRoles) {
+      if (const auto token = token_of(role)) config[name] = *token;
+    }
+    constexpr std::string_view kTemplate = "tokenizer.chat_template";
+    if (metadata_.has(kTemplate)) config["chat_template"] = metadata_.string_at(kTemplate);
+    return config;
+  }
+
+  const GgufMetadata& metadata_;
+  const GgufValue::Strings& tokens_;
+  std::unordered_map<std::string, int64_t> ids_;
+};
+
+}  // namespace
+
+std::vector<NamedFile> tokenizer_from_gguf(const Gguf& file) {
+  const GgufMetadata& metadata = file.metadata();
+  const std::string model = metadata.string_or(kModel, "no_vocab");
+  if (model == "no_vocab" || model == "none") return {};
+  return TokenizerReader(file).read();
+}
+
+bool has_model_tokenizer(const std::string& path) {
+  return is_gguf(path) ? !tokenizer_from_gguf(Gguf::open(path)).empty() : has_tokenizer(path);
+}
+
+std::shared_ptr<const Tokenizer> load_model_tokenizer(const std::string& path) {
+  if (!is_gguf(path)) return load_tokenizer(path);
+  const std::vector<NamedFile> files = model_tokenizer_files(path);
+  CLEAVE_CHECK(!files.empty(), Code::kIo, path,
+               " has no tokenizer; give a folder that has one with --tokenizer");
+  return load_tokenizer(files, path);
+}
+
+std::vector<NamedFile> model_tokenizer_files(const std::string& path) {
+  if (is_gguf(path)) return tokenizer_from_gguf(Gguf::open(path));
+  std::vector<NamedFile> files;
+  for (const std::string& name : tokenizer_files(path)) {
+    files.push_back({.name = name, .text = read_file(std::filesystem::path(path) / name)});
+  }
+  return files;
+}
+
+}  // namespace cleave

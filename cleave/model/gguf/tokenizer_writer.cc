@@ -1,0 +1,249 @@
+// Writes a tokenizer.json as GGUF metadata.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include "cleave/base/error.h"
+#include "cleave/model/facts.h"
+#include "cleave/model/gguf/pre_tokenizers.h"
+#include "cleave/model/gguf/tokenizer.h"
+#include "cleave/text/json.h"
+
+namespace cleave {
+namespace {
+
+/// The text of a file; null if it is not there.
+const std::string* find_file(std::span<const NamedFile> files, std::string_view name) {
+  for (const NamedFile& file : files) {
+    if (file.name == name) return &file.text;
+  }
+  return nullptr;
+}
+
+[[noreturn]] void refuse(std::string_view problem) {
+  throw Error(Code::kUsage, str("the tokenizer cannot be written as GGUF: ", problem));
+}
+
+/// The steps of a normalizer or pre-tokenizer: of a Sequence, or the one; none for null.
+std::vector<Json> steps_of(const Json& tokenizer, std::string_view key, std::string_view list) {
+  if (!tokenizer.has(key)) return {};
+  const Json step = tokenizer.at(key);
+  if (step.string_or("type", "") != "Sequence") return {step};
+  std::vector<Json> steps;
+  const Json all = step.at(list);
+  for (size_t i = 0; i < all.size(); ++i) steps.push_back(all.at(i));
+  return steps;
+}
+
+bool is_type(const Json& step, std::string_view type) {
+  return step.string_or("type", "") == type;
+}
+
+/// The regular expression of a Split or Replace; empty for a plain string.
+std::string pattern_of(const Json& step) {
+  return step.has("pattern") ? step.at("pattern").string_or("Regex", "") : "";
+}
+
+class TokenizerWriter {
+ public:
+  TokenizerWriter(GgufMetadata& metadata, const GgufTokenizer& from, const Json& json)
+      : metadata_(metadata), from_(from), json_(json), model_(json.at("model")) {}
+
+  /// `vocab_size`: of the model.
+  void write(int64_t vocab_size) {
+    const std::string& kind = from_.tokenizer->kind();
+    const bool is_byte_level = kind == "byte-level BPE";
+    if (!is_byte_level && kind != "SentencePiece BPE") {
+      refuse(str("it is ", kind, "; expected SentencePiece BPE or byte-level BPE"));
+    }
+    metadata_.add_string("tokenizer.ggml.model", is_byte_level ? "gpt2" : "llama");
+    metadata_.add_string("tokenizer.ggml.pre",
+                         is_byte_level ? std::string(pre_tokenizer()) : "default");
+    add_tokens(vocab_size);
+    if (is_byte_level) {
+      metadata_.add("tokenizer.ggml.merges", {GgufKind::kString, merges()});
+    } else {
+      metadata_.add("tokenizer.ggml.scores", {GgufKind::kF32, scores()});
+      add_spaces();
+    }
+    add_template();
+  }
+
+ private:
+  /// Tokens and their types, by id.
+  void add_tokens(int64_t count) {
+    const Tokenizer& tokenizer = *from_.tokenizer;
+    if (tokenizer.vocab_size() > count) {
+      refuse(str("it has ", tokenizer.vocab_size(), " ids; the model's vocab_size is ", count));
+    }
+    std::vector<GgufToken> added(static_cast<size_t>(count), GgufToken::kNormal);
+    if (json_.has("added_tokens")) {
+      const Json list = json_.at("added_tokens");
+      for (size_t i = 0; i < list.size(); ++i) {
+        const int64_t id = list.at(i).at("id").as_int(0, count - 1);
+        added[static_cast<size_t>(id)] =
+            list.at(i).bool_or("special", false) ? GgufToken::kControl : GgufToken::kUserDefined;
+      }
+    }
+    GgufValue::Strings tokens;
+    GgufValue::Ints types;
+    for (int64_t id = 0; id < count; ++id) {
+      const auto token = tokenizer.token(id);
+      GgufToken type = added[static_cast<size_t>(id)];
+      if (!token) type = GgufToken::kUnused;
+      if (token && tokenizer.special().unk == id) type = GgufToken::kUnknown;
+      if (token && type == GgufToken::kNormal && is_byte(*token)) type = GgufToken::kByte;
+      tokens.push_back(token ? *token : str("[PAD", id, "]"));
+      types.push_back(static_cast<int64_t>(type));
+    }
+    tokens_ = tokens;
+    types_ = types;
+    metadata_.add("tokenizer.ggml.tokens", {GgufKind::kString, std::move(tokens)});
+    metadata_.add("tokenizer.ggml.token_type", {GgufKind::kI32, std::move(types)});
+  }
+
+  /// "<0x41>" of a tokenizer with byte fallback.
+  [[nodiscard]] bool is_byte(const std::string& token) const {
+    return model_.bool_or("byte_fallback", false) && token.size() == 6 &&
+           token.starts_with("<0x") && token.ends_with('>');
+  }
+
+  /// "left right", in order. tokenizer.json has this form, or pairs.
+  [[nodiscard]] GgufValue::Strings merges() const {
+    GgufValue::Strings merges;
+    const Json list = model_.at("merges");
+    for (size_t i = 0; i < list.size(); ++i) {
+      const Json merge = list.at(i);
+      merges.push_back(merge.is(Json::Type::kString)
+                           ? merge.as_string()
+                           : str(merge.at(size_t{0}).as_string(), " ", merge.at(1).as_string()));
+    }
+    return merges;
+  }
+
+  /// SentencePiece's scores: the earlier the first merge that makes a token, the higher. Tokens
+  /// that no merge makes are never the result of one in SentencePiece either.
+  [[nodiscard]] GgufValue::Numbers scores() const {
+    std::unordered_map<std::string, size_t> rank;
+    for (const std::string& merge : merges()) {
+      std::string token = merge;
+      token.erase(token.find(' ', 1), 1);
+      rank.emplace(std::move(token), rank.size());
+    }
+    GgufValue::Numbers scores;
+    for (size_t id = 0; id < tokens_.size(); ++id) {
+      const auto at = rank.find(tokens_[id]);
+      const bool is_normal = types_[id] == static_cast<int64_t>(GgufToken::kNormal);
+      const size_t score = at != rank.end() ? at->second : is_normal ? rank.size() : 0;
+      scores.push_back(-static_cast<double>(score));
+    }
+    return scores;
+  }
+
+  /// Whether a space is put before the text, and whether repeated spaces become one.
+  void add_spaces() {
+    bool has_prefix = false, is_tidied = false;
+    for (const Json& step : steps_of(json_, "normalizer", "normalizers")) {
+      has_prefix = has_prefix || is_type(step, "Prepend");
+      is_tidied = is_tidied || (is_type(step, "Replace") && pattern_of(step) == " {2,}");
+    }
+    for (const Json& step : steps_of(json_, "pre_tokenizer", "pretokenizers")) {
+      const bool prepends = step.string_or("prepend_scheme", "always") != "never" &&
+                            step.bool_or("add_prefix_space", true);
+      has_prefix = has_prefix || (is_type(step, "Metaspace") && prepends);
+    }
+    metadata_.add_bool("tokenizer.ggml.add_space_prefix", has_prefix);
+    metadata_.add_bool("tokenizer.ggml.remove_extra_whitespaces", is_tidied);
+  }
+
+  /// llama.cpp's name of the pre-tokenizer.
+  [[nodiscard]] std::string_view pre_tokenizer() const {
+    for (const Json& step : steps_of(json_, "normalizer", "normalizers")) {
+      if (!is_type(step, "NFC")) refuse("llama.cpp has no normalizer for byte-level BPE but NFC");
+    }
+    std::string pattern;
+    bool splits_digits = false, splits_words = merges().empty();
+    for (const Json& step : steps_of(json_, "pre_tokenizer", "pretokenizers")) {
+      if (is_type(step, "Digits")) splits_digits = step.bool_or("individual_digits", false);
+      if (is_type(step, "Split")) pattern = pattern_of(step);
+      const bool is_gpt2 = is_type(step, "ByteLevel") && step.bool_or("use_regex", true);
+      splits_words = splits_words || is_type(step, "Split") || is_gpt2;
+      if (step.bool_or("add_prefix_space", false)) {
+        refuse("add_prefix_space is true, which llama.cpp does not do for byte-level BPE");
+      }
+    }
+    if (!splits_words) refuse("it does not split texts into words, as llama.cpp does");
+    for (const GgufPreTokenizer& pre : kGgufPreTokenizers) {
+      if (pre.pattern == pattern && pre.splits_digits == splits_digits) return pre.name;
+    }
+    refuse(str("llama.cpp knows its pre-tokenizer under no name that Cleave knows; its pattern is ",
+               pattern));
+  }
+
+  /// Which special tokens are put around a text.
+  void add_template() {
+    const SpecialIds& special = from_.tokenizer->special();
+    const auto& steps = from_.tokenizer->sequence_template().single;
+    const auto is_token = [](const TemplateStep& step, std::optional<int64_t> id) {
+      return step.what == TemplateStep::What::kToken && step.id == id;
+    };
+    metadata_.add_bool("tokenizer.ggml.add_bos_token", is_token(steps.front(), special.bos));
+    metadata_.add_bool("tokenizer.ggml.add_eos_token", is_token(steps.back(), special.eos));
+  }
+
+  GgufMetadata& metadata_;
+  const GgufTokenizer& from_;
+  const Json& json_;
+  Json model_;
+  GgufValue::Strings tokens_;
+  GgufValue::Ints types_;
+};
+
+/// The special ids: of the tokenizer, else of config.json.
+void add_special(GgufMetadata& metadata, const SpecialIds& special, const Json& config) {
+  ModelFacts facts;
+  facts.vocab_size = config.at("vocab_size").as_int();
+  read_special_ids(config, facts);
+  const auto add = [&](std::string_view role, std::optional<int64_t> id,
+                       std::optional<int64_t> other) {
+    const int64_t chosen = id.value_or(other.value_or(-1));  // -1 is "none" in a config.json too
+    if (chosen >= 0) metadata.add_u32(str("tokenizer.ggml.", role, "_token_id"), chosen);
+  };
+  add("bos", special.bos, facts.bos_id);
+  add("eos", special.eos,
+      facts.eos_ids.empty() ? std::nullopt : std::optional(facts.eos_ids.front()));
+  add("unknown", special.unk, std::nullopt);
+  add("padding", special.pad, facts.pad_id);
+}
+
+/// The chat template: its own file, or in tokenizer_config.json.
+std::optional<std::string> chat_template(std::span<const NamedFile> files) {
+  if (const std::string* text = find_file(files, "chat_template.jinja")) return *text;
+  const std::string* config = find_file(files, "tokenizer_config.json");
+  if (config == nullptr) return std::nullopt;
+  const Json json = Json::parse(*config, "tokenizer_config.json");
+  const bool has_one =
+      json.has("chat_template") && json.at("chat_template").is(Json::Type::kString);
+  if (!has_one) return std::nullopt;
+  return json.at("chat_template").as_string();
+}
+
+}  // namespace
+
+void add_gguf_tokenizer(GgufMetadata& metadata, const GgufTokenizer& tokenizer,
+                        const Json& config) {
+  if (tokenizer.tokenizer == nullptr) {
+    metadata.add_string("tokenizer.ggml.model", "no_vocab");
+    return add_special(metadata, {}, config);
+  }
+  const std::string* json = find_file(tokenizer.files, "tokenizer.json");
+  if (json == nullptr) refuse("the folder has no tokenizer.json; save it with transformers");
+  const Json parsed = Json::parse(*json, "tokenizer.json");
+  TokenizerWriter(metadata, tokenizer, parsed).write(config.at("vocab_size").as_int());
+  add_special(metadata, tokenizer.tokenizer->special(), config);
+  if (const auto text = chat_template(tokenizer.files)) {
+    metadata.add_string("tokenizer.chat_template", *text);
+  }
+}
+
+}  // namespace cleave

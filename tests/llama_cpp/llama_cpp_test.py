@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Compares the greedy tokens of GGUF files in llama.cpp with those of Cleave. Skipped (exit code 77) without llama.cpp.
+
+usage: llama_cpp_test.py CLEAVE
+
+The models: a Llama and a GPT-2 that CLEAVE trains here, and the trained models of CLEAVE_DATA, if it is set. Each is
+converted to GGUF; llama.cpp and CLEAVE read the same file. The fp32 files and their prompts must give the same tokens and
+ids; the quantised ones must be loaded, and Cleave must give the same tokens from them with its own decoding.
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+SKIPPED = 77
+NUM_TOKENS = 48
+PROMPTS = ["Once upon a time", "The tensor-parallel ranks of a job", "1234 and don't stop: a, b"]
+
+# Reads a job {"model", "prompts", "count", "n_ctx"} from stdin, writes {"prompt_ids", "new_ids"} of each prompt.
+IN_LLAMA_CPP = """
+import json, sys, urllib.request, xllamacpp
+job = json.load(sys.stdin)
+params = xllamacpp.CommonParams()
+params.model.path = job["model"]
+params.n_ctx = job["n_ctx"]
+params.n_parallel = 1
+params.cpuparams.n_threads = 1
+params.warmup = False
+params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+server = xllamacpp.Server(params)
+def post(path, body):
+    request = urllib.request.Request(server.listening_address + path, json.dumps(body).encode(),
+                                     {"Content-Type": "application/json"})
+    return json.load(urllib.request.urlopen(request))
+found = []
+for prompt in job["prompts"]:
+    ids = post("/tokenize", {"content": prompt, "add_special": True})["tokens"]
+    answer = post("/completion", {"prompt": ids, "n_predict": job["count"], "temperature": 0, "samplers": ["top_k"],
+                                  "top_k": 1, "return_tokens": True, "cache_prompt": False})
+    found.append({"prompt_ids": ids, "new_ids": answer["tokens"]})
+print("ANSWER " + json.dumps(found), flush=True)
+"""
+
+
+def python():
+    return os.environ.get("CLEAVE_PYTHON", "python3")
+
+
+def has_llama_cpp():
+    return subprocess.run([python(), "-c", "import xllamacpp"], capture_output=True).returncode == 0
+
+
+def run(cleave, *words):
+    result = subprocess.run([cleave, *map(str, words)], capture_output=True, text=True)
+    if result.returncode != 0:
+        sys.exit(f"cleave {' '.join(map(str, words))}\n{result.stderr}")
+    return result.stdout
+
+
+def cleave_answers(cleave, model):
+    words = ["generate", "--model", model, "--json", "--max-new-tokens", NUM_TOKENS]
+    for prompt in PROMPTS:
+        words += ["--prompt", prompt]
+    return [json.loads(line) for line in run(cleave, *words).splitlines()]
+
+
+def llama_answers(model, n_ctx):
+    job = {"model": str(model), "prompts": PROMPTS, "count": NUM_TOKENS, "n_ctx": n_ctx}
+    result = subprocess.run([python(), "-c", IN_LLAMA_CPP], input=json.dumps(job) + "\n", capture_output=True, text=True)
+    for line in result.stdout.splitlines():
+        if line.startswith("ANSWER "):
+            return json.loads(line[len("ANSWER "):])
+    sys.exit(f"llama.cpp cannot run {model}:\n{result.stderr[-3000:]}")
+
+
+LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 257, "hidden_size": 256,
+         "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "head_dim": 64, "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+         "tie_word_embeddings": False, "rope_theta": 10000.0,
+         "rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                          "original_max_position_embeddings": 64}}
+GPT2 = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 257, "n_embd": 256, "n_layer": 2,
+        "n_head": 4, "n_positions": 256}
+
+
+def trained(cleave, folder, name, config):
+    """A model of bytes, trained until its tokens are certain."""
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(config))
+    run(cleave, "train", "--model", path, "--data", "README.md", "--tokenizer", "bytes", "--out", folder / name, "--steps",
+        60, "--seq-len", 64, "--batch-size", 8, "--lr", 0.003)
+    return folder / name
+
+
+def without_end(ids, end):
+    return ids[:-1] if ids and ids[-1] == end else ids
+
+
+def check(cleave, folder, name, model, n_ctx):
+    """Compares the files of one model; returns the problems."""
+    problems = []
+    for dtype in ["fp32", "fp16", "q8_0", "q4_k_m"]:
+        file = folder / f"{name}-{dtype}.gguf"
+        run(cleave, "convert", "--from", model, "--to", file, "--format", "gguf", "--dtype", dtype)
+        theirs, ours = llama_answers(file, n_ctx), cleave_answers(cleave, file)
+        is_exact = dtype in ("fp32", "fp16")  # the others round activations to 8 bits in llama.cpp
+        num_equal = 0
+        for prompt, a, b in zip(PROMPTS, theirs, ours):
+            if a["prompt_ids"] != b["prompt_ids"]:
+                problems.append(f"{file.name}: {prompt!r} is {a['prompt_ids']} in llama.cpp, {b['prompt_ids']} in Cleave")
+            new = b["sequences"][0]["ids"]
+            end = json.loads(run(cleave, "inspect", file, "--json"))["metadata"].get("tokenizer.ggml.eos_token_id")
+            is_equal = without_end(a["new_ids"], end) == without_end(new, end)
+            num_equal += is_equal
+            if is_exact and not is_equal:
+                problems.append(f"{file.name}: after {prompt!r} llama.cpp has {a['new_ids']}, Cleave {new}")
+            if not a["new_ids"]:
+                problems.append(f"{file.name}: llama.cpp has no token after {prompt!r}")
+        print(f"{file.name}: {num_equal} of {len(PROMPTS)} texts of {NUM_TOKENS} tokens are equal")
+    return problems
+
+
+def main():
+    if not has_llama_cpp():
+        print(f"skipped: {python()} has no xllamacpp; install it (pip install xllamacpp) and name its Python in CLEAVE_PYTHON")
+        sys.exit(SKIPPED)
+    cleave = os.path.abspath(sys.argv[1])
+    problems = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        models = [("llama", trained(cleave, folder, "llama", LLAMA), 256), ("gpt2", trained(cleave, folder, "gpt2", GPT2), 256)]
+        data = os.environ.get("CLEAVE_DATA")
+        if data:
+            models += [(one, pathlib.Path(data) / "models" / one, n_ctx)
+                       for one, n_ctx in [("stories260K", 512), ("gpt2-shakespeare", 256)]]
+        for one, model, n_ctx in models:
+            problems += check(cleave, folder, f"{one}-file", model, n_ctx)
+    if problems:
+        sys.exit("\n".join(problems))
+
+
+if __name__ == "__main__":
+    main()
