@@ -12,6 +12,8 @@
 namespace cleave::cli {
 namespace {
 
+constexpr int64_t kChatTokens = 512;  // of an answer
+
 void define_prompts(Flags& flags, GenerateOptions& options, std::string* prompt_file) {
   flags.group("model and prompts");
   flags.add(&options.model, {"model", "DIR", "model or run folder", "required"});
@@ -26,13 +28,15 @@ void define_prompts(Flags& flags, GenerateOptions& options, std::string* prompt_
           options.prompt_ids.push_back(read_ids({from, value}));
         }
       });
-  flags.exclusive({"prompt", "prompt-file", "prompt-ids"});
+  flags.toggle(&options.chat, {"chat", "", "answer messages from the terminal or stdin", "off"});
+  flags.exclusive({"prompt", "prompt-file", "prompt-ids", "chat"});
   flags.add(&options.tokenizer, tokenizer_text());
 }
 
 void define_search(Flags& flags, GenerateOptions& options) {
   flags.group("decoding");
-  flags.add(&options.max_new_tokens, {"max-new-tokens", "N", "maximum number of new tokens"},
+  flags.add(&options.max_new_tokens,
+            {"max-new-tokens", "N", "maximum number of new tokens", "64; with --chat 512"},
             kLength);
   flags.add(&options.num_beams, {"num-beams", "N", "beams of beam search; 1 is greedy search"},
             Range{.low = 1, .high = 1024});
@@ -81,10 +85,20 @@ void define_output(Flags& flags, GenerateOptions& options) {
                {"stream", "", "print each text when it is complete, not token by token"});
 }
 
+void check_chat(const GenerateOptions& options) {
+  CLEAVE_CHECK(options.num_beams == 1 && options.num_return_sequences == 1, Code::kUsage,
+               "--chat prints one answer as it is made; omit --num-beams and "
+               "--num-return-sequences");
+  CLEAVE_CHECK(!options.json, Code::kUsage, "--chat prints text; omit --json");
+  CLEAVE_CHECK(options.tp <= 1, Code::kUsage, "--chat runs on one rank; omit --tp ", options.tp);
+}
+
 void check(const GenerateOptions& options, const Flags& flags) {
   flags.require("model");
-  CLEAVE_CHECK(!options.prompts.empty() || !options.prompt_ids.empty(), Code::kUsage,
-               "no prompt; give --prompt TEXT, --prompt-file FILE or --prompt-ids 1,2,3");
+  CLEAVE_CHECK(options.chat || !options.prompts.empty() || !options.prompt_ids.empty(),
+               Code::kUsage,
+               "no prompt; give --prompt TEXT, --prompt-file FILE, --prompt-ids 1,2,3 or --chat");
+  if (options.chat) check_chat(options);
   CLEAVE_CHECK(options.do_sample || options.num_return_sequences <= options.num_beams, Code::kUsage,
                "--num-return-sequences is ", options.num_return_sequences,
                ", more than --num-beams ", options.num_beams,
@@ -104,7 +118,7 @@ void check(const GenerateOptions& options, const Flags& flags) {
 Command generate_command() {
   return {.name = "generate",
           .summary = "generate text with a trained model",
-          .usage = "--model DIR --prompt TEXT [flags]",
+          .usage = "--model DIR --prompt TEXT | --chat [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<GenerateOptions>();
             auto prompt_file = std::make_shared<std::string>();
@@ -117,6 +131,9 @@ Command generate_command() {
             return [options, prompt_file, launcher, &flags] {
               launcher->check();
               if (!prompt_file->empty()) read_prompt_file(*prompt_file, options.get());
+              if (options->chat && !flags.is_given("max-new-tokens")) {
+                options->max_new_tokens = kChatTokens;
+              }
               check(*options, flags);
               if (const auto code = run_as_processes(options->device, options->tp)) return *code;
               library_function<decltype(cleave_generate)>("cleave_generate")(*options);

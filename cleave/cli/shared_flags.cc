@@ -37,6 +37,11 @@ FlagText tokenizer_text(std::string default_text) {
           std::move(default_text)};
 }
 
+FlagText chat_template_text() {
+  return {"chat-template", "chatml|FILE", "template that renders chats: ChatML, or a Jinja file",
+          "that of the tokenizer"};
+}
+
 FlagText plain_kernels_text() {
   return {"plain-kernels", "LIST",
           "use libtorch for these kernels: attention,norm,gate,rotary,loss,few-rows,panels,adam, "

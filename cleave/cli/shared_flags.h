@@ -11,6 +11,9 @@ namespace cleave::cli {
 /// --tokenizer; `default_text` is its default in help.
 FlagText tokenizer_text(std::string default_text = "the model's");
 
+/// --chat-template.
+FlagText chat_template_text();
+
 /// --plain-kernels.
 FlagText plain_kernels_text();
 

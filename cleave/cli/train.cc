@@ -19,12 +19,15 @@ void define_input(Flags& flags, TrainOptions& options) {
             {"model", "NAME|DIR|JSON", "preset, model or run folder, or a config.json with sizes"});
   flags.many(&options.data,
              {"data", "FILES",
-              "text, or JSONL with \"text\" or \"input_ids\"; for classification CSV with a "
-              "header, or JSONL with \"label\"",
+              "text, or JSONL with \"text\", \"input_ids\" or \"messages\" (chats); for "
+              "classification CSV with a header, or JSONL with \"label\"",
               "required"});
   flags.choice(&options.task, {"task", "", "training task", "the model's"},
                {"lm", "mlm", "classify"});
   flags.add(&options.tokenizer, tokenizer_text("the model's, else bytes"));
+  flags.add(&options.chat_template, chat_template_text());
+  flags.choice(&options.train_on, {"train-on", "", "tokens of chats that the loss is on"},
+               {"assistant", "all"});
   flags.toggle(&options.shuffle, {"shuffle", "", "read the data in file order"});
   flags.add(&options.seq_len, {"seq-len", "N", "tokens per sequence"}, kLength);
   flags.add(&options.seed, {"seed", "N", "seed of initial weights, dropout and data order"},
@@ -119,6 +122,7 @@ void check_sizes(const TrainOptions& options) {
 void check_files(const TrainOptions& options) {
   require_model(options.model, /*takes_presets=*/true);
   require_tokenizer(options.tokenizer);
+  require_chat_template(options.chat_template);
   require_files("--data", options.data);
   require_files("--eval-data", options.eval_data);
   if (!options.plan.empty()) require_file("--plan", options.plan);

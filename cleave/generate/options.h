@@ -36,6 +36,7 @@ struct GenerateOptions : RunOptions {
   std::optional<int64_t> eos_id;  ///< default: the model's
   std::vector<std::string> stop;  ///< texts that end a sequence
   bool stream = true;
+  bool chat = false;  ///< answers messages from stdin; max_new_tokens is per answer
 };
 
 /// Options of `cleave eval`.

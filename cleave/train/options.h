@@ -12,11 +12,13 @@ namespace cleave {
 /// The options of `cleave train` and their defaults. Free of libtorch, so the front end can fill it
 /// in without loading the library.
 struct TrainOptions : LayoutOptions, MachineOptions {
-  std::string model = "llama-tiny";  ///< preset name or model folder
-  std::vector<std::string> data;     ///< text, JSONL with `text`, or JSONL rows of ids
-  std::string task;                  ///< lm | mlm | classify; empty = the model's
-  std::string tokenizer;             ///< "bytes" or a folder; empty = the model's, else bytes
-  std::string out;                   ///< run folder
+  std::string model = "llama-tiny";    ///< preset name or model folder
+  std::vector<std::string> data;       ///< text, JSONL with `text`, chats, or JSONL rows of ids
+  std::string task;                    ///< lm | mlm | classify; empty = the model's
+  std::string tokenizer;               ///< "bytes" or a folder; empty = the model's, else bytes
+  std::string chat_template;           ///< "chatml" or a file; empty = the tokenizer's
+  std::string train_on = "assistant";  ///< of chats: assistant | all
+  std::string out;                     ///< run folder
 
   std::optional<int64_t> steps;  ///< 1000 if neither steps nor epochs is given
   std::optional<int64_t> epochs;
