@@ -62,4 +62,16 @@ Row tokenizer(std::string* target, std::string default_text) {
           std::move(default_text)};
 }
 
+Row chat_template(std::string* target) {
+  return {target, "chat-template", "chatml|FILE",
+          "template that renders chats: ChatML, or a Jinja file", "that of the tokenizer"};
+}
+
+Row train_on(std::string* target) {
+  return {target,    "train-on",
+          "",        "tokens of chats that the loss is on",
+          "",        Choices{"assistant", "all"},
+          kMustMatch};
+}
+
 }  // namespace cleave::option

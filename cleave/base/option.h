@@ -96,5 +96,9 @@ std::vector<std::pair<std::string, std::string>> matching(const std::vector<Sect
 
 /// --tokenizer; `default_text` is its default in help.
 Row tokenizer(std::string* target, std::string default_text = "the model's");
+/// --chat-template.
+Row chat_template(std::string* target);
+/// --train-on.
+Row train_on(std::string* target);
 
 }  // namespace cleave::option

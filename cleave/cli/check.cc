@@ -66,6 +66,11 @@ void require_tokenizer(const std::string& tokenizer) {
                ": no such folder; expected bytes or a folder with tokenizer files");
 }
 
+void require_chat_template(const std::string& chat_template) {
+  if (chat_template.empty() || chat_template == "chatml") return;
+  require_file("--chat-template", chat_template);
+}
+
 void refuse_used_folder(const std::string& out) {
   std::error_code problem;
   if (!fs::exists(out, problem)) return;

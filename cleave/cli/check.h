@@ -16,6 +16,9 @@ void require_model(const std::string& model, bool takes_presets);
 /// Throws Error(kIo) unless `tokenizer` is "bytes", a folder, or empty (the model's).
 void require_tokenizer(const std::string& tokenizer);
 
+/// Throws Error(kIo) unless `chat_template` is "chatml", a file, or empty (the tokenizer's).
+void require_chat_template(const std::string& chat_template);
+
 /// Throws Error(kUsage) if folder `out` already holds a run, Error(kIo) if it is a file.
 void refuse_used_folder(const std::string& out);
 

@@ -12,9 +12,21 @@
 namespace cleave::cli {
 namespace {
 
+constexpr int64_t kChatTokens = 512;  // of an answer
+
+void check_chat(const GenerateOptions& options) {
+  CLEAVE_CHECK(options.num_beams == 1 && options.num_return_sequences == 1, Code::kUsage,
+               "--chat prints one answer as it is made; omit --num-beams and "
+               "--num-return-sequences");
+  CLEAVE_CHECK(!options.json, Code::kUsage, "--chat prints text; omit --json");
+  CLEAVE_CHECK(options.tp <= 1, Code::kUsage, "--chat runs on one rank; omit --tp ", options.tp);
+}
+
 void check(const GenerateOptions& options, const Flags& flags) {
-  CLEAVE_CHECK(!options.prompts.empty() || !options.prompt_ids.empty(), Code::kUsage,
-               "no prompt; give --prompt TEXT, --prompt-file FILE or --prompt-ids 1,2,3");
+  CLEAVE_CHECK(options.chat || !options.prompts.empty() || !options.prompt_ids.empty(),
+               Code::kUsage,
+               "no prompt; give --prompt TEXT, --prompt-file FILE, --prompt-ids 1,2,3 or --chat");
+  if (options.chat) check_chat(options);
   CLEAVE_CHECK(options.do_sample || options.num_return_sequences <= options.num_beams, Code::kUsage,
                "--num-return-sequences is ", options.num_return_sequences,
                ", more than --num-beams ", options.num_beams,
@@ -34,15 +46,18 @@ void check(const GenerateOptions& options, const Flags& flags) {
 Command generate_command() {
   return {.name = "generate",
           .summary = "generate text with a trained model",
-          .usage = "--model DIR --prompt TEXT [flags]",
+          .usage = "--model DIR --prompt TEXT | --chat [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<GenerateOptions>();
             flags.add_all(option::sections(*options));
-            flags.exclusive({"prompt", "prompt-file", "prompt-ids"});
+            flags.exclusive({"prompt", "prompt-file", "prompt-ids", "chat"});
             auto launcher = std::make_shared<LauncherFlags>(flags);
             return [options, launcher, &flags] {
               launcher->apply();
               if (!options->prompt_file.empty()) read_prompt_file(options.get());
+              if (options->chat && !flags.is_given("max-new-tokens")) {
+                options->max_new_tokens = kChatTokens;
+              }
               check(*options, flags);
               if (const auto code = run_as_processes(options->device, options->tp)) return *code;
               library_function<decltype(cleave_generate)>("cleave_generate")(*options);

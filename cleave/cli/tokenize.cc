@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iomanip>
 #include <iostream>
 #include <iterator>
 #include <memory>
@@ -6,9 +7,12 @@
 #include <optional>
 
 #include "cleave/base/error.h"
+#include "cleave/chat/chat_reader.h"
 #include "cleave/cli/check.h"
 #include "cleave/cli/command.h"
+#include "cleave/cli/shared_flags.h"
 #include "cleave/file/file.h"
+#include "cleave/text/jsonl.h"
 #include "cleave/tokenizer/tokenizer.h"
 
 namespace cleave::cli {
@@ -18,6 +22,9 @@ struct Options {
   std::string tokenizer;
   std::vector<std::string> text;  // the last one counts
   std::string file;
+  std::string chat;  // file of conversations
+  std::string chat_template;
+  std::string train_on = "assistant";
   bool special = true;
   bool json = false;
 };
@@ -89,12 +96,50 @@ void print(const Tokenizer& tokenizer, const Tokens& tokens) {
   std::cout << "\nround trip  " << round_trip(tokens) << '\n';
 }
 
+void print_chat(const Tokenizer& tokenizer, const TokenizedChat& chat, const std::string& place,
+                bool json) {
+  const auto trained = std::count(chat.is_trained.begin(), chat.is_trained.end(), true);
+  if (json) {
+    std::vector<std::string> tokens;
+    for (const int64_t id : chat.ids) tokens.push_back(tokenizer.token(id).value_or(""));
+    const nlohmann::ordered_json row{{"place", place},           {"count", chat.ids.size()},
+                                     {"trained_count", trained}, {"ids", chat.ids},
+                                     {"tokens", tokens},         {"trained", chat.is_trained}};
+    std::cout << row.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
+    return;
+  }
+  std::cout << place << ": " << chat.ids.size() << " tokens, " << trained << " trained (+)\n";
+  for (size_t i = 0; i < chat.ids.size(); ++i) {
+    std::cout << (chat.is_trained[i] ? "+ " : "  ") << std::setw(7) << chat.ids[i] << ' '
+              << quoted(tokenizer.token(chat.ids[i]).value_or("")) << '\n';
+  }
+}
+
+/// Prints the tokens of each conversation of a file.
+void print_chats(const Tokenizer& tokenizer, const Options& options) {
+  require_file("--chat", options.chat);
+  require_chat_template(options.chat_template);
+  const std::string folder = options.tokenizer == "bytes" ? "" : options.tokenizer;
+  ChatReader reader(
+      // Not owned.
+      {std::shared_ptr<const Tokenizer>(), &tokenizer},
+      {.chat_template = load_chat_template(options.chat_template, folder, tokenizer, kTrainingTime),
+       .train_on_all = options.train_on == "all"});
+  JsonLines rows(options.chat);
+  while (const std::optional<Json> row = rows.next()) {
+    print_chat(tokenizer, reader.read(*row, rows.place()), rows.place(), options.json);
+  }
+}
+
 void define(Flags& flags, Options& options) {
   flags.add({&options.tokenizer, "tokenizer", "bytes|DIR",
              "one token per byte, or a folder with tokenizer files", "required"});
   flags.add({&options.text, "text", "TEXT", "text to tokenize", "stdin", option::Each{}});
   flags.add({&options.file, "file", "FILE", "file with the text"});
-  flags.exclusive({"text", "file"});
+  flags.add({&options.chat, "chat", "FILE", "JSONL of chats; shows which tokens the loss is on"});
+  flags.add(option::chat_template(&options.chat_template));
+  flags.add(option::train_on(&options.train_on));
+  flags.exclusive({"text", "file", "chat"});
   flags.add({&options.special, "special", "", "add no begin and end tokens to the text"});
   flags.add({&options.json, "json", "", "print one JSON object", "off"});
 }
@@ -105,7 +150,7 @@ Command tokenize_command() {
   return {
       .name = "tokenize",
       .summary = "show how a tokenizer splits a text: ids, tokens, round trip",
-      .usage = "--tokenizer bytes|DIR [--text TEXT | --file FILE]",
+      .usage = "--tokenizer bytes|DIR [--text TEXT | --file FILE | --chat FILE]",
       .define = [](Flags& flags) -> Run {
         auto options = std::make_shared<Options>();
         define(flags, *options);
@@ -113,6 +158,10 @@ Command tokenize_command() {
           require_tokenizer(options->tokenizer);
           const auto tokenizer =
               options->tokenizer == "bytes" ? byte_tokenizer() : load_tokenizer(options->tokenizer);
+          if (!options->chat.empty()) {
+            print_chats(*tokenizer, *options);
+            return 0;
+          }
           const Tokens tokens = tokenized(*tokenizer, input(*options), options->special);
           if (options->json) {
             std::cout << as_json(*tokenizer, tokens)

@@ -26,6 +26,7 @@ void check_sizes(const TrainOptions& options) {
 void check_files(const TrainOptions& options) {
   require_model(options.model, /*takes_presets=*/true);
   require_tokenizer(options.tokenizer);
+  require_chat_template(options.chat_template);
   require_files("--data", options.data);
   require_files("--eval-data", options.eval_data);
   if (!options.plan.empty()) require_file("--plan", options.plan);

@@ -69,7 +69,9 @@ FileKind file_kind(const std::string& path) {
     if (!first) return FileKind::kJsonTexts;  // named .jsonl and empty
     if (holds(*first, "input_ids", Json::Type::kArray)) return FileKind::kJsonRows;
     if (holds(*first, "text", Json::Type::kString)) return FileKind::kJsonTexts;
-    if (named_jsonl) first->fail("expected an object with \"text\" or \"input_ids\"");
+    if (named_jsonl) {
+      first->fail("expected an object with \"text\", \"input_ids\", \"messages\" or \"prompt\"");
+    }
   } catch (const Error& error) {
     if (named_jsonl || error.code() != Code::kFormat) throw;  // else a text that begins with {
   }

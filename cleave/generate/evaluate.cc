@@ -10,6 +10,7 @@
 #include "cleave/base/log.h"
 #include "cleave/base/progress.h"
 #include "cleave/data/batch.h"
+#include "cleave/data/chats.h"
 #include "cleave/generate/runnable.h"
 #include "cleave/kernels/kernels.h"
 
@@ -22,13 +23,24 @@ std::shared_ptr<const Dataset> data_of(const EvalOptions& options, const Runnabl
   CLEAVE_CHECK(options.seq_len >= 2 && options.seq_len <= facts.max_positions, Code::kShape,
                "--seq-len ", options.seq_len, " must be from 2 to the model's ",
                facts.max_positions, " positions");
-  return open_dataset({.files = options.data,
-                       .tokenizer = tokenizer,
-                       .seq_len = options.seq_len,
-                       .cache_folder = "",
-                       .vocab_size = facts.vocab_size,
-                       .task = runnable.task(),
-                       .classes = facts.labels});
+  const DatasetOptions data{.files = options.data,
+                            .tokenizer = tokenizer,
+                            .seq_len = options.seq_len,
+                            .cache_folder = "",
+                            .vocab_size = facts.vocab_size,
+                            .task = runnable.task(),
+                            .classes = facts.labels};
+  if (data.task == Task::kClassify || tokenizer == nullptr || !holds_chats(options.data)) {
+    return open_dataset(data);
+  }
+  const std::string& folder =
+      options.tokenizer.empty() ? runnable.folder().path : options.tokenizer;
+  ChatCounts counts;
+  auto chats = chat_dataset(
+      data, {.chat_template = load_chat_template("", folder, *tokenizer, kTrainingTime)}, &counts);
+  const std::string warning = counts.warning(options.seq_len);
+  if (!warning.empty()) log_warning(warning);
+  return chats;
 }
 
 void print_accuracy(const EvalSum& result, bool json) {

@@ -37,6 +37,7 @@ struct GenerateOptions : RunOptions {
   std::optional<int64_t> eos_id;  ///< default: the model's
   std::vector<std::string> stop;  ///< texts that end a sequence
   bool stream = true;
+  bool chat = false;  ///< answers messages from stdin; max_new_tokens is per answer
 };
 
 /// Options of `cleave eval`.
@@ -75,8 +76,8 @@ inline Section rank_section(RunOptions& o) {
 
 /// How the next tokens are chosen.
 inline std::vector<Row> search_rows(GenerateOptions& o) {
-  return {{&o.max_new_tokens, "max-new-tokens", "N", "maximum number of new tokens", "", kLength,
-           kMustMatch},
+  return {{&o.max_new_tokens, "max-new-tokens", "N", "maximum number of new tokens",
+           "64; with --chat 512", kLength, kMustMatch},
           {&o.num_beams, "num-beams", "N", "beams of beam search; 1 is greedy search", "",
            Limits{1, 1024}, kMustMatch},
           {&o.num_return_sequences, "num-return-sequences", "N", "continuations per prompt", "",
@@ -120,6 +121,7 @@ inline std::vector<Section> sections(GenerateOptions& o) {
              "one prompt per line; .jsonl: objects with \"prompt\", \"text\" or \"input_ids\""},
             {&o.prompt_ids, "prompt-ids", "1,2,3",
              "token ids to continue, without a tokenizer; may be repeated", "", kTokens},
+            {&o.chat, "chat", "", "answer messages from the terminal or stdin", "off"},
             tokenizer(&o.tokenizer)}},
           {"decoding", search_rows(o)},
           {"sampling", sampling_rows(o)},

@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <ctime>
 
 #include <ATen/Parallel.h>
 
 #include "cleave/base/log.h"
+#include "cleave/generate/chat.h"
 #include "cleave/generate/generate.h"
 #include "cleave/generate/printer.h"
 #include "cleave/generate/runnable.h"
@@ -155,12 +157,34 @@ void run_rank(const Program& program, const Axis& tp) {
   truncated.warn();
 }
 
+/// Answers messages from stdin.
+void answer_messages(const GenerateOptions& options) {
+  const Runnable runnable(options.model, options.dtype, options.device);
+  const auto tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/true);
+  const std::string& folder =
+      options.tokenizer.empty() ? runnable.folder().path : options.tokenizer;
+  const auto chat_template = load_chat_template("", folder, *tokenizer, std::time(nullptr));
+  CLEAVE_CHECK(chat_template, Code::kUsage, folder,
+               " has no chat template, which --chat needs; train the model on chats with "
+               "--chat-template chatml, or put a chat_template.jinja into the folder");
+  const GenerateSettings settings = settings_of(options, runnable, tokenizer);
+  run_on_ranks(
+      options, [&] { return runnable.fingerprint(); },
+      [&](const Axis& tp) {
+        CLEAVE_CHECK(tp.size() == 1, Code::kUsage, "--chat runs on one rank, not on ", tp.size());
+        const auto model = runnable.load(tp);
+        choose_threads(*model, options.threads_per_rank);
+        run_chat({*model, tp, tokenizer, chat_template, settings});
+      });
+}
+
 }  // namespace
 }  // namespace cleave
 
 void cleave_generate(const cleave::GenerateOptions& options) {
   cleave::set_plain_kernels(options.plain_kernels);
   using namespace cleave;  // NOLINT(google-build-using-namespace)
+  if (options.chat) return answer_messages(options);
   Runnable runnable(options.model, options.dtype, options.device);
   // A tokenizer is only needed for texts.
   const auto tokenizer = runnable.tokenizer(options.tokenizer, !options.prompts.empty());

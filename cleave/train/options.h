@@ -13,11 +13,13 @@ namespace cleave {
 /// The options of `cleave train` and their defaults. Free of libtorch, so the front end can fill it
 /// in without loading the library.
 struct TrainOptions : LayoutOptions, MachineOptions {
-  std::string model = "llama-tiny";  ///< preset name or model folder
-  std::vector<std::string> data;     ///< text, JSONL with `text`, or JSONL rows of ids
-  std::string task;                  ///< empty = the model's
-  std::string tokenizer;             ///< "bytes" or a folder; empty = the model's, else bytes
-  std::string out;                   ///< run folder
+  std::string model = "llama-tiny";    ///< preset name or model folder
+  std::vector<std::string> data;       ///< text, JSONL with `text`, chats, or JSONL rows of ids
+  std::string task;                    ///< empty = the model's
+  std::string tokenizer;               ///< "bytes" or a folder; empty = the model's, else bytes
+  std::string chat_template;           ///< "chatml" or a file; empty = the tokenizer's
+  std::string train_on = "assistant";  ///< which tokens of chats
+  std::string out;                     ///< run folder
 
   std::optional<int64_t> steps;  ///< 1000 if neither steps nor epochs is given
   std::optional<int64_t> epochs;
@@ -60,11 +62,15 @@ inline std::vector<Row> input_rows(TrainOptions& o) {
       {&o.model, "model", "NAME|DIR|JSON",
        "preset, model or run folder, or a config.json with sizes"},
       {&o.data, "data", "FILES",
-       "text, or JSONL with \"text\" or \"input_ids\"; for classification CSV with a header, or "
+       "text, or JSONL with \"text\", \"input_ids\" or \"messages\" (chats); for classification "
+       "CSV "
+       "with a header, or "
        "JSONL with \"label\"",
        "required"},
       {&o.task, "task", "", "training task", "the model's", Choices{"lm", "mlm", "classify"}},
       tokenizer(&o.tokenizer, "the model's, else bytes"),
+      chat_template(&o.chat_template),
+      train_on(&o.train_on),
       {&o.shuffle, "shuffle", "", "read the data in file order", "", {}, kMustMatch, kReordersData},
       {&o.seq_len, "seq-len", "N", "tokens per sequence", "", kLength, kMustMatch},
       {&o.seed, "seed", "N", "seed of initial weights, dropout and data order", "", kSeeds,

@@ -6,6 +6,7 @@
 
 #include "cleave/base/log.h"
 #include "cleave/comm/bootstrap/environment.h"
+#include "cleave/data/chats.h"
 #include "cleave/data/classified.h"
 #include "cleave/file/file.h"
 #include "cleave/file/hub_cache.h"
@@ -34,6 +35,8 @@ void choose_tokenizer(TrainSetup& setup) {
   }
   setup.tokenizer = setup.tokenizer_folder.empty() ? byte_tokenizer()
                                                    : load_model_tokenizer(setup.tokenizer_folder);
+  setup.chat_template = load_chat_template(setup.options.chat_template, setup.tokenizer_folder,
+                                           *setup.tokenizer, kTrainingTime);
 }
 
 /// Whether --model is a config.json: a model without weights.
@@ -98,11 +101,10 @@ void choose_types(TrainSetup& setup) {
 }
 
 /// Tokens of the longest sequence, to which its batch is padded. Packed text has sequences of
-/// seq_len; rows of ids and a classifier's texts keep their length.
+/// seq_len; chats, rows of ids and a classifier's texts have their own length.
 int64_t longest_sequence(const TrainSetup& setup) {
   const Dataset& data = *setup.data;
-  const bool is_packed = data.is_text() && !data.sample(0).label;
-  if (is_packed) return setup.options.seq_len;
+  if (is_packed(data)) return setup.options.seq_len;
   size_t longest = 0;
   for (int64_t i = 0; i < data.size(); ++i) longest = std::max(longest, data.sample(i).ids.size());
   return static_cast<int64_t>(longest);
@@ -151,6 +153,22 @@ DatasetOptions dataset_options(const TrainSetup& setup, const std::vector<std::s
           .classes = model.facts().labels};
 }
 
+std::shared_ptr<const Dataset> open_data(const TrainSetup& setup,
+                                         const std::vector<std::string>& files,
+                                         const Model& model) {
+  const DatasetOptions options = dataset_options(setup, files, model);
+  if (options.task == Task::kClassify || !holds_chats(files)) return open_dataset(options);
+  ChatCounts counts;
+  auto data = chat_dataset(
+      options,
+      {.chat_template = setup.chat_template, .train_on_all = setup.options.train_on == "all"},
+      &counts);
+  const std::string warning = counts.warning(options.seq_len);
+  const auto environment = read_environment();
+  if (!warning.empty() && (!environment || environment->rank == 0)) log_warning(warning);
+  return data;
+}
+
 void check_length(const TrainSetup& setup, const ModelFacts& facts) {
   const int64_t seq_len = setup.options.seq_len;
   CLEAVE_CHECK(seq_len >= 2, Code::kShape, "seq-len=", seq_len,
@@ -189,12 +207,16 @@ void choose_steps(TrainSetup& setup) {
                     .num_steps = setup.num_steps};
 }
 
-/// The files of the tokenizer, and the folder's generation settings.
+/// The files of the tokenizer, a given chat template, and the folder's generation settings.
 std::vector<NamedFile> carried_files(const TrainSetup& setup) {
   std::vector<NamedFile> files;
   const std::string& source = setup.tokenizer_folder;
   if (setup.tokenizer) {
     files = source.empty() ? byte_tokenizer_files() : model_tokenizer_files(source);
+  }
+  if (setup.tokenizer && !setup.options.chat_template.empty()) {
+    std::erase_if(files, [](const NamedFile& file) { return file.name == "chat_template.jinja"; });
+    files.push_back({.name = "chat_template.jinja", .text = setup.chat_template->text()});
   }
   const std::string name = "generation_config.json";
   if (setup.folder && fs::exists(fs::path(setup.folder->path) / name)) {
@@ -204,6 +226,11 @@ std::vector<NamedFile> carried_files(const TrainSetup& setup) {
 }
 
 }  // namespace
+
+bool is_packed(const Dataset& data) {
+  const Sample first = data.sample(0);
+  return data.is_text() && !first.label && first.labels.empty();
+}
 
 TrainSetup make_setup(const TrainOptions& options, int world_size,
                       const std::optional<IntactCheckpoint>& whole) {
@@ -235,9 +262,9 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
                options.task, " does not fit this model, which is trained for ", model->task());
   choose_layout(setup, *model, world_size);
   check_length(setup, model->facts());
-  setup.data = open_dataset(dataset_options(setup, options.data, *model));
+  setup.data = open_data(setup, options.data, *model);
   if (!options.eval_data.empty()) {
-    setup.eval_data = open_dataset(dataset_options(setup, options.eval_data, *model));
+    setup.eval_data = open_data(setup, options.eval_data, *model);
   }
   // Rows of ids need no tokenizer: if the folder has none, checkpoints have none.
   if (folder && setup.tokenizer_folder.empty() && !setup.data->is_text()) setup.tokenizer = nullptr;

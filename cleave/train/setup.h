@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cleave/chat/chat_template.h"
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/data/batch.h"
 #include "cleave/model/model.h"
@@ -28,6 +29,7 @@ struct TrainSetup {
   std::optional<ModelFolder> folder;           ///< with the weights to load; none for a preset
   std::shared_ptr<const Tokenizer> tokenizer;  ///< null if the data are ids
   std::string tokenizer_folder;                ///< of the tokenizer's files; "" = bytes or none
+  std::shared_ptr<const ChatTemplate> chat_template;  ///< null if there is none
   ParallelConfig layout;
   std::optional<Forecast> planned;  ///< of a step; none if it failed
   std::shared_ptr<const Dataset> data;
@@ -46,6 +48,9 @@ struct TrainSetup {
   /// the folder may be a checkpoint that is deleted when newer ones are saved.
   std::vector<NamedFile> files;
 };
+
+/// Whether all sequences have the length of --seq-len: texts that are packed.
+bool is_packed(const Dataset& data);
 
 /// Throws Error for options that do not fit the model, the data or each other. `world_size` is that
 /// of the launcher, 0 without one. With `whole` the run resumes from it, whatever the options say.

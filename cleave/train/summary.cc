@@ -110,7 +110,7 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
           world.ranks_are_threads() ? "threads" : "processes", ", ", cores_text(), ", ", o.dtype,
           ", ", o.device == "cpu" ? str("matrix products by ", name(gemm())) : "one GPU each"),
       str("data    ", setup.data->size(), " sequences",
-          setup.data->is_text() ? str(" of ", o.seq_len, " tokens") : "",
+          is_packed(*setup.data) ? str(" of ", o.seq_len, " tokens") : "",
           setup.tokenizer ? str(", tokenizer ", setup.tokenizer->kind()) : ", token ids"),
       str("steps   ", setup.num_steps, " of ", o.batch_size, " sequences, ", o.optimizer, ", lr ",
           o.lr, ", ", o.schedule)};

@@ -157,7 +157,7 @@ TEST_F(Usage, MissingFlags_AreNamed) {
   expect_refused({"generate", "--prompt", "a"}, 2,
                  "--model DIR is missing; see cleave generate --help");
   expect_refused({"generate", "--model", "@model"}, 2,
-                 "no prompt; give --prompt TEXT, --prompt-file FILE or --prompt-ids 1,2,3");
+                 "no prompt; give --prompt TEXT, --prompt-file FILE, --prompt-ids 1,2,3 or --chat");
   expect_refused({"launch", "--", "ls"}, 2, "-n N is missing; see cleave launch --help");
 }
 

@@ -47,6 +47,8 @@ extern "C" void cleave_train(const cleave::TrainOptions& o) {
                           {"data", o.data},
                           {"task", o.task},
                           {"tokenizer", o.tokenizer},
+                          {"chat-template", o.chat_template},
+                          {"train-on", o.train_on},
                           {"out", o.out},
                           {"tp", o.tp},
                           {"dp", o.dp},

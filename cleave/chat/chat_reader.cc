@@ -1,0 +1,138 @@
+#include "cleave/chat/chat_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "cleave/base/error.h"
+#include "cleave/text/jsonl.h"
+
+namespace cleave {
+namespace {
+
+using jinja::Value;
+
+constexpr std::array<std::string_view, 5> kRoles{"system", "developer", "user", "assistant",
+                                                 "tool"};
+
+/// The key that names the kind of a row; empty if it is no conversation.
+std::string kind_of(const Json& row) {
+  if (!row.is(Json::Type::kObject)) return {};
+  if (row.has("messages")) return "messages";
+  if (row.has("prompt") && row.has("completion")) return "prompt";
+  return row.has("instruction") && row.has("output") ? "instruction" : "";
+}
+
+/// The content of a message as one text: a text, or a list of {"type": "text", "text": "..."}.
+std::string content_of(const Json& content) {
+  if (!content.is(Json::Type::kArray)) return content.as_string();
+  std::string text;
+  for (size_t i = 0; i < content.size(); ++i) {
+    const Json part = content.at(i);
+    if (part.string_or("type", "text") != "text") {
+      part.at("type").fail("expected text; a model of text reads no other parts");
+    }
+    text += part.at("text").as_string();
+  }
+  return text;
+}
+
+Value message_of(const Json& message) {
+  const Json role = message.at("role");
+  if (std::find(kRoles.begin(), kRoles.end(), role.as_string()) == kRoles.end()) {
+    role.fail("expected system, developer, user, assistant or tool");
+  }
+  std::vector<std::pair<Value, Value>> members;
+  for (size_t i = 0; i < message.size(); ++i) {
+    const Json value = message.at(i);
+    const bool is_content = message.key(i) == "content" && !value.is(Json::Type::kNull);
+    members.emplace_back(Value::text(message.key(i)),
+                         is_content ? Value::text(content_of(value)) : Value::from_json(value));
+  }
+  // An assistant that calls tools may write no text.
+  if (!message.has("content") && !message.has("tool_calls")) {
+    message.fail("expected a message with \"content\"");
+  }
+  return Value::dict(std::move(members));
+}
+
+ChatMessages messages_of(const Json& row) {
+  const Json list = row.at("messages");
+  if (!list.is(Json::Type::kArray)) list.fail("expected an array of messages");
+  if (list.size() == 0) list.fail("expected at least one message");
+  ChatMessages out;
+  for (size_t i = 0; i < list.size(); ++i) out.push_back(message_of(list.at(i)));
+  return out;
+}
+
+/// The instruction, a blank line and the input.
+std::string instruction_of(const Json& row) {
+  const std::string input = row.string_or("input", "");
+  return row.at("instruction").as_string() + (input.empty() ? "" : "\n\n" + input);
+}
+
+}  // namespace
+
+bool holds_chats(const std::vector<std::string>& files) {
+  if (files.empty() || std::filesystem::path(files.front()).extension() != ".jsonl") return false;
+  const std::optional<Json> first = JsonLines(files.front()).next();
+  return first && !kind_of(*first).empty() && !first->has("input_ids") && !first->has("text");
+}
+
+ChatReader::ChatReader(std::shared_ptr<const Tokenizer> tokenizer, ChatOptions options)
+    : tokenizer_(std::move(tokenizer)), options_(std::move(options)) {}
+
+TokenizedChat ChatReader::read(const Json& row, const std::string& place) {
+  const std::string kind = kind_of(row);
+  CLEAVE_CHECK(!kind.empty(), Code::kFormat, place,
+               ": the row is no conversation; expected \"messages\", \"prompt\" with "
+               "\"completion\", or \"instruction\" with \"output\"");
+  if (kind_.empty()) {
+    kind_ = kind;
+    first_place_ = place;
+  }
+  CLEAVE_CHECK(kind == kind_, Code::kFormat, place, ": the row has \"", kind, "\", but that of ",
+               first_place_, " has \"", kind_, "\"; all rows must be of one kind");
+  TokenizedChat out = [&] {
+    try {
+      return tokenized(row, kind);
+    } catch (const Error& error) {
+      const std::string what = error.what();
+      throw Error(error.code(), what.starts_with(place) ? what : str(place, ": ", what));
+    }
+  }();
+  if (options_.train_on_all) std::fill(out.is_trained.begin(), out.is_trained.end(), true);
+  const bool is_trained =
+      std::find(out.is_trained.begin(), out.is_trained.end(), true) != out.is_trained.end();
+  CLEAVE_CHECK(is_trained, Code::kFormat, place,
+               ": the conversation has no text of the assistant, so nothing is trained; remove the "
+               "row, or give --train-on all");
+  return out;
+}
+
+TokenizedChat ChatReader::tokenized(const Json& row, const std::string& kind) const {
+  if (kind == "messages") {
+    CLEAVE_CHECK(options_.chat_template, Code::kUsage,
+                 "the model has no chat template, which \"messages\" need; give --chat-template "
+                 "chatml, or a file with a template");
+    return rendered(messages_of(row));
+  }
+  const bool is_prompt = kind == "prompt";
+  std::string prompt = is_prompt ? row.at("prompt").as_string() : instruction_of(row);
+  const std::string answer = row.at(is_prompt ? "completion" : "output").as_string();
+  if (options_.chat_template) {
+    return rendered({chat_message("user", prompt), chat_message("assistant", answer)});
+  }
+  if (!is_prompt) prompt += "\n\n";
+  if (answer.empty()) row.fail("expected a completion that is not empty");
+  return tokenize_completion(*tokenizer_, prompt, answer);
+}
+
+TokenizedChat ChatReader::rendered(const ChatMessages& messages) const {
+  if (!options_.train_on_all) {
+    return tokenize_chat(*tokenizer_, options_.chat_template->training_text(messages));
+  }
+  return tokenize_chat(*tokenizer_, {options_.chat_template->render(messages, false), {}});
+}
+
+}  // namespace cleave

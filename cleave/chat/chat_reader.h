@@ -1,0 +1,48 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cleave/chat/chat_template.h"
+#include "cleave/chat/tokenized_chat.h"
+#include "cleave/text/json.h"
+#include "cleave/tokenizer/tokenizer.h"
+
+namespace cleave {
+
+/// How the rows of a file of conversations are read.
+struct ChatOptions {
+  std::shared_ptr<const ChatTemplate> chat_template{};  ///< null: only prompts with completions
+  bool train_on_all = false;  ///< the loss is on all tokens, not only on the assistant's
+};
+
+/// Whether the first file holds conversations: JSONL whose first row has `messages`, `prompt` and
+/// `completion`, or `instruction` and `output`.
+bool holds_chats(const std::vector<std::string>& files);
+
+/// Reads one row of a file of conversations and tokenizes it:
+///
+///   {"messages": [{"role": "user", "content": "..."}, ...]}   content: a text, or a list of texts
+///   {"prompt": "...", "completion": "..."}
+///   {"instruction": "...", "input": "...", "output": "..."}   input may be missing
+///
+/// With a template, the second and third are a user message (instruction and input with a blank
+/// line between them) and the answer of the assistant. Without one, they are one text.
+class ChatReader {
+ public:
+  ChatReader(std::shared_ptr<const Tokenizer> tokenizer, ChatOptions options);
+
+  /// `place` is "FILE:LINE". Throws Error(kFormat) with it for a row of another kind than the
+  /// first, an unknown role, no messages, or no text of the assistant.
+  TokenizedChat read(const Json& row, const std::string& place);
+
+ private:
+  [[nodiscard]] TokenizedChat tokenized(const Json& row, const std::string& kind) const;
+  [[nodiscard]] TokenizedChat rendered(const ChatMessages& messages) const;
+
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  ChatOptions options_;
+  std::string kind_, first_place_;
+};
+
+}  // namespace cleave

@@ -1,0 +1,80 @@
+#pragma once
+#include <ctime>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cleave/chat/jinja/template.h"
+#include "cleave/tokenizer/tokenizer.h"
+
+namespace cleave {
+
+/// The messages of a conversation in order: dicts with `role` and `content`, and further keys that
+/// a template may read.
+using ChatMessages = std::vector<jinja::Value>;
+
+/// A message of a conversation.
+jinja::Value chat_message(const std::string& role, const std::string& content);
+/// The text under `key` of a message; empty if it has none.
+std::string message_text(const jinja::Value& message, const std::string& key);
+
+/// The text of a conversation and what the assistant wrote in it, in bytes.
+struct ChatText {
+  std::string text;
+  std::vector<jinja::ByteSpan> assistant;
+};
+
+/// The chat template of a model: renders messages as the text that the model reads. The result
+/// equals that of transformers' apply_chat_template without tools and documents. Immutable.
+class ChatTemplate {
+ public:
+  /// `source` names the template in messages. Templates may refer to the special tokens of
+  /// `tokenizer` (bos_token, ...) and to the time `now`. Throws Error(kFormat) if the template does
+  /// not parse.
+  ChatTemplate(std::string text, const std::string& source, const Tokenizer& tokenizer,
+               std::time_t now);
+
+  /// The text of the messages; with `add_generation_prompt` the beginning of an answer follows.
+  /// Throws Error(kFormat) if the template fails or refuses the messages.
+  [[nodiscard]] std::string render(const ChatMessages& messages, bool add_generation_prompt) const;
+
+  /// The text of the messages with the parts that the assistant wrote: what the template's
+  /// {% generation %} blocks print. A template without such blocks is rendered up to each assistant
+  /// message: the message's part begins where the text of the messages before it, with the
+  /// beginning of an answer, ends; it ends where the text up to the message ends. Throws
+  /// Error(kFormat) if these texts are not the beginning of the whole text.
+  [[nodiscard]] ChatText training_text(const ChatMessages& messages) const;
+
+  /// What the template prints after the text of an answer, without white space at its end, such as
+  /// "<|im_end|>"; empty if nothing.
+  [[nodiscard]] std::string turn_end() const;
+
+  /// The template itself.
+  [[nodiscard]] const std::string& text() const { return text_; }
+
+ private:
+  [[nodiscard]] jinja::Rendered rendered(const ChatMessages& messages,
+                                         bool add_generation_prompt) const;
+
+  std::string text_;
+  jinja::Template template_;
+  std::vector<std::pair<std::string, jinja::Value>> special_;
+  std::time_t now_;
+};
+
+/// The ChatML template, without a begin token.
+extern const std::string_view kChatMl;
+
+/// The chat template `wanted`: "chatml" or a file; empty: that of the model's folder, from
+/// chat_template.jinja or tokenizer_config.json (of several the one called "default"). Null if the
+/// folder has none. Throws Error(kIo, kFormat).
+std::shared_ptr<const ChatTemplate> load_chat_template(const std::string& wanted,
+                                                       const std::string& folder,
+                                                       const Tokenizer& tokenizer, std::time_t now);
+
+/// The clock of templates when a model is trained, so that a resumed run has the same tokens:
+/// noon of July 26, 2024 (UTC), a date that the templates of Llama 3 contain.
+inline constexpr std::time_t kTrainingTime = 1721995200;
+
+}  // namespace cleave

@@ -1,0 +1,193 @@
+#include "cleave/chat/chat_template.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/chat/chat_reader.h"
+#include "cleave/chat/tokenized_chat.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+using test::thrown_by;
+using testing::HasSubstr;
+
+const ChatMessages kChat{chat_message("user", "ab"), chat_message("assistant", "cd"),
+                         chat_message("user", "e"), chat_message("assistant", "f")};
+
+ChatTemplate made(const std::string& text) {
+  return {text, "t", *byte_tokenizer(), 0};
+}
+
+/// The text of the assistant's parts.
+std::vector<std::string> parts_of(const ChatText& chat) {
+  std::vector<std::string> out;
+  for (const auto& [begin, end] : chat.assistant)
+    out.push_back(chat.text.substr(begin, end - begin));
+  return out;
+}
+
+/// The text of the trained tokens of the byte tokenizer; others are dots.
+std::string shown(const TokenizedChat& chat) {
+  std::string out;
+  for (size_t i = 0; i < chat.ids.size(); ++i) {
+    const char c = chat.ids[i] < 256 ? static_cast<char>(chat.ids[i]) : '$';
+    out.push_back(chat.is_trained[i] ? c : '.');
+  }
+  return out;
+}
+
+void write(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream(path) << text;
+}
+
+TEST(ChatTemplate, AssistantParts_EndWithTheirTurn) {
+  const ChatText text = made(std::string(kChatMl)).training_text(kChat);
+  EXPECT_EQ(text.text,
+            "<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\ncd<|im_end|>\n"
+            "<|im_start|>user\ne<|im_end|>\n<|im_start|>assistant\nf<|im_end|>\n");
+  EXPECT_EQ(parts_of(text), (std::vector<std::string>{"cd<|im_end|>\n", "f<|im_end|>\n"}));
+}
+
+TEST(ChatTemplate, GenerationBlocks_DecideOverPrefixes) {
+  const ChatTemplate marked = made(
+      "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+      "{% endgeneration %};{% else %}{{ m.content }}:{% endif %}{% endfor %}");
+  EXPECT_EQ(parts_of(marked.training_text(kChat)), (std::vector<std::string>{"cd", "f"}));
+}
+
+TEST(ChatTemplate, TextsThatAreNoBeginning_AreRefused) {
+  // The last message is printed in another way than the others.
+  const ChatTemplate changing =
+      made("{% for m in messages %}{% if loop.last %}!{% endif %}{{ m.content }}{% endfor %}");
+  const Error error = thrown_by([&] { (void)changing.training_text(kChat); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("up to message 2 is not the beginning of the whole text"));
+}
+
+TEST(ChatTemplate, TurnEnd_IsWhatFollowsAnAnswer) {
+  EXPECT_EQ(made(std::string(kChatMl)).turn_end(), "<|im_end|>");
+  EXPECT_EQ(made("{% for m in messages %}{{ m.content + eos_token }}\n{% endfor %}").turn_end(),
+            "<|endoftext|>");
+  EXPECT_EQ(made("{{ messages[0].content }}").turn_end(), "");
+}
+
+TEST(ChatTemplate, Folder_TheFileComesBeforeTheConfig) {
+  const test::TempFolder folder;
+  const auto tokenizer = byte_tokenizer();
+  const auto load = [&](const std::string& wanted = "") {
+    return load_chat_template(wanted, folder.path().string(), *tokenizer, 0);
+  };
+  EXPECT_EQ(load(), nullptr);
+  write(folder / "tokenizer_config.json", R"({"eos_token": "x"})");
+  EXPECT_EQ(load(), nullptr);
+  write(folder / "tokenizer_config.json", R"({"chat_template": "config"})");
+  EXPECT_EQ(load()->text(), "config");
+  write(folder / "tokenizer_config.json",
+        R"({"chat_template": [{"name": "tool_use", "template": "a"},
+                              {"name": "default", "template": "b"}]})");
+  EXPECT_EQ(load()->text(), "b");
+  write(folder / "chat_template.jinja", "file");
+  EXPECT_EQ(load()->text(), "file");
+  EXPECT_EQ(load("chatml")->text(), kChatMl);
+  write(folder / "own.jinja", "own");
+  EXPECT_EQ(load((folder / "own.jinja").string())->text(), "own");
+  write(folder / "chat_template.jinja", "{% if %}");
+  EXPECT_THAT(thrown_by([&] { (void)load(); }).what(), HasSubstr("chat_template.jinja: line 1"));
+}
+
+TEST(ChatTokens, ByteTokenizer_TrainsTheAssistantsBytes) {
+  const ChatText text =
+      made(std::string(kChatMl))
+          .training_text({chat_message("user", "ab"), chat_message("assistant", "cd")});
+  const std::string trained = shown(tokenize_chat(*byte_tokenizer(), text));
+  EXPECT_EQ(trained, std::string(text.text.size() - 13, '.') + "cd<|im_end|>\n");
+}
+
+TEST(ChatTokens, Completion_EndsWithTheEndToken) {
+  EXPECT_EQ(shown(tokenize_completion(*byte_tokenizer(), "2+2=", "4")), "....4$");
+}
+
+TEST(ChatTokens, TokensAcrossTheBorder_BelongToTheAssistant) {
+  const auto tokenizer = load_tokenizer(CLEAVE_SOURCE_DIR "/tests/golden/tokenizer/small/gpt2");
+  const std::string text = "the answer is there";
+  const std::vector<int64_t> ids = tokenizer->encode(text, {.add_special = false});
+  for (size_t begin = 0; begin <= text.size(); ++begin) {
+    const TokenizedChat chat = tokenize_chat(*tokenizer, {text, {{begin, text.size()}}});
+    ASSERT_EQ(chat.ids, ids);
+    // Oracle: where each token begins, from the text of the tokens before it.
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const size_t end = tokenizer->decode(std::span(ids).first(i + 1)).size();
+      EXPECT_EQ(chat.is_trained[i], end > begin) << begin << ", token " << i;
+    }
+  }
+}
+
+/// The trained text of a row that is read with ChatML, or without a template.
+std::string trained(const std::string& row, bool with_template = true) {
+  const auto tokenizer = byte_tokenizer();
+  ChatReader reader(
+      tokenizer,
+      {.chat_template = with_template ? load_chat_template("chatml", "", *tokenizer, 0) : nullptr});
+  return shown(reader.read(Json::parse(row, "f.jsonl:3"), "f.jsonl:3"));
+}
+
+std::string after_dots(const std::string& text) {
+  return text.substr(std::min(text.find_first_not_of('.'), text.size()));
+}
+
+TEST(ChatRows, AllKinds_TrainTheAnswer) {
+  const std::string answer = "yes<|im_end|>\n";
+  EXPECT_EQ(after_dots(trained(R"({"messages": [{"role": "user", "content": "a"},
+                                                {"role": "assistant", "content": "yes"}]})")),
+            answer);
+  EXPECT_EQ(after_dots(trained(R"({"messages": [{"role": "assistant", "content":
+                                   [{"type": "text", "text": "y"}, {"text": "es"}]}]})")),
+            answer);
+  EXPECT_EQ(after_dots(trained(R"({"prompt": "a", "completion": "yes"})")), answer);
+  EXPECT_EQ(after_dots(trained(R"({"instruction": "a", "output": "yes"})")), answer);
+  EXPECT_EQ(trained(R"({"instruction": "a", "input": "b", "output": "yes"})", false), "......yes$");
+  ChatReader all(byte_tokenizer(), {.train_on_all = true});
+  const Json row = Json::parse(R"({"prompt": "ab", "completion": "c"})", "f:1");
+  EXPECT_EQ(shown(all.read(row, "f:1")), "abc$");
+}
+
+TEST(ChatRows, BadRows_AreRefusedWithTheirPlace) {
+  const auto refused = [](const std::string& row, bool with_template = true) {
+    const Error error = thrown_by([&] { (void)trained(row, with_template); });
+    EXPECT_THAT(error.what(), testing::StartsWith("f.jsonl:3: ")) << row;
+    EXPECT_EQ(error.code(), with_template ? Code::kFormat : Code::kUsage) << row;
+    return std::string(error.what());
+  };
+  EXPECT_THAT(refused(R"({"text": "a"})"), HasSubstr("no conversation"));
+  EXPECT_THAT(refused(R"({"messages": []})"), HasSubstr("at least one message"));
+  EXPECT_THAT(refused(R"({"messages": "a"})"), HasSubstr("an array of messages"));
+  EXPECT_THAT(refused(R"({"messages": [{"role": "bot", "content": "a"}]})"),
+              HasSubstr("expected system, developer, user, assistant or tool"));
+  EXPECT_THAT(refused(R"({"messages": [{"role": "user", "content": "a"}]})"),
+              HasSubstr("no text of the assistant"));
+  EXPECT_THAT(refused(R"({"messages": [{"role": "user"}]})"), HasSubstr("with \"content\""));
+  EXPECT_THAT(refused(R"({"messages": [{"role": "user", "content": [{"type": "image"}]}]})"),
+              HasSubstr("expected text"));
+  EXPECT_THAT(refused(R"({"messages": [{"role": "user", "content": "a"}]})", false),
+              HasSubstr("no chat template"));
+}
+
+TEST(ChatRows, MixedKinds_AreRefused) {
+  ChatReader reader(byte_tokenizer(), {});
+  (void)reader.read(Json::parse(R"({"prompt": "a", "completion": "b"})", "f:1"), "f:1");
+  const Error error = thrown_by([&] {
+    (void)reader.read(Json::parse(R"({"instruction": "a", "output": "b"})", "f:2"), "f:2");
+  });
+  EXPECT_THAT(error.what(), HasSubstr("f:2: the row has \"instruction\", but that of f:1 has"));
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,132 @@
+#include "cleave/chat/jinja/template.h"
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/text/utf8.h"
+#include "tests/support/program.h"
+#include "tests/support/python.h"
+#include "tests/support/thrown.h"
+
+// Oracle: transformers' renderings, in tests/golden/chat/templates.json.
+namespace cleave::jinja {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::time_t kNow = 1772712000;  // noon of March 5, 2026 (UTC), as in make_templates.py
+
+Rendered render(const std::string& text, const RenderOptions& options = {}) {
+  return Template(text, "t").render({}, options);
+}
+
+std::string error_of(const std::string& text, const RenderOptions& options = {}) {
+  const Error error = test::thrown_by([&] { (void)render(text, options); });
+  EXPECT_EQ(error.code(), Code::kFormat) << text;
+  return error.what();
+}
+
+/// Number of characters in the first `bytes` bytes.
+int64_t characters_before(const std::string& text, size_t bytes) {
+  int64_t count = 0;
+  for (size_t at = 0; at < bytes; at += next_code_point(text, at).bytes) ++count;
+  return count;
+}
+
+/// Compares a row of make_templates.py with what the template prints.
+void expect_equal(const Json& row) {
+  const std::string subject = row.at("name").as_string() + ": " + row.at("template").as_string();
+  const std::vector<std::pair<std::string, Value>> variables{
+      {"messages", Value::from_json(row.at("messages"))},
+      {"tools", Value(nullptr)},
+      {"documents", Value(nullptr)},
+      {"add_generation_prompt", Value(row.at("add_generation_prompt").as_bool())},
+      {"bos_token", Value::text("<s>")},
+      {"eos_token", Value::text("</s>")}};
+  const auto rendered = [&] {
+    return Template(row.at("template").as_string(), "t").render(variables, {.now = kNow});
+  };
+  if (row.has("error")) {
+    EXPECT_EQ(test::thrown_by(rendered).code(), Code::kFormat) << subject;
+    return;
+  }
+  const Rendered got = rendered();
+  EXPECT_EQ(got.text, row.at("text").as_string()) << subject;
+  const Json spans = row.at("generated");
+  ASSERT_EQ(got.generated.size(), spans.size()) << subject;
+  for (size_t i = 0; i < spans.size(); ++i) {
+    EXPECT_EQ(characters_before(got.text, got.generated[i].begin),
+              spans.at(i).at(size_t{0}).as_int());
+    EXPECT_EQ(characters_before(got.text, got.generated[i].end),
+              spans.at(i).at(size_t{1}).as_int());
+  }
+}
+
+TEST(ChatTemplates, Constructs_PrintAsInTransformers) {
+  ::setenv("TZ", "UTC", 1);  // NOLINT(concurrency-mt-unsafe)
+  const Json rows = Json::parse_file(CLEAVE_SOURCE_DIR "/tests/golden/chat/templates.json");
+  ASSERT_GT(rows.size(), 100U);
+  for (size_t i = 0; i < rows.size(); ++i) expect_equal(rows.at(i));
+}
+
+// CLEAVE_CHAT_TEMPLATES names a folder with files *.jinja of published models.
+TEST(ChatTemplates, TemplatesOfAFolder_PrintAsInTransformers) {
+  const char* folder = std::getenv("CLEAVE_CHAT_TEMPLATES");  // NOLINT(concurrency-mt-unsafe)
+  const char* python = std::getenv("CLEAVE_PYTHON");          // NOLINT(concurrency-mt-unsafe)
+  if (folder == nullptr || python == nullptr) {
+    GTEST_SKIP() << "CLEAVE_CHAT_TEMPLATES (a folder with *.jinja) and CLEAVE_PYTHON are not set";
+  }
+  ::setenv("TZ", "UTC", 1);  // NOLINT(concurrency-mt-unsafe)
+  test::RunWith with;
+  with.deadline_s = 300;
+  const test::RunResult result = test::run_program(
+      {"/usr/bin/env", python, CLEAVE_SOURCE_DIR "/tests/golden/chat/make_templates.py", "--folder",
+       folder},
+      with);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json rows = Json::parse(result.out, "make_templates.py");
+  ASSERT_GT(rows.size(), 0U) << folder;
+  for (size_t i = 0; i < rows.size(); ++i) expect_equal(rows.at(i));
+}
+
+TEST(ChatTemplates, Errors_NameSourceAndLine) {
+  EXPECT_THAT(error_of("a\n{% if 1 %}\n"), HasSubstr("t: line 2: a block has no {% endif %}"));
+  EXPECT_THAT(error_of("\n\n{{ x.y }}"), HasSubstr("t: line 3: 'x' is undefined"));
+  EXPECT_THAT(error_of("{% for i in [1] %}\n{{ raise_exception('no') }}{% endfor %}"),
+              HasSubstr("t: line 2: the template refuses the messages: no"));
+  EXPECT_THAT(error_of("{% include 'a' %}"), HasSubstr("{% include %} is unknown"));
+  EXPECT_THAT(error_of("{{ [1].append(2) }}"), HasSubstr("no attribute 'append'"));
+}
+
+TEST(ChatTemplates, HostileTemplates_HitALimit) {
+  const RenderOptions few{.max_steps = 100'000, .max_bytes = 1'000'000};
+  EXPECT_THAT(error_of("{% for i in range(10 ** 9) %}{% endfor %}", few),
+              HasSubstr("too much memory"));
+  EXPECT_THAT(error_of("{% for i in range(999) %}{% for j in 'a' * 999 %}{% endfor %}{% endfor %}",
+                       {.max_steps = 100'000}),
+              HasSubstr("too many steps"));
+  EXPECT_THAT(error_of("{{ 'a' * 10 ** 12 }}"), HasSubstr("too much memory"));
+  EXPECT_THAT(error_of("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
+              HasSubstr("too many nested calls"));
+  EXPECT_THAT(error_of("{{ " + std::string(999, '(') + "1" + std::string(999, ')') + " }}"),
+              HasSubstr("too many levels"));
+  std::string deep = "{{ 1";
+  for (int i = 0; i < 999; ++i) deep += " + 1";
+  EXPECT_THAT(error_of(deep + " }}"), HasSubstr("too many operations"));
+  EXPECT_THAT(error_of("{% set n = namespace(x=[]) %}{% for i in range(999) %}"
+                       "{% set n.x = [n.x, n.x] %}{% endfor %}"),
+              HasSubstr("more than 100 levels"));
+  // 2^40 elements by 40 references: printing them is what costs.
+  EXPECT_THAT(error_of("{% set n = namespace(x=[]) %}{% for i in range(40) %}"
+                       "{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}",
+                       {.max_steps = 100'000}),
+              HasSubstr("too many steps"));
+  EXPECT_THAT(error_of("{{ 9223372036854775807 + 1 }}"), HasSubstr("more than 64 bits"));
+}
+
+}  // namespace
+}  // namespace cleave::jinja

@@ -1,0 +1,92 @@
+#include "cleave/data/chats.h"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/file/atomic_write.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+using test::TempFolder;
+using test::thrown_by;
+using testing::HasSubstr;
+
+constexpr int64_t kEnd = 256;  // of the byte tokenizer
+
+DatasetOptions options_for(const std::string& file, int64_t seq_len) {
+  return {.files = {file}, .tokenizer = byte_tokenizer(), .seq_len = seq_len, .cache_folder = ""};
+}
+
+std::string written(const TempFolder& folder, const std::string& text) {
+  write_atomic(folder / "a.jsonl", text);
+  return (folder / "a.jsonl").string();
+}
+
+TEST(Chats, Completions_AreOneSampleEachWithLabelsOnTheAnswer) {
+  const TempFolder folder;
+  const std::string file = written(folder, R"({"prompt": "ab", "completion": "c"})"
+                                           "\n"
+                                           R"({"prompt": "d", "completion": "ef"})"
+                                           "\n");
+  ASSERT_TRUE(holds_chats({file}));
+  ChatCounts counts;
+  const auto data = chat_dataset(options_for(file, 8), {}, &counts);
+  ASSERT_EQ(data->size(), 2);
+  EXPECT_TRUE(data->is_text());
+  EXPECT_EQ(data->sample(0).ids, (std::vector<int64_t>{'a', 'b', 'c', kEnd}));
+  EXPECT_EQ(data->sample(0).labels, (std::vector<int64_t>{-100, -100, 'c', kEnd}));
+  EXPECT_EQ(data->sample(1).ids, (std::vector<int64_t>{'d', 'e', 'f', kEnd}));
+  EXPECT_EQ(data->sample(1).labels, (std::vector<int64_t>{-100, 'e', 'f', kEnd}));
+  EXPECT_EQ(counts.warning(8), "");
+}
+
+TEST(Chats, LongConversations_AreTruncatedAndCounted) {
+  const TempFolder folder;
+  const std::string file = written(folder, R"({"prompt": "ab", "completion": "cdef"})"
+                                           "\n"
+                                           R"({"prompt": "abcdef", "completion": "g"})"
+                                           "\n"
+                                           R"({"prompt": "a", "completion": "b"})"
+                                           "\n");
+  ChatCounts counts;
+  const auto data = chat_dataset(options_for(file, 4), {}, &counts);
+  ASSERT_EQ(data->size(), 2);
+  EXPECT_EQ(data->sample(0).labels, (std::vector<int64_t>{-100, -100, 'c', 'd'}));
+  EXPECT_EQ(counts.warning(4),
+            "2 of 3 conversations are longer than --seq-len 4 and are truncated: 7 of 18 tokens "
+            "are not used (the first: " +
+                file + ":1); 1 of them are left out, because no trained token is left");
+  ChatCounts none;
+  const Error error = thrown_by([&] { (void)chat_dataset(options_for(file, 1), {}, &none); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_THAT(error.what(), HasSubstr("raise --seq-len"));
+}
+
+TEST(Chats, BadRows_NameFileAndLine) {
+  const TempFolder folder;
+  const std::string file = written(folder, R"({"prompt": "a", "completion": "b"})"
+                                           "\n\n"
+                                           R"({"instruction": "a", "output": "b"})"
+                                           "\n");
+  ChatCounts counts;
+  const Error error = thrown_by([&] { (void)chat_dataset(options_for(file, 8), {}, &counts); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr(file + ":3: the row has \"instruction\""));
+}
+
+TEST(Chats, OtherFiles_AreNoChats) {
+  const TempFolder folder;
+  EXPECT_FALSE(holds_chats({written(folder, R"({"text": "a", "messages": []})")}));
+  EXPECT_FALSE(holds_chats({written(folder, R"({"input_ids": [1], "prompt": "a"})")}));
+  EXPECT_FALSE(holds_chats({written(folder, "")}));
+  EXPECT_TRUE(holds_chats({written(folder, R"({"messages": []})")}));
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,237 @@
+#include "cleave/generate/chat.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <system_error>
+#include <unistd.h>
+
+#include "cleave/base/log.h"
+
+namespace cleave {
+namespace {
+
+std::atomic<bool> is_interrupted{false};
+
+extern "C" void on_interrupt(int /*signal*/) {
+  is_interrupted = true;
+}
+
+/// While it lives, SIGINT only sets is_interrupted, and ends a wait for input.
+class InterruptGuard {
+ public:
+  InterruptGuard() {
+    struct sigaction action = {};
+    action.sa_handler = on_interrupt;
+    sigaction(SIGINT, &action, &before_);
+  }
+  ~InterruptGuard() { sigaction(SIGINT, &before_, nullptr); }
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+
+ private:
+  struct sigaction before_ = {};
+};
+
+void write(const std::string& text) {
+  const bool done =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  CLEAVE_CHECK(done, Code::kIo,
+               "stdout: cannot be written: ", std::generic_category().message(errno));
+}
+
+/// The next line of stdin; nullopt at its end. A terminal shows a prompt; SIGINT there starts a new
+/// line.
+std::optional<std::string> next_line() {
+  const bool is_terminal = isatty(STDIN_FILENO) != 0;
+  while (true) {
+    if (is_terminal) write("> ");
+    char* buffer = nullptr;
+    size_t capacity = 0;
+    errno = 0;
+    const ssize_t size = ::getline(&buffer, &capacity, stdin);
+    std::string line = size > 0 ? std::string(buffer, static_cast<size_t>(size)) : "";
+    std::free(buffer);  // NOLINT(cppcoreguidelines-no-malloc): getline allocates
+    if (size >= 0) {
+      while (line.ends_with('\n') || line.ends_with('\r')) line.pop_back();
+      return line;
+    }
+    if (errno != EINTR) {
+      if (is_terminal) write("\n");
+      return std::nullopt;
+    }
+    std::clearerr(stdin);
+    is_interrupted = false;
+    write("\n");
+  }
+}
+
+/// One chat with a model.
+class Chat {
+ public:
+  explicit Chat(ChatModel& chat)
+      : chat_(chat),
+        history_(chat.chat_template, chat.tokenizer),
+        positions_(chat.model.facts().max_positions),
+        end_(chat.chat_template->turn_end()) {
+    const auto id = end_.empty() ? std::nullopt : chat.tokenizer->id_of(end_);
+    if (id) {
+      chat.settings.eos_ids.push_back(*id);
+      end_.clear();
+    }
+  }
+
+  void run() {
+    if (isatty(STDIN_FILENO) != 0) {
+      log_info(
+          "Type a message. /reset forgets the conversation, /system TEXT sets the system "
+          "message, Ctrl-C stops an answer, Ctrl-D ends.");
+    }
+    const InterruptGuard guard;
+    while (const std::optional<std::string> line = next_line()) {
+      if (line->empty()) continue;
+      if (line->starts_with('/')) {
+        command(*line);
+      } else {
+        answer(*line);
+      }
+    }
+  }
+
+ private:
+  void command(const std::string& line) {
+    if (line == "/reset") {
+      history_.reset();
+    } else if (line == "/system" || line.starts_with("/system ")) {
+      history_.set_system(line.substr(std::min<size_t>(line.size(), 8)));
+    } else {
+      log_warning("there is no command ", line.substr(0, line.find(' ')),
+                  "; expected /reset or /system TEXT");
+    }
+  }
+
+  void answer(const std::string& message) {
+    history_.add("user", message);
+    // Half of the positions are kept for the answer, or what it may need.
+    const int64_t most_new = std::min(chat_.settings.max_new_tokens, positions_ / 2);
+    int64_t dropped = 0;
+    const Ids prompt = history_.prompt(positions_ - most_new + 1, &dropped);
+    if (static_cast<int64_t>(prompt.size()) > positions_) {
+      log_warning("the message has ", prompt.size(), " tokens; the model has ", positions_,
+                  " positions; write a shorter one");
+      history_.drop_last();
+      return;
+    }
+    if (dropped > 0) {
+      log_warning("the conversation does not fit into the model's ", positions_,
+                  " positions; the oldest ", dropped, " messages are dropped");
+    }
+    const std::string text = generated(prompt);
+    history_.add("assistant", text);
+  }
+
+  std::string generated(const Ids& prompt) {
+    is_interrupted = false;
+    AnswerText answer(end_);
+    StreamDecoder decoder(chat_.tokenizer);
+    decoder.skip(prompt);
+    GenerateSettings settings = chat_.settings;
+    settings.first_prompt = num_answers_++;  // another answer draws other numbers
+    const EndsText also = settings.ends_text;
+    settings.ends_text = [&](std::span<const int64_t> before, std::span<const int64_t> ids) {
+      return is_interrupted || answer.has_ended() || (also && also(before, ids));
+    };
+    const Ids& ends = settings.eos_ids;
+    // Called before ends_text.
+    const auto on_token = [&](int64_t, int64_t, int64_t id) {
+      if (std::find(ends.begin(), ends.end(), id) != ends.end()) return;
+      write(answer.push(decoder.push(id)));
+    };
+    const Generation generation = generate(chat_.model, chat_.tp, {prompt}, settings, on_token);
+    write(answer.push(decoder.finish()) + answer.finish() + "\n");
+    const Ids& ids = generation.prompts.front().front().ids;
+    if (static_cast<int64_t>(ids.size()) >= settings.max_new_tokens && !answer.has_ended() &&
+        std::find(ends.begin(), ends.end(), ids.back()) == ends.end()) {
+      log_warning("the answer ends after --max-new-tokens ", settings.max_new_tokens);
+    }
+    return answer.text();
+  }
+
+  ChatModel& chat_;
+  ChatHistory history_;
+  int64_t positions_;
+  std::string end_;
+  int64_t num_answers_ = 0;
+};
+
+}  // namespace
+
+std::string AnswerText::push(const std::string& text) {
+  if (has_ended_) return {};
+  held_ += text;
+  size_t shown = held_.size();
+  if (!end_.empty()) {
+    const size_t found = held_.find(end_);
+    has_ended_ = found != std::string::npos;
+    if (has_ended_) {
+      shown = found;
+    } else {
+      // The longest tail that begins the end stays.
+      size_t tail = std::min(held_.size(), end_.size() - 1);
+      while (tail > 0 && !end_.starts_with(std::string_view(held_).substr(held_.size() - tail))) {
+        --tail;
+      }
+      shown -= tail;
+    }
+  }
+  std::string out = held_.substr(0, shown);
+  held_ = has_ended_ ? "" : held_.substr(shown);
+  shown_ += out;
+  return out;
+}
+
+std::string AnswerText::finish() {
+  shown_ += held_;
+  return std::exchange(held_, "");
+}
+
+void ChatHistory::reset() {
+  turns_.clear();
+}
+
+void ChatHistory::set_system(const std::string& text) {
+  turns_.clear();
+  system_.clear();
+  if (!text.empty()) system_.push_back(chat_message("system", text));
+}
+
+void ChatHistory::add(const std::string& role, const std::string& text) {
+  turns_.push_back(chat_message(role, text));
+}
+
+void ChatHistory::drop_last() {
+  if (!turns_.empty()) turns_.pop_back();
+}
+
+Ids ChatHistory::prompt(int64_t limit, int64_t* dropped) {
+  while (true) {
+    ChatMessages all = system_;
+    all.insert(all.end(), turns_.begin(), turns_.end());
+    Ids ids = tokenizer_->encode(template_->render(all, /*add_generation_prompt=*/true),
+                                 {.add_special = false});
+    if (static_cast<int64_t>(ids.size()) <= limit || turns_.size() <= 2) return ids;
+    // A question and its answer.
+    turns_.erase(turns_.begin(), turns_.begin() + 2);
+    *dropped += 2;
+  }
+}
+
+void run_chat(ChatModel chat) {
+  Chat(chat).run();
+}
+
+}  // namespace cleave

@@ -1,0 +1,71 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cleave/chat/chat_template.h"
+#include "cleave/generate/generate.h"
+#include "cleave/generate/options.h"
+
+namespace cleave {
+
+/// The text of a growing answer up to a text that ends it, which may come in parts.
+class AnswerText {
+ public:
+  /// An empty `end` never comes.
+  explicit AnswerText(std::string end) : end_(std::move(end)) {}
+
+  /// Adds text. Returns what can be printed: all that is before the end, and cannot be a part of
+  /// it.
+  std::string push(const std::string& text);
+  /// What was held back because it might have been a part of the end.
+  std::string finish();
+
+  /// Whether the end has come.
+  [[nodiscard]] bool has_ended() const { return has_ended_; }
+  /// All printed text.
+  [[nodiscard]] const std::string& text() const { return shown_; }
+
+ private:
+  std::string end_, held_, shown_;
+  bool has_ended_ = false;
+};
+
+/// A conversation, from which the oldest turns are dropped when it no longer fits.
+class ChatHistory {
+ public:
+  ChatHistory(std::shared_ptr<const ChatTemplate> chat_template,
+              std::shared_ptr<const Tokenizer> tokenizer)
+      : template_(std::move(chat_template)), tokenizer_(std::move(tokenizer)) {}
+
+  void reset();                              ///< forgets all messages but the system message
+  void set_system(const std::string& text);  ///< empty: no system message; forgets all others
+  void add(const std::string& role, const std::string& text);
+  void drop_last();  ///< forgets the last message
+
+  /// The ids of the conversation with the beginning of an answer: at most `limit`, without the
+  /// oldest turns where needed; their number is added to `dropped`. The last message always stays,
+  /// so the result may be longer.
+  [[nodiscard]] Ids prompt(int64_t limit, int64_t* dropped);
+
+ private:
+  ChatMessages system_, turns_;
+  std::shared_ptr<const ChatTemplate> template_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+};
+
+/// What a chat runs on.
+struct ChatModel {
+  Model& model;
+  const Axis& tp;  ///< of one rank
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::shared_ptr<const ChatTemplate> chat_template;
+  GenerateSettings settings;
+};
+
+/// Reads messages from stdin, one per line, and prints the answers on stdout until the input ends.
+/// Lines that begin with / are commands: /reset, /system TEXT. SIGINT ends the answer that is being
+/// made. Throws Error(kFormat) if the template fails.
+void run_chat(ChatModel chat);
+
+}  // namespace cleave

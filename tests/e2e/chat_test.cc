@@ -1,0 +1,200 @@
+// Training, evaluating and generating on chats with the whole program.
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/program.h"
+#include "tests/support/python.h"
+#include "tests/support/train_program.h"
+
+namespace cleave::test {
+namespace {
+
+using nlohmann::json;
+using Words = std::vector<std::string>;
+
+constexpr double kDeadlineS = 100;  // a loaded machine loads libtorch slowly
+
+struct Turn {
+  std::string question, answer;
+};
+
+const std::vector<std::vector<Turn>> kChats{
+    {{"a", "bc"}}, {{"de", "f"}, {"g", "hij"}}, {{"k", "l"}}, {{"mn", "op"}, {"q", "r"}}};
+
+/// The chats as messages, and as ids with labels: the ChatML text is written here a second time.
+void write_chats(const std::string& messages_path, const std::string& ids_path) {
+  std::ofstream messages_file(messages_path);
+  std::ofstream ids_file(ids_path);
+  for (const auto& chat : kChats) {
+    json messages = json::array();
+    json ids = json::array();
+    json labels = json::array();
+    const auto add = [&](const std::string& text, bool is_trained) {
+      for (const char c : text) {
+        ids.push_back(static_cast<int>(c));
+        labels.push_back(is_trained ? static_cast<int>(c) : -100);
+      }
+    };
+    for (const auto& [question, answer] : chat) {
+      messages.push_back({{"role", "user"}, {"content", question}});
+      messages.push_back({{"role", "assistant"}, {"content", answer}});
+      add("<|im_start|>user\n" + question + "<|im_end|>\n<|im_start|>assistant\n", false);
+      add(answer + "<|im_end|>\n", true);
+    }
+    messages_file << json{{"messages", messages}}.dump() << '\n';
+    ids_file << json{{"input_ids", ids}, {"labels", labels}}.dump() << '\n';
+  }
+}
+
+class ChatProgram : public testing::Test {
+ protected:
+  ChatProgram() { write_chats(in("chats.jsonl"), in("ids.jsonl")); }
+
+  [[nodiscard]] std::string in(const std::string& name) const { return folder_ / name; }
+
+  /// Trains 3 steps on all four chats; returns the losses.
+  std::vector<double> losses(const std::string& name, const std::string& data, const Words& more) {
+    Words words{"train", "--data",       in(data), "--out",       in(name), "--seq-len",
+                "128",   "--batch-size", "4",      "--gemm",      "mkl",    "--threads-per-rank",
+                "1",     "--steps",      "3",      "--no-shuffle"};
+    if (data == "chats.jsonl") words.insert(words.end(), {"--chat-template", "chatml"});
+    words.insert(words.end(), more.begin(), more.end());
+    const RunResult ran = run_cleave(words, {.deadline_s = kDeadlineS});
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    std::vector<double> out;
+    for (const json& line : metrics_of(in(name))) {
+      if (line.contains("loss")) out.push_back(line["loss"].get<double>());
+    }
+    EXPECT_EQ(out.size(), 3U);
+    return out;
+  }
+
+  TempFolder folder_;
+};
+
+// Oracle: the same ids and labels as rows of ids; whose losses equal those of transformers.
+TEST_F(ChatProgram, Chats_GiveTheLossesOfTheirIdsAndLabels) {
+  for (const char* model : {"llama-tiny", "gpt2-tiny"}) {
+    for (const char* dtype : {"fp32", "bf16"}) {
+      const std::string name = std::string(model) + dtype;
+      const Words more{"--model", model, "--dtype", dtype, "--tp", "2", "--dp", "2"};
+      EXPECT_EQ(losses(name + "chats", "chats.jsonl", more),
+                losses(name + "ids", "ids.jsonl", more))
+          << name;
+    }
+  }
+}
+
+constexpr char kScript[] = R"(
+import json, sys, torch
+from transformers import AutoModelForCausalLM
+from transformers.utils.chat_template_utils import render_jinja_template
+folder, data = sys.argv[1:3]
+model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+template = open(folder + "/chat_template.jinja").read()
+render = lambda messages, prompt: render_jinja_template(
+    [messages], chat_template=template, add_generation_prompt=prompt)[0][0].encode()
+total, count = 0.0, 0
+for line in open(data):
+    messages = json.loads(line)["messages"]
+    ids = list(render(messages, False))
+    labels = [-100] * len(ids)
+    for i, message in enumerate(messages):
+        if message["role"] == "assistant":
+            begin, end = len(render(messages[:i], True)), len(render(messages[:i + 1], False))
+            labels[begin:end] = ids[begin:end]
+    with torch.no_grad():
+        logits = model(torch.tensor([ids])).logits[0, :-1]
+    targets = torch.tensor(labels[1:])
+    total += torch.nn.functional.cross_entropy(logits, targets, reduction="sum").item()
+    count += (targets != -100).sum().item()
+print(json.dumps({"loss": total / count, "tokens": count}))
+)";
+
+TEST_F(ChatProgram, Loss_EqualsThatOfTransformers) {
+  if (!python_has("transformers") || !python_has("torch")) {
+    GTEST_SKIP() << "CLEAVE_PYTHON has no transformers and torch";
+  }
+  (void)losses("run", "chats.jsonl", {"--model", "llama-tiny"});
+  const std::string checkpoint = in("run/step_00000003");
+  const RunResult oracle = run_python(kScript, {checkpoint, in("chats.jsonl")});
+  ASSERT_EQ(oracle.exit_code, 0) << oracle.err;
+  const json want = json::parse(oracle.out);
+  const RunResult ran = run_cleave(
+      {"eval", "--model", checkpoint, "--data", in("chats.jsonl"), "--seq-len", "128", "--json"},
+      {.deadline_s = kDeadlineS});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  const json got = json::parse(ran.out);
+  EXPECT_EQ(got["tokens"], want["tokens"]);
+  EXPECT_NEAR(got["loss"].get<double>(), want["loss"].get<double>(), 1e-5);
+  for (const char* dtype : {"fp32", "bf16"}) {
+    const auto trained =
+        losses(std::string("again-") + dtype, "chats.jsonl",
+               {"--model", checkpoint, "--tp", "2", "--dp", "2", "--dtype", dtype});
+    // Logits of a new model are below 4; a bf16 number of that size is 2^-7 off at most.
+    EXPECT_NEAR(trained.front(), want["loss"].get<double>(),
+                dtype == std::string("fp32") ? 1e-5 : 2e-2)
+        << dtype;
+  }
+}
+
+// Oracle: the first answer continues the ChatML text of the message.
+TEST_F(ChatProgram, Chat_AnswersAsTheTextIsContinued) {
+  (void)losses("run", "chats.jsonl", {"--model", "llama-tiny"});
+  std::string ids;
+  for (const char c : std::string("<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n")) {
+    ids += (ids.empty() ? "" : ",") + std::to_string(static_cast<int>(c));
+  }
+  const RunResult continued = run_cleave(
+      {"generate", "--model", in("run"), "--prompt-ids", ids, "--max-new-tokens", "6", "--json"},
+      {.deadline_s = kDeadlineS});
+  ASSERT_EQ(continued.exit_code, 0) << continued.err;
+  const std::string text = json::parse(continued.out)["sequences"][0]["text"].get<std::string>();
+  RunWith with;
+  with.deadline_s = kDeadlineS;
+  with.input = "a\n/reset\na\n/nothing\n";
+  const RunResult chat =
+      run_cleave({"generate", "--model", in("run"), "--chat", "--max-new-tokens", "6"}, with);
+  ASSERT_EQ(chat.exit_code, 0) << chat.err;
+  EXPECT_EQ(chat.out, text + "\n" + text + "\n");
+  EXPECT_NE(chat.err.find("there is no command /nothing; expected /reset or /system TEXT"),
+            std::string::npos)
+      << chat.err;
+}
+
+TEST_F(ChatProgram, ModelsWithoutTemplate_AreRefused) {
+  const RunResult ran =
+      run_cleave(train(in("out"), {"--data", in("chats.jsonl")}), {.deadline_s = kDeadlineS});
+  EXPECT_EQ(ran.exit_code, 2);
+  EXPECT_NE(ran.err.find("chats.jsonl:1: the model has no chat template"), std::string::npos)
+      << ran.err;
+}
+
+TEST_F(ChatProgram, Tokenize_ShowsTheTrainedTokens) {
+  const RunResult ran = run_cleave({"tokenize", "--tokenizer", "bytes", "--chat", in("chats.jsonl"),
+                                    "--chat-template", "chatml", "--json"});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  std::istringstream lines(ran.out);
+  std::ifstream wanted(in("ids.jsonl"));
+  size_t count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    const json got = json::parse(line);
+    std::string want_line;
+    ASSERT_TRUE(std::getline(wanted, want_line));
+    const json want = json::parse(want_line);
+    EXPECT_EQ(got["ids"], want["input_ids"]);
+    for (size_t i = 0; i < got["ids"].size(); ++i) {
+      EXPECT_EQ(got["trained"][i].get<bool>(), want["labels"][i].get<int>() != -100) << i;
+    }
+  }
+  EXPECT_EQ(count, kChats.size());
+}
+
+}  // namespace
+}  // namespace cleave::test
