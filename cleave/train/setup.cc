@@ -10,6 +10,7 @@
 #include "cleave/file/file.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/planner/layout_options.h"
 
 namespace cleave {
 namespace {
