@@ -1,6 +1,5 @@
 #pragma once
 #include <memory>
-#include <vector>
 
 #include "cleave/nn/parameter.h"
 
@@ -10,9 +9,6 @@
 /// gradient tensor, so zero_grad() clears it. An internal header: models and training loops do not
 /// need it.
 namespace cleave {
-
-/// The parameters of a model, each once.
-using Parameters = std::vector<std::shared_ptr<Parameter>>;
 
 /// Whether both axes have the same ranks: two meshes may each have an axis over them.
 bool has_same_ranks(const Axis& a, const Axis& b);
