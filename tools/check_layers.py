@@ -12,7 +12,7 @@ import sys
 
 import cpp_source
 
-ORDER = ("base file text tokenizer chat format comm report mesh layout kernels nn parallel pipeline optim model checkpoint"
+ORDER = ("base file text tokenizer chat format comm report mesh layout kernels nn optim pipeline parallel model checkpoint"
          " data planner train generate verify bench compat cli").split()
 FREE_OF_TORCH = set(ORDER[:ORDER.index("mesh")]) | {"cli"}
 TORCH = re.compile(r"(torch|ATen|c10|caffe2|cuda|nccl)[/.]|.*\bcuda_runtime")

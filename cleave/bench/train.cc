@@ -7,6 +7,7 @@
 #include "cleave/bench/timing.h"
 #include "cleave/kernels/cpu/gemm.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/planner/layout_options.h"
 #include "cleave/train/rank_model.h"
 
 namespace cleave {

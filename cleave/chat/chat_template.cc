@@ -74,8 +74,9 @@ jinja::Rendered ChatTemplate::rendered(const ChatMessages& messages,
                                        bool add_generation_prompt) const {
   auto variables = special_;
   variables.emplace_back("messages", Value::list(messages));
-  variables.emplace_back("tools", Value(nullptr));
-  variables.emplace_back("documents", Value(nullptr));
+  const Value none(nullptr);
+  variables.emplace_back("tools", none);
+  variables.emplace_back("documents", none);
   variables.emplace_back("add_generation_prompt", Value(add_generation_prompt));
   return template_.render(variables, {.now = now_});
 }

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/layout/flat.h"
+#include "cleave/layout/shard_geometry.h"
 
 namespace cleave {
 
@@ -20,12 +21,10 @@ std::vector<Box> held_boxes(const Parameter& parameter) {
 /// A range of the local part's split dim, as ranges of the whole.
 std::vector<Range> in_whole(const Parameter& parameter, Range local) {
   std::vector<Range> whole;
-  int64_t at = 0;
-  for (const Range& held : parameter.ranges()) {
+  for (const auto& [held, at] : pieces_of(parameter.ranges())) {
     const Range part = common(local, {at, at + held.size()});
     const int64_t shift = held.begin - at;
     if (part.size() > 0) whole.push_back({part.begin + shift, part.end + shift});
-    at += held.size();
   }
   return whole;
 }
@@ -48,15 +47,9 @@ std::vector<Slice> slices_of(const Parameter& parameter, const Box& box) {
 void keep_owned(const Parameter& parameter, Slice& slice, Tensor& values) {
   std::vector<Tensor> pieces;
   std::vector<Range> kept;
-  int64_t at = 0;
-  for (const Range& held : slice.ranges) {
-    for (const Range& own : parameter.owned()) {
-      const Range part = common(held, own);
-      if (part.size() == 0) continue;
-      pieces.push_back(values.narrow(slice.dim, at + part.begin - held.begin, part.size()));
-      kept.push_back(part);
-    }
-    at += held.size();
+  for (const auto& [range, local] : pieces_of(slice.ranges, parameter.owned())) {
+    pieces.push_back(values.narrow(slice.dim, local, range.size()));
+    kept.push_back(range);
   }
   slice.ranges = std::move(kept);
   values = pieces.empty() ? Tensor() : pieces.size() == 1 ? pieces[0] : at::cat(pieces, slice.dim);

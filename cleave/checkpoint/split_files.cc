@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "cleave/layout/shard_geometry.h"
 #include "cleave/mesh/dry_axis.h"
 #include "cleave/parallel/plan.h"
 
@@ -256,13 +257,8 @@ SplitTensors::Entry SplitTensors::joined(const std::string& name, const std::vec
     const PlannedShards::Planned& known = found->second;
     entry.dim = known.dim;
     for (size_t rank = 0; rank < shards.size(); ++rank) {
-      int64_t at = 0;
-      for (const Range& held : known.ranges[rank]) {
-        for (const Range& own : known.owned[rank]) {
-          const Range both = {std::max(held.begin, own.begin), std::min(held.end, own.end)};
-          add_part(rank, both, at + both.begin - held.begin);
-        }
-        at += held.size();
+      for (const auto& [range, local] : pieces_of(known.ranges[rank], known.owned[rank])) {
+        add_part(rank, range, local);
       }
     }
     return entry;

@@ -10,7 +10,7 @@
 #include "cleave/compat/nxd_move.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/mesh/parallel_state.h"
-#include "cleave/parallel/gradient_state.h"
+#include "cleave/nn/gradient_state.h"
 
 namespace cleave::nxd {
 
@@ -139,25 +139,18 @@ void NxDPPModel::partition() {
                       .trace = !options_.trace_file_path.empty()});
   allocate();
   const std::vector<Layer*>& layers = pipeline_->local_layers();
+  GradientSyncOptions sync{.precision = std::nullopt, .pipeline = pipeline_.get()};
+  if (options_.use_zero1_optimizer) sync.sharding = DataSharding::kZero1;
   if (std::any_of(layers.begin(), layers.end(), [](const Layer* l) { return l->is_sealed(); })) {
+    sync.sharding = DataSharding::kFsdp;
     for (const auto& p : pipeline_->parameters()) {
       CLEAVE_CHECK(p->is_flat() || dp_.size() == 1, Code::kUsage, p->name(),
                    " is not sharded and other layers are; call fully_shard on each layer of the "
                    "sequence, or on none");
     }
-    return;
   }
-  std::map<at::ScalarType, Parameters> by_type;
-  for (const auto& p : pipeline_->parameters()) by_type[p->leaf().scalar_type()].push_back(p);
-  for (const auto& [type, own] : by_type) {
-    data_parallel_.push_back(std::make_shared<DataParallel>(
-        own, dp_,
-        DataParallelOptions{.precision = {.param = type, .reduce = type},
-                            .shard_states = options_.use_zero1_optimizer,
-                            .separate_buckets = tied_of(own)}));
-  }
-  // A layer can report its gradients to only one DataParallel.
-  if (data_parallel_.size() == 1) sum_during_backward(data_parallel_.front(), layers);
+  gradients_ = std::make_shared<GradientSync>(pipeline_->parameters(), dp_, sync);
+  sum_during_backward(gradients_, layers);
 }
 
 void NxDPPModel::allocate() {
@@ -168,15 +161,6 @@ void NxDPPModel::allocate() {
     allocate_parallel_layers(*layer, at::kCPU, options_.seed);
     materialize(*layer, {.seed = options_.seed, .dtype = options_.dtype});
   }
-}
-
-/// Parameters of `own` that other stages use as well.
-Parameters NxDPPModel::tied_of(const Parameters& own) const {
-  Parameters out;
-  for (const auto& p : pipeline_->tied_parameters()) {
-    if (std::find(own.begin(), own.end(), p) != own.end()) out.push_back(p);
-  }
-  return out;
 }
 
 const PipelineModel& NxDPPModel::partitioned() const {
@@ -262,26 +246,17 @@ std::vector<double> NxDPPModel::run_train(const PipelineInputs& inputs) {
   (void)partitioned();
   CLEAVE_CHECK(options_.output_loss_value_spec, Code::kUsage,
                "run_train without output_loss_value_spec; set it to the loss function");
-  check_no_stale_gradients(pipeline_->parameters());
   const Work work = work_of(inputs, /*training=*/true);
   const std::vector<double> weights = weights_of(work);
-  for (const auto& d : data_parallel_) {
-    d->refresh_weights();
-    d->begin_step(std::ssize(work.micro_batches));
-  }
+  gradients_->begin(work.micro_batches.size());
+  gradients_->refresh_weights();
   const std::vector<double> losses =
       pipeline_->run_train(work.micro_batches, work.loss(options_.output_loss_value_spec, weights));
-  sync_gradients();
+  gradients_->complete();
+  // No division: the losses are already weighted for the mean over data-parallel ranks.
+  for (const auto& p : pipeline_->parameters()) record_mean(*p);
   if (num_steps_++ == 0) write_trace();
   return reported(losses, weights);
-}
-
-// No division here: the losses are already weighted for the mean over data-parallel ranks.
-void NxDPPModel::sync_gradients() {
-  for (const auto& d : data_parallel_) d->finish_gradients();
-  finish_gradients(pipeline_->parameters(), tp_);  // with FSDP: unused parameters get zeros
-  pipeline_->sum_tied_gradients();
-  for (const auto& p : pipeline_->parameters()) record_mean(*p);
 }
 
 std::vector<double> NxDPPModel::run_eval(const PipelineInputs& inputs) {
@@ -289,7 +264,7 @@ std::vector<double> NxDPPModel::run_eval(const PipelineInputs& inputs) {
   CLEAVE_CHECK(options_.output_loss_value_spec, Code::kUsage,
                "run_eval without output_loss_value_spec; set it to the loss function, or call "
                "run_eval_outputs");
-  for (const auto& d : data_parallel_) d->refresh_weights();
+  gradients_->refresh_weights();
   const Work work = work_of(inputs, /*training=*/false);
   const std::vector<double> weights = weights_of(work);
   const auto loss = work.loss(options_.output_loss_value_spec, weights);
@@ -298,7 +273,7 @@ std::vector<double> NxDPPModel::run_eval(const PipelineInputs& inputs) {
 
 std::vector<DTensor> NxDPPModel::run_eval_outputs(const PipelineInputs& inputs) {
   (void)partitioned();
-  for (const auto& d : data_parallel_) d->refresh_weights();
+  gradients_->refresh_weights();
   return pipeline_->run_eval(work_of(inputs, /*training=*/false).micro_batches);
 }
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "cleave/parallel/data_parallel.h"
+#include "cleave/parallel/gradient_sync.h"
 #include "cleave/pipeline/pipeline_model.h"
 
 namespace cleave::nxd {
@@ -120,8 +120,6 @@ class NxDPPModel {
   void check_options() const;
   [[nodiscard]] Stages stages() const;
   void allocate();
-  [[nodiscard]] Parameters tied_of(const Parameters& own) const;
-  void sync_gradients();
   [[nodiscard]] const PipelineModel& partitioned() const;
   [[nodiscard]] Work work_of(const PipelineInputs& inputs, bool training) const;
   [[nodiscard]] std::vector<double> weights_of(const Work& work) const;
@@ -135,7 +133,7 @@ class NxDPPModel {
   Axis pp_, dp_, tp_;
   std::vector<std::string> cuts_;
   std::unique_ptr<PipelineModel> pipeline_;
-  std::vector<std::shared_ptr<DataParallel>> data_parallel_;  // one per dtype; empty with FSDP
+  std::shared_ptr<GradientSync> gradients_;
   uint64_t num_steps_ = 0;
 };
 

@@ -2,8 +2,9 @@
 
 #include "cleave/compat/nxd.h"
 #include "cleave/compat/nxd_move.h"
+#include "cleave/nn/gradient_state.h"
 #include "cleave/nn/move.h"
-#include "cleave/parallel/gradient_state.h"
+#include "cleave/parallel/gradients.h"
 
 namespace cleave::nxd {
 namespace {

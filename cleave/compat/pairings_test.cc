@@ -225,7 +225,7 @@ void train_by_hand(const Layout& layout, double max_norm, const Want& want, Worl
   shard(net, layout, dp);
   for (Layer* layer : pipeline.local_layers()) materialize(*layer, {.seed = kSeed});
   const Parameters& parameters = pipeline.parameters();
-  const auto optimizer = optimizer_of(parameters, layout, dp, pipeline.tied_parameters());
+  const auto optimizer = optimizer_of(parameters, layout, dp, &pipeline);
   const double share = 1.0 / (layout.parts * dp.size());
   Seen seen{want, dp};
   for (int64_t step = 0; step < kSteps; ++step) {

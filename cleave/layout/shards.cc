@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/error.h"
+#include "cleave/layout/shard_geometry.h"
 
 namespace cleave {
 namespace {
@@ -63,11 +64,9 @@ Tensor Shards::sum_and_slice(const Tensor& whole) const {
 Tensor Shards::zero_padded(const Tensor& local) const {
   const Split& split = *placement.split();
   Tensor whole = at::zeros(with_dim(local, placement.dim(), split.whole()), local.options());
-  int64_t begin = 0;
-  for (const Range& r : split.ranges(axis.rank())) {
-    whole.narrow(placement.dim(), r.begin, r.size())
-        .copy_(local.narrow(placement.dim(), begin, r.size()));
-    begin += r.size();
+  for (const auto& [range, begin] : pieces_of(split.ranges(axis.rank()))) {
+    whole.narrow(placement.dim(), range.begin, range.size())
+        .copy_(local.narrow(placement.dim(), begin, range.size()));
   }
   return whole;
 }

@@ -130,4 +130,7 @@ class Parameter {
   Tensor leaf_, use_;
 };
 
+/// The parameters of a model, each once.
+using Parameters = std::vector<std::shared_ptr<Parameter>>;
+
 }  // namespace cleave

@@ -10,7 +10,7 @@
 
 #include "cleave/kernels/cpu/adam.h"
 #include "cleave/kernels/kernels.h"
-#include "cleave/parallel/gradient_state.h"
+#include "cleave/nn/gradient_state.h"
 
 namespace cleave {
 

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "cleave/parallel/gradients.h"
+#include "cleave/nn/parameter.h"
 
 namespace cleave {
 
@@ -32,8 +32,8 @@ class Optimizer {
 
   /// One update from the leaves' complete gradients, times `gradient_scale` (a clip_factor() here
   /// saves the pass of clip_gradients). Also updates the bf16 copies of whole leaves that forward
-  /// reads. If a gradient is missing or partial (over tp, over pipeline stages), throws
-  /// Error(kUsage) naming the missing call, and changes nothing.
+  /// reads. If a gradient is missing or partial (over tp, over pipeline stages, over the ranks of a
+  /// GradientSync), throws Error(kUsage) naming the missing call, and changes nothing.
   virtual void step(double lr, double gradient_scale = 1);
   virtual void zero_grad();
 

@@ -6,7 +6,7 @@
 
 #include "cleave/base/mutant.h"
 #include "cleave/layout/flat.h"
-#include "cleave/parallel/gradient_state.h"
+#include "cleave/nn/gradient_state.h"
 
 namespace cleave {
 namespace {

@@ -18,8 +18,8 @@
 #include <torch/csrc/autograd/engine.h>
 
 #include "cleave/layout/node.h"
+#include "cleave/nn/gradient_state.h"
 #include "cleave/nn/subject.h"
-#include "cleave/parallel/gradient_state.h"
 
 namespace cleave {
 namespace {

@@ -6,8 +6,8 @@
 #include "cleave/mesh/mesh.h"
 #include "cleave/model/model.h"
 #include "cleave/nn/cross_entropy.h"
-#include "cleave/optim/zero1.h"
 #include "cleave/parallel/recompute.h"
+#include "cleave/parallel/zero1.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
@@ -96,7 +96,7 @@ Outcome train(const Case& c, const Axis& replicas, const Axis& dp, const Axis& t
     zero1 = std::make_unique<Zero1Optimizer>(
         parameters, dp, options,
         Zero1Options{.precision = {at::kDouble, at::kDouble}, .bucket_bytes = 2048});
-    sum_during_backward(zero1->data_parallel(), model->sequence());
+    sum_during_backward(zero1->gradients(), model->sequence());
   } else {
     shard_all(*model, dp, replicas);
     plain = std::make_unique<Optimizer>(parameters, options);
@@ -107,7 +107,7 @@ Outcome train(const Case& c, const Axis& replicas, const Axis& dp, const Axis& t
   Outcome run;
   for (int64_t step = 0; step < 3; ++step) {
     optimizer.zero_grad();
-    if (zero1) zero1->data_parallel()->begin_step(2);
+    if (zero1) zero1->gradients()->begin(2);
     double sum = 0;
     for (int64_t micro = 0; micro < 2; ++micro) {
       const Tensor rows = all_ids()[2 * step + micro];

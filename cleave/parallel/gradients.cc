@@ -9,7 +9,8 @@
 
 #include "cleave/kernels/cpu/fused.h"
 #include "cleave/kernels/kernels.h"
-#include "cleave/parallel/gradient_state.h"
+#include "cleave/layout/shard_geometry.h"
+#include "cleave/nn/gradient_state.h"
 
 namespace cleave {
 namespace {
@@ -50,36 +51,26 @@ Parameters not_yet_summed(const Parameters& parameters, const Axis& axis) {
 /// added.
 Tensor padded(const Parameter& p, const Tensor& grad) {
   Tensor whole = at::zeros(p.shape(), grad.options());
-  int64_t begin = 0;
-  for (const Range& r : p.ranges()) {
-    whole.narrow(p.split_dim(), r.begin, r.size())
-        .copy_(grad.narrow(p.split_dim(), begin, r.size()));
-    begin += r.size();
+  for (const auto& [range, local] : pieces_of(p.ranges())) {
+    whole.narrow(p.split_dim(), range.begin, range.size())
+        .copy_(grad.narrow(p.split_dim(), local, range.size()));
   }
   return whole;
 }
 
 /// Copies the shard's part of a whole gradient.
 void unpad(const Parameter& p, const Tensor& whole, Tensor& grad) {
-  int64_t begin = 0;
-  for (const Range& r : p.ranges()) {
-    grad.narrow(p.split_dim(), begin, r.size())
-        .copy_(whole.narrow(p.split_dim(), r.begin, r.size()));
-    begin += r.size();
+  for (const auto& [range, local] : pieces_of(p.ranges())) {
+    grad.narrow(p.split_dim(), local, range.size())
+        .copy_(whole.narrow(p.split_dim(), range.begin, range.size()));
   }
 }
 
 /// Mask of the elements of a flat leaf that this rank counts, on the leaf's device.
 Tensor owned_of_flat(const Parameter& p) {
   const Tensor mask = at::zeros(p.local_shape(), p.leaf().options().dtype(at::kBool));
-  int64_t begin = 0;
-  for (const Range& held : p.ranges()) {
-    for (const Range& own : p.owned()) {
-      const int64_t low = std::max(held.begin, own.begin);
-      const int64_t high = std::min(held.end, own.end);
-      if (low < high) mask.narrow(p.split_dim(), begin + low - held.begin, high - low).fill_(true);
-    }
-    begin += held.size();
+  for (const auto& [range, local] : pieces_of(p.ranges(), p.owned())) {
+    mask.narrow(p.split_dim(), local, range.size()).fill_(true);
   }
   return mask.flatten().narrow(0, p.flat_range().begin, p.flat_range().size());
 }
@@ -95,28 +86,16 @@ double norm_of(const Tensor& t, double power) {
 /// Norms, in fp64, of the pieces of a gradient that this rank counts.
 std::vector<double> counted_norms(const Parameter& p, const Tensor& grad, double power) {
   std::vector<double> norms;
-  if (!grad.defined() || p.owned().empty()) return norms;
+  if (!grad.defined() || p.owned().empty() || grad.numel() == 0) return norms;
   if (p.is_flat()) {
-    if (grad.numel() == 0) return norms;
     const Tensor counted = p.is_split() && p.placement().split()->overlaps()
                                ? grad.masked_fill(owned_of_flat(p).logical_not(), 0)
                                : grad;
     return {norm_of(counted, power)};
   }
-  // Owned ranges are of the whole tensor; the held ranges map them to the local one.
-  for (const Range& mine : p.owned()) {
-    int64_t begin = 0;
-    for (const Range& held : p.ranges()) {
-      const int64_t low = std::max(mine.begin, held.begin);
-      const int64_t high = std::min(mine.end, held.end);
-      if (low < high && grad.numel() > 0) {
-        const Tensor part = grad.dim() == 0
-                                ? grad
-                                : grad.narrow(p.split_dim(), begin + low - held.begin, high - low);
-        norms.push_back(norm_of(part, power));
-      }
-      begin += held.size();
-    }
+  for (const auto& [range, local] : pieces_of(p.ranges(), p.owned())) {
+    const Tensor part = grad.dim() == 0 ? grad : grad.narrow(p.split_dim(), local, range.size());
+    norms.push_back(norm_of(part, power));
   }
   return norms;
 }
@@ -269,6 +248,7 @@ void average_gradients(const Parameters& parameters, const Axis& tp, const Axis&
 }
 
 GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp, double power) {
+  for (const auto& p : parameters) check_complete(*p);
   return norm_over(parameters, {.tp = tp, .data = {}, .stages = {}}, power);
 }
 
@@ -278,6 +258,7 @@ double clip_factor(double norm, double max_norm) {
 }
 
 void clip_gradients(const Parameters& parameters, double norm, double max_norm) {
+  for (const auto& p : parameters) check_complete(*p);
   const double factor = clip_factor(norm, max_norm);
   if (factor == 1) return;
   const at::NoGradGuard no_grad;

@@ -9,21 +9,19 @@
 
 namespace cleave {
 
-/// The parameters of a model, each once.
-using Parameters = std::vector<std::shared_ptr<Parameter>>;
-
 /// Sums partial gradients over the tensor-parallel axis, in one bucket and in place. gradients[i]
 /// has the local shape of parameters[i].
 void complete_over_tp(const Parameters& parameters, std::vector<Tensor>& gradients, const Axis& tp);
 
 /// Makes every gradient defined and complete over the tensor-parallel axis. Call it after a step's
 /// last backward. Sums partial gradients in one bucket: of replicated parameters used in split
-/// work, and of shards that several ranks hold. No other gradient changes.
+/// work, and of shards that several ranks hold. No other gradient changes. A GradientSync does this
+/// and sums over the other axes too (parallel/gradient_sync.h).
 ///
-/// Gradients that are complete already are not summed again (a second call in a step; FSDP, ZeRO-1
-/// and NxDPPModel sum by themselves). Error(kUsage) if a backward ran after the gradients were
-/// complete, or if the Zero1Optimizer has not reduced them yet. Parameters of other pipeline stages
-/// are skipped. All this holds for sum_gradients and average_gradients too.
+/// Gradients that are complete already are not summed again (a second call in a step; FSDP,
+/// GradientSync and NxDPPModel sum by themselves). Error(kUsage) if a backward ran after the
+/// gradients were complete, or if the Zero1Optimizer has not reduced them yet. Parameters of other
+/// pipeline stages are skipped. All this holds for sum_gradients and average_gradients too.
 void finish_gradients(const Parameters& parameters, const Axis& tp);
 
 /// Sums gradients over a data-parallel axis, in buckets. The loss is divided by the global number
@@ -43,19 +41,20 @@ struct GradientNorm {
 /// The L2 norm of all gradients over the axis, another p-norm (power > 0), or the largest absolute
 /// value (power = infinity). Every element counts once, also of replicated and tied parameters and
 /// of copied KV heads. Undefined gradients count as zeros, as do parameters without memory on this
-/// rank (of another pipeline stage). The same bits on every rank of the axis.
+/// rank (of another pipeline stage). The same bits on every rank of the axis. Throws Error(kUsage),
+/// naming the missing call, if a gradient is still partial, like clip_grad_norm.
 GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp, double power = 2);
 
 /// The factor by which clipping scales gradients: max_norm / (norm + 1e-6), at most 1.
 double clip_factor(double norm, double max_norm);
-/// Multiplies gradients by clip_factor(norm, max_norm).
+/// Multiplies gradients by clip_factor(norm, max_norm). Throws Error(kUsage) like gradient_norm.
 void clip_gradients(const Parameters& parameters, double norm, double max_norm);
 
 /// clip_grad_norm() for a list.
 GradientNorm clip_grad_norm_of(const Parameters& parameters, double max_norm, double norm_type,
                                bool error_if_nonfinite);
 
-/// Scales complete gradients (finish_gradients, sum_gradients) so that their norm is at most
+/// Scales complete gradients (GradientSync::complete) so that their norm is at most
 /// max_norm, and returns the norm before scaling: PyTorch's clip_grad_norm_ for parameters on any
 /// layout. `parameters` is any range of shared_ptr<Parameter>. The axes are those of the
 /// parameters: tensor parallelism, with ZeRO-1 or FSDP the ranks over which leaves are sharded, and
@@ -63,7 +62,7 @@ GradientNorm clip_grad_norm_of(const Parameters& parameters, double max_norm, do
 /// same parameters, each pipeline stage with its own.
 ///
 /// Error(kUsage), naming the missing call, if a gradient is still partial: over tp, over the stages
-/// that share the parameter, or not reduced by ZeRO-1 yet.
+/// that share the parameter, or over the data-parallel ranks of a GradientSync or ZeRO-1.
 ///
 /// If a gradient is not finite, nothing is scaled and the result names the parameter; with
 /// error_if_nonfinite that is Error(kNumerics). Error(kUsage) for a negative max_norm or a

@@ -7,7 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/clock.h"
-#include "cleave/parallel/gradient_state.h"
+#include "cleave/nn/gradient_state.h"
 #include "cleave/pipeline/pipeline_run.h"
 
 namespace cleave {

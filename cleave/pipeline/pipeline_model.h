@@ -2,7 +2,8 @@
 #include <functional>
 #include <vector>
 
-#include "cleave/parallel/gradients.h"
+#include "cleave/nn/gradient_state.h"
+#include "cleave/nn/layer.h"
 #include "cleave/pipeline/stages.h"
 #include "cleave/pipeline/trace.h"
 
@@ -35,8 +36,8 @@ class PipelineRun;
 /// parameter that several ranks use, the rank of the first stage is the owner, which writes and
 /// counts it. Layers are called through their module boundary, so styles and wraps work as without
 /// a pipeline. Backward adds the gradients of micro-batches, in their order, on the leaves of local
-/// parameters. Then call finish_gradients, sum_gradients, sum_tied_gradients and clip_grad_norm,
-/// whose norm is that of all stages.
+/// parameters. A GradientSync with this pipeline completes them; the norm of clip_grad_norm is that
+/// of all stages.
 class PipelineModel {
  public:
   /// `sequence`: the model's Layers in call order; they must outlive this. Throws Error(kShape) if
@@ -56,6 +57,10 @@ class PipelineModel {
   [[nodiscard]] bool has_first_stage() const { return pp_.rank() == 0; }
   [[nodiscard]] bool has_last_stage() const { return pp_.rank() == pp_.size() - 1; }
   [[nodiscard]] const Axis& axis() const { return pp_; }
+  /// Whether backward ends without the gradients of weights, which come later (zero-bubble).
+  [[nodiscard]] bool defers_weight_gradients() const {
+    return options_.schedule == ScheduleKind::kZeroBubble;
+  }
 
   /// Forward and backward of all micro-batches, of any shapes. `loss` is called on the last stage.
   /// Returns the losses in the order of micro-batches, on every rank; their sum is the loss of the
@@ -71,8 +76,8 @@ class PipelineModel {
                                const PipelineLoss& loss);
 
   /// Sums the gradients of tied parameters over the ranks that use them; each rank gets the same
-  /// bits. Call it after a step's other sums; a second call in a step changes nothing. Collective
-  /// over those ranks.
+  /// bits. GradientSync calls it after a step's other sums; a second call in a step changes
+  /// nothing. Collective over those ranks.
   void sum_tied_gradients() const;
 
   /// The times of all ranks' actions in the last run. Collective over the axis; empty lists without

@@ -8,6 +8,7 @@
 
 #include "cleave/layout/node.h"
 #include "cleave/model/model.h"
+#include "cleave/parallel/gradients.h"
 #include "tests/support/golden.h"
 #include "tests/support/thrown.h"
 #include "tests/support/tiny_sequence.h"

@@ -10,6 +10,8 @@
 #include "cleave/data/dataset.h"
 #include "cleave/layout/deferred.h"
 #include "cleave/nn/cross_entropy.h"
+#include "cleave/parallel/parallelize.h"
+#include "cleave/planner/layout_options.h"
 #include "cleave/planner/meta_kernels.h"
 #include "cleave/planner/meta_memory.h"
 
@@ -35,7 +37,7 @@ void give_shapes(const Parameters& parameters, at::ScalarType type) {
 }
 
 /// Bytes of gradients after the last backward: of the local parts, or with FSDP of the shards.
-/// Their type is the leaves', or bf16 if nothing was added to them (DataParallel).
+/// Their type is the leaves', or bf16 if nothing was added to them (GradientSync).
 int64_t gradient_bytes(const Parameters& parameters, const ParallelConfig& layout,
                        size_t num_micro_batches) {
   const bool is_sum =
@@ -86,11 +88,11 @@ std::vector<Shape> shapes_between(const Json& config, const ParallelConfig& layo
   whole.stages_per_rank = 1;
   whole.schedule = ScheduleKind::k1F1B;
   whole.sharding = DataSharding::kNone;
-  ParallelizedModel parallelized(*model, whole, dry_axes(whole, 0));
+  const Parallelized parallelized = parallelize(*model, model->sequence(), dry_axes(whole), whole);
   give_shapes(model->parameters(), layout.leaf_type());
   const at::NoGradGuard no_grad;
-  parallelized.refresh_weights();
-  DTensor x(on_meta({rows, step.seq_len}, at::kLong), parallelized.axes().tp, Replicate{});
+  parallelized.gradients->refresh_weights();
+  DTensor x(on_meta({rows, step.seq_len}, at::kLong), parallelized.axes.tp, Replicate{});
   const Context context = context_of(layout, step);
   std::vector<Shape> out;
   for (Layer* layer : model->sequence()) {
@@ -108,7 +110,8 @@ class DryRank {
   DryRank(const Json& config, const ParallelConfig& layout, const StepShape& step, int pp_rank)
       : step_(step),
         model_(make_model(config)),
-        parallelized_(*model_, layout, dry_axes(layout, pp_rank), step.optimizer),
+        parallelized_(parallelize(*model_, model_->sequence(), dry_axes(layout, pp_rank), layout,
+                                  step.optimizer)),
         rows_(rows_of(layout, step)),
         schedule_(schedule_of(layout, rows_.size())) {
     if (pp_rank == 0 && layout.stages_per_rank == 1) return;  // receives nothing from other stages
@@ -119,26 +122,26 @@ class DryRank {
 
   RankForecast run() {
     MemoryForecast m;
-    give_shapes(model_->parameters(), parallelized_.layout().leaf_type());
-    parallelized_.refresh_weights();
+    give_shapes(model_->parameters(), parallelized_.config.leaf_type());
+    parallelized_.gradients->refresh_weights();
     m.weights = memory_.live();
-    (void)parallelized_.optimizer().states();
+    (void)parallelized_.optimizer->states();
     m.optimizer = memory_.live() - m.weights;
     memory_.reset_peak();
-    const DryTraffic before_dp = dry_traffic(parallelized_.axes().dp);
-    parallelized_.begin_step(rows_.size());
+    const DryTraffic before_dp = dry_traffic(parallelized_.axes.dp);
+    parallelized_.gradients->begin(rows_.size());
     for (const Action& action : schedule_.ranks[rank()]) act(action);
-    m.gradients = gradient_bytes(parallelized_.parameters(), parallelized_.layout(), rows_.size());
-    parallelized_.finish_gradients();
-    parallelized_.refresh_weights();  // the optimizer's step itself is in place
+    m.gradients = gradient_bytes(parallelized_.parameters(), parallelized_.config, rows_.size());
+    parallelized_.gradients->complete();
+    parallelized_.gradients->refresh_weights();  // the optimizer's step itself is in place
     m.activations = memory_.peak() - m.weights - m.optimizer - m.gradients;
-    DryTraffic dp = dry_traffic(parallelized_.axes().dp);
+    DryTraffic dp = dry_traffic(parallelized_.axes.dp);
     dp.bytes -= before_dp.bytes;
     dp.num_calls -= before_dp.num_calls;
-    const DryTraffic tied = dry_traffic(parallelized_.axes().pp);
+    const DryTraffic tied = dry_traffic(parallelized_.axes.pp);
     sent_.bytes += tied.bytes;
     sent_.num_calls += tied.num_calls;
-    return {.memory = m, .tp = dry_traffic(parallelized_.axes().tp), .dp = dp, .pp = sent_};
+    return {.memory = m, .tp = dry_traffic(parallelized_.axes.tp), .dp = dp, .pp = sent_};
   }
 
  private:
@@ -148,13 +151,13 @@ class DryRank {
     std::shared_ptr<DeferredGradients> deferred;
   };
 
-  [[nodiscard]] size_t rank() const { return static_cast<size_t>(parallelized_.axes().pp.rank()); }
-  const Stages& stages() { return parallelized_.pipeline().stages(); }
+  [[nodiscard]] size_t rank() const { return static_cast<size_t>(parallelized_.axes.pp.rank()); }
+  const Stages& stages() { return parallelized_.pipeline->stages(); }
   bool is_last(int stage) { return stage + 1 == std::ssize(stages()); }
 
   DTensor input_of(const Action& action, InFlight& live) {
     const int64_t rows = rows_[static_cast<size_t>(action.micro_batch)];
-    const Axis& tp = parallelized_.axes().tp;
+    const Axis& tp = parallelized_.axes.tp;
     if (action.stage == 0) {
       return DTensor(on_meta({rows, step_.seq_len}, at::kLong), tp, Replicate{});
     }
@@ -166,7 +169,7 @@ class DryRank {
 
   void forward(const Action& action) {
     InFlight live;
-    Context context = context_of(parallelized_.layout(), step_);
+    Context context = context_of(parallelized_.config, step_);
     if (schedule_.has(Action::Kind::kWeight)) {
       live.deferred = std::make_shared<DeferredGradients>();
       context.deferred = live.deferred;
@@ -214,7 +217,7 @@ class DryRank {
   MetaMemory memory_;
   const StepShape& step_;
   std::unique_ptr<Model> model_;
-  ParallelizedModel parallelized_;
+  Parallelized parallelized_;
   std::vector<int64_t> rows_;
   Schedule schedule_;
   std::map<int64_t, std::vector<Shape>> shapes_;  // by rows

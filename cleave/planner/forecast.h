@@ -3,7 +3,7 @@
 
 #include "cleave/mesh/dry_axis.h"
 #include "cleave/optim/optimizer.h"
-#include "cleave/planner/layout.h"
+#include "cleave/parallel/config.h"
 
 namespace cleave {
 

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/clock.h"
+#include "cleave/planner/layout_options.h"
 #include "cleave/planner/meta_memory.h"
 #include "cleave/planner/rank_layouts.h"
 

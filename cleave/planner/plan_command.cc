@@ -15,6 +15,7 @@
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/planner/layout_options.h"
 #include "cleave/planner/rank_layouts.h"
 
 namespace cleave {

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "cleave/base/error.h"
+#include "cleave/planner/layout_options.h"
 
 namespace cleave {
 namespace {

@@ -9,8 +9,9 @@ namespace cleave {
 RankModel::RankModel(std::unique_ptr<Model> model, const ParallelConfig& layout, const Mesh& mesh,
                      World& world, const OptimizerOptions& optimizer)
     : model_(std::move(model)),
-      parallelized_(*model_, layout, {.pp = mesh["pp"], .dp = mesh["dp"], .tp = mesh["tp"]},
-                    optimizer),
+      parallelized_(parallelize(*model_, model_->sequence(),
+                                {.pp = mesh["pp"], .dp = mesh["dp"], .tp = mesh["tp"]}, layout,
+                                optimizer)),
       task_(task_of(*model_)) {
   same_batch_ = layout.pp == 1 ? mesh["tp"] : mesh.flatten(world, {"pp", "tp"}, "same batch");
   const bool is_sharded_over_dp = layout.sharding != DataSharding::kNone;
@@ -29,7 +30,7 @@ std::vector<MicroBatch> RankModel::inputs_of(std::span<const Batch> batches,
                                              const Context& shared) const {
   std::vector<MicroBatch> out;
   for (const Batch& batch : batches) {
-    out.push_back({.input = DTensor(batch.ids, parallelized_.axes().tp, Replicate{}),
+    out.push_back({.input = DTensor(batch.ids, parallelized_.axes.tp, Replicate{}),
                    .context = context_of(batch, shared)});
   }
   return out;
@@ -44,12 +45,12 @@ PassResult RankModel::train_pass(std::span<const Batch> batches, uint64_t seed, 
   for (const Batch& batch : batches) count += targets_of(batch, task_).ne(-100).sum();
   for (const Batch& batch : micro_batches) targets.push_back(targets_of(batch, task_));
   PassResult result;
-  result.num_labels = parallelized_.axes().dp.all_reduce(count, "number of labels").item<int64_t>();
+  result.num_labels = parallelized_.axes.dp.all_reduce(count, "number of labels").item<int64_t>();
   CLEAVE_CHECK(result.num_labels > 0, Code::kFormat, "the batch of step ", step + 1,
                " has no labels: all are -100");
   Context shared;
   shared.training = true;
-  shared.recompute_attention = parallelized_.layout().recompute == RecomputeKind::kSelective;
+  shared.recompute_attention = parallelized_.config.recompute == RecomputeKind::kSelective;
   shared.seed = seed;
   shared.step = step;
   shared.valid_tokens = result.num_labels;
@@ -57,12 +58,12 @@ PassResult RankModel::train_pass(std::span<const Batch> batches, uint64_t seed, 
     return cross_entropy(logits, targets[i], {.valid_tokens = result.num_labels}).local() *
            loss_scale;
   };
-  parallelized_.begin_step(micro_batches.size());
+  parallelized_.gradients->begin(micro_batches.size());
   for (const double part :
-       parallelized_.pipeline().run_train(inputs_of(micro_batches, shared), loss)) {
+       parallelized_.pipeline->run_train(inputs_of(micro_batches, shared), loss)) {
     result.loss += part / loss_scale;
   }
-  parallelized_.finish_gradients();
+  parallelized_.gradients->complete();
   for (const auto& p : parameters()) {
     if (loss_scale != 1) p->leaf().mutable_grad().div_(loss_scale);
   }
@@ -76,11 +77,11 @@ EvalSum RankModel::eval_pass(std::span<const Batch> batches) {
     sum += eval_of(logits, targets_of(micro_batches[i], task_), task_);
     return at::scalar_tensor(0.0);  // the sum is broadcast below
   };
-  parallelized_.pipeline().run_eval(inputs_of(micro_batches, Context()), loss);
+  parallelized_.pipeline->run_eval(inputs_of(micro_batches, Context()), loss);
   Tensor sums = at::tensor(
       {sum.loss_sum, static_cast<double>(sum.num_labels), static_cast<double>(sum.num_right)},
       at::kDouble);
-  const Axis& pp = parallelized_.axes().pp;
+  const Axis& pp = parallelized_.axes.pp;
   pp.broadcast_(sums, pp.size() - 1, "eval");
   return {.loss_sum = sums[0].item<double>(),
           .num_labels = static_cast<int64_t>(sums[1].item<double>()),

@@ -5,7 +5,7 @@
 
 #include "cleave/checkpoint/save.h"
 #include "cleave/mesh/mesh.h"
-#include "cleave/planner/layout.h"
+#include "cleave/parallel/parallelize.h"
 #include "cleave/train/step.h"
 
 namespace cleave {
@@ -34,13 +34,15 @@ class RankModel {
   [[nodiscard]] const Axis& same_batch() const { return same_batch_; }
 
   /// The optimizer of this rank's parameters.
-  [[nodiscard]] Optimizer& optimizer() { return parallelized_.optimizer(); }
+  [[nodiscard]] Optimizer& optimizer() { return *parallelized_.optimizer; }
 
   /// To be called when the leaves have got their values: what forward reads follows them.
   /// Collective.
-  void refresh_weights() { parallelized_.refresh_weights(); }
+  void refresh_weights() { parallelized_.gradients->refresh_weights(); }
   /// A step of the optimizer from complete gradients times `gradient_scale`. Collective.
-  void step(double lr, double gradient_scale = 1) { parallelized_.step(lr, gradient_scale); }
+  void step(double lr, double gradient_scale = 1) {
+    parallelized_.optimizer->step(lr, gradient_scale);
+  }
 
   /// Forward and backward of this data-parallel rank's sequences, given as micro-batches in CPU
   /// memory, as many on every rank. Afterwards the leaves' gradients are complete, ready to be
@@ -62,7 +64,7 @@ class RankModel {
                                                   const Context& shared) const;
 
   std::unique_ptr<Model> model_;
-  ParallelizedModel parallelized_;
+  Parallelized parallelized_;
   Axis same_batch_;
   Axis norm_axis_;  // of gradient_norm(): same_batch_, or all ranks if leaves are sharded over dp
   Task task_;

@@ -13,6 +13,7 @@
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/model/gguf/tokenizer.h"
+#include "cleave/planner/layout_options.h"
 
 namespace cleave {
 namespace {

@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/layout/shard_geometry.h"
 #include "cleave/layout/shards.h"
 
 namespace cleave::verifying {
@@ -26,13 +27,11 @@ int64_t place_in_whole(const Quantity& q, at::IntArrayRef local, at::IntArrayRef
   }
   if (q.placement.is_shard() && q.axis.size() > 1) {
     int64_t& i = index[static_cast<size_t>(q.placement.dim())];
-    int64_t begin = 0;
-    for (const Range& r : q.placement.split()->ranges(q.axis.rank())) {
-      if (i < begin + r.size()) {
-        i += r.begin - begin;
+    for (const auto& [held, begin] : pieces_of(q.placement.split()->ranges(q.axis.rank()))) {
+      if (i < begin + held.size()) {
+        i += held.begin - begin;
         break;
       }
-      begin += r.size();
     }
   }
   if (q.rows) index[0] += q.rows->begin;

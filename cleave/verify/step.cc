@@ -3,8 +3,9 @@
 #include <ATen/ATen.h>
 
 #include "cleave/generate/generate.h"
+#include "cleave/nn/gradient_state.h"
 #include "cleave/optim/optimizer.h"
-#include "cleave/parallel/gradient_state.h"
+#include "cleave/parallel/gradient_sync.h"
 
 namespace cleave::verifying {
 
@@ -20,7 +21,7 @@ std::shared_ptr<Parameter> master_of(const Parameter& p) {
   if (p.is_split()) master->shard(p.axis(), p.placement().dim(), p.placement().split());
   master->set_leaf(p.leaf().detach().to(type, /*non_blocking=*/false, /*copy=*/true));
   master->leaf().mutable_grad() = p.leaf().grad().to(type);
-  record_sum(*master, p.axis());  // finish_gradients completed the gradient that was copied
+  record_sum(*master, p.axis());  // the gradient that was copied is complete
   return master;
 }
 
@@ -52,12 +53,12 @@ std::vector<Quantity> run_step(Model& model, const Axis& tp, const Axis& dp, con
       loss_of(settings, logits, input.labels.narrow(0, rows.begin, count), context.valid_tokens);
   const double scale = settings.dtype == at::kHalf ? kHalfLossScale : 1;
   (loss.local() * scale).backward();
-  finish_gradients(parameters, tp);
-  sum_gradients(parameters, dp);
+  GradientSync(parameters, dp, {.precision = std::nullopt}).complete();
   if (scale != 1) {
     for (const auto& p : parameters) {
       Tensor& grad = p->leaf().mutable_grad();
       grad = grad.to(master_type(grad.scalar_type())).div_(scale);
+      record_sum(*p, p->axis());  // the new tensor has no record
     }
   }
   std::vector<Quantity> out{

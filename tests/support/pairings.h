@@ -8,9 +8,9 @@
 #include "cleave/compat/nxd_pipeline.h"
 #include "cleave/model/model.h"
 #include "cleave/nn/cross_entropy.h"
-#include "cleave/optim/zero1.h"
 #include "cleave/parallel/fsdp.h"
 #include "cleave/parallel/recompute.h"
+#include "cleave/parallel/zero1.h"
 #include "tests/support/ranks.h"
 
 /// Small models that every facade can train on every layout, and helpers to train them.
@@ -158,12 +158,13 @@ inline OptimizerOptions optimizer_options() {
 }
 
 inline std::unique_ptr<Optimizer> optimizer_of(const Parameters& parameters, const Layout& layout,
-                                               const Axis& dp, const Parameters& tied = {}) {
+                                               const Axis& dp,
+                                               const PipelineModel* pipeline = nullptr) {
   if (layout.sharding != Sharding::kZero1) {
     return std::make_unique<Optimizer>(parameters, optimizer_options());
   }
   auto zero1 = std::make_unique<Zero1Optimizer>(parameters, dp, optimizer_options(),
-                                                Zero1Options{.separate_buckets = tied});
+                                                Zero1Options{.pipeline = pipeline});
   zero1->gather_weights();
   return zero1;
 }

@@ -1,4 +1,4 @@
-#include "cleave/optim/zero1.h"
+#include "cleave/parallel/zero1.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -142,7 +142,7 @@ TEST(Zero1Optimizer, StepBeforeTheSums_IsRefusedAndZeroGradDiscardsThem) {
     EXPECT_EQ(error.code(), Code::kUsage);
     EXPECT_NE(std::string(error.what()).find("call reduce_gradients()"), std::string::npos);
     optimizer.zero_grad();
-    EXPECT_FALSE(optimizer.data_parallel()->has_unfinished_gradients());
+    EXPECT_FALSE(optimizer.gradients()->has_incomplete_gradients());
     EXPECT_FALSE(model->parameters()[0]->use().grad().defined());
   });
 }

@@ -1,10 +1,11 @@
-#include "cleave/parallel/data_parallel.h"
+#include "cleave/parallel/gradient_sync.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "cleave/model/model.h"
 #include "cleave/nn/cross_entropy.h"
+#include "cleave/optim/optimizer.h"
 #include "cleave/parallel/fsdp.h"
 #include "cleave/parallel/recompute.h"
 #include "tests/support/counting_group.h"
@@ -12,7 +13,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
 
-// Oracle: bit for bit, the same sums after backward (begin_step was not called), and the plain
+// Oracle: bit for bit, the same sums after backward (begin was not called), and the plain
 // functions finish_gradients and sum_gradients.
 namespace cleave {
 namespace {
@@ -49,7 +50,8 @@ void expect_same(const std::vector<Tensor>& got, const std::vector<Tensor>& want
 }
 
 struct Case {
-  bool shard_states = false, recomputes = false;
+  DataSharding sharding = DataSharding::kNone;
+  bool recomputes = false;
   at::ScalarType param = at::kFloat;
   int tp = 1;
 };
@@ -58,21 +60,21 @@ struct Case {
 std::vector<Tensor> summed(const Case& c, const Axis& dp, const Axis& tp, bool during_backward) {
   const auto model = model_on(tp);
   if (c.recomputes) recompute(*model->sequence()[1]);
-  const auto data_parallel = std::make_shared<DataParallel>(
+  const auto sync = std::make_shared<GradientSync>(
       model->parameters(), dp,
-      DataParallelOptions{.precision = {.param = c.param, .reduce = at::kFloat},
-                          .shard_states = c.shard_states,
+      GradientSyncOptions{.sharding = c.sharding,
+                          .precision = ShardPrecision{.param = c.param, .reduce = at::kFloat},
                           .bucket_bytes = kBucketBytes});
-  sum_during_backward(data_parallel, model->sequence());
+  sum_during_backward(sync, model->sequence());
   materialize(*model, {.seed = 5});
-  data_parallel->refresh_weights();
+  sync->refresh_weights();
   for (int step = 0; step < 2; ++step) {
     for (const auto& p : model->parameters()) p->leaf().mutable_grad().reset();
-    data_parallel->begin_step(during_backward ? 2 : 0);
+    sync->begin(during_backward ? 2 : 0);
     for (int64_t m = 0; m < 2; ++m) backward(*model, dp, tp, m);
-    EXPECT_TRUE(!c.shard_states || data_parallel->has_unfinished_gradients());
-    data_parallel->finish_gradients();
-    EXPECT_FALSE(data_parallel->has_unfinished_gradients());
+    EXPECT_TRUE(c.sharding == DataSharding::kNone || sync->has_incomplete_gradients());
+    sync->complete();
+    EXPECT_FALSE(sync->has_incomplete_gradients());
   }
   return gradients_of(*model);
 }
@@ -89,18 +91,19 @@ void on_mesh(int dp, int tp, const std::function<void(const Axis&, const Axis&)>
       RankOptions{.timeout_s = 20, .flight_log_folder = ""});
 }
 
-TEST(DataParallel, SumsDuringBackward_EqualSumsAfterIt) {
+TEST(GradientSync, SumsDuringBackward_EqualSumsAfterIt) {
   for (const Case& c :
-       {Case{}, Case{.recomputes = true}, Case{.param = at::kBFloat16}, Case{.shard_states = true},
-        Case{.shard_states = true, .param = at::kBFloat16}, Case{.tp = 2},
-        Case{.shard_states = true, .recomputes = true, .tp = 2}}) {
+       {Case{}, Case{.recomputes = true}, Case{.param = at::kBFloat16},
+        Case{.sharding = DataSharding::kZero1},
+        Case{.sharding = DataSharding::kZero1, .param = at::kBFloat16}, Case{.tp = 2},
+        Case{.sharding = DataSharding::kZero1, .recomputes = true, .tp = 2}}) {
     on_mesh(2, c.tp, [&](const Axis& dp, const Axis& tp) {
       expect_same(summed(c, dp, tp, true), summed(c, dp, tp, false));
     });
   }
 }
 
-TEST(DataParallel, Sums_EqualThePlainFunctions) {
+TEST(GradientSync, Sums_EqualThePlainFunctions) {
   for (const int ranks_of_tp : {1, 2}) {
     on_mesh(2, ranks_of_tp, [&](const Axis& dp, const Axis& tp) {
       const auto model = model_on(tp);
@@ -114,18 +117,19 @@ TEST(DataParallel, Sums_EqualThePlainFunctions) {
 }
 
 // Oracle: the bf16 gradients of single micro-batches, summed here in fp32.
-TEST(DataParallel, GradientsOfBf16Weights_AddUpInFp32) {
-  for (const bool shard_states : {false, true}) {
+TEST(GradientSync, GradientsOfBf16Weights_AddUpInFp32) {
+  for (const DataSharding sharding : {DataSharding::kNone, DataSharding::kZero1}) {
     on_mesh(1, 1, [&](const Axis& dp, const Axis& tp) {
       const auto one = [&](const std::vector<int64_t>& micro_batches) {
         const auto model = model_on(tp);
-        DataParallel data_parallel(model->parameters(), dp,
-                                   {.precision = {.param = at::kBFloat16, .reduce = at::kFloat},
-                                    .shard_states = shard_states});
+        GradientSync sync(
+            model->parameters(), dp,
+            {.sharding = sharding,
+             .precision = ShardPrecision{.param = at::kBFloat16, .reduce = at::kFloat}});
         materialize(*model, {.seed = 5});
-        data_parallel.refresh_weights();
+        sync.refresh_weights();
         for (const int64_t m : micro_batches) backward(*model, dp, tp, m);
-        data_parallel.finish_gradients();
+        sync.complete();
         return gradients_of(*model);
       };
       std::vector<int64_t> all(40);
@@ -145,26 +149,59 @@ TEST(DataParallel, GradientsOfBf16Weights_AddUpInFp32) {
   }
 }
 
-TEST(DataParallel, Buckets_StartOnceEachInTheLastBackward) {
+TEST(GradientSync, Buckets_StartOnceEachInTheLastBackward) {
   on_mesh(2, 1, [](const Axis& dp, const Axis& tp) {
     const auto counting = std::make_shared<test::CountingGroup>(dp.group());
     const auto model = model_on(tp);
-    const auto data_parallel = std::make_shared<DataParallel>(
-        model->parameters(), Axis(counting), DataParallelOptions{.bucket_bytes = kBucketBytes});
-    sum_during_backward(data_parallel, model->sequence());
+    const auto sync = std::make_shared<GradientSync>(
+        model->parameters(), Axis(counting), GradientSyncOptions{.bucket_bytes = kBucketBytes});
+    sum_during_backward(sync, model->sequence());
     materialize(*model, {.seed = 5});
-    data_parallel->begin_step(2);
+    sync->begin(2);
     backward(*model, dp, tp, 0);
     EXPECT_EQ(counting->taken()["all_reduce"], 0);
     backward(*model, dp, tp, 1);
     const int early = counting->taken()["all_reduce"];
-    data_parallel->finish_gradients();
+    sync->complete();
     const int late = counting->taken()["all_reduce"];
     // No layer comes before the embedding, which is tied to the head.
     EXPECT_GE(early, 3);
     EXPECT_GE(late, 1);
     EXPECT_LE(late, 2);
   });
+}
+
+// The sum over dp is what a training loop of one's own can forget.
+TEST(GradientSync, GradientsThatWereNotSummedOverDp_AreRefusedByNormClipAndStep) {
+  for (const bool has_memory : {false, true}) {
+    on_mesh(2, 1, [&](const Axis& dp, const Axis& tp) {
+      const auto model = model_on(tp);
+      const Parameters parameters = model->parameters();
+      if (has_memory) materialize(*model, {.seed = 5});
+      auto sync = std::make_unique<GradientSync>(parameters, dp);
+      if (!has_memory) materialize(*model, {.seed = 5});
+      Optimizer optimizer(parameters, {});
+      if (!has_memory) sync->begin(1);  // the constructor saw no leaves
+      backward(*model, dp, tp, 0);
+      const std::vector<std::function<void()>> uses{
+          [&] { (void)gradient_norm(parameters, tp); }, [&] { clip_gradients(parameters, 2, 1); },
+          [&] { (void)clip_grad_norm(parameters, 1); }, [&] { optimizer.step(0.1); }};
+      for (const auto& each : uses) {
+        const Error error = test::thrown_by(each);
+        EXPECT_EQ(error.code(), Code::kUsage);
+        EXPECT_NE(std::string(error.what()).find("call complete() of the GradientSync"),
+                  std::string::npos)
+            << error.what();
+      }
+      sync->complete();
+      for (const auto& each : uses) each();
+      EXPECT_EQ(test::thrown_by([&] { sync->begin(1); }).code(), Code::kUsage);  // stale gradients
+      optimizer.zero_grad();
+      sync.reset();  // nobody sums over dp any more: the ranks train on their own
+      backward(*model, dp, tp, 1);
+      for (const auto& each : uses) each();
+    });
+  }
 }
 
 struct Sharding {

@@ -2,15 +2,15 @@
 #include <memory>
 
 #include "cleave/optim/optimizer.h"
-#include "cleave/parallel/data_parallel.h"
+#include "cleave/parallel/gradient_sync.h"
 
 namespace cleave {
 
-/// Options of Zero1Optimizer, as in DataParallelOptions.
+/// Options of Zero1Optimizer, as in GradientSyncOptions.
 struct Zero1Options {
   ShardPrecision precision{};
-  Parameters separate_buckets{};
-  int64_t bucket_bytes = DataParallelOptions{}.bucket_bytes;
+  const PipelineModel* pipeline = nullptr;
+  int64_t bucket_bytes = GradientSyncOptions{}.bucket_bytes;
 };
 
 /// ZeRO-1: an optimizer whose master weights and moments are sharded over data-parallel ranks,
@@ -36,27 +36,25 @@ class Zero1Optimizer : public Optimizer {
   /// Shards the leaves. If they have memory already, call gather_weights() next.
   Zero1Optimizer(const Parameters& parameters, const Axis& dp, const OptimizerOptions& options,
                  const Zero1Options& zero1 = {});
+  /// Of the parameters of a GradientSync with kZero1, which has sharded their leaves.
+  Zero1Optimizer(std::shared_ptr<GradientSync> gradients, const OptimizerOptions& options);
 
   /// Gathers the weights that forward reads from the leaves. Call it after the leaves are filled.
   /// Collective.
-  void gather_weights() { data_parallel_->refresh_weights(); }
-  /// Sums the whole gradients into those of the shards. Call it after a step's last backward; a
-  /// second call in a step changes nothing. Collective.
-  void reduce_gradients() { data_parallel_->finish_gradients(); }
+  void gather_weights() { gradients_->refresh_weights(); }
+  /// Sums the whole gradients into those of the shards: complete() of gradients(). Call it after a
+  /// step's last backward; a second call in a step changes nothing. Collective.
+  void reduce_gradients() { gradients_->complete(); }
   /// Updates the shards and gathers the weights. Throws Error(kUsage) before reduce_gradients().
   /// Collective.
   void step(double lr, double gradient_scale = 1) override;
   void zero_grad() override;
 
-  /// For sum_during_backward().
-  [[nodiscard]] const std::shared_ptr<DataParallel>& data_parallel() const {
-    return data_parallel_;
-  }
+  /// For begin() and sum_during_backward().
+  [[nodiscard]] const std::shared_ptr<GradientSync>& gradients() const { return gradients_; }
 
  private:
-  Zero1Optimizer(const Parameters& parameters, std::shared_ptr<DataParallel> data_parallel,
-                 const OptimizerOptions& options);
-  std::shared_ptr<DataParallel> data_parallel_;
+  std::shared_ptr<GradientSync> gradients_;
 };
 
 }  // namespace cleave

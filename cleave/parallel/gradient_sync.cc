@@ -1,4 +1,4 @@
-#include "cleave/parallel/data_parallel.h"
+#include "cleave/parallel/gradient_sync.h"
 
 #include <algorithm>
 #include <limits>
@@ -11,7 +11,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "cleave/layout/node.h"
-#include "cleave/parallel/gradient_state.h"
+#include "cleave/nn/gradient_state.h"
 
 // Why a layer's gradients are complete when backward reaches the identity node on its input: of the
 // ready nodes autograd's engine runs the one that was created last, so all nodes of the layer's
@@ -45,8 +45,8 @@ class AccumulateInto : public torch::autograd::PostAccumulateGradHook {
 /// Reports when backward has finished a call of a layer.
 class GradSyncHook : public Wrap {
  public:
-  GradSyncHook(std::shared_ptr<DataParallel> data_parallel, size_t layer)
-      : data_parallel_(std::move(data_parallel)), layer_(layer) {}
+  GradSyncHook(std::shared_ptr<GradientSync> sync, size_t layer)
+      : sync_(std::move(sync)), layer_(layer) {}
 
   [[nodiscard]] bool is_outermost() const override { return true; }
 
@@ -54,62 +54,90 @@ class GradSyncHook : public Wrap {
                const Next& next) override {
     if (!needs_grad(x.local())) return next(x, context);
     const auto identity = [](const Tensor& t) { return t; };
-    const auto passed = [sums = data_parallel_, layer = layer_](const Tensor& gradient) {
-      sums->finish_pass(layer);
+    const auto passed = [sync = sync_, layer = layer_](const Tensor& gradient) {
+      sync->finish_pass(layer);
       return gradient;
     };
     return next(x.with(differentiable("grad_sync", x.local(), identity, passed)), context);
   }
 
  private:
-  std::shared_ptr<DataParallel> data_parallel_;
+  std::shared_ptr<GradientSync> sync_;
   size_t layer_;
 };
 
-DataParallel::DataParallel(const Parameters& parameters, const Axis& dp,
-                           DataParallelOptions options)
-    : dp_(dp), options_(std::move(options)) {
+GradientSync::GradientSync(Parameters parameters, const Axis& dp,
+                           const GradientSyncOptions& options)
+    : parameters_(std::move(parameters)), dp_(std::make_shared<const Axis>(dp)), options_(options) {
+  record_on_leaves();
+  if (options.sharding == DataSharding::kFsdp) return;
+  if (options.precision) {
+    add_buckets(parameters_, *options.precision);
+    return;
+  }
+  std::map<at::ScalarType, Parameters> by_type;
+  for (const auto& p : parameters_) by_type[p->leaf().scalar_type()].push_back(p);
+  for (const auto& [type, own] : by_type) add_buckets(own, {.param = type, .reduce = type});
+}
+
+void GradientSync::add_buckets(const Parameters& parameters, const ShardPrecision& precision) {
   // With one data-parallel rank the only sums are over tp: one bucket needs one collective.
-  const int64_t most = dp.size() == 1 ? std::numeric_limits<int64_t>::max() : options_.bucket_bytes;
-  const auto item = static_cast<int64_t>(at::elementSize(options_.precision.reduce));
-  const Parameters& separate = options_.separate_buckets;
+  const int64_t most =
+      dp_->size() == 1 ? std::numeric_limits<int64_t>::max() : options_.bucket_bytes;
+  const auto item = static_cast<int64_t>(at::elementSize(precision.reduce));
+  // A parameter that other stages use has its own bucket: all of its ranks shard it the same way.
+  Parameters tied;
+  if (is_zero1() && options_.pipeline != nullptr) tied = options_.pipeline->tied_parameters();
+  const auto is_tied = [&](const auto& p) {
+    return std::find(tied.begin(), tied.end(), p) != tied.end();
+  };
+  const auto first = std::ssize(buckets_);
   Parameters bucket;
   int64_t bytes = 0;
   for (const auto& p : parameters) {
-    if (std::find(separate.begin(), separate.end(), p) != separate.end()) continue;
+    if (is_tied(p)) continue;
     bucket.push_back(p);
     // Counts the whole tensor, so that all ranks of tp form the same buckets.
     bytes += item * p->numel();
     if (bytes < most) continue;
-    add_bucket(std::exchange(bucket, {}));
+    add_bucket(std::exchange(bucket, {}), precision);
     bytes = 0;
   }
-  if (!bucket.empty()) add_bucket(std::move(bucket));
-  std::reverse(buckets_.begin(), buckets_.end());
-  for (const auto& p : separate) add_bucket({p});
+  if (!bucket.empty()) add_bucket(std::move(bucket), precision);
+  std::reverse(buckets_.begin() + first, buckets_.end());
+  for (const auto& p : parameters) {
+    if (is_tied(p)) add_bucket({p}, precision);
+  }
 }
 
-void DataParallel::add_bucket(Parameters parameters) {
-  Bucket bucket;
-  bucket.sums.resize(parameters.size());
-  bucket.shards = options_.shard_states
-                      ? std::make_unique<FlatShards>(std::move(parameters), dp_)
-                      : std::make_unique<FlatShards>(std::move(parameters), Axis(), dp_);
-  buckets_.push_back(std::move(bucket));
+void GradientSync::add_bucket(Parameters parameters, const ShardPrecision& precision) {
+  const size_t count = parameters.size();
+  auto shards = is_zero1() ? std::make_unique<FlatShards>(std::move(parameters), *dp_)
+                           : std::make_unique<FlatShards>(std::move(parameters), Axis(), *dp_);
+  buckets_.push_back({.shards = std::move(shards), .precision = precision});
+  buckets_.back().sums.resize(count);
 }
 
-void DataParallel::refresh_weights() {
+/// Lets the leaves, which can be other tensors in each step, know who completes their gradients.
+void GradientSync::record_on_leaves() const {
+  for (const auto& p : parameters_) record_sync(*p, dp_);
+}
+
+void GradientSync::refresh_weights() {
   const at::NoGradGuard no_grad;
-  const ShardPrecision& precision = options_.precision;
-  const bool is_sharded = options_.shard_states && dp_.size() > 1;
-  Work next = is_sharded ? buckets_[0].shards->start_gather(precision.param) : Work();
+  record_on_leaves();
+  const bool is_sharded = is_zero1() && dp_->size() > 1;
+  const auto start_gather = [](const Bucket& bucket) {
+    return bucket.shards->start_gather(bucket.precision.param);
+  };
+  Work next = is_sharded ? start_gather(buckets_[0]) : Work();
   for (size_t b = 0; b < buckets_.size(); ++b) {
     Bucket& bucket = buckets_[b];
     const Parameters& parameters = bucket.shards->parameters();
     if (!is_sharded) {
       for (size_t i = 0; i < parameters.size(); ++i) {
         const Tensor& leaf = parameters[i]->leaf();
-        if (leaf.scalar_type() != precision.param) {
+        if (leaf.scalar_type() != bucket.precision.param) {
           set_compute_copy(bucket, i, leaf.detach());
         }
       }
@@ -117,35 +145,35 @@ void DataParallel::refresh_weights() {
     }
     const Tensor whole = next.wait();
     // Gather the next bucket while this one is copied.
-    if (b + 1 < buckets_.size()) next = buckets_[b + 1].shards->start_gather(precision.param);
+    if (b + 1 < buckets_.size()) next = start_gather(buckets_[b + 1]);
     const std::vector<Tensor> parts = bucket.shards->parts_of(whole);
     for (size_t i = 0; i < parts.size(); ++i) set_compute_copy(bucket, i, parts[i]);
   }
 }
 
-void DataParallel::set_compute_copy(Bucket& bucket, size_t i, const Tensor& value) {
+void GradientSync::set_compute_copy(Bucket& bucket, size_t i, const Tensor& value) {
   Parameter& p = *bucket.shards->parameters()[i];
   if (p.is_readable() && !p.use().is_same(p.leaf())) {
     p.use().detach().copy_(value);  // graphs and kernels refer to this tensor
     return;
   }
   const Tensor read =
-      value.to(options_.precision.param, /*non_blocking=*/false, /*copy=*/true).requires_grad_();
-  if (options_.precision.param != options_.precision.reduce) {
+      value.to(bucket.precision.param, /*non_blocking=*/false, /*copy=*/true).requires_grad_();
+  if (bucket.precision.param != bucket.precision.reduce) {
     bucket.sums[i] = std::make_shared<Tensor>();
     torch::autograd::impl::set_post_acc_grad_hooks(
-        read, std::make_unique<AccumulateInto>(bucket.sums[i], options_.precision.reduce));
+        read, std::make_unique<AccumulateInto>(bucket.sums[i], bucket.precision.reduce));
   }
   p.set_use(read);
 }
 
-Tensor& DataParallel::gradient_of(const Bucket& bucket, size_t i) {
+Tensor& GradientSync::gradient_of(const Bucket& bucket, size_t i) {
   const Parameter& p = *bucket.shards->parameters()[i];
   if (bucket.sums[i]) return *bucket.sums[i];
   return (p.is_readable() ? p.use() : p.leaf()).mutable_grad();
 }
 
-bool DataParallel::has_unfinished_gradients() const {
+bool GradientSync::has_incomplete_gradients() const {
   for (const Bucket& bucket : buckets_) {
     if (bucket.reduction.is_pending()) return true;
     for (size_t i = 0; i < bucket.sums.size(); ++i) {
@@ -158,51 +186,72 @@ bool DataParallel::has_unfinished_gradients() const {
   return false;
 }
 
-// Whether finish_gradients() ran in this step already. Throws if a backward ran since.
-bool DataParallel::is_finished() const {
+// Whether complete() ran in this step already. Throws if a backward ran since.
+bool GradientSync::is_complete() const {
   for (const Bucket& bucket : buckets_) {
     if (bucket.reduction.is_pending()) return false;
     for (const auto& p : bucket.shards->parameters()) {
       if (!has_record(*p)) return false;
-      for (const Axis& axis : {p->axis(), dp_}) (void)is_summed(*p, axis);
+      for (const Axis& axis : {p->axis(), *dp_}) (void)is_summed(*p, axis);
     }
   }
-  CLEAVE_CHECK(!has_unfinished_gradients(), Code::kUsage,
+  CLEAVE_CHECK(!has_incomplete_gradients(), Code::kUsage,
                "backward ran after the gradients were reduced; reduce them once a step, after the "
                "last backward, and call zero_grad() before the next step");
   return true;
 }
 
-void DataParallel::drop_gradients() {
+void GradientSync::drop_gradients() {
   for (const Bucket& bucket : buckets_) {
     for (size_t i = 0; i < bucket.sums.size(); ++i) gradient_of(bucket, i).reset();
   }
 }
 
-void DataParallel::finish_pass(size_t layer) {
+void GradientSync::finish_pass(size_t layer) {
   if (++num_passed_[layer] != num_passes_) return;
   while (num_started_ < buckets_.size() && buckets_[num_started_].first_layer >= layer) {
     start_next();
   }
 }
 
-void DataParallel::start_next() {
+void GradientSync::start_next() {
   Bucket& bucket = buckets_[num_started_++];
   for (const auto& p : bucket.shards->parameters()) {
     CLEAVE_CHECK(
         p->is_flat() == bucket.shards->is_sharded(), Code::kUsage, p->name(),
         " was sharded by fully_shard, which sums gradients itself; shard the layers before "
-        "the NxDPPModel is made, or use no DataParallel");
+        "the NxDPPModel is made, or give GradientSync the sharding kFsdp");
   }
   std::vector<Tensor> gradients;
   for (size_t i = 0; i < bucket.sums.size(); ++i) {
     gradients.push_back(std::exchange(gradient_of(bucket, i), {}));
   }
-  bucket.reduction = bucket.shards->start_reduce(std::move(gradients), options_.precision.reduce);
+  bucket.reduction = bucket.shards->start_reduce(std::move(gradients), bucket.precision.reduce);
 }
 
-void DataParallel::finish_gradients() {
-  if (is_finished()) return;
+void GradientSync::begin(size_t num_micro_batches) {
+  record_on_leaves();
+  check_no_stale_gradients(parameters_);
+  // Deferred weight gradients are not there yet when backward has passed a layer.
+  const bool defers = options_.pipeline != nullptr && options_.pipeline->defers_weight_gradients();
+  num_passes_ = defers ? 0 : num_micro_batches;
+}
+
+void GradientSync::complete() {
+  record_on_leaves();
+  if (options_.sharding == DataSharding::kFsdp) {
+    Axis tp;
+    for (const auto& p : parameters_) {
+      if (p->axis().size() > 1) tp = p->axis();
+    }
+    finish_gradients(parameters_, tp);  // parameters that the loss does not use get zeros
+  } else if (!is_complete()) {
+    sum_buckets();
+  }
+  if (options_.pipeline != nullptr) options_.pipeline->sum_tied_gradients();
+}
+
+void GradientSync::sum_buckets() {
   while (num_started_ < buckets_.size()) start_next();
   for (Bucket& bucket : buckets_) {
     const std::vector<Tensor> reduced = bucket.reduction.finish();
@@ -217,11 +266,11 @@ void DataParallel::finish_gradients() {
   std::fill(num_passed_.begin(), num_passed_.end(), 0);
 }
 
-void sum_during_backward(const std::shared_ptr<DataParallel>& data_parallel,
+void sum_during_backward(const std::shared_ptr<GradientSync>& sync,
                          const std::vector<Layer*>& in_order) {
-  if (data_parallel->dp_.size() == 1) return;
-  auto& buckets = data_parallel->buckets_;
-  data_parallel->num_passed_.assign(in_order.size(), 0);
+  auto& buckets = sync->buckets_;
+  if (sync->dp_->size() == 1 || buckets.empty()) return;
+  sync->num_passed_.assign(in_order.size(), 0);
   std::map<const Parameter*, size_t> first;
   for (size_t l = 0; l < in_order.size(); ++l) {
     for (const auto& p : in_order[l]->parameters()) first.emplace(p.get(), l);
@@ -240,7 +289,7 @@ void sum_during_backward(const std::shared_ptr<DataParallel>& data_parallel,
   std::set<size_t> ends;
   for (const auto& bucket : buckets) ends.insert(bucket.first_layer);
   for (const size_t layer : ends) {
-    in_order[layer]->attach(std::make_unique<GradSyncHook>(data_parallel, layer));
+    in_order[layer]->attach(std::make_unique<GradSyncHook>(sync, layer));
   }
 }
 

@@ -1,10 +1,10 @@
 #pragma once
-#include <string>
+#include <memory>
 
-#include "cleave/parallel/gradients.h"
+#include "cleave/nn/parameter.h"
 
 /// Records over which ranks the gradients of a step are summed already. All code that sums
-/// gradients (finish_gradients, sum_gradients, DataParallel, FSDP, PipelineModel) records it here,
+/// gradients (GradientSync, finish_gradients, sum_gradients, FSDP, PipelineModel) records it here,
 /// skips sums that are done, and refuses gradients that changed since. The record is on the
 /// gradient tensor, so zero_grad() clears it. An internal header: models and training loops do not
 /// need it.
@@ -43,9 +43,14 @@ Axis stages_of(const Parameter& p);
 void record_tied_sum(const Parameter& p);
 bool is_tied_sum(const Parameter& p);
 
+/// Records, on the leaf if it has memory, that a GradientSync completes the gradient of `p` over
+/// the axis `data`. Lasts as long as `data` exists.
+void record_sync(const Parameter& p, const std::shared_ptr<const Axis>& data);
+
 /// Throws Error(kUsage), naming the missing call, unless the gradient of `p` is complete over
-/// tensor-parallel ranks, over the ranks that its leaf is sharded over, and over the stages that
-/// share it. Sums over a plain data-parallel axis are not checked: a parameter does not know it.
+/// tensor-parallel ranks, over the ranks that its leaf is sharded over, over the stages that share
+/// it, and over the data-parallel ranks of its GradientSync. Without a GradientSync a parameter
+/// does not know the ranks that have a plain copy of it.
 void check_complete(const Parameter& p);
 
 }  // namespace cleave

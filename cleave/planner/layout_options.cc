@@ -1,31 +1,14 @@
-#include "cleave/planner/layout.h"
+#include "cleave/planner/layout_options.h"
 
 #include <algorithm>
-
-#include <ATen/ATen.h>
 
 #include "cleave/base/log.h"
 #include "cleave/base/mutant.h"
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/mesh/dry_axis.h"
-#include "cleave/optim/zero1.h"
-#include "cleave/parallel/fsdp.h"
-#include "cleave/parallel/recompute.h"
+#include "cleave/parallel/parallelize.h"
 
 namespace cleave {
-
-std::string ParallelConfig::describe() const {
-  std::string text = str("tp=", tp, pp > 1 ? str(" x pp=", pp) : "", " x dp=", dp);
-  if (pp > 1) text += str(", ", name(schedule));
-  if (stages_per_rank > 1) text += str(" with ", stages_per_rank, " stages a rank");
-  if (sequence_parallel) text += ", sequence parallel";
-  if (sharding == DataSharding::kZero1) text += ", ZeRO-1";
-  if (sharding == DataSharding::kFsdp) text += ", FSDP";
-  if (recompute == RecomputeKind::kFull) text += ", blocks recomputed";
-  if (recompute == RecomputeKind::kSelective) text += ", attention recomputed";
-  return text;
-}
-
 namespace {
 
 /// Warns once per job: under a launcher only on rank 0.
@@ -108,83 +91,13 @@ int64_t default_micro_batch_size(int64_t batch_size, const ParallelConfig& layou
   return layout.pp > 1 ? std::max<int64_t>(1, rows / (int64_t{4} * layout.pp)) : rows;
 }
 
-LayoutAxes dry_axes(const ParallelConfig& l, int pp) {
+ParallelAxes dry_axes(const ParallelConfig& l, int pp) {
   return {
       .pp = dry_axis("pp", pp, l.pp), .dp = dry_axis("dp", 0, l.dp), .tp = dry_axis("tp", 0, l.tp)};
 }
 
 void try_layout(Model& model, const ParallelConfig& layout) {
-  const ParallelizedModel parallelized(model, layout, dry_axes(layout));
-}
-
-ParallelizedModel::ParallelizedModel(Model& model, const ParallelConfig& layout, LayoutAxes axes,
-                                     const OptimizerOptions& optimizer)
-    : layout_(layout), axes_(std::move(axes)) {
-  if (layout.tp > 1) parallelize_module(model, axes_.tp, layout.plan);
-  model.name_tree();
-  pipeline_ = std::make_unique<PipelineModel>(
-      model.sequence(), axes_.pp,
-      PipelineOptions{.schedule = layout.schedule, .stages_per_rank = layout.stages_per_rank});
-  attach_wraps(model);
-  make_optimizer(optimizer);
-}
-
-void ParallelizedModel::attach_wraps(Model& model) {
-  const std::vector<Layer*> sequence = model.sequence();
-  if (layout_.recompute == RecomputeKind::kFull) {
-    for (const size_t i : blocks_of(sequence)) recompute(*sequence[i]);
-  }
-  if (layout_.sharding != DataSharding::kFsdp) return;
-  const ShardPrecision precision{.param = layout_.compute_type, .reduce = layout_.leaf_type()};
-  for (const auto& stage : pipeline_->local_stages()) {
-    fully_shard(stage, axes_.dp, {.precision = precision});
-  }
-}
-
-void ParallelizedModel::make_optimizer(const OptimizerOptions& options) {
-  const ShardPrecision precision{.param = layout_.compute_type, .reduce = layout_.leaf_type()};
-  if (layout_.sharding == DataSharding::kZero1) {
-    auto zero1 = std::make_unique<Zero1Optimizer>(
-        parameters(), axes_.dp, options,
-        Zero1Options{.precision = precision, .separate_buckets = pipeline_->tied_parameters()});
-    data_parallel_ = zero1->data_parallel();
-    optimizer_ = std::move(zero1);
-  } else {
-    if (layout_.sharding == DataSharding::kNone) {
-      data_parallel_ = std::make_shared<DataParallel>(parameters(), axes_.dp,
-                                                      DataParallelOptions{.precision = precision});
-    }
-    optimizer_ = std::make_unique<Optimizer>(parameters(), options);
-  }
-  if (data_parallel_) sum_during_backward(data_parallel_, pipeline_->local_layers());
-}
-
-void ParallelizedModel::refresh_weights() {
-  if (data_parallel_) data_parallel_->refresh_weights();
-}
-
-void ParallelizedModel::step(double lr, double gradient_scale) {
-  optimizer_->step(lr, gradient_scale);
-}
-
-void ParallelizedModel::begin_step(size_t num_micro_batches) {
-  // A backward of zero-bubble ends without the gradients of weights.
-  const bool is_whole = layout_.schedule != ScheduleKind::kZeroBubble;
-  if (data_parallel_) {
-    data_parallel_->begin_step(is_whole ? static_cast<int64_t>(num_micro_batches) : 0);
-  }
-}
-
-void ParallelizedModel::finish_gradients() {
-  if (data_parallel_) {
-    data_parallel_->finish_gradients();
-  } else {
-    for (const auto& p : parameters()) {
-      Tensor& grad = p->leaf().mutable_grad();
-      if (!grad.defined()) grad = at::zeros_like(p->leaf());
-    }
-  }
-  pipeline_->sum_tied_gradients();
+  (void)parallelize(model, model.sequence(), dry_axes(layout), layout);
 }
 
 }  // namespace cleave

@@ -1,4 +1,4 @@
-#include "cleave/parallel/gradient_state.h"
+#include "cleave/nn/gradient_state.h"
 
 #include <algorithm>
 #include <memory>
@@ -23,10 +23,11 @@ struct GradientRecord : c10::BackendMeta {
   }
 };
 
-/// The record on a leaf. The group is weak because a tensor may outlive it.
-struct StageRecord : c10::BackendMeta {
+/// The record on a leaf: who completes its gradients. Weak, because a tensor may outlive them.
+struct LeafRecord : c10::BackendMeta {
   std::weak_ptr<Group> stages;
   bool is_tied = false;
+  std::weak_ptr<const Axis> data;  // of a GradientSync
 };
 
 template <class Record>
@@ -44,17 +45,24 @@ const Tensor& gradient_of(const Parameter& p) {
   return p.leaf().defined() ? p.leaf().grad() : none;
 }
 
-/// Replaces the gradient's record with a copy that `change` has modified.
+/// Replaces the tensor's record with a copy that `change` has modified.
+template <class Record, class Change>
+void change_record(const Tensor& t, const Change& change) {
+  const auto* known = record_on<Record>(t);
+  auto next =
+      known == nullptr ? c10::make_intrusive<Record>() : c10::make_intrusive<Record>(*known);
+  change(*next);
+  t.unsafeGetTensorImpl()->set_backend_meta(std::move(next));
+}
+
 template <class Change>
-void change_record(const Parameter& p, const Change& change) {
+void change_gradient_record(const Parameter& p, const Change& change) {
   const Tensor& gradient = gradient_of(p);
   if (!gradient.defined()) return;
-  const auto* known = record_on<GradientRecord>(gradient);
-  auto next = known == nullptr ? c10::make_intrusive<GradientRecord>()
-                               : c10::make_intrusive<GradientRecord>(*known);
-  next->version = version_of(gradient);
-  change(*next);
-  gradient.unsafeGetTensorImpl()->set_backend_meta(std::move(next));
+  change_record<GradientRecord>(gradient, [&](GradientRecord& record) {
+    record.version = version_of(gradient);
+    change(record);
+  });
 }
 
 void check_unchanged(const Parameter& p, const GradientRecord& record) {
@@ -70,7 +78,7 @@ bool has_same_ranks(const Axis& a, const Axis& b) {
 }
 
 void record_sum(const Parameter& p, const Axis& axis) {
-  change_record(p, [&](GradientRecord& record) {
+  change_gradient_record(p, [&](GradientRecord& record) {
     if (axis.size() > 1 && !record.has(axis)) record.summed.push_back(axis.ranks());
   });
 }
@@ -87,7 +95,7 @@ bool is_summed(const Parameter& p, const Axis& axis) {
 }
 
 void record_mean(const Parameter& p) {
-  change_record(p, [](GradientRecord& record) { record.is_mean = true; });
+  change_gradient_record(p, [](GradientRecord& record) { record.is_mean = true; });
 }
 
 bool has_record(const Parameter& p) {
@@ -111,25 +119,30 @@ void check_no_stale_gradients(const Parameters& parameters) {
 }
 
 void record_scaled(const Parameter& p) {
-  if (has_record(p)) change_record(p, [](GradientRecord&) {});
+  if (has_record(p)) change_gradient_record(p, [](GradientRecord&) {});
 }
 
 void record_stages(const Parameter& p, const Axis& stages, bool is_tied) {
   if (stages.size() == 1) return;
-  auto record = c10::make_intrusive<StageRecord>();
-  record->stages = stages.group();
-  record->is_tied = is_tied;
-  p.leaf().unsafeGetTensorImpl()->set_backend_meta(std::move(record));
+  change_record<LeafRecord>(p.leaf(), [&](LeafRecord& record) {
+    record.stages = stages.group();
+    record.is_tied = is_tied;
+  });
+}
+
+void record_sync(const Parameter& p, const std::shared_ptr<const Axis>& data) {
+  if (!p.leaf().defined()) return;
+  change_record<LeafRecord>(p.leaf(), [&](LeafRecord& record) { record.data = data; });
 }
 
 Axis stages_of(const Parameter& p) {
-  const auto* record = record_on<StageRecord>(p.leaf());
+  const auto* record = record_on<LeafRecord>(p.leaf());
   const auto group = record == nullptr ? nullptr : record->stages.lock();
   return group ? Axis(group) : Axis();
 }
 
 void record_tied_sum(const Parameter& p) {
-  change_record(p, [](GradientRecord& record) { record.is_tied_sum = true; });
+  change_gradient_record(p, [](GradientRecord& record) { record.is_tied_sum = true; });
 }
 
 bool is_tied_sum(const Parameter& p) {
@@ -142,24 +155,33 @@ bool is_tied_sum(const Parameter& p) {
 void check_complete(const Parameter& p) {
   const Tensor& gradient = gradient_of(p);
   const auto* record = record_on<GradientRecord>(gradient);
+  const auto* leaf = record_on<LeafRecord>(p.leaf());
+  const std::shared_ptr<const Axis> data = leaf == nullptr ? nullptr : leaf->data.lock();
   if (!gradient.defined()) {
     const bool is_on_copy = p.leaf().defined() && p.is_readable() && !p.use().is_same(p.leaf());
     CLEAVE_CHECK(!is_on_copy, Code::kUsage, p.name(),
                  ": forward reads a copy of the weight (ZeRO-1, or another type), and the leaf has "
-                 "no gradient yet; call reduce_gradients() of the Zero1Optimizer, or "
-                 "finish_gradients() of the DataParallel, after the last backward");
+                 "no gradient yet; call reduce_gradients() of the Zero1Optimizer, or complete() "
+                 "of the GradientSync, after the last backward");
     return;
   }
-  const bool is_whole = !p.gradient_is_partial() || p.is_flat();
-  CLEAVE_CHECK(is_whole || (record != nullptr && record->has(p.axis())), Code::kUsage, p.name(),
-               ": each rank of ", p.axis().name(),
-               " has a part of the gradient; call finish_gradients(parameters, tp) after the last "
+  const auto has = [&](const Axis& axis) { return record != nullptr && record->has(axis); };
+  const auto call = [&](const char* without_sync) {
+    return data ? "complete() of the GradientSync" : without_sync;
+  };
+  const bool is_whole = !p.gradient_is_partial() || p.is_flat() || has(p.axis());
+  CLEAVE_CHECK(is_whole, Code::kUsage, p.name(), ": each rank of ", p.axis().name(),
+               " has a part of the gradient; call ", call("finish_gradients(parameters, tp)"),
+               " after the last backward");
+  const bool is_sum = !data || data->size() == 1 || p.is_flat() || has(*data);
+  CLEAVE_CHECK(is_sum, Code::kUsage, p.name(), ": each rank of ", data->name(),
+               " has a part of the gradient; call complete() of the GradientSync after the last "
                "backward");
-  const auto* stage = record_on<StageRecord>(p.leaf());
-  const bool is_tied = stage != nullptr && stage->is_tied;
+  const bool is_tied = leaf != nullptr && leaf->is_tied;
   CLEAVE_CHECK(!is_tied || (record != nullptr && record->is_tied_sum), Code::kUsage, p.name(),
                " is used by several pipeline stages, each of which has a part of the gradient; "
-               "call sum_tied_gradients() of the PipelineModel after the last backward");
+               "call ",
+               call("sum_tied_gradients() of the PipelineModel"), " after the last backward");
 }
 
 }  // namespace cleave

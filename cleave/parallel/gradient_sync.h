@@ -1,0 +1,110 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "cleave/nn/layer.h"
+#include "cleave/parallel/config.h"
+#include "cleave/parallel/flat_shards.h"
+#include "cleave/pipeline/pipeline_model.h"
+
+namespace cleave {
+
+/// How GradientSync treats weights and gradients.
+struct GradientSyncOptions {
+  /// kZero1: leaves and optimizer states are sharded over dp. kFsdp: fully_shard has wrapped the
+  /// layers, which sum their gradients during backward.
+  DataSharding sharding = DataSharding::kNone;
+  /// Nothing: the types of the leaves, which have memory then.
+  std::optional<ShardPrecision> precision = ShardPrecision{};
+  /// The pipeline that computes the gradients; it must outlive backward. Null: there is none.
+  const PipelineModel* pipeline = nullptr;
+  /// A bucket is closed when the gradients of its parameters, each counted whole, reach this size.
+  int64_t bucket_bytes = int64_t{8} << 20;
+};
+
+/// Completes the gradients of training steps: over the tensor-parallel ranks where they are
+/// partial, over the data-parallel ranks, and over the pipeline stages that share a parameter.
+///
+///   GradientSync gradients(model.parameters(), mesh["dp"]);
+///   every step:
+///     gradients.begin(num_micro_batches);
+///     ... backward of each micro-batch ...
+///     gradients.complete();
+///     clip_grad_norm(model.parameters(), 1.0);
+///     optimizer.step(lr);
+///     optimizer.zero_grad();
+///
+/// The loss is divided by the global number of labels, so that sums are the gradient of the global
+/// mean. Norms, clipping and optimizers refuse gradients that are not complete.
+///
+/// If the compute type differs from the type of gradient sums, forward reads copies of the leaves,
+/// and each micro-batch's gradient is added immediately to a sum in the wider type: bf16 weights
+/// have fp32 gradients, 4 bytes an element from the second micro-batch to the end of the step. With
+/// one micro-batch and one data-parallel rank nothing is added, and gradients stay in bf16.
+///
+/// Gradients are summed over dp bucket by bucket, in the reverse order of the parameters. With
+/// sum_during_backward() a bucket starts as soon as the step's last backward has finished its
+/// layers; the results are the same bits.
+class GradientSync {
+ public:
+  /// `parameters`: those with memory on this rank, which they may get later. ZeRO-1 shards their
+  /// leaves here.
+  GradientSync(Parameters parameters, const Axis& dp, const GradientSyncOptions& options = {});
+
+  [[nodiscard]] const Parameters& parameters() const { return parameters_; }
+
+  /// Updates the weights that forward reads from the leaves. Call it after the leaves are filled
+  /// and after each optimizer step. Collective.
+  void refresh_weights();
+
+  /// Begins a step in which backward runs `num_micro_batches` times through each layer. With 0, for
+  /// an unknown number, and without this call, all buckets wait for complete(). Throws
+  /// Error(kUsage) if gradients of an earlier step are left.
+  void begin(size_t num_micro_batches);
+  /// Completes the leaves' gradients. Call it after the last backward of a step. A second call in a
+  /// step changes nothing; Error(kUsage) if a backward ran since the first. Collective.
+  void complete();
+  /// Whether backward has left gradients on copies of the leaves that complete() has not summed.
+  [[nodiscard]] bool has_incomplete_gradients() const;
+  /// Discards those gradients.
+  void drop_gradients();
+
+ private:
+  friend class GradSyncHook;
+  friend void sum_during_backward(const std::shared_ptr<GradientSync>& sync,
+                                  const std::vector<Layer*>& in_order);
+
+  struct Bucket {
+    std::unique_ptr<FlatShards> shards;
+    ShardPrecision precision;
+    std::vector<std::shared_ptr<Tensor>> sums{};  // by parameter; nullptr: autograd accumulates
+    size_t first_layer = 0;                       // the first called layer with its parameters
+    GradientReduction reduction{};
+  };
+  void add_buckets(const Parameters& parameters, const ShardPrecision& precision);
+  void add_bucket(Parameters parameters, const ShardPrecision& precision);
+  void record_on_leaves() const;
+  void set_compute_copy(Bucket& bucket, size_t i, const Tensor& value);
+  [[nodiscard]] static Tensor& gradient_of(const Bucket& bucket, size_t i);
+  [[nodiscard]] bool is_complete() const;
+  [[nodiscard]] bool is_zero1() const { return options_.sharding == DataSharding::kZero1; }
+  void finish_pass(size_t layer);
+  void start_next();
+  void sum_buckets();
+
+  Parameters parameters_;
+  std::shared_ptr<const Axis> dp_;  // the leaves refer to it
+  GradientSyncOptions options_;
+  std::vector<Bucket> buckets_;     // in the order in which they start; none with FSDP
+  size_t num_started_ = 0;          // in this step
+  size_t num_passes_ = 0;           // through each layer in this step
+  std::vector<size_t> num_passed_;  // passes finished in this step, by layer
+};
+
+/// Lets the buckets of `sync` start during backward. `in_order`: the layers with its parameters, in
+/// call order. Call it once, after recompute() on those layers.
+void sum_during_backward(const std::shared_ptr<GradientSync>& sync,
+                         const std::vector<Layer*>& in_order);
+
+}  // namespace cleave

@@ -1,0 +1,56 @@
+#include "cleave/parallel/parallelize.h"
+
+#include <utility>
+
+#include "cleave/base/str.h"
+#include "cleave/parallel/fsdp.h"
+#include "cleave/parallel/recompute.h"
+#include "cleave/parallel/zero1.h"
+
+namespace cleave {
+
+std::string ParallelConfig::describe() const {
+  std::string text = str("tp=", tp, pp > 1 ? str(" x pp=", pp) : "", " x dp=", dp);
+  if (pp > 1) text += str(", ", name(schedule));
+  if (stages_per_rank > 1) text += str(" with ", stages_per_rank, " stages a rank");
+  if (sequence_parallel) text += ", sequence parallel";
+  if (sharding == DataSharding::kZero1) text += ", ZeRO-1";
+  if (sharding == DataSharding::kFsdp) text += ", FSDP";
+  if (recompute == RecomputeKind::kFull) text += ", blocks recomputed";
+  if (recompute == RecomputeKind::kSelective) text += ", attention recomputed";
+  return text;
+}
+
+Parallelized parallelize(Layer& model, const std::vector<Layer*>& sequence,
+                         const ParallelAxes& axes, const ParallelConfig& config,
+                         const OptimizerOptions& optimizer) {
+  Parallelized out{
+      .config = config, .axes = axes, .pipeline = {}, .gradients = {}, .optimizer = {}};
+  if (config.tp > 1) parallelize_module(model, axes.tp, config.plan);
+  model.name_tree();
+  out.pipeline = std::make_unique<PipelineModel>(
+      sequence, axes.pp,
+      PipelineOptions{.schedule = config.schedule, .stages_per_rank = config.stages_per_rank});
+  if (config.recompute == RecomputeKind::kFull) {
+    for (const size_t block : blocks_of(sequence)) recompute(*sequence[block]);
+  }
+  const ShardPrecision precision{.param = config.compute_type, .reduce = config.leaf_type()};
+  if (config.sharding == DataSharding::kFsdp) {
+    for (const auto& stage : out.pipeline->local_stages()) {
+      fully_shard(stage, axes.dp, {.precision = precision});
+    }
+  }
+  out.gradients = std::make_shared<GradientSync>(
+      out.parameters(), axes.dp,
+      GradientSyncOptions{
+          .sharding = config.sharding, .precision = precision, .pipeline = out.pipeline.get()});
+  sum_during_backward(out.gradients, out.pipeline->local_layers());
+  if (config.sharding == DataSharding::kZero1) {
+    out.optimizer = std::make_unique<Zero1Optimizer>(out.gradients, optimizer);
+  } else {
+    out.optimizer = std::make_unique<Optimizer>(out.parameters(), optimizer);
+  }
+  return out;
+}
+
+}  // namespace cleave
