@@ -26,7 +26,7 @@ struct TrainSetup {
   TrainOptions options;
   Json config;                                 ///< config.json of the model, as it will be saved
   std::optional<ModelFolder> folder;           ///< with the weights to load; none for a preset
-  std::shared_ptr<const Tokenizer> tokenizer;  ///< null if the data are ids
+  std::shared_ptr<const Tokenizer> tokenizer;  ///< null if the data are ids and there is none
   std::string tokenizer_folder;                ///< of the tokenizer's files; "" = bytes or none
   ParallelConfig layout;
   std::optional<Forecast> planned;  ///< of a step; none if it failed

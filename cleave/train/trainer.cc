@@ -413,6 +413,7 @@ std::string Trainer::state_json() const {
   state["seed"] = static_cast<int64_t>(setup_.options.seed);  // JSON readers take int64
   state["shuffle"] = setup_.options.shuffle;
   state["batch_size"] = setup_.options.batch_size;
+  if (setup_.data->is_text()) state["seq_len"] = setup_.options.seq_len;
   state["data"] = to_hex(setup_.data->fingerprint());
   if (loss_scale_.is_on()) {
     state["loss_scale"] = loss_scale_.value();
