@@ -12,12 +12,14 @@ namespace {
 void define(Flags& flags, EvalOptions& options) {
   flags.group("model and data");
   flags.add(&options.model, {"model", "DIR", "model or run folder", "required"});
+  flags.takes_word();
   flags.many(
       &options.data,
       {"data", "FILES",
        "as for train: text, CSV, or JSONL with \"text\", \"input_ids\" or \"label\"", "required"});
   flags.add(&options.tokenizer, tokenizer_text());
-  flags.add(&options.seq_len, {"seq-len", "N", "tokens per sequence"}, kLength);
+  flags.add(&options.seq_len, {"seq-len", "N", "tokens per sequence", "the run's, else 256"},
+            kLength);
   flags.add(&options.batch_size, {"batch-size", "N", "sequences per forward pass"}, kSequences);
   flags.toggle(&options.json,
                {"json", "", "print one JSON object: loss, and perplexity or accuracy", "off"});
@@ -38,7 +40,7 @@ void check(const EvalOptions& options, const Flags& flags) {
 Command eval_command() {
   return {.name = "eval",
           .summary = "measure a model's mean loss and perplexity or accuracy on data",
-          .usage = "--model DIR --data FILES [flags]",
+          .usage = "[--model] DIR --data FILES [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<EvalOptions>();
             define(flags, *options);

@@ -13,6 +13,7 @@ namespace {
 void define(Flags& flags, PredictOptions& options) {
   flags.group("model and texts");
   flags.add(&options.model, {"model", "DIR", "model or run folder", "required"});
+  flags.takes_word();
   flags.each(&options.texts,
              {"text", "TEXT", "text to classify, or with [MASK] to fill in; may be repeated"});
   flags.add(&options.text_file, {"text-file", "FILE",
@@ -20,7 +21,8 @@ void define(Flags& flags, PredictOptions& options) {
                                  "text, review or sentence",
                                  "none"});
   flags.add(&options.tokenizer, tokenizer_text());
-  flags.add(&options.seq_len, {"seq-len", "N", "maximum tokens per text", "the model's positions"},
+  flags.add(&options.seq_len,
+            {"seq-len", "N", "maximum tokens per text", "the run's, else the model's positions"},
             kLength);
   flags.add(&options.batch_size, {"batch-size", "N", "texts per forward pass"}, kSequences);
   flags.group("output");
@@ -46,7 +48,7 @@ void check(const PredictOptions& options, const Flags& flags) {
 Command predict_command() {
   return {.name = "predict",
           .summary = "classify texts, or fill in [MASK]",
-          .usage = "--model DIR --text TEXT [flags]",
+          .usage = "[--model] DIR --text TEXT [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<PredictOptions>();
             define(flags, *options);

@@ -41,7 +41,7 @@ struct GenerateOptions : RunOptions {
 /// Options of `cleave eval`.
 struct EvalOptions : RunOptions {
   std::vector<std::string> data;
-  int64_t seq_len = 256;
+  int64_t seq_len = 0;  ///< tokens per sequence; 0 = that of the run, else 256
   int64_t batch_size = 8;
 };
 
@@ -50,7 +50,7 @@ struct PredictOptions : RunOptions {
   std::vector<std::string> texts;
   std::string text_file;  ///< one text per line, JSONL with `text`, or CSV
   int64_t top_k = 5;      ///< words shown per masked token
-  int64_t seq_len = 0;    ///< tokens read per text; 0 = the model's positions
+  int64_t seq_len = 0;    ///< tokens read per text; 0 = that of the run, else the positions
   int64_t batch_size = 16;
 };
 
