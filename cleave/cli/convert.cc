@@ -25,6 +25,7 @@ ModelFormat format_of(const std::string& word) {
 void define(Flags& flags, ConvertOptions& options, Words& words) {
   flags.add(&options.from,
             {"from", "DIR", "model folder in any format, or run folder", "required"});
+  flags.takes_word();
   flags.add(&options.to, {"to", "DIR", "new folder; must not exist", "required"});
   flags.choice(&words.format, {"format", "", "format of the new tensor files"},
                {"safetensors", "bin", "oslo", "nxd"});
@@ -66,7 +67,7 @@ int run(ConvertOptions& options, const Words& words, const Flags& flags) {
 Command convert_command() {
   return {.name = "convert",
           .summary = "convert a model to another file format, layout or dtype",
-          .usage = "--from DIR --to DIR [flags]",
+          .usage = "[--from] DIR --to DIR [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<ConvertOptions>();
             auto words = std::make_shared<Words>();

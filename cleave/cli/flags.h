@@ -50,6 +50,7 @@ class Flags {
     CLI::Option* option = nullptr;    ///< --name
     CLI::Option* opposite = nullptr;  ///< --no-name of a switch
     bool is_shown_negative = false;   ///< help shows --no-name
+    bool takes_word = false;          ///< a word without a flag is its value
   };
 
   explicit Flags(CLI::App& app);
@@ -82,6 +83,8 @@ class Flags {
   void add_flag(FlagText text, Arity arity, Set set);
   /// The next positional argument.
   void positional(std::string* target, FlagText text);
+  /// A word without a flag is the value of the flag that was added last: "cleave eval DIR".
+  void takes_word() { flags_.back().takes_word = true; }
   /// Adds --config FILE.
   void config();
   /// Allows at most one of these; resolve() throws Error(kUsage) otherwise. A flag on the command
@@ -112,7 +115,8 @@ class Flags {
     return str(number);
   }
 
-  void refuse_leftovers() const;
+  void read_word();
+  [[noreturn]] void refuse_flag(const std::string& name) const;
   void read_command_line();
   void read_config(const std::string& path);
   [[nodiscard]] bool is_hidden_by_command_line(const std::string& name) const;
@@ -127,6 +131,7 @@ class Flags {
   std::vector<std::string>* program_ = nullptr;
   std::vector<FlagText> positionals_;
   std::string config_path_;
+  std::string word_;  // of the flag that takes a word
 };
 
 }  // namespace cleave::cli

@@ -15,6 +15,7 @@ namespace {
 void define_prompts(Flags& flags, GenerateOptions& options, std::string* prompt_file) {
   flags.group("model and prompts");
   flags.add(&options.model, {"model", "DIR", "model or run folder", "required"});
+  flags.takes_word();
   flags.each(&options.prompts, {"prompt", "TEXT", "text to continue; may be repeated"});
   flags.add(prompt_file, {"prompt-file", "FILE",
                           "one prompt per line; .jsonl: objects with \"prompt\", \"text\" or "
@@ -104,7 +105,7 @@ void check(const GenerateOptions& options, const Flags& flags) {
 Command generate_command() {
   return {.name = "generate",
           .summary = "generate text with a trained model",
-          .usage = "--model DIR --prompt TEXT [flags]",
+          .usage = "[--model] DIR --prompt TEXT [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<GenerateOptions>();
             auto prompt_file = std::make_shared<std::string>();

@@ -14,6 +14,7 @@ void define(Flags& flags, PlanOptions& options) {
   flags.group("model and batch");
   flags.add(&options.model,
             {"model", "NAME|DIR|JSON", "preset, model folder, or a config.json with sizes"});
+  flags.takes_word();
   flags.add(&options.vocab_size, {"vocab-size", "N", "vocabulary size of a preset"},
             Range{.low = 1, .high = kTokens.high});
   flags.add(&options.batch_size, {"batch-size", "N", "sequences per step over all ranks"},
@@ -60,7 +61,7 @@ void check(const PlanOptions& options) {
 Command plan_command() {
   return {.name = "plan",
           .summary = "forecast memory, communication and time of a layout",
-          .usage = "--model NAME|DIR|JSON [--tp N ... | --ranks N] [flags]",
+          .usage = "[--model] NAME|DIR|JSON [--tp N ... | --ranks N] [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<PlanOptions>();
             define(flags, *options);

@@ -17,6 +17,7 @@ void define_input(Flags& flags, TrainOptions& options) {
   flags.group("model and data");
   flags.add(&options.model,
             {"model", "NAME|DIR|JSON", "preset, model or run folder, or a config.json with sizes"});
+  flags.takes_word();
   flags.many(&options.data,
              {"data", "FILES",
               "text, or JSONL with \"text\" or \"input_ids\"; for classification CSV with a "
@@ -144,7 +145,7 @@ void check(const TrainOptions& options, const Flags& flags) {
 Command train_command() {
   return {.name = "train",
           .summary = "train a model on parallel ranks",
-          .usage = "--data FILES --out DIR [flags]",
+          .usage = "[[--model] NAME|DIR|JSON] --data FILES --out DIR [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<TrainOptions>();
             define_input(flags, *options);

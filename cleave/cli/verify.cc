@@ -12,6 +12,7 @@ namespace {
 void define(Flags& flags, VerifyOptions& options) {
   flags.group("comparison");
   flags.add(&options.model, {"model", "NAME|DIR", "preset, or model or run folder", "required"});
+  flags.takes_word();
   flags.add(&options.layer, {"layer", "NAME",
                              "run only these layers and the layers in them, each by itself; * and "
                              "{a,b} as in plans",
@@ -52,7 +53,7 @@ void check(const VerifyOptions& options, const Flags& flags) {
 Command verify_command() {
   return {.name = "verify",
           .summary = "compare a sharded model with one rank, layer by layer",
-          .usage = "--model NAME|DIR [--tp N] [flags]",
+          .usage = "[--model] NAME|DIR [--tp N] [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<VerifyOptions>();
             define(flags, *options);
