@@ -1,7 +1,7 @@
 #pragma once
 // The public interface: all that a program needs to define, train, save and run its own model.
-// docs/library.md lists the headers. Programs written for NeuronX Distributed, OSLO or the course's notebook include
-// cleave/compat/.
+// docs/library.md lists the headers. Programs written for NeuronX Distributed, OSLO or the course's
+// notebook include cleave/compat/.
 #include <ATen/ATen.h>
 
 #include "cleave/base/error.h"
@@ -23,11 +23,11 @@
 #include "cleave/nn/mlp.h"
 #include "cleave/nn/norm.h"
 #include "cleave/optim/optimizer.h"
-#include "cleave/optim/zero1.h"
 #include "cleave/parallel/fsdp.h"
 #include "cleave/parallel/gradients.h"
 #include "cleave/parallel/plan.h"
 #include "cleave/parallel/recompute.h"
+#include "cleave/parallel/zero1.h"
 #include "cleave/pipeline/pipeline_model.h"
 #include "cleave/tokenizer/tokenizer.h"
 #include "cleave/verify/options.h"

@@ -22,14 +22,4 @@ inline uint64_t checked_mul(uint64_t a, uint64_t b, std::string_view what) {
   return product;
 }
 
-/// whole / parts, which must have no remainder: Error(kShape) names the nearest sizes that divide;
-/// Error(kUsage) if parts < 1. `what` and `by` name the numbers in messages ("num_heads", "tp").
-inline int64_t exact_div(int64_t whole, int64_t parts, std::string_view what, std::string_view by) {
-  CLEAVE_CHECK(parts > 0, Code::kUsage, by, " must be positive; got ", parts);
-  const int64_t below = whole / parts * parts;
-  CLEAVE_CHECK(below == whole, Code::kShape, what, "=", whole, " cannot be split over ", by, "=",
-               parts, "; the nearest sizes that can are ", below, " and ", below + parts);
-  return whole / parts;
-}
-
 }  // namespace cleave

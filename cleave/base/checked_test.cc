@@ -27,14 +27,5 @@ TEST(Checked, AtTheEdgeOf64Bits_GivesTheExactValueOrAnError) {
               HasSubstr("size of w: 4294967296 * 4294967296"));
 }
 
-TEST(ExactDiv, Remainder_NamesTheNearestSizes) {
-  EXPECT_EQ(exact_div(12, 4, "num_heads", "tp"), 3);
-  const Error error = caught([] { exact_div(13, 4, "num_heads", "tp"); });
-  EXPECT_EQ(error.code(), Code::kShape);
-  EXPECT_STREQ(error.what(),
-               "num_heads=13 cannot be split over tp=4; the nearest sizes that can are 12 and 16");
-  EXPECT_EQ(caught([] { exact_div(13, 0, "num_heads", "tp"); }).code(), Code::kUsage);
-}
-
 }  // namespace
 }  // namespace cleave

@@ -10,6 +10,7 @@
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/parts.h"
+#include "cleave/file/latest.h"
 #include "cleave/mesh/scalar_type.h"
 
 namespace cleave {
@@ -136,7 +137,8 @@ void load_weights(const Parameters& parameters, const TensorSource& files) {
 }
 
 void load_optimizer(Optimizer& optimizer, Model& model, const std::string& folder) {
-  load_optimizer(optimizer, model.parameters(), Safetensors::open(folder, kOptimizerStem));
+  load_optimizer(optimizer, model.parameters(),
+                 Safetensors::open(resolve_run_folder(folder), kOptimizerStem));
 }
 
 void load_optimizer(Optimizer& optimizer, const Parameters& parameters, const Safetensors& files) {

@@ -44,9 +44,9 @@ LoadResult load_for_other_task(Model& model, const ModelFolder& folder, at::Scal
 /// Error(kShape) for another shape; nothing is changed then.
 void load_weights(const Parameters& parameters, const TensorSource& files);
 
-/// Restores an optimizer from a checkpoint folder: its moments, its step count, and master weights
-/// if the model's files hold a narrower type. Reads only this rank's ranges. `model` has the
-/// optimizer's parameters (which may be those of one pipeline stage), and they are allocated.
+/// Restores an optimizer from a checkpoint or run folder: its moments, its step count, and master
+/// weights if the model's files hold a narrower type. Reads only this rank's ranges. `model` has
+/// the optimizer's parameters (which may be those of one pipeline stage), and they are allocated.
 /// Throws Error(kIo) if the folder has no optimizer files, Error(kFormat) if they are of another
 /// optimizer or model.
 void load_optimizer(Optimizer& optimizer, Model& model, const std::string& folder);

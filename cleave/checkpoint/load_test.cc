@@ -83,7 +83,7 @@ TEST(FlatLeaves, OfEveryLayout_AreSavedWholeAndReadOnEveryOther) {
         const FlatTraining training(writers);
         for (const auto& p : training.model->parameters()) p->leaf().detach().zero_();
         load_model(*training.model, ModelFolder::open(saved.string()), at::kFloat);
-        load_optimizer(*training.optimizer, *training.model, saved.string());
+        load_optimizer(*training.optimizer, *training.model, (folder / "run").string());
         for (const auto& state : training.optimizer->states()) {
           const Parameter& p = *state.parameter;
           EXPECT_TRUE(at::equal(p.leaf(), flat_part_of(p, ""))) << p.name();

@@ -13,10 +13,8 @@ inline constexpr std::string_view kExpAvg = "exp_avg";       ///< first moment
 inline constexpr std::string_view kExpAvgSq = "exp_avg_sq";  ///< second moment
 inline constexpr std::string_view kNumSteps = "num_steps";   ///< key in the files' metadata
 
-/// The file of a checkpoint with all that resuming needs apart from tensors; the file of a run
-/// folder that names its newest checkpoint.
+/// The file of a checkpoint with all that resuming needs apart from tensors.
 inline constexpr std::string_view kStateName = "state.json";
-inline constexpr std::string_view kLatestName = "latest";
 
 /// "exp_avg.model.norm.weight"
 std::string state_name(std::string_view part, std::string_view parameter);

@@ -29,6 +29,7 @@ ModelFormat format_of(const std::string& word) {
 void define(Flags& flags, ConvertOptions& options, Words& words) {
   flags.add({&options.from, "from", "DIR", "model folder in any format, run folder or GGUF file",
              "required"});
+  flags.takes_word("from");
   flags.add(
       {&options.to, "to", "PATH", "new folder, or new GGUF file; must not exist", "required"});
   flags.add({&words.format, "format", "", "format of the new tensor files", "",
@@ -89,7 +90,7 @@ int run(ConvertOptions& options, const Words& words, const Flags& flags) {
 Command convert_command() {
   return {.name = "convert",
           .summary = "convert a model to another file format, layout or dtype",
-          .usage = "--from DIR --to PATH [flags]",
+          .usage = "[--from] DIR --to PATH [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<ConvertOptions>();
             auto words = std::make_shared<Words>();

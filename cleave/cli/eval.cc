@@ -21,10 +21,11 @@ void check(const EvalOptions& options) {
 Command eval_command() {
   return {.name = "eval",
           .summary = "measure a model's mean loss and perplexity or accuracy on data",
-          .usage = "--model DIR --data FILES [flags]",
+          .usage = "[--model] DIR --data FILES [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<EvalOptions>();
             flags.add_all(option::sections(*options));
+            flags.takes_word("model");
             auto launcher = std::make_shared<LauncherFlags>(flags);
             return [options, launcher] {
               launcher->apply();

@@ -8,6 +8,7 @@
 #include "cleave/base/suggest.h"
 #include "cleave/cli/check.h"
 #include "cleave/cli/config.h"
+#include "cleave/cli/synonyms.h"
 #include "cleave/cli/value.h"
 
 namespace cleave::cli {
@@ -46,6 +47,23 @@ std::string spellings(const std::string& name) {
   std::string other = name;
   std::replace(other.begin(), other.end(), '-', '_');
   return "--" + name + (other == name ? "" : ",--" + other);
+}
+
+// What follows the flag that is meant: " bf16", or all of its choices if it lacks this one.
+std::string rest_of(const Synonym& synonym, const option::Row& flag) {
+  const bool has_choices = flag.value.find('|') != std::string::npos;
+  if (!has_choices || !synonym.rest.starts_with(' ')) return std::string(synonym.rest);
+  const std::string choice = str('|', synonym.rest.substr(1), '|');
+  const bool is_one = str('|', flag.value, '|').find(choice) != std::string::npos;
+  return is_one ? std::string(synonym.rest) : ' ' + flag.value;
+}
+
+// The key of a config file that is meant by an unknown one.
+std::string likely_key(const std::string& key, const std::vector<std::string>& names) {
+  for (const Synonym& synonym : synonyms_of(key)) {
+    if (contains(names, synonym.flag)) return std::string(synonym.flag);
+  }
+  return nearest_names(key, names, 1).front();
 }
 
 CLI::Option* add_option(CLI::App& app, const option::Row& row) {
@@ -112,6 +130,12 @@ void Flags::positional(std::vector<std::string>* targets, Positional text) {
   positionals_.push_back(std::move(text));
 }
 
+void Flags::takes_word(std::string_view name) {
+  std::find_if(flags_.begin(), flags_.end(), [&](const Flag& flag) {
+    return flag.row.name == name;
+  })->takes_word = true;
+}
+
 void Flags::config() {
   add({&config_path_, "config", "FILE.json",
        "JSON file with these flags as keys; the command line overrides it"});
@@ -127,26 +151,50 @@ const Flags::Flag* Flags::find(std::string_view name) const {
   return at == flags_.end() ? nullptr : &*at;
 }
 
-void Flags::refuse_leftovers() const {
-  for (const std::string& word : app_->remaining()) {
-    const std::string name = word.substr(0, word.find('='));
-    CLEAVE_CHECK(word.starts_with('-') && word != "-" && word != "--", Code::kUsage,
-                 "unexpected word '", word, "'; see cleave ", command_name(*app_), " --help");
-    std::vector<std::string> names;
-    for (const CLI::Option* option : app_->get_options()) {
-      if (!option->get_group().empty()) names.push_back(option->get_name());
-    }
-    const auto likely = likely_name(name, names);
-    throw Error(Code::kUsage, str("unknown flag ", name, "; ",
-                                  likely ? "did you mean " + *likely
-                                         : str("see cleave ", command_name(*app_), " --help")));
+void Flags::refuse_flag(const std::string& name) const {
+  const std::string start = str("unknown flag ", name, "; ");
+  for (const Synonym& synonym : synonyms_of(name)) {
+    const Flag* flag = find(synonym.flag);
+    if (flag == nullptr) continue;
+    throw Error(Code::kUsage,
+                str(start, "did you mean ", dashed(flag->row.name), rest_of(synonym, flag->row)));
   }
+  if (name == "--model" && !positionals_.empty()) {
+    throw Error(Code::kUsage, str(start, "did you mean cleave ", command_name(*app_), ' ',
+                                  positionals_.front().value));
+  }
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app_->get_options()) {
+    if (!option->get_group().empty()) names.push_back(option->get_name());
+  }
+  const auto likely = likely_name(name, names);
+  throw Error(Code::kUsage,
+              str(start, likely ? "did you mean " + *likely
+                                : str("see cleave ", command_name(*app_), " --help")));
+}
+
+// Refuses what CLI11 did not take, but for one word if a flag takes it.
+void Flags::read_word() {
+  std::vector<std::string> words;
+  for (const std::string& word : app_->remaining()) {
+    const bool is_flag = word.starts_with('-') && word != "-" && word != "--";
+    if (is_flag) refuse_flag(word.substr(0, word.find('=')));
+    words.push_back(word);
+  }
+  const auto taker =
+      std::find_if(flags_.begin(), flags_.end(), [](const Flag& flag) { return flag.takes_word; });
+  const bool takes_one = taker != flags_.end() && taker->option->count() == 0;
+  if (takes_one && !words.empty()) word_ = words.front();
+  const size_t most = takes_one ? 1 : 0;
+  CLEAVE_CHECK(words.size() <= most, Code::kUsage, "unexpected word '", words[most],
+               "'; see cleave ", command_name(*app_), " --help");
 }
 
 void Flags::read_command_line() {
   for (const Flag& flag : flags_) {
     const std::string& name = flag.row.name;
     std::vector<std::string> values = flag.option->results();
+    if (flag.takes_word && !word_.empty()) values = {word_};
     if (flag.opposite != nullptr) {
       const bool is_on = flag.option->count() > 0;
       const bool is_off = flag.opposite->count() > 0;
@@ -187,7 +235,7 @@ void Flags::read_config(const std::string& path) {
     const Flag* flag = contains(names, name) ? find(name) : nullptr;
     CLEAVE_CHECK(flag != nullptr && (!is_opposite || flag->opposite != nullptr), Code::kUsage, path,
                  ": unknown key \"", entry.key, "\"; did you mean \"",
-                 nearest_names(entry.name, names, 1).front(), '"');
+                 likely_key(entry.name, names), '"');
     CLEAVE_CHECK(!contains(in_config_, name), Code::kUsage, path, ": \"", entry.key,
                  "\" is given twice");
     in_config_.push_back(name);
@@ -215,7 +263,7 @@ void Flags::resolve() {
     const bool is_free_text = arity_of(flag.row) == Arity::kEach;  // a prompt may look like a flag
     if (flag.opposite == nullptr && !is_free_text) refuse_swallowed_flag(flag, *app_);
   }
-  refuse_leftovers();
+  read_word();
   read_command_line();
   if (!config_path_.empty()) {
     require_file("--config", config_path_);

@@ -29,6 +29,7 @@ class Flags {
     CLI::Option* option = nullptr;    ///< --name
     CLI::Option* opposite = nullptr;  ///< --no-name of a switch
     bool is_shown_negative = false;   ///< help shows --no-name, which changes the default
+    bool takes_word = false;          ///< a word without a flag is its value
   };
 
   explicit Flags(CLI::App& app);
@@ -45,6 +46,8 @@ class Flags {
   void positional(std::string* target, Positional text);
   /// The rest of the positional arguments.
   void positional(std::vector<std::string>* targets, Positional text);
+  /// A word without a flag is the value of this flag: "cleave eval DIR". It was added already.
+  void takes_word(std::string_view name);
   /// Adds --config FILE.
   void config();
   /// Allows at most one of these; resolve() throws Error(kUsage) otherwise. A flag on the command
@@ -67,7 +70,8 @@ class Flags {
   [[nodiscard]] const std::vector<Positional>& positionals() const { return positionals_; }
 
  private:
-  void refuse_leftovers() const;
+  void read_word();
+  [[noreturn]] void refuse_flag(const std::string& name) const;
   void read_command_line();
   void read_config(const std::string& path);
   void check_exclusive() const;
@@ -83,6 +87,7 @@ class Flags {
   std::vector<std::string>* program_ = nullptr;
   std::vector<Positional> positionals_;
   std::string config_path_;
+  std::string word_;  // of the flag that takes a word
 };
 
 }  // namespace cleave::cli

@@ -46,10 +46,11 @@ void check(const GenerateOptions& options, const Flags& flags) {
 Command generate_command() {
   return {.name = "generate",
           .summary = "generate text with a trained model",
-          .usage = "--model DIR --prompt TEXT | --chat [flags]",
+          .usage = "[--model] DIR --prompt TEXT | --chat [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<GenerateOptions>();
             flags.add_all(option::sections(*options));
+            flags.takes_word("model");
             flags.exclusive({"prompt", "prompt-file", "prompt-ids", "chat"});
             auto launcher = std::make_shared<LauncherFlags>(flags);
             return [options, launcher, &flags] {

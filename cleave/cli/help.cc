@@ -71,6 +71,7 @@ Row row_of(const Flags::Flag& flag) {
   const option::Row& text = flag.row;
   const std::string dashes = text.name.size() == 1 ? "-" : "--";
   std::string shown = (flag.is_shown_negative ? "--no-" : dashes) + text.name;
+  if (flag.takes_word) shown = "[" + shown + "]";
   if (!text.value.empty()) shown += ' ' + text.value;
   const bool has_default = !text.default_text.empty();
   return {std::move(shown), text.help + (has_default ? " [" + text.default_text + "]" : "")};

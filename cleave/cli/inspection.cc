@@ -8,6 +8,7 @@
 #include "cleave/base/error.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/file/file.h"
+#include "cleave/file/latest.h"
 #include "cleave/format/gguf.h"
 #include "cleave/format/manifest.h"
 #include "cleave/format/safetensors.h"
@@ -82,16 +83,6 @@ std::vector<std::string> checkpoints_in(const fs::path& run) {
   return names;
 }
 
-// The newest checkpoint, which the run's file `latest` names; the name must not leave the folder.
-fs::path newest(const fs::path& run) {
-  constexpr uint64_t kLongestName = 300;
-  std::string name = read_file(run / kLatestName, kLongestName);
-  while (!name.empty() && name.back() == '\n') name.pop_back();
-  CLEAVE_CHECK(is_file_name(name), Code::kFormat, (run / kLatestName).string(),
-               ": does not hold the name of a checkpoint");
-  return run / name;
-}
-
 }  // namespace
 
 int64_t num_elements(const TensorInfo& tensor) {
@@ -138,10 +129,8 @@ Inspection inspect(const fs::path& path) {
     add_tensors(*open_tensors(path), found);
     return found;
   }
-  if (is_there(path / kLatestName)) {
-    found.run_checkpoints = checkpoints_in(path);
-    found.path = newest(path);
-  }
+  found.path = resolve_run_folder(path);
+  if (found.path != path) found.run_checkpoints = checkpoints_in(path);
   read_folder(found.path, found);
   return found;
 }

@@ -15,6 +15,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kLibrary = "libcleave.so";
+constexpr const char* kInstall =
+    "; run ./run build in a clone, or install Cleave again with its libtorch (docs/installing.md)";
+constexpr const char* kFreeMemory = "; end other programs, or raise the memory limit";
 
 // The program's folder in a build tree, and the library folder of an install.
 std::vector<fs::path> candidates() {
@@ -56,10 +59,10 @@ void* load() {
     const bool is_full = why.find("failed to map") != std::string::npos ||
                          why.find("annot allocate memory") != std::string::npos;
     throw Error(is_full ? Code::kMemory : Code::kIo,
-                str(path.string(), " cannot be loaded: ", why));
+                str(path.string(), " cannot be loaded: ", why, is_full ? kFreeMemory : kInstall));
   }
   throw Error(Code::kIo, str("there is no ", paths.front().string(), " or ", paths.back().string(),
-                             "; this command needs a build with libtorch (./run build)"));
+                             ", which this command needs", kInstall));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ namespace {
 
 void define(Flags& flags, PlanOptions& options) {
   flags.add_all(option::sections(options));
+  flags.takes_word("model");
   flags.exclusive({"parameters", "json"});
   // These flags describe one layout; --ranks lists many.
   for (const option::Row& row : option::rows(static_cast<LayoutOptions&>(options))) {
@@ -33,7 +34,7 @@ void check(const PlanOptions& options) {
 Command plan_command() {
   return {.name = "plan",
           .summary = "forecast memory, communication and time of a layout",
-          .usage = "--model NAME|DIR|JSON [--tp N ... | --ranks N] [flags]",
+          .usage = "[--model] NAME|DIR|JSON [--tp N ... | --ranks N] [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<PlanOptions>();
             define(flags, *options);

@@ -24,10 +24,11 @@ void check(const PredictOptions& options) {
 Command predict_command() {
   return {.name = "predict",
           .summary = "classify texts, or fill in [MASK]",
-          .usage = "--model DIR --text TEXT [flags]",
+          .usage = "[--model] DIR --text TEXT [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<PredictOptions>();
             flags.add_all(option::sections(*options));
+            flags.takes_word("model");
             auto launcher = std::make_shared<LauncherFlags>(flags);
             return [options, launcher] {
               launcher->apply();

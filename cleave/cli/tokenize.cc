@@ -12,6 +12,7 @@
 #include "cleave/cli/command.h"
 #include "cleave/cli/shared_flags.h"
 #include "cleave/file/file.h"
+#include "cleave/file/latest.h"
 #include "cleave/text/jsonl.h"
 #include "cleave/tokenizer/tokenizer.h"
 
@@ -147,32 +148,33 @@ void define(Flags& flags, Options& options) {
 }  // namespace
 
 Command tokenize_command() {
-  return {
-      .name = "tokenize",
-      .summary = "show how a tokenizer splits a text: ids, tokens, round trip",
-      .usage = "--tokenizer bytes|DIR [--text TEXT | --file FILE | --chat FILE]",
-      .define = [](Flags& flags) -> Run {
-        auto options = std::make_shared<Options>();
-        define(flags, *options);
-        return [options] {
-          require_tokenizer(options->tokenizer);
-          const auto tokenizer =
-              options->tokenizer == "bytes" ? byte_tokenizer() : load_tokenizer(options->tokenizer);
-          if (!options->chat.empty()) {
-            print_chats(*tokenizer, *options);
-            return 0;
-          }
-          const Tokens tokens = tokenized(*tokenizer, input(*options), options->special);
-          if (options->json) {
-            std::cout << as_json(*tokenizer, tokens)
-                             .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
-                      << '\n';
-          } else {
-            print(*tokenizer, tokens);
-          }
-          return 0;
-        };
-      }};
+  return {.name = "tokenize",
+          .summary = "show how a tokenizer splits a text: ids, tokens, round trip",
+          .usage = "--tokenizer bytes|DIR [--text TEXT | --file FILE | --chat FILE]",
+          .define = [](Flags& flags) -> Run {
+            auto options = std::make_shared<Options>();
+            define(flags, *options);
+            return [options] {
+              require_tokenizer(options->tokenizer);
+              const auto tokenizer = options->tokenizer == "bytes"
+                                         ? byte_tokenizer()
+                                         : load_tokenizer(resolve_run_folder(options->tokenizer));
+              if (!options->chat.empty()) {
+                print_chats(*tokenizer, *options);
+                return 0;
+              }
+              const Tokens tokens = tokenized(*tokenizer, input(*options), options->special);
+              if (options->json) {
+                std::cout << as_json(*tokenizer, tokens)
+                                 .dump(-1, ' ', false,
+                                       nlohmann::ordered_json::error_handler_t::replace)
+                          << '\n';
+              } else {
+                print(*tokenizer, tokens);
+              }
+              return 0;
+            };
+          }};
 }
 
 }  // namespace cleave::cli

@@ -50,10 +50,11 @@ void check(const TrainOptions& options) {
 Command train_command() {
   return {.name = "train",
           .summary = "train a model on parallel ranks",
-          .usage = "--data FILES --out DIR [flags]",
+          .usage = "[[--model] NAME|DIR|JSON] --data FILES --out DIR [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<TrainOptions>();
             flags.add_all(option::sections(*options));
+            flags.takes_word("model");
             flags.exclusive({"steps", "epochs"});
             auto launcher = std::make_shared<LauncherFlags>(flags);
             return [options, launcher] {

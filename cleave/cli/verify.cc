@@ -20,10 +20,11 @@ void check(const VerifyOptions& options) {
 Command verify_command() {
   return {.name = "verify",
           .summary = "compare a sharded model with one rank, layer by layer",
-          .usage = "--model NAME|DIR [--tp N] [flags]",
+          .usage = "[--model] NAME|DIR [--tp N] [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<VerifyOptions>();
             flags.add_all(option::sections(*options));
+            flags.takes_word("model");
             flags.exclusive({"plan", "sequence-parallel"});
             auto launcher = std::make_shared<LauncherFlags>(flags);
             return [options, launcher] {

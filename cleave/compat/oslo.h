@@ -80,10 +80,10 @@ class ParallelModel {
   /// in state_dict, Error(kIo).
   void save_parallelized(const std::string& save_directory, const SaveOptions& options = {}) const;
 
-  /// Loads the weights of a folder that save_parallelized wrote on any number of ranks, or of any
-  /// other model folder. An optimizer of this model continues with them. Throws Error(kIo) if the
-  /// folder or a rank's file is missing, Error(kFormat) with the missing and unexpected tensors or
-  /// the damaged file, Error(kShape).
+  /// Loads the weights of a folder that save_parallelized wrote on any number of ranks, of a run
+  /// folder's newest checkpoint, or of any other model folder. An optimizer of this model continues
+  /// with them. Throws Error(kIo) if the folder or a rank's file is missing, Error(kFormat) with
+  /// the missing and unexpected tensors or the damaged file, Error(kShape).
   void from_parallelized(const std::string& directory);
 
   [[nodiscard]] Model& model() const { return *model_; }

@@ -7,6 +7,7 @@
 #include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/compat/oslo.h"
+#include "cleave/file/latest.h"
 #include "cleave/format/manifest.h"
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/parallel/gradients.h"
@@ -98,10 +99,11 @@ Generation ParallelModel::generate(const std::vector<Ids>& prompts,
 void ParallelModel::from_parallelized(const std::string& directory) {
   CLEAVE_CHECK(fs::is_directory(directory), Code::kIo, directory,
                " is not a folder; give one that save_parallelized wrote, or another model folder");
-  const bool has_config = fs::exists(fs::path(directory) / "config.json");
+  const fs::path found = resolve_run_folder(directory);
   const ModelFolder folder =
-      has_config ? ModelFolder::open(directory)
-                 : ModelFolder{.path = directory, .config = model_->config(), .stem = "model"};
+      fs::exists(found / "config.json")
+          ? ModelFolder::open(found)
+          : ModelFolder{.path = found, .config = model_->config(), .stem = "model"};
   // Two ranks' files that were swapped have the same shapes: only the checksums detect it.
   if (fs::exists(fs::path(folder.path) / kManifestName)) verify_checkpoint(folder.path, world_);
   const Tensor& first = model_->parameters().front()->leaf();

@@ -86,12 +86,31 @@ std::set<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
+void copy_into_run(const fs::path& from, const fs::path& run) {
+  fs::create_directories(run);
+  fs::copy(from, run / "step_00000003");
+  std::ofstream(run / "latest") << "step_00000003\n";
+}
+
 /// The error of loading a folder on one rank.
 Error load_error(const fs::path& folder) {
   return thrown_by([&] { expect_loads(folder, 1, 1); });
 }
 
 const SaveOptions kMerged{.merge_checkpoints = true};
+
+// Oracle: the weights in closed form, as they were saved.
+TEST(OsloSave, RunFolder_LoadsItsNewestCheckpoint) {
+  const TempFolder folder;
+  save(folder / "merged", 1, 2, kMerged);
+  copy_into_run(folder / "merged", folder / "run");
+  save(folder / "split", 2, 1);
+  copy_into_run(folder / "split", folder / "other");
+  for (const int tp : {1, 2}) {
+    expect_loads(folder / "run", tp, 2);
+    expect_loads(folder / "other", tp, 1);
+  }
+}
 
 TEST(OsloSave, OnAnyNumberOfRanks_LoadsOnAnyOther) {
   for (const int from : {1, 2, 3, 4}) {

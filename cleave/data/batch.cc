@@ -37,7 +37,12 @@ Extent extent_of(const Dataset& dataset, const SampleOrder& order, int64_t step)
     longest = std::max(longest, sample.ids.size());
     shortest = std::min(shortest, sample.ids.size());
     extent.has_types = extent.has_types || !sample.token_types.empty();
-    extent.has_classes = sample.label.has_value();
+    const bool has_class = sample.label.has_value();
+    CLEAVE_CHECK(place == 0 || has_class == extent.has_classes, Code::kFormat, "sequence ",
+                 order.at(step, place), " has ", has_class ? "a class" : "no class",
+                 ", other sequences of its batch have ", has_class ? "none" : "one",
+                 "; give all sequences a class, or none");
+    extent.has_classes = has_class;
     extent.has_mask = extent.has_mask ||
                       std::count(sample.attention_mask.begin(), sample.attention_mask.end(), 0) > 0;
   }

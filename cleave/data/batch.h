@@ -26,7 +26,7 @@ struct Batch {
   [[nodiscard]] int64_t hash() const;
 };
 
-/// Sequences [begin, end) of the global batch of `step`. Ids are padded with `pad_id`.
+/// Rows [begin, end) of `step`'s batch, padded with `pad_id`. Error(kFormat): some lack a class.
 Batch make_batch(const Dataset& dataset, const SampleOrder& order, int64_t step, int64_t begin,
                  int64_t end, int64_t pad_id = 0);
 

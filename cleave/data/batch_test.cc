@@ -147,6 +147,22 @@ TEST(BatchRows, AreThoseRowsWithTheirGlobalIndex) {
   EXPECT_FALSE(part.token_types.defined());
 }
 
+// Whichever sequence of the batch comes last.
+TEST(MakeBatch, SequencesWithAndWithoutAClass_AreRefused) {
+  Sample classified = row({3, 4});
+  classified.label = 1;
+  const std::vector<std::vector<Sample>> mixes = {{classified, row({5, 6})},
+                                                  {row({5, 6}), classified}};
+  for (const auto& samples : mixes) {
+    const ListDataset data(samples);
+    const Error error = thrown_by([&] { make_batch(data, in_order(data, 2), 0, 0, 2); });
+    EXPECT_EQ(error.code(), Code::kFormat);
+    EXPECT_NE(std::string(error.what()).find("give all sequences a class, or none"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(BatchHash, ChangesWithOneIdOrLabelAndWithNothingElse) {
   const ListDataset data = uneven_rows(8);
   const Batch batch = make_batch(data, in_order(data, 8), 0, 0, 8);

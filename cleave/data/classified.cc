@@ -29,10 +29,6 @@ constexpr size_t kMostClasses = 1000;
 using VisitLabelled =
     std::function<void(const std::string& text, const std::string& label, const std::string& at)>;
 
-bool is_csv(const std::string& path) {
-  return fs::path(path).extension() == ".csv";
-}
-
 /// The label as a whole number; nullopt if it is a name.
 std::optional<int64_t> number_of(const std::string& label) {
   int64_t number = 0;
@@ -209,7 +205,8 @@ std::shared_ptr<const Dataset> classified_dataset(const DatasetOptions& options)
                          .num_classes = static_cast<int64_t>(options.classes.size())});
   }
   CLEAVE_CHECK(options.tokenizer != nullptr, Code::kUsage, options.files.front(),
-               " holds texts, which need a tokenizer; give one, or use JSONL rows of ids");
+               " holds texts, which need a tokenizer; the model has none, so give one with "
+               "--tokenizer DIR or --tokenizer bytes");
   auto dataset = std::make_shared<ClassifiedDataset>(options);
   for (const std::string& file : options.files) {
     for_each_labelled(file, [&](const std::string& text, const std::string& label,

@@ -25,6 +25,17 @@ FileKind common_kind(const std::vector<std::string>& files) {
   return first;
 }
 
+/// Refuses tables, whose labels and commas would become part of the text.
+void refuse_tables(const DatasetOptions& options) {
+  const bool is_lm = options.task == Task::kLm;
+  for (const std::string& file : options.files) {
+    CLEAVE_CHECK(!is_csv(file), Code::kUsage, file, " is a table, which task ",
+                 is_lm ? "lm" : "mlm", " would read as plain text; ",
+                 is_lm ? "" : "train with --task classify to learn its labels, or ",
+                 "put its texts into JSONL with \"text\"");
+  }
+}
+
 }  // namespace
 
 Task task_from_name(const std::string& name) {
@@ -37,13 +48,16 @@ Task task_from_name(const std::string& name) {
 
 std::shared_ptr<const Dataset> open_dataset(const DatasetOptions& options) {
   if (options.task == Task::kClassify) return classified_dataset(options);
+  refuse_tables(options);
   const FileKind kind = common_kind(options.files);
   if (kind == FileKind::kJsonRows) {
     return rows_dataset(options.files, {.vocab_size = options.vocab_size,
                                         .needs_labels = options.task == Task::kMlm});
   }
   CLEAVE_CHECK(options.tokenizer != nullptr, Code::kUsage, options.files.front(), " is ",
-               name(kind), ", which needs a tokenizer; give one, or use JSONL rows of ids");
+               name(kind),
+               ", which needs a tokenizer; the model has none, so give one with "
+               "--tokenizer DIR or --tokenizer bytes");
   std::vector<Tokens> parts;
   for (const std::string& file : options.files) {
     parts.push_back(tokenized_file(file, kind, *options.tokenizer, options.cache_folder));

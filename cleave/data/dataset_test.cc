@@ -248,6 +248,19 @@ TEST(OpenDataset, DataThatCannotBeUsed_IsRefused) {
   EXPECT_EQ(length.code(), Code::kUsage);
 }
 
+TEST(OpenDataset, TableForALanguageModel_IsRefusedWithTheRemedy) {
+  Data data;
+  DatasetOptions options = data.options({data.file("a.csv", "text,label\nfine,1\ndull,0\n")});
+  for (const Task task : {Task::kLm, Task::kMlm}) {
+    options.task = task;
+    const Error error = thrown_by([&] { open_dataset(options); });
+    EXPECT_EQ(error.code(), Code::kUsage);
+    EXPECT_THAT(error.what(), HasSubstr("a.csv is a table"));
+    EXPECT_EQ(std::string(error.what()).find("--task classify") != std::string::npos,
+              task == Task::kMlm);
+  }
+}
+
 TEST(OpenDataset, BinaryFile_IsRefusedWithTheFirstBadByte) {
   Data data;
   const auto said = [&](std::string_view bytes) {

@@ -78,6 +78,10 @@ FileKind file_kind(const std::string& path) {
   return FileKind::kText;
 }
 
+bool is_csv(const std::string& path) {
+  return std::filesystem::path(path).extension() == ".csv";
+}
+
 void for_each_document(const std::string& path, FileKind kind,
                        const std::function<void(std::string_view)>& visit) {
   if (kind == FileKind::kText) {

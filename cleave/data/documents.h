@@ -21,6 +21,9 @@ std::string_view name(FileKind kind);
 /// throws Error(kFormat) with line and byte.
 FileKind file_kind(const std::string& path);
 
+/// Whether a file is a table by its name, NAME.csv.
+bool is_csv(const std::string& path);
+
 /// Calls `visit` with each document of a file of kind kText or kJsonTexts, in order. Throws
 /// Error(kIo, kFormat) with file and line.
 void for_each_document(const std::string& path, FileKind kind,

@@ -17,15 +17,18 @@
 namespace cleave {
 namespace {
 
-std::shared_ptr<const Dataset> data_of(const EvalOptions& options, const Runnable& runnable,
+/// Tokens per sequence if neither the flag nor the folder says it; train has the same default.
+constexpr int64_t kSeqLen = 256;
+
+std::shared_ptr<const Dataset> data_of(const EvalOptions& options, int64_t seq_len,
+                                       const Runnable& runnable,
                                        const std::shared_ptr<const Tokenizer>& tokenizer) {
   const ModelFacts& facts = runnable.facts();
-  CLEAVE_CHECK(options.seq_len >= 2 && options.seq_len <= facts.max_positions, Code::kShape,
-               "--seq-len ", options.seq_len, " must be from 2 to the model's ",
-               facts.max_positions, " positions");
+  CLEAVE_CHECK(seq_len >= 2, Code::kShape, "--seq-len ", seq_len,
+               " is too short; give at least 2 tokens");
   const DatasetOptions data{.files = options.data,
                             .tokenizer = tokenizer,
-                            .seq_len = options.seq_len,
+                            .seq_len = seq_len,
                             .cache_folder = "",
                             .vocab_size = facts.vocab_size,
                             .task = runnable.task(),
@@ -38,7 +41,7 @@ std::shared_ptr<const Dataset> data_of(const EvalOptions& options, const Runnabl
   ChatCounts counts;
   auto chats = chat_dataset(
       data, {.chat_template = load_chat_template("", folder, *tokenizer, kTrainingTime)}, &counts);
-  const std::string warning = counts.warning(options.seq_len);
+  const std::string warning = counts.warning(seq_len);
   if (!warning.empty()) log_warning(warning);
   return chats;
 }
@@ -102,11 +105,13 @@ void cleave_eval(const cleave::EvalOptions& options) {
   const Runnable runnable(options.model, options.dtype, options.device, {"lm", "mlm", "classify"});
   // Rows of ids need no tokenizer, and the kind of the files is not known yet.
   const auto tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/false);
-  const auto data = data_of(options, runnable, tokenizer);
+  const int64_t seq_len = runnable.seq_len(options.seq_len, kSeqLen);
+  const auto data = data_of(options, seq_len, runnable, tokenizer);
   CLEAVE_CHECK(options.batch_size >= 1, Code::kUsage, "--batch-size ", options.batch_size,
                " must be at least 1");
   const auto fingerprint = [&] {
     ConfigFingerprint all = runnable.fingerprint(options);
+    all.emplace_back("--seq-len", str(seq_len));
     all.emplace_back("--tokenizer with checksum", checksum_of(tokenizer.get()));
     all.emplace_back("--data with checksum", to_hex(data->fingerprint()));
     return all;

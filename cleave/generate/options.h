@@ -43,7 +43,7 @@ struct GenerateOptions : RunOptions {
 /// Options of `cleave eval`.
 struct EvalOptions : RunOptions {
   std::vector<std::string> data;
-  int64_t seq_len = 256;
+  int64_t seq_len = 0;  ///< tokens per sequence; 0 = that of the run, else 256
   int64_t batch_size = 8;
 };
 
@@ -52,7 +52,7 @@ struct PredictOptions : RunOptions {
   std::vector<std::string> texts;
   std::string text_file;  ///< one text per line, JSONL with `text`, or CSV
   int64_t top_k = 5;      ///< words shown per masked token
-  int64_t seq_len = 0;    ///< tokens read per text; 0 = the model's positions
+  int64_t seq_len = 0;    ///< tokens read per text; 0 = that of the run, else the positions
   int64_t batch_size = 16;
 };
 
@@ -139,7 +139,7 @@ inline std::vector<Section> sections(EvalOptions& o) {
         {&o.data, "data", "FILES",
          "as for train: text, CSV, or JSONL with \"text\", \"input_ids\" or \"label\"", "required"},
         tokenizer(&o.tokenizer),
-        {&o.seq_len, "seq-len", "N", "tokens per sequence", "", kLength, kMustMatch},
+        {&o.seq_len, "seq-len", "N", "tokens per sequence", "the run's, else 256", kLength},
         {&o.batch_size, "batch-size", "N", "sequences per forward pass", "", kSequences,
          kMustMatch},
         {&o.json, "json", "", "print one JSON object: loss, and perplexity or accuracy", "off"}}},
@@ -158,7 +158,8 @@ inline std::vector<Section> sections(PredictOptions& o) {
          "sentence",
          "none"},
         tokenizer(&o.tokenizer),
-        {&o.seq_len, "seq-len", "N", "maximum tokens per text", "the model's positions", kLength},
+        {&o.seq_len, "seq-len", "N", "maximum tokens per text",
+         "the run's, else the model's positions", kLength},
         {&o.batch_size, "batch-size", "N", "texts per forward pass", "", kSequences, kMustMatch}}},
       {"output",
        {{&o.top_k, "top-k", "N", "words to print per [MASK]", "", Limits{1, kTokens.high}},

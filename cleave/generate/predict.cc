@@ -37,14 +37,10 @@ std::vector<std::string> texts_of(const PredictOptions& options) {
   return texts;
 }
 
-Rows rows_of(const PredictOptions& options, const Runnable& runnable, const Tokenizer& tokenizer,
-             const std::vector<std::string>& texts) {
-  const int64_t positions = runnable.facts().max_positions;
-  CLEAVE_CHECK(options.seq_len >= 0 && options.seq_len <= positions, Code::kShape, "--seq-len ",
-               options.seq_len, " is more than the model's ", positions, " positions");
-  const int64_t length = options.seq_len > 0 ? options.seq_len : positions;
+Rows rows_of(const std::vector<std::string>& texts, const Runnable& runnable,
+             const Tokenizer& tokenizer, int64_t seq_len) {
   Rows rows = encode_batch(tokenizer, texts, {},
-                           {.truncation = Truncation::kOnlyFirst, .max_length = length})
+                           {.truncation = Truncation::kOnlyFirst, .max_length = seq_len})
                   .input_ids;
   for (size_t i = 0; i < rows.size(); ++i) {
     CLEAVE_CHECK(!rows[i].empty(), Code::kUsage, "text ", i + 1, " has no tokens; give some text");
@@ -142,8 +138,9 @@ void check_masks(const Prediction& p) {
                " tokenizer has no mask token; give --tokenizer a folder that has one");
   for (size_t i = 0; i < p.rows.size(); ++i) {
     CLEAVE_CHECK(std::find(p.rows[i].begin(), p.rows[i].end(), *mask) != p.rows[i].end(),
-                 Code::kUsage, "text ", i + 1, " has no ", *p.tokenizer->token(*mask),
-                 "; put it where a word is to be predicted");
+                 Code::kUsage, "text ", i + 1, " has no ", *p.tokenizer->token(*mask), " in its ",
+                 p.rows[i].size(), " tokens; put it where a word is to be predicted, or give a ",
+                 "larger --seq-len");
   }
 }
 
@@ -192,7 +189,8 @@ void cleave_predict(const cleave::PredictOptions& options) {
   Runnable runnable(options.model, options.dtype, options.device, {"mlm", "classify"});
   const auto tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/true);
   auto texts = texts_of(options);
-  auto rows = rows_of(options, runnable, *tokenizer, texts);
+  const int64_t seq_len = runnable.seq_len(options.seq_len, runnable.facts().max_positions);
+  auto rows = rows_of(texts, runnable, *tokenizer, seq_len);
   const Prediction prediction{.options = options,
                               .runnable = std::move(runnable),
                               .tokenizer = tokenizer,

@@ -9,7 +9,7 @@
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/comm/diagnostics/flight_file.h"
-#include "cleave/file/file.h"
+#include "cleave/file/latest.h"
 #include "cleave/format/manifest.h"
 #include "cleave/generate/rank_weights.h"
 #include "cleave/kernels/cpu/gemm.h"
@@ -84,12 +84,24 @@ Runnable::Runnable(const std::string& path, const std::string& dtype, const std:
 std::shared_ptr<const Tokenizer> Runnable::tokenizer(const std::string& wanted,
                                                      bool is_needed) const {
   if (wanted == "bytes") return byte_tokenizer();
-  if (!wanted.empty()) return load_tokenizer(wanted);
+  if (!wanted.empty()) return load_model_tokenizer(resolve_run_folder(wanted));
   if (has_model_tokenizer(folder_.path)) return load_model_tokenizer(folder_.path);
   CLEAVE_CHECK(!is_needed, Code::kUsage, folder_.path,
                " has no tokenizer, which text needs; give a folder that has one, or bytes, with "
                "--tokenizer");
   return nullptr;
+}
+
+int64_t Runnable::seq_len(int64_t wanted, int64_t otherwise) const {
+  const fs::path state = fs::path(folder_.path) / kStateName;
+  if (wanted == 0 && fs::exists(state)) {
+    const Json json = Json::parse_file(state.string());
+    if (json.has("seq_len")) wanted = json.at("seq_len").as_int(1, facts_.max_positions);
+  }
+  if (wanted == 0) return std::min(otherwise, facts_.max_positions);
+  CLEAVE_CHECK(wanted > 0 && wanted <= facts_.max_positions, Code::kShape, "--seq-len ", wanted,
+               " must be from 1 to the model's ", facts_.max_positions, " positions");
+  return wanted;
 }
 
 std::unique_ptr<Model> Runnable::load(const Axis& tp) const {

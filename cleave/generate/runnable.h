@@ -35,6 +35,10 @@ class Runnable {
   /// model folder has none; throws Error(kUsage) then if `is_needed`.
   [[nodiscard]] std::shared_ptr<const Tokenizer> tokenizer(const std::string& wanted,
                                                            bool is_needed) const;
+  /// Tokens per sequence: `wanted`, or if it is 0 those that the checkpoint was trained with, or if
+  /// the folder does not say, `otherwise` or the model's positions, whichever is less. Throws
+  /// Error(kShape) unless `wanted` is from 0 to the model's positions.
+  [[nodiscard]] int64_t seq_len(int64_t wanted, int64_t otherwise) const;
   /// Ids that end a text: those of generation_config.json if the folder has one (may be none), else
   /// those of config.json. As in transformers.
   [[nodiscard]] const std::vector<int64_t>& eos_ids() const { return eos_ids_; }

@@ -1,7 +1,7 @@
 #include <filesystem>
 
-#include "cleave/file/file.h"
 #include "cleave/file/hub_cache.h"
+#include "cleave/file/latest.h"
 #include "cleave/format/gguf.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/model/gguf/config.h"
@@ -12,17 +12,6 @@ namespace cleave {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// The newest checkpoint of a run folder, which its file `latest` names; other folders as they are.
-fs::path resolved(const fs::path& path) {
-  const fs::path latest = path / "latest";
-  if (fs::exists(path / "config.json") || !fs::exists(latest)) return path;
-  std::string name = read_file(latest, 1024);
-  if (name.ends_with('\n')) name.pop_back();
-  CLEAVE_CHECK(is_file_name(name), Code::kFormat, latest.string(), " holds '", name,
-               "'; expected the name of a checkpoint folder");
-  return path / name;
-}
 
 struct MetaName {
   std::string_view hugging_face, meta;
@@ -51,10 +40,7 @@ ModelFolder ModelFolder::open(const std::string& given) {
   CLEAVE_CHECK(fs::is_directory(path), Code::kIo, "model folder ", path,
                " does not exist; give a folder with config.json, a run's --out folder, or a GGUF "
                "file");
-  const fs::path folder = resolved(path);
-  CLEAVE_CHECK(fs::is_directory(folder), Code::kIo, path, "/latest names ",
-               folder.filename().string(),
-               ", which is not there; restore it, or write the name of another checkpoint there");
+  const fs::path folder = resolve_run_folder(path);
   if (fs::exists(folder / "config.json")) {
     return {.path = folder.string(),
             .config = Json::parse_file((folder / "config.json").string(), kConfigLimits),

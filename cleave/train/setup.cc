@@ -10,6 +10,7 @@
 #include "cleave/data/classified.h"
 #include "cleave/file/file.h"
 #include "cleave/file/hub_cache.h"
+#include "cleave/file/latest.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/model/gguf/tokenizer.h"
@@ -27,17 +28,24 @@ Json with_key(const Json& config, const std::string& key, const nlohmann::ordere
   return Json::parse(json.dump(), "config.json");
 }
 
+/// A new model reads bytes unless a tokenizer is given. Weights from a folder were trained with a
+/// tokenizer: if the folder lacks it, there is none, and open_dataset() refuses text.
 void choose_tokenizer(TrainSetup& setup) {
   const std::string& wanted = setup.options.tokenizer;
   if (!wanted.empty() && wanted != "bytes") {
-    setup.tokenizer_folder = wanted;
+    setup.tokenizer_folder = resolve_run_folder(wanted);
   } else if (wanted.empty() && setup.folder && has_model_tokenizer(setup.folder->path)) {
     setup.tokenizer_folder = setup.folder->path;
   }
-  setup.tokenizer = setup.tokenizer_folder.empty() ? byte_tokenizer()
-                                                   : load_model_tokenizer(setup.tokenizer_folder);
-  setup.chat_template = load_chat_template(setup.options.chat_template, setup.tokenizer_folder,
-                                           *setup.tokenizer, kTrainingTime);
+  if (!setup.tokenizer_folder.empty()) {
+    setup.tokenizer = load_model_tokenizer(setup.tokenizer_folder);
+  } else if (wanted == "bytes" || !setup.folder) {
+    setup.tokenizer = byte_tokenizer();
+  }
+  if (setup.tokenizer) {
+    setup.chat_template = load_chat_template(setup.options.chat_template, setup.tokenizer_folder,
+                                             *setup.tokenizer, kTrainingTime);
+  }
 }
 
 /// Whether --model is a config.json: a model without weights.
@@ -267,8 +275,6 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   if (!options.eval_data.empty()) {
     setup.eval_data = open_data(setup, options.eval_data, *model);
   }
-  // Rows of ids need no tokenizer: if the folder has none, checkpoints have none.
-  if (folder && setup.tokenizer_folder.empty() && !setup.data->is_text()) setup.tokenizer = nullptr;
   check_vocabulary(setup, model->facts());
   setup.batches = batch_rules(*model, setup.tokenizer.get(), setup.data->is_text(), options.seed);
   choose_steps(setup);

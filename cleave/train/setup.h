@@ -27,7 +27,7 @@ struct TrainSetup {
   TrainOptions options;
   Json config;                                 ///< config.json of the model, as it will be saved
   std::optional<ModelFolder> folder;           ///< with the weights to load; none for a preset
-  std::shared_ptr<const Tokenizer> tokenizer;  ///< null if the data are ids
+  std::shared_ptr<const Tokenizer> tokenizer;  ///< null if the data are ids and there is none
   std::string tokenizer_folder;                ///< of the tokenizer's files; "" = bytes or none
   std::shared_ptr<const ChatTemplate> chat_template;  ///< null if there is none
   ParallelConfig layout;

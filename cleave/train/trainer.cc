@@ -406,6 +406,7 @@ std::string Trainer::state_json() const {
   state["step"] = done_;
   state["tokens"] = tokens_;
   save_options(state, setup_.options);
+  if (setup_.data->is_text()) state["seq_len"] = setup_.options.seq_len;
   state["data"] = to_hex(setup_.data->fingerprint());
   if (loss_scale_.is_on()) {
     state["loss_scale"] = loss_scale_.value();

@@ -116,7 +116,7 @@ TEST_F(Usage, UnknownWords_NameTheNearest) {
   expect_refused({"train", "--stepz", "5"}, 2, "unknown flag --stepz; did you mean --steps");
   expect_refused({"train", "--bach-size=5"}, 2,
                  "unknown flag --bach-size; did you mean --batch-size");
-  expect_refused({"generate", "hello"}, 2, "unexpected word 'hello'; see cleave generate --help");
+  expect_refused({"tokenize", "hello"}, 2, "unexpected word 'hello'; see cleave tokenize --help");
 }
 
 TEST_F(Usage, WrongValues_NameFlagValueAndWhatIsAllowed) {
@@ -254,6 +254,15 @@ TEST_F(Usage, WithoutTheLibrary_SaysWhereItLooked) {
       run_program({copy, "eval", "--model", in("model"), "--data", in("data.txt")});
   EXPECT_EQ(ran.exit_code, 5);
   EXPECT_TRUE(contains(ran.err, "there is no " + in("libcleave.so"))) << ran.err;
+  EXPECT_TRUE(contains(ran.err, "; run ./run build in a clone, or install Cleave again"))
+      << ran.err;
+  write("libcleave.so", "not a library");
+  const RunResult broken =
+      run_program({copy, "eval", "--model", in("model"), "--data", in("data.txt")});
+  EXPECT_EQ(broken.exit_code, 5);
+  EXPECT_TRUE(contains(broken.err, in("libcleave.so") + " cannot be loaded: ")) << broken.err;
+  EXPECT_TRUE(contains(broken.err, "; run ./run build in a clone, or install Cleave again"))
+      << broken.err;
 }
 
 }  // namespace

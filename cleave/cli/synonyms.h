@@ -1,0 +1,22 @@
+#pragma once
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace cleave::cli {
+
+/// What other programs call one of our flags.
+struct Synonym {
+  std::string_view flag;    ///< ours, without dashes
+  std::string_view names;   ///< theirs, without dashes, separated by spaces
+  std::string_view rest{};  ///< what follows our flag in the message: " bf16", "; it counts steps"
+};
+
+/// Names that Hugging Face's Trainer, torchtitan, Megatron-LM, vLLM and llama.cpp use.
+std::span<const Synonym> synonyms();
+
+/// The synonyms of a flag as typed, "--learning_rate" or "training.steps" (of which the last part
+/// counts). A command may lack some of their flags.
+std::vector<Synonym> synonyms_of(std::string_view typed);
+
+}  // namespace cleave::cli

@@ -1,0 +1,47 @@
+#include "cleave/file/latest.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+using test::TempFolder;
+using test::thrown_by;
+using testing::HasSubstr;
+
+TEST(ResolveRunFolder, RunFolder_IsTheFolderThatLatestNames) {
+  const TempFolder run;
+  std::filesystem::create_directories(run / "step_00000002");
+  std::ofstream(run / "latest") << "step_00000002\n";
+  EXPECT_EQ(resolve_run_folder(run.path()), run / "step_00000002");
+  std::ofstream(run / "config.json") << "{}";
+  EXPECT_EQ(resolve_run_folder(run.path()), run.path());
+}
+
+TEST(ResolveRunFolder, OtherFolders_AreReturnedUnchanged) {
+  const TempFolder folder;
+  EXPECT_EQ(resolve_run_folder(folder.path()), folder.path());
+  EXPECT_EQ(resolve_run_folder(folder / "missing"), folder / "missing");
+}
+
+TEST(ResolveRunFolder, LatestThatNamesNoFolderInTheRun_IsRefused) {
+  const TempFolder run;
+  for (const char* name : {"../other", "", "a/b", "a\nb"}) {
+    std::ofstream(run / "latest") << name;
+    EXPECT_EQ(thrown_by([&] { resolve_run_folder(run.path()); }).code(), Code::kFormat) << name;
+  }
+  std::ofstream(run / "latest") << "step_00000009";
+  const Error missing = thrown_by([&] { resolve_run_folder(run.path()); });
+  EXPECT_EQ(missing.code(), Code::kIo);
+  EXPECT_THAT(missing.what(), HasSubstr("latest names step_00000009, which is not there"));
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,103 @@
+// Which tokenizer a run has, and data that its task cannot use.
+#include "cleave/train/setup.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/saved_models.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+using test::TempFolder;
+using test::thrown_by;
+using testing::HasSubstr;
+
+/// A Llama's config.json with a vocabulary for the byte tokenizer.
+std::string llama_config() {
+  auto config = nlohmann::json::parse(test::kLlamaConfig);
+  config["vocab_size"] = 300;
+  return config.dump();
+}
+
+class Setup : public testing::Test {
+ protected:
+  Setup() {
+    const std::string config = llama_config();
+    test::write_model_folder(folder_ / "m", config, test::tensors_of(config));
+    std::ofstream(folder_ / "sizes.json") << config;
+    std::ofstream(folder_ / "text.txt") << std::string(200, 'a');
+    std::ofstream(folder_ / "rows.jsonl") << "{\"input_ids\": [1, 2, 3, 4]}\n";
+    std::ofstream(folder_ / "table.csv") << "text,label\n\"a fine film\",1\n\"a dull film\",0\n";
+  }
+
+  [[nodiscard]] TrainOptions options(const std::string& model, const std::string& data) const {
+    TrainOptions o;
+    o.model = folder_ / model;
+    o.data = {folder_ / data};
+    o.out = folder_ / "out";
+    o.seq_len = 8;
+    o.batch_size = 1;
+    o.steps = 1;
+    return o;
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(Setup, TextForWeightsWithoutATokenizer_IsRefusedWithTheFlag) {
+  const Error error = thrown_by([&] { make_setup(options("m", "text.txt"), 0); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_THAT(error.what(),
+              HasSubstr("text.txt is text, which needs a tokenizer; the model has none, so give "
+                        "one with --tokenizer DIR or --tokenizer bytes"));
+}
+
+TEST_F(Setup, WeightsWithoutATokenizer_TrainOnIdsOrOnBytesByRequest) {
+  EXPECT_EQ(make_setup(options("m", "rows.jsonl"), 0).tokenizer, nullptr);
+  TrainOptions bytes = options("m", "text.txt");
+  bytes.tokenizer = "bytes";
+  EXPECT_EQ(make_setup(bytes, 0).tokenizer->kind(), "bytes");
+}
+
+TEST_F(Setup, NewModels_ReadBytes) {
+  EXPECT_EQ(make_setup(options("sizes.json", "text.txt"), 0).tokenizer->kind(), "bytes");
+  TrainOptions preset = options("m", "text.txt");
+  preset.model = "llama-tiny";
+  EXPECT_EQ(make_setup(preset, 0).tokenizer->kind(), "bytes");
+}
+
+// A run folder as --tokenizer means its newest checkpoint.
+TEST_F(Setup, TokenizerOfARunFolder_IsThatOfItsNewestCheckpoint) {
+  std::filesystem::create_directories(folder_ / "run/step_00000001");
+  std::ofstream(folder_ / "run/latest") << "step_00000001\n";
+  for (const NamedFile& file : byte_tokenizer_files()) {
+    std::ofstream(folder_ / ("run/step_00000001/" + file.name)) << file.text;
+  }
+  TrainOptions o = options("m", "text.txt");
+  o.tokenizer = folder_ / "run";
+  EXPECT_EQ(make_setup(o, 0).tokenizer_folder, folder_ / "run/step_00000001");
+}
+
+TEST_F(Setup, TableForALanguageModel_IsRefusedWithTheRemedy) {
+  const Error lm = thrown_by([&] { make_setup(options("sizes.json", "table.csv"), 0); });
+  EXPECT_EQ(lm.code(), Code::kUsage);
+  EXPECT_THAT(lm.what(), HasSubstr("table.csv is a table, which task lm would read as plain text; "
+                                   "put its texts into JSONL with \"text\""));
+  TrainOptions o = options("m", "table.csv");
+  o.model = "bert-tiny";
+  const Error mlm = thrown_by([&] { make_setup(o, 0); });
+  EXPECT_EQ(mlm.code(), Code::kUsage);
+  EXPECT_THAT(mlm.what(), HasSubstr("task mlm would read as plain text; train with --task classify "
+                                    "to learn its labels, or put its texts into JSONL"));
+  o.task = "classify";
+  EXPECT_EQ(make_setup(o, 0).data->sample(0).label, 1);
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,153 @@
+// Flags of other programs, and words without a flag.
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/cli/synonyms.h"
+#include "tests/e2e/fake_program.h"
+
+namespace cleave::test {
+namespace {
+
+using testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+// The first words of the lines of help that describe a flag, by command: "--lr RATE".
+std::vector<std::pair<std::string, std::string>> flags_in_help() {
+  std::vector<std::pair<std::string, std::string>> found;
+  for (const char* command :
+       {"train", "generate", "eval", "predict", "verify", "plan", "launch", "convert"}) {
+    std::istringstream help(run_cleave({command, "--help"}).out);
+    for (std::string line; std::getline(help, line);) {
+      if (line.starts_with("  [")) line = "  " + line.substr(3, line.find(']') - 3) + " DIR";
+      if (!line.starts_with("  -")) continue;
+      found.emplace_back(command, line.substr(2, line.find("  ", 2) - 2));
+    }
+  }
+  return found;
+}
+
+TEST(Synonyms, EveryFlagAndValue_ExistsInTheHelpOfACommand) {
+  const auto all = flags_in_help();
+  ASSERT_GT(all.size(), 100U);
+  for (const cli::Synonym& synonym : cli::synonyms()) {
+    const std::string flag = (synonym.flag.size() == 1 ? "-" : "--") + std::string(synonym.flag);
+    const bool has_choice = synonym.rest.starts_with(' ') && flag == "--dtype";
+    bool is_there = false;
+    for (const auto& [command, text] : all) {
+      const bool is_it = text == flag || text.starts_with(flag + ' ');
+      const std::string value = has_choice ? std::string(synonym.rest.substr(1)) : "";
+      is_there = is_there || (is_it && text.find(value) != std::string::npos);
+    }
+    EXPECT_TRUE(is_there) << flag << synonym.rest;
+  }
+}
+
+TEST(Synonyms, Names_StandForEachFlagOnce) {
+  std::set<std::string> seen;
+  for (const cli::Synonym& synonym : cli::synonyms()) {
+    std::istringstream names{std::string(synonym.names)};
+    for (std::string name; names >> name;) {
+      EXPECT_TRUE(seen.insert(name + " " + std::string(synonym.flag)).second) << name;
+      EXPECT_NE(name, synonym.flag);
+    }
+  }
+}
+
+class Word : public testing::Test {
+ protected:
+  Word() {
+    std::filesystem::create_directories(folder_ / "model");
+    std::ofstream(in("data.txt")) << "text";
+  }
+  [[nodiscard]] std::string in(const std::string& name) const { return folder_ / name; }
+
+  TempFolder folder_;
+};
+
+void expect_refused(const Words& words, const std::string& message) {
+  const RunResult ran = run_fake(words);
+  EXPECT_EQ(ran.err, "cleave: " + message + "\n");
+  EXPECT_EQ(ran.exit_code, 2);
+}
+
+TEST(Synonyms, FlagOfAnotherProgram_NamesOurs) {
+  const auto expect = [](const Words& words, const std::string& end) {
+    expect_refused(words, "unknown flag " + words[1] + "; did you mean " + end);
+  };
+  expect({"train", "--learning-rate", "1e-3"}, "--lr");
+  expect({"train", "--learning_rate", "1e-3"}, "--lr");
+  expect({"train", "--optimizer.lr", "1e-3"}, "--lr");
+  expect({"train", "--training.seq_len", "8"}, "--seq-len");
+  expect({"train", "--parallelism.tensor_parallel_degree", "2"}, "--tp");
+  expect({"train", "--tensor-model-parallel-size", "2"}, "--tp");
+  expect({"train", "--pipeline-model-parallel-size", "2"}, "--pp");
+  expect({"train", "--num-train-epochs", "2"}, "--epochs");
+  expect({"train", "--output-dir", "x"}, "--out");
+  expect({"train", "--max-steps", "2"}, "--steps");
+  expect({"train", "--warmup-steps", "2"}, "--warmup");
+  expect({"train", "--bf16"}, "--dtype bf16");
+  expect({"train", "--fp16"}, "--dtype fp16");
+  expect({"generate", "--fp16"}, "--dtype fp32|bf16|int8|fp64");
+  expect({"generate", "--max-tokens", "5"}, "--max-new-tokens");
+  expect({"train", "--per-device-train-batch-size", "2"},
+         "--batch-size; it counts the sequences of a step over all ranks");
+  expect({"train", "--gradient-accumulation-steps", "2"},
+         "--micro-batch-size; --batch-size counts the sequences of a whole step over all ranks, "
+         "and the gradients of its micro-batches are summed");
+  expect({"convert", "--output", "x"}, "--to");
+}
+
+TEST_F(Word, SynonymInAConfigFile_NamesTheKey) {
+  std::ofstream(in("c.json")) << R"({"learning_rate": 1e-3})";
+  expect_refused({"train", "--config", in("c.json")},
+                 in("c.json") + ": unknown key \"learning_rate\"; did you mean \"lr\"");
+}
+
+// Oracle: the same command line with --model.
+TEST_F(Word, ModelWithoutItsFlag_IsTheModelInEveryCommand) {
+  const std::vector<Words> commands = {{"eval", "--data", in("data.txt")},
+                                       {"generate", "--prompt", "a"},
+                                       {"verify", "--tp", "2"},
+                                       {"train", "--data", in("data.txt"), "--out", in("out")}};
+  for (const Words& command : commands) {
+    Words with_flag = command;
+    with_flag.insert(with_flag.end(), {"--model", in("model")});
+    auto wanted = received_options(with_flag);
+    Words first = command;
+    first.insert(first.begin() + 1, in("model"));
+    auto got = received_options(first);
+    wanted.erase("command");
+    got.erase("command");
+    EXPECT_EQ(got, wanted) << command.front();
+    EXPECT_EQ(got["model"], in("model"));
+  }
+  std::ofstream(in("c.json")) << R"({"model": "other"})";
+  EXPECT_EQ(received_options({"verify", in("model"), "--config", in("c.json")})["model"],
+            in("model"));
+}
+
+TEST_F(Word, MoreWordsThanOneModel_AreRefused) {
+  expect_refused({"eval", in("model"), "more", "--data", in("data.txt")},
+                 "unexpected word 'more'; see cleave eval --help");
+  expect_refused({"eval", "more", "--model", in("model")},
+                 "unexpected word 'more'; see cleave eval --help");
+  expect_refused({"doctor", "more"}, "unexpected word 'more'; see cleave doctor --help");
+  expect_refused({"inspect", "--model", in("model")},
+                 "unknown flag --model; did you mean cleave inspect PATH");
+}
+
+TEST_F(Word, Help_ShowsThatTheFlagMayBeLeftOut) {
+  for (const char* command : {"eval", "generate", "predict", "verify", "plan", "train"}) {
+    EXPECT_THAT(run_cleave({command, "--help"}).out, HasSubstr("\n  [--model] ")) << command;
+  }
+  EXPECT_THAT(run_cleave({"convert", "--help"}).out, HasSubstr("\n  [--from] DIR "));
+}
+
+}  // namespace
+}  // namespace cleave::test
