@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/generate/runnable.h"
-#include "cleave/train/metrics.h"
+#include "cleave/report/metrics.h"
 #include "cleave/train/options.h"
 #include "tests/support/captured_stdout.h"
 #include "tests/support/saved_models.h"
