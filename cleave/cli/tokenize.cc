@@ -90,8 +90,7 @@ void print(const Tokenizer& tokenizer, const Tokens& tokens) {
 }
 
 void define(Flags& flags, Options& options) {
-  flags.add({&options.tokenizer, "tokenizer", "bytes|DIR",
-             "one token per byte, or a folder with tokenizer files", "required"});
+  flags.add(option::tokenizer(&options.tokenizer, "required"));
   flags.add({&options.text, "text", "TEXT", "text to tokenize", "stdin", option::Each{}});
   flags.add({&options.file, "file", "FILE", "file with the text"});
   flags.exclusive({"text", "file"});
