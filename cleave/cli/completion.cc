@@ -172,8 +172,7 @@ std::string fish_quoted(const std::string& text) {
 }
 
 std::string fish_command(const CLI::App& app) {
-  const std::string begin =
-      "complete -c cleave -n '__fish_seen_subcommand_from " + app.get_name() + "'";
+  const std::string begin = "complete -c cleave -n '__cleave_is " + app.get_name() + "'";
   std::string text;
   for (const CLI::App* part : app.get_subcommands({})) {
     text +=
@@ -191,7 +190,12 @@ std::string fish_command(const CLI::App& app) {
 }
 
 std::string fish_script(const CLI::App& root) {
-  std::string text = "# fish completion of cleave: cleave completion fish | source\n";
+  std::string text =
+      "# fish completion of cleave: cleave completion fish | source\n"
+      "function __cleave_is\n"
+      "  set -l words (commandline -opc)\n"
+      "  test (count $words) -ge 2 && test $words[2] = $argv[1]\n"
+      "end\n";
   for (const CLI::App* app : root.get_subcommands({})) {
     text += "complete -c cleave -n __fish_use_subcommand -f -a " + app->get_name() + " -d " +
             fish_quoted(app->get_description()) + '\n' + fish_command(*app);

@@ -133,8 +133,7 @@ void print_chats(const Tokenizer& tokenizer, const Options& options) {
 }
 
 void define(Flags& flags, Options& options) {
-  flags.add({&options.tokenizer, "tokenizer", "bytes|DIR",
-             "one token per byte, or a folder with tokenizer files", "required"});
+  flags.add(option::tokenizer(&options.tokenizer, "required"));
   flags.add({&options.text, "text", "TEXT", "text to tokenize", "stdin", option::Each{}});
   flags.add({&options.file, "file", "FILE", "file with the text"});
   flags.add({&options.chat, "chat", "FILE", "JSONL of chats; shows which tokens the loss is on"});

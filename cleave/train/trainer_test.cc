@@ -272,7 +272,7 @@ TEST(RealTraining, Gpt2OnQuestionContexts_GivesTheRecordedLossesAndNorms) {
   o.data = {(folder / "rows.jsonl").string()};
   o.lr = 3e-4;
   o.optimizer = "adam";
-  o.beta2 = 0.999;
+  o.adam_betas[1] = 0.999;
   o.weight_decay = 0;
   o.clip = 0;
   expect_recorded_run(o, golden, folder);

@@ -91,7 +91,7 @@ TrainOptions train_options(const ExecuteOptions& o) {
   train.batch_size = o.bsz * train.dp;
   train.seq_len = o.seq_len;
   train.lr = o.lr;
-  train.beta2 = 0.999;  // this and the next two are BERT's
+  train.adam_betas[1] = 0.999;  // this and the next two are BERT's
   train.adam_eps = 1e-6;
   train.weight_decay = 0.01;
   train.dtype = o.dtype;

@@ -263,7 +263,7 @@ TEST(Completion, Bash_ParsesAndCompletes) {
 
 TEST(Completion, Fish_HasFlagsChoicesAndFiles) {
   const std::string script = run_cleave({"completion", "fish"}).out;
-  const std::string train = "\ncomplete -c cleave -n '__fish_seen_subcommand_from train' ";
+  const std::string train = "\ncomplete -c cleave -n '__cleave_is train' ";
   EXPECT_TRUE(contains(script, train + "-l schedule -x -a 'cosine linear constant' -d "));
   EXPECT_TRUE(contains(script, train + "-l data -rF -d "));
   EXPECT_TRUE(contains(script, train + "-l adam-eps -x -d 'Adam\\'s epsilon'\n"));
