@@ -52,6 +52,15 @@ TEST(Fuzz, HealthyRunsOfGpt2InBf16_HaveNoDifference) {
 TEST(Fuzz, HealthyRunsOfBertInFp32_HaveNoDifference) {
   expect_no_difference(150, at::kFloat, "bert-tiny");
 }
+TEST(Fuzz, HealthyRunsOfQwen3InBf16_HaveNoDifference) {
+  expect_no_difference(200, at::kBFloat16, "qwen3-0.6b");
+}
+TEST(Fuzz, HealthyRunsOfOlmo2InFp32_HaveNoDifference) {
+  expect_no_difference(225, at::kFloat, "olmo2-1b");
+}
+TEST(Fuzz, HealthyRunsOfPhi3InFp64_HaveNoDifference) {
+  expect_no_difference(250, at::kDouble, "phi3-mini");
+}
 TEST(Fuzz, HealthyRunsInFp16_HaveNoDifference) {
   expect_no_difference(175, at::kHalf);
 }

@@ -21,8 +21,9 @@ void read_heads(const Json& json, const DecoderDefaults& defaults, DecoderConfig
   }
   const bool computes_dim =
       !json.has("head_dim") && (!defaults.head_dim || has_key(json, "head_dim"));
-  c.head_dim = json.int_or("head_dim", computes_dim ? f.hidden / f.num_heads : *defaults.head_dim,
-                           1, kMostHeads);
+  const int64_t computed = f.hidden / f.num_heads;
+  c.head_dim = json.int_or(
+      "head_dim", computes_dim ? computed : defaults.head_dim.value_or(computed), 1, kMostHeads);
   const bool is_divisible = f.hidden % f.num_heads == 0;
   if (computes_dim && (!is_divisible || c.head_dim > kMostHeads)) {
     json.at("hidden_size")

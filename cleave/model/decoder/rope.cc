@@ -154,7 +154,7 @@ int64_t rotated_dims(const Json& json, const Json& rope, int64_t head_dim, bool 
 
 RotaryOptions read_rotary(const Json& json, const DecoderConfig& c,
                           const DecoderDefaults& defaults) {
-  const bool is_older = json.has("rope_scaling");
+  const bool is_older = json.has("rope_scaling") && json.at("rope_scaling").size() > 0;
   const bool has_rope = is_older || json.has("rope_parameters");
   const Json rope = has_rope ? json.at(is_older ? "rope_scaling" : "rope_parameters") : json;
   if (has_rope) check_keys(rope);

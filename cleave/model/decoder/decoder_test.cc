@@ -1,0 +1,90 @@
+#include "cleave/model/decoder/decoder.h"
+
+#include <gmock/gmock.h>
+
+#include "cleave/model/decoder/fused.h"
+#include "cleave/parallel/plan.h"
+#include "tests/support/ranks.h"
+#include "tests/support/thrown.h"
+#include "tests/support/unsplit.h"
+
+namespace cleave {
+namespace {
+
+using test::numbers;
+using test::on_ranks;
+
+std::unique_ptr<Model> mistral(const std::string& window) {
+  return make_model(Json::parse(R"({"model_type": "mistral", "vocab_size": 11, "hidden_size": 8,
+      "intermediate_size": 12, "num_hidden_layers": 3, "num_attention_heads": 4,
+      "num_key_value_heads": 2, "head_dim": 6, "sliding_window": )" +
+                                    window + "}",
+                                "config.json"));
+}
+
+// Of 10 queries with a window of 4, the keys behind the window are a triangle of 6 x 6 of the
+// triangle of 10 x 10. 12 operations for each pair and dim, 24 dims, 3 layers.
+TEST(Decoder, OperationsOfAttention_AreThoseOfTheKeysInTheWindow) {
+  const double all = mistral("null")->train_flops_per_token(10);
+  EXPECT_EQ(mistral("10")->train_flops_per_token(10), all);
+  const double skipped = (all - mistral("4")->train_flops_per_token(10)) * 10;
+  EXPECT_NEAR(skipped, 12.0 * 24 * 3 * (6 * 6 / 2.0), 1e-6);
+}
+
+AttentionOptions fused_options() {
+  return {.hidden = 6,
+          .num_heads = 6,
+          .num_kv_heads = 2,
+          .head_dim = 4,
+          .rotary = RotaryOptions{.head_dim = 4, .theta = 100}};
+}
+
+/// The rows of a fused matrix as separate ones.
+Tensor rows(const test::Weights& w, const std::string& name, int64_t begin, int64_t count) {
+  return w.at(name).narrow(0, begin, count).clone();
+}
+
+// Oracle: Attention and Mlp, which have separate matrices, with the same rows.
+TEST(FusedAttention, OnAnyNumberOfRanks_EqualsSeparateProjections) {
+  const auto separate = [](const test::Weights& w, const Tensor& x) {
+    Attention attention(fused_options());
+    attention.name_tree();
+    for (const auto& p : attention.parameters()) {
+      const bool is_q = p->name() == "q_proj.weight", is_k = p->name() == "k_proj.weight";
+      p->set_leaf(p->name() == "o_proj.weight" ? w.at("o_proj.weight").clone()
+                  : is_q                       ? rows(w, "qkv_proj.weight", 0, 24)
+                                               : rows(w, "qkv_proj.weight", is_k ? 24 : 32, 8));
+    }
+    return attention(DTensor(x, Axis(), Replicate{}), {}).local();
+  };
+  const Tensor x = numbers({2, 5, 6}, 1);
+  FusedAttention whole(fused_options());
+  const test::Weights weights = test::weights_for(whole);
+  const Tensor want = separate(weights, x);
+  for (const int tp : {1, 2, 3, 4}) {
+    on_ranks(tp, [&](const Axis& axis) {
+      FusedAttention attention(fused_options());
+      parallelize_module(attention, axis, {{"qkv_proj", Colwise{}}, {"o_proj", Rowwise{}}});
+      test::fill(attention, weights, at::kDouble);
+      const Tensor got = attention(DTensor(x, axis, Replicate{}), {}).full_tensor();
+      EXPECT_LE(test::largest_difference(got, want), 1e-12) << "tp=" << tp;
+    });
+  }
+}
+
+TEST(FusedAttentionAndMlp, StylesThatDoNotBelongTogether_AreRefused) {
+  on_ranks(2, [](const Axis& axis) {
+    FusedAttention attention(fused_options());
+    FusedMlp mlp({.hidden = 6, .intermediate = 10});
+    const auto refused = [&](Layer& layer, const Plan& plan, const std::string& names) {
+      const Error error = test::thrown_by([&] { parallelize_module(layer, axis, plan); });
+      EXPECT_EQ(error.code(), Code::kShape);
+      EXPECT_THAT(error.what(), testing::HasSubstr(names + " belong together"));
+    };
+    refused(attention, {{"qkv_proj", Colwise{}}}, "qkv_proj and o_proj");
+    refused(mlp, {{"down_proj", Rowwise{}}}, "gate_up_proj and down_proj");
+  });
+}
+
+}  // namespace
+}  // namespace cleave
