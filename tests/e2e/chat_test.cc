@@ -169,8 +169,8 @@ TEST_F(ChatProgram, Chat_AnswersAsTheTextIsContinued) {
 }
 
 TEST_F(ChatProgram, ModelsWithoutTemplate_AreRefused) {
-  const RunResult ran =
-      run_cleave(train(in("out"), {"--data", in("chats.jsonl")}), {.deadline_s = kDeadlineS});
+  const RunResult ran = run_cleave({"train", "--data", in("chats.jsonl"), "--out", in("out")},
+                                   {.deadline_s = kDeadlineS});
   EXPECT_EQ(ran.exit_code, 2);
   EXPECT_NE(ran.err.find("chats.jsonl:1: the model has no chat template"), std::string::npos)
       << ran.err;

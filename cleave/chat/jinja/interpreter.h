@@ -26,6 +26,7 @@ class Interpreter {
   /// Prints the template with these variables.
   Rendered run(const std::vector<std::pair<std::string, Value>>& variables);
 
+  /// What the run may still use.
   [[nodiscard]] Budget& budget() { return budget_; }
   [[nodiscard]] const RenderOptions& options() const { return options_; }
   /// A string, which counts against the budget.
@@ -42,6 +43,7 @@ class Interpreter {
     return made;
   }
 
+  /// The value of an expression. Throws Error(kFormat) if an operation fails.
   Value evaluate(const Expr& expr);
   /// Calls a function, macro or method.
   Value call(const Value& callee, Arguments& arguments);

@@ -10,6 +10,7 @@ namespace cleave::jinja {
 // Python's operations on strings, whose units are characters. Texts are UTF-8; malformed bytes
 // count as one character each.
 
+/// The ends of a string.
 enum class Side : uint8_t { kBoth, kLeft, kRight };
 
 /// Without the white space (or the characters of `set`) at its ends.

@@ -19,9 +19,13 @@ struct List;
 struct Dict;
 struct Method;
 
+/// The contents of values, which copies share.
 using Text = std::shared_ptr<const std::string>;
+/// A list or tuple.
 using ListPtr = std::shared_ptr<const List>;
+/// A dict.
 using DictPtr = std::shared_ptr<const Dict>;
+/// A method with its subject.
 using MethodPtr = std::shared_ptr<const Method>;
 
 /// A name or key that has no value. Prints as nothing; most operations on it are errors.
@@ -33,6 +37,7 @@ struct Undefined {
 /// the run of a template.
 class Value {
  public:
+  /// The value in its C++ type.
   using Data = std::variant<Undefined, std::nullptr_t, bool, int64_t, double, Text, ListPtr,
                             DictPtr, MethodPtr, Object*>;
 
@@ -55,10 +60,12 @@ class Value {
   /// The value of a JSON text.
   static Value from_json(const Json& json);
 
+  /// Whether the value has this type of Data.
   template <class T>
   [[nodiscard]] bool is() const {
     return std::holds_alternative<T>(data_);
   }
+  /// The value in its type of Data, which it must have.
   template <class T>
   [[nodiscard]] const T& as() const {
     return std::get<T>(data_);
