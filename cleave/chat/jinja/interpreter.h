@@ -141,6 +141,8 @@ std::string replaced(Budget& budget, const std::string& text, const Replacement&
 Value operate(Interpreter& run, const std::string& op, const Value& a, const Value& b);
 /// Whether strings, lists and dicts have a method of this name.
 bool has_method(const Value& subject, std::string_view name);
+/// Counts that a method or filter of a string may search it for its arguments.
+void charge_searches(Budget& budget, const Value& subject, const Arguments& arguments);
 /// Calls a method of a string, list or dict.
 Value call_method(Interpreter& run, const Method& method, Arguments& arguments);
 

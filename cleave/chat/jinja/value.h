@@ -132,7 +132,9 @@ class Budget {
  public:
   Budget(uint64_t max_steps, uint64_t max_bytes) : steps_(max_steps), bytes_(max_bytes) {}
   void step(uint64_t count = 1);  ///< counts operations
-  void bytes(uint64_t count);     ///< counts bytes of new text and new values
+  /// Counts a search in `text_bytes` for `wanted_bytes`, whose time may be their product.
+  void search(uint64_t text_bytes, uint64_t wanted_bytes);
+  void bytes(uint64_t count);  ///< counts bytes of new text and new values
 
  private:
   uint64_t steps_, bytes_;
