@@ -127,7 +127,7 @@ TEST_F(ChatProgram, Loss_EqualsThatOfTransformers) {
   ASSERT_EQ(oracle.exit_code, 0) << oracle.err;
   const json want = json::parse(oracle.out);
   const RunResult ran = run_cleave(
-      {"eval", "--model", checkpoint, "--data", in("chats.jsonl"), "--seq-len", "128", "--json"},
+      {"eval", "--model", checkpoint, "--data", in("chats.jsonl"), "--seq-len", "160", "--json"},
       {.deadline_s = kDeadlineS});
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
   const json got = json::parse(ran.out);
