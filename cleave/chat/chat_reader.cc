@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <span>
 
 #include "cleave/base/error.h"
+#include "cleave/file/file.h"
 #include "cleave/text/jsonl.h"
 
 namespace cleave {
@@ -14,6 +16,14 @@ using jinja::Value;
 
 constexpr std::array<std::string_view, 5> kRoles{"system", "developer", "user", "assistant",
                                                  "tool"};
+
+/// Whether the first byte of a file is {. Shows without parsing that a text is not JSONL.
+bool begins_with_bracket(const std::string& path) {
+  const File file = File::open_read(path);
+  char first = 0;
+  if (file.size() > 0) file.read_at(0, std::as_writable_bytes(std::span(&first, 1)));
+  return first == '{';
+}
 
 /// The key that names the kind of a row; empty if it is no conversation.
 std::string kind_of(const Json& row) {
@@ -74,9 +84,17 @@ std::string instruction_of(const Json& row) {
 }  // namespace
 
 bool holds_chats(const std::vector<std::string>& files) {
-  if (files.empty() || std::filesystem::path(files.front()).extension() != ".jsonl") return false;
-  const std::optional<Json> first = JsonLines(files.front()).next();
-  return first && !kind_of(*first).empty() && !first->has("input_ids") && !first->has("text");
+  if (files.empty()) return false;
+  const std::string& path = files.front();
+  const bool named_jsonl = std::filesystem::path(path).extension() == ".jsonl";
+  if (!named_jsonl && !begins_with_bracket(path)) return false;
+  try {
+    const std::optional<Json> first = JsonLines(path).next();
+    return first && !kind_of(*first).empty() && !first->has("input_ids") && !first->has("text");
+  } catch (const Error& error) {
+    if (named_jsonl || error.code() != Code::kFormat) throw;
+    return false;  // a text that begins with {
+  }
 }
 
 ChatReader::ChatReader(std::shared_ptr<const Tokenizer> tokenizer, ChatOptions options)

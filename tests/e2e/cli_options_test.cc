@@ -202,11 +202,20 @@ TEST_F(Options, GenerateWithoutFlags_HasTheDocumentedDefaults) {
                        {"device", "cpu"},
                        {"json", false},
                        {"stream", true},
+                       {"chat", false},
                        {"gemm", "auto"},
                        {"threads-per-rank", 0},
                        {"timeout", 60.0}};
   const json options = generate({"--prompt", "a"});
   EXPECT_EQ(options, wanted) << json::diff(wanted, options);
+}
+
+TEST_F(Options, Chat_HasLongerAnswers) {
+  json options = generate({"--chat"});
+  EXPECT_EQ(options["chat"], true);
+  EXPECT_EQ(options["max-new-tokens"], 512);
+  options = generate({"--chat", "--max-new-tokens", "7"});
+  EXPECT_EQ(options["max-new-tokens"], 7);
 }
 
 TEST_F(Options, EveryGenerateFlag_ReachesItsOption) {

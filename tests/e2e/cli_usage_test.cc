@@ -183,6 +183,14 @@ TEST_F(Usage, FlagsThatExcludeEachOther_AreRefused) {
                  "sequence");
   expect_refused({"generate", "--model", "@model", "--prompt", "a", "--prompt-ids", "1"}, 2,
                  "--prompt and --prompt-ids exclude each other; give one");
+  expect_refused({"generate", "--model", "@model", "--prompt", "a", "--chat"}, 2,
+                 "--prompt and --chat exclude each other; give one");
+  expect_refused({"generate", "--model", "@model", "--chat", "--json"}, 2,
+                 "--chat prints text; omit --json");
+  expect_refused({"generate", "--model", "@model", "--chat", "--tp", "2"}, 2,
+                 "--chat runs on one rank; omit --tp 2");
+  expect_refused({"train", "--data", "@data.txt", "--out", "@out", "--chat-template", "@none"}, 5,
+                 "--chat-template @none: No such file or directory");
   expect_refused({"generate", "--model", "@model", "--prompt", "a", "--num-return-sequences", "2"},
                  2,
                  "--num-return-sequences is 2, more than --num-beams 1; raise --num-beams or give "

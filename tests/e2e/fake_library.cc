@@ -107,6 +107,7 @@ extern "C" void cleave_generate(const cleave::GenerateOptions& o) {
                           {"device", o.device},
                           {"json", o.json},
                           {"stream", o.stream},
+                          {"chat", o.chat},
                           {"gemm", o.gemm},
                           {"threads-per-rank", o.threads_per_rank},
                           {"timeout", o.timeout_s}};

@@ -300,7 +300,7 @@ bool Interpreter::contains(const Value& container, const Value& value) {
   if (container.is_text()) {
     if (value.is_undefined()) fail(value.as<Undefined>().what);
     if (!value.is_text()) fail("'in' a string expects a string");
-    budget_.step(1 + container.string().size() / 64);
+    budget_.search(container.string().size(), value.string().size());
     return container.string().find(value.string()) != std::string::npos;
   }
   if (container.is_dict()) return find_member(container, value, budget_) != nullptr;
@@ -326,7 +326,7 @@ Value Interpreter::slice(const Expr& expr) {
     return list(std::move(out), subject.as<ListPtr>()->is_tuple);
   }
   if (!subject.is_text()) fail(str("a value of type ", subject.type_name(), " has no slices"));
-  budget_.bytes(subject.string().size());
+  budget_.bytes(subject.string().size() * sizeof(std::string_view));
   const std::vector<std::string_view> all = characters(subject.string());
   std::string out;
   for (const size_t at :
@@ -343,8 +343,9 @@ std::vector<Value> Interpreter::elements(const Value& value) {
   } else if (value.is_dict()) {
     for (const auto& [key, member] : value.members()) out.push_back(key);
   } else if (value.is_text()) {
+    budget_.bytes(value.string().size() *
+                  (sizeof(std::string_view) + sizeof(Value) + sizeof(std::string)));
     for (const std::string_view one : characters(value.string())) {
-      budget_.bytes(sizeof(Value) + sizeof(std::string));
       out.push_back(Value::text(std::string(one)));
     }
   } else if (!value.is_undefined()) {
@@ -375,14 +376,13 @@ Value Interpreter::item(const Value& subject, const Value& key) {
   if (key.is_text()) return attribute(subject, key.string());
   if (key.is_integral() && (subject.is_list() || subject.is_text())) {
     const bool is_list = subject.is_list();
-    const std::vector<std::string_view> all =
-        is_list ? std::vector<std::string_view>() : characters(subject.string());
     if (!is_list) budget_.step(1 + subject.string().size() / 16);
-    const auto size = static_cast<int64_t>(is_list ? subject.items().size() : all.size());
+    const auto size =
+        is_list ? static_cast<int64_t>(subject.items().size()) : num_characters(subject.string());
     const int64_t at = key.integer() < 0 ? key.integer() + size : key.integer();
     if (at >= 0 && at < size) {
-      const auto index = static_cast<size_t>(at);
-      return is_list ? subject.items()[index] : text(std::string(all[index]));
+      if (is_list) return subject.items()[static_cast<size_t>(at)];
+      return text(std::string(character_at(subject.string(), at)));
     }
   }
   return Undefined{str("a value of type ", subject.type_name(), " has no element ",

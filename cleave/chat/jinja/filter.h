@@ -13,6 +13,7 @@ struct FilterCall {
   const Value& subject;
   const Arguments& arguments;
 
+  /// The argument at `index`, or of that name; `fallback` if neither is given.
   [[nodiscard]] Value argument(size_t index, std::string_view name, Value fallback) const {
     return arguments.get(index, name, std::move(fallback));
   }
@@ -20,6 +21,7 @@ struct FilterCall {
   [[nodiscard]] std::string text() const { return to_text(subject, run.budget()); }
 };
 
+/// Computes the result of a filter.
 using FilterBody = Value (*)(const FilterCall& call);
 
 /// A filter over lists; null if there is none of this name.

@@ -224,6 +224,7 @@ Value Interpreter::filter(const std::string& name, const Value& subject, Argumen
                                    [&](const Entry& entry) { return entry.first == name; });
   const FilterBody body = found != kFilters.end() ? found->second : find_list_filter(name);
   if (body == nullptr) fail(str("there is no filter '", name, "'"));
+  charge_searches(budget_, subject, arguments);
   return body({*this, subject, arguments});
 }
 

@@ -26,6 +26,7 @@ class Interpreter {
   /// Prints the template with these variables.
   Rendered run(const std::vector<std::pair<std::string, Value>>& variables);
 
+  /// What the run may still use.
   [[nodiscard]] Budget& budget() { return budget_; }
   [[nodiscard]] const RenderOptions& options() const { return options_; }
   /// A string, which counts against the budget.
@@ -42,6 +43,7 @@ class Interpreter {
     return made;
   }
 
+  /// The value of an expression. Throws Error(kFormat) if an operation fails.
   Value evaluate(const Expr& expr);
   /// Calls a function, macro or method.
   Value call(const Value& callee, Arguments& arguments);
@@ -139,6 +141,8 @@ std::string replaced(Budget& budget, const std::string& text, const Replacement&
 Value operate(Interpreter& run, const std::string& op, const Value& a, const Value& b);
 /// Whether strings, lists and dicts have a method of this name.
 bool has_method(const Value& subject, std::string_view name);
+/// Counts that a method or filter of a string may search it for its arguments.
+void charge_searches(Budget& budget, const Value& subject, const Arguments& arguments);
 /// Calls a method of a string, list or dict.
 Value call_method(Interpreter& run, const Method& method, Arguments& arguments);
 

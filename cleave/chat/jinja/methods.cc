@@ -62,9 +62,16 @@ template <bool from_right>
 Value split_method(const Call& call) {
   const auto separator = call.text_or_none(0, "sep");
   if (separator && separator->empty()) fail("split() expects a separator that is not empty");
+  call.run.budget().bytes(call.self_text().size() * sizeof(std::string_view) /
+                          (separator ? separator->size() : 2));
   return texts(call, split(call.self_text(),
                            separator ? std::optional<std::string_view>(*separator) : std::nullopt,
                            call.integer(1, "maxsplit", -1), from_right));
+}
+
+Value split_lines_method(const Call& call) {
+  call.run.budget().bytes(call.self_text().size() * sizeof(std::string_view));
+  return texts(call, split_lines(call.self_text()));
 }
 
 /// startswith() and endswith().
@@ -236,8 +243,7 @@ constexpr std::array kTextMethods{
     Entry{"rsplit", split_method<true>},
     Entry{"rstrip", strip_method<Side::kRight>},
     Entry{"split", split_method<false>},
-    Entry{"splitlines",
-          [](const Call& call) { return texts(call, split_lines(call.self_text())); }},
+    Entry{"splitlines", split_lines_method},
     Entry{"startswith", has_end<false>},
     Entry{"strip", strip_method<Side::kBoth>},
     Entry{"title", title_method},
@@ -266,8 +272,20 @@ bool has_method(const Value& subject, std::string_view name) {
   return find_method(subject, name) != nullptr;
 }
 
+void charge_searches(Budget& budget, const Value& subject, const Arguments& arguments) {
+  if (!subject.is_text()) return;
+  const uint64_t bytes = subject.string().size();
+  budget.step(1 + bytes / 16);
+  for (const Value& one : arguments.values) {
+    if (one.is_text()) budget.search(bytes, one.string().size());
+  }
+  for (const auto& [name, one] : arguments.named) {
+    if (one.is_text()) budget.search(bytes, one.string().size());
+  }
+}
+
 Value call_method(Interpreter& run, const Method& method, Arguments& arguments) {
-  if (method.self.is_text()) run.budget().step(1 + method.self.string().size() / 16);
+  charge_searches(run.budget(), method.self, arguments);
   return find_method(method.self, method.name)({run, method.self, arguments, method.name});
 }
 

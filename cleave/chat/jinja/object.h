@@ -28,6 +28,7 @@ class Object {
 class Namespace final : public Object {
  public:
   Value attribute(Interpreter& run, const std::string& name) override;
+  /// Sets an attribute, which may be new.
   void set(const std::string& name, Value value);
 
  private:
@@ -37,6 +38,7 @@ class Namespace final : public Object {
 /// A function of the language, such as range().
 class Function final : public Object {
  public:
+  /// What the function does.
   using Body = Value (*)(Interpreter& run, Arguments& arguments);
   explicit Function(Body body) : body_(body) {}
   Value call(Interpreter& run, Arguments& arguments) override { return body_(run, arguments); }

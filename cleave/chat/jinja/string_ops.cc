@@ -112,6 +112,11 @@ std::vector<std::string_view> characters(std::string_view text) {
   return out;
 }
 
+std::string_view character_at(std::string_view text, int64_t index) {
+  for (; index > 0; --index) text.remove_prefix(next_code_point(text, 0).bytes);
+  return text.substr(0, next_code_point(text, 0).bytes);
+}
+
 int64_t num_characters(std::string_view text) {
   int64_t count = 0;
   for (size_t at = 0; at < text.size(); at += next_code_point(text, at).bytes) ++count;

@@ -10,6 +10,7 @@ namespace cleave::jinja {
 // Python's operations on strings, whose units are characters. Texts are UTF-8; malformed bytes
 // count as one character each.
 
+/// The ends of a string.
 enum class Side : uint8_t { kBoth, kLeft, kRight };
 
 /// Without the white space (or the characters of `set`) at its ends.
@@ -17,6 +18,8 @@ std::string_view strip(std::string_view text, std::optional<std::string_view> se
                        Side side = Side::kBoth);
 /// The characters.
 std::vector<std::string_view> characters(std::string_view text);
+/// The character at `index`, which must exist.
+std::string_view character_at(std::string_view text, int64_t index);
 /// Number of characters.
 int64_t num_characters(std::string_view text);
 /// The parts between separators, or between white space without one; at most `max_splits` splits,

@@ -33,6 +33,7 @@ struct Token {
 std::vector<Token> tokenize(std::string_view text);
 
 struct Expr;
+/// An expression, or null.
 using ExprPtr = std::unique_ptr<Expr>;
 
 /// An expression.
@@ -70,6 +71,7 @@ struct Expr {
 };
 
 struct Stmt;
+/// Statements in order.
 using Body = std::vector<Stmt>;
 
 /// A parameter of a macro.

@@ -109,6 +109,8 @@ TEST(ChatTemplates, HostileTemplates_HitALimit) {
   EXPECT_THAT(error_of("{% for i in range(999) %}{% for j in 'a' * 999 %}{% endfor %}{% endfor %}",
                        {.max_steps = 100'000}),
               HasSubstr("too many steps"));
+  EXPECT_THAT(error_of("{% set a = 'a' * 10 ** 7 %}{{ (a ~ a).count(a ~ 'b') }}"),
+              HasSubstr("too many steps"));
   EXPECT_THAT(error_of("{{ 'a' * 10 ** 12 }}"), HasSubstr("too much memory"));
   EXPECT_THAT(error_of("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
               HasSubstr("too many nested calls"));

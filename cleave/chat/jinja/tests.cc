@@ -41,6 +41,7 @@ bool is_iterable(const Question& q) {
 bool is_in(const Question& q) {
   const Value container = q.argument();
   if (container.is_text() && q.subject.is_text()) {
+    q.run.budget().search(container.string().size(), q.subject.string().size());
     return container.string().find(q.subject.string()) != std::string::npos;
   }
   const std::vector<Value> all = q.run.elements(container);

@@ -43,6 +43,11 @@ void Budget::step(uint64_t count) {
   steps_ -= count;
 }
 
+void Budget::search(uint64_t text_bytes, uint64_t wanted_bytes) {
+  constexpr uint64_t kBytesOfAStep = 64;
+  step(1 + text_bytes / kBytesOfAStep * (1 + wanted_bytes / kBytesOfAStep));
+}
+
 void Budget::bytes(uint64_t count) {
   if (count > bytes_) fail("the template needs too much memory");
   bytes_ -= count;

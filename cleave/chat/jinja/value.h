@@ -19,9 +19,13 @@ struct List;
 struct Dict;
 struct Method;
 
+/// The contents of values, which copies share.
 using Text = std::shared_ptr<const std::string>;
+/// A list or tuple.
 using ListPtr = std::shared_ptr<const List>;
+/// A dict.
 using DictPtr = std::shared_ptr<const Dict>;
+/// A method with its subject.
 using MethodPtr = std::shared_ptr<const Method>;
 
 /// A name or key that has no value. Prints as nothing; most operations on it are errors.
@@ -33,6 +37,7 @@ struct Undefined {
 /// the run of a template.
 class Value {
  public:
+  /// The value in its C++ type.
   using Data = std::variant<Undefined, std::nullptr_t, bool, int64_t, double, Text, ListPtr,
                             DictPtr, MethodPtr, Object*>;
 
@@ -55,10 +60,12 @@ class Value {
   /// The value of a JSON text.
   static Value from_json(const Json& json);
 
+  /// Whether the value has this type of Data.
   template <class T>
   [[nodiscard]] bool is() const {
     return std::holds_alternative<T>(data_);
   }
+  /// The value in its type of Data, which it must have.
   template <class T>
   [[nodiscard]] const T& as() const {
     return std::get<T>(data_);
@@ -125,7 +132,9 @@ class Budget {
  public:
   Budget(uint64_t max_steps, uint64_t max_bytes) : steps_(max_steps), bytes_(max_bytes) {}
   void step(uint64_t count = 1);  ///< counts operations
-  void bytes(uint64_t count);     ///< counts bytes of new text and new values
+  /// Counts a search in `text_bytes` for `wanted_bytes`, whose time may be their product.
+  void search(uint64_t text_bytes, uint64_t wanted_bytes);
+  void bytes(uint64_t count);  ///< counts bytes of new text and new values
 
  private:
   uint64_t steps_, bytes_;
