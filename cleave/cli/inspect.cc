@@ -165,7 +165,7 @@ void print_metadata(const GgufMetadata& metadata) {
   size_t widest = 0;
   for (const auto& [key, value] : metadata.entries()) widest = std::max(widest, key.size());
   for (const auto& [key, value] : metadata.entries()) {
-    const std::string quoted = Object(value.text()).dump();  // a chat template has many lines
+    const std::string quoted = Object(value.text()).dump(-1, ' ', true);  // one line of ASCII
     const std::string text = quoted.substr(1, quoted.size() - 2);
     std::cout << "  " << padded(key, widest)
               << (text.size() > kShown ? text.substr(0, kShown) + "..." : text) << '\n';

@@ -47,8 +47,7 @@ struct GgufValue {
   [[nodiscard]] std::string text() const;
 };
 
-/// The metadata of a GGUF file, in order. Accessors throw Error(kFormat) naming file and key if the
-/// value is missing or has another type.
+/// The metadata of a GGUF file, in order.
 class GgufMetadata {
  public:
   GgufMetadata() = default;
@@ -56,6 +55,7 @@ class GgufMetadata {
 
   /// Adds a value; throws Error(kFormat) for a key that is there already.
   void add(std::string key, GgufValue value);
+  /// Adds a value of 32 bits, a boolean or a string, as add().
   void add_u32(std::string key, int64_t value) { add(std::move(key), {GgufKind::kU32, value}); }
   void add_f32(std::string key, double value) { add(std::move(key), {GgufKind::kF32, value}); }
   void add_bool(std::string key, bool value) { add(std::move(key), {GgufKind::kBool, value}); }
@@ -63,20 +63,33 @@ class GgufMetadata {
     add(std::move(key), {GgufKind::kString, std::move(value)});
   }
 
+  /// All of it.
   [[nodiscard]] const std::vector<std::pair<std::string, GgufValue>>& entries() const {
     return entries_;
   }
+  /// The value of a key, or null.
   [[nodiscard]] const GgufValue* find(std::string_view key) const;
+  /// Whether the key is there.
   [[nodiscard]] bool has(std::string_view key) const { return find(key) != nullptr; }
+  /// The value of a key. Throws Error(kFormat) naming file and key if it is missing or has another
+  /// type.
   [[nodiscard]] int64_t int_at(std::string_view key) const;
-  [[nodiscard]] int64_t int_or(std::string_view key, int64_t fallback) const;
-  [[nodiscard]] double number_or(std::string_view key, double fallback) const;
-  [[nodiscard]] bool bool_or(std::string_view key, bool fallback) const;
+  /// As int_at.
   [[nodiscard]] const std::string& string_at(std::string_view key) const;
-  [[nodiscard]] std::string string_or(std::string_view key, std::string_view fallback) const;
+  /// As int_at.
   [[nodiscard]] const GgufValue::Ints& ints_at(std::string_view key) const;
+  /// As int_at.
   [[nodiscard]] const GgufValue::Numbers& numbers_at(std::string_view key) const;
+  /// As int_at.
   [[nodiscard]] const GgufValue::Strings& strings_at(std::string_view key) const;
+  /// The value of a key; `fallback` if it is missing. Throws as int_at for another type.
+  [[nodiscard]] int64_t int_or(std::string_view key, int64_t fallback) const;
+  /// As int_or.
+  [[nodiscard]] double number_or(std::string_view key, double fallback) const;
+  /// As int_or.
+  [[nodiscard]] bool bool_or(std::string_view key, bool fallback) const;
+  /// As int_or.
+  [[nodiscard]] std::string string_or(std::string_view key, std::string_view fallback) const;
   /// Throws Error(kFormat): "FILE: metadata 'KEY': PROBLEM".
   [[noreturn]] void fail(std::string_view key, std::string_view problem) const;
 

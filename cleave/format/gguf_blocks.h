@@ -35,6 +35,7 @@ struct GgufBlock {
 /// The elements of the largest block.
 inline constexpr int64_t kLargestGgufBlock = 256;
 
+/// The blocks of a type.
 [[nodiscard]] GgufBlock block_of(GgufType type);
 
 /// The type of a number in a file; nullopt if it is not read.
@@ -42,6 +43,7 @@ std::optional<GgufType> gguf_type(uint32_t number);
 /// The name of a type that need not be supported: "Q5_K", or "type 99".
 std::string gguf_type_name(uint32_t number);
 
+/// Whether the type has blocks of several elements.
 [[nodiscard]] bool is_quantized(GgufType type);
 
 /// Decodes whole blocks of a quantised type: `values` has block_of(type).elements for each block of

@@ -107,6 +107,42 @@ TEST(ConvertProgram, RunThroughEveryFormat_IsEqualAndGeneratesTheSame) {
   EXPECT_TRUE(contains(other.out, " elements differ by up to ")) << other.out;
 }
 
+// A GGUF file of a run is its model: equal weights, the same text, and a start for training.
+TEST(ConvertProgram, GgufFile_IsTheModelOfTheRun) {
+  const TempFolder folder;
+  const std::string run = folder / "run", file = folder / "model.gguf", back = folder / "back";
+  train(run);
+  const RunResult ran = convert(run, file, {"--format", "gguf"});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_TRUE(contains(ran.out, " in 1 file (gguf)\n")) << ran.out;
+  ASSERT_EQ(convert(file, back).exit_code, 0);
+  for (const std::string& other : {file, back}) {
+    const json report = json::parse(run_with_deadline({"diff", run, other, "--json"}).out);
+    for (const json& row : report["differences"]) {
+      EXPECT_TRUE(row["name"].get<std::string>().starts_with("optimizer.")) << row;
+    }
+  }
+  std::string want;
+  for (const std::string& model : {run, file}) {
+    const RunResult text = run_with_deadline(
+        {"generate", "--model", model, "--prompt", "the Work", "--max-new-tokens", "8", "--json"});
+    ASSERT_EQ(text.exit_code, 0) << text.err;
+    const std::string ids = json::parse(text.out)["sequences"][0]["ids"].dump();
+    if (want.empty()) want = ids;
+    EXPECT_EQ(ids, want) << model;
+  }
+  const json seen = json::parse(run_with_deadline({"inspect", file, "--json"}).out);
+  EXPECT_EQ(seen["kind"], "GGUF file");
+  EXPECT_EQ(seen["metadata"]["general.architecture"], "llama");
+  EXPECT_EQ(seen["metadata"]["general.name"], "run");
+  EXPECT_EQ(seen["metadata"]["tokenizer.ggml.tokens"], "257 values");
+  const RunResult trained = run_with_deadline(
+      {"train", "--model", file, "--data", CLEAVE_SOURCE_DIR "/LICENSE", "--out", folder / "next",
+       "--seq-len", "32", "--batch-size", "4", "--steps", "1", "--threads-per-rank", "1"});
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_TRUE(fs::exists(folder / "next/step_00000001/tokenizer.json"));
+}
+
 TEST(ConvertProgram, InvalidConversions_EndWithTheirCodeAndLeaveNothing) {
   const TempFolder folder;
   const std::string run = folder / "run", out = folder / "out";
@@ -122,6 +158,10 @@ TEST(ConvertProgram, InvalidConversions_EndWithTheirCodeAndLeaveNothing) {
       {{"--format", "oslo", "--max-shard-size", "1GB"}, 2, "one file per rank"},
       {{"--max-shard-size", "much"}, 2, "expected a size such as 5GB"},
       {{"--dtype", "int4"}, 2, "--dtype"},
+      {{"--dtype", "q8_0"}, 2, "--dtype q8_0 applies to the format gguf"},
+      {{"--format", "gguf", "--dtype", "fp64"}, 2, "--dtype fp64 does not exist"},
+      {{"--format", "gguf", "--max-shard-size", "1GB"}, 2, "gguf has one file"},
+      {{"--format", "gguf", "--tp", "2"}, 2, "is only for the formats oslo and nxd"},
       {{"--from", folder / "none"}, 5, "none"},
       {{"--to", run}, 5, "already exists"},
   };

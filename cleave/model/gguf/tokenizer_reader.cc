@@ -90,11 +90,12 @@ class TokenizerReader {
     return added;
   }
 
-  /// The vocabulary. Ids without a token of the tokenizer are left out.
+  /// The vocabulary. Ids without a token of the tokenizer are left out. The tokens differ, so they
+  /// are appended: operator[] would compare each with all before it.
   [[nodiscard]] Object vocab() const {
-    Object vocab = Object::object();
+    Object::object_t vocab;
     for (size_t id = 0; id < tokens_.size(); ++id) {
-      if (type_of(id) != GgufToken::kUnused) vocab[tokens_[id]] = id;
+      if (type_of(id) != GgufToken::kUnused) vocab.emplace_back(tokens_[id], id);
     }
     return vocab;
   }
@@ -244,17 +245,20 @@ class TokenizerReader {
   std::unordered_map<std::string, int64_t> ids_;
 };
 
+bool has_tokenizer(const GgufMetadata& metadata) {
+  const std::string model = metadata.string_or(kModel, "no_vocab");
+  return model != "no_vocab" && model != "none";
+}
+
 }  // namespace
 
 std::vector<NamedFile> tokenizer_from_gguf(const Gguf& file) {
-  const GgufMetadata& metadata = file.metadata();
-  const std::string model = metadata.string_or(kModel, "no_vocab");
-  if (model == "no_vocab" || model == "none") return {};
+  if (!has_tokenizer(file.metadata())) return {};
   return TokenizerReader(file).read();
 }
 
 bool has_model_tokenizer(const std::string& path) {
-  return is_gguf(path) ? !tokenizer_from_gguf(Gguf::open(path)).empty() : has_tokenizer(path);
+  return is_gguf(path) ? has_tokenizer(Gguf::open(path).metadata()) : has_tokenizer(path);
 }
 
 std::shared_ptr<const Tokenizer> load_model_tokenizer(const std::string& path) {
