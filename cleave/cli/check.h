@@ -16,7 +16,7 @@ void require_model(const std::string& model, bool takes_presets);
 /// Throws Error(kIo) unless `tokenizer` is "bytes", a folder, or empty (the model's).
 void require_tokenizer(const std::string& tokenizer);
 
-/// Throws Error(kUsage) if folder `out` already holds a run, Error(kIo) if it is a file.
+/// Throws Error(kUsage) if folder `out` holds a checkpoint of a run, Error(kIo) if it is a file.
 void refuse_used_folder(const std::string& out);
 
 /// Throws Error(kShape) unless the sizes match the launcher's world, if there is a launcher. tp 0

@@ -5,6 +5,7 @@
 #include "cleave/base/log.h"
 #include "cleave/cli/check.h"
 #include "cleave/cli/command.h"
+#include "cleave/cli/failed_start.h"
 #include "cleave/cli/library.h"
 #include "cleave/cli/shared_flags.h"
 #include "cleave/comm/bootstrap/environment.h"
@@ -92,8 +93,10 @@ void define_output(Flags& flags, TrainOptions& options) {
       &options.async_save,
       {"async-save", "",
        "continue training while a checkpoint is written; needs memory for its copy", "off"});
-  flags.toggle(&options.resume,
-               {"resume", "", "resume from the newest checkpoint in --out", "off"});
+  flags.toggle(
+      &options.resume,
+      {"resume", "",
+       "resume from the newest checkpoint in --out; without one, start from the beginning", "off"});
   flags.many(&options.eval_data, {"eval-data", "FILES", "evaluation data", "none"});
   flags.add(&options.eval_every,
             {"eval-every", "STEPS", "steps between evaluations", "at the end only"}, kSteps);
@@ -103,6 +106,9 @@ void define_ranks(Flags& flags, TrainOptions& options) {
   flags.group("ranks");
   define_layout(flags, options);
   define_machine(flags, options);
+  flags.toggle(
+      &options.over_commit,
+      {"over-commit", "", "start even if the forecast exceeds the available memory", "off"});
 }
 
 void check_sizes(const TrainOptions& options) {
@@ -159,7 +165,13 @@ Command train_command() {
               const int num_ranks = std::max(options->tp, 1) * options->pp * options->dp;
               if (const auto code = run_as_processes(options->device, num_ranks)) return *code;
               options->command = command_line();
-              library_function<decltype(cleave_train)>("cleave_train")(*options);
+              const FailedStart start(options->out);
+              try {
+                library_function<decltype(cleave_train)>("cleave_train")(*options);
+              } catch (...) {
+                start.clean_up();
+                throw;
+              }
               return 0;
             };
           }};

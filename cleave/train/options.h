@@ -41,6 +41,7 @@ struct TrainOptions : LayoutOptions, MachineOptions {
   int64_t keep_last = 0;    ///< checkpoints to keep; 0 = all
   bool async_save = false;  ///< write checkpoints while training continues
   bool resume = false;
+  bool over_commit = false;  ///< start even if the forecast exceeds the memory
 
   std::vector<std::string> eval_data;
   int64_t eval_every = 0;  ///< steps; 0 = at the end only
