@@ -31,7 +31,8 @@ std::string two_digits(int64_t value) {
 
 bool is_live_terminal() {
   const char* term = getenv("TERM");  // NOLINT(concurrency-mt-unsafe): nothing sets it
-  return isatty(STDOUT_FILENO) == 1 && term != nullptr && std::string_view(term) != "dumb";
+  if (term == nullptr || isatty(STDOUT_FILENO) != 1) return false;
+  return !std::string_view(term).empty() && std::string_view(term) != "dumb";
 }
 
 int terminal_width() {
@@ -65,7 +66,7 @@ std::string count_text(double count) {
 
 Progress::Progress(ProgressOptions options)
     : options_(std::move(options)),
-      is_terminal_(is_live_terminal()),
+      is_terminal_(options_.may_be_live && is_live_terminal()),
       start_s_(options_.clock()),
       last_shown_s_(is_terminal_ ? start_s_ - options_.draw_every_s : start_s_),
       done_(options_.done) {

@@ -13,6 +13,7 @@ struct ProgressOptions {
   int64_t total = 0;                            ///< total steps, > 0
   int64_t done = 0;                             ///< steps done before a resumed run
   std::string unit = "step";                    ///< what is counted
+  bool may_be_live = true;                      ///< false under a launcher, see below
   double line_every_s = 10;                     ///< if stdout is not a terminal
   double draw_every_s = 0.1;                    ///< if stdout is a terminal
   std::function<double()> clock = monotonic_s;  ///< seconds
@@ -27,8 +28,10 @@ struct ProgressReading {
 };
 
 /// Progress on stdout. On a terminal: one live line at the bottom, redrawn at most ten times a
-/// second and truncated to the terminal's width. Otherwise: a plain line every ten seconds. For use
-/// by one thread; log lines of other threads appear above the live line.
+/// second and truncated to the terminal's width. Otherwise, with TERM=dumb or without TERM: a plain
+/// line every ten seconds. Under a launcher too, because mpirun gives its ranks terminals whose
+/// output it may write into a log. For use by one thread; log lines of other threads appear above
+/// the live line.
 class Progress {
  public:
   explicit Progress(ProgressOptions options);

@@ -128,6 +128,27 @@ TEST(Progress, NarrowTerminal_LineIsTruncatedBeforeTheLastColumn) {
   }
 }
 
+// A terminal that cannot move its cursor, and the terminals that mpirun gives its ranks.
+TEST(Progress, OnADumbTerminalOrUnderALauncher_LinesArePlain) {
+  for (const char* term : {"dumb", "", "xterm"}) {
+    setenv("TERM", term, 1);
+    Captured out(100);
+    double now = 0;
+    Progress progress({.total = 4, .may_be_live = std::string_view(term) != "xterm", .clock = [&] {
+                         return now;
+                       }});
+    for (int step = 1; step <= 4; ++step) {
+      now += 10;
+      progress.update(step);
+    }
+    progress.finish();
+    EXPECT_EQ(out.take(),
+              "step 1/4  30s left\r\nstep 2/4  20s left\r\nstep 3/4  10s left\r\n"
+              "step 4/4  took 40s\r\n")
+        << term;
+  }
+}
+
 TEST(Log, WhileALineIsLive_InfoGoesAboveIt) {
   Captured out;
   set_live_line("bar");

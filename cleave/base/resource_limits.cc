@@ -1,10 +1,12 @@
 // Source for the cgroup files: the kernel's documentation, admin-guide/cgroup-v2,
-// admin-guide/cgroup-v1/memory and scheduler/sched-bwc.
+// admin-guide/cgroup-v1/memory and scheduler/sched-bwc. For MemAvailable: filesystems/proc.
 #include "cleave/base/resource_limits.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <sys/mman.h>
@@ -64,12 +66,28 @@ std::optional<int64_t> number_in(const fs::path& file) {
 /// The number after `name` in a file of "NAME NUMBER" lines; 0 if the name is missing.
 int64_t number_of(const fs::path& file, std::string_view name) {
   std::ifstream lines(file);
-  std::string key;
-  int64_t number = 0;
-  while (lines >> key >> number) {
-    if (key == name) return number;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string key;
+    int64_t number = 0;
+    if (words >> key >> number && key == name) return number;
   }
   return 0;
+}
+
+/// Bytes that a cgroup with a limit can still take: the kernel frees what it holds of files (and in
+/// version 2 the reclaimable part of its slabs) before it kills a process. Memory that processes
+/// share is not part of it.
+std::optional<int64_t> bytes_left(const fs::path& folder, bool is_version1) {
+  const auto limit = number_in(folder / (is_version1 ? "memory.limit_in_bytes" : "memory.max"));
+  const auto used = number_in(folder / (is_version1 ? "memory.usage_in_bytes" : "memory.current"));
+  if (!limit || *limit >= kNoLimit || !used) return std::nullopt;
+  const fs::path stat = folder / "memory.stat";
+  const int64_t reclaimable =
+      is_version1 ? number_of(stat, "total_inactive_file") + number_of(stat, "total_active_file")
+                  : number_of(stat, "inactive_file") + number_of(stat, "active_file") +
+                        number_of(stat, "slab_reclaimable");
+  return std::max<int64_t>(0, *limit - std::max<int64_t>(0, *used - reclaimable));
 }
 
 /// CPU quota in CPUs (CPU time per elapsed time); nullopt without a quota.
@@ -113,6 +131,21 @@ CgroupLimits cgroup_limits(const fs::path& root) {
     });
   }
   return limits;
+}
+
+std::optional<AvailableMemory> available_memory(const fs::path& root) {
+  std::optional<AvailableMemory> found;
+  const int64_t kib = number_of(root / "proc/meminfo", "MemAvailable:");
+  if (kib > 0) found = AvailableMemory{.bytes = int64_t{1024} * kib};
+  if (const auto cgroup = own_cgroup(root, "memory")) {
+    for_each_ancestor(*cgroup, [&](const fs::path& folder) {
+      const auto left = bytes_left(folder, cgroup->is_version1);
+      if (left && (!found || *left < found->bytes)) {
+        found = AvailableMemory{.bytes = *left, .is_of_cgroup = true};
+      }
+    });
+  }
+  return found;
 }
 
 bool has_address_space(int64_t bytes) {

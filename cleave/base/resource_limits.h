@@ -19,6 +19,17 @@ struct CgroupLimits {
 /// `root` is the folder that contains proc and sys.
 CgroupLimits cgroup_limits(const std::filesystem::path& root = "/");
 
+/// Memory that programs can still take.
+struct AvailableMemory {
+  int64_t bytes = 0;
+  bool is_of_cgroup = false;  ///< what a cgroup's limit leaves, which is less than the machine has
+};
+
+/// The machine's available memory (MemAvailable: free, or taken only by caches), or what the limits
+/// of this process's cgroup and its parents leave if that is less. Swap does not count. nullopt if
+/// the system reports neither. `root` as above.
+std::optional<AvailableMemory> available_memory(const std::filesystem::path& root = "/");
+
 /// Whether the process can still map `bytes` of address space, which `ulimit -v` may limit. The
 /// mapping is released again.
 bool has_address_space(int64_t bytes);

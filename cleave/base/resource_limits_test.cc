@@ -25,6 +25,9 @@ class CgroupLimitsTest : public testing::Test {
     std::ofstream(path) << text;
   }
   [[nodiscard]] CgroupLimits limits() const { return cgroup_limits(root_.path()); }
+  [[nodiscard]] std::optional<AvailableMemory> available() const {
+    return available_memory(root_.path());
+  }
 
  private:
   const test::TempFolder root_;
@@ -90,6 +93,56 @@ TEST_F(CgroupLimitsTest, InsideAContainer_TheTopCgroupIsUsed) {
   EXPECT_EQ(limits().memory, 1073741824);
   EXPECT_EQ(limits().memory_peak, std::nullopt);  // kernels before 5.19 do not report it
   EXPECT_EQ(limits().num_killed, 1);
+}
+
+constexpr char kMeminfo[] =
+    "MemTotal:       24683520 kB\nMemFree:         1048576 kB\nMemAvailable:    4194304 kB\n"
+    "HugePages_Total:       0\n";
+
+TEST_F(CgroupLimitsTest, MemoryOfAMachine_IsWhatIsAvailable) {
+  EXPECT_FALSE(available());
+  write("proc/meminfo", kMeminfo);
+  ASSERT_TRUE(available());
+  EXPECT_EQ(available()->bytes, int64_t{4} << 30);
+  EXPECT_FALSE(available()->is_of_cgroup);
+  write("proc/self/cgroup", "0::/box\n");
+  write("sys/fs/cgroup/box/memory.max", "max\n");
+  write("sys/fs/cgroup/box/memory.current", "1073741824\n");
+  EXPECT_EQ(available()->bytes, int64_t{4} << 30);
+}
+
+// Of 3000 bytes, 2400 are used, 700 of them by files and slabs that the kernel frees.
+TEST_F(CgroupLimitsTest, MemoryOfVersion2_IsTheLimitWithoutWhatCannotBeReclaimed) {
+  write("proc/meminfo", kMeminfo);
+  write("proc/self/cgroup", "0::/jobs/step\n");
+  write("sys/fs/cgroup/jobs/step/memory.max", "max\n");
+  write("sys/fs/cgroup/jobs/step/memory.current", "2000\n");
+  write("sys/fs/cgroup/jobs/memory.max", "3000\n");
+  write("sys/fs/cgroup/jobs/memory.current", "2400\n");
+  write("sys/fs/cgroup/jobs/memory.stat",
+        "anon 1500\nfile 650\nshmem 50\ninactive_file 400\nactive_file 200\n"
+        "slab_reclaimable 100\nslab_unreclaimable 90\n");
+  ASSERT_TRUE(available());
+  EXPECT_EQ(available()->bytes, 3000 - (2400 - 700));
+  EXPECT_TRUE(available()->is_of_cgroup);
+  write("sys/fs/cgroup/jobs/memory.current", "4000\n");  // the limit was lowered
+  EXPECT_EQ(available()->bytes, 0);
+}
+
+// The numbers without total_ do not count the cgroups below.
+TEST_F(CgroupLimitsTest, MemoryOfVersion1_IsTheLimitWithoutWhatCannotBeReclaimed) {
+  write("proc/meminfo", kMeminfo);
+  write("proc/self/cgroup", "4:memory:/box\n0::/\n");
+  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  write("sys/fs/cgroup/memory/memory.usage_in_bytes", "8000\n");
+  write("sys/fs/cgroup/memory/box/memory.limit_in_bytes", "5000\n");
+  write("sys/fs/cgroup/memory/box/memory.usage_in_bytes", "3000\n");
+  write("sys/fs/cgroup/memory/box/memory.stat",
+        "cache 900\ninactive_file 1\nactive_file 1\ntotal_inactive_file 500\n"
+        "total_active_file 300\n");
+  ASSERT_TRUE(available());
+  EXPECT_EQ(available()->bytes, 5000 - (3000 - 800));
+  EXPECT_TRUE(available()->is_of_cgroup);
 }
 
 constexpr int64_t kMiB = int64_t{1} << 20;

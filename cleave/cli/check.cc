@@ -8,6 +8,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/comm/bootstrap/environment.h"
+#include "cleave/file/atomic_write.h"
 #include "cleave/file/hub_cache.h"
 #include "cleave/format/gguf.h"
 
@@ -20,13 +21,14 @@ std::string reason(int number) {
   return std::generic_category().message(number);
 }
 
-// A file or folder that only a run has; empty if there is none.
-std::string run_marker(const fs::path& folder) {
+// A checkpoint of the folder, or what names one; empty if there is none. A partial checkpoint is
+// what a writer left that died.
+std::string checkpoint_in(const fs::path& folder) {
   std::error_code problem;
   if (fs::exists(folder / "latest", problem)) return "latest";
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, problem)) {
     std::string name = entry.path().filename();
-    if (name == "metrics.jsonl" || name.starts_with("step_")) return name;
+    if (name.starts_with("step_") && !name.ends_with(kPartialSuffix)) return name;
   }
   CLEAVE_CHECK(!problem, Code::kIo, "--out ", folder.string(), ": ", problem.message());
   return "";
@@ -76,9 +78,9 @@ void refuse_used_folder(const std::string& out) {
   if (!fs::exists(out, problem)) return;
   CLEAVE_CHECK(fs::is_directory(out, problem), Code::kIo, "--out ", out,
                ": is a file; expected a folder");
-  const std::string marker = run_marker(out);
-  CLEAVE_CHECK(marker.empty(), Code::kUsage, "--out ", out, " already holds a run (", marker,
-               "); resume it with --resume or choose another folder");
+  const std::string checkpoint = checkpoint_in(out);
+  CLEAVE_CHECK(checkpoint.empty(), Code::kUsage, "--out ", out, " already holds a run (",
+               checkpoint, "); resume it with --resume or choose another folder");
 }
 
 void check_world(int tp, int dp, int pp) {

@@ -19,7 +19,7 @@ void require_tokenizer(const std::string& tokenizer);
 /// Throws Error(kIo) unless `chat_template` is "chatml", a file, or empty (the tokenizer's).
 void require_chat_template(const std::string& chat_template);
 
-/// Throws Error(kUsage) if folder `out` already holds a run, Error(kIo) if it is a file.
+/// Throws Error(kUsage) if folder `out` holds a checkpoint of a run, Error(kIo) if it is a file.
 void refuse_used_folder(const std::string& out);
 
 /// Throws Error(kShape) unless the sizes match the launcher's world, if there is a launcher. tp 0

@@ -4,6 +4,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/cli/command.h"
+#include "cleave/cli/shared_flags.h"
 
 namespace cleave::cli {
 
@@ -27,6 +28,9 @@ Command launch_command() {
               CLEAVE_CHECK(!options->command.empty(), Code::kUsage,
                            "no program to start; give it after --, as in cleave launch -n 2 -- "
                            "cleave train ...");
+              std::vector<std::string> own = process_args();
+              own.resize(own.size() - options->command.size());
+              options->environment.push_back(str(kLaunchVariable, "=", shell_line(own)));
               return launch(*options);
             };
           }};

@@ -1,5 +1,6 @@
 #include "cleave/cli/shared_flags.h"
 
+#include <cstdlib>
 #include <fstream>
 #include <string_view>
 #include <vector>
@@ -58,10 +59,16 @@ std::vector<std::string> process_args() {
   return words;
 }
 
-std::string command_line() {
+std::string shell_line(const std::vector<std::string>& words) {
   std::string line;
-  for (const std::string& word : process_args()) line += (line.empty() ? "" : " ") + quoted(word);
+  for (const std::string& word : words) line += (line.empty() ? "" : " ") + quoted(word);
   return line;
+}
+
+std::string command_line() {
+  const char* launch = std::getenv(kLaunchVariable);  // NOLINT(concurrency-mt-unsafe)
+  const std::string own = shell_line(process_args());
+  return launch == nullptr ? own : str(launch, " ", own);
 }
 
 }  // namespace cleave::cli

@@ -33,7 +33,15 @@ std::optional<int> run_as_processes(const std::string& device, int num_ranks);
 /// argv of this process.
 std::vector<std::string> process_args();
 
-/// The command line of this process, quoted for a shell.
+/// Words as one line, quoted for a shell.
+std::string shell_line(const std::vector<std::string>& words);
+
+/// The environment variable that holds the command line of `cleave launch` up to the program, for
+/// its ranks: "cleave launch -n 2 --".
+inline constexpr const char* kLaunchVariable = "CLEAVE_LAUNCH";
+
+/// The command line of this process as it was typed, with that of `cleave launch` if it started
+/// this process; quoted for a shell.
 std::string command_line();
 
 }  // namespace cleave::cli

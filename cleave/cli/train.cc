@@ -4,6 +4,7 @@
 #include "cleave/base/error.h"
 #include "cleave/cli/check.h"
 #include "cleave/cli/command.h"
+#include "cleave/cli/failed_start.h"
 #include "cleave/cli/library.h"
 #include "cleave/cli/shared_flags.h"
 #include "cleave/comm/bootstrap/environment.h"
@@ -63,7 +64,13 @@ Command train_command() {
               const int num_ranks = std::max(options->tp, 1) * options->pp * options->dp;
               if (const auto code = run_as_processes(options->device, num_ranks)) return *code;
               options->command = command_line();
-              library_function<decltype(cleave_train)>("cleave_train")(*options);
+              const FailedStart start(options->out);
+              try {
+                library_function<decltype(cleave_train)>("cleave_train")(*options);
+              } catch (...) {
+                start.clean_up();
+                throw;
+              }
               return 0;
             };
           }};

@@ -13,6 +13,7 @@
 #include "cleave/data/chats.h"
 #include "cleave/generate/runnable.h"
 #include "cleave/kernels/kernels.h"
+#include "cleave/mesh/job.h"
 
 namespace cleave {
 namespace {
@@ -122,8 +123,10 @@ void cleave_eval(const cleave::EvalOptions& options) {
     // Progress is only shown on a terminal; other output is just the result.
     std::optional<Progress> progress;
     if (tp.rank() == 0) {
-      progress.emplace(
-          ProgressOptions{.total = data->size(), .unit = "sequence", .line_every_s = INFINITY});
+      progress.emplace(ProgressOptions{.total = data->size(),
+                                       .unit = "sequence",
+                                       .may_be_live = launched_world_size() == 0,
+                                       .line_every_s = INFINITY});
     }
     const EvalSum result =
         evaluate(*model, tp, *data, options.batch_size, rules, [&progress](int64_t done) {

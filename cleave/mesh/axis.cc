@@ -9,6 +9,7 @@
 #include "cleave/base/clock.h"
 #include "cleave/comm/api/async_group.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/mesh/widths.h"
 
 namespace cleave {
 namespace {
@@ -56,11 +57,6 @@ class TimedCall {
   at::RecordFunction record_{at::RecordScope::USER_SCOPE};
 };
 
-void check_widths(const Axis& axis, Widths widths, std::string_view site) {
-  CLEAVE_CHECK(widths.size() == static_cast<size_t>(axis.size()), Code::kShape, site, ": ",
-               widths.size(), " widths for the ", axis.size(), " ranks of axis ", axis.name());
-}
-
 void check_held(int64_t held, int64_t wanted, int64_t dim, std::string_view site) {
   CLEAVE_CHECK(held == wanted, Code::kShape, site, ": dim ", dim, " has ", held,
                " elements; the widths give it ", wanted);
@@ -73,6 +69,11 @@ std::vector<int64_t> with_dim(const Tensor& t, int64_t dim, int64_t size) {
 }
 
 }  // namespace
+
+void check_widths(const Axis& axis, Widths widths, std::string_view site) {
+  CLEAVE_CHECK(widths.size() == static_cast<size_t>(axis.size()), Code::kShape, site, ": ",
+               widths.size(), " widths for the ", axis.size(), " ranks of axis ", axis.name());
+}
 
 std::vector<int> Axis::ranks() const {
   return group_ ? group_->ranks() : std::vector<int>{0};

@@ -9,6 +9,7 @@
 #include "cleave/base/clock.h"
 #include "cleave/comm/api/async_group.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/mesh/widths.h"
 
 namespace cleave {
 
@@ -93,6 +94,7 @@ Work start_all_reduce(const Axis& axis, const Tensor& t, std::string_view site) 
 }
 
 Work start_all_gather(const Axis& axis, const Tensor& t, Widths widths, std::string_view site) {
+  check_widths(axis, widths, site);
   check_flat(t, widths[static_cast<size_t>(axis.rank())], site);
   if (axis.size() == 1) return WorkStarter(axis, t, t, site).done();
   const int64_t whole = std::accumulate(widths.begin(), widths.end(), int64_t{0});
@@ -104,6 +106,7 @@ Work start_all_gather(const Axis& axis, const Tensor& t, Widths widths, std::str
 }
 
 Work start_reduce_scatter(const Axis& axis, const Tensor& t, Widths widths, std::string_view site) {
+  check_widths(axis, widths, site);
   check_flat(t, std::accumulate(widths.begin(), widths.end(), int64_t{0}), site);
   if (axis.size() == 1) return WorkStarter(axis, t, t, site).done();
   const int64_t own = widths[static_cast<size_t>(axis.rank())];

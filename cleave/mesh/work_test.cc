@@ -102,5 +102,21 @@ TEST(Work, TensorsOfTheWrongShapeOrStrides_AreRefused) {
             Code::kUsage);
 }
 
+// Oracle: Axis, which checks the same.
+TEST(Work, WidthsOfOtherRanks_AreRefused) {
+  test::on_ranks(2, [](const Axis& axis) {
+    for (const std::vector<int64_t>& widths : {std::vector<int64_t>{3}, {1, 1, 1}, {}}) {
+      const Tensor t = at::ones({3});
+      const Error of_axis = test::thrown_by([&] { (void)axis.all_gather(t, 0, widths, "shards"); });
+      for (const Error& error :
+           {test::thrown_by([&] { (void)start_all_gather(axis, t, widths, "shards"); }),
+            test::thrown_by([&] { (void)start_reduce_scatter(axis, t, widths, "shards"); })}) {
+        EXPECT_EQ(error.code(), Code::kShape);
+        EXPECT_STREQ(error.what(), of_axis.what());
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace cleave

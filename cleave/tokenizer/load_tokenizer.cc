@@ -282,6 +282,16 @@ uint64_t fingerprint_of(const std::string& folder) {
   return hasher.digest();
 }
 
+/// Whether the folder has exactly the files of the byte tokenizer, as a run with it saves them.
+bool is_byte_tokenizer(const std::string& folder) {
+  const std::vector<NamedFile> files = byte_tokenizer_files();
+  return tokenizer_files(folder).size() == files.size() &&
+         std::all_of(files.begin(), files.end(), [&](const NamedFile& file) {
+           return has_file(folder, file.name.c_str()) &&
+                  read_file(fs::path(folder) / file.name, kMaxFileBytes) == file.text;
+         });
+}
+
 PipelineParts read_tokenizer_json(const Json& json, const SpecialNames& names) {
   PipelineParts parts = read_pipeline(json);
   parts.special = ids_of(parts, names);
@@ -325,6 +335,12 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& folder) {
     parts = read_vocab_txt(folder, names);
   }
   parts.fingerprint = fingerprint_of(folder);
+  if (is_byte_tokenizer(folder)) {
+    // One name and one cache of tokens, whether it is built in or was saved and loaded.
+    const auto bytes = byte_tokenizer();
+    parts.kind = bytes->kind();
+    parts.fingerprint = bytes->fingerprint();
+  }
   return make_pipeline(std::move(parts));
 }
 

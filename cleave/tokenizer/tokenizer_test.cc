@@ -71,6 +71,8 @@ TEST(ByteTokenizer, WrittenFiles_LoadAsTheSameTokenizer) {
               original->encode(text, {.add_special = false, .parse_special = false}));
     EXPECT_EQ(loaded->decode(original->encode(text)), original->decode(original->encode(text)));
   }
+  EXPECT_EQ(loaded->kind(), "bytes");
+  EXPECT_EQ(loaded->fingerprint(), original->fingerprint());
   EXPECT_EQ(loaded->vocab_size(), original->vocab_size());
   EXPECT_EQ(loaded->special().bos, original->special().bos);
   EXPECT_EQ(loaded->special().eos, original->special().eos);

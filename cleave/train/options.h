@@ -44,6 +44,7 @@ struct TrainOptions : LayoutOptions, MachineOptions {
   int64_t keep_last = 0;    ///< checkpoints to keep; 0 = all
   bool async_save = false;  ///< write checkpoints while training continues
   bool resume = false;
+  bool over_commit = false;  ///< start even if the forecast exceeds the memory
 
   std::vector<std::string> eval_data;
   int64_t eval_every = 0;  ///< steps; 0 = at the end only
@@ -128,7 +129,7 @@ inline std::vector<Row> output_rows(TrainOptions& o) {
           {&o.resume,
            "resume",
            "",
-           "resume from the newest checkpoint in --out",
+           "resume from the newest checkpoint in --out; without one, start from the beginning",
            "off",
            {},
            kMustMatch},
@@ -143,8 +144,10 @@ inline std::vector<Section> sections(TrainOptions& o) {
           {"steps", step_rows(o)},
           {"optimizer", optimizer_rows(o)},
           {"output", output_rows(o)},
-          {"ranks",
-           joined(rows(static_cast<LayoutOptions&>(o)), rows(static_cast<MachineOptions&>(o)))}};
+          {"ranks", joined(joined(rows(static_cast<LayoutOptions&>(o)),
+                                  rows(static_cast<MachineOptions&>(o))),
+                           {{&o.over_commit, "over-commit", "",
+                             "start even if the forecast exceeds the available memory", "off"}})}};
 }
 
 }  // namespace cleave::option

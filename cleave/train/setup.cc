@@ -8,6 +8,7 @@
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/data/chats.h"
 #include "cleave/data/classified.h"
+#include "cleave/data/documents.h"
 #include "cleave/file/file.h"
 #include "cleave/file/hub_cache.h"
 #include "cleave/file/latest.h"
@@ -15,6 +16,7 @@
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/planner/layout_options.h"
+#include "cleave/train/memory.h"
 
 namespace cleave {
 namespace {
@@ -109,29 +111,40 @@ void choose_types(TrainSetup& setup) {
   setup.config = with_key(setup.config, dtype_key(setup.config), torch_name(type));
 }
 
-/// Tokens of the longest sequence, to which its batch is padded. Packed text has sequences of
-/// seq_len; chats, rows of ids and a classifier's texts have their own length.
-int64_t longest_sequence(const TrainSetup& setup) {
-  const Dataset& data = *setup.data;
-  if (is_packed(data)) return setup.options.seq_len;
+/// Whether the data is text that is packed into sequences of seq_len; chats, rows of ids and a
+/// classifier's texts have their own length.
+bool packs_text(const TrainSetup& setup, const Model& model) {
+  const std::vector<std::string>& files = setup.options.data;
+  return task_of(model) != Task::kClassify && !files.empty() &&
+         file_kind(files.front()) != FileKind::kJsonRows && !holds_chats(files);
+}
+
+/// Tokens of the longest sequence, to which its batch is padded.
+int64_t longest_sequence(const Dataset& data) {
   size_t longest = 0;
   for (int64_t i = 0; i < data.size(); ++i) longest = std::max(longest, data.sample(i).ids.size());
   return static_cast<int64_t>(longest);
 }
 
-/// A user's model may have operations that libtorch cannot run on the meta device. It is trained
-/// without a forecast.
-void plan_step(TrainSetup& setup) {
+/// Forecasts a step, and refuses a run that does not fit into this host's memory. A user's model
+/// may have operations that libtorch cannot run on the meta device. It is trained without a
+/// forecast.
+void plan_step(TrainSetup& setup, int64_t seq_len) {
+  const StepShape step{.batch_size = setup.options.batch_size,
+                       .micro_batch_size = setup.micro_batch_size,
+                       .seq_len = seq_len,
+                       .optimizer = setup.optimizer};
   try {
-    setup.planned = forecast(setup.config, setup.layout,
-                             {.batch_size = setup.options.batch_size,
-                              .micro_batch_size = setup.micro_batch_size,
-                              .seq_len = longest_sequence(setup),
-                              .optimizer = setup.optimizer});
+    setup.planned = forecast(setup.config, setup.layout, step);
   } catch (const std::exception& error) {
     const std::string what = error.what();
     log_warning("no forecast of memory and time: ", what.substr(0, what.find('\n')));
+    return;
   }
+  const auto available = available_memory();
+  const bool is_on_host = device_of(setup.options.device).is_cpu();
+  if (!available || !is_on_host || setup.options.over_commit) return;
+  require_memory(setup, step, ranks_of_host(setup.layout), *available);
 }
 
 /// Chooses and checks the layout, before data is read and ranks start.
@@ -204,16 +217,31 @@ void choose_steps(TrainSetup& setup) {
   CLEAVE_CHECK(o.warmup.value_or(0) <= setup.num_steps, Code::kUsage, "--warmup is ",
                o.warmup.value_or(0), "; expected at most the ", setup.num_steps,
                " steps of the run");
+  setup.schedule = {.kind = LrSchedule::kind_from_name(o.schedule),
+                    .peak = o.lr,
+                    .warmup = o.warmup.value_or(setup.num_steps / 10),
+                    .num_steps = setup.num_steps};
+}
+
+void choose_optimizer(TrainSetup& setup) {
+  const TrainOptions& o = setup.options;
   setup.optimizer = {.kind = OptimizerOptions::kind_from_name(o.optimizer),
                      .beta1 = o.adam_betas[0],
                      .beta2 = o.adam_betas[1],
                      .eps = o.adam_eps,
                      .weight_decay = o.weight_decay,
                      .decay_on = OptimizerOptions::decay_from_name(o.decay_on)};
-  setup.schedule = {.kind = LrSchedule::kind_from_name(o.schedule),
-                    .peak = o.lr,
-                    .warmup = o.warmup.value_or(setup.num_steps / 10),
-                    .num_steps = setup.num_steps};
+}
+
+/// The checkpoint that --resume continues from. Without one the run starts from the beginning, so
+/// that a job that a scheduler starts again needs only one command.
+std::optional<fs::path> checkpoint_of_run(const std::string& out) {
+  auto checkpoint = checkpoint_to_resume(out);
+  const auto environment = read_environment();
+  if (!checkpoint && (!environment || environment->rank == 0)) {
+    log_warning("--resume: ", out, " has no checkpoint; the run starts from the beginning");
+  }
+  return checkpoint;
 }
 
 /// The files of the tokenizer, a given chat template, and the folder's generation settings.
@@ -246,20 +274,18 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   (void)device_of(options.device);  // throws before anything is read
   const bool is_folder =
       (fs::exists(options.model) || is_hub_name(options.model)) && !is_config(options.model);
-  std::optional<ModelFolder> folder;
+  std::optional<fs::path> checkpoint;
   if (whole) {
-    folder = ModelFolder::open(whole->path.string());
+    checkpoint = whole->path;
   } else if (options.resume) {
-    const auto checkpoint = checkpoint_to_resume(options.out);
-    CLEAVE_CHECK(checkpoint, Code::kIo, "--out ", options.out,
-                 " has no checkpoint to resume from; omit --resume to start a new run");
-    folder = ModelFolder::open(checkpoint->string());
-  } else if (is_folder) {
-    folder = ModelFolder::open(options.model);
+    checkpoint = checkpoint_of_run(options.out);
   }
+  std::optional<ModelFolder> folder;
+  if (checkpoint || is_folder) folder = ModelFolder::open(checkpoint.value_or(options.model));
   TrainSetup setup(options, folder);
+  setup.resumes = checkpoint.has_value();
   if (whole) {
-    setup.resumes = setup.is_verified = true;
+    setup.is_verified = true;
     setup.damage = whole->damage;
   }
   choose_tokenizer(setup);
@@ -271,6 +297,10 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
                options.task, " does not fit this model, which is trained for ", model->task());
   choose_layout(setup, *model, world_size);
   check_length(setup, model->facts());
+  choose_optimizer(setup);
+  // Before the data is read and its tokens are written, if the length of its sequences is known.
+  const bool is_known = packs_text(setup, *model);
+  if (is_known) plan_step(setup, options.seq_len);
   setup.data = open_data(setup, options.data, *model);
   if (!options.eval_data.empty()) {
     setup.eval_data = open_data(setup, options.eval_data, *model);
@@ -279,7 +309,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   setup.batches = batch_rules(*model, setup.tokenizer.get(), setup.data->is_text(), options.seed);
   choose_steps(setup);
   setup.files = carried_files(setup);
-  plan_step(setup);
+  if (!is_known) plan_step(setup, longest_sequence(*setup.data));
   return setup;
 }
 

@@ -21,8 +21,7 @@ struct TrainSetup {
   TrainSetup(TrainOptions o, std::optional<ModelFolder> f)
       : options(std::move(o)),
         config(f ? f->config : Json::parse("null", "config.json")),
-        folder(std::move(f)),
-        resumes(options.resume) {}
+        folder(std::move(f)) {}
 
   TrainOptions options;
   Json config;                                 ///< config.json of the model, as it will be saved

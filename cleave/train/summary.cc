@@ -92,7 +92,7 @@ std::string task_line(Model& model, const LoadResult& loaded) {
 
 std::string resume_command(const TrainOptions& options) {
   const std::string& typed = options.command;
-  if (typed.empty()) return str("--out ", options.out, " --resume");
+  if (typed.empty()) return str("the same options with --out ", options.out, " --resume");
   return options.resume ? typed : typed + " --resume";
 }
 

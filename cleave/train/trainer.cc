@@ -164,11 +164,7 @@ void Trainer::start_log() {
   world_.note_step(done_);
   if (!is_first()) return;
   for (const std::string& line : setup_.damage) log_warning(line);
-  const std::string resume = resume_command(setup_.options);
-  world_.note_resume_hint(resume.size() < kMostHintBytes
-                              ? resume
-                              : str("the same command with --resume, or --out ", setup_.options.out,
-                                    " --resume for short"));
+  if (setup_.resumes) note_resumable();
   metrics_ = std::make_unique<MetricsWriter>((folder_.path() / kMetricsName).string(), done_);
   record_ = run_record(setup_, model_name_, rank_.model(), mesh_, world_);
   record_.first_step = done_ + 1;
@@ -182,7 +178,18 @@ void Trainer::start_log() {
                " steps are done; raise --steps or --epochs to train longer");
   }
   if (done_ >= setup_.num_steps) return;
-  progress_ = std::make_unique<Progress>(ProgressOptions{.total = setup_.num_steps, .done = done_});
+  progress_ = std::make_unique<Progress>(ProgressOptions{
+      .total = setup_.num_steps, .done = done_, .may_be_live = world_.ranks_are_threads()});
+}
+
+/// Gives the launcher the command that it prints when ranks die. Called once there is a complete
+/// checkpoint: before, nothing can be resumed.
+void Trainer::note_resumable() {
+  if (!is_first() || is_resumable_) return;
+  is_resumable_ = true;
+  const std::string command = resume_command(setup_.options);
+  world_.note_resume_hint(command.size() < kMostHintBytes ? command
+                                                          : "the same command with --resume");
 }
 
 /// The range of a global batch that belongs to this data-parallel rank.
@@ -231,7 +238,7 @@ int Trainer::run() {
     train_step(done_);
     const bool is_last = done_ == setup_.num_steps;
     const int64_t every = setup_.options.save_every;
-    if (setup_.options.async_save) folder_.poll_save();
+    if (setup_.options.async_save && !folder_.poll_save() && saved_ >= 0) note_resumable();
     if (!is_last && stop_signal_ == 0 && every > 0 && done_ % every == 0) {
       save(setup_.options.async_save);
     }
@@ -442,6 +449,7 @@ void Trainer::save(bool async) {
     folder_.async_save(checkpoint());
   } else {
     folder_.save(checkpoint());
+    note_resumable();
   }
   saved_ = done_;
   save_s_ += monotonic_s() - start;

@@ -54,6 +54,7 @@ class Trainer {
   [[nodiscard]] int64_t saves_ahead() const;
   [[nodiscard]] Checkpoint checkpoint();
   void save(bool async);
+  void note_resumable();
   [[nodiscard]] std::string state_json() const;
   void finish(const std::string& outcome);
   [[nodiscard]] bool is_first() const { return world_.rank() == 0; }
@@ -71,10 +72,11 @@ class Trainer {
   LossScale loss_scale_;
   RunFolder folder_;
   std::vector<CarriedTensor> carried_;
-  std::string model_name_;  // --model of the first start of the run
-  int64_t done_ = 0;        // steps finished
-  int64_t saved_ = -1;      // steps in the newest checkpoint
-  int64_t tokens_ = 0;      // trained on since step 1
+  std::string model_name_;     // --model of the first start of the run
+  int64_t done_ = 0;           // steps finished
+  int64_t saved_ = -1;         // steps in the newest checkpoint
+  int64_t tokens_ = 0;         // trained on since step 1
+  bool is_resumable_ = false;  // note_resumable() was called
   int stop_signal_ = 0;
   Machine machine_;
   double start_s_ = 0;

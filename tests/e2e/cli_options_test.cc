@@ -75,6 +75,7 @@ TEST_F(Options, TrainWithoutFlags_HasTheDocumentedDefaults) {
                        {"save-every", 0},
                        {"keep-last", 0},
                        {"resume", false},
+                       {"over-commit", false},
                        {"eval-data", json::array()},
                        {"eval-every", 0},
                        {"shuffle", true},
@@ -114,6 +115,7 @@ const json kEveryTrainFlag = {{"model", "llama-135m"},
                               {"save-every", 4},
                               {"keep-last", 5},
                               {"resume", true},
+                              {"over-commit", true},
                               {"eval-every", 6},
                               {"shuffle", false},
                               {"gemm", "mkl"},
@@ -121,7 +123,8 @@ const json kEveryTrainFlag = {{"model", "llama-135m"},
                               {"timeout", 1.5}};
 
 TEST_F(Options, EveryTrainFlag_ReachesItsOption) {
-  Words words = {"--eval-data", in("b.txt"), "--plan", in("plan.json"), "--no-shuffle", "--resume"};
+  Words words = {"--eval-data",  in("b.txt"), "--plan",       in("plan.json"),
+                 "--no-shuffle", "--resume",  "--over-commit"};
   for (const auto& [name, value] : kEveryTrainFlag.items()) {
     if (value.is_boolean()) continue;
     words.push_back("--" + name);
@@ -176,6 +179,17 @@ TEST_F(Options, UnderscoresAndRepeats_AreAccepted) {
 TEST_F(Options, Command_IsQuotedForAShell) {
   const json options = train({"--tokenizer", "bytes", "--model", "it's a b"});
   EXPECT_TRUE(options["command"].get<std::string>().ends_with("--model 'it'\\''s a b'"));
+}
+
+// With --resume at its end, this is the command that resumes a run.
+TEST_F(Options, CommandUnderLaunch_IsTheWholeOne) {
+  const Words of_launch{"launch", "-n", "1", "--max-restarts", "2", "--"};
+  Words words = of_launch;
+  words.insert(words.end(),
+               {CLEAVE_FAKE_PROGRAM, "train", "--data", in("a.txt"), "--out", in("out")});
+  std::string typed = CLEAVE_FAKE_PROGRAM;
+  for (const std::string& word : words) typed += " " + word;
+  EXPECT_EQ(received_options(words)["command"], typed);
 }
 
 TEST_F(Options, GenerateWithoutFlags_HasTheDocumentedDefaults) {

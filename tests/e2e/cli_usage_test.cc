@@ -235,6 +235,18 @@ TEST_F(Usage, FolderThatHoldsARun_IsOnlyTakenToResume) {
   EXPECT_EQ(run_fake({"train", "--data", data, "--out", in("model")}).exit_code, 0);
 }
 
+// What a run leaves that is killed before its first checkpoint is complete.
+TEST_F(Usage, FolderWithoutACheckpoint_IsTakenAgain) {
+  std::filesystem::create_directories(folder_ / "killed/step_00000002.partial");
+  write("killed/metrics.jsonl", "{\"step\":1}\n");
+  const Words words{"train", "--data", in("data.txt"), "--out", in("killed")};
+  EXPECT_EQ(run_fake(words).exit_code, 0);
+  std::filesystem::create_directories(folder_ / "killed/step_00000002.damaged");
+  expect_refused(words, 2,
+                 "--out @killed already holds a run (step_00000002.damaged); resume it with "
+                 "--resume or choose another folder");
+}
+
 TEST_F(Usage, ConfigFiles_AreCheckedAsFlagsAre) {
   const auto expect_refused_config = [&](const std::string& text, int code,
                                          const std::string& message) {

@@ -71,6 +71,7 @@ extern "C" void cleave_train(const cleave::TrainOptions& o) {
                           {"save-every", o.save_every},
                           {"keep-last", o.keep_last},
                           {"resume", o.resume},
+                          {"over-commit", o.over_commit},
                           {"eval-data", o.eval_data},
                           {"eval-every", o.eval_every},
                           {"shuffle", o.shuffle},

@@ -82,6 +82,8 @@ TEST(Faults, KilledRank_IsReportedInAFewLinesWithTheCommandToResume) {
   std::string command = ran.err.substr(at + 8, ran.err.find('\n', at) - at - 8);
   const std::string steps = "--steps 100000";
   ASSERT_NE(command.find(steps), std::string::npos) << command;
+  EXPECT_THAT(command,
+              testing::StartsWith(CLEAVE_PROGRAM " launch -n 2 -- " CLEAVE_PROGRAM " train "));
   command.replace(command.find(steps), steps.size(), "--steps 40");
   const RunResult again = run_program({"/bin/bash", "-c", command}, {.deadline_s = kDeadlineS});
   // The run may have passed 40 steps; then nothing is left to do.
@@ -93,13 +95,29 @@ TEST(Faults, KilledRank_IsReportedInAFewLinesWithTheCommandToResume) {
 TEST(Faults, KilledRankOfALongCommand_IsReportedWithAShortCommandToResume) {
   const TempFolder folder;
   const std::string run = folder / "run";
-  Words words = launched(train_tiny(run, {"--tp", "2", "--steps", "100000"}));
+  Words words = launched(
+      train_tiny(run, {"--tp", "2", "--steps", "100000", "--save-every", "1", "--keep-last", "1"}));
   const auto data = std::find(words.begin(), words.end(), "--data") + 1;
   words.insert(data, 1000 / data->size() + 1, std::string(*data));
   const RunResult ran = with_fault(words, run, "steps 3; kill -9 $(child 2)");
   EXPECT_EQ(ran.exit_code, 137);
-  EXPECT_THAT(ran.err, HasSubstr("resume: the same command with --resume, or --out " + run +
-                                 " --resume for short\n"));
+  EXPECT_THAT(ran.err, HasSubstr("resume: the same command with --resume\n"));
+}
+
+// Oracle: the metrics of the second start, which begin with step 1 again.
+TEST(Faults, RankKilledBeforeTheFirstCheckpoint_LeavesAFolderToStartInAgain) {
+  const TempFolder folder;
+  const std::string run = folder / "run";
+  const RunResult ran = with_fault(launched(train_tiny(run, {"--tp", "2", "--steps", "100000"})),
+                                   run, "steps 5; kill -9 $(child 2)");
+  EXPECT_EQ(ran.exit_code, 137);
+  EXPECT_THAT(ran.err, Not(HasSubstr("resume")));
+  EXPECT_GE(metrics_of(run).size(), 5U);
+  const RunResult again =
+      run_with_deadline(launched(train_tiny(run, {"--tp", "2", "--steps", "3"})));
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(metrics_of(run).size(), 3U);
+  EXPECT_TRUE(std::filesystem::exists(run + "/step_00000003"));
 }
 
 // Without a launcher, which would exit with 137 for the whole job.
@@ -143,7 +161,7 @@ TEST(Faults, SigintToTheLauncher_SavesAndEndsWith130) {
   EXPECT_EQ(ran.exit_code, 130);
   EXPECT_EQ(ran.err, "");
   EXPECT_TRUE(std::filesystem::exists(run + "/latest"));
-  EXPECT_THAT(ran.out, HasSubstr("resume with: "));
+  EXPECT_THAT(ran.out, HasSubstr("resume with: " CLEAVE_PROGRAM " launch -n 2 -- "));
 }
 
 // Row R4: `timeout` sends its signal to the program and then to its process group.

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/program.h"
+#include "tests/support/train_program.h"
 
 namespace cleave::test {
 namespace {
@@ -55,15 +56,41 @@ class LimitedGroup {
   fs::path path_;
 };
 
+/// The words as a shell command of a process in the group.
+std::vector<std::string> in_group(const LimitedGroup& group,
+                                  const std::vector<std::string>& words) {
+  const std::string join = "echo $$ > " + (group.path() / "cgroup.procs").string() + " && ";
+  std::vector<std::string> all{"/bin/bash", "-c", join + "exec \"$0\" \"$@\"", CLEAVE_PROGRAM};
+  all.insert(all.end(), words.begin(), words.end());
+  return all;
+}
+
+// 50 million weights with gradients and moments take 0.8 GB, which the machine has; libtorch
+// itself takes less than half of the limit.
+TEST(MemoryGroup, RunAboveTheLimit_IsRefusedInsteadOfKilled) {
+  const LimitedGroup group("734003200");
+  if (group.path().empty()) GTEST_SKIP() << "needs the right to make a control group with a limit";
+  const TempFolder folder;
+  std::string config = kTinyLlama;
+  config.replace(config.find("\"intermediate_size\":20"), 22, "\"intermediate_size\":350000");
+  std::ofstream(folder / "wide.json") << config;
+  const RunResult ran = run_program(
+      in_group(group, train(folder / "run", {"--model", folder / "wide.json", "--steps", "1"})),
+      {.deadline_s = 60});
+  EXPECT_EQ(ran.exit_code, 10) << ran.err;
+  EXPECT_THAT(ran.err,
+              ContainsRegex("^cleave: the run needs about [0-9.]+ [MG]iB of memory, and "
+                            "the limit of the container or batch job leaves [0-9]+ MiB; "));
+  EXPECT_FALSE(fs::exists(folder / "run"));
+}
+
 TEST(MemoryGroup, RankThatTheKernelKillsAtTheLimit_IsReportedWithTheLimit) {
   const LimitedGroup group("268435456");
   if (group.path().empty()) GTEST_SKIP() << "needs the right to make a control group with a limit";
-  const std::string join = "echo $$ > " + (group.path() / "cgroup.procs").string() + " && ";
   // tail waits for the end of an infinite line.
   const std::string rank = "if [ $RANK = 1 ]; then exec tail /dev/zero; fi; exec sleep 100";
-  const RunResult ran = run_program({"/bin/bash", "-c", join + "exec \"$0\" \"$@\"", CLEAVE_PROGRAM,
-                                     "launch", "-n", "2", "--", "/bin/bash", "-c", rank},
-                                    {.deadline_s = 60});
+  const RunResult ran = run_program(
+      in_group(group, {"launch", "-n", "2", "--", "/bin/bash", "-c", rank}), {.deadline_s = 60});
   EXPECT_EQ(ran.exit_code, 137);
   EXPECT_THAT(ran.err,
               ContainsRegex("rank 1 \\(pid [0-9]+\\) was killed by signal 9 for lack of "

@@ -1,4 +1,5 @@
 // Training, generating and resuming with the whole program, on threads and on processes.
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -108,10 +109,6 @@ TEST(TrainProgram, ResumedWithOtherFlags_ReportsTheDifferences) {
     flags.emplace_back("--resume");
     return run_with_deadline(train(run, flags));
   };
-  const RunResult none = resumed({"--steps", "1"});
-  EXPECT_EQ(none.exit_code, 5);
-  EXPECT_EQ(none.err, "cleave: --out " + run +
-                          " has no checkpoint to resume from; omit --resume to start a new run\n");
   const RunResult begun = run_with_deadline(train(
       run, {"--steps", "2", "--model", "llama-15m", "--eval-data", CLEAVE_SOURCE_DIR "/LICENSE"}));
   ASSERT_EQ(begun.exit_code, 0) << begun.err;
@@ -124,6 +121,12 @@ TEST(TrainProgram, ResumedWithOtherFlags_ReportsTheDifferences) {
   const RunResult same = resumed({"--steps", "3"});
   EXPECT_EQ(same.err, "");
   EXPECT_NE(same.out.find("\nmodel   llama-15m: "), std::string::npos) << same.out;
+  const auto data_line = [](const std::string& out) {
+    const size_t at = out.find("\ndata    ");
+    return out.substr(at, out.find('\n', at + 1) - at);
+  };
+  EXPECT_EQ(data_line(same.out), data_line(begun.out));
+  EXPECT_NE(data_line(begun.out).find("tokenizer bytes"), std::string::npos) << begun.out;
   const RunResult done = resumed({"--steps", "3"});
   EXPECT_EQ(done.err, "");
   EXPECT_NE(done.out.find("\nall 3 steps are done; raise --steps"), std::string::npos) << done.out;
@@ -137,6 +140,68 @@ TEST(TrainProgram, ResumedWithOtherFlags_ReportsTheDifferences) {
                           "it resumes at step 3 of this data"),
             std::string::npos)
       << rows.err;
+}
+
+// A scheduler starts the same command again, whether the run has saved a checkpoint or not. Oracle:
+// the run without --resume.
+TEST(TrainProgram, ResumeWithoutACheckpoint_StartsFromTheBeginningAndSaysSo) {
+  const TempFolder folder;
+  std::ofstream(folder / "tiny.json") << kTinyLlama;
+  const Words flags{"--model", folder / "tiny.json", "--steps", "2"};
+  ASSERT_EQ(run_with_deadline(train(folder / "plain", flags)).exit_code, 0);
+  const std::string run = folder / "run";
+  Words again = flags;
+  again.emplace_back("--resume");
+  const RunResult first = run_with_deadline(train(run, again));
+  EXPECT_EQ(first.exit_code, 0);
+  EXPECT_EQ(first.err, "cleave: warning: --resume: " + run +
+                           " has no checkpoint; the run starts from the beginning\n");
+  const auto want = metrics_of(folder / "plain"), got = metrics_of(run);
+  ASSERT_EQ(got.size(), 2U);
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(got[i]["loss"], want[i]["loss"]);
+  const RunResult second = run_with_deadline(train(run, again));
+  EXPECT_EQ(second.exit_code, 0);
+  EXPECT_EQ(second.err, "");
+  EXPECT_NE(second.out.find("\nresumed after step 2 "), std::string::npos) << second.out;
+}
+
+// The text is tokenized into the run folder before its length is known.
+TEST(TrainProgram, StartThatFails_LeavesNothing) {
+  const TempFolder folder;
+  std::ofstream(folder / "short.txt") << "too short";
+  std::ofstream(folder / "tiny.json") << kTinyLlama;
+  const std::string model = folder / "tiny.json", data = folder / "short.txt";
+  const Words short_data{"train",   "--model", model,       "--data", data,
+                         "--steps", "2",       "--seq-len", "32",     "--out"};
+  const auto with_out = [](Words words, const std::string& out) {
+    words.push_back(out);
+    return words;
+  };
+  const RunResult ran = run_with_deadline(with_out(short_data, folder / "new/deep/run/"));
+  EXPECT_EQ(ran.exit_code, 2) << ran.err;
+  EXPECT_FALSE(std::filesystem::exists(folder / "new"));
+  // Two ranks, each of which makes the folder if it is missing.
+  const RunResult two = run_with_deadline(launched(2, with_out(short_data, folder / "new/run")));
+  EXPECT_EQ(two.exit_code, 2) << two.err;
+  EXPECT_FALSE(std::filesystem::exists(folder / "new"));
+  // In the second file, and in step 1, when the folder is locked and the metrics are begun.
+  EXPECT_EQ(run_with_deadline(
+                train(folder / "new/run", {"--model", model, "--steps", "2", "--eval-data", data}))
+                .exit_code,
+            2);
+  EXPECT_FALSE(std::filesystem::exists(folder / "new"));
+  std::ofstream(folder / "rows.jsonl") << R"({"input_ids": [1, 2], "labels": [-100, -100]})";
+  const RunResult no_labels =
+      run_with_deadline({"train", "--model", model, "--data", folder / "rows.jsonl", "--steps", "2",
+                         "--batch-size", "1", "--seq-len", "32", "--out", folder / "new/run"});
+  EXPECT_EQ(no_labels.exit_code, 4) << no_labels.err;
+  EXPECT_FALSE(std::filesystem::exists(folder / "new"));
+  // What was there before stays.
+  std::filesystem::create_directories(folder / "own/tokens");
+  std::ofstream(folder / "own/notes.txt") << "mine";
+  EXPECT_EQ(run_with_deadline(with_out(short_data, folder / "own")).exit_code, 2);
+  EXPECT_TRUE(std::filesystem::exists(folder / "own/tokens"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "own/notes.txt"));
 }
 
 /// Runs a command and sends it `signal` once step 3 is in its metrics.
@@ -225,6 +290,49 @@ TEST(TrainProgram, InvalidLayout_IsRefusedBeforeAnythingIsWritten) {
   const RunResult both = run_with_deadline(train(run, {"--dp", "2", "--zero", "1", "--fsdp"}));
   EXPECT_EQ(both.exit_code, 2);
   EXPECT_FALSE(std::filesystem::exists(run));
+}
+
+/// A model of 1.6e12 weights, 23 TiB with gradients and moments.
+std::string huge_model(const TempFolder& folder) {
+  std::string text = kTinyLlama;
+  text.replace(text.find("\"hidden_size\":24"), 16, "\"hidden_size\":262144");
+  text.replace(text.find("\"intermediate_size\":20"), 22, "\"intermediate_size\":1000000");
+  text.replace(text.find("\"head_dim\":4"), 12, "\"head_dim\":64");
+  std::ofstream(folder / "huge.json") << text;
+  return folder / "huge.json";
+}
+
+// Under launch each rank counts both; one line is printed.
+TEST(TrainProgram, RunThatDoesNotFitIntoMemory_IsRefusedBeforeAnythingIsWritten) {
+  const TempFolder folder;
+  const Words words =
+      train(folder / "new/run", {"--model", huge_model(folder), "--dp", "2", "--steps", "1"});
+  for (const RunResult& ran : {run_with_deadline(words), run_with_deadline(launched(2, words))}) {
+    EXPECT_EQ(ran.exit_code, 10) << ran.err;
+    EXPECT_NE(ran.err.find("the 2 ranks on this host need about 4"), std::string::npos) << ran.err;
+    EXPECT_NE(ran.err.find(" TiB of memory, and "), std::string::npos) << ran.err;
+    EXPECT_NE(ran.err.find("; no layout, --micro-batch-size, --recompute or --dtype fits: "),
+              std::string::npos)
+        << ran.err;
+    EXPECT_TRUE(ran.err.ends_with("; --over-commit starts it anyway\n")) << ran.err;
+    EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
+    EXPECT_FALSE(std::filesystem::exists(folder / "new"));
+  }
+}
+
+// The limit of the address space ends the run at its first large tensor.
+TEST(TrainProgram, OverCommit_StartsARunThatDoesNotFit) {
+  const TempFolder folder;
+  std::string command = std::string("ulimit -v 4000000; exec ") + CLEAVE_PROGRAM;
+  for (const std::string& word :
+       train(folder / "new/run", {"--model", huge_model(folder), "--over-commit"})) {
+    command += " " + word;
+  }
+  const RunResult ran = run_program({"/bin/bash", "-c", command}, {.deadline_s = kDeadlineS});
+  EXPECT_EQ(ran.exit_code, 10) << ran.err;
+  EXPECT_TRUE(ran.out.starts_with("memory  at most ")) << ran.out;
+  EXPECT_EQ(ran.err.find("--over-commit"), std::string::npos) << ran.err;
+  EXPECT_FALSE(std::filesystem::exists(folder / "new"));
 }
 
 /// Runs cleave WORDS with a private file system of `size` at `folder`; exit code 77 if this user

@@ -289,11 +289,7 @@ class Chaos {
       words.push_back(word);
     }
     for (const std::string& word : split_words(plan.layout.flags)) words.push_back(word);
-    if (!newest_of(out).empty()) {
-      words.push_back("--resume");
-    } else {
-      fs::remove_all(out);  // the run has no checkpoint yet
-    }
+    if (!newest_of(out).empty()) words.push_back("--resume");
     return words;
   }
 

@@ -1,0 +1,59 @@
+#include "cleave/cli/failed_start.h"
+
+#include <system_error>
+
+#include "cleave/report/metrics.h"
+#include "cleave/report/record.h"
+
+namespace cleave::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_there(const fs::path& path) {
+  std::error_code unknown;
+  return fs::exists(path, unknown);
+}
+
+/// The absolute path, without a slash at the end.
+fs::path plain(const fs::path& path) {
+  const fs::path normal = fs::absolute(path).lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
+fs::path innermost_existing(fs::path path) {
+  while (!is_there(path) && path.has_relative_path()) path = path.parent_path();
+  return path;
+}
+
+}  // namespace
+
+FailedStart::FailedStart(const fs::path& out)
+    : out_(plain(out)),
+      tokens_(out_ / "tokens"),
+      metrics_(out_ / kMetricsName),
+      record_(out_ / kRecordName),
+      has_tokens_(is_there(tokens_)),
+      has_metrics_(is_there(metrics_)),
+      kept_(innermost_existing(out_)) {}
+
+void FailedStart::clean_up() const {
+  std::error_code ignored;
+  const bool has_steps = is_there(metrics_) && fs::file_size(metrics_, ignored) > 0;
+  bool is_unused = !has_steps;
+  fs::directory_iterator entry(out_, ignored);
+  for (; !ignored && entry != fs::directory_iterator(); entry.increment(ignored)) {
+    is_unused = is_unused &&
+                (entry->path() == tokens_ || entry->path() == metrics_ || entry->path() == record_);
+  }
+  if (!is_unused) return;
+  if (!has_tokens_) fs::remove_all(tokens_, ignored);
+  if (!has_metrics_) {
+    fs::remove(metrics_, ignored);
+    fs::remove(record_, ignored);
+  }
+  // A folder that is not empty is not removed.
+  for (fs::path path = out_; path != kept_ && fs::remove(path, ignored);) path = path.parent_path();
+}
+
+}  // namespace cleave::cli

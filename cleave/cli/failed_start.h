@@ -1,0 +1,24 @@
+#pragma once
+#include <filesystem>
+
+namespace cleave::cli {
+
+/// What a run makes in its --out folder before its first step, so that a start that fails leaves
+/// nothing behind. Construct it before the run starts.
+class FailedStart {
+ public:
+  /// Notes what of the folder and its parents exists.
+  explicit FailedStart(const std::filesystem::path& out);
+
+  /// Removes the token cache, an empty metrics.jsonl with its report.json, and the folders that did
+  /// not exist before, if nothing else is in the run folder. Ignores errors: the failure of the
+  /// start is reported.
+  void clean_up() const;
+
+ private:
+  std::filesystem::path out_, tokens_, metrics_, record_;
+  bool has_tokens_, has_metrics_;
+  std::filesystem::path kept_;  // the innermost folder on the path that existed
+};
+
+}  // namespace cleave::cli

@@ -1,0 +1,57 @@
+#include "cleave/train/memory.h"
+
+#include <algorithm>
+
+#include "cleave/base/byte_count.h"
+#include "cleave/comm/bootstrap/environment.h"
+#include "cleave/planner/saving.h"
+
+namespace cleave {
+namespace {
+
+std::string size(int64_t bytes) {
+  return bytes_text(static_cast<double>(bytes));
+}
+
+/// What to do instead.
+std::string remedy(const Saving& saving, int64_t available) {
+  if (saving.bytes <= available) {
+    return str("add ", saving.flags, ", which needs about ", size(saving.bytes));
+  }
+  const std::string smallest = saving.flags.empty() ? std::string("needs less")
+                                                    : str("fits: the smallest (", saving.flags,
+                                                          ") needs about ", size(saving.bytes));
+  return str("no layout, --micro-batch-size, --recompute or --dtype ", smallest,
+             "; choose a smaller model or --seq-len, or more hosts");
+}
+
+}  // namespace
+
+Range ranks_of_host(const ParallelConfig& layout) {
+  const auto environment = read_environment();
+  if (!environment) return {0, layout.num_ranks()};
+  const int count = environment->local_world_size;
+  const int first =
+      std::clamp(environment->rank - environment->local_rank, 0, environment->world_size - count);
+  return {first, first + count};
+}
+
+void require_memory(const TrainSetup& setup, const StepShape& step, Range ranks,
+                    const AvailableMemory& available) {
+  constexpr double kForecastError = 0.1;
+  const int64_t needed = bytes_of_ranks(*setup.planned, setup.layout, ranks);
+  const auto most = static_cast<double>(available.bytes) * (1 + kForecastError);
+  if (static_cast<double>(needed) <= most) return;
+  const Saving saving = find_saving(setup.config, setup.layout, step, ranks, available.bytes);
+  const std::string subject =
+      ranks.size() == 1 ? "the run needs" : str("the ", ranks.size(), " ranks on this host need");
+  const std::string left =
+      available.is_of_cgroup
+          ? str("the limit of the container or batch job leaves ", size(available.bytes))
+          : str(size(available.bytes), " are available");
+  throw Error(Code::kMemory,
+              str(subject, " about ", size(needed), " of memory, and ", left, "; ",
+                  remedy(saving, available.bytes), "; --over-commit starts it anyway"));
+}
+
+}  // namespace cleave

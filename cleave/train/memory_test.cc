@@ -1,0 +1,126 @@
+#include "cleave/train/memory.h"
+
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/base/byte_count.h"
+#include "cleave/mesh/job.h"
+#include "cleave/train/trainer.h"
+#include "tests/support/captured_stdout.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+#include "tests/support/train_program.h"
+
+namespace cleave {
+namespace {
+
+using test::TempFolder;
+using testing::HasSubstr;
+
+TrainOptions tiny_run(const TempFolder& folder) {
+  std::ofstream(folder / "tiny.json") << test::kTinyLlama;
+  TrainOptions o;
+  o.model = folder / "tiny.json";
+  o.data = {std::string(CLEAVE_SOURCE_DIR) + "/LICENSE"};
+  o.out = folder / "run";
+  o.seq_len = 32;
+  o.batch_size = 4;
+  o.steps = 3;
+  o.gemm = "mkl";
+  o.threads_per_rank = 1;
+  return o;
+}
+
+StepShape step_of(const TrainSetup& setup) {
+  return {.batch_size = setup.options.batch_size,
+          .micro_batch_size = setup.micro_batch_size,
+          .seq_len = setup.options.seq_len,
+          .optimizer = setup.optimizer};
+}
+
+// A forecast may be 10 % above the memory of the run: then it must start.
+TEST(Memory, RunWithinTheErrorOfTheForecast_IsNotRefused) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  o.dp = 2;
+  const TrainSetup setup = make_setup(o, 0);
+  ASSERT_TRUE(setup.planned);
+  const int64_t needed = 2 * setup.planned->most_bytes();
+  const auto check = [&](double available) {
+    require_memory(setup, step_of(setup), ranks_of_host(setup.layout),
+                   {.bytes = static_cast<int64_t>(available)});
+  };
+  check(static_cast<double>(needed) / 1.09);
+  const Error error = test::thrown_by([&] { check(static_cast<double>(needed) / 1.11); });
+  EXPECT_EQ(error.code(), Code::kMemory);
+  EXPECT_THAT(error.what(),
+              HasSubstr("the 2 ranks on this host need about " +
+                        bytes_text(static_cast<double>(needed)) + " of memory, and "));
+}
+
+// Oracle: the forecast of the run with the suggested flag.
+TEST(Memory, RunThatFitsWithSmallerMicroBatches_IsToldSo) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  const TrainSetup setup = make_setup(o, 0);
+  o.micro_batch_size = 2;
+  const int64_t smaller = make_setup(o, 0).planned->most_bytes();
+  ASSERT_LT(1.1 * static_cast<double>(smaller), static_cast<double>(setup.planned->most_bytes()));
+  const Error error = test::thrown_by([&] {
+    require_memory(setup, step_of(setup), {0, 1}, {.bytes = smaller, .is_of_cgroup = true});
+  });
+  EXPECT_THAT(error.what(), HasSubstr("the limit of the container or batch job leaves " +
+                                      bytes_text(static_cast<double>(smaller)) +
+                                      "; add --micro-batch-size 2, which needs about " +
+                                      bytes_text(static_cast<double>(smaller)) +
+                                      "; --over-commit starts it anyway"));
+}
+
+/// Sets variables of a launcher while it exists.
+class Launched {
+ public:
+  explicit Launched(std::vector<std::pair<const char*, const char*>> variables)
+      : variables_(std::move(variables)) {
+    for (const auto& [name, value] : variables_) setenv(name, value, 1);
+  }
+  ~Launched() {
+    for (const auto& [name, value] : variables_) unsetenv(name);
+  }
+  Launched(const Launched&) = delete;
+  Launched& operator=(const Launched&) = delete;
+
+ private:
+  std::vector<std::pair<const char*, const char*>> variables_;
+};
+
+// The third of four hosts with two ranks each.
+TEST(Memory, RanksOfALauncher_AreThoseOfThisHost) {
+  const ParallelConfig layout{.dp = 8};
+  EXPECT_EQ(ranks_of_host(layout), (Range{0, 8}));
+  const Launched launched(
+      {{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}});
+  EXPECT_EQ(ranks_of_host(layout), (Range{4, 6}));
+}
+
+// mpirun gives its ranks a terminal, and writes what they print there into a log.
+TEST(Train, OnATerminalOfALauncher_PrintsNoControlCodes) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  setenv("TERM", "xterm", 1);
+  const auto printed = [&](const std::string& out) {
+    o.out = folder / out;
+    test::Captured terminal(100);
+    cleave_train(o);
+    return terminal.take();
+  };
+  EXPECT_THAT(printed("alone"), HasSubstr("\x1b[K"));
+  const Launched launched({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}});
+  const std::string text = printed("launched");
+  EXPECT_THAT(text, HasSubstr("step 3/3"));
+  EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+}
+
+}  // namespace
+}  // namespace cleave
