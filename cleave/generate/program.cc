@@ -169,7 +169,7 @@ void answer_messages(const GenerateOptions& options) {
                "--chat-template chatml, or put a chat_template.jinja into the folder");
   const GenerateSettings settings = settings_of(options, runnable, tokenizer);
   run_on_ranks(
-      options, [&] { return runnable.fingerprint(); },
+      options, [&] { return runnable.fingerprint(options); },
       [&](const Axis& tp) {
         CLEAVE_CHECK(tp.size() == 1, Code::kUsage, "--chat runs on one rank, not on ", tp.size());
         const auto model = runnable.load(tp);
