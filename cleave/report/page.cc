@@ -251,10 +251,11 @@ std::string time_section(const ReportRun& run) {
   add("a step of rank 0", run.record.step_time);
   if (html.empty()) return "";
   return section("Time", html,
-                 str("Collectives: operations that all ranks of a group call; their ",
-                     "time includes the wait for the slowest rank. The whole run, ", "from step ",
-                     run.record.first_step, ", has the mean over all ",
-                     "ranks. The step is the mean of the steps that rank 0 measured ", "by kind."));
+                 str("Collectives: operations that all ranks of a group call; their time includes "
+                     "the wait for the slowest rank. The whole run, from step ",
+                     run.record.first_step,
+                     ", has the mean over all ranks. The step is the mean of the steps that rank 0 "
+                     "measured by kind."));
 }
 
 std::string memory_section(const std::vector<RankMemory>& ranks) {

@@ -100,8 +100,8 @@ TEST(ReportPage, Data_AreTheStepsWithGaps) {
   EXPECT_EQ(run["train"]["loss"], json({{"mean", {5.0, 4.0, 3.0}}}));
   EXPECT_EQ(run["train"]["grad_norm"]["mean"], json({nullptr, nullptr, nullptr}));
   EXPECT_EQ(run["train"]["peak_rss_bytes"]["mean"], json({nullptr, 7 << 20, 7 << 20}));
-  EXPECT_EQ(run["eval"]["last"], json({3}));
-  EXPECT_EQ(run["eval"]["eval_loss"]["mean"], json({3.25}));
+  EXPECT_EQ(run["eval"]["last"], json::array({3}));
+  EXPECT_EQ(run["eval"]["eval_loss"]["mean"], json::array({3.25}));
 }
 
 // Oracle: the values of the steps in each bucket, with seven digits.
@@ -228,7 +228,7 @@ TEST(WriteReport, RunFolder_IsReadWithItsFinishedCheckpoints) {
   EXPECT_TRUE(contains(page, "step_00000001</th><td>5 bytes</td>"));
   EXPECT_FALSE(contains(page, "partial"));
   EXPECT_EQ(data_of(page)["runs"][0]["name"], folder.path().string());
-  EXPECT_EQ(data_of(page)["runs"][0]["train"]["loss"]["mean"], json({2.5}));
+  EXPECT_EQ(data_of(page)["runs"][0]["train"]["loss"]["mean"], json::array({2.5}));
   EXPECT_FALSE(contains(read_run(folder.path()).written, "1970")) << "the time of the last step";
 }
 
