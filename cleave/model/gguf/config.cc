@@ -11,6 +11,9 @@
 #include "cleave/model/facts.h"
 #include "cleave/model/gguf/names.h"
 #include "cleave/model/llama/config.h"
+#include "cleave/model/mistral/config.h"
+#include "cleave/model/qwen2/config.h"
+#include "cleave/model/qwen3/config.h"
 #include "cleave/nn/rotary.h"
 
 namespace cleave {
@@ -216,9 +219,16 @@ int64_t context_length(const Json& config) {
   return slides ? std::min(positions, config.at("sliding_window").as_int(1)) : positions;
 }
 
+DecoderConfig decoder_config(const Json& config) {
+  const std::string& type = config.at("model_type").as_string();
+  if (type == "mistral") return mistral_config(config);
+  if (type == "qwen2") return qwen2_config(config);
+  return type == "qwen3" ? qwen3_config(config) : llama_config(config);
+}
+
 void add_llama(GgufMetadata& metadata, const Json& config, const GgufFamily& family) {
   require_activation(config, "hidden_act", "silu", "swish");
-  const LlamaConfig llama = LlamaConfig::from_json(config);
+  const DecoderConfig llama = decoder_config(config);
   const ModelFacts& facts = llama.facts;
   const auto key = [&](std::string_view name) { return str(family.architecture, ".", name); };
   metadata.add_u32(key("context_length"), context_length(config));
@@ -233,6 +243,10 @@ void add_llama(GgufMetadata& metadata, const Json& config, const GgufFamily& fam
   metadata.add_u32(key("rope.dimension_count"), llama.head_dim);
   metadata.add_f32(key("rope.freq_base"), llama.rotary.theta);
   using Scaling = RotaryOptions::Scaling;
+  CLEAVE_CHECK(llama.rotary.scaling != Scaling::kYarn && llama.rotary.scaling != Scaling::kLongRope,
+               Code::kUsage,
+               "config.json: rope scaling of the types yarn and longrope is not written to GGUF; "
+               "convert a model with none, linear or llama3");
   if (llama.rotary.scaling == Scaling::kLinear) {
     metadata.add_string(key("rope.scaling.type"), "linear");
     metadata.add_f32(key("rope.scaling.factor"), llama.rotary.factor);
@@ -268,7 +282,7 @@ void add_gguf_config(GgufMetadata& metadata, const Json& config, const std::stri
 
 std::vector<float> gguf_rope_factors(const Json& config) {
   if (config.at("model_type").as_string() == "gpt2") return {};
-  RotaryOptions options = LlamaConfig::from_json(config).rotary;
+  RotaryOptions options = decoder_config(config).rotary;
   if (options.scaling != RotaryOptions::Scaling::kLlama3) return {};
   const Tensor scaled = Rotary(options).frequencies();
   options.scaling = RotaryOptions::Scaling::kNone;
