@@ -19,7 +19,7 @@
 #include "cleave/format/manifest.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/mesh/scalar_type.h"
-#include "cleave/model/gguf/config.h"
+#include "cleave/model/gguf/model_config.h"
 #include "cleave/model/gguf/names.h"
 #include "cleave/model/gguf/tokenizer.h"
 

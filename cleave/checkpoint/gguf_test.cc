@@ -17,7 +17,7 @@
 #include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/mesh/scalar_type.h"
-#include "cleave/model/gguf/config.h"
+#include "cleave/model/gguf/model_config.h"
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/parallel/plan.h"
 #include "tests/support/golden.h"

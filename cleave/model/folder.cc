@@ -4,7 +4,7 @@
 #include "cleave/file/latest.h"
 #include "cleave/format/gguf.h"
 #include "cleave/format/safetensors.h"
-#include "cleave/model/gguf/config.h"
+#include "cleave/model/gguf/model_config.h"
 #include "cleave/model/llama/config.h"
 #include "cleave/model/model.h"
 

@@ -1,4 +1,4 @@
-#include "cleave/model/gguf/config.h"
+#include "cleave/model/gguf/model_config.h"
 
 #include <charconv>
 #include <cmath>
