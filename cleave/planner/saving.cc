@@ -3,6 +3,8 @@
 #include <vector>
 
 #include "cleave/base/error.h"
+#include "cleave/model/model.h"
+#include "cleave/planner/layout_options.h"
 
 namespace cleave {
 namespace {
