@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "cleave/model/model.h"
+
 namespace cleave {
 namespace {
 
