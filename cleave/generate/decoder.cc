@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include <ATen/ATen.h>
+
+#include "cleave/model/decoder/decoder.h"
 
 namespace cleave {
 namespace {
@@ -23,7 +26,8 @@ Decoder::Decoder(Model& model, const Axis& tp, const std::vector<Ids>& prompts,
       device_(model.parameters().front()->use().device()),
       prompts_(prompts),
       length_(longest(prompts)),
-      cache_(length_ + max_new_tokens) {}
+      cache_(length_ + max_new_tokens),
+      rotary_switch_(cleave::rotary_switch(model)) {}
 
 Scores Decoder::prefill(int64_t copies) {
   const auto num_prompts = static_cast<int64_t>(prompts_.size());
@@ -35,13 +39,12 @@ Scores Decoder::prefill(int64_t copies) {
     first[p] = begin;
     std::copy(prompt.begin(), prompt.end(), ids.data_ptr<int64_t>() + p * length_ + begin);
   }
-  Tensor positions;
   if (first.any().item<bool>()) {
     first_ = first;
     key_mask_ = at::arange(cache_.capacity()).ge(first.unsqueeze(1)).to(device_);
-    positions = (at::arange(length_) - first.unsqueeze(1)).clamp_min(0);
   }
-  Scores scores = run(ids, positions);
+  Scores scores = run(ids);
+  if (num_seen_ <= rotary_switch_) ids_ = ids.repeat_interleave(copies, 0);
   if (copies == 1) return scores;
   cache_.repeat_rows(copies);
   scores.values = scores.values.repeat_interleave(copies, 0);
@@ -54,24 +57,33 @@ Scores Decoder::prefill(int64_t copies) {
 
 Scores Decoder::step(const Ids& ids) {
   const Tensor column = at::tensor(ids, at::kLong).unsqueeze(1);
-  if (!first_.defined()) return run(column, Tensor());
-  // Finished sequences stay in the batch, possibly beyond the model's last position.
-  const int64_t last = model_.facts().max_positions - 1;
-  return run(column, (num_seen_ - first_.unsqueeze(1)).clamp_max(last));
+  if (!ids_.defined()) return run(column);
+  ids_ = at::cat({ids_, column}, 1);
+  if (num_seen_ < rotary_switch_) return run(column);
+  // The cached keys have the frequencies of shorter sequences.
+  cache_ = KvCache(cache_.capacity());
+  num_seen_ = 0;
+  return run(std::exchange(ids_, Tensor()));
 }
 
 void Decoder::reorder(const std::vector<int64_t>& rows) {
   std::vector<int64_t> same(rows.size());
   std::iota(same.begin(), same.end(), 0);
-  if (rows != same) cache_.reorder(at::tensor(rows, at::kLong).to(device_));
+  if (rows == same) return;
+  const Tensor from = at::tensor(rows, at::kLong);
+  cache_.reorder(from.to(device_));
+  if (ids_.defined()) ids_ = ids_.index_select(0, from);
 }
 
-Scores Decoder::run(const Tensor& ids, const Tensor& positions) {
+Scores Decoder::run(const Tensor& ids) {
   const int64_t num_tokens = ids.size(1);
   Context context;
   context.cache = &cache_;
-  if (positions.defined()) {
-    context.positions = positions;  // on the CPU: reading the largest from a GPU would wait for it
+  if (first_.defined()) {
+    // On the CPU: reading the largest from a GPU would wait for it. Finished sequences stay in the
+    // batch, possibly beyond the model's last position.
+    const Tensor next = at::arange(num_seen_, num_seen_ + num_tokens);
+    context.positions = (next - first_.unsqueeze(1)).clamp(0, model_.facts().max_positions - 1);
     context.key_mask = key_mask_.narrow(1, 0, num_seen_ + num_tokens);
   }
   num_seen_ += num_tokens;

@@ -12,7 +12,9 @@ namespace cleave {
 /// Runs a model on a batch of sequences with a KV cache: ids in, scores of the next token out.
 ///
 /// Shorter prompts are padded on the left. Padding is masked in attention and positions count from
-/// the first real id, so a sequence does not depend on the others in the batch.
+/// the first real id, so a sequence does not depend on the others in the batch. With longrope, the
+/// longest sequence decides for all which factors the frequencies have; when it passes the length
+/// at which they change, step() runs all ids again.
 class Decoder {
  public:
   /// `max_new_tokens`: how often step() may be called.
@@ -27,7 +29,8 @@ class Decoder {
   void reorder(const std::vector<int64_t>& rows);
 
  private:
-  Scores run(const Tensor& ids, const Tensor& positions);
+  /// Runs the next ids [R, T] of all sequences.
+  Scores run(const Tensor& ids);
 
   Model& model_;
   Axis tp_;
@@ -38,6 +41,8 @@ class Decoder {
   Tensor first_;     // [R] first real position of each sequence; undefined if all are 0
   Tensor key_mask_;  // [R, cache capacity] true = not padding; undefined without padding
   int64_t num_seen_ = 0;
+  int64_t rotary_switch_ = 0;
+  Tensor ids_;  // [R, num_seen_] ids with padding while the rotary frequencies may still change
 };
 
 }  // namespace cleave

@@ -15,9 +15,9 @@ namespace cleave {
 ///
 /// Collective: all ranks call it with the same arguments and get the same result. Scores over the
 /// vocabulary are not gathered; ranks exchange only their best candidates. Prompts may differ in
-/// length and do not influence each other. A sequence also ends, whatever max_new_tokens is, when
-/// the model has no position left: after most_new_ids() = max_positions - (ids of its prompt) + 1
-/// new ids, since the last one needs no position.
+/// length and do not influence each other, except with longrope (see Decoder). A sequence also
+/// ends, whatever max_new_tokens is, when the model has no position left: after most_new_ids() =
+/// max_positions - (ids of its prompt) + 1 new ids, since the last one needs no position.
 ///
 /// Throws Error(kUsage) for inconsistent settings or an empty prompt, Error(kShape) for an id
 /// outside the vocabulary or a prompt longer than the model's positions.

@@ -267,6 +267,69 @@ TEST(Generate, NoRepeatedPair_OccursInGreedyOrBeams) {
   }
 }
 
+/// A model whose rotary frequencies change after 6 tokens, and much.
+std::unique_ptr<Model> longrope_model() {
+  auto model = make_model(Json::parse(
+      R"({"model_type": "phi3", "vocab_size": 29, "hidden_size": 16, "intermediate_size": 24,
+          "num_hidden_layers": 2, "num_attention_heads": 2, "initializer_range": 0.6,
+          "pad_token_id": null, "eos_token_id": null, "max_position_embeddings": 12,
+          "original_max_position_embeddings": 6, "rope_scaling": {"type": "longrope",
+          "short_factor": [1, 1, 1, 1], "long_factor": [9, 7, 5, 3]}})",
+      "test"));
+  materialize(*model, {.seed = 3, .dtype = at::kFloat});
+  return model;
+}
+
+Ids joined(Ids ids, const Ids& more, size_t count) {
+  ids.insert(ids.end(), more.begin(), more.begin() + static_cast<std::ptrdiff_t>(count));
+  return ids;
+}
+
+// Oracle: each id by a run of its own, which begins with all ids before it.
+TEST(Generate, GreedyPastTheLengthOfLongRope_EqualsRunsWithoutACache) {
+  const auto model = longrope_model();
+  for (const std::vector<Ids>& prompts : {std::vector<Ids>{{1, 2, 3}}, {{1, 2, 3, 4}, {5, 6}}}) {
+    const Generation got = generate(*model, Axis(), prompts, {.max_new_tokens = 8});
+    for (size_t n = 0; n < 8; ++n) {
+      std::vector<Ids> before;
+      for (size_t p = 0; p < prompts.size(); ++p) {
+        before.push_back(joined(prompts[p], got.prompts[p][0].ids, n));
+      }
+      const Generation one = generate(*model, Axis(), before, {.max_new_tokens = 1});
+      for (size_t p = 0; p < prompts.size(); ++p) {
+        EXPECT_EQ(one.prompts[p][0].ids[0], got.prompts[p][0].ids[n]) << p << " " << n;
+      }
+    }
+  }
+}
+
+// The longer prompt ends at the last position, the shorter one continues.
+TEST(Generate, FinishedRowPastTheLengthOfLongRope_DoesNotEndTheOthers) {
+  const auto model = longrope_model();
+  const std::vector<Ids> prompts{{1, 2, 3, 4, 5, 6}, {7}};
+  const Generation got = generate(*model, Axis(), prompts, {.max_new_tokens = 100});
+  EXPECT_EQ(got.prompts[0][0].ids.size(), 7U);
+  EXPECT_EQ(got.prompts[1][0].ids.size(), 12U);
+}
+
+// Oracle: log-probabilities of the ids by forward passes of all ids before them.
+TEST(Generate, BeamsPastTheLengthOfLongRope_HaveTheScoresOfRunsWithoutACache) {
+  const at::NoGradGuard no_grad;
+  const auto model = longrope_model();
+  const Ids prompt{1, 2, 3};
+  const Generation got = generate(*model, Axis(), {prompt},
+                                  {.max_new_tokens = 8, .num_beams = 3, .num_return_sequences = 3});
+  for (const Sequence& sequence : got.prompts[0]) {
+    double sum = 0;
+    for (size_t n = 0; n < sequence.ids.size(); ++n) {
+      const Tensor ids = at::tensor(joined(prompt, sequence.ids, n), at::kLong).unsqueeze(0);
+      const Tensor logits = (*model)(DTensor(ids, Axis(), Replicate{}), {}).local()[0][-1];
+      sum += at::log_softmax(logits, 0)[sequence.ids[n]].item<double>();
+    }
+    EXPECT_NEAR(sequence.score, sum / static_cast<double>(sequence.ids.size()), 1e-4);
+  }
+}
+
 TEST(Generate, EveryToken_IsReportedWhenItIsGenerated) {
   const auto model = small_model();
   std::vector<Ids> reported(2);

@@ -113,6 +113,9 @@ class DecoderModel : public Model {
       : Model(json, config.facts),
         is_fused_(config.is_fused),
         qk_norm_(config.qk_norm),
+        rotary_switch_(config.rotary.scaling == RotaryOptions::Scaling::kLongRope
+                           ? config.rotary.original_positions
+                           : 0),
         model_(config),
         lm_head_({.in_features = config.facts.hidden,
                   .out_features = config.facts.vocab_size,
@@ -138,10 +141,12 @@ class DecoderModel : public Model {
     }
     return plan;
   }
+  [[nodiscard]] int64_t rotary_switch() const { return rotary_switch_; }
 
  private:
   bool is_fused_;
   QkNorm qk_norm_;
+  int64_t rotary_switch_;
   DecoderTrunk model_;
   Linear lm_head_;
 };
@@ -150,6 +155,11 @@ class DecoderModel : public Model {
 
 std::unique_ptr<Model> make_decoder(const Json& json, const DecoderConfig& config) {
   return std::make_unique<DecoderModel>(json, config);
+}
+
+int64_t rotary_switch(const Model& model) {
+  const auto* decoder = dynamic_cast<const DecoderModel*>(&model);
+  return decoder == nullptr ? 0 : decoder->rotary_switch();
 }
 
 }  // namespace cleave

@@ -11,4 +11,8 @@ namespace cleave {
 /// tutorial (tok_embeddings, layers.N.attention.wq, feed_forward.w1, attention_norm, output).
 std::unique_ptr<Model> make_decoder(const Json& json, const DecoderConfig& config);
 
+/// Sequences of more tokens have other rotary frequencies (longrope). 0: the frequencies of `model`
+/// do not depend on the length, or make_decoder() did not make it.
+[[nodiscard]] int64_t rotary_switch(const Model& model);
+
 }  // namespace cleave
