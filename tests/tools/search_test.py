@@ -48,6 +48,15 @@ class Drawing(Folder):
             case = cases.draw(3, index)
             self.assertEqual(case, json.loads(json.dumps(case)))
 
+    def test_frequencies_of_longrope_do_not_change_within_a_case(self):
+        drawn = [cases.draw(5, index, "generate") for index in range(400)]
+        longrope = [case for case in drawn if case["model"].get("rope") == "longrope"]
+        self.assertTrue(longrope)
+        for case in longrope:
+            config = models.decoder_config(models.full(case["model"]))
+            original = config["rope_scaling"]["original_max_position_embeddings"]
+            self.assertTrue(all(len(prompt) > original for prompt in case["other"]["prompts"]))
+
     def test_same_model_is_the_same_bytes_and_a_nudge_changes_each_weight_by_its_size(self):
         model = {"family": "gpt2", "seed": 5}
         for name, changes in (("a", {}), ("b", {}), ("c", {"nudge": 1, "nudge_size": 2.0**-10})):

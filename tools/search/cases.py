@@ -244,7 +244,8 @@ def launch(rng):
 
 def draw_prompts(rng, model):
     vocab = models.full(model)["vocab"]
-    return [[rng.randrange(vocab) for _ in range(rng.randint(1, 9))] for _ in range(rng.choice((1, 1, 2, 3, 5)))]
+    shortest = 2 if model.get("rope") == "longrope" else 1  # the frequencies change after one id
+    return [[rng.randrange(vocab) for _ in range(rng.randint(shortest, 9))] for _ in range(rng.choice((1, 1, 2, 3, 5)))]
 
 
 def generate(rng):

@@ -41,6 +41,15 @@ void read_heads(const Json& json, const DecoderDefaults& defaults, DecoderConfig
   }
 }
 
+/// transformers reads null, 0 and false as attention to later tokens too.
+void refuse_later_tokens(const Json& json) {
+  if (!has_key(json, "is_causal")) return;
+  const Json value = json.at("is_causal");
+  if (!value.is(Json::Type::kBool) || !value.as_bool()) {
+    value.fail("attention to later tokens is not supported for this model_type; expected true");
+  }
+}
+
 }  // namespace
 
 DecoderConfig read_decoder(const Json& json, const DecoderDefaults& defaults) {
@@ -48,6 +57,7 @@ DecoderConfig read_decoder(const Json& json, const DecoderDefaults& defaults) {
   c.facts = read_facts(json, {.default_positions = defaults.positions,
                               .default_eos = defaults.eos,
                               .default_pad = defaults.pad});
+  refuse_later_tokens(json);
   c.intermediate = json.at("intermediate_size").as_int(1, kMostWidth);
   read_heads(json, defaults, c);
   c.norm_eps = json.number_or("rms_norm_eps", defaults.norm_eps, 0, 1);

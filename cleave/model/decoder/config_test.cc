@@ -95,6 +95,8 @@ TEST(DecoderConfig, SlidingWindows_AreThoseOfTheirLayers) {
               std::vector<int64_t>(4, 0));
     EXPECT_EQ(windows(read(config(R"(, "use_sliding_window": true, "max_window_layers": 0)"))),
               std::vector<int64_t>(4, 4096));
+    EXPECT_EQ(windows(read(config(R"(, "use_sliding_window": false, "sliding_window": 0)"))),
+              std::vector<int64_t>(4, 0));
     EXPECT_EQ(windows(read(config(on + R"(, "layer_types": ["sliding_attention", "full_attention",
                                               "full_attention", "sliding_attention"])"))),
               (std::vector<int64_t>{5, 0, 0, 5}));
@@ -108,6 +110,12 @@ TEST(DecoderConfig, SlidingWindows_AreThoseOfTheirLayers) {
   EXPECT_EQ(windows(smollm3_config(config(on))), (std::vector<int64_t>{0, 0, 0, 5}));
   EXPECT_EQ(windows(smollm3_config(config(on + R"(, "no_rope_layers": [0, 1, 0, 1])"))),
             (std::vector<int64_t>{5, 0, 5, 0}));
+  EXPECT_EQ(windows(smollm3_config(config(R"(, "sliding_window": 0)"))),
+            std::vector<int64_t>(4, 0));
+  EXPECT_EQ(windows(smollm3_config(config(
+                R"(, "use_sliding_window": false, "sliding_window": 5, "layer_types": [
+                   "full_attention", "sliding_attention", "full_attention", "full_attention"])"))),
+            (std::vector<int64_t>{0, 5, 0, 0}));
 }
 
 TEST(DecoderConfig, LayersWithoutRotaryPositions_AreListedOrEveryFourth) {
@@ -190,6 +198,10 @@ TEST(DecoderConfig, SettingsThatAreNotImplemented_AreRefusedByName) {
             "expected a list of 16 numbers"},
            {&phi3_config, R"(, "partial_rotary_factor": 0.1)", "it rotates 3 of 32 dims"},
            {&qwen2_config, R"(, "attention_dropout": 1)", "expected a probability"},
+           {&llama_config, R"(, "is_causal": false)", "\"is_causal\" is false"},
+           {&phi3_config, R"(, "is_causal": null)", "\"is_causal\" is null"},
+           {&qwen2_config, R"(, "use_sliding_window": true, "sliding_window": 0)",
+            "\"sliding_window\" is 0"},
        }) {
     const Error error = test::thrown_by([&] { (void)r.read(config(r.more)); });
     EXPECT_EQ(error.code(), Code::kFormat) << r.more;

@@ -3,8 +3,8 @@
 namespace cleave {
 
 void read_qwen_windows(const Json& json, DecoderConfig& c) {
-  const int64_t given = read_window(json, 4096);
-  const int64_t window = json.bool_or("use_sliding_window", false) ? given : 0;
+  // Published files have a window of any value where it is off.
+  const int64_t window = json.bool_or("use_sliding_window", false) ? read_window(json, 4096) : 0;
   const int64_t first = json.int_or("max_window_layers", 28, 0, kMostLayers);
   std::vector<bool> is_sliding;
   for (int64_t i = 0; i < c.facts.num_layers; ++i) is_sliding.push_back(i >= first);

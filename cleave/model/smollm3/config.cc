@@ -21,6 +21,16 @@ void read_rope_layers(const Json& json, DecoderConfig& c) {
     c.layers[i].has_rotary = list.at(i).as_int(0, 1) == 1;
 }
 
+/// Whether layer_types has a sliding layer.
+bool lists_sliding(const Json& json) {
+  if (!json.has("layer_types")) return false;
+  const Json types = json.at("layer_types");
+  for (size_t i = 0; i < types.size(); ++i) {
+    if (types.at(i).as_string() == "sliding_attention") return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 DecoderConfig smollm3_config(const Json& json) {
@@ -33,10 +43,11 @@ DecoderConfig smollm3_config(const Json& json) {
   c.qkv_bias = c.out_bias = json.bool_or("attention_bias", false);
   c.mlp_bias = json.bool_or("mlp_bias", false);
   read_rope_layers(json, c);
-  const int64_t given = read_window(json, 0);
+  // With layer_types, transformers applies the window even if use_sliding_window is false.
+  const bool is_on = json.bool_or("use_sliding_window", false) || lists_sliding(json);
   std::vector<bool> is_sliding;
   for (const DecoderLayer& layer : c.layers) is_sliding.push_back(!layer.has_rotary);
-  read_layer_types(json, json.bool_or("use_sliding_window", false) ? given : 0, is_sliding, c);
+  read_layer_types(json, is_on ? read_window(json, 0) : 0, is_sliding, c);
   return c;
 }
 

@@ -15,6 +15,7 @@ std::vector<Preset> smollm3_presets() {
   const nlohmann::ordered_json config = {{"architectures", {"SmolLM3ForCausalLM"}},
                                          {"model_type", "smollm3"},
                                          {"vocab_size", 128256},
+                                         {"pad_token_id", nullptr},
                                          {"hidden_size", 2048},
                                          {"intermediate_size", 11008},
                                          {"num_hidden_layers", 36},
