@@ -70,7 +70,11 @@ Json config_of_new(const std::string& name, const Tokenizer& tokenizer) {
     json["eos_token_id"] = nullptr;  // without the key, the family's default id would end texts
   }
   // Not if the end token is also the padding token: embeddings of the padding id get no gradient.
-  if (special.pad && special.pad != special.eos) json["pad_token_id"] = *special.pad;
+  if (special.pad && special.pad != special.eos) {
+    json["pad_token_id"] = *special.pad;
+  } else if (!json.contains("pad_token_id")) {
+    json["pad_token_id"] = nullptr;  // nor those of the family's default id
+  }
   return Json::parse(json.dump(), is_config(name) ? name : "preset " + name);
 }
 

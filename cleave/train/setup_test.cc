@@ -72,6 +72,16 @@ TEST_F(Setup, NewModels_ReadBytes) {
   EXPECT_EQ(make_setup(preset, 0).tokenizer->kind(), "bytes");
 }
 
+// The default padding id of the family, 1, would keep a byte's row of the embedding at zero.
+TEST_F(Setup, NewModelWithoutPaddingToken_HasNone) {
+  auto config = nlohmann::json::parse(llama_config());
+  config["model_type"] = "olmo2";
+  config.erase("pad_token_id");
+  std::ofstream(folder_ / "olmo2.json") << config.dump();
+  const TrainSetup setup = make_setup(options("olmo2.json", "text.txt"), 0);
+  EXPECT_EQ(make_model(setup.config)->facts().pad_id, std::nullopt);
+}
+
 // A run folder as --tokenizer means its newest checkpoint.
 TEST_F(Setup, TokenizerOfARunFolder_IsThatOfItsNewestCheckpoint) {
   std::filesystem::create_directories(folder_ / "run/step_00000001");
