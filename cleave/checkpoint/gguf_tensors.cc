@@ -22,6 +22,8 @@ GgufTensors::GgufTensors(Gguf file, const Json& config) : file_(std::move(file))
       if (entry.is_transposed) std::reverse(entry.info.shape.begin(), entry.info.shape.end());
       if (name.is_interleaved) {
         entry.interleaved_rows = config.at("head_dim").as_int(1);
+        CLEAVE_CHECK(entry.interleaved_rows % 2 == 0, Code::kFormat, file_.path(), ": heads have ",
+                     entry.interleaved_rows, " rows; rotary positions need an even number");
         CLEAVE_CHECK(!info.shape.empty() && info.shape[0] % entry.interleaved_rows == 0,
                      Code::kShape, file_.path(), ": tensor '", info.name,
                      "' does not have whole heads of ", entry.interleaved_rows, " rows");

@@ -13,7 +13,8 @@ namespace cleave {
 /// config.json has, are left out.
 class GgufTensors : public TensorSource {
  public:
-  /// `config` is the file's (config_from_gguf). Throws Error(kFormat) for an unknown architecture.
+  /// `config` is the file's (config_from_gguf). Throws Error(kFormat) for an unknown architecture
+  /// and for interleaved heads with an odd number of rows.
   GgufTensors(Gguf file, const Json& config);
 
   [[nodiscard]] std::vector<TensorInfo> list() const override;

@@ -134,13 +134,20 @@ std::vector<std::string> configs() {
                        {"low_freq_factor", 1.5},
                        {"high_freq_factor", 3.0},
                        {"original_max_position_embeddings", 32}};
-  return {std::string(kLlamaConfig),
-          std::string(kGpt2Config),
-          changed(kLlamaConfig, {{"tie_word_embeddings", true}}),
-          changed(kLlamaConfig, {{"attention_bias", true}, {"mlp_bias", true}}),
-          changed(kLlamaConfig, {{"head_dim", 8}, {"eos_token_id", nullptr}}),
-          changed(kLlamaConfig, {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}}}),
-          changed(kLlamaConfig, {{"rope_scaling", llama3}, {"rope_theta", 500000.0}})};
+  return {
+      std::string(kLlamaConfig),
+      std::string(kGpt2Config),
+      changed(kLlamaConfig, {{"tie_word_embeddings", true}}),
+      changed(kLlamaConfig, {{"attention_bias", true}, {"mlp_bias", true}}),
+      changed(kLlamaConfig, {{"head_dim", 8}, {"eos_token_id", nullptr}}),
+      changed(kLlamaConfig, {{"eos_token_id", {2, 7, 9}}}),
+      changed(kLlamaConfig, {{"model_type", "qwen2"},
+                             {"architectures", {"Qwen2ForCausalLM"}},
+                             {"tie_word_embeddings", true}}),
+      changed(kLlamaConfig,
+              {{"model_type", "qwen3"}, {"architectures", {"Qwen3ForCausalLM"}}, {"head_dim", 8}}),
+      changed(kLlamaConfig, {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}}}),
+      changed(kLlamaConfig, {{"rope_scaling", llama3}, {"rope_theta", 500000.0}})};
 }
 
 class GgufFamily : public testing::TestWithParam<std::string> {};
@@ -201,6 +208,27 @@ TEST(GgufModel, ShardsOfAQuantizedFile_AreThoseOfTheWhole) {
           << p->name();
     }
   });
+}
+
+// Converting it once read beyond the heads of q and k.
+TEST(GgufModel, OddHeads_AreRefused) {
+  for (const char value : {'\1', '\3'}) {
+    const TempFolder folder;
+    const fs::path path =
+        write_gguf_of(folder, changed(kLlamaConfig, {{"num_key_value_heads", 6}}));
+    std::ifstream in(path, std::ios::binary);
+    std::string bytes{std::istreambuf_iterator<char>(in), {}};
+    for (const std::string key : {"llama.attention.key_length", "llama.attention.value_length",
+                                  "llama.rope.dimension_count"}) {
+      bytes[bytes.find(key) + key.size() + 4] = value;  // after the number of its type
+    }
+    std::ofstream(path, std::ios::binary) << bytes;
+    const Error error =
+        thrown_by([&] { convert({.from = path.string(), .to = (folder / "back").string()}); });
+    EXPECT_EQ(error.code(), Code::kFormat);
+    EXPECT_THAT(error.what(), HasSubstr(str("model.gguf: heads have ", int{value},
+                                            " rows; rotary positions need an even number")));
+  }
 }
 
 /// The types of the tensors whose names end like this, by layer.
@@ -286,6 +314,10 @@ TEST(GgufModel, ModelsThatLlamaCppLacks_AreRefusedAndLeaveNothing) {
   };
   EXPECT_THAT(refusal(test::kBertConfig), HasSubstr("a model of type bert cannot be written"));
   EXPECT_THAT(refusal(changed(kLlamaConfig, {{"hidden_act", "gelu"}})), HasSubstr("hidden_act"));
+  EXPECT_THAT(refusal(changed(kLlamaConfig, {{"model_type", "qwen3"},
+                                             {"architectures", {"Qwen3ForCausalLM"}},
+                                             {"attention_bias", true}})),
+              HasSubstr("attention_bias true, which llama.cpp does not compute"));
   EXPECT_THAT(refusal(changed(kGpt2Config, {{"scale_attn_weights", false}})),
               HasSubstr("scale_attn_weights"));
 }
@@ -404,7 +436,8 @@ TEST_P(RealGguf, TokenizerOfTheFile_GivesTheSameIds) {
   }
   EXPECT_EQ(read->special().bos, original->special().bos);
   EXPECT_EQ(read->special().eos, original->special().eos);
-  const auto& tokens = Gguf::open(path).metadata().strings_at("tokenizer.ggml.tokens");
+  const Gguf file = Gguf::open(path);
+  const auto& tokens = file.metadata().strings_at("tokenizer.ggml.tokens");
   EXPECT_EQ(static_cast<int64_t>(tokens.size()), original->vocab_size() + 3);
 }
 
@@ -419,7 +452,8 @@ TEST(GgufModel, ByteTokenizerAndChatTemplate_AreInTheFile) {
   }
   std::ofstream(tokenizer / "chat_template.jinja") << "{{ messages }}";
   const fs::path path = folder_with(folder, tokenizer.path().string(), 257);
-  const GgufMetadata& metadata = Gguf::open(path).metadata();
+  const Gguf file = Gguf::open(path);
+  const GgufMetadata& metadata = file.metadata();
   EXPECT_EQ(metadata.string_at("tokenizer.ggml.model"), "gpt2");
   EXPECT_EQ(metadata.string_at("tokenizer.ggml.pre"), "gpt-2");
   EXPECT_EQ(metadata.int_at("tokenizer.ggml.eos_token_id"), 256);

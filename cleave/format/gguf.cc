@@ -139,7 +139,7 @@ class MetadataReader {
   GgufValue read_value(const std::string& key) {
     const GgufKind kind = read_kind(key);
     if (kind == GgufKind::kArray) return read_array(key);
-    if (kind == GgufKind::kString) return {kind, reader_.string(what_)};
+    if (kind == GgufKind::kString) return {kind, read_string()};
     if (kind == GgufKind::kBool) return {kind, read_int(kind, key) != 0};
     if (kind == GgufKind::kF32 || kind == GgufKind::kF64) return {kind, read_float(kind)};
     return {kind, read_int(kind, key)};
@@ -162,12 +162,19 @@ class MetadataReader {
       return list;
     };
     if (kind == GgufKind::kString) {
-      return {kind, filled(GgufValue::Strings(), [&] { return reader_.string(what_); })};
+      return {kind, filled(GgufValue::Strings(), [&] { return read_string(); })};
     }
     if (kind == GgufKind::kF32 || kind == GgufKind::kF64) {
       return {kind, filled(GgufValue::Numbers(), [&] { return read_float(kind); })};
     }
     return {kind, filled(GgufValue::Ints(), [&] { return read_int(kind, key); })};
+  }
+
+  /// A file with a hole has strings that take no space on the disk, so their length is limited.
+  std::string read_string() {
+    std::string text = reader_.string(what_, kMaxGgufText - text_bytes_);
+    text_bytes_ += text.size();
+    return text;
   }
 
   double read_float(GgufKind kind) {
@@ -201,7 +208,7 @@ class MetadataReader {
   Reader& reader_;
   GgufMetadata metadata_;
   std::string what_;
-  uint64_t num_elements_ = 0;
+  uint64_t num_elements_ = 0, text_bytes_ = 0;
 };
 
 /// Reads name, shape, type and offset of a tensor; `begin` is the offset in the data.

@@ -113,6 +113,8 @@ struct GgufTensor : TensorInfo {
 /// Most metadata entries, tensors and elements of all arrays in a file.
 inline constexpr uint64_t kMaxGgufEntries = uint64_t{1} << 16;
 inline constexpr uint64_t kMaxGgufElements = uint64_t{1} << 21;
+/// Most bytes of all metadata strings in a file.
+inline constexpr uint64_t kMaxGgufText = uint64_t{1} << 26;
 /// Longest metadata key and largest alignment in bytes.
 inline constexpr uint64_t kMaxGgufKey = 65535;
 inline constexpr int64_t kMaxGgufAlignment = int64_t{1} << 16;

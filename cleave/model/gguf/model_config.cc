@@ -1,5 +1,6 @@
 #include "cleave/model/gguf/model_config.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -114,18 +115,20 @@ class ConfigReader {
     config_["rms_norm_eps"] =
         tidy(metadata_.number_or(key("attention.layer_norm_rms_epsilon"), 1e-6));
     config_["rope_theta"] = tidy(metadata_.number_or(key("rope.freq_base"), 10000));
-    if (family_.model_type == "llama") {
-      config_["attention_bias"] = has_bias("attn_q");
-      config_["mlp_bias"] = has_bias("ffn_gate");
-    }
+    const bool is_llama = family_.model_type == "llama";
+    if (is_llama || family_.model_type == "qwen3") config_["attention_bias"] = has_bias("attn_q");
+    if (is_llama) config_["mlp_bias"] = has_bias("ffn_gate");
     read_rope_scaling();
   }
 
+  /// As llama.cpp: a factor without a type is linear; older files have it as rope.scale_linear; a
+  /// factor of 0 means none.
   void read_rope_scaling() {
-    const std::string type = metadata_.string_or(key("rope.scaling.type"), "none");
-    const double factor = metadata_.number_or(key("rope.scaling.factor"), 1);
     if (file_.find(kGgufRopeFactors) != nullptr) return read_rope_factors();
-    if (type == "none" || (type == "linear" && factor == 1)) return;
+    const std::string type = metadata_.string_or(key("rope.scaling.type"), "linear");
+    const double factor = metadata_.number_or(key("rope.scaling.factor"),
+                                              metadata_.number_or(key("rope.scale_linear"), 1));
+    if (type == "none" || (type == "linear" && (factor == 1 || factor == 0))) return;
     if (type != "linear") {
       metadata_.fail(key("rope.scaling.type"),
                      str("'", type, "' is not supported; expected none or linear"));
@@ -213,10 +216,12 @@ void add_gpt2(GgufMetadata& metadata, const Json& config) {
 }
 
 /// The longest context: llama.cpp attends to all of it, so a sliding window bounds it.
-int64_t context_length(const Json& config) {
-  const int64_t positions = config.int_or("max_position_embeddings", 2048);
-  const bool slides = config.has("sliding_window") && config.bool_or("use_sliding_window", true);
-  return slides ? std::min(positions, config.at("sliding_window").as_int(1)) : positions;
+int64_t context_length(const DecoderConfig& config) {
+  int64_t positions = config.facts.max_positions;
+  for (const DecoderLayer& layer : config.layers) {
+    if (layer.window > 0) positions = std::min(positions, layer.window);
+  }
+  return positions;
 }
 
 DecoderConfig decoder_config(const Json& config) {
@@ -231,7 +236,9 @@ void add_llama(GgufMetadata& metadata, const Json& config, const GgufFamily& fam
   const DecoderConfig llama = decoder_config(config);
   const ModelFacts& facts = llama.facts;
   const auto key = [&](std::string_view name) { return str(family.architecture, ".", name); };
-  metadata.add_u32(key("context_length"), context_length(config));
+  require_value(config, "attention_bias",
+                family.model_type != "qwen3" || !config.bool_or("attention_bias", false), "false");
+  metadata.add_u32(key("context_length"), context_length(llama));
   metadata.add_u32(key("embedding_length"), facts.hidden);
   metadata.add_u32(key("block_count"), facts.num_layers);
   metadata.add_u32(key("feed_forward_length"), llama.intermediate);

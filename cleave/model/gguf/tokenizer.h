@@ -12,7 +12,9 @@ namespace cleave {
 
 /// The tokenizer of a GGUF file as tokenizer.json and tokenizer_config.json (with the chat
 /// template); empty if the file has none. Throws Error(kFormat) for a tokenizer that is neither
-/// SentencePiece BPE ("llama") nor byte-level BPE ("gpt2") with a known pre-tokenizer.
+/// SentencePiece BPE ("llama") nor byte-level BPE ("gpt2") with a known pre-tokenizer, for scores
+/// that are not finite, and for SentencePiece tokens of more than 1024 bytes or with more than
+/// 64 MiB of merges.
 std::vector<NamedFile> tokenizer_from_gguf(const Gguf& file);
 
 /// A tokenizer to be written.

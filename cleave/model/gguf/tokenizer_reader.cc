@@ -1,5 +1,6 @@
 // Writes the tokenizer of a GGUF file as tokenizer.json.
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <unordered_map>
@@ -22,6 +23,10 @@ constexpr std::string_view kMerges = "tokenizer.ggml.merges";
 constexpr std::string_view kTypes = "tokenizer.ggml.token_type";
 constexpr std::string_view kScores = "tokenizer.ggml.scores";
 constexpr std::string_view kPre = "tokenizer.ggml.pre";
+
+/// Limits of the merges made from scores: their text grows with the cube of a token's length.
+constexpr size_t kLongestDivided = 1024;
+constexpr size_t kMostMergeText = size_t{1} << 26;
 
 Object replace(const Object& pattern, std::string_view content) {
   return {{"type", "Replace"}, {"pattern", pattern}, {"content", content}};
@@ -131,6 +136,12 @@ class TokenizerReader {
                           {"merges", merges_of_scores()}};
   }
 
+  /// Whether vocab() has the token.
+  [[nodiscard]] bool is_used(const std::string& token) const {
+    const auto at = ids_.find(token);
+    return at != ids_.end() && type_of(static_cast<size_t>(at->second)) != GgufToken::kUnused;
+  }
+
   /// SentencePiece joins the pair whose result has the highest score; among equal ones the first.
   /// A merge for every way to divide a token into two, in order of the scores.
   [[nodiscard]] Object merges_of_scores() const {
@@ -139,18 +150,32 @@ class TokenizerReader {
       metadata_.fail(kScores,
                      str("it has ", scores.size(), " values for ", tokens_.size(), " tokens"));
     }
+    const auto bad = std::find_if(scores.begin(), scores.end(),
+                                  [](double score) { return !std::isfinite(score); });
+    if (bad != scores.end()) {
+      metadata_.fail(kScores, str("the score of token ", bad - scores.begin(), " is not finite"));
+    }
     std::vector<size_t> order(tokens_.size());
     std::iota(order.begin(), order.end(), size_t{0});
     std::stable_sort(order.begin(), order.end(),
                      [&](size_t a, size_t b) { return scores[a] > scores[b]; });
     Object merges = Object::array();
+    size_t text_bytes = 0;
     for (const size_t id : order) {
       if (type_of(id) != GgufToken::kNormal) continue;
       const std::string& token = tokens_[id];
+      if (token.size() > kLongestDivided) {
+        metadata_.fail(kTokens, str("token ", id, " has ", token.size(),
+                                    " bytes; expected at most ", kLongestDivided));
+      }
       for (size_t at = next_code_point(token, 0).bytes; at < token.size();
            at += next_code_point(token, at).bytes) {
         const std::string left = token.substr(0, at), right = token.substr(at);
-        if (!ids_.contains(left) || !ids_.contains(right)) continue;
+        if (!is_used(left) || !is_used(right)) continue;
+        text_bytes += token.size();
+        if (text_bytes > kMostMergeText) {
+          metadata_.fail(kTokens, str("their merges have more than ", kMostMergeText, " bytes"));
+        }
         merges.push_back(Object::array({left, right}));
       }
     }

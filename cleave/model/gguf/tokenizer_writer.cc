@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "cleave/base/error.h"
+#include "cleave/base/log.h"
 #include "cleave/model/facts.h"
 #include "cleave/model/gguf/pre_tokenizers.h"
 #include "cleave/model/gguf/tokenizer.h"
@@ -199,7 +200,28 @@ class TokenizerWriter {
   GgufValue::Ints types_;
 };
 
-/// The special ids: of the tokenizer, else of config.json.
+/// The ids that end a text: llama.cpp's keys have room for three.
+void add_ends(GgufMetadata& metadata, std::optional<int64_t> own,
+              const std::vector<int64_t>& others) {
+  std::vector<int64_t> ends;
+  const auto add = [&](int64_t id) {  // -1 is "none" in a config.json
+    if (id >= 0 && std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
+  };
+  add(own.value_or(-1));
+  for (const int64_t id : others) add(id);
+  constexpr std::string_view kRoles[] = {"eos", "eot", "eom"};
+  for (size_t i = 0; i < std::min(ends.size(), std::size(kRoles)); ++i) {
+    metadata.add_u32(str("tokenizer.ggml.", kRoles[i], "_token_id"), ends[i]);
+  }
+  if (ends.size() > std::size(kRoles)) {
+    log_warning("the model has ", ends.size(), " end tokens; GGUF has room for ", std::size(kRoles),
+                ", so that id ", ends[std::size(kRoles)],
+                ends.size() > std::size(kRoles) + 1 ? " and those after it do" : " does",
+                " not end a text");
+  }
+}
+
+/// The special ids: of the tokenizer, else of config.json; the ids of the end of both.
 void add_special(GgufMetadata& metadata, const SpecialIds& special, const Json& config) {
   ModelFacts facts;
   facts.vocab_size = config.at("vocab_size").as_int();
@@ -210,8 +232,7 @@ void add_special(GgufMetadata& metadata, const SpecialIds& special, const Json& 
     if (chosen >= 0) metadata.add_u32(str("tokenizer.ggml.", role, "_token_id"), chosen);
   };
   add("bos", special.bos, facts.bos_id);
-  add("eos", special.eos,
-      facts.eos_ids.empty() ? std::nullopt : std::optional(facts.eos_ids.front()));
+  add_ends(metadata, special.eos, facts.eos_ids);
   add("unknown", special.unk, std::nullopt);
   add("padding", special.pad, facts.pad_id);
 }
