@@ -264,7 +264,7 @@ TEST(Hosts, SetUpThatFailsAfterARestart_EndsBothWithItsCause) {
   }
 }
 
-TEST(Hosts, CableCut_EndsHostResultsksAfterTheTimeout) {
+TEST(Hosts, CableCut_EndsBothRanksAfterTheTimeout) {
   const TwoHosts hosts;
   if (!hosts.exist()) GTEST_SKIP() << "network namespaces cannot be made here";
   const TempFolder folder;

@@ -1,9 +1,9 @@
-"""The short examples stay short: own_model under 80 lines, tensor_parallel under 60, each in one file."""
+"""The short examples stay short: own_model under 80 lines, custom_loop under 100, tensor_parallel under 60, each in one file."""
 import pathlib
 import unittest
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
-LIMITS = {"own_model": 80, "tensor_parallel": 60}
+LIMITS = {"own_model": 80, "custom_loop": 100, "tensor_parallel": 60}
 
 
 class Examples(unittest.TestCase):
