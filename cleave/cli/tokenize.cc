@@ -120,7 +120,8 @@ void print_chat(const Tokenizer& tokenizer, const TokenizedChat& chat, const std
 void print_chats(const Tokenizer& tokenizer, const Options& options) {
   require_file("--chat", options.chat);
   require_chat_template(options.chat_template);
-  const std::string folder = options.tokenizer == "bytes" ? "" : options.tokenizer;
+  const std::string folder =
+      options.tokenizer == "bytes" ? "" : resolve_run_folder(options.tokenizer).string();
   ChatReader reader(
       // Not owned.
       {std::shared_ptr<const Tokenizer>(), &tokenizer},

@@ -21,7 +21,8 @@ struct ChatCounts {
 
 /// One sample per conversation, truncated to options.seq_len tokens; a batch pads them. Labels are
 /// the ids of trained tokens, -100 elsewhere. `counts` is added to. Throws Error(kIo, kFormat) with
-/// file and line, Error(kUsage) for another task than kLm or if no sample is left.
+/// file and line, Error(kUsage) for another task than kLm, without a tokenizer, or if no sample is
+/// left.
 std::shared_ptr<const Dataset> chat_dataset(const DatasetOptions& options, const ChatOptions& chat,
                                             ChatCounts* counts);
 

@@ -68,6 +68,18 @@ TEST(Chats, LongConversations_AreTruncatedAndCounted) {
   EXPECT_THAT(error.what(), HasSubstr("raise --seq-len"));
 }
 
+TEST(Chats, WithoutATokenizer_AreRefusedWithTheFlag) {
+  const TempFolder folder;
+  const std::string file = written(folder, R"({"prompt": "a", "completion": "b"})");
+  DatasetOptions options = options_for(file, 8);
+  options.tokenizer = nullptr;
+  ChatCounts counts;
+  const Error error = thrown_by([&] { (void)chat_dataset(options, {}, &counts); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_THAT(error.what(), HasSubstr(file + " holds conversations, which need a tokenizer; the "
+                                             "model has none, so give one with --tokenizer DIR"));
+}
+
 TEST(Chats, BadRows_NameFileAndLine) {
   const TempFolder folder;
   const std::string file = written(folder, R"({"prompt": "a", "completion": "b"})"

@@ -78,8 +78,7 @@ class Chat {
         history_(chat.chat_template, chat.tokenizer),
         positions_(chat.model.facts().max_positions),
         end_(chat.chat_template->turn_end()) {
-    const auto id = end_.empty() ? std::nullopt : chat.tokenizer->id_of(end_);
-    if (id) {
+    if (const auto id = stop_id(*chat.tokenizer, end_)) {
       chat.settings.eos_ids.push_back(*id);
       end_.clear();
     }
@@ -119,7 +118,7 @@ class Chat {
     // Half of the positions are kept for the answer, or what it may need.
     const int64_t most_new = std::min(chat_.settings.max_new_tokens, positions_ / 2);
     int64_t dropped = 0;
-    const Ids prompt = history_.prompt(positions_ - most_new + 1, &dropped);
+    const Ids prompt = history_.prompt(positions_ - most_new + 1, positions_, &dropped);
     if (static_cast<int64_t>(prompt.size()) > positions_) {
       log_warning("the message has ", prompt.size(), " tokens; the model has ", positions_,
                   " positions; write a shorter one");
@@ -170,6 +169,16 @@ class Chat {
 
 }  // namespace
 
+std::optional<int64_t> stop_id(const Tokenizer& tokenizer, const std::string& end) {
+  if (end.empty()) return std::nullopt;
+  if (const auto id = tokenizer.id_of(end)) return id;
+  const Ids ids = tokenizer.encode(end, {.add_special = false});
+  if (ids.empty() || !tokenizer.is_special(ids.front())) return std::nullopt;
+  const std::optional<std::string> first = tokenizer.token(ids.front());
+  // Another text has the unknown token, which ends nothing.
+  return first && end.starts_with(*first) ? std::optional(ids.front()) : std::nullopt;
+}
+
 std::string AnswerText::push(const std::string& text) {
   if (has_ended_) return {};
   held_ += text;
@@ -217,16 +226,23 @@ void ChatHistory::drop_last() {
   if (!turns_.empty()) turns_.pop_back();
 }
 
-Ids ChatHistory::prompt(int64_t limit, int64_t* dropped) {
+Ids ChatHistory::prompt(int64_t limit, int64_t positions, int64_t* dropped) {
+  auto first = turns_.begin();
   while (true) {
     ChatMessages all = system_;
-    all.insert(all.end(), turns_.begin(), turns_.end());
+    all.insert(all.end(), first, turns_.end());
     Ids ids = tokenizer_->encode(template_->render(all, /*add_generation_prompt=*/true),
                                  {.add_special = false});
-    if (static_cast<int64_t>(ids.size()) <= limit || turns_.size() <= 2) return ids;
-    // A question and its answer.
-    turns_.erase(turns_.begin(), turns_.begin() + 2);
-    *dropped += 2;
+    const auto size = static_cast<int64_t>(ids.size());
+    if (size > limit && turns_.end() - first > 2) {
+      first += 2;  // a question and its answer
+      continue;
+    }
+    if (size <= positions) {
+      *dropped += first - turns_.begin();
+      turns_.erase(turns_.begin(), first);
+    }
+    return ids;
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,11 @@
 #include "cleave/generate/options.h"
 
 namespace cleave {
+
+/// The id that shows the end of a turn, the text `end`: its token, or the special token that it
+/// begins with, such as <|end|> of "<|end|>\n<|endoftext|>". nullopt if `end` is empty or begins
+/// with no special token.
+std::optional<int64_t> stop_id(const Tokenizer& tokenizer, const std::string& end);
 
 /// The text of a growing answer up to a text that ends it, which may come in parts.
 class AnswerText {
@@ -45,8 +51,9 @@ class ChatHistory {
 
   /// The ids of the conversation with the beginning of an answer: at most `limit`, without the
   /// oldest turns where needed; their number is added to `dropped`. The last message always stays,
-  /// so the result may be longer.
-  [[nodiscard]] Ids prompt(int64_t limit, int64_t* dropped);
+  /// so the result may be longer. If it is even longer than the model's `positions`, no turn is
+  /// dropped.
+  [[nodiscard]] Ids prompt(int64_t limit, int64_t positions, int64_t* dropped);
 
  private:
   ChatMessages system_, turns_;

@@ -28,12 +28,22 @@ TEST(AnswerText, BeginningOfTheEnd_IsPrintedWhenNothingFollows) {
   EXPECT_EQ(endless.push("a<"), "a<");
 }
 
+TEST(StopId, EndOfSeveralTokens_HasTheIdOfItsFirstSpecialToken) {
+  constexpr int64_t kEnd = 256;  // of the byte tokenizer
+  const auto tokenizer = byte_tokenizer();
+  EXPECT_EQ(stop_id(*tokenizer, "<|endoftext|>"), kEnd);
+  EXPECT_EQ(stop_id(*tokenizer, "<|endoftext|>\n<|endoftext|>"), kEnd);
+  EXPECT_EQ(stop_id(*tokenizer, "\n<|endoftext|>"), std::nullopt);
+  EXPECT_EQ(stop_id(*tokenizer, "<|im_end|>"), std::nullopt);
+  EXPECT_EQ(stop_id(*tokenizer, ""), std::nullopt);
+}
+
 class History : public testing::Test {
  protected:
   /// The text of the prompt, and how many messages were dropped for it.
-  std::string prompt(int64_t limit) {
+  std::string prompt(int64_t limit, int64_t positions = 1000) {
     dropped_ = 0;
-    return tokenizer_->decode(history_.prompt(limit, &dropped_));
+    return tokenizer_->decode(history_.prompt(limit, positions, &dropped_));
   }
 
   std::shared_ptr<const Tokenizer> tokenizer_ = byte_tokenizer();
@@ -60,6 +70,17 @@ TEST_F(History, TooLong_DropsTheOldestTurnsButNotTheSystemMessage) {
   history_.drop_last();
   history_.add("user", "x");
   EXPECT_EQ(prompt(100), "sS;ux;a");
+}
+
+TEST_F(History, MessageLongerThanThePositions_LeavesTheConversation) {
+  history_.add("user", "one");
+  history_.add("assistant", "two");
+  history_.add("user", "a long message");
+  EXPECT_EQ(prompt(8, 12), "ua long message;a");
+  EXPECT_EQ(dropped_, 0);
+  history_.drop_last();
+  history_.add("user", "x");
+  EXPECT_EQ(prompt(100, 100), "uone;atwo;ux;a");
 }
 
 TEST_F(History, Reset_KeepsTheSystemMessage) {

@@ -9,11 +9,13 @@
 #include "cleave/base/hash.h"
 #include "cleave/base/log.h"
 #include "cleave/base/progress.h"
+#include "cleave/comm/bootstrap/environment.h"
 #include "cleave/data/batch.h"
 #include "cleave/data/chats.h"
 #include "cleave/generate/runnable.h"
 #include "cleave/kernels/kernels.h"
 #include "cleave/mesh/job.h"
+#include "cleave/model/gguf/tokenizer.h"
 
 namespace cleave {
 namespace {
@@ -34,16 +36,19 @@ std::shared_ptr<const Dataset> data_of(const EvalOptions& options, int64_t seq_l
                             .vocab_size = facts.vocab_size,
                             .task = runnable.task(),
                             .classes = facts.labels};
-  if (data.task == Task::kClassify || tokenizer == nullptr || !holds_chats(options.data)) {
+  if (data.task == Task::kClassify || !holds_chats(options.data)) {
     return open_dataset(data);
   }
-  const std::string& folder =
-      options.tokenizer.empty() ? runnable.folder().path : options.tokenizer;
+  ChatOptions chat;
+  if (tokenizer) {
+    chat.chat_template = load_model_chat_template("", runnable.tokenizer_folder(options.tokenizer),
+                                                  *tokenizer, kTrainingTime);
+  }
   ChatCounts counts;
-  auto chats = chat_dataset(
-      data, {.chat_template = load_chat_template("", folder, *tokenizer, kTrainingTime)}, &counts);
+  auto chats = chat_dataset(data, chat, &counts);
   const std::string warning = counts.warning(seq_len);
-  if (!warning.empty()) log_warning(warning);
+  const auto environment = read_environment();
+  if (!warning.empty() && (!environment || environment->rank == 0)) log_warning(warning);
   return chats;
 }
 

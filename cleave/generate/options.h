@@ -137,7 +137,9 @@ inline std::vector<Section> sections(EvalOptions& o) {
       {"model and data",
        {model_folder(&o.model),
         {&o.data, "data", "FILES",
-         "as for train: text, CSV, or JSONL with \"text\", \"input_ids\" or \"label\"", "required"},
+         "as for train: text, CSV, or JSONL with \"text\", \"input_ids\", \"messages\" or "
+         "\"label\"",
+         "required"},
         tokenizer(&o.tokenizer),
         {&o.seq_len, "seq-len", "N", "tokens per sequence", "the run's, else 256", kLength},
         {&o.batch_size, "batch-size", "N", "sequences per forward pass", "", kSequences,

@@ -10,6 +10,7 @@
 #include "cleave/generate/runnable.h"
 #include "cleave/generate/stop_texts.h"
 #include "cleave/kernels/kernels.h"
+#include "cleave/model/gguf/tokenizer.h"
 #include "cleave/train/fingerprint.h"
 
 namespace cleave {
@@ -161,10 +162,9 @@ void run_rank(const Program& program, const Axis& tp) {
 void answer_messages(const GenerateOptions& options) {
   const Runnable runnable(options.model, options.dtype, options.device);
   const auto tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/true);
-  const std::string& folder =
-      options.tokenizer.empty() ? runnable.folder().path : options.tokenizer;
-  const auto chat_template = load_chat_template("", folder, *tokenizer, std::time(nullptr));
-  CLEAVE_CHECK(chat_template, Code::kUsage, folder,
+  const std::string folder = runnable.tokenizer_folder(options.tokenizer);
+  const auto chat_template = load_model_chat_template("", folder, *tokenizer, std::time(nullptr));
+  CLEAVE_CHECK(chat_template, Code::kUsage, folder.empty() ? runnable.folder().path : folder,
                " has no chat template, which --chat needs; train the model on chats with "
                "--chat-template chatml, or put a chat_template.jinja into the folder");
   const GenerateSettings settings = settings_of(options, runnable, tokenizer);

@@ -81,11 +81,16 @@ Runnable::Runnable(const std::string& path, const std::string& dtype, const std:
   eos_ids_ = read_eos_ids(folder_, facts_);
 }
 
+std::string Runnable::tokenizer_folder(const std::string& wanted) const {
+  if (wanted == "bytes") return {};
+  return wanted.empty() ? folder_.path : resolve_run_folder(wanted).string();
+}
+
 std::shared_ptr<const Tokenizer> Runnable::tokenizer(const std::string& wanted,
                                                      bool is_needed) const {
   if (wanted == "bytes") return byte_tokenizer();
-  if (!wanted.empty()) return load_model_tokenizer(resolve_run_folder(wanted));
-  if (has_model_tokenizer(folder_.path)) return load_model_tokenizer(folder_.path);
+  const std::string folder = tokenizer_folder(wanted);
+  if (!wanted.empty() || has_model_tokenizer(folder)) return load_model_tokenizer(folder);
   CLEAVE_CHECK(!is_needed, Code::kUsage, folder_.path,
                " has no tokenizer, which text needs; give a folder that has one, or bytes, with "
                "--tokenizer");

@@ -31,6 +31,9 @@ class Runnable {
   [[nodiscard]] const ModelFacts& facts() const { return facts_; }
   [[nodiscard]] Task task() const { return task_; }
   [[nodiscard]] at::ScalarType dtype() const { return dtype_; }
+  /// The folder or GGUF file of the tokenizer `wanted`: the model's for "", that of a run's newest
+  /// checkpoint for a run folder; "" for "bytes".
+  [[nodiscard]] std::string tokenizer_folder(const std::string& wanted) const;
   /// The tokenizer: "bytes", that of a folder, or with "" that of the model folder. Null if the
   /// model folder has none; throws Error(kUsage) then if `is_needed`.
   [[nodiscard]] std::shared_ptr<const Tokenizer> tokenizer(const std::string& wanted,

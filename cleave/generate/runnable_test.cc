@@ -77,6 +77,18 @@ TEST(Runnable, Int8OfFp16Files_IsThatOfFp32FilesAndLoadsInLessMemory) {
   EXPECT_LT(peak, most - weights);  // two bytes less per weight, except for the largest matrix
 }
 
+// The files of a run's newest checkpoint.
+TEST(Runnable, TokenizerFolder_IsTheModelsOrThatOfARun) {
+  const test::TempFolder root;
+  const std::string folder = saved_model(root, "m");
+  std::filesystem::create_directories(root / "run/step_00000001");
+  std::ofstream(root / "run/latest") << "step_00000001\n";
+  const Runnable runnable(folder, "", "cpu");
+  EXPECT_EQ(runnable.tokenizer_folder(""), folder);
+  EXPECT_EQ(runnable.tokenizer_folder("bytes"), "");
+  EXPECT_EQ(runnable.tokenizer_folder(root / "run"), root / "run/step_00000001");
+}
+
 // transformers 5.23.0: if a generation_config.json exists, only its end ids count, even if it has
 // none; else those of config.json.
 TEST(Runnable, EndIds_AreOnlyThoseOfTheGenerationConfig) {

@@ -282,10 +282,13 @@ uint64_t fingerprint_of(const std::string& folder) {
   return hasher.digest();
 }
 
-/// Whether the folder has exactly the files of the byte tokenizer, as a run with it saves them.
+/// Whether the folder has exactly the files of the byte tokenizer, as a run with it saves them. The
+/// chat template that a run carries does not matter: it changes no token.
 bool is_byte_tokenizer(const std::string& folder) {
   const std::vector<NamedFile> files = byte_tokenizer_files();
-  return tokenizer_files(folder).size() == files.size() &&
+  std::vector<std::string> names = tokenizer_files(folder);
+  std::erase(names, "chat_template.jinja");
+  return names.size() == files.size() &&
          std::all_of(files.begin(), files.end(), [&](const NamedFile& file) {
            return has_file(folder, file.name.c_str()) &&
                   read_file(fs::path(folder) / file.name, kMaxFileBytes) == file.text;

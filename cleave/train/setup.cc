@@ -44,10 +44,17 @@ void choose_tokenizer(TrainSetup& setup) {
   } else if (wanted == "bytes" || !setup.folder) {
     setup.tokenizer = byte_tokenizer();
   }
-  if (setup.tokenizer) {
-    setup.chat_template = load_chat_template(setup.options.chat_template, setup.tokenizer_folder,
-                                             *setup.tokenizer, kTrainingTime);
-  }
+}
+
+/// The template is only read for chats, or if it is given: a run on other data does not fail
+/// because of a model's unusual template.
+void choose_chat_template(TrainSetup& setup, const Model& model) {
+  const TrainOptions& o = setup.options;
+  const bool reads_chats =
+      task_of(model) != Task::kClassify && (holds_chats(o.data) || holds_chats(o.eval_data));
+  if (!setup.tokenizer || (o.chat_template.empty() && !reads_chats)) return;
+  setup.chat_template = load_model_chat_template(o.chat_template, setup.tokenizer_folder,
+                                                 *setup.tokenizer, kTrainingTime);
 }
 
 /// Whether --model is a config.json: a model without weights.
@@ -119,8 +126,8 @@ void choose_types(TrainSetup& setup) {
 /// classifier's texts have their own length.
 bool packs_text(const TrainSetup& setup, const Model& model) {
   const std::vector<std::string>& files = setup.options.data;
-  return task_of(model) != Task::kClassify && !files.empty() &&
-         file_kind(files.front()) != FileKind::kJsonRows && !holds_chats(files);
+  return task_of(model) != Task::kClassify && !files.empty() && !holds_chats(files) &&
+         file_kind(files.front()) != FileKind::kJsonRows;
 }
 
 /// Tokens of the longest sequence, to which its batch is padded.
@@ -241,6 +248,10 @@ void choose_optimizer(TrainSetup& setup) {
 /// that a job that a scheduler starts again needs only one command.
 std::optional<fs::path> checkpoint_of_run(const std::string& out) {
   auto checkpoint = checkpoint_to_resume(out);
+  CLEAVE_CHECK(checkpoint || list_checkpoints(out).size() < 2, Code::kFormat, out,
+               " has checkpoints and no file `latest`, and the newest is damaged; write the name "
+               "of an intact one into ",
+               (fs::path(out) / kLatestName).string());
   const auto environment = read_environment();
   if (!checkpoint && (!environment || environment->rank == 0)) {
     log_warning("--resume: ", out, " has no checkpoint; the run starts from the beginning");
@@ -302,6 +313,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   choose_layout(setup, *model, world_size);
   check_length(setup, model->facts());
   choose_optimizer(setup);
+  choose_chat_template(setup, *model);
   // Before the data is read and its tokens are written, if the length of its sequences is known.
   const bool is_known = packs_text(setup, *model);
   if (is_known) plan_step(setup, options.seq_len);

@@ -28,7 +28,7 @@ struct TrainSetup {
   std::optional<ModelFolder> folder;           ///< with the weights to load; none for a preset
   std::shared_ptr<const Tokenizer> tokenizer;  ///< null if the data are ids and there is none
   std::string tokenizer_folder;                ///< of the tokenizer's files; "" = bytes or none
-  std::shared_ptr<const ChatTemplate> chat_template;  ///< null if there is none
+  std::shared_ptr<const ChatTemplate> chat_template;  ///< null if none is needed or there is none
   ParallelConfig layout;
   std::optional<Forecast> planned;  ///< of a step; none if it failed
   std::shared_ptr<const Dataset> data;

@@ -1,6 +1,7 @@
 // Which tokenizer a run has, and data that its task cannot use.
 #include "cleave/train/setup.h"
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -33,6 +34,8 @@ class Setup : public testing::Test {
     std::ofstream(folder_ / "sizes.json") << config;
     std::ofstream(folder_ / "text.txt") << std::string(200, 'a');
     std::ofstream(folder_ / "rows.jsonl") << "{\"input_ids\": [1, 2, 3, 4]}\n";
+    std::ofstream(folder_ / "chats.jsonl") << R"({"messages": [{"role": "user", "content": "a"},)"
+                                           << R"( {"role": "assistant", "content": "b"}]})" << '\n';
     std::ofstream(folder_ / "table.csv") << "text,label\n\"a fine film\",1\n\"a dull film\",0\n";
   }
 
@@ -92,6 +95,52 @@ TEST_F(Setup, TokenizerOfARunFolder_IsThatOfItsNewestCheckpoint) {
   TrainOptions o = options("m", "text.txt");
   o.tokenizer = folder_ / "run";
   EXPECT_EQ(make_setup(o, 0).tokenizer_folder, folder_ / "run/step_00000001");
+}
+
+TEST_F(Setup, Chats_NeedATokenizerAndATemplate) {
+  TrainOptions o = options("m", "chats.jsonl");
+  o.seq_len = 64;
+  o.chat_template = "chatml";
+  const Error error = thrown_by([&] { make_setup(o, 0); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_THAT(error.what(), HasSubstr("chats.jsonl holds conversations, which need a tokenizer"));
+  o.tokenizer = "bytes";
+  const Sample sample = make_setup(o, 0).data->sample(0);
+  const std::string text = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n";
+  EXPECT_EQ(sample.ids.size(), std::min<size_t>(text.size(), 64));
+  EXPECT_EQ(sample.ids[17], 'a');
+  o.chat_template.clear();
+  EXPECT_THAT(thrown_by([&] { make_setup(o, 0); }).what(), HasSubstr("has no chat template"));
+}
+
+TEST_F(Setup, TemplateThatDoesNotParse_IsOnlyReadForChats) {
+  const std::string folder = folder_ / "tokenizer";
+  std::filesystem::create_directories(folder);
+  for (const NamedFile& file : byte_tokenizer_files()) {
+    std::ofstream(folder + "/" + file.name) << file.text;
+  }
+  std::ofstream(folder + "/chat_template.jinja") << "{% include 'a' %}";
+  TrainOptions o = options("m", "text.txt");
+  o.tokenizer = folder;
+  const TrainSetup setup = make_setup(o, 0);
+  EXPECT_EQ(setup.chat_template, nullptr);
+  EXPECT_EQ(setup.tokenizer->kind(), "bytes");  // a template changes no token
+  EXPECT_EQ(setup.tokenizer->fingerprint(), byte_tokenizer()->fingerprint());
+  o.eval_data = {folder_ / "chats.jsonl"};
+  EXPECT_THAT(thrown_by([&] { make_setup(o, 0); }).what(), HasSubstr("{% include %} is unknown"));
+}
+
+TEST_F(Setup, ResumeWithoutLatestAndWithADamagedNewestCheckpoint_IsRefused) {
+  for (const char* step : {"out/step_00000001", "out/step_00000002"}) {
+    std::filesystem::create_directories(folder_ / step);
+    std::ofstream(folder_ / (std::string(step) + "/manifest.json")) << "damaged";
+  }
+  TrainOptions o = options("sizes.json", "text.txt");
+  o.resume = true;
+  const Error error = thrown_by([&] { make_setup(o, 0); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("has checkpoints and no file `latest`, and the newest is "
+                                      "damaged; write the name of an intact one into"));
 }
 
 TEST_F(Setup, TableForALanguageModel_IsRefusedWithTheRemedy) {

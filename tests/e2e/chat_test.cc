@@ -1,5 +1,6 @@
 // Training, evaluating and generating on chats with the whole program.
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -167,6 +168,39 @@ TEST_F(ChatProgram, Chat_AnswersAsTheTextIsContinued) {
   EXPECT_NE(chat.err.find("there is no command /nothing; expected /reset or /system TEXT"),
             std::string::npos)
       << chat.err;
+}
+
+// Oracle: the evaluation of the run, whose weights and template the file has.
+TEST_F(ChatProgram, GgufFileAndTokenizerOfARun_KeepTheTemplate) {
+  (void)losses("run", "chats.jsonl", {"--model", "llama-tiny"});
+  const RunResult converted = run_cleave(
+      {"convert", "--from", in("run"), "--to", in("m.gguf"), "--format", "gguf", "--dtype", "fp32"},
+      {.deadline_s = kDeadlineS});
+  ASSERT_EQ(converted.exit_code, 0) << converted.err;
+  const auto evaluated = [&](const Words& model) {
+    Words words{"eval", "--data", in("chats.jsonl"), "--seq-len", "160", "--json"};
+    words.insert(words.end(), model.begin(), model.end());
+    const RunResult ran = run_cleave(words, {.deadline_s = kDeadlineS});
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    return ran.exit_code == 0 ? json::parse(ran.out)["loss"].get<double>() : NAN;
+  };
+  const double want = evaluated({"--model", in("run")});
+  EXPECT_NEAR(evaluated({"--model", in("m.gguf")}), want, 1e-5);
+  EXPECT_EQ(evaluated({"--model", in("run"), "--tokenizer", in("run")}), want);
+}
+
+TEST_F(ChatProgram, WeightsWithoutATokenizer_AreRefused) {
+  (void)losses("run", "chats.jsonl", {"--model", "llama-tiny"});
+  std::filesystem::create_directory(in("weights"));
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    std::filesystem::copy(in("run/step_00000003/") + name, in("weights"));
+  }
+  const RunResult ran = run_cleave({"eval", "--model", in("weights"), "--data", in("chats.jsonl")},
+                                   {.deadline_s = kDeadlineS});
+  EXPECT_EQ(ran.exit_code, 2);
+  EXPECT_NE(ran.err.find("chats.jsonl holds conversations, which need a tokenizer"),
+            std::string::npos)
+      << ran.err;
 }
 
 TEST_F(ChatProgram, ModelsWithoutTemplate_AreRefused) {

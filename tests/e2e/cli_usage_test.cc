@@ -59,8 +59,8 @@ TEST_F(Usage, Help_NamesEveryCommandInATenthOfASecond) {
   }
   EXPECT_EQ(ran.exit_code, 0);
   EXPECT_EQ(ran.err, "");
-  for (const char* command :
-       {"train", "generate", "eval", "launch", "tokenize", "inspect", "report", "doctor", "completion"}) {
+  for (const char* command : {"train", "generate", "eval", "launch", "tokenize", "inspect",
+                              "report", "doctor", "completion"}) {
     EXPECT_TRUE(contains(ran.out, std::string("\n  ") + command + ' ')) << command;
   }
   if (!kIsInstrumented) {
@@ -217,8 +217,8 @@ TEST_F(Usage, MissingFiles_AreIoErrors) {
   expect_refused({"train", "--data", "@data.txt", "--out", "@new", "--model", "./nope"}, 5,
                  "--model ./nope: no such folder");
   expect_refused({"train", "--data", "@data.txt", "--out", "@new", "--model", "@data.txt"}, 5,
-                 "--model @data.txt: is a file; expected a model or run folder, a config.json with "
-                 "sizes, or the name of a preset");
+                 "--model @data.txt: is a file; expected a model or run folder, a GGUF file, a "
+                 "config.json with sizes, or the name of a preset");
   expect_refused({"train", "--data", "@data.txt", "--out", "@new", "--tokenizer", "@nope"}, 5,
                  "--tokenizer @nope: no such folder; expected bytes or a folder with tokenizer "
                  "files");

@@ -1,9 +1,11 @@
 #pragma once
+#include <ctime>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "cleave/chat/chat_template.h"
 #include "cleave/format/gguf.h"
 #include "cleave/text/json.h"
 #include "cleave/tokenizer/tokenizer.h"
@@ -36,5 +38,10 @@ bool has_model_tokenizer(const std::string& path);
 std::shared_ptr<const Tokenizer> load_model_tokenizer(const std::string& path);
 /// The tokenizer's files in memory, which checkpoints and converted folders get.
 std::vector<NamedFile> model_tokenizer_files(const std::string& path);
+/// load_chat_template() for `path`, a model folder or a GGUF file.
+std::shared_ptr<const ChatTemplate> load_model_chat_template(const std::string& wanted,
+                                                             const std::string& path,
+                                                             const Tokenizer& tokenizer,
+                                                             std::time_t now);
 
 }  // namespace cleave

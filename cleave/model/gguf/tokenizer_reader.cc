@@ -303,4 +303,16 @@ std::vector<NamedFile> model_tokenizer_files(const std::string& path) {
   return files;
 }
 
+std::shared_ptr<const ChatTemplate> load_model_chat_template(const std::string& wanted,
+                                                             const std::string& path,
+                                                             const Tokenizer& tokenizer,
+                                                             std::time_t now) {
+  if (!wanted.empty() || !is_gguf(path)) return load_chat_template(wanted, path, tokenizer, now);
+  constexpr std::string_view kTemplate = "tokenizer.chat_template";
+  const Gguf file = Gguf::open(path);
+  if (!file.metadata().has(kTemplate)) return nullptr;
+  return std::make_shared<const ChatTemplate>(file.metadata().string_at(kTemplate),
+                                              str(path, ": ", kTemplate), tokenizer, now);
+}
+
 }  // namespace cleave
