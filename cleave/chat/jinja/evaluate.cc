@@ -235,8 +235,13 @@ Value Interpreter::condition(const Expr& expr) {
 
 Value Interpreter::concatenate(const Expr& expr) {
   std::string out;
-  for (const ExprPtr& child : expr.children) out += to_text(evaluate(*child), budget_);
-  return text(std::move(out));
+  budget_.bytes(sizeof(std::string));
+  for (const ExprPtr& child : expr.children) {
+    const std::string part = to_text(evaluate(*child), budget_);
+    budget_.bytes(part.size());
+    out += part;
+  }
+  return Value::text(std::move(out));
 }
 
 Value Interpreter::dict(const Expr& expr) {
@@ -356,6 +361,7 @@ std::vector<Value> Interpreter::elements(const Value& value) {
 }
 
 Value Interpreter::attribute(const Value& subject, const std::string& name) {
+  budget_.step(name.size() / 64);
   if (subject.is_undefined()) fail(subject.as<Undefined>().what);
   if (subject.is<Object*>()) return subject.as<Object*>()->attribute(*this, name);
   if (has_method(subject, name)) {
@@ -399,11 +405,14 @@ Arguments Interpreter::arguments(const Expr& expr) {
     }
     const Value value = evaluate(*child.children[0]);
     if (child.text == "*") {
-      for (Value& one : elements(value)) out.values.push_back(std::move(one));
+      std::vector<Value> all = elements(value);
+      budget_.bytes(all.size() * sizeof(Value));
+      for (Value& one : all) out.values.push_back(std::move(one));
     } else {
       if (!value.is_dict()) fail("'**' expects a dict");
       for (const auto& [key, member] : value.members()) {
         if (!key.is_text()) fail("'**' expects a dict whose keys are strings");
+        budget_.bytes(key.string().size() + sizeof(std::pair<std::string, Value>));
         out.named.emplace_back(key.string(), member);
       }
     }

@@ -13,6 +13,9 @@ namespace {
 Value trim(const FilterCall& call) {
   const Value set = call.argument(0, "chars", Value(nullptr));
   const std::string text = call.text();
+  if (!call.subject.is_text() && set.is_text()) {
+    call.run.budget().search(text.size(), set.string().size());
+  }
   return call.run.text(std::string(
       strip(text, set.is_text() ? std::optional<std::string_view>(set.string()) : std::nullopt)));
 }
@@ -91,10 +94,12 @@ Value indent(const FilterCall& call) {
 Value replace_filter(const FilterCall& call) {
   Budget& budget = call.run.budget();
   const Value count = call.argument(2, "count", Value(nullptr));
-  return call.run.text(replaced(
-      budget, call.text(),
-      {to_text(call.argument(0, "old", {}), budget), to_text(call.argument(1, "new", {}), budget),
-       count.is_integral() ? count.integer() : -1}));
+  const std::string text = call.text();
+  const Replacement how{to_text(call.argument(0, "old", {}), budget),
+                        to_text(call.argument(1, "new", {}), budget),
+                        count.is_integral() ? count.integer() : -1};
+  if (!call.subject.is_text()) budget.search(text.size(), how.from.size());
+  return call.run.text(replaced(budget, text, how));
 }
 
 Value to_integer(const FilterCall& call) {
@@ -167,9 +172,11 @@ Value format(const FilterCall& call) {
       fail("a format has another part than %s, %d and %%, or too few values");
     }
     if (kind != 's' && !value->is_number()) fail(str("%", kind, " expects a number"));
-    out += kind != 's' && value->is<double>()
-               ? to_text(to_integer({call.run, *value, {}}), call.run.budget())
-               : to_text(*value, call.run.budget());
+    const std::string part = kind != 's' && value->is<double>()
+                                 ? to_text(to_integer({call.run, *value, {}}), call.run.budget())
+                                 : to_text(*value, call.run.budget());
+    call.run.budget().bytes(part.size());
+    out += part;
   }
   return call.run.text(std::move(out));
 }
@@ -220,6 +227,7 @@ constexpr std::array kFilters{
 }  // namespace
 
 Value Interpreter::filter(const std::string& name, const Value& subject, Arguments& arguments) {
+  const Nested nested(depth_);
   const auto* found = std::find_if(kFilters.begin(), kFilters.end(),
                                    [&](const Entry& entry) { return entry.first == name; });
   const FilterBody body = found != kFilters.end() ? found->second : find_list_filter(name);

@@ -9,6 +9,11 @@
 namespace cleave::jinja {
 namespace {
 
+/// Counts that `name` is compared with the names of so many members.
+void charge_scan(Budget& budget, size_t num_members, const std::string& name) {
+  budget.step(num_members * (1 + name.size() / 64) / 16);
+}
+
 /// joiner(): nothing the first time, then the separator.
 class Joiner final : public Object {
  public:
@@ -47,10 +52,10 @@ Value namespace_function(Interpreter& run, Arguments& arguments) {
   for (const Value& value : arguments.values) {
     if (!value.is_dict()) fail("namespace() takes named values or a dict");
     for (const auto& [key, member] : value.members()) {
-      if (key.is_text()) made->set(key.string(), member);
+      if (key.is_text()) made->set(key.string(), member, run.budget());
     }
   }
-  for (const auto& [name, value] : arguments.named) made->set(name, value);
+  for (const auto& [name, value] : arguments.named) made->set(name, value, run.budget());
   return made;
 }
 
@@ -61,6 +66,7 @@ Value dict_function(Interpreter& run, Arguments& arguments) {
     members = arguments.values[0].members();
   }
   for (const auto& [name, value] : arguments.named) {
+    charge_scan(run.budget(), members.size(), name);
     const auto known =
         std::find_if(members.begin(), members.end(), [&name = name](const auto& one) {
           return one.first.is_text() && one.first.string() == name;
@@ -107,20 +113,23 @@ Value Object::call(Interpreter& /*run*/, Arguments& /*arguments*/) {
   fail("the object cannot be called");
 }
 
-Value Namespace::attribute(Interpreter& /*run*/, const std::string& name) {
+Value Namespace::attribute(Interpreter& run, const std::string& name) {
+  charge_scan(run.budget(), values_.size(), name);
   for (const auto& [known, value] : values_) {
     if (known == name) return value;
   }
   return Undefined{str("the namespace has no attribute '", name, "'")};
 }
 
-void Namespace::set(const std::string& name, Value value) {
+void Namespace::set(const std::string& name, Value value, Budget& budget) {
+  charge_scan(budget, values_.size(), name);
   for (auto& [known, old] : values_) {
     if (known == name) {
       old = std::move(value);
       return;
     }
   }
+  budget.bytes(name.size() + sizeof(values_.front()));
   values_.emplace_back(name, std::move(value));
 }
 

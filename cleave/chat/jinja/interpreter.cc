@@ -166,6 +166,7 @@ void Interpreter::keep_scopes() {
 }
 
 void Interpreter::set_variable(int name, Value value) {
+  budget_.step(scope_->values.size() / 16);
   for (auto& [known, old] : scope_->values) {
     if (known == name) {
       old = std::move(value);
@@ -175,8 +176,14 @@ void Interpreter::set_variable(int name, Value value) {
   scope_->values.emplace_back(name, std::move(value));
 }
 
-const Value* Interpreter::find_variable(int name) const {
+const Value* Interpreter::find_variable(int name) {
+  size_t seen = 0;
   for (const Scope* scope = scope_; scope != nullptr; scope = scope->outer) {
+    seen += 1 + scope->values.size();
+    if (seen >= 16) {
+      budget_.step(seen / 16);
+      seen %= 16;
+    }
     for (const auto& [known, value] : scope->values) {
       if (known == name) return &value;
     }
@@ -203,7 +210,7 @@ void Interpreter::assign(const Target& target, const Value& value) {
                "' is no namespace"));
     }
     budget_.bytes(sizeof(Value));
-    space->set(target.attribute, value);
+    space->set(target.attribute, value, budget_);
   }
 }
 

@@ -95,7 +95,7 @@ class Interpreter {
   void assign(const Target& target, const Value& value);
   [[nodiscard]] int number_of(std::string_view name) const;
   void set_variable(int name, Value value);
-  [[nodiscard]] const Value* find_variable(int name) const;
+  [[nodiscard]] const Value* find_variable(int name);
   Value variable(const Expr& expr);
   Scope* new_scope(Scope* outer);
   void release(Scope* scope);

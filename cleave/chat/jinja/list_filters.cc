@@ -19,6 +19,13 @@ Value attribute_at(Interpreter& run, Value value, const Value& path) {
   return value;
 }
 
+/// The arguments of a filter that passes some on to another one, which may do the same.
+Arguments charged_copy(const FilterCall& call) {
+  const Arguments& from = call.arguments;
+  call.run.budget().bytes((from.values.size() + from.named.size()) * sizeof(Value));
+  return from;
+}
+
 /// For sort, unique, min and max: strings compare without case unless case_sensitive.
 Value sort_key(const FilterCall& call, const Value& value, const Value& path, bool keeps_case) {
   Value key = path.is_none() ? value : attribute_at(call.run, value, path);
@@ -159,7 +166,7 @@ Value sum(const FilterCall& call) {
 Value map(const FilterCall& call) {
   const Value* path = call.arguments.find(call.arguments.values.size(), "attribute");
   const Value* fallback = call.arguments.find(call.arguments.values.size(), "default");
-  Arguments rest = call.arguments;
+  Arguments rest = charged_copy(call);
   std::string name;
   if (path == nullptr) {
     if (rest.values.empty() || !rest.values[0].is_text())
@@ -186,7 +193,7 @@ enum class Tested : uint8_t { kValue, kAttribute };
 template <bool keeps, Tested tested>
 Value select(const FilterCall& call) {
   constexpr bool has_attribute = tested == Tested::kAttribute;
-  Arguments rest = call.arguments;
+  Arguments rest = charged_copy(call);
   const auto take = [&rest](std::string_view what) {
     if (rest.values.empty()) fail(str("the filter expects ", what));
     Value value = rest.values.front();

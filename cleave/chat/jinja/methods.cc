@@ -82,6 +82,7 @@ Value has_end(const Call& call) {
   const std::string& text = call.self_text();
   for (const Value& one : all) {
     if (!one.is_text()) fail(str(call.name, "() expects a string or a tuple of strings"));
+    call.run.budget().step(1 + one.string().size() / 64);
     if (at_end ? text.ends_with(one.string()) : text.starts_with(one.string())) return Value(true);
   }
   return Value(false);
@@ -125,8 +126,13 @@ Value find_method(const Call& call) {
 Value count_method(const Call& call) {
   const std::string wanted = call.text(0, "sub");
   if (wanted.empty()) return Value(num_characters(call.self_text()) + 1);
-  const auto parts = split(call.self_text(), std::string_view(wanted), -1, false);
-  return Value(static_cast<int64_t>(parts.size()) - 1);
+  const std::string& text = call.self_text();
+  int64_t count = 0;
+  for (size_t at = text.find(wanted); at != std::string::npos;
+       at = text.find(wanted, at + wanted.size())) {
+    ++count;
+  }
+  return Value(count);
 }
 
 Value join_method(const Call& call) {
@@ -189,7 +195,10 @@ Value format_method(const Call& call) {
     const Value* value = call.arguments.find(
         index && *index >= 0 ? static_cast<size_t>(*index) : call.arguments.values.size(), field);
     if (value == nullptr) fail(str("format() has no argument for '{", field, "}'"));
-    out += to_text(*value, call.run.budget());
+    call.run.budget().step(1 + call.arguments.named.size() / 16);
+    const std::string part = to_text(*value, call.run.budget());
+    call.run.budget().bytes(part.size());
+    out += part;
     i = end;
   }
   return call.run.text(std::move(out));
@@ -273,9 +282,8 @@ bool has_method(const Value& subject, std::string_view name) {
 }
 
 void charge_searches(Budget& budget, const Value& subject, const Arguments& arguments) {
-  if (!subject.is_text()) return;
-  const uint64_t bytes = subject.string().size();
-  budget.step(1 + bytes / 16);
+  const uint64_t bytes = subject.is_text() ? subject.string().size() : 0;
+  budget.step(1 + bytes / 16 + arguments.named.size() / 4);
   for (const Value& one : arguments.values) {
     if (one.is_text()) budget.search(bytes, one.string().size());
   }

@@ -29,7 +29,7 @@ class Namespace final : public Object {
  public:
   Value attribute(Interpreter& run, const std::string& name) override;
   /// Sets an attribute, which may be new.
-  void set(const std::string& name, Value value);
+  void set(const std::string& name, Value value, Budget& budget);
 
  private:
   std::vector<std::pair<std::string, Value>> values_;

@@ -130,5 +130,46 @@ TEST(ChatTemplates, HostileTemplates_HitALimit) {
   EXPECT_THAT(error_of("{{ 9223372036854775807 + 1 }}"), HasSubstr("more than 64 bits"));
 }
 
+TEST(ChatTemplates, CopiesAndComparisons_CountAgainstTheLimits) {
+  const RenderOptions little{.max_bytes = 1'000'000};
+  const RenderOptions few{.max_steps = 100'000};
+  // 50 copies of 1000 values of 16 bytes or more.
+  EXPECT_THAT(
+      error_of("{% set l = range(1000) %}{% for i in range(50) %}{% set x = 'a'.upper(*l) %}"
+               "{% endfor %}",
+               little),
+      HasSubstr("too much memory"));
+  EXPECT_THAT(error_of("{% set a = 'a' * 10 ** 5 %}"
+                       "{{ range(20) | tojson(separators=(a, a)) | length }}",
+                       little),
+              HasSubstr("too much memory"));
+  // 2000 times 10^6 bytes.
+  const std::string two = "{% set a = 'a' * 10 ** 6 %}{% set b = 'a' * 10 ** 6 %}";
+  const std::string often = "{% for i in range(2000) %}";
+  for (const char* what : {"a == b", "a < b", "a is eq b", "a is lower", "{a: 1}[b]"}) {
+    EXPECT_THAT(error_of(two + often + "{% set x = " + what + " %}{% endfor %}", few),
+                HasSubstr("too many steps"))
+        << what;
+  }
+  std::string maps = "{{ 'a' | map(";
+  for (int i = 0; i < 900; ++i) maps += "'map', ";
+  EXPECT_THAT(error_of(maps + "'upper') }}"), HasSubstr("too many nested calls"));
+  EXPECT_EQ(render("{{ 'aXbX'.count('X') ~ 'aaaaa'.count('aa') ~ 'a'.count('b') }}").text, "220");
+}
+
+// Oracle: the text is UTF-8 and ends with the message's beginning.
+TEST(ChatTemplates, LongNamesInMessages_AreCutBetweenCharacters) {
+  std::string name = "a";
+  for (int i = 0; i < 500; ++i) name += "\xC3\xA9";
+  const std::string message = error_of("{{ {}['" + name + "'].b }}");
+  EXPECT_THAT(message, HasSubstr("has no attribute 'a\xC3\xA9"));
+  EXPECT_LT(message.size(), 200U);
+  for (size_t at = 0; at < message.size();) {
+    const CodePoint c = next_code_point(message, at);
+    EXPECT_TRUE(c.valid) << at;
+    at += c.bytes;
+  }
+}
+
 }  // namespace
 }  // namespace cleave::jinja

@@ -53,6 +53,7 @@ bool is_in(const Question& q) {
 template <std::string (*convert)(std::string_view), std::string (*other)(std::string_view)>
 bool has_case(const Question& q) {
   const std::string text = to_text(q.subject, q.run.budget());
+  q.run.budget().step(1 + text.size() / 16);
   return convert(text) == text && other(text) != text;
 }
 

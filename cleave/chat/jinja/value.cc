@@ -11,6 +11,13 @@ namespace {
 /// Deeper values are refused, so that functions which visit a value may call themselves.
 constexpr int kMaxDepth = 100;
 
+constexpr uint64_t kBytesOfAStep = 64;  // compared or searched
+
+/// Counts the comparison of two texts.
+void charge_comparison(const std::string& a, const std::string& b, Budget& budget) {
+  budget.step(std::min(a.size(), b.size()) / kBytesOfAStep);
+}
+
 int checked_depth(int below) {
   if (below >= kMaxDepth) fail(str("a value has more than ", kMaxDepth, " levels"));
   return below + 1;
@@ -34,6 +41,15 @@ bool equal_dicts(const Value& a, const Value& b, Budget& budget) {
 
 }  // namespace
 
+Undefined::Undefined(std::string text) : what(std::move(text)) {
+  constexpr size_t kMaxBytes = 120;
+  if (what.size() <= kMaxBytes) return;
+  size_t end = kMaxBytes;
+  while (end > 0 && (static_cast<unsigned char>(what[end]) & 0xC0U) == 0x80U) --end;
+  what.resize(end);
+  what.shrink_to_fit();
+}
+
 void fail(const std::string& message) {
   throw Error(Code::kFormat, message);
 }
@@ -44,8 +60,7 @@ void Budget::step(uint64_t count) {
 }
 
 void Budget::search(uint64_t text_bytes, uint64_t wanted_bytes) {
-  constexpr uint64_t kBytesOfAStep = 64;
-  step(1 + text_bytes / kBytesOfAStep * (1 + wanted_bytes / kBytesOfAStep));
+  step((1 + text_bytes / kBytesOfAStep) * (1 + wanted_bytes / kBytesOfAStep));
 }
 
 void Budget::bytes(uint64_t count) {
@@ -150,7 +165,10 @@ bool equal(const Value& a, const Value& b, Budget& budget) {
   budget.step();
   if (a.is_integral() && b.is_integral()) return a.integer() == b.integer();
   if (a.is_number() && b.is_number()) return a.number() == b.number();
-  if (a.is_text() && b.is_text()) return a.string() == b.string();
+  if (a.is_text() && b.is_text()) {
+    charge_comparison(a.string(), b.string(), budget);
+    return a.string() == b.string();
+  }
   if (a.is_list() && b.is_list()) return equal_lists(*a.as<ListPtr>(), *b.as<ListPtr>(), budget);
   if (a.is_dict() && b.is_dict()) return equal_dicts(a, b, budget);
   if (a.is<Object*>() && b.is<Object*>()) return a.as<Object*>() == b.as<Object*>();
@@ -161,7 +179,10 @@ bool less(const Value& a, const Value& b, Budget& budget) {
   budget.step();
   if (a.is_integral() && b.is_integral()) return a.integer() < b.integer();
   if (a.is_number() && b.is_number()) return a.number() < b.number();
-  if (a.is_text() && b.is_text()) return a.string() < b.string();
+  if (a.is_text() && b.is_text()) {
+    charge_comparison(a.string(), b.string(), budget);
+    return a.string() < b.string();
+  }
   if (!a.is_list() || !b.is_list()) {
     fail(str("values of types ", a.type_name(), " and ", b.type_name(), " have no order"));
   }
@@ -176,9 +197,11 @@ const Value* find_member(const Value& dict, const Value& key, Budget& budget) {
   const auto& members = dict.members();
   budget.step(1 + members.size() / 16);
   for (const auto& [name, value] : members) {
-    if (name.is_text() && key.is_text() ? name.string() == key.string()
-                                        : equal(name, key, budget)) {
-      return &value;
+    if (!name.is_text() || !key.is_text()) {
+      if (equal(name, key, budget)) return &value;
+    } else if (name.string().size() == key.string().size()) {
+      charge_comparison(name.string(), key.string(), budget);
+      if (name.string() == key.string()) return &value;
     }
   }
   return nullptr;

@@ -30,6 +30,10 @@ using MethodPtr = std::shared_ptr<const Method>;
 
 /// A name or key that has no value. Prints as nothing; most operations on it are errors.
 struct Undefined {
+  Undefined() = default;
+  /// Keeps the first 120 bytes: copies of the value copy the text.
+  explicit Undefined(std::string text);
+
   std::string what;  ///< for messages: "'tools' is undefined"
 };
 

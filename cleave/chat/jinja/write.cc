@@ -174,10 +174,15 @@ class JsonWriter {
     for (int i = 0; i < level; ++i) out_ += style_.indent;
   }
 
+  void separate(const std::string& separator) {
+    budget_.bytes(separator.size());
+    out_ += separator;
+  }
+
   void list(const std::vector<Value>& items, int level) {
     out_.push_back('[');
     for (size_t i = 0; i < items.size(); ++i) {
-      if (i > 0) out_ += style_.item_separator;
+      if (i > 0) separate(style_.item_separator);
       line(level + 1);
       write(items[i], level + 1);
     }
@@ -201,11 +206,11 @@ class JsonWriter {
     out_.push_back('{');
     bool first = true;
     for (const auto& [name, value] : members) {
-      if (!first) out_ += style_.item_separator;
+      if (!first) separate(style_.item_separator);
       first = false;
       line(level + 1);
       key(name);
-      out_ += style_.key_separator;
+      separate(style_.key_separator);
       write(value, level + 1);
     }
     if (!members.empty()) line(level);
