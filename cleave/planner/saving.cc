@@ -1,5 +1,7 @@
 #include "cleave/planner/saving.h"
 
+#include <exception>
+#include <new>
 #include <vector>
 
 #include "cleave/base/error.h"
@@ -100,9 +102,10 @@ class Search {
     if (!is_same) add_flag(tried.flags, str("--micro-batch-size ", size));
     try {
       tried.bytes = bytes_of_ranks(forecast(config_, variant.layout, step), variant.layout, ranks_);
-    } catch (const Error& error) {
-      if (error.code() != Code::kShape) throw;
-      return false;  // the layout does not fit the model
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception&) {
+      return false;  // the variant does not fit the model, or libtorch cannot run it
     }
     const bool does_fit = tried.bytes <= limit_;
     const bool is_first = best_.bytes == 0;
