@@ -53,7 +53,7 @@ class TokenizerWriter {
   /// `vocab_size`: of the model.
   void write(int64_t vocab_size) {
     const std::string& kind = from_.tokenizer->kind();
-    const bool is_byte_level = kind == "byte-level BPE";
+    const bool is_byte_level = kind == "byte-level BPE" || kind == "bytes";
     if (!is_byte_level && kind != "SentencePiece BPE") {
       refuse(str("it is ", kind, "; expected SentencePiece BPE or byte-level BPE"));
     }
