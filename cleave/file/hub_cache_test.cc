@@ -114,9 +114,10 @@ TEST_F(HubCache, LinkToABlob_IsFollowedAndNoOther) {
   EXPECT_EQ(file.size(), 7U);
   write(folder_ / "secret", "secret");
   int number = 0;
-  for (const std::string& target : {(folder_ / "secret").string(), std::string("../../../../secret"),
-                                   std::string("../../blobs/../../../secret"),
-                                   std::string("../../blobs/.."), std::string("../../refs/main")}) {
+  for (const std::string& target :
+       {(folder_ / "secret").string(), std::string("../../../../secret"),
+        std::string("../../blobs/../../../secret"), std::string("../../blobs/.."),
+        std::string("../../refs/main")}) {
     const std::string name = "link" + std::to_string(number++);
     fs::create_symlink(target, snapshot / name);
     EXPECT_THROW((void)File::open_read_below(snapshot, name), Error) << target;

@@ -85,8 +85,8 @@ TEST(ConvertProgram, RunThroughEveryFormat_IsEqualAndGeneratesTheSame) {
             "optimizer state: only in A, " + std::to_string(count) + " tensors\n" +
                 report["compared"].dump() + " tensors compared, " + std::to_string(count) +
                 " differences\n");
-  EXPECT_EQ(names_in(folder.path()),
-            (std::vector<std::string>{"bin", "json", "nxd", "oslo", "quiet", "run", "safetensors"}));
+  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"bin", "json", "nxd", "oslo",
+                                                               "quiet", "run", "safetensors"}));
   std::string want;
   for (const std::string& model : {run, std::string(folder / "oslo")}) {
     const RunResult ran = run_with_deadline({"generate", "--model", model, "--prompt", "the Work",
