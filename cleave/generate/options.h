@@ -62,7 +62,8 @@ namespace cleave::option {
 
 /// --model of a command that needs trained weights.
 inline Row model_folder(std::string* target) {
-  return {target, "model", "DIR", "model or run folder", "required"};
+  return {target, "model", "DIR",
+          "model or run folder, GGUF file, or ORG/NAME of the Hugging Face cache", "required"};
 }
 
 /// How a model that is not trained is spread over ranks.

@@ -61,7 +61,8 @@ namespace cleave::option {
 inline std::vector<Row> input_rows(TrainOptions& o) {
   return {
       {&o.model, "model", "NAME|DIR|JSON",
-       "preset, model or run folder, or a config.json with sizes"},
+       "preset, model or run folder, GGUF file, model of the Hugging Face cache (ORG/NAME), or a "
+       "config.json with sizes"},
       {&o.data, "data", "FILES",
        "text, or JSONL with \"text\", \"input_ids\" or \"messages\" (chats); for classification "
        "CSV "
