@@ -190,28 +190,31 @@ void Flags::read_word() {
                "'; see cleave ", command_name(*app_), " --help");
 }
 
+// "true" or "false" if the command line sets the switch, else nothing.
+static std::vector<std::string> switch_values(const Flags::Flag& flag) {
+  const std::string& name = flag.row.name;
+  const bool is_on = flag.option->count() > 0;
+  const bool is_off = flag.opposite->count() > 0;
+  CLEAVE_CHECK(!is_on || !is_off, Code::kUsage, "--", name, " and --no-", name,
+               " exclude each other; give one");
+  for (const CLI::Option* option : {flag.option, flag.opposite}) {
+    for (const std::string& value : option->results()) {
+      CLEAVE_CHECK(value == "true", Code::kUsage, option->get_name(), " takes no value; got '",
+                   value, '\'');
+    }
+  }
+  if (!is_on && !is_off) return {};
+  return {is_on ? "true" : "false"};
+}
+
 void Flags::read_command_line() {
   for (const Flag& flag : flags_) {
-    const std::string& name = flag.row.name;
-    std::vector<std::string> values = flag.option->results();
+    std::vector<std::string> values =
+        flag.opposite != nullptr ? switch_values(flag) : flag.option->results();
     if (flag.takes_word && !word_.empty()) values = {word_};
-    if (flag.opposite != nullptr) {
-      const bool is_on = flag.option->count() > 0;
-      const bool is_off = flag.opposite->count() > 0;
-      CLEAVE_CHECK(!is_on || !is_off, Code::kUsage, "--", name, " and --no-", name,
-                   " exclude each other; give one");
-      values.clear();
-      if (is_on || is_off) values.emplace_back(is_on ? "true" : "false");
-      for (const CLI::Option* option : {flag.option, flag.opposite}) {
-        for (const std::string& value : option->results()) {
-          CLEAVE_CHECK(value == "true", Code::kUsage, option->get_name(), " takes no value; got '",
-                       value, '\'');
-        }
-      }
-    }
     if (values.empty()) continue;
-    on_command_line_.push_back(name);
-    read_values(dashed(name), values, flag.row);
+    on_command_line_.push_back(flag.row.name);
+    read_values(dashed(flag.row.name), values, flag.row);
   }
 }
 

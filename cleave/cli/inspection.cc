@@ -119,7 +119,9 @@ Inspection inspect(const fs::path& path) {
     found.kind = "GGUF file";
     found.metadata = file.metadata();
     for (const GgufTensor& tensor : file.tensors()) {
-      found.tensors.push_back({tensor, std::string(block_of(tensor.type).name), tensor.bytes});
+      found.tensors.push_back({{tensor.name, tensor.dtype, tensor.shape},
+                               std::string(block_of(tensor.type).name),
+                               tensor.bytes});
     }
     found.tensor_files = file.file_names();
     return found;

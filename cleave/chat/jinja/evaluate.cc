@@ -8,6 +8,15 @@
 namespace cleave::jinja {
 namespace {
 
+/// A bound of a slice within a sequence of `size` elements, as Python clamps it.
+int64_t clamped_bound(const Value& part, int64_t fallback, int64_t size, bool is_reversed) {
+  if (part.is_none()) return fallback;
+  int64_t at = part.integer();
+  if (at < 0) at = at < -size ? -1 - size : at;
+  if (at < 0) at += size;
+  return std::clamp<int64_t>(at, is_reversed ? -1 : 0, is_reversed ? size - 1 : size);
+}
+
 /// The positions of a Python slice of a sequence with `size` elements.
 std::vector<size_t> slice_positions(int64_t size, const Value& first, const Value& last,
                                     const Value& by) {
@@ -16,15 +25,9 @@ std::vector<size_t> slice_positions(int64_t size, const Value& first, const Valu
   }
   const int64_t step = by.is_none() ? 1 : by.integer();
   if (step == 0) fail("the step of a slice is 0");
-  const auto clamped = [&](const Value& part, int64_t fallback) {
-    if (part.is_none()) return fallback;
-    int64_t at = part.integer();
-    if (at < 0) at = at < -size ? -1 - size : at;
-    if (at < 0) at += size;
-    return std::clamp<int64_t>(at, step < 0 ? -1 : 0, step < 0 ? size - 1 : size);
-  };
-  const int64_t begin = clamped(first, step < 0 ? size - 1 : 0);
-  const int64_t end = clamped(last, step < 0 ? -1 : size);
+  const bool is_reversed = step < 0;
+  const int64_t begin = clamped_bound(first, is_reversed ? size - 1 : 0, size, is_reversed);
+  const int64_t end = clamped_bound(last, is_reversed ? -1 : size, size, is_reversed);
   std::vector<size_t> out;
   for (int64_t at = begin; step > 0 ? at < end : at > end;) {
     out.push_back(static_cast<size_t>(at));
@@ -113,6 +116,22 @@ Value repeated(Interpreter& run, const Value& value, int64_t count) {
   fail(str("'", op, "' does not take values of types ", a.type_name(), " and ", b.type_name()));
 }
 
+/// a + b of two texts, two lists or two tuples; nullopt for others.
+std::optional<Value> joined(Interpreter& run, const Value& a, const Value& b) {
+  if (a.is_text() && b.is_text()) return run.text(a.string() + b.string());
+  if (!a.is_list() || !b.is_list() || a.type_name() != b.type_name()) return std::nullopt;
+  std::vector<Value> out = a.items();
+  out.insert(out.end(), b.items().begin(), b.items().end());
+  return run.list(std::move(out), a.as<ListPtr>()->is_tuple);
+}
+
+/// A text or list times an integer, in either order; nullopt for others.
+std::optional<Value> multiplied(Interpreter& run, const Value& a, const Value& b) {
+  if ((a.is_text() || a.is_list()) && b.is_integral()) return repeated(run, a, b.integer());
+  if ((b.is_text() || b.is_list()) && a.is_integral()) return repeated(run, b, a.integer());
+  return std::nullopt;
+}
+
 }  // namespace
 
 Value operate(Interpreter& run, const std::string& op, const Value& a, const Value& b) {
@@ -123,16 +142,10 @@ Value operate(Interpreter& run, const std::string& op, const Value& a, const Val
     }
     return operate_floats(code, a.number(), b.number());
   }
-  if (code == '+' && a.is_text() && b.is_text()) return run.text(a.string() + b.string());
-  if (code == '+' && a.is_list() && b.is_list() && a.type_name() == b.type_name()) {
-    std::vector<Value> out = a.items();
-    out.insert(out.end(), b.items().begin(), b.items().end());
-    return run.list(std::move(out), a.as<ListPtr>()->is_tuple);
-  }
-  if (code == '*') {
-    if ((a.is_text() || a.is_list()) && b.is_integral()) return repeated(run, a, b.integer());
-    if ((b.is_text() || b.is_list()) && a.is_integral()) return repeated(run, b, a.integer());
-  }
+  std::optional<Value> out;
+  if (code == '+') out = joined(run, a, b);
+  if (code == '*') out = multiplied(run, a, b);
+  if (out) return std::move(*out);
   if (code == '%' && a.is_text()) {
     Arguments arguments;
     arguments.values = b.is_list() ? b.items() : std::vector<Value>{b};
@@ -159,6 +172,7 @@ Value Interpreter::evaluate(const Expr& expr) {
 
 std::vector<Value> Interpreter::all(const std::vector<ExprPtr>& children) {
   std::vector<Value> out;
+  out.reserve(children.size());
   for (const ExprPtr& child : children) out.push_back(evaluate(*child));
   return out;
 }
@@ -374,22 +388,26 @@ Value Interpreter::attribute(const Value& subject, const std::string& name) {
   return Undefined{str("a value of type ", subject.type_name(), " has no attribute '", name, "'")};
 }
 
+std::optional<Value> Interpreter::element(const Value& subject, int64_t index) {
+  const bool is_list = subject.is_list();
+  if (!is_list && !subject.is_text()) return std::nullopt;
+  if (!is_list) budget_.step(1 + subject.string().size() / 16);
+  const auto size =
+      is_list ? static_cast<int64_t>(subject.items().size()) : num_characters(subject.string());
+  const int64_t at = index < 0 ? index + size : index;
+  if (at < 0 || at >= size) return std::nullopt;
+  if (is_list) return subject.items()[static_cast<size_t>(at)];
+  return text(std::string(character_at(subject.string(), at)));
+}
+
 Value Interpreter::item(const Value& subject, const Value& key) {
   if (subject.is_undefined()) fail(subject.as<Undefined>().what);
   if (subject.is_dict()) {
     if (const Value* member = find_member(subject, key, budget_)) return *member;
   }
   if (key.is_text()) return attribute(subject, key.string());
-  if (key.is_integral() && (subject.is_list() || subject.is_text())) {
-    const bool is_list = subject.is_list();
-    if (!is_list) budget_.step(1 + subject.string().size() / 16);
-    const auto size =
-        is_list ? static_cast<int64_t>(subject.items().size()) : num_characters(subject.string());
-    const int64_t at = key.integer() < 0 ? key.integer() + size : key.integer();
-    if (at >= 0 && at < size) {
-      if (is_list) return subject.items()[static_cast<size_t>(at)];
-      return text(std::string(character_at(subject.string(), at)));
-    }
+  if (key.is_integral()) {
+    if (auto found = element(subject, key.integer())) return std::move(*found);
   }
   return Undefined{str("a value of type ", subject.type_name(), " has no element ",
                        key.is_integral() ? std::to_string(key.integer()) : "of that key")};

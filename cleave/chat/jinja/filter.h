@@ -14,8 +14,8 @@ struct FilterCall {
   const Arguments& arguments;
 
   /// The argument at `index`, or of that name; `fallback` if neither is given.
-  [[nodiscard]] Value argument(size_t index, std::string_view name, Value fallback) const {
-    return arguments.get(index, name, std::move(fallback));
+  [[nodiscard]] Value argument(size_t index, std::string_view name, const Value& fallback) const {
+    return arguments.get(index, name, fallback);
   }
   /// The subject as a string.
   [[nodiscard]] std::string text() const { return to_text(subject, run.budget()); }

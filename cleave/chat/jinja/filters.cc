@@ -103,7 +103,7 @@ Value replace_filter(const FilterCall& call) {
 }
 
 Value to_integer(const FilterCall& call) {
-  const Value fallback = call.argument(0, "default", Value(int64_t{0}));
+  Value fallback = call.argument(0, "default", Value(int64_t{0}));
   const Value base = call.argument(1, "base", Value(int64_t{10}));
   const Value& value = call.subject;
   if (value.is_integral()) return Value(value.integer());

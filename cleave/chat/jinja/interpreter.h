@@ -50,6 +50,8 @@ class Interpreter {
   /// subject.name and subject[key].
   Value attribute(const Value& subject, const std::string& name);
   Value item(const Value& subject, const Value& key);
+  /// The element at `index` of a list or text, negative from its end; nullopt if there is none.
+  std::optional<Value> element(const Value& subject, int64_t index);
   /// The elements of a list, the keys of a dict, the characters of a string.
   std::vector<Value> elements(const Value& value);
   Value filter(const std::string& name, const Value& subject, Arguments& arguments);

@@ -262,11 +262,8 @@ class Lexer {
         append_code(out, literal.substr(i + 1, digits), digits, 16);
         i += digits;
       } else if (c >= '0' && c <= '7') {
-        size_t digits = 1;
-        while (digits < 3 && i + digits < literal.size() && literal[i + digits] >= '0' &&
-               literal[i + digits] <= '7') {
-          ++digits;
-        }
+        const std::string_view most = literal.substr(i, 3);
+        const size_t digits = std::min(most.find_first_not_of("01234567"), most.size());
         append_code(out, literal.substr(i, digits), digits, 8);
         i += digits - 1;
       } else if (c != '\n') {

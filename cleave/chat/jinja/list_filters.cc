@@ -112,6 +112,7 @@ Value dictsort(const FilterCall& call) {
     return less(reversed ? b.first : a.first, reversed ? a.first : b.first, call.run.budget());
   });
   std::vector<Value> out;
+  out.reserve(all.size());
   for (auto& [key, member] : all) out.push_back(std::move(member));
   return call.run.list(std::move(out));
 }
@@ -123,6 +124,7 @@ Value sort(const FilterCall& call) {
     return less(reversed ? b.first : a.first, reversed ? a.first : b.first, call.run.budget());
   });
   std::vector<Value> out;
+  out.reserve(all.size());
   for (auto& [key, value] : all) out.push_back(std::move(value));
   return call.run.list(std::move(out));
 }

@@ -54,6 +54,7 @@ Value strip_method(const Call& call) {
 
 Value texts(const Call& call, const std::vector<std::string_view>& parts) {
   std::vector<Value> out;
+  out.reserve(parts.size());
   for (const std::string_view part : parts) out.push_back(call.run.text(std::string(part)));
   return call.run.list(std::move(out));
 }

@@ -156,9 +156,9 @@ const Value* Arguments::find(size_t index, std::string_view name) const {
   return nullptr;
 }
 
-Value Arguments::get(size_t index, std::string_view name, Value fallback) const {
+Value Arguments::get(size_t index, std::string_view name, const Value& fallback) const {
   const Value* found = find(index, name);
-  return found != nullptr ? *found : std::move(fallback);
+  return found != nullptr ? *found : fallback;
 }
 
 bool equal(const Value& a, const Value& b, Budget& budget) {

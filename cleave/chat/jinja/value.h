@@ -52,8 +52,8 @@ class Value {
       std::same_as<Number, double>
       Value(Number number) : data_(number) {}  // NOLINT(google-explicit-constructor)
   Value(std::nullptr_t none) : data_(none) {}  // NOLINT(google-explicit-constructor)
-  Value(Undefined undefined)
-      : data_(std::move(undefined)) {}      // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  Value(Undefined undefined) : data_(std::move(undefined)) {}
   Value(Object* object) : data_(object) {}  // NOLINT(google-explicit-constructor)
   /// A string.
   static Value text(std::string text);
@@ -128,7 +128,7 @@ struct Arguments {
   /// The argument at `index`, or of that name; null if neither is given.
   [[nodiscard]] const Value* find(size_t index, std::string_view name) const;
   /// As find(); `fallback` if it is missing.
-  [[nodiscard]] Value get(size_t index, std::string_view name, Value fallback) const;
+  [[nodiscard]] Value get(size_t index, std::string_view name, const Value& fallback) const;
 };
 
 /// Counts what a run of a template uses. Throws Error(kFormat) when a limit is exceeded.

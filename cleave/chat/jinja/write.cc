@@ -232,11 +232,11 @@ std::string float_text(double value) {
   const auto format = [&](std::chars_format how) {
     return std::string(buffer.data(), std::to_chars(buffer.data(), end, value, how).ptr);
   };
-  const std::string scientific = format(std::chars_format::scientific);
+  std::string scientific = format(std::chars_format::scientific);
   const int exponent = std::stoi(scientific.substr(scientific.find('e') + 1));
   if (exponent < -4 || exponent >= 16) return scientific;
   // In this range a double has at most 22 characters.
-  const std::string plain = format(std::chars_format::fixed);
+  std::string plain = format(std::chars_format::fixed);
   return plain.find('.') == std::string::npos ? plain + ".0" : plain;
 }
 
