@@ -1,14 +1,19 @@
 #include "cleave/base/log.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <mutex>
 #include <unistd.h>
 
+#include "cleave/base/stdout_error.h"
+
 namespace cleave {
 namespace {
+
+std::atomic<bool> stdout_lost{false};
 
 constexpr std::string_view kClearLine = "\r\x1b[K";
 
@@ -23,13 +28,18 @@ std::string& live_line() {
   return *line;
 }
 
-// One write for a whole line, so that the lines of several processes do not mix. Write errors are
-// ignored: a closed pipe raises SIGPIPE, which is handled elsewhere.
+// One write for a whole line, so that the lines of several processes do not mix. Write errors do
+// not end the work: a closed pipe raises SIGPIPE, which is handled elsewhere, and a program checks
+// is_stdout_lost() at its end.
 void write_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t done = ::write(fd, bytes.data(), bytes.size());
     if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return;
+    if (done <= 0) {
+      const bool is_full = errno == ENOSPC || errno == EDQUOT || errno == EFBIG;
+      if (done < 0 && is_full && fd == STDOUT_FILENO) stdout_lost = true;
+      return;
+    }
     bytes.remove_prefix(static_cast<size_t>(done));
   }
 }
@@ -62,6 +72,10 @@ void write_stderr_line(const std::string& text) {
 }
 
 }  // namespace internal
+
+bool is_stdout_lost() {
+  return stdout_lost;
+}
 
 void set_live_line(std::string_view text) {
   const std::lock_guard lock(output_mutex());

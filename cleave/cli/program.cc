@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cleave/base/error.h"
+#include "cleave/base/stdout_error.h"
 #include "cleave/base/suggest.h"
 #include "cleave/base/version.h"
 #include "cleave/cli/failure.h"
@@ -145,7 +146,8 @@ class Program {
 // A full disk or a closed stdout is detected at the last flush.
 void check_stdout() {
   std::cout.flush();
-  CLEAVE_CHECK(std::cout.good(), Code::kIo, "stdout: cannot be written; the output is incomplete");
+  CLEAVE_CHECK(std::cout.good() && !is_stdout_lost(), Code::kIo,
+               "stdout: cannot be written; the output is incomplete");
 }
 
 }  // namespace

@@ -375,6 +375,15 @@ TEST(Stdout, FullDisk_IsAnIoError) {
   EXPECT_EQ(ran.err, "cleave: stdout: cannot be written; the output is incomplete\n");
 }
 
+// plan prints through the log, --help through std::cout.
+TEST(Stdout, FullDiskUnderTheResult_IsAnIoError) {
+  const RunResult ran =
+      run_program({"/bin/bash", "-c",
+                   std::string(CLEAVE_PROGRAM) + " plan --model llama-tiny --json > /dev/full"});
+  EXPECT_EQ(ran.exit_code, 5) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("stdout: cannot be written; the output is incomplete"));
+}
+
 // A handmade log: ranks 0 and 1 wait on tp; of rank 2, on another host, only operations on dp are
 // known; rank 3 left before it used tp; rank 4 never joined.
 TEST(Doctor, FlightLog_AccusesOnlyRanksWhoseCountIsKnown) {
