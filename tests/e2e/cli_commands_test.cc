@@ -381,7 +381,7 @@ TEST(Stdout, FullDiskUnderTheResult_IsAnIoError) {
       run_program({"/bin/bash", "-c",
                    std::string(CLEAVE_PROGRAM) + " plan --model llama-tiny --json > /dev/full"});
   EXPECT_EQ(ran.exit_code, 5) << ran.err;
-  EXPECT_THAT(ran.err, HasSubstr("stdout: cannot be written; the output is incomplete"));
+  EXPECT_EQ(ran.err, "cleave: stdout: cannot be written; the output is incomplete\n");
 }
 
 // A handmade log: ranks 0 and 1 wait on tp; of rank 2, on another host, only operations on dp are
