@@ -18,8 +18,8 @@ struct Call {
   const std::string& name;
 
   [[nodiscard]] const std::string& self_text() const { return self.string(); }
-  [[nodiscard]] Value argument(size_t index, std::string_view key, Value fallback) const {
-    return arguments.get(index, key, std::move(fallback));
+  [[nodiscard]] Value argument(size_t index, std::string_view key, const Value& fallback) const {
+    return arguments.get(index, key, fallback);
   }
   /// A string argument.
   [[nodiscard]] std::string text(size_t index, std::string_view key) const {
