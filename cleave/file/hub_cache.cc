@@ -62,7 +62,7 @@ fs::path hub_model(const std::string& name, std::string_view what) {
   while (revision.ends_with('\n')) revision.pop_back();
   CLEAVE_CHECK(is_file_name(revision), Code::kFormat, main.string(),
                " does not hold the name of a revision; download it again with: hf download ", name);
-  const fs::path snapshot = model / "snapshots" / revision;
+  fs::path snapshot = model / "snapshots" / revision;
   CLEAVE_CHECK(fs::is_directory(snapshot), Code::kIo, what, ' ', name, ": ", snapshot.string(),
                " is not there; download it again with: hf download ", name);
   return snapshot;

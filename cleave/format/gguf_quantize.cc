@@ -116,7 +116,8 @@ void pack_q4_k(const std::array<Q4Part, 8>& parts, std::span<std::byte> block) {
   }
   for (size_t pair = 0; pair < 4; ++pair) {
     for (size_t i = 0; i < 32; ++i) {
-      const int low = parts[2 * pair].numbers.at[i], high = parts[2 * pair + 1].numbers.at[i];
+      const auto low = static_cast<uint8_t>(parts[2 * pair].numbers.at[i]);
+      const auto high = static_cast<uint8_t>(parts[2 * pair + 1].numbers.at[i]);
       put(block, 16 + 32 * pair + i, low | (high << 4));
     }
   }

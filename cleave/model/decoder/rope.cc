@@ -96,7 +96,7 @@ void read_longrope(const Json& rope, int64_t max_positions, RotaryOptions& rotar
 }
 
 std::string type_of(const Json& rope, const DecoderDefaults& defaults) {
-  const std::string type = rope.string_or("rope_type", rope.string_or("type", "default"));
+  std::string type = rope.string_or("rope_type", rope.string_or("type", "default"));
   if (!defaults.has_phi3_rotary || type == "default") return type;
   if (type == "su" || type == "yarn" || type == "longrope") return "longrope";
   rope.fail(str("rope_type '", type, "' is not supported; expected default or longrope"));

@@ -19,7 +19,8 @@ Json llama_config_from_meta(const Json& params, int64_t vocab_size) {
   if (dim % heads != 0) params.at("dim").fail(str("it must be a multiple of n_heads=", heads));
   const int64_t multiple = params.int_or("multiple_of", 256, 1, kMostWidth);
   // Meta's rule if the width is not given: two thirds of 4 dim, scaled, rounded up.
-  auto width = static_cast<int64_t>(static_cast<double>(8 * dim / 3) *
+  const int64_t two_thirds = 8 * dim / 3;
+  auto width = static_cast<int64_t>(static_cast<double>(two_thirds) *
                                     params.number_or("ffn_dim_multiplier", 1, 1e-3, 1e3));
   width = (width + multiple - 1) / multiple * multiple;
   const int64_t stated = params.int_or("vocab_size", -1, -1, kMostTokens);
