@@ -54,7 +54,7 @@ Object numbers(const std::vector<double>& values) {
   Object array = Object::array();
   for (const double value : values) {
     char text[32];
-    std::snprintf(text, sizeof text, "%.7g", value);
+    (void)std::snprintf(text, sizeof text, "%.7g", value);
     array.push_back(std::strtod(text, nullptr));  // NaN becomes null
   }
   return array;
@@ -113,7 +113,7 @@ std::string data_json(const std::vector<ReportRun>& runs) {
 
 std::string fixed(double value, int digits) {
   char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  (void)std::snprintf(text, sizeof text, "%.*f", digits, value);
   return text;
 }
 
@@ -294,6 +294,7 @@ std::string checkpoint_section(const std::vector<ReportCheckpoint>& checkpoints)
 std::string settings_section(const std::vector<ReportRun>& runs) {
   const bool is_one = runs.size() == 1;
   std::vector<NamesAndValues> columns;
+  columns.reserve(runs.size());
   for (const ReportRun& run : runs) columns.push_back(run.record.settings);
   Table table = comparison(runs, columns, is_one);
   if (is_one) table[0] = Row{{"setting"}, {"value"}};
@@ -383,6 +384,7 @@ std::string report_page(const std::vector<ReportRun>& runs) {
 
 void write_report(const std::vector<std::string>& folders, const std::string& path) {
   std::vector<ReportRun> runs;
+  runs.reserve(folders.size());
   for (const std::string& folder : folders) runs.push_back(read_run(folder));
   if (runs.size() > 1) shorten_names(runs);
   write_atomic(path, std::string_view(report_page(runs)));
