@@ -128,6 +128,11 @@ inline void add_decoder_settings(const GridCase& c, double drop, nlohmann::order
     json.update({{"use_sliding_window", true}, {"sliding_window", 3}, {"max_window_layers", 4}});
   }
   if (c.family == "mistral") json["sliding_window"] = 3;
+  // Norms of small outputs amplify: with usual values, rounding OLMo 2's weights to bf16, in exact
+  // arithmetic, changes its gradients by 17 % (transformers; Llama: 0.6 %); with these, by 0.2 %.
+  if (c.family == "olmo2" && c.head_dim == 16) {
+    json.update({{"rms_norm_eps", 1.0}, {"initializer_range", 0.05}});
+  }
   if (c.family == "smollm3") json.update({{"attention_bias", true}, {"mlp_bias", true}});
   if (c.family != "phi3") return;
   const std::vector<double> short_factors(static_cast<size_t>(c.head_dim / 2), 1.5);
