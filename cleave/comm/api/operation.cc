@@ -4,8 +4,6 @@
 #include <cstring>
 #include <xxhash.h>
 
-#include "cleave/base/mutant.h"
-
 namespace cleave {
 namespace {
 
@@ -60,8 +58,6 @@ std::string_view name(ReduceOp op) {
 }
 
 CallHeader make_header(const Operation& operation, uint32_t group, uint64_t sequence) {
-  for (int i = 0; i < 100 && mutant_enabled("call.costly"); ++i) {
-  }
   const Call& call = operation.call;
   CallHeader header{};
   header.magic = kLayoutVersion;
@@ -116,7 +112,7 @@ bool has_dtype(uint8_t value) {
 }
 
 bool is_same_call(const CallHeader& a, const CallHeader& b) {
-  return mutant_enabled("call.not_compared") || std::memcmp(&a, &b, sizeof(CallHeader)) == 0;
+  return std::memcmp(&a, &b, sizeof(CallHeader)) == 0;
 }
 
 }  // namespace cleave
