@@ -12,4 +12,22 @@ std::string str(const Parts&... parts) {
   return std::move(out).str();
 }
 
+/// Joins the elements of a list: comma_list({1, 2}) is "1, 2".
+template <class List>
+std::string comma_list(const List& list) {
+  std::string text;
+  const char* separator = "";
+  for (const auto& element : list) {
+    text += str(separator, element);
+    separator = ", ";
+  }
+  return text;
+}
+
+/// The same in brackets, as shapes and indices are printed: "[2, 3]".
+template <class List>
+std::string bracket_list(const List& list) {
+  return "[" + comma_list(list) + "]";
+}
+
 }  // namespace cleave

@@ -19,11 +19,6 @@
 
 namespace cleave::test {
 
-inline double milliseconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
-      .count();
-}
-
 /// Waits for `condition` for at most ten seconds; returns whether it became true.
 template <class Condition>
 bool eventually(const Condition& condition) {

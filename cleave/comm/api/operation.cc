@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <xxhash.h>
 
 namespace cleave {
@@ -16,11 +17,8 @@ void copy_sizes(int64_t (&to)[kNumShownSizes], std::span<const int64_t> from) {
 }
 
 std::string list(const int64_t (&sizes)[kNumShownSizes], uint64_t count) {
-  std::string text = "[";
-  for (uint64_t i = 0; i < std::min<uint64_t>(count, kNumShownSizes); ++i) {
-    text += str(i == 0 ? "" : ", ", sizes[i]);
-  }
-  return text + (count > kNumShownSizes ? ", ...]" : "]");
+  const auto shown = std::span(sizes).first(std::min<size_t>(count, kNumShownSizes));
+  return str("[", comma_list(shown), count > kNumShownSizes ? ", ...]" : "]");
 }
 
 bool has_elements(Op op) {

@@ -59,10 +59,8 @@ std::string describe_silence(const TcpReplicator* replicator, int rank) {
 }
 
 std::string join(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < std::min(ranks.size(), kNumListed); ++i) {
-    text += str(i == 0 ? "" : ", ", ranks[i]);
-  }
+  const auto listed = std::span(ranks).first(std::min(ranks.size(), kNumListed));
+  const std::string text = (ranks.size() == 1 ? "rank " : "ranks ") + comma_list(listed);
   return ranks.size() <= kNumListed ? text : str(text, " and ", ranks.size() - kNumListed, " more");
 }
 
