@@ -47,16 +47,16 @@ Object as_json(const DiffReport& report) {
 }
 
 std::string sentence(const TensorDifference& d) {
-  if (!d.in_b) return str("only in A: ", d.dtype_a, " ", bracket_list(d.shape_a));
-  if (!d.in_a) return str("only in B: ", d.dtype_b, " ", bracket_list(d.shape_b));
+  if (!d.in_b) return str("only in A: ", d.dtype_a, " ", shape_text(d.shape_a));
+  if (!d.in_a) return str("only in B: ", d.dtype_b, " ", shape_text(d.shape_b));
   if (d.shape_a != d.shape_b) {
-    return str("shape ", bracket_list(d.shape_a), " and ", bracket_list(d.shape_b));
+    return str("shape ", shape_text(d.shape_a), " and ", shape_text(d.shape_b));
   }
   std::string text;
   if (d.dtype_a != d.dtype_b) text = str("dtype ", d.dtype_a, " and ", d.dtype_b);
   if (d.num_different == 0) return text + ", equal values";
   text += str(text.empty() ? "" : ", ", d.num_different, " elements differ by up to ",
-              d.max_absolute, " (relative ", d.max_relative, "), most at ", bracket_list(d.where));
+              d.max_absolute, " (relative ", d.max_relative, "), most at ", shape_text(d.where));
   return text;
 }
 

@@ -18,7 +18,7 @@ using Object = nlohmann::ordered_json;
 constexpr size_t kNumShown = 8;  // operations per rank
 
 std::string rank_list(const std::vector<int>& ranks) {
-  return (ranks.size() == 1 ? "rank " : "ranks ") + comma_list(ranks);
+  return (ranks.size() == 1 ? "rank " : "ranks ") + list_text(ranks);
 }
 
 std::string seconds_text(double seconds) {

@@ -131,7 +131,7 @@ void print_head(const Inspection& found) {
 
 void print_tp_sizes(const TpSizes& sizes) {
   std::cout << "  shards      tp 1 to " << sizes.max_tp << " (" << sizes.num_heads
-            << " heads), evenly at " << comma_list(sizes.even_tp);
+            << " heads), evenly at " << list_text(sizes.even_tp);
   if (sizes.num_kv_heads < sizes.num_heads) {
     std::cout << "; above tp " << sizes.num_kv_heads << ", ranks share the " << sizes.num_kv_heads
               << " key/value heads";
@@ -166,12 +166,12 @@ void print_tensors(const std::vector<InspectedTensor>& tensors) {
   size_t shape_width = 0;
   for (const InspectedTensor& tensor : tensors) {
     name_width = std::max(name_width, tensor.name.size());
-    shape_width = std::max(shape_width, bracket_list(tensor.shape).size());
+    shape_width = std::max(shape_width, shape_text(tensor.shape).size());
   }
   std::cout << "tensors (" << tensors.size() << ")\n";
   for (const InspectedTensor& tensor : tensors) {
     std::cout << "  " << padded(tensor.name, name_width) << padded(tensor.type, 4)
-              << padded(bracket_list(tensor.shape), shape_width)
+              << padded(shape_text(tensor.shape), shape_width)
               << size_text(static_cast<int64_t>(tensor.bytes)) << '\n';
   }
 }

@@ -169,10 +169,10 @@ NxDPPModel::Work NxDPPModel::work_of(const PipelineInputs& inputs, bool training
   for (const auto& [name, tensor] : inputs) names.push_back(name);
   const std::set<std::string> wanted(options_.input_names.begin(), options_.input_names.end());
   CLEAVE_CHECK(wanted.empty() || wanted == std::set<std::string>(names.begin(), names.end()),
-               Code::kUsage, "the inputs are ", comma_list(names), "; input_names are ",
-               comma_list(options_.input_names));
+               Code::kUsage, "the inputs are ", list_text(names), "; input_names are ",
+               list_text(options_.input_names));
   const std::string& first = options_.first_input;
-  CLEAVE_CHECK(inputs.contains(first), Code::kUsage, "the inputs are ", comma_list(names),
+  CLEAVE_CHECK(inputs.contains(first), Code::kUsage, "the inputs are ", list_text(names),
                "; the first layer needs ", first);
   const int64_t rows = inputs.at(first).dim() > 0 ? inputs.at(first).size(0) : 0;
   for (const auto& [name, tensor] : inputs) {

@@ -16,17 +16,17 @@ enum class Task : uint8_t { kLm, kMlm, kClassify };
 /// a head.
 Task task_from_name(const std::string& name);
 
-/// The label of a position without one, which no loss counts (`ignore_index` of cross_entropy).
-inline constexpr int64_t kNoLabel = -100;
-
 /// One sequence of training data. A vector is empty if the data lacks it, else as long as ids.
 struct Sample {
   std::vector<int64_t> ids;
-  std::vector<int64_t> labels;          ///< or kNoLabel; causal models shift them
+  std::vector<int64_t> labels;          ///< -100 = no label; causal models shift them
   std::vector<int64_t> attention_mask;  ///< 1 = real
   std::vector<int64_t> token_types;
   std::optional<int64_t> label{};  ///< class of the sequence (kClassify); `labels` is empty then
 };
+
+/// The label of a position without one, which no loss counts (`ignore_index` of cross_entropy).
+inline constexpr int64_t kNoLabel = -100;
 
 /// Samples by index. Immutable: all rank threads share one object.
 class Dataset {

@@ -18,7 +18,7 @@ void copy_sizes(int64_t (&to)[kNumShownSizes], std::span<const int64_t> from) {
 
 std::string list(const int64_t (&sizes)[kNumShownSizes], uint64_t count) {
   const auto shown = std::span(sizes).first(std::min<size_t>(count, kNumShownSizes));
-  return str("[", comma_list(shown), count > kNumShownSizes ? ", ...]" : "]");
+  return str("[", list_text(shown), count > kNumShownSizes ? ", ...]" : "]");
 }
 
 bool has_elements(Op op) {

@@ -60,7 +60,7 @@ std::string describe_silence(const TcpReplicator* replicator, int rank) {
 
 std::string join(const std::vector<int>& ranks) {
   const auto listed = std::span(ranks).first(std::min(ranks.size(), kNumListed));
-  const std::string text = (ranks.size() == 1 ? "rank " : "ranks ") + comma_list(listed);
+  const std::string text = (ranks.size() == 1 ? "rank " : "ranks ") + list_text(listed);
   return ranks.size() <= kNumListed ? text : str(text, " and ", ranks.size() - kNumListed, " more");
 }
 

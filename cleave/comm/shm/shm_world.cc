@@ -6,6 +6,16 @@
 #include "cleave/comm/shm/shm_group.h"
 
 namespace cleave {
+namespace {
+
+std::string list(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += str(text.empty() ? "" : ", ", rank);
+  return "[" + text + "]";
+}
+
+}  // namespace
+
 ShmWorld::ShmWorld(std::shared_ptr<SharedSegment> segment, int rank, const RankOptions& options,
                    std::unique_ptr<TcpReplicator> replicator)
     : endpoint_(
@@ -17,10 +27,10 @@ std::shared_ptr<Group> ShmWorld::group(const std::vector<int>& ranks, const std:
   const bool ascends =
       std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
   CLEAVE_CHECK(!ranks.empty() && ascends && ranks.front() >= 0 && ranks.back() < size(),
-               Code::kUsage, "group ", name, " of ranks ", bracket_list(ranks),
+               Code::kUsage, "group ", name, " of ranks ", list(ranks),
                "; they must ascend, from 0 to ", size() - 1);
   CLEAVE_CHECK(std::binary_search(ranks.begin(), ranks.end(), rank()), Code::kUsage, "group ", name,
-               " of ranks ", bracket_list(ranks), " was requested by rank ", rank(),
+               " of ranks ", list(ranks), " was requested by rank ", rank(),
                "; only members may make a group");
   // The key of a group is a hash of its ranks and of the number of earlier groups of these ranks.
   const int64_t ordinal = num_groups_[ranks]++;
@@ -29,10 +39,9 @@ std::shared_ptr<Group> ShmWorld::group(const std::vector<int>& ranks, const std:
   const uint32_t index = endpoint_->segment().join_group(key | 1U, ranks, name);
   const std::string known = endpoint_->segment().group(index).name;
   if (known != name.substr(0, kGroupNameBytes - 1)) {
-    endpoint_->fail(
-        Error(Code::kDesync, str("group ", ordinal, " of ranks ", bracket_list(ranks), " is ",
-                                 known, " on another rank, ", name, " on rank ", rank(),
-                                 "; make groups in the same order on all ranks")));
+    endpoint_->fail(Error(Code::kDesync, str("group ", ordinal, " of ranks ", list(ranks), " is ",
+                                             known, " on another rank, ", name, " on rank ", rank(),
+                                             "; make groups in the same order on all ranks")));
   }
   if (endpoint_->replicator() != nullptr) endpoint_->replicator()->announce(index);
   return std::make_shared<ShmGroup>(endpoint_, mailbox_,
