@@ -16,6 +16,7 @@
 #include "cleave/comm/bootstrap/rendezvous_dir.h"
 #include "cleave/comm/launch/child_process.h"
 #include "cleave/comm/testing/process_roles.h"
+#include "tests/support/level.h"
 
 namespace cleave::test {
 
