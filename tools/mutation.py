@@ -11,7 +11,7 @@ is drawn; one of its possible changes is applied in a copy of the tree below bui
 changed), and the tests of the module are built and run. A failed test must fail twice, and pass with the unchanged library,
 so that failures of a busy machine do not count; a crash or an exceeded deadline counts as noticed. A change that does not
 compile is drawn again. Not changed: texts of messages (arguments of str, log_*, throw, CLEAVE_BUG, and those of CLEAVE_CHECK
-after its condition), reserve, pauses and sleeps, static_assert, constants at namespace scope, mutants. A change may still be
+after its condition), reserve, pauses and sleeps, static_assert, constants at namespace scope. A change may still be
 equivalent to the original: survivors are listed for review.
 
 A changed line may kill or delete anything, so the tests run in separate namespaces without other processes, with only a
@@ -45,8 +45,8 @@ ALONE = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc"
          'ip link set lo up && mount -o remount,bind,ro / && mount -t tmpfs -o size=3g none /tmp && ulimit -v 33554432 && '
          '"$@"; exit $?', "sh"]
 
-WORDS = re.compile(r"\b(str|log_info|log_warning|log_error|throw|CLEAVE_BUG|static_assert|mutant_enabled)\b")
-LEFT_OUT = re.compile(r"reserve\(|sleep_for|yield\(|spin_pause|prefetch|static_assert|mutant_enabled|\btemplate\b|\boperator\b")
+WORDS = re.compile(r"\b(str|log_info|log_warning|log_error|throw|CLEAVE_BUG|static_assert)\b")
+LEFT_OUT = re.compile(r"reserve\(|sleep_for|yield\(|spin_pause|prefetch|static_assert|\btemplate\b|\boperator\b")
 SWAPS = [(" < ", " <= "), (" <= ", " < "), (" > ", " >= "), (" >= ", " > "), (" == ", " != "), (" != ", " == "),
          (" && ", " || "), (" || ", " && "), (" + ", " - "), (" - ", " + "), (" * ", " / "), (" / ", " * "),
          (" % ", " / "), (" += ", " -= "), (" -= ", " += "), (" << ", " >> "), (" >> ", " << "), (" & ", " | ")]

@@ -7,7 +7,6 @@
 
 #include <gtest/gtest.h>
 
-#include "cleave/base/log.h"
 #include "tests/support/captured_stdout.h"
 
 namespace cleave {
@@ -147,22 +146,6 @@ TEST(Progress, OnADumbTerminalOrUnderALauncher_LinesArePlain) {
               "step 4/4  took 40s\r\n")
         << term;
   }
-}
-
-TEST(Log, WhileALineIsLive_InfoGoesAboveIt) {
-  Captured out;
-  set_live_line("bar");
-  log_info("hello ", 7);
-  set_live_line("");
-  log_info("after");
-  EXPECT_EQ(out.take(), "\r\x1b[Kbar\r\x1b[Khello 7\nbar\r\x1b[Kafter\n");
-}
-
-TEST(Log, Errors_AreOneLineOnStderr) {
-  testing::internal::CaptureStderr();
-  log_error("a\nb=", 1);
-  log_warning("c");
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "cleave: a b=1\ncleave: warning: c\n");
 }
 
 }  // namespace

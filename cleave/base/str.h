@@ -4,6 +4,24 @@
 
 namespace cleave {
 
+/// The elements of a list, joined by commas: list_text(ranks) is "0, 2".
+template <class List>
+std::string list_text(const List& list) {
+  std::ostringstream out;
+  const char* separator = "";
+  for (const auto& element : list) {
+    out << separator << element;
+    separator = ", ";
+  }
+  return std::move(out).str();
+}
+
+/// The same in brackets, for shapes and indices: "[2, 3]".
+template <class List>
+std::string shape_text(const List& list) {
+  return "[" + list_text(list) + "]";
+}
+
 /// Joins streamable parts into a string: str("tp=", 4) is "tp=4".
 template <class... Parts>
 std::string str(const Parts&... parts) {

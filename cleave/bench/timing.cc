@@ -1,16 +1,9 @@
 #include "cleave/bench/timing.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <numeric>
 
 namespace cleave {
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
 
 nlohmann::ordered_json shares_of(const Spent& spent) {
   const double all = std::accumulate(spent.kinds.begin(), spent.kinds.end(), 0.0);

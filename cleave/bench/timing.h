@@ -16,9 +16,6 @@ struct Spent {
   std::vector<OpTime> operations;
 };
 
-/// The median; the mean of the two middle values if their number is even.
-double median(std::vector<double> values);
-
 /// The fraction of time by kind: {"matrix products": 0.8, ...}.
 nlohmann::ordered_json shares_of(const Spent& spent);
 

@@ -37,10 +37,5 @@ TEST(Bench, TextWithOperations_ListsAllIfThereAreFewer) {
                                                        "aten::mul +500.000 +0.5\n$"));
 }
 
-TEST(Bench, Median_IsTheMiddle) {
-  EXPECT_EQ(median({3, 1, 2}), 2);
-  EXPECT_EQ(median({4, 1, 2, 3}), 2.5);
-}
-
 }  // namespace
 }  // namespace cleave

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/clock.h"
+#include "cleave/base/median.h"
 #include "cleave/base/resource_limits.h"
 #include "cleave/bench/run.h"
 #include "cleave/bench/shapes.h"

@@ -6,7 +6,6 @@
 
 #include <ATen/ATen.h>
 
-#include "cleave/base/mutant.h"
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/parts.h"
@@ -59,7 +58,6 @@ class LeafReader {
       files_.read_block(stored.name, slices, block);
       rest = rest.subspan(block.size());
     }
-    if (mutant_enabled("load.zeros")) held.zero_();
   }
 
   const TensorSource& files_;

@@ -7,7 +7,6 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/byte_count.h"
-#include "cleave/base/mutant.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/comm/shm/rank_endpoint.h"
 #include "cleave/file/atomic_write.h"
@@ -85,7 +84,7 @@ RunFolder::RunFolder(fs::path path, Writers writers, int64_t keep_last)
 }
 
 void RunFolder::require_space(const Checkpoint& checkpoint, int64_t num_saves) const {
-  if (num_saves == 0 || mutant_enabled("run.any_disk")) return;
+  if (num_saves == 0) return;
   int64_t at_once = num_saves;
   if (keep_last_ > 0) {
     // An old one is removed only after a newer one is complete.
@@ -176,7 +175,7 @@ void RunFolder::retire(const fs::path& newest) {
     std::erase(old, newest);
   }
   if (!broadcast_flag(!old.empty(), writers_.world, "save: is there an old one")) return;
-  if (!mutant_enabled("run.retires_unread")) verify_checkpoint(newest, writers_.world);
+  verify_checkpoint(newest, writers_.world);
   for (const fs::path& folder : old) remove_folder(folder);
 }
 

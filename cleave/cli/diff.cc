@@ -22,12 +22,6 @@ struct Options {
   bool json = false;
 };
 
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text;
-  for (const int64_t size : shape) text += (text.empty() ? "" : ", ") + str(size);
-  return "[" + text + "]";
-}
-
 // JSON has no infinity.
 Object number(double value) {
   return std::isfinite(value) ? Object(value) : Object("infinite");

@@ -18,9 +18,7 @@ using Object = nlohmann::ordered_json;
 constexpr size_t kNumShown = 8;  // operations per rank
 
 std::string rank_list(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) text += str(i == 0 ? "" : ", ", ranks[i]);
-  return text;
+  return (ranks.size() == 1 ? "rank " : "ranks ") + list_text(ranks);
 }
 
 std::string seconds_text(double seconds) {

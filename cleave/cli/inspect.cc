@@ -33,17 +33,6 @@ std::string size_text(int64_t bytes) {
   return bytes_text(static_cast<double>(bytes));
 }
 
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text;
-  for (const int64_t size : shape) text += (text.empty() ? "" : ", ") + str(size);
-  return "[" + text + "]";
-}
-
-std::string list_text(const std::vector<int64_t>& numbers) {
-  const std::string text = shape_text(numbers);
-  return text.substr(1, text.size() - 2);
-}
-
 std::string padded(const std::string& text, size_t width) {
   return text + std::string(text.size() < width ? width - text.size() : 0, ' ') + "  ";
 }

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "cleave/base/log.h"
-#include "cleave/base/mutant.h"
 #include "cleave/cli/failure.h"
 #include "cleave/cli/program.h"
 #include "cleave/comm/launch/failure.h"
@@ -18,10 +17,7 @@ namespace {
 // write reports the cause.
 extern "C" void on_broken_pipe(int signal) {
   pollfd out{STDOUT_FILENO, POLLOUT, 0};
-  if (poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0 &&
-      !cleave::mutant_enabled("program.ignores_pipe")) {
-    _exit(128 + signal);
-  }
+  if (poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0) _exit(128 + signal);
 }
 
 // Reports exceptions that no caller can catch, such as out of memory while a library is loaded.
@@ -34,7 +30,6 @@ extern "C" void on_broken_pipe(int signal) {
 /// Opens /dev/null in place of a closed stdin, stdout or stderr. Otherwise the next opened file
 /// gets its descriptor, and printed text goes into that file.
 void open_closed_streams() {
-  if (cleave::mutant_enabled("program.closed_streams")) return;
   int fd = 0;
   do {
     fd = open("/dev/null", O_RDWR);

@@ -29,12 +29,6 @@ struct NxDPPModel::Work {
 
 namespace {
 
-std::string listed(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-
 Tensor part_of(const Tensor& t, int64_t part, int64_t num_parts) {
   const int64_t rows = t.size(0);
   const int64_t begin = rows * part / num_parts;
@@ -175,10 +169,10 @@ NxDPPModel::Work NxDPPModel::work_of(const PipelineInputs& inputs, bool training
   for (const auto& [name, tensor] : inputs) names.push_back(name);
   const std::set<std::string> wanted(options_.input_names.begin(), options_.input_names.end());
   CLEAVE_CHECK(wanted.empty() || wanted == std::set<std::string>(names.begin(), names.end()),
-               Code::kUsage, "the inputs are ", listed(names), "; input_names are ",
-               listed(options_.input_names));
+               Code::kUsage, "the inputs are ", list_text(names), "; input_names are ",
+               list_text(options_.input_names));
   const std::string& first = options_.first_input;
-  CLEAVE_CHECK(inputs.contains(first), Code::kUsage, "the inputs are ", listed(names),
+  CLEAVE_CHECK(inputs.contains(first), Code::kUsage, "the inputs are ", list_text(names),
                "; the first layer needs ", first);
   const int64_t rows = inputs.at(first).dim() > 0 ? inputs.at(first).size(0) : 0;
   for (const auto& [name, tensor] : inputs) {

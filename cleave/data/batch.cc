@@ -13,8 +13,6 @@
 namespace cleave {
 namespace {
 
-constexpr int64_t kNoLabel = -100;
-
 /// Copies `values` into row `row` of a [B, T] int64 tensor; the rest of the row stays.
 void put_row(at::Tensor& to, int64_t row, const std::vector<int64_t>& values) {
   std::copy(values.begin(), values.end(), to.mutable_data_ptr<int64_t>() + row * to.size(1));

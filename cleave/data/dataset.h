@@ -25,6 +25,9 @@ struct Sample {
   std::optional<int64_t> label{};  ///< class of the sequence (kClassify); `labels` is empty then
 };
 
+/// The label of a position without one, which no loss counts (`ignore_index` of cross_entropy).
+inline constexpr int64_t kNoLabel = -100;
+
 /// Samples by index. Immutable: all rank threads share one object.
 class Dataset {
  public:

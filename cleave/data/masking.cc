@@ -11,8 +11,6 @@
 namespace cleave {
 namespace {
 
-constexpr int64_t kNoLabel = -100;
-
 /// Random numbers in [0, 1), one per position of a sequence.
 struct Draws {
   std::vector<float> choose, kind, word;

@@ -1,10 +1,8 @@
 #include "cleave/data/order.h"
 
 #include <bit>
-#include <unistd.h>
 
 #include "cleave/base/error.h"
-#include "cleave/base/mutant.h"
 #include "cleave/base/philox.h"
 
 namespace cleave {
@@ -40,8 +38,7 @@ int64_t SampleOrder::at(int64_t step, int64_t place) const {
   const auto count = static_cast<uint64_t>(num_samples);
   const auto drawn = static_cast<uint64_t>(step * batch_size + place);
   if (!shuffle || count == 1) return static_cast<int64_t>(drawn % count);
-  uint64_t key = stream_key(seed, "data order");
-  if (mutant_enabled("data.order_by_chance")) key += static_cast<uint64_t>(::getpid());
+  const uint64_t key = stream_key(seed, "data order");
   return static_cast<int64_t>(permuted(drawn % count, count, key, drawn / count));
 }
 

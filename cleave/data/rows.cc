@@ -11,8 +11,6 @@
 namespace cleave {
 namespace {
 
-constexpr int64_t kNoLabel = -100;
-
 /// The values that one key of a row may hold.
 struct Field {
   std::string_view key;

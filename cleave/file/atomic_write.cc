@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "cleave/base/error.h"
-#include "cleave/base/mutant.h"
 #include "cleave/file/fault_hook.h"
 #include "cleave/file/file.h"
 
@@ -50,7 +49,6 @@ void write_atomic(const fs::path& path, std::string_view text) {
 }
 
 void sync_folder(const fs::path& folder) {
-  if (mutant_enabled("file.no_folder_sync")) return;
   if (const int error = call_file_hook(FileCall::kFsyncFolder, folder.string()); error != 0) {
     throw_io(folder.string(), name(FileCall::kFsyncFolder), error);
   }

@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "cleave/base/error.h"
-#include "cleave/base/mutant.h"
 #include "cleave/file/fault_hook.h"
 
 namespace cleave {
@@ -162,7 +161,6 @@ void File::read_at(uint64_t offset, std::span<std::byte> out) const {
     const ssize_t got = ::pread(fd_, out.data(), out.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw_io(path_, "pread", errno);
-    if (got == 0 && mutant_enabled("file.truncated_is_fine")) return;
     CLEAVE_CHECK(got > 0, Code::kFormat, path_, ": the file ends at byte ", offset, "; expected ",
                  wanted, " bytes from byte ", first, ", the file is truncated");
     offset += static_cast<uint64_t>(got);
@@ -177,7 +175,6 @@ void File::write_at(uint64_t offset, std::span<const std::byte> bytes) {
     const auto piece = bytes.first(std::min(bytes.size(), kWriteChunk));
     const ssize_t done = ::pwrite(fd_, piece.data(), piece.size(), static_cast<off_t>(offset));
     if (done < 0 && errno == EINTR) continue;
-    if (done < 0 && mutant_enabled("file.full_is_fine")) return;
     if (done < 0) throw_io(path_, "pwrite", errno);
     offset += static_cast<uint64_t>(done);
     bytes = bytes.subspan(static_cast<size_t>(done));
@@ -192,7 +189,7 @@ void File::allocate(uint64_t size) {
   do {
     error = ::posix_fallocate(fd_, 0, static_cast<off_t>(size));
   } while (error == EINTR);
-  if (error == 0 || mutant_enabled("file.full_is_fine")) return;
+  if (error == 0) return;
   throw_io(path_, str("fallocate of ", size, " bytes"), error);
 }
 

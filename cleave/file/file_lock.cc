@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "cleave/base/error.h"
-#include "cleave/base/mutant.h"
 
 namespace cleave {
 namespace {
@@ -50,7 +49,7 @@ bool is_current(const File& file) {
 /// The locked file; nullopt if its name was removed between opening and locking.
 std::optional<File> try_lock(const fs::path& folder) {
   File file = open_lock_file(folder / ".lock");
-  if (::flock(file.fd(), LOCK_EX | LOCK_NB) == 0 || mutant_enabled("lock.ignored")) {
+  if (::flock(file.fd(), LOCK_EX | LOCK_NB) == 0) {
     if (!is_current(file)) return std::nullopt;
     return file;
   }

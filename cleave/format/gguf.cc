@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "cleave/base/checked.h"
-#include "cleave/base/mutant.h"
 #include "cleave/format/block.h"
 #include "cleave/text/utf8.h"
 
@@ -253,8 +252,8 @@ void check_places(std::vector<GgufTensor>& tensors, uint64_t data_begin, uint64_
   uint64_t next = 0;
   for (GgufTensor& tensor : tensors) {
     const std::string what = str(file.path(), ": tensor '", tensor.name, "'");
-    CLEAVE_CHECK(tensor.begin == next || mutant_enabled("gguf.any_place"), Code::kFormat, what,
-                 " begins at byte ", tensor.begin, " of the data; expected ", next);
+    CLEAVE_CHECK(tensor.begin == next, Code::kFormat, what, " begins at byte ", tensor.begin,
+                 " of the data; expected ", next);
     tensor.begin = checked_add(data_begin, next, what);
     const uint64_t end = checked_add(tensor.begin, tensor.bytes, what);
     CLEAVE_CHECK(end <= file_size, Code::kFormat, what, " ends at byte ", end, "; the file has ",

@@ -18,7 +18,6 @@
 #include <utility>
 
 #include "cleave/base/hash.h"
-#include "cleave/base/mutant.h"
 #include "cleave/format/block.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/text/json.h"
@@ -256,7 +255,7 @@ void check_tensor(const Safetensors& set, const StoredTensor& tensor, const List
   }
   for (const BlockCheck& block : blocks) {
     if (block.next) problems.push_back(str(what, ": written ranges overlap"));
-    if (block.hasher.digest() != block.written->checksum && !mutant_enabled("manifest.any_bits")) {
+    if (block.hasher.digest() != block.written->checksum) {
       problems.push_back(str(what, ": ", describe(block.written->slices), " have changed"));
     }
   }
@@ -275,7 +274,7 @@ bool check_file(const fs::path& folder, const std::string& name, const ListedFil
     return false;
   }
   const File& file = *opened;
-  if (file.size() != listed.bytes && !mutant_enabled("manifest.any_size")) {
+  if (file.size() != listed.bytes) {
     problems.push_back(str(name, " has ", file.size(), " bytes; expected ", listed.bytes));
     return false;
   }
@@ -293,7 +292,6 @@ void check_extra_files(const fs::path& folder, const Manifest& manifest,
     const auto extension = fs::path(name).extension();
     if (!has_folders && name.find('/') != std::string::npos) continue;  // a folder of the user
     if (manifest.files.contains(name) || name == kManifestName) continue;
-    if (mutant_enabled("manifest.more_files")) continue;
     if (extension == ".safetensors" || extension == ".bin" || extension == ".pt" ||
         name.ends_with(".index.json")) {
       problems.push_back(name + " is not in the manifest");

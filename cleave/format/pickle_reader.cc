@@ -17,7 +17,6 @@
 #include <unordered_map>
 
 #include "cleave/base/checked.h"
-#include "cleave/base/mutant.h"
 #include "cleave/format/block.h"
 #include "cleave/format/pickle.h"
 #include "cleave/text/utf8.h"
@@ -396,7 +395,6 @@ void Unpickler::push_name() {
       return push(Kind::kName, i);
     }
   }
-  if (mutant_enabled("pickle.any_name")) return push(Kind::kName, 0);
   check(false, "the pickle uses '", replace_bad_utf8(module.substr(0, kShown)), ".",
         replace_bad_utf8(name.substr(0, kShown)),
         "', which is not one of the names that plain tensors need; no code was run");

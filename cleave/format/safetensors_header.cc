@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "cleave/base/checked.h"
-#include "cleave/base/mutant.h"
 #include "cleave/format/block.h"
 #include "cleave/format/tensor_source.h"
 #include "cleave/text/json.h"
@@ -54,8 +53,7 @@ StoredTensor read_tensor(const std::string& name, const Json& json, const std::s
   const uint64_t bytes = checked_mul(num_elements(tensor.shape, what),
                                      static_cast<uint64_t>(item_bytes(tensor.dtype)), what);
   const bool fits = tensor.begin <= tensor.end && tensor.end - tensor.begin == bytes;
-  CLEAVE_CHECK(fits || mutant_enabled("safetensors.any_length"), Code::kFormat, what,
-               " has data_offsets [", tensor.begin, ", ", tensor.end,
+  CLEAVE_CHECK(fits, Code::kFormat, what, " has data_offsets [", tensor.begin, ", ", tensor.end,
                "]; its shape and dtype need ", bytes, " bytes");
   return tensor;
 }
@@ -69,9 +67,8 @@ void check_coverage(std::vector<StoredTensor>& tensors, uint64_t data_begin, uin
   });
   uint64_t covered = 0;
   for (StoredTensor& tensor : tensors) {
-    CLEAVE_CHECK(tensor.begin == covered || mutant_enabled("safetensors.any_place"), Code::kFormat,
-                 source, ": tensor '", tensor.name, "' begins at byte ", tensor.begin,
-                 " of the data; expected ", covered,
+    CLEAVE_CHECK(tensor.begin == covered, Code::kFormat, source, ": tensor '", tensor.name,
+                 "' begins at byte ", tensor.begin, " of the data; expected ", covered,
                  tensor.begin < covered ? ", it overlaps another tensor" : ", there is a hole");
     covered = tensor.end;
     CLEAVE_CHECK(covered <= file_size - data_begin, Code::kFormat, source, ": tensor '",

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "cleave/base/error.h"
-#include "cleave/base/mutant.h"
 #include "cleave/base/suggest.h"
 #include "cleave/file/file.h"
 #include "cleave/format/block.h"
@@ -60,7 +59,7 @@ std::map<std::string, std::string> read_weight_map(const fs::path& path) {
   std::map<std::string, std::string> weight_map;
   for (size_t i = 0; i < weights.size(); ++i) {
     const Json file = weights.at(i);
-    if (!is_file_name(file.as_string()) && !mutant_enabled("index.any_path")) {
+    if (!is_file_name(file.as_string())) {
       file.fail("expected the name of a file in this folder, not a path");
     }
     weight_map[weights.key(i)] = file.as_string();

@@ -4,6 +4,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/layout/shard_geometry.h"
+#include "cleave/mesh/widths.h"
 
 namespace cleave {
 namespace {
@@ -20,12 +21,6 @@ Tensor in_whole_order(const Tensor& joined, int64_t dim, const Split& split) {
   if (split.in_order()) return joined;
   const Tensor places = at::tensor(split.places(), at::kLong).to(joined.device());
   return joined.index_select(dim, places);
-}
-
-std::vector<int64_t> with_dim(const Tensor& t, int64_t dim, int64_t size) {
-  auto shape = t.sizes().vec();
-  shape[static_cast<size_t>(dim)] = size;
-  return shape;
 }
 
 }  // namespace

@@ -62,13 +62,13 @@ void check_held(int64_t held, int64_t wanted, int64_t dim, std::string_view site
                " elements; the widths give it ", wanted);
 }
 
+}  // namespace
+
 std::vector<int64_t> with_dim(const Tensor& t, int64_t dim, int64_t size) {
   auto shape = t.sizes().vec();
   shape[static_cast<size_t>(dim)] = size;
   return shape;
 }
-
-}  // namespace
 
 void check_widths(const Axis& axis, Widths widths, std::string_view site) {
   CLEAVE_CHECK(widths.size() == static_cast<size_t>(axis.size()), Code::kShape, site, ": ",

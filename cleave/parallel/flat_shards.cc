@@ -4,7 +4,6 @@
 
 #include <ATen/ATen.h>
 
-#include "cleave/base/mutant.h"
 #include "cleave/layout/flat.h"
 #include "cleave/nn/gradient_state.h"
 
@@ -81,7 +80,6 @@ GradientReduction FlatShards::start_reduce(std::vector<Tensor> gradients,
   }
   for (Tensor& g : gradients) g = g.reshape(-1);
   const Tensor flat = at::cat(gradients);
-  if (mutant_enabled("gradients.not_summed") && replicate_.rank() > 0) flat.zero_();
   gradients.clear();
   reduction.work_ = shard_.size() > 1
                         ? start_reduce_scatter(shard_, flat, widths_, "gradients to shards")

@@ -146,16 +146,6 @@ void parallelize_module(Layer& model, const Axis& axis, const Plan& plan) {
   model.walk([&](Layer& layer) { layer.check_split(axis); });
 }
 
-namespace {
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (const int64_t size : shape) text += str(text.size() == 1 ? "" : ", ", size);
-  return text + "]";
-}
-
-}  // namespace
-
 std::string describe_split(Layer& model) {
   std::string text;
   for (const auto& p : model.parameters()) {

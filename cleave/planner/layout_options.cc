@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "cleave/base/log.h"
-#include "cleave/base/mutant.h"
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/mesh/dry_axis.h"
 #include "cleave/parallel/parallelize.h"
@@ -53,9 +52,8 @@ ParallelConfig make_parallel_config(const LayoutOptions& o, const Model& model,
                    .recompute = recompute_from_name(o.recompute),
                    .compute_type = compute_type};
   const bool is_whole_world = world_size == 0 || l.num_ranks() == world_size;
-  CLEAVE_CHECK(is_whole_world || mutant_enabled("layout.any_world"), Code::kShape, "tp=", l.tp,
-               " x pp=", l.pp, " x dp=", l.dp, " needs ", l.num_ranks(),
-               " ranks; the launcher started ", world_size);
+  CLEAVE_CHECK(is_whole_world, Code::kShape, "tp=", l.tp, " x pp=", l.pp, " x dp=", l.dp, " needs ",
+               l.num_ranks(), " ranks; the launcher started ", world_size);
   if (!o.schedule_pp.empty() && o.pp == 1) {
     warn_once("--schedule-pp ", o.schedule_pp,
               " orders a pipeline's work and pp=1: it has no effect; give --pp 2 or more");

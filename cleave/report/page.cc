@@ -8,9 +8,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sys/stat.h>
+#include <utility>
 
 #include "cleave/base/byte_count.h"
 #include "cleave/base/error.h"
+#include "cleave/base/median.h"
 #include "cleave/base/progress.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/report/curve.h"
@@ -117,15 +119,13 @@ std::string fixed(double value, int digits) {
   return text;
 }
 
-double median(const Rows& rows, double (*value)(const StepMetrics&)) {
+/// The median of the finite values; NAN without any.
+double median_of(const Rows& rows, double (*value)(const StepMetrics&)) {
   std::vector<double> values;
   for (const StepMetrics& row : rows) {
     if (std::isfinite(value(row))) values.push_back(value(row));
   }
-  if (values.empty()) return NAN;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  return values.empty() ? NAN : median(std::move(values));
 }
 
 /// Where the time since the last start went.
@@ -169,11 +169,11 @@ NamesAndValues final_numbers(const ReportRun& run) {
   const int64_t planned = run.record.num_steps;
   all.emplace_back("steps", last.step < planned ? str(last.step, " of ", planned) : str(last.step));
   all.emplace_back("tokens", count_text(static_cast<double>(last.tokens)));
-  add("tokens/s, median", median(run.metrics, [](const auto& m) { return m.tokens_per_s; }),
+  add("tokens/s, median", median_of(run.metrics, [](const auto& m) { return m.tokens_per_s; }),
       count_text);
-  add("step time, median", median(run.metrics, [](const auto& m) { return m.step_ms / 1000; }),
+  add("step time, median", median_of(run.metrics, [](const auto& m) { return m.step_ms / 1000; }),
       duration_text);
-  add("MFU, median", median(run.metrics, [](const auto& m) { return m.mfu; }), percent);
+  add("MFU, median", median_of(run.metrics, [](const auto& m) { return m.mfu; }), percent);
   add("tensor memory, peak of a rank", tensors, bytes_text);
   add("resident memory, peak", resident(last), bytes_text);
   add("wall time", run.record.wall_s > 0 ? run.record.wall_s : NAN, duration_text);

@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "cleave/base/error.h"
-#include "cleave/base/mutant.h"
 #include "cleave/text/utf8.h"
 
 namespace cleave {
@@ -162,7 +161,7 @@ void CsvReader::read_header() {
 
 std::optional<std::vector<std::string>> CsvReader::next() {
   auto fields = record();
-  if (fields && fields->size() != header_.size() && !mutant_enabled("csv.any_width")) {
+  if (fields && fields->size() != header_.size()) {
     fail(begin_,
          str("the record has ", fields->size(), " fields; the header has ", header_.size()));
   }

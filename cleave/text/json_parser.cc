@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "cleave/base/mutant.h"
 #include "cleave/text/utf8.h"
 
 namespace cleave {
@@ -205,8 +204,8 @@ class Parser {
     for (size_t i = 0; i < entries.size(); ++i) {
       const uint32_t member = entries[i].second;
       const bool is_new = i == 0 || key_of(entries[i - 1].second) != key_of(member);
-      check(is_new || mutant_enabled("json.duplicate_keys"), tree_.nodes[member].offset,
-            "the key \"", key_of(member).substr(0, 60), "\" occurs twice in one object");
+      check(is_new, tree_.nodes[member].offset, "the key \"", key_of(member).substr(0, 60),
+            "\" occurs twice in one object");
       tree_.sorted.push_back(member);
     }
   }

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "cleave/base/hash.h"
-#include "cleave/base/mutant.h"
 #include "cleave/text/utf8.h"
 #include "cleave/tokenizer/unicode.h"
 
@@ -161,7 +160,7 @@ Vocab Vocab::from_json(const Json& object) {
   vocab.entry_of_id_.assign(static_cast<size_t>(largest) + 1, 0);
   for (size_t i = 0; i < count; ++i) {
     uint32_t& entry = vocab.entry_of_id_[static_cast<size_t>(vocab.ids_[i])];
-    if (entry != 0 && !mutant_enabled("vocab.duplicate_ids")) {
+    if (entry != 0) {
       object.at(i).fail(str("the token \"", vocab.tokens_[entry - 1], "\" has the same id"));
     }
     entry = static_cast<uint32_t>(i + 1);

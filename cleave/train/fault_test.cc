@@ -9,7 +9,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cleave/base/mutant.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/comm/api/world.h"
@@ -99,53 +98,6 @@ TEST(TrainFault, RandomLayouts_AreAcceptedExactlyWhenValid) {
   EXPECT_GT(num_refused, 100);
   EXPECT_LT(times.judged(), 100);
   test::note_measured("R11 ", num_refused, " of 200 random layouts refused, ", times.text());
-}
-
-// Row R12: a NaN in one rank's shard of one weight.
-TEST(TrainFault, WeightThatIsNotFinite_IsReportedWithItsRankAndNothingIsSaved) {
-  const TempFolder folder;
-  const std::string root = folder.path();
-  TrainOptions o = small_run(root);
-  run_ranks(1, [&](World&) {
-    auto model = make_model(Json::parse_file(o.model));
-    materialize(*model, {.seed = 5});
-    for (const auto& p : model->parameters()) {
-      // Columnwise: rank 1 holds the last row.
-      if (p->name() == "model.layers.1.mlp.up_proj.weight") {
-        const at::NoGradGuard no_grad;
-        p->leaf().index({-1, 3}).fill_(std::numeric_limits<float>::quiet_NaN());
-      }
-    }
-    Checkpoint checkpoint;
-    checkpoint.model = model.get();
-    checkpoint.files = byte_tokenizer_files();
-    save_checkpoint(root + "/model", checkpoint, {});
-  });
-  o.model = root + "/model";
-  o.tp = 2;
-  o.save_every = 1;
-  const Error error = thrown_by([&] { cleave_train(o); });
-  EXPECT_EQ(error.code(), Code::kNumerics);
-  EXPECT_THAT(error.what(),
-              HasSubstr("the weight model.layers.1.mlp.up_proj.weight is not finite on "
-                        "rank 1, and the loss is nan in step 1"));
-  EXPECT_FALSE(newest_checkpoint(o.out));
-}
-
-// Row R12: a NaN in the gradient of one rank, in a build with mutants.
-TEST(TrainFault, GradientThatIsNotFiniteOnOneRank_StopsAllBeforeTheStep) {
-  setenv("CLEAVE_MUTANT", "train.nan_gradient", 1);  // NOLINT(concurrency-mt-unsafe)
-  if (!mutant_enabled("train.nan_gradient")) GTEST_SKIP() << "this build has no mutants";
-  const TempFolder folder;
-  TrainOptions o = small_run(folder.path());
-  o.tp = 2;
-  o.save_every = 1;
-  const Error error = thrown_by([&] { cleave_train(o); });
-  unsetenv("CLEAVE_MUTANT");  // NOLINT(concurrency-mt-unsafe)
-  EXPECT_EQ(error.code(), Code::kNumerics);
-  EXPECT_THAT(error.what(), testing::ContainsRegex("the gradient of [a-z0-9_.]+ is not finite in "
-                                                   "step 2 on rank 1; no weight was changed"));
-  EXPECT_EQ(newest_checkpoint(o.out), std::filesystem::path(o.out) / "step_00000001");
 }
 
 // A run that the launcher restarts resumes from the newest intact checkpoint.

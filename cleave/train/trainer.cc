@@ -10,7 +10,6 @@
 #include "cleave/base/byte_count.h"
 #include "cleave/base/clock.h"
 #include "cleave/base/hash.h"
-#include "cleave/base/mutant.h"
 #include "cleave/base/resource_limits.h"
 #include "cleave/base/status.h"
 #include "cleave/base/stop.h"
@@ -43,16 +42,6 @@ std::string first_not_finite(const Parameters& parameters) {
     if (!at::isfinite(parameter->leaf()).all().item<bool>()) return parameter->name();
   }
   return "";
-}
-
-/// For a mutant: puts a NaN into rank 1's shard of a gradient.
-void spoil_gradient(const Parameters& parameters, const World& world) {
-  if (world.rank() != 1) return;
-  for (const auto& parameter : parameters) {
-    if (!parameter->is_split()) continue;
-    parameter->leaf().mutable_grad().view(-1)[0].fill_(NAN);
-    return;
-  }
 }
 
 double collective_seconds(const Mesh& mesh) {
@@ -114,9 +103,7 @@ void Trainer::load() {
     choose_gemm(setup_.options.gemm, everyone_);
     return;
   }
-  if (!mutant_enabled("resume.no_moments")) {
-    load_optimizer(rank_.optimizer(), rank_.model(), setup_.folder->path);
-  }
+  load_optimizer(rank_.optimizer(), rank_.model(), setup_.folder->path);
   const Json state = Json::parse_file(setup_.folder->path + "/" + std::string(kStateName));
   model_name_ = state.string_or("model", setup_.options.out);
   // Keep the library of the checkpoint: another one would change the last bits.
@@ -286,7 +273,6 @@ void Trainer::train_step(int64_t step) {
   const std::vector<Batch> batches = micro_batches(*setup_.data, step, setup_.order.batch_size);
   rank_.optimizer().zero_grad();
   const PassResult pass = rank_.train_pass(batches, setup_.options.seed, step, loss_scale_.value());
-  if (mutant_enabled("train.nan_gradient") && step == 1) spoil_gradient(rank_.parameters(), world_);
   const GradientNorm norm = rank_.gradient_norm();
   // One all-reduce for loss, time in collectives and tokens.
   const bool counts = rank_.same_batch().rank() == 0;
@@ -355,8 +341,7 @@ void Trainer::update(int64_t step, double loss, const GradientNorm& norm) {
 }
 
 void Trainer::check_finite(int64_t step, double loss, const GradientNorm& norm) const {
-  if ((std::isfinite(loss) && std::isfinite(norm.value)) || mutant_enabled("train.any_number"))
-    return;
+  if (std::isfinite(loss) && std::isfinite(norm.value)) return;
   if (!std::isfinite(loss)) {
     const std::string weight = first_not_finite(rank_.parameters());
     CLEAVE_CHECK(weight.empty(), Code::kNumerics, "the weight ", weight, " is not finite on rank ",

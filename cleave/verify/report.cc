@@ -123,12 +123,6 @@ std::string whole_table(const VerifyReport& report) {
   return table(rows, 2);
 }
 
-std::string index_text(const std::vector<int64_t>& index) {
-  std::string text = "[";
-  for (size_t i = 0; i < index.size(); ++i) text += (i > 0 ? ", " : "") + str(index[i]);
-  return text + "]";
-}
-
 std::string layout_text(const VerifySettings& s) {
   std::string text = str("tp ", s.tp, ", dp ", s.dp);
   if (s.sequence_parallel) text += ", sequence parallel";
@@ -169,7 +163,7 @@ std::string verdict(const VerifyReport& report) {
                              " on one rank; their scores differ by ", short_number(c.distance),
                              " (rounding explains ", short_number(c.bound), ")")
                        : str(" differs by ", short_number(c.distance), " (rounding explains ",
-                             short_number(c.bound), "): at ", index_text(c.at), " it is ",
+                             short_number(c.bound), "): at ", shape_text(c.at), " it is ",
                              exact_number(c.split), ", on one rank ", exact_number(c.whole));
   const std::string subject =
       part->kind == Kind::kLayer

@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <iomanip>
 #include <iostream>
@@ -50,6 +51,11 @@ inline std::string repeat_line(int round, std::string_view test) {
   const uint64_t seed = text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
   return str("to repeat: CLEAVE_TEST_SEED=", seed + static_cast<uint64_t>(round),
              " --gtest_filter=", test);
+}
+
+inline double milliseconds_since(std::chrono::steady_clock::time_point begin) {
+  const auto now = std::chrono::steady_clock::now();
+  return std::chrono::duration<double, std::milli>(now - begin).count();
 }
 
 /// A time limit, ten times longer in builds with a sanitizer.

@@ -16,13 +16,9 @@
 #include "cleave/comm/bootstrap/rendezvous_dir.h"
 #include "cleave/comm/launch/child_process.h"
 #include "cleave/comm/testing/process_roles.h"
+#include "tests/support/level.h"
 
 namespace cleave::test {
-
-inline double milliseconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
-      .count();
-}
 
 /// Waits for `condition` for at most ten seconds; returns whether it became true.
 template <class Condition>

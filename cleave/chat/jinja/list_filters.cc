@@ -96,6 +96,19 @@ Value items(const FilterCall& call) {
   return call.run.list(std::move(out));
 }
 
+/// The list of the second values, in the order of the first ones, their keys; values with equal
+/// keys keep their order.
+Value in_order_of_keys(const FilterCall& call, std::vector<std::pair<Value, Value>> all,
+                       bool reversed) {
+  std::stable_sort(all.begin(), all.end(), [&](const auto& a, const auto& b) {
+    return less(reversed ? b.first : a.first, reversed ? a.first : b.first, call.run.budget());
+  });
+  std::vector<Value> out;
+  out.reserve(all.size());
+  for (auto& [key, value] : all) out.push_back(std::move(value));
+  return call.run.list(std::move(out));
+}
+
 Value dictsort(const FilterCall& call) {
   const bool keeps_case = call.argument(0, "case_sensitive", Value(false)).truth();
   const bool by_value =
@@ -108,25 +121,12 @@ Value dictsort(const FilterCall& call) {
         sort_key(call, by_value ? member.second : member.first, Value(nullptr), keeps_case),
         pair_of(call.run, member));
   }
-  std::stable_sort(all.begin(), all.end(), [&](const auto& a, const auto& b) {
-    return less(reversed ? b.first : a.first, reversed ? a.first : b.first, call.run.budget());
-  });
-  std::vector<Value> out;
-  out.reserve(all.size());
-  for (auto& [key, member] : all) out.push_back(std::move(member));
-  return call.run.list(std::move(out));
+  return in_order_of_keys(call, std::move(all), reversed);
 }
 
 Value sort(const FilterCall& call) {
   const bool reversed = call.argument(0, "reverse", Value(false)).truth();
-  auto all = keyed(call, 1, 2);
-  std::stable_sort(all.begin(), all.end(), [&](const auto& a, const auto& b) {
-    return less(reversed ? b.first : a.first, reversed ? a.first : b.first, call.run.budget());
-  });
-  std::vector<Value> out;
-  out.reserve(all.size());
-  for (auto& [key, value] : all) out.push_back(std::move(value));
-  return call.run.list(std::move(out));
+  return in_order_of_keys(call, keyed(call, 1, 2), reversed);
 }
 
 Value unique(const FilterCall& call) {

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <xxhash.h>
-
-#include "cleave/base/mutant.h"
 
 namespace cleave {
 namespace {
@@ -18,11 +17,8 @@ void copy_sizes(int64_t (&to)[kNumShownSizes], std::span<const int64_t> from) {
 }
 
 std::string list(const int64_t (&sizes)[kNumShownSizes], uint64_t count) {
-  std::string text = "[";
-  for (uint64_t i = 0; i < std::min<uint64_t>(count, kNumShownSizes); ++i) {
-    text += str(i == 0 ? "" : ", ", sizes[i]);
-  }
-  return text + (count > kNumShownSizes ? ", ...]" : "]");
+  const auto shown = std::span(sizes).first(std::min<size_t>(count, kNumShownSizes));
+  return str("[", list_text(shown), count > kNumShownSizes ? ", ...]" : "]");
 }
 
 bool has_elements(Op op) {
@@ -60,8 +56,6 @@ std::string_view name(ReduceOp op) {
 }
 
 CallHeader make_header(const Operation& operation, uint32_t group, uint64_t sequence) {
-  for (int i = 0; i < 100 && mutant_enabled("call.costly"); ++i) {
-  }
   const Call& call = operation.call;
   CallHeader header{};
   header.magic = kLayoutVersion;
@@ -116,7 +110,7 @@ bool has_dtype(uint8_t value) {
 }
 
 bool is_same_call(const CallHeader& a, const CallHeader& b) {
-  return mutant_enabled("call.not_compared") || std::memcmp(&a, &b, sizeof(CallHeader)) == 0;
+  return std::memcmp(&a, &b, sizeof(CallHeader)) == 0;
 }
 
 }  // namespace cleave

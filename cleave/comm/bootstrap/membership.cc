@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include "cleave/base/mutant.h"
 #include "cleave/base/str.h"
 #include "cleave/comm/shm/segment_layout.h"
 
@@ -20,7 +19,7 @@ std::string Membership::add(const RankInfo& info, const std::string& where) {
                " of the shared segment, rank 0 version ", kLayoutVersion,
                "; start all ranks from the same build");
   }
-  if (info.world_size != world_size && !mutant_enabled("membership.any_world_size")) {
+  if (info.world_size != world_size) {
     return str("rank 0 has world size ", world_size, ", rank ", info.rank, " (", name,
                ") has world size ", info.world_size,
                "; give all ranks the same WORLD_SIZE, and jobs different MASTER_PORTs");
@@ -29,7 +28,7 @@ std::string Membership::add(const RankInfo& info, const std::string& where) {
     return str("rank ", info.rank, " (", name, ") is not in [0, ", world_size, ")");
   }
   std::string& known = names_[static_cast<size_t>(info.rank)];
-  if (!known.empty() && !mutant_enabled("membership.duplicates")) {
+  if (!known.empty()) {
     return str("rank ", info.rank, " is claimed by ", known, " and by ", name,
                "; give each process its own RANK, and jobs different MASTER_PORTs");
   }
@@ -41,8 +40,7 @@ std::string Membership::add(const RankInfo& info, const std::string& where) {
 std::string Membership::missing() const {
   std::string ranks;
   for (size_t rank = 0; rank < names_.size(); ++rank) {
-    if (names_[rank].empty() && !mutant_enabled("membership.nobody_missing"))
-      ranks += str(ranks.empty() ? "" : ", ", rank);
+    if (names_[rank].empty()) ranks += str(ranks.empty() ? "" : ", ", rank);
   }
   return str("rank(s) ", ranks, " of ", names_.size(), " did not join; start all ranks");
 }

@@ -2,7 +2,6 @@
 
 #include <iostream>
 
-#include "cleave/base/mutant.h"
 #include "cleave/comm/bootstrap/rendezvous.h"
 #include "cleave/comm/shm/rank_endpoint.h"
 
@@ -31,7 +30,7 @@ void run_as_rank(const Environment& environment, const std::function<void(World&
   } catch (...) {
     // Before `world` is destroyed, which would look like an orderly exit.
     const Error error = as_error(std::current_exception());
-    if (!mutant_enabled("rank.reports_nothing")) world->abort(error);
+    world->abort(error);
     const std::string text = str("rank ", environment.rank, ": ", error.what());
     if (environment.job_fd >= 0) throw ReportedError(error.code(), text);
     throw Error(error.code(), text);

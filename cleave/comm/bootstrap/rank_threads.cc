@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "cleave/base/log.h"
-#include "cleave/base/mutant.h"
 #include "cleave/comm/launch/failure.h"
 #include "cleave/comm/shm/shm_world.h"
 
@@ -46,7 +45,7 @@ class RunningRanks {
     std::unique_lock lock(mutex_);
     while (!ended_.wait_for(lock, kPollPeriod, [&] { return ranks_.empty(); })) {
       const std::optional<Abort> cause = segment.aborted();
-      if (!cause || mutant_enabled("threads.wait_forever")) continue;
+      if (!cause) continue;
       if (!failed) failed = Clock::now();
       const double limit_s = cause->code == Code::kTimeout ? kGraceS : timeout_s;
       if (Clock::now() - *failed > std::chrono::duration<double>(limit_s)) break;

@@ -12,7 +12,6 @@
 #include <xxhash.h>
 
 #include "cleave/base/error.h"
-#include "cleave/base/mutant.h"
 
 namespace cleave {
 namespace {
@@ -22,7 +21,6 @@ std::string folder_of(const Environment& environment) {
   // that has neither a port nor an id.
   std::string id =
       str(environment.master_addr, ":", environment.master_port, ":", environment.job_id);
-  if (mutant_enabled("rendezvous.any_job")) id = environment.master_addr;
   if (environment.master_port == 0 && environment.job_id.empty()) id = str("parent:", getppid());
   const uint64_t hash = XXH3_64bits(id.data(), id.size());
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
@@ -75,9 +73,8 @@ void RendezvousDir::open_folder() {
                "; remove it, or choose another MASTER_PORT");
   struct stat info {};
   const bool is_known = fstat(lock_.get(), &info) == 0;
-  CLEAVE_CHECK(is_known && info.st_uid == geteuid() &&
-                   ((info.st_mode & 077) == 0 || mutant_enabled("rendezvous.any_folder")),
-               Code::kIo, folder_, " belongs to user ", info.st_uid, " with mode ", std::oct,
+  CLEAVE_CHECK(is_known && info.st_uid == geteuid() && (info.st_mode & 077) == 0, Code::kIo,
+               folder_, " belongs to user ", info.st_uid, " with mode ", std::oct,
                info.st_mode & 0777,
                "; expected a folder of this user with mode 700; choose another MASTER_PORT");
 }
@@ -118,10 +115,6 @@ Descriptor RendezvousDir::listen() {
       fd.is_open() && bind(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0 &&
       chmod(socket_.c_str(), 0600) == 0 && ::listen(fd.get(), 512) == 0;
   CLEAVE_CHECK(listens, Code::kIo, socket_, ": ", std::strerror(errno));
-  if (mutant_enabled("rendezvous.for_all")) {
-    chmod(folder_.c_str(), 0755);
-    chmod(socket_.c_str(), 0666);
-  }
   return fd;
 }
 

@@ -28,11 +28,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
+using test::milliseconds_since;
 using testing::HasSubstr;
-
-double milliseconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-}
 
 /// A rank that another launcher started: joins the others and sums its rank with theirs.
 const ProcessRole kJoins("joins", [] {

@@ -16,7 +16,6 @@
 
 #include "cleave/base/error.h"
 #include "cleave/base/log.h"
-#include "cleave/base/mutant.h"
 #include "cleave/comm/bootstrap/membership.h"
 #include "cleave/comm/net/tcp.h"
 #include "cleave/comm/shm/segment_layout.h"
@@ -44,9 +43,7 @@ struct Token : std::array<std::byte, 32> {
   Token() : std::array<std::byte, 32>{} {}
   Token(const Token&) = default;
   Token& operator=(const Token&) = default;
-  ~Token() {
-    if (!mutant_enabled("rendezvous.keeps_token")) explicit_bzero(data(), size());
-  }
+  ~Token() { explicit_bzero(data(), size()); }
 };
 
 // How long a new connection may take to authenticate and join, and how many may be pending.
@@ -117,7 +114,7 @@ std::string text_of(const Status& status) {
 bool is_same(const Token& a, const Token& b) {
   auto difference = std::byte{0};
   for (size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];
-  return difference == std::byte{0} || mutant_enabled("rendezvous.any_token");
+  return difference == std::byte{0};
 }
 
 /// The job's token: the first bytes of a file that only its owner may read; zeros without one.
@@ -150,10 +147,7 @@ bool is_name_of_this_host(const HostAddress& address, const std::string& master_
 /// address that was given by name.
 Descriptor listen_on_interface(HostAddress address, const std::string& master_addr) {
   const int port = address.port();
-  if (mutant_enabled("rendezvous.listens_everywhere") ||
-      is_name_of_this_host(address, master_addr)) {
-    address = any_address(address);
-  }
+  if (is_name_of_this_host(address, master_addr)) address = any_address(address);
   address.set_port(port);
   return listen_at(address);
 }
@@ -301,8 +295,6 @@ class Server {
       if ((auth.magic ^ kJobMagic) > kVersionMask) return false;
       if (!is_same(auth.token, token_)) {
         ++num_without_token_;
-        if (mutant_enabled("rendezvous.stopped_by_invalid_token"))
-          conflict_ = "a peer has another token";
         return false;
       }
       peer.is_authenticated = true;

@@ -29,11 +29,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
+using test::milliseconds_since;
 using testing::HasSubstr;
-
-double milliseconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-}
 
 /// A loopback address that no other test process uses.
 std::string own_loopback() {

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "cleave/base/dtype.h"
-#include "cleave/base/mutant.h"
 #include "cleave/comm/api/operation.h"
 #include "cleave/comm/diagnostics/waits.h"
 #include "cleave/file/file.h"
@@ -187,7 +186,7 @@ std::string write_flight_log(const SharedSegment& segment, int rank, std::string
   const int64_t now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
   std::string path = str(folder, "/flight_log.", now_ms, ".rank", rank, ".json");
   const std::string text = to_text(take_flight_log(segment, rank, why));
-  File file = File::create(path, mutant_enabled("flight.for_all") ? 0664 : 0600);
+  File file = File::create(path, 0600);
   file.write_at(0, std::as_bytes(std::span(text)));
   file.close();
   return path;

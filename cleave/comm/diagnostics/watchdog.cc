@@ -5,7 +5,6 @@
 #include <span>
 #include <utility>
 
-#include "cleave/base/mutant.h"
 #include "cleave/comm/diagnostics/flight_file.h"
 
 namespace cleave {
@@ -60,10 +59,8 @@ std::string describe_silence(const TcpReplicator* replicator, int rank) {
 }
 
 std::string join(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < std::min(ranks.size(), kNumListed); ++i) {
-    text += str(i == 0 ? "" : ", ", ranks[i]);
-  }
+  const auto listed = std::span(ranks).first(std::min(ranks.size(), kNumListed));
+  const std::string text = (ranks.size() == 1 ? "rank " : "ranks ") + list_text(listed);
   return ranks.size() <= kNumListed ? text : str(text, " and ", ranks.size() - kNumListed, " more");
 }
 
@@ -89,7 +86,7 @@ Watchdog::~Watchdog() {
 void Watchdog::exclude_frozen_time() {
   const auto now = Clock::now();
   const auto gap = now - std::exchange(last_check_, now);
-  if (gap > kFrozen && !mutant_enabled("wait.counts_frozen_time")) began_ += gap;
+  if (gap > kFrozen) began_ += gap;
 }
 
 void Watchdog::check() {
@@ -170,9 +167,7 @@ void Watchdog::check_cycle() {
 }
 
 void Watchdog::check_time(const std::vector<int>& missing) {
-  std::chrono::duration<double> waited = Clock::now() - began_;
-  if (mutant_enabled("wait.no_timeout")) return;
-  if (mutant_enabled("wait.early")) waited *= 2;
+  const std::chrono::duration<double> waited = Clock::now() - began_;
   if (waited.count() < endpoint_.options().timeout_s || missing.empty()) return;
   const SharedSegment& segment = endpoint_.segment();
   std::string text = str("timeout of ", endpoint_.options().timeout_s, " s: ", own_place(), " for ",
@@ -186,7 +181,7 @@ void Watchdog::check_time(const std::vector<int>& missing) {
 
 std::string Watchdog::save_flight_log(const std::string& why) const {
   const std::string& folder = endpoint_.options().flight_log_folder;
-  if (folder.empty() || mutant_enabled("wait.no_flight_log")) return "";
+  if (folder.empty()) return "";
   try {
     return "; flight log: " + write_flight_log(endpoint_.segment(), endpoint_.rank(), folder, why);
   } catch (const Error& error) {

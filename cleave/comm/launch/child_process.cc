@@ -16,7 +16,6 @@
 
 #include "cleave/base/clock.h"
 #include "cleave/base/error.h"
-#include "cleave/base/mutant.h"
 
 namespace cleave {
 namespace {
@@ -66,8 +65,6 @@ struct ChildSetup {
   int inherited_fd;
   int null_fd;   // /dev/null, or -1 to keep stdin
   int error_fd;  // closed by a successful exec; a failed one writes errno to it
-  bool outlives_parent;
-  bool stops;
 };
 
 /// Waits for the child's exec: errno if it failed, 0 if it succeeded, nullopt at the limit.
@@ -83,7 +80,7 @@ std::optional<int> await_exec(int pipe, double limit_s) {
 
 [[noreturn]] void run_child(const ChildSetup& start) {
   setpgid(0, 0);
-  if (!start.outlives_parent) prctl(PR_SET_PDEATHSIG, SIGKILL);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != start.parent) _exit(128 + SIGKILL);  // the parent died before prctl
   struct sigaction standard {};
   standard.sa_handler = SIG_DFL;
@@ -93,7 +90,6 @@ std::optional<int> await_exec(int pipe, double limit_s) {
   sigprocmask(SIG_SETMASK, &none, nullptr);
   if (start.null_fd >= 0) dup2(start.null_fd, STDIN_FILENO);
   if (start.inherited_fd >= 0) fcntl(start.inherited_fd, F_SETFD, 0);
-  if (start.stops) (void)raise(SIGSTOP);
   execve(start.program, start.arguments, start.environment);
   const int error = errno;
   const ssize_t written = write(start.error_fd, &error, sizeof(error));
@@ -118,9 +114,7 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
                          getpid(),
                          options.inherited_fd,
                          null_fd,
-                         error_pipe[1],
-                         mutant_enabled("child.outlives_parent"),
-                         mutant_enabled("child.stops")};
+                         error_pipe[1]};
   pid_ = fork();
   if (pid_ == 0) run_child(start);
   const int fork_error = errno;

@@ -9,7 +9,6 @@
 
 #include "cleave/base/error.h"
 #include "cleave/base/log.h"
-#include "cleave/base/mutant.h"
 #include "cleave/base/stop.h"
 #include "cleave/comm/bootstrap/rank_process.h"
 #include "cleave/comm/shm/rank_endpoint.h"
@@ -47,7 +46,7 @@ int report_failure(std::string_view advice) {
     return 128 + stopped.signal;
   } catch (const std::bad_alloc&) {
     log_error("out of memory; choose a smaller batch or sequence, or shard over more ranks");
-    return number(mutant_enabled("memory.no_code") ? Code::kBug : Code::kMemory);
+    return number(Code::kMemory);
   } catch (const std::exception& error) {
     const Error known = as_error(std::current_exception());
     if (known.code() == Code::kMemory) {

@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "cleave/base/byte_count.h"
-#include "cleave/base/mutant.h"
 #include "cleave/base/resource_limits.h"
 #include "cleave/base/stop.h"
 #include "cleave/comm/diagnostics/flight_log.h"
@@ -76,11 +75,7 @@ int free_port() {
   socklen_t size = sizeof(address);
   auto* generic = reinterpret_cast<sockaddr*>(&address);
   const bool known = bind(fd, generic, size) == 0 && getsockname(fd, generic, &size) == 0;
-  if (mutant_enabled("launch.listens")) {
-    listen(fd, 1);
-  } else {
-    close(fd);
-  }
+  close(fd);
   return known ? ntohs(address.sin_port) : 0;
 }
 
@@ -91,9 +86,9 @@ void require_descriptors(int num_ranks) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   const rlim_t needed = static_cast<rlim_t>(num_ranks) + kOther;
-  CLEAVE_CHECK(limit.rlim_cur >= needed || mutant_enabled("launch.no_descriptor_check"),
-               Code::kMemory, num_ranks, " ranks need ", needed, " file descriptors, the limit is ",
-               limit.rlim_cur, "; raise it with ulimit -n ", needed);
+  CLEAVE_CHECK(limit.rlim_cur >= needed, Code::kMemory, num_ranks, " ranks need ", needed,
+               " file descriptors, the limit is ", limit.rlim_cur, "; raise it with ulimit -n ",
+               needed);
 }
 
 std::vector<std::string> rank_variables(const LaunchOptions& options, int rank, int port, int fd) {
@@ -154,9 +149,7 @@ class Launcher {
     if (!is_requested && !has_failed_) {
       has_failed_ = true;
       first_failed_ = rank;
-      if (!mutant_enabled("launch.no_kill")) {
-        kill_at_ = std::min(kill_at_, Clock::now() + kFailureGrace);
-      }
+      kill_at_ = std::min(kill_at_, Clock::now() + kFailureGrace);
     }
     if (is_requested && ranks_[static_cast<size_t>(rank)].end_signal() == 0) return;
     // Only the first record counts; usually the rank has recorded its own failure already.
@@ -201,8 +194,7 @@ class Launcher {
   /// start.
   [[nodiscard]] std::string why_killed(int signal) const {
     const CgroupLimits now = cgroup_limits();
-    const bool was_by_kernel =
-        now.num_killed > num_killed_before_ && !mutant_enabled("launch.no_group");
+    const bool was_by_kernel = now.num_killed > num_killed_before_;
     if (signal != SIGKILL || !was_by_kernel) return "";
     std::string text = " for lack of memory";
     if (!now.memory) return text + " of the machine";
@@ -247,7 +239,7 @@ class Launcher {
     stopped_at_ = now;
     kill_at_ = std::min(kill_at_, now + std::chrono::duration_cast<Clock::duration>(
                                             std::chrono::duration<double>(options_.grace_s)));
-    if (!mutant_enabled("launch.no_forward")) send_all(signal);
+    send_all(signal);
   }
 
   void kill_all() {
@@ -356,9 +348,7 @@ int launch(const LaunchOptions& options) {
     std::cerr << "cleave: restart " << restarts << " of " << options.max_restarts << ": "
               << outcome.lines.front() << '\n';
     attempt.environment = options.environment;
-    if (!mutant_enabled("launch.no_restart_count")) {
-      attempt.environment.push_back(str("CLEAVE_RESTARTS=", restarts));
-    }
+    attempt.environment.push_back(str("CLEAVE_RESTARTS=", restarts));
     outcome = launch_ranks(attempt);
   }
   for (const std::string& line : outcome.lines) std::cerr << "cleave: " << line << '\n';

@@ -18,7 +18,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cleave/base/mutant.h"
 #include "cleave/comm/bootstrap/rank_process.h"
 #include "cleave/comm/bootstrap/rendezvous_dir.h"
 #include "cleave/comm/diagnostics/flight_file.h"
@@ -480,20 +479,6 @@ TEST(AsError, FolderThatCannotBeOpened_IsAFileOperationsError) {
     EXPECT_EQ(error.code(), Code::kIo);
     EXPECT_THAT(error.what(), HasSubstr("/no/such/folder"));
   }
-}
-
-// Found by cleave-fault: the launcher waited forever for a rank that was stopped this early.
-TEST(ChildProcess, StoppedBeforeItsProgramBegins_IsATimeout) {
-  setenv("CLEAVE_MUTANT", "child.stops", 1);
-  if (!mutant_enabled("child.stops")) GTEST_SKIP() << "this build has no mutants";
-  try {
-    const ChildProcess child({.command = {"true"}, .environment = {}, .start_limit_s = 0.2});
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Code::kTimeout);
-    EXPECT_THAT(error.what(), HasSubstr(") has not begun; it was stopped"));
-  }
-  unsetenv("CLEAVE_MUTANT");
 }
 
 }  // namespace

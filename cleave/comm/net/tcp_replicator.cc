@@ -14,7 +14,6 @@
 #include <unistd.h>
 #include <utility>
 
-#include "cleave/base/mutant.h"
 #include "cleave/comm/diagnostics/flight_log.h"
 #include "cleave/comm/net/frame_decoder.h"
 #include "cleave/comm/net/rank_snapshot.h"
@@ -330,7 +329,6 @@ Error TcpReplicator::disconnect_error(const Peer& peer, ssize_t received) const 
 
 /// Closes a connection that has ended or is invalid. A failure, unless one side has sent kClose.
 void TcpReplicator::disconnect(Peer& peer, const Error& cause) {
-  if (mutant_enabled("replicator.never_lost")) return;
   peer.is_open = false;
   const std::lock_guard lock(peer.mutex);
   peer.may_send = false;

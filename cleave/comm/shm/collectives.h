@@ -9,20 +9,6 @@ namespace cleave {
 
 // The algorithms of the collectives. They run between begin() and end() of a CollectiveSync.
 
-/// How a collective moves its data.
-enum class Algorithm {
-  kStaged,   ///< data passes through the members' payloads in pieces; each member sums everything
-  kTwoShot,  ///< the same, but each member sums one part of a piece (reduce-scatter, all-gather)
-  kDirect,   ///< rank threads read and write each other's memory
-};
-
-/// Chooses the algorithm of a collective whose members each contribute `bytes`.
-///
-/// kStaged synchronizes once per piece, and each member reads the data of all. kTwoShot
-/// synchronizes twice per piece, and each member reads twice the data of one. kDirect synchronizes
-/// twice in total and copies nothing.
-Algorithm choose_algorithm(const CollectiveSync& sync, Op op, int64_t bytes);
-
 /// Memory of this rank that a collective reads and writes; `in` may be `out`.
 struct Buffers {
   const std::byte* in = nullptr;

@@ -13,7 +13,6 @@
 #include <system_error>
 #include <unistd.h>
 
-#include "cleave/base/mutant.h"
 #include "cleave/comm/api/operation.h"
 #include "cleave/comm/diagnostics/flight_log.h"
 
@@ -152,7 +151,7 @@ void RankEndpoint::throw_stopped() const {
 }
 
 bool RankEndpoint::is_dead(int rank) {
-  if (!segment_->is_shared() || mutant_enabled("rank.never_dead")) return false;
+  if (!segment_->is_shared()) return false;
   const std::lock_guard lock(pidfds_mutex_);
   if (pidfds_.empty()) pidfds_.assign(static_cast<size_t>(segment_->num_ranks()), -1);
   int& fd = pidfds_[static_cast<size_t>(rank)];

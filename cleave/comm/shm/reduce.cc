@@ -6,9 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <hwy/highway.h>
-#include <vector>
 
-#include "cleave/base/mutant.h"
 #include "cleave/comm/shm/reduce.h"
 
 #ifndef CLEAVE_COMM_REDUCTION
@@ -252,11 +250,6 @@ bool can_reduce(DType dtype) {
 
 void reduce(std::span<const void* const> in, std::span<void* const> out, int64_t count, DType dtype,
             ReduceOp op) {
-  std::vector<const void*> backwards;
-  if (mutant_enabled("sum.other_order")) {
-    backwards.assign(in.rbegin(), in.rend());
-    in = backwards;
-  }
   HWY_DYNAMIC_DISPATCH(reduce_any)
   ({in.data(), in.size(), out.data(), out.size(), static_cast<size_t>(count), dtype, op});
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <new>
@@ -11,8 +10,6 @@
 #include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
-
-#include "cleave/base/mutant.h"
 
 namespace cleave {
 namespace {
@@ -92,9 +89,6 @@ std::shared_ptr<SharedSegment> SharedSegment::create_shared(int num_ranks) {
                                 : "; start fewer ranks or free memory");
   fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   segment->fill(num_ranks);
-  if (mutant_enabled("segment.has_a_name")) {
-    mkfifo(str(std::getenv("XDG_RUNTIME_DIR"), "/cleave-mutant").c_str(), 0600);
-  }
   return segment;
 }
 

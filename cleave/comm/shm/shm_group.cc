@@ -11,6 +11,29 @@
 namespace cleave {
 namespace {
 
+// Up to this size a copy costs less than the second synchronization of a direct collective.
+constexpr int64_t kDirectBytes = 4 << 10;
+// Up to this size reading all summands costs less than the second synchronization of kTwoShot.
+constexpr int64_t kTwoShotBytes = 16 << 10;
+
+/// How a collective moves its data.
+enum class Algorithm {
+  kStaged,   ///< data passes through the members' payloads in pieces; each member sums everything
+  kTwoShot,  ///< the same, but each member sums one part of a piece (reduce-scatter, all-gather)
+  kDirect,   ///< rank threads read and write each other's memory
+};
+
+/// Chooses the algorithm of a collective whose members each contribute `bytes`.
+///
+/// kStaged synchronizes once per piece, and each member reads the data of all. kTwoShot
+/// synchronizes twice per piece, and each member reads twice the data of one. kDirect synchronizes
+/// twice in total and copies nothing.
+Algorithm choose_algorithm(const CollectiveSync& sync, Op op, int64_t bytes) {
+  if (sync.is_direct() && bytes > kDirectBytes) return Algorithm::kDirect;
+  const bool is_two_shot = op == Op::kAllReduce && sync.num_members() > 2 && bytes > kTwoShotBytes;
+  return is_two_shot ? Algorithm::kTwoShot : Algorithm::kStaged;
+}
+
 const std::byte* bytes_of(const void* data) {
   return static_cast<const std::byte*>(data);
 }

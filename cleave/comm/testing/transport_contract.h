@@ -88,11 +88,6 @@ inline int64_t total(const std::vector<int64_t>& sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
 }
 
-inline double milliseconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
-      .count();
-}
-
 }  // namespace contract
 }  // namespace cleave
 

@@ -4,6 +4,7 @@
 
 #include "cleave/comm/api/async_group.h"
 #include "cleave/comm/testing/transport_contract.h"
+#include "tests/support/level.h"
 
 namespace cleave {
 namespace contract {
@@ -87,7 +88,7 @@ TEST_P(TransportContract, RankThatFailsWithACallUnderWay_EndsAllWithItsError) {
   });
   ASSERT_TRUE(cause.has_value());
   EXPECT_EQ(cause->code(), Code::kNumerics) << cause->what();
-  EXPECT_LT(contract::milliseconds_since(begin), 5000);
+  EXPECT_LT(test::milliseconds_since(begin), 5000);
 }
 
 TEST_P(TransportContract, StartedCallsThatDiffer_AreADesyncOnTheRanksOwnThreads) {

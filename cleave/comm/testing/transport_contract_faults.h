@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 
 #include "cleave/comm/testing/transport_contract.h"
+#include "tests/support/level.h"
 
 namespace cleave {
 namespace contract {
@@ -86,7 +87,7 @@ TEST_P(TransportContract, RanksThatDisagree_AllReadBothCallsAndKeepTheirData) {
               Code::kDesync, [&] { (world.rank() == 0 ? kind.first : kind.others)(*group, data); });
           EXPECT_THAT(text, HasSubstr("rank 0"));
           EXPECT_THAT(text, testing::ContainsRegex("rank [123]"));
-          EXPECT_LT(contract::milliseconds_since(begin), 1000);  // 100 on a quiet machine
+          EXPECT_LT(test::milliseconds_since(begin), 1000);  // 100 on a quiet machine
           EXPECT_TRUE(data == before);
           throw Error(Code::kDesync, text);
         });
@@ -150,7 +151,7 @@ TEST_P(TransportContract, RankThatLeavesEarly_IsADesyncOnTheOthers) {
   EXPECT_EQ(cause->code(), Code::kDesync);
   EXPECT_THAT(cause->what(), testing::HasSubstr("rank 1 has left after barrier 1 on axis all at "
                                                 "first"));
-  EXPECT_LT(contract::milliseconds_since(begin), 2000);
+  EXPECT_LT(test::milliseconds_since(begin), 2000);
 }
 
 TEST_P(TransportContract, RanksInDifferentGroups_AreReportedAsADeadlock) {
@@ -164,7 +165,7 @@ TEST_P(TransportContract, RanksInDifferentGroups_AreReportedAsADeadlock) {
   EXPECT_EQ(cause->code(), Code::kDesync);
   EXPECT_THAT(cause->what(), testing::HasSubstr("axis again"));
   EXPECT_THAT(cause->what(), testing::HasSubstr("axis all"));
-  EXPECT_LT(contract::milliseconds_since(begin), 2000);
+  EXPECT_LT(test::milliseconds_since(begin), 2000);
 }
 
 TEST_P(TransportContract, BothReceiving_AreReportedAsADeadlock) {
@@ -207,7 +208,7 @@ TEST_P(TransportContract, RankThatFails_StopsTheOthersWithItsCause) {
     const auto begin = std::chrono::steady_clock::now();
     const std::string text =
         contract::expect_error(Code::kPeer, [&] { group->barrier(contract::call("end")); });
-    EXPECT_LT(contract::milliseconds_since(begin), 250);
+    EXPECT_LT(test::milliseconds_since(begin), 250);
     EXPECT_THAT(text, testing::HasSubstr("rank 2 failed: loss is nan; rank "));
     EXPECT_THAT(text, testing::HasSubstr("stopped in barrier 2 on axis all at end in step 37"));
     contract::expect_error(Code::kPeer, [&] { group->barrier(contract::call("later")); });
@@ -272,7 +273,7 @@ TEST_P(TransportContract, RankThatStaysAway_IsNamedAfterTheTimeout) {
         group->barrier(contract::call("loss"));
       },
       0.4);
-  EXPECT_LT(contract::milliseconds_since(begin), 2000);
+  EXPECT_LT(test::milliseconds_since(begin), 2000);
   ASSERT_TRUE(cause.has_value());
   EXPECT_EQ(cause->code(), Code::kTimeout);
   EXPECT_THAT(cause->what(), testing::HasSubstr("in barrier 2 on axis all at loss for rank 1; "

@@ -1,0 +1,64 @@
+#include "cleave/chat/chat_reader.h"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/file/atomic_write.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+using testing::HasSubstr;
+
+/// The text of a row, as ChatML.
+std::string text_of(const std::string& row) {
+  const auto tokenizer = byte_tokenizer();
+  ChatReader reader(tokenizer, {.chat_template = load_chat_template("chatml", "", *tokenizer, 0),
+                                .train_on_all = true});
+  return tokenizer->decode(reader.read(Json::parse(row, "f:1"), "f:1").ids);
+}
+
+TEST(ChatReader, PromptsAndInstructions_AreAUserAndAnAssistant) {
+  const std::string end = "<|im_end|>\n<|im_start|>assistant\nc<|im_end|>\n";
+  EXPECT_EQ(text_of(R"({"prompt": "a", "completion": "c"})"), "<|im_start|>user\na" + end);
+  EXPECT_EQ(text_of(R"({"instruction": "a", "output": "c"})"), "<|im_start|>user\na" + end);
+  EXPECT_EQ(text_of(R"({"instruction": "a", "input": "b", "output": "c"})"),
+            "<|im_start|>user\na\n\nb" + end);
+  EXPECT_EQ(text_of(R"({"instruction": "a", "input": "", "output": "c"})"),
+            "<|im_start|>user\na" + end);
+}
+
+TEST(ChatReader, EveryRole_IsPrinted) {
+  EXPECT_EQ(text_of(R"({"messages": [{"role": "system", "content": "s"},
+                                     {"role": "developer", "content": "d"},
+                                     {"role": "tool", "content": "t"}]})"),
+            "<|im_start|>system\ns<|im_end|>\n<|im_start|>developer\nd<|im_end|>\n"
+            "<|im_start|>tool\nt<|im_end|>\n");
+}
+
+TEST(ChatReader, EmptyCompletionWithoutATemplate_IsRefused) {
+  ChatReader reader(byte_tokenizer(), {});
+  const Json row = Json::parse(R"({"prompt": "a", "completion": ""})", "f:1");
+  const Error error = test::thrown_by([&] { (void)reader.read(row, "f:1"); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("expected a completion that is not empty"));
+}
+
+TEST(HoldsChats, BrokenFirstRow_IsAnErrorOnlyInAFileNamedJsonl) {
+  const test::TempFolder folder;
+  write_atomic(folder / "a.jsonl", std::string_view("{\"messages\": [}\n"));
+  write_atomic(folder / "a.txt", std::string_view("{\"messages\": [}\n"));
+  const Error error = test::thrown_by([&] { (void)holds_chats({(folder / "a.jsonl").string()}); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("a.jsonl:1"));
+  EXPECT_FALSE(holds_chats({(folder / "a.txt").string()}));
+  EXPECT_FALSE(holds_chats({}));
+}
+
+}  // namespace
+}  // namespace cleave
