@@ -78,6 +78,13 @@ class TwoHosts {
     }
     return count;
   }
+  /// Bytes that a host received over its loopback.
+  [[nodiscard]] int64_t loopback_bytes(int host) const {
+    const RunResult ran = run_program(
+        {"/bin/bash", "-c",
+         "ip netns exec " + name(host) + " awk '$1 == \"lo:\" { print $2 }' /proc/net/dev"});
+    return ran.out.empty() ? -1 : std::stoll(ran.out);
+  }
   void cut_the_cable() const { shell("ip -n " + name(0) + " link set cable0 down"); }
 
  private:
@@ -156,6 +163,76 @@ void wait_for_step_3(const std::string& run) {
        "until grep -q '\"step\":3,' " + run + "/metrics.jsonl 2>/dev/null; do sleep 0.05; done"},
       {.deadline_s = kDeadlineS});
   EXPECT_EQ(ran.exit_code, 0);
+}
+
+/// The environment variables of rank `rank` of four, two on each host.
+Words variables_of_four(int rank) {
+  return {str("RANK=", rank),   "WORLD_SIZE=4",          str("LOCAL_RANK=", rank % 2),
+          "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=10.77.0.1", "MASTER_PORT=29500"};
+}
+
+std::vector<RunResult> run_four(const TwoHosts& hosts, const Words& words) {
+  std::vector<std::future<RunResult>> ranks;
+  for (int rank = 0; rank < 4; ++rank) {
+    ranks.push_back(std::async(std::launch::async, [&hosts, &words, rank] {
+      return hosts.run(rank / 2, words, variables_of_four(rank));
+    }));
+  }
+  std::vector<RunResult> out;
+  for (auto& rank : ranks) out.push_back(rank.get());
+  return out;
+}
+
+// Oracles: the same ranks as threads of one process, and the closed form of the bytes: each of six
+// layers sums 4 times 4 x 256 tokens of 256 floats over tp, 25 MB a step. What remains on a host's
+// loopback is sent once: it hardly depends on the number of steps.
+TEST(Hosts, TensorParallelInsideAHost_UsesNoSocket) {
+  const TwoHosts hosts;
+  if (!hosts.exist()) GTEST_SKIP() << "network namespaces cannot be made here";
+  const TempFolder folder;
+  const Words layout{"--model", "llama-tiny", "--tp",         "2", "--dp",      "2",
+                     "--steps", "6",          "--batch-size", "8", "--seq-len", "256"};
+  ASSERT_EQ(run_cleave(train(folder / "one", layout), {.deadline_s = kDeadlineS}).exit_code, 0);
+  for (const RunResult& ran : run_four(hosts, train(folder / "two", layout))) {
+    ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  }
+  const auto want = metrics_of(folder / "one"), got = metrics_of(folder / "two");
+  ASSERT_EQ(got.size(), 6U);
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i]["loss"], want[i]["loss"]) << i;
+    EXPECT_EQ(got[i]["grad_norm"], want[i]["grad_norm"]) << i;
+  }
+  constexpr int64_t kSumsOverTp = int64_t{6} * 6 * 4 * 4 * 256 * 256 * 4;
+  for (const int host : {0, 1}) {
+    const int64_t bytes = hosts.loopback_bytes(host);
+    EXPECT_LT(bytes, kSumsOverTp / 4) << "host " << host;
+    note_measured("bytes over the loopback of host ", host, ": ", bytes);
+  }
+}
+
+// The other rank of the host waits in shared memory, those of the other host at a socket.
+TEST(Hosts, RankKilledOfTwoOnAHost_EndsAllOthersWithItsName) {
+  const TwoHosts hosts;
+  if (!hosts.exist()) GTEST_SKIP() << "network namespaces cannot be made here";
+  const TempFolder folder;
+  const std::string out = folder / "run", pid_file = folder / "pid";
+  const Words words = train(out, {"--tp", "2", "--dp", "2", "--steps", "100000"});
+  std::vector<std::future<RunResult>> ranks;
+  for (int rank = 0; rank < 4; ++rank) {
+    ranks.push_back(std::async(std::launch::async, [&, rank] {
+      return hosts.run(rank / 2, words, variables_of_four(rank),
+                       rank == 3 ? pid_file : "/dev/null");
+    }));
+  }
+  wait_for_step_3(out);
+  run_program({"/bin/bash", "-c", "kill -9 $(cat " + pid_file + ")"});
+  EXPECT_EQ(ranks[3].get().exit_code, 137);
+  for (size_t rank = 0; rank < 3; ++rank) {
+    const RunResult ran = ranks[rank].get();
+    EXPECT_EQ(ran.exit_code, 6) << ran.err;
+    EXPECT_NE(ran.err.find("rank 3 (pid "), std::string::npos) << ran.err;
+    EXPECT_NE(ran.err.find(") died"), std::string::npos) << ran.err;
+  }
 }
 
 /// Kills rank 1 of a run; rank 0 must end within `limit_s` and name it.

@@ -5,11 +5,13 @@
 
 namespace cleave {
 
-/// What a rank sends to rank 0 about itself when it joins.
+/// What a rank sends to rank 0 about itself when it joins. Where the ranks of one host of several
+/// rendezvous, `rank` and `world_size` count the ranks of the host.
 struct RankInfo {
   uint64_t magic;  ///< kJobMagic of the rank's build
   int32_t rank, world_size;
   int32_t pid;
+  int32_t job_rank = 0;  ///< among the ranks of all hosts
 };
 
 /// Ranks registered so far. Rank 0 keeps it during rendezvous.

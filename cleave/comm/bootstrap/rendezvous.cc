@@ -4,10 +4,12 @@
 #include <chrono>
 #include <cstring>
 #include <fcntl.h>
+#include <map>
 #include <optional>
 #include <poll.h>
 #include <string_view>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -25,6 +27,8 @@
 //    ranks that connect later.
 // 3. When all ranks have joined, rank 0 sends each the descriptor of the shared segment and removes
 //    the folder. At the timeout it reports the missing ranks to those that have joined.
+// In a job on several hosts, the ranks of each host do the same among themselves; the one of local
+// rank 0 has the part of rank 0.
 
 namespace cleave {
 namespace {
@@ -89,20 +93,29 @@ std::optional<std::pair<Reply, int>> receive_reply(int socket) {
   return std::pair{reply, fd};
 }
 
+/// The ranks that rendezvous on one host: all of a job, or those of one host of several.
+struct HostRanks {
+  int rank = 0;      ///< 0 <= rank < count
+  int count = 1;     ///< ranks that rendezvous
+  int job_rank = 0;  ///< of all hosts
+  int job_size = 1;
+};
+
 /// Rank 0's side.
 class Server {
  public:
-  Server(const Environment& environment, RendezvousDir& dir, double timeout_s)
-      : environment_(environment),
+  Server(const HostRanks& ranks, RendezvousDir& dir, double timeout_s)
+      : ranks_(ranks),
         listener_(dir.listen()),
         timeout_s_(timeout_s),
         deadline_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                      std::chrono::duration<double>(timeout_s))),
-        members_(static_cast<size_t>(environment.world_size)),
-        membership_(environment.world_size) {}
+        members_(static_cast<size_t>(ranks.count)),
+        membership_(ranks.count) {}
 
   std::shared_ptr<SharedSegment> gather() {
-    auto segment = SharedSegment::create_shared(environment_.world_size);
+    auto segment = SharedSegment::create_for_host(ranks_.job_size, ranks_.count);
+    pids_[ranks_.job_rank] = getpid();
     while (!membership_.is_complete()) {
       if (Clock::now() >= deadline_) fail_at_timeout();
       if (!wait_for_events(deadline_)) continue;
@@ -110,6 +123,8 @@ class Server {
       accept_all();
       if (conflict_) reject_all();
     }
+    // Before the replies: after them, each rank relies on the pids.
+    for (const auto& [rank, pid] : pids_) segment->rank(rank).pid.store(pid);
     for (const Descriptor& member : members_) {
       if (member.is_open()) send_reply(member.get(), Reply{}, segment->fd());
     }
@@ -156,7 +171,12 @@ class Server {
       auto [socket, info] = accept_next();
       if (!socket.is_open()) return;
       if (!info) continue;
-      const std::string problem = membership_.add(*info);
+      std::string problem = membership_.add(*info);
+      if (problem.empty() && (info->job_rank < 0 || info->job_rank >= ranks_.job_size ||
+                              !pids_.emplace(info->job_rank, info->pid).second)) {
+        problem = str("rank ", info->job_rank, " of the job (pid ", info->pid, ") is not in [0, ",
+                      ranks_.job_size, "), or another process of this host has it");
+      }
       if (!problem.empty()) {
         if (!conflict_) conflict_ = problem;
         rejected_.push_back(std::move(socket));
@@ -196,7 +216,8 @@ class Server {
     fail_all(Code::kTimeout, str("timeout of ", timeout_s_, " s: ", membership_.missing()));
   }
 
-  const Environment& environment_;
+  HostRanks ranks_;
+  std::map<int, int> pids_;  // by rank of the job
   Descriptor listener_;
   double timeout_s_;
   Clock::time_point deadline_;
@@ -207,19 +228,18 @@ class Server {
 };
 
 /// The other ranks' side; also that of a second rank 0.
-std::shared_ptr<SharedSegment> join(const Environment& environment, RendezvousDir& dir,
-                                    double timeout_s) {
+std::shared_ptr<SharedSegment> join(const HostRanks& ranks, RendezvousDir& dir, double timeout_s) {
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                            std::chrono::duration<double>(timeout_s));
   Descriptor socket = dir.try_connect();
   while (!socket.is_open()) {
     CLEAVE_CHECK(Clock::now() < deadline, Code::kTimeout, "timeout of ", timeout_s, " s: rank ",
-                 environment.rank, " waits for rank 0 at ", dir.folder(),
+                 ranks.rank, " waits for rank 0 at ", dir.folder(),
                  "; start all ranks with the same MASTER_ADDR and MASTER_PORT");
     std::this_thread::sleep_for(kRetry);
     socket = dir.try_connect();
   }
-  const RankInfo info{kJobMagic, environment.rank, environment.world_size, getpid()};
+  const RankInfo info{kJobMagic, ranks.rank, ranks.count, getpid(), ranks.job_rank};
   std::optional<std::pair<Reply, int>> reply;
   while (true) {
     send(socket.get(), &info, sizeof(info), MSG_NOSIGNAL);
@@ -230,22 +250,56 @@ std::shared_ptr<SharedSegment> join(const Environment& environment, RendezvousDi
     socket = dir.try_connect();
     if (!socket.is_open()) break;
   }
-  CLEAVE_CHECK(reply.has_value(), Code::kPeer, "rank 0 ended during rendezvous; rank ",
-               environment.rank, " had joined");
+  CLEAVE_CHECK(reply.has_value(), Code::kPeer, "rank 0 ended during rendezvous; rank ", ranks.rank,
+               " had joined");
   if (reply->first.code != 0) {
     throw Error(static_cast<Code>(reply->first.code), reply->first.text);
   }
   return SharedSegment::attach(reply->second);
 }
 
+std::shared_ptr<SharedSegment> rendezvous(const HostRanks& ranks, const Environment& environment,
+                                          double timeout_s) {
+  RendezvousDir dir(environment);
+  if (ranks.rank == 0 && dir.try_lock()) return Server(ranks, dir, timeout_s).gather();
+  return join(ranks, dir, timeout_s);
+}
+
+/// Differs between hosts whose ranks see the same files: network namespaces of one machine, or a
+/// runtime folder on a shared disk.
+std::string host_id() {
+  char name[256] = {};
+  gethostname(name, sizeof(name) - 1);
+  struct stat network {};
+  stat("/proc/self/ns/net", &network);
+  return str(name, ":", network.st_ino);
+}
+
 }  // namespace
 
 std::shared_ptr<SharedSegment> rendezvous_ranks(const Environment& environment, double timeout_s) {
-  RendezvousDir dir(environment);
-  if (environment.rank == 0 && dir.try_lock()) {
-    return Server(environment, dir, timeout_s).gather();
+  return rendezvous({.rank = environment.rank,
+                     .count = environment.world_size,
+                     .job_rank = environment.rank,
+                     .job_size = environment.world_size},
+                    environment, timeout_s);
+}
+
+std::shared_ptr<SharedSegment> rendezvous_on_host(const Environment& environment,
+                                                  double timeout_s) {
+  if (environment.local_world_size == 1) return nullptr;
+  Environment of_host = environment;
+  of_host.job_id = str(environment.job_id, "@", host_id());
+  try {
+    return rendezvous({.rank = environment.local_rank,
+                       .count = environment.local_world_size,
+                       .job_rank = environment.rank,
+                       .job_size = environment.world_size},
+                      of_host, timeout_s);
+  } catch (const Error& error) {
+    throw Error(error.code(), str("among the ", environment.local_world_size,
+                                  " ranks of this host, counted from 0: ", error.what()));
   }
-  return join(environment, dir, timeout_s);
 }
 
 namespace {
@@ -268,11 +322,12 @@ std::shared_ptr<SharedSegment> inherited_segment(const Environment& environment)
 std::unique_ptr<World> connect(const Environment& environment, const RankOptions& options) {
   if (environment.local_world_size < environment.world_size) {
     auto sockets = rendezvous_hosts(environment, options.timeout_s);
+    auto host = rendezvous_on_host(environment, options.timeout_s);
     const auto segment = SharedSegment::create_replica(environment.world_size, environment.rank);
-    return std::make_unique<ShmWorld>(
-        segment, environment.rank, options,
-        std::make_unique<TcpReplicator>(segment, environment.rank, std::move(sockets),
-                                        options.timeout_s));
+    auto replicator = std::make_unique<TcpReplicator>(segment, environment.rank, std::move(sockets),
+                                                      options.timeout_s, host);
+    return std::make_unique<ShmWorld>(segment, environment.rank, options, std::move(replicator),
+                                      std::move(host));
   }
   const auto segment = environment.job_fd >= 0 ? inherited_segment(environment)
                        : environment.world_size > 1

@@ -13,7 +13,7 @@ namespace cleave {
 /// makes it, waits up to options.timeout_s for the other ranks, and passes it to them.
 ///
 /// Ranks on several hosts rendezvous at MASTER_ADDR:MASTER_PORT and then keep one TCP connection to
-/// each other rank.
+/// each other rank. Those of one host also share a segment, which groups inside the host use.
 ///
 /// Throws Error(kShape) on all ranks if they disagree on the world size, two have the same rank or
 /// they run different versions, Error(kTimeout) naming the ranks that did not join, Error(kIo) if
@@ -23,5 +23,9 @@ std::unique_ptr<World> connect(const Environment& environment, const RankOptions
 /// The rendezvous of connect() without the rest, for ranks of one host: returns the segment that
 /// rank 0 made.
 std::shared_ptr<SharedSegment> rendezvous_ranks(const Environment& environment, double timeout_s);
+
+/// The segment that the ranks of this host share in a job on several hosts; nullptr if this rank is
+/// alone on its host. Its slots have the pids of this host's ranks. Throws as connect() does.
+std::shared_ptr<SharedSegment> rendezvous_on_host(const Environment& environment, double timeout_s);
 
 }  // namespace cleave

@@ -187,7 +187,7 @@ class RanksByHand {
     RendezvousDir dir(environment(rank));
     Descriptor socket = dir.try_connect();
     for (; !socket.is_open(); socket = dir.try_connect()) std::this_thread::yield();
-    const RankInfo info{kJobMagic, rank, environment_.world_size, getpid()};
+    const RankInfo info{kJobMagic, rank, environment_.world_size, getpid(), rank};
     EXPECT_EQ(send(socket.get(), &info, sizeof(info), 0), ssize_t{sizeof(info)});
     return socket;
   }

@@ -466,7 +466,8 @@ class Client {
   void send_join_request() const {
     const AuthRequest auth{kJobMagic, read_token(environment_.token_file)};
     JoinRequest request{};
-    request.info = {kJobMagic, environment_.rank, environment_.world_size, getpid()};
+    request.info = {kJobMagic, environment_.rank, environment_.world_size, getpid(),
+                    environment_.rank};
     request.job = job_hash(environment_);
     if (listener_.is_open()) request.endpoint = endpoint_of(listener_.get());
     send_all(sockets_[0].get(), bytes_of(auth), deadline_);

@@ -397,7 +397,7 @@ Descriptor join(const Job& job, int rank, const Endpoint& endpoint = {}) {
   Descriptor zero = connected(job.address());
   const std::string& id = job.ranks[0].job_id;
   send(zero, AuthRequest{kJobMagic, {}});
-  send(zero, JoinRequest{{kJobMagic, rank, static_cast<int32_t>(job.ranks.size()), getpid()},
+  send(zero, JoinRequest{{kJobMagic, rank, static_cast<int32_t>(job.ranks.size()), getpid(), rank},
                          XXH3_64bits(id.data(), id.size()),
                          endpoint});
   return zero;

@@ -80,8 +80,10 @@ struct TcpReplicator::Peer {
 };
 
 TcpReplicator::TcpReplicator(std::shared_ptr<SharedSegment> segment, int rank,
-                             std::vector<Descriptor> sockets, double timeout_s)
+                             std::vector<Descriptor> sockets, double timeout_s,
+                             std::shared_ptr<SharedSegment> host)
     : segment_(std::move(segment)),
+      host_(std::move(host)),
       rank_(rank),
       wake_event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   CLEAVE_CHECK(wake_event_.is_open(), Code::kMemory, "eventfd failed: ", std::strerror(errno));
@@ -376,6 +378,7 @@ void TcpReplicator::enqueue_snapshot(Peer& peer) {
 }
 
 void TcpReplicator::broadcast_failure() {
+  if (host_) SharedSegment::share_failure(*segment_, *host_);
   if (!segment_->is_aborted()) return;
   const Abort cause = segment_->aborted().value_or(Abort{});
   AbortBody body{};

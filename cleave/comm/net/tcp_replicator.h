@@ -28,9 +28,10 @@ struct SendRange {
 class TcpReplicator {
  public:
   /// `sockets`, by rank, are connected to the replicators of the other ranks; this rank's entry is
-  /// not open. A connection whose peer acknowledges nothing for `timeout_s` counts as lost.
+  /// not open. A connection whose peer acknowledges nothing for `timeout_s` counts as lost. `host`:
+  /// another segment, of this host's ranks; a failure in one of the two is copied to the other.
   TcpReplicator(std::shared_ptr<SharedSegment> segment, int rank, std::vector<Descriptor> sockets,
-                double timeout_s);
+                double timeout_s, std::shared_ptr<SharedSegment> host = nullptr);
   /// Sends kClose to all peers, after the failure of the job if there is one, and waits briefly
   /// until they have received it.
   ~TcpReplicator();
@@ -79,7 +80,7 @@ class TcpReplicator {
   [[nodiscard]] bool is_done() const;
   void wake() const;
 
-  std::shared_ptr<SharedSegment> segment_;
+  std::shared_ptr<SharedSegment> segment_, host_;
   int rank_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; nullptr for this rank
   Descriptor wake_event_;

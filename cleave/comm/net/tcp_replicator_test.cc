@@ -37,7 +37,7 @@ struct RankZero {
     std::vector<Descriptor> sockets(2);
     std::tie(sockets[1], other) = connected_pair();
     world.emplace(segment, 0, RankOptions{.timeout_s = 20, .flight_log_folder = ""},
-                  std::make_unique<TcpReplicator>(segment, 0, std::move(sockets), 20));
+                  std::make_unique<TcpReplicator>(segment, 0, std::move(sockets), 20), nullptr);
   }
   Error barrier() {
     return test::thrown_by([&] {

@@ -98,9 +98,9 @@ RankEndpoint::~RankEndpoint() {
 
 void RankEndpoint::choose_num_spins() {
   if (knows_all_cpus_.load(std::memory_order_relaxed)) return;
-  // The union over all ranks, because ranks may share CPUs or be bound to different ones.
+  // The union over the present ranks, because ranks may share CPUs or be bound to different ones.
   uint64_t all[kMaxCpus / 64] = {};
-  bool knows_all = true;
+  int num_known = 0;
   for (int rank = 0; rank < segment_->num_ranks(); ++rank) {
     uint64_t any = 0;
     for (size_t i = 0; i < std::size(all); ++i) {
@@ -108,14 +108,14 @@ void RankEndpoint::choose_num_spins() {
       all[i] |= word;
       any |= word;
     }
-    knows_all = knows_all && any != 0;
+    num_known += any != 0 ? 1 : 0;
   }
   int num_cpus = 0;
   for (const uint64_t word : all) num_cpus += std::popcount(word);
   // A replicator's thread needs a core, too.
-  const bool has_own_core = !segment_->is_replica() && segment_->num_ranks() <= num_cpus;
+  const bool has_own_core = !segment_->is_replica() && segment_->num_present() <= num_cpus;
   num_spins_.store(has_own_core ? kSpinsOnOwnCore : kSpinsOnSharedCore, std::memory_order_relaxed);
-  knows_all_cpus_.store(knows_all, std::memory_order_relaxed);
+  knows_all_cpus_.store(num_known == segment_->num_present(), std::memory_order_relaxed);
 }
 
 bool RankEndpoint::abort_for(int rank, const Error& cause) const {

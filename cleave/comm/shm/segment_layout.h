@@ -8,7 +8,8 @@ namespace cleave {
 // The layout of the shared segment. The segment is private memory if the ranks are threads, and a
 // memfd if they are processes of one host. It contains no pointers, except DirectSpan, which only
 // rank threads read. If the ranks are on several hosts, each has its own replica of the segment,
-// and TcpReplicator keeps the replicas consistent: each part is written by one rank.
+// and TcpReplicator keeps the replicas consistent: each part is written by one rank. Ranks of one
+// host then also share a segment, whose slots of other hosts' ranks stay empty.
 //
 //   JobHeader | RankSlot[ranks] | GroupEntry[groups] | channel offsets [ranks][ranks] | arena
 //
@@ -28,7 +29,7 @@ enum class Op : uint8_t {
 };
 
 /// Sizes of a shared segment. They belong to its version: a segment of another version is rejected.
-inline constexpr uint32_t kLayoutVersion = 3;
+inline constexpr uint32_t kLayoutVersion = 4;
 inline constexpr uint64_t kJobMagic = 0x636c656176650000U + kLayoutVersion;
 inline constexpr int kMaxRanks = 512;         // per shared segment
 inline constexpr int kNumGroupsPerRank = 64;  // capacity for groups
@@ -64,6 +65,7 @@ struct JobHeader {
   uint64_t magic;
   uint64_t bytes;  // of the whole segment
   int32_t num_ranks;
+  int32_t num_present;  // ranks that use this segment: fewer if it is one host's of several
   int32_t num_groups;
   int64_t replica_of;  // the rank whose replica this is; -1 if all ranks share the segment
   uint64_t groups_offset, channels_offset;

@@ -75,8 +75,13 @@ std::shared_ptr<SharedSegment> SharedSegment::create_private(int num_ranks) {
 }
 
 std::shared_ptr<SharedSegment> SharedSegment::create_shared(int num_ranks) {
+  return create_for_host(num_ranks, num_ranks);
+}
+
+std::shared_ptr<SharedSegment> SharedSegment::create_for_host(int num_ranks, int num_present) {
   check_num_ranks(num_ranks);
-  const uint64_t bytes = sizes_of(num_ranks, kProcessArenaBytes).end;
+  const uint64_t bytes =
+      sizes_of(num_ranks, 0).end + static_cast<uint64_t>(num_present) * kProcessArenaBytes;
   const int fd = memfd_create("cleave job", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   CLEAVE_CHECK(fd >= 0, Code::kMemory, "memfd_create failed: ", std::strerror(errno));
   // Mapped before its pages are reserved, so that an address space limit fails first. Reserving all
@@ -89,6 +94,7 @@ std::shared_ptr<SharedSegment> SharedSegment::create_shared(int num_ranks) {
                                 : "; start fewer ranks or free memory");
   fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   segment->fill(num_ranks);
+  segment->header().num_present = num_present;
   return segment;
 }
 
@@ -128,7 +134,7 @@ void SharedSegment::fill(int num_ranks) {
   auto* header = new (base_) JobHeader();
   header->magic = kJobMagic;
   header->bytes = bytes_;
-  header->num_ranks = num_ranks;
+  header->num_ranks = header->num_present = num_ranks;
   header->num_groups = num_ranks * kNumGroupsPerRank;
   header->replica_of = -1;
   header->groups_offset = sizes.groups;
@@ -207,7 +213,7 @@ void SharedSegment::fill_group(GroupEntry& entry, std::span<const int> ranks,
   const auto self = static_cast<int>(header().replica_of);
   if (is_replica() && std::find(ranks.begin(), ranks.end(), self) == ranks.end()) return;
   entry.payload_bytes = header().payload_bytes;
-  const uint64_t reserved = static_cast<uint64_t>(num_ranks()) * kReservedBytes;
+  const uint64_t reserved = static_cast<uint64_t>(num_present()) * kReservedBytes;
   entry.payload_offset = try_allocate(n * 2 * entry.payload_bytes, reserved);
   if (entry.payload_offset == 0) {
     // All members need the same payload size, which replicas cannot agree on.
@@ -318,6 +324,13 @@ std::optional<Abort> SharedSegment::aborted() const {
                record.step, record.sequence,
                record.op,   record.group,
                record.text};
+}
+
+void SharedSegment::share_failure(SharedSegment& a, SharedSegment& b) {
+  if (a.is_aborted() == b.is_aborted()) return;
+  SharedSegment& from = a.is_aborted() ? a : b;
+  SharedSegment& to = a.is_aborted() ? b : a;
+  if (const auto cause = from.aborted()) to.abort(*cause);
 }
 
 void SharedSegment::note_resume_hint(std::string_view text) {

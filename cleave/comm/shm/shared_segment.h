@@ -23,7 +23,7 @@ struct Abort {
 };
 
 /// The state that all ranks of a job share: memory shared by the ranks of one host, or one replica
-/// per rank if the ranks are on several hosts. Thread safe.
+/// per rank if the ranks are on several hosts, beside one of each host's ranks. Thread safe.
 class SharedSegment {
  public:
   /// Memory of this process, for rank threads.
@@ -32,6 +32,9 @@ class SharedSegment {
   /// A sealed memfd with all its pages reserved, for rank processes. Throws Error(kMemory) if there
   /// is not enough memory.
   static std::shared_ptr<SharedSegment> create_shared(int num_ranks);
+
+  /// The same for the `num_present` ranks of one host, in a job of `num_ranks` on several hosts.
+  static std::shared_ptr<SharedSegment> create_for_host(int num_ranks, int num_present);
 
   /// Maps a memfd from create_shared(), possibly of another process, and takes ownership of `fd`.
   /// Throws Error(kUsage) if it is not a shared segment, Error(kShape) if it has another version.
@@ -45,6 +48,10 @@ class SharedSegment {
   SharedSegment& operator=(const SharedSegment&) = delete;
 
   [[nodiscard]] int num_ranks() const { return header().num_ranks; }
+  /// The number of ranks that use this segment; num_ranks() unless it is one host's of several.
+  [[nodiscard]] int num_present() const { return header().num_present; }
+  /// Whether a rank of one host's segment is on that host. Known once all its ranks have connected.
+  [[nodiscard]] bool has_rank(int rank) const { return this->rank(rank).pid.load() != 0; }
   [[nodiscard]] int fd() const { return fd_; }  ///< -1 for private memory
   [[nodiscard]] bool is_shared() const { return fd_ >= 0; }
   [[nodiscard]] bool is_replica() const { return header().replica_of >= 0; }
@@ -82,6 +89,8 @@ class SharedSegment {
     return header().abort.state.load(std::memory_order_seq_cst) != AbortState::kNone;
   }
   [[nodiscard]] std::optional<Abort> aborted() const;
+  /// If one of two segments of a job has recorded a failure, records it in the other one.
+  static void share_failure(SharedSegment& a, SharedSegment& b);
 
   /// Records the command that resumes the job after a failure, for messages. The last call counts.
   void note_resume_hint(std::string_view text);

@@ -16,14 +16,49 @@ std::string list(const std::vector<int>& ranks) {
 
 }  // namespace
 
+ShmWorld::Access ShmWorld::access(std::shared_ptr<SharedSegment> segment, int rank,
+                                  const RankOptions& options,
+                                  std::unique_ptr<TcpReplicator> replicator) {
+  const auto endpoint =
+      std::make_shared<RankEndpoint>(std::move(segment), rank, options, std::move(replicator));
+  return {endpoint, std::make_shared<Mailbox>(endpoint)};
+}
+
+ShmWorld::ShmWorld(std::shared_ptr<SharedSegment> segment, int rank, const RankOptions& options)
+    : job_(access(std::move(segment), rank, options, nullptr)) {}
+
 ShmWorld::ShmWorld(std::shared_ptr<SharedSegment> segment, int rank, const RankOptions& options,
-                   std::unique_ptr<TcpReplicator> replicator)
-    : endpoint_(
-          std::make_shared<RankEndpoint>(std::move(segment), rank, options, std::move(replicator))),
-      mailbox_(std::make_shared<Mailbox>(endpoint_)) {}
+                   std::unique_ptr<TcpReplicator> replicator, std::shared_ptr<SharedSegment> host)
+    : job_(access(std::move(segment), rank, options, std::move(replicator))) {
+  if (host != nullptr) host_ = access(std::move(host), rank, options, nullptr);
+}
+
+ShmWorld::~ShmWorld() {
+  if (host_) host_->endpoint->end_call_threads();
+  job_.endpoint->end_call_threads();
+}
+
+void ShmWorld::abort(const Error& cause) {
+  // This rank may have learned of the job's first failure in one of the segments.
+  if (host_) SharedSegment::share_failure(job_.endpoint->segment(), host_->endpoint->segment());
+  job_.endpoint->abort(cause);
+  if (host_) host_->endpoint->abort(cause);
+}
+
+void ShmWorld::note_step(int64_t step) {
+  job_.endpoint->slot().step.store(step, std::memory_order_relaxed);
+  if (host_) host_->endpoint->slot().step.store(step, std::memory_order_relaxed);
+}
+
+const ShmWorld::Access& ShmWorld::access_of(const std::vector<int>& ranks) const {
+  const bool is_of_host = host_ && std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
+                            return host_->endpoint->segment().has_rank(rank);
+                          });
+  return is_of_host ? *host_ : job_;
+}
 
 std::shared_ptr<Group> ShmWorld::group(const std::vector<int>& ranks, const std::string& name) {
-  endpoint_->check();
+  job_.endpoint->check();
   const bool ascends =
       std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
   CLEAVE_CHECK(!ranks.empty() && ascends && ranks.front() >= 0 && ranks.back() < size(),
@@ -36,15 +71,16 @@ std::shared_ptr<Group> ShmWorld::group(const std::vector<int>& ranks, const std:
   const int64_t ordinal = num_groups_[ranks]++;
   const uint64_t key = XXH3_64bits_withSeed(ranks.data(), ranks.size() * sizeof(int),
                                             static_cast<uint64_t>(ordinal));
-  const uint32_t index = endpoint_->segment().join_group(key | 1U, ranks, name);
-  const std::string known = endpoint_->segment().group(index).name;
+  const auto& [endpoint, mailbox] = access_of(ranks);
+  const uint32_t index = endpoint->segment().join_group(key | 1U, ranks, name);
+  const std::string known = endpoint->segment().group(index).name;
   if (known != name.substr(0, kGroupNameBytes - 1)) {
-    endpoint_->fail(Error(Code::kDesync, str("group ", ordinal, " of ranks ", list(ranks), " is ",
-                                             known, " on another rank, ", name, " on rank ", rank(),
-                                             "; make groups in the same order on all ranks")));
+    endpoint->fail(Error(Code::kDesync, str("group ", ordinal, " of ranks ", list(ranks), " is ",
+                                            known, " on another rank, ", name, " on rank ", rank(),
+                                            "; make groups in the same order on all ranks")));
   }
-  if (endpoint_->replicator() != nullptr) endpoint_->replicator()->announce(index);
-  return std::make_shared<ShmGroup>(endpoint_, mailbox_,
+  if (endpoint->replicator() != nullptr) endpoint->replicator()->announce(index);
+  return std::make_shared<ShmGroup>(endpoint, mailbox,
                                     ShmGroup::Parts{name, ranks, index, device_});
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,27 +12,29 @@
 
 namespace cleave {
 
-/// The world of ranks that share a segment, or that have replicas of one which a TcpReplicator
-/// keeps consistent.
+/// The world of ranks that share a segment; or, on several hosts, of ranks that have replicas of
+/// one, which a TcpReplicator keeps consistent, and that share another one with the ranks of their
+/// host. A group whose ranks are all on one host uses the host's segment and no sockets.
 class ShmWorld : public World {
  public:
+  ShmWorld(std::shared_ptr<SharedSegment> segment, int rank, const RankOptions& options);
+  /// Of several hosts. `segment` is this rank's replica. `host`: the segment of this host's ranks,
+  /// all of which have connected; nullptr if this rank is alone on its host.
   ShmWorld(std::shared_ptr<SharedSegment> segment, int rank, const RankOptions& options,
-           std::unique_ptr<TcpReplicator> replicator = nullptr);
+           std::unique_ptr<TcpReplicator> replicator, std::shared_ptr<SharedSegment> host);
   /// Waits for the started calls; if the job has failed, they end immediately.
-  ~ShmWorld() override { endpoint_->end_call_threads(); }
+  ~ShmWorld() override;
 
-  [[nodiscard]] int rank() const override { return endpoint_->rank(); }
-  [[nodiscard]] int size() const override { return endpoint_->segment().num_ranks(); }
+  [[nodiscard]] int rank() const override { return job_.endpoint->rank(); }
+  [[nodiscard]] int size() const override { return job_.endpoint->segment().num_ranks(); }
   std::shared_ptr<Group> group(const std::vector<int>& ranks, const std::string& name) override;
-  void abort(const Error& cause) override { endpoint_->abort(cause); }
+  void abort(const Error& cause) override;
   [[nodiscard]] bool ranks_are_threads() const override {
-    return endpoint_->segment().is_of_threads();
+    return job_.endpoint->segment().is_of_threads();
   }
-  void note_step(int64_t step) override {
-    endpoint_->slot().step.store(step, std::memory_order_relaxed);
-  }
+  void note_step(int64_t step) override;
   void note_resume_hint(std::string_view text) override {
-    endpoint_->segment().note_resume_hint(text);
+    job_.endpoint->segment().note_resume_hint(text);
   }
 
   /// Groups made from now on also accept memory of this rank's device. Either all ranks have a
@@ -39,9 +42,20 @@ class ShmWorld : public World {
   void use_device(std::shared_ptr<Device> device) { device_ = std::move(device); }
 
  private:
-  std::shared_ptr<RankEndpoint> endpoint_;
-  std::shared_ptr<Mailbox> mailbox_;
-  std::shared_ptr<Device> device_;                  // nullptr: CPU memory only
+  /// This rank's access to a segment.
+  struct Access {
+    std::shared_ptr<RankEndpoint> endpoint;
+    std::shared_ptr<Mailbox> mailbox;
+  };
+  [[nodiscard]] static Access access(std::shared_ptr<SharedSegment> segment, int rank,
+                                     const RankOptions& options,
+                                     std::unique_ptr<TcpReplicator> replicator);
+  /// The segment for a group of these ranks.
+  [[nodiscard]] const Access& access_of(const std::vector<int>& ranks) const;
+
+  Access job_;
+  std::optional<Access> host_;      // after job_: leaving the host's segment comes first
+  std::shared_ptr<Device> device_;  // nullptr: CPU memory only
   std::map<std::vector<int>, int64_t> num_groups_;  // made so far, by their ranks
 };
 

@@ -1,0 +1,176 @@
+#include "tests/mutants/mutant.h"
+#include "cleave/checkpoint/load.h"
+
+#include <map>
+#include <set>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "cleave/checkpoint/model_tensors.h"
+#include "cleave/checkpoint/names.h"
+#include "cleave/checkpoint/parts.h"
+#include "cleave/file/latest.h"
+#include "cleave/mesh/scalar_type.h"
+
+namespace cleave {
+namespace {
+
+/// Reads the values of this rank's leaves. Type conversions share one buffer: a new one for each
+/// tensor would fragment the heap between the leaves.
+class LeafReader {
+ public:
+  explicit LeafReader(const TensorSource& files) : files_(files) {}
+
+  /// In the file's dtype; valid until the next call.
+  Tensor borrow(const TensorInfo& stored, const Parameter& parameter) {
+    const std::vector<int64_t> shape = parameter.leaf_shape();
+    const int64_t bytes = c10::multiply_integers(shape) * item_bytes(stored.dtype);
+    if (!buffer_.defined() || buffer_.numel() < bytes) {
+      buffer_ = Tensor();  // free it before the larger one is allocated
+      buffer_ = at::empty({bytes}, at::kByte);
+    }
+    const auto type = float_type(stored);
+    Tensor held = buffer_.narrow(0, 0, bytes).view(type).view(shape);
+    read(stored, parameter, held);
+    return held;
+  }
+
+  /// A new tensor of `dtype`.
+  Tensor take(const TensorInfo& stored, const Parameter& parameter, at::ScalarType dtype) {
+    if (float_type(stored) != dtype) return borrow(stored, parameter).to(dtype);
+    Tensor held = at::empty(parameter.leaf_shape(), dtype);
+    read(stored, parameter, held);
+    return held;
+  }
+
+ private:
+  static at::ScalarType float_type(const TensorInfo& stored) {
+    const at::ScalarType type = scalar_type(stored.dtype);
+    CLEAVE_CHECK(at::isFloatingType(type), Code::kFormat, "tensor '", stored.name, "' has dtype ",
+                 file_name(stored.dtype), "; a parameter needs F32, F64, BF16 or F16");
+    return type;
+  }
+
+  void read(const TensorInfo& stored, const Parameter& parameter, Tensor held) const {
+    std::span<std::byte> rest = mutable_bytes_of(held);
+    for (const auto& slices : held_blocks(parameter)) {
+      const auto block = rest.first(block_bytes(stored, slices));
+      files_.read_block(stored.name, slices, block);
+      rest = rest.subspan(block.size());
+    }
+    if (mutant_enabled("load.zeros")) held.zero_();
+  }
+
+  const TensorSource& files_;
+  Tensor buffer_;
+};
+
+const TensorInfo& state_of(const TensorSource& files, std::string_view part,
+                           const Parameter& parameter) {
+  const TensorInfo* stored = files.find(state_name(part, parameter.name()));
+  CLEAVE_CHECK(stored != nullptr, Code::kFormat, "the optimizer's files have no ",
+               state_name(part, parameter.name()),
+               "; they are of another optimizer or another model");
+  CLEAVE_CHECK(stored->shape == parameter.shape(), Code::kShape, stored->name,
+               ": the file has shape ", c10::IntArrayRef(stored->shape), "; the model needs ",
+               c10::IntArrayRef(parameter.shape()));
+  return *stored;
+}
+
+LoadResult fill(Model& model, const ModelTensors& files, const MaterializeOptions& fresh) {
+  LoadResult result{.fresh = files.missing(), .left_out = files.left_out()};
+  for (TensorInfo& info : files.additions()) {
+    CarriedTensor tensor{std::move(info), ""};
+    tensor.bytes.resize(block_bytes(tensor.info, {}));
+    files.read_block(tensor.info.name, {}, std::as_writable_bytes(std::span(tensor.bytes)));
+    result.carried.push_back(std::move(tensor));
+  }
+  LeafReader reader(files);
+  for (const auto& parameter : model.parameters()) {
+    if (parameter->ownership() == Parameter::Ownership::kNotOwned) continue;
+    if (result.fresh.contains(parameter->name())) {
+      parameter->set_leaf(parameter->initial_value(fresh.seed, fresh.dtype));
+      continue;
+    }
+    const TensorInfo& stored = files.at(parameter->name());
+    parameter->set_leaf(reader.take(stored, *parameter, fresh.dtype));
+    for (const auto& slices : held_blocks(*parameter)) {
+      result.bytes_read += block_bytes(stored, slices);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dtype) {
+  model.name_tree();
+  return fill(model, ModelTensors(folder, model), {.dtype = dtype});
+}
+
+LoadResult load_for_other_task(Model& model, const ModelFolder& folder, at::ScalarType dtype,
+                               uint64_t seed) {
+  model.name_tree();
+  return fill(model, ModelTensors::for_other_task(folder, model), {.seed = seed, .dtype = dtype});
+}
+
+void load_weights(const Parameters& parameters, const TensorSource& files) {
+  std::set<std::string> missing, unexpected;
+  for (const TensorInfo& info : files.list()) unexpected.insert(info.name);
+  for (const auto& p : parameters) {
+    if (unexpected.erase(p->name()) == 0) missing.insert(p->name());
+  }
+  require_all(missing, unexpected, files.path() + " does not fit the model");
+  for (const auto& p : parameters) {
+    const TensorInfo& stored = files.at(p->name());
+    CLEAVE_CHECK(stored.shape == p->shape(), Code::kShape, p->name(), ": the file has shape ",
+                 c10::IntArrayRef(stored.shape), "; the model needs ",
+                 c10::IntArrayRef(p->shape()));
+  }
+  const at::NoGradGuard no_grad;
+  LeafReader reader(files);
+  for (const auto& p : parameters) {
+    if (p->ownership() == Parameter::Ownership::kNotOwned) continue;
+    p->leaf().detach().copy_(reader.borrow(files.at(p->name()), *p));
+  }
+}
+
+void load_optimizer(Optimizer& optimizer, Model& model, const std::string& folder) {
+  load_optimizer(optimizer, model.parameters(),
+                 Safetensors::open(resolve_run_folder(folder), kOptimizerStem));
+}
+
+void load_optimizer(Optimizer& optimizer, const Parameters& parameters, const Safetensors& files) {
+  const at::NoGradGuard no_grad;
+  std::map<const Parameter*, const Optimizer::State*> mine;
+  for (const Optimizer::State& state : optimizer.states()) mine[state.parameter.get()] = &state;
+  LeafReader reader(files);
+  size_t num_needed = 0;
+  for (const auto& parameter : parameters) {
+    const auto state = mine.find(parameter.get());
+    const auto take = [&](std::string_view part, const Tensor& to) {
+      const TensorInfo& stored = state_of(files, part, *parameter);
+      if (to.defined()) to.copy_(reader.borrow(stored, *parameter));
+      ++num_needed;
+    };
+    const bool is_mine = state != mine.end();
+    if (files.find(state_name(kMaster, parameter->name())) != nullptr) {
+      take(kMaster, is_mine ? parameter->leaf().detach() : Tensor());
+    }
+    if (!optimizer.has_moments()) continue;
+    take(kExpAvg, is_mine ? state->second->exp_avg : Tensor());
+    take(kExpAvgSq, is_mine ? state->second->exp_avg_sq : Tensor());
+  }
+  CLEAVE_CHECK(num_needed == files.tensors().size(), Code::kFormat, files.path(),
+               ": the optimizer's files have ", files.tensors().size(), " tensors; this one needs ",
+               num_needed, "; they are of another optimizer or another model");
+  const auto& metadata = files.files()[0].metadata;
+  const auto steps = metadata.find(std::string(kNumSteps));
+  CLEAVE_CHECK(steps != metadata.end() && !steps->second.empty() && steps->second.size() < 19 &&
+                   steps->second.find_first_not_of("0123456789") == std::string::npos,
+               Code::kFormat, files.path(), ": the optimizer's files have no valid num_steps");
+  optimizer.set_num_steps(std::stoll(steps->second));
+}
+
+}  // namespace cleave

@@ -1,0 +1,245 @@
+#include "tests/mutants/mutant.h"
+#include "cleave/checkpoint/run_folder.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "cleave/base/byte_count.h"
+#include "cleave/checkpoint/names.h"
+#include "cleave/comm/shm/rank_endpoint.h"
+#include "cleave/file/atomic_write.h"
+#include "cleave/file/latest.h"
+#include "cleave/format/manifest.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMaxLatestBytes = 4096;
+
+void name_latest(const fs::path& run, const fs::path& checkpoint) {
+  write_atomic(run / kLatestName, checkpoint.filename().string() + "\n");
+}
+
+/// The first damage of a checkpoint; nullopt if it is intact. An unreadable file, as on a bad
+/// sector, is damage of this checkpoint only: others may be readable.
+std::optional<Error> damage_of(const fs::path& checkpoint, VerifyShare share = {}) {
+  try {
+    const std::vector<std::string> problems = find_damage(checkpoint, share);
+    if (problems.empty()) return std::nullopt;
+    return Error(Code::kFormat, str(checkpoint.string(), " is damaged: ", problems.front()));
+  } catch (...) {
+    const Error error = as_error(std::current_exception());
+    if (error.code() != Code::kFormat && error.code() != Code::kIo) throw;
+    const bool is_read = error.code() == Code::kFormat;
+    return Error(error.code(), str(checkpoint.string(),
+                                   is_read ? " is damaged: " : " is unreadable: ", error.what()));
+  }
+}
+
+/// The damage that the first rank with any has found, on all ranks; nullopt if no rank has.
+std::optional<Error> broadcast_damage(const std::optional<Error>& mine, const Axis& world) {
+  constexpr std::string_view kSite = "restart: is the checkpoint whole";
+  constexpr size_t kMostBytes = 1024;
+  const int64_t own = mine ? world.size() - world.rank() : 0;
+  const auto finder = world.all_reduce(at::tensor({own}, at::kLong), kSite, ReduceOp::kMax);
+  if (finder.item<int64_t>() == 0) return std::nullopt;
+  std::string message = mine ? str(static_cast<int>(mine->code()), ' ', mine->what()) : "";
+  message.resize(kMostBytes);
+  Tensor bytes =
+      at::from_blob(message.data(), {static_cast<int64_t>(kMostBytes)}, at::kByte).clone();
+  world.broadcast_(bytes, static_cast<int>(world.size() - finder.item<int64_t>()), kSite);
+  const auto* text = reinterpret_cast<const char*>(bytes.const_data_ptr<uint8_t>());
+  message.assign(text, strnlen(text, kMostBytes));
+  const size_t space = message.find(' ');
+  return Error(static_cast<Code>(std::stoi(message.substr(0, space))), message.substr(space + 1));
+}
+
+/// The value of the first rank, on all ranks.
+bool broadcast_flag(bool mine, const Axis& world, std::string_view site) {
+  Tensor flag = at::tensor({mine ? 1 : 0}, at::kLong);
+  world.broadcast_(flag, 0, site);
+  return flag.item<int64_t>() != 0;
+}
+
+}  // namespace
+
+RunFolder::RunFolder(fs::path path, Writers writers, int64_t keep_last)
+    : path_(std::move(path)), writers_(std::move(writers)), keep_last_(keep_last) {
+  CLEAVE_CHECK(keep_last_ >= 0, Code::kUsage, "keep-last is ", keep_last_,
+               "; expected how many checkpoints to keep, or 0 for all");
+  if (writers_.world.rank() == 0) {
+    std::error_code code;
+    fs::create_directories(path_, code);
+    if (code) throw_io(path_.string(), "mkdir", code.value());
+    lock_ = std::make_unique<FileLock>(path_);
+    remove_leftovers(path_);
+    const auto newest = checkpoint_to_resume(path_);
+    if (newest && newest != newest_checkpoint(path_)) name_latest(path_, *newest);
+  }
+  writers_.world.barrier("run folder opened");
+}
+
+void RunFolder::require_space(const Checkpoint& checkpoint, int64_t num_saves) const {
+  if (num_saves == 0 || mutant_enabled("run.any_disk")) return;
+  int64_t at_once = num_saves;
+  if (keep_last_ > 0) {
+    // An old one is removed only after a newer one is complete.
+    const auto there = static_cast<int64_t>(list_checkpoints(path_).size());
+    at_once = std::max<int64_t>(1, std::min(num_saves, keep_last_ + 1 - there));
+  }
+  const uint64_t each = disk_bytes(contents_of(checkpoint), writers_);
+  const uint64_t available = free_space(path_);
+  CLEAVE_CHECK(
+      static_cast<uint64_t>(at_once) <= available / each, Code::kIo, path_.string(), ": ", at_once,
+      at_once == 1 ? " checkpoint of " : " checkpoints of ", bytes_text(static_cast<double>(each)),
+      at_once == 1 ? " is planned" : " are planned to exist at the same time", " and the disk has ",
+      bytes_text(static_cast<double>(available)), " free; give --out a folder on another disk",
+      at_once > 2 ? ", or keep fewer with --keep-last" : "");
+}
+
+std::vector<fs::path> RunFolder::go_back_to(const fs::path& checkpoint, const std::string& suffix) {
+  std::vector<fs::path> moved;
+  if (writers_.world.rank() == 0) {
+    if (newest_checkpoint(path_) != path_ / checkpoint.filename()) name_latest(path_, checkpoint);
+    for (const fs::path& newer : list_checkpoints(path_)) {
+      if (checkpoint_step(newer.filename().string()) <=
+          checkpoint_step(checkpoint.filename().string())) {
+        continue;
+      }
+      fs::path aside = newer.string() + suffix;
+      for (int n = 2; fs::exists(aside); ++n) aside = str(newer.string(), suffix, n);
+      rename_durably(newer, aside);
+      moved.push_back(aside);
+    }
+  }
+  writers_.world.barrier("run folder went back");
+  return moved;
+}
+
+fs::path RunFolder::save(const Checkpoint& checkpoint) {
+  if (begin(checkpoint)) {
+    save_->write();
+    publish();
+  }
+  return path_ / checkpoint_name(checkpoint.step);
+}
+
+void RunFolder::async_save(const Checkpoint& checkpoint) {
+  if (begin(checkpoint)) save_->write_async();
+}
+
+bool RunFolder::poll_save() {
+  if (save_ == nullptr) return false;
+  const Tensor mine = at::tensor({save_->is_written() ? 0 : 1}, at::kLong);
+  const Tensor pending = writers_.world.all_reduce(mine, "save: is it written", ReduceOp::kMax);
+  if (pending.item<int64_t>() != 0) return true;
+  publish();
+  return false;
+}
+
+void RunFolder::wait_for_save() {
+  if (save_ != nullptr) publish();
+}
+
+/// Makes the new checkpoint's files; false if it exists already.
+bool RunFolder::begin(const Checkpoint& checkpoint) {
+  wait_for_save();
+  const fs::path target = path_ / checkpoint_name(checkpoint.step);
+  const bool is_first = writers_.world.rank() == 0;
+  const bool exists = broadcast_flag(is_first && newest_checkpoint(path_) == target, writers_.world,
+                                     "save: is it there");
+  if (exists) return false;
+  save_ = std::make_unique<ShardedSave>(target, contents_of(checkpoint), writers_);
+  target_ = target;
+  return true;
+}
+
+void RunFolder::publish() {
+  const auto save = std::move(save_);  // it is no longer pending, even if commit() throws
+  save->commit();
+  if (writers_.world.rank() == 0) name_latest(path_, target_);
+  if (keep_last_ > 0) retire(target_);
+}
+
+void RunFolder::retire(const fs::path& newest) {
+  const bool is_first = writers_.world.rank() == 0;
+  std::vector<fs::path> old;
+  if (is_first) {
+    old = list_checkpoints(path_);
+    const auto kept = std::min(old.size(), static_cast<size_t>(keep_last_));
+    old.resize(old.size() - kept);
+    std::erase(old, newest);
+  }
+  if (!broadcast_flag(!old.empty(), writers_.world, "save: is there an old one")) return;
+  if (!mutant_enabled("run.retires_unread")) verify_checkpoint(newest, writers_.world);
+  for (const fs::path& folder : old) remove_folder(folder);
+}
+
+std::optional<fs::path> newest_checkpoint(const fs::path& run) {
+  const fs::path latest = run / kLatestName;
+  if (!fs::exists(latest)) return std::nullopt;
+  std::string name = read_file(latest, kMaxLatestBytes);
+  if (name.ends_with('\n')) name.pop_back();
+  CLEAVE_CHECK(checkpoint_step(name).has_value(), Code::kFormat, latest.string(), " holds '", name,
+               "'; expected the name of a checkpoint folder");
+  return run / name;
+}
+
+std::optional<fs::path> checkpoint_to_resume(const fs::path& run) {
+  const auto named = newest_checkpoint(run);
+  const auto checkpoints = list_checkpoints(run);
+  if (checkpoints.empty() || (named && checkpoints.back() == *named)) return named;
+  const fs::path& last = checkpoints.back();
+  const bool is_chosen =
+      named && fs::last_write_time(run / kLatestName) > fs::last_write_time(last / kManifestName);
+  return is_chosen || damage_of(last) ? named : last;
+}
+
+std::optional<IntactCheckpoint> newest_intact_checkpoint(const fs::path& run, const Axis& world) {
+  std::vector<fs::path> checkpoints;
+  if (world.rank() == 0) checkpoints = list_checkpoints(run);
+  IntactCheckpoint whole;
+  Code code = Code::kFormat;
+  while (true) {
+    const int64_t step =
+        checkpoints.empty() ? -1 : checkpoint_step(checkpoints.back().filename().string()).value();
+    Tensor candidate = at::tensor({step}, at::kLong);
+    world.broadcast_(candidate, 0, "restart: newest checkpoint");
+    if (candidate.item<int64_t>() < 0) break;
+    whole.path = run / checkpoint_name(candidate.item<int64_t>());
+    const auto mine = damage_of(whole.path, {.index = world.rank(), .count = world.size()});
+    const auto damage = broadcast_damage(mine, world);
+    if (!damage) return whole;
+    if (damage->code() == Code::kIo) code = Code::kIo;
+    whole.damage.emplace_back(damage->what());
+    if (!checkpoints.empty()) checkpoints.pop_back();
+  }
+  CLEAVE_CHECK(whole.damage.empty(), code, "no checkpoint is intact: ", whole.damage.front(),
+               "; restore one, or start again in another folder");
+  return std::nullopt;
+}
+
+std::vector<fs::path> list_checkpoints(const fs::path& run) {
+  std::vector<fs::path> found;
+  if (!fs::is_directory(run)) return found;
+  for (const auto& entry : fs::directory_iterator(run)) {
+    const bool is_named = checkpoint_step(entry.path().filename().string()).has_value();
+    if (is_named && fs::exists(entry.path() / kManifestName)) found.push_back(entry.path());
+  }
+  std::sort(found.begin(), found.end(), [](const fs::path& a, const fs::path& b) {
+    return checkpoint_step(a.filename().string()) < checkpoint_step(b.filename().string());
+  });
+  return found;
+}
+
+void verify_checkpoint(const fs::path& folder, const Axis& world) {
+  require_intact(folder, {.index = world.rank(), .count = world.size()});
+  world.barrier("verify: checkpoint is whole");
+}
+
+}  // namespace cleave

@@ -1,0 +1,66 @@
+#include "tests/mutants/mutant.h"
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cleave/base/log.h"
+#include "cleave/cli/failure.h"
+#include "cleave/cli/program.h"
+#include "cleave/comm/launch/failure.h"
+
+namespace {
+
+// SIGPIPE from stdout ends the program. SIGPIPE from the socket of a lost rank must not: the failed
+// write reports the cause.
+extern "C" void on_broken_pipe(int signal) {
+  pollfd out{STDOUT_FILENO, POLLOUT, 0};
+  if (poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0 &&
+      !cleave::mutant_enabled("program.ignores_pipe"))
+    _exit(128 + signal);
+}
+
+// Reports exceptions that no caller can catch, such as out of memory while a library is loaded.
+[[noreturn]] void on_terminate() {
+  if (std::current_exception()) _exit(cleave::report_failure(cleave::cli::kBugAdvice));
+  cleave::log_error("terminated without an exception; this is a bug in cleave");
+  std::abort();
+}
+
+/// Opens /dev/null in place of a closed stdin, stdout or stderr. Otherwise the next opened file
+/// gets its descriptor, and printed text goes into that file.
+void open_closed_streams() {
+  if (cleave::mutant_enabled("program.closed_streams")) return;
+  int fd = 0;
+  do {
+    fd = open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) close(fd);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  open_closed_streams();
+  struct sigaction action = {};
+  action.sa_handler = on_broken_pipe;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGPIPE, &action, nullptr);
+  // Files of a run are never world-writable, whatever the shell's umask.
+  umask(umask(0) | S_IWOTH);
+  // At the file size limit the failed write reports the error; SIGXFSZ would kill the process.
+  action.sa_handler = SIG_IGN;
+  sigaction(SIGXFSZ, &action, nullptr);
+  std::set_terminate(on_terminate);
+  namespace cli = cleave::cli;
+  return cli::run_program(
+      {argv + (argc > 0 ? 1 : 0), argv + argc},
+      {cli::train_command(), cli::generate_command(), cli::eval_command(), cli::predict_command(),
+       cli::verify_command(), cli::plan_command(), cli::launch_command(), cli::tokenize_command(),
+       cli::inspect_command(), cli::report_command(), cli::convert_command(), cli::diff_command(),
+       cli::doctor_command(), cli::bench_train_command(), cli::bench_generate_command(),
+       cli::bench_collectives_command(), cli::completion_command()});
+}

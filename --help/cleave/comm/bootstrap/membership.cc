@@ -1,0 +1,50 @@
+#include "tests/mutants/mutant.h"
+#include "cleave/comm/bootstrap/membership.h"
+
+#include <unistd.h>
+
+#include "cleave/base/str.h"
+#include "cleave/comm/shm/segment_layout.h"
+
+namespace cleave {
+
+Membership::Membership(int world_size) : names_(static_cast<size_t>(world_size)) {
+  names_[0] = str("pid ", getpid());
+}
+
+std::string Membership::add(const RankInfo& info, const std::string& where) {
+  const auto world_size = static_cast<int>(names_.size());
+  const std::string name = str("pid ", info.pid, where);
+  if (info.magic != kJobMagic) {
+    return str("rank ", info.rank, " (", name, ") runs version ", info.magic & 0xffffU,
+               " of the shared segment, rank 0 version ", kLayoutVersion,
+               "; start all ranks from the same build");
+  }
+  if (info.world_size != world_size && !mutant_enabled("membership.any_world_size")) {
+    return str("rank 0 has world size ", world_size, ", rank ", info.rank, " (", name,
+               ") has world size ", info.world_size,
+               "; give all ranks the same WORLD_SIZE, and jobs different MASTER_PORTs");
+  }
+  if (info.rank < 0 || info.rank >= world_size) {
+    return str("rank ", info.rank, " (", name, ") is not in [0, ", world_size, ")");
+  }
+  std::string& known = names_[static_cast<size_t>(info.rank)];
+  if (!known.empty() && !mutant_enabled("membership.duplicates")) {
+    return str("rank ", info.rank, " is claimed by ", known, " and by ", name,
+               "; give each process its own RANK, and jobs different MASTER_PORTs");
+  }
+  known = name;
+  ++num_registered_;
+  return "";
+}
+
+std::string Membership::missing() const {
+  std::string ranks;
+  for (size_t rank = 0; rank < names_.size(); ++rank) {
+    if (names_[rank].empty() && !mutant_enabled("membership.nobody_missing"))
+      ranks += str(ranks.empty() ? "" : ", ", rank);
+  }
+  return str("rank(s) ", ranks, " of ", names_.size(), " did not join; start all ranks");
+}
+
+}  // namespace cleave
