@@ -33,7 +33,7 @@ constexpr MetaName kMetaNames[] = {{"model.embed_tokens.", "tok_embeddings."},
 }  // namespace
 
 ModelFolder ModelFolder::open(const std::string& given) {
-  const std::string path = is_hub_name(given) ? hub_model(given).string() : given;
+  const std::string path = local_model(given).string();
   if (is_gguf(path)) {
     return {.path = path, .config = config_from_gguf(Gguf::open(path)), .stem = "model"};
   }
