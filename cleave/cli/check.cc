@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <iostream>
 #include <optional>
 #include <system_error>
 #include <unistd.h>
@@ -33,7 +34,7 @@ std::string checkpoint_in(const fs::path& folder) {
     std::string name = entry.path().filename();
     if (name.starts_with("step_") && !name.ends_with(kPartialSuffix)) return name;
   }
-  CLEAVE_CHECK(!problem, Code::kIo, "--out ", folder.string(), ": ", problem.message());
+  CLEAVE_CHECK(!problem, Code::kIo, folder.string(), ": ", problem.message());
   return "";
 }
 
@@ -50,6 +51,10 @@ void require_files(std::string_view flag, const std::vector<std::string>& paths)
   for (const std::string& path : paths) require_file(flag, path);
 }
 
+void announce_stdin() {
+  if (isatty(STDIN_FILENO) != 0) std::cerr << "reading stdin; Ctrl-D on an empty line ends it\n";
+}
+
 void require_checkpoint(const std::string& folder) {
   const fs::path path = folder;
   const auto has = [&](std::string_view name) {
@@ -57,6 +62,9 @@ void require_checkpoint(const std::string& folder) {
     return fs::exists(path / name, problem);
   };
   if (!has(kRecordName) || has(kLatestName) || has("config.json") || has("params.json")) return;
+  const std::string unnamed = checkpoint_in(path);
+  CLEAVE_CHECK(unnamed.empty(), Code::kIo, folder, ": the file `latest` is not there; write ",
+               "the name of a checkpoint into it: echo ", unnamed, " >", folder, "/latest");
   const RunRecord record = read_record(folder);
   const bool has_metrics = has(kMetricsName);
   const auto steps = has_metrics ? read_metrics(path / kMetricsName) : std::vector<StepMetrics>{};

@@ -9,6 +9,10 @@ namespace cleave::cli {
 void require_file(std::string_view flag, const std::string& path);
 void require_files(std::string_view flag, const std::vector<std::string>& paths);
 
+/// Prints on stderr that the command reads stdin, if that is a terminal: otherwise it would seem to
+/// hang.
+void announce_stdin();
+
 /// Throws Error(kIo) if `folder` is that of a run before its first checkpoint, and says how far the
 /// run is and when it saves.
 void require_checkpoint(const std::string& folder);

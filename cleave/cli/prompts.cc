@@ -39,6 +39,7 @@ std::string read_stdin() {
   CLEAVE_CHECK(!read_environment(), Code::kUsage,
                "--prompt-file - reads stdin, which the ranks of a launcher do not share; give a "
                "file");
+  announce_stdin();
   std::string text;
   std::array<char, 1 << 16> block{};
   while (std::cin.read(block.data(), std::ssize(block)) || std::cin.gcount() > 0) {

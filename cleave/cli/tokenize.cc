@@ -47,6 +47,7 @@ std::string input(const Options& options) {
     require_file("--file", options.file);
     return read_file(options.file);
   }
+  announce_stdin();
   return {std::istreambuf_iterator<char>(std::cin), {}};
 }
 

@@ -38,7 +38,8 @@ ModelFolder ModelFolder::open(const std::string& given) {
     return {.path = path, .config = config_from_gguf(Gguf::open(path)), .stem = "model"};
   }
   CLEAVE_CHECK(fs::is_directory(path), Code::kIo, "model folder ", path,
-               " does not exist; give a folder with config.json, a run's --out folder, or a GGUF "
+               fs::exists(path) ? " is a file" : " does not exist",
+               "; give a folder with config.json, a run's --out folder, or a GGUF "
                "file");
   const fs::path folder = resolve_run_folder(path);
   if (fs::exists(folder / "config.json")) {

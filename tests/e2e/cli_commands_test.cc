@@ -10,6 +10,7 @@
 
 #include "tests/e2e/fake_program.h"
 #include "tests/support/level.h"
+#include "tests/support/terminal_program.h"
 #include "tests/support/torch_files.h"
 
 namespace cleave::test {
@@ -151,6 +152,11 @@ TEST(Inspect, RunBeforeItsFirstCheckpoint_SaysHowFarItIs) {
       << R"( "settings": {"checkpoints": "every 2 steps and at the end"}, "memory": []})";
   EXPECT_TRUE(contains(run_cleave({"inspect", folder / "a"}).err,
                        "; 0 of 5 steps are done; it saves every 2 steps and at the end\n"));
+  std::filesystem::create_directory(folder / "a/step_00000002");
+  EXPECT_TRUE(contains(run_cleave({"inspect", folder / "a"}).err,
+                       ": the file `latest` is not there; write the name of a checkpoint into it: "
+                       "echo step_00000002 >" +
+                           (folder / "a/latest").string() + "\n"));
 }
 
 /// A cache as huggingface_hub lays it out.
@@ -242,6 +248,16 @@ TEST(Tokenize, StdinAndFile_AreReadWhole) {
   std::vector<std::string> from_file = words;
   from_file.insert(from_file.end(), {"--file", folder / "t.txt"});
   EXPECT_EQ(parsed(run_cleave(from_file))["ids"], json({97, 10, 98, 10}));
+}
+
+TEST(Tokenize, StdinOfATerminal_IsAnnounced) {
+  TerminalProgram program({CLEAVE_PROGRAM, "tokenize", "--tokenizer", "bytes"});
+  EXPECT_EQ(program.read_until("\n", 20), "reading stdin; Ctrl-D on an empty line ends it\r\n");
+  program.type("ab\n\x04");
+  const std::string shown = program.read_until("round trip", 20);
+  EXPECT_TRUE(contains(shown, "97 98 10")) << shown;
+  (void)program.read_until("the end of the program", 20);
+  EXPECT_EQ(program.wait(), 0);
 }
 
 TEST(Tokenize, FolderWithoutATokenizer_IsAnIoError) {
