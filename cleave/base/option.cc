@@ -58,7 +58,9 @@ std::vector<std::pair<std::string, std::string>> matching(const std::vector<Sect
 }
 
 Row tokenizer(std::string* target, std::string default_text) {
-  return {target, "tokenizer", "bytes|DIR", "one token per byte, or a folder with tokenizer files",
+  return {target, "tokenizer", "bytes|DIR",
+          "one token per byte, or the tokenizer of a folder, GGUF file or ORG/NAME of the Hugging "
+          "Face cache",
           std::move(default_text)};
 }
 

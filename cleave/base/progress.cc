@@ -45,7 +45,7 @@ int terminal_width() {
 
 std::string duration_text(double seconds) {
   const double shown = std::clamp(seconds, 0.0, 1e12);
-  if (shown > 0 && shown < 0.095) return fixed(1000 * shown, shown < 0.0095 ? 1 : 0) + "ms";
+  if (shown > 0 && shown < 0.9995) return fixed(1000 * shown, shown < 0.0095 ? 1 : 0) + "ms";
   if (shown < 9.95) return fixed(shown, 1) + "s";
   const int64_t whole = std::llround(shown);
   if (whole < 60) return str(whole, "s");

@@ -60,7 +60,7 @@ class Progress {
   ProgressReading reading_;
 };
 
-/// "1.5ms", "42ms", "4.2s", "1m 05s", "2h 03m".
+/// "1.5ms", "420ms", "4.2s", "1m 05s", "2h 03m".
 std::string duration_text(double seconds);
 
 /// "512", "12.3k", "4.56M".

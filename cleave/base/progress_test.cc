@@ -31,7 +31,9 @@ TEST(DurationText, EachRange_TwoUnitsAtMost) {
   EXPECT_EQ(duration_text(0.0014), "1.4ms");
   EXPECT_EQ(duration_text(0.0421), "42ms");
   EXPECT_EQ(duration_text(0.0949), "95ms");
-  EXPECT_EQ(duration_text(0.0951), "0.1s");
+  EXPECT_EQ(duration_text(0.1), "100ms");
+  EXPECT_EQ(duration_text(0.9994), "999ms");
+  EXPECT_EQ(duration_text(0.9996), "1.0s");
   EXPECT_EQ(duration_text(9.94), "9.9s");
   EXPECT_EQ(duration_text(9.96), "10s");
   EXPECT_EQ(duration_text(59.4), "59s");

@@ -1,6 +1,7 @@
 #pragma once
 #include <sstream>
 #include <string>
+#include <string_view>
 
 namespace cleave {
 
@@ -28,6 +29,12 @@ std::string str(const Parts&... parts) {
   std::ostringstream out;
   (out << ... << parts);
   return std::move(out).str();
+}
+
+/// "1 step", "2 steps".
+template <class Number>
+std::string counted(Number count, std::string_view noun) {
+  return str(count, ' ', noun, count == 1 ? "" : "s");
 }
 
 }  // namespace cleave

@@ -81,11 +81,8 @@ std::string instruction_of(const Json& row) {
   return row.at("instruction").as_string() + (input.empty() ? "" : "\n\n" + input);
 }
 
-}  // namespace
-
-bool holds_chats(const std::vector<std::string>& files) {
-  if (files.empty()) return false;
-  const std::string& path = files.front();
+/// Whether the first row of a file is a conversation.
+bool begins_with_chat(const std::string& path) {
   const bool named_jsonl = std::filesystem::path(path).extension() == ".jsonl";
   if (!named_jsonl && !begins_with_bracket(path)) return false;
   try {
@@ -97,14 +94,30 @@ bool holds_chats(const std::vector<std::string>& files) {
   }
 }
 
+}  // namespace
+
+bool holds_chats(const std::vector<std::string>& files) {
+  if (files.empty()) return false;
+  const bool is_first = begins_with_chat(files.front());
+  for (const std::string& file : files) {
+    if (begins_with_chat(file) == is_first) continue;
+    throw Error(Code::kUsage,
+                str(is_first ? files.front() : file, " holds conversations, ",
+                    is_first ? file : files.front(), " does not; train on the texts first, then ",
+                    "on the conversations with the first run as --model"));
+  }
+  return is_first;
+}
+
 ChatReader::ChatReader(std::shared_ptr<const Tokenizer> tokenizer, ChatOptions options)
     : tokenizer_(std::move(tokenizer)), options_(std::move(options)) {}
 
 TokenizedChat ChatReader::read(const Json& row, const std::string& place) {
   const std::string kind = kind_of(row);
-  CLEAVE_CHECK(!kind.empty(), Code::kFormat, place,
-               ": the row is no conversation; expected \"messages\", \"prompt\" with "
-               "\"completion\", or \"instruction\" with \"output\"");
+  CLEAVE_CHECK(!kind.empty(), Code::kFormat, place, ": the row is no conversation",
+               first_place_.empty() ? "" : str(", unlike ", first_place_),
+               "; expected \"messages\", \"prompt\" with \"completion\", or \"instruction\" with "
+               "\"output\"; put other rows into another file");
   if (kind_.empty()) {
     kind_ = kind;
     first_place_ = place;

@@ -16,8 +16,8 @@ struct ChatOptions {
   bool train_on_all = false;  ///< the loss is on all tokens, not only on the assistant's
 };
 
-/// Whether the first file holds conversations: JSONL, whatever its name, whose first row has
-/// `messages`, `prompt` and `completion`, or `instruction` and `output`.
+/// Whether the files hold conversations: JSONL, whatever its name, whose first row has `messages`,
+/// `prompt` and `completion`, or `instruction` and `output`. Throws Error(kUsage) if only some do.
 bool holds_chats(const std::vector<std::string>& files);
 
 /// Reads one row of a file of conversations and tokenizes it:

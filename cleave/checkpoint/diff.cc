@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <limits>
 #include <malloc.h>
-#include <map>
 #include <memory>
 
 #include <ATen/ATen.h>
@@ -13,6 +12,7 @@
 #include "cleave/checkpoint/chunks.h"
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/checkpoint/names.h"
+#include "cleave/file/hub_cache.h"
 #include "cleave/format/gguf.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/mesh/scalar_type.h"
@@ -22,19 +22,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The tensor sources of one side, by the prefix of their tensors' names.
-using Sources = std::map<std::string, std::unique_ptr<TensorSource>>;
+/// The tensors of one side.
+struct Sources {
+  std::unique_ptr<TensorSource> weights, optimizer;  ///< optimizer: null if there is no state
+};
 
-Sources open_side(const std::string& path) {
+Sources open_side(const std::string& given) {
+  const std::string path = local_model(given).string();
   Sources sources;
   if (!fs::is_directory(path) && !is_gguf(path)) {
-    sources[""] = open_tensors(path);
+    sources.weights = open_tensors(path);
     return sources;
   }
   const ModelFolder folder = ModelFolder::open(path);
-  sources[""] = open_whole_tensors(folder);
+  sources.weights = open_whole_tensors(folder);
   if (has_safetensors(folder.path, kOptimizerStem)) {
-    sources["optimizer."] = open_tensors(folder.path, kOptimizerStem);
+    sources.optimizer = open_tensors(folder.path, kOptimizerStem);
   }
   return sources;
 }
@@ -115,11 +118,10 @@ void compare_tensor(const TensorSource& a, const TensorSource& b, const std::str
 }
 
 /// Tensors that only one side has.
-void add_unmatched(const TensorSource* from, const TensorSource* other, const std::string& prefix,
+void add_unmatched(const TensorSource& from, const TensorSource& other, const std::string& prefix,
                    bool is_a, DiffReport& report) {
-  if (from == nullptr) return;
-  for (const TensorInfo& info : from->list()) {
-    if (other != nullptr && other->find(info.name) != nullptr) continue;
+  for (const TensorInfo& info : from.list()) {
+    if (other.find(info.name) != nullptr) continue;
     TensorDifference found;
     found.name = prefix + info.name;
     (is_a ? found.in_b : found.in_a) = false;
@@ -129,17 +131,16 @@ void add_unmatched(const TensorSource* from, const TensorSource* other, const st
   }
 }
 
-void compare_sources(const TensorSource* a, const TensorSource* b, const std::string& prefix,
+void compare_sources(const TensorSource& a, const TensorSource& b, const std::string& prefix,
                      DiffReport& report) {
   add_unmatched(a, b, prefix, true, report);
   add_unmatched(b, a, prefix, false, report);
-  if (a == nullptr || b == nullptr) return;
-  for (const TensorInfo& info : a->list()) {
-    if (b->find(info.name) == nullptr) continue;
+  for (const TensorInfo& info : a.list()) {
+    if (b.find(info.name) == nullptr) continue;
     ++report.num_tensors;
     TensorDifference found;
     found.name = prefix + info.name;
-    compare_tensor(*a, *b, info.name, found);
+    compare_tensor(a, b, info.name, found);
     const bool is_equal = found.num_different == 0 && found.dtype_a == found.dtype_b &&
                           found.shape_a == found.shape_b;
     if (!is_equal) report.differences.push_back(std::move(found));
@@ -151,13 +152,16 @@ void compare_sources(const TensorSource* a, const TensorSource* b, const std::st
 DiffReport diff(const std::string& a, const std::string& b) {
   const Sources in_a = open_side(a), in_b = open_side(b);
   DiffReport report;
-  for (const char* prefix : {"", "optimizer."}) {
-    const auto of = [&](const Sources& sources) {
-      const auto at = sources.find(prefix);
-      return at == sources.end() ? nullptr : at->second.get();
-    };
-    compare_sources(of(in_a), of(in_b), prefix, report);
+  compare_sources(*in_a.weights, *in_b.weights, "", report);
+  if (in_a.optimizer && in_b.optimizer) {
+    compare_sources(*in_a.optimizer, *in_b.optimizer, "optimizer.", report);
+    return report;
   }
+  const auto count = [](const std::unique_ptr<TensorSource>& state) {
+    return state ? static_cast<int64_t>(state->list().size()) : 0;
+  };
+  report.num_only_in_a = count(in_a.optimizer);
+  report.num_only_in_b = count(in_b.optimizer);
   return report;
 }
 

@@ -21,12 +21,15 @@ struct TensorDifference {
 struct DiffReport {
   int64_t num_tensors = 0;  ///< that both have
   std::vector<TensorDifference> differences;
+  /// Tensors of optimizer state that are not compared, because the other side has none.
+  int64_t num_only_in_a = 0, num_only_in_b = 0;
 };
 
 /// Compares two models, or two tensor files, tensor by tensor, whatever their formats and layouts:
-/// a model folder, a checkpoint (with its optimizer state), a run folder, a .safetensors, .bin or
-/// .pt file. Values are compared as numbers; a NaN equals a NaN. Reads a few MiB at a time. Throws
-/// Error(kIo) and Error(kFormat) as opening these does.
+/// a model folder, a checkpoint, a run folder, a model of the Hugging Face cache, a GGUF,
+/// .safetensors, .bin or .pt file. Optimizer state is compared if both have some. Values are
+/// compared as numbers; a NaN equals a NaN. Reads a few MiB at a time. Throws Error(kIo) and
+/// Error(kFormat) as opening these does.
 DiffReport diff(const std::string& a, const std::string& b);
 
 }  // namespace cleave

@@ -236,8 +236,22 @@ std::vector<fs::path> list_checkpoints(const fs::path& run) {
   return found;
 }
 
+/// What to do if this checkpoint of a run is damaged.
+static std::string remedy_of(const fs::path& checkpoint) {
+  const fs::path run = checkpoint.parent_path();
+  const auto step = checkpoint_step(checkpoint.filename().string());
+  std::string older;
+  for (const fs::path& other : list_checkpoints(run)) {
+    const std::string name = other.filename();
+    if (step && checkpoint_step(name) < step) older = name;
+  }
+  if (older.empty()) return "restore it, or start again in another folder";
+  return str("restore it, or resume from an older one: write ", older, " into ",
+             (run / kLatestName).string());
+}
+
 void verify_checkpoint(const fs::path& folder, const Axis& world) {
-  require_intact(folder, {.index = world.rank(), .count = world.size()});
+  require_intact(folder, {.index = world.rank(), .count = world.size()}, remedy_of(folder));
   world.barrier("verify: checkpoint is whole");
 }
 

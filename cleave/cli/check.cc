@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <iostream>
 #include <optional>
 #include <system_error>
 #include <unistd.h>
@@ -10,7 +11,10 @@
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/file/hub_cache.h"
+#include "cleave/file/latest.h"
 #include "cleave/format/gguf.h"
+#include "cleave/report/metrics.h"
+#include "cleave/report/record.h"
 
 namespace cleave::cli {
 namespace {
@@ -30,7 +34,7 @@ std::string checkpoint_in(const fs::path& folder) {
     std::string name = entry.path().filename();
     if (name.starts_with("step_") && !name.ends_with(kPartialSuffix)) return name;
   }
-  CLEAVE_CHECK(!problem, Code::kIo, "--out ", folder.string(), ": ", problem.message());
+  CLEAVE_CHECK(!problem, Code::kIo, folder.string(), ": ", problem.message());
   return "";
 }
 
@@ -47,9 +51,36 @@ void require_files(std::string_view flag, const std::vector<std::string>& paths)
   for (const std::string& path : paths) require_file(flag, path);
 }
 
+void announce_stdin() {
+  if (isatty(STDIN_FILENO) != 0) std::cerr << "reading stdin; Ctrl-D on an empty line ends it\n";
+}
+
+void require_checkpoint(const std::string& folder) {
+  const fs::path path = folder;
+  const auto has = [&](std::string_view name) {
+    std::error_code problem;
+    return fs::exists(path / name, problem);
+  };
+  if (!has(kRecordName) || has(kLatestName) || has("config.json") || has("params.json")) return;
+  const std::string unnamed = checkpoint_in(path);
+  CLEAVE_CHECK(unnamed.empty(), Code::kIo, folder, ": the file `latest` is not there; write ",
+               "the name of a checkpoint into it: echo ", unnamed, " >", folder, "/latest");
+  const RunRecord record = read_record(folder);
+  const bool has_metrics = has(kMetricsName);
+  const auto steps = has_metrics ? read_metrics(path / kMetricsName) : std::vector<StepMetrics>{};
+  std::string saves;
+  for (const auto& [name, value] : record.settings) {
+    if (name == kSavesSetting) saves = str("; it saves ", value);
+  }
+  throw Error(Code::kIo, str(folder, ": the run (", record.title, ") has no checkpoint yet; ",
+                             steps.empty() ? 0 : steps.back().step, " of ", record.num_steps,
+                             " steps are done", saves));
+}
+
 void require_model(const std::string& model, bool takes_presets) {
   std::error_code problem;
-  if (fs::is_directory(model, problem) || is_gguf(model)) return;
+  if (fs::is_directory(model, problem)) return require_checkpoint(model);
+  if (is_gguf(model)) return;
   if (is_hub_name(model)) return (void)hub_model(model, "--model");
   const bool is_name = model.find('/') == std::string::npos && !fs::exists(model, problem);
   if (takes_presets && is_name) return;
@@ -58,14 +89,21 @@ void require_model(const std::string& model, bool takes_presets) {
   CLEAVE_CHECK(!fs::exists(model, problem), Code::kIo, "--model ", model,
                ": is a file; expected a model or run folder, a GGUF file",
                takes_presets ? ", a config.json with sizes, or the name of a preset" : "");
-  throw Error(Code::kIo, str("--model ", model, ": no such folder"));
+  throw Error(Code::kIo, str("--model ", model, ": no such folder",
+                             is_name ? "; a preset has no weights: train it with cleave train "
+                                       "--model NAME --out DIR, then give DIR"
+                                     : ""));
 }
 
 void require_tokenizer(const std::string& tokenizer) {
+  if (tokenizer.empty() || tokenizer == "bytes" || is_gguf(tokenizer)) return;
+  if (is_hub_name(tokenizer)) return (void)hub_model(tokenizer, "--tokenizer");
   std::error_code problem;
-  CLEAVE_CHECK(tokenizer.empty() || tokenizer == "bytes" || fs::is_directory(tokenizer, problem),
-               Code::kIo, "--tokenizer ", tokenizer,
-               ": no such folder; expected bytes or a folder with tokenizer files");
+  CLEAVE_CHECK(!fs::is_regular_file(tokenizer, problem), Code::kIo, "--tokenizer ", tokenizer,
+               ": is a file; give the folder that holds it, or a GGUF file");
+  CLEAVE_CHECK(fs::is_directory(tokenizer, problem), Code::kIo, "--tokenizer ", tokenizer,
+               ": no such folder; expected bytes, a folder with tokenizer files, a GGUF file or "
+               "ORG/NAME of the Hugging Face cache");
 }
 
 void require_chat_template(const std::string& chat_template) {

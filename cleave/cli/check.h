@@ -9,11 +9,20 @@ namespace cleave::cli {
 void require_file(std::string_view flag, const std::string& path);
 void require_files(std::string_view flag, const std::vector<std::string>& paths);
 
-/// Throws Error(kIo) unless `model` is a folder or, with `takes_presets`, a config.json or the name
-/// of a preset (without '/').
+/// Prints on stderr that the command reads stdin, if that is a terminal: otherwise it would seem to
+/// hang.
+void announce_stdin();
+
+/// Throws Error(kIo) if `folder` is that of a run before its first checkpoint, and says how far the
+/// run is and when it saves.
+void require_checkpoint(const std::string& folder);
+
+/// Throws Error(kIo) unless `model` is a folder with a model or, with `takes_presets`, a
+/// config.json or the name of a preset (without '/').
 void require_model(const std::string& model, bool takes_presets);
 
-/// Throws Error(kIo) unless `tokenizer` is "bytes", a folder, or empty (the model's).
+/// Throws Error(kIo) unless `tokenizer` is "bytes", a folder, a GGUF file, a model of the Hugging
+/// Face cache, or empty (the model's).
 void require_tokenizer(const std::string& tokenizer);
 
 /// Throws Error(kIo) unless `chat_template` is "chatml", a file, or empty (the tokenizer's).

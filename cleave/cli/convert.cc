@@ -32,7 +32,8 @@ void define(Flags& flags, ConvertOptions& options, Words& words) {
   flags.takes_word("from");
   flags.add(
       {&options.to, "to", "PATH", "new folder, or new GGUF file; must not exist", "required"});
-  flags.add({&words.format, "format", "", "format of the new tensor files", "",
+  flags.add({&words.format, "format", "", "format of the new tensor files",
+             "safetensors; gguf if --to ends in .gguf",
              option::Choices{"safetensors", "bin", "oslo", "nxd", "gguf"}});
   flags.add(
       {&options.tp, "tp", "N", "tensor-parallel ranks of oslo and nxd files", "", option::kRanks});
@@ -55,7 +56,9 @@ void print_json(const ConvertOptions& options, const Words& words, const Convert
             << '\n';
 }
 
-int run(ConvertOptions& options, const Words& words, const Flags& flags) {
+int run(ConvertOptions& options, Words& words, const Flags& flags) {
+  if (!flags.is_given("format") && options.to.ends_with(".gguf")) words.format = "gguf";
+  require_checkpoint(options.from);
   options.format = format_of(words.format);
   if (words.dtype != "keep") options.dtype = words.dtype;
   const auto bytes = bytes_from_text(words.max_shard_size);
@@ -71,13 +74,15 @@ int run(ConvertOptions& options, const Words& words, const Flags& flags) {
                " applies to the format gguf; give --format gguf, or another --dtype");
   CLEAVE_CHECK(words.dtype != "fp64" || words.format != "gguf", Code::kUsage,
                "--dtype fp64 does not exist in the format gguf; choose fp32");
+  CLEAVE_CHECK(words.format != "gguf" || options.to.ends_with(".gguf"), Code::kUsage, "--to is ",
+               options.to, "; the name of a GGUF file ends in .gguf");
   ConvertReport report;
   library_function<decltype(cleave_convert)>("cleave_convert")(options, report);
   if (words.json) print_json(options, words, report);
   if (words.json || words.quiet) return 0;
-  std::cout << options.to << ": " << report.num_tensors << " tensors, "
-            << bytes_text(static_cast<double>(report.bytes)) << " in " << report.num_files
-            << (report.num_files == 1 ? " file" : " files") << " (" << words.format << ")\n";
+  std::cout << options.to << ": " << counted(report.num_tensors, "tensor") << ", "
+            << bytes_text(static_cast<double>(report.bytes)) << " in "
+            << counted(report.num_files, "file") << " (" << words.format << ")\n";
   if (report.left_state) {
     std::cout << "the optimizer's state stays in " << options.from
               << "; resume training from there, on any layout\n";

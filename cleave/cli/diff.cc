@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cleave/base/error.h"
+#include "cleave/cli/check.h"
 #include "cleave/cli/command.h"
 #include "cleave/cli/failure.h"
 #include "cleave/cli/library.h"
@@ -43,7 +44,9 @@ Object as_json(const DiffReport& report) {
   }
   return {{"equal", report.differences.empty()},
           {"compared", report.num_tensors},
-          {"differences", std::move(rows)}};
+          {"differences", std::move(rows)},
+          {"optimizer_only_in_a", report.num_only_in_a},
+          {"optimizer_only_in_b", report.num_only_in_b}};
 }
 
 std::string sentence(const TensorDifference& d) {
@@ -55,48 +58,38 @@ std::string sentence(const TensorDifference& d) {
   std::string text;
   if (d.dtype_a != d.dtype_b) text = str("dtype ", d.dtype_a, " and ", d.dtype_b);
   if (d.num_different == 0) return text + ", equal values";
-  text += str(text.empty() ? "" : ", ", d.num_different, " elements differ by up to ",
-              d.max_absolute, " (relative ", d.max_relative, "), most at ", shape_text(d.where));
+  text += str(text.empty() ? "" : ", ", counted(d.num_different, "element"),
+              d.num_different == 1 ? " differs by " : " differ by up to ", d.max_absolute,
+              " (relative ", d.max_relative, "), most at ", shape_text(d.where));
   return text;
 }
 
-/// Prints one line per difference. Optimizer state that only one side has, as after a conversion,
-/// is one line in total.
-void print_differences(const std::vector<TensorDifference>& differences) {
-  size_t only_in_a = 0, only_in_b = 0;
-  for (const TensorDifference& d : differences) {
-    const bool is_state = d.name.starts_with("optimizer.");
-    if (is_state && !d.in_b) {
-      ++only_in_a;
-    } else if (is_state && !d.in_a) {
-      ++only_in_b;
-    } else {
-      std::cout << d.name << ": " << sentence(d) << '\n';
-    }
+void print(const DiffReport& report) {
+  for (const TensorDifference& d : report.differences) {
+    std::cout << d.name << ": " << sentence(d) << '\n';
   }
-  for (const auto& [count, side] : {std::pair{only_in_a, 'A'}, std::pair{only_in_b, 'B'}}) {
-    if (count > 0)
-      std::cout << "optimizer state: only in " << side << ", " << count << " tensors\n";
+  for (const auto& [count, side] :
+       {std::pair{report.num_only_in_a, 'A'}, std::pair{report.num_only_in_b, 'B'}}) {
+    if (count == 0) continue;
+    std::cout << "optimizer state: only in " << side << ", " << counted(count, "tensor")
+              << "; only the weights are compared\n";
   }
+  const size_t count = report.differences.size();
+  std::cout << counted(report.num_tensors, "tensor") << " compared, "
+            << (count == 0 ? "all equal" : counted(count, "difference")) << '\n';
 }
 
 int run(const Options& options) {
   CLEAVE_CHECK(!options.b.empty(), Code::kUsage, "diff compares two paths; see cleave diff --help");
+  for (const std::string& side : {options.a, options.b}) require_checkpoint(side);
   DiffReport report;
   library_function<decltype(cleave_diff)>("cleave_diff")(options.a, options.b, report);
-  const size_t count = report.differences.size();
   if (options.json) {
     std::cout << as_json(report).dump() << '\n';
   } else {
-    print_differences(report.differences);
-    std::cout << report.num_tensors << " tensors compared, ";
-    if (count == 0) {
-      std::cout << "all equal\n";
-    } else {
-      std::cout << count << (count == 1 ? " difference\n" : " differences\n");
-    }
+    print(report);
   }
-  return count == 0 ? 0 : kDifferent;
+  return report.differences.empty() ? 0 : kDifferent;
 }
 
 }  // namespace
@@ -107,7 +100,10 @@ Command diff_command() {
           .usage = "A B [--json]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<Options>();
-            flags.positional(&options->a, {"a", "A", "model or run folder, or a tensor file"});
+            flags.positional(&options->a,
+                             {"a", "A",
+                              "model or run folder, ORG/NAME of the Hugging Face cache, "
+                              "or a tensor file"});
             flags.positional(&options->b, {"b", "B", "the same, to compare with A"});
             flags.add({&options->json, "json", "", "print one JSON object", "off"});
             return [options] { return run(*options); };

@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "cleave/base/error.h"
@@ -186,8 +188,29 @@ void Flags::read_word() {
   const bool takes_one = taker != flags_.end() && taker->option->count() == 0;
   if (takes_one && !words.empty()) word_ = words.front();
   const size_t most = takes_one ? 1 : 0;
-  CLEAVE_CHECK(words.size() <= most, Code::kUsage, "unexpected word '", words[most],
-               "'; see cleave ", command_name(*app_), " --help");
+  if (words.size() <= most) return;
+  const std::string start = str("unexpected word '", words[most], "'; ");
+  for (const char* name : {"prompt", "text", "data"}) {
+    const Flag* flag = find(name);
+    CLEAVE_CHECK(flag == nullptr || flag->option->count() > 0, Code::kUsage, start,
+                 "did you mean --", name, " '", words[most], '\'');
+  }
+  throw Error(Code::kUsage, str(start, "see cleave ", command_name(*app_), " --help"));
+}
+
+/// Refuses a command line without a required flag. "cleave train my.txt" means --data my.txt.
+void Flags::require_all() const {
+  for (const Flag& flag : flags_) {
+    const option::Row& row = flag.row;
+    if (row.default_text != "required" || is_given(row.name)) continue;
+    const std::string extension = std::filesystem::path(word_).extension();
+    std::error_code problem;
+    const bool is_data = row.name == "data" && extension != ".json" && extension != ".gguf" &&
+                         std::filesystem::is_regular_file(word_, problem);
+    throw Error(Code::kUsage, str(dashed(row.name), ' ', row.value, " is missing; ",
+                                  is_data ? str("did you mean --data ", word_)
+                                          : str("see cleave ", command_name(*app_), " --help")));
+  }
 }
 
 // "true" or "false" if the command line sets the switch, else nothing.
@@ -273,12 +296,7 @@ void Flags::resolve() {
     read_config(config_path_);
   }
   check_exclusive();
-  for (const Flag& flag : flags_) {
-    const option::Row& row = flag.row;
-    CLEAVE_CHECK(row.default_text != "required" || is_given(row.name), Code::kUsage,
-                 dashed(row.name), ' ', row.value, " is missing; see cleave ", command_name(*app_),
-                 " --help");
-  }
+  require_all();
 }
 
 bool Flags::is_given(std::string_view name) const {

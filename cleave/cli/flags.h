@@ -75,6 +75,7 @@ class Flags {
   void read_command_line();
   void read_config(const std::string& path);
   void check_exclusive() const;
+  void require_all() const;
   [[nodiscard]] bool is_hidden_by_command_line(const std::string& name) const;
   [[nodiscard]] const Flag* find(std::string_view name) const;
 

@@ -19,13 +19,16 @@ void check_chat(const GenerateOptions& options) {
                "--chat prints one answer as it is made; omit --num-beams and "
                "--num-return-sequences");
   CLEAVE_CHECK(!options.json, Code::kUsage, "--chat prints text; omit --json");
+  CLEAVE_CHECK(options.prompt_ids.empty(), Code::kUsage, "--chat answers texts; ",
+               options.prompt_file, " has token ids");
   CLEAVE_CHECK(options.tp <= 1, Code::kUsage, "--chat runs on one rank; omit --tp ", options.tp);
 }
 
 void check(const GenerateOptions& options, const Flags& flags) {
   CLEAVE_CHECK(options.chat || !options.prompts.empty() || !options.prompt_ids.empty(),
                Code::kUsage,
-               "no prompt; give --prompt TEXT, --prompt-file FILE, --prompt-ids 1,2,3 or --chat");
+               "no prompt; give --prompt TEXT, --prompt-file FILE (- is stdin), --prompt-ids 1,2,3 "
+               "or --chat");
   if (options.chat) check_chat(options);
   CLEAVE_CHECK(options.do_sample || options.num_return_sequences <= options.num_beams, Code::kUsage,
                "--num-return-sequences is ", options.num_return_sequences,
@@ -46,12 +49,13 @@ void check(const GenerateOptions& options, const Flags& flags) {
 Command generate_command() {
   return {.name = "generate",
           .summary = "generate text with a trained model",
-          .usage = "[--model] DIR --prompt TEXT | --chat [flags]",
+          .usage = "[--model] DIR --prompt TEXT | --prompt-file FILE | --chat [flags]",
           .define = [](Flags& flags) -> Run {
             auto options = std::make_shared<GenerateOptions>();
             flags.add_all(option::sections(*options));
             flags.takes_word("model");
-            flags.exclusive({"prompt", "prompt-file", "prompt-ids", "chat"});
+            flags.exclusive({"prompt", "prompt-file", "prompt-ids"});
+            flags.exclusive({"prompt-ids", "chat"});
             auto launcher = std::make_shared<LauncherFlags>(flags);
             return [options, launcher, &flags] {
               launcher->apply();

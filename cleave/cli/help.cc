@@ -84,7 +84,8 @@ std::string program_help(const std::vector<Command>& commands) {
   rows.reserve(commands.size());
   for (const Command& command : commands) rows.push_back({command.name, command.summary});
   const std::vector<Row> flags = {
-      {"-h, --help", "print this text; cleave COMMAND --help lists the command's flags"},
+      {"-h, --help",
+       "print this text; cleave COMMAND --help, or cleave help COMMAND, lists the command's flags"},
       {"--version", "print the version"}};
   std::string text =
       "Trains and runs transformers on parallel ranks.\n\n"

@@ -7,8 +7,10 @@
 #include "cleave/base/dtype.h"
 #include "cleave/base/error.h"
 #include "cleave/base/progress.h"
+#include "cleave/cli/check.h"
 #include "cleave/cli/command.h"
 #include "cleave/cli/inspection.h"
+#include "cleave/file/hub_cache.h"
 #include "cleave/format/manifest.h"
 #include "cleave/format/tensor_source.h"
 
@@ -115,23 +117,22 @@ void print_head(const Inspection& found) {
   if (found.step) std::cout << " of step " << *found.step;
   std::cout << "\n  parameters  " << found.num_parameters() << " ("
             << count_text(static_cast<double>(found.num_parameters())) << "), "
-            << size_text(bytes_of(found.tensors)) << " in " << found.tensor_files.size()
-            << (found.tensor_files.size() == 1 ? " file\n" : " files\n");
+            << size_text(bytes_of(found.tensors)) << " in "
+            << counted(found.tensor_files.size(), "file") << '\n';
   if (!found.optimizer.empty()) {
-    std::cout << "  optimizer   " << found.optimizer.size() << " tensors, "
+    std::cout << "  optimizer   " << counted(found.optimizer.size(), "tensor") << ", "
               << size_text(bytes_of(found.optimizer)) << '\n';
   }
   if (!found.run_checkpoints.empty()) {
-    std::cout << "  run         " << found.run_checkpoints.size()
-              << (found.run_checkpoints.size() == 1 ? " checkpoint:" : " checkpoints:");
+    std::cout << "  run         " << counted(found.run_checkpoints.size(), "checkpoint") << ':';
     for (const std::string& name : found.run_checkpoints) std::cout << ' ' << name;
     std::cout << '\n';
   }
 }
 
 void print_tp_sizes(const TpSizes& sizes) {
-  std::cout << "  shards      tp 1 to " << sizes.max_tp << " (" << sizes.num_heads
-            << " heads), evenly at " << list_text(sizes.even_tp);
+  std::cout << "  shards      tp 1 to " << sizes.max_tp << " (" << counted(sizes.num_heads, "head")
+            << "), evenly at " << list_text(sizes.even_tp);
   if (sizes.num_kv_heads < sizes.num_heads) {
     std::cout << "; above tp " << sizes.num_kv_heads << ", ranks share the " << sizes.num_kv_heads
               << " key/value heads";
@@ -194,7 +195,9 @@ void verify(const Inspection& found) {
 
 int run(const Options& options) {
   CLEAVE_CHECK(!options.path.empty(), Code::kUsage, "no PATH given; see cleave inspect --help");
-  const Inspection found = inspect(options.path);
+  const std::string path = local_model(options.path).string();
+  require_checkpoint(path);
+  const Inspection found = inspect(path);
   if (options.verify) verify(found);
   if (options.json) {
     Object object = as_json(found);
@@ -217,7 +220,9 @@ Command inspect_command() {
             auto options = std::make_shared<Options>();
             flags.positional(
                 &options->path,
-                {"path", "PATH", "safetensors, .bin or GGUF file, or model or run folder"});
+                {"path", "PATH",
+                 "safetensors, .bin or GGUF file, model or run folder, or ORG/NAME of the Hugging "
+                 "Face cache"});
             flags.add({&options->verify, "verify", "", "also check every byte against the manifest",
                        "off"});
             flags.add({&options->json, "json", "", "print one JSON object", "off"});

@@ -115,6 +115,10 @@ class Program {
   }
 
   int run(Words words) {
+    if (!words.empty() && words.front() == "help") {  // "help train" is "train --help"
+      words.erase(words.begin());
+      words.emplace_back("--help");
+    }
     take_program_words(entries_, &words);
     std::reverse(words.begin(), words.end());  // CLI11 expects the last word first
     try {

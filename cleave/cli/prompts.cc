@@ -1,14 +1,20 @@
 #include "cleave/cli/prompts.h"
 
+#include <array>
+#include <iostream>
+#include <iterator>
 #include <string_view>
 
 #include "cleave/base/error.h"
 #include "cleave/cli/check.h"
+#include "cleave/comm/bootstrap/environment.h"
 #include "cleave/file/file.h"
 #include "cleave/text/json.h"
 
 namespace cleave::cli {
 namespace {
+
+constexpr uint64_t kMostBytes = uint64_t{64} << 20;
 
 void add_json_prompt(const Json& row, GenerateOptions* options) {
   for (const char* key : {"prompt", "text"}) {
@@ -23,12 +29,33 @@ void add_json_prompt(const Json& row, GenerateOptions* options) {
   if (prompt.empty()) ids.fail("expected at least one id");
 }
 
+std::string read_prompts(const std::string& path) {
+  require_file("--prompt-file", path);
+  return read_file(path, kMostBytes);
+}
+
+/// Only rank 0 of a launcher has the terminal or pipe.
+std::string read_stdin() {
+  CLEAVE_CHECK(!read_environment(), Code::kUsage,
+               "--prompt-file - reads stdin, which the ranks of a launcher do not share; give a "
+               "file");
+  announce_stdin();
+  std::string text;
+  std::array<char, 1 << 16> block{};
+  while (std::cin.read(block.data(), std::ssize(block)) || std::cin.gcount() > 0) {
+    text.append(block.data(), static_cast<size_t>(std::cin.gcount()));
+    CLEAVE_CHECK(text.size() <= kMostBytes, Code::kFormat, "stdin has more than ", kMostBytes >> 20,
+                 " MiB of prompts");
+  }
+  return text;
+}
+
 }  // namespace
 
 void read_prompt_file(GenerateOptions* options) {
-  const std::string& path = options->prompt_file;
-  require_file("--prompt-file", path);
-  const std::string text = read_file(path, uint64_t{64} << 20);
+  const bool is_stdin = options->prompt_file == "-";
+  const std::string path = is_stdin ? "stdin" : options->prompt_file;
+  const std::string text = is_stdin ? read_stdin() : read_prompts(path);
   const bool is_jsonl = path.ends_with(".jsonl");
   std::string_view rest = text;
   for (int line = 1; !rest.empty(); ++line) {

@@ -10,9 +10,13 @@
 #include "cleave/chat/chat_reader.h"
 #include "cleave/cli/check.h"
 #include "cleave/cli/command.h"
+#include "cleave/cli/library.h"
 #include "cleave/cli/shared_flags.h"
 #include "cleave/file/file.h"
+#include "cleave/file/hub_cache.h"
 #include "cleave/file/latest.h"
+#include "cleave/format/gguf.h"
+#include "cleave/model/gguf/tokenizer.h"
 #include "cleave/text/jsonl.h"
 #include "cleave/tokenizer/tokenizer.h"
 
@@ -43,6 +47,7 @@ std::string input(const Options& options) {
     require_file("--file", options.file);
     return read_file(options.file);
   }
+  announce_stdin();
   return {std::istreambuf_iterator<char>(std::cin), {}};
 }
 
@@ -87,9 +92,9 @@ std::string quoted(const std::string& text) {
 
 void print(const Tokenizer& tokenizer, const Tokens& tokens) {
   std::cout << "tokenizer   " << tokenizer.kind() << ", " << tokenizer.vocab_size() << " tokens\n"
-            << "text        " << tokens.text.size() << " bytes, " << num_characters(tokens.text)
-            << " characters\n"
-            << "count       " << tokens.ids.size() << " tokens\n"
+            << "text        " << counted(tokens.text.size(), "byte") << ", "
+            << counted(num_characters(tokens.text), "character") << '\n'
+            << "count       " << counted(tokens.ids.size(), "token") << '\n'
             << "ids        ";
   for (const int64_t id : tokens.ids) std::cout << ' ' << id;
   std::cout << "\ntokens     ";
@@ -109,23 +114,49 @@ void print_chat(const Tokenizer& tokenizer, const TokenizedChat& chat, const std
     std::cout << row.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
     return;
   }
-  std::cout << place << ": " << chat.ids.size() << " tokens, " << trained << " trained (+)\n";
+  std::cout << place << ": " << counted(chat.ids.size(), "token") << ", " << trained
+            << " trained (+)\n";
   for (size_t i = 0; i < chat.ids.size(); ++i) {
     std::cout << (chat.is_trained[i] ? "+ " : "  ") << std::setw(7) << chat.ids[i] << ' '
               << quoted(tokenizer.token(chat.ids[i]).value_or("")) << '\n';
   }
 }
 
+/// The folder or GGUF file of the tokenizer; "" for bytes.
+std::string place_of(const std::string& tokenizer) {
+  if (tokenizer == "bytes") return "";
+  return resolve_run_folder(local_model(tokenizer, "--tokenizer")).string();
+}
+
+/// Only the library reads the tokenizer of a GGUF file.
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& place) {
+  if (place.empty()) return byte_tokenizer();
+  if (!is_gguf(place)) return load_tokenizer(place);
+  std::shared_ptr<const Tokenizer> tokenizer;
+  library_function<decltype(cleave_load_tokenizer)>("cleave_load_tokenizer")(place, tokenizer);
+  return tokenizer;
+}
+
+std::shared_ptr<const ChatTemplate> open_template(const std::string& wanted,
+                                                  const std::string& place,
+                                                  const Tokenizer& tokenizer) {
+  if (!wanted.empty() || !is_gguf(place)) {
+    return load_chat_template(wanted, place, tokenizer, kTrainingTime);
+  }
+  std::shared_ptr<const ChatTemplate> found;
+  library_function<decltype(cleave_load_chat_template)>("cleave_load_chat_template")(
+      place, tokenizer, found);
+  return found;
+}
+
 /// Prints the tokens of each conversation of a file.
-void print_chats(const Tokenizer& tokenizer, const Options& options) {
+void print_chats(const Tokenizer& tokenizer, const std::string& place, const Options& options) {
   require_file("--chat", options.chat);
   require_chat_template(options.chat_template);
-  const std::string folder =
-      options.tokenizer == "bytes" ? "" : resolve_run_folder(options.tokenizer).string();
   ChatReader reader(
       // Not owned.
       {std::shared_ptr<const Tokenizer>(), &tokenizer},
-      {.chat_template = load_chat_template(options.chat_template, folder, tokenizer, kTrainingTime),
+      {.chat_template = open_template(options.chat_template, place, tokenizer),
        .train_on_all = options.train_on == "all"});
   JsonLines rows(options.chat);
   while (const std::optional<Json> row = rows.next()) {
@@ -156,11 +187,10 @@ Command tokenize_command() {
             define(flags, *options);
             return [options] {
               require_tokenizer(options->tokenizer);
-              const auto tokenizer = options->tokenizer == "bytes"
-                                         ? byte_tokenizer()
-                                         : load_tokenizer(resolve_run_folder(options->tokenizer));
+              const std::string place = place_of(options->tokenizer);
+              const auto tokenizer = open_tokenizer(place);
               if (!options->chat.empty()) {
-                print_chats(*tokenizer, *options);
+                print_chats(*tokenizer, place, *options);
                 return 0;
               }
               const Tokens tokens = tokenized(*tokenizer, input(*options), options->special);

@@ -78,12 +78,14 @@ class ChatDataset final : public Dataset {
 
 std::string ChatCounts::warning(int64_t seq_len) const {
   if (truncated == 0) return {};
-  std::string text =
-      str(truncated, " of ", conversations, " conversations are longer than --seq-len ", seq_len,
-          " and are truncated: ", truncated_tokens, " of ", tokens,
-          " tokens are not used (the first: ", first, ")");
+  const bool is_one = truncated == 1;
+  std::string text = str(truncated, " of ", counted(conversations, "conversation"),
+                         is_one ? " is" : " are", " longer than --seq-len ", seq_len,
+                         is_one ? " and is" : " and are", " truncated: ", truncated_tokens, " of ",
+                         tokens, " tokens are not used (the first: ", first, ")");
   if (left_out > 0)
-    text += str("; ", left_out, " of them are left out, because no trained token is left");
+    text += str("; ", left_out, " of them ", left_out == 1 ? "is" : "are",
+                " left out, because no trained token is left");
   return text;
 }
 

@@ -61,7 +61,7 @@ TEST(Chats, LongConversations_AreTruncatedAndCounted) {
   EXPECT_EQ(counts.warning(4),
             "2 of 3 conversations are longer than --seq-len 4 and are truncated: 7 of 18 tokens "
             "are not used (the first: " +
-                file + ":1); 1 of them are left out, because no trained token is left");
+                file + ":1); 1 of them is left out, because no trained token is left");
   ChatCounts none;
   const Error error = thrown_by([&] { (void)chat_dataset(options_for(file, 1), {}, &none); });
   EXPECT_EQ(error.code(), Code::kUsage);
@@ -90,6 +90,17 @@ TEST(Chats, BadRows_NameFileAndLine) {
   const Error error = thrown_by([&] { (void)chat_dataset(options_for(file, 8), {}, &counts); });
   EXPECT_EQ(error.code(), Code::kFormat);
   EXPECT_THAT(error.what(), HasSubstr(file + ":3: the row has \"instruction\""));
+}
+
+TEST(Chats, RowOfText_NamesTheRowThatItDiffersFrom) {
+  const TempFolder folder;
+  const std::string file = written(folder, R"({"prompt": "a", "completion": "b"})"
+                                           "\n"
+                                           R"({"text": "a"})"
+                                           "\n");
+  ChatCounts counts;
+  EXPECT_THAT(thrown_by([&] { (void)chat_dataset(options_for(file, 8), {}, &counts); }).what(),
+              HasSubstr(file + ":2: the row is no conversation, unlike " + file + ":1; expected"));
 }
 
 TEST(Chats, OtherFiles_AreNoChats) {

@@ -70,7 +70,9 @@ FileKind file_kind(const std::string& path) {
     if (holds(*first, "input_ids", Json::Type::kArray)) return FileKind::kJsonRows;
     if (holds(*first, "text", Json::Type::kString)) return FileKind::kJsonTexts;
     if (named_jsonl) {
-      first->fail("expected an object with \"text\", \"input_ids\", \"messages\" or \"prompt\"");
+      first->fail(
+          "expected an object with \"text\", \"input_ids\", \"messages\", \"prompt\" and "
+          "\"completion\", or \"instruction\" and \"output\"");
     }
   } catch (const Error& error) {
     if (named_jsonl || error.code() != Code::kFormat) throw;  // else a text that begins with {
@@ -90,7 +92,14 @@ void for_each_document(const std::string& path, FileKind kind,
     return visit(text);
   }
   JsonLines lines(path);
-  while (const std::optional<Json> line = lines.next()) visit(line->at("text").as_string());
+  while (const std::optional<Json> line = lines.next()) {
+    if (!holds(*line, "text", Json::Type::kString)) {
+      line->fail(
+          "expected an object with \"text\", as in the first row; put other rows into "
+          "another file");
+    }
+    visit(line->at("text").as_string());
+  }
 }
 
 }  // namespace cleave

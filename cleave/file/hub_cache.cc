@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <iterator>
 #include <system_error>
 
 #include "cleave/base/error.h"
@@ -43,10 +44,15 @@ bool is_hub_name(const std::string& name) {
   if (slash == std::string::npos) return false;
   const std::string_view text = name;
   if (!is_hub_word(text.substr(0, slash)) || !is_hub_word(text.substr(slash + 1))) return false;
+  constexpr std::string_view kFiles[] = {".json", ".gguf", ".safetensors", ".bin", ".pt", ".pth"};
   const std::string extension = fs::path(name).extension();
+  if (std::find(std::begin(kFiles), std::end(kFiles), extension) != std::end(kFiles)) return false;
   std::error_code ignored;  // a path that cannot be accessed exists
-  return extension != ".json" && extension != ".gguf" &&
-         fs::status(name, ignored).type() == fs::file_type::not_found;
+  return fs::status(name, ignored).type() == fs::file_type::not_found;
+}
+
+fs::path local_model(const std::string& given, std::string_view what) {
+  return is_hub_name(given) ? hub_model(given, what) : fs::path(given);
 }
 
 fs::path hub_model(const std::string& name, std::string_view what) {

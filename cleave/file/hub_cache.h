@@ -6,7 +6,7 @@
 namespace cleave {
 
 /// Whether `name` is no existing path but has the form of a model on the Hugging Face Hub, ORG/NAME
-/// ("Qwen/Qwen3-0.6B").
+/// ("Qwen/Qwen3-0.6B"). A name that ends as a model file does is a path.
 bool is_hub_name(const std::string& name);
 
 /// The folder of a model's main revision in the local Hugging Face cache, which is $HF_HUB_CACHE,
@@ -14,5 +14,8 @@ bool is_hub_name(const std::string& name);
 /// huggingface_hub. Nothing is downloaded: if the model is not there, Error(kIo) names the command
 /// that downloads it. `what` is the subject of the message.
 std::filesystem::path hub_model(const std::string& name, std::string_view what = "model");
+
+/// hub_model() if `given` is a hub name, otherwise `given`.
+std::filesystem::path local_model(const std::string& given, std::string_view what = "model");
 
 }  // namespace cleave

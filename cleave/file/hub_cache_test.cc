@@ -92,11 +92,21 @@ TEST_F(HubCache, ModelThatIsNotThere_IsRefusedWithTheCommandThatDownloadsIt) {
   EXPECT_EQ(thrown_by([] { (void)hub_model("org/name"); }).code(), Code::kFormat);
 }
 
+TEST_F(HubCache, LocalModel_IsTheCachesFolderOrThePath) {
+  set("HF_HUB_CACHE", folder_ / "cache");
+  EXPECT_EQ(local_model("org/name.gguf"), "org/name.gguf");
+  EXPECT_EQ(local_model(folder_.path()), folder_.path());
+  EXPECT_THAT(thrown_by([] { (void)local_model("org/name", "--tokenizer"); }).what(),
+              HasSubstr("--tokenizer org/name: no such folder"));
+  const fs::path snapshot = make_model(folder_ / "cache");
+  EXPECT_EQ(local_model("org/name"), snapshot);
+}
+
 TEST_F(HubCache, OnlyOrgSlashName_IsAName) {
   EXPECT_TRUE(is_hub_name("Qwen/Qwen3-0.6B"));
   EXPECT_TRUE(is_hub_name("org_1/a.b"));
-  for (const char* other :
-       {"gpt2", "a/b/c", "/a", "a/", "../a", "./a", "a b/c", "-a/b", "a/b.json", "a/b.gguf", ""}) {
+  for (const char* other : {"gpt2", "a/b/c", "/a", "a/", "../a", "./a", "a b/c", "-a/b", "a/b.json",
+                            "a/b.gguf", "a/b.safetensors", "a/b.bin", ""}) {
     EXPECT_FALSE(is_hub_name(other)) << other;
   }
   EXPECT_FALSE(is_hub_name("/proc"));

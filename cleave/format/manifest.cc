@@ -386,7 +386,7 @@ std::vector<std::string> find_damage(const fs::path& folder, VerifyShare share) 
   return problems;
 }
 
-void require_intact(const fs::path& folder, VerifyShare share) {
+void require_intact(const fs::path& folder, VerifyShare share, std::string_view remedy) {
   const std::vector<std::string> problems = find_damage(folder, share);
   if (problems.empty()) return;
   constexpr size_t kShown = 4;
@@ -395,7 +395,7 @@ void require_intact(const fs::path& folder, VerifyShare share) {
     text += (i == 0 ? "" : "; ") + problems[i];
   }
   if (problems.size() > kShown) text += str("; and ", problems.size() - kShown, " more");
-  throw Error(Code::kFormat, text);
+  throw Error(Code::kFormat, str(text, "; ", remedy));
 }
 
 }  // namespace cleave

@@ -39,7 +39,8 @@ struct VerifyShare {
 /// if it is missing or a file cannot be read.
 std::vector<std::string> find_damage(const std::filesystem::path& folder, VerifyShare share = {});
 
-/// Throws Error(kFormat) with the first problems that find_damage() returns.
-void require_intact(const std::filesystem::path& folder, VerifyShare share = {});
+/// Throws Error(kFormat) with the first problems that find_damage() returns, and the remedy.
+void require_intact(const std::filesystem::path& folder, VerifyShare share = {},
+                    std::string_view remedy = "restore it, or use another checkpoint");
 
 }  // namespace cleave

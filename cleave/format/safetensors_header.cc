@@ -10,6 +10,8 @@
 namespace cleave {
 namespace {
 
+constexpr std::string_view kRemedy = "; get the file again, or use another checkpoint";
+
 constexpr size_t kMaxDims = 64;
 
 std::map<std::string, std::string> read_metadata(const Json& json) {
@@ -73,12 +75,12 @@ void check_coverage(std::vector<StoredTensor>& tensors, uint64_t data_begin, uin
     covered = tensor.end;
     CLEAVE_CHECK(covered <= file_size - data_begin, Code::kFormat, source, ": tensor '",
                  tensor.name, "' ends at byte ", covered, " of the data; the file has ",
-                 file_size - data_begin, " bytes of data, it is truncated");
+                 file_size - data_begin, " bytes of data, it is truncated", kRemedy);
     tensor.begin += data_begin;
     tensor.end += data_begin;
   }
   CLEAVE_CHECK(covered == file_size - data_begin, Code::kFormat, source, " has ",
-               file_size - data_begin, " bytes of data; its tensors need ", covered);
+               file_size - data_begin, " bytes of data; its tensors need ", covered, kRemedy);
 }
 
 }  // namespace
@@ -86,14 +88,14 @@ void check_coverage(std::vector<StoredTensor>& tensors, uint64_t data_begin, uin
 uint64_t safetensors_header_size(const std::byte* first8, uint64_t file_size,
                                  const std::string& source) {
   CLEAVE_CHECK(file_size >= 8, Code::kFormat, source, " has ", file_size,
-               " bytes; a safetensors file has at least 8, it is truncated");
+               " bytes; a safetensors file has at least 8, it is truncated", kRemedy);
   uint64_t size = 0;
   for (size_t i = 8; i-- > 0;) size = size << 8 | static_cast<uint64_t>(first8[i]);
   CLEAVE_CHECK(size > 0 && size <= kMaxSafetensorsHeader, Code::kFormat, source, ": header of ",
                size, " bytes; expected 1 to ", kMaxSafetensorsHeader,
                ", perhaps this is not a safetensors file");
   CLEAVE_CHECK(size <= file_size - 8, Code::kFormat, source, ": header of ", size,
-               " bytes; the file has ", file_size, " in total, it is truncated");
+               " bytes; the file has ", file_size, " in total, it is truncated", kRemedy);
   return size;
 }
 

@@ -16,17 +16,25 @@ namespace cleave {
 namespace {
 
 std::atomic<bool> is_interrupted{false};
+std::atomic<bool> is_prompting{false};  // a terminal shows the prompt
 
+constexpr char kPrompt[] = "> ";
+
+/// The terminal has discarded the line that was typed. The handler shows the prompt again, because
+/// another thread than the one that waits for input may get the signal.
 extern "C" void on_interrupt(int /*signal*/) {
   is_interrupted = true;
+  constexpr char kAgain[] = "\nCtrl-D ends the chat\n> ";
+  if (is_prompting) (void)!::write(STDOUT_FILENO, kAgain, sizeof(kAgain) - 1);
 }
 
-/// While it lives, SIGINT only sets is_interrupted, and ends a wait for input.
+/// While it lives, SIGINT ends no wait for input and not the program: it sets is_interrupted.
 class InterruptGuard {
  public:
   InterruptGuard() {
     struct sigaction action = {};
     action.sa_handler = on_interrupt;
+    action.sa_flags = SA_RESTART;
     sigaction(SIGINT, &action, &before_);
   }
   ~InterruptGuard() { sigaction(SIGINT, &before_, nullptr); }
@@ -44,30 +52,23 @@ void write(const std::string& text) {
                "stdout: cannot be written: ", std::generic_category().message(errno));
 }
 
-/// The next line of stdin; nullopt at its end. A terminal shows a prompt; SIGINT there starts a new
-/// line.
+/// The next line of stdin; nullopt at its end. A terminal shows a prompt.
 std::optional<std::string> next_line() {
   const bool is_terminal = isatty(STDIN_FILENO) != 0;
-  while (true) {
-    if (is_terminal) write("> ");
-    char* buffer = nullptr;
-    size_t capacity = 0;
-    errno = 0;
-    const ssize_t size = ::getline(&buffer, &capacity, stdin);
-    std::string line = size > 0 ? std::string(buffer, static_cast<size_t>(size)) : "";
-    std::free(buffer);  // NOLINT(cppcoreguidelines-no-malloc): getline allocates
-    if (size >= 0) {
-      while (line.ends_with('\n') || line.ends_with('\r')) line.pop_back();
-      return line;
-    }
-    if (errno != EINTR) {
-      if (is_terminal) write("\n");
-      return std::nullopt;
-    }
-    std::clearerr(stdin);
-    is_interrupted = false;
-    write("\n");
+  is_prompting = is_terminal;
+  if (is_terminal) write(kPrompt);
+  char* buffer = nullptr;
+  size_t capacity = 0;
+  const ssize_t size = ::getline(&buffer, &capacity, stdin);
+  is_prompting = false;
+  std::string line = size > 0 ? std::string(buffer, static_cast<size_t>(size)) : "";
+  std::free(buffer);  // NOLINT(cppcoreguidelines-no-malloc): getline allocates
+  if (size < 0) {
+    if (is_terminal) write("\n");
+    return std::nullopt;
   }
+  while (line.ends_with('\n') || line.ends_with('\r')) line.pop_back();
+  return line;
 }
 
 /// One chat with a model.
@@ -85,12 +86,13 @@ class Chat {
   }
 
   void run() {
+    std::optional<InterruptGuard> guard;
     if (isatty(STDIN_FILENO) != 0) {
+      guard.emplace();
       log_info(
           "Type a message. /reset forgets the conversation, /system TEXT sets the system "
-          "message, Ctrl-C stops an answer, Ctrl-D ends.");
+          "message, Ctrl-C stops an answer, Ctrl-D ends the chat.");
     }
-    const InterruptGuard guard;
     while (const std::optional<std::string> line = next_line()) {
       if (line->empty()) continue;
       if (line->starts_with('/')) {
@@ -98,6 +100,14 @@ class Chat {
       } else {
         answer(*line);
       }
+    }
+  }
+
+  /// Answers each message in a conversation of its own.
+  void run(const std::vector<std::string>& messages) {
+    for (const std::string& message : messages) {
+      history_.reset();
+      answer(message);
     }
   }
 
@@ -127,7 +137,8 @@ class Chat {
     }
     if (dropped > 0) {
       log_warning("the conversation does not fit into the model's ", positions_,
-                  " positions; the oldest ", dropped, " messages are dropped");
+                  " positions; the oldest ", counted(dropped, "message"),
+                  dropped == 1 ? " is dropped" : " are dropped");
     }
     const std::string text = generated(prompt);
     history_.add("assistant", text);
@@ -248,6 +259,10 @@ Ids ChatHistory::prompt(int64_t limit, int64_t positions, int64_t* dropped) {
 
 void run_chat(ChatModel chat) {
   Chat(chat).run();
+}
+
+void answer_each(ChatModel chat, const std::vector<std::string>& messages) {
+  Chat(chat).run(messages);
 }
 
 }  // namespace cleave

@@ -71,8 +71,12 @@ struct ChatModel {
 };
 
 /// Reads messages from stdin, one per line, and prints the answers on stdout until the input ends.
-/// Lines that begin with / are commands: /reset, /system TEXT. SIGINT ends the answer that is being
-/// made. Throws Error(kFormat) if the template fails.
+/// Lines that begin with / are commands: /reset, /system TEXT. If stdin is a terminal, SIGINT ends
+/// the answer that is being made, not the chat. Throws Error(kFormat) if the template fails.
 void run_chat(ChatModel chat);
+
+/// Prints the answer to each message, which is the first of a conversation of its own. Throws
+/// Error(kFormat) if the template fails.
+void answer_each(ChatModel chat, const std::vector<std::string>& messages);
 
 }  // namespace cleave

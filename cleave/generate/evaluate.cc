@@ -61,7 +61,7 @@ void print_accuracy(const EvalSum& result, bool json) {
     log_info(row.dump());
   } else {
     log_info("loss ", result.loss(), "  accuracy ", result.accuracy(), "  (", result.num_right,
-             " of ", result.num_labels, " sequences)");
+             " of ", counted(result.num_labels, "sequence"), ")");
   }
 }
 

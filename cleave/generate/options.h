@@ -11,7 +11,7 @@ namespace cleave {
 /// Options of all commands that run a model. This file is free of libtorch.
 struct RunOptions : MachineOptions {
   std::string model;      ///< folder of a model or of a run
-  std::string tokenizer;  ///< "bytes" or a folder; empty = the model's
+  std::string tokenizer;  ///< "bytes", or a folder or file; empty = the model's
   int tp = 0;             ///< 0 = all ranks of the launcher, 1 without one
   std::string dtype;      ///< empty = that of the files
   bool json = false;
@@ -37,7 +37,7 @@ struct GenerateOptions : RunOptions {
   std::optional<int64_t> eos_id;  ///< default: the model's
   std::vector<std::string> stop;  ///< texts that end a sequence
   bool stream = true;
-  bool chat = false;  ///< answers messages from stdin; max_new_tokens is per answer
+  bool chat = false;  ///< answers the prompts, or messages from stdin; max_new_tokens is per answer
 };
 
 /// Options of `cleave eval`.
@@ -119,10 +119,14 @@ inline std::vector<Section> sections(GenerateOptions& o) {
            {model_folder(&o.model),
             {&o.prompts, "prompt", "TEXT", "text to continue; may be repeated", "", Each{}},
             {&o.prompt_file, "prompt-file", "FILE",
-             "one prompt per line; .jsonl: objects with \"prompt\", \"text\" or \"input_ids\""},
+             "one prompt per line, - is stdin; .jsonl: objects with \"prompt\", \"text\" or "
+             "\"input_ids\""},
             {&o.prompt_ids, "prompt-ids", "1,2,3",
              "token ids to continue, without a tokenizer; may be repeated", "", kTokens},
-            {&o.chat, "chat", "", "answer messages from the terminal or stdin", "off"},
+            {&o.chat, "chat", "",
+             "answer with the model's chat template: the prompts, or messages from the terminal or "
+             "stdin",
+             "off"},
             tokenizer(&o.tokenizer)}},
           {"decoding", search_rows(o)},
           {"sampling", sampling_rows(o)},

@@ -158,7 +158,7 @@ void run_rank(const Program& program, const Axis& tp) {
   truncated.warn();
 }
 
-/// Answers messages from stdin.
+/// Answers the prompts, or without any the messages from stdin.
 void answer_messages(const GenerateOptions& options) {
   const Runnable runnable(options.model, options.dtype, options.device);
   const auto tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/true);
@@ -174,7 +174,12 @@ void answer_messages(const GenerateOptions& options) {
         CLEAVE_CHECK(tp.size() == 1, Code::kUsage, "--chat runs on one rank, not on ", tp.size());
         const auto model = runnable.load(tp);
         choose_threads(*model, options.threads_per_rank);
-        run_chat({*model, tp, tokenizer, chat_template, settings});
+        const ChatModel chat{*model, tp, tokenizer, chat_template, settings};
+        if (options.prompts.empty()) {
+          run_chat(chat);
+        } else {
+          answer_each(chat, options.prompts);
+        }
       });
 }
 

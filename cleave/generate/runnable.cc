@@ -9,6 +9,7 @@
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/comm/diagnostics/flight_file.h"
+#include "cleave/file/hub_cache.h"
 #include "cleave/file/latest.h"
 #include "cleave/format/manifest.h"
 #include "cleave/generate/rank_weights.h"
@@ -83,7 +84,8 @@ Runnable::Runnable(const std::string& path, const std::string& dtype, const std:
 
 std::string Runnable::tokenizer_folder(const std::string& wanted) const {
   if (wanted == "bytes") return {};
-  return wanted.empty() ? folder_.path : resolve_run_folder(wanted).string();
+  if (wanted.empty()) return folder_.path;
+  return resolve_run_folder(local_model(wanted, "--tokenizer")).string();
 }
 
 std::shared_ptr<const Tokenizer> Runnable::tokenizer(const std::string& wanted,

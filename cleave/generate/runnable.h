@@ -32,7 +32,7 @@ class Runnable {
   [[nodiscard]] Task task() const { return task_; }
   [[nodiscard]] at::ScalarType dtype() const { return dtype_; }
   /// The folder or GGUF file of the tokenizer `wanted`: the model's for "", that of a run's newest
-  /// checkpoint for a run folder; "" for "bytes".
+  /// checkpoint for a run folder, that of the Hugging Face cache for ORG/NAME; "" for "bytes".
   [[nodiscard]] std::string tokenizer_folder(const std::string& wanted) const;
   /// The tokenizer: "bytes", that of a folder, or with "" that of the model folder. Null if the
   /// model folder has none; throws Error(kUsage) then if `is_needed`.

@@ -37,14 +37,15 @@ inline Row plan(std::string* target) {
 
 /// --plain-kernels.
 inline Row plain_kernels(std::string* target) {
-  return {target,
-          "plain-kernels",
-          "LIST",
-          "use libtorch for these kernels: attention,norm,gate,rotary,loss,few-rows,panels,adam, "
-          "or all",
-          "none",
-          {},
-          kMustMatch};
+  return {
+      target,
+      "plain-kernels",
+      "LIST",
+      "use libtorch for these kernels, with commas and no spaces between them: attention, norm, "
+      "gate, rotary, loss, few-rows, panels, adam; or all",
+      "none",
+      {},
+      kMustMatch};
 }
 
 /// The options of MachineOptions.

@@ -33,12 +33,13 @@ constexpr MetaName kMetaNames[] = {{"model.embed_tokens.", "tok_embeddings."},
 }  // namespace
 
 ModelFolder ModelFolder::open(const std::string& given) {
-  const std::string path = is_hub_name(given) ? hub_model(given).string() : given;
+  const std::string path = local_model(given).string();
   if (is_gguf(path)) {
     return {.path = path, .config = config_from_gguf(Gguf::open(path)), .stem = "model"};
   }
   CLEAVE_CHECK(fs::is_directory(path), Code::kIo, "model folder ", path,
-               " does not exist; give a folder with config.json, a run's --out folder, or a GGUF "
+               fs::exists(path) ? " is a file" : " does not exist",
+               "; give a folder with config.json, a run's --out folder, or a GGUF "
                "file");
   const fs::path folder = resolve_run_folder(path);
   if (fs::exists(folder / "config.json")) {

@@ -78,6 +78,13 @@ TEST(ModelFolder, LatestThatIsNotACheckpointName_IsRefusedWithoutWaiting) {
   EXPECT_THROW(ModelFolder::open(folder.path().string()), Error);
 }
 
+TEST(ModelFolder, FileOfAnotherKind_IsRefusedAsAFile) {
+  const test::TempFolder folder;
+  write_atomic(folder / "a.txt", "a");
+  EXPECT_THAT(test::thrown_by([&] { ModelFolder::open(folder / "a.txt"); }).what(),
+              HasSubstr("a.txt is a file; give a folder with config.json"));
+}
+
 TEST(ModelFolder, MetasEmbeddingThatIsNotAMatrix_IsRefused) {
   const test::TempFolder folder;
   write_atomic(folder / "params.json", R"({"dim": 64, "n_layers": 1, "n_heads": 4})");

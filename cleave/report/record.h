@@ -11,6 +11,9 @@ namespace cleave {
 inline constexpr std::string_view kRecordName = "report.json";
 inline constexpr std::string_view kMetricsName = "metrics.jsonl";
 
+/// The setting of a record that says when the run saves: "every 100 steps and at the end".
+inline constexpr std::string_view kSavesSetting = "checkpoints";
+
 /// Names with their displayed values, in display order: {"dtype", "bf16"}.
 using NamesAndValues = std::vector<std::pair<std::string, std::string>>;
 

@@ -205,11 +205,10 @@ TEST(ClassifierFromMaskedLm, TaskThatTheFamilyLacks_IsRefused) {
 
 TEST(TaskLine, ManyNames_AreCountedAndShortened) {
   const auto model = make_model(classifier());
-  EXPECT_EQ(
-      task_line(*model, {.fresh = kHeadAndPooler, .left_out = {"cls.predictions.bias"}}),
-      "task    classify: 4 of 41 weights are newly initialized (bert.pooler.dense.bias, "
-      "bert.pooler.dense.weight, classifier.bias and 1 more), 1 tensors of the folder are not "
-      "used (cls.predictions.bias)");
+  EXPECT_EQ(task_line(*model, {.fresh = kHeadAndPooler, .left_out = {"cls.predictions.bias"}}),
+            "task    classify: 4 of 41 weights are newly initialized (bert.pooler.dense.bias, "
+            "bert.pooler.dense.weight, classifier.bias and 1 more), 1 tensor of the folder is not "
+            "used (cls.predictions.bias)");
 }
 
 // Oracle: the hidden states of the masked-LM model; golden_test.cc compares its scores with those

@@ -104,7 +104,26 @@ TEST(Resume, SeedOf64Bits_IsRestoredAndAnotherOneIsReported) {
   cleave_train(o);
   EXPECT_EQ(warnings_of(resumed(o, 5)), "");
   o.seed = 7;
-  EXPECT_THAT(warnings_of(resumed(o, 6)), HasSubstr("was started with --seed 9223372036854775809"));
+  o.data = {std::string(CLEAVE_SOURCE_DIR) + "/README.md"};
+  const std::string warnings = warnings_of(resumed(o, 6));
+  EXPECT_THAT(warnings, HasSubstr("was started with --seed 9223372036854775809"));
+  EXPECT_THAT(warnings, HasSubstr("was started on other data"));
+}
+
+TEST(Resume, FromADamagedCheckpoint_NamesAnOlderOne) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  o.save_every = 2;
+  cleave_train(o);
+  std::ofstream(o.out + "/step_00000004/model.safetensors", std::ios::app) << "x";
+  const Error error = test::thrown_by([&] { cleave_train(resumed(o, 5)); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("; restore it, or resume from an older one: write "
+                                      "step_00000002 into " +
+                                      o.out + "/latest"));
+  fs::remove_all(o.out + "/step_00000002");
+  EXPECT_THAT(test::thrown_by([&] { cleave_train(resumed(o, 5)); }).what(),
+              HasSubstr("; restore it, or start again in another folder"));
 }
 
 TEST(Resume, InAnotherOrderOfData_IsReported) {

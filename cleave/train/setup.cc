@@ -35,7 +35,7 @@ Json with_key(const Json& config, const std::string& key, const nlohmann::ordere
 void choose_tokenizer(TrainSetup& setup) {
   const std::string& wanted = setup.options.tokenizer;
   if (!wanted.empty() && wanted != "bytes") {
-    setup.tokenizer_folder = resolve_run_folder(wanted);
+    setup.tokenizer_folder = resolve_run_folder(local_model(wanted, "--tokenizer"));
   } else if (wanted.empty() && setup.folder && has_model_tokenizer(setup.folder->path)) {
     setup.tokenizer_folder = setup.folder->path;
   }
@@ -248,7 +248,10 @@ void choose_optimizer(TrainSetup& setup) {
 /// that a job that a scheduler starts again needs only one command.
 std::optional<fs::path> checkpoint_of_run(const std::string& out) {
   auto checkpoint = checkpoint_to_resume(out);
-  CLEAVE_CHECK(checkpoint || list_checkpoints(out).size() < 2, Code::kFormat, out,
+  const std::vector<fs::path> all = checkpoint ? std::vector<fs::path>{} : list_checkpoints(out);
+  CLEAVE_CHECK(all.size() != 1, Code::kFormat, all.empty() ? "" : all.front().string(),
+               ", the only checkpoint, is damaged; restore it, or start again in another folder");
+  CLEAVE_CHECK(all.empty(), Code::kFormat, out,
                " has checkpoints and no file `latest`, and the newest is damaged; write the name "
                "of an intact one into ",
                (fs::path(out) / kLatestName).string());
@@ -314,9 +317,10 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   check_length(setup, model->facts());
   choose_optimizer(setup);
   choose_chat_template(setup, *model);
-  // Before the data is read and its tokens are written, if the length of its sequences is known.
+  // Before the data is read and its tokens are written. If its sequences have their own lengths,
+  // the shortest ones show whether the weights fit.
   const bool is_known = packs_text(setup, *model);
-  if (is_known) plan_step(setup, options.seq_len);
+  plan_step(setup, is_known ? options.seq_len : std::max<int64_t>(2, setup.layout.tp));
   setup.data = open_data(setup, options.data, *model);
   if (!options.eval_data.empty()) {
     setup.eval_data = open_data(setup, options.eval_data, *model);
@@ -325,7 +329,8 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   setup.batches = batch_rules(*model, setup.tokenizer.get(), setup.data->is_text(), options.seed);
   choose_steps(setup);
   setup.files = carried_files(setup);
-  if (!is_known) plan_step(setup, longest_sequence(*setup.data));
+  // A forecast that failed once would fail again.
+  if (!is_known && setup.planned) plan_step(setup, longest_sequence(*setup.data));
   return setup;
 }
 

@@ -139,8 +139,40 @@ TEST_F(Setup, ResumeWithoutLatestAndWithADamagedNewestCheckpoint_IsRefused) {
   o.resume = true;
   const Error error = thrown_by([&] { make_setup(o, 0); });
   EXPECT_EQ(error.code(), Code::kFormat);
+  std::filesystem::remove_all(folder_ / "out/step_00000002");
+  const Error only = thrown_by([&] { make_setup(o, 0); });
+  EXPECT_EQ(only.code(), Code::kFormat);
+  EXPECT_EQ(std::string(only.what()),
+            (folder_ / "out/step_00000001").string() +
+                ", the only checkpoint, is damaged; restore it, or start again in another folder");
   EXPECT_THAT(error.what(), HasSubstr("has checkpoints and no file `latest`, and the newest is "
                                       "damaged; write the name of an intact one into"));
+}
+
+// The second row would be refused when it is read.
+TEST_F(Setup, WeightsThatDoNotFitIntoMemory_AreRefusedBeforeTheDataIsRead) {
+  auto config = nlohmann::json::parse(llama_config());
+  config["hidden_size"] = 1 << 19;
+  config["intermediate_size"] = 1 << 20;  // 2 layers with 6 TB of weights each
+  std::ofstream(folder_ / "huge.json") << config.dump();
+  std::ofstream(folder_ / "rows.jsonl") << "{\"input_ids\": [1, 2]}\n{\"input_ids\": 1}\n";
+  EXPECT_EQ(thrown_by([&] { make_setup(options("sizes.json", "rows.jsonl"), 0); }).code(),
+            Code::kFormat);
+  EXPECT_EQ(thrown_by([&] { make_setup(options("huge.json", "rows.jsonl"), 0); }).code(),
+            Code::kMemory);
+}
+
+TEST_F(Setup, ChatsWithOtherFiles_AreRefusedByNameInAnyOrder) {
+  TrainOptions o = options("sizes.json", "text.txt");
+  const std::string text = folder_ / "text.txt", chats = folder_ / "chats.jsonl";
+  for (const auto& files : {std::vector{text, chats}, std::vector{chats, text}}) {
+    o.data = files;
+    const Error error = thrown_by([&] { make_setup(o, 0); });
+    EXPECT_EQ(error.code(), Code::kUsage);
+    EXPECT_EQ(error.what(), chats + " holds conversations, " + text +
+                                " does not; train on the texts first, then on the conversations "
+                                "with the first run as --model");
+  }
 }
 
 TEST_F(Setup, TableForALanguageModel_IsRefusedWithTheRemedy) {

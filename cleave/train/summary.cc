@@ -85,7 +85,9 @@ std::string task_line(Model& model, const LoadResult& loaded) {
   std::string line = str("task    ", model.task(), ": ", loaded.fresh.size(), " of ",
                          model.parameters().size(), " weights are newly initialized");
   if (!loaded.fresh.empty()) line += str(" (", first_of(loaded.fresh), ")");
-  line += str(", ", loaded.left_out.size(), " tensors of the folder are not used");
+  const size_t num_left = loaded.left_out.size();
+  line += str(", ", counted(num_left, "tensor"), " of the folder ", num_left == 1 ? "is" : "are",
+              " not used");
   if (!loaded.left_out.empty()) line += str(" (", first_of(loaded.left_out), ")");
   return line;
 }
@@ -101,19 +103,19 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
   const ModelFacts& f = model.facts();
   const TrainOptions& o = setup.options;
   const std::string kv =
-      f.num_kv_heads == f.num_heads ? "" : str(" (", f.num_kv_heads, " KV heads)");
+      f.num_kv_heads == f.num_heads ? "" : str(" (", counted(f.num_kv_heads, "KV head"), ")");
   std::vector<std::string> lines = {
       str("model   ", model_name, ": ", count_text(static_cast<double>(num_weights(model))),
-          " weights, ", f.num_layers, " layers of width ", f.hidden, ", ", f.num_heads, " heads",
-          kv, ", vocabulary ", f.vocab_size),
+          " weights, ", counted(f.num_layers, "layer"), " of width ", f.hidden, ", ",
+          counted(f.num_heads, "head"), kv, ", vocabulary ", f.vocab_size),
       str("ranks   ", setup.layout.describe(), " as ",
           world.ranks_are_threads() ? "threads" : "processes", ", ", cores_text(), ", ", o.dtype,
           ", ", o.device == "cpu" ? str("matrix products by ", name(gemm())) : "one GPU each"),
-      str("data    ", setup.data->size(), " sequences",
+      str("data    ", counted(setup.data->size(), "sequence"),
           is_packed(*setup.data) ? str(" of ", o.seq_len, " tokens") : "",
           setup.tokenizer ? str(", tokenizer ", setup.tokenizer->kind()) : ", token ids"),
-      str("steps   ", setup.num_steps, " of ", o.batch_size, " sequences, ", o.optimizer, ", lr ",
-          o.lr, ", ", o.schedule)};
+      str("steps   ", setup.num_steps, " of ", counted(o.batch_size, "sequence"), ", ", o.optimizer,
+          ", lr ", o.lr, ", ", o.schedule)};
   if (setup.planned) {
     const StepTime time = step_time(*setup.planned, setup.layout, machine);
     lines.push_back(str("time    at least ", duration_text(time.total()),
@@ -164,6 +166,9 @@ RunRecord run_record(const TrainSetup& setup, const std::string& model_name, Mod
       {"schedule", o.schedule},
       {"weight decay", str(o.weight_decay)},
       {"gradient clipping", str(o.clip)},
+      {std::string(kSavesSetting),
+       o.save_every > 0 ? str("every ", counted(o.save_every, "step"), " and at the end")
+                        : "at the end"},
       {"seed", str(o.seed)}};
   for (const MeshDim& d : mesh.dims()) {
     if (d.size > 1) r.settings.emplace_back("ranks of each " + d.name + " group", groups(mesh, d));

@@ -141,7 +141,7 @@ void Trainer::check_changes(const Json& state) const {
                 " resumes with its own model, ", model_name_);
   }
   for (const std::string& change : changes) log_warning(change);
-  if (changes.empty() && state.string_or("data", "") != to_hex(setup_.data->fingerprint())) {
+  if (state.string_or("data", "") != to_hex(setup_.data->fingerprint())) {
     log_warning("the run in ", o.out, " was started on other data or with another --seq-len; ",
                 "it resumes at step ", done_, " of this data");
   }
@@ -161,8 +161,9 @@ void Trainer::start_log() {
   }
   if (setup_.resumes) log_status("resumed after step ", done_, " from ", setup_.folder->path);
   if (setup_.resumes && done_ >= setup_.num_steps) {
-    log_status("all ", setup_.num_steps,
-               " steps are done; raise --steps or --epochs to train longer");
+    log_status(
+        setup_.num_steps == 1 ? "the only step is" : str("all ", setup_.num_steps, " steps are"),
+        " done; raise --steps or --epochs to train longer");
   }
   if (done_ >= setup_.num_steps) return;
   progress_ = std::make_unique<Progress>(ProgressOptions{

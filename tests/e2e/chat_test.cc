@@ -12,6 +12,7 @@
 
 #include "tests/support/program.h"
 #include "tests/support/python.h"
+#include "tests/support/terminal_program.h"
 #include "tests/support/train_program.h"
 
 namespace cleave::test {
@@ -168,6 +169,38 @@ TEST_F(ChatProgram, Chat_AnswersAsTheTextIsContinued) {
   EXPECT_NE(chat.err.find("there is no command /nothing; expected /reset or /system TEXT"),
             std::string::npos)
       << chat.err;
+}
+
+// Oracle: the same messages on stdin, with a new conversation for each.
+TEST_F(ChatProgram, Prompts_AreAnsweredEachInAConversationOfItsOwn) {
+  (void)losses("run", "chats.jsonl", {"--model", "llama-tiny"});
+  const Words base{"generate", "--model", in("run"), "--chat", "--max-new-tokens", "6"};
+  RunWith with;
+  with.deadline_s = kDeadlineS;
+  with.input = "a\n/reset\nde\n";
+  const RunResult want = run_cleave(base, with);
+  ASSERT_EQ(want.exit_code, 0) << want.err;
+  Words words = base;
+  words.insert(words.end(), {"--prompt", "a", "--prompt", "de"});
+  const RunResult got = run_cleave(words, {.deadline_s = kDeadlineS});
+  EXPECT_EQ(got.exit_code, 0) << got.err;
+  EXPECT_EQ(got.out, want.out);
+}
+
+TEST_F(ChatProgram, CtrlCAtThePrompt_ShowsItAgainAndCtrlDEnds) {
+  (void)losses("run", "chats.jsonl", {"--model", "llama-tiny"});
+  constexpr int kWait = static_cast<int>(kDeadlineS);
+  TerminalProgram chat(
+      {CLEAVE_PROGRAM, "generate", "--model", in("run"), "--chat", "--max-new-tokens", "2"});
+  EXPECT_NE(chat.read_until("> ", kWait).find("Ctrl-D ends the chat."), std::string::npos);
+  chat.type("dropped\x03");
+  EXPECT_NE(chat.read_until("\n> ", kWait).find("\nCtrl-D ends the chat\r\n> "), std::string::npos);
+  chat.type("a\n");
+  const std::string answer = chat.read_until("\n> ", kWait);
+  EXPECT_TRUE(answer.ends_with("\n> ")) << answer;
+  chat.type("\x04");
+  (void)chat.read_until("the end of the program", kWait);
+  EXPECT_EQ(chat.wait(), 0);
 }
 
 // Oracle: the evaluation of the run, whose weights and template the file has.

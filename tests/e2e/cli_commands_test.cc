@@ -10,12 +10,14 @@
 
 #include "tests/e2e/fake_program.h"
 #include "tests/support/level.h"
+#include "tests/support/terminal_program.h"
 #include "tests/support/torch_files.h"
 
 namespace cleave::test {
 namespace {
 
 using nlohmann::json;
+using Words = std::vector<std::string>;
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
@@ -131,6 +133,55 @@ void write_run(const std::filesystem::path& folder) {
       << "{\"step\": 1, \"loss\": 2.5}\n{\"step\": 2, \"loss\": 2.25}\n{\"step\": 3, \"lo";
 }
 
+TEST(Inspect, RunBeforeItsFirstCheckpoint_SaysHowFarItIs) {
+  const TempFolder folder;
+  write_run(folder / "a");
+  const std::string found = (folder / "a").string() +
+                            ": the run (m on 1 rank) has no checkpoint yet; 2 of 5 steps are done";
+  for (const Words& words :
+       {Words{"inspect", folder / "a"}, Words{"generate", folder / "a", "--prompt", "x"},
+        Words{"diff", folder / "a", folder / "a"},
+        Words{"convert", folder / "a", "--to", folder / "b"}}) {
+    const RunResult ran = run_cleave(words);
+    EXPECT_EQ(ran.exit_code, 5) << words[0];
+    EXPECT_EQ(ran.err, "cleave: " + found + "\n") << words[0];
+  }
+  std::filesystem::remove(folder / "a/metrics.jsonl");
+  std::ofstream(folder / "a/report.json")
+      << R"({"title": "m on 1 rank", "outcome": "", "num_steps": 5, "first_step": 1, "wall_s": 0,)"
+      << R"( "settings": {"checkpoints": "every 2 steps and at the end"}, "memory": []})";
+  EXPECT_TRUE(contains(run_cleave({"inspect", folder / "a"}).err,
+                       "; 0 of 5 steps are done; it saves every 2 steps and at the end\n"));
+  std::filesystem::create_directory(folder / "a/step_00000002");
+  EXPECT_TRUE(contains(run_cleave({"inspect", folder / "a"}).err,
+                       ": the file `latest` is not there; write the name of a checkpoint into it: "
+                       "echo step_00000002 >" +
+                           (folder / "a/latest").string() + "\n"));
+}
+
+/// A cache as huggingface_hub lays it out.
+TEST(HubCache, InspectAndTokenizer_TakeAName) {
+  const TempFolder folder;
+  const std::filesystem::path model = folder / "models--org--name";
+  write_model(model / "snapshots/abc");
+  std::ofstream(model / "snapshots/abc/tokenizer.json")
+      << R"({"model": {"type": "BPE", "merges": [], "vocab": {"a": 0, "b": 1}}})";
+  std::filesystem::create_directories(model / "refs");
+  std::ofstream(model / "refs/main") << "abc";
+  const RunWith cache{.environment = {"HF_HUB_CACHE=" + folder.path().string()}};
+  EXPECT_EQ(parsed(run_cleave({"inspect", "org/name", "--json"}, cache))["parameters"], 17);
+  EXPECT_EQ(run_cleave({"inspect", "org/other"}, cache).exit_code, 5);
+  const Words named{"tokenize", "--tokenizer", "org/name", "--text", "b"};
+  const Words by_path{"tokenize", "--tokenizer", model / "snapshots/abc", "--text", "b"};
+  const RunResult want = run_cleave(by_path), got = run_cleave(named, cache);
+  EXPECT_EQ(want.exit_code, 0) << want.err;
+  EXPECT_EQ(got.exit_code, 0) << got.err;
+  EXPECT_EQ(got.out, want.out);
+  EXPECT_TRUE(
+      contains(run_cleave({"tokenize", "--tokenizer", "org/other", "--text", "b"}, cache).err,
+               "--tokenizer org/other: no such folder, and not in the Hugging Face cache"));
+}
+
 std::string text_of(const std::filesystem::path& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -197,6 +248,16 @@ TEST(Tokenize, StdinAndFile_AreReadWhole) {
   std::vector<std::string> from_file = words;
   from_file.insert(from_file.end(), {"--file", folder / "t.txt"});
   EXPECT_EQ(parsed(run_cleave(from_file))["ids"], json({97, 10, 98, 10}));
+}
+
+TEST(Tokenize, StdinOfATerminal_IsAnnounced) {
+  TerminalProgram program({CLEAVE_PROGRAM, "tokenize", "--tokenizer", "bytes"});
+  EXPECT_EQ(program.read_until("\n", 20), "reading stdin; Ctrl-D on an empty line ends it\r\n");
+  program.type("ab\n\x04");
+  const std::string shown = program.read_until("round trip", 20);
+  EXPECT_TRUE(contains(shown, "97 98 10")) << shown;
+  (void)program.read_until("the end of the program", 20);
+  EXPECT_EQ(program.wait(), 0);
 }
 
 TEST(Tokenize, FolderWithoutATokenizer_IsAnIoError) {

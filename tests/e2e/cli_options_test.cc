@@ -289,6 +289,19 @@ TEST_F(Options, PromptFile_HasAPromptALine) {
   EXPECT_EQ(generate({"--prompt-file", in("i.jsonl")})["prompt-ids"], json::parse("[[5,6]]"));
 }
 
+TEST_F(Options, PromptFileFromStdin_HasAPromptALine) {
+  const Words words{"generate", "--model", in("model"), "--prompt-file", "-"};
+  RunWith with;
+  with.input = "one\n\ntwo words\r\nlast";
+  EXPECT_EQ(received_options(words, with)["prompts"], json({"one", "two words", "last"}));
+  with.environment = {"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1"};
+  const RunResult ran = run_fake(words, with);
+  EXPECT_EQ(ran.exit_code, 2);
+  EXPECT_EQ(ran.err,
+            "cleave: --prompt-file - reads stdin, which the ranks of a launcher do not share; "
+            "give a file\n");
+}
+
 TEST_F(Options, SamplingFlagsWithoutSampling_AreWarnedAbout) {
   const RunResult ran =
       run_fake({"generate", "--model", in("model"), "--prompt", "a", "--temperature", "2"});

@@ -116,7 +116,33 @@ TEST_F(Usage, UnknownWords_NameTheNearest) {
   expect_refused({"train", "--stepz", "5"}, 2, "unknown flag --stepz; did you mean --steps");
   expect_refused({"train", "--bach-size=5"}, 2,
                  "unknown flag --bach-size; did you mean --batch-size");
-  expect_refused({"tokenize", "hello"}, 2, "unexpected word 'hello'; see cleave tokenize --help");
+  expect_refused({"tokenize", "hello"}, 2, "unexpected word 'hello'; did you mean --text 'hello'");
+  expect_refused({"generate", "@model", "The rain"}, 2,
+                 "unexpected word 'The rain'; did you mean --prompt 'The rain'");
+  expect_refused({"train", "@data.txt", "--out", "@new"}, 2,
+                 "--data FILES is missing; did you mean --data @data.txt");
+  expect_refused({"train", "@model", "--out", "@new"}, 2,
+                 "--data FILES is missing; see cleave train --help");
+  expect_refused({"help", "trian"}, 2, "unknown command 'trian'; did you mean train");
+}
+
+// Oracle: --help.
+TEST_F(Usage, HelpAsACommand_PrintsTheHelpOfACommand) {
+  for (const Words& command : {Words{}, Words{"train"}, Words{"launch"}, Words{"bench", "train"}}) {
+    Words flag = command;
+    flag.emplace_back("--help");
+    Words word = command;
+    word.insert(word.begin(), "help");
+    const RunResult ran = run_cleave(word);
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    EXPECT_EQ(ran.out, run_cleave(flag).out);
+  }
+}
+
+TEST_F(Usage, PresetWithoutWeights_IsRefusedWithTheCommandThatTrainsIt) {
+  expect_refused({"generate", "--model", "llama-tiny", "--prompt", "a"}, 5,
+                 "--model llama-tiny: no such folder; a preset has no weights: train it with "
+                 "cleave train --model NAME --out DIR, then give DIR");
 }
 
 TEST_F(Usage, WrongValues_NameFlagValueAndWhatIsAllowed) {
@@ -157,7 +183,10 @@ TEST_F(Usage, MissingFlags_AreNamed) {
   expect_refused({"generate", "--prompt", "a"}, 2,
                  "--model DIR is missing; see cleave generate --help");
   expect_refused({"generate", "--model", "@model"}, 2,
-                 "no prompt; give --prompt TEXT, --prompt-file FILE, --prompt-ids 1,2,3 or --chat");
+                 "no prompt; give --prompt TEXT, --prompt-file FILE (- is stdin), --prompt-ids "
+                 "1,2,3 or --chat");
+  expect_refused({"generate", "--model", "@model", "--prompt-file", "-"}, 4,
+                 "stdin: holds no prompt; expected one per line");
   expect_refused({"launch", "--", "ls"}, 2, "-n N is missing; see cleave launch --help");
 }
 
@@ -183,8 +212,11 @@ TEST_F(Usage, FlagsThatExcludeEachOther_AreRefused) {
                  "sequence");
   expect_refused({"generate", "--model", "@model", "--prompt", "a", "--prompt-ids", "1"}, 2,
                  "--prompt and --prompt-ids exclude each other; give one");
-  expect_refused({"generate", "--model", "@model", "--prompt", "a", "--chat"}, 2,
-                 "--prompt and --chat exclude each other; give one");
+  expect_refused({"generate", "--model", "@model", "--prompt-ids", "1", "--chat"}, 2,
+                 "--prompt-ids and --chat exclude each other; give one");
+  write("ids.jsonl", "{\"input_ids\": [1]}\n");
+  expect_refused({"generate", "--model", "@model", "--prompt-file", "@ids.jsonl", "--chat"}, 2,
+                 "--chat answers texts; @ids.jsonl has token ids");
   expect_refused({"generate", "--model", "@model", "--chat", "--json"}, 2,
                  "--chat prints text; omit --json");
   expect_refused({"generate", "--model", "@model", "--chat", "--tp", "2"}, 2,
@@ -220,8 +252,10 @@ TEST_F(Usage, MissingFiles_AreIoErrors) {
                  "--model @data.txt: is a file; expected a model or run folder, a GGUF file, a "
                  "config.json with sizes, or the name of a preset");
   expect_refused({"train", "--data", "@data.txt", "--out", "@new", "--tokenizer", "@nope"}, 5,
-                 "--tokenizer @nope: no such folder; expected bytes or a folder with tokenizer "
-                 "files");
+                 "--tokenizer @nope: no such folder; expected bytes, a folder with tokenizer "
+                 "files, a GGUF file or ORG/NAME of the Hugging Face cache");
+  expect_refused({"train", "--data", "@data.txt", "--out", "@new", "--tokenizer", "@data.txt"}, 5,
+                 "--tokenizer @data.txt: is a file; give the folder that holds it, or a GGUF file");
   expect_refused({"train", "--config", "@nope.json"}, 5,
                  "--config @nope.json: No such file or directory");
 }

@@ -136,7 +136,7 @@ TEST_F(Word, MoreWordsThanOneModel_AreRefused) {
   expect_refused({"eval", in("model"), "more", "--data", in("data.txt")},
                  "unexpected word 'more'; see cleave eval --help");
   expect_refused({"eval", "more", "--model", in("model")},
-                 "unexpected word 'more'; see cleave eval --help");
+                 "unexpected word 'more'; did you mean --data 'more'");
   expect_refused({"doctor", "more"}, "unexpected word 'more'; see cleave doctor --help");
   expect_refused({"inspect", "--model", in("model")},
                  "unknown flag --model; did you mean cleave inspect PATH");

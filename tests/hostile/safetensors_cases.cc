@@ -207,8 +207,9 @@ std::vector<HostileCase> broken_coverage() {
   return {
       {"hole at the start", file(object({entry("t", "U8", "4", "1,5")}), 5), "there is a hole"},
       {"hole in the middle", two("0,2", "3,5", 5), "there is a hole"},
-      {"bytes left at the end", two("0,2", "2,4", 5), "has 5 bytes of data; its tensors need 4"},
-      {"data one byte short", two("0,2", "2,4", 3), "is truncated"},
+      {"bytes left at the end", two("0,2", "2,4", 5),
+       "has 5 bytes of data; its tensors need 4; get the file again"},
+      {"data one byte short", two("0,2", "2,4", 3), "is truncated; get the file again"},
       {"no data", two("0,2", "2,4", 0), "is truncated"},
       {"overlap", two("0,2", "1,3", 3), "it overlaps another tensor"},
       {"same bytes twice", two("0,2", "0,2", 2), "it overlaps another tensor"},

@@ -45,3 +45,11 @@ std::shared_ptr<const ChatTemplate> load_model_chat_template(const std::string& 
                                                              std::time_t now);
 
 }  // namespace cleave
+
+/// load_model_tokenizer() and load_model_chat_template(), which the front end looks up in libcleave
+/// by these names.
+extern "C" void cleave_load_tokenizer(const std::string& path,
+                                      std::shared_ptr<const cleave::Tokenizer>& tokenizer);
+extern "C" void cleave_load_chat_template(
+    const std::string& path, const cleave::Tokenizer& tokenizer,
+    std::shared_ptr<const cleave::ChatTemplate>& chat_template);

@@ -316,3 +316,13 @@ std::shared_ptr<const ChatTemplate> load_model_chat_template(const std::string& 
 }
 
 }  // namespace cleave
+
+void cleave_load_tokenizer(const std::string& path,
+                           std::shared_ptr<const cleave::Tokenizer>& tokenizer) {
+  tokenizer = cleave::load_model_tokenizer(path);
+}
+
+void cleave_load_chat_template(const std::string& path, const cleave::Tokenizer& tokenizer,
+                               std::shared_ptr<const cleave::ChatTemplate>& chat_template) {
+  chat_template = cleave::load_model_chat_template("", path, tokenizer, cleave::kTrainingTime);
+}
