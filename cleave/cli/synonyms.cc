@@ -46,6 +46,8 @@ constexpr Synonym kSynonyms[] = {
     {"lr", "learning-rate peak-lr max-lr"},
     {"warmup", "warmup-steps lr-warmup-iters lr-warmup-steps num-warmup-steps warmup-iters"},
     {"schedule", "lr-scheduler-type lr-scheduler lr-schedule lr-decay-style scheduler decay-type"},
+    {"min-lr", "lr-min eta-min lr-end"},
+    {"decay-steps", "lr-wsd-decay-iters num-decay-steps wsd-decay-steps cooldown-steps"},
     {"clip", "max-grad-norm clip-grad grad-clip max-norm gradient-clipping gradient-clip-val"},
     {"weight-decay", "wd"},
     {"optimizer", "optim"},

@@ -24,6 +24,15 @@ void check_sizes(const TrainOptions& options) {
                options.dp, ')');
 }
 
+void check_schedule(const TrainOptions& options) {
+  CLEAVE_CHECK(options.min_lr <= options.lr, Code::kUsage, "--min-lr is ", options.min_lr,
+               "; expected at most --lr, ", options.lr);
+  CLEAVE_CHECK(options.min_lr == 0 || options.schedule != "constant", Code::kUsage,
+               "--min-lr needs a --schedule that falls: cosine, linear or wsd");
+  CLEAVE_CHECK(!options.decay_steps || options.schedule == "wsd", Code::kUsage,
+               "--decay-steps needs --schedule wsd");
+}
+
 void check_files(const TrainOptions& options) {
   require_model(options.model, /*takes_presets=*/true);
   require_tokenizer(options.tokenizer);
@@ -41,6 +50,7 @@ void check(const TrainOptions& options) {
       "--async-save needs --save-every: the last checkpoint is never saved asynchronously");
   CLEAVE_CHECK(options.eval_every == 0 || !options.eval_data.empty(), Code::kUsage,
                "--eval-every needs --eval-data");
+  check_schedule(options);
   check_sizes(options);
   check_world(options.tp, options.dp, options.pp);
   check_files(options);

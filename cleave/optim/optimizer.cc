@@ -179,17 +179,21 @@ LrSchedule::Kind LrSchedule::kind_from_name(const std::string& name) {
   if (name == "cosine") return Kind::kCosine;
   if (name == "linear") return Kind::kLinear;
   if (name == "constant") return Kind::kConstant;
+  if (name == "wsd") return Kind::kWsd;
   throw Error(Code::kUsage,
-              str("schedule '", name, "' is unknown; expected cosine, linear or constant"));
+              str("schedule '", name, "' is unknown; expected cosine, linear, constant or wsd"));
 }
 
 double LrSchedule::at(int64_t step) const {
   if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
   if (kind == Kind::kConstant) return peak;
-  const double rest = static_cast<double>(std::max<int64_t>(num_steps - warmup, 1));
-  const double done = std::min(static_cast<double>(step - warmup) / rest, 1.0);
-  if (kind == Kind::kLinear) return peak * (1 - done);
-  return peak * 0.5 * (1 + std::cos(std::numbers::pi * done));
+  const int64_t start = kind == Kind::kWsd ? std::max(warmup, num_steps - decay) : warmup;
+  if (step < start) return peak;
+  const double rest = static_cast<double>(std::max<int64_t>(num_steps - start, 1));
+  const double done = std::min(static_cast<double>(step - start) / rest, 1.0);
+  const double share =
+      kind == Kind::kCosine ? 0.5 * (1 + std::cos(std::numbers::pi * done)) : 1 - done;
+  return min + (peak - min) * share;
 }
 
 }  // namespace cleave

@@ -63,14 +63,20 @@ class Optimizer {
   int64_t num_steps_ = 0;
 };
 
-/// Learning rate over a run.
+/// Learning rate over a run: a linear rise to the peak, then one of these forms. kWsd is
+/// warmup-stable-decay: the peak until the last `decay` steps, which fall in a line. After
+/// `num_steps` the rate stays where it ended. Source: Hu and others, arXiv:2404.06395, section 4;
+/// the numbers are those of transformers' get_wsd_schedule (decay_type linear) and
+/// get_cosine_with_min_lr_schedule_with_warmup, and of Megatron's OptimizerParamScheduler.
 struct LrSchedule {
-  enum class Kind : uint8_t { kCosine, kLinear, kConstant } kind = Kind::kCosine;
+  enum class Kind : uint8_t { kCosine, kLinear, kConstant, kWsd } kind = Kind::kCosine;
   double peak = 3e-4;
+  double min = 0;         ///< where all but kConstant end
   int64_t warmup = 0;     ///< steps of linear rise from 0
-  int64_t num_steps = 1;  ///< of the whole run; cosine and linear end at 0
+  int64_t decay = 0;      ///< steps of the fall of kWsd
+  int64_t num_steps = 1;  ///< of the whole run
 
-  /// From a flag: cosine | linear | constant. Throws Error(kUsage).
+  /// From a flag: cosine | linear | constant | wsd. Throws Error(kUsage).
   static Kind kind_from_name(const std::string& name);
   /// The rate of step 0, 1, ...: the first is peak / warmup, not 0.
   [[nodiscard]] double at(int64_t step) const;

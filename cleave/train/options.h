@@ -30,7 +30,9 @@ struct TrainOptions : LayoutOptions, MachineOptions {
 
   double lr = 3e-4;
   std::string schedule = "cosine";
-  std::optional<int64_t> warmup;  ///< steps; default 10 % of the run
+  double min_lr = 0;                   ///< where the schedule ends
+  std::optional<int64_t> warmup;       ///< steps; default 10 % of the run
+  std::optional<int64_t> decay_steps;  ///< of schedule wsd; default 10 % of the run
   std::string optimizer = "adamw";
   std::array<double, 2> adam_betas{0.9, 0.95};
   double adam_eps = 1e-8;
@@ -96,8 +98,13 @@ inline std::vector<Row> optimizer_rows(TrainOptions& o) {
   return {optimizer(&o.optimizer),
           {&o.lr, "lr", "RATE", "peak learning rate", "", Limits{0, 1e6}, kMustMatch},
           {&o.schedule, "schedule", "", "learning rate schedule after warm-up", "",
-           Choices{"cosine", "linear", "constant"}, kMustMatch},
+           Choices{"cosine", "linear", "constant", "wsd"}, kMustMatch},
+          {&o.min_lr, "min-lr", "RATE", "learning rate at which the schedule ends", "",
+           Limits{0, 1e6}, kMustMatch},
           {&o.warmup, "warmup", "N", "steps in which the learning rate rises to --lr",
+           "10 % of all", kSteps, kMustMatch},
+          {&o.decay_steps, "decay-steps", "N",
+           "last steps, in which the learning rate of schedule wsd falls to --min-lr",
            "10 % of all", kSteps, kMustMatch},
           {&o.adam_betas, "adam-betas", "B1,B2", "decay rates of Adam's moments", "",
            Limits{.low = 0, .high = 1, .takes_high = false}, kMustMatch},

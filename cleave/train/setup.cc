@@ -228,9 +228,19 @@ void choose_steps(TrainSetup& setup) {
   CLEAVE_CHECK(o.warmup.value_or(0) <= setup.num_steps, Code::kUsage, "--warmup is ",
                o.warmup.value_or(0), "; expected at most the ", setup.num_steps,
                " steps of the run");
-  setup.schedule = {.kind = LrSchedule::kind_from_name(o.schedule),
+  const int64_t warmup = o.warmup.value_or(setup.num_steps / 10);
+  const auto kind = LrSchedule::kind_from_name(o.schedule);
+  const int64_t left = setup.num_steps - warmup;
+  const int64_t decay = kind == LrSchedule::Kind::kWsd
+                            ? o.decay_steps.value_or(std::min(setup.num_steps / 10, left))
+                            : 0;
+  CLEAVE_CHECK(decay <= left, Code::kUsage, "--decay-steps is ", decay, "; expected at most the ",
+               left, " steps after the warm-up of ", warmup);
+  setup.schedule = {.kind = kind,
                     .peak = o.lr,
-                    .warmup = o.warmup.value_or(setup.num_steps / 10),
+                    .min = o.min_lr,
+                    .warmup = warmup,
+                    .decay = decay,
                     .num_steps = setup.num_steps};
 }
 
