@@ -8,6 +8,7 @@
 #include "cleave/cli/library.h"
 #include "cleave/cli/shared_flags.h"
 #include "cleave/comm/bootstrap/environment.h"
+#include "cleave/file/weighted_path.h"
 #include "cleave/train/options.h"
 
 namespace cleave::cli {
@@ -37,7 +38,7 @@ void check_files(const TrainOptions& options) {
   require_model(options.model, /*takes_presets=*/true);
   require_tokenizer(options.tokenizer);
   require_chat_template(options.chat_template);
-  require_files("--data", options.data);
+  for (const WeightedPath& file : weighted_paths(options.data)) require_file("--data", file.path);
   require_files("--eval-data", options.eval_data);
   if (!options.plan.empty()) require_file("--plan", options.plan);
   // Only rank 0 checks: it may have started to write when another rank gets here.

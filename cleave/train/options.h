@@ -13,8 +13,9 @@ namespace cleave {
 /// The options of `cleave train` and their defaults. Free of libtorch, so the front end can fill it
 /// in without loading the library.
 struct TrainOptions : LayoutOptions, MachineOptions {
-  std::string model = "llama-tiny";    ///< preset name or model folder
-  std::vector<std::string> data;       ///< text, JSONL with `text`, chats, or JSONL rows of ids
+  std::string model = "llama-tiny";  ///< preset name or model folder
+  std::vector<std::string> data;     ///< text, JSONL with `text`, chats, or JSONL rows of ids; each
+                                  ///< may be FILE:WEIGHT
   std::string task;                    ///< empty = the model's
   std::string tokenizer;               ///< "bytes" or a folder; empty = the model's, else bytes
   std::string chat_template;           ///< "chatml" or a file; empty = the tokenizer's
@@ -69,7 +70,7 @@ inline std::vector<Row> input_rows(TrainOptions& o) {
        "text, or JSONL with \"text\", \"input_ids\" or \"messages\" (chats); for classification "
        "CSV "
        "with a header, or "
-       "JSONL with \"label\"",
+       "JSONL with \"label\"; FILE:WEIGHT draws sequences in proportion",
        "required"},
       {&o.task, "task", "", "training task", "the model's", Choices{"lm", "mlm", "classify"}},
       tokenizer(&o.tokenizer, "the model's, else bytes"),

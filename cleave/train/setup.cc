@@ -9,9 +9,11 @@
 #include "cleave/data/chats.h"
 #include "cleave/data/classified.h"
 #include "cleave/data/documents.h"
+#include "cleave/data/mix.h"
 #include "cleave/file/file.h"
 #include "cleave/file/hub_cache.h"
 #include "cleave/file/latest.h"
+#include "cleave/file/weighted_path.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/model/gguf/tokenizer.h"
@@ -50,8 +52,10 @@ void choose_tokenizer(TrainSetup& setup) {
 /// because of a model's unusual template.
 void choose_chat_template(TrainSetup& setup, const Model& model) {
   const TrainOptions& o = setup.options;
+  const bool trains_on_chats = std::any_of(
+      o.data.begin(), o.data.end(), [](const std::string& file) { return holds_chats({file}); });
   const bool reads_chats =
-      task_of(model) != Task::kClassify && (holds_chats(o.data) || holds_chats(o.eval_data));
+      task_of(model) != Task::kClassify && (trains_on_chats || holds_chats(o.eval_data));
   if (!setup.tokenizer || (o.chat_template.empty() && !reads_chats)) return;
   setup.chat_template = load_model_chat_template(o.chat_template, setup.tokenizer_folder,
                                                  *setup.tokenizer, kTrainingTime);
@@ -202,6 +206,37 @@ std::shared_ptr<const Dataset> open_data(const TrainSetup& setup,
   return data;
 }
 
+/// Divides --data into files and their weights.
+void choose_weights(TrainSetup& setup) {
+  TrainOptions& o = setup.options;
+  std::vector<std::string> files;
+  for (WeightedPath& file : weighted_paths(o.data)) {
+    if (file.weight) setup.weights.push_back(*file.weight);
+    files.push_back(std::move(file.path));
+  }
+  o.data = std::move(files);
+  CLEAVE_CHECK(!o.epochs || setup.weights.empty(), Code::kUsage,
+               "--epochs counts passes over all data, which --data with weights does not make; "
+               "give --steps");
+}
+
+/// Opens the training data. Each file with a weight is a source of its own.
+void open_training_data(TrainSetup& setup, const Model& model) {
+  const std::vector<std::string>& files = setup.options.data;
+  if (setup.weights.empty()) {
+    setup.data = open_data(setup, files, model);
+    return;
+  }
+  std::vector<WeightedData> sources;
+  for (size_t i = 0; i < files.size(); ++i) {
+    sources.push_back({.name = files[i],
+                       .data = open_data(setup, {files[i]}, model),
+                       .weight = setup.weights[i]});
+  }
+  setup.data = joined_dataset(sources);
+  setup.order.mix = std::make_shared<DataMix>(sources);
+}
+
 void check_length(const TrainSetup& setup, const ModelFacts& facts) {
   const int64_t seq_len = setup.options.seq_len;
   CLEAVE_CHECK(seq_len >= 2, Code::kShape, "seq-len=", seq_len,
@@ -220,10 +255,10 @@ void check_vocabulary(const TrainSetup& setup, const ModelFacts& facts) {
 
 void choose_steps(TrainSetup& setup) {
   const TrainOptions& o = setup.options;
-  setup.order = {.num_samples = setup.data->size(),
-                 .batch_size = o.batch_size,
-                 .shuffle = o.shuffle,
-                 .seed = o.seed};
+  setup.order.num_samples = setup.data->size();
+  setup.order.batch_size = o.batch_size;
+  setup.order.shuffle = o.shuffle;
+  setup.order.seed = o.seed;
   setup.num_steps = o.epochs ? setup.order.steps_of(*o.epochs) : o.steps.value_or(1000);
   CLEAVE_CHECK(o.warmup.value_or(0) <= setup.num_steps, Code::kUsage, "--warmup is ",
                o.warmup.value_or(0), "; expected at most the ", setup.num_steps,
@@ -313,6 +348,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
     setup.is_verified = true;
     setup.damage = whole->damage;
   }
+  choose_weights(setup);
   choose_tokenizer(setup);
   if (!folder) setup.config = config_of_new(options.model, *setup.tokenizer);
   if (!setup.resumes) fit_to_task(setup);
@@ -327,7 +363,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   // Before the data is read and its tokens are written, if the length of its sequences is known.
   const bool is_known = packs_text(setup, *model);
   if (is_known) plan_step(setup, options.seq_len);
-  setup.data = open_data(setup, options.data, *model);
+  open_training_data(setup, *model);
   if (!options.eval_data.empty()) {
     setup.eval_data = open_data(setup, options.eval_data, *model);
   }

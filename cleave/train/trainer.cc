@@ -207,6 +207,7 @@ std::vector<Batch> Trainer::micro_batches(const Dataset& data, int64_t step,
   order.num_samples = data.size();
   const bool trains = &data == setup_.data.get();
   order.shuffle = order.shuffle && trains;
+  if (!trains) order.mix.reset();
   const auto make = trains ? &BatchRules::make : &BatchRules::make_for_eval;
   Batch batch = (setup_.batches.*make)(data, order, step, begin, std::max(end, begin + 1));
   if (begin == end) batch.labels = at::full_like(batch.labels, -100);
