@@ -51,6 +51,7 @@ constexpr Synonym kSynonyms[] = {
     {"clip", "max-grad-norm clip-grad grad-clip max-norm gradient-clipping gradient-clip-val"},
     {"weight-decay", "wd"},
     {"optimizer", "optim"},
+    {"param-group", "param-groups parameter-group lr-mult"},
     {"adam-eps", "adam-epsilon eps"},
     {"seed", "random-seed data-seed"},
     {"save-every", "save-steps save-interval save-freq checkpoint-interval interval"},

@@ -34,7 +34,11 @@ Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& optio
   for (const auto& p : parameters) {
     const bool decays =
         options.decay_on == OptimizerOptions::DecayOn::kAll || p->shape().size() >= 2;
-    (decays ? decayed_ : plain_).push_back(states_.size());
+    const auto found = options.own.find(p->name());
+    const OptimizerOptions::Own own =
+        found == options.own.end() ? OptimizerOptions::Own() : found->second;
+    const double decay = own.weight_decay.value_or(decays ? options.weight_decay : 0);
+    groups_[{own.lr_factor, decay}].push_back(states_.size());
     states_.push_back({.parameter = p, .exp_avg = {}, .exp_avg_sq = {}});
   }
   (void)states();  // allocates moments: too little memory fails here, not after the first backward
@@ -84,8 +88,10 @@ void Optimizer::step(double lr, double gradient_scale) {
                  "parameters that the loss does not use");
   }
   ++num_steps_;
-  step_group(decayed_, {lr, gradient_scale, options_.weight_decay});
-  step_group(plain_, {lr, gradient_scale, 0});
+  for (const auto& [settings, members] : groups_) {
+    const auto [lr_factor, weight_decay] = settings;
+    step_group(members, {lr * lr_factor, gradient_scale, weight_decay});
+  }
 }
 
 void Optimizer::step_group(const std::vector<size_t>& group, const Update& update) {

@@ -241,6 +241,41 @@ TEST(Optimizer, ModelShardedBetweenTwoSteps_ContinuesWithItsMoments) {
   }
 }
 
+// Oracle: the rule with each parameter's own rate and decay.
+TEST(Optimizer, SettingsOfSingleParameters_ReplaceTheCommonOnes) {
+  for (const Kind kind : {Kind::kAdamW, Kind::kAdam, Kind::kSgd}) {
+    OptimizerOptions o{.kind = kind, .weight_decay = 0.1};
+    o.own = {{"a", {.lr_factor = 0.25}},
+             {"b", {.lr_factor = 0}},
+             {"c", {.weight_decay = 0.5}},
+             {"d", {.lr_factor = 2, .weight_decay = 0}}};
+    const std::vector<std::pair<double, double>> factor_and_decay = {
+        {0.25, 0.1}, {0, 0.1}, {1, 0.5}, {2, 0}, {1, 0.1}};
+    Parameters parameters;
+    std::vector<Plain> plain;
+    for (uint64_t i = 0; i < 5; ++i) {
+      // "c" is a vector: its own decay applies although vectors do not decay.
+      const Tensor start = i == 2 ? numbers({5}, i) : numbers({3, 4}, i);
+      parameters.push_back(parameter(start));
+      parameters.back()->set_name(std::string(1, static_cast<char>('a' + i)));
+      plain.push_back({start, at::zeros_like(start), at::zeros_like(start)});
+    }
+    Optimizer optimizer(parameters, o);
+    for (int t = 1; t <= 3; ++t) {
+      for (uint64_t i = 0; i < 5; ++i) {
+        const Tensor gradient =
+            numbers(plain[i].w.sizes().vec(), 10 * i + static_cast<uint64_t>(t));
+        parameters[i]->leaf().mutable_grad() = gradient;
+        plain[i].step(o, gradient, 0.1 * factor_and_decay[i].first, factor_and_decay[i].second, t);
+      }
+      optimizer.step(0.1);
+    }
+    for (size_t i = 0; i < 5; ++i) {
+      EXPECT_LE(largest_difference(parameters[i]->leaf(), plain[i].w), 1e-13) << i;
+    }
+  }
+}
+
 TEST(LrSchedule, WarmUp_RisesFromOneStepsShareToThePeak) {
   for (const auto kind : {LrSchedule::Kind::kCosine, LrSchedule::Kind::kLinear,
                           LrSchedule::Kind::kConstant, LrSchedule::Kind::kWsd}) {

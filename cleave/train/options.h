@@ -15,10 +15,10 @@ namespace cleave {
 struct TrainOptions : LayoutOptions, MachineOptions {
   std::string model = "llama-tiny";  ///< preset name or model folder
   std::vector<std::string> data;     ///< text, JSONL with `text`, chats, or JSONL rows of ids; each
-                                  ///< may be FILE:WEIGHT
-  std::string task;                    ///< empty = the model's
-  std::string tokenizer;               ///< "bytes" or a folder; empty = the model's, else bytes
-  std::string chat_template;           ///< "chatml" or a file; empty = the tokenizer's
+                                     ///< may be FILE:WEIGHT
+  std::string task;                  ///< empty = the model's
+  std::string tokenizer;             ///< "bytes" or a folder; empty = the model's, else bytes
+  std::string chat_template;         ///< "chatml" or a file; empty = the tokenizer's
   std::string train_on = "assistant";  ///< which tokens of chats
   std::string out;                     ///< run folder
 
@@ -39,7 +39,8 @@ struct TrainOptions : LayoutOptions, MachineOptions {
   double adam_eps = 1e-8;
   double weight_decay = 0.1;
   std::string decay_on = "matrices";
-  double clip = 1.0;  ///< global gradient norm; 0 = off
+  std::vector<std::string> param_groups;  ///< GLOB:SETTING=VALUE,...
+  double clip = 1.0;                      ///< global gradient norm; 0 = off
   std::string dtype = "fp32";
   uint64_t seed = 0;
 
@@ -114,6 +115,10 @@ inline std::vector<Row> optimizer_rows(TrainOptions& o) {
            "", Limits{0, 1000}, kMustMatch},
           {&o.decay_on, "decay-on", "", "parameters with weight decay", "",
            Choices{"matrices", "all"}, kMustMatch},
+          {&o.param_groups, "param-group", "GLOB:SETTING=VALUE",
+           "parameters with a learning rate times lr-factor, or their own weight-decay; may be "
+           "repeated",
+           "none", Each{}, kMustMatch},
           {&o.clip, "clip", "NORM", "maximum global gradient norm; 0 is off", "1.0", Limits{0, 1e9},
            kMustMatch},
           {&o.dtype, "dtype", "",

@@ -19,6 +19,7 @@
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/planner/layout_options.h"
 #include "cleave/train/memory.h"
+#include "cleave/train/parameter_groups.h"
 
 namespace cleave {
 namespace {
@@ -279,14 +280,15 @@ void choose_steps(TrainSetup& setup) {
                     .num_steps = setup.num_steps};
 }
 
-void choose_optimizer(TrainSetup& setup) {
+void choose_optimizer(TrainSetup& setup, Model& model) {
   const TrainOptions& o = setup.options;
   setup.optimizer = {.kind = OptimizerOptions::kind_from_name(o.optimizer),
                      .beta1 = o.adam_betas[0],
                      .beta2 = o.adam_betas[1],
                      .eps = o.adam_eps,
                      .weight_decay = o.weight_decay,
-                     .decay_on = OptimizerOptions::decay_from_name(o.decay_on)};
+                     .decay_on = OptimizerOptions::decay_from_name(o.decay_on),
+                     .own = parameter_groups(o.param_groups, model)};
 }
 
 /// The checkpoint that --resume continues from. Without one the run starts from the beginning, so
@@ -358,7 +360,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
                options.task, " does not fit this model, which is trained for ", model->task());
   choose_layout(setup, *model, world_size);
   check_length(setup, model->facts());
-  choose_optimizer(setup);
+  choose_optimizer(setup, *model);
   choose_chat_template(setup, *model);
   // Before the data is read and its tokens are written, if the length of its sequences is known.
   const bool is_known = packs_text(setup, *model);

@@ -170,6 +170,7 @@ RunRecord run_record(const TrainSetup& setup, const std::string& model_name, Mod
       {"learning rate", str(o.lr)},
       {"schedule", o.schedule},
       {"weight decay", str(o.weight_decay)},
+      {"parameter groups", joined(o.param_groups)},
       {"gradient clipping", str(o.clip)},
       {"seed", str(o.seed)}};
   for (const MeshDim& d : mesh.dims()) {

@@ -71,6 +71,7 @@ TEST_F(Options, TrainWithoutFlags_HasTheDocumentedDefaults) {
                        {"adam-eps", 1e-8},
                        {"weight-decay", 0.1},
                        {"decay-on", "matrices"},
+                       {"param-group", json::array()},
                        {"clip", 1.0},
                        {"dtype", "fp32"},
                        {"seed", 0},
@@ -127,8 +128,9 @@ const json kEveryTrainFlag = {{"model", "llama-135m"},
                               {"timeout", 1.5}};
 
 TEST_F(Options, EveryTrainFlag_ReachesItsOption) {
-  Words words = {"--eval-data",  in("b.txt"), "--plan",       in("plan.json"),
-                 "--no-shuffle", "--resume",  "--over-commit"};
+  Words words = {"--eval-data",   in("b.txt"),     "--plan",          in("plan.json"),
+                 "--no-shuffle",  "--resume",      "--over-commit",   "--param-group",
+                 "a:lr-factor=0", "--param-group", "b:weight-decay=0"};
   for (const auto& [name, value] : kEveryTrainFlag.items()) {
     if (value.is_boolean()) continue;
     words.push_back("--" + name);
@@ -138,6 +140,7 @@ TEST_F(Options, EveryTrainFlag_ReachesItsOption) {
   }
   const json options = train(words);
   for (const auto& [name, value] : kEveryTrainFlag.items()) EXPECT_EQ(options[name], value) << name;
+  EXPECT_EQ(options["param-group"], json({"a:lr-factor=0", "b:weight-decay=0"}));
   EXPECT_EQ(options["eval-data"], json({in("b.txt")}));
   EXPECT_EQ(options["plan"], in("plan.json"));
 }

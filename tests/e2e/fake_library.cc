@@ -67,6 +67,7 @@ extern "C" void cleave_train(const cleave::TrainOptions& o) {
                           {"adam-eps", o.adam_eps},
                           {"weight-decay", o.weight_decay},
                           {"decay-on", o.decay_on},
+                          {"param-group", o.param_groups},
                           {"clip", o.clip},
                           {"dtype", o.dtype},
                           {"seed", o.seed},
