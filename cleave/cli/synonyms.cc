@@ -59,6 +59,7 @@ constexpr Synonym kSynonyms[] = {
     {"resume", "resume-from-checkpoint continue"},
     {"async-save", "async-mode async-checkpoint"},
     {"eval-every", "eval-steps eval-interval validation-freq"},
+    {"early-stop", "early-stopping-patience early-stopping patience"},
     {"tp",
      "tensor-model-parallel-size tensor-parallel-size tensor-parallel-degree "
      "tensor-parallel tp-size tp-degree"},

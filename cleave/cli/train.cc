@@ -51,6 +51,8 @@ void check(const TrainOptions& options) {
       "--async-save needs --save-every: the last checkpoint is never saved asynchronously");
   CLEAVE_CHECK(options.eval_every == 0 || !options.eval_data.empty(), Code::kUsage,
                "--eval-every needs --eval-data");
+  CLEAVE_CHECK(options.early_stop == 0 || options.eval_every > 0, Code::kUsage,
+               "--early-stop needs --eval-every: it counts evaluations");
   check_schedule(options);
   check_sizes(options);
   check_world(options.tp, options.dp, options.pp);

@@ -52,6 +52,7 @@ struct TrainOptions : LayoutOptions, MachineOptions {
 
   std::vector<std::string> eval_data;
   int64_t eval_every = 0;  ///< steps; 0 = at the end only
+  int64_t early_stop = 0;  ///< evaluations without improvement; 0 = off
   bool shuffle = true;
 
   std::string command;  ///< the command line as typed, for the report
@@ -149,7 +150,11 @@ inline std::vector<Row> output_rows(TrainOptions& o) {
            kMustMatch},
           {&o.eval_data, "eval-data", "FILES", "evaluation data", "none"},
           {&o.eval_every, "eval-every", "STEPS", "steps between evaluations", "at the end only",
-           kSteps, kMustMatch}};
+           kSteps, kMustMatch},
+          {&o.early_stop, "early-stop", "N",
+           "end after N evaluations in a row whose loss is not below the best; keeps the best "
+           "checkpoint",
+           "off", kSteps, kMustMatch}};
 }
 
 /// The options of `cleave train`.

@@ -31,6 +31,7 @@ const std::vector<std::string> kRefused = {
     "--tp 2 --plan plan.json --sequence-parallel",
     "--async-save",
     "--eval-every 1",
+    "--early-stop 2",
     "--steps 2 --epochs 1",
     "--steps 2 --warmup 3",
     "--steps 4 --warmup 2 --schedule wsd --decay-steps 3",

@@ -77,6 +77,7 @@ extern "C" void cleave_train(const cleave::TrainOptions& o) {
                           {"over-commit", o.over_commit},
                           {"eval-data", o.eval_data},
                           {"eval-every", o.eval_every},
+                          {"early-stop", o.early_stop},
                           {"shuffle", o.shuffle},
                           {"plan", o.plan},
                           {"gemm", o.gemm},
