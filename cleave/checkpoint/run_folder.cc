@@ -173,6 +173,7 @@ void RunFolder::retire(const fs::path& newest) {
     const auto kept = std::min(old.size(), static_cast<size_t>(keep_last_));
     old.resize(old.size() - kept);
     std::erase(old, newest);
+    if (kept_step_) std::erase(old, path_ / checkpoint_name(*kept_step_));
   }
   if (!broadcast_flag(!old.empty(), writers_.world, "save: is there an old one")) return;
   verify_checkpoint(newest, writers_.world);

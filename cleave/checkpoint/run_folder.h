@@ -22,6 +22,9 @@ class RunFolder {
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
+  /// Keeps the checkpoint of this step in addition to the newest, until the next call.
+  void keep(int64_t step) { kept_step_ = step; }
+
   /// Checks that the disk has space for `num_saves` planned checkpoints like `checkpoint`, or for
   /// as many of them as exist at the same time. Only on rank 0; not collective. Throws Error(kIo)
   /// with the needed and the free space.
@@ -57,6 +60,7 @@ class RunFolder {
   std::filesystem::path path_;
   Writers writers_;
   int64_t keep_last_;
+  std::optional<int64_t> kept_step_;  // of keep()
   std::unique_ptr<FileLock> lock_;
   std::filesystem::path target_;       // of save_
   std::unique_ptr<ShardedSave> save_;  // pending

@@ -8,6 +8,7 @@
 #include "cleave/cli/library.h"
 #include "cleave/cli/shared_flags.h"
 #include "cleave/comm/bootstrap/environment.h"
+#include "cleave/file/weighted_path.h"
 #include "cleave/train/options.h"
 
 namespace cleave::cli {
@@ -24,11 +25,20 @@ void check_sizes(const TrainOptions& options) {
                options.dp, ')');
 }
 
+void check_schedule(const TrainOptions& options) {
+  CLEAVE_CHECK(options.min_lr <= options.lr, Code::kUsage, "--min-lr is ", options.min_lr,
+               "; expected at most --lr, ", options.lr);
+  CLEAVE_CHECK(options.min_lr == 0 || options.schedule != "constant", Code::kUsage,
+               "--min-lr needs a --schedule that falls: cosine, linear or wsd");
+  CLEAVE_CHECK(!options.decay_steps || options.schedule == "wsd", Code::kUsage,
+               "--decay-steps needs --schedule wsd");
+}
+
 void check_files(const TrainOptions& options) {
   require_model(options.model, /*takes_presets=*/true);
   require_tokenizer(options.tokenizer);
   require_chat_template(options.chat_template);
-  require_files("--data", options.data);
+  for (const WeightedPath& file : weighted_paths(options.data)) require_file("--data", file.path);
   require_files("--eval-data", options.eval_data);
   if (!options.plan.empty()) require_file("--plan", options.plan);
   // Only rank 0 checks: it may have started to write when another rank gets here.
@@ -41,6 +51,9 @@ void check(const TrainOptions& options) {
       "--async-save needs --save-every: the last checkpoint is never saved asynchronously");
   CLEAVE_CHECK(options.eval_every == 0 || !options.eval_data.empty(), Code::kUsage,
                "--eval-every needs --eval-data");
+  CLEAVE_CHECK(options.early_stop == 0 || options.eval_every > 0, Code::kUsage,
+               "--early-stop needs --eval-every: it counts evaluations");
+  check_schedule(options);
   check_sizes(options);
   check_world(options.tp, options.dp, options.pp);
   check_files(options);

@@ -1,9 +1,11 @@
 #include "cleave/data/order.h"
 
 #include <bit>
+#include <string_view>
 
 #include "cleave/base/error.h"
 #include "cleave/base/philox.h"
+#include "cleave/base/str.h"
 
 namespace cleave {
 namespace {
@@ -29,17 +31,29 @@ uint64_t permuted(uint64_t index, uint64_t count, uint64_t key, uint64_t epoch) 
   return index;
 }
 
+/// The sample of the draw after `drawn` others, of `count` samples. `stream` names the order.
+int64_t sample_of(const SampleOrder& order, uint64_t drawn, uint64_t count,
+                  std::string_view stream) {
+  if (!order.shuffle || count == 1) return static_cast<int64_t>(drawn % count);
+  const uint64_t key = stream_key(order.seed, stream);
+  return static_cast<int64_t>(permuted(drawn % count, count, key, drawn / count));
+}
+
 }  // namespace
 
 int64_t SampleOrder::at(int64_t step, int64_t place) const {
   CLEAVE_CHECK(num_samples > 0 && batch_size > 0 && step >= 0, Code::kUsage,
                "num_samples=", num_samples, ", batch_size=", batch_size, ", step=", step,
                "; expected at least 1, 1 and 0");
-  const auto count = static_cast<uint64_t>(num_samples);
-  const auto drawn = static_cast<uint64_t>(step * batch_size + place);
-  if (!shuffle || count == 1) return static_cast<int64_t>(drawn % count);
-  const uint64_t key = stream_key(seed, "data order");
-  return static_cast<int64_t>(permuted(drawn % count, count, key, drawn / count));
+  const int64_t drawn = step * batch_size + place;
+  if (mix == nullptr) {
+    return sample_of(*this, static_cast<uint64_t>(drawn), static_cast<uint64_t>(num_samples),
+                     "data order");
+  }
+  const auto [source, number] = mix->draw(drawn);
+  return mix->first(source) + sample_of(*this, static_cast<uint64_t>(number),
+                                        static_cast<uint64_t>(mix->size(source)),
+                                        str("data order of source ", source));
 }
 
 int64_t SampleOrder::steps_of(int64_t epochs) const {

@@ -34,7 +34,11 @@ Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& optio
   for (const auto& p : parameters) {
     const bool decays =
         options.decay_on == OptimizerOptions::DecayOn::kAll || p->shape().size() >= 2;
-    (decays ? decayed_ : plain_).push_back(states_.size());
+    const auto found = options.own.find(p->name());
+    const OptimizerOptions::Own own =
+        found == options.own.end() ? OptimizerOptions::Own() : found->second;
+    const double decay = own.weight_decay.value_or(decays ? options.weight_decay : 0);
+    groups_[{own.lr_factor, decay}].push_back(states_.size());
     states_.push_back({.parameter = p, .exp_avg = {}, .exp_avg_sq = {}});
   }
   (void)states();  // allocates moments: too little memory fails here, not after the first backward
@@ -84,8 +88,10 @@ void Optimizer::step(double lr, double gradient_scale) {
                  "parameters that the loss does not use");
   }
   ++num_steps_;
-  step_group(decayed_, {lr, gradient_scale, options_.weight_decay});
-  step_group(plain_, {lr, gradient_scale, 0});
+  for (const auto& [settings, members] : groups_) {
+    const auto [lr_factor, weight_decay] = settings;
+    step_group(members, {lr * lr_factor, gradient_scale, weight_decay});
+  }
 }
 
 void Optimizer::step_group(const std::vector<size_t>& group, const Update& update) {
@@ -179,17 +185,21 @@ LrSchedule::Kind LrSchedule::kind_from_name(const std::string& name) {
   if (name == "cosine") return Kind::kCosine;
   if (name == "linear") return Kind::kLinear;
   if (name == "constant") return Kind::kConstant;
+  if (name == "wsd") return Kind::kWsd;
   throw Error(Code::kUsage,
-              str("schedule '", name, "' is unknown; expected cosine, linear or constant"));
+              str("schedule '", name, "' is unknown; expected cosine, linear, constant or wsd"));
 }
 
 double LrSchedule::at(int64_t step) const {
   if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
   if (kind == Kind::kConstant) return peak;
-  const double rest = static_cast<double>(std::max<int64_t>(num_steps - warmup, 1));
-  const double done = std::min(static_cast<double>(step - warmup) / rest, 1.0);
-  if (kind == Kind::kLinear) return peak * (1 - done);
-  return peak * 0.5 * (1 + std::cos(std::numbers::pi * done));
+  const int64_t start = kind == Kind::kWsd ? std::max(warmup, num_steps - decay) : warmup;
+  if (step < start) return peak;
+  const double rest = static_cast<double>(std::max<int64_t>(num_steps - start, 1));
+  const double done = std::min(static_cast<double>(step - start) / rest, 1.0);
+  const double share =
+      kind == Kind::kCosine ? 0.5 * (1 + std::cos(std::numbers::pi * done)) : 1 - done;
+  return min + (peak - min) * share;
 }
 
 }  // namespace cleave

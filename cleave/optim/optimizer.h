@@ -1,5 +1,8 @@
 #pragma once
+#include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cleave/nn/parameter.h"
@@ -14,6 +17,13 @@ struct OptimizerOptions {
   double weight_decay = 0;
   /// Which tensors decay: those with two or more dims (not norms and biases), or all.
   enum class DecayOn : uint8_t { kMatrices, kAll } decay_on = DecayOn::kMatrices;
+  /// What a single parameter has instead.
+  struct Own {
+    double lr_factor = 1;                  ///< multiplies the rate of step()
+    std::optional<double> weight_decay{};  ///< nullopt: as above
+  };
+  using OwnSettings = std::map<std::string, Own>;
+  OwnSettings own{};  ///< by the parameter's full name
 
   /// From flags: adamw | adam | sgd, matrices | all. Throws Error(kUsage).
   static Kind kind_from_name(const std::string& name);
@@ -24,7 +34,8 @@ struct OptimizerOptions {
 /// are the fp32 (or fp64) master weights; moments have the same type and sharding.
 class Optimizer {
  public:
-  /// The parameters may be allocated, and sharded, later.
+  /// The parameters may be allocated, and sharded, later. With settings of single parameters, they
+  /// have names already.
   Optimizer(const Parameters& parameters, const OptimizerOptions& options);
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
@@ -58,19 +69,26 @@ class Optimizer {
   bool step_fused(const State& state, const Update& update) const;
   void step_by_libtorch(const std::vector<const State*>& states, const Update& update) const;
   OptimizerOptions options_;
-  mutable std::vector<State> states_;    // states() makes and shards moments like the leaves
-  std::vector<size_t> decayed_, plain_;  // indices of states_
+  mutable std::vector<State> states_;  // states() makes and shards moments like the leaves
+  /// Indices of states_ by lr_factor and weight decay.
+  std::map<std::pair<double, double>, std::vector<size_t>> groups_;
   int64_t num_steps_ = 0;
 };
 
-/// Learning rate over a run.
+/// Learning rate over a run: a linear rise to the peak, then one of these forms. kWsd is
+/// warmup-stable-decay: the peak until the last `decay` steps, which fall in a line. After
+/// `num_steps` the rate stays where it ended. Source: Hu and others, arXiv:2404.06395, section 4;
+/// the numbers are those of transformers' get_wsd_schedule (decay_type linear) and
+/// get_cosine_with_min_lr_schedule_with_warmup, and of Megatron's OptimizerParamScheduler.
 struct LrSchedule {
-  enum class Kind : uint8_t { kCosine, kLinear, kConstant } kind = Kind::kCosine;
+  enum class Kind : uint8_t { kCosine, kLinear, kConstant, kWsd } kind = Kind::kCosine;
   double peak = 3e-4;
+  double min = 0;         ///< where all but kConstant end
   int64_t warmup = 0;     ///< steps of linear rise from 0
-  int64_t num_steps = 1;  ///< of the whole run; cosine and linear end at 0
+  int64_t decay = 0;      ///< steps of the fall of kWsd
+  int64_t num_steps = 1;  ///< of the whole run
 
-  /// From a flag: cosine | linear | constant. Throws Error(kUsage).
+  /// From a flag: cosine | linear | constant | wsd. Throws Error(kUsage).
   static Kind kind_from_name(const std::string& name);
   /// The rate of step 0, 1, ...: the first is peak / warmup, not 0.
   [[nodiscard]] double at(int64_t step) const;

@@ -241,10 +241,46 @@ TEST(Optimizer, ModelShardedBetweenTwoSteps_ContinuesWithItsMoments) {
   }
 }
 
+// Oracle: the rule with each parameter's own rate and decay.
+TEST(Optimizer, SettingsOfSingleParameters_ReplaceTheCommonOnes) {
+  for (const Kind kind : {Kind::kAdamW, Kind::kAdam, Kind::kSgd}) {
+    OptimizerOptions o{.kind = kind, .weight_decay = 0.1};
+    o.own = {{"a", {.lr_factor = 0.25}},
+             {"b", {.lr_factor = 0}},
+             {"c", {.weight_decay = 0.5}},
+             {"d", {.lr_factor = 2, .weight_decay = 0}}};
+    const std::vector<std::pair<double, double>> factor_and_decay = {
+        {0.25, 0.1}, {0, 0.1}, {1, 0.5}, {2, 0}, {1, 0.1}};
+    Parameters parameters;
+    std::vector<Plain> plain;
+    for (uint64_t i = 0; i < 5; ++i) {
+      // "c" is a vector: its own decay applies although vectors do not decay.
+      const Tensor start = i == 2 ? numbers({5}, i) : numbers({3, 4}, i);
+      parameters.push_back(parameter(start));
+      parameters.back()->set_name(std::string(1, static_cast<char>('a' + i)));
+      plain.push_back({start, at::zeros_like(start), at::zeros_like(start)});
+    }
+    Optimizer optimizer(parameters, o);
+    for (int t = 1; t <= 3; ++t) {
+      for (uint64_t i = 0; i < 5; ++i) {
+        const Tensor gradient =
+            numbers(plain[i].w.sizes().vec(), 10 * i + static_cast<uint64_t>(t));
+        parameters[i]->leaf().mutable_grad() = gradient;
+        plain[i].step(o, gradient, 0.1 * factor_and_decay[i].first, factor_and_decay[i].second, t);
+      }
+      optimizer.step(0.1);
+    }
+    for (size_t i = 0; i < 5; ++i) {
+      EXPECT_LE(largest_difference(parameters[i]->leaf(), plain[i].w), 1e-13) << i;
+    }
+  }
+}
+
 TEST(LrSchedule, WarmUp_RisesFromOneStepsShareToThePeak) {
-  for (const auto kind :
-       {LrSchedule::Kind::kCosine, LrSchedule::Kind::kLinear, LrSchedule::Kind::kConstant}) {
-    const LrSchedule s{.kind = kind, .peak = 0.4, .warmup = 8, .num_steps = 40};
+  for (const auto kind : {LrSchedule::Kind::kCosine, LrSchedule::Kind::kLinear,
+                          LrSchedule::Kind::kConstant, LrSchedule::Kind::kWsd}) {
+    const LrSchedule s{
+        .kind = kind, .peak = 0.4, .min = 0.1, .warmup = 8, .decay = 4, .num_steps = 40};
     for (int64_t t = 0; t < 8; ++t) {
       EXPECT_DOUBLE_EQ(s.at(t), 0.4 * static_cast<double>(t + 1) / 8);
     }
@@ -269,6 +305,41 @@ TEST(LrSchedule, AfterWarmUp_FallsToZeroInItsForm) {
   EXPECT_DOUBLE_EQ(constant.at(49), 2);
 }
 
+// Oracle: get_wsd_schedule (decay_type linear, min_lr_ratio 0.1) and
+// get_cosine_with_min_lr_schedule_with_warmup of transformers 5.
+TEST(LrSchedule, WsdAndMinimum_AreThoseOfTransformers) {
+  const LrSchedule wsd{.kind = LrSchedule::Kind::kWsd,
+                       .peak = 0.4,
+                       .min = 0.04,
+                       .warmup = 4,
+                       .decay = 8,
+                       .num_steps = 20};
+  const std::vector<double> falling = {0.4,   0.355, 0.31,  0.265, 0.22,
+                                       0.175, 0.13,  0.085, 0.04,  0.04};
+  for (int64_t t = 4; t < 12; ++t) EXPECT_DOUBLE_EQ(wsd.at(t), 0.4) << t;
+  for (size_t i = 0; i < falling.size(); ++i) {
+    EXPECT_NEAR(wsd.at(12 + static_cast<int64_t>(i)), falling[i], 1e-15) << i;
+  }
+  const LrSchedule cosine{.peak = 0.4, .min = 0.04, .warmup = 4, .num_steps = 20};
+  EXPECT_NEAR(cosine.at(5), 0.3965413504725815, 1e-15);
+  EXPECT_NEAR(cosine.at(9), 0.32000264194352845, 1e-15);
+  EXPECT_NEAR(cosine.at(19), 0.04345864952741852, 1e-15);
+  EXPECT_NEAR(cosine.at(25), 0.04, 1e-15);
+  const LrSchedule linear{
+      .kind = LrSchedule::Kind::kLinear, .peak = 0.4, .min = 0.04, .warmup = 4, .num_steps = 20};
+  EXPECT_NEAR(linear.at(12), 0.22, 1e-15);
+  EXPECT_NEAR(linear.at(20), 0.04, 1e-15);
+}
+
+TEST(LrSchedule, WsdWithoutDecayOrWithoutStableSteps_IsConstantOrLinear) {
+  const LrSchedule stable{.kind = LrSchedule::Kind::kWsd, .peak = 2, .num_steps = 10};
+  EXPECT_DOUBLE_EQ(stable.at(9), 2);
+  const LrSchedule falls{
+      .kind = LrSchedule::Kind::kWsd, .peak = 2, .warmup = 2, .decay = 8, .num_steps = 10};
+  EXPECT_DOUBLE_EQ(falls.at(2), 2);
+  EXPECT_DOUBLE_EQ(falls.at(6), 1);
+}
+
 TEST(LrSchedule, RunOfWarmUpAloneOrOneStep_StaysFinite) {
   const LrSchedule short_run{.peak = 1, .warmup = 10, .num_steps = 4};
   EXPECT_DOUBLE_EQ(short_run.at(3), 0.4);
@@ -282,9 +353,11 @@ TEST(LrSchedule, Names_AreReadAndOthersListed) {
   EXPECT_EQ(LrSchedule::kind_from_name("cosine"), LrSchedule::Kind::kCosine);
   EXPECT_EQ(LrSchedule::kind_from_name("linear"), LrSchedule::Kind::kLinear);
   EXPECT_EQ(LrSchedule::kind_from_name("constant"), LrSchedule::Kind::kConstant);
+  EXPECT_EQ(LrSchedule::kind_from_name("wsd"), LrSchedule::Kind::kWsd);
   const Error error = test::thrown_by([] { (void)LrSchedule::kind_from_name("step"); });
   EXPECT_EQ(error.code(), Code::kUsage);
-  EXPECT_STREQ(error.what(), "schedule 'step' is unknown; expected cosine, linear or constant");
+  EXPECT_STREQ(error.what(),
+               "schedule 'step' is unknown; expected cosine, linear, constant or wsd");
 }
 
 }  // namespace

@@ -63,6 +63,7 @@ ConfigFingerprint fingerprint_of(const TrainSetup& setup) {
   o.epochs.reset();
   o.micro_batch_size = setup.micro_batch_size;
   o.warmup = setup.schedule.warmup;
+  o.decay_steps = setup.schedule.decay;
   o.resume = setup.resumes;
   const auto checksum = [](const auto& data) {
     return data ? to_hex(data->fingerprint()) : std::string("none");

@@ -13,11 +13,12 @@ namespace cleave {
 /// The options of `cleave train` and their defaults. Free of libtorch, so the front end can fill it
 /// in without loading the library.
 struct TrainOptions : LayoutOptions, MachineOptions {
-  std::string model = "llama-tiny";    ///< preset name or model folder
-  std::vector<std::string> data;       ///< text, JSONL with `text`, chats, or JSONL rows of ids
-  std::string task;                    ///< empty = the model's
-  std::string tokenizer;               ///< "bytes" or a folder; empty = the model's, else bytes
-  std::string chat_template;           ///< "chatml" or a file; empty = the tokenizer's
+  std::string model = "llama-tiny";  ///< preset name or model folder
+  std::vector<std::string> data;     ///< text, JSONL with `text`, chats, or JSONL rows of ids; each
+                                     ///< may be FILE:WEIGHT
+  std::string task;                  ///< empty = the model's
+  std::string tokenizer;             ///< "bytes" or a folder; empty = the model's, else bytes
+  std::string chat_template;         ///< "chatml" or a file; empty = the tokenizer's
   std::string train_on = "assistant";  ///< which tokens of chats
   std::string out;                     ///< run folder
 
@@ -30,13 +31,16 @@ struct TrainOptions : LayoutOptions, MachineOptions {
 
   double lr = 3e-4;
   std::string schedule = "cosine";
-  std::optional<int64_t> warmup;  ///< steps; default 10 % of the run
+  double min_lr = 0;                   ///< where the schedule ends
+  std::optional<int64_t> warmup;       ///< steps; default 10 % of the run
+  std::optional<int64_t> decay_steps;  ///< of schedule wsd; default 10 % of the run
   std::string optimizer = "adamw";
   std::array<double, 2> adam_betas{0.9, 0.95};
   double adam_eps = 1e-8;
   double weight_decay = 0.1;
   std::string decay_on = "matrices";
-  double clip = 1.0;  ///< global gradient norm; 0 = off
+  std::vector<std::string> param_groups;  ///< GLOB:SETTING=VALUE,...
+  double clip = 1.0;                      ///< global gradient norm; 0 = off
   std::string dtype = "fp32";
   uint64_t seed = 0;
 
@@ -48,6 +52,7 @@ struct TrainOptions : LayoutOptions, MachineOptions {
 
   std::vector<std::string> eval_data;
   int64_t eval_every = 0;  ///< steps; 0 = at the end only
+  int64_t early_stop = 0;  ///< evaluations without improvement; 0 = off
   bool shuffle = true;
 
   std::string command;  ///< the command line as typed, for the report
@@ -67,7 +72,7 @@ inline std::vector<Row> input_rows(TrainOptions& o) {
        "text, or JSONL with \"text\", \"input_ids\" or \"messages\" (chats); for classification "
        "CSV "
        "with a header, or "
-       "JSONL with \"label\"",
+       "JSONL with \"label\"; FILE:WEIGHT draws sequences in proportion",
        "required"},
       {&o.task, "task", "", "training task", "the model's", Choices{"lm", "mlm", "classify"}},
       tokenizer(&o.tokenizer, "the model's, else bytes"),
@@ -96,8 +101,13 @@ inline std::vector<Row> optimizer_rows(TrainOptions& o) {
   return {optimizer(&o.optimizer),
           {&o.lr, "lr", "RATE", "peak learning rate", "", Limits{0, 1e6}, kMustMatch},
           {&o.schedule, "schedule", "", "learning rate schedule after warm-up", "",
-           Choices{"cosine", "linear", "constant"}, kMustMatch},
+           Choices{"cosine", "linear", "constant", "wsd"}, kMustMatch},
+          {&o.min_lr, "min-lr", "RATE", "learning rate at which the schedule ends", "",
+           Limits{0, 1e6}, kMustMatch},
           {&o.warmup, "warmup", "N", "steps in which the learning rate rises to --lr",
+           "10 % of all", kSteps, kMustMatch},
+          {&o.decay_steps, "decay-steps", "N",
+           "last steps, in which the learning rate of schedule wsd falls to --min-lr",
            "10 % of all", kSteps, kMustMatch},
           {&o.adam_betas, "adam-betas", "B1,B2", "decay rates of Adam's moments", "",
            Limits{.low = 0, .high = 1, .takes_high = false}, kMustMatch},
@@ -106,6 +116,10 @@ inline std::vector<Row> optimizer_rows(TrainOptions& o) {
            "", Limits{0, 1000}, kMustMatch},
           {&o.decay_on, "decay-on", "", "parameters with weight decay", "",
            Choices{"matrices", "all"}, kMustMatch},
+          {&o.param_groups, "param-group", "GLOB:SETTING=VALUE",
+           "parameters with a learning rate times lr-factor, or their own weight-decay; may be "
+           "repeated",
+           "none", Each{}, kMustMatch},
           {&o.clip, "clip", "NORM", "maximum global gradient norm; 0 is off", "1.0", Limits{0, 1e9},
            kMustMatch},
           {&o.dtype, "dtype", "",
@@ -136,7 +150,11 @@ inline std::vector<Row> output_rows(TrainOptions& o) {
            kMustMatch},
           {&o.eval_data, "eval-data", "FILES", "evaluation data", "none"},
           {&o.eval_every, "eval-every", "STEPS", "steps between evaluations", "at the end only",
-           kSteps, kMustMatch}};
+           kSteps, kMustMatch},
+          {&o.early_stop, "early-stop", "N",
+           "end after N evaluations in a row whose loss is not below the best; keeps the best "
+           "checkpoint",
+           "off", kSteps, kMustMatch}};
 }
 
 /// The options of `cleave train`.

@@ -9,14 +9,17 @@
 #include "cleave/data/chats.h"
 #include "cleave/data/classified.h"
 #include "cleave/data/documents.h"
+#include "cleave/data/mix.h"
 #include "cleave/file/file.h"
 #include "cleave/file/hub_cache.h"
 #include "cleave/file/latest.h"
+#include "cleave/file/weighted_path.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/planner/layout_options.h"
 #include "cleave/train/memory.h"
+#include "cleave/train/parameter_groups.h"
 
 namespace cleave {
 namespace {
@@ -50,8 +53,10 @@ void choose_tokenizer(TrainSetup& setup) {
 /// because of a model's unusual template.
 void choose_chat_template(TrainSetup& setup, const Model& model) {
   const TrainOptions& o = setup.options;
+  const bool trains_on_chats = std::any_of(
+      o.data.begin(), o.data.end(), [](const std::string& file) { return holds_chats({file}); });
   const bool reads_chats =
-      task_of(model) != Task::kClassify && (holds_chats(o.data) || holds_chats(o.eval_data));
+      task_of(model) != Task::kClassify && (trains_on_chats || holds_chats(o.eval_data));
   if (!setup.tokenizer || (o.chat_template.empty() && !reads_chats)) return;
   setup.chat_template = load_model_chat_template(o.chat_template, setup.tokenizer_folder,
                                                  *setup.tokenizer, kTrainingTime);
@@ -202,6 +207,37 @@ std::shared_ptr<const Dataset> open_data(const TrainSetup& setup,
   return data;
 }
 
+/// Divides --data into files and their weights.
+void choose_weights(TrainSetup& setup) {
+  TrainOptions& o = setup.options;
+  std::vector<std::string> files;
+  for (WeightedPath& file : weighted_paths(o.data)) {
+    if (file.weight) setup.weights.push_back(*file.weight);
+    files.push_back(std::move(file.path));
+  }
+  o.data = std::move(files);
+  CLEAVE_CHECK(!o.epochs || setup.weights.empty(), Code::kUsage,
+               "--epochs counts passes over all data, which --data with weights does not make; "
+               "give --steps");
+}
+
+/// Opens the training data. Each file with a weight is a source of its own.
+void open_training_data(TrainSetup& setup, const Model& model) {
+  const std::vector<std::string>& files = setup.options.data;
+  if (setup.weights.empty()) {
+    setup.data = open_data(setup, files, model);
+    return;
+  }
+  std::vector<WeightedData> sources;
+  for (size_t i = 0; i < files.size(); ++i) {
+    sources.push_back({.name = files[i],
+                       .data = open_data(setup, {files[i]}, model),
+                       .weight = setup.weights[i]});
+  }
+  setup.data = joined_dataset(sources);
+  setup.order.mix = std::make_shared<DataMix>(sources);
+}
+
 void check_length(const TrainSetup& setup, const ModelFacts& facts) {
   const int64_t seq_len = setup.options.seq_len;
   CLEAVE_CHECK(seq_len >= 2, Code::kShape, "seq-len=", seq_len,
@@ -220,28 +256,39 @@ void check_vocabulary(const TrainSetup& setup, const ModelFacts& facts) {
 
 void choose_steps(TrainSetup& setup) {
   const TrainOptions& o = setup.options;
-  setup.order = {.num_samples = setup.data->size(),
-                 .batch_size = o.batch_size,
-                 .shuffle = o.shuffle,
-                 .seed = o.seed};
+  setup.order.num_samples = setup.data->size();
+  setup.order.batch_size = o.batch_size;
+  setup.order.shuffle = o.shuffle;
+  setup.order.seed = o.seed;
   setup.num_steps = o.epochs ? setup.order.steps_of(*o.epochs) : o.steps.value_or(1000);
   CLEAVE_CHECK(o.warmup.value_or(0) <= setup.num_steps, Code::kUsage, "--warmup is ",
                o.warmup.value_or(0), "; expected at most the ", setup.num_steps,
                " steps of the run");
-  setup.schedule = {.kind = LrSchedule::kind_from_name(o.schedule),
+  const int64_t warmup = o.warmup.value_or(setup.num_steps / 10);
+  const auto kind = LrSchedule::kind_from_name(o.schedule);
+  const int64_t left = setup.num_steps - warmup;
+  const int64_t decay = kind == LrSchedule::Kind::kWsd
+                            ? o.decay_steps.value_or(std::min(setup.num_steps / 10, left))
+                            : 0;
+  CLEAVE_CHECK(decay <= left, Code::kUsage, "--decay-steps is ", decay, "; expected at most the ",
+               left, " steps after the warm-up of ", warmup);
+  setup.schedule = {.kind = kind,
                     .peak = o.lr,
-                    .warmup = o.warmup.value_or(setup.num_steps / 10),
+                    .min = o.min_lr,
+                    .warmup = warmup,
+                    .decay = decay,
                     .num_steps = setup.num_steps};
 }
 
-void choose_optimizer(TrainSetup& setup) {
+void choose_optimizer(TrainSetup& setup, Model& model) {
   const TrainOptions& o = setup.options;
   setup.optimizer = {.kind = OptimizerOptions::kind_from_name(o.optimizer),
                      .beta1 = o.adam_betas[0],
                      .beta2 = o.adam_betas[1],
                      .eps = o.adam_eps,
                      .weight_decay = o.weight_decay,
-                     .decay_on = OptimizerOptions::decay_from_name(o.decay_on)};
+                     .decay_on = OptimizerOptions::decay_from_name(o.decay_on),
+                     .own = parameter_groups(o.param_groups, model)};
 }
 
 /// The checkpoint that --resume continues from. Without one the run starts from the beginning, so
@@ -306,6 +353,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
     setup.is_verified = true;
     setup.damage = whole->damage;
   }
+  choose_weights(setup);
   choose_tokenizer(setup);
   if (!folder) setup.config = config_of_new(options.model, *setup.tokenizer);
   if (!setup.resumes) fit_to_task(setup);
@@ -315,13 +363,13 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
                options.task, " does not fit this model, which is trained for ", model->task());
   choose_layout(setup, *model, world_size);
   check_length(setup, model->facts());
-  choose_optimizer(setup);
+  choose_optimizer(setup, *model);
   choose_chat_template(setup, *model);
   // Before the data is read and its tokens are written. If its sequences have their own lengths,
   // the shortest ones show whether the weights fit.
   const bool is_known = packs_text(setup, *model);
   plan_step(setup, is_known ? options.seq_len : std::max<int64_t>(2, setup.layout.tp));
-  setup.data = open_data(setup, options.data, *model);
+  open_training_data(setup, *model);
   if (!options.eval_data.empty()) {
     setup.eval_data = open_data(setup, options.eval_data, *model);
   }

@@ -23,7 +23,8 @@ struct TrainSetup {
         config(f ? f->config : Json::parse("null", "config.json")),
         folder(std::move(f)) {}
 
-  TrainOptions options;
+  TrainOptions options;                        ///< `data` without the weights
+  std::vector<double> weights;                 ///< of the data files; empty if none were given
   Json config;                                 ///< config.json of the model, as it will be saved
   std::optional<ModelFolder> folder;           ///< with the weights to load; none for a preset
   std::shared_ptr<const Tokenizer> tokenizer;  ///< null if the data are ids and there is none

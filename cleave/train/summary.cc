@@ -56,6 +56,13 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
+/// "a.jsonl:0.7, b.jsonl:0.3"
+std::string data_text(const TrainSetup& setup) {
+  std::vector<std::string> names = setup.options.data;
+  for (size_t i = 0; i < setup.weights.size(); ++i) names[i] += str(':', setup.weights[i]);
+  return joined(names);
+}
+
 /// "{0,1} {2,3}"
 std::string groups(const Mesh& mesh, const MeshDim& dim) {
   std::string text;
@@ -153,7 +160,7 @@ RunRecord run_record(const TrainSetup& setup, const std::string& model_name, Mod
       {"heads", str(f.num_heads, " (", f.num_kv_heads, " KV heads)")},
       {"vocabulary", str(f.vocab_size)},
       {"task", model.task()},
-      {"data files", joined(o.data)},
+      {"data files", data_text(setup)},
       {"sequences", str(setup.data->size())},
       {"evaluation files", joined(o.eval_data)},
       {"tokenizer", setup.tokenizer ? std::string(setup.tokenizer->kind()) : ""},
@@ -165,6 +172,7 @@ RunRecord run_record(const TrainSetup& setup, const std::string& model_name, Mod
       {"learning rate", str(o.lr)},
       {"schedule", o.schedule},
       {"weight decay", str(o.weight_decay)},
+      {"parameter groups", joined(o.param_groups)},
       {"gradient clipping", str(o.clip)},
       {std::string(kSavesSetting),
        o.save_every > 0 ? str("every ", counted(o.save_every, "step"), " and at the end")

@@ -63,6 +63,7 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
       everyone_(mesh_.flatten(world, {"pp", "dp", "tp"}, "world")),
       rank_(make_model(setup.config), setup.layout, mesh_, world, setup.optimizer),
       loss_scale_(setup.layout.compute_type == at::kHalf),
+      early_stop_(setup.options.early_stop),
       folder_(setup.options.out, {.world = everyone_, .tp = mesh_["tp"], .dp = mesh_["dp"]},
               setup.options.keep_last) {
   start_s_ = monotonic_s();
@@ -113,6 +114,12 @@ void Trainer::load() {
   tokens_ = state.at("tokens").as_int(0);
   if (state.has("loss_scale")) {
     loss_scale_.restore(state.at("loss_scale").as_number(), state.at("good_steps").as_int(0));
+  }
+  if (early_stop_.is_on() && state.has("best_step")) {
+    early_stop_.restore({.best_step = state.at("best_step").as_int(0),
+                         .best_loss = state.at("best_loss").as_number(),
+                         .num_worse = state.at("worse_evaluations").as_int(0)});
+    folder_.keep(early_stop_.state().best_step);
   }
   check_changes(state);
   saved_ = done_;
@@ -195,6 +202,7 @@ std::vector<Batch> Trainer::micro_batches(const Dataset& data, int64_t step,
   order.num_samples = data.size();
   const bool trains = &data == setup_.data.get();
   order.shuffle = order.shuffle && trains;
+  if (!trains) order.mix.reset();
   const auto make = trains ? &BatchRules::make : &BatchRules::make_for_eval;
   Batch batch = (setup_.batches.*make)(data, order, step, begin, std::max(end, begin + 1));
   if (begin == end) batch.labels = at::full_like(batch.labels, -100);
@@ -222,12 +230,13 @@ int Trainer::run() {
   if (done_ < setup_.num_steps) {
     check_same_batch(micro_batches(*setup_.data, done_, setup_.order.batch_size));
   }
-  while (done_ < setup_.num_steps && stop_signal_ == 0) {
+  while (done_ < setup_.num_steps && stop_signal_ == 0 && !early_stop_.is_over()) {
     train_step(done_);
-    const bool is_last = done_ == setup_.num_steps;
+    const bool is_last = done_ == setup_.num_steps || early_stop_.is_over();
     const int64_t every = setup_.options.save_every;
+    const bool is_best = early_stop_.is_on() && early_stop_.state().best_step == done_;
     if (setup_.options.async_save && !folder_.poll_save() && saved_ >= 0) note_resumable();
-    if (!is_last && stop_signal_ == 0 && every > 0 && done_ % every == 0) {
+    if (!is_last && stop_signal_ == 0 && (is_best || (every > 0 && done_ % every == 0))) {
       save(setup_.options.async_save);
     }
   }
@@ -235,7 +244,7 @@ int Trainer::run() {
   if (saved_ != done_) save(/*async=*/false);
   if (progress_) progress_->finish();
   if (stop_signal_ == 0) {
-    finish("finished");
+    finish(early_stop_.is_over() ? str("stopped early after step ", done_) : "finished");
   } else {
     finish(str("stopped by signal ", stop_signal_, " after step ", done_));
     if (is_first()) log_status("resume with: ", resume_command(setup_.options));
@@ -314,6 +323,7 @@ void Trainer::train_step(int64_t step) {
   const int64_t every = setup_.options.eval_every;
   const bool is_eval_step = done_ == setup_.num_steps || (every > 0 && done_ % every == 0);
   if (setup_.eval_data && is_eval_step) note(evaluate(), m);
+  note_for_early_stop(m.eval_loss);
   if (metrics_) metrics_->append(m);
   if (progress_) {
     progress_->update(done_, {.loss = loss,
@@ -373,6 +383,15 @@ void Trainer::note(const EvalSum& sum, StepMetrics& metrics) const {
   if (task_of(rank_.model()) == Task::kClassify) metrics.eval_accuracy = sum.accuracy();
 }
 
+/// An evaluation that a signal interrupts does not count.
+void Trainer::note_for_early_stop(std::optional<double> loss) {
+  if (!early_stop_.is_on() || !loss || stop_signal_ != 0) return;
+  Tensor same = at::tensor({*loss}, at::kDouble);
+  everyone_.broadcast_(same, 0, "early stop");  // all ranks must decide the same
+  early_stop_.note(done_, same.item<double>());
+  folder_.keep(early_stop_.state().best_step);
+}
+
 EvalSum Trainer::evaluate() {
   const double start = monotonic_s();
   EvalSum sum;
@@ -405,6 +424,11 @@ std::string Trainer::state_json() const {
     state["loss_scale"] = loss_scale_.value();
     state["good_steps"] = loss_scale_.num_good_steps();
   }
+  if (early_stop_.state().best_step >= 0) {
+    state["best_step"] = early_stop_.state().best_step;
+    state["best_loss"] = early_stop_.state().best_loss;
+    state["worse_evaluations"] = early_stop_.state().num_worse;
+  }
   state["gemm"] = std::string(name(gemm()));
   state["mesh"] = mesh_.describe();
   state["command"] = setup_.options.command;
@@ -424,9 +448,13 @@ Checkpoint Trainer::checkpoint() {
 /// The number of checkpoints that are still to be written.
 int64_t Trainer::saves_ahead() const {
   const int64_t last = saved_ == done_ && done_ >= setup_.num_steps ? 0 : 1;
-  const int64_t every = setup_.options.save_every;
-  if (every == 0 || done_ >= setup_.num_steps) return last;
-  return (setup_.num_steps - 1) / every - done_ / every + last;
+  if (done_ >= setup_.num_steps) return last;
+  const auto times_ahead = [&](int64_t every) {
+    return every == 0 ? 0 : (setup_.num_steps - 1) / every - done_ / every;
+  };
+  // Each evaluation may be the best.
+  return times_ahead(setup_.options.save_every) + last +
+         (early_stop_.is_on() ? times_ahead(setup_.options.eval_every) : 0);
 }
 
 void Trainer::save(bool async) {
@@ -454,6 +482,11 @@ void Trainer::finish(const std::string& outcome) {
   write_record(run, record_);
   const std::string path = (folder_.path() / kPageName).string();
   write_report({run}, path);
+  const EarlyStop::State& best = early_stop_.state();
+  if (best.best_step >= 0) {
+    log_status("best: evaluation loss ", best.best_loss, " after step ", best.best_step, ": ",
+               (folder_.path() / checkpoint_name(best.best_step)).string());
+  }
   log_status("checkpoint: ", (folder_.path() / checkpoint_name(saved_)).string());
   log_status("report: ", path);
 }

@@ -14,6 +14,7 @@
 #include "cleave/planner/machine.h"
 #include "cleave/report/metrics.h"
 #include "cleave/report/record.h"
+#include "cleave/train/early_stop.h"
 #include "cleave/train/rank_model.h"
 #include "cleave/train/setup.h"
 #include "cleave/train/step.h"
@@ -50,6 +51,7 @@ class Trainer {
   void check_finite(int64_t step, double loss, const GradientNorm& norm) const;
   [[nodiscard]] EvalSum evaluate();
   void note(const EvalSum& sum, StepMetrics& metrics) const;
+  void note_for_early_stop(std::optional<double> loss);
   bool is_asked_to_stop(const char* site);
   [[nodiscard]] int64_t saves_ahead() const;
   [[nodiscard]] Checkpoint checkpoint();
@@ -70,6 +72,7 @@ class Trainer {
   Axis everyone_;
   RankModel rank_;
   LossScale loss_scale_;
+  EarlyStop early_stop_;
   RunFolder folder_;
   std::vector<CarriedTensor> carried_;
   std::string model_name_;     // --model of the first start of the run

@@ -63,12 +63,15 @@ TEST_F(Options, TrainWithoutFlags_HasTheDocumentedDefaults) {
                        {"seq-len", 256},
                        {"lr", 3e-4},
                        {"schedule", "cosine"},
+                       {"min-lr", 0.0},
                        {"warmup", nullptr},
+                       {"decay-steps", nullptr},
                        {"optimizer", "adamw"},
                        {"adam-betas", {0.9, 0.95}},
                        {"adam-eps", 1e-8},
                        {"weight-decay", 0.1},
                        {"decay-on", "matrices"},
+                       {"param-group", json::array()},
                        {"clip", 1.0},
                        {"dtype", "fp32"},
                        {"seed", 0},
@@ -78,6 +81,7 @@ TEST_F(Options, TrainWithoutFlags_HasTheDocumentedDefaults) {
                        {"over-commit", false},
                        {"eval-data", json::array()},
                        {"eval-every", 0},
+                       {"early-stop", 0},
                        {"shuffle", true},
                        {"plan", ""},
                        {"gemm", "auto"},
@@ -102,8 +106,10 @@ const json kEveryTrainFlag = {{"model", "llama-135m"},
                               {"micro-batch-size", 2},
                               {"seq-len", 64},
                               {"lr", 0.5},
-                              {"schedule", "linear"},
+                              {"schedule", "wsd"},
+                              {"min-lr", 0.25},
                               {"warmup", 3},
+                              {"decay-steps", 2},
                               {"optimizer", "sgd"},
                               {"adam-betas", {0.5, 0.25}},
                               {"adam-eps", 0.125},
@@ -117,14 +123,16 @@ const json kEveryTrainFlag = {{"model", "llama-135m"},
                               {"resume", true},
                               {"over-commit", true},
                               {"eval-every", 6},
+                              {"early-stop", 2},
                               {"shuffle", false},
                               {"gemm", "mkl"},
                               {"threads-per-rank", 9},
                               {"timeout", 1.5}};
 
 TEST_F(Options, EveryTrainFlag_ReachesItsOption) {
-  Words words = {"--eval-data",  in("b.txt"), "--plan",       in("plan.json"),
-                 "--no-shuffle", "--resume",  "--over-commit"};
+  Words words = {"--eval-data",   in("b.txt"),     "--plan",          in("plan.json"),
+                 "--no-shuffle",  "--resume",      "--over-commit",   "--param-group",
+                 "a:lr-factor=0", "--param-group", "b:weight-decay=0"};
   for (const auto& [name, value] : kEveryTrainFlag.items()) {
     if (value.is_boolean()) continue;
     words.push_back("--" + name);
@@ -134,6 +142,7 @@ TEST_F(Options, EveryTrainFlag_ReachesItsOption) {
   }
   const json options = train(words);
   for (const auto& [name, value] : kEveryTrainFlag.items()) EXPECT_EQ(options[name], value) << name;
+  EXPECT_EQ(options["param-group"], json({"a:lr-factor=0", "b:weight-decay=0"}));
   EXPECT_EQ(options["eval-data"], json({in("b.txt")}));
   EXPECT_EQ(options["plan"], in("plan.json"));
 }

@@ -91,6 +91,8 @@ TEST(Synonyms, FlagOfAnotherProgram_NamesOurs) {
   expect({"train", "--output-dir", "x"}, "--out");
   expect({"train", "--max-steps", "2"}, "--steps");
   expect({"train", "--warmup-steps", "2"}, "--warmup");
+  expect({"train", "--lr-wsd-decay-iters", "2"}, "--decay-steps");
+  expect({"train", "--early-stopping-patience", "2"}, "--early-stop");
   expect({"train", "--bf16"}, "--dtype bf16");
   expect({"train", "--fp16"}, "--dtype fp16");
   expect({"generate", "--fp16"}, "--dtype fp32|bf16|int8|fp64");
