@@ -15,6 +15,7 @@
 #include "cleave/report/metrics.h"
 #include "cleave/report/record.h"
 #include "cleave/train/rank_model.h"
+#include "cleave/train/reference.h"
 #include "cleave/train/setup.h"
 #include "cleave/train/step.h"
 
@@ -38,10 +39,15 @@ class Trainer {
   void set_aside_newer();
   void check_changes(const Json& state) const;
   void start_log();
+  void start_progress();
   void check_same_batch(std::span<const Batch> batches) const;
-  [[nodiscard]] Range own_range(int64_t num_sequences) const;
+  [[nodiscard]] SampleOrder order_of(const Dataset& data) const;
+  void load_reference();
+  void prepare_reference();
+  [[nodiscard]] Tensor reference_of(const Dataset& data, const std::string& unit);
+  [[nodiscard]] Range own_range(int64_t num_samples) const;
   [[nodiscard]] std::vector<Batch> micro_batches(const Dataset& data, int64_t step,
-                                                 int64_t num_sequences) const;
+                                                 int64_t num_samples) const;
   void train_step(int64_t step);
   [[nodiscard]] bool watches_time() const;
   void note_time(const OpClock& clock);
@@ -72,11 +78,12 @@ class Trainer {
   LossScale loss_scale_;
   RunFolder folder_;
   std::vector<CarriedTensor> carried_;
-  std::string model_name_;     // --model of the first start of the run
-  int64_t done_ = 0;           // steps finished
-  int64_t saved_ = -1;         // steps in the newest checkpoint
-  int64_t tokens_ = 0;         // trained on since step 1
-  bool is_resumable_ = false;  // note_resumable() was called
+  std::optional<ReferenceLogProbs> reference_;  // of preferences, once it is known
+  std::string model_name_;                      // --model of the first start of the run
+  int64_t done_ = 0;                            // steps finished
+  int64_t saved_ = -1;                          // steps in the newest checkpoint
+  int64_t tokens_ = 0;                          // trained on since step 1
+  bool is_resumable_ = false;                   // note_resumable() was called
   int stop_signal_ = 0;
   Machine machine_;
   double start_s_ = 0;
