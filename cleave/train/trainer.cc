@@ -351,14 +351,18 @@ void Trainer::train_step(int64_t step) {
   const int64_t every = setup_.options.eval_every;
   const bool is_eval_step = done_ == setup_.num_steps || (every > 0 && done_ % every == 0);
   if (setup_.eval_data && is_eval_step) note(evaluate(), m);
+  report_step(m);
+}
+
+void Trainer::report_step(const StepMetrics& m) {
   if (metrics_) metrics_->append(m);
   if (progress_) {
-    progress_->update(done_, {.loss = loss,
-                              .reward_margin = m.reward_margin.value_or(NAN),
-                              .reward_accuracy = m.reward_accuracy.value_or(NAN),
-                              .eval_loss = m.eval_loss.value_or(NAN),
-                              .eval_accuracy = m.eval_accuracy.value_or(NAN),
-                              .tokens_per_s = rate});
+    progress_->update(m.step, {.loss = m.loss,
+                               .reward_margin = m.reward_margin.value_or(NAN),
+                               .reward_accuracy = m.reward_accuracy.value_or(NAN),
+                               .eval_loss = m.eval_loss.value_or(NAN),
+                               .eval_accuracy = m.eval_accuracy.value_or(NAN),
+                               .tokens_per_s = m.tokens_per_s});
   }
 }
 

@@ -49,6 +49,7 @@ class Trainer {
   [[nodiscard]] std::vector<Batch> micro_batches(const Dataset& data, int64_t step,
                                                  int64_t num_samples) const;
   void train_step(int64_t step);
+  void report_step(const StepMetrics& m);
   [[nodiscard]] bool watches_time() const;
   void note_time(const OpClock& clock);
   [[nodiscard]] NamesAndSeconds step_time() const;
