@@ -9,6 +9,7 @@
 #include "cleave/base/error.h"
 #include "cleave/chat/pair_reader.h"
 #include "cleave/data/batch.h"
+#include "cleave/data/documents.h"
 #include "cleave/file/atomic_write.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
@@ -124,6 +125,13 @@ TEST_F(Pairs, InvalidRows_AreRefusedWithFileAndLine) {
     EXPECT_THAT(error.what(), HasSubstr(part)) << row;
     EXPECT_THAT(error.what(), HasSubstr("a.jsonl:2")) << row;
   }
+}
+
+TEST_F(Pairs, FileForAnotherTask_IsRefusedWithTheTaskThatReadsIt) {
+  const std::string path = file(R"({"prompt": "a", "chosen": "b", "rejected": "c"})");
+  const Error error = thrown_by([&] { (void)file_kind(path); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("only train --task dpo reads"));
 }
 
 TEST_F(Pairs, LongPairs_AreTruncatedAndCounted) {
