@@ -175,6 +175,26 @@ TEST(Dpo, ResumedRun_EqualsTheUninterruptedOneToTheBit) {
   EXPECT_THAT(error.what(), HasSubstr("no reference log-probabilities for --data"));
 }
 
+// Oracle: rewards are zero as long as the weights are those of the reference model. A reference of
+// another pair would give another loss. Each second batch of four of the six pairs begins an epoch.
+TEST(Dpo, WeightsThatStay_GiveTheLossOfAMarginOfZeroForEveryPair) {
+  const TempFolder folder;
+  TrainOptions o = dpo_run(folder / "run");
+  o.dtype = "fp64";
+  o.lr = 0;
+  o.shuffle = true;
+  o.batch_size = 4;
+  o.dp = 3;
+  o.steps = 5;
+  o.eval_data = {kFolder + "/pairs.jsonl"};
+  const auto steps = steps_of(o);
+  for (const StepMetrics& m : steps) {
+    EXPECT_NEAR(m.loss, std::log(2), 1e-9);
+    EXPECT_NEAR(*m.reward_margin, 0, 1e-9);
+  }
+  EXPECT_NEAR(*steps.back().eval_loss, std::log(2), 1e-9);
+}
+
 // Oracle: the next step's training loss, since each batch is the whole data.
 TEST(Dpo, Evaluation_GivesTheLossAndAccuracyOfTheNextStep) {
   const TempFolder folder;
