@@ -108,6 +108,11 @@ std::string Progress::count() const {
 std::string Progress::figures() const {
   std::string text;
   if (!std::isnan(reading_.loss)) text += "  loss " + fixed(reading_.loss, 4);
+  if (!std::isnan(reading_.reward_margin))
+    text += "  reward margin " + fixed(reading_.reward_margin, 4);
+  if (!std::isnan(reading_.reward_accuracy)) {
+    text += "  reward accuracy " + fixed(reading_.reward_accuracy, 4);
+  }
   if (!std::isnan(reading_.eval_loss)) text += "  eval " + fixed(reading_.eval_loss, 4);
   if (!std::isnan(reading_.eval_accuracy)) {
     text += "  accuracy " + fixed(reading_.eval_accuracy, 4);

@@ -22,6 +22,8 @@ struct ProgressOptions {
 /// The metrics of a progress line. NaN is not shown. An evaluation result is shown until the next.
 struct ProgressReading {
   double loss = NAN;
+  double reward_margin = NAN;    ///< of preferences: chosen reward minus rejected reward
+  double reward_accuracy = NAN;  ///< fraction of pairs whose chosen reward is larger
   double eval_loss = NAN;
   double eval_accuracy = NAN;  ///< fraction of correct predictions
   double tokens_per_s = NAN;

@@ -85,6 +85,16 @@ TEST(Progress, EvalLoss_StaysShownUntilTheNextEvaluation) {
             "step 4/4  loss 2.0000  eval 3.0000  accuracy 0.7500  took 40s\n");
 }
 
+TEST(Progress, RewardsOfPreferences_AreShown) {
+  Captured out;
+  double now = 0;
+  Progress progress({.total = 2, .clock = [&] { return now; }});
+  now = 10;
+  progress.update(1, {.loss = 0.5, .reward_margin = -0.25, .reward_accuracy = 0.75});
+  EXPECT_EQ(out.take(),
+            "step 1/2  loss 0.5000  reward margin -0.2500  reward accuracy 0.7500  10s left\n");
+}
+
 TEST(Progress, Resumed_TimeLeftCountsOnlyTheStepsOfThisRun) {
   Captured out;
   double now = 0;

@@ -66,15 +66,6 @@ Value message_of(const Json& message) {
   return Value::dict(std::move(members));
 }
 
-ChatMessages messages_of(const Json& row) {
-  const Json list = row.at("messages");
-  if (!list.is(Json::Type::kArray)) list.fail("expected an array of messages");
-  if (list.size() == 0) list.fail("expected at least one message");
-  ChatMessages out;
-  for (size_t i = 0; i < list.size(); ++i) out.push_back(message_of(list.at(i)));
-  return out;
-}
-
 /// The instruction, a blank line and the input.
 std::string instruction_of(const Json& row) {
   const std::string input = row.string_or("input", "");
@@ -95,6 +86,14 @@ bool begins_with_chat(const std::string& path) {
 }
 
 }  // namespace
+
+ChatMessages read_messages(const Json& list) {
+  if (!list.is(Json::Type::kArray)) list.fail("expected an array of messages");
+  if (list.size() == 0) list.fail("expected at least one message");
+  ChatMessages out;
+  for (size_t i = 0; i < list.size(); ++i) out.push_back(message_of(list.at(i)));
+  return out;
+}
 
 bool holds_chats(const std::vector<std::string>& files) {
   if (files.empty()) return false;
@@ -146,7 +145,7 @@ TokenizedChat ChatReader::tokenized(const Json& row, const std::string& kind) co
     CLEAVE_CHECK(options_.chat_template, Code::kUsage,
                  "the model has no chat template, which \"messages\" need; give --chat-template "
                  "chatml, or a file with a template");
-    return rendered(messages_of(row));
+    return rendered(read_messages(row.at("messages")));
   }
   const bool is_prompt = kind == "prompt";
   std::string prompt = is_prompt ? row.at("prompt").as_string() : instruction_of(row);

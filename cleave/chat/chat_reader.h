@@ -20,6 +20,10 @@ struct ChatOptions {
 /// `prompt` and `completion`, or `instruction` and `output`. Throws Error(kUsage) if only some do.
 bool holds_chats(const std::vector<std::string>& files);
 
+/// The messages of a JSON array of {"role": ..., "content": ...}. Throws Error(kFormat) for a row
+/// of another form, an unknown role, or no messages.
+ChatMessages read_messages(const Json& list);
+
 /// Reads one row of a file of conversations and tokenizes it:
 ///
 ///   {"messages": [{"role": "user", "content": "..."}, ...]}   content: a text, or a list of texts

@@ -18,12 +18,23 @@ void put_row(at::Tensor& to, int64_t row, const std::vector<int64_t>& values) {
   std::copy(values.begin(), values.end(), to.mutable_data_ptr<int64_t>() + row * to.size(1));
 }
 
+/// A sample's sequences: one, or the chosen and the rejected one of a pair.
+std::vector<Sample> sequences_of(Sample sample) {
+  if (sample.rejected_ids.empty()) return {std::move(sample)};
+  Sample rejected{.ids = std::move(sample.rejected_ids),
+                  .labels = std::move(sample.rejected_labels),
+                  .attention_mask = {},
+                  .token_types = {}};
+  return {std::move(sample), std::move(rejected)};
+}
+
 /// What determines the shape of a step's batch. The same on every rank.
 struct Extent {
   int64_t length = 0;     // tokens of the longest sequence
   bool has_mask = false;  // some position is padding
   bool has_types = false;
   bool has_classes = false;  // one label per sequence
+  int64_t rows_per_sample = 1;
 };
 
 Extent extent_of(const Dataset& dataset, const SampleOrder& order, int64_t step) {
@@ -32,8 +43,12 @@ Extent extent_of(const Dataset& dataset, const SampleOrder& order, int64_t step)
   size_t shortest = SIZE_MAX;
   for (int64_t place = 0; place < order.batch_size; ++place) {
     const Sample sample = dataset.sample(order.at(step, place));
-    longest = std::max(longest, sample.ids.size());
+    longest = std::max({longest, sample.ids.size(), sample.rejected_ids.size()});
     shortest = std::min(shortest, sample.ids.size());
+    if (!sample.rejected_ids.empty()) {
+      extent.rows_per_sample = 2;
+      shortest = std::min(shortest, sample.rejected_ids.size());
+    }
     extent.has_types = extent.has_types || !sample.token_types.empty();
     const bool has_class = sample.label.has_value();
     CLEAVE_CHECK(place == 0 || has_class == extent.has_classes, Code::kFormat, "sequence ",
@@ -65,7 +80,9 @@ Batch Batch::rows(int64_t begin, int64_t end) const {
           .labels = part(labels),
           .attention_mask = part(attention_mask),
           .token_types = part(token_types),
-          .first_row = first_row + begin};
+          .first_row = first_row + begin,
+          .rows_per_sample = rows_per_sample,
+          .reference = part(reference)};
 }
 
 Batch Batch::to(at::Device device) const {
@@ -76,7 +93,9 @@ Batch Batch::to(at::Device device) const {
           .labels = moved(labels),
           .attention_mask = moved(attention_mask),
           .token_types = moved(token_types),
-          .first_row = first_row};
+          .first_row = first_row,
+          .rows_per_sample = rows_per_sample,
+          .reference = moved(reference)};
 }
 
 int64_t Batch::hash() const {
@@ -88,30 +107,35 @@ int64_t Batch::hash() const {
 
 Batch make_batch(const Dataset& dataset, const SampleOrder& order, int64_t step, int64_t begin,
                  int64_t end, int64_t pad_id) {
-  CLEAVE_CHECK(begin >= 0 && begin <= end && end <= order.batch_size, Code::kUsage, "sequences [",
+  CLEAVE_CHECK(begin >= 0 && begin <= end && end <= order.batch_size, Code::kUsage, "samples [",
                begin, ", ", end, ") of a batch of ", order.batch_size,
                "; expected a range inside it");
   const Extent extent = extent_of(dataset, order, step);
-  const std::vector<int64_t> shape{end - begin, extent.length};
+  const int64_t num_rows = (end - begin) * extent.rows_per_sample;
+  const std::vector<int64_t> shape{num_rows, extent.length};
   Batch batch;
-  batch.first_row = begin;
+  batch.first_row = begin * extent.rows_per_sample;
+  batch.rows_per_sample = extent.rows_per_sample;
   batch.ids = at::full(shape, pad_id, at::kLong);
-  batch.labels = extent.has_classes ? at::empty({end - begin}, at::kLong)
-                                    : at::full(shape, kNoLabel, at::kLong);
+  batch.labels =
+      extent.has_classes ? at::empty({num_rows}, at::kLong) : at::full(shape, kNoLabel, at::kLong);
   at::Tensor mask = at::zeros(shape, at::kLong);
   if (extent.has_types) batch.token_types = at::zeros(shape, at::kLong);
-  for (int64_t row = 0; row < end - begin; ++row) {
-    const Sample sample = dataset.sample(order.at(step, begin + row));
-    put_row(batch.ids, row, sample.ids);
-    if (sample.label) {
-      batch.labels.mutable_data_ptr<int64_t>()[row] = *sample.label;
-    } else {
-      put_row(batch.labels, row, sample.labels.empty() ? sample.ids : sample.labels);
+  int64_t row = 0;
+  for (int64_t place = begin; place < end; ++place) {
+    for (const Sample& sequence : sequences_of(dataset.sample(order.at(step, place)))) {
+      put_row(batch.ids, row, sequence.ids);
+      if (sequence.label) {
+        batch.labels.mutable_data_ptr<int64_t>()[row] = *sequence.label;
+      } else {
+        put_row(batch.labels, row, sequence.labels.empty() ? sequence.ids : sequence.labels);
+      }
+      put_row(mask, row,
+              sequence.attention_mask.empty() ? std::vector<int64_t>(sequence.ids.size(), 1)
+                                              : sequence.attention_mask);
+      if (extent.has_types) put_row(batch.token_types, row, sequence.token_types);
+      ++row;
     }
-    put_row(mask, row,
-            sample.attention_mask.empty() ? std::vector<int64_t>(sample.ids.size(), 1)
-                                          : sample.attention_mask);
-    if (extent.has_types) put_row(batch.token_types, row, sample.token_types);
   }
   if (extent.has_mask) batch.attention_mask = mask.to(at::kBool);
   return batch;

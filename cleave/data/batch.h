@@ -9,13 +9,17 @@
 namespace cleave {
 
 /// The sequences of one step for one data-parallel rank, or a micro-batch of them: B sequences,
-/// padded on the right to T tokens, the longest sequence of the step's global batch.
+/// padded on the right to T tokens, the longest sequence of the step's global batch. Of a pair, the
+/// chosen and the rejected sequence are neighbours.
 struct Batch {
-  at::Tensor ids;             ///< [B, T] int64
-  at::Tensor labels;          ///< [B, T] int64, -100 where padded; [B] for classification
-  at::Tensor attention_mask;  ///< [B, T] bool; undefined if there is no padding
-  at::Tensor token_types;     ///< [B, T] int64; undefined if the data has none
-  int64_t first_row = 0;      ///< index of row 0 in the global batch
+  at::Tensor ids;               ///< [B, T] int64
+  at::Tensor labels;            ///< [B, T] int64, -100 where padded; [B] for classification
+  at::Tensor attention_mask;    ///< [B, T] bool; undefined if there is no padding
+  at::Tensor token_types;       ///< [B, T] int64; undefined if the data has none
+  int64_t first_row = 0;        ///< index of row 0 in the global batch
+  int64_t rows_per_sample = 1;  ///< 2 for pairs
+  /// [B] fp64: log-probabilities under the reference model; undefined without one.
+  at::Tensor reference{};
 
   /// Rows [begin, end) of this batch.
   [[nodiscard]] Batch rows(int64_t begin, int64_t end) const;
@@ -26,7 +30,7 @@ struct Batch {
   [[nodiscard]] int64_t hash() const;
 };
 
-/// Rows [begin, end) of `step`'s batch, padded with `pad_id`. Error(kFormat): some lack a class.
+/// Samples [begin, end) of `step`'s batch, padded with `pad_id`. Error(kFormat): some lack a class.
 Batch make_batch(const Dataset& dataset, const SampleOrder& order, int64_t step, int64_t begin,
                  int64_t end, int64_t pad_id = 0);
 

@@ -9,20 +9,24 @@
 
 namespace cleave {
 
-/// What the model learns to predict: next tokens, masked tokens, or the class of a sequence.
-enum class Task : uint8_t { kLm, kMlm, kClassify };
+/// What the model learns: to predict next tokens, masked tokens, or the class of a sequence, or to
+/// prefer one answer to another (direct preference optimization).
+enum class Task : uint8_t { kLm, kMlm, kClassify, kDpo };
 
-/// "lm", "mlm" or "classify". Throws Error(kUsage) for any other, such as that of a model without
-/// a head.
+/// The task of a model: "lm", "mlm" or "classify". Throws Error(kUsage) for any other, such as that
+/// of a model without a head.
 Task task_from_name(const std::string& name);
 
-/// One sequence of training data. A vector is empty if the data lacks it, else as long as ids.
+/// One sequence of training data, or the two of a pair. A vector is empty if the data lacks it,
+/// else as long as ids.
 struct Sample {
   std::vector<int64_t> ids;
   std::vector<int64_t> labels;          ///< -100 = no label; causal models shift them
   std::vector<int64_t> attention_mask;  ///< 1 = real
   std::vector<int64_t> token_types;
   std::optional<int64_t> label{};  ///< class of the sequence (kClassify); `labels` is empty then
+  /// The rejected sequence of a pair (kDpo), whose chosen one is `ids`; else empty.
+  std::vector<int64_t> rejected_ids{}, rejected_labels{};
 };
 
 /// The label of a position without one, which no loss counts (`ignore_index` of cross_entropy).

@@ -58,7 +58,7 @@ Context context_of(const ParallelConfig& layout, const StepShape& step) {
   Context context;
   context.training = true;
   context.recompute_attention = layout.recompute == RecomputeKind::kSelective;
-  context.valid_tokens = step.batch_size * step.seq_len;
+  context.valid_tokens = step.tokens();
   return context;
 }
 
@@ -66,8 +66,9 @@ Context context_of(const ParallelConfig& layout, const StepShape& step) {
 std::vector<int64_t> rows_of(const ParallelConfig& layout, const StepShape& step) {
   std::vector<int64_t> out;
   for (int64_t left = (step.batch_size + layout.dp - 1) / layout.dp; left > 0;) {
-    out.push_back(std::min(left, step.micro_batch_size));
-    left -= out.back();
+    const int64_t samples = std::min(left, step.micro_batch_size);
+    out.push_back(samples * step.rows_per_sample);
+    left -= samples;
   }
   return out;
 }
@@ -185,9 +186,8 @@ class DryRank {
       // Labels as the model's task has them: one per token, or one per sequence.
       auto sizes = x.local().sizes().vec();
       sizes.pop_back();
-      live.output = cross_entropy(x, on_meta(sizes, at::kLong),
-                                  {.valid_tokens = step_.batch_size * step_.seq_len})
-                        .local();
+      live.output =
+          cross_entropy(x, on_meta(sizes, at::kLong), {.valid_tokens = step_.tokens()}).local();
     } else {
       note_message(live.output);
     }
@@ -239,7 +239,7 @@ Forecast forecast(const Json& config, const ParallelConfig& layout, const StepSh
   for (int p = 0; p < layout.pp; ++p) {
     out.ranks.push_back(DryRank(config, layout, step, p).run());
   }
-  out.tokens = step.batch_size * step.seq_len;
+  out.tokens = step.tokens();
   out.flops =
       make_model(config)->train_flops_per_token(step.seq_len) * static_cast<double>(out.tokens);
   const Schedule schedule = schedule_of(layout, rows_of(layout, step).size());

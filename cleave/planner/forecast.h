@@ -13,6 +13,8 @@ struct StepShape {
   int64_t micro_batch_size = 8;  ///< of a data-parallel rank, in sequences
   int64_t seq_len = 256;         ///< tokens
   OptimizerOptions optimizer{};
+  int64_t rows_per_sample = 1;  ///< 2: both sizes count pairs of sequences
+  [[nodiscard]] int64_t tokens() const { return batch_size * rows_per_sample * seq_len; }
 };
 
 /// Bytes of a rank's tensors at the peak, by kind.

@@ -63,6 +63,16 @@ TEST(Forecast, OneRank_HoldsEveryWeightItsGradientAndTwoMoments) {
   EXPECT_EQ(of_first_rank({}, sgd).memory.optimizer, 0);
 }
 
+// Oracle: the same sequences, counted one by one.
+TEST(Forecast, Pairs_NeedWhatTwiceAsManySequencesNeed) {
+  const StepShape sequences{.batch_size = 12, .micro_batch_size = 4, .seq_len = 8};
+  StepShape pairs{.batch_size = 6, .micro_batch_size = 2, .seq_len = 8};
+  EXPECT_NE(of_first_rank({}, pairs).memory.total(), of_first_rank({}, sequences).memory.total());
+  pairs.rows_per_sample = 2;
+  EXPECT_EQ(of_first_rank({}, pairs).memory.total(), of_first_rank({}, sequences).memory.total());
+  EXPECT_EQ(pairs.tokens(), sequences.tokens());
+}
+
 // As in Megatron, an activation is summed twice in a layer's forward and twice in its backward,
 // once after the embedding and once before the head. The loss sends four numbers a token: the
 // largest logit, then three sums.

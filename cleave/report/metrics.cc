@@ -24,6 +24,8 @@ std::string line_of(const StepMetrics& metrics) {
                                    {"comm_ms", metrics.comm_ms},
                                    {"peak_rss_bytes", metrics.peak_rss_bytes},
                                    {"mfu", metrics.mfu}};
+  if (metrics.reward_margin) object["reward_margin"] = *metrics.reward_margin;
+  if (metrics.reward_accuracy) object["reward_accuracy"] = *metrics.reward_accuracy;
   if (metrics.eval_loss) object["eval_loss"] = *metrics.eval_loss;
   if (metrics.eval_accuracy) object["eval_accuracy"] = *metrics.eval_accuracy;
   return object.dump() + '\n';
@@ -42,6 +44,8 @@ StepMetrics metrics_of(const Json& row) {
                       .mfu = row.number_or("mfu", NAN)};
   if (row.has("eval_loss")) metrics.eval_loss = row.at("eval_loss").as_number();
   if (row.has("eval_accuracy")) metrics.eval_accuracy = row.at("eval_accuracy").as_number();
+  if (row.has("reward_margin")) metrics.reward_margin = row.at("reward_margin").as_number();
+  if (row.has("reward_accuracy")) metrics.reward_accuracy = row.at("reward_accuracy").as_number();
   return metrics;
 }
 

@@ -22,7 +22,10 @@ struct StepMetrics {
   int64_t peak_rss_bytes = 0;             ///< resident memory of rank 0's process, peak so far
   double mfu = NAN;                       ///< share of the measured peak FLOPS, 0 to 1
   std::optional<double> eval_loss{};      ///< if the model was evaluated after the step
-  std::optional<double> eval_accuracy{};  ///< of a classifier, 0 to 1
+  std::optional<double> eval_accuracy{};  ///< of a classifier or of preferences, 0 to 1
+  // Preferences, mean over the pairs of the global batch.
+  std::optional<double> reward_margin{};    ///< chosen reward minus rejected reward
+  std::optional<double> reward_accuracy{};  ///< pairs whose chosen reward is larger, 0 to 1
 };
 
 /// Writes a file with one JSON object per line. A line is in the file when append() returns.

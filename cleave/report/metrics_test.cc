@@ -99,6 +99,17 @@ TEST(ReadMetrics, UnknownNumbers_ComeBackAsNaN) {
   EXPECT_EQ(row.eval_loss, 3.5);
 }
 
+TEST(ReadMetrics, RewardsOfPreferences_ComeBack) {
+  const std::string path = file_for_test();
+  MetricsWriter writer(path);
+  writer.append({.step = 1, .reward_margin = -0.25, .reward_accuracy = 0.75});
+  writer.append({.step = 2});
+  const std::vector<StepMetrics> rows = read_metrics(path);
+  EXPECT_EQ(rows.at(0).reward_margin, -0.25);
+  EXPECT_EQ(rows.at(0).reward_accuracy, 0.75);
+  EXPECT_FALSE(rows.at(1).reward_margin);
+}
+
 TEST(ReadMetrics, LineWithoutStep_NamesFileAndLine) {
   const std::string path = file_for_test();
   std::ofstream(path) << "{\"step\":1}\n{\"loss\":1}\n";

@@ -45,6 +45,8 @@ constexpr Column kTrainColumns[] = {
     {"step_ms", [](const StepMetrics& m) { return m.step_ms; }},
     {"comm_ms", [](const StepMetrics& m) { return m.comm_ms; }},
     {"peak_rss_bytes", resident},
+    {"reward_margin", [](const StepMetrics& m) { return m.reward_margin.value_or(NAN); }},
+    {"reward_accuracy", [](const StepMetrics& m) { return m.reward_accuracy.value_or(NAN); }},
 };
 constexpr Column kEvalColumns[] = {
     {"eval_loss", [](const StepMetrics& m) { return m.eval_loss.value_or(NAN); }},
@@ -164,6 +166,8 @@ NamesAndValues final_numbers(const ReportRun& run) {
   }
   for (const RankMemory& rank : run.record.memory) tensors = std::fmax(tensors, total(rank));
   add("training loss", last.loss, digits);
+  add("reward margin", last.reward_margin.value_or(NAN), digits);
+  add("reward accuracy", last.reward_accuracy.value_or(NAN), percent);
   add("evaluation loss", eval.eval_loss.value_or(NAN), digits);
   add("evaluation accuracy", eval.eval_accuracy.value_or(NAN), percent);
   const int64_t planned = run.record.num_steps;

@@ -17,6 +17,7 @@ struct TrainOptions : LayoutOptions, MachineOptions {
   std::vector<std::string> data;     ///< text, JSONL with `text`, chats, or JSONL rows of ids; each
                                      ///< may be FILE:WEIGHT
   std::string task;                  ///< empty = the model's
+  double dpo_beta = 0.1;             ///< of task dpo
   std::string tokenizer;             ///< "bytes" or a folder; empty = the model's, else bytes
   std::string chat_template;         ///< "chatml" or a file; empty = the tokenizer's
   std::string train_on = "assistant";  ///< which tokens of chats
@@ -24,7 +25,7 @@ struct TrainOptions : LayoutOptions, MachineOptions {
 
   std::optional<int64_t> steps;  ///< 1000 if neither steps nor epochs is given
   std::optional<int64_t> epochs;
-  int64_t batch_size = 8;        ///< global, in sequences
+  int64_t batch_size = 8;        ///< global, in sequences, or pairs of task dpo
   int64_t micro_batch_size = 0;  ///< per data-parallel rank; 0 = its whole share of the batch, or
                                  ///< with a pipeline the size that gives 4 micro-batches per stage
   int64_t seq_len = 256;         ///< tokens
@@ -72,9 +73,14 @@ inline std::vector<Row> input_rows(TrainOptions& o) {
        "text, or JSONL with \"text\", \"input_ids\" or \"messages\" (chats); for classification "
        "CSV "
        "with a header, or "
-       "JSONL with \"label\"; FILE:WEIGHT draws sequences in proportion",
+       "JSONL with \"label\"; for preferences JSONL with \"chosen\" and \"rejected\"; "
+       "FILE:WEIGHT draws sequences in proportion",
        "required"},
-      {&o.task, "task", "", "training task", "the model's", Choices{"lm", "mlm", "classify"}},
+      {&o.task, "task", "", "training task; dpo learns from preferences", "the model's",
+       Choices{"lm", "mlm", "classify", "dpo"}},
+      {&o.dpo_beta, "dpo-beta", "X",
+       "factor of rewards in --task dpo; a larger one keeps the model closer to its start", "",
+       Limits{.low = 0, .high = 1000, .takes_low = false}, kMustMatch},
       tokenizer(&o.tokenizer, "the model's, else bytes"),
       chat_template(&o.chat_template),
       train_on(&o.train_on),
@@ -86,14 +92,15 @@ inline std::vector<Row> input_rows(TrainOptions& o) {
 
 /// How long it is trained.
 inline std::vector<Row> step_rows(TrainOptions& o) {
-  return {{&o.steps, "steps", "N", "optimizer steps", "1000", kSteps, kMustMatch},
-          {&o.epochs, "epochs", "N", "passes over the data, instead of --steps", "", Limits{1, 1e6},
-           kMustMatch},
-          {&o.batch_size, "batch-size", "N", "sequences per step over all ranks", "", kSequences,
-           kMustMatch, kFixed},
-          {&o.micro_batch_size, "micro-batch-size", "N",
-           "sequences per forward pass of a data-parallel rank",
-           "its whole share; with --pp share / (4 x pp)", kSequences, kMustMatch}};
+  return {
+      {&o.steps, "steps", "N", "optimizer steps", "1000", kSteps, kMustMatch},
+      {&o.epochs, "epochs", "N", "passes over the data, instead of --steps", "", Limits{1, 1e6},
+       kMustMatch},
+      {&o.batch_size, "batch-size", "N", "sequences (--task dpo: pairs) per step over all ranks",
+       "", kSequences, kMustMatch, kFixed},
+      {&o.micro_batch_size, "micro-batch-size", "N",
+       "sequences (--task dpo: pairs) per forward pass of a data-parallel rank",
+       "its whole share; with --pp share / (4 x pp)", kSequences, kMustMatch}};
 }
 
 /// How the weights are updated.

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/nn/cross_entropy.h"
+#include "cleave/train/preference.h"
 
 namespace cleave {
 
@@ -41,22 +42,35 @@ PassResult RankModel::train_pass(std::span<const Batch> batches, uint64_t seed, 
   const std::vector<Batch> micro_batches = moved(batches);
   std::vector<Tensor> targets;
   targets.reserve(batches.size());
-  Tensor count = at::zeros({}, at::kLong);
-  for (const Batch& batch : batches) count += targets_of(batch, task_).ne(-100).sum();
+  Tensor counts = at::zeros({2}, at::kLong);  // terms of the loss, tokens with a target
+  for (const Batch& batch : batches) {
+    const Tensor wanted = targets_of(batch, task_);
+    counts += at::stack({num_terms(wanted, task_), wanted.ne(-100).sum()});
+  }
   for (const Batch& batch : micro_batches) targets.push_back(targets_of(batch, task_));
   PassResult result;
-  result.num_labels = parallelized_.axes.dp.all_reduce(count, "number of labels").item<int64_t>();
+  counts = parallelized_.axes.dp.all_reduce(counts, "number of labels");
+  result.num_labels = counts[0].item<int64_t>();
   CLEAVE_CHECK(result.num_labels > 0, Code::kFormat, "the batch of step ", step + 1,
                " has no labels: all are -100");
   Context shared;
-  shared.training = true;
+  // The reference log-probabilities are those without dropout, and so are the policy's.
+  shared.training = task_ != Task::kDpo;
   shared.recompute_attention = parallelized_.config.recompute == RecomputeKind::kSelective;
   shared.seed = seed;
   shared.step = step;
-  shared.valid_tokens = result.num_labels;
+  shared.valid_tokens = counts[1].item<int64_t>();
+  double margin_sum = 0;
+  int64_t num_right = 0;
   const auto loss = [&](const DTensor& logits, size_t i) {
-    return cross_entropy(logits, targets[i], {.valid_tokens = result.num_labels}).local() *
-           loss_scale;
+    if (task_ != Task::kDpo) {
+      return cross_entropy(logits, targets[i], {.valid_tokens = result.num_labels}).local() *
+             loss_scale;
+    }
+    const PairSums sums = pair_sums(logits, targets[i], micro_batches[i].reference, dpo_beta_);
+    margin_sum += sums.margin;
+    num_right += sums.right;
+    return sums.loss * (loss_scale / static_cast<double>(result.num_labels));
   };
   parallelized_.gradients->begin(micro_batches.size());
   for (const double part :
@@ -67,22 +81,55 @@ PassResult RankModel::train_pass(std::span<const Batch> batches, uint64_t seed, 
   for (const auto& p : parameters()) {
     if (loss_scale != 1) p->leaf().mutable_grad().div_(loss_scale);
   }
+  if (task_ == Task::kDpo) {
+    Tensor rewards = at::tensor({margin_sum, static_cast<double>(num_right)}, at::kDouble);
+    share_result(rewards, "rewards");
+    const auto num_pairs = static_cast<double>(result.num_labels);
+    result.reward_margin = rewards[0].item<double>() / num_pairs;
+    result.reward_accuracy = rewards[1].item<double>() / num_pairs;
+  }
   return result;
+}
+
+Tensor RankModel::log_probs(std::span<const Batch> batches) {
+  const std::vector<Batch> micro_batches = moved(batches);
+  std::vector<int64_t> begins{0};
+  for (const Batch& batch : batches) begins.push_back(begins.back() + batch.ids.size(0));
+  Tensor all = at::zeros({begins.back()}, at::kDouble);
+  const auto note = [&](const DTensor& logits, size_t i) {
+    const Tensor targets = targets_of(micro_batches[i], task_);
+    all.narrow(0, begins[i], batches[i].ids.size(0)).copy_(sequence_log_probs(logits, targets));
+    return at::scalar_tensor(0.0);  // the values are broadcast below
+  };
+  parallelized_.pipeline->run_eval(inputs_of(micro_batches, Context()), note);
+  share_result(all, "log-probabilities");
+  return all;
+}
+
+EvalSum RankModel::eval_sum(const DTensor& logits, const Batch& batch) const {
+  const Tensor targets = targets_of(batch, task_);
+  if (task_ != Task::kDpo) return eval_of(logits, targets, task_);
+  const PairSums sums = pair_sums(logits, targets, batch.reference, dpo_beta_);
+  return {.loss_sum = sums.loss.item<double>(), .num_labels = sums.number, .num_right = sums.right};
+}
+
+void RankModel::share_result(Tensor& t, std::string_view site) const {
+  const Axis& pp = parallelized_.axes.pp;
+  pp.broadcast_(t, pp.size() - 1, site);
 }
 
 EvalSum RankModel::eval_pass(std::span<const Batch> batches) {
   const std::vector<Batch> micro_batches = moved(batches);
   EvalSum sum;
   const auto loss = [&](const DTensor& logits, size_t i) {
-    sum += eval_of(logits, targets_of(micro_batches[i], task_), task_);
+    sum += eval_sum(logits, micro_batches[i]);
     return at::scalar_tensor(0.0);  // the sum is broadcast below
   };
   parallelized_.pipeline->run_eval(inputs_of(micro_batches, Context()), loss);
   Tensor sums = at::tensor(
       {sum.loss_sum, static_cast<double>(sum.num_labels), static_cast<double>(sum.num_right)},
       at::kDouble);
-  const Axis& pp = parallelized_.axes.pp;
-  pp.broadcast_(sums, pp.size() - 1, "eval");
+  share_result(sums, "eval");
   return {.loss_sum = sums[0].item<double>(),
           .num_labels = static_cast<int64_t>(sums[1].item<double>()),
           .num_right = static_cast<int64_t>(sums[2].item<double>())};

@@ -1,6 +1,7 @@
 #pragma once
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "cleave/checkpoint/save.h"
@@ -13,7 +14,10 @@ namespace cleave {
 /// The results of forward and backward of one step.
 struct PassResult {
   double loss = 0;         ///< this data-parallel rank's summand of the global mean
-  int64_t num_labels = 0;  ///< in the global batch
+  int64_t num_labels = 0;  ///< in the global batch; pairs for preferences
+  // Preferences: this data-parallel rank's summands of the global means.
+  double reward_margin = 0;
+  double reward_accuracy = 0;  ///< of pairs whose chosen reward is the larger one
 };
 
 /// One rank's part of a model that is parallelized over a mesh with the axes pp, dp and tp: the
@@ -24,6 +28,12 @@ class RankModel {
   /// layout. Collective.
   RankModel(std::unique_ptr<Model> model, const ParallelConfig& layout, const Mesh& mesh,
             World& world, const OptimizerOptions& optimizer = {});
+
+  /// From now on the batches are pairs, and the loss is that of direct preference optimization.
+  void train_on_preferences(double beta) {
+    task_ = Task::kDpo;
+    dpo_beta_ = beta;
+  }
 
   /// The whole model; layers of other ranks have only names and shapes.
   [[nodiscard]] Model& model() { return *model_; }
@@ -51,6 +61,9 @@ class RankModel {
   /// labels. Collective.
   PassResult train_pass(std::span<const Batch> batches, uint64_t seed, int64_t step,
                         double loss_scale = 1);
+  /// Log-probabilities of this data-parallel rank's sequences, in their order, on all ranks of
+  /// same_batch(): [rows of all batches] fp64 on the CPU. Without gradients. Collective.
+  Tensor log_probs(std::span<const Batch> batches);
   /// Evaluation sums of this data-parallel rank's sequences, on all ranks of same_batch().
   /// Collective.
   EvalSum eval_pass(std::span<const Batch> batches);
@@ -62,12 +75,16 @@ class RankModel {
   [[nodiscard]] std::vector<Batch> moved(std::span<const Batch> batches) const;
   [[nodiscard]] std::vector<MicroBatch> inputs_of(std::span<const Batch> batches,
                                                   const Context& shared) const;
+  [[nodiscard]] EvalSum eval_sum(const DTensor& logits, const Batch& batch) const;
+  /// `t` of the last stage, on all ranks of a pipeline.
+  void share_result(Tensor& t, std::string_view site) const;
 
   std::unique_ptr<Model> model_;
   Parallelized parallelized_;
   Axis same_batch_;
   Axis norm_axis_;  // of gradient_norm(): same_batch_, or all ranks if leaves are sharded over dp
   Task task_;
+  double dpo_beta_ = 0;
 };
 
 }  // namespace cleave

@@ -5,11 +5,13 @@
 #include <nlohmann/json.hpp>
 
 #include "cleave/base/log.h"
+#include "cleave/chat/pair_reader.h"
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/data/chats.h"
 #include "cleave/data/classified.h"
 #include "cleave/data/documents.h"
 #include "cleave/data/mix.h"
+#include "cleave/data/pairs.h"
 #include "cleave/file/file.h"
 #include "cleave/file/hub_cache.h"
 #include "cleave/file/latest.h"
@@ -51,12 +53,13 @@ void choose_tokenizer(TrainSetup& setup) {
 
 /// The template is only read for chats, or if it is given: a run on other data does not fail
 /// because of a model's unusual template.
-void choose_chat_template(TrainSetup& setup, const Model& model) {
+void choose_chat_template(TrainSetup& setup) {
   const TrainOptions& o = setup.options;
-  const bool trains_on_chats = std::any_of(
-      o.data.begin(), o.data.end(), [](const std::string& file) { return holds_chats({file}); });
+  const auto holds = setup.task == Task::kDpo ? holds_message_pairs : holds_chats;
+  const bool trains_on_chats = std::any_of(o.data.begin(), o.data.end(),
+                                           [&](const std::string& file) { return holds({file}); });
   const bool reads_chats =
-      task_of(model) != Task::kClassify && (trains_on_chats || holds_chats(o.eval_data));
+      setup.task != Task::kClassify && (trains_on_chats || holds(o.eval_data));
   if (!setup.tokenizer || (o.chat_template.empty() && !reads_chats)) return;
   setup.chat_template = load_model_chat_template(o.chat_template, setup.tokenizer_folder,
                                                  *setup.tokenizer, kTrainingTime);
@@ -104,6 +107,22 @@ void fit_to_task(TrainSetup& setup) {
   setup.changes_task = setup.folder.has_value();
 }
 
+/// The task of --task, or the model's.
+Task choose_task(const TrainOptions& o, const Model& model) {
+  if (o.task == "dpo") {
+    CLEAVE_CHECK(model.task() == "lm", Code::kUsage,
+                 "--task dpo does not fit this model, which is trained for ", model.task(),
+                 "; preferences need a model that generates text");
+    CLEAVE_CHECK(o.train_on == TrainOptions{}.train_on, Code::kUsage, "--train-on ", o.train_on,
+                 " does not fit --task dpo, whose loss is on the answers; omit it");
+    return Task::kDpo;
+  }
+  CLEAVE_CHECK(o.dpo_beta == TrainOptions{}.dpo_beta, Code::kUsage, "--dpo-beta needs --task dpo");
+  CLEAVE_CHECK(o.task.empty() || o.task == model.task(), Code::kUsage, "--task ", o.task,
+               " does not fit this model, which is trained for ", model.task());
+  return task_of(model);
+}
+
 /// The key for the type: the one that the config already uses, else the older one, which every
 /// reader knows.
 std::string dtype_key(const Json& config) {
@@ -129,16 +148,22 @@ void choose_types(TrainSetup& setup) {
 
 /// Whether the data is text that is packed into sequences of seq_len; chats, rows of ids and a
 /// classifier's texts have their own length.
-bool packs_text(const TrainSetup& setup, const Model& model) {
+bool packs_text(const TrainSetup& setup) {
   const std::vector<std::string>& files = setup.options.data;
-  return task_of(model) != Task::kClassify && !files.empty() && !holds_chats(files) &&
-         file_kind(files.front()) != FileKind::kJsonRows;
+  const bool has_rows = setup.task == Task::kClassify || setup.task == Task::kDpo;
+  return !has_rows && !files.empty() &&
+         std::none_of(files.begin(), files.end(), [](const std::string& file) {
+           return holds_chats({file}) || file_kind(file) == FileKind::kJsonRows;
+         });
 }
 
 /// Tokens of the longest sequence, to which its batch is padded.
 int64_t longest_sequence(const Dataset& data) {
   size_t longest = 0;
-  for (int64_t i = 0; i < data.size(); ++i) longest = std::max(longest, data.sample(i).ids.size());
+  for (int64_t i = 0; i < data.size(); ++i) {
+    const Sample sample = data.sample(i);
+    longest = std::max({longest, sample.ids.size(), sample.rejected_ids.size()});
+  }
   return static_cast<int64_t>(longest);
 }
 
@@ -149,7 +174,8 @@ void plan_step(TrainSetup& setup, int64_t seq_len) {
   const StepShape step{.batch_size = setup.options.batch_size,
                        .micro_batch_size = setup.micro_batch_size,
                        .seq_len = seq_len,
-                       .optimizer = setup.optimizer};
+                       .optimizer = setup.optimizer,
+                       .rows_per_sample = setup.rows_per_sample()};
   try {
     setup.planned = forecast(setup.config, setup.layout, step);
   } catch (const std::exception& error) {
@@ -187,23 +213,34 @@ DatasetOptions dataset_options(const TrainSetup& setup, const std::vector<std::s
           .seq_len = setup.options.seq_len,
           .cache_folder = (fs::path(setup.options.out) / "tokens").string(),
           .vocab_size = model.facts().vocab_size,
-          .task = task_of(model),
+          .task = setup.task,
           .classes = model.facts().labels};
+}
+
+/// Rank 0 shows what did not fit into the sequences.
+void warn_of(const std::string& what_was_cut) {
+  const auto environment = read_environment();
+  if (what_was_cut.empty() || (environment && environment->rank != 0)) return;
+  log_warning(what_was_cut);
 }
 
 std::shared_ptr<const Dataset> open_data(const TrainSetup& setup,
                                          const std::vector<std::string>& files,
                                          const Model& model) {
   const DatasetOptions options = dataset_options(setup, files, model);
+  if (options.task == Task::kDpo) {
+    PairCounts counts;
+    auto pairs = pair_dataset(options, setup.chat_template, &counts);
+    warn_of(counts.warning(options.seq_len));
+    return pairs;
+  }
   if (options.task == Task::kClassify || !holds_chats(files)) return open_dataset(options);
   ChatCounts counts;
   auto data = chat_dataset(
       options,
       {.chat_template = setup.chat_template, .train_on_all = setup.options.train_on == "all"},
       &counts);
-  const std::string warning = counts.warning(options.seq_len);
-  const auto environment = read_environment();
-  if (!warning.empty() && (!environment || environment->rank == 0)) log_warning(warning);
+  warn_of(counts.warning(options.seq_len));
   return data;
 }
 
@@ -228,6 +265,9 @@ void open_training_data(TrainSetup& setup, const Model& model) {
     setup.data = open_data(setup, files, model);
     return;
   }
+  CLEAVE_CHECK(setup.task != Task::kDpo, Code::kUsage,
+               "--task dpo takes no weights of data files, because each pair needs its turn in the "
+               "first epoch; give the files without weights");
   std::vector<WeightedData> sources;
   for (size_t i = 0; i < files.size(); ++i) {
     sources.push_back({.name = files[i],
@@ -359,15 +399,14 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   if (!setup.resumes) fit_to_task(setup);
   choose_types(setup);
   const auto model = make_model(setup.config);
-  CLEAVE_CHECK(options.task.empty() || options.task == model->task(), Code::kUsage, "--task ",
-               options.task, " does not fit this model, which is trained for ", model->task());
+  setup.task = choose_task(options, *model);
   choose_layout(setup, *model, world_size);
   check_length(setup, model->facts());
   choose_optimizer(setup, *model);
-  choose_chat_template(setup, *model);
+  choose_chat_template(setup);
   // Before the data is read and its tokens are written. If its sequences have their own lengths,
   // the shortest ones show whether the weights fit.
-  const bool is_known = packs_text(setup, *model);
+  const bool is_known = packs_text(setup);
   plan_step(setup, is_known ? options.seq_len : std::max<int64_t>(2, setup.layout.tp));
   open_training_data(setup, *model);
   if (!options.eval_data.empty()) {

@@ -23,8 +23,12 @@ struct TrainSetup {
         config(f ? f->config : Json::parse("null", "config.json")),
         folder(std::move(f)) {}
 
+  /// Sequences of each sample: 2 for pairs.
+  [[nodiscard]] int64_t rows_per_sample() const { return task == Task::kDpo ? 2 : 1; }
+
   TrainOptions options;                        ///< `data` without the weights
   std::vector<double> weights;                 ///< of the data files; empty if none were given
+  Task task = Task::kLm;
   Json config;                                 ///< config.json of the model, as it will be saved
   std::optional<ModelFolder> folder;           ///< with the weights to load; none for a preset
   std::shared_ptr<const Tokenizer> tokenizer;  ///< null if the data are ids and there is none
@@ -39,7 +43,7 @@ struct TrainSetup {
   OptimizerOptions optimizer;
   LrSchedule schedule;
   int64_t num_steps = 0;
-  int64_t micro_batch_size = 1;     ///< sequences of a data-parallel rank per forward pass
+  int64_t micro_batch_size = 1;     ///< samples of a data-parallel rank per forward pass
   bool resumes = false;             ///< `folder` is a checkpoint of this run
   bool changes_task = false;        ///< `folder` is for another task; its head is not used
   bool is_verified = false;         ///< `folder` was read completely and is intact

@@ -16,14 +16,15 @@ Context context_of(const Batch& batch, Context shared) {
   return shared;
 }
 
-std::vector<Batch> micro_batches_of(const Batch& batch, int64_t rows, int64_t count) {
+std::vector<Batch> micro_batches_of(const Batch& batch, int64_t size, int64_t count) {
   std::vector<Batch> out;
+  const int64_t rows = size * batch.rows_per_sample;
   const int64_t num_rows = batch.ids.size(0);
   for (int64_t begin = 0; begin < num_rows; begin += rows) {
     out.push_back(batch.rows(begin, std::min(begin + rows, num_rows)));
   }
   while (std::ssize(out) < count) {
-    out.push_back(batch.rows(0, 1));
+    out.push_back(batch.rows(0, batch.rows_per_sample));
     out.back().labels = at::full_like(out.back().labels, -100);
   }
   return out;

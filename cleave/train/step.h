@@ -10,21 +10,21 @@ namespace cleave {
 /// The context of forward for a batch: `shared` with the batch's mask, token types and first row.
 Context context_of(const Batch& batch, Context shared = {});
 
-/// Divides a data-parallel rank's batch into `count` micro-batches of up to `rows` sequences. If it
-/// has too few, the rest are its first sequence without labels, which adds nothing to losses and
-/// gradients. So every rank runs the same number of micro-batches.
-std::vector<Batch> micro_batches_of(const Batch& batch, int64_t rows, int64_t count);
+/// Divides a data-parallel rank's batch into `count` micro-batches of up to `size` samples (a pair
+/// stays whole). If it has too few, the rest are its first sample without labels, which adds
+/// nothing to losses and gradients. So every rank runs the same number of micro-batches.
+std::vector<Batch> micro_batches_of(const Batch& batch, int64_t size, int64_t count);
 
 /// Evaluation sums over batches.
 struct EvalSum {
-  double loss_sum = 0;     ///< of -ln(probability) over labels
-  int64_t num_labels = 0;  ///< tokens, or sequences of a classifier
-  int64_t num_right = 0;   ///< correct predictions of a classifier
+  double loss_sum = 0;     ///< of -ln(probability) over labels, or of the losses of pairs
+  int64_t num_labels = 0;  ///< tokens, sequences of a classifier, or pairs
+  int64_t num_right = 0;   ///< correct predictions of a classifier; pairs that are preferred right
   EvalSum& operator+=(const EvalSum& other);
 
   [[nodiscard]] double loss() const;        ///< mean per label
   [[nodiscard]] double perplexity() const;  ///< exp(loss)
-  [[nodiscard]] double accuracy() const;    ///< of a classifier, 0 to 1
+  [[nodiscard]] double accuracy() const;    ///< of a classifier or of preferences, 0 to 1
 };
 
 /// The sums of a batch, without gradients. `targets` are those of targets_of(). Collective if the

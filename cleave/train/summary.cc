@@ -109,6 +109,7 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
                                     Model& model, const World& world, const Machine& machine) {
   const ModelFacts& f = model.facts();
   const TrainOptions& o = setup.options;
+  const std::string_view sample = setup.task == Task::kDpo ? "pair" : "sequence";
   const std::string kv =
       f.num_kv_heads == f.num_heads ? "" : str(" (", counted(f.num_kv_heads, "KV head"), ")");
   std::vector<std::string> lines = {
@@ -118,10 +119,10 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
       str("ranks   ", setup.layout.describe(), " as ",
           world.ranks_are_threads() ? "threads" : "processes", ", ", cores_text(), ", ", o.dtype,
           ", ", o.device == "cpu" ? str("matrix products by ", name(gemm())) : "one GPU each"),
-      str("data    ", counted(setup.data->size(), "sequence"),
+      str("data    ", counted(setup.data->size(), sample),
           is_packed(*setup.data) ? str(" of ", o.seq_len, " tokens") : "",
           setup.tokenizer ? str(", tokenizer ", setup.tokenizer->kind()) : ", token ids"),
-      str("steps   ", setup.num_steps, " of ", counted(o.batch_size, "sequence"), ", ", o.optimizer,
+      str("steps   ", setup.num_steps, " of ", counted(o.batch_size, sample), ", ", o.optimizer,
           ", lr ", o.lr, ", ", o.schedule)};
   if (setup.planned) {
     const StepTime time = step_time(*setup.planned, setup.layout, machine);
@@ -159,9 +160,10 @@ RunRecord run_record(const TrainSetup& setup, const std::string& model_name, Mod
       {"hidden size", str(f.hidden)},
       {"heads", str(f.num_heads, " (", f.num_kv_heads, " KV heads)")},
       {"vocabulary", str(f.vocab_size)},
-      {"task", model.task()},
+      {"task", setup.task == Task::kDpo ? "dpo" : model.task()},
+      {"dpo-beta", setup.task == Task::kDpo ? str(o.dpo_beta) : ""},
       {"data files", data_text(setup)},
-      {"sequences", str(setup.data->size())},
+      {setup.task == Task::kDpo ? "pairs" : "sequences", str(setup.data->size())},
       {"evaluation files", joined(o.eval_data)},
       {"tokenizer", setup.tokenizer ? std::string(setup.tokenizer->kind()) : ""},
       {"sequence length", str(o.seq_len)},

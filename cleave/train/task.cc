@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/nn/cross_entropy.h"
+#include "cleave/train/preference.h"
 
 namespace cleave {
 
@@ -50,7 +51,12 @@ Task task_of(const Model& model) {
 }
 
 Tensor targets_of(const Batch& batch, Task task) {
-  return task == Task::kLm ? next_token_labels(batch.labels) : batch.labels;
+  const bool is_causal = task == Task::kLm || task == Task::kDpo;
+  return is_causal ? next_token_labels(batch.labels) : batch.labels;
+}
+
+Tensor num_terms(const Tensor& targets, Task task) {
+  return task == Task::kDpo ? pairs_with_targets(targets).sum() : targets.ne(-100).sum();
 }
 
 int64_t num_right(const DTensor& logits, const Tensor& targets) {

@@ -35,6 +35,9 @@ Task task_of(const Model& model);
 /// for a classifier; -100 where there is no target.
 Tensor targets_of(const Batch& batch, Task task);
 
+/// What the loss of these targets is a mean over: the number of targets, or of pairs (kDpo).
+Tensor num_terms(const Tensor& targets, Task task);
+
 /// How many predictions of a classifier are correct. Logits [B, C], targets [B]. Collective if the
 /// classes are sharded.
 int64_t num_right(const DTensor& logits, const Tensor& targets);

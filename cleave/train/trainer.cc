@@ -66,6 +66,7 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
       early_stop_(setup.options.early_stop),
       folder_(setup.options.out, {.world = everyone_, .tp = mesh_["tp"], .dp = mesh_["dp"]},
               setup.options.keep_last) {
+  if (setup.task == Task::kDpo) rank_.train_on_preferences(setup.options.dpo_beta);
   start_s_ = monotonic_s();
   model_name_ = setup.options.model;
   // Shown before memory is allocated, since the allocation may fail.
@@ -122,6 +123,7 @@ void Trainer::load() {
     folder_.keep(early_stop_.state().best_step);
   }
   check_changes(state);
+  load_reference();
   saved_ = done_;
   set_aside_newer();
 }
@@ -172,7 +174,10 @@ void Trainer::start_log() {
         setup_.num_steps == 1 ? "the only step is" : str("all ", setup_.num_steps, " steps are"),
         " done; raise --steps or --epochs to train longer");
   }
-  if (done_ >= setup_.num_steps) return;
+}
+
+void Trainer::start_progress() {
+  if (!is_first() || done_ >= setup_.num_steps) return;
   progress_ = std::make_unique<Progress>(ProgressOptions{
       .total = setup_.num_steps, .done = done_, .may_be_live = world_.ranks_are_threads()});
 }
@@ -188,25 +193,37 @@ void Trainer::note_resumable() {
 }
 
 /// The range of a global batch that belongs to this data-parallel rank.
-Range Trainer::own_range(int64_t num_sequences) const {
+Range Trainer::own_range(int64_t num_samples) const {
   const int64_t dp = setup_.layout.dp;
   const int64_t r = mesh_["dp"].rank();
-  return {num_sequences * r / dp, num_sequences * (r + 1) / dp};
+  return {num_samples * r / dp, num_samples * (r + 1) / dp};
 }
 
-/// This rank's sequences of a global batch as micro-batches, as many on every rank.
-std::vector<Batch> Trainer::micro_batches(const Dataset& data, int64_t step,
-                                          int64_t num_sequences) const {
-  const auto [begin, end] = own_range(num_sequences);
+/// Training data is shuffled, evaluation data is not.
+SampleOrder Trainer::order_of(const Dataset& data) const {
   SampleOrder order = setup_.order;
   order.num_samples = data.size();
   const bool trains = &data == setup_.data.get();
   order.shuffle = order.shuffle && trains;
   if (!trains) order.mix.reset();
+  return order;
+}
+
+/// This rank's samples of a global batch as micro-batches, as many on every rank.
+std::vector<Batch> Trainer::micro_batches(const Dataset& data, int64_t step,
+                                          int64_t num_samples) const {
+  const auto [begin, end] = own_range(num_samples);
+  const SampleOrder order = order_of(data);
+  const bool trains = &data == setup_.data.get();
   const auto make = trains ? &BatchRules::make : &BatchRules::make_for_eval;
-  Batch batch = (setup_.batches.*make)(data, order, step, begin, std::max(end, begin + 1));
+  const Range rows{begin, std::max(end, begin + 1)};
+  Batch batch = (setup_.batches.*make)(data, order, step, rows.begin, rows.end);
+  if (reference_) {
+    const Tensor& known = trains ? reference_->data : reference_->eval_data;
+    batch.reference = rows_of_batch(known, order, step, rows);
+  }
   if (begin == end) batch.labels = at::full_like(batch.labels, -100);
-  const int64_t most = (num_sequences + setup_.layout.dp - 1) / setup_.layout.dp;
+  const int64_t most = (num_samples + setup_.layout.dp - 1) / setup_.layout.dp;
   const int64_t size = setup_.micro_batch_size;
   return micro_batches_of(batch, size, (most + size - 1) / size);
 }
@@ -230,6 +247,8 @@ int Trainer::run() {
   if (done_ < setup_.num_steps) {
     check_same_batch(micro_batches(*setup_.data, done_, setup_.order.batch_size));
   }
+  prepare_reference();
+  start_progress();
   while (done_ < setup_.num_steps && stop_signal_ == 0 && !early_stop_.is_over()) {
     train_step(done_);
     const bool is_last = done_ == setup_.num_steps || early_stop_.is_over();
@@ -287,9 +306,11 @@ void Trainer::train_step(int64_t step) {
   // One all-reduce for loss, time in collectives and tokens.
   const bool counts = rank_.same_batch().rank() == 0;
   const double comm_s = collective_seconds(mesh_) - comm_before;
-  const int64_t tokens = own_range(setup_.order.batch_size).size() * batches[0].ids.size(1);
+  const int64_t rows = own_range(setup_.order.batch_size).size() * setup_.rows_per_sample();
+  const int64_t tokens = rows * batches[0].ids.size(1);
   const Tensor sums = everyone_.all_reduce(
-      at::tensor({counts ? pass.loss : 0.0, comm_s, counts ? static_cast<double>(tokens) : 0.0},
+      at::tensor({counts ? pass.loss : 0.0, comm_s, counts ? static_cast<double>(tokens) : 0.0,
+                  counts ? pass.reward_margin : 0.0, counts ? pass.reward_accuracy : 0.0},
                  at::kDouble),
       "step");
   // NaN's sign is unspecified.
@@ -320,16 +341,26 @@ void Trainer::train_step(int64_t step) {
       .comm_ms = sums[1].item<double>() / world_.size() * 1e3,
       .peak_rss_bytes = peak_rss_bytes(),
       .mfu = rate * rank_.model().train_flops_per_token(batches[0].ids.size(1)) / machine_.flops};
+  if (setup_.task == Task::kDpo) {
+    m.reward_margin = sums[3].item<double>();
+    m.reward_accuracy = sums[4].item<double>();
+  }
   const int64_t every = setup_.options.eval_every;
   const bool is_eval_step = done_ == setup_.num_steps || (every > 0 && done_ % every == 0);
   if (setup_.eval_data && is_eval_step) note(evaluate(), m);
   note_for_early_stop(m.eval_loss);
+  report_step(m);
+}
+
+void Trainer::report_step(const StepMetrics& m) {
   if (metrics_) metrics_->append(m);
   if (progress_) {
-    progress_->update(done_, {.loss = loss,
-                              .eval_loss = m.eval_loss.value_or(NAN),
-                              .eval_accuracy = m.eval_accuracy.value_or(NAN),
-                              .tokens_per_s = rate});
+    progress_->update(m.step, {.loss = m.loss,
+                               .reward_margin = m.reward_margin.value_or(NAN),
+                               .reward_accuracy = m.reward_accuracy.value_or(NAN),
+                               .eval_loss = m.eval_loss.value_or(NAN),
+                               .eval_accuracy = m.eval_accuracy.value_or(NAN),
+                               .tokens_per_s = m.tokens_per_s});
   }
 }
 
@@ -380,7 +411,8 @@ bool Trainer::is_asked_to_stop(const char* site) {
 
 void Trainer::note(const EvalSum& sum, StepMetrics& metrics) const {
   metrics.eval_loss = sum.loss();
-  if (task_of(rank_.model()) == Task::kClassify) metrics.eval_accuracy = sum.accuracy();
+  const bool has_accuracy = setup_.task == Task::kClassify || setup_.task == Task::kDpo;
+  if (has_accuracy) metrics.eval_accuracy = sum.accuracy();
 }
 
 /// An evaluation that a signal interrupts does not count.
@@ -436,13 +468,15 @@ std::string Trainer::state_json() const {
 }
 
 Checkpoint Trainer::checkpoint() {
-  return {.step = done_,
-          .model = &rank_.model(),
-          .optimizer = &rank_.optimizer(),
-          .dtype = setup_.layout.compute_type,
-          .carried = carried_,
-          .state_json = state_json(),
-          .files = setup_.files};
+  Checkpoint all{.step = done_,
+                 .model = &rank_.model(),
+                 .optimizer = &rank_.optimizer(),
+                 .dtype = setup_.layout.compute_type,
+                 .carried = carried_,
+                 .state_json = state_json(),
+                 .files = setup_.files};
+  if (reference_) all.files.push_back({std::string(kReferenceName), reference_->file});
+  return all;
 }
 
 /// The number of checkpoints that are still to be written.

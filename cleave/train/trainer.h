@@ -16,6 +16,7 @@
 #include "cleave/report/record.h"
 #include "cleave/train/early_stop.h"
 #include "cleave/train/rank_model.h"
+#include "cleave/train/reference.h"
 #include "cleave/train/setup.h"
 #include "cleave/train/step.h"
 
@@ -39,11 +40,17 @@ class Trainer {
   void set_aside_newer();
   void check_changes(const Json& state) const;
   void start_log();
+  void start_progress();
   void check_same_batch(std::span<const Batch> batches) const;
-  [[nodiscard]] Range own_range(int64_t num_sequences) const;
+  [[nodiscard]] SampleOrder order_of(const Dataset& data) const;
+  void load_reference();
+  void prepare_reference();
+  [[nodiscard]] Tensor reference_of(const Dataset& data, const std::string& unit);
+  [[nodiscard]] Range own_range(int64_t num_samples) const;
   [[nodiscard]] std::vector<Batch> micro_batches(const Dataset& data, int64_t step,
-                                                 int64_t num_sequences) const;
+                                                 int64_t num_samples) const;
   void train_step(int64_t step);
+  void report_step(const StepMetrics& m);
   [[nodiscard]] bool watches_time() const;
   void note_time(const OpClock& clock);
   [[nodiscard]] NamesAndSeconds step_time() const;
@@ -75,11 +82,12 @@ class Trainer {
   EarlyStop early_stop_;
   RunFolder folder_;
   std::vector<CarriedTensor> carried_;
-  std::string model_name_;     // --model of the first start of the run
-  int64_t done_ = 0;           // steps finished
-  int64_t saved_ = -1;         // steps in the newest checkpoint
-  int64_t tokens_ = 0;         // trained on since step 1
-  bool is_resumable_ = false;  // note_resumable() was called
+  std::optional<ReferenceLogProbs> reference_;  // of preferences, once it is known
+  std::string model_name_;                      // --model of the first start of the run
+  int64_t done_ = 0;                            // steps finished
+  int64_t saved_ = -1;                          // steps in the newest checkpoint
+  int64_t tokens_ = 0;                          // trained on since step 1
+  bool is_resumable_ = false;                   // note_resumable() was called
   int stop_signal_ = 0;
   Machine machine_;
   double start_s_ = 0;

@@ -1,0 +1,172 @@
+#include "cleave/data/pairs.h"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/base/error.h"
+#include "cleave/chat/pair_reader.h"
+#include "cleave/data/batch.h"
+#include "cleave/data/documents.h"
+#include "cleave/file/atomic_write.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+
+namespace cleave {
+namespace {
+
+using test::TempFolder;
+using test::thrown_by;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+constexpr int64_t kEnd = 256;  // of the byte tokenizer
+
+DatasetOptions options_for(const std::string& file, int64_t seq_len) {
+  return {.files = {file},
+          .tokenizer = byte_tokenizer(),
+          .seq_len = seq_len,
+          .cache_folder = "",
+          .task = Task::kDpo};
+}
+
+class Pairs : public testing::Test {
+ protected:
+  std::string file(const std::string& text) {
+    write_atomic(folder_ / "a.jsonl", text);
+    return (folder_ / "a.jsonl").string();
+  }
+  std::shared_ptr<const Dataset> read(const std::string& text, int64_t seq_len = 400) {
+    return pair_dataset(options_for(file(text), seq_len), chat_template_, &counts_);
+  }
+  Error refusal_of(const std::string& text, int64_t seq_len = 400) {
+    return thrown_by([&] { (void)read(text, seq_len); });
+  }
+
+  TempFolder folder_;
+  PairCounts counts_;
+  std::shared_ptr<const ChatTemplate> chat_template_;
+};
+
+/// The labelled ids of a sequence as text; the end token is "$".
+std::string answer(const std::vector<int64_t>& labels) {
+  std::string text;
+  for (const int64_t id : labels) {
+    if (id >= 0) text += id == kEnd ? '$' : static_cast<char>(id);
+  }
+  return text;
+}
+
+TEST_F(Pairs, Texts_AreTwoSequencesWithLabelsOnTheAnswers) {
+  const auto data = read(R"({"prompt": "ab", "chosen": "c", "rejected": "de"})");
+  ASSERT_EQ(data->size(), 1);
+  const Sample sample = data->sample(0);
+  EXPECT_EQ(sample.ids, (std::vector<int64_t>{'a', 'b', 'c', kEnd}));
+  EXPECT_EQ(sample.labels, (std::vector<int64_t>{-100, -100, 'c', kEnd}));
+  EXPECT_EQ(sample.rejected_ids, (std::vector<int64_t>{'a', 'b', 'd', 'e', kEnd}));
+  EXPECT_EQ(sample.rejected_labels, (std::vector<int64_t>{-100, -100, 'd', 'e', kEnd}));
+  EXPECT_EQ(counts_.warning(400), "");
+}
+
+// Oracle: TRL's extract_prompt, which leaves a space before the difference to the answers.
+TEST_F(Pairs, TextsWithoutAPrompt_HaveWhatBothBeginWithAsPrompt) {
+  const auto data = read(
+      "{\"chosen\": \"Hi. Yes\", \"rejected\": \"Hi. No\"}\n"
+      "{\"chosen\": \"x\\u00e9\", \"rejected\": \"x\\u00e8\"}\n");  // equal first bytes
+  EXPECT_EQ(answer(data->sample(0).labels), " Yes$");
+  EXPECT_EQ(answer(data->sample(0).rejected_labels), " No$");
+  EXPECT_EQ(answer(data->sample(1).labels), "\xc3\xa9$");
+}
+
+// Oracle: the text of ChatML, written out.
+TEST_F(Pairs, Messages_HaveTheTextAfterThePromptAsAnswer) {
+  chat_template_ = std::make_shared<ChatTemplate>(std::string(kChatMl), "chatml", *byte_tokenizer(),
+                                                  kTrainingTime);
+  const std::string question = R"({"role": "user", "content": "Q"})";
+  const auto message = [](const std::string& text) {
+    return R"({"role": "assistant", "content": ")" + text + "\"}";
+  };
+  const std::string common = "{\"chosen\": [" + question + ", " + message("A") +
+                             "], \"rejected\": [" + question + ", " + message("B") + "]}";
+  const std::string explicit_prompt = "{\"prompt\": [" + question + "], \"chosen\": [" +
+                                      message("A") + "], \"rejected\": [" + message("B") + "]}";
+  for (const std::string& row : {common, explicit_prompt}) {
+    ASSERT_TRUE(holds_message_pairs({file(row)}));
+    const Sample sample = read(row)->sample(0);
+    const std::string text(sample.ids.begin(), sample.ids.end());
+    EXPECT_THAT(text, StartsWith("<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\nA"));
+    EXPECT_EQ(answer(sample.labels), "A<|im_end|>\n");
+    EXPECT_EQ(answer(sample.rejected_labels), "B<|im_end|>\n");
+  }
+  EXPECT_FALSE(holds_message_pairs({file(R"({"chosen": "a", "rejected": "b"})")}));
+  chat_template_ = nullptr;
+  EXPECT_EQ(refusal_of(common).code(), Code::kUsage);
+}
+
+TEST_F(Pairs, InvalidRows_AreRefusedWithFileAndLine) {
+  const std::string good = "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"({"prompt": "a", "chosen": "b"})", "the row has no \"rejected\""},
+      {R"({"prompt": "a", "rejected": "b"})", "the row has no \"chosen\""},
+      {R"({"prompt": "a", "chosen": "b", "rejected": "b"})", "identical"},
+      {R"({"prompt": "a", "chosen": "", "rejected": "b"})", "the chosen answer is empty"},
+      {R"({"prompt": "a", "chosen": "b", "rejected": ""})", "the rejected answer is empty"},
+      {R"({"prompt": "a", "chosen": [], "rejected": "b"})", "\"chosen\" is a list"},
+      {R"({"chosen": "b", "rejected": "c"})", "all rows must be of one form"},
+      {R"({"prompt": "a", "chosen": [{"role": "user", "content": "x"}], "rejected": []})",
+       "all rows must be of one form"},
+      {R"({"prompt": "a", "chosen": 1, "rejected": "b"})", "chosen"},
+      {"3", "expected \"chosen\" and \"rejected\""}};
+  for (const auto& [row, part] : cases) {
+    const Error error = refusal_of(good + row);
+    EXPECT_EQ(error.code(), Code::kFormat) << row;
+    EXPECT_THAT(error.what(), HasSubstr(part)) << row;
+    EXPECT_THAT(error.what(), HasSubstr("a.jsonl:2")) << row;
+  }
+}
+
+TEST_F(Pairs, FileForAnotherTask_IsRefusedWithTheTaskThatReadsIt) {
+  const std::string path = file(R"({"prompt": "a", "chosen": "b", "rejected": "c"})");
+  const Error error = thrown_by([&] { (void)file_kind(path); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("only train --task dpo reads"));
+}
+
+TEST_F(Pairs, LongPairs_AreTruncatedAndCounted) {
+  const auto data = read(
+      "{\"prompt\": \"ab\", \"chosen\": \"cdef\", \"rejected\": \"g\"}\n"
+      "{\"prompt\": \"abcdef\", \"chosen\": \"g\", \"rejected\": \"h\"}\n"
+      "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n",
+      4);
+  ASSERT_EQ(data->size(), 2);
+  EXPECT_EQ(answer(data->sample(0).labels), "cd");
+  // 7 - 4 tokens of the first pair; 8 - 4 of both sequences of the second.
+  EXPECT_THAT(counts_.warning(4),
+              StartsWith("2 of 3 pairs have a sequence longer than --seq-len 4 and are truncated: "
+                         "11 of 33 tokens are not used (the first: "));
+  EXPECT_THAT(counts_.warning(4), HasSubstr("1 of them are left out"));
+  const Error error = refusal_of(R"({"prompt": "abc", "chosen": "d", "rejected": "e"})", 3);
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_THAT(error.what(), HasSubstr("raise --seq-len"));
+}
+
+TEST_F(Pairs, Batch_HasChosenAndRejectedSequencesAsNeighbours) {
+  const auto data = read(
+      "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"cd\"}\n"
+      "{\"prompt\": \"e\", \"chosen\": \"f\", \"rejected\": \"g\"}\n");
+  const SampleOrder order{.num_samples = 2, .batch_size = 2, .shuffle = false};
+  const Batch batch = make_batch(*data, order, 0, 1, 2, 7);
+  EXPECT_EQ(batch.rows_per_sample, 2);
+  EXPECT_EQ(batch.first_row, 2);
+  // Padded to the longest sequence of the whole batch, "acd$".
+  EXPECT_TRUE(at::equal(batch.ids, at::tensor({int64_t{'e'}, int64_t{'f'}, kEnd, int64_t{7},
+                                               int64_t{'e'}, int64_t{'g'}, kEnd, int64_t{7}},
+                                              at::kLong)
+                                       .view({2, 4})));
+  EXPECT_TRUE(batch.attention_mask.defined());
+}
+
+}  // namespace
+}  // namespace cleave

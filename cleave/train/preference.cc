@@ -1,0 +1,37 @@
+#include "cleave/train/preference.h"
+
+#include <ATen/ATen.h>
+
+#include "cleave/nn/cross_entropy.h"
+
+namespace cleave {
+
+Tensor sequence_log_probs(const DTensor& logits, const Tensor& targets) {
+  const DTensor losses =
+      cross_entropy(logits, targets, {.reduction = CrossEntropyOptions::Reduction::kNone});
+  // In fp64: a reward is a small difference of these sums.
+  return losses.local().to(at::kDouble).sum(-1).neg();
+}
+
+Tensor pairs_with_targets(const Tensor& targets) {
+  return targets.ne(-100).any(-1).view({-1, 2}).all(-1);
+}
+
+PairTerms pair_terms(const Tensor& log_probs, const Tensor& reference, double beta) {
+  const Tensor rewards = ((log_probs - reference) * beta).view({-1, 2});
+  const Tensor margins = rewards.select(1, 0) - rewards.select(1, 1);
+  return {.losses = at::log_sigmoid(margins).neg(), .margins = margins.detach()};
+}
+
+PairSums pair_sums(const DTensor& logits, const Tensor& targets, const Tensor& reference,
+                   double beta) {
+  const Tensor counts = pairs_with_targets(targets);
+  const PairTerms terms = pair_terms(sequence_log_probs(logits, targets), reference, beta);
+  const Tensor margins = terms.margins.masked_fill(counts.bitwise_not(), 0);
+  return {.loss = terms.losses.masked_fill(counts.bitwise_not(), 0).sum(),
+          .margin = margins.sum().item<double>(),
+          .right = margins.gt(0).sum().item<int64_t>(),
+          .number = counts.sum().item<int64_t>()};
+}
+
+}  // namespace cleave

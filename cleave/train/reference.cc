@@ -1,0 +1,149 @@
+#include "cleave/train/reference.h"
+
+#include <bit>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include <ATen/ATen.h>
+
+#include "cleave/base/hash.h"
+#include "cleave/format/safetensors.h"
+#include "cleave/train/trainer.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The same file may be training and evaluation data, with other values: batches differ.
+std::string data_key(const Dataset& data) {
+  return "data." + to_hex(data.fingerprint());
+}
+std::string eval_key(const Dataset& data) {
+  return "eval_data." + to_hex(data.fingerprint());
+}
+
+/// A safetensors file with these [pairs, 2] fp64 tensors.
+std::string file_of(const std::vector<std::pair<std::string, Tensor>>& tensors) {
+  static_assert(std::endian::native == std::endian::little);
+  nlohmann::ordered_json header;
+  std::string values;
+  for (const auto& [name, tensor] : tensors) {
+    const size_t begin = values.size();
+    const Tensor whole = tensor.contiguous();
+    values.append(static_cast<const char*>(whole.const_data_ptr()), whole.nbytes());
+    header[name] = {{"dtype", "F64"},
+                    {"shape", {tensor.size(0), tensor.size(1)}},
+                    {"data_offsets", {begin, values.size()}}};
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const uint64_t size = text.size();
+  std::string file(sizeof size, '\0');
+  std::memcpy(file.data(), &size, sizeof size);
+  return file + text + values;
+}
+
+Tensor tensor_of(const Safetensors& file, const std::string& name, const Dataset& data,
+                 const char* flag) {
+  const StoredTensor* stored = file.find(name);
+  CLEAVE_CHECK(stored != nullptr, Code::kUsage, "the run has no reference log-probabilities for ",
+               flag, ", because it was started on other data or with another --seq-len, ",
+               "--tokenizer or --chat-template; give the same to resume it");
+  const std::vector<int64_t> shape{data.size(), 2};
+  CLEAVE_CHECK(stored->dtype == DType::kF64 && stored->shape == shape, Code::kFormat, file.path(),
+               ": tensor ", name, " is ", file_name(stored->dtype), stored->shape, "; expected F64",
+               shape);
+  Tensor values = at::empty(shape, at::kDouble);
+  file.read_block(*stored, {},
+                  {static_cast<std::byte*>(values.mutable_data_ptr()), values.nbytes()});
+  return values;
+}
+
+}  // namespace
+
+ReferenceLogProbs::ReferenceLogProbs(const TrainSetup& setup, Tensor of_data, Tensor of_eval_data)
+    : data(std::move(of_data)), eval_data(std::move(of_eval_data)) {
+  std::vector<std::pair<std::string, Tensor>> tensors{{data_key(*setup.data), data}};
+  if (eval_data.defined()) tensors.emplace_back(eval_key(*setup.eval_data), eval_data);
+  file = file_of(tensors);
+}
+
+ReferenceLogProbs ReferenceLogProbs::read(const fs::path& checkpoint, const TrainSetup& setup) {
+  const Safetensors stored = Safetensors::open(checkpoint / kReferenceName);
+  Tensor eval_data;
+  if (setup.eval_data) {
+    eval_data = tensor_of(stored, eval_key(*setup.eval_data), *setup.eval_data, "--eval-data");
+  }
+  return {setup, tensor_of(stored, data_key(*setup.data), *setup.data, "--data"),
+          std::move(eval_data)};
+}
+
+Tensor rows_of_batch(const Tensor& pairs, const SampleOrder& order, int64_t step, Range places) {
+  std::vector<int64_t> samples;
+  for (int64_t place = places.begin; place < places.end; ++place) {
+    samples.push_back(order.at(step, place));
+  }
+  return pairs.index_select(0, at::tensor(samples, at::kLong)).flatten();
+}
+
+/// Reads those of the checkpoint that the run resumes from. A run that was stopped before its first
+/// step has none.
+void Trainer::load_reference() {
+  const fs::path checkpoint = setup_.folder->path;
+  const bool is_there = fs::exists(checkpoint / kReferenceName);
+  if (setup_.task != Task::kDpo) {
+    CLEAVE_CHECK(!is_there, Code::kUsage, "the run in ", setup_.options.out,
+                 " was started with --task dpo; give the same value to resume it");
+    return;
+  }
+  CLEAVE_CHECK(is_there || done_ == 0, Code::kUsage, "the run in ", setup_.options.out,
+               " was started without --task dpo; omit it to resume the run, or start another one "
+               "with --model ",
+               setup_.options.out);
+  if (is_there) reference_ = ReferenceLogProbs::read(checkpoint, setup_);
+}
+
+/// Computes the reference log-probabilities before the first step, unless a signal ends the run.
+void Trainer::prepare_reference() {
+  if (setup_.task != Task::kDpo || reference_ || done_ > 0) return;
+  Tensor of_data = reference_of(*setup_.data, "reference pair");
+  Tensor of_eval_data;
+  if (setup_.eval_data && stop_signal_ == 0) {
+    of_eval_data = reference_of(*setup_.eval_data, "reference evaluation pair");
+  }
+  if (stop_signal_ != 0) return;
+  reference_.emplace(setup_, std::move(of_data), std::move(of_eval_data));
+}
+
+/// The log-probabilities of all pairs with the present weights. [pairs, 2] fp64, the same on all
+/// ranks. Training data is read in the batches of the first epoch, so that the first step has the
+/// padding, and so the rounding, of its reference. Collective.
+Tensor Trainer::reference_of(const Dataset& data, const std::string& unit) {
+  const bool trains = &data == setup_.data.get();
+  const int64_t batch_size = setup_.order.batch_size;
+  const SampleOrder order = order_of(data);
+  std::optional<Progress> progress;
+  if (is_first()) {
+    progress.emplace(ProgressOptions{
+        .total = data.size(), .unit = unit, .may_be_live = world_.ranks_are_threads()});
+  }
+  Tensor all = at::zeros({data.size(), 2}, at::kDouble);
+  for (int64_t begin = 0; begin < data.size(); begin += batch_size) {
+    if (is_asked_to_stop("reference")) return {};
+    const int64_t step = begin / batch_size;
+    const int64_t left = data.size() - begin;
+    const int64_t count = trains ? batch_size : std::min(batch_size, left);
+    const Tensor pairs = rank_.log_probs(micro_batches(data, step, count)).view({-1, 2});
+    const Range own = own_range(count);
+    // The last batch of an epoch may begin the next one.
+    for (int64_t place = own.begin; place < std::min(own.end, left); ++place) {
+      all[order.at(step, place)].copy_(pairs[place - own.begin]);
+    }
+    if (progress) progress->update(std::min(begin + batch_size, data.size()));
+  }
+  if (progress) progress->finish();
+  return mesh_["dp"].all_reduce(all, "reference log-probabilities");
+}
+
+}  // namespace cleave

@@ -1,0 +1,36 @@
+#pragma once
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <ATen/core/Tensor.h>
+
+#include "cleave/base/range.h"
+#include "cleave/data/order.h"
+#include "cleave/train/setup.h"
+
+namespace cleave {
+
+/// The file of a checkpoint that holds a run's ReferenceLogProbs.
+inline constexpr std::string_view kReferenceName = "reference_log_probs.safetensors";
+
+/// The log-probabilities of a run's pairs under the reference model, which is the model before the
+/// first step. They are computed once and are a part of every checkpoint, so that a resumed run has
+/// the same.
+struct ReferenceLogProbs {
+  Tensor data;       ///< of --data: [pairs, 2] fp64, chosen and rejected
+  Tensor eval_data;  ///< of --eval-data; undefined without it
+  std::string file;  ///< the bytes of kReferenceName
+
+  /// Makes the file. Its tensors are named by the checksums of the data.
+  ReferenceLogProbs(const TrainSetup& setup, Tensor of_data, Tensor of_eval_data);
+  /// Those of a checkpoint. Throws Error(kUsage) if the run was started on other data.
+  static ReferenceLogProbs read(const std::filesystem::path& checkpoint, const TrainSetup& setup);
+};
+
+/// The rows of a [pairs, 2] tensor that belong to the places `places` of a step's batch, as [2 x
+/// places].
+Tensor rows_of_batch(const Tensor& pairs, const SampleOrder& order, int64_t step, Range places);
+
+}  // namespace cleave
