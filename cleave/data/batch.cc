@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -20,12 +21,20 @@ void put_row(at::Tensor& to, int64_t row, const std::vector<int64_t>& values) {
   std::copy(values.begin(), values.end(), to.mutable_data_ptr<int64_t>() + row * to.size(1));
 }
 
+std::vector<int64_t> positions_of(const Sample& sample) {
+  if (!sample.positions.empty()) return sample.positions;
+  std::vector<int64_t> positions(sample.ids.size());
+  std::iota(positions.begin(), positions.end(), 0);
+  return positions;
+}
+
 /// What determines the shape of a step's batch. The same on every rank.
 struct Extent {
   int64_t length = 0;     // tokens of the longest sequence
   bool has_mask = false;  // some position is padding
   bool has_types = false;
-  bool has_classes = false;  // one label per sequence
+  bool has_positions = false;  // some sequence has several texts
+  bool has_classes = false;    // one label per sequence
 };
 
 Extent extent_of(const Dataset& dataset, const SampleOrder& order, int64_t step) {
@@ -37,6 +46,7 @@ Extent extent_of(const Dataset& dataset, const SampleOrder& order, int64_t step)
     longest = std::max(longest, sample.ids.size());
     shortest = std::min(shortest, sample.ids.size());
     extent.has_types = extent.has_types || !sample.token_types.empty();
+    extent.has_positions = extent.has_positions || !sample.positions.empty();
     const bool has_class = sample.label.has_value();
     CLEAVE_CHECK(place == 0 || has_class == extent.has_classes, Code::kFormat, "sequence ",
                  order.at(step, place), " has ", has_class ? "a class" : "no class",
@@ -67,6 +77,7 @@ Batch Batch::rows(int64_t begin, int64_t end) const {
           .labels = part(labels),
           .attention_mask = part(attention_mask),
           .token_types = part(token_types),
+          .positions = part(positions),
           .first_row = first_row + begin};
 }
 
@@ -78,6 +89,7 @@ Batch Batch::to(at::Device device) const {
           .labels = moved(labels),
           .attention_mask = moved(attention_mask),
           .token_types = moved(token_types),
+          .positions = positions,
           .first_row = first_row};
 }
 
@@ -102,6 +114,7 @@ Batch make_batch(const Dataset& dataset, const SampleOrder& order, int64_t step,
                                     : at::full(shape, kNoLabel, at::kLong);
   at::Tensor mask = at::zeros(shape, at::kLong);
   if (extent.has_types) batch.token_types = at::zeros(shape, at::kLong);
+  if (extent.has_positions) batch.positions = at::zeros(shape, at::kLong);
   for (int64_t row = 0; row < end - begin; ++row) {
     const Sample sample = dataset.sample(order.at(step, begin + row));
     put_row(batch.ids, row, sample.ids);
@@ -114,6 +127,7 @@ Batch make_batch(const Dataset& dataset, const SampleOrder& order, int64_t step,
             sample.attention_mask.empty() ? std::vector<int64_t>(sample.ids.size(), 1)
                                           : sample.attention_mask);
     if (extent.has_types) put_row(batch.token_types, row, sample.token_types);
+    if (extent.has_positions) put_row(batch.positions, row, positions_of(sample));
   }
   if (extent.has_mask) batch.attention_mask = mask.to(at::kBool);
   return batch;

@@ -22,7 +22,8 @@ struct Sample {
   std::vector<int64_t> labels;          ///< -100 = no label; causal models shift them
   std::vector<int64_t> attention_mask;  ///< 1 = real
   std::vector<int64_t> token_types;
-  std::optional<int64_t> label{};  ///< class of the sequence (kClassify); `labels` is empty then
+  std::vector<int64_t> positions{};  ///< restart at 0 where a text begins; empty: one text
+  std::optional<int64_t> label{};    ///< class of the sequence (kClassify); `labels` is empty then
 };
 
 /// Samples by index. Immutable: all rank threads share one object.

@@ -9,6 +9,7 @@
 #include "cleave/data/chats.h"
 #include "cleave/data/classified.h"
 #include "cleave/data/documents.h"
+#include "cleave/data/packing.h"
 #include "cleave/file/file.h"
 #include "cleave/file/hub_cache.h"
 #include "cleave/file/latest.h"
@@ -122,12 +123,22 @@ void choose_types(TrainSetup& setup) {
   setup.config = with_key(setup.config, dtype_key(setup.config), torch_name(type));
 }
 
-/// Whether the data is text that is packed into sequences of seq_len; chats, rows of ids and a
+/// Whether the files are text that is packed into sequences of seq_len; chats, rows of ids and a
 /// classifier's texts have their own length.
-bool packs_text(const TrainSetup& setup, const Model& model) {
-  const std::vector<std::string>& files = setup.options.data;
+bool packs_text(const std::vector<std::string>& files, const Model& model) {
   return task_of(model) != Task::kClassify && !files.empty() && !holds_chats(files) &&
          file_kind(files.front()) != FileKind::kJsonRows;
+}
+
+/// Refuses --packing where it would mix texts or do nothing.
+void check_packing(const TrainOptions& o, const Model& model) {
+  if (!o.packing) return;
+  CLEAVE_CHECK(task_of(model) == Task::kLm, Code::kUsage,
+               "--packing needs a model for task lm, whose attention can stay within each chat; "
+               "this one is trained for ",
+               model.task(), "; leave out --packing");
+  CLEAVE_CHECK(!packs_text(o.data, model), Code::kUsage, "--packing is for chats and rows of ids; ",
+               o.data.front(), " is text, which fills all sequences anyway; leave out --packing");
 }
 
 /// Tokens of the longest sequence, to which its batch is padded.
@@ -186,7 +197,7 @@ DatasetOptions dataset_options(const TrainSetup& setup, const std::vector<std::s
           .classes = model.facts().labels};
 }
 
-std::shared_ptr<const Dataset> open_data(const TrainSetup& setup,
+std::shared_ptr<const Dataset> read_data(const TrainSetup& setup,
                                          const std::vector<std::string>& files,
                                          const Model& model) {
   const DatasetOptions options = dataset_options(setup, files, model);
@@ -200,6 +211,16 @@ std::shared_ptr<const Dataset> open_data(const TrainSetup& setup,
   const auto environment = read_environment();
   if (!warning.empty() && (!environment || environment->rank == 0)) log_warning(warning);
   return data;
+}
+
+std::shared_ptr<const Dataset> open_data(const TrainSetup& setup,
+                                         const std::vector<std::string>& files,
+                                         const Model& model) {
+  auto data = read_data(setup, files, model);
+  const TrainOptions& o = setup.options;
+  if (!o.packing || packs_text(files, model)) return data;
+  return packed_samples(std::move(data),
+                        {.seq_len = o.seq_len, .shuffle = o.shuffle, .seed = o.seed});
 }
 
 void check_length(const TrainSetup& setup, const ModelFacts& facts) {
@@ -312,10 +333,11 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
                options.task, " does not fit this model, which is trained for ", model->task());
   choose_layout(setup, *model, world_size);
   check_length(setup, model->facts());
+  check_packing(options, *model);
   choose_optimizer(setup);
   choose_chat_template(setup, *model);
   // Before the data is read and its tokens are written, if the length of its sequences is known.
-  const bool is_known = packs_text(setup, *model);
+  const bool is_known = packs_text(options.data, *model);
   if (is_known) plan_step(setup, options.seq_len);
   setup.data = open_data(setup, options.data, *model);
   if (!options.eval_data.empty()) {

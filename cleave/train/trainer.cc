@@ -323,7 +323,7 @@ void Trainer::train_step(int64_t step) {
       .step_ms = seconds * 1e3,
       .comm_ms = sums[1].item<double>() / world_.size() * 1e3,
       .peak_rss_bytes = peak_rss_bytes(),
-      .mfu = rate * rank_.model().train_flops_per_token(batches[0].ids.size(1)) / machine_.flops};
+      .mfu = rate * rank_.model().train_flops_per_token(text_length(batches[0])) / machine_.flops};
   const int64_t every = setup_.options.eval_every;
   const bool is_eval_step = done_ == setup_.num_steps || (every > 0 && done_ % every == 0);
   if (setup_.eval_data && is_eval_step) note(evaluate(), m);
