@@ -79,6 +79,7 @@ TEST_F(Options, TrainWithoutFlags_HasTheDocumentedDefaults) {
                        {"eval-data", json::array()},
                        {"eval-every", 0},
                        {"shuffle", true},
+                       {"packing", false},
                        {"plan", ""},
                        {"gemm", "auto"},
                        {"threads-per-rank", 0},
@@ -118,13 +119,14 @@ const json kEveryTrainFlag = {{"model", "llama-135m"},
                               {"over-commit", true},
                               {"eval-every", 6},
                               {"shuffle", false},
+                              {"packing", true},
                               {"gemm", "mkl"},
                               {"threads-per-rank", 9},
                               {"timeout", 1.5}};
 
 TEST_F(Options, EveryTrainFlag_ReachesItsOption) {
-  Words words = {"--eval-data",  in("b.txt"), "--plan",       in("plan.json"),
-                 "--no-shuffle", "--resume",  "--over-commit"};
+  Words words = {"--eval-data",  in("b.txt"), "--plan",   in("plan.json"),
+                 "--no-shuffle", "--packing", "--resume", "--over-commit"};
   for (const auto& [name, value] : kEveryTrainFlag.items()) {
     if (value.is_boolean()) continue;
     words.push_back("--" + name);

@@ -75,6 +75,7 @@ extern "C" void cleave_train(const cleave::TrainOptions& o) {
                           {"eval-data", o.eval_data},
                           {"eval-every", o.eval_every},
                           {"shuffle", o.shuffle},
+                          {"packing", o.packing},
                           {"plan", o.plan},
                           {"gemm", o.gemm},
                           {"threads-per-rank", o.threads_per_rank},
