@@ -24,10 +24,9 @@ struct AttentionMask {
 bool takes_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v);
 
 /// softmax(q k^T / sqrt(K) + mask) v, differentiable. Holds the scores of a few dozen queries at a
-/// time, in fp32, and skips blocks of those that the causal mask, the window or first_key
-/// hides. For bf16 inputs on a
-/// CPU with AVX-512 BF16, probabilities and their gradients are rounded to bf16 between the
-/// products.
+/// time, in fp32, and skips blocks of those that the causal mask, the window or first_key hides.
+/// For bf16 inputs on a CPU with AVX-512 BF16, probabilities and their gradients are rounded to
+/// bf16 between the products.
 ///
 ///   q [B, H, T, K]   k, v [B, G, S, K]   result [B, H, T, K], in memory as [B, T, H, K]
 ///
