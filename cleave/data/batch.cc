@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -28,11 +29,19 @@ std::vector<Sample> sequences_of(Sample sample) {
   return {std::move(sample), std::move(rejected)};
 }
 
+std::vector<int64_t> positions_of(const Sample& sample) {
+  if (!sample.positions.empty()) return sample.positions;
+  std::vector<int64_t> positions(sample.ids.size());
+  std::iota(positions.begin(), positions.end(), 0);
+  return positions;
+}
+
 /// What determines the shape of a step's batch. The same on every rank.
 struct Extent {
   int64_t length = 0;     // tokens of the longest sequence
   bool has_mask = false;  // some position is padding
   bool has_types = false;
+  bool has_positions = false;  // some sequence has several texts
   bool has_classes = false;  // one label per sequence
   int64_t rows_per_sample = 1;
 };
@@ -50,6 +59,7 @@ Extent extent_of(const Dataset& dataset, const SampleOrder& order, int64_t step)
       shortest = std::min(shortest, sample.rejected_ids.size());
     }
     extent.has_types = extent.has_types || !sample.token_types.empty();
+    extent.has_positions = extent.has_positions || !sample.positions.empty();
     const bool has_class = sample.label.has_value();
     CLEAVE_CHECK(place == 0 || has_class == extent.has_classes, Code::kFormat, "sequence ",
                  order.at(step, place), " has ", has_class ? "a class" : "no class",
@@ -80,6 +90,7 @@ Batch Batch::rows(int64_t begin, int64_t end) const {
           .labels = part(labels),
           .attention_mask = part(attention_mask),
           .token_types = part(token_types),
+          .positions = part(positions),
           .first_row = first_row + begin,
           .rows_per_sample = rows_per_sample,
           .reference = part(reference)};
@@ -93,6 +104,7 @@ Batch Batch::to(at::Device device) const {
           .labels = moved(labels),
           .attention_mask = moved(attention_mask),
           .token_types = moved(token_types),
+          .positions = positions,
           .first_row = first_row,
           .rows_per_sample = rows_per_sample,
           .reference = moved(reference)};
@@ -121,6 +133,7 @@ Batch make_batch(const Dataset& dataset, const SampleOrder& order, int64_t step,
       extent.has_classes ? at::empty({num_rows}, at::kLong) : at::full(shape, kNoLabel, at::kLong);
   at::Tensor mask = at::zeros(shape, at::kLong);
   if (extent.has_types) batch.token_types = at::zeros(shape, at::kLong);
+  if (extent.has_positions) batch.positions = at::zeros(shape, at::kLong);
   int64_t row = 0;
   for (int64_t place = begin; place < end; ++place) {
     for (const Sample& sequence : sequences_of(dataset.sample(order.at(step, place)))) {
@@ -134,6 +147,7 @@ Batch make_batch(const Dataset& dataset, const SampleOrder& order, int64_t step,
               sequence.attention_mask.empty() ? std::vector<int64_t>(sequence.ids.size(), 1)
                                               : sequence.attention_mask);
       if (extent.has_types) put_row(batch.token_types, row, sequence.token_types);
+      if (extent.has_positions) put_row(batch.positions, row, positions_of(sequence));
       ++row;
     }
   }

@@ -16,6 +16,9 @@ struct Batch {
   at::Tensor labels;            ///< [B, T] int64, -100 where padded; [B] for classification
   at::Tensor attention_mask;    ///< [B, T] bool; undefined if there is no padding
   at::Tensor token_types;       ///< [B, T] int64; undefined if the data has none
+  /// [B, T] int64 on the CPU, which restart at 0 where a text of the sequence begins and are 0 in
+  /// padding; undefined if every sequence is one text
+  at::Tensor positions{};
   int64_t first_row = 0;        ///< index of row 0 in the global batch
   int64_t rows_per_sample = 1;  ///< 2 for pairs
   /// [B] fp64: log-probabilities under the reference model; undefined without one.
@@ -23,7 +26,7 @@ struct Batch {
 
   /// Rows [begin, end) of this batch.
   [[nodiscard]] Batch rows(int64_t begin, int64_t end) const;
-  /// A copy on `device`.
+  /// A copy on `device`; positions stay on the CPU.
   [[nodiscard]] Batch to(at::Device device) const;
   /// XXH3 of ids and labels; tensors must be on the CPU. Ranks that train on the same batch have
   /// equal hashes.

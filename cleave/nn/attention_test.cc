@@ -26,6 +26,7 @@ struct Masks {
   Tensor positions{};  // [T] or [B, T]
   Tensor key_mask{};   // [B, T] bool
   Tensor dropout{};    // [B, H, T, T]
+  Tensor first_key{};  // [B, T]
 };
 
 Tensor rotated(const Tensor& x_TK, const Tensor& positions_T, const RotaryOptions& rotary) {
@@ -43,6 +44,9 @@ Tensor visible(const AttentionOptions& o, const Masks& masks, int64_t row, int64
   if (o.causal) seen = seen.tril();
   if (o.window > 0) seen = seen.triu(1 - o.window);
   if (masks.key_mask.defined()) seen = seen.logical_and(masks.key_mask[row].unsqueeze(0));
+  for (int64_t t = 0; t < num_tokens && masks.first_key.defined(); ++t) {
+    seen[t].narrow(0, 0, masks.first_key[row][t].item<int64_t>()).fill_(false);
+  }
   for (int64_t t = 0; t < num_tokens; ++t) {
     if (!seen[t].any().item<bool>()) seen[t][t].fill_(true);
   }
@@ -99,6 +103,7 @@ LayerCase attention_case(const AttentionOptions& o, const Masks& masks = {}) {
   Context context;
   context.positions = masks.positions;
   context.key_mask = masks.key_mask;
+  context.first_key = masks.first_key;
   Plan plan = kPlan;
   if (o.qk_norm == QkNorm::kAllHeads) plan.emplace_back("{q,k}_norm", Colwise{});
   return {.make = [o] { return std::make_unique<Attention>(o); },
@@ -155,6 +160,23 @@ TEST(Attention, Window_HidesTheKeysBefore) {
     o.window = window;
     expect_equals_unsplit(attention_case(o));
     expect_equals_unsplit(attention_case(o, left_padded()));
+  }
+}
+
+// Sequence 0 has texts of 2 and 3 tokens; sequence 1 of 1, 2 and 1, and one token of padding.
+TEST(Attention, TextsOfASequence_AreKeptApart) {
+  Masks masks{.positions = at::tensor({0, 1, 0, 1, 2, 0, 0, 1, 0, 0}, at::kLong).view({2, 5}),
+              .first_key = at::tensor({0, 0, 2, 2, 2, 0, 1, 1, 3, 4}, at::kLong).view({2, 5})};
+  for (const bool has_padding : {false, true}) {
+    if (has_padding) {
+      masks.key_mask = at::ones({2, 5}, at::kBool);
+      masks.key_mask[1].narrow(0, 4, 1).fill_(false);
+    }
+    for (const int64_t window : {0, 2}) {
+      AttentionOptions o = heads(6, 3);
+      o.window = window;
+      expect_equals_unsplit(attention_case(o, masks));
+    }
   }
 }
 

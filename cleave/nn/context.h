@@ -15,8 +15,11 @@ class KvCache;
 /// Shape letters: B sequences in this micro-batch, T tokens each, S keys (T, or the cache's
 /// length).
 struct Context {
-  at::Tensor positions{};            ///< [B, T] or [T] int64, on any device; undefined: 0..T-1
-  at::Tensor key_mask{};             ///< [B, S] bool, true = may be attended to; undefined: all
+  at::Tensor positions{};  ///< [B, T] or [T] int64, on any device; undefined: 0..T-1
+  at::Tensor key_mask{};   ///< [B, S] bool, true = may be attended to; undefined: all
+  /// [B, T] int64, on the device of the activations: the first key that each query of causal
+  /// attention may attend to, when several texts share a sequence; undefined: 0.
+  at::Tensor first_key{};
   at::Tensor token_types{};          ///< [B, T] int64 segment ids (BERT); undefined: zeros
   KvCache* cache = nullptr;          ///< keys and values of generation; null in training
   bool training = false;             ///< dropout is active

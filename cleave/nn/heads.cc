@@ -40,6 +40,10 @@ std::optional<Tensor> allowed(const Tensor& q, int64_t num_keys, const AttendOpt
     const Tensor near = key.gt(query - options.window).view({1, 1, num_queries, num_keys});
     mask = mask ? mask->logical_and(near) : near;
   }
+  if (context.first_key.defined()) {
+    const Tensor same_text = key.ge(context.first_key.unsqueeze(-1)).unsqueeze(1);
+    mask = mask ? mask->logical_and(same_text) : same_text;
+  }
   if (!context.key_mask.defined()) return mask;
   const Tensor real = context.key_mask.view({context.key_mask.size(0), 1, 1, num_keys});
   const Tensor own = key.eq(query).view({1, 1, num_queries, num_keys});
@@ -125,14 +129,15 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
                           {.causal = options.causal,
                            .window = options.window,
                            .key_mask = context.key_mask,
+                           .first_key = context.first_key,
                            .kv_head = {heads, heads + options.kv_head.numel()}});
   }
   if (k.scalar_type() != q.scalar_type()) {
     return attend(q, k.to(q.scalar_type()), v.to(q.scalar_type()), options, context);
   }
   const bool is_windowed = options.window > 0 && options.window < S;
-  const bool plain_causal =
-      options.causal && T > 1 && T == S && !context.key_mask.defined() && !is_windowed;
+  const bool plain_causal = options.causal && T > 1 && T == S && !context.key_mask.defined() &&
+                            !context.first_key.defined() && !is_windowed;
   const std::optional<Tensor> mask = plain_causal ? std::nullopt : allowed(q, S, options, context);
   if (T == 1 && !options.dropout.defined() && !is_one_to_one(options.kv_head, k.size(1)) &&
       is_grouped(options.kv_head, k.size(1))) {

@@ -55,6 +55,7 @@ struct TrainOptions : LayoutOptions, MachineOptions {
   int64_t eval_every = 0;  ///< steps; 0 = at the end only
   int64_t early_stop = 0;  ///< evaluations without improvement; 0 = off
   bool shuffle = true;
+  bool packing = false;  ///< several chats or rows of ids share a sequence
 
   std::string command;  ///< the command line as typed, for the report
 };
@@ -85,6 +86,14 @@ inline std::vector<Row> input_rows(TrainOptions& o) {
       chat_template(&o.chat_template),
       train_on(&o.train_on),
       {&o.shuffle, "shuffle", "", "read the data in file order", "", {}, kMustMatch, kReordersData},
+      {&o.packing,
+       "packing",
+       "",
+       "put several chats or rows of ids into a sequence; attention stays within each",
+       "off",
+       {},
+       kMustMatch,
+       kReordersData},
       {&o.seq_len, "seq-len", "N", "tokens per sequence", "", kLength, kMustMatch},
       {&o.seed, "seed", "N", "seed of initial weights, dropout and data order", "", kSeeds,
        kMustMatch, kReordersData}};

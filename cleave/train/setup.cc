@@ -11,6 +11,7 @@
 #include "cleave/data/classified.h"
 #include "cleave/data/documents.h"
 #include "cleave/data/mix.h"
+#include "cleave/data/packing.h"
 #include "cleave/data/pairs.h"
 #include "cleave/file/file.h"
 #include "cleave/file/hub_cache.h"
@@ -146,15 +147,25 @@ void choose_types(TrainSetup& setup) {
   setup.config = with_key(setup.config, dtype_key(setup.config), torch_name(type));
 }
 
-/// Whether the data is text that is packed into sequences of seq_len; chats, rows of ids and a
+/// Whether the files are text that is packed into sequences of seq_len; chats, rows of ids and a
 /// classifier's texts have their own length.
-bool packs_text(const TrainSetup& setup) {
-  const std::vector<std::string>& files = setup.options.data;
+bool packs_text(const TrainSetup& setup, const std::vector<std::string>& files) {
   const bool has_rows = setup.task == Task::kClassify || setup.task == Task::kDpo;
   return !has_rows && !files.empty() &&
          std::none_of(files.begin(), files.end(), [](const std::string& file) {
            return holds_chats({file}) || file_kind(file) == FileKind::kJsonRows;
          });
+}
+
+/// Refuses --packing where it would mix texts or do nothing.
+void check_packing(const TrainSetup& setup) {
+  const TrainOptions& o = setup.options;
+  if (!o.packing) return;
+  CLEAVE_CHECK(setup.task == Task::kLm, Code::kUsage,
+               "--packing needs task lm, whose attention can stay within each chat; this run is for ",
+               "task ", o.task, "; leave out --packing");
+  CLEAVE_CHECK(!packs_text(setup, o.data), Code::kUsage, "--packing is for chats and rows of ids; ",
+               o.data.front(), " is text, which fills all sequences anyway; leave out --packing");
 }
 
 /// Tokens of the longest sequence, to which its batch is padded.
@@ -224,7 +235,7 @@ void warn_of(const std::string& what_was_cut) {
   log_warning(what_was_cut);
 }
 
-std::shared_ptr<const Dataset> open_data(const TrainSetup& setup,
+std::shared_ptr<const Dataset> read_data(const TrainSetup& setup,
                                          const std::vector<std::string>& files,
                                          const Model& model) {
   const DatasetOptions options = dataset_options(setup, files, model);
@@ -242,6 +253,16 @@ std::shared_ptr<const Dataset> open_data(const TrainSetup& setup,
       &counts);
   warn_of(counts.warning(options.seq_len));
   return data;
+}
+
+std::shared_ptr<const Dataset> open_data(const TrainSetup& setup,
+                                         const std::vector<std::string>& files,
+                                         const Model& model) {
+  auto data = read_data(setup, files, model);
+  const TrainOptions& o = setup.options;
+  if (!o.packing || packs_text(setup, files)) return data;
+  return packed_samples(std::move(data),
+                        {.seq_len = o.seq_len, .shuffle = o.shuffle, .seed = o.seed});
 }
 
 /// Divides --data into files and their weights.
@@ -402,11 +423,12 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   setup.task = choose_task(options, *model);
   choose_layout(setup, *model, world_size);
   check_length(setup, model->facts());
+  check_packing(setup);
   choose_optimizer(setup, *model);
   choose_chat_template(setup);
   // Before the data is read and its tokens are written. If its sequences have their own lengths,
   // the shortest ones show whether the weights fit.
-  const bool is_known = packs_text(setup);
+  const bool is_known = packs_text(setup, options.data);
   plan_step(setup, is_known ? options.seq_len : std::max<int64_t>(2, setup.layout.tp));
   open_training_data(setup, *model);
   if (!options.eval_data.empty()) {

@@ -113,6 +113,34 @@ TEST_F(Setup, Chats_NeedATokenizerAndATemplate) {
   EXPECT_THAT(thrown_by([&] { make_setup(o, 0); }).what(), HasSubstr("has no chat template"));
 }
 
+TEST_F(Setup, Packing_IsForChatsAndIdsOfLanguageModels) {
+  std::ofstream(folder_ / "rows.jsonl") << "{\"input_ids\": [1, 2, 3]}\n{\"input_ids\": [4, 5]}\n"
+                                        << "{\"input_ids\": [6, 7, 8, 9]}\n";
+  TrainOptions o = options("m", "rows.jsonl");
+  o.shuffle = false;
+  EXPECT_EQ(make_setup(o, 0).data->size(), 3);
+  o.packing = true;
+  o.eval_data = o.data;
+  const TrainSetup packed = make_setup(o, 0);
+  EXPECT_EQ(packed.data->size(), 2);  // 3 + 2 and 4 of 8 tokens
+  EXPECT_EQ(packed.data->sample(0).positions, (std::vector<int64_t>{0, 1, 2, 0, 1}));
+  EXPECT_EQ(packed.eval_data->size(), 2);
+  EXPECT_EQ(packed.order.num_samples, 2);
+  o.tokenizer = "bytes";
+  o.eval_data = {folder_ / "text.txt"};
+  EXPECT_EQ(make_setup(o, 0).eval_data->size(), 25);  // text is as without --packing
+  o.data = {folder_ / "text.txt"};
+  const Error text = thrown_by([&] { make_setup(o, 0); });
+  EXPECT_EQ(text.code(), Code::kUsage);
+  EXPECT_THAT(text.what(), HasSubstr("text.txt is text, which fills all sequences anyway"));
+  o.data = {folder_ / "rows.jsonl"};
+  o.model = "bert-tiny";
+  const Error bert = thrown_by([&] { make_setup(o, 0); });
+  EXPECT_EQ(bert.code(), Code::kUsage);
+  EXPECT_THAT(bert.what(), HasSubstr("--packing needs a model for task lm"));
+  EXPECT_THAT(bert.what(), HasSubstr("trained for mlm; leave out --packing"));
+}
+
 TEST_F(Setup, TemplateThatDoesNotParse_IsOnlyReadForChats) {
   const std::string folder = folder_ / "tokenizer";
   std::filesystem::create_directories(folder);

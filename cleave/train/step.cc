@@ -13,7 +13,19 @@ Context context_of(const Batch& batch, Context shared) {
   shared.key_mask = batch.attention_mask;
   shared.token_types = batch.token_types;
   shared.first_sample = batch.first_row;
+  if (batch.positions.defined()) {
+    shared.positions = batch.positions;
+    // The distance to the beginning of a token's text is its position.
+    const Tensor places = at::arange(batch.ids.size(1), at::kLong);
+    shared.first_key = (places - batch.positions).to(batch.ids.device());
+  }
   return shared;
+}
+
+int64_t text_length(const Batch& batch) {
+  if (!batch.positions.defined()) return batch.ids.size(1);
+  // The mean position of one text of T tokens is (T - 1) / 2.
+  return 1 + 2 * batch.positions.sum().item<int64_t>() / batch.positions.numel();
 }
 
 std::vector<Batch> micro_batches_of(const Batch& batch, int64_t size, int64_t count) {

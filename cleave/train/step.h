@@ -7,8 +7,13 @@
 
 namespace cleave {
 
-/// The context of forward for a batch: `shared` with the batch's mask, token types and first row.
+/// The context of forward for a batch: `shared` with the batch's mask, token types, positions and
+/// first row.
 Context context_of(const Batch& batch, Context shared = {});
+
+/// The length of sequences of one text whose causal attention costs as much per token as this
+/// batch's: T, or less if several texts share a sequence.
+int64_t text_length(const Batch& batch);
 
 /// Divides a data-parallel rank's batch into `count` micro-batches of up to `size` samples (a pair
 /// stays whole). If it has too few, the rest are its first sample without labels, which adds

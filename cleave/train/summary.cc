@@ -11,6 +11,7 @@
 #include "cleave/base/progress.h"
 #include "cleave/base/version.h"
 #include "cleave/comm/launch/cpu_binding.h"
+#include "cleave/data/packing.h"
 #include "cleave/kernels/cpu/gemm.h"
 #include "cleave/report/provenance.h"
 
@@ -124,6 +125,9 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
           setup.tokenizer ? str(", tokenizer ", setup.tokenizer->kind()) : ", token ids"),
       str("steps   ", setup.num_steps, " of ", counted(o.batch_size, sample), ", ", o.optimizer,
           ", lr ", o.lr, ", ", o.schedule)};
+  if (!is_packed(*setup.data) && setup.task == Task::kLm) {
+    lines.insert(lines.begin() + 3, str("padding ", utilization_of(*setup.data).text()));
+  }
   if (setup.planned) {
     const StepTime time = step_time(*setup.planned, setup.layout, machine);
     lines.push_back(str("time    at least ", duration_text(time.total()),
@@ -167,6 +171,7 @@ RunRecord run_record(const TrainSetup& setup, const std::string& model_name, Mod
       {"evaluation files", joined(o.eval_data)},
       {"tokenizer", setup.tokenizer ? std::string(setup.tokenizer->kind()) : ""},
       {"sequence length", str(o.seq_len)},
+      {"packing", o.packing ? "on" : ""},
       {"batch size", str(o.batch_size)},
       {"micro-batch size", str(setup.micro_batch_size)},
       {"steps", str(setup.num_steps)},

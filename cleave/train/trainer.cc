@@ -340,7 +340,7 @@ void Trainer::train_step(int64_t step) {
       .step_ms = seconds * 1e3,
       .comm_ms = sums[1].item<double>() / world_.size() * 1e3,
       .peak_rss_bytes = peak_rss_bytes(),
-      .mfu = rate * rank_.model().train_flops_per_token(batches[0].ids.size(1)) / machine_.flops};
+      .mfu = rate * rank_.model().train_flops_per_token(text_length(batches[0])) / machine_.flops};
   if (setup_.task == Task::kDpo) {
     m.reward_margin = sums[3].item<double>();
     m.reward_accuracy = sums[4].item<double>();

@@ -147,6 +147,114 @@ TEST_F(ChatProgram, Loss_EqualsThatOfTransformers) {
   }
 }
 
+// ChatML texts of 64, 129, 63 and 128 bytes fill a sequence of 256 and a half.
+// Oracle: one conversation per sequence. With SGD, a difference of the gradients by rounding makes
+// one of the same size in the losses, which are below 8.
+TEST_F(ChatProgram, PackedChats_GiveTheLossesOfOnePerSequence) {
+  std::ofstream(in("gpt2.json")) << json{
+      {"model_type", "gpt2"}, {"n_embd", 32},      {"n_layer", 2},      {"n_head", 2},
+      {"n_positions", 256},   {"embd_pdrop", 0.0}, {"attn_pdrop", 0.0}, {"resid_pdrop", 0.0}};
+  for (const std::string& model : {std::string("llama-tiny"), in("gpt2.json")}) {
+    const auto trained = [&](const std::string& name, const Words& more) {
+      Words words{"train",
+                  "--data",
+                  in("chats.jsonl"),
+                  "--out",
+                  in(name),
+                  "--model",
+                  model,
+                  "--chat-template",
+                  "chatml",
+                  "--gemm",
+                  "mkl",
+                  "--dp",
+                  "2",
+                  "--steps",
+                  "3",
+                  "--schedule",
+                  "constant",
+                  "--threads-per-rank",
+                  "1",
+                  "--tp",
+                  "2",
+                  "--warmup",
+                  "0",
+                  "--lr",
+                  "0.01",
+                  "--seq-len",
+                  "256",
+                  "--optimizer",
+                  "sgd",
+                  "--eval-data",
+                  in("chats.jsonl"),
+                  "--no-shuffle"};
+      words.insert(words.end(), more.begin(), more.end());
+      const RunResult ran = run_cleave(words, {.deadline_s = kDeadlineS});
+      EXPECT_EQ(ran.exit_code, 0) << ran.err;
+      const std::string padding = name.ends_with("packed")
+                                      ? "padding at most 25 % of tokens: 4 texts in 2 sequences"
+                                      : "padding at most 25.6 % of tokens: 4 texts in 4 sequences";
+      EXPECT_NE((ran.out + ran.err).find(padding), std::string::npos) << ran.out << ran.err;
+      return metrics_of(in(name));
+    };
+    const std::string name = model == "llama-tiny" ? "llama" : "gpt2";
+    const auto want = trained(name, {"--batch-size", "4"});
+    const auto got = trained(name + "-packed", {"--batch-size", "2", "--packing"});
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      for (const char* key : {"loss", "eval_loss"}) {
+        if (!want[i].contains(key) || want[i][key].is_null()) continue;
+        EXPECT_NEAR(got[i][key].get<double>(), want[i][key].get<double>(), 1e-5) << model << key;
+      }
+    }
+  }
+}
+
+// Oracle: the run without interruption. The second sequence of the epoch is the first after it.
+TEST_F(ChatProgram, PackedRunThatResumes_ReadsTheSameSequences) {
+  const auto trained = [&](const std::string& name, const Words& more) {
+    Words words{"train",
+                "--data",
+                in("chats.jsonl"),
+                "--out",
+                in(name),
+                "--chat-template",
+                "chatml",
+                "--gemm",
+                "mkl",
+                "--seq-len",
+                "256",
+                "--packing",
+                "--batch-size",
+                "1",
+                "--schedule",
+                "constant",
+                "--warmup",
+                "0",
+                "--threads-per-rank",
+                "1"};
+    words.insert(words.end(), more.begin(), more.end());
+    const RunResult ran = run_cleave(words, {.deadline_s = kDeadlineS});
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    EXPECT_EQ(ran.err.find("was started"), std::string::npos) << ran.err;
+    std::vector<double> losses;
+    for (const json& line : metrics_of(in(name))) {
+      if (line.contains("loss")) losses.push_back(line["loss"].get<double>());
+    }
+    return losses;
+  };
+  const auto want = trained("whole", {"--steps", "4"});
+  (void)trained("parts", {"--steps", "1"});
+  EXPECT_EQ(trained("parts", {"--steps", "4", "--resume"}), want);
+  const RunResult other =
+      run_cleave({"train", "--data", in("chats.jsonl"), "--out", in("parts"), "--chat-template",
+                  "chatml", "--seq-len", "256", "--batch-size", "1", "--steps", "4", "--resume"},
+                 {.deadline_s = kDeadlineS});
+  EXPECT_EQ(other.exit_code, 0) << other.err;
+  EXPECT_NE((other.out + other.err).find("was started with --packing"), std::string::npos)
+      << other.out << other.err;
+}
+
 // Oracle: the first answer continues the ChatML text of the message.
 TEST_F(ChatProgram, Chat_AnswersAsTheTextIsContinued) {
   (void)losses("run", "chats.jsonl", {"--model", "llama-tiny"});

@@ -83,6 +83,7 @@ TEST_F(Options, TrainWithoutFlags_HasTheDocumentedDefaults) {
                        {"eval-every", 0},
                        {"early-stop", 0},
                        {"shuffle", true},
+                       {"packing", false},
                        {"plan", ""},
                        {"gemm", "auto"},
                        {"threads-per-rank", 0},
@@ -125,13 +126,14 @@ const json kEveryTrainFlag = {{"model", "llama-135m"},
                               {"eval-every", 6},
                               {"early-stop", 2},
                               {"shuffle", false},
+                              {"packing", true},
                               {"gemm", "mkl"},
                               {"threads-per-rank", 9},
                               {"timeout", 1.5}};
 
 TEST_F(Options, EveryTrainFlag_ReachesItsOption) {
   Words words = {"--eval-data",   in("b.txt"),     "--plan",          in("plan.json"),
-                 "--no-shuffle",  "--resume",      "--over-commit",   "--param-group",
+                 "--no-shuffle",  "--packing", "--resume",      "--over-commit",   "--param-group",
                  "a:lr-factor=0", "--param-group", "b:weight-decay=0"};
   for (const auto& [name, value] : kEveryTrainFlag.items()) {
     if (value.is_boolean()) continue;

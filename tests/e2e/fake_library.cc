@@ -79,6 +79,7 @@ extern "C" void cleave_train(const cleave::TrainOptions& o) {
                           {"eval-every", o.eval_every},
                           {"early-stop", o.early_stop},
                           {"shuffle", o.shuffle},
+                          {"packing", o.packing},
                           {"plan", o.plan},
                           {"gemm", o.gemm},
                           {"threads-per-rank", o.threads_per_rank},

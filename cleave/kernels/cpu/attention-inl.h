@@ -82,14 +82,22 @@ class Mask {
  public:
   Mask(const AttentionJob& job, int64_t batch) : job_(job) {
     if (job.key_mask != nullptr) seen_ = job.key_mask + batch * job.num_keys;
+    if (job.first_key != nullptr) first_key_ = job.first_key + batch * job.num_queries;
   }
   /// Number of keys that queries up to `query` may attend to under the causal mask.
   [[nodiscard]] int64_t reach(int64_t query) const {
     return job_.causal ? query + 1 + job_.num_keys - job_.num_queries : job_.num_keys;
   }
-  /// The first key that queries from `query` on may attend to.
+  /// The first key that `query` may attend to.
   [[nodiscard]] int64_t first(int64_t query) const {
-    return job_.window == 0 ? 0 : std::max<int64_t>(0, reach(query) - job_.window);
+    const int64_t near = job_.window == 0 ? 0 : std::max<int64_t>(0, reach(query) - job_.window);
+    return first_key_ == nullptr ? near : std::max(near, first_key_[query]);
+  }
+  /// The first key that any of `rows` queries from `query` on may attend to.
+  [[nodiscard]] int64_t first_of(int64_t query, int64_t rows) const {
+    int64_t least = first(query);
+    for (int64_t r = 1; r < rows; ++r) least = std::min(least, first(query + r));
+    return least;
   }
   void apply(float* scores, int64_t query, Columns columns) const {
     const int64_t begin = first(query);
@@ -109,6 +117,7 @@ class Mask {
  private:
   const AttentionJob& job_;
   const bool* seen_ = nullptr;
+  const int64_t* first_key_ = nullptr;
 };
 
 /// scores = exp(scores - shift) in place; returns their sum.
@@ -161,7 +170,7 @@ class Scratch {
 /// For the queries from `begin` on, `rows` of them.
 inline Columns columns_of(const Mask& mask, const Sizes& sizes, int64_t begin, int64_t rows) {
   const auto end = hwy::RoundUpTo(static_cast<size_t>(mask.reach(begin + rows - 1)), 16);
-  return {.begin = mask.first(begin) / 16 * 16,
+  return {.begin = mask.first_of(begin, rows) / 16 * 16,
           .end = std::min(sizes.keys, static_cast<int64_t>(end))};
 }
 

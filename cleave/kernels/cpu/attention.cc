@@ -36,7 +36,7 @@ struct AttentionGradients {
 /// Tensors and masks saved for backward.
 struct Saved {
   Tensor q, k, v, out, log_sums;
-  Tensor key_mask;
+  Tensor key_mask, first_key;
   std::vector<int64_t> kv_head;
   bool causal;
   int64_t window;
@@ -53,6 +53,9 @@ struct Saved {
             .has_bf16_keys = k.scalar_type() == at::kBFloat16,
             .key_mask = key_mask.defined() && !key_mask.is_meta() ? key_mask.const_data_ptr<bool>()
                                                                   : nullptr,
+            .first_key = first_key.defined() && !first_key.is_meta()
+                             ? first_key.const_data_ptr<int64_t>()
+                             : nullptr,
             .kv_head = kv_head.data(),
             .q = view_of(q),
             .k = view_of(k),
@@ -71,6 +74,24 @@ void for_each_kv_head(const AttentionJob& job, int64_t num_batches, const Task& 
   at::parallel_for(0, num_batches * job.num_kv_heads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) task(job, i / job.num_kv_heads, i % job.num_kv_heads);
   });
+}
+
+/// Checks first_key, on which the loops rely.
+void check_first_keys(const Tensor& q, const Tensor& k, const AttentionMask& mask) {
+  const Tensor& first = mask.first_key;
+  const int64_t T = q.size(2);
+  CLEAVE_CHECK(mask.causal && first.dim() == 2 && first.size(0) == q.size(0) &&
+                   first.size(1) == T && first.scalar_type() == at::kLong && first.is_contiguous(),
+               Code::kShape, "attention: first_key ", first.sizes(), " of ", first.dtype().name(),
+               mask.causal ? "" : " without the causal mask", "; expected contiguous [B, T] = [",
+               q.size(0), ", ", T, "] of int64, and the causal mask");
+  if (first.is_meta()) return;
+  const auto* keys = first.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < first.numel(); ++i) {
+    const int64_t own = i % T + k.size(2) - T;
+    CLEAVE_CHECK(keys[i] >= 0 && keys[i] <= own, Code::kShape, "attention: first_key of query ",
+                 i % T, " is ", keys[i], "; expected 0 to its own key, ", own);
+  }
 }
 
 /// Checks everything that the loops rely on.
@@ -92,6 +113,7 @@ void check_sizes(const Tensor& q, const Tensor& k, const Tensor& v, const Attent
                  Code::kShape, "attention: key_mask ", sizes, " of ", mask.key_mask.dtype().name(),
                  "; expected [B or 1, S] = [", q.size(0), ", ", k.size(2), "] of bool");
   }
+  if (mask.first_key.defined()) check_first_keys(q, k, mask);
   const auto num_heads = static_cast<int64_t>(mask.kv_head.size());
   CLEAVE_CHECK(mask.kv_head.empty() ? k.size(1) == q.size(1) : num_heads == q.size(1), Code::kShape,
                "attention: kv_head has ", num_heads, " entries for H=", q.size(1),
@@ -133,6 +155,7 @@ Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
       .key_mask = mask.key_mask.defined()
                       ? mask.key_mask.expand({q.size(0), k.size(2)}).contiguous()
                       : Tensor(),
+      .first_key = mask.first_key,
       .kv_head = mask.kv_head,
       .causal = mask.causal,
       .window = mask.window};

@@ -21,8 +21,9 @@ struct AttentionJob {
   int64_t window = 0;  // 0: none
   bool is_bf16 = false;
   bool has_bf16_keys = false;
-  const bool* key_mask = nullptr;    // [B, S]
-  const int64_t* kv_head = nullptr;  // [H]
+  const bool* key_mask = nullptr;      // [B, S]
+  const int64_t* first_key = nullptr;  // [B, T]
+  const int64_t* kv_head = nullptr;    // [H]
   HeadsView q, k, v, out;
   float* log_sums = nullptr;   // [B, H, T]; written forward, read backward
   HeadsView dout, dq, dk, dv;  // backward's

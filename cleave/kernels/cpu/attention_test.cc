@@ -27,6 +27,8 @@ Tensor defined(const Tensor& q, const Tensor& k, const Tensor& v, const Attentio
   if (mask.window > 0)
     seen = seen.logical_and(at::ones({T, S}, at::kBool).triu(S - T - mask.window + 1));
   if (mask.key_mask.defined()) seen = seen.logical_and(mask.key_mask.view({-1, 1, 1, S}));
+  if (mask.first_key.defined())
+    seen = seen.logical_and(at::arange(S).ge(mask.first_key.unsqueeze(-1)).unsqueeze(1));
   const Tensor own = at::eye(S, at::kBool).narrow(0, S - T, T);
   seen = seen.logical_or(seen.any(-1, true).logical_not().logical_and(own));
   const Tensor scores = q.matmul(keys.transpose(-1, -2)) / std::sqrt(q.size(3));
@@ -103,6 +105,64 @@ TEST(FastAttention, Windows_HideTheKeysBefore) {
       }
     }
   }
+}
+
+/// The first keys of the last T of S tokens in sequences of texts with random lengths.
+Tensor random_texts(const Sizes& z, double mean_length, uint64_t seed) {
+  const auto generator = at::detail::createCPUGenerator(seed);
+  const Tensor begins = at::rand({z.B, z.S}, generator, at::kDouble).lt(1 / mean_length);
+  const Tensor starts = begins.to(at::kLong) * at::arange(z.S);
+  return std::get<0>(starts.cummax(1)).narrow(1, z.S - z.T, z.T).contiguous();
+}
+
+TEST(FastAttention, FirstKeys_KeepTheTextsOfASequenceApart) {
+  Tensor key_mask = at::ones({2, 150}, at::kBool);
+  key_mask[0].narrow(0, 120, 30).fill_(false);
+  const std::vector<int64_t> heads = {0, 0, 1, 1};
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t T : {1, 7, 150}) {
+      const Sizes z{2, 4, 2, T, 150, 32};
+      for (const double mean_length : {1.0, 5.0, 20.0, 80.0}) {
+        const Tensor first = random_texts(z, mean_length, static_cast<uint64_t>(T));
+        expect_equal(z, {.causal = true, .first_key = first, .kv_head = heads}, type);
+        expect_equal(z, {.causal = true, .window = 9, .first_key = first, .kv_head = heads}, type);
+        expect_equal(
+            z, {.causal = true, .key_mask = key_mask, .first_key = first, .kv_head = heads}, type);
+      }
+    }
+  }
+}
+
+// NaN in the values of the first text would reach the second one through products with zeros.
+TEST(FastAttention, KeysOfTextsBefore_AreNotRead) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const Tensor q = random({1, 1, 96, 16}, 1, type).detach();
+    Tensor v = random({1, 1, 96, 16}, 2, type).detach();
+    v.narrow(2, 0, 48).fill_(std::numeric_limits<double>::quiet_NaN());
+    Tensor first = at::zeros({1, 96}, at::kLong);
+    first.narrow(1, 48, 48).fill_(48);
+    const Tensor out = fast_attention(q, q, v, {.causal = true, .first_key = first});
+    EXPECT_TRUE(out.narrow(2, 0, 48).isnan().all().item<bool>());
+    EXPECT_FALSE(out.narrow(2, 48, 48).isnan().any().item<bool>());
+  }
+}
+
+TEST(FastAttention, FirstKeysThatDoNotFit_AreRefused) {
+  const Tensor q = at::ones({2, 1, 4, 16}), k = at::ones({2, 1, 5, 16});
+  const auto error_of = [&](const Tensor& first, bool causal) {
+    const AttentionMask mask{.causal = causal, .first_key = first};
+    return test::thrown_by([&] { fast_attention(q, k, k, mask); });
+  };
+  const Tensor own = at::arange(1, 5).expand({2, 4}).contiguous();  // each query sees its own key
+  EXPECT_EQ(fast_attention(q, k, k, {.causal = true, .first_key = own}).sizes(), q.sizes());
+  EXPECT_EQ(error_of(own, false).code(), Code::kShape);
+  EXPECT_EQ(error_of(own.narrow(0, 0, 1), true).code(), Code::kShape);
+  EXPECT_EQ(error_of(own.to(at::kInt), true).code(), Code::kShape);
+  EXPECT_EQ(error_of(own - 2, true).code(), Code::kShape);
+  const std::string message = error_of(own + 1, true).what();
+  EXPECT_NE(message.find("first_key of query 0 is 2; expected 0 to its own key, 1"),
+            std::string::npos)
+      << message;
 }
 
 TEST(FastAttention, SharedKvHeads_AddTheirGradients) {
