@@ -14,8 +14,9 @@ enum class ModelFormat : uint8_t {
 };
 
 struct ConvertOptions {
-  std::string from;  ///< model folder of any format, a run folder, or a GGUF file
-  std::string to;    ///< must not exist
+  std::string from;       ///< model folder of any format, a run folder, or a GGUF file
+  std::string to;         ///< must not exist
+  std::string adapter{};  ///< an adapter's folder (LoRA), merged into the model; "" = none
   ModelFormat format = ModelFormat::kSafetensors;
   int tp = 1, pp = 1;                       ///< for kOslo and kNxd
   std::string dtype{};                      ///< "fp32", "bf16", ...; empty: unchanged; for kGguf
