@@ -19,10 +19,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-int64_t num_weights(Model& model) {
+int64_t num_weights(const Parameters& parameters) {
   int64_t sum = 0;
-  for (const auto& p : model.parameters()) sum += p->numel();
+  for (const auto& p : parameters) sum += p->numel();
   return sum;
+}
+
+/// "trains 1.1M of them"
+std::string trained_text(Model& model) {
+  const int64_t trained = num_weights(trained_of(model.parameters()));
+  return str("trains ", count_text(static_cast<double>(trained)), " of them");
 }
 
 /// "rank 3 (dp 1, tp 1)". Dims of size 1 are omitted, except for the last two.
@@ -103,9 +109,12 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
   const std::string kv =
       f.num_kv_heads == f.num_heads ? "" : str(" (", f.num_kv_heads, " KV heads)");
   std::vector<std::string> lines = {
-      str("model   ", model_name, ": ", count_text(static_cast<double>(num_weights(model))),
-          " weights, ", f.num_layers, " layers of width ", f.hidden, ", ", f.num_heads, " heads",
-          kv, ", vocabulary ", f.vocab_size),
+      str("model   ", model_name, ": ",
+          count_text(static_cast<double>(num_weights(model.parameters()))), " weights, ",
+          f.num_layers, " layers of width ", f.hidden, ", ", f.num_heads, " heads", kv,
+          ", vocabulary ", f.vocab_size,
+          setup.layout.lora ? str(", ", setup.layout.lora->describe(), " ", trained_text(model))
+                            : ""),
       str("ranks   ", setup.layout.describe(), " as ",
           world.ranks_are_threads() ? "threads" : "processes", ", ", cores_text(), ", ", o.dtype,
           ", ", o.device == "cpu" ? str("matrix products by ", name(gemm())) : "one GPU each"),
@@ -145,7 +154,7 @@ RunRecord run_record(const TrainSetup& setup, const std::string& model_name, Mod
       {"matrix products", std::string(name(gemm()))},
       {"dtype", o.dtype},
       {"model", model_name},
-      {"parameters", str(num_weights(model))},
+      {"parameters", str(num_weights(model.parameters()))},
       {"layers", str(f.num_layers)},
       {"hidden size", str(f.hidden)},
       {"heads", str(f.num_heads, " (", f.num_kv_heads, " KV heads)")},
@@ -177,11 +186,11 @@ std::vector<RankMemory> rank_memory(const TrainSetup& setup, const Axis& everyon
   int64_t weights = 0;
   int64_t gradients = 0;
   int64_t moments = 0;
+  const auto bytes = [](const Tensor& t) {
+    return t.defined() ? static_cast<int64_t>(t.nbytes()) : 0;
+  };
+  for (const auto& p : held.parameters) weights += bytes(p->leaf());
   for (const Optimizer::State& s : held.optimizer.states()) {
-    const auto bytes = [](const Tensor& t) {
-      return t.defined() ? static_cast<int64_t>(t.nbytes()) : 0;
-    };
-    weights += bytes(s.parameter->leaf());
     gradients += bytes(s.parameter->leaf().grad());
     moments += bytes(s.exp_avg) + bytes(s.exp_avg_sq);
   }
