@@ -193,7 +193,10 @@ class Fsdp : public Wrap {
     if (options_.reshard_after_forward || !has_backward) {
       for (const Gathered& g : all) g.buffer->free();
     }
-    if (!has_backward) return y;
+    if (!has_backward) {
+      order_->previous.clear();  // backward does not reach this layer, so it needs no refill
+      return y;
+    }
     const auto identity = [](const Tensor& t) { return t; };
     const auto refill = [all, previous](const Tensor& gradient) {
       for (const Gathered& g : all) {

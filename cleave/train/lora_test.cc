@@ -148,11 +148,13 @@ std::vector<Case> cases() {
   return out;
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, LoraGolden, ::testing::ValuesIn(cases()), [](const auto& info) {
-  std::string name = str(info.param.golden, '_', info.param.name);
+std::string name_of(const ::testing::TestParamInfo<Case>& tested) {
+  std::string name = str(tested.param.golden, '_', tested.param.name);
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
-});
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, LoraGolden, ::testing::ValuesIn(cases()), name_of);
 
 // The tolerance is bf16's 8 bits over two layers.
 TEST(Lora, Bf16_GivesTheLossesOfFp32AndHasNoMastersOfFrozenWeights) {

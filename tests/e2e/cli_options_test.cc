@@ -72,6 +72,10 @@ TEST_F(Options, TrainWithoutFlags_HasTheDocumentedDefaults) {
                        {"clip", 1.0},
                        {"dtype", "fp32"},
                        {"seed", 0},
+                       {"lora", 0},
+                       {"lora-alpha", 0.0},
+                       {"lora-targets", json::array()},
+                       {"rslora", false},
                        {"save-every", 0},
                        {"keep-last", 0},
                        {"resume", false},
@@ -112,6 +116,9 @@ const json kEveryTrainFlag = {{"model", "llama-135m"},
                               {"clip", 0.0},
                               {"dtype", "bf16"},
                               {"seed", 18446744073709551615U},
+                              {"lora", 16},
+                              {"lora-alpha", 24.5},
+                              {"rslora", true},
                               {"save-every", 4},
                               {"keep-last", 5},
                               {"resume", true},
@@ -123,8 +130,8 @@ const json kEveryTrainFlag = {{"model", "llama-135m"},
                               {"timeout", 1.5}};
 
 TEST_F(Options, EveryTrainFlag_ReachesItsOption) {
-  Words words = {"--eval-data",  in("b.txt"), "--plan",       in("plan.json"),
-                 "--no-shuffle", "--resume",  "--over-commit"};
+  Words words = {"--eval-data", in("b.txt"),     "--plan",         in("plan.json"), "--no-shuffle",
+                 "--resume",    "--over-commit", "--lora-targets", "q_proj,v_proj", "--rslora"};
   for (const auto& [name, value] : kEveryTrainFlag.items()) {
     if (value.is_boolean()) continue;
     words.push_back("--" + name);
@@ -136,6 +143,7 @@ TEST_F(Options, EveryTrainFlag_ReachesItsOption) {
   for (const auto& [name, value] : kEveryTrainFlag.items()) EXPECT_EQ(options[name], value) << name;
   EXPECT_EQ(options["eval-data"], json({in("b.txt")}));
   EXPECT_EQ(options["plan"], in("plan.json"));
+  EXPECT_EQ(options["lora-targets"], json({"q_proj,v_proj"}));
 }
 
 TEST_F(Options, EveryTrainKeyOfAConfigFile_ReachesItsOption) {
