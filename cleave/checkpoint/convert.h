@@ -14,14 +14,14 @@ enum class ModelFormat : uint8_t {
 };
 
 struct ConvertOptions {
-  std::string from;       ///< model folder of any format, a run folder, or a GGUF file
-  std::string to;         ///< must not exist
-  std::string adapter{};  ///< an adapter's folder (LoRA), merged into the model; "" = none
+  std::string from;  ///< model folder of any format, a run folder, or a GGUF file
+  std::string to;    ///< must not exist
   ModelFormat format = ModelFormat::kSafetensors;
   int tp = 1, pp = 1;                       ///< for kOslo and kNxd
   std::string dtype{};                      ///< "fp32", "bf16", ...; empty: unchanged; for kGguf
                                             ///< also "q8_0" and "q4_k_m"
   uint64_t max_file_bytes = 5'000'000'000;  ///< for kSafetensors and kBin
+  std::string adapter{};  ///< an adapter's folder (LoRA), merged into the model; "" = none
 };
 
 /// What convert wrote.

@@ -243,8 +243,11 @@ Forecast forecast(const Json& config, const ParallelConfig& layout, const StepSh
     out.ranks.push_back(DryRank(config, layout, step, p).run());
   }
   out.tokens = step.batch_size * step.seq_len;
-  out.flops =
-      make_model(config)->train_flops_per_token(step.seq_len) * static_cast<double>(out.tokens);
+  const auto model = make_model(config);
+  if (layout.lora) {
+    attach_lora(*model, model->sequence(), *layout.lora, layout.compute_type);
+  }
+  out.flops = model->train_flops_per_token(step.seq_len) * static_cast<double>(out.tokens);
   const Schedule schedule = schedule_of(layout, rows_of(layout, step).size());
   out.idle_share = timeline_of(schedule, unit_cost(schedule)).idle_share();
   return out;

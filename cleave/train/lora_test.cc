@@ -315,6 +315,26 @@ TEST_F(LoraRuns, RunResumedOnOtherLayouts_GivesTheLossesOfTheUninterruptedOne) {
   }
 }
 
+// Pipeline stages whose weights are all frozen: the first one, or the last one.
+TEST_F(LoraRuns, StageWithoutAdapters_GivesTheLossesOfOneRankAndSaves) {
+  for (const std::string layer : {"0", "1"}) {
+    TrainOptions one = options("one" + layer);
+    one.lora_targets = {"layers." + layer + ".self_attn.q_proj"};
+    const std::vector<double> want = losses(one);
+    TrainOptions two = options("two" + layer);
+    two.lora_targets = one.lora_targets;
+    two.pp = 2;
+    two.dp = 2;
+    two.zero = 1;
+    two.recompute = "full";
+    const std::vector<double> got = losses(two);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 2e-4 * want[i]) << i;
+    const fs::path adapter = fs::path(two.out) / "step_00000006" / "adapter_model.safetensors";
+    EXPECT_EQ(test::read_tensors(adapter).size(), 2U);
+  }
+}
+
 // Oracle: base + scale B A by torch in fp64, and PEFT if the Python of CLEAVE_PYTHON has it.
 TEST_F(LoraRuns, SavedAdapter_MergesIntoAPlainModelAsInPeft) {
   const TrainOptions o = options("run");

@@ -25,10 +25,12 @@ int64_t num_weights(const Parameters& parameters) {
   return sum;
 }
 
-/// "trains 1.1M of them"
+/// ", 1.1M of them trained"; "" if all are.
 std::string trained_text(Model& model) {
-  const int64_t trained = num_weights(trained_of(model.parameters()));
-  return str("trains ", count_text(static_cast<double>(trained)), " of them");
+  const Parameters all = model.parameters();
+  const Parameters trained = trained_of(all);
+  if (trained.size() == all.size()) return "";
+  return str(", ", count_text(static_cast<double>(num_weights(trained))), " of them trained");
 }
 
 /// "rank 3 (dp 1, tp 1)". Dims of size 1 are omitted, except for the last two.
@@ -110,11 +112,9 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
       f.num_kv_heads == f.num_heads ? "" : str(" (", f.num_kv_heads, " KV heads)");
   std::vector<std::string> lines = {
       str("model   ", model_name, ": ",
-          count_text(static_cast<double>(num_weights(model.parameters()))), " weights, ",
-          f.num_layers, " layers of width ", f.hidden, ", ", f.num_heads, " heads", kv,
-          ", vocabulary ", f.vocab_size,
-          setup.layout.lora ? str(", ", setup.layout.lora->describe(), " ", trained_text(model))
-                            : ""),
+          count_text(static_cast<double>(num_weights(model.parameters()))), " weights",
+          trained_text(model), ", ", f.num_layers, " layers of width ", f.hidden, ", ", f.num_heads,
+          " heads", kv, ", vocabulary ", f.vocab_size),
       str("ranks   ", setup.layout.describe(), " as ",
           world.ranks_are_threads() ? "threads" : "processes", ", ", cores_text(), ", ", o.dtype,
           ", ", o.device == "cpu" ? str("matrix products by ", name(gemm())) : "one GPU each"),
