@@ -37,10 +37,10 @@ bool is_off(const Json& value) {
 
 /// Refuses the settings that change what the adapter's tensors mean.
 void refuse_unsupported(const Json& config) {
-  for (const char* key :
-       {"use_dora", "use_qalora", "use_bdlora", "lora_bias", "bias", "rank_pattern",
-        "alpha_pattern", "modules_to_save", "layer_replication", "trainable_token_indices",
-        "target_parameters", "alora_invocation_tokens"}) {
+  for (const char* key : {"use_dora", "use_qalora", "use_bdlora", "lora_bias", "bias",
+                          "rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication",
+                          "trainable_token_indices", "target_parameters", "alora_invocation_tokens",
+                          "arrow_config", "kasa_config", "monteclora_config", "velora_config"}) {
     if (config.has(key) && !is_off(config.at(key))) {
       config.at(key).fail("Cleave reads LoRA adapters without this setting");
     }
