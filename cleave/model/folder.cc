@@ -46,9 +46,12 @@ ModelFolder ModelFolder::open_adapter(const std::string& path, const std::string
                " of the adapter ", path,
                " does not exist; give its place with --model, and the adapter with --adapter or "
                "--resume");
+  // Before it is opened: a chain of adapters could be endless.
+  const fs::path found = is_hub_name(named) ? hub_model(named) : resolve_run_folder(named);
+  CLEAVE_CHECK(!fs::exists(found / kAdapterConfigName), Code::kFormat, "the base model ", named,
+               " of the adapter ", path,
+               " is an adapter itself; merge that with `cleave convert` first");
   ModelFolder folder = open(named);
-  CLEAVE_CHECK(folder.adapter.empty(), Code::kFormat, "the base model ", named, " of the adapter ",
-               path, " is an adapter itself; merge that with `cleave convert` first");
   folder.base = std::exchange(folder.path, path);
   folder.adapter = path;
   return folder;

@@ -438,6 +438,16 @@ TEST_F(LoraRuns, AdapterOfAnotherModelOrKind_IsOneLineWithExitCode4) {
   const std::string dora = refused(folder_ / "dora");
   EXPECT_EQ(dora.front(), '4') << dora;
   EXPECT_NE(dora.find("\"use_dora\""), std::string::npos) << dora;
+  // An adapter that names itself as its base.
+  config["base_model_name_or_path"] = (folder_ / "dora").string();
+  std::ofstream(folder_ / "dora" / "adapter_config.json") << config.dump();
+  try {
+    (void)ModelFolder::open(folder_ / "dora");
+    FAIL() << "an adapter of itself was opened";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kFormat);
+    EXPECT_NE(std::string(error.what()).find("is an adapter itself"), std::string::npos);
+  }
 }
 
 }  // namespace
