@@ -270,9 +270,10 @@ class Output {
  private:
   /// The files that are copied unchanged.
   static std::vector<NamedFile> other_files(const ModelFolder& from) {
-    std::vector<NamedFile> files = model_tokenizer_files(from.path);
+    std::vector<NamedFile> files = model_tokenizer_files(tokenizer_source(from));
     const std::string name = "generation_config.json";
-    const fs::path path = fs::path(from.path) / name;
+    fs::path path = fs::path(from.path) / name;
+    if (!fs::exists(path)) path = fs::path(from.weights_path()) / name;
     if (fs::exists(path)) files.push_back({.name = name, .text = read_file(path)});
     return files;
   }
@@ -292,7 +293,9 @@ class Output {
     require_free_space(parent, bytes + overhead + small);
     folder_ = std::make_unique<FolderWriter>(target_);
     // A damaged source must not get a new manifest that matches it.
-    if (fs::exists(fs::path(from_.path) / kManifestName)) require_intact(from_.path);
+    for (const std::string& source : from_.folders()) {
+      if (fs::exists(fs::path(source) / kManifestName)) require_intact(source);
+    }
   }
 
   void write_one(const WantedFile& file, const TorchPlan& plan) {
@@ -337,7 +340,7 @@ class Output {
 
 ConvertReport convert(const ConvertOptions& options) {
   check(options);
-  const ModelFolder from = ModelFolder::open(options.from);
+  const ModelFolder from = ModelFolder::open(options.from, options.adapter);
   if (options.format == ModelFormat::kGguf) return write_gguf(options, from);
   if (is_split(options.format)) {
     const auto model = make_model(from.config);

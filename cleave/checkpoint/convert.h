@@ -21,6 +21,7 @@ struct ConvertOptions {
   std::string dtype{};                      ///< "fp32", "bf16", ...; empty: unchanged; for kGguf
                                             ///< also "q8_0" and "q4_k_m"
   uint64_t max_file_bytes = 5'000'000'000;  ///< for kSafetensors and kBin
+  std::string adapter{};  ///< an adapter's folder (LoRA), merged into the model; "" = none
 };
 
 /// What convert wrote.

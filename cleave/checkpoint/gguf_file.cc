@@ -136,7 +136,9 @@ class GgufOutput {
     const GgufPlan plan(metadata(), tensors_);
     const FileLock lock(target_.parent_path());
     require_free_space(target_.parent_path(), plan.total_bytes() + kDiskBlock);
-    if (fs::exists(fs::path(from_.path) / kManifestName)) require_intact(from_.path);
+    for (const std::string& folder : from_.folders()) {
+      if (fs::exists(fs::path(folder) / kManifestName)) require_intact(folder);
+    }
     create(plan);
     for (size_t i = 0; i < sources_.size(); ++i) copy(source, sources_[i], plan.tensors()[i]);
     if (!factors.empty()) {
@@ -187,9 +189,9 @@ class GgufOutput {
     const bool has_blocks = std::any_of(tensors_.begin(), tensors_.end(),
                                         [](const GgufTensor& t) { return is_quantized(t.type); });
     if (has_blocks) metadata.add_u32("general.quantization_version", 2);
-    const std::vector<NamedFile> files = model_tokenizer_files(from_.path);
-    const auto tokenizer =
-        has_model_tokenizer(from_.path) ? load_model_tokenizer(from_.path) : nullptr;
+    const std::string source = tokenizer_source(from_);
+    const std::vector<NamedFile> files = model_tokenizer_files(source);
+    const auto tokenizer = has_model_tokenizer(source) ? load_model_tokenizer(source) : nullptr;
     add_gguf_tokenizer(metadata, {.files = files, .tokenizer = tokenizer.get()}, from_.config);
     return metadata;
   }

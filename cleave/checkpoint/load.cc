@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/checkpoint/adapter.h"
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/parts.h"
@@ -87,12 +88,14 @@ LoadResult fill(Model& model, const ModelTensors& files, const MaterializeOption
   LeafReader reader(files);
   for (const auto& parameter : model.parameters()) {
     if (parameter->ownership() == Parameter::Ownership::kNotOwned) continue;
+    if (parameter->is_adapter()) continue;
+    const at::ScalarType dtype = parameter->leaf_type(fresh.dtype);
     if (result.fresh.contains(parameter->name())) {
-      parameter->set_leaf(parameter->initial_value(fresh.seed, fresh.dtype));
+      parameter->set_leaf(parameter->initial_value(fresh.seed, dtype));
       continue;
     }
     const TensorInfo& stored = files.at(parameter->name());
-    parameter->set_leaf(reader.take(stored, *parameter, fresh.dtype));
+    parameter->set_leaf(reader.take(stored, *parameter, dtype));
     for (const auto& slices : held_blocks(*parameter)) {
       result.bytes_read += block_bytes(stored, slices);
     }
@@ -111,6 +114,29 @@ LoadResult load_for_other_task(Model& model, const ModelFolder& folder, at::Scal
                                uint64_t seed) {
   model.name_tree();
   return fill(model, ModelTensors::for_other_task(folder, model), {.seed = seed, .dtype = dtype});
+}
+
+void load_adapter(Model& model, const std::string& folder, at::ScalarType dtype) {
+  const Safetensors files = Safetensors::open(folder, kAdapterStem);
+  std::set<std::string> missing, unexpected;
+  for (const TensorInfo& info : files.list()) unexpected.insert(info.name);
+  const Parameters adapters = trained_of(model.parameters());
+  for (const auto& p : adapters) {
+    const std::string name = adapter_name(p->name());
+    if (unexpected.erase(name) == 0) missing.insert(name);
+  }
+  require_all(missing, unexpected, files.path() + " has adapters of other layers (--lora-targets)");
+  for (const auto& p : adapters) {
+    const TensorInfo& stored = files.at(adapter_name(p->name()));
+    CLEAVE_CHECK(stored.shape == p->shape(), Code::kFormat, stored.name, ": the file has shape ",
+                 c10::IntArrayRef(stored.shape), "; the adapter of this model needs ",
+                 c10::IntArrayRef(p->shape()));
+  }
+  LeafReader reader(files);
+  for (const auto& p : adapters) {
+    if (p->ownership() == Parameter::Ownership::kNotOwned) continue;
+    p->set_leaf(reader.take(files.at(adapter_name(p->name())), *p, dtype));
+  }
 }
 
 void load_weights(const Parameters& parameters, const TensorSource& files) {
@@ -135,7 +161,7 @@ void load_weights(const Parameters& parameters, const TensorSource& files) {
 }
 
 void load_optimizer(Optimizer& optimizer, Model& model, const std::string& folder) {
-  load_optimizer(optimizer, model.parameters(),
+  load_optimizer(optimizer, trained_of(model.parameters()),
                  Safetensors::open(resolve_run_folder(folder), kOptimizerStem));
 }
 

@@ -26,7 +26,8 @@ struct LoadResult {
 
 /// Allocates every parameter of a model, whose plan is applied, and fills it from a folder's files
 /// of any format (model_tensors.h). Each rank reads only the bytes of its own ranges, whatever
-/// layout wrote them, and converts them to `dtype`. No collective.
+/// layout wrote them, and converts them to `dtype` (frozen ones to the type of forward). The
+/// parameters of adapters stay without memory. No collective.
 ///
 /// Throws Error(kFormat) listing all missing tensors and all that the model does not use,
 /// Error(kShape) for a tensor of another shape.
@@ -38,6 +39,11 @@ LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dt
 /// left out. The files must match their own config.json: otherwise Error(kFormat) as above.
 LoadResult load_for_other_task(Model& model, const ModelFolder& folder, at::ScalarType dtype,
                                uint64_t seed);
+
+/// Allocates the parameters of a model's adapters (parallel/lora.h) and fills them from an
+/// adapter's folder in PEFT's form; each rank reads only its own ranges. No collective. Throws
+/// Error(kFormat) for missing tensors, for others, and for another shape.
+void load_adapter(Model& model, const std::string& folder, at::ScalarType dtype);
 
 /// Fills allocated parameters from tensors of the same names; reads only this rank's ranges. No
 /// collective. Throws Error(kFormat) listing all missing tensors and all without a parameter,

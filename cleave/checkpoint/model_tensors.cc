@@ -42,8 +42,8 @@ std::string listed(const std::set<std::string>& names) {
 }
 
 bool has_whole_files(const ModelFolder& folder) {
-  return is_gguf(folder.path) || has_safetensors(folder.path, folder.stem) ||
-         has_torch_bin(folder.path);
+  return is_gguf(folder.weights_path()) || has_safetensors(folder.weights_path(), folder.stem) ||
+         has_torch_bin(folder.weights_path());
 }
 
 }  // namespace
@@ -61,26 +61,30 @@ void require_all(const std::set<std::string>& missing, const std::set<std::strin
 }
 
 std::unique_ptr<TensorSource> open_model_files(const ModelFolder& folder) {
-  if (is_gguf(folder.path)) {
-    return std::make_unique<GgufTensors>(Gguf::open(folder.path), folder.config);
+  if (is_gguf(folder.weights_path())) {
+    return std::make_unique<GgufTensors>(Gguf::open(folder.weights_path()), folder.config);
   }
   if (!has_whole_files(folder)) {
-    if (auto split = find_split_files(folder.path)) {
+    if (auto split = find_split_files(folder.weights_path())) {
       return std::make_unique<SplitTensors>(*split, folder.config);
     }
   }
-  return open_tensors(folder.path, folder.stem);
+  return open_tensors(folder.weights_path(), folder.stem);
 }
 
 std::unique_ptr<TensorSource> open_whole_tensors(const ModelFolder& folder) {
-  if (has_whole_files(folder) && !folder.meta_names) return open_model_files(folder);
+  const bool has_own_names = has_whole_files(folder) && !folder.meta_names;
+  if (has_own_names && folder.adapter.empty()) return open_model_files(folder);
   return std::make_unique<ModelTensors>(folder, *make_model(folder.config));
 }
 
 ModelTensors::ModelTensors(const ModelFolder& folder, Model& model, bool must_fit)
     : files_(open_model_files(folder)) {
   std::set<std::string> used, missing, unexpected;
+  bool trains_adapter = false;
   for (const auto& parameter : model.parameters()) {
+    trains_adapter = trains_adapter || parameter->is_adapter();
+    if (parameter->is_adapter()) continue;
     StoredAs stored = stored_as(model, folder, *files_, parameter->name());
     const TensorInfo* info = files_->find(stored.name);
     (info == nullptr ? missing : used).insert(stored.name);
@@ -105,8 +109,12 @@ ModelTensors::ModelTensors(const ModelFolder& folder, Model& model, bool must_fi
       add(std::move(info), std::move(stored));
     }
   }
-  if (must_fit) require_all(missing, unexpected, folder.path + " does not fit its config.json");
+  if (must_fit)
+    require_all(missing, unexpected, folder.weights_path() + " does not fit its config.json");
   left_out_.merge(unexpected);
+  if (!folder.adapter.empty() && !trains_adapter) {
+    adapter_ = std::make_unique<AdapterDelta>(folder.adapter, model);
+  }
 }
 
 ModelTensors ModelTensors::for_other_task(const ModelFolder& folder, Model& model) {
@@ -142,12 +150,14 @@ void ModelTensors::read_block(std::string_view name, std::span<const Slice> slic
   const Entry& entry = entries_[by_name_.at(info.name)];
   if (entry.stored.interleaved_rows == 0) {
     files_->read_block(entry.stored.name, slices, out);
+    if (adapter_) adapter_->add(info, slices, out);
     return;
   }
   const uint64_t bytes = block_bytes(info, slices);
   CLEAVE_CHECK(bytes == out.size(), Code::kUsage, name, ": the block has ", bytes,
                " bytes; the memory for it ", out.size());
   read_interleaved(*files_, entry.stored, slices, out);
+  if (adapter_) adapter_->add(info, slices, out);
 }
 
 }  // namespace cleave

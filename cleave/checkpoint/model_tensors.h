@@ -5,24 +5,27 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cleave/checkpoint/adapter.h"
 #include "cleave/format/tensor_source.h"
 #include "cleave/model/model.h"
 
 namespace cleave {
 
-/// The tensors of a model folder under their names in its files: safetensors or .bin, in one file
-/// or in parts, or the files of a tensor- and pipeline-parallel job (split_files.h), whose tensors
-/// are joined. Throws Error(kIo) if the folder has none of them, Error(kFormat) for invalid files.
+/// The tensors of a model folder, without an adapter, under their names in its files: safetensors
+/// or .bin, in one file or in parts, or the files of a tensor- and pipeline-parallel job
+/// (split_files.h), whose tensors are joined. Throws Error(kIo) if the folder has none of them,
+/// Error(kFormat) for invalid files.
 std::unique_ptr<TensorSource> open_model_files(const ModelFolder& folder);
 
-/// A model folder's tensors under the names of the model's parameters, with rows in their order;
+/// A model folder's tensors under the names of the model's parameters, with rows in their order,
+/// and merged with the folder's adapter unless `model` has adapters of its own (parallel/lora.h);
 /// then tensors that the model does not read but that belong to it (a rotary table of older
 /// programs).
 class ModelTensors : public TensorSource {
  public:
-  /// Every parameter of `model` must have a tensor of its whole shape: otherwise Error(kFormat)
-  /// lists all missing tensors and all that the model does not use, Error(kShape) names one of
-  /// another shape.
+  /// Every parameter of `model` but those of adapters must have a tensor of its whole shape:
+  /// otherwise Error(kFormat) lists all missing tensors and all that the model does not use,
+  /// Error(kShape) names one of another shape.
   ModelTensors(const ModelFolder& folder, Model& model) : ModelTensors(folder, model, true) {}
 
   /// The same for a model with another task than the folder's own, which the files must fit: only
@@ -54,6 +57,7 @@ class ModelTensors : public TensorSource {
   void add(TensorInfo info, StoredAs stored);
 
   std::unique_ptr<TensorSource> files_;
+  std::unique_ptr<const AdapterDelta> adapter_;  // null: nothing is merged
   std::vector<Entry> entries_;
   std::unordered_map<std::string, size_t> by_name_;
   size_t num_parameters_ = 0;
@@ -65,7 +69,8 @@ void require_all(const std::set<std::string>& missing, const std::set<std::strin
                  const std::string& what);
 
 /// open_model_files, but under the names of the parameters if the files have Meta's names or are
-/// those of a parallel job. Only then must Cleave know the model's family.
+/// those of a parallel job, or the folder has an adapter, which is merged. Only then must Cleave
+/// know the model's family.
 std::unique_ptr<TensorSource> open_whole_tensors(const ModelFolder& folder);
 
 }  // namespace cleave

@@ -6,6 +6,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include "cleave/checkpoint/adapter.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/mesh/scalar_type.h"
 
@@ -19,8 +20,14 @@ TensorGroup optimizer_group(const Optimizer& optimizer, const Parameters& parame
   group.metadata = {{std::string(kNumSteps), std::to_string(optimizer.num_steps())}};
   std::map<const Parameter*, const Optimizer::State*> mine;
   for (const auto& state : optimizer.states()) mine[state.parameter.get()] = &state;
-  CLEAVE_CHECK(!mine.empty(), Code::kUsage, "an optimizer without parameters cannot be saved");
-  at::ScalarType leaf_type = mine.begin()->first->leaf().scalar_type();  // the widest
+  // A pipeline stage whose weights are all frozen has no part of the adapters.
+  const bool is_adapter = !parameters.empty() && parameters.front()->is_adapter();
+  CLEAVE_CHECK(!mine.empty() || is_adapter, Code::kUsage,
+               "an optimizer without parameters cannot be saved");
+  // The widest.
+  at::ScalarType leaf_type = !mine.empty() ? mine.begin()->first->leaf().scalar_type()
+                             : weights_dtype == at::kDouble ? at::kDouble
+                                                            : at::kFloat;
   for (const auto& [p, state] : mine) {
     leaf_type = c10::promoteTypes(leaf_type, p->leaf().scalar_type());
   }
@@ -54,19 +61,27 @@ std::string config_with_dtype(const Json& config, at::ScalarType dtype) {
 
 FolderContents contents_of(const Checkpoint& checkpoint) {
   FolderContents contents;
-  const Parameters parameters = checkpoint.model->parameters();
-  TensorGroup weights{.stem = "model", .tensors = {}, .carried = checkpoint.carried};
+  const bool is_adapter = !checkpoint.adapter_config.empty();
+  const Parameters all = checkpoint.model->parameters();
+  const Parameters parameters = is_adapter ? trained_of(all) : all;
+  at::ScalarType dtype = checkpoint.dtype;
+  if (is_adapter && dtype != at::kDouble) dtype = at::kFloat;  // as PEFT writes them
+  TensorGroup weights{.stem = std::string(is_adapter ? kAdapterStem : "model"), .tensors = {}};
+  if (!is_adapter) weights.carried = checkpoint.carried;
   for (const auto& p : parameters) {
-    weights.tensors.push_back(
-        {{p->name(), dtype_of(checkpoint.dtype), p->shape()}, p.get(), p->leaf()});
+    const std::string name = is_adapter ? adapter_name(p->name()) : p->name();
+    weights.tensors.push_back({{name, dtype_of(dtype), p->shape()}, p.get(), p->leaf()});
   }
   contents.groups.push_back(std::move(weights));
   if (checkpoint.optimizer != nullptr) {
-    contents.groups.push_back(optimizer_group(*checkpoint.optimizer, parameters, checkpoint.dtype,
-                                              std::string(kOptimizerStem)));
+    contents.groups.push_back(
+        optimizer_group(*checkpoint.optimizer, parameters, dtype, std::string(kOptimizerStem)));
   }
-  contents.files = {
-      {"config.json", config_with_dtype(checkpoint.model->config(), checkpoint.dtype)}};
+  if (is_adapter) {
+    contents.files = {{std::string(kAdapterConfigName), checkpoint.adapter_config}};
+  } else {
+    contents.files = {{"config.json", config_with_dtype(checkpoint.model->config(), dtype)}};
+  }
   contents.files.insert(contents.files.end(), checkpoint.files.begin(), checkpoint.files.end());
   contents.files.push_back({std::string(kStateName), checkpoint.state_json});
   return contents;

@@ -17,7 +17,10 @@ struct Checkpoint {
   at::ScalarType dtype = at::kFloat;     ///< of the model's files
   std::vector<CarriedTensor> carried;    ///< as load_model returned them
   std::string state_json;                ///< what resuming needs apart from tensors
-  std::vector<NamedFile> files;          ///< tokenizer and others, written unchanged
+  /// adapter_config.json of a model with adapters: only they are written, in PEFT's form, not the
+  /// frozen weights. Empty: the whole model is written.
+  std::string adapter_config{};
+  std::vector<NamedFile> files;  ///< tokenizer and others, written unchanged
 };
 
 /// Writes a checkpoint folder that is also a model folder for other programs. Every rank writes its

@@ -30,6 +30,8 @@ void define(Flags& flags, ConvertOptions& options, Words& words) {
   flags.add({&options.from, "from", "DIR", "model folder in any format, run folder or GGUF file",
              "required"});
   flags.takes_word("from");
+  flags.add({&options.adapter, "adapter", "DIR",
+             "LoRA adapter to merge into the model: a PEFT folder or a run folder", "none"});
   flags.add(
       {&options.to, "to", "PATH", "new folder, or new GGUF file; must not exist", "required"});
   flags.add({&words.format, "format", "", "format of the new tensor files",

@@ -56,16 +56,20 @@ void read_folder(const fs::path& folder, Inspection& found) {
     }
   }
   const bool is_meta = has_safetensors(folder, "consolidated") && !has_safetensors(folder);
-  const std::string_view stem = is_meta ? "consolidated" : "model";
+  const bool is_adapter = is_there(folder / "adapter_config.json");
+  const std::string_view stem = is_adapter ? "adapter_model" : is_meta ? "consolidated" : "model";
+  if (is_adapter && !found.config) {
+    found.config = Json::parse_file((folder / "adapter_config.json").string());
+  }
   if (has_safetensors(folder, stem) || has_torch_bin(folder)) {
     add_tensors(*open_tensors(folder, stem), found);
   }
   CLEAVE_CHECK(found.config || !found.tensors.empty(), Code::kIo, folder.string(),
                ": holds no model; expected config.json or params.json, and *.safetensors or *.bin");
-  found.kind = "model folder";
+  found.kind = is_adapter ? "LoRA adapter" : "model folder";
   found.has_manifest = is_there(folder / kManifestName);
   if (!is_there(folder / kStateName)) return;
-  found.kind = "checkpoint";
+  found.kind = is_adapter ? "checkpoint of a LoRA adapter" : "checkpoint";
   const Json state = Json::parse_file((folder / kStateName).string());
   if (state.has("step")) found.step = state.at("step").as_int(0);
   if (has_safetensors(folder, kOptimizerStem)) {

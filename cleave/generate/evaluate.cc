@@ -108,7 +108,7 @@ EvalSum evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batc
 void cleave_eval(const cleave::EvalOptions& options) {
   cleave::set_plain_kernels(options.plain_kernels);
   using namespace cleave;  // NOLINT(google-build-using-namespace)
-  const Runnable runnable(options.model, options.dtype, options.device, {"lm", "mlm", "classify"});
+  const Runnable runnable(options, {"lm", "mlm", "classify"});
   // Rows of ids need no tokenizer, and the kind of the files is not known yet.
   const auto tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/false);
   const int64_t seq_len = runnable.seq_len(options.seq_len, kSeqLen);

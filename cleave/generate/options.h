@@ -11,6 +11,7 @@ namespace cleave {
 /// Options of all commands that run a model. This file is free of libtorch.
 struct RunOptions : MachineOptions {
   std::string model;      ///< folder of a model or of a run
+  std::string adapter;    ///< folder of an adapter (LoRA) for the model; empty = none
   std::string tokenizer;  ///< "bytes", or a folder or file; empty = the model's
   int tp = 0;             ///< 0 = all ranks of the launcher, 1 without one
   std::string dtype;      ///< empty = that of the files
@@ -66,6 +67,12 @@ inline Row model_folder(std::string* target) {
           "model or run folder, GGUF file, or ORG/NAME of the Hugging Face cache", "required"};
 }
 
+/// --adapter of the same commands.
+inline Row adapter_folder(std::string* target) {
+  return {target, "adapter", "DIR", "LoRA adapter for the model: a PEFT folder or a run folder",
+          "none"};
+}
+
 /// How a model that is not trained is spread over ranks.
 inline Section rank_section(RunOptions& o) {
   return {"ranks", joined({tensor_parallel(&o.tp),
@@ -117,6 +124,7 @@ inline std::vector<Row> sampling_rows(GenerateOptions& o) {
 inline std::vector<Section> sections(GenerateOptions& o) {
   return {{"model and prompts",
            {model_folder(&o.model),
+            adapter_folder(&o.adapter),
             {&o.prompts, "prompt", "TEXT", "text to continue; may be repeated", "", Each{}},
             {&o.prompt_file, "prompt-file", "FILE",
              "one prompt per line, - is stdin; .jsonl: objects with \"prompt\", \"text\" or "
@@ -141,6 +149,7 @@ inline std::vector<Section> sections(EvalOptions& o) {
   return {
       {"model and data",
        {model_folder(&o.model),
+        adapter_folder(&o.adapter),
         {&o.data, "data", "FILES",
          "as for train: text, CSV, or JSONL with \"text\", \"input_ids\", \"messages\" or "
          "\"label\"",
@@ -158,6 +167,7 @@ inline std::vector<Section> sections(PredictOptions& o) {
   return {
       {"model and texts",
        {model_folder(&o.model),
+        adapter_folder(&o.adapter),
         {&o.texts, "text", "TEXT", "text to classify, or with [MASK] to fill in; may be repeated",
          "", Each{}},
         {&o.text_file, "text-file", "FILE",

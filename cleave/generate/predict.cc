@@ -186,7 +186,7 @@ void cleave_predict(const cleave::PredictOptions& options) {
   using namespace cleave;  // NOLINT(google-build-using-namespace)
   CLEAVE_CHECK(options.batch_size >= 1, Code::kUsage, "--batch-size ", options.batch_size,
                " must be at least 1");
-  Runnable runnable(options.model, options.dtype, options.device, {"mlm", "classify"});
+  Runnable runnable(options, {"mlm", "classify"});
   const auto tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/true);
   auto texts = texts_of(options);
   const int64_t seq_len = runnable.seq_len(options.seq_len, runnable.facts().max_positions);

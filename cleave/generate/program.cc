@@ -160,7 +160,7 @@ void run_rank(const Program& program, const Axis& tp) {
 
 /// Answers the prompts, or without any the messages from stdin.
 void answer_messages(const GenerateOptions& options) {
-  const Runnable runnable(options.model, options.dtype, options.device);
+  const Runnable runnable(options, {"lm"});
   const auto tokenizer = runnable.tokenizer(options.tokenizer, /*is_needed=*/true);
   const std::string folder = runnable.tokenizer_folder(options.tokenizer);
   const auto chat_template = load_model_chat_template("", folder, *tokenizer, std::time(nullptr));
@@ -190,7 +190,7 @@ void cleave_generate(const cleave::GenerateOptions& options) {
   cleave::set_plain_kernels(options.plain_kernels);
   using namespace cleave;  // NOLINT(google-build-using-namespace)
   if (options.chat) return answer_messages(options);
-  Runnable runnable(options.model, options.dtype, options.device);
+  Runnable runnable(options, {"lm"});
   // A tokenizer is only needed for texts.
   const auto tokenizer = runnable.tokenizer(options.tokenizer, !options.prompts.empty());
   const GenerateSettings settings = settings_of(options, runnable, tokenizer);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "cleave/base/hash.h"
 #include "cleave/checkpoint/load.h"
@@ -52,7 +53,9 @@ at::ScalarType type_of(const std::string& flag, const ModelFolder& folder) {
 }
 
 std::vector<int64_t> read_eos_ids(const ModelFolder& folder, const ModelFacts& facts) {
-  const fs::path path = fs::path(folder.path) / "generation_config.json";
+  const std::string name = "generation_config.json";
+  fs::path path = fs::path(folder.path) / name;
+  if (!fs::exists(path)) path = fs::path(folder.weights_path()) / name;
   if (!fs::exists(path)) return facts.eos_ids;
   const Json json = Json::parse_file(path.string());
   ModelFacts read;
@@ -63,9 +66,9 @@ std::vector<int64_t> read_eos_ids(const ModelFolder& folder, const ModelFacts& f
 
 }  // namespace
 
-Runnable::Runnable(const std::string& path, const std::string& dtype, const std::string& device,
+Runnable::Runnable(ModelFolder folder, const std::string& dtype, const std::string& device,
                    const std::vector<std::string>& tasks)
-    : folder_(ModelFolder::open(path)),
+    : folder_(std::move(folder)),
       device_(device_of(device)),
       is_int8_(dtype == "int8"),
       dtype_(is_int8_ ? at::kFloat : type_of(dtype, folder_)) {
@@ -84,7 +87,7 @@ Runnable::Runnable(const std::string& path, const std::string& dtype, const std:
 
 std::string Runnable::tokenizer_folder(const std::string& wanted) const {
   if (wanted == "bytes") return {};
-  if (wanted.empty()) return folder_.path;
+  if (wanted.empty()) return tokenizer_source(folder_);
   return resolve_run_folder(local_model(wanted, "--tokenizer")).string();
 }
 

@@ -25,7 +25,12 @@ class Runnable {
   /// Error(kIo) if there is no model, Error(kUsage) for an unsupported dtype or device or a model
   /// whose task is not in `tasks`.
   Runnable(const std::string& path, const std::string& dtype, const std::string& device,
-           const std::vector<std::string>& tasks = {"lm"});
+           const std::vector<std::string>& tasks = {"lm"})
+      : Runnable(ModelFolder::open(path), dtype, device, tasks) {}
+  /// Of the options' model with their adapter merged.
+  Runnable(const RunOptions& options, const std::vector<std::string>& tasks)
+      : Runnable(ModelFolder::open(options.model, options.adapter), options.dtype, options.device,
+                 tasks) {}
 
   [[nodiscard]] const ModelFolder& folder() const { return folder_; }
   [[nodiscard]] const ModelFacts& facts() const { return facts_; }
@@ -62,6 +67,8 @@ class Runnable {
   }
 
  private:
+  Runnable(ModelFolder folder, const std::string& dtype, const std::string& device,
+           const std::vector<std::string>& tasks);
   /// Of the flag, also if it is not given.
   [[nodiscard]] std::string dtype_name() const;
   void add_model(ConfigFingerprint& fingerprint) const;

@@ -79,6 +79,7 @@ Tensor recomputed(const char* name, const variable_list& inputs,
               again.push_back(wanted[i] ? plain[i].detach().requires_grad_() : plain[i]);
             }
             const Tensor result = f(again);
+            if (!result.requires_grad()) return variable_list(plain.size());  // all is frozen
             torch::autograd::backward({result}, {grads[0]});
             variable_list out;
             for (size_t i = 0; i < plain.size(); ++i) {

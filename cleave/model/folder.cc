@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <utility>
 
 #include "cleave/file/hub_cache.h"
 #include "cleave/file/latest.h"
@@ -32,7 +33,41 @@ constexpr MetaName kMetaNames[] = {{"model.embed_tokens.", "tok_embeddings."},
 
 }  // namespace
 
-ModelFolder ModelFolder::open(const std::string& given) {
+ModelFolder ModelFolder::open_adapter(const std::string& path, const std::string& base) {
+  const std::string file = (fs::path(path) / kAdapterConfigName).string();
+  const std::string named =
+      base.empty() ? Json::parse_file(file, kConfigLimits).string_or("base_model_name_or_path", "")
+                   : base;
+  CLEAVE_CHECK(
+      !named.empty(), Code::kFormat, file,
+      " names no base_model_name_or_path; give the base model with --model and this folder "
+      "with --adapter");
+  CLEAVE_CHECK(fs::exists(named) || is_hub_name(named), Code::kIo, "the base model ", named,
+               " of the adapter ", path,
+               " does not exist; give its place with --model, and the adapter with --adapter or "
+               "--resume");
+  // Before it is opened: a chain of adapters could be endless.
+  const fs::path found = is_hub_name(named) ? hub_model(named) : resolve_run_folder(named);
+  CLEAVE_CHECK(!fs::exists(found / kAdapterConfigName), Code::kFormat, "the base model ", named,
+               " of the adapter ", path,
+               " is an adapter itself; merge that with `cleave convert` first");
+  ModelFolder folder = open(named);
+  folder.base = std::exchange(folder.path, path);
+  folder.adapter = path;
+  return folder;
+}
+
+ModelFolder ModelFolder::open(const std::string& given, const std::string& adapter) {
+  if (!adapter.empty()) {
+    const fs::path folder = resolve_run_folder(adapter);
+    CLEAVE_CHECK(fs::exists(folder / kAdapterConfigName), Code::kIo, folder.string(),
+                 " holds no adapter: ", kAdapterConfigName, " is not there");
+    ModelFolder found = open(given);
+    CLEAVE_CHECK(found.adapter.empty(), Code::kUsage, given,
+                 " is an adapter itself, and --adapter gives another one; give the base model");
+    found.adapter = folder.string();
+    return found;
+  }
   const std::string path = local_model(given).string();
   if (is_gguf(path)) {
     return {.path = path, .config = config_from_gguf(Gguf::open(path)), .stem = "model"};
@@ -42,6 +77,7 @@ ModelFolder ModelFolder::open(const std::string& given) {
                "; give a folder with config.json, a run's --out folder, or a GGUF "
                "file");
   const fs::path folder = resolve_run_folder(path);
+  if (fs::exists(folder / kAdapterConfigName)) return open_adapter(folder.string(), "");
   if (fs::exists(folder / "config.json")) {
     return {.path = folder.string(),
             .config = Json::parse_file((folder / "config.json").string(), kConfigLimits),

@@ -51,8 +51,14 @@ Plan Model::plan(bool sequence_parallel) const {
 
 double Model::train_flops_per_token(int64_t seq_len) {
   double forward = 0;
-  walk([&](const Layer& layer) { forward += layer.forward_flops_per_token(seq_len); });
-  return 3 * forward;  // backward computes the gradients of the weights and of the inputs
+  int64_t frozen = 0;
+  walk([&](const Layer& layer) {
+    forward += layer.forward_flops_per_token(seq_len);
+    const auto* linear = dynamic_cast<const Linear*>(&layer);
+    if (linear != nullptr && linear->weight()->is_frozen()) frozen += linear->weight()->numel();
+  });
+  // Backward computes the gradients of the weights, unless they are frozen, and of the inputs.
+  return 3 * forward - 2 * static_cast<double>(frozen);
 }
 
 DTensor Model::forward(const DTensor& ids, const Context& context) {

@@ -45,7 +45,8 @@ class Model : public Layer {
   /// The config.json it was made from.
   [[nodiscard]] const Json& config() const { return config_; }
   /// Floating point operations of forward and backward per token, at a sequence length. Default:
-  /// three times the sum of forward_flops_per_token() over all layers.
+  /// three times the sum of forward_flops_per_token() over all layers, less the gradients of frozen
+  /// matrices.
   [[nodiscard]] virtual double train_flops_per_token(int64_t seq_len);
 
  protected:
@@ -87,16 +88,33 @@ struct Preset {
 Json preset_config(const std::string& name, int64_t vocab_size);
 [[nodiscard]] std::vector<std::string> preset_names();
 
+/// The settings of an adapter in PEFT's form; a folder with this file is an adapter's.
+inline constexpr std::string_view kAdapterConfigName = "adapter_config.json";
+
 /// A folder with a model: Hugging Face's config.json and tensor files of any form that
-/// open_model_files reads, or Meta's params.json and consolidated.safetensors.
+/// open_model_files reads, or Meta's params.json and consolidated.safetensors. Or the folder of an
+/// adapter (LoRA) in PEFT's form, which stands for its base model with the adapter merged.
 struct ModelFolder {
   std::string path;         ///< of a run folder, its latest checkpoint
   Json config;              ///< Hugging Face form
   std::string stem;         ///< of the tensor files: "model" or "consolidated"
   bool meta_names = false;  ///< tensors have Meta's names
+  std::string base{};       ///< of an adapter's folder: the base model's, which has the tensors
+  std::string adapter{};    ///< the adapter's folder, or "" for a model without one
 
-  /// Throws Error(kIo) if the folder has no model, naming the files that it needs.
-  static ModelFolder open(const std::string& path);
+  /// `adapter`: the folder of an adapter for the model, "" for none. Throws Error(kIo) if the
+  /// folder has no model, naming the files that it needs, or if an adapter's base model is not
+  /// there.
+  static ModelFolder open(const std::string& path, const std::string& adapter = "");
+  /// An adapter's folder, with the base model in `base`; "": where the adapter's config says.
+  static ModelFolder open_adapter(const std::string& path, const std::string& base);
+  /// The folders that are read: the model's, and the adapter's.
+  [[nodiscard]] std::vector<std::string> folders() const {
+    if (adapter.empty()) return {path};
+    return {weights_path(), adapter};
+  }
+  /// The folder with the model's tensors.
+  [[nodiscard]] const std::string& weights_path() const { return base.empty() ? path : base; }
   /// How `parameter` (its Hugging Face name) is stored.
   [[nodiscard]] StoredAs stored_as(const std::string& parameter) const;
 };

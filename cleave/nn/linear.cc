@@ -1,5 +1,7 @@
 #include "cleave/nn/linear.h"
 
+#include <cmath>
+
 #include <ATen/ATen.h>
 
 #include "cleave/kernels/cpu/gemm.h"
@@ -26,11 +28,33 @@ Linear::Linear(const LinearOptions& options)
   }
 }
 
+void Linear::attach_lora(int64_t rank, double scale) {
+  const int64_t in = features(in_dim_);
+  const int64_t out = features(out_dim_);
+  CLEAVE_CHECK(!lora_a_, Code::kUsage, subject(path()), "it has an adapter already");
+  CLEAVE_CHECK(rank >= 1 && rank <= std::min(in, out), Code::kShape, subject(path()), "LoRA rank ",
+               rank, " does not fit a matrix of ", out, " x ", in, "; choose a rank from 1 to ",
+               std::min(in, out));
+  lora_a_ = std::make_shared<Parameter>(std::vector<int64_t>{rank, in},
+                                        Init::uniform(1 / std::sqrt(static_cast<double>(in))));
+  lora_b_ = std::make_shared<Parameter>(std::vector<int64_t>{out, rank}, Init::constant(0));
+  lora_scale_ = scale;
+  const std::string& weight = weight_->name();
+  const std::string stem =
+      weight.substr(0, weight.rfind('.') + 1);  // "model.layers.0.mlp.up_proj."
+  lora_a_->set_name(stem + "lora_A.weight");
+  lora_b_->set_name(stem + "lora_B.weight");
+  for (auto* p : {&lora_a_, &lora_b_}) (*p)->set_adapter();
+  add("lora_A.weight", lora_a_);
+  add("lora_B.weight", lora_b_);
+}
+
 void Linear::split_columns(const Axis& axis) {
   const SplitPtr split =
       column_shards_ ? column_shards_ : Split::balanced(features(out_dim_), axis.size());
   weight_->shard(axis, out_dim_, split);
   if (bias_) bias_->shard(axis, 0, split);
+  if (lora_b_) lora_b_->shard(axis, 0, split);
 }
 
 void Linear::split_rows(const Axis& axis) {
@@ -38,6 +62,7 @@ void Linear::split_rows(const Axis& axis) {
       row_shards_ ? row_shards_ : Split::balanced(features(in_dim_), axis.size());
   weight_->shard(axis, in_dim_, split);
   if (bias_) bias_->replicate(axis);
+  if (lora_a_) lora_a_->shard(axis, 1, split);
   if (!output_layout()) set_output_layout(Replicate{});
 }
 
@@ -86,6 +111,17 @@ void Linear::to_int8() {
 
 Tensor Linear::product(const DTensor& x, const std::optional<Tensor>& bias,
                        const Context& context) const {
+  const Tensor y = main_product(x, bias, context);
+  if (!lora_a_) return y;
+  // The gradient of a matrix that is whole on every rank is a partial sum if x is sharded or
+  // Fanout: each rank multiplies it with its part of x, or gets a part of its result's gradient.
+  for (const auto& p : {lora_a_, lora_b_}) p->used_in(x);
+  const Tensor low = affine(x.local(), lora_a_->use(), std::nullopt);
+  return at::add(y, affine(low, lora_b_->use(), std::nullopt), lora_scale_);
+}
+
+Tensor Linear::main_product(const DTensor& x, const std::optional<Tensor>& bias,
+                            const Context& context) const {
   if (int8_) {
     return int8_linear(x.local(), *int8_, bias,
                        is_row_split() ? largest_of_whole(x.local()) : Tensor());

@@ -33,11 +33,25 @@ class Linear : public Layer {
   void set_column_shards(const SplitPtr& split) { column_shards_ = split; }
   void set_row_shards(const SplitPtr& split) { row_shards_ = split; }
 
+  /// Adds a branch of low rank, whose matrices are trained as an adapter (LoRA): y += scale (x A^T)
+  /// B^T. Call it before the layer is split and has memory.
+  ///
+  ///   A [rank, in], replicated or sharded like the weight's inputs; its first values are uniform
+  ///   in 1/sqrt(in), as in PEFT
+  ///   B [out, rank], replicated or sharded like the weight's outputs; its first values are zeros
+  ///
+  /// Source: Hu and others, arXiv:2106.09685. Throws Error(kUsage) if there is a branch already,
+  /// Error(kShape) for a rank that is not from 1 to the layer's smaller width.
+  void attach_lora(int64_t rank, double scale);
+  [[nodiscard]] bool has_lora() const { return lora_a_ != nullptr; }
+
   /// Ties the weight to another layer's matrix of the same shape.
   void tie_weight(const std::shared_ptr<Parameter>& weight) { weight_ = weight; }
   [[nodiscard]] DefaultStyle default_style() const override { return default_style_; }
   [[nodiscard]] const std::shared_ptr<Parameter>& weight() const { return weight_; }
   [[nodiscard]] const std::shared_ptr<Parameter>& bias() const { return bias_; }
+  /// Whether the weight is stored [in, out].
+  [[nodiscard]] bool is_transposed() const { return out_dim_ == 1; }
   [[nodiscard]] bool is_column_split() const {
     return weight_->is_split() && weight_->split_dim() == out_dim_;
   }
@@ -69,9 +83,12 @@ class Linear : public Layer {
  private:
   /// Largest magnitude of each row, over all ranks' parts of the row.
   [[nodiscard]] Tensor largest_of_whole(const Tensor& rows) const;
-  /// x weight^T + bias for this rank's part of the weight.
+  /// x weight^T + bias for this rank's part of the weight, plus that of the branch.
   [[nodiscard]] Tensor product(const DTensor& x, const std::optional<Tensor>& bias,
                                const Context& context) const;
+  /// Without the branch.
+  [[nodiscard]] Tensor main_product(const DTensor& x, const std::optional<Tensor>& bias,
+                                    const Context& context) const;
   [[nodiscard]] int64_t features(int dim) const {
     return weight_->shape()[static_cast<size_t>(dim)];
   }
@@ -82,6 +99,8 @@ class Linear : public Layer {
   int out_dim_, in_dim_;  // dims of weight
   DefaultStyle default_style_;
   std::shared_ptr<Parameter> weight_, bias_;
+  std::shared_ptr<Parameter> lora_a_, lora_b_;  // see attach_lora; null without a branch
+  double lora_scale_ = 0;
   Tensor rows_;  // see to_rows
   std::optional<PanelMatrix> panels_;
   std::optional<Int8Matrix> int8_;

@@ -15,6 +15,21 @@ int64_t Parameter::numel() const {
   return c10::multiply_integers(shape_);
 }
 
+Parameters trained_of(const Parameters& parameters) {
+  Parameters trained;
+  for (const auto& p : parameters) {
+    if (!p->is_frozen()) trained.push_back(p);
+  }
+  return trained;
+}
+
+void Parameter::freeze(at::ScalarType compute) {
+  CLEAVE_CHECK(!leaf_.defined(), Code::kUsage, name_,
+               " has memory already; freeze it before materialize or load");
+  role_ = Role::kFrozen;
+  frozen_type_ = compute;
+}
+
 void Parameter::replicate(const Axis& axis) {
   if (!is_split()) axis_ = axis;
 }
@@ -106,7 +121,7 @@ void Parameter::set_leaf(const Tensor& leaf) {
                ": a tensor of ", leaf.sizes(), " was given; this rank holds ",
                c10::IntArrayRef(leaf_shape()));
   leaf_ = leaf.detach().contiguous();  // optimizers access its memory in order
-  leaf_.requires_grad_(leaf_.is_floating_point());
+  leaf_.requires_grad_(leaf_.is_floating_point() && !is_frozen());
   use_ = is_flat() ? Tensor() : leaf_;
 }
 

@@ -60,6 +60,21 @@ class Parameter {
   void set_ownership(Ownership ownership) { ownership_ = ownership; }
   [[nodiscard]] Ownership ownership() const { return ownership_; }
 
+  /// What training does with it. kTrained: updates it. kFrozen: only reads it, so it has no
+  /// gradient, no optimizer state and no master weight. kAdapter: updates it, and it belongs to the
+  /// adapter of a frozen model, not to the model's own files.
+  enum class Role : uint8_t { kTrained, kFrozen, kAdapter };
+  [[nodiscard]] bool is_frozen() const { return role_ == Role::kFrozen; }
+  [[nodiscard]] bool is_adapter() const { return role_ == Role::kAdapter; }
+  void set_adapter() { role_ = Role::kAdapter; }
+  /// Makes it kFrozen; its memory will have the type `compute`, in which forward reads it. Throws
+  /// Error(kUsage) when there is memory already.
+  void freeze(at::ScalarType compute);
+  /// The type of its memory in a model whose trained weights have the type `trained`.
+  [[nodiscard]] at::ScalarType leaf_type(at::ScalarType trained) const {
+    return frozen_type_.value_or(trained);
+  }
+
   [[nodiscard]] std::vector<int64_t> local_shape() const;
   /// This rank's ranges of dim split_dim(), and the part of them that it owns, i.e. writes to files
   /// and counts in norms. If it is not sharded: the whole of dim 0, owned by rank 0 of the axis. A
@@ -84,7 +99,8 @@ class Parameter {
 
   /// The tensor that the optimizer updates; undefined until there is memory.
   [[nodiscard]] const Tensor& leaf() const { return leaf_; }
-  /// Sets the memory. `leaf` must have leaf_shape(); if floating-point, it will require grad.
+  /// Sets the memory. `leaf` must have leaf_shape(); if floating-point and not frozen, it will
+  /// require grad.
   /// Throws Error(kShape).
   void set_leaf(const Tensor& leaf);
   /// Frees the memory, when inference uses another form of the weight (int8, panels).
@@ -122,6 +138,8 @@ class Parameter {
   Init init_;
   std::string name_;
   Ownership ownership_ = Ownership::kOwned;
+  Role role_ = Role::kTrained;
+  std::optional<at::ScalarType> frozen_type_;
   Placement placement_;
   Axis axis_;
   std::optional<bool> used_in_split_work_;
@@ -132,5 +150,8 @@ class Parameter {
 
 /// The parameters of a model, each once.
 using Parameters = std::vector<std::shared_ptr<Parameter>>;
+
+/// Those that training updates: all but the frozen ones.
+Parameters trained_of(const Parameters& parameters);
 
 }  // namespace cleave

@@ -1,7 +1,9 @@
 #pragma once
+#include <optional>
 #include <string>
 
 #include "cleave/mesh/axis.h"
+#include "cleave/parallel/lora.h"
 #include "cleave/parallel/plan.h"
 #include "cleave/pipeline/schedule.h"
 
@@ -25,6 +27,7 @@ struct ParallelConfig {
   DataSharding sharding = DataSharding::kNone;
   RecomputeKind recompute = RecomputeKind::kNone;
   at::ScalarType compute_type = at::kFloat;  ///< of forward and backward
+  std::optional<LoraOptions> lora{};         ///< train adapters of this kind and freeze the weights
 
   [[nodiscard]] int num_ranks() const { return pp * dp * tp; }
   /// Type of master weights, gradients and moments.

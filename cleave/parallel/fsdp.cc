@@ -4,13 +4,17 @@
 //      keeps its tensors.
 //   2. An identity node on the layer's output runs first in backward: it gathers into the buffer
 //      again and sets the weights as those that a recomputation reads.
-//   3. The node of step 1 runs when the gradients of all its weights are complete: it frees the
+//   3. Frozen weights have no such node; an identity node on the layer's input frees their buffer,
+//      or if the input has no gradient, the node of the trained weights does.
+//   4. The node of step 1 runs when the gradients of all its weights are complete: it frees the
 //      buffer and starts to sum the gradients into shards. The sum is added to the leaves when the
 //      next sum starts, or at the end of backward.
 // If layers were sharded as a list, each layer starts the gather of the one that is called after
 // it, in backward of the one that was called before it.
 #include "cleave/parallel/fsdp.h"
 
+#include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -34,6 +38,7 @@ class Buffer {
         gather_(shards_->start_gather(precision.param)) {}
 
   [[nodiscard]] const Parameters& parameters() const { return shards_->parameters(); }
+  [[nodiscard]] bool is_frozen() const { return parameters().front()->is_frozen(); }
   /// Waits for the first gather and returns the weights.
   [[nodiscard]] std::vector<Tensor> take_parts() {
     flat_ = gather_.wait();
@@ -127,14 +132,16 @@ struct Gathered {
   }
 };
 
-Gathered gathered(const std::shared_ptr<Buffer>& buffer,
-                  const std::shared_ptr<PendingSum>& pending) {
+/// `frozen`: buffers of frozen weights that backward no longer needs when it is done with these.
+Gathered gathered(const std::shared_ptr<Buffer>& buffer, const std::shared_ptr<PendingSum>& pending,
+                  const Buffers& frozen) {
   Gathered g{.buffer = buffer, .weights = buffer->take_parts()};
-  if (!at::GradMode::is_enabled()) return g;
+  if (!at::GradMode::is_enabled() || buffer->is_frozen()) return g;
   variable_list leaves;
   for (const auto& p : buffer->parameters()) leaves.push_back(p->leaf());
-  connect("fsdp_gather", leaves, g.weights, [buffer, pending](variable_list&& gradients) {
+  connect("fsdp_gather", leaves, g.weights, [buffer, pending, frozen](variable_list&& gradients) {
     buffer->free();
+    for (const auto& f : frozen) f->free();
     const size_t count = gradients.size();
     pending->add(buffer, std::move(gradients));
     return variable_list(count);  // undefined: `pending` sets those of the leaves
@@ -170,18 +177,26 @@ class Fsdp : public Wrap {
   DTensor call(Layer& /*layer*/, const DTensor& x, const Context& context,
                const Next& next) override {
     Buffers previous;
+    const Buffers buffers = own_buffers(previous);
+    Buffers frozen;
+    std::copy_if(buffers.begin(), buffers.end(), std::back_inserter(frozen),
+                 [](const auto& buffer) { return buffer->is_frozen(); });
+    const bool frees_at_input = !frozen.empty() && needs_grad(x.local());
     std::vector<Gathered> all;
-    for (const auto& buffer : own_buffers(previous)) {
-      all.push_back(gathered(buffer, order_->pending));
+    for (const auto& buffer : buffers) {
+      all.push_back(gathered(buffer, order_->pending, frees_at_input ? Buffers() : frozen));
       all.back().install();
     }
     start_ahead(all);
-    const DTensor y = next(x, context);
+    const DTensor y = next(frees_at_input ? freeing(x, frozen) : x, context);
     const bool has_backward = needs_grad(y.local());
     if (options_.reshard_after_forward || !has_backward) {
       for (const Gathered& g : all) g.buffer->free();
     }
-    if (!has_backward) return y;
+    if (!has_backward) {
+      order_->previous.clear();  // backward does not reach this layer, so it needs no refill
+      return y;
+    }
     const auto identity = [](const Tensor& t) { return t; };
     const auto refill = [all, previous](const Tensor& gradient) {
       for (const Gathered& g : all) {
@@ -195,6 +210,16 @@ class Fsdp : public Wrap {
   }
 
  private:
+  /// x, whose gradient is the last thing that backward computes with frozen weights.
+  static DTensor freeing(const DTensor& x, const Buffers& frozen) {
+    const auto identity = [](const Tensor& t) { return t; };
+    const auto free = [frozen](const Tensor& gradient) {
+      for (const auto& buffer : frozen) buffer->free();
+      return gradient;
+    };
+    return x.with(differentiable("fsdp_free", x.local(), identity, free));
+  }
+
   [[nodiscard]] Buffers start() const {
     Buffers out;
     for (const auto& group : groups_) {
@@ -267,16 +292,20 @@ void shard(Layer& layer, const Axis& dp, const FsdpOptions& options,
                " is already fully sharded");
   const std::set<const Parameter*> tied = tied_parameters(layer.root());
   std::vector<std::shared_ptr<const FlatShards>> groups;
-  Parameters own;
+  Parameters own, frozen;  // a buffer has either gradients or none
   for (const auto& p : read_by(layer)) {
     if (!tied.contains(p.get())) {
-      own.push_back(p);
+      (p->is_frozen() ? frozen : own).push_back(p);
     } else {
       // Its own group, so that every call that reads it uses the same shards.
       groups.push_back(std::make_shared<FlatShards>(Parameters{p}, dp, options.replicate));
     }
   }
-  if (!own.empty()) groups.push_back(std::make_shared<FlatShards>(own, dp, options.replicate));
+  for (const Parameters& group : {frozen, own}) {
+    if (!group.empty()) {
+      groups.push_back(std::make_shared<FlatShards>(group, dp, options.replicate));
+    }
+  }
   if (!groups.empty()) layer.attach(std::make_unique<Fsdp>(std::move(groups), options, order));
 }
 

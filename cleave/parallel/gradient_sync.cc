@@ -126,7 +126,8 @@ void GradientSync::record_on_leaves() const {
 void GradientSync::refresh_weights() {
   const at::NoGradGuard no_grad;
   record_on_leaves();
-  const bool is_sharded = is_zero1() && dp_->size() > 1;
+  // A stage whose weights are all frozen has no buckets.
+  const bool is_sharded = is_zero1() && dp_->size() > 1 && !buckets_.empty();
   const auto start_gather = [](const Bucket& bucket) {
     return bucket.shards->start_gather(bucket.precision.param);
   };

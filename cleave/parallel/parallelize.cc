@@ -18,6 +18,7 @@ std::string ParallelConfig::describe() const {
   if (sharding == DataSharding::kFsdp) text += ", FSDP";
   if (recompute == RecomputeKind::kFull) text += ", blocks recomputed";
   if (recompute == RecomputeKind::kSelective) text += ", attention recomputed";
+  if (lora) text += str(", ", lora->describe());
   return text;
 }
 
@@ -26,6 +27,7 @@ Parallelized parallelize(Layer& model, const std::vector<Layer*>& sequence,
                          const OptimizerOptions& optimizer) {
   Parallelized out{
       .config = config, .axes = axes, .pipeline = {}, .gradients = {}, .optimizer = {}};
+  if (config.lora) attach_lora(model, sequence, *config.lora, config.compute_type);
   if (config.tp > 1) parallelize_module(model, axes.tp, config.plan);
   model.name_tree();
   out.pipeline = std::make_unique<PipelineModel>(
@@ -40,15 +42,16 @@ Parallelized parallelize(Layer& model, const std::vector<Layer*>& sequence,
       fully_shard(stage, axes.dp, {.precision = precision});
     }
   }
+  const Parameters trained = trained_of(out.parameters());
   out.gradients = std::make_shared<GradientSync>(
-      out.parameters(), axes.dp,
+      trained, axes.dp,
       GradientSyncOptions{
           .sharding = config.sharding, .precision = precision, .pipeline = out.pipeline.get()});
   sum_during_backward(out.gradients, out.pipeline->local_layers());
   if (config.sharding == DataSharding::kZero1) {
     out.optimizer = std::make_unique<Zero1Optimizer>(out.gradients, optimizer);
   } else {
-    out.optimizer = std::make_unique<Optimizer>(out.parameters(), optimizer);
+    out.optimizer = std::make_unique<Optimizer>(trained, optimizer);
   }
   return out;
 }

@@ -27,10 +27,11 @@ struct Parallelized {
   [[nodiscard]] const Parameters& parameters() const { return pipeline->parameters(); }
 };
 
-/// Distributes a model, which has no memory yet, as `config` says: shards its parameters, chooses
-/// its stages, attaches the wraps of recompute and FSDP, and makes the optimizer. `sequence`: its
-/// layers in call order. Fill the leaves next, then call gradients->refresh_weights(). Throws
-/// Error(kShape) for a configuration that does not fit the model, naming the sizes that do.
+/// Distributes a model, which has no memory yet, as `config` says: attaches LoRA adapters,
+/// shards its parameters, chooses its stages, attaches the wraps of recompute and FSDP, and makes
+/// the optimizer. `sequence`: its layers in call order. Fill the leaves next, then call
+/// gradients->refresh_weights(). Throws Error(kShape) for a configuration that does not fit the
+/// model, naming the sizes that do.
 Parallelized parallelize(Layer& model, const std::vector<Layer*>& sequence,
                          const ParallelAxes& axes, const ParallelConfig& config,
                          const OptimizerOptions& optimizer = {});

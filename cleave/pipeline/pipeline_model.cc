@@ -96,6 +96,7 @@ std::vector<double> PipelineModel::run_train(const std::vector<MicroBatch>& micr
   CLEAVE_CHECK(loss != nullptr, Code::kUsage,
                "run_train needs a loss and none was given; pass one");
   for (const auto& p : parameters_) {
+    if (p->is_frozen()) continue;
     const bool is_tied = std::find(tied_.begin(), tied_.end(), p) != tied_.end();
     record_stages(*p, pp_, is_tied);
   }
@@ -123,7 +124,7 @@ void PipelineModel::sum_tied_gradients() const {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < tied_.size(); ++i) {
     const Tensor& leaf = tied_[i]->leaf();
-    if (is_tied_sum(*tied_[i])) continue;
+    if (tied_[i]->is_frozen() || is_tied_sum(*tied_[i])) continue;
     Tensor& grad = leaf.mutable_grad();
     if (!grad.defined()) grad = at::zeros_like(leaf);
     const std::string& site = tied_[i]->name();

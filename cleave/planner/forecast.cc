@@ -32,7 +32,7 @@ Tensor on_meta(const std::vector<int64_t>& sizes, at::ScalarType type) {
 void give_shapes(const Parameters& parameters, at::ScalarType type) {
   for (const auto& p : parameters) {
     if (p->ownership() != Parameter::Ownership::kNotOwned)
-      p->set_leaf(on_meta(p->leaf_shape(), type));
+      p->set_leaf(on_meta(p->leaf_shape(), p->leaf_type(type)));
   }
 }
 
@@ -132,7 +132,8 @@ class DryRank {
     const DryTraffic before_dp = dry_traffic(parallelized_.axes.dp);
     parallelized_.gradients->begin(rows_.size());
     for (const Action& action : schedule_.ranks[rank()]) act(action);
-    m.gradients = gradient_bytes(parallelized_.parameters(), parallelized_.config, rows_.size());
+    m.gradients =
+        gradient_bytes(parallelized_.gradients->parameters(), parallelized_.config, rows_.size());
     parallelized_.gradients->complete();
     parallelized_.gradients->refresh_weights();  // the optimizer's step itself is in place
     m.activations = memory_.peak() - m.weights - m.optimizer - m.gradients;
@@ -196,7 +197,9 @@ class DryRank {
 
   void backward(const Action& action) {
     InFlight& live = live_.at({action.stage, action.micro_batch});
-    torch::autograd::backward({live.output}, {at::empty_like(live.output)});
+    if (live.output.requires_grad()) {  // not if all weights so far are frozen
+      torch::autograd::backward({live.output}, {at::empty_like(live.output)});
+    }
     if (live.input.defined()) note_message(live.input);
     live.input = live.output = Tensor();
     if (!live.deferred) live_.erase({action.stage, action.micro_batch});
@@ -240,8 +243,11 @@ Forecast forecast(const Json& config, const ParallelConfig& layout, const StepSh
     out.ranks.push_back(DryRank(config, layout, step, p).run());
   }
   out.tokens = step.tokens();
-  out.flops =
-      make_model(config)->train_flops_per_token(step.seq_len) * static_cast<double>(out.tokens);
+  const auto model = make_model(config);
+  if (layout.lora) {
+    attach_lora(*model, model->sequence(), *layout.lora, layout.compute_type);
+  }
+  out.flops = model->train_flops_per_token(step.seq_len) * static_cast<double>(out.tokens);
   const Schedule schedule = schedule_of(layout, rows_of(layout, step).size());
   out.idle_share = timeline_of(schedule, unit_cost(schedule)).idle_share();
   return out;

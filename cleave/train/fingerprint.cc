@@ -6,6 +6,7 @@
 #include <map>
 
 #include "cleave/base/hash.h"
+#include "cleave/checkpoint/adapter.h"
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/file/file.h"
 #include "cleave/format/manifest.h"
@@ -40,13 +41,17 @@ void add_config(ConfigFingerprint& fingerprint, const Json& config) {
   }
 }
 
-void add_weights(ConfigFingerprint& fingerprint, const ModelFolder& folder) {
-  const fs::path manifest = fs::path(folder.path) / kManifestName;
+namespace {
+
+/// Adds the tensors of a folder, which `open` opens if it has no manifest.
+template <class Open>
+void add_tensors(ConfigFingerprint& fingerprint, const fs::path& folder, const Open& open) {
+  const fs::path manifest = folder / kManifestName;
   if (fs::exists(manifest)) {
     fingerprint.emplace_back("a manifest with checksum", to_hex(hash_bytes(read_file(manifest))));
     return;
   }
-  const auto files = open_model_files(folder);
+  const std::unique_ptr<TensorSource> files = open();
   Hasher tensors;
   for (const TensorInfo& info : files->list()) {
     const std::string text = str(info.name, ' ', file_name(info.dtype), info.shape, '\n');
@@ -54,6 +59,29 @@ void add_weights(ConfigFingerprint& fingerprint, const ModelFolder& folder) {
     tensors.update(first_numbers(*files, info));
   }
   fingerprint.emplace_back("weights with checksum", to_hex(tensors.digest()));
+}
+
+}  // namespace
+
+void add_weights(ConfigFingerprint& fingerprint, const ModelFolder& folder) {
+  add_tensors(fingerprint, folder.weights_path(), [&] { return open_model_files(folder); });
+  if (folder.adapter.empty()) return;
+  add_tensors(fingerprint, folder.adapter,
+              [&] { return open_tensors(folder.adapter, kAdapterStem); });
+}
+
+std::string base_fingerprint(const ModelFolder& folder) {
+  ModelFolder base = folder;
+  base.adapter.clear();
+  ConfigFingerprint fingerprint;
+  add_config(fingerprint, base.config);
+  add_weights(fingerprint, base);
+  Hasher all;
+  for (const auto& [key, value] : fingerprint) {
+    const std::string line = str(key, ' ', value, '\n');
+    all.update(std::as_bytes(std::span(line)));
+  }
+  return to_hex(all.digest());
 }
 
 ConfigFingerprint fingerprint_of(const TrainSetup& setup) {

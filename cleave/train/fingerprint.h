@@ -19,7 +19,9 @@ void add_options(ConfigFingerprint& fingerprint, Options options) {
 void add_config(ConfigFingerprint& fingerprint, const Json& config);
 /// Adds the checksum of the model's manifest, which has the checksums of all its files. Without a
 /// manifest: the tensors' names and shapes and the first numbers of each, which differ between a
-/// model and a further trained one. Throws as open_model_files.
+/// model and a further trained one. Then the same of its adapter. Throws as open_model_files.
 void add_weights(ConfigFingerprint& fingerprint, const ModelFolder& folder);
+/// A checksum of config and weights of a model, or of the base model of an adapter.
+std::string base_fingerprint(const ModelFolder& folder);
 
 }  // namespace cleave

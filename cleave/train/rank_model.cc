@@ -78,7 +78,7 @@ PassResult RankModel::train_pass(std::span<const Batch> batches, uint64_t seed, 
     result.loss += part / loss_scale;
   }
   parallelized_.gradients->complete();
-  for (const auto& p : parameters()) {
+  for (const auto& p : parallelized_.gradients->parameters()) {
     if (loss_scale != 1) p->leaf().mutable_grad().div_(loss_scale);
   }
   if (task_ == Task::kDpo) {
@@ -137,7 +137,7 @@ EvalSum RankModel::eval_pass(std::span<const Batch> batches) {
 
 GradientNorm RankModel::gradient_norm() const {
   // The list of the whole model, so that an index means the same parameter on all ranks.
-  return cleave::gradient_norm(model_->parameters(), norm_axis_);
+  return cleave::gradient_norm(trained_of(model_->parameters()), norm_axis_);
 }
 
 }  // namespace cleave

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <ranges>
 
 #include "cleave/base/log.h"
 #include "cleave/chat/pair_reader.h"
+#include "cleave/checkpoint/adapter.h"
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/data/chats.h"
 #include "cleave/data/classified.h"
@@ -21,6 +23,7 @@
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/planner/layout_options.h"
+#include "cleave/train/fingerprint.h"
 #include "cleave/train/memory.h"
 #include "cleave/train/parameter_groups.h"
 
@@ -42,8 +45,9 @@ void choose_tokenizer(TrainSetup& setup) {
   const std::string& wanted = setup.options.tokenizer;
   if (!wanted.empty() && wanted != "bytes") {
     setup.tokenizer_folder = resolve_run_folder(local_model(wanted, "--tokenizer"));
-  } else if (wanted.empty() && setup.folder && has_model_tokenizer(setup.folder->path)) {
-    setup.tokenizer_folder = setup.folder->path;
+  } else if (wanted.empty() && setup.folder) {
+    const std::string source = tokenizer_source(*setup.folder);
+    if (has_model_tokenizer(source)) setup.tokenizer_folder = source;
   }
   if (!setup.tokenizer_folder.empty()) {
     setup.tokenizer = load_model_tokenizer(setup.tokenizer_folder);
@@ -200,6 +204,74 @@ void plan_step(TrainSetup& setup, int64_t seq_len) {
   require_memory(setup, step, ranks_of_host(setup.layout), *available);
 }
 
+/// The adapters that the options ask for.
+std::optional<LoraOptions> lora_from(const TrainOptions& o) {
+  if (o.lora == 0) {
+    CLEAVE_CHECK(o.lora_alpha == 0 && o.lora_targets.empty() && !o.rslora, Code::kUsage,
+                 "--lora-alpha, --lora-targets and --rslora need --lora RANK; give it too");
+    return std::nullopt;
+  }
+  LoraOptions lora{.rank = o.lora, .alpha = 2.0 * static_cast<double>(o.lora)};
+  if (o.lora_alpha > 0) lora.alpha = o.lora_alpha;
+  lora.is_rank_stabilized = o.rslora;
+  std::vector<std::string> targets;
+  for (const std::string& names : o.lora_targets) {
+    for (const auto& name : std::views::split(names, ',')) {
+      targets.emplace_back(name.begin(), name.end());
+    }
+  }
+  if (!targets.empty()) lora.targets = std::move(targets);
+  return lora;
+}
+
+/// The adapters that are trained. A resumed run has those of its checkpoint.
+std::optional<LoraOptions> choose_lora(const TrainSetup& setup) {
+  const TrainOptions& o = setup.options;
+  const std::optional<LoraOptions> wanted = lora_from(o);
+  const bool has_adapter = setup.folder && !setup.folder->adapter.empty();
+  if (setup.resumes && has_adapter) {
+    const LoraOptions saved = read_lora(setup.folder->adapter);
+    if (!wanted) return saved;
+    CLEAVE_CHECK(wanted->has_values_of(saved), Code::kUsage, "the run in ", o.out,
+                 " was started with --lora ", saved.rank, " --lora-alpha ", saved.alpha,
+                 saved.is_rank_stabilized ? " --rslora" : "",
+                 "; give the same values to resume it");
+    return wanted;  // load_adapter() compares the targets
+  }
+  if (!wanted) return std::nullopt;
+  CLEAVE_CHECK(!setup.resumes, Code::kUsage, "the run in ", o.out,
+               " was started without --lora; resume it without, or choose another --out");
+  CLEAVE_CHECK(setup.folder, Code::kUsage,
+               "--lora trains adapters of a trained model, and --model ", o.model,
+               " has no weights; give a model folder");
+  CLEAVE_CHECK(
+      !has_adapter, Code::kUsage, o.model,
+      " is an adapter; give its base model with --model, or merge it with `cleave convert` "
+      "first");
+  CLEAVE_CHECK(!setup.changes_task, Code::kUsage,
+               "--lora freezes the weights, and the new head for --task ", o.task,
+               " must be trained; train it without --lora");
+  return wanted;
+}
+
+/// The checkpoint to resume from. The base model of an adapter may have moved: --model names it.
+ModelFolder open_checkpoint(const TrainOptions& o, const fs::path& checkpoint) {
+  const bool has_base =
+      o.model != TrainOptions{}.model && fs::exists(checkpoint / kAdapterConfigName);
+  return has_base ? ModelFolder::open_adapter(checkpoint.string(), o.model)
+                  : ModelFolder::open(checkpoint.string());
+}
+
+/// Sets what a checkpoint of adapters says about its base model.
+void note_base(TrainSetup& setup) {
+  if (!setup.layout.lora) return;
+  const bool is_name = is_hub_name(setup.options.model);
+  setup.base_model = is_name
+                         ? setup.options.model
+                         : fs::absolute(setup.folder->weights_path()).lexically_normal().string();
+  setup.base_fingerprint = base_fingerprint(*setup.folder);
+}
+
 /// Chooses and checks the layout, before data is read and ranks start.
 void choose_layout(TrainSetup& setup, Model& model, int world_size) {
   ParallelConfig& l = setup.layout;
@@ -207,6 +279,8 @@ void choose_layout(TrainSetup& setup, Model& model, int world_size) {
   CLEAVE_CHECK(setup.options.batch_size >= l.dp, Code::kShape,
                "batch-size=", setup.options.batch_size, " is less than dp=", l.dp,
                "; every data-parallel rank needs a sequence");
+  l.lora = choose_lora(setup);
+  note_base(setup);
   try_layout(model, l);
   if (const auto environment = read_environment()) {
     const std::string warning = cross_host_warning(l, environment->local_world_size);
@@ -407,7 +481,11 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
     checkpoint = checkpoint_of_run(options.out);
   }
   std::optional<ModelFolder> folder;
-  if (checkpoint || is_folder) folder = ModelFolder::open(checkpoint.value_or(options.model));
+  if (checkpoint) {
+    folder = open_checkpoint(options, *checkpoint);
+  } else if (is_folder) {
+    folder = ModelFolder::open(options.model);
+  }
   TrainSetup setup(options, folder);
   setup.resumes = checkpoint.has_value();
   if (whole) {

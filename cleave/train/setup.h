@@ -44,6 +44,8 @@ struct TrainSetup {
   LrSchedule schedule;
   int64_t num_steps = 0;
   int64_t micro_batch_size = 1;     ///< samples of a data-parallel rank per forward pass
+  std::string base_model;           ///< with adapters: the base model's folder, or ORG/NAME
+  std::string base_fingerprint;     ///< with adapters: of its config and weights
   bool resumes = false;             ///< `folder` is a checkpoint of this run
   bool changes_task = false;        ///< `folder` is for another task; its head is not used
   bool is_verified = false;         ///< `folder` was read completely and is intact

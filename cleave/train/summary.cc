@@ -20,10 +20,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-int64_t num_weights(Model& model) {
+int64_t num_weights(const Parameters& parameters) {
   int64_t sum = 0;
-  for (const auto& p : model.parameters()) sum += p->numel();
+  for (const auto& p : parameters) sum += p->numel();
   return sum;
+}
+
+/// ", 1.1M of them trained"; "" if all are.
+std::string trained_text(Model& model) {
+  const Parameters all = model.parameters();
+  const Parameters trained = trained_of(all);
+  if (trained.size() == all.size()) return "";
+  return str(", ", count_text(static_cast<double>(num_weights(trained))), " of them trained");
 }
 
 /// "rank 3 (dp 1, tp 1)". Dims of size 1 are omitted, except for the last two.
@@ -114,8 +122,9 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
   const std::string kv =
       f.num_kv_heads == f.num_heads ? "" : str(" (", counted(f.num_kv_heads, "KV head"), ")");
   std::vector<std::string> lines = {
-      str("model   ", model_name, ": ", count_text(static_cast<double>(num_weights(model))),
-          " weights, ", counted(f.num_layers, "layer"), " of width ", f.hidden, ", ",
+      str("model   ", model_name, ": ",
+          count_text(static_cast<double>(num_weights(model.parameters()))), " weights",
+          trained_text(model), ", ", counted(f.num_layers, "layer"), " of width ", f.hidden, ", ",
           counted(f.num_heads, "head"), kv, ", vocabulary ", f.vocab_size),
       str("ranks   ", setup.layout.describe(), " as ",
           world.ranks_are_threads() ? "threads" : "processes", ", ", cores_text(), ", ", o.dtype,
@@ -159,7 +168,7 @@ RunRecord run_record(const TrainSetup& setup, const std::string& model_name, Mod
       {"matrix products", std::string(name(gemm()))},
       {"dtype", o.dtype},
       {"model", model_name},
-      {"parameters", str(num_weights(model))},
+      {"parameters", str(num_weights(model.parameters()))},
       {"layers", str(f.num_layers)},
       {"hidden size", str(f.hidden)},
       {"heads", str(f.num_heads, " (", f.num_kv_heads, " KV heads)")},
@@ -197,11 +206,11 @@ std::vector<RankMemory> rank_memory(const TrainSetup& setup, const Axis& everyon
   int64_t weights = 0;
   int64_t gradients = 0;
   int64_t moments = 0;
+  const auto bytes = [](const Tensor& t) {
+    return t.defined() ? static_cast<int64_t>(t.nbytes()) : 0;
+  };
+  for (const auto& p : held.parameters) weights += bytes(p->leaf());
   for (const Optimizer::State& s : held.optimizer.states()) {
-    const auto bytes = [](const Tensor& t) {
-      return t.defined() ? static_cast<int64_t>(t.nbytes()) : 0;
-    };
-    weights += bytes(s.parameter->leaf());
     gradients += bytes(s.parameter->leaf().grad());
     moments += bytes(s.exp_avg) + bytes(s.exp_avg_sq);
   }

@@ -30,6 +30,7 @@ RunRecord run_record(const TrainSetup& setup, const std::string& model_name, Mod
 /// This rank's optimizer and its peak of tensor memory.
 struct HeldMemory {
   const Optimizer& optimizer;
+  const Parameters& parameters;  ///< of this rank's stages
   int64_t most_bytes = 0;
 };
 

@@ -13,6 +13,7 @@
 #include "cleave/base/resource_limits.h"
 #include "cleave/base/status.h"
 #include "cleave/base/stop.h"
+#include "cleave/checkpoint/adapter.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/kernels/cpu/gemm.h"
 #include "cleave/mesh/cuda.h"
@@ -97,6 +98,10 @@ void Trainer::load() {
                                             : load_model(rank_.model(), *setup_.folder, type);
     if (is_first() && setup_.changes_task) log_status(task_line(rank_.model(), loaded));
     carried_ = std::move(loaded.carried);
+    if (setup_.layout.lora) {
+      if (setup_.resumes) load_adapter(rank_.model(), setup_.folder->adapter, type);
+      materialize(rank_.model(), {.seed = setup_.options.seed, .dtype = type});
+    }
   }
   move_to(rank_.model(), device_of(setup_.options.device));
   // Allocates the moments now, so that a lack of memory shows before training.
@@ -108,6 +113,10 @@ void Trainer::load() {
   load_optimizer(rank_.optimizer(), rank_.model(), setup_.folder->path);
   const Json state = Json::parse_file(setup_.folder->path + "/" + std::string(kStateName));
   model_name_ = state.string_or("model", setup_.options.out);
+  CLEAVE_CHECK(state.string_or("base", "") == setup_.base_fingerprint, Code::kFormat,
+               setup_.folder->weights_path(), " is not the model that the adapters in ",
+               setup_.folder->path,
+               " were trained on: its config or its weights differ; give that one with --model");
   // Keep the library of the checkpoint: another one would change the last bits.
   const bool is_free = setup_.options.gemm == "auto";
   choose_gemm(is_free ? state.string_or("gemm", "auto") : setup_.options.gemm, everyone_);
@@ -145,7 +154,8 @@ void Trainer::check_changes(const Json& state) const {
   const TrainOptions& o = setup_.options;
   const std::vector<std::string> changes = check_resumed(state, o);
   if (!is_first()) return;
-  if (o.model != TrainOptions{}.model && o.model != model_name_) {
+  const bool is_base = setup_.layout.lora.has_value();  // --model may name its new place
+  if (!is_base && o.model != TrainOptions{}.model && o.model != model_name_) {
     log_warning("--model ", o.model, " is ignored: the run in ", o.out,
                 " resumes with its own model, ", model_name_);
   }
@@ -461,6 +471,7 @@ std::string Trainer::state_json() const {
     state["best_loss"] = early_stop_.state().best_loss;
     state["worse_evaluations"] = early_stop_.state().num_worse;
   }
+  if (setup_.layout.lora) state["base"] = setup_.base_fingerprint;
   state["gemm"] = std::string(name(gemm()));
   state["mesh"] = mesh_.describe();
   state["command"] = setup_.options.command;
@@ -468,12 +479,15 @@ std::string Trainer::state_json() const {
 }
 
 Checkpoint Trainer::checkpoint() {
+  const auto& lora = setup_.layout.lora;
   Checkpoint all{.step = done_,
                  .model = &rank_.model(),
                  .optimizer = &rank_.optimizer(),
                  .dtype = setup_.layout.compute_type,
                  .carried = carried_,
                  .state_json = state_json(),
+                 .adapter_config =
+                     lora ? adapter_config_json(*lora, rank_.model(), setup_.base_model) : "",
                  .files = setup_.files};
   if (reference_) all.files.push_back({std::string(kReferenceName), reference_->file});
   return all;
@@ -504,8 +518,10 @@ void Trainer::save(bool async) {
 }
 
 void Trainer::finish(const std::string& outcome) {
-  const std::vector<RankMemory> memory =
-      rank_memory(setup_, everyone_, mesh_, {rank_.optimizer(), most_bytes()});
+  const std::vector<RankMemory> memory = rank_memory(setup_, everyone_, mesh_,
+                                                     {.optimizer = rank_.optimizer(),
+                                                      .parameters = rank_.parameters(),
+                                                      .most_bytes = most_bytes()});
   if (!is_first()) return;
   record_.outcome = outcome;
   record_.wall_s = monotonic_s() - start_s_;

@@ -75,6 +75,10 @@ TEST_F(Options, TrainWithoutFlags_HasTheDocumentedDefaults) {
                        {"clip", 1.0},
                        {"dtype", "fp32"},
                        {"seed", 0},
+                       {"lora", 0},
+                       {"lora-alpha", 0.0},
+                       {"lora-targets", json::array()},
+                       {"rslora", false},
                        {"save-every", 0},
                        {"keep-last", 0},
                        {"resume", false},
@@ -119,6 +123,9 @@ const json kEveryTrainFlag = {{"model", "llama-135m"},
                               {"clip", 0.0},
                               {"dtype", "bf16"},
                               {"seed", 18446744073709551615U},
+                              {"lora", 16},
+                              {"lora-alpha", 24.5},
+                              {"rslora", true},
                               {"save-every", 4},
                               {"keep-last", 5},
                               {"resume", true},
@@ -132,9 +139,10 @@ const json kEveryTrainFlag = {{"model", "llama-135m"},
                               {"timeout", 1.5}};
 
 TEST_F(Options, EveryTrainFlag_ReachesItsOption) {
-  Words words = {"--eval-data",   in("b.txt"),     "--plan",          in("plan.json"),
-                 "--no-shuffle",  "--packing", "--resume",      "--over-commit",   "--param-group",
-                 "a:lr-factor=0", "--param-group", "b:weight-decay=0"};
+  Words words = {"--eval-data",    in("b.txt"),     "--plan",          in("plan.json"),
+                 "--no-shuffle",   "--packing",     "--resume",        "--over-commit",
+                 "--param-group",  "a:lr-factor=0", "--param-group",   "b:weight-decay=0",
+                 "--lora-targets", "q_proj,v_proj", "--rslora"};
   for (const auto& [name, value] : kEveryTrainFlag.items()) {
     if (value.is_boolean()) continue;
     words.push_back("--" + name);
@@ -147,6 +155,7 @@ TEST_F(Options, EveryTrainFlag_ReachesItsOption) {
   EXPECT_EQ(options["param-group"], json({"a:lr-factor=0", "b:weight-decay=0"}));
   EXPECT_EQ(options["eval-data"], json({in("b.txt")}));
   EXPECT_EQ(options["plan"], in("plan.json"));
+  EXPECT_EQ(options["lora-targets"], json({"q_proj,v_proj"}));
 }
 
 TEST_F(Options, EveryTrainKeyOfAConfigFile_ReachesItsOption) {

@@ -7,6 +7,7 @@
 
 #include "cleave/chat/chat_template.h"
 #include "cleave/format/gguf.h"
+#include "cleave/model/model.h"
 #include "cleave/text/json.h"
 #include "cleave/tokenizer/tokenizer.h"
 
@@ -34,6 +35,9 @@ void add_gguf_tokenizer(GgufMetadata& metadata, const GgufTokenizer& tokenizer, 
 
 /// Whether `path`, a model folder or a GGUF file, has a tokenizer.
 bool has_model_tokenizer(const std::string& path);
+/// Where a model's tokenizer is: its path, or that of its base model if it is an adapter's folder
+/// without a tokenizer.
+std::string tokenizer_source(const ModelFolder& folder);
 /// Its tokenizer. Throws as load_tokenizer() and tokenizer_from_gguf() do.
 std::shared_ptr<const Tokenizer> load_model_tokenizer(const std::string& path);
 /// The tokenizer's files in memory, which checkpoints and converted folders get.

@@ -282,6 +282,10 @@ std::vector<NamedFile> tokenizer_from_gguf(const Gguf& file) {
   return TokenizerReader(file).read();
 }
 
+std::string tokenizer_source(const ModelFolder& folder) {
+  return has_model_tokenizer(folder.path) ? folder.path : folder.weights_path();
+}
+
 bool has_model_tokenizer(const std::string& path) {
   return is_gguf(path) ? has_tokenizer(Gguf::open(path).metadata()) : has_tokenizer(path);
 }

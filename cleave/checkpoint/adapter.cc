@@ -1,0 +1,191 @@
+#include "cleave/checkpoint/adapter.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "cleave/checkpoint/model_tensors.h"
+#include "cleave/mesh/scalar_type.h"
+#include "cleave/nn/linear.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "base_model.model.";
+constexpr std::string_view kA = "lora_A.weight", kB = "lora_B.weight";
+constexpr int64_t kMostRank = 65536;
+
+/// Whether a value of adapter_config.json leaves its feature off.
+bool is_off(const Json& value) {
+  switch (value.type()) {
+    case Json::Type::kBool:
+      return !value.as_bool();
+    case Json::Type::kString:
+      return value.as_string().empty() || value.as_string() == "none";
+    case Json::Type::kArray:
+    case Json::Type::kObject:
+      return value.size() == 0;
+    default:
+      return value.is(Json::Type::kNull);
+  }
+}
+
+/// Refuses the settings that change what the adapter's tensors mean.
+void refuse_unsupported(const Json& config) {
+  for (const char* key : {"use_dora", "use_qalora", "use_bdlora", "lora_bias", "bias",
+                          "rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication",
+                          "trainable_token_indices", "target_parameters", "alora_invocation_tokens",
+                          "arrow_config", "kasa_config", "monteclora_config", "velora_config"}) {
+    if (config.has(key) && !is_off(config.at(key))) {
+      config.at(key).fail("Cleave reads LoRA adapters without this setting");
+    }
+  }
+  // These start from changed base weights, which the adapter's files do not have.
+  if (!config.has("init_lora_weights")) return;
+  const Json start = config.at("init_lora_weights");
+  const bool changes_base = start.is(Json::Type::kString) && start.as_string() != "gaussian" &&
+                            start.as_string() != "eva" && start.as_string() != "orthogonal";
+  if (changes_base) start.fail("expected true, false, \"gaussian\", \"orthogonal\" or \"eva\"");
+}
+
+Tensor whole_tensor(const Safetensors& files, const std::string& name, at::ScalarType type) {
+  const TensorInfo& info = files.at(name);
+  Tensor values = at::empty(info.shape, scalar_type(info.dtype));
+  files.read_block(name, {}, {static_cast<std::byte*>(values.mutable_data_ptr()), values.nbytes()});
+  return values.to(type);
+}
+
+Tensor part_of(const Tensor& whole, const Slice& slice) {
+  std::vector<Tensor> pieces;
+  for (const Range& range : slice.ranges) {
+    pieces.push_back(whole.narrow(slice.dim, range.begin, range.size()));
+  }
+  return pieces.empty() ? whole.narrow(slice.dim, 0, 0) : at::cat(pieces, slice.dim);
+}
+
+}  // namespace
+
+std::string adapter_name(const std::string& parameter) {
+  return str(kPrefix, parameter);
+}
+
+LoraOptions read_lora(const fs::path& folder) {
+  const Json config = Json::parse_file((folder / kAdapterConfigName).string(), kConfigLimits);
+  if (config.has("peft_type") && config.at("peft_type").as_string() != "LORA") {
+    config.at("peft_type").fail("expected LORA, the only kind of adapter that Cleave reads");
+  }
+  refuse_unsupported(config);
+  LoraOptions lora;
+  lora.rank = config.int_or("r", 8, 1, kMostRank);
+  lora.alpha = config.number_or("lora_alpha", 8);
+  lora.is_rank_stabilized = config.bool_or("use_rslora", false);
+  if (!config.has("target_modules")) return lora;
+  const Json targets = config.at("target_modules");
+  lora.targets.clear();
+  if (targets.is(Json::Type::kString)) {
+    lora.targets.push_back(targets.as_string());
+  } else {
+    for (size_t i = 0; i < targets.size(); ++i) {
+      lora.targets.push_back(targets.at(i).as_string());
+    }
+  }
+  return lora;
+}
+
+std::string adapter_config_json(const LoraOptions& lora, Model& model, const std::string& base) {
+  std::vector<std::string> paths;
+  bool is_transposed = false;
+  model.walk([&](Layer& layer) {
+    const auto* linear = dynamic_cast<const Linear*>(&layer);
+    if (linear == nullptr || !linear->has_lora()) return;
+    paths.push_back(linear->path());
+    is_transposed = is_transposed || linear->is_transposed();
+  });
+  nlohmann::ordered_json json;
+  json["base_model_name_or_path"] = base;
+  json["bias"] = "none";
+  json["fan_in_fan_out"] = is_transposed;
+  json["inference_mode"] = true;
+  json["init_lora_weights"] = true;
+  json["lora_alpha"] = lora.alpha;
+  if (lora.alpha == std::floor(lora.alpha)) json["lora_alpha"] = static_cast<int64_t>(lora.alpha);
+  json["lora_dropout"] = 0.0;
+  json["peft_type"] = "LORA";
+  json["r"] = lora.rank;
+  json["target_modules"] = paths;
+  json["task_type"] = nullptr;
+  if (model.task() == "lm") json["task_type"] = "CAUSAL_LM";
+  json["use_rslora"] = lora.is_rank_stabilized;
+  return json.dump(2) + "\n";
+}
+
+AdapterDelta::AdapterDelta(const fs::path& folder, Model& model)
+    : files_(Safetensors::open(folder, kAdapterStem)) {
+  model.name_tree();
+  const LoraOptions lora = read_lora(folder);
+  const int64_t rank = lora.rank;
+  scale_ = lora.scale();
+  std::set<std::string> missing, unexpected;
+  for (const TensorInfo& info : files_.list()) unexpected.insert(info.name);
+  model.walk([&](Layer& layer) {
+    const auto* linear = dynamic_cast<const Linear*>(&layer);
+    if (linear == nullptr) return;
+    const std::string& weight = linear->weight()->name();
+    const std::string stem = adapter_name(weight.substr(0, weight.rfind('.') + 1));
+    const Target target{
+        .a = str(stem, kA), .b = str(stem, kB), .is_transposed = linear->is_transposed()};
+    const bool has_a = unexpected.erase(target.a) > 0;
+    const bool has_b = unexpected.erase(target.b) > 0;
+    if (!has_a && !has_b) return;
+    if (!has_a) missing.insert(target.a);
+    if (!has_b) missing.insert(target.b);
+    if (!has_a || !has_b) return;
+    std::vector<int64_t> shape = linear->weight()->shape();  // [out, in]
+    if (target.is_transposed) std::swap(shape[0], shape[1]);
+    require_shape(target.a, {rank, shape[1]});
+    require_shape(target.b, {shape[0], rank});
+    targets_.emplace(weight, target);
+  });
+  require_all(missing, unexpected, files_.path() + " is no adapter of this model");
+}
+
+void AdapterDelta::require_shape(const std::string& name,
+                                 const std::vector<int64_t>& expected) const {
+  const TensorInfo& info = files_.at(name);
+  CLEAVE_CHECK(info.shape == expected, Code::kFormat, files_.path(),
+               " is no adapter of this model: ", name, " has shape ", c10::IntArrayRef(info.shape),
+               "; the model needs ", c10::IntArrayRef(expected));
+  CLEAVE_CHECK(at::isFloatingType(scalar_type(info.dtype)), Code::kFormat, files_.path(), ": ",
+               name, " has dtype ", file_name(info.dtype), "; expected F32, F64, BF16 or F16");
+}
+
+void AdapterDelta::add(const TensorInfo& stored, std::span<const Slice> slices,
+                       std::span<std::byte> out) const {
+  const auto at = targets_.find(stored.name);
+  if (at == targets_.end() || out.empty()) return;
+  const at::NoGradGuard no_grad;
+  const Target& target = at->second;
+  const at::ScalarType type = scalar_type(stored.dtype);
+  const at::ScalarType wide = type == at::kDouble ? at::kDouble : at::kFloat;
+  // The weight gets left right: B A, or its transpose A^T B^T.
+  Tensor left = whole_tensor(files_, target.b, wide);
+  Tensor right = whole_tensor(files_, target.a, wide);
+  if (target.is_transposed) std::swap(left, right);
+  if (target.is_transposed) {
+    left = left.t();
+    right = right.t();
+  }
+  for (const Slice& slice : slices) {
+    Tensor& side = slice.dim == 0 ? left : right;
+    side = part_of(side, slice);
+  }
+  Tensor values = at::from_blob(out.data(), {left.size(0), right.size(1)}, at::dtype(type));
+  values.copy_(at::addmm(values.to(wide), left, right, 1, scale_));
+}
+
+}  // namespace cleave

@@ -1,0 +1,97 @@
+#include "cleave/parallel/lora.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "cleave/base/str.h"
+#include "cleave/nn/linear.h"
+#include "cleave/pipeline/stages.h"
+
+namespace cleave {
+namespace {
+
+std::vector<Linear*> linears_of(Layer& layer) {
+  std::vector<Linear*> found;
+  layer.walk([&](Layer& l) {
+    if (auto* linear = dynamic_cast<Linear*>(&l)) found.push_back(linear);
+  });
+  return found;
+}
+
+bool ends_with_path(const std::string& path, const std::string& target) {
+  return path == target || path.ends_with("." + target);
+}
+
+/// The last names of the layers' paths, each once: "q_proj, k_proj".
+std::string names_of(const std::vector<Linear*>& linears) {
+  std::vector<std::string> names;
+  for (const Linear* linear : linears) {
+    const std::string name = linear->path().substr(linear->path().rfind('.') + 1);
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+/// The layers that the targets name, in the model's order.
+std::vector<Linear*> chosen_by(const std::vector<std::string>& targets, Layer& model,
+                               const std::vector<Layer*>& sequence) {
+  const std::vector<Linear*> all = linears_of(model);
+  std::set<const Linear*> chosen;
+  for (const std::string& target : targets) {
+    const size_t before = chosen.size();
+    bool matches = false;
+    if (target == LoraOptions::kAllLinear) {
+      for (const size_t block : blocks_of(sequence)) {
+        for (const Linear* linear : linears_of(*sequence[block])) chosen.insert(linear);
+      }
+      matches = chosen.size() > before;
+    }
+    for (const Linear* linear : all) {
+      if (!ends_with_path(linear->path(), target)) continue;
+      chosen.insert(linear);
+      matches = true;
+    }
+    CLEAVE_CHECK(matches, Code::kUsage, "the LoRA target '", target,
+                 "' is no linear layer of the model; it has ", names_of(all), ", and ",
+                 LoraOptions::kAllLinear, " stands for all but the head");
+  }
+  std::vector<Linear*> found;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(found),
+               [&](const Linear* linear) { return chosen.contains(linear); });
+  return found;
+}
+
+}  // namespace
+
+double LoraOptions::scale() const {
+  const auto r = static_cast<double>(rank);
+  return alpha / (is_rank_stabilized ? std::sqrt(r) : r);
+}
+
+std::string LoraOptions::describe() const {
+  return str(is_rank_stabilized ? "rsLoRA" : "LoRA", " of rank ", rank);
+}
+
+void attach_lora(Layer& model, const std::vector<Layer*>& sequence, const LoraOptions& options,
+                 at::ScalarType compute) {
+  model.name_tree();
+  std::map<const Parameter*, int> owners;
+  model.walk([&](Layer& layer) {
+    for (const auto& p : layer.own_parameters()) ++owners[p.get()];
+  });
+  const std::vector<Linear*> linears = chosen_by(options.targets, model, sequence);
+  for (const Linear* linear : linears) {
+    CLEAVE_CHECK(owners[linear->weight().get()] == 1, Code::kUsage, "the LoRA target ",
+                 linear->path(), " has the weight ", linear->weight()->name(),
+                 ", which another layer uses too; a merged adapter would change both. Choose other "
+                 "targets");
+  }
+  for (const auto& p : model.parameters()) p->freeze(compute);
+  for (Linear* linear : linears) linear->attach_lora(options.rank, options.scale());
+}
+
+}  // namespace cleave

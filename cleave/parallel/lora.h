@@ -1,0 +1,41 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "cleave/nn/layer.h"
+
+namespace cleave {
+
+/// Low-rank adapters (LoRA): which Linear layers get a trained branch, and of which size. The
+/// values of PEFT's LoraConfig.
+struct LoraOptions {
+  int64_t rank = 16;
+  double alpha = 32;
+  /// The branch is scaled by alpha / sqrt(rank) instead of alpha / rank (rsLoRA). Source:
+  /// Kalajdzievski, arXiv:2312.03732.
+  bool is_rank_stabilized = false;
+  /// Ends of layers' paths ("q_proj", "mlp.up_proj"), or kAllLinear.
+  std::vector<std::string> targets{std::string(kAllLinear)};
+
+  /// Stands for all Linear layers of the model's blocks: not for its head.
+  static constexpr std::string_view kAllLinear = "all-linear";
+  [[nodiscard]] double scale() const;
+  /// Whether rank and scale are the same.
+  [[nodiscard]] bool has_values_of(const LoraOptions& other) const {
+    return rank == other.rank && alpha == other.alpha &&
+           is_rank_stabilized == other.is_rank_stabilized;
+  }
+  /// "LoRA of rank 16"
+  [[nodiscard]] std::string describe() const;
+};
+
+/// Freezes a model, which has no memory yet, and attaches adapters to the Linear layers that
+/// `options` names; forward reads the frozen weights in the type `compute`. `sequence`: the model's
+/// layers in call order. Call it before the model is parallelized; parallelize() does.
+///
+/// Throws Error(kUsage) for a target that is no Linear layer, listing those of the model, or whose
+/// weight is tied to another layer; Error(kShape) for a rank that is larger than a matrix's width.
+void attach_lora(Layer& model, const std::vector<Layer*>& sequence, const LoraOptions& options,
+                 at::ScalarType compute);
+
+}  // namespace cleave

@@ -1,0 +1,178 @@
+#include "cleave/parallel/lora.h"
+
+#include <cmath>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/nn/embedding.h"
+#include "cleave/nn/linear.h"
+#include "cleave/parallel/parallelize.h"
+#include "tests/support/golden.h"
+
+namespace cleave {
+namespace {
+
+/// One block: up and down projection.
+class Block : public Layer {
+ public:
+  Block()
+      : up_({.in_features = 6, .out_features = 10, .default_style = DefaultStyle::kColwise}),
+        down_({.in_features = 10, .out_features = 6, .default_style = DefaultStyle::kRowwise}) {
+    add("up", up_);
+    add("down", down_);
+  }
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override {
+    return down_(up_(x, context), context);
+  }
+
+ private:
+  Linear up_, down_;
+};
+
+/// Embedding, two blocks and a tied head.
+class Tiny : public Layer {
+ public:
+  Tiny()
+      : embed_({.num_embeddings = 8, .embedding_dim = 6, .init = Init::normal(1)}),
+        head_({.in_features = 6, .out_features = 8, .bias = false}) {
+    head_.tie_weight(embed_.weight());
+    add("embed", embed_);
+    add("first", first_);
+    add("second", second_);
+    add("head", head_);
+  }
+
+  std::vector<Layer*> sequence() { return {&embed_, &first_, &second_, &head_}; }
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override {
+    return head_(second_(first_(embed_(x, context), context), context), context);
+  }
+
+ private:
+  Embedding embed_;
+  Block first_, second_;
+  Linear head_;
+};
+
+std::string message_of(const LoraOptions& options) {
+  Tiny model;
+  try {
+    attach_lora(model, model.sequence(), options, at::kFloat);
+  } catch (const Error& error) {
+    return str(static_cast<int>(error.code()), ' ', error.what());
+  }
+  return "";
+}
+
+std::vector<std::string> trained_names(const LoraOptions& options) {
+  Tiny model;
+  attach_lora(model, model.sequence(), options, at::kFloat);
+  std::vector<std::string> names;
+  for (const auto& p : trained_of(model.parameters())) names.push_back(p->name());
+  return names;
+}
+
+// Oracle: the closed form in fp64, and its gradients by torch on plain tensors.
+TEST(Lora, BranchOfALinear_GivesTheClosedFormAndItsGradients) {
+  const double scale = 1.5;
+  for (const bool is_transposed : {false, true}) {
+    Linear layer({.in_features = 6, .out_features = 10, .transposed = is_transposed});
+    layer.name_tree();
+    for (const auto& p : layer.parameters()) p->freeze(at::kDouble);
+    layer.attach_lora(3, scale);
+    std::vector<Tensor> values;
+    for (const auto& p : layer.parameters()) {
+      const Tensor value =
+          test::golden_values(1, "lora test " + p->name(), p->shape(), 2, 0).to(at::kDouble);
+      p->set_leaf(value);
+      values.push_back(value.clone().requires_grad_());
+    }
+    ASSERT_EQ(values.size(), 4U);  // weight, bias, A, B
+    const Tensor x = test::golden_values(1, "lora test x", {4, 6}, 2, 0).to(at::kDouble);
+    const Tensor own_x = x.clone().requires_grad_();
+    const Tensor plain_x = x.clone().requires_grad_();
+    const Tensor weight = is_transposed ? values[0].t() : values[0];
+    const Tensor want = plain_x.matmul(weight.t()) + values[1] +
+                        scale * plain_x.matmul(values[2].t()).matmul(values[3].t());
+    const Tensor got = layer(DTensor(own_x, Axis(), Replicate{}), Context()).local();
+    EXPECT_LE(test::largest_difference(got, want), 1e-12);
+    const Tensor direction = test::golden_values(1, "lora test dy", {4, 10}, 2, 0).to(at::kDouble);
+    (got * direction).sum().backward();
+    (want * direction).sum().backward();
+    EXPECT_LE(test::largest_difference(own_x.grad(), plain_x.grad()), 1e-12);
+    const Parameters parameters = layer.parameters();
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_FALSE(parameters[i]->leaf().requires_grad());
+      EXPECT_FALSE(parameters[i]->leaf().grad().defined());
+    }
+    for (size_t i = 2; i < 4; ++i) {
+      EXPECT_LE(test::largest_difference(parameters[i]->leaf().grad(), values[i].grad()), 1e-12);
+    }
+  }
+}
+
+// Oracle: PEFT's first values: A uniform in 1/sqrt(in), whose variance is 1/(3 in), and B zero.
+TEST(Lora, FirstValues_AreThoseOfPeft) {
+  Linear layer({.in_features = 400, .out_features = 300});
+  layer.name_tree();
+  layer.attach_lora(50, 1);
+  materialize(layer);
+  const Tensor a = layer.parameters()[2]->leaf();
+  EXPECT_LE(a.abs().max().item<double>(), 1 / std::sqrt(400.0));
+  // The variance of 20,000 uniform values has a relative deviation of sqrt(0.8 / 20000) = 0.6 %.
+  EXPECT_NEAR(a.var().item<double>() * 3 * 400, 1, 0.04);
+  EXPECT_EQ(layer.parameters()[3]->leaf().abs().max().item<double>(), 0);
+}
+
+TEST(Lora, Targets_AreEndsOfPathsOrAllLinearLayersButTheHead) {
+  EXPECT_EQ(trained_names({.rank = 2, .targets = {"first.up"}}),
+            (std::vector<std::string>{"first.up.lora_A.weight", "first.up.lora_B.weight"}));
+  EXPECT_EQ(trained_names({.rank = 2, .targets = {"up"}}).size(), 4U);
+  EXPECT_EQ(trained_names({.rank = 2}).size(), 8U);
+}
+
+TEST(Lora, WrongTargetsOrRank_AreRefusedByName) {
+  EXPECT_EQ(message_of({.rank = 2, .targets = {"q_proj"}}),
+            "2 the LoRA target 'q_proj' is no linear layer of the model; it has up, down, head, "
+            "and all-linear stands for all but the head");
+  EXPECT_EQ(message_of({.rank = 2, .targets = {"p"}}).substr(0, 23), "2 the LoRA target 'p' i");
+  const std::string tied = message_of({.rank = 2, .targets = {"head"}});
+  EXPECT_NE(tied.find("embed.weight, which another layer uses too"), std::string::npos) << tied;
+  const std::string rank = message_of({.rank = 7});
+  EXPECT_NE(rank.find("LoRA rank 7 does not fit a matrix of 10 x 6; choose a rank from 1 to 6"),
+            std::string::npos)
+      << rank;
+  EXPECT_EQ(rank.front(), '3');
+}
+
+TEST(Lora, Scale_IsAlphaOverTheRankOrItsRoot) {
+  const LoraOptions plain{.rank = 16, .alpha = 32};
+  EXPECT_DOUBLE_EQ(plain.scale(), 2);
+  const LoraOptions stabilized{.rank = 16, .alpha = 32, .is_rank_stabilized = true};
+  EXPECT_DOUBLE_EQ(stabilized.scale(), 8);
+}
+
+// bf16: frozen weights are bf16 without a copy; adapters have fp32 leaves and bf16 copies.
+TEST(Lora, ParallelizedModel_HasNoStateForFrozenWeights) {
+  Tiny model;
+  const ParallelConfig config{.compute_type = at::kBFloat16, .lora = LoraOptions{.rank = 2}};
+  Parallelized p = parallelize(model, model.sequence(), {}, config);
+  for (const auto& parameter : p.parameters()) {
+    parameter->set_leaf(parameter->initial_value(0, parameter->leaf_type(at::kFloat)));
+  }
+  p.gradients->refresh_weights();
+  EXPECT_EQ(p.gradients->parameters().size(), 8U);
+  EXPECT_EQ(p.optimizer->states().size(), 8U);
+  for (const auto& parameter : p.parameters()) {
+    EXPECT_EQ(parameter->use().scalar_type(), at::kBFloat16);
+    EXPECT_EQ(parameter->use().is_same(parameter->leaf()), parameter->is_frozen());
+    EXPECT_EQ(parameter->is_frozen(), !parameter->is_adapter());
+  }
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,454 @@
+// Training of LoRA adapters. Oracle of values: PEFT with transformers in fp32
+// (tests/golden/make_lora.py). Oracle of runs: the uninterrupted run on one rank.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "cleave/checkpoint/adapter.h"
+#include "cleave/checkpoint/convert.h"
+#include "cleave/comm/api/world.h"
+#include "cleave/file/file.h"
+#include "cleave/planner/forecast.h"
+#include "cleave/report/metrics.h"
+#include "cleave/train/options.h"
+#include "cleave/train/rank_model.h"
+#include "tests/support/golden.h"
+#include "tests/support/python.h"
+#include "tests/support/temp_folder.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+using test::TempFolder;
+
+std::string adapter_folder(const std::string& golden) {
+  return str(CLEAVE_SOURCE_DIR, "/tests/golden/lora/", golden);
+}
+
+struct Case {
+  std::string golden;
+  std::string name;
+  ParallelConfig layout;
+};
+
+// As in tests/golden/make_lora.py.
+constexpr double kScaleA = 0.5, kScaleB = 0.2;
+
+/// A golden model with adapters, which have the first values of the golden.
+class Trained {
+ public:
+  Trained(const std::string& golden, ParallelConfig layout, World& world) : dp_size_(layout.dp) {
+    const std::string folder = test::golden_folder(golden);
+    auto model = make_model(Json::parse_file(folder + "/config.json"));
+    layout.plan = model->plan(layout.sequence_parallel);
+    layout.lora = read_lora(adapter_folder(golden));
+    mesh_ = std::make_unique<Mesh>(
+        Mesh::build(world, {{"pp", layout.pp}, {"dp", layout.dp}, {"tp", layout.tp}}));
+    rank_ = std::make_unique<RankModel>(
+        std::move(model), layout, *mesh_, world,
+        OptimizerOptions{
+            .eps = 1e-6, .weight_decay = 0.01, .decay_on = OptimizerOptions::DecayOn::kAll});
+    load_model(rank_->model(), ModelFolder::open(folder), at::kFloat);
+    const uint64_t seed = seed_of(golden);
+    for (const auto& p : adapters()) {
+      const std::string name = adapter_name(p->name());
+      const bool is_a = name.find("lora_A") != std::string::npos;
+      const auto scale = static_cast<float>(is_a ? kScaleA : kScaleB);
+      p->set_leaf(p->part_of(test::golden_values(seed, name, p->shape(), scale, 0)));
+    }
+    rank_->refresh_weights();
+  }
+
+  RankModel& rank() { return *rank_; }
+  /// Those of this rank's stages.
+  [[nodiscard]] Parameters adapters() const { return trained_of(rank_->parameters()); }
+
+  /// Loss over all data-parallel ranks, and the gradient norm, of one step.
+  std::pair<double, double> step(const test::Tensors& answers, int64_t step) {
+    const Tensor all =
+        step == 0 ? answers.at("input.input_ids") : answers.at("train.input_ids")[step];
+    const int64_t rows = all.size(0) / dp_size_;
+    Batch batch;
+    batch.ids = all.narrow(0, rows * (*mesh_)["dp"].rank(), rows);
+    batch.labels = batch.ids;
+    rank_->optimizer().zero_grad();
+    const PassResult pass = rank_->train_pass(micro_batches_of(batch, 1, rows), 0, step);
+    const double norm = rank_->gradient_norm().value;
+    rank_->step(1e-3);
+    const Tensor loss = (*mesh_)["dp"].all_reduce(at::scalar_tensor(pass.loss, at::kDouble), "t");
+    return {loss.item<double>(), norm};
+  }
+
+ private:
+  static uint64_t seed_of(const std::string& golden) {
+    const Json spec =
+        Json::parse_file(str(CLEAVE_SOURCE_DIR, "/tests/golden/models/", golden, ".json"));
+    return static_cast<uint64_t>(spec.at("seed").as_int(0));
+  }
+
+  int64_t dp_size_;
+  std::unique_ptr<Mesh> mesh_;
+  std::unique_ptr<RankModel> rank_;
+};
+
+class LoraGolden : public ::testing::TestWithParam<Case> {};
+
+// Bounds: those of the golden models (tests/support/golden_model.h).
+TEST_P(LoraGolden, ThreeAdamWSteps_GiveTheLossesNormsAndAdaptersOfPeft) {
+  const Case& c = GetParam();
+  const test::Tensors inputs = test::golden_answers(c.golden);
+  const test::Tensors want = test::read_tensors(adapter_folder(c.golden) + "/answers.safetensors");
+  const test::Tensors last =
+      test::read_tensors(adapter_folder(c.golden) + "/adapter_model.safetensors");
+  run_ranks(c.layout.num_ranks(), [&](World& world) {
+    Trained model(c.golden, c.layout, world);
+    for (int64_t step = 0; step < 3; ++step) {
+      const auto [loss, norm] = model.step(inputs, step);
+      EXPECT_NEAR(loss, want.at("loss")[step].item<float>(), 1e-5) << step;
+      EXPECT_NEAR(norm, want.at("grad_norm")[step].item<float>(), 1e-5 * std::max(1.0, norm));
+    }
+    for (const auto& p : model.adapters()) {
+      const Tensor& whole = last.at(adapter_name(p->name()));
+      EXPECT_LE(test::largest_difference(p->leaf(), p->part_of(whole)), 1e-4) << p->name();
+    }
+    for (const auto& p : model.rank().parameters()) {
+      EXPECT_FALSE(p->is_frozen() && p->leaf().requires_grad()) << p->name();
+      EXPECT_FALSE(p->is_frozen() && p->leaf().grad().defined()) << p->name();
+    }
+    EXPECT_EQ(model.rank().optimizer().states().size(), model.adapters().size());
+  });
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> out;
+  for (const std::string golden : {"llama-6heads", "gpt2", "phi3"}) {
+    const auto add = [&](const std::string& name, const ParallelConfig& layout) {
+      out.push_back({.golden = golden, .name = name, .layout = layout});
+    };
+    add("one", {});
+    add("tp2", {.tp = 2});
+    add("tp3", {.tp = 3});
+    add("tp2_sp", {.tp = 2, .sequence_parallel = true});
+    add("pp2", {.pp = 2});
+    add("dp2", {.dp = 2});
+    add("dp2_zero1", {.dp = 2, .sharding = DataSharding::kZero1});
+    add("dp2_fsdp", {.dp = 2, .sharding = DataSharding::kFsdp});
+    add("recompute", {.recompute = RecomputeKind::kFull});
+    add("dp2_fsdp_recompute",
+        {.dp = 2, .sharding = DataSharding::kFsdp, .recompute = RecomputeKind::kFull});
+    add("pp2_zero_bubble", {.pp = 2, .schedule = ScheduleKind::kZeroBubble});
+    add("tp2_pp2_dp2_zero1", {.pp = 2, .dp = 2, .tp = 2, .sharding = DataSharding::kZero1});
+  }
+  return out;
+}
+
+std::string name_of(const ::testing::TestParamInfo<Case>& tested) {
+  std::string name = str(tested.param.golden, '_', tested.param.name);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, LoraGolden, ::testing::ValuesIn(cases()), name_of);
+
+// The tolerance is bf16's 8 bits over two layers.
+TEST(Lora, Bf16_GivesTheLossesOfFp32AndHasNoMastersOfFrozenWeights) {
+  const test::Tensors inputs = test::golden_answers("llama-6heads");
+  const test::Tensors want =
+      test::read_tensors(adapter_folder("llama-6heads") + "/answers.safetensors");
+  for (const ParallelConfig& sizes : {ParallelConfig{}, ParallelConfig{.tp = 2},
+                                      ParallelConfig{.dp = 2, .sharding = DataSharding::kFsdp}}) {
+    ParallelConfig layout = sizes;
+    layout.compute_type = at::kBFloat16;
+    run_ranks(layout.num_ranks(), [&](World& world) {
+      Trained model("llama-6heads", layout, world);
+      for (const auto& p : model.rank().parameters()) {
+        EXPECT_EQ(p->leaf().scalar_type(), p->is_frozen() ? at::kBFloat16 : at::kFloat);
+      }
+      const auto [loss, norm] = model.step(inputs, 0);
+      const double expected = want.at("loss")[0].item<float>();
+      EXPECT_NEAR(loss, expected, 0.02 * expected) << layout.describe();
+      const double expected_norm = want.at("grad_norm")[0].item<float>();
+      EXPECT_NEAR(norm, expected_norm, 0.05 * expected_norm) << layout.describe();
+    });
+  }
+}
+
+// Oracle: the logits of PEFT's merge_and_unload.
+TEST(Lora, AdapterOfPeft_MergesIntoItsLogits) {
+  for (const std::string golden : {"llama-6heads", "gpt2", "phi3"}) {
+    const test::Tensors inputs = test::golden_answers(golden);
+    const test::Tensors want = test::read_tensors(adapter_folder(golden) + "/answers.safetensors");
+    const ModelFolder folder =
+        ModelFolder::open(test::golden_folder(golden), adapter_folder(golden));
+    for (const int tp : {1, 2, 3}) {
+      run_ranks(tp, [&](World& world) {
+        const Axis axis = Mesh::build(world, {{"tp", tp}})["tp"];
+        auto model = make_model(folder.config);
+        parallelize_module(*model, axis, model->plan());
+        load_model(*model, folder, at::kFloat);
+        const at::NoGradGuard no_grad;
+        const DTensor ids(inputs.at("input.input_ids"), axis, Replicate{});
+        const Tensor logits = (*model)(ids, Context()).full_tensor();
+        EXPECT_LE(test::largest_difference(logits, want.at("logits")), 5e-5) << golden << tp;
+      });
+    }
+  }
+}
+
+// Oracle: 2 bytes a frozen weight in bf16; of an adapter's element 4 bytes of master weight and 2
+// of its copy, 8 of moments, 2 of gradient.
+TEST(Lora, Forecast_CountsFrozenWeightsInTheComputeTypeOnly) {
+  const Json config = Json::parse_file(test::golden_folder("llama-6heads") + "/config.json");
+  ParallelConfig layout{.compute_type = at::kBFloat16, .lora = LoraOptions{.rank = 4}};
+  const auto model = make_model(config);
+  int64_t frozen = 0;
+  int64_t adapters = 0;
+  for (const auto& p : model->parameters()) frozen += p->numel();
+  attach_lora(*model, model->sequence(), *layout.lora, layout.compute_type);
+  for (const auto& p : trained_of(model->parameters())) adapters += p->numel();
+  const MemoryForecast m =
+      forecast(config, layout, {.batch_size = 2, .micro_batch_size = 2, .seq_len = 8})
+          .ranks[0]
+          .memory;
+  EXPECT_EQ(m.weights, 2 * frozen + 6 * adapters);
+  EXPECT_EQ(m.optimizer, 8 * adapters);
+  EXPECT_EQ(m.gradients, 2 * adapters);
+}
+
+// Oracle: 6 for each element of a trained matrix and token; 4 for each of a frozen one, whose
+// gradient is not computed. The head is not a target, and frozen too.
+TEST(Lora, FlopsOfAStep_LeaveOutTheGradientsOfFrozenMatrices) {
+  const auto model = make_model(Json::parse(R"({"model_type": "llama", "vocab_size": 10,
+    "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "max_position_embeddings": 16, "tie_word_embeddings": false})",
+                                            "config.json"));
+  const double all = model->train_flops_per_token(4);
+  attach_lora(*model, model->sequence(), {.rank = 2}, at::kFloat);
+  const double matrices = 4 * 8 * 8 + 3 * 8 * 12 + 8 * 10;
+  const double adapters = 2 * (4 * (8 + 8) + 3 * (8 + 12));
+  EXPECT_EQ(model->train_flops_per_token(4), all - 2 * matrices + 6 * adapters);
+}
+
+/// Runs of a small Llama.
+class LoraRuns : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string text = read_file(std::string(CLEAVE_SOURCE_DIR) + "/LICENSE");
+    std::ofstream(folder_ / "text") << text.substr(0, 2000);
+    base_ = test::golden_folder("llama-gqa-llama3rope");
+  }
+
+  TrainOptions options(const std::string& out) {
+    TrainOptions o;
+    o.model = base_;
+    std::ofstream rows(folder_ / "rows.jsonl");
+    for (int row = 0; row < 16; ++row) {
+      std::vector<int> ids;
+      for (int i = 0; i < 12; ++i) ids.push_back(4 + (row * 7 + i * i) % 60);
+      rows << nlohmann::json{{"input_ids", ids}}.dump() << '\n';
+    }
+    o.data = {folder_ / "rows.jsonl"};
+    o.out = folder_ / out;
+    o.seq_len = 16;
+    o.batch_size = 4;
+    o.steps = 6;
+    o.lr = 1e-2;
+    o.lora = 4;
+    o.lora_targets = {"q_proj,v_proj", "down_proj"};
+    o.gemm = "mkl";
+    o.threads_per_rank = 1;
+    return o;
+  }
+
+  static std::vector<double> losses(const TrainOptions& options) {
+    cleave_train(options);
+    std::vector<double> out;
+    for (const StepMetrics& m : read_metrics(options.out + "/metrics.jsonl")) out.push_back(m.loss);
+    return out;
+  }
+
+  /// Code and message of the error.
+  static std::string error_of(const TrainOptions& options) {
+    try {
+      cleave_train(options);
+    } catch (const Error& error) {
+      return str(static_cast<int>(error.code()), ' ', error.what());
+    }
+    return "";
+  }
+
+  TempFolder folder_;
+  std::string base_;
+};
+
+TEST_F(LoraRuns, RunResumedOnOtherLayouts_GivesTheLossesOfTheUninterruptedOne) {
+  const std::vector<double> want = losses(options("whole"));
+  ASSERT_EQ(want.size(), 6U);
+  TrainOptions first = options("moved");
+  first.save_every = 3;
+  first.tp = 2;
+  losses(first);
+  const fs::path run = first.out;
+  fs::remove_all(run / "step_00000006");
+  std::ofstream(run / "latest") << "step_00000003\n";
+  // A checkpoint is PEFT's folder with the optimizer's state, without the frozen weights.
+  const fs::path saved = run / "step_00000003";
+  EXPECT_TRUE(fs::exists(saved / "adapter_model.safetensors"));
+  EXPECT_TRUE(fs::exists(saved / "optimizer.safetensors"));
+  EXPECT_FALSE(fs::exists(saved / "model.safetensors"));
+  fs::copy(run, folder_ / "fsdp", fs::copy_options::recursive);
+  for (const bool is_fsdp : {false, true}) {
+    TrainOptions second = options(is_fsdp ? "fsdp" : "moved");
+    second.resume = true;
+    (is_fsdp ? second.dp : second.tp) = 2;
+    (is_fsdp ? second.fsdp : second.sequence_parallel) = true;
+    const std::vector<double> got = losses(second);
+    ASSERT_EQ(got.size(), want.size());
+    // fp32 rounding of sums in another order, which Adam enlarges over six steps.
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 2e-4 * want[i]) << i;
+  }
+}
+
+// Pipeline stages whose weights are all frozen: the first one, or the last one.
+TEST_F(LoraRuns, StageWithoutAdapters_GivesTheLossesOfOneRankAndSaves) {
+  for (const std::string layer : {"0", "1"}) {
+    TrainOptions one = options("one" + layer);
+    one.lora_targets = {"layers." + layer + ".self_attn.q_proj"};
+    const std::vector<double> want = losses(one);
+    TrainOptions two = options("two" + layer);
+    two.lora_targets = one.lora_targets;
+    two.pp = 2;
+    two.dp = 2;
+    two.zero = 1;
+    two.recompute = "full";
+    const std::vector<double> got = losses(two);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 2e-4 * want[i]) << i;
+    const fs::path adapter = fs::path(two.out) / "step_00000006" / "adapter_model.safetensors";
+    EXPECT_EQ(test::read_tensors(adapter).size(), 2U);
+  }
+}
+
+// Oracle: base + scale B A by torch in fp64, and PEFT if the Python of CLEAVE_PYTHON has it.
+TEST_F(LoraRuns, SavedAdapter_MergesIntoAPlainModelAsInPeft) {
+  const TrainOptions o = options("run");
+  cleave_train(o);
+  const fs::path adapter = fs::path(o.out) / "step_00000006";
+  for (const bool is_given : {false, true}) {
+    ConvertOptions c;
+    c.from = is_given ? base_ : o.out;
+    c.adapter = is_given ? o.out : "";
+    c.to = folder_ / (is_given ? "given" : "own");
+    const ConvertReport report = convert(c);
+    EXPECT_EQ(report.left_state, !is_given);
+    const test::Tensors base = test::read_tensors(base_);
+    const test::Tensors low = test::read_tensors(adapter / "adapter_model.safetensors");
+    const test::Tensors merged = test::read_tensors(c.to);
+    ASSERT_EQ(merged.size(), base.size());
+    int num_changed = 0;
+    for (const auto& [name, value] : base) {
+      const std::string stem = adapter_name(name.substr(0, name.rfind('.') + 1));
+      const auto a = low.find(stem + "lora_A.weight");
+      Tensor want = value.to(at::kDouble);
+      if (a != low.end()) {
+        ++num_changed;
+        want = want +
+               2 * low.at(stem + "lora_B.weight").to(at::kDouble).matmul(a->second.to(at::kDouble));
+      }
+      EXPECT_LE(test::largest_difference(merged.at(name), want), 1e-6) << name;
+    }
+    EXPECT_EQ(num_changed * 2, std::ssize(low));
+  }
+  if (!test::python_has("peft")) GTEST_SKIP() << "CLEAVE_PYTHON has no peft";
+  const auto result = test::run_python(R"(
+import sys, torch, peft, transformers
+from safetensors.torch import load_file
+base, adapter, merged = sys.argv[1:]
+model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+model = peft.PeftModel.from_pretrained(model, adapter).merge_and_unload()
+want = load_file(merged + "/model.safetensors")
+state = model.state_dict()
+print(max((state[n] - v).abs().max().item() for n, v in want.items()) < 1e-6)
+)",
+                                       {base_, adapter, folder_ / "own"});
+  EXPECT_EQ(result.out, "True\n") << result.err;
+}
+
+TEST_F(LoraRuns, WrongOptions_AreRefusedByName) {
+  TrainOptions o = options("refused");
+  o.lora = 0;
+  EXPECT_EQ(error_of(o),
+            "2 --lora-alpha, --lora-targets and --rslora need --lora RANK; give it too");
+  o = options("refused");
+  o.lora = 1000;
+  EXPECT_NE(error_of(o).find("LoRA rank 1000 does not fit"), std::string::npos) << error_of(o);
+  o = options("refused");
+  o.model = "llama-tiny";
+  EXPECT_NE(error_of(o).find("has no weights; give a model folder"), std::string::npos);
+}
+
+TEST_F(LoraRuns, OtherValuesOrBaseOnResume_AreRefused) {
+  TrainOptions o = options("run");
+  o.steps = 2;
+  cleave_train(o);
+  o.resume = true;
+  o.steps = 3;
+  o.lora_alpha = 3;
+  EXPECT_EQ(error_of(o).substr(0, 2), "2 ");
+  o.lora_alpha = 0;
+  o.lora_targets = {"q_proj"};
+  EXPECT_EQ(error_of(o).substr(0, 2), "4 ");
+  o = options("run");
+  o.resume = true;
+  o.model = test::golden_folder("llama-gqa-tied");
+  EXPECT_EQ(error_of(o).substr(0, 2), "4 ");
+  o.model = folder_ / "moved";
+  fs::copy(base_, folder_ / "moved", fs::copy_options::recursive);
+  o.steps = 3;
+  EXPECT_EQ(error_of(o), "");
+}
+
+TEST_F(LoraRuns, AdapterOfAnotherModelOrKind_IsOneLineWithExitCode4) {
+  const auto refused = [&](const std::string& adapter) -> std::string {
+    const ModelFolder folder = ModelFolder::open(base_, adapter);
+    auto model = make_model(folder.config);
+    try {
+      load_model(*model, folder, at::kFloat);
+    } catch (const Error& error) {
+      return str(static_cast<int>(error.code()), ' ', error.what());
+    }
+    return "";
+  };
+  const std::string shapes = refused(adapter_folder("llama-6heads"));
+  EXPECT_EQ(shapes.front(), '4') << shapes;
+  EXPECT_NE(shapes.find("is no adapter of this model"), std::string::npos) << shapes;
+  EXPECT_EQ(shapes.find('\n'), std::string::npos);
+  const std::string names = refused(adapter_folder("gpt2"));
+  EXPECT_EQ(names.front(), '4') << names;
+  fs::copy(adapter_folder("llama-6heads"), folder_ / "dora");
+  auto config = nlohmann::json::parse(read_file(folder_ / "dora" / "adapter_config.json"));
+  config["use_dora"] = true;
+  std::ofstream(folder_ / "dora" / "adapter_config.json") << config.dump();
+  const std::string dora = refused(folder_ / "dora");
+  EXPECT_EQ(dora.front(), '4') << dora;
+  EXPECT_NE(dora.find("\"use_dora\""), std::string::npos) << dora;
+  // An adapter that names itself as its base.
+  config["base_model_name_or_path"] = (folder_ / "dora").string();
+  std::ofstream(folder_ / "dora" / "adapter_config.json") << config.dump();
+  try {
+    (void)ModelFolder::open(folder_ / "dora");
+    FAIL() << "an adapter of itself was opened";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kFormat);
+    EXPECT_NE(std::string(error.what()).find("is an adapter itself"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace cleave
