@@ -293,6 +293,10 @@ INSTANTIATE_TEST_SUITE_P(Types, KernelGrid,
 INSTANTIATE_TEST_SUITE_P(Olmo2, KernelGrid,
                          testing::Combine(testing::Values("olmo2"), testing::Values(at::kFloat)),
                          kRowName);
+INSTANTIATE_TEST_SUITE_P(Gemma, KernelGrid,
+                         testing::Combine(testing::Values("gemma2", "gemma3_text"),
+                                          testing::Values(at::kFloat)),
+                         kRowName);
 
 }  // namespace
 }  // namespace cleave
