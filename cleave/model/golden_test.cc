@@ -89,7 +89,8 @@ INSTANTIATE_TEST_SUITE_P(Gpt2, CausalGolden,
                          test::layout_name);
 INSTANTIATE_TEST_SUITE_P(Decoders, CausalGolden,
                          ::testing::ValuesIn(layouts_of({"qwen2", "qwen3", "mistral", "smollm3",
-                                                         "olmo2", "phi3", "phi3-long"})),
+                                                         "olmo2", "phi3", "phi3-long", "gemma2",
+                                                         "gemma3", "gemma3-untied"})),
                          test::layout_name);
 INSTANTIATE_TEST_SUITE_P(Layouts, PadIdGolden,
                          ::testing::ValuesIn(layouts_of({"llama-mha", "llama-gqa-tied"})),

@@ -4,6 +4,8 @@
 
 #include "cleave/base/suggest.h"
 #include "cleave/model/bert/bert.h"
+#include "cleave/model/gemma2/gemma2.h"
+#include "cleave/model/gemma3/gemma3.h"
 #include "cleave/model/gpt2/gpt2.h"
 #include "cleave/model/imdb_bert/imdb_bert.h"
 #include "cleave/model/llama/llama.h"
@@ -33,7 +35,9 @@ constexpr Family kFamilies[] = {{"llama", &make_llama, &llama_presets},
                                 {"mistral", &make_mistral, &mistral_presets},
                                 {"smollm3", &make_smollm3, &smollm3_presets},
                                 {"olmo2", &make_olmo2, &olmo2_presets},
-                                {"phi3", &make_phi3, &phi3_presets}};
+                                {"phi3", &make_phi3, &phi3_presets},
+                                {"gemma2", &make_gemma2, &gemma2_presets},
+                                {"gemma3_text", &make_gemma3, &gemma3_presets}};
 
 struct Registry {
   Registry() {

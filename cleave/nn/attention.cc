@@ -111,11 +111,12 @@ DTensor HeadAttention::operator()(const DTensor& q, const DTensor& k, const DTen
   const Tensor shape = at::empty({1}, q.local().options()).expand(q.local().sizes());
   const auto attention = [this, placed = DTensor(shape, q.axis(), q.placement()), path,
                           context](const torch::autograd::variable_list& qkv) {
-    const AttendOptions attend_options{
-        .causal = options_.causal,
-        .window = options_.window,
-        .kv_head = kv_head_,
-        .dropout = dropout_of(placed, qkv[1].size(2), path, context)};
+    const AttendOptions attend_options{.causal = options_.causal,
+                                       .window = options_.window,
+                                       .kv_head = kv_head_,
+                                       .dropout = dropout_of(placed, qkv[1].size(2), path, context),
+                                       .score_divisor = options_.score_divisor,
+                                       .soft_cap = options_.soft_cap};
     return attend(qkv[0], qkv[1], qkv[2], attend_options, context);
   };
   // Without dropout, fast_attention saves no scores and recomputes them itself.
@@ -154,8 +155,10 @@ Attention::Attention(const AttentionOptions& o)
   add("v_proj", v_proj_, "wv");
   add("o_proj", o_proj_, "wo");
   if (o.qk_norm == QkNorm::kNone) return;
-  q_norm_ = std::make_unique<HeadsNorm>(o.qk_norm, o.num_heads, o.head_dim, o.norm_eps);
-  k_norm_ = std::make_unique<HeadsNorm>(o.qk_norm, o.num_kv_heads, o.head_dim, o.norm_eps);
+  q_norm_ =
+      std::make_unique<HeadsNorm>(o.qk_norm, o.num_heads, o.head_dim, o.norm_eps, o.norm_offset);
+  k_norm_ =
+      std::make_unique<HeadsNorm>(o.qk_norm, o.num_kv_heads, o.head_dim, o.norm_eps, o.norm_offset);
   add("q_norm", *q_norm_);
   add("k_norm", *k_norm_);
 }

@@ -17,9 +17,12 @@ struct AttentionOptions {
   bool causal = true;
   int64_t window = 0;  ///< causal: how many keys a query may attend to, its own included; 0: all
   double dropout = 0;  ///< on the attention probabilities
+  double score_divisor = 0;               ///< of q k^T; 0: sqrt(head_dim)
+  double soft_cap = 0;                    ///< of the scores, before the mask; 0: none
   std::optional<RotaryOptions> rotary{};  ///< its head_dim may be less than the heads': a part
   QkNorm qk_norm = QkNorm::kNone;         ///< Attention applies it, HeadAttention does not
   double norm_eps = 1e-6;                 ///< of qk_norm
+  double norm_offset = 0;                 ///< of qk_norm, added to its weight
   Init init = Init::normal(0.02);
   Init out_init = Init::normal(0.02);
 };

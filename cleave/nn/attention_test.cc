@@ -53,10 +53,13 @@ Tensor visible(const AttentionOptions& o, const Masks& masks, int64_t row, int64
   return seen;
 }
 
-/// x / sqrt(mean(x^2) + eps) * weight over groups of `width` columns.
-Tensor rms_normed(const Tensor& x, int64_t width, const Tensor& weight, double eps) {
+/// x / sqrt(mean(x^2) + eps) * (weight + offset) over groups of columns, as many as weights or a
+/// head has.
+Tensor rms_normed(const Tensor& x, const AttentionOptions& o, const Tensor& raw_weight) {
+  const int64_t width = o.qk_norm == QkNorm::kEachHead ? o.head_dim : x.size(2);
+  const Tensor weight = raw_weight + o.norm_offset;
   const Tensor groups = x.view({x.size(0), x.size(1), -1, width});
-  const Tensor scale = (groups.square().mean(-1, true) + eps).sqrt();
+  const Tensor scale = (groups.square().mean(-1, true) + o.norm_eps).sqrt();
   return (groups / scale * weight.view({-1, width})).view(x.sizes());
 }
 
@@ -68,9 +71,8 @@ Tensor plain_attention(const AttentionOptions& o, const Masks& masks, const Weig
   };
   Tensor q = linear("q_proj", x), k = linear("k_proj", x), v = linear("v_proj", x);
   if (o.qk_norm != QkNorm::kNone) {
-    const bool each = o.qk_norm == QkNorm::kEachHead;
-    q = rms_normed(q, each ? o.head_dim : q.size(2), w.at("q_norm.weight"), o.norm_eps);
-    k = rms_normed(k, each ? o.head_dim : k.size(2), w.at("k_norm.weight"), o.norm_eps);
+    q = rms_normed(q, o, w.at("q_norm.weight"));
+    k = rms_normed(k, o, w.at("k_norm.weight"));
   }
   const int64_t T = x.size(1);
   const Tensor counted = masks.positions.defined() ? masks.positions : at::arange(T);
@@ -86,7 +88,10 @@ Tensor plain_attention(const AttentionOptions& o, const Masks& masks, const Weig
         q_TK = rotated(q_TK, positions, *o.rotary);
         k_TK = rotated(k_TK, positions, *o.rotary);
       }
-      const Tensor scores = q_TK.matmul(k_TK.t()) / std::sqrt(static_cast<double>(o.head_dim));
+      const double divisor =
+          o.score_divisor > 0 ? o.score_divisor : std::sqrt(static_cast<double>(o.head_dim));
+      Tensor scores = q_TK.matmul(k_TK.t()) / divisor;
+      if (o.soft_cap > 0) scores = o.soft_cap * (scores / o.soft_cap).tanh();
       const Tensor e = scores.exp() * visible(o, masks, b, T);
       Tensor p = e / e.sum(1, true);
       if (masks.dropout.defined()) p = p * masks.dropout[b][h];
@@ -188,8 +193,20 @@ TEST(Attention, NormsOfQueriesAndKeys_AreOverEachHeadOrAllHeadsOfAllRanks) {
       o.qk_norm = norm;
       o.norm_eps = 0.01;
       expect_equals_unsplit(attention_case(o));
+      o.norm_offset = 1;
+      expect_equals_unsplit(attention_case(o));
     }
   }
+}
+
+TEST(Attention, SoftCapAndDivisor_ChangeTheScores) {
+  AttentionOptions o = heads(6, 3);
+  o.score_divisor = 0.3;
+  expect_equals_unsplit(attention_case(o));
+  o.soft_cap = 0.5;
+  expect_equals_unsplit(attention_case(o));
+  o.window = 2;
+  expect_equals_unsplit(attention_case(o, left_padded()));
 }
 
 TEST(Attention, RotaryOfAPartOfAHead_LeavesTheOtherDims) {

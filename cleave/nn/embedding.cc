@@ -18,7 +18,8 @@ int64_t padding_row_of(const EmbeddingOptions& options) {
 
 }  // namespace
 
-Embedding::Embedding(const EmbeddingOptions& options) : padding_row_(padding_row_of(options)) {
+Embedding::Embedding(const EmbeddingOptions& options)
+    : padding_row_(padding_row_of(options)), scale_(options.scale) {
   CLEAVE_CHECK(options.num_embeddings > 0 && options.embedding_dim > 0, Code::kShape,
                "Embedding(num_embeddings=", options.num_embeddings,
                ", embedding_dim=", options.embedding_dim, "); both must be positive");
@@ -60,11 +61,15 @@ Tensor Embedding::held_rows(const Tensor& ids) const {
   const bool holds_padding = held.begin <= padding_row_ && padding_row_ < held.end;
   const int64_t padding = holds_padding ? padding_row_ - held.begin : -1;
   const Tensor rows = at::embedding(weight_->use(), local.clamp(0, held.size() - 1), padding);
-  return rows * here.unsqueeze(-1);
+  return scaled(rows * here.unsqueeze(-1));
 }
 
 Tensor Embedding::whole_rows(const Tensor& ids) const {
-  return at::embedding(weight_->use(), ids, padding_row_);
+  return scaled(at::embedding(weight_->use(), ids, padding_row_));
+}
+
+Tensor Embedding::scaled(const Tensor& rows) const {
+  return scale_ == 1 ? rows : rows * at::scalar_tensor(scale_, rows.options());
 }
 
 DTensor Embedding::forward(const DTensor& ids, const Context& /*context*/) {

@@ -12,9 +12,10 @@ struct EmbeddingOptions {
   /// torch.nn.Embedding's padding_idx: this row is initialized to zeros, and looking it up adds no
   /// gradient to it (a head that is tied to the table still does). Negative counts from the end.
   std::optional<int64_t> padding_idx{};
+  double scale = 1;  ///< factor of the rows; rounded to their type first
 };
 
-/// Looks up rows of a table by id.
+/// Looks up rows of a table by id, times `scale`.
 ///
 ///   ids [B, T] int64, same on every rank   weight [V, D]   result [B, T, D]
 ///
@@ -36,9 +37,11 @@ class Embedding : public Layer {
  private:
   [[nodiscard]] Tensor held_rows(const Tensor& ids) const;
   [[nodiscard]] Tensor whole_rows(const Tensor& ids) const;
+  [[nodiscard]] Tensor scaled(const Tensor& rows) const;
   void check_ids(const Tensor& ids) const;
   std::shared_ptr<Parameter> weight_;
   int64_t padding_row_;  // -1: none, as in at::embedding
+  double scale_;
 };
 
 }  // namespace cleave

@@ -8,6 +8,7 @@
 #include "cleave/kernels/cpu/attention.h"
 #include "cleave/kernels/kernels.h"
 #include "cleave/layout/node.h"
+#include "cleave/nn/soft_cap.h"
 
 namespace cleave {
 namespace {
@@ -100,8 +101,11 @@ namespace {
 /// a dry run allocates what libtorch's CPU kernel saves for backward: the output [B, T, H, K] and
 /// each query's log-sum-exp.
 Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                       const std::optional<Tensor>& mask, bool causal) {
-  if (!q.is_meta()) return at::scaled_dot_product_attention(q, k, v, mask, 0, causal);
+                       const std::optional<Tensor>& mask, bool causal, double divisor) {
+  if (!q.is_meta()) {
+    const std::optional<double> scale = divisor > 0 ? std::optional(1 / divisor) : std::nullopt;
+    return at::scaled_dot_product_attention(q, k, v, mask, 0, causal, scale);
+  }
   const bool has_backward = needs_grad(q) || needs_grad(k) || needs_grad(v);
   const at::NoGradGuard no_grad;
   Tensor out = at::empty({q.size(0), q.size(2), q.size(1), v.size(3)}, q.options()).transpose(1, 2);
@@ -130,7 +134,9 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
                            .window = options.window,
                            .key_mask = context.key_mask,
                            .first_key = context.first_key,
-                           .kv_head = {heads, heads + options.kv_head.numel()}});
+                           .kv_head = {heads, heads + options.kv_head.numel()},
+                           .divisor = options.score_divisor,
+                           .soft_cap = options.soft_cap});
   }
   if (k.scalar_type() != q.scalar_type()) {
     return attend(q, k.to(q.scalar_type()), v.to(q.scalar_type()), options, context);
@@ -139,11 +145,12 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
   const bool plain_causal = options.causal && T > 1 && T == S && !context.key_mask.defined() &&
                             !context.first_key.defined() && !is_windowed;
   const std::optional<Tensor> mask = plain_causal ? std::nullopt : allowed(q, S, options, context);
-  if (T == 1 && !options.dropout.defined() && !is_one_to_one(options.kv_head, k.size(1)) &&
+  const bool needs_scores = options.dropout.defined() || options.soft_cap > 0;
+  if (T == 1 && !needs_scores && !is_one_to_one(options.kv_head, k.size(1)) &&
       is_grouped(options.kv_head, k.size(1))) {
     // Decoding: the queries of one KV head are stacked as rows, so keys are not copied.
     const Tensor q_BGRK = q.reshape({q.size(0), k.size(1), -1, q.size(3)});
-    return fused_attention(q_BGRK, k, v, mask, false).reshape(q.sizes());
+    return fused_attention(q_BGRK, k, v, mask, false, options.score_divisor).reshape(q.sizes());
   }
   Tensor keys = k;
   Tensor values = v;
@@ -152,16 +159,21 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
     keys = k.index_select(1, kv_head);
     values = v.index_select(1, kv_head);
   }
-  if (!options.dropout.defined()) {
-    return fused_attention(q, keys, values, mask, plain_causal);
+  if (!needs_scores) {
+    return fused_attention(q, keys, values, mask, plain_causal, options.score_divisor);
   }
-  Tensor scores = q.matmul(keys.transpose(-1, -2)) / std::sqrt(static_cast<double>(q.size(3)));
+  const double divisor =
+      options.score_divisor > 0 ? options.score_divisor : std::sqrt(static_cast<double>(q.size(3)));
+  Tensor scores = q.matmul(keys.transpose(-1, -2)) / divisor;
+  if (options.soft_cap > 0) scores = soft_cap(scores, options.soft_cap);
   const std::optional<Tensor> seen =
       plain_causal ? std::optional(at::ones({T, S}, q.options().dtype(at::kBool)).tril()) : mask;
   if (seen) {
     scores = scores.masked_fill(seen->bitwise_not(), -std::numeric_limits<double>::infinity());
   }
-  return (scores.softmax(-1) * options.dropout).matmul(values);
+  Tensor probabilities = scores.softmax(-1);
+  if (options.dropout.defined()) probabilities = probabilities * options.dropout;
+  return probabilities.matmul(values);
 }
 
 }  // namespace cleave

@@ -31,12 +31,14 @@ struct AttendOptions {
   int64_t window = 0;  ///< causal: how many keys a query may attend to, its own included; 0: all
   Tensor kv_head;      ///< [H] int64, from kv_head_of
   Tensor dropout;      ///< [B, H, T, S] mask, multiplied with the probabilities; undefined = none
+  double score_divisor = 0;  ///< of q k^T; 0: sqrt(K)
+  double soft_cap = 0;       ///< of the scores, before the mask; 0: none
 };
 
 /// Whether attend() without dropout uses fast_attention, which saves no scores for backward.
 bool uses_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v);
 
-/// softmax(q k^T / sqrt(K) + mask) v for this rank's heads.
+/// softmax(soft_cap(q k^T / score_divisor) + mask) v for this rank's heads.
 ///
 ///   q [B, H, T, K]   k, v [B, G, S, K], whose last T tokens are those of q
 ///   result [B, H, T, K]

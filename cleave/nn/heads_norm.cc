@@ -4,17 +4,11 @@
 
 #include <ATen/ATen.h>
 
-#include "cleave/kernels/cpu/fused.h"
-#include "cleave/kernels/kernels.h"
+#include "cleave/nn/norm.h"
 #include "cleave/nn/subject.h"
 
 namespace cleave {
 namespace {
-
-Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
-  if (is_on(Kernel::kNorm) && takes_fused({x, weight})) return fused_rms_norm(x, weight, eps);
-  return at::rms_norm(x, weight.sizes(), weight, eps);
-}
 
 /// The sum of squares [.., 1] of the columns that `rank` is the first to hold.
 Tensor owned_squares(const Tensor& x, const Split& split, int rank) {
@@ -34,13 +28,14 @@ Tensor owned_squares(const Tensor& x, const Split& split, int rank) {
 
 }  // namespace
 
-HeadsNorm::HeadsNorm(QkNorm kind, int64_t num_heads, int64_t head_dim, double eps)
+HeadsNorm::HeadsNorm(QkNorm kind, int64_t num_heads, int64_t head_dim, double eps, double offset)
     : kind_(kind),
       head_dim_(head_dim),
       eps_(eps),
+      offset_(offset),
       weight_(std::make_shared<Parameter>(
           std::vector<int64_t>{kind == QkNorm::kAllHeads ? num_heads * head_dim : head_dim},
-          Init::constant(1))) {
+          Init::constant(1 - offset))) {
   add("weight", weight_);
 }
 
@@ -58,7 +53,8 @@ Tensor HeadsNorm::over_ranks(const DTensor& x) const {
   const DTensor sum = mine(x.with(squares, Partial{})).redistribute(Fanout{});
   const auto width = static_cast<double>(weight_->shape()[0]);
   const Tensor scale = (sum.local() / width + eps_).rsqrt();
-  return (wide * scale * weight_->use()).to(local.scalar_type());
+  const Tensor weight = weight_->use().to(wide.scalar_type()) + offset_;
+  return (wide * scale * weight).to(local.scalar_type());
 }
 
 DTensor HeadsNorm::forward(const DTensor& x, const Context& /*context*/) {
@@ -69,14 +65,14 @@ DTensor HeadsNorm::forward(const DTensor& x, const Context& /*context*/) {
   if (kind_ == QkNorm::kEachHead) {
     weight_->used_in(x);
     const Tensor heads = x.local().unflatten(-1, {-1, head_dim_});
-    return x.with(rms_norm(heads, weight_->use(), eps_).flatten(-2));
+    return x.with(rms_norm(heads, weight_->use(), eps_, offset_).flatten(-2));
   }
   CLEAVE_CHECK(p.is_shard(2) == is_split() || !x.is_split(), Code::kShape, subject(path()),
                "the norm is over all heads and got ", p.describe(), " made by ", x.maker(),
                "; give both the style colwise, or neither");
   if (is_split()) return x.with(over_ranks(x));
   weight_->used_in(x);
-  return x.with(rms_norm(x.local(), weight_->use(), eps_));
+  return x.with(rms_norm(x.local(), weight_->use(), eps_, offset_));
 }
 
 }  // namespace cleave

@@ -4,17 +4,17 @@
 
 namespace cleave {
 
-/// The RMS norm of queries or keys: x / rms(x) * weight.
+/// The RMS norm of queries or keys: x / rms(x) * (weight + offset).
 ///
 ///   x [B, T, H*K], Replicate or Shard(2) by whole heads   result as x
-///   weight [K] for each head (kEachHead), or [H*K] over all heads (kAllHeads)
+///   weight [K] for each head (kEachHead), or [H*K] over all heads (kAllHeads); at first 1 - offset
 ///
 /// kAllHeads under tp takes the style Colwise: each rank holds the weight of its heads, and the sum
 /// of squares is over all ranks. A head that several ranks hold counts once.
 class HeadsNorm : public Layer {
  public:
   /// `kind` is not kNone.
-  HeadsNorm(QkNorm kind, int64_t num_heads, int64_t head_dim, double eps);
+  HeadsNorm(QkNorm kind, int64_t num_heads, int64_t head_dim, double eps, double offset = 0);
 
   /// kAllHeads: shards the weight by set_shards(), else in near-equal shards.
   void split_columns(const Axis& axis) override;
@@ -35,7 +35,7 @@ class HeadsNorm : public Layer {
 
   QkNorm kind_;
   int64_t head_dim_;
-  double eps_;
+  double eps_, offset_;
   std::shared_ptr<Parameter> weight_;
   SplitPtr shards_;
 };

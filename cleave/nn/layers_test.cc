@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cleave/kernels/kernels.h"
 #include "cleave/nn/embedding.h"
 #include "cleave/nn/mlp.h"
 #include "cleave/nn/norm.h"
@@ -137,6 +138,47 @@ TEST(Embedding, EveryShard_EqualsTheUnsplitLayer) {
   expect_equals_unsplit(on_tokens);
 }
 
+TEST(Embedding, Scale_MultipliesTheRows) {
+  for (const Plan& plan : {Plan{}, Plan{{"", Rowwise{}}}, Plan{{"", Colwise{}}}}) {
+    LayerCase scaled = embedding_case(11, plan);
+    scaled.make = [] {
+      return std::make_unique<Embedding>(
+          EmbeddingOptions{.num_embeddings = 11, .embedding_dim = 5, .scale = 3});
+    };
+    scaled.reference = [](const Weights& w, const Tensor& ids) {
+      return 3 * w.at("weight").index_select(0, ids.flatten()).view({2, 6, 5});
+    };
+    expect_equals_unsplit(scaled);
+  }
+}
+
+// The square root of 3072 is 55.4256; the nearest bf16 number is 55.5.
+TEST(Embedding, ScaleInBf16_IsRoundedFirst) {
+  Embedding layer({.num_embeddings = 2, .embedding_dim = 1, .scale = std::sqrt(3072.0)});
+  layer.name_tree();
+  layer.weight()->set_leaf(at::tensor({1.0, 2.0}, at::kBFloat16).view({2, 1}));
+  const DTensor ids(at::arange(2).view({1, 2}), Axis(), Replicate{});
+  EXPECT_TRUE(
+      at::equal(layer(ids, Context()).local().flatten(), at::tensor({55.5, 111.0}, at::kBFloat16)));
+}
+
+TEST(Linear, SoftCap_BoundsTheResults) {
+  for (const Plan& plan : {Plan{}, Plan{{"", Colwise{}}}}) {
+    expect_equals_unsplit({.make =
+                               [] {
+                                 return std::make_unique<Linear>(LinearOptions{
+                                     .in_features = 6, .out_features = 5, .soft_cap = 0.4});
+                               },
+                           .plan = plan,
+                           .reference =
+                               [](const Weights& w, const Tensor& x) {
+                                 const Tensor y = x.matmul(w.at("weight").t()) + w.at("bias");
+                                 return 0.4 * (y / 0.4).tanh();
+                               },
+                           .x = numbers({2, 3, 6}, 1)});
+  }
+}
+
 Tensor rms_norm(const Tensor& x, const Tensor& weight) {
   return x / (x.square().mean(-1, true) + 1e-5).sqrt() * weight;
 }
@@ -151,6 +193,30 @@ TEST(RmsNorm, WholeAndOnSplitTokens_IsTheFormula) {
          .x = numbers({2, 3, 6}, 1),
          .input = input});
   }
+}
+
+TEST(RmsNorm, Offset_IsAddedToTheWeightWhichStartsLowerByIt) {
+  expect_equals_unsplit(
+      {.make = [] { return std::make_unique<RmsNorm>(6, 1e-5, 1); },
+       .plan = {},
+       .reference = [](const Weights& w,
+                       const Tensor& x) { return rms_norm(x, w.at("weight") + 1); },
+       .x = numbers({2, 3, 6}, 1)});
+  RmsNorm norm(6, 1e-5, 1);
+  materialize(norm);
+  EXPECT_TRUE(at::equal(norm.own_parameters().front()->leaf().detach(), at::zeros({6})));
+}
+
+// The first number is 1.9925 times 1.00386: 2.0 in bf16. With 1 + weight rounded to bf16, which is
+// 1, it would be 1.9922.
+TEST(RmsNorm, OffsetIn16Bits_IsAddedInFp32) {
+  const Tensor x = at::tensor({1.0, 0.05, 0.05, 0.05}, at::kBFloat16).view({1, 4});
+  const Tensor weight = at::full({4}, 0.00386, at::kBFloat16);
+  for (const char* plain : {"", "norm"}) {
+    set_plain_kernels(plain);
+    EXPECT_EQ(cleave::rms_norm(x, weight, 0, 1)[0][0].item<double>(), 2) << plain;
+  }
+  set_plain_kernels("");
 }
 
 TEST(LayerNorm, WholeAndOnSplitTokens_IsTheFormula) {

@@ -6,6 +6,7 @@
 
 #include "cleave/kernels/cpu/gemm.h"
 #include "cleave/kernels/kernels.h"
+#include "cleave/nn/soft_cap.h"
 #include "cleave/nn/subject.h"
 
 namespace cleave {
@@ -13,7 +14,8 @@ namespace cleave {
 Linear::Linear(const LinearOptions& options)
     : out_dim_(options.transposed ? 1 : 0),
       in_dim_(1 - out_dim_),
-      default_style_(options.default_style) {
+      default_style_(options.default_style),
+      soft_cap_(options.soft_cap) {
   CLEAVE_CHECK(options.in_features > 0 && options.out_features > 0, Code::kShape,
                "Linear(in_features=", options.in_features, ", out_features=", options.out_features,
                "); both must be positive");
@@ -79,8 +81,13 @@ DTensor Linear::shared_input(const DTensor& x) const {
 DTensor Linear::forward(const DTensor& x, const Context& context) {
   CLEAVE_CHECK(x.size(-1) == features(in_dim_), Code::kShape, subject(path()), "input of ",
                x.local().sizes(), " has width ", x.size(-1), "; in_features=", features(in_dim_));
-  if (is_column_split()) return columns(x, context);
-  return is_row_split() ? rows(x, context) : whole(x, context);
+  if (is_row_split()) {
+    CLEAVE_CHECK(soft_cap_ == 0, Code::kShape, subject(path()),
+                 "a soft cap needs the whole sums; give the layer the style colwise, or none");
+    return rows(x, context);
+  }
+  const DTensor y = is_column_split() ? columns(x, context) : whole(x, context);
+  return soft_cap_ == 0 ? y : y.with(soft_cap(y.local(), soft_cap_));
 }
 
 Tensor Linear::largest_of_whole(const Tensor& rows) const {

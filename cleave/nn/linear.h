@@ -12,6 +12,7 @@ struct LinearOptions {
   bool transposed = false;  ///< weight is stored [in, out], as in GPT-2's files (Conv1D)
   Init init = Init::normal(0.02);
   Init bias_init = Init::constant(0);
+  double soft_cap = 0;  ///< results become soft_cap tanh(y / soft_cap); 0: they do not
   DefaultStyle default_style = DefaultStyle::kNone;  ///< in a plan derived from the layers
 };
 
@@ -22,7 +23,7 @@ struct LinearOptions {
 /// Colwise: input Fanout, result Shard(-1); each rank holds weight and bias of its outputs.
 /// Rowwise: input Shard(-1), result Partial inside the layer and Replicate at the module boundary,
 /// unless the plan sets another output; the bias is added once, after the sum. Source: Megatron-LM,
-/// arXiv:1909.08053, section 3.
+/// arXiv:1909.08053, section 3. With a soft cap, Rowwise is Error(kShape).
 class Linear : public Layer {
  public:
   explicit Linear(const LinearOptions& options);
@@ -98,6 +99,7 @@ class Linear : public Layer {
 
   int out_dim_, in_dim_;  // dims of weight
   DefaultStyle default_style_;
+  double soft_cap_;
   std::shared_ptr<Parameter> weight_, bias_;
   std::shared_ptr<Parameter> lora_a_, lora_b_;  // see attach_lora; null without a branch
   double lora_scale_ = 0;

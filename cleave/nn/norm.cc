@@ -20,19 +20,28 @@ void check_rows_are_whole(const std::string& path, const DTensor& x, int64_t wid
 
 }  // namespace
 
-RmsNorm::RmsNorm(int64_t width, double eps)
-    : weight_(std::make_shared<Parameter>(std::vector<int64_t>{width}, Init::constant(1))),
-      eps_(eps) {
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, double offset) {
+  if (is_on(Kernel::kNorm) && takes_fused({x, weight})) {
+    return fused_rms_norm(x, weight, eps, offset);
+  }
+  if (offset == 0) return at::rms_norm(x, weight.sizes(), weight, eps);
+  // 1 + weight in 16 bits would lose most of a small weight.
+  const at::ScalarType type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return at::rms_norm(x.to(type), weight.sizes(), weight.to(type) + offset, eps)
+      .to(x.scalar_type());
+}
+
+RmsNorm::RmsNorm(int64_t width, double eps, double offset)
+    : weight_(std::make_shared<Parameter>(std::vector<int64_t>{width}, Init::constant(1 - offset))),
+      eps_(eps),
+      offset_(offset) {
   add("weight", weight_);
 }
 
 DTensor RmsNorm::forward(const DTensor& x, const Context& /*context*/) {
   check_rows_are_whole(path(), x, weight_->shape()[0]);
   weight_->used_in(x);
-  if (is_on(Kernel::kNorm) && takes_fused({x.local(), weight_->use()})) {
-    return x.with(fused_rms_norm(x.local(), weight_->use(), eps_));
-  }
-  return x.with(at::rms_norm(x.local(), weight_->shape(), weight_->use(), eps_));
+  return x.with(rms_norm(x.local(), weight_->use(), eps_, offset_));
 }
 
 LayerNorm::LayerNorm(int64_t width, double eps)

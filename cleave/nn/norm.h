@@ -3,18 +3,22 @@
 
 namespace cleave {
 
-/// x / rms(x) * weight over the last dim. x [.., D], weight [D].
+/// x / sqrt(mean(x^2) + eps) * (weight + offset) over the last dim, differentiable. With an offset,
+/// 16-bit inputs are multiplied in fp32.   x [.., D]   weight [D]   result as x
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, double offset = 0);
+
+/// x / rms(x) * (weight + offset) over the last dim. x [.., D], weight [D], at first 1 - offset.
 /// Throws Error(kShape) for Partial and Shard(-1); any other layout works.
 class RmsNorm : public Layer {
  public:
-  RmsNorm(int64_t width, double eps);
+  RmsNorm(int64_t width, double eps, double offset = 0);
 
  protected:
   DTensor forward(const DTensor& x, const Context& context) override;
 
  private:
   std::shared_ptr<Parameter> weight_;
-  double eps_;
+  double eps_, offset_;
 };
 
 /// (x - mean) / std * weight + bias over the last dim. Same layouts and errors as RmsNorm.

@@ -122,7 +122,7 @@ TEST_P(SmallTokenizer, Streaming_GivesTheDecodedText) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, SmallTokenizer,
-                         ::testing::Values("gpt2", "bert", "llama2", "llama3"));
+                         ::testing::Values("gpt2", "bert", "llama2", "llama3", "gemma"));
 
 class RealTokenizer : public ::testing::TestWithParam<const char*> {};
 

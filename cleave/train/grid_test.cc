@@ -177,7 +177,7 @@ TEST_P(Grid, SavedOnOneLayout_ResumesOnAnother) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Grid,
                          testing::Values("llama", "gpt2", "bert", "qwen2", "qwen3", "mistral",
-                                         "smollm3", "olmo2", "phi3"),
+                                         "smollm3", "olmo2", "phi3", "gemma2", "gemma3_text"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

@@ -288,6 +288,10 @@ INSTANTIATE_TEST_SUITE_P(Types, KernelGrid,
                                                           "mistral", "olmo2", "phi3"),
                                           testing::Values(at::kFloat, at::kBFloat16, at::kHalf)),
                          kRowName);
+INSTANTIATE_TEST_SUITE_P(Gemma, KernelGrid,
+                         testing::Combine(testing::Values("gemma2", "gemma3_text"),
+                                          testing::Values(at::kFloat)),
+                         kRowName);
 
 }  // namespace
 }  // namespace cleave

@@ -61,6 +61,12 @@ TEST(Fuzz, HealthyRunsOfOlmo2InFp32_HaveNoDifference) {
 TEST(Fuzz, HealthyRunsOfPhi3InFp64_HaveNoDifference) {
   expect_no_difference(250, at::kDouble, "phi3-mini");
 }
+TEST(Fuzz, HealthyRunsOfGemma2InFp32_HaveNoDifference) {
+  expect_no_difference(275, at::kFloat, "gemma2-tiny");
+}
+TEST(Fuzz, HealthyRunsOfGemma3InFp64_HaveNoDifference) {
+  expect_no_difference(300, at::kDouble, "gemma3-tiny");
+}
 TEST(Fuzz, HealthyRunsInFp16_HaveNoDifference) {
   expect_no_difference(175, at::kHalf);
 }

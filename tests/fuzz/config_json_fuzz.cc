@@ -5,6 +5,8 @@
 
 #include "cleave/base/error.h"
 #include "cleave/model/bert/config.h"
+#include "cleave/model/gemma2/config.h"
+#include "cleave/model/gemma3/config.h"
 #include "cleave/model/gpt2/config.h"
 #include "cleave/model/llama/config.h"
 #include "cleave/model/mistral/config.h"
@@ -48,7 +50,12 @@ void check_decoder(const cleave::DecoderConfig& c) {
   require(c.rotary.head_dim % 2 == 0 &&
           c.rotary.short_factors.size() == c.rotary.long_factors.size());
   require(static_cast<int64_t>(c.layers.size()) == c.facts.num_layers);
-  for (const auto& layer : c.layers) require(layer.window >= 0);
+  require(is_number(c.score_divisor, 0, 1e6) && is_number(c.score_cap, 0, 1e6));
+  require(is_number(c.embedding_scale, 1, 1 << 10) && is_number(c.logit_cap, 0, 1e6));
+  for (const auto& layer : c.layers) {
+    require(layer.window >= 0);
+    require(!layer.rotary || is_number(layer.rotary->theta, 1, 1e30));
+  }
 }
 
 void check_gpt2(const Json& json) {
@@ -85,7 +92,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         Json::parse(cleave::fuzz::text_of(data, size), "config.json", cleave::kConfigLimits);
     for (const auto read : {&cleave::llama_config, &cleave::qwen2_config, &cleave::qwen3_config,
                             &cleave::mistral_config, &cleave::smollm3_config, &cleave::olmo2_config,
-                            &cleave::phi3_config}) {
+                            &cleave::phi3_config, &cleave::gemma2_config, &cleave::gemma3_config}) {
       check([&](const Json& config) { check_decoder(read(config)); }, json);
     }
     check(check_gpt2, json);

@@ -100,6 +100,12 @@ def decoder(name, heads, kv_heads, **more):
     return DECODER | own | {"num_attention_heads": heads, "num_key_value_heads": kv_heads} | more
 
 
+def gemma(architecture, heads, kv_heads, **more):
+    model_type = {"Gemma2ForCausalLM": "gemma2", "Gemma3ForCausalLM": "gemma3_text"}[architecture]
+    own = {"architectures": [architecture], "model_type": model_type, "head_dim": 16, "sliding_window": 5}
+    return decoder("Gemma", heads, kv_heads, tie_word_embeddings=True) | own | more
+
+
 MODELS = {
     "bert-cls": BERT | {"architectures": ["BertForSequenceClassification"], "vocab_size": 96, "classifier_dropout": 0.0},
     "bert-mlm": BERT | {"architectures": ["BertForMaskedLM"], "vocab_size": 96},
@@ -125,6 +131,15 @@ MODELS = {
     "phi3": decoder("Phi3", 6, 2, hidden_size=96, sliding_window=5, original_max_position_embeddings=32, rope_scaling=LONGROPE),
     "phi3-long": decoder("Phi3", 4, 4, hidden_size=64, partial_rotary_factor=0.75, original_max_position_embeddings=2)
     | {"rope_scaling": LONGROPE_OF_6 | {"attention_factor": 1.2}},
+    # Soft caps of the scores' and logits' size. hidden_act has no effect here.
+    "gemma2": gemma("Gemma2ForCausalLM", 4, 2, query_pre_attn_scalar=24, final_logit_softcapping=1.0)
+    | {"attn_logit_softcapping": 0.5},
+    "gemma3": gemma("Gemma3ForCausalLM", 4, 1, num_hidden_layers=3, sliding_window_pattern=2, final_logit_softcapping=1.5)
+    | {"rope_theta": 500.0, "rope_local_base_freq": 100.0, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+    "gemma3-untied": newer_form(gemma("Gemma3ForCausalLM", 6, 3, attention_bias=True, query_pre_attn_scalar=10))
+    | {"layer_types": ["full_attention", "sliding_attention"], "tie_word_embeddings": False}
+    | {"rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+                           "full_attention": {"rope_type": "linear", "factor": 2.5, "rope_theta": 2000.0}}},
 }
 # Tokens per sequence if not 12, and optimizer runs in addition to AdamW.
 LENGTH = {"llama-gqa-llama3rope": 24}
@@ -138,13 +153,16 @@ MAX_FILE_BYTES = {"llama-gqa-llama3rope": 100_000}
 
 def recipe(config, name, shape):
     """[name, shape, scale, offset] of uniform weights with the standard deviations 0.12 for matrices, 0.36 for the
-    output matrix of Llama's shape of model, 0.1 for norms and biases, so that an omitted one shows."""
+    output matrix of Llama's shape of model (not if Gemma's scaled embedding is tied to it), 0.1 for norms and biases, so that an omitted one shows. Norms have
+    weights around 1, those of Gemma around 0; of a block's outputs around 2, so that they outweigh the embedding."""
     is_norm = name.endswith("weight") and len(shape) == 1
     deviation = 0.12 if len(shape) == 2 else 0.1
     output = "model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"
-    if config["model_type"] not in ("bert", "gpt2") and name == output:
+    middle = 1.0 if not config["model_type"].startswith("gemma") else 2.0 if ".post_" in name else 0.0
+    is_scaled = output.startswith("model.embed") and config["model_type"].startswith("gemma")
+    if config["model_type"] not in ("bert", "gpt2") and name == output and not is_scaled:
         deviation = 0.36
-    return [name, list(shape), round(deviation * 12**0.5, 4), 1.0 if is_norm else 0.0]
+    return [name, list(shape), round(deviation * 12**0.5, 4), middle if is_norm else 0.0]
 
 
 def build(config):

@@ -134,6 +134,14 @@ inline void add_decoder_settings(const GridCase& c, double drop, nlohmann::order
     json.update({{"rms_norm_eps", 1.0}, {"initializer_range", 0.05}});
   }
   if (c.family == "smollm3") json.update({{"attention_bias", true}, {"mlp_bias", true}});
+  if (c.family.starts_with("gemma")) {
+    json.update({{"sliding_window", 3},
+                 {"sliding_window_pattern", 2},  // of Gemma 3; Gemma 2 always has it
+                 {"rope_local_base_freq", 50},
+                 {"query_pre_attn_scalar", c.head_dim},
+                 {"final_logit_softcapping", 1.5}});
+    if (c.family == "gemma2") json["attn_logit_softcapping"] = 0.7;
+  }
   if (c.family != "phi3") return;
   const std::vector<double> short_factors(static_cast<size_t>(c.head_dim / 2), 1.5);
   const std::vector<double> long_factors(short_factors.size(), 2.5);

@@ -47,7 +47,9 @@ def draw_model(rng, families):
         model["kv_heads"] = rng.choice([k for k in range(1, heads + 1) if heads % k == 0])
         model["attention_bias"], model["mlp_bias"] = maybe(rng, 0.25), maybe(rng, 0.25)
         scaled = ("longrope",) if family == "phi3" else ("linear", "llama3", "yarn", "longrope")
-        if model["head_dim"] > 2 and family != "phi3":  # transformers divides by head_dim - 2
+        if family == "gemma3_text":
+            scaled = ("linear", "llama3", "yarn")
+        elif model["head_dim"] > 2 and family != "phi3":  # transformers divides by head_dim - 2
             scaled += ("dynamic",)
         model["rope"] = rng.choice(("default", "default", "parameters", *scaled))
         model["theta"] = rng.choice((10000.0, 10000.0, 500.0, 500000.0))

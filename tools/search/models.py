@@ -24,7 +24,8 @@ DEFAULTS = {
 }
 # Llama, and its relatives by the name that transformers gives their classes.
 DECODERS = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral", "smollm3": "SmolLM3",
-            "olmo2": "Olmo2", "phi3": "Phi3"}
+            "olmo2": "Olmo2", "phi3": "Phi3", "gemma2": "Gemma2", "gemma3_text": "Gemma3"}
+GEMMA = ("gemma2", "gemma3_text")
 WORDS = ("the", "of", "a", "cat", "dog", "runs", "film", "fine", "dull", "un", "##able", "##s", "##ing", ".", ",", "b", "c",
          "d", "e", "##a", "##b", "##c", "##d", "##e", "x", "y", "z", "##x", "##y", "##z")
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -55,7 +56,7 @@ def has_biases(m, kind):
         return True
     if kind == "mlp":
         return m["mlp_bias"] and m["family"] in ("llama", "smollm3")
-    return m["attention_bias"] and m["family"] in ("llama", "qwen3", "smollm3", "olmo2")
+    return m["attention_bias"] and m["family"] in ("llama", "qwen3", "smollm3", "olmo2", *GEMMA)
 
 
 def own_settings(m):
@@ -68,6 +69,12 @@ def own_settings(m):
                 "no_rope_layers": [(i + m["seed"]) % 2 for i in range(m["layers"])]}
     if family in ("mistral", "phi3"):
         return {"sliding_window": window}
+    if family in GEMMA:
+        types = ["sliding_attention" if window and (i + m["seed"]) % 2 else "full_attention" for i in range(m["layers"])]
+        own = {"sliding_window": window or 4096, "layer_types": types, "rope_local_base_freq": 30.0,
+               "hidden_activation": m["activation"] or "gelu_pytorch_tanh", "query_pre_attn_scalar": 2 * m["head_dim"],
+               "final_logit_softcapping": (None, 2.0, 30.0)[m["seed"] % 3]}
+        return own | ({"attn_logit_softcapping": (1.0, None, 50.0)[m["seed"] % 3]} if family == "gemma2" else {})
     return {}
 
 
@@ -92,6 +99,8 @@ def decoder_config(m):
         config |= {"attention_dropout": m["dropout"], "pad_token_id": None, "eos_token_id": None}
     if m["rope"] == "parameters":
         config["rope_parameters"] = {"rope_type": "default", "rope_theta": m["theta"]}
+        if m["family"] == "gemma3_text":
+            config["rope_parameters"] = {"full_attention": config["rope_parameters"]}
         return config
     config["rope_theta"] = m["theta"]
     if m["rope"] != "default":
@@ -147,8 +156,11 @@ def decoder_shapes(m):
         at = f"model.layers.{n}."
         yield at + ("post_feedforward_layernorm" if m["family"] == "olmo2" else "input_layernorm") + ".weight", [d]
         yield at + "post_attention_layernorm.weight", [d]
-        if m["family"] in ("qwen3", "olmo2"):
-            each = m["family"] == "qwen3"
+        if m["family"] in GEMMA:
+            yield at + "pre_feedforward_layernorm.weight", [d]
+            yield at + "post_feedforward_layernorm.weight", [d]
+        if m["family"] in ("qwen3", "olmo2", "gemma3_text"):
+            each = m["family"] != "olmo2"
             yield at + "self_attn.q_norm.weight", [m["head_dim"] if each else q]
             yield at + "self_attn.k_norm.weight", [m["head_dim"] if each else kv]
         for name, rows in columns.items():
@@ -226,7 +238,7 @@ def values_of(m, name, shape):
     bits = memoryview(rng.randbytes(4 * block)).cast("I")
     is_norm = len(shape) == 1 and ("norm" in name.lower() or ".ln_" in name) and name.endswith("weight")
     if len(shape) == 1:
-        middle, width = (1.0, 0.3) if is_norm else (0.0, 0.2)
+        middle, width = (1.0, 0.3) if is_norm and m["family"] not in GEMMA else (0.0, 0.3 if is_norm else 0.2)
     else:
         middle, width = 0.0, m["gain"] * (0.8 if "embed" in name or ".w" in name[-12:] else (3 / min(shape)) ** 0.5)
     scale = width / (1 << 31)

@@ -8,7 +8,6 @@
 #endif
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -120,6 +119,27 @@ class Mask {
   const int64_t* first_key_ = nullptr;
 };
 
+/// scores = cap tanh(scores / cap) in place. `slopes` receives the derivative, 1 - tanh^2, unless
+/// null.
+HWY_INLINE void cap_scores(float* scores, int64_t columns, float cap, float* slopes) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  const FloatVec factor = hn::Set(kFloats, cap);
+  const FloatVec inverse = hn::Set(kFloats, 1 / cap);
+  for (int64_t s = 0; s < columns; s += lanes) {
+    const FloatVec t = tanh(hn::Mul(load(scores + s), inverse));
+    store(hn::Mul(t, factor), scores + s);
+    if (slopes != nullptr) store(hn::NegMulAdd(t, t, hn::Set(kFloats, 1.0F)), slopes + s);
+  }
+}
+
+/// row *= factors, element-wise.
+HWY_INLINE void multiply_row(const float* factors, int64_t columns, float* row) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  for (int64_t s = 0; s < columns; s += lanes) {
+    store(hn::Mul(load(row + s), load(factors + s)), row + s);
+  }
+}
+
 /// scores = exp(scores - shift) in place; returns their sum.
 HWY_INLINE float exponentials(float* scores, int64_t columns, float shift) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
@@ -172,10 +192,6 @@ inline Columns columns_of(const Mask& mask, const Sizes& sizes, int64_t begin, i
   const auto end = hwy::RoundUpTo(static_cast<size_t>(mask.reach(begin + rows - 1)), 16);
   return {.begin = mask.first_of(begin, rows) / 16 * 16,
           .end = std::min(sizes.keys, static_cast<int64_t>(end))};
-}
-
-inline float scale_of(const AttentionJob& job) {
-  return static_cast<float>(1 / std::sqrt(static_cast<double>(job.width)));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "cleave/kernels/cpu/attention.h"
 
+#include <cmath>
 #include <numeric>
 
 #include <ATen/ATen.h>
@@ -40,6 +41,7 @@ struct Saved {
   std::vector<int64_t> kv_head;
   bool causal;
   int64_t window;
+  double divisor, soft_cap;
 
   [[nodiscard]] AttentionJob job(const AttentionGradients& g) const {
     return {.num_heads = q.size(1),
@@ -49,6 +51,8 @@ struct Saved {
             .width = q.size(3),
             .causal = causal,
             .window = window,
+            .scale = static_cast<float>(1 / divisor),
+            .soft_cap = static_cast<float>(soft_cap),
             .is_bf16 = q.scalar_type() == at::kBFloat16,
             .has_bf16_keys = k.scalar_type() == at::kBFloat16,
             .key_mask = key_mask.defined() && !key_mask.is_meta() ? key_mask.const_data_ptr<bool>()
@@ -106,6 +110,9 @@ void check_sizes(const Tensor& q, const Tensor& k, const Tensor& v, const Attent
   CLEAVE_CHECK(mask.window >= 0 && (mask.causal || mask.window == 0), Code::kShape,
                "attention: window=", mask.window, mask.causal ? "" : " without the causal mask",
                "; expected a causal window of 1 or more keys, or 0 for none");
+  CLEAVE_CHECK(mask.divisor >= 0 && mask.soft_cap >= 0, Code::kShape,
+               "attention: divisor=", mask.divisor, ", soft_cap=", mask.soft_cap,
+               "; expected positive numbers, or 0 for sqrt(K) and no cap");
   if (mask.key_mask.defined()) {
     const auto sizes = mask.key_mask.sizes();
     CLEAVE_CHECK(sizes.size() == 2 && (sizes[0] == 1 || sizes[0] == q.size(0)) &&
@@ -158,7 +165,9 @@ Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
       .first_key = mask.first_key,
       .kv_head = mask.kv_head,
       .causal = mask.causal,
-      .window = mask.window};
+      .window = mask.window,
+      .divisor = mask.divisor > 0 ? mask.divisor : std::sqrt(static_cast<double>(q.size(3))),
+      .soft_cap = mask.soft_cap};
   if (saved.kv_head.empty()) {
     saved.kv_head.resize(static_cast<size_t>(q.size(1)));
     std::iota(saved.kv_head.begin(), saved.kv_head.end(), 0);

@@ -8,7 +8,7 @@ namespace cleave {
 
 using at::Tensor;
 
-/// Masks of attention, and the map from query heads to KV heads.
+/// Masks of attention, the map from query heads to KV heads, and what happens to the scores.
 struct AttentionMask {
   bool causal = false;  ///< query t attends to keys up to t + S - T
   int64_t window = 0;   ///< causal: and only to the last `window` of those; 0: all
@@ -16,6 +16,8 @@ struct AttentionMask {
   Tensor first_key{};   ///< causal: [B, T] int64, the first key of each query; undefined: 0
   /// For each query head, which of the G KV heads it reads. Empty: head h reads h.
   std::vector<int64_t> kv_head{};
+  double divisor = 0;   ///< of the scores q k^T; 0: sqrt(K)
+  double soft_cap = 0;  ///< scores become soft_cap tanh(score / soft_cap); 0: they do not
 };
 
 /// Whether fast_attention supports these inputs: fp32 or bf16 on the CPU (or the meta device), with
@@ -23,17 +25,17 @@ struct AttentionMask {
 /// bf16.
 bool takes_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v);
 
-/// softmax(q k^T / sqrt(K) + mask) v, differentiable. Holds the scores of a few dozen queries at a
-/// time, in fp32, and skips blocks of those that the causal mask, the window or first_key hides.
-/// For bf16 inputs on a CPU with AVX-512 BF16, probabilities and their gradients are rounded to
-/// bf16 between the products.
+/// softmax(cap(q k^T / divisor) + mask) v, differentiable. Holds the scores of a few dozen queries
+/// at a time, in fp32, and skips blocks of those that the causal mask, the window or first_key
+/// hides. For bf16 inputs on a CPU with AVX-512 BF16, probabilities and their gradients are rounded
+/// to bf16 between the products.
 ///
 ///   q [B, H, T, K]   k, v [B, G, S, K]   result [B, H, T, K], in memory as [B, T, H, K]
 ///
 /// A query whose keys are all masked attends to its own key. Backward recomputes the scores from
 /// each query's log-sum-exp (arXiv:2205.14135). Throws Error(kShape) when sizes do not fit, or when
-/// T > S with a mask, a window or first_key is given without the causal mask, or a first key is
-/// outside [0, the query's own].
+/// T > S with a mask, a window or first_key is given without the causal mask, a first key is outside
+/// [0, the query's own], or the divisor or the soft cap is negative.
 Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask);
 
 }  // namespace cleave

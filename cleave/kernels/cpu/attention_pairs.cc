@@ -124,7 +124,8 @@ void forward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head)
       float inverse[kRows];
       for (int64_t r = 0; r < rows; ++r) {
         float* row = scores + r * z.keys + first;
-        scale_row(row, columns.size(), scale_of(job));
+        scale_row(row, columns.size(), job.scale);
+        if (job.soft_cap > 0) cap_scores(row, columns.size(), job.soft_cap, nullptr);
         mask.apply(scores + r * z.keys, begin + r, columns);
         const float top = largest(row, columns.size());
         const float sum = exponentials(row, columns.size(), top);
@@ -144,7 +145,7 @@ void forward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head)
 
 /// Scratch memory of backward: for the KV head, then for a block of queries.
 struct PairScratch {
-  PairScratch(Scratch& s, const Sizes& z)
+  PairScratch(Scratch& s, const Sizes& z, bool has_cap)
       : k_t(take_pairs(s, z.width / 2 * z.keys)),
         v_t(take_pairs(s, z.width / 2 * z.keys)),
         k(take_pairs(s, z.keys / 2 * z.width)),
@@ -159,14 +160,16 @@ struct PairScratch {
         ds_rows(take_pairs(s, kRows * z.keys / 2)),
         p(s.take(kRows * z.keys)),
         ds(s.take(kRows * z.keys)),
-        dq(s.take(kRows * z.width)) {}
-  static int64_t floats(const Sizes& z) {
-    return 4 * z.width * z.keys + 3 * kRows * z.width + 4 * kRows * z.keys + 256;
+        dq(s.take(kRows * z.width)),
+        slopes(has_cap ? s.take(kRows * z.keys) : nullptr) {}
+  static int64_t floats(const Sizes& z, bool has_cap) {
+    return 4 * z.width * z.keys + 3 * kRows * z.width + (has_cap ? 5 : 4) * kRows * z.keys + 256;
   }
   uint32_t *k_t, *v_t, *k;
   float *dk, *dv;
   uint32_t *q, *dout, *q_pairs, *dout_pairs, *p_pairs, *ds_pairs, *ds_rows;
   float *p, *ds, *dq;
+  float* slopes;  // of the capped scores; null without a cap
 };
 
 /// Gradient of a row's scores, p (dp - sum(dout out)), written to `ds`, which holds dp.
@@ -209,12 +212,15 @@ void gradients_of_scores(const AttentionJob& job, const Mask& mask, const Sizes&
       {at.rows, count, half, b.dout, half, 1, b.v_t + first, z.keys, b.ds + first, z.keys, false});
   for (int64_t r = 0; r < at.rows; ++r) {
     float* p = b.p + r * z.keys + first;
-    scale_row(p, count, scale_of(job));
+    scale_row(p, count, job.scale);
+    float* slopes = b.slopes == nullptr ? nullptr : b.slopes + r * z.keys + first;
+    if (slopes != nullptr) cap_scores(p, count, job.soft_cap, slopes);
     mask.apply(b.p + r * z.keys, at.begin + r, at.columns);
     exponentials(p, count, log_sums[r]);
     score_gradients(p, count, at.rows_of(job.dout) + r * job.dout.row_stride,
                     at.rows_of(job.out) + r * job.out.row_stride, z.width,
                     b.ds + r * z.keys + first);
+    if (slopes != nullptr) multiply_row(slopes, count, b.ds + r * z.keys + first);
   }
 }
 
@@ -239,7 +245,7 @@ void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z, c
                   b.dk + rows_before, z.width, true});
   multiply_timed({at.rows, z.width, count / 2, b.ds_rows + first / 2, z.keys / 2, 1,
                   b.k + rows_before / 2, z.width, b.dq, z.width, false});
-  unpack(b.dq, at.rows, z.width, scale_of(job),
+  unpack(b.dq, at.rows, z.width, job.scale,
          head_to_write<Bf16>(job.dq, at.batch, at.head) + at.begin * job.dq.row_stride,
          job.dq.row_stride);
 }
@@ -247,8 +253,9 @@ void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z, c
 void backward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   const Sizes z(job);
   const Mask mask(job, batch);
-  Scratch scratch(PairScratch::floats(z));
-  const PairScratch b(scratch, z);
+  const bool has_cap = job.soft_cap > 0;
+  Scratch scratch(PairScratch::floats(z, has_cap));
+  const PairScratch b(scratch, z, has_cap);
   const Bf16* k = head<Bf16>(job.k, batch, kv_head);
   const Bf16* v = head<Bf16>(job.v, batch, kv_head);
   transpose_pairs(k, job.k.row_stride, job.num_keys, z.width, z.keys, b.k_t);
@@ -264,7 +271,7 @@ void backward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head
       backward_block(job, mask, z, b, {batch, h, begin, rows, columns});
     }
   }
-  unpack(b.dk, job.num_keys, z.width, scale_of(job), head_to_write<Bf16>(job.dk, batch, kv_head),
+  unpack(b.dk, job.num_keys, z.width, job.scale, head_to_write<Bf16>(job.dk, batch, kv_head),
          job.dk.row_stride);
   unpack(b.dv, job.num_keys, z.width, 1, head_to_write<Bf16>(job.dv, batch, kv_head),
          job.dv.row_stride);

@@ -50,12 +50,13 @@ void forward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
       const float* keys = k_t + columns.begin;
       const float* values = v + columns.begin * z.width;
       pack(head<T>(job.q, batch, h) + begin * job.q.row_stride, job.q.row_stride, rows, z.width,
-           scale_of(job), q);
+           job.scale, q);
       multiply({rows, count, z.width, {q, z.width, 1}, keys, z.keys, seen, z.keys, false});
       float* log_sums = job.log_sums + (batch * job.num_heads + h) * job.num_queries + begin;
       T* to = head_to_write<T>(job.out, batch, h) + begin * job.out.row_stride;
       float inverse[kRows];
       for (int64_t r = 0; r < rows; ++r) {
+        if (job.soft_cap > 0) cap_scores(seen + r * z.keys, count, job.soft_cap, nullptr);
         mask.apply(scores + r * z.keys, begin + r, columns);
         const float top = largest(seen + r * z.keys, count);
         const float sum = exponentials(seen + r * z.keys, count, top);
@@ -160,9 +161,10 @@ void decode_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   const K* values = head<K>(job.v, batch, kv_head) + columns.begin * job.v.row_stride;
   for (int64_t h = 0; h < job.num_heads; ++h) {
     if (job.kv_head[h] != kv_head) continue;
-    pack(head<T>(job.q, batch, h), 0, 1, z.width, scale_of(job), q);
+    pack(head<T>(job.q, batch, h), 0, 1, z.width, job.scale, q);
     float* seen = scores + columns.begin;
     scores_of(q, keys, job.k.row_stride, count, z.width, seen);
+    if (job.soft_cap > 0) cap_scores(seen, columns.size(), job.soft_cap, nullptr);
     mask.apply(scores, 0, columns);
     const float top = largest(seen, columns.size());
     const float sum = exponentials(seen, columns.size(), top);
@@ -180,7 +182,7 @@ void decode_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
 
 /// Scratch memory of backward: for the KV head, then for a block of queries.
 struct BackwardScratch {
-  BackwardScratch(Scratch& s, const Sizes& z)
+  BackwardScratch(Scratch& s, const Sizes& z, bool has_cap)
       : k_t(s.take(z.width * z.keys)),
         v_t(s.take(z.width * z.keys)),
         k(s.take(z.keys * z.width)),
@@ -191,15 +193,18 @@ struct BackwardScratch {
         out(s.take(kRows * z.width)),
         dq(s.take(kRows * z.width)),
         p(s.take(kRows * z.keys)),
-        ds(s.take(kRows * z.keys)) {}
-  static int64_t floats(const Sizes& z) {
-    return 5 * z.width * z.keys + 4 * kRows * z.width + 2 * kRows * z.keys;
+        ds(s.take(kRows * z.keys)),
+        slopes(has_cap ? s.take(kRows * z.keys) : nullptr) {}
+  static int64_t floats(const Sizes& z, bool has_cap) {
+    return 5 * z.width * z.keys + 4 * kRows * z.width + (has_cap ? 3 : 2) * kRows * z.keys;
   }
   float *k_t, *v_t, *k, *dk, *dv;
   float *q, *dout, *out, *dq, *p, *ds;
+  float* slopes;  // of the capped scores; null without a cap
 };
 
-/// Gradient of row r's scores, p (dp - sum(dout out)), written to b.ds, which holds dp.
+/// Gradient of row r's scores, p (dp - sum(dout out)) and times the slope of the cap, written to
+/// b.ds, which holds dp.
 HWY_INLINE void score_gradients(const BackwardScratch& b, int64_t r, const Sizes& z,
                                 Columns columns) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
@@ -213,6 +218,8 @@ HWY_INLINE void score_gradients(const BackwardScratch& b, int64_t r, const Sizes
   for (int64_t s = columns.begin; s < columns.end; s += lanes) {
     store(hn::Mul(load(p + s), hn::Sub(load(ds + s), delta)), ds + s);
   }
+  if (b.slopes == nullptr) return;
+  multiply_row(b.slopes + r * z.keys + columns.begin, columns.size(), ds + columns.begin);
 }
 
 /// Start of a block of queries.
@@ -232,7 +239,7 @@ void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z,
     pack(head<T>(view, batch, h) + begin * view.row_stride, view.row_stride, rows, z.width, scale,
          to);
   };
-  packed(job.q, scale_of(job), b.q);
+  packed(job.q, job.scale, b.q);
   packed(job.dout, 1, b.dout);
   packed(job.out, 1, b.out);
   const float* log_sums = job.log_sums + (batch * job.num_heads + h) * job.num_queries + begin;
@@ -244,6 +251,9 @@ void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z,
   float* ds = b.ds + first;
   multiply({rows, count, z.width, {b.q, z.width, 1}, b.k_t + first, z.keys, p, z.keys, false});
   for (int64_t r = 0; r < rows; ++r) {
+    if (b.slopes != nullptr) {
+      cap_scores(p + r * z.keys, count, job.soft_cap, b.slopes + r * z.keys + first);
+    }
     mask.apply(b.p + r * z.keys, begin + r, columns);
     exponentials(p + r * z.keys, count, log_sums[r]);
   }
@@ -255,7 +265,7 @@ void backward_block(const AttentionJob& job, const Mask& mask, const Sizes& z,
   multiply({reached, z.width, rows, {ds, 1, z.keys}, b.q, z.width, dk, z.width, true});
   const float* k = b.k + skipped;
   multiply({rows, z.width, reached, {ds, z.keys, 1}, k, z.width, b.dq, z.width, false});
-  unpack(b.dq, rows, z.width, scale_of(job),
+  unpack(b.dq, rows, z.width, job.scale,
          head_to_write<T>(job.dq, batch, h) + begin * job.dq.row_stride, job.dq.row_stride);
 }
 
@@ -263,8 +273,9 @@ template <class T>
 void backward_heads(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   const Sizes z(job);
   const Mask mask(job, batch);
-  Scratch scratch(BackwardScratch::floats(z));
-  const BackwardScratch b(scratch, z);
+  const bool has_cap = job.soft_cap > 0;
+  Scratch scratch(BackwardScratch::floats(z, has_cap));
+  const BackwardScratch b(scratch, z, has_cap);
   const T* k = head<T>(job.k, batch, kv_head);
   pack_transposed(k, job.k.row_stride, job.num_keys, z.width, z.keys, b.k_t);
   pack_transposed(head<T>(job.v, batch, kv_head), job.v.row_stride, job.num_keys, z.width, z.keys,

@@ -19,6 +19,8 @@ struct AttentionJob {
   int64_t num_queries = 0, num_keys = 0, width = 0;  // T, S, K
   bool causal = false;
   int64_t window = 0;  // 0: none
+  float scale = 1;     // of the scores
+  float soft_cap = 0;  // 0: none
   bool is_bf16 = false;
   bool has_bf16_keys = false;
   const bool* key_mask = nullptr;      // [B, S]

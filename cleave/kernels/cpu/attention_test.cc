@@ -31,7 +31,9 @@ Tensor defined(const Tensor& q, const Tensor& k, const Tensor& v, const Attentio
     seen = seen.logical_and(at::arange(S).ge(mask.first_key.unsqueeze(-1)).unsqueeze(1));
   const Tensor own = at::eye(S, at::kBool).narrow(0, S - T, T);
   seen = seen.logical_or(seen.any(-1, true).logical_not().logical_and(own));
-  const Tensor scores = q.matmul(keys.transpose(-1, -2)) / std::sqrt(q.size(3));
+  const double divisor = mask.divisor > 0 ? mask.divisor : std::sqrt(q.size(3));
+  Tensor scores = q.matmul(keys.transpose(-1, -2)) / divisor;
+  if (mask.soft_cap > 0) scores = mask.soft_cap * (scores / mask.soft_cap).tanh();
   return scores.masked_fill(seen.logical_not(), -INFINITY).softmax(-1).matmul(values);
 }
 
@@ -133,6 +135,28 @@ TEST(FastAttention, FirstKeys_KeepTheTextsOfASequenceApart) {
   }
 }
 
+// Scores of about 3 with a cap of 2: most are near the cap, where the slope is small.
+TEST(FastAttention, SoftCap_BoundsTheScoresInForwardAndBackward) {
+  Tensor key_mask = at::ones({2, 70}, at::kBool);
+  key_mask[0].narrow(0, 0, 33).fill_(false);
+  const std::vector<int64_t> heads = {0, 0, 1, 1};
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t T : {1, 7, 70}) {  // 1: the loop of decoding
+      const Sizes z{2, 4, 2, T, 70, 32};
+      expect_equal(z, {.causal = true, .kv_head = heads, .divisor = 2, .soft_cap = 2}, type);
+      expect_equal(z,
+                   {.causal = true,
+                    .window = 19,
+                    .key_mask = key_mask,
+                    .kv_head = heads,
+                    .divisor = 2,
+                    .soft_cap = 2},
+                   type);
+      expect_equal(z, {.causal = false, .kv_head = heads, .soft_cap = 0.5}, type);
+    }
+  }
+}
+
 // NaN in the values of the first text would reach the second one through products with zeros.
 TEST(FastAttention, KeysOfTextsBefore_AreNotRead) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
@@ -163,6 +187,30 @@ TEST(FastAttention, FirstKeysThatDoNotFit_AreRefused) {
   EXPECT_NE(message.find("first_key of query 0 is 2; expected 0 to its own key, 1"),
             std::string::npos)
       << message;
+}
+
+TEST(FastAttention, Divisor_ReplacesTheRootOfTheWidth) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    expect_equal({1, 2, 2, 33, 33, 32}, {.causal = true, .divisor = 9}, type);
+    expect_equal({1, 2, 2, 1, 33, 32}, {.causal = true, .divisor = 2.5}, type);
+  }
+}
+
+// One key dim with the values 8 and -8 and the query 1: scores are cap tanh(+-8 / cap), and the
+// result is the weight of the first key.
+TEST(FastAttention, SoftCapOfTwoKeys_IsTheLogisticFunctionOfTheCappedScore) {
+  Tensor q = at::zeros({1, 1, 1, 16}), k = at::zeros({1, 1, 2, 16}), v = at::zeros({1, 1, 2, 16});
+  q[0][0][0][0] = 1;
+  k[0][0][0][0] = 8;
+  k[0][0][1][0] = -8;
+  v[0][0][0][0] = 1;
+  q.requires_grad_();
+  const double cap = 4, t = std::tanh(8 / cap), weight = 1 / (1 + std::exp(-2 * cap * t));
+  const Tensor y = fast_attention(q, k, v, {.divisor = 1, .soft_cap = cap})[0][0][0][0];
+  EXPECT_NEAR(y.item<double>(), weight, 1e-6);
+  y.backward();
+  // d/dq of the logistic function of 2 cap tanh(8 q / cap).
+  EXPECT_NEAR(q.grad()[0][0][0][0].item<double>(), weight * (1 - weight) * 16 * (1 - t * t), 1e-6);
 }
 
 TEST(FastAttention, SharedKvHeads_AddTheirGradients) {
@@ -212,6 +260,8 @@ TEST(FastAttention, SizesThatDoNotFit_AreRefused) {
   refused(one, one, {.kv_head = heads});
   refused(k, k, {});
   refused(k, k, {.window = 2, .kv_head = heads});
+  refused(k, k, {.kv_head = heads, .divisor = -1});
+  refused(k, k, {.kv_head = heads, .soft_cap = -1});
   refused(k, k, {.kv_head = {0, 1}});
   refused(k, k, {.kv_head = {0, 0, 1, 2}});
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{3, 5}, {2, 4}, {5}}) {
@@ -223,9 +273,11 @@ TEST(FastAttention, NaN_StaysNaN) {
   Tensor q = at::ones({1, 1, 4, 16});
   const Tensor k = at::ones({1, 1, 4, 16});
   q[0][0][2][3] = std::numeric_limits<float>::quiet_NaN();
-  const Tensor out = fast_attention(q, k, k, {.causal = true});
-  EXPECT_TRUE(out[0][0][2].isnan().all().item<bool>());
-  EXPECT_FALSE(out[0][0][1].isnan().any().item<bool>());
+  for (const double cap : {0, 2}) {
+    const Tensor out = fast_attention(q, k, k, {.causal = true, .soft_cap = cap});
+    EXPECT_TRUE(out[0][0][2].isnan().all().item<bool>());
+    EXPECT_FALSE(out[0][0][1].isnan().any().item<bool>());
+  }
 }
 
 // bf16 keys and values give the same bits as their conversion to fp32.

@@ -44,10 +44,11 @@ int64_t grain_of_rows(int64_t width) {
 /// threads.
 constexpr int64_t kRowsOfBlock = 64;
 
-RmsNormJob norm_job(const Tensor& x, const Tensor& weight, const Tensor& scales, double eps) {
+RmsNormJob norm_job(const Tensor& x, const Tensor& weight, const Tensor& scales, double offset) {
   return {.width = x.size(-1),
           .is_bf16 = is_bf16(x),
-          .eps = eps,
+          .eps = 0,
+          .offset = static_cast<float>(offset),
           .x = data_of<const void>(x),
           .weight = data_of<const void>(weight),
           .y = nullptr,
@@ -91,10 +92,9 @@ Tensor sums_over_rows(const Tensor& x, int64_t num_sums, const Work& work) {
   return sums.sum(0);
 }
 
-variable_list norm_backward(const Tensor& x, const Tensor& weight, const Tensor& scales,
+variable_list norm_backward(RmsNormJob job, const Tensor& x, const Tensor& weight,
                             const Tensor& dy) {
   const Tensor dx = at::empty_like(x);
-  RmsNormJob job = norm_job(x, weight, scales, 0);
   job.dy = data_of<const void>(dy);
   job.dx = data_of<void>(dx);
   const Tensor sums = sums_over_rows(x, 1, [&](int64_t begin, int64_t end, float* dweight) {
@@ -126,20 +126,21 @@ bool takes_fused(std::initializer_list<Tensor> inputs) {
   });
 }
 
-Tensor fused_rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+Tensor fused_rms_norm(const Tensor& x, const Tensor& weight, double eps, double offset) {
   const bool has_backward = needs_grad(x) || needs_grad(weight);
   const at::NoGradGuard no_grad;
   const Tensor in = x.detach().contiguous();
   const Tensor w = weight.detach().contiguous();
   Tensor y = at::empty_like(in);
   const Tensor scales = at::empty({rows_of(in)}, in.options().dtype(at::kFloat));
-  RmsNormJob job = norm_job(in, w, scales, eps);
+  RmsNormJob job = norm_job(in, w, scales, offset);
+  job.eps = eps;
   job.y = data_of<void>(y);
   in_parts(in, rows_of(in), grain_of_rows(job.width),
            [&](int64_t begin, int64_t end) { rms_norm_rows(job, begin, end); });
   if (!has_backward) return y;
-  connect("rms_norm", {x, weight}, {y}, [in, w, scales](variable_list&& grads) {
-    return norm_backward(in, w, scales, grads[0].contiguous());
+  connect("rms_norm", {x, weight}, {y}, [in, w, scales, offset](variable_list&& grads) {
+    return norm_backward(norm_job(in, w, scales, offset), in, w, grads[0].contiguous());
   });
   return y;
 }

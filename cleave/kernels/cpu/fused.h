@@ -13,8 +13,8 @@ using at::Tensor;
 /// meta device they only compute shapes.
 bool takes_fused(std::initializer_list<Tensor> inputs);
 
-/// x / sqrt(mean(x^2) + eps) weight.   x [.., D]   weight [D]
-Tensor fused_rms_norm(const Tensor& x, const Tensor& weight, double eps);
+/// x / sqrt(mean(x^2) + eps) (weight + offset).   x [.., D]   weight [D]
+Tensor fused_rms_norm(const Tensor& x, const Tensor& weight, double eps, double offset = 0);
 
 /// (x - mean(x)) / sqrt(variance(x) + eps) weight + bias.   x [.., D]   weight, bias [D]
 Tensor fused_layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps);

@@ -67,6 +67,20 @@ TEST(FusedRmsNorm, AnyWidth_EqualsTheDefinition) {
   }
 }
 
+// Weights of about 0.01: 1 + weight in bf16 would lose most of them.
+TEST(FusedRmsNorm, Offset_IsAddedToTheWeight) {
+  for (const at::ScalarType type : kTypes) {
+    for (const int64_t width : {1, 5, 16, 100}) {
+      expect_equal([](const auto& t) { return fused_rms_norm(t[0], t[1], 1e-5, 1); },
+                   [](const auto& t) {
+                     return t[0] * (t[0].square().mean(-1, true) + 1e-5).rsqrt() * (1 + t[1]);
+                   },
+                   {random({63, width}, 1), random({width}, 2) / 100}, type,
+                   static_cast<double>(width + 63));
+    }
+  }
+}
+
 TEST(FusedLayerNorm, AnyWidth_EqualsTheDefinition) {
   for (const at::ScalarType type : kTypes) {
     for (const int64_t width : {1, 5, 16, 100, 768}) {

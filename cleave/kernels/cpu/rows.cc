@@ -28,9 +28,25 @@ HWY_INLINE float sum_of(FloatVec v) {
   return hn::GetLane(hn::SumOfLanes(kFloats, v));
 }
 
+/// weight + offset.
+template <class T>
+class NormWeight {
+ public:
+  explicit NormWeight(const RmsNormJob& job)
+      : weight_(static_cast<const T*>(job.weight)), offset_(job.offset) {}
+  [[nodiscard]] HWY_INLINE FloatVec at(int64_t i) const {
+    return hn::Add(load(weight_ + i), hn::Set(kFloats, offset_));
+  }
+  [[nodiscard]] HWY_INLINE float one(int64_t i) const { return load_one(weight_ + i) + offset_; }
+
+ private:
+  const T* weight_;
+  float offset_;
+};
+
 template <class T>
 void rms_norm(const RmsNormJob& job, int64_t begin, int64_t end) {
-  const auto* weight = static_cast<const T*>(job.weight);
+  const NormWeight<T> weight(job);
   for (int64_t r = begin; r < end; ++r) {
     const T* x = static_cast<const T*>(job.x) + r * job.width;
     T* y = static_cast<T*>(job.y) + r * job.width;
@@ -49,15 +65,15 @@ void rms_norm(const RmsNormJob& job, int64_t begin, int64_t end) {
     const FloatVec factor = hn::Set(kFloats, scale);
     sweep(
         job.width,
-        [&](int64_t i) { store(hn::Mul(hn::Mul(load(x + i), factor), load(weight + i)), y + i); },
-        [&](int64_t i) { store_one(load_one(x + i) * scale * load_one(weight + i), y + i); });
+        [&](int64_t i) { store(hn::Mul(hn::Mul(load(x + i), factor), weight.at(i)), y + i); },
+        [&](int64_t i) { store_one(load_one(x + i) * scale * weight.one(i), y + i); });
   }
 }
 
-// With n = x scale: dx = scale (dy w - n mean(dy w n)), dw = sum of dy n.
+// With n = x scale and w = weight + offset: dx = scale (dy w - n mean(dy w n)), dw = sum of dy n.
 template <class T>
 void rms_norm_backward(const RmsNormJob& job, int64_t begin, int64_t end, float* dweight) {
-  const auto* weight = static_cast<const T*>(job.weight);
+  const NormWeight<T> weight(job);
   for (int64_t r = begin; r < end; ++r) {
     const T* x = static_cast<const T*>(job.x) + r * job.width;
     const T* dy = static_cast<const T*>(job.dy) + r * job.width;
@@ -71,12 +87,12 @@ void rms_norm_backward(const RmsNormJob& job, int64_t begin, int64_t end, float*
         [&](int64_t i) {
           const FloatVec g = hn::Mul(load(dy + i), hn::Mul(load(x + i), factor));
           store(hn::Add(load(dweight + i), g), dweight + i);
-          dots = hn::MulAdd(g, load(weight + i), dots);
+          dots = hn::MulAdd(g, weight.at(i), dots);
         },
         [&](int64_t i) {
           const float g = load_one(dy + i) * load_one(x + i) * scale;
           dweight[i] += g;
-          rest += g * load_one(weight + i);
+          rest += g * weight.one(i);
         });
     const float mean = (sum_of(dots) + rest) / static_cast<float>(job.width);
     const FloatVec means = hn::Set(kFloats, mean);
@@ -84,11 +100,11 @@ void rms_norm_backward(const RmsNormJob& job, int64_t begin, int64_t end, float*
         job.width,
         [&](int64_t i) {
           const FloatVec n = hn::Mul(load(x + i), factor);
-          const FloatVec g = hn::Mul(load(dy + i), load(weight + i));
+          const FloatVec g = hn::Mul(load(dy + i), weight.at(i));
           store(hn::Mul(factor, hn::NegMulAdd(n, means, g)), dx + i);
         },
         [&](int64_t i) {
-          const float g = load_one(dy + i) * load_one(weight + i);
+          const float g = load_one(dy + i) * weight.one(i);
           store_one(scale * (g - load_one(x + i) * scale * mean), dx + i);
         });
   }

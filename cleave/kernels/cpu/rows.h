@@ -8,11 +8,13 @@ namespace cleave {
 // Loops over rows of numbers, compiled for several instruction sets; the best one that the CPU
 // supports runs. `void` pointers are to bf16 if is_bf16, else to fp32. Arithmetic is in fp32.
 
-/// y = x / rms(x) weight for rows [begin, end) of [.., width]. `scales` [rows] receives 1 / rms.
+/// y = x / rms(x) (weight + offset) for rows [begin, end) of [.., width]. `scales` [rows] receives
+/// 1 / rms.
 struct RmsNormJob {
   int64_t width = 0;
   bool is_bf16 = false;
   double eps = 0;
+  float offset = 0;
   const void *x = nullptr, *weight = nullptr;
   void* y = nullptr;
   float* scales = nullptr;

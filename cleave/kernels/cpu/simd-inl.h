@@ -58,6 +58,11 @@ HWY_INLINE FloatVec exp(FloatVec v) {
   return hn::IfThenElse(hn::IsNaN(v), v, hn::Exp(kFloats, bounded));
 }
 
+/// tanh v. Highway's Tanh loses NaN too.
+HWY_INLINE FloatVec tanh(FloatVec v) {
+  return hn::IfThenElse(hn::IsNaN(v), v, hn::Tanh(kFloats, v));
+}
+
 /// Scalar versions, for the elements that do not fill a vector.
 inline float load_one(const float* from) {
   return *from;

@@ -65,7 +65,7 @@ DecoderConfig read_decoder(const Json& json, const DecoderDefaults& defaults) {
   c.attention_dropout = read_dropout(json, "attention_dropout", 0);
   c.tied = json.bool_or("tie_word_embeddings", defaults.tied);
   c.activation = read_activation(json, "hidden_act", "silu");
-  c.rotary = read_rotary(json, c, defaults);
+  if (!defaults.has_layer_rotary) c.rotary = read_rotary(json, c, defaults);
   c.layers.resize(static_cast<size_t>(c.facts.num_layers));
   return c;
 }

@@ -13,7 +13,11 @@ namespace cleave {
 struct DecoderLayer {
   int64_t window = 0;  ///< keys that a query may attend to, its own included; 0: all
   bool has_rotary = true;
+  std::optional<RotaryOptions> rotary{};  ///< instead of the model's
 };
+
+/// Which RMS norms a block has: before attention and MLP, after them, or both.
+enum class BlockNorms : uint8_t { kInputs, kOutputs, kBoth };
 
 /// A decoder of Llama's shape: embedding, blocks of causal attention and a gated MLP with RMS
 /// norms, a norm and the output matrix. The families fill it in from their config.json.
@@ -22,14 +26,19 @@ struct DecoderConfig {
   int64_t intermediate = 0;
   int64_t head_dim = 0;
   double norm_eps = 1e-6;
+  double norm_offset = 0;  ///< added to the weights of all norms
   double init_range = 0.02;
   double attention_dropout = 0;
   bool qkv_bias = false;
   bool out_bias = false;
   bool mlp_bias = false;
   bool tied = false;
-  bool norms_outputs = false;  ///< norms follow attention and MLP instead of preceding them
   bool is_fused = false;       ///< q, k and v are one matrix, gate and up another
+  double embedding_scale = 1;  ///< factor of the embedding's rows
+  double score_divisor = 0;    ///< of the attention scores q k^T; 0: sqrt(head_dim)
+  double score_cap = 0;        ///< soft cap of the attention scores; 0: none
+  double logit_cap = 0;        ///< soft cap of the logits; 0: none
+  BlockNorms norms = BlockNorms::kInputs;
   QkNorm qk_norm = QkNorm::kNone;
   Activation activation = Activation::kSilu;
   RotaryOptions rotary;
@@ -48,6 +57,7 @@ struct DecoderDefaults {
   /// Phi-3's rotary settings: partial_rotary_factor, original_max_position_embeddings with the
   /// default 4096 outside rope_scaling, and of the types only longrope, also named su and yarn.
   bool has_phi3_rotary = false;
+  bool has_layer_rotary = false;  ///< read_layer_rotary() reads the rotary settings
 };
 
 /// Reads what all decoders have in common, with every layer as DecoderLayer{}. Throws
@@ -57,6 +67,11 @@ DecoderConfig read_decoder(const Json& json, const DecoderDefaults& defaults);
 /// Reads rope_scaling or rope_parameters for `c`, whose head_dim and positions are set.
 RotaryOptions read_rotary(const Json& json, const DecoderConfig& c,
                           const DecoderDefaults& defaults);
+
+/// Reads the rotary settings of Gemma 3, whose sliding layers have their own, for the layers of `c`
+/// with their windows: rope_theta and rope_scaling for full layers and rope_local_base_freq for
+/// sliding ones, or rope_parameters with an object for each type of layer. Throws Error(kFormat).
+void read_layer_rotary(const Json& json, DecoderConfig& c);
 
 /// Throws Error(kFormat) if config.json turns sliding windows on: the family has none.
 void refuse_window(const Json& json);

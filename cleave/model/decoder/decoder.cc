@@ -19,9 +19,12 @@ std::unique_ptr<Layer> make_attention(const DecoderConfig& c, const DecoderLayer
       .out_bias = c.out_bias,
       .window = layer.window,
       .dropout = c.attention_dropout,
-      .rotary = layer.has_rotary ? std::optional(c.rotary) : std::nullopt,
+      .score_divisor = c.score_divisor,
+      .soft_cap = c.score_cap,
+      .rotary = layer.has_rotary ? std::optional(layer.rotary.value_or(c.rotary)) : std::nullopt,
       .qk_norm = c.qk_norm,
       .norm_eps = c.norm_eps,
+      .norm_offset = c.norm_offset,
       .init = Init::normal(c.init_range),
       .out_init = Init::normal(c.init_range)};
   if (c.is_fused) return std::make_unique<FusedAttention>(options);
@@ -39,17 +42,17 @@ std::unique_ptr<Layer> make_mlp(const DecoderConfig& c) {
   return std::make_unique<Mlp>(options);
 }
 
-/// x + attention(norm(x)), then x + mlp(norm(x)); or, where norms_outputs, x + norm(attention(x)),
-/// then x + norm(mlp(x)). x [B, T, D].
+/// x + attention(norm(x)), then x + mlp(norm(x)); or with norms of the outputs x +
+/// norm(attention(x)), then x + norm(mlp(x)); or with both. x [B, T, D].
 class DecoderBlock : public Layer {
  public:
   DecoderBlock(const DecoderConfig& c, const DecoderLayer& layer)
-      : norms_outputs_(c.norms_outputs),
-        attention_norm_(c.facts.hidden, c.norm_eps),
+      : norms_(c.norms),
+        attention_norm_(c.facts.hidden, c.norm_eps, c.norm_offset),
         self_attn_(make_attention(c, layer)),
-        mlp_norm_(c.facts.hidden, c.norm_eps),
+        mlp_norm_(c.facts.hidden, c.norm_eps, c.norm_offset),
         mlp_(make_mlp(c)) {
-    if (norms_outputs_) {
+    if (norms_ == BlockNorms::kOutputs) {
       add("self_attn", *self_attn_, "attention");
       add("post_attention_layernorm", attention_norm_);
       add("mlp", *mlp_, "feed_forward");
@@ -58,26 +61,43 @@ class DecoderBlock : public Layer {
     }
     add("input_layernorm", attention_norm_, "attention_norm");
     add("self_attn", *self_attn_, "attention");
-    add("post_attention_layernorm", mlp_norm_, "ffn_norm");
+    if (norms_ == BlockNorms::kInputs) {
+      add("post_attention_layernorm", mlp_norm_, "ffn_norm");
+      add("mlp", *mlp_, "feed_forward");
+      return;
+    }
+    for (auto* norm : {&attention_output_norm_, &mlp_output_norm_}) {
+      *norm = std::make_unique<RmsNorm>(c.facts.hidden, c.norm_eps, c.norm_offset);
+    }
+    add("post_attention_layernorm", *attention_output_norm_);
+    add("pre_feedforward_layernorm", mlp_norm_, "ffn_norm");
     add("mlp", *mlp_, "feed_forward");
+    add("post_feedforward_layernorm", *mlp_output_norm_);
   }
 
  protected:
   DTensor forward(const DTensor& x, const Context& context) override {
-    if (norms_outputs_) {
+    if (norms_ == BlockNorms::kOutputs) {
       const DTensor h = x + attention_norm_((*self_attn_)(x, context), context);
       return h + mlp_norm_((*mlp_)(h, context), context);
     }
-    const DTensor h = x + (*self_attn_)(attention_norm_(x, context), context);
-    return h + (*mlp_)(mlp_norm_(h, context), context);
+    const DTensor h = x + normed(attention_output_norm_,
+                                 (*self_attn_)(attention_norm_(x, context), context), context);
+    return h + normed(mlp_output_norm_, (*mlp_)(mlp_norm_(h, context), context), context);
   }
 
  private:
-  bool norms_outputs_;
+  static DTensor normed(const std::unique_ptr<RmsNorm>& norm, const DTensor& x,
+                        const Context& context) {
+    return norm ? (*norm)(x, context) : x;
+  }
+
+  BlockNorms norms_;
   RmsNorm attention_norm_;
   std::unique_ptr<Layer> self_attn_;
   RmsNorm mlp_norm_;
   std::unique_ptr<Layer> mlp_;
+  std::unique_ptr<RmsNorm> attention_output_norm_, mlp_output_norm_;  // kBoth: these too
 };
 
 /// The modules that Hugging Face names "model.*": ids to final hidden states.
@@ -87,8 +107,9 @@ class DecoderTrunk : public LayerGroup {
       : embed_tokens_({.num_embeddings = c.facts.vocab_size,
                        .embedding_dim = c.facts.hidden,
                        .init = Init::normal(c.init_range),
-                       .padding_idx = c.facts.pad_id}),
-        norm_(c.facts.hidden, c.norm_eps) {
+                       .padding_idx = c.facts.pad_id,
+                       .scale = c.embedding_scale}),
+        norm_(c.facts.hidden, c.norm_eps, c.norm_offset) {
     add("embed_tokens", embed_tokens_, "tok_embeddings");
     for (const DecoderLayer& layer : c.layers) {
       blocks_.push_back(std::make_unique<DecoderBlock>(c, layer));
@@ -120,7 +141,8 @@ class DecoderModel : public Model {
         lm_head_({.in_features = config.facts.hidden,
                   .out_features = config.facts.vocab_size,
                   .bias = false,
-                  .init = Init::normal(config.init_range)}) {
+                  .init = Init::normal(config.init_range),
+                  .soft_cap = config.logit_cap}) {
     if (config.tied) lm_head_.tie_weight(model_.embedding_weight());
     add("model", model_, "");
     add("lm_head", lm_head_, "output");

@@ -150,18 +150,21 @@ int64_t rotated_dims(const Json& json, const Json& rope, int64_t head_dim, bool 
   return dims;
 }
 
-}  // namespace
+/// The member `key`; empty if it is missing, null or an empty object.
+std::optional<Json> settings_at(const Json& json, std::string_view key) {
+  if (!json.has(key) || json.at(key).size() == 0) return std::nullopt;
+  return json.at(key);
+}
 
-RotaryOptions read_rotary(const Json& json, const DecoderConfig& c,
-                          const DecoderDefaults& defaults) {
-  const bool is_older = json.has("rope_scaling") && json.at("rope_scaling").size() > 0;
-  const bool has_rope = is_older || json.has("rope_parameters");
-  const Json rope = has_rope ? json.at(is_older ? "rope_scaling" : "rope_parameters") : json;
-  if (has_rope) check_keys(rope);
-  const double theta = json.number_or("rope_theta", defaults.theta, 1, kMostTheta);
+/// Reads the object `rope` of config.json. Without one, `theta` is the only setting.
+RotaryOptions read_rope(const Json& json, const std::optional<Json>& settings, double theta,
+                        const DecoderConfig& c, const DecoderDefaults& defaults) {
+  const Json& rope = settings.value_or(json);
   RotaryOptions rotary{.head_dim = rotated_dims(json, rope, c.head_dim, defaults.has_phi3_rotary),
-                       .theta = rope.number_or("rope_theta", theta, 1, kMostTheta)};
-  if (!has_rope) return rotary;
+                       .theta = theta};
+  if (!settings) return rotary;
+  check_keys(rope);
+  rotary.theta = rope.number_or("rope_theta", theta, 1, kMostTheta);
   constexpr const char* kOriginal = "original_max_position_embeddings";
   constexpr int64_t kPhi3Original = 4096;
   const int64_t inner = rope.int_or(kOriginal, c.facts.max_positions, 1, kMostPositions);
@@ -169,6 +172,43 @@ RotaryOptions read_rotary(const Json& json, const DecoderConfig& c,
       json.int_or(kOriginal, defaults.has_phi3_rotary ? kPhi3Original : inner, 1, kMostPositions);
   read_scaling(rope, type_of(rope, defaults), c.facts.max_positions, rotary);
   return rotary;
+}
+
+}  // namespace
+
+RotaryOptions read_rotary(const Json& json, const DecoderConfig& c,
+                          const DecoderDefaults& defaults) {
+  const double theta = json.number_or("rope_theta", defaults.theta, 1, kMostTheta);
+  const std::optional<Json> older = settings_at(json, "rope_scaling");
+  return read_rope(json, older ? older : settings_at(json, "rope_parameters"), theta, c, defaults);
+}
+
+void read_layer_rotary(const Json& json, DecoderConfig& c) {
+  constexpr std::string_view kFull = "full_attention", kSliding = "sliding_attention";
+  std::optional<Json> full = settings_at(json, "rope_scaling"), sliding;
+  if (const std::optional<Json> types = settings_at(json, "rope_parameters")) {
+    for (size_t i = 0; i < types->size(); ++i) {
+      const std::string& type = types->key(i);
+      if (type == kFull || type == kSliding || !types->has(type)) continue;
+      types->at(type).fail(str("expected settings for ", kFull, " or ", kSliding));
+    }
+    if (full && types->has(kFull)) {
+      full->fail(str("rope_parameters has settings for ", kFull, " too; remove one of them"));
+    }
+    if (!full) full = settings_at(*types, kFull);
+    sliding = settings_at(*types, kSliding);
+  }
+  for (const auto& settings : {full, sliding}) {
+    if (settings && type_of(*settings, {}) == "longrope") {
+      settings->fail("longrope is not supported for this model_type");
+    }
+  }
+  c.rotary = read_rope(json, full, json.number_or("rope_theta", 1e6, 1, kMostTheta), c, {});
+  const double local = json.number_or("rope_local_base_freq", 10000, 1, kMostTheta);
+  const RotaryOptions of_sliding = read_rope(json, sliding, local, c, {});
+  for (DecoderLayer& layer : c.layers) {
+    if (layer.window > 0) layer.rotary = of_sliding;
+  }
 }
 
 }  // namespace cleave

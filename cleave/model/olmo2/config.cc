@@ -5,7 +5,7 @@ namespace cleave {
 DecoderConfig olmo2_config(const Json& json) {
   DecoderConfig c = read_decoder(json, {.norm_eps = 1e-5, .eos = 50279, .pad = 1});
   c.qkv_bias = c.out_bias = json.bool_or("attention_bias", false);
-  c.norms_outputs = true;
+  c.norms = BlockNorms::kOutputs;
   c.qk_norm = QkNorm::kAllHeads;
   set_window(json, 0, c);
   refuse_window(json);

@@ -179,6 +179,31 @@ def llama2():
     return tokenizer
 
 
+def gemma():
+    """As in Gemma's files: no space is put in front, and runs of new lines and of spaces are tokens of their own."""
+    specials = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    runs = ["\n\n", "\n\n\n", SPACE * 2, SPACE * 3, "<table>"]
+    spaces = normalizers.Replace(" ", SPACE)
+    trained = Tokenizer(models.BPE())
+    trained.normalizer = spaces
+    trained.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="never")
+    everything = specials + runs + [f"<0x{byte:02X}>" for byte in range(256)]
+    trainer = trainers.BpeTrainer(vocab_size=ENTRIES, special_tokens=everything, show_progress=False)
+    trained.train_from_iterator(training_text(), trainer)
+    model = json.loads(trained.to_str())["model"]
+    merges = [tuple(pair) for pair in model["merges"]]
+    tokenizer = Tokenizer(
+        models.BPE(vocab=model["vocab"], merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
+    tokenizer.normalizer = spaces
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in specials])
+    tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in runs])
+    tokenizer.post_processor = with_template(tokenizer, "<bos>")
+    return tokenizer
+
+
 def bert():
     specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     steps = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
@@ -288,7 +313,7 @@ def prefixes(tokenizer, name, text):
 
 def main():
     texts = strings()
-    made = {"gpt2": gpt2(), "llama2": llama2(), "llama3": llama3(), "bert": bert()}
+    made = {"gpt2": gpt2(), "llama2": llama2(), "llama3": llama3(), "bert": bert(), "gemma": gemma()}
     HERE.mkdir(exist_ok=True)
     stored.put_lines(HERE / "strings.jsonl", [{"i": i, "text": text} for i, text in enumerate(texts)])
     for name, tokenizer in made.items():

@@ -1,0 +1,52 @@
+#include "cleave/model/gemma2/config.h"
+
+#include <cmath>
+
+#include "cleave/model/json_keys.h"
+
+namespace cleave {
+namespace {
+
+void read_windows(const Json& json, int64_t full_every, DecoderConfig& c) {
+  const int64_t window = read_window(json, 4096);
+  std::vector<bool> is_sliding;
+  for (int64_t i = 1; i <= c.facts.num_layers; ++i) is_sliding.push_back(i % full_every != 0);
+  if (window == 0 && full_every > 1 && !json.has("layer_types")) {
+    json.at("sliding_window").fail("layers of this model_type have a sliding window; give one");
+  }
+  read_layer_types(json, window, is_sliding, c);
+}
+
+}  // namespace
+
+double read_soft_cap(const Json& json, std::string_view key, double absent) {
+  constexpr double kLeast = 1e-6, kMost = 1e6;
+  return has_key(json, key) ? json.number_or(key, 0, kLeast, kMost) : absent;
+}
+
+DecoderConfig read_gemma(const Json& json, const DecoderDefaults& defaults, int64_t full_every) {
+  constexpr double kLeastScalar = 1e-6, kMostScalar = 1e9;
+  DecoderConfig c = read_decoder(json, defaults);
+  c.activation = read_activation(json, "hidden_activation", "gelu_pytorch_tanh");
+  c.qkv_bias = c.out_bias = json.bool_or("attention_bias", false);
+  c.norms = BlockNorms::kBoth;
+  c.norm_offset = 1;
+  c.embedding_scale = std::sqrt(static_cast<double>(c.facts.hidden));
+  c.score_divisor =
+      std::sqrt(json.number_or("query_pre_attn_scalar", 256, kLeastScalar, kMostScalar));
+  read_windows(json, full_every, c);
+  refuse_setting(json, "use_bidirectional_attention");
+  refuse_setting(json, "mlp_bias");
+  return c;
+}
+
+DecoderConfig gemma2_config(const Json& json) {
+  DecoderConfig c = read_gemma(
+      json, {.positions = 8192, .tied = true, .kv_heads = 4, .head_dim = 256, .eos = 1, .pad = 0},
+      2);
+  c.score_cap = read_soft_cap(json, "attn_logit_softcapping", 50);
+  c.logit_cap = read_soft_cap(json, "final_logit_softcapping", 30);
+  return c;
+}
+
+}  // namespace cleave
