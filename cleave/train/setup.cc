@@ -308,6 +308,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   if (!setup.resumes) fit_to_task(setup);
   choose_types(setup);
   const auto model = make_model(setup.config);
+  model->check_trainable();
   CLEAVE_CHECK(options.task.empty() || options.task == model->task(), Code::kUsage, "--task ",
                options.task, " does not fit this model, which is trained for ", model->task());
   choose_layout(setup, *model, world_size);
