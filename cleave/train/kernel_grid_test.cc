@@ -285,7 +285,7 @@ const auto kRowName = [](const auto& param) {
 };
 INSTANTIATE_TEST_SUITE_P(Types, KernelGrid,
                          testing::Combine(testing::Values("llama", "gpt2", "bert", "qwen3",
-                                                          "mistral", "phi3"),
+                                                          "mistral", "mixtral", "phi3"),
                                           testing::Values(at::kFloat, at::kBFloat16, at::kHalf)),
                          kRowName);
 // In 16 bits one rank of libtorch already departs from fp64 by more than the gradient norm, so that

@@ -8,10 +8,12 @@
 #include "cleave/model/gpt2/config.h"
 #include "cleave/model/llama/config.h"
 #include "cleave/model/mistral/config.h"
+#include "cleave/model/mixtral/config.h"
 #include "cleave/model/olmo2/config.h"
 #include "cleave/model/phi3/config.h"
 #include "cleave/model/qwen2/config.h"
 #include "cleave/model/qwen3/config.h"
+#include "cleave/model/qwen3_moe/config.h"
 #include "cleave/model/smollm3/config.h"
 #include "tests/fuzz/input.h"
 
@@ -48,7 +50,13 @@ void check_decoder(const cleave::DecoderConfig& c) {
   require(c.rotary.head_dim % 2 == 0 &&
           c.rotary.short_factors.size() == c.rotary.long_factors.size());
   require(static_cast<int64_t>(c.layers.size()) == c.facts.num_layers);
-  for (const auto& layer : c.layers) require(layer.window >= 0);
+  for (const auto& layer : c.layers) {
+    require(layer.window >= 0);
+    if (!layer.has_experts) continue;
+    const cleave::ExpertsConfig& e = c.experts;
+    require(is_in(e.num_experts, 1024) && is_in(e.top_k, e.num_experts));
+    require(e.intermediate >= 1 && is_in(e.num_experts * e.intermediate, 1 << 20));
+  }
 }
 
 void check_gpt2(const Json& json) {
@@ -83,9 +91,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const Json json =
         Json::parse(cleave::fuzz::text_of(data, size), "config.json", cleave::kConfigLimits);
-    for (const auto read : {&cleave::llama_config, &cleave::qwen2_config, &cleave::qwen3_config,
-                            &cleave::mistral_config, &cleave::smollm3_config, &cleave::olmo2_config,
-                            &cleave::phi3_config}) {
+    for (const auto read :
+         {&cleave::llama_config, &cleave::qwen2_config, &cleave::qwen3_config,
+          &cleave::mistral_config, &cleave::smollm3_config, &cleave::olmo2_config,
+          &cleave::phi3_config, &cleave::mixtral_config, &cleave::qwen3_moe_config}) {
       check([&](const Json& config) { check_decoder(read(config)); }, json);
     }
     check(check_gpt2, json);
