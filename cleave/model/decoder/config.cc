@@ -93,6 +93,12 @@ ExpertsConfig read_experts(const Json& json, int64_t width, const ExpertsConfig&
         .fail(str("a token has ", c.top_k, " of ", c.num_experts,
                   " experts; num_experts_per_tok must be at most their number"));
   }
+  const int64_t layers = json.at("num_hidden_layers").as_int(1, kMostLayers);
+  if (c.num_experts * layers > kMostExpertsOfModel) {
+    json.at("num_hidden_layers")
+        .fail(str("with ", c.num_experts, " experts in each it is more than ", kMostExpertsOfModel,
+                  " experts; check both"));
+  }
   if (c.num_experts * width > kMostWidth) {
     json.at(json.has(key) ? key : "hidden_size")
         .fail(str(c.num_experts, " experts of width ", width, " are together wider than ",

@@ -248,6 +248,7 @@ TEST(DecoderConfig, SettingsThatAreNotImplemented_AreRefusedByName) {
            {&mixtral_config, R"(, "attention_bias": true)", "\"attention_bias\" is true"},
            {&qwen3_moe_config, R"(, "num_experts": 1024, "moe_intermediate_size": 2048)",
             "together wider than"},
+           {&mixtral_config, R"(, "num_local_experts": 2000)", "\"num_local_experts\" is 2000"},
            {&qwen3_moe_config, R"(, "decoder_sparse_step": 0)", "\"decoder_sparse_step\" is 0"},
            {&qwen2_config, R"(, "use_sliding_window": true, "sliding_window": 0)",
             "\"sliding_window\" is 0"},
