@@ -21,13 +21,9 @@ void prepare_weights(Layer& model, bool to_int8) {
     auto* linear = dynamic_cast<Linear*>(&layer);
     if (linear == nullptr) return;
     const bool is_shared = embedding_weights.contains(linear->weight().get());
-    bool is_changed = to_int8;
-    if (to_int8) {
-      linear->to_int8();
-    } else {
-      // An embedding reads the original matrix, so panels would double its memory.
-      is_changed = (!is_shared && linear->to_panels()) || linear->to_rows();
-    }
+    // An embedding reads the original matrix, so panels would double its memory.
+    const bool is_changed =
+        to_int8 ? linear->to_int8() : (!is_shared && linear->to_panels()) || linear->to_rows();
     if (is_changed && !is_shared) linear->weight()->drop();
   });
   if (!to_int8) return;

@@ -29,6 +29,8 @@ struct ModelFacts {
 inline constexpr int64_t kMostWidth = int64_t{1} << 20;
 inline constexpr int64_t kMostHeads = int64_t{1} << 16;  // and dims of a head
 inline constexpr int64_t kMostLayers = 4096;
+inline constexpr int64_t kMostExperts = 1024;  // of a layer; together at most kMostWidth wide
+inline constexpr int64_t kMostExpertsOfModel = int64_t{1} << 16;
 inline constexpr int64_t kMostPositions = int64_t{1} << 28;
 inline constexpr int64_t kMostTokens = INT32_MAX;
 inline constexpr double kMostInitRange = 1e3;

@@ -88,9 +88,9 @@ INSTANTIATE_TEST_SUITE_P(Gpt2, CausalGolden,
                          ::testing::ValuesIn(layouts_of({"gpt2", "gpt2-4layers", "gpt2-6heads"})),
                          test::layout_name);
 INSTANTIATE_TEST_SUITE_P(Decoders, CausalGolden,
-                         ::testing::ValuesIn(layouts_of({"qwen2", "qwen3", "mistral", "smollm3",
-                                                         "olmo2", "phi3", "phi3-long", "gemma2",
-                                                         "gemma3", "gemma3-untied"})),
+                         ::testing::ValuesIn(layouts_of(
+                             {"qwen2", "qwen3", "qwen3-moe", "mistral", "mixtral", "smollm3",
+                              "olmo2", "phi3", "phi3-long", "gemma2", "gemma3", "gemma3-untied"})),
                          test::layout_name);
 INSTANTIATE_TEST_SUITE_P(Layouts, PadIdGolden,
                          ::testing::ValuesIn(layouts_of({"llama-mha", "llama-gqa-tied"})),

@@ -42,6 +42,9 @@ class Model : public Layer {
   }
   /// Whether a folder may hold this tensor although the model does not use it.
   [[nodiscard]] virtual bool ignores(const std::string& /*tensor*/) const { return false; }
+  /// Throws Error(kFormat) if config.json asks for something that only training does and Cleave
+  /// does not implement, naming it.
+  virtual void check_trainable() const {}
   /// The config.json it was made from.
   [[nodiscard]] const Json& config() const { return config_; }
   /// Floating point operations of forward and backward per token, at a sequence length. Default:

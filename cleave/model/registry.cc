@@ -10,11 +10,13 @@
 #include "cleave/model/imdb_bert/imdb_bert.h"
 #include "cleave/model/llama/llama.h"
 #include "cleave/model/mistral/mistral.h"
+#include "cleave/model/mixtral/mixtral.h"
 #include "cleave/model/model.h"
 #include "cleave/model/olmo2/olmo2.h"
 #include "cleave/model/phi3/phi3.h"
 #include "cleave/model/qwen2/qwen2.h"
 #include "cleave/model/qwen3/qwen3.h"
+#include "cleave/model/qwen3_moe/qwen3_moe.h"
 #include "cleave/model/smollm3/smollm3.h"
 
 namespace cleave {
@@ -32,7 +34,9 @@ constexpr Family kFamilies[] = {{"llama", &make_llama, &llama_presets},
                                 {"imdb_bert", &make_imdb_bert, nullptr},  // with bert's presets
                                 {"qwen2", &make_qwen2, &qwen2_presets},
                                 {"qwen3", &make_qwen3, &qwen3_presets},
+                                {"qwen3_moe", &make_qwen3_moe, &qwen3_moe_presets},
                                 {"mistral", &make_mistral, &mistral_presets},
+                                {"mixtral", &make_mixtral, &mixtral_presets},
                                 {"smollm3", &make_smollm3, &smollm3_presets},
                                 {"olmo2", &make_olmo2, &olmo2_presets},
                                 {"phi3", &make_phi3, &phi3_presets},

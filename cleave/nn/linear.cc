@@ -15,7 +15,8 @@ Linear::Linear(const LinearOptions& options)
     : out_dim_(options.transposed ? 1 : 0),
       in_dim_(1 - out_dim_),
       default_style_(options.default_style),
-      soft_cap_(options.soft_cap) {
+      soft_cap_(options.soft_cap),
+      has_int8_(options.has_int8) {
   CLEAVE_CHECK(options.in_features > 0 && options.out_features > 0, Code::kShape,
                "Linear(in_features=", options.in_features, ", out_features=", options.out_features,
                "); both must be positive");
@@ -107,13 +108,15 @@ bool Linear::to_panels() {
   return true;
 }
 
-void Linear::to_int8() {
+bool Linear::to_int8() {
+  if (!has_int8_) return false;
   const Tensor weight = out_dim_ == 0 ? weight_->use() : weight_->use().t();
   const Tensor largest = is_row_split() ? largest_of_whole(weight) : largest_of_rows(weight);
   CLEAVE_CHECK(
       largest.isfinite().all().item<bool>(), Code::kNumerics, weight_->name(),
       " has a NaN or infinity, which int8 cannot represent; check the file that it was read from");
   int8_ = cleave::to_int8(weight, largest);
+  return true;
 }
 
 Tensor Linear::product(const DTensor& x, const std::optional<Tensor>& bias,

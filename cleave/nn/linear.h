@@ -14,6 +14,7 @@ struct LinearOptions {
   Init bias_init = Init::constant(0);
   double soft_cap = 0;  ///< results become soft_cap tanh(y / soft_cap); 0: they do not
   DefaultStyle default_style = DefaultStyle::kNone;  ///< in a plan derived from the layers
+  bool has_int8 = true;                              ///< whether to_int8() applies
 };
 
 /// y = x weight^T + bias.
@@ -70,7 +71,9 @@ class Linear : public Layer {
   /// From now on forward multiplies an int8 copy of the weight with x rounded to int8, instead of
   /// the weight. Inference only. Each output and each row of x has one scale, common to all ranks'
   /// parts. Collective if Rowwise. Throws Error(kNumerics) naming the weight when it is not finite.
-  void to_int8();
+  /// Returns whether it applies: a router of experts, whose rounding would change the choice of
+  /// experts, keeps its weight.
+  bool to_int8();
 
   /// x converted to Fanout if this layer is Colwise and its plan sets no input layout; otherwise x.
   /// A module that calls several such layers (q, k, v) on one input converts it once this way,
@@ -100,6 +103,7 @@ class Linear : public Layer {
   int out_dim_, in_dim_;  // dims of weight
   DefaultStyle default_style_;
   double soft_cap_;
+  bool has_int8_;
   std::shared_ptr<Parameter> weight_, bias_;
   std::shared_ptr<Parameter> lora_a_, lora_b_;  // see attach_lora; null without a branch
   double lora_scale_ = 0;

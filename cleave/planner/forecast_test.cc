@@ -1,5 +1,6 @@
 #include "cleave/planner/forecast.h"
 
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 
@@ -106,6 +107,22 @@ TEST(Forecast, Pipeline_HoldsMicroBatchesOfLaterStagesAndSendsActivations) {
   EXPECT_EQ(f.ranks[1].pp.bytes, 12 * activation);
   EXPECT_GT(f.ranks[1].memory.activations, f.ranks[2].memory.activations);
   EXPECT_NEAR(f.idle_share, 3.0 / 9, 1e-9);  // (S - 1) / (M + S - 1)
+}
+
+// Experts send what an MLP does; the sum of the routers' gradients over tp is one more call.
+TEST(Forecast, ExpertsOnSplitRanks_SendNoMoreThanAnMlp) {
+  const auto of = [](const std::string& family) {
+    auto json = nlohmann::json::parse(kLlama);
+    json.update({{"model_type", family}, {"num_local_experts", 5}, {"num_experts_per_tok", 2}});
+    const Json config = Json::parse(json.dump(), "config.json");
+    const ParallelConfig layout{.tp = 2, .plan = make_model(config)->plan(false)};
+    return forecast(config, layout, kStep);
+  };
+  const Forecast llama = of("llama"), mixtral = of("mixtral");
+  EXPECT_EQ(mixtral.ranks[0].tp.num_calls, llama.ranks[0].tp.num_calls + 1);
+  EXPECT_GT(mixtral.ranks[0].memory.weights, 2 * llama.ranks[0].memory.weights);
+  // Per token and block: a router, and one MLP more.
+  EXPECT_NEAR(mixtral.flops - llama.flops, 3.0 * 2 * 48 * 4 * (5 * 16 + 3 * 16 * 32), 1e-3);
 }
 
 TEST(CrossHostWarning, TensorParallelOverHosts_NamesTheSizesThatStayOnOneHost) {

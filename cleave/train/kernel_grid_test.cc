@@ -285,7 +285,7 @@ const auto kRowName = [](const auto& param) {
 };
 INSTANTIATE_TEST_SUITE_P(Types, KernelGrid,
                          testing::Combine(testing::Values("llama", "gpt2", "bert", "qwen3",
-                                                          "mistral", "olmo2", "phi3"),
+                                                          "mistral", "mixtral", "olmo2", "phi3"),
                                           testing::Values(at::kFloat, at::kBFloat16, at::kHalf)),
                          kRowName);
 INSTANTIATE_TEST_SUITE_P(Gemma, KernelGrid,

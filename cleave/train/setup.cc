@@ -63,8 +63,7 @@ void choose_chat_template(TrainSetup& setup) {
   const auto holds = setup.task == Task::kDpo ? holds_message_pairs : holds_chats;
   const bool trains_on_chats = std::any_of(o.data.begin(), o.data.end(),
                                            [&](const std::string& file) { return holds({file}); });
-  const bool reads_chats =
-      setup.task != Task::kClassify && (trains_on_chats || holds(o.eval_data));
+  const bool reads_chats = setup.task != Task::kClassify && (trains_on_chats || holds(o.eval_data));
   if (!setup.tokenizer || (o.chat_template.empty() && !reads_chats)) return;
   setup.chat_template = load_model_chat_template(o.chat_template, setup.tokenizer_folder,
                                                  *setup.tokenizer, kTrainingTime);
@@ -165,9 +164,10 @@ bool packs_text(const TrainSetup& setup, const std::vector<std::string>& files) 
 void check_packing(const TrainSetup& setup) {
   const TrainOptions& o = setup.options;
   if (!o.packing) return;
-  CLEAVE_CHECK(setup.task == Task::kLm, Code::kUsage,
-               "--packing needs task lm, whose attention can stay within each chat; this run is for ",
-               "task ", o.task, "; leave out --packing");
+  CLEAVE_CHECK(
+      setup.task == Task::kLm, Code::kUsage,
+      "--packing needs task lm, whose attention can stay within each chat; this run is for ",
+      "task ", o.task, "; leave out --packing");
   CLEAVE_CHECK(!packs_text(setup, o.data), Code::kUsage, "--packing is for chats and rows of ids; ",
                o.data.front(), " is text, which fills all sequences anyway; leave out --packing");
 }
@@ -498,6 +498,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   if (!setup.resumes) fit_to_task(setup);
   choose_types(setup);
   const auto model = make_model(setup.config);
+  model->check_trainable();
   setup.task = choose_task(options, *model);
   choose_layout(setup, *model, world_size);
   check_length(setup, model->facts());

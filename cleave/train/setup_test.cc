@@ -53,6 +53,15 @@ class Setup : public testing::Test {
   TempFolder folder_;
 };
 
+TEST_F(Setup, AuxiliaryLossOfExperts_IsRefusedByName) {
+  auto config = nlohmann::json::parse(llama_config());
+  config.update({{"model_type", "mixtral"}, {"output_router_logits", true}});
+  std::ofstream(folder_ / "experts.json") << config;
+  const Error error = thrown_by([&] { make_setup(options("experts.json", "text.txt"), 0); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("\"output_router_logits\" is true"));
+}
+
 TEST_F(Setup, TextForWeightsWithoutATokenizer_IsRefusedWithTheFlag) {
   const Error error = thrown_by([&] { make_setup(options("m", "text.txt"), 0); });
   EXPECT_EQ(error.code(), Code::kUsage);

@@ -10,10 +10,12 @@
 #include "cleave/model/gpt2/config.h"
 #include "cleave/model/llama/config.h"
 #include "cleave/model/mistral/config.h"
+#include "cleave/model/mixtral/config.h"
 #include "cleave/model/olmo2/config.h"
 #include "cleave/model/phi3/config.h"
 #include "cleave/model/qwen2/config.h"
 #include "cleave/model/qwen3/config.h"
+#include "cleave/model/qwen3_moe/config.h"
 #include "cleave/model/smollm3/config.h"
 #include "tests/fuzz/input.h"
 
@@ -55,6 +57,10 @@ void check_decoder(const cleave::DecoderConfig& c) {
   for (const auto& layer : c.layers) {
     require(layer.window >= 0);
     require(!layer.rotary || is_number(layer.rotary->theta, 1, 1e30));
+    if (!layer.has_experts) continue;
+    const cleave::ExpertsConfig& e = c.experts;
+    require(is_in(e.num_experts, 1024) && is_in(e.top_k, e.num_experts));
+    require(e.intermediate >= 1 && is_in(e.num_experts * e.intermediate, 1 << 20));
   }
 }
 
@@ -92,7 +98,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         Json::parse(cleave::fuzz::text_of(data, size), "config.json", cleave::kConfigLimits);
     for (const auto read : {&cleave::llama_config, &cleave::qwen2_config, &cleave::qwen3_config,
                             &cleave::mistral_config, &cleave::smollm3_config, &cleave::olmo2_config,
-                            &cleave::phi3_config, &cleave::gemma2_config, &cleave::gemma3_config}) {
+                            &cleave::phi3_config, &cleave::gemma2_config, &cleave::gemma3_config,
+                            &cleave::mixtral_config, &cleave::qwen3_moe_config}) {
       check([&](const Json& config) { check_decoder(read(config)); }, json);
     }
     check(check_gpt2, json);

@@ -140,7 +140,15 @@ MODELS = {
     | {"layer_types": ["full_attention", "sliding_attention"], "tie_word_embeddings": False}
     | {"rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
                            "full_attention": {"rope_type": "linear", "factor": 2.5, "rope_theta": 2000.0}}},
+    "mixtral": decoder("Mixtral", 4, 2, intermediate_size=22, num_local_experts=5, num_experts_per_tok=2, sliding_window=5),
+    "qwen3-moe": newer_form(decoder("Qwen3Moe", 4, 2, head_dim=16, num_experts=6, num_experts_per_tok=3))
+    | {"model_type": "qwen3_moe", "moe_intermediate_size": 14, "norm_topk_prob": False, "attention_bias": True}
+    | {"num_hidden_layers": 3, "mlp_only_layers": [1], "use_sliding_window": True, "sliding_window": 6},
 }
+# By model_type: the layer of experts, and the names of an expert's projections in files.
+EXPERTS = {"mixtral": ("block_sparse_moe", "w1", "w3", "w2"), "qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj")}
+# A router may not prefer an expert by less than this: rounding must not change the choice.
+LEAST_MARGIN = 2e-5
 # Tokens per sequence if not 12, and optimizer runs in addition to AdamW.
 LENGTH = {"llama-gqa-llama3rope": 24}
 RUNS = {"bert-cls": ["sgd"], "bert-mlm": ["clip"], "gpt2": ["clip", "adam"], "llama-mha": ["clip"]}
@@ -165,6 +173,46 @@ def recipe(config, name, shape):
     return [name, list(shape), round(deviation * 12**0.5, 4), middle if is_norm else 0.0]
 
 
+def as_in_files(config, values):
+    """The values under the names of files: in memory, transformers fuses the matrices of all experts of a layer."""
+    if config["model_type"] not in EXPERTS:
+        return dict(values)
+    layer, gate, up, down = EXPERTS[config["model_type"]]
+    out = {}
+    for name, value in dict(values).items():
+        fused = name.rpartition(".")[2]
+        own = name.replace(".mlp.", f".{layer}.")
+        if ".experts." not in name:
+            out[own] = value
+            continue
+        for expert, matrix in enumerate(value):
+            at = own.replace(fused, str(expert))
+            parts = {gate: matrix.chunk(2)[0], up: matrix.chunk(2)[1]} if fused == "gate_up_proj" else {down: matrix}
+            out |= {f"{at}.{part}.weight": tensor for part, tensor in parts.items()}
+    return out
+
+
+class Margins:
+    """The smallest distance between the probabilities of the last expert that routers chose and of the first they did not."""
+
+    def __init__(self):
+        self.least = float("inf")
+
+    def watch(self, model, config):
+        if config["model_type"] not in EXPERTS:
+            return
+        for name, module in model.named_modules():
+            if name.endswith(".mlp.gate"):
+                module.register_forward_hook(lambda router, _, out: self.note(router, out[0]))
+
+    def note(self, router, logits):
+        ranked = logits.detach().float().softmax(-1).sort(-1, descending=True).values
+        self.least = min(self.least, (ranked[:, router.top_k - 1] - ranked[:, router.top_k]).min().item())
+
+
+MARGINS = Margins()
+
+
 def build(config):
     """The class that config.json names, on the meta device: names and shapes only."""
     cls = getattr(transformers, config["architectures"][0])
@@ -172,7 +220,7 @@ def build(config):
         pathlib.Path(folder, "config.json").write_text(json.dumps(config))
         with torch.device("meta"):
             model = cls(transformers.AutoConfig.from_pretrained(folder, attn_implementation="eager"))
-    return [recipe(config, name, p.shape) for name, p in model.named_parameters()]
+    return [recipe(config, name, p.shape) for name, p in as_in_files(config, model.named_parameters()).items()]
 
 
 def load(spec, perturbed=0.0):
@@ -186,10 +234,13 @@ def load(spec, perturbed=0.0):
         pathlib.Path(folder, "config.json").write_text(json.dumps(config))
         save_file(tensors, pathlib.Path(folder, "model.safetensors"), {"format": "pt"})
         cls = getattr(transformers, config["architectures"][0])
+        # Other implementations of experts need widths that are multiples of 16 bytes.
+        experts = {"experts_implementation": "eager"} if config["model_type"] in EXPERTS else {}
         model, info = cls.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+            folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True, **experts
         )
     assert not any(info[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    MARGINS.watch(model, config)
     return model.eval()
 
 
@@ -270,7 +321,8 @@ def passes(model, spec, name):
         if stream != "padid":
             out[prefix + "logits"] = logits
         out[prefix + "loss"] = result.loss.detach().numpy().reshape(1)
-        out[prefix + "grad"] = flat(spec, {n: p.grad for n, p in model.named_parameters()})
+        gradients = {n: p.grad for n, p in model.named_parameters()}
+        out[prefix + "grad"] = flat(spec, as_in_files(spec["config"], gradients))
         if spec["config"]["model_type"] == "bert" and stream == "input":
             out["hidden"] = result.hidden_states[-1].detach().numpy()
     return out
@@ -299,7 +351,7 @@ def three_steps(spec, name, run, batches):
     return {
         f"{run}.loss": np.array(losses, dtype=np.float32),
         f"{run}.grad_norm": np.array(norms, dtype=np.float32),
-        f"{run}.step3": flat(spec, dict(model.named_parameters())),
+        f"{run}.step3": flat(spec, as_in_files(spec["config"], model.named_parameters())),
     }
 
 
@@ -373,9 +425,13 @@ def main():
         path = stored.HERE / "models" / f"{name}.json"
         first = json.loads(path.read_text())["seed"] if path.exists() else 1
         specs = (try_seed(name, MODELS[name], seed) for seed in range(first, 1000))
-        spec = next(spec for spec in specs if spec is not None)
+        for spec in specs:
+            MARGINS.least = float("inf")
+            found = answers(name, spec) if spec is not None else None
+            if found is not None and MARGINS.least > LEAST_MARGIN:
+                break
         stored.put_json(path, spec)
-        stored.put_tensors(path.with_suffix(".safetensors"), answers(name, spec), 1e-5)
+        stored.put_tensors(path.with_suffix(".safetensors"), found, 1e-5)
         print(f"{name}: seed {spec['seed']}")
 
 

@@ -121,13 +121,28 @@ struct GridCase {
   }
 };
 
+/// Three experts of width 5, of which a token has two, in all blocks or in every second one. With
+/// head_dim 16 (types of few digits) a token has all of them, because rounding must not decide
+/// which.
+inline void add_experts(const GridCase& c, nlohmann::ordered_json& json) {
+  const int64_t top_k = c.head_dim == 2 ? 2 : 3;
+  if (c.family == "mixtral") {
+    json.update({{"intermediate_size", 5}, {"num_local_experts", 3}});
+    json["num_experts_per_tok"] = top_k;
+  }
+  if (c.family != "qwen3_moe") return;
+  json.update({{"moe_intermediate_size", 5}, {"num_experts", 3}, {"decoder_sparse_step", 2}});
+  json["num_experts_per_tok"] = top_k;
+}
+
 /// What a family has in addition to Llama. Windows are shorter than the sequences.
 inline void add_decoder_settings(const GridCase& c, double drop, nlohmann::ordered_json& json) {
   json.update({{"attention_dropout", drop}, {"pad_token_id", nullptr}});
   if (c.family.starts_with("qwen")) {
     json.update({{"use_sliding_window", true}, {"sliding_window", 3}, {"max_window_layers", 4}});
   }
-  if (c.family == "mistral") json["sliding_window"] = 3;
+  if (c.family == "mistral" || c.family == "mixtral") json["sliding_window"] = 3;
+  add_experts(c, json);
   // Norms of small outputs amplify: with usual values, rounding OLMo 2's weights to bf16, in exact
   // arithmetic, changes its gradients by 17 % (transformers; Llama: 0.6 %); with these, by 0.2 %.
   if (c.family == "olmo2" && c.head_dim == 16) {

@@ -54,6 +54,8 @@ def draw_model(rng, families):
         model["rope"] = rng.choice(("default", "default", "parameters", *scaled))
         model["theta"] = rng.choice((10000.0, 10000.0, 500.0, 500000.0))
         model["window"] = rng.choice((0, 1, 2, 5, 5, 11))
+        if family in ("mixtral", "qwen3_moe"):
+            model["experts"] = rng.choice((1, 2, 3, 5))
         if maybe(rng, 0.3) and family != "phi3":  # transformers wants hidden = heads x head_dim there
             model["hidden"] = rng.randint(3, 48)
     if family != "llama":

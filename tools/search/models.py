@@ -18,13 +18,15 @@ DEFAULTS = {
     "head": "mlm",        # for bert: mlm | classify | pretraining | trunk
     "classes": 2, "dropout": 0.0, "file_dtype": "fp32", "gain": 1.0, "seed": 0,
     "scale_by_layer": False, "unscaled": False, "pad_id": -1, "eos_id": -1, "token_types": 2, "tokenizer": "",
+    "experts": 2,         # of mixtral and qwen3_moe. A token has all of them: rounding must not decide which
     "names": "",          # "" | old | extra: alternative tensor names in real files
     # Relative changes with random sign, and a file dtype that can represent them; see confirm.py.
     "nudge": 0, "nudge_size": 0.0, "nudge_dtype": "",
 }
 # Llama, and its relatives by the name that transformers gives their classes.
 DECODERS = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral", "smollm3": "SmolLM3",
-            "olmo2": "Olmo2", "phi3": "Phi3", "gemma2": "Gemma2", "gemma3_text": "Gemma3"}
+            "olmo2": "Olmo2", "phi3": "Phi3", "mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe",
+            "gemma2": "Gemma2", "gemma3_text": "Gemma3"}
 GEMMA = ("gemma2", "gemma3_text")
 WORDS = ("the", "of", "a", "cat", "dog", "runs", "film", "fine", "dull", "un", "##able", "##s", "##ing", ".", ",", "b", "c",
          "d", "e", "##a", "##b", "##c", "##d", "##e", "x", "y", "z", "##x", "##y", "##z")
@@ -56,7 +58,7 @@ def has_biases(m, kind):
         return True
     if kind == "mlp":
         return m["mlp_bias"] and m["family"] in ("llama", "smollm3")
-    return m["attention_bias"] and m["family"] in ("llama", "qwen3", "smollm3", "olmo2", *GEMMA)
+    return m["attention_bias"] and m["family"] in ("llama", "qwen3", "qwen3_moe", "smollm3", "olmo2", *GEMMA)
 
 
 def own_settings(m):
@@ -67,6 +69,12 @@ def own_settings(m):
     if family == "smollm3":
         return {"use_sliding_window": bool(window), "sliding_window": window,
                 "no_rope_layers": [(i + m["seed"]) % 2 for i in range(m["layers"])]}
+    if family == "qwen3_moe":
+        return {"use_sliding_window": bool(window), "sliding_window": window, "moe_intermediate_size": m["inter"],
+                "num_experts": m["experts"], "num_experts_per_tok": m["experts"], "norm_topk_prob": m["seed"] % 2 == 0,
+                "mlp_only_layers": [0] if m["layers"] > 1 else []}
+    if family == "mixtral":
+        return {"sliding_window": window, "num_local_experts": m["experts"], "num_experts_per_tok": m["experts"]}
     if family in ("mistral", "phi3"):
         return {"sliding_window": window}
     if family in GEMMA:
@@ -147,6 +155,20 @@ def config_of(m):
     return config
 
 
+def has_experts(m, layer):
+    return m["family"] == "mixtral" or (m["family"] == "qwen3_moe" and (layer > 0 or m["layers"] == 1))
+
+
+def expert_shapes(m, at):
+    d, i, is_mixtral = m["hidden"], m["inter"], m["family"] == "mixtral"
+    at += "block_sparse_moe." if is_mixtral else "mlp."
+    yield at + "gate.weight", [m["experts"], d]
+    gate, up, down = ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
+    for e in range(m["experts"]):
+        for name, shape in ((gate, [i, d]), (up, [i, d]), (down, [d, i])):
+            yield f"{at}experts.{e}.{name}.weight", shape
+
+
 def decoder_shapes(m):
     d, i, q, kv = m["hidden"], m["inter"], m["heads"] * m["head_dim"], m["kv_heads"] * m["head_dim"]
     fused = m["family"] == "phi3"
@@ -159,7 +181,7 @@ def decoder_shapes(m):
         if m["family"] in GEMMA:
             yield at + "pre_feedforward_layernorm.weight", [d]
             yield at + "post_feedforward_layernorm.weight", [d]
-        if m["family"] in ("qwen3", "olmo2", "gemma3_text"):
+        if m["family"] in ("qwen3", "qwen3_moe", "olmo2", "gemma3_text"):
             each = m["family"] != "olmo2"
             yield at + "self_attn.q_norm.weight", [m["head_dim"] if each else q]
             yield at + "self_attn.k_norm.weight", [m["head_dim"] if each else kv]
@@ -170,6 +192,9 @@ def decoder_shapes(m):
         yield f"{at}self_attn.o_proj.weight", [d, q]
         if has_biases(m, "o"):
             yield f"{at}self_attn.o_proj.bias", [d]
+        if has_experts(m, n):
+            yield from expert_shapes(m, at)
+            continue
         for name, rows, width in ([("gate_up", 2 * i, d)] if fused else [("gate", i, d), ("up", i, d)]) + [("down", d, i)]:
             yield f"{at}mlp.{name}_proj.weight", [rows, width]
             if has_biases(m, "mlp"):

@@ -20,7 +20,10 @@ CLASSES = {"lm": transformers.AutoModelForCausalLM, "mlm": transformers.AutoMode
 
 
 def load(request):
-    model = CLASSES[request["task"]].from_pretrained(request["model"], attn_implementation="eager")
+    options = {"attn_implementation": "eager"}
+    if transformers.AutoConfig.from_pretrained(request["model"]).model_type in ("mixtral", "qwen3_moe"):
+        options["experts_implementation"] = "eager"  # others need widths that are multiples of 16 bytes
+    model = CLASSES[request["task"]].from_pretrained(request["model"], **options)
     return model.to(TYPES[request["dtype"]]).eval()
 
 

@@ -50,6 +50,18 @@ void refuse_later_tokens(const Json& json) {
   }
 }
 
+/// The key of the number of experts. transformers 5 writes num_local_experts for families whose
+/// published files have num_experts.
+const char* experts_key(const Json& json) {
+  if (!json.has("num_experts")) return "num_local_experts";
+  const Json value = json.at("num_experts");
+  if (json.has("num_local_experts") && json.at("num_local_experts").as_int() != value.as_int()) {
+    value.fail(str("num_local_experts is ", json.at("num_local_experts").as_int(),
+                   "; expected the same number, or one of the keys"));
+  }
+  return "num_experts";
+}
+
 }  // namespace
 
 DecoderConfig read_decoder(const Json& json, const DecoderDefaults& defaults) {
@@ -67,6 +79,31 @@ DecoderConfig read_decoder(const Json& json, const DecoderDefaults& defaults) {
   c.activation = read_activation(json, "hidden_act", "silu");
   if (!defaults.has_layer_rotary) c.rotary = read_rotary(json, c, defaults);
   c.layers.resize(static_cast<size_t>(c.facts.num_layers));
+  return c;
+}
+
+ExpertsConfig read_experts(const Json& json, int64_t width, const ExpertsConfig& defaults) {
+  ExpertsConfig c = defaults;
+  c.intermediate = width;
+  const char* key = experts_key(json);
+  c.num_experts = json.int_or(key, defaults.num_experts, 1, kMostExperts);
+  c.top_k = json.int_or("num_experts_per_tok", defaults.top_k, 1, kMostExperts);
+  if (c.top_k > c.num_experts) {
+    json.at(json.has("num_experts_per_tok") ? "num_experts_per_tok" : key)
+        .fail(str("a token has ", c.top_k, " of ", c.num_experts,
+                  " experts; num_experts_per_tok must be at most their number"));
+  }
+  const int64_t layers = json.at("num_hidden_layers").as_int(1, kMostLayers);
+  if (c.num_experts * layers > kMostExpertsOfModel) {
+    json.at("num_hidden_layers")
+        .fail(str("with ", c.num_experts, " experts in each it is more than ", kMostExpertsOfModel,
+                  " experts; check both"));
+  }
+  if (c.num_experts * width > kMostWidth) {
+    json.at(json.has(key) ? key : "hidden_size")
+        .fail(str(c.num_experts, " experts of width ", width, " are together wider than ",
+                  kMostWidth, "; check both"));
+  }
   return c;
 }
 

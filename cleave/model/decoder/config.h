@@ -14,6 +14,18 @@ struct DecoderLayer {
   int64_t window = 0;  ///< keys that a query may attend to, its own included; 0: all
   bool has_rotary = true;
   std::optional<RotaryOptions> rotary{};  ///< instead of the model's
+  bool has_experts = false;               ///< a mixture of experts instead of an MLP
+};
+
+/// The mixture of experts of a decoder's blocks.
+struct ExpertsConfig {
+  int64_t num_experts = 0;
+  int64_t top_k = 0;         ///< experts of a token
+  int64_t intermediate = 0;  ///< width of an expert
+  bool normalizes = true;    ///< the weights of a token's experts sum to 1
+  /// Mixtral's names: block_sparse_moe with w1, w3 and w2, instead of mlp with gate_proj, up_proj
+  /// and down_proj.
+  bool has_mixtral_names = false;
 };
 
 /// Which RMS norms a block has: before attention and MLP, after them, or both.
@@ -43,6 +55,7 @@ struct DecoderConfig {
   Activation activation = Activation::kSilu;
   RotaryOptions rotary;
   std::vector<DecoderLayer> layers;  ///< one entry per block
+  ExpertsConfig experts{};           ///< of the blocks that have them
 };
 
 /// What a family's config.json means where it lacks a key, as in transformers, and which keys of
@@ -63,6 +76,10 @@ struct DecoderDefaults {
 /// Reads what all decoders have in common, with every layer as DecoderLayer{}. Throws
 /// Error(kFormat) naming key, value, range and byte; also for rotary scaling that Cleave lacks.
 DecoderConfig read_decoder(const Json& json, const DecoderDefaults& defaults);
+
+/// Reads the experts' number, under any of its names, and how many a token has. `width` is an
+/// expert's. Throws Error(kFormat), also for experts that are together wider than kMostWidth.
+ExpertsConfig read_experts(const Json& json, int64_t width, const ExpertsConfig& defaults);
 
 /// Reads rope_scaling or rope_parameters for `c`, whose head_dim and positions are set.
 RotaryOptions read_rotary(const Json& json, const DecoderConfig& c,

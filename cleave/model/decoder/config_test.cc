@@ -6,10 +6,12 @@
 
 #include "cleave/model/llama/config.h"
 #include "cleave/model/mistral/config.h"
+#include "cleave/model/mixtral/config.h"
 #include "cleave/model/olmo2/config.h"
 #include "cleave/model/phi3/config.h"
 #include "cleave/model/qwen2/config.h"
 #include "cleave/model/qwen3/config.h"
+#include "cleave/model/qwen3_moe/config.h"
 #include "cleave/model/smollm3/config.h"
 #include "tests/support/thrown.h"
 
@@ -57,6 +59,8 @@ TEST(DecoderConfig, MissingKeys_HaveTheFamilysDefaults) {
            {&qwen2_config, 32, 32, 32768, 0, 1e-6, 1e4, false, {}, none, true},
            {&qwen3_config, 32, 128, 32768, 0, 1e-6, 1e4, false, {}, none},
            {&mistral_config, 8, 32, 131072, 4096, 1e-6, 1e4, false, {2}, none},
+           {&mixtral_config, 8, 32, 131072, 0, 1e-5, 1e6, false, {2}, none},
+           {&qwen3_moe_config, 4, 32, 32768, 0, 1e-6, 1e4, false, {}, none},
            {&smollm3_config, 4, 32, 32768, 0, 1e-6, 2e6, true, {128001}, 128004},
            {&olmo2_config, 32, 32, 2048, 0, 1e-5, 1e4, false, {50279}, 1},
            {&phi3_config, 32, 32, 4096, 0, 1e-5, 1e4, false, {32000}, 32000},
@@ -123,6 +127,43 @@ TEST(DecoderConfig, LayersWithoutRotaryPositions_AreListedOrEveryFourth) {
   EXPECT_EQ(rotary_layers(smollm3_config(config(R"(, "no_rope_layer_interval": 2)"))),
             (std::vector<bool>{true, false, true, false}));
   EXPECT_EQ(rotary_layers(smollm3_config(config(R"(, "no_rope_layers": [0, 1, 1, 0, 1])"))),
+            (std::vector<bool>{false, true, true, false}));
+}
+
+std::vector<bool> expert_layers(const DecoderConfig& c) {
+  std::vector<bool> out;
+  for (const DecoderLayer& layer : c.layers) out.push_back(layer.has_experts);
+  return out;
+}
+
+TEST(DecoderConfig, Experts_HaveTheFamilysDefaults) {
+  const ExpertsConfig mixtral = mixtral_config(config()).experts;
+  EXPECT_EQ(mixtral.num_experts, 8);
+  EXPECT_EQ(mixtral.top_k, 2);
+  EXPECT_EQ(mixtral.intermediate, 48);
+  EXPECT_TRUE(mixtral.normalizes);
+  const ExpertsConfig qwen = qwen3_moe_config(config()).experts;
+  EXPECT_EQ(qwen.num_experts, 128);
+  EXPECT_EQ(qwen.top_k, 8);
+  EXPECT_EQ(qwen.intermediate, 768);
+  EXPECT_FALSE(qwen.normalizes);
+  EXPECT_TRUE(qwen3_moe_config(config(R"(, "norm_topk_prob": true)")).experts.normalizes);
+}
+
+TEST(DecoderConfig, NumberOfExperts_IsReadUnderBothNames) {
+  for (const Read read : {&mixtral_config, &qwen3_moe_config}) {
+    for (const std::string key : {"num_experts", "num_local_experts"}) {
+      EXPECT_EQ(read(config(", \"" + key + "\": 9")).experts.num_experts, 9);
+    }
+  }
+}
+
+TEST(DecoderConfig, BlocksWithExperts_AreThoseOfTheStepThatAreNotListed) {
+  EXPECT_EQ(expert_layers(mixtral_config(config())), std::vector<bool>(4, true));
+  EXPECT_EQ(expert_layers(qwen3_moe_config(config())), std::vector<bool>(4, true));
+  EXPECT_EQ(expert_layers(qwen3_moe_config(config(R"(, "decoder_sparse_step": 2)"))),
+            (std::vector<bool>{false, true, false, true}));
+  EXPECT_EQ(expert_layers(qwen3_moe_config(config(R"(, "mlp_only_layers": [0, 3, 9])"))),
             (std::vector<bool>{false, true, true, false}));
 }
 
@@ -200,6 +241,15 @@ TEST(DecoderConfig, SettingsThatAreNotImplemented_AreRefusedByName) {
            {&qwen2_config, R"(, "attention_dropout": 1)", "expected a probability"},
            {&llama_config, R"(, "is_causal": false)", "\"is_causal\" is false"},
            {&phi3_config, R"(, "is_causal": null)", "\"is_causal\" is null"},
+           {&mixtral_config, R"(, "num_local_experts": 4, "num_experts_per_tok": 5)",
+            "a token has 5 of 4 experts"},
+           {&mixtral_config, R"(, "num_experts": 4, "num_local_experts": 5)",
+            "\"num_experts\" is 4; num_local_experts is 5"},
+           {&mixtral_config, R"(, "attention_bias": true)", "\"attention_bias\" is true"},
+           {&qwen3_moe_config, R"(, "num_experts": 1024, "moe_intermediate_size": 2048)",
+            "together wider than"},
+           {&mixtral_config, R"(, "num_local_experts": 2000)", "\"num_local_experts\" is 2000"},
+           {&qwen3_moe_config, R"(, "decoder_sparse_step": 0)", "\"decoder_sparse_step\" is 0"},
            {&qwen2_config, R"(, "use_sliding_window": true, "sliding_window": 0)",
             "\"sliding_window\" is 0"},
        }) {

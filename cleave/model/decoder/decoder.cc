@@ -1,8 +1,11 @@
 #include "cleave/model/decoder/decoder.h"
 
+#include <algorithm>
+
 #include "cleave/model/decoder/fused.h"
 #include "cleave/nn/attention.h"
 #include "cleave/nn/embedding.h"
+#include "cleave/nn/experts.h"
 #include "cleave/nn/mlp.h"
 #include "cleave/nn/norm.h"
 
@@ -31,7 +34,26 @@ std::unique_ptr<Layer> make_attention(const DecoderConfig& c, const DecoderLayer
   return std::make_unique<Attention>(options);
 }
 
-std::unique_ptr<Layer> make_mlp(const DecoderConfig& c) {
+std::unique_ptr<Layer> make_experts(const DecoderConfig& c) {
+  ExpertsOptions options{.hidden = c.facts.hidden,
+                         .intermediate = c.experts.intermediate,
+                         .num_experts = c.experts.num_experts,
+                         .top_k = c.experts.top_k,
+                         .normalizes = c.experts.normalizes,
+                         .activation = c.activation,
+                         .names = {},
+                         .init = Init::normal(c.init_range)};
+  if (c.experts.has_mixtral_names) options.names = {.gate = "w1", .up = "w3", .down = "w2"};
+  return std::make_unique<Experts>(options);
+}
+
+/// The name of a block's experts.
+const char* experts_name(const ExpertsConfig& c) {
+  return c.has_mixtral_names ? "block_sparse_moe" : "mlp";
+}
+
+std::unique_ptr<Layer> make_mlp(const DecoderConfig& c, const DecoderLayer& layer) {
+  if (layer.has_experts) return make_experts(c);
   const MlpOptions options{.hidden = c.facts.hidden,
                            .intermediate = c.intermediate,
                            .bias = c.mlp_bias,
@@ -51,11 +73,12 @@ class DecoderBlock : public Layer {
         attention_norm_(c.facts.hidden, c.norm_eps, c.norm_offset),
         self_attn_(make_attention(c, layer)),
         mlp_norm_(c.facts.hidden, c.norm_eps, c.norm_offset),
-        mlp_(make_mlp(c)) {
+        mlp_(make_mlp(c, layer)) {
+    const char* mlp_name = layer.has_experts ? experts_name(c.experts) : "mlp";
     if (norms_ == BlockNorms::kOutputs) {
       add("self_attn", *self_attn_, "attention");
       add("post_attention_layernorm", attention_norm_);
-      add("mlp", *mlp_, "feed_forward");
+      add(mlp_name, *mlp_, "feed_forward");
       add("post_feedforward_layernorm", mlp_norm_);
       return;
     }
@@ -63,7 +86,7 @@ class DecoderBlock : public Layer {
     add("self_attn", *self_attn_, "attention");
     if (norms_ == BlockNorms::kInputs) {
       add("post_attention_layernorm", mlp_norm_, "ffn_norm");
-      add("mlp", *mlp_, "feed_forward");
+      add(mlp_name, *mlp_, "feed_forward");
       return;
     }
     for (auto* norm : {&attention_output_norm_, &mlp_output_norm_}) {
@@ -71,7 +94,7 @@ class DecoderBlock : public Layer {
     }
     add("post_attention_layernorm", *attention_output_norm_);
     add("pre_feedforward_layernorm", mlp_norm_, "ffn_norm");
-    add("mlp", *mlp_, "feed_forward");
+    add(mlp_name, *mlp_, "feed_forward");
     add("post_feedforward_layernorm", *mlp_output_norm_);
   }
 
@@ -133,6 +156,9 @@ class DecoderModel : public Model {
   DecoderModel(const Json& json, const DecoderConfig& config)
       : Model(json, config.facts),
         is_fused_(config.is_fused),
+        has_experts_(std::ranges::any_of(config.layers, &DecoderLayer::has_experts)),
+        has_mlps_(!std::ranges::all_of(config.layers, &DecoderLayer::has_experts)),
+        experts_(config.experts),
         qk_norm_(config.qk_norm),
         rotary_switch_(config.rotary.scaling == RotaryOptions::Scaling::kLongRope
                            ? config.rotary.original_positions
@@ -154,10 +180,21 @@ class DecoderModel : public Model {
         {"model.embed_tokens", Rowwise{.output = between}},
         {str("model.layers.*.self_attn.", is_fused_ ? "qkv" : "{q,k,v}", "_proj"), Colwise{}},
         {"model.layers.*.self_attn.o_proj", Rowwise{.output = between}},
-        {str("model.layers.*.mlp.", is_fused_ ? "gate_up" : "{gate,up}", "_proj"), Colwise{}},
-        {"model.layers.*.mlp.down_proj", Rowwise{.output = between}},
         {"lm_head", Colwise{.output = Shard{-1}}},  // the loss reads sharded logits
     };
+    if (has_mlps_) {
+      const char* columns = is_fused_ ? "gate_up" : "{gate,up}";
+      plan.emplace_back(str("model.layers.*.mlp.", columns, "_proj"), Colwise{});
+      plan.emplace_back("model.layers.*.mlp.down_proj", Rowwise{.output = between});
+    }
+    if (has_experts_) {
+      const std::string experts = str("model.layers.*.", experts_name(experts_));
+      const bool is_mixtral = experts_.has_mixtral_names;
+      plan.emplace_back(experts, PrepareModuleOutput{.output = {}, .desired = between});
+      plan.emplace_back(experts + ".experts.*." + (is_mixtral ? "{w1,w3}" : "{gate,up}_proj"),
+                        Colwise{});
+      plan.emplace_back(experts + ".experts.*." + (is_mixtral ? "w2" : "down_proj"), Rowwise{});
+    }
     if (qk_norm_ == QkNorm::kAllHeads) {
       plan.emplace_back("model.layers.*.self_attn.{q,k}_norm", Colwise{});
     }
@@ -165,8 +202,26 @@ class DecoderModel : public Model {
   }
   [[nodiscard]] int64_t rotary_switch() const { return rotary_switch_; }
 
+  void check_trainable() const override {
+    if (!has_experts_) return;
+    // transformers adds the loss only if output_router_logits is true; its default is false.
+    const Json& json = config();
+    if (json.bool_or("output_router_logits", false) &&
+        json.number_or("router_aux_loss_coef", 0.001) != 0) {
+      json.at("output_router_logits")
+          .fail(
+              "the auxiliary loss that balances the experts is not supported in training; "
+              "expected false, or router_aux_loss_coef 0");
+    }
+    if (json.number_or("router_jitter_noise", 0) != 0) {
+      json.at("router_jitter_noise").fail("it is not supported in training; expected 0");
+    }
+  }
+
  private:
   bool is_fused_;
+  bool has_experts_, has_mlps_;
+  ExpertsConfig experts_;
   QkNorm qk_norm_;
   int64_t rotary_switch_;
   DecoderTrunk model_;

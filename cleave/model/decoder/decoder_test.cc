@@ -1,5 +1,7 @@
 #include "cleave/model/decoder/decoder.h"
 
+#include <set>
+
 #include <gmock/gmock.h>
 
 #include "cleave/model/decoder/fused.h"
@@ -29,6 +31,43 @@ TEST(Decoder, OperationsOfAttention_AreThoseOfTheKeysInTheWindow) {
   EXPECT_EQ(mistral("10")->train_flops_per_token(10), all);
   const double skipped = (all - mistral("4")->train_flops_per_token(10)) * 10;
   EXPECT_NEAR(skipped, 12.0 * 24 * 3 * (6 * 6 / 2.0), 1e-6);
+}
+
+std::unique_ptr<Model> mixtral(const std::string& more) {
+  return make_model(Json::parse(R"({"model_type": "mixtral", "vocab_size": 11, "hidden_size": 8,
+      "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 4,
+      "num_key_value_heads": 2, "num_local_experts": 3)" +
+                                    more + "}",
+                                "config.json"));
+}
+
+TEST(Decoder, NamesOfExperts_AreThoseOfTheFiles) {
+  std::set<std::string> names;
+  const auto model = mixtral("");
+  for (const auto& p : model->parameters()) names.insert(p->name());
+  const std::string block = "model.layers.0.block_sparse_moe.";
+  EXPECT_TRUE(names.contains(block + "gate.weight"));
+  for (const std::string part : {"w1", "w2", "w3"}) {
+    EXPECT_TRUE(names.contains(block + "experts.2." + part + ".weight")) << part;
+  }
+}
+
+// transformers adds the loss if output_router_logits is true and the factor is not 0, and jitter in
+// training only.
+TEST(Decoder, SettingsOfTrainingThatAreNotImplemented_AreRefusedOnlyThere) {
+  const std::string logits = R"(, "output_router_logits": true)";
+  mixtral("")->check_trainable();
+  mixtral(R"(, "router_aux_loss_coef": 0.02)")->check_trainable();
+  mixtral(logits + R"(, "router_aux_loss_coef": 0)")->check_trainable();
+  const auto refusal = [](const std::string& more) {
+    const auto model = mixtral(more);
+    const Error error = test::thrown_by([&] { model->check_trainable(); });
+    EXPECT_EQ(error.code(), Code::kFormat);
+    return std::string(error.what());
+  };
+  EXPECT_THAT(refusal(logits), testing::HasSubstr("\"output_router_logits\" is true"));
+  EXPECT_THAT(refusal(R"(, "router_jitter_noise": 0.1)"),
+              testing::HasSubstr("\"router_jitter_noise\" is 0.1"));
 }
 
 AttentionOptions fused_options() {

@@ -1,0 +1,92 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cleave/nn/activation.h"
+#include "cleave/nn/linear.h"
+
+namespace cleave {
+
+/// The experts of each token.
+struct Routing {
+  Tensor experts;  ///< [N, top_k] int64, by falling probability
+  Tensor weights;  ///< [N, top_k] fp32; fp64 for fp64 logits
+};
+
+/// Chooses the top_k experts of each token by the softmax of its logits over all experts, in fp32
+/// (fp64 for fp64 logits). The weights are their probabilities, divided by their sum where
+/// `normalizes`. Source: transformers' MixtralTopKRouter and Qwen3MoeTopKRouter.
+///
+///   logits [N, experts]
+Routing route(const Tensor& logits, int64_t top_k, bool normalizes);
+
+/// Names of an expert's projections in paths and files.
+struct ExpertNames {
+  std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
+};
+
+struct ExpertsOptions {
+  int64_t hidden = 0;
+  int64_t intermediate = 0;  ///< of one expert
+  int64_t num_experts = 0;
+  int64_t top_k = 0;       ///< experts of a token
+  bool normalizes = true;  ///< the weights of a token's experts sum to 1
+  Activation activation = Activation::kSilu;
+  ExpertNames names{};
+  Init init = Init::normal(0.02);
+};
+
+/// One expert: down(act(gate(x)) * up(x)). Under tp its projections have the styles Colwise,
+/// Colwise and Rowwise, and its result stays a Partial.
+///
+///   x [N, D]   result [N, D]
+class Expert : public Layer {
+ public:
+  explicit Expert(const ExpertsOptions& options);
+  /// Whether each rank has a part of the projections.
+  [[nodiscard]] bool is_split() const;
+  void check_split(const Axis& axis) override;
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override;
+
+ private:
+  Activation activation_;
+  std::unique_ptr<Linear> gate_, up_, down_;
+};
+
+/// A mixture of experts in place of an Mlp: each token is the weighted sum of its top_k experts. No
+/// expert has a limit of tokens.
+///
+///   x [.., D]   result [.., D]
+///
+/// Under tp every rank has a part of every expert. The input is Fanout: all ranks compute the same
+/// logits and choose the same experts, but each has only a part of the experts' results, so that
+/// its gradient of the weights, and of the router, is a partial sum like that of x. The result is
+/// Partial inside the layer and Replicate at the module boundary, unless the plan sets another
+/// output.
+///
+/// While gradients are recorded, experts without tokens run on no rows: their gradients are zeros.
+class Experts : public Layer {
+ public:
+  explicit Experts(const ExpertsOptions& options);
+  void check_split(const Axis& axis) override;
+
+ protected:
+  DTensor forward(const DTensor& x, const Context& context) override;
+  [[nodiscard]] std::optional<Placement> accepts(const DTensor& x) const override;
+
+ private:
+  [[nodiscard]] bool is_split() const { return experts_.front()->is_split(); }
+  /// The experts' results for rows that are sorted by expert.
+  [[nodiscard]] Tensor results(const DTensor& x, const Tensor& rows,
+                               const std::vector<int64_t>& counts, const Context& context) const;
+
+  int64_t top_k_;
+  bool normalizes_;
+  Linear gate_;
+  std::vector<std::unique_ptr<Expert>> experts_;
+};
+
+}  // namespace cleave
