@@ -7,11 +7,12 @@
 
 #include "cleave/chat/chat_template.h"
 #include "cleave/format/gguf.h"
-#include "cleave/model/model.h"
 #include "cleave/text/json.h"
 #include "cleave/tokenizer/tokenizer.h"
 
 namespace cleave {
+
+struct ModelFolder;
 
 /// The tokenizer of a GGUF file as tokenizer.json and tokenizer_config.json (with the chat
 /// template); empty if the file has none. Throws Error(kFormat) for a tokenizer that is neither

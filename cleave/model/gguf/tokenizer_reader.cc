@@ -9,6 +9,7 @@
 #include "cleave/file/file.h"
 #include "cleave/model/gguf/pre_tokenizers.h"
 #include "cleave/model/gguf/tokenizer.h"
+#include "cleave/model/model.h"
 #include "cleave/text/utf8.h"
 #include "cleave/tokenizer/load_files.h"
 
