@@ -149,8 +149,8 @@ void parallelize_module(Layer& model, const Axis& axis, const Plan& plan) {
 std::string describe_split(Layer& model) {
   std::string text;
   for (const auto& p : model.parameters()) {
-    text += str(p->name(), "  ", shape_text(p->shape()), "  ", p->placement().describe(), "  ",
-                shape_text(p->local_shape()), "\n");
+    text += str(p->name(), "  [", list_text(p->shape()), "]  ", p->placement().describe(), "  [",
+                list_text(p->local_shape()), "]\n");
   }
   return text;
 }

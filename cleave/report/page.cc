@@ -158,7 +158,8 @@ NamesAndValues final_numbers(const ReportRun& run) {
   };
   const auto digits = [](double value) { return fixed(value, 4); };
   const auto percent = [](double share) { return fixed(share * 100, 1) + " %"; };
-  const StepMetrics last = run.metrics.empty() ? StepMetrics{} : run.metrics.back();
+  const StepMetrics none;
+  const StepMetrics& last = run.metrics.empty() ? none : run.metrics.back();
   StepMetrics eval;
   double tensors = NAN;
   for (const StepMetrics& row : run.metrics) {
