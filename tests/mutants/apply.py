@@ -81,6 +81,8 @@ def mutated(path, blocks):
 
 
 def main(out=None):
+    if out is not None and out.startswith("-"):
+        sys.exit(f"{out}: not a folder's name\n{__doc__}")
     blocks = read_blocks((ROOT / TABLE).read_text(encoding="utf-8"))
     check_names(blocks)
     for path in sorted({block.path for block in blocks}):

@@ -60,6 +60,12 @@ class Apply(unittest.TestCase):
         self.assert_refused('mutant f.any: its added lines ask for [\'f.all\']; expected mutant_enabled("f.any")',
                             ANY.replace('("f.any")', '("f.all")'))
 
+    def test_flag_is_refused_and_makes_no_folder(self):
+        result = subprocess.run([sys.executable, str(MUTANTS / "apply.py"), "--help"], cwd=self.folder, capture_output=True, text=True)
+        self.assertEqual((result.returncode, result.stdout), (1, ""))
+        self.assertIn("usage: apply.py", result.stderr)
+        self.assertFalse((self.folder / "--help").exists())
+
     def test_line_outside_of_a_block_is_named(self):
         self.assert_refused("faults.diff:3: expected", " g(a);\n")
 
