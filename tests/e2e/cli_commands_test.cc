@@ -316,7 +316,7 @@ TEST(Completion, Bash_ParsesAndCompletes) {
   };
   EXPECT_EQ(completed("cleave tra", 1), "train\n");
   EXPECT_EQ(completed("cleave train --weigh", 2), "--weight-decay\n");
-  EXPECT_EQ(completed("cleave train --schedule ''", 3), "cosine linear constant\n");
+  EXPECT_EQ(completed("cleave train --schedule ''", 3), "cosine linear constant wsd\n");
   EXPECT_EQ(completed("cleave generate --early-stopping n", 3), "never\n");
   EXPECT_EQ(completed("cleave bench coll", 2), "collectives\n");
   EXPECT_EQ(completed("cleave bench collectives --one", 3), "--one-core\n");
@@ -325,7 +325,7 @@ TEST(Completion, Bash_ParsesAndCompletes) {
 TEST(Completion, Fish_HasFlagsChoicesAndFiles) {
   const std::string script = run_cleave({"completion", "fish"}).out;
   const std::string train = "\ncomplete -c cleave -n '__cleave_is train' ";
-  EXPECT_TRUE(contains(script, train + "-l schedule -x -a 'cosine linear constant' -d "));
+  EXPECT_TRUE(contains(script, train + "-l schedule -x -a 'cosine linear constant wsd' -d "));
   EXPECT_TRUE(contains(script, train + "-l data -rF -d "));
   EXPECT_TRUE(contains(script, train + "-l adam-eps -x -d 'Adam\\'s epsilon'\n"));
   EXPECT_TRUE(contains(script, train + "-l resume -d "));

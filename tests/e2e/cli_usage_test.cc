@@ -156,7 +156,7 @@ TEST_F(Usage, WrongValues_NameFlagValueAndWhatIsAllowed) {
   expect_refused({"train", "--lr", "nan"}, 2, "--lr is 'nan'; expected a number from 0 to 1000000");
   expect_refused({"train", "--tp=2x"}, 2, "--tp is '2x'; expected an integer from 1 to 4096");
   expect_refused({"train", "--schedule", "cos"}, 2,
-                 "--schedule is 'cos'; expected one of cosine, linear, constant");
+                 "--schedule is 'cos'; expected one of cosine, linear, constant, wsd");
   expect_refused({"train", "--adam-betas", "0.9"}, 2,
                  "--adam-betas is '0.9'; expected two numbers, as in 0.9,0.95");
   expect_refused({"train", "--adam-betas", "0.9,1"}, 2,
