@@ -42,7 +42,7 @@ struct Extent {
   bool has_mask = false;  // some position is padding
   bool has_types = false;
   bool has_positions = false;  // some sequence has several texts
-  bool has_classes = false;  // one label per sequence
+  bool has_classes = false;    // one label per sequence
   int64_t rows_per_sample = 1;
 };
 

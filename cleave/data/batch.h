@@ -12,10 +12,10 @@ namespace cleave {
 /// padded on the right to T tokens, the longest sequence of the step's global batch. Of a pair, the
 /// chosen and the rejected sequence are neighbours.
 struct Batch {
-  at::Tensor ids;               ///< [B, T] int64
-  at::Tensor labels;            ///< [B, T] int64, -100 where padded; [B] for classification
-  at::Tensor attention_mask;    ///< [B, T] bool; undefined if there is no padding
-  at::Tensor token_types;       ///< [B, T] int64; undefined if the data has none
+  at::Tensor ids;             ///< [B, T] int64
+  at::Tensor labels;          ///< [B, T] int64, -100 where padded; [B] for classification
+  at::Tensor attention_mask;  ///< [B, T] bool; undefined if there is no padding
+  at::Tensor token_types;     ///< [B, T] int64; undefined if the data has none
   /// [B, T] int64 on the CPU, which restart at 0 where a text of the sequence begins and are 0 in
   /// padding; undefined if every sequence is one text
   at::Tensor positions{};

@@ -25,7 +25,7 @@ struct Sample {
   std::vector<int64_t> attention_mask;  ///< 1 = real
   std::vector<int64_t> token_types;
   std::vector<int64_t> positions{};  ///< restart at 0 where a text begins; empty: one text
-  std::optional<int64_t> label{};  ///< class of the sequence (kClassify); `labels` is empty then
+  std::optional<int64_t> label{};    ///< class of the sequence (kClassify); `labels` is empty then
   /// The rejected sequence of a pair (kDpo), whose chosen one is `ids`; else empty.
   std::vector<int64_t> rejected_ids{}, rejected_labels{};
 };

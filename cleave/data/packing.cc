@@ -14,8 +14,6 @@
 namespace cleave {
 namespace {
 
-constexpr int64_t kNoLabel = -100;
-
 using Members = std::vector<int64_t>;  // samples of a sequence, in its order
 
 /// Best fit. The free tokens of sequences are kept in order, so that a sample costs O(log n).

@@ -160,6 +160,21 @@ bool packs_text(const TrainSetup& setup, const std::vector<std::string>& files) 
          });
 }
 
+/// As --task names it.
+std::string_view name_of(Task task) {
+  switch (task) {
+    case Task::kLm:
+      return "lm";
+    case Task::kMlm:
+      return "mlm";
+    case Task::kClassify:
+      return "classify";
+    case Task::kDpo:
+      return "dpo";
+  }
+  CLEAVE_BUG("task ", static_cast<int>(task));
+}
+
 /// Refuses --packing where it would mix texts or do nothing.
 void check_packing(const TrainSetup& setup) {
   const TrainOptions& o = setup.options;
@@ -167,7 +182,7 @@ void check_packing(const TrainSetup& setup) {
   CLEAVE_CHECK(
       setup.task == Task::kLm, Code::kUsage,
       "--packing needs task lm, whose attention can stay within each chat; this run is for ",
-      "task ", o.task, "; leave out --packing");
+      "task ", name_of(setup.task), "; leave out --packing");
   CLEAVE_CHECK(!packs_text(setup, o.data), Code::kUsage, "--packing is for chats and rows of ids; ",
                o.data.front(), " is text, which fills all sequences anyway; leave out --packing");
 }
@@ -191,6 +206,7 @@ void plan_step(TrainSetup& setup, int64_t seq_len) {
                        .seq_len = seq_len,
                        .optimizer = setup.optimizer,
                        .rows_per_sample = setup.rows_per_sample()};
+  setup.planned.reset();  // that of another length
   try {
     setup.planned = forecast(setup.config, setup.layout, step);
   } catch (const std::exception& error) {
@@ -464,11 +480,6 @@ std::vector<NamedFile> carried_files(const TrainSetup& setup) {
 
 }  // namespace
 
-bool is_packed(const Dataset& data) {
-  const Sample first = data.sample(0);
-  return data.is_text() && !first.label && first.labels.empty();
-}
-
 TrainSetup make_setup(const TrainOptions& options, int world_size,
                       const std::optional<IntactCheckpoint>& whole) {
   (void)device_of(options.device);  // throws before anything is read
@@ -507,8 +518,8 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   choose_chat_template(setup);
   // Before the data is read and its tokens are written. If its sequences have their own lengths,
   // the shortest ones show whether the weights fit.
-  const bool is_known = packs_text(setup, options.data);
-  plan_step(setup, is_known ? options.seq_len : std::max<int64_t>(2, setup.layout.tp));
+  setup.is_packed = packs_text(setup, setup.options.data);
+  plan_step(setup, setup.is_packed ? options.seq_len : std::max<int64_t>(2, setup.layout.tp));
   open_training_data(setup, *model);
   if (!options.eval_data.empty()) {
     setup.eval_data = open_data(setup, options.eval_data, *model);
@@ -518,7 +529,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   choose_steps(setup);
   setup.files = carried_files(setup);
   // A forecast that failed once would fail again.
-  if (!is_known && setup.planned) plan_step(setup, longest_sequence(*setup.data));
+  if (!setup.is_packed && setup.planned) plan_step(setup, longest_sequence(*setup.data));
   return setup;
 }
 

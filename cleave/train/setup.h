@@ -26,8 +26,8 @@ struct TrainSetup {
   /// Sequences of each sample: 2 for pairs.
   [[nodiscard]] int64_t rows_per_sample() const { return task == Task::kDpo ? 2 : 1; }
 
-  TrainOptions options;                        ///< `data` without the weights
-  std::vector<double> weights;                 ///< of the data files; empty if none were given
+  TrainOptions options;         ///< `data` without the weights
+  std::vector<double> weights;  ///< of the data files; empty if none were given
   Task task = Task::kLm;
   Json config;                                 ///< config.json of the model, as it will be saved
   std::optional<ModelFolder> folder;           ///< with the weights to load; none for a preset
@@ -43,6 +43,7 @@ struct TrainSetup {
   OptimizerOptions optimizer;
   LrSchedule schedule;
   int64_t num_steps = 0;
+  bool is_packed = false;           ///< training data is text, in sequences of --seq-len tokens
   int64_t micro_batch_size = 1;     ///< samples of a data-parallel rank per forward pass
   std::string base_model;           ///< with adapters: the base model's folder, or ORG/NAME
   std::string base_fingerprint;     ///< with adapters: of its config and weights
@@ -54,9 +55,6 @@ struct TrainSetup {
   /// the folder may be a checkpoint that is deleted when newer ones are saved.
   std::vector<NamedFile> files;
 };
-
-/// Whether all sequences have the length of --seq-len: texts that are packed.
-bool is_packed(const Dataset& data);
 
 /// Throws Error for options that do not fit the model, the data or each other. `world_size` is that
 /// of the launcher, 0 without one. With `whole` the run resumes from it, whatever the options say.

@@ -146,8 +146,24 @@ TEST_F(Setup, Packing_IsForChatsAndIdsOfLanguageModels) {
   o.model = "bert-tiny";
   const Error bert = thrown_by([&] { make_setup(o, 0); });
   EXPECT_EQ(bert.code(), Code::kUsage);
-  EXPECT_THAT(bert.what(), HasSubstr("--packing needs a model for task lm"));
-  EXPECT_THAT(bert.what(), HasSubstr("trained for mlm; leave out --packing"));
+  EXPECT_THAT(bert.what(), HasSubstr("--packing needs task lm"));
+  EXPECT_THAT(bert.what(), HasSubstr("this run is for task mlm; leave out --packing"));
+}
+
+TEST_F(Setup, WeightsOfFiles_AreDividedFromTheirNames) {
+  const std::string text = folder_ / "text.txt", chats = folder_ / "chats.jsonl";
+  TrainOptions o = options("sizes.json", "text.txt");
+  o.data = {text + ":1", chats + ":3"};
+  o.chat_template = "chatml";
+  o.seq_len = 64;
+  const TrainSetup mixed = make_setup(o, 0);
+  EXPECT_EQ(mixed.options.data, (std::vector{text, chats}));
+  EXPECT_EQ(mixed.weights, (std::vector<double>{1, 3}));
+  ASSERT_NE(mixed.order.mix, nullptr);
+  EXPECT_EQ(mixed.data->size(), 200 / 64 + 1);
+  EXPECT_FALSE(mixed.is_packed);  // the chat is shorter
+  o.data = {text + ":1", text + ":2"};
+  EXPECT_TRUE(make_setup(o, 0).is_packed);
 }
 
 TEST_F(Setup, TemplateThatDoesNotParse_IsOnlyReadForChats) {

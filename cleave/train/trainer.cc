@@ -480,15 +480,15 @@ std::string Trainer::state_json() const {
 
 Checkpoint Trainer::checkpoint() {
   const auto& lora = setup_.layout.lora;
-  Checkpoint all{.step = done_,
-                 .model = &rank_.model(),
-                 .optimizer = &rank_.optimizer(),
-                 .dtype = setup_.layout.compute_type,
-                 .carried = carried_,
-                 .state_json = state_json(),
-                 .adapter_config =
-                     lora ? adapter_config_json(*lora, rank_.model(), setup_.base_model) : "",
-                 .files = setup_.files};
+  Checkpoint all{
+      .step = done_,
+      .model = &rank_.model(),
+      .optimizer = &rank_.optimizer(),
+      .dtype = setup_.layout.compute_type,
+      .carried = carried_,
+      .state_json = state_json(),
+      .adapter_config = lora ? adapter_config_json(*lora, rank_.model(), setup_.base_model) : "",
+      .files = setup_.files};
   if (reference_) all.files.push_back({std::string(kReferenceName), reference_->file});
   return all;
 }
