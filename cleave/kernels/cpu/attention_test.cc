@@ -157,6 +157,50 @@ TEST(FastAttention, SoftCap_BoundsTheScoresInForwardAndBackward) {
   }
 }
 
+// In packed texts of Gemma 2, both change the same scores.
+TEST(FastAttention, SoftCapOfPackedTexts_IsAppliedBeforeTheMask) {
+  Tensor key_mask = at::ones({2, 100}, at::kBool);
+  key_mask[1].narrow(0, 90, 10).fill_(false);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t T : {1, 7, 100}) {
+      const Sizes z{2, 4, 2, T, 100, 32};
+      expect_equal(z,
+                   {.causal = true,
+                    .window = 19,
+                    .key_mask = key_mask,
+                    .first_key = random_texts(z, 25, static_cast<uint64_t>(T)),
+                    .kv_head = {0, 0, 1, 1},
+                    .divisor = 2,
+                    .soft_cap = 2},
+                   type);
+    }
+  }
+}
+
+TEST(FastAttention, SettingsWithoutEffect_LeaveTheBits) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t T : {1, 70}) {
+      const Tensor q = random({2, 2, T, 32}, 1, type), k = random({2, 2, 70, 32}, 2, type);
+      const Tensor d = random({2, 2, T, 32}, 3, type).detach();
+      const auto results = [&](const AttentionMask& mask) {
+        const Tensor out = fast_attention(q, k, k, mask);
+        auto all = torch::autograd::grad({out}, {q, k}, {d});
+        all.push_back(out);
+        return all;
+      };
+      const auto want = results({.causal = true});
+      for (const AttentionMask& mask :
+           {AttentionMask{.causal = true, .divisor = std::sqrt(32.0)},
+            AttentionMask{.causal = true, .window = 70},
+            AttentionMask{.causal = true, .first_key = at::zeros({2, T}, at::kLong)},
+            AttentionMask{.causal = true, .key_mask = at::ones({1, 70}, at::kBool)}}) {
+        const auto got = results(mask);
+        for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::equal(got[i], want[i])) << i;
+      }
+    }
+  }
+}
+
 // NaN in the values of the first text would reach the second one through products with zeros.
 TEST(FastAttention, KeysOfTextsBefore_AreNotRead) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
