@@ -301,7 +301,10 @@ TEST(Attention, PrefillAndDecodeThroughACache_EqualOnePass) {
   AttentionOptions windowed = heads(6, 2);
   windowed.window = 3;
   windowed.qk_norm = QkNorm::kAllHeads;
-  for (const auto& o : {heads(5, 5), heads(6, 3), heads(4, 1), windowed}) {
+  windowed.score_divisor = 0.7;
+  AttentionOptions capped = heads(6, 3);
+  capped.soft_cap = 0.5;
+  for (const auto& o : {heads(5, 5), heads(6, 3), heads(4, 1), windowed, capped}) {
     for (const Masks& masks : {Masks{}, left_padded()}) {
       const LayerCase c = attention_case(o, masks);
       const test::Unsplit want(c);
