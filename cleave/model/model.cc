@@ -51,14 +51,19 @@ Plan Model::plan(bool sequence_parallel) const {
 
 double Model::train_flops_per_token(int64_t seq_len) {
   double forward = 0;
-  int64_t frozen = 0;
+  double frozen = 0;  // of the products with frozen matrices
   walk([&](const Layer& layer) {
-    forward += layer.forward_flops_per_token(seq_len);
+    const double own = layer.forward_flops_per_token(seq_len);
+    forward += own;
     const auto* linear = dynamic_cast<const Linear*>(&layer);
-    if (linear != nullptr && linear->weight()->is_frozen()) frozen += linear->weight()->numel();
+    if (linear == nullptr || !linear->weight()->is_frozen()) return;
+    int64_t elements = 0;
+    for (const auto& p : layer.own_parameters()) elements += p->numel();
+    // An expert has fewer operations per token than two for each element.
+    frozen += own / static_cast<double>(elements) * static_cast<double>(linear->weight()->numel());
   });
   // Backward computes the gradients of the weights, unless they are frozen, and of the inputs.
-  return 3 * forward - 2 * static_cast<double>(frozen);
+  return 3 * forward - frozen;
 }
 
 DTensor Model::forward(const DTensor& ids, const Context& context) {

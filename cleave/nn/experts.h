@@ -72,6 +72,8 @@ class Experts : public Layer {
  public:
   explicit Experts(const ExpertsOptions& options);
   void check_split(const Axis& axis) override;
+  /// Gives the logits of the experts.
+  [[nodiscard]] const Linear& router() const { return gate_; }
 
  protected:
   DTensor forward(const DTensor& x, const Context& context) override;

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "cleave/base/str.h"
+#include "cleave/nn/experts.h"
 #include "cleave/nn/linear.h"
 #include "cleave/pipeline/stages.h"
 
@@ -16,6 +17,14 @@ std::vector<Linear*> linears_of(Layer& layer) {
   std::vector<Linear*> found;
   layer.walk([&](Layer& l) {
     if (auto* linear = dynamic_cast<Linear*>(&l)) found.push_back(linear);
+  });
+  return found;
+}
+
+std::set<const Linear*> routers_of(Layer& layer) {
+  std::set<const Linear*> found;
+  layer.walk([&](Layer& l) {
+    if (const auto* experts = dynamic_cast<const Experts*>(&l)) found.insert(&experts->router());
   });
   return found;
 }
@@ -45,8 +54,11 @@ std::vector<Linear*> chosen_by(const std::vector<std::string>& targets, Layer& m
     const size_t before = chosen.size();
     bool matches = false;
     if (target == LoraOptions::kAllLinear) {
+      const std::set<const Linear*> routers = routers_of(model);
       for (const size_t block : blocks_of(sequence)) {
-        for (const Linear* linear : linears_of(*sequence[block])) chosen.insert(linear);
+        for (const Linear* linear : linears_of(*sequence[block])) {
+          if (!routers.contains(linear)) chosen.insert(linear);
+        }
       }
       matches = chosen.size() > before;
     }
@@ -57,7 +69,8 @@ std::vector<Linear*> chosen_by(const std::vector<std::string>& targets, Layer& m
     }
     CLEAVE_CHECK(matches, Code::kUsage, "the LoRA target '", target,
                  "' is no linear layer of the model; it has ", names_of(all), ", and ",
-                 LoraOptions::kAllLinear, " stands for all but the head");
+                 LoraOptions::kAllLinear,
+                 " stands for all but the head and the routers of experts");
   }
   std::vector<Linear*> found;
   std::copy_if(all.begin(), all.end(), std::back_inserter(found),

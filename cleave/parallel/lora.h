@@ -17,7 +17,8 @@ struct LoraOptions {
   /// Ends of layers' paths ("q_proj", "mlp.up_proj"), or kAllLinear.
   std::vector<std::string> targets{std::string(kAllLinear)};
 
-  /// Stands for all Linear layers of the model's blocks: not for its head.
+  /// Stands for all Linear layers of the model's blocks but the routers of experts: not for its
+  /// head. A router has only as many outputs as there are experts.
   static constexpr std::string_view kAllLinear = "all-linear";
   [[nodiscard]] double scale() const;
   /// Whether rank and scale are the same.

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "cleave/model/decoder/fused.h"
+#include "cleave/parallel/lora.h"
 #include "cleave/parallel/plan.h"
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"
@@ -50,6 +51,23 @@ TEST(Decoder, NamesOfExperts_AreThoseOfTheFiles) {
   for (const std::string part : {"w1", "w2", "w3"}) {
     EXPECT_TRUE(names.contains(block + "experts.2." + part + ".weight")) << part;
   }
+}
+
+// Oracle: 6 for each element of a trained matrix that a token uses, 4 for each of a frozen one,
+// whose gradient is not computed. A token uses two of three experts. Rank 4 fits all matrices but
+// the router, which all-linear leaves out.
+TEST(Decoder, AdaptersOfExperts_HaveTheOperationsOfTheTokensExperts) {
+  const auto model = mixtral("");
+  const double all = model->train_flops_per_token(4);
+  attach_lora(*model, model->sequence(), {.rank = 4}, at::kFloat);
+  for (const auto& p : trained_of(model->parameters())) {
+    EXPECT_EQ(p->name().find(".gate."), std::string::npos) << p->name();
+  }
+  const double attention = 2 * 8 * 8 + 2 * 8 * 4, experts = 2 * 3 * 8 * 12;
+  const double adapters = 4 * (2 * (8 + 8) + 2 * (8 + 4) + 2 * 3 * (8 + 12));
+  // The router and the head too are frozen.
+  const double frozen = attention + experts + 3 * 8 + 8 * 11;
+  EXPECT_NEAR(model->train_flops_per_token(4), all - 2 * frozen + 6 * adapters, 1e-9 * all);
 }
 
 // transformers adds the loss if output_router_logits is true and the factor is not 0, and jitter in
