@@ -161,8 +161,9 @@ MAX_FILE_BYTES = {"llama-gqa-llama3rope": 100_000}
 
 def recipe(config, name, shape):
     """[name, shape, scale, offset] of uniform weights with the standard deviations 0.12 for matrices, 0.36 for the
-    output matrix of Llama's shape of model (not if Gemma's scaled embedding is tied to it), 0.1 for norms and biases, so that an omitted one shows. Norms have
-    weights around 1, those of Gemma around 0; of a block's outputs around 2, so that they outweigh the embedding."""
+    output matrix of Llama's shape of model (not if Gemma's scaled embedding is tied to it), 0.1 for norms and biases,
+    so that an omitted one shows. Norms have weights around 1, those of Gemma around 0; of a block's outputs around 2,
+    so that they outweigh the embedding."""
     is_norm = name.endswith("weight") and len(shape) == 1
     deviation = 0.12 if len(shape) == 2 else 0.1
     output = "model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"
@@ -430,6 +431,8 @@ def main():
             found = answers(name, spec) if spec is not None else None
             if found is not None and MARGINS.least > LEAST_MARGIN:
                 break
+        else:
+            sys.exit(f"{name}: no seed gives answers that rounding does not change")
         stored.put_json(path, spec)
         stored.put_tensors(path.with_suffix(".safetensors"), found, 1e-5)
         print(f"{name}: seed {spec['seed']}")
