@@ -75,7 +75,10 @@ TEST(TrainWithEarlyStop, LossThatStays_EndsTheRunAndKeepsTheBestCheckpoint) {
     };
     expect_end(3);
     o.resume = true;
+    testing::internal::CaptureStdout();
     expect_end(3);
+    EXPECT_NE(testing::internal::GetCapturedStdout().find("raise --early-stop to train longer"),
+              std::string::npos);
     o.early_stop = 4;
     expect_end(5);
   }

@@ -72,7 +72,9 @@ OptimizerOptions::OwnSettings parameter_groups(const std::vector<std::string>& g
                                                Model& model) {
   OptimizerOptions::OwnSettings own;
   std::vector<std::string> names;
-  for (const auto& p : model.parameters()) names.push_back(p->name());
+  const Parameters all = model.parameters();
+  const Parameters trained = trained_of(all);
+  for (const auto& p : trained) names.push_back(p->name());
   for (const std::string& text : groups) {
     const TypedGroup group = read_group(text);
     bool has_match = false;
@@ -83,8 +85,9 @@ OptimizerOptions::OwnSettings parameter_groups(const std::vector<std::string>& g
       if (group.lr_factor) settings.lr_factor = *group.lr_factor;
       if (group.weight_decay) settings.weight_decay = group.weight_decay;
     }
-    CLEAVE_CHECK(has_match, Code::kUsage, "--param-group ", text, ": no parameter matches ",
-                 group.glob, did_you_mean(group.glob, names));
+    CLEAVE_CHECK(has_match, Code::kUsage, "--param-group ", text, ": no ",
+                 trained.size() < all.size() ? "trained " : "", "parameter matches ", group.glob,
+                 did_you_mean(group.glob, names));
   }
   return own;
 }

@@ -13,8 +13,8 @@ bool matches_parts(const std::string& glob, const std::string& name);
 
 /// The settings of single parameters that --param-group gives: "GLOB:SETTING=VALUE,...", with the
 /// settings lr-factor and weight-decay. Where several groups match, the last one decides. Throws
-/// Error(kUsage) for a text of another form, and for a glob that matches no parameter of the model,
-/// with the nearest names.
+/// Error(kUsage) for a text of another form, and for a glob that matches no trained parameter of
+/// the model, with the nearest names.
 OptimizerOptions::OwnSettings parameter_groups(const std::vector<std::string>& groups,
                                                Model& model);
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/checkpoint/names.h"
+#include "cleave/parallel/lora.h"
 #include "cleave/train/options.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/temp_folder.h"
@@ -73,6 +74,19 @@ TEST(ParameterGroups, WrongTexts_AreRefusedWithWhatIsRight) {
                 .rfind("--param-group model.nrm.weight:lr-factor=0: no parameter matches "
                        "model.nrm.weight; did you mean 'model.norm.weight'",
                        0),
+            0U);
+}
+
+TEST(ParameterGroups, GlobOfFrozenWeightsOnly_IsRefused) {
+  const auto model = make_model(Json::parse(std::string(kConfig), "config.json"));
+  attach_lora(*model, model->sequence(), {.rank = 2, .alpha = 4}, at::kFloat);
+  model->name_tree();
+  EXPECT_EQ(parameter_groups({"q_proj:lr-factor=2"}, *model).size(), 4U);  // A and B of two layers
+  const Error error =
+      test::thrown_by([&] { (void)parameter_groups({"norm:lr-factor=2"}, *model); });
+  EXPECT_EQ(error.code(), Code::kUsage);
+  EXPECT_EQ(std::string(error.what())
+                .rfind("--param-group norm:lr-factor=2: no trained parameter matches norm", 0),
             0U);
 }
 

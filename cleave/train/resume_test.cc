@@ -20,6 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::TempFolder;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr std::string_view kConfig =
     R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","vocab_size":257,
@@ -133,6 +134,27 @@ TEST(Resume, InAnotherOrderOfData_IsReported) {
   cleave_train(o);
   o.shuffle = true;
   EXPECT_THAT(warnings_of(resumed(o, 5)), HasSubstr("was started with --no-shuffle"));
+}
+
+// Which rows share a sequence depends on the seed: the data are the same.
+TEST(Resume, PackedRunWithAnotherSeed_ReportsTheSeedOnly) {
+  const TempFolder folder;
+  TrainOptions o = tiny_run(folder);
+  std::ofstream rows(folder / "rows.jsonl");
+  for (int i = 0; i < 40; ++i)
+    rows << R"({"input_ids": [1, 2, 3)" << (i % 3 == 0 ? "]}\n" : ", 4]}\n");
+  rows.close();
+  o.data = {folder / "rows.jsonl"};
+  o.packing = true;
+  cleave_train(o);
+  EXPECT_EQ(warnings_of(resumed(o, 5)), "");
+  o.seed = 7;
+  const std::string warnings = warnings_of(resumed(o, 6));
+  EXPECT_THAT(warnings, HasSubstr("was started with --seed 0, now 7"));
+  EXPECT_THAT(warnings, Not(HasSubstr("other data")));
+  o = resumed(o, 7);
+  o.packing = false;
+  EXPECT_THAT(warnings_of(o), HasSubstr("was started with --packing"));
 }
 
 TEST(Resume, AutomaticGemm_IsThatOfTheCheckpoint) {

@@ -160,7 +160,9 @@ void Trainer::check_changes(const Json& state) const {
                 " resumes with its own model, ", model_name_);
   }
   for (const std::string& change : changes) log_warning(change);
-  if (state.string_or("data", "") != to_hex(setup_.data->fingerprint())) {
+  // The seed and the order also decide which texts share a sequence.
+  const bool repacks = !changes.empty() && (o.packing || state.bool_or("packing", false));
+  if (!repacks && state.string_or("data", "") != to_hex(setup_.data->fingerprint())) {
     log_warning("the run in ", o.out, " was started on other data or with another --seq-len; ",
                 "it resumes at step ", done_, " of this data");
   }
@@ -183,11 +185,13 @@ void Trainer::start_log() {
     log_status(
         setup_.num_steps == 1 ? "the only step is" : str("all ", setup_.num_steps, " steps are"),
         " done; raise --steps or --epochs to train longer");
+  } else if (early_stop_.is_over()) {
+    log_status("the run was stopped early; raise --early-stop to train longer");
   }
 }
 
 void Trainer::start_progress() {
-  if (!is_first() || done_ >= setup_.num_steps) return;
+  if (!is_first() || done_ >= setup_.num_steps || early_stop_.is_over()) return;
   progress_ = std::make_unique<Progress>(ProgressOptions{
       .total = setup_.num_steps, .done = done_, .may_be_live = world_.ranks_are_threads()});
 }
@@ -431,6 +435,8 @@ void Trainer::note_for_early_stop(std::optional<double> loss) {
   Tensor same = at::tensor({*loss}, at::kDouble);
   everyone_.broadcast_(same, 0, "early stop");  // all ranks must decide the same
   early_stop_.note(done_, same.item<double>());
+  // A pending save must not remove the best checkpoint so far: the new one is not written yet.
+  if (early_stop_.state().best_step == done_) folder_.wait_for_save();
   folder_.keep(early_stop_.state().best_step);
 }
 
