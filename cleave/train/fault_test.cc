@@ -100,6 +100,37 @@ TEST(TrainFault, RandomLayouts_AreAcceptedExactlyWhenValid) {
   test::note_measured("R11 ", num_refused, " of 200 random layouts refused, ", times.text());
 }
 
+// Row R12: a NaN in one rank's shard of one weight.
+TEST(TrainFault, WeightThatIsNotFinite_IsReportedWithItsRankAndNothingIsSaved) {
+  const TempFolder folder;
+  const std::string root = folder.path();
+  TrainOptions o = small_run(root);
+  run_ranks(1, [&](World&) {
+    auto model = make_model(Json::parse_file(o.model));
+    materialize(*model, {.seed = 5});
+    for (const auto& p : model->parameters()) {
+      // Columnwise: rank 1 holds the last row.
+      if (p->name() == "model.layers.1.mlp.up_proj.weight") {
+        const at::NoGradGuard no_grad;
+        p->leaf().index({-1, 3}).fill_(std::numeric_limits<float>::quiet_NaN());
+      }
+    }
+    Checkpoint checkpoint;
+    checkpoint.model = model.get();
+    checkpoint.files = byte_tokenizer_files();
+    save_checkpoint(root + "/model", checkpoint, {});
+  });
+  o.model = root + "/model";
+  o.tp = 2;
+  o.save_every = 1;
+  const Error error = thrown_by([&] { cleave_train(o); });
+  EXPECT_EQ(error.code(), Code::kNumerics);
+  EXPECT_THAT(error.what(),
+              HasSubstr("the weight model.layers.1.mlp.up_proj.weight is not finite on "
+                        "rank 1, and the loss is nan in step 1"));
+  EXPECT_FALSE(newest_checkpoint(o.out));
+}
+
 // A run that the launcher restarts resumes from the newest intact checkpoint.
 TEST(TrainFault, RestartAfterDamage_ResumesFromTheNewestIntactCheckpoint) {
   const TempFolder folder;

@@ -71,6 +71,15 @@ class Apply(unittest.TestCase):
 
 
 class Table(unittest.TestCase):
+    def test_every_test_of_the_table_exists(self):
+        table = (MUTANTS / "CMakeLists.txt").read_text(encoding="utf-8")
+        named = set(re.findall(r"\b([A-Z]\w+)\.([A-Z]\w+)\)", table))
+        sources = [path for folder in ("cleave", "tests") for path in (MUTANTS.parents[1] / folder).rglob("*_test.cc")]
+        found = {test for path in sources
+                 for test in re.findall(r"\bTEST(?:_[FP])?\(\s*(\w+),\s*(\w+)\)", path.read_text(encoding="utf-8"))}
+        self.assertGreater(len(named), 40)
+        self.assertEqual(named - found, set())
+
     def test_mutants_apply_and_each_has_a_test(self):
         subprocess.run([sys.executable, str(MUTANTS / "apply.py")], check=True)
         faults = (MUTANTS / "faults.diff").read_text(encoding="utf-8")
