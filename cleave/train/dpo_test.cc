@@ -1,15 +1,19 @@
 // Runs of --task dpo: against TRL and PyTorch, one rank against layouts, resuming, evaluation.
 #include <cmath>
+#include <csignal>
 #include <fstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "cleave/base/error.h"
+#include "cleave/base/stop.h"
+#include "cleave/comm/api/world.h"
 #include "cleave/report/metrics.h"
 #include "cleave/text/json.h"
 #include "cleave/train/options.h"
 #include "cleave/train/setup.h"
+#include "cleave/train/trainer.h"
 #include "tests/support/rounding.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
@@ -173,6 +177,29 @@ TEST(Dpo, ResumedRun_EqualsTheUninterruptedOneToTheBit) {
   const Error error = thrown_by([&] { cleave_train(o); });
   EXPECT_EQ(error.code(), Code::kUsage);
   EXPECT_THAT(error.what(), HasSubstr("no reference log-probabilities for --data"));
+}
+
+// Oracle: the run without interruption. The reference is not known yet when the signal arrives.
+TEST(Dpo, RunStoppedBeforeItsFirstStep_ResumesToTheBit) {
+  const TempFolder folder;
+  TrainOptions o = dpo_run(folder / "whole");
+  const auto want = steps_of(o);
+  o.out = folder / "stopped";
+  const TrainSetup setup = make_setup(o, 0);
+  {
+    const StopSignal stop;
+    (void)std::raise(SIGTERM);
+    run_ranks(1, [&](World& world) { EXPECT_EQ(Trainer(setup, world).run(), SIGTERM); });
+  }
+  EXPECT_EQ(read_metrics(o.out + "/metrics.jsonl").size(), 0U);
+  o.model = TrainOptions{}.model;
+  o.resume = true;
+  const auto got = steps_of(o);
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i].loss, want[i].loss) << i;
+    EXPECT_EQ(*got[i].reward_margin, *want[i].reward_margin) << i;
+  }
 }
 
 // Oracle: rewards are zero as long as the weights are those of the reference model. A reference of
