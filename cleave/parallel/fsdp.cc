@@ -4,8 +4,8 @@
 //      keeps its tensors.
 //   2. An identity node on the layer's output runs first in backward: it gathers into the buffer
 //      again and sets the weights as those that a recomputation reads.
-//   3. Frozen weights have no such node; an identity node on the layer's input frees their buffer,
-//      or if the input has no gradient, the node of the trained weights does.
+//   3. Frozen weights have no such node; an identity node on the layer's input frees their buffer.
+//      If the input has no gradient, their buffer is freed at the end of backward.
 //   4. The node of step 1 runs when the gradients of all its weights are complete: it frees the
 //      buffer and starts to sum the gradients into shards. The sum is added to the leaves when the
 //      next sum starts, or at the end of backward.
@@ -132,16 +132,14 @@ struct Gathered {
   }
 };
 
-/// `frozen`: buffers of frozen weights that backward no longer needs when it is done with these.
-Gathered gathered(const std::shared_ptr<Buffer>& buffer, const std::shared_ptr<PendingSum>& pending,
-                  const Buffers& frozen) {
+Gathered gathered(const std::shared_ptr<Buffer>& buffer,
+                  const std::shared_ptr<PendingSum>& pending) {
   Gathered g{.buffer = buffer, .weights = buffer->take_parts()};
   if (!at::GradMode::is_enabled() || buffer->is_frozen()) return g;
   variable_list leaves;
   for (const auto& p : buffer->parameters()) leaves.push_back(p->leaf());
-  connect("fsdp_gather", leaves, g.weights, [buffer, pending, frozen](variable_list&& gradients) {
+  connect("fsdp_gather", leaves, g.weights, [buffer, pending](variable_list&& gradients) {
     buffer->free();
-    for (const auto& f : frozen) f->free();
     const size_t count = gradients.size();
     pending->add(buffer, std::move(gradients));
     return variable_list(count);  // undefined: `pending` sets those of the leaves
@@ -182,9 +180,10 @@ class Fsdp : public Wrap {
     std::copy_if(buffers.begin(), buffers.end(), std::back_inserter(frozen),
                  [](const auto& buffer) { return buffer->is_frozen(); });
     const bool frees_at_input = !frozen.empty() && needs_grad(x.local());
+    const bool frees_at_end = !frozen.empty() && !frees_at_input;
     std::vector<Gathered> all;
     for (const auto& buffer : buffers) {
-      all.push_back(gathered(buffer, order_->pending, frees_at_input ? Buffers() : frozen));
+      all.push_back(gathered(buffer, order_->pending));
       all.back().install();
     }
     start_ahead(all);
@@ -198,12 +197,14 @@ class Fsdp : public Wrap {
       return y;
     }
     const auto identity = [](const Tensor& t) { return t; };
-    const auto refill = [all, previous](const Tensor& gradient) {
+    const auto refill = [all, previous,
+                         last = frees_at_end ? frozen : Buffers()](const Tensor& gradient) {
       for (const Gathered& g : all) {
         g.buffer->refill();
         g.install();
       }
       for (const auto& buffer : previous) buffer->start_refill();
+      if (!last.empty()) free_after_backward(last);
       return gradient;
     };
     return y.with(differentiable("fsdp_refill", y.local(), identity, refill));
@@ -218,6 +219,12 @@ class Fsdp : public Wrap {
       return gradient;
     };
     return x.with(differentiable("fsdp_free", x.local(), identity, free));
+  }
+
+  static void free_after_backward(const Buffers& frozen) {
+    torch::autograd::Engine::get_default_engine().queue_callback([frozen] {
+      for (const auto& buffer : frozen) buffer->free();
+    });
   }
 
   [[nodiscard]] Buffers start() const {

@@ -218,6 +218,40 @@ TEST(FullyShard, MemoryOfLeavesAndMoments_FallsAsOneOverRanks) {
   });
 }
 
+/// Loss and gradient norm of a step that trains only one projection of the second block.
+std::pair<double, double> frozen_pass(const Axis& dp, bool recomputes) {
+  auto model = make_model(config(false));
+  model->name_tree();
+  const Parameters parameters = model->parameters();
+  for (const auto& p : parameters) {
+    if (p->name() != "model.layers.1.self_attn.v_proj.weight") p->freeze(at::kDouble);
+  }
+  for (Layer* layer : model->sequence()) {
+    if (recomputes && is_block(*layer)) recompute(*layer);
+  }
+  if (dp.size() > 1) shard_all(*model, dp, {});
+  materialize(*model, {.seed = 5, .dtype = at::kDouble});
+  const Tensor ids = all_ids()[0];
+  const DTensor loss = cross_entropy((*model)(DTensor(ids, Axis(), Replicate{}), Context()),
+                                     next_token_labels(ids), {});
+  loss.local().backward();
+  for (const auto& p : parameters) {
+    EXPECT_TRUE(dp.size() == 1 || !p->is_readable()) << p->name() << " is still gathered";
+  }
+  return {loss.local().item<double>(), clip_grad_norm(parameters, 1e9).value};
+}
+
+TEST(FullyShard, FrozenWeights_AreFreedAfterBackward) {
+  test::on_ranks(2, [](const Axis& dp) {
+    const auto [loss, norm] = frozen_pass(Axis(), false);
+    for (const bool recomputes : {false, true}) {
+      const auto [sharded_loss, sharded_norm] = frozen_pass(dp, recomputes);
+      EXPECT_NEAR(sharded_loss, loss, 1e-13);
+      EXPECT_NEAR(sharded_norm, 2 * norm, 1e-12);  // the sum of two ranks' equal gradients
+    }
+  });
+}
+
 TEST(FullyShard, WrongOrder_IsRefused) {
   auto model = make_model(config(false));
   Layer& block = *model->sequence()[1];
