@@ -1,5 +1,7 @@
 #include "cleave/layout/node.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -67,7 +69,12 @@ Tensor recomputed(const char* name, const variable_list& inputs,
     wanted.push_back(t.defined() && t.requires_grad());
   }
   Tensor y;
-  {
+  if (std::find(wanted.begin(), wanted.end(), true) == wanted.end()) {
+    // Parameters that f reads may need gradients. If not, there is nothing to run again.
+    y = f(plain);
+    if (!y.requires_grad()) return y;
+    y = y.detach();
+  } else {
     const at::NoGradGuard no_grad;
     y = f(plain);
   }
@@ -79,7 +86,7 @@ Tensor recomputed(const char* name, const variable_list& inputs,
               again.push_back(wanted[i] ? plain[i].detach().requires_grad_() : plain[i]);
             }
             const Tensor result = f(again);
-            if (!result.requires_grad()) return variable_list(plain.size());  // all is frozen
+            if (!result.requires_grad()) return variable_list(plain.size());
             torch::autograd::backward({result}, {grads[0]});
             variable_list out;
             for (size_t i = 0; i < plain.size(); ++i) {

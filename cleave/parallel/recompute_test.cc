@@ -97,6 +97,31 @@ TEST(Recompute, FullAndSelectiveWithDropout_EqualThePassWithoutIt) {
   }
 }
 
+// As in the blocks below the first adapter, and in the block with it.
+TEST(Recompute, InputWithoutGradient_IsRecomputedForTrainedWeightsOnly) {
+  for (const size_t num_trained : {0U, 1U}) {
+    std::vector<Tensor> gradients;
+    for (const bool recomputes : {false, true}) {
+      Block block;
+      block.name_tree();
+      const Parameters parameters = block.parameters();
+      for (size_t i = num_trained; i < parameters.size(); ++i) parameters[i]->freeze(at::kDouble);
+      if (recomputes) recompute(block);
+      materialize(block, {.dtype = at::kDouble});
+      const Tensor x = test::numbers({2, 5, 8}, 3);
+      const Tensor y = block(DTensor(x, Axis(), Replicate{}), Context()).local();
+      EXPECT_EQ(y.requires_grad(), num_trained > 0);
+      if (num_trained > 0) (y * test::numbers({2, 5, 8}, 4)).sum().backward();
+      EXPECT_EQ(block.num_forwards, recomputes && num_trained > 0 ? 2 : 1);
+      gradients.push_back(parameters[0]->leaf().grad());
+    }
+    EXPECT_EQ(gradients[1].defined(), num_trained > 0);
+    if (num_trained > 0) {
+      EXPECT_TRUE(at::equal(gradients[0], gradients[1]));
+    }
+  }
+}
+
 TEST(Recompute, ModelDestroyedBeforeBackward_IsRefused) {
   Tensor y;
   {
