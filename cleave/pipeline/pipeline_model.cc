@@ -96,8 +96,8 @@ std::vector<double> PipelineModel::run_train(const std::vector<MicroBatch>& micr
   CLEAVE_CHECK(loss != nullptr, Code::kUsage,
                "run_train needs a loss and none was given; pass one");
   for (const auto& p : parameters_) {
-    if (p->is_frozen()) continue;
-    const bool is_tied = std::find(tied_.begin(), tied_.end(), p) != tied_.end();
+    // Frozen parameters record the axis too: a stage may have no others.
+    const bool is_tied = !p->is_frozen() && std::find(tied_.begin(), tied_.end(), p) != tied_.end();
     record_stages(*p, pp_, is_tied);
   }
   PipelineRun run({sequence_, options_.stages, pp_, micro_batches, loss});

@@ -253,6 +253,26 @@ TEST(PipelineModel, TiedGradients_AreTheSameBitsOnBothEnds) {
   });
 }
 
+TEST(PipelineModel, StageOfFrozenWeights_TakesPartInTheNorm) {
+  const TinyBatch batch({2, 1}, 11);
+  on_grid(2, 1, [&](const Axis& pp, const Axis& tp) {
+    TinySequence tiny({.num_blocks = 2});
+    for (const auto& p : tiny.parameters()) {
+      if (p->name() != "head.weight") p->freeze(at::kDouble);
+    }
+    PipelineModel model(tiny.sequence(), pp);
+    give_memory(model.local_layers());
+    model.run_train(batch.micro_batches(tp), batch.loss());
+    Tensor want = at::zeros({1}, at::kDouble);
+    for (const auto& p : model.parameters()) {
+      EXPECT_EQ(p->leaf().grad().defined(), !p->is_frozen()) << p->name();
+      if (!p->is_frozen()) want.fill_(p->leaf().grad().norm().item<double>());
+    }
+    pp.broadcast_(want, 1, "test");
+    EXPECT_NEAR(clip_grad_norm(model.parameters(), 1e9).value, want.item<double>(), 1e-12);
+  });
+}
+
 TEST(PipelineModel, Evaluation_GivesTheOutputsOfEveryMicroBatchThroughEveryStage) {
   const TinyBatch train({2, 2}, 11), eval({3, 1, 2}, 11);  // another batch size, uneven
   TinySequence whole({});
