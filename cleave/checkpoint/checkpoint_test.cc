@@ -137,6 +137,24 @@ TEST(Checkpoint, TiedWeights_AreStoredOnceAndADuplicateIsNoError) {
   EXPECT_THAT(load_model(*model, ModelFolder::open(saved.string()), at::kFloat).carried, IsEmpty());
 }
 
+// Oracle: transformers 5.23.0, whose config.json leaves out values that are the family's default.
+TEST(Checkpoint, FamiliesThatAreTiedByDefault_ReadADuplicateToo) {
+  for (const char* type : {"smollm3", "gemma2", "gemma3_text"}) {
+    const std::string config =
+        str(R"({"model_type": ")", type, R"(", "vocab_size": 50, "hidden_size": 24,
+        "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "num_key_value_heads": 2, "head_dim": 12, "max_position_embeddings": 32,
+        "bos_token_id": null, "eos_token_id": null, "pad_token_id": null})");
+    const TempFolder folder;
+    auto tensors = tensors_of(config);
+    tensors.push_back({"lm_head.weight", DType::kF32, {50, 24}});
+    write_model_folder(folder / "m", config, tensors);
+    auto model = make_model(Json::parse(config, "config.json"));
+    const auto opened = ModelFolder::open((folder / "m").string());
+    EXPECT_THAT(load_model(*model, opened, at::kFloat).carried, IsEmpty()) << type;
+  }
+}
+
 // -- files that do not fit the model --------------------------------------------------------------
 
 Error load_error(const std::vector<TensorInfo>& tensors) {

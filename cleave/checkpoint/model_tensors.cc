@@ -24,9 +24,22 @@ StoredAs stored_as(const Model& model, const ModelFolder& folder, const TensorSo
   return as;
 }
 
+/// Whether two layers use one weight: an embedding and its head. The config alone does not show it:
+/// families have different defaults.
+bool has_tied_weight(Model& model) {
+  std::set<const Parameter*> seen;
+  bool is_tied = false;
+  model.walk([&](Layer& layer) {
+    for (const auto& p : layer.own_parameters()) is_tied = !seen.insert(p.get()).second || is_tied;
+  });
+  return is_tied;
+}
+
 /// Tables and duplicates that a file may hold although no parameter uses them.
-bool is_known_addition(const std::string& name, const Model& model) {
-  if (name == "lm_head.weight") return model.config().bool_or("tie_word_embeddings", false);
+bool is_known_addition(const std::string& name, Model& model) {
+  if (name == "lm_head.weight") {
+    return model.config().bool_or("tie_word_embeddings", false) || has_tied_weight(model);
+  }
   return name.ends_with(".rotary_emb.inv_freq") || name == "rope.freqs";
 }
 
