@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "base_model.model.";
 constexpr std::string_view kA = "lora_A.weight", kB = "lora_B.weight";
 constexpr int64_t kMostRank = 65536;
+constexpr double kMostAlpha = 1e6;  // as of --lora-alpha
 
 /// Whether a value of adapter_config.json leaves its feature off.
 bool is_off(const Json& value) {
@@ -82,7 +83,7 @@ LoraOptions read_lora(const fs::path& folder) {
   refuse_unsupported(config);
   LoraOptions lora;
   lora.rank = config.int_or("r", 8, 1, kMostRank);
-  lora.alpha = config.number_or("lora_alpha", 8);
+  lora.alpha = config.number_or("lora_alpha", 8, -kMostAlpha, kMostAlpha);
   lora.is_rank_stabilized = config.bool_or("use_rslora", false);
   if (!config.has("target_modules")) return lora;
   const Json targets = config.at("target_modules");
@@ -152,6 +153,7 @@ AdapterDelta::AdapterDelta(const fs::path& folder, Model& model)
     targets_.emplace(weight, target);
   });
   require_all(missing, unexpected, files_.path() + " is no adapter of this model");
+  CLEAVE_CHECK(!targets_.empty(), Code::kFormat, files_.path(), " has no tensors");
 }
 
 void AdapterDelta::require_shape(const std::string& name,

@@ -235,6 +235,26 @@ TEST(Lora, FlopsOfAStep_LeaveOutTheGradientsOfFrozenMatrices) {
   EXPECT_EQ(model->train_flops_per_token(4), all - 2 * matrices + 6 * adapters);
 }
 
+TEST(Lora, AdapterConfigWithInvalidValues_IsRefused) {
+  const TempFolder folder;
+  for (const char* config :
+       {"[]", R"({"r": 0})", R"({"r": -4})", R"({"r": 1e9})", R"({"r": "8"})", R"({"r": 2.5})",
+        R"({"lora_alpha": 1e300})", R"({"lora_alpha": -1e300})", R"({"lora_alpha": "16"})",
+        R"({"use_rslora": "yes"})", R"({"target_modules": 3})", R"({"target_modules": [3]})",
+        R"({"peft_type": "IA3"})", R"({"peft_type": 1})", R"({"bias": "all"})",
+        R"({"rank_pattern": {"q_proj": 4}})", R"({"init_lora_weights": "pissa"})"}) {
+    std::ofstream(folder / "adapter_config.json") << config;
+    try {
+      (void)read_lora(folder.path());
+      FAIL() << config;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kFormat) << config;
+    }
+  }
+  std::ofstream(folder / "adapter_config.json") << "{}";
+  EXPECT_EQ(read_lora(folder.path()).scale(), 1);  // PEFT's defaults: 8 / 8
+}
+
 /// Runs of a small Llama.
 class LoraRuns : public ::testing::Test {
  protected:
