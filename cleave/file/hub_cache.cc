@@ -61,7 +61,8 @@ fs::path hub_model(const std::string& name, std::string_view what) {
   const fs::path model =
       cache / str("models--", name.substr(0, slash), "--", name.substr(slash + 1));
   const fs::path main = model / "refs" / "main";
-  CLEAVE_CHECK(fs::exists(main), Code::kIo, what, ' ', name,
+  std::error_code ignored;  // a path that cannot be accessed, or is too long, does not exist
+  CLEAVE_CHECK(fs::exists(main, ignored), Code::kIo, what, ' ', name,
                ": no such folder, and not in the Hugging Face cache ", cache.string(),
                "; download it with: hf download ", name);
   std::string revision = read_file(main, kLongestRevision);
@@ -69,8 +70,8 @@ fs::path hub_model(const std::string& name, std::string_view what) {
   CLEAVE_CHECK(is_file_name(revision), Code::kFormat, main.string(),
                " does not hold the name of a revision; download it again with: hf download ", name);
   fs::path snapshot = model / "snapshots" / revision;
-  CLEAVE_CHECK(fs::is_directory(snapshot), Code::kIo, what, ' ', name, ": ", snapshot.string(),
-               " is not there; download it again with: hf download ", name);
+  CLEAVE_CHECK(fs::is_directory(snapshot, ignored), Code::kIo, what, ' ', name, ": ",
+               snapshot.string(), " is not there; download it again with: hf download ", name);
   return snapshot;
 }
 

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "cleave/file/hub_cache.h"
@@ -31,25 +33,39 @@ constexpr MetaName kMetaNames[] = {{"model.embed_tokens.", "tok_embeddings."},
                                    {"post_attention_layernorm.", "ffn_norm."},
                                    {"input_layernorm.", "attention_norm."}};
 
+/// The base model that an adapter_config.json names; "" if it names none.
+std::string base_in(const std::string& file) {
+  constexpr size_t kLongestPath = 4095;
+  constexpr const char* kKey = "base_model_name_or_path";
+  const Json config = Json::parse_file(file, kConfigLimits);
+  std::string named = config.string_or(kKey, "");
+  const bool has_control = std::any_of(named.begin(), named.end(), [](char c) {
+    return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+  });
+  if (named.size() > kLongestPath || has_control) {
+    config.at(kKey).fail("expected the folder of a model, or ORG/NAME");
+  }
+  return named;
+}
+
 }  // namespace
 
 ModelFolder ModelFolder::open_adapter(const std::string& path, const std::string& base) {
   const std::string file = (fs::path(path) / kAdapterConfigName).string();
-  const std::string named =
-      base.empty() ? Json::parse_file(file, kConfigLimits).string_or("base_model_name_or_path", "")
-                   : base;
+  const std::string named = base.empty() ? base_in(file) : base;
   CLEAVE_CHECK(
       !named.empty(), Code::kFormat, file,
       " names no base_model_name_or_path; give the base model with --model and this folder "
       "with --adapter");
-  CLEAVE_CHECK(fs::exists(named) || is_hub_name(named), Code::kIo, "the base model ", named,
-               " of the adapter ", path,
+  std::error_code ignored;  // a path that cannot be accessed does not exist
+  CLEAVE_CHECK(fs::exists(named, ignored) || is_hub_name(named), Code::kIo, "the base model ",
+               named, " of the adapter ", path,
                " does not exist; give its place with --model, and the adapter with --adapter or "
                "--resume");
   // Before it is opened: a chain of adapters could be endless.
-  const fs::path found = is_hub_name(named) ? hub_model(named) : resolve_run_folder(named);
-  CLEAVE_CHECK(!fs::exists(found / kAdapterConfigName), Code::kFormat, "the base model ", named,
-               " of the adapter ", path,
+  const fs::path found = resolve_run_folder(local_model(named));
+  CLEAVE_CHECK(!fs::exists(found / kAdapterConfigName, ignored), Code::kFormat, "the base model ",
+               named, " of the adapter ", path,
                " is an adapter itself; merge that with `cleave convert` first");
   ModelFolder folder = open(named);
   folder.base = std::exchange(folder.path, path);
@@ -59,8 +75,9 @@ ModelFolder ModelFolder::open_adapter(const std::string& path, const std::string
 
 ModelFolder ModelFolder::open(const std::string& given, const std::string& adapter) {
   if (!adapter.empty()) {
-    const fs::path folder = resolve_run_folder(adapter);
-    CLEAVE_CHECK(fs::exists(folder / kAdapterConfigName), Code::kIo, folder.string(),
+    const fs::path folder = resolve_run_folder(local_model(adapter, "--adapter"));
+    std::error_code ignored;  // a path that cannot be accessed does not exist
+    CLEAVE_CHECK(fs::exists(folder / kAdapterConfigName, ignored), Code::kIo, folder.string(),
                  " holds no adapter: ", kAdapterConfigName, " is not there");
     ModelFolder found = open(given);
     CLEAVE_CHECK(found.adapter.empty(), Code::kUsage, given,

@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <filesystem>
 #include <string_view>
 #include <sys/stat.h>
@@ -83,6 +84,36 @@ TEST(ModelFolder, FileOfAnotherKind_IsRefusedAsAFile) {
   write_atomic(folder / "a.txt", "a");
   EXPECT_THAT(test::thrown_by([&] { ModelFolder::open(folder / "a.txt"); }).what(),
               HasSubstr("a.txt is a file; give a folder with config.json"));
+}
+
+TEST(ModelFolder, AdapterWhoseBaseIsNoName_IsRefused) {
+  const test::TempFolder folder;
+  for (const std::string& name :
+       {std::string(5000, 'a'), std::string("a\\u001b[2J"), std::string("a\\n"),
+        std::string("org/") + std::string(255, 'b')}) {
+    write_atomic(folder / "adapter_config.json", R"({"base_model_name_or_path": ")" + name + "\"}");
+    const Error error = test::thrown_by([&] { ModelFolder::open(folder.path().string()); });
+    EXPECT_TRUE(error.code() == Code::kFormat || error.code() == Code::kIo) << error.what();
+    EXPECT_EQ(std::string(error.what()).find_first_of("\n\x1b"), std::string::npos);
+  }
+}
+
+TEST(ModelFolder, AdapterOfACachedModelThatIsARunOfAdapters_IsRefused) {
+  const test::TempFolder folder;
+  const std::filesystem::path model = folder / "models--org--loop";
+  std::filesystem::create_directories(model / "refs");
+  std::filesystem::create_directories(model / "snapshots/abc/step_00000001");
+  write_atomic(model / "refs/main", "abc");
+  write_atomic(model / "snapshots/abc/latest", "step_00000001\n");
+  write_atomic(model / "snapshots/abc/step_00000001/adapter_config.json",
+               R"({"base_model_name_or_path": "org/loop"})");
+  const char* value = std::getenv("HF_HUB_CACHE");           // NOLINT(concurrency-mt-unsafe)
+  const std::string before = value == nullptr ? "" : value;  // empty is not set
+  ::setenv("HF_HUB_CACHE", folder.path().c_str(), 1);        // NOLINT(concurrency-mt-unsafe)
+  const Error error = test::thrown_by([] { ModelFolder::open("org/loop"); });
+  ::setenv("HF_HUB_CACHE", before.c_str(), 1);  // NOLINT(concurrency-mt-unsafe)
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), HasSubstr("is an adapter itself"));
 }
 
 TEST(ModelFolder, MetasEmbeddingThatIsNotAMatrix_IsRefused) {
