@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <variant>
 
 #include "cleave/base/error.h"
 
@@ -29,6 +30,12 @@ std::string key_of(const Row& row) {
   return key;
 }
 
+/// A saved value as option::text_of() writes it.
+std::string saved_text(const Json& value) {
+  if (!value.is(Json::Type::kBool)) return value.dump();
+  return value.as_bool() ? "on" : "off";
+}
+
 }  // namespace
 
 void save_options(nlohmann::ordered_json& state, TrainOptions options) {
@@ -47,18 +54,20 @@ void save_options(nlohmann::ordered_json& state, TrainOptions options) {
 
 std::vector<std::string> check_resumed(const Json& state, TrainOptions options) {
   std::vector<std::string> warnings;
-  for (const Row& row : compared(options)) {
+  TrainOptions defaults;
+  const std::vector<Row> rows = compared(options), unset = compared(defaults);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Row& row = rows[i];
     const OnResume& rule = row.on_resume;
-    if (rule.kind == OnResume::kWarn && !state.has(key_of(row))) continue;
-    const Json saved = state.at(key_of(row));
-    const bool is_switch = saved.is(Json::Type::kBool);
-    const bool was_on = is_switch && saved.as_bool();
-    const std::string before = is_switch ? (was_on ? "on" : "off") : saved.dump();
+    const bool is_switch = std::holds_alternative<bool*>(row.target);
+    // A run from before there was this option trained as its default does.
+    const std::string before = state.has(key_of(row)) ? saved_text(state.at(key_of(row)))
+                                                      : option::text_of(unset[i].target);
     const std::string now = option::text_of(row.target);
     if (before == now) continue;
     const std::string was =
-        str("the run in ", options.out, " was started with ", is_switch && !was_on ? "--no-" : "--",
-            row.name, is_switch ? "" : " " + before);
+        str("the run in ", options.out, " was started with ",
+            is_switch && before == "off" ? "--no-" : "--", row.name, is_switch ? "" : " " + before);
     CLEAVE_CHECK(rule.kind != OnResume::kRefuse, Code::kUsage, was,
                  "; give the same value to resume it");
     warnings.push_back(str(was, is_switch ? "" : ", now " + now, ": ", rule.consequence));

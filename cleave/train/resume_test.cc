@@ -1,4 +1,6 @@
 // What a resumed run keeps from its checkpoint, and its warnings.
+#include "cleave/train/resume.h"
+
 #include <filesystem>
 #include <fstream>
 
@@ -155,6 +157,19 @@ TEST(Resume, PackedRunWithAnotherSeed_ReportsTheSeedOnly) {
   o = resumed(o, 7);
   o.packing = false;
   EXPECT_THAT(warnings_of(o), HasSubstr("was started with --packing"));
+}
+
+// As of a run from before the option was added.
+TEST(Resume, OptionThatTheStateLacks_HadItsDefault) {
+  const Json state = Json::parse("{}", "state.json");
+  TrainOptions o;
+  o.out = "run";
+  EXPECT_THAT(check_resumed(state, o), testing::IsEmpty());
+  o.packing = true;
+  EXPECT_THAT(check_resumed(state, o),
+              testing::ElementsAre(HasSubstr("the run in run was started with --no-packing: ")));
+  o.batch_size = TrainOptions{}.batch_size + 1;
+  EXPECT_EQ(test::thrown_by([&] { (void)check_resumed(state, o); }).code(), Code::kUsage);
 }
 
 TEST(Resume, AutomaticGemm_IsThatOfTheCheckpoint) {
