@@ -6,6 +6,7 @@
 #include <optional>
 #include <system_error>
 #include <unistd.h>
+#include <utility>
 
 #include "cleave/base/error.h"
 #include "cleave/comm/bootstrap/environment.h"
@@ -38,6 +39,22 @@ std::string checkpoint_in(const fs::path& folder) {
   return "";
 }
 
+// The newest checkpoint by its name, not one that a resumed run has renamed; empty if there is
+// none.
+std::string newest_checkpoint_in(const fs::path& run) {
+  std::string newest;
+  std::error_code problem;
+  for (const fs::directory_entry& entry : fs::directory_iterator(run, problem)) {
+    const std::string name = entry.path().filename();
+    const bool is_checkpoint = name.starts_with("step_") && name.find('.') == std::string::npos;
+    // Steps have leading zeros: of two names, the longer or later one has the higher step.
+    const bool is_newer = std::pair(name.size(), name) > std::pair(newest.size(), newest);
+    if (is_checkpoint && is_newer) newest = name;
+  }
+  CLEAVE_CHECK(!problem, Code::kIo, run.string(), ": ", problem.message());
+  return newest;
+}
+
 }  // namespace
 
 void require_file(std::string_view flag, const std::string& path) {
@@ -62,7 +79,7 @@ void require_checkpoint(const std::string& folder) {
     return fs::exists(path / name, problem);
   };
   if (!has(kRecordName) || has(kLatestName) || has("config.json") || has("params.json")) return;
-  const std::string unnamed = checkpoint_in(path);
+  const std::string unnamed = newest_checkpoint_in(path);
   CLEAVE_CHECK(unnamed.empty(), Code::kIo, folder, ": the file `latest` is not there; write ",
                "the name of a checkpoint into it: echo ", unnamed, " >", folder, "/latest");
   const RunRecord record = read_record(folder);

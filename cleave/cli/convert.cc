@@ -61,6 +61,7 @@ void print_json(const ConvertOptions& options, const Words& words, const Convert
 int run(ConvertOptions& options, Words& words, const Flags& flags) {
   if (!flags.is_given("format") && options.to.ends_with(".gguf")) words.format = "gguf";
   require_checkpoint(options.from);
+  require_checkpoint(options.adapter);
   options.format = format_of(words.format);
   if (words.dtype != "keep") options.dtype = words.dtype;
   const auto bytes = bytes_from_text(words.max_shard_size);

@@ -11,6 +11,7 @@ namespace {
 
 void check(const EvalOptions& options) {
   require_model(options.model, /*takes_presets=*/false);
+  require_checkpoint(options.adapter);
   require_tokenizer(options.tokenizer);
   require_files("--data", options.data);
   check_world(options.tp, 1);

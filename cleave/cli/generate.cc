@@ -40,6 +40,7 @@ void check(const GenerateOptions& options, const Flags& flags) {
     }
   }
   require_model(options.model, /*takes_presets=*/false);
+  require_checkpoint(options.adapter);
   require_tokenizer(options.tokenizer);
   check_world(options.tp, 1);
 }

@@ -15,6 +15,7 @@ void check(const PredictOptions& options) {
                "no text; give --text TEXT or --text-file FILE");
   if (!options.text_file.empty()) require_file("--text-file", options.text_file);
   require_model(options.model, /*takes_presets=*/false);
+  require_checkpoint(options.adapter);
   require_tokenizer(options.tokenizer);
   check_world(options.tp, 1);
 }

@@ -152,7 +152,9 @@ TEST(Inspect, RunBeforeItsFirstCheckpoint_SaysHowFarItIs) {
       << R"( "settings": {"checkpoints": "every 2 steps and at the end"}, "memory": []})";
   EXPECT_TRUE(contains(run_cleave({"inspect", folder / "a"}).err,
                        "; 0 of 5 steps are done; it saves every 2 steps and at the end\n"));
-  std::filesystem::create_directory(folder / "a/step_00000002");
+  for (const char* name : {"step_00000001", "step_00000002", "step_00000003.superseded"}) {
+    std::filesystem::create_directory(folder / "a" / name);
+  }
   EXPECT_TRUE(contains(run_cleave({"inspect", folder / "a"}).err,
                        ": the file `latest` is not there; write the name of a checkpoint into it: "
                        "echo step_00000002 >" +
