@@ -184,7 +184,8 @@ void materialize(Layer& model, const MaterializeOptions& options) {
   model.name_tree();
   for (const auto& p : model.parameters()) {
     const bool is_mine = p->ownership() != Parameter::Ownership::kNotOwned;
-    if (is_mine && !p->leaf().defined()) p->set_leaf(p->initial_value(options.seed, options.dtype));
+    if (!is_mine || p->leaf().defined()) continue;
+    p->set_leaf(p->initial_value(options.seed, p->leaf_type(options.dtype)));
   }
 }
 
