@@ -125,7 +125,7 @@ std::string adapter_config_json(const LoraOptions& lora, Model& model, const std
   return json.dump(2) + "\n";
 }
 
-AdapterDelta::AdapterDelta(const fs::path& folder, Model& model)
+AdapterDelta::AdapterDelta(const fs::path& folder, Model& model, std::set<std::string>* left_out)
     : files_(Safetensors::open(folder, kAdapterStem)) {
   model.name_tree();
   const LoraOptions lora = read_lora(folder);
@@ -152,8 +152,10 @@ AdapterDelta::AdapterDelta(const fs::path& folder, Model& model)
     require_shape(target.b, {shape[0], rank});
     targets_.emplace(weight, target);
   });
-  require_all(missing, unexpected, files_.path() + " is no adapter of this model");
-  CLEAVE_CHECK(!targets_.empty(), Code::kFormat, files_.path(), " has no tensors");
+  if (left_out != nullptr) left_out->merge(unexpected);
+  require_all(missing, left_out == nullptr ? unexpected : std::set<std::string>{},
+              files_.path() + " is no adapter of this model");
+  CLEAVE_CHECK(!targets_.empty(), Code::kFormat, files_.path(), " has no tensors for this model");
 }
 
 void AdapterDelta::require_shape(const std::string& name,

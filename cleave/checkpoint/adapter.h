@@ -1,6 +1,7 @@
 #pragma once
 #include <filesystem>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,8 +31,10 @@ std::string adapter_config_json(const LoraOptions& lora, Model& model, const std
 class AdapterDelta {
  public:
   /// Throws Error(kFormat) unless every tensor of the folder belongs to a Linear layer of `model`
-  /// and fits its weight.
-  AdapterDelta(const std::filesystem::path& folder, Model& model);
+  /// and fits its weight. With `left_out`, tensors of other layers are no error but added to it:
+  /// the model may have another head than the adapter's.
+  AdapterDelta(const std::filesystem::path& folder, Model& model,
+               std::set<std::string>* left_out = nullptr);
 
   /// Adds its part of the block `slices` of the weight `stored.name` to the block's values `out`,
   /// in fp32 (fp64 if they are), rounded once. Other tensors do not change.

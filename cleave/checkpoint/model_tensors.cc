@@ -126,7 +126,8 @@ ModelTensors::ModelTensors(const ModelFolder& folder, Model& model, bool must_fi
     require_all(missing, unexpected, folder.weights_path() + " does not fit its config.json");
   left_out_.merge(unexpected);
   if (!folder.adapter.empty() && !trains_adapter) {
-    adapter_ = std::make_unique<AdapterDelta>(folder.adapter, model);
+    adapter_ =
+        std::make_unique<AdapterDelta>(folder.adapter, model, must_fit ? nullptr : &left_out_);
   }
 }
 

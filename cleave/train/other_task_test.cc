@@ -101,6 +101,43 @@ TEST(LoadForOtherTask, ModelWithoutAHead_LacksOnlyTheClassifier) {
   expect_loads(folder / "m", fresh, {}, "bert.");
 }
 
+// Oracle: W + scale B A by torch in fp64, with scale = 4 / 2.
+TEST(LoadForOtherTask, AdapterWithAHead_IsMergedWithoutIt) {
+  const TempFolder folder;
+  const auto tensors = test::tensors_of(test::kBertConfig);
+  test::write_model_folder(folder / "m", test::kBertConfig, tensors);
+  const std::string layer = "bert.encoder.layer.1.output.dense.";
+  const std::string head = "cls.predictions.transform.dense.";
+  std::vector<TensorInfo> low;
+  for (const TensorInfo& t : tensors) {
+    if (t.name != layer + "weight" && t.name != head + "weight") continue;
+    const std::string stem = "base_model.model." + t.name.substr(0, t.name.rfind('.'));
+    low.push_back({stem + ".lora_A.weight", DType::kF32, {2, t.shape[1]}});
+    low.push_back({stem + ".lora_B.weight", DType::kF32, {t.shape[0], 2}});
+  }
+  ASSERT_EQ(low.size(), 4U);
+  test::write_model_folder(folder / "a", "{}", low);
+  std::filesystem::rename(folder / "a/model.safetensors", folder / "a/adapter_model.safetensors");
+  std::ofstream(folder / "a/adapter_config.json") << R"({"r": 2, "lora_alpha": 4})";
+  const auto model = make_model(classifier());
+  const LoadResult loaded =
+      load_for_other_task(*model, ModelFolder::open(folder / "m", folder / "a"), at::kFloat, 7);
+  EXPECT_EQ(loaded.fresh, kHeadAndPooler);
+  EXPECT_TRUE(loaded.left_out.contains("base_model.model." + head + "lora_A.weight"));
+  for (const auto& p : model->parameters()) {
+    if (loaded.fresh.contains(p->name())) continue;
+    Tensor want = test::closed_form(p->name(), p->shape()).to(at::kDouble);
+    if (p->name() == layer + "weight") {
+      const auto factor = [&](const char* side, std::vector<int64_t> shape) {
+        return test::closed_form("base_model.model." + layer + side, shape).to(at::kDouble);
+      };
+      want = want + 2 * factor("lora_B.weight", {p->shape()[0], 2})
+                            .matmul(factor("lora_A.weight", {2, p->shape()[1]}));
+    }
+    EXPECT_LE(test::largest_difference(p->leaf(), want), 1e-6) << p->name();
+  }
+}
+
 TEST(LoadForOtherTask, FileThatLacksAnEncoderWeight_IsRefused) {
   const TempFolder folder;
   auto tensors = test::tensors_of(test::kBertConfig);
