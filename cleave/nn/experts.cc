@@ -70,7 +70,9 @@ class Dispatch {
         [order = order_](const Tensor& gradient) {
           return gradient.flatten(0, 1).index_select(0, order);
         });
-    return (own * weights.to(rows.scalar_type()).unsqueeze(-1)).sum(1);
+    // In the weights' type, as transformers' Mixtral: in 16 bits, the router's gradient, which is
+    // the difference of products with the experts' results, would lose the digits that these share.
+    return (own * weights.unsqueeze(-1)).sum(1).to(rows.scalar_type());
   }
 
  private:

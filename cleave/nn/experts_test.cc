@@ -131,6 +131,27 @@ TEST(Experts, WithoutTokens_HaveGradientsOfZeros) {
   }
 }
 
+// Oracle: the gradient w0 w1 (c1 - c0) dy of two logits, where the experts' results are c0 = 1 and
+// c1 = 1 + 2^-7. In bf16 the product c1 dy would be rounded by a third of the difference.
+TEST(Experts, SimilarResultsIn16Bits_LeaveTheRouterItsGradient) {
+  Experts layer({.hidden = 1,
+                 .intermediate = 1,
+                 .num_experts = 2,
+                 .top_k = 2,
+                 .activation = Activation::kRelu,
+                 .names = {}});
+  Weights weights = test::weights_for(layer);
+  for (auto& [name, value] : weights) value.fill_(name == "gate.weight" ? 0 : 1);
+  weights.at("experts.1.down_proj.weight").fill_(1 + 0x1p-7);
+  test::fill(layer, weights, at::kBFloat16);
+  const Tensor x = at::ones({1, 1, 1}, at::kBFloat16);
+  layer(DTensor(x, Axis(), Replicate{}), {}).local().backward(at::full_like(x, 1.5));
+  const double want = 0.25 * 0x1p-7 * 1.5;
+  const Tensor gradient = layer.parameters()[0]->leaf().grad();
+  EXPECT_NEAR(gradient[0].item<double>(), -want, 0.01 * want);
+  EXPECT_NEAR(gradient[1].item<double>(), want, 0.01 * want);
+}
+
 // One token per rank and call: the experts of one data-parallel rank are idle on the other.
 TEST(Experts, OneToken_EqualsTheReference) {
   Experts layer(kOptions);
