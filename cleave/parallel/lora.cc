@@ -51,16 +51,16 @@ std::vector<Linear*> chosen_by(const std::vector<std::string>& targets, Layer& m
   const std::vector<Linear*> all = linears_of(model);
   std::set<const Linear*> chosen;
   for (const std::string& target : targets) {
-    const size_t before = chosen.size();
     bool matches = false;
     if (target == LoraOptions::kAllLinear) {
       const std::set<const Linear*> routers = routers_of(model);
       for (const size_t block : blocks_of(sequence)) {
         for (const Linear* linear : linears_of(*sequence[block])) {
-          if (!routers.contains(linear)) chosen.insert(linear);
+          if (routers.contains(linear)) continue;
+          chosen.insert(linear);
+          matches = true;
         }
       }
-      matches = chosen.size() > before;
     }
     for (const Linear* linear : all) {
       if (!ends_with_path(linear->path(), target)) continue;

@@ -1,14 +1,19 @@
 #include "cleave/parallel/lora.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "cleave/mesh/mesh.h"
+#include "cleave/model/model.h"
+#include "cleave/nn/cross_entropy.h"
 #include "cleave/nn/embedding.h"
 #include "cleave/nn/linear.h"
 #include "cleave/parallel/parallelize.h"
 #include "tests/support/golden.h"
+#include "tests/support/ranks.h"
 
 namespace cleave {
 namespace {
@@ -133,6 +138,7 @@ TEST(Lora, Targets_AreEndsOfPathsOrAllLinearLayersButTheHead) {
             (std::vector<std::string>{"first.up.lora_A.weight", "first.up.lora_B.weight"}));
   EXPECT_EQ(trained_names({.rank = 2, .targets = {"up"}}).size(), 4U);
   EXPECT_EQ(trained_names({.rank = 2}).size(), 8U);
+  EXPECT_EQ(trained_names({.rank = 2, .targets = {"up", "down", "all-linear"}}).size(), 8U);
 }
 
 TEST(Lora, WrongTargetsOrRank_AreRefusedByName) {
@@ -161,9 +167,7 @@ TEST(Lora, ParallelizedModel_HasNoStateForFrozenWeights) {
   Tiny model;
   const ParallelConfig config{.compute_type = at::kBFloat16, .lora = LoraOptions{.rank = 2}};
   Parallelized p = parallelize(model, model.sequence(), {}, config);
-  for (const auto& parameter : p.parameters()) {
-    parameter->set_leaf(parameter->initial_value(0, parameter->leaf_type(at::kFloat)));
-  }
+  materialize(model);
   p.gradients->refresh_weights();
   EXPECT_EQ(p.gradients->parameters().size(), 8U);
   EXPECT_EQ(p.optimizer->states().size(), 8U);
@@ -171,6 +175,119 @@ TEST(Lora, ParallelizedModel_HasNoStateForFrozenWeights) {
     EXPECT_EQ(parameter->use().scalar_type(), at::kBFloat16);
     EXPECT_EQ(parameter->use().is_same(parameter->leaf()), parameter->is_frozen());
     EXPECT_EQ(parameter->is_frozen(), !parameter->is_adapter());
+  }
+}
+
+/// A golden model's config.json with other values.
+Json config_of(const std::string& golden, const nlohmann::json& changes) {
+  const Json own = Json::parse_file(test::golden_folder(golden) + "/config.json");
+  auto json = nlohmann::json::parse(own.dump());
+  json.update(changes);
+  return Json::parse(json.dump(), golden);
+}
+
+/// A small model of a family, with adapters.
+struct Adapted {
+  Json config;
+  LoraOptions lora;
+
+  Adapted(const std::string& golden, const std::vector<std::string>& targets,
+          const nlohmann::json& changes = nlohmann::json::object())
+      : config(config_of(golden, changes)), lora{.rank = 3, .alpha = 4, .targets = targets} {}
+  [[nodiscard]] std::unique_ptr<Model> model() const { return make_model(config); }
+};
+
+Tensor value_of(const Parameter& p) {
+  const float center = p.shape().size() == 1 ? 1.0F : 0.0F;
+  return test::golden_values(3, p.name(), p.shape(), 0.5F, center).to(at::kDouble);
+}
+
+Tensor loss_of(const DTensor& logits, const Tensor& ids) {
+  return cross_entropy(logits, next_token_labels(ids), {}).local();
+}
+
+/// The gradients of the adapters by name, without any adapter code: those of the merged weights
+/// W + s B A are dW, so those of A are s B^T dW and those of B are s dW A^T.
+std::map<std::string, Tensor> gradients_of_merged(const Adapted& c, const Tensor& ids) {
+  const auto adapted = c.model();
+  attach_lora(*adapted, adapted->sequence(), c.lora, at::kDouble);
+  const double s = c.lora.scale();
+  const auto plain = c.model();
+  plain->name_tree();
+  std::map<std::string, Parameter*> by_name;
+  for (const auto& p : plain->parameters()) {
+    by_name[p->name()] = p.get();
+    p->set_leaf(value_of(*p));
+  }
+  const auto each_target = [&](const auto& visit) {
+    adapted->walk([&](Layer& layer) {
+      const auto* linear = dynamic_cast<const Linear*>(&layer);
+      if (linear == nullptr || !linear->has_lora()) return;
+      const Parameters own = linear->own_parameters();
+      visit(*by_name.at(linear->weight()->name()), linear->is_transposed(), *own[own.size() - 2],
+            *own.back());
+    });
+  };
+  each_target([&](Parameter& weight, bool is_transposed, const Parameter& a, const Parameter& b) {
+    const Tensor delta = s * value_of(b).matmul(value_of(a));
+    weight.set_leaf(weight.leaf().detach() + (is_transposed ? delta.t() : delta));
+  });
+  loss_of((*plain)(DTensor(ids, Axis(), Replicate{}), Context()), ids).backward();
+  std::map<std::string, Tensor> out;
+  each_target([&](Parameter& weight, bool is_transposed, const Parameter& a, const Parameter& b) {
+    const Tensor dw = is_transposed ? weight.leaf().grad().t() : weight.leaf().grad();
+    out[a.name()] = s * value_of(b).t().matmul(dw);
+    out[b.name()] = s * dw.matmul(value_of(a).t());
+  });
+  return out;
+}
+
+/// Every data-parallel rank has the same sequences, so that its sums are multiples of the gradient.
+void expect_gradients(const Adapted& c, ParallelConfig layout, const Tensor& ids,
+                      const std::map<std::string, Tensor>& want) {
+  layout.plan = c.model()->plan(layout.sequence_parallel);
+  layout.compute_type = at::kDouble;
+  layout.lora = c.lora;
+  run_ranks(layout.num_ranks(), [&](World& world) {
+    at::get_num_threads();
+    at::set_num_threads(1);
+    const Mesh mesh = Mesh::build(world, {{"pp", layout.pp}, {"dp", layout.dp}, {"tp", layout.tp}});
+    const auto model = c.model();
+    Parallelized p = parallelize(*model, model->sequence(),
+                                 {.pp = mesh["pp"], .dp = mesh["dp"], .tp = mesh["tp"]}, layout);
+    for (const auto& q : p.parameters()) q->set_leaf(q->part_of(value_of(*q)));
+    p.gradients->refresh_weights();
+    p.gradients->begin(1);
+    p.pipeline->run_train({{.input = DTensor(ids, mesh["tp"], Replicate{}), .context = {}}},
+                          [&](const DTensor& logits, size_t) { return loss_of(logits, ids); });
+    p.gradients->complete();
+    for (const auto& q : trained_of(p.parameters())) {
+      const Tensor whole = want.at(q->name()) * layout.dp;
+      const double bound = 1e-10 * std::max(1.0, whole.abs().max().item<double>());
+      EXPECT_LE(test::largest_difference(q->leaf().grad(), q->part_of(whole)), bound)
+          << q->name() << ' ' << layout.describe();
+    }
+  });
+}
+
+// Experts and their routers, soft caps, scaled embeddings, fused and transposed projections.
+TEST(Lora, AdaptersOnEveryLayout_HaveTheGradientsOfMergedWeights) {
+  const std::string all(LoraOptions::kAllLinear);
+  for (const Adapted& c :
+       {Adapted("mixtral", {all, "gate"}), Adapted("gemma2", {all}),
+        Adapted("gemma3-untied", {all, "lm_head"}, {{"final_logit_softcapping", 1.5}}),
+        Adapted("phi3", {all}), Adapted("gpt2", {all})}) {
+    const Tensor ids = test::ids({2, 6}, c.model()->facts().vocab_size, 7);
+    const auto want = gradients_of_merged(c, ids);
+    for (const ParallelConfig& layout :
+         {ParallelConfig{},
+          ParallelConfig{.tp = 3, .sequence_parallel = true, .recompute = RecomputeKind::kFull},
+          ParallelConfig{.pp = 2, .tp = 2, .schedule = ScheduleKind::kZeroBubble},
+          ParallelConfig{.dp = 2, .sharding = DataSharding::kZero1},
+          ParallelConfig{
+              .dp = 2, .sharding = DataSharding::kFsdp, .recompute = RecomputeKind::kFull}}) {
+      expect_gradients(c, layout, ids, want);
+    }
   }
 }
 
