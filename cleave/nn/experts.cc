@@ -125,6 +125,10 @@ bool Expert::is_split() const {
   return gate_->is_column_split();
 }
 
+bool Expert::is_wrapped() const {
+  return has_wraps() || gate_->has_wraps() || up_->has_wraps() || down_->has_wraps();
+}
+
 void Expert::check_split(const Axis& /*axis*/) {
   const bool split = is_split();
   CLEAVE_CHECK(up_->is_column_split() == split && down_->is_row_split() == split &&
@@ -181,8 +185,9 @@ Tensor Experts::results(const DTensor& x, const Tensor& rows, const std::vector<
   const std::vector<Tensor> parts = rows.split_with_sizes(counts, 0);
   std::vector<Tensor> out;
   for (size_t e = 0; e < experts_.size(); ++e) {
-    // Without rows, a call only makes gradients of zeros.
-    if (counts[e] == 0 && !at::GradMode::is_enabled()) continue;
+    // Without rows, a call only makes gradients of zeros and the collectives of wraps.
+    const bool is_needed = at::GradMode::is_enabled() || experts_[e]->is_wrapped();
+    if (counts[e] == 0 && !is_needed) continue;
     const DTensor y = (*experts_[e])(x.with(parts[e]), context);
     CLEAVE_CHECK(!is_split() || y.placement().is_partial(), Code::kShape, experts_[e]->path(),
                  ": an expert's output stays a partial sum, but the plan changes it to ",

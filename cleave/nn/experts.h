@@ -46,6 +46,8 @@ class Expert : public Layer {
   explicit Expert(const ExpertsOptions& options);
   /// Whether each rank has a part of the projections.
   [[nodiscard]] bool is_split() const;
+  /// Whether a wrap is around its calls or those of a projection.
+  [[nodiscard]] bool is_wrapped() const;
   void check_split(const Axis& axis) override;
 
  protected:
@@ -67,7 +69,8 @@ class Expert : public Layer {
 /// Partial inside the layer and Replicate at the module boundary, unless the plan sets another
 /// output.
 ///
-/// While gradients are recorded, experts without tokens run on no rows: their gradients are zeros.
+/// While gradients are recorded, and if they have wraps, experts without tokens run on no rows:
+/// their gradients are zeros, and every rank makes the collectives of the wraps (FSDP).
 class Experts : public Layer {
  public:
   explicit Experts(const ExpertsOptions& options);

@@ -131,6 +131,36 @@ TEST(Experts, WithoutTokens_HaveGradientsOfZeros) {
   }
 }
 
+class CountedCalls : public Wrap {
+ public:
+  explicit CountedCalls(int* count) : count_(count) {}
+  DTensor call(Layer& /*layer*/, const DTensor& x, const Context& context,
+               const Next& next) override {
+    ++*count_;
+    return next(x, context);
+  }
+
+ private:
+  int* count_;
+};
+
+// A wrap may make collectives, and other ranks have tokens for other experts.
+TEST(Experts, WithoutTokens_AreCalledIfTheyHaveWraps) {
+  Experts layer(kOptions);
+  test::fill(layer, weights_without_two(layer), at::kDouble);
+  int count = 0;
+  for (Layer* expert : layer.children()) {
+    // The first child is the router; wraps of an expert, or of one of its projections.
+    if (expert->path() == "gate") continue;
+    Layer& wrapped = expert->path() == "experts.1" ? *expert : *expert->children().front();
+    wrapped.attach(std::make_unique<CountedCalls>(&count));
+  }
+  const DTensor x(numbers({2, 5, kOptions.hidden}, 1).abs(), Axis(), Replicate{});
+  const at::NoGradGuard no_grad;
+  (void)layer(x, {});
+  EXPECT_EQ(count, kOptions.num_experts);
+}
+
 // Oracle: the gradient w0 w1 (c1 - c0) dy of two logits, where the experts' results are c0 = 1 and
 // c1 = 1 + 2^-7. In bf16 the product c1 dy would be rounded by a third of the difference.
 TEST(Experts, SimilarResultsIn16Bits_LeaveTheRouterItsGradient) {
