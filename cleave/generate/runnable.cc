@@ -103,7 +103,8 @@ std::shared_ptr<const Tokenizer> Runnable::tokenizer(const std::string& wanted,
 }
 
 int64_t Runnable::seq_len(int64_t wanted, int64_t otherwise) const {
-  const fs::path state = fs::path(folder_.path) / kStateName;
+  fs::path state = fs::path(folder_.adapter) / kStateName;
+  if (folder_.adapter.empty() || !fs::exists(state)) state = fs::path(folder_.path) / kStateName;
   if (wanted == 0 && fs::exists(state)) {
     const Json json = Json::parse_file(state.string());
     if (json.has("seq_len")) wanted = json.at("seq_len").as_int(1, facts_.max_positions);

@@ -89,6 +89,25 @@ TEST(Runnable, TokenizerFolder_IsTheModelsOrThatOfARun) {
   EXPECT_EQ(runnable.tokenizer_folder(root / "run"), root / "run/step_00000001");
 }
 
+// An adapter's run may have another chat template and other sequences than its base model's.
+TEST(Runnable, TokenizerAndLengthWithAnAdapter_AreTheAdapters) {
+  const test::TempFolder root;
+  const std::string folder = saved_model(root, "m");
+  std::ofstream(folder + "/state.json") << R"({"seq_len": 5})";
+  std::filesystem::create_directories(root / "a");
+  std::ofstream(root / "a/adapter_config.json") << "{}";
+  RunOptions options;
+  options.model = folder;
+  options.device = "cpu";
+  options.adapter = root / "a";
+  EXPECT_EQ(Runnable(options, {"lm"}).tokenizer_folder(""), folder);
+  EXPECT_EQ(Runnable(options, {"lm"}).seq_len(0, 50), 5);
+  std::ofstream(root / "a/tokenizer.json") << "{}";
+  std::ofstream(root / "a/state.json") << R"({"seq_len": 7})";
+  EXPECT_EQ(Runnable(options, {"lm"}).tokenizer_folder(""), root / "a");
+  EXPECT_EQ(Runnable(options, {"lm"}).seq_len(0, 50), 7);
+}
+
 // transformers 5.23.0: if a generation_config.json exists, only its end ids count, even if it has
 // none; else those of config.json.
 TEST(Runnable, EndIds_AreOnlyThoseOfTheGenerationConfig) {

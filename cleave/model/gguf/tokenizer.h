@@ -36,8 +36,8 @@ void add_gguf_tokenizer(GgufMetadata& metadata, const GgufTokenizer& tokenizer, 
 
 /// Whether `path`, a model folder or a GGUF file, has a tokenizer.
 bool has_model_tokenizer(const std::string& path);
-/// Where a model's tokenizer is: its path, or that of its base model if it is an adapter's folder
-/// without a tokenizer.
+/// Where a model's tokenizer is: with an adapter the adapter's folder, or if that has none, the
+/// base model's path; otherwise the model's path.
 std::string tokenizer_source(const ModelFolder& folder);
 /// Its tokenizer. Throws as load_tokenizer() and tokenizer_from_gguf() do.
 std::shared_ptr<const Tokenizer> load_model_tokenizer(const std::string& path);

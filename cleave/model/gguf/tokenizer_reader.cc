@@ -284,6 +284,8 @@ std::vector<NamedFile> tokenizer_from_gguf(const Gguf& file) {
 }
 
 std::string tokenizer_source(const ModelFolder& folder) {
+  // An adapter may be trained with another chat template than the base model's.
+  if (!folder.adapter.empty() && has_model_tokenizer(folder.adapter)) return folder.adapter;
   return has_model_tokenizer(folder.path) ? folder.path : folder.weights_path();
 }
 
