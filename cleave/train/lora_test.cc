@@ -2,6 +2,7 @@
 // (tests/golden/make_lora.py). Oracle of runs: the uninterrupted run on one rank.
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -432,6 +433,31 @@ TEST_F(LoraRuns, OtherValuesOrBaseOnResume_AreRefused) {
   fs::copy(base_, folder_ / "moved", fs::copy_options::recursive);
   o.steps = 3;
   EXPECT_EQ(error_of(o), "");
+}
+
+TEST_F(LoraRuns, BaseOfTheHubCache_KeepsItsNameOnResume) {
+  const fs::path model = folder_ / "models--org--base";
+  fs::create_directories(model / "refs");
+  fs::create_directories(model / "snapshots");
+  std::ofstream(model / "refs/main") << "abc";
+  fs::copy(base_, model / "snapshots/abc", fs::copy_options::recursive);
+  const char* value = std::getenv("HF_HUB_CACHE");           // NOLINT(concurrency-mt-unsafe)
+  const std::string before = value == nullptr ? "" : value;  // empty is not set
+  ::setenv("HF_HUB_CACHE", folder_.path().c_str(), 1);       // NOLINT(concurrency-mt-unsafe)
+  TrainOptions o = options("run");
+  o.model = "org/base";
+  o.steps = 1;
+  EXPECT_EQ(error_of(o), "");
+  o.model = TrainOptions{}.model;
+  o.resume = true;
+  o.steps = 2;
+  EXPECT_EQ(error_of(o), "");
+  ::setenv("HF_HUB_CACHE", before.c_str(), 1);  // NOLINT(concurrency-mt-unsafe)
+  for (const char* step : {"step_00000001", "step_00000002"}) {
+    const auto config =
+        nlohmann::json::parse(read_file(o.out + "/" + step + "/adapter_config.json"));
+    EXPECT_EQ(config["base_model_name_or_path"], "org/base") << step;
+  }
 }
 
 TEST_F(LoraRuns, AdapterOfAnotherModelOrKind_IsOneLineWithExitCode4) {

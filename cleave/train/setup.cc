@@ -281,9 +281,13 @@ ModelFolder open_checkpoint(const TrainOptions& o, const fs::path& checkpoint) {
 /// Sets what a checkpoint of adapters says about its base model.
 void note_base(TrainSetup& setup) {
   if (!setup.layout.lora) return;
-  const bool is_name = is_hub_name(setup.options.model);
-  setup.base_model = is_name
-                         ? setup.options.model
+  std::string given = setup.options.model;
+  if (setup.resumes && given == TrainOptions{}.model) {  // a name stays a name
+    const fs::path config = fs::path(setup.folder->adapter) / kAdapterConfigName;
+    given = Json::parse_file(config, kConfigLimits).string_or("base_model_name_or_path", "");
+  }
+  setup.base_model = is_hub_name(given)
+                         ? given
                          : fs::absolute(setup.folder->weights_path()).lexically_normal().string();
   setup.base_fingerprint = base_fingerprint(*setup.folder);
 }
