@@ -169,6 +169,8 @@ std::optional<Environment> read_environment(const GetVariable& get) {
                          .value_or(found.local_world_size == found.world_size ? found.rank : 0);
   found.job_id = job_id(read);
   const bool is_slurm = names->rank == kSlurm.rank || names->rank == kPmix.rank;
+  if (is_slurm) found.host = read.text("SLURM_NODEID");
+  if (names->rank == kTorch.rank) found.host = read.text("GROUP_RANK");
   if (is_slurm && found.local_world_size < found.world_size) find_slurm_rendezvous(read, found);
   if (read.text("TORCHELASTIC_USE_AGENT_STORE") == "True") ++found.master_port;
   found.token_file = read.text("CLEAVE_TOKEN_FILE");

@@ -12,12 +12,13 @@ struct Environment {
   int world_size = 1;        ///< >= 1
   int local_rank = 0;        ///< among the ranks of this host
   int local_world_size = 1;  ///< ranks of this host
-  std::string master_addr;   ///< host of rank 0; "" if not set
-  int master_port = 0;       ///< 0 if not set
-  std::string job_id;        ///< of the launcher or scheduler; "" if it has none
-  std::string token_file;    ///< CLEAVE_TOKEN_FILE: ranks on other hosts must hold the same token
-  int num_restarts = 0;      ///< how often the launcher has restarted the job
-  int job_fd = -1;           ///< descriptor of the shared segment of `cleave launch`, or -1
+  std::string host;  ///< the launcher's number of this host (GROUP_RANK, SLURM_NODEID), or ""
+  std::string master_addr;  ///< host of rank 0; "" if not set
+  int master_port = 0;      ///< 0 if not set
+  std::string job_id;       ///< of the launcher or scheduler; "" if it has none
+  std::string token_file;   ///< CLEAVE_TOKEN_FILE: ranks on other hosts must hold the same token
+  int num_restarts = 0;     ///< how often the launcher has restarted the job
+  int job_fd = -1;          ///< descriptor of the shared segment of `cleave launch`, or -1
 };
 
 /// Reads one environment variable; nullptr when it is not set.

@@ -42,6 +42,7 @@ TEST(Environment, OfTorchrun_IsReadWhole) {
                            {"MASTER_ADDR", "10.0.0.1"},
                            {"MASTER_PORT", "29501"},
                            {"TORCHELASTIC_RUN_ID", "abc"},
+                           {"GROUP_RANK", "1"},
                            {"CLEAVE_JOB_FD", "7"}});
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->rank, 3);
@@ -51,6 +52,7 @@ TEST(Environment, OfTorchrun_IsReadWhole) {
   EXPECT_EQ(found->master_addr, "10.0.0.1");
   EXPECT_EQ(found->master_port, 29501);
   EXPECT_EQ(found->job_id, "abc");
+  EXPECT_EQ(found->host, "1");
   EXPECT_EQ(found->job_fd, 7);
 }
 
@@ -117,6 +119,7 @@ TEST(Environment, OfASlurmStepOverHosts_SetsTheRendezvousAddress) {
     step["SLURM_STEP_NODELIST"] = list;
     const auto found = read(step);
     EXPECT_EQ(found->master_addr, first);
+    EXPECT_EQ(found->host, "1");
     EXPECT_EQ(found->local_world_size, 2);
     EXPECT_GE(found->master_port, 20000);
     EXPECT_LT(found->master_port, 30000);

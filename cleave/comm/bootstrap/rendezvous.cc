@@ -289,7 +289,7 @@ std::shared_ptr<SharedSegment> rendezvous_on_host(const Environment& environment
                                                   double timeout_s) {
   if (environment.local_world_size == 1) return nullptr;
   Environment of_host = environment;
-  of_host.job_id = str(environment.job_id, "@", host_id());
+  of_host.job_id = str(environment.job_id, "@", host_id(), ":", environment.host);
   try {
     return rendezvous({.rank = environment.local_rank,
                        .count = environment.local_world_size,
@@ -297,8 +297,9 @@ std::shared_ptr<SharedSegment> rendezvous_on_host(const Environment& environment
                        .job_size = environment.world_size},
                       of_host, timeout_s);
   } catch (const Error& error) {
-    throw Error(error.code(), str("among the ", environment.local_world_size,
-                                  " ranks of this host, counted from 0: ", error.what()));
+    throw Error(error.code(),
+                str("among the ", environment.local_world_size,
+                    " ranks of this host, numbered by LOCAL_RANK (or its like): ", error.what()));
   }
 }
 

@@ -125,6 +125,30 @@ TEST(Rendezvous, DuplicateRanks_AreReportedOnAllRanks) {
   }
 }
 
+// Two launchers on one machine, each with two ranks, which srun -m cyclic would place so.
+TEST(Rendezvous, HostsOfOneMachine_HaveASegmentEach) {
+  std::vector<std::future<std::shared_ptr<SharedSegment>>> joined;
+  for (int rank = 0; rank < 4; ++rank) {
+    Environment environment;
+    environment.rank = rank;
+    environment.world_size = 4;
+    environment.local_rank = rank / 2;
+    environment.local_world_size = 2;
+    environment.host = std::to_string(rank % 2);
+    environment.job_id = str("hosts of one machine ", getpid());
+    joined.push_back(std::async(std::launch::async,
+                                [environment] { return rendezvous_on_host(environment, 10); }));
+  }
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto segment = joined[static_cast<size_t>(rank)].get();
+    EXPECT_EQ(segment->num_ranks(), 4);
+    EXPECT_EQ(segment->num_present(), 2);
+    for (int other = 0; other < 4; ++other) {
+      EXPECT_EQ(segment->has_rank(other), other % 2 == rank % 2) << rank << ' ' << other;
+    }
+  }
+}
+
 TEST(Rendezvous, RankBeyondTheWorld_IsRefused) {
   Job job;
   job.start(2, 2);

@@ -56,6 +56,33 @@ class AxisList {
   std::map<uint32_t, uint32_t> known_;
 };
 
+/// Adds what one segment has of a rank: its operations and its wait.
+void add_segment(const SharedSegment& segment, bool has_times, AxisList& axes, FlightRank& seen) {
+  if (const auto wait = wait_of(segment, seen.rank); wait && seen.waits_for.empty()) {
+    seen.waits_for = missing_ranks(segment, seen.rank, wait->first);
+  }
+  const RankSlot& slot = segment.rank(seen.rank);
+  const uint64_t end = slot.num_operations.load(std::memory_order_acquire);
+  seen.num_operations += end;
+  for (uint64_t n = end - std::min<uint64_t>(end, kFlightLogLength); n < end; ++n) {
+    FlightRecord record = log_read(slot, n);
+    if (record.op == Op::kNone) continue;  // of another host, not in its snapshots
+    if (!has_dtype(record.dtype)) record.dtype = static_cast<uint8_t>(DType::kU8);
+    record.group = axes.index_of(record.group);
+    if (!has_times) record.begin_ns = record.end_ns = 0;
+    seen.operations.push_back(std::move(record));
+  }
+}
+
+/// Makes one list of the operations of two segments.
+void sort_by_time(FlightRank& seen) {
+  std::stable_sort(
+      seen.operations.begin(), seen.operations.end(),
+      [](const FlightRecord& a, const FlightRecord& b) { return a.begin_ns < b.begin_ns; });
+  uint64_t number = seen.num_operations - seen.operations.size();
+  for (FlightRecord& record : seen.operations) record.number = number++;
+}
+
 std::string to_text(const FlightLog& log) {
   std::string text =
       "{\"flight_log\":" + str(kFormatVersion) +
@@ -147,33 +174,33 @@ FlightRank rank_of(const Json& row, size_t num_axes) {
 
 }  // namespace
 
-FlightLog take_flight_log(const SharedSegment& segment, int rank, std::string_view why) {
+FlightLog take_flight_log(const SharedSegment& segment, int rank, std::string_view why,
+                          const SharedSegment* beside) {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   FlightLog log{.why = std::string(why),
                 .written_by = rank,
                 .now_ns = static_cast<uint64_t>(std::chrono::nanoseconds(now).count()),
                 .axes = {},
                 .ranks = {}};
-  AxisList axes(segment, log.axes);
+  AxisList axes(segment, log.axes), axes_beside(beside == nullptr ? segment : *beside, log.axes);
   for (int r = 0; r < segment.num_ranks(); ++r) {
-    const RankSlot& slot = segment.rank(r);
-    const uint64_t end = slot.num_operations.load(std::memory_order_acquire);
+    const bool is_only_beside =
+        beside != nullptr && segment.rank(r).state.load() == RankState::kAbsent;
+    const RankSlot& slot = is_only_beside ? beside->rank(r) : segment.rank(r);
     FlightRank seen{.rank = r,
                     .pid = slot.pid.load(),
                     .step = slot.step.load(),
                     .state = std::string(name(slot.state.load())),
-                    .num_operations = end,
+                    .num_operations = 0,
                     .waits_for = {},
                     .operations = {}};
-    if (const auto wait = wait_of(segment, r))
-      seen.waits_for = missing_ranks(segment, r, wait->first);
-    for (uint64_t n = end - std::min<uint64_t>(end, kFlightLogLength); n < end; ++n) {
-      FlightRecord record = log_read(slot, n);
-      if (record.op == Op::kNone) continue;  // of another host, not in its snapshots
-      if (!has_dtype(record.dtype)) record.dtype = static_cast<uint8_t>(DType::kU8);
-      record.group = axes.index_of(record.group);
-      if (segment.is_replica() && r != rank) record.begin_ns = record.end_ns = 0;
-      seen.operations.push_back(std::move(record));
+    const auto has_times = [&](const SharedSegment& part, const SharedSegment* other) {
+      return r == rank || !part.is_replica() || (other != nullptr && other->has_rank(r));
+    };
+    add_segment(segment, has_times(segment, beside), axes, seen);
+    if (beside != nullptr) {
+      add_segment(*beside, has_times(*beside, &segment), axes_beside, seen);
+      sort_by_time(seen);
     }
     log.ranks.push_back(std::move(seen));
   }
@@ -181,11 +208,11 @@ FlightLog take_flight_log(const SharedSegment& segment, int rank, std::string_vi
 }
 
 std::string write_flight_log(const SharedSegment& segment, int rank, std::string_view folder,
-                             std::string_view why) {
+                             std::string_view why, const SharedSegment* beside) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const int64_t now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
   std::string path = str(folder, "/flight_log.", now_ms, ".rank", rank, ".json");
-  const std::string text = to_text(take_flight_log(segment, rank, why));
+  const std::string text = to_text(take_flight_log(segment, rank, why, beside));
   File file = File::create(path, 0600);
   file.write_at(0, std::as_bytes(std::span(text)));
   file.close();

@@ -37,12 +37,14 @@ struct FlightLog {
 
 /// The last operations of all ranks as `rank` sees them now. Times of ranks on other hosts are 0,
 /// because their clocks differ.
-FlightLog take_flight_log(const SharedSegment& segment, int rank, std::string_view why);
+/// `beside` is the rank's other segment in a job on several hosts; nullptr if it has none.
+FlightLog take_flight_log(const SharedSegment& segment, int rank, std::string_view why,
+                          const SharedSegment* beside = nullptr);
 
 /// Writes take_flight_log() to a new file in `folder`, which only the user can read, and returns
 /// its path. Throws Error(kIo).
 std::string write_flight_log(const SharedSegment& segment, int rank, std::string_view folder,
-                             std::string_view why);
+                             std::string_view why, const SharedSegment* beside = nullptr);
 
 /// The folder for commands without a run folder: $TMPDIR, or /tmp if that is not set.
 std::string temporary_flight_logs();

@@ -17,6 +17,13 @@ uint64_t now_ns() {
   return static_cast<uint64_t>(std::chrono::nanoseconds(now).count());
 }
 
+/// When the rank began its last operation in this segment, by its host's clock; 0 if it has none.
+uint64_t last_begin_ns(const SharedSegment& segment, int rank) {
+  const RankSlot& slot = segment.rank(rank);
+  const uint64_t number = slot.num_operations.load(std::memory_order_acquire);
+  return number == 0 ? 0 : log_read(slot, number - 1).begin_ns;
+}
+
 }  // namespace
 
 uint64_t log_begin(RankSlot& slot, const CallHeader& header, std::string_view site) {
@@ -83,6 +90,12 @@ std::string describe_place(const SharedSegment& segment, int rank) {
   }
   if (number != 0) return "after " + describe(segment, log_read(slot, number - 1));
   return slot.state.load() == RankState::kAbsent ? "not yet there" : "before its first operation";
+}
+
+std::string describe_place(const SharedSegment& segment, const SharedSegment* beside, int rank) {
+  const bool is_beside =
+      beside != nullptr && last_begin_ns(*beside, rank) > last_begin_ns(segment, rank);
+  return describe_place(is_beside ? *beside : segment, rank);
 }
 
 std::string describe_step(const SharedSegment& segment, int rank) {

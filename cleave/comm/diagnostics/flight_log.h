@@ -38,6 +38,10 @@ std::string describe(const SharedSegment& segment, const FlightRecord& record);
 /// or "before its first operation".
 std::string describe_place(const SharedSegment& segment, int rank);
 
+/// The same in the segment of the two where the rank began an operation last: in a job on several
+/// hosts, a rank uses its replica and its host's segment. `beside` may be nullptr.
+std::string describe_place(const SharedSegment& segment, const SharedSegment* beside, int rank);
+
 /// " in step 37", or "" if the rank never reported its step.
 std::string describe_step(const SharedSegment& segment, int rank);
 

@@ -118,18 +118,19 @@ void Watchdog::check_gone(const std::vector<int>& missing) {
     const bool is_dead = endpoint_.is_dead(rank);
     if (is_dead || state == RankState::kUnwound) {
       endpoint_.abort_for(
-          rank,
-          Error(Code::kPeer, str("rank ", rank, " (pid ", segment.rank(rank).pid.load(),
-                                 is_dead ? ") died " : ") ended by an exception ",
-                                 describe_place(segment, rank), describe_step(segment, rank))));
+          rank, Error(Code::kPeer, str("rank ", rank, " (pid ", segment.rank(rank).pid.load(),
+                                       is_dead ? ") died " : ") ended by an exception ",
+                                       describe_place(segment, endpoint_.beside(), rank),
+                                       describe_step(segment, rank))));
       endpoint_.throw_stopped();
     }
     if (state != RankState::kLeft) continue;
     // It may have done its part and left just now: the second check decides.
     if (!std::exchange(has_seen_left_, true)) return;
-    endpoint_.fail(Error(Code::kDesync,
-                         str("rank ", rank, " has left ", describe_place(segment, rank), ", but ",
-                             own_place(), " for it; every rank must make the same calls")));
+    endpoint_.fail(
+        Error(Code::kDesync,
+              str("rank ", rank, " has left ", describe_place(segment, endpoint_.beside(), rank),
+                  ", but ", own_place(), " for it; every rank must make the same calls")));
   }
 }
 
@@ -173,7 +174,7 @@ void Watchdog::check_time(const std::vector<int>& missing) {
   std::string text = str("timeout of ", endpoint_.options().timeout_s, " s: ", own_place(), " for ",
                          join(missing));
   for (const int rank : std::span(missing).first(std::min(missing.size(), kNumPlaces))) {
-    text += str("; rank ", rank, " is ", describe_place(segment, rank),
+    text += str("; rank ", rank, " is ", describe_place(segment, endpoint_.beside(), rank),
                 describe_step(segment, rank), describe_silence(endpoint_.replicator(), rank));
   }
   endpoint_.fail(Error(Code::kTimeout, text + save_flight_log(text)));
@@ -183,7 +184,8 @@ std::string Watchdog::save_flight_log(const std::string& why) const {
   const std::string& folder = endpoint_.options().flight_log_folder;
   if (folder.empty()) return "";
   try {
-    return "; flight log: " + write_flight_log(endpoint_.segment(), endpoint_.rank(), folder, why);
+    return "; flight log: " +
+           write_flight_log(endpoint_.segment(), endpoint_.rank(), folder, why, endpoint_.beside());
   } catch (const Error& error) {
     // A full disk must not hide the root cause, the timeout.
     return str("; ", error.what());

@@ -323,10 +323,10 @@ void TcpReplicator::receive(Peer& peer) {
 Error TcpReplicator::disconnect_error(const Peer& peer, ssize_t received) const {
   const bool is_dead = received == 0 || errno == ECONNRESET;
   const std::string how = is_dead ? "died" : str("was lost (", std::strerror(errno), ")");
-  return {Code::kPeer,
-          str("rank ", peer.rank, " (pid ", segment_->rank(peer.rank).pid.load(), " at ",
-              peer.address, ") ", how, ", last seen ", describe_place(*segment_, peer.rank),
-              describe_step(*segment_, peer.rank))};
+  return {Code::kPeer, str("rank ", peer.rank, " (pid ", segment_->rank(peer.rank).pid.load(),
+                           " at ", peer.address, ") ", how, ", last seen ",
+                           describe_place(*segment_, host_.get(), peer.rank),
+                           describe_step(*segment_, peer.rank))};
 }
 
 /// Closes a connection that has ended or is invalid. A failure, unless one side has sent kClose.

@@ -146,8 +146,9 @@ void RankEndpoint::throw_stopped() const {
   if (cause.rank != rank_ && text.find(str("rank ", cause.rank)) == std::string::npos) {
     text = str("rank ", cause.rank, " failed: ", text);
   }
-  throw Error(Code::kPeer, str(text, "; rank ", rank_, " stopped ",
-                               describe_place(*segment_, rank_), describe_step(*segment_, rank_)));
+  throw Error(Code::kPeer,
+              str(text, "; rank ", rank_, " stopped ", describe_place(*segment_, beside(), rank_),
+                  describe_step(*segment_, rank_)));
 }
 
 bool RankEndpoint::is_dead(int rank) {

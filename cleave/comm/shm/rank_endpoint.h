@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cleave/comm/api/world.h"
@@ -33,6 +34,9 @@ class RankEndpoint {
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] RankSlot& slot() const { return segment_->rank(rank_); }
   [[nodiscard]] const RankOptions& options() const { return options_; }
+  /// The other segment of this rank in a job on several hosts, for messages; nullptr if none.
+  [[nodiscard]] const SharedSegment* beside() const { return beside_.get(); }
+  void set_beside(std::shared_ptr<const SharedSegment> segment) { beside_ = std::move(segment); }
   /// nullptr when all ranks share the segment.
   [[nodiscard]] TcpReplicator* replicator() const { return replicator_.get(); }
   /// How often the calling thread spins before its wait sleeps.
@@ -74,6 +78,7 @@ class RankEndpoint {
 
  private:
   std::shared_ptr<SharedSegment> segment_;
+  std::shared_ptr<const SharedSegment> beside_;
   int rank_;
   RankOptions options_;
   std::unique_ptr<TcpReplicator> replicator_;

@@ -330,7 +330,9 @@ void SharedSegment::share_failure(SharedSegment& a, SharedSegment& b) {
   if (a.is_aborted() == b.is_aborted()) return;
   SharedSegment& from = a.is_aborted() ? a : b;
   SharedSegment& to = a.is_aborted() ? b : a;
-  if (const auto cause = from.aborted()) to.abort(*cause);
+  const auto cause = from.aborted();
+  // Rank -1: the rank that fails is still writing it. The next call copies it.
+  if (cause && cause->rank >= 0) to.abort(*cause);
 }
 
 void SharedSegment::note_resume_hint(std::string_view text) {

@@ -29,8 +29,11 @@ ShmWorld::ShmWorld(std::shared_ptr<SharedSegment> segment, int rank, const RankO
 
 ShmWorld::ShmWorld(std::shared_ptr<SharedSegment> segment, int rank, const RankOptions& options,
                    std::unique_ptr<TcpReplicator> replicator, std::shared_ptr<SharedSegment> host)
-    : job_(access(std::move(segment), rank, options, std::move(replicator))) {
-  if (host != nullptr) host_ = access(std::move(host), rank, options, nullptr);
+    : job_(access(segment, rank, options, std::move(replicator))) {
+  if (host == nullptr) return;
+  host_ = access(host, rank, options, nullptr);
+  job_.endpoint->set_beside(std::move(host));
+  host_->endpoint->set_beside(std::move(segment));
 }
 
 ShmWorld::~ShmWorld() {

@@ -2,14 +2,19 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <thread>
 #include <unistd.h>
 
+#include <gmock/gmock.h>
+
 #include "cleave/comm/bootstrap/tcp_rendezvous.h"
+#include "cleave/comm/diagnostics/flight_file.h"
 #include "cleave/comm/shm/shm_world.h"
 #include "cleave/comm/testing/process_roles.h"
+#include "tests/support/temp_folder.h"
 
 namespace cleave {
 namespace {
@@ -93,6 +98,104 @@ INSTANTIATE_TEST_SUITE_P(HostsOfTwo, TransportContract,
 
 INSTANTIATE_TEST_SUITE_P(Processes, TransportContract,
                          testing::Values(Transport{"processes", run_processes}), transport_name);
+
+std::string failure_of_uneven_hosts(const std::function<void(World&)>& body, Code code,
+                                    double timeout_s = 20, const std::string& logs = "") {
+  const RankOptions options{.timeout_s = timeout_s, .flight_log_folder = logs};
+  return contract::expect_error(code, [&] { run_hosts(2, 3, body, options); });
+}
+
+/// Hosts of ranks 0 and 1, and of rank 2 alone; a group of each host and one of all.
+struct UnevenGroups {
+  explicit UnevenGroups(World& world)
+      : all(contract::all(world)),
+        host(world.rank() < 2 ? world.group({0, 1}, "host") : world.group({2}, "host")) {}
+  std::shared_ptr<Group> all, host;
+};
+
+TEST(UnevenHosts, SumsInsideAndBetweenHosts_AreThoseOfTheirRanks) {
+  run_hosts(2, 3,
+            [](World& world) {
+              const UnevenGroups groups(world);
+              for (int i = 0; i < 20; ++i) {
+                float of_host = static_cast<float>(world.rank() + 1), of_all = of_host;
+                groups.host->all_reduce(&of_host, &of_host, 1, DType::kF32, ReduceOp::kSum,
+                                        contract::call("host"));
+                groups.all->all_reduce(&of_all, &of_all, 1, DType::kF32, ReduceOp::kSum,
+                                       contract::call("all"));
+                EXPECT_EQ(of_host, 3);  // 1 + 2, or 3 alone
+                EXPECT_EQ(of_all, 6);
+              }
+            },
+            {.timeout_s = 20, .flight_log_folder = ""});
+}
+
+// Rank 0 waits in its host's segment, the ranks that fail in the job's, and the other way round.
+TEST(UnevenHosts, FailureOfOneRank_EndsWaitsInBothSegments) {
+  for (const int failed : {1, 2}) {
+    const std::string text = failure_of_uneven_hosts(
+        [&](World& world) {
+          const UnevenGroups groups(world);
+          if (world.rank() == failed) throw Error(Code::kNumerics, "injected");
+          const auto& waits = world.rank() == 0 ? groups.host : groups.all;
+          const std::string seen =
+              contract::expect_error(Code::kPeer, [&] { waits->barrier(contract::call("end")); });
+          EXPECT_THAT(seen, testing::HasSubstr(str("rank ", failed, " failed: injected")));
+          throw Error(Code::kPeer, seen);
+        },
+        Code::kNumerics);
+    EXPECT_EQ(text, "injected");
+  }
+}
+
+TEST(UnevenHosts, DesyncInsideAHost_IsReportedOnAllHosts) {
+  const std::string text = failure_of_uneven_hosts(
+      [](World& world) {
+        const UnevenGroups groups(world);
+        float value = 1;
+        const auto run = [&] {
+          if (world.rank() == 0) groups.host->barrier(contract::call("x"));
+          if (world.rank() == 1) {
+            groups.host->broadcast(&value, 1, DType::kF32, 0, contract::call("x"));
+          }
+          groups.all->barrier(contract::call("end"));
+        };
+        throw Error(Code::kDesync, contract::expect_error(Code::kDesync, run));
+      },
+      Code::kDesync);
+  EXPECT_THAT(text, testing::HasSubstr("ranks 0 and 1 differ on axis host"));
+}
+
+// Rank 0 waits in its host's segment for rank 1, which waits in the job's for ranks 0 and 2: either
+// of the two reports.
+TEST(UnevenHosts, TimeoutInsideAHost_NamesWhereTheOtherRankIsInTheJob) {
+  const test::TempFolder folder;
+  const std::string text = failure_of_uneven_hosts(
+      [&](World& world) {
+        const UnevenGroups groups(world);
+        groups.host->barrier(contract::call("first"));
+        groups.all->barrier(contract::call("first"));
+        if (world.rank() == 0) groups.host->barrier(contract::call("wait"));
+        if (world.rank() == 1) groups.all->barrier(contract::call("elsewhere"));
+        // The fault: a rank that is late by more than the timeout.
+        if (world.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+        groups.all->barrier(contract::call("end"));
+      },
+      Code::kTimeout, 0.4, folder.path().string());
+  const bool is_of_rank_0 = text.find("rank 0 waits") != std::string::npos;
+  EXPECT_THAT(text,
+              testing::HasSubstr(is_of_rank_0 ? "rank 1 is in barrier 2 on axis all at elsewhere"
+                                              : "rank 0 is in barrier 2 on axis host at wait"));
+  const size_t path = text.find("; flight log: ");
+  ASSERT_NE(path, std::string::npos) << text;
+  const FlightLog log = read_flight_log(text.substr(path + 14));
+  ASSERT_EQ(log.ranks.size(), 3U);
+  EXPECT_EQ(log.ranks[2].state, "joined");
+  EXPECT_FALSE(log.ranks[static_cast<size_t>(log.written_by)].waits_for.empty());
+  const auto site = [&](size_t rank) { return log.ranks[rank].operations.back().site; };
+  EXPECT_EQ(site(0), "wait");
+  EXPECT_EQ(site(1), "elsewhere");
+}
 
 }  // namespace
 }  // namespace cleave
