@@ -66,6 +66,7 @@ def main():
             adapter = load_file(pathlib.Path(folder, "adapter_model.safetensors"))
             config = json.loads(pathlib.Path(folder, "adapter_config.json").read_text())
             config["target_modules"] = sorted(config["target_modules"])
+            config["base_model_name_or_path"] = name  # not the folder of this run
         target = stored.HERE / "lora" / name
         if not stored.CHECKS:
             target.mkdir(parents=True, exist_ok=True)
