@@ -163,7 +163,7 @@ std::string verdict(const VerifyReport& report) {
                              " on one rank; their scores differ by ", short_number(c.distance),
                              " (rounding explains ", short_number(c.bound), ")")
                        : str(" differs by ", short_number(c.distance), " (rounding explains ",
-                             short_number(c.bound), "): at ", shape_text(c.at), " it is ",
+                             short_number(c.bound), "): at [", list_text(c.at), "] it is ",
                              exact_number(c.split), ", on one rank ", exact_number(c.whole));
   const std::string subject =
       part->kind == Kind::kLayer
