@@ -19,7 +19,7 @@ namespace {
 const char* const kConfig = R"json({"model_type": "llama", "vocab_size": 23, "hidden_size": 12,
   "intermediate_size": 17, "num_hidden_layers": 2, "num_attention_heads": 3,
   "num_key_value_heads": 1, "head_dim": 4, "max_position_embeddings": 32})json";
-constexpr OptimizerOptions kOptions{.eps = 1e-6, .weight_decay = 0.1};
+const OptimizerOptions kOptions{.eps = 1e-6, .weight_decay = 0.1};
 constexpr ShardPrecision kDouble{.param = at::kDouble, .reduce = at::kDouble};
 
 std::unique_ptr<Model> make() {

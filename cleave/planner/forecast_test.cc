@@ -34,7 +34,7 @@ TEST(MetaMemory, TensorsAndViews_CountTheirStorageOnce) {
 const char* const kLlama = R"json({"model_type": "llama", "vocab_size": 40, "hidden_size": 16,
   "intermediate_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4,
   "num_key_value_heads": 4, "max_position_embeddings": 64})json";
-constexpr StepShape kStep{.batch_size = 6, .micro_batch_size = 6, .seq_len = 8};
+const StepShape kStep{.batch_size = 6, .micro_batch_size = 6, .seq_len = 8};
 
 RankForecast of_first_rank(const ParallelConfig& layout, const StepShape& step = kStep) {
   const Json config = Json::parse(kLlama, "config.json");

@@ -10,7 +10,7 @@ namespace {
 const char* const kLlama = R"json({"model_type": "llama", "vocab_size": 40, "hidden_size": 16,
   "intermediate_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4,
   "num_key_value_heads": 4, "max_position_embeddings": 64})json";
-constexpr StepShape kStep{.batch_size = 16, .micro_batch_size = 8, .seq_len = 64};
+const StepShape kStep{.batch_size = 16, .micro_batch_size = 8, .seq_len = 64};
 
 Json config() {
   return Json::parse(kLlama, "config.json");
