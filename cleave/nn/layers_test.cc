@@ -156,10 +156,10 @@ TEST(Embedding, Scale_MultipliesTheRows) {
 TEST(Embedding, ScaleInBf16_IsRoundedFirst) {
   Embedding layer({.num_embeddings = 2, .embedding_dim = 1, .scale = std::sqrt(3072.0)});
   layer.name_tree();
-  layer.weight()->set_leaf(at::tensor({1.0, 2.0}, at::kBFloat16).view({2, 1}));
+  layer.weight()->set_leaf(at::tensor({1.0, 2.0}).to(at::kBFloat16).view({2, 1}));
   const DTensor ids(at::arange(2).view({1, 2}), Axis(), Replicate{});
-  EXPECT_TRUE(
-      at::equal(layer(ids, Context()).local().flatten(), at::tensor({55.5, 111.0}, at::kBFloat16)));
+  EXPECT_TRUE(at::equal(layer(ids, Context()).local().flatten(),
+                        at::tensor({55.5, 111.0}).to(at::kBFloat16)));
 }
 
 TEST(Linear, SoftCap_BoundsTheResults) {
@@ -210,7 +210,7 @@ TEST(RmsNorm, Offset_IsAddedToTheWeightWhichStartsLowerByIt) {
 // The first number is 1.9925 times 1.00386: 2.0 in bf16. With 1 + weight rounded to bf16, which is
 // 1, it would be 1.9922.
 TEST(RmsNorm, OffsetIn16Bits_IsAddedInFp32) {
-  const Tensor x = at::tensor({1.0, 0.05, 0.05, 0.05}, at::kBFloat16).view({1, 4});
+  const Tensor x = at::tensor({1.0, 0.05, 0.05, 0.05}).to(at::kBFloat16).view({1, 4});
   const Tensor weight = at::full({4}, 0.00386, at::kBFloat16);
   for (const char* plain : {"", "norm"}) {
     set_plain_kernels(plain);

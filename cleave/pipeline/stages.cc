@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <tuple>
 #include <typeindex>
 
 #include "cleave/base/suggest.h"
@@ -47,6 +48,13 @@ size_t index_of(const std::vector<Layer*>& sequence, const std::string& name) {
                                 did_you_mean(name, known)));
 }
 
+/// The layers of a layer's tree, itself included.
+size_t num_layers_of(Layer& layer) {
+  size_t count = 0;
+  layer.walk([&](Layer&) { ++count; });
+  return count;
+}
+
 }  // namespace
 
 std::vector<size_t> blocks_of(const std::vector<Layer*>& sequence) {
@@ -58,8 +66,11 @@ std::vector<size_t> blocks_of(const std::vector<Layer*>& sequence) {
   std::vector<size_t> best;
   for (const auto& entry : places) {
     const std::vector<size_t>& found = entry.second;
-    const bool later = found.size() == best.size() && found.back() > best.back();
-    if (found.size() > best.size() || later) best = found;
+    // Of a model with one block, embedding and head occur as often, but have fewer layers in them.
+    const auto rank_of = [&](const std::vector<size_t>& at) {
+      return std::tuple(at.size(), at.empty() ? 0 : num_layers_of(*sequence[at.back()]), at);
+    };
+    if (rank_of(found) > rank_of(best)) best = found;
   }
   return best;
 }

@@ -11,8 +11,8 @@ namespace cleave {
 /// range. Every stage has at least one.
 using Stages = std::vector<Range>;
 
-/// Indices of a model's blocks: the Layers of the most frequent type (of equally frequent ones, of
-/// the type that occurs last).
+/// Indices of a model's blocks: the Layers of the most frequent type; of equally frequent ones, of
+/// the type with the most layers in it, then of the one that occurs last.
 std::vector<size_t> blocks_of(const std::vector<Layer*>& sequence);
 
 /// Stages by names: each cut is the path of the last Layer of a stage, in any order; aliases of

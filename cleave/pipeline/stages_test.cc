@@ -40,6 +40,7 @@ std::vector<int64_t> blocks_in(const Stages& stages, const std::vector<size_t>& 
 TEST(Stages, Blocks_AreTheLayersOfTheMostFrequentType) {
   const auto model = llama(3);
   EXPECT_THAT(blocks_of(model->sequence()), ElementsAre(1, 2, 3));  // between embedding and norm
+  EXPECT_THAT(blocks_of(llama(1)->sequence()), ElementsAre(1));
   RmsNorm a(4, 1e-5), b(4, 1e-5);
   Mlp c({.hidden = 4, .intermediate = 4}), d({.hidden = 4, .intermediate = 4});
   EXPECT_THAT(blocks_of({&a, &b, &c, &d}), ElementsAre(2, 3));

@@ -316,7 +316,7 @@ void expect_batches(const Source& source) {
 void expect_prefixes(const Source& source) {
   const Json golden = Json::parse_file((source.answers / "batch.json").string());
   const Json entries = golden.at("prefix_decode");
-  ASSERT_EQ(entries.size(), 8U);
+  ASSERT_GE(entries.size(), 8U);
   for (size_t i = 0; i < entries.size(); ++i) {
     const auto tokenizer = load(source, entries.at(i).at("tokenizer").as_string());
     const Ids ids = ids_of(entries.at(i).at("ids"), {});

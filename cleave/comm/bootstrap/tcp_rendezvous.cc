@@ -38,11 +38,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// A secret. Its memory is wiped when it is destroyed.
+/// A secret. Its memory is wiped when it is destroyed. It is copied and compared byte by byte:
+/// vector registers would keep it, and a later call may save them on the stack.
 struct Token : std::array<std::byte, 32> {
   Token() : std::array<std::byte, 32>{} {}
-  Token(const Token&) = default;
-  Token& operator=(const Token&) = default;
+  Token(const Token& other) : std::array<std::byte, 32>{} { *this = other; }
+  Token& operator=(const Token& other) {
+    for (size_t i = 0; i < size(); ++i) (*this)[i] = other.byte(i);
+    return *this;
+  }
+  [[nodiscard]] std::byte byte(size_t i) const {
+    return static_cast<const volatile std::byte*>(data())[i];
+  }
   ~Token() { explicit_bzero(data(), size()); }
 };
 
@@ -113,7 +120,7 @@ std::string text_of(const Status& status) {
 /// Constant time: compares all bytes, so that the time reveals nothing about them.
 bool is_same(const Token& a, const Token& b) {
   auto difference = std::byte{0};
-  for (size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];
+  for (size_t i = 0; i < a.size(); ++i) difference |= a.byte(i) ^ b.byte(i);
   return difference == std::byte{0};
 }
 
