@@ -145,7 +145,8 @@ inline void add_decoder_settings(const GridCase& c, double drop, nlohmann::order
   add_experts(c, json);
   // Norms of small outputs amplify: with usual values, rounding OLMo 2's weights to bf16, in exact
   // arithmetic, changes its gradients by 17 % (transformers; Llama: 0.6 %); with these, by 0.2 %.
-  if (c.family == "olmo2" && c.head_dim == 16) {
+  // Gemma norms outputs too.
+  if ((c.family == "olmo2" || c.family.starts_with("gemma")) && c.head_dim == 16) {
     json.update({{"rms_norm_eps", 1.0}, {"initializer_range", 0.05}});
   }
   if (c.family == "smollm3") json.update({{"attention_bias", true}, {"mlp_bias", true}});
