@@ -139,9 +139,9 @@ const json kEveryTrainFlag = {{"model", "llama-135m"},
                               {"timeout", 1.5}};
 
 TEST_F(Options, EveryTrainFlag_ReachesItsOption) {
-  Words words = {"--eval-data",    in("b.txt"),     "--plan",          in("plan.json"),
-                 "--no-shuffle",   "--packing",     "--resume",        "--over-commit",
-                 "--param-group",  "a:lr-factor=0", "--param-group",   "b:weight-decay=0",
+  Words words = {"--eval-data",    in("b.txt"),     "--plan",        in("plan.json"),
+                 "--no-shuffle",   "--packing",     "--resume",      "--over-commit",
+                 "--param-group",  "a:lr-factor=0", "--param-group", "b:weight-decay=0",
                  "--lora-targets", "q_proj,v_proj", "--rslora"};
   for (const auto& [name, value] : kEveryTrainFlag.items()) {
     if (value.is_boolean()) continue;

@@ -34,8 +34,8 @@ bool takes_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v);
 ///
 /// A query whose keys are all masked attends to its own key. Backward recomputes the scores from
 /// each query's log-sum-exp (arXiv:2205.14135). Throws Error(kShape) when sizes do not fit, or when
-/// T > S with a mask, a window or first_key is given without the causal mask, a first key is outside
-/// [0, the query's own], or the divisor or the soft cap is negative.
+/// T > S with a mask, a window or first_key is given without the causal mask, a first key is
+/// outside [0, the query's own], or the divisor or the soft cap is negative.
 Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask);
 
 }  // namespace cleave
