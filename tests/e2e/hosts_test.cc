@@ -185,7 +185,7 @@ std::vector<RunResult> run_four(const TwoHosts& hosts, const Words& words) {
 
 // Oracles: the same ranks as threads of one process, and the closed form of the bytes: each of six
 // layers sums 4 times 4 x 256 tokens of 256 floats over tp, 25 MB a step. What remains on a host's
-// loopback is sent once: it hardly depends on the number of steps.
+// loopback is the measurement of the transport at the start, and heartbeats.
 TEST(Hosts, TensorParallelInsideAHost_UsesNoSocket) {
   const TwoHosts hosts;
   if (!hosts.exist()) GTEST_SKIP() << "network namespaces cannot be made here";
