@@ -8,9 +8,9 @@ namespace cleave {
 /// What a rank sends to rank 0 about itself when it joins. Where the ranks of one host of several
 /// rendezvous, `rank` and `world_size` count the ranks of the host.
 struct RankInfo {
-  uint64_t magic;  ///< kJobMagic of the rank's build
-  int32_t rank, world_size;
-  int32_t pid;
+  uint64_t magic = 0;  ///< kJobMagic of the rank's build
+  int32_t rank = 0, world_size = 0;
+  int32_t pid = 0;
   int32_t job_rank = 0;  ///< among the ranks of all hosts
 };
 
