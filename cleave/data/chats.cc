@@ -1,10 +1,7 @@
 #include "cleave/data/chats.h"
 
-#include <algorithm>
-#include <span>
-
 #include "cleave/base/error.h"
-#include "cleave/base/hash.h"
+#include "cleave/data/chat_sequences.h"
 #include "cleave/text/jsonl.h"
 
 namespace cleave {
@@ -15,63 +12,35 @@ class ChatDataset final : public Dataset {
   explicit ChatDataset(const DatasetOptions& options) : options_(options) {}
 
   void append(TokenizedChat chat, const std::string& place, ChatCounts& counts) {
-    const auto length = static_cast<int64_t>(chat.ids.size());
     counts.conversations += 1;
-    counts.tokens += length;
-    check_ids(chat.ids, place);
-    if (length > options_.seq_len) {
-      if (++counts.truncated == 1) counts.first = place;
-      counts.truncated_tokens += length - options_.seq_len;
-      chat.ids.resize(static_cast<size_t>(options_.seq_len));
-      chat.is_trained.resize(chat.ids.size());
-    }
-    // A model predicts each token from those before it, so the first one is not trained.
-    if (std::find(chat.is_trained.begin() + 1, chat.is_trained.end(), true) ==
-        chat.is_trained.end()) {
+    counts.tokens += static_cast<int64_t>(chat.ids.size());
+    check_ids(chat, options_, place);
+    const int64_t cut = truncate(chat, options_.seq_len);
+    if (cut > 0 && ++counts.truncated == 1) counts.first = place;
+    counts.truncated_tokens += cut;
+    if (!is_trained(chat)) {
       counts.left_out += 1;
       return;
     }
-    for (size_t i = 0; i < chat.ids.size(); ++i) {
-      ids_.push_back(static_cast<int32_t>(chat.ids[i]));
-      labels_.push_back(chat.is_trained[i] ? ids_.back() : -100);
-    }
-    starts_.push_back(static_cast<int64_t>(ids_.size()));
+    sequences_.add(chat);
   }
 
-  [[nodiscard]] int64_t size() const override { return static_cast<int64_t>(starts_.size()) - 1; }
+  [[nodiscard]] int64_t size() const override { return sequences_.size(); }
   [[nodiscard]] bool is_text() const override { return true; }
 
   [[nodiscard]] Sample sample(int64_t index) const override {
     CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index, " of ", size());
-    const int64_t begin = starts_[static_cast<size_t>(index)];
-    const int64_t end = starts_[static_cast<size_t>(index) + 1];
-    return {.ids = {ids_.data() + begin, ids_.data() + end},
-            .labels = {labels_.data() + begin, labels_.data() + end},
+    return {.ids = sequences_.ids(index),
+            .labels = sequences_.labels(index),
             .attention_mask = {},
             .token_types = {}};
   }
 
-  [[nodiscard]] uint64_t fingerprint() const override {
-    Hasher hasher;
-    hasher.update(std::as_bytes(std::span(ids_)));
-    hasher.update(std::as_bytes(std::span(labels_)));
-    hasher.update(std::as_bytes(std::span(starts_)));
-    return hasher.digest();
-  }
+  [[nodiscard]] uint64_t fingerprint() const override { return sequences_.fingerprint(); }
 
  private:
-  void check_ids(const std::vector<int64_t>& ids, const std::string& place) const {
-    for (const int64_t id : ids) {
-      CLEAVE_CHECK(options_.vocab_size == 0 || id < options_.vocab_size, Code::kFormat, place,
-                   ": the tokenizer (", options_.tokenizer->kind(), ") gives id ", id,
-                   ", the model's vocabulary has ", options_.vocab_size,
-                   "; use the tokenizer of the model");
-    }
-  }
-
   DatasetOptions options_;
-  std::vector<int32_t> ids_, labels_;  // of all conversations, concatenated
-  std::vector<int64_t> starts_{0};     // offset of each conversation in ids_
+  ChatSequences sequences_;
 };
 
 }  // namespace

@@ -1,0 +1,54 @@
+#include "cleave/data/chat_sequences.h"
+
+#include <algorithm>
+#include <span>
+
+#include "cleave/base/error.h"
+#include "cleave/base/hash.h"
+
+namespace cleave {
+
+void check_ids(const TokenizedChat& chat, const DatasetOptions& options, const std::string& place) {
+  for (const int64_t id : chat.ids) {
+    CLEAVE_CHECK(options.vocab_size == 0 || id < options.vocab_size, Code::kFormat, place,
+                 ": the tokenizer (", options.tokenizer->kind(), ") gives id ", id,
+                 ", the model's vocabulary has ", options.vocab_size,
+                 "; use the tokenizer of the model");
+  }
+}
+
+int64_t truncate(TokenizedChat& chat, int64_t seq_len) {
+  const int64_t cut = static_cast<int64_t>(chat.ids.size()) - seq_len;
+  if (cut <= 0) return 0;
+  chat.ids.resize(static_cast<size_t>(seq_len));
+  chat.is_trained.resize(chat.ids.size());
+  return cut;
+}
+
+bool is_trained(const TokenizedChat& chat) {
+  const auto& trained = chat.is_trained;
+  return !trained.empty() && std::find(trained.begin() + 1, trained.end(), true) != trained.end();
+}
+
+void ChatSequences::add(const TokenizedChat& chat) {
+  for (size_t i = 0; i < chat.ids.size(); ++i) {
+    ids_.push_back(static_cast<int32_t>(chat.ids[i]));
+    labels_.push_back(chat.is_trained[i] ? ids_.back() : static_cast<int32_t>(kNoLabel));
+  }
+  starts_.push_back(static_cast<int64_t>(ids_.size()));
+}
+
+uint64_t ChatSequences::fingerprint() const {
+  Hasher hasher;
+  hasher.update(std::as_bytes(std::span(ids_)));
+  hasher.update(std::as_bytes(std::span(labels_)));
+  hasher.update(std::as_bytes(std::span(starts_)));
+  return hasher.digest();
+}
+
+std::vector<int64_t> ChatSequences::part(const std::vector<int32_t>& all, int64_t index) const {
+  const auto i = static_cast<size_t>(index);
+  return {all.data() + starts_[i], all.data() + starts_[i + 1]};
+}
+
+}  // namespace cleave
