@@ -36,6 +36,16 @@ class Folder(unittest.TestCase):
         return path
 
 
+def forbids_all_beams(case):
+    """Whether every beam of a prompt has used all ids, which may not repeat, before it is as long as allowed or ended."""
+    math_flags, model = case["math"], models.full(case["model"])
+    if math_flags.get("num-beams", 1) == 1 or math_flags.get("no-repeat-ngram-size") != 1:
+        return False
+    unused = [set(range(model["vocab"])) - set(prompt) for prompt in case["other"]["prompts"]]
+    end = math_flags.get("eos-id", model["eos_id"])
+    return any(len(ids) < math_flags["max-new-tokens"] and end not in ids for ids in unused)
+
+
 class Drawing(Folder):
     def test_case_depends_on_seed_and_index_alone(self):
         first = [cases.draw(7, i) for i in range(200)]
@@ -56,6 +66,10 @@ class Drawing(Folder):
             config = models.decoder_config(models.full(case["model"]))
             original = config["rope_scaling"]["original_max_position_embeddings"]
             self.assertTrue(all(len(prompt) > original for prompt in case["other"]["prompts"]))
+
+    def test_some_cases_forbid_all_beams(self):
+        drawn = [cases.draw(1, index, "generate") for index in range(500)]
+        self.assertGreater(sum(forbids_all_beams(case) for case in drawn), 5)
 
     def test_same_model_is_the_same_bytes_and_a_nudge_changes_each_weight_by_its_size(self):
         model = {"family": "gpt2", "seed": 5}
@@ -164,7 +178,15 @@ class Tolerances(unittest.TestCase):
         self.assertTrue(confirm.is_explained(5e-7, [1e-7, 2e-7], "fp32", 16))
         self.assertFalse(confirm.is_explained(1e-4, [1e-7, 2e-7], "fp32", 16))
         self.assertFalse(confirm.is_explained(0.0, [], "fp32", 16))
-        self.assertFalse(confirm.is_explained(0.0, [math.nan], "fp32", 16))
+
+    def test_number_that_no_nudged_run_has_is_not_bounded(self):
+        # All nudged runs skip the step in fp16.
+        self.assertTrue(confirm.is_explained(3.2, [math.nan] * 4, "fp16", 16))
+        self.assertTrue(confirm.is_explained(3.2, [math.nan] * 3 + [1e-7], "fp16", 16))
+        # Two runs that have the number bound it, and a side without the number is no difference of rounding.
+        self.assertFalse(confirm.is_explained(3.2, [math.nan, 1e-7, 2e-7], "fp16", 16))
+        self.assertFalse(confirm.is_explained(math.inf, [math.nan] * 4, "fp16", 16))
+        self.assertFalse(confirm.is_explained(math.nan, [math.nan] * 4, "fp16", 16))
 
     def test_metric_that_is_wrong_is_found(self):
         bounds = tolerance.bounds("fp32", 2, 64)
@@ -194,6 +216,15 @@ class CommandLine(Folder):
         again = self.search("--replay", case, "--program", path)
         self.assertEqual(again.returncode, 1)
         self.assertIn("failed: exit 70", again.stdout)
+
+    def test_answer_without_sequences_is_found(self):
+        # What generate once printed when all beams were forbidden, on one rank and in parallel.
+        path = self.program("""prompts=
+            while [ $# -gt 0 ]; do [ "$1" = --prompt-ids ] && prompts="$prompts $2"; shift; done
+            for ids in $prompts; do echo "{\\"prompt_ids\\": [$ids], \\"sequences\\": []}"; done""")
+        done = self.search("1", "1", "--kind", "generate", "--program", path, "--results", self.folder, "--no-shrink")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("sequences: 0 sequences instead of", done.stdout)
 
     def test_finished_cases_are_not_run_again(self):
         path = self.program(f"echo >>{self.folder}/count; echo 'cleave: not here' >&2; exit 2")

@@ -252,6 +252,19 @@ def draw_prompts(rng, model):
     return [[rng.randrange(vocab) for _ in range(rng.randint(shortest, 9))] for _ in range(rng.choice((1, 1, 2, 3, 5)))]
 
 
+def forbid_all_beams(rng, model, math):
+    """Prompts that have nearly every id of a small vocabulary, none of which may repeat: after at most three more ids every
+    continuation of every beam is forbidden."""
+    model["vocab"] = rng.randint(6, 30)
+    vocab = models.full(model)["vocab"]
+    left = rng.randint(0, 3)
+    math.update({"no-repeat-ngram-size": 1, "num-beams": rng.randint(2, 5), "max-new-tokens": left + rng.randint(1, 4)})
+    math.pop("num-return-sequences", None)
+    if maybe(rng, 0.5):
+        math["num-return-sequences"] = rng.randint(1, math["num-beams"])
+    return [rng.sample(range(vocab), vocab - left) for _ in range(rng.choice((1, 1, 2)))]
+
+
 def generate(rng):
     model = draw_model(rng, ("llama", "gpt2"))
     model.pop("source", None)
@@ -276,7 +289,8 @@ def generate(rng):
                 math[name] = rng.choice(values)
     heads = models.full(model)["heads"]
     layout = {"tp": rng.choice([n for n in (1, 2, 3, 4) if n <= heads]), **draw_machine(rng)}
-    other = {"prompts": draw_prompts(rng, model)}
+    forbids = maybe(rng, 0.06)
+    other = {"prompts": forbid_all_beams(rng, model, math) if forbids else draw_prompts(rng, model)}
     if "do-sample" not in math and len(other["prompts"]) > 1 and maybe(rng, 0.4):
         other["apart"] = True
     if maybe(rng, 0.1) and layout["tp"] > 1:

@@ -40,11 +40,15 @@ def nudged(inputs, unit, dtype, numbers, run):
 
 
 def is_explained(distance, responses, dtype, sum_length):
-    """Whether rounding explains a difference of `distance`, if nudges change the number by `responses`."""
-    # A nudged fp16 run may skip a step whose scaled gradients overflow; it has no number there.
+    """Whether rounding explains a difference of `distance`, if nudges change the number by `responses`.
+
+    A nudged fp16 run skips a step whose scaled gradients overflow and has no number there: its response is NaN and bounds
+    nothing. Without two other responses, rounding decides whether there is a number, so any number is explained; a side
+    without a number (an infinite distance) is not.
+    """
     finite = [r for r in responses if math.isfinite(r)]
     if len(finite) < 2:
-        return False
+        return math.isfinite(distance) and any(math.isnan(r) for r in responses)
     return distance <= tolerance.amplified(max(finite), dtype, sum_length)
 
 

@@ -210,7 +210,10 @@ def judge_generated(work, found, reference, one_rank, dtype):
 
 def check_generated(work, rows):
     limit = work.case["math"]["max-new-tokens"]
+    wanted = work.case["math"].get("num-return-sequences", 1)
     for row in rows:
+        if len(row["sequences"]) != wanted:
+            raise Failure("sequences", f"{len(row['sequences'])} sequences instead of {wanted}: {row}")
         for sequence in row["sequences"]:
             ids = sequence["ids"]
             if len(ids) > limit or any(not 0 <= i < work.inputs.model["vocab"] for i in ids):
