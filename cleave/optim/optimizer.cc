@@ -31,7 +31,7 @@ OptimizerOptions::DecayOn OptimizerOptions::decay_from_name(const std::string& n
 
 Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& options)
     : options_(options) {
-  for (const auto& p : parameters) {
+  for (const auto& p : trained_of(parameters)) {
     const bool decays =
         options.decay_on == OptimizerOptions::DecayOn::kAll || p->shape().size() >= 2;
     const auto found = options.own.find(p->name());

@@ -34,8 +34,8 @@ struct OptimizerOptions {
 /// are the fp32 (or fp64) master weights; moments have the same type and sharding.
 class Optimizer {
  public:
-  /// The parameters may be allocated, and sharded, later. With settings of single parameters, they
-  /// have names already.
+  /// Frozen parameters are left out. The others may be allocated, and sharded, later. With settings
+  /// of single parameters, they have names already.
   Optimizer(const Parameters& parameters, const OptimizerOptions& options);
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;

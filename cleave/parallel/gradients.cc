@@ -31,12 +31,12 @@ void sum_bucket(std::vector<Tensor>& grads, const Axis& axis, const char* site) 
   grads.clear();
 }
 
-/// The parameters with memory on this rank whose gradients are not summed over the axis yet. Makes
-/// undefined gradients zeros.
+/// The trained parameters with memory on this rank whose gradients are not summed over the axis
+/// yet. Makes undefined gradients zeros.
 Parameters not_yet_summed(const Parameters& parameters, const Axis& axis) {
   Parameters out;
   for (const auto& p : parameters) {
-    if (p->ownership() == Parameter::Ownership::kNotOwned) continue;
+    if (p->ownership() == Parameter::Ownership::kNotOwned || p->is_frozen()) continue;
     Tensor& grad = p->leaf().mutable_grad();
     if (!grad.defined()) {
       check_complete(*p);
@@ -240,7 +240,7 @@ void average_gradients(const Parameters& parameters, const Axis& tp, const Axis&
   const at::NoGradGuard no_grad;
   finish_gradients(parameters, tp);
   sum_gradients(parameters, dp);
-  for (const auto& p : parameters) {
+  for (const auto& p : trained_of(parameters)) {
     if (p->ownership() == Parameter::Ownership::kNotOwned || is_mean(*p)) continue;
     if (dp.size() > 1) p->leaf().mutable_grad().div_(dp.size());
     record_mean(*p);

@@ -21,7 +21,8 @@ void complete_over_tp(const Parameters& parameters, std::vector<Tensor>& gradien
 /// Gradients that are complete already are not summed again (a second call in a step; FSDP,
 /// GradientSync and NxDPPModel sum by themselves). Error(kUsage) if a backward ran after the
 /// gradients were complete, or if the Zero1Optimizer has not reduced them yet. Parameters of other
-/// pipeline stages are skipped. All this holds for sum_gradients and average_gradients too.
+/// pipeline stages are skipped, and frozen ones get no gradient. All this holds for sum_gradients
+/// and average_gradients too.
 void finish_gradients(const Parameters& parameters, const Axis& tp);
 
 /// Sums gradients over a data-parallel axis, in buckets. The loss is divided by the global number

@@ -11,6 +11,8 @@
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/nn/embedding.h"
 #include "cleave/nn/linear.h"
+#include "cleave/optim/optimizer.h"
+#include "cleave/parallel/gradients.h"
 #include "cleave/parallel/parallelize.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
@@ -176,6 +178,33 @@ TEST(Lora, ParallelizedModel_HasNoStateForFrozenWeights) {
     EXPECT_EQ(parameter->use().is_same(parameter->leaf()), parameter->is_frozen());
     EXPECT_EQ(parameter->is_frozen(), !parameter->is_adapter());
   }
+}
+
+// Zero gradients would let an optimizer over all parameters decay the frozen weights.
+TEST(Lora, SumsOverAllParameters_LeaveFrozenOnesWithoutGradientAndUnchanged) {
+  run_ranks(2, [](World& world) {
+    const Axis dp = Mesh::build(world, {{"dp", 2}})["dp"];
+    Tiny model;
+    attach_lora(model, model.sequence(), {.rank = 2}, at::kFloat);
+    model.name_tree();
+    materialize(model);
+    const Parameters all = model.parameters();
+    std::map<std::string, Tensor> before;
+    for (const auto& p : all) before[p->name()] = p->leaf().detach().clone();
+    Optimizer optimizer(all, {.weight_decay = 0.5, .decay_on = OptimizerOptions::DecayOn::kAll});
+    const Tensor ids = at::tensor({1, 2, 3}, at::kLong).view({1, 3});
+    cross_entropy(model(DTensor(ids, Axis(), Replicate{}), Context()), next_token_labels(ids), {})
+        .local()
+        .backward();
+    finish_gradients(all, Axis());
+    sum_gradients(all, dp);
+    average_gradients(all, Axis(), dp);
+    for (const auto& p : all) EXPECT_EQ(p->leaf().grad().defined(), !p->is_frozen()) << p->name();
+    optimizer.step(0.1);
+    for (const auto& p : all) {
+      EXPECT_EQ(at::equal(p->leaf(), before[p->name()]), p->is_frozen()) << p->name();
+    }
+  });
 }
 
 /// A golden model's config.json with other values.
