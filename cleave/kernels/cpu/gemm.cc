@@ -176,6 +176,12 @@ Tensor transposed(const Tensor& t) {
   return out;
 }
 
+/// [.., n] as [rows, n]. reshape({-1, n}) would refuse an empty shard, where n is 0.
+Tensor as_matrix(const Tensor& t) {
+  const int64_t rows = c10::multiply_integers(t.sizes().slice(0, t.sizes().size() - 1));
+  return t.reshape({rows, t.size(-1)});
+}
+
 }  // namespace
 
 Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
@@ -200,9 +206,9 @@ Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   connect("linear", {x, defers ? Tensor() : weight, bias.value_or(Tensor())}, {y},
           [x = x.detach(), values = weight.detach(), weight = defers ? weight : Tensor(), x_grad,
            weight_grad, bias_grad, deferred = defers ? deferred : nullptr](variable_list&& grads) {
-            const Tensor g = grads[0].reshape({-1, values.size(0)});
+            const Tensor g = as_matrix(grads[0]);
             const auto of_weight = [g, x, values] {
-              const Tensor rows = x.reshape({-1, values.size(1)});
+              const Tensor rows = as_matrix(x);
               // In the weight's memory order, so that a stored transpose is not copied.
               return values.is_contiguous() ? product(transposed(g), rows.t(), std::nullopt)
                                             : product(transposed(rows), g.t(), std::nullopt).t();

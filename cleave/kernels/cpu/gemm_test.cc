@@ -80,6 +80,26 @@ TEST_P(GemmChoice, DeferredGradientOfTheWeight_IsComputedByRunAndAddsUp) {
   EXPECT_TRUE(at::equal(w.grad(), once * 2));
 }
 
+// The shards of a rank beyond a layer's width: no outputs (column-parallel), no inputs
+// (row-parallel).
+TEST_P(GemmChoice, DeferredGradientsOfEmptyShards_AreEmptyAndOfTheOthersZero) {
+  for (const auto& [in, out] : std::vector<std::array<int64_t, 2>>{{7, 0}, {0, 5}}) {
+    for (const bool is_stored_transposed : {false, true}) {
+      const Tensor x = fp32_leaf({2, 3, in}, 1);
+      const Tensor leaf = is_stored_transposed ? fp32_leaf({in, out}, 2) : fp32_leaf({out, in}, 2);
+      const auto deferred = std::make_shared<DeferredGradients>();
+      const Tensor y = affine(x, is_stored_transposed ? leaf.t() : leaf, std::nullopt, deferred);
+      EXPECT_EQ(y.sizes(), (at::IntArrayRef{2, 3, out}));
+      EXPECT_TRUE(at::equal(y, at::zeros_like(y)));
+      y.backward(at::ones_like(y));
+      deferred->run();
+      ASSERT_TRUE(x.grad().defined() && leaf.grad().defined());
+      EXPECT_TRUE(at::equal(x.grad(), at::zeros_like(x)));
+      EXPECT_EQ(leaf.grad().sizes(), leaf.sizes());
+    }
+  }
+}
+
 TEST_P(GemmChoice, DeferredGradientOfACast_FlowsToTheLeaf) {
   const Tensor x = leaf_of(numbers({6, 7}, 1).to(at::kBFloat16)), leaf = fp32_leaf({5, 7}, 2);
   const Tensor g = numbers({6, 5}, 4).to(at::kBFloat16);
