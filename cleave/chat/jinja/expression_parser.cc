@@ -396,10 +396,17 @@ ExprPtr ExpressionParser::filters_and_tests(ExprPtr subject) {
   return subject;
 }
 
+/// A name that may have dots, as in Jinja: "a is b.c" asks for the test "b.c".
+std::string ExpressionParser::dotted_name(const char* what) {
+  std::string name = tokens_.name(what);
+  while (tokens_.take(".")) name += "." + tokens_.name(what);
+  return name;
+}
+
 ExprPtr ExpressionParser::one_filter(ExprPtr subject) {
   ExprPtr out = make(Kind::kFilter);
   add(*out, std::move(subject));
-  out->text = tokens_.name("the name of a filter");
+  out->text = dotted_name("the name of a filter");
   if (tokens_.is("(")) arguments(*out);
   return out;
 }
@@ -415,7 +422,7 @@ ExprPtr ExpressionParser::filters(ExprPtr subject, bool starts_inside) {
 ExprPtr ExpressionParser::test(ExprPtr subject) {
   const bool is_negated = tokens_.take_name("not");
   ExprPtr out = make(Kind::kTest, std::move(subject));
-  out->text = tokens_.name("the name of a test");
+  out->text = dotted_name("the name of a test");
   const Token& token = tokens_.peek();
   const bool is_word = token.type == Type::kName && token.text != "else" && token.text != "or" &&
                        token.text != "and" && token.text != "is" && token.text != "if" &&

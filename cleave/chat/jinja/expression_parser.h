@@ -78,6 +78,7 @@ class ExpressionParser {
   ExprPtr subscript(ExprPtr subject);
   ExprPtr slice_or_item();
   ExprPtr filters_and_tests(ExprPtr subject);
+  std::string dotted_name(const char* what);
   ExprPtr one_filter(ExprPtr subject);
   ExprPtr test(ExprPtr subject);
   void arguments(Expr& call);

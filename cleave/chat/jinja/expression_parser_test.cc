@@ -196,6 +196,10 @@ TEST(JinjaExpressions, FiltersAndTests_BindTighterThanOperators) {
       {"-a is f", "((- a) is f())"},
       {"a is f [b]", "(a is f([b]))"},
       {"a is f -1", "((a is f()) - 1)"},
+      // Dots belong to the name; the argument has its own.
+      {"a is f.g", "(a is f.g())"},
+      {"a is f.g b.c", "(a is f.g(b.c))"},
+      {"a | f.g(b) | h", "((a | f.g(b)) | h())"},
   });
 }
 

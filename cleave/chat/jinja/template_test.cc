@@ -100,6 +100,9 @@ TEST(ChatTemplates, Errors_NameSourceAndLine) {
               HasSubstr("t: line 2: the template refuses the messages: no"));
   EXPECT_THAT(error_of("{% include 'a' %}"), HasSubstr("{% include %} is unknown"));
   EXPECT_THAT(error_of("{{ [1].append(2) }}"), HasSubstr("no attribute 'append'"));
+  // Jinja: "No test named 'x.y'." and "No filter named 'x.y'."
+  EXPECT_THAT(error_of("\n{{ 1 is x.y }}"), HasSubstr("t: line 2: there is no test 'x.y'"));
+  EXPECT_THAT(error_of("\n{{ 1 | x.y }}"), HasSubstr("t: line 2: there is no filter 'x.y'"));
 }
 
 TEST(ChatTemplates, HostileTemplates_HitALimit) {
