@@ -83,13 +83,15 @@ RunFolder::RunFolder(fs::path path, Writers writers, int64_t keep_last)
   writers_.world.barrier("run folder opened");
 }
 
-void RunFolder::require_space(const Checkpoint& checkpoint, int64_t num_saves) const {
+void RunFolder::require_space(const Checkpoint& checkpoint, int64_t num_saves,
+                              bool keeps_one) const {
   if (num_saves == 0) return;
   int64_t at_once = num_saves;
   if (keep_last_ > 0) {
     // An old one is removed only after a newer one is complete.
     const auto there = static_cast<int64_t>(list_checkpoints(path_).size());
-    at_once = std::max<int64_t>(1, std::min(num_saves, keep_last_ + 1 - there));
+    const int64_t most = keep_last_ + 1 + (keeps_one ? 1 : 0);
+    at_once = std::max<int64_t>(1, std::min(num_saves, most - there));
   }
   const uint64_t each = disk_bytes(contents_of(checkpoint), writers_);
   const uint64_t available = free_space(path_);

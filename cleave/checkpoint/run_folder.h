@@ -26,9 +26,10 @@ class RunFolder {
   void keep(int64_t step) { kept_step_ = step; }
 
   /// Checks that the disk has space for `num_saves` planned checkpoints like `checkpoint`, or for
-  /// as many of them as exist at the same time. Only on rank 0; not collective. Throws Error(kIo)
-  /// with the needed and the free space.
-  void require_space(const Checkpoint& checkpoint, int64_t num_saves) const;
+  /// as many of them as exist at the same time: the newest ones, one that is being written, and the
+  /// one of keep() if `keeps_one` says that it will be called. Only on rank 0; not collective.
+  /// Throws Error(kIo) with the needed and the free space.
+  void require_space(const Checkpoint& checkpoint, int64_t num_saves, bool keeps_one) const;
 
   /// Sets `latest` to this checkpoint of the folder and appends `suffix` to the names of newer
   /// ones. Returns their new paths on rank 0. Throws Error(kIo).

@@ -76,14 +76,32 @@ TEST(RunFolder, MoreCheckpointsThanTheDiskHolds_AreRefusedBeforeTheFirst) {
   const Training training(one);
   const Checkpoint checkpoint = training.checkpoint(1);
   const RunFolder run(folder.path(), {one, one, one});
-  EXPECT_NO_THROW(run.require_space(checkpoint, 2));
-  const Error error = thrown_by([&] { run.require_space(checkpoint, int64_t{1} << 50); });
+  EXPECT_NO_THROW(run.require_space(checkpoint, 2, false));
+  const Error error = thrown_by([&] { run.require_space(checkpoint, int64_t{1} << 50, false); });
   EXPECT_EQ(error.code(), Code::kIo);
   EXPECT_THAT(error.what(), HasSubstr("1125899906842624 checkpoints of "));
   EXPECT_THAT(error.what(), HasSubstr("free; give --out a folder on another disk, or keep fewer"));
   const TempFolder other;
-  EXPECT_NO_THROW(
-      RunFolder(other.path(), {one, one, one}, 2).require_space(checkpoint, int64_t{1} << 50));
+  EXPECT_NO_THROW(RunFolder(other.path(), {one, one, one}, 2)
+                      .require_space(checkpoint, int64_t{1} << 50, false));
+}
+
+// Four checkpoints exist while the fourth is written: two newest ones and the best of the run.
+TEST(RunFolder, BestCheckpointBesideTheNewest_NeedsItsSpaceToo) {
+  constexpr int64_t kMany = int64_t{1} << 40;
+  const TempFolder folder;
+  const Axis one;
+  const Training training(one);
+  const Checkpoint checkpoint = training.checkpoint(1);
+  const auto planned = [&](int64_t keep_last, int64_t num_saves) {
+    const TempFolder other;
+    const RunFolder run(other.path(), {one, one, one}, keep_last);
+    const Error error =
+        thrown_by([&] { run.require_space(checkpoint, num_saves, /*keeps_one=*/true); });
+    return std::string(error.what());
+  };
+  EXPECT_THAT(planned(kMany, 2 * kMany), HasSubstr(str(kMany + 2, " checkpoints of ")));
+  EXPECT_THAT(planned(kMany, kMany + 1), HasSubstr(str(kMany + 1, " checkpoints of ")));
 }
 
 TEST(RunFolder, KeepLast_RemovesTheOldestAfterTheNewWasVerified) {

@@ -386,7 +386,9 @@ TEST_F(LoraRuns, SavedAdapter_MergesIntoAPlainModelAsInPeft) {
     }
     EXPECT_EQ(num_changed * 2, std::ssize(low));
   }
-  if (!test::python_has("peft")) GTEST_SKIP() << "CLEAVE_PYTHON has no peft";
+  for (const char* package : {"peft", "torch", "transformers", "safetensors"}) {
+    if (!test::python_has(package)) GTEST_SKIP() << "CLEAVE_PYTHON has no " << package;
+  }
   const auto result = test::run_python(R"(
 import sys, torch, peft, transformers
 from safetensors.torch import load_file
@@ -399,6 +401,28 @@ print(max((state[n] - v).abs().max().item() for n, v in want.items()) < 1e-6)
 )",
                                        {base_, adapter, folder_ / "own"});
   EXPECT_EQ(result.out, "True\n") << result.err;
+}
+
+// As in generate and convert: the folder of the adapter has no generation settings of its own.
+TEST_F(LoraRuns, AdapterTrainedWithoutLora_KeepsTheGenerationSettingsOfItsBase) {
+  fs::copy(base_, folder_ / "base");
+  const std::string settings = "{\"eos_token_id\": 3}";
+  std::ofstream(folder_ / "base/generation_config.json") << settings;
+  TrainOptions o = options("adapters");
+  o.model = folder_ / "base";
+  o.steps = 1;
+  cleave_train(o);
+  fs::create_directory(folder_ / "peft");
+  for (const char* name : {"adapter_config.json", "adapter_model.safetensors"}) {
+    fs::copy(fs::path(o.out) / "step_00000001" / name, folder_ / "peft");
+  }
+  TrainOptions merged = options("merged");
+  merged.model = folder_ / "peft";
+  merged.lora = 0;
+  merged.lora_targets.clear();
+  merged.steps = 1;
+  cleave_train(merged);
+  EXPECT_EQ(read_file(fs::path(merged.out) / "step_00000001/generation_config.json"), settings);
 }
 
 TEST_F(LoraRuns, WrongOptions_AreRefusedByName) {

@@ -80,7 +80,7 @@ Trainer::Trainer(const TrainSetup& setup, World& world)
                bytes_text(static_cast<double>(kLeastSpace)),
                " of address space are left for the steps; raise the limit (ulimit -v)");
   // Fail before training if the disk is too small.
-  if (is_first()) folder_.require_space(checkpoint(), saves_ahead());
+  if (is_first()) folder_.require_space(checkpoint(), saves_ahead(), early_stop_.is_on());
   rank_.refresh_weights();
   machine_ = measure_machine(everyone_, setup.layout.compute_type, device_of(setup.options.device));
   memory_->reset_peak();  // the measurement is not part of a step
