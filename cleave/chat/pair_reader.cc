@@ -5,7 +5,6 @@
 
 #include "cleave/base/error.h"
 #include "cleave/chat/chat_reader.h"
-#include "cleave/text/jsonl.h"
 
 namespace cleave {
 namespace {
@@ -68,9 +67,15 @@ void require_trained(const TokenizedChat& answer, const char* key) {
 
 }  // namespace
 
+JsonLines open_pairs(const std::string& file) {
+  return JsonLines(file,
+                   "preferences are JSONL, whose lines are objects with \"chosen\" and "
+                   "\"rejected\"");
+}
+
 bool holds_message_pairs(const std::vector<std::string>& files) {
   if (files.empty()) return false;
-  const std::optional<Json> first = JsonLines(files.front()).next();
+  const std::optional<Json> first = open_pairs(files.front()).next();
   return first && first->is(Json::Type::kObject) && first->has("chosen") &&
          is_list(first->at("chosen"));
 }

@@ -5,7 +5,7 @@
 
 #include "cleave/chat/chat_template.h"
 #include "cleave/chat/tokenized_chat.h"
-#include "cleave/text/json.h"
+#include "cleave/text/jsonl.h"
 #include "cleave/tokenizer/tokenizer.h"
 
 namespace cleave {
@@ -15,6 +15,10 @@ namespace cleave {
 struct TokenizedPair {
   TokenizedChat chosen, rejected;
 };
+
+/// The rows of a file of preferences. An error about a line that is no JSON says what is expected.
+/// Throws Error(kIo).
+JsonLines open_pairs(const std::string& file);
 
 /// Whether the answers in the first row of the first file are lists of messages, which need a chat
 /// template. Throws Error(kIo, kFormat).

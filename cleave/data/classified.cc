@@ -212,8 +212,8 @@ std::shared_ptr<const Dataset> classified_dataset(const DatasetOptions& options)
     for_each_labelled(file, [&](const std::string& text, const std::string& label,
                                 const std::string& at) { dataset->append(text, label, at); });
   }
-  CLEAVE_CHECK(dataset->size() > 0, Code::kUsage, "the data has ", dataset->size(),
-               " rows; expected at least one");
+  CLEAVE_CHECK(dataset->size() > 0, Code::kUsage, "the data in ", names_of(options.files), " has ",
+               dataset->size(), " rows; expected at least one");
   return dataset;
 }
 

@@ -67,7 +67,13 @@ std::shared_ptr<const Dataset> open_dataset(const DatasetOptions& options) {
                  ", the model's vocabulary has ", options.vocab_size,
                  "; use the tokenizer of the model");
   }
-  return packed_dataset(std::move(parts), options.seq_len);
+  int64_t num_tokens = 0;
+  for (const Tokens& part : parts) num_tokens += part.size();
+  auto data = packed_dataset(std::move(parts), options.seq_len);
+  CLEAVE_CHECK(data->size() > 0, Code::kUsage, "the data in ", names_of(options.files), " has ",
+               counted(num_tokens, "token"), ", fewer than one sequence of ", options.seq_len,
+               "; give more data or a smaller --seq-len");
+  return data;
 }
 
 }  // namespace cleave

@@ -238,9 +238,11 @@ TEST(OpenDataset, DataThatCannotBeUsed_IsRefused) {
   EXPECT_EQ(open_dataset(data.options({text}, 4))->size(), 1);
   const Error few = thrown_by([&] { open_dataset(data.options({text}, 5)); });
   EXPECT_EQ(few.code(), Code::kUsage);
-  EXPECT_THAT(few.what(), HasSubstr("4 tokens, fewer than one sequence of 5"));
-  const Error empty = thrown_by([&] { open_dataset(data.options({data.file("e", "")})); });
+  EXPECT_THAT(few.what(), HasSubstr("text has 4 tokens, fewer than one sequence of 5"));
+  const std::string nothing = data.file("e", "");
+  const Error empty = thrown_by([&] { open_dataset(data.options({nothing, nothing, nothing})); });
   EXPECT_EQ(empty.code(), Code::kUsage);
+  EXPECT_THAT(empty.what(), HasSubstr("e and 2 more files has "));
   const Error no_rows =
       thrown_by([&] { open_dataset(data.options({data.file("e.jsonl", "\n")})); });
   EXPECT_EQ(no_rows.code(), Code::kUsage);

@@ -83,6 +83,11 @@ FileKind file_kind(const std::string& path) {
   return FileKind::kText;
 }
 
+std::string names_of(const std::vector<std::string>& files) {
+  const size_t others = files.size() - 1;
+  return others == 0 ? files.front() : str(files.front(), " and ", counted(others, "more file"));
+}
+
 bool is_csv(const std::string& path) {
   return std::filesystem::path(path).extension() == ".csv";
 }

@@ -3,6 +3,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace cleave {
 
@@ -20,6 +21,9 @@ std::string_view name(FileKind kind);
 /// `input_ids` (an array) or `text` (a string), else text. A file named .jsonl is never text:
 /// throws Error(kFormat) with line and byte.
 FileKind file_kind(const std::string& path);
+
+/// "a.txt", or "a.txt and 2 more files", for messages about all data. `files` is not empty.
+std::string names_of(const std::vector<std::string>& files);
 
 /// Whether a file is a table by its name, NAME.csv.
 bool is_csv(const std::string& path);

@@ -22,9 +22,6 @@ class PackedDataset final : public Dataset {
       identity.push_back(part.checksum());
     }
     fingerprint_ = hash_bytes(std::as_bytes(std::span(identity)));
-    CLEAVE_CHECK(size() > 0, Code::kUsage, "the data has ", num_tokens_,
-                 " tokens, fewer than one sequence of ", seq_len,
-                 "; give more data or a smaller --seq-len");
   }
 
   [[nodiscard]] int64_t size() const override { return num_tokens_ / seq_len_; }

@@ -3,7 +3,7 @@
 #include "cleave/base/error.h"
 #include "cleave/chat/pair_reader.h"
 #include "cleave/data/chat_sequences.h"
-#include "cleave/text/jsonl.h"
+#include "cleave/data/documents.h"
 
 namespace cleave {
 namespace {
@@ -59,11 +59,15 @@ class PairDataset final : public Dataset {
 
 std::string PairCounts::warning(int64_t seq_len) const {
   if (truncated == 0) return {};
-  std::string text = str(truncated, " of ", pairs, " pairs have a sequence longer than --seq-len ",
-                         seq_len, " and are truncated: ", truncated_tokens, " of ", tokens,
-                         " tokens are not used (the first: ", first, ")");
+  const bool is_one = truncated == 1;
+  std::string text =
+      str(truncated, " of ", counted(pairs, "pair"), is_one ? " has" : " have",
+          " a sequence longer than --seq-len ", seq_len, is_one ? " and is" : " and are",
+          " truncated: ", truncated_tokens, " of ", counted(tokens, "token"),
+          truncated_tokens == 1 ? " is" : " are", " not used (the first: ", first, ")");
   if (left_out > 0)
-    text += str("; ", left_out, " of them are left out, because no difference is left");
+    text += str("; ", left_out, " of them ", left_out == 1 ? "is" : "are",
+                " left out, because no difference is left");
   return text;
 }
 
@@ -76,13 +80,13 @@ std::shared_ptr<const Dataset> pair_dataset(
   auto dataset = std::make_shared<PairDataset>(options);
   PairReader reader(options.tokenizer, chat_template);
   for (const std::string& file : options.files) {
-    JsonLines rows(file);
+    JsonLines rows = open_pairs(file);
     while (const std::optional<Json> row = rows.next()) {
       dataset->append(reader.read(*row, rows.place()), rows.place(), *counts);
     }
   }
-  CLEAVE_CHECK(counts->pairs > 0, Code::kUsage, options.files.front(),
-               " has no rows; expected at least one pair");
+  CLEAVE_CHECK(counts->pairs > 0, Code::kUsage, "the data in ", names_of(options.files), " has ",
+               counts->pairs, " rows; expected at least one pair");
   CLEAVE_CHECK(dataset->size() > 0, Code::kUsage, "none of the ", counts->pairs,
                " pairs differs in its first ", options.seq_len, " tokens; raise --seq-len");
   return dataset;

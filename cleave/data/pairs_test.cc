@@ -152,6 +152,19 @@ TEST_F(Pairs, LongPairs_AreTruncatedAndCounted) {
   EXPECT_THAT(error.what(), HasSubstr("raise --seq-len"));
 }
 
+TEST_F(Pairs, OneLongPair_IsCountedInTheSingular) {
+  counts_ = {.pairs = 1,
+             .tokens = 9,
+             .truncated = 1,
+             .truncated_tokens = 1,
+             .left_out = 1,
+             .first = "a.jsonl:1"};
+  EXPECT_EQ(counts_.warning(4),
+            "1 of 1 pair has a sequence longer than --seq-len 4 and is truncated: 1 of 9 tokens is "
+            "not used (the first: a.jsonl:1); 1 of them is left out, because no difference is "
+            "left");
+}
+
 TEST_F(Pairs, Batch_HasChosenAndRejectedSequencesAsNeighbours) {
   const auto data = read(
       "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"cd\"}\n"

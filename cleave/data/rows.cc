@@ -6,6 +6,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/base/hash.h"
+#include "cleave/data/documents.h"
 #include "cleave/text/jsonl.h"
 
 namespace cleave {
@@ -135,8 +136,8 @@ std::shared_ptr<const Dataset> rows_dataset(const std::vector<std::string>& file
     JsonLines lines(file);
     while (const std::optional<Json> row = lines.next()) dataset->append(*row);
   }
-  CLEAVE_CHECK(dataset->size() > 0, Code::kUsage, "the data has ", dataset->size(),
-               " rows; expected at least one");
+  CLEAVE_CHECK(dataset->size() > 0, Code::kUsage, "the data in ", names_of(files), " has ",
+               dataset->size(), " rows; expected at least one");
   return dataset;
 }
 

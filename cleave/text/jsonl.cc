@@ -62,13 +62,17 @@ std::optional<std::string_view> LineReader::next() {
   return line;
 }
 
-JsonLines::JsonLines(const std::string& path, const JsonLimits& limits)
-    : lines_(path, limits.max_bytes), limits_(limits) {}
+JsonLines::JsonLines(const std::string& path, std::string_view expected)
+    : lines_(path), expected_(expected) {}
 
 std::optional<Json> JsonLines::next() {
   while (const std::optional<std::string_view> line = lines_.next()) {
     if (line->find_first_not_of(kBlank) == std::string_view::npos) continue;
-    return Json::parse(*line, lines_.place(), limits_);
+    try {
+      return Json::parse(*line, lines_.place());
+    } catch (const Error& error) {
+      throw Error(error.code(), str(error.what(), "; ", expected_));
+    }
   }
   return std::nullopt;
 }

@@ -40,8 +40,11 @@ class LineReader {
 /// Reads a JSONL file: one JSON value per line. Blank lines are skipped.
 class JsonLines {
  public:
-  /// Throws Error(kIo) as File::open_read does.
-  explicit JsonLines(const std::string& path, const JsonLimits& limits = {});
+  static constexpr std::string_view kObjects = "JSONL has one JSON object per line";
+
+  /// `expected` says what the lines are, for the error about a line that is no JSON. Throws
+  /// Error(kIo) as File::open_read does.
+  explicit JsonLines(const std::string& path, std::string_view expected = kObjects);
 
   /// The value of the next line; nullopt at the end. Errors, also those of the value's accessors,
   /// name FILE:LINE and the byte in the line.
@@ -53,7 +56,7 @@ class JsonLines {
 
  private:
   LineReader lines_;
-  JsonLimits limits_;
+  std::string expected_;
 };
 
 }  // namespace cleave

@@ -71,7 +71,8 @@ TEST(JsonLines, Values_SkipBlankLinesAndErrorsNameTheLine) {
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(),
-                HasSubstr("jsonl_test.jsonl:5: found '}', expected a value (byte 6)"));
+                HasSubstr("jsonl_test.jsonl:5: found '}', expected a value (byte 6); JSONL has "
+                          "one JSON object per line"));
   }
 }
 
