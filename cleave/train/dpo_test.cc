@@ -9,12 +9,14 @@
 #include "cleave/base/error.h"
 #include "cleave/base/stop.h"
 #include "cleave/comm/api/world.h"
+#include "cleave/file/file.h"
 #include "cleave/report/metrics.h"
 #include "cleave/text/json.h"
 #include "cleave/train/options.h"
 #include "cleave/train/setup.h"
 #include "cleave/train/trainer.h"
 #include "tests/support/rounding.h"
+#include "tests/support/saved_models.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
@@ -236,6 +238,39 @@ TEST(Dpo, Evaluation_GivesTheLossAndAccuracyOfTheNextStep) {
     EXPECT_NEAR(*steps[i].eval_loss, steps[i + 1].loss, 1e-12);
     EXPECT_NEAR(*steps[i].eval_accuracy, *steps[i + 1].reward_accuracy, 1e-12);
   }
+}
+
+// The weights fit into fp32, and their fp16 copies are infinite: so are the logits.
+TEST(Dpo, ReferenceThatOverflowsFp16_IsRefusedBeforeTheFirstStep) {
+  const TempFolder folder;
+  const std::string config = read_file(kFolder + "/config.json");
+  test::write_model_folder(folder / "model", config, test::tensors_of(config), 1e6);
+  TrainOptions o = dpo_run(folder / "run");
+  o.model = folder / "model";
+  o.tokenizer = kFolder;
+  o.dtype = "fp16";
+  for (const int ranks : {1, 2}) {
+    o.out = folder / str("run", ranks);
+    o.tp = ranks;
+    const Error error = thrown_by([&] { cleave_train(o); });
+    EXPECT_EQ(error.code(), Code::kNumerics);
+    EXPECT_STREQ(error.what(),
+                 "the reference log-probabilities of pair 1 of 6 of --data are not finite, so no "
+                 "step was made; the activations overflow fp16: give --dtype bf16 or fp32");
+    EXPECT_TRUE(list_checkpoints(o.out).empty());
+  }
+}
+
+TEST(Dpo, DataThatIsNoJson_IsRefusedWithTheRowsThatAreExpected) {
+  const TempFolder folder;
+  std::ofstream(folder / "notes.txt") << "so it is\n";
+  TrainOptions o = dpo_run(folder / "run");
+  o.data = {folder / "notes.txt"};
+  const Error error = thrown_by([&] { (void)make_setup(o, 0); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_EQ(error.what(), o.data.front() +
+                              ":1: found 's', expected a value (byte 0); preferences are JSONL, "
+                              "whose lines are objects with \"chosen\" and \"rejected\"");
 }
 
 TEST(Dpo, OptionsThatDoNotFit_AreRefused) {

@@ -143,7 +143,16 @@ Tensor Trainer::reference_of(const Dataset& data, const std::string& unit) {
     if (progress) progress->update(std::min(begin + batch_size, data.size()));
   }
   if (progress) progress->finish();
-  return mesh_["dp"].all_reduce(all, "reference log-probabilities");
+  all = mesh_["dp"].all_reduce(all, "reference log-probabilities");
+  const Tensor is_wrong = at::isfinite(all).all(-1).logical_not();
+  CLEAVE_CHECK(!is_wrong.any().item<bool>(), Code::kNumerics,
+               "the reference log-probabilities of pair ",
+               is_wrong.to(at::kLong).argmax().item<int64_t>() + 1, " of ", all.size(0),
+               trains ? " of --data" : " of --eval-data", " are not finite, so no step was made; ",
+               setup_.layout.compute_type == at::kHalf
+                   ? "the activations overflow fp16: give --dtype bf16 or fp32"
+                   : "check the weights of --model");
+  return all;
 }
 
 }  // namespace cleave

@@ -97,18 +97,28 @@ Json config_of_new(const std::string& name, const Tokenizer& tokenizer) {
   return Json::parse(json.dump(), is_config(name) ? name : "preset " + name);
 }
 
-/// If the task makes a new classifier of the model: sets the classes of the data in the config.
-void fit_to_task(TrainSetup& setup) {
+/// If the task makes a new classifier of the model: makes the config that of a classifier and
+/// returns true. name_classes() sets its classes, which are known when the data is read.
+bool fit_to_task(TrainSetup& setup) {
   const TrainOptions& o = setup.options;
   const std::string own = make_model(setup.config)->task();
   const std::string task = o.task.empty() ? own : o.task;
-  if (task != "classify" || (setup.folder && task == own)) return;
-  const auto with_classes = [&](const std::vector<std::string>& names) {
-    return classifier_config(setup.config, names);
-  };
-  if (make_model(with_classes({"any"}))->task() != task) return;  // make_setup() reports the task
-  setup.config = with_classes(class_names(o.data));
+  if (task != "classify" || (setup.folder && task == own)) return false;
+  std::vector<std::string> unknown;  // as many as any layout could shard
+  for (int i = 0; i < 64; ++i) unknown.push_back(std::to_string(i));
+  const Json classifier = classifier_config(setup.config, unknown);
+  if (make_model(classifier)->task() != task) return false;  // make_setup() reports the task
+  setup.config = classifier;
   setup.changes_task = setup.folder.has_value();
+  return true;
+}
+
+/// Gives a new classifier the classes of the training data.
+std::unique_ptr<Model> name_classes(TrainSetup& setup) {
+  setup.config = classifier_config(setup.config, class_names(setup.options.data));
+  auto model = make_model(setup.config);
+  try_layout(*model, setup.layout);
+  return model;
 }
 
 /// The task of --task, or the model's.
@@ -475,10 +485,11 @@ std::vector<NamedFile> carried_files(const TrainSetup& setup) {
     std::erase_if(files, [](const NamedFile& file) { return file.name == "chat_template.jinja"; });
     files.push_back({.name = "chat_template.jinja", .text = setup.chat_template->text()});
   }
+  if (!setup.folder) return files;
   const std::string name = "generation_config.json";
-  if (setup.folder && fs::exists(fs::path(setup.folder->path) / name)) {
-    files.push_back({.name = name, .text = read_file(fs::path(setup.folder->path) / name)});
-  }
+  fs::path path = fs::path(setup.folder->path) / name;
+  if (!fs::exists(path)) path = fs::path(setup.folder->weights_path()) / name;  // of the base
+  if (fs::exists(path)) files.push_back({.name = name, .text = read_file(path)});
   return files;
 }
 
@@ -510,9 +521,9 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   choose_weights(setup);
   choose_tokenizer(setup);
   if (!folder) setup.config = config_of_new(options.model, *setup.tokenizer);
-  if (!setup.resumes) fit_to_task(setup);
+  const bool is_new_classifier = !setup.resumes && fit_to_task(setup);
   choose_types(setup);
-  const auto model = make_model(setup.config);
+  auto model = make_model(setup.config);
   model->check_trainable();
   setup.task = choose_task(options, *model);
   choose_layout(setup, *model, world_size);
@@ -524,6 +535,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   // the shortest ones show whether the weights fit.
   setup.is_packed = packs_text(setup, setup.options.data);
   plan_step(setup, setup.is_packed ? options.seq_len : std::max<int64_t>(2, setup.layout.tp));
+  if (is_new_classifier) model = name_classes(setup);
   open_training_data(setup, *model);
   if (!options.eval_data.empty()) {
     setup.eval_data = open_data(setup, options.eval_data, *model);

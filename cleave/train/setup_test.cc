@@ -215,6 +215,40 @@ TEST_F(Setup, WeightsThatDoNotFitIntoMemory_AreRefusedBeforeTheDataIsRead) {
             Code::kMemory);
 }
 
+// The classes are those of the data, whose second row has no label.
+TEST_F(Setup, NewClassifierThatDoesNotFitIntoMemory_IsRefusedBeforeItsClassesAreRead) {
+  auto config = nlohmann::json::parse(test::kBertConfig);
+  config["vocab_size"] = 300;
+  std::ofstream(folder_ / "small.json") << config.dump();
+  config["num_attention_heads"] = 8;
+  config["hidden_size"] = 1 << 19;
+  config["intermediate_size"] = 1 << 20;
+  std::ofstream(folder_ / "huge.json") << config.dump();
+  std::ofstream(folder_ / "rows.jsonl") << "{\"input_ids\": [1, 2], \"label\": 0}\n"
+                                        << "{\"input_ids\": [1]}\n";
+  const auto code_of = [&](const std::string& model) {
+    TrainOptions o = options(model, "rows.jsonl");
+    o.task = "classify";
+    return thrown_by([&] { make_setup(o, 0); }).code();
+  };
+  EXPECT_EQ(code_of("small.json"), Code::kFormat);
+  EXPECT_EQ(code_of("huge.json"), Code::kMemory);
+}
+
+TEST_F(Setup, NewClassifier_HasTheClassesOfTheDataAlone) {
+  auto config = nlohmann::json::parse(test::kBertConfig);
+  config["vocab_size"] = 300;
+  std::ofstream(folder_ / "small.json") << config.dump();
+  TrainOptions o = options("small.json", "table.csv");
+  o.task = "classify";
+  o.dtype = "bf16";
+  const TrainSetup setup = make_setup(o, 0);
+  EXPECT_EQ(make_model(setup.config)->facts().labels,
+            (std::vector<std::string>{"LABEL_0", "LABEL_1"}));
+  EXPECT_EQ(setup.config.string_or("torch_dtype", setup.config.string_or("dtype", "")), "bfloat16");
+  EXPECT_FALSE(setup.changes_task);
+}
+
 TEST_F(Setup, ChatsWithOtherFiles_AreRefusedByNameInAnyOrder) {
   TrainOptions o = options("sizes.json", "text.txt");
   const std::string text = folder_ / "text.txt", chats = folder_ / "chats.jsonl";

@@ -141,7 +141,8 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
     const StepTime time = step_time(*setup.planned, setup.layout, machine);
     lines.push_back(str("time    at least ", duration_text(time.total()),
                         " per step (matrix products ", duration_text(time.compute_s),
-                        ", communication ", duration_text(time.comm_s), ")"));
+                        time.comm_s > 0 ? str(", communication ", duration_text(time.comm_s)) : "",
+                        ")"));
   }
   return lines;
 }

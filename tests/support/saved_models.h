@@ -120,15 +120,15 @@ inline std::vector<TensorInfo> tensors_of(std::string_view config) {
   return tensors;
 }
 
-/// Writes a model folder with these tensors (F32) in one file, values in closed form.
+/// Writes a model folder with these tensors (F32) in one file, values in closed form times `scale`.
 inline void write_model_folder(const std::filesystem::path& path, std::string_view config,
-                               const std::vector<TensorInfo>& tensors) {
+                               const std::vector<TensorInfo>& tensors, double scale = 1) {
   FolderWriter folder(path);
   const SafetensorsPlan plan(tensors);
   plan.create_files(folder);
   SafetensorsWriter writer(folder.path(), plan);
   for (const TensorInfo& tensor : tensors) {
-    const Tensor values = closed_form(tensor.name, tensor.shape);
+    const Tensor values = closed_form(tensor.name, tensor.shape) * scale;
     writer.write_block(tensor.name, {},
                        {static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
   }
