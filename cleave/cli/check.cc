@@ -104,8 +104,9 @@ void require_model(const std::string& model, bool takes_presets) {
   const bool is_config = takes_presets && fs::path(model).extension() == ".json";
   if (is_config) return require_file("--model", model);
   CLEAVE_CHECK(!fs::exists(model, problem), Code::kIo, "--model ", model,
-               ": is a file; expected a model or run folder, a GGUF file",
-               takes_presets ? ", a config.json with sizes, or the name of a preset" : "");
+               ": is a file; expected a model or run folder, ",
+               takes_presets ? "a GGUF file, a config.json with sizes, or the name of a preset"
+                             : "or a GGUF file");
   throw Error(Code::kIo, str("--model ", model, ": no such folder",
                              is_name ? "; a preset has no weights: train it with cleave train "
                                        "--model NAME --out DIR, then give DIR"

@@ -79,6 +79,9 @@ int run(ConvertOptions& options, Words& words, const Flags& flags) {
                "--dtype fp64 does not exist in the format gguf; choose fp32");
   CLEAVE_CHECK(words.format != "gguf" || options.to.ends_with(".gguf"), Code::kUsage, "--to is ",
                options.to, "; the name of a GGUF file ends in .gguf");
+  CLEAVE_CHECK(words.format == "gguf" || !options.to.ends_with(".gguf"), Code::kUsage, "--to is ",
+               options.to, ", the name of a GGUF file, and --format is ", words.format,
+               "; give another name, or omit --format");
   ConvertReport report;
   library_function<decltype(cleave_convert)>("cleave_convert")(options, report);
   if (words.json) print_json(options, words, report);

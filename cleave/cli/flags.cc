@@ -190,7 +190,7 @@ void Flags::read_word() {
   const size_t most = takes_one ? 1 : 0;
   if (words.size() <= most) return;
   const std::string start = str("unexpected word '", words[most], "'; ");
-  for (const char* name : {"prompt", "text", "data"}) {
+  for (const char* name : {"prompt", "text", "data", "to"}) {
     const Flag* flag = find(name);
     CLEAVE_CHECK(flag == nullptr || flag->option->count() > 0, Code::kUsage, start,
                  "did you mean --", name, " '", words[most], '\'');

@@ -96,6 +96,7 @@ std::string sentence(const CLI::ParseError& error) {
   const std::string& word = words.front();
   Words names;
   for (const Command& command : commands) names.push_back(command.name);
+  names.emplace_back("--version");
   CLEAVE_CHECK(!word.starts_with('-'), Code::kUsage, "unknown flag ", word,
                " before the command; see cleave --help");
   const auto likely = likely_name(word, names);

@@ -29,7 +29,7 @@ constexpr Synonym kSynonyms[] = {
      "validation-data"},
     {"tokenizer",
      "tokenizer-path tokenizer-name tokenizer-name-or-path tokenizer-model "
-     "tokenizer-dir"},
+     "tokenizer-dir model"},
     {"text", "prompt input"},
     {"prompt", "text input p"},
     {"text-file", "prompt-file file input-file data"},
@@ -101,7 +101,7 @@ constexpr Synonym kSynonyms[] = {
     {"fsdp", "use-torch-fsdp2 use-fsdp2 fully-shard"},
     {"fsdp", "data-parallel-shard-degree", " --dp N"},
     {"device", "cpu use-cpu", " cpu"},
-    {"device", "gpu cuda use-cuda", " cuda"},
+    {"device", "gpu gpus num-gpus n-gpus cuda use-cuda", " cuda"},
 };
 
 }  // namespace

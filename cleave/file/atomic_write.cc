@@ -28,6 +28,10 @@ fs::path folder_of(const fs::path& path) {
 }  // namespace
 
 void write_atomic(const fs::path& path, std::span<const std::byte> bytes) {
+  std::error_code problem;
+  CLEAVE_CHECK(fs::is_directory(folder_of(path), problem), Code::kIo, folder_of(path).string(),
+               ": no such folder, so that ", path.filename().string(),
+               " cannot be written in it; make it first");
   const fs::path temporary = path.string() + std::string(kPartialSuffix);
   if (::unlink(temporary.c_str()) != 0 && errno != ENOENT) {
     throw_io(temporary.string(), "unlink", errno);

@@ -86,6 +86,16 @@ TEST(File, MissingExistingAndSpecialFiles_AreRefusedByName) {
   EXPECT_EQ(thrown_by([&] { read_file(folder / "f", 0); }).code(), Code::kFormat);
 }
 
+TEST(File, WriteIntoAMissingFolder_IsRefusedByTheFoldersName) {
+  const TempFolder folder;
+  const Error error =
+      thrown_by([&] { write_atomic(folder / "none/page.html", std::string_view("1")); });
+  EXPECT_EQ(error.code(), Code::kIo);
+  EXPECT_EQ(error.what(), std::string(folder / "none") +
+                              ": no such folder, so that page.html cannot be written in it; make "
+                              "it first");
+}
+
 TEST(File, ModeHonoursTheUmaskAndIsNeverWorldWritable) {
   const TempFolder folder;
   const mode_t before = ::umask(0);

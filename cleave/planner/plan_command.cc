@@ -122,7 +122,7 @@ std::string sent_text(const char* axis, const DryTraffic& t) {
 
 std::string time_text(const StepTime& t) {
   return str(duration_text(t.total()), " a step: matrix products ", duration_text(t.compute_s),
-             ", messages ", duration_text(t.comm_s));
+             t.comm_s > 0 ? str(", messages ", duration_text(t.comm_s)) : "");
 }
 
 void print(const LayoutCandidate& c, int64_t limit) {

@@ -109,6 +109,7 @@ TEST_F(Usage, UnknownWords_NameTheNearest) {
   expect_refused({}, 2, "no command given; see cleave --help");
   expect_refused({"trian"}, 2, "unknown command 'trian'; did you mean train");
   expect_refused({"nope"}, 2, "unknown command 'nope'; see cleave --help");
+  expect_refused({"version"}, 2, "unknown command 'version'; did you mean --version");
   expect_refused({"train", "--qqqqqqqq", "5"}, 2,
                  "unknown flag --qqqqqqqq; see cleave train --help");
   expect_refused({"trian", "--help"}, 2, "unknown command 'trian'; did you mean train");
@@ -117,6 +118,13 @@ TEST_F(Usage, UnknownWords_NameTheNearest) {
   expect_refused({"train", "--bach-size=5"}, 2,
                  "unknown flag --bach-size; did you mean --batch-size");
   expect_refused({"tokenize", "hello"}, 2, "unexpected word 'hello'; did you mean --text 'hello'");
+  expect_refused({"tokenize", "--model", "@model"}, 2,
+                 "unknown flag --model; did you mean --tokenizer");
+  expect_refused({"convert", "@model", "@new"}, 2,
+                 "unexpected word '@new'; did you mean --to '@new'");
+  expect_refused({"convert", "@model", "--to", "@new.gguf", "--format", "oslo"}, 2,
+                 "--to is @new.gguf, the name of a GGUF file, and --format is oslo; give another "
+                 "name, or omit --format");
   expect_refused({"generate", "@model", "The rain"}, 2,
                  "unexpected word 'The rain'; did you mean --prompt 'The rain'");
   expect_refused({"train", "@data.txt", "--out", "@new"}, 2,
@@ -251,6 +259,8 @@ TEST_F(Usage, MissingFiles_AreIoErrors) {
   expect_refused({"train", "--data", "@data.txt", "--out", "@new", "--model", "@data.txt"}, 5,
                  "--model @data.txt: is a file; expected a model or run folder, a GGUF file, a "
                  "config.json with sizes, or the name of a preset");
+  expect_refused({"generate", "--model", "@data.txt", "--prompt", "x"}, 5,
+                 "--model @data.txt: is a file; expected a model or run folder, or a GGUF file");
   expect_refused({"train", "--data", "@data.txt", "--out", "@new", "--tokenizer", "@nope"}, 5,
                  "--tokenizer @nope: no such folder; expected bytes, a folder with tokenizer "
                  "files, a GGUF file or ORG/NAME of the Hugging Face cache");
@@ -298,6 +308,9 @@ TEST_F(Usage, ConfigFiles_AreCheckedAsFlagsAre) {
                         "\"batch-size\" is given twice");
   expect_refused_config(R"({"resume": 1})", 4, "\"resume\" is 1; expected true or false (byte 11)");
   expect_refused_config(R"({"tp": {}})", 4, "\"tp\" is {}; expected a number or a string (byte 7)");
+  expect_refused_config("steps 3", 4,
+                        "found 's', expected a value (byte 0); a config file is a JSON object of "
+                        "flags");
   expect_refused_config(R"([1])", 4, "the document is [1]; expected an object of flags (byte 0)");
 }
 

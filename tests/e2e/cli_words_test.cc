@@ -103,6 +103,8 @@ TEST(Synonyms, FlagOfAnotherProgram_NamesOurs) {
          "--micro-batch-size; --batch-size counts the sequences of a whole step over all ranks, "
          "and the gradients of its micro-batches are summed");
   expect({"convert", "--output", "x"}, "--to");
+  expect({"train", "--gpus", "2"}, "--device cuda");
+  expect({"plan", "--num-gpus", "2"}, "--ranks");
 }
 
 TEST_F(Word, SynonymInAConfigFile_NamesTheKey) {
