@@ -165,13 +165,19 @@ void Flags::refuse_flag(const std::string& name) const {
     throw Error(Code::kUsage, str(start, "did you mean cleave ", command_name(*app_), ' ',
                                   positionals_.front().value));
   }
+  // Without dashes, which would make short names similar.
+  const auto bare = [](const std::string& dashes_and_name) {
+    return dashes_and_name.substr(
+        std::min(dashes_and_name.find_first_not_of('-'), dashes_and_name.size()));
+  };
   std::vector<std::string> names;
   for (const CLI::Option* option : app_->get_options()) {
-    if (!option->get_group().empty()) names.push_back(option->get_name());
+    const bool is_flag = option->get_name().starts_with('-');
+    if (is_flag && !option->get_group().empty()) names.push_back(bare(option->get_name()));
   }
-  const auto likely = likely_name(name, names);
+  const auto likely = likely_name(bare(name), names);
   throw Error(Code::kUsage,
-              str(start, likely ? "did you mean " + *likely
+              str(start, likely ? "did you mean " + dashed(*likely)
                                 : str("see cleave ", command_name(*app_), " --help")));
 }
 

@@ -94,7 +94,7 @@ TEST_F(Classified, InvalidRows_AreRefusedWithFileAndLine) {
               HasSubstr("a.csv:3: label 'great' is not one of the model's 2 classes, 'negative', "
                         "'positive'"));
   EXPECT_THAT(csv("a,2\n"), HasSubstr("label '2'"));
-  EXPECT_THAT(csv("a\n"), HasSubstr("a.csv:2:1: the record has 1 fields"));
+  EXPECT_THAT(csv("a\n"), HasSubstr("a.csv:2:1: the record has 1 field"));
   EXPECT_THAT(csv(",positive\n"), HasSubstr("has no tokens"));
   EXPECT_THAT(csv(""), HasSubstr("0 rows"));
   EXPECT_THAT(refusal_of(options({file("b.csv", "a,b\n1,2\n")})), HasSubstr("expected a column"));

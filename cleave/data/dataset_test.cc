@@ -178,7 +178,7 @@ TEST(OpenDataset, InvalidRows_AreRefusedWithFileLineAndKey) {
       {"{\"input_ids\": 3}", "expected an array of integers"},
       {"{\"labels\": [1]}", "\"input_ids\""},
       {"[1, 2]", "expected an object with \"input_ids\""},
-      {"{\"input_ids\": [1, 2], \"labels\": [1]}", "it has 1 numbers; \"input_ids\" has 2"},
+      {"{\"input_ids\": [1, 2], \"labels\": [1]}", "it has 1 number; \"input_ids\" has 2"},
       {"{\"input_ids\": [1, 2], \"labels\": []}", "it has 0 numbers; \"input_ids\" has 2"},
       {"{\"input_ids\": [1], \"labels\": [-99]}", "\"labels[0]\" is -99"},
       {"{\"input_ids\": [1], \"labels\": [10]}", "\"labels[0]\" is 10"},

@@ -83,7 +83,8 @@ class RowsDataset final : public Dataset {
       const std::vector<int32_t> values = numbers(row, column->field);
       if (row.has(column->field.key) && values.size() != ids.size()) {
         row.at(column->field.key)
-            .fail(str("it has ", values.size(), " numbers; \"input_ids\" has ", ids.size()));
+            .fail(str("it has ", counted(values.size(), "number"), "; \"input_ids\" has ",
+                      ids.size()));
       }
       column->append(values);
     }

@@ -162,8 +162,8 @@ void CsvReader::read_header() {
 std::optional<std::vector<std::string>> CsvReader::next() {
   auto fields = record();
   if (fields && fields->size() != header_.size()) {
-    fail(begin_,
-         str("the record has ", fields->size(), " fields; the header has ", header_.size()));
+    fail(begin_, str("the record has ", counted(fields->size(), "field"), "; the header has ",
+                     header_.size()));
   }
   return fields;
 }

@@ -63,7 +63,7 @@ TEST(CsvReader, BrokenRecords_AreRefusedAtTheirLineAndColumn) {
   EXPECT_THAT(refusal_of("a,b\n1,x\"y\n"), StartsWith("a.csv:2:4: a quote inside a field"));
   EXPECT_THAT(refusal_of("a,b\n\"1\n2\"x,3\n"), StartsWith("a.csv:3:3: expected a comma"));
   EXPECT_THAT(refusal_of("a,b\n1,2\n3\n"),
-              StartsWith("a.csv:3:1: the record has 1 fields; the header has 2"));
+              StartsWith("a.csv:3:1: the record has 1 field; the header has 2"));
   EXPECT_THAT(refusal_of("a,b\n1,2,3\n"), HasSubstr("has 3 fields"));
   EXPECT_THAT(refusal_of("a,b\n1,2\rx\n"), StartsWith("a.csv:2:4: a carriage return"));
   EXPECT_THAT(refusal_of("a,b\n1,x\xE9t\n"),

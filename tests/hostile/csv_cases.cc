@@ -47,7 +47,7 @@ std::vector<HostileCase> refused() {
       {"text after a quote", "a,b\n\"1\"x,2\n", ":2:4: expected a comma"},
       {"a space after a quote", "a,b\n\"1\" ,2\n", ":2:4: expected a comma"},
       {"two quoted texts in a field", "a\n\"x\"\"y\" \"z\"\n", "expected a comma"},
-      {"a record too short", "a,b\n1,2\n3\n", ":3:1: the record has 1 fields; the header has 2"},
+      {"a record too short", "a,b\n1,2\n3\n", ":3:1: the record has 1 field; the header has 2"},
       {"a record too long", "a,b\n1,2,3\n", ":2:1: the record has 3 fields"},
       {"a comma too many", "a,b\n1,2,\n", "the record has 3 fields"},
       {"CR as line ends", "a,b\r1,2\r3,4\r", ":1:4: a carriage return"},
