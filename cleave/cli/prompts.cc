@@ -9,7 +9,7 @@
 #include "cleave/cli/check.h"
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/file/file.h"
-#include "cleave/text/json.h"
+#include "cleave/text/jsonl.h"
 
 namespace cleave::cli {
 namespace {
@@ -23,10 +23,21 @@ void add_json_prompt(const Json& row, GenerateOptions* options) {
       return;
     }
   }
+  if (!row.is(Json::Type::kObject) || !row.has("input_ids")) {
+    row.fail("expected an object with \"prompt\", \"text\" or \"input_ids\"");
+  }
   const Json ids = row.at("input_ids");
   auto& prompt = options->prompt_ids.emplace_back();
   for (size_t i = 0; i < ids.size(); ++i) prompt.push_back(ids.at(i).as_int(0));
   if (prompt.empty()) ids.fail("expected at least one id");
+}
+
+Json row_of(std::string_view line, const std::string& place) {
+  try {
+    return Json::parse(line, place);
+  } catch (const Error& error) {
+    throw Error(error.code(), str(error.what(), "; ", JsonLines::kObjects));
+  }
 }
 
 std::string read_prompts(const std::string& path) {
@@ -65,7 +76,7 @@ void read_prompt_file(GenerateOptions* options) {
     if (prompt.ends_with('\r')) prompt.remove_suffix(1);
     if (prompt.empty()) continue;
     if (is_jsonl) {
-      add_json_prompt(Json::parse(prompt, str(path, ':', line)), options);
+      add_json_prompt(row_of(prompt, str(path, ':', line)), options);
     } else {
       options->prompts.emplace_back(prompt);
     }

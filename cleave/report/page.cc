@@ -246,6 +246,7 @@ std::string time_section(const ReportRun& run) {
     if (sum <= 0) return;
     Table table = {Row{{title}, {"time"}, {"share"}}};
     for (const auto& [name, seconds] : parts) {
+      if (seconds <= 0) continue;
       const double share = seconds / sum;
       table.push_back(Row{{name}, {duration_text(seconds)}, {fixed(share * 100, 1) + " %", share}});
     }

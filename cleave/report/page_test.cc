@@ -60,7 +60,7 @@ ReportRun whole_run() {
                              .bytes = {{"weights", 1 << 20}, {"optimizer", 3 << 20}},
                              .forecast = 5 << 20},
                             {.rank = "rank 1", .bytes = {{"weights", 1 << 20}, {"optimizer", 0}}}},
-                 .other_time = {{"saving", 0.2}},
+                 .other_time = {{"saving", 0.2}, {"reading", 0}},
                  .step_time = {{"matrix products", 0.75}, {"other", 0.25}}},
       .metrics = steps(3),
       .checkpoints = {{.name = "step_00000003", .bytes = 2 << 20}}};
@@ -91,6 +91,7 @@ TEST(ReportPage, OneRun_ShowsAllPartsOnce) {
     EXPECT_EQ(times(page, part), 1U) << part;
   }
   EXPECT_FALSE(contains(page, "MFU"));
+  EXPECT_FALSE(contains(page, "reading</th>"));  // took no time
 }
 
 TEST(ReportPage, Data_AreTheStepsWithGaps) {

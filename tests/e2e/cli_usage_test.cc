@@ -223,6 +223,14 @@ TEST_F(Usage, FlagsThatExcludeEachOther_AreRefused) {
                  "--prompt and --prompt-ids exclude each other; give one");
   expect_refused({"generate", "--model", "@model", "--prompt-ids", "1", "--chat"}, 2,
                  "--prompt-ids and --chat exclude each other; give one");
+  write("text.jsonl", "one\n");
+  expect_refused({"generate", "--model", "@model", "--prompt-file", "@text.jsonl"}, 4,
+                 "@text.jsonl:1: found 'o', expected a value (byte 0); JSONL has one JSON object "
+                 "per line");
+  write("other.jsonl", "{\"a\": 1}\n");
+  expect_refused({"generate", "--model", "@model", "--prompt-file", "@other.jsonl"}, 4,
+                 "@other.jsonl:1: the document is {\"a\":1}; expected an object with \"prompt\", "
+                 "\"text\" or \"input_ids\" (byte 0)");
   write("ids.jsonl", "{\"input_ids\": [1]}\n");
   expect_refused({"generate", "--model", "@model", "--prompt-file", "@ids.jsonl", "--chat"}, 2,
                  "--chat answers texts; @ids.jsonl has token ids");
