@@ -73,9 +73,8 @@ std::shared_ptr<const Dataset> chat_dataset(const DatasetOptions& options, const
       dataset->append(reader.read(*row, rows.place()), rows.place(), *counts);
     }
   }
-  CLEAVE_CHECK(dataset->size() > 0, Code::kUsage, "none of the ", counts->conversations,
-               " conversations has a trained token in its first ", options.seq_len,
-               " tokens; raise --seq-len");
+  CLEAVE_CHECK(dataset->size() > 0, Code::kUsage, "no conversation of ", counts->conversations,
+               " has a trained token in its first ", options.seq_len, " tokens; raise --seq-len");
   return dataset;
 }
 

@@ -87,8 +87,8 @@ std::shared_ptr<const Dataset> pair_dataset(
   }
   CLEAVE_CHECK(counts->pairs > 0, Code::kUsage, "the data in ", names_of(options.files), " has ",
                counts->pairs, " rows; expected at least one pair");
-  CLEAVE_CHECK(dataset->size() > 0, Code::kUsage, "none of the ", counts->pairs,
-               " pairs differs in its first ", options.seq_len, " tokens; raise --seq-len");
+  CLEAVE_CHECK(dataset->size() > 0, Code::kUsage, "no pair of ", counts->pairs,
+               " differs in its first ", options.seq_len, " tokens; raise --seq-len");
   return dataset;
 }
 

@@ -146,7 +146,7 @@ TEST_F(Pairs, LongPairs_AreTruncatedAndCounted) {
   EXPECT_THAT(counts_.warning(4),
               StartsWith("2 of 3 pairs have a sequence longer than --seq-len 4 and are truncated: "
                          "11 of 33 tokens are not used (the first: "));
-  EXPECT_THAT(counts_.warning(4), HasSubstr("1 of them are left out"));
+  EXPECT_THAT(counts_.warning(4), HasSubstr("1 of them is left out"));
   const Error error = refusal_of(R"({"prompt": "abc", "chosen": "d", "rejected": "e"})", 3);
   EXPECT_EQ(error.code(), Code::kUsage);
   EXPECT_THAT(error.what(), HasSubstr("raise --seq-len"));

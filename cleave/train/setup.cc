@@ -104,7 +104,7 @@ bool fit_to_task(TrainSetup& setup) {
   const std::string own = make_model(setup.config)->task();
   const std::string task = o.task.empty() ? own : o.task;
   if (task != "classify" || (setup.folder && task == own)) return false;
-  std::vector<std::string> unknown;  // as many as any layout could shard
+  std::vector<std::string> unknown;  // enough for a plan that shards the head
   for (int i = 0; i < 64; ++i) unknown.push_back(std::to_string(i));
   const Json classifier = classifier_config(setup.config, unknown);
   if (make_model(classifier)->task() != task) return false;  // make_setup() reports the task
