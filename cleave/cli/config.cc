@@ -30,14 +30,8 @@ bool is_list(const Json& value) {
 }  // namespace
 
 std::vector<ConfigEntry> read_config_entries(const std::string& path) {
-  const Json root = [&] {
-    try {
-      return Json::parse_file(path);
-    } catch (const Error& error) {
-      if (error.code() != Code::kFormat) throw;
-      throw Error(error.code(), str(error.what(), "; a config file is a JSON object of flags"));
-    }
-  }();
+  const Json root =
+      parsed_as("a config file is a JSON object of flags", [&] { return Json::parse_file(path); });
   if (!root.is(Json::Type::kObject)) root.fail("expected an object of flags");
   std::vector<ConfigEntry> entries;
   for (size_t i = 0; i < root.size(); ++i) {

@@ -32,14 +32,6 @@ void add_json_prompt(const Json& row, GenerateOptions* options) {
   if (prompt.empty()) ids.fail("expected at least one id");
 }
 
-Json row_of(std::string_view line, const std::string& place) {
-  try {
-    return Json::parse(line, place);
-  } catch (const Error& error) {
-    throw Error(error.code(), str(error.what(), "; ", JsonLines::kObjects));
-  }
-}
-
 std::string read_prompts(const std::string& path) {
   require_file("--prompt-file", path);
   return read_file(path, kMostBytes);
@@ -76,7 +68,8 @@ void read_prompt_file(GenerateOptions* options) {
     if (prompt.ends_with('\r')) prompt.remove_suffix(1);
     if (prompt.empty()) continue;
     if (is_jsonl) {
-      add_json_prompt(row_of(prompt, str(path, ':', line)), options);
+      const auto parse = [&] { return Json::parse(prompt, str(path, ':', line)); };
+      add_json_prompt(parsed_as(JsonLines::kObjects, parse), options);
     } else {
       options->prompts.emplace_back(prompt);
     }

@@ -118,6 +118,11 @@ Plan plan_from_json(const Json& json) {
   return plan;
 }
 
+Plan read_plan(const std::string& path) {
+  const auto parse = [&] { return Json::parse_file(path); };
+  return plan_from_json(parsed_as("a plan is a JSON object of module names and styles", parse));
+}
+
 void parallelize_module(Layer& model, const Axis& axis, const Plan& plan) {
   model.name_tree();
   for (const auto& p : model.parameters()) p->replicate(axis);

@@ -63,6 +63,8 @@ using Plan = std::vector<std::pair<std::string, Style>>;
 /// "replicate", "shard(DIM)". The desired layouts need "prepare"; with the other styles "output" is
 /// the layout that the module's result is changed to. Throws Error(kFormat) naming key and byte.
 Plan plan_from_json(const Json& json);
+/// The same from a file. Throws Error(kIo) if it cannot be read.
+Plan read_plan(const std::string& path);
 
 /// Applies tensor parallelism to a model: shards parameters and sets layouts at module boundaries.
 /// A model without memory is never allocated whole on a rank. A model with memory keeps this rank's

@@ -1,5 +1,7 @@
 #include "cleave/parallel/plan.h"
 
+#include <fstream>
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +13,7 @@
 #include "cleave/parallel/gradients.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
 namespace cleave {
@@ -89,6 +92,19 @@ std::string refusal(const Plan& plan) {
     if (axis.rank() == 0) text = error.what();
   });
   return text;
+}
+
+TEST(ReadPlan, FileThatIsNoJson_IsRefusedWithWhatAPlanIs) {
+  const test::TempFolder folder;
+  const std::string path = folder / "plan.json";
+  std::ofstream(path) << "colwise";
+  const Error error = thrown_by([&] { (void)read_plan(path); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_EQ(error.what(), path +
+                              ": found 'c', expected a value (byte 0); a plan is a JSON object of "
+                              "module names and styles");
+  std::ofstream(path) << R"({"up": {"style": "colwise"}})";
+  EXPECT_EQ(read_plan(path).at(0).first, "up");
 }
 
 TEST(ParallelizeModule, KeyThatMatchesNothing_NamesTheNearest) {

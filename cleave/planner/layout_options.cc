@@ -68,8 +68,7 @@ ParallelConfig make_parallel_config(const LayoutOptions& o, const Model& model,
   CLEAVE_CHECK(
       o.plan.empty() || !o.sequence_parallel, Code::kUsage,
       "--plan decides where sequences are sharded; --sequence-parallel needs the model's own plan");
-  l.plan =
-      o.plan.empty() ? model.plan(o.sequence_parallel) : plan_from_json(Json::parse_file(o.plan));
+  l.plan = o.plan.empty() ? model.plan(o.sequence_parallel) : read_plan(o.plan);
   return l;
 }
 

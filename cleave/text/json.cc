@@ -237,4 +237,13 @@ std::string Json::dump() const {
   return out;
 }
 
+Json parsed_as(std::string_view expected, const std::function<Json()>& parse) {
+  try {
+    return parse();
+  } catch (const Error& error) {
+    if (error.code() != Code::kFormat) throw;
+    throw Error(error.code(), str(error.what(), "; ", expected));
+  }
+}
+
 }  // namespace cleave

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <span>
@@ -78,5 +79,9 @@ class Json {
   std::shared_ptr<const Document> document_;
   uint32_t node_ = 0;
 };
+
+/// What `parse` returns. The message of its Error(kFormat) gets `expected` at its end: what the
+/// text should be, for texts that may be of another kind.
+Json parsed_as(std::string_view expected, const std::function<Json()>& parse);
 
 }  // namespace cleave

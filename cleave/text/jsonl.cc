@@ -68,11 +68,7 @@ JsonLines::JsonLines(const std::string& path, std::string_view expected)
 std::optional<Json> JsonLines::next() {
   while (const std::optional<std::string_view> line = lines_.next()) {
     if (line->find_first_not_of(kBlank) == std::string_view::npos) continue;
-    try {
-      return Json::parse(*line, lines_.place());
-    } catch (const Error& error) {
-      throw Error(error.code(), str(error.what(), "; ", expected_));
-    }
+    return parsed_as(expected_, [&] { return Json::parse(*line, lines_.place()); });
   }
   return std::nullopt;
 }

@@ -64,7 +64,7 @@ Work work_of(const VerifyOptions& options) {
                           .threads_per_rank = options.threads_per_rank,
                           .timeout_s = options.timeout_s,
                           .device = options.device};
-  if (!options.plan.empty()) settings.plan = plan_from_json(Json::parse_file(options.plan));
+  if (!options.plan.empty()) settings.plan = read_plan(options.plan);
   if (!std::filesystem::exists(options.model) && !is_hub_name(options.model)) {
     return {.config = preset_config(options.model, kVocabulary), .settings = settings};
   }
