@@ -1,0 +1,33 @@
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/planner/options.h"
+
+namespace cleave {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+std::string printed(int tp) {
+  PlanOptions o;
+  o.model = "bert-tiny";
+  o.vocab_size = 100;
+  o.seq_len = 16;
+  o.tp = tp;
+  testing::internal::CaptureStdout();
+  cleave_plan(o);
+  return testing::internal::GetCapturedStdout();
+}
+
+TEST(PlanCommand, TimeOfMessages_IsThereWhereRanksCommunicate) {
+  EXPECT_THAT(printed(2), HasSubstr(", messages "));
+  const std::string alone = printed(1);
+  EXPECT_THAT(alone, HasSubstr(" a step: matrix products "));
+  EXPECT_THAT(alone, Not(HasSubstr("messages")));
+}
+
+}  // namespace
+}  // namespace cleave
