@@ -189,7 +189,7 @@ int64_t bytes_of_sum(int from, int to, int64_t accumulators, int64_t wanted) {
 
 // The bytes between hosts do not depend on how many members a host has.
 TEST(HostCollectives, AllReduce_HasTheBitsOfRankOrderAndSendsEachByteOnceEachWay) {
-  constexpr int64_t kCount = 150'001;  // several pieces; the last one is short
+  constexpr int64_t kCount = 300'001;  // several pieces; the last one is short
   for (const auto& shape : kShapes) {
     for (const DType dtype : {DType::kF32, DType::kBf16}) {
       SCOPED_TRACE(str("hosts of ", shape[0], ", ", shape[1], ", ... members, ", name(dtype)));
@@ -256,7 +256,7 @@ TEST(HostCollectives, AllGather_SendsEachBlockOnceToEachHost) {
     SimulatedHosts hosts(shape);
     const int n = hosts.num_members();
     std::vector<int64_t> widths;
-    for (int m = 0; m < n; ++m) widths.push_back(m == 1 ? 0 : 4001 + m);
+    for (int m = 0; m < n; ++m) widths.push_back(m == 1 ? 0 : 12001 + m);
     const Blocks blocks(kRows, widths, 4);
     const Bytes want = numbers(DType::kF32, kRows * blocks.whole_row_bytes() / 4, 5);
     hosts.run([&](HostLinks& links, int member) {

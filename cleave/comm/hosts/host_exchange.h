@@ -21,7 +21,7 @@ class HostExchange {
   HostExchange& operator=(const HostExchange&) = delete;
 
   /// Every buffer has at least this many bytes.
-  static constexpr int64_t kBufferBytes = 512 << 10;
+  static constexpr int64_t kBufferBytes = 1 << 20;
 
   /// Where to write what the next exchange sends. Each exchange changes the buffer.
   [[nodiscard]] virtual std::byte* buffer() = 0;

@@ -17,7 +17,7 @@
 namespace cleave {
 namespace {
 
-constexpr int64_t kMaxPieceBytes = 256 << 10;  // of accumulators
+constexpr int64_t kMaxPieceBytes = HostExchange::kBufferBytes / 2;  // of accumulators
 
 /// Bytes of a piece: as many as fill the pipeline, within limits.
 int64_t choose_piece(const HostLayout& layout, int64_t bytes, int64_t item, int64_t accumulator) {

@@ -1,6 +1,15 @@
 #include "cleave/comm/hosts/tcp_exchange.h"
 
+#include <utility>
+
 namespace cleave {
+
+TcpExchange::TcpExchange(std::shared_ptr<RankEndpoint> job, uint32_t group, int host)
+    : sync_(std::move(job), group, host) {
+  if (sync_.payload_bytes() < kBufferBytes) {
+    CLEAVE_BUG("an exchange between hosts with payloads of ", sync_.payload_bytes(), " bytes");
+  }
+}
 
 // Frames carry their sizes, so `from` is not needed.
 void TcpExchange::exchange(std::span<const ByteRange> to, std::span<const ByteRange> /*from*/) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <memory>
 
 #include "cleave/comm/hosts/host_exchange.h"
@@ -10,8 +11,7 @@ namespace cleave {
 class TcpExchange : public HostExchange {
  public:
   /// `group` is the lane's group in this rank's replica; its members are in the order of the hosts.
-  TcpExchange(std::shared_ptr<RankEndpoint> job, uint32_t group, int host)
-      : sync_(std::move(job), group, host) {}
+  TcpExchange(std::shared_ptr<RankEndpoint> job, uint32_t group, int host);
 
   [[nodiscard]] std::byte* buffer() override { return sync_.payload(); }
   void exchange(std::span<const ByteRange> to, std::span<const ByteRange> from) override;
