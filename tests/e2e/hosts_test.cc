@@ -1,6 +1,7 @@
 // Training over two hosts: two network namespaces of this machine, joined by a veth pair. Needs the
 // right to make namespaces (root); skipped without it.
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <future>
 #include <map>
@@ -78,12 +79,10 @@ class TwoHosts {
     }
     return count;
   }
-  /// Bytes that a host received over its loopback.
-  [[nodiscard]] int64_t loopback_bytes(int host) const {
-    const RunResult ran = run_program(
-        {"/bin/bash", "-c",
-         "ip netns exec " + name(host) + " awk '$1 == \"lo:\" { print $2 }' /proc/net/dev"});
-    return ran.out.empty() ? -1 : std::stoll(ran.out);
+  /// Bytes that a host received over its loopback, and over the cable.
+  [[nodiscard]] int64_t loopback_bytes(int host) const { return received_bytes(host, "lo"); }
+  [[nodiscard]] int64_t cable_bytes(int host) const {
+    return received_bytes(host, "cable" + std::to_string(host));
   }
   void cut_the_cable() const { shell("ip -n " + name(0) + " link set cable0 down"); }
 
@@ -93,6 +92,12 @@ class TwoHosts {
   }
   static int shell(const std::string& command) {
     return run_program({"/bin/bash", "-c", command}).exit_code;
+  }
+  static int64_t received_bytes(int host, const std::string& device) {
+    const RunResult ran = run_program({"/bin/bash", "-c",
+                                       "ip netns exec " + name(host) + " awk '$1 == \"" + device +
+                                           ":\" { print $2 }' /proc/net/dev"});
+    return ran.out.empty() ? -1 : std::stoll(ran.out);
   }
   bool exist_ = false;
 };
@@ -207,6 +212,46 @@ TEST(Hosts, TensorParallelInsideAHost_UsesNoSocket) {
     const int64_t bytes = hosts.loopback_bytes(host);
     EXPECT_LT(bytes, kSumsOverTp / 4) << "host " << host;
     note_measured("bytes over the loopback of host ", host, ": ", bytes);
+  }
+}
+
+// Oracles: the same ranks as threads of one process, and the closed form of the bytes: each host
+// sends its sum of the gradients, or the result, to the other one once, not once for each of its
+// ranks. The difference of two runs leaves out the start, which is the same.
+TEST(Hosts, DataParallelOverHosts_SendsTheGradientsOnceEachWay) {
+  const TwoHosts hosts;
+  if (!hosts.exist()) GTEST_SKIP() << "network namespaces cannot be made here";
+  const TempFolder folder;
+  const auto run_of = [&](const std::string& out, int steps) {
+    return train(folder / out,
+                 {"--model", "llama-tiny", "--dp", "4", "--steps", std::to_string(steps)});
+  };
+  ASSERT_EQ(run_cleave(run_of("one", 5), {.deadline_s = kDeadlineS}).exit_code, 0);
+  const auto bytes_of = [&](const std::string& out, int steps) {
+    std::array<int64_t, 2> before{}, after{};
+    for (const int host : {0, 1}) before[static_cast<size_t>(host)] = hosts.cable_bytes(host);
+    for (const RunResult& ran : run_four(hosts, run_of(out, steps))) {
+      EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    }
+    for (const int host : {0, 1})
+      after[static_cast<size_t>(host)] =
+          hosts.cable_bytes(host) - before[static_cast<size_t>(host)];
+    return after;
+  };
+  const auto few = bytes_of("two", 2), many = bytes_of("five", 5);
+  const auto want = metrics_of(folder / "one"), got = metrics_of(folder / "five");
+  ASSERT_EQ(got.size(), 5U);
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i]["loss"], want[i]["loss"]) << i;
+    EXPECT_EQ(got[i]["grad_norm"], want[i]["grad_norm"]) << i;
+  }
+  constexpr int64_t kGradients = int64_t{479} * 1024 * 1024 / 10;  // 12.6 million in fp32
+  for (const int host : {0, 1}) {
+    const int64_t bytes = (many[static_cast<size_t>(host)] - few[static_cast<size_t>(host)]) / 3;
+    // Headers, heartbeats and small collectives come on top. Once for each rank would be twice.
+    EXPECT_GT(bytes, kGradients * 95 / 100) << "host " << host;
+    EXPECT_LT(bytes, kGradients * 13 / 10) << "host " << host;
+    note_measured("bytes that host ", host, " received over the cable in a step: ", bytes);
   }
 }
 

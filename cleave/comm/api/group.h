@@ -24,7 +24,8 @@ struct Call {
 /// One rank's handle on a group of ranks, over raw contiguous memory.
 ///
 /// Collectives are called by all members in the same order. Sums add in rank order (fp32
-/// accumulation for bf16 and fp16), so results are bit-identical on every rank and in every run.
+/// accumulation for bf16 and fp16), on every transport and however the ranks lie on hosts; so
+/// results are bit-identical on every rank and in every run.
 /// `in` may equal `out` but must not overlap it otherwise. Counts are elements. A group of one rank
 /// copies `in` to `out`.
 ///

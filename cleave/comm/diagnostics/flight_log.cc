@@ -79,15 +79,24 @@ std::string describe(const SharedSegment& segment, const FlightRecord& record) {
   return describe(record, segment.group(record.group).name);
 }
 
-std::string describe_place(const SharedSegment& segment, int rank) {
+std::optional<FlightRecord> current_operation(const SharedSegment& segment, int rank) {
   const RankSlot& slot = segment.rank(rank);
   const uint64_t number = slot.num_operations.load(std::memory_order_acquire);
   // Started (asynchronous) calls may have begun and ended after the operation that the rank is in.
   constexpr uint64_t kMaxLookback = 4;
   for (uint64_t back = 1; back <= std::min(number, kMaxLookback); ++back) {
     const FlightRecord record = log_read(slot, number - back);
-    if (!record.is_done) return "in " + describe(segment, record);
+    if (!record.is_done) return record;
   }
+  return std::nullopt;
+}
+
+std::string describe_place(const SharedSegment& segment, int rank) {
+  if (const auto record = current_operation(segment, rank)) {
+    return "in " + describe(segment, *record);
+  }
+  const RankSlot& slot = segment.rank(rank);
+  const uint64_t number = slot.num_operations.load(std::memory_order_acquire);
   if (number != 0) return "after " + describe(segment, log_read(slot, number - 1));
   return slot.state.load() == RankState::kAbsent ? "not yet there" : "before its first operation";
 }

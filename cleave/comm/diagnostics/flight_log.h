@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -33,6 +34,9 @@ FlightRecord log_read(const RankSlot& slot, uint64_t number);
 /// "all_reduce 412 on axis tp at model.layers.3.mlp".
 std::string describe(const FlightRecord& record, std::string_view axis);
 std::string describe(const SharedSegment& segment, const FlightRecord& record);
+
+/// The operation in which a rank is in this segment.
+std::optional<FlightRecord> current_operation(const SharedSegment& segment, int rank);
 
 /// Where a rank is: "in all_reduce 412 on axis tp at x", or "after barrier 3 on axis dp at y",
 /// or "before its first operation".

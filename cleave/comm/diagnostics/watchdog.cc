@@ -107,8 +107,13 @@ void Watchdog::note_progress(uint32_t stamp) {
 }
 
 std::string Watchdog::own_place() const {
+  const SharedSegment& own = endpoint_.segment();
+  const SharedSegment* const beside = endpoint_.beside();
+  // A collective of the job also waits in the segment of its host.
+  const bool is_beside = beside != nullptr && !current_operation(own, endpoint_.rank()) &&
+                         current_operation(*beside, endpoint_.rank());
   return str("rank ", endpoint_.rank(), " waits ",
-             describe_place(endpoint_.segment(), endpoint_.rank()));
+             describe_place(is_beside ? *beside : own, endpoint_.rank()));
 }
 
 void Watchdog::check_gone(const std::vector<int>& missing) {

@@ -3,14 +3,15 @@
 #include <numeric>
 
 #include "cleave/comm/api/overlap.h"
+#include "cleave/comm/hosts/host_links.h"
 #include "cleave/comm/shm/collectives.h"
 
 // 1. Every member writes to its payload how many bytes it sends to and expects from each member,
 //    followed by the data that it sends, if it fits. So a small all-to-all needs no further step.
 // 2. All members compare the sizes. The sizes also show whose data was in the payload.
 // 3. The data that did not fit: threads read it in place; otherwise it is sent in pieces, with a
-// part
-//    of the payload for each member.
+//    part of the payload for each member. Between hosts, members of one host do the same in the
+//    memory that they share.
 
 namespace cleave {
 namespace {
@@ -25,10 +26,12 @@ int64_t sum(std::span<const int64_t> sizes) {
 class AllToAll {
  public:
   /// With has_data = false only the sizes are exchanged.
-  AllToAll(CollectiveSync& sync, const Traffic& traffic, const Buffers& buffers, bool has_data)
+  AllToAll(CollectiveSync& sync, const Traffic& traffic, const Buffers& buffers, bool has_data,
+           HostLinks* links = nullptr)
       : sync_(sync),
         traffic_(traffic),
         buffers_(buffers),
+        links_(links),
         n_(traffic.send.size()),
         self_(static_cast<size_t>(sync.member())) {
     data_at_ = (static_cast<int64_t>(2 * n_ * sizeof(int64_t)) + kLine - 1) / kLine * kLine;
@@ -70,6 +73,7 @@ class AllToAll {
       read_in_place(result.data());
     } else if (!all_fit) {
       read_pieces(result.data());
+      if (links_ != nullptr && links_->layout.num_local() > 1) read_on_host(result.data());
     }
     result.finish();
   }
@@ -124,16 +128,14 @@ class AllToAll {
     const int64_t limit = sync_.payload_bytes() / static_cast<int64_t>(n_) / kLine * kLine;
     int64_t end = 0;
     for (size_t m = 0; m < n_; ++m) {
-      const auto sent = sent_by(m);
-      if (!fits(m)) end = std::max(end, *std::max_element(sent.begin(), sent.end()));
+      for (size_t to = 0; to < n_ && !fits(m); ++to) {
+        if (!are_together(m, to)) end = std::max(end, sent_by(m)[to]);
+      }
     }
-    const auto piece = [&](int64_t bytes, int64_t from) {
-      return static_cast<size_t>(std::clamp<int64_t>(bytes - from, 0, limit));
-    };
     for (int64_t from = 0; from < end; from += limit) {
       const std::byte* in = buffers_.in;
       for (size_t m = 0; m < n_ && !fits(self_); ++m) {
-        const size_t size = piece(traffic_.send[m], from);
+        const size_t size = are_together(self_, m) ? 0 : piece(traffic_.send[m], from, limit);
         const auto place = static_cast<int64_t>(m) * limit;
         if (size > 0) std::memcpy(sync_.payload() + place, in + from, size);
         sync_.declare_send(static_cast<int>(m), {static_cast<uint64_t>(place), size});
@@ -142,7 +144,8 @@ class AllToAll {
       sync_.barrier();
       std::byte* out = result;
       for (size_t m = 0; m < n_; ++m) {
-        const size_t size = fits(m) ? 0 : piece(traffic_.recv[m], from);
+        const bool is_here = fits(m) || are_together(self_, m);
+        const size_t size = is_here ? 0 : piece(traffic_.recv[m], from, limit);
         const std::byte* part =
             sync_.payload_of(static_cast<int>(m)) + static_cast<int64_t>(self_) * limit;
         if (size > 0) std::memcpy(out + from, part, size);
@@ -151,9 +154,53 @@ class AllToAll {
     }
   }
 
+  /// The same among the members of this host.
+  void read_on_host(std::byte* result) {
+    HostBuffers& shared = *links_->buffers;
+    const auto first = static_cast<size_t>(links_->layout.first_of(links_->layout.host));
+    const auto count = static_cast<size_t>(links_->layout.num_local());
+    const int64_t limit = shared.bytes() / static_cast<int64_t>(count) / kLine * kLine;
+    const int64_t sent_before = sum(traffic_.send.first(first));
+    const int64_t received_before = sum(traffic_.recv.first(first));
+    int64_t end = 0;
+    for (size_t m = first; m < first + count; ++m) {
+      for (const int64_t bytes : sent_by(m).subspan(first, count)) end = std::max(end, bytes);
+    }
+    for (int64_t from = 0; from < end; from += limit) {
+      const std::byte* in = buffers_.in + sent_before;
+      for (size_t i = 0; i < count; ++i) {
+        const size_t size = piece(traffic_.send[first + i], from, limit);
+        const auto place = static_cast<int64_t>(i) * limit;
+        if (size > 0) std::memcpy(shared.own() + place, in + from, size);
+        in += traffic_.send[first + i];
+      }
+      shared.publish();
+      std::byte* out = result + received_before;
+      for (size_t i = 0; i < count; ++i) {
+        const size_t size = piece(traffic_.recv[first + i], from, limit);
+        const std::byte* part =
+            shared.of(static_cast<int>(i)) + static_cast<int64_t>(self_ - first) * limit;
+        if (size > 0) std::memcpy(out + from, part, size);
+        out += traffic_.recv[first + i];
+      }
+    }
+  }
+
+  /// Whether two members exchange their data in the memory of their host.
+  [[nodiscard]] bool are_together(size_t a, size_t b) const {
+    return links_ != nullptr &&
+           links_->layout.are_together(static_cast<int>(a), static_cast<int>(b));
+  }
+
+  /// Bytes of the piece at `from` of `bytes`: at most `limit`.
+  static size_t piece(int64_t bytes, int64_t from, int64_t limit) {
+    return static_cast<size_t>(std::clamp<int64_t>(bytes - from, 0, limit));
+  }
+
   CollectiveSync& sync_;
   const Traffic& traffic_;
   const Buffers& buffers_;
+  HostLinks* links_;  // nullptr: members of one host exchange their data like all others
   size_t n_, self_;
   int64_t data_at_ = 0, capacity_ = 0;  // of the data in the payload at agree()
   std::vector<int64_t> sizes_;          // [member][bytes sent to, bytes expected from][peer]
@@ -165,8 +212,9 @@ void agree_on_all_to_all(CollectiveSync& sync, const Traffic& traffic) {
   AllToAll(sync, traffic, {}, false).agree();
 }
 
-void run_all_to_all(CollectiveSync& sync, const Traffic& traffic, const Buffers& buffers) {
-  AllToAll exchange(sync, traffic, buffers, true);
+void run_all_to_all(CollectiveSync& sync, const Traffic& traffic, const Buffers& buffers,
+                    HostLinks* links) {
+  AllToAll exchange(sync, traffic, buffers, true, links);
   exchange.agree();
   exchange.move();
 }

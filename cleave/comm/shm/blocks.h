@@ -12,6 +12,7 @@ class Blocks {
   Blocks(int64_t rows, std::span<const int64_t> widths, int64_t item_bytes);
 
   [[nodiscard]] int64_t rows() const { return rows_; }
+  [[nodiscard]] int num_members() const { return static_cast<int>(bytes_.size()); }
   /// Bytes of one row of a member's block, and of a row of the whole matrix.
   [[nodiscard]] int64_t row_bytes(int member) const { return bytes_[static_cast<size_t>(member)]; }
   [[nodiscard]] int64_t whole_row_bytes() const { return whole_; }

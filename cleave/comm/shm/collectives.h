@@ -7,6 +7,8 @@
 
 namespace cleave {
 
+struct HostLinks;
+
 // The algorithms of the collectives. They run between begin() and end() of a CollectiveSync.
 
 /// Memory of this rank that a collective reads and writes; `in` may be `out`.
@@ -35,9 +37,11 @@ void direct_reduce_scatter(CollectiveSync& sync, const Operation& operation, con
                            const Buffers& buffers);
 void direct_broadcast(CollectiveSync& sync, int root, std::span<std::byte> data);
 
-/// Chooses its algorithm after the members have exchanged their sizes. Throws Error(kDesync) on all
-/// members if two disagree about a size.
-void run_all_to_all(CollectiveSync& sync, const Traffic& traffic, const Buffers& buffers);
+/// Chooses its algorithm after the members have exchanged their sizes. With `links`, members of one
+/// host exchange their data in its memory. Throws Error(kDesync) on all members if two disagree
+/// about a size.
+void run_all_to_all(CollectiveSync& sync, const Traffic& traffic, const Buffers& buffers,
+                    HostLinks* links);
 
 /// Only exchanges and checks the sizes of an all-to-all. Throws like run_all_to_all().
 void agree_on_all_to_all(CollectiveSync& sync, const Traffic& traffic);

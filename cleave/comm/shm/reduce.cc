@@ -13,7 +13,7 @@
 #define CLEAVE_COMM_REDUCTION
 namespace cleave {
 
-/// The arguments of reduce().
+/// The arguments of reduce() and reduce_part().
 struct Reduction {
   const void* const* in;
   size_t num_in;
@@ -22,6 +22,8 @@ struct Reduction {
   size_t count;  // elements
   DType dtype;
   ReduceOp op;
+  const void* before = nullptr;  // accumulators that come before in[0]
+  bool is_partial = false;       // out[0] gets accumulators
 };
 
 }  // namespace cleave
@@ -141,44 +143,76 @@ struct IntegerMax {
   }
 };
 
+/// The elements at `at` of the first summand: the accumulators before in[0], or in[0].
+template <class Kind>
+HWY_INLINE hn::Vec<typename Kind::Tag> load_first(const Reduction& work, size_t at) {
+  using Tag = typename Kind::Tag;
+  if (work.before == nullptr) {
+    return Kind::load(static_cast<const typename Kind::Stored*>(work.in[0]) + at);
+  }
+  return hn::LoadU(Tag(), static_cast<const hn::TFromD<Tag>*>(work.before) + at);
+}
+
+template <class Kind>
+HWY_INLINE void store_all(const Reduction& work, hn::Vec<typename Kind::Tag> value, size_t at) {
+  using Tag = typename Kind::Tag;
+  if (work.is_partial) {
+    hn::StoreU(value, Tag(), static_cast<hn::TFromD<Tag>*>(work.out[0]) + at);
+    return;
+  }
+  for (size_t k = 0; k < work.num_out; ++k) {
+    Kind::store(value, static_cast<typename Kind::Stored*>(work.out[k]) + at);
+  }
+}
+
 /// Reduces four vectors, starting at element `at`.
 template <class Kind, class Operation>
 HWY_INLINE void reduce_four(const Reduction& work, size_t at) {
   using Stored = typename Kind::Stored;
   const size_t lanes = hn::Lanes(typename Kind::Tag());
-  const Stored* in = static_cast<const Stored*>(work.in[0]) + at;
-  auto a = Kind::load(in);
-  auto b = Kind::load(in + lanes);
-  auto c = Kind::load(in + 2 * lanes);
-  auto d = Kind::load(in + 3 * lanes);
-  for (size_t k = 1; k < work.num_in; ++k) {
-    in = static_cast<const Stored*>(work.in[k]) + at;
+  auto a = load_first<Kind>(work, at);
+  auto b = load_first<Kind>(work, at + lanes);
+  auto c = load_first<Kind>(work, at + 2 * lanes);
+  auto d = load_first<Kind>(work, at + 3 * lanes);
+  for (size_t k = work.before == nullptr ? 1 : 0; k < work.num_in; ++k) {
+    const Stored* in = static_cast<const Stored*>(work.in[k]) + at;
     a = Operation::apply(a, Kind::load(in));
     b = Operation::apply(b, Kind::load(in + lanes));
     c = Operation::apply(c, Kind::load(in + 2 * lanes));
     d = Operation::apply(d, Kind::load(in + 3 * lanes));
   }
-  for (size_t k = 0; k < work.num_out; ++k) {
-    Stored* out = static_cast<Stored*>(work.out[k]) + at;
-    Kind::store(a, out);
-    Kind::store(b, out + lanes);
-    Kind::store(c, out + 2 * lanes);
-    Kind::store(d, out + 3 * lanes);
-  }
+  store_all<Kind>(work, a, at);
+  store_all<Kind>(work, b, at + lanes);
+  store_all<Kind>(work, c, at + 2 * lanes);
+  store_all<Kind>(work, d, at + 3 * lanes);
 }
 
 /// Reduces the last `count` elements, starting at `at`; at most one vector.
 template <class Kind, class Operation>
 HWY_INLINE void reduce_last(const Reduction& work, size_t at, size_t count) {
   using Stored = typename Kind::Stored;
-  // Through a local buffer, because a whole vector would reach beyond the end.
+  using Tag = typename Kind::Tag;
+  using Accumulator = hn::TFromD<Tag>;
+  // Through local buffers, because a whole vector would reach beyond the end.
   HWY_ALIGN Stored buffer[HWY_MAX_BYTES / sizeof(Stored)] = {};
+  HWY_ALIGN Accumulator wide[HWY_MAX_BYTES / sizeof(Accumulator)] = {};
   const auto load = [&](size_t k) HWY_ATTR {
     std::memcpy(buffer, static_cast<const Stored*>(work.in[k]) + at, count * sizeof(Stored));
     return Kind::load(buffer);
   };
-  auto sum = load(0);
-  for (size_t k = 1; k < work.num_in; ++k) sum = Operation::apply(sum, load(k));
+  if (work.before != nullptr) {
+    std::memcpy(wide, static_cast<const Accumulator*>(work.before) + at,
+                count * sizeof(Accumulator));
+  }
+  auto sum = work.before == nullptr ? load(0) : hn::LoadU(Tag(), wide);
+  for (size_t k = work.before == nullptr ? 1 : 0; k < work.num_in; ++k) {
+    sum = Operation::apply(sum, load(k));
+  }
+  if (work.is_partial) {
+    hn::StoreU(sum, Tag(), wide);
+    std::memcpy(static_cast<Accumulator*>(work.out[0]) + at, wide, count * sizeof(Accumulator));
+    return;
+  }
   Kind::store(sum, buffer);
   for (size_t k = 0; k < work.num_out; ++k) {
     std::memcpy(static_cast<Stored*>(work.out[k]) + at, buffer, count * sizeof(Stored));
@@ -252,6 +286,17 @@ void reduce(std::span<const void* const> in, std::span<void* const> out, int64_t
             ReduceOp op) {
   HWY_DYNAMIC_DISPATCH(reduce_any)
   ({in.data(), in.size(), out.data(), out.size(), static_cast<size_t>(count), dtype, op});
+}
+
+DType accumulator_of(DType dtype) {
+  return dtype == DType::kBf16 || dtype == DType::kF16 ? DType::kF32 : dtype;
+}
+
+void reduce_part(std::span<const void* const> in, const ReductionPart& part, void* out,
+                 int64_t count, DType dtype, ReduceOp op) {
+  const Reduction work{in.data(), in.size(),   &out,         1, static_cast<size_t>(count), dtype,
+                       op,        part.before, !part.is_last};
+  HWY_DYNAMIC_DISPATCH(reduce_any)(work);
 }
 
 }  // namespace cleave

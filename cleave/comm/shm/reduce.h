@@ -17,4 +17,19 @@ bool can_reduce(DType dtype);
 void reduce(std::span<const void* const> in, std::span<void* const> out, int64_t count, DType dtype,
             ReduceOp op);
 
+/// The dtype in which elements are accumulated: fp32 for bf16 and fp16, otherwise their own.
+DType accumulator_of(DType dtype);
+
+/// One part of a reduction whose inputs are in several places: the accumulators pass from one place
+/// to the next.
+struct ReductionPart {
+  const void* before = nullptr;  ///< accumulators of all inputs before these; nullptr: none
+  bool is_last = false;          ///< `out` gets the result; otherwise it gets accumulators
+};
+
+/// reduce() in parts: the last of several calls, one after the other in the order of the inputs,
+/// has the bits of one call with all inputs. `out` must be no input.
+void reduce_part(std::span<const void* const> in, const ReductionPart& part, void* out,
+                 int64_t count, DType dtype, ReduceOp op);
+
 }  // namespace cleave

@@ -2,7 +2,9 @@
 
 #include <cmath>
 #include <limits>
+#include <span>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -148,6 +150,40 @@ TEST(Reduce, EverySizeAtEveryPlace_WritesItsElementsAndNoOthers) {
                                       [](int n) { return fp32_to_bf16(static_cast<float>(n)); });
   expect_sums_at_every_size<uint16_t>(DType::kF16,
                                       [](int n) { return fp32_to_fp16(static_cast<float>(n)); });
+}
+
+// Oracle: one call with all inputs.
+TEST(Reduce, InParts_HasTheBitsOfOneCall) {
+  std::vector<std::vector<double>> wide;
+  std::vector<std::vector<uint16_t>> halves;
+  for (int k = 0; k < 5; ++k) {
+    std::vector<double>& numbers = wide.emplace_back();
+    for (int i = 0; i < 301; ++i) {
+      numbers.push_back(static_cast<double>((i * 7919 + k * 104729) % 10007) * (k == 1 ? 1e-3 : 1));
+    }
+    std::vector<uint16_t>& half = halves.emplace_back();
+    for (const double number : numbers) half.push_back(fp32_to_bf16(static_cast<float>(number)));
+  }
+  const auto expect_same = [](const auto& all, DType dtype, ReduceOp op) {
+    using T = std::decay_t<decltype(all[0][0])>;
+    std::vector<const void*> in;
+    for (const auto& one : all) in.push_back(one.data());
+    std::vector<T> want(301), got(301);
+    void* out = want.data();
+    reduce(in, {&out, 1}, 301, dtype, op);
+    std::vector<double> first(301), second(301);  // room for any accumulator
+    const std::span<const void* const> inputs = in;
+    reduce_part(inputs.first(2), {}, first.data(), 301, dtype, op);
+    reduce_part(inputs.subspan(2, 1), {.before = first.data()}, second.data(), 301, dtype, op);
+    reduce_part(inputs.subspan(3), {.before = second.data(), .is_last = true}, got.data(), 301,
+                dtype, op);
+    EXPECT_EQ(got, want) << name(dtype);
+  };
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
+    expect_same(wide, DType::kF64, op);
+    expect_same(halves, DType::kBf16, op);
+    expect_same(halves, DType::kF16, op);  // the same bits as other numbers
+  }
 }
 
 TEST(Reduce, Bool_IsNotDefined) {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "cleave/comm/diagnostics/flight_log.h"
+#include "cleave/comm/hosts/host_collectives.h"
 #include "cleave/comm/shm/collectives.h"
 #include "cleave/comm/shm/reduce.h"
 
@@ -64,10 +65,12 @@ int member_of(const std::vector<int>& ranks, int rank) {
 
 }  // namespace
 
-ShmGroup::ShmGroup(const std::shared_ptr<RankEndpoint>& endpoint, std::shared_ptr<Mailbox> mailbox,
+ShmGroup::ShmGroup(std::shared_ptr<RankEndpoint> endpoint, std::shared_ptr<Mailbox> mailbox,
                    const Parts& parts)
     : AsyncGroup(parts.name, member_of(parts.ranks, endpoint->rank()), parts.ranks),
-      sync_(endpoint, parts.index, rank()),
+      endpoint_(std::move(endpoint)),
+      host_(parts.host),
+      sync_(endpoint_, parts.index, rank()),
       mailbox_(std::move(mailbox)),
       device_(parts.device),
       num_sent_(parts.ranks.size()),
@@ -107,6 +110,19 @@ DeviceGroup* ShmGroup::device_for(const void* in, const void* out) {
   return device_group_.get();
 }
 
+template <class Pays>
+HostLinks* ShmGroup::agree_on_links(int64_t bytes, const Pays& pays) {
+  // Two members on two hosts already send each byte once.
+  if (!sync_.is_between_hosts() || size() == 2 || bytes < HostLayout::kMinLaneBytes) return nullptr;
+  if (knows_hosts_ && (!links_ || !pays(links_->layout))) return nullptr;
+  sync_.agree();
+  if (!knows_hosts_) {
+    links_ = connect_hosts(sync_, endpoint_, host_);
+    knows_hosts_ = true;
+  }
+  return links_ && pays(links_->layout) ? links_.get() : nullptr;
+}
+
 void ShmGroup::check_member(int member, std::string_view role) const {
   CLEAVE_CHECK(member >= 0 && member < size(), Code::kUsage, role, "=", member, " on axis ", name(),
                "; it must be in [0, ", size(), ")");
@@ -135,9 +151,14 @@ void ShmGroup::all_reduce(const void* in, void* out, int64_t count, DType dtype,
   sync_.begin(operation, {in, out});
   const Buffers buffers{bytes_of(in), bytes_of(out)};
   const Algorithm algorithm = choose_algorithm(sync_, operation.op, count * item_bytes(dtype));
+  const int64_t sum_bytes = count * item_bytes(accumulator_of(dtype));
   if (device != nullptr) {
     sync_.agree();
     device->all_reduce(in, out, count, dtype, op);
+  } else if (HostLinks* const links = agree_on_links(sum_bytes, [&](const HostLayout& layout) {
+               return layout.pays_to_sum(sum_bytes);
+             })) {
+    host_all_reduce(*links, operation, buffers);
   } else if (algorithm == Algorithm::kDirect) {
     direct_all_reduce(sync_, operation);
   } else if (algorithm == Algorithm::kTwoShot) {
@@ -161,6 +182,11 @@ void ShmGroup::all_gather(const void* in, void* out, int64_t rows, std::span<con
   if (device != nullptr) {
     sync_.agree();
     device->all_gather(in, out, rows, widths, dtype);
+  } else if (HostLinks* const links =
+                 agree_on_links(rows * blocks.whole_row_bytes(), [&](const HostLayout& layout) {
+                   return layout.pays_to_gather(largest_host_bytes(layout, blocks));
+                 })) {
+    host_all_gather(*links, blocks, buffers);
   } else if (choose_algorithm(sync_, Op::kAllGather, blocks.max_block_bytes()) ==
              Algorithm::kDirect) {
     direct_all_gather(sync_, blocks, buffers);
@@ -181,10 +207,16 @@ void ShmGroup::reduce_scatter(const void* in, void* out, int64_t rows,
   DeviceGroup* const device = device_for(in, out);
   const Operation operation{Op::kReduceScatter, dtype, rows, ReduceOp::kSum, -1, widths, call,
                             device != nullptr};
+  const int64_t sum_bytes =
+      rows * blocks.whole_row_bytes() / item_bytes(dtype) * item_bytes(accumulator_of(dtype));
   sync_.begin(operation, {in, out});
   if (device != nullptr) {
     sync_.agree();
     device->reduce_scatter(in, out, rows, widths, dtype);
+  } else if (HostLinks* const links = agree_on_links(sum_bytes, [&](const HostLayout& layout) {
+               return layout.pays_to_sum(sum_bytes);
+             })) {
+    host_reduce_scatter(*links, operation, blocks, buffers);
   } else if (choose_algorithm(sync_, operation.op, blocks.rows() * blocks.whole_row_bytes()) ==
              Algorithm::kDirect) {
     direct_reduce_scatter(sync_, operation, blocks, buffers);
@@ -206,6 +238,9 @@ void ShmGroup::broadcast(void* data, int64_t count, DType dtype, int root, const
   if (device != nullptr) {
     sync_.agree();
     device->broadcast(data, count, dtype, root);
+  } else if (HostLinks* const links = agree_on_links(
+                 bytes, [&](const HostLayout& layout) { return layout.pays_to_gather(bytes); })) {
+    host_broadcast(*links, root, span);
   } else if (choose_algorithm(sync_, Op::kBroadcast, bytes) == Algorithm::kDirect) {
     direct_broadcast(sync_, root, span);
   } else {
@@ -233,7 +268,11 @@ void ShmGroup::all_to_all(const void* in, std::span<const int64_t> send_counts, 
     agree_on_all_to_all(sync_, {send, recv});
     device->all_to_all(in, send_counts, out, recv_counts, dtype);
   } else {
-    run_all_to_all(sync_, {send, recv}, buffers);
+    // Only the members together know the sizes, so all calls use the links if there are any.
+    if (!knows_hosts_) {
+      agree_on_links(HostLayout::kMinLaneBytes, [](const HostLayout& /*layout*/) { return true; });
+    }
+    run_all_to_all(sync_, {send, recv}, buffers, links_.get());
   }
   sync_.end();
 }

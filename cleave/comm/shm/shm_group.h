@@ -5,12 +5,14 @@
 
 #include "cleave/comm/api/async_group.h"
 #include "cleave/comm/api/device.h"
+#include "cleave/comm/hosts/host_links.h"
 #include "cleave/comm/shm/collective_sync.h"
 #include "cleave/comm/shm/mailbox.h"
 
 namespace cleave {
 
-/// A group of ranks over a shared segment, or over replicas of one between hosts.
+/// A group of ranks over a shared segment, or over replicas of one between hosts. Large collectives
+/// of a group that spans hosts pass through the memory of each host (comm/hosts).
 class ShmGroup : public AsyncGroup {
  public:
   /// What a group is made of.
@@ -19,8 +21,10 @@ class ShmGroup : public AsyncGroup {
     std::vector<int> ranks;            // world ranks, ascending
     uint32_t index;                    // in the shared segment
     std::shared_ptr<Device> device{};  // nullptr if all memory is CPU memory
+    // In a job on several hosts: this rank's access to its host's segment; nullptr if it is alone.
+    std::shared_ptr<RankEndpoint> host{};
   };
-  ShmGroup(const std::shared_ptr<RankEndpoint>& endpoint, std::shared_ptr<Mailbox> mailbox,
+  ShmGroup(std::shared_ptr<RankEndpoint> endpoint, std::shared_ptr<Mailbox> mailbox,
            const Parts& parts);
 
   void barrier(const Call& call) override;
@@ -51,10 +55,18 @@ class ShmGroup : public AsyncGroup {
   /// The device group for this memory, connected on first use; nullptr for CPU memory. `in` or
   /// `out` may be nullptr.
   DeviceGroup* device_for(const void* in, const void* out);
+  /// The links between the members' hosts, for a collective of about `bytes`, if the group uses
+  /// them for collectives of which pays(layout) is true; nullptr otherwise. Agrees on the
+  /// collective if they may be used. All members get the same answer.
+  template <class Pays>
+  HostLinks* agree_on_links(int64_t bytes, const Pays& pays);
   void check_member(int member, std::string_view role) const;
   void check_widths(std::span<const int64_t> widths, std::string_view what) const;
 
+  std::shared_ptr<RankEndpoint> endpoint_, host_;
   CollectiveSync sync_;
+  bool knows_hosts_ = false;          // of the members
+  std::unique_ptr<HostLinks> links_;  // nullptr if the group does not use any
   std::shared_ptr<Mailbox> mailbox_;
   std::shared_ptr<Device> device_;
   std::unique_ptr<DeviceGroup> device_group_;

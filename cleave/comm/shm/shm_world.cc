@@ -84,7 +84,11 @@ std::shared_ptr<Group> ShmWorld::group(const std::vector<int>& ranks, const std:
   }
   if (endpoint->replicator() != nullptr) endpoint->replicator()->announce(index);
   return std::make_shared<ShmGroup>(endpoint, mailbox,
-                                    ShmGroup::Parts{name, ranks, index, device_});
+                                    ShmGroup::Parts{.name = name,
+                                                    .ranks = ranks,
+                                                    .index = index,
+                                                    .device = device_,
+                                                    .host = host_ ? host_->endpoint : nullptr});
 }
 
 }  // namespace cleave

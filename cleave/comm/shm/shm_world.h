@@ -14,7 +14,8 @@ namespace cleave {
 
 /// The world of ranks that share a segment; or, on several hosts, of ranks that have replicas of
 /// one, which a TcpReplicator keeps consistent, and that share another one with the ranks of their
-/// host. A group whose ranks are all on one host uses the host's segment and no sockets.
+/// host. A group whose ranks are all on one host uses the host's segment and no sockets; one that
+/// spans hosts uses both for large collectives.
 class ShmWorld : public World {
  public:
   ShmWorld(std::shared_ptr<SharedSegment> segment, int rank, const RankOptions& options);

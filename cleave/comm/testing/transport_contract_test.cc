@@ -91,9 +91,15 @@ INSTANTIATE_TEST_SUITE_P(Hosts, TransportContract,
                          testing::Values(Transport{"hosts", std::bind_front(run_hosts, 1)}),
                          transport_name);
 
-// All groups of these tests but those of one host's ranks are between hosts.
+// All groups of these tests but those of one host's ranks are between hosts. Large collectives of
+// three and more ranks pass through the memory of each host; of three ranks, one is alone.
 INSTANTIATE_TEST_SUITE_P(HostsOfTwo, TransportContract,
                          testing::Values(Transport{"hosts_of_two", std::bind_front(run_hosts, 2)}),
+                         transport_name);
+
+INSTANTIATE_TEST_SUITE_P(Full, TransportContract,
+                         testing::Values(Transport{"hosts_of_three",
+                                                   std::bind_front(run_hosts, 3)}),
                          transport_name);
 
 INSTANTIATE_TEST_SUITE_P(Processes, TransportContract,

@@ -1,0 +1,30 @@
+#pragma once
+#include <span>
+
+#include "cleave/comm/api/operation.h"
+#include "cleave/comm/hosts/host_links.h"
+#include "cleave/comm/shm/blocks.h"
+#include "cleave/comm/shm/collectives.h"
+
+namespace cleave {
+
+// Collectives of a group over several hosts. Inside a host data passes through the memory that its
+// members share; between hosts each byte passes once for each pair of hosts that needs it. All
+// members have agreed on the operation before.
+//
+// A sum adds in rank order, as everywhere: the members of a host have consecutive ranks, so host 0
+// adds its own values, one after the other, and sends the accumulators to host 1, which adds its
+// values to them, and so on. The result has the same bits as on one host.
+
+/// As the members of Group of the same names. The caller checks that layout.pays_to_sum(), or
+/// pays_to_gather(), so that all members call this or none.
+void host_all_reduce(HostLinks& links, const Operation& operation, const Buffers& buffers);
+void host_reduce_scatter(HostLinks& links, const Operation& operation, const Blocks& blocks,
+                         const Buffers& buffers);
+void host_all_gather(HostLinks& links, const Blocks& blocks, const Buffers& buffers);
+void host_broadcast(HostLinks& links, int root, std::span<std::byte> data);
+
+/// Bytes that the largest host adds to an all-gather of these blocks.
+int64_t largest_host_bytes(const HostLayout& layout, const Blocks& blocks);
+
+}  // namespace cleave
