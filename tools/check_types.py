@@ -2,6 +2,8 @@
 """No two types share one qualified name: the one-definition rule, which neither the compiler nor the linker checks.
 
 Types in anonymous namespaces and in functions do not count; nor do two builds of one type, one of which is compiled.
+A module has an inline namespace of its own, so that cleave::nn::Linear is also cleave::Linear. Names count without it: two
+modules that both declare a `Linear` would make cleave::Linear ambiguous.
 """
 import re
 import sys
@@ -12,6 +14,8 @@ NAME = re.compile(r"\b(?:class|struct|union|enum(?:\s+class|\s+struct)?)\s+(?:\[
 SPECIALIZATION = re.compile(r"^\s*template\s*<\s*>|\b(?:class|struct)\s+\w+\s*<")
 # Compiled instead of each other: programs of their own, and files that CMake chooses between.
 PROGRAMS = re.compile(r"^(examples|bench|tests)/|_test\.cc$|_plugin\.cc$")
+# A function is called generate. The program has no names for others.
+NAMESPACES = {"generate": "inline generation", "cli": "cli"}
 
 
 def types_of(scope, prefix=""):
@@ -20,9 +24,11 @@ def types_of(scope, prefix=""):
         if statement.scope is None:
             continue
         if statement.scope.kind == "namespace":
-            name = re.search(r"\bnamespace\s+([\w:]+)", statement.text)
-            if name:  # an anonymous namespace has none
-                yield from types_of(statement.scope, f"{prefix}{name.group(1)}::")
+            name = re.search(r"\bnamespace\s+([\w: ]+)", statement.text)
+            inner = re.sub(r"\binline \w+(::)?", "", name.group(1)).strip(" :") if name else ""
+            # An anonymous namespace has no name.
+            if name and name.group(1).strip():
+                yield from types_of(statement.scope, f"{prefix}{inner}::" if inner else prefix)
         elif statement.scope.kind in ("class", "enum") and not SPECIALIZATION.search(statement.text):
             name = NAME.search(statement.text)
             if name:
@@ -40,9 +46,23 @@ def duplicates(texts):
             for name, there in sorted(places.items()) if len(there) > 1]
 
 
+def wrong_namespaces(texts):
+    """Problems of {path: text}: files of a module that declare names in cleave itself."""
+    problems = []
+    for path, text in texts.items():
+        parts = path.split("/")
+        if parts[0] != "cleave" or len(parts) < 3:
+            continue
+        name = NAMESPACES.get(parts[1], f"inline {parts[1]}")
+        problems += [f"{path}:{text.count(chr(10), 0, match.start()) + 1}: should be namespace cleave::{name}"
+                     for match in re.finditer(r"^namespace cleave \{", text, re.MULTILINE)]
+    return problems
+
+
 def main():
     paths = [path for path in cpp_source.tracked("*.h", "*.cc", "*.cu") if not PROGRAMS.search(path)]
-    problems = duplicates({path: cpp_source.read(path) for path in paths})
+    texts = {path: cpp_source.read(path) for path in paths}
+    problems = duplicates(texts) + wrong_namespaces(texts)
     print("\n".join(problems + [f"check_types: {len(paths)} files, {len(problems)} problems"]))
     return 1 if problems else 0
 

@@ -112,9 +112,9 @@ def write_tables():
     ]
     head = ("// Made by tools/make_unicode_tables.py from tokenizers " + tokenizers.__version__ +
             "; do not edit.\n// clang-format off\n"
-            '#include "cleave/tokenizer/unicode.h"\n\nnamespace cleave {\n\n')
+            '#include "cleave/tokenizer/unicode.h"\n\nnamespace cleave::inline tokenizer {\n\n')
     path = ROOT / "cleave/tokenizer/unicode_tables.cc"
-    path.write_text(head + "\n".join(tables) + "\n}  // namespace cleave\n")
+    path.write_text(head + "\n".join(tables) + "\n}  // namespace cleave::inline tokenizer\n")
 
 
 def ranges_of(members):

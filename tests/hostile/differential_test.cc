@@ -214,6 +214,8 @@ struct Subject {
   bool published = false;
 };
 
+void PrintTo(const Subject& subject, std::ostream* out) { *out << subject.name; }
+
 class TokenizerDifferential : public testing::TestWithParam<Subject> {
  protected:
   void SetUp() override {

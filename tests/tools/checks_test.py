@@ -9,7 +9,7 @@ import unittest
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 GOOD_HEADER = """#pragma once
 #include "cleave/base/str.h"
-namespace cleave {
+namespace cleave::inline text {
 /// Says something.
 class Speaker {
  public:
@@ -31,7 +31,7 @@ struct SpeakerOptions {
 namespace internal {
 void hidden();
 }
-}  // namespace cleave
+}  // namespace cleave::inline text
 """
 
 
@@ -84,11 +84,22 @@ class Checks(unittest.TestCase):
         self.check("text", "cleave/base/a.cc:1: 'go on' is retired; the glossary says: resume")
 
     def test_types_of_one_name_in_two_files_are_named(self):
-        self.write("cleave/base/a.cc", "namespace cleave {\nnamespace {\nstruct Own {};\n}\nclass Sum {\n struct Inner {};\n};\n}\n")
-        self.write("cleave/text/b.h", "#pragma once\nnamespace cleave {\nstruct Own {};\nstruct Sum;\nstruct Sum::Inner { int a; };\n}\n")
+        self.write("cleave/base/a.cc", "namespace cleave::inline base {\nnamespace {\nstruct Own {};\n}\nclass Sum {\n"
+                   " struct Inner {};\n};\n}\n")
+        self.write("cleave/text/b.h", "#pragma once\nnamespace cleave::inline text {\nstruct Own {};\nstruct Sum;\n"
+                   "struct Sum::Inner { int a; };\n}\n")
         self.check("types", "cleave/text/b.h:5: cleave::Sum::Inner is defined at cleave/base/a.cc:6 too")
-        self.write("cleave/text/b.h", "#pragma once\nnamespace cleave {\nenum class Sum { kOne };\n}\n")
+        self.write("cleave/text/b.h", "#pragma once\nnamespace cleave::inline text {\nenum class Sum { kOne };\n}\n")
         self.check("types", "cleave/text/b.h:3: cleave::Sum is defined at cleave/base/a.cc:5 too")
+        self.write("cleave/text/b.h", "#pragma once\nnamespace cleave::inline text::sums {\nenum class Sum { kOne };\n}\n")
+        self.check("types")
+
+    def test_types_outside_the_namespace_of_their_module_are_named(self):
+        self.write("cleave/generate/a.cc", "namespace cleave {\nvoid f() {}\n}\n")
+        self.check("types", "cleave/generate/a.cc:1: should be namespace cleave::inline generation")
+        self.write("cleave/generate/a.cc", "namespace cleave::inline generation {\nvoid f() {}\n}\n")
+        self.write("cleave/cli/b.cc", "namespace cleave::cli {\nvoid g() {}\n}\n")
+        self.check("types")
 
     def test_sizes_long_function_is_found_past_braces_in_literals(self):
         body = '  call([](int x) { return "}{"; });  // }\n' * 59

@@ -236,6 +236,71 @@ def resume(rng):
     return case
 
 
+def draw_adapter(rng):
+    flags = {"lora": rng.choice((1, 2, 3, 4))}
+    for name, values in {"lora-alpha": (1, 3.5), "lora-targets": ("all-linear", "q_proj,v_proj", "o_proj,down_proj", "c_attn,c_proj"),
+                         "lora-dropout": (0.2,)}.items():
+        if maybe(rng, 0.35):
+            flags[name] = rng.choice(values)
+    if maybe(rng, 0.4):
+        flags.update(rng.choice(({"rslora": True}, {"dora": True}, {"lora-base": "int8"})))
+    return flags
+
+
+def draw_tuning(rng, model, form, steps):
+    """The flags of fine-tuning, which every layout shares."""
+    flags = {"pairs": {"task": "dpo"}, "chats": {"chat-template": "chatml"}}.get(form, {})
+    if form == "pairs" and maybe(rng, 0.5):
+        flags["dpo-beta"] = rng.choice((0.01, 0.5, 3))
+    if form == "chats" and maybe(rng, 0.4):
+        flags["train-on"] = "all"
+    if form != "pairs" and maybe(rng, 0.5):
+        flags["packing"] = True
+    if maybe(rng, 0.6):
+        flags.update(draw_adapter(rng))
+    elif maybe(rng, 0.4):
+        block = "transformer.h" if model.get("family") == "gpt2" else "model.layers"
+        flags["param-group"] = f"{block}.{rng.choice('0*')}.*.*.weight:" + rng.choice(("lr-factor=0", "lr-factor=3,weight-decay=0"))
+    if maybe(rng, 0.3):
+        flags.update({"schedule": "wsd", "decay-steps": rng.randint(1, steps), "warmup": 0})
+    if maybe(rng, 0.3):
+        flags.setdefault("schedule", "linear")
+        flags["min-lr"] = 5e-5
+    if maybe(rng, 0.15):
+        flags["optimizer"] = "muon"
+    if maybe(rng, 0.15):
+        flags["ema"] = rng.choice((0.5, 0.99))
+    return flags
+
+
+def tune(rng):
+    """Fine-tuning: adapters, preferences, chats, packing, mixes of files, groups of parameters; some runs resume."""
+    model = draw_model(rng, ("llama", "llama", "llama", "gpt2"))
+    model.pop("source", None)
+    form = rng.choice(("ids", "ids", "pairs", "chats"))
+    data = draw_data(rng, model, 0)
+    math = draw_training(rng)
+    other = {}
+    if form == "ids":
+        data.pop("blank_rows", None)
+    else:
+        model["tokenizer"] = "bytes"
+        data = {"form": form, "rows": rng.randint(2, 10), "shortest": 1, "longest": rng.randint(1, 5), "seed": rng.randrange(1000)}
+        math["seq-len"] = rng.choice((24, 64))
+    math.update(draw_tuning(rng, model, form, math["steps"]))
+    if maybe(rng, 0.25):
+        math["eval-every"] = rng.randint(1, 3)
+    if form != "pairs" and maybe(rng, 0.2):
+        other["weights"] = rng.choice(((0.7, 0.3), (1, 5)))
+    batch = math["batch-size"]
+    if math["steps"] > 1 and maybe(rng, 0.35):
+        other.update({"at": rng.randint(1, math["steps"] - 1), "first": draw_layout(rng, model, batch)})
+        for name in ("save-every", "async-save", "keep-last"):
+            other["first"].pop(name, None)
+        math.pop("warmup", None)
+    return {"model": model, "data": data, "math": math, "layout": draw_layout(rng, model, batch), "other": other}
+
+
 def launch(rng):
     case = train(rng)
     case["other"] = {}
@@ -368,6 +433,7 @@ def names(rng):
 
 # Maps a kind to (its draw function, its share of all cases).
 KINDS = {"train": (train, 36), "preset": (preset, 3), "big": (big, 2), "text": (masked_text, 8), "resume": (resume, 7),
+         "tune": (tune, 20),
          "launch": (launch, 3), "generate": (generate, 16), "eval": (evaluate, 8), "predict": (predict, 4),
          "convert": (convert, 5), "names": (names, 4), "extreme": (extreme.draw, 6)}
 

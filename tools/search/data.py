@@ -1,4 +1,4 @@
-"""Random data files: sequences of ids, plain text, JSONL with text, CSV for classification."""
+"""Random data files: sequences of ids, plain text, JSONL with text, chats or pairs, CSV for classification."""
 import json
 import os
 import random
@@ -6,7 +6,7 @@ import random
 import models
 
 DEFAULTS = {
-    "form": "ids",       # ids | text | text rows | csv
+    "form": "ids",       # ids | text | text rows | csv | chats | pairs
     "rows": 8, "shortest": 4, "longest": 4, "seed": 0,
     "labels": "all",     # all | some (others are -100); for language models
     "mask": "",          # "" | left | right | holes: attention_mask of some sequences
@@ -59,11 +59,20 @@ def words(rng, count):
     return " ".join(rng.choice(models.WORDS).lstrip("#") for _ in range(count))
 
 
+def row_of_chat(rng, data):
+    """A conversation, or a pair of answers to a question."""
+    count = rng.randint(data["shortest"], data["longest"])
+    if data["form"] == "pairs":
+        return {"prompt": words(rng, 2), "chosen": " " + words(rng, count), "rejected": " " + words(rng, count + 1)}
+    turns = [{"role": role, "content": words(rng, count)} for role in ("user", "assistant") * rng.randint(1, 2)]
+    return {"messages": turns}
+
+
 def write(folder, data, model, name="data"):
     """Writes the file and returns its path. `model` and `data` have every key."""
     os.makedirs(folder, exist_ok=True)
     rng = random.Random(f"data {data['seed']} {name}")
-    ends = {"ids": "jsonl", "text": "txt", "text rows": "jsonl", "csv": "csv"}
+    ends = {"ids": "jsonl", "text": "txt", "text rows": "jsonl", "csv": "csv", "chats": "jsonl", "pairs": "jsonl"}
     path = os.path.join(folder, f"{name}.{ends[data['form']]}")
     with open(path, "w", encoding="ascii") as file:
         if data["form"] == "csv":
@@ -71,6 +80,8 @@ def write(folder, data, model, name="data"):
         for number in range(data["rows"]):
             if data["form"] == "ids":
                 file.write(json.dumps(row_of_ids(rng, data, model, number)) + "\n")
+            elif data["form"] in ("chats", "pairs"):
+                file.write(json.dumps(row_of_chat(rng, data)) + "\n")
             elif data["form"] == "text":
                 file.write(words(rng, data["longest"]) + "\n")
             elif data["form"] == "text rows":

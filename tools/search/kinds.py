@@ -127,6 +127,10 @@ def resume(work):
     compare_runs(work, got, wanted, {**case["layout"], "micro-batch-size": 1})
 
 
+def tune(work):
+    resume(work) if "at" in work.case["other"] else train(work)
+
+
 def launch(work):
     """Threads and processes must be bit-identical."""
     case = work.case
@@ -400,8 +404,8 @@ def extreme_flags(work):
     check_end(ended)
 
 
-RUN = {"train": train, "preset": train, "big": train, "text": train, "resume": resume, "launch": launch, "generate": generate,
-       "eval": evaluate, "predict": predict, "convert": convert, "names": names, "extreme": extreme_flags}
+RUN = {"train": train, "preset": train, "big": train, "text": train, "resume": resume, "tune": tune, "launch": launch,
+       "generate": generate, "eval": evaluate, "predict": predict, "convert": convert, "names": names, "extreme": extreme_flags}
 
 
 def run(case, program):

@@ -40,6 +40,14 @@ class Inputs:
             self._data_path = data.write(self.folder, self.data, self.model)
         return self._data_path
 
+    def data_words(self):
+        """The value of --data: the file, or two files with weights."""
+        weights = self.case["other"].get("weights")
+        if not weights:
+            return [self.data_path]
+        second = data.write(self.folder, {**self.data, "rows": self.data["rows"] // 2 + 1}, self.model, "second")
+        return [f"{path}:{weight}" for path, weight in zip((self.data_path, second), weights)]
+
     @property
     def eval_path(self):
         if self._eval_path is None:
@@ -60,7 +68,7 @@ class Inputs:
 
     def tokenizer_words(self):
         """Flags that make folders without a tokenizer read text as bytes."""
-        return ["--tokenizer", "bytes"] if self.model["tokenizer"] == "bytes" else []
+        return ["--tokenizer", "bytes"] if self.model["tokenizer"] == "bytes" and self.model["source"] == "folder" else []
 
     def sum_length(self):
         m = self.model
@@ -70,12 +78,12 @@ class Inputs:
 
 def train_words(inputs, out, flags, model=None):
     case = inputs.case
-    words = ["train", "--model", model or inputs.model_path, "--data", inputs.data_path, "--out", out]
+    words = ["train", "--model", model or inputs.model_path, "--data", *inputs.data_words(), "--out", out]
     if "eval-every" in case["math"]:
         words += ["--eval-data", inputs.eval_path]
     if inputs.model["head"] == "trunk" and inputs.model["family"] == "bert":
         words += ["--task", "classify"]
-    return words + words_of(case["math"]) + flags
+    return words + inputs.tokenizer_words() + words_of(case["math"]) + flags
 
 
 def launched(words, path, layout):
@@ -96,7 +104,11 @@ def checkpoint_of(out):
 def tensors_of(out):
     """Weights and optimizer state (under `optimizer.`) of a run's newest checkpoint."""
     folder = checkpoint_of(out)
-    tensors = {name: values for name, (_, values) in tensor_file.read(os.path.join(folder, "model.safetensors")).items()}
+    path = os.path.join(folder, "adapter_model.safetensors")
+    if not os.path.exists(path):
+        path = os.path.join(folder, "model.safetensors")
+    # PEFT writes a prefix that the optimizer's names do not have.
+    tensors = {name.removeprefix("base_model.model."): values for name, (_, values) in tensor_file.read(path).items()}
     path = os.path.join(folder, "optimizer.safetensors")
     if os.path.exists(path):
         for name, (_, values) in tensor_file.read(path).items():
@@ -111,6 +123,8 @@ def bounds_of(inputs, dtype, layout):
     parts = layout.get("tp", 1) + layout.get("dp", 1) * -(-batch // max(micro, 1)) + (4 if layout.get("pp", 1) > 1 else 0)
     task = data.task_of(inputs.model)
     labels = batch if task == "classify" else batch * max(inputs.data["shortest"] - 1, 1) * 0.3
+    if inputs.data["form"] == "pairs":
+        labels = 1  # the loss is of sums over tokens
     return tolerance.bounds(dtype, inputs.model["layers"], inputs.sum_length(), parts, labels)
 
 
@@ -141,7 +155,7 @@ def metric_differences(got, wanted, bounds):
                 raise Failure(name, f"step {step}: {name} {a[name]}, {b[name]} in the reference")
         if far(a["lr"], b["lr"], 1e-12 * abs(b["lr"] or 0)):
             raise Failure("lr", f"step {step}: lr {a['lr']}, {b['lr']} in the reference")
-        for name in ("loss", "eval_loss"):
+        for name in ("loss", "eval_loss", "aux_loss", "reward_margin"):
             if (name in a) != (name in b):
                 raise Failure(name, f"step {step}: {name} only on one side")
             if name in a and far(a[name], b[name], step * bounds.loss(b[name] or 0)):
