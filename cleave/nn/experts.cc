@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/layout/node.h"
+#include "cleave/nn/balance_loss.h"
 #include "cleave/nn/mlp.h"
 #include "cleave/nn/subject.h"
 
@@ -103,9 +104,11 @@ std::vector<int64_t> counts_of(const Tensor& experts, int64_t num_experts) {
 
 }  // namespace
 
-Routing route(const Tensor& logits, int64_t top_k, bool normalizes) {
-  const at::ScalarType type = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const Tensor probabilities = at::softmax(logits, -1, type);
+Tensor router_probabilities(const Tensor& logits) {
+  return at::softmax(logits, -1, logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+}
+
+Routing route(const Tensor& probabilities, int64_t top_k, bool normalizes) {
   auto [weights, experts] = at::topk(probabilities, top_k, -1);
   if (normalizes) weights = weights / weights.sum(-1, true);
   return {.experts = experts, .weights = weights};
@@ -180,6 +183,18 @@ std::optional<Placement> Experts::accepts(const DTensor& /*x*/) const {
   return is_split() ? std::optional<Placement>(Fanout{}) : std::nullopt;
 }
 
+Routing Experts::routed(const DTensor& logits, const Context& context) const {
+  Tensor probabilities = router_probabilities(logits.local());
+  BalanceLoss* balance = context.balance.get();
+  const bool adds_gradient = !logits.placement().is_fanout() || logits.axis().rank() == 0;
+  if (balance != nullptr && adds_gradient) {
+    probabilities = balance->with_gradient(probabilities, context.key_mask);
+  }
+  Routing routing = route(probabilities, top_k_, normalizes_);
+  if (balance != nullptr) balance->count(probabilities, routing.experts, context.key_mask);
+  return routing;
+}
+
 Tensor Experts::results(const DTensor& x, const Tensor& rows, const std::vector<int64_t>& counts,
                         const Context& context) const {
   const std::vector<Tensor> parts = rows.split_with_sizes(counts, 0);
@@ -204,7 +219,7 @@ DTensor Experts::forward(const DTensor& x, const Context& context) {
                "; give their projections the styles colwise, colwise and rowwise");
   const Tensor tokens = x.local().flatten(0, -2);
   const DTensor logits = gate_(x.with(tokens), context);
-  const Routing routing = route(logits.local(), top_k_, normalizes_);
+  const Routing routing = routed(logits, context);
   const Dispatch dispatch(routing.experts);
   const std::vector<int64_t> counts =
       counts_of(routing.experts, static_cast<int64_t>(experts_.size()));

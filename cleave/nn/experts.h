@@ -14,12 +14,17 @@ struct Routing {
   Tensor weights;  ///< [N, top_k] fp32; fp64 for fp64 logits
 };
 
-/// Chooses the top_k experts of each token by the softmax of its logits over all experts, in fp32
-/// (fp64 for fp64 logits). The weights are their probabilities, divided by their sum where
-/// `normalizes`. Source: transformers' MixtralTopKRouter and Qwen3MoeTopKRouter.
+/// The softmax of each token's logits over all experts, in fp32 (fp64 for fp64 logits).
 ///
 ///   logits [N, experts]
-Routing route(const Tensor& logits, int64_t top_k, bool normalizes);
+Tensor router_probabilities(const Tensor& logits);
+
+/// Chooses the top_k most probable experts of each token. The weights are their probabilities,
+/// divided by their sum where `normalizes`. Source: transformers' MixtralTopKRouter and
+/// Qwen3MoeTopKRouter.
+///
+///   probabilities [N, experts]
+Routing route(const Tensor& probabilities, int64_t top_k, bool normalizes);
 
 /// Names of an expert's projections in paths and files.
 struct ExpertNames {
@@ -69,6 +74,9 @@ class Expert : public Layer {
 /// Partial inside the layer and Replicate at the module boundary, unless the plan sets another
 /// output.
 ///
+/// With a Context::balance it counts its tokens there, and backward adds the gradient of that loss;
+/// on a Fanout of rank 0 only, because gradients are partial sums.
+///
 /// While gradients are recorded, and if they have wraps, experts without tokens run on no rows:
 /// their gradients are zeros, and every rank makes the collectives of the wraps (FSDP).
 class Experts : public Layer {
@@ -84,6 +92,7 @@ class Experts : public Layer {
 
  private:
   [[nodiscard]] bool is_split() const { return experts_.front()->is_split(); }
+  [[nodiscard]] Routing routed(const DTensor& logits, const Context& context) const;
   /// The experts' results for rows that are sorted by expert.
   [[nodiscard]] Tensor results(const DTensor& x, const Tensor& rows,
                                const std::vector<int64_t>& counts, const Context& context) const;
