@@ -4,6 +4,7 @@
 
 #include "cleave/layout/node.h"
 #include "cleave/nn/balance_loss.h"
+#include "cleave/nn/expert_exchange.h"
 #include "cleave/nn/mlp.h"
 #include "cleave/nn/subject.h"
 
@@ -166,6 +167,22 @@ Experts::Experts(const ExpertsOptions& o)
     experts_.push_back(std::make_unique<Expert>(o));
     add(str("experts.", e), *experts_.back());
   }
+  own_ = {0, o.num_experts};
+}
+
+void Experts::share_out(const Axis& ep, const Axis& copies) {
+  const auto num_experts = std::ssize(experts_);
+  CLEAVE_CHECK(num_experts >= ep.size(), Code::kShape, path(), " has ", num_experts,
+               " experts, fewer than ep=", ep.size(), "; every rank of ep needs one");
+  ep_ = ep;
+  shares_ = Split::balanced(num_experts, ep.size());
+  own_ = shares_->ranges(ep.rank()).front();
+  for (int64_t e = 0; e < num_experts; ++e) {
+    const bool is_here = e >= own_.begin && e < own_.end;
+    for (const auto& p : experts_[static_cast<size_t>(e)]->parameters()) {
+      p->set_copies(copies, is_here);
+    }
+  }
 }
 
 void Experts::check_split(const Axis& /*axis*/) {
@@ -199,17 +216,25 @@ Tensor Experts::results(const DTensor& x, const Tensor& rows, const std::vector<
                         const Context& context) const {
   const std::vector<Tensor> parts = rows.split_with_sizes(counts, 0);
   std::vector<Tensor> out;
-  for (size_t e = 0; e < experts_.size(); ++e) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    Expert& expert = *experts_[static_cast<size_t>(own_.begin) + i];
     // Without rows, a call only makes gradients of zeros and the collectives of wraps.
-    const bool is_needed = at::GradMode::is_enabled() || experts_[e]->is_wrapped();
-    if (counts[e] == 0 && !is_needed) continue;
-    const DTensor y = (*experts_[e])(x.with(parts[e]), context);
-    CLEAVE_CHECK(!is_split() || y.placement().is_partial(), Code::kShape, experts_[e]->path(),
+    const bool is_needed = at::GradMode::is_enabled() || expert.is_wrapped();
+    if (counts[i] == 0 && !is_needed) continue;
+    const DTensor y = expert(x.with(parts[i]), context);
+    CLEAVE_CHECK(!is_split() || y.placement().is_partial(), Code::kShape, expert.path(),
                  ": an expert's output stays a partial sum, but the plan changes it to ",
                  y.placement().describe(), "; leave out its output layout");
     out.push_back(y.local());
   }
   return out.empty() ? rows : at::cat(out);
+}
+
+Tensor Experts::exchanged(const DTensor& x, const Tensor& rows, const std::vector<int64_t>& counts,
+                          const Context& context) const {
+  if (ep_.size() == 1) return results(x, rows, counts, context);
+  const ExpertExchange exchange(counts, shares_, ep_, path(), /*is_dry=*/rows.is_meta());
+  return exchange.to_tokens(results(x, exchange.to_experts(rows), exchange.counts(), context));
 }
 
 DTensor Experts::forward(const DTensor& x, const Context& context) {
@@ -223,7 +248,7 @@ DTensor Experts::forward(const DTensor& x, const Context& context) {
   const Dispatch dispatch(routing.experts);
   const std::vector<int64_t> counts =
       counts_of(routing.experts, static_cast<int64_t>(experts_.size()));
-  const Tensor sorted = results(x, dispatch.rows(tokens), counts, context);
+  const Tensor sorted = exchanged(x, dispatch.rows(tokens), counts, context);
   const Tensor y = dispatch.tokens(sorted, routing.weights).view(x.local().sizes());
   return mine(is_split() ? x.with(y, Partial{}) : x.with(y));
 }

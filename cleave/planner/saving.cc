@@ -36,15 +36,15 @@ std::vector<Variant> layouts_of(const Json& config, const ParallelConfig& layout
   };
   const bool has_zero1 = layout.sharding == DataSharding::kZero1;
   if (layout.sharding == DataSharding::kNone) add_sharded(DataSharding::kZero1, "--zero 1");
-  if (layout.sharding != DataSharding::kFsdp) {
+  if (layout.sharding != DataSharding::kFsdp && layout.ep == 1) {
     add_sharded(DataSharding::kFsdp, has_zero1 ? "--zero 0 --fsdp" : "--fsdp");
   }
   Variant by_tp = out.front();
   by_tp.layout.tp = layout.tp * layout.dp;
-  by_tp.layout.dp = 1;
+  by_tp.layout.dp = by_tp.layout.ep = 1;
   by_tp.layout.sharding = DataSharding::kNone;
   if (layout.tp == 1) by_tp.layout.plan = make_model(config)->plan(layout.sequence_parallel);
-  by_tp.flags = str("--tp ", by_tp.layout.tp, " --dp 1");
+  by_tp.flags = str("--tp ", by_tp.layout.tp, " --dp 1", layout.ep > 1 ? " --ep 1" : "");
   by_tp.micro_batch_size = default_micro_batch_size(step.batch_size, by_tp.layout);
   by_tp.is_given = false;
   out.push_back(std::move(by_tp));

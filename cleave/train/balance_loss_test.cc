@@ -234,6 +234,7 @@ TEST_F(BalanceRun, AnyLayout_ReportsTheLossesOfOneRank) {
   compare("tp", [](TrainOptions& o) { o.tp = 2, o.sequence_parallel = true; });
   compare("pp", [](TrainOptions& o) { o.pp = 2, o.recompute = "full"; });
   compare("dp", [](TrainOptions& o) { o.dp = 2, o.zero = 1; });
+  compare("ep", [](TrainOptions& o) { o.dp = 2, o.ep = 2, o.zero = 1; });
   compare("fsdp", [](TrainOptions& o) { o.dp = 2, o.pp = 2, o.fsdp = true; });
 }
 

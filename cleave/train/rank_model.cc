@@ -25,9 +25,10 @@ std::optional<double> aux_loss_of(const std::vector<MicroBatch>& inputs,
 RankModel::RankModel(std::unique_ptr<Model> model, const ParallelConfig& layout, const Mesh& mesh,
                      World& world, const OptimizerOptions& optimizer)
     : model_(std::move(model)),
-      parallelized_(parallelize(*model_, model_->sequence(),
-                                {.pp = mesh["pp"], .dp = mesh["dp"], .tp = mesh["tp"]}, layout,
-                                optimizer)),
+      parallelized_(parallelize(
+          *model_, model_->sequence(),
+          with_experts({.pp = mesh["pp"], .dp = mesh["dp"], .tp = mesh["tp"]}, world, layout.ep),
+          layout, optimizer)),
       task_(task_of(*model_)) {
   same_batch_ = layout.pp == 1 ? mesh["tp"] : mesh.flatten(world, {"pp", "tp"}, "same batch");
   const bool is_sharded_over_dp = layout.sharding != DataSharding::kNone;
@@ -175,9 +176,21 @@ EvalSum RankModel::eval_pass(std::span<const Batch> batches) {
           .num_right = static_cast<int64_t>(sums[2].item<double>())};
 }
 
+double RankModel::expert_seconds() const {
+  double sum = 0;
+  for (const Axis& axis : {parallelized_.axes.ep, parallelized_.axes.copies}) {
+    if (axis.group()) sum += axis.group()->seconds();
+  }
+  return sum;
+}
+
 GradientNorm RankModel::gradient_norm() const {
   // The list of the whole model, so that an index means the same parameter on all ranks.
-  return cleave::gradient_norm(trained_of(model_->parameters()), norm_axis_);
+  const Parameters trained = trained_of(model_->parameters());
+  // Sharded leaves are different on all ranks of norm_axis_, and so are experts.
+  const bool is_sharded = parallelized_.config.sharding != DataSharding::kNone;
+  return is_sharded ? cleave::gradient_norm(trained, norm_axis_)
+                    : cleave::gradient_norm(trained, norm_axis_, parallelized_.axes.ep);
 }
 
 }  // namespace cleave

@@ -47,6 +47,8 @@ class RankModel {
   /// The ranks that train on the same sequences: those with this rank's dp coordinate.
   [[nodiscard]] const Axis& same_batch() const { return same_batch_; }
 
+  /// Seconds in collectives of experts so far.
+  [[nodiscard]] double expert_seconds() const;
   /// The optimizer of this rank's parameters.
   [[nodiscard]] Optimizer& optimizer() { return *parallelized_.optimizer; }
 

@@ -311,7 +311,7 @@ void Trainer::train_step(int64_t step) {
   const double start = monotonic_s();
   std::optional<OpClock> clock;
   if (watches_time()) clock.emplace();
-  const double comm_before = collective_seconds(mesh_);
+  const double comm_before = collective_seconds(mesh_) + rank_.expert_seconds();
   world_.note_step(step + 1);
   const std::vector<Batch> batches = micro_batches(*setup_.data, step, setup_.order.batch_size);
   rank_.optimizer().zero_grad();
@@ -319,7 +319,7 @@ void Trainer::train_step(int64_t step) {
   const GradientNorm norm = rank_.gradient_norm();
   // One all-reduce for loss, time in collectives and tokens.
   const bool counts = rank_.same_batch().rank() == 0;
-  const double comm_s = collective_seconds(mesh_) - comm_before;
+  const double comm_s = collective_seconds(mesh_) + rank_.expert_seconds() - comm_before;
   const int64_t rows = own_range(setup_.order.batch_size).size() * setup_.rows_per_sample();
   const int64_t tokens = rows * batches[0].ids.size(1);
   const Tensor sums = everyone_.all_reduce(
