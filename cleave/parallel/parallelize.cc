@@ -49,13 +49,19 @@ ParallelAxes with_experts(ParallelAxes axes, World& world, int ep) {
 
 namespace {
 
-void share_out_experts(Layer& model, const ParallelAxes& axes, const ParallelConfig& config) {
+void check_experts(const ParallelAxes& axes, const ParallelConfig& config) {
   if (config.ep == 1) return;
   check_divides(config.ep, config.dp);
-  CLEAVE_CHECK(config.sharding != DataSharding::kFsdp, Code::kUsage, "FSDP with ep=", config.ep,
-               " is not supported; use ZeRO-1 (--zero 1), or ep 1");
+  CLEAVE_CHECK(axes.ep.size() == config.ep && axes.copies.size() == config.dp / config.ep,
+               Code::kUsage, "the axes ep and copies have ", axes.ep.size(), " and ",
+               axes.copies.size(), " ranks for ep=", config.ep, " and dp=", config.dp,
+               "; make them by with_experts()");
   CLEAVE_CHECK(!config.lora, Code::kUsage, "LoRA with ep=", config.ep,
                " is not supported; use ep 1");
+}
+
+void share_out_experts(Layer& model, const ParallelAxes& axes, const ParallelConfig& config) {
+  if (config.ep == 1) return;
   bool has_experts = false;
   model.walk([&](Layer& layer) {
     auto* experts = dynamic_cast<Experts*>(&layer);
@@ -74,6 +80,7 @@ Parallelized parallelize(Layer& model, const std::vector<Layer*>& sequence,
                          const OptimizerOptions& optimizer) {
   Parallelized out{
       .config = config, .axes = axes, .pipeline = {}, .gradients = {}, .optimizer = {}};
+  check_experts(axes, config);
   if (config.lora) attach_lora(model, sequence, *config.lora, config.compute_type);
   if (config.tp > 1) parallelize_module(model, axes.tp, config.plan);
   model.name_tree();

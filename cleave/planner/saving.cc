@@ -36,7 +36,7 @@ std::vector<Variant> layouts_of(const Json& config, const ParallelConfig& layout
   };
   const bool has_zero1 = layout.sharding == DataSharding::kZero1;
   if (layout.sharding == DataSharding::kNone) add_sharded(DataSharding::kZero1, "--zero 1");
-  if (layout.sharding != DataSharding::kFsdp && layout.ep == 1) {
+  if (layout.sharding != DataSharding::kFsdp) {
     add_sharded(DataSharding::kFsdp, has_zero1 ? "--zero 0 --fsdp" : "--fsdp");
   }
   Variant by_tp = out.front();
