@@ -137,11 +137,12 @@ ShardedSave::~ShardedSave() {
   if (thread_.joinable()) thread_.join();
 }
 
-/// Of the dp copies of tensor i, the (i mod dp)-th one writes.
+/// Of the n data-parallel copies of tensor i, the (i mod n)-th one writes.
 bool ShardedSave::is_mine(const ShardedTensor& tensor, size_t index) const {
-  if (!tensor.local.defined()) return false;  // of another pipeline stage
-  const auto copies = static_cast<size_t>(writers_.dp.size());
-  const bool is_my_turn = static_cast<int>(index % copies) == writers_.dp.rank();
+  if (!tensor.local.defined()) return false;  // of another pipeline stage, or another rank's expert
+  const Axis& copies = tensor.parameter->copies().value_or(writers_.dp);
+  const bool is_my_turn =
+      static_cast<int>(index % static_cast<size_t>(copies.size())) == copies.rank();
   if (!tensor.parameter->is_flat() && !is_my_turn) return false;
   // Without a plan a parameter has no tp axis: all its copies would write.
   return tensor.parameter->axis().size() > 1 || writers_.tp.rank() == 0;

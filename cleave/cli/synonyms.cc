@@ -69,6 +69,9 @@ constexpr Synonym kSynonyms[] = {
     {"dp",
      "data-parallel-size data-parallel-degree data-parallel-replicate-degree "
      "data-parallel dp-size dp-degree"},
+    {"ep",
+     "expert-model-parallel-size expert-parallel-size expert-parallel-degree expert-parallel "
+     "ep-size"},
     {"schedule-pp", "pipeline-parallel-schedule pipeline-schedule"},
     {"virtual-pipeline",
      "virtual-pipeline-model-parallel-size virtual-pipeline-size "

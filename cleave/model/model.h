@@ -1,9 +1,11 @@
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cleave/model/facts.h"
+#include "cleave/nn/balance_loss.h"
 #include "cleave/nn/layer.h"
 #include "cleave/parallel/plan.h"
 #include "cleave/text/json.h"
@@ -45,6 +47,8 @@ class Model : public Layer {
   /// Throws Error(kFormat) if config.json asks for something that only training does and Cleave
   /// does not implement, naming it.
   virtual void check_trainable() const {}
+  /// The auxiliary loss of training; empty without one.
+  [[nodiscard]] virtual std::optional<BalanceOptions> balance() const { return std::nullopt; }
   /// The config.json it was made from.
   [[nodiscard]] const Json& config() const { return config_; }
   /// Floating point operations of forward and backward per token, at a sequence length. Default:

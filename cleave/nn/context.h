@@ -6,6 +6,7 @@
 
 namespace cleave {
 
+class BalanceLoss;
 class DeferredGradients;
 class KvCache;
 
@@ -29,6 +30,8 @@ struct Context {
   int64_t first_sample = 0;  ///< index in the step's global batch of the first sequence here
   /// Where Linear defers its weight gradients; null: backward computes them.
   std::shared_ptr<DeferredGradients> deferred{};
+  /// Where layers with experts count their tokens; null: without an auxiliary loss.
+  std::shared_ptr<BalanceLoss> balance{};
   int64_t valid_tokens = 0;  ///< labels in the step's global batch; 0: count this call's
 };
 

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include "cleave/layout/node.h"
+#include "cleave/nn/balance_loss.h"
+#include "cleave/nn/expert_exchange.h"
 #include "cleave/nn/mlp.h"
 #include "cleave/nn/subject.h"
 
@@ -103,9 +105,11 @@ std::vector<int64_t> counts_of(const Tensor& experts, int64_t num_experts) {
 
 }  // namespace
 
-Routing route(const Tensor& logits, int64_t top_k, bool normalizes) {
-  const at::ScalarType type = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const Tensor probabilities = at::softmax(logits, -1, type);
+Tensor router_probabilities(const Tensor& logits) {
+  return at::softmax(logits, -1, logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+}
+
+Routing route(const Tensor& probabilities, int64_t top_k, bool normalizes) {
   auto [weights, experts] = at::topk(probabilities, top_k, -1);
   if (normalizes) weights = weights / weights.sum(-1, true);
   return {.experts = experts, .weights = weights};
@@ -163,6 +167,22 @@ Experts::Experts(const ExpertsOptions& o)
     experts_.push_back(std::make_unique<Expert>(o));
     add(str("experts.", e), *experts_.back());
   }
+  own_ = {0, o.num_experts};
+}
+
+void Experts::share_out(const Axis& ep, const Axis& copies) {
+  const auto num_experts = std::ssize(experts_);
+  CLEAVE_CHECK(num_experts >= ep.size(), Code::kShape, path(), " has ", num_experts,
+               " experts, fewer than ep=", ep.size(), "; every rank of ep needs one");
+  ep_ = ep;
+  shares_ = Split::balanced(num_experts, ep.size());
+  own_ = shares_->ranges(ep.rank()).front();
+  for (int64_t e = 0; e < num_experts; ++e) {
+    const bool is_here = e >= own_.begin && e < own_.end;
+    for (const auto& p : experts_[static_cast<size_t>(e)]->parameters()) {
+      p->set_copies(copies, is_here);
+    }
+  }
 }
 
 void Experts::check_split(const Axis& /*axis*/) {
@@ -180,21 +200,41 @@ std::optional<Placement> Experts::accepts(const DTensor& /*x*/) const {
   return is_split() ? std::optional<Placement>(Fanout{}) : std::nullopt;
 }
 
+Routing Experts::routed(const DTensor& logits, const Context& context) const {
+  Tensor probabilities = router_probabilities(logits.local());
+  BalanceLoss* balance = context.balance.get();
+  const bool adds_gradient = !logits.placement().is_fanout() || logits.axis().rank() == 0;
+  if (balance != nullptr && adds_gradient) {
+    probabilities = balance->with_gradient(probabilities, context.key_mask);
+  }
+  Routing routing = route(probabilities, top_k_, normalizes_);
+  if (balance != nullptr) balance->count(probabilities, routing.experts, context.key_mask);
+  return routing;
+}
+
 Tensor Experts::results(const DTensor& x, const Tensor& rows, const std::vector<int64_t>& counts,
                         const Context& context) const {
   const std::vector<Tensor> parts = rows.split_with_sizes(counts, 0);
   std::vector<Tensor> out;
-  for (size_t e = 0; e < experts_.size(); ++e) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    Expert& expert = *experts_[static_cast<size_t>(own_.begin) + i];
     // Without rows, a call only makes gradients of zeros and the collectives of wraps.
-    const bool is_needed = at::GradMode::is_enabled() || experts_[e]->is_wrapped();
-    if (counts[e] == 0 && !is_needed) continue;
-    const DTensor y = (*experts_[e])(x.with(parts[e]), context);
-    CLEAVE_CHECK(!is_split() || y.placement().is_partial(), Code::kShape, experts_[e]->path(),
+    const bool is_needed = at::GradMode::is_enabled() || expert.is_wrapped();
+    if (counts[i] == 0 && !is_needed) continue;
+    const DTensor y = expert(x.with(parts[i]), context);
+    CLEAVE_CHECK(!is_split() || y.placement().is_partial(), Code::kShape, expert.path(),
                  ": an expert's output stays a partial sum, but the plan changes it to ",
                  y.placement().describe(), "; leave out its output layout");
     out.push_back(y.local());
   }
   return out.empty() ? rows : at::cat(out);
+}
+
+Tensor Experts::exchanged(const DTensor& x, const Tensor& rows, const std::vector<int64_t>& counts,
+                          const Context& context) const {
+  if (ep_.size() == 1) return results(x, rows, counts, context);
+  const ExpertExchange exchange(counts, shares_, ep_, path(), /*is_dry=*/rows.is_meta());
+  return exchange.to_tokens(results(x, exchange.to_experts(rows), exchange.counts(), context));
 }
 
 DTensor Experts::forward(const DTensor& x, const Context& context) {
@@ -204,11 +244,11 @@ DTensor Experts::forward(const DTensor& x, const Context& context) {
                "; give their projections the styles colwise, colwise and rowwise");
   const Tensor tokens = x.local().flatten(0, -2);
   const DTensor logits = gate_(x.with(tokens), context);
-  const Routing routing = route(logits.local(), top_k_, normalizes_);
+  const Routing routing = routed(logits, context);
   const Dispatch dispatch(routing.experts);
   const std::vector<int64_t> counts =
       counts_of(routing.experts, static_cast<int64_t>(experts_.size()));
-  const Tensor sorted = results(x, dispatch.rows(tokens), counts, context);
+  const Tensor sorted = exchanged(x, dispatch.rows(tokens), counts, context);
   const Tensor y = dispatch.tokens(sorted, routing.weights).view(x.local().sizes());
   return mine(is_split() ? x.with(y, Partial{}) : x.with(y));
 }

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "cleave/layout/split.h"
 #include "cleave/nn/activation.h"
 #include "cleave/nn/linear.h"
 
@@ -14,12 +15,17 @@ struct Routing {
   Tensor weights;  ///< [N, top_k] fp32; fp64 for fp64 logits
 };
 
-/// Chooses the top_k experts of each token by the softmax of its logits over all experts, in fp32
-/// (fp64 for fp64 logits). The weights are their probabilities, divided by their sum where
-/// `normalizes`. Source: transformers' MixtralTopKRouter and Qwen3MoeTopKRouter.
+/// The softmax of each token's logits over all experts, in fp32 (fp64 for fp64 logits).
 ///
 ///   logits [N, experts]
-Routing route(const Tensor& logits, int64_t top_k, bool normalizes);
+Tensor router_probabilities(const Tensor& logits);
+
+/// Chooses the top_k most probable experts of each token. The weights are their probabilities,
+/// divided by their sum where `normalizes`. Source: transformers' MixtralTopKRouter and
+/// Qwen3MoeTopKRouter.
+///
+///   probabilities [N, experts]
+Routing route(const Tensor& probabilities, int64_t top_k, bool normalizes);
 
 /// Names of an expert's projections in paths and files.
 struct ExpertNames {
@@ -69,12 +75,24 @@ class Expert : public Layer {
 /// Partial inside the layer and Replicate at the module boundary, unless the plan sets another
 /// output.
 ///
+/// Under expert parallelism the ranks of an axis ep, which have different tokens, share out the
+/// experts: each has some of them, whole, or under tp its part of each. The router is on all. Rows
+/// are sent to the ranks of their experts, and their results come back. Forward and backward are
+/// collective over ep.
+///
+/// With a Context::balance it counts its tokens there, and backward adds the gradient of that loss;
+/// on a Fanout of rank 0 only, because gradients are partial sums.
+///
 /// While gradients are recorded, and if they have wraps, experts without tokens run on no rows:
 /// their gradients are zeros, and every rank makes the collectives of the wraps (FSDP).
 class Experts : public Layer {
  public:
   explicit Experts(const ExpertsOptions& options);
   void check_split(const Axis& axis) override;
+  /// Shares out the experts over `ep`, as evenly as possible, in their order. `copies`: the
+  /// data-parallel ranks that have the same ones. Call it before there is memory. Throws
+  /// Error(kShape) for fewer experts than ranks.
+  void share_out(const Axis& ep, const Axis& copies);
   /// Gives the logits of the experts.
   [[nodiscard]] const Linear& router() const { return gate_; }
 
@@ -84,14 +102,21 @@ class Experts : public Layer {
 
  private:
   [[nodiscard]] bool is_split() const { return experts_.front()->is_split(); }
-  /// The experts' results for rows that are sorted by expert.
+  [[nodiscard]] Routing routed(const DTensor& logits, const Context& context) const;
+  /// The results of this rank's experts for rows that are sorted by expert.
   [[nodiscard]] Tensor results(const DTensor& x, const Tensor& rows,
                                const std::vector<int64_t>& counts, const Context& context) const;
+  /// The same of all experts for this rank's rows.
+  [[nodiscard]] Tensor exchanged(const DTensor& x, const Tensor& rows,
+                                 const std::vector<int64_t>& counts, const Context& context) const;
 
   int64_t top_k_;
   bool normalizes_;
   Linear gate_;
-  std::vector<std::unique_ptr<Expert>> experts_;
+  std::vector<std::unique_ptr<Expert>> experts_;  // of all ranks of ep
+  Axis ep_;
+  SplitPtr shares_;  // of the experts over ep
+  Range own_;
 };
 
 }  // namespace cleave

@@ -33,18 +33,18 @@ Tensor numbers_of(double first, double second) {
 }
 
 TEST(Route, TopK_AreTheMostProbableExperts) {
-  const Routing r = route(logits_of_eighths(), 2, false);
+  const Routing r = route(router_probabilities(logits_of_eighths()), 2, false);
   EXPECT_TRUE(r.experts.equal(at::tensor({2, 1}, at::kLong).unsqueeze(0)));
   EXPECT_LE(test::largest_difference(r.weights, numbers_of(0.625, 0.25)), 1e-15);
 }
 
 TEST(Route, Normalized_WeightsSumToOne) {
-  const Routing r = route(logits_of_eighths(), 2, true);
+  const Routing r = route(router_probabilities(logits_of_eighths()), 2, true);
   EXPECT_LE(test::largest_difference(r.weights, numbers_of(5 / 7.0, 2 / 7.0)), 1e-15);
 }
 
 TEST(Route, LogitsOf16Bits_HaveFp32Weights) {
-  const Routing r = route(at::arange(2, at::kBFloat16), 1, false);
+  const Routing r = route(router_probabilities(at::arange(2, at::kBFloat16)), 1, false);
   EXPECT_EQ(r.weights.scalar_type(), at::kFloat);
   EXPECT_NEAR(r.weights.item<float>(), 1 / (1 + std::exp(-1.0)), 1e-7);  // bf16 has 0.730
 }

@@ -53,12 +53,22 @@ class Parameter {
   /// or it is not sharded, Error(kShape) for a split of another size or number of ranks.
   void change_split(const SplitPtr& split);
 
-  /// Whether this rank's pipeline stages use it. kOwned: yes. kCopy: yes, but an earlier stage owns
-  /// it (tied weights) and writes it to files and counts it in norms. kNotOwned: no, so it gets no
-  /// memory here.
+  /// Whether this rank uses it: its pipeline stages, and of experts its own. kOwned: yes. kCopy:
+  /// yes, but an earlier stage owns it (tied weights) and writes it to files and counts it in
+  /// norms. kNotOwned: no, so it gets no memory here.
   enum class Ownership : uint8_t { kOwned, kCopy, kNotOwned };
   void set_ownership(Ownership ownership) { ownership_ = ownership; }
   [[nodiscard]] Ownership ownership() const { return ownership_; }
+
+  /// Expert parallelism: of the data-parallel ranks only `copies` have this parameter. `is_here`:
+  /// this rank is one of them; if not, `copies` is unused.
+  void set_copies(const Axis& copies, bool is_here) {
+    copies_ = copies;
+    is_here_ = is_here;
+  }
+  /// Those ranks; empty: all data-parallel ranks.
+  [[nodiscard]] const std::optional<Axis>& copies() const { return copies_; }
+  [[nodiscard]] bool is_here() const { return is_here_; }
 
   /// What training does with it. kTrained: updates it. kFrozen: only reads it, so it has no
   /// gradient, no optimizer state and no master weight. kAdapter: updates it, and it belongs to the
@@ -138,6 +148,8 @@ class Parameter {
   Init init_;
   std::string name_;
   Ownership ownership_ = Ownership::kOwned;
+  std::optional<Axis> copies_;
+  bool is_here_ = true;
   Role role_ = Role::kTrained;
   std::optional<at::ScalarType> frozen_type_;
   Placement placement_;

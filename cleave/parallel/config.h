@@ -2,6 +2,7 @@
 #include <optional>
 #include <string>
 
+#include "cleave/comm/api/world.h"
 #include "cleave/mesh/axis.h"
 #include "cleave/parallel/lora.h"
 #include "cleave/parallel/plan.h"
@@ -20,6 +21,7 @@ enum class RecomputeKind : uint8_t { kNone, kFull, kSelective };
 /// How a model is distributed over ranks.
 struct ParallelConfig {
   int pp = 1, dp = 1, tp = 1;  ///< sizes of the mesh's axes, outermost first
+  int ep = 1;                  ///< data-parallel ranks that share out the experts; divides dp
   int stages_per_rank = 1;     ///< virtual pipeline
   ScheduleKind schedule = ScheduleKind::k1F1B;
   Plan plan{};                     ///< of tensor parallelism
@@ -41,6 +43,12 @@ struct ParallelConfig {
 /// The axes that a model is distributed over: those of a mesh, or dry ones for planning.
 struct ParallelAxes {
   Axis pp, dp, tp;
+  Axis ep{}, copies{};  ///< the parts of dp that share out experts, and that have the same ones
 };
+
+/// The axes ep and copies of a rank of `dp`: blocks of `ep` neighbours share out the experts, and
+/// those with the same place in their block have the same experts. Collective over dp. Throws
+/// Error(kShape) if ep does not divide dp.
+ParallelAxes with_experts(ParallelAxes axes, World& world, int ep);
 
 }  // namespace cleave

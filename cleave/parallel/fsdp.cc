@@ -107,6 +107,10 @@ class PendingSum : public std::enable_shared_from_this<PendingSum> {
       if (gradient.defined()) {
         // A mean over data-parallel ranks, or a sum over stages, belongs to an earlier step.
         if (is_mean(p) || is_tied_sum(p)) check_no_stale_gradients({buffer_->parameters()[i]});
+        // Of an expert that one rank has, the first gradient is narrow (FlatShards::start_reduce).
+        if (p.copies() && gradient.scalar_type() != p.leaf().scalar_type()) {
+          gradient = gradient.to(p.leaf().scalar_type());
+        }
         gradient.add_(reduced[i]);
       } else {
         gradient = reduced[i].clone();  // autograd may own the memory
@@ -300,8 +304,11 @@ void shard(Layer& layer, const Axis& dp, const FsdpOptions& options,
   const std::set<const Parameter*> tied = tied_parameters(layer.root());
   std::vector<std::shared_ptr<const FlatShards>> groups;
   Parameters own, frozen;  // a buffer has either gradients or none
+  Parameters experts;      // which other ranks than dp have
   for (const auto& p : read_by(layer)) {
-    if (!tied.contains(p.get())) {
+    if (p->copies()) {
+      if (p->is_here()) experts.push_back(p);
+    } else if (!tied.contains(p.get())) {
       (p->is_frozen() ? frozen : own).push_back(p);
     } else {
       // Its own group, so that every call that reads it uses the same shards.
@@ -312,6 +319,9 @@ void shard(Layer& layer, const Axis& dp, const FsdpOptions& options,
     if (!group.empty()) {
       groups.push_back(std::make_shared<FlatShards>(group, dp, options.replicate));
     }
+  }
+  if (!experts.empty()) {
+    groups.push_back(std::make_shared<FlatShards>(experts, *experts.front()->copies()));
   }
   if (!groups.empty()) layer.attach(std::make_unique<Fsdp>(std::move(groups), options, order));
 }

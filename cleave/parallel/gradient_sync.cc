@@ -69,6 +69,9 @@ class GradSyncHook : public Wrap {
 GradientSync::GradientSync(Parameters parameters, const Axis& dp,
                            const GradientSyncOptions& options)
     : parameters_(std::move(parameters)), dp_(std::make_shared<const Axis>(dp)), options_(options) {
+  for (const auto& p : parameters_) {
+    if (p->copies()) copies_ = std::make_shared<const Axis>(*p->copies());
+  }
   record_on_leaves();
   if (options.sharding == DataSharding::kFsdp) return;
   if (options.precision) {
@@ -81,9 +84,18 @@ GradientSync::GradientSync(Parameters parameters, const Axis& dp,
 }
 
 void GradientSync::add_buckets(const Parameters& parameters, const ShardPrecision& precision) {
+  Parameters of_all, of_copies;
+  for (const auto& p : parameters) (p->copies() ? of_copies : of_all).push_back(p);
+  add_buckets_over(of_all, precision);
+  add_buckets_over(of_copies, precision);
+}
+
+/// The parameters have the same data_of().
+void GradientSync::add_buckets_over(const Parameters& parameters, const ShardPrecision& precision) {
+  if (parameters.empty()) return;
   // With one data-parallel rank the only sums are over tp: one bucket needs one collective.
-  const int64_t most =
-      dp_->size() == 1 ? std::numeric_limits<int64_t>::max() : options_.bucket_bytes;
+  const bool is_alone = data_of(*parameters.front())->size() == 1;
+  const int64_t most = is_alone ? std::numeric_limits<int64_t>::max() : options_.bucket_bytes;
   const auto item = static_cast<int64_t>(at::elementSize(precision.reduce));
   // A parameter that other stages use has its own bucket: all of its ranks shard it the same way.
   Parameters tied;
@@ -112,41 +124,43 @@ void GradientSync::add_buckets(const Parameters& parameters, const ShardPrecisio
 
 void GradientSync::add_bucket(Parameters parameters, const ShardPrecision& precision) {
   const size_t count = parameters.size();
-  auto shards = is_zero1() ? std::make_unique<FlatShards>(std::move(parameters), *dp_)
-                           : std::make_unique<FlatShards>(std::move(parameters), Axis(), *dp_);
+  const Axis& data = *data_of(*parameters.front());
+  auto shards = is_zero1() ? std::make_unique<FlatShards>(std::move(parameters), data)
+                           : std::make_unique<FlatShards>(std::move(parameters), Axis(), data);
   buckets_.push_back({.shards = std::move(shards), .precision = precision});
   buckets_.back().sums.resize(count);
 }
 
 /// Lets the leaves, which can be other tensors in each step, know who completes their gradients.
 void GradientSync::record_on_leaves() const {
-  for (const auto& p : parameters_) record_sync(*p, dp_);
+  for (const auto& p : parameters_) record_sync(*p, data_of(*p));
 }
 
 void GradientSync::refresh_weights() {
   const at::NoGradGuard no_grad;
   record_on_leaves();
-  // A stage whose weights are all frozen has no buckets.
-  const bool is_sharded = is_zero1() && dp_->size() > 1 && !buckets_.empty();
-  const auto start_gather = [](const Bucket& bucket) {
-    return bucket.shards->start_gather(bucket.precision.param);
+  const auto start_gather = [&](size_t b) {
+    // A stage whose weights are all frozen has no buckets.
+    if (b >= buckets_.size() || !buckets_[b].shards->is_sharded()) return Work();
+    return buckets_[b].shards->start_gather(buckets_[b].precision.param);
   };
-  Work next = is_sharded ? start_gather(buckets_[0]) : Work();
+  Work next = start_gather(0);
   for (size_t b = 0; b < buckets_.size(); ++b) {
     Bucket& bucket = buckets_[b];
     const Parameters& parameters = bucket.shards->parameters();
-    if (!is_sharded) {
+    if (!bucket.shards->is_sharded()) {
       for (size_t i = 0; i < parameters.size(); ++i) {
         const Tensor& leaf = parameters[i]->leaf();
         if (leaf.scalar_type() != bucket.precision.param) {
           set_compute_copy(bucket, i, leaf.detach());
         }
       }
+      next = start_gather(b + 1);
       continue;
     }
     const Tensor whole = next.wait();
     // Gather the next bucket while this one is copied.
-    if (b + 1 < buckets_.size()) next = start_gather(buckets_[b + 1]);
+    next = start_gather(b + 1);
     const std::vector<Tensor> parts = bucket.shards->parts_of(whole);
     for (size_t i = 0; i < parts.size(); ++i) set_compute_copy(bucket, i, parts[i]);
   }
@@ -193,7 +207,7 @@ bool GradientSync::is_complete() const {
     if (bucket.reduction.is_pending()) return false;
     for (const auto& p : bucket.shards->parameters()) {
       if (!has_record(*p)) return false;
-      for (const Axis& axis : {p->axis(), *dp_}) (void)is_summed(*p, axis);
+      for (const Axis& axis : {p->axis(), *data_of(*p)}) (void)is_summed(*p, axis);
     }
   }
   CLEAVE_CHECK(!has_incomplete_gradients(), Code::kUsage,

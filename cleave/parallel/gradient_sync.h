@@ -24,7 +24,8 @@ struct GradientSyncOptions {
 };
 
 /// Completes the gradients of training steps: over the tensor-parallel ranks where they are
-/// partial, over the data-parallel ranks, and over the pipeline stages that share a parameter.
+/// partial, over the data-parallel ranks (of experts over Parameter::copies()), and over the
+/// pipeline stages that share a parameter.
 ///
 ///   GradientSync gradients(model.parameters(), mesh["dp"]);
 ///   every step:
@@ -83,7 +84,12 @@ class GradientSync {
     GradientReduction reduction{};
   };
   void add_buckets(const Parameters& parameters, const ShardPrecision& precision);
+  void add_buckets_over(const Parameters& parameters, const ShardPrecision& precision);
   void add_bucket(Parameters parameters, const ShardPrecision& precision);
+  /// The data-parallel ranks that have the parameter.
+  [[nodiscard]] const std::shared_ptr<const Axis>& data_of(const Parameter& p) const {
+    return p.copies() ? copies_ : dp_;
+  }
   void record_on_leaves() const;
   void set_compute_copy(Bucket& bucket, size_t i, const Tensor& value);
   [[nodiscard]] static Tensor& gradient_of(const Bucket& bucket, size_t i);
@@ -94,7 +100,7 @@ class GradientSync {
   void sum_buckets();
 
   Parameters parameters_;
-  std::shared_ptr<const Axis> dp_;  // the leaves refer to it
+  std::shared_ptr<const Axis> dp_, copies_;  // the leaves refer to them; copies_: of experts
   GradientSyncOptions options_;
   std::vector<Bucket> buckets_;     // in the order in which they start; none with FSDP
   size_t num_started_ = 0;          // in this step

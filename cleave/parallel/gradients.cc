@@ -163,8 +163,8 @@ GradientNorm norm_over(const Parameters& parameters, const NormAxes& axes, doubl
   size_t first_wrong = parameters.size();
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& p = *parameters[i];
-    // Data ranks hold the same whole leaf, and the first one counts it.
-    if (!p.is_flat() && axes.data.rank() > 0) continue;
+    // Data ranks hold the same whole leaf, and the first one counts it; but each has own experts.
+    if (!p.is_flat() && !p.copies() && axes.data.rank() > 0) continue;
     const Tensor grad = p.leaf().defined() ? p.leaf().grad() : Tensor();
     for (const double own : counted_norms(p, grad, power)) {
       if (!std::isfinite(own)) first_wrong = std::min(first_wrong, i);
@@ -252,6 +252,11 @@ GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp, double 
   return norm_over(parameters, {.tp = tp, .data = {}, .stages = {}}, power);
 }
 
+GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp, const Axis& ep) {
+  for (const auto& p : parameters) check_complete(*p);
+  return norm_over(parameters, {.tp = tp, .data = ep, .stages = {}}, 2);
+}
+
 double clip_factor(double norm, double max_norm) {
   const double factor = max_norm / (norm + 1e-6);
   return factor < 1 ? factor : 1;
@@ -279,6 +284,9 @@ GradientNorm clip_grad_norm_of(const Parameters& parameters, double max_norm, do
   std::set<const Parameter*> seen;
   for (const auto& p : parameters) {
     if (!seen.insert(p.get()).second) continue;
+    CLEAVE_CHECK(!p->copies(), Code::kUsage, p->name(),
+                 " is one of the experts that ranks share out; use gradient_norm(parameters, tp, "
+                 "ep) and clip_gradients");
     once.push_back(p);
     take_axis(axes.tp, p->axis(), *p);
     take_axis(axes.data, p->data_axis(), *p);

@@ -46,6 +46,10 @@ struct GradientNorm {
 /// naming the missing call, if a gradient is still partial, like clip_grad_norm.
 GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp, double power = 2);
 
+/// The same with experts that are shared out over the axis `ep`: other parameters are the same on
+/// its ranks and count once.
+GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp, const Axis& ep);
+
 /// The factor by which clipping scales gradients: max_norm / (norm + 1e-6), at most 1.
 double clip_factor(double norm, double max_norm);
 /// Multiplies gradients by clip_factor(norm, max_norm). Throws Error(kUsage) like gradient_norm.
@@ -62,6 +66,7 @@ GradientNorm clip_grad_norm_of(const Parameters& parameters, double max_norm, do
 /// the pipeline whose run_train made the gradients. Every rank of these axes must call it with the
 /// same parameters, each pipeline stage with its own.
 ///
+/// Error(kUsage) for experts that are shared out over ranks, which need gradient_norm() with ep.
 /// Error(kUsage), naming the missing call, if a gradient is still partial: over tp, over the stages
 /// that share the parameter, or over the data-parallel ranks of a GradientSync or ZeRO-1.
 ///

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "cleave/base/str.h"
+#include "cleave/nn/experts.h"
 #include "cleave/parallel/fsdp.h"
 #include "cleave/parallel/recompute.h"
 #include "cleave/parallel/zero1.h"
@@ -11,6 +12,7 @@ namespace cleave {
 
 std::string ParallelConfig::describe() const {
   std::string text = str("tp=", tp, pp > 1 ? str(" x pp=", pp) : "", " x dp=", dp);
+  if (ep > 1) text += str(", ep=", ep);
   if (pp > 1) text += str(", ", name(schedule));
   if (stages_per_rank > 1) text += str(" with ", stages_per_rank, " stages a rank");
   if (sequence_parallel) text += ", sequence parallel";
@@ -22,14 +24,67 @@ std::string ParallelConfig::describe() const {
   return text;
 }
 
+namespace {
+
+void check_divides(int ep, int dp) {
+  CLEAVE_CHECK(ep > 0 && dp % ep == 0, Code::kShape, "ep=", ep, " does not divide dp=", dp,
+               "; blocks of ep data-parallel ranks share out the experts");
+}
+
+}  // namespace
+
+ParallelAxes with_experts(ParallelAxes axes, World& world, int ep) {
+  if (ep == 1) return axes;
+  check_divides(ep, axes.dp.size());
+  const std::vector<int> ranks = axes.dp.ranks();
+  const int begin = axes.dp.rank() / ep * ep;
+  axes.ep = Axis(world.group({ranks.begin() + begin, ranks.begin() + begin + ep}, "ep"));
+  std::vector<int> same;
+  for (int r = axes.dp.rank() % ep; r < axes.dp.size(); r += ep) {
+    same.push_back(ranks[static_cast<size_t>(r)]);
+  }
+  if (same.size() > 1) axes.copies = Axis(world.group(same, "copies of experts"));
+  return axes;
+}
+
+namespace {
+
+void check_experts(const ParallelAxes& axes, const ParallelConfig& config) {
+  if (config.ep == 1) return;
+  check_divides(config.ep, config.dp);
+  CLEAVE_CHECK(axes.ep.size() == config.ep && axes.copies.size() == config.dp / config.ep,
+               Code::kUsage, "the axes ep and copies have ", axes.ep.size(), " and ",
+               axes.copies.size(), " ranks for ep=", config.ep, " and dp=", config.dp,
+               "; make them by with_experts()");
+  CLEAVE_CHECK(!config.lora, Code::kUsage, "LoRA with ep=", config.ep,
+               " is not supported; use ep 1");
+}
+
+void share_out_experts(Layer& model, const ParallelAxes& axes, const ParallelConfig& config) {
+  if (config.ep == 1) return;
+  bool has_experts = false;
+  model.walk([&](Layer& layer) {
+    auto* experts = dynamic_cast<Experts*>(&layer);
+    if (experts == nullptr) return;
+    experts->share_out(axes.ep, axes.copies);
+    has_experts = true;
+  });
+  CLEAVE_CHECK(has_experts, Code::kShape, "ep=", config.ep,
+               " shares out experts, and the model has none; leave it out");
+}
+
+}  // namespace
+
 Parallelized parallelize(Layer& model, const std::vector<Layer*>& sequence,
                          const ParallelAxes& axes, const ParallelConfig& config,
                          const OptimizerOptions& optimizer) {
   Parallelized out{
       .config = config, .axes = axes, .pipeline = {}, .gradients = {}, .optimizer = {}};
+  check_experts(axes, config);
   if (config.lora) attach_lora(model, sequence, *config.lora, config.compute_type);
   if (config.tp > 1) parallelize_module(model, axes.tp, config.plan);
   model.name_tree();
+  share_out_experts(model, axes, config);
   out.pipeline = std::make_unique<PipelineModel>(
       sequence, axes.pp,
       PipelineOptions{.schedule = config.schedule, .stages_per_rank = config.stages_per_rank});

@@ -8,9 +8,9 @@
 namespace cleave {
 
 /// Names a message between stages: an activation for a stage's forward, or a gradient for its
-/// backward.
+/// backward; with an auxiliary loss, its sums over the stages so far, or over all stages.
 struct StageMessage {
-  enum class Kind : uint8_t { kActivation, kGradient } kind = Kind::kActivation;
+  enum class Kind : uint8_t { kActivation, kGradient, kSums, kAllSums } kind = Kind::kActivation;
   int stage = 0;  ///< that receives it
   int micro_batch = 0;
   friend auto operator<=>(const StageMessage&, const StageMessage&) = default;

@@ -65,7 +65,8 @@ void PipelineModel::find_parameters() {
   }
   for (const auto& p : all) {
     const std::vector<int>& ranks = users[p.get()];
-    if (std::find(ranks.begin(), ranks.end(), pp_.rank()) == ranks.end()) {
+    const bool is_used = std::find(ranks.begin(), ranks.end(), pp_.rank()) != ranks.end();
+    if (!is_used || !p->is_here()) {
       p->set_ownership(Parameter::Ownership::kNotOwned);
       continue;
     }

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "cleave/base/clock.h"
+#include "cleave/nn/balance_loss.h"
 
 namespace cleave {
 namespace {
@@ -74,6 +75,9 @@ DTensor PipelineRun::input_of(const Action& action, InFlight& live) {
   const DTensor received = channel_.receive(
       {.kind = MessageKind::kActivation, .stage = action.stage, .micro_batch = action.micro_batch},
       rank_of(action.stage - 1), first);
+  if (BalanceLoss* loss = balance(action)) {
+    loss->resume(receive_sums(MessageKind::kSums, action, action.stage - 1));
+  }
   const Tensor leaf = received.local().detach();
   if (trains_ && leaf.is_floating_point()) {
     live.input = leaf.requires_grad_();
@@ -81,6 +85,20 @@ DTensor PipelineRun::input_of(const Action& action, InFlight& live) {
   }
   const auto begin = static_cast<size_t>(work_.stages[static_cast<size_t>(action.stage)].begin);
   return received.with(leaf).made_by(maker_name(work_.sequence[begin - 1]->path()));
+}
+
+void PipelineRun::send_sums(MessageKind kind, const Action& action, int to_stage) {
+  const BalanceLoss* loss = balance(action);
+  if (loss == nullptr) return;
+  channel_.send({.kind = kind, .stage = to_stage, .micro_batch = action.micro_batch},
+                DTensor(loss->sums(), micro_batch(action).input.axis(), Replicate{}));
+}
+
+Tensor PipelineRun::receive_sums(MessageKind kind, const Action& action, int from_stage) {
+  return channel_
+      .receive({.kind = kind, .stage = action.stage, .micro_batch = action.micro_batch},
+               rank_of(from_stage), micro_batch(action).input)
+      .local();
 }
 
 DTensor PipelineRun::output_of(const Action& action, const DTensor& input, InFlight& live) {
@@ -111,6 +129,7 @@ void PipelineRun::forward(const Action& action) {
                    .stage = action.stage + 1,
                    .micro_batch = action.micro_batch},
                   output);
+    send_sums(MessageKind::kSums, action, action.stage + 1);
   }
   if (trains_) live_.emplace(std::pair(action.stage, action.micro_batch), std::move(live));
 }
@@ -120,6 +139,7 @@ void PipelineRun::finish(const Action& action, const DTensor& output, InFlight& 
   const auto m = static_cast<size_t>(action.micro_batch);
   Tensor end = output.local();
   if (is_last(action.stage)) {
+    if (BalanceLoss* loss = balance(action)) loss->close(loss->sums());
     if (!work_.loss) {
       outputs_[m] = output;
       return;
@@ -145,6 +165,9 @@ void PipelineRun::backward(const Action& action) {
                          .micro_batch = action.micro_batch},
                         rank_of(action.stage + 1), like)
                .local();
+    if (BalanceLoss* loss = balance(action)) {
+      loss->close(receive_sums(MessageKind::kAllSums, action, action.stage + 1));
+    }
   }
   Tensor input_grad;
   {
@@ -163,6 +186,7 @@ void PipelineRun::backward(const Action& action) {
                    .stage = action.stage - 1,
                    .micro_batch = action.micro_batch},
                   DTensor(input_grad, like.axis(), live.placement));
+    send_sums(MessageKind::kAllSums, action, action.stage - 1);
   }
   // Deferred weight gradients keep their own activations.
   std::shared_ptr<DeferredGradients> deferred = std::move(live.deferred);

@@ -53,6 +53,11 @@ class PipelineRun {
   [[nodiscard]] DTensor input_of(const Action& action, InFlight& live);
   [[nodiscard]] DTensor output_of(const Action& action, const DTensor& input, InFlight& live);
   void finish(const Action& action, const DTensor& output, InFlight& live);
+  void send_sums(StageMessage::Kind kind, const Action& action, int to_stage);
+  Tensor receive_sums(StageMessage::Kind kind, const Action& action, int from_stage);
+  [[nodiscard]] BalanceLoss* balance(const Action& action) const {
+    return micro_batch(action).context.balance.get();
+  }
   [[nodiscard]] int rank_of(int stage) const { return stage % work_.pp.size(); }
   [[nodiscard]] bool is_last(int stage) const { return stage + 1 == std::ssize(work_.stages); }
   [[nodiscard]] const MicroBatch& micro_batch(const Action& action) const {

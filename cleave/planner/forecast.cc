@@ -140,6 +140,10 @@ class DryRank {
     DryTraffic dp = dry_traffic(parallelized_.axes.dp);
     dp.bytes -= before_dp.bytes;
     dp.num_calls -= before_dp.num_calls;
+    for (const Axis& axis : {parallelized_.axes.ep, parallelized_.axes.copies}) {
+      dp.bytes += dry_traffic(axis).bytes;
+      dp.num_calls += dry_traffic(axis).num_calls;
+    }
     const DryTraffic tied = dry_traffic(parallelized_.axes.pp);
     sent_.bytes += tied.bytes;
     sent_.num_calls += tied.num_calls;

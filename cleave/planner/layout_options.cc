@@ -46,6 +46,7 @@ ParallelConfig make_parallel_config(const LayoutOptions& o, const Model& model,
   ParallelConfig l{.pp = o.pp,
                    .dp = o.dp,
                    .tp = o.tp > 0 ? o.tp : std::max(1, world_size / (o.dp * o.pp)),
+                   .ep = o.ep,
                    .stages_per_rank = o.virtual_pipeline,
                    .sequence_parallel = o.sequence_parallel,
                    .sharding = sharding_of(o),
@@ -89,8 +90,11 @@ int64_t default_micro_batch_size(int64_t batch_size, const ParallelConfig& layou
 }
 
 ParallelAxes dry_axes(const ParallelConfig& l, int pp) {
-  return {
-      .pp = dry_axis("pp", pp, l.pp), .dp = dry_axis("dp", 0, l.dp), .tp = dry_axis("tp", 0, l.tp)};
+  return {.pp = dry_axis("pp", pp, l.pp),
+          .dp = dry_axis("dp", 0, l.dp),
+          .tp = dry_axis("tp", 0, l.tp),
+          .ep = dry_axis("ep", 0, l.ep),
+          .copies = dry_axis("copies of experts", 0, std::max(1, l.dp / l.ep))};
 }
 
 void try_layout(Model& model, const ParallelConfig& layout) {

@@ -12,6 +12,7 @@ struct LayoutOptions {
   int tp = 0;                ///< tensor-parallel ranks; 0 = 1, or a launcher's world / dp / pp
   int dp = 1;                ///< data-parallel ranks
   int pp = 1;                ///< pipeline ranks
+  int ep = 1;                ///< data-parallel ranks that share out the experts
   int virtual_pipeline = 1;  ///< pipeline stages a rank
   std::string schedule_pp;   ///< empty = by the stages
   bool sequence_parallel = false;  ///< the model's plan that also shards sequences
@@ -47,6 +48,8 @@ inline std::vector<Row> rows(LayoutOptions& o) {
       tensor_parallel(&o.tp),
       {&o.dp, "dp", "N", "data-parallel ranks; each computes a share of the batch", "", kRanks},
       {&o.pp, "pp", "N", "pipeline-parallel ranks; each holds some of the layers", "", kRanks},
+      {&o.ep, "ep", "N",
+       "data-parallel ranks that share out the experts of each layer; divides --dp", "", kRanks},
       plan(&o.plan),
       {&o.sequence_parallel, "sequence-parallel", "",
        "shard activations along the sequence between tensor-parallel regions", "off"},

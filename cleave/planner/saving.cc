@@ -41,10 +41,10 @@ std::vector<Variant> layouts_of(const Json& config, const ParallelConfig& layout
   }
   Variant by_tp = out.front();
   by_tp.layout.tp = layout.tp * layout.dp;
-  by_tp.layout.dp = 1;
+  by_tp.layout.dp = by_tp.layout.ep = 1;
   by_tp.layout.sharding = DataSharding::kNone;
   if (layout.tp == 1) by_tp.layout.plan = make_model(config)->plan(layout.sequence_parallel);
-  by_tp.flags = str("--tp ", by_tp.layout.tp, " --dp 1");
+  by_tp.flags = str("--tp ", by_tp.layout.tp, " --dp 1", layout.ep > 1 ? " --ep 1" : "");
   by_tp.micro_batch_size = default_micro_batch_size(step.batch_size, by_tp.layout);
   by_tp.is_given = false;
   out.push_back(std::move(by_tp));

@@ -24,6 +24,7 @@ std::string line_of(const StepMetrics& metrics) {
                                    {"comm_ms", metrics.comm_ms},
                                    {"peak_rss_bytes", metrics.peak_rss_bytes},
                                    {"mfu", metrics.mfu}};
+  if (metrics.aux_loss) object["aux_loss"] = *metrics.aux_loss;
   if (metrics.reward_margin) object["reward_margin"] = *metrics.reward_margin;
   if (metrics.reward_accuracy) object["reward_accuracy"] = *metrics.reward_accuracy;
   if (metrics.eval_loss) object["eval_loss"] = *metrics.eval_loss;
@@ -42,6 +43,7 @@ StepMetrics metrics_of(const Json& row) {
                       .comm_ms = row.number_or("comm_ms", NAN),
                       .peak_rss_bytes = row.int_or("peak_rss_bytes", 0, 0),
                       .mfu = row.number_or("mfu", NAN)};
+  if (row.has("aux_loss")) metrics.aux_loss = row.at("aux_loss").as_number();
   if (row.has("eval_loss")) metrics.eval_loss = row.at("eval_loss").as_number();
   if (row.has("eval_accuracy")) metrics.eval_accuracy = row.at("eval_accuracy").as_number();
   if (row.has("reward_margin")) metrics.reward_margin = row.at("reward_margin").as_number();

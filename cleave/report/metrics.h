@@ -23,6 +23,7 @@ struct StepMetrics {
   double mfu = NAN;                       ///< share of the measured peak FLOPS, 0 to 1
   std::optional<double> eval_loss{};      ///< if the model was evaluated after the step
   std::optional<double> eval_accuracy{};  ///< of a classifier or of preferences, 0 to 1
+  std::optional<double> aux_loss{};       ///< that balances experts, before its coefficient
   // Preferences, mean over the pairs of the global batch.
   std::optional<double> reward_margin{};    ///< chosen reward minus rejected reward
   std::optional<double> reward_accuracy{};  ///< pairs whose chosen reward is larger, 0 to 1

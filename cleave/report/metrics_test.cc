@@ -92,11 +92,16 @@ TEST(ReadMetrics, UnknownNumbers_ComeBackAsNaN) {
   const std::string path = file_for_test();
   MetricsWriter writer(path);
   writer.append({.step = 1, .loss = NAN, .lr = 0.5, .eval_loss = 3.5});
+  writer.append({.step = 2, .aux_loss = 2.25});
+  writer.append({.step = 3, .aux_loss = NAN});  // of a step that overflows fp16
   const StepMetrics row = read_metrics(path).at(0);
   EXPECT_TRUE(std::isnan(row.loss));
   EXPECT_TRUE(std::isnan(row.mfu));
   EXPECT_EQ(row.lr, 0.5);
   EXPECT_EQ(row.eval_loss, 3.5);
+  EXPECT_FALSE(row.aux_loss);
+  EXPECT_EQ(read_metrics(path).at(1).aux_loss, 2.25);
+  EXPECT_FALSE(read_metrics(path).at(2).aux_loss);
 }
 
 TEST(ReadMetrics, RewardsOfPreferences_ComeBack) {

@@ -2,17 +2,33 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/nn/balance_loss.h"
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/train/preference.h"
 
 namespace cleave {
+namespace {
+
+/// The sum of the micro-batches' auxiliary losses, weighted, before the coefficient.
+std::optional<double> aux_loss_of(const std::vector<MicroBatch>& inputs,
+                                  const std::optional<BalanceOptions>& options, double loss_scale) {
+  if (!options) return std::nullopt;
+  double sum = 0;
+  for (const MicroBatch& input : inputs) {
+    sum += input.context.balance->summand().item<double>() / (options->coefficient * loss_scale);
+  }
+  return sum;
+}
+
+}  // namespace
 
 RankModel::RankModel(std::unique_ptr<Model> model, const ParallelConfig& layout, const Mesh& mesh,
                      World& world, const OptimizerOptions& optimizer)
     : model_(std::move(model)),
-      parallelized_(parallelize(*model_, model_->sequence(),
-                                {.pp = mesh["pp"], .dp = mesh["dp"], .tp = mesh["tp"]}, layout,
-                                optimizer)),
+      parallelized_(parallelize(
+          *model_, model_->sequence(),
+          with_experts({.pp = mesh["pp"], .dp = mesh["dp"], .tp = mesh["tp"]}, world, layout.ep),
+          layout, optimizer)),
       task_(task_of(*model_)) {
   same_batch_ = layout.pp == 1 ? mesh["tp"] : mesh.flatten(world, {"pp", "tp"}, "same batch");
   const bool is_sharded_over_dp = layout.sharding != DataSharding::kNone;
@@ -37,6 +53,28 @@ std::vector<MicroBatch> RankModel::inputs_of(std::span<const Batch> batches,
   return out;
 }
 
+/// Gives micro-batches their auxiliary losses, if the model has one. `scale` is the factor of a
+/// term of the loss. A micro-batch that only fills up has no terms, and so no weight.
+void RankModel::add_balance(std::vector<MicroBatch>& inputs, std::span<const Batch> batches,
+                            double scale) const {
+  const auto options = model_->balance();
+  for (size_t i = 0; options && i < batches.size(); ++i) {
+    const Tensor terms = num_terms(targets_of(batches[i], task_), task_);
+    inputs[i].context.balance = std::make_shared<BalanceLoss>(
+        *options, scale * terms.item<double>(), inputs[i].input.local().device());
+  }
+}
+
+Context RankModel::context_of_step(uint64_t seed, int64_t step) const {
+  Context context;
+  // The reference log-probabilities are those without dropout, and so are the policy's.
+  context.training = task_ != Task::kDpo;
+  context.recompute_attention = parallelized_.config.recompute == RecomputeKind::kSelective;
+  context.seed = seed;
+  context.step = step;
+  return context;
+}
+
 PassResult RankModel::train_pass(std::span<const Batch> batches, uint64_t seed, int64_t step,
                                  double loss_scale) {
   const std::vector<Batch> micro_batches = moved(batches);
@@ -53,16 +91,14 @@ PassResult RankModel::train_pass(std::span<const Batch> batches, uint64_t seed, 
   result.num_labels = counts[0].item<int64_t>();
   CLEAVE_CHECK(result.num_labels > 0, Code::kFormat, "the batch of step ", step + 1,
                " has no labels: all are -100");
-  Context shared;
-  // The reference log-probabilities are those without dropout, and so are the policy's.
-  shared.training = task_ != Task::kDpo;
-  shared.recompute_attention = parallelized_.config.recompute == RecomputeKind::kSelective;
-  shared.seed = seed;
-  shared.step = step;
+  Context shared = context_of_step(seed, step);
   shared.valid_tokens = counts[1].item<int64_t>();
+  const double scale = loss_scale / static_cast<double>(result.num_labels);
+  std::vector<MicroBatch> inputs = inputs_of(micro_batches, shared);
+  add_balance(inputs, batches, scale);
   double margin_sum = 0;
   int64_t num_right = 0;
-  const auto loss = [&](const DTensor& logits, size_t i) {
+  const auto own_loss = [&](const DTensor& logits, size_t i) {
     if (task_ != Task::kDpo) {
       return cross_entropy(logits, targets[i], {.valid_tokens = result.num_labels}).local() *
              loss_scale;
@@ -70,13 +106,18 @@ PassResult RankModel::train_pass(std::span<const Batch> batches, uint64_t seed, 
     const PairSums sums = pair_sums(logits, targets[i], micro_batches[i].reference, dpo_beta_);
     margin_sum += sums.margin;
     num_right += sums.right;
-    return sums.loss * (loss_scale / static_cast<double>(result.num_labels));
+    return sums.loss * scale;
+  };
+  const auto loss = [&](const DTensor& logits, size_t i) {
+    const Tensor own = own_loss(logits, i);
+    const auto& balance = inputs[i].context.balance;
+    return balance ? own + balance->summand().to(own.scalar_type()) : own;
   };
   parallelized_.gradients->begin(micro_batches.size());
-  for (const double part :
-       parallelized_.pipeline->run_train(inputs_of(micro_batches, shared), loss)) {
+  for (const double part : parallelized_.pipeline->run_train(inputs, loss)) {
     result.loss += part / loss_scale;
   }
+  result.aux_loss = aux_loss_of(inputs, model_->balance(), loss_scale);
   parallelized_.gradients->complete();
   for (const auto& p : parallelized_.gradients->parameters()) {
     if (loss_scale != 1) p->leaf().mutable_grad().div_(loss_scale);
@@ -135,9 +176,21 @@ EvalSum RankModel::eval_pass(std::span<const Batch> batches) {
           .num_right = static_cast<int64_t>(sums[2].item<double>())};
 }
 
+double RankModel::expert_seconds() const {
+  double sum = 0;
+  for (const Axis& axis : {parallelized_.axes.ep, parallelized_.axes.copies}) {
+    if (axis.group()) sum += axis.group()->seconds();
+  }
+  return sum;
+}
+
 GradientNorm RankModel::gradient_norm() const {
   // The list of the whole model, so that an index means the same parameter on all ranks.
-  return cleave::gradient_norm(trained_of(model_->parameters()), norm_axis_);
+  const Parameters trained = trained_of(model_->parameters());
+  // Sharded leaves are different on all ranks of norm_axis_, and so are experts.
+  const bool is_sharded = parallelized_.config.sharding != DataSharding::kNone;
+  return is_sharded ? cleave::gradient_norm(trained, norm_axis_)
+                    : cleave::gradient_norm(trained, norm_axis_, parallelized_.axes.ep);
 }
 
 }  // namespace cleave

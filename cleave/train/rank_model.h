@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -13,11 +14,14 @@ namespace cleave {
 
 /// The results of forward and backward of one step.
 struct PassResult {
-  double loss = 0;         ///< this data-parallel rank's summand of the global mean
+  double loss = 0;         ///< this data-parallel rank's summand of the global mean; with aux_loss
   int64_t num_labels = 0;  ///< in the global batch; pairs for preferences
   // Preferences: this data-parallel rank's summands of the global means.
   double reward_margin = 0;
   double reward_accuracy = 0;  ///< of pairs whose chosen reward is the larger one
+  /// This data-parallel rank's summand of the mean auxiliary loss, before its coefficient; empty if
+  /// the model has none.
+  std::optional<double> aux_loss{};
 };
 
 /// One rank's part of a model that is parallelized over a mesh with the axes pp, dp and tp: the
@@ -43,6 +47,8 @@ class RankModel {
   /// The ranks that train on the same sequences: those with this rank's dp coordinate.
   [[nodiscard]] const Axis& same_batch() const { return same_batch_; }
 
+  /// Seconds in collectives of experts so far.
+  [[nodiscard]] double expert_seconds() const;
   /// The optimizer of this rank's parameters.
   [[nodiscard]] Optimizer& optimizer() { return *parallelized_.optimizer; }
 
@@ -59,6 +65,9 @@ class RankModel {
   /// clipped and applied. `seed` and `step` seed dropout. The loss is multiplied by `loss_scale`
   /// and the gradients are divided by it at the end. Throws Error(kFormat) for a batch without
   /// labels. Collective.
+  ///
+  /// The auxiliary loss of a model with experts is that of each micro-batch on each data-parallel
+  /// rank, and their mean weighted by the micro-batches' terms of the loss.
   PassResult train_pass(std::span<const Batch> batches, uint64_t seed, int64_t step,
                         double loss_scale = 1);
   /// Log-probabilities of this data-parallel rank's sequences, in their order, on all ranks of
@@ -75,6 +84,9 @@ class RankModel {
   [[nodiscard]] std::vector<Batch> moved(std::span<const Batch> batches) const;
   [[nodiscard]] std::vector<MicroBatch> inputs_of(std::span<const Batch> batches,
                                                   const Context& shared) const;
+  [[nodiscard]] Context context_of_step(uint64_t seed, int64_t step) const;
+  void add_balance(std::vector<MicroBatch>& inputs, std::span<const Batch> batches,
+                   double scale) const;
   [[nodiscard]] EvalSum eval_sum(const DTensor& logits, const Batch& batch) const;
   /// `t` of the last stage, on all ranks of a pipeline.
   void share_result(Tensor& t, std::string_view site) const;

@@ -53,13 +53,13 @@ class Setup : public testing::Test {
   TempFolder folder_;
 };
 
-TEST_F(Setup, AuxiliaryLossOfExperts_IsRefusedByName) {
+TEST_F(Setup, JitterOfARouter_IsRefusedByName) {
   auto config = nlohmann::json::parse(llama_config());
-  config.update({{"model_type", "mixtral"}, {"output_router_logits", true}});
+  config.update({{"model_type", "mixtral"}, {"router_jitter_noise", 0.1}});
   std::ofstream(folder_ / "experts.json") << config;
   const Error error = thrown_by([&] { make_setup(options("experts.json", "text.txt"), 0); });
   EXPECT_EQ(error.code(), Code::kFormat);
-  EXPECT_THAT(error.what(), HasSubstr("\"output_router_logits\" is true"));
+  EXPECT_THAT(error.what(), HasSubstr("\"router_jitter_noise\" is 0.1"));
 }
 
 TEST_F(Setup, TextForWeightsWithoutATokenizer_IsRefusedWithTheFlag) {

@@ -311,7 +311,7 @@ void Trainer::train_step(int64_t step) {
   const double start = monotonic_s();
   std::optional<OpClock> clock;
   if (watches_time()) clock.emplace();
-  const double comm_before = collective_seconds(mesh_);
+  const double comm_before = collective_seconds(mesh_) + rank_.expert_seconds();
   world_.note_step(step + 1);
   const std::vector<Batch> batches = micro_batches(*setup_.data, step, setup_.order.batch_size);
   rank_.optimizer().zero_grad();
@@ -319,12 +319,13 @@ void Trainer::train_step(int64_t step) {
   const GradientNorm norm = rank_.gradient_norm();
   // One all-reduce for loss, time in collectives and tokens.
   const bool counts = rank_.same_batch().rank() == 0;
-  const double comm_s = collective_seconds(mesh_) - comm_before;
+  const double comm_s = collective_seconds(mesh_) + rank_.expert_seconds() - comm_before;
   const int64_t rows = own_range(setup_.order.batch_size).size() * setup_.rows_per_sample();
   const int64_t tokens = rows * batches[0].ids.size(1);
   const Tensor sums = everyone_.all_reduce(
       at::tensor({counts ? pass.loss : 0.0, comm_s, counts ? static_cast<double>(tokens) : 0.0,
-                  counts ? pass.reward_margin : 0.0, counts ? pass.reward_accuracy : 0.0},
+                  counts ? pass.reward_margin : 0.0, counts ? pass.reward_accuracy : 0.0,
+                  counts ? pass.aux_loss.value_or(0) : 0.0},
                  at::kDouble),
       "step");
   // NaN's sign is unspecified.
@@ -359,6 +360,7 @@ void Trainer::train_step(int64_t step) {
     m.reward_margin = sums[3].item<double>();
     m.reward_accuracy = sums[4].item<double>();
   }
+  if (pass.aux_loss) m.aux_loss = sums[5].item<double>();
   const int64_t every = setup_.options.eval_every;
   const bool is_eval_step = done_ == setup_.num_steps || (every > 0 && done_ % every == 0);
   if (setup_.eval_data && is_eval_step) note(evaluate(), m);

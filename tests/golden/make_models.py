@@ -145,6 +145,9 @@ MODELS = {
     | {"model_type": "qwen3_moe", "moe_intermediate_size": 14, "norm_topk_prob": False, "attention_bias": True}
     | {"num_hidden_layers": 3, "mlp_only_layers": [1], "use_sliding_window": True, "sliding_window": 6},
 }
+# The auxiliary loss that balances experts, with a factor that makes its gradients large.
+AUXILIARY_LOSS = {"output_router_logits": True, "router_aux_loss_coef": 0.5}
+MODELS |= {f"{name}-aux": MODELS[name] | AUXILIARY_LOSS for name in ("mixtral", "qwen3-moe")}
 # By model_type: the layer of experts, and the names of an expert's projections in files.
 EXPERTS = {"mixtral": ("block_sparse_moe", "w1", "w3", "w2"), "qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj")}
 # A router may not prefer an expert by less than this: rounding must not change the choice.
@@ -322,11 +325,31 @@ def passes(model, spec, name):
         if stream != "padid":
             out[prefix + "logits"] = logits
         out[prefix + "loss"] = result.loss.detach().numpy().reshape(1)
+        if name.endswith("-aux"):
+            out[prefix + "aux_loss"] = result.aux_loss.detach().numpy().reshape(1)
         gradients = {n: p.grad for n, p in model.named_parameters()}
         out[prefix + "grad"] = flat(spec, as_in_files(spec["config"], gradients))
         if spec["config"]["model_type"] == "bert" and stream == "input":
             out["hidden"] = result.hidden_states[-1].detach().numpy()
     return out
+
+
+def halves(model, spec, name):
+    """The padded batch as two micro-batches: the mean of their losses, and of their auxiliary losses, by their number of
+    labels, and its gradients."""
+    rows = tensors_of(batch(name, spec, "pad", padded=True))
+    parts = [{key: value[begin : begin + 2] for key, value in rows.items()} for begin in (0, 2)]
+    counts = [(part["labels"][:, 1:] != -100).sum() for part in parts]
+    model.zero_grad()
+    results = [model(**part) for part in parts]
+    mean = [sum(n * r[key] for n, r in zip(counts, results)) / sum(counts) for key in ("loss", "aux_loss")]
+    mean[0].backward()
+    gradients = {n: p.grad for n, p in model.named_parameters()}
+    return {
+        "halves.loss": mean[0].detach().numpy().reshape(1),
+        "halves.aux_loss": mean[1].detach().numpy().reshape(1),
+        "halves.grad": flat(spec, as_in_files(spec["config"], gradients)),
+    }
 
 
 def optimizer_of(run, model):
@@ -385,13 +408,18 @@ def same_ids(a, b):
     return all(np.array_equal(a[k], b[k]) for k in a if not k.endswith("scores"))
 
 
+def generates(name, config):
+    """transformers' generate() fails with a mask if output_router_logits is true."""
+    return config["model_type"] != "bert" and not name.endswith("-aux")
+
+
 def try_seed(name, config, seed):
     """The spec of a seed, or None if rounding could change the generated ids."""
     spec = {"seed": seed, "config": dict(config), "tensors": build(config)}
     spec["checksum"] = checksum_of(spec)
     if name in MAX_FILE_BYTES:
         spec["max_file_bytes"] = MAX_FILE_BYTES[name]
-    if config["model_type"] == "bert":
+    if not generates(name, config):
         return spec
     # An end id that ends one sequence early: the 5th new id of the second prompt of the batch.
     free = load(spec).generate(
@@ -410,11 +438,13 @@ def try_seed(name, config, seed):
 def answers(name, spec):
     model = load(spec)
     out = passes(model, spec, name)
+    if name.endswith("-aux"):
+        out |= halves(model, spec, name)
     batches = [batch(name, spec, stream) for stream in ("input", "train1", "train2")][:STEPS]
     out |= {f"train.{key}": np.stack([rows[key] for rows in batches]) for key in batches[0]}
     for run in ["adamw", *RUNS.get(name, [])]:
         out |= three_steps(spec, name, run, batches)
-    if spec["config"]["model_type"] != "bert":
+    if generates(name, spec["config"]):
         eos = spec["config"]["eos_token_id"]
         out |= generated(model, spec, eos) | {"gen.eos_token_id": np.array([eos])}
     return {key: value.astype(np.int32) if value.dtype == np.int64 else value for key, value in out.items()}

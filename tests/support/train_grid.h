@@ -24,6 +24,7 @@ struct Point {
   int tp = 1, sp = 0, pp = 1, virtual_stages = 1, dp = 1, sharding = 0;
   ScheduleKind schedule = ScheduleKind::k1F1B;  // if there is one stage per rank
   RecomputeKind recompute = RecomputeKind::kNone;
+  int ep = 1;  // not one of the grid's dimensions
 
   [[nodiscard]] std::vector<int> values() const {
     return {tp, sp, pp, virtual_stages, dp, sharding};
@@ -33,6 +34,7 @@ struct Point {
     return {.pp = pp,
             .dp = dp,
             .tp = tp,
+            .ep = ep,
             .stages_per_rank = virtual_stages,
             .schedule = virtual_stages > 1 ? ScheduleKind::kInterleaved : schedule,
             .plan = model.plan(sp == 1),

@@ -217,6 +217,21 @@ TEST_P(TransportContract, AllToAll_ExchangesUnevenParts) {
   }
 }
 
+TEST_P(TransportContract, AllToAll_MovesTheOnlyPartThatIsNotEmpty) {
+  run(3, [](World& world) {
+    const auto group = contract::all(world);
+    for (const int64_t count : {1, 70000}) {
+      std::vector<int64_t> send(3), recv(3);
+      if (world.rank() == 1) send[2] = count;
+      if (world.rank() == 2) recv[1] = count;
+      Values in(DType::kF32, count, [](int64_t i) { return contract::number(1, i); });
+      Values out(DType::kF32, count);
+      group->all_to_all(in.data(), send, out.data(), recv, DType::kF32, contract::call("one part"));
+      EXPECT_TRUE(world.rank() != 2 || out == in) << count;
+    }
+  });
+}
+
 TEST_P(TransportContract, SendBeforeReceiveOnAllRanks_DoesNotBlock) {
   run(3, [](World& world) {
     const auto group = contract::all(world);

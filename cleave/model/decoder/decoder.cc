@@ -203,19 +203,18 @@ class DecoderModel : public Model {
   [[nodiscard]] int64_t rotary_switch() const { return rotary_switch_; }
 
   void check_trainable() const override {
-    if (!has_experts_) return;
-    // transformers adds the loss only if output_router_logits is true; its default is false.
     const Json& json = config();
-    if (json.bool_or("output_router_logits", false) &&
-        json.number_or("router_aux_loss_coef", 0.001) != 0) {
-      json.at("output_router_logits")
-          .fail(
-              "the auxiliary loss that balances the experts is not supported in training; "
-              "expected false, or router_aux_loss_coef 0");
-    }
-    if (json.number_or("router_jitter_noise", 0) != 0) {
+    if (has_experts_ && json.number_or("router_jitter_noise", 0) != 0) {
       json.at("router_jitter_noise").fail("it is not supported in training; expected 0");
     }
+  }
+  [[nodiscard]] std::optional<BalanceOptions> balance() const override {
+    // transformers adds the loss only if output_router_logits is true; its default is false.
+    if (!has_experts_ || !config().bool_or("output_router_logits", false)) return std::nullopt;
+    const double coefficient = config().number_or("router_aux_loss_coef", 0.001);
+    if (coefficient == 0) return std::nullopt;
+    return BalanceOptions{
+        .num_experts = experts_.num_experts, .top_k = experts_.top_k, .coefficient = coefficient};
   }
 
  private:

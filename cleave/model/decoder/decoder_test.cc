@@ -70,22 +70,26 @@ TEST(Decoder, AdaptersOfExperts_HaveTheOperationsOfTheTokensExperts) {
   EXPECT_NEAR(model->train_flops_per_token(4), all - 2 * frozen + 6 * adapters, 1e-9 * all);
 }
 
-// transformers adds the loss if output_router_logits is true and the factor is not 0, and jitter in
-// training only.
-TEST(Decoder, SettingsOfTrainingThatAreNotImplemented_AreRefusedOnlyThere) {
+// transformers adds the loss if output_router_logits is true; the default factor is its own.
+TEST(Decoder, AuxiliaryLoss_IsThatOfTheConfig) {
   const std::string logits = R"(, "output_router_logits": true)";
+  EXPECT_FALSE(mixtral("")->balance());
+  EXPECT_FALSE(mixtral(R"(, "router_aux_loss_coef": 0.02)")->balance());
+  EXPECT_FALSE(mixtral(logits + R"(, "router_aux_loss_coef": 0)")->balance());
+  EXPECT_EQ(mixtral(logits)->balance()->coefficient, 0.001);
+  const auto own = mixtral(logits + R"(, "router_aux_loss_coef": 0.02)")->balance();
+  EXPECT_EQ(own->coefficient, 0.02);
+  EXPECT_EQ(own->num_experts, 3);
+  EXPECT_EQ(own->top_k, 2);
+}
+
+// transformers adds jitter in training only.
+TEST(Decoder, JitterOfTheRouter_IsRefusedInTraining) {
   mixtral("")->check_trainable();
-  mixtral(R"(, "router_aux_loss_coef": 0.02)")->check_trainable();
-  mixtral(logits + R"(, "router_aux_loss_coef": 0)")->check_trainable();
-  const auto refusal = [](const std::string& more) {
-    const auto model = mixtral(more);
-    const Error error = test::thrown_by([&] { model->check_trainable(); });
-    EXPECT_EQ(error.code(), Code::kFormat);
-    return std::string(error.what());
-  };
-  EXPECT_THAT(refusal(logits), testing::HasSubstr("\"output_router_logits\" is true"));
-  EXPECT_THAT(refusal(R"(, "router_jitter_noise": 0.1)"),
-              testing::HasSubstr("\"router_jitter_noise\" is 0.1"));
+  const auto model = mixtral(R"(, "router_jitter_noise": 0.1)");
+  const Error error = test::thrown_by([&] { model->check_trainable(); });
+  EXPECT_EQ(error.code(), Code::kFormat);
+  EXPECT_THAT(error.what(), testing::HasSubstr("\"router_jitter_noise\" is 0.1"));
 }
 
 AttentionOptions fused_options() {

@@ -1,0 +1,217 @@
+// Experts that are shared out over data-parallel ranks (--ep), against one rank in fp64, and
+// against the same data-parallel layout without ep in the types that users train in.
+#include <cmath>
+#include <map>
+#include <mutex>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cleave/checkpoint/load.h"
+#include "cleave/checkpoint/save.h"
+#include "cleave/planner/forecast.h"
+#include "cleave/planner/layout_options.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
+#include "tests/support/train_grid.h"
+
+namespace cleave {
+namespace {
+
+using test::GridCase;
+using test::GridRecord;
+using test::GridRunner;
+using test::on_world;
+using test::Point;
+
+constexpr int64_t kSteps = test::kGridSteps;
+constexpr double kTolerance = 1e-9;  // as in grid_test.cc
+
+/// Raises `error` to `other` if that is larger; NaN stays NaN.
+void widen(double& error, double other) {
+  if (!std::isnan(error) && !(other <= error)) error = other;
+}
+
+double largest_error(const Parameters& parameters, const std::map<std::string, Tensor>& whole,
+                     bool of_gradients) {
+  double error = 0;
+  for (const auto& p : parameters) {
+    const Tensor want = p->part_of(whole.at(p->name()));
+    if (want.numel() == 0) continue;
+    const Tensor have = of_gradients ? p->leaf().grad() : p->leaf().detach();
+    widen(error, (have - want).abs().max().item<double>());
+  }
+  return error;
+}
+
+/// The largest error of steps [from, kSteps) on this rank; weights are compared after the last.
+double compare(GridRunner& run, const GridRecord& want, int64_t from) {
+  double error = 0;
+  for (int64_t step = from; step < kSteps; ++step) {
+    const auto i = static_cast<size_t>(step);
+    const auto [loss, norm] = run.gradients(step);
+    widen(error, std::abs(loss - want.losses[i]));
+    widen(error, std::abs(norm - want.norms[i]));
+    widen(error, largest_error(run.rank().parameters(), want.gradients[i], true));
+    run.apply();
+  }
+  widen(error, largest_error(run.rank().parameters(), want.weights, false));
+  return error;
+}
+
+/// Three experts on two or three ranks of ep.
+std::vector<Point> layouts() {
+  constexpr auto kFull = RecomputeKind::kFull;
+  return {{.dp = 2, .ep = 2},
+          {.dp = 3, .ep = 3},
+          {.dp = 4, .ep = 2},
+          {.dp = 2, .sharding = 1, .ep = 2},
+          {.dp = 4, .sharding = 1, .recompute = kFull, .ep = 2},
+          {.dp = 2, .sharding = 2, .ep = 2},
+          {.dp = 4, .sharding = 2, .recompute = kFull, .ep = 2},
+          {.tp = 2, .pp = 2, .dp = 2, .sharding = 2, .ep = 2},
+          {.tp = 2, .dp = 2, .ep = 2},
+          {.tp = 2, .sp = 1, .dp = 2, .sharding = 1, .recompute = kFull, .ep = 2},
+          {.pp = 2, .dp = 2, .ep = 2},
+          {.pp = 2, .virtual_stages = 2, .dp = 2, .recompute = kFull, .ep = 2},
+          {.pp = 2, .dp = 2, .sharding = 1, .schedule = ScheduleKind::kZeroBubble, .ep = 2}};
+}
+
+std::string describe(const Point& point, const GridCase& c) {
+  return point.layout(*test::grid_model(c), at::kDouble).describe();
+}
+
+class ExpertParallel : public testing::TestWithParam<std::string> {};
+
+TEST_P(ExpertParallel, EveryLayout_TrainsAsOneRankDoes) {
+  const GridCase c{.family = GetParam()};
+  const GridRecord want = test::record_of_one_rank(c);
+  for (const Point& point : layouts()) {
+    double error = 0;
+    std::mutex mutex;
+    on_world(point.num_ranks(), [&](World& world) {
+      GridRunner run(c, point, world);
+      run.start();
+      const double own = compare(run, want, 0);
+      const std::lock_guard lock(mutex);
+      widen(error, own);
+    });
+    EXPECT_LE(error, kTolerance) << describe(point, c);
+  }
+}
+
+/// Loss and norm of each step.
+std::vector<std::pair<double, double>> steps_of(const GridCase& c, const Point& point,
+                                                at::ScalarType type) {
+  std::vector<std::pair<double, double>> out;
+  on_world(point.num_ranks(), [&](World& world) {
+    GridRunner run(c, point, world, type);
+    run.start();
+    for (int64_t step = 0; step < kSteps; ++step) {
+      const auto own = run.gradients(step);
+      if (world.rank() == 0) out.push_back(own);
+      run.apply();
+    }
+  });
+  return out;
+}
+
+// A token has all experts, so that rounding does not decide which. Results of the experts are those
+// of other batches of rows, which are rounded the other way at worst once in each of eight layers:
+// 2^-24 or 2^-9 relative each, and as much again in backward and in each of the three steps.
+TEST_P(ExpertParallel, InTheTypesThatUsersTrainIn_EqualsDataParallel) {
+  GridCase c{.family = GetParam(), .head_dim = 16};
+  c.optimizer.eps = 1e-2;  // as in kernel_grid_test.cc
+  for (const auto& [type, unit] :
+       {std::pair(at::kFloat, 0x1p-24), std::pair(at::kBFloat16, 0x1p-9)}) {
+    for (const int sharding : {0, 1, 2}) {
+      const Point data{.dp = 2, .sharding = sharding};
+      Point experts = data;
+      experts.ep = 2;
+      const auto want = steps_of(c, data, type);
+      const auto got = steps_of(c, experts, type);
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT_NEAR(got[i].first, want[i].first, 48 * unit * want[i].first) << type << i;
+        EXPECT_NEAR(got[i].second, want[i].second, 48 * unit * want[i].second) << type << i;
+      }
+    }
+  }
+}
+
+void save(GridRunner& run, World& world, const std::string& folder) {
+  std::vector<int> ranks(static_cast<size_t>(world.size()));
+  for (int r = 0; r < world.size(); ++r) ranks[static_cast<size_t>(r)] = r;
+  const Axis everyone = world.size() == 1 ? Axis() : Axis(world.group(ranks, "everyone"));
+  save_checkpoint(folder,
+                  {.step = 1,
+                   .model = &run.rank().model(),
+                   .optimizer = &run.rank().optimizer(),
+                   .dtype = at::kDouble,
+                   .carried = {},
+                   .state_json = "{}",
+                   .files = {}},
+                  {.world = everyone, .tp = run.mesh()["tp"], .dp = run.mesh()["dp"]});
+}
+
+TEST_P(ExpertParallel, SavedOnOneLayout_ResumesOnAnother) {
+  const GridCase c{.family = GetParam()};
+  const GridRecord want = test::record_of_one_rank(c);
+  const std::vector<std::pair<Point, Point>> pairs{
+      {{.dp = 2, .ep = 2}, {.tp = 2}},
+      {{.tp = 2, .dp = 2, .sharding = 1}, {.dp = 3, .ep = 3}},
+      {{.dp = 4, .sharding = 1, .ep = 2}, {.pp = 2, .dp = 2, .ep = 2}},
+      {{.pp = 2, .dp = 4, .ep = 2}, {.dp = 4, .sharding = 2, .ep = 2}}};
+  for (const auto& [from, to] : pairs) {
+    const test::TempFolder folder;
+    const std::string saved = (folder / "saved").string();
+    on_world(from.num_ranks(), [&, from = from](World& world) {
+      GridRunner run(c, from, world);
+      run.start();
+      run.gradients(0);
+      run.apply();
+      save(run, world, saved);
+    });
+    on_world(to.num_ranks(), [&, from = from, to = to](World& world) {
+      GridRunner run(c, to, world);
+      load_model(run.rank().model(), ModelFolder::open(saved), at::kDouble);
+      load_optimizer(run.rank().optimizer(), run.rank().model(), saved);
+      run.rank().refresh_weights();
+      EXPECT_LE(compare(run, want, 1), kTolerance)
+          << describe(from, c) << " to " << describe(to, c);
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, ExpertParallel, testing::Values("mixtral", "qwen3_moe"),
+                         [](const auto& param) { return param.param; });
+
+TEST(ExpertParallelLayout, OptionsThatDoNotFit_AreRefusedByName) {
+  const auto refusal = [](const std::string& family, ParallelConfig layout) {
+    const auto model = test::grid_model({.family = family});
+    layout.plan = model->plan();
+    return test::thrown_by([&] { try_layout(*model, layout); });
+  };
+  const Error uneven = refusal("mixtral", {.dp = 3, .ep = 2});
+  EXPECT_EQ(uneven.code(), Code::kShape);
+  EXPECT_THAT(uneven.what(), testing::HasSubstr("ep=2 does not divide dp=3"));
+  EXPECT_THAT(refusal("mixtral", {.dp = 4, .ep = 4}).what(), testing::HasSubstr("fewer than ep=4"));
+  EXPECT_THAT(refusal("llama", {.dp = 2, .ep = 2}).what(),
+              testing::HasSubstr("the model has none"));
+  EXPECT_EQ(refusal("mixtral", {.dp = 2, .ep = 2, .lora = LoraOptions{}}).code(), Code::kUsage);
+}
+
+// One of three experts is on the other rank: 3 matrices of 12 x 5 in each of 8 layers, 4 bytes
+// each.
+TEST(ExpertParallelLayout, Forecast_HasTheWeightsOfTheRanksExperts) {
+  const auto model = test::grid_model({.family = "mixtral"});
+  const auto weights = [&](int ep) {
+    const ParallelConfig layout{.dp = 2, .ep = ep, .plan = model->plan()};
+    const StepShape step{.batch_size = 4, .micro_batch_size = 2, .seq_len = 7};
+    return forecast(model->config(), layout, step).ranks.front().memory.weights;
+  };
+  EXPECT_EQ(weights(1) - weights(2), 8 * 3 * 12 * 5 * 4);
+}
+
+}  // namespace
+}  // namespace cleave
