@@ -4,13 +4,15 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "cleave/nn/named_values.h"
+
 namespace cleave {
 
 class DeferredGradients;
 class KvCache;
 
 /// Inputs of a forward pass other than the activation. A small value: recompute and pipeline keep
-/// copies until backward, so no tensor in it may need a gradient.
+/// copies until backward, so no tensor in it may need a gradient, except in `values`.
 ///
 /// Shape letters: B sequences in this micro-batch, T tokens each, S keys (T, or the cache's
 /// length).
@@ -29,6 +31,7 @@ struct Context {
   int64_t first_sample = 0;  ///< index in the step's global batch of the first sequence here
   /// Where Linear defers its weight gradients; null: backward computes them.
   std::shared_ptr<DeferredGradients> deferred{};
+  NamedValues values{};      ///< further inputs, and named outputs of earlier layers
   int64_t valid_tokens = 0;  ///< labels in the step's global batch; 0: count this call's
 };
 
