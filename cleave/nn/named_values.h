@@ -18,6 +18,7 @@ class NamedValues {
   [[nodiscard]] NamedValues with(const std::string& name, DTensor value) const;
 
   [[nodiscard]] bool empty() const { return values_ == nullptr; }
+  /// Whether one has this name.
   [[nodiscard]] bool has(const std::string& name) const;
   /// Throws Error(kUsage), with the names that there are, if none has this name.
   [[nodiscard]] const DTensor& at(const std::string& name) const;

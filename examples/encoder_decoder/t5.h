@@ -6,15 +6,15 @@ namespace encoder_decoder {
 
 using namespace cleave;  // NOLINT(google-build-using-namespace)
 
-// T5 does not divide the scores. Self-attention has a relative bias; cross-attention reads
-// "encoder".
-inline AttentionOptions attention_of(const ModelFacts& f, bool causal, bool crosses) {
+// T5 does not divide the scores. Self-attention, which reads x, has a relative bias.
+inline AttentionOptions attention_of(const ModelFacts& f, bool causal,
+                                     const std::string& keys_from) {
   AttentionOptions o{.hidden = f.hidden, .num_heads = f.num_heads, .num_kv_heads = f.num_heads};
   o.head_dim = f.hidden / f.num_heads;
   o.causal = causal;
   o.score_divisor = 1;
-  if (crosses) o.keys_from = "encoder";
-  if (!crosses) o.relative_bias = RelativeBiasOptions{.num_buckets = 32, .max_distance = 128};
+  o.keys_from = keys_from;
+  if (keys_from.empty()) o.relative_bias = RelativeBiasOptions{.num_buckets = 32};
   return o;
 }
 
@@ -23,8 +23,8 @@ class Block : public Layer {
  public:
   Block(const ModelFacts& f, bool is_decoder)
       : is_decoder_(is_decoder),
-        self_(attention_of(f, /*causal=*/is_decoder, /*crosses=*/false)),
-        cross_(attention_of(f, /*causal=*/false, /*crosses=*/true)),
+        self_(attention_of(f, /*causal=*/is_decoder, "")),
+        cross_(attention_of(f, /*causal=*/false, "encoder")),
         norm_(f.hidden, 1e-6),
         cross_norm_(f.hidden, 1e-6),
         mlp_norm_(f.hidden, 1e-6),
