@@ -7,14 +7,13 @@ namespace encoder_decoder {
 using namespace cleave;  // NOLINT(google-build-using-namespace)
 
 // T5 does not divide the scores. Self-attention, which reads x, has a relative bias.
-inline AttentionOptions attention_of(const ModelFacts& f, bool causal,
-                                     const std::string& keys_from) {
+inline AttentionOptions attention_of(const ModelFacts& f, bool causal, const std::string& from) {
   AttentionOptions o{.hidden = f.hidden, .num_heads = f.num_heads, .num_kv_heads = f.num_heads};
   o.head_dim = f.hidden / f.num_heads;
   o.causal = causal;
   o.score_divisor = 1;
-  o.keys_from = keys_from;
-  if (keys_from.empty()) o.relative_bias = RelativeBiasOptions{.num_buckets = 32};
+  o.keys_from = from;
+  if (from.empty()) o.relative_bias = RelativeBiasOptions{.num_buckets = 32};
   return o;
 }
 
@@ -90,6 +89,6 @@ class T5 : public Model {
 
 // The losses of `num_steps` steps of training a small T5 to write random ids backwards, on the
 // ranks of `layout`, whose plan follows from the model. Every layout sees the same batches.
-std::vector<double> train(World& world, ParallelConfig layout, int num_steps);
+std::vector<double> train(World& world, ParallelConfig layout, uint64_t num_steps);
 
 }  // namespace encoder_decoder

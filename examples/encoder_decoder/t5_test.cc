@@ -10,7 +10,7 @@
 namespace encoder_decoder {
 namespace {
 
-std::vector<double> losses_on(const ParallelConfig& layout, int num_steps) {
+std::vector<double> losses_on(const ParallelConfig& layout, uint64_t num_steps) {
   std::vector<double> out;
   run_ranks(
       layout.num_ranks(),

@@ -4,7 +4,7 @@
 
 namespace encoder_decoder {
 
-std::vector<double> train(World& world, ParallelConfig layout, int num_steps) {
+std::vector<double> train(World& world, ParallelConfig layout, uint64_t num_steps) {
   T5 model(Json::parse(R"({"vocab_size": 8, "hidden_size": 32, "num_attention_heads": 4,
                            "num_hidden_layers": 2})",
                        ""));
@@ -15,10 +15,9 @@ std::vector<double> train(World& world, ParallelConfig layout, int num_steps) {
   materialize(model, {.seed = 1, .dtype = layout.leaf_type()});
   p.gradients->refresh_weights();  // the bf16 weights, if the compute type is bf16
   std::vector<double> losses;
-  for (int step = 0; step < num_steps; ++step) {
+  for (uint64_t step = 0; step < num_steps; ++step) {
     // 32 sequences of 4 ids from 2 to 7; the decoder reads its own answer one place behind.
-    const at::Generator random = at::detail::createCPUGenerator(static_cast<uint64_t>(step));
-    const Tensor all = at::randint(2, 8, {32, 4}, random, at::kLong);
+    const Tensor all = at::randint(2, 8, {32, 4}, at::detail::createCPUGenerator(step), at::kLong);
     const Tensor ids = all.chunk(layout.dp, 0)[static_cast<size_t>(axes.dp.rank())];
     const Tensor answers = ids.flip(1);
     const Tensor behind = at::constant_pad_nd(answers.slice(1, 0, 3), {1, 0});
