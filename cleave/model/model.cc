@@ -67,9 +67,8 @@ double Model::train_flops_per_token(int64_t seq_len) {
 }
 
 DTensor Model::forward(const DTensor& ids, const Context& context) {
-  DTensor x = ids;
-  for (Layer* layer : sequence()) x = (*layer)(x, context);
-  return x;
+  Context with_outputs = context;
+  return call_in_order(sequence(), ids, with_outputs);
 }
 
 }  // namespace cleave

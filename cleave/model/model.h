@@ -24,6 +24,9 @@ struct StoredAs {
 ///
 ///   ids [B, T] int64   result [B, T, V], Replicate or Shard(-1) as the plan says; a classifier's
 ///   is [B, C]
+///
+/// A user's model may have other inputs: the first layer of sequence() defines the first one, e.g.
+/// image patches in floating point, and layers read others from Context::values.
 class Model : public Layer {
  public:
   [[nodiscard]] const ModelFacts& facts() const { return facts_; }

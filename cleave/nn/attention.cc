@@ -1,5 +1,7 @@
 #include "cleave/nn/attention.h"
 
+#include <limits>
+
 #include <ATen/ATen.h>
 
 #include "cleave/kernels/kernels.h"
@@ -89,7 +91,8 @@ void HeadAttention::rotate(Tensor& q, Tensor& k, int64_t past, const std::string
 }
 
 DTensor HeadAttention::operator()(const DTensor& q, const DTensor& k, const DTensor& v,
-                                  const std::string& path, const Context& context) {
+                                  const std::string& path, const Context& context,
+                                  const Tensor& bias) {
   split_work({&q, &k, &v});
   CLEAVE_CHECK(q.placement().is_whole() || q.placement().is_shard(2), Code::kShape, subject(path),
                "attention needs every token on each rank; q, k and v are ",
@@ -110,26 +113,29 @@ DTensor HeadAttention::operator()(const DTensor& q, const DTensor& k, const DTen
   // For the dropout mask: q's shape and placement without its memory, so that q can be freed.
   const Tensor shape = at::empty({1}, q.local().options()).expand(q.local().sizes());
   const auto attention = [this, placed = DTensor(shape, q.axis(), q.placement()), path,
-                          context](const torch::autograd::variable_list& qkv) {
+                          context](const torch::autograd::variable_list& in) {
     const AttendOptions attend_options{.causal = options_.causal,
                                        .window = options_.window,
                                        .kv_head = kv_head_,
-                                       .dropout = dropout_of(placed, qkv[1].size(2), path, context),
+                                       .dropout = dropout_of(placed, in[1].size(2), path, context),
                                        .score_divisor = options_.score_divisor,
-                                       .soft_cap = options_.soft_cap};
-    return attend(qkv[0], qkv[1], qkv[2], attend_options, context);
+                                       .soft_cap = options_.soft_cap,
+                                       .bias = in[3]};
+    return attend(in[0], in[1], in[2], attend_options, context);
   };
-  // Without dropout, fast_attention saves no scores and recomputes them itself.
-  const bool keeps_scores =
-      (context.training && options_.dropout != 0) || !uses_fast_attention(q_BHTK, k_BGTK, v_BGTK);
+  // Without dropout and bias, fast_attention saves no scores and recomputes them itself.
+  const bool keeps_scores = (context.training && options_.dropout != 0) || bias.defined() ||
+                            !uses_fast_attention(q_BHTK, k_BGTK, v_BGTK);
+  const torch::autograd::variable_list inputs{q_BHTK, k_BGTK, v_BGTK, bias};
   const Tensor out_BHTK = context.recompute_attention && keeps_scores
-                              ? recomputed("attention", {q_BHTK, k_BGTK, v_BGTK}, attention)
-                              : attention({q_BHTK, k_BGTK, v_BGTK});
+                              ? recomputed("attention", inputs, attention)
+                              : attention(inputs);
   return q.with(out_BHTK.transpose(1, 2).flatten(2));
 }
 
 Attention::Attention(const AttentionOptions& o)
-    : q_proj_({.in_features = o.hidden,
+    : options_(o),
+      q_proj_({.in_features = o.hidden,
                .out_features = o.num_heads * o.head_dim,
                .bias = o.qkv_bias,
                .init = o.init,
@@ -154,6 +160,17 @@ Attention::Attention(const AttentionOptions& o)
   add("k_proj", k_proj_, "wk");
   add("v_proj", v_proj_, "wv");
   add("o_proj", o_proj_, "wo");
+  const bool crosses = !o.keys_from.empty();
+  CLEAVE_CHECK(!crosses || !(o.causal || o.rotary || o.window > 0 || o.relative_bias), Code::kUsage,
+               "cross-attention to '", o.keys_from,
+               "' has no order of queries and keys; set causal=false, and leave out rotary, window "
+               "and relative_bias");
+  if (o.relative_bias) {
+    check_relative_bias(*o.relative_bias, o.causal);
+    relative_bias_ = std::make_shared<Parameter>(
+        std::vector<int64_t>{o.relative_bias->num_buckets, o.num_heads}, Init::normal(0.02));
+    add("relative_attention_bias.weight", relative_bias_);
+  }
   if (o.qk_norm == QkNorm::kNone) return;
   q_norm_ =
       std::make_unique<HeadsNorm>(o.qk_norm, o.num_heads, o.head_dim, o.norm_eps, o.norm_offset);
@@ -182,19 +199,54 @@ void Attention::check_split(const Axis& axis) {
       together, Code::kShape, path(),
       ": q_proj, k_proj, v_proj and o_proj belong together; give the first three the style "
       "colwise and o_proj rowwise, or none of them a style");
-  if (split) attention_.set_split(axis);
+  if (!split) return;
+  attention_.set_split(axis);
+  if (relative_bias_) {
+    relative_bias_->shard(axis, 1, Split::balanced(options_.num_heads, axis.size()));
+  }
+}
+
+Tensor Attention::bias_of(const DTensor& q, const Context& context) const {
+  if (!relative_bias_) return {};
+  relative_bias_->used_in(q);
+  const int64_t past = context.cache != nullptr ? context.cache->length(&attention_) : 0;
+  const int64_t end = past + q.local().size(1);
+  return relative_bias(relative_bias_->use(), *options_.relative_bias, options_.causal, {past, end},
+                       end);
+}
+
+Tensor Attention::cross_bias(const Context& context) const {
+  const std::string name = options_.keys_from + "_mask";
+  if (!context.values.has(name)) return {};
+  const Tensor& mask = context.values.at(name).local();
+  // Not -inf: a query whose keys are all hidden attends to all of them equally, which is finite.
+  return at::zeros(mask.sizes(), mask.options().dtype(at::kFloat))
+      .masked_fill(mask.logical_not(), std::numeric_limits<float>::lowest())
+      .unsqueeze(1)
+      .unsqueeze(1);
 }
 
 DTensor Attention::forward(const DTensor& x, const Context& context) {
+  const bool crosses = !options_.keys_from.empty();
   const DTensor shared = q_proj_.shared_input(x);
+  const DTensor source =
+      crosses ? k_proj_.shared_input(context.values.at(options_.keys_from)) : shared;
   DTensor q = q_proj_(shared, context);
-  DTensor k = k_proj_(shared, context);
+  DTensor k = k_proj_(source, context);
   if (q_norm_) {
     q = (*q_norm_)(q, context);
     k = (*k_norm_)(k, context);
   }
-  const DTensor v = v_proj_(shared, context);
-  return o_proj_(mine(attention_(q, k, v, path(), context)), context);
+  const DTensor v = v_proj_(source, context);
+  if (!crosses) {
+    const Tensor bias = bias_of(q, context);
+    return o_proj_(mine(attention_(q, k, v, path(), context, bias)), context);
+  }
+  Context unmasked = context;
+  for (Tensor* mask : {&unmasked.positions, &unmasked.key_mask, &unmasked.first_key}) mask->reset();
+  unmasked.cache = nullptr;
+  const Tensor bias = cross_bias(context);
+  return o_proj_(mine(attention_(q, k, v, path(), unmasked, bias)), context);
 }
 
 }  // namespace cleave

@@ -3,6 +3,7 @@
 #include "cleave/nn/heads_norm.h"
 #include "cleave/nn/kv_cache.h"
 #include "cleave/nn/linear.h"
+#include "cleave/nn/relative_bias.h"
 #include "cleave/nn/rotary.h"
 
 namespace cleave {
@@ -23,6 +24,11 @@ struct AttentionOptions {
   QkNorm qk_norm = QkNorm::kNone;         ///< Attention applies it, HeadAttention does not
   double norm_eps = 1e-6;                 ///< of qk_norm
   double norm_offset = 0;                 ///< of qk_norm, added to its weight
+  /// Attention adds a bias by the distance of query and key to the scores (T5).
+  std::optional<RelativeBiasOptions> relative_bias{};
+  /// Cross-attention: Attention computes keys and values from the value of this name in
+  /// Context::values, which is as wide as x; empty: from x.
+  std::string keys_from{};
   Init init = Init::normal(0.02);
   Init out_init = Init::normal(0.02);
 };
@@ -42,10 +48,11 @@ class HeadAttention {
   ///   q [B, T, H*K]   k, v [B, T, G*K], Replicate or Shard(2)   result as q
   ///
   /// `path` is the owner's path; it selects the dropout stream. The cache entry is keyed by this
-  /// object's address. Throws Error(kShape) when q, k and v are not sharded together, or when a
+  /// object's address. `bias`, if defined, is added to the scores of this rank's heads, as in
+  /// AttendOptions. Throws Error(kShape) when q, k and v are not sharded together, or when a
   /// rank does not have all tokens.
   DTensor operator()(const DTensor& q, const DTensor& k, const DTensor& v, const std::string& path,
-                     const Context& context);
+                     const Context& context, const Tensor& bias = {});
   /// Floating point operations of forward per token, over all ranks' heads.
   [[nodiscard]] double forward_flops_per_token(int64_t seq_len) const;
   /// From now on, rounds keys and values to bf16, cached or not, which halves the memory that
@@ -71,15 +78,21 @@ class HasHeads {
   [[nodiscard]] virtual HeadAttention& heads() = 0;
 };
 
-/// Self-attention with separate q, k, v and output projections, named q_proj, k_proj, v_proj and
-/// o_proj as in Llama, with the aliases wq, wk, wv and wo. With qk_norm also q_norm and k_norm;
-/// over all heads, their style under tp is Colwise.
+/// Attention with separate q, k, v and output projections, named q_proj, k_proj, v_proj and o_proj
+/// as in Llama, with the aliases wq, wk, wv and wo. With qk_norm also q_norm and k_norm; over all
+/// heads, their style under tp is Colwise. With relative_bias also the table
+/// relative_attention_bias.weight [buckets, heads], normal in 0.02 at first.
 ///
 ///   x [B, T, D]   result [B, T, D]
 ///
-/// Under tp each rank has whole heads, unevenly if tp does not divide their number. With fewer KV
-/// heads than tp, several ranks hold the same KV head and its gradients are summed. Context
-/// provides positions, key_mask and the KV cache.
+/// Under tp each rank has whole heads, unevenly if tp does not divide their number, and their
+/// columns of the table. With fewer KV heads than tp, several ranks hold the same KV head and its
+/// gradients are summed. Context provides positions, key_mask and the KV cache.
+///
+/// Cross-attention (keys_from=NAME) reads the value NAME [B, S, D] and, if there is one, the value
+/// NAME_mask [B, S] bool, true = may be attended to; of Context's masks and the cache it reads
+/// none. It must not be causal. A relative bias or a NAME_mask needs all scores in memory: see
+/// attend().
 class Attention : public Layer, public HasHeads {
  public:
   explicit Attention(const AttentionOptions& options);
@@ -89,13 +102,22 @@ class Attention : public Layer, public HasHeads {
   }
   void prepare_split(const Axis& axis) override;
   void check_split(const Axis& axis) override;
+  /// Ties the table of the relative bias to that of another attention, which has the same options.
+  void tie_relative_bias(const Attention& other) { relative_bias_ = other.relative_bias_; }
 
  protected:
   DTensor forward(const DTensor& x, const Context& context) override;
 
  private:
+  /// The relative bias for queries q, undefined without one.
+  [[nodiscard]] Tensor bias_of(const DTensor& q, const Context& context) const;
+  /// The bias that hides the keys where NAME_mask is false, undefined without one.
+  [[nodiscard]] Tensor cross_bias(const Context& context) const;
+
+  AttentionOptions options_;
   Linear q_proj_, k_proj_, v_proj_, o_proj_;
   std::unique_ptr<HeadsNorm> q_norm_, k_norm_;  // null without qk_norm
+  std::shared_ptr<Parameter> relative_bias_;    // the table; null without
   HeadAttention attention_;
 };
 

@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "cleave/nn/named_values.h"
+
 namespace cleave {
 
 class BalanceLoss;
@@ -11,7 +13,7 @@ class DeferredGradients;
 class KvCache;
 
 /// Inputs of a forward pass other than the activation. A small value: recompute and pipeline keep
-/// copies until backward, so no tensor in it may need a gradient.
+/// copies until backward, so no tensor in it may need a gradient, except in `values`.
 ///
 /// Shape letters: B sequences in this micro-batch, T tokens each, S keys (T, or the cache's
 /// length).
@@ -32,6 +34,7 @@ struct Context {
   std::shared_ptr<DeferredGradients> deferred{};
   /// Where layers with experts count their tokens; null: without an auxiliary loss.
   std::shared_ptr<BalanceLoss> balance{};
+  NamedValues values{};      ///< further inputs, and named outputs of earlier layers
   int64_t valid_tokens = 0;  ///< labels in the step's global batch; 0: count this call's
 };
 

@@ -29,6 +29,8 @@ class Embedding : public Layer {
   void split_rows(const Axis& axis) override;
   [[nodiscard]] DefaultStyle default_style() const override { return DefaultStyle::kRowwise; }
   [[nodiscard]] double forward_flops_per_token(int64_t /*seq_len*/) const override { return 0; }
+  /// Ties the weight to another layer's matrix of the same shape.
+  void tie_weight(const std::shared_ptr<Parameter>& weight) { weight_ = weight; }
   [[nodiscard]] const std::shared_ptr<Parameter>& weight() const { return weight_; }
 
  protected:

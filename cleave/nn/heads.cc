@@ -31,6 +31,10 @@ bool is_grouped(const Tensor& kv_head, int64_t num_kv) {
 std::optional<Tensor> allowed(const Tensor& q, int64_t num_keys, const AttendOptions& options,
                               const Context& context) {
   std::optional<Tensor> mask;
+  if (!options.causal && options.window == 0 && !context.first_key.defined() &&
+      !context.key_mask.defined()) {
+    return mask;  // also of more queries than keys
+  }
   const int64_t num_queries = q.size(2);
   const Tensor key = at::arange(num_keys, q.options().dtype(at::kLong));
   const Tensor query = key.narrow(0, num_keys - num_queries, num_queries).unsqueeze(-1);
@@ -127,7 +131,7 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
               const Context& context) {
   const int64_t T = q.size(2);
   const int64_t S = k.size(2);
-  if (!options.dropout.defined() && uses_fast_attention(q, k, v)) {
+  if (!options.dropout.defined() && !options.bias.defined() && uses_fast_attention(q, k, v)) {
     const auto* heads = options.kv_head.const_data_ptr<int64_t>();
     return fast_attention(q, k, v,
                           {.causal = options.causal,
@@ -145,7 +149,8 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
   const bool plain_causal = options.causal && T > 1 && T == S && !context.key_mask.defined() &&
                             !context.first_key.defined() && !is_windowed;
   const std::optional<Tensor> mask = plain_causal ? std::nullopt : allowed(q, S, options, context);
-  const bool needs_scores = options.dropout.defined() || options.soft_cap > 0;
+  const bool needs_scores =
+      options.dropout.defined() || options.soft_cap > 0 || options.bias.defined();
   if (T == 1 && !needs_scores && !is_one_to_one(options.kv_head, k.size(1)) &&
       is_grouped(options.kv_head, k.size(1))) {
     // Decoding: the queries of one KV head are stacked as rows, so keys are not copied.
@@ -166,12 +171,13 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
       options.score_divisor > 0 ? options.score_divisor : std::sqrt(static_cast<double>(q.size(3)));
   Tensor scores = q.matmul(keys.transpose(-1, -2)) / divisor;
   if (options.soft_cap > 0) scores = soft_cap(scores, options.soft_cap);
+  if (options.bias.defined()) scores = scores + options.bias;
   const std::optional<Tensor> seen =
       plain_causal ? std::optional(at::ones({T, S}, q.options().dtype(at::kBool)).tril()) : mask;
   if (seen) {
     scores = scores.masked_fill(seen->bitwise_not(), -std::numeric_limits<double>::infinity());
   }
-  Tensor probabilities = scores.softmax(-1);
+  Tensor probabilities = scores.softmax(-1).to(q.scalar_type());
   if (options.dropout.defined()) probabilities = probabilities * options.dropout;
   return probabilities.matmul(values);
 }

@@ -33,14 +33,18 @@ struct AttendOptions {
   Tensor dropout;      ///< [B, H, T, S] mask, multiplied with the probabilities; undefined = none
   double score_divisor = 0;  ///< of q k^T; 0: sqrt(K)
   double soft_cap = 0;       ///< of the scores, before the mask; 0: none
+  /// Added to the scores after the soft cap: [B or 1, H or 1, T or 1, S], fp32 or wider, and may
+  /// need a gradient; undefined = none. With it attention holds all scores, in fp32 or wider.
+  Tensor bias{};
 };
 
-/// Whether attend() without dropout uses fast_attention, which saves no scores for backward.
+/// Whether attend() without dropout or bias uses fast_attention, which saves no scores for
+/// backward.
 bool uses_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v);
 
-/// softmax(soft_cap(q k^T / score_divisor) + mask) v for this rank's heads.
+/// softmax(soft_cap(q k^T / score_divisor) + bias + mask) v for this rank's heads.
 ///
-///   q [B, H, T, K]   k, v [B, G, S, K], whose last T tokens are those of q
+///   q [B, H, T, K]   k, v [B, G, S, K], whose last T tokens are those of q if there is a mask
 ///   result [B, H, T, K]
 ///
 /// k and v may have a narrower type if no gradient is needed. A query whose keys are all masked

@@ -174,6 +174,19 @@ std::optional<Placement> Layer::accepts(const DTensor& /*x*/) const {
   return std::nullopt;
 }
 
+DTensor call_in_order(std::span<Layer* const> layers, const DTensor& x, Context& context) {
+  // Without the conversions of an earlier call, whose backward frees its graph.
+  context.values = context.values.with_locals(context.values.locals());
+  DTensor y = x;
+  for (Layer* layer : layers) {
+    const std::string& from = layer->input_name();
+    y = (*layer)(from.empty() ? y : context.values.at(from), context);
+    const std::string& name = layer->output_name();
+    if (!name.empty()) context.values = context.values.with(name, y);
+  }
+  return y;
+}
+
 DTensor LayerGroup::forward(const DTensor& /*x*/, const Context& /*context*/) {
   throw Error(Code::kUsage,
               str(layer_name(path()),

@@ -2,6 +2,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,15 @@ class Layer {
   /// Whether a wrap that must stay outermost (FSDP) is attached.
   [[nodiscard]] bool is_sealed() const { return !wraps_.empty() && wraps_.back()->is_outermost(); }
 
+  /// Where a model's sequence calls this layer, its input is the value of this name in
+  /// Context::values instead of the output of the layer before it.
+  void set_input_name(const std::string& name) { input_name_ = name; }
+  /// Where a model's sequence calls this layer, the layers after it also find its output under this
+  /// name in Context::values, on later pipeline stages too. Its gradient is the sum of theirs.
+  void set_output_name(const std::string& name) { output_name_ = name; }
+  [[nodiscard]] const std::string& input_name() const { return input_name_; }    ///< "": none
+  [[nodiscard]] const std::string& output_name() const { return output_name_; }  ///< "": none
+
   /// Apply the styles Colwise (shard outputs) and Rowwise (shard inputs) of parallel/plan.h. The
   /// defaults throw Error(kShape).
   virtual void split_columns(const Axis& axis);
@@ -137,9 +147,14 @@ class Layer {
   std::shared_ptr<Layer*> self_ = std::make_shared<Layer*>(this);
   std::optional<Placement> input_layout_, output_layout_;
   std::optional<Placement> expected_input_, expected_output_;
+  std::string input_name_, output_name_;
   const std::string* path_ = maker_name("");
   std::vector<std::string> paths_;
 };
+
+/// Calls layers one after another, each with the output of the one before it or with the value that
+/// it names (Layer::set_input_name), and adds named outputs to `context`. Returns the last output.
+DTensor call_in_order(std::span<Layer* const> layers, const DTensor& x, Context& context);
 
 /// A node of the path that is never called itself, e.g. "model" in "model.layers.0". A plan cannot
 /// set its input or output layout.

@@ -27,9 +27,9 @@ void check_made_since(uint64_t first, const Tensor& result, const std::string& p
     const bool is_new =
         node->thread_id() == at::RecordFunction::currentThreadId() && node->sequence_nr() >= first;
     CLEAVE_CHECK(is_new, Code::kUsage, path.empty() ? "the model" : path,
-                 ": recompute supports one input with a gradient, and the layer reads another "
-                 "tensor that needs one (made by ",
-                 node->name(), "); pass it as part of the input, or do not recompute this layer");
+                 ": recompute supports the layer's input and Context::values, and the layer reads "
+                 "another tensor with a gradient (made by ",
+                 node->name(), "); add it to Context::values, or do not recompute this layer");
     for (const torch::autograd::Edge& edge : node->next_edges()) {
       if (edge.function && seen.insert(edge.function.get()).second) {
         open.push_back(edge.function.get());
@@ -43,15 +43,28 @@ class Recompute : public Wrap {
   DTensor call(Layer& layer, const DTensor& x, const Context& context, const Next& next) override {
     // Every run gives a result of the same layout; the first one sets it.
     auto result = std::make_shared<DTensor>();
-    const auto f = [next, result, axis = x.axis(), placement = x.placement(), context,
-                    maker = maker_name(x.maker()), path = layer.path()](const variable_list& in) {
+    variable_list inputs{x.local()};
+    Context kept = context;
+    if (!context.values.empty()) {
+      variable_list detached;
+      for (const Tensor& value : context.values.locals()) {
+        inputs.push_back(value);
+        detached.push_back(value.detach());
+      }
+      kept.values = context.values.with_locals(detached);
+    }
+    const auto f = [next, result, axis = x.axis(), placement = x.placement(),
+                    context = std::move(kept), maker = maker_name(x.maker()),
+                    path = layer.path()](const variable_list& in) {
       const uint64_t first = at::sequence_number::peek();
-      const DTensor y = next(DTensor(in[0], axis, placement, maker), context);
+      Context own = context;
+      own.values = context.values.with_locals({in.begin() + 1, in.end()});
+      const DTensor y = next(DTensor(in[0], axis, placement, maker), own);
       check_made_since(first, y.local(), path);
       if (!result->local().defined()) *result = y.with(y.local().detach());
       return y.local();
     };
-    const Tensor y = recomputed("recompute", {x.local()}, f);
+    const Tensor y = recomputed("recompute", inputs, f);
     const DTensor layout = *result;
     // From now on only its layout and shape are used.
     const Tensor one = at::empty({}, layout.local().options().device(at::kMeta));

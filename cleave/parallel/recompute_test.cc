@@ -151,7 +151,7 @@ class ReadsAnother : public Layer {
       std::make_shared<Parameter>(std::vector<int64_t>{3}, Init::constant(2));
 };
 
-TEST(Recompute, SecondInputWithAGradient_IsRefusedInOneLine) {
+TEST(Recompute, TensorWithAGradientThatIsNoInput_IsRefusedInOneLine) {
   ReadsAnother layer;
   recompute(layer);
   materialize(layer, {.dtype = at::kDouble});
@@ -162,12 +162,12 @@ TEST(Recompute, SecondInputWithAGradient_IsRefusedInOneLine) {
   const Error error = test::thrown_by([&] { y.sum().backward(); });
   EXPECT_EQ(error.code(), Code::kUsage);
   EXPECT_STREQ(error.what(),
-               "the model: recompute supports one input with a gradient, and the layer reads "
-               "another tensor that needs one (made by ExpBackward0); pass it as part of the "
-               "input, or do not recompute this layer");
+               "the model: recompute supports the layer's input and Context::values, and the layer "
+               "reads another tensor with a gradient (made by ExpBackward0); add it to "
+               "Context::values, or do not recompute this layer");
 }
 
-TEST(Recompute, SecondInputWithoutAGradientOrALeaf_IsAllowed) {
+TEST(Recompute, TensorWithoutAGradientOrALeafThatIsNoInput_IsAllowed) {
   for (const bool is_leaf : {false, true}) {
     ReadsAnother layer;
     recompute(layer);

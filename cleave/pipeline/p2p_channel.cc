@@ -9,10 +9,10 @@
 namespace cleave {
 namespace {
 
-// A header: the StageMessage, number of micro-batches, dtype, placement (1 for a Shard, its dim,
-// size of the whole dim), number of dims, sizes.
+// A header: the StageMessage (kind, stage, micro-batch, value), number of micro-batches, dtype,
+// placement (1 for a Shard, its dim, size of the whole dim), number of dims, sizes.
 constexpr size_t kMaxDims = 8;
-constexpr size_t kFirstSize = 9;
+constexpr size_t kFirstSize = 10;
 using Header = std::array<int64_t, kFirstSize + kMaxDims>;
 
 Tensor as_tensor(Header& header) {
@@ -48,6 +48,7 @@ void P2PChannel::send(const StageMessage& message, const DTensor& value) {
   Header header{static_cast<int64_t>(message.kind),
                 message.stage,
                 message.micro_batch,
+                message.value,
                 num_micro_batches_,
                 static_cast<int64_t>(dtype_of(t.scalar_type())),
                 is_shard ? 1 : 0,
@@ -65,16 +66,17 @@ DTensor P2PChannel::read(int from, const DTensor& like, StageMessage& message) {
   const auto* header = words.const_data_ptr<int64_t>();
   message = {.kind = static_cast<StageMessage::Kind>(header[0]),
              .stage = static_cast<int>(header[1]),
-             .micro_batch = static_cast<int>(header[2])};
-  CLEAVE_CHECK(header[3] == num_micro_batches_, Code::kDesync, "rank ", from, " of axis ",
-               pp_.name(), " runs ", header[3], " micro-batches, rank ", pp_.rank(), " runs ",
+             .micro_batch = static_cast<int>(header[2]),
+             .value = static_cast<int>(header[3])};
+  CLEAVE_CHECK(header[4] == num_micro_batches_, Code::kDesync, "rank ", from, " of axis ",
+               pp_.name(), " runs ", header[4], " micro-batches, rank ", pp_.rank(), " runs ",
                num_micro_batches_, "; give all ranks of a pipeline the same batch");
-  const auto dtype = scalar_type(static_cast<DType>(header[4]));
-  const at::IntArrayRef shape(header + kFirstSize, static_cast<size_t>(header[8]));
+  const auto dtype = scalar_type(static_cast<DType>(header[5]));
+  const at::IntArrayRef shape(header + kFirstSize, static_cast<size_t>(header[9]));
   const Tensor t = pp_.recv(from, shape, like.local().options().dtype(dtype), "a stage's message");
   Placement placement = Replicate{};
-  if (header[5] != 0) {
-    placement = Shard{static_cast<int>(header[6]), Split::balanced(header[7], like.axis().size())};
+  if (header[6] != 0) {
+    placement = Shard{static_cast<int>(header[7]), Split::balanced(header[8], like.axis().size())};
   }
   return {t, like.axis(), placement};
 }

@@ -13,6 +13,7 @@ struct StageMessage {
   enum class Kind : uint8_t { kActivation, kGradient, kSums, kAllSums } kind = Kind::kActivation;
   int stage = 0;  ///< that receives it
   int micro_batch = 0;
+  int value = 0;  ///< 0: of the layer before; others: of named values
   friend auto operator<=>(const StageMessage&, const StageMessage&) = default;
 };
 

@@ -12,7 +12,7 @@ namespace cleave {
 /// A part of the batch that passes the pipeline at a time. Every rank gets all micro-batches.
 struct MicroBatch {
   DTensor input;      ///< of the first stage, e.g. ids [B, T], on the tensor-parallel axis
-  Context context{};  ///< positions, masks and dropout counters of this micro-batch
+  Context context{};  ///< positions, masks, dropout counters and further inputs, for all stages
 };
 
 /// Maps the last stage's output to the scalar loss that backward starts from. Gradients of
@@ -34,10 +34,11 @@ class PipelineRun;
 /// Every rank builds the whole model without memory, and each Parameter records whether this rank
 /// owns it. Then materialize() or a loader allocates only the parameters of local_layers(). Of a
 /// parameter that several ranks use, the rank of the first stage is the owner, which writes and
-/// counts it. Layers are called through their module boundary, so styles and wraps work as without
-/// a pipeline. Backward adds the gradients of micro-batches, in their order, on the leaves of local
-/// parameters. A GradientSync with this pipeline completes them; the norm of clip_grad_norm is that
-/// of all stages.
+/// counts it. Named outputs of layers (Layer::set_output_name) reach all later stages, and their
+/// gradients come back summed. Layers are called through their module boundary, so styles and wraps
+/// work as without a pipeline. Backward adds the gradients of micro-batches, in their order, on the
+/// leaves of local parameters. A GradientSync with this pipeline completes them; the norm of
+/// clip_grad_norm is that of all stages.
 class PipelineModel {
  public:
   /// `sequence`: the model's Layers in call order; they must outlive this. Throws Error(kShape) if

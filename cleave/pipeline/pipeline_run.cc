@@ -7,7 +7,9 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "cleave/base/clock.h"
+#include "cleave/layout/node.h"
 #include "cleave/nn/balance_loss.h"
+#include "cleave/nn/subject.h"
 
 namespace cleave {
 namespace {
@@ -69,22 +71,13 @@ void PipelineRun::execute(const Schedule& schedule, double began_s) {
   }
 }
 
-DTensor PipelineRun::input_of(const Action& action, InFlight& live) {
-  const DTensor& first = micro_batch(action).input;
-  if (action.stage == 0) return first;
-  const DTensor received = channel_.receive(
-      {.kind = MessageKind::kActivation, .stage = action.stage, .micro_batch = action.micro_batch},
-      rank_of(action.stage - 1), first);
-  if (BalanceLoss* loss = balance(action)) {
-    loss->resume(receive_sums(MessageKind::kSums, action, action.stage - 1));
+std::vector<const Layer*> PipelineRun::named_before(int stage) const {
+  std::vector<const Layer*> out;
+  const auto end = static_cast<size_t>(work_.stages[static_cast<size_t>(stage)].begin);
+  for (size_t i = 0; i < end; ++i) {
+    if (!work_.sequence[i]->output_name().empty()) out.push_back(work_.sequence[i]);
   }
-  const Tensor leaf = received.local().detach();
-  if (trains_ && leaf.is_floating_point()) {
-    live.input = leaf.requires_grad_();
-    live.placement = received.placement();
-  }
-  const auto begin = static_cast<size_t>(work_.stages[static_cast<size_t>(action.stage)].begin);
-  return received.with(leaf).made_by(maker_name(work_.sequence[begin - 1]->path()));
+  return out;
 }
 
 void PipelineRun::send_sums(MessageKind kind, const Action& action, int to_stage) {
@@ -101,93 +94,151 @@ Tensor PipelineRun::receive_sums(MessageKind kind, const Action& action, int fro
       .local();
 }
 
-DTensor PipelineRun::output_of(const Action& action, const DTensor& input, InFlight& live) {
-  Context context = micro_batch(action).context;
+DTensor PipelineRun::received(const StageMessage& message, const Layer& maker, InFlight& live) {
+  const DTensor& like = work_.micro_batches[static_cast<size_t>(message.micro_batch)].input;
+  const DTensor value = channel_.receive(message, rank_of(message.stage - 1), like);
+  const Tensor leaf = value.local().detach();
+  const bool has_gradient = trains_ && leaf.is_floating_point();
+  live.inputs.push_back(
+      {.leaf = has_gradient ? leaf.requires_grad_() : Tensor(), .placement = value.placement()});
+  return value.with(leaf).made_by(maker_name(maker.path()));
+}
+
+DTensor PipelineRun::input_of(const Action& action, Context& context, InFlight& live) {
+  if (action.stage == 0) return micro_batch(action).input;
+  StageMessage message{
+      .kind = MessageKind::kActivation, .stage = action.stage, .micro_batch = action.micro_batch};
+  const auto begin = static_cast<size_t>(work_.stages[static_cast<size_t>(action.stage)].begin);
+  const DTensor first = received(message, *work_.sequence[begin - 1], live);
+  for (const Layer* maker : named_before(action.stage)) {
+    ++message.value;
+    context.values = context.values.with(maker->output_name(), received(message, *maker, live));
+  }
+  if (BalanceLoss* loss = balance(action)) {
+    loss->resume(receive_sums(MessageKind::kSums, action, action.stage - 1));
+  }
+  return first;
+}
+
+DTensor PipelineRun::output_of(const Action& action, const DTensor& input, Context& context,
+                               InFlight& live) {
   if (defers_) {
     live.deferred = std::make_shared<DeferredGradients>();
     context.deferred = live.deferred;
   }
-  DTensor x = input;
   const Range& layers = work_.stages[static_cast<size_t>(action.stage)];
-  for (int64_t i = layers.begin; i < layers.end; ++i) {
-    x = (*work_.sequence[static_cast<size_t>(i)])(x, context);
+  return call_in_order(
+      std::span(work_.sequence)
+          .subspan(static_cast<size_t>(layers.begin), static_cast<size_t>(layers.size())),
+      input, context);
+}
+
+std::vector<DTensor> PipelineRun::outputs_of(const Action& action, const DTensor& output,
+                                             const Context& context) const {
+  std::vector<DTensor> out{output};
+  if (is_last(action.stage)) return out;
+  for (const Layer* maker : named_before(action.stage + 1)) {
+    out.push_back(context.values.at(maker->output_name()));
+    CLEAVE_CHECK(out.back().local().is_floating_point(), Code::kShape, layer_name(maker->path()),
+                 ": its output '", maker->output_name(), "' is of ",
+                 out.back().local().scalar_type(), " and cannot cross to the next pipeline stage; ",
+                 "only floating-point outputs can have names in a pipeline");
   }
-  return x;
+  return out;
 }
 
 void PipelineRun::forward(const Action& action) {
   InFlight live;
-  const DTensor input = input_of(action, live);
-  DTensor output;
+  Context context = micro_batch(action).context;
+  const DTensor input = input_of(action, context, live);
+  std::vector<DTensor> outputs;
   {
     const Span span(*this, action);
-    output = output_of(action, input, live);
-    finish(action, output, live);
+    const DTensor output = output_of(action, input, context, live);
+    outputs = outputs_of(action, output, context);
+    finish(action, outputs, live);
   }
   if (!is_last(action.stage)) {
-    channel_.send({.kind = MessageKind::kActivation,
-                   .stage = action.stage + 1,
-                   .micro_batch = action.micro_batch},
-                  output);
+    StageMessage message{.kind = MessageKind::kActivation,
+                         .stage = action.stage + 1,
+                         .micro_batch = action.micro_batch};
+    for (const DTensor& output : outputs) {
+      channel_.send(message, output);
+      ++message.value;
+    }
     send_sums(MessageKind::kSums, action, action.stage + 1);
   }
   if (trains_) live_.emplace(std::pair(action.stage, action.micro_batch), std::move(live));
 }
 
 // Ends a stage's forward: computes the loss on the last stage, and keeps where backward will start.
-void PipelineRun::finish(const Action& action, const DTensor& output, InFlight& live) {
+void PipelineRun::finish(const Action& action, const std::vector<DTensor>& outputs,
+                         InFlight& live) {
   const auto m = static_cast<size_t>(action.micro_batch);
-  Tensor end = output.local();
+  variable_list ends;
+  for (const DTensor& output : outputs) ends.push_back(output.local());
   if (is_last(action.stage)) {
     if (BalanceLoss* loss = balance(action)) loss->close(loss->sums());
     if (!work_.loss) {
-      outputs_[m] = output;
+      outputs_[m] = outputs.front();
       return;
     }
-    end = work_.loss(output, m);
+    Tensor& end = ends.front();
+    end = work_.loss(outputs.front(), m);
     CLEAVE_CHECK(end.defined() && end.numel() == 1, Code::kUsage,
                  "the loss of a pipeline's micro-batch is ", end.defined() ? end.numel() : 0,
                  " numbers; it must be one");
     losses_[m] = end.detach();
     if (trains_) live.seed = at::ones_like(end.detach());
   }
-  if (trains_ && end.requires_grad()) live.output = torch::autograd::impl::gradient_edge(end);
+  if (!trains_) return;
+  for (const Tensor& end : ends) {
+    live.outputs.push_back(end.requires_grad() ? torch::autograd::impl::gradient_edge(end)
+                                               : torch::autograd::Edge());
+  }
 }
 
 void PipelineRun::backward(const Action& action) {
   InFlight& live = live_.at({action.stage, action.micro_batch});
   const DTensor& like = micro_batch(action).input;
-  Tensor grad = live.seed;
-  if (!is_last(action.stage)) {
-    grad = channel_
-               .receive({.kind = MessageKind::kGradient,
-                         .stage = action.stage,
-                         .micro_batch = action.micro_batch},
-                        rank_of(action.stage + 1), like)
-               .local();
-    if (BalanceLoss* loss = balance(action)) {
-      loss->close(receive_sums(MessageKind::kAllSums, action, action.stage + 1));
+  StageMessage message{
+      .kind = MessageKind::kGradient, .stage = action.stage, .micro_batch = action.micro_batch};
+  torch::autograd::edge_list ends;
+  variable_list end_grads;
+  for (const torch::autograd::Edge& output : live.outputs) {
+    Tensor grad = live.seed;
+    if (!is_last(action.stage)) {
+      grad = channel_.receive(message, rank_of(action.stage + 1), like).local();
+      ++message.value;
     }
+    if (!output.is_valid()) continue;
+    ends.push_back(output);
+    end_grads.push_back(std::move(grad));
   }
-  Tensor input_grad;
+  if (BalanceLoss* loss = balance(action); loss != nullptr && !is_last(action.stage)) {
+    loss->close(receive_sums(MessageKind::kAllSums, action, action.stage + 1));
+  }
+  variable_list input_grads;
   {
     const Span span(*this, action);
-    if (live.output.is_valid()) {
+    if (!ends.empty()) {
       torch::autograd::Engine::get_default_engine().execute(
-          {live.output}, {grad}, /*keep_graph=*/false, /*create_graph=*/false,
+          ends, end_grads, /*keep_graph=*/false, /*create_graph=*/false,
           /*accumulate_grad=*/true, /*outputs=*/{});
     }
-    if (live.input.defined()) {
-      input_grad = live.input.grad().defined() ? live.input.grad() : at::zeros_like(live.input);
+    for (const auto& [leaf, placement] : live.inputs) {
+      Tensor grad = leaf.defined() ? leaf.grad() : Tensor();
+      if (leaf.defined() && !grad.defined()) grad = at::zeros_like(leaf);
+      input_grads.push_back(std::move(grad));
     }
   }
-  if (action.stage > 0 && input_grad.defined()) {
-    channel_.send({.kind = MessageKind::kGradient,
-                   .stage = action.stage - 1,
-                   .micro_batch = action.micro_batch},
-                  DTensor(input_grad, like.axis(), live.placement));
-    send_sums(MessageKind::kAllSums, action, action.stage - 1);
+  message = {
+      .kind = MessageKind::kGradient, .stage = action.stage - 1, .micro_batch = action.micro_batch};
+  for (size_t i = 0; i < input_grads.size(); ++i, ++message.value) {
+    if (!input_grads[i].defined()) continue;
+    channel_.send(message, DTensor(input_grads[i], like.axis(), live.inputs[i].placement));
   }
+  if (action.stage > 0) send_sums(MessageKind::kAllSums, action, action.stage - 1);
   // Deferred weight gradients keep their own activations.
   std::shared_ptr<DeferredGradients> deferred = std::move(live.deferred);
   live = InFlight{};

@@ -36,13 +36,19 @@ class PipelineRun {
   std::vector<TraceEvent> take_events() { return std::move(events_); }
 
  private:
-  /// What forward keeps for backward. Of the output only the graph edge is kept: its memory is
-  /// freed once it is sent, unless backward reads it.
+  /// A received value: a leaf that collects the gradient to send back, undefined where the value
+  /// has none, and its placement.
+  struct Received {
+    Tensor leaf;
+    Placement placement;
+  };
+  /// What forward keeps for backward. Of an output only the graph edge is kept: its memory is
+  /// freed once it is sent, unless backward reads it. The layer's value is the first of the inputs
+  /// and outputs, named values follow.
   struct InFlight {
-    Tensor input;  // a leaf that collects the gradient to send back; undefined on the first stage
-    Placement placement;           // of the input
-    torch::autograd::Edge output;  // invalid where nothing needs a gradient
-    Tensor seed;                   // the loss's own gradient, on the last stage
+    std::vector<Received> inputs;                // none on the first stage
+    std::vector<torch::autograd::Edge> outputs;  // invalid where nothing needs a gradient
+    Tensor seed;                                 // the loss's own gradient, on the last stage
     std::shared_ptr<DeferredGradients> deferred;
   };
   class Span;
@@ -50,9 +56,18 @@ class PipelineRun {
   void forward(const Action& action);
   void backward(const Action& action);
   void weights(const Action& action);
-  [[nodiscard]] DTensor input_of(const Action& action, InFlight& live);
-  [[nodiscard]] DTensor output_of(const Action& action, const DTensor& input, InFlight& live);
-  void finish(const Action& action, const DTensor& output, InFlight& live);
+  /// The stage's first input. Adds the named values that earlier stages made to `context`.
+  [[nodiscard]] DTensor input_of(const Action& action, Context& context, InFlight& live);
+  /// The value that `maker` sent to the stage, as a leaf.
+  [[nodiscard]] DTensor received(const StageMessage& message, const Layer& maker, InFlight& live);
+  [[nodiscard]] DTensor output_of(const Action& action, const DTensor& input, Context& context,
+                                  InFlight& live);
+  /// The values for the next stage: `output`, then the named ones in the order of named_before().
+  [[nodiscard]] std::vector<DTensor> outputs_of(const Action& action, const DTensor& output,
+                                                const Context& context) const;
+  void finish(const Action& action, const std::vector<DTensor>& outputs, InFlight& live);
+  /// The layers of earlier stages whose outputs have names, in call order.
+  [[nodiscard]] std::vector<const Layer*> named_before(int stage) const;
   void send_sums(StageMessage::Kind kind, const Action& action, int to_stage);
   Tensor receive_sums(StageMessage::Kind kind, const Action& action, int from_stage);
   [[nodiscard]] BalanceLoss* balance(const Action& action) const {
