@@ -64,7 +64,10 @@ inline std::vector<Row> rows(LayoutOptions& o) {
 
 /// --optimizer.
 inline Row optimizer(std::string* target) {
-  return {target, "optimizer", "", "optimizer", "", Choices{"adamw", "adam", "sgd"}, kMustMatch};
+  return {target,    "optimizer",
+          "",        "optimizer; muon updates the matrices of the blocks, adamw the rest",
+          "",        Choices{"adamw", "adam", "sgd", "muon"},
+          kMustMatch};
 }
 
 /// The options of `cleave plan`.
