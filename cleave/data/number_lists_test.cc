@@ -26,8 +26,8 @@ std::vector<int32_t> list(int64_t i) {
   return numbers;
 }
 
-// Oracle: the lists themselves, and the hash of one array. 500,000 lists of 3 numbers on average
-// are 6 MB, and their places 4 MB: more than stays in memory.
+// Oracle: the lists themselves, and the hash of one array. 600,000 lists of 3 numbers on average
+// are 7 MB, and their places 5 MB: more than stays in memory.
 TEST(NumberLists, InMemoryOrInAFile_AreThoseAppended) {
   constexpr int64_t kCount = 600'000;
   const test::TempFolder folder;

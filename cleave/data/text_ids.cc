@@ -79,7 +79,8 @@ class TextReader {
   void take_first(size_t count) {
     const std::string_view piece = std::string_view(text_).substr(0, count);
     require_text(path_, piece, begin_);
-    const std::vector<int64_t> known = ids_of(tokenizer_, before_);
+    const std::vector<int64_t> known =
+        before_.empty() ? std::vector<int64_t>() : ids_of(tokenizer_, before_);
     const std::vector<int64_t> ids = ids_of(tokenizer_, before_ + std::string(piece));
     if (!begins_with(ids, known)) {
       CLEAVE_BUG(path_, ": the ids before byte ", begin_, " depend on the text after it");

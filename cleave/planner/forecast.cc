@@ -135,8 +135,8 @@ class DryRank {
     m.gradients =
         gradient_bytes(parallelized_.gradients->parameters(), parallelized_.config, rows_.size());
     parallelized_.gradients->complete();
-    parallelized_.gradients
-        ->refresh_weights();  // the rest of the optimizer's step is in place, but for step_bytes()
+    parallelized_.gradients->refresh_weights();
+    // The optimizer's step is in place, but for step_bytes(), when activations are freed.
     m.activations = std::max(memory_.peak() - m.weights - m.optimizer - m.gradients,
                              parallelized_.optimizer->step_bytes());
     DryTraffic dp = dry_traffic(parallelized_.axes.dp);
