@@ -116,8 +116,8 @@ void for_text_ids(const std::string& path, const Tokenizer& tokenizer, size_t pi
     while (left > 0 && text.size() >= from + least) {
       const size_t place = find_place(tokenizer, text, from);
       if (place == std::string::npos) {
-        from = text.size() - kWindow;
-        continue;
+        from = text.size() - kWindow;  // the text after them was too short to tell
+        break;
       }
       reader.take_first(place);
       from = least;
