@@ -59,7 +59,7 @@ std::pair<std::vector<int64_t>, int> ids_in_pieces(const std::string& path,
 // Oracle: the ids of the whole text.
 TEST(TextIds, Pieces_HaveTheIdsOfTheWholeText) {
   const TempFolder folder;
-  const std::string path = folder / "text.txt", text = mixed_text(700);
+  const std::string path = folder / "text.txt", text = mixed_text(1000);
   write_atomic(path, std::string_view(text));
   for (const auto& tokenizer : tokenizers()) {
     const std::vector<int64_t> whole = tokenizer->encode(text, {.add_special = false});
@@ -84,7 +84,7 @@ TEST(TextIds, TextWithoutBlanks_IsOnePiece) {
 
 TEST(TextIds, WrongByteInALaterPiece_IsNamedByItsPlaceInTheFile) {
   const TempFolder folder;
-  std::string text = mixed_text(700);
+  std::string text = mixed_text(1000);
   const size_t at = text.find("Line", 20'000);
   text[at] = '\xFF';
   write_atomic(folder / "text.txt", std::string_view(text));
