@@ -22,6 +22,7 @@ struct ConvertOptions {
                                             ///< also "q8_0" and "q4_k_m"
   uint64_t max_file_bytes = 5'000'000'000;  ///< for kSafetensors and kBin
   std::string adapter{};  ///< an adapter's folder (LoRA), merged into the model; "" = none
+  bool ema = false;       ///< the averaged weights of a checkpoint (train --ema), which are fp32
 };
 
 /// What convert wrote.

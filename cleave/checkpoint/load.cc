@@ -77,6 +77,17 @@ const TensorInfo& state_of(const TensorSource& files, std::string_view part,
   return *stored;
 }
 
+/// Refuses files with averaged weights for an optimizer that keeps none, and the reverse.
+void check_ema(const Optimizer& optimizer, const Parameters& parameters, const Safetensors& files) {
+  if (parameters.empty()) return;
+  const bool has_ema = files.find(state_name(kEma, parameters.front()->name())) != nullptr;
+  CLEAVE_CHECK(has_ema == optimizer.has_ema(), Code::kUsage, files.path(),
+               has_ema ? " has averaged weights (--ema), which this run would not continue; give "
+                         "--ema with a decay"
+                       : " has no averaged weights, because the run was started without --ema; "
+                         "resume it without");
+}
+
 LoadResult fill(Model& model, const ModelTensors& files, const MaterializeOptions& fresh) {
   LoadResult result{.fresh = files.missing(), .left_out = files.left_out()};
   for (TensorInfo& info : files.additions()) {
@@ -169,6 +180,7 @@ void load_optimizer(Optimizer& optimizer, const Parameters& parameters, const Sa
   const at::NoGradGuard no_grad;
   std::map<const Parameter*, const Optimizer::State*> mine;
   for (const Optimizer::State& state : optimizer.states()) mine[state.parameter.get()] = &state;
+  check_ema(optimizer, parameters, files);
   LeafReader reader(files);
   size_t num_needed = 0;
   for (const auto& parameter : parameters) {
@@ -182,9 +194,14 @@ void load_optimizer(Optimizer& optimizer, const Parameters& parameters, const Sa
     if (files.find(state_name(kMaster, parameter->name())) != nullptr) {
       take(kMaster, is_mine ? parameter->leaf().detach() : Tensor());
     }
-    if (!optimizer.has_moments()) continue;
-    take(kExpAvg, is_mine ? state->second->exp_avg : Tensor());
-    take(kExpAvgSq, is_mine ? state->second->exp_avg_sq : Tensor());
+    const auto take_state = [&](std::string_view part, Tensor Optimizer::State::*member) {
+      take(part, is_mine ? state->second->*member : Tensor());
+    };
+    if (optimizer.has_ema()) take_state(kEma, &Optimizer::State::ema);
+    if (optimizer.has_moments()) take_state(kExpAvg, &Optimizer::State::exp_avg);
+    if (optimizer.has_second_moment(*parameter)) {
+      take_state(kExpAvgSq, &Optimizer::State::exp_avg_sq);
+    }
   }
   CLEAVE_CHECK(num_needed == files.tensors().size(), Code::kFormat, files.path(),
                ": the optimizer's files have ", files.tensors().size(), " tensors; this one needs ",

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "cleave/checkpoint/ema_tensors.h"
 #include "cleave/checkpoint/gguf_tensors.h"
 #include "cleave/checkpoint/interleaved.h"
 #include "cleave/checkpoint/split_files.h"
@@ -82,7 +83,9 @@ std::unique_ptr<TensorSource> open_model_files(const ModelFolder& folder) {
       return std::make_unique<SplitTensors>(*split, folder.config);
     }
   }
-  return open_tensors(folder.weights_path(), folder.stem);
+  auto files = open_tensors(folder.weights_path(), folder.stem);
+  if (!folder.averaged) return files;
+  return std::make_unique<EmaTensors>(std::move(files), folder.weights_path());
 }
 
 std::unique_ptr<TensorSource> open_whole_tensors(const ModelFolder& folder) {

@@ -11,6 +11,7 @@ inline constexpr std::string_view kOptimizerStem = "optimizer";
 inline constexpr std::string_view kMaster = "master";        ///< the weight in the optimizer's type
 inline constexpr std::string_view kExpAvg = "exp_avg";       ///< first moment
 inline constexpr std::string_view kExpAvgSq = "exp_avg_sq";  ///< second moment
+inline constexpr std::string_view kEma = "ema";              ///< averaged weight
 inline constexpr std::string_view kNumSteps = "num_steps";   ///< key in the files' metadata
 
 /// The file of a checkpoint with all that resuming needs apart from tensors.

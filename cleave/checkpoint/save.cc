@@ -40,9 +40,12 @@ TensorGroup optimizer_group(const Optimizer& optimizer, const Parameters& parame
     const bool is_mine = state != mine.end();
     // If the files have the leaves' type, the weight is the master.
     if (weights_dtype && leaf_type != *weights_dtype) add(kMaster, p->leaf());
-    if (!optimizer.has_moments()) continue;
-    add(kExpAvg, is_mine ? state->second->exp_avg : Tensor());
-    add(kExpAvgSq, is_mine ? state->second->exp_avg_sq : Tensor());
+    const auto add_state = [&](std::string_view part, Tensor Optimizer::State::*member) {
+      add(part, is_mine ? state->second->*member : Tensor());
+    };
+    if (optimizer.has_ema()) add_state(kEma, &Optimizer::State::ema);
+    if (optimizer.has_moments()) add_state(kExpAvg, &Optimizer::State::exp_avg);
+    if (optimizer.has_second_moment(*p)) add_state(kExpAvgSq, &Optimizer::State::exp_avg_sq);
   }
   return group;
 }

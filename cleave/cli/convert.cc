@@ -32,6 +32,9 @@ void define(Flags& flags, ConvertOptions& options, Words& words) {
   flags.takes_word("from");
   flags.add({&options.adapter, "adapter", "DIR",
              "LoRA adapter to merge into the model: a PEFT folder or a run folder", "none"});
+  flags.add({&options.ema, "ema", "",
+             "take the averaged weights of a checkpoint that was trained with --ema, in fp32",
+             "off"});
   flags.add(
       {&options.to, "to", "PATH", "new folder, or new GGUF file; must not exist", "required"});
   flags.add({&words.format, "format", "", "format of the new tensor files",

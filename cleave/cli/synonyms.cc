@@ -49,6 +49,7 @@ constexpr Synonym kSynonyms[] = {
     {"min-lr", "lr-min eta-min lr-end"},
     {"decay-steps", "lr-wsd-decay-iters num-decay-steps wsd-decay-steps cooldown-steps"},
     {"clip", "max-grad-norm clip-grad grad-clip max-norm gradient-clipping gradient-clip-val"},
+    {"ema", "ema-decay model-ema-decay use-ema"},
     {"weight-decay", "wd"},
     {"optimizer", "optim"},
     {"param-group", "param-groups parameter-group lr-mult"},

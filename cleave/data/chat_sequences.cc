@@ -1,10 +1,8 @@
 #include "cleave/data/chat_sequences.h"
 
 #include <algorithm>
-#include <span>
 
 #include "cleave/base/error.h"
-#include "cleave/base/hash.h"
 
 namespace cleave {
 
@@ -31,24 +29,21 @@ bool is_trained(const TokenizedChat& chat) {
 }
 
 void ChatSequences::add(const TokenizedChat& chat) {
+  std::vector<int32_t> ids, labels;
   for (size_t i = 0; i < chat.ids.size(); ++i) {
-    ids_.push_back(static_cast<int32_t>(chat.ids[i]));
-    labels_.push_back(chat.is_trained[i] ? ids_.back() : static_cast<int32_t>(kNoLabel));
+    ids.push_back(static_cast<int32_t>(chat.ids[i]));
+    labels.push_back(chat.is_trained[i] ? ids.back() : static_cast<int32_t>(kNoLabel));
   }
-  starts_.push_back(static_cast<int64_t>(ids_.size()));
+  ids_.append(ids);
+  labels_.append(labels);
 }
 
-uint64_t ChatSequences::fingerprint() const {
+void ChatSequences::finish() {
   Hasher hasher;
-  hasher.update(std::as_bytes(std::span(ids_)));
-  hasher.update(std::as_bytes(std::span(labels_)));
-  hasher.update(std::as_bytes(std::span(starts_)));
-  return hasher.digest();
-}
-
-std::vector<int64_t> ChatSequences::part(const std::vector<int32_t>& all, int64_t index) const {
-  const auto i = static_cast<size_t>(index);
-  return {all.data() + starts_[i], all.data() + starts_[i + 1]};
+  ids_.add_numbers_to(hasher);
+  labels_.add_numbers_to(hasher);
+  ids_.add_starts_to(hasher);
+  fingerprint_ = hasher.digest();
 }
 
 }  // namespace cleave

@@ -1,10 +1,12 @@
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "cleave/chat/chat_reader.h"
 #include "cleave/data/dataset.h"
+#include "cleave/data/number_lists.h"
 
 namespace cleave {
 
@@ -18,24 +20,27 @@ int64_t truncate(TokenizedChat& chat, int64_t seq_len);
 /// is not trained.
 bool is_trained(const TokenizedChat& chat);
 
-/// Tokenized chats in memory, 8 bytes per token.
+/// Tokenized chats, 8 bytes per token: in memory if they are few, else in a file without a name.
 class ChatSequences {
  public:
+  /// `folder` as in NumberLists.
+  explicit ChatSequences(const std::filesystem::path& folder) : ids_(folder), labels_(folder) {}
+
   /// Appends a sequence.
   void add(const TokenizedChat& chat);
-  [[nodiscard]] int64_t size() const { return static_cast<int64_t>(starts_.size()) - 1; }
+  [[nodiscard]] int64_t size() const { return ids_.size(); }
   /// The ids of a sequence.
-  [[nodiscard]] std::vector<int64_t> ids(int64_t index) const { return part(ids_, index); }
+  [[nodiscard]] std::vector<int64_t> ids(int64_t index) const { return ids_.list(index); }
   /// Its labels; kNoLabel for tokens that are not trained.
-  [[nodiscard]] std::vector<int64_t> labels(int64_t index) const { return part(labels_, index); }
-  /// Of all ids and labels.
-  [[nodiscard]] uint64_t fingerprint() const;
+  [[nodiscard]] std::vector<int64_t> labels(int64_t index) const { return labels_.list(index); }
+  /// Of all ids and labels, as of the last finish().
+  [[nodiscard]] uint64_t fingerprint() const { return fingerprint_; }
+  /// Sets the fingerprint: it reads all sequences.
+  void finish();
 
  private:
-  [[nodiscard]] std::vector<int64_t> part(const std::vector<int32_t>& all, int64_t index) const;
-
-  std::vector<int32_t> ids_, labels_;  // of all sequences, concatenated
-  std::vector<int64_t> starts_{0};     // offset of each sequence in ids_
+  NumberLists ids_, labels_;
+  uint64_t fingerprint_ = 0;
 };
 
 }  // namespace cleave

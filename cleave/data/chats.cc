@@ -9,7 +9,8 @@ namespace {
 
 class ChatDataset final : public Dataset {
  public:
-  explicit ChatDataset(const DatasetOptions& options) : options_(options) {}
+  explicit ChatDataset(const DatasetOptions& options)
+      : options_(options), sequences_(options.cache_folder) {}
 
   void append(TokenizedChat chat, const std::string& place, ChatCounts& counts) {
     counts.conversations += 1;
@@ -25,6 +26,7 @@ class ChatDataset final : public Dataset {
     sequences_.add(chat);
   }
 
+  void finish() { sequences_.finish(); }
   [[nodiscard]] int64_t size() const override { return sequences_.size(); }
   [[nodiscard]] bool is_text() const override { return true; }
 
@@ -75,6 +77,7 @@ std::shared_ptr<const Dataset> chat_dataset(const DatasetOptions& options, const
   }
   CLEAVE_CHECK(dataset->size() > 0, Code::kUsage, "no conversation of ", counts->conversations,
                " has a trained token in its first ", options.seq_len, " tokens; raise --seq-len");
+  dataset->finish();
   return dataset;
 }
 

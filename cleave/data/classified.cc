@@ -200,9 +200,9 @@ std::shared_ptr<const Dataset> classified_dataset(const DatasetOptions& options)
                  " are of different kinds; give only texts or only rows of ids");
   }
   if (of_ids) {
-    return rows_dataset(options.files,
-                        {.vocab_size = options.vocab_size,
-                         .num_classes = static_cast<int64_t>(options.classes.size())});
+    return rows_dataset(options.files, {.vocab_size = options.vocab_size,
+                                        .num_classes = static_cast<int64_t>(options.classes.size()),
+                                        .cache_folder = options.cache_folder});
   }
   CLEAVE_CHECK(options.tokenizer != nullptr, Code::kUsage, options.files.front(),
                " holds texts, which need a tokenizer; the model has none, so give one with "

@@ -52,7 +52,8 @@ std::shared_ptr<const Dataset> open_dataset(const DatasetOptions& options) {
   const FileKind kind = common_kind(options.files);
   if (kind == FileKind::kJsonRows) {
     return rows_dataset(options.files, {.vocab_size = options.vocab_size,
-                                        .needs_labels = options.task == Task::kMlm});
+                                        .needs_labels = options.task == Task::kMlm,
+                                        .cache_folder = options.cache_folder});
   }
   CLEAVE_CHECK(options.tokenizer != nullptr, Code::kUsage, options.files.front(), " is ",
                name(kind),

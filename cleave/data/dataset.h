@@ -50,8 +50,8 @@ struct DatasetOptions {
   std::vector<std::string> files;              ///< text, JSONL with `text`, or JSONL rows of ids
   std::shared_ptr<const Tokenizer> tokenizer;  ///< null: only rows of ids can be read
   int64_t seq_len = 256;                       ///< tokens per packed sequence
-  std::string cache_folder;                    ///< of the token caches; empty = memory only
-  int64_t vocab_size = 0;  ///< of the model: ids must be below it; 0 = unchecked
+  std::string cache_folder;  ///< of token caches and other files; empty = memory only
+  int64_t vocab_size = 0;    ///< of the model: ids must be below it; 0 = unchecked
   Task task = Task::kLm;
   std::vector<std::string> classes{};  ///< class names by index, for kClassify
 };

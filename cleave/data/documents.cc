@@ -7,7 +7,6 @@
 #include "cleave/base/error.h"
 #include "cleave/file/file.h"
 #include "cleave/text/jsonl.h"
-#include "cleave/text/utf8.h"
 
 namespace cleave {
 namespace {
@@ -28,19 +27,6 @@ char first_byte(const std::string& path) {
     if (found != std::string_view::npos) return text[found];
   }
   return 0;
-}
-
-/// Refuses a file that is not UTF-8 text. Training on the bytes of a picture or an archive would
-/// otherwise go unnoticed.
-void require_text(const std::string& path, std::string_view text) {
-  const size_t at = std::min(text.find('\0'), first_bad_utf8(text));
-  if (at >= text.size()) return;
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  const auto byte = static_cast<unsigned char>(text[at]);
-  throw Error(Code::kFormat,
-              str(path, ": byte ", at, " is 0x", kDigits[byte >> 4], kDigits[byte & 15],
-                  ", which is not UTF-8 text; convert the file, "
-                  "or remove it from the data"));
 }
 
 bool holds(const Json& value, std::string_view key, Json::Type type) {
@@ -92,13 +78,9 @@ bool is_csv(const std::string& path) {
   return std::filesystem::path(path).extension() == ".csv";
 }
 
-void for_each_document(const std::string& path, FileKind kind,
-                       const std::function<void(std::string_view)>& visit) {
-  if (kind == FileKind::kText) {
-    const std::string text = read_file(path);
-    require_text(path, text);
-    return visit(text);
-  }
+void for_each_json_text(
+    const std::string& path,
+    const std::function<void(std::string_view text, uint64_t bytes_read)>& visit) {
   JsonLines lines(path);
   while (const std::optional<Json> line = lines.next()) {
     if (!holds(*line, "text", Json::Type::kString)) {
@@ -106,7 +88,7 @@ void for_each_document(const std::string& path, FileKind kind,
           "expected an object with \"text\", as in the first row; put other rows into "
           "another file");
     }
-    visit(line->at("text").as_string());
+    visit(line->at("text").as_string(), lines.bytes_read());
   }
 }
 

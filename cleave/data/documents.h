@@ -28,9 +28,10 @@ std::string names_of(const std::vector<std::string>& files);
 /// Whether a file is a table by its name, NAME.csv.
 bool is_csv(const std::string& path);
 
-/// Calls `visit` with each document of a file of kind kText or kJsonTexts, in order. Throws
-/// Error(kIo, kFormat) with file and line.
-void for_each_document(const std::string& path, FileKind kind,
-                       const std::function<void(std::string_view)>& visit);
+/// Calls `visit` with each text of a file of kind kJsonTexts, in order, and the bytes of the file
+/// that were read so far. Throws Error(kIo, kFormat) with file and line.
+void for_each_json_text(
+    const std::string& path,
+    const std::function<void(std::string_view text, uint64_t bytes_read)>& visit);
 
 }  // namespace cleave

@@ -10,7 +10,8 @@ namespace {
 
 class PairDataset final : public Dataset {
  public:
-  explicit PairDataset(const DatasetOptions& options) : options_(options) {}
+  explicit PairDataset(const DatasetOptions& options)
+      : options_(options), sequences_(options.cache_folder) {}
 
   void append(TokenizedPair pair, const std::string& place, PairCounts& counts) {
     counts.pairs += 1;
@@ -35,6 +36,7 @@ class PairDataset final : public Dataset {
     sequences_.add(pair.rejected);
   }
 
+  void finish() { sequences_.finish(); }
   [[nodiscard]] int64_t size() const override { return sequences_.size() / 2; }
   [[nodiscard]] bool is_text() const override { return true; }
 
@@ -89,6 +91,7 @@ std::shared_ptr<const Dataset> pair_dataset(
                counts->pairs, " rows; expected at least one pair");
   CLEAVE_CHECK(dataset->size() > 0, Code::kUsage, "no pair of ", counts->pairs,
                " differs in its first ", options.seq_len, " tokens; raise --seq-len");
+  dataset->finish();
   return dataset;
 }
 

@@ -7,6 +7,7 @@
 #include "cleave/base/error.h"
 #include "cleave/base/hash.h"
 #include "cleave/data/documents.h"
+#include "cleave/data/number_lists.h"
 #include "cleave/text/jsonl.h"
 
 namespace cleave {
@@ -20,24 +21,14 @@ struct Field {
   bool may_be_no_label = false;  ///< -100 is valid too
 };
 
-/// The numbers of one key, all rows concatenated. A row without the key has no numbers.
+/// The numbers of one key: a list for each row, empty where the row does not have the key.
 struct Column {
   Field field;
-  std::vector<int32_t> values;
-  std::vector<size_t> starts{0};  ///< row k is values[starts[k]] to values[starts[k + 1] - 1]
+  NumberLists lists;
 
-  void append(std::span<const int32_t> row) {
-    values.insert(values.end(), row.begin(), row.end());
-    starts.push_back(values.size());
-  }
-  [[nodiscard]] int64_t num_rows() const { return static_cast<int64_t>(starts.size()) - 1; }
-  [[nodiscard]] std::vector<int64_t> row(int64_t index) const {
-    const auto at = static_cast<size_t>(index);
-    return {values.data() + starts[at], values.data() + starts[at + 1]};
-  }
   void add_to(Hasher& hasher) const {
-    hasher.update(std::as_bytes(std::span(starts)));
-    hasher.update(std::as_bytes(std::span(values)));
+    lists.add_starts_to(hasher);
+    lists.add_numbers_to(hasher);
   }
 };
 
@@ -61,21 +52,20 @@ std::vector<int32_t> numbers(const Json& row, const Field& field) {
 
 class RowsDataset final : public Dataset {
  public:
-  explicit RowsDataset(const RowsOptions& options) : options_(options) {
-    constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-    const int64_t max_id = options.vocab_size > 0 ? options.vocab_size - 1 : kMax;
-    ids_.field = {.key = "input_ids", .high = max_id};
-    labels_.field = {.key = "labels", .high = max_id, .may_be_no_label = true};
-    attention_mask_.field = {.key = "attention_mask", .high = 1};
-    token_types_.field = {.key = "token_type_ids", .high = kMax};
-  }
+  explicit RowsDataset(const RowsOptions& options)
+      : options_(options),
+        ids_{{.key = "input_ids", .high = max_id(options)}, NumberLists(options.cache_folder)},
+        labels_{{.key = "labels", .high = max_id(options), .may_be_no_label = true},
+                NumberLists(options.cache_folder)},
+        attention_mask_{{.key = "attention_mask", .high = 1}, NumberLists(options.cache_folder)},
+        token_types_{{.key = "token_type_ids", .high = kMax}, NumberLists(options.cache_folder)} {}
 
   /// Throws Error(kFormat) for the first invalid value.
   void append(const Json& row) {
     if (!row.is(Json::Type::kObject)) row.fail("expected an object with \"input_ids\"");
     const std::vector<int32_t> ids = numbers(row, ids_.field);
     if (ids.empty()) row.at("input_ids").fail("expected an array of at least one id");
-    ids_.append(ids);
+    ids_.lists.append(ids);
     if (options_.num_classes > 0) append_class(row);
     if (options_.needs_labels) (void)row.at("labels");  // throws if missing
     for (Column* column : {&labels_, &attention_mask_, &token_types_}) {
@@ -86,38 +76,44 @@ class RowsDataset final : public Dataset {
             .fail(str("it has ", counted(values.size(), "number"), "; \"input_ids\" has ",
                       ids.size()));
       }
-      column->append(values);
+      column->lists.append(values);
     }
   }
 
-  [[nodiscard]] int64_t size() const override { return ids_.num_rows(); }
+  [[nodiscard]] int64_t size() const override { return ids_.lists.size(); }
   [[nodiscard]] bool is_text() const override { return false; }
 
   [[nodiscard]] Sample sample(int64_t index) const override {
     CLEAVE_CHECK(index >= 0 && index < size(), Code::kUsage, "sample ", index, " of ", size());
     if (options_.num_classes > 0) {
-      return {.ids = ids_.row(index),
+      return {.ids = ids_.lists.list(index),
               .labels = {},
-              .attention_mask = attention_mask_.row(index),
-              .token_types = token_types_.row(index),
+              .attention_mask = attention_mask_.lists.list(index),
+              .token_types = token_types_.lists.list(index),
               .label = classes_[static_cast<size_t>(index)]};
     }
-    return {.ids = ids_.row(index),
-            .labels = labels_.row(index),
-            .attention_mask = attention_mask_.row(index),
-            .token_types = token_types_.row(index)};
+    return {.ids = ids_.lists.list(index),
+            .labels = labels_.lists.list(index),
+            .attention_mask = attention_mask_.lists.list(index),
+            .token_types = token_types_.lists.list(index)};
   }
 
-  [[nodiscard]] uint64_t fingerprint() const override {
+  [[nodiscard]] uint64_t fingerprint() const override { return fingerprint_; }
+  /// Sets the fingerprint of the rows so far: it reads all of them.
+  void finish() {
     Hasher hasher;
     for (const Column* column : {&ids_, &labels_, &attention_mask_, &token_types_}) {
       column->add_to(hasher);
     }
     hasher.update(std::as_bytes(std::span(classes_)));
-    return hasher.digest();
+    fingerprint_ = hasher.digest();
   }
 
  private:
+  static constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  static int64_t max_id(const RowsOptions& options) {
+    return options.vocab_size > 0 ? options.vocab_size - 1 : kMax;
+  }
   void append_class(const Json& row) {
     const Json value = row.at(row.has("label") ? "label" : "labels");
     classes_.push_back(static_cast<int32_t>(value.as_int(0, options_.num_classes - 1)));
@@ -126,6 +122,7 @@ class RowsDataset final : public Dataset {
   RowsOptions options_;
   Column ids_, labels_, attention_mask_, token_types_;
   std::vector<int32_t> classes_;
+  uint64_t fingerprint_ = 0;
 };
 
 }  // namespace
@@ -139,6 +136,7 @@ std::shared_ptr<const Dataset> rows_dataset(const std::vector<std::string>& file
   }
   CLEAVE_CHECK(dataset->size() > 0, Code::kUsage, "the data in ", names_of(files), " has ",
                dataset->size(), " rows; expected at least one");
+  dataset->finish();
   return dataset;
 }
 

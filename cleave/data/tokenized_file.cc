@@ -5,20 +5,29 @@
 #include <cerrno>
 #include <fcntl.h>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <sys/file.h>
 #include <unistd.h>
 #include <vector>
 
+#include "cleave/base/clock.h"
 #include "cleave/base/error.h"
 #include "cleave/base/hash.h"
+#include "cleave/base/progress.h"
+#include "cleave/base/stop.h"
+#include "cleave/comm/bootstrap/environment.h"
+#include "cleave/data/text_ids.h"
+#include "cleave/file/atomic_write.h"
 
 namespace cleave {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kCacheVersion = 1;  // of the rule that turns documents into ids
-constexpr size_t kBlock = size_t{1} << 20;
+constexpr uint64_t kCacheVersion = 1;              // of the rule that turns documents into ids
+constexpr size_t kBlock = size_t{1} << 20;         // of a file that is hashed
+constexpr size_t kPieceBytes = size_t{256} << 10;  // of a text that is tokenized
 
 /// XXH3 of a file, read in blocks.
 uint64_t hash_file(const std::string& path) {
@@ -34,26 +43,99 @@ uint64_t hash_file(const std::string& path) {
   return hasher.digest();
 }
 
-void append_document(Tokens& tokens, std::string_view text, const Tokenizer& tokenizer) {
-  if (text.empty()) return;
-  // The byte tokenizer encodes each byte separately, and its only special token contains no blank.
-  // So blocks that end with a blank give the same ids with a fraction of the memory.
-  while (tokenizer.kind() == "bytes" && text.size() > kBlock) {
-    const size_t blank = text.find_first_of(" \n", kBlock);
-    if (blank == std::string_view::npos) break;
-    tokens.append(tokenizer.encode(text.substr(0, blank + 1)));
-    text.remove_prefix(blank + 1);
+using Take = std::function<void(std::span<const int64_t>)>;
+
+/// Shows how far a file is tokenized, once that takes more than a second, and ends it on a signal.
+class Watch {
+ public:
+  Watch(const std::string& path, bool is_shown)
+      : total_(mebibytes(File::open_read(path).size()) + 1), is_shown_(is_shown) {}
+
+  /// `done`: bytes of the file. Throws Stopped.
+  void note(uint64_t done) {
+    if (const int signal = StopSignal::pending(); signal != 0) throw Stopped{signal};
+    if (!is_shown_ || (!progress_ && monotonic_s() - start_s_ < 1)) return;
+    if (!progress_) {
+      progress_ = std::make_unique<Progress>(
+          ProgressOptions{.total = total_,
+                          .unit = "tokenized MiB",
+                          .may_be_live = !read_environment().has_value()});
+    }
+    progress_->update(mebibytes(done));
   }
-  tokens.append(tokenizer.encode(text));
-  const std::optional<int64_t> end = tokenizer.special().eos;
-  if (end && (tokens.size() == 0 || tokens.back() != *end)) tokens.append(std::array{*end});
+
+ private:
+  static int64_t mebibytes(uint64_t bytes) { return static_cast<int64_t>(bytes >> 20); }
+
+  int64_t total_;
+  bool is_shown_;
+  double start_s_ = monotonic_s();
+  std::unique_ptr<Progress> progress_;
+};
+
+/// Passes on the ids of documents.
+class Ids {
+ public:
+  Ids(const Tokenizer& tokenizer, const Take& take) : tokenizer_(tokenizer), take_(take) {}
+
+  void put(std::span<const int64_t> ids) {
+    if (ids.empty()) return;
+    last_ = ids.back();
+    take_(ids);
+  }
+  /// The special tokens that encode() adds before or after a text.
+  void put_special(bool before) {
+    bool is_before = true;
+    for (const TemplateStep& step : tokenizer_.sequence_template().single) {
+      if (step.what != TemplateStep::What::kToken) {
+        is_before = false;
+      } else if (is_before == before) {
+        put(std::array{step.id});
+      }
+    }
+  }
+  void end_document() {
+    const std::optional<int64_t> end = tokenizer_.special().eos;
+    if (end && last_ != end) put(std::array{*end});
+  }
+
+ private:
+  const Tokenizer& tokenizer_;
+  const Take& take_;
+  std::optional<int64_t> last_;
+};
+
+void tokenize(const std::string& path, FileKind kind, const Tokenizer& tokenizer, Watch& watch,
+              const Take& take) {
+  Ids ids(tokenizer, take);
+  if (kind == FileKind::kJsonTexts) {
+    for_each_json_text(path, [&](std::string_view text, uint64_t bytes_read) {
+      watch.note(bytes_read);
+      if (text.empty()) return;
+      ids.put(tokenizer.encode(text));
+      ids.end_document();
+    });
+    return;
+  }
+  bool has_begun = false;
+  for_text_ids(path, tokenizer, kPieceBytes, [&](std::span<const int64_t> part, uint64_t done) {
+    if (!has_begun) ids.put_special(/*before=*/true);
+    has_begun = true;
+    ids.put(part);
+    watch.note(done);
+  });
+  if (!has_begun) return;  // an empty file
+  ids.put_special(/*before=*/false);
+  ids.end_document();
 }
 
-Tokens tokenize(const std::string& path, FileKind kind, const Tokenizer& tokenizer) {
-  Tokens tokens(tokenizer.vocab_size());
-  for_each_document(path, kind,
-                    [&](std::string_view text) { append_document(tokens, text, tokenizer); });
-  return tokens;
+/// Removes what writers that were killed have left. The caller holds the folder's lock.
+void remove_partial_files(const fs::path& folder) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const bool is_partial = entry.path().string().ends_with(str(".tokens", kPartialSuffix));
+    if (is_partial) fs::remove(entry.path(), ignored);
+  }
 }
 
 /// Exclusive lock for writing to a cache folder. The kernel releases it when the holder dies.
@@ -83,7 +165,12 @@ class CacheLock {
 
 Tokens tokenized_file(const std::string& path, FileKind kind, const Tokenizer& tokenizer,
                       const std::string& cache_folder) {
-  if (cache_folder.empty()) return tokenize(path, kind, tokenizer);
+  Watch watch(path, !cache_folder.empty());
+  if (cache_folder.empty()) {
+    Tokens tokens(tokenizer.vocab_size());
+    tokenize(path, kind, tokenizer, watch, [&](auto ids) { tokens.append(ids); });
+    return tokens;
+  }
   const uint64_t content = hash_file(path);
   const std::array<uint64_t, 5> identity{
       kCacheVersion, static_cast<uint64_t>(kind), content, tokenizer.fingerprint(),
@@ -97,10 +184,12 @@ Tokens tokenized_file(const std::string& path, FileKind kind, const Tokenizer& t
   if (error) throw_io(cache_folder, "mkdir", error.value());
   const CacheLock lock(cache_folder);
   if (std::optional<Tokens> tokens = Tokens::open(cache, key)) return std::move(*tokens);
-  const Tokens made = tokenize(path, kind, tokenizer);
+  remove_partial_files(cache_folder);
+  TokensWriter writer(cache, tokenizer.vocab_size());
+  tokenize(path, kind, tokenizer, watch, [&](auto ids) { writer.append(ids); });
   CLEAVE_CHECK(hash_file(path) == content, Code::kIo, path,
                " changed while it was read; run again when the file is complete");
-  made.write(cache, key);
+  writer.commit(key);
   std::optional<Tokens> tokens = Tokens::open(cache, key);
   CLEAVE_CHECK(tokens.has_value(), Code::kIo, cache.string(),
                " does not read back as it was written; the disk is faulty");

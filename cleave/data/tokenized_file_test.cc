@@ -189,9 +189,9 @@ TEST(TokenizedFile, IdsOutsideTheTokenizersVocabulary_AreABug) {
 
 TEST(Tokens, FileTruncatedWhileOpen_IsAFormatErrorNotASignal) {
   const TempFolder folder;
-  Tokens written(1000);
-  written.append(std::vector<int64_t>(10'000, 7));
-  written.write(folder / "ids", 5);
+  TokensWriter writer(folder / "ids", 1000);
+  writer.append(std::vector<int64_t>(10'000, 7));
+  writer.commit(5);
   const auto tokens = Tokens::open(folder / "ids", 5);
   ASSERT_TRUE(tokens);
   fs::resize_file(folder / "ids", 1000);

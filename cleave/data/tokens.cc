@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <limits>
+#include <unistd.h>
+#include <utility>
 
 #include "cleave/base/error.h"
 #include "cleave/base/hash.h"
@@ -101,21 +104,6 @@ std::optional<Tokens> Tokens::open(const std::filesystem::path& path, uint64_t k
   return tokens;
 }
 
-void Tokens::write(const std::filesystem::path& path, uint64_t key) const {
-  Header header;
-  header.item_bytes = static_cast<uint32_t>(item_bytes_);
-  header.key = key;
-  header.count = static_cast<uint64_t>(size());
-  header.max_id = max_id_;
-  header.checksum = checksum();
-  header.header_checksum = checksum_of(header);
-  if (file_) CLEAVE_BUG("the ids are in a file already");
-  std::vector<std::byte> whole(sizeof(Header) + memory_.size());
-  std::memcpy(whole.data(), &header, sizeof(Header));
-  std::copy(memory_.begin(), memory_.end(), whole.begin() + sizeof(Header));
-  write_atomic(path, whole);
-}
-
 void Tokens::append(std::span<const int64_t> ids) {
   for (const int64_t id : ids) {
     if (id < 0 || id >= vocab_size_) {
@@ -154,6 +142,49 @@ void Tokens::copy(int64_t first, std::span<int64_t> out) const {
 
 uint64_t Tokens::checksum() const {
   return file_ ? file_checksum_ : hash_bytes(memory_);
+}
+
+TokensWriter::TokensWriter(std::filesystem::path path, int64_t vocab_size)
+    : path_(std::move(path)),
+      partial_(path_.string() + std::string(kPartialSuffix)),
+      block_(vocab_size) {
+  if (::unlink(partial_.c_str()) != 0 && errno != ENOENT) {
+    throw_io(partial_.string(), "unlink", errno);
+  }
+  file_ = File::create(partial_);
+}
+
+TokensWriter::~TokensWriter() {
+  if (!is_committed_) ::unlink(partial_.c_str());
+}
+
+void TokensWriter::append(std::span<const int64_t> ids) {
+  constexpr size_t kBlockBytes = size_t{1} << 20;
+  block_.append(ids);
+  if (block_.memory_.size() >= kBlockBytes) flush();
+}
+
+void TokensWriter::flush() {
+  hasher_.update(block_.memory_);
+  file_.write_at(sizeof(Header) + bytes_, block_.memory_);
+  bytes_ += block_.memory_.size();
+  block_.memory_.clear();
+}
+
+void TokensWriter::commit(uint64_t key) {
+  flush();
+  Header header;
+  header.item_bytes = static_cast<uint32_t>(block_.item_bytes_);
+  header.key = key;
+  header.count = bytes_ / block_.item_bytes_;
+  header.max_id = block_.max_id_;
+  header.checksum = hasher_.digest();
+  header.header_checksum = checksum_of(header);
+  file_.write_at(0, std::as_bytes(std::span(&header, 1)));
+  file_.sync();
+  file_.close();
+  rename_durably(partial_, path_);
+  is_committed_ = true;
 }
 
 }  // namespace cleave

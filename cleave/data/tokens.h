@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "cleave/base/hash.h"
 #include "cleave/file/file.h"
 
 namespace cleave {
@@ -24,9 +25,6 @@ class Tokens {
   /// The ids in a file that write() made with this key. nullopt if the file is missing, damaged or
   /// has another key. Throws Error(kIo) if it cannot be read.
   static std::optional<Tokens> open(const std::filesystem::path& path, uint64_t key);
-  /// Writes the ids to `path` atomically. One writer at a time. Throws Error(kIo).
-  void write(const std::filesystem::path& path, uint64_t key) const;
-
   /// Only for ids in memory. Throws Error(kBug) for an id outside the vocabulary.
   void append(std::span<const int64_t> ids);
 
@@ -40,12 +38,39 @@ class Tokens {
   [[nodiscard]] uint64_t checksum() const;
 
  private:
+  friend class TokensWriter;
   int64_t vocab_size_;
   uint64_t item_bytes_;
   int64_t max_id_ = -1;
   std::vector<std::byte> memory_;
   std::optional<File> file_;
   uint64_t file_bytes_ = 0, file_checksum_ = 0;  // of the ids in file_
+};
+
+/// Writes ids into a file for Tokens::open(), and holds only about a MiB of them in memory. The
+/// file appears complete or not at all. One writer at a time.
+class TokensWriter {
+ public:
+  /// Begins PATH.partial; one that a dead writer left is replaced. Throws Error(kIo).
+  TokensWriter(std::filesystem::path path, int64_t vocab_size);
+  ~TokensWriter();  ///< removes PATH.partial, if there was no commit()
+  TokensWriter(const TokensWriter&) = delete;
+  TokensWriter& operator=(const TokensWriter&) = delete;
+
+  /// As Tokens::append(). Throws Error(kIo), also on a full disk.
+  void append(std::span<const int64_t> ids);
+  /// Writes the rest and renames the file to its name. Throws Error(kIo).
+  void commit(uint64_t key);
+
+ private:
+  void flush();
+
+  std::filesystem::path path_, partial_;
+  File file_;
+  Tokens block_;  // not written yet
+  Hasher hasher_;
+  uint64_t bytes_ = 0;  // of ids in the file
+  bool is_committed_ = false;
 };
 
 }  // namespace cleave

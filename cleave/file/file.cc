@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <ctime>
 #include <fcntl.h>
 #include <optional>
@@ -124,6 +125,19 @@ File File::create(const fs::path& path, mode_t mode) {
   const int fd = open_retrying(AT_FDCWD, path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOCTTY, mode);
   if (fd < 0) throw_io(path.string(), "open", errno);
   return {fd, path.string()};
+}
+
+File File::create_unnamed(const fs::path& folder) {
+  std::string path = (folder / "unnamed-XXXXXX").string();
+  check_hook(FileCall::kOpen, path);
+  int fd = open_retrying(AT_FDCWD, folder.c_str(), O_RDWR | O_TMPFILE, 0600);
+  if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
+    // A file system without such files (NFS).
+    fd = ::mkostemp(path.data(), O_CLOEXEC);
+    if (fd >= 0) ::unlink(path.c_str());
+  }
+  if (fd < 0) throw_io(path, "open", errno);
+  return File(fd, std::move(path));
 }
 
 File File::open_write(const fs::path& path) {

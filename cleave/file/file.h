@@ -26,6 +26,9 @@ class File {
   static File open_read_below(const std::filesystem::path& folder, std::string_view name);
   /// Creates a file for writing, with this mode less the umask. An existing file is an error.
   static File create(const std::filesystem::path& path, mode_t mode = 0664);
+  /// Creates a file in `folder` for writing and reading that no name leads to: it disappears when
+  /// it is closed, even if the process is killed.
+  static File create_unnamed(const std::filesystem::path& folder);
   /// Opens an existing file for writing in place, without truncating it.
   static File open_write(const std::filesystem::path& path);
 

@@ -111,6 +111,7 @@ struct ModelFolder {
   bool meta_names = false;  ///< tensors have Meta's names
   std::string base{};       ///< of an adapter's folder: the base model's, which has the tensors
   std::string adapter{};    ///< the adapter's folder, or "" for a model without one
+  bool averaged = false;    ///< the tensors are a checkpoint's averaged weights (train --ema)
 
   /// `adapter`: the folder of an adapter for the model, "" for none. Throws Error(kIo) if the
   /// folder has no model, naming the files that it needs, or if an adapter's base model is not

@@ -11,6 +11,7 @@
 #include "cleave/kernels/cpu/adam.h"
 #include "cleave/kernels/kernels.h"
 #include "cleave/nn/gradient_state.h"
+#include "cleave/optim/muon.h"
 
 namespace cleave {
 
@@ -20,7 +21,9 @@ Kind OptimizerOptions::kind_from_name(const std::string& name) {
   if (name == "adamw") return Kind::kAdamW;
   if (name == "adam") return Kind::kAdam;
   if (name == "sgd") return Kind::kSgd;
-  throw Error(Code::kUsage, str("optimizer '", name, "' is unknown; expected adamw, adam or sgd"));
+  if (name == "muon") return Kind::kMuon;
+  throw Error(Code::kUsage,
+              str("optimizer '", name, "' is unknown; expected adamw, adam, sgd or muon"));
 }
 
 OptimizerOptions::DecayOn OptimizerOptions::decay_from_name(const std::string& name) {
@@ -31,6 +34,10 @@ OptimizerOptions::DecayOn OptimizerOptions::decay_from_name(const std::string& n
 
 Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& options)
     : options_(options) {
+  const bool is_muon = options.kind == Kind::kMuon;
+  CLEAVE_CHECK(is_muon != options.matrices.empty(), Code::kUsage,
+               "Muon updates matrices of the model's blocks, and ",
+               is_muon ? "there are none; choose adamw" : "another optimizer has none");
   for (const auto& p : trained_of(parameters)) {
     const bool decays =
         options.decay_on == OptimizerOptions::DecayOn::kAll || p->shape().size() >= 2;
@@ -38,25 +45,36 @@ Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& optio
     const OptimizerOptions::Own own =
         found == options.own.end() ? OptimizerOptions::Own() : found->second;
     const double decay = own.weight_decay.value_or(decays ? options.weight_decay : 0);
-    groups_[{own.lr_factor, decay}].push_back(states_.size());
-    states_.push_back({.parameter = p, .exp_avg = {}, .exp_avg_sq = {}});
+    if (options.matrices.contains(p->name())) {
+      CLEAVE_CHECK(p->shape().size() == 2, Code::kUsage, p->name(), " has ", p->shape().size(),
+                   " dims; Muon updates matrices");
+      matrices_.push_back(
+          {.state = states_.size(), .lr_factor = own.lr_factor, .weight_decay = decay});
+    } else {
+      groups_[{own.lr_factor, decay}].push_back(states_.size());
+    }
+    states_.push_back({.parameter = p, .exp_avg = {}, .exp_avg_sq = {}, .ema = {}});
   }
   (void)states();  // allocates moments: too little memory fails here, not after the first backward
 }
 
 const std::vector<Optimizer::State>& Optimizer::states() const {
+  const at::NoGradGuard no_grad;
   for (State& s : states_) {
     const Tensor& leaf = s.parameter->leaf();
-    if (has_moments() && leaf.defined() && !s.exp_avg.defined()) {
-      s.exp_avg = at::zeros_like(leaf.detach());
-      s.exp_avg_sq = at::zeros_like(s.exp_avg);
-    }
-    // The model was sharded after the optimizer was made: keep this rank's part of the moments.
-    const bool is_whole =
-        s.exp_avg.defined() && s.exp_avg.sizes() == at::IntArrayRef(s.parameter->shape());
-    if (!is_whole || s.exp_avg.sizes() == leaf.sizes()) continue;
-    s.exp_avg = s.parameter->part_of(s.exp_avg);
-    s.exp_avg_sq = s.parameter->part_of(s.exp_avg_sq);
+    if (!leaf.defined()) continue;
+    const auto provide = [&](Tensor& state, bool is_needed) {
+      if (is_needed && !state.defined()) state = at::zeros_like(leaf.detach());
+      // The model was sharded after the optimizer was made: keep this rank's part of the state.
+      const bool is_whole =
+          state.defined() && state.sizes() == at::IntArrayRef(s.parameter->shape());
+      if (is_whole && state.sizes() != leaf.sizes()) state = s.parameter->part_of(state);
+    };
+    provide(s.exp_avg, has_moments());
+    provide(s.exp_avg_sq, has_second_moment(*s.parameter));
+    const bool is_new = !s.ema.defined();
+    provide(s.ema, has_ema());
+    if (is_new && has_ema()) s.ema.copy_(leaf.detach());  // until the first step
   }
   return states_;
 }
@@ -92,6 +110,69 @@ void Optimizer::step(double lr, double gradient_scale) {
     const auto [lr_factor, weight_decay] = settings;
     step_group(members, {lr * lr_factor, gradient_scale, weight_decay});
   }
+  if (!matrices_.empty()) step_matrices(lr, gradient_scale);
+  if (has_ema()) update_ema();
+}
+
+void Optimizer::step_matrices(double lr, double gradient_scale) {
+  constexpr double kUpdateSize = 0.2;  // root mean square of AdamW's updates
+  Parameters parameters;
+  for (const Matrix& m : matrices_) parameters.push_back(states_[m.state].parameter);
+  const auto update = [&](size_t i) {
+    const State& s = states_[matrices_[i].state];
+    const Tensor leaf = s.parameter->leaf().detach();
+    if (leaf.numel() == 0) return leaf;  // this rank holds nothing of it
+    Tensor gradient = s.parameter->leaf().grad().to(leaf.scalar_type());
+    if (gradient_scale != 1) gradient = gradient * gradient_scale;
+    s.exp_avg.lerp_(gradient, 1 - options_.momentum);
+    return gradient.lerp(s.exp_avg, options_.momentum);  // Nesterov's
+  };
+  const auto apply = [&](size_t i, const Tensor& orthogonal) {
+    const Matrix& m = matrices_[i];
+    const Parameter& p = *states_[m.state].parameter;
+    const auto longest = static_cast<double>(std::max(p.shape()[0], p.shape()[1]));
+    const double rate = lr * m.lr_factor;
+    const Tensor leaf = p.leaf().detach();
+    leaf.mul_(1 - rate * m.weight_decay);
+    leaf.add_(orthogonal, -rate * kUpdateSize * std::sqrt(longest));
+    const Tensor read = compute_copy(p);
+    if (read.defined()) read.copy_(leaf);
+  };
+  for_whole_matrices(parameters, update, orthogonalized, apply);
+}
+
+void Optimizer::update_ema() {
+  for (const State& s : states_) {
+    const Tensor leaf = s.parameter->leaf().detach();
+    if (num_steps_ == 1) {
+      s.ema.copy_(leaf);
+    } else {
+      s.ema.lerp_(leaf, 1 - *options_.ema);
+    }
+  }
+}
+
+void Optimizer::swap_ema() {
+  const at::NoGradGuard no_grad;
+  for (const State& s : states()) {
+    const Tensor leaf = s.parameter->leaf().detach();
+    const Tensor weight = leaf.clone();
+    leaf.copy_(s.ema);
+    s.ema.copy_(weight);
+  }
+}
+
+int64_t Optimizer::step_bytes() const {
+  int64_t most = 0;
+  for (const Matrix& m : matrices_) {
+    const Parameter& p = *states_[m.state].parameter;
+    const int64_t shorter = std::min(p.shape()[0], p.shape()[1]);
+    // The update, what this rank sends of it, the matrix before and after an iteration; two
+    // products.
+    const int64_t elements = 4 * p.numel() + 2 * shorter * shorter;
+    most = std::max(most, elements * static_cast<int64_t>(p.leaf().element_size()));
+  }
+  return most;
 }
 
 void Optimizer::step_group(const std::vector<size_t>& group, const Update& update) {
@@ -132,7 +213,7 @@ bool Optimizer::step_fused(const State& state, const Update& update) const {
   run.exp_avg = state.exp_avg.mutable_data_ptr<float>();
   run.exp_avg_sq = state.exp_avg_sq.mutable_data_ptr<float>();
   if (read.defined()) run.bf16_weight = static_cast<uint16_t*>(read.mutable_data_ptr());
-  const AdamRule rule{.is_decoupled = options_.kind == Kind::kAdamW,
+  const AdamRule rule{.is_decoupled = options_.kind != Kind::kAdam,
                       .lr = update.lr,
                       .beta1 = options_.beta1,
                       .beta2 = options_.beta2,
@@ -168,7 +249,7 @@ void Optimizer::step_by_libtorch(const std::vector<const State*>& states,
   const std::vector<Tensor> steps(params.size(),
                                   at::full({}, static_cast<double>(num_steps_),
                                            at::device(params[0].device()).dtype(at::kFloat)));
-  if (options_.kind == Kind::kAdamW) {
+  if (options_.kind != Kind::kAdam) {
     at::_fused_adamw_(params, grads, avgs, squares, {}, steps, update.lr, options_.beta1,
                       options_.beta2, update.weight_decay, options_.eps, false, false);
   } else {

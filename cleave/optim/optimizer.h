@@ -1,6 +1,7 @@
 #pragma once
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,7 +11,7 @@
 namespace cleave {
 
 struct OptimizerOptions {
-  enum class Kind : uint8_t { kAdamW, kAdam, kSgd } kind = Kind::kAdamW;
+  enum class Kind : uint8_t { kAdamW, kAdam, kSgd, kMuon } kind = Kind::kAdamW;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
@@ -24,18 +25,31 @@ struct OptimizerOptions {
   };
   using OwnSettings = std::map<std::string, Own>;
   OwnSettings own{};  ///< by the parameter's full name
+  /// For kMuon, the full names of the parameters [R, C] that Muon updates, of the whole model;
+  /// AdamW updates the others. parallelize() takes the matrices of the blocks if it is empty.
+  std::set<std::string> matrices{};
+  double momentum = 0.95;  ///< of Muon
+  /// Decay of an exponential moving average of the weights; nullopt: none is kept.
+  std::optional<double> ema{};
 
-  /// From flags: adamw | adam | sgd, matrices | all. Throws Error(kUsage).
+  /// From flags: adamw | adam | sgd | muon, matrices | all. Throws Error(kUsage).
   static Kind kind_from_name(const std::string& name);
   static DecayOn decay_from_name(const std::string& name);
 };
 
-/// AdamW, Adam or SGD on this rank's part of the parameters, as torch.optim defines them. Leaves
-/// are the fp32 (or fp64) master weights; moments have the same type and sharding.
+/// AdamW, Adam, SGD or Muon on this rank's part of the parameters, as torch.optim defines them.
+/// Leaves are the fp32 (or fp64) master weights; moments have the same type and sharding.
+///
+/// Muon is that of torch.optim.Muon with Nesterov momentum and adjust_lr_fn "match_rms_adamw": an
+/// update of a matrix [R, C] is orthogonal and times 0.2 sqrt(max(R, C)), the usual size of AdamW's
+/// updates, so that both have one learning rate. Source: Liu and others, "Muon is scalable for LLM
+/// training", arXiv:2502.16982. A matrix is the parameter as it is: a fused query-key-value matrix
+/// is one.
 class Optimizer {
  public:
   /// Frozen parameters are left out. The others may be allocated, and sharded, later. With settings
-  /// of single parameters, they have names already.
+  /// of single parameters, and for Muon, they have names already. Throws Error(kUsage) for Muon
+  /// without matrices.
   Optimizer(const Parameters& parameters, const OptimizerOptions& options);
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
@@ -44,18 +58,32 @@ class Optimizer {
   /// One update from the leaves' complete gradients, times `gradient_scale` (a clip_factor() here
   /// saves the pass of clip_gradients). Also updates the bf16 copies of whole leaves that forward
   /// reads. If a gradient is missing or partial (over tp, over pipeline stages, over the ranks of a
-  /// GradientSync), throws Error(kUsage) naming the missing call, and changes nothing.
+  /// GradientSync), throws Error(kUsage) naming the missing call, and changes nothing. For Muon
+  /// collective over the axes of its matrices.
   virtual void step(double lr, double gradient_scale = 1);
   virtual void zero_grad();
 
-  /// What a checkpoint keeps in addition to the weights. Moments are empty for SGD.
+  /// What a checkpoint keeps in addition to the weights. Moments are undefined for SGD, the second
+  /// one also for Muon's matrices, whose momentum is `exp_avg`. `ema` is the averaged weight: after
+  /// the first step the weight itself, after each other ema * decay + weight * (1 - decay), as in
+  /// torch.optim.swa_utils.get_ema_multi_avg_fn. Undefined if none is kept.
   struct State {
     std::shared_ptr<Parameter> parameter;
-    Tensor exp_avg, exp_avg_sq;
+    Tensor exp_avg, exp_avg_sq, ema;
   };
   /// All states, with moments for all parameters that have memory.
   [[nodiscard]] const std::vector<State>& states() const;
   [[nodiscard]] bool has_moments() const { return options_.kind != OptimizerOptions::Kind::kSgd; }
+  /// Whether a parameter, which may be another rank's, has a second moment.
+  [[nodiscard]] bool has_second_moment(const Parameter& p) const {
+    return has_moments() && !options_.matrices.contains(p.name());
+  }
+  [[nodiscard]] bool has_ema() const { return options_.ema.has_value(); }
+  /// Exchanges the weights of this rank's leaves and their averages; a second call restores both.
+  /// What forward reads does not follow: refresh it after each call.
+  void swap_ema();
+  /// Bytes that a step allocates for a while: Muon's largest whole matrix and its products.
+  [[nodiscard]] int64_t step_bytes() const;
   [[nodiscard]] int64_t num_steps() const { return num_steps_; }
   void set_num_steps(int64_t steps) { num_steps_ = steps; }
 
@@ -68,10 +96,18 @@ class Optimizer {
   /// Adam's step of one state by Cleave's kernel; false if the kernel does not support it.
   bool step_fused(const State& state, const Update& update) const;
   void step_by_libtorch(const std::vector<const State*>& states, const Update& update) const;
+  void step_matrices(double lr, double gradient_scale);
+  void update_ema();
   OptimizerOptions options_;
   mutable std::vector<State> states_;  // states() makes and shards moments like the leaves
   /// Indices of states_ by lr_factor and weight decay.
   std::map<std::pair<double, double>, std::vector<size_t>> groups_;
+  /// One of states_ that Muon updates.
+  struct Matrix {
+    size_t state = 0;
+    double lr_factor = 1, weight_decay = 0;
+  };
+  std::vector<Matrix> matrices_;
   int64_t num_steps_ = 0;
 };
 

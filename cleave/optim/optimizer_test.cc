@@ -205,11 +205,12 @@ TEST(Optimizer, Names_AreReadAndOthersListed) {
   EXPECT_EQ(OptimizerOptions::kind_from_name("adamw"), Kind::kAdamW);
   EXPECT_EQ(OptimizerOptions::kind_from_name("adam"), Kind::kAdam);
   EXPECT_EQ(OptimizerOptions::kind_from_name("sgd"), Kind::kSgd);
+  EXPECT_EQ(OptimizerOptions::kind_from_name("muon"), Kind::kMuon);
   EXPECT_EQ(OptimizerOptions::decay_from_name("matrices"), DecayOn::kMatrices);
   EXPECT_EQ(OptimizerOptions::decay_from_name("all"), DecayOn::kAll);
   const Error kind = test::thrown_by([] { (void)OptimizerOptions::kind_from_name("lamb"); });
   EXPECT_EQ(kind.code(), Code::kUsage);
-  EXPECT_STREQ(kind.what(), "optimizer 'lamb' is unknown; expected adamw, adam or sgd");
+  EXPECT_STREQ(kind.what(), "optimizer 'lamb' is unknown; expected adamw, adam, sgd or muon");
   EXPECT_EQ(test::thrown_by([] { (void)OptimizerOptions::decay_from_name("none"); }).code(),
             Code::kUsage);
 }

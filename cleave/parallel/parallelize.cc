@@ -9,6 +9,21 @@
 #include "cleave/parallel/zero1.h"
 
 namespace cleave {
+namespace {
+
+/// The settings with the matrices that Muon updates: those of the blocks. Embeddings, the head and
+/// all vectors are left to AdamW.
+OptimizerOptions with_matrices(OptimizerOptions options, const std::vector<Layer*>& sequence) {
+  if (options.kind != OptimizerOptions::Kind::kMuon || !options.matrices.empty()) return options;
+  for (const size_t block : blocks_of(sequence)) {
+    for (const auto& p : trained_of(sequence[block]->parameters())) {
+      if (p->shape().size() == 2) options.matrices.insert(p->name());
+    }
+  }
+  return options;
+}
+
+}  // namespace
 
 std::string ParallelConfig::describe() const {
   std::string text = str("tp=", tp, pp > 1 ? str(" x pp=", pp) : "", " x dp=", dp);
@@ -103,10 +118,11 @@ Parallelized parallelize(Layer& model, const std::vector<Layer*>& sequence,
       GradientSyncOptions{
           .sharding = config.sharding, .precision = precision, .pipeline = out.pipeline.get()});
   sum_during_backward(out.gradients, out.pipeline->local_layers());
+  const OptimizerOptions settings = with_matrices(optimizer, sequence);
   if (config.sharding == DataSharding::kZero1) {
-    out.optimizer = std::make_unique<Zero1Optimizer>(out.gradients, optimizer);
+    out.optimizer = std::make_unique<Zero1Optimizer>(out.gradients, settings);
   } else {
-    out.optimizer = std::make_unique<Optimizer>(trained, optimizer);
+    out.optimizer = std::make_unique<Optimizer>(trained, settings);
   }
   return out;
 }

@@ -135,8 +135,10 @@ class DryRank {
     m.gradients =
         gradient_bytes(parallelized_.gradients->parameters(), parallelized_.config, rows_.size());
     parallelized_.gradients->complete();
-    parallelized_.gradients->refresh_weights();  // the optimizer's step itself is in place
-    m.activations = memory_.peak() - m.weights - m.optimizer - m.gradients;
+    parallelized_.gradients->refresh_weights();
+    // The optimizer's step is in place, but for step_bytes(), when activations are freed.
+    m.activations = std::max(memory_.peak() - m.weights - m.optimizer - m.gradients,
+                             parallelized_.optimizer->step_bytes());
     DryTraffic dp = dry_traffic(parallelized_.axes.dp);
     dp.bytes -= before_dp.bytes;
     dp.num_calls -= before_dp.num_calls;

@@ -64,6 +64,22 @@ TEST(Forecast, OneRank_HoldsEveryWeightItsGradientAndTwoMoments) {
   EXPECT_EQ(of_first_rank({}, sgd).memory.optimizer, 0);
 }
 
+// A matrix of Muon has one moment; an average is one number a weight.
+TEST(Forecast, MuonAndAverages_AreCounted) {
+  int64_t in_matrices = 0;
+  for (const auto& p : make_model(Json::parse(kLlama, "config.json"))->parameters()) {
+    const bool is_in_block = p->shape().size() == 2 && p->shape()[0] != 40;  // the vocabulary
+    if (is_in_block) in_matrices += p->numel();
+  }
+  const auto bytes = [](const OptimizerOptions& optimizer) {
+    const StepShape step{
+        .batch_size = 6, .micro_batch_size = 6, .seq_len = 8, .optimizer = optimizer};
+    return of_first_rank({}, step).memory.optimizer;
+  };
+  EXPECT_EQ(bytes({.kind = OptimizerOptions::Kind::kMuon}), 8 * num_weights() - 4 * in_matrices);
+  EXPECT_EQ(bytes({.ema = 0.9}), 12 * num_weights());
+}
+
 // Oracle: the same sequences, counted one by one.
 TEST(Forecast, Pairs_NeedWhatTwiceAsManySequencesNeed) {
   const StepShape sequences{.batch_size = 12, .micro_batch_size = 4, .seq_len = 8};

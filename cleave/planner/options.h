@@ -67,7 +67,8 @@ inline std::vector<Row> rows(LayoutOptions& o) {
 
 /// --optimizer.
 inline Row optimizer(std::string* target) {
-  return {target, "optimizer", "", "optimizer", "", Choices{"adamw", "adam", "sgd"}, kMustMatch};
+  const char* const help = "optimizer; muon updates the matrices of the blocks, adamw the rest";
+  return {target, "optimizer", "", help, "", Choices{"adamw", "adam", "sgd", "muon"}, kMustMatch};
 }
 
 /// The options of `cleave plan`.

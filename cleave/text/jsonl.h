@@ -22,6 +22,8 @@ class LineReader {
 
   /// Number of the line that next() returned, from 1; 0 before the first.
   [[nodiscard]] uint64_t line() const { return line_; }
+  /// Bytes of the file that were read so far, by blocks.
+  [[nodiscard]] uint64_t bytes_read() const { return read_; }
   /// "FILE:LINE" of that line.
   [[nodiscard]] std::string place() const;
 
@@ -50,6 +52,8 @@ class JsonLines {
   /// name FILE:LINE and the byte in the line.
   std::optional<Json> next();
 
+  /// Bytes of the file that were read so far, by blocks.
+  [[nodiscard]] uint64_t bytes_read() const { return lines_.bytes_read(); }
   /// Number of the line of the value that next() returned, from 1, and its "FILE:LINE".
   [[nodiscard]] uint64_t line() const { return lines_.line(); }
   [[nodiscard]] std::string place() const { return lines_.place(); }

@@ -42,6 +42,7 @@ struct TrainOptions : LayoutOptions, MachineOptions {
   std::string decay_on = "matrices";
   std::vector<std::string> param_groups;  ///< GLOB:SETTING=VALUE,...
   double clip = 1.0;                      ///< global gradient norm; 0 = off
+  double ema = 0;                         ///< decay of averaged weights; 0 = off
   std::string dtype = "fp32";
   uint64_t seed = 0;
 
@@ -143,6 +144,10 @@ inline std::vector<Row> optimizer_rows(TrainOptions& o) {
            "none", Each{}, kMustMatch},
           {&o.clip, "clip", "NORM", "maximum global gradient norm; 0 is off", "1.0", Limits{0, 1e9},
            kMustMatch},
+          {&o.ema, "ema", "DECAY",
+           "also keep an exponential moving average of the weights, which evaluation uses and "
+           "convert --ema writes",
+           "off", Limits{.low = 0, .high = 1, .takes_low = false, .takes_high = false}, kMustMatch},
           {&o.dtype, "dtype", "",
            "dtype of weights and activations; bf16 and fp16 keep fp32 master weights, fp16 scales "
            "the loss",

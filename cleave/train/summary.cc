@@ -190,6 +190,7 @@ RunRecord run_record(const TrainSetup& setup, const std::string& model_name, Mod
       {"schedule", o.schedule},
       {"weight decay", str(o.weight_decay)},
       {"parameter groups", joined(o.param_groups)},
+      {"decay of averaged weights", o.ema > 0 ? str(o.ema) : ""},
       {"gradient clipping", str(o.clip)},
       {std::string(kSavesSetting),
        o.save_every > 0 ? str("every ", counted(o.save_every, "step"), " and at the end")
@@ -213,7 +214,7 @@ std::vector<RankMemory> rank_memory(const TrainSetup& setup, const Axis& everyon
   for (const auto& p : held.parameters) weights += bytes(p->leaf());
   for (const Optimizer::State& s : held.optimizer.states()) {
     gradients += bytes(s.parameter->leaf().grad());
-    moments += bytes(s.exp_avg) + bytes(s.exp_avg_sq);
+    moments += bytes(s.exp_avg) + bytes(s.exp_avg_sq) + bytes(s.ema);
   }
   const int64_t rest = std::max<int64_t>(0, held.most_bytes - weights - gradients - moments);
   const size_t place = static_cast<size_t>(mesh["pp"].rank());

@@ -442,8 +442,23 @@ void Trainer::note_for_early_stop(std::optional<double> loss) {
   folder_.keep(early_stop_.state().best_step);
 }
 
+/// Exchanges weights and averages, if averages are kept.
+void Trainer::swap_ema() {
+  if (!rank_.optimizer().has_ema()) return;
+  rank_.optimizer().swap_ema();
+  rank_.refresh_weights();
+}
+
 EvalSum Trainer::evaluate() {
   const double start = monotonic_s();
+  swap_ema();
+  const EvalSum sum = evaluate_weights();
+  swap_ema();
+  eval_s_ += monotonic_s() - start;
+  return sum;
+}
+
+EvalSum Trainer::evaluate_weights() {
   EvalSum sum;
   const int64_t batch_size = setup_.order.batch_size;
   for (int64_t begin = 0; begin < setup_.eval_data->size(); begin += batch_size) {
@@ -456,7 +471,6 @@ EvalSum Trainer::evaluate() {
           {sum.loss_sum, static_cast<double>(sum.num_labels), static_cast<double>(sum.num_right)},
           at::kDouble),
       "eval loss");
-  eval_s_ += monotonic_s() - start;
   return {.loss_sum = sums[0].item<double>(),
           .num_labels = static_cast<int64_t>(sums[1].item<double>()),
           .num_right = static_cast<int64_t>(sums[2].item<double>())};

@@ -56,7 +56,9 @@ class Trainer {
   [[nodiscard]] NamesAndSeconds step_time() const;
   void update(int64_t step, double loss, const GradientNorm& norm);
   void check_finite(int64_t step, double loss, const GradientNorm& norm) const;
+  void swap_ema();
   [[nodiscard]] EvalSum evaluate();
+  [[nodiscard]] EvalSum evaluate_weights();
   void note(const EvalSum& sum, StepMetrics& metrics) const;
   void note_for_early_stop(std::optional<double> loss);
   bool is_asked_to_stop(const char* site);

@@ -69,6 +69,7 @@ extern "C" void cleave_train(const cleave::TrainOptions& o) {
                           {"decay-on", o.decay_on},
                           {"param-group", o.param_groups},
                           {"clip", o.clip},
+                          {"ema", o.ema},
                           {"dtype", o.dtype},
                           {"seed", o.seed},
                           {"lora", o.lora},

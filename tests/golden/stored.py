@@ -38,7 +38,7 @@ def put_lines(path, rows):
 
 
 def put_tensors(path, tensors, bound):
-    """Integers must agree exactly, float32 within `bound` of the largest value of their tensor."""
+    """Integers must agree exactly, floats within `bound` of the largest value of their tensor."""
     tensors = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
     if not CHECKS:
         save_file(tensors, path)
@@ -49,5 +49,5 @@ def put_tensors(path, tensors, bound):
     for name, value in tensors.items():
         largest = np.abs(stored[name].astype(np.float64)).max(initial=1.0)
         difference = np.abs(stored[name].astype(np.float64) - value.astype(np.float64)).max(initial=0.0)
-        if difference > (bound * largest if value.dtype == np.float32 else 0):
+        if difference > (bound * largest if np.issubdtype(value.dtype, np.floating) else 0):
             report(path, f"{name} differs by {difference:.1e}")

@@ -119,6 +119,7 @@ struct GridCase {
     if (padding) text += ", padding";
     if (label_masks) text += ", label masks";
     if (accumulates) text += ", accumulation";
+    if (optimizer.kind == OptimizerOptions::Kind::kMuon) return text + ", muon";
     return text + (optimizer.kind == OptimizerOptions::Kind::kSgd ? ", sgd" : ", adamw");
   }
 };

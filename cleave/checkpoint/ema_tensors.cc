@@ -1,0 +1,45 @@
+#include "cleave/checkpoint/ema_tensors.h"
+
+#include <utility>
+
+#include "cleave/base/error.h"
+#include "cleave/checkpoint/names.h"
+
+namespace cleave {
+
+EmaTensors::EmaTensors(std::unique_ptr<TensorSource> weights, const std::string& checkpoint)
+    : weights_(std::move(weights)), optimizer_(Safetensors::open(checkpoint, kOptimizerStem)) {
+  size_t num_averaged = 0;
+  for (TensorInfo& info : weights_->list()) {
+    if (const StoredTensor* average = optimizer_.find(state_name(kEma, info.name))) {
+      CLEAVE_CHECK(average->shape == info.shape, Code::kFormat, optimizer_.path(), ": ",
+                   average->name, " has another shape than the weight in ", weights_->path());
+      info.dtype = average->dtype;
+      ++num_averaged;
+    }
+    by_name_.emplace(info.name, list_.size());
+    list_.push_back(std::move(info));
+  }
+  CLEAVE_CHECK(num_averaged > 0, Code::kFormat, checkpoint,
+               " has no averaged weights; train with --ema to keep them");
+}
+
+const TensorInfo* EmaTensors::find(std::string_view name) const {
+  const auto at = by_name_.find(std::string(name));
+  return at == by_name_.end() ? nullptr : &list_[at->second];
+}
+
+void EmaTensors::read_block(std::string_view name, std::span<const Slice> slices,
+                            std::span<std::byte> out) const {
+  const StoredTensor* average = optimizer_.find(state_name(kEma, name));
+  if (average != nullptr) return optimizer_.read_block(*average, slices, out);
+  weights_->read_block(name, slices, out);
+}
+
+std::vector<std::string> EmaTensors::file_names() const {
+  std::vector<std::string> names = weights_->file_names();
+  for (std::string& name : optimizer_.file_names()) names.push_back(std::move(name));
+  return names;
+}
+
+}  // namespace cleave

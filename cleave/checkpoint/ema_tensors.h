@@ -1,0 +1,33 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "cleave/format/safetensors.h"
+
+namespace cleave {
+
+/// The tensors of a checkpoint with the averaged weights of its optimizer's files (train --ema), in
+/// fp32, in place of the weights.
+class EmaTensors : public TensorSource {
+ public:
+  /// `weights` are the checkpoint's own. Throws Error(kFormat) if the optimizer's files have no
+  /// averages, Error(kIo) if there are no such files.
+  EmaTensors(std::unique_ptr<TensorSource> weights, const std::string& checkpoint);
+
+  [[nodiscard]] std::vector<TensorInfo> list() const override { return list_; }
+  [[nodiscard]] const TensorInfo* find(std::string_view name) const override;
+  void read_block(std::string_view name, std::span<const Slice> slices,
+                  std::span<std::byte> out) const override;
+  [[nodiscard]] std::string path() const override { return optimizer_.path(); }
+  [[nodiscard]] std::vector<std::string> file_names() const override;
+
+ private:
+  std::unique_ptr<TensorSource> weights_;
+  Safetensors optimizer_;
+  std::vector<TensorInfo> list_;
+  std::unordered_map<std::string, size_t> by_name_;  // in list_
+};
+
+}  // namespace cleave

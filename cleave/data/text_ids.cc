@@ -1,0 +1,129 @@
+#include "cleave/data/text_ids.h"
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "cleave/base/error.h"
+#include "cleave/file/file.h"
+#include "cleave/text/utf8.h"
+
+namespace cleave {
+namespace {
+
+/// Text on each side of a place whose ids are compared: far more than a word and its neighbours.
+constexpr size_t kWindow = 4096;
+/// Places that are tried before more text is read: some tokenizers allow none.
+constexpr int kMostTries = 8;
+
+/// Refuses text that is not UTF-8. Training on the bytes of a picture or an archive would otherwise
+/// go unnoticed. `begin`: of the text in the file.
+void require_text(const std::string& path, std::string_view text, uint64_t begin) {
+  const size_t at = std::min(text.find('\0'), first_bad_utf8(text));
+  if (at >= text.size()) return;
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  const auto byte = static_cast<unsigned char>(text[at]);
+  throw Error(Code::kFormat,
+              str(path, ": byte ", begin + at, " is 0x", kDigits[byte >> 4], kDigits[byte & 15],
+                  ", which is not UTF-8 text; convert the file, "
+                  "or remove it from the data"));
+}
+
+bool is_blank(char c) {
+  return c == ' ' || c == '\n' || c == '\r' || c == '\t';
+}
+
+std::vector<int64_t> ids_of(const Tokenizer& tokenizer, std::string_view text) {
+  return tokenizer.encode(text, {.add_special = false});
+}
+
+bool begins_with(const std::vector<int64_t>& ids, const std::vector<int64_t>& first) {
+  return ids.size() >= first.size() && std::equal(first.begin(), first.end(), ids.begin());
+}
+
+/// Whether the ids of the text before `at` do not depend on the text after it.
+bool divides(const Tokenizer& tokenizer, std::string_view text, size_t at) {
+  const std::string_view both = text.substr(at - kWindow, 2 * kWindow);
+  return begins_with(ids_of(tokenizer, both), ids_of(tokenizer, both.substr(0, kWindow)));
+}
+
+/// A place from `from` on at which the text can be divided: before a single blank, or after a line
+/// end. npos if none is found. `from` is at least kWindow.
+size_t find_place(const Tokenizer& tokenizer, std::string_view text, size_t from) {
+  int tries = 0;
+  for (size_t at = text.find_first_of(" \n", from);
+       at != std::string_view::npos && at + 1 + kWindow <= text.size() && tries < kMostTries;
+       at = text.find_first_of(" \n", at + 1)) {
+    if (is_blank(text[at - 1]) || is_blank(text[at + 1])) continue;
+    if (divides(tokenizer, text, at)) return at;
+    if (text[at] == '\n' && divides(tokenizer, text, at + 1)) return at + 1;
+    ++tries;
+  }
+  return std::string_view::npos;
+}
+
+/// The text of a file that is not tokenized yet, and the end of the text before it.
+class TextReader {
+ public:
+  TextReader(const std::string& path, const Tokenizer& tokenizer, const TakeIds& take)
+      : path_(path), tokenizer_(tokenizer), take_(take) {}
+
+  [[nodiscard]] const std::string& text() const { return text_; }
+  /// Appends bytes of the file.
+  void read(const File& file, uint64_t count) {
+    const size_t held = text_.size();
+    text_.resize(held + count);
+    file.read_at(begin_ + held, std::as_writable_bytes(std::span(text_).subspan(held)));
+  }
+  /// Passes on the ids of the first `count` bytes and removes these.
+  void take_first(size_t count) {
+    const std::string_view piece = std::string_view(text_).substr(0, count);
+    require_text(path_, piece, begin_);
+    const std::vector<int64_t> known =
+        before_.empty() ? std::vector<int64_t>() : ids_of(tokenizer_, before_);
+    const std::vector<int64_t> ids = ids_of(tokenizer_, before_ + std::string(piece));
+    if (!begins_with(ids, known)) {
+      CLEAVE_BUG(path_, ": the ids before byte ", begin_, " depend on the text after it");
+    }
+    begin_ += count;
+    take_(std::span(ids).subspan(known.size()), begin_);
+    before_ = piece.substr(count - std::min(count, kWindow));
+    text_.erase(0, count);
+  }
+
+ private:
+  const std::string& path_;
+  const Tokenizer& tokenizer_;
+  const TakeIds& take_;
+  std::string text_, before_;
+  uint64_t begin_ = 0;  // of text_ in the file
+};
+
+}  // namespace
+
+void for_text_ids(const std::string& path, const Tokenizer& tokenizer, size_t piece_bytes,
+                  const TakeIds& take) {
+  const File file = File::open_read(path);
+  const uint64_t size = file.size();
+  const size_t least = std::max(piece_bytes, kWindow);
+  TextReader reader(path, tokenizer, take);
+  const std::string& text = reader.text();
+  size_t from = least;  // the places before it were tried
+  for (uint64_t left = size; left > 0;) {
+    const uint64_t count = std::min<uint64_t>(least, left);
+    reader.read(file, count);
+    left -= count;
+    while (left > 0 && text.size() >= from + least) {
+      const size_t place = find_place(tokenizer, text, from);
+      if (place == std::string::npos) {
+        from = text.size() - kWindow;  // the text after them was too short to tell
+        break;
+      }
+      reader.take_first(place);
+      from = least;
+    }
+  }
+  if (!text.empty()) reader.take_first(text.size());
+}
+
+}  // namespace cleave

@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Evaluates a checkpoint of CLEAVE with lm-evaluation-harness on the task of examples/lm_eval. Skipped (exit code 77) without it.
+
+usage: lm_eval_test.py CLEAVE    needs lm-eval and transformers for $CLEAVE_PYTHON, else python3; run in the repository
+
+The log-likelihoods of all choices must be those that `cleave eval` computes from the same bytes, and the accuracy must
+follow from them.
+"""
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+SKIPPED = 77
+PYTHON = os.environ.get("CLEAVE_PYTHON", "python3")
+FOLDER = pathlib.Path("examples/lm_eval")
+COLOURS = {"apple": "red", "sky": "blue", "leaf": "green", "snow": "white"}
+
+
+def run(words, **settings):
+    result = subprocess.run([str(w) for w in words], capture_output=True, text=True, **settings)
+    if result.returncode != 0:
+        sys.exit(f"{' '.join(map(str, words))}\n{result.stderr}")
+    return result.stdout
+
+
+def train(cleave, folder):
+    """A small model of sentences such as 'The sky is blue.'; its checkpoint."""
+    text = folder / "text.txt"
+    things = list(COLOURS)
+    text.write_text("".join(f"The {things[i * i % 7 % 4]} is {COLOURS[things[i * i % 7 % 4]]}.\n" for i in range(1000)))
+    run([cleave, "train", "--model", "llama-tiny", "--data", text, "--out", folder / "run", "--steps", 20, "--seq-len", 32,
+         "--batch-size", 8, "--lr", 3e-3, "--quiet"])
+    return folder / "run" / (folder / "run" / "latest").read_text().strip()
+
+
+def harness(checkpoint, folder):
+    """The rows of the harness: question, choices, log-likelihoods, and whether the answer is the likeliest choice."""
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(folder / "cache")}
+    run([PYTHON, "-m", "lm_eval", "--model", "hf", "--model_args", f"pretrained={checkpoint},dtype=float32",
+         "--include_path", FOLDER, "--tasks", "colours", "--device", "cpu", "--batch_size", "1",
+         "--log_samples", "--output_path", folder / "results"], env={**os.environ, **offline})
+    (samples,) = (folder / "results").rglob("samples_colours_*.jsonl")
+    return [json.loads(line) for line in samples.read_text().splitlines()]
+
+
+def log_likelihood(cleave, checkpoint, question, choice, folder):
+    """Of the choice after the question, by `cleave eval`: the bytes are the ids."""
+    context, answer = list(question.encode()), list(f" {choice}".encode())
+    row = {"input_ids": context + answer, "labels": [-100] * len(context) + answer}
+    (folder / "row.jsonl").write_text(json.dumps(row) + "\n")
+    answered = json.loads(run([cleave, "eval", "--model", checkpoint, "--data", folder / "row.jsonl", "--json"]))
+    assert answered["tokens"] == len(answer), answered
+    return -answered["loss"] * answered["tokens"]
+
+
+def main():
+    if subprocess.run([PYTHON, "-c", "import lm_eval, transformers"], capture_output=True).returncode != 0:
+        print("skipped: lm-eval is not installed for", PYTHON)
+        sys.exit(SKIPPED)
+    cleave = pathlib.Path(sys.argv[1]).resolve()
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        checkpoint = train(cleave, folder)
+        samples = harness(checkpoint, folder)
+        assert len(samples) == len((FOLDER / "colours.jsonl").read_text().splitlines())
+        for sample in samples:
+            question, choices, answer = (sample["doc"][key] for key in ("question", "choices", "answer"))
+            found = [float(response[0][0]) for response in sample["resps"]]
+            assert sample["acc"] == (max(range(len(found)), key=found.__getitem__) == answer), sample
+            # One choice of each row: a call of cleave takes most of a second. Six numbers are summed in fp32.
+            wanted = log_likelihood(cleave, checkpoint, question, choices[answer], folder)
+            assert math.isclose(found[answer], wanted, abs_tol=1e-4), (question, choices[answer], found[answer], wanted)
+            print(f"{question} {choices[answer]} {found[answer]:.4f}, cleave eval {wanted:.4f}")
+
+
+main()
