@@ -85,6 +85,7 @@ LoraOptions read_lora(const fs::path& folder) {
   lora.rank = config.int_or("r", 8, 1, kMostRank);
   lora.alpha = config.number_or("lora_alpha", 8, -kMostAlpha, kMostAlpha);
   lora.is_rank_stabilized = config.bool_or("use_rslora", false);
+  lora.dropout = config.number_or("lora_dropout", 0, 0, 1);
   if (!config.has("target_modules")) return lora;
   const Json targets = config.at("target_modules");
   lora.targets.clear();
@@ -115,7 +116,7 @@ std::string adapter_config_json(const LoraOptions& lora, Model& model, const std
   json["init_lora_weights"] = true;
   json["lora_alpha"] = lora.alpha;
   if (lora.alpha == std::floor(lora.alpha)) json["lora_alpha"] = static_cast<int64_t>(lora.alpha);
-  json["lora_dropout"] = 0.0;
+  json["lora_dropout"] = lora.dropout;
   json["peft_type"] = "LORA";
   json["r"] = lora.rank;
   json["target_modules"] = paths;

@@ -6,6 +6,7 @@
 
 #include "cleave/kernels/cpu/gemm.h"
 #include "cleave/kernels/kernels.h"
+#include "cleave/nn/dropout.h"
 #include "cleave/nn/soft_cap.h"
 #include "cleave/nn/subject.h"
 
@@ -31,7 +32,8 @@ Linear::Linear(const LinearOptions& options)
   }
 }
 
-void Linear::attach_lora(int64_t rank, double scale) {
+void Linear::attach_lora(const LoraBranch& branch) {
+  const int64_t rank = branch.rank;
   const int64_t in = features(in_dim_);
   const int64_t out = features(out_dim_);
   CLEAVE_CHECK(!lora_a_, Code::kUsage, subject(path()), "it has an adapter already");
@@ -41,7 +43,7 @@ void Linear::attach_lora(int64_t rank, double scale) {
   lora_a_ = std::make_shared<Parameter>(std::vector<int64_t>{rank, in},
                                         Init::uniform(1 / std::sqrt(static_cast<double>(in))));
   lora_b_ = std::make_shared<Parameter>(std::vector<int64_t>{out, rank}, Init::constant(0));
-  lora_scale_ = scale;
+  lora_ = branch;
   const std::string& weight = weight_->name();
   const std::string stem =
       weight.substr(0, weight.rfind('.') + 1);  // "model.layers.0.mlp.up_proj."
@@ -121,25 +123,28 @@ bool Linear::to_int8() {
 
 Tensor Linear::product(const DTensor& x, const std::optional<Tensor>& bias,
                        const Context& context) const {
-  const Tensor y = main_product(x, bias, context);
+  const Tensor y = main_product(x.local(), bias, context);
   if (!lora_a_) return y;
   // The gradient of a matrix that is whole on every rank is a partial sum if x is sharded or
   // Fanout: each rank multiplies it with its part of x, or gets a part of its result's gradient.
   for (const auto& p : {lora_a_, lora_b_}) p->used_in(x);
-  const Tensor low = affine(x.local(), lora_a_->use(), std::nullopt);
-  return at::add(y, affine(low, lora_b_->use(), std::nullopt), lora_scale_);
+  const Tensor low = affine(branch_input(x, context), lora_a_->use(), std::nullopt);
+  return at::add(y, affine(low, lora_b_->use(), std::nullopt), lora_.scale);
 }
 
-Tensor Linear::main_product(const DTensor& x, const std::optional<Tensor>& bias,
+Tensor Linear::branch_input(const DTensor& x, const Context& context) const {
+  if (!context.training || lora_.dropout == 0) return x.local();
+  return x.local() * dropout_mask(x, lora_.dropout, path() + ".lora_dropout", context);
+}
+
+Tensor Linear::main_product(const Tensor& x, const std::optional<Tensor>& bias,
                             const Context& context) const {
   if (int8_) {
-    return int8_linear(x.local(), *int8_, bias,
-                       is_row_split() ? largest_of_whole(x.local()) : Tensor());
+    return int8_linear(x, *int8_, bias, is_row_split() ? largest_of_whole(x) : Tensor());
   }
-  if (panels_) return panels_linear(x.local(), *panels_, bias);
-  if (rows_.defined()) return affine(x.local(), rows_, bias);
-  return affine(x.local(), out_dim_ == 0 ? weight_->use() : weight_->use().t(), bias,
-                context.deferred);
+  if (panels_) return panels_linear(x, *panels_, bias);
+  if (rows_.defined()) return affine(x, rows_, bias);
+  return affine(x, out_dim_ == 0 ? weight_->use() : weight_->use().t(), bias, context.deferred);
 }
 
 DTensor Linear::whole(const DTensor& x, const Context& context) {

@@ -17,6 +17,13 @@ struct LinearOptions {
   bool has_int8 = true;                              ///< whether to_int8() applies
 };
 
+/// A branch of low rank beside a matrix (LoRA).
+struct LoraBranch {
+  int64_t rank = 0;
+  double scale = 1;
+  double dropout = 0;  ///< probability, from 0 to less than 1, of the branch's input while training
+};
+
 /// y = x weight^T + bias.
 ///
 ///   x [.., in]   weight [out, in], or [in, out] where transposed   bias [out]   result [.., out]
@@ -35,8 +42,9 @@ class Linear : public Layer {
   void set_column_shards(const SplitPtr& split) { column_shards_ = split; }
   void set_row_shards(const SplitPtr& split) { row_shards_ = split; }
 
-  /// Adds a branch of low rank, whose matrices are trained as an adapter (LoRA): y += scale (x A^T)
-  /// B^T. Call it before the layer is split and has memory.
+  /// Adds a branch of low rank, whose matrices are trained as an adapter (LoRA): y += scale (d(x)
+  /// A^T) B^T, where d is dropout (nn/dropout.h) while context.training. Call it before the layer
+  /// is split and has memory.
   ///
   ///   A [rank, in], replicated or sharded like the weight's inputs; its first values are uniform
   ///   in 1/sqrt(in), as in PEFT
@@ -44,7 +52,7 @@ class Linear : public Layer {
   ///
   /// Source: Hu and others, arXiv:2106.09685. Throws Error(kUsage) if there is a branch already,
   /// Error(kShape) for a rank that is not from 1 to the layer's smaller width.
-  void attach_lora(int64_t rank, double scale);
+  void attach_lora(const LoraBranch& branch);
   [[nodiscard]] bool has_lora() const { return lora_a_ != nullptr; }
 
   /// Ties the weight to another layer's matrix of the same shape.
@@ -90,8 +98,10 @@ class Linear : public Layer {
   /// x weight^T + bias for this rank's part of the weight, plus that of the branch.
   [[nodiscard]] Tensor product(const DTensor& x, const std::optional<Tensor>& bias,
                                const Context& context) const;
+  /// The branch's input: x with dropout.
+  [[nodiscard]] Tensor branch_input(const DTensor& x, const Context& context) const;
   /// Without the branch.
-  [[nodiscard]] Tensor main_product(const DTensor& x, const std::optional<Tensor>& bias,
+  [[nodiscard]] Tensor main_product(const Tensor& x, const std::optional<Tensor>& bias,
                                     const Context& context) const;
   [[nodiscard]] int64_t features(int dim) const {
     return weight_->shape()[static_cast<size_t>(dim)];
@@ -106,7 +116,7 @@ class Linear : public Layer {
   bool has_int8_;
   std::shared_ptr<Parameter> weight_, bias_;
   std::shared_ptr<Parameter> lora_a_, lora_b_;  // see attach_lora; null without a branch
-  double lora_scale_ = 0;
+  LoraBranch lora_;
   Tensor rows_;  // see to_rows
   std::optional<PanelMatrix> panels_;
   std::optional<Int8Matrix> int8_;

@@ -29,6 +29,21 @@ std::set<const Linear*> routers_of(Layer& layer) {
   return found;
 }
 
+/// Dropout's masks depend on the place of a sequence in the batch, which rows of experts do not
+/// have.
+void refuse_experts(Layer& model, const std::vector<Linear*>& chosen) {
+  std::set<const Linear*> of_experts;
+  model.walk([&](Layer& l) {
+    if (dynamic_cast<const Experts*>(&l) == nullptr) return;
+    for (const Linear* linear : linears_of(l)) of_experts.insert(linear);
+  });
+  for (const Linear* linear : chosen) {
+    CLEAVE_CHECK(!of_experts.contains(linear), Code::kUsage, "the LoRA target ", linear->path(),
+                 " belongs to experts, which have no dropout of adapters; choose other targets "
+                 "(--lora-targets), or leave out --lora-dropout");
+  }
+}
+
 bool ends_with_path(const std::string& path, const std::string& target) {
   return path == target || path.ends_with("." + target);
 }
@@ -85,6 +100,11 @@ double LoraOptions::scale() const {
   return alpha / (is_rank_stabilized ? std::sqrt(r) : r);
 }
 
+std::string LoraOptions::flags() const {
+  return str("--lora ", rank, " --lora-alpha ", alpha, is_rank_stabilized ? " --rslora" : "",
+             dropout > 0 ? str(" --lora-dropout ", dropout) : "");
+}
+
 std::string LoraOptions::describe() const {
   return str(is_rank_stabilized ? "rsLoRA" : "LoRA", " of rank ", rank);
 }
@@ -103,8 +123,11 @@ void attach_lora(Layer& model, const std::vector<Layer*>& sequence, const LoraOp
                  ", which another layer uses too; a merged adapter would change both. Choose other "
                  "targets");
   }
+  if (options.dropout > 0) refuse_experts(model, linears);
   for (const auto& p : model.parameters()) p->freeze(compute);
-  for (Linear* linear : linears) linear->attach_lora(options.rank, options.scale());
+  const LoraBranch branch{
+      .rank = options.rank, .scale = options.scale(), .dropout = options.dropout};
+  for (Linear* linear : linears) linear->attach_lora(branch);
 }
 
 }  // namespace cleave

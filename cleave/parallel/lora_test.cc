@@ -9,6 +9,7 @@
 #include "cleave/mesh/mesh.h"
 #include "cleave/model/model.h"
 #include "cleave/nn/cross_entropy.h"
+#include "cleave/nn/dropout.h"
 #include "cleave/nn/embedding.h"
 #include "cleave/nn/linear.h"
 #include "cleave/parallel/parallelize.h"
@@ -88,7 +89,7 @@ TEST(Lora, BranchOfALinear_GivesTheClosedFormAndItsGradients) {
     Linear layer({.in_features = 6, .out_features = 10, .transposed = is_transposed});
     layer.name_tree();
     for (const auto& p : layer.parameters()) p->freeze(at::kDouble);
-    layer.attach_lora(3, scale);
+    layer.attach_lora({.rank = 3, .scale = scale});
     std::vector<Tensor> values;
     for (const auto& p : layer.parameters()) {
       const Tensor value =
@@ -120,11 +121,37 @@ TEST(Lora, BranchOfALinear_GivesTheClosedFormAndItsGradients) {
   }
 }
 
+// Oracle: the closed form with the mask of that layer's random stream.
+TEST(Lora, Dropout_IsOnTheInputOfTheBranchWhileTraining) {
+  Linear layer({.in_features = 6, .out_features = 10});
+  layer.name_tree();
+  layer.attach_lora({.rank = 3, .scale = 1.5, .dropout = 0.5});
+  std::vector<Tensor> values;
+  for (const auto& p : layer.parameters()) {
+    p->set_leaf(test::golden_values(1, "lora test " + p->name(), p->shape(), 2, 0).to(at::kDouble));
+    values.push_back(p->leaf().detach());
+  }
+  const DTensor x(test::golden_values(1, "lora test x", {2, 4, 6}, 2, 0).to(at::kDouble), Axis(),
+                  Replicate{});
+  Context context;
+  context.seed = 5;
+  context.step = 3;
+  for (const bool trains : {false, true}) {
+    context.training = trains;
+    Tensor kept = x.local();
+    if (trains) kept = kept * dropout_mask(x, 0.5, layer.path() + ".lora_dropout", context);
+    EXPECT_EQ(kept.eq(0).any().item<bool>(), trains);
+    const Tensor want = x.local().matmul(values[0].t()) + values[1] +
+                        1.5 * kept.matmul(values[2].t()).matmul(values[3].t());
+    EXPECT_LE(test::largest_difference(layer(x, context).local(), want), 1e-12);
+  }
+}
+
 // Oracle: PEFT's first values: A uniform in 1/sqrt(in), whose variance is 1/(3 in), and B zero.
 TEST(Lora, FirstValues_AreThoseOfPeft) {
   Linear layer({.in_features = 400, .out_features = 300});
   layer.name_tree();
-  layer.attach_lora(50, 1);
+  layer.attach_lora({.rank = 50});
   materialize(layer);
   const Tensor a = layer.parameters()[2]->leaf();
   EXPECT_LE(a.abs().max().item<double>(), 1 / std::sqrt(400.0));
@@ -153,6 +180,25 @@ TEST(Lora, WrongTargetsOrRank_AreRefusedByName) {
             std::string::npos)
       << rank;
   EXPECT_EQ(rank.front(), '3');
+}
+
+TEST(Lora, DropoutOfExperts_IsRefused) {
+  const Json config = Json::parse_file(test::golden_folder("mixtral") + "/config.json");
+  const auto attach = [&](const std::string& target) {
+    const auto model = make_model(config);
+    attach_lora(*model, model->sequence(), {.rank = 2, .dropout = 0.1, .targets = {target}},
+                at::kFloat);
+  };
+  attach("q_proj");
+  for (const char* target : {"all-linear", "gate", "w1"}) {
+    try {
+      attach(target);
+      FAIL() << target;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kUsage) << target;
+      EXPECT_NE(std::string(error.what()).find("leave out --lora-dropout"), std::string::npos);
+    }
+  }
 }
 
 TEST(Lora, Scale_IsAlphaOverTheRankOrItsRoot) {

@@ -336,6 +336,48 @@ TEST_F(LoraRuns, RunResumedOnOtherLayouts_GivesTheLossesOfTheUninterruptedOne) {
   }
 }
 
+// The masks depend on the place of a sequence in the batch only: on no layout, and not on where a
+// run resumes.
+TEST_F(LoraRuns, Dropout_GivesTheLossesOfOneRankOnEveryLayoutAndAfterResuming) {
+  const auto with_dropout = [&](const std::string& out) {
+    TrainOptions o = options(out);
+    o.lora_dropout = 0.5;
+    return o;
+  };
+  const std::vector<double> want = losses(with_dropout("one"));
+  const std::vector<double> plain = losses(options("plain"));
+  EXPECT_NE(want.back(), plain.back());
+  const auto config =
+      nlohmann::json::parse(read_file(folder_ / "one/step_00000006/adapter_config.json"));
+  EXPECT_EQ(config["lora_dropout"], 0.5);
+  TrainOptions tp = with_dropout("tp");
+  tp.tp = 2;
+  tp.sequence_parallel = true;
+  tp.recompute = "full";
+  TrainOptions pp = with_dropout("pp");
+  pp.pp = 2;
+  pp.micro_batch_size = 1;
+  TrainOptions fsdp = with_dropout("fsdp");
+  fsdp.dp = 2;
+  fsdp.fsdp = true;
+  TrainOptions resumed = with_dropout("resumed");
+  resumed.save_every = 3;
+  losses(resumed);
+  fs::remove_all(fs::path(resumed.out) / "step_00000006");
+  std::ofstream(fs::path(resumed.out) / "latest") << "step_00000003\n";
+  resumed.resume = true;
+  resumed.lora = 0;  // the checkpoint has the values
+  resumed.lora_dropout = 0;
+  resumed.lora_targets.clear();
+  for (const TrainOptions& o : {tp, pp, fsdp, resumed}) {
+    const std::vector<double> got = losses(o);
+    ASSERT_EQ(got.size(), want.size()) << o.out;
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_NEAR(got[i], want[i], 2e-4 * want[i]) << o.out << i;
+    }
+  }
+}
+
 // Pipeline stages whose weights are all frozen: the first one, or the last one.
 TEST_F(LoraRuns, StageWithoutAdapters_GivesTheLossesOfOneRankAndSaves) {
   for (const std::string layer : {"0", "1"}) {
@@ -405,13 +447,20 @@ TEST_F(LoraRuns, WrongOptions_AreRefusedByName) {
   TrainOptions o = options("refused");
   o.lora = 0;
   EXPECT_EQ(error_of(o),
-            "2 --lora-alpha, --lora-targets and --rslora need --lora RANK; give it too");
+            "2 --lora-alpha, --lora-targets, --lora-dropout and --rslora need --lora RANK; give "
+            "it too");
   o = options("refused");
   o.lora = 1000;
   EXPECT_NE(error_of(o).find("LoRA rank 1000 does not fit"), std::string::npos) << error_of(o);
   o = options("refused");
   o.model = "llama-tiny";
   EXPECT_NE(error_of(o).find("has no weights; give a model folder"), std::string::npos);
+  o = options("refused");
+  o.task = "dpo";
+  o.lora_dropout = 0.5;
+  EXPECT_EQ(error_of(o),
+            "2 --lora-dropout 0.5 does not fit --task dpo, which trains without dropout; leave it "
+            "out");
 }
 
 TEST_F(LoraRuns, OtherValuesOrBaseOnResume_AreRefused) {

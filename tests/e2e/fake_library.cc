@@ -74,6 +74,7 @@ extern "C" void cleave_train(const cleave::TrainOptions& o) {
                           {"lora", o.lora},
                           {"lora-alpha", o.lora_alpha},
                           {"lora-targets", o.lora_targets},
+                          {"lora-dropout", o.lora_dropout},
                           {"rslora", o.rslora},
                           {"save-every", o.save_every},
                           {"keep-last", o.keep_last},
