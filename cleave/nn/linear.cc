@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/kernels/cpu/gemm.h"
+#include "cleave/kernels/int8_weight.h"
 #include "cleave/kernels/kernels.h"
 #include "cleave/nn/dropout.h"
 #include "cleave/nn/soft_cap.h"
@@ -139,6 +140,16 @@ Tensor Linear::branch_input(const DTensor& x, const Context& context) const {
 
 Tensor Linear::main_product(const Tensor& x, const std::optional<Tensor>& bias,
                             const Context& context) const {
+  if (weight_->is_int8()) {
+    // The tensors, not the parameter: FSDP frees their memory and gathers it again for backward.
+    const Int8Weight frozen{
+        .values = weight_->use(), .scales = weight_->scales(), .row_dim = out_dim_};
+    const auto matrix = [frozen, type = x.scalar_type()] {
+      const Tensor values = dequantize(frozen, type);
+      return frozen.row_dim == 0 ? values : values.t();
+    };
+    return affine_frozen(x, matrix, bias);
+  }
   if (int8_) {
     return int8_linear(x, *int8_, bias, is_row_split() ? largest_of_whole(x) : Tensor());
   }

@@ -54,6 +54,9 @@ class Linear : public Layer {
   /// Error(kShape) for a rank that is not from 1 to the layer's smaller width.
   void attach_lora(const LoraBranch& branch);
   [[nodiscard]] bool has_lora() const { return lora_a_ != nullptr; }
+  /// Freezes the weight in int8 with a scale for each output (Parameter::freeze_int8); forward and
+  /// backward dequantize it each time. Call it before the layer has memory.
+  void freeze_int8() { weight_->freeze_int8(out_dim_); }
 
   /// Ties the weight to another layer's matrix of the same shape.
   void tie_weight(const std::shared_ptr<Parameter>& weight) { weight_ = weight; }

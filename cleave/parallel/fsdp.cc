@@ -147,6 +147,12 @@ Gathered gathered(const std::shared_ptr<Buffer>& buffer,
   return g;
 }
 
+/// How the weights of a group are read: int8 ones as they are stored.
+ShardPrecision precision_of(const Parameters& group, const ShardPrecision& common) {
+  if (!group.front()->is_int8()) return common;
+  return {.param = at::kChar, .reduce = common.reduce};
+}
+
 class Fsdp;
 
 /// Layers that are called in order, and how far the current forward is.
@@ -230,7 +236,8 @@ class Fsdp : public Wrap {
   [[nodiscard]] Buffers start() const {
     Buffers out;
     for (const auto& group : groups_) {
-      out.push_back(std::make_shared<Buffer>(group, options_.precision));
+      out.push_back(
+          std::make_shared<Buffer>(group, precision_of(group->parameters(), options_.precision)));
     }
     return out;
   }
@@ -299,16 +306,16 @@ void shard(Layer& layer, const Axis& dp, const FsdpOptions& options,
                " is already fully sharded");
   const std::set<const Parameter*> tied = tied_parameters(layer.root());
   std::vector<std::shared_ptr<const FlatShards>> groups;
-  Parameters own, frozen;  // a buffer has either gradients or none
+  Parameters own, frozen, int8;  // a buffer has either gradients or none, and one type
   for (const auto& p : read_by(layer)) {
     if (!tied.contains(p.get())) {
-      (p->is_frozen() ? frozen : own).push_back(p);
+      (p->is_int8() ? int8 : p->is_frozen() ? frozen : own).push_back(p);
     } else {
       // Its own group, so that every call that reads it uses the same shards.
       groups.push_back(std::make_shared<FlatShards>(Parameters{p}, dp, options.replicate));
     }
   }
-  for (const Parameters& group : {frozen, own}) {
+  for (const Parameters& group : {int8, frozen, own}) {
     if (!group.empty()) {
       groups.push_back(std::make_shared<FlatShards>(group, dp, options.replicate));
     }

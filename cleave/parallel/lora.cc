@@ -44,6 +44,18 @@ void refuse_experts(Layer& model, const std::vector<Linear*>& chosen) {
   }
 }
 
+/// The Linear layers of the model's blocks, without routers.
+std::vector<Linear*> linears_of_blocks(Layer& model, const std::vector<Layer*>& sequence) {
+  const std::set<const Linear*> routers = routers_of(model);
+  std::vector<Linear*> found;
+  for (const size_t block : blocks_of(sequence)) {
+    for (Linear* linear : linears_of(*sequence[block])) {
+      if (!routers.contains(linear)) found.push_back(linear);
+    }
+  }
+  return found;
+}
+
 bool ends_with_path(const std::string& path, const std::string& target) {
   return path == target || path.ends_with("." + target);
 }
@@ -68,14 +80,9 @@ std::vector<Linear*> chosen_by(const std::vector<std::string>& targets, Layer& m
   for (const std::string& target : targets) {
     bool matches = false;
     if (target == LoraOptions::kAllLinear) {
-      const std::set<const Linear*> routers = routers_of(model);
-      for (const size_t block : blocks_of(sequence)) {
-        for (const Linear* linear : linears_of(*sequence[block])) {
-          if (routers.contains(linear)) continue;
-          chosen.insert(linear);
-          matches = true;
-        }
-      }
+      const std::vector<Linear*> inner = linears_of_blocks(model, sequence);
+      chosen.insert(inner.begin(), inner.end());
+      matches = !inner.empty();
     }
     for (const Linear* linear : all) {
       if (!ends_with_path(linear->path(), target)) continue;
@@ -102,11 +109,13 @@ double LoraOptions::scale() const {
 
 std::string LoraOptions::flags() const {
   return str("--lora ", rank, " --lora-alpha ", alpha, is_rank_stabilized ? " --rslora" : "",
-             dropout > 0 ? str(" --lora-dropout ", dropout) : "");
+             dropout > 0 ? str(" --lora-dropout ", dropout) : "",
+             has_int8_base ? " --lora-base int8" : "");
 }
 
 std::string LoraOptions::describe() const {
-  return str(is_rank_stabilized ? "rsLoRA" : "LoRA", " of rank ", rank);
+  return str(is_rank_stabilized ? "rsLoRA" : "LoRA", " of rank ", rank,
+             has_int8_base ? ", base in int8" : "");
 }
 
 void attach_lora(Layer& model, const std::vector<Layer*>& sequence, const LoraOptions& options,
@@ -125,6 +134,11 @@ void attach_lora(Layer& model, const std::vector<Layer*>& sequence, const LoraOp
   }
   if (options.dropout > 0) refuse_experts(model, linears);
   for (const auto& p : model.parameters()) p->freeze(compute);
+  if (options.has_int8_base) {
+    for (Linear* linear : linears_of_blocks(model, sequence)) {
+      if (owners[linear->weight().get()] == 1) linear->freeze_int8();
+    }
+  }
   const LoraBranch branch{
       .rank = options.rank, .scale = options.scale(), .dropout = options.dropout};
   for (Linear* linear : linears) linear->attach_lora(branch);

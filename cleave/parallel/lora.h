@@ -15,6 +15,9 @@ struct LoraOptions {
   /// Kalajdzievski, arXiv:2312.03732.
   bool is_rank_stabilized = false;
   double dropout = 0;  ///< of the branch's input while training
+  /// The frozen weights of the Linear layers of blocks, without the routers of experts, are kept in
+  /// int8 with a scale for each output; all others in the type of forward.
+  bool has_int8_base = false;
   /// Ends of layers' paths ("q_proj", "mlp.up_proj"), or kAllLinear.
   std::vector<std::string> targets{std::string(kAllLinear)};
 
@@ -25,7 +28,8 @@ struct LoraOptions {
   /// Whether all but the targets is the same.
   [[nodiscard]] bool has_values_of(const LoraOptions& other) const {
     return rank == other.rank && alpha == other.alpha &&
-           is_rank_stabilized == other.is_rank_stabilized && dropout == other.dropout;
+           is_rank_stabilized == other.is_rank_stabilized && dropout == other.dropout &&
+           has_int8_base == other.has_int8_base;
   }
   /// The flags of `cleave train` that give these values, without the targets: "--lora 16
   /// --lora-alpha 32".

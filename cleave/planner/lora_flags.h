@@ -14,6 +14,7 @@ struct LoraFlags {
   double lora_alpha = 0;                  ///< 0 = 2 x rank
   std::vector<std::string> lora_targets;  ///< empty = all-linear
   double lora_dropout = 0;                ///< of the adapters' input
+  std::string lora_base = "dtype";        ///< form of the frozen weights: "int8" or --dtype
   bool rslora = false;                    ///< scale adapters by alpha / sqrt(rank)
 };
 
@@ -38,6 +39,10 @@ inline std::vector<Row> rows(LoraFlags& o) {
        kMustMatch},
       {&o.lora_dropout, "lora-dropout", "P", "dropout of the adapters' input while training", "",
        Limits{.low = 0, .high = 1, .takes_high = false}, kMustMatch},
+      {&o.lora_base, "lora-base", "",
+       "frozen weights of the blocks' linear layers: in --dtype, or in int8 with a scale for each "
+       "output",
+       "", Choices{"dtype", "int8"}, kMustMatch},
       {&o.rslora, "rslora", "", "scale adapters by X / sqrt(RANK)", "off", {}, kMustMatch}};
 }
 

@@ -7,6 +7,7 @@
 #include "cleave/base/log.h"
 #include "cleave/chat/pair_reader.h"
 #include "cleave/checkpoint/adapter.h"
+#include "cleave/checkpoint/names.h"
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/data/chats.h"
 #include "cleave/data/classified.h"
@@ -225,7 +226,9 @@ std::optional<LoraOptions> choose_lora(const TrainSetup& setup) {
   const std::optional<LoraOptions> wanted = lora_from(o);
   const bool has_adapter = setup.folder && !setup.folder->adapter.empty();
   if (setup.resumes && has_adapter) {
-    const LoraOptions saved = read_lora(setup.folder->adapter);
+    LoraOptions saved = read_lora(setup.folder->adapter);
+    const Json state = Json::parse_file(setup.folder->path + "/" + std::string(kStateName));
+    saved.has_int8_base = state.string_or("lora_base", "dtype") == "int8";
     if (!wanted) return saved;
     CLEAVE_CHECK(wanted->has_values_of(saved), Code::kUsage, "the run in ", o.out,
                  " was started with ", saved.flags(), "; give the same values to resume it");

@@ -477,7 +477,10 @@ std::string Trainer::state_json() const {
     state["best_loss"] = early_stop_.state().best_loss;
     state["worse_evaluations"] = early_stop_.state().num_worse;
   }
-  if (setup_.layout.lora) state["base"] = setup_.base_fingerprint;
+  if (setup_.layout.lora) {
+    state["base"] = setup_.base_fingerprint;
+    state["lora_base"] = setup_.layout.lora->has_int8_base ? "int8" : "dtype";
+  }
   state["gemm"] = std::string(name(gemm()));
   state["mesh"] = mesh_.describe();
   state["command"] = setup_.options.command;

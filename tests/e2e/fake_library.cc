@@ -75,6 +75,7 @@ extern "C" void cleave_train(const cleave::TrainOptions& o) {
                           {"lora-alpha", o.lora_alpha},
                           {"lora-targets", o.lora_targets},
                           {"lora-dropout", o.lora_dropout},
+                          {"lora-base", o.lora_base},
                           {"rslora", o.rslora},
                           {"save-every", o.save_every},
                           {"keep-last", o.keep_last},
