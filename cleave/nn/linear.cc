@@ -5,9 +5,9 @@
 #include <ATen/ATen.h>
 
 #include "cleave/kernels/cpu/gemm.h"
-#include "cleave/kernels/int8_weight.h"
 #include "cleave/kernels/kernels.h"
 #include "cleave/nn/dropout.h"
+#include "cleave/nn/magnitudes.h"
 #include "cleave/nn/soft_cap.h"
 #include "cleave/nn/subject.h"
 
@@ -50,9 +50,16 @@ void Linear::attach_lora(const LoraBranch& branch) {
       weight.substr(0, weight.rfind('.') + 1);  // "model.layers.0.mlp.up_proj."
   lora_a_->set_name(stem + "lora_A.weight");
   lora_b_->set_name(stem + "lora_B.weight");
+  if (branch.has_magnitudes) {
+    magnitudes_ = std::make_shared<Parameter>(std::vector<int64_t>{out}, Init::constant(1));
+    magnitudes_->set_name(stem + "lora_magnitude_vector");
+    magnitudes_->keep_leaf_type();
+    magnitudes_->set_adapter();
+  }
   for (auto* p : {&lora_a_, &lora_b_}) (*p)->set_adapter();
   add("lora_A.weight", lora_a_);
   add("lora_B.weight", lora_b_);
+  if (magnitudes_) add("lora_magnitude_vector", magnitudes_);
 }
 
 void Linear::split_columns(const Axis& axis) {
@@ -61,6 +68,7 @@ void Linear::split_columns(const Axis& axis) {
   weight_->shard(axis, out_dim_, split);
   if (bias_) bias_->shard(axis, 0, split);
   if (lora_b_) lora_b_->shard(axis, 0, split);
+  if (magnitudes_) magnitudes_->shard(axis, 0, split);
 }
 
 void Linear::split_rows(const Axis& axis) {
@@ -124,13 +132,37 @@ bool Linear::to_int8() {
 
 Tensor Linear::product(const DTensor& x, const std::optional<Tensor>& bias,
                        const Context& context) const {
-  const Tensor y = main_product(x.local(), bias, context);
-  if (!lora_a_) return y;
+  if (!lora_a_) return main_product(x.local(), bias, context);
   // The gradient of a matrix that is whole on every rank is a partial sum if x is sharded or
   // Fanout: each rank multiplies it with its part of x, or gets a part of its result's gradient.
   for (const auto& p : {lora_a_, lora_b_}) p->used_in(x);
-  const Tensor low = affine(branch_input(x, context), lora_a_->use(), std::nullopt);
-  return at::add(y, affine(low, lora_b_->use(), std::nullopt), lora_.scale);
+  const Tensor input = branch_input(x, context);
+  const Tensor low =
+      affine(affine(input, lora_a_->use(), std::nullopt), lora_b_->use(), std::nullopt);
+  if (!magnitudes_) return at::add(main_product(x.local(), bias, context), low, lora_.scale);
+  magnitudes_->used_in(x);
+  const Tensor sum = at::add(main_product(input, std::nullopt, context), low, lora_.scale);
+  Tensor y = with_magnitudes(sum, magnitudes_->use(), norms_of_sum(context));
+  if (!input.is_same(x.local())) {
+    y = y + main_product(x.local() - input, std::nullopt, context);  // what dropout took away
+  }
+  return bias ? y + *bias : y;
+}
+
+Tensor Linear::norms_of_sum(const Context& context) const {
+  const at::NoGradGuard no_grad;
+  const Tensor a = lora_a_->use().detach();
+  if (!squares_.defined()) {
+    const at::ScalarType type = magnitudes_->use().scalar_type();
+    const Tensor weight = weight_->is_int8() ? dequantize(int8_weight(), type) : weight_->use();
+    squares_ = at::linalg_vector_norm(weight, 2, {in_dim_}, /*keepdim=*/false, type).square();
+  }
+  const Tensor cross = main_product(a, std::nullopt, context);
+  Tensor squares =
+      squares_of_sum(squares_, cross, {.a = a, .b = lora_b_->use().detach(), .scale = lora_.scale});
+  if (is_row_split()) squares = weight_->axis().all_reduce(squares, path() + " magnitudes");
+  const Tensor norms = squares.clamp_min(0).sqrt();
+  return norms.masked_fill(norms.eq(0), 1);  // rows of zeros have the magnitude 0
 }
 
 Tensor Linear::branch_input(const DTensor& x, const Context& context) const {
@@ -142,9 +174,7 @@ Tensor Linear::main_product(const Tensor& x, const std::optional<Tensor>& bias,
                             const Context& context) const {
   if (weight_->is_int8()) {
     // The tensors, not the parameter: FSDP frees their memory and gathers it again for backward.
-    const Int8Weight frozen{
-        .values = weight_->use(), .scales = weight_->scales(), .row_dim = out_dim_};
-    const auto matrix = [frozen, type = x.scalar_type()] {
+    const auto matrix = [frozen = int8_weight(), type = x.scalar_type()] {
       const Tensor values = dequantize(frozen, type);
       return frozen.row_dim == 0 ? values : values.t();
     };

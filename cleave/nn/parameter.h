@@ -67,6 +67,10 @@ class Parameter {
   [[nodiscard]] bool is_frozen() const { return role_ == Role::kFrozen; }
   [[nodiscard]] bool is_adapter() const { return role_ == Role::kAdapter; }
   void set_adapter() { role_ = Role::kAdapter; }
+  /// Whether forward reads it in the type of the leaf, also where it reads other weights in a
+  /// narrower one: magnitudes, whose changes 16 bits would round away.
+  [[nodiscard]] bool keeps_leaf_type() const { return keeps_leaf_type_; }
+  void keep_leaf_type() { keeps_leaf_type_ = true; }
   /// Makes it kFrozen; its memory will have the type `compute`, in which forward reads it. Throws
   /// Error(kUsage) when there is memory already.
   void freeze(at::ScalarType compute);
@@ -151,6 +155,7 @@ class Parameter {
   std::string name_;
   Ownership ownership_ = Ownership::kOwned;
   Role role_ = Role::kTrained;
+  bool keeps_leaf_type_ = false;
   std::optional<at::ScalarType> frozen_type_;
   std::optional<int> int8_row_dim_;
   Placement placement_;

@@ -147,10 +147,13 @@ Gathered gathered(const std::shared_ptr<Buffer>& buffer,
   return g;
 }
 
-/// How the weights of a group are read: int8 ones as they are stored.
+/// How the weights of a group are read: int8 ones as they are stored, others in the common type
+/// unless they keep their leaf's.
 ShardPrecision precision_of(const Parameters& group, const ShardPrecision& common) {
-  if (!group.front()->is_int8()) return common;
-  return {.param = at::kChar, .reduce = common.reduce};
+  const Parameter& p = *group.front();
+  if (p.is_int8()) return {.param = at::kChar, .reduce = common.reduce};
+  if (p.keeps_leaf_type()) return {.param = common.reduce, .reduce = common.reduce};
+  return common;
 }
 
 class Fsdp;
@@ -306,16 +309,20 @@ void shard(Layer& layer, const Axis& dp, const FsdpOptions& options,
                " is already fully sharded");
   const std::set<const Parameter*> tied = tied_parameters(layer.root());
   std::vector<std::shared_ptr<const FlatShards>> groups;
-  Parameters own, frozen, int8;  // a buffer has either gradients or none, and one type
+  Parameters own, wide, frozen, int8;  // a buffer has either gradients or none, and one type
   for (const auto& p : read_by(layer)) {
     if (!tied.contains(p.get())) {
-      (p->is_int8() ? int8 : p->is_frozen() ? frozen : own).push_back(p);
+      (p->is_int8()           ? int8
+       : p->is_frozen()       ? frozen
+       : p->keeps_leaf_type() ? wide
+                              : own)
+          .push_back(p);
     } else {
       // Its own group, so that every call that reads it uses the same shards.
       groups.push_back(std::make_shared<FlatShards>(Parameters{p}, dp, options.replicate));
     }
   }
-  for (const Parameters& group : {int8, frozen, own}) {
+  for (const Parameters& group : {int8, frozen, wide, own}) {
     if (!group.empty()) {
       groups.push_back(std::make_shared<FlatShards>(group, dp, options.replicate));
     }

@@ -5,8 +5,11 @@
 #include <map>
 #include <set>
 
+#include <ATen/ATen.h>
+
 #include "cleave/base/str.h"
 #include "cleave/nn/experts.h"
+#include "cleave/nn/int8_leaf.h"
 #include "cleave/nn/linear.h"
 #include "cleave/pipeline/stages.h"
 
@@ -109,13 +112,13 @@ double LoraOptions::scale() const {
 
 std::string LoraOptions::flags() const {
   return str("--lora ", rank, " --lora-alpha ", alpha, is_rank_stabilized ? " --rslora" : "",
-             dropout > 0 ? str(" --lora-dropout ", dropout) : "",
+             dropout > 0 ? str(" --lora-dropout ", dropout) : "", is_dora ? " --dora" : "",
              has_int8_base ? " --lora-base int8" : "");
 }
 
 std::string LoraOptions::describe() const {
-  return str(is_rank_stabilized ? "rsLoRA" : "LoRA", " of rank ", rank,
-             has_int8_base ? ", base in int8" : "");
+  return str(is_rank_stabilized ? "rsLoRA" : "LoRA", is_dora ? " with magnitudes" : "", " of rank ",
+             rank, has_int8_base ? ", base in int8" : "");
 }
 
 void attach_lora(Layer& model, const std::vector<Layer*>& sequence, const LoraOptions& options,
@@ -139,9 +142,47 @@ void attach_lora(Layer& model, const std::vector<Layer*>& sequence, const LoraOp
       if (owners[linear->weight().get()] == 1) linear->freeze_int8();
     }
   }
-  const LoraBranch branch{
-      .rank = options.rank, .scale = options.scale(), .dropout = options.dropout};
+  const LoraBranch branch{.rank = options.rank,
+                          .scale = options.scale(),
+                          .dropout = options.dropout,
+                          .has_magnitudes = options.is_dora};
   for (Linear* linear : linears) linear->attach_lora(branch);
+}
+
+namespace {
+
+/// Sums of squares of the whole rows of a weight, for this rank's outputs, in fp64: so that their
+/// order, which depends on the layout, does not show after rounding.
+Tensor squares_of_rows(const Linear& linear) {
+  const Parameter& weight = *linear.weight();
+  const int row_dim = linear.is_transposed() ? 1 : 0;
+  const std::string site = weight.name() + " magnitudes";
+  Tensor values = weight.leaf().detach().to(at::kDouble);
+  Tensor sums;
+  if (weight.is_flat()) {
+    const Tensor rows = rows_of_flat(weight, row_dim);
+    if (weight.is_int8()) values = values * weight.scales().index_select(0, rows);
+    const int64_t num_rows = weight.local_shape().at(static_cast<size_t>(row_dim));
+    sums = at::zeros({num_rows}, at::kDouble).index_add(0, rows, values.square());
+    sums = weight.data_axis().all_reduce(sums, site);
+  } else {
+    if (weight.is_int8()) values = values * weight.scales().unsqueeze(1 - row_dim);
+    sums = values.square().sum(1 - row_dim);
+  }
+  return linear.is_row_split() ? weight.axis().all_reduce(sums, site) : sums;
+}
+
+}  // namespace
+
+void start_magnitudes(Layer& model, at::ScalarType type) {
+  const at::NoGradGuard no_grad;
+  for (const Linear* linear : linears_of(model)) {
+    const auto& magnitudes = linear->magnitudes();
+    if (!magnitudes || magnitudes->ownership() == Parameter::Ownership::kNotOwned) continue;
+    const Range range = magnitudes->flat_range();
+    const Tensor norms = squares_of_rows(*linear).sqrt();
+    magnitudes->set_leaf(norms.narrow(0, range.begin, range.size()).to(type));
+  }
 }
 
 }  // namespace cleave

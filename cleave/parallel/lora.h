@@ -15,6 +15,9 @@ struct LoraOptions {
   /// Kalajdzievski, arXiv:2312.03732.
   bool is_rank_stabilized = false;
   double dropout = 0;  ///< of the branch's input while training
+  /// The rows of the sums of weights and products have trained magnitudes (DoRA). Source: Liu and
+  /// others, arXiv:2402.09353.
+  bool is_dora = false;
   /// The frozen weights of the Linear layers of blocks, without the routers of experts, are kept in
   /// int8 with a scale for each output; all others in the type of forward.
   bool has_int8_base = false;
@@ -29,7 +32,7 @@ struct LoraOptions {
   [[nodiscard]] bool has_values_of(const LoraOptions& other) const {
     return rank == other.rank && alpha == other.alpha &&
            is_rank_stabilized == other.is_rank_stabilized && dropout == other.dropout &&
-           has_int8_base == other.has_int8_base;
+           is_dora == other.is_dora && has_int8_base == other.has_int8_base;
   }
   /// The flags of `cleave train` that give these values, without the targets: "--lora 16
   /// --lora-alpha 32".
@@ -47,5 +50,10 @@ struct LoraOptions {
 /// for a rank that is larger than a matrix's width.
 void attach_lora(Layer& model, const std::vector<Layer*>& sequence, const LoraOptions& options,
                  at::ScalarType compute);
+
+/// Allocates the magnitudes of adapters (DoRA) in `type` and sets them to the norms of the rows of
+/// the frozen weights, which have memory. Collective over the ranks that shard rows, as fill_int8()
+/// (nn/int8_leaf.h) is.
+void start_magnitudes(Layer& model, at::ScalarType type);
 
 }  // namespace cleave

@@ -16,6 +16,7 @@ struct LoraFlags {
   double lora_dropout = 0;                ///< of the adapters' input
   std::string lora_base = "dtype";        ///< form of the frozen weights: "int8" or --dtype
   bool rslora = false;                    ///< scale adapters by alpha / sqrt(rank)
+  bool dora = false;                      ///< adapters with magnitudes
 };
 
 }  // namespace cleave
@@ -43,7 +44,14 @@ inline std::vector<Row> rows(LoraFlags& o) {
        "frozen weights of the blocks' linear layers: in --dtype, or in int8 with a scale for each "
        "output",
        "", Choices{"dtype", "int8"}, kMustMatch},
-      {&o.rslora, "rslora", "", "scale adapters by X / sqrt(RANK)", "off", {}, kMustMatch}};
+      {&o.rslora, "rslora", "", "scale adapters by X / sqrt(RANK)", "off", {}, kMustMatch},
+      {&o.dora,
+       "dora",
+       "",
+       "train the magnitudes of the rows of the sums of weights and adapters too (DoRA)",
+       "off",
+       {},
+       kMustMatch}};
 }
 
 }  // namespace cleave::option

@@ -99,7 +99,8 @@ void Trainer::load() {
     if (is_first() && setup_.changes_task) log_status(task_line(rank_.model(), loaded));
     carried_ = std::move(loaded.carried);
     if (setup_.layout.lora) {
-      if (setup_.resumes) load_adapter(rank_.model(), setup_.folder->adapter, type);
+      setup_.resumes ? load_adapter(rank_.model(), setup_.folder->adapter, type)
+                     : start_magnitudes(rank_.model(), type);
       materialize(rank_.model(), {.seed = setup_.options.seed, .dtype = type});
     }
   }

@@ -81,6 +81,7 @@ TEST_F(Options, TrainWithoutFlags_HasTheDocumentedDefaults) {
                        {"lora-dropout", 0.0},
                        {"lora-base", "dtype"},
                        {"rslora", false},
+                       {"dora", false},
                        {"save-every", 0},
                        {"keep-last", 0},
                        {"resume", false},
@@ -130,6 +131,7 @@ const json kEveryTrainFlag = {{"model", "llama-135m"},
                               {"lora-dropout", 0.25},
                               {"lora-base", "int8"},
                               {"rslora", true},
+                              {"dora", true},
                               {"save-every", 4},
                               {"keep-last", 5},
                               {"resume", true},
@@ -146,7 +148,7 @@ TEST_F(Options, EveryTrainFlag_ReachesItsOption) {
   Words words = {"--eval-data",    in("b.txt"),     "--plan",        in("plan.json"),
                  "--no-shuffle",   "--packing",     "--resume",      "--over-commit",
                  "--param-group",  "a:lr-factor=0", "--param-group", "b:weight-decay=0",
-                 "--lora-targets", "q_proj,v_proj", "--rslora"};
+                 "--lora-targets", "q_proj,v_proj", "--rslora",      "--dora"};
   for (const auto& [name, value] : kEveryTrainFlag.items()) {
     if (value.is_boolean()) continue;
     words.push_back("--" + name);

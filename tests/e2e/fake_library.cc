@@ -77,6 +77,7 @@ extern "C" void cleave_train(const cleave::TrainOptions& o) {
                           {"lora-dropout", o.lora_dropout},
                           {"lora-base", o.lora_base},
                           {"rslora", o.rslora},
+                          {"dora", o.dora},
                           {"save-every", o.save_every},
                           {"keep-last", o.keep_last},
                           {"resume", o.resume},
