@@ -134,40 +134,41 @@ AdapterDelta::AdapterDelta(const fs::path& folder, Model& model, std::set<std::s
     : files_(Safetensors::open(folder, kAdapterStem)) {
   model.name_tree();
   const LoraOptions lora = read_lora(folder);
-  const int64_t rank = lora.rank;
   scale_ = lora.scale();
   std::set<std::string> missing, unexpected;
   for (const TensorInfo& info : files_.list()) unexpected.insert(info.name);
   model.walk([&](Layer& layer) {
     const auto* linear = dynamic_cast<const Linear*>(&layer);
-    if (linear == nullptr) return;
-    const std::string& weight = linear->weight()->name();
-    const std::string stem = adapter_name(weight.substr(0, weight.rfind('.') + 1));
-    const Target target{.a = str(stem, kA),
-                        .b = str(stem, kB),
-                        .magnitudes = lora.is_dora ? str(stem, kMagnitudes) : "",
-                        .is_transposed = linear->is_transposed()};
-    std::set<std::string> own{target.a, target.b};
-    if (lora.is_dora) own.insert(target.magnitudes);
-    std::set<std::string> absent;
-    for (const std::string& name : own) {
-      if (unexpected.erase(name) == 0) absent.insert(name);
-    }
-    if (absent.size() == own.size()) return;
-    const bool is_complete = absent.empty();
-    missing.merge(absent);
-    if (!is_complete) return;
-    std::vector<int64_t> shape = linear->weight()->shape();  // [out, in]
-    if (target.is_transposed) std::swap(shape[0], shape[1]);
-    require_shape(target.a, {rank, shape[1]});
-    require_shape(target.b, {shape[0], rank});
-    if (lora.is_dora) require_shape(target.magnitudes, {shape[0]});
-    targets_.emplace(weight, target);
+    if (linear != nullptr) missing.merge(add_target(*linear, lora, unexpected));
   });
   if (left_out != nullptr) left_out->merge(unexpected);
   require_all(missing, left_out == nullptr ? unexpected : std::set<std::string>{},
               files_.path() + " is no adapter of this model");
   CLEAVE_CHECK(!targets_.empty(), Code::kFormat, files_.path(), " has no tensors for this model");
+}
+
+std::set<std::string> AdapterDelta::add_target(const Linear& linear, const LoraOptions& lora,
+                                               std::set<std::string>& unexpected) {
+  const std::string& weight = linear.weight()->name();
+  const std::string stem = adapter_name(weight.substr(0, weight.rfind('.') + 1));
+  const Target target{.a = str(stem, kA),
+                      .b = str(stem, kB),
+                      .magnitudes = lora.is_dora ? str(stem, kMagnitudes) : "",
+                      .is_transposed = linear.is_transposed()};
+  std::vector<int64_t> shape = linear.weight()->shape();  // [out, in]
+  if (target.is_transposed) std::swap(shape[0], shape[1]);
+  std::map<std::string, std::vector<int64_t>> shapes{{target.a, {lora.rank, shape[1]}},
+                                                     {target.b, {shape[0], lora.rank}}};
+  if (lora.is_dora) shapes[target.magnitudes] = {shape[0]};
+  std::set<std::string> absent;
+  for (const auto& [name, expected] : shapes) {
+    if (unexpected.erase(name) == 0) absent.insert(name);
+  }
+  if (absent.size() == shapes.size()) return {};
+  if (!absent.empty()) return absent;
+  for (const auto& [name, expected] : shapes) require_shape(name, expected);
+  targets_.emplace(weight, target);
+  return {};
 }
 
 void AdapterDelta::require_shape(const std::string& name,

@@ -14,6 +14,8 @@
 
 namespace cleave {
 
+class Linear;
+
 /// Stem of the tensor files of an adapter's folder, in PEFT's form.
 inline constexpr std::string_view kAdapterStem = "adapter_model";
 
@@ -64,6 +66,10 @@ class AdapterDelta {
   /// Magnitude / norm of each row of the whole sum: [out] of `type`.
   [[nodiscard]] Tensor row_factors(const TensorInfo& stored, const Target& target,
                                    at::ScalarType type, const BlockReader& read_base) const;
+  /// Adds a layer's tensors, if the files have any, and takes them out of `unexpected`. Returns
+  /// those that the files lack.
+  std::set<std::string> add_target(const Linear& linear, const LoraOptions& lora,
+                                   std::set<std::string>& unexpected);
   void require_shape(const std::string& name, const std::vector<int64_t>& expected) const;
 
   Safetensors files_;
