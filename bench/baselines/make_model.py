@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Writes a model with random weights in the format of a baseline, and prints its path.
 
-usage: make_model.py --shape gpt2-124m|llama-1.1b --kind hf|gguf|ct2 --dtype fp32|bf16|int8 --folder FOLDER
+usage: make_model.py --shape gpt2-124m|llama-135m|llama-1.1b --kind hf|ids|gguf|ct2 --dtype fp32|bf16|int8 --folder FOLDER
 
-hf is a folder for transformers (vLLM reads it; ct2 is converted from it), gguf a file for llama.cpp, ct2 a folder for
-CTranslate2. Existing models are kept. All layers of a gguf file have the same numbers, which does not affect times.
+hf is a folder for transformers (vLLM reads it; ct2 is converted from it), ids the same without a tokenizer, gguf a file
+for llama.cpp, ct2 a folder for CTranslate2. Existing models are kept. All layers of a gguf file have the same numbers,
+which does not affect times.
 """
 import argparse
 import json
@@ -17,15 +18,15 @@ import shapes
 
 def parse_options():
     parser = argparse.ArgumentParser(description="writes a model with random weights")
-    parser.add_argument("--shape", required=True, choices=["gpt2-124m", "llama-1.1b"])
-    parser.add_argument("--kind", required=True, choices=["hf", "gguf", "ct2"])
+    parser.add_argument("--shape", required=True, choices=["gpt2-124m", "llama-135m", "llama-1.1b"])
+    parser.add_argument("--kind", required=True, choices=["hf", "ids", "gguf", "ct2"])
     parser.add_argument("--dtype", default="fp32", choices=["fp32", "bf16", "int8"])
     parser.add_argument("--folder", type=pathlib.Path, required=True)
     return parser.parse_args()
 
 
 def write_hf(options, path):
-    """Writes config.json with both names of rotary settings, weights, and a tokenizer with the words t0, t1, ..."""
+    """Writes config.json with both names of rotary settings, weights, and for kind hf a tokenizer with words t0, t1, ..."""
     import tokenizers
     import torch
     import transformers
@@ -39,6 +40,8 @@ def write_hf(options, path):
     else:
         config.setdefault("n_ctx", config["n_positions"])
     (path / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    if options.kind == "ids":
+        return
     words = {f"t{number}": number for number in range(config["vocab_size"])}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="t0"))
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="t1", eos_token="t2",
@@ -138,7 +141,7 @@ def model_path(options):
     partial = path.with_name(f"partial-{path.name}")
     if partial.is_dir():
         shutil.rmtree(partial)
-    {"hf": write_hf, "gguf": write_gguf, "ct2": write_ct2}[options.kind](options, partial)
+    {"hf": write_hf, "ids": write_hf, "gguf": write_gguf, "ct2": write_ct2}[options.kind](options, partial)
     partial.rename(path)
     return path
 

@@ -7,6 +7,7 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/checkpoint/chunks.h"
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/nn/linear.h"
@@ -17,7 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "base_model.model.";
-constexpr std::string_view kA = "lora_A.weight", kB = "lora_B.weight";
+constexpr std::string_view kA = "lora_A.weight", kB = "lora_B.weight",
+                           kMagnitudes = "lora_magnitude_vector";
 constexpr int64_t kMostRank = 65536;
 constexpr double kMostAlpha = 1e6;  // as of --lora-alpha
 
@@ -38,8 +40,8 @@ bool is_off(const Json& value) {
 
 /// Refuses the settings that change what the adapter's tensors mean.
 void refuse_unsupported(const Json& config) {
-  for (const char* key : {"use_dora", "use_qalora", "use_bdlora", "lora_bias", "bias",
-                          "rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication",
+  for (const char* key : {"use_qalora", "use_bdlora", "lora_bias", "bias", "rank_pattern",
+                          "alpha_pattern", "modules_to_save", "layer_replication",
                           "trainable_token_indices", "target_parameters", "alora_invocation_tokens",
                           "arrow_config", "kasa_config", "monteclora_config", "velora_config"}) {
     if (config.has(key) && !is_off(config.at(key))) {
@@ -85,6 +87,8 @@ LoraOptions read_lora(const fs::path& folder) {
   lora.rank = config.int_or("r", 8, 1, kMostRank);
   lora.alpha = config.number_or("lora_alpha", 8, -kMostAlpha, kMostAlpha);
   lora.is_rank_stabilized = config.bool_or("use_rslora", false);
+  lora.is_dora = config.bool_or("use_dora", false);
+  lora.dropout = config.number_or("lora_dropout", 0, 0, 1);
   if (!config.has("target_modules")) return lora;
   const Json targets = config.at("target_modules");
   lora.targets.clear();
@@ -115,12 +119,13 @@ std::string adapter_config_json(const LoraOptions& lora, Model& model, const std
   json["init_lora_weights"] = true;
   json["lora_alpha"] = lora.alpha;
   if (lora.alpha == std::floor(lora.alpha)) json["lora_alpha"] = static_cast<int64_t>(lora.alpha);
-  json["lora_dropout"] = 0.0;
+  json["lora_dropout"] = lora.dropout;
   json["peft_type"] = "LORA";
   json["r"] = lora.rank;
   json["target_modules"] = paths;
   json["task_type"] = nullptr;
   if (model.task() == "lm") json["task_type"] = "CAUSAL_LM";
+  json["use_dora"] = lora.is_dora;
   json["use_rslora"] = lora.is_rank_stabilized;
   return json.dump(2) + "\n";
 }
@@ -129,33 +134,41 @@ AdapterDelta::AdapterDelta(const fs::path& folder, Model& model, std::set<std::s
     : files_(Safetensors::open(folder, kAdapterStem)) {
   model.name_tree();
   const LoraOptions lora = read_lora(folder);
-  const int64_t rank = lora.rank;
   scale_ = lora.scale();
   std::set<std::string> missing, unexpected;
   for (const TensorInfo& info : files_.list()) unexpected.insert(info.name);
   model.walk([&](Layer& layer) {
     const auto* linear = dynamic_cast<const Linear*>(&layer);
-    if (linear == nullptr) return;
-    const std::string& weight = linear->weight()->name();
-    const std::string stem = adapter_name(weight.substr(0, weight.rfind('.') + 1));
-    const Target target{
-        .a = str(stem, kA), .b = str(stem, kB), .is_transposed = linear->is_transposed()};
-    const bool has_a = unexpected.erase(target.a) > 0;
-    const bool has_b = unexpected.erase(target.b) > 0;
-    if (!has_a && !has_b) return;
-    if (!has_a) missing.insert(target.a);
-    if (!has_b) missing.insert(target.b);
-    if (!has_a || !has_b) return;
-    std::vector<int64_t> shape = linear->weight()->shape();  // [out, in]
-    if (target.is_transposed) std::swap(shape[0], shape[1]);
-    require_shape(target.a, {rank, shape[1]});
-    require_shape(target.b, {shape[0], rank});
-    targets_.emplace(weight, target);
+    if (linear != nullptr) missing.merge(add_target(*linear, lora, unexpected));
   });
   if (left_out != nullptr) left_out->merge(unexpected);
   require_all(missing, left_out == nullptr ? unexpected : std::set<std::string>{},
               files_.path() + " is no adapter of this model");
   CLEAVE_CHECK(!targets_.empty(), Code::kFormat, files_.path(), " has no tensors for this model");
+}
+
+std::set<std::string> AdapterDelta::add_target(const Linear& linear, const LoraOptions& lora,
+                                               std::set<std::string>& unexpected) {
+  const std::string& weight = linear.weight()->name();
+  const std::string stem = adapter_name(weight.substr(0, weight.rfind('.') + 1));
+  const Target target{.a = str(stem, kA),
+                      .b = str(stem, kB),
+                      .magnitudes = lora.is_dora ? str(stem, kMagnitudes) : "",
+                      .is_transposed = linear.is_transposed()};
+  std::vector<int64_t> shape = linear.weight()->shape();  // [out, in]
+  if (target.is_transposed) std::swap(shape[0], shape[1]);
+  std::map<std::string, std::vector<int64_t>> shapes{{target.a, {lora.rank, shape[1]}},
+                                                     {target.b, {shape[0], lora.rank}}};
+  if (lora.is_dora) shapes[target.magnitudes] = {shape[0]};
+  std::set<std::string> absent;
+  for (const auto& [name, expected] : shapes) {
+    if (unexpected.erase(name) == 0) absent.insert(name);
+  }
+  if (absent.size() == shapes.size()) return {};
+  if (!absent.empty()) return absent;
+  for (const auto& [name, expected] : shapes) require_shape(name, expected);
+  targets_.emplace(weight, target);
+  return {};
 }
 
 void AdapterDelta::require_shape(const std::string& name,
@@ -168,17 +181,11 @@ void AdapterDelta::require_shape(const std::string& name,
                name, " has dtype ", file_name(info.dtype), "; expected F32, F64, BF16 or F16");
 }
 
-void AdapterDelta::add(const TensorInfo& stored, std::span<const Slice> slices,
-                       std::span<std::byte> out) const {
-  const auto at = targets_.find(stored.name);
-  if (at == targets_.end() || out.empty()) return;
-  const at::NoGradGuard no_grad;
-  const Target& target = at->second;
-  const at::ScalarType type = scalar_type(stored.dtype);
-  const at::ScalarType wide = type == at::kDouble ? at::kDouble : at::kFloat;
+AdapterDelta::Factors AdapterDelta::factors_of(const Target& target, std::span<const Slice> slices,
+                                               at::ScalarType type) const {
   // The weight gets left right: B A, or its transpose A^T B^T.
-  Tensor left = whole_tensor(files_, target.b, wide);
-  Tensor right = whole_tensor(files_, target.a, wide);
+  Tensor left = whole_tensor(files_, target.b, type);
+  Tensor right = whole_tensor(files_, target.a, type);
   if (target.is_transposed) std::swap(left, right);
   if (target.is_transposed) {
     left = left.t();
@@ -188,8 +195,55 @@ void AdapterDelta::add(const TensorInfo& stored, std::span<const Slice> slices,
     Tensor& side = slice.dim == 0 ? left : right;
     side = part_of(side, slice);
   }
+  return {.left = left, .right = right};
+}
+
+Tensor AdapterDelta::row_factors(const TensorInfo& stored, const Target& target,
+                                 at::ScalarType type, const BlockReader& read_base) const {
+  const std::scoped_lock lock(mutex_);
+  const auto [at, is_new] = row_factors_.try_emplace(stored.name);
+  if (!is_new && at->second.defined()) return at->second;
+  const int row_dim = target.is_transposed ? 1 : 0;
+  Tensor squares = at::zeros({stored.shape.at(static_cast<size_t>(row_dim))}, at::kDouble);
+  std::vector<std::byte> bytes;
+  int64_t first = 0;  // of dim 0
+  for_each_chunk(stored, {}, [&](const std::vector<Slice>& slices) {
+    bytes.resize(block_bytes(stored, slices));
+    read_base(slices, bytes);
+    const auto [left, right] = factors_of(target, slices, type);
+    const Tensor base = at::from_blob(bytes.data(), {left.size(0), right.size(1)},
+                                      at::dtype(scalar_type(stored.dtype)));
+    const Tensor sum = at::addmm(base.to(type), left, right, 1, scale_).to(at::kDouble);
+    const Tensor own = sum.square().sum(1 - row_dim);
+    (row_dim == 0 ? squares.narrow(0, first, own.size(0)) : squares).add_(own);
+    first += left.size(0);
+  });
+  const Tensor norms = squares.sqrt();
+  const Tensor magnitudes = whole_tensor(files_, target.magnitudes, at::kDouble);
+  at->second = (magnitudes / norms.masked_fill(norms.eq(0), 1)).to(type);
+  return at->second;
+}
+
+void AdapterDelta::merge(const TensorInfo& stored, std::span<const Slice> slices,
+                         std::span<std::byte> out, const BlockReader& read_base) const {
+  const auto at = targets_.find(stored.name);
+  if (at == targets_.end() || out.empty()) return;
+  const at::NoGradGuard no_grad;
+  const Target& target = at->second;
+  const at::ScalarType type = scalar_type(stored.dtype);
+  const at::ScalarType wide = type == at::kDouble ? at::kDouble : at::kFloat;
+  const auto [left, right] = factors_of(target, slices, wide);
   Tensor values = at::from_blob(out.data(), {left.size(0), right.size(1)}, at::dtype(type));
-  values.copy_(at::addmm(values.to(wide), left, right, 1, scale_));
+  Tensor sum = at::addmm(values.to(wide), left, right, 1, scale_);
+  if (!target.magnitudes.empty()) {
+    const int row_dim = target.is_transposed ? 1 : 0;
+    Tensor factors = row_factors(stored, target, wide, read_base);
+    for (const Slice& slice : slices) {
+      if (slice.dim == row_dim) factors = part_of(factors, {.dim = 0, .ranges = slice.ranges});
+    }
+    sum = sum * factors.unsqueeze(1 - row_dim);
+  }
+  values.copy_(sum);
 }
 
 }  // namespace cleave

@@ -1,6 +1,8 @@
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <mutex>
 #include <set>
 #include <span>
 #include <string>
@@ -11,6 +13,8 @@
 #include "cleave/parallel/lora.h"
 
 namespace cleave {
+
+class Linear;
 
 /// Stem of the tensor files of an adapter's folder, in PEFT's form.
 inline constexpr std::string_view kAdapterStem = "adapter_model";
@@ -27,6 +31,9 @@ LoraOptions read_lora(const std::filesystem::path& folder);
 /// base model: a folder, or ORG/NAME.
 std::string adapter_config_json(const LoraOptions& lora, Model& model, const std::string& base);
 
+/// Reads a block of a stored tensor, as TensorSource::read_block does.
+using BlockReader = std::function<void(std::span<const Slice> slices, std::span<std::byte> out)>;
+
 /// The products scale B A of an adapter's files, to be added to the weights of a model.
 class AdapterDelta {
  public:
@@ -36,20 +43,40 @@ class AdapterDelta {
   AdapterDelta(const std::filesystem::path& folder, Model& model,
                std::set<std::string>* left_out = nullptr);
 
-  /// Adds its part of the block `slices` of the weight `stored.name` to the block's values `out`,
-  /// in fp32 (fp64 if they are), rounded once. Other tensors do not change.
-  void add(const TensorInfo& stored, std::span<const Slice> slices, std::span<std::byte> out) const;
+  /// Merges the block `slices` of the weight `stored.name`, whose values are in `out`: adds its
+  /// part of the product, and with magnitudes (DoRA) multiplies the rows of the sum with magnitude
+  /// / norm. In fp32 (fp64 if the values are), rounded once. Other tensors do not change.
+  /// `read_base`: reads the weight without the adapter, for the norms of whole rows. Any number of
+  /// threads may call it.
+  void merge(const TensorInfo& stored, std::span<const Slice> slices, std::span<std::byte> out,
+             const BlockReader& read_base) const;
 
  private:
   struct Target {
     std::string a, b;            // names in the files
+    std::string magnitudes;      // "" without
     bool is_transposed = false;  // the weight is stored [in, out]
   };
+  /// Block `slices` of the product, in the weight's orientation.
+  struct Factors {
+    Tensor left, right;
+  };
+  [[nodiscard]] Factors factors_of(const Target& target, std::span<const Slice> slices,
+                                   at::ScalarType type) const;
+  /// Magnitude / norm of each row of the whole sum: [out] of `type`.
+  [[nodiscard]] Tensor row_factors(const TensorInfo& stored, const Target& target,
+                                   at::ScalarType type, const BlockReader& read_base) const;
+  /// Adds a layer's tensors, if the files have any, and takes them out of `unexpected`. Returns
+  /// those that the files lack.
+  std::set<std::string> add_target(const Linear& linear, const LoraOptions& lora,
+                                   std::set<std::string>& unexpected);
   void require_shape(const std::string& name, const std::vector<int64_t>& expected) const;
 
   Safetensors files_;
   double scale_ = 1;
   std::map<std::string, Target, std::less<>> targets_;  // by the weight's name
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, Tensor> row_factors_;  // by the weight's name; guarded by mutex_
 };
 
 }  // namespace cleave

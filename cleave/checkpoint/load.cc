@@ -12,6 +12,7 @@
 #include "cleave/checkpoint/parts.h"
 #include "cleave/file/latest.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/nn/int8_leaf.h"
 
 namespace cleave {
 namespace {
@@ -106,7 +107,11 @@ LoadResult fill(Model& model, const ModelTensors& files, const MaterializeOption
       continue;
     }
     const TensorInfo& stored = files.at(parameter->name());
-    parameter->set_leaf(reader.take(stored, *parameter, dtype));
+    if (parameter->is_int8()) {
+      fill_int8(*parameter, reader.take(stored, *parameter, at::kFloat));
+    } else {
+      parameter->set_leaf(reader.take(stored, *parameter, dtype));
+    }
     for (const auto& slices : held_blocks(*parameter)) {
       result.bytes_read += block_bytes(stored, slices);
     }

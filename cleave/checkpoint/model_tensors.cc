@@ -164,17 +164,23 @@ const TensorInfo* ModelTensors::find(std::string_view name) const {
 void ModelTensors::read_block(std::string_view name, std::span<const Slice> slices,
                               std::span<std::byte> out) const {
   const TensorInfo& info = at(name);
+  read_base(info, slices, out);
+  if (!adapter_) return;
+  adapter_->merge(info, slices, out,
+                  [&](std::span<const Slice> s, std::span<std::byte> o) { read_base(info, s, o); });
+}
+
+void ModelTensors::read_base(const TensorInfo& info, std::span<const Slice> slices,
+                             std::span<std::byte> out) const {
   const Entry& entry = entries_[by_name_.at(info.name)];
   if (entry.stored.interleaved_rows == 0) {
     files_->read_block(entry.stored.name, slices, out);
-    if (adapter_) adapter_->add(info, slices, out);
     return;
   }
   const uint64_t bytes = block_bytes(info, slices);
-  CLEAVE_CHECK(bytes == out.size(), Code::kUsage, name, ": the block has ", bytes,
+  CLEAVE_CHECK(bytes == out.size(), Code::kUsage, info.name, ": the block has ", bytes,
                " bytes; the memory for it ", out.size());
   read_interleaved(*files_, entry.stored, slices, out);
-  if (adapter_) adapter_->add(info, slices, out);
 }
 
 }  // namespace cleave

@@ -55,6 +55,9 @@ class ModelTensors : public TensorSource {
     StoredAs stored;
   };
   void add(TensorInfo info, StoredAs stored);
+  /// read_block() without the adapter.
+  void read_base(const TensorInfo& info, std::span<const Slice> slices,
+                 std::span<std::byte> out) const;
 
   std::unique_ptr<TensorSource> files_;
   std::unique_ptr<const AdapterDelta> adapter_;  // null: nothing is merged

@@ -6,6 +6,7 @@
 
 #include "cleave/mesh/memory_cache.h"
 #include "cleave/nn/call_record.h"
+#include "cleave/nn/int8_leaf.h"
 #include "cleave/nn/subject.h"
 
 namespace cleave {
@@ -198,7 +199,11 @@ void materialize(Layer& model, const MaterializeOptions& options) {
   for (const auto& p : model.parameters()) {
     const bool is_mine = p->ownership() != Parameter::Ownership::kNotOwned;
     if (!is_mine || p->leaf().defined()) continue;
-    p->set_leaf(p->initial_value(options.seed, p->leaf_type(options.dtype)));
+    if (p->is_int8()) {
+      fill_int8(*p, p->initial_value(options.seed, at::kFloat));
+    } else {
+      p->set_leaf(p->initial_value(options.seed, p->leaf_type(options.dtype)));
+    }
   }
 }
 

@@ -6,6 +6,8 @@
 
 #include "cleave/kernels/cpu/gemm.h"
 #include "cleave/kernels/kernels.h"
+#include "cleave/nn/dropout.h"
+#include "cleave/nn/magnitudes.h"
 #include "cleave/nn/soft_cap.h"
 #include "cleave/nn/subject.h"
 
@@ -31,7 +33,8 @@ Linear::Linear(const LinearOptions& options)
   }
 }
 
-void Linear::attach_lora(int64_t rank, double scale) {
+void Linear::attach_lora(const LoraBranch& branch) {
+  const int64_t rank = branch.rank;
   const int64_t in = features(in_dim_);
   const int64_t out = features(out_dim_);
   CLEAVE_CHECK(!lora_a_, Code::kUsage, subject(path()), "it has an adapter already");
@@ -41,15 +44,22 @@ void Linear::attach_lora(int64_t rank, double scale) {
   lora_a_ = std::make_shared<Parameter>(std::vector<int64_t>{rank, in},
                                         Init::uniform(1 / std::sqrt(static_cast<double>(in))));
   lora_b_ = std::make_shared<Parameter>(std::vector<int64_t>{out, rank}, Init::constant(0));
-  lora_scale_ = scale;
+  lora_ = branch;
   const std::string& weight = weight_->name();
   const std::string stem =
       weight.substr(0, weight.rfind('.') + 1);  // "model.layers.0.mlp.up_proj."
   lora_a_->set_name(stem + "lora_A.weight");
   lora_b_->set_name(stem + "lora_B.weight");
+  if (branch.has_magnitudes) {
+    magnitudes_ = std::make_shared<Parameter>(std::vector<int64_t>{out}, Init::constant(1));
+    magnitudes_->set_name(stem + "lora_magnitude_vector");
+    magnitudes_->keep_leaf_type();
+    magnitudes_->set_adapter();
+  }
   for (auto* p : {&lora_a_, &lora_b_}) (*p)->set_adapter();
   add("lora_A.weight", lora_a_);
   add("lora_B.weight", lora_b_);
+  if (magnitudes_) add("lora_magnitude_vector", magnitudes_);
 }
 
 void Linear::split_columns(const Axis& axis) {
@@ -58,6 +68,7 @@ void Linear::split_columns(const Axis& axis) {
   weight_->shard(axis, out_dim_, split);
   if (bias_) bias_->shard(axis, 0, split);
   if (lora_b_) lora_b_->shard(axis, 0, split);
+  if (magnitudes_) magnitudes_->shard(axis, 0, split);
 }
 
 void Linear::split_rows(const Axis& axis) {
@@ -121,25 +132,60 @@ bool Linear::to_int8() {
 
 Tensor Linear::product(const DTensor& x, const std::optional<Tensor>& bias,
                        const Context& context) const {
-  const Tensor y = main_product(x, bias, context);
-  if (!lora_a_) return y;
+  if (!lora_a_) return main_product(x.local(), bias, context);
   // The gradient of a matrix that is whole on every rank is a partial sum if x is sharded or
   // Fanout: each rank multiplies it with its part of x, or gets a part of its result's gradient.
   for (const auto& p : {lora_a_, lora_b_}) p->used_in(x);
-  const Tensor low = affine(x.local(), lora_a_->use(), std::nullopt);
-  return at::add(y, affine(low, lora_b_->use(), std::nullopt), lora_scale_);
+  const Tensor input = branch_input(x, context);
+  const Tensor low =
+      affine(affine(input, lora_a_->use(), std::nullopt), lora_b_->use(), std::nullopt);
+  if (!magnitudes_) return at::add(main_product(x.local(), bias, context), low, lora_.scale);
+  magnitudes_->used_in(x);
+  const Tensor sum = at::add(main_product(input, std::nullopt, context), low, lora_.scale);
+  Tensor y = with_magnitudes(sum, magnitudes_->use(), norms_of_sum(context));
+  if (!input.is_same(x.local())) {
+    y = y + main_product(x.local() - input, std::nullopt, context);  // what dropout took away
+  }
+  return bias ? y + *bias : y;
 }
 
-Tensor Linear::main_product(const DTensor& x, const std::optional<Tensor>& bias,
-                            const Context& context) const {
-  if (int8_) {
-    return int8_linear(x.local(), *int8_, bias,
-                       is_row_split() ? largest_of_whole(x.local()) : Tensor());
+Tensor Linear::norms_of_sum(const Context& context) const {
+  const at::NoGradGuard no_grad;
+  const Tensor a = lora_a_->use().detach();
+  if (!squares_.defined()) {
+    const at::ScalarType type = magnitudes_->use().scalar_type();
+    const Tensor weight = weight_->is_int8() ? dequantize(int8_weight(), type) : weight_->use();
+    squares_ = at::linalg_vector_norm(weight, 2, {in_dim_}, /*keepdim=*/false, type).square();
   }
-  if (panels_) return panels_linear(x.local(), *panels_, bias);
-  if (rows_.defined()) return affine(x.local(), rows_, bias);
-  return affine(x.local(), out_dim_ == 0 ? weight_->use() : weight_->use().t(), bias,
-                context.deferred);
+  const Tensor cross = main_product(a, std::nullopt, context);
+  Tensor squares =
+      squares_of_sum(squares_, cross, {.a = a, .b = lora_b_->use().detach(), .scale = lora_.scale});
+  if (is_row_split()) squares = weight_->axis().all_reduce(squares, path() + " magnitudes");
+  const Tensor norms = squares.clamp_min(0).sqrt();
+  return norms.masked_fill(norms.eq(0), 1);  // rows of zeros have the magnitude 0
+}
+
+Tensor Linear::branch_input(const DTensor& x, const Context& context) const {
+  if (!context.training || lora_.dropout == 0) return x.local();
+  return x.local() * dropout_mask(x, lora_.dropout, path() + ".lora_dropout", context);
+}
+
+Tensor Linear::main_product(const Tensor& x, const std::optional<Tensor>& bias,
+                            const Context& context) const {
+  if (weight_->is_int8()) {
+    // The tensors, not the parameter: FSDP frees their memory and gathers it again for backward.
+    const auto matrix = [frozen = int8_weight(), type = x.scalar_type()] {
+      const Tensor values = dequantize(frozen, type);
+      return frozen.row_dim == 0 ? values : values.t();
+    };
+    return affine_frozen(x, matrix, bias);
+  }
+  if (int8_) {
+    return int8_linear(x, *int8_, bias, is_row_split() ? largest_of_whole(x) : Tensor());
+  }
+  if (panels_) return panels_linear(x, *panels_, bias);
+  if (rows_.defined()) return affine(x, rows_, bias);
+  return affine(x, out_dim_ == 0 ? weight_->use() : weight_->use().t(), bias, context.deferred);
 }
 
 DTensor Linear::whole(const DTensor& x, const Context& context) {

@@ -1,6 +1,7 @@
 #pragma once
 #include "cleave/kernels/cpu/int8.h"
 #include "cleave/kernels/cpu/panels_linear.h"
+#include "cleave/kernels/int8_weight.h"
 #include "cleave/nn/layer.h"
 
 namespace cleave {
@@ -15,6 +16,14 @@ struct LinearOptions {
   double soft_cap = 0;  ///< results become soft_cap tanh(y / soft_cap); 0: they do not
   DefaultStyle default_style = DefaultStyle::kNone;  ///< in a plan derived from the layers
   bool has_int8 = true;                              ///< whether to_int8() applies
+};
+
+/// A branch of low rank beside a matrix (LoRA).
+struct LoraBranch {
+  int64_t rank = 0;
+  double scale = 1;
+  double dropout = 0;  ///< probability, from 0 to less than 1, of the branch's input while training
+  bool has_magnitudes = false;  ///< DoRA: the rows of the sum of both have trained magnitudes
 };
 
 /// y = x weight^T + bias.
@@ -35,17 +44,29 @@ class Linear : public Layer {
   void set_column_shards(const SplitPtr& split) { column_shards_ = split; }
   void set_row_shards(const SplitPtr& split) { row_shards_ = split; }
 
-  /// Adds a branch of low rank, whose matrices are trained as an adapter (LoRA): y += scale (x A^T)
-  /// B^T. Call it before the layer is split and has memory.
+  /// Adds a branch of low rank, whose matrices are trained as an adapter (LoRA): y += scale (d(x)
+  /// A^T) B^T, where d is dropout (nn/dropout.h) while context.training. Call it before the layer
+  /// is split and has memory.
   ///
   ///   A [rank, in], replicated or sharded like the weight's inputs; its first values are uniform
   ///   in 1/sqrt(in), as in PEFT
   ///   B [out, rank], replicated or sharded like the weight's outputs; its first values are zeros
   ///
-  /// Source: Hu and others, arXiv:2106.09685. Throws Error(kUsage) if there is a branch already,
+  /// With magnitudes m [out], sharded like B (DoRA): y = m / n (d(x) W^T + scale (d(x) A^T) B^T) +
+  /// (x - d(x)) W^T, where n are the norms of the rows of W + scale B A over all ranks' parts,
+  /// treated as constants by backward. The first m are the norms of the rows of W
+  /// (start_magnitudes(), parallel/lora.h).
+  ///
+  /// Sources: Hu and others, arXiv:2106.09685; Liu and others, arXiv:2402.09353, section 4.3.
+  /// Throws Error(kUsage) if there is a branch already,
   /// Error(kShape) for a rank that is not from 1 to the layer's smaller width.
-  void attach_lora(int64_t rank, double scale);
+  void attach_lora(const LoraBranch& branch);
   [[nodiscard]] bool has_lora() const { return lora_a_ != nullptr; }
+  /// The magnitudes of the branch; null without them.
+  [[nodiscard]] const std::shared_ptr<Parameter>& magnitudes() const { return magnitudes_; }
+  /// Freezes the weight in int8 with a scale for each output (Parameter::freeze_int8); forward and
+  /// backward dequantize it each time. Call it before the layer has memory.
+  void freeze_int8() { weight_->freeze_int8(out_dim_); }
 
   /// Ties the weight to another layer's matrix of the same shape.
   void tie_weight(const std::shared_ptr<Parameter>& weight) { weight_ = weight; }
@@ -90,9 +111,18 @@ class Linear : public Layer {
   /// x weight^T + bias for this rank's part of the weight, plus that of the branch.
   [[nodiscard]] Tensor product(const DTensor& x, const std::optional<Tensor>& bias,
                                const Context& context) const;
+  /// The branch's input: x with dropout.
+  [[nodiscard]] Tensor branch_input(const DTensor& x, const Context& context) const;
+  /// Norms of the rows of the sum of weight and branch, over all ranks' parts of a row. Collective
+  /// if Rowwise.
+  [[nodiscard]] Tensor norms_of_sum(const Context& context) const;
   /// Without the branch.
-  [[nodiscard]] Tensor main_product(const DTensor& x, const std::optional<Tensor>& bias,
+  [[nodiscard]] Tensor main_product(const Tensor& x, const std::optional<Tensor>& bias,
                                     const Context& context) const;
+  /// The weight if it is frozen in int8.
+  [[nodiscard]] Int8Weight int8_weight() const {
+    return {.values = weight_->use(), .scales = weight_->scales(), .row_dim = out_dim_};
+  }
   [[nodiscard]] int64_t features(int dim) const {
     return weight_->shape()[static_cast<size_t>(dim)];
   }
@@ -106,7 +136,11 @@ class Linear : public Layer {
   bool has_int8_;
   std::shared_ptr<Parameter> weight_, bias_;
   std::shared_ptr<Parameter> lora_a_, lora_b_;  // see attach_lora; null without a branch
-  double lora_scale_ = 0;
+  std::shared_ptr<Parameter> magnitudes_;       // null without magnitudes
+  LoraBranch lora_;
+  /// With magnitudes: sums of squares of the rows of this rank's part of the frozen weight, from
+  /// the first forward on.
+  mutable Tensor squares_;
   Tensor rows_;  // see to_rows
   std::optional<PanelMatrix> panels_;
   std::optional<Int8Matrix> int8_;

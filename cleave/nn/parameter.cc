@@ -30,6 +30,11 @@ void Parameter::freeze(at::ScalarType compute) {
   frozen_type_ = compute;
 }
 
+void Parameter::freeze_int8(int row_dim) {
+  freeze(at::kChar);
+  int8_row_dim_ = row_dim;
+}
+
 void Parameter::replicate(const Axis& axis) {
   if (!is_split()) axis_ = axis;
 }
@@ -123,6 +128,11 @@ void Parameter::set_leaf(const Tensor& leaf) {
   leaf_ = leaf.detach().contiguous();  // optimizers access its memory in order
   leaf_.requires_grad_(leaf_.is_floating_point() && !is_frozen());
   use_ = is_flat() ? Tensor() : leaf_;
+}
+
+void Parameter::set_int8(const Tensor& values, const Tensor& scales) {
+  set_leaf(values);
+  scales_ = scales.detach();
 }
 
 const Tensor& Parameter::use() const {

@@ -77,9 +77,23 @@ class Parameter {
   [[nodiscard]] bool is_frozen() const { return role_ == Role::kFrozen; }
   [[nodiscard]] bool is_adapter() const { return role_ == Role::kAdapter; }
   void set_adapter() { role_ = Role::kAdapter; }
+  /// Whether forward reads it in the type of the leaf, also where it reads other weights in a
+  /// narrower one: magnitudes, whose changes 16 bits would round away.
+  [[nodiscard]] bool keeps_leaf_type() const { return keeps_leaf_type_; }
+  void keep_leaf_type() { keeps_leaf_type_ = true; }
   /// Makes it kFrozen; its memory will have the type `compute`, in which forward reads it. Throws
   /// Error(kUsage) when there is memory already.
   void freeze(at::ScalarType compute);
+  /// Makes a matrix kFrozen; its memory will be int8 with one scale for each index of `row_dim`,
+  /// the dim of the layer's outputs (kernels/int8_weight.h). use() gives the int8 values. Fill it
+  /// with fill_int8() (nn/int8_leaf.h). Throws as freeze() does.
+  void freeze_int8(int row_dim);
+  [[nodiscard]] bool is_int8() const { return int8_row_dim_.has_value(); }
+  /// Only if is_int8().
+  [[nodiscard]] int int8_row_dim() const { return int8_row_dim_.value(); }
+  /// The scales of this rank's rows, whole on every data-parallel rank; undefined until there is
+  /// memory. Only if is_int8().
+  [[nodiscard]] const Tensor& scales() const { return scales_; }
   /// The type of its memory in a model whose trained weights have the type `trained`.
   [[nodiscard]] at::ScalarType leaf_type(at::ScalarType trained) const {
     return frozen_type_.value_or(trained);
@@ -113,6 +127,8 @@ class Parameter {
   /// require grad.
   /// Throws Error(kShape).
   void set_leaf(const Tensor& leaf);
+  /// set_leaf() of an int8 parameter. `scales`: [this rank's rows] fp32.
+  void set_int8(const Tensor& values, const Tensor& scales);
   /// Frees the memory, when inference uses another form of the weight (int8, panels).
   void drop() {
     leaf_.reset();
@@ -151,13 +167,16 @@ class Parameter {
   std::optional<Axis> copies_;
   bool is_here_ = true;
   Role role_ = Role::kTrained;
+  bool keeps_leaf_type_ = false;
   std::optional<at::ScalarType> frozen_type_;
+  std::optional<int> int8_row_dim_;
   Placement placement_;
   Axis axis_;
   std::optional<bool> used_in_split_work_;
   Axis data_axis_;
   std::optional<Range> flat_;
   Tensor leaf_, use_;
+  Tensor scales_;  // if is_int8()
 };
 
 /// The parameters of a model, each once.

@@ -151,6 +151,15 @@ Gathered gathered(const std::shared_ptr<Buffer>& buffer,
   return g;
 }
 
+/// How the weights of a group are read: int8 ones as they are stored, others in the common type
+/// unless they keep their leaf's.
+ShardPrecision precision_of(const Parameters& group, const ShardPrecision& common) {
+  const Parameter& p = *group.front();
+  if (p.is_int8()) return {.param = at::kChar, .reduce = common.reduce};
+  if (p.keeps_leaf_type()) return {.param = common.reduce, .reduce = common.reduce};
+  return common;
+}
+
 class Fsdp;
 
 /// Layers that are called in order, and how far the current forward is.
@@ -234,7 +243,8 @@ class Fsdp : public Wrap {
   [[nodiscard]] Buffers start() const {
     Buffers out;
     for (const auto& group : groups_) {
-      out.push_back(std::make_shared<Buffer>(group, options_.precision));
+      out.push_back(
+          std::make_shared<Buffer>(group, precision_of(group->parameters(), options_.precision)));
     }
     return out;
   }
@@ -303,19 +313,24 @@ void shard(Layer& layer, const Axis& dp, const FsdpOptions& options,
                " is already fully sharded");
   const std::set<const Parameter*> tied = tied_parameters(layer.root());
   std::vector<std::shared_ptr<const FlatShards>> groups;
-  Parameters own, frozen;  // a buffer has either gradients or none
-  Parameters experts;      // which other ranks than dp have
+  // A buffer has either gradients or none, one type, and one axis: other ranks have copies of
+  // experts.
+  Parameters own, wide, frozen, int8, experts;
   for (const auto& p : read_by(layer)) {
     if (p->copies()) {
       if (p->is_here()) experts.push_back(p);
     } else if (!tied.contains(p.get())) {
-      (p->is_frozen() ? frozen : own).push_back(p);
+      (p->is_int8()           ? int8
+       : p->is_frozen()       ? frozen
+       : p->keeps_leaf_type() ? wide
+                              : own)
+          .push_back(p);
     } else {
       // Its own group, so that every call that reads it uses the same shards.
       groups.push_back(std::make_shared<FlatShards>(Parameters{p}, dp, options.replicate));
     }
   }
-  for (const Parameters& group : {frozen, own}) {
+  for (const Parameters& group : {int8, frozen, wide, own}) {
     if (!group.empty()) {
       groups.push_back(std::make_shared<FlatShards>(group, dp, options.replicate));
     }

@@ -75,7 +75,11 @@ GradientSync::GradientSync(Parameters parameters, const Axis& dp,
   record_on_leaves();
   if (options.sharding == DataSharding::kFsdp) return;
   if (options.precision) {
-    add_buckets(parameters_, *options.precision);
+    Parameters common, wide;
+    for (const auto& p : parameters_) (p->keeps_leaf_type() ? wide : common).push_back(p);
+    const at::ScalarType leaf_type = options.precision->reduce;
+    add_buckets(common, *options.precision);
+    add_buckets(wide, {.param = leaf_type, .reduce = leaf_type});
     return;
   }
   std::map<at::ScalarType, Parameters> by_type;

@@ -5,8 +5,11 @@
 #include <map>
 #include <set>
 
+#include <ATen/ATen.h>
+
 #include "cleave/base/str.h"
 #include "cleave/nn/experts.h"
+#include "cleave/nn/int8_leaf.h"
 #include "cleave/nn/linear.h"
 #include "cleave/pipeline/stages.h"
 
@@ -26,6 +29,33 @@ std::set<const Linear*> routers_of(Layer& layer) {
   layer.walk([&](Layer& l) {
     if (const auto* experts = dynamic_cast<const Experts*>(&l)) found.insert(&experts->router());
   });
+  return found;
+}
+
+/// Dropout's masks depend on the place of a sequence in the batch, which rows of experts do not
+/// have.
+void refuse_experts(Layer& model, const std::vector<Linear*>& chosen) {
+  std::set<const Linear*> of_experts;
+  model.walk([&](Layer& l) {
+    if (dynamic_cast<const Experts*>(&l) == nullptr) return;
+    for (const Linear* linear : linears_of(l)) of_experts.insert(linear);
+  });
+  for (const Linear* linear : chosen) {
+    CLEAVE_CHECK(!of_experts.contains(linear), Code::kUsage, "the LoRA target ", linear->path(),
+                 " belongs to experts, which have no dropout of adapters; choose other targets "
+                 "(--lora-targets), or leave out --lora-dropout");
+  }
+}
+
+/// The Linear layers of the model's blocks, without routers.
+std::vector<Linear*> linears_of_blocks(Layer& model, const std::vector<Layer*>& sequence) {
+  const std::set<const Linear*> routers = routers_of(model);
+  std::vector<Linear*> found;
+  for (const size_t block : blocks_of(sequence)) {
+    for (Linear* linear : linears_of(*sequence[block])) {
+      if (!routers.contains(linear)) found.push_back(linear);
+    }
+  }
   return found;
 }
 
@@ -53,14 +83,9 @@ std::vector<Linear*> chosen_by(const std::vector<std::string>& targets, Layer& m
   for (const std::string& target : targets) {
     bool matches = false;
     if (target == LoraOptions::kAllLinear) {
-      const std::set<const Linear*> routers = routers_of(model);
-      for (const size_t block : blocks_of(sequence)) {
-        for (const Linear* linear : linears_of(*sequence[block])) {
-          if (routers.contains(linear)) continue;
-          chosen.insert(linear);
-          matches = true;
-        }
-      }
+      const std::vector<Linear*> inner = linears_of_blocks(model, sequence);
+      chosen.insert(inner.begin(), inner.end());
+      matches = !inner.empty();
     }
     for (const Linear* linear : all) {
       if (!ends_with_path(linear->path(), target)) continue;
@@ -85,8 +110,15 @@ double LoraOptions::scale() const {
   return alpha / (is_rank_stabilized ? std::sqrt(r) : r);
 }
 
+std::string LoraOptions::flags() const {
+  return str("--lora ", rank, " --lora-alpha ", alpha, is_rank_stabilized ? " --rslora" : "",
+             dropout > 0 ? str(" --lora-dropout ", dropout) : "", is_dora ? " --dora" : "",
+             has_int8_base ? " --lora-base int8" : "");
+}
+
 std::string LoraOptions::describe() const {
-  return str(is_rank_stabilized ? "rsLoRA" : "LoRA", " of rank ", rank);
+  return str(is_rank_stabilized ? "rsLoRA" : "LoRA", is_dora ? " with magnitudes" : "", " of rank ",
+             rank, has_int8_base ? ", base in int8" : "");
 }
 
 void attach_lora(Layer& model, const std::vector<Layer*>& sequence, const LoraOptions& options,
@@ -103,8 +135,54 @@ void attach_lora(Layer& model, const std::vector<Layer*>& sequence, const LoraOp
                  ", which another layer uses too; a merged adapter would change both. Choose other "
                  "targets");
   }
+  if (options.dropout > 0) refuse_experts(model, linears);
   for (const auto& p : model.parameters()) p->freeze(compute);
-  for (Linear* linear : linears) linear->attach_lora(options.rank, options.scale());
+  if (options.has_int8_base) {
+    for (Linear* linear : linears_of_blocks(model, sequence)) {
+      if (owners[linear->weight().get()] == 1) linear->freeze_int8();
+    }
+  }
+  const LoraBranch branch{.rank = options.rank,
+                          .scale = options.scale(),
+                          .dropout = options.dropout,
+                          .has_magnitudes = options.is_dora};
+  for (Linear* linear : linears) linear->attach_lora(branch);
+}
+
+namespace {
+
+/// Sums of squares of the whole rows of a weight, for this rank's outputs, in fp64: so that their
+/// order, which depends on the layout, does not show after rounding.
+Tensor squares_of_rows(const Linear& linear) {
+  const Parameter& weight = *linear.weight();
+  const int row_dim = linear.is_transposed() ? 1 : 0;
+  const std::string site = weight.name() + " magnitudes";
+  Tensor values = weight.leaf().detach().to(at::kDouble);
+  Tensor sums;
+  if (weight.is_flat()) {
+    const Tensor rows = rows_of_flat(weight, row_dim);
+    if (weight.is_int8()) values = values * weight.scales().index_select(0, rows);
+    const int64_t num_rows = weight.local_shape().at(static_cast<size_t>(row_dim));
+    sums = at::zeros({num_rows}, at::kDouble).index_add(0, rows, values.square());
+    sums = weight.data_axis().all_reduce(sums, site);
+  } else {
+    if (weight.is_int8()) values = values * weight.scales().unsqueeze(1 - row_dim);
+    sums = values.square().sum(1 - row_dim);
+  }
+  return linear.is_row_split() ? weight.axis().all_reduce(sums, site) : sums;
+}
+
+}  // namespace
+
+void start_magnitudes(Layer& model, at::ScalarType type) {
+  const at::NoGradGuard no_grad;
+  for (const Linear* linear : linears_of(model)) {
+    const auto& magnitudes = linear->magnitudes();
+    if (!magnitudes || magnitudes->ownership() == Parameter::Ownership::kNotOwned) continue;
+    const Range range = magnitudes->flat_range();
+    const Tensor norms = squares_of_rows(*linear).sqrt();
+    magnitudes->set_leaf(norms.narrow(0, range.begin, range.size()).to(type));
+  }
 }
 
 }  // namespace cleave

@@ -14,6 +14,13 @@ struct LoraOptions {
   /// The branch is scaled by alpha / sqrt(rank) instead of alpha / rank (rsLoRA). Source:
   /// Kalajdzievski, arXiv:2312.03732.
   bool is_rank_stabilized = false;
+  double dropout = 0;  ///< of the branch's input while training
+  /// The rows of the sums of weights and products have trained magnitudes (DoRA). Source: Liu and
+  /// others, arXiv:2402.09353.
+  bool is_dora = false;
+  /// The frozen weights of the Linear layers of blocks, without the routers of experts, are kept in
+  /// int8 with a scale for each output; all others in the type of forward.
+  bool has_int8_base = false;
   /// Ends of layers' paths ("q_proj", "mlp.up_proj"), or kAllLinear.
   std::vector<std::string> targets{std::string(kAllLinear)};
 
@@ -21,11 +28,15 @@ struct LoraOptions {
   /// head. A router has only as many outputs as there are experts.
   static constexpr std::string_view kAllLinear = "all-linear";
   [[nodiscard]] double scale() const;
-  /// Whether rank and scale are the same.
+  /// Whether all but the targets is the same.
   [[nodiscard]] bool has_values_of(const LoraOptions& other) const {
     return rank == other.rank && alpha == other.alpha &&
-           is_rank_stabilized == other.is_rank_stabilized;
+           is_rank_stabilized == other.is_rank_stabilized && dropout == other.dropout &&
+           is_dora == other.is_dora && has_int8_base == other.has_int8_base;
   }
+  /// The flags of `cleave train` that give these values, without the targets: "--lora 16
+  /// --lora-alpha 32".
+  [[nodiscard]] std::string flags() const;
   /// "LoRA of rank 16"
   [[nodiscard]] std::string describe() const;
 };
@@ -35,8 +46,14 @@ struct LoraOptions {
 /// layers in call order. Call it before the model is parallelized; parallelize() does.
 ///
 /// Throws Error(kUsage) for a target that is no Linear layer, listing those of the model, or whose
-/// weight is tied to another layer; Error(kShape) for a rank that is larger than a matrix's width.
+/// weight is tied to another layer, or that belongs to experts if there is dropout; Error(kShape)
+/// for a rank that is larger than a matrix's width.
 void attach_lora(Layer& model, const std::vector<Layer*>& sequence, const LoraOptions& options,
                  at::ScalarType compute);
+
+/// Allocates the magnitudes of adapters (DoRA) in `type` and sets them to the norms of the rows of
+/// the frozen weights, which have memory. Collective over the ranks that shard rows, as fill_int8()
+/// (nn/int8_leaf.h) is.
+void start_magnitudes(Layer& model, at::ScalarType type);
 
 }  // namespace cleave

@@ -9,7 +9,9 @@
 #include "cleave/mesh/mesh.h"
 #include "cleave/model/model.h"
 #include "cleave/nn/cross_entropy.h"
+#include "cleave/nn/dropout.h"
 #include "cleave/nn/embedding.h"
+#include "cleave/nn/int8_leaf.h"
 #include "cleave/nn/linear.h"
 #include "cleave/optim/optimizer.h"
 #include "cleave/parallel/gradients.h"
@@ -90,7 +92,7 @@ TEST(Lora, BranchOfALinear_GivesTheClosedFormAndItsGradients) {
     Linear layer({.in_features = 6, .out_features = 10, .transposed = is_transposed});
     layer.name_tree();
     for (const auto& p : layer.parameters()) p->freeze(at::kDouble);
-    layer.attach_lora(3, scale);
+    layer.attach_lora({.rank = 3, .scale = scale});
     std::vector<Tensor> values;
     for (const auto& p : layer.parameters()) {
       const Tensor value =
@@ -122,11 +124,37 @@ TEST(Lora, BranchOfALinear_GivesTheClosedFormAndItsGradients) {
   }
 }
 
+// Oracle: the closed form with the mask of that layer's random stream.
+TEST(Lora, Dropout_IsOnTheInputOfTheBranchWhileTraining) {
+  Linear layer({.in_features = 6, .out_features = 10});
+  layer.name_tree();
+  layer.attach_lora({.rank = 3, .scale = 1.5, .dropout = 0.5});
+  std::vector<Tensor> values;
+  for (const auto& p : layer.parameters()) {
+    p->set_leaf(test::golden_values(1, "lora test " + p->name(), p->shape(), 2, 0).to(at::kDouble));
+    values.push_back(p->leaf().detach());
+  }
+  const DTensor x(test::golden_values(1, "lora test x", {2, 4, 6}, 2, 0).to(at::kDouble), Axis(),
+                  Replicate{});
+  Context context;
+  context.seed = 5;
+  context.step = 3;
+  for (const bool trains : {false, true}) {
+    context.training = trains;
+    Tensor kept = x.local();
+    if (trains) kept = kept * dropout_mask(x, 0.5, layer.path() + ".lora_dropout", context);
+    EXPECT_EQ(kept.eq(0).any().item<bool>(), trains);
+    const Tensor want = x.local().matmul(values[0].t()) + values[1] +
+                        1.5 * kept.matmul(values[2].t()).matmul(values[3].t());
+    EXPECT_LE(test::largest_difference(layer(x, context).local(), want), 1e-12);
+  }
+}
+
 // Oracle: PEFT's first values: A uniform in 1/sqrt(in), whose variance is 1/(3 in), and B zero.
 TEST(Lora, FirstValues_AreThoseOfPeft) {
   Linear layer({.in_features = 400, .out_features = 300});
   layer.name_tree();
-  layer.attach_lora(50, 1);
+  layer.attach_lora({.rank = 50});
   materialize(layer);
   const Tensor a = layer.parameters()[2]->leaf();
   EXPECT_LE(a.abs().max().item<double>(), 1 / std::sqrt(400.0));
@@ -155,6 +183,25 @@ TEST(Lora, WrongTargetsOrRank_AreRefusedByName) {
             std::string::npos)
       << rank;
   EXPECT_EQ(rank.front(), '3');
+}
+
+TEST(Lora, DropoutOfExperts_IsRefused) {
+  const Json config = Json::parse_file(test::golden_folder("mixtral") + "/config.json");
+  const auto attach = [&](const std::string& target) {
+    const auto model = make_model(config);
+    attach_lora(*model, model->sequence(), {.rank = 2, .dropout = 0.1, .targets = {target}},
+                at::kFloat);
+  };
+  attach("q_proj");
+  for (const char* target : {"all-linear", "gate", "w1"}) {
+    try {
+      attach(target);
+      FAIL() << target;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kUsage) << target;
+      EXPECT_NE(std::string(error.what()).find("leave out --lora-dropout"), std::string::npos);
+    }
+  }
 }
 
 TEST(Lora, Scale_IsAlphaOverTheRankOrItsRoot) {
@@ -226,6 +273,13 @@ struct Adapted {
   [[nodiscard]] std::unique_ptr<Model> model() const { return make_model(config); }
 };
 
+/// What int8 with a scale for each row leaves of a matrix. `row_dim`: the dim of the rows.
+Tensor rounded_to_int8(const Tensor& value, int row_dim) {
+  const Tensor w = value.to(at::kFloat);
+  const Tensor scale = w.abs().amax(1 - row_dim, true) / 127;
+  return ((w / scale).round() * scale).to(at::kDouble);
+}
+
 Tensor value_of(const Parameter& p) {
   const float center = p.shape().size() == 1 ? 1.0F : 0.0F;
   return test::golden_values(3, p.name(), p.shape(), 0.5F, center).to(at::kDouble);
@@ -247,6 +301,10 @@ std::map<std::string, Tensor> gradients_of_merged(const Adapted& c, const Tensor
   for (const auto& p : plain->parameters()) {
     by_name[p->name()] = p.get();
     p->set_leaf(value_of(*p));
+  }
+  for (const auto& p : adapted->parameters()) {
+    if (!p->is_int8()) continue;
+    by_name.at(p->name())->set_leaf(rounded_to_int8(value_of(*p), p->int8_row_dim()));
   }
   const auto each_target = [&](const auto& visit) {
     adapted->walk([&](Layer& layer) {
@@ -284,7 +342,10 @@ void expect_gradients(const Adapted& c, ParallelConfig layout, const Tensor& ids
     const auto model = c.model();
     Parallelized p = parallelize(*model, model->sequence(),
                                  {.pp = mesh["pp"], .dp = mesh["dp"], .tp = mesh["tp"]}, layout);
-    for (const auto& q : p.parameters()) q->set_leaf(q->part_of(value_of(*q)));
+    for (const auto& q : p.parameters()) {
+      const Tensor part = q->part_of(value_of(*q));
+      q->is_int8() ? fill_int8(*q, part) : q->set_leaf(part);
+    }
     p.gradients->refresh_weights();
     p.gradients->begin(1);
     p.pipeline->run_train({{.input = DTensor(ids, mesh["tp"], Replicate{}), .context = {}}},
@@ -299,6 +360,15 @@ void expect_gradients(const Adapted& c, ParallelConfig layout, const Tensor& ids
   });
 }
 
+std::vector<ParallelConfig> layouts() {
+  return {{},
+          {.tp = 3, .sequence_parallel = true, .recompute = RecomputeKind::kFull},
+          {.pp = 2, .tp = 2, .schedule = ScheduleKind::kZeroBubble},
+          {.dp = 2, .sharding = DataSharding::kZero1},
+          {.dp = 2, .sharding = DataSharding::kFsdp, .recompute = RecomputeKind::kFull},
+          {.dp = 2, .tp = 2, .sharding = DataSharding::kFsdp}};
+}
+
 // Experts and their routers, soft caps, scaled embeddings, fused and transposed projections.
 TEST(Lora, AdaptersOnEveryLayout_HaveTheGradientsOfMergedWeights) {
   const std::string all(LoraOptions::kAllLinear);
@@ -308,15 +378,36 @@ TEST(Lora, AdaptersOnEveryLayout_HaveTheGradientsOfMergedWeights) {
         Adapted("phi3", {all}), Adapted("gpt2", {all})}) {
     const Tensor ids = test::ids({2, 6}, c.model()->facts().vocab_size, 7);
     const auto want = gradients_of_merged(c, ids);
-    for (const ParallelConfig& layout :
-         {ParallelConfig{},
-          ParallelConfig{.tp = 3, .sequence_parallel = true, .recompute = RecomputeKind::kFull},
-          ParallelConfig{.pp = 2, .tp = 2, .schedule = ScheduleKind::kZeroBubble},
-          ParallelConfig{.dp = 2, .sharding = DataSharding::kZero1},
-          ParallelConfig{
-              .dp = 2, .sharding = DataSharding::kFsdp, .recompute = RecomputeKind::kFull}}) {
-      expect_gradients(c, layout, ids, want);
-    }
+    for (const ParallelConfig& layout : layouts()) expect_gradients(c, layout, ids, want);
+  }
+}
+
+// A matrix that is stored [in, out], experts whose router keeps its weight, and fused projections.
+TEST(Lora, AdaptersOfAnInt8Base_HaveTheGradientsOfTheRoundedWeights) {
+  const std::string all(LoraOptions::kAllLinear);
+  for (Adapted c :
+       {Adapted("mixtral", {all}), Adapted("phi3", {"qkv_proj"}), Adapted("gpt2", {all})}) {
+    c.lora.has_int8_base = true;
+    const Tensor ids = test::ids({2, 6}, c.model()->facts().vocab_size, 7);
+    const auto want = gradients_of_merged(c, ids);
+    for (const ParallelConfig& layout : layouts()) expect_gradients(c, layout, ids, want);
+  }
+}
+
+TEST(Lora, Int8Base_IsOfTheLinearLayersOfBlocksWithoutRouters) {
+  const auto model = make_model(Json::parse_file(test::golden_folder("mixtral") + "/config.json"));
+  attach_lora(*model, model->sequence(), {.rank = 2, .has_int8_base = true, .targets = {"q_proj"}},
+              at::kBFloat16);
+  for (const auto& p : model->parameters()) {
+    const std::string& name = p->name();
+    const bool is_matrix_of_block = name.find(".layers.") != std::string::npos &&
+                                    p->shape().size() == 2 && !p->is_adapter() &&
+                                    name.find(".gate.") == std::string::npos;
+    EXPECT_EQ(p->is_int8(), is_matrix_of_block) << name;
+    EXPECT_EQ(p->leaf_type(at::kFloat), p->is_adapter() ? at::kFloat
+                                        : p->is_int8()  ? at::kChar
+                                                        : at::kBFloat16)
+        << name;
   }
 }
 

@@ -31,8 +31,14 @@ Tensor on_meta(const std::vector<int64_t>& sizes, at::ScalarType type) {
 
 void give_shapes(const Parameters& parameters, at::ScalarType type) {
   for (const auto& p : parameters) {
-    if (p->ownership() != Parameter::Ownership::kNotOwned)
-      p->set_leaf(on_meta(p->leaf_shape(), p->leaf_type(type)));
+    if (p->ownership() == Parameter::Ownership::kNotOwned) continue;
+    const Tensor leaf = on_meta(p->leaf_shape(), p->leaf_type(type));
+    if (p->is_int8()) {
+      const auto row_dim = static_cast<size_t>(p->int8_row_dim());
+      p->set_int8(leaf, on_meta({p->local_shape().at(row_dim)}, at::kFloat));
+    } else {
+      p->set_leaf(leaf);
+    }
   }
 }
 

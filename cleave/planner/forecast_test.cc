@@ -168,7 +168,7 @@ TEST(RankLayouts, FourRanks_AreListedBestFirstWithReasonsForThoseRefused) {
   const Machine machine{.flops = 1e9, .bytes_per_s = 1e9, .call_s = 1e-6};
   const StepShape step{.batch_size = 8, .micro_batch_size = 0, .seq_len = 8};
   const Json config = Json::parse(kLlama, "config.json");
-  const auto all = rank_layouts(config, 8, step, at::kFloat, machine, 1 << 18);
+  const auto all = rank_layouts(config, 8, step, {}, machine, 1 << 18);
   ASSERT_FALSE(all.empty());
   bool was_small = true;
   bool was_possible = true;
@@ -189,6 +189,19 @@ TEST(RankLayouts, FourRanks_AreListedBestFirstWithReasonsForThoseRefused) {
   EXPECT_EQ(num_refused, 3);
 }
 
+// Oracle: 8 bytes of moments for each element of A and B, which have 2 rows and columns.
+TEST(RankLayouts, WithAdapters_CountOnlyTheirMoments) {
+  const Machine machine{.flops = 1e9, .bytes_per_s = 1e9, .call_s = 1e-6};
+  const StepShape step{.batch_size = 2, .micro_batch_size = 0, .seq_len = 8};
+  const Json config = Json::parse(kLlama, "config.json");
+  const auto all = rank_layouts(
+      config, 1, step, {.lora = LoraOptions{.rank = 2, .targets = {"q_proj"}}}, machine, 1 << 30);
+  ASSERT_EQ(all.size(), 1U);
+  const int64_t width = config.at("hidden_size").as_int(0);
+  const int64_t layers = config.at("num_hidden_layers").as_int(0);
+  EXPECT_EQ(all[0].forecast.ranks[0].memory.optimizer, layers * 8 * 2 * (width + width));
+}
+
 // Oracle: three sizes with this product, times two (with sequence parallelism or not) if tp is
 // above 1, times three (no sharding, ZeRO-1, FSDP) if dp is above 1.
 int64_t num_layouts(int num_ranks) {
@@ -207,7 +220,7 @@ TEST(RankLayouts, EveryLayout_IsTriedOnceAndThoseAboveTheLimitDoNotFit) {
   const Machine machine{.flops = 1e9, .bytes_per_s = 1e9, .call_s = 1e-6};
   const StepShape step{.batch_size = 12, .micro_batch_size = 0, .seq_len = 8};
   const Json config = Json::parse(kLlama, "config.json");
-  const auto all = rank_layouts(config, 12, step, at::kFloat, machine, 1);
+  const auto all = rank_layouts(config, 12, step, {}, machine, 1);
   EXPECT_EQ(static_cast<int64_t>(all.size()), num_layouts(12));
   std::set<std::string> names;
   for (const LayoutCandidate& c : all) {
@@ -223,7 +236,7 @@ TEST(RankLayouts, HundredThousandRanks_AreListedInSeconds) {
   const StepShape step{.batch_size = 200000, .micro_batch_size = 0, .seq_len = 8};
   const Json config = Json::parse(kLlama, "config.json");
   const double start = monotonic_s();
-  const auto all = rank_layouts(config, 100000, step, at::kFloat, machine, int64_t{1} << 30);
+  const auto all = rank_layouts(config, 100000, step, {}, machine, int64_t{1} << 30);
   EXPECT_LT(monotonic_s() - start, 60);
   EXPECT_EQ(static_cast<int64_t>(all.size()), num_layouts(100000));
   for (const LayoutCandidate& c : all) {

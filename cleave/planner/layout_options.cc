@@ -1,6 +1,8 @@
 #include "cleave/planner/layout_options.h"
 
 #include <algorithm>
+#include <ranges>
+#include <utility>
 
 #include "cleave/base/log.h"
 #include "cleave/comm/bootstrap/environment.h"
@@ -71,6 +73,31 @@ ParallelConfig make_parallel_config(const LayoutOptions& o, const Model& model,
       "--plan decides where sequences are sharded; --sequence-parallel needs the model's own plan");
   l.plan = o.plan.empty() ? model.plan(o.sequence_parallel) : read_plan(o.plan);
   return l;
+}
+
+std::optional<LoraOptions> lora_from(const LoraFlags& o) {
+  if (o.lora == 0) {
+    const bool has_any = o.lora_alpha != 0 || !o.lora_targets.empty() || o.lora_dropout != 0 ||
+                         o.lora_base != LoraFlags{}.lora_base || o.rslora || o.dora;
+    CLEAVE_CHECK(!has_any, Code::kUsage,
+                 "--lora-alpha, --lora-targets, --lora-dropout, --lora-base, --rslora and --dora "
+                 "need --lora RANK; give it too");
+    return std::nullopt;
+  }
+  LoraOptions lora{.rank = o.lora, .alpha = 2.0 * static_cast<double>(o.lora)};
+  if (o.lora_alpha > 0) lora.alpha = o.lora_alpha;
+  lora.is_rank_stabilized = o.rslora;
+  lora.dropout = o.lora_dropout;
+  lora.is_dora = o.dora;
+  lora.has_int8_base = o.lora_base == "int8";
+  std::vector<std::string> targets;
+  for (const std::string& names : o.lora_targets) {
+    for (const auto& name : std::views::split(names, ',')) {
+      targets.emplace_back(name.begin(), name.end());
+    }
+  }
+  if (!targets.empty()) lora.targets = std::move(targets);
+  return lora;
 }
 
 std::string cross_host_warning(const ParallelConfig& layout, int ranks_of_host) {

@@ -1,8 +1,10 @@
 #pragma once
+#include <optional>
 #include <string>
 
 #include "cleave/model/model.h"
 #include "cleave/parallel/config.h"
+#include "cleave/planner/lora_flags.h"
 #include "cleave/planner/options.h"
 
 namespace cleave {
@@ -12,6 +14,10 @@ namespace cleave {
 /// Error(kShape) for sizes that do not fit the world.
 ParallelConfig make_parallel_config(const LayoutOptions& options, const Model& model,
                                     at::ScalarType compute_type, int world_size);
+
+/// The adapters that flags ask for; none without --lora. Throws Error(kUsage) for the other flags
+/// of adapters without it.
+std::optional<LoraOptions> lora_from(const LoraFlags& flags);
 
 /// A warning if the ranks of a tp axis are on several hosts, each with `ranks_of_host` ranks: every
 /// layer's sums would cross the network. Otherwise empty.

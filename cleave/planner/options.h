@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cleave/mesh/machine_options.h"
+#include "cleave/planner/lora_flags.h"
 
 namespace cleave {
 
@@ -23,7 +24,7 @@ struct LayoutOptions {
 };
 
 /// The options of `cleave plan`.
-struct PlanOptions : LayoutOptions {
+struct PlanOptions : LayoutOptions, LoraFlags {
   std::string model = "llama-tiny";  ///< preset, model folder or config.json
   int64_t vocab_size = 32000;        ///< of a preset
   int ranks = 0;                 ///< rank all layouts of this many ranks; 0 = only the given one
@@ -89,7 +90,8 @@ inline std::vector<Section> sections(PlanOptions& o) {
                           "off", kRanks},
                          {&o.memory, "memory", "SIZE", "memory limit per rank, e.g. 8GiB",
                           "this host's memory / ranks"}},
-                        rows(o))},
+                        rows(static_cast<LayoutOptions&>(o)))},
+      {"adapters", rows(static_cast<LoraFlags&>(o))},
       {"output",
        {{&o.parameters, "parameters", "", "list how every parameter is sharded", "off"},
         {&o.draw_schedule, "draw-schedule", "FILE.svg", "draw the pipeline schedule", "none"},

@@ -174,7 +174,8 @@ void draw(const PlanOptions& o, const ParallelConfig& layout, const StepShape& s
 
 void plan_one(const PlanOptions& o, const Json& config) {
   const auto model = make_model(config);
-  const ParallelConfig layout = make_parallel_config(o, *model, type_of(o), 0);
+  ParallelConfig layout = make_parallel_config(o, *model, type_of(o), 0);
+  layout.lora = lora_from(o);
   StepShape step = step_of(o);
   if (step.micro_batch_size == 0) {
     step.micro_batch_size = default_micro_batch_size(step.batch_size, layout);
@@ -198,8 +199,9 @@ void plan_one(const PlanOptions& o, const Json& config) {
 
 void plan_many(const PlanOptions& o, const Json& config) {
   const int64_t limit = limit_of(o, o.ranks);
+  const ParallelConfig common{.compute_type = type_of(o), .lora = lora_from(o)};
   const std::vector<LayoutCandidate> all =
-      rank_layouts(config, o.ranks, step_of(o), type_of(o), machine_here(type_of(o)), limit);
+      rank_layouts(config, o.ranks, step_of(o), common, machine_here(common.compute_type), limit);
   if (!o.json) return print(all, limit);
   Object out = Object::array();
   for (const LayoutCandidate& c : all) out.push_back(json_of(c));

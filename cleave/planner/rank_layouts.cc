@@ -27,13 +27,17 @@ std::vector<ParallelConfig> variants_of(const Model& model, const ParallelConfig
   return out;
 }
 
-std::vector<ParallelConfig> layouts_of(const Model& model, int num_ranks, at::ScalarType type) {
+std::vector<ParallelConfig> layouts_of(const Model& model, int num_ranks,
+                                       const ParallelConfig& common) {
   std::vector<ParallelConfig> out;
   for (int tp = 1; tp <= num_ranks; ++tp) {
     for (int pp = 1; tp * pp <= num_ranks; ++pp) {
       if (num_ranks % (tp * pp) != 0) continue;
-      const auto variants = variants_of(
-          model, {.pp = pp, .dp = num_ranks / (tp * pp), .tp = tp, .compute_type = type});
+      ParallelConfig sizes = common;
+      sizes.pp = pp;
+      sizes.dp = num_ranks / (tp * pp);
+      sizes.tp = tp;
+      const auto variants = variants_of(model, sizes);
       out.insert(out.end(), variants.begin(), variants.end());
     }
   }
@@ -75,11 +79,11 @@ class Refusals {
 }  // namespace
 
 std::vector<LayoutCandidate> rank_layouts(const Json& config, int num_ranks, const StepShape& step,
-                                          at::ScalarType compute_type, const Machine& machine,
+                                          const ParallelConfig& common, const Machine& machine,
                                           int64_t limit) {
   std::vector<LayoutCandidate> out;
   Refusals refusals(config);
-  for (const ParallelConfig& layout : layouts_of(*make_model(config), num_ranks, compute_type)) {
+  for (const ParallelConfig& layout : layouts_of(*make_model(config), num_ranks, common)) {
     LayoutCandidate c{.layout = layout, .forecast = {}, .time = {}, .refused = {}};
     StepShape own = step;
     if (own.micro_batch_size == 0) {

@@ -15,10 +15,9 @@
 #include "cleave/comm/api/world.h"
 #include "cleave/file/file.h"
 #include "cleave/planner/forecast.h"
-#include "cleave/report/metrics.h"
-#include "cleave/train/options.h"
 #include "cleave/train/rank_model.h"
 #include "tests/support/golden.h"
+#include "tests/support/lora_runs.h"
 #include "tests/support/python.h"
 #include "tests/support/temp_folder.h"
 
@@ -32,20 +31,25 @@ std::string adapter_folder(const std::string& golden) {
   return str(CLEAVE_SOURCE_DIR, "/tests/golden/lora/", golden);
 }
 
+/// The golden model of an adapter: "gpt2" of "gpt2-dora".
+std::string base_of(const std::string& golden) {
+  return golden.substr(0, golden.find("-dora"));
+}
+
 struct Case {
-  std::string golden;
+  std::string golden;  ///< of the adapter
   std::string name;
   ParallelConfig layout;
 };
 
 // As in tests/golden/make_lora.py.
-constexpr double kScaleA = 0.5, kScaleB = 0.2;
+constexpr float kScaleA = 0.5F, kScaleB = 0.2F, kScaleM = 0.5F, kCenterM = 1;
 
 /// A golden model with adapters, which have the first values of the golden.
 class Trained {
  public:
   Trained(const std::string& golden, ParallelConfig layout, World& world) : dp_size_(layout.dp) {
-    const std::string folder = test::golden_folder(golden);
+    const std::string folder = test::golden_folder(base_of(golden));
     auto model = make_model(Json::parse_file(folder + "/config.json"));
     layout.plan = model->plan(layout.sequence_parallel);
     layout.lora = read_lora(adapter_folder(golden));
@@ -60,8 +64,10 @@ class Trained {
     for (const auto& p : adapters()) {
       const std::string name = adapter_name(p->name());
       const bool is_a = name.find("lora_A") != std::string::npos;
-      const auto scale = static_cast<float>(is_a ? kScaleA : kScaleB);
-      p->set_leaf(p->part_of(test::golden_values(seed, name, p->shape(), scale, 0)));
+      const bool is_m = p->shape().size() == 1;
+      const float scale = is_a ? kScaleA : is_m ? kScaleM : kScaleB;
+      const float center = is_m ? kCenterM : 0;
+      p->set_leaf(p->part_of(test::golden_values(seed, name, p->shape(), scale, center)));
     }
     rank_->refresh_weights();
   }
@@ -89,7 +95,7 @@ class Trained {
  private:
   static uint64_t seed_of(const std::string& golden) {
     const Json spec =
-        Json::parse_file(str(CLEAVE_SOURCE_DIR, "/tests/golden/models/", golden, ".json"));
+        Json::parse_file(str(CLEAVE_SOURCE_DIR, "/tests/golden/models/", base_of(golden), ".json"));
     return static_cast<uint64_t>(spec.at("seed").as_int(0));
   }
 
@@ -103,7 +109,7 @@ class LoraGolden : public ::testing::TestWithParam<Case> {};
 // Bounds: those of the golden models (tests/support/golden_model.h).
 TEST_P(LoraGolden, ThreeAdamWSteps_GiveTheLossesNormsAndAdaptersOfPeft) {
   const Case& c = GetParam();
-  const test::Tensors inputs = test::golden_answers(c.golden);
+  const test::Tensors inputs = test::golden_answers(base_of(c.golden));
   const test::Tensors want = test::read_tensors(adapter_folder(c.golden) + "/answers.safetensors");
   const test::Tensors last =
       test::read_tensors(adapter_folder(c.golden) + "/adapter_model.safetensors");
@@ -128,7 +134,8 @@ TEST_P(LoraGolden, ThreeAdamWSteps_GiveTheLossesNormsAndAdaptersOfPeft) {
 
 std::vector<Case> cases() {
   std::vector<Case> out;
-  for (const std::string golden : {"llama-6heads", "gpt2", "phi3"}) {
+  for (const std::string golden :
+       {"llama-6heads", "gpt2", "phi3", "llama-6heads-dora", "gpt2-dora"}) {
     const auto add = [&](const std::string& name, const ParallelConfig& layout) {
       out.push_back({.golden = golden, .name = name, .layout = layout});
     };
@@ -182,11 +189,12 @@ TEST(Lora, Bf16_GivesTheLossesOfFp32AndHasNoMastersOfFrozenWeights) {
 
 // Oracle: the logits of PEFT's merge_and_unload.
 TEST(Lora, AdapterOfPeft_MergesIntoItsLogits) {
-  for (const std::string golden : {"llama-6heads", "gpt2", "phi3"}) {
-    const test::Tensors inputs = test::golden_answers(golden);
+  for (const std::string golden :
+       {"llama-6heads", "gpt2", "phi3", "llama-6heads-dora", "gpt2-dora"}) {
+    const test::Tensors inputs = test::golden_answers(base_of(golden));
     const test::Tensors want = test::read_tensors(adapter_folder(golden) + "/answers.safetensors");
     const ModelFolder folder =
-        ModelFolder::open(test::golden_folder(golden), adapter_folder(golden));
+        ModelFolder::open(test::golden_folder(base_of(golden)), adapter_folder(golden));
     for (const int tp : {1, 2, 3}) {
       run_ranks(tp, [&](World& world) {
         const Axis axis = Mesh::build(world, {{"tp", tp}})["tp"];
@@ -256,57 +264,7 @@ TEST(Lora, AdapterConfigWithInvalidValues_IsRefused) {
   EXPECT_EQ(read_lora(folder.path()).scale(), 1);  // PEFT's defaults: 8 / 8
 }
 
-/// Runs of a small Llama.
-class LoraRuns : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const std::string text = read_file(std::string(CLEAVE_SOURCE_DIR) + "/LICENSE");
-    std::ofstream(folder_ / "text") << text.substr(0, 2000);
-    base_ = test::golden_folder("llama-gqa-llama3rope");
-  }
-
-  TrainOptions options(const std::string& out) {
-    TrainOptions o;
-    o.model = base_;
-    std::ofstream rows(folder_ / "rows.jsonl");
-    for (int row = 0; row < 16; ++row) {
-      std::vector<int> ids;
-      for (int i = 0; i < 12; ++i) ids.push_back(4 + (row * 7 + i * i) % 60);
-      rows << nlohmann::json{{"input_ids", ids}}.dump() << '\n';
-    }
-    o.data = {folder_ / "rows.jsonl"};
-    o.out = folder_ / out;
-    o.seq_len = 16;
-    o.batch_size = 4;
-    o.steps = 6;
-    o.lr = 1e-2;
-    o.lora = 4;
-    o.lora_targets = {"q_proj,v_proj", "down_proj"};
-    o.gemm = "mkl";
-    o.threads_per_rank = 1;
-    return o;
-  }
-
-  static std::vector<double> losses(const TrainOptions& options) {
-    cleave_train(options);
-    std::vector<double> out;
-    for (const StepMetrics& m : read_metrics(options.out + "/metrics.jsonl")) out.push_back(m.loss);
-    return out;
-  }
-
-  /// Code and message of the error.
-  static std::string error_of(const TrainOptions& options) {
-    try {
-      cleave_train(options);
-    } catch (const Error& error) {
-      return str(static_cast<int>(error.code()), ' ', error.what());
-    }
-    return "";
-  }
-
-  TempFolder folder_;
-  std::string base_;
-};
+using test::LoraRuns;
 
 TEST_F(LoraRuns, RunResumedOnOtherLayouts_GivesTheLossesOfTheUninterruptedOne) {
   const std::vector<double> want = losses(options("whole"));
@@ -333,6 +291,48 @@ TEST_F(LoraRuns, RunResumedOnOtherLayouts_GivesTheLossesOfTheUninterruptedOne) {
     ASSERT_EQ(got.size(), want.size());
     // fp32 rounding of sums in another order, which Adam enlarges over six steps.
     for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 2e-4 * want[i]) << i;
+  }
+}
+
+// The masks depend on the place of a sequence in the batch only: on no layout, and not on where a
+// run resumes.
+TEST_F(LoraRuns, Dropout_GivesTheLossesOfOneRankOnEveryLayoutAndAfterResuming) {
+  const auto with_dropout = [&](const std::string& out) {
+    TrainOptions o = options(out);
+    o.lora_dropout = 0.5;
+    return o;
+  };
+  const std::vector<double> want = losses(with_dropout("one"));
+  const std::vector<double> plain = losses(options("plain"));
+  EXPECT_NE(want.back(), plain.back());
+  const auto config =
+      nlohmann::json::parse(read_file(folder_ / "one/step_00000006/adapter_config.json"));
+  EXPECT_EQ(config["lora_dropout"], 0.5);
+  TrainOptions tp = with_dropout("tp");
+  tp.tp = 2;
+  tp.sequence_parallel = true;
+  tp.recompute = "full";
+  TrainOptions pp = with_dropout("pp");
+  pp.pp = 2;
+  pp.micro_batch_size = 1;
+  TrainOptions fsdp = with_dropout("fsdp");
+  fsdp.dp = 2;
+  fsdp.fsdp = true;
+  TrainOptions resumed = with_dropout("resumed");
+  resumed.save_every = 3;
+  losses(resumed);
+  fs::remove_all(fs::path(resumed.out) / "step_00000006");
+  std::ofstream(fs::path(resumed.out) / "latest") << "step_00000003\n";
+  resumed.resume = true;
+  resumed.lora = 0;  // the checkpoint has the values
+  resumed.lora_dropout = 0;
+  resumed.lora_targets.clear();
+  for (const TrainOptions& o : {tp, pp, fsdp, resumed}) {
+    const std::vector<double> got = losses(o);
+    ASSERT_EQ(got.size(), want.size()) << o.out;
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_NEAR(got[i], want[i], 2e-4 * want[i]) << o.out << i;
+    }
   }
 }
 
@@ -429,13 +429,20 @@ TEST_F(LoraRuns, WrongOptions_AreRefusedByName) {
   TrainOptions o = options("refused");
   o.lora = 0;
   EXPECT_EQ(error_of(o),
-            "2 --lora-alpha, --lora-targets and --rslora need --lora RANK; give it too");
+            "2 --lora-alpha, --lora-targets, --lora-dropout, --lora-base, --rslora and --dora need "
+            "--lora RANK; give it too");
   o = options("refused");
   o.lora = 1000;
   EXPECT_NE(error_of(o).find("LoRA rank 1000 does not fit"), std::string::npos) << error_of(o);
   o = options("refused");
   o.model = "llama-tiny";
   EXPECT_NE(error_of(o).find("has no weights; give a model folder"), std::string::npos);
+  o = options("refused");
+  o.task = "dpo";
+  o.lora_dropout = 0.5;
+  EXPECT_EQ(error_of(o),
+            "2 --lora-dropout 0.5 does not fit --task dpo, which trains without dropout; leave it "
+            "out");
 }
 
 TEST_F(LoraRuns, OtherValuesOrBaseOnResume_AreRefused) {
@@ -501,18 +508,18 @@ TEST_F(LoraRuns, AdapterOfAnotherModelOrKind_IsOneLineWithExitCode4) {
   EXPECT_EQ(shapes.find('\n'), std::string::npos);
   const std::string names = refused(adapter_folder("gpt2"));
   EXPECT_EQ(names.front(), '4') << names;
-  fs::copy(adapter_folder("llama-6heads"), folder_ / "dora");
-  auto config = nlohmann::json::parse(read_file(folder_ / "dora" / "adapter_config.json"));
-  config["use_dora"] = true;
-  std::ofstream(folder_ / "dora" / "adapter_config.json") << config.dump();
-  const std::string dora = refused(folder_ / "dora");
-  EXPECT_EQ(dora.front(), '4') << dora;
-  EXPECT_NE(dora.find("\"use_dora\""), std::string::npos) << dora;
+  fs::copy(adapter_folder("llama-6heads"), folder_ / "other");
+  auto config = nlohmann::json::parse(read_file(folder_ / "other" / "adapter_config.json"));
+  config["use_qalora"] = true;
+  std::ofstream(folder_ / "other" / "adapter_config.json") << config.dump();
+  const std::string other = refused(folder_ / "other");
+  EXPECT_EQ(other.front(), '4') << other;
+  EXPECT_NE(other.find("\"use_qalora\""), std::string::npos) << other;
   // An adapter that names itself as its base.
-  config["base_model_name_or_path"] = (folder_ / "dora").string();
-  std::ofstream(folder_ / "dora" / "adapter_config.json") << config.dump();
+  config["base_model_name_or_path"] = (folder_ / "other").string();
+  std::ofstream(folder_ / "other" / "adapter_config.json") << config.dump();
   try {
-    (void)ModelFolder::open(folder_ / "dora");
+    (void)ModelFolder::open(folder_ / "other");
     FAIL() << "an adapter of itself was opened";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Code::kFormat);

@@ -6,13 +6,14 @@
 #include <vector>
 
 #include "cleave/mesh/machine_options.h"
+#include "cleave/planner/lora_flags.h"
 #include "cleave/planner/options.h"
 
 namespace cleave {
 
 /// The options of `cleave train` and their defaults. Free of libtorch, so the front end can fill it
 /// in without loading the library.
-struct TrainOptions : LayoutOptions, MachineOptions {
+struct TrainOptions : LayoutOptions, LoraFlags, MachineOptions {
   std::string model = "llama-tiny";  ///< preset name or model folder
   std::vector<std::string> data;     ///< text, JSONL with `text`, chats, or JSONL rows of ids; each
                                      ///< may be FILE:WEIGHT
@@ -45,11 +46,6 @@ struct TrainOptions : LayoutOptions, MachineOptions {
   double ema = 0;                         ///< decay of averaged weights; 0 = off
   std::string dtype = "fp32";
   uint64_t seed = 0;
-
-  int64_t lora = 0;                       ///< rank of trained adapters; 0 = all weights are trained
-  double lora_alpha = 0;                  ///< 0 = 2 x rank
-  std::vector<std::string> lora_targets;  ///< empty = all-linear
-  bool rslora = false;                    ///< scale adapters by alpha / sqrt(rank)
 
   int64_t save_every = 0;   ///< steps; 0 = at the end only
   int64_t keep_last = 0;    ///< checkpoints to keep; 0 = all
@@ -154,24 +150,6 @@ inline std::vector<Row> optimizer_rows(TrainOptions& o) {
            "", Choices{"fp32", "bf16", "fp16", "fp64"}, kMustMatch}};
 }
 
-/// Which adapters are trained instead of the weights.
-inline std::vector<Row> lora_rows(TrainOptions& o) {
-  return {
-      {&o.lora, "lora", "RANK", "train adapters of this rank (LoRA) and freeze the weights", "off",
-       Limits{1, 65536}, kMustMatch},
-      {&o.lora_alpha, "lora-alpha", "X", "adapters are scaled by X / RANK", "2 x RANK",
-       Limits{.low = 0, .high = 1e6, .takes_low = false}, kMustMatch},
-      {&o.lora_targets,
-       "lora-targets",
-       "NAMES",
-       "linear layers with an adapter, by the ends of their paths (q_proj,v_proj), or all-linear "
-       "for those of all blocks",
-       "all-linear",
-       {},
-       kMustMatch},
-      {&o.rslora, "rslora", "", "scale adapters by X / sqrt(RANK)", "off", {}, kMustMatch}};
-}
-
 /// What is written when.
 inline std::vector<Row> output_rows(TrainOptions& o) {
   return {{&o.out, "out", "DIR", "run folder: checkpoints, metrics, report", "required"},
@@ -206,7 +184,7 @@ inline std::vector<Section> sections(TrainOptions& o) {
   return {{"model and data", input_rows(o)},
           {"steps", step_rows(o)},
           {"optimizer", optimizer_rows(o)},
-          {"adapters", lora_rows(o)},
+          {"adapters", rows(static_cast<LoraFlags&>(o))},
           {"output", output_rows(o)},
           {"ranks", joined(joined(rows(static_cast<LayoutOptions&>(o)),
                                   rows(static_cast<MachineOptions&>(o))),

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <ranges>
 
 #include "cleave/base/log.h"
 #include "cleave/chat/pair_reader.h"
 #include "cleave/checkpoint/adapter.h"
+#include "cleave/checkpoint/names.h"
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/data/chats.h"
 #include "cleave/data/classified.h"
@@ -230,41 +230,24 @@ void plan_step(TrainSetup& setup, int64_t seq_len) {
   require_memory(setup, step, ranks_of_host(setup.layout), *available);
 }
 
-/// The adapters that the options ask for.
-std::optional<LoraOptions> lora_from(const TrainOptions& o) {
-  if (o.lora == 0) {
-    CLEAVE_CHECK(o.lora_alpha == 0 && o.lora_targets.empty() && !o.rslora, Code::kUsage,
-                 "--lora-alpha, --lora-targets and --rslora need --lora RANK; give it too");
-    return std::nullopt;
-  }
-  LoraOptions lora{.rank = o.lora, .alpha = 2.0 * static_cast<double>(o.lora)};
-  if (o.lora_alpha > 0) lora.alpha = o.lora_alpha;
-  lora.is_rank_stabilized = o.rslora;
-  std::vector<std::string> targets;
-  for (const std::string& names : o.lora_targets) {
-    for (const auto& name : std::views::split(names, ',')) {
-      targets.emplace_back(name.begin(), name.end());
-    }
-  }
-  if (!targets.empty()) lora.targets = std::move(targets);
-  return lora;
-}
-
 /// The adapters that are trained. A resumed run has those of its checkpoint.
 std::optional<LoraOptions> choose_lora(const TrainSetup& setup) {
   const TrainOptions& o = setup.options;
   const std::optional<LoraOptions> wanted = lora_from(o);
   const bool has_adapter = setup.folder && !setup.folder->adapter.empty();
   if (setup.resumes && has_adapter) {
-    const LoraOptions saved = read_lora(setup.folder->adapter);
+    LoraOptions saved = read_lora(setup.folder->adapter);
+    const Json state = Json::parse_file(setup.folder->path + "/" + std::string(kStateName));
+    saved.has_int8_base = state.string_or("lora_base", "dtype") == "int8";
     if (!wanted) return saved;
     CLEAVE_CHECK(wanted->has_values_of(saved), Code::kUsage, "the run in ", o.out,
-                 " was started with --lora ", saved.rank, " --lora-alpha ", saved.alpha,
-                 saved.is_rank_stabilized ? " --rslora" : "",
-                 "; give the same values to resume it");
+                 " was started with ", saved.flags(), "; give the same values to resume it");
     return wanted;  // load_adapter() compares the targets
   }
   if (!wanted) return std::nullopt;
+  CLEAVE_CHECK(wanted->dropout == 0 || setup.task != Task::kDpo, Code::kUsage, "--lora-dropout ",
+               wanted->dropout, " does not fit --task dpo, which trains without dropout; leave it ",
+               "out");
   CLEAVE_CHECK(!setup.resumes, Code::kUsage, "the run in ", o.out,
                " was started without --lora; resume it without, or choose another --out");
   CLEAVE_CHECK(setup.folder, Code::kUsage,

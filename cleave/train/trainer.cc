@@ -99,7 +99,8 @@ void Trainer::load() {
     if (is_first() && setup_.changes_task) log_status(task_line(rank_.model(), loaded));
     carried_ = std::move(loaded.carried);
     if (setup_.layout.lora) {
-      if (setup_.resumes) load_adapter(rank_.model(), setup_.folder->adapter, type);
+      setup_.resumes ? load_adapter(rank_.model(), setup_.folder->adapter, type)
+                     : start_magnitudes(rank_.model(), type);
       materialize(rank_.model(), {.seed = setup_.options.seed, .dtype = type});
     }
   }
@@ -493,7 +494,10 @@ std::string Trainer::state_json() const {
     state["best_loss"] = early_stop_.state().best_loss;
     state["worse_evaluations"] = early_stop_.state().num_worse;
   }
-  if (setup_.layout.lora) state["base"] = setup_.base_fingerprint;
+  if (setup_.layout.lora) {
+    state["base"] = setup_.base_fingerprint;
+    state["lora_base"] = setup_.layout.lora->has_int8_base ? "int8" : "dtype";
+  }
   state["gemm"] = std::string(name(gemm()));
   state["mesh"] = mesh_.describe();
   state["command"] = setup_.options.command;

@@ -79,7 +79,10 @@ TEST_F(Options, TrainWithoutFlags_HasTheDocumentedDefaults) {
                        {"lora", 0},
                        {"lora-alpha", 0.0},
                        {"lora-targets", json::array()},
+                       {"lora-dropout", 0.0},
+                       {"lora-base", "dtype"},
                        {"rslora", false},
+                       {"dora", false},
                        {"save-every", 0},
                        {"keep-last", 0},
                        {"resume", false},
@@ -127,7 +130,10 @@ const json kEveryTrainFlag = {{"model", "llama-135m"},
                               {"seed", 18446744073709551615U},
                               {"lora", 16},
                               {"lora-alpha", 24.5},
+                              {"lora-dropout", 0.25},
+                              {"lora-base", "int8"},
                               {"rslora", true},
+                              {"dora", true},
                               {"save-every", 4},
                               {"keep-last", 5},
                               {"resume", true},
@@ -144,7 +150,7 @@ TEST_F(Options, EveryTrainFlag_ReachesItsOption) {
   Words words = {"--eval-data",    in("b.txt"),     "--plan",        in("plan.json"),
                  "--no-shuffle",   "--packing",     "--resume",      "--over-commit",
                  "--param-group",  "a:lr-factor=0", "--param-group", "b:weight-decay=0",
-                 "--lora-targets", "q_proj,v_proj", "--rslora"};
+                 "--lora-targets", "q_proj,v_proj", "--rslora",      "--dora"};
   for (const auto& [name, value] : kEveryTrainFlag.items()) {
     if (value.is_boolean()) continue;
     words.push_back("--" + name);

@@ -396,6 +396,24 @@ TEST(PlanProgram, Layouts_AreShownListedAndDrawn) {
   EXPECT_EQ(run_with_deadline({"plan", "--ranks", "4", "--memory", "much"}).exit_code, 2);
 }
 
+// Adam has 8 bytes for each trained element: fewer than for a tenth of the weights.
+TEST(PlanProgram, Adapters_AreForecast) {
+  const RunResult one = run_with_deadline({"plan", "--lora", "2", "--lora-base", "int8", "--json"});
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  const json rank = json::parse(one.out)["ranks"][0];
+  const RunResult whole = run_with_deadline({"plan", "--json"});
+  const json of_whole = json::parse(whole.out)["ranks"][0];
+  EXPECT_GT(rank["optimizer"].get<int64_t>(), 0);
+  EXPECT_LT(rank["optimizer"].get<int64_t>(), of_whole["optimizer"].get<int64_t>() / 10);
+  EXPECT_LT(rank["weights"].get<int64_t>(), of_whole["weights"].get<int64_t>());
+  const RunResult many = run_with_deadline({"plan", "--lora", "2", "--ranks", "2", "--json"});
+  ASSERT_EQ(many.exit_code, 0) << many.err;
+  for (const json& each : json::parse(many.out)) {
+    EXPECT_NE(each["layout"].get<std::string>().find("LoRA of rank 2"), std::string::npos);
+  }
+  EXPECT_EQ(run_with_deadline({"plan", "--dora"}).exit_code, 2);
+}
+
 TEST(PlanProgram, ScheduleWithoutAPipeline_IsWarnedAbout) {
   const RunResult ran = run_with_deadline({"plan", "--schedule-pp", "gpipe"});
   EXPECT_EQ(ran.exit_code, 0);

@@ -1,4 +1,4 @@
-"""Writes lora/NAME: PEFT's adapter of a golden model after three AdamW steps, and its answers.
+"""Writes lora/NAME: PEFT's adapter of a golden model after three AdamW steps, and its answers. NAME-dora has magnitudes.
 
 usage: make_lora.py [--check] [NAME...]    needs peft
 """
@@ -20,23 +20,31 @@ import stored
 RUNS = {
     "llama-6heads": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"},
     "gpt2": {"r": 3, "lora_alpha": 6, "use_rslora": True, "target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True},
+    "llama-6heads-dora": {"r": 4, "lora_alpha": 8, "use_dora": True, "target_modules": "all-linear"},
+    "gpt2-dora": {"r": 3, "lora_alpha": 6, "use_dora": True, "target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True},
     "phi3": {"r": 4, "lora_alpha": 8, "target_modules": ["qkv_proj", "down_proj"]},
 }
 A_SCALE, B_SCALE = 0.5, 0.2
+M_SCALE, M_CENTER = 0.5, 1.0  # of magnitudes
 
 
 def start(model, seed):
     """Sets every adapter to uniform values of its name in the files, so that A and B both have gradients."""
     for name, p in model.named_parameters():
-        if p.requires_grad:
-            scale = A_SCALE if "lora_A" in name else B_SCALE
-            value = counter.weights(seed, name.replace(".default.", "."), list(p.shape), scale, 0.0)
-            p.data.copy_(torch.from_numpy(value))
+        if not p.requires_grad:
+            continue
+        if "magnitude" in name:
+            stored_name, scale, center = name.replace(".default.weight", ""), M_SCALE, M_CENTER
+        else:
+            stored_name, scale, center = name.replace(".default.", "."), A_SCALE if "lora_A" in name else B_SCALE, 0.0
+        p.data.copy_(torch.from_numpy(counter.weights(seed, stored_name, list(p.shape), scale, center)))
 
 
 def answers(name, folder):
+    config = RUNS[name]
+    name = name.removesuffix("-dora")
     spec = json.loads(pathlib.Path(stored.HERE, "models", name + ".json").read_text())
-    model = peft.get_peft_model(make_models.load(spec), peft.LoraConfig(task_type="CAUSAL_LM", **RUNS[name]))
+    model = peft.get_peft_model(make_models.load(spec), peft.LoraConfig(task_type="CAUSAL_LM", **config))
     start(model, spec["seed"])
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01)
@@ -66,7 +74,7 @@ def main():
             adapter = load_file(pathlib.Path(folder, "adapter_model.safetensors"))
             config = json.loads(pathlib.Path(folder, "adapter_config.json").read_text())
             config["target_modules"] = sorted(config["target_modules"])
-            config["base_model_name_or_path"] = name  # not the folder of this run
+            config["base_model_name_or_path"] = name.removesuffix("-dora")  # not the folder of this run
         target = stored.HERE / "lora" / name
         if not stored.CHECKS:
             target.mkdir(parents=True, exist_ok=True)

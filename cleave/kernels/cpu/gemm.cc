@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -222,6 +223,23 @@ Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
             }
             if (bias_grad) out[2] = g.sum(0);
             return out;
+          });
+  return y;
+}
+
+Tensor affine_frozen(const Tensor& x, std::function<Tensor()> weight,
+                     const std::optional<Tensor>& bias) {
+  Tensor y;
+  {
+    const at::NoGradGuard no_grad;
+    y = affine(x.detach(), weight(), bias);
+  }
+  if (!needs_grad(x)) return y;
+  connect("linear_frozen", {x}, {y},
+          [weight = std::move(weight), shape = x.sizes().vec()](variable_list&& grads) {
+            const Tensor values = weight();
+            const Tensor g = grads[0].reshape({-1, values.size(0)});
+            return variable_list{input_gradient(g, values).view(shape)};
           });
   return y;
 }

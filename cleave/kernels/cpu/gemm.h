@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,5 +41,10 @@ Gemm faster_gemm();
 /// With `deferred`, the weight gradient is deferred (layout/deferred.h).
 Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
               const std::shared_ptr<DeferredGradients>& deferred = nullptr);
+
+/// The same for a weight and a bias without gradients. `weight` makes the matrix [out, in], in x's
+/// type, for forward and again for backward, so that it is not kept between them.
+Tensor affine_frozen(const Tensor& x, std::function<Tensor()> weight,
+                     const std::optional<Tensor>& bias);
 
 }  // namespace cleave

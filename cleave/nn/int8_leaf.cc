@@ -1,0 +1,50 @@
+#include "cleave/nn/int8_leaf.h"
+
+#include <limits>
+
+#include <ATen/ATen.h>
+
+#include "cleave/kernels/int8_weight.h"
+
+namespace cleave {
+
+Tensor rows_of_flat(const Parameter& parameter, int row_dim) {
+  const Range range = parameter.flat_range();
+  const int64_t width = parameter.local_shape().at(1);
+  const Tensor index = at::arange(range.begin, range.end, at::kLong);
+  return row_dim == 0 ? at::div(index, width, "floor") : at::remainder(index, width);
+}
+
+void fill_int8(Parameter& parameter, const Tensor& part) {
+  const at::NoGradGuard no_grad;
+  const int row_dim = parameter.int8_row_dim();
+  const int64_t num_rows = parameter.local_shape().at(static_cast<size_t>(row_dim));
+  const Tensor magnitudes = part.to(at::kFloat).abs();
+  Tensor largest = at::zeros({num_rows}, at::kFloat);
+  Tensor rows;
+  if (parameter.is_flat()) {
+    rows = rows_of_flat(parameter, row_dim);
+    largest = largest.scatter_reduce(0, rows, magnitudes, "amax");
+  } else if (part.numel() > 0) {
+    largest = magnitudes.amax(1 - row_dim);
+  }
+  // Infinity, which a maximum over ranks keeps.
+  largest = largest.nan_to_num(std::numeric_limits<double>::infinity(),
+                               std::numeric_limits<double>::infinity());
+  const std::string site = parameter.name() + " in int8";
+  if (parameter.is_flat()) {
+    largest = parameter.data_axis().all_reduce(largest, site, ReduceOp::kMax);
+  }
+  if (parameter.is_split() && parameter.split_dim() != row_dim) {
+    largest = parameter.axis().all_reduce(largest, site, ReduceOp::kMax);
+  }
+  CLEAVE_CHECK(
+      largest.isfinite().all().item<bool>(), Code::kNumerics, parameter.name(),
+      " has a NaN or infinity, which int8 cannot represent; check the file that it was read from");
+  const Tensor scales = int8_scales(largest);
+  const Tensor of_each =
+      parameter.is_flat() ? scales.index_select(0, rows) : scales.unsqueeze(1 - row_dim);
+  parameter.set_int8(to_int8_values(part, of_each), scales);
+}
+
+}  // namespace cleave
