@@ -4,8 +4,8 @@
 
 #include "cleave/bench/options.h"
 #include "cleave/comm/diagnostics/flight_file.h"
-#include "cleave/kernels/kernels.h"
 #include "cleave/mesh/job.h"
+#include "cleave/runtime/kernel_switches.h"
 
 namespace cleave {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cleave/bench/options.h"
-#include "cleave/kernels/op_clock.h"
+#include "cleave/torch_internals/op_clock.h"
 
 namespace cleave {
 

@@ -18,8 +18,8 @@
 #include "cleave/comm/api/world.h"
 #include "cleave/comm/bootstrap/rank_process.h"
 #include "cleave/comm/diagnostics/flight_file.h"
-#include "cleave/comm/launch/cpu_binding.h"
 #include "cleave/comm/launch/launch.h"
+#include "cleave/runtime/cpu_binding.h"
 
 namespace cleave::cli {
 namespace {

@@ -13,7 +13,7 @@
 #include "cleave/base/byte_count.h"
 #include "cleave/base/resource_limits.h"
 #include "cleave/base/str.h"
-#include "cleave/comm/launch/cpu_binding.h"
+#include "cleave/runtime/cpu_binding.h"
 
 namespace cleave::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cleave/compat/nxd_checkpoint.h"
-#include "cleave/mesh/parallel_state.h"
+#include "cleave/compat/parallel_state.h"
 #include "cleave/nn/embedding.h"
 #include "cleave/nn/linear.h"
 #include "cleave/optim/optimizer.h"

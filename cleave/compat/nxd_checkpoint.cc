@@ -10,8 +10,8 @@
 #include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/checkpoint/save.h"
+#include "cleave/compat/parallel_state.h"
 #include "cleave/file/file_lock.h"
-#include "cleave/mesh/parallel_state.h"
 #include "cleave/mesh/scalar_type.h"
 
 namespace cleave::nxd {

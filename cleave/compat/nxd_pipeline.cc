@@ -8,8 +8,8 @@
 
 #include "cleave/base/error.h"
 #include "cleave/compat/nxd_move.h"
+#include "cleave/compat/parallel_state.h"
 #include "cleave/file/atomic_write.h"
-#include "cleave/mesh/parallel_state.h"
 #include "cleave/nn/gradient_state.h"
 
 namespace cleave::nxd {

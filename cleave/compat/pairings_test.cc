@@ -14,7 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/compat/oslo.h"
-#include "cleave/kernels/kernels.h"
+#include "cleave/runtime/kernel_switches.h"
 
 namespace cleave::pairings {
 namespace {

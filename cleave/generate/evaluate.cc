@@ -13,9 +13,9 @@
 #include "cleave/data/batch.h"
 #include "cleave/data/chats.h"
 #include "cleave/generate/runnable.h"
-#include "cleave/kernels/kernels.h"
 #include "cleave/mesh/job.h"
 #include "cleave/model/gguf/tokenizer.h"
+#include "cleave/runtime/kernel_switches.h"
 
 namespace cleave {
 namespace {

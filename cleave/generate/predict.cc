@@ -9,7 +9,7 @@
 #include "cleave/base/log.h"
 #include "cleave/data/classified.h"
 #include "cleave/generate/runnable.h"
-#include "cleave/kernels/kernels.h"
+#include "cleave/runtime/kernel_switches.h"
 #include "cleave/tokenizer/tokenizer.h"
 
 namespace cleave {

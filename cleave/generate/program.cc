@@ -9,8 +9,8 @@
 #include "cleave/generate/printer.h"
 #include "cleave/generate/runnable.h"
 #include "cleave/generate/stop_texts.h"
-#include "cleave/kernels/kernels.h"
 #include "cleave/model/gguf/tokenizer.h"
+#include "cleave/runtime/kernel_switches.h"
 #include "cleave/train/fingerprint.h"
 
 namespace cleave {

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/checkpoint/save.h"
-#include "cleave/planner/cpu_memory.h"
+#include "cleave/torch_internals/cpu_memory.h"
 #include "tests/support/ranks.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/temp_folder.h"

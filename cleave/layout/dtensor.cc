@@ -7,8 +7,8 @@
 #include <ATen/ATen.h>
 
 #include "cleave/layout/layouts_seen.h"
-#include "cleave/layout/node.h"
 #include "cleave/layout/shards.h"
+#include "cleave/torch_internals/node.h"
 
 namespace cleave {
 

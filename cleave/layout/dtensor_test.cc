@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/clock.h"
-#include "cleave/layout/node.h"
+#include "cleave/torch_internals/node.h"
 #include "tests/support/counting_group.h"
 #include "tests/support/ranks.h"
 #include "tests/support/thrown.h"

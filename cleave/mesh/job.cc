@@ -6,12 +6,12 @@
 
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/comm/bootstrap/rank_process.h"
-#include "cleave/comm/launch/cpu_binding.h"
 #include "cleave/comm/launch/failure.h"
 #include "cleave/comm/shm/shm_world.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/gpus.h"
-#include "cleave/mesh/memory_cache.h"
+#include "cleave/runtime/cpu_binding.h"
+#include "cleave/torch_internals/memory_cache.h"
 
 namespace cleave {
 namespace {

@@ -3,11 +3,11 @@
 #include <nlohmann/json.hpp>
 
 #include "cleave/base/suggest.h"
+#include "cleave/compat/imdb_bert.h"
 #include "cleave/model/bert/bert.h"
 #include "cleave/model/gemma2/gemma2.h"
 #include "cleave/model/gemma3/gemma3.h"
 #include "cleave/model/gpt2/gpt2.h"
-#include "cleave/model/imdb_bert/imdb_bert.h"
 #include "cleave/model/llama/llama.h"
 #include "cleave/model/mistral/mistral.h"
 #include "cleave/model/mixtral/mixtral.h"

@@ -4,10 +4,10 @@
 
 #include <ATen/ATen.h>
 
-#include "cleave/kernels/kernels.h"
-#include "cleave/layout/node.h"
 #include "cleave/nn/dropout.h"
 #include "cleave/nn/subject.h"
+#include "cleave/runtime/kernel_switches.h"
+#include "cleave/torch_internals/node.h"
 
 namespace cleave {
 namespace {

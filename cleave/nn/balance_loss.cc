@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/error.h"
-#include "cleave/layout/node.h"
+#include "cleave/torch_internals/node.h"
 
 namespace cleave {
 namespace {

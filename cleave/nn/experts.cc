@@ -2,11 +2,11 @@
 
 #include <ATen/ATen.h>
 
-#include "cleave/layout/node.h"
 #include "cleave/nn/balance_loss.h"
 #include "cleave/nn/expert_exchange.h"
 #include "cleave/nn/mlp.h"
 #include "cleave/nn/subject.h"
+#include "cleave/torch_internals/node.h"
 
 namespace cleave {
 namespace {

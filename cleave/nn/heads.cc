@@ -6,9 +6,9 @@
 
 #include "cleave/base/error.h"
 #include "cleave/kernels/cpu/attention.h"
-#include "cleave/kernels/kernels.h"
-#include "cleave/layout/node.h"
 #include "cleave/nn/soft_cap.h"
+#include "cleave/runtime/kernel_switches.h"
+#include "cleave/torch_internals/node.h"
 
 namespace cleave {
 namespace {

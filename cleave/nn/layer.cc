@@ -4,10 +4,10 @@
 
 #include <c10/util/Exception.h>
 
-#include "cleave/mesh/memory_cache.h"
 #include "cleave/nn/call_record.h"
 #include "cleave/nn/int8_leaf.h"
 #include "cleave/nn/subject.h"
+#include "cleave/torch_internals/memory_cache.h"
 
 namespace cleave {
 

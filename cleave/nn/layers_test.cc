@@ -4,10 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cleave/kernels/kernels.h"
 #include "cleave/nn/embedding.h"
 #include "cleave/nn/mlp.h"
 #include "cleave/nn/norm.h"
+#include "cleave/runtime/kernel_switches.h"
 #include "tests/support/thrown.h"
 #include "tests/support/unsplit.h"
 

@@ -5,11 +5,11 @@
 #include <ATen/ATen.h>
 
 #include "cleave/kernels/cpu/gemm.h"
-#include "cleave/kernels/kernels.h"
 #include "cleave/nn/dropout.h"
 #include "cleave/nn/magnitudes.h"
 #include "cleave/nn/soft_cap.h"
 #include "cleave/nn/subject.h"
+#include "cleave/runtime/kernel_switches.h"
 
 namespace cleave {
 

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/kernels/cpu/fused.h"
-#include "cleave/kernels/kernels.h"
+#include "cleave/runtime/kernel_switches.h"
 
 namespace cleave {
 

@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 
 #include "cleave/kernels/cpu/fused.h"
-#include "cleave/kernels/kernels.h"
 #include "cleave/nn/subject.h"
+#include "cleave/runtime/kernel_switches.h"
 
 namespace cleave {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "cleave/base/error.h"
 #include "cleave/kernels/cpu/fused.h"
-#include "cleave/kernels/kernels.h"
-#include "cleave/layout/node.h"
+#include "cleave/runtime/kernel_switches.h"
+#include "cleave/torch_internals/node.h"
 
 namespace cleave {
 namespace {

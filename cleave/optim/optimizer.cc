@@ -9,9 +9,9 @@
 #include <ATen/record_function.h>
 
 #include "cleave/kernels/cpu/adam.h"
-#include "cleave/kernels/kernels.h"
 #include "cleave/nn/gradient_state.h"
 #include "cleave/optim/muon.h"
+#include "cleave/runtime/kernel_switches.h"
 
 namespace cleave {
 

@@ -21,9 +21,9 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/engine.h>
 
-#include "cleave/layout/node.h"
 #include "cleave/nn/gradient_state.h"
 #include "cleave/nn/subject.h"
+#include "cleave/torch_internals/node.h"
 
 namespace cleave {
 namespace {

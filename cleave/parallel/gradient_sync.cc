@@ -10,8 +10,8 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "cleave/layout/node.h"
 #include "cleave/nn/gradient_state.h"
+#include "cleave/torch_internals/node.h"
 
 // Why a layer's gradients are complete when backward reaches the identity node on its input: of the
 // ready nodes autograd's engine runs the one that was created last, so all nodes of the layer's

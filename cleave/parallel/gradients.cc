@@ -8,9 +8,9 @@
 #include <ATen/ATen.h>
 
 #include "cleave/kernels/cpu/fused.h"
-#include "cleave/kernels/kernels.h"
 #include "cleave/layout/shard_geometry.h"
 #include "cleave/nn/gradient_state.h"
+#include "cleave/runtime/kernel_switches.h"
 
 namespace cleave {
 namespace {

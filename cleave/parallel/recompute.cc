@@ -7,7 +7,7 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
-#include "cleave/layout/node.h"
+#include "cleave/torch_internals/node.h"
 
 namespace cleave {
 namespace {

@@ -6,9 +6,9 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
-#include "cleave/layout/node.h"
 #include "cleave/model/model.h"
 #include "cleave/parallel/gradients.h"
+#include "cleave/torch_internals/node.h"
 #include "tests/support/golden.h"
 #include "tests/support/thrown.h"
 #include "tests/support/tiny_sequence.h"

@@ -7,9 +7,9 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "cleave/base/clock.h"
-#include "cleave/layout/node.h"
 #include "cleave/nn/balance_loss.h"
 #include "cleave/nn/subject.h"
+#include "cleave/torch_internals/node.h"
 
 namespace cleave {
 namespace {

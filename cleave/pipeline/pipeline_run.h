@@ -5,9 +5,9 @@
 
 #include <torch/csrc/autograd/edge.h>
 
-#include "cleave/layout/deferred.h"
 #include "cleave/pipeline/p2p_channel.h"
 #include "cleave/pipeline/pipeline_model.h"
+#include "cleave/torch_internals/deferred.h"
 
 namespace cleave {
 

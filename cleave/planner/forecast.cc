@@ -8,12 +8,12 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "cleave/data/dataset.h"
-#include "cleave/layout/deferred.h"
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/parallel/parallelize.h"
 #include "cleave/planner/layout_options.h"
-#include "cleave/planner/meta_kernels.h"
-#include "cleave/planner/meta_memory.h"
+#include "cleave/torch_internals/deferred.h"
+#include "cleave/torch_internals/meta_kernels.h"
+#include "cleave/torch_internals/meta_memory.h"
 
 namespace cleave {
 namespace {

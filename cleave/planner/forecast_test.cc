@@ -9,8 +9,8 @@
 
 #include "cleave/base/clock.h"
 #include "cleave/planner/layout_options.h"
-#include "cleave/planner/meta_memory.h"
 #include "cleave/planner/rank_layouts.h"
+#include "cleave/torch_internals/meta_memory.h"
 
 namespace cleave {
 namespace {

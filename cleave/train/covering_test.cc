@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/log.h"
-#include "cleave/kernels/kernels.h"
 #include "cleave/report/metrics.h"
+#include "cleave/runtime/kernel_switches.h"
 #include "cleave/train/options.h"
 #include "tests/support/covering_array.h"
 #include "tests/support/golden.h"

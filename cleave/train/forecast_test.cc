@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/log.h"
-#include "cleave/planner/cpu_memory.h"
+#include "cleave/torch_internals/cpu_memory.h"
 #include "cleave/train/rank_model.h"
 #include "cleave/train/trainer.h"
 #include "tests/support/ranks.h"

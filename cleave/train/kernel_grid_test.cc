@@ -22,7 +22,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/log.h"
-#include "cleave/kernels/kernels.h"
+#include "cleave/runtime/kernel_switches.h"
 #include "tests/support/level.h"
 #include "tests/support/rounding.h"
 #include "tests/support/train_grid.h"

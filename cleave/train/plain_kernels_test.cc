@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "cleave/kernels/kernels.h"
 #include "cleave/report/metrics.h"
+#include "cleave/runtime/kernel_switches.h"
 #include "cleave/train/options.h"
 #include "tests/support/temp_folder.h"
 

@@ -10,10 +10,10 @@
 #include "cleave/base/byte_count.h"
 #include "cleave/base/progress.h"
 #include "cleave/base/version.h"
-#include "cleave/comm/launch/cpu_binding.h"
 #include "cleave/data/packing.h"
 #include "cleave/kernels/cpu/gemm.h"
 #include "cleave/report/provenance.h"
+#include "cleave/runtime/cpu_binding.h"
 
 namespace cleave {
 namespace {

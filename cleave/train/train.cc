@@ -2,9 +2,9 @@
 
 #include "cleave/base/stop.h"
 #include "cleave/comm/bootstrap/environment.h"
-#include "cleave/kernels/kernels.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"
+#include "cleave/runtime/kernel_switches.h"
 #include "cleave/train/fingerprint.h"
 #include "cleave/train/trainer.h"
 

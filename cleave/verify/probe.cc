@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "cleave/layout/node.h"
+#include "cleave/torch_internals/node.h"
 #include "cleave/verify/numbers.h"
 
 namespace cleave::verifying {

@@ -6,13 +6,13 @@
 #include <ATen/ATen.h>
 
 #include "cleave/kernels/cpu/gemm.h"
-#include "cleave/layout/node.h"
 #include "cleave/layout/shards.h"
 #include "cleave/model/model.h"
 #include "cleave/nn/attention.h"
 #include "cleave/nn/dropout.h"
 #include "cleave/nn/embedding.h"
 #include "cleave/nn/norm.h"
+#include "cleave/torch_internals/node.h"
 
 namespace cleave::test {
 

@@ -9,7 +9,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/kernels/cpu/attention_rows.h"
-#include "cleave/layout/node.h"
+#include "cleave/torch_internals/node.h"
 
 namespace cleave {
 namespace {

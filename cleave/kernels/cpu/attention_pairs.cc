@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "cleave/kernels/cpu/bf16_products.h"
-#include "cleave/kernels/op_clock.h"
+#include "cleave/torch_internals/op_clock.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cleave/kernels/cpu/attention_pairs.cc"

@@ -6,7 +6,7 @@
 #include "cleave/kernels/cpu/attention_pairs.h"
 #include "cleave/kernels/cpu/bf16_products.h"
 #include "cleave/kernels/cpu/fetch_ahead.h"
-#include "cleave/kernels/op_clock.h"
+#include "cleave/torch_internals/op_clock.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cleave/kernels/cpu/attention_rows.cc"

@@ -9,7 +9,7 @@
 #include <ATen/Parallel.h>
 
 #include "cleave/kernels/cpu/rows.h"
-#include "cleave/layout/node.h"
+#include "cleave/torch_internals/node.h"
 
 namespace cleave {
 namespace {

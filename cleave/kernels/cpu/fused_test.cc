@@ -8,7 +8,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "cleave/base/error.h"
-#include "cleave/kernels/kernels.h"
+#include "cleave/runtime/kernel_switches.h"
 
 namespace cleave {
 namespace {

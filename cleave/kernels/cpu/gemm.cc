@@ -17,9 +17,9 @@
 #include "cleave/base/hash.h"
 #include "cleave/kernels/cpu/few_rows.h"
 #include "cleave/kernels/cpu/transpose.h"
-#include "cleave/kernels/kernels.h"
-#include "cleave/layout/deferred.h"
-#include "cleave/layout/node.h"
+#include "cleave/runtime/kernel_switches.h"
+#include "cleave/torch_internals/deferred.h"
+#include "cleave/torch_internals/node.h"
 
 namespace cleave {
 namespace {

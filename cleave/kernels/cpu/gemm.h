@@ -38,7 +38,7 @@ Gemm faster_gemm();
 ///
 ///   x [.., in]   weight [out, in]   bias [out] or empty   result [.., out]
 ///
-/// With `deferred`, the weight gradient is deferred (layout/deferred.h).
+/// With `deferred`, the weight gradient is deferred (torch_internals/deferred.h).
 Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
               const std::shared_ptr<DeferredGradients>& deferred = nullptr);
 

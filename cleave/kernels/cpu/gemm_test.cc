@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "cleave/layout/deferred.h"
+#include "cleave/torch_internals/deferred.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
 

@@ -1,4 +1,4 @@
-#include "cleave/layout/deferred.h"
+#include "cleave/torch_internals/deferred.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>

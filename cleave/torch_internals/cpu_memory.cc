@@ -1,4 +1,4 @@
-#include "cleave/planner/cpu_memory.h"
+#include "cleave/torch_internals/cpu_memory.h"
 
 #include <algorithm>
 #include <atomic>

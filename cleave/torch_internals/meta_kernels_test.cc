@@ -1,4 +1,4 @@
-#include "cleave/planner/meta_kernels.h"
+#include "cleave/torch_internals/meta_kernels.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

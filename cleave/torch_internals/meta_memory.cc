@@ -1,4 +1,4 @@
-#include "cleave/planner/meta_memory.h"
+#include "cleave/torch_internals/meta_memory.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "cleave/mesh/memory_cache.h"
+#include "cleave/torch_internals/memory_cache.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "cleave/planner/cpu_memory.h"
+#include "cleave/torch_internals/cpu_memory.h"
 
 namespace cleave {
 namespace {

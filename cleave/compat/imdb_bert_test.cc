@@ -1,4 +1,4 @@
-#include "cleave/model/imdb_bert/imdb_bert.h"
+#include "cleave/compat/imdb_bert.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "cleave/comm/launch/cpu_binding.h"
+#include "cleave/runtime/cpu_binding.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,4 +1,4 @@
-#include "cleave/mesh/parallel_state.h"
+#include "cleave/compat/parallel_state.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "cleave/kernels/kernels.h"
+#include "cleave/runtime/kernel_switches.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "cleave/layout/node.h"
+#include "cleave/torch_internals/node.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "cleave/mesh/memory_cache.h"
+#include "cleave/torch_internals/memory_cache.h"
 
 #include <algorithm>
 #include <atomic>

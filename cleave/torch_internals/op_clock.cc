@@ -1,4 +1,4 @@
-#include "cleave/kernels/op_clock.h"
+#include "cleave/torch_internals/op_clock.h"
 
 #include <algorithm>
 #include <initializer_list>
