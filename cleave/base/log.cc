@@ -8,8 +8,6 @@
 #include <mutex>
 #include <unistd.h>
 
-#include "cleave/base/stdout_error.h"
-
 namespace cleave {
 namespace {
 
@@ -83,6 +81,20 @@ void set_live_line(std::string_view text) {
   if (live.empty() && text.empty()) return;
   live = text;
   write_all(STDOUT_FILENO, std::string(kClearLine) + live);
+}
+
+namespace {
+
+bool quiet_setting = false;
+
+}  // namespace
+
+void set_quiet(bool quiet) {
+  quiet_setting = quiet;
+}
+
+bool is_quiet() {
+  return quiet_setting;
 }
 
 }  // namespace cleave

@@ -33,4 +33,19 @@ void log_error(const Parts&... parts) {
 /// text removes it. Only for a stdout that is a terminal.
 void set_live_line(std::string_view text);
 
+/// Whether --quiet was given: the process prints results, warnings and errors, but no progress and
+/// no summaries. Set before threads start.
+void set_quiet(bool quiet);
+bool is_quiet();
+
+/// log_info for what --quiet leaves out.
+template <class... Parts>
+void log_status(const Parts&... parts) {
+  if (!is_quiet()) log_info(parts...);
+}
+
+/// Whether a line of log_info() was lost because the disk is full, a quota is reached or the file
+/// is too large. Lines for a closed pipe or terminal do not count.
+bool is_stdout_lost();
+
 }  // namespace cleave

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "cleave/base/error.h"
-#include "cleave/base/status.h"
+#include "cleave/base/log.h"
 
 namespace cleave {
 namespace {

@@ -1,7 +1,6 @@
-#include "cleave/base/status.h"
-
 #include <gtest/gtest.h>
 
+#include "cleave/base/log.h"
 #include "tests/support/captured_stdout.h"
 
 namespace cleave {

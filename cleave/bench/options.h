@@ -2,6 +2,8 @@
 #include <cstdint>
 #include <string>
 
+#include "cleave/text/json.h"
+
 namespace cleave {
 
 /// Options of all benchmarks of a model. This file is free of libtorch.
@@ -38,3 +40,17 @@ struct BenchGenerateOptions : BenchOptions {
 /// The front end finds these symbols in libcleave by name. They print to stdout and throw Error.
 extern "C" void cleave_bench_train(const cleave::BenchTrainOptions& options);
 extern "C" void cleave_bench_generate(const cleave::BenchGenerateOptions& options);
+
+namespace cleave {
+
+/// A model of well-known sizes with random weights, for benchmarks.
+struct BenchShape {
+  Json config;
+  int64_t seq_len = 0;  ///< tokens per training sequence
+};
+
+/// llama-135m (12 layers of 768, 12 heads), llama-1.1b (TinyLlama's sizes), gpt2-124m, bert-base;
+/// without dropout. Throws Error(kUsage) for another name.
+BenchShape bench_shape(const std::string& name);
+
+}  // namespace cleave

@@ -1,7 +1,6 @@
-#include "cleave/bench/shapes.h"
-
 #include <nlohmann/json.hpp>
 
+#include "cleave/bench/options.h"
 #include "cleave/model/model.h"
 
 namespace cleave {

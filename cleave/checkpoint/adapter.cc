@@ -7,8 +7,8 @@
 
 #include <ATen/ATen.h>
 
-#include "cleave/checkpoint/chunks.h"
 #include "cleave/checkpoint/model_tensors.h"
+#include "cleave/format/tensor_source.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/nn/linear.h"
 

@@ -16,8 +16,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/stop.h"
-#include "cleave/checkpoint/chunks.h"
-#include "cleave/checkpoint/gguf_file.h"
+#include "cleave/checkpoint/gguf_tensors.h"
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/parts.h"
@@ -27,6 +26,7 @@
 #include "cleave/file/file_lock.h"
 #include "cleave/format/manifest.h"
 #include "cleave/format/safetensors.h"
+#include "cleave/format/tensor_source.h"
 #include "cleave/format/torch_bin.h"
 #include "cleave/format/torch_writer.h"
 #include "cleave/mesh/dry_axis.h"

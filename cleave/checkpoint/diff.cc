@@ -9,12 +9,12 @@
 
 #include <ATen/ATen.h>
 
-#include "cleave/checkpoint/chunks.h"
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/file/hub_cache.h"
 #include "cleave/format/gguf.h"
 #include "cleave/format/safetensors.h"
+#include "cleave/format/tensor_source.h"
 #include "cleave/mesh/scalar_type.h"
 
 namespace cleave {

@@ -9,8 +9,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cleave/checkpoint/chunks.h"
 #include "cleave/checkpoint/convert.h"
+#include "cleave/format/tensor_source.h"
 #include "cleave/mesh/scalar_type.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/temp_folder.h"
@@ -71,7 +71,7 @@ TEST(Diff, OneElement_IsCountedMeasuredAndPlaced) {
 
 TEST(Diff, PlaceInALaterChunk_IsThatOfTheWholeTensor) {
   constexpr int64_t kRows = 5, kColumns = int64_t{1} << 20;
-  static_assert(kRows * kColumns * 4 > 2 * kChunkBytes);
+  static_assert(kRows * kColumns * 4 > 2 * kTensorChunkBytes);
   const Tensor a = at::zeros({kRows, kColumns});
   Tensor b = a.clone();
   b[4][77] = -2;

@@ -1,5 +1,3 @@
-#include "cleave/checkpoint/gguf_file.h"
-
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
@@ -10,7 +8,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/base/stop.h"
-#include "cleave/checkpoint/chunks.h"
+#include "cleave/checkpoint/gguf_tensors.h"
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/file/atomic_write.h"
@@ -18,6 +16,7 @@
 #include "cleave/format/gguf_writer.h"
 #include "cleave/format/manifest.h"
 #include "cleave/format/safetensors.h"
+#include "cleave/format/tensor_source.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/model/gguf/model_config.h"
 #include "cleave/model/gguf/names.h"
@@ -212,7 +211,8 @@ class GgufOutput {
     const GgufBlock block = block_of(to.type);
     const auto row_bytes = static_cast<uint64_t>(row / block.elements * block.bytes);
     const int64_t head = from.name.is_interleaved ? head_rows() : 1;
-    const auto most = static_cast<int64_t>(kChunkBytes / sizeof(float)) / std::max<int64_t>(row, 1);
+    const auto most =
+        static_cast<int64_t>(kTensorChunkBytes / sizeof(float)) / std::max<int64_t>(row, 1);
     const int64_t step = std::max<int64_t>(1, most / head) * head;
     for (int64_t first = 0; first < num_rows; first += step) {
       if (const int signal = StopSignal::pending(); signal != 0) throw Stopped{signal};

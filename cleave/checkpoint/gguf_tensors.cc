@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "cleave/base/error.h"
-#include "cleave/checkpoint/interleaved.h"
+#include "cleave/checkpoint/model_tensors.h"
 #include "cleave/model/gguf/names.h"
 
 namespace cleave {

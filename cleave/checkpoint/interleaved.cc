@@ -1,8 +1,8 @@
-#include "cleave/checkpoint/interleaved.h"
-
 #include <algorithm>
 #include <cstring>
 #include <vector>
+
+#include "cleave/checkpoint/model_tensors.h"
 
 namespace cleave {
 

@@ -6,7 +6,6 @@
 
 #include "cleave/checkpoint/ema_tensors.h"
 #include "cleave/checkpoint/gguf_tensors.h"
-#include "cleave/checkpoint/interleaved.h"
 #include "cleave/checkpoint/split_files.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/format/torch_bin.h"

@@ -1,6 +1,8 @@
 #pragma once
+#include <cstddef>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -75,5 +77,12 @@ void require_all(const std::set<std::string>& missing, const std::set<std::strin
 /// those of a parallel job, or the folder has an adapter, which is merged. Only then must Cleave
 /// know the model's family.
 std::unique_ptr<TensorSource> open_whole_tensors(const ModelFolder& folder);
+
+/// Reads a block of a tensor whose files have the two halves of each rotary pair next to each
+/// other, as Meta and GGUF store q and k of Llama: rows 2i and 2i + 1 of a head of
+/// `stored.interleaved_rows` rows are rows i and i + rows/2 of the result. `out` has the block's
+/// size.
+void read_interleaved(const TensorSource& files, const StoredAs& stored,
+                      std::span<const Slice> slices, std::span<std::byte> out);
 
 }  // namespace cleave

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "cleave/layout/flat.h"
 #include "cleave/layout/shard_geometry.h"
 
 namespace cleave {

@@ -10,8 +10,8 @@
 #include "cleave/base/error.h"
 #include "cleave/cli/check.h"
 #include "cleave/cli/command.h"
-#include "cleave/cli/failure.h"
 #include "cleave/cli/library.h"
+#include "cleave/cli/program.h"
 
 namespace cleave::cli {
 namespace {

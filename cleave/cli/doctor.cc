@@ -10,10 +10,9 @@
 #include "cleave/base/error.h"
 #include "cleave/base/version.h"
 #include "cleave/cli/command.h"
-#include "cleave/cli/failure.h"
-#include "cleave/cli/flight.h"
+#include "cleave/cli/doctor.h"
 #include "cleave/cli/library.h"
-#include "cleave/cli/machine.h"
+#include "cleave/cli/program.h"
 
 namespace cleave::cli {
 namespace {

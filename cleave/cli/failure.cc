@@ -1,6 +1,5 @@
-#include "cleave/cli/failure.h"
-
 #include "cleave/base/error.h"
+#include "cleave/cli/program.h"
 
 namespace cleave::cli {
 namespace {

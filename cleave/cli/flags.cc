@@ -9,7 +9,6 @@
 #include "cleave/base/error.h"
 #include "cleave/base/suggest.h"
 #include "cleave/cli/check.h"
-#include "cleave/cli/config.h"
 #include "cleave/cli/synonyms.h"
 #include "cleave/cli/value.h"
 

@@ -1,5 +1,3 @@
-#include "cleave/cli/flight.h"
-
 #include <algorithm>
 #include <iomanip>
 #include <iostream>
@@ -7,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "cleave/cli/doctor.h"
 #include "cleave/comm/api/operation.h"
 #include "cleave/comm/diagnostics/flight_file.h"
 

@@ -1,5 +1,3 @@
-#include "cleave/cli/help.h"
-
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
@@ -8,6 +6,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 #include <utility>
+
+#include "cleave/cli/program.h"
 
 namespace cleave::cli {
 namespace {

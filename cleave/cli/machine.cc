@@ -1,5 +1,3 @@
-#include "cleave/cli/machine.h"
-
 #include <array>
 #include <fstream>
 #include <set>
@@ -13,6 +11,7 @@
 #include "cleave/base/byte_count.h"
 #include "cleave/base/resource_limits.h"
 #include "cleave/base/str.h"
+#include "cleave/cli/doctor.h"
 #include "cleave/runtime/cpu_binding.h"
 
 namespace cleave::cli {

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "cleave/base/log.h"
-#include "cleave/cli/failure.h"
 #include "cleave/cli/program.h"
 #include "cleave/comm/launch/failure.h"
 

@@ -7,11 +7,9 @@
 #include <utility>
 
 #include "cleave/base/error.h"
-#include "cleave/base/stdout_error.h"
+#include "cleave/base/log.h"
 #include "cleave/base/suggest.h"
 #include "cleave/base/version.h"
-#include "cleave/cli/failure.h"
-#include "cleave/cli/help.h"
 #include "cleave/comm/launch/failure.h"
 
 namespace cleave::cli {

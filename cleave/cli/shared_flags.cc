@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cleave/base/status.h"
+#include "cleave/base/log.h"
 #include "cleave/cli/check.h"
 #include "cleave/cli/library.h"
 #include "cleave/comm/bootstrap/environment.h"

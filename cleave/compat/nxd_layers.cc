@@ -3,8 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include "cleave/compat/internal/nxd.h"
 #include "cleave/compat/nxd.h"
-#include "cleave/compat/nxd_split.h"
 
 namespace cleave::nxd {
 namespace {

@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 
+#include "cleave/compat/internal/nxd.h"
 #include "cleave/compat/nxd.h"
-#include "cleave/compat/nxd_split.h"
 #include "cleave/nn/cross_entropy.h"
 
 namespace cleave::nxd {

@@ -7,7 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/error.h"
-#include "cleave/compat/nxd_move.h"
+#include "cleave/compat/internal/nxd.h"
 #include "cleave/compat/parallel_state.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/nn/gradient_state.h"

@@ -1,9 +1,9 @@
 #include <ATen/ATen.h>
 
+#include "cleave/compat/internal/nxd.h"
 #include "cleave/compat/nxd.h"
-#include "cleave/compat/nxd_move.h"
 #include "cleave/nn/gradient_state.h"
-#include "cleave/nn/move.h"
+#include "cleave/nn/layer.h"
 #include "cleave/parallel/gradients.h"
 
 namespace cleave::nxd {

@@ -1,7 +1,6 @@
-#include "cleave/data/chats.h"
-
 #include "cleave/base/error.h"
 #include "cleave/data/chat_sequences.h"
+#include "cleave/data/dataset_kinds.h"
 #include "cleave/text/jsonl.h"
 
 namespace cleave {

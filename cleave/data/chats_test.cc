@@ -1,11 +1,10 @@
-#include "cleave/data/chats.h"
-
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cleave/data/dataset_kinds.h"
 #include "cleave/file/atomic_write.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"

@@ -1,5 +1,3 @@
-#include "cleave/data/classified.h"
-
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -10,8 +8,8 @@
 
 #include "cleave/base/error.h"
 #include "cleave/base/hash.h"
+#include "cleave/data/dataset_kinds.h"
 #include "cleave/data/documents.h"
-#include "cleave/data/rows.h"
 #include "cleave/text/csv.h"
 #include "cleave/text/jsonl.h"
 #include "cleave/tokenizer/tokenizer.h"

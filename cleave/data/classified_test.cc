@@ -1,5 +1,3 @@
-#include "cleave/data/classified.h"
-
 #include <string>
 #include <vector>
 
@@ -8,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/data/batch.h"
+#include "cleave/data/dataset_kinds.h"
 #include "cleave/file/atomic_write.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"

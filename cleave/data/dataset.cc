@@ -4,11 +4,9 @@
 #include <utility>
 
 #include "cleave/base/error.h"
-#include "cleave/data/classified.h"
+#include "cleave/data/dataset_kinds.h"
 #include "cleave/data/documents.h"
-#include "cleave/data/packed.h"
-#include "cleave/data/rows.h"
-#include "cleave/data/tokenized_file.h"
+#include "cleave/data/tokens.h"
 
 namespace cleave {
 namespace {

@@ -58,9 +58,10 @@ struct DatasetOptions {
 
 /// Opens the files. Text is tokenized once (the ids are cached in a file) and packed into sequences
 /// of seq_len; each document ends with the tokenizer's end id, if it has one. Each row of ids is
-/// one sample, unchanged; for kMlm it must have labels. For kClassify see data/classified.h. Throws
-/// Error(kIo, kFormat) with file and line; Error(kUsage) if the data has no complete sequence, the
-/// files are of different kinds, text has no tokenizer, or kLm or kMlm has a .csv file.
+/// one sample, unchanged; for kMlm it must have labels. For kClassify see data/dataset_kinds.h.
+/// Throws Error(kIo, kFormat) with file and line; Error(kUsage) if the data has no complete
+/// sequence, the files are of different kinds, text has no tokenizer, or kLm or kMlm has a .csv
+/// file.
 std::shared_ptr<const Dataset> open_dataset(const DatasetOptions& options);
 
 }  // namespace cleave

@@ -1,5 +1,3 @@
-#include "cleave/data/masking.h"
-
 #include <algorithm>
 #include <span>
 #include <string_view>
@@ -7,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/philox.h"
+#include "cleave/data/batch.h"
 
 namespace cleave {
 namespace {

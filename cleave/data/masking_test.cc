@@ -1,10 +1,9 @@
-#include "cleave/data/masking.h"
-
 #include <cmath>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "cleave/data/batch.h"
 #include "tests/support/ranks.h"
 
 namespace cleave {

@@ -1,11 +1,10 @@
-#include "cleave/data/packed.h"
-
 #include <algorithm>
 #include <span>
 #include <utility>
 
 #include "cleave/base/error.h"
 #include "cleave/base/hash.h"
+#include "cleave/data/dataset_kinds.h"
 
 namespace cleave {
 namespace {

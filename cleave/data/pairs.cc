@@ -1,8 +1,7 @@
-#include "cleave/data/pairs.h"
-
 #include "cleave/base/error.h"
 #include "cleave/chat/pair_reader.h"
 #include "cleave/data/chat_sequences.h"
+#include "cleave/data/dataset_kinds.h"
 #include "cleave/data/documents.h"
 
 namespace cleave {

@@ -1,5 +1,3 @@
-#include "cleave/data/pairs.h"
-
 #include <string>
 #include <vector>
 
@@ -9,6 +7,7 @@
 #include "cleave/base/error.h"
 #include "cleave/chat/pair_reader.h"
 #include "cleave/data/batch.h"
+#include "cleave/data/dataset_kinds.h"
 #include "cleave/data/documents.h"
 #include "cleave/file/atomic_write.h"
 #include "tests/support/temp_folder.h"

@@ -1,11 +1,10 @@
-#include "cleave/data/rows.h"
-
 #include <limits>
 #include <span>
 #include <string_view>
 
 #include "cleave/base/error.h"
 #include "cleave/base/hash.h"
+#include "cleave/data/dataset_kinds.h"
 #include "cleave/data/documents.h"
 #include "cleave/data/number_lists.h"
 #include "cleave/text/jsonl.h"

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/stop.h"
-#include "cleave/data/tokenized_file.h"
+#include "cleave/data/tokens.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/file/fault_hook.h"
 #include "tests/support/memory.h"

@@ -1,5 +1,3 @@
-#include "cleave/data/tokenized_file.h"
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -18,6 +16,7 @@
 #include "cleave/base/stop.h"
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/data/text_ids.h"
+#include "cleave/data/tokens.h"
 #include "cleave/file/atomic_write.h"
 
 namespace cleave {

@@ -1,5 +1,3 @@
-#include "cleave/data/tokenized_file.h"
-
 #include <atomic>
 #include <filesystem>
 #include <thread>
@@ -7,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cleave/data/tokens.h"
 #include "cleave/file/atomic_write.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"

@@ -4,10 +4,13 @@
 #include <filesystem>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cleave/base/hash.h"
+#include "cleave/data/documents.h"
 #include "cleave/file/file.h"
+#include "cleave/tokenizer/tokenizer.h"
 
 namespace cleave {
 
@@ -72,5 +75,14 @@ class TokensWriter {
   uint64_t bytes_ = 0;  // of ids in the file
   bool is_committed_ = false;
 };
+
+/// The ids of all documents of a file of kind kText or kJsonTexts, in order. Each document ends
+/// with the tokenizer's end id, if it has one; an empty document has no ids.
+///
+/// With a `cache_folder` (created if missing) the ids are stored there under a hash of the file's
+/// content and the tokenizer, and later calls of any process read them from there. If several
+/// processes call at the same time, one tokenizes. Throws Error(kIo, kFormat) with file and line.
+Tokens tokenized_file(const std::string& path, FileKind kind, const Tokenizer& tokenizer,
+                      const std::string& cache_folder);
 
 }  // namespace cleave

@@ -1,6 +1,8 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -58,5 +60,14 @@ inline constexpr size_t kMaxTensorName = size_t{64} << 10;
 
 /// Throws Error(kFormat) if a tensor's name is empty, too long or has control characters.
 void check_tensor_name(std::string_view name, const std::string& source);
+
+/// The most bytes of a tensor that are in memory at a time.
+inline constexpr uint64_t kTensorChunkBytes = uint64_t{8} << 20;
+
+/// Divides a block of a tensor into pieces of at most kTensorChunkBytes (or of one index of dim 0,
+/// if that is more) and calls `take` with the slices of each, in order. An empty block has one
+/// empty piece.
+void for_each_chunk(const TensorInfo& tensor, const std::vector<Slice>& slices,
+                    const std::function<void(const std::vector<Slice>&)>& take);
 
 }  // namespace cleave

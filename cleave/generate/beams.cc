@@ -7,7 +7,6 @@
 #include "cleave/base/philox.h"
 #include "cleave/generate/processors.h"
 #include "cleave/generate/search.h"
-#include "cleave/generate/warper.h"
 
 // As in transformers 5. Each round, for each prompt separately:
 //  1. Of all continuations of all beams, take the K with the best sum of log-probabilities, or

@@ -11,7 +11,7 @@
 #include "cleave/base/progress.h"
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/data/batch.h"
-#include "cleave/data/chats.h"
+#include "cleave/data/dataset_kinds.h"
 #include "cleave/generate/runnable.h"
 #include "cleave/mesh/job.h"
 #include "cleave/model/gguf/tokenizer.h"

@@ -1,5 +1,8 @@
 #pragma once
 #include <functional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "cleave/data/dataset.h"
 #include "cleave/model/model.h"
@@ -13,5 +16,15 @@ namespace cleave {
 /// Error(kUsage) if the data has no labels.
 EvalSum evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batch_size,
                  const BatchRules& rules = {}, const std::function<void(int64_t)>& on_samples = {});
+
+/// The `top_k` largest probabilities of softmax(scores), with the index of the class or word,
+/// largest first. top_k = 0: all.
+std::vector<std::pair<int64_t, double>> ranked(const Tensor& scores, int64_t top_k);
+
+/// Logits of sequences of ids, which may differ in length; they are padded and masked. Collective.
+///
+///   rows: B sequences   result: [B, C] of a classifier, else [B, T, V]; gathered on every rank,
+///   fp32 or wider
+Tensor scores_of(Model& model, const Axis& tp, const std::vector<std::vector<int64_t>>& rows);
 
 }  // namespace cleave

@@ -1,5 +1,3 @@
-#include "cleave/generate/predict.h"
-
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -7,7 +5,8 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/log.h"
-#include "cleave/data/classified.h"
+#include "cleave/data/dataset_kinds.h"
+#include "cleave/generate/evaluate.h"
 #include "cleave/generate/runnable.h"
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/tokenizer/tokenizer.h"

@@ -1,12 +1,10 @@
-#include "cleave/generate/predict.h"
-
 #include <cmath>
 #include <cstdlib>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "cleave/data/classified.h"
+#include "cleave/data/dataset_kinds.h"
 #include "cleave/generate/evaluate.h"
 #include "cleave/generate/runnable.h"
 #include "cleave/tokenizer/tokenizer.h"

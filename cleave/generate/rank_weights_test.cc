@@ -1,8 +1,7 @@
-#include "cleave/generate/rank_weights.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "cleave/generate/runnable.h"
 #include "cleave/model/model.h"
 #include "tests/support/ranks.h"
 

@@ -4,7 +4,6 @@
 #include "cleave/base/philox.h"
 #include "cleave/generate/processors.h"
 #include "cleave/generate/search.h"
-#include "cleave/generate/warper.h"
 
 namespace cleave {
 namespace {

@@ -11,6 +11,7 @@
 #include "cleave/mesh/axis.h"
 #include "cleave/mesh/consistency.h"
 #include "cleave/model/model.h"
+#include "cleave/nn/layer.h"
 #include "cleave/tokenizer/tokenizer.h"
 #include "cleave/train/fingerprint.h"
 #include "cleave/train/task.h"
@@ -92,5 +93,12 @@ std::string checksum_of(const Tokenizer* tokenizer);
 /// `fingerprint` is only called if ranks are processes; rank threads share their options.
 void run_on_ranks(const RunOptions& options, const std::function<ConfigFingerprint()>& fingerprint,
                   const std::function<void(const Axis& tp)>& work);
+
+/// Converts the weights of all Linear layers to a form for inference, which training cannot use:
+/// panels, one row per output if they are stored transposed, or 8-bit matrices. The original is
+/// freed matrix by matrix, unless an embedding reads it too. With 8-bit matrices, all other weights
+/// become fp32, and keys and values are rounded to bf16. Collective over the axis that shards the
+/// model.
+void prepare_weights(Layer& model, bool to_int8);
 
 }  // namespace cleave

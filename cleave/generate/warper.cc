@@ -1,10 +1,10 @@
-#include "cleave/generate/warper.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <optional>
+
+#include "cleave/generate/processors.h"
 
 namespace cleave {
 namespace {

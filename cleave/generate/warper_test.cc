@@ -1,5 +1,3 @@
-#include "cleave/generate/warper.h"
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -8,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/philox.h"
+#include "cleave/generate/processors.h"
 #include "tests/support/ranks.h"
 #include "tests/support/shard_scores.h"
 

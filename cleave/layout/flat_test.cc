@@ -1,7 +1,7 @@
-#include "cleave/layout/flat.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include "cleave/layout/shard_geometry.h"
 
 namespace cleave {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/layout/shard_geometry.h"
-#include "cleave/mesh/widths.h"
+#include "cleave/mesh/axis.h"
 
 namespace cleave {
 namespace {

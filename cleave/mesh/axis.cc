@@ -9,7 +9,6 @@
 #include "cleave/base/clock.h"
 #include "cleave/comm/api/async_group.h"
 #include "cleave/mesh/scalar_type.h"
-#include "cleave/mesh/widths.h"
 
 namespace cleave {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "cleave/base/clock.h"
 #include "cleave/comm/api/async_group.h"
+#include "cleave/mesh/axis.h"
 #include "cleave/mesh/scalar_type.h"
-#include "cleave/mesh/widths.h"
 
 namespace cleave {
 

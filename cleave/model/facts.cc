@@ -1,7 +1,5 @@
 #include "cleave/model/facts.h"
 
-#include "cleave/model/json_keys.h"
-
 namespace cleave {
 namespace {
 

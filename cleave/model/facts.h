@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cleave/nn/activation.h"
+#include "cleave/nn/layer_options.h"
 #include "cleave/text/json.h"
 
 namespace cleave {
@@ -78,5 +78,13 @@ std::vector<std::string> read_labels(const Json& json);
 /// The config.json of a classifier with the same layers: sets the architecture and the label names.
 /// A family without a classifier keeps its architecture.
 Json classifier_config(const Json& config, const std::vector<std::string>& labels);
+
+/// Whether the object has the key, also with null.
+inline bool has_key(const Json& json, std::string_view key) {
+  for (size_t i = 0; i < json.size(); ++i) {
+    if (json.key(i) == key) return true;
+  }
+  return false;
+}
 
 }  // namespace cleave

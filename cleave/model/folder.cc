@@ -8,7 +8,7 @@
 #include "cleave/format/gguf.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/model/gguf/model_config.h"
-#include "cleave/model/llama/config.h"
+#include "cleave/model/llama/llama.h"
 #include "cleave/model/model.h"
 
 namespace cleave {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "cleave/layout/split.h"
-#include "cleave/nn/activation.h"
+#include "cleave/nn/layer_options.h"
 #include "cleave/nn/linear.h"
 
 namespace cleave {

@@ -1,6 +1,6 @@
 #pragma once
 #include "cleave/nn/layer.h"
-#include "cleave/nn/qk_norm.h"
+#include "cleave/nn/layer_options.h"
 
 namespace cleave {
 

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <c10/core/Device.h>
+
 #include "cleave/layout/dtensor.h"
 #include "cleave/nn/context.h"
 #include "cleave/nn/parameter.h"
@@ -174,5 +176,9 @@ struct MaterializeOptions {
 
 /// Allocates this rank's part of every parameter without memory, and fills it with initial values.
 void materialize(Layer& model, const MaterializeOptions& options = {});
+
+/// Moves the memory of the model's parameters to another device; parameters without memory stay
+/// without. Call it before an optimizer holds the leaves, since leaves are replaced.
+void move_to(Layer& model, at::Device device);
 
 }  // namespace cleave

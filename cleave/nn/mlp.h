@@ -1,5 +1,5 @@
 #pragma once
-#include "cleave/nn/activation.h"
+#include "cleave/nn/layer_options.h"
 #include "cleave/nn/linear.h"
 
 namespace cleave {

@@ -2,7 +2,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "cleave/base/range.h"
-#include "cleave/nn/rotary_options.h"
+#include "cleave/nn/layer_options.h"
 
 namespace cleave {
 

@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-#include "cleave/layout/flat.h"
+#include "cleave/layout/shard_geometry.h"
 #include "cleave/nn/gradient_state.h"
 
 namespace cleave {

@@ -1,6 +1,6 @@
-#include "cleave/parallel/pattern.h"
-
 #include <algorithm>
+
+#include "cleave/parallel/plan.h"
 
 namespace cleave {
 

@@ -1,6 +1,6 @@
-#include "cleave/parallel/pattern.h"
-
 #include <gtest/gtest.h>
+
+#include "cleave/parallel/plan.h"
 
 namespace cleave {
 namespace {

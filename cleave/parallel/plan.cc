@@ -4,7 +4,6 @@
 #include <map>
 
 #include "cleave/base/suggest.h"
-#include "cleave/parallel/pattern.h"
 
 namespace cleave {
 namespace {

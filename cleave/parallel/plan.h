@@ -1,6 +1,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -79,5 +80,10 @@ void parallelize_module(Layer& model, const Axis& axis, const Plan& plan);
 /// The layout of a model, a line per parameter: name, whole shape, placement, and this rank's
 /// shape. Needs no memory: with dry_axis() (mesh/dry_axis.h) it shows a layout before a run.
 std::string describe_split(Layer& model);
+
+/// Whether a dotted pattern matches one of the paths, token by token: * stands for any characters
+/// within a token, {a,b} for one of its alternatives.
+bool matches_any(std::string_view pattern, const std::vector<std::string>& paths);
+bool matches(std::string_view pattern, std::string_view path);
 
 }  // namespace cleave

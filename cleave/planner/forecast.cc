@@ -12,8 +12,7 @@
 #include "cleave/parallel/parallelize.h"
 #include "cleave/planner/layout_options.h"
 #include "cleave/torch_internals/deferred.h"
-#include "cleave/torch_internals/meta_kernels.h"
-#include "cleave/torch_internals/meta_memory.h"
+#include "cleave/torch_internals/meta_device.h"
 
 namespace cleave {
 namespace {

@@ -10,7 +10,7 @@
 #include "cleave/base/clock.h"
 #include "cleave/planner/layout_options.h"
 #include "cleave/planner/rank_layouts.h"
-#include "cleave/torch_internals/meta_memory.h"
+#include "cleave/torch_internals/meta_device.h"
 
 namespace cleave {
 namespace {

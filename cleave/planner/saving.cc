@@ -1,5 +1,3 @@
-#include "cleave/planner/saving.h"
-
 #include <exception>
 #include <new>
 #include <vector>
@@ -7,6 +5,7 @@
 #include "cleave/base/error.h"
 #include "cleave/model/model.h"
 #include "cleave/planner/layout_options.h"
+#include "cleave/planner/rank_layouts.h"
 
 namespace cleave {
 namespace {

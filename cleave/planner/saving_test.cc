@@ -1,8 +1,7 @@
-#include "cleave/planner/saving.h"
-
 #include <gtest/gtest.h>
 
 #include "cleave/model/model.h"
+#include "cleave/planner/rank_layouts.h"
 
 namespace cleave {
 namespace {

@@ -17,7 +17,7 @@
 #include "cleave/file/atomic_write.h"
 #include "cleave/report/curve.h"
 #include "cleave/report/page_template.h"
-#include "cleave/report/provenance.h"
+#include "cleave/report/record.h"
 #include "cleave/report/table.h"
 
 namespace cleave {

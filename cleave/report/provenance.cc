@@ -1,10 +1,10 @@
-#include "cleave/report/provenance.h"
-
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <fstream>
 #include <unistd.h>
+
+#include "cleave/report/record.h"
 
 namespace cleave {
 namespace {

@@ -1,9 +1,8 @@
-#include "cleave/report/provenance.h"
-
 #include <fstream>
 
 #include <gtest/gtest.h>
 
+#include "cleave/report/record.h"
 #include "tests/support/temp_folder.h"
 
 namespace cleave {

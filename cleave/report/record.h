@@ -1,5 +1,7 @@
 #pragma once
 #include <cstdint>
+#include <ctime>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -50,5 +52,18 @@ void write_record(const std::string& run, const RunRecord& record);
 /// The record of a run folder. Throws Error(kIo) if the folder is not a run or cannot be read,
 /// Error(kFormat).
 RunRecord read_record(const std::string& run);
+
+/// "2026-11-23 08:41:10 UTC"
+std::string utc_text(std::time_t time);
+
+/// The name of this host; "unknown" if the system does not say.
+std::string host_name();
+
+/// The model of this host's CPU; "unknown" if the system does not say.
+std::string cpu_name();
+
+/// The commit that is checked out in the git repository that holds `folder`, 40 or 64 hexadecimal
+/// digits; "" if there is no repository or no commit. Reads git's files; does not run git.
+std::string git_commit(const std::filesystem::path& folder);
 
 }  // namespace cleave

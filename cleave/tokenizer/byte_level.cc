@@ -1,5 +1,3 @@
-#include "cleave/tokenizer/byte_level.h"
-
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -9,6 +7,7 @@
 
 #include "cleave/base/hash.h"
 #include "cleave/text/utf8.h"
+#include "cleave/tokenizer/steps.h"
 #include "cleave/tokenizer/tokenizer.h"
 
 namespace cleave {

@@ -12,10 +12,9 @@
 #include "cleave/base/hash.h"
 #include "cleave/file/file.h"
 #include "cleave/text/utf8.h"
-#include "cleave/tokenizer/byte_level.h"
-#include "cleave/tokenizer/load_files.h"
 #include "cleave/tokenizer/pipeline.h"
 #include "cleave/tokenizer/sentence_piece_plugin.h"
+#include "cleave/tokenizer/steps.h"
 #include "cleave/tokenizer/tokenizer.h"
 
 namespace cleave {

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "cleave/text/utf8.h"
-#include "cleave/tokenizer/byte_level.h"
 #include "cleave/tokenizer/regex.h"
 #include "cleave/tokenizer/steps.h"
 #include "cleave/tokenizer/unicode.h"

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "cleave/text/utf8.h"
-#include "cleave/tokenizer/byte_level.h"
 #include "cleave/tokenizer/regex.h"
 #include "cleave/tokenizer/steps.h"
 

@@ -12,8 +12,8 @@
 
 #include "cleave/base/philox.h"
 #include "cleave/text/utf8.h"
-#include "cleave/tokenizer/byte_level.h"
 #include "cleave/tokenizer/pipeline.h"
+#include "cleave/tokenizer/steps.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 

@@ -1,7 +1,7 @@
-#include "cleave/torch_internals/meta_kernels.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include "cleave/torch_internals/meta_device.h"
 
 namespace cleave {
 namespace {

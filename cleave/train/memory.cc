@@ -1,10 +1,9 @@
-#include "cleave/train/memory.h"
-
 #include <algorithm>
 
 #include "cleave/base/byte_count.h"
 #include "cleave/comm/bootstrap/environment.h"
-#include "cleave/planner/saving.h"
+#include "cleave/planner/rank_layouts.h"
+#include "cleave/train/setup.h"
 
 namespace cleave {
 namespace {

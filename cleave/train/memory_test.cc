@@ -1,5 +1,3 @@
-#include "cleave/train/memory.h"
-
 #include <fstream>
 
 #include <gmock/gmock.h>
@@ -7,6 +5,7 @@
 
 #include "cleave/base/byte_count.h"
 #include "cleave/mesh/job.h"
+#include "cleave/train/setup.h"
 #include "cleave/train/trainer.h"
 #include "tests/support/captured_stdout.h"
 #include "tests/support/temp_folder.h"

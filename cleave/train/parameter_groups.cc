@@ -6,7 +6,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/base/suggest.h"
-#include "cleave/parallel/pattern.h"
+#include "cleave/parallel/plan.h"
 
 namespace cleave {
 namespace {

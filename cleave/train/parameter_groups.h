@@ -7,7 +7,7 @@
 
 namespace cleave {
 
-/// Whether a glob (parallel/pattern.h) matches a run of whole parts of a dotted name: "*.bias",
+/// Whether a glob (parallel/plan.h) matches a run of whole parts of a dotted name: "*.bias",
 /// "norm" and "model.norm" match "model.norm.bias", "nor" does not.
 bool matches_parts(const std::string& glob, const std::string& name);
 

@@ -9,12 +9,10 @@
 #include "cleave/checkpoint/adapter.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/comm/bootstrap/environment.h"
-#include "cleave/data/chats.h"
-#include "cleave/data/classified.h"
+#include "cleave/data/dataset_kinds.h"
 #include "cleave/data/documents.h"
 #include "cleave/data/mix.h"
 #include "cleave/data/packing.h"
-#include "cleave/data/pairs.h"
 #include "cleave/file/file.h"
 #include "cleave/file/hub_cache.h"
 #include "cleave/file/latest.h"
@@ -24,7 +22,6 @@
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/planner/layout_options.h"
 #include "cleave/train/fingerprint.h"
-#include "cleave/train/memory.h"
 #include "cleave/train/parameter_groups.h"
 
 namespace cleave {

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "cleave/base/range.h"
+#include "cleave/base/resource_limits.h"
 #include "cleave/chat/chat_template.h"
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/data/batch.h"
@@ -60,5 +62,15 @@ struct TrainSetup {
 /// of the launcher, 0 without one. With `whole` the run resumes from it, whatever the options say.
 TrainSetup make_setup(const TrainOptions& options, int world_size,
                       const std::optional<IntactCheckpoint>& whole = std::nullopt);
+
+/// The ranks of a job that share this host's memory: all rank threads, or as many as the launcher
+/// started here.
+Range ranks_of_host(const ParallelConfig& layout);
+
+/// Throws Error(kMemory) if `setup.planned`, the forecast of `step`, exceeds the available memory
+/// of `ranks` by more than a forecast may be wrong (10 %), so that a run that fits is never
+/// refused. The error names the options that fit, if there are any.
+void require_memory(const TrainSetup& setup, const StepShape& step, Range ranks,
+                    const AvailableMemory& available);
 
 }  // namespace cleave

@@ -12,7 +12,7 @@
 #include "cleave/base/version.h"
 #include "cleave/data/packing.h"
 #include "cleave/kernels/cpu/gemm.h"
-#include "cleave/report/provenance.h"
+#include "cleave/report/record.h"
 #include "cleave/runtime/cpu_binding.h"
 
 namespace cleave {

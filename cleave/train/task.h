@@ -3,7 +3,6 @@
 #include <optional>
 
 #include "cleave/data/batch.h"
-#include "cleave/data/masking.h"
 #include "cleave/model/model.h"
 #include "cleave/tokenizer/tokenizer.h"
 

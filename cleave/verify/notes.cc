@@ -1,4 +1,4 @@
-#include "cleave/verify/notes.h"
+#include "cleave/verify/part.h"
 
 namespace cleave::verifying {
 namespace {

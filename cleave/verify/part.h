@@ -40,4 +40,9 @@ int64_t num_elements(const Parameters& parameters);
 /// The gradient norm, by settings.norm if set.
 double norm_of(const VerifySettings& settings, const Parameters& parameters, const Axis& tp);
 
+/// Notes on the costs of a plan: layer boundaries that gather or shard all features of the input,
+/// with the bytes moved; and matrices that are not sharded.
+std::vector<std::string> notes_on(const std::vector<Part>& parts,
+                                  const std::vector<PartBytes>& bytes, Model& model);
+
 }  // namespace cleave::verifying

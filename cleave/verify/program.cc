@@ -12,7 +12,7 @@
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/verify/fuzz.h"
 #include "cleave/verify/options.h"
-#include "cleave/verify/report.h"
+#include "cleave/verify/verify.h"
 
 namespace cleave {
 namespace {

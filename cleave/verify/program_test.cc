@@ -7,7 +7,7 @@
 #include "cleave/text/json.h"
 #include "cleave/verify/fuzz.h"
 #include "cleave/verify/options.h"
-#include "cleave/verify/report.h"
+#include "cleave/verify/verify.h"
 #include "tests/support/faulty_model.h"
 #include "tests/support/golden.h"
 #include "tests/support/saved_models.h"

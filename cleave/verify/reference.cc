@@ -7,7 +7,7 @@
 #include "cleave/base/suggest.h"
 #include "cleave/checkpoint/load.h"
 #include "cleave/nn/cross_entropy.h"
-#include "cleave/parallel/pattern.h"
+#include "cleave/parallel/plan.h"
 #include "cleave/verify/bound.h"
 #include "cleave/verify/numbers.h"
 

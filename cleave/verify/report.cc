@@ -1,5 +1,3 @@
-#include "cleave/verify/report.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -7,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/verify/verify.h"
 
 namespace cleave {
 namespace {

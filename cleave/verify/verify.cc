@@ -11,9 +11,9 @@
 #include "cleave/mesh/dry_axis.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"
-#include "cleave/nn/move.h"
-#include "cleave/verify/notes.h"
+#include "cleave/nn/layer.h"
 #include "cleave/verify/numbers.h"
+#include "cleave/verify/part.h"
 #include "cleave/verify/reference.h"
 
 namespace cleave {

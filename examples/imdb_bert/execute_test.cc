@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "cleave/checkpoint/load.h"
-#include "cleave/data/classified.h"
-#include "cleave/generate/predict.h"
+#include "cleave/data/dataset_kinds.h"
+#include "cleave/generate/evaluate.h"
 #include "cleave/tokenizer/tokenizer.h"
 #include "tests/support/golden.h"
 #include "tests/support/program.h"

@@ -11,7 +11,7 @@
 #include "cleave/model/model.h"
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/optim/optimizer.h"
-#include "cleave/parallel/pattern.h"
+#include "cleave/parallel/plan.h"
 
 using namespace cleave;  // NOLINT(google-build-using-namespace)
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "cleave/chat/jinja/filter.h"
+#include "cleave/chat/jinja/interpreter.h"
 #include "cleave/chat/jinja/string_ops.h"
 
 namespace cleave::jinja {

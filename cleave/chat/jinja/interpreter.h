@@ -2,6 +2,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -147,5 +148,25 @@ bool has_method(const Value& subject, std::string_view name);
 void charge_searches(Budget& budget, const Value& subject, const Arguments& arguments);
 /// Calls a method of a string, list or dict.
 Value call_method(Interpreter& run, const Method& method, Arguments& arguments);
+
+/// A value and the arguments of a filter after it.
+struct FilterCall {
+  Interpreter& run;
+  const Value& subject;
+  const Arguments& arguments;
+
+  /// The argument at `index`, or of that name; `fallback` if neither is given.
+  [[nodiscard]] Value argument(size_t index, std::string_view name, const Value& fallback) const {
+    return arguments.get(index, name, fallback);
+  }
+  /// The subject as a string.
+  [[nodiscard]] std::string text() const { return to_text(subject, run.budget()); }
+};
+
+/// Computes the result of a filter.
+using FilterBody = Value (*)(const FilterCall& call);
+
+/// A filter over lists; null if there is none of this name.
+FilterBody find_list_filter(std::string_view name);
 
 }  // namespace cleave::jinja

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <array>
 
-#include "cleave/chat/jinja/filter.h"
+#include "cleave/chat/jinja/interpreter.h"
 #include "cleave/chat/jinja/string_ops.h"
 
 namespace cleave::jinja {

@@ -16,7 +16,6 @@
 
 #include "cleave/comm/bootstrap/membership.h"
 #include "cleave/comm/bootstrap/rendezvous_dir.h"
-#include "cleave/comm/bootstrap/tcp_rendezvous.h"
 #include "cleave/comm/shm/shm_world.h"
 
 // Rendezvous of ranks on one host that another launcher started:

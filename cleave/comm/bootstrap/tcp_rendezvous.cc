@@ -1,5 +1,3 @@
-#include "cleave/comm/bootstrap/tcp_rendezvous.h"
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -17,6 +15,7 @@
 #include "cleave/base/error.h"
 #include "cleave/base/log.h"
 #include "cleave/comm/bootstrap/membership.h"
+#include "cleave/comm/bootstrap/rendezvous.h"
 #include "cleave/comm/net/tcp.h"
 #include "cleave/comm/shm/segment_layout.h"
 

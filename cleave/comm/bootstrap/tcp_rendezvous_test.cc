@@ -1,5 +1,3 @@
-#include "cleave/comm/bootstrap/tcp_rendezvous.h"
-
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -19,6 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/comm/bootstrap/membership.h"
+#include "cleave/comm/bootstrap/rendezvous.h"
 #include "cleave/comm/net/tcp.h"
 #include "cleave/comm/shm/segment_layout.h"
 #include "tests/support/level.h"

@@ -9,7 +9,7 @@
 
 #include "cleave/base/dtype.h"
 #include "cleave/comm/api/operation.h"
-#include "cleave/comm/diagnostics/waits.h"
+#include "cleave/comm/diagnostics/watchdog.h"
 #include "cleave/file/file.h"
 #include "cleave/text/json.h"
 

@@ -14,8 +14,8 @@
 #include <gtest/gtest.h>
 
 #include "cleave/base/str.h"
+#include "cleave/comm/shm/collectives.h"
 #include "cleave/comm/shm/float16.h"
-#include "cleave/comm/shm/reduce.h"
 
 namespace cleave {
 namespace {

@@ -5,7 +5,7 @@
 #include "cleave/comm/api/overlap.h"
 #include "cleave/comm/hosts/host_collectives.h"
 #include "cleave/comm/hosts/packed_stream.h"
-#include "cleave/comm/shm/reduce.h"
+#include "cleave/comm/shm/collectives.h"
 
 // A sum over hosts is a pipeline. At step t, host h adds its members' values of piece t - h to the
 // accumulators that it received at the exchange of step t - 1, and sends the sum to host h + 1. The

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "cleave/comm/api/operation.h"
-#include "cleave/comm/net/rank_snapshot.h"
+#include "cleave/comm/net/frame.h"
 #include "cleave/comm/shm/futex.h"
 
 namespace cleave {

@@ -10,7 +10,7 @@
 
 #include "cleave/base/dtype.h"
 #include "cleave/comm/diagnostics/flight_log.h"
-#include "cleave/comm/net/rank_snapshot.h"
+#include "cleave/comm/net/frame.h"
 #include "tests/support/thrown.h"
 
 namespace cleave {

@@ -1,10 +1,9 @@
-#include "cleave/comm/net/rank_snapshot.h"
-
 #include <algorithm>
 #include <cstring>
 #include <thread>
 
 #include "cleave/comm/api/operation.h"
+#include "cleave/comm/net/frame.h"
 
 namespace cleave {
 namespace {

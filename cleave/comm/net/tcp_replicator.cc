@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "cleave/comm/diagnostics/flight_log.h"
+#include "cleave/comm/net/frame.h"
 #include "cleave/comm/net/frame_decoder.h"
-#include "cleave/comm/net/rank_snapshot.h"
 #include "cleave/comm/net/tcp.h"
 
 // How a collective runs between hosts:

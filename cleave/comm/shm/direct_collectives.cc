@@ -3,7 +3,6 @@
 
 #include "cleave/comm/api/overlap.h"
 #include "cleave/comm/shm/collectives.h"
-#include "cleave/comm/shm/reduce.h"
 
 namespace cleave {
 

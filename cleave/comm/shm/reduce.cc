@@ -7,7 +7,7 @@
 #include <cstring>
 #include <hwy/highway.h>
 
-#include "cleave/comm/shm/reduce.h"
+#include "cleave/comm/shm/collectives.h"
 
 #ifndef CLEAVE_COMM_REDUCTION
 #define CLEAVE_COMM_REDUCTION

@@ -1,5 +1,3 @@
-#include "cleave/comm/shm/reduce.h"
-
 #include <cmath>
 #include <limits>
 #include <span>
@@ -9,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "cleave/comm/shm/collectives.h"
 #include "cleave/comm/shm/float16.h"
 
 namespace cleave {

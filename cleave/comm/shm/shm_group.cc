@@ -7,7 +7,6 @@
 #include "cleave/comm/diagnostics/flight_log.h"
 #include "cleave/comm/hosts/host_collectives.h"
 #include "cleave/comm/shm/collectives.h"
-#include "cleave/comm/shm/reduce.h"
 
 namespace cleave {
 namespace {

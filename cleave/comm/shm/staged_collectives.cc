@@ -3,7 +3,6 @@
 
 #include "cleave/comm/api/overlap.h"
 #include "cleave/comm/shm/collectives.h"
-#include "cleave/comm/shm/reduce.h"
 
 // Payloads are double-buffered: while peers read one buffer, the next piece is written to the
 // other. A piece fills a quarter of an L2 cache, so it is still cached when it is read.

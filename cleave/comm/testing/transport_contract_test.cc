@@ -10,7 +10,7 @@
 
 #include <gmock/gmock.h>
 
-#include "cleave/comm/bootstrap/tcp_rendezvous.h"
+#include "cleave/comm/bootstrap/rendezvous.h"
 #include "cleave/comm/diagnostics/flight_file.h"
 #include "cleave/comm/shm/shm_world.h"
 #include "cleave/comm/testing/process_roles.h"

@@ -1,9 +1,8 @@
-#include "cleave/kernels/cpu/attention_pairs.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "cleave/kernels/cpu/attention_rows.h"
 #include "cleave/kernels/cpu/bf16_products.h"
 #include "cleave/torch_internals/op_clock.h"
 

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cleave/kernels/cpu/attention_pairs.h"
 #include "cleave/kernels/cpu/bf16_products.h"
-#include "cleave/kernels/cpu/fetch_ahead.h"
+#include "cleave/kernels/cpu/kernel_job.h"
 #include "cleave/torch_internals/op_clock.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "cleave/kernels/cpu/not_stored.h"
+#include "cleave/kernels/cpu/kernel_job.h"
 
 namespace cleave {
 
@@ -36,5 +36,11 @@ struct AttentionJob {
 /// backward also the KV head's gradients. Calls for different heads write disjoint memory.
 void attention_forward(const AttentionJob& job, int64_t batch, int64_t kv_head);
 void attention_backward(const AttentionJob& job, int64_t batch, int64_t kv_head);
+
+/// attention_forward and attention_backward for bf16 and several queries; requires
+/// has_bf16_products(). Probabilities and the scores' gradients are rounded to bf16 before they are
+/// multiplied; sums are in fp32.
+void attention_forward_pairs(const AttentionJob& job, int64_t batch, int64_t kv_head);
+void attention_backward_pairs(const AttentionJob& job, int64_t batch, int64_t kv_head);
 
 }  // namespace cleave

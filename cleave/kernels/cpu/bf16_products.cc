@@ -1,7 +1,7 @@
 #include "cleave/kernels/cpu/bf16_products.h"
 
 #include "cleave/base/error.h"
-#include "cleave/kernels/cpu/fetch_ahead.h"
+#include "cleave/kernels/cpu/kernel_job.h"
 
 #if defined(__x86_64__)
 // GCC 12 warns about operands that its own intrinsics leave undefined on purpose.

@@ -1,11 +1,10 @@
-#include "cleave/kernels/cpu/few_rows.h"
-
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 
 #include "cleave/kernels/cpu/bf16_products.h"
 #include "cleave/kernels/cpu/few_rows_loops.h"
+#include "cleave/kernels/cpu/gemm.h"
 
 namespace cleave {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cleave/kernels/cpu/fetch_ahead.h"
+#include "cleave/kernels/cpu/kernel_job.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cleave/kernels/cpu/few_rows_loops.cc"

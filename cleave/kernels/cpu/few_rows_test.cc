@@ -1,11 +1,10 @@
-#include "cleave/kernels/cpu/few_rows.h"
-
 #include <cmath>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "cleave/kernels/cpu/bf16_products.h"
+#include "cleave/kernels/cpu/gemm.h"
 #include "cleave/kernels/cpu/int8.h"
 #include "cleave/kernels/cpu/int8_loops.h"
 #include "cleave/kernels/cpu/panels_linear.h"

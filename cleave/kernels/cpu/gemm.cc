@@ -15,7 +15,6 @@
 
 #include "cleave/base/error.h"
 #include "cleave/base/hash.h"
-#include "cleave/kernels/cpu/few_rows.h"
 #include "cleave/kernels/cpu/transpose.h"
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/torch_internals/deferred.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cleave/kernels/cpu/fetch_ahead.h"
+#include "cleave/kernels/cpu/kernel_job.h"
 #include "cleave/kernels/cpu/panels.h"
 
 #if defined(__x86_64__)

@@ -9,7 +9,7 @@
 #include "cleave/kernels/cpu/bf16_products.h"
 #include "cleave/kernels/cpu/few_rows_loops.h"
 #include "cleave/kernels/cpu/float_products.h"
-#include "cleave/kernels/cpu/not_stored.h"
+#include "cleave/kernels/cpu/kernel_job.h"
 #include "cleave/kernels/cpu/panels.h"
 
 namespace cleave {

@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "cleave/kernels/cpu/not_stored.h"
+#include "cleave/kernels/cpu/kernel_job.h"
 
 namespace cleave {
 

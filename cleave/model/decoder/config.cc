@@ -1,6 +1,6 @@
 #include "cleave/model/decoder/config.h"
 
-#include "cleave/model/json_keys.h"
+#include "cleave/model/facts.h"
 
 namespace cleave {
 namespace {

@@ -4,8 +4,7 @@
 #include <vector>
 
 #include "cleave/model/facts.h"
-#include "cleave/nn/qk_norm.h"
-#include "cleave/nn/rotary_options.h"
+#include "cleave/nn/layer_options.h"
 
 namespace cleave {
 

@@ -1,8 +1,7 @@
-#include "cleave/model/gemma2/config.h"
-
 #include <cmath>
 
-#include "cleave/model/json_keys.h"
+#include "cleave/model/facts.h"
+#include "cleave/model/gemma2/gemma2.h"
 
 namespace cleave {
 namespace {

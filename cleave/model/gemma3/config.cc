@@ -1,6 +1,5 @@
-#include "cleave/model/gemma3/config.h"
-
-#include "cleave/model/gemma2/config.h"
+#include "cleave/model/gemma2/gemma2.h"
+#include "cleave/model/gemma3/gemma3.h"
 
 namespace cleave {
 

@@ -11,10 +11,10 @@
 #include "cleave/base/error.h"
 #include "cleave/model/facts.h"
 #include "cleave/model/gguf/names.h"
-#include "cleave/model/llama/config.h"
-#include "cleave/model/mistral/config.h"
-#include "cleave/model/qwen2/config.h"
-#include "cleave/model/qwen3/config.h"
+#include "cleave/model/llama/llama.h"
+#include "cleave/model/mistral/mistral.h"
+#include "cleave/model/qwen2/qwen2.h"
+#include "cleave/model/qwen3/qwen3.h"
 #include "cleave/nn/rotary.h"
 
 namespace cleave {

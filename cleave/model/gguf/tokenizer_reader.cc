@@ -11,7 +11,7 @@
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/model/model.h"
 #include "cleave/text/utf8.h"
-#include "cleave/tokenizer/load_files.h"
+#include "cleave/tokenizer/tokenizer.h"
 
 namespace cleave {
 namespace {

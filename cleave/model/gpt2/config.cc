@@ -1,4 +1,4 @@
-#include "cleave/model/gpt2/config.h"
+#include "cleave/model/gpt2/gpt2.h"
 
 namespace cleave {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-#include "cleave/model/gpt2/config.h"
+#include "cleave/model/model.h"
 #include "cleave/nn/attention.h"
 #include "cleave/nn/dropout.h"
 #include "cleave/nn/embedding.h"

@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cleave/model/gpt2/gpt2.h"
+#include "cleave/model/model.h"
 
 namespace cleave {
 

@@ -1,6 +1,6 @@
-#include "cleave/model/llama/config.h"
-
 #include <nlohmann/json.hpp>
+
+#include "cleave/model/llama/llama.h"
 
 namespace cleave {
 

@@ -1,4 +1,4 @@
-#include "cleave/model/mistral/config.h"
+#include "cleave/model/mistral/mistral.h"
 
 namespace cleave {
 

@@ -1,9 +1,17 @@
 #pragma once
 #include <memory>
+#include <vector>
 
-#include "cleave/model/model.h"
+#include "cleave/model/decoder/config.h"
 
 namespace cleave {
+
+class Model;
+struct Preset;
+
+/// The config.json of MistralForCausalLM. All layers have the window
+/// sliding_window. Throws Error(kFormat) naming key, value, range and byte.
+DecoderConfig mistral_config(const Json& json);
 
 /// A Mistral without memory from its config.json.
 std::unique_ptr<Model> make_mistral(const Json& config);

@@ -1,4 +1,4 @@
-#include "cleave/model/mixtral/config.h"
+#include "cleave/model/mixtral/mixtral.h"
 
 namespace cleave {
 

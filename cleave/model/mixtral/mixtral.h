@@ -1,9 +1,17 @@
 #pragma once
 #include <memory>
+#include <vector>
 
-#include "cleave/model/model.h"
+#include "cleave/model/decoder/config.h"
 
 namespace cleave {
+
+class Model;
+struct Preset;
+
+/// The config.json of MixtralForCausalLM: Mistral with experts in every block. Throws
+/// Error(kFormat) naming key, value, range and byte.
+DecoderConfig mixtral_config(const Json& json);
 
 /// A Mixtral without memory from its config.json.
 std::unique_ptr<Model> make_mixtral(const Json& config);

@@ -1,4 +1,4 @@
-#include "cleave/model/olmo2/config.h"
+#include "cleave/model/olmo2/olmo2.h"
 
 namespace cleave {
 

@@ -1,4 +1,4 @@
-#include "cleave/model/phi3/config.h"
+#include "cleave/model/phi3/phi3.h"
 
 namespace cleave {
 

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cleave/model/decoder/decoder.h"
-#include "cleave/model/phi3/config.h"
+#include "cleave/model/model.h"
 
 namespace cleave {
 

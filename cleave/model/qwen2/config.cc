@@ -1,4 +1,4 @@
-#include "cleave/model/qwen2/config.h"
+#include "cleave/model/qwen2/qwen2.h"
 
 namespace cleave {
 

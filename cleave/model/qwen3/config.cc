@@ -1,6 +1,5 @@
-#include "cleave/model/qwen3/config.h"
-
-#include "cleave/model/qwen2/config.h"
+#include "cleave/model/qwen2/qwen2.h"
+#include "cleave/model/qwen3/qwen3.h"
 
 namespace cleave {
 

@@ -1,9 +1,17 @@
 #pragma once
 #include <memory>
+#include <vector>
 
-#include "cleave/model/model.h"
+#include "cleave/model/decoder/config.h"
 
 namespace cleave {
+
+class Model;
+struct Preset;
+
+/// The config.json of Qwen3ForCausalLM. Queries and keys have a norm of
+/// each head. Throws Error(kFormat) naming key, value, range and byte.
+DecoderConfig qwen3_config(const Json& json);
 
 /// A Qwen3 without memory from its config.json.
 std::unique_ptr<Model> make_qwen3(const Json& config);

@@ -1,4 +1,4 @@
-#include "cleave/model/qwen3_moe/config.h"
+#include "cleave/model/qwen3_moe/qwen3_moe.h"
 
 namespace cleave {
 namespace {

@@ -1,4 +1,4 @@
-#include "cleave/model/smollm3/config.h"
+#include "cleave/model/smollm3/smollm3.h"
 
 namespace cleave {
 

@@ -1,9 +1,17 @@
 #pragma once
 #include <memory>
+#include <vector>
 
-#include "cleave/model/model.h"
+#include "cleave/model/decoder/config.h"
 
 namespace cleave {
+
+class Model;
+struct Preset;
+
+/// The config.json of SmolLM3ForCausalLM. Some layers have no rotary
+/// positions. Throws Error(kFormat) naming key, value, range and byte.
+DecoderConfig smollm3_config(const Json& json);
 
 /// A SmolLM3 without memory from its config.json.
 std::unique_ptr<Model> make_smollm3(const Json& config);

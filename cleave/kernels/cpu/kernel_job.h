@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 
 namespace cleave {
 
@@ -11,5 +12,9 @@ struct NotStored {
   NotStored(const NotStored&) = delete;
   NotStored& operator=(const NotStored&) = delete;
 };
+
+/// Software prefetch distance in bytes for memory-bound loops. The CPU's own prefetcher stops at
+/// page boundaries.
+inline constexpr int64_t kFetchAheadBytes = 4096;
 
 }  // namespace cleave

@@ -1,4 +1,4 @@
-#include "cleave/nn/activation.h"
+#include "cleave/nn/layer_options.h"
 
 #include "cleave/base/error.h"
 

@@ -1,8 +1,20 @@
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace cleave {
+
+/// Element-wise activation functions of an MLP.
+enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
+
+/// The activation of a name in config.json: silu, swish, gelu, gelu_new, gelu_pytorch_tanh, relu.
+/// Throws Error(kFormat) for other names.
+Activation activation_from_name(const std::string& name);
+
+/// The RMS norm of queries and keys before rotary positions: none, over the dims of each head, or
+/// over all heads together.
+enum class QkNorm : uint8_t { kNone, kEachHead, kAllHeads };
 
 /// Rotary position embedding: the rotation angle of each dim pair per position.
 struct RotaryOptions {

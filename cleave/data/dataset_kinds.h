@@ -1,0 +1,89 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cleave/chat/chat_reader.h"
+#include "cleave/chat/chat_template.h"
+#include "cleave/data/dataset.h"
+#include "cleave/data/tokens.h"
+
+namespace cleave {
+
+struct RowsOptions {
+  int64_t vocab_size = 0;      ///< ids lie in [0, vocab_size); 0: any id below 2^31
+  bool needs_labels = false;   ///< a row without `labels` is refused
+  int64_t num_classes = 0;     ///< above 0: `label` (or `labels`) is one number, the row's class
+  std::string cache_folder{};  ///< for what does not fit into some MiB; empty = memory only
+};
+
+/// The rows of JSONL files, in order. Each is one sample, unchanged: `input_ids`, and optionally
+/// `labels`, `attention_mask` and `token_type_ids` of the same length. Labels are ids or -100.
+/// Throws Error(kFormat) with file and line, Error(kUsage) if there are no rows.
+std::shared_ptr<const Dataset> rows_dataset(const std::vector<std::string>& files,
+                                            const RowsOptions& options);
+
+/// Sequences of seq_len ids from the concatenated parts. Sequence k holds the ids k * seq_len, ...,
+/// (k + 1) * seq_len - 1; an incomplete last sequence is dropped. Throws Error(kUsage) if
+/// seq_len is not above 0.
+std::shared_ptr<const Dataset> packed_dataset(std::vector<Tokens> parts, int64_t seq_len);
+
+/// Calls `visit` with each text of a file: the column text, review or sentence of a .csv file, the
+/// key `text` of each line of a .jsonl file, else each non-empty line. Throws Error(kIo, kFormat)
+/// with file and line.
+void for_each_text(const std::string& path, const std::function<void(const std::string&)>& visit);
+
+/// The class names in the labels of the files, sorted. If all labels are numbers: LABEL_0 to the
+/// largest. Throws as classified_dataset does, and Error(kFormat) for more than 1000 classes.
+std::vector<std::string> class_names(const std::vector<std::string>& files);
+
+/// Labelled rows for a classifier. A label is one of options.classes, by name or number:
+///
+///   CSV    a header with text, review or sentence, and label or sentiment (files named .csv)
+///   JSONL  `text` and `label`, or `input_ids` and one whole number, `label` or `labels`
+///
+/// Texts are tokenized with begin and end tokens and truncated to seq_len, these tokens included.
+/// Rows of ids are used unchanged. Throws Error(kIo, kFormat) with file and line; Error(kUsage) if
+/// there are no rows, texts without a tokenizer, or rows of both kinds.
+std::shared_ptr<const Dataset> classified_dataset(const DatasetOptions& options);
+
+/// What did not fit into the sequences.
+struct ChatCounts {
+  int64_t conversations = 0, tokens = 0;
+  int64_t truncated = 0, truncated_tokens = 0;  ///< longer conversations, tokens cut off
+  int64_t left_out = 0;  ///< conversations without a trained token before the cut
+  std::string first{};   ///< "FILE:LINE" of the first longer one
+
+  /// One line about them; empty if all fit.
+  [[nodiscard]] std::string warning(int64_t seq_len) const;
+};
+
+/// One sample per conversation, truncated to options.seq_len tokens; a batch pads them. Labels are
+/// the ids of trained tokens, -100 elsewhere. `counts` is added to. Throws Error(kIo, kFormat) with
+/// file and line, Error(kUsage) for another task than kLm, without a tokenizer, or if no sample is
+/// left.
+std::shared_ptr<const Dataset> chat_dataset(const DatasetOptions& options, const ChatOptions& chat,
+                                            ChatCounts* counts);
+
+/// What did not fit into the sequences.
+struct PairCounts {
+  int64_t pairs = 0, tokens = 0;                ///< read; of both sequences
+  int64_t truncated = 0, truncated_tokens = 0;  ///< pairs with a longer sequence, tokens cut off
+  int64_t left_out = 0;  ///< pairs whose answers do not differ before the cut, or have no token
+  std::string first{};   ///< "FILE:LINE" of the first truncated one
+
+  /// One line about them; empty if all fit.
+  [[nodiscard]] std::string warning(int64_t seq_len) const;
+};
+
+/// Preferences, one sample per row of the files (chat/pair_reader.h): a chosen and a rejected
+/// sequence, each truncated to options.seq_len tokens. Labels are the ids of the answer's tokens,
+/// -100 elsewhere. `counts` is added to. Throws Error(kIo, kFormat) with file and line,
+/// Error(kUsage) without a tokenizer, or if no sample is left.
+std::shared_ptr<const Dataset> pair_dataset(
+    const DatasetOptions& options, const std::shared_ptr<const ChatTemplate>& chat_template,
+    PairCounts* counts);
+
+}  // namespace cleave
