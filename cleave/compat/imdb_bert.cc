@@ -1,8 +1,8 @@
-#include "cleave/compat/imdb_bert.h"
+#include <nlohmann/json.hpp>
 
 #include <ATen/ATen.h>
 
-#include "cleave/model/facts.h"
+#include "cleave/model/model.h"
 #include "cleave/nn/attention.h"
 #include "cleave/nn/dropout.h"
 #include "cleave/nn/embedding.h"
@@ -121,6 +121,11 @@ class Classifier : public Layer {
   Linear first_, second_;
 };
 
+/// The simplified BERT classifier of a course's notebook (model_type "imdb_bert"): no positions,
+/// linear layers without bias, pre-norm blocks, the mean over real tokens, a head of two matrices.
+/// The embedding is sharded along the hidden dimension.
+///
+///   ids [B, T] int64   result [B, C]
 class ImdbBert : public Model {
  public:
   ImdbBert(const Json& json, const Config& config)
@@ -172,10 +177,24 @@ class ImdbBert : public Model {
   Classifier classifier_;
 };
 
-}  // namespace
-
 std::unique_ptr<Model> make_imdb_bert(const Json& config) {
   return std::make_unique<ImdbBert>(config, Config::from_json(config));
 }
 
+std::vector<Preset> imdb_bert_presets() {
+  const nlohmann::ordered_json config = {
+      {"vocab_size", 30522},          {"hidden_size", 128},        {"num_hidden_layers", 2},
+      {"num_attention_heads", 4},     {"intermediate_size", 512},  {"hidden_act", "gelu"},
+      {"hidden_dropout_prob", 0.1},   {"initializer_range", 0.02}, {"model_type", "imdb_bert"},
+      {"architectures", {"ImdbBert"}}};
+  return {{.name = "imdb-bert", .config_json = config.dump()}};
+}
+
+// The model families of Cleave do not depend on this one, so it registers itself.
+[[maybe_unused]] const bool kIsRegistered = [] {
+  register_model("imdb_bert", &make_imdb_bert, &imdb_bert_presets);
+  return true;
+}();
+
+}  // namespace
 }  // namespace cleave

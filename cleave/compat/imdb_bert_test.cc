@@ -1,11 +1,10 @@
-#include "cleave/compat/imdb_bert.h"
-
 #include <cmath>
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cleave/model/model.h"
 #include "tests/support/thrown.h"
 #include "tests/support/unsplit.h"
 

@@ -73,9 +73,16 @@ class Model : public Layer {
 /// Makes a model without memory from its config.json.
 using ModelFactory = std::unique_ptr<Model> (*)(const Json& config);
 
+/// A named configuration.
+struct Preset {
+  std::string name;
+  std::string config_json;  ///< its config.json, with the vocabulary of the published model
+};
+
 /// Registers a model family under its model_type in config.json, for programs with their own
-/// models.
-void register_model(const std::string& model_type, ModelFactory factory);
+/// models; `presets` returns its named configurations.
+void register_model(const std::string& model_type, ModelFactory factory,
+                    std::vector<Preset> (*presets)() = nullptr);
 /// The same for a model class with a constructor from its config.json.
 template <class Family>
 void register_model(const std::string& model_type) {
@@ -86,12 +93,6 @@ void register_model(const std::string& model_type) {
 
 /// A model without memory. Throws Error(kFormat) for an unknown model_type or values out of range.
 std::unique_ptr<Model> make_model(const Json& config);
-
-/// A named configuration.
-struct Preset {
-  std::string name;
-  std::string config_json;  ///< its config.json, with the vocabulary of the published model
-};
 
 /// config.json of a preset for a vocabulary; Error(kUsage) with the nearest names for an unknown
 /// preset.

@@ -1,9 +1,8 @@
-#include <map>
+#include <algorithm>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "cleave/base/suggest.h"
-#include "cleave/compat/imdb_bert.h"
 #include "cleave/model/bert/bert.h"
 #include "cleave/model/gemma2/gemma2.h"
 #include "cleave/model/gemma3/gemma3.h"
@@ -23,32 +22,26 @@ namespace cleave {
 namespace {
 
 struct Family {
-  const char* model_type;
+  std::string model_type;
   ModelFactory make;
   std::vector<Preset> (*presets)();  // null: none
 };
 
-constexpr Family kFamilies[] = {{"llama", &make_llama, &llama_presets},
-                                {"gpt2", &make_gpt2, &gpt2_presets},
-                                {"bert", &make_bert, &bert_presets},
-                                {"imdb_bert", &make_imdb_bert, nullptr},  // with bert's presets
-                                {"qwen2", &make_qwen2, &qwen2_presets},
-                                {"qwen3", &make_qwen3, &qwen3_presets},
-                                {"qwen3_moe", &make_qwen3_moe, &qwen3_moe_presets},
-                                {"mistral", &make_mistral, &mistral_presets},
-                                {"mixtral", &make_mixtral, &mixtral_presets},
-                                {"smollm3", &make_smollm3, &smollm3_presets},
-                                {"olmo2", &make_olmo2, &olmo2_presets},
-                                {"phi3", &make_phi3, &phi3_presets},
-                                {"gemma2", &make_gemma2, &gemma2_presets},
-                                {"gemma3_text", &make_gemma3, &gemma3_presets}};
-
 struct Registry {
-  Registry() {
-    for (const Family& family : kFamilies) factories[family.model_type] = family.make;
-  }
   std::mutex mutex;
-  std::map<std::string, ModelFactory> factories;
+  std::vector<Family> families{{"llama", &make_llama, &llama_presets},
+                               {"gpt2", &make_gpt2, &gpt2_presets},
+                               {"bert", &make_bert, &bert_presets},
+                               {"qwen2", &make_qwen2, &qwen2_presets},
+                               {"qwen3", &make_qwen3, &qwen3_presets},
+                               {"qwen3_moe", &make_qwen3_moe, &qwen3_moe_presets},
+                               {"mistral", &make_mistral, &mistral_presets},
+                               {"mixtral", &make_mixtral, &mixtral_presets},
+                               {"smollm3", &make_smollm3, &smollm3_presets},
+                               {"olmo2", &make_olmo2, &olmo2_presets},
+                               {"phi3", &make_phi3, &phi3_presets},
+                               {"gemma2", &make_gemma2, &gemma2_presets},
+                               {"gemma3_text", &make_gemma3, &gemma3_presets}};
 };
 
 Registry& registry() {
@@ -56,37 +49,41 @@ Registry& registry() {
   return instance;
 }
 
-const std::vector<Preset>& presets() {
-  static const std::vector<Preset> all = [] {
-    std::vector<Preset> out;
-    for (const Family& family : kFamilies) {
-      if (family.presets == nullptr) continue;
-      const std::vector<Preset> own = family.presets();
-      out.insert(out.end(), own.begin(), own.end());
-    }
-    return out;
-  }();
-  return all;
+std::vector<Family> families() {
+  Registry& r = registry();
+  const std::lock_guard lock(r.mutex);
+  return r.families;
+}
+
+std::vector<Preset> presets() {
+  std::vector<Preset> out;
+  for (const Family& family : families()) {
+    if (family.presets == nullptr) continue;
+    const std::vector<Preset> own = family.presets();
+    out.insert(out.end(), own.begin(), own.end());
+  }
+  return out;
 }
 
 }  // namespace
 
-void register_model(const std::string& model_type, ModelFactory factory) {
+void register_model(const std::string& model_type, ModelFactory factory,
+                    std::vector<Preset> (*presets)()) {
   Registry& r = registry();
   const std::lock_guard lock(r.mutex);
-  r.factories[model_type] = factory;
+  const auto found = std::find_if(r.families.begin(), r.families.end(),
+                                  [&](const Family& f) { return f.model_type == model_type; });
+  if (found != r.families.end()) r.families.erase(found);
+  r.families.push_back({model_type, factory, presets});
 }
 
 std::unique_ptr<Model> make_model(const Json& config) {
   const std::string type = config.at("model_type").as_string();
   ModelFactory factory = nullptr;
   std::vector<std::string> known;
-  {
-    Registry& r = registry();
-    const std::lock_guard lock(r.mutex);
-    const auto found = r.factories.find(type);
-    if (found != r.factories.end()) factory = found->second;
-    for (const auto& entry : r.factories) known.push_back(entry.first);
+  for (const Family& family : families()) {
+    if (family.model_type == type) factory = family.make;
+    known.push_back(family.model_type);
   }
   if (factory == nullptr) {
     config.at("model_type")

@@ -51,8 +51,7 @@ class Bert : public Model {
 /// A Bert, for the registry.
 std::unique_ptr<Model> make_bert(const Json& config);
 
-/// bert-tiny, bert-base and bert-large, masked language models; imdb-bert, the notebook's
-/// classifier.
+/// bert-tiny, bert-base and bert-large, masked language models.
 std::vector<Preset> bert_presets();
 
 }  // namespace cleave
