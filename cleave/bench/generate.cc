@@ -12,11 +12,12 @@
 #include "cleave/bench/timing.h"
 #include "cleave/generate/decoder.h"
 #include "cleave/generate/runnable.h"
-#include "cleave/kernels/cpu/gemm.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/nn/linear.h"
 #include "cleave/parallel/plan.h"
+#include "cleave/planner/machine.h"
+#include "cleave/runtime/kernel_switches.h"
 
 namespace cleave {
 namespace {

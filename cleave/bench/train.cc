@@ -5,9 +5,10 @@
 #include "cleave/base/resource_limits.h"
 #include "cleave/bench/options.h"
 #include "cleave/bench/timing.h"
-#include "cleave/kernels/cpu/gemm.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/planner/layout_options.h"
+#include "cleave/planner/machine.h"
+#include "cleave/runtime/kernel_switches.h"
 #include "cleave/train/rank_model.h"
 
 namespace cleave {

@@ -16,7 +16,6 @@
 #include "cleave/file/hub_cache.h"
 #include "cleave/file/latest.h"
 #include "cleave/format/manifest.h"
-#include "cleave/kernels/cpu/gemm.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"
@@ -27,6 +26,7 @@
 #include "cleave/nn/layer.h"
 #include "cleave/nn/linear.h"
 #include "cleave/parallel/plan.h"
+#include "cleave/planner/machine.h"
 #include "cleave/train/fingerprint.h"
 
 namespace cleave {

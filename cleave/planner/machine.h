@@ -1,6 +1,9 @@
 #pragma once
+#include <string>
+
 #include "cleave/mesh/axis.h"
 #include "cleave/planner/forecast.h"
+#include "cleave/runtime/kernel_switches.h"
 
 namespace cleave {
 
@@ -24,5 +27,14 @@ struct StepTime {
 
 /// From a forecast and a machine: a lower bound, since other work than matrix products is left out.
 StepTime step_time(const Forecast& forecast, const ParallelConfig& layout, const Machine& machine);
+
+/// Applies a --gemm flag, mkl | onednn | auto, with set_gemm(), the same on all ranks. For auto,
+/// rank 0 times both once per CPU model and libtorch version and caches the faster in a file, so
+/// that runs on one machine agree. Collective over `everyone`, the axis of all ranks. Throws
+/// Error(kUsage) for another flag.
+void choose_gemm(const std::string& flag, const Axis& everyone);
+
+/// Times both libraries for a few milliseconds on a typical layer's matrix and returns the faster.
+Gemm faster_gemm();
 
 }  // namespace cleave

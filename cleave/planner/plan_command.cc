@@ -11,11 +11,11 @@
 #include "cleave/file/atomic_write.h"
 #include "cleave/file/hub_cache.h"
 #include "cleave/format/gguf.h"
-#include "cleave/kernels/cpu/gemm.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/planner/layout_options.h"
+#include "cleave/planner/machine.h"
 #include "cleave/planner/rank_layouts.h"
 
 namespace cleave {

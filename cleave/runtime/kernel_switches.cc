@@ -13,6 +13,7 @@ namespace {
 constexpr std::array<std::string_view, kNumKernels> kNames{
     "attention", "norm", "gate", "rotary", "loss", "few-rows", "panels", "adam"};
 std::array<std::atomic<bool>, kNumKernels> off{};
+std::atomic<Gemm> chosen{Gemm::kMkl};
 
 std::string all_names() {
   std::string text;
@@ -21,6 +22,18 @@ std::string all_names() {
 }
 
 }  // namespace
+
+std::string_view name(Gemm gemm) {
+  return gemm == Gemm::kMkl ? "mkl" : "onednn";
+}
+
+void set_gemm(Gemm gemm) {
+  chosen = gemm;
+}
+
+Gemm gemm() {
+  return chosen;
+}
 
 bool is_on(Kernel kernel) {
   return !off[static_cast<size_t>(kernel)].load(std::memory_order_relaxed);

@@ -1,8 +1,21 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace cleave {
+
+/// The libraries that can multiply fp32 matrices on the CPU. Which is faster depends on the CPU: on
+/// AMD with AVX-512, oneDNN ran at twice MKL's speed.
+enum class Gemm : uint8_t { kMkl, kOneDnn };
+
+/// "mkl" or "onednn".
+std::string_view name(Gemm gemm);
+
+/// The library for all later calls of affine() in this process. Set it once, before ranks start;
+/// results of the two differ in the last bits.
+void set_gemm(Gemm gemm);
+Gemm gemm();
 
 /// Cleave's fused kernels. Each can be replaced by libtorch's operations (plain kernels).
 enum class Kernel : uint8_t { kAttention, kNorm, kGate, kRotary, kLoss, kFewRows, kPanels, kAdam };

@@ -4,8 +4,9 @@
 #include <ATen/Parallel.h>
 #include <torch/version.h>
 
-#include "cleave/kernels/cpu/gemm.h"
 #include "cleave/mesh/cuda.h"
+#include "cleave/planner/machine.h"
+#include "cleave/runtime/kernel_switches.h"
 
 namespace {
 

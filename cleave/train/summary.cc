@@ -11,9 +11,9 @@
 #include "cleave/base/progress.h"
 #include "cleave/base/version.h"
 #include "cleave/data/packing.h"
-#include "cleave/kernels/cpu/gemm.h"
 #include "cleave/report/record.h"
 #include "cleave/runtime/cpu_binding.h"
+#include "cleave/runtime/kernel_switches.h"
 
 namespace cleave {
 namespace {

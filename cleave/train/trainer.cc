@@ -15,10 +15,11 @@
 #include "cleave/base/stop.h"
 #include "cleave/checkpoint/adapter.h"
 #include "cleave/checkpoint/names.h"
-#include "cleave/kernels/cpu/gemm.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/nn/layer.h"
+#include "cleave/planner/machine.h"
 #include "cleave/report/page.h"
+#include "cleave/runtime/kernel_switches.h"
 #include "cleave/train/resume.h"
 #include "cleave/train/summary.h"
 

@@ -1,142 +1,24 @@
 #include "cleave/kernels/cpu/gemm.h"
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/version.h>
 
-#include "cleave/base/error.h"
-#include "cleave/base/hash.h"
 #include "cleave/kernels/cpu/transpose.h"
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/torch_internals/deferred.h"
 #include "cleave/torch_internals/node.h"
+#include "cleave/torch_internals/onednn.h"
 
 namespace cleave {
 namespace {
-
-std::atomic<Gemm> chosen{Gemm::kMkl};
-
-using LinearPointwise = Tensor(const Tensor&, const Tensor&, const std::optional<Tensor>&,
-                               c10::string_view, c10::List<std::optional<at::Scalar>>,
-                               std::optional<c10::string_view>);
-
-/// a b^T + bias by oneDNN; a [.., k], b [n, k]. Transposed views are not copied.
-Tensor onednn_linear(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
-                             .typed<LinearPointwise>();
-  return op.call(a, b, bias, "none", c10::List<std::optional<at::Scalar>>(), "");
-}
-
-using LinearBinary = Tensor(const Tensor&, const Tensor&, const Tensor&,
-                            const std::optional<Tensor>&, c10::string_view);
-
-/// a b^T + added by oneDNN; added [.., n].
-Tensor onednn_linear_add(const Tensor& a, const Tensor& b, const Tensor& added) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("mkldnn::_linear_pointwise", "binary")
-                             .typed<LinearBinary>();
-  return op.call(a, added, b, std::nullopt, "add");
-}
 
 bool is_for_onednn(const Tensor& x, const Tensor& weight) {
   return gemm() == Gemm::kOneDnn && x.scalar_type() == at::kFloat && x.is_cpu() &&
          weight.scalar_type() == at::kFloat && x.numel() > 0 && weight.numel() > 0;
 }
-
-double seconds_of(const std::function<void()>& work) {
-  double best = 1e9;
-  for (int i = 0; i < 5; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    work();
-    best = std::min(
-        best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  return best;
-}
-
-}  // namespace
-
-std::string_view name(Gemm gemm) {
-  return gemm == Gemm::kMkl ? "mkl" : "onednn";
-}
-void set_gemm(Gemm gemm) {
-  chosen = gemm;
-}
-Gemm gemm() {
-  return chosen;
-}
-
-Gemm faster_gemm() {
-  const at::NoGradGuard no_grad;
-  const Tensor x = at::ones({256, 512});
-  const Tensor w = at::ones({1024, 512});
-  onednn_linear(x, w, std::nullopt);  // warm-up: both libraries initialize at their first call
-  at::linear(x, w);
-  const double onednn = seconds_of([&] { onednn_linear(x, w, std::nullopt); });
-  const double mkl = seconds_of([&] { at::linear(x, w); });
-  return onednn < mkl ? Gemm::kOneDnn : Gemm::kMkl;
-}
-
-namespace {
-
-/// The cache file of this machine's choice; "" without $XDG_CACHE_HOME and $HOME.
-std::string choice_file() {
-  const char* cache =
-      std::getenv("XDG_CACHE_HOME");       // NOLINT(concurrency-mt-unsafe): nothing sets it
-  const char* home = std::getenv("HOME");  // NOLINT(concurrency-mt-unsafe)
-  if (cache == nullptr && home == nullptr) return "";
-  const std::string folder = cache != nullptr ? cache : str(home, "/.cache");
-  std::ifstream info("/proc/cpuinfo");
-  std::string line, cpu;
-  while (cpu.empty() && std::getline(info, line)) {
-    if (line.starts_with("model name")) cpu = line;
-  }
-  return str(folder, "/cleave/gemm-", to_hex(hash_bytes(cpu + TORCH_VERSION)));
-}
-
-Gemm remembered_or_faster() {
-  const std::string path = choice_file();
-  std::string text;
-  if (std::ifstream file(path); file >> text) {
-    if (text == name(Gemm::kMkl)) return Gemm::kMkl;
-    if (text == name(Gemm::kOneDnn)) return Gemm::kOneDnn;
-  }
-  const Gemm faster = faster_gemm();
-  if (!path.empty()) {
-    // If the folder is not writable, the next run only has to time again.
-    std::error_code ignored;
-    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-    std::ofstream(path) << name(faster) << '\n';
-  }
-  return faster;
-}
-
-}  // namespace
-
-void choose_gemm(const std::string& flag, const Axis& everyone) {
-  CLEAVE_CHECK(flag == "auto" || flag == "mkl" || flag == "onednn", Code::kUsage, "--gemm ", flag,
-               " is unknown; choose auto, mkl or onednn");
-  Gemm choice = flag == "onednn" ? Gemm::kOneDnn : Gemm::kMkl;
-  if (flag == "auto") {
-    Tensor agreed = at::zeros({1}, at::kLong);
-    if (everyone.rank() == 0) agreed.fill_(static_cast<int64_t>(remembered_or_faster()));
-    everyone.broadcast_(agreed, 0, "choice of gemm");
-    choice = static_cast<Gemm>(agreed.item<int64_t>());
-  }
-  set_gemm(choice);
-}
-
-namespace {
 
 /// a b^T + bias by the chosen library; b [n, k].
 Tensor product(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias) {
@@ -237,7 +119,7 @@ Tensor affine_frozen(const Tensor& x, std::function<Tensor()> weight,
   connect("linear_frozen", {x}, {y},
           [weight = std::move(weight), shape = x.sizes().vec()](variable_list&& grads) {
             const Tensor values = weight();
-            const Tensor g = grads[0].reshape({-1, values.size(0)});
+            const Tensor g = as_matrix(grads[0]);
             return variable_list{input_gradient(g, values).view(shape)};
           });
   return y;

@@ -2,39 +2,14 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
-#include <string_view>
 
 #include <ATen/core/Tensor.h>
-
-#include "cleave/mesh/axis.h"
 
 namespace cleave {
 
 class DeferredGradients;
 
-/// The libraries that can multiply fp32 matrices on the CPU. Which is faster depends on the CPU: on
-/// AMD with AVX-512, oneDNN ran at twice MKL's speed.
-enum class Gemm : uint8_t { kMkl, kOneDnn };
-
-/// "mkl" or "onednn".
-std::string_view name(Gemm gemm);
-
-/// The library for all later calls of affine() in this process. Set it once, before ranks start;
-/// results of the two differ in the last bits.
-void set_gemm(Gemm gemm);
-Gemm gemm();
-
-/// Applies a --gemm flag, mkl | onednn | auto, the same on all ranks. For auto, rank 0 times both
-/// once per CPU model and libtorch version and caches the faster in a file, so that runs on one
-/// machine agree. Collective over `everyone`, the axis of all ranks. Throws Error(kUsage) for
-/// another flag.
-void choose_gemm(const std::string& flag, const Axis& everyone);
-
-/// Times both for a few milliseconds on a typical layer's matrix and returns the faster.
-Gemm faster_gemm();
-
-/// x weight^T + bias by the chosen library, differentiable.
+/// x weight^T + bias by the library that set_gemm() chose, differentiable.
 ///
 ///   x [.., in]   weight [out, in]   bias [out] or empty   result [.., out]
 ///

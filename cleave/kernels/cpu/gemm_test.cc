@@ -5,6 +5,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "cleave/planner/machine.h"
+#include "cleave/runtime/kernel_switches.h"
 #include "cleave/torch_internals/deferred.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"

@@ -14,6 +14,7 @@
 #include "cleave/kernels/cpu/attention.h"
 #include "cleave/kernels/cpu/fused.h"
 #include "cleave/kernels/cpu/gemm.h"
+#include "cleave/runtime/kernel_switches.h"
 #include "cleave/torch_internals/node.h"
 #include "tests/support/ranks.h"
 

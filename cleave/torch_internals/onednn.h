@@ -1,0 +1,19 @@
+#pragma once
+#include <optional>
+
+#include <ATen/core/Tensor.h>
+
+namespace cleave {
+
+using at::Tensor;
+
+// Products by oneDNN of fp32 CPU tensors that are not empty. at::linear calls MKL for them;
+// libtorch has oneDNN's only as operators without a C++ function. Without a backward.
+
+/// a b^T + bias; a [.., k], b [n, k], result [.., n]. Transposed views are not copied.
+Tensor onednn_linear(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias);
+
+/// a b^T + added; added [.., n].
+Tensor onednn_linear_add(const Tensor& a, const Tensor& b, const Tensor& added);
+
+}  // namespace cleave
