@@ -4,15 +4,16 @@
 #include <memory>
 
 #include <ATen/ATen.h>
-#include <c10/core/TensorImpl.h>
+
+#include "cleave/torch_internals/tensor_record.h"
 
 namespace cleave {
 namespace {
 
 using RankList = std::vector<int>;
 
-/// The record on a gradient tensor. Immutable: detached copies share it.
-struct GradientRecord : c10::BackendMeta {
+/// The record on a gradient tensor.
+struct GradientRecord : TensorRecord {
   std::vector<RankList> summed;  // the ranks of each axis with more than one
   bool is_mean = false;
   bool is_tied_sum = false;
@@ -24,35 +25,15 @@ struct GradientRecord : c10::BackendMeta {
 };
 
 /// The record on a leaf: who completes its gradients. Weak, because a tensor may outlive them.
-struct LeafRecord : c10::BackendMeta {
+struct LeafRecord : TensorRecord {
   std::weak_ptr<Group> stages;
   bool is_tied = false;
   std::weak_ptr<const Axis> data;  // of a GradientSync
 };
 
-template <class Record>
-const Record* record_on(const Tensor& t) {
-  if (!t.defined()) return nullptr;
-  return dynamic_cast<const Record*>(t.unsafeGetTensorImpl()->get_backend_meta());
-}
-
-uint32_t version_of(const Tensor& t) {
-  return t.unsafeGetTensorImpl()->version_counter().current_version();
-}
-
 const Tensor& gradient_of(const Parameter& p) {
   static const Tensor none;
   return p.leaf().defined() ? p.leaf().grad() : none;
-}
-
-/// Replaces the tensor's record with a copy that `change` has modified.
-template <class Record, class Change>
-void change_record(const Tensor& t, const Change& change) {
-  const auto* known = record_on<Record>(t);
-  auto next =
-      known == nullptr ? c10::make_intrusive<Record>() : c10::make_intrusive<Record>(*known);
-  change(*next);
-  t.unsafeGetTensorImpl()->set_backend_meta(std::move(next));
 }
 
 template <class Change>

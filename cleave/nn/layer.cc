@@ -72,10 +72,8 @@ DTensor Layer::step(const DTensor& x, const Context& context) {
     if (!std::string_view(error.what()).starts_with(MemoryCache::kNoMemory)) throw;
     throw Error(error.code(), str(subject(path()), error.what()));
   } catch (const c10::Error& error) {
-    const std::string what = error.what_without_backtrace();
-    const bool is_memory = what.find("allocate memory") != std::string::npos ||
-                           dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr;
-    throw Error(is_memory ? Code::kMemory : Code::kShape, str(subject(path()), what));
+    throw Error(is_out_of_memory(error) ? Code::kMemory : Code::kShape,
+                str(subject(path()), error.what_without_backtrace()));
   }
 }
 

@@ -19,11 +19,12 @@
 #include <utility>
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/engine.h>
 
 #include "cleave/nn/gradient_state.h"
 #include "cleave/nn/subject.h"
+#include "cleave/torch_internals/graph.h"
 #include "cleave/torch_internals/node.h"
+#include "cleave/torch_internals/storage.h"
 
 namespace cleave {
 namespace {
@@ -50,8 +51,7 @@ class Buffer {
   /// refill().
   void free() {
     for (const auto& p : parameters()) p->set_use({});
-    c10::StorageImpl* storage = flat_.storage().unsafeGetStorageImpl();
-    storage->set_data_ptr_noswap(at::DataPtr(nullptr, storage->device()));
+    free_storage(flat_);
     is_allocated_ = false;
   }
   /// Starts to gather again, for the same tensors. Collective.
@@ -63,10 +63,7 @@ class Buffer {
   void refill() {
     if (is_allocated_) return;
     start_refill();
-    const Tensor again = gather_.wait();
-    c10::StorageImpl* from = again.storage().unsafeGetStorageImpl();
-    flat_.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
-        from->set_data_ptr(at::DataPtr(nullptr, from->device())));
+    move_storage(gather_.wait(), flat_);
     is_allocated_ = true;
   }
   [[nodiscard]] GradientReduction start_reduce(variable_list&& gradients) const {
@@ -92,8 +89,7 @@ class PendingSum : public std::enable_shared_from_this<PendingSum> {
     finish();
     buffer_ = buffer;
     reduction_ = std::move(reduction);
-    torch::autograd::Engine::get_default_engine().queue_callback(
-        [self = shared_from_this()] { self->finish(); });
+    after_backward([self = shared_from_this()] { self->finish(); });
   }
 
  private:
@@ -235,7 +231,7 @@ class Fsdp : public Wrap {
   }
 
   static void free_after_backward(const Buffers& frozen) {
-    torch::autograd::Engine::get_default_engine().queue_callback([frozen] {
+    after_backward([frozen] {
       for (const auto& buffer : frozen) buffer->free();
     });
   }

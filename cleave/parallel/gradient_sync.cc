@@ -7,10 +7,9 @@
 #include <utility>
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include "cleave/nn/gradient_state.h"
+#include "cleave/torch_internals/graph.h"
 #include "cleave/torch_internals/node.h"
 
 // Why a layer's gradients are complete when backward reaches the identity node on its input: of the
@@ -20,27 +19,6 @@
 // (zero-bubble) come later: num_passes is 0 then.
 
 namespace cleave {
-namespace {
-
-/// Moves each gradient that backward leaves on a tensor into a sum of another type. The first
-/// gradient keeps its type: if it stays the only one, a wider copy would only cost memory.
-class AccumulateInto : public torch::autograd::PostAccumulateGradHook {
- public:
-  AccumulateInto(std::shared_ptr<Tensor> sum, at::ScalarType type)
-      : sum_(std::move(sum)), type_(type) {}
-
-  void operator()(const torch::autograd::Variable& read) override {
-    const at::NoGradGuard no_grad;
-    const Tensor gradient = std::exchange(read.mutable_grad(), {});
-    *sum_ = sum_->defined() ? sum_->to(type_).add_(gradient) : gradient;
-  }
-
- private:
-  std::shared_ptr<Tensor> sum_;
-  at::ScalarType type_;
-};
-
-}  // namespace
 
 /// Reports when backward has finished a call of a layer.
 class GradSyncHook : public Wrap {
@@ -179,9 +157,12 @@ void GradientSync::set_compute_copy(Bucket& bucket, size_t i, const Tensor& valu
   const Tensor read =
       value.to(bucket.precision.param, /*non_blocking=*/false, /*copy=*/true).requires_grad_();
   if (bucket.precision.param != bucket.precision.reduce) {
-    bucket.sums[i] = std::make_shared<Tensor>();
-    torch::autograd::impl::set_post_acc_grad_hooks(
-        read, std::make_unique<AccumulateInto>(bucket.sums[i], bucket.precision.reduce));
+    // The first gradient keeps its type: if it stays the only one, a wider copy would only cost
+    // memory.
+    const auto sum = bucket.sums[i] = std::make_shared<Tensor>();
+    take_gradients(read, [sum, type = bucket.precision.reduce](const Tensor& gradient) {
+      *sum = sum->defined() ? sum->to(type).add_(gradient) : gradient;
+    });
   }
   p.set_use(read);
 }

@@ -3,8 +3,6 @@
 #include <ctime>
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include "cleave/base/clock.h"
 #include "cleave/nn/balance_loss.h"
@@ -193,8 +191,7 @@ void PipelineRun::finish(const Action& action, const std::vector<DTensor>& outpu
   }
   if (!trains_) return;
   for (const Tensor& end : ends) {
-    live.outputs.push_back(end.requires_grad() ? torch::autograd::impl::gradient_edge(end)
-                                               : torch::autograd::Edge());
+    live.outputs.push_back(end.requires_grad() ? GraphEnd(end) : GraphEnd());
   }
 }
 
@@ -203,9 +200,9 @@ void PipelineRun::backward(const Action& action) {
   const DTensor& like = micro_batch(action).input;
   StageMessage message{
       .kind = MessageKind::kGradient, .stage = action.stage, .micro_batch = action.micro_batch};
-  torch::autograd::edge_list ends;
+  std::vector<GraphEnd> ends;
   variable_list end_grads;
-  for (const torch::autograd::Edge& output : live.outputs) {
+  for (const GraphEnd& output : live.outputs) {
     Tensor grad = live.seed;
     if (!is_last(action.stage)) {
       grad = channel_.receive(message, rank_of(action.stage + 1), like).local();
@@ -221,11 +218,7 @@ void PipelineRun::backward(const Action& action) {
   variable_list input_grads;
   {
     const Span span(*this, action);
-    if (!ends.empty()) {
-      torch::autograd::Engine::get_default_engine().execute(
-          ends, end_grads, /*keep_graph=*/false, /*create_graph=*/false,
-          /*accumulate_grad=*/true, /*outputs=*/{});
-    }
+    backward_from(ends, end_grads);
     for (const auto& [leaf, placement] : live.inputs) {
       Tensor grad = leaf.defined() ? leaf.grad() : Tensor();
       if (leaf.defined() && !grad.defined()) grad = at::zeros_like(leaf);

@@ -3,11 +3,10 @@
 #include <memory>
 #include <utility>
 
-#include <torch/csrc/autograd/edge.h>
-
 #include "cleave/pipeline/p2p_channel.h"
 #include "cleave/pipeline/pipeline_model.h"
 #include "cleave/torch_internals/deferred.h"
+#include "cleave/torch_internals/graph.h"
 
 namespace cleave {
 
@@ -46,9 +45,9 @@ class PipelineRun {
   /// freed once it is sent, unless backward reads it. The layer's value is the first of the inputs
   /// and outputs, named values follow.
   struct InFlight {
-    std::vector<Received> inputs;                // none on the first stage
-    std::vector<torch::autograd::Edge> outputs;  // invalid where nothing needs a gradient
-    Tensor seed;                                 // the loss's own gradient, on the last stage
+    std::vector<Received> inputs;   // none on the first stage
+    std::vector<GraphEnd> outputs;  // invalid where nothing needs a gradient
+    Tensor seed;                    // the loss's own gradient, on the last stage
     std::shared_ptr<DeferredGradients> deferred;
   };
   class Span;

@@ -237,6 +237,12 @@ void use_memory_cache() {
   });
 }
 
+bool is_out_of_memory(const c10::Error& error) {
+  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+         std::string_view(error.what_without_backtrace()).find("allocate memory") !=
+             std::string_view::npos;
+}
+
 namespace {
 [[maybe_unused]] const bool kPoisonsFromTheStart = [] {
   if (poisons()) use_memory_cache();

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include <c10/core/Allocator.h>
+#include <c10/util/Exception.h>
 
 namespace cleave {
 
@@ -39,5 +40,8 @@ class MemoryCache : public c10::Allocator {
 /// Makes a MemoryCache libtorch's CPU allocator for the whole process. Existing tensors are not
 /// affected. Later calls do nothing.
 void use_memory_cache();
+
+/// Whether libtorch failed for lack of memory. Its CPU allocator says so only in the message.
+bool is_out_of_memory(const c10::Error& error);
 
 }  // namespace cleave

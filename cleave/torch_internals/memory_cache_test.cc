@@ -7,6 +7,7 @@
 #include <thread>
 
 #include <ATen/ATen.h>
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
 #include "cleave/torch_internals/cpu_memory.h"
@@ -28,6 +29,25 @@ TEST(MemoryCache, FreedBlock_IsReusedForTheSameSize) {
   EXPECT_GE(MemoryCache::kept_bytes(), 3 * kMiB);
   const c10::DataPtr again = cache.allocate(3 * kMiB - 1000);
   EXPECT_EQ(again.get(), first);
+}
+
+// libtorch's own allocator, which a program uses that does not call use_memory_cache().
+TEST(MemoryCache, MemoryErrorOfLibtorch_IsRecognized) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitizer ends the program";
+#endif
+  try {
+    (void)c10::GetDefaultCPUAllocator()->allocate(size_t{1} << 60);
+    FAIL() << "2^60 bytes were allocated";
+  } catch (const c10::Error& error) {
+    EXPECT_TRUE(is_out_of_memory(error)) << error.what_without_backtrace();
+  }
+  try {
+    (void)at::ones({2}).matmul(at::ones({3}));
+    FAIL() << "vectors of 2 and 3 elements were multiplied";
+  } catch (const c10::Error& error) {
+    EXPECT_FALSE(is_out_of_memory(error));
+  }
 }
 
 TEST(MemoryCache, BlocksInUse_DoNotOverlap) {

@@ -1,0 +1,36 @@
+#pragma once
+#include <cstdint>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+
+namespace cleave {
+
+/// Base of a record that a tensor carries. It lasts as long as the tensor. Detached copies of the
+/// tensor share it, so a record never changes: change_record() puts a changed copy in its place.
+using TensorRecord = c10::BackendMeta;
+
+/// The tensor's record; null if it has none of this type.
+template <class Record>
+const Record* record_on(const at::Tensor& t) {
+  if (!t.defined()) return nullptr;
+  return dynamic_cast<const Record*>(t.unsafeGetTensorImpl()->get_backend_meta());
+}
+
+/// Replaces the tensor's record with a copy that `change` has modified; a new one if it has none.
+template <class Record, class Change>
+void change_record(const at::Tensor& t, const Change& change) {
+  const auto* known = record_on<Record>(t);
+  auto next =
+      known == nullptr ? c10::make_intrusive<Record>() : c10::make_intrusive<Record>(*known);
+  change(*next);
+  t.unsafeGetTensorImpl()->set_backend_meta(std::move(next));
+}
+
+/// How often the elements of a tensor were changed in place, with its views.
+inline uint32_t version_of(const at::Tensor& t) {
+  return t.unsafeGetTensorImpl()->version_counter().current_version();
+}
+
+}  // namespace cleave
