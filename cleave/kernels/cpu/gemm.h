@@ -7,6 +7,8 @@
 
 namespace cleave {
 
+using at::Tensor;
+
 class DeferredGradients;
 
 /// x weight^T + bias by the library that set_gemm() chose, differentiable.
@@ -21,8 +23,6 @@ Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
 /// type, for forward and again for backward, so that it is not kept between them.
 Tensor affine_frozen(const Tensor& x, std::function<Tensor()> weight,
                      const std::optional<Tensor>& bias);
-
-using at::Tensor;
 
 /// Whether few_rows_linear supports these: x of 1 to 8 rows and a contiguous matrix, both fp32 or
 /// both bf16 on the CPU. Such products occur in decoding and are limited by reading the weights.
