@@ -32,9 +32,6 @@ struct GgufBlock {
   DType dtype = DType::kF32;  ///< of the elements as they are read
 };
 
-/// The elements of the largest block.
-inline constexpr int64_t kLargestGgufBlock = 256;
-
 /// The blocks of a type.
 [[nodiscard]] GgufBlock block_of(GgufType type);
 

@@ -5,7 +5,6 @@ roundoff with a random sign ("nudged"); four such references show how much the n
 changes them by as much, times a factor that tolerance.amplified derives. A larger difference is a fault.
 """
 import math
-import os
 
 import tolerance
 from program import Failure, Refused
@@ -50,7 +49,3 @@ def is_explained(distance, responses, dtype, sum_length):
     if len(finite) < 2:
         return math.isfinite(distance) and any(math.isnan(r) for r in responses)
     return distance <= tolerance.amplified(max(finite), dtype, sum_length)
-
-
-def folder_of(inputs, number):
-    return os.path.join(inputs.folder, f"nudged-{number}")

@@ -76,7 +76,6 @@ class ExpressionParser {
   ExprPtr postfix(ExprPtr subject);
   ExprPtr one_postfix(ExprPtr subject);
   ExprPtr subscript(ExprPtr subject);
-  ExprPtr slice_or_item();
   ExprPtr filters_and_tests(ExprPtr subject);
   std::string dotted_name(const char* what);
   ExprPtr one_filter(ExprPtr subject);

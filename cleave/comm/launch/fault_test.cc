@@ -18,7 +18,7 @@
 #include "cleave/comm/api/world.h"
 #include "cleave/comm/diagnostics/flight_file.h"
 #include "cleave/comm/launch/launch.h"
-#include "cleave/comm/shm/float16.h"
+#include "tests/support/float16.h"
 #include "tests/support/level.h"
 #include "tests/support/running_launch.h"
 

@@ -70,7 +70,7 @@ HWY_INLINE hn::Vec<Bits> all_bits(uint32_t value) {
   return hn::Set(Bits(), value);
 }
 
-// The same steps as in float16.h, which explains them.
+// The same steps as in tests/support/float16.h, which explains them.
 
 struct Bf16Format {
   static HWY_INLINE hn::Vec<Float> widen(hn::Vec<Bits> bits) {

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/comm/shm/collectives.h"
-#include "cleave/comm/shm/float16.h"
+#include "tests/support/float16.h"
 
 namespace cleave {
 namespace {
@@ -66,7 +66,7 @@ TEST(Reduce, OutputsThatAreInputs_GetTheWholeSum) {
   EXPECT_EQ(b, a);
 }
 
-// Oracle: float16.h, one element at a time, which has its own tests.
+// Oracle: tests/support/float16.h, one element at a time, which has its own tests.
 using Widen = float (*)(uint16_t);
 using Narrow = uint16_t (*)(float);
 

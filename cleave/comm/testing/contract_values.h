@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cleave/base/dtype.h"
-#include "cleave/comm/shm/float16.h"
+#include "tests/support/float16.h"
 
 namespace cleave {
 

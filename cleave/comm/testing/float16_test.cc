@@ -1,4 +1,4 @@
-#include "cleave/comm/shm/float16.h"
+#include "tests/support/float16.h"
 
 #include <cmath>
 #include <limits>
