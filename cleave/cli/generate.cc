@@ -1,12 +1,7 @@
-#include <memory>
-
 #include "cleave/base/error.h"
 #include "cleave/base/log.h"
-#include "cleave/cli/check.h"
-#include "cleave/cli/command.h"
-#include "cleave/cli/library.h"
+#include "cleave/cli/inference.h"
 #include "cleave/cli/prompts.h"
-#include "cleave/cli/shared_flags.h"
 #include "cleave/generate/options.h"
 
 namespace cleave::cli {
@@ -39,10 +34,13 @@ void check(const GenerateOptions& options, const Flags& flags) {
       log_warning("--", name, " has no effect without --do-sample");
     }
   }
-  require_model(options.model, /*takes_presets=*/false);
-  require_checkpoint(options.adapter);
-  require_tokenizer(options.tokenizer);
-  check_world(options.tp, 1);
+  check_inference(options);
+}
+
+void prepare(GenerateOptions& options, const Flags& flags) {
+  if (!options.prompt_file.empty()) read_prompt_file(&options);
+  if (options.chat && !flags.is_given("max-new-tokens")) options.max_new_tokens = kChatTokens;
+  check(options, flags);
 }
 
 }  // namespace
@@ -52,23 +50,12 @@ Command generate_command() {
           .summary = "generate text with a trained model",
           .usage = "[--model] DIR --prompt TEXT | --prompt-file FILE | --chat [flags]",
           .define = [](Flags& flags) -> Run {
-            auto options = std::make_shared<GenerateOptions>();
-            flags.add_all(option::sections(*options));
-            flags.takes_word("model");
+            Run run = define_inference<decltype(cleave_generate), GenerateOptions>(
+                flags, "cleave_generate",
+                [&flags](GenerateOptions& options) { prepare(options, flags); });
             flags.exclusive({"prompt", "prompt-file", "prompt-ids"});
             flags.exclusive({"prompt-ids", "chat"});
-            auto launcher = std::make_shared<LauncherFlags>(flags);
-            return [options, launcher, &flags] {
-              launcher->apply();
-              if (!options->prompt_file.empty()) read_prompt_file(options.get());
-              if (options->chat && !flags.is_given("max-new-tokens")) {
-                options->max_new_tokens = kChatTokens;
-              }
-              check(*options, flags);
-              if (const auto code = run_as_processes(options->device, options->tp)) return *code;
-              library_function<decltype(cleave_generate)>("cleave_generate")(*options);
-              return 0;
-            };
+            return run;
           }};
 }
 

@@ -1,10 +1,5 @@
-#include <memory>
-
 #include "cleave/base/error.h"
-#include "cleave/cli/check.h"
-#include "cleave/cli/command.h"
-#include "cleave/cli/library.h"
-#include "cleave/cli/shared_flags.h"
+#include "cleave/cli/inference.h"
 #include "cleave/generate/options.h"
 
 namespace cleave::cli {
@@ -14,10 +9,7 @@ void check(const PredictOptions& options) {
   CLEAVE_CHECK(!options.texts.empty() || !options.text_file.empty(), Code::kUsage,
                "no text; give --text TEXT or --text-file FILE");
   if (!options.text_file.empty()) require_file("--text-file", options.text_file);
-  require_model(options.model, /*takes_presets=*/false);
-  require_checkpoint(options.adapter);
-  require_tokenizer(options.tokenizer);
-  check_world(options.tp, 1);
+  check_inference(options);
 }
 
 }  // namespace
@@ -27,17 +19,8 @@ Command predict_command() {
           .summary = "classify texts, or fill in [MASK]",
           .usage = "[--model] DIR --text TEXT [flags]",
           .define = [](Flags& flags) -> Run {
-            auto options = std::make_shared<PredictOptions>();
-            flags.add_all(option::sections(*options));
-            flags.takes_word("model");
-            auto launcher = std::make_shared<LauncherFlags>(flags);
-            return [options, launcher] {
-              launcher->apply();
-              check(*options);
-              if (const auto code = run_as_processes(options->device, options->tp)) return *code;
-              library_function<decltype(cleave_predict)>("cleave_predict")(*options);
-              return 0;
-            };
+            return define_inference<decltype(cleave_predict), PredictOptions>(
+                flags, "cleave_predict", &check);
           }};
 }
 
