@@ -12,8 +12,8 @@ import sys
 
 import cpp_source
 
-ORDER = ("base file text tokenizer chat format comm report runtime torch_internals mesh layout kernels nn optim pipeline parallel model checkpoint"
-         " data planner train generate verify bench compat cli").split()
+ORDER = ("base file text tokenizer chat format comm report runtime torch_internals mesh layout kernels nn optim pipeline"
+         " parallel model checkpoint data planner train generate verify bench compat cli").split()
 FREE_OF_TORCH = set(ORDER[:ORDER.index("torch_internals")]) | {"cli"}
 TORCH = re.compile(r"(torch|ATen|c10|caffe2|cuda|nccl)[/.]|.*\bcuda_runtime")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)

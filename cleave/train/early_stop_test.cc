@@ -10,6 +10,7 @@
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/report/metrics.h"
 #include "cleave/train/options.h"
+#include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 
 namespace cleave {
@@ -36,23 +37,13 @@ TEST(EarlyStop, EvaluationsInARowWithoutImprovement_EndTheRun) {
 
 /// A run whose weights, and so its evaluations, stay the same.
 TrainOptions still_run(const TempFolder& folder) {
-  std::ofstream(folder / "tiny.json")
-      << R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","vocab_size":257,
-  "hidden_size":16,"intermediate_size":24,"num_hidden_layers":2,"num_attention_heads":2,
-  "max_position_embeddings":32})";
   std::ofstream(folder / "eval.txt") << std::string(40, 'a');
-  TrainOptions o;
-  o.model = folder / "tiny.json";
-  o.data = {std::string(CLEAVE_SOURCE_DIR) + "/LICENSE"};
+  TrainOptions o = test::small_run(folder);
   o.eval_data = {folder / "eval.txt"};
   o.eval_every = 1;
-  o.seq_len = 8;
-  o.batch_size = 4;
   o.steps = 9;
   o.lr = 0;
   o.keep_last = 1;
-  o.gemm = "mkl";
-  o.threads_per_rank = 1;
   return o;
 }
 

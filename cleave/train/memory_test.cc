@@ -1,5 +1,3 @@
-#include <fstream>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 #include "cleave/train/setup.h"
 #include "cleave/train/trainer.h"
 #include "tests/support/captured_stdout.h"
+#include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 #include "tests/support/train_program.h"
@@ -19,16 +18,9 @@ using test::TempFolder;
 using testing::HasSubstr;
 
 TrainOptions tiny_run(const TempFolder& folder) {
-  std::ofstream(folder / "tiny.json") << test::kTinyLlama;
-  TrainOptions o;
-  o.model = folder / "tiny.json";
-  o.data = {std::string(CLEAVE_SOURCE_DIR) + "/LICENSE"};
-  o.out = folder / "run";
+  TrainOptions o = test::small_run(folder, test::kTinyLlama);
   o.seq_len = 32;
-  o.batch_size = 4;
   o.steps = 3;
-  o.gemm = "mkl";
-  o.threads_per_rank = 1;
   return o;
 }
 

@@ -5,45 +5,28 @@
 #include <gtest/gtest.h>
 
 #include "cleave/checkpoint/names.h"
-#include "cleave/report/metrics.h"
 #include "cleave/train/options.h"
+#include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
 namespace cleave {
 namespace {
 
+using test::losses;
 using test::TempFolder;
-
-constexpr std::string_view kConfig =
-    R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","vocab_size":257,
-  "hidden_size":16,"intermediate_size":24,"num_hidden_layers":1,"num_attention_heads":2,
-  "max_position_embeddings":32})";
 
 /// A tiny run on a text and on a file whose name has a colon, with these weights.
 TrainOptions mixed_run(const TempFolder& folder, const std::string& out, const std::string& first,
                        const std::string& second) {
   const std::string letters = folder / "a:0.5";
-  std::ofstream(folder / "tiny.json") << kConfig;
   std::ofstream(letters) << std::string(100, 'a');
-  TrainOptions o;
-  o.model = folder / "tiny.json";
-  o.data = {letters + first, std::string(CLEAVE_SOURCE_DIR) + "/LICENSE" + second};
+  TrainOptions o = test::small_run(folder);
+  o.data = {letters + first, o.data[0] + second};
   o.out = folder / out;
-  o.seq_len = 8;
-  o.batch_size = 4;
   o.steps = 6;
   o.dtype = "fp64";
-  o.gemm = "mkl";
-  o.threads_per_rank = 1;
   return o;
-}
-
-std::vector<double> losses(const TrainOptions& options) {
-  cleave_train(options);
-  std::vector<double> out;
-  for (const StepMetrics& m : read_metrics(options.out + "/metrics.jsonl")) out.push_back(m.loss);
-  return out;
 }
 
 // Oracle: one rank; in fp64 only the order of sums differs.

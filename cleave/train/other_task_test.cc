@@ -16,12 +16,14 @@
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
 #include "tests/support/saved_models.h"
+#include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
 namespace cleave {
 namespace {
 
+using test::losses;
 using test::TempFolder;
 using test::thrown_by;
 using testing::ElementsAre;
@@ -179,13 +181,6 @@ TrainOptions fine_tuning(const std::string& model, const std::string& data,
   o.gemm = "mkl";
   o.threads_per_rank = 1;
   return o;
-}
-
-std::vector<double> losses(const TrainOptions& options) {
-  cleave_train(options);
-  std::vector<double> out;
-  for (const StepMetrics& m : read_metrics(options.out + "/metrics.jsonl")) out.push_back(m.loss);
-  return out;
 }
 
 // Oracle: the run on one rank. In fp64 only the order of sums differs.

@@ -1,13 +1,12 @@
 // Training with Cleave's fused kernels. Oracle: the same steps with libtorch's plain kernels.
 #include <cmath>
-#include <fstream>
 #include <limits>
 
 #include <gtest/gtest.h>
 
-#include "cleave/report/metrics.h"
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/train/options.h"
+#include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 
 namespace cleave {
@@ -29,25 +28,14 @@ std::string config_of(const std::string& family) {
 /// Losses of ten steps on two ranks.
 std::vector<double> losses(const std::string& family, const std::string& plain_kernels) {
   const test::TempFolder folder;
-  std::ofstream(folder / "sizes.json") << config_of(family);
-  TrainOptions o;
-  o.model = folder / "sizes.json";
-  o.data = {std::string(CLEAVE_SOURCE_DIR) + "/LICENSE"};
-  o.out = folder / "run";
+  TrainOptions o = test::small_run(folder, config_of(family));
   o.seq_len = 32;
-  o.batch_size = 4;
   o.steps = 10;
   o.tp = 2;
-  o.gemm = "mkl";
-  o.threads_per_rank = 1;
   o.plain_kernels = plain_kernels;
-  cleave_train(o);
+  const std::vector<double> out = test::losses(o);
   set_plain_kernels("");
-  std::vector<double> losses;
-  for (const StepMetrics& step : read_metrics((folder / "run/metrics.jsonl").string())) {
-    losses.push_back(step.loss);
-  }
-  return losses;
+  return out;
 }
 
 // The sums in a loss may round differently, by sqrt(terms) ulps; the error accumulates over steps.

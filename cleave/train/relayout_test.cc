@@ -12,14 +12,15 @@
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/comm/api/world.h"
 #include "cleave/file/file.h"
-#include "cleave/report/metrics.h"
 #include "cleave/tokenizer/tokenizer.h"
 #include "cleave/train/options.h"
+#include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 
 namespace cleave {
 namespace {
 
+using test::losses;
 using test::TempFolder;
 
 struct Layout {
@@ -89,14 +90,6 @@ class Runs {
     o.gemm = "mkl";
     o.threads_per_rank = 1;
     return o;
-  }
-
-  /// Losses of a run, one per step.
-  static std::vector<double> losses(const TrainOptions& options) {
-    cleave_train(options);
-    std::vector<double> out;
-    for (const StepMetrics& m : read_metrics(options.out + "/metrics.jsonl")) out.push_back(m.loss);
-    return out;
   }
 
   /// The losses of a run that moves from `move.from` to `move.to` after kSaved steps.

@@ -13,6 +13,7 @@
 #include "cleave/report/metrics.h"
 #include "cleave/train/options.h"
 #include "tests/support/saved_models.h"
+#include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
@@ -24,24 +25,9 @@ using test::TempFolder;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr std::string_view kConfig =
-    R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","vocab_size":257,
-  "hidden_size":16,"intermediate_size":24,"num_hidden_layers":1,"num_attention_heads":2,
-  "max_position_embeddings":32})";
-
-/// A tiny run on the license text, with the byte tokenizer.
 TrainOptions tiny_run(const TempFolder& folder) {
-  const std::string config = folder / "tiny.json";
-  std::ofstream(config) << kConfig;
-  TrainOptions o;
-  o.model = config;
-  o.data = {std::string(CLEAVE_SOURCE_DIR) + "/LICENSE"};
-  o.out = folder / "run";
-  o.seq_len = 8;
+  TrainOptions o = test::small_run(folder);
   o.batch_size = 2;
-  o.steps = 4;
-  o.gemm = "mkl";
-  o.threads_per_rank = 1;
   return o;
 }
 

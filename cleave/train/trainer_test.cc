@@ -18,25 +18,19 @@
 #include "cleave/tokenizer/tokenizer.h"
 #include "cleave/train/options.h"
 #include "tests/support/golden.h"
+#include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 
 namespace cleave {
 namespace {
 
+using test::losses;
 using test::TempFolder;
 
 struct Layout {
   int tp, dp;
 };
 constexpr Layout kLayouts[] = {{2, 1}, {3, 1}, {4, 1}, {1, 2}, {2, 2}};
-
-/// Losses of a run, one per step.
-std::vector<double> losses(const TrainOptions& options) {
-  cleave_train(options);
-  std::vector<double> out;
-  for (const StepMetrics& m : read_metrics(options.out + "/metrics.jsonl")) out.push_back(m.loss);
-  return out;
-}
 
 /// A training text: tiny Shakespeare if the test data is installed, else the license.
 std::string text_file() {
