@@ -44,7 +44,7 @@ class FlatShards {
   [[nodiscard]] int64_t numel() const { return numel_; }  ///< of the local parts
   /// Whether leaves are shards: `shard` has more than one rank.
   [[nodiscard]] bool is_sharded() const { return shard_.size() > 1; }
-  /// Records that the leaves have gradients that start_reduce summed (parallel/gradient_state.h).
+  /// Records that the leaves have gradients that start_reduce summed (nn/gradient_state.h).
   void record_reduced() const;
 
   /// Gathers the local parts of all parameters into one buffer [numel] of `type`. Collective.

@@ -17,7 +17,7 @@ class MetaMemory {
 };
 
 /// Registers meta-device kernels of operators for which libtorch has one only in Python, so that a
-/// step can run there (forecast.h). Only the first call in a process has an effect.
+/// step can run there (planner/forecast.h). Only the first call in a process has an effect.
 void provide_meta_kernels();
 
 }  // namespace cleave

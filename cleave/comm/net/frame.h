@@ -19,9 +19,9 @@ enum class FrameKind : uint32_t {
   kChunk,  ///< chunk `number` of a message of `offset` bytes in total. Body: its data
   kAck,    ///< the sender has read all chunks before `number`
   kSnapshotRequest,  ///< asks for a snapshot in reply to request `number`
-  kSnapshot,  ///< the sender's state after the receiver's request `number`. Body: rank_snapshot.h
-  kAbort,     ///< the first failure of the job. Body: AbortBody
-  kClose,     ///< the sender's last frame
+  kSnapshot,         ///< the sender's state after request `number`. Body: of take_snapshot()
+  kAbort,            ///< the first failure of the job. Body: AbortBody
+  kClose,            ///< the sender's last frame
 };
 
 /// The fixed header of every frame.
