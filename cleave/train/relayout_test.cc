@@ -140,7 +140,7 @@ class Relayout : public testing::TestWithParam<Move> {};
 // In fp64 only the order of sums differs.
 TEST_P(Relayout, NextTwentyLosses_AreThoseOfTheUninterruptedRun) {
   Runs runs(GetParam().family, "fp64");
-  const auto want = Runs::losses(runs.options("uninterrupted", {1, 1}));
+  const auto want = losses(runs.options("uninterrupted", {1, 1}));
   const auto got = runs.moved(GetParam());
   ASSERT_EQ(want.size(), static_cast<size_t>(kSteps));
   ASSERT_EQ(got.size(), want.size());
@@ -197,8 +197,8 @@ INSTANTIATE_TEST_SUITE_P(Full, Relayout, testing::ValuesIn(all_moves()),
 // In fp32 the bound is the drift of the uninterrupted run when every weight changes by one ulp.
 TEST(RelayoutInFp32, NextTwentyLosses_StayWithinTheDriftOfOneUlp) {
   Runs runs("llama", "fp32");
-  const auto want = Runs::losses(runs.options("uninterrupted", {1, 1}));
-  const auto moved = Runs::losses(runs.options("ulp", {1, 1}, "moved"));
+  const auto want = losses(runs.options("uninterrupted", {1, 1}));
+  const auto moved = losses(runs.options("ulp", {1, 1}, "moved"));
   const double terms = kLayers * (4 * kHidden + 3 * kWide) + kVocab;
   double drift = std::numeric_limits<float>::epsilon() * std::sqrt(terms) * want.front();
   for (size_t i = 0; i < want.size(); ++i) drift = std::max(drift, std::abs(moved[i] - want[i]));
