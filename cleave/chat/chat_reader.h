@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "cleave/chat/chat_template.h"
-#include "cleave/chat/tokenized_chat.h"
 #include "cleave/text/json.h"
 #include "cleave/tokenizer/tokenizer.h"
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <ctime>
 #include <memory>
 #include <string>
@@ -76,5 +77,20 @@ std::shared_ptr<const ChatTemplate> load_chat_template(const std::string& wanted
 /// The clock of templates when a model is trained, so that a resumed run has the same tokens:
 /// noon of July 26, 2024 (UTC), a date that the templates of Llama 3 contain.
 inline constexpr std::time_t kTrainingTime = 1721995200;
+
+/// The ids of a conversation and which of them the loss is on.
+struct TokenizedChat {
+  std::vector<int64_t> ids;
+  std::vector<bool> is_trained;
+};
+
+/// Tokenizes the text of a conversation. A token is trained if a byte of it lies in a part that the
+/// assistant wrote. No special tokens are added; those that the text spells are recognized.
+TokenizedChat tokenize_chat(const Tokenizer& tokenizer, const ChatText& chat);
+
+/// Tokenizes a prompt and its completion as one text without a template, with the tokenizer's
+/// begin token if it adds one, and its end token. The completion and the end token are trained.
+TokenizedChat tokenize_completion(const Tokenizer& tokenizer, const std::string& prompt,
+                                  const std::string& completion);
 
 }  // namespace cleave

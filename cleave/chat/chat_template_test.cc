@@ -9,7 +9,6 @@
 #include <gtest/gtest.h>
 
 #include "cleave/chat/chat_reader.h"
-#include "cleave/chat/tokenized_chat.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 

@@ -1,7 +1,7 @@
-#include "cleave/chat/tokenized_chat.h"
-
 #include <algorithm>
 #include <span>
+
+#include "cleave/chat/chat_template.h"
 
 namespace cleave {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/checkpoint/names.h"
-#include "cleave/file/hub_cache.h"
+#include "cleave/file/model_path.h"
 #include "cleave/format/gguf.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/format/tensor_source.h"

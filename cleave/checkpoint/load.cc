@@ -10,7 +10,7 @@
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/parts.h"
-#include "cleave/file/latest.h"
+#include "cleave/file/model_path.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/nn/int8_leaf.h"
 

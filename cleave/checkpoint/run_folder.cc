@@ -10,7 +10,7 @@
 #include "cleave/checkpoint/names.h"
 #include "cleave/comm/shm/rank_endpoint.h"
 #include "cleave/file/atomic_write.h"
-#include "cleave/file/latest.h"
+#include "cleave/file/model_path.h"
 #include "cleave/format/manifest.h"
 
 namespace cleave {

@@ -22,7 +22,7 @@
 #include "cleave/checkpoint/names.h"
 #include "cleave/file/atomic_write.h"
 #include "cleave/file/fault_hook.h"
-#include "cleave/file/latest.h"
+#include "cleave/file/model_path.h"
 #include "cleave/format/manifest.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/temp_folder.h"

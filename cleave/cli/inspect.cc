@@ -10,7 +10,7 @@
 #include "cleave/cli/check.h"
 #include "cleave/cli/command.h"
 #include "cleave/cli/inspection.h"
-#include "cleave/file/hub_cache.h"
+#include "cleave/file/model_path.h"
 #include "cleave/format/manifest.h"
 #include "cleave/format/tensor_source.h"
 

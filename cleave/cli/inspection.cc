@@ -8,7 +8,7 @@
 #include "cleave/base/error.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/file/file.h"
-#include "cleave/file/latest.h"
+#include "cleave/file/model_path.h"
 #include "cleave/format/gguf.h"
 #include "cleave/format/manifest.h"
 #include "cleave/format/safetensors.h"

@@ -7,7 +7,7 @@
 #include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/compat/oslo.h"
-#include "cleave/file/latest.h"
+#include "cleave/file/model_path.h"
 #include "cleave/format/manifest.h"
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/parallel/gradients.h"

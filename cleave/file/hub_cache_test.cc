@@ -1,5 +1,3 @@
-#include "cleave/file/hub_cache.h"
-
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/file/file.h"
+#include "cleave/file/model_path.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 

@@ -1,11 +1,10 @@
-#include "cleave/file/latest.h"
-
 #include <filesystem>
 #include <fstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cleave/file/model_path.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 

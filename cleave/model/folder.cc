@@ -3,8 +3,7 @@
 #include <system_error>
 #include <utility>
 
-#include "cleave/file/hub_cache.h"
-#include "cleave/file/latest.h"
+#include "cleave/file/model_path.h"
 #include "cleave/format/gguf.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/model/gguf/model_config.h"

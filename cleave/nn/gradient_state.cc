@@ -5,7 +5,7 @@
 
 #include <ATen/ATen.h>
 
-#include "cleave/torch_internals/tensor_record.h"
+#include "cleave/torch_internals/tensor.h"
 
 namespace cleave {
 namespace {

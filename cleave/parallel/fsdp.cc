@@ -24,7 +24,7 @@
 #include "cleave/nn/subject.h"
 #include "cleave/torch_internals/graph.h"
 #include "cleave/torch_internals/node.h"
-#include "cleave/torch_internals/storage.h"
+#include "cleave/torch_internals/tensor.h"
 
 namespace cleave {
 namespace {

@@ -9,7 +9,7 @@
 #include "cleave/base/progress.h"
 #include "cleave/base/resource_limits.h"
 #include "cleave/file/atomic_write.h"
-#include "cleave/file/hub_cache.h"
+#include "cleave/file/model_path.h"
 #include "cleave/format/gguf.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"

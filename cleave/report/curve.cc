@@ -1,7 +1,7 @@
-#include "cleave/report/curve.h"
-
 #include <algorithm>
 #include <cmath>
+
+#include "cleave/report/page.h"
 
 namespace cleave {
 

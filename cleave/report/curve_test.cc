@@ -1,9 +1,9 @@
-#include "cleave/report/curve.h"
-
 #include <algorithm>
 #include <cmath>
 
 #include <gtest/gtest.h>
+
+#include "cleave/report/page.h"
 
 namespace cleave {
 namespace {

@@ -15,7 +15,6 @@
 #include "cleave/base/median.h"
 #include "cleave/base/progress.h"
 #include "cleave/file/atomic_write.h"
-#include "cleave/report/curve.h"
 #include "cleave/report/page_template.h"
 #include "cleave/report/record.h"
 #include "cleave/report/table.h"

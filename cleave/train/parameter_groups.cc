@@ -1,5 +1,3 @@
-#include "cleave/train/parameter_groups.h"
-
 #include <charconv>
 #include <optional>
 #include <string_view>
@@ -7,6 +5,7 @@
 #include "cleave/base/error.h"
 #include "cleave/base/suggest.h"
 #include "cleave/parallel/plan.h"
+#include "cleave/train/setup.h"
 
 namespace cleave {
 namespace {

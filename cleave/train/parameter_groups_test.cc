@@ -1,5 +1,3 @@
-#include "cleave/train/parameter_groups.h"
-
 #include <fstream>
 
 #include <ATen/ATen.h>
@@ -8,6 +6,7 @@
 #include "cleave/checkpoint/names.h"
 #include "cleave/parallel/lora.h"
 #include "cleave/train/options.h"
+#include "cleave/train/setup.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"

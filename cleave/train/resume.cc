@@ -1,10 +1,9 @@
-#include "cleave/train/resume.h"
-
 #include <algorithm>
 #include <type_traits>
 #include <variant>
 
 #include "cleave/base/error.h"
+#include "cleave/train/fingerprint.h"
 
 namespace cleave {
 namespace {

@@ -1,6 +1,4 @@
 // What a resumed run keeps from its checkpoint, and its warnings.
-#include "cleave/train/resume.h"
-
 #include <filesystem>
 #include <fstream>
 
@@ -11,6 +9,7 @@
 #include "cleave/checkpoint/run_folder.h"
 #include "cleave/file/file.h"
 #include "cleave/report/metrics.h"
+#include "cleave/train/fingerprint.h"
 #include "cleave/train/options.h"
 #include "tests/support/saved_models.h"
 #include "tests/support/small_run.h"

@@ -14,15 +14,13 @@
 #include "cleave/data/mix.h"
 #include "cleave/data/packing.h"
 #include "cleave/file/file.h"
-#include "cleave/file/hub_cache.h"
-#include "cleave/file/latest.h"
+#include "cleave/file/model_path.h"
 #include "cleave/file/weighted_path.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/planner/layout_options.h"
 #include "cleave/train/fingerprint.h"
-#include "cleave/train/parameter_groups.h"
 
 namespace cleave {
 namespace {

@@ -20,7 +20,7 @@
 #include "cleave/planner/machine.h"
 #include "cleave/report/page.h"
 #include "cleave/runtime/kernel_switches.h"
-#include "cleave/train/resume.h"
+#include "cleave/train/fingerprint.h"
 #include "cleave/train/summary.h"
 
 namespace cleave {

@@ -4,7 +4,7 @@
 #include "cleave/base/log.h"
 #include "cleave/base/progress.h"
 #include "cleave/comm/bootstrap/environment.h"
-#include "cleave/file/hub_cache.h"
+#include "cleave/file/model_path.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/scalar_type.h"

@@ -6,7 +6,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include "cleave/kernels/cpu/transpose.h"
+#include "cleave/kernels/cpu/reorder.h"
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/torch_internals/deferred.h"
 #include "cleave/torch_internals/node.h"

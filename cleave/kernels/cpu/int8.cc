@@ -6,7 +6,7 @@
 
 #include "cleave/base/error.h"
 #include "cleave/kernels/cpu/int8_loops.h"
-#include "cleave/kernels/cpu/panels.h"
+#include "cleave/kernels/cpu/reorder.h"
 #include "cleave/kernels/cpu/rows.h"
 
 namespace cleave {

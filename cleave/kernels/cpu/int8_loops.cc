@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "cleave/kernels/cpu/kernel_job.h"
-#include "cleave/kernels/cpu/panels.h"
+#include "cleave/kernels/cpu/reorder.h"
 
 #if defined(__x86_64__)
 // GCC 12 warns about operands that its own intrinsics leave undefined on purpose.

@@ -1,10 +1,8 @@
-#include "cleave/kernels/cpu/panels.h"
-
 #include <algorithm>
 
 #include <ATen/Parallel.h>
 
-#include "cleave/kernels/cpu/transpose.h"
+#include "cleave/kernels/cpu/reorder.h"
 
 namespace cleave {
 

@@ -10,7 +10,7 @@
 #include "cleave/kernels/cpu/few_rows_loops.h"
 #include "cleave/kernels/cpu/float_products.h"
 #include "cleave/kernels/cpu/kernel_job.h"
-#include "cleave/kernels/cpu/panels.h"
+#include "cleave/kernels/cpu/reorder.h"
 
 namespace cleave {
 namespace {

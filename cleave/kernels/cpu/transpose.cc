@@ -1,5 +1,4 @@
-#include "cleave/kernels/cpu/transpose.h"
-
+#include "cleave/kernels/cpu/reorder.h"
 #include "hwy/cache_control.h"
 
 #undef HWY_TARGET_INCLUDE

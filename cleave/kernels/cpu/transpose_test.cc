@@ -1,9 +1,9 @@
-#include "cleave/kernels/cpu/transpose.h"
-
 #include <memory>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "cleave/kernels/cpu/reorder.h"
 
 namespace cleave {
 namespace {

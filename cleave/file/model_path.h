@@ -18,4 +18,12 @@ std::filesystem::path hub_model(const std::string& name, std::string_view what =
 /// hub_model() if `given` is a hub name, otherwise `given`.
 std::filesystem::path local_model(const std::string& given, std::string_view what = "model");
 
+/// The file of a run folder that names its newest checkpoint.
+inline constexpr std::string_view kLatestName = "latest";
+
+/// The newest checkpoint of a run folder, which its file `latest` names. A folder with config.json
+/// or without `latest` is returned unchanged. Throws Error(kFormat) if `latest` does not hold the
+/// name of a folder, Error(kIo) if there is no such folder.
+std::filesystem::path resolve_run_folder(const std::filesystem::path& folder);
+
 }  // namespace cleave

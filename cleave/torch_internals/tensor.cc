@@ -1,4 +1,4 @@
-#include "cleave/torch_internals/storage.h"
+#include "cleave/torch_internals/tensor.h"
 
 #include <utility>
 

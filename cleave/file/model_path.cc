@@ -1,9 +1,10 @@
-#include "cleave/file/hub_cache.h"
+#include "cleave/file/model_path.h"
 
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <iterator>
+#include <string>
 #include <system_error>
 
 #include "cleave/base/error.h"
@@ -73,6 +74,23 @@ fs::path hub_model(const std::string& name, std::string_view what) {
   CLEAVE_CHECK(fs::is_directory(snapshot, ignored), Code::kIo, what, ' ', name, ": ",
                snapshot.string(), " is not there; download it again with: hf download ", name);
   return snapshot;
+}
+
+namespace fs = std::filesystem;
+
+fs::path resolve_run_folder(const fs::path& folder) {
+  constexpr uint64_t kMaxBytes = 4096;
+  const fs::path latest = folder / kLatestName;
+  std::error_code ignored;  // a file that cannot be accessed counts as missing
+  if (fs::exists(folder / "config.json", ignored) || !fs::exists(latest, ignored)) return folder;
+  std::string name = read_file(latest, kMaxBytes);
+  if (name.ends_with('\n')) name.pop_back();
+  CLEAVE_CHECK(is_file_name(name), Code::kFormat, latest.string(), " holds '", name,
+               "'; expected the name of a checkpoint folder");
+  CLEAVE_CHECK(fs::is_directory(folder / name, ignored), Code::kIo, latest.string(), " names ",
+               name,
+               ", which is not there; restore it, or write the name of another checkpoint there");
+  return folder / name;
 }
 
 }  // namespace cleave
