@@ -7,8 +7,6 @@
 namespace cleave {
 namespace {
 
-using at::Tensor;
-
 struct Number : TensorRecord {
   int value = 0;
 };
