@@ -5,32 +5,35 @@ Nelder-Mead on the mean absolute logarithm of predicted / published time, averag
 square, plus half of that of memory. A small pull to the defaults decides constants that the rows say nothing about. Rows of
 which the table does not give micro-batch or recompute do not count, unless no others exist. Several machines may share constants.
 
-usage: fit_planner.py CLEAVE RUNS.csv MACHINE [MACHINE ...]      prints the constants as JSON; takes minutes
+usage: fit_planner.py CLEAVE RUNS.csv MACHINE [MACHINE ...] [--without SOURCE]      prints the constants as JSON; takes minutes
+--without leaves out the rows of sources that begin with this text.
 """
+import argparse
 import json
 import math
 import pathlib
 import subprocess
-import sys
 import tempfile
 
 #            name: (default, lowest, highest, first step)
 CONSTANTS = {"matrix_share": (0.8, 0.3, 0.95, 0.08),
              "memory_share": (0.8, 0.3, 0.95, -0.1),
-             "host_link_share": (0.7, 0.2, 0.95, 0.1),
-             "net_link_share": (0.7, 0.15, 0.95, -0.15),
+             "host_link_share": (0.7, 0.3, 0.95, 0.1),
+             "net_link_share": (0.7, 0.3, 0.95, -0.15),
              "layer_call_s": (0.001, 0, 0.005, 0.0005),
              "runtime_bytes": (5e9, 0, 15e9, 3e9)}
-EVALUATIONS = 400
+EVALUATIONS = 900
+SCALES = (1, -0.7, 0.5)  # of the first steps: each start begins at the best point of the one before
 
 
-def predicted(program, runs, machine, values, folder):
+def predicted(options, machine, values, folder):
     """The rows of a machine, with the constants `values`."""
     path = pathlib.Path(folder) / "cluster.json"
     path.write_text(json.dumps({"base": machine, "name": machine, "fitted": dict(zip(CONSTANTS, values))}))
-    answer = subprocess.run([program, "plan", "--runs", runs, "--cluster", str(path), "--json"], check=True,
+    answer = subprocess.run([options.program, "plan", "--runs", options.runs, "--cluster", str(path), "--json"], check=True,
                             capture_output=True, text=True).stdout
-    rows = [row for row in json.loads(answer)["rows"] if row.get("cluster") == machine]
+    rows = [row for row in json.loads(answer)["rows"] if row.get("cluster") == machine
+            and not (options.without and row["source"].startswith(options.without))]
     return [row for row in rows if "assumed" not in row] or rows
 
 
@@ -74,9 +77,12 @@ def minimum(function, begin, steps, evaluations):
 
 
 def main():
-    if len(sys.argv) < 4:
-        sys.exit(__doc__)
-    program, runs, machines = sys.argv[1], sys.argv[2], sys.argv[3:]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", metavar="CLEAVE")
+    parser.add_argument("runs", metavar="RUNS.csv")
+    parser.add_argument("machines", metavar="MACHINE", nargs="+")
+    parser.add_argument("--without", metavar="SOURCE")
+    options = parser.parse_args()
     defaults, low, high, steps = (list(column) for column in zip(*CONSTANTS.values()))
 
     with tempfile.TemporaryDirectory() as folder:
@@ -84,11 +90,13 @@ def main():
             if any(not a <= v <= b for a, v, b in zip(low, values, high)):
                 return 1e3
             pull = 0.002 * sum(((v - d) / (b - a)) ** 2 for v, d, a, b in zip(values, defaults, low, high))
-            return pull + distance([row for machine in machines
-                                    for row in predicted(program, runs, machine, values, folder)])
+            return pull + distance([row for machine in options.machines
+                                    for row in predicted(options, machine, values, folder)])
 
-        value, constants = minimum(cost, defaults, steps, EVALUATIONS)
-    print(json.dumps({"machines": machines, "distance": round(value, 4),
+        constants = defaults
+        for scale in SCALES:
+            value, constants = minimum(cost, constants, [scale * step for step in steps], EVALUATIONS // len(SCALES))
+    print(json.dumps({"machines": options.machines, "distance": round(value, 4),
                       "fitted": {name: float(f"{v:.3g}") for name, v in zip(CONSTANTS, constants)}}))
 
 

@@ -12,13 +12,10 @@ namespace cleave {
 namespace {
 
 double size_of(const Json& value) {
-  if (value.type() == Json::Type::kNumber) return value.as_number(1, 1e18);
-  const std::string& text = value.as_string();
-  auto bytes = bytes_from_text(text);
-  // People write "80G" for a device of 80 GB.
-  if (!bytes) bytes = bytes_from_text(text + "B");
+  if (value.is(Json::Type::kNumber)) return value.as_number(1, 1e18);
+  const auto bytes = memory_from_text(value.as_string());
   if (!bytes) value.fail("expected a size such as 80GB, 80GiB or 80G");
-  return static_cast<double>(*bytes);
+  return *bytes;
 }
 
 struct SizeField {
@@ -117,6 +114,13 @@ void complete(const Json& json, Cluster& c) {
 }
 
 }  // namespace
+
+std::optional<double> memory_from_text(const std::string& text) {
+  auto bytes = bytes_from_text(text);
+  if (!bytes) bytes = bytes_from_text(text + "B");  // people write "80G" for 80 GB
+  if (!bytes) return std::nullopt;
+  return static_cast<double>(*bytes);
+}
 
 std::vector<std::string> cluster_names() {
   std::vector<std::string> out;

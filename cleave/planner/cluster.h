@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,9 @@ struct Cluster {
   bool fused_attention = true;           ///< scores are not stored (FlashAttention)
   FittedConstants fitted;
 };
+
+/// Bytes of "80GB", "80GiB" or "80G"; nullopt for another text.
+std::optional<double> memory_from_text(const std::string& text);
 
 /// Names of the presets, without "here".
 std::vector<std::string> cluster_names();

@@ -27,10 +27,10 @@ ClusterTask task_of(const PlanOptions& o, const Cluster& cluster) {
                    .micro_batch = o.micro_batch_size,
                    .memory_bytes = cluster.memory_bytes};
   if (!o.memory.empty()) {
-    const auto bytes = bytes_from_text(o.memory);
+    const auto bytes = memory_from_text(o.memory);
     CLEAVE_CHECK(bytes, Code::kUsage, "--memory '", o.memory,
-                 "' is not a size; write it like 8GiB or 500MB");
-    task.memory_bytes = static_cast<double>(*bytes);
+                 "' is not a size; write it like 80GB, 80GiB or 80G");
+    task.memory_bytes = *bytes;
   }
   CLEAVE_CHECK(o.dtype != "fp64", Code::kUsage,
                "--dtype fp64 has no matrix speed in a cluster; choose fp32, bf16 or fp16");

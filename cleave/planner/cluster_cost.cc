@@ -9,9 +9,12 @@
 namespace cleave {
 namespace {
 
-constexpr double kLogitBytes = 12;    // logits, their fp32 copy, and the gradients of both
-constexpr double kLossPasses = 20;    // bytes per logit that the loss and its backward move
-constexpr double kWorkingLayers = 2;  // a layer's activations and their gradients in backward
+constexpr double kLogitBytes = 12;  // logits, their fp32 copy, and the gradients of both
+constexpr double kLossPasses = 20;  // bytes per logit that the loss and its backward move
+// In backward: a layer's activations, their gradients, and the recomputed or temporary tensors
+// that live beside them. Stored scores have only their gradients beside them.
+constexpr double kWorkingLayers = 3;
+constexpr double kWorkingScores = 2;
 
 double bytes_of(MatrixType type) {
   return type == MatrixType::kFp32 ? 4 : 2;
@@ -268,7 +271,8 @@ ClusterMemory cluster_memory(const Cluster& c, const TransformerSize& m, const C
     out.gradients = r.gradient_bytes * parameters;
   }
   const StageLayers layers = stage_layers(m, r);
-  const double working = kWorkingLayers * kept_bytes(s, Keep::kAll);
+  const double scores = kept_bytes(s, Keep::kAll) - kept_bytes(s, Keep::kSelective);
+  const double working = kWorkingLayers * kept_bytes(s, Keep::kSelective) + kWorkingScores * scores;
   const double kept = kept_bytes(s, r.recompute);
   const double first = layers.most * kept * micro_batches_held(r) + working;
   const double last = layers.edge * kept;
