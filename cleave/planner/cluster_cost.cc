@@ -33,7 +33,8 @@ struct Pass {
   }
 };
 
-/// What follows from a run on a cluster for one micro-batch.
+/// What follows from a run on a cluster for one micro-batch. The bytes below are those of 16-bit
+/// activations; `wide` is 2 for fp32.
 struct Shape {
   const Cluster& c;
   const TransformerSize& m;
@@ -41,6 +42,7 @@ struct Shape {
   double tokens = static_cast<double>(r.micro_batch * r.seq_len) / r.cp;  ///< of a device
   double hidden = static_cast<double>(m.hidden);
   double tp = r.tp;
+  double wide = r.element_bytes / 2;
   double rate = c.memory_rate * c.fitted.memory_share;  ///< bytes of elementwise passes
 
   [[nodiscard]] double boundary_bytes() const { return tokens * hidden * r.element_bytes; }
@@ -49,6 +51,11 @@ struct Shape {
     return tokens * static_cast<double>(r.seq_len * m.heads) / tp;
   }
 };
+
+/// Flops per second of large products of attention, which fp8 leaves in bf16.
+double attention_speed(const Shape& s) {
+  return s.c.matrix_flops.at(s.r.type == MatrixType::kFp32 ? 0 : 1) * s.c.fitted.matrix_share;
+}
 
 double slow_attention(const Shape& s, double flops) {
   return flops / (s.c.vector_flops * s.c.fitted.matrix_share / 2);
@@ -64,13 +71,12 @@ double attention_time(const Shape& s, bool backward) {
     // Half the scores are masked; backward computes them again. Softmax halves the matrix speed.
     const double work = flops / 2 * (backward ? 1.25 : 1);
     if (!is_aligned) return slow_attention(s, work);
-    return work / (s.c.matrix_flops[1] * s.c.fitted.matrix_share * 0.55);
+    return work / (attention_speed(s) * 0.55);
   }
   // fp16 bytes per score: written, read and written by softmax and by dropout with its mask, read.
-  const double bytes = s.scores() * (backward ? 19 : 13);
+  const double bytes = s.wide * s.scores() * (backward ? 19 : 13);
   const double products =
-      is_aligned ? flops / (s.c.matrix_flops[1] * s.c.fitted.matrix_share * d / (d + 64))
-                 : slow_attention(s, flops);
+      is_aligned ? flops / (attention_speed(s) * d / (d + 64)) : slow_attention(s, flops);
   return products + bytes / s.rate;
 }
 
@@ -99,7 +105,7 @@ double elementwise_bytes(const Shape& s) {
   const double sharded = s.r.sequence_parallel ? s.tp : 1;
   const double per_hidden = s.m.gated ? 4 * 2 + 6 * 2 : 4 * 2 + 7 * 2;
   const double per_ffn = s.m.gated ? 6 : 4;
-  return s.tokens *
+  return s.wide * s.tokens *
          (s.hidden * per_hidden / sharded + static_cast<double>(s.m.ffn) * per_ffn / s.tp);
 }
 
@@ -183,15 +189,16 @@ double kept_bytes(const Shape& s, Keep keep) {
   const double q = static_cast<double>(s.m.heads * s.m.head_dim);
   const double kv = static_cast<double>(s.m.kv_heads * s.m.head_dim);
   const double f = static_cast<double>(s.m.ffn);
-  if (keep == Keep::kFull) return s.tokens * 2 * h / outer;
+  if (keep == Keep::kFull) return s.wide * s.tokens * 2 * h / outer;
   if (keep == Keep::kSelectiveOps) {
-    return s.tokens * (2 * h / outer + (2 * q + 2 * kv + 2 * q + 2 * f) / s.tp + 2 * h / outer);
+    return s.wide * s.tokens *
+           (2 * h / outer + (2 * q + 2 * kv + 2 * q + 2 * f) / s.tp + 2 * h / outer);
   }
   const double replicated = s.m.gated ? 8 * h : 10 * h;
   const double sharded = 4 * q + 4 * kv + (s.m.gated ? 8 : 4) * f;
   double bytes = s.tokens * (replicated / outer + sharded / s.tp);
   if (!s.c.fused_attention && keep == Keep::kAll) bytes += 5 * s.scores();
-  return bytes;
+  return s.wide * bytes;
 }
 
 /// Micro-batches whose activations the first stage holds.
@@ -265,6 +272,8 @@ ClusterMemory cluster_memory(const Cluster& c, const TransformerSize& m, const C
     const double whole =
         r.pp > 1 ? parameters : (2 * m.layer_parameters() + embedding_parameters(m)) / r.tp;
     out.weights = r.weight_bytes * whole;
+    // In fp32 the shard of the weights is not among the states.
+    if (r.type == MatrixType::kFp32) out.weights += r.weight_bytes * parameters / shards;
     out.gradients = r.gradient_bytes * parameters / shards + r.gradient_bytes * whole;
   } else {
     out.weights = r.weight_bytes * parameters;

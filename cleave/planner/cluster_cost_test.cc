@@ -73,6 +73,17 @@ TEST(ClusterMemory, Fsdp_ShardsStatesAndHoldsTwoWholeLayers) {
   EXPECT_NEAR(m.weights, 2 * 2 * layer, 1e-4 * m.weights);
 }
 
+TEST(ClusterMemory, FsdpInFp32_ShardsWeightsGradientsAndMoments) {
+  ClusterRun r = run(1, 1, 64);
+  r.sharding = Sharding::kFsdp;
+  r.type = MatrixType::kFp32;
+  r.weight_bytes = r.gradient_bytes = 4;
+  r.state_bytes = 8;
+  const double layer = 12.0 * 12288 * 12288;
+  const double expected = (4 + 4 + 8) * 96 * layer / 64 + (4 + 4) * 2 * layer;
+  EXPECT_NEAR(states(cluster_memory(ideal(), gpt3(), r)), expected, 1e-4 * expected);
+}
+
 /// Activation bytes of layers that a stage keeps, without the layer that backward works on.
 double kept(const ClusterRun& r, bool fused) {
   Cluster c = ideal();
@@ -99,6 +110,13 @@ TEST(ClusterMemory, Activations_AreThoseOfKorthikantiEtAl) {
   r.recompute = Keep::kFull;
   r.sequence_parallel = false;
   expect(r, 2, false);
+}
+
+TEST(ClusterMemory, Fp32_DoublesActivations) {
+  ClusterRun r = run(8, 1, 1);
+  const double half = kept(r, true);
+  r.element_bytes = 4;
+  EXPECT_DOUBLE_EQ(kept(r, true), 2 * half);
 }
 
 TEST(ClusterMemory, FirstStage_HoldsAMicroBatchForEachStage) {
