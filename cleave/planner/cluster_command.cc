@@ -183,7 +183,7 @@ double tokens_from_text(const std::string& text) {
   return unit.empty() ? value : value * std::pow(1000.0, static_cast<double>(place) + 1);
 }
 
-void plan_on_cluster(const PlanOptions& o, const Json& config, Cluster cluster) {
+void plan_on_cluster(const PlanOptions& o, const Json& config, const Cluster& cluster) {
   const TransformerSize m = transformer_size(config);
   const double tokens = o.tokens.empty() ? 0 : tokens_from_text(o.tokens);
   const ClusterTask task = task_of(o, cluster);

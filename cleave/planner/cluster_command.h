@@ -15,7 +15,7 @@ double tokens_from_text(const std::string& text);
 
 /// `cleave plan --cluster`: prints the best layouts of o.ranks devices. Throws Error(kShape) if the
 /// batch fits no layout.
-void plan_on_cluster(const PlanOptions& o, const Json& config, Cluster cluster);
+void plan_on_cluster(const PlanOptions& o, const Json& config, const Cluster& cluster);
 
 /// `cleave plan --runs`: prints a table of published runs beside predictions. A cluster file in
 /// o.cluster replaces the machine of the same name. Throws as read_published_runs().

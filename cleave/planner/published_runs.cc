@@ -30,6 +30,7 @@ class Row {
   bool has(const std::string& column, std::string_view part) const {
     return text(column).find(part) != std::string::npos;
   }
+  const std::string& place() const { return place_; }
   /// A number above 0; 0 if the field is empty.
   double number(const std::string& column) const {
     const std::string& field = text(column);
@@ -173,6 +174,9 @@ void set_layout(const Row& row, PublishedRun& out) {
   r.pp = degree("pp");
   r.dp = degree("dp");
   r.cp = degree("cp");
+  const double devices = 1.0 * r.tp * r.pp * r.dp * r.cp;
+  CLEAVE_CHECK(devices <= 1e9, Code::kFormat, row.place(), ": tp x pp x dp x cp is ", devices,
+               " devices; expected at most 1e9");
   r.virtual_stages = degree("vp");
   r.sequence_parallel = row.text("sp") == "1";
   r.global_batch = row.count("global_batch");
@@ -192,7 +196,7 @@ std::string unsupported(const Row& row, const PublishedRun& p) {
   if (row.has("precision", "FP4")) return "FP4 is not modelled";
   if (row.text("kind") == "LoRA") return "LoRA is not modelled";
   if (row.count("ep") > 1) return "expert parallelism is not modelled";
-  if (p.size.hidden == 0 || p.size.heads == 0) return "the row gives no sizes of the model";
+  if (p.size.hidden == 0 || p.size.head_dim == 0) return "the row gives no sizes of the model";
   if (p.run.global_batch == 0 || p.run.seq_len == 0) return "the row gives no batch";
   return "";
 }
