@@ -34,6 +34,9 @@ struct PlanOptions : LayoutOptions, LoraFlags {
   int64_t seq_len = 256;         ///< tokens
   std::string dtype = "fp32";
   std::string optimizer = "adamw";
+  std::string cluster;        ///< preset, "here" or JSON file; empty = this program's own ranks
+  std::string tokens;         ///< of a training run on the cluster, "300B"; empty = none
+  std::string runs;           ///< CSV file of published runs to predict; empty = none
   bool parameters = false;    ///< list every parameter's layout
   std::string draw_schedule;  ///< SVG file to write; empty = none
   bool json = false;
@@ -72,6 +75,9 @@ inline Row optimizer(std::string* target) {
   return {target, "optimizer", "", help, "", Choices{"adamw", "adam", "sgd", "muon"}, kMustMatch};
 }
 
+/// Ranks that `cleave plan` takes: those of a run, more with --cluster.
+inline constexpr Limits kClusterRanks{.low = 1, .high = 1e6};
+
 /// The options of `cleave plan`.
 inline std::vector<Section> sections(PlanOptions& o) {
   return {
@@ -87,11 +93,19 @@ inline std::vector<Section> sections(PlanOptions& o) {
          Choices{"fp32", "bf16", "fp16", "fp64"}},
         optimizer(&o.optimizer)}},
       {"layout", joined({{&o.ranks, "ranks", "N", "instead list all layouts of N ranks, best first",
-                          "off", kRanks},
+                          "off", kClusterRanks},
                          {&o.memory, "memory", "SIZE", "memory limit per rank, e.g. 8GiB",
                           "this host's memory / ranks"}},
                         rows(static_cast<LayoutOptions&>(o)))},
       {"adapters", rows(static_cast<LoraFlags&>(o))},
+      {"cluster",
+       {{&o.cluster, "cluster", "NAME|FILE.json",
+         "list the best layouts of --ranks devices of a cluster: here, a100-80gb, h100-80gb, h200, "
+         "b200, mi300x, ... or a file",
+         "off"},
+        {&o.tokens, "tokens", "COUNT", "also days and device-hours of this many tokens, e.g. 300B",
+         "none"},
+        {&o.runs, "runs", "FILE.csv", "predict a table of published runs", "none"}}},
       {"output",
        {{&o.parameters, "parameters", "", "list how every parameter is sharded", "off"},
         {&o.draw_schedule, "draw-schedule", "FILE.svg", "draw the pipeline schedule", "none"},

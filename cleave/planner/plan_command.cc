@@ -14,6 +14,7 @@
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/planner/cluster_command.h"
 #include "cleave/planner/layout_options.h"
 #include "cleave/planner/machine.h"
 #include "cleave/planner/rank_layouts.h"
@@ -208,7 +209,48 @@ void plan_many(const PlanOptions& o, const Json& config) {
   log_info(out.dump());
 }
 
+/// Bytes per second that all cores together copy, each read and written once.
+double copy_rate() {
+  constexpr int64_t kElements = 32 << 20;
+  const at::Tensor from = at::zeros({kElements}), to = at::empty({kElements});
+  double best_s = 1e9;
+  for (int i = 0; i < 4; ++i) {
+    const double begin = monotonic_s();
+    to.copy_(from);
+    best_s = std::min(best_s, monotonic_s() - begin);
+  }
+  return 2.0 * kElements * sizeof(float) / best_s;
+}
+
+/// This host as a cluster of one host, of which each rank has a share.
+Cluster cluster_here(const PlanOptions& o) {
+  const double ranks = o.ranks;
+  const Machine machine = machine_here(type_of(o));
+  Cluster c;
+  c.name = "here";
+  c.sources = {"measured now: matrix products, copies, collectives of two ranks"};
+  c.devices_per_host = o.ranks;
+  c.memory_bytes = static_cast<double>(memory_here()) / ranks;
+  c.matrix_flops.fill(machine.flops / ranks);
+  c.vector_flops = machine.flops / ranks;
+  c.memory_rate = copy_rate() / ranks;
+  c.host_link_rate = c.net_link_rate = machine.bytes_per_s;
+  c.host_latency_s = c.net_latency_s = machine.call_s / 2;
+  c.fitted = {.matrix_share = 1,
+              .memory_share = 1,
+              .host_link_share = 1,
+              .net_link_share = 1,
+              .layer_call_s = 0,
+              .runtime_bytes = 0};
+  return c;
+}
+
 void plan(const PlanOptions& o) {
+  if (!o.runs.empty()) return plan_runs(o);
+  if (!o.cluster.empty()) {
+    return plan_on_cluster(o, config_of(o),
+                           o.cluster == "here" ? cluster_here(o) : read_cluster(o.cluster));
+  }
   const Json config = config_of(o);
   o.ranks == 0 ? plan_one(o, config) : plan_many(o, config);
 }

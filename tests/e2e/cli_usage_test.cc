@@ -216,6 +216,14 @@ TEST_F(Usage, FlagsThatExcludeEachOther_AreRefused) {
       "--async-save needs --save-every: the last checkpoint is never saved asynchronously");
   expect_refused({"plan", "--model", "@model", "--ranks", "8", "--recompute", "full"}, 2,
                  "--ranks and --recompute exclude each other; give one");
+  expect_refused({"plan", "--model", "@model", "--cluster", "h200"}, 2,
+                 "--cluster h200 needs the number of devices; add --ranks N");
+  expect_refused({"plan", "--model", "@model", "--tokens", "1T"}, 2,
+                 "--tokens needs a cluster; add --cluster NAME");
+  expect_refused({"plan", "--model", "@model", "--ranks", "5000"}, 2,
+                 "--ranks is 5000; at most 4096 without --cluster");
+  expect_refused({"plan", "--runs", "@data.txt", "--ranks", "8"}, 2,
+                 "--runs and --ranks exclude each other; give one");
   expect_refused({"plan", "--model", "@model", "--dp", "16", "--batch-size", "8"}, 3,
                  "--batch-size is 8, fewer than the 16 data-parallel ranks; give each at least one "
                  "sequence");

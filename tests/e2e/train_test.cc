@@ -414,6 +414,44 @@ TEST(PlanProgram, Adapters_AreForecast) {
   EXPECT_EQ(run_with_deadline({"plan", "--dora"}).exit_code, 2);
 }
 
+TEST(PlanProgram, Cluster_ListsTheBestLayoutsOfItsDevices) {
+  const Words words{"plan",      "--model",      "llama2-7b", "--ranks", "64",   "--cluster",
+                    "a100-80gb", "--tokens",     "1T",        "--dtype", "bf16", "--seq-len",
+                    "4096",      "--batch-size", "256",       "--json"};
+  const RunResult ran = run_with_deadline(words);
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  const json all = json::parse(ran.out);
+  ASSERT_EQ(all["layouts"].size(), 10U);
+  for (const json& each : all["layouts"]) {
+    EXPECT_EQ(each["tp"].get<int>() * each["pp"].get<int>() * each["dp"].get<int>(), 64);
+    double seconds = 0, bytes = 0;
+    for (const auto& kind : each["time"]) seconds += kind.get<double>();
+    for (const auto& kind : each["memory"]) bytes += kind.get<double>();
+    EXPECT_NEAR(seconds, each["step_s"].get<double>(), 1e-9 * seconds);
+    EXPECT_NEAR(bytes, each["bytes"].get<double>(), 1e-9 * bytes);
+    EXPECT_NEAR(each["tokens_per_s"].get<double>() * each["step_s"].get<double>(), 256 * 4096, 1);
+    EXPECT_NEAR(each["days"].get<double>() * 24 * 64, each["device_hours"].get<double>(), 1);
+  }
+  EXPECT_EQ(run_with_deadline({"plan", "--ranks", "8", "--cluster", "h300"}).exit_code, 2);
+  EXPECT_EQ(run_with_deadline({"plan", "--ranks", "8", "--cluster", "none.json"}).exit_code, 5);
+  const TempFolder folder;
+  std::ofstream(folder / "cluster.json") << R"({"base": "h200", "memory": "much"})";
+  const RunResult wrong =
+      run_with_deadline({"plan", "--ranks", "8", "--cluster", folder / "cluster.json"});
+  EXPECT_EQ(wrong.exit_code, 4);
+  EXPECT_NE(wrong.err.find("expected a size such as 80GB, 80GiB or 80G"), std::string::npos)
+      << wrong.err;
+}
+
+TEST(PlanProgram, ThisHost_IsACluster) {
+  const RunResult ran = run_with_deadline(
+      {"plan", "--ranks", "2", "--cluster", "here", "--batch-size", "8", "--json"});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  const json all = json::parse(ran.out);
+  ASSERT_FALSE(all["layouts"].empty());
+  EXPECT_GT(all["layouts"][0]["step_s"].get<double>(), 0);
+}
+
 TEST(PlanProgram, ScheduleWithoutAPipeline_IsWarnedAbout) {
   const RunResult ran = run_with_deadline({"plan", "--schedule-pp", "gpipe"});
   EXPECT_EQ(ran.exit_code, 0);

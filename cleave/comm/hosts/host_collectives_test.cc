@@ -15,7 +15,7 @@
 
 #include "cleave/base/str.h"
 #include "cleave/comm/shm/collectives.h"
-#include "cleave/comm/shm/float16.h"
+#include "tests/support/float16.h"
 
 namespace cleave {
 namespace {

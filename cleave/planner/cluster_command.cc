@@ -1,0 +1,223 @@
+#include "cleave/planner/cluster_command.h"
+
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "cleave/base/byte_count.h"
+#include "cleave/base/log.h"
+#include "cleave/base/progress.h"
+#include "cleave/planner/cluster_search.h"
+
+namespace cleave {
+namespace {
+
+using Object = nlohmann::ordered_json;
+constexpr size_t kShown = 10;
+
+int64_t size_of(const Json& config, std::string_view name, std::string_view gpt2_name) {
+  constexpr int64_t kLargest = 1 << 24;
+  return config.at(config.has(gpt2_name) ? gpt2_name : name).as_int(1, kLargest);
+}
+
+/// Batch, length, dtype and the bytes per parameter that Cleave holds.
+ClusterTask task_of(const PlanOptions& o, const Cluster& cluster) {
+  ClusterTask task{.devices = o.ranks,
+                   .run = {},
+                   .micro_batch = o.micro_batch_size,
+                   .memory_bytes = cluster.memory_bytes};
+  if (!o.memory.empty()) {
+    const auto bytes = memory_from_text(o.memory);
+    CLEAVE_CHECK(bytes, Code::kUsage, "--memory '", o.memory,
+                 "' is not a size; write it like 80GB, 80GiB or 80G");
+    task.memory_bytes = *bytes;
+  }
+  CLEAVE_CHECK(o.dtype != "fp64", Code::kUsage,
+               "--dtype fp64 has no matrix speed in a cluster; choose fp32, bf16 or fp16");
+  ClusterRun& run = task.run;
+  run.global_batch = o.batch_size;
+  run.seq_len = o.seq_len;
+  run.overlaps_dp = true;
+  run.gradient_bytes = run.sync_bytes = 4;
+  const double moments = o.optimizer == "sgd" ? 0 : 8;
+  if (o.dtype == "fp32") {
+    run.type = MatrixType::kFp32;
+    run.element_bytes = run.weight_bytes = 4;
+    run.state_bytes = moments;
+  } else {
+    run.state_bytes = 4 + moments;
+  }
+  return task;
+}
+
+/// What a layout achieves.
+struct Rates {
+  double tokens_per_s, mfu, days, device_hours;
+};
+
+Rates rates_of(const ClusterPlan& plan, const Cluster& c, const TransformerSize& m, double tokens) {
+  const ClusterRun& r = plan.run;
+  const double step_tokens = static_cast<double>(r.global_batch) * static_cast<double>(r.seq_len);
+  const double speed = step_tokens / plan.cost.time.total();
+  const double devices = static_cast<double>(r.devices());
+  const double peak = c.matrix_flops.at(static_cast<size_t>(r.type)) * devices;
+  constexpr double kHour = 3600;
+  return {speed, speed * m.train_flops_per_token(r.seq_len) / peak, tokens / speed / kHour / 24,
+          tokens / speed / kHour * devices};
+}
+
+template <class Kinds>
+Object object_of(const Kinds& kinds) {
+  Object out = Object::object();
+  for (const auto& [name, value] : kinds) out[name] = value;
+  return out;
+}
+
+const char* sharding_name(Sharding sharding) {
+  if (sharding == Sharding::kNone) return "none";
+  return sharding == Sharding::kZero1 ? "zero1" : "fsdp";
+}
+
+Object json_of(const ClusterPlan& p, const ClusterPlan& best, const Rates& rates, double tokens) {
+  Object out = {{"flags", flags_of(p.run)},
+                {"tp", p.run.tp},
+                {"pp", p.run.pp},
+                {"dp", p.run.dp},
+                {"micro_batch", p.run.micro_batch},
+                {"virtual_stages", p.run.virtual_stages},
+                {"sequence_parallel", p.run.sequence_parallel},
+                {"sharding", sharding_name(p.run.sharding)},
+                {"recompute", p.run.recompute == Keep::kAll    ? "none"
+                              : p.run.recompute == Keep::kFull ? "full"
+                                                               : "selective"},
+                {"bytes", p.cost.memory.total()},
+                {"memory", object_of(memory_kinds(p.cost.memory))},
+                {"step_s", p.cost.time.total()},
+                {"time", object_of(time_kinds(p.cost.time))},
+                {"mfu", rates.mfu},
+                {"tokens_per_s", rates.tokens_per_s}};
+  if (tokens > 0) {
+    out["days"] = rates.days;
+    out["device_hours"] = rates.device_hours;
+  }
+  if (&p != &best) out["why"] = why_slower(best, p);
+  return out;
+}
+
+std::string fixed(double value, int digits) {
+  std::ostringstream out;
+  out.setf(std::ios::fixed);
+  out.precision(digits);
+  out << value;
+  return out.str();
+}
+
+template <class Kinds, class Text>
+std::string kinds_text(const Kinds& kinds, const Text& text) {
+  std::string out;
+  for (const auto& [name, value] : kinds) {
+    if (value <= 0) continue;
+    out += str(out.empty() ? "" : ", ", name, ' ', text(value));
+  }
+  return out;
+}
+
+void print(const ClusterPlan& p, const Rates& rates, size_t place, double tokens) {
+  const std::string days = tokens > 0 ? str(", ", fixed(rates.days, 1), " days, ",
+                                            count_text(rates.device_hours), " device-hours")
+                                      : "";
+  log_info(place, ". ", flags_of(p.run));
+  log_info("   ", duration_text(p.cost.time.total()), " a step, MFU ", fixed(100 * rates.mfu, 1),
+           " %, ", count_text(rates.tokens_per_s), " tokens/s", days);
+  log_info("   memory ", bytes_text(p.cost.memory.total()), ": ",
+           kinds_text(memory_kinds(p.cost.memory), [](double b) { return bytes_text(b); }));
+  log_info("   time   ",
+           kinds_text(time_kinds(p.cost.time), [](double s) { return duration_text(s); }));
+}
+
+/// Why the layouts that do not fit are too large.
+std::string too_large_text(const ClusterPlans& plans, double limit) {
+  std::string kinds;
+  const auto names = memory_kinds({});
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (plans.too_large_by.at(i) == 0) continue;
+    kinds += str(kinds.empty() ? "" : ", ", names.at(i).first, ' ', plans.too_large_by.at(i));
+  }
+  return str(plans.too_large, " of ", plans.considered, " layouts need more than ",
+             bytes_text(limit), "; the largest part of it: ", kinds);
+}
+
+}  // namespace
+
+TransformerSize transformer_size(const Json& config) {
+  for (const char* key : {"num_local_experts", "num_experts"}) {
+    CLEAVE_CHECK(config.int_or(key, 0) == 0, Code::kShape, "the model has ", config.int_or(key, 0),
+                 " experts, which --cluster does not model; leave out --cluster");
+  }
+  TransformerSize m;
+  m.hidden = size_of(config, "hidden_size", "n_embd");
+  m.layers = size_of(config, "num_hidden_layers", "n_layer");
+  m.heads = size_of(config, "num_attention_heads", "n_head");
+  m.kv_heads = config.int_or("num_key_value_heads", m.heads, 1, m.heads);
+  m.head_dim = config.int_or("head_dim", m.hidden / m.heads, 1, 1 << 16);
+  m.vocab = config.at("vocab_size").as_int(1, 1 << 30);
+  const std::string type = config.string_or("model_type", "");
+  m.gated = type != "gpt2" && type != "bert";
+  const bool has_ffn = config.has("intermediate_size");
+  m.ffn = has_ffn ? config.at("intermediate_size").as_int(1, 1 << 24)
+                  : config.int_or("n_inner", 4 * m.hidden, 1, 1 << 24);
+  m.tied = config.bool_or("tie_word_embeddings", !m.gated);
+  return m;
+}
+
+double tokens_from_text(const std::string& text) {
+  double value = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, value);
+  const std::string unit(end, last);
+  const size_t place =
+      unit.size() == 1 ? std::string_view("KMBT").find(unit[0]) : std::string::npos;
+  const bool is_known = unit.empty() || place != std::string::npos;
+  CLEAVE_CHECK(error == std::errc() && is_known && value > 0 && value < 1e18, Code::kUsage,
+               "--tokens '", text, "' is not a number of tokens; write it like 300B, 15T or 2e12");
+  return unit.empty() ? value : value * std::pow(1000.0, static_cast<double>(place) + 1);
+}
+
+void plan_on_cluster(const PlanOptions& o, const Json& config, const Cluster& cluster) {
+  const TransformerSize m = transformer_size(config);
+  const double tokens = o.tokens.empty() ? 0 : tokens_from_text(o.tokens);
+  const ClusterTask task = task_of(o, cluster);
+  const ClusterPlans plans = search_cluster(cluster, m, task, kShown);
+  CLEAVE_CHECK(plans.considered > 0, Code::kShape, "no layout of ", o.ranks,
+               " ranks divides a batch of ", o.batch_size,
+               " sequences; choose a batch size that is a multiple of ranks / (tp x pp)");
+  if (o.json) {
+    Object out = {{"cluster", cluster.name},
+                  {"sources", cluster.sources},
+                  {"ranks", o.ranks},
+                  {"memory_limit", task.memory_bytes},
+                  {"considered", plans.considered},
+                  {"too_large", plans.too_large}};
+    out["layouts"] = Object::array();
+    for (const ClusterPlan& p : plans.best) {
+      out["layouts"].push_back(json_of(p, plans.best[0], rates_of(p, cluster, m, tokens), tokens));
+    }
+    if (plans.too_large > 0) out["why_too_large"] = too_large_text(plans, task.memory_bytes);
+    return log_info(out.dump());
+  }
+  log_info(o.ranks, " ranks on ", cluster.name, ": ", cluster.devices_per_host, " per host, ",
+           bytes_text(task.memory_bytes), " each");
+  for (const std::string& source : cluster.sources) log_info("  ", source);
+  for (size_t i = 0; i < plans.best.size(); ++i) {
+    print(plans.best[i], rates_of(plans.best[i], cluster, m, tokens), i + 1, tokens);
+    if (i > 0) log_info("   ", why_slower(plans.best[0], plans.best[i]));
+  }
+  if (plans.too_large > 0) {
+    log_info(too_large_text(plans, task.memory_bytes));
+    const ClusterPlan& p = plans.smallest[0];
+    log_info("the smallest of them needs ", bytes_text(p.cost.memory.total()), ": ",
+             flags_of(p.run));
+  }
+}
+
+}  // namespace cleave

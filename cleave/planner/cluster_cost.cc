@@ -1,0 +1,385 @@
+#include "cleave/planner/cluster_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "cleave/base/error.h"
+#include "cleave/planner/cluster_links.h"
+
+namespace cleave {
+namespace {
+
+constexpr double kLogitBytes = 12;  // logits, their fp32 copy, and the gradients of both
+constexpr double kLossPasses = 20;  // bytes per logit that the loss and its backward move
+// In backward: a layer's activations, their gradients, and the recomputed or temporary tensors
+// that live beside them. Stored scores have only their gradients beside them.
+constexpr double kWorkingLayers = 3;
+constexpr double kWorkingScores = 2;
+
+double bytes_of(MatrixType type) {
+  return type == MatrixType::kFp32 ? 4 : 2;
+}
+
+/// Seconds of one pass of a micro-batch through a layer.
+struct Pass {
+  double gemm = 0, attention = 0, memory_bound = 0, tp = 0;
+  [[nodiscard]] double compute() const { return gemm + attention + memory_bound; }
+  Pass& add(const Pass& other, double factor) {
+    gemm += factor * other.gemm;
+    attention += factor * other.attention;
+    memory_bound += factor * other.memory_bound;
+    tp += factor * other.tp;
+    return *this;
+  }
+};
+
+/// What follows from a run on a cluster for one micro-batch. The bytes below are those of 16-bit
+/// activations; `wide` is 2 for fp32.
+struct Shape {
+  const Cluster& c;
+  const TransformerSize& m;
+  const ClusterRun& r;
+  double tokens = static_cast<double>(r.micro_batch * r.seq_len) / r.cp;  ///< of a device
+  double hidden = static_cast<double>(m.hidden);
+  double tp = r.tp;
+  double wide = r.element_bytes / 2;
+  double rate = c.memory_rate * c.fitted.memory_share;  ///< bytes of elementwise passes
+
+  [[nodiscard]] double boundary_bytes() const { return tokens * hidden * r.element_bytes; }
+  /// Scores of a device, of one layer.
+  [[nodiscard]] double scores() const {
+    return tokens * static_cast<double>(r.seq_len * m.heads) / tp;
+  }
+};
+
+/// Flops per second of large products of attention, which fp8 leaves in bf16.
+double attention_speed(const Shape& s) {
+  return s.c.matrix_flops.at(s.r.type == MatrixType::kFp32 ? 0 : 1) * s.c.fitted.matrix_share;
+}
+
+double slow_attention(const Shape& s, double flops) {
+  return flops / (s.c.vector_flops * s.c.fitted.matrix_share / 2);
+}
+
+/// The two products of attention and the passes over their scores. Products whose inner size is
+/// not a multiple of 8 elements (16 bytes) do not run on matrix units.
+double attention_time(const Shape& s, bool backward) {
+  const double d = static_cast<double>(s.m.head_dim);
+  const double flops = 4 * s.scores() * d * (backward ? 2 : 1);
+  const bool is_aligned = s.m.head_dim % 8 == 0;
+  if (s.c.fused_attention) {
+    // Half the scores are masked; backward computes them again. Softmax halves the matrix speed.
+    const double work = flops / 2 * (backward ? 1.25 : 1);
+    if (!is_aligned) return slow_attention(s, work);
+    return work / (attention_speed(s) * 0.55);
+  }
+  // fp16 bytes per score: written, read and written by softmax and by dropout with its mask, read.
+  const double bytes = s.wide * s.scores() * (backward ? 19 : 13);
+  const double products =
+      is_aligned ? flops / (attention_speed(s) * d / (d + 64)) : slow_attention(s, flops);
+  return products + bytes / s.rate;
+}
+
+/// Seconds to sum or gather the activations of all tensor-parallel ranks.
+double tp_time(const Shape& s) {
+  return all_reduce_time(s.c, s.boundary_bytes(), {.size = s.r.tp, .stride = 1});
+}
+
+/// The matrices of a layer: columns and inner size of a device's product.
+struct Product {
+  double n, k;
+};
+std::array<Product, 4> products(const Shape& s) {
+  const double q = static_cast<double>(s.m.heads * s.m.head_dim);
+  const double kv = static_cast<double>(s.m.kv_heads * s.m.head_dim);
+  const double f = static_cast<double>(s.m.ffn);
+  return {{{(q + 2 * kv) / s.tp, s.hidden},
+           {s.hidden, q / s.tp},
+           {(s.m.gated ? 2 : 1) * f / s.tp, s.hidden},
+           {s.hidden, f / s.tp}}};
+}
+
+/// Bytes that elementwise passes of a layer move in forward: per hidden element two norms (4 each)
+/// and two residual sums with dropout (7 each); per feed-forward element the activation.
+double elementwise_bytes(const Shape& s) {
+  const double sharded = s.r.sequence_parallel ? s.tp : 1;
+  const double per_hidden = s.m.gated ? 4 * 2 + 6 * 2 : 4 * 2 + 7 * 2;
+  const double per_ffn = s.m.gated ? 6 : 4;
+  return s.wide * s.tokens *
+         (s.hidden * per_hidden / sharded + static_cast<double>(s.m.ffn) * per_ffn / s.tp);
+}
+
+Pass forward_pass(const Shape& s) {
+  Pass out;
+  for (const Product& p : products(s)) out.gemm += gemm_time(s.c, s.r.type, s.tokens, p.n, p.k);
+  out.attention = attention_time(s, false);
+  out.memory_bound = elementwise_bytes(s) / s.rate;
+  out.tp = 2 * tp_time(s);
+  return out;
+}
+
+Pass backward_pass(const Shape& s, const Pass& forward) {
+  Pass out;
+  for (const Product& p : products(s)) {
+    out.gemm += gemm_time(s.c, s.r.type, s.tokens, p.k, p.n);
+    out.gemm += gemm_time(s.c, s.r.type, p.k, p.n, s.tokens);
+  }
+  out.attention = attention_time(s, true);
+  out.memory_bound = 2 * forward.memory_bound;
+  out.tp = forward.tp;
+  switch (s.r.recompute) {
+    case Keep::kAll:
+      break;
+    case Keep::kSelective:
+      // Fused kernels keep nothing that this could save.
+      if (!s.c.fused_attention) out.attention += forward.attention;
+      break;
+    case Keep::kSelectiveOps:
+      out.gemm += forward.gemm / 2;
+      out.memory_bound += forward.memory_bound;
+      break;
+    case Keep::kFull:
+      out.add(forward, 1);
+      break;
+  }
+  return out;
+}
+
+/// The head and the loss of a micro-batch, forward and backward.
+Pass head_pass(const Shape& s) {
+  const double n = static_cast<double>(s.m.vocab) / s.tp;
+  const MatrixType type = s.r.type == MatrixType::kFp8 ? MatrixType::kBf16 : s.r.type;
+  Pass out;
+  out.gemm = gemm_time(s.c, type, s.tokens, n, s.hidden) +
+             gemm_time(s.c, type, s.tokens, s.hidden, n) +
+             gemm_time(s.c, type, s.hidden, n, s.tokens);
+  out.memory_bound = s.tokens * n * kLossPasses / s.rate;
+  out.tp = tp_time(s);
+  return out;
+}
+
+/// Layers of the slowest stage, and of the first and the last.
+struct StageLayers {
+  double most, edge;
+};
+StageLayers stage_layers(const TransformerSize& m, const ClusterRun& r) {
+  const int64_t most = (m.layers + r.pp - 1) / r.pp;
+  // Ends with fewer layers make room for embedding and head, as Megatron's and DeepSpeed's do.
+  const bool is_even = m.layers % r.pp == 0;
+  return {static_cast<double>(most), static_cast<double>(is_even ? most : most - 1)};
+}
+
+double embedding_parameters(const TransformerSize& m) {
+  return static_cast<double>(m.vocab) * static_cast<double>(m.hidden);
+}
+
+/// Parameters of the largest device.
+double device_parameters(const TransformerSize& m, const ClusterRun& r) {
+  const StageLayers layers = stage_layers(m, r);
+  const double copies = r.pp == 1 && !m.tied ? 2 : 1;
+  const double ends = layers.edge * m.layer_parameters() + copies * embedding_parameters(m);
+  return std::max(ends, layers.most * m.layer_parameters()) / r.tp;
+}
+
+/// Activation bytes of a layer that backward keeps, of one micro-batch: the terms of Korthikanti et
+/// al. 2022 (arXiv:2205.05198, eq. 1 to 4), with ffn and kv_heads where they have 4h and h.
+double kept_bytes(const Shape& s, Keep keep) {
+  const double h = s.hidden;
+  const double outer = s.r.sequence_parallel ? s.tp : 1;
+  const double q = static_cast<double>(s.m.heads * s.m.head_dim);
+  const double kv = static_cast<double>(s.m.kv_heads * s.m.head_dim);
+  const double f = static_cast<double>(s.m.ffn);
+  if (keep == Keep::kFull) return s.wide * s.tokens * 2 * h / outer;
+  if (keep == Keep::kSelectiveOps) {
+    return s.wide * s.tokens *
+           (2 * h / outer + (2 * q + 2 * kv + 2 * q + 2 * f) / s.tp + 2 * h / outer);
+  }
+  const double replicated = s.m.gated ? 8 * h : 10 * h;
+  const double sharded = 4 * q + 4 * kv + (s.m.gated ? 8 : 4) * f;
+  double bytes = s.tokens * (replicated / outer + sharded / s.tp);
+  if (!s.c.fused_attention && keep == Keep::kAll) bytes += 5 * s.scores();
+  return s.wide * bytes;
+}
+
+/// Micro-batches whose activations the first stage holds.
+double micro_batches_held(const ClusterRun& r) {
+  const double pp = r.pp;
+  const double most = std::min(pp, static_cast<double>(r.micro_batches()));
+  if (r.virtual_stages == 1) return most;
+  return std::min(static_cast<double>(r.micro_batches()),
+                  pp * (1 + (pp - 1) / (pp * r.virtual_stages)));
+}
+
+}  // namespace
+
+double TransformerSize::layer_parameters() const {
+  const double h = static_cast<double>(hidden);
+  const double q = static_cast<double>(heads * head_dim);
+  const double kv = static_cast<double>(kv_heads * head_dim);
+  return h * (2 * q + 2 * kv) + (gated ? 3 : 2) * h * static_cast<double>(ffn);
+}
+
+double TransformerSize::parameters() const {
+  return static_cast<double>(layers) * layer_parameters() +
+         (tied ? 1 : 2) * embedding_parameters(*this);
+}
+
+double TransformerSize::train_flops_per_token(int64_t seq_len) const {
+  const double attention = static_cast<double>(layers * heads * head_dim * seq_len);
+  return 6 * (static_cast<double>(layers) * layer_parameters() + embedding_parameters(*this)) +
+         6 * attention;
+}
+
+int64_t ClusterRun::micro_batches() const {
+  return std::max<int64_t>(1, global_batch / (dp * micro_batch));
+}
+
+double gemm_time(const Cluster& c, MatrixType type, double m, double n, double k) {
+  const double tiles = std::ceil(m / 256) * std::ceil(n / 128);
+  const double tiles_turned = std::ceil(m / 128) * std::ceil(n / 256);
+  const auto used = [&](double count) {
+    return m * n / (std::ceil(count / c.num_cores) * c.num_cores * 256 * 128);
+  };
+  const double filled = std::min(1.0, std::max(used(tiles), used(tiles_turned)));
+  const double speed = c.matrix_flops.at(static_cast<size_t>(type)) * c.fitted.matrix_share;
+  const double by_flops = 2 * m * n * k / (speed * filled * k / (k + 128));
+  const double by_bytes = bytes_of(type) * (m * n + m * k + k * n) / c.memory_rate;
+  return std::max(by_flops, by_bytes);
+}
+
+std::string refusal(const TransformerSize& m, const ClusterRun& r) {
+  if (m.heads % r.tp != 0) return str(m.heads, " heads do not divide by tp ", r.tp);
+  const int64_t stages = int64_t{r.pp} * r.virtual_stages;
+  if (stages > m.layers) return str(stages, " stages, but ", m.layers, " layers");
+  if (r.virtual_stages > 1 && m.layers % stages != 0) {
+    return str(m.layers, " layers do not divide by ", stages, " stages");
+  }
+  if (r.global_batch % (r.dp * r.micro_batch) != 0) {
+    return str("batch ", r.global_batch, " does not divide by dp ", r.dp, " x micro-batch ",
+               r.micro_batch);
+  }
+  return "";
+}
+
+ClusterMemory cluster_memory(const Cluster& c, const TransformerSize& m, const ClusterRun& r) {
+  const Shape s{.c = c, .m = m, .r = r};
+  const double parameters = device_parameters(m, r);
+  const double shards = r.sharding == Sharding::kNone ? 1 : double{1} * r.dp * r.cp;
+  ClusterMemory out;
+  out.optimizer = (r.state_bytes + r.scratch_bytes) * parameters / shards;
+  if (r.sharding == Sharding::kFsdp) {
+    // Whole at a time: two layers and the embedding; the whole stage if the pipeline keeps it.
+    const double whole =
+        r.pp > 1 ? parameters : (2 * m.layer_parameters() + embedding_parameters(m)) / r.tp;
+    out.weights = r.weight_bytes * whole;
+    // In fp32 the shard of the weights is not among the states.
+    if (r.type == MatrixType::kFp32) out.weights += r.weight_bytes * parameters / shards;
+    out.gradients = r.gradient_bytes * parameters / shards + r.gradient_bytes * whole;
+  } else {
+    out.weights = r.weight_bytes * parameters;
+    out.gradients = r.gradient_bytes * parameters;
+  }
+  const StageLayers layers = stage_layers(m, r);
+  const double scores = kept_bytes(s, Keep::kAll) - kept_bytes(s, Keep::kSelective);
+  const double working = kWorkingLayers * kept_bytes(s, Keep::kSelective) + kWorkingScores * scores;
+  const double kept = kept_bytes(s, r.recompute);
+  const double first = layers.most * kept * micro_batches_held(r) + working;
+  const double last = layers.edge * kept;
+  // The logits are gone when the backward of the last layer begins.
+  const double logits = s.tokens * static_cast<double>(m.vocab) / r.tp * kLogitBytes;
+  if (r.pp == 1 ? logits > working : last + logits > first) {
+    out.activations = last;
+    out.logits = logits;
+  } else {
+    out.activations = first;
+  }
+  out.runtime = c.fitted.runtime_bytes;
+  return out;
+}
+
+namespace {
+
+/// Sends of a device between stages in a step that compute does not hide: in the steady state of
+/// 1F1B each micro-batch waits for one activation and one gradient per stage of the rank.
+double pipeline_time(const Shape& s) {
+  if (s.r.pp == 1) return 0;
+  double bytes = s.boundary_bytes();
+  double seconds = 0;
+  if (s.r.sequence_parallel || s.r.scatters_p2p) {
+    if (!s.r.sequence_parallel) {
+      seconds += all_reduce_time(s.c, bytes, {.size = s.r.tp, .stride = 1}) / 2;
+    }
+    bytes /= s.tp;
+  }
+  seconds += send_time(s.c, bytes, s.r.tp * s.r.dp * s.r.cp);
+  return 2 * seconds * s.r.virtual_stages * static_cast<double>(s.r.micro_batches());
+}
+
+/// Seconds of gradient sync that compute does not hide.
+double data_parallel_time(const Shape& s, double forward_s, double backward_s) {
+  const LinkGroup group{.size = s.r.dp * s.r.cp, .stride = s.r.tp};
+  if (group.size == 1) return 0;
+  const double parameters = device_parameters(s.m, s.r);
+  const double gradients = s.r.sync_bytes * parameters;
+  const double weights = s.r.weight_bytes * parameters;
+  const auto half = [&](double bytes) { return all_reduce_time(s.c, bytes, group) / 2; };
+  if (s.r.sharding == Sharding::kFsdp) {
+    const double micro = static_cast<double>(s.r.micro_batches());
+    const double gathers = s.r.pp > 1 ? 1 : micro;
+    const double forward = std::max(0.0, half(weights) - forward_s);
+    const double again = s.r.pp > 1 ? 0 : half(weights);
+    const double backward = std::max(0.0, again + half(gradients) - backward_s);
+    const double first = (half(weights) + half(gradients)) / static_cast<double>(s.m.layers);
+    return gathers * (forward + backward) + first;
+  }
+  const double all =
+      s.r.sharding == Sharding::kZero1 ? half(gradients) + half(weights) : 2 * half(gradients);
+  if (!s.r.overlaps_dp) return all;
+  return std::max(all / static_cast<double>(s.m.layers), all - backward_s - forward_s);
+}
+
+}  // namespace
+
+ClusterCost cluster_cost(const Cluster& c, const TransformerSize& m, const ClusterRun& r) {
+  const Shape s{.c = c, .m = m, .r = r};
+  const StageLayers layers = stage_layers(m, r);
+  const double micro = static_cast<double>(r.micro_batches());
+  const Pass forward = forward_pass(s);
+  const Pass backward = backward_pass(s, forward);
+  Pass layer = forward;
+  layer.add(backward, 1);
+  const Pass head = head_pass(s);
+  const double passes = r.recompute == Keep::kFull ? 4 : 3;
+  const double calls = passes * c.fitted.layer_call_s;
+  const double launch = std::max(0.0, calls - layer.compute() - layer.tp);
+
+  const auto stage_s = [&](double n, const Pass* end) {
+    return n * (layer.compute() + layer.tp + launch) + (end ? end->compute() + end->tp : 0);
+  };
+  const bool head_decides =
+      r.pp == 1 || stage_s(layers.edge, &head) > stage_s(layers.most, nullptr);
+  const double n = head_decides ? layers.edge : layers.most;
+  Pass stage;
+  stage.add(layer, n * micro);
+  if (head_decides) stage.add(head, micro);
+  ClusterCost out;
+  ClusterTime& t = out.time;
+  t.gemm = stage.gemm;
+  t.attention = stage.attention;
+  t.memory_bound = stage.memory_bound;
+  t.launch = n * launch * micro;
+  t.tp = stage.tp;
+  t.pp = pipeline_time(s);
+  // The fill and drain pass through all stages, most of which have no head.
+  t.bubble = (r.pp - 1.0) / r.virtual_stages * (stage_s(layers.most, nullptr) + t.pp / micro);
+  const double pass_s = n * forward.compute();
+  t.dp = data_parallel_time(s, pass_s, n * backward.compute());
+  const double shards = r.sharding == Sharding::kNone ? 1 : double{1} * r.dp * r.cp;
+  t.optimizer =
+      device_parameters(m, r) / shards * (2 * r.state_bytes + r.gradient_bytes + 2) / s.rate;
+  out.memory = cluster_memory(c, m, r);
+  out.fits = out.memory.total() <= c.memory_bytes;
+  return out;
+}
+
+}  // namespace cleave

@@ -1,0 +1,88 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "cleave/planner/cluster.h"
+
+namespace cleave {
+
+/// The sizes of a dense transformer.
+struct TransformerSize {
+  int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0;
+  bool gated = false;  ///< three matrices in a feed-forward layer, not two
+  bool tied = true;    ///< embedding and head share a matrix
+  [[nodiscard]] double layer_parameters() const;
+  [[nodiscard]] double parameters() const;
+  /// Of a step, without recomputation: 6 per parameter of the layers and the head, and token, and
+  /// the products of attention, of which causal masks need half.
+  [[nodiscard]] double train_flops_per_token(int64_t seq_len) const;
+};
+
+/// What backward recomputes: nothing; attention's scores; also about half of the matrix products
+/// (torchtitan's selective per operation); all of a layer.
+enum class Keep : uint8_t { kAll, kSelective, kSelectiveOps, kFull };
+/// What data-parallel devices share.
+enum class Sharding : uint8_t { kNone, kZero1, kFsdp };
+
+/// A training run on a cluster. tp * dp * pp * cp devices.
+struct ClusterRun {
+  int tp = 1, pp = 1, dp = 1, cp = 1;
+  int virtual_stages = 1;
+  bool sequence_parallel = false;
+  Sharding sharding = Sharding::kNone;
+  Keep recompute = Keep::kAll;
+  int64_t micro_batch = 1, global_batch = 1, seq_len = 2048;
+  MatrixType type = MatrixType::kBf16;
+  double element_bytes = 2;   ///< of an activation
+  double weight_bytes = 2;    ///< per parameter, of the copy that forward reads
+  double gradient_bytes = 2;  ///< per parameter, kept
+  double sync_bytes = 2;      ///< per parameter, summed over data-parallel devices
+  double state_bytes = 12;    ///< per parameter: fp32 weights and two moments
+  double scratch_bytes = 0;   ///< per parameter, sharded as the states are
+  bool overlaps_dp = false;   ///< gradient sync runs beside backward
+  bool scatters_p2p = false;  ///< a tp rank sends its share of an activation, not all of it
+  [[nodiscard]] int64_t devices() const { return int64_t{tp} * pp * dp * cp; }
+  [[nodiscard]] int64_t micro_batches() const;
+};
+
+/// Bytes of the device that needs the most, by kind.
+struct ClusterMemory {
+  double weights = 0, gradients = 0, optimizer = 0, activations = 0, logits = 0, runtime = 0;
+  /// Their sum.
+  [[nodiscard]] double total() const {
+    return weights + gradients + optimizer + activations + logits + runtime;
+  }
+};
+
+/// Seconds of a step, by kind.
+struct ClusterTime {
+  double gemm = 0, attention = 0, memory_bound = 0, launch = 0;
+  double tp = 0, pp = 0, dp = 0;  ///< communication that does not overlap
+  double bubble = 0, optimizer = 0;
+  /// Their sum.
+  [[nodiscard]] double total() const {
+    return gemm + attention + memory_bound + launch + tp + pp + dp + bubble + optimizer;
+  }
+};
+
+/// What a run needs.
+struct ClusterCost {
+  ClusterMemory memory;
+  ClusterTime time;
+  bool fits = false;
+};
+
+/// Why a layout is impossible; empty if it is possible.
+std::string refusal(const TransformerSize& model, const ClusterRun& run);
+
+/// Memory of the fullest pipeline stage.
+ClusterMemory cluster_memory(const Cluster& c, const TransformerSize& m, const ClusterRun& r);
+
+/// Time and memory of a run.
+ClusterCost cluster_cost(const Cluster& c, const TransformerSize& m, const ClusterRun& r);
+
+/// Seconds of a product [m, k] x [k, n] on a device: its matrix speed, times the share of its cores
+/// that the tiles of 256 x 128 fill, or the time to read and write the matrices.
+double gemm_time(const Cluster& c, MatrixType type, double m, double n, double k);
+
+}  // namespace cleave

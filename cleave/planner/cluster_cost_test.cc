@@ -1,0 +1,186 @@
+#include "cleave/planner/cluster_cost.h"
+
+#include <gtest/gtest.h>
+
+#include "cleave/planner/cluster_links.h"
+
+namespace cleave {
+namespace {
+
+/// Without fitted constants, latencies and memory outside of tensors.
+Cluster ideal() {
+  Cluster c = cluster_preset("a100-80gb");
+  c.host_latency_s = c.net_latency_s = 0;
+  c.fitted = {.matrix_share = 1,
+              .memory_share = 1,
+              .host_link_share = 1,
+              .net_link_share = 1,
+              .layer_call_s = 0,
+              .runtime_bytes = 0};
+  return c;
+}
+
+/// GPT-3 of 175 billion parameters, without its embedding.
+TransformerSize gpt3() {
+  TransformerSize m;
+  m.layers = 96;
+  m.hidden = 12288;
+  m.heads = m.kv_heads = 96;
+  m.head_dim = 128;
+  m.ffn = 4 * 12288;
+  m.vocab = 8;
+  return m;
+}
+
+/// Mixed precision as ZeRO's paper counts it: 2 + 2 + 12 bytes per parameter.
+ClusterRun run(int tp, int pp, int dp) {
+  ClusterRun r;
+  r.tp = tp;
+  r.pp = pp;
+  r.dp = dp;
+  r.global_batch = int64_t{64} * dp;
+  return r;
+}
+
+double states(const ClusterMemory& m) {
+  return m.weights + m.gradients + m.optimizer;
+}
+
+TEST(ClusterMemory, MixedPrecision_TakesSixteenBytesPerParameter) {
+  // psi = 12 l h^2; ends and middle of the pipeline are equal without an embedding.
+  const double psi = 12.0 * 96 * 12288 * 12288;
+  for (const auto& [tp, pp] : {std::pair{1, 1}, {8, 1}, {8, 8}, {4, 32}}) {
+    const double expected = 16 * psi / tp / pp;
+    EXPECT_NEAR(states(cluster_memory(ideal(), gpt3(), run(tp, pp, 4))), expected, 1e-4 * expected);
+  }
+}
+
+TEST(ClusterMemory, ZeroOne_ShardsTwelveOfTheSixteenBytes) {
+  const double psi = 12.0 * 96 * 12288 * 12288;
+  ClusterRun r = run(8, 8, 4);
+  r.sharding = Sharding::kZero1;
+  const double expected = (4 + 12.0 / 4) * psi / 64;
+  EXPECT_NEAR(states(cluster_memory(ideal(), gpt3(), r)), expected, 1e-4 * expected);
+}
+
+TEST(ClusterMemory, Fsdp_ShardsStatesAndHoldsTwoWholeLayers) {
+  ClusterRun r = run(1, 1, 64);
+  r.sharding = Sharding::kFsdp;
+  const double layer = 12.0 * 12288 * 12288;
+  const ClusterMemory m = cluster_memory(ideal(), gpt3(), r);
+  EXPECT_NEAR(m.optimizer, 12 * 96 * layer / 64, 1e-4 * m.optimizer);
+  EXPECT_NEAR(m.gradients, 2 * 96 * layer / 64 + 2 * 2 * layer, 1e-4 * m.gradients);
+  EXPECT_NEAR(m.weights, 2 * 2 * layer, 1e-4 * m.weights);
+}
+
+TEST(ClusterMemory, FsdpInFp32_ShardsWeightsGradientsAndMoments) {
+  ClusterRun r = run(1, 1, 64);
+  r.sharding = Sharding::kFsdp;
+  r.type = MatrixType::kFp32;
+  r.weight_bytes = r.gradient_bytes = 4;
+  r.state_bytes = 8;
+  const double layer = 12.0 * 12288 * 12288;
+  const double expected = (4 + 4 + 8) * 96 * layer / 64 + (4 + 4) * 2 * layer;
+  EXPECT_NEAR(states(cluster_memory(ideal(), gpt3(), r)), expected, 1e-4 * expected);
+}
+
+/// Activation bytes of layers that a stage keeps, without the layer that backward works on.
+double kept(const ClusterRun& r, bool fused) {
+  Cluster c = ideal();
+  c.fused_attention = fused;
+  TransformerSize deep = gpt3(), shallow = gpt3();
+  shallow.layers = deep.layers / 2;
+  return 2 * (cluster_memory(c, deep, r).activations - cluster_memory(c, shallow, r).activations);
+}
+
+TEST(ClusterMemory, Activations_AreThoseOfKorthikantiEtAl) {
+  const double sbh = 2048.0 * 12288, scores = 5.0 * 96 * 2048 / 12288;
+  const auto expect = [&](const ClusterRun& r, double per_layer, bool fused) {
+    const double expected = 96 * sbh * per_layer;
+    EXPECT_NEAR(kept(r, fused), expected, 1e-3 * expected);
+  };
+  ClusterRun r = run(8, 1, 1);
+  expect(r, 10 + (24 + scores) / 8, false);  // equation 2
+  r.sequence_parallel = true;
+  expect(r, (34 + scores) / 8, false);  // equation 4
+  r.recompute = Keep::kSelective;
+  expect(r, 34.0 / 8, false);  // equation 6
+  r.recompute = Keep::kAll;
+  expect(r, 34.0 / 8, true);
+  r.recompute = Keep::kFull;
+  r.sequence_parallel = false;
+  expect(r, 2, false);
+}
+
+TEST(ClusterMemory, Fp32_DoublesActivations) {
+  ClusterRun r = run(8, 1, 1);
+  const double half = kept(r, true);
+  r.element_bytes = 4;
+  EXPECT_DOUBLE_EQ(kept(r, true), 2 * half);
+}
+
+TEST(ClusterMemory, FirstStage_HoldsAMicroBatchForEachStage) {
+  const double input = 2.0 * 2048 * 12288;
+  ClusterRun r = run(1, 8, 1);
+  r.recompute = Keep::kFull;
+  // 12 layers x 8 micro-batches; interleaved holds 1 + (p - 1) / (p v) times as many.
+  const double plain = cluster_memory(ideal(), gpt3(), r).activations;
+  r.virtual_stages = 2;
+  const double interleaved = cluster_memory(ideal(), gpt3(), r).activations;
+  EXPECT_NEAR(interleaved - plain, 12 * 8 * input * 7 / 16, 1e-6 * plain);
+}
+
+TEST(ClusterTime, Bubble_IsStagesLessOneOverMicroBatches) {
+  Cluster c = ideal();
+  c.net_link_rate = c.host_link_rate = 1e18;
+  for (const int virtual_stages : {1, 2, 3}) {
+    ClusterRun r = run(8, 8, 1);
+    r.virtual_stages = virtual_stages;
+    const ClusterTime t = cluster_cost(c, gpt3(), r).time;
+    const double busy = t.gemm + t.attention + t.memory_bound;
+    const double expected = 7.0 / 64 / virtual_stages;
+    // The head of 8 words rounds up to one tile: 1 % of a stage.
+    EXPECT_NEAR(t.bubble / busy, expected, 0.03 * expected);
+  }
+}
+
+TEST(ClusterTime, Gemm_TakesTwoFlopsPerElementOnFilledCores) {
+  const Cluster c = ideal();
+  // 108 x 32 tiles: all cores are busy; inner sizes much larger than 128 lose little.
+  const double m = 256 * 108, n = 128 * 32, k = 1 << 20;
+  EXPECT_NEAR(gemm_time(c, MatrixType::kBf16, m, n, k), 2 * m * n * k / 312e12, 1e-17 * m * n * k);
+  // One more row of tiles takes one more turn of the cores.
+  const double one = gemm_time(c, MatrixType::kBf16, 256, 128.0 * 108, k);
+  const double more = gemm_time(c, MatrixType::kBf16, 256, 128.0 * 109, k);
+  EXPECT_NEAR(more / one, 2, 0.05);
+}
+
+TEST(ClusterTime, HeadsThatAreNoMultipleOfEight_LeaveTheMatrixUnits) {
+  TransformerSize odd = gpt3(), even = gpt3();
+  odd.head_dim = 127;
+  const double slow = cluster_cost(ideal(), odd, run(8, 8, 1)).time.attention;
+  EXPECT_GT(slow, 5 * cluster_cost(ideal(), even, run(8, 8, 1)).time.attention);
+}
+
+TEST(ClusterLinks, AllReduce_SendsTwiceTheBytesOfARing) {
+  const Cluster c = ideal();
+  const double bytes = 1e9;
+  // Inside a host over NVLink; between 8 hosts with 1 and with 8 members per host.
+  EXPECT_DOUBLE_EQ(all_reduce_time(c, bytes, {.size = 8, .stride = 1}),
+                   2 * 7.0 / 8 * bytes / 300e9);
+  EXPECT_DOUBLE_EQ(all_reduce_time(c, bytes, {.size = 8, .stride = 8}), 2 * 7.0 / 8 * bytes / 25e9);
+  EXPECT_DOUBLE_EQ(all_reduce_time(c, bytes, {.size = 64, .stride = 1}),
+                   2 * 63.0 / 64 * bytes / (8 * 25e9));
+  EXPECT_EQ(all_reduce_time(c, bytes, {.size = 1, .stride = 1}), 0);
+  EXPECT_DOUBLE_EQ(send_time(c, bytes, 1), bytes / 300e9);
+  EXPECT_DOUBLE_EQ(send_time(c, bytes, 8), bytes / 25e9);
+}
+
+TEST(TransformerSize, Gpt3_Has175BillionParameters) {
+  TransformerSize m = gpt3();
+  m.vocab = 50257;
+  EXPECT_NEAR(m.parameters() / 1e9, 174.6, 0.1);
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,20 @@
+#pragma once
+#include "cleave/planner/cluster.h"
+
+namespace cleave {
+
+/// `size` devices, `stride` apart in the numbering of all devices; hosts hold consecutive numbers.
+struct LinkGroup {
+  int size = 1;
+  int stride = 1;
+};
+
+/// Seconds to sum `bytes` on every device of a group, while the groups beside it do the same: a
+/// ring sends 2 (n - 1) / n of them over the slowest link. All members of a host share its links to
+/// other hosts. Half of it is the time of a reduce-scatter or an all-gather.
+double all_reduce_time(const Cluster& c, double bytes, const LinkGroup& group);
+
+/// Seconds to send `bytes` from each device to the one `distance` numbers further.
+double send_time(const Cluster& c, double bytes, int distance);
+
+}  // namespace cleave

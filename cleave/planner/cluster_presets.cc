@@ -1,0 +1,246 @@
+#include "cleave/planner/cluster_presets.h"
+
+namespace cleave {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+constexpr double kGB = 1e9;
+constexpr double kTera = 1e12;
+// Assumed for all machines, not fitted: the order of size of a small message of NCCL over NVLink
+// and over InfiniBand.
+constexpr double kHostLatency = 3e-6;
+constexpr double kNetLatency = 10e-6;
+
+// By tools/fit_planner.py, each kind of machine on its own rows of the published runs, Selene
+// without MT-NLG and h100-80gb without Megatron-Core. Where no memory is published, runtime_bytes
+// is 5e9.
+constexpr FittedConstants kSelene{.matrix_share = 0.764,
+                                  .memory_share = 0.904,
+                                  .host_link_share = 0.947,
+                                  .net_link_share = 0.95,
+                                  .layer_call_s = 0.000717,
+                                  .runtime_bytes = 0};
+constexpr FittedConstants kJeanZay{.matrix_share = 0.82,
+                                   .memory_share = 0.393,
+                                   .host_link_share = 0.416,
+                                   .net_link_share = 0.95,
+                                   .layer_call_s = 0.000999,
+                                   .runtime_bytes = 9.92e9};
+// Memory is not published: the runtime takes what leaves room for every measured run.
+constexpr FittedConstants kA100Hdr{.matrix_share = 0.824,
+                                   .memory_share = 0.763,
+                                   .host_link_share = 0.877,
+                                   .net_link_share = 0.95,
+                                   .layer_call_s = 0.000996,
+                                   .runtime_bytes = 2.9e9};
+// MosaicML's runs have no tensor parallelism: the link inside a host is Selene's.
+constexpr FittedConstants kA100{.matrix_share = 0.809,
+                                .memory_share = 0.3,
+                                .host_link_share = 0.947,
+                                .net_link_share = 0.679,
+                                .layer_call_s = 0.000989,
+                                .runtime_bytes = 5e9};
+constexpr FittedConstants kA100Small{.matrix_share = 0.78,
+                                     .memory_share = 0.343,
+                                     .host_link_share = 0.704,
+                                     .net_link_share = 0.637,
+                                     .layer_call_s = 0.001,
+                                     .runtime_bytes = 5e9};
+constexpr FittedConstants kDgxH100{.matrix_share = 0.804,
+                                   .memory_share = 0.906,
+                                   .host_link_share = 0.608,
+                                   .net_link_share = 0.863,
+                                   .layer_call_s = 0.000971,
+                                   .runtime_bytes = 5e9};
+// MosaicML's runs have no tensor parallelism: their links are those of DGX H100.
+constexpr FittedConstants kH100{.matrix_share = 0.624,
+                                .memory_share = 0.3,
+                                .host_link_share = 0.608,
+                                .net_link_share = 0.863,
+                                .layer_call_s = 1.87e-05,
+                                .runtime_bytes = 5e9};
+// NVIDIA's runs on B200, GB200 and GB300 together.
+constexpr FittedConstants kBlackwell{.matrix_share = 0.665,
+                                     .memory_share = 0.301,
+                                     .host_link_share = 0.578,
+                                     .net_link_share = 0.484,
+                                     .layer_call_s = 0.0011,
+                                     .runtime_bytes = 5e9};
+constexpr FittedConstants kH100GrandTeton{.matrix_share = 0.425,
+                                          .memory_share = 0.602,
+                                          .host_link_share = 0.95,
+                                          .net_link_share = 0.568,
+                                          .layer_call_s = 0.00099,
+                                          .runtime_bytes = 8.15e9};
+
+const char* const kA100Sheet =
+    "NVIDIA A100 data sheet: dense TFLOP/s 312 bf16, 156 tf32, 19.5 fp32; 80 GB at 2039 GB/s; "
+    "NVLink 600 GB/s, both directions together; white paper: 108 multiprocessors";
+const char* const kH100Sheet =
+    "NVIDIA H100 SXM data sheet: dense TFLOP/s 989 bf16, 495 tf32, 1979 fp8, 67 fp32; 80 GB at "
+    "3350 GB/s; NVLink 900 GB/s, both directions together; white paper: 132 multiprocessors";
+const char* const kLatencies = "latencies: assumed";
+
+Cluster a100() {
+  return {.name = "a100-80gb",
+          .sources = {kA100Sheet, "DGX A100 data sheet: 8 devices, 8 links of 200 Gbit/s",
+                      kLatencies, "fitted to MosaicML's runs; the link inside a host to Selene's"},
+          .devices_per_host = 8,
+          .memory_bytes = 80 * kGiB,
+          .matrix_flops = {156 * kTera, 312 * kTera, 312 * kTera},
+          .vector_flops = 19.5 * kTera,
+          .memory_rate = 2039 * kGB,
+          .host_link_rate = 300 * kGB,
+          .net_link_rate = 25 * kGB,
+          .host_latency_s = kHostLatency,
+          .net_latency_s = kNetLatency,
+          .num_cores = 108,
+          .fused_attention = true,
+          .fitted = kA100};
+}
+
+Cluster h100() {
+  return {.name = "h100-80gb",
+          .sources = {kH100Sheet, "DGX H100 data sheet: 8 devices, 8 links of 400 Gbit/s",
+                      kLatencies, "fitted to MosaicML's runs; links to NVIDIA's"},
+          .devices_per_host = 8,
+          .memory_bytes = 80 * kGiB,
+          .matrix_flops = {495 * kTera, 989 * kTera, 1979 * kTera},
+          .vector_flops = 67 * kTera,
+          .memory_rate = 3350 * kGB,
+          .host_link_rate = 450 * kGB,
+          .net_link_rate = 50 * kGB,
+          .host_latency_s = kHostLatency,
+          .net_latency_s = kNetLatency,
+          .num_cores = 132,
+          .fused_attention = true,
+          .fitted = kH100};
+}
+
+Cluster h200() {
+  Cluster c = h100();
+  c.name = "h200";
+  c.sources = {"NVIDIA H200 data sheet: matrix speed and NVLink of H100, 141 GB at 4.8 TB/s",
+               "DGX H200 data sheet: 8 devices, 8 links of 400 Gbit/s", kLatencies,
+               "not fitted: constants of h100-80gb"};
+  c.memory_bytes = 141 * kGB;
+  c.memory_rate = 4800 * kGB;
+  return c;
+}
+
+Cluster b200() {
+  Cluster c = h100();
+  c.name = "b200";
+  c.sources = {
+      "DGX B200 data sheet, 8 devices together: dense PFLOP/s 36 fp8, 18 bf16; 1440 GB at "
+      "64 TB/s; NVLink 14.4 TB/s, both directions; 8 links of 400 Gbit/s",
+      "80 TFLOP/s fp32 (HGX B200 data sheet); 148 multiprocessors (as reported by CUDA)",
+      kLatencies, "fitted to NVIDIA's runs on b200, gb200 and gb300"};
+  c.memory_bytes = 180 * kGB;
+  c.matrix_flops = {1125 * kTera, 2250 * kTera, 4500 * kTera};
+  c.vector_flops = 80 * kTera;
+  c.memory_rate = 8000 * kGB;
+  c.host_link_rate = 900 * kGB;
+  c.num_cores = 148;
+  c.fitted = kBlackwell;
+  return c;
+}
+
+Cluster mi300x() {
+  Cluster c = h100();
+  c.name = "mi300x";
+  c.sources = {
+      "AMD MI300X data sheet: dense TFLOP/s 1307 bf16, 654 tf32, 2615 fp8, 163 fp32; 192 GB "
+      "at 5.3 TB/s; 304 compute units; 7 links of 64 GB/s in each direction",
+      "8 devices and 8 links of 400 Gbit/s: the common servers", kLatencies,
+      "not fitted: constants of h100-80gb"};
+  c.memory_bytes = 192 * kGB;
+  c.matrix_flops = {654 * kTera, 1307 * kTera, 2615 * kTera};
+  c.vector_flops = 163 * kTera;
+  c.memory_rate = 5300 * kGB;
+  c.host_link_rate = 448 * kGB;
+  c.num_cores = 304;
+  return c;
+}
+
+/// Whole racks of 72 devices behind one NVLink switch.
+Cluster gb200() {
+  Cluster c = b200();
+  c.name = "gb200";
+  c.sources = {
+      "NVIDIA GB200 NVL72 data sheet, 72 devices together: dense PFLOP/s 360 fp8, 180 bf16; "
+      "13.4 TB at 576 TB/s; NVLink 130 TB/s, both directions",
+      "a link of 400 Gbit/s a device", kLatencies,
+      "fitted to NVIDIA's runs on b200, gb200 and gb300"};
+  c.devices_per_host = 72;
+  c.memory_bytes = 186 * kGB;
+  c.matrix_flops = {1250 * kTera, 2500 * kTera, 5000 * kTera};
+  c.vector_flops = 80 * kTera;
+  return c;
+}
+
+Cluster gb300() {
+  Cluster c = gb200();
+  c.name = "gb300";
+  c.sources = {"NVIDIA GB300 NVL72 data sheet: GB200's dense bf16 and fp8, 279 GB a device",
+               "a link of 800 Gbit/s a device", kLatencies,
+               "fitted to NVIDIA's runs on b200, gb200 and gb300"};
+  c.memory_bytes = 279 * kGB;
+  c.net_link_rate = 100 * kGB;
+  return c;
+}
+
+/// The A100 machines of published runs. Their software stored attention's scores.
+Cluster published_a100(const char* name, const char* network, double net_link_rate,
+                       const FittedConstants& fitted) {
+  Cluster c = a100();
+  c.name = name;
+  c.sources = {kA100Sheet, network, kLatencies, "fitted to the runs on it"};
+  c.net_link_rate = net_link_rate;
+  c.fused_attention = false;
+  c.fitted = fitted;
+  return c;
+}
+
+std::vector<Cluster> published_machines() {
+  Cluster small = a100();
+  small.name = "a100-40gb";
+  small.sources = {"NVIDIA A100 data sheet: 40 GB at 1555 GB/s, the rest as a100-80gb", kLatencies,
+                   "1600 Gbit/s per host: MosaicML", "fitted to MosaicML's runs"};
+  small.memory_bytes = 40 * kGiB;
+  small.memory_rate = 1555 * kGB;
+  small.fitted = kA100Small;
+  Cluster dgx = h100();
+  dgx.name = "dgx-h100";
+  dgx.sources.back() = "fitted to NVIDIA's runs";
+  dgx.fitted = kDgxH100;
+  Cluster teton = h100();
+  teton.name = "h100-96gb";
+  teton.sources = {kH100Sheet, "96 GB of HBM2e at 2.4 TB/s, of which CUDA gives 95 GiB: torchtitan",
+                   kLatencies, "fitted to torchtitan's runs"};
+  teton.memory_bytes = 95 * kGiB;
+  teton.memory_rate = 2400 * kGB;
+  teton.fitted = kH100GrandTeton;
+  return {published_a100("selene", "Selene: 8 links of 200 Gbit/s per host (arXiv:2104.04473)",
+                         25 * kGB, kSelene),
+          published_a100("jean-zay", "Jean Zay: 4 links of 100 Gbit/s per host (BLOOM's README)",
+                         6.25 * kGB, kJeanZay),
+          published_a100("a100-hdr", "vTrain: 4 links of 200 Gbit/s per host, assumed", 12.5 * kGB,
+                         kA100Hdr),
+          small,
+          dgx,
+          teton};
+}
+
+}  // namespace
+
+const std::vector<Cluster>& cluster_presets() {
+  static const std::vector<Cluster> all = [] {
+    std::vector<Cluster> out{a100(), h100(), h200(), b200(), mi300x(), gb200(), gb300()};
+    for (Cluster& c : published_machines()) out.push_back(std::move(c));
+    return out;
+  }();
+  return all;
+}
+
+}  // namespace cleave

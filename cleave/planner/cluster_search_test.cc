@@ -1,0 +1,109 @@
+#include "cleave/planner/cluster_search.h"
+
+#include <gtest/gtest.h>
+
+#include "cleave/planner/cluster_command.h"
+
+namespace cleave {
+namespace {
+
+TransformerSize llama_70b() {
+  return transformer_size(Json::parse(R"({"model_type": "llama", "vocab_size": 128256,
+    "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
+    "num_attention_heads": 64, "num_key_value_heads": 8})",
+                                      "config.json"));
+}
+
+ClusterTask task(int64_t devices, int64_t batch) {
+  ClusterTask out;
+  out.devices = devices;
+  out.run.global_batch = batch;
+  out.run.seq_len = 4096;
+  out.memory_bytes = cluster_preset("h100-80gb").memory_bytes;
+  return out;
+}
+
+TEST(ClusterSearch, Best_FitAndUseAllDevicesInOrderOfTime) {
+  const Cluster c = cluster_preset("h100-80gb");
+  const ClusterPlans plans = search_cluster(c, llama_70b(), task(512, 1024), 10);
+  ASSERT_EQ(plans.best.size(), 10U);
+  for (size_t i = 0; i < plans.best.size(); ++i) {
+    const ClusterPlan& p = plans.best[i];
+    EXPECT_EQ(p.run.devices(), 512);
+    EXPECT_EQ(refusal(llama_70b(), p.run), "");
+    EXPECT_LE(p.cost.memory.total(), c.memory_bytes);
+    const ClusterPlan& before = plans.best[i == 0 ? 0 : i - 1];
+    EXPECT_GE(p.cost.time.total(), before.cost.time.total());
+  }
+}
+
+TEST(ClusterSearch, EachLayoutThatDoesNotFit_IsCountedOnce) {
+  ClusterTask small = task(64, 64);
+  small.memory_bytes = 1;
+  const ClusterPlans plans = search_cluster(cluster_preset("h100-80gb"), llama_70b(), small, 10);
+  EXPECT_TRUE(plans.best.empty());
+  EXPECT_GT(plans.considered, 0);
+  EXPECT_EQ(plans.too_large, plans.considered);
+  int64_t sum = 0;
+  for (const int64_t count : plans.too_large_by) sum += count;
+  EXPECT_EQ(sum, plans.too_large);
+  EXPECT_EQ(plans.smallest.size(), 1U);
+}
+
+TEST(ClusterSearch, MicroBatchGiven_IsTheOnlyOne) {
+  ClusterTask one = task(64, 256);
+  one.micro_batch = 2;
+  const ClusterPlans plans = search_cluster(cluster_preset("h200"), llama_70b(), one, 10);
+  ASSERT_FALSE(plans.best.empty());
+  for (const ClusterPlan& p : plans.best) EXPECT_EQ(p.run.micro_batch, 2);
+}
+
+TEST(ClusterSearch, HundredThousandDevices_HaveLayouts) {
+  const ClusterPlans plans =
+      search_cluster(cluster_preset("h100-80gb"), llama_70b(), task(100000, 20000), 10);
+  ASSERT_FALSE(plans.best.empty());
+  EXPECT_EQ(plans.best[0].run.devices(), 100000);
+}
+
+TEST(ClusterSearch, Flags_AreThoseOfTrain) {
+  ClusterRun r;
+  r.tp = 2;
+  r.pp = 4;
+  r.dp = 8;
+  r.virtual_stages = 2;
+  r.sequence_parallel = true;
+  r.sharding = Sharding::kFsdp;
+  r.recompute = Keep::kFull;
+  EXPECT_EQ(flags_of(r),
+            "--tp 2 --pp 4 --dp 8 --micro-batch-size 1 --virtual-pipeline 2 --sequence-parallel "
+            "--fsdp --recompute full");
+}
+
+TEST(ClusterSearch, WhySlower_NamesTheLargestDifference) {
+  ClusterPlan best, slower;
+  best.cost.time.gemm = slower.cost.time.gemm = 9;
+  best.cost.time.bubble = 1;
+  slower.cost.time.bubble = 3;
+  slower.cost.time.tp = 0.5;
+  EXPECT_EQ(why_slower(best, slower), "25.0 % slower: bubble +2.0 s");
+}
+
+TEST(TransformerSize, ConfigOfLlama_HasItsParameters) {
+  EXPECT_NEAR(llama_70b().parameters() / 1e9, 70.55, 0.05);
+}
+
+TEST(TransformerSize, ConfigWithExperts_IsRefused) {
+  EXPECT_THROW(transformer_size(Json::parse(R"({"num_experts": 8})", "config.json")), Error);
+}
+
+TEST(Tokens, AreReadAsPeopleWriteThem) {
+  EXPECT_EQ(tokens_from_text("300B"), 300e9);
+  EXPECT_EQ(tokens_from_text("15T"), 15e12);
+  EXPECT_EQ(tokens_from_text("2e12"), 2e12);
+  for (const char* wrong : {"", "B", "15X", "-3B", "15TB", "0"}) {
+    EXPECT_THROW(tokens_from_text(wrong), Error) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace cleave
