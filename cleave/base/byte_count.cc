@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string>
 
-namespace cleave {
+namespace cleave::inline base {
 
 std::optional<uint64_t> bytes_from_text(std::string_view text) {
   uint64_t count = 0;
@@ -38,4 +38,4 @@ std::string bytes_text(double bytes) {
   return out.str() + ' ' + kUnits.at(unit);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline base

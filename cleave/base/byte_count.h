@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace cleave {
+namespace cleave::inline base {
 
 /// Parses a size as Hugging Face's tools write it: "5GB" is 5 * 10^9, "5GiB" is 5 * 2^30, "1000"
 /// and "1000B" are 1000; K, M, G and T in either case. nullopt for any other string, for 0, and for
@@ -14,4 +14,4 @@ std::optional<uint64_t> bytes_from_text(std::string_view text);
 /// "512 bytes", "1.5 MiB", "123 GiB".
 std::string bytes_text(double bytes);
 
-}  // namespace cleave
+}  // namespace cleave::inline base

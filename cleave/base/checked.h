@@ -4,7 +4,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline base {
 
 /// a + b; Error(kFormat) naming `what` when the sum does not fit in 64 bits.
 inline uint64_t checked_add(uint64_t a, uint64_t b, std::string_view what) {
@@ -22,4 +22,4 @@ inline uint64_t checked_mul(uint64_t a, uint64_t b, std::string_view what) {
   return product;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline base

@@ -4,7 +4,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline base {
 namespace {
 
 struct Entry {
@@ -57,4 +57,4 @@ std::optional<DType> dtype_from_name(std::string_view text) {
   return std::nullopt;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline base

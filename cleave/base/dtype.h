@@ -3,7 +3,7 @@
 #include <optional>
 #include <string_view>
 
-namespace cleave {
+namespace cleave::inline base {
 
 /// Element types that collectives, files and flags share. The values are stored in collective
 /// headers.
@@ -24,4 +24,4 @@ std::optional<DType> dtype_from_file_name(std::string_view text);
 /// Parses a flag's name ("fp32") or a config.json's torch_dtype ("float32"); nullopt if unknown.
 std::optional<DType> dtype_from_name(std::string_view text);
 
-}  // namespace cleave
+}  // namespace cleave::inline base

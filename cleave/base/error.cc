@@ -1,6 +1,6 @@
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline base {
 
 std::string_view name(Code code) {
   switch (code) {
@@ -35,4 +35,4 @@ void throw_bug(const char* file, int line, const std::string& text) {
 }
 
 }  // namespace internal
-}  // namespace cleave
+}  // namespace cleave::inline base

@@ -6,7 +6,7 @@
 
 #include "cleave/base/str.h"
 
-namespace cleave {
+namespace cleave::inline base {
 
 /// The kind of a failure. The value is also the program's exit code.
 enum class Code : uint8_t {
@@ -40,7 +40,7 @@ namespace internal {
 [[noreturn]] void throw_bug(const char* file, int line, const std::string& text);
 }  // namespace internal
 
-}  // namespace cleave
+}  // namespace cleave::inline base
 
 /// Throws Error(code, str(...)) unless `condition` holds. For mistakes of users and invalid files.
 #define CLEAVE_CHECK(condition, code, ...)                       \

@@ -7,7 +7,7 @@
 #include <xxhash.h>
 #endif
 
-namespace cleave {
+namespace cleave::inline base {
 
 uint64_t hash_bytes(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
@@ -58,4 +58,4 @@ std::optional<uint64_t> from_hex(std::string_view text) {
   return value;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline base

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace cleave {
+namespace cleave::inline base {
 
 /// XXH3 with 64 bits and seed 0. Detects accidental changes, not attacks.
 uint64_t hash_bytes(std::span<const std::byte> bytes);
@@ -33,4 +33,4 @@ class Hasher {
 std::string to_hex(uint64_t value);
 std::optional<uint64_t> from_hex(std::string_view text);
 
-}  // namespace cleave
+}  // namespace cleave::inline base

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <unistd.h>
 
-namespace cleave {
+namespace cleave::inline base {
 namespace {
 
 std::atomic<bool> stdout_lost{false};
@@ -97,4 +97,4 @@ bool is_quiet() {
   return quiet_setting;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline base

@@ -4,7 +4,7 @@
 
 #include "cleave/base/str.h"
 
-namespace cleave {
+namespace cleave::inline base {
 
 namespace internal {
 void write_stdout_line(const std::string& text);
@@ -48,4 +48,4 @@ void log_status(const Parts&... parts) {
 /// is too large. Lines for a closed pipe or terminal do not count.
 bool is_stdout_lost();
 
-}  // namespace cleave
+}  // namespace cleave::inline base

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace cleave {
+namespace cleave::inline base {
 
 /// The median of at least one value; the mean of the two middle ones if their number is even.
 inline double median(std::vector<double> values) {
@@ -11,4 +11,4 @@ inline double median(std::vector<double> values) {
   return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline base

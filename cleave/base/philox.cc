@@ -4,7 +4,7 @@
 #include <bit>
 #include <cmath>
 
-namespace cleave {
+namespace cleave::inline base {
 namespace {
 
 constexpr uint32_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
@@ -132,4 +132,4 @@ void fill_uniform(uint64_t key, uint64_t step, uint64_t first, std::span<float> 
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline base

@@ -4,7 +4,7 @@
 #include <span>
 #include <string_view>
 
-namespace cleave {
+namespace cleave::inline base {
 
 /// Philox4x32-10: four independent 32-bit numbers for a key and a counter.
 ///
@@ -24,4 +24,4 @@ void fill_normal(uint64_t key, uint64_t first, std::span<double> out);
 /// Uniform numbers in [0, 1) for the elements first, first + 1, ... of a stream at one step.
 void fill_uniform(uint64_t key, uint64_t step, uint64_t first, std::span<float> out);
 
-}  // namespace cleave
+}  // namespace cleave::inline base

@@ -13,7 +13,7 @@
 #include "cleave/base/error.h"
 #include "cleave/base/log.h"
 
-namespace cleave {
+namespace cleave::inline base {
 namespace {
 
 constexpr int kMaxBar = 30;  // columns inside the brackets
@@ -148,4 +148,4 @@ std::string Progress::live_line(int width, double now) const {
   return (head + bar + tail).substr(0, static_cast<size_t>(std::max(width - 1, 0)));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline base

@@ -6,7 +6,7 @@
 
 #include "cleave/base/clock.h"
 
-namespace cleave {
+namespace cleave::inline base {
 
 /// What a progress display counts, and how often it is shown.
 struct ProgressOptions {
@@ -68,4 +68,4 @@ std::string duration_text(double seconds);
 /// "512", "12.3k", "4.56M".
 std::string count_text(double count);
 
-}  // namespace cleave
+}  // namespace cleave::inline base

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace cleave {
+namespace cleave::inline base {
 
 /// Indices begin <= i < end of one dim.
 struct Range {
@@ -19,4 +19,4 @@ struct Slice {
   friend bool operator==(const Slice&, const Slice&) = default;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline base

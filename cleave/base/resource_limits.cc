@@ -13,7 +13,7 @@
 #include <sys/resource.h>
 #include <system_error>
 
-namespace cleave {
+namespace cleave::inline base {
 namespace {
 
 namespace fs = std::filesystem;
@@ -163,4 +163,4 @@ int64_t peak_rss_bytes() {
   return int64_t{1024} * usage.ru_maxrss;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline base

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <optional>
 
-namespace cleave {
+namespace cleave::inline base {
 
 /// Limits that the Linux control groups (cgroups, version 1 or 2) of this process set: those of its
 /// container, service or batch job. A value is nullopt where there is no cgroup or no limit.
@@ -37,4 +37,4 @@ bool has_address_space(int64_t bytes);
 /// Peak resident memory of this process so far, in bytes.
 int64_t peak_rss_bytes();
 
-}  // namespace cleave
+}  // namespace cleave::inline base

@@ -12,7 +12,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline base {
 namespace {
 
 constexpr int kSignals[] = {SIGINT, SIGTERM};
@@ -75,4 +75,4 @@ int StopSignal::pending() {
   return first_signal.load(std::memory_order_relaxed);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline base

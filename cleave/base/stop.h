@@ -1,7 +1,7 @@
 #pragma once
 #include <chrono>
 
-namespace cleave {
+namespace cleave::inline base {
 
 /// `timeout` and shells send one signal twice, to a program and to its process group. A repetition
 /// within this time counts as the same signal.
@@ -29,4 +29,4 @@ class StopSignal {
   [[nodiscard]] static int pending();
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline base

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-namespace cleave {
+namespace cleave::inline base {
 
 /// The elements of a list, joined by commas: list_text(ranks) is "0, 2".
 template <class List>
@@ -37,4 +37,4 @@ std::string counted(Number count, std::string_view noun) {
   return str(count, ' ', noun, count == 1 ? "" : "s");
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline base

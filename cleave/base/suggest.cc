@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-namespace cleave {
+namespace cleave::inline base {
 
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
@@ -54,4 +54,4 @@ std::string did_you_mean(std::string_view name, std::span<const std::string> nam
   return text;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline base

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace cleave {
+namespace cleave::inline base {
 
 /// Levenshtein distance in bytes.
 size_t edit_distance(std::string_view a, std::string_view b);
@@ -22,4 +22,4 @@ std::optional<std::string> likely_name(std::string_view name, std::span<const st
 /// The end of an "unknown name" message: "; did you mean 'a', 'b' or 'c'"; empty if `names` is.
 std::string did_you_mean(std::string_view name, std::span<const std::string> names);
 
-}  // namespace cleave
+}  // namespace cleave::inline base

@@ -1,9 +1,9 @@
 #include "cleave/base/version.h"
 
-namespace cleave {
+namespace cleave::inline base {
 
 std::string_view version() {
   return CLEAVE_VERSION;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline base

@@ -19,7 +19,7 @@
 #include "cleave/planner/machine.h"
 #include "cleave/runtime/kernel_switches.h"
 
-namespace cleave {
+namespace cleave::inline bench {
 namespace {
 
 struct GenerateTimes {
@@ -113,7 +113,7 @@ GenerateTimes timed(const BenchGenerateOptions& o, const BenchShape& shape, Worl
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::inline bench
 
 void cleave_bench_generate(const cleave::BenchGenerateOptions& options) {
   using namespace cleave;

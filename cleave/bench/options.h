@@ -4,7 +4,7 @@
 
 #include "cleave/text/json.h"
 
-namespace cleave {
+namespace cleave::inline bench {
 
 /// Options of all benchmarks of a model. This file is free of libtorch.
 struct BenchOptions {
@@ -35,13 +35,13 @@ struct BenchGenerateOptions : BenchOptions {
   int64_t repeats = 5;       ///< timed runs, after a warmup run and before a profiled one
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline bench
 
 /// The front end finds these symbols in libcleave by name. They print to stdout and throw Error.
 extern "C" void cleave_bench_train(const cleave::BenchTrainOptions& options);
 extern "C" void cleave_bench_generate(const cleave::BenchGenerateOptions& options);
 
-namespace cleave {
+namespace cleave::inline bench {
 
 /// A model of well-known sizes with random weights, for benchmarks.
 struct BenchShape {
@@ -53,4 +53,4 @@ struct BenchShape {
 /// without dropout. Throws Error(kUsage) for another name.
 BenchShape bench_shape(const std::string& name);
 
-}  // namespace cleave
+}  // namespace cleave::inline bench

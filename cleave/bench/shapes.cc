@@ -3,7 +3,7 @@
 #include "cleave/bench/options.h"
 #include "cleave/model/model.h"
 
-namespace cleave {
+namespace cleave::inline bench {
 namespace {
 
 nlohmann::ordered_json preset(const std::string& name, int64_t vocab_size) {
@@ -47,4 +47,4 @@ BenchShape bench_shape(const std::string& name) {
   return {.config = Json::parse(config.dump(), "shape " + name), .seq_len = seq_len};
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline bench

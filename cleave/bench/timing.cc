@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <numeric>
 
-namespace cleave {
+namespace cleave::inline bench {
 
 nlohmann::ordered_json shares_of(const Spent& spent) {
   const double all = std::accumulate(spent.kinds.begin(), spent.kinds.end(), 0.0);
@@ -51,4 +51,4 @@ void print_bench(const BenchOptions& options, nlohmann::ordered_json result,
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline bench

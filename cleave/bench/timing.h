@@ -13,7 +13,7 @@
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/torch_internals/op_clock.h"
 
-namespace cleave {
+namespace cleave::inline bench {
 
 /// The time of rank 0 by kind and operation: of the timed steps, or of one profiled generation run.
 struct Spent {
@@ -47,4 +47,4 @@ auto measured_by_rank_0(const BenchOptions& options, const Measure& measure) {
   return of_rank_0;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline bench

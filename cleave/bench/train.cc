@@ -11,7 +11,7 @@
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/train/rank_model.h"
 
-namespace cleave {
+namespace cleave::inline bench {
 namespace {
 
 /// Random tokens; for a masked-LM model 15 % of the positions have a label.
@@ -104,7 +104,7 @@ nlohmann::ordered_json result_of(const BenchTrainOptions& options, const TrainTi
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::inline bench
 
 void cleave_bench_train(const cleave::BenchTrainOptions& options) {
   using namespace cleave;

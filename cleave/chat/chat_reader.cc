@@ -9,7 +9,7 @@
 #include "cleave/file/file.h"
 #include "cleave/text/jsonl.h"
 
-namespace cleave {
+namespace cleave::inline chat {
 namespace {
 
 using jinja::Value;
@@ -165,4 +165,4 @@ TokenizedChat ChatReader::rendered(const ChatMessages& messages) const {
   return tokenize_chat(*tokenizer_, {options_.chat_template->render(messages, false), {}});
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline chat

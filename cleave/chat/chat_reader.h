@@ -7,7 +7,7 @@
 #include "cleave/text/json.h"
 #include "cleave/tokenizer/tokenizer.h"
 
-namespace cleave {
+namespace cleave::inline chat {
 
 /// How the rows of a file of conversations are read.
 struct ChatOptions {
@@ -48,4 +48,4 @@ class ChatReader {
   std::string kind_, first_place_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline chat

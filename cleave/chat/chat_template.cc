@@ -7,7 +7,7 @@
 #include "cleave/file/file.h"
 #include "cleave/text/json.h"
 
-namespace cleave {
+namespace cleave::inline chat {
 namespace {
 
 namespace fs = std::filesystem;
@@ -136,4 +136,4 @@ std::shared_ptr<const ChatTemplate> load_chat_template(const std::string& wanted
   return text ? make(std::move(*text), str(config.string(), ": chat_template")) : nullptr;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline chat

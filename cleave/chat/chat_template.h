@@ -9,7 +9,7 @@
 #include "cleave/chat/jinja/template.h"
 #include "cleave/tokenizer/tokenizer.h"
 
-namespace cleave {
+namespace cleave::inline chat {
 
 /// The messages of a conversation in order: dicts with `role` and `content`, and further keys that
 /// a template may read.
@@ -93,4 +93,4 @@ TokenizedChat tokenize_chat(const Tokenizer& tokenizer, const ChatText& chat);
 TokenizedChat tokenize_completion(const Tokenizer& tokenizer, const std::string& prompt,
                                   const std::string& completion);
 
-}  // namespace cleave
+}  // namespace cleave::inline chat

@@ -6,7 +6,7 @@
 #include "cleave/base/error.h"
 #include "cleave/chat/chat_reader.h"
 
-namespace cleave {
+namespace cleave::inline chat {
 namespace {
 
 constexpr const char* kExpected =
@@ -167,4 +167,4 @@ TokenizedChat PairReader::rendered(const ChatMessages& prompt, const ChatMessage
   return tokenize_chat(*tokenizer_, {text, {{before.size(), text.size()}}});
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline chat

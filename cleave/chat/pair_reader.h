@@ -7,7 +7,7 @@
 #include "cleave/text/jsonl.h"
 #include "cleave/tokenizer/tokenizer.h"
 
-namespace cleave {
+namespace cleave::inline chat {
 
 /// A preference: one prompt with a chosen and a rejected answer. The answers are the trained
 /// tokens.
@@ -53,4 +53,4 @@ class PairReader {
   std::string form_, first_place_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline chat

@@ -3,7 +3,7 @@
 
 #include "cleave/chat/chat_template.h"
 
-namespace cleave {
+namespace cleave::inline chat {
 namespace {
 
 constexpr EncodeOptions kPlain{.add_special = false};
@@ -65,4 +65,4 @@ TokenizedChat tokenize_completion(const Tokenizer& tokenizer, const std::string&
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline chat

@@ -12,7 +12,7 @@
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/nn/linear.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -246,4 +246,4 @@ void AdapterDelta::merge(const TensorInfo& stored, std::span<const Slice> slices
   values.copy_(sum);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

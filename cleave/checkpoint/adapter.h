@@ -12,9 +12,11 @@
 #include "cleave/model/model.h"
 #include "cleave/parallel/lora.h"
 
-namespace cleave {
-
+namespace cleave::inline nn {
 class Linear;
+}
+
+namespace cleave::inline checkpoint {
 
 /// Stem of the tensor files of an adapter's folder, in PEFT's form.
 inline constexpr std::string_view kAdapterStem = "adapter_model";
@@ -79,4 +81,4 @@ class AdapterDelta {
   mutable std::map<std::string, Tensor> row_factors_;  // by the weight's name; guarded by mutex_
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

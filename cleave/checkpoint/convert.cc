@@ -34,7 +34,7 @@
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/parallel/plan.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -366,7 +366,7 @@ ConvertReport convert(const ConvertOptions& options) {
   return output.finish();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint
 
 void cleave_convert(const cleave::ConvertOptions& options, cleave::ConvertReport& report) {
   const cleave::StopSignal stop;

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <string>
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 
 /// The formats of a model folder that convert writes.
 enum class ModelFormat : uint8_t {
@@ -47,7 +47,7 @@ struct ConvertReport {
 /// Error(kFormat) also if the source differs from its manifest.
 ConvertReport convert(const ConvertOptions& options);
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint
 
 /// convert(), which the front end looks up in libcleave by this name.
 extern "C" void cleave_convert(const cleave::ConvertOptions& options,

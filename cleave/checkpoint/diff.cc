@@ -17,7 +17,7 @@
 #include "cleave/format/tensor_source.h"
 #include "cleave/mesh/scalar_type.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -165,7 +165,7 @@ DiffReport diff(const std::string& a, const std::string& b) {
   return report;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint
 
 void cleave_diff(const std::string& a, const std::string& b, cleave::DiffReport& report) {
   // Large blocks are mapped from the system, so that they do not fragment the heap.

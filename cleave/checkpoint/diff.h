@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 
 /// A tensor that differs between two checkpoints.
 struct TensorDifference {
@@ -32,7 +32,7 @@ struct DiffReport {
 /// Error(kFormat) as opening these does.
 DiffReport diff(const std::string& a, const std::string& b);
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint
 
 /// diff(), which the front end looks up in libcleave by this name.
 extern "C" void cleave_diff(const std::string& a, const std::string& b, cleave::DiffReport& report);

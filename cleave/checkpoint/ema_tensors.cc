@@ -5,7 +5,7 @@
 #include "cleave/base/error.h"
 #include "cleave/checkpoint/names.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 
 EmaTensors::EmaTensors(std::unique_ptr<TensorSource> weights, const std::string& checkpoint)
     : weights_(std::move(weights)), optimizer_(Safetensors::open(checkpoint, kOptimizerStem)) {
@@ -42,4 +42,4 @@ std::vector<std::string> EmaTensors::file_names() const {
   return names;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

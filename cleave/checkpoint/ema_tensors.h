@@ -6,7 +6,7 @@
 
 #include "cleave/format/safetensors.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 
 /// The tensors of a checkpoint with the averaged weights of its optimizer's files (train --ema), in
 /// fp32, in place of the weights.
@@ -30,4 +30,4 @@ class EmaTensors : public TensorSource {
   std::unordered_map<std::string, size_t> by_name_;  // in list_
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

@@ -22,7 +22,7 @@
 #include "cleave/model/gguf/names.h"
 #include "cleave/model/gguf/tokenizer.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -277,4 +277,4 @@ ConvertReport write_gguf(const ConvertOptions& options, const ModelFolder& from)
   return GgufOutput(options, from).write();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

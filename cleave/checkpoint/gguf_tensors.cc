@@ -8,7 +8,7 @@
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/model/gguf/names.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 
 GgufTensors::GgufTensors(Gguf file, const Json& config) : file_(std::move(file)) {
   const GgufFamily& family = gguf_family(file_.metadata());
@@ -84,4 +84,4 @@ void GgufTensors::read_transposed(const Entry& entry, std::span<const Slice> sli
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

@@ -8,7 +8,7 @@
 #include "cleave/model/model.h"
 #include "cleave/text/json.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 
 /// The tensors of a GGUF file under the names of the model's parameters, with rows in their order.
 /// Tensors that GGUF has no parameter for keep their names; the factors of rotary scaling, which
@@ -52,4 +52,4 @@ class GgufTensors : public TensorSource {
 /// Throws as convert() does, and Error(kUsage) for a model family or tokenizer that GGUF lacks.
 ConvertReport write_gguf(const ConvertOptions& options, const ModelFolder& from);
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

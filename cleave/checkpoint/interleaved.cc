@@ -4,7 +4,7 @@
 
 #include "cleave/checkpoint/model_tensors.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 
 // Reads the heads that overlap the block, then picks its rows.
 void read_interleaved(const TensorSource& files, const StoredAs& stored,
@@ -46,4 +46,4 @@ void read_interleaved(const TensorSource& files, const StoredAs& stored,
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

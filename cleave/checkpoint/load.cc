@@ -14,7 +14,7 @@
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/nn/int8_leaf.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 namespace {
 
 /// Reads the values of this rank's leaves. Type conversions share one buffer: a new one for each
@@ -219,4 +219,4 @@ void load_optimizer(Optimizer& optimizer, const Parameters& parameters, const Sa
   optimizer.set_num_steps(std::stoll(steps->second));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

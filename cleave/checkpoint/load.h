@@ -7,7 +7,7 @@
 #include "cleave/model/model.h"
 #include "cleave/optim/optimizer.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 
 /// A tensor of a folder that no parameter uses but that checkpoints keep (a rotary table of older
 /// programs). Whole, on every rank.
@@ -60,4 +60,4 @@ void load_optimizer(Optimizer& optimizer, Model& model, const std::string& folde
 /// The same from open files; `parameters` are those of the whole model.
 void load_optimizer(Optimizer& optimizer, const Parameters& parameters, const Safetensors& files);
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

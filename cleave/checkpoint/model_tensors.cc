@@ -10,7 +10,7 @@
 #include "cleave/format/safetensors.h"
 #include "cleave/format/torch_bin.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 namespace {
 
 /// How the files store a parameter: under its own name, or under another one that they have.
@@ -182,4 +182,4 @@ void ModelTensors::read_base(const TensorInfo& info, std::span<const Slice> slic
   read_interleaved(*files_, entry.stored, slices, out);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

@@ -11,7 +11,7 @@
 #include "cleave/format/tensor_source.h"
 #include "cleave/model/model.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 
 /// The tensors of a model folder, without an adapter, under their names in its files: safetensors
 /// or .bin, in one file or in parts, or the files of a tensor- and pipeline-parallel job
@@ -85,4 +85,4 @@ std::unique_ptr<TensorSource> open_whole_tensors(const ModelFolder& folder);
 void read_interleaved(const TensorSource& files, const StoredAs& stored,
                       std::span<const Slice> slices, std::span<std::byte> out);
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

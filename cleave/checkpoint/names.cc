@@ -5,7 +5,7 @@
 
 #include "cleave/base/str.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 namespace {
 
 constexpr std::string_view kStep = "step_";
@@ -31,4 +31,4 @@ std::optional<int64_t> checkpoint_step(std::string_view name) {
   return step;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 
 /// Stem of the optimizer's files in a checkpoint, and the parts of its tensor names PART.PARAMETER.
 inline constexpr std::string_view kOptimizerStem = "optimizer";
@@ -24,4 +24,4 @@ std::string state_name(std::string_view part, std::string_view parameter);
 std::string checkpoint_name(int64_t step);
 std::optional<int64_t> checkpoint_step(std::string_view name);
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

@@ -4,7 +4,7 @@
 
 #include "cleave/layout/shard_geometry.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 
 namespace {
 
@@ -94,4 +94,4 @@ std::span<std::byte> mutable_bytes_of(Tensor& t) {
   return {static_cast<std::byte*>(t.mutable_data_ptr()), t.nbytes()};
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

@@ -5,7 +5,7 @@
 #include "cleave/base/range.h"
 #include "cleave/nn/parameter.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 
 /// Blocks of the whole tensor, as files address them, that in order make up this rank's leaf. A
 /// block without slices is the whole tensor.
@@ -26,4 +26,4 @@ std::vector<OwnedPart> owned_parts(const Parameter& parameter, const Tensor& loc
 std::span<const std::byte> bytes_of(const Tensor& t);
 std::span<std::byte> mutable_bytes_of(Tensor& t);
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

@@ -13,7 +13,7 @@
 #include "cleave/file/model_path.h"
 #include "cleave/format/manifest.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -258,4 +258,4 @@ void verify_checkpoint(const fs::path& folder, const Axis& world) {
   world.barrier("verify: checkpoint is whole");
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

@@ -9,7 +9,7 @@
 #include "cleave/checkpoint/save.h"
 #include "cleave/file/file_lock.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 
 /// The --out folder of a run: its checkpoints step_NNNNNNNN/ and the file `latest`, which names the
 /// newest one. One run writes at a time: rank 0 holds the folder's lock. Calls are collective.
@@ -97,4 +97,4 @@ std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path&
 /// Error(kFormat) naming the tensor or file on the rank that found the damage.
 void verify_checkpoint(const std::filesystem::path& folder, const Axis& world);
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

@@ -10,7 +10,7 @@
 #include "cleave/checkpoint/names.h"
 #include "cleave/mesh/scalar_type.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 
 namespace fs = std::filesystem;
 
@@ -96,4 +96,4 @@ void save_checkpoint(const fs::path& target, const Checkpoint& checkpoint, const
   save.commit();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

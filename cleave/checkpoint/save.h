@@ -7,7 +7,7 @@
 
 #include "cleave/checkpoint/sharded_folder.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 
 /// The contents of a checkpoint. The same on every rank, except for the tensors' values.
 struct Checkpoint {
@@ -46,4 +46,4 @@ TensorGroup optimizer_group(const Optimizer& optimizer, const Parameters& parame
 /// config.json's text with this dtype, under the keys that the config uses for it.
 std::string config_with_dtype(const Json& config, at::ScalarType dtype);
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

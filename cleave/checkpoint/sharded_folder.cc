@@ -20,7 +20,7 @@
 #include "cleave/format/manifest.h"
 #include "cleave/mesh/scalar_type.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -232,4 +232,4 @@ void ShardedSave::commit() {
   writers_.world.barrier("save: folder committed");
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

@@ -17,7 +17,7 @@
 #include "cleave/mesh/axis.h"
 #include "cleave/tokenizer/tokenizer.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 
 /// The ranks that write a folder: `world` has all; those of `dp` have copies of this rank's
 /// parameters and share the work.
@@ -99,4 +99,4 @@ class ShardedSave {
   std::atomic<bool> is_writing_ = false;  // the thread is running
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

@@ -10,7 +10,7 @@
 #include "cleave/mesh/dry_axis.h"
 #include "cleave/parallel/plan.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -340,4 +340,4 @@ void SplitTensors::read_block(std::string_view name, std::span<const Slice> slic
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

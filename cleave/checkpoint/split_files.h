@@ -11,7 +11,7 @@
 #include "cleave/format/torch_bin.h"
 #include "cleave/model/model.h"
 
-namespace cleave {
+namespace cleave::inline checkpoint {
 
 /// The files of a tensor- and pipeline-parallel job, one from each rank.
 struct SplitFiles {
@@ -74,4 +74,4 @@ class SplitTensors : public TensorSource {
   std::unordered_map<std::string, size_t> by_name_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline checkpoint

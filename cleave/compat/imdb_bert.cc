@@ -9,7 +9,7 @@
 #include "cleave/nn/mlp.h"
 #include "cleave/nn/norm.h"
 
-namespace cleave {
+namespace cleave::inline compat {
 namespace {
 
 constexpr double kNormEps = 1e-5;
@@ -197,4 +197,4 @@ std::vector<Preset> imdb_bert_presets() {
 }();
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::inline compat

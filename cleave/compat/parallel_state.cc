@@ -3,7 +3,7 @@
 #include <numeric>
 #include <optional>
 
-namespace cleave {
+namespace cleave::inline compat {
 namespace {
 
 // Ranks may be threads, so the state is per thread.
@@ -130,4 +130,4 @@ int64_t divide(int64_t a, int64_t b) {
   return a / b;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline compat

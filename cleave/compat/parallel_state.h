@@ -3,7 +3,7 @@
 
 #include "cleave/mesh/mesh.h"
 
-namespace cleave {
+namespace cleave::inline compat {
 
 /// The parallel state API of NeuronX Distributed and Megatron, implemented by one Mesh with axes
 /// pp, dp, tp (tp contiguous). The state is per rank thread: call initialize_model_parallel in the
@@ -64,4 +64,4 @@ const Axis& dp_grp();
 /// a / b. Throws Error(kShape) with both numbers when b does not divide a.
 int64_t divide(int64_t a, int64_t b);
 
-}  // namespace cleave
+}  // namespace cleave::inline compat

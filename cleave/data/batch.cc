@@ -11,7 +11,7 @@
 #include "cleave/base/error.h"
 #include "cleave/base/hash.h"
 
-namespace cleave {
+namespace cleave::inline data {
 namespace {
 
 /// Copies `values` into row `row` of a [B, T] int64 tensor; the rest of the row stays.
@@ -155,4 +155,4 @@ Batch make_batch(const Dataset& dataset, const SampleOrder& order, int64_t step,
   return batch;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline data

@@ -7,7 +7,7 @@
 #include "cleave/data/dataset.h"
 #include "cleave/data/order.h"
 
-namespace cleave {
+namespace cleave::inline data {
 
 /// The sequences of one step for one data-parallel rank, or a micro-batch of them: B sequences,
 /// padded on the right to T tokens, the longest sequence of the step's global batch. Of a pair, the
@@ -56,4 +56,4 @@ struct MaskingOptions {
 /// every layout masks the same tokens. Source: Devlin et al., BERT, arXiv:1810.04805, section 3.1.
 Batch masked(const Batch& batch, const MaskingOptions& options, int64_t step);
 
-}  // namespace cleave
+}  // namespace cleave::inline data

@@ -4,7 +4,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline data {
 
 void check_ids(const TokenizedChat& chat, const DatasetOptions& options, const std::string& place) {
   for (const int64_t id : chat.ids) {
@@ -46,4 +46,4 @@ void ChatSequences::finish() {
   fingerprint_ = hasher.digest();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline data

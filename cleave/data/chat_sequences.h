@@ -8,7 +8,7 @@
 #include "cleave/data/dataset.h"
 #include "cleave/data/number_lists.h"
 
-namespace cleave {
+namespace cleave::inline data {
 
 /// Throws Error(kFormat) naming `place` if an id is not in the model's vocabulary.
 void check_ids(const TokenizedChat& chat, const DatasetOptions& options, const std::string& place);
@@ -43,4 +43,4 @@ class ChatSequences {
   uint64_t fingerprint_ = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline data

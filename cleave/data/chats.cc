@@ -3,7 +3,7 @@
 #include "cleave/data/dataset_kinds.h"
 #include "cleave/text/jsonl.h"
 
-namespace cleave {
+namespace cleave::inline data {
 namespace {
 
 class ChatDataset final : public Dataset {
@@ -80,4 +80,4 @@ std::shared_ptr<const Dataset> chat_dataset(const DatasetOptions& options, const
   return dataset;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline data

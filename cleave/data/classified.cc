@@ -14,7 +14,7 @@
 #include "cleave/text/jsonl.h"
 #include "cleave/tokenizer/tokenizer.h"
 
-namespace cleave {
+namespace cleave::inline data {
 namespace {
 
 namespace fs = std::filesystem;
@@ -215,4 +215,4 @@ std::shared_ptr<const Dataset> classified_dataset(const DatasetOptions& options)
   return dataset;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline data

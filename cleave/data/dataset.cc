@@ -8,7 +8,7 @@
 #include "cleave/data/documents.h"
 #include "cleave/data/tokens.h"
 
-namespace cleave {
+namespace cleave::inline data {
 namespace {
 
 /// The kind of all files. Throws Error(kUsage) with two files whose kinds differ.
@@ -75,4 +75,4 @@ std::shared_ptr<const Dataset> open_dataset(const DatasetOptions& options) {
   return data;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline data

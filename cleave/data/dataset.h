@@ -7,7 +7,7 @@
 
 #include "cleave/tokenizer/tokenizer.h"
 
-namespace cleave {
+namespace cleave::inline data {
 
 /// What the model learns: to predict next tokens, masked tokens, or the class of a sequence, or to
 /// prefer one answer to another (direct preference optimization).
@@ -64,4 +64,4 @@ struct DatasetOptions {
 /// file.
 std::shared_ptr<const Dataset> open_dataset(const DatasetOptions& options);
 
-}  // namespace cleave
+}  // namespace cleave::inline data

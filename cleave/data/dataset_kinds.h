@@ -10,7 +10,7 @@
 #include "cleave/data/dataset.h"
 #include "cleave/data/tokens.h"
 
-namespace cleave {
+namespace cleave::inline data {
 
 struct RowsOptions {
   int64_t vocab_size = 0;      ///< ids lie in [0, vocab_size); 0: any id below 2^31
@@ -86,4 +86,4 @@ std::shared_ptr<const Dataset> pair_dataset(
     const DatasetOptions& options, const std::shared_ptr<const ChatTemplate>& chat_template,
     PairCounts* counts);
 
-}  // namespace cleave
+}  // namespace cleave::inline data

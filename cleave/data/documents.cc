@@ -8,7 +8,7 @@
 #include "cleave/file/file.h"
 #include "cleave/text/jsonl.h"
 
-namespace cleave {
+namespace cleave::inline data {
 namespace {
 
 constexpr std::string_view kBlank = " \t\r\n\xEF\xBB\xBF";  // and a byte order mark
@@ -92,4 +92,4 @@ void for_each_json_text(
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline data

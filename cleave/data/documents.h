@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace cleave {
+namespace cleave::inline data {
 
 /// The format of a data file.
 enum class FileKind : uint8_t {
@@ -34,4 +34,4 @@ void for_each_json_text(
     const std::string& path,
     const std::function<void(std::string_view text, uint64_t bytes_read)>& visit);
 
-}  // namespace cleave
+}  // namespace cleave::inline data

@@ -7,7 +7,7 @@
 #include "cleave/base/philox.h"
 #include "cleave/data/batch.h"
 
-namespace cleave {
+namespace cleave::inline data {
 namespace {
 
 /// Random numbers in [0, 1), one per position of a sequence.
@@ -76,4 +76,4 @@ Batch masked(const Batch& batch, const MaskingOptions& options, int64_t step) {
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline data

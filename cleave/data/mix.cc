@@ -8,7 +8,7 @@
 #include "cleave/base/error.h"
 #include "cleave/base/hash.h"
 
-namespace cleave {
+namespace cleave::inline data {
 namespace {
 
 constexpr int64_t kRepetition = 65536;
@@ -101,4 +101,4 @@ std::shared_ptr<const Dataset> joined_dataset(const std::vector<WeightedData>& s
   return std::make_shared<JoinedDataset>(sources);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline data

@@ -6,7 +6,7 @@
 
 #include "cleave/data/dataset.h"
 
-namespace cleave {
+namespace cleave::inline data {
 
 /// Data from which a share of all sequences is drawn.
 struct WeightedData {
@@ -45,4 +45,4 @@ class DataMix {
 /// Throws Error(kUsage) if some sources are text and others are ids.
 std::shared_ptr<const Dataset> joined_dataset(const std::vector<WeightedData>& sources);
 
-}  // namespace cleave
+}  // namespace cleave::inline data

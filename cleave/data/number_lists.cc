@@ -5,7 +5,7 @@
 #include <cstring>
 #include <system_error>
 
-namespace cleave {
+namespace cleave::inline data {
 namespace {
 
 constexpr size_t kMostInMemory = size_t{4} << 20;
@@ -73,4 +73,4 @@ std::vector<int64_t> NumberLists::list(int64_t index) const {
   return {numbers.begin(), numbers.end()};
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline data

@@ -8,7 +8,7 @@
 #include "cleave/base/hash.h"
 #include "cleave/file/file.h"
 
-namespace cleave {
+namespace cleave::inline data {
 
 /// An array of bytes that grows at its end. With a folder, what exceeds some MiB is in a file there
 /// that has no name, so that nothing is left of it when the process ends.
@@ -53,4 +53,4 @@ class NumberLists {
   SpilledBytes numbers_, starts_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline data

@@ -7,7 +7,7 @@
 #include "cleave/base/philox.h"
 #include "cleave/base/str.h"
 
-namespace cleave {
+namespace cleave::inline data {
 namespace {
 
 constexpr uint64_t kRounds = 6;
@@ -61,4 +61,4 @@ int64_t SampleOrder::steps_of(int64_t epochs) const {
   return (epochs * num_samples + batch_size - 1) / batch_size;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline data

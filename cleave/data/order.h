@@ -4,7 +4,7 @@
 
 #include "cleave/data/mix.h"
 
-namespace cleave {
+namespace cleave::inline data {
 
 /// Which sample is at each place of each batch. A pure function of the fields, so ranks and resumed
 /// runs need no state.
@@ -24,4 +24,4 @@ struct SampleOrder {
   [[nodiscard]] int64_t steps_of(int64_t epochs) const;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline data

@@ -6,7 +6,7 @@
 #include "cleave/base/hash.h"
 #include "cleave/data/dataset_kinds.h"
 
-namespace cleave {
+namespace cleave::inline data {
 namespace {
 
 class PackedDataset final : public Dataset {
@@ -60,4 +60,4 @@ std::shared_ptr<const Dataset> packed_dataset(std::vector<Tokens> parts, int64_t
   return std::make_shared<PackedDataset>(std::move(parts), seq_len);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline data

@@ -11,7 +11,7 @@
 #include "cleave/base/hash.h"
 #include "cleave/data/order.h"
 
-namespace cleave {
+namespace cleave::inline data {
 namespace {
 
 using Members = std::vector<int64_t>;  // samples of a sequence, in its order
@@ -130,4 +130,4 @@ Utilization utilization_of(const Dataset& data) {
   return sum;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline data

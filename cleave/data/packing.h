@@ -5,7 +5,7 @@
 
 #include "cleave/data/dataset.h"
 
-namespace cleave {
+namespace cleave::inline data {
 
 struct PackingOptions {
   int64_t seq_len = 256;  ///< most tokens of a sequence of several texts
@@ -36,4 +36,4 @@ struct Utilization {
 /// Reads all samples.
 Utilization utilization_of(const Dataset& data);
 
-}  // namespace cleave
+}  // namespace cleave::inline data

@@ -4,7 +4,7 @@
 #include "cleave/data/dataset_kinds.h"
 #include "cleave/data/documents.h"
 
-namespace cleave {
+namespace cleave::inline data {
 namespace {
 
 class PairDataset final : public Dataset {
@@ -94,4 +94,4 @@ std::shared_ptr<const Dataset> pair_dataset(
   return dataset;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline data

@@ -9,7 +9,7 @@
 #include "cleave/data/number_lists.h"
 #include "cleave/text/jsonl.h"
 
-namespace cleave {
+namespace cleave::inline data {
 namespace {
 
 /// The values that one key of a row may hold.
@@ -139,4 +139,4 @@ std::shared_ptr<const Dataset> rows_dataset(const std::vector<std::string>& file
   return dataset;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline data

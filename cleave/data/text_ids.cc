@@ -8,7 +8,7 @@
 #include "cleave/file/file.h"
 #include "cleave/text/utf8.h"
 
-namespace cleave {
+namespace cleave::inline data {
 namespace {
 
 /// Text on each side of a place whose ids are compared: far more than a word and its neighbours.
@@ -126,4 +126,4 @@ void for_text_ids(const std::string& path, const Tokenizer& tokenizer, size_t pi
   if (!text.empty()) reader.take_first(text.size());
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline data

@@ -7,7 +7,7 @@
 
 #include "cleave/tokenizer/tokenizer.h"
 
-namespace cleave {
+namespace cleave::inline data {
 
 /// Receives the next ids of a text, and the bytes of the file that were tokenized so far.
 using TakeIds = std::function<void(std::span<const int64_t> ids, uint64_t done)>;
@@ -23,4 +23,4 @@ using TakeIds = std::function<void(std::span<const int64_t> ids, uint64_t done)>
 void for_text_ids(const std::string& path, const Tokenizer& tokenizer, size_t piece_bytes,
                   const TakeIds& take);
 
-}  // namespace cleave
+}  // namespace cleave::inline data

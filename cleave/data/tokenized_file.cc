@@ -19,7 +19,7 @@
 #include "cleave/data/tokens.h"
 #include "cleave/file/atomic_write.h"
 
-namespace cleave {
+namespace cleave::inline data {
 namespace {
 
 namespace fs = std::filesystem;
@@ -195,4 +195,4 @@ Tokens tokenized_file(const std::string& path, FileKind kind, const Tokenizer& t
   return std::move(*tokens);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline data

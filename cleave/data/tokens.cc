@@ -12,7 +12,7 @@
 #include "cleave/base/hash.h"
 #include "cleave/file/atomic_write.h"
 
-namespace cleave {
+namespace cleave::inline data {
 namespace {
 
 constexpr std::array<char, 8> kMagic{'c', 'l', 'v', 't', 'o', 'k', 'e', 'n'};
@@ -187,4 +187,4 @@ void TokensWriter::commit(uint64_t key) {
   is_committed_ = true;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline data

@@ -12,7 +12,7 @@
 #include "cleave/file/file.h"
 #include "cleave/tokenizer/tokenizer.h"
 
-namespace cleave {
+namespace cleave::inline data {
 
 /// Token ids in order, 2 bytes each if the vocabulary allows it, else 4. They are in memory, or in
 /// a file that one process wrote and many read. The file is read, not mapped: if it is truncated
@@ -85,4 +85,4 @@ class TokensWriter {
 Tokens tokenized_file(const std::string& path, FileKind kind, const Tokenizer& tokenizer,
                       const std::string& cache_folder);
 
-}  // namespace cleave
+}  // namespace cleave::inline data

@@ -16,7 +16,7 @@
 #include "cleave/file/fault_hook.h"
 #include "cleave/file/file.h"
 
-namespace cleave {
+namespace cleave::inline file {
 namespace {
 
 namespace fs = std::filesystem;
@@ -102,4 +102,4 @@ void require_free_space(const fs::path& folder, uint64_t bytes) {
                " free; free some space or choose another folder");
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline file

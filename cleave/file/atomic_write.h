@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-namespace cleave {
+namespace cleave::inline file {
 
 /// Suffix of a file or folder that is still being written or removed.
 inline constexpr std::string_view kPartialSuffix = ".partial";
@@ -34,4 +34,4 @@ inline constexpr uint64_t kDiskBlock = 4096;
 /// Throws Error(kIo) with both numbers if the disk of `folder` has less than `bytes` free.
 void require_free_space(const std::filesystem::path& folder, uint64_t bytes);
 
-}  // namespace cleave
+}  // namespace cleave::inline file

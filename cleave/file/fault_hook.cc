@@ -5,7 +5,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline file {
 namespace {
 
 std::atomic<const FileHook*> current_hook = nullptr;
@@ -51,4 +51,4 @@ int call_file_hook(FileCall call, const std::string& path) {
   return hook == nullptr ? 0 : (*hook)(call, path);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline file

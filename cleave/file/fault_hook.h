@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace cleave {
+namespace cleave::inline file {
 
 /// System calls that change files. Each one calls the hook first.
 enum class FileCall : uint8_t {
@@ -42,4 +42,4 @@ class ScopedFileHook {
 /// Calls the installed hook: 0 or an errno value; 0 without a hook.
 int call_file_hook(FileCall call, const std::string& path);
 
-}  // namespace cleave
+}  // namespace cleave::inline file

@@ -15,7 +15,7 @@
 #include "cleave/base/error.h"
 #include "cleave/file/fault_hook.h"
 
-namespace cleave {
+namespace cleave::inline file {
 namespace {
 
 namespace fs = std::filesystem;
@@ -234,4 +234,4 @@ std::string read_file(const fs::path& path, uint64_t max_bytes) {
   return text;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline file

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <sys/types.h>
 
-namespace cleave {
+namespace cleave::inline file {
 
 /// Largest number of bytes in one pwrite.
 inline constexpr size_t kWriteChunk = size_t{64} << 10;
@@ -64,4 +64,4 @@ bool is_file_name(std::string_view name);
 /// All bytes of a regular file. Throws Error(kFormat) if it has more than `max_bytes`.
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes = UINT64_MAX);
 
-}  // namespace cleave
+}  // namespace cleave::inline file

@@ -12,7 +12,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline file {
 namespace {
 
 namespace fs = std::filesystem;
@@ -80,4 +80,4 @@ FileLock::~FileLock() {
   ::unlink(file_.path().c_str());  // while the lock is still held, so the name is this lock's
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline file

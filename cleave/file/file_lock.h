@@ -4,7 +4,7 @@
 
 #include "cleave/file/file.h"
 
-namespace cleave {
+namespace cleave::inline file {
 
 /// Exclusive lock for writing into a folder: flock on FOLDER/.lock, held until destruction. The
 /// kernel releases it when the process dies. The file contains pid and host of the holder and is
@@ -22,4 +22,4 @@ class FileLock {
   File file_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline file

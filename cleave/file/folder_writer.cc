@@ -17,7 +17,7 @@
 #include "cleave/file/atomic_write.h"
 #include "cleave/file/fault_hook.h"
 
-namespace cleave {
+namespace cleave::inline file {
 namespace {
 
 namespace fs = std::filesystem;
@@ -108,4 +108,4 @@ void remove_folder(const fs::path& folder) {
   remove_tree(partial);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline file

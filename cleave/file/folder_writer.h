@@ -7,7 +7,7 @@
 
 #include "cleave/file/file.h"
 
-namespace cleave {
+namespace cleave::inline file {
 
 /// Writes a folder atomically: it gets its name TARGET once everything in it is on disk.
 ///
@@ -52,4 +52,4 @@ int remove_leftovers(const std::filesystem::path& folder);
 /// under its name. Throws Error(kIo).
 void remove_folder(const std::filesystem::path& folder);
 
-}  // namespace cleave
+}  // namespace cleave::inline file

@@ -10,7 +10,7 @@
 #include "cleave/base/error.h"
 #include "cleave/file/file.h"
 
-namespace cleave {
+namespace cleave::inline file {
 namespace {
 
 namespace fs = std::filesystem;
@@ -93,4 +93,4 @@ fs::path resolve_run_folder(const fs::path& folder) {
   return folder / name;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline file

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-namespace cleave {
+namespace cleave::inline file {
 
 /// Whether `name` is no existing path but has the form of a model on the Hugging Face Hub, ORG/NAME
 /// ("Qwen/Qwen3-0.6B"). A name that ends as a model file does is a path.
@@ -26,4 +26,4 @@ inline constexpr std::string_view kLatestName = "latest";
 /// name of a folder, Error(kIo) if there is no such folder.
 std::filesystem::path resolve_run_folder(const std::filesystem::path& folder);
 
-}  // namespace cleave
+}  // namespace cleave::inline file

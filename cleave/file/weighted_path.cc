@@ -7,7 +7,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline file {
 
 WeightedPath weighted_path(const std::string& text) {
   std::error_code ignored;
@@ -34,4 +34,4 @@ std::vector<WeightedPath> weighted_paths(const std::vector<std::string>& texts) 
   return found;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline file

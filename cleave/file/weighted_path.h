@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace cleave {
+namespace cleave::inline file {
 
 /// A file and its weight in a mix of several.
 struct WeightedPath {
@@ -18,4 +18,4 @@ WeightedPath weighted_path(const std::string& text);
 /// The same of each. Throws Error(kUsage) if some have a weight and others do not.
 std::vector<WeightedPath> weighted_paths(const std::vector<std::string>& texts);
 
-}  // namespace cleave
+}  // namespace cleave::inline file

@@ -7,7 +7,7 @@
 #include "cleave/base/checked.h"
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline format {
 namespace {
 
 bool is_whole(const std::vector<Range>& ranges, int64_t size) {
@@ -250,4 +250,4 @@ void read_elements(const File& file, const StoredElements& elements, std::span<c
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline format

@@ -9,7 +9,7 @@
 #include "cleave/base/range.h"
 #include "cleave/file/file.h"
 
-namespace cleave {
+namespace cleave::inline format {
 
 /// Number of elements of a tensor of this shape. Throws Error(kFormat) naming `what` if it does not
 /// fit in 64 bits or a size is negative.
@@ -66,4 +66,4 @@ struct StoredElements {
 void read_elements(const File& file, const StoredElements& elements, std::span<const Slice> slices,
                    std::span<std::byte> out, const std::string& what);
 
-}  // namespace cleave
+}  // namespace cleave::inline format

@@ -9,7 +9,7 @@
 #include "cleave/format/block.h"
 #include "cleave/text/utf8.h"
 
-namespace cleave {
+namespace cleave::inline format {
 namespace {
 
 namespace fs = std::filesystem;
@@ -365,4 +365,4 @@ void Gguf::read_decoded(const GgufTensor& tensor, std::span<const Slice> slices,
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline format

@@ -15,7 +15,7 @@
 #include "cleave/format/gguf_blocks.h"
 #include "cleave/format/tensor_source.h"
 
-namespace cleave {
+namespace cleave::inline format {
 
 /// The types of metadata values, with their numbers in a file.
 enum class GgufKind : uint32_t {
@@ -159,4 +159,4 @@ bool is_gguf(const std::filesystem::path& path);
 /// not fit in 64 bits.
 uint64_t gguf_aligned(uint64_t offset, uint64_t alignment, const std::string& what);
 
-}  // namespace cleave
+}  // namespace cleave::inline format

@@ -7,7 +7,7 @@
 #include "cleave/base/error.h"
 #include "cleave/base/str.h"
 
-namespace cleave {
+namespace cleave::inline format {
 namespace {
 
 struct NumberedName {
@@ -185,4 +185,4 @@ uint16_t half_from_float(float value) {
   return static_cast<uint16_t>(sign | ((rounded - 0x38000000U) >> 13));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline format

@@ -8,7 +8,7 @@
 
 #include "cleave/base/dtype.h"
 
-namespace cleave {
+namespace cleave::inline format {
 
 // Element types of GGUF tensors and the blocks that quantised ones are stored in. Source: the GGUF
 // specification and the block formats of ggml (github.com/ggml-org/ggml, docs/gguf.md).
@@ -62,4 +62,4 @@ void quantize(GgufType type, std::span<const float> values, std::span<std::byte>
 uint16_t half_from_float(float value);
 float float_from_half(uint16_t bits);
 
-}  // namespace cleave
+}  // namespace cleave::inline format

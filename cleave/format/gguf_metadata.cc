@@ -3,7 +3,7 @@
 #include "cleave/base/error.h"
 #include "cleave/format/gguf.h"
 
-namespace cleave {
+namespace cleave::inline format {
 
 std::string GgufValue::text() const {
   if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
@@ -77,4 +77,4 @@ void GgufMetadata::fail(std::string_view key, std::string_view problem) const {
   throw Error(Code::kFormat, str(source_, ": metadata '", key, "': ", problem));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline format

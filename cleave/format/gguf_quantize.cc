@@ -8,7 +8,7 @@
 #include "cleave/base/error.h"
 #include "cleave/format/gguf_blocks.h"
 
-namespace cleave {
+namespace cleave::inline format {
 namespace {
 
 constexpr std::string_view kTooLarge =
@@ -222,4 +222,4 @@ void quantize(GgufType type, std::span<const float> values, std::span<std::byte>
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline format

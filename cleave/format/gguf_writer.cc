@@ -5,7 +5,7 @@
 #include "cleave/base/checked.h"
 #include "cleave/format/block.h"
 
-namespace cleave {
+namespace cleave::inline format {
 namespace {
 
 /// Appends `bytes` little-endian bytes.
@@ -105,4 +105,4 @@ GgufPlan::GgufPlan(const GgufMetadata& metadata, std::vector<GgufTensor> tensors
   total_bytes_ = checked_add(data_begin, next, "the file");
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline format

@@ -5,7 +5,7 @@
 
 #include "cleave/format/gguf.h"
 
-namespace cleave {
+namespace cleave::inline format {
 
 /// A GGUF file (version 3) to be written: its header and the place of each tensor, computed before
 /// a byte is written. The tensors' bytes are then written at GgufTensor::begin, and zeros between
@@ -28,4 +28,4 @@ class GgufPlan {
   uint64_t total_bytes_ = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline format

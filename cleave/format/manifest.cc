@@ -22,7 +22,7 @@
 #include "cleave/format/safetensors.h"
 #include "cleave/text/json.h"
 
-namespace cleave {
+namespace cleave::inline format {
 namespace {
 
 namespace fs = std::filesystem;
@@ -398,4 +398,4 @@ void require_intact(const fs::path& folder, VerifyShare share, std::string_view 
   throw Error(Code::kFormat, str(text, "; ", remedy));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline format

@@ -7,7 +7,7 @@
 
 #include "cleave/format/safetensors_writer.h"
 
-namespace cleave {
+namespace cleave::inline format {
 
 /// Name of the manifest in a checkpoint folder.
 inline constexpr std::string_view kManifestName = "manifest.json";
@@ -43,4 +43,4 @@ std::vector<std::string> find_damage(const std::filesystem::path& folder, Verify
 void require_intact(const std::filesystem::path& folder, VerifyShare share = {},
                     std::string_view remedy = "restore it, or use another checkpoint");
 
-}  // namespace cleave
+}  // namespace cleave::inline format

@@ -6,7 +6,7 @@
 
 #include "cleave/format/saved_value.h"
 
-namespace cleave {
+namespace cleave::inline format {
 
 /// A storage that a pickle refers to. Its bytes are in a separate entry of the zip file.
 struct SavedStorage {
@@ -44,4 +44,4 @@ Unpickled read_pickle(std::string_view bytes, const std::string& source);
 /// of each storage. Throws Error(kUsage) for a tensor whose storage is not among them.
 std::string write_pickle(const SavedValue& value, const std::vector<SavedStorage>& storages);
 
-}  // namespace cleave
+}  // namespace cleave::inline format

@@ -21,7 +21,7 @@
 #include "cleave/format/pickle.h"
 #include "cleave/text/utf8.h"
 
-namespace cleave {
+namespace cleave::inline format {
 namespace {
 
 constexpr size_t kMaxDims = 64;
@@ -581,4 +581,4 @@ Unpickled read_pickle(std::string_view bytes, const std::string& source) {
   return Unpickler(bytes, source).run();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline format

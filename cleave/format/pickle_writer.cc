@@ -5,7 +5,7 @@
 #include "cleave/base/error.h"
 #include "cleave/format/pickle.h"
 
-namespace cleave {
+namespace cleave::inline format {
 namespace {
 
 std::string_view storage_type(DType dtype) {
@@ -151,4 +151,4 @@ std::string write_pickle(const SavedValue& value, const std::vector<SavedStorage
   return Pickler(storages).run(value);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline format

@@ -7,7 +7,7 @@
 #include "cleave/base/error.h"
 #include "cleave/format/block.h"
 
-namespace cleave {
+namespace cleave::inline format {
 
 namespace fs = std::filesystem;
 
@@ -92,4 +92,4 @@ bool has_safetensors(const fs::path& folder, std::string_view stem) {
          fs::exists(folder / str(stem, ".safetensors.index.json"));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline format

@@ -14,7 +14,7 @@
 #include "cleave/format/safetensors_header.h"
 #include "cleave/format/tensor_source.h"
 
-namespace cleave {
+namespace cleave::inline format {
 
 /// A safetensors file, open for reading.
 struct TensorFile {
@@ -69,4 +69,4 @@ class Safetensors : public TensorSource {
 /// Whether `folder` has STEM.safetensors or its index.
 bool has_safetensors(const std::filesystem::path& folder, std::string_view stem = "model");
 
-}  // namespace cleave
+}  // namespace cleave::inline format

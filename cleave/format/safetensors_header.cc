@@ -7,7 +7,7 @@
 #include "cleave/format/tensor_source.h"
 #include "cleave/text/json.h"
 
-namespace cleave {
+namespace cleave::inline format {
 namespace {
 
 constexpr std::string_view kRemedy = "; get the file again, or use another checkpoint";
@@ -123,4 +123,4 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t file_
   return header;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline format

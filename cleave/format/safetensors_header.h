@@ -8,7 +8,7 @@
 
 #include "cleave/base/dtype.h"
 
-namespace cleave {
+namespace cleave::inline format {
 
 /// Name, dtype and shape of a tensor in a file.
 struct TensorInfo {
@@ -49,4 +49,4 @@ uint64_t safetensors_header_size(const std::byte* first8, uint64_t file_size,
 SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t file_size,
                                            const std::string& source);
 
-}  // namespace cleave
+}  // namespace cleave::inline format

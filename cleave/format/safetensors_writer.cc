@@ -9,7 +9,7 @@
 #include "cleave/base/hash.h"
 #include "cleave/format/block.h"
 
-namespace cleave {
+namespace cleave::inline format {
 namespace {
 
 constexpr size_t kMaxTensorsPerFile = 16384;  // far below the reader's limits
@@ -161,4 +161,4 @@ std::vector<WrittenBlock> SafetensorsWriter::finish() {
   return std::move(written_);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline format

@@ -13,7 +13,7 @@
 #include "cleave/file/folder_writer.h"
 #include "cleave/format/safetensors_header.h"
 
-namespace cleave {
+namespace cleave::inline format {
 
 /// The name of part `number` (from 0) of `count`: "STEM.safetensors" for one part, otherwise
 /// "STEM-00001-of-0000N.safetensors".
@@ -92,4 +92,4 @@ class SafetensorsWriter {
   std::vector<WrittenBlock> written_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline format

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-namespace cleave {
+namespace cleave::inline format {
 namespace {
 
 std::vector<int64_t> row_major(const std::vector<int64_t>& shape) {
@@ -59,4 +59,4 @@ std::string_view SavedValue::kind() const {
   return kKinds[content.index()];
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline format

@@ -8,7 +8,7 @@
 
 #include "cleave/base/dtype.h"
 
-namespace cleave {
+namespace cleave::inline format {
 
 /// A tensor inside a saved value: a view of one of the file's storages.
 struct SavedTensor {
@@ -66,4 +66,4 @@ struct SavedMember {
   friend bool operator==(const SavedMember& a, const SavedMember& b);
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline format

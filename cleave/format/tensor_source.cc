@@ -12,7 +12,7 @@
 #include "cleave/format/torch_bin.h"
 #include "cleave/text/json.h"
 
-namespace cleave {
+namespace cleave::inline format {
 namespace {
 
 namespace fs = std::filesystem;
@@ -120,4 +120,4 @@ void for_each_chunk(const TensorInfo& tensor, const std::vector<Slice>& slices,
   if (held > 0) take(piece);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline format

@@ -13,7 +13,7 @@
 #include "cleave/base/range.h"
 #include "cleave/format/safetensors_header.h"
 
-namespace cleave {
+namespace cleave::inline format {
 
 /// The named tensors of a file or folder, in any supported format.
 class TensorSource {
@@ -70,4 +70,4 @@ inline constexpr uint64_t kTensorChunkBytes = uint64_t{8} << 20;
 void for_each_chunk(const TensorInfo& tensor, const std::vector<Slice>& slices,
                     const std::function<void(const std::vector<Slice>&)>& take);
 
-}  // namespace cleave
+}  // namespace cleave::inline format

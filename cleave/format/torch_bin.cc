@@ -4,7 +4,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline format {
 namespace {
 
 namespace fs = std::filesystem;
@@ -99,4 +99,4 @@ bool has_torch_bin(const fs::path& folder) {
   return fs::exists(single_path(folder)) || fs::exists(index_path(folder));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline format

@@ -10,7 +10,7 @@
 #include "cleave/format/tensor_source.h"
 #include "cleave/format/torch_file.h"
 
-namespace cleave {
+namespace cleave::inline format {
 
 /// Stem of .bin files in Hugging Face folders.
 inline constexpr std::string_view kTorchBinStem = "pytorch_model";
@@ -53,4 +53,4 @@ std::vector<std::pair<std::string, SavedTensor>> state_dict_tensors(const SavedV
 /// Whether `folder` has pytorch_model.bin or its index.
 bool has_torch_bin(const std::filesystem::path& folder);
 
-}  // namespace cleave
+}  // namespace cleave::inline format

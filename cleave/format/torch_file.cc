@@ -7,7 +7,7 @@
 #include "cleave/base/checked.h"
 #include "cleave/format/block.h"
 
-namespace cleave {
+namespace cleave::inline format {
 namespace {
 
 using Entries = std::map<std::string, ZipEntry, std::less<>>;
@@ -103,4 +103,4 @@ bool is_torch_file_name(std::string_view name) {
   return name.ends_with(".bin") || name.ends_with(".pt");
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline format

@@ -12,7 +12,7 @@
 #include "cleave/format/saved_value.h"
 #include "cleave/format/zip.h"
 
-namespace cleave {
+namespace cleave::inline format {
 
 /// A file that torch.save wrote (pytorch_model.bin, checkpoint.pt), open for reading.
 ///
@@ -45,4 +45,4 @@ class TorchFile {
 /// Whether the name ends in ".bin" (as in Hugging Face folders) or ".pt".
 bool is_torch_file_name(std::string_view name);
 
-}  // namespace cleave
+}  // namespace cleave::inline format

@@ -9,7 +9,7 @@
 #include "cleave/base/checked.h"
 #include "cleave/format/block.h"
 
-namespace cleave {
+namespace cleave::inline format {
 namespace {
 
 // The entries around the storages. Any folder name works; torch uses the file's name.
@@ -132,4 +132,4 @@ void TorchWriter::finish() {
   file_.close();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline format

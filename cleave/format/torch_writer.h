@@ -11,7 +11,7 @@
 #include "cleave/format/saved_value.h"
 #include "cleave/format/zip.h"
 
-namespace cleave {
+namespace cleave::inline format {
 
 /// A dict from names to tensors; tensor i is the whole of storage i.
 SavedValue state_dict_of(const std::vector<TensorInfo>& tensors);
@@ -57,4 +57,4 @@ class TorchWriter {
   std::vector<Progress> progress_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline format

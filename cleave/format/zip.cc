@@ -10,7 +10,7 @@
 #include "cleave/base/checked.h"
 #include "cleave/text/utf8.h"
 
-namespace cleave {
+namespace cleave::inline format {
 namespace {
 
 constexpr uint32_t kLocalHeader = 0x04034b50, kDirectoryEntry = 0x02014b50, kEnd = 0x06054b50;
@@ -384,4 +384,4 @@ void ZipPlan::write_headers(File& file, const std::vector<uint32_t>& checksums) 
   write(begin, end);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline format

@@ -5,7 +5,7 @@
 
 #include "cleave/file/file.h"
 
-namespace cleave {
+namespace cleave::inline format {
 
 /// A stored (uncompressed) file inside a zip file: bytes [begin, end) of the zip file.
 struct ZipEntry {
@@ -46,4 +46,4 @@ class ZipPlan {
   std::vector<uint64_t> headers_;  ///< offset of each entry's local header
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline format

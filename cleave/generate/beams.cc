@@ -18,7 +18,7 @@
 //  4. The prompt is done by the rule of EarlyStopping, or when no beam can continue.
 // If fewer sequences finished than are wanted, running beams fill in with the score -1e9.
 
-namespace cleave {
+namespace cleave::inline generation {
 namespace {
 
 constexpr float kExcluded = -1e9F;  // the score of a beam that does not count
@@ -304,4 +304,4 @@ Generation search_beams(Decoder& decoder, const Search& search) {
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline generation

@@ -12,7 +12,7 @@
 
 #include "cleave/base/log.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 namespace {
 
 std::atomic<bool> is_interrupted{false};
@@ -265,4 +265,4 @@ void answer_each(ChatModel chat, const std::vector<std::string>& messages) {
   Chat(chat).run(messages);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline generation

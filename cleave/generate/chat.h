@@ -8,7 +8,7 @@
 #include "cleave/generate/generate.h"
 #include "cleave/generate/options.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 
 /// The id that shows the end of a turn, the text `end`: its token, or the special token that it
 /// begins with, such as <|end|> of "<|end|>\n<|endoftext|>". nullopt if `end` is empty or begins
@@ -79,4 +79,4 @@ void run_chat(ChatModel chat);
 /// Error(kFormat) if the template fails.
 void answer_each(ChatModel chat, const std::vector<std::string>& messages);
 
-}  // namespace cleave
+}  // namespace cleave::inline generation

@@ -8,7 +8,7 @@
 
 #include "cleave/model/decoder/decoder.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 namespace {
 
 int64_t longest(const std::vector<Ids>& prompts) {
@@ -95,4 +95,4 @@ Scores Decoder::run(const Tensor& ids) {
   return Scores::from_logits((*layers.back())(x.with(last), context));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline generation

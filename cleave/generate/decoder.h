@@ -7,7 +7,7 @@
 #include "cleave/model/model.h"
 #include "cleave/nn/kv_cache.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 
 /// Runs a model on a batch of sequences with a KV cache: ids in, scores of the next token out.
 ///
@@ -45,4 +45,4 @@ class Decoder {
   Tensor ids_;  // [R, num_seen_] ids with padding while the rotary frequencies may still change
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline generation

@@ -17,7 +17,7 @@
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/runtime/kernel_switches.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 namespace {
 
 /// Tokens per sequence if neither the flag nor the folder says it; train has the same default.
@@ -103,7 +103,7 @@ EvalSum evaluate(Model& model, const Axis& tp, const Dataset& data, int64_t batc
   return result;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline generation
 
 void cleave_eval(const cleave::EvalOptions& options) {
   cleave::set_plain_kernels(options.plain_kernels);

@@ -8,7 +8,7 @@
 #include "cleave/model/model.h"
 #include "cleave/train/step.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 
 /// Evaluates a model on `tp`: its loss on next tokens, on tokens masked by `rules`, or on classes.
 /// The same on all ranks. Runs `batch_size` samples at a time and calls `on_samples` with the
@@ -27,4 +27,4 @@ std::vector<std::pair<int64_t, double>> ranked(const Tensor& scores, int64_t top
 ///   fp32 or wider
 Tensor scores_of(Model& model, const Axis& tp, const std::vector<std::vector<int64_t>>& rows);
 
-}  // namespace cleave
+}  // namespace cleave::inline generation

@@ -9,7 +9,7 @@
 #include "cleave/base/philox.h"
 #include "cleave/generate/search.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 namespace {
 
 void check_settings(const GenerateSettings& s) {
@@ -83,4 +83,4 @@ Generation generate(Model& model, const Axis& tp, const std::vector<Ids>& prompt
                                 : continue_sequences(decoder, search, on_token);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline generation

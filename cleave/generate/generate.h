@@ -4,7 +4,7 @@
 #include "cleave/generate/settings.h"
 #include "cleave/model/model.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 
 /// How many new ids fit after a prompt in a model with `max_positions`; 0 or less: it is too long.
 [[nodiscard]] inline int64_t most_new_ids(const Ids& prompt, int64_t max_positions) {
@@ -24,4 +24,4 @@ namespace cleave {
 Generation generate(Model& model, const Axis& tp, const std::vector<Ids>& prompts,
                     const GenerateSettings& settings, const OnToken& on_token = {});
 
-}  // namespace cleave
+}  // namespace cleave::inline generation

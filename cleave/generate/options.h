@@ -6,7 +6,7 @@
 
 #include "cleave/mesh/machine_options.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 
 /// Options of all commands that run a model. This file is free of libtorch.
 struct RunOptions : MachineOptions {
@@ -57,7 +57,7 @@ struct PredictOptions : RunOptions {
   int64_t batch_size = 16;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline generation
 
 namespace cleave::option {
 

@@ -11,7 +11,7 @@
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/tokenizer/tokenizer.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 namespace {
 
 using nlohmann::ordered_json;
@@ -178,7 +178,7 @@ Tensor scores_of(Model& model, const Axis& tp, const std::vector<std::vector<int
   return scores.scalar_type() == at::kDouble ? scores : scores.to(at::kFloat);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline generation
 
 void cleave_predict(const cleave::PredictOptions& options) {
   cleave::set_plain_kernels(options.plain_kernels);

@@ -8,7 +8,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 namespace {
 
 /// `value` as JSON, which has no infinity or NaN: these become null.
@@ -105,4 +105,4 @@ void Printer::print_text(const Ids& prompt, const std::vector<Sequence>& sequenc
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline generation

@@ -7,7 +7,7 @@
 #include "cleave/generate/settings.h"
 #include "cleave/tokenizer/tokenizer.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 
 /// The text of new ids after a prompt. Prompt text + continuation = text of all ids, so a leading
 /// space is kept. Special tokens are omitted.
@@ -43,4 +43,4 @@ class Printer {
   std::optional<StreamDecoder> decoder_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline generation

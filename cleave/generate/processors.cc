@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace cleave {
+namespace cleave::inline generation {
 namespace {
 
 void penalize(const Scores& scores, int64_t row, const Ids& ids, float penalty) {
@@ -55,4 +55,4 @@ void apply_processors(const Scores& scores, std::span<const Ids> rows,
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline generation

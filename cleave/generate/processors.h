@@ -4,7 +4,7 @@
 #include "cleave/generate/scores.h"
 #include "cleave/generate/settings.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 
 /// Whether apply_processors() changes anything.
 bool has_processors(const GenerateSettings& settings);
@@ -31,4 +31,4 @@ Ids repeating_ids(std::span<const int64_t> ids, int64_t size);
 /// enough.
 void warp(const Scores& scores, const GenerateSettings& settings, int64_t least_kept);
 
-}  // namespace cleave
+}  // namespace cleave::inline generation

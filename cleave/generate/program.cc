@@ -13,7 +13,7 @@
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/train/fingerprint.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 namespace {
 
 constexpr int64_t kMaxSequences = 64;  // per batch; more prompts run in several batches
@@ -184,7 +184,7 @@ void answer_messages(const GenerateOptions& options) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::inline generation
 
 void cleave_generate(const cleave::GenerateOptions& options) {
   cleave::set_plain_kernels(options.plain_kernels);

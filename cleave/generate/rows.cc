@@ -5,7 +5,7 @@
 #include "cleave/generate/processors.h"
 #include "cleave/generate/search.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 namespace {
 
 /// A sequence in progress.
@@ -100,4 +100,4 @@ Generation continue_sequences(Decoder& decoder, const Search& search, const OnTo
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline generation

@@ -28,7 +28,7 @@
 #include "cleave/planner/machine.h"
 #include "cleave/train/fingerprint.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 namespace {
 
 namespace fs = std::filesystem;
@@ -189,4 +189,4 @@ void prepare_weights(Layer& model, bool to_int8) {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline generation

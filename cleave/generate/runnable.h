@@ -16,7 +16,7 @@
 #include "cleave/train/fingerprint.h"
 #include "cleave/train/task.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 
 /// A model folder for inference, with its dtype and device. Made before any rank starts. Immutable.
 class Runnable {
@@ -101,4 +101,4 @@ void run_on_ranks(const RunOptions& options, const std::function<ConfigFingerpri
 /// model.
 void prepare_weights(Layer& model, bool to_int8);
 
-}  // namespace cleave
+}  // namespace cleave::inline generation

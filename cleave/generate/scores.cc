@@ -9,7 +9,7 @@
 #include "cleave/kernels/cpu/fused.h"
 #include "cleave/runtime/kernel_switches.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 namespace {
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
@@ -247,4 +247,4 @@ std::vector<Choice> sampled_choices(const Scores& scores, const Scores& raw,
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline generation

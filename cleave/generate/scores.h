@@ -7,7 +7,7 @@
 #include "cleave/base/range.h"
 #include "cleave/layout/dtensor.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 
 /// Scores of the next token of R sequences: this rank's shard of the vocabulary. Shards are never
 /// gathered. They are in ascending order of ranks; a shard may be empty.
@@ -79,4 +79,4 @@ std::vector<Choice> best_choices(const Scores& scores, const Scores& raw);
 std::vector<Choice> sampled_choices(const Scores& scores, const Scores& raw,
                                     std::span<const double> uniforms);
 
-}  // namespace cleave
+}  // namespace cleave::inline generation

@@ -2,7 +2,7 @@
 #include "cleave/generate/decoder.h"
 #include "cleave/generate/settings.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 
 /// A batch of checked prompts with their settings.
 struct Search {
@@ -25,4 +25,4 @@ Generation search_beams(Decoder& decoder, const Search& search);
 /// A uniform random number in [0, 1): a pure function of the arguments.
 double uniform_number(uint64_t key, uint64_t element, uint64_t step);
 
-}  // namespace cleave
+}  // namespace cleave::inline generation

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-namespace cleave {
+namespace cleave::inline generation {
 
 /// Token ids in order.
 using Ids = std::vector<int64_t>;
@@ -63,4 +63,4 @@ struct Generation {
 /// search does not call it, since beams change until the end.
 using OnToken = std::function<void(int64_t prompt, int64_t sequence, int64_t id)>;
 
-}  // namespace cleave
+}  // namespace cleave::inline generation

@@ -4,7 +4,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 namespace {
 
 constexpr size_t kContext = 8;  // ids before the window: a decoded first piece may lose its space
@@ -42,4 +42,4 @@ bool StopTexts::is_in(std::span<const int64_t> prompt, std::span<const int64_t> 
   });
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline generation

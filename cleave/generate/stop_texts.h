@@ -7,7 +7,7 @@
 
 #include "cleave/tokenizer/tokenizer.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 
 /// Texts that end a sequence. The stop text stays in the sequence, as in transformers.
 class StopTexts {
@@ -25,4 +25,4 @@ class StopTexts {
   size_t window_ = 0;  // ids
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline generation

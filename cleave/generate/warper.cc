@@ -6,7 +6,7 @@
 
 #include "cleave/generate/processors.h"
 
-namespace cleave {
+namespace cleave::inline generation {
 namespace {
 
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
@@ -147,4 +147,4 @@ void warp(const Scores& scores, const GenerateSettings& settings, int64_t least_
   if (settings.top_p < 1.0) keep_top_p(scores, settings, least_kept);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline generation

@@ -5,7 +5,7 @@
 
 #include "cleave/kernels/cpu/dequantize.h"
 
-namespace cleave {
+namespace cleave::inline kernels {
 namespace {
 
 /// Rows with a smaller magnitude are treated as zeros, so that dividing by the scale stays finite.
@@ -45,4 +45,4 @@ Tensor dequantize(const Int8Weight& weight, at::ScalarType type) {
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

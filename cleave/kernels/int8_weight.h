@@ -1,7 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-namespace cleave {
+namespace cleave::inline kernels {
 
 using at::Tensor;
 
@@ -23,4 +23,4 @@ Tensor to_int8_values(const Tensor& x, const Tensor& scales);
 /// The matrix in `type`: products in fp32, rounded once.
 Tensor dequantize(const Int8Weight& weight, at::ScalarType type);
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

@@ -10,7 +10,7 @@
 #include "cleave/layout/shards.h"
 #include "cleave/torch_internals/node.h"
 
-namespace cleave {
+namespace cleave::inline layout {
 
 const std::string* maker_name(const std::string& name) {
   static std::mutex mutex;
@@ -223,4 +223,4 @@ void split_work(std::initializer_list<const DTensor*> values) {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline layout

@@ -8,7 +8,7 @@
 #include "cleave/layout/placement.h"
 #include "cleave/mesh/axis.h"
 
-namespace cleave {
+namespace cleave::inline layout {
 
 /// Interned name of the layer that made a value, for messages. Lives as long as the process.
 const std::string* maker_name(const std::string& name);
@@ -87,4 +87,4 @@ DTensor operator+(const DTensor& a, const DTensor& b);
 /// differ.
 void split_work(std::initializer_list<const DTensor*> values);
 
-}  // namespace cleave
+}  // namespace cleave::inline layout

@@ -4,7 +4,7 @@
 
 #include "cleave/torch_internals/node.h"
 
-namespace cleave {
+namespace cleave::inline layout {
 namespace {
 
 Tensor moved(const Tensor& rows, const std::vector<int64_t>& sent,
@@ -27,4 +27,4 @@ Tensor exchange_rows(const Tensor& rows, const RowCounts& counts, const Axis& ax
       });
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline layout

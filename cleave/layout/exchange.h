@@ -7,7 +7,7 @@
 
 #include "cleave/mesh/axis.h"
 
-namespace cleave {
+namespace cleave::inline layout {
 
 /// How many rows of this rank go to each rank of an axis, and how many come from each.
 struct RowCounts {
@@ -22,4 +22,4 @@ struct RowCounts {
 Tensor exchange_rows(const Tensor& rows, const RowCounts& counts, const Axis& axis,
                      const std::string& site);
 
-}  // namespace cleave
+}  // namespace cleave::inline layout

@@ -1,6 +1,6 @@
 #include "cleave/layout/layouts_seen.h"
 
-namespace cleave {
+namespace cleave::inline layout {
 namespace {
 
 thread_local LayoutsSeen* innermost = nullptr;
@@ -31,4 +31,4 @@ std::string LayoutsSeen::Seen::describe() const {
   return str("a ", placement.describe(), " made by ", maker);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline layout

@@ -4,7 +4,7 @@
 
 #include "cleave/layout/dtensor.h"
 
-namespace cleave {
+namespace cleave::inline layout {
 
 /// Scope that records the layouts of all floating-point DTensors that this thread makes or adds
 /// while the scope is alive. A nested scope has its own record.
@@ -39,4 +39,4 @@ class LayoutsSeen {
   std::optional<Seen> split_work_, same_work_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline layout

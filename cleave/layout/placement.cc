@@ -2,7 +2,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline layout {
 
 Placement Placement::normalised(int64_t num_dims) const {
   if (!is_shard()) return *this;
@@ -34,4 +34,4 @@ std::string Placement::describe() const {
   CLEAVE_BUG("unknown placement kind ", static_cast<int>(kind_));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline layout

@@ -5,7 +5,7 @@
 
 #include "cleave/layout/split.h"
 
-namespace cleave {
+namespace cleave::inline layout {
 
 /// Same value on every rank. All ranks do the same work with it, so its gradient is the same too.
 struct Replicate {};
@@ -60,4 +60,4 @@ class Placement {
   SplitPtr split_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline layout

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace cleave {
+namespace cleave::inline layout {
 namespace {
 
 /// Appends the boxes of `range` within dims >= `dim`; `box` holds the ranges of the dims before.
@@ -75,4 +75,4 @@ std::vector<ShardPiece> pieces_of(const std::vector<Range>& held,
   return pieces;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline layout

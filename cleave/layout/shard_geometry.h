@@ -4,7 +4,7 @@
 
 #include "cleave/base/range.h"
 
-namespace cleave {
+namespace cleave::inline layout {
 
 /// A box of a tensor: a range for every dim.
 using Box = std::vector<Range>;
@@ -33,4 +33,4 @@ std::vector<ShardPiece> pieces_of(const std::vector<Range>& held);
 /// The parts of the ranges `wanted` of the whole dim (ascending) that the rank holds; none empty.
 std::vector<ShardPiece> pieces_of(const std::vector<Range>& held, const std::vector<Range>& wanted);
 
-}  // namespace cleave
+}  // namespace cleave::inline layout

@@ -6,7 +6,7 @@
 #include "cleave/layout/shard_geometry.h"
 #include "cleave/mesh/axis.h"
 
-namespace cleave {
+namespace cleave::inline layout {
 namespace {
 
 Tensor take(const Tensor& whole, int64_t dim, const std::vector<Range>& ranges) {
@@ -91,4 +91,4 @@ Tensor exchange_gradient(const Tensor& local, const Shards& from, const Shards& 
   return from.owned_slice(to.gather_parts(local));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline layout

@@ -4,7 +4,7 @@
 #include "cleave/layout/placement.h"
 #include "cleave/mesh/axis.h"
 
-namespace cleave {
+namespace cleave::inline layout {
 
 /// Conversions between a whole tensor and this rank's slice under one Shard placement, without
 /// autograd. Self-contained, so that backward functions can keep it.
@@ -37,4 +37,4 @@ Tensor exchange(const Tensor& local, const Shards& from, const Shards& to);
 /// Backward of exchange(.., from, to): gradients under `to` become gradients under `from`.
 Tensor exchange_gradient(const Tensor& local, const Shards& from, const Shards& to);
 
-}  // namespace cleave
+}  // namespace cleave::inline layout

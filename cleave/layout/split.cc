@@ -7,7 +7,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline layout {
 namespace {
 
 using RangesOfRanks = std::vector<std::vector<Range>>;
@@ -137,4 +137,4 @@ SplitPtr Split::balanced(int64_t whole, int num_ranks, int64_t unit, const std::
   return intern(whole, std::move(ranges), family);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline layout

@@ -7,7 +7,7 @@
 
 #include "cleave/base/range.h"
 
-namespace cleave {
+namespace cleave::inline layout {
 
 class Split;
 /// Keeps a split alive: keep it as long as a reference to a member of the split.
@@ -64,4 +64,4 @@ class Split {
   bool overlaps_ = false, in_order_ = true;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline layout

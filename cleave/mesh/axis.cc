@@ -10,7 +10,7 @@
 #include "cleave/comm/api/async_group.h"
 #include "cleave/mesh/scalar_type.h"
 
-namespace cleave {
+namespace cleave::inline mesh {
 namespace {
 
 /// A tensor viewed as [rows, size(dim), inner].
@@ -187,4 +187,4 @@ Tensor Axis::recv(int from, at::IntArrayRef shape, const at::TensorOptions& opti
   return in;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline mesh

@@ -10,7 +10,7 @@
 
 #include "cleave/comm/api/group.h"
 
-namespace cleave {
+namespace cleave::inline mesh {
 
 using at::Tensor;
 
@@ -75,4 +75,4 @@ void check_widths(const Axis& axis, Widths widths, std::string_view site);
 /// The shape of `t` with `size` elements in dim `dim`, which is in [0, t.dim()).
 std::vector<int64_t> with_dim(const Tensor& t, int64_t dim, int64_t size);
 
-}  // namespace cleave
+}  // namespace cleave::inline mesh

@@ -7,7 +7,7 @@
 
 #include "cleave/mesh/scalar_type.h"
 
-namespace cleave {
+namespace cleave::inline mesh {
 namespace {
 
 using Widths = std::span<const int64_t>;
@@ -178,4 +178,4 @@ void GroupStore::wait(const std::vector<std::string>& keys,
   wait(keys);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline mesh

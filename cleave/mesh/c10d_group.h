@@ -8,7 +8,7 @@
 
 #include "cleave/comm/api/device.h"
 
-namespace cleave {
+namespace cleave::inline mesh {
 
 using at::Tensor;
 
@@ -73,4 +73,4 @@ class GroupStore : public c10d::Store {
   Group& group_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline mesh

@@ -10,7 +10,7 @@
 #include "cleave/text/json.h"
 #include "cleave/text/utf8.h"
 
-namespace cleave {
+namespace cleave::inline mesh {
 namespace {
 
 constexpr const char* kSite = "config fingerprint";
@@ -80,4 +80,4 @@ void check_consistent(const ConfigFingerprint& config, const Axis& everyone) {
   everyone.barrier(kSite);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline mesh

@@ -5,7 +5,7 @@
 
 #include "cleave/mesh/axis.h"
 
-namespace cleave {
+namespace cleave::inline mesh {
 
 /// Settings that must be the same on all ranks, as (name, value): {"--lr", "0.001"}.
 using ConfigFingerprint = std::vector<std::pair<std::string, std::string>>;
@@ -15,4 +15,4 @@ using ConfigFingerprint = std::vector<std::pair<std::string, std::string>>;
 /// axis of all ranks. Throws Error(kShape) with the first difference and both values.
 void check_consistent(const ConfigFingerprint& config, const Axis& everyone);
 
-}  // namespace cleave
+}  // namespace cleave::inline mesh

@@ -6,7 +6,7 @@
 
 #include "cleave/mesh/gpus.h"
 
-namespace cleave {
+namespace cleave::inline mesh {
 namespace {
 
 std::unique_ptr<Cuda> load() {
@@ -45,7 +45,7 @@ at::Device device_of(const std::string& flag) {
   return at::kCUDA;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline mesh
 
 void cleave_require_gpus(int count) {
   using cleave::Code;

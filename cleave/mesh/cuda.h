@@ -6,7 +6,7 @@
 
 #include "cleave/comm/api/device.h"
 
-namespace cleave {
+namespace cleave::inline mesh {
 
 /// This host's GPUs. Implemented in libcleave_cuda, the only library that links libtorch's CUDA
 /// libraries, so runs on the CPU do not load them.
@@ -36,7 +36,7 @@ const Cuda& cuda();
 /// Error(kUsage) for another flag, or when the process cannot use that device.
 at::Device device_of(const std::string& flag);
 
-}  // namespace cleave
+}  // namespace cleave::inline mesh
 
 /// Factory that libcleave_cuda exports; found by dlsym.
 extern "C" void cleave_cuda(std::unique_ptr<cleave::Cuda>* out);

@@ -14,7 +14,7 @@
 #include "cleave/mesh/c10d_group.h"
 #include "cleave/mesh/cuda.h"
 
-namespace cleave {
+namespace cleave::inline mesh {
 namespace {
 
 /// Runs `action`; rethrows c10::Error as Error(code).
@@ -114,7 +114,7 @@ class CudaRuntime : public Cuda {
 };
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::inline mesh
 
 void cleave_cuda(std::unique_ptr<cleave::Cuda>* out) {
   *out = std::make_unique<cleave::CudaRuntime>();

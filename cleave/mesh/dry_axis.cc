@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-namespace cleave {
+namespace cleave::inline mesh {
 namespace {
 
 int64_t sum(std::span<const int64_t> counts) {
@@ -64,4 +64,4 @@ DryTraffic dry_traffic(const Axis& axis) {
   return group == nullptr ? DryTraffic{} : group->traffic();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline mesh

@@ -3,7 +3,7 @@
 
 #include "cleave/mesh/axis.h"
 
-namespace cleave {
+namespace cleave::inline mesh {
 
 /// An axis without peers, for checking the layout of any rank before ranks start. Collectives of
 /// tensors on the meta device (shapes only) move nothing and are counted; collectives of other
@@ -19,4 +19,4 @@ struct DryTraffic {
 /// Traffic of a dry axis since its creation; zeros for other axes.
 DryTraffic dry_traffic(const Axis& axis);
 
-}  // namespace cleave
+}  // namespace cleave::inline mesh

@@ -13,7 +13,7 @@
 #include "cleave/runtime/cpu_binding.h"
 #include "cleave/torch_internals/memory_cache.h"
 
-namespace cleave {
+namespace cleave::inline mesh {
 namespace {
 
 /// libtorch applies a per-thread number only after get_num_threads() was called in that thread.
@@ -77,4 +77,4 @@ void run_job(int num_ranks, const std::function<void(World&)>& body) {
   run_job({.num_ranks = launched > 0 ? launched : num_ranks}, body);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline mesh

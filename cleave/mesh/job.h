@@ -4,7 +4,7 @@
 
 #include "cleave/comm/api/world.h"
 
-namespace cleave {
+namespace cleave::inline mesh {
 
 struct JobOptions {
   int num_ranks = 1;
@@ -28,4 +28,4 @@ void run_job(const JobOptions& options, const std::function<void(World&)>& body)
 /// The same on as many ranks as the launcher started, or on `num_ranks` without a launcher.
 void run_job(int num_ranks, const std::function<void(World&)>& body);
 
-}  // namespace cleave
+}  // namespace cleave::inline mesh

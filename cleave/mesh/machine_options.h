@@ -4,7 +4,7 @@
 
 #include "cleave/base/option.h"
 
-namespace cleave {
+namespace cleave::inline mesh {
 
 /// How ranks use their machine: the options of every command that runs a model. Needs no libtorch.
 struct MachineOptions {
@@ -15,7 +15,7 @@ struct MachineOptions {
   std::string device = "cpu";
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline mesh
 
 namespace cleave::option {
 

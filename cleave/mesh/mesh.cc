@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace cleave {
+namespace cleave::inline mesh {
 namespace {
 
 int product(const std::vector<MeshDim>& dims) {
@@ -150,4 +150,4 @@ std::string Mesh::describe() const {
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline mesh

@@ -5,7 +5,7 @@
 #include "cleave/comm/api/world.h"
 #include "cleave/mesh/axis.h"
 
-namespace cleave {
+namespace cleave::inline mesh {
 
 /// Name and size of one dimension of a mesh.
 struct MeshDim {
@@ -60,4 +60,4 @@ class Mesh {
 Mesh init_device_mesh(World& world, const std::vector<int>& mesh_shape,
                       const std::vector<std::string>& mesh_dim_names);
 
-}  // namespace cleave
+}  // namespace cleave::inline mesh

@@ -5,7 +5,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline mesh {
 namespace {
 
 constexpr std::array<std::pair<DType, at::ScalarType>, 10> kTypes{{{DType::kF32, at::kFloat},
@@ -35,4 +35,4 @@ DType dtype_of(at::ScalarType type) {
   throw Error(Code::kUsage, str("tensors of type ", toString(type), " are not supported"));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline mesh

@@ -3,10 +3,10 @@
 
 #include "cleave/base/dtype.h"
 
-namespace cleave {
+namespace cleave::inline mesh {
 
 /// Conversion between Cleave's and libtorch's types. Throws Error(kUsage) for unsupported types.
 at::ScalarType scalar_type(DType dtype);
 DType dtype_of(at::ScalarType type);
 
-}  // namespace cleave
+}  // namespace cleave::inline mesh

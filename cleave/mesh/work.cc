@@ -11,7 +11,7 @@
 #include "cleave/mesh/axis.h"
 #include "cleave/mesh/scalar_type.h"
 
-namespace cleave {
+namespace cleave::inline mesh {
 
 /// Starts a collective from `in` to `out`, asynchronously if the group supports it, and makes its
 /// Work.
@@ -117,4 +117,4 @@ Work start_reduce_scatter(const Axis& axis, const Tensor& t, Widths widths, std:
       });
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline mesh

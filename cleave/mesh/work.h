@@ -5,7 +5,7 @@
 
 #include "cleave/mesh/axis.h"
 
-namespace cleave {
+namespace cleave::inline mesh {
 
 /// Handle of an asynchronous collective (PyTorch's Work). A helper thread of the axis runs it;
 /// wait() returns the result.
@@ -37,4 +37,4 @@ class Work {
 [[nodiscard]] Work start_reduce_scatter(const Axis& axis, const Tensor& t, Widths widths,
                                         std::string_view site);
 
-}  // namespace cleave
+}  // namespace cleave::inline mesh

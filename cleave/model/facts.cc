@@ -1,6 +1,6 @@
 #include "cleave/model/facts.h"
 
-namespace cleave {
+namespace cleave::inline model {
 namespace {
 
 /// The default of a special id that config.json lacks, if the vocabulary has it.
@@ -73,4 +73,4 @@ void read_special_ids(const Json& json, ModelFacts& facts) {
   if (json.has("pad_token_id")) facts.pad_id = id(json.at("pad_token_id"));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -8,7 +8,7 @@
 #include "cleave/nn/layer_options.h"
 #include "cleave/text/json.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 /// Facts about a model of any family.
 struct ModelFacts {
@@ -87,4 +87,4 @@ inline bool has_key(const Json& json, std::string_view key) {
   return false;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -10,7 +10,7 @@
 #include "cleave/model/llama/llama.h"
 #include "cleave/model/model.h"
 
-namespace cleave {
+namespace cleave::inline model {
 namespace {
 
 namespace fs = std::filesystem;
@@ -128,4 +128,4 @@ StoredAs ModelFolder::stored_as(const std::string& parameter) const {
   return stored;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

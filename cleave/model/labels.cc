@@ -3,7 +3,7 @@
 
 #include "cleave/model/facts.h"
 
-namespace cleave {
+namespace cleave::inline model {
 namespace {
 
 constexpr int64_t kMostLabels = int64_t{1} << 20;
@@ -61,4 +61,4 @@ Json classifier_config(const Json& config, const std::vector<std::string>& label
   return Json::parse(json.dump(), "config.json");
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

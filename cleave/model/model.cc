@@ -2,7 +2,7 @@
 
 #include "cleave/nn/linear.h"
 
-namespace cleave {
+namespace cleave::inline model {
 namespace {
 
 void append_calls(const Layer& parent, std::vector<Layer*>& out) {
@@ -71,4 +71,4 @@ DTensor Model::forward(const DTensor& ids, const Context& context) {
   return call_in_order(sequence(), ids, with_outputs);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

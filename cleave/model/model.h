@@ -10,7 +10,7 @@
 #include "cleave/parallel/plan.h"
 #include "cleave/text/json.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 /// How a folder's files store a parameter.
 struct StoredAs {
@@ -131,4 +131,4 @@ struct ModelFolder {
   [[nodiscard]] StoredAs stored_as(const std::string& parameter) const;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline model

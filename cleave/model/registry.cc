@@ -18,7 +18,7 @@
 #include "cleave/model/qwen3_moe/qwen3_moe.h"
 #include "cleave/model/smollm3/smollm3.h"
 
-namespace cleave {
+namespace cleave::inline model {
 namespace {
 
 struct Family {
@@ -111,4 +111,4 @@ Json preset_config(const std::string& name, int64_t vocab_size) {
                                 did_you_mean(name, preset_names())));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -9,7 +9,7 @@
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/torch_internals/node.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 namespace {
 
 /// Rotates the first dims of each head if `angles` are of fewer than all.
@@ -249,4 +249,4 @@ DTensor Attention::forward(const DTensor& x, const Context& context) {
   return o_proj_(mine(attention_(q, k, v, path(), unmasked, bias)), context);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

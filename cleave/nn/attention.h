@@ -6,7 +6,7 @@
 #include "cleave/nn/relative_bias.h"
 #include "cleave/nn/rotary.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 struct AttentionOptions {
   int64_t hidden = 0;
@@ -121,4 +121,4 @@ class Attention : public Layer, public HasHeads {
   HeadAttention attention_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

@@ -5,7 +5,7 @@
 #include "cleave/base/error.h"
 #include "cleave/torch_internals/node.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 namespace {
 
 /// `mask` as numbers [N, 1] of the type and on the device of `like` [N, E].
@@ -66,4 +66,4 @@ Tensor BalanceLoss::summand() const {
   return value() * factor_;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace cleave {
+namespace cleave::inline nn {
 
 using at::Tensor;
 
@@ -58,4 +58,4 @@ class BalanceLoss : public std::enable_shared_from_this<BalanceLoss> {
   Tensor gradient_;  // [E], of a token's probabilities; undefined before close()
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

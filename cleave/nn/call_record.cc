@@ -6,7 +6,7 @@
 
 #include "cleave/nn/parameter.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 namespace {
 
 /// A placeholder for a recorded activation: only its layout is used.
@@ -38,4 +38,4 @@ void CallRecord::finish(const std::string& path) const {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

@@ -3,7 +3,7 @@
 
 #include "cleave/layout/layouts_seen.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 class Parameter;
 
@@ -29,4 +29,4 @@ class CallRecord : public LayoutsSeen {
   c10::SmallVector<const Parameter*, 4> read_, reported_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

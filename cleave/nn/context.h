@@ -6,10 +6,13 @@
 
 #include "cleave/nn/named_values.h"
 
-namespace cleave {
+namespace cleave::inline torch_internals {
+class DeferredGradients;
+}
+
+namespace cleave::inline nn {
 
 class BalanceLoss;
-class DeferredGradients;
 class KvCache;
 
 /// Inputs of a forward pass other than the activation. A small value: recompute and pipeline keep
@@ -38,4 +41,4 @@ struct Context {
   int64_t valid_tokens = 0;  ///< labels in the step's global batch; 0: count this call's
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

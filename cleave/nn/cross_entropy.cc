@@ -10,7 +10,7 @@
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/torch_internals/node.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 namespace {
 
 using Reduction = CrossEntropyOptions::Reduction;
@@ -190,4 +190,4 @@ Tensor next_token_labels(const Tensor& labels) {
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

@@ -1,7 +1,7 @@
 #pragma once
 #include "cleave/layout/dtensor.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 struct CrossEntropyOptions {
   enum class Reduction : uint8_t { kNone, kSum, kMean } reduction = Reduction::kMean;
@@ -29,4 +29,4 @@ DTensor cross_entropy(const DTensor& logits, const Tensor& labels,
 /// [B, T] int64.
 Tensor next_token_labels(const Tensor& labels);
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

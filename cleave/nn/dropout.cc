@@ -4,7 +4,7 @@
 
 #include "cleave/base/philox.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 namespace {
 
 /// Uniform random numbers for this rank's elements, in memory order.
@@ -56,4 +56,4 @@ DTensor Dropout::forward(const DTensor& x, const Context& context) {
   return x.with(x.local() * dropout_mask(x, p_, path(), context));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

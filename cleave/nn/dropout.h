@@ -1,7 +1,7 @@
 #pragma once
 #include "cleave/nn/layer.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 /// Zeroes elements with probability p and scales the rest by 1/(1-p), while context.training.
 ///
@@ -27,4 +27,4 @@ class Dropout : public Layer {
 /// the random stream, normally the layer's path.
 Tensor dropout_mask(const DTensor& x, double p, const std::string& stream, const Context& context);
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

@@ -4,7 +4,7 @@
 
 #include "cleave/nn/subject.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 namespace {
 
 int64_t padding_row_of(const EmbeddingOptions& options) {
@@ -86,4 +86,4 @@ DTensor Embedding::forward(const DTensor& ids, const Context& /*context*/) {
                   Shard{static_cast<int>(ids.dim()), weight_->placement().split()});
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

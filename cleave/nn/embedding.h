@@ -3,7 +3,7 @@
 
 #include "cleave/nn/layer.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 struct EmbeddingOptions {
   int64_t num_embeddings = 0;
@@ -46,4 +46,4 @@ class Embedding : public Layer {
   double scale_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

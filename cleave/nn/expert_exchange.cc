@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-namespace cleave {
+namespace cleave::inline nn {
 namespace {
 
 /// Rows of every expert on each rank. [ranks, experts]
@@ -59,4 +59,4 @@ Tensor ExpertExchange::to_tokens(const Tensor& rows) const {
   return exchange_rows(back, {.sent = rows_.received, .received = rows_.sent}, ep_, site_);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

@@ -5,7 +5,7 @@
 #include "cleave/layout/exchange.h"
 #include "cleave/layout/split.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 /// One exchange of rows between the ranks of an axis ep, each of which has some of the experts: to
 /// the ranks of their experts, and back. No expert has a limit of rows.
@@ -34,4 +34,4 @@ class ExpertExchange {
   std::vector<int64_t> counts_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

@@ -8,7 +8,7 @@
 #include "cleave/nn/subject.h"
 #include "cleave/torch_internals/node.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 namespace {
 
 /// A projection of an expert. A token uses the share top_k / num_experts of all experts' weights.
@@ -253,4 +253,4 @@ DTensor Experts::forward(const DTensor& x, const Context& context) {
   return mine(is_split() ? x.with(y, Partial{}) : x.with(y));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

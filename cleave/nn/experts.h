@@ -7,7 +7,7 @@
 #include "cleave/nn/layer_options.h"
 #include "cleave/nn/linear.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 /// The experts of each token.
 struct Routing {
@@ -119,4 +119,4 @@ class Experts : public Layer {
   Range own_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

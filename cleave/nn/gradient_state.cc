@@ -7,7 +7,7 @@
 
 #include "cleave/torch_internals/tensor.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 namespace {
 
 using RankList = std::vector<int>;
@@ -166,4 +166,4 @@ void check_complete(const Parameter& p) {
                call("sum_tied_gradients() of the PipelineModel"), " after the last backward");
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

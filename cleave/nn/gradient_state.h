@@ -8,7 +8,7 @@
 /// skips sums that are done, and refuses gradients that changed since. The record is on the
 /// gradient tensor, so zero_grad() clears it. An internal header: models and training loops do not
 /// need it.
-namespace cleave {
+namespace cleave::inline nn {
 
 /// Whether both axes have the same ranks: two meshes may each have an axis over them.
 bool has_same_ranks(const Axis& a, const Axis& b);
@@ -53,4 +53,4 @@ void record_sync(const Parameter& p, const std::shared_ptr<const Axis>& data);
 /// does not know the ranks that have a plain copy of it.
 void check_complete(const Parameter& p);
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

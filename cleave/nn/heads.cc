@@ -10,7 +10,7 @@
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/torch_internals/node.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 namespace {
 
 bool is_one_to_one(const Tensor& kv_head, int64_t num_kv) {
@@ -182,4 +182,4 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOpt
   return probabilities.matmul(values);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

@@ -4,7 +4,7 @@
 #include "cleave/layout/split.h"
 #include "cleave/nn/context.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 using at::Tensor;
 
@@ -52,4 +52,4 @@ bool uses_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v);
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options,
               const Context& context);
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

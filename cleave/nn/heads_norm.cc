@@ -7,7 +7,7 @@
 #include "cleave/nn/norm.h"
 #include "cleave/nn/subject.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 namespace {
 
 /// The sum of squares [.., 1] of the columns that `rank` is the first to hold.
@@ -75,4 +75,4 @@ DTensor HeadsNorm::forward(const DTensor& x, const Context& /*context*/) {
   return x.with(rms_norm(x.local(), weight_->use(), eps_, offset_));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

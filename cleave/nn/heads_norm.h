@@ -2,7 +2,7 @@
 #include "cleave/nn/layer.h"
 #include "cleave/nn/layer_options.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 /// The RMS norm of queries or keys: x / rms(x) * (weight + offset).
 ///
@@ -40,4 +40,4 @@ class HeadsNorm : public Layer {
   SplitPtr shards_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

@@ -6,7 +6,7 @@
 
 #include "cleave/kernels/int8_weight.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 Tensor rows_of_flat(const Parameter& parameter, int row_dim) {
   const Range range = parameter.flat_range();
@@ -47,4 +47,4 @@ void fill_int8(Parameter& parameter, const Tensor& part) {
   parameter.set_int8(to_int8_values(part, of_each), scales);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

@@ -1,7 +1,7 @@
 #pragma once
 #include "cleave/nn/parameter.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 /// Fills a frozen int8 parameter (Parameter::freeze_int8) from this rank's leaf elements `part` of
 /// any floating-point type. A row's scale is that of the whole row, whatever the layout, so every
@@ -14,4 +14,4 @@ void fill_int8(Parameter& parameter, const Tensor& part);
 /// part: [leaf's elements] int64. `row_dim`: the dim of the rows.
 Tensor rows_of_flat(const Parameter& parameter, int row_dim);
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

@@ -4,7 +4,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 std::pair<Tensor, Tensor> KvCache::extend(const void* layer, const Tensor& k, const Tensor& v,
                                           at::ScalarType type) {
@@ -53,4 +53,4 @@ void KvCache::repeat_rows(int64_t copies) {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace cleave {
+namespace cleave::inline nn {
 
 using at::Tensor;
 
@@ -39,4 +39,4 @@ class KvCache {
   std::map<const void*, Entry> entries_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

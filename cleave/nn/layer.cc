@@ -9,7 +9,7 @@
 #include "cleave/nn/subject.h"
 #include "cleave/torch_internals/memory_cache.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 DTensor Layer::operator()(const DTensor& x, const Context& context) {
   return wraps_.empty() ? step(x, context) : through_wraps(wraps_.size(), x, context);
@@ -214,4 +214,4 @@ void move_to(Layer& model, at::Device device) {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

@@ -12,7 +12,7 @@
 #include "cleave/nn/context.h"
 #include "cleave/nn/parameter.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 class Layer;
 
@@ -181,4 +181,4 @@ void materialize(Layer& model, const MaterializeOptions& options = {});
 /// without. Call it before an optimizer holds the leaves, since leaves are replaced.
 void move_to(Layer& model, at::Device device);
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

@@ -2,7 +2,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 Activation activation_from_name(const std::string& name) {
   if (name == "silu" || name == "swish") return Activation::kSilu;
@@ -14,4 +14,4 @@ Activation activation_from_name(const std::string& name) {
                                  "gelu_pytorch_tanh or relu"));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace cleave {
+namespace cleave::inline nn {
 
 /// Element-wise activation functions of an MLP.
 enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
@@ -35,4 +35,4 @@ struct RotaryOptions {
   std::vector<double> short_factors{}, long_factors{};
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

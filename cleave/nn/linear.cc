@@ -11,7 +11,7 @@
 #include "cleave/nn/subject.h"
 #include "cleave/runtime/kernel_switches.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 Linear::Linear(const LinearOptions& options)
     : out_dim_(options.transposed ? 1 : 0),
@@ -220,4 +220,4 @@ DTensor Linear::rows(const DTensor& x, const Context& context) {
   return y.with(y.local() + bias_->use());
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

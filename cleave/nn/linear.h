@@ -4,7 +4,7 @@
 #include "cleave/kernels/int8_weight.h"
 #include "cleave/nn/layer.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 struct LinearOptions {
   int64_t in_features = 0;   ///< whole input width
@@ -148,4 +148,4 @@ class Linear : public Layer {
   SplitPtr row_shards_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

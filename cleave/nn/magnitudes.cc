@@ -4,7 +4,7 @@
 
 #include "cleave/torch_internals/node.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 Tensor with_magnitudes(const Tensor& x, const Tensor& magnitudes, const Tensor& norms) {
   Tensor y, factors;
@@ -42,4 +42,4 @@ Tensor squares_of_sum(const Tensor& squares, const Tensor& cross, const LowRankP
   return squares + mixed * (2 * low.scale) + own * (low.scale * low.scale);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

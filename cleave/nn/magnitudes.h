@@ -1,7 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-namespace cleave {
+namespace cleave::inline nn {
 
 using at::Tensor;
 
@@ -23,4 +23,4 @@ struct LowRankProduct {
 ///   squares [out] are those of W   cross [rank, out] is A W^T   result [out] of squares' type
 Tensor squares_of_sum(const Tensor& squares, const Tensor& cross, const LowRankProduct& low);
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

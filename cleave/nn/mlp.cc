@@ -5,7 +5,7 @@
 #include "cleave/kernels/cpu/fused.h"
 #include "cleave/runtime/kernel_switches.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 Tensor activate(Activation activation, const Tensor& x) {
   switch (activation) {
@@ -65,4 +65,4 @@ DTensor Mlp::forward(const DTensor& x, const Context& context) {
   return down_proj_(mine(map(product, gate, up)), context);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

@@ -2,7 +2,7 @@
 #include "cleave/nn/layer_options.h"
 #include "cleave/nn/linear.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 /// Applies an activation element-wise.
 Tensor activate(Activation activation, const Tensor& x);
@@ -36,4 +36,4 @@ class Mlp : public Layer {
   Linear up_proj_, down_proj_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

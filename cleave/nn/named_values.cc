@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace cleave {
+namespace cleave::inline nn {
 
 NamedValues NamedValues::with(const std::string& name, DTensor value) const {
   Map map = values_ ? *values_ : Map();
@@ -46,4 +46,4 @@ NamedValues NamedValues::with_locals(const std::vector<Tensor>& locals) const {
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

@@ -6,7 +6,7 @@
 
 #include "cleave/layout/dtensor.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 /// Values that layers read by name beside their input: further inputs of the model, e.g. a
 /// decoder's ids, and outputs that layers have named (Layer::set_output_name), e.g. an encoder's
@@ -33,4 +33,4 @@ class NamedValues {
   std::shared_ptr<const Map> values_;  // null: none
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

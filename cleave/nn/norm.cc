@@ -6,7 +6,7 @@
 #include "cleave/nn/subject.h"
 #include "cleave/runtime/kernel_switches.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 namespace {
 
 void check_rows_are_whole(const std::string& path, const DTensor& x, int64_t width) {
@@ -64,4 +64,4 @@ DTensor LayerNorm::forward(const DTensor& x, const Context& /*context*/) {
   return x.with(at::layer_norm(x.local(), weight_->shape(), weight, bias, eps_));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

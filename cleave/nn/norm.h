@@ -1,7 +1,7 @@
 #pragma once
 #include "cleave/nn/layer.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 /// x / sqrt(mean(x^2) + eps) * (weight + offset) over the last dim, differentiable. With an offset,
 /// 16-bit inputs are multiplied in fp32.   x [.., D]   weight [D]   result as x
@@ -34,4 +34,4 @@ class LayerNorm : public Layer {
   double eps_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

@@ -9,7 +9,7 @@
 #include "cleave/layout/shards.h"
 #include "cleave/nn/call_record.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 int64_t Parameter::numel() const {
   return c10::multiply_integers(shape_);
@@ -221,4 +221,4 @@ Tensor Parameter::zero_in_row(int64_t row) const {
   });
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

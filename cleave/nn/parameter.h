@@ -8,7 +8,7 @@
 
 #include "cleave/layout/dtensor.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 /// Distribution of a parameter's initial values. Values are a function of (seed, name, global
 /// element index), so they do not depend on the layout.
@@ -185,4 +185,4 @@ using Parameters = std::vector<std::shared_ptr<Parameter>>;
 /// Those that training updates: all but the frozen ones.
 Parameters trained_of(const Parameters& parameters);
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

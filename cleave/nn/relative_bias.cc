@@ -6,7 +6,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 namespace {
 
 /// Buckets of one direction, and those of them that have one distance each.
@@ -55,4 +55,4 @@ Tensor relative_bias(const Tensor& table, const RelativeBiasOptions& options, bo
   return at::embedding(wide, buckets).permute({2, 0, 1}).unsqueeze(0);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

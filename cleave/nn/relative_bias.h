@@ -5,7 +5,7 @@
 
 #include "cleave/base/range.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 using at::Tensor;
 
@@ -33,4 +33,4 @@ Tensor relative_buckets(const RelativeBiasOptions& options, bool causal, const R
 Tensor relative_bias(const Tensor& table, const RelativeBiasOptions& options, bool causal,
                      const Range& queries, int64_t num_keys);
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

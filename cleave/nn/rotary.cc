@@ -11,7 +11,7 @@
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/torch_internals/node.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 namespace {
 
 /// yarn: frequencies of many rotations are kept, those of few divided by `factor`, linear in the
@@ -159,4 +159,4 @@ Tensor apply_rotary(const Tensor& x, const RotaryAngles& angles) {
       [cos, sin](const Tensor& g) { return rotate_halves(g, cos, -sin); });
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

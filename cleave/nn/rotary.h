@@ -4,7 +4,7 @@
 #include "cleave/base/range.h"
 #include "cleave/nn/layer_options.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 using at::Tensor;
 
@@ -52,4 +52,4 @@ class Rotary {
   Tables tables_, long_;  // long_: of longrope
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

@@ -4,7 +4,7 @@
 
 #include "cleave/torch_internals/node.h"
 
-namespace cleave {
+namespace cleave::inline nn {
 
 Tensor soft_cap(const Tensor& x, double cap) {
   const bool has_backward = needs_grad(x);
@@ -17,4 +17,4 @@ Tensor soft_cap(const Tensor& x, double cap) {
   return y;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

@@ -1,7 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-namespace cleave {
+namespace cleave::inline nn {
 
 using at::Tensor;
 
@@ -10,4 +10,4 @@ using at::Tensor;
 /// section 2.
 Tensor soft_cap(const Tensor& x, double cap);
 
-}  // namespace cleave
+}  // namespace cleave::inline nn

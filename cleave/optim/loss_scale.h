@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-namespace cleave {
+namespace cleave::inline optim {
 
 /// Loss scaling, which keeps small gradients from underflowing in fp16: the loss is multiplied by a
 /// factor before backward and gradients are divided by it after. The factor halves when gradients
@@ -40,4 +40,4 @@ class LossScale {
   int64_t num_good_steps_ = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline optim

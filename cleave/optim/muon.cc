@@ -10,7 +10,7 @@
 
 #include "cleave/layout/shard_geometry.h"
 
-namespace cleave {
+namespace cleave::inline optim {
 
 Tensor orthogonalized(const Tensor& matrix) {
   constexpr std::array kCoefficients = {3.4445, -4.7750, 2.0315};
@@ -255,4 +255,4 @@ void for_whole_matrices(const Parameters& matrices, const Part& part, const Func
   for (const SameAxes& group : by_axes(matrices)) Rounds(matrices, group).run(part, function, take);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline optim

@@ -4,7 +4,7 @@
 
 #include "cleave/nn/parameter.h"
 
-namespace cleave {
+namespace cleave::inline optim {
 
 /// An approximation of U V^T for a matrix U S V^T (its singular value decomposition): five
 /// Newton-Schulz iterations on the matrix divided by its Frobenius norm, after which nearly all
@@ -27,4 +27,4 @@ void for_whole_matrices(const Parameters& matrices, const std::function<Tensor(s
                         const std::function<Tensor(const Tensor&)>& function,
                         const std::function<void(size_t, const Tensor&)>& take);
 
-}  // namespace cleave
+}  // namespace cleave::inline optim

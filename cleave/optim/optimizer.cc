@@ -13,7 +13,7 @@
 #include "cleave/optim/muon.h"
 #include "cleave/runtime/kernel_switches.h"
 
-namespace cleave {
+namespace cleave::inline optim {
 
 using Kind = OptimizerOptions::Kind;
 
@@ -283,4 +283,4 @@ double LrSchedule::at(int64_t step) const {
   return min + (peak - min) * share;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline optim

@@ -8,7 +8,7 @@
 
 #include "cleave/nn/parameter.h"
 
-namespace cleave {
+namespace cleave::inline optim {
 
 struct OptimizerOptions {
   enum class Kind : uint8_t { kAdamW, kAdam, kSgd, kMuon } kind = Kind::kAdamW;
@@ -130,4 +130,4 @@ struct LrSchedule {
   [[nodiscard]] double at(int64_t step) const;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline optim

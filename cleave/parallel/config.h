@@ -8,7 +8,7 @@
 #include "cleave/parallel/plan.h"
 #include "cleave/pipeline/schedule.h"
 
-namespace cleave {
+namespace cleave::inline parallel {
 
 /// What is sharded over the data-parallel axis: nothing, master weights and moments (ZeRO-1), or
 /// also weights and gradients (FSDP).
@@ -51,4 +51,4 @@ struct ParallelAxes {
 /// Error(kShape) if ep does not divide dp.
 ParallelAxes with_experts(ParallelAxes axes, World& world, int ep);
 
-}  // namespace cleave
+}  // namespace cleave::inline parallel

@@ -7,7 +7,7 @@
 #include "cleave/layout/shard_geometry.h"
 #include "cleave/nn/gradient_state.h"
 
-namespace cleave {
+namespace cleave::inline parallel {
 namespace {
 
 int64_t local_numel(const Parameter& p) {
@@ -117,4 +117,4 @@ std::vector<Tensor> GradientReduction::finish() {
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline parallel

@@ -4,7 +4,7 @@
 #include "cleave/mesh/work.h"
 #include "cleave/parallel/gradients.h"
 
-namespace cleave {
+namespace cleave::inline parallel {
 
 /// How sharded weights are read and their gradients summed. PyTorch's MixedPrecisionPolicy.
 struct ShardPrecision {
@@ -65,4 +65,4 @@ class FlatShards {
   std::vector<int64_t> widths_;  // elements of each rank's shard
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline parallel

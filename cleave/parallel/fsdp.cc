@@ -26,7 +26,7 @@
 #include "cleave/torch_internals/node.h"
 #include "cleave/torch_internals/tensor.h"
 
-namespace cleave {
+namespace cleave::inline parallel {
 namespace {
 
 /// The memory of one call's gathered weights.
@@ -348,4 +348,4 @@ void fully_shard(const std::vector<Layer*>& in_order, const Axis& dp, const Fsdp
   for (Layer* layer : in_order) shard(*layer, dp, options, order);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline parallel

@@ -2,7 +2,7 @@
 #include "cleave/nn/layer.h"
 #include "cleave/parallel/flat_shards.h"
 
-namespace cleave {
+namespace cleave::inline parallel {
 
 /// Options of fully_shard.
 struct FsdpOptions {
@@ -30,4 +30,4 @@ void fully_shard(Layer& layer, const Axis& dp, const FsdpOptions& options = {});
 void fully_shard(const std::vector<Layer*>& in_order, const Axis& dp,
                  const FsdpOptions& options = {});
 
-}  // namespace cleave
+}  // namespace cleave::inline parallel

@@ -18,7 +18,7 @@
 // layer that recomputes runs its own backward inside one node. Deferred weight gradients
 // (zero-bubble) come later: num_passes is 0 then.
 
-namespace cleave {
+namespace cleave::inline parallel {
 
 /// Reports when backward has finished a call of a layer.
 class GradSyncHook : public Wrap {
@@ -293,4 +293,4 @@ void sum_during_backward(const std::shared_ptr<GradientSync>& sync,
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline parallel

@@ -8,7 +8,7 @@
 #include "cleave/parallel/flat_shards.h"
 #include "cleave/pipeline/pipeline_model.h"
 
-namespace cleave {
+namespace cleave::inline parallel {
 
 /// How GradientSync treats weights and gradients.
 struct GradientSyncOptions {
@@ -113,4 +113,4 @@ class GradientSync {
 void sum_during_backward(const std::shared_ptr<GradientSync>& sync,
                          const std::vector<Layer*>& in_order);
 
-}  // namespace cleave
+}  // namespace cleave::inline parallel

@@ -12,7 +12,7 @@
 #include "cleave/nn/gradient_state.h"
 #include "cleave/runtime/kernel_switches.h"
 
-namespace cleave {
+namespace cleave::inline parallel {
 namespace {
 
 constexpr int64_t kBucketBytes = int64_t{32} << 20;
@@ -304,4 +304,4 @@ GradientNorm clip_grad_norm_of(const Parameters& parameters, double max_norm, do
   return norm;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline parallel

@@ -7,7 +7,7 @@
 
 #include "cleave/nn/parameter.h"
 
-namespace cleave {
+namespace cleave::inline parallel {
 
 /// Sums partial gradients over the tensor-parallel axis, in one bucket and in place. gradients[i]
 /// has the local shape of parameters[i].
@@ -81,4 +81,4 @@ GradientNorm clip_grad_norm(Range&& parameters, double max_norm, double norm_typ
   return clip_grad_norm_of(list, max_norm, norm_type, error_if_nonfinite);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline parallel

@@ -13,7 +13,7 @@
 #include "cleave/nn/linear.h"
 #include "cleave/pipeline/stages.h"
 
-namespace cleave {
+namespace cleave::inline parallel {
 namespace {
 
 std::vector<Linear*> linears_of(Layer& layer) {
@@ -185,4 +185,4 @@ void start_magnitudes(Layer& model, at::ScalarType type) {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline parallel

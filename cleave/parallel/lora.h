@@ -4,7 +4,7 @@
 
 #include "cleave/nn/layer.h"
 
-namespace cleave {
+namespace cleave::inline parallel {
 
 /// Low-rank adapters (LoRA): which Linear layers get a trained branch, and of which size. The
 /// values of PEFT's LoraConfig.
@@ -56,4 +56,4 @@ void attach_lora(Layer& model, const std::vector<Layer*>& sequence, const LoraOp
 /// (nn/int8_leaf.h) is.
 void start_magnitudes(Layer& model, at::ScalarType type);
 
-}  // namespace cleave
+}  // namespace cleave::inline parallel

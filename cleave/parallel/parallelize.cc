@@ -8,7 +8,7 @@
 #include "cleave/parallel/recompute.h"
 #include "cleave/parallel/zero1.h"
 
-namespace cleave {
+namespace cleave::inline parallel {
 namespace {
 
 /// The settings with the matrices that Muon updates: those of the blocks. Embeddings, the head and
@@ -127,4 +127,4 @@ Parallelized parallelize(Layer& model, const std::vector<Layer*>& sequence,
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline parallel

@@ -7,7 +7,7 @@
 #include "cleave/parallel/gradient_sync.h"
 #include "cleave/pipeline/pipeline_model.h"
 
-namespace cleave {
+namespace cleave::inline parallel {
 
 /// A model that parallelize() distributed: what a training step calls. The model must outlive it.
 ///
@@ -36,4 +36,4 @@ Parallelized parallelize(Layer& model, const std::vector<Layer*>& sequence,
                          const ParallelAxes& axes, const ParallelConfig& config,
                          const OptimizerOptions& optimizer = {});
 
-}  // namespace cleave
+}  // namespace cleave::inline parallel

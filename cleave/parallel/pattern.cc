@@ -2,7 +2,7 @@
 
 #include "cleave/parallel/plan.h"
 
-namespace cleave {
+namespace cleave::inline parallel {
 
 bool matches_any(std::string_view pattern, const std::vector<std::string>& paths) {
   return std::any_of(paths.begin(), paths.end(),
@@ -48,4 +48,4 @@ bool matches(std::string_view pattern, std::string_view path) {
   return path.empty();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline parallel

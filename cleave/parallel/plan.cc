@@ -5,7 +5,7 @@
 
 #include "cleave/base/suggest.h"
 
-namespace cleave {
+namespace cleave::inline parallel {
 namespace {
 
 Placement layout_from(const Json& json) {
@@ -159,4 +159,4 @@ std::string describe_split(Layer& model) {
   return text;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline parallel

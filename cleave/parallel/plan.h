@@ -8,7 +8,7 @@
 #include "cleave/nn/layer.h"
 #include "cleave/text/json.h"
 
-namespace cleave {
+namespace cleave::inline parallel {
 
 /// Linear: shards the output columns. Embedding: shards the hidden dimension.
 struct Colwise {
@@ -86,4 +86,4 @@ std::string describe_split(Layer& model);
 bool matches_any(std::string_view pattern, const std::vector<std::string>& paths);
 bool matches(std::string_view pattern, std::string_view path);
 
-}  // namespace cleave
+}  // namespace cleave::inline parallel

@@ -5,7 +5,7 @@
 #include "cleave/torch_internals/graph.h"
 #include "cleave/torch_internals/node.h"
 
-namespace cleave {
+namespace cleave::inline parallel {
 namespace {
 
 /// Throws unless all nodes in the graph of `result`, except leaves and weights gathered by FSDP,
@@ -59,4 +59,4 @@ void recompute(Layer& layer) {
   layer.attach(std::make_unique<Recompute>());
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline parallel

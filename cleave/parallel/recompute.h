@@ -1,7 +1,7 @@
 #pragma once
 #include "cleave/nn/layer.h"
 
-namespace cleave {
+namespace cleave::inline parallel {
 
 /// Makes a layer keep only its inputs: backward runs its forward again (activation checkpointing).
 /// The result is exact, with dropout too: masks are functions of the context. Its inputs are x and
@@ -11,4 +11,4 @@ namespace cleave {
 /// its weights.
 void recompute(Layer& layer);
 
-}  // namespace cleave
+}  // namespace cleave::inline parallel

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace cleave {
+namespace cleave::inline parallel {
 
 // The leaves are sharded before the optimizer makes moments of their sizes.
 Zero1Optimizer::Zero1Optimizer(const Parameters& parameters, const Axis& dp,
@@ -33,4 +33,4 @@ void Zero1Optimizer::zero_grad() {
   gradients_->drop_gradients();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline parallel

@@ -4,7 +4,7 @@
 #include "cleave/optim/optimizer.h"
 #include "cleave/parallel/gradient_sync.h"
 
-namespace cleave {
+namespace cleave::inline parallel {
 
 /// Options of Zero1Optimizer, as in GradientSyncOptions.
 struct Zero1Options {
@@ -57,4 +57,4 @@ class Zero1Optimizer : public Optimizer {
   std::shared_ptr<GradientSync> gradients_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline parallel

@@ -5,7 +5,7 @@
 #include "cleave/base/str.h"
 #include "cleave/pipeline/schedule.h"
 
-namespace cleave {
+namespace cleave::inline pipeline {
 namespace {
 
 // Pixels.
@@ -68,4 +68,4 @@ std::string draw_schedule(const Schedule& schedule) {
   return std::move(out).str();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline pipeline

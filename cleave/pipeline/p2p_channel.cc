@@ -6,7 +6,7 @@
 
 #include "cleave/mesh/scalar_type.h"
 
-namespace cleave {
+namespace cleave::inline pipeline {
 namespace {
 
 // A header: the StageMessage (kind, stage, micro-batch, value), number of micro-batches, dtype,
@@ -91,4 +91,4 @@ DTensor P2PChannel::receive(const StageMessage& message, int from, const DTensor
   return early_.extract(message).mapped();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline pipeline

@@ -5,7 +5,7 @@
 
 #include "cleave/layout/dtensor.h"
 
-namespace cleave {
+namespace cleave::inline pipeline {
 
 /// Names a message between stages: an activation for a stage's forward, or a gradient for its
 /// backward; with an auxiliary loss, its sums over the stages so far, or over all stages.
@@ -43,4 +43,4 @@ class P2PChannel {
   std::map<StageMessage, DTensor> early_;  // arrived before they were requested
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline pipeline

@@ -10,7 +10,7 @@
 #include "cleave/nn/gradient_state.h"
 #include "cleave/pipeline/pipeline_run.h"
 
-namespace cleave {
+namespace cleave::inline pipeline {
 
 PipelineModel::PipelineModel(std::vector<Layer*> sequence, const Axis& pp, PipelineOptions options)
     : sequence_(std::move(sequence)), pp_(pp), options_(std::move(options)) {
@@ -143,4 +143,4 @@ void PipelineModel::sum_tied_gradients() const {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline pipeline

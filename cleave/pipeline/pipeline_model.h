@@ -7,7 +7,7 @@
 #include "cleave/pipeline/stages.h"
 #include "cleave/pipeline/trace.h"
 
-namespace cleave {
+namespace cleave::inline pipeline {
 
 /// A part of the batch that passes the pipeline at a time. Every rank gets all micro-batches.
 struct MicroBatch {
@@ -99,4 +99,4 @@ class PipelineModel {
   std::vector<TraceEvent> events_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline pipeline

@@ -9,7 +9,7 @@
 #include "cleave/nn/subject.h"
 #include "cleave/torch_internals/node.h"
 
-namespace cleave {
+namespace cleave::inline pipeline {
 namespace {
 
 using MessageKind = StageMessage::Kind;
@@ -256,4 +256,4 @@ std::vector<double> PipelineRun::losses() const {
   return {values, values + count};
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline pipeline

@@ -8,7 +8,7 @@
 #include "cleave/torch_internals/deferred.h"
 #include "cleave/torch_internals/graph.h"
 
-namespace cleave {
+namespace cleave::inline pipeline {
 
 /// The inputs of a run, which they must outlive.
 struct PipelineWork {
@@ -88,4 +88,4 @@ class PipelineRun {
   double began_s_ = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline pipeline

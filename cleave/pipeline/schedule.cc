@@ -6,7 +6,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline pipeline {
 namespace {
 
 using Kind = Action::Kind;
@@ -314,4 +314,4 @@ double Timeline::idle_share() const {
   return all > 0 ? 1 - busy / all : 0;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline pipeline

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace cleave {
+namespace cleave::inline pipeline {
 
 /// The order of each rank's forwards and backwards. S ranks, V stages a rank, M micro-batches.
 ///
@@ -98,4 +98,4 @@ Timeline timeline_of(const Schedule& schedule, const ActionCost& cost);
 /// The planned schedule with unit costs as a drawing, one row a rank, with its idle share: SVG.
 std::string draw_schedule(const Schedule& schedule);
 
-}  // namespace cleave
+}  // namespace cleave::inline pipeline

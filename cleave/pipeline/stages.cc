@@ -11,7 +11,7 @@
 #include "cleave/base/suggest.h"
 #include "cleave/nn/embedding.h"
 
-namespace cleave {
+namespace cleave::inline pipeline {
 namespace {
 
 void check_num_stages(int num_stages) {
@@ -179,4 +179,4 @@ double slowest_stage(const std::vector<double>& costs, const Stages& stages) {
   return slowest;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline pipeline

@@ -5,7 +5,7 @@
 #include "cleave/base/range.h"
 #include "cleave/nn/layer.h"
 
-namespace cleave {
+namespace cleave::inline pipeline {
 
 /// A list of Layers, divided into stages: stage s has the Layers whose indices are in the s-th
 /// range. Every stage has at least one.
@@ -43,4 +43,4 @@ std::vector<double> layer_costs(const std::vector<Layer*>& sequence, double per_
 /// Cost of the most expensive stage.
 double slowest_stage(const std::vector<double>& costs, const Stages& stages);
 
-}  // namespace cleave
+}  // namespace cleave::inline pipeline

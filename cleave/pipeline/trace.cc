@@ -6,7 +6,7 @@
 
 #include <ATen/ATen.h>
 
-namespace cleave {
+namespace cleave::inline pipeline {
 namespace {
 
 constexpr int64_t kNumWords = 6;
@@ -78,4 +78,4 @@ double idle_share(const Trace& trace) {
   return all > 0 ? 1 - busy / all : 0;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline pipeline

@@ -5,7 +5,7 @@
 #include "cleave/mesh/axis.h"
 #include "cleave/pipeline/schedule.h"
 
-namespace cleave {
+namespace cleave::inline pipeline {
 
 /// The measured time of an action, without the wait for its input, in seconds since all ranks began
 /// the run.
@@ -30,4 +30,4 @@ std::string chrome_trace(const Trace& trace);
 /// covers, in [0, 1].
 double idle_share(const Trace& trace);
 
-}  // namespace cleave
+}  // namespace cleave::inline pipeline

@@ -13,7 +13,7 @@
 #include "cleave/planner/machine.h"
 #include "cleave/torch_internals/onednn.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 namespace {
 
 /// The shortest of five runs.
@@ -85,4 +85,4 @@ void choose_gemm(const std::string& flag, const Axis& everyone) {
   set_gemm(choice);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

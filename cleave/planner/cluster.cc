@@ -8,7 +8,7 @@
 #include "cleave/base/error.h"
 #include "cleave/planner/cluster_presets.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 namespace {
 
 double size_of(const Json& value) {
@@ -159,4 +159,4 @@ Cluster cluster_of(const Json& json) {
   return c;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

@@ -7,7 +7,7 @@
 
 #include "cleave/text/json.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 
 /// The dtype of matrix products, by its bytes per element.
 enum class MatrixType : uint8_t { kFp32, kBf16, kFp8 };
@@ -58,4 +58,4 @@ Cluster read_cluster(const std::string& name_or_file);
 /// host_link_rate and net_link_rate are required. Throws Error(kFormat).
 Cluster cluster_of(const Json& json);
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

@@ -9,7 +9,7 @@
 #include "cleave/base/progress.h"
 #include "cleave/planner/cluster_search.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 namespace {
 
 using Object = nlohmann::ordered_json;
@@ -220,4 +220,4 @@ void plan_on_cluster(const PlanOptions& o, const Json& config, const Cluster& cl
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

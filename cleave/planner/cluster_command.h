@@ -4,7 +4,7 @@
 #include "cleave/planner/cluster_cost.h"
 #include "cleave/planner/options.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 
 /// The sizes of a model's config.json. Throws Error(kFormat) for missing or wrong sizes,
 /// Error(kShape) for experts, which this forecast does not model.
@@ -21,4 +21,4 @@ void plan_on_cluster(const PlanOptions& o, const Json& config, const Cluster& cl
 /// o.cluster replaces the machine of the same name. Throws as read_published_runs().
 void plan_runs(const PlanOptions& o);
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

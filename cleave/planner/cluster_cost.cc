@@ -6,7 +6,7 @@
 #include "cleave/base/error.h"
 #include "cleave/planner/cluster_links.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 namespace {
 
 constexpr double kLogitBytes = 12;  // logits, their fp32 copy, and the gradients of both
@@ -382,4 +382,4 @@ ClusterCost cluster_cost(const Cluster& c, const TransformerSize& m, const Clust
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

@@ -4,7 +4,7 @@
 
 #include "cleave/planner/cluster.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 
 /// The sizes of a dense transformer.
 struct TransformerSize {
@@ -85,4 +85,4 @@ ClusterCost cluster_cost(const Cluster& c, const TransformerSize& m, const Clust
 /// that the tiles of 256 x 128 fill, or the time to read and write the matrices.
 double gemm_time(const Cluster& c, MatrixType type, double m, double n, double k);
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

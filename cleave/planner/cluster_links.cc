@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace cleave {
+namespace cleave::inline planner {
 
 double all_reduce_time(const Cluster& c, double bytes, const LinkGroup& group) {
   if (group.size <= 1) return 0;
@@ -27,4 +27,4 @@ double send_time(const Cluster& c, double bytes, int distance) {
   return bytes / (c.net_link_rate * c.fitted.net_link_share) + c.net_latency_s;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

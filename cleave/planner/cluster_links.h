@@ -1,7 +1,7 @@
 #pragma once
 #include "cleave/planner/cluster.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 
 /// `size` devices, `stride` apart in the numbering of all devices; hosts hold consecutive numbers.
 struct LinkGroup {
@@ -17,4 +17,4 @@ double all_reduce_time(const Cluster& c, double bytes, const LinkGroup& group);
 /// Seconds to send `bytes` from each device to the one `distance` numbers further.
 double send_time(const Cluster& c, double bytes, int distance);
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

@@ -1,6 +1,6 @@
 #include "cleave/planner/cluster_presets.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
@@ -243,4 +243,4 @@ const std::vector<Cluster>& cluster_presets() {
   return all;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

@@ -3,10 +3,10 @@
 
 #include "cleave/planner/cluster.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 
 /// The clusters that have a name. Data sheets give speeds, memory and links; FittedConstants come
 /// from tools/fit_planner.py on published runs, or from the nearest kind of machine that has some.
 const std::vector<Cluster>& cluster_presets();
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

@@ -7,7 +7,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 namespace {
 
 constexpr int64_t kLargestMicroBatch = 64;
@@ -183,4 +183,4 @@ std::string why_slower(const ClusterPlan& best, const ClusterPlan& slower) {
   return out.str();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

@@ -6,7 +6,7 @@
 
 #include "cleave/planner/cluster_cost.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 
 /// What a search may choose from.
 struct ClusterTask {
@@ -49,4 +49,4 @@ std::string flags_of(const ClusterRun& run);
 /// Why `slower` takes longer than `best`: "12.3 % slower: bubble +1.2 s".
 std::string why_slower(const ClusterPlan& best, const ClusterPlan& slower);
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

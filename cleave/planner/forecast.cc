@@ -14,7 +14,7 @@
 #include "cleave/torch_internals/deferred.h"
 #include "cleave/torch_internals/meta_device.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 namespace {
 
 /// An activation between two layers; the same on every rank of tp.
@@ -264,4 +264,4 @@ Forecast forecast(const Json& config, const ParallelConfig& layout, const StepSh
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

@@ -5,7 +5,7 @@
 #include "cleave/optim/optimizer.h"
 #include "cleave/parallel/config.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 
 /// The size of a step.
 struct StepShape {
@@ -51,4 +51,4 @@ struct Forecast {
 /// in flight, and the program itself.
 Forecast forecast(const Json& config, const ParallelConfig& layout, const StepShape& step);
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

@@ -9,7 +9,7 @@
 #include "cleave/mesh/dry_axis.h"
 #include "cleave/parallel/parallelize.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 namespace {
 
 /// Warns once per job: under a launcher only on rank 0.
@@ -128,4 +128,4 @@ void try_layout(Model& model, const ParallelConfig& layout) {
   (void)parallelize(model, model.sequence(), dry_axes(layout), layout);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

@@ -7,7 +7,7 @@
 #include "cleave/planner/lora_flags.h"
 #include "cleave/planner/options.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 
 /// The configuration that flags give. `world_size` is that of a launcher, 0 without one. The plan
 /// is the model's or the file's. Throws Error(kUsage) for flags that exclude each other,
@@ -33,4 +33,4 @@ ParallelAxes dry_axes(const ParallelConfig& layout, int pp = 0);
 /// Parallelizes `model` on dry axes, to check that it is possible. Throws as parallelize() does.
 void try_layout(Model& model, const ParallelConfig& layout);
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

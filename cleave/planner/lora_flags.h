@@ -5,7 +5,7 @@
 
 #include "cleave/base/option.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 
 /// The flags for adapters, which are trained instead of the weights. This header does not include
 /// libtorch.
@@ -19,7 +19,7 @@ struct LoraFlags {
   bool dora = false;                      ///< adapters with magnitudes
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline planner
 
 namespace cleave::option {
 

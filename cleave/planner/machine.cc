@@ -9,7 +9,7 @@
 #include "cleave/base/clock.h"
 #include "cleave/kernels/cpu/gemm.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 namespace {
 
 /// Waits until `t` is computed: calls for a device return before that.
@@ -68,4 +68,4 @@ StepTime step_time(const Forecast& forecast, const ParallelConfig& layout, const
   return time;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

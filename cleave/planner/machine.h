@@ -5,7 +5,7 @@
 #include "cleave/planner/forecast.h"
 #include "cleave/runtime/kernel_switches.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 
 /// The measured speed of a machine's ranks.
 struct Machine {
@@ -37,4 +37,4 @@ void choose_gemm(const std::string& flag, const Axis& everyone);
 /// Times both libraries for a few milliseconds on a typical layer's matrix and returns the faster.
 Gemm faster_gemm();
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

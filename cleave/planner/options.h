@@ -6,7 +6,7 @@
 #include "cleave/mesh/machine_options.h"
 #include "cleave/planner/lora_flags.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 
 /// The flags for how a model is distributed over ranks. This header does not include libtorch.
 struct LayoutOptions {
@@ -42,7 +42,7 @@ struct PlanOptions : LayoutOptions, LoraFlags {
   bool json = false;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline planner
 
 namespace cleave::option {
 

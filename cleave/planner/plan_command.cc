@@ -19,7 +19,7 @@
 #include "cleave/planner/machine.h"
 #include "cleave/planner/rank_layouts.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 namespace {
 
 using Object = nlohmann::ordered_json;
@@ -256,7 +256,7 @@ void plan(const PlanOptions& o) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::inline planner
 
 void cleave_plan(const cleave::PlanOptions& options) {
   cleave::plan(options);

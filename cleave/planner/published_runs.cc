@@ -9,7 +9,7 @@
 #include "cleave/base/error.h"
 #include "cleave/text/csv.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
@@ -241,4 +241,4 @@ std::vector<PublishedRun> read_published_runs(const std::string& path) {
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

@@ -4,7 +4,7 @@
 
 #include "cleave/planner/cluster_cost.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 
 /// A row of a table of published runs: the run as far as the row gives it, and what was measured.
 struct PublishedRun {
@@ -22,4 +22,4 @@ struct PublishedRun {
 /// FILE:LINE and column, Error(kIo).
 std::vector<PublishedRun> read_published_runs(const std::string& path);
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

@@ -7,7 +7,7 @@
 #include "cleave/base/error.h"
 #include "cleave/planner/layout_options.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 namespace {
 
 /// The layouts with these sizes of tp, pp and dp: with and without sequence parallelism, times the
@@ -113,4 +113,4 @@ std::vector<LayoutCandidate> rank_layouts(const Json& config, int num_ranks, con
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

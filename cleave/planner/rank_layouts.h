@@ -6,7 +6,7 @@
 #include "cleave/planner/forecast.h"
 #include "cleave/planner/machine.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 
 /// A layout that was considered.
 struct LayoutCandidate {
@@ -43,4 +43,4 @@ struct Saving {
 Saving find_saving(const Json& config, const ParallelConfig& layout, const StepShape& step,
                    Range ranks, int64_t limit);
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

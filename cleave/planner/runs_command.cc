@@ -10,7 +10,7 @@
 #include "cleave/planner/cluster_command.h"
 #include "cleave/planner/published_runs.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 namespace {
 
 using Object = nlohmann::ordered_json;
@@ -170,4 +170,4 @@ void plan_runs(const PlanOptions& o) {
   print(sources);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

@@ -7,7 +7,7 @@
 #include "cleave/planner/layout_options.h"
 #include "cleave/planner/rank_layouts.h"
 
-namespace cleave {
+namespace cleave::inline planner {
 namespace {
 
 /// A layout with the flags that it adds to the command, and its largest micro-batch.
@@ -139,4 +139,4 @@ Saving find_saving(const Json& config, const ParallelConfig& layout, const StepS
   return search.best();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline planner

@@ -3,7 +3,7 @@
 
 #include "cleave/report/page.h"
 
-namespace cleave {
+namespace cleave::inline report {
 
 std::vector<size_t> buckets(size_t total, size_t most) {
   const size_t count = std::min(total, most);
@@ -34,4 +34,4 @@ Curve decimated(std::span<const double> values, std::span<const size_t> begins) 
   return curve;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline report

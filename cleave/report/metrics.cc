@@ -10,7 +10,7 @@
 #include "cleave/file/atomic_write.h"
 #include "cleave/text/json.h"
 
-namespace cleave {
+namespace cleave::inline report {
 namespace {
 
 std::string line_of(const StepMetrics& metrics) {
@@ -95,4 +95,4 @@ std::vector<StepMetrics> read_metrics(const std::string& path) {
   return all;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline report

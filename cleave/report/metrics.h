@@ -7,7 +7,7 @@
 
 #include "cleave/file/file.h"
 
-namespace cleave {
+namespace cleave::inline report {
 
 /// The metrics of one optimizer step. NaN (null in the file) means "unknown".
 struct StepMetrics {
@@ -49,4 +49,4 @@ class MetricsWriter {
 /// Throws Error(kIo), Error(kFormat).
 std::vector<StepMetrics> read_metrics(const std::string& path);
 
-}  // namespace cleave
+}  // namespace cleave::inline report

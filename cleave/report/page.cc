@@ -19,7 +19,7 @@
 #include "cleave/report/record.h"
 #include "cleave/report/table.h"
 
-namespace cleave {
+namespace cleave::inline report {
 namespace {
 
 namespace fs = std::filesystem;
@@ -395,4 +395,4 @@ void write_report(const std::vector<std::string>& folders, const std::string& pa
   write_atomic(path, std::string_view(report_page(runs)));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline report

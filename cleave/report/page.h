@@ -8,7 +8,7 @@
 #include "cleave/report/metrics.h"
 #include "cleave/report/record.h"
 
-namespace cleave {
+namespace cleave::inline report {
 
 /// A curve as a page draws it. A bucket is a run of consecutive values; a curve of few values has
 /// one per bucket.
@@ -56,4 +56,4 @@ std::string report_page(const std::vector<ReportRun>& runs);
 /// out the folder that holds all runs. Throws as read_run does, and Error(kIo).
 void write_report(const std::vector<std::string>& folders, const std::string& path);
 
-}  // namespace cleave
+}  // namespace cleave::inline report

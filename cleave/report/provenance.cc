@@ -6,7 +6,7 @@
 
 #include "cleave/report/record.h"
 
-namespace cleave {
+namespace cleave::inline report {
 namespace {
 
 namespace fs = std::filesystem;
@@ -82,4 +82,4 @@ std::string git_commit(const fs::path& folder) {
   return hash.empty() ? packed_reference(git, name) : hash;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline report

@@ -7,7 +7,7 @@
 #include "cleave/file/atomic_write.h"
 #include "cleave/text/json.h"
 
-namespace cleave {
+namespace cleave::inline report {
 namespace {
 
 namespace fs = std::filesystem;
@@ -100,4 +100,4 @@ RunRecord read_record(const std::string& run) {
           .step_time = seconds_of(json, "step_time")};
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline report

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace cleave {
+namespace cleave::inline report {
 
 /// The files of a run folder that its report is made from.
 inline constexpr std::string_view kRecordName = "report.json";
@@ -66,4 +66,4 @@ std::string cpu_name();
 /// digits; "" if there is no repository or no commit. Reads git's files; does not run git.
 std::string git_commit(const std::filesystem::path& folder);
 
-}  // namespace cleave
+}  // namespace cleave::inline report

@@ -5,7 +5,7 @@
 #include "cleave/base/str.h"
 #include "cleave/text/utf8.h"
 
-namespace cleave {
+namespace cleave::inline report {
 
 std::string escaped_html(std::string_view text) {
   std::string result;
@@ -55,4 +55,4 @@ std::string section(std::string_view title, const std::string& html, const std::
          "</section>\n";
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline report

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-namespace cleave {
+namespace cleave::inline report {
 
 /// A cell of a table.
 struct Cell {
@@ -28,4 +28,4 @@ std::string table_html(const Table& table);
 std::string section(std::string_view title, const std::string& html,
                     const std::string& remark = "");
 
-}  // namespace cleave
+}  // namespace cleave::inline report

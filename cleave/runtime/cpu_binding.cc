@@ -12,7 +12,7 @@
 #include "cleave/base/hash.h"
 #include "cleave/base/resource_limits.h"
 
-namespace cleave {
+namespace cleave::inline runtime {
 namespace {
 
 /// A number from the kernel's CPU topology; 0 if it is missing.
@@ -117,4 +117,4 @@ void bind_to_cpu(int cpu) {
                " cannot be used: ", std::strerror(errno));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline runtime

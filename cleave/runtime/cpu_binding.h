@@ -7,7 +7,7 @@
 
 #include "cleave/comm/api/world.h"
 
-namespace cleave {
+namespace cleave::inline runtime {
 
 /// Writes the CPUs that the calling thread may run on to a set of `num_bytes`, like
 /// sched_getaffinity(): negative with errno on failure, EINVAL if the set is too small.
@@ -49,4 +49,4 @@ class CpuBinding {
 /// Error(kUsage) if it may not run there.
 void bind_to_cpu(int cpu);
 
-}  // namespace cleave
+}  // namespace cleave::inline runtime

@@ -7,7 +7,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline runtime {
 namespace {
 
 constexpr std::array<std::string_view, kNumKernels> kNames{
@@ -54,4 +54,4 @@ void set_plain_kernels(const std::string& names) {
   for (size_t i = 0; i < plain.size(); ++i) off[i] = plain[i];
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline runtime

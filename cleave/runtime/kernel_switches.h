@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-namespace cleave {
+namespace cleave::inline runtime {
 
 /// The libraries that can multiply fp32 matrices on the CPU. Which is faster depends on the CPU: on
 /// AMD with AVX-512, oneDNN ran at twice MKL's speed.
@@ -30,4 +30,4 @@ bool is_on(Kernel kernel);
 /// Error(kUsage) for another name.
 void set_plain_kernels(const std::string& names);
 
-}  // namespace cleave
+}  // namespace cleave::inline runtime

@@ -6,7 +6,7 @@
 #include "cleave/base/error.h"
 #include "cleave/text/utf8.h"
 
-namespace cleave {
+namespace cleave::inline text {
 namespace {
 
 constexpr size_t kBlockBytes = size_t{64} << 10;
@@ -182,4 +182,4 @@ size_t CsvReader::column(std::span<const std::string_view> names) const {
        str("the header is ", listed(header_), "; expected a column named one of ", listed(names)));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline text

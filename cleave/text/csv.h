@@ -9,7 +9,7 @@
 
 #include "cleave/file/file.h"
 
-namespace cleave {
+namespace cleave::inline text {
 
 /// Bounds on an untrusted CSV file.
 struct CsvLimits {
@@ -71,4 +71,4 @@ class CsvReader {
   std::vector<std::string> header_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline text

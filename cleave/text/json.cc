@@ -9,7 +9,7 @@
 #include "cleave/text/json_parser.h"
 #include "cleave/text/utf8.h"
 
-namespace cleave {
+namespace cleave::inline text {
 namespace {
 
 constexpr size_t kShownBytes = 60;  // of a value in an error message
@@ -246,4 +246,4 @@ Json parsed_as(std::string_view expected, const std::function<Json()>& parse) {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline text

@@ -11,7 +11,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline text {
 
 /// Bounds on an untrusted JSON text.
 struct JsonLimits {
@@ -84,4 +84,4 @@ class Json {
 /// text should be, for texts that may be of another kind.
 Json parsed_as(std::string_view expected, const std::function<Json()>& parse);
 
-}  // namespace cleave
+}  // namespace cleave::inline text

@@ -5,7 +5,7 @@
 
 #include "cleave/text/utf8.h"
 
-namespace cleave {
+namespace cleave::inline text {
 namespace {
 
 // Memory per value as documented in JsonLimits: a node, its entries in children, sorted and
@@ -289,4 +289,4 @@ JsonTree parse_json_tree(std::string_view text, std::string source, const JsonLi
   return Parser(text, std::move(source), limits).run();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline text

@@ -6,7 +6,7 @@
 
 #include "cleave/text/json.h"
 
-namespace cleave {
+namespace cleave::inline text {
 
 /// One value in the flat tree of a parsed text.
 struct JsonNode {
@@ -34,4 +34,4 @@ struct JsonTree {
 /// Parses RFC 8259 JSON. Throws Error(kFormat) naming `source` and the byte.
 JsonTree parse_json_tree(std::string_view text, std::string source, const JsonLimits& limits);
 
-}  // namespace cleave
+}  // namespace cleave::inline text

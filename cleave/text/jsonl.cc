@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <span>
 
-namespace cleave {
+namespace cleave::inline text {
 namespace {
 
 constexpr uint64_t kBlockBytes = uint64_t{64} << 10;
@@ -73,4 +73,4 @@ std::optional<Json> JsonLines::next() {
   return std::nullopt;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline text

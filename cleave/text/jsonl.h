@@ -7,7 +7,7 @@
 #include "cleave/file/file.h"
 #include "cleave/text/json.h"
 
-namespace cleave {
+namespace cleave::inline text {
 
 /// Reads a file line by line. Memory is at most twice the longest line plus one block.
 class LineReader {
@@ -63,4 +63,4 @@ class JsonLines {
   std::string expected_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline text

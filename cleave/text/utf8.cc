@@ -1,6 +1,6 @@
 #include "cleave/text/utf8.h"
 
-namespace cleave {
+namespace cleave::inline text {
 namespace {
 
 /// Properties of a lead byte. Source: Unicode 15, table 3-7 (well-formed UTF-8).
@@ -106,4 +106,4 @@ size_t unfinished_utf8_tail(std::string_view text) {
   return 0;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline text

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace cleave {
+namespace cleave::inline text {
 
 /// The replacement character, which stands for malformed bytes.
 inline constexpr char32_t kReplacement = 0xFFFD;
@@ -32,4 +32,4 @@ std::string replace_bad_utf8(std::string_view text);
 /// Number of bytes at the end that are the beginning of an incomplete character: 0..3.
 size_t unfinished_utf8_tail(std::string_view text);
 
-}  // namespace cleave
+}  // namespace cleave::inline text

@@ -10,7 +10,7 @@
 #include "cleave/tokenizer/steps.h"
 #include "cleave/tokenizer/tokenizer.h"
 
-namespace cleave {
+namespace cleave::inline tokenizer {
 namespace {
 
 constexpr char32_t kFirstSubstitute = 0x100;
@@ -215,4 +215,4 @@ std::vector<NamedFile> byte_tokenizer_files() {
           {"tokenizer_config.json", config.dump(1) + "\n"}};
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline tokenizer

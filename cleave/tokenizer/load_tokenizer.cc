@@ -17,7 +17,7 @@
 #include "cleave/tokenizer/steps.h"
 #include "cleave/tokenizer/tokenizer.h"
 
-namespace cleave {
+namespace cleave::inline tokenizer {
 namespace {
 
 namespace fs = std::filesystem;
@@ -362,4 +362,4 @@ std::shared_ptr<const Tokenizer> load_tokenizer(std::span<const NamedFile> files
   return make_pipeline(std::move(parts));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline tokenizer

@@ -8,7 +8,7 @@
 #include "cleave/tokenizer/steps.h"
 #include "cleave/tokenizer/unicode.h"
 
-namespace cleave {
+namespace cleave::inline tokenizer {
 namespace {
 
 class NormalizerChain final : public Normalizer {
@@ -192,4 +192,4 @@ std::unique_ptr<Normalizer> read_normalizer(const Json& json) {
       "or BertNormalizer");
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline tokenizer

@@ -6,7 +6,7 @@
 
 #include "cleave/text/utf8.h"
 
-namespace cleave {
+namespace cleave::inline tokenizer {
 namespace {
 
 /// Runs the parts of a tokenizer.json.
@@ -273,4 +273,4 @@ SequenceTemplate make_bert_template(int64_t cls, int64_t sep) {
                    {What::kToken, sep, 1}}};
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline tokenizer

@@ -10,7 +10,7 @@
 #include "cleave/tokenizer/tokenizer.h"
 #include "cleave/tokenizer/vocab.h"
 
-namespace cleave {
+namespace cleave::inline tokenizer {
 
 /// The parts of a tokenizer, as in a tokenizer.json.
 struct PipelineParts {
@@ -37,4 +37,4 @@ PipelineParts read_pipeline(const Json& json);
 /// BERT's template: cls A sep; cls A sep B sep, where the second text and its sep have type 1.
 SequenceTemplate make_bert_template(int64_t cls, int64_t sep);
 
-}  // namespace cleave
+}  // namespace cleave::inline tokenizer

@@ -10,7 +10,7 @@
 #include "cleave/tokenizer/steps.h"
 #include "cleave/tokenizer/unicode.h"
 
-namespace cleave {
+namespace cleave::inline tokenizer {
 namespace {
 
 /// What happens to the delimiters at which a text is split.
@@ -358,4 +358,4 @@ std::unique_ptr<PreTokenizer> read_pre_tokenizer(const Json& json) {
       "BertPreTokenizer, Punctuation or Digits");
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline tokenizer

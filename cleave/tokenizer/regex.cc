@@ -9,7 +9,7 @@
 #include "cleave/text/utf8.h"
 #include "cleave/tokenizer/unicode.h"
 
-namespace cleave {
+namespace cleave::inline tokenizer {
 namespace {
 
 constexpr uint32_t kMaxSteps = 2'000'000;  // per match
@@ -233,4 +233,4 @@ std::string Replacement::apply(std::string_view text) const {
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline tokenizer

@@ -8,7 +8,7 @@
 
 #include "cleave/text/json.h"
 
-namespace cleave {
+namespace cleave::inline tokenizer {
 
 /// A compiled Unicode regular expression of a tokenizer file. All threads may use one object.
 class Regex {
@@ -46,4 +46,4 @@ class Replacement {
   std::optional<Regex> regex_;  // used instead of from_
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline tokenizer

@@ -5,7 +5,7 @@
 #include "cleave/base/hash.h"
 #include "cleave/text/utf8.h"
 
-namespace cleave {
+namespace cleave::inline tokenizer {
 namespace {
 
 std::optional<int64_t> id_or_nothing(int id) {
@@ -95,7 +95,7 @@ class SentencePiece final : public Tokenizer {
 };
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::inline tokenizer
 
 void cleave_sentence_piece(std::string_view bytes, const std::string& path,
                            const cleave::SpecialNames& names,

@@ -9,7 +9,7 @@
 
 #include "cleave/text/json.h"
 
-namespace cleave {
+namespace cleave::inline tokenizer {
 
 // The steps of a tokenizer.json around the model: normalizer, pre-tokenizer and decoder.
 
@@ -106,4 +106,4 @@ std::optional<std::string> chars_to_bytes(std::string_view characters);
 /// The bytes of padded base64 text (RFC 4648); nullopt if it is invalid.
 std::optional<std::string> decode_base64(std::string_view text);
 
-}  // namespace cleave
+}  // namespace cleave::inline tokenizer

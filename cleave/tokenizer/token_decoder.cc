@@ -8,7 +8,7 @@
 #include "cleave/tokenizer/regex.h"
 #include "cleave/tokenizer/steps.h"
 
-namespace cleave {
+namespace cleave::inline tokenizer {
 namespace {
 
 constexpr std::string_view kReplacementBytes = "\xEF\xBF\xBD";
@@ -234,4 +234,4 @@ std::unique_ptr<TokenDecoder> read_token_decoder(const Json& json) {
       "BPEDecoder");
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline tokenizer

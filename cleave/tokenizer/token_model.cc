@@ -8,7 +8,7 @@
 
 #include "cleave/text/utf8.h"
 
-namespace cleave {
+namespace cleave::inline tokenizer {
 namespace {
 
 constexpr uint64_t kNoMerge = UINT64_MAX;
@@ -280,4 +280,4 @@ void WordPiece::tokenize(std::string_view piece, std::vector<int64_t>& ids,
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline tokenizer

@@ -10,7 +10,7 @@
 #include "cleave/text/json.h"
 #include "cleave/tokenizer/vocab.h"
 
-namespace cleave {
+namespace cleave::inline tokenizer {
 
 /// Cache of one encode() call: the ids of pieces that were tokenized before.
 struct PieceCache {
@@ -99,4 +99,4 @@ class WordPiece final : public TokenModel {
   TokenTrie first_, later_;  // tokens that begin a word; others, without their prefix
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline tokenizer

@@ -6,7 +6,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline tokenizer {
 namespace {
 
 using Ids = std::vector<int64_t>;
@@ -201,4 +201,4 @@ std::string StreamDecoder::finish(std::span<const int64_t> ids) {
   return take(text, text.size());
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline tokenizer

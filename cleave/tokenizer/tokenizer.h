@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace cleave {
+namespace cleave::inline tokenizer {
 
 /// One position of a sequence template: a special token, the first text or the second text.
 struct TemplateStep {
@@ -170,4 +170,4 @@ class StreamDecoder {
 std::shared_ptr<const Tokenizer> load_tokenizer(std::span<const NamedFile> files,
                                                 const std::string& source);
 
-}  // namespace cleave
+}  // namespace cleave::inline tokenizer

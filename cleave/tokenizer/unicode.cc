@@ -14,7 +14,7 @@
 #include "cleave/base/error.h"
 #include "cleave/text/utf8.h"
 
-namespace cleave {
+namespace cleave::inline tokenizer {
 namespace {
 
 constexpr char32_t kLastCodePoint = 0x10FFFF;
@@ -277,4 +277,4 @@ std::string to_normal_form(std::string_view text, NormalForm form) {
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline tokenizer

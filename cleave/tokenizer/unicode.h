@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace cleave {
+namespace cleave::inline tokenizer {
 
 // Character classes and normalization as in the package `tokenizers`. The tables are fixed in
 // unicode_tables.cc, so ids do not depend on the installed Unicode version.
@@ -76,4 +76,4 @@ extern const std::string_view kPunctuationRuns, kNumberRuns, kDroppedRuns, kAcce
 /// to that form.
 extern const std::string_view kLowerRuns;
 
-}  // namespace cleave
+}  // namespace cleave::inline tokenizer

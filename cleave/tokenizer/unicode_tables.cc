@@ -2,7 +2,7 @@
 // clang-format off
 #include "cleave/tokenizer/unicode.h"
 
-namespace cleave {
+namespace cleave::inline tokenizer {
 
 // As in Oniguruma: a letter for the category, then the number of characters.
 const std::string_view kCategoryRuns =
@@ -181,4 +181,4 @@ const std::string_view kLowerRuns =
     "39  68736 68786 1 64  68944 68965 1 32  71840 71871 1 32  93760 93791 1 32  93856 93880 1 27  "
     "125184 125217 1 34";
 
-}  // namespace cleave
+}  // namespace cleave::inline tokenizer

@@ -10,7 +10,7 @@
 #include "cleave/text/utf8.h"
 #include "cleave/tokenizer/unicode.h"
 
-namespace cleave {
+namespace cleave::inline tokenizer {
 namespace {
 
 constexpr size_t kMaxContentBytes = 1024;  // bounds the search at every position of a text
@@ -357,4 +357,4 @@ std::vector<AddedToken> SpecialNames::added_tokens(const fs::path& folder,
   return tokens;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline tokenizer

@@ -15,7 +15,7 @@
 #include "cleave/tokenizer/steps.h"
 #include "cleave/tokenizer/tokenizer.h"
 
-namespace cleave {
+namespace cleave::inline tokenizer {
 
 /// Hash map from 64-bit keys to 64-bit values with linear probing. It takes half the time of
 /// std::unordered_map for a vocabulary with hundreds of thousands of merges. Keys cannot be
@@ -201,4 +201,4 @@ struct SpecialNames {
                                                      const Vocab& vocab) const;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline tokenizer

@@ -6,7 +6,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
-namespace cleave {
+namespace cleave::inline torch_internals {
 
 // libtorch's backward threads may report too, so the counts are atomic.
 class CpuMemory::Reports : public c10::MemoryReportingInfoBase {
@@ -54,4 +54,4 @@ void CpuMemory::reset_peak() {
   reports_->reset_peak();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline torch_internals

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <memory>
 
-namespace cleave {
+namespace cleave::inline torch_internals {
 
 /// Counts the bytes of the CPU tensors that this thread makes from now on, as libtorch's allocator
 /// reports them. So ranks that are threads of one process can be measured one by one. It must be
@@ -25,4 +25,4 @@ class CpuMemory {
   std::unique_ptr<Guard> guard_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline torch_internals

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
-namespace cleave {
+namespace cleave::inline torch_internals {
 
 bool DeferredGradients::takes(const Tensor& weight) {
   for (const torch::autograd::Node* at = weight.grad_fn().get(); at != nullptr;) {
@@ -26,4 +26,4 @@ void DeferredGradients::run() {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline torch_internals

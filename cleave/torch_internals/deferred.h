@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace cleave {
+namespace cleave::inline torch_internals {
 
 using at::Tensor;
 
@@ -29,4 +29,4 @@ class DeferredGradients {
   std::vector<std::pair<Tensor, std::function<Tensor()>>> waiting_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline torch_internals

@@ -13,7 +13,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
-namespace cleave {
+namespace cleave::inline torch_internals {
 namespace {
 
 class TakeGradient : public torch::autograd::PostAccumulateGradHook {
@@ -78,4 +78,4 @@ std::optional<std::string> node_made_before(uint64_t first, const Tensor& result
   return std::nullopt;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline torch_internals

@@ -9,7 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
 
-namespace cleave {
+namespace cleave::inline torch_internals {
 
 using at::Tensor;
 
@@ -51,4 +51,4 @@ uint64_t next_node_number();
 std::optional<std::string> node_made_before(uint64_t first, const Tensor& result,
                                             std::string_view passed);
 
-}  // namespace cleave
+}  // namespace cleave::inline torch_internals

@@ -15,7 +15,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline torch_internals {
 namespace {
 
 constexpr size_t kPage = size_t{4} << 10;
@@ -250,4 +250,4 @@ namespace {
 }();
 }  // namespace
 
-}  // namespace cleave
+}  // namespace cleave::inline torch_internals

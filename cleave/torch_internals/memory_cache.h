@@ -6,7 +6,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/util/Exception.h>
 
-namespace cleave {
+namespace cleave::inline torch_internals {
 
 /// Caching allocator for CPU tensors. A training step allocates the same sizes each time; without a
 /// cache the system clears and maps new pages, which took an eighth of a step.
@@ -44,4 +44,4 @@ void use_memory_cache();
 /// Whether libtorch failed for lack of memory. Its CPU allocator says so only in the message.
 bool is_out_of_memory(const c10::Error& error);
 
-}  // namespace cleave
+}  // namespace cleave::inline torch_internals

@@ -7,7 +7,7 @@
 #include <c10/core/Allocator.h>
 #include <torch/library.h>
 
-namespace cleave {
+namespace cleave::inline torch_internals {
 namespace {
 
 thread_local int64_t live_bytes = 0;
@@ -132,4 +132,4 @@ void provide_meta_kernels() {
   }();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline torch_internals

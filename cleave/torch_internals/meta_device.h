@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-namespace cleave {
+namespace cleave::inline torch_internals {
 
 /// Counts the bytes that this thread's tensors on the meta device would take. They have shapes and
 /// no memory, so a program can run on them to measure what it needs. Storage that views share
@@ -20,4 +20,4 @@ class MetaMemory {
 /// step can run there (planner/forecast.h). Only the first call in a process has an effect.
 void provide_meta_kernels();
 
-}  // namespace cleave
+}  // namespace cleave::inline torch_internals

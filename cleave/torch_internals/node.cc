@@ -7,7 +7,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
-namespace cleave {
+namespace cleave::inline torch_internals {
 namespace {
 
 class CallbackNode : public torch::autograd::Node {
@@ -97,4 +97,4 @@ Tensor recomputed(const char* name, const variable_list& inputs,
   return y;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline torch_internals

@@ -4,7 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
 
-namespace cleave {
+namespace cleave::inline torch_internals {
 
 using at::Tensor;
 using torch::autograd::variable_list;
@@ -34,4 +34,4 @@ Tensor differentiable(const char* name, const Tensor& x,
 Tensor recomputed(const char* name, const variable_list& inputs,
                   std::function<Tensor(const variable_list&)> f);
 
-}  // namespace cleave
+}  // namespace cleave::inline torch_internals

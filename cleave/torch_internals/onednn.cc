@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
-namespace cleave {
+namespace cleave::inline torch_internals {
 namespace {
 
 using LinearPointwise = Tensor(const Tensor&, const Tensor&, const std::optional<Tensor>&,
@@ -29,4 +29,4 @@ Tensor onednn_linear_add(const Tensor& a, const Tensor& b, const Tensor& added) 
   return op.call(a, added, b, std::nullopt, "add");
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline torch_internals

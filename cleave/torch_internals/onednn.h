@@ -3,7 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace cleave {
+namespace cleave::inline torch_internals {
 
 using at::Tensor;
 
@@ -16,4 +16,4 @@ Tensor onednn_linear(const Tensor& a, const Tensor& b, const std::optional<Tenso
 /// a b^T + added; added [.., n].
 Tensor onednn_linear_add(const Tensor& a, const Tensor& b, const Tensor& added);
 
-}  // namespace cleave
+}  // namespace cleave::inline torch_internals

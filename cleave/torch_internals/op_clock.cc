@@ -10,7 +10,7 @@
 #include "cleave/base/clock.h"
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline torch_internals {
 namespace {
 
 /// For each operation running on this thread, outermost first: the seconds spent in its callees.
@@ -123,4 +123,4 @@ ProductTime::~ProductTime() {
   add("cleave::product in attention", seconds);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline torch_internals

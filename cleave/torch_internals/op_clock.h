@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace cleave {
+namespace cleave::inline torch_internals {
 
 /// Categories of a rank's time. Matrix products inside attention count as kProducts.
 enum class TimeKind : uint8_t { kProducts, kAttention, kCollectives, kOptimizer, kOther };
@@ -59,4 +59,4 @@ class ProductTime {
   double start_ = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline torch_internals

@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-namespace cleave {
+namespace cleave::inline torch_internals {
 namespace {
 
 at::DataPtr no_memory(const c10::StorageImpl& storage) {
@@ -24,4 +24,4 @@ void move_storage(const Tensor& from, const Tensor& to) {
       source->set_data_ptr(no_memory(*source)));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline torch_internals

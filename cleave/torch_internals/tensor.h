@@ -5,7 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
 
-namespace cleave {
+namespace cleave::inline torch_internals {
 
 using at::Tensor;
 
@@ -46,4 +46,4 @@ void free_storage(const Tensor& t);
 /// bytes.
 void move_storage(const Tensor& from, const Tensor& to);
 
-}  // namespace cleave
+}  // namespace cleave::inline torch_internals

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace cleave {
+namespace cleave::inline train {
 
 /// Decides when a run whose evaluation loss no longer falls ends: after `patience` evaluations in
 /// a row that are not below the best. Source: transformers' EarlyStoppingCallback, threshold 0.
@@ -38,4 +38,4 @@ class EarlyStop {
   State state_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline train

@@ -11,7 +11,7 @@
 #include "cleave/file/file.h"
 #include "cleave/format/manifest.h"
 
-namespace cleave {
+namespace cleave::inline train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -110,4 +110,4 @@ ConfigFingerprint fingerprint_of(const TrainSetup& setup) {
   return fingerprint;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline train

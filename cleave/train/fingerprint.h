@@ -8,7 +8,7 @@
 #include "cleave/train/options.h"
 #include "cleave/train/setup.h"
 
-namespace cleave {
+namespace cleave::inline train {
 
 /// The settings that must match on all ranks: those that determine what a run computes and when it
 /// saves. Paths of files are not included, since they may differ between hosts.
@@ -38,4 +38,4 @@ void save_options(nlohmann::ordered_json& state, TrainOptions options);
 /// is allowed but easily overlooked; throws Error(kUsage) for one that is not.
 std::vector<std::string> check_resumed(const Json& state, TrainOptions options);
 
-}  // namespace cleave
+}  // namespace cleave::inline train

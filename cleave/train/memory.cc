@@ -5,7 +5,7 @@
 #include "cleave/planner/rank_layouts.h"
 #include "cleave/train/setup.h"
 
-namespace cleave {
+namespace cleave::inline train {
 namespace {
 
 std::string size(int64_t bytes) {
@@ -53,4 +53,4 @@ void require_memory(const TrainSetup& setup, const StepShape& step, Range ranks,
                   remedy(saving, available.bytes), "; --over-commit starts it anyway"));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline train

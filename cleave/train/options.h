@@ -9,7 +9,7 @@
 #include "cleave/planner/lora_flags.h"
 #include "cleave/planner/options.h"
 
-namespace cleave {
+namespace cleave::inline train {
 
 /// The options of `cleave train` and their defaults. Free of libtorch, so the front end can fill it
 /// in without loading the library.
@@ -62,7 +62,7 @@ struct TrainOptions : LayoutOptions, LoraFlags, MachineOptions {
   std::string command;  ///< the command line as typed, for the report
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline train
 
 namespace cleave::option {
 

@@ -7,7 +7,7 @@
 #include "cleave/parallel/plan.h"
 #include "cleave/train/setup.h"
 
-namespace cleave {
+namespace cleave::inline train {
 namespace {
 
 constexpr std::string_view kForm =
@@ -91,4 +91,4 @@ OptimizerOptions::OwnSettings parameter_groups(const std::vector<std::string>& g
   return own;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline train

@@ -4,7 +4,7 @@
 
 #include "cleave/nn/cross_entropy.h"
 
-namespace cleave {
+namespace cleave::inline train {
 
 Tensor sequence_log_probs(const DTensor& logits, const Tensor& targets) {
   const DTensor losses =
@@ -34,4 +34,4 @@ PairSums pair_sums(const DTensor& logits, const Tensor& targets, const Tensor& r
           .number = counts.sum().item<int64_t>()};
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline train

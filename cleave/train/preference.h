@@ -5,7 +5,7 @@
 
 /// Direct preference optimization (Rafailov et al., 2023). Shape letters: P pairs, B = 2 P
 /// sequences in the order chosen, rejected, chosen, ...; T tokens.
-namespace cleave {
+namespace cleave::inline train {
 
 /// The log-probability of each sequence: the sum over the tokens that have a target. logits
 /// [B, T, V] Replicate or Shard(-1), targets [B, T] as targets_of() gives them; [B] fp64,
@@ -37,4 +37,4 @@ struct PairSums {
 PairSums pair_sums(const DTensor& logits, const Tensor& targets, const Tensor& reference,
                    double beta);
 
-}  // namespace cleave
+}  // namespace cleave::inline train

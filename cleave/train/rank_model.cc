@@ -6,7 +6,7 @@
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/train/preference.h"
 
-namespace cleave {
+namespace cleave::inline train {
 namespace {
 
 /// The sum of the micro-batches' auxiliary losses, weighted, before the coefficient.
@@ -193,4 +193,4 @@ GradientNorm RankModel::gradient_norm() const {
                     : cleave::gradient_norm(trained, norm_axis_, parallelized_.axes.ep);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline train

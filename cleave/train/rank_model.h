@@ -10,7 +10,7 @@
 #include "cleave/parallel/parallelize.h"
 #include "cleave/train/step.h"
 
-namespace cleave {
+namespace cleave::inline train {
 
 /// The results of forward and backward of one step.
 struct PassResult {
@@ -99,4 +99,4 @@ class RankModel {
   double dpo_beta_ = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline train

@@ -10,7 +10,7 @@
 #include "cleave/format/safetensors.h"
 #include "cleave/train/trainer.h"
 
-namespace cleave {
+namespace cleave::inline train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -155,4 +155,4 @@ Tensor Trainer::reference_of(const Dataset& data, const std::string& unit) {
   return all;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline train

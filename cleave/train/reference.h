@@ -10,7 +10,7 @@
 #include "cleave/data/order.h"
 #include "cleave/train/setup.h"
 
-namespace cleave {
+namespace cleave::inline train {
 
 /// The file of a checkpoint that holds a run's ReferenceLogProbs.
 inline constexpr std::string_view kReferenceName = "reference_log_probs.safetensors";
@@ -33,4 +33,4 @@ struct ReferenceLogProbs {
 /// places].
 Tensor rows_of_batch(const Tensor& pairs, const SampleOrder& order, int64_t step, Range places);
 
-}  // namespace cleave
+}  // namespace cleave::inline train

@@ -5,7 +5,7 @@
 #include "cleave/base/error.h"
 #include "cleave/train/fingerprint.h"
 
-namespace cleave {
+namespace cleave::inline train {
 namespace {
 
 using option::OnResume;
@@ -74,4 +74,4 @@ std::vector<std::string> check_resumed(const Json& state, TrainOptions options) 
   return warnings;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline train

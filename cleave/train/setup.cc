@@ -22,7 +22,7 @@
 #include "cleave/planner/layout_options.h"
 #include "cleave/train/fingerprint.h"
 
-namespace cleave {
+namespace cleave::inline train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -531,4 +531,4 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   return setup;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline train

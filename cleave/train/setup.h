@@ -15,7 +15,7 @@
 #include "cleave/train/options.h"
 #include "cleave/train/task.h"
 
-namespace cleave {
+namespace cleave::inline train {
 
 /// A training run, derived from its options: model, data and number of steps. Immutable and shared
 /// by the rank threads of a process.
@@ -84,4 +84,4 @@ bool matches_parts(const std::string& glob, const std::string& name);
 OptimizerOptions::OwnSettings parameter_groups(const std::vector<std::string>& groups,
                                                Model& model);
 
-}  // namespace cleave
+}  // namespace cleave::inline train

@@ -7,7 +7,7 @@
 
 #include "cleave/nn/cross_entropy.h"
 
-namespace cleave {
+namespace cleave::inline train {
 
 Context context_of(const Batch& batch, Context shared) {
   shared.key_mask = batch.attention_mask;
@@ -70,4 +70,4 @@ EvalSum eval_of(const DTensor& logits, const Tensor& targets, Task task) {
           .num_right = task == Task::kClassify ? num_right(logits, targets) : 0};
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline train

@@ -5,7 +5,7 @@
 #include "cleave/nn/context.h"
 #include "cleave/train/task.h"
 
-namespace cleave {
+namespace cleave::inline train {
 
 /// The context of forward for a batch: `shared` with the batch's mask, token types, positions and
 /// first row.
@@ -36,4 +36,4 @@ struct EvalSum {
 /// logits are sharded.
 EvalSum eval_of(const DTensor& logits, const Tensor& targets, Task task);
 
-}  // namespace cleave
+}  // namespace cleave::inline train

@@ -15,7 +15,7 @@
 #include "cleave/runtime/cpu_binding.h"
 #include "cleave/runtime/kernel_switches.h"
 
-namespace cleave {
+namespace cleave::inline train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -235,4 +235,4 @@ std::vector<RankMemory> rank_memory(const TrainSetup& setup, const Axis& everyon
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline train

@@ -9,7 +9,7 @@
 #include "cleave/report/record.h"
 #include "cleave/train/setup.h"
 
-namespace cleave {
+namespace cleave::inline train {
 
 /// The command that continues a run: the one typed, with --resume.
 std::string resume_command(const TrainOptions& options);
@@ -38,4 +38,4 @@ struct HeldMemory {
 std::vector<RankMemory> rank_memory(const TrainSetup& setup, const Axis& everyone, const Mesh& mesh,
                                     const HeldMemory& held);
 
-}  // namespace cleave
+}  // namespace cleave::inline train

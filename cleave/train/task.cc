@@ -7,7 +7,7 @@
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/train/preference.h"
 
-namespace cleave {
+namespace cleave::inline train {
 
 Batch BatchRules::make(const Dataset& data, const SampleOrder& order, int64_t step, int64_t begin,
                        int64_t end) const {
@@ -64,4 +64,4 @@ int64_t num_right(const DTensor& logits, const Tensor& targets) {
   return logits.full_tensor().argmax(-1).eq(targets).sum().item<int64_t>();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline train

@@ -6,7 +6,7 @@
 #include "cleave/model/model.h"
 #include "cleave/tokenizer/tokenizer.h"
 
-namespace cleave {
+namespace cleave::inline train {
 
 /// How samples become the batches of a task. The same on every layout.
 struct BatchRules {
@@ -41,4 +41,4 @@ Tensor num_terms(const Tensor& targets, Task task);
 /// classes are sharded.
 int64_t num_right(const DTensor& logits, const Tensor& targets);
 
-}  // namespace cleave
+}  // namespace cleave::inline train

@@ -8,7 +8,7 @@
 #include "cleave/train/fingerprint.h"
 #include "cleave/train/trainer.h"
 
-namespace cleave {
+namespace cleave::inline train {
 namespace {
 
 /// Returns the signal that stopped the run, or 0.
@@ -22,7 +22,7 @@ Axis axis_of_all(World& world) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::inline train
 
 void cleave_train(const cleave::TrainOptions& options) {
   using namespace cleave;  // NOLINT(google-build-using-namespace)

@@ -23,7 +23,7 @@
 #include "cleave/train/fingerprint.h"
 #include "cleave/train/summary.h"
 
-namespace cleave {
+namespace cleave::inline train {
 namespace {
 
 /// A longer resume command (a shell may have expanded many files) is shortened in the hint that is
@@ -568,4 +568,4 @@ void Trainer::finish(const std::string& outcome) {
   log_status("report: ", path);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline train

@@ -20,7 +20,7 @@
 #include "cleave/train/setup.h"
 #include "cleave/train/step.h"
 
-namespace cleave {
+namespace cleave::inline train {
 
 /// One rank of a training run. Collective: all ranks of the world make the same calls.
 class Trainer {
@@ -99,4 +99,4 @@ class Trainer {
   std::unique_ptr<Progress> progress_;      // rank 0's
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline train

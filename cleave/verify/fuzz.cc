@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace cleave {
+namespace cleave::inline verify {
 namespace {
 
 using Object = nlohmann::ordered_json;
@@ -102,4 +102,4 @@ std::string describe(const FuzzCase& fuzz_case) {
   return text;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline verify

@@ -3,7 +3,7 @@
 
 #include "cleave/text/json.h"
 
-namespace cleave {
+namespace cleave::inline verify {
 
 /// A small random variant of a configuration, with a layout.
 struct FuzzCase {
@@ -20,4 +20,4 @@ FuzzCase fuzz_case(const Json& config, int most_tp, uint64_t seed);
 /// "tp 3, num_hidden_layers 2, ...": the varied keys and their values on one line.
 std::string describe(const FuzzCase& fuzz_case);
 
-}  // namespace cleave
+}  // namespace cleave::inline verify

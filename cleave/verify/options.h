@@ -5,7 +5,7 @@
 
 #include "cleave/mesh/machine_options.h"
 
-namespace cleave {
+namespace cleave::inline verify {
 
 /// Options of `cleave verify`. Free of libtorch.
 struct VerifyOptions : MachineOptions {
@@ -21,7 +21,7 @@ struct VerifyOptions : MachineOptions {
   bool json = false;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline verify
 
 namespace cleave::option {
 

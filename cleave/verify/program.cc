@@ -14,7 +14,7 @@
 #include "cleave/verify/options.h"
 #include "cleave/verify/verify.h"
 
-namespace cleave {
+namespace cleave::inline verify {
 namespace {
 
 using Object = nlohmann::ordered_json;
@@ -149,7 +149,7 @@ bool is_first_process() {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::inline verify
 
 int cleave_verify(const cleave::VerifyOptions& options) {
   cleave::set_plain_kernels(options.plain_kernels);

@@ -7,7 +7,7 @@
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/verify/verify.h"
 
-namespace cleave {
+namespace cleave::inline verify {
 namespace {
 
 using Object = nlohmann::ordered_json;
@@ -205,4 +205,4 @@ std::string report_json(const VerifyReport& report, const std::string& model) {
   return out.dump();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline verify

@@ -16,7 +16,7 @@
 #include "cleave/verify/part.h"
 #include "cleave/verify/reference.h"
 
-namespace cleave {
+namespace cleave::inline verify {
 namespace {
 
 using namespace verifying;  // NOLINT(google-build-using-namespace)
@@ -256,4 +256,4 @@ VerifyReport verify_model(const MakeModel& make, const VerifySettings& settings)
   return report;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline verify

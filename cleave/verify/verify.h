@@ -8,7 +8,7 @@
 #include "cleave/model/model.h"
 #include "cleave/parallel/gradients.h"
 
-namespace cleave {
+namespace cleave::inline verify {
 
 /// Makes a model without allocating weights: make_model for a config.json, or a program's
 /// constructor. Called for the reference on one rank and on every rank of the sharded model.
@@ -111,4 +111,4 @@ std::string verdict(const VerifyReport& report);
 /// "notes"}. A distance that is not finite is null.
 std::string report_json(const VerifyReport& report, const std::string& model);
 
-}  // namespace cleave
+}  // namespace cleave::inline verify

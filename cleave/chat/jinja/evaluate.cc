@@ -5,7 +5,7 @@
 #include "cleave/chat/jinja/interpreter.h"
 #include "cleave/chat/jinja/string_ops.h"
 
-namespace cleave::jinja {
+namespace cleave::inline chat::jinja {
 namespace {
 
 /// A bound of a slice within a sequence of `size` elements, as Python clamps it.
@@ -453,4 +453,4 @@ Value Interpreter::call(const Value& callee, Arguments& arguments) {
   fail(str("a value of type ", callee.type_name(), " cannot be called"));
 }
 
-}  // namespace cleave::jinja
+}  // namespace cleave::inline chat::jinja

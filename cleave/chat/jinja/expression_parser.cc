@@ -5,7 +5,7 @@
 
 #include "cleave/chat/jinja/string_ops.h"
 
-namespace cleave::jinja {
+namespace cleave::inline chat::jinja {
 namespace {
 
 using Type = Token::Type;
@@ -439,4 +439,4 @@ ExprPtr ExpressionParser::test(ExprPtr subject) {
   return out;
 }
 
-}  // namespace cleave::jinja
+}  // namespace cleave::inline chat::jinja

@@ -6,7 +6,7 @@
 
 #include "cleave/chat/jinja/syntax.h"
 
-namespace cleave::jinja {
+namespace cleave::inline chat::jinja {
 
 /// A position in the tokens of a template.
 class TokenCursor {
@@ -89,4 +89,4 @@ class ExpressionParser {
   int depth_ = 0;
 };
 
-}  // namespace cleave::jinja
+}  // namespace cleave::inline chat::jinja

@@ -7,7 +7,7 @@
 #include "cleave/chat/jinja/interpreter.h"
 #include "cleave/chat/jinja/string_ops.h"
 
-namespace cleave::jinja {
+namespace cleave::inline chat::jinja {
 namespace {
 
 Value trim(const FilterCall& call) {
@@ -236,4 +236,4 @@ Value Interpreter::filter(const std::string& name, const Value& subject, Argumen
   return body({*this, subject, arguments});
 }
 
-}  // namespace cleave::jinja
+}  // namespace cleave::inline chat::jinja

@@ -6,7 +6,7 @@
 
 #include "cleave/chat/jinja/interpreter.h"
 
-namespace cleave::jinja {
+namespace cleave::inline chat::jinja {
 namespace {
 
 /// Counts that `name` is compared with the names of so many members.
@@ -142,4 +142,4 @@ Function::Body find_function(std::string_view name) {
   return name == "joiner" ? joiner_function : nullptr;
 }
 
-}  // namespace cleave::jinja
+}  // namespace cleave::inline chat::jinja

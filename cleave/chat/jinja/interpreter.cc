@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace cleave::jinja {
+namespace cleave::inline chat::jinja {
 namespace {
 
 /// A macro, or the body of a {% call %}.
@@ -391,4 +391,4 @@ Value Interpreter::filtered(const Expr* filters, Value subject) {
   return filter(filters->text, subject, given);
 }
 
-}  // namespace cleave::jinja
+}  // namespace cleave::inline chat::jinja

@@ -10,7 +10,7 @@
 #include "cleave/chat/jinja/syntax.h"
 #include "cleave/chat/jinja/template.h"
 
-namespace cleave::jinja {
+namespace cleave::inline chat::jinja {
 
 /// The variables of a block. Belongs to the run.
 struct Scope {
@@ -169,4 +169,4 @@ using FilterBody = Value (*)(const FilterCall& call);
 /// A filter over lists; null if there is none of this name.
 FilterBody find_list_filter(std::string_view name);
 
-}  // namespace cleave::jinja
+}  // namespace cleave::inline chat::jinja

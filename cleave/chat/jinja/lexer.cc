@@ -7,7 +7,7 @@
 #include "cleave/chat/jinja/syntax.h"
 #include "cleave/text/utf8.h"
 
-namespace cleave::jinja {
+namespace cleave::inline chat::jinja {
 namespace {
 
 using Type = Token::Type;
@@ -317,4 +317,4 @@ std::vector<Token> tokenize(std::string_view text) {
   return Lexer(text).run();
 }
 
-}  // namespace cleave::jinja
+}  // namespace cleave::inline chat::jinja

@@ -5,7 +5,7 @@
 #include "cleave/chat/jinja/interpreter.h"
 #include "cleave/chat/jinja/string_ops.h"
 
-namespace cleave::jinja {
+namespace cleave::inline chat::jinja {
 namespace {
 
 /// The attribute of a value by a path such as "function.name" or "0"; an integer is an index.
@@ -244,4 +244,4 @@ FilterBody find_list_filter(std::string_view name) {
   return found == kFilters.end() ? nullptr : found->second;
 }
 
-}  // namespace cleave::jinja
+}  // namespace cleave::inline chat::jinja

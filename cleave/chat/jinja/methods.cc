@@ -7,7 +7,7 @@
 #include "cleave/chat/jinja/string_ops.h"
 #include "cleave/text/utf8.h"
 
-namespace cleave::jinja {
+namespace cleave::inline chat::jinja {
 namespace {
 
 /// A call of a method.
@@ -309,4 +309,4 @@ std::string replaced(Budget& budget, const std::string& text, const Replacement&
   return replace(text, how.from, how.to, how.count);
 }
 
-}  // namespace cleave::jinja
+}  // namespace cleave::inline chat::jinja

@@ -5,7 +5,7 @@
 
 #include "cleave/chat/jinja/value.h"
 
-namespace cleave::jinja {
+namespace cleave::inline chat::jinja {
 
 class Interpreter;
 
@@ -51,4 +51,4 @@ class Function final : public Object {
 /// The function of that name; null if the language has none.
 Function::Body find_function(std::string_view name);
 
-}  // namespace cleave::jinja
+}  // namespace cleave::inline chat::jinja

@@ -5,7 +5,7 @@
 #include "cleave/chat/jinja/expression_parser.h"
 #include "cleave/chat/jinja/syntax.h"
 
-namespace cleave::jinja {
+namespace cleave::inline chat::jinja {
 namespace {
 
 using Type = Token::Type;
@@ -248,4 +248,4 @@ Syntax parse(std::string_view text) {
   return Parser(text).run();
 }
 
-}  // namespace cleave::jinja
+}  // namespace cleave::inline chat::jinja

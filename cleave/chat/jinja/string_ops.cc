@@ -9,7 +9,7 @@
 #include "cleave/text/utf8.h"
 #include "cleave/tokenizer/unicode.h"
 
-namespace cleave::jinja {
+namespace cleave::inline chat::jinja {
 namespace {
 
 bool is_space(char32_t c) {
@@ -240,4 +240,4 @@ std::optional<double> parse_float(std::string_view text) {
   return value;
 }
 
-}  // namespace cleave::jinja
+}  // namespace cleave::inline chat::jinja

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace cleave::jinja {
+namespace cleave::inline chat::jinja {
 
 // Python's operations on strings, whose units are characters. Texts are UTF-8; malformed bytes
 // count as one character each.
@@ -44,4 +44,4 @@ std::optional<int64_t> parse_integer(std::string_view text, int base);
 /// As parse_integer, a decimal fraction.
 std::optional<double> parse_float(std::string_view text);
 
-}  // namespace cleave::jinja
+}  // namespace cleave::inline chat::jinja

@@ -6,7 +6,7 @@
 
 #include "cleave/chat/jinja/value.h"
 
-namespace cleave::jinja {
+namespace cleave::inline chat::jinja {
 
 /// The parts of a tag or of the text between tags.
 struct Token {
@@ -128,4 +128,4 @@ struct Syntax {
 /// Parses a template. Throws Error(kFormat) with "line N: ".
 Syntax parse(std::string_view text);
 
-}  // namespace cleave::jinja
+}  // namespace cleave::inline chat::jinja

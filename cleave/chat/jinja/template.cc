@@ -2,7 +2,7 @@
 
 #include "cleave/chat/jinja/interpreter.h"
 
-namespace cleave::jinja {
+namespace cleave::inline chat::jinja {
 namespace {
 
 constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
@@ -42,4 +42,4 @@ bool Template::has_generation() const {
   return syntax_->has_generation;
 }
 
-}  // namespace cleave::jinja
+}  // namespace cleave::inline chat::jinja

@@ -9,7 +9,7 @@
 
 #include "cleave/chat/jinja/value.h"
 
-namespace cleave::jinja {
+namespace cleave::inline chat::jinja {
 
 struct Syntax;
 
@@ -58,4 +58,4 @@ class Template {
   std::unique_ptr<const Syntax> syntax_;
 };
 
-}  // namespace cleave::jinja
+}  // namespace cleave::inline chat::jinja

@@ -6,7 +6,7 @@
 #include "cleave/chat/jinja/interpreter.h"
 #include "cleave/chat/jinja/string_ops.h"
 
-namespace cleave::jinja {
+namespace cleave::inline chat::jinja {
 namespace {
 
 /// A test with its subject and its first argument.
@@ -112,4 +112,4 @@ bool Interpreter::test(const std::string& name, const Value& subject, Arguments&
   return found->second({*this, subject, arguments});
 }
 
-}  // namespace cleave::jinja
+}  // namespace cleave::inline chat::jinja

@@ -5,7 +5,7 @@
 
 #include "cleave/chat/jinja/object.h"
 
-namespace cleave::jinja {
+namespace cleave::inline chat::jinja {
 namespace {
 
 /// Deeper values are refused, so that functions which visit a value may call themselves.
@@ -207,4 +207,4 @@ const Value* find_member(const Value& dict, const Value& key, Budget& budget) {
   return nullptr;
 }
 
-}  // namespace cleave::jinja
+}  // namespace cleave::inline chat::jinja

@@ -11,7 +11,7 @@
 
 #include "cleave/text/json.h"
 
-namespace cleave::jinja {
+namespace cleave::inline chat::jinja {
 
 class Object;
 class Value;
@@ -173,4 +173,4 @@ std::string to_json(const Value& value, const JsonStyle& style, Budget& budget);
 /// The member of a dict; null if it has none.
 const Value* find_member(const Value& dict, const Value& key, Budget& budget);
 
-}  // namespace cleave::jinja
+}  // namespace cleave::inline chat::jinja

@@ -7,7 +7,7 @@
 #include "cleave/chat/jinja/value.h"
 #include "cleave/text/utf8.h"
 
-namespace cleave::jinja {
+namespace cleave::inline chat::jinja {
 namespace {
 
 void append_hex(std::string& out, uint32_t value, int digits) {
@@ -258,4 +258,4 @@ std::string to_json(const Value& value, const JsonStyle& style, Budget& budget) 
   return writer.out();
 }
 
-}  // namespace cleave::jinja
+}  // namespace cleave::inline chat::jinja

@@ -5,7 +5,7 @@
 
 #include "cleave/comm/api/group.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// A group whose collectives may also run asynchronously, on a helper thread of the rank.
 ///
@@ -28,4 +28,4 @@ class AsyncGroup : public Group {
   using Group::Group;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

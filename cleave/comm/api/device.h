@@ -6,7 +6,7 @@
 
 #include "cleave/comm/api/group.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// Collectives over device (GPU) memory among the members of one group. The calls mean the same as
 /// those of Group, except that sums may add in another order.
@@ -54,4 +54,4 @@ class Device {
   virtual std::unique_ptr<DeviceGroup> connect(Group& group) = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -9,7 +9,7 @@
 #include "cleave/base/dtype.h"
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// How elements of several ranks are combined.
 enum class ReduceOp : uint8_t { kSum = 1, kMax };
@@ -86,4 +86,4 @@ class Group {
   double seconds_ = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

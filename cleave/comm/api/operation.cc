@@ -5,7 +5,7 @@
 #include <span>
 #include <xxhash.h>
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 uint64_t hash(std::span<const int64_t> sizes) {
@@ -113,4 +113,4 @@ bool is_same_call(const CallHeader& a, const CallHeader& b) {
   return std::memcmp(&a, &b, sizeof(CallHeader)) == 0;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -8,7 +8,7 @@
 #include "cleave/comm/api/group.h"
 #include "cleave/comm/shm/segment_layout.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// One collective or message as its caller requests it. Unused fields keep their defaults, so that
 /// equal calls have equal headers.
@@ -47,4 +47,4 @@ bool has_dtype(uint8_t value);
 /// Whether two ranks call the same operation.
 bool is_same_call(const CallHeader& a, const CallHeader& b);
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

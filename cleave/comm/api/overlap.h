@@ -6,7 +6,7 @@
 
 #include "cleave/comm/shm/collectives.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 // `in` and `out` of a collective may overlap. Both classes take how many bytes are read and written
 // at the same time, and copy nothing if these do not overlap.
@@ -48,4 +48,4 @@ class Result {
   std::vector<std::byte> separate_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -7,7 +7,7 @@
 
 #include "cleave/comm/api/group.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// One rank's connection to all ranks of a job, over any transport.
 class World {
@@ -51,4 +51,4 @@ struct RankOptions {
 void run_ranks(int num_ranks, const std::function<void(World&)>& body,
                const RankOptions& options = {});
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -8,7 +8,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 int parse(std::string_view name, std::string_view text) {
@@ -216,4 +216,4 @@ void check_local_rank(const Environment& environment, std::optional<int> local_r
                "; leave the flag out or make them equal");
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

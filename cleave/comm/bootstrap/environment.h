@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// This process's place in a job, as its launcher set it in the environment.
 struct Environment {
@@ -45,4 +45,4 @@ std::optional<int> take_local_rank(std::vector<std::string>& arguments);
 /// Throws Error(kShape) naming both if the command line's local rank is not the environment's.
 void check_local_rank(const Environment& environment, std::optional<int> local_rank);
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

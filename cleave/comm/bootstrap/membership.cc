@@ -5,7 +5,7 @@
 #include "cleave/base/str.h"
 #include "cleave/comm/shm/segment_layout.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 Membership::Membership(int world_size) : names_(static_cast<size_t>(world_size)) {
   names_[0] = str("pid ", getpid());
@@ -45,4 +45,4 @@ std::string Membership::missing() const {
   return str("rank(s) ", ranks, " of ", names_.size(), " did not join; start all ranks");
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

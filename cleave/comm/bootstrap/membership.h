@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// What a rank sends to rank 0 about itself when it joins. Where the ranks of one host of several
 /// rendezvous, `rank` and `world_size` count the ranks of the host.
@@ -37,4 +37,4 @@ class Membership {
   size_t num_registered_ = 1;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -5,7 +5,7 @@
 #include "cleave/comm/bootstrap/rendezvous.h"
 #include "cleave/comm/shm/rank_endpoint.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 bool report_to_launcher(const Error& failure) {
   try {
@@ -51,4 +51,4 @@ int run_rank(const Environment& environment, const std::function<void(World&)>& 
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

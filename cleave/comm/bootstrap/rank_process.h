@@ -4,7 +4,7 @@
 #include "cleave/comm/api/world.h"
 #include "cleave/comm/bootstrap/environment.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// A failure of a rank that `cleave launch` has recorded and prints once for all ranks. The process
 /// only exits with its code (report_failure() in comm/launch/failure.h does).
@@ -31,4 +31,4 @@ void run_as_rank(const Environment& environment, const std::function<void(World&
 int run_rank(const Environment& environment, const std::function<void(World&)>& body,
              const RankOptions& options = {});
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

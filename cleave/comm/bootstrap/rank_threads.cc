@@ -15,7 +15,7 @@
 #include "cleave/comm/launch/failure.h"
 #include "cleave/comm/shm/shm_world.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 using Failures = std::vector<std::optional<Error>>;  // by rank
@@ -129,4 +129,4 @@ void run_ranks(int num_ranks, const std::function<void(World&)>& body, const Ran
   rethrow_first(*segment, failures);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

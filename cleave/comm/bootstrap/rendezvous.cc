@@ -29,7 +29,7 @@
 // In a job on several hosts, the ranks of each host do the same among themselves; the one of local
 // rank 0 has the part of rank 0.
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -336,4 +336,4 @@ std::unique_ptr<World> connect(const Environment& environment, const RankOptions
   return std::make_unique<ShmWorld>(segment, environment.rank, options);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -7,7 +7,7 @@
 #include "cleave/comm/bootstrap/rendezvous_dir.h"
 #include "cleave/comm/shm/shared_segment.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// Joins the job that the environment names.
 ///
@@ -41,4 +41,4 @@ std::shared_ptr<SharedSegment> rendezvous_on_host(const Environment& environment
 /// did not join or could not be reached.
 std::vector<Descriptor> rendezvous_hosts(const Environment& environment, double timeout_s);
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -13,7 +13,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 std::string folder_of(const Environment& environment) {
@@ -130,4 +130,4 @@ Descriptor RendezvousDir::try_connect() {
   return fd;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

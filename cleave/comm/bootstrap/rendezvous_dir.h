@@ -4,7 +4,7 @@
 
 #include "cleave/comm/bootstrap/environment.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// Owning file descriptor.
 class Descriptor {
@@ -56,4 +56,4 @@ class RendezvousDir {
   bool is_locked_ = false;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

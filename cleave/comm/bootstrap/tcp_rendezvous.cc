@@ -32,7 +32,7 @@
 // 4. Each rank reports to rank 0 that it has all its connections, or why not. Rank 0 sends the
 //    outcome to all, so no rank starts work after another one has given up.
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -585,4 +585,4 @@ std::vector<Descriptor> rendezvous_hosts(const Environment& environment, double 
                                             " is used by another program; choose another port")));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

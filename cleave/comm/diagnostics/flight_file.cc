@@ -13,7 +13,7 @@
 #include "cleave/file/file.h"
 #include "cleave/text/json.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 using Object = nlohmann::ordered_json;
@@ -273,4 +273,4 @@ std::string describe_place(const FlightLog& log, const FlightRank& rank) {
   return str(last.is_done ? "after " : "in ", describe(last, log.axes[last.group].name));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -6,7 +6,7 @@
 
 #include "cleave/comm/diagnostics/flight_log.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// A group of ranks that operations ran on.
 struct FlightAxis {
@@ -60,4 +60,4 @@ std::vector<int> stuck_ranks(const FlightLog& log);
 /// operation", "not yet there".
 std::string describe_place(const FlightLog& log, const FlightRank& rank);
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

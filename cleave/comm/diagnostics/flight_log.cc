@@ -6,7 +6,7 @@
 
 #include "cleave/comm/api/operation.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
@@ -112,4 +112,4 @@ std::string describe_step(const SharedSegment& segment, int rank) {
   return step < 0 ? "" : str(" in step ", step);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -6,7 +6,7 @@
 
 #include "cleave/comm/shm/shared_segment.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// One operation in the flight log.
 struct FlightRecord {
@@ -49,4 +49,4 @@ std::string describe_place(const SharedSegment& segment, const SharedSegment* be
 /// " in step 37", or "" if the rank never reported its step.
 std::string describe_step(const SharedSegment& segment, int rank);
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

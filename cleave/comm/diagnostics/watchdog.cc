@@ -7,7 +7,7 @@
 
 #include "cleave/comm/diagnostics/flight_file.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 std::vector<int> missing_ranks(const SharedSegment& segment, int rank, const WaitTarget& awaited) {
   if (awaited.kind != WaitKind::kGroup) {
@@ -230,4 +230,4 @@ std::string Watchdog::save_flight_log(const std::string& why) const {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -9,7 +9,7 @@
 #include "cleave/comm/shm/rank_endpoint.h"
 #include "cleave/comm/shm/shared_segment.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// What a rank waits for.
 struct WaitTarget {
@@ -63,4 +63,4 @@ class Watchdog {
   uint32_t snapshot_request_ = 0;                    // sent to the other hosts about it
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

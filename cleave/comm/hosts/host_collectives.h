@@ -6,7 +6,7 @@
 #include "cleave/comm/shm/blocks.h"
 #include "cleave/comm/shm/collectives.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 // Collectives of a group over several hosts. Inside a host data passes through the memory that its
 // members share; between hosts each byte passes once for each pair of hosts that needs it. All
@@ -27,4 +27,4 @@ void host_broadcast(HostLinks& links, int root, std::span<std::byte> data);
 /// Bytes that the largest host adds to an all-gather of these blocks.
 int64_t largest_host_bytes(const HostLayout& layout, const Blocks& blocks);
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <span>
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// Some bytes of an exchange's buffer.
 struct ByteRange {
@@ -34,4 +34,4 @@ class HostExchange {
   [[nodiscard]] virtual const std::byte* received(int host) const = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -10,7 +10,7 @@
 // show each other their blocks, the lanes' members exchange them between hosts, and show their own
 // host what they received.
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 /// One all-gather of one member.
@@ -143,4 +143,4 @@ void host_broadcast(HostLinks& links, int root, std::span<std::byte> data) {
   HostGather(links, blocks).run(data.data(), data.data());
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -3,7 +3,7 @@
 #include <limits>
 #include <set>
 
-namespace cleave {
+namespace cleave::inline comm {
 
 std::optional<HostLayout> HostLayout::make(std::span<const int64_t> host_ids, int member) {
   HostLayout layout;
@@ -41,4 +41,4 @@ StreamRange LanePieces::at(int lane, int64_t index) const {
   return begin < end ? StreamRange{begin, end} : StreamRange{};
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// The bytes [begin, end) of a stream; empty if end <= begin.
 struct StreamRange {
@@ -95,4 +95,4 @@ class LanePieces {
   int64_t lane_bytes_, piece_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

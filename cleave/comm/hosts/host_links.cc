@@ -6,7 +6,7 @@
 
 #include "cleave/comm/hosts/tcp_exchange.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 constexpr size_t kAloneBytes = 256 << 10;
@@ -91,4 +91,4 @@ std::unique_ptr<HostLinks> connect_hosts(CollectiveSync& sync,
   return links;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

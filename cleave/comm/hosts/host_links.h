@@ -9,7 +9,7 @@
 #include "cleave/comm/hosts/host_layout.h"
 #include "cleave/comm/shm/collective_sync.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// Buffers of a group's members on one host, in the memory that they share.
 class HostBuffers {
@@ -48,4 +48,4 @@ std::unique_ptr<HostLinks> connect_hosts(CollectiveSync& sync,
                                          const std::shared_ptr<RankEndpoint>& job,
                                          const std::shared_ptr<RankEndpoint>& host);
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

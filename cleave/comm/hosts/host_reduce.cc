@@ -14,7 +14,7 @@
 //
 // An exchange's buffer has two parts: accumulators at 0, results at results_at_.
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 constexpr int64_t kMaxPieceBytes = HostExchange::kBufferBytes / 2;  // of accumulators
@@ -194,4 +194,4 @@ void host_reduce_scatter(HostLinks& links, const Operation& operation, const Blo
   result.finish();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

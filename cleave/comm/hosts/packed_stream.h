@@ -6,7 +6,7 @@
 #include "cleave/comm/hosts/host_layout.h"
 #include "cleave/comm/shm/blocks.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// The packed blocks of all members of a group, one after the other, as one stream of bytes.
 class PackedStream {
@@ -47,4 +47,4 @@ class PackedStream {
   std::vector<int64_t> starts_;  // by member, then the end
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace cleave {
+namespace cleave::inline comm {
 
 TcpExchange::TcpExchange(std::shared_ptr<RankEndpoint> job, uint32_t group, int host)
     : sync_(std::move(job), group, host) {
@@ -21,4 +21,4 @@ void TcpExchange::exchange(std::span<const ByteRange> to, std::span<const ByteRa
   sync_.barrier();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

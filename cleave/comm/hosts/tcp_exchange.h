@@ -5,7 +5,7 @@
 #include "cleave/comm/hosts/host_exchange.h"
 #include "cleave/comm/shm/collective_sync.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// The exchange over the TCP connections of a job: a group of the lane's members in the replicas.
 class TcpExchange : public HostExchange {
@@ -23,4 +23,4 @@ class TcpExchange : public HostExchange {
   CollectiveSync sync_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -17,7 +17,7 @@
 #include "cleave/base/clock.h"
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 /// Looks a program up in PATH, like a shell.
@@ -165,4 +165,4 @@ void ChildProcess::send(int signal) const {
   if (pid_ > 0 && !exit_code_) kill(pid_, signal);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -4,7 +4,7 @@
 #include <sys/types.h>
 #include <vector>
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// What a child process runs.
 struct ChildOptions {
@@ -44,4 +44,4 @@ class ChildProcess {
   int end_signal_ = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

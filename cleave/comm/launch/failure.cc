@@ -13,7 +13,7 @@
 #include "cleave/comm/bootstrap/rank_process.h"
 #include "cleave/comm/shm/rank_endpoint.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 int number(Code code) {
@@ -80,4 +80,4 @@ int run_main(const std::function<int()>& body) {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -2,7 +2,7 @@
 #include <functional>
 #include <string_view>
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// Prints the current exception as one line on stderr and returns its exit code: the code of an
 /// Error, 10 for lack of memory, 128 + signal for Stopped, 70 for any other exception. Under
@@ -20,4 +20,4 @@ void report_uncaught_exceptions();
 ///   int main() { return cleave::run_main([] { ...; return 0; }); }
 int run_main(const std::function<int()>& body);
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

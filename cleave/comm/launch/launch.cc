@@ -19,7 +19,7 @@
 #include "cleave/comm/diagnostics/flight_log.h"
 #include "cleave/comm/launch/child_process.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -362,4 +362,4 @@ int launch(const LaunchOptions& options) {
   return outcome.exit_code;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -5,7 +5,7 @@
 
 #include "cleave/comm/shm/shared_segment.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 struct LaunchOptions {
   int num_ranks = 1;                     ///< 1 to kMaxRanks (512)
@@ -45,4 +45,4 @@ LaunchOutcome launch_ranks(const LaunchOptions& options);
 /// not a failure.
 int launch(const LaunchOptions& options);
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

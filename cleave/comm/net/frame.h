@@ -7,7 +7,7 @@
 #include "cleave/comm/shm/segment_layout.h"
 #include "cleave/comm/shm/shared_segment.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 // The wire format between two ranks: a Frame, then a body of frame.bytes bytes. Both ends are the
 // same build and have the same byte order, which rendezvous has checked.
@@ -69,4 +69,4 @@ std::vector<std::byte> take_snapshot(const SharedSegment& segment, int rank,
 /// the bytes are not a valid snapshot or name a group that `segment` does not have.
 void apply_snapshot(SharedSegment& segment, int self, int rank, std::span<const std::byte> bytes);
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

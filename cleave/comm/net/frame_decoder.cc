@@ -7,7 +7,7 @@
 #include "cleave/comm/net/frame.h"
 #include "cleave/comm/shm/futex.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 template <class T>
@@ -214,4 +214,4 @@ void FrameDecoder::finish_abort() {
                   .text = text_of(body.text)});
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

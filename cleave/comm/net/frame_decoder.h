@@ -7,7 +7,7 @@
 #include "cleave/comm/net/frame.h"
 #include "cleave/comm/shm/shared_segment.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// Decodes the frames of one peer and writes their contents to this rank's replica of the shared
 /// segment.
@@ -57,4 +57,4 @@ class FrameDecoder {
   bool has_ended_ = false;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -5,7 +5,7 @@
 #include "cleave/comm/api/operation.h"
 #include "cleave/comm/net/frame.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 constexpr uint64_t kNumEntries = 8;  // of the flight log, at most
@@ -251,4 +251,4 @@ void apply_snapshot(SharedSegment& segment, int self, int rank, std::span<const 
   slot.wait_epoch.store(head.wait_epoch, std::memory_order_release);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

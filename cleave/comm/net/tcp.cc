@@ -12,7 +12,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -212,4 +212,4 @@ bool send_all(int socket, std::span<const std::byte> bytes, Deadline deadline) {
   return true;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

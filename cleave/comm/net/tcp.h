@@ -8,7 +8,7 @@
 
 #include "cleave/comm/bootstrap/rendezvous_dir.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// The time at which a wait ends.
 using Deadline = std::chrono::steady_clock::time_point;
@@ -61,4 +61,4 @@ Descriptor accept_from(int listener);
 bool receive_all(int socket, std::span<std::byte> bytes, Deadline deadline);
 bool send_all(int socket, std::span<const std::byte> bytes, Deadline deadline);
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -31,7 +31,7 @@
 // To close a connection, a rank sends a last snapshot and a kClose frame. The peer answers kClose
 // with shutdown(SHUT_WR). After that the socket holds no unread data that close() could discard.
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 // Longest delay before a failure is broadcast, and the period of the snapshots to all peers.
@@ -411,4 +411,4 @@ void TcpReplicator::send_close() {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

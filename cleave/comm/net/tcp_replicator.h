@@ -12,7 +12,7 @@
 #include "cleave/comm/net/frame.h"
 #include "cleave/comm/shm/shared_segment.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// The range of a member's payload that is sent to another member.
 struct SendRange {
@@ -91,4 +91,4 @@ class TcpReplicator {
   std::thread thread_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -13,7 +13,7 @@
 //    part of the payload for each member. Between hosts, members of one host do the same in the
 //    memory that they share.
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 constexpr int64_t kLine = 64;
@@ -219,4 +219,4 @@ void run_all_to_all(CollectiveSync& sync, const Traffic& traffic, const Buffers&
   exchange.move();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 /// Calls move(offset in the whole matrix, offset in the packed piece, bytes) for each contiguous
@@ -50,4 +50,4 @@ void Blocks::unpack(std::byte* whole, int member, int64_t from,
                 });
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

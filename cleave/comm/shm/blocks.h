@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// Byte geometry of a matrix [rows, sum(widths)] whose columns are sharded over members.
 class Blocks {
@@ -34,4 +34,4 @@ class Blocks {
   std::vector<int64_t> bytes_, begins_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

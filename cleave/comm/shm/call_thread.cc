@@ -6,7 +6,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 thread_local bool is_call_thread = false;
@@ -95,4 +95,4 @@ void CallThread::run() {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

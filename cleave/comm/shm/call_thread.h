@@ -6,7 +6,7 @@
 #include <mutex>
 #include <thread>
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// A helper thread that runs queued calls in order. A caller that waits runs calls that have not
 /// begun itself, so nothing is lost while the helper thread has no CPU.
@@ -54,4 +54,4 @@ class CallThread {
   std::thread thread_;  // last, because it uses the other members
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -25,7 +25,7 @@
 //    sets is_touching before it reads the abort state. So either it sees the abort and touches
 //    nothing, or the leaving member sees it touching (both orders are sequentially consistent).
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 /// Full fence: earlier stores are visible to all threads before later loads.
@@ -222,4 +222,4 @@ void CollectiveSync::wait_until_untouched() const {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -8,7 +8,7 @@
 #include "cleave/comm/net/tcp_replicator.h"
 #include "cleave/comm/shm/rank_endpoint.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// One member's side of a group: synchronizes the members of its collectives.
 ///
@@ -90,4 +90,4 @@ class CollectiveSync {
   uint64_t log_number_ = 0;  // of the operation in the flight log
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

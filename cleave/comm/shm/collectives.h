@@ -7,7 +7,7 @@
 #include "cleave/comm/shm/blocks.h"
 #include "cleave/comm/shm/collective_sync.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 struct HostLinks;
 
@@ -73,4 +73,4 @@ struct ReductionPart {
 void reduce_part(std::span<const void* const> in, const ReductionPart& part, void* out,
                  int64_t count, DType dtype, ReduceOp op);
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -4,7 +4,7 @@
 #include "cleave/comm/api/overlap.h"
 #include "cleave/comm/shm/collectives.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 void direct_all_reduce(CollectiveSync& sync, const Operation& operation) {
   constexpr int64_t kUnit = 64;  // elements: members write whole cache lines
@@ -66,4 +66,4 @@ void direct_broadcast(CollectiveSync& sync, int root, std::span<std::byte> data)
   sync.barrier();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-namespace cleave {
+namespace cleave::inline comm {
 
 void futex_wait(const std::atomic<uint32_t>& word, uint32_t seen, std::chrono::milliseconds limit) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
@@ -21,4 +21,4 @@ void futex_wake_all(const std::atomic<uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <cstdint>
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// Sleeps while `word` holds `seen`, at most `limit`; may return early. Works between threads and
 /// between processes that share the segment.
@@ -21,4 +21,4 @@ inline void spin_pause() {
 #endif
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

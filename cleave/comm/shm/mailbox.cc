@@ -7,7 +7,7 @@
 #include "cleave/comm/diagnostics/watchdog.h"
 #include "cleave/comm/shm/futex.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 // How long a rank that waits for one peer sleeps before it drains the rings of the others again.
@@ -133,4 +133,4 @@ Message Mailbox::receive(int from, uint32_t group) {
   return message;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

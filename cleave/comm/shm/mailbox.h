@@ -10,7 +10,7 @@
 
 #include "cleave/comm/shm/rank_endpoint.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// A message from one rank to another.
 struct Message {
@@ -47,4 +47,4 @@ class Mailbox {
   std::map<std::pair<int, uint32_t>, std::deque<Message>> inbox_;  // by sender and group
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

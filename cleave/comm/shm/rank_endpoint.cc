@@ -16,7 +16,7 @@
 #include "cleave/comm/api/operation.h"
 #include "cleave/comm/diagnostics/flight_log.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 // Spinning longer than this costs more than a sleep. If ranks share a core, spinning only keeps the
@@ -189,4 +189,4 @@ void RankEndpoint::note_thread() const {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

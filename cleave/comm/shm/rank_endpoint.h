@@ -12,7 +12,7 @@
 #include "cleave/comm/shm/call_thread.h"
 #include "cleave/comm/shm/shared_segment.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// Converts an exception to an Error. std::bad_alloc, out-of-memory errors of libtorch and threads
 /// that cannot start become kMemory, exceptions of <filesystem> kIo, and all others kBug with their
@@ -90,4 +90,4 @@ class RankEndpoint {
   std::vector<std::unique_ptr<CallThread>> call_threads_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

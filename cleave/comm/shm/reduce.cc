@@ -11,7 +11,7 @@
 
 #ifndef CLEAVE_COMM_REDUCTION
 #define CLEAVE_COMM_REDUCTION
-namespace cleave {
+namespace cleave::inline comm {
 
 /// The arguments of reduce() and reduce_part().
 struct Reduction {
@@ -26,7 +26,7 @@ struct Reduction {
   bool is_partial = false;       // out[0] gets accumulators
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -264,7 +264,7 @@ void reduce_any(const Reduction& work) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace cleave {
+namespace cleave::inline comm {
 
 HWY_EXPORT(reduce_any);
 
@@ -299,5 +299,5 @@ void reduce_part(std::span<const void* const> in, const ReductionPart& part, voi
   HWY_DYNAMIC_DISPATCH(reduce_any)(work);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm
 #endif

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace cleave {
+namespace cleave::inline comm {
 
 // The layout of the shared segment. The segment is private memory if the ranks are threads, and a
 // memfd if they are processes of one host. It contains no pointers, except DirectSpan, which only
@@ -196,4 +196,4 @@ struct MessageRing : ChannelEnds {
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

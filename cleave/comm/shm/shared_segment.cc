@@ -11,7 +11,7 @@
 #include <thread>
 #include <unistd.h>
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 constexpr uint64_t kLine = 64;
@@ -345,4 +345,4 @@ std::string SharedSegment::resume_hint() const {
   return header().hint_state.load(std::memory_order_acquire) == 1 ? header().resume_hint : "";
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -9,7 +9,7 @@
 #include "cleave/base/error.h"
 #include "cleave/comm/shm/segment_layout.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// The first failure of a job.
 struct Abort {
@@ -113,4 +113,4 @@ class SharedSegment {
   int fd_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -8,7 +8,7 @@
 #include "cleave/comm/hosts/host_collectives.h"
 #include "cleave/comm/shm/collectives.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 // Up to this size a copy costs less than the second synchronization of a direct collective.
@@ -329,4 +329,4 @@ void ShmGroup::recv(void* data, int64_t count, DType dtype, int from, const Call
   log_end(endpoint.slot(), number);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -9,7 +9,7 @@
 #include "cleave/comm/shm/collective_sync.h"
 #include "cleave/comm/shm/mailbox.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// A group of ranks over a shared segment, or over replicas of one between hosts. Large collectives
 /// of a group that spans hosts pass through the memory of each host (comm/hosts).
@@ -74,4 +74,4 @@ class ShmGroup : public AsyncGroup {
   std::vector<uint64_t> num_sent_, num_received_;  // by member
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -5,7 +5,7 @@
 
 #include "cleave/comm/shm/shm_group.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 std::string list(const std::vector<int>& ranks) {
@@ -91,4 +91,4 @@ std::shared_ptr<Group> ShmWorld::group(const std::vector<int>& ranks, const std:
                                                     .host = host_ ? host_->endpoint : nullptr});
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -10,7 +10,7 @@
 #include "cleave/comm/shm/mailbox.h"
 #include "cleave/comm/shm/rank_endpoint.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// The world of ranks that share a segment; or, on several hosts, of ranks that have replicas of
 /// one, which a TcpReplicator keeps consistent, and that share another one with the ranks of their
@@ -60,4 +60,4 @@ class ShmWorld : public World {
   std::map<std::vector<int>, int64_t> num_groups_;  // made so far, by their ranks
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -7,7 +7,7 @@
 // Payloads are double-buffered: while peers read one buffer, the next piece is written to the
 // other. A piece fills a quarter of an L2 cache, so it is still cached when it is read.
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 constexpr int64_t kLine = 64;
@@ -145,4 +145,4 @@ void staged_broadcast(CollectiveSync& sync, int root, std::span<std::byte> data)
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -9,7 +9,7 @@
 #include "cleave/base/dtype.h"
 #include "tests/support/float16.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// Elements of any dtype for tests of collectives, set as doubles.
 class Values {
@@ -67,4 +67,4 @@ inline void PrintTo(const Values& values, std::ostream* out) {
   *out << values.count() << " values";
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

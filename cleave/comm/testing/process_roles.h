@@ -7,7 +7,7 @@
 #include "cleave/comm/api/world.h"
 #include "cleave/comm/launch/launch.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// Code that comm_test runs in child processes. It starts itself with CLEAVE_TEST_ROLE=name and
 /// then runs the role instead of the tests. Children are exec'd, never only forked, because the
@@ -46,4 +46,4 @@ LaunchOptions launch_of_role(int num_ranks, const std::string& role);
 void run_processes(int num_ranks, const std::function<void(World&)>& body,
                    const RankOptions& options);
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -11,7 +11,7 @@
 #include "cleave/comm/api/world.h"
 #include "cleave/comm/testing/contract_values.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 /// A way to run ranks with the contract of run_ranks(): threads, processes, hosts.
 struct Transport {
@@ -89,7 +89,7 @@ inline int64_t total(const std::vector<int64_t>& sizes) {
 }
 
 }  // namespace contract
-}  // namespace cleave
+}  // namespace cleave::inline comm
 
 #include "cleave/comm/testing/transport_contract_async.h"
 #include "cleave/comm/testing/transport_contract_data.h"

@@ -6,7 +6,7 @@
 #include "cleave/comm/testing/transport_contract.h"
 #include "tests/support/level.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace contract {
 
 /// A started all-reduce of `count` numbers. The call keeps their memory alive.
@@ -121,4 +121,4 @@ TEST_P(TransportContract, StartedCallThatARankNeverMakes_TimesOutWithItsName) {
   EXPECT_THAT(cause->what(), testing::HasSubstr("rank"));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -3,7 +3,7 @@
 #include "cleave/comm/testing/transport_contract.h"
 #include "tests/support/level.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 
 TEST_P(TransportContract, AllReduceSum_GivesTheSumOnEveryRank) {
   for (int n = 1; n <= 4; ++n) {
@@ -331,4 +331,4 @@ TEST_P(TransportContract, ManySmallCollectives_KeepTheirOrder) {
   });
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

@@ -8,7 +8,7 @@
 #include "cleave/comm/testing/transport_contract.h"
 #include "tests/support/level.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace contract {
 
 /// One collective as rank 0 calls it and as all other ranks call it.
@@ -309,4 +309,4 @@ TEST_P(TransportContract, ImpossibleArguments_AreRefusedWithTheirValues) {
   });
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm

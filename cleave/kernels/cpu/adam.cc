@@ -99,11 +99,11 @@ void adam_task(const AdamRun& run, const AdamRule& rule, int64_t begin, int64_t 
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace cleave {
+namespace cleave::inline kernels {
 HWY_EXPORT(adam_task);
 
 void adam_range(const AdamRun& run, const AdamRule& rule, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(adam_task)(run, rule, begin, end);
 }
-}  // namespace cleave
+}  // namespace cleave::inline kernels
 #endif

@@ -3,7 +3,7 @@
 
 #include "cleave/kernels/cpu/kernel_job.h"
 
-namespace cleave {
+namespace cleave::inline kernels {
 
 /// One step of Adam or AdamW over a flat array of weights in one pass, in fp32, compiled for
 /// several instruction sets. Results are bit-identical however the array is sharded.
@@ -29,4 +29,4 @@ struct AdamRule {
 };
 void adam_range(const AdamRun& run, const AdamRule& rule, int64_t begin, int64_t end);
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

@@ -11,7 +11,7 @@
 #include "cleave/kernels/cpu/attention_rows.h"
 #include "cleave/torch_internals/node.h"
 
-namespace cleave {
+namespace cleave::inline kernels {
 namespace {
 
 /// [B, heads, rows, K] in the memory order [B, rows, heads, K].
@@ -186,4 +186,4 @@ Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v,
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace cleave {
+namespace cleave::inline kernels {
 
 using at::Tensor;
 
@@ -38,4 +38,4 @@ bool takes_fast_attention(const Tensor& q, const Tensor& k, const Tensor& v);
 /// outside [0, the query's own], or the divisor or the soft cap is negative.
 Tensor fast_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask);
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

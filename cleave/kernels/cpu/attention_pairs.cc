@@ -281,7 +281,7 @@ void backward_pairs_task(const AttentionJob& job, int64_t batch, int64_t kv_head
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace cleave {
+namespace cleave::inline kernels {
 HWY_EXPORT(forward_pairs_task);
 HWY_EXPORT(backward_pairs_task);
 
@@ -291,5 +291,5 @@ void attention_forward_pairs(const AttentionJob& job, int64_t batch, int64_t kv_
 void attention_backward_pairs(const AttentionJob& job, int64_t batch, int64_t kv_head) {
   HWY_DYNAMIC_DISPATCH(backward_pairs_task)(job, batch, kv_head);
 }
-}  // namespace cleave
+}  // namespace cleave::inline kernels
 #endif

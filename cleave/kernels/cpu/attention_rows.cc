@@ -315,7 +315,7 @@ void backward_task(const AttentionJob& job, int64_t batch, int64_t kv_head) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace cleave {
+namespace cleave::inline kernels {
 HWY_EXPORT(forward_task);
 HWY_EXPORT(backward_task);
 
@@ -329,5 +329,5 @@ void attention_backward(const AttentionJob& job, int64_t batch, int64_t kv_head)
   if (job.is_bf16 && has_bf16_products()) return attention_backward_pairs(job, batch, kv_head);
   HWY_DYNAMIC_DISPATCH(backward_task)(job, batch, kv_head);
 }
-}  // namespace cleave
+}  // namespace cleave::inline kernels
 #endif

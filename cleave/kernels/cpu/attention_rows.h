@@ -3,7 +3,7 @@
 
 #include "cleave/kernels/cpu/kernel_job.h"
 
-namespace cleave {
+namespace cleave::inline kernels {
 
 /// A [B, heads, rows, K] tensor with stride 1 in K; the other strides are in elements.
 struct HeadsView {
@@ -43,4 +43,4 @@ void attention_backward(const AttentionJob& job, int64_t batch, int64_t kv_head)
 void attention_forward_pairs(const AttentionJob& job, int64_t batch, int64_t kv_head);
 void attention_backward_pairs(const AttentionJob& job, int64_t batch, int64_t kv_head);
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

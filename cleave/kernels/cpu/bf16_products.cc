@@ -10,7 +10,7 @@
 #include <immintrin.h>
 #endif
 
-namespace cleave {
+namespace cleave::inline kernels {
 
 #if defined(__x86_64__)
 #define CLEAVE_BF16 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
@@ -222,4 +222,4 @@ void multiply_pairs(const PairProduct&) {
 }
 #endif
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

@@ -1,7 +1,7 @@
 #pragma once
 #include "cleave/kernels/cpu/few_rows_loops.h"
 
-namespace cleave {
+namespace cleave::inline kernels {
 
 /// Whether the CPU has dot products of bf16 pairs (AVX-512 BF16).
 bool has_bf16_products();
@@ -35,4 +35,4 @@ struct PairProduct {
 /// Sums as in bf16_rows_range.
 void multiply_pairs(const PairProduct& product);
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

@@ -45,11 +45,11 @@ void dequantize_task(const DequantizeJob& job, int64_t begin, int64_t end) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace cleave {
+namespace cleave::inline kernels {
 HWY_EXPORT(dequantize_task);
 
 void dequantize_rows(const DequantizeJob& job, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(dequantize_task)(job, begin, end);
 }
-}  // namespace cleave
+}  // namespace cleave::inline kernels
 #endif

@@ -3,7 +3,7 @@
 
 #include "cleave/kernels/cpu/kernel_job.h"
 
-namespace cleave {
+namespace cleave::inline kernels {
 
 /// to = values * scale for rows [begin, end) of a matrix [.., width], compiled for several
 /// instruction sets. Products are in fp32, and rounded to nearest if `to` is bf16.
@@ -18,4 +18,4 @@ struct DequantizeJob {
 };
 void dequantize_rows(const DequantizeJob& job, int64_t begin, int64_t end);
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

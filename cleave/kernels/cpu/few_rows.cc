@@ -6,7 +6,7 @@
 #include "cleave/kernels/cpu/few_rows_loops.h"
 #include "cleave/kernels/cpu/gemm.h"
 
-namespace cleave {
+namespace cleave::inline kernels {
 namespace {
 
 // Minimal bytes of the matrix per thread.
@@ -61,4 +61,4 @@ Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const std::optiona
   return result;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

@@ -193,7 +193,7 @@ void finish_task(const FewRowsJob& job, int64_t begin, int64_t end) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace cleave {
+namespace cleave::inline kernels {
 HWY_EXPORT(range_task);
 HWY_EXPORT(pack_task);
 HWY_EXPORT(finish_task);
@@ -207,5 +207,5 @@ void few_rows_range(const FewRowsJob& job, int64_t begin, int64_t end) {
 void few_rows_finish(const FewRowsJob& job, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(finish_task)(job, begin, end);
 }
-}  // namespace cleave
+}  // namespace cleave::inline kernels
 #endif

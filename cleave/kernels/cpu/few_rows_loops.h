@@ -3,7 +3,7 @@
 
 #include "cleave/kernels/cpu/kernel_job.h"
 
-namespace cleave {
+namespace cleave::inline kernels {
 
 /// Maximal number of rows of a job, so that all sums fit in registers.
 inline constexpr int64_t kMaxFewRows = 8;
@@ -35,4 +35,4 @@ void few_rows_range(const FewRowsJob& job, int64_t begin, int64_t end);
 /// Computes columns [begin, end) of `result`: y plus the bias, in the job's type.
 void few_rows_finish(const FewRowsJob& job, int64_t begin, int64_t end);
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

@@ -19,11 +19,11 @@ void multiply_task(const FloatProduct& product) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace cleave {
+namespace cleave::inline kernels {
 HWY_EXPORT(multiply_task);
 
 void multiply_float_rows(const FloatProduct& product) {
   HWY_DYNAMIC_DISPATCH(multiply_task)(product);
 }
-}  // namespace cleave
+}  // namespace cleave::inline kernels
 #endif

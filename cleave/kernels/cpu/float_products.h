@@ -3,7 +3,7 @@
 
 #include "cleave/kernels/cpu/kernel_job.h"
 
-namespace cleave {
+namespace cleave::inline kernels {
 
 /// C = A B, or C += A B if `adds`, in fp32.
 ///
@@ -29,4 +29,4 @@ struct FloatProduct {
 /// Adds each sum in the order of k.
 void multiply_float_rows(const FloatProduct& product);
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

@@ -11,7 +11,7 @@
 #include "cleave/kernels/cpu/rows.h"
 #include "cleave/torch_internals/node.h"
 
-namespace cleave {
+namespace cleave::inline kernels {
 namespace {
 
 // Minimal number of elements per thread.
@@ -295,4 +295,4 @@ double fused_l2_norm(const Tensor& t) {
   return std::sqrt(std::accumulate(sums.begin(), sums.end(), 0.0));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

@@ -1,7 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-namespace cleave {
+namespace cleave::inline kernels {
 
 using at::Tensor;
 
@@ -54,4 +54,4 @@ Tensor softmax_gradient(const Tensor& logits, const SoftmaxGradient& arguments);
 /// takes_fused. Not differentiable.
 double fused_l2_norm(const Tensor& t);
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

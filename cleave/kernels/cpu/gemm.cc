@@ -12,7 +12,7 @@
 #include "cleave/torch_internals/node.h"
 #include "cleave/torch_internals/onednn.h"
 
-namespace cleave {
+namespace cleave::inline kernels {
 namespace {
 
 bool is_for_onednn(const Tensor& x, const Tensor& weight) {
@@ -125,4 +125,4 @@ Tensor affine_frozen(const Tensor& x, std::function<Tensor()> weight,
   return y;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

@@ -5,11 +5,13 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace cleave {
+namespace cleave::inline torch_internals {
+class DeferredGradients;
+}
+
+namespace cleave::inline kernels {
 
 using at::Tensor;
-
-class DeferredGradients;
 
 /// x weight^T + bias by the library that set_gemm() chose, differentiable.
 ///
@@ -33,4 +35,4 @@ bool takes_few_rows(const Tensor& x, const Tensor& weight);
 ///   x [.., in]   weight [out, in]   bias [out] or empty   result [.., out] of x's type
 Tensor few_rows_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias);
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

@@ -9,7 +9,7 @@
 #include "cleave/kernels/cpu/reorder.h"
 #include "cleave/kernels/cpu/rows.h"
 
-namespace cleave {
+namespace cleave::inline kernels {
 namespace {
 
 constexpr int64_t kGrainBytes = 65536;
@@ -120,4 +120,4 @@ Tensor int8_linear(const Tensor& x, const Int8Matrix& weight, const std::optiona
   return y;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

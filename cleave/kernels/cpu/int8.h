@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace cleave {
+namespace cleave::inline kernels {
 
 using at::Tensor;
 
@@ -36,4 +36,4 @@ Int8Matrix to_int8(const Tensor& weight, const Tensor& largest);
 Tensor int8_linear(const Tensor& x, const Int8Matrix& weight, const std::optional<Tensor>& bias,
                    const Tensor& largest = {});
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

@@ -13,7 +13,7 @@
 #include <immintrin.h>
 #endif
 
-namespace cleave {
+namespace cleave::inline kernels {
 namespace {
 
 int64_t padded_columns(const Int8Job& job) {
@@ -153,4 +153,4 @@ void int8_products(const Int8Job& job, int64_t begin, int64_t end) {
   int8_products_portable(job, begin, end);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

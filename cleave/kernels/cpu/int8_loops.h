@@ -3,7 +3,7 @@
 
 #include "cleave/kernels/cpu/kernel_job.h"
 
-namespace cleave {
+namespace cleave::inline kernels {
 
 /// Elements per dot product instruction; rows are padded to a multiple of it.
 inline constexpr int64_t kInt8Group = 4;
@@ -29,4 +29,4 @@ void int8_products(const Int8Job& job, int64_t begin, int64_t end);
 /// The same in portable code: for other CPUs, and as an oracle of the tests.
 void int8_products_portable(const Int8Job& job, int64_t begin, int64_t end);
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-namespace cleave {
+namespace cleave::inline kernels {
 
 /// A member that makes a struct of raw pointers neither copyable nor movable. Such a struct is
 /// built from tensors where a kernel is called. It must not be stored in a backward function or a
@@ -17,4 +17,4 @@ struct NotStored {
 /// page boundaries.
 inline constexpr int64_t kFetchAheadBytes = 4096;
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

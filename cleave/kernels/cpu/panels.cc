@@ -4,7 +4,7 @@
 
 #include "cleave/kernels/cpu/reorder.h"
 
-namespace cleave {
+namespace cleave::inline kernels {
 
 void to_panels(const void* rows, int64_t out, int64_t words, void* to) {
   // The words are copied as floats, whatever their type.
@@ -23,4 +23,4 @@ void to_panels(const void* rows, int64_t out, int64_t words, void* to) {
   });
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

@@ -12,7 +12,7 @@
 #include "cleave/kernels/cpu/kernel_job.h"
 #include "cleave/kernels/cpu/reorder.h"
 
-namespace cleave {
+namespace cleave::inline kernels {
 namespace {
 
 // Rows per block, so that their fp32 sums stay in the L1 cache.
@@ -148,4 +148,4 @@ Tensor panels_linear(const Tensor& x, const PanelMatrix& weight,
   return result;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

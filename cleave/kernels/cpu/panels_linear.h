@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace cleave {
+namespace cleave::inline kernels {
 
 using at::Tensor;
 
@@ -29,4 +29,4 @@ PanelMatrix to_panels(const Tensor& weight);
 /// Not differentiable.
 Tensor panels_linear(const Tensor& x, const PanelMatrix& weight, const std::optional<Tensor>& bias);
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

@@ -3,7 +3,7 @@
 
 #include "cleave/kernels/cpu/kernel_job.h"
 
-namespace cleave {
+namespace cleave::inline kernels {
 
 /// to[c][r] = from[r][c] for rows r in [begin, end) and all `columns`. Row strides are in floats.
 struct TransposeJob {
@@ -28,4 +28,4 @@ inline int64_t num_panels(int64_t out) {
 /// [panels][words][outputs of the panel].
 void to_panels(const void* rows, int64_t out, int64_t words, void* to);
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

@@ -514,7 +514,7 @@ void softmax_gradient_task(const LogitsGradientJob& job, int64_t begin, int64_t 
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace cleave {
+namespace cleave::inline kernels {
 HWY_EXPORT(rms_norm_task);
 HWY_EXPORT(rms_norm_backward_task);
 HWY_EXPORT(layer_norm_task);
@@ -573,5 +573,5 @@ void int8_row(const float* x, int64_t width, int64_t padded, float factor, uint8
 double sum_of_squares_range(const void* x, bool is_bf16, int64_t begin, int64_t end) {
   return HWY_DYNAMIC_DISPATCH(sum_of_squares_task)(x, is_bf16, begin, end);
 }
-}  // namespace cleave
+}  // namespace cleave::inline kernels
 #endif

@@ -3,7 +3,7 @@
 
 #include "cleave/kernels/cpu/kernel_job.h"
 
-namespace cleave {
+namespace cleave::inline kernels {
 
 // Loops over rows of numbers, compiled for several instruction sets; the best one that the CPU
 // supports runs. `void` pointers are to bf16 if is_bf16, else to fp32. Arithmetic is in fp32.
@@ -117,4 +117,4 @@ void int8_row(const float* x, int64_t width, int64_t padded, float factor, uint8
 /// Sum of x[i]^2 for i in [begin, end), with squares and sums in fp64.
 double sum_of_squares_range(const void* x, bool is_bf16, int64_t begin, int64_t end);
 
-}  // namespace cleave
+}  // namespace cleave::inline kernels

@@ -109,11 +109,11 @@ void transpose_task(const TransposeJob& job, int64_t begin, int64_t end) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace cleave {
+namespace cleave::inline kernels {
 HWY_EXPORT(transpose_task);
 
 void transpose_rows(const TransposeJob& job, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(transpose_task)(job, begin, end);
 }
-}  // namespace cleave
+}  // namespace cleave::inline kernels
 #endif

@@ -1,6 +1,6 @@
 #include "cleave/model/bert/bert.h"
 
-namespace cleave {
+namespace cleave::inline model {
 namespace {
 
 std::unique_ptr<Linear> make_scores(const BertConfig& c, int64_t num_classes) {
@@ -143,4 +143,4 @@ std::unique_ptr<Model> make_bert(const Json& config) {
   return std::make_unique<Bert>(config);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

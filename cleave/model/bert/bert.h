@@ -4,7 +4,7 @@
 #include "cleave/model/bert/layers.h"
 #include "cleave/model/model.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 /// A BERT without memory from its config.json, with Hugging Face's names: BertModel,
 /// BertForMaskedLM (decoder tied to the word embedding), BertForPreTraining,
@@ -54,4 +54,4 @@ std::unique_ptr<Model> make_bert(const Json& config);
 /// bert-tiny, bert-base and bert-large, masked language models.
 std::vector<Preset> bert_presets();
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -1,6 +1,6 @@
 #include "cleave/model/bert/config.h"
 
-namespace cleave {
+namespace cleave::inline model {
 namespace {
 
 BertHead read_head(const Json& json) {
@@ -48,4 +48,4 @@ BertConfig BertConfig::from_json(const Json& json) {
   return c;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -1,7 +1,7 @@
 #pragma once
 #include "cleave/model/facts.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 /// The head on a BERT's last layer; `architectures` in config.json names it.
 enum class BertHead : uint8_t {
@@ -30,4 +30,4 @@ struct BertConfig {
   static BertConfig from_json(const Json& json);
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -4,7 +4,7 @@
 
 #include "cleave/nn/subject.h"
 
-namespace cleave {
+namespace cleave::inline model {
 namespace {
 
 EmbeddingOptions table_of(int64_t rows, const BertConfig& c,
@@ -168,4 +168,4 @@ DTensor BertPredictions::forward(const DTensor& x, const Context& context) {
   return decoder_(norm_(mine(map(act, dense_(x, context))), context), context);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

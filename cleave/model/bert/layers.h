@@ -6,7 +6,7 @@
 #include "cleave/nn/mlp.h"
 #include "cleave/nn/norm.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 /// dropout(norm(word + position + token type embedding)).
 ///
@@ -100,4 +100,4 @@ class BertPredictions : public Layer {
   std::shared_ptr<Parameter> bias_;  // the decoder's
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline model

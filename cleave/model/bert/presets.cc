@@ -2,7 +2,7 @@
 
 #include "cleave/model/bert/bert.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 std::vector<Preset> bert_presets() {
   struct Sizes {
@@ -33,4 +33,4 @@ std::vector<Preset> bert_presets() {
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -2,7 +2,7 @@
 
 #include "cleave/model/facts.h"
 
-namespace cleave {
+namespace cleave::inline model {
 namespace {
 
 constexpr const char* kFull = "full_attention";
@@ -161,4 +161,4 @@ void set_window(const Json& json, int64_t window, DecoderConfig& c) {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -6,7 +6,7 @@
 #include "cleave/model/facts.h"
 #include "cleave/nn/layer_options.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 /// What differs between the blocks of one decoder.
 struct DecoderLayer {
@@ -109,4 +109,4 @@ void read_layer_types(const Json& json, int64_t window, const std::vector<bool>&
 /// differ.
 void set_window(const Json& json, int64_t window, DecoderConfig& c);
 
-}  // namespace cleave
+}  // namespace cleave::inline model

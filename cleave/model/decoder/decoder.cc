@@ -9,7 +9,7 @@
 #include "cleave/nn/mlp.h"
 #include "cleave/nn/norm.h"
 
-namespace cleave {
+namespace cleave::inline model {
 namespace {
 
 std::unique_ptr<Layer> make_attention(const DecoderConfig& c, const DecoderLayer& layer) {
@@ -238,4 +238,4 @@ int64_t rotary_switch(const Model& model) {
   return decoder == nullptr ? 0 : decoder->rotary_switch();
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

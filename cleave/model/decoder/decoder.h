@@ -4,7 +4,7 @@
 #include "cleave/model/decoder/config.h"
 #include "cleave/model/model.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 /// A decoder without memory. `json` is the config.json that `config` was read from. Modules have
 /// the paths of Hugging Face's Llama and, as aliases in plans, those of Meta's code and PyTorch's
@@ -15,4 +15,4 @@ std::unique_ptr<Model> make_decoder(const Json& json, const DecoderConfig& confi
 /// do not depend on the length, or make_decoder() did not make it.
 [[nodiscard]] int64_t rotary_switch(const Model& model);
 
-}  // namespace cleave
+}  // namespace cleave::inline model

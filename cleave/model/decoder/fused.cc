@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-namespace cleave {
+namespace cleave::inline model {
 namespace {
 
 void check_split_together(const Layer& owner, const Linear& columns, const Linear& rows,
@@ -109,4 +109,4 @@ DTensor FusedMlp::forward(const DTensor& x, const Context& context) {
   return down_proj_(mine(y), context);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -2,7 +2,7 @@
 #include "cleave/nn/attention.h"
 #include "cleave/nn/mlp.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 /// Self-attention whose queries, keys and values are columns of one matrix, qkv_proj, in this
 /// order; o_proj is the output projection. No qk_norm.
@@ -49,4 +49,4 @@ class FusedMlp : public Layer {
   SplitPtr part_;  // of gate, and of up
 };
 
-}  // namespace cleave
+}  // namespace cleave::inline model

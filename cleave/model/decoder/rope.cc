@@ -4,7 +4,7 @@
 
 #include "cleave/model/decoder/config.h"
 
-namespace cleave {
+namespace cleave::inline model {
 namespace {
 
 using Scaling = RotaryOptions::Scaling;
@@ -211,4 +211,4 @@ void read_layer_rotary(const Json& json, DecoderConfig& c) {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -3,7 +3,7 @@
 #include "cleave/model/facts.h"
 #include "cleave/model/gemma2/gemma2.h"
 
-namespace cleave {
+namespace cleave::inline model {
 namespace {
 
 void read_windows(const Json& json, int64_t full_every, DecoderConfig& c) {
@@ -48,4 +48,4 @@ DecoderConfig gemma2_config(const Json& json) {
   return c;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

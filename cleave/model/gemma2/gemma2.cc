@@ -5,7 +5,7 @@
 #include "cleave/model/decoder/decoder.h"
 #include "cleave/model/model.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 std::unique_ptr<Model> make_gemma2(const Json& config) {
   return make_decoder(config, gemma2_config(config));
@@ -46,4 +46,4 @@ std::vector<Preset> gemma2_presets() {
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

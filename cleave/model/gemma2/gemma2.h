@@ -4,7 +4,7 @@
 
 #include "cleave/model/decoder/config.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 class Model;
 struct Preset;
@@ -30,4 +30,4 @@ std::unique_ptr<Model> make_gemma2(const Json& config);
 /// gemma2-tiny, gemma2-2b.
 std::vector<Preset> gemma2_presets();
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -1,7 +1,7 @@
 #include "cleave/model/gemma2/gemma2.h"
 #include "cleave/model/gemma3/gemma3.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 DecoderConfig gemma3_config(const Json& json) {
   DecoderConfig c = read_gemma(json,
@@ -21,4 +21,4 @@ DecoderConfig gemma3_config(const Json& json) {
   return c;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -5,7 +5,7 @@
 #include "cleave/model/decoder/decoder.h"
 #include "cleave/model/model.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 std::unique_ptr<Model> make_gemma3(const Json& config) {
   return make_decoder(config, gemma3_config(config));
@@ -47,4 +47,4 @@ std::vector<Preset> gemma3_presets() {
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

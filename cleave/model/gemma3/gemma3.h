@@ -4,7 +4,7 @@
 
 #include "cleave/model/decoder/config.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 class Model;
 struct Preset;
@@ -20,4 +20,4 @@ std::unique_ptr<Model> make_gemma3(const Json& config);
 /// gemma3-tiny, gemma3-270m, gemma3-1b.
 std::vector<Preset> gemma3_presets();
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -17,7 +17,7 @@
 #include "cleave/model/qwen3/qwen3.h"
 #include "cleave/nn/rotary.h"
 
-namespace cleave {
+namespace cleave::inline model {
 namespace {
 
 using Object = nlohmann::ordered_json;
@@ -298,4 +298,4 @@ std::vector<float> gguf_rope_factors(const Json& config) {
   return {first, first + factors.numel()};
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

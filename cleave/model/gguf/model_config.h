@@ -4,7 +4,7 @@
 #include "cleave/format/gguf.h"
 #include "cleave/text/json.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 /// The config.json of a GGUF file's model: sizes from the metadata, the vocabulary's size, tied
 /// embeddings and biases from the tensors. Throws Error(kFormat) naming the key for a model that
@@ -19,4 +19,4 @@ void add_gguf_config(GgufMetadata& metadata, const Json& config, const std::stri
 /// rotary scaling.
 std::vector<float> gguf_rope_factors(const Json& config);
 
-}  // namespace cleave
+}  // namespace cleave::inline model

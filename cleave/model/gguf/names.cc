@@ -6,7 +6,7 @@
 
 #include "cleave/base/error.h"
 
-namespace cleave {
+namespace cleave::inline model {
 namespace {
 
 // The first family of an architecture is the one that its files are read as.
@@ -135,4 +135,4 @@ std::optional<std::string> parameter_of_gguf(const GgufFamily& family, std::stri
   return str(in_layer ? str(names.layers, parts->number, ".") : "", parameter, parts->suffix);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -7,7 +7,7 @@
 #include "cleave/format/gguf.h"
 #include "cleave/text/json.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 /// A model family in GGUF. Several families may share an architecture, which has the same tensors
 /// and the same computation.
@@ -38,4 +38,4 @@ std::optional<std::string> parameter_of_gguf(const GgufFamily& family, std::stri
 /// The tensor with the factors by which llama3's rotary scaling divides the frequencies.
 inline constexpr std::string_view kGgufRopeFactors = "rope_freqs.weight";
 
-}  // namespace cleave
+}  // namespace cleave::inline model

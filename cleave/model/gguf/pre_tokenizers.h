@@ -2,7 +2,7 @@
 #include <span>
 #include <string_view>
 
-namespace cleave {
+namespace cleave::inline model {
 
 /// A pre-tokenizer of byte-level BPE that both llama.cpp and tokenizer.json have.
 struct GgufPreTokenizer {
@@ -32,4 +32,4 @@ enum class GgufToken : int { kNormal = 1, kUnknown, kControl, kUserDefined, kUnu
 /// SentencePiece's mark of a space, U+2581.
 inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -10,7 +10,7 @@
 #include "cleave/text/json.h"
 #include "cleave/tokenizer/tokenizer.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 struct ModelFolder;
 
@@ -49,7 +49,7 @@ std::shared_ptr<const ChatTemplate> load_model_chat_template(const std::string& 
                                                              const Tokenizer& tokenizer,
                                                              std::time_t now);
 
-}  // namespace cleave
+}  // namespace cleave::inline model
 
 /// load_model_tokenizer() and load_model_chat_template(), which the front end looks up in libcleave
 /// by these names.

@@ -13,7 +13,7 @@
 #include "cleave/text/utf8.h"
 #include "cleave/tokenizer/tokenizer.h"
 
-namespace cleave {
+namespace cleave::inline model {
 namespace {
 
 using Object = nlohmann::ordered_json;
@@ -322,7 +322,7 @@ std::shared_ptr<const ChatTemplate> load_model_chat_template(const std::string& 
                                               str(path, ": ", kTemplate), tokenizer, now);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model
 
 void cleave_load_tokenizer(const std::string& path,
                            std::shared_ptr<const cleave::Tokenizer>& tokenizer) {

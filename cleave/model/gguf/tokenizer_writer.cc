@@ -10,7 +10,7 @@
 #include "cleave/model/gguf/tokenizer.h"
 #include "cleave/text/json.h"
 
-namespace cleave {
+namespace cleave::inline model {
 namespace {
 
 /// The text of a file; null if it is not there.
@@ -267,4 +267,4 @@ void add_gguf_tokenizer(GgufMetadata& metadata, const GgufTokenizer& tokenizer,
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

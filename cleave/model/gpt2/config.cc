@@ -1,6 +1,6 @@
 #include "cleave/model/gpt2/gpt2.h"
 
-namespace cleave {
+namespace cleave::inline model {
 namespace {
 
 constexpr FactNames kNames{.hidden = "n_embd",
@@ -46,4 +46,4 @@ Gpt2Config Gpt2Config::from_json(const Json& json) {
   return c;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

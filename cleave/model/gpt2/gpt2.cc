@@ -11,7 +11,7 @@
 #include "cleave/nn/mlp.h"
 #include "cleave/nn/norm.h"
 
-namespace cleave {
+namespace cleave::inline model {
 namespace {
 
 // Shape letters: B sequences, T tokens, D hidden, H heads on this rank, K head width, V vocabulary.
@@ -277,4 +277,4 @@ std::unique_ptr<Model> make_gpt2(const Json& config) {
   return std::make_unique<Gpt2>(config, Gpt2Config::from_json(config));
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

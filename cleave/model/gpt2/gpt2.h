@@ -4,7 +4,7 @@
 
 #include "cleave/model/facts.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 class Model;
 struct Preset;
@@ -35,4 +35,4 @@ std::unique_ptr<Model> make_gpt2(const Json& config);
 /// gpt2-tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl.
 std::vector<Preset> gpt2_presets();
 
-}  // namespace cleave
+}  // namespace cleave::inline model

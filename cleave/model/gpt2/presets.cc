@@ -3,7 +3,7 @@
 #include "cleave/model/gpt2/gpt2.h"
 #include "cleave/model/model.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 std::vector<Preset> gpt2_presets() {
   struct Sizes {
@@ -36,4 +36,4 @@ std::vector<Preset> gpt2_presets() {
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -2,7 +2,7 @@
 
 #include "cleave/model/llama/llama.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 DecoderConfig llama_config(const Json& json) {
   DecoderConfig c = read_decoder(json, {.eos = 2});
@@ -49,4 +49,4 @@ Json llama_config_from_meta(const Json& params, int64_t vocab_size) {
   return Json::parse(config.dump(), "params.json");
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

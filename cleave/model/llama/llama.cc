@@ -5,7 +5,7 @@
 #include "cleave/model/decoder/decoder.h"
 #include "cleave/model/model.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 std::unique_ptr<Model> make_llama(const Json& config) {
   return make_decoder(config, llama_config(config));
@@ -50,4 +50,4 @@ std::vector<Preset> llama_presets() {
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

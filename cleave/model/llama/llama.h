@@ -4,7 +4,7 @@
 
 #include "cleave/model/decoder/config.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 class Model;
 struct Preset;
@@ -22,4 +22,4 @@ std::unique_ptr<Model> make_llama(const Json& config);
 /// llama-tiny, llama-15m, llama-135m, smollm2-135m, llama-1.1b, llama3-8b, llama2-7b.
 std::vector<Preset> llama_presets();
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -1,6 +1,6 @@
 #include "cleave/model/mistral/mistral.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 DecoderConfig mistral_config(const Json& json) {
   DecoderConfig c = read_decoder(json, {.positions = 131072, .kv_heads = 8, .eos = 2});
@@ -10,4 +10,4 @@ DecoderConfig mistral_config(const Json& json) {
   return c;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

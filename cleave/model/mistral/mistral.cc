@@ -5,7 +5,7 @@
 #include "cleave/model/decoder/decoder.h"
 #include "cleave/model/model.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 std::unique_ptr<Model> make_mistral(const Json& config) {
   return make_decoder(config, mistral_config(config));
@@ -31,4 +31,4 @@ std::vector<Preset> mistral_presets() {
   return {{.name = "mistral-7b", .config_json = config.dump()}};
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

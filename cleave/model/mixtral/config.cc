@@ -1,6 +1,6 @@
 #include "cleave/model/mixtral/mixtral.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 DecoderConfig mixtral_config(const Json& json) {
   DecoderConfig c = read_decoder(
@@ -14,4 +14,4 @@ DecoderConfig mixtral_config(const Json& json) {
   return c;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -5,7 +5,7 @@
 #include "cleave/model/decoder/decoder.h"
 #include "cleave/model/model.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 std::unique_ptr<Model> make_mixtral(const Json& config) {
   return make_decoder(config, mixtral_config(config));
@@ -41,4 +41,4 @@ std::vector<Preset> mixtral_presets() {
           {.name = "mixtral-8x7b", .config_json = large}};
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -4,7 +4,7 @@
 
 #include "cleave/model/decoder/config.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 class Model;
 struct Preset;
@@ -19,4 +19,4 @@ std::unique_ptr<Model> make_mixtral(const Json& config);
 /// mixtral-tiny and mixtral-8x7b.
 std::vector<Preset> mixtral_presets();
 
-}  // namespace cleave
+}  // namespace cleave::inline model

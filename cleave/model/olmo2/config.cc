@@ -1,6 +1,6 @@
 #include "cleave/model/olmo2/olmo2.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 DecoderConfig olmo2_config(const Json& json) {
   DecoderConfig c = read_decoder(json, {.norm_eps = 1e-5, .eos = 50279, .pad = 1});
@@ -14,4 +14,4 @@ DecoderConfig olmo2_config(const Json& json) {
   return c;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

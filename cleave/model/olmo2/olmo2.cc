@@ -5,7 +5,7 @@
 #include "cleave/model/decoder/decoder.h"
 #include "cleave/model/model.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 std::unique_ptr<Model> make_olmo2(const Json& config) {
   return make_decoder(config, olmo2_config(config));
@@ -31,4 +31,4 @@ std::vector<Preset> olmo2_presets() {
   return {{.name = "olmo2-1b", .config_json = config.dump()}};
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -4,7 +4,7 @@
 
 #include "cleave/model/decoder/config.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 class Model;
 struct Preset;
@@ -20,4 +20,4 @@ std::unique_ptr<Model> make_olmo2(const Json& config);
 /// olmo2-1b.
 std::vector<Preset> olmo2_presets();
 
-}  // namespace cleave
+}  // namespace cleave::inline model

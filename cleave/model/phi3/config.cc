@@ -1,6 +1,6 @@
 #include "cleave/model/phi3/phi3.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 DecoderConfig phi3_config(const Json& json) {
   DecoderConfig c = read_decoder(
@@ -14,4 +14,4 @@ DecoderConfig phi3_config(const Json& json) {
   return c;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -5,7 +5,7 @@
 #include "cleave/model/decoder/decoder.h"
 #include "cleave/model/model.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 std::unique_ptr<Model> make_phi3(const Json& config) {
   return make_decoder(config, phi3_config(config));
@@ -32,4 +32,4 @@ std::vector<Preset> phi3_presets() {
   return {{.name = "phi3-mini", .config_json = config.dump()}};
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

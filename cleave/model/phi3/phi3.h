@@ -4,7 +4,7 @@
 
 #include "cleave/model/decoder/config.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 class Model;
 struct Preset;
@@ -19,4 +19,4 @@ std::unique_ptr<Model> make_phi3(const Json& config);
 /// phi3-mini.
 std::vector<Preset> phi3_presets();
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -1,6 +1,6 @@
 #include "cleave/model/qwen2/qwen2.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 void read_qwen_windows(const Json& json, DecoderConfig& c) {
   // Published files have a window of any value where it is off.
@@ -20,4 +20,4 @@ DecoderConfig qwen2_config(const Json& json) {
   return c;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -5,7 +5,7 @@
 #include "cleave/model/decoder/decoder.h"
 #include "cleave/model/model.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 std::unique_ptr<Model> make_qwen2(const Json& config) {
   return make_decoder(config, qwen2_config(config));
@@ -32,4 +32,4 @@ std::vector<Preset> qwen2_presets() {
   return {{.name = "qwen2.5-0.5b", .config_json = config.dump()}};
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -4,7 +4,7 @@
 
 #include "cleave/model/decoder/config.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 class Model;
 struct Preset;
@@ -24,4 +24,4 @@ std::unique_ptr<Model> make_qwen2(const Json& config);
 /// qwen2.5-0.5b.
 std::vector<Preset> qwen2_presets();
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -1,7 +1,7 @@
 #include "cleave/model/qwen2/qwen2.h"
 #include "cleave/model/qwen3/qwen3.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 DecoderConfig qwen3_config(const Json& json) {
   DecoderConfig c = read_decoder(json, {.positions = 32768, .kv_heads = 32, .head_dim = 128});
@@ -12,4 +12,4 @@ DecoderConfig qwen3_config(const Json& json) {
   return c;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -5,7 +5,7 @@
 #include "cleave/model/decoder/decoder.h"
 #include "cleave/model/model.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 std::unique_ptr<Model> make_qwen3(const Json& config) {
   return make_decoder(config, qwen3_config(config));
@@ -34,4 +34,4 @@ std::vector<Preset> qwen3_presets() {
   return {{.name = "qwen3-0.6b", .config_json = config.dump()}};
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

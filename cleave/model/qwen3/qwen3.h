@@ -4,7 +4,7 @@
 
 #include "cleave/model/decoder/config.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 class Model;
 struct Preset;
@@ -19,4 +19,4 @@ std::unique_ptr<Model> make_qwen3(const Json& config);
 /// qwen3-0.6b.
 std::vector<Preset> qwen3_presets();
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -1,6 +1,6 @@
 #include "cleave/model/qwen3_moe/qwen3_moe.h"
 
-namespace cleave {
+namespace cleave::inline model {
 namespace {
 
 /// Experts are in every decoder_sparse_step-th block, without those of mlp_only_layers.
@@ -35,4 +35,4 @@ DecoderConfig qwen3_moe_config(const Json& json) {
   return c;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -5,7 +5,7 @@
 #include "cleave/model/decoder/decoder.h"
 #include "cleave/model/model.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 std::unique_ptr<Model> make_qwen3_moe(const Json& config) {
   return make_decoder(config, qwen3_moe_config(config));
@@ -49,4 +49,4 @@ std::vector<Preset> qwen3_moe_presets() {
           {.name = "qwen3-30b-a3b", .config_json = large}};
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -4,7 +4,7 @@
 
 #include "cleave/model/decoder/config.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 class Model;
 struct Preset;
@@ -20,4 +20,4 @@ std::unique_ptr<Model> make_qwen3_moe(const Json& config);
 /// qwen3-moe-tiny and qwen3-30b-a3b.
 std::vector<Preset> qwen3_moe_presets();
 
-}  // namespace cleave
+}  // namespace cleave::inline model

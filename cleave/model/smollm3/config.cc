@@ -1,6 +1,6 @@
 #include "cleave/model/smollm3/smollm3.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 namespace {
 
@@ -51,4 +51,4 @@ DecoderConfig smollm3_config(const Json& json) {
   return c;
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model

@@ -5,7 +5,7 @@
 #include "cleave/model/decoder/decoder.h"
 #include "cleave/model/model.h"
 
-namespace cleave {
+namespace cleave::inline model {
 
 std::unique_ptr<Model> make_smollm3(const Json& config) {
   return make_decoder(config, smollm3_config(config));
@@ -33,4 +33,4 @@ std::vector<Preset> smollm3_presets() {
   return {{.name = "smollm3-3b", .config_json = config.dump()}};
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline model
