@@ -220,6 +220,11 @@ void finish_gradients(const Parameters& parameters, const Axis& tp) {
 void sum_gradients(const Parameters& parameters, const Axis& dp) {
   const at::NoGradGuard no_grad;
   const Parameters rest = not_yet_summed(parameters, dp);
+  for (const auto& p : rest) {
+    CLEAVE_CHECK(!p->copies(), Code::kUsage, p->name(),
+                 " is one of the experts that ranks share out, and other ranks have other ones; "
+                 "use complete() of the GradientSync, which sums it over the ranks that have it");
+  }
   std::vector<Tensor> bucket;
   int64_t bytes = 0;
   for (const auto& p : rest) {

@@ -26,7 +26,8 @@ void complete_over_tp(const Parameters& parameters, std::vector<Tensor>& gradien
 void finish_gradients(const Parameters& parameters, const Axis& tp);
 
 /// Sums gradients over a data-parallel axis, in buckets. The loss is divided by the global number
-/// of labels, so the sum is the gradient of the global mean.
+/// of labels, so the sum is the gradient of the global mean. Error(kUsage) for experts that are
+/// shared out over ranks; a GradientSync sums these.
 void sum_gradients(const Parameters& parameters, const Axis& dp);
 
 /// Averages gradients over data-parallel ranks, whose losses are of their own sequences only:

@@ -269,6 +269,20 @@ TEST(SumGradients, OverDataParallelRanks_AddsInBuckets) {
   });
 }
 
+TEST(SumGradients, OfExpertsThatRanksShareOut_IsRefused) {
+  on_ranks(2, [](const Axis& dp) {
+    auto p = std::make_shared<Parameter>(std::vector<int64_t>{2}, Init::constant(0));
+    p->set_name("experts.0");
+    p->set_copies(Axis(), /*is_here=*/true);
+    p->set_leaf(at::zeros({2}, at::kDouble));
+    p->leaf().mutable_grad() = at::ones({2}, at::kDouble);
+    const Error error = test::thrown_by([&] { sum_gradients({p}, dp); });
+    EXPECT_EQ(error.code(), Code::kUsage);
+    EXPECT_NE(std::string(error.what()).find("experts.0"), std::string::npos) << error.what();
+    EXPECT_TRUE(at::equal(p->leaf().grad(), at::ones({2}, at::kDouble)));
+  });
+}
+
 // Oracle: the whole gradient times the number of dp ranks, which all have the same parts.
 TEST(SumGradients, CalledTwiceInAStep_SumOnce) {
   run_ranks(

@@ -45,14 +45,15 @@ void give_shapes(const Parameters& parameters, at::ScalarType type) {
 /// Their type is the leaves', or bf16 if nothing was added to them (GradientSync).
 int64_t gradient_bytes(const Parameters& parameters, const ParallelConfig& layout,
                        size_t num_micro_batches) {
-  const bool is_sum =
-      num_micro_batches > 1 || layout.dp > 1 || layout.sharding == DataSharding::kFsdp;
-  const bool stays_narrow = !is_sum && layout.compute_type == at::kBFloat16;
-  const auto item =
-      static_cast<int64_t>(at::elementSize(stays_narrow ? at::kBFloat16 : layout.leaf_type()));
+  const bool is_sharded = layout.sharding == DataSharding::kFsdp;
   int64_t sum = 0;
   for (const auto& p : parameters) {
-    const bool is_sharded = layout.sharding == DataSharding::kFsdp;
+    // An expert may be on one data-parallel rank only.
+    const bool is_of_ranks = p->copies() ? p->copies()->size() > 1 : layout.dp > 1 || is_sharded;
+    const bool is_sum = num_micro_batches > 1 || is_of_ranks;
+    const bool stays_narrow = !is_sum && layout.compute_type == at::kBFloat16;
+    const auto item =
+        static_cast<int64_t>(at::elementSize(stays_narrow ? at::kBFloat16 : layout.leaf_type()));
     sum += item * c10::multiply_integers(is_sharded ? p->leaf_shape() : p->local_shape());
   }
   return sum;

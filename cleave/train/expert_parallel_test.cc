@@ -213,5 +213,18 @@ TEST(ExpertParallelLayout, Forecast_HasTheWeightsOfTheRanksExperts) {
   EXPECT_EQ(weights(1) - weights(2), 8 * 3 * 12 * 5 * 4);
 }
 
+// In bf16, one micro-batch: the gradients of two experts that no other rank has stay bf16; with ep
+// 1 those of three are summed over the ranks in fp32.
+TEST(ExpertParallelLayout, Forecast_HasNarrowGradientsOfExpertsOnOneRank) {
+  const auto model = test::grid_model({.family = "mixtral"});
+  const auto gradients = [&](int ep) {
+    const ParallelConfig layout{
+        .dp = 2, .ep = ep, .plan = model->plan(), .compute_type = at::kBFloat16};
+    const StepShape step{.batch_size = 4, .micro_batch_size = 2, .seq_len = 7};
+    return forecast(model->config(), layout, step).ranks.front().memory.gradients;
+  };
+  EXPECT_EQ(gradients(1) - gradients(2), 8 * 3 * 12 * 5 * (3 * 4 - 2 * 2));
+}
+
 }  // namespace
 }  // namespace cleave
