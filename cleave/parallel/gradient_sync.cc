@@ -69,6 +69,8 @@ class GradSyncHook : public Wrap {
 GradientSync::GradientSync(Parameters parameters, const Axis& dp,
                            const GradientSyncOptions& options)
     : parameters_(std::move(parameters)), dp_(std::make_shared<const Axis>(dp)), options_(options) {
+  // A gradient of zeros would be left on frozen weights, which no optimizer resets.
+  std::erase_if(parameters_, [](const auto& p) { return p->is_frozen(); });
   record_on_leaves();
   if (options.sharding == DataSharding::kFsdp) return;
   if (options.precision) {
