@@ -265,6 +265,45 @@ TEST(Checkpoint, StagesOfAPipeline_WriteWhatEachHas) {
   expect_file_is_whole(folder / "saved/optimizer.safetensors", 2 * (3 + 2 * 9));
 }
 
+TEST(Checkpoint, StageOfFrozenWeights_HasNoPartOfTheOptimizersFile) {
+  const TempFolder folder;
+  run_ranks(2, [&](World& world) {
+    const Axis both(world.group({0, 1}, "world")), one;
+    const auto model = make_model(Json::parse(kLlamaConfig, "config.json"));
+    parallelize_module(*model, one, model->plan());
+    const Parameters all = model->parameters();
+    Parameters mine;
+    for (const auto& p : all) {
+      const bool is_trained = p == all.back();
+      if (!is_trained) p->freeze(at::kFloat);
+      if (is_trained != (world.rank() == 1)) {
+        p->set_ownership(Parameter::Ownership::kNotOwned);
+        continue;
+      }
+      p->set_leaf(Training::part_of(*p, ""));
+      mine.push_back(p);
+    }
+    Optimizer optimizer(mine, OptimizerOptions{});
+    EXPECT_EQ(optimizer.states().size(), world.rank() == 1 ? 1U : 0U);
+    for (const auto& state : optimizer.states()) {
+      state.exp_avg.detach().copy_(Training::part_of(*state.parameter, "exp_avg."));
+      state.exp_avg_sq.detach().copy_(Training::part_of(*state.parameter, "exp_avg_sq."));
+    }
+    optimizer.set_num_steps(7);
+    Checkpoint checkpoint;
+    checkpoint.model = model.get();
+    checkpoint.optimizer = &optimizer;
+    checkpoint.state_json = "{}";
+    save_checkpoint(folder / "saved", checkpoint, {both, one, one});
+    optimizer.set_num_steps(0);
+    load_optimizer(optimizer, *model, folder / "saved");
+    EXPECT_EQ(optimizer.num_steps(), 7);
+  });
+  EXPECT_THAT(find_damage(folder / "saved"), IsEmpty());
+  expect_file_is_whole(folder / "saved/model.safetensors", 3 + 2 * 9);
+  expect_file_is_whole(folder / "saved/optimizer.safetensors", 2);
+}
+
 TEST(Checkpoint, ConfigOfEveryType_IsNamedUnderTheConfigsOwnKeys) {
   for (const auto& [dtype, name] : {std::pair(at::kFloat, "float32"),
                                     {at::kDouble, "float64"},

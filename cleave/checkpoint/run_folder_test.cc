@@ -89,7 +89,6 @@ TEST(RunFolder, MoreCheckpointsThanTheDiskHolds_AreRefusedBeforeTheFirst) {
 // Four checkpoints exist while the fourth is written: two newest ones and the best of the run.
 TEST(RunFolder, BestCheckpointBesideTheNewest_NeedsItsSpaceToo) {
   constexpr int64_t kMany = int64_t{1} << 40;
-  const TempFolder folder;
   const Axis one;
   const Training training(one);
   const Checkpoint checkpoint = training.checkpoint(1);

@@ -20,9 +20,11 @@ TensorGroup optimizer_group(const Optimizer& optimizer, const Parameters& parame
   group.metadata = {{std::string(kNumSteps), std::to_string(optimizer.num_steps())}};
   std::map<const Parameter*, const Optimizer::State*> mine;
   for (const auto& state : optimizer.states()) mine[state.parameter.get()] = &state;
-  // A pipeline stage whose weights are all frozen has no part of the adapters.
-  const bool is_adapter = !parameters.empty() && parameters.front()->is_adapter();
-  CLEAVE_CHECK(!mine.empty() || is_adapter, Code::kUsage,
+  // A pipeline stage whose weights are all frozen has no part of the trained ones.
+  const bool is_elsewhere =
+      !parameters.empty() && std::none_of(parameters.begin(), parameters.end(),
+                                          [](const auto& p) { return p->leaf().defined(); });
+  CLEAVE_CHECK(!mine.empty() || is_elsewhere, Code::kUsage,
                "an optimizer without parameters cannot be saved");
   // The widest.
   at::ScalarType leaf_type = !mine.empty() ? mine.begin()->first->leaf().scalar_type()
@@ -77,8 +79,8 @@ FolderContents contents_of(const Checkpoint& checkpoint) {
   }
   contents.groups.push_back(std::move(weights));
   if (checkpoint.optimizer != nullptr) {
-    contents.groups.push_back(
-        optimizer_group(*checkpoint.optimizer, parameters, dtype, std::string(kOptimizerStem)));
+    contents.groups.push_back(optimizer_group(*checkpoint.optimizer, trained_of(all), dtype,
+                                              std::string(kOptimizerStem)));
   }
   if (is_adapter) {
     contents.files = {{std::string(kAdapterConfigName), checkpoint.adapter_config}};

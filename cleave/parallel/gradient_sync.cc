@@ -47,6 +47,8 @@ class GradSyncHook : public Wrap {
 GradientSync::GradientSync(Parameters parameters, const Axis& dp,
                            const GradientSyncOptions& options)
     : parameters_(std::move(parameters)), dp_(std::make_shared<const Axis>(dp)), options_(options) {
+  // A gradient of zeros would be left on frozen weights, which no optimizer resets.
+  std::erase_if(parameters_, [](const auto& p) { return p->is_frozen(); });
   for (const auto& p : parameters_) {
     if (p->copies()) copies_ = std::make_shared<const Axis>(*p->copies());
   }

@@ -49,8 +49,8 @@ struct GradientSyncOptions {
 /// layers; the results are the same bits.
 class GradientSync {
  public:
-  /// `parameters`: those with memory on this rank, which they may get later. ZeRO-1 shards their
-  /// leaves here.
+  /// `parameters`: those with memory on this rank, which they may get later. Frozen ones are left
+  /// out. ZeRO-1 shards the leaves here.
   GradientSync(Parameters parameters, const Axis& dp, const GradientSyncOptions& options = {});
 
   [[nodiscard]] const Parameters& parameters() const { return parameters_; }

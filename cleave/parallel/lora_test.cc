@@ -16,6 +16,7 @@
 #include "cleave/optim/optimizer.h"
 #include "cleave/parallel/gradients.h"
 #include "cleave/parallel/parallelize.h"
+#include "cleave/parallel/zero1.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
 
@@ -252,6 +253,46 @@ TEST(Lora, SumsOverAllParameters_LeaveFrozenOnesWithoutGradientAndUnchanged) {
       EXPECT_EQ(at::equal(p->leaf(), before[p->name()]), p->is_frozen()) << p->name();
     }
   });
+}
+
+// Two steps: a gradient that is left from the first would be refused in the second.
+TEST(Lora, GradientSyncOverAllParameters_LeavesFrozenOnesOut) {
+  for (const bool shards : {false, true}) {
+    run_ranks(2, [&](World& world) {
+      const Axis dp = Mesh::build(world, {{"dp", 2}})["dp"];
+      Tiny model;
+      attach_lora(model, model.sequence(), {.rank = 2}, at::kFloat);
+      model.name_tree();
+      const Parameters all = model.parameters();
+      const auto sync = std::make_shared<GradientSync>(
+          all, dp,
+          GradientSyncOptions{.sharding = shards ? DataSharding::kZero1 : DataSharding::kNone});
+      materialize(model);
+      sync->refresh_weights();
+      std::map<std::string, Tensor> before;
+      for (const auto& p : all) before[p->name()] = p->leaf().detach().clone();
+      std::unique_ptr<Optimizer> optimizer = std::make_unique<Optimizer>(all, OptimizerOptions{});
+      if (shards) optimizer = std::make_unique<Zero1Optimizer>(sync, OptimizerOptions{});
+      const Tensor ids = at::tensor({1, 2, 3}, at::kLong).view({1, 3});
+      for (int step = 0; step < 2; ++step) {
+        sync->begin(0);
+        cross_entropy(model(DTensor(ids, Axis(), Replicate{}), Context()), next_token_labels(ids),
+                      {})
+            .local()
+            .backward();
+        sync->complete();
+        for (const auto& p : all) {
+          EXPECT_EQ(p->leaf().grad().defined(), !p->is_frozen()) << p->name();
+          EXPECT_EQ(p->is_flat(), shards && !p->is_frozen()) << p->name();
+        }
+        optimizer->step(0.1);
+        optimizer->zero_grad();
+      }
+      for (const auto& p : all) {
+        EXPECT_TRUE(!p->is_frozen() || at::equal(p->leaf(), before[p->name()])) << p->name();
+      }
+    });
+  }
 }
 
 /// A golden model's config.json with other values.

@@ -112,6 +112,8 @@ bool fit_to_task(TrainSetup& setup) {
 std::unique_ptr<Model> name_classes(TrainSetup& setup) {
   setup.config = classifier_config(setup.config, class_names(setup.options.data));
   auto model = make_model(setup.config);
+  const TrainOptions& o = setup.options;
+  if (o.plan.empty()) setup.layout.plan = model->plan(o.sequence_parallel);
   try_layout(*model, setup.layout);
   return model;
 }

@@ -271,7 +271,7 @@ class TokenizerReader {
   std::unordered_map<std::string, int64_t> ids_;
 };
 
-bool has_tokenizer(const GgufMetadata& metadata) {
+bool names_tokenizer(const GgufMetadata& metadata) {
   const std::string model = metadata.string_or(kModel, "no_vocab");
   return model != "no_vocab" && model != "none";
 }
@@ -279,7 +279,7 @@ bool has_tokenizer(const GgufMetadata& metadata) {
 }  // namespace
 
 std::vector<NamedFile> tokenizer_from_gguf(const Gguf& file) {
-  if (!has_tokenizer(file.metadata())) return {};
+  if (!names_tokenizer(file.metadata())) return {};
   return TokenizerReader(file).read();
 }
 
@@ -290,7 +290,7 @@ std::string tokenizer_source(const ModelFolder& folder) {
 }
 
 bool has_model_tokenizer(const std::string& path) {
-  return is_gguf(path) ? has_tokenizer(Gguf::open(path).metadata()) : has_tokenizer(path);
+  return is_gguf(path) ? names_tokenizer(Gguf::open(path).metadata()) : has_tokenizer(path);
 }
 
 std::shared_ptr<const Tokenizer> load_model_tokenizer(const std::string& path) {
