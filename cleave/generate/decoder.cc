@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -88,11 +89,12 @@ Scores Decoder::run(const Tensor& ids) {
   }
   num_seen_ += num_tokens;
   const std::vector<Layer*> layers = model_.sequence();
+  const std::span<Layer* const> all(layers);
   DTensor x(ids.to(device_), tp_, Replicate{});
-  for (size_t i = 0; i + 1 < layers.size(); ++i) x = (*layers[i])(x, context);
+  x = call_in_order(all.first(layers.size() - 1), x, context);
   if (!x.placement().is_whole()) x = x.redistribute(Replicate{});
   const Tensor last = x.local().narrow(1, x.local().size(1) - 1, 1);
-  return Scores::from_logits((*layers.back())(x.with(last), context));
+  return Scores::from_logits(call_in_order(all.last(1), x.with(last), context));
 }
 
 }  // namespace cleave::inline generation

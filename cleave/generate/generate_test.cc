@@ -7,6 +7,7 @@
 
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
+#include "tests/support/reads_start.h"
 #include "tests/support/thrown.h"
 
 // Oracle: ids and scores of transformers' generate() in fp32. The ids do not change when all
@@ -341,6 +342,22 @@ TEST(Generate, EveryToken_IsReportedWhenItIsGenerated) {
                                   });
   EXPECT_EQ(reported[0], got.prompts[0][0].ids);
   EXPECT_EQ(reported[1], got.prompts[1][0].ids);
+}
+
+// Oracle: the whole model on the last id, which alone decides the next one.
+TEST(Generate, ModelWithANamedOutput_GivesTheIdsOfItsForward) {
+  const at::NoGradGuard no_grad;
+  test::ReadsStart model(Json::parse(
+      R"({"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2})", "config.json"));
+  materialize(model, {.seed = 2});
+  const Generation got = generate(model, Axis(), {{1, 2, 3}}, {.max_new_tokens = 6});
+  int64_t id = 3;
+  for (const int64_t next : got.prompts[0][0].ids) {
+    const DTensor ids(at::full({1, 1}, id, at::kLong), Axis(), Replicate{});
+    id = model(ids, Context()).local().argmax(-1).item<int64_t>();
+    EXPECT_EQ(next, id);
+  }
+  EXPECT_EQ(got.prompts[0][0].ids.size(), 6U);
 }
 
 }  // namespace

@@ -206,6 +206,18 @@ void Attention::check_split(const Axis& axis) {
   }
 }
 
+void Attention::tie_relative_bias(const Attention& other) {
+  CLEAVE_CHECK(relative_bias_ && other.relative_bias_, Code::kUsage, subject(path()),
+               "tie_relative_bias needs two attentions with a relative bias, and ",
+               relative_bias_ ? "the other one" : "this one",
+               " has none; set relative_bias in the options of both");
+  CLEAVE_CHECK(relative_bias_->shape() == other.relative_bias_->shape(), Code::kShape,
+               subject(path()), "its table of the relative bias is [",
+               list_text(relative_bias_->shape()), "], the other one [",
+               list_text(other.relative_bias_->shape()), "]; give both the same options");
+  relative_bias_ = other.relative_bias_;
+}
+
 Tensor Attention::bias_of(const DTensor& q, const Context& context) const {
   if (!relative_bias_) return {};
   relative_bias_->used_in(q);

@@ -102,8 +102,9 @@ class Attention : public Layer, public HasHeads {
   }
   void prepare_split(const Axis& axis) override;
   void check_split(const Axis& axis) override;
-  /// Ties the table of the relative bias to that of another attention, which has the same options.
-  void tie_relative_bias(const Attention& other) { relative_bias_ = other.relative_bias_; }
+  /// Ties the table of the relative bias to that of another attention. Throws Error(kUsage) unless
+  /// both have a relative bias, Error(kShape) unless both tables have the same shape.
+  void tie_relative_bias(const Attention& other);
 
  protected:
   DTensor forward(const DTensor& x, const Context& context) override;

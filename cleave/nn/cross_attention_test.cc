@@ -217,5 +217,17 @@ TEST(CrossAttention, OptionsOfSelfAttention_AreRefused) {
   EXPECT_EQ(test::thrown_by([&] { Attention{o}; }).code(), Code::kUsage);
 }
 
+TEST(CrossAttention, TableTiedToAnotherShapeOrNone_IsRefused) {
+  Attention attention(relative_options(true));
+  EXPECT_EQ(
+      test::thrown_by([&] { attention.tie_relative_bias(Attention(cross_options())); }).code(),
+      Code::kUsage);
+  AttentionOptions o = relative_options(true);
+  o.relative_bias->num_buckets = 8;
+  o.relative_bias->max_distance = 16;
+  EXPECT_EQ(test::thrown_by([&] { attention.tie_relative_bias(Attention(o)); }).code(),
+            Code::kShape);
+}
+
 }  // namespace
 }  // namespace cleave

@@ -48,7 +48,8 @@ class Block : public Layer {
   bool reads_;
 };
 
-/// Three blocks of an encoder, whose norm is named, and three that read it.
+/// Three blocks of an encoder, whose norm is named, and three of a decoder, of which the first and
+/// the last read it: a stage with only the middle one passes it on.
 class TwoHalves : public LayerGroup {
  public:
   TwoHalves() {
@@ -57,7 +58,7 @@ class TwoHalves : public LayerGroup {
     decoder_embed_.tie_weight(embed_.weight());
     add_next("embed", embed_);
     for (int i = 0; i < 6; ++i) {
-      blocks_.push_back(std::make_unique<Block>(i >= 3));
+      blocks_.push_back(std::make_unique<Block>(i == 3 || i == 5));
       add_next(str("blocks.", i), *blocks_.back());
       if (i != 2) continue;
       add_next("encoder_norm", encoder_norm_);
@@ -194,7 +195,8 @@ TEST(NamedValues, TensorAndSequenceParallelAndRecompute_GiveTheSame) {
   for (const Placement& between : {Placement(Replicate{}), Placement(Shard{1})}) {
     for (const bool recomputes : {false, true}) {
       for (const ScheduleKind kind : {ScheduleKind::k1F1B, ScheduleKind::kZeroBubble}) {
-        for (const int pp : {1, 2})
+        // With pp=3, the encoder's states cross to the last stage.
+        for (const int pp : {1, 3})
           expect_equals_whole({kind, pp, 1, 2, recomputes, between}, want);
       }
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -100,10 +101,10 @@ std::vector<Shape> shapes_between(const Json& config, const ParallelConfig& layo
   const at::NoGradGuard no_grad;
   parallelized.gradients->refresh_weights();
   DTensor x(on_meta({rows, step.seq_len}, at::kLong), parallelized.axes.tp, Replicate{});
-  const Context context = context_of(layout, step);
+  Context context = context_of(layout, step);
   std::vector<Shape> out;
   for (Layer* layer : model->sequence()) {
-    x = (*layer)(x, context);
+    x = call_in_order(std::span(&layer, 1), x, context);
     out.push_back({.sizes = x.local().sizes().vec(),
                    .placement = x.placement(),
                    .type = x.local().scalar_type()});
@@ -159,9 +160,9 @@ class DryRank {
   }
 
  private:
-  /// What forward keeps for backward.
+  /// What forward keeps for backward: the layer's value and named ones.
   struct InFlight {
-    Tensor input, output;
+    std::vector<Tensor> inputs, outputs;
     std::shared_ptr<DeferredGradients> deferred;
   };
 
@@ -169,16 +170,36 @@ class DryRank {
   const Stages& stages() { return parallelized_.pipeline->stages(); }
   bool is_last(int stage) { return stage + 1 == std::ssize(stages()); }
 
-  DTensor input_of(const Action& action, InFlight& live) {
+  /// The names of the outputs of the first `count` layers, with the layers' indices.
+  std::vector<std::pair<std::string, size_t>> named_before(int64_t count) {
+    std::vector<std::pair<std::string, size_t>> out;
+    const std::vector<Layer*> sequence = model_->sequence();
+    for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+      const std::string& name = sequence[i]->output_name();
+      if (!name.empty()) out.emplace_back(name, i);
+    }
+    return out;
+  }
+
+  /// The output of layer `i` as another stage receives it.
+  DTensor received(int64_t rows, size_t i, InFlight& live) {
+    const Shape& shape = shapes_.at(rows)[i];
+    live.inputs.push_back(on_meta(shape.sizes, shape.type).requires_grad_());
+    return DTensor(live.inputs.back(), parallelized_.axes.tp, shape.placement);
+  }
+
+  DTensor input_of(const Action& action, Context& context, InFlight& live) {
     const int64_t rows = rows_[static_cast<size_t>(action.micro_batch)];
-    const Axis& tp = parallelized_.axes.tp;
     if (action.stage == 0) {
+      const Axis& tp = parallelized_.axes.tp;
       return DTensor(on_meta({rows, step_.seq_len}, at::kLong), tp, Replicate{});
     }
-    const Range& layers = stages()[static_cast<size_t>(action.stage)];
-    const Shape& shape = shapes_.at(rows)[static_cast<size_t>(layers.begin - 1)];
-    live.input = on_meta(shape.sizes, shape.type).requires_grad_();
-    return DTensor(live.input, tp, shape.placement);
+    const int64_t begin = stages()[static_cast<size_t>(action.stage)].begin;
+    DTensor x = received(rows, static_cast<size_t>(begin - 1), live);
+    for (const auto& [name, i] : named_before(begin)) {
+      context.values = context.values.with(name, received(rows, i, live));
+    }
+    return x;
   }
 
   void forward(const Action& action) {
@@ -188,32 +209,39 @@ class DryRank {
       live.deferred = std::make_shared<DeferredGradients>();
       context.deferred = live.deferred;
     }
-    DTensor x = input_of(action, live);
+    DTensor x = input_of(action, context, live);
     const Range& layers = stages()[static_cast<size_t>(action.stage)];
     const std::vector<Layer*> sequence = model_->sequence();
-    for (int64_t i = layers.begin; i < layers.end; ++i) {
-      x = (*sequence[static_cast<size_t>(i)])(x, context);
-    }
-    live.output = x.local();
+    x = call_in_order(std::span(sequence).subspan(static_cast<size_t>(layers.begin),
+                                                  static_cast<size_t>(layers.size())),
+                      x, context);
     if (is_last(action.stage)) {
       // Labels as the model's task has them: one per token, or one per sequence.
       auto sizes = x.local().sizes().vec();
       sizes.pop_back();
-      live.output =
-          cross_entropy(x, on_meta(sizes, at::kLong), {.valid_tokens = step_.tokens()}).local();
+      live.outputs = {
+          cross_entropy(x, on_meta(sizes, at::kLong), {.valid_tokens = step_.tokens()}).local()};
     } else {
-      note_message(live.output);
+      live.outputs = {x.local()};
+      for (const auto& entry : named_before(layers.end)) {
+        live.outputs.push_back(context.values.at(entry.first).local());
+      }
+      for (const Tensor& output : live.outputs) note_message(output);
     }
     live_.emplace(std::pair(action.stage, action.micro_batch), std::move(live));
   }
 
   void backward(const Action& action) {
     InFlight& live = live_.at({action.stage, action.micro_batch});
-    if (live.output.requires_grad()) {  // not if all weights so far are frozen
-      torch::autograd::backward({live.output}, {at::empty_like(live.output)});
+    std::vector<Tensor> ends, gradients;
+    for (const Tensor& output : live.outputs) {
+      if (!output.requires_grad()) continue;  // all weights so far are frozen
+      ends.push_back(output);
+      gradients.push_back(at::empty_like(output));
     }
-    if (live.input.defined()) note_message(live.input);
-    live.input = live.output = Tensor();
+    if (!ends.empty()) torch::autograd::backward(ends, gradients);
+    for (const Tensor& input : live.inputs) note_message(input);
+    live.inputs = live.outputs = {};
     if (!live.deferred) live_.erase({action.stage, action.micro_batch});
   }
 

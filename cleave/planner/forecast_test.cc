@@ -11,6 +11,7 @@
 #include "cleave/planner/layout_options.h"
 #include "cleave/planner/rank_layouts.h"
 #include "cleave/torch_internals/meta_device.h"
+#include "tests/support/reads_start.h"
 
 namespace cleave {
 namespace {
@@ -123,6 +124,22 @@ TEST(Forecast, Pipeline_HoldsMicroBatchesOfLaterStagesAndSendsActivations) {
   EXPECT_EQ(f.ranks[1].pp.bytes, 12 * activation);
   EXPECT_GT(f.ranks[1].memory.activations, f.ranks[2].memory.activations);
   EXPECT_NEAR(f.idle_share, 3.0 / 9, 1e-9);  // (S - 1) / (M + S - 1)
+}
+
+// Each stage sends the named output of the first layer too, and gets its gradient.
+TEST(Forecast, PipelineWithANamedOutput_SendsItBesideTheActivations) {
+  register_model<test::ReadsStart>("reads_start");
+  const Json config = Json::parse(
+      R"({"model_type": "reads_start", "vocab_size": 40, "hidden_size": 16,
+          "num_hidden_layers": 4})",
+      "config.json");
+  const StepShape step{.batch_size = 6, .micro_batch_size = 1, .seq_len = 8};
+  const Forecast f = forecast(config, {.pp = 4}, step);
+  ASSERT_EQ(f.ranks.size(), 4U);
+  const int64_t activation = 8 * 16 * 4;
+  EXPECT_EQ(f.ranks[0].pp.bytes, 2 * 6 * activation);
+  EXPECT_EQ(f.ranks[1].pp.bytes, 2 * 12 * activation);
+  EXPECT_EQ(f.ranks[3].pp.bytes, 2 * 6 * activation);
 }
 
 // Experts send what an MLP does; the sum of the routers' gradients over tp is one more call.
