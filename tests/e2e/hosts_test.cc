@@ -245,7 +245,10 @@ TEST(Hosts, DataParallelOverHosts_SendsTheGradientsOnceEachWay) {
     EXPECT_EQ(got[i]["loss"], want[i]["loss"]) << i;
     EXPECT_EQ(got[i]["grad_norm"], want[i]["grad_norm"]) << i;
   }
-  constexpr int64_t kGradients = int64_t{479} * 1024 * 1024 / 10;  // 12.6 million in fp32
+  // Embeddings of 257 ids; in each of six layers q, k, v and o, the MLP and two norms; a norm.
+  constexpr int64_t kWeights =
+      int64_t{256} * (257 + 6 * (256 + 2 * 128 + 256 + 3 * 688 + 2) + 1);  // 4.42 million
+  constexpr int64_t kGradients = kWeights * 4;                             // in fp32
   for (const int host : {0, 1}) {
     const int64_t bytes = (many[static_cast<size_t>(host)] - few[static_cast<size_t>(host)]) / 3;
     // Headers, heartbeats and small collectives come on top. Once for each rank would be twice.

@@ -301,6 +301,20 @@ TEST(HostCollectives, Broadcast_SendsTheRootsBytesOnceToEachHost) {
   }
 }
 
+// Otherwise waits of two threads look like a deadlock cycle of their ranks.
+TEST(HostBuffers, UsedByTwoThreadsOfARank_AreKnownToBlockNoneOfThemAlone) {
+  const auto segment = SharedSegment::create_private(1);
+  const auto endpoint = std::make_shared<RankEndpoint>(
+      segment, 0, RankOptions{.timeout_s = 20, .flight_log_folder = ""});
+  const std::vector<int> ranks{0};
+  HostBuffers first(endpoint, segment->join_group(7, ranks, "a"), 0);
+  HostBuffers second(endpoint, segment->join_group(9, ranks, "b"), 0);
+  first.publish();
+  EXPECT_EQ(segment->rank(0).uses_many_threads.load(), 0U);
+  std::thread([&] { second.publish(); }).join();
+  EXPECT_EQ(segment->rank(0).uses_many_threads.load(), 1U);
+}
+
 TEST(HostLayout, OfUnevenHosts_HasTheLanesOfTheSmallest) {
   const std::vector<int64_t> ids{4, 4, 4, 9, 9};
   const auto layout = HostLayout::make(ids, 4);

@@ -55,7 +55,10 @@ std::byte* HostBuffers::own() {
 }
 
 void HostBuffers::publish() {
-  if (sync_) sync_->barrier();
+  if (!sync_) return;
+  // The group's begin() records the thread in the job's segment only.
+  sync_->endpoint().note_thread();
+  sync_->barrier();
 }
 
 const std::byte* HostBuffers::of(int local) const {

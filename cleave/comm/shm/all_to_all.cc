@@ -73,7 +73,7 @@ class AllToAll {
       read_in_place(result.data());
     } else if (!all_fit) {
       read_pieces(result.data());
-      if (links_ != nullptr && links_->layout.num_local() > 1) read_on_host(result.data());
+      if (links_ != nullptr) read_on_host(result.data());
     }
     result.finish();
   }
@@ -154,7 +154,7 @@ class AllToAll {
     }
   }
 
-  /// The same among the members of this host.
+  /// The same among the members of this host; of a member that is alone, its part for itself.
   void read_on_host(std::byte* result) {
     HostBuffers& shared = *links_->buffers;
     const auto first = static_cast<size_t>(links_->layout.first_of(links_->layout.host));

@@ -136,6 +136,26 @@ TEST(UnevenHosts, SumsInsideAndBetweenHosts_AreThoseOfTheirRanks) {
             {.timeout_s = 20, .flight_log_folder = ""});
 }
 
+// Rank 2 is alone on its host: no other rank moves what it sends to itself.
+TEST(UnevenHosts, AllToAll_MovesWhatARankAloneOnItsHostSendsToItself) {
+  run_hosts(2, 3,
+            [](World& world) {
+              const auto all = contract::all(world);
+              for (const int64_t count : {1, 50'000}) {  // the second in several pieces
+                const std::vector<int64_t> counts(3, count);
+                std::vector<int64_t> in, got(static_cast<size_t>(3 * count), -1), want;
+                for (int r = 0; r < 3; ++r) {
+                  in.insert(in.end(), static_cast<size_t>(count), 10 * world.rank() + r);
+                  want.insert(want.end(), static_cast<size_t>(count), 10 * r + world.rank());
+                }
+                all->all_to_all(in.data(), counts, got.data(), counts, DType::kI64,
+                                contract::call("a2a"));
+                EXPECT_EQ(got, want) << "rank " << world.rank();
+              }
+            },
+            {.timeout_s = 20, .flight_log_folder = ""});
+}
+
 // Rank 0 waits in its host's segment, the ranks that fail in the job's, and the other way round.
 TEST(UnevenHosts, FailureOfOneRank_EndsWaitsInBothSegments) {
   for (const int failed : {1, 2}) {
