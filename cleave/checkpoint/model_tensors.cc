@@ -74,6 +74,10 @@ void require_all(const std::set<std::string>& missing, const std::set<std::strin
 }
 
 std::unique_ptr<TensorSource> open_model_files(const ModelFolder& folder) {
+  CLEAVE_CHECK(
+      !folder.averaged || has_safetensors(folder.weights_path(), folder.stem), Code::kFormat,
+      folder.weights_path(),
+      " is no checkpoint of `cleave train`, so it has no averaged weights; leave out --ema");
   if (is_gguf(folder.weights_path())) {
     return std::make_unique<GgufTensors>(Gguf::open(folder.weights_path()), folder.config);
   }

@@ -25,8 +25,8 @@ class Tokens {
   /// Empty, in memory, for ids below `vocab_size`.
   explicit Tokens(int64_t vocab_size);
 
-  /// The ids in a file that write() made with this key. nullopt if the file is missing, damaged or
-  /// has another key. Throws Error(kIo) if it cannot be read.
+  /// The ids in a file that TokensWriter made with this key. nullopt if the file is missing,
+  /// damaged or has another key. Throws Error(kIo) if it cannot be read.
   static std::optional<Tokens> open(const std::filesystem::path& path, uint64_t key);
   /// Only for ids in memory. Throws Error(kBug) for an id outside the vocabulary.
   void append(std::span<const int64_t> ids);

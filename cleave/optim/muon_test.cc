@@ -115,6 +115,23 @@ TEST(Muon, OwnSettingsScaleAndCopy_Apply) {
   EXPECT_TRUE(at::equal(p->use(), p->leaf().detach().to(at::kBFloat16)));
 }
 
+// A pipeline stage may give the parameters of the whole model, as for AdamW.
+TEST(Muon, ParametersOfAnotherStage_AreLeftOut) {
+  const auto other = std::make_shared<Parameter>(std::vector<int64_t>{3, 4}, Init::constant(0));
+  other->set_name("other");
+  const auto mine = parameter("mine", numbers({3, 4}, 1)),
+             alone = parameter("mine", numbers({3, 4}, 1));
+  const OptimizerOptions options{.kind = Kind::kMuon, .matrices = {"mine", "other"}, .ema = 0.5};
+  Optimizer both({other, mine}, options), one({alone}, options);
+  for (const auto& p : {mine, alone}) p->leaf().mutable_grad() = numbers({3, 4}, 2);
+  for (Optimizer* optimizer : {&both, &one}) {
+    optimizer->step(0.1);
+    optimizer->swap_ema();
+  }
+  EXPECT_TRUE(at::equal(mine->leaf(), alone->leaf()));
+  EXPECT_EQ(both.step_bytes(), one.step_bytes());
+}
+
 TEST(Muon, WithoutMatricesOrWithAVector_IsRefused) {
   const auto vector = parameter("v", numbers({3}, 1));
   EXPECT_EQ(test::thrown_by([&] { Optimizer({vector}, {.kind = Kind::kMuon}); }).code(),

@@ -117,9 +117,14 @@ void Optimizer::step(double lr, double gradient_scale) {
 void Optimizer::step_matrices(double lr, double gradient_scale) {
   constexpr double kUpdateSize = 0.2;  // root mean square of AdamW's updates
   Parameters parameters;
-  for (const Matrix& m : matrices_) parameters.push_back(states_[m.state].parameter);
+  std::vector<Matrix> held;  // other pipeline stages hold the rest
+  for (const Matrix& m : matrices_) {
+    if (!states_[m.state].parameter->leaf().defined()) continue;
+    held.push_back(m);
+    parameters.push_back(states_[m.state].parameter);
+  }
   const auto update = [&](size_t i) {
-    const State& s = states_[matrices_[i].state];
+    const State& s = states_[held[i].state];
     const Tensor leaf = s.parameter->leaf().detach();
     if (leaf.numel() == 0) return leaf;  // this rank holds nothing of it
     Tensor gradient = s.parameter->leaf().grad().to(leaf.scalar_type());
@@ -128,7 +133,7 @@ void Optimizer::step_matrices(double lr, double gradient_scale) {
     return gradient.lerp(s.exp_avg, options_.momentum);  // Nesterov's
   };
   const auto apply = [&](size_t i, const Tensor& orthogonal) {
-    const Matrix& m = matrices_[i];
+    const Matrix& m = held[i];
     const Parameter& p = *states_[m.state].parameter;
     const auto longest = static_cast<double>(std::max(p.shape()[0], p.shape()[1]));
     const double rate = lr * m.lr_factor;
@@ -143,6 +148,7 @@ void Optimizer::step_matrices(double lr, double gradient_scale) {
 
 void Optimizer::update_ema() {
   for (const State& s : states_) {
+    if (!s.ema.defined()) continue;  // another pipeline stage holds it
     const Tensor leaf = s.parameter->leaf().detach();
     if (num_steps_ == 1) {
       s.ema.copy_(leaf);
@@ -155,6 +161,7 @@ void Optimizer::update_ema() {
 void Optimizer::swap_ema() {
   const at::NoGradGuard no_grad;
   for (const State& s : states()) {
+    if (!s.ema.defined()) continue;
     const Tensor leaf = s.parameter->leaf().detach();
     const Tensor weight = leaf.clone();
     leaf.copy_(s.ema);
@@ -166,6 +173,7 @@ int64_t Optimizer::step_bytes() const {
   int64_t most = 0;
   for (const Matrix& m : matrices_) {
     const Parameter& p = *states_[m.state].parameter;
+    if (!p.leaf().defined()) continue;
     const int64_t shorter = std::min(p.shape()[0], p.shape()[1]);
     // The update, what this rank sends of it, the matrix before and after an iteration; two
     // products.

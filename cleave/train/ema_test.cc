@@ -158,6 +158,12 @@ TEST(Ema, WithoutAverages_ResumeAndConvertSaySo) {
   EXPECT_EQ(unconverted.code(), Code::kFormat);
   EXPECT_THAT(unconverted.what(), HasSubstr("has no averaged weights; train with --ema"));
   EXPECT_FALSE(std::filesystem::exists(o.out + "-averages"));
+  const std::string split = o.out + "-split";  // not of one file, and no checkpoint
+  (void)convert({.from = o.out, .to = split, .format = ModelFormat::kOslo, .tp = 2});
+  const Error other = test::thrown_by(
+      [&] { (void)convert({.from = split, .to = o.out + "-averages", .ema = true}); });
+  EXPECT_EQ(other.code(), Code::kFormat);
+  EXPECT_THAT(other.what(), HasSubstr("is no checkpoint of `cleave train`"));
   o.ema = kDecay;
   o.resume = true;
   const Error resumed = test::thrown_by([&] { cleave_train(o); });
