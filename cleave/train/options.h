@@ -142,8 +142,8 @@ inline std::vector<Row> optimizer_rows(TrainOptions& o) {
            kMustMatch},
           {&o.ema, "ema", "DECAY",
            "also keep an exponential moving average of the weights, which evaluation uses and "
-           "convert --ema writes",
-           "off", Limits{.low = 0, .high = 1, .takes_low = false, .takes_high = false}, kMustMatch},
+           "convert --ema writes; 0 is off",
+           "off", Limits{.low = 0, .high = 1, .takes_high = false}, kMustMatch},
           {&o.dtype, "dtype", "",
            "dtype of weights and activations; bf16 and fp16 keep fp32 master weights, fp16 scales "
            "the loss",

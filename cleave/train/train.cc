@@ -38,8 +38,12 @@ void cleave_train(const cleave::TrainOptions& options) {
     run_job(job, [&](World& world) {
       const Axis everyone = axis_of_all(world);
       const auto whole = newest_intact_checkpoint(options.out, everyone);
-      const TrainSetup setup = make_setup(options, world.size(), whole);
-      signal = train_rank(setup, world, everyone);
+      try {
+        const TrainSetup setup = make_setup(options, world.size(), whole);
+        signal = train_rank(setup, world, everyone);
+      } catch (const Stopped& stopped) {  // while data is tokenized, on every rank
+        signal = stopped.signal;
+      }
     });
   } else {
     const TrainSetup setup = make_setup(options, launched_world_size());
