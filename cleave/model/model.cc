@@ -52,6 +52,7 @@ Plan Model::plan(bool sequence_parallel) const {
 double Model::train_flops_per_token(int64_t seq_len) {
   double forward = 0;
   double frozen = 0;  // of the products with frozen matrices
+  double second = 0;  // of second products with them
   walk([&](const Layer& layer) {
     const double own = layer.forward_flops_per_token(seq_len);
     forward += own;
@@ -60,10 +61,13 @@ double Model::train_flops_per_token(int64_t seq_len) {
     int64_t elements = 0;
     for (const auto& p : layer.own_parameters()) elements += p->numel();
     // An expert has fewer operations per token than two for each element.
-    frozen += own / static_cast<double>(elements) * static_cast<double>(linear->weight()->numel());
+    const double product =
+        own / static_cast<double>(elements) * static_cast<double>(linear->weight()->numel());
+    frozen += product;
+    if (linear->has_second_product()) second += 2 * product;  // and the gradient of its input
   });
   // Backward computes the gradients of the weights, unless they are frozen, and of the inputs.
-  return 3 * forward - frozen;
+  return 3 * forward - frozen + second;
 }
 
 DTensor Model::forward(const DTensor& ids, const Context& context) {

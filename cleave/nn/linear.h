@@ -64,6 +64,9 @@ class Linear : public Layer {
   [[nodiscard]] bool has_lora() const { return lora_a_ != nullptr; }
   /// The magnitudes of the branch; null without them.
   [[nodiscard]] const std::shared_ptr<Parameter>& magnitudes() const { return magnitudes_; }
+  /// Whether forward of a training step also multiplies the weight with what dropout took away from
+  /// x: with magnitudes and dropout.
+  [[nodiscard]] bool has_second_product() const { return magnitudes_ && lora_.dropout > 0; }
   /// Freezes the weight in int8 with a scale for each output (Parameter::freeze_int8); forward and
   /// backward dequantize it each time. Call it before the layer has memory.
   void freeze_int8() { weight_->freeze_int8(out_dim_); }

@@ -219,6 +219,23 @@ TEST(RankLayouts, WithAdapters_CountOnlyTheirMoments) {
   EXPECT_EQ(all[0].forecast.ranks[0].memory.optimizer, layers * 8 * 2 * (width + width));
 }
 
+// Oracle: a product of a matrix of width x width and the gradient of its input, 2 operations for
+// each element and token.
+TEST(Forecast, DropoutOfAdaptersWithMagnitudes_CountsItsSecondProduct) {
+  const StepShape step{.batch_size = 2, .micro_batch_size = 2, .seq_len = 8};
+  const Json config = Json::parse(kLlama, "config.json");
+  const auto flops = [&](double dropout, bool is_dora) {
+    const LoraOptions lora{
+        .rank = 2, .dropout = dropout, .is_dora = is_dora, .targets = {"q_proj"}};
+    return forecast(config, {.lora = lora}, step).flops;
+  };
+  const auto width = static_cast<double>(config.at("hidden_size").as_int(0));
+  const auto layers = static_cast<double>(config.at("num_hidden_layers").as_int(0));
+  const double want = layers * 2 * 2 * width * width * 16;
+  EXPECT_NEAR(flops(0.5, true) - flops(0, true), want, 1e-9 * want);
+  EXPECT_EQ(flops(0.5, false), flops(0, false));
+}
+
 // Oracle: three sizes with this product, times two (with sequence parallelism or not) if tp is
 // above 1, times three (no sharding, ZeRO-1, FSDP) if dp is above 1.
 int64_t num_layouts(int num_ranks) {
