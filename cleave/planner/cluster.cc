@@ -152,10 +152,20 @@ Cluster cluster_of(const Json& json) {
       json.at("base").fail(str("expected one of ", list_text(cluster_names())));
     }
   }
+  std::string changed;
   for (size_t i = 0; i < json.size(); ++i) {
-    if (json.key(i) != "base") read_field(json.key(i), json.at(i), c);
+    const std::string& key = json.key(i);
+    if (key == "base") continue;
+    read_field(key, json.at(i), c);
+    if (key != "name" && key != "sources") changed += str(changed.empty() ? "" : ", ", key);
   }
   complete(json, c);
+  // The sources of the base are not those of what the file changes.
+  if (!changed.empty() && !json.has("sources")) {
+    c.sources.push_back(str("from the file, in place of the above: ", changed));
+    if (!json.has("base")) c.sources = {str("from the file: ", changed)};
+  }
+  if (c.name.empty()) c.name = "the file's cluster";
   return c;
 }
 

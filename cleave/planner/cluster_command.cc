@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "cleave/base/byte_count.h"
@@ -37,7 +38,7 @@ ClusterTask task_of(const PlanOptions& o, const Cluster& cluster) {
   ClusterRun& run = task.run;
   run.global_batch = o.batch_size;
   run.seq_len = o.seq_len;
-  run.overlaps_dp = true;
+  run.overlaps_dp = run.regathers = true;
   run.gradient_bytes = run.sync_bytes = 4;
   const double moments = o.optimizer == "sgd" ? 0 : 8;
   if (o.dtype == "fp32") {
@@ -122,6 +123,19 @@ std::string kinds_text(const Kinds& kinds, const Text& text) {
   return out;
 }
 
+/// Prints `text` in lines of at most 80 columns; those after the first begin with `indent` spaces.
+void print_wrapped(const std::string& text, size_t indent) {
+  constexpr size_t kColumns = 80;
+  std::string rest = text;
+  while (rest.size() > kColumns) {
+    const size_t space = rest.rfind(' ', kColumns);
+    if (space == std::string::npos || space <= indent) break;
+    log_info(rest.substr(0, space));
+    rest = std::string(indent, ' ') + rest.substr(space + 1);
+  }
+  log_info(rest);
+}
+
 void print(const ClusterPlan& p, const Rates& rates, size_t place, double tokens) {
   const std::string days = tokens > 0 ? str(", ", fixed(rates.days, 1), " days, ",
                                             count_text(rates.device_hours), " device-hours")
@@ -129,10 +143,39 @@ void print(const ClusterPlan& p, const Rates& rates, size_t place, double tokens
   log_info(place, ". ", flags_of(p.run));
   log_info("   ", duration_text(p.cost.time.total()), " a step, MFU ", fixed(100 * rates.mfu, 1),
            " %, ", count_text(rates.tokens_per_s), " tokens/s", days);
-  log_info("   memory ", bytes_text(p.cost.memory.total()), ": ",
-           kinds_text(memory_kinds(p.cost.memory), [](double b) { return bytes_text(b); }));
-  log_info("   time   ",
-           kinds_text(time_kinds(p.cost.time), [](double s) { return duration_text(s); }));
+  const auto size = [](double b) { return bytes_text(b); };
+  const auto seconds = [](double s) { return duration_text(s); };
+  print_wrapped(str("   memory ", bytes_text(p.cost.memory.total()), ": ",
+                    kinds_text(memory_kinds(p.cost.memory), size)),
+                10);
+  print_wrapped(str("   time   ", kinds_text(time_kinds(p.cost.time), seconds)), 10);
+}
+
+/// What to type to train with a layout.
+std::string train_text(const PlanOptions& o, const ClusterPlan& plan) {
+  const bool is_here = o.cluster == "here";
+  return str("cleave train --model ", o.model, " --data FILES --out DIR --batch-size ",
+             o.batch_size, " --seq-len ", o.seq_len, " --dtype ", o.dtype,
+             o.optimizer == "adamw" ? "" : " --optimizer " + o.optimizer,
+             is_here ? " " : " --device cuda ", flags_of(plan.run));
+}
+
+/// What follows from the list: the command of the best layout, or what could make one fit.
+void print_next(const PlanOptions& o, const ClusterPlans& plans, const Cluster& c) {
+  if (plans.best.empty()) {
+    return print_wrapped(
+        "no layout fits; try more --ranks, a shorter --seq-len, a model with fewer weights or a "
+        "device with more memory",
+        2);
+  }
+  log_info("to train with the first:");
+  log_info("  ", train_text(o, plans.best[0]));
+  constexpr int kMostRanks = static_cast<int>(option::kRanks.high);
+  if (o.ranks > kMostRanks) {
+    log_info("  cleave train takes at most ", kMostRanks, " ranks; this is a forecast only");
+  } else if (o.ranks > c.devices_per_host) {
+    log_info("  on each host, through torchrun, srun or mpirun: docs/hosts.md");
+  }
 }
 
 /// Why the layouts that do not fit are too large.
@@ -159,6 +202,10 @@ TransformerSize transformer_size(const Json& config) {
   m.layers = size_of(config, "num_hidden_layers", "n_layer");
   m.heads = size_of(config, "num_attention_heads", "n_head");
   m.kv_heads = config.int_or("num_key_value_heads", m.heads, 1, m.heads);
+  CLEAVE_CHECK(m.heads % m.kv_heads == 0, Code::kFormat, "config.json has ", m.heads,
+               " heads, no multiple of its ", m.kv_heads, " KV heads");
+  CLEAVE_CHECK(config.has("head_dim") || m.hidden % m.heads == 0, Code::kFormat,
+               "config.json has a width of ", m.hidden, ", no multiple of its ", m.heads, " heads");
   m.head_dim = config.int_or("head_dim", m.hidden / m.heads, 1, 1 << 16);
   m.vocab = config.at("vocab_size").as_int(1, 1 << 30);
   const std::string type = config.string_or("model_type", "");
@@ -166,7 +213,8 @@ TransformerSize transformer_size(const Json& config) {
   const bool has_ffn = config.has("intermediate_size");
   m.ffn = has_ffn ? config.at("intermediate_size").as_int(1, 1 << 24)
                   : config.int_or("n_inner", 4 * m.hidden, 1, 1 << 24);
-  m.tied = config.bool_or("tie_word_embeddings", !m.gated);
+  const bool is_gemma = type.starts_with("gemma");  // tied without a key, as in transformers
+  m.tied = config.bool_or("tie_word_embeddings", !m.gated || is_gemma);
   return m;
 }
 
@@ -185,12 +233,21 @@ double tokens_from_text(const std::string& text) {
 
 void plan_on_cluster(const PlanOptions& o, const Json& config, const Cluster& cluster) {
   const TransformerSize m = transformer_size(config);
+  const int64_t longest =
+      config.int_or(config.has("n_positions") ? "n_positions" : "max_position_embeddings",
+                    std::numeric_limits<int64_t>::max(), 1);
+  if (o.seq_len > longest) {
+    log_warning("--seq-len ", o.seq_len, " is longer than the ", longest,
+                " positions of the model; train refuses it");
+  }
   const double tokens = o.tokens.empty() ? 0 : tokens_from_text(o.tokens);
   const ClusterTask task = task_of(o, cluster);
   const ClusterPlans plans = search_cluster(cluster, m, task, kShown);
   CLEAVE_CHECK(plans.considered > 0, Code::kShape, "no layout of ", o.ranks,
-               " ranks divides a batch of ", o.batch_size,
-               " sequences; choose a batch size that is a multiple of ranks / (tp x pp)");
+               " ranks divides a batch of ", o.batch_size, " sequences",
+               o.micro_batch_size > 0 ? str(" in micro-batches of ", o.micro_batch_size) : "",
+               "; choose a batch size that is a multiple of ranks / (tp x pp)",
+               o.micro_batch_size > 0 ? " x micro-batch" : "");
   if (o.json) {
     Object out = {{"cluster", cluster.name},
                   {"sources", cluster.sources},
@@ -202,22 +259,26 @@ void plan_on_cluster(const PlanOptions& o, const Json& config, const Cluster& cl
     for (const ClusterPlan& p : plans.best) {
       out["layouts"].push_back(json_of(p, plans.best[0], rates_of(p, cluster, m, tokens), tokens));
     }
+    if (!plans.best.empty()) out["command"] = train_text(o, plans.best[0]);
     if (plans.too_large > 0) out["why_too_large"] = too_large_text(plans, task.memory_bytes);
     return log_info(out.dump());
   }
   log_info(o.ranks, " ranks on ", cluster.name, ": ", cluster.devices_per_host, " per host, ",
            bytes_text(task.memory_bytes), " each");
-  for (const std::string& source : cluster.sources) log_info("  ", source);
+  log_info(o.model, ", ", count_text(m.parameters()), " parameters: ", o.batch_size,
+           " sequences of ", o.seq_len, " tokens a step, ", o.dtype);
+  for (const std::string& source : cluster.sources) print_wrapped("  " + source, 4);
   for (size_t i = 0; i < plans.best.size(); ++i) {
     print(plans.best[i], rates_of(plans.best[i], cluster, m, tokens), i + 1, tokens);
     if (i > 0) log_info("   ", why_slower(plans.best[0], plans.best[i]));
   }
   if (plans.too_large > 0) {
-    log_info(too_large_text(plans, task.memory_bytes));
+    print_wrapped(too_large_text(plans, task.memory_bytes), 2);
     const ClusterPlan& p = plans.smallest[0];
     log_info("the smallest of them needs ", bytes_text(p.cost.memory.total()), ": ",
              flags_of(p.run));
   }
+  print_next(o, plans, cluster);
 }
 
 }  // namespace cleave::inline planner

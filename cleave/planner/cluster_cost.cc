@@ -82,7 +82,8 @@ double attention_time(const Shape& s, bool backward) {
 
 /// Seconds to sum or gather the activations of all tensor-parallel ranks.
 double tp_time(const Shape& s) {
-  return all_reduce_time(s.c, s.boundary_bytes(), {.size = s.r.tp, .stride = 1});
+  return all_reduce_time(s.c, s.boundary_bytes(),
+                         {.size = s.r.tp, .stride = 1, .world = s.r.devices()});
 }
 
 /// The matrices of a layer: columns and inner size of a device's product.
@@ -201,6 +202,11 @@ double kept_bytes(const Shape& s, Keep keep) {
   return s.wide * bytes;
 }
 
+/// Whether FSDP gathers all weights of a stage once a step.
+bool keeps_whole(const ClusterRun& r) {
+  return r.pp > 1 && !r.regathers;
+}
+
 /// Micro-batches whose activations the first stage holds.
 double micro_batches_held(const ClusterRun& r) {
   const double pp = r.pp;
@@ -225,7 +231,8 @@ double TransformerSize::parameters() const {
 }
 
 double TransformerSize::train_flops_per_token(int64_t seq_len) const {
-  const double attention = static_cast<double>(layers * heads * head_dim * seq_len);
+  const double attention = static_cast<double>(layers) * static_cast<double>(heads * head_dim) *
+                           static_cast<double>(seq_len);
   return 6 * (static_cast<double>(layers) * layer_parameters() + embedding_parameters(*this)) +
          6 * attention;
 }
@@ -270,14 +277,16 @@ ClusterMemory cluster_memory(const Cluster& c, const TransformerSize& m, const C
   if (r.sharding == Sharding::kFsdp) {
     // Whole at a time: two layers and the embedding; the whole stage if the pipeline keeps it.
     const double whole =
-        r.pp > 1 ? parameters : (2 * m.layer_parameters() + embedding_parameters(m)) / r.tp;
+        keeps_whole(r) ? parameters : (2 * m.layer_parameters() + embedding_parameters(m)) / r.tp;
     out.weights = r.weight_bytes * whole;
-    // In fp32 the shard of the weights is not among the states.
-    if (r.type == MatrixType::kFp32) out.weights += r.weight_bytes * parameters / shards;
     out.gradients = r.gradient_bytes * parameters / shards + r.gradient_bytes * whole;
   } else {
     out.weights = r.weight_bytes * parameters;
     out.gradients = r.gradient_bytes * parameters;
+  }
+  // In fp32 the shard of the weights is not among the states.
+  if (r.sharding != Sharding::kNone && r.type == MatrixType::kFp32) {
+    out.weights += r.weight_bytes * parameters / shards;
   }
   const StageLayers layers = stage_layers(m, r);
   const double scores = kept_bytes(s, Keep::kAll) - kept_bytes(s, Keep::kSelective);
@@ -307,17 +316,18 @@ double pipeline_time(const Shape& s) {
   double seconds = 0;
   if (s.r.sequence_parallel || s.r.scatters_p2p) {
     if (!s.r.sequence_parallel) {
-      seconds += all_reduce_time(s.c, bytes, {.size = s.r.tp, .stride = 1}) / 2;
+      seconds +=
+          all_reduce_time(s.c, bytes, {.size = s.r.tp, .stride = 1, .world = s.r.devices()}) / 2;
     }
     bytes /= s.tp;
   }
-  seconds += send_time(s.c, bytes, s.r.tp * s.r.dp * s.r.cp);
+  seconds += send_time(s.c, bytes, s.r.devices() / s.r.pp, s.r.devices());
   return 2 * seconds * s.r.virtual_stages * static_cast<double>(s.r.micro_batches());
 }
 
 /// Seconds of gradient sync that compute does not hide.
 double data_parallel_time(const Shape& s, double forward_s, double backward_s) {
-  const LinkGroup group{.size = s.r.dp * s.r.cp, .stride = s.r.tp};
+  const LinkGroup group{.size = s.r.dp * s.r.cp, .stride = s.r.tp, .world = s.r.devices()};
   if (group.size == 1) return 0;
   const double parameters = device_parameters(s.m, s.r);
   const double gradients = s.r.sync_bytes * parameters;
@@ -325,9 +335,9 @@ double data_parallel_time(const Shape& s, double forward_s, double backward_s) {
   const auto half = [&](double bytes) { return all_reduce_time(s.c, bytes, group) / 2; };
   if (s.r.sharding == Sharding::kFsdp) {
     const double micro = static_cast<double>(s.r.micro_batches());
-    const double gathers = s.r.pp > 1 ? 1 : micro;
+    const double gathers = keeps_whole(s.r) ? 1 : micro;
     const double forward = std::max(0.0, half(weights) - forward_s);
-    const double again = s.r.pp > 1 ? 0 : half(weights);
+    const double again = keeps_whole(s.r) ? 0 : half(weights);
     const double backward = std::max(0.0, again + half(gradients) - backward_s);
     const double first = (half(weights) + half(gradients)) / static_cast<double>(s.m.layers);
     return gathers * (forward + backward) + first;

@@ -84,6 +84,29 @@ TEST(ClusterMemory, FsdpInFp32_ShardsWeightsGradientsAndMoments) {
   EXPECT_NEAR(states(cluster_memory(ideal(), gpt3(), r)), expected, 1e-4 * expected);
 }
 
+TEST(ClusterMemory, ZeroOneInFp32_HoldsItsShardOfTheMasterToo) {
+  ClusterRun r = run(8, 8, 4);
+  r.sharding = Sharding::kZero1;
+  r.type = MatrixType::kFp32;
+  r.weight_bytes = r.gradient_bytes = 4;
+  r.state_bytes = 8;
+  // The table of docs/layouts.md: 4 + 4 + 12 / dp.
+  const double expected = (8 + 12.0 / 4) * 12.0 * 96 * 12288 * 12288 / 64;
+  EXPECT_NEAR(states(cluster_memory(ideal(), gpt3(), r)), expected, 1e-4 * expected);
+}
+
+TEST(ClusterMemory, FsdpThatRegathers_HoldsTwoLayersInPipelinesToo) {
+  ClusterRun r = run(1, 8, 8);
+  r.sharding = Sharding::kFsdp;
+  const double layer = 2 * 12.0 * 12288 * 12288;
+  const ClusterMemory kept = cluster_memory(ideal(), gpt3(), r);
+  const double kept_s = cluster_cost(ideal(), gpt3(), r).time.dp;
+  EXPECT_NEAR(kept.weights, 12 * layer, 1e-4 * kept.weights);
+  r.regathers = true;
+  EXPECT_NEAR(cluster_memory(ideal(), gpt3(), r).weights, 2 * layer, 1e-4 * layer);
+  EXPECT_GE(cluster_cost(ideal(), gpt3(), r).time.dp, kept_s);
+}
+
 /// Activation bytes of layers that a stage keeps, without the layer that backward works on.
 double kept(const ClusterRun& r, bool fused) {
   Cluster c = ideal();
@@ -172,8 +195,22 @@ TEST(ClusterLinks, AllReduce_SendsTwiceTheBytesOfARing) {
   EXPECT_DOUBLE_EQ(all_reduce_time(c, bytes, {.size = 64, .stride = 1}),
                    2 * 63.0 / 64 * bytes / (8 * 25e9));
   EXPECT_EQ(all_reduce_time(c, bytes, {.size = 1, .stride = 1}), 0);
-  EXPECT_DOUBLE_EQ(send_time(c, bytes, 1), bytes / 300e9);
-  EXPECT_DOUBLE_EQ(send_time(c, bytes, 8), bytes / 25e9);
+  EXPECT_DOUBLE_EQ(send_time(c, bytes, 1, 8), bytes / 300e9);
+  EXPECT_DOUBLE_EQ(send_time(c, bytes, 8, 16), bytes / 25e9);
+}
+
+TEST(ClusterLinks, GroupsThatLieOnTwoHosts_UseTheNetwork) {
+  const Cluster c = ideal();
+  const double bytes = 1e9;
+  // 24 devices on hosts of 8: the group of 6, 7, 8 lies on two. 6 devices have one host.
+  EXPECT_DOUBLE_EQ(all_reduce_time(c, bytes, {.size = 3, .stride = 1, .world = 24}),
+                   2 * 2.0 / 3 * bytes / (3 * 25e9));
+  EXPECT_DOUBLE_EQ(all_reduce_time(c, bytes, {.size = 3, .stride = 1, .world = 6}),
+                   2 * 2.0 / 3 * bytes / 300e9);
+  EXPECT_DOUBLE_EQ(all_reduce_time(c, bytes, {.size = 4, .stride = 1, .world = 24}),
+                   2 * 3.0 / 4 * bytes / 300e9);
+  // Stages of 4 devices: from 4..7 to 8..11.
+  EXPECT_DOUBLE_EQ(send_time(c, bytes, 4, 16), bytes / 25e9);
 }
 
 TEST(TransformerSize, Gpt3_Has175BillionParameters) {

@@ -7,6 +7,7 @@ namespace cleave::inline planner {
 struct LinkGroup {
   int size = 1;
   int stride = 1;
+  int64_t world = 0;  ///< all devices of the run; 0: the group's own
 };
 
 /// Seconds to sum `bytes` on every device of a group, while the groups beside it do the same: a
@@ -14,7 +15,8 @@ struct LinkGroup {
 /// other hosts. Half of it is the time of a reduce-scatter or an all-gather.
 double all_reduce_time(const Cluster& c, double bytes, const LinkGroup& group);
 
-/// Seconds to send `bytes` from each device to the one `distance` numbers further.
-double send_time(const Cluster& c, double bytes, int distance);
+/// Seconds to send `bytes` from each device of a run of `world` devices to the one `distance`
+/// numbers further, where that is slowest.
+double send_time(const Cluster& c, double bytes, int64_t distance, int64_t world);
 
 }  // namespace cleave::inline planner

@@ -74,10 +74,12 @@ constexpr FittedConstants kH100GrandTeton{.matrix_share = 0.425,
                                           .runtime_bytes = 8.15e9};
 
 const char* const kA100Sheet =
-    "NVIDIA A100 data sheet: dense TFLOP/s 312 bf16, 156 tf32, 19.5 fp32; 80 GB at 2039 GB/s; "
+    "NVIDIA A100 data sheet: dense TFLOP/s 312 bf16, 156 tf32, 19.5 fp32; 80 GB (taken as GiB) at "
+    "2039 GB/s; "
     "NVLink 600 GB/s, both directions together; white paper: 108 multiprocessors";
 const char* const kH100Sheet =
-    "NVIDIA H100 SXM data sheet: dense TFLOP/s 989 bf16, 495 tf32, 1979 fp8, 67 fp32; 80 GB at "
+    "NVIDIA H100 SXM data sheet: dense TFLOP/s 989 bf16, 495 tf32, 1979 fp8, 67 fp32; 80 GB (taken "
+    "as GiB) at "
     "3350 GB/s; NVLink 900 GB/s, both directions together; white paper: 132 multiprocessors";
 const char* const kLatencies = "latencies: assumed";
 
@@ -134,7 +136,7 @@ Cluster b200() {
   c.sources = {
       "DGX B200 data sheet, 8 devices together: dense PFLOP/s 36 fp8, 18 bf16; 1440 GB at "
       "64 TB/s; NVLink 14.4 TB/s, both directions; 8 links of 400 Gbit/s",
-      "80 TFLOP/s fp32 (HGX B200 data sheet); 148 multiprocessors (as reported by CUDA)",
+      "80 TFLOP/s fp32 (HGX B200 data sheet); assumed: tf32 half of bf16, 148 multiprocessors",
       kLatencies, "fitted to NVIDIA's runs on b200, gb200 and gb300"};
   c.memory_bytes = 180 * kGB;
   c.matrix_flops = {1125 * kTera, 2250 * kTera, 4500 * kTera};
@@ -170,8 +172,9 @@ Cluster gb200() {
   c.sources = {
       "NVIDIA GB200 NVL72 data sheet, 72 devices together: dense PFLOP/s 360 fp8, 180 bf16; "
       "13.4 TB at 576 TB/s; NVLink 130 TB/s, both directions",
-      "a link of 400 Gbit/s a device", kLatencies,
-      "fitted to NVIDIA's runs on b200, gb200 and gb300"};
+      "a link of 400 Gbit/s a device; assumed: 80 TFLOP/s fp32, tf32 half of bf16, 148 "
+      "multiprocessors",
+      kLatencies, "fitted to NVIDIA's runs on b200, gb200 and gb300"};
   c.devices_per_host = 72;
   c.memory_bytes = 186 * kGB;
   c.matrix_flops = {1250 * kTera, 2500 * kTera, 5000 * kTera};
@@ -183,8 +186,9 @@ Cluster gb300() {
   Cluster c = gb200();
   c.name = "gb300";
   c.sources = {"NVIDIA GB300 NVL72 data sheet: GB200's dense bf16 and fp8, 279 GB a device",
-               "a link of 800 Gbit/s a device", kLatencies,
-               "fitted to NVIDIA's runs on b200, gb200 and gb300"};
+               "a link of 800 Gbit/s a device; assumed: 80 TFLOP/s fp32, tf32 half of bf16, 148 "
+               "multiprocessors",
+               kLatencies, "fitted to NVIDIA's runs on b200, gb200 and gb300"};
   c.memory_bytes = 279 * kGB;
   c.net_link_rate = 100 * kGB;
   return c;
@@ -205,8 +209,9 @@ Cluster published_a100(const char* name, const char* network, double net_link_ra
 std::vector<Cluster> published_machines() {
   Cluster small = a100();
   small.name = "a100-40gb";
-  small.sources = {"NVIDIA A100 data sheet: 40 GB at 1555 GB/s, the rest as a100-80gb", kLatencies,
-                   "1600 Gbit/s per host: MosaicML", "fitted to MosaicML's runs"};
+  small.sources = {
+      "NVIDIA A100 data sheet: 40 GB (taken as GiB) at 1555 GB/s, the rest as a100-80gb",
+      kLatencies, "1600 Gbit/s per host: MosaicML", "fitted to MosaicML's runs"};
   small.memory_bytes = 40 * kGiB;
   small.memory_rate = 1555 * kGB;
   small.fitted = kA100Small;

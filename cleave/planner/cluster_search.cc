@@ -41,7 +41,8 @@ class Searcher {
     run.tp = tp;
     run.pp = pp;
     run.dp = static_cast<int>(dp);
-    for (const int64_t micro_batch : divisors(run.global_batch / dp, kLargestMicroBatch)) {
+    for (const int64_t micro_batch :
+         divisors(run.global_batch / dp, std::max(kLargestMicroBatch, task_.micro_batch))) {
       if (task_.micro_batch != 0 && micro_batch != task_.micro_batch) continue;
       run.micro_batch = micro_batch;
       for (run.virtual_stages = 1; run.virtual_stages <= kMostVirtualStages; ++run.virtual_stages) {

@@ -58,6 +58,13 @@ TEST(ClusterSearch, MicroBatchGiven_IsTheOnlyOne) {
   for (const ClusterPlan& p : plans.best) EXPECT_EQ(p.run.micro_batch, 2);
 }
 
+TEST(ClusterSearch, MicroBatchGiven_MayBeLargerThanThoseTried) {
+  ClusterTask large = task(8, 1024);
+  large.micro_batch = 128;
+  const ClusterPlans plans = search_cluster(cluster_preset("h200"), llama_70b(), large, 10);
+  EXPECT_GT(plans.considered, 0);
+}
+
 TEST(ClusterSearch, HundredThousandDevices_HaveLayouts) {
   const ClusterPlans plans =
       search_cluster(cluster_preset("h100-80gb"), llama_70b(), task(100000, 20000), 10);
@@ -94,6 +101,19 @@ TEST(TransformerSize, ConfigOfLlama_HasItsParameters) {
 
 TEST(TransformerSize, ConfigWithExperts_IsRefused) {
   EXPECT_THROW(transformer_size(Json::parse(R"({"num_experts": 8})", "config.json")), Error);
+}
+
+TEST(TransformerSize, ConfigWhoseHeadsDoNotDivide_IsRefused) {
+  const auto parse = [](const std::string& heads, const std::string& kv_heads) {
+    return transformer_size(
+        Json::parse(R"({"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 8,
+      "num_attention_heads": )" +
+                        heads + R"(, "num_key_value_heads": )" + kv_heads + "}",
+                    "config.json"));
+  };
+  EXPECT_EQ(parse("8", "2").head_dim, 8);
+  EXPECT_THROW(parse("8", "3"), Error);
+  EXPECT_THROW(parse("128", "128"), Error);
 }
 
 TEST(Tokens, AreReadAsPeopleWriteThem) {

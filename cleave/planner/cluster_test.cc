@@ -44,6 +44,14 @@ TEST(ClusterFile, Base_GivesWhatTheFileDoesNot) {
   EXPECT_EQ(c.fitted.memory_share, base.fitted.memory_share);
 }
 
+TEST(ClusterFile, Sources_SayWhatTheFileChanges) {
+  const Cluster c = parse(R"({"base": "h200", "name": "ours", "memory": "80GB"})");
+  EXPECT_EQ(c.sources.size(), cluster_preset("h200").sources.size() + 1);
+  EXPECT_EQ(c.sources.back(), "from the file, in place of the above: memory");
+  EXPECT_EQ(parse(R"({"base": "h200", "memory": 8e10, "sources": ["us"]})").sources,
+            std::vector<std::string>{"us"});
+}
+
 TEST(ClusterFile, Mistakes_AreNamedInOneLine) {
   const auto has = [](const std::string& text, const std::string& part) {
     const std::string message = refusal_of(text);

@@ -13,6 +13,7 @@ namespace cleave::inline planner {
 namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
+constexpr double kMostCount = 1e9;
 
 /// A record with its header.
 class Row {
@@ -45,15 +46,20 @@ class Row {
   }
   int64_t count(const std::string& column) const {
     const double value = number(column);
-    CLEAVE_CHECK(value == std::floor(value), Code::kFormat, place_, ": ", column, " is ", value,
-                 "; expected a whole number");
+    // Products of two counts fit in 63 bits.
+    CLEAVE_CHECK(value == std::floor(value) && value <= kMostCount, Code::kFormat, place_, ": ",
+                 column, " is ", value, "; expected a whole number up to 1e9");
     return static_cast<int64_t>(value);
   }
   /// A number at the start of a field that may continue with words.
   int64_t leading_count(const std::string& column) const {
     const std::string& field = text(column);
     int64_t value = 0;
-    std::from_chars(field.data(), field.data() + field.size(), value);
+    const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
+    const bool is_right = field.empty() || (error == std::errc() && value >= 0 &&
+                                            static_cast<double>(value) <= kMostCount);
+    CLEAVE_CHECK(is_right, Code::kFormat, place_, ": ", column, " is '", field,
+                 "'; expected a whole number up to 1e9, or nothing");
     return value;
   }
 
@@ -111,6 +117,8 @@ TransformerSize size_of(const Row& row, int64_t pp) {
     // From the parameters; published runs give each stage the same number of layers.
     const double embedding = static_cast<double>(m.vocab) * static_cast<double>(m.hidden);
     const double layers = (row.number("params_B") * 1e9 - embedding) / m.layer_parameters();
+    CLEAVE_CHECK(layers <= kMostCount, Code::kFormat, row.place(), ": params_B is ",
+                 row.text("params_B"), ", which makes ", layers, " layers of this width");
     m.layers = pp * std::max<int64_t>(1, std::llround(layers / static_cast<double>(pp)));
   }
   return m;
@@ -160,8 +168,9 @@ double memory_of(const Row& row) {
   const std::string& text = row.text("mem_per_device");
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc()) return 0;
+  if (error != std::errc() || !(value > 0 && value < 1e15)) return 0;
   const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
+  // "GB" is GiB here: PyTorch and nvidia-smi, whose numbers people publish, count those.
   return value * (unit.find("MiB") == std::string_view::npos ? kGiB : kGiB / 1024);
 }
 
@@ -191,12 +200,29 @@ void set_layout(const Row& row, PublishedRun& out) {
   }
 }
 
+/// Whether the words of sharding and recompute are known.
+bool knows_words(const Row& row, const std::string& column) {
+  const std::string& text = row.text(column);
+  if (text.empty() || text == "none") return true;
+  if (column == "recompute") {
+    return text.starts_with("full") || text.starts_with("selective") || text == "yes";
+  }
+  return row.has(column, "FSDP") || row.has(column, "ZeRO-1") ||
+         row.has(column, "distributed optimizer");
+}
+
 std::string unsupported(const Row& row, const PublishedRun& p) {
+  for (const char* column : {"sharding", "recompute"}) {
+    if (!knows_words(row, column)) return str(column, " '", row.text(column), "' is unknown");
+  }
   if (p.cluster.empty()) return "device '" + row.text("device") + "' is unknown";
   if (row.has("precision", "FP4")) return "FP4 is not modelled";
   if (row.text("kind") == "LoRA") return "LoRA is not modelled";
   if (row.count("ep") > 1) return "expert parallelism is not modelled";
   if (p.size.hidden == 0 || p.size.head_dim == 0) return "the row gives no sizes of the model";
+  if (row.text("layers").empty() && row.number("params_B") == 0) {
+    return "the row gives neither layers nor parameters";
+  }
   if (p.run.global_batch == 0 || p.run.seq_len == 0) return "the row gives no batch";
   return "";
 }

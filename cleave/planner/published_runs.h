@@ -18,7 +18,7 @@ struct PublishedRun {
   bool out_of_memory = false;
 };
 
-/// Reads a table with the columns of published_runs/README.md. Throws Error(kFormat) naming
+/// Reads a table with the columns that docs/clusters.md lists. Throws Error(kFormat) naming
 /// FILE:LINE and column, Error(kIo).
 std::vector<PublishedRun> read_published_runs(const std::string& path);
 

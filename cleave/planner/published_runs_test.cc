@@ -72,6 +72,18 @@ TEST(PublishedRuns, OutOfMemory_IsNoMemory) {
   EXPECT_EQ(p.memory_bytes, 0);
 }
 
+TEST(PublishedRuns, RowWithoutLayersAndParameters_HasNoPrediction) {
+  const PublishedRun p = read(kHeader + replaced(kRow, "1.7,24,", ",,")).at(0);
+  EXPECT_NE(p.unsupported.find("layers"), std::string::npos);
+}
+
+TEST(PublishedRuns, UnknownShardingOrRecompute_HasNoPrediction) {
+  const PublishedRun zero3 = read(kHeader + replaced(kRow, "none,16", "ZeRO-3,16")).at(0);
+  EXPECT_EQ(zero3.unsupported, "sharding 'ZeRO-3' is unknown");
+  const PublishedRun some = read(kHeader + replaced(kRow, "full,3.53", "some,3.53")).at(0);
+  EXPECT_EQ(some.unsupported, "recompute 'some' is unknown");
+}
+
 TEST(PublishedRuns, UnknownDevice_HasNoPrediction) {
   const PublishedRun p = read(kHeader + replaced(kRow, "A100-80GB (Selene)", "TPU v4")).at(0);
   EXPECT_NE(p.unsupported.find("TPU v4"), std::string::npos);
@@ -82,6 +94,11 @@ TEST(PublishedRuns, Mistakes_NameFileLineAndColumn) {
   expect_refused(kHeader + replaced(kRow, "2304", "many"), "hidden is 'many'");
   expect_refused(kHeader + replaced(kRow, "2304", "-1"), "hidden");
   expect_refused(kHeader + replaced(kRow, "2304", "1.5"), "whole number");
+  expect_refused(kHeader + replaced(kRow, "2304", "nan"), "hidden is 'nan'");
+  expect_refused(kHeader + replaced(kRow, "2304", "1e12"), "up to 1e9");
+  expect_refused(kHeader + replaced(kRow, "none,16", "none,-16"), "micro_batch is '-16'");
+  expect_refused(kHeader + replaced(kRow, "none,16", "none,4611686018427387904"), "micro_batch");
+  expect_refused(kHeader + replaced(kRow, "1.7,24,", "1e14,,"), "params_B");
   expect_refused(replaced(kHeader, "hidden", "width") + kRow, "no column 'hidden'");
   expect_refused(kHeader, "no rows");
 }

@@ -144,6 +144,9 @@ Cluster cluster_of_row(const PublishedRun& p, const std::optional<Cluster>& repl
 
 void plan_runs(const PlanOptions& o) {
   std::optional<Cluster> replaced;
+  CLEAVE_CHECK(o.cluster != "here", Code::kUsage,
+               "--cluster here with --runs: published runs were not on this host; give a cluster "
+               "file with the name of their machine");
   if (!o.cluster.empty()) replaced = read_cluster(o.cluster);
   const std::vector<PublishedRun> runs = read_published_runs(o.runs);
   if (!o.json) {

@@ -422,6 +422,10 @@ TEST(PlanProgram, Cluster_ListsTheBestLayoutsOfItsDevices) {
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
   const json all = json::parse(ran.out);
   ASSERT_EQ(all["layouts"].size(), 10U);
+  EXPECT_EQ(all["command"],
+            "cleave train --model llama2-7b --data FILES --out DIR --batch-size 256 --seq-len 4096 "
+            "--dtype bf16 --device cuda " +
+                all["layouts"][0]["flags"].get<std::string>());
   for (const json& each : all["layouts"]) {
     EXPECT_EQ(each["tp"].get<int>() * each["pp"].get<int>() * each["dp"].get<int>(), 64);
     double seconds = 0, bytes = 0;
