@@ -214,7 +214,9 @@ struct Subject {
   bool published = false;
 };
 
-void PrintTo(const Subject& subject, std::ostream* out) { *out << subject.name; }
+void PrintTo(const Subject& subject, std::ostream* out) {
+  *out << subject.name;
+}
 
 class TokenizerDifferential : public testing::TestWithParam<Subject> {
  protected:

@@ -155,6 +155,8 @@ def draw_layout(rng, model, batch):
         flags["sequence-parallel"] = True
     sharding = rng.choice(("", "zero", "fsdp")) if dp > 1 or maybe(rng, 0.05) else ""
     flags.update({"zero": {"zero": 1}, "fsdp": {"fsdp": True}, "": {}}[sharding])
+    if dp > 1 and m["family"] in ("mixtral", "qwen3_moe") and maybe(rng, 0.5):
+        flags["ep"] = dp
     if maybe(rng, 0.35):
         flags["recompute"] = rng.choice(("full", "selective"))
     if maybe(rng, 0.4):
