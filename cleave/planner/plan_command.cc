@@ -83,7 +83,8 @@ Object json_of(const LayoutCandidate& c) {
   Object out = {{"layout", c.layout.describe()},
                 {"tp", c.layout.tp},
                 {"pp", c.layout.pp},
-                {"dp", c.layout.dp}};
+                {"dp", c.layout.dp},
+                {"ep", c.layout.ep}};
   if (!c.refused.empty()) {
     out["refused"] = c.refused;
     return out;
