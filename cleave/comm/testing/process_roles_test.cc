@@ -11,7 +11,7 @@
 
 #include "cleave/comm/bootstrap/rank_process.h"
 
-namespace cleave {
+namespace cleave::inline comm {
 namespace {
 
 constexpr int kTestFailed = 200;  // exit code of a rank in which an expectation failed
@@ -131,7 +131,7 @@ void run_processes(int num_ranks, const std::function<void(World&)>& body,
   if (outcome.cause) throw Error(outcome.cause->code, outcome.cause->text);
 }
 
-}  // namespace cleave
+}  // namespace cleave::inline comm
 
 int main(int argc, char** argv) {
   if (const auto code = cleave::ProcessRole::run_named()) return *code;
