@@ -238,10 +238,10 @@ def resume(rng):
     return case
 
 
-def draw_adapter(rng):
+def draw_adapter(rng, gpt2):
     flags = {"lora": rng.choice((1, 2, 3, 4))}
-    for name, values in {"lora-alpha": (1, 3.5), "lora-targets": ("all-linear", "q_proj,v_proj", "o_proj,down_proj", "c_attn,c_proj"),
-                         "lora-dropout": (0.2,)}.items():
+    targets = ("all-linear", "c_attn,c_proj", "c_fc") if gpt2 else ("all-linear", "q_proj,v_proj", "o_proj")
+    for name, values in {"lora-alpha": (1, 3.5), "lora-targets": targets, "lora-dropout": (0.2,)}.items():
         if maybe(rng, 0.35):
             flags[name] = rng.choice(values)
     if maybe(rng, 0.4):
@@ -258,10 +258,11 @@ def draw_tuning(rng, model, form, steps):
         flags["train-on"] = "all"
     if form != "pairs" and maybe(rng, 0.5):
         flags["packing"] = True
+    gpt2 = model.get("family") == "gpt2"
     if maybe(rng, 0.6):
-        flags.update(draw_adapter(rng))
+        flags.update(draw_adapter(rng, gpt2))
     elif maybe(rng, 0.4):
-        block = "transformer.h" if model.get("family") == "gpt2" else "model.layers"
+        block = "transformer.h" if gpt2 else "model.layers"
         flags["param-group"] = f"{block}.{rng.choice('0*')}.*.*.weight:" + rng.choice(("lr-factor=0", "lr-factor=3,weight-decay=0"))
     if maybe(rng, 0.3):
         flags.update({"schedule": "wsd", "decay-steps": rng.randint(1, steps), "warmup": 0})
@@ -270,8 +271,10 @@ def draw_tuning(rng, model, form, steps):
         flags["min-lr"] = 5e-5
     if maybe(rng, 0.15):
         flags["optimizer"] = "muon"
-    if maybe(rng, 0.15):
+    if "lora" not in flags and maybe(rng, 0.3):
         flags["ema"] = rng.choice((0.5, 0.99))
+    if form == "pairs":
+        flags.pop("lora-dropout", None)
     return flags
 
 
@@ -293,7 +296,7 @@ def tune(rng):
     if maybe(rng, 0.25):
         math["eval-every"] = rng.randint(1, 3)
     if form != "pairs" and maybe(rng, 0.2):
-        other["weights"] = rng.choice(((0.7, 0.3), (1, 5)))
+        other["weights"] = rng.choice(([0.7, 0.3], [1, 5]))
     batch = math["batch-size"]
     if math["steps"] > 1 and maybe(rng, 0.35):
         other.update({"at": rng.randint(1, math["steps"] - 1), "first": draw_layout(rng, model, batch)})
