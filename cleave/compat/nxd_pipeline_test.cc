@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "cleave/compat/nxd.h"
-#include "cleave/model/llama/llama.h"
+#include "cleave/model/model.h"
 #include "cleave/nn/cross_entropy.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp_folder.h"

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 namespace image_classifier {
