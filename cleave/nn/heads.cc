@@ -43,16 +43,16 @@ std::optional<Tensor> allowed(const Tensor& q, int64_t num_keys, const AttendOpt
   }
   if (options.window > 0 && options.window < num_keys) {
     const Tensor near = key.gt(query - options.window).view({1, 1, num_queries, num_keys});
-    mask = mask ? mask->logical_and(near) : near;
+    mask = mask ? mask->bitwise_and(near) : near;
   }
   if (context.first_key.defined()) {
     const Tensor same_text = key.ge(context.first_key.unsqueeze(-1)).unsqueeze(1);
-    mask = mask ? mask->logical_and(same_text) : same_text;
+    mask = mask ? mask->bitwise_and(same_text) : same_text;
   }
   if (!context.key_mask.defined()) return mask;
   const Tensor real = context.key_mask.view({context.key_mask.size(0), 1, 1, num_keys});
   const Tensor own = key.eq(query).view({1, 1, num_queries, num_keys});
-  const Tensor seen = mask ? mask->logical_and(real) : real;
+  const Tensor seen = mask ? mask->bitwise_and(real) : real;
   return seen.bitwise_or(own.bitwise_and(seen.any(-1, true).bitwise_not()));
 }
 
