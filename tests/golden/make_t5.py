@@ -61,6 +61,9 @@ def make_model():
         attn_implementation="eager",
     )
     model = transformers.T5ForConditionalGeneration(config).eval()
+    # transformers 5 ties the head whatever the config says. T5 v1.1 has its own, and does not scale its input.
+    model.lm_head.weight = torch.nn.Parameter(torch.empty(VOCAB, WIDTH))
+    assert not config.scale_decoder_outputs
     for name, p in model.named_parameters():
         is_norm = p.dim() == 1
         value = counter.weights(SEED, example_name(name), list(p.shape), 0.5 if is_norm else 1.0, 1.0 if is_norm else 0.0)
