@@ -113,6 +113,16 @@ void complete(const Json& json, Cluster& c) {
   if (c.vector_flops == 0) c.vector_flops = c.matrix_flops[1] / 16;
 }
 
+/// The preset that the key "base" names; without it an empty one.
+Cluster base_of(const Json& json) {
+  if (!json.has("base")) return {};
+  const std::string name = json.at("base").as_string();
+  for (const Cluster& c : cluster_presets()) {
+    if (c.name == name) return c;
+  }
+  json.at("base").fail(str("expected one of ", list_text(cluster_names())));
+}
+
 }  // namespace
 
 std::optional<double> memory_from_text(const std::string& text) {
@@ -142,16 +152,8 @@ Cluster read_cluster(const std::string& name_or_file) {
 }
 
 Cluster cluster_of(const Json& json) {
-  Cluster c;
   if (!json.is(Json::Type::kObject)) json.fail("expected an object that describes a cluster");
-  if (json.has("base")) {
-    try {
-      c = cluster_preset(json.at("base").as_string());
-    } catch (const Error& error) {
-      if (error.code() != Code::kUsage) throw;
-      json.at("base").fail(str("expected one of ", list_text(cluster_names())));
-    }
-  }
+  Cluster c = base_of(json);
   std::string changed;
   for (size_t i = 0; i < json.size(); ++i) {
     const std::string& key = json.key(i);
