@@ -82,6 +82,18 @@ class Drawing(Folder):
             for a, b in zip(values, nudged[name][1]):
                 self.assertAlmostEqual(abs(b / a - 1), 2.0**-10, delta=1e-12)
 
+    def test_nudged_checkpoint_has_its_config_and_no_state(self):
+        checkpoint, nudged = os.path.join(self.folder, "step"), os.path.join(self.folder, "nudged")
+        models.write(checkpoint, {"family": "gpt2", "seed": 5, "file_dtype": "fp32"})
+        pathlib.Path(checkpoint, "optimizer.safetensors").write_bytes(b"state")
+        self.assertEqual(models.write_nudged(nudged, checkpoint, 1, 2.0**-10, "fp64"), nudged)
+        self.assertEqual(sorted(os.listdir(nudged)), ["config.json", "model.safetensors"])
+        plain, other = (tensor_file.read(os.path.join(folder, "model.safetensors")) for folder in (checkpoint, nudged))
+        for name, (shape, values) in plain.items():
+            self.assertEqual(other[name][0], shape)
+            for a, b in zip(values, other[name][1]):
+                self.assertAlmostEqual(abs(b / a - 1), 2.0**-10, delta=1e-12)
+
 
 class TensorFiles(Folder):
     def test_bf16_is_rounded_to_nearest_with_ties_to_even(self):

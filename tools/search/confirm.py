@@ -24,15 +24,12 @@ def judged(judge):
                 raise
 
 
-def nudged(inputs, unit, dtype, numbers, run):
-    """Results of `run(model path, number)` for the nudged models, in `dtype`; [] if the case's weights are not ours."""
+def nudged(work, unit, numbers, run):
+    """Results of `run(model path, number)` for the nudged models of a case; [] if one of them fails."""
     out = []
     for number in numbers:
-        path = inputs.nudged(number, unit, dtype)
-        if path is None:
-            return []
         try:
-            out.append(run(path, number))
+            out.append(run(work.inputs.nudged(number, unit, work.dtype, work.initial), number))
         except (Failure, Refused):  # a reference near overflow proves nothing
             return []
     return out

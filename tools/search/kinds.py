@@ -39,6 +39,15 @@ class Work:
         self.program.answer(*runs.train_words(self.inputs, self.path(out), REFERENCE, model))
         return self.path(out)
 
+    def initial(self):
+        """A checkpoint of the weights that the program starts with: one step that changes nothing."""
+        if not os.path.exists(self.path("initial")):
+            flags = {**self.case["math"], "steps": 1, "lr": 0, "weight-decay": 0}
+            flags["dtype"] = "fp64" if self.dtype == "fp64" else "fp32"
+            case = {**self.case, "math": {k: v for k, v in flags.items() if k not in ("min-lr", "warmup-steps")}}
+            self.program.answer(*runs.train_words(Inputs(case, self.folder), self.path("initial"), REFERENCE))
+        return runs.checkpoint_of(self.path("initial"))
+
 
 def either(first, second):
     """Results of both. If the first refuses, the second must refuse too: no layout can do more than one rank."""
@@ -85,7 +94,7 @@ def compare_runs(work, got, wanted, layout):
 def judge_run(work, folders, problems, tensors, numbers):
     """Raises Failure unless rounding, amplified as measured, explains all differences."""
     got, wanted = folders
-    runs_nudged = confirm.nudged(work.inputs, tolerance.UNIT[work.dtype], work.dtype, numbers,
+    runs_nudged = confirm.nudged(work, tolerance.UNIT[work.dtype], numbers,
                                  lambda path, n: work.reference(f"nudged-{n}", path))
     length = work.inputs.sum_length()
     for name, step, a, b in problems:
@@ -203,7 +212,7 @@ def judge_generated(work, found, reference, one_rank, dtype):
     unit = tolerance.amplified(tolerance.UNIT[dtype], dtype, work.inputs.sum_length())
 
     def judge(numbers):
-        for other in confirm.nudged(work.inputs, unit, dtype, numbers, lambda path, n: one_rank(path)):
+        for other in confirm.nudged(work, unit, numbers, lambda path, n: one_rank(path)):
             moved = sequences_difference(work, other, reference)
             if moved and moved[0] == found[0] and moved[1] <= found[1]:
                 return
@@ -279,7 +288,7 @@ def compare_loss(work, got, wanted, run, whose="on one rank"):
         return
 
     def judge(numbers):
-        others = confirm.nudged(work.inputs, bounds.unit, work.dtype, numbers, lambda path, n: run(path)["loss"])
+        others = confirm.nudged(work, bounds.unit, numbers, lambda path, n: run(path)["loss"])
         responses = [abs(o - wanted.get("reference", wanted["loss"])) for o in others]
         if not confirm.is_explained(abs(got["loss"] - wanted["loss"]), responses, dtype, work.inputs.sum_length()):
             raise Failure("loss", f"loss {got['loss']}, {wanted['loss']} {whose} (nudged weights change it by {responses})")
@@ -301,7 +310,7 @@ def predict(work):
     off = probability_distance(got, wanted)
 
     def judge(numbers):
-        responses = confirm.nudged(work.inputs, bounds.unit, work.dtype, numbers,
+        responses = confirm.nudged(work, bounds.unit, numbers,
                                    lambda path, n: probability_distance(one_rank(path), wanted))
         if not confirm.is_explained(off, responses, work.dtype, work.inputs.sum_length()):
             raise Failure("probability", f"probabilities differ by {off:.3g} (nudged weights change them by {responses})")

@@ -5,6 +5,7 @@ A case's model is a dict of changes of DEFAULTS, so that a shrunk case shows onl
 import json
 import os
 import random
+import shutil
 import zlib
 
 import tensor_file
@@ -252,6 +253,13 @@ def bert_shapes(m):
         yield from with_bias("classifier", [m["classes"], d])
 
 
+def nudged_values(values, seed, size):
+    """The values times 1 + size or 1 - size, by random signs."""
+    signs = random.Random(seed).randbytes(len(values))
+    up, down = 1 + size, 1 - size
+    return [v * (up if s & 1 else down) for v, s in zip(values, signs)]
+
+
 def values_of(m, name, shape):
     """Random numbers that depend only on the seed, the name and the shape."""
     count = 1
@@ -269,10 +277,8 @@ def values_of(m, name, shape):
     scale = width / (1 << 31)
     values = [middle + scale * (b - (1 << 31)) for b in bits]
     if m["nudge"]:
-        signs = random.Random(f"{m['nudge']} {name}").randbytes(block)
-        up, down = 1 + m["nudge_size"], 1 - m["nudge_size"]
         as_stored = tensor_file.decoded(tensor_file.encoded(values, m["file_dtype"]), tensor_file.NAMES[m["file_dtype"]])
-        values = [v * (up if s & 1 else down) for v, s in zip(as_stored, signs)]
+        values = nudged_values(as_stored, f"{m['nudge']} {name}", m["nudge_size"])
     while len(values) < count:
         values += values[:count - len(values)]
     return values
@@ -332,4 +338,15 @@ def write(folder, model):
         tensors[name] = (shape, dtype, tensor_file.encoded(values_of(m, name, shape), dtype))
     tensor_file.write(os.path.join(folder, "model.safetensors"), renamed(m, tensors), {"format": "pt"})
     write_tokenizer(folder, m)
+    return folder
+
+
+def write_nudged(folder, checkpoint, number, size, dtype):
+    """Writes a checkpoint's model with every weight changed by the relative `size`, and returns the folder."""
+    shutil.copytree(checkpoint, folder, dirs_exist_ok=True,
+                    ignore=shutil.ignore_patterns("model.safetensors", "optimizer.safetensors", "manifest.json", "state.json"))
+    tensors = {}
+    for name, (shape, values) in tensor_file.read(os.path.join(checkpoint, "model.safetensors")).items():
+        tensors[name] = (shape, dtype, tensor_file.encoded(nudged_values(values, f"{number} {name}", size), dtype))
+    tensor_file.write(os.path.join(folder, "model.safetensors"), tensors, {"format": "pt"})
     return folder

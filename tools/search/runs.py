@@ -54,17 +54,18 @@ class Inputs:
             self._eval_path = data.write(self.folder, {**self.data, "rows": 3, "blank_rows": 0}, self.model, "eval")
         return self._eval_path
 
-    def nudged(self, number, size, dtype):
-        """The model with every weight changed by the relative `size`; None if its weights are not ours.
+    def nudged(self, number, size, dtype, initial):
+        """The model with every weight changed by the relative `size`.
 
         The file's dtype is the more precise one of the model's and `dtype`, in which the program computes: a less precise
-        file would round the changes away.
+        file would round the changes away. `initial()` is a checkpoint in fp32 of the weights that the program starts with if
+        the case has only a config or a preset.
         """
+        path, size = os.path.join(self.folder, f"model-{number}"), max(size, 2.0**-52)
         if self.model["source"] != "folder":
-            return None
+            return models.write_nudged(path, initial(), number, size, "fp64" if dtype == "fp64" else "fp32")
         finer = min(dtype, self.model["file_dtype"], key=tolerance.UNIT.get)
-        return models.write(os.path.join(self.folder, f"model-{number}"),
-                            {**self.case["model"], "nudge": number, "nudge_size": max(size, 2.0**-52), "nudge_dtype": finer})
+        return models.write(path, {**self.case["model"], "nudge": number, "nudge_size": size, "nudge_dtype": finer})
 
     def tokenizer_words(self):
         """Flags that make folders without a tokenizer read text as bytes."""
