@@ -87,4 +87,10 @@ inline bool has_key(const Json& json, std::string_view key) {
   return false;
 }
 
+/// A named configuration.
+struct Preset {
+  std::string name;
+  std::string config_json;  ///< its config.json, with the vocabulary of the published model
+};
+
 }  // namespace cleave::inline model

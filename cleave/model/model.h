@@ -73,12 +73,6 @@ class Model : public Layer {
 /// Makes a model without memory from its config.json.
 using ModelFactory = std::unique_ptr<Model> (*)(const Json& config);
 
-/// A named configuration.
-struct Preset {
-  std::string name;
-  std::string config_json;  ///< its config.json, with the vocabulary of the published model
-};
-
 /// Registers a model family under its model_type in config.json, for programs with their own
 /// models; `presets` returns its named configurations.
 void register_model(const std::string& model_type, ModelFactory factory,

@@ -4,6 +4,7 @@
 
 #include "cleave/base/suggest.h"
 #include "cleave/model/bert/bert.h"
+#include "cleave/model/decoder/decoder.h"
 #include "cleave/model/gemma2/gemma2.h"
 #include "cleave/model/gemma3/gemma3.h"
 #include "cleave/model/gpt2/gpt2.h"
@@ -21,6 +22,12 @@
 namespace cleave::inline model {
 namespace {
 
+/// A decoder without memory from its config.json.
+template <DecoderConfig (*read)(const Json&)>
+std::unique_ptr<Model> decoder(const Json& config) {
+  return make_decoder(config, read(config));
+}
+
 struct Family {
   std::string model_type;
   ModelFactory make;
@@ -29,19 +36,19 @@ struct Family {
 
 struct Registry {
   std::mutex mutex;
-  std::vector<Family> families{{"llama", &make_llama, &llama_presets},
+  std::vector<Family> families{{"llama", &decoder<&llama_config>, &llama_presets},
                                {"gpt2", &make_gpt2, &gpt2_presets},
                                {"bert", &make_bert, &bert_presets},
-                               {"qwen2", &make_qwen2, &qwen2_presets},
-                               {"qwen3", &make_qwen3, &qwen3_presets},
-                               {"qwen3_moe", &make_qwen3_moe, &qwen3_moe_presets},
-                               {"mistral", &make_mistral, &mistral_presets},
-                               {"mixtral", &make_mixtral, &mixtral_presets},
-                               {"smollm3", &make_smollm3, &smollm3_presets},
-                               {"olmo2", &make_olmo2, &olmo2_presets},
-                               {"phi3", &make_phi3, &phi3_presets},
-                               {"gemma2", &make_gemma2, &gemma2_presets},
-                               {"gemma3_text", &make_gemma3, &gemma3_presets}};
+                               {"qwen2", &decoder<&qwen2_config>, &qwen2_presets},
+                               {"qwen3", &decoder<&qwen3_config>, &qwen3_presets},
+                               {"qwen3_moe", &decoder<&qwen3_moe_config>, &qwen3_moe_presets},
+                               {"mistral", &decoder<&mistral_config>, &mistral_presets},
+                               {"mixtral", &decoder<&mixtral_config>, &mixtral_presets},
+                               {"smollm3", &decoder<&smollm3_config>, &smollm3_presets},
+                               {"olmo2", &decoder<&olmo2_config>, &olmo2_presets},
+                               {"phi3", &decoder<&phi3_config>, &phi3_presets},
+                               {"gemma2", &decoder<&gemma2_config>, &gemma2_presets},
+                               {"gemma3_text", &decoder<&gemma3_config>, &gemma3_presets}};
 };
 
 Registry& registry() {

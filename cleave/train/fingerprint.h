@@ -1,5 +1,4 @@
 #pragma once
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -29,13 +28,5 @@ void add_config(ConfigFingerprint& fingerprint, const Json& config);
 void add_weights(ConfigFingerprint& fingerprint, const ModelFolder& folder);
 /// A checksum of config and weights of a model, or of the base model of an adapter.
 std::string base_fingerprint(const ModelFolder& folder);
-
-/// Adds the options that a resumed run compares with its own (option::OnResume) to a checkpoint's
-/// state: {"batch_size": 8, ...}.
-void save_options(nlohmann::ordered_json& state, TrainOptions options);
-
-/// Compares the options with those that save_options saved. Returns a warning for each change that
-/// is allowed but easily overlooked; throws Error(kUsage) for one that is not.
-std::vector<std::string> check_resumed(const Json& state, TrainOptions options);
 
 }  // namespace cleave::inline train

@@ -7,8 +7,11 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/hash.h"
+#include "cleave/base/progress.h"
 #include "cleave/format/safetensors.h"
-#include "cleave/train/trainer.h"
+#include "cleave/train/batch_loader.h"
+#include "cleave/train/rank_model.h"
+#include "cleave/train/stop_request.h"
 
 namespace cleave::inline train {
 namespace {
@@ -87,55 +90,46 @@ Tensor rows_of_batch(const Tensor& pairs, const SampleOrder& order, int64_t step
   return pairs.index_select(0, at::tensor(samples, at::kLong)).flatten();
 }
 
-/// Reads those of the checkpoint that the run resumes from. A run that was stopped before its first
-/// step has none.
-void Trainer::load_reference() {
-  const fs::path checkpoint = setup_.folder->path;
+std::optional<ReferenceLogProbs> load_reference(const TrainSetup& setup, int64_t steps_done) {
+  const fs::path checkpoint = setup.folder->path;
   const bool is_there = fs::exists(checkpoint / kReferenceName);
-  if (setup_.task != Task::kDpo) {
-    CLEAVE_CHECK(!is_there, Code::kUsage, "the run in ", setup_.options.out,
+  if (setup.task != Task::kDpo) {
+    CLEAVE_CHECK(!is_there, Code::kUsage, "the run in ", setup.options.out,
                  " was started with --task dpo; give the same value to resume it");
-    return;
+    return std::nullopt;
   }
-  CLEAVE_CHECK(is_there || done_ == 0, Code::kUsage, "the run in ", setup_.options.out,
+  CLEAVE_CHECK(is_there || steps_done == 0, Code::kUsage, "the run in ", setup.options.out,
                " was started without --task dpo; omit it to resume the run, or start another one "
                "with --model ",
-               setup_.options.out);
-  if (is_there) reference_ = ReferenceLogProbs::read(checkpoint, setup_);
+               setup.options.out);
+  if (!is_there) return std::nullopt;
+  return ReferenceLogProbs::read(checkpoint, setup);
 }
 
-/// Computes the reference log-probabilities before the first step, unless a signal ends the run.
-void Trainer::prepare_reference() {
-  if (setup_.task != Task::kDpo || reference_ || done_ > 0) return;
-  Tensor of_data = reference_of(*setup_.data, "reference pair");
-  Tensor of_eval_data;
-  if (setup_.eval_data && stop_signal_ == 0) {
-    of_eval_data = reference_of(*setup_.eval_data, "reference evaluation pair");
-  }
-  if (stop_signal_ != 0) return;
-  reference_.emplace(setup_, std::move(of_data), std::move(of_eval_data));
-}
+namespace {
 
 /// The log-probabilities of all pairs with the present weights. [pairs, 2] fp64, the same on all
-/// ranks. Training data is read in the batches of the first epoch, so that the first step has the
-/// padding, and so the rounding, of its reference. Collective.
-Tensor Trainer::reference_of(const Dataset& data, const std::string& unit) {
-  const bool trains = &data == setup_.data.get();
-  const int64_t batch_size = setup_.order.batch_size;
-  const SampleOrder order = order_of(data);
+/// ranks; undefined if a signal ends the run. Training data is read in the batches of the first
+/// epoch, so that the first step has the padding, and so the rounding, of its reference.
+/// Collective.
+Tensor reference_of(const ReferenceRun& run, const Dataset& data, const std::string& unit) {
+  const bool trains = &data == run.setup.data.get();
+  const int64_t batch_size = run.setup.order.batch_size;
+  const SampleOrder order = run.batches.order_of(data);
   std::optional<Progress> progress;
-  if (is_first()) {
+  if (run.world.rank() == 0) {
     progress.emplace(ProgressOptions{
-        .total = data.size(), .unit = unit, .may_be_live = world_.ranks_are_threads()});
+        .total = data.size(), .unit = unit, .may_be_live = run.world.ranks_are_threads()});
   }
   Tensor all = at::zeros({data.size(), 2}, at::kDouble);
   for (int64_t begin = 0; begin < data.size(); begin += batch_size) {
-    if (is_asked_to_stop("reference")) return {};
+    if (run.stop.poll("reference")) return {};
     const int64_t step = begin / batch_size;
     const int64_t left = data.size() - begin;
     const int64_t count = trains ? batch_size : std::min(batch_size, left);
-    const Tensor pairs = rank_.log_probs(micro_batches(data, step, count)).view({-1, 2});
-    const Range own = own_range(count);
+    const std::vector<Batch> batches = run.batches.micro_batches(data, step, count);
+    const Tensor pairs = run.rank.log_probs(batches).view({-1, 2});
+    const Range own = run.batches.own_range(count);
     // The last batch of an epoch may begin the next one.
     for (int64_t place = own.begin; place < std::min(own.end, left); ++place) {
       all[order.at(step, place)].copy_(pairs[place - own.begin]);
@@ -143,16 +137,28 @@ Tensor Trainer::reference_of(const Dataset& data, const std::string& unit) {
     if (progress) progress->update(std::min(begin + batch_size, data.size()));
   }
   if (progress) progress->finish();
-  all = mesh_["dp"].all_reduce(all, "reference log-probabilities");
+  all = run.batches.dp().all_reduce(all, "reference log-probabilities");
   const Tensor is_wrong = at::isfinite(all).all(-1).logical_not();
   CLEAVE_CHECK(!is_wrong.any().item<bool>(), Code::kNumerics,
                "the reference log-probabilities of pair ",
                is_wrong.to(at::kLong).argmax().item<int64_t>() + 1, " of ", all.size(0),
                trains ? " of --data" : " of --eval-data", " are not finite, so no step was made; ",
-               setup_.layout.compute_type == at::kHalf
+               run.setup.layout.compute_type == at::kHalf
                    ? "the activations overflow fp16: give --dtype bf16 or fp32"
                    : "check the weights of --model");
   return all;
+}
+
+}  // namespace
+
+std::optional<ReferenceLogProbs> compute_reference(const ReferenceRun& run) {
+  Tensor of_data = reference_of(run, *run.setup.data, "reference pair");
+  Tensor of_eval_data;
+  if (run.setup.eval_data && run.stop.signal() == 0) {
+    of_eval_data = reference_of(run, *run.setup.eval_data, "reference evaluation pair");
+  }
+  if (run.stop.signal() != 0) return std::nullopt;
+  return ReferenceLogProbs(run.setup, std::move(of_data), std::move(of_eval_data));
 }
 
 }  // namespace cleave::inline train

@@ -7,10 +7,15 @@
 #include <ATen/core/Tensor.h>
 
 #include "cleave/base/range.h"
+#include "cleave/comm/api/world.h"
 #include "cleave/data/order.h"
 #include "cleave/train/setup.h"
 
 namespace cleave::inline train {
+
+class BatchLoader;
+class RankModel;
+class StopRequest;
 
 /// The file of a checkpoint that holds a run's ReferenceLogProbs.
 inline constexpr std::string_view kReferenceName = "reference_log_probs.safetensors";
@@ -32,5 +37,23 @@ struct ReferenceLogProbs {
 /// The rows of a [pairs, 2] tensor that belong to the places `places` of a step's batch, as [2 x
 /// places].
 Tensor rows_of_batch(const Tensor& pairs, const SampleOrder& order, int64_t step, Range places);
+
+/// Those of the checkpoint that the run resumes from after `steps_done` steps; nothing for another
+/// task than dpo, or if the run was stopped before its first step. Throws Error(kUsage) if the run
+/// was started with another task or on other data.
+std::optional<ReferenceLogProbs> load_reference(const TrainSetup& setup, int64_t steps_done);
+
+/// What reference log-probabilities are computed with.
+struct ReferenceRun {
+  const TrainSetup& setup;
+  const BatchLoader& batches;
+  RankModel& rank;
+  StopRequest& stop;
+  World& world;
+};
+
+/// Computes them with the present weights; nothing if a signal ends the run before. Throws
+/// Error(kNumerics) if they are not finite. Collective.
+std::optional<ReferenceLogProbs> compute_reference(const ReferenceRun& run);
 
 }  // namespace cleave::inline train

@@ -1,9 +1,12 @@
+#include "cleave/train/resume.h"
+
 #include <algorithm>
 #include <type_traits>
 #include <variant>
 
 #include "cleave/base/error.h"
-#include "cleave/train/fingerprint.h"
+#include "cleave/base/hash.h"
+#include "cleave/runtime/kernel_switches.h"
 
 namespace cleave::inline train {
 namespace {
@@ -36,6 +39,53 @@ std::string saved_text(const Json& value) {
 }
 
 }  // namespace
+
+RunState::RunState(const TrainSetup& setup)
+    : model_name(setup.options.model),
+      loss_scale(setup.layout.compute_type == at::kHalf),
+      early_stop(setup.options.early_stop) {}
+
+std::string RunState::json(const TrainSetup& setup, const Mesh& mesh) const {
+  nlohmann::ordered_json state;
+  state["model"] = model_name;
+  state["step"] = step;
+  state["tokens"] = tokens;
+  save_options(state, setup.options);
+  if (setup.data->is_text()) state["seq_len"] = setup.options.seq_len;
+  state["data"] = to_hex(setup.data->fingerprint());
+  if (loss_scale.is_on()) {
+    state["loss_scale"] = loss_scale.value();
+    state["good_steps"] = loss_scale.num_good_steps();
+  }
+  const EarlyStop::State& best = early_stop.state();
+  if (best.best_step >= 0) {
+    state["best_step"] = best.best_step;
+    state["best_loss"] = best.best_loss;
+    state["worse_evaluations"] = best.num_worse;
+  }
+  if (setup.layout.lora) {
+    state["base"] = setup.base_fingerprint;
+    state["lora_base"] = setup.layout.lora->has_int8_base ? "int8" : "dtype";
+  }
+  state["gemm"] = std::string(name(gemm()));
+  state["mesh"] = mesh.describe();
+  state["command"] = setup.options.command;
+  return state.dump(2);
+}
+
+void RunState::restore(const Json& state, const std::string& out) {
+  model_name = state.string_or("model", out);
+  step = state.at("step").as_int(0);
+  tokens = state.at("tokens").as_int(0);
+  if (state.has("loss_scale")) {
+    loss_scale.restore(state.at("loss_scale").as_number(), state.at("good_steps").as_int(0));
+  }
+  if (early_stop.is_on() && state.has("best_step")) {
+    early_stop.restore({.best_step = state.at("best_step").as_int(0),
+                        .best_loss = state.at("best_loss").as_number(),
+                        .num_worse = state.at("worse_evaluations").as_int(0)});
+  }
+}
 
 void save_options(nlohmann::ordered_json& state, TrainOptions options) {
   for (const Row& row : compared(options)) {

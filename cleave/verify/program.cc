@@ -1,15 +1,18 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "cleave/base/hash.h"
 #include "cleave/base/log.h"
 #include "cleave/base/progress.h"
 #include "cleave/comm/bootstrap/environment.h"
+#include "cleave/file/file.h"
 #include "cleave/file/model_path.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/planner/machine.h"
 #include "cleave/runtime/kernel_switches.h"
+#include "cleave/train/fingerprint.h"
 #include "cleave/verify/fuzz.h"
 #include "cleave/verify/options.h"
 #include "cleave/verify/verify.h"
@@ -72,6 +75,19 @@ Work work_of(const VerifyOptions& options) {
   if (options.dtype.empty()) settings.dtype = type_of(dtype_of_config(folder.config));
   if (options.fuzz == 0) settings.weights = folder;
   return {.config = folder.config, .settings = settings};
+}
+
+/// What the ranks of a launcher must have in common. Paths may differ.
+ConfigFingerprint fingerprint_of(const VerifyOptions& options, const Work& work) {
+  VerifyOptions used = options;
+  used.tp = work.settings.tp;
+  used.dtype = std::string(name(dtype_of(work.settings.dtype)));
+  ConfigFingerprint fingerprint = option::matching(option::sections(used));
+  fingerprint.emplace_back("--plan with checksum",
+                           options.plan.empty() ? "" : to_hex(hash_bytes(read_file(options.plan))));
+  add_config(fingerprint, work.config);
+  if (work.settings.weights) add_weights(fingerprint, *work.settings.weights);
+  return fingerprint;
 }
 
 /// The command that repeats one random configuration.
@@ -154,9 +170,10 @@ bool is_first_process() {
 int cleave_verify(const cleave::VerifyOptions& options) {
   cleave::set_plain_kernels(options.plain_kernels);
   using namespace cleave;  // NOLINT(google-build-using-namespace)
-  const Work work = work_of(options);
+  Work work = work_of(options);
   choose_gemm(options.gemm, Axis());
   if (options.fuzz > 0) return run_fuzz(options, work);
+  if (launched_world_size() > 0) work.settings.fingerprint = fingerprint_of(options, work);
   const VerifyReport report = verify_model([&] { return make_model(work.config); }, work.settings);
   if (is_first_process()) {
     const std::string text =

@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "cleave/comm/diagnostics/flight_file.h"
+#include "cleave/mesh/consistency.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/dry_axis.h"
 #include "cleave/mesh/job.h"
@@ -246,6 +247,10 @@ VerifyReport verify_model(const MakeModel& make, const VerifySettings& settings)
            .ranks = {.timeout_s = settings.timeout_s, .flight_log_folder = temporary_flight_logs()},
            .device = settings.device},
           [&](World& world) {
+            if (!settings.fingerprint.empty()) {
+              const Mesh all = Mesh::build(world, {{"verify", world.size()}});
+              check_consistent(settings.fingerprint, all["verify"]);
+            }
             const Mesh mesh = Mesh::build(world, {{"dp", settings.dp}, {"tp", settings.tp}});
             RankResult own = RankVerifier(reference, settings, mesh).run(make);
             const std::lock_guard lock(mutex);

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cleave/model/model.h"
@@ -39,6 +40,9 @@ struct VerifySettings {
   int threads_per_rank = 0;              ///< 0 = cores / ranks
   double timeout_s = 60;                 ///< longest wait of a rank for another
   std::string device = "cpu";  ///< of the sharded model: cpu | cuda; one rank is on the CPU
+  /// Settings that must be the same on all ranks (mesh/consistency.h), where each rank is a process
+  /// with options of its own. Empty: they are not compared.
+  std::vector<std::pair<std::string, std::string>> fingerprint{};
 };
 
 /// The comparison of one value, at the element with the largest ratio of distance to bound.

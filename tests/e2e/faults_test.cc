@@ -355,7 +355,8 @@ TEST(Faults, RanksWithDifferentOptions_EndWith3AndBothValues) {
   }
 }
 
-// Row R9 for inference: ranks that sample with different seeds would generate different texts.
+// Row R9 for inference and verify: ranks that sample with different seeds would generate different
+// texts, and ranks with different weights would blame the layout for the difference.
 TEST(Faults, InferenceRanksWithDifferentOptions_EndWith3AndBothValues) {
   const TempFolder folder;
   const std::string models = models_that_differ(folder);
@@ -371,6 +372,10 @@ TEST(Faults, InferenceRanksWithDifferentOptions_EndWith3AndBothValues) {
        "rank 1 has prompts with checksum [0-9a-f]+, rank 0 [0-9a-f]+"},
       {"eval --seq-len 32 --data " + (folder / "$RANK.txt").string() + of_run,
        "rank 1 has --data with checksum [0-9a-f]+, rank 0 [0-9a-f]+"},
+      {"verify --tp 2 --seed $RANK" + of_run, "rank 1 has --seed 1, rank 0 0"},
+      {"verify --tp $((2 - RANK)) --dp $((1 + RANK))" + of_run, "rank 1 has --tp 1, rank 0 2"},
+      {"verify --tp 2 --model " + models + "$RANK",
+       "rank 1 has weights with checksum [0-9a-f]+, rank 0 [0-9a-f]+"},
       {generate + "--model " + models + "$RANK",
        "rank 1 has weights with checksum [0-9a-f]+, rank 0 [0-9a-f]+"}};
   for (const auto& [command, difference] : cases) {

@@ -1,13 +1,9 @@
 #pragma once
-#include <memory>
 #include <vector>
 
 #include "cleave/model/decoder/config.h"
 
 namespace cleave::inline model {
-
-class Model;
-struct Preset;
 
 /// The config.json of Gemma2ForCausalLM. Attention scores and logits have soft caps; every second
 /// layer is full, the others have a sliding window. Throws Error(kFormat) naming key, value, range
@@ -23,9 +19,6 @@ DecoderConfig read_gemma(const Json& json, const DecoderDefaults& defaults, int6
 /// A soft cap; `absent` is the value if the key is missing, and null is 0: no cap. Throws
 /// Error(kFormat).
 double read_soft_cap(const Json& json, std::string_view key, double absent);
-
-/// A Gemma 2 without memory from its config.json.
-std::unique_ptr<Model> make_gemma2(const Json& config);
 
 /// gemma2-tiny, gemma2-2b.
 std::vector<Preset> gemma2_presets();

@@ -1,3 +1,5 @@
+#include <nlohmann/json.hpp>
+
 #include "cleave/model/mixtral/mixtral.h"
 
 namespace cleave::inline model {
@@ -12,6 +14,36 @@ DecoderConfig mixtral_config(const Json& json) {
       read_experts(json, c.intermediate, {.num_experts = 8, .top_k = 2, .has_mixtral_names = true});
   for (DecoderLayer& layer : c.layers) layer.has_experts = true;
   return c;
+}
+
+std::vector<Preset> mixtral_presets() {
+  nlohmann::ordered_json config = {{"architectures", {"MixtralForCausalLM"}},
+                                   {"model_type", "mixtral"},
+                                   {"vocab_size", 32000},
+                                   {"hidden_size", 4096},
+                                   {"intermediate_size", 14336},
+                                   {"num_hidden_layers", 32},
+                                   {"num_attention_heads", 32},
+                                   {"num_key_value_heads", 8},
+                                   {"num_local_experts", 8},
+                                   {"num_experts_per_tok", 2},
+                                   {"sliding_window", nullptr},
+                                   {"hidden_act", "silu"},
+                                   {"max_position_embeddings", 32768},
+                                   {"rms_norm_eps", 1e-5},
+                                   {"rope_theta", 1e6},
+                                   {"tie_word_embeddings", false},
+                                   {"initializer_range", 0.02}};
+  const std::string large = config.dump();
+  config.update({{"hidden_size", 64},
+                 {"intermediate_size", 128},
+                 {"num_hidden_layers", 2},
+                 {"num_attention_heads", 4},
+                 {"num_key_value_heads", 2},
+                 {"num_local_experts", 4},
+                 {"max_position_embeddings", 512}});
+  return {{.name = "mixtral-tiny", .config_json = config.dump()},
+          {.name = "mixtral-8x7b", .config_json = large}};
 }
 
 }  // namespace cleave::inline model

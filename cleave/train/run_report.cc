@@ -1,0 +1,87 @@
+#include "cleave/train/run_report.h"
+
+#include <filesystem>
+
+#include "cleave/base/clock.h"
+#include "cleave/base/log.h"
+#include "cleave/checkpoint/names.h"
+#include "cleave/report/page.h"
+#include "cleave/train/summary.h"
+
+namespace cleave::inline train {
+
+namespace fs = std::filesystem;
+
+RunReport::RunReport(const TrainSetup& setup, World& world, const Mesh& mesh, const Axis& everyone)
+    : setup_(setup), world_(world), mesh_(mesh), everyone_(everyone), start_s_(monotonic_s()) {}
+
+double RunReport::seconds() const {
+  return monotonic_s() - start_s_;
+}
+
+void RunReport::start(const RunState& state, Model& model, const Machine& machine) {
+  if (!is_first()) return;
+  const std::string& run = setup_.options.out;
+  for (const std::string& line : setup_.damage) log_warning(line);
+  metrics_ = std::make_unique<MetricsWriter>((fs::path(run) / kMetricsName).string(), state.step);
+  record_ = run_record(setup_, state.model_name, model, mesh_, world_);
+  record_.first_step = state.step + 1;
+  write_record(run, record_);
+  for (const std::string& line : run_header(setup_, state.model_name, model, world_, machine)) {
+    log_status(line);
+  }
+  if (setup_.resumes) log_status("resumed after step ", state.step, " from ", setup_.folder->path);
+  if (setup_.resumes && state.step >= setup_.num_steps) {
+    log_status(
+        setup_.num_steps == 1 ? "the only step is" : str("all ", setup_.num_steps, " steps are"),
+        " done; raise --steps or --epochs to train longer");
+  } else if (state.early_stop.is_over()) {
+    log_status("the run was stopped early; raise --early-stop to train longer");
+  }
+}
+
+void RunReport::start_progress(const RunState& state) {
+  if (!is_first() || state.step >= setup_.num_steps || state.early_stop.is_over()) return;
+  progress_ = std::make_unique<Progress>(ProgressOptions{
+      .total = setup_.num_steps, .done = state.step, .may_be_live = world_.ranks_are_threads()});
+}
+
+void RunReport::add(const StepMetrics& m) {
+  if (metrics_) metrics_->append(m);
+  if (progress_) {
+    progress_->update(m.step, {.loss = m.loss,
+                               .reward_margin = m.reward_margin.value_or(NAN),
+                               .reward_accuracy = m.reward_accuracy.value_or(NAN),
+                               .eval_loss = m.eval_loss.value_or(NAN),
+                               .eval_accuracy = m.eval_accuracy.value_or(NAN),
+                               .tokens_per_s = m.tokens_per_s});
+  }
+}
+
+void RunReport::finish(const std::string& outcome, const RunState& state, RankModel& rank,
+                       const StepProfile& profile, const NamesAndSeconds& other_time) {
+  if (progress_) progress_->finish();
+  const std::vector<RankMemory> memory = rank_memory(setup_, everyone_, mesh_,
+                                                     {.optimizer = rank.optimizer(),
+                                                      .parameters = rank.parameters(),
+                                                      .most_bytes = profile.most_bytes()});
+  if (!is_first()) return;
+  record_.outcome = outcome;
+  record_.wall_s = seconds();
+  record_.memory = memory;
+  record_.step_time = profile.step_time();
+  record_.other_time = other_time;
+  const fs::path run = setup_.options.out;
+  write_record(run.string(), record_);
+  const std::string path = (run / kPageName).string();
+  write_report({run.string()}, path);
+  const EarlyStop::State& best = state.early_stop.state();
+  if (best.best_step >= 0) {
+    log_status("best: evaluation loss ", best.best_loss, " after step ", best.best_step, ": ",
+               (run / checkpoint_name(best.best_step)).string());
+  }
+  log_status("checkpoint: ", (run / checkpoint_name(state.step)).string());
+  log_status("report: ", path);
+}
+
+}  // namespace cleave::inline train

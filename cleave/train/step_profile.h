@@ -1,0 +1,39 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "cleave/report/record.h"
+#include "cleave/torch_internals/cpu_memory.h"
+#include "cleave/torch_internals/op_clock.h"
+
+namespace cleave::inline train {
+
+/// Measures a few steps of this rank thread: the memory of its tensors in the first two, then, if
+/// wanted, the time of operations in the next eight.
+class StepProfile {
+ public:
+  /// Counts the tensors that this thread makes from now on.
+  explicit StepProfile(bool measures_time) : measures_time_(measures_time) {}
+
+  /// Forgets the peak of what came before the first step.
+  void start() { memory_->reset_peak(); }
+  void begin_step();
+  void end_step();
+
+  /// Peak bytes of tensors in the first two steps.
+  [[nodiscard]] int64_t most_bytes() const { return memory_ ? memory_->peak() : most_bytes_; }
+  /// Seconds of a step by kind, mean over the measured ones; empty if there are none.
+  [[nodiscard]] NamesAndSeconds step_time() const;
+
+ private:
+  bool measures_time_;
+  std::optional<CpuMemory> memory_{std::in_place};  // for two steps
+  int num_watched_ = 0;                             // of them, so far
+  int64_t most_bytes_ = 0;
+  std::optional<OpClock> clock_;  // during a step whose time is measured
+  int num_clocked_ = 0;
+  std::array<double, kNumTimeKinds> clocked_s_{};  // sums over these steps
+};
+
+}  // namespace cleave::inline train
