@@ -19,7 +19,7 @@ import time
 import check_layers
 import cpp_source
 
-BUILD = cpp_source.ROOT / "build/release"
+BUILD = cpp_source.ROOT / "build/lint"
 FOLDER = cpp_source.ROOT / "build/tidy"
 # clang cannot use GCC's precompiled header: use the header itself instead.
 GCC_ONLY = {"-fpch-preprocess", "-Winvalid-pch", "-fno-fat-lto-objects", "-Wno-restrict"}
