@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -52,8 +53,26 @@ at::ScalarType type_of(const std::string& flag, const ModelFolder& folder) {
   const auto dtype = dtype_from_name(flag);
   CLEAVE_CHECK(dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF64, Code::kUsage,
                "--dtype ", flag,
-               " is not supported for inference; choose fp32, bf16, int8 or fp64");
+               " is not supported for inference; choose fp32, bf16, int8, int4, int4_sym or fp64");
   return scalar_type(*dtype);
+}
+
+constexpr std::pair<std::string_view, WeightForm> kForms[] = {
+    {"int8", WeightForm::kInt8}, {"int4", WeightForm::kInt4}, {"int4_sym", WeightForm::kInt4Sym}};
+
+/// Changes the form of a layer's weight. Returns whether the original is no longer read.
+bool change_form(Linear& linear, WeightForm form, bool is_shared) {
+  switch (form) {
+    case WeightForm::kPlain:
+      // An embedding reads the original matrix, so panels would double its memory.
+      return (!is_shared && linear.to_panels()) || linear.to_rows();
+    case WeightForm::kInt8:
+      return linear.to_int8();
+    case WeightForm::kInt4:
+    case WeightForm::kInt4Sym:
+      return linear.to_int4(form == WeightForm::kInt4) || linear.to_int8();
+  }
+  CLEAVE_BUG("no such form of weights");
 }
 
 std::vector<int64_t> read_eos_ids(const ModelFolder& folder, const ModelFacts& facts) {
@@ -70,14 +89,21 @@ std::vector<int64_t> read_eos_ids(const ModelFolder& folder, const ModelFacts& f
 
 }  // namespace
 
+WeightForm weight_form(std::string_view flag) {
+  for (const auto& [name, form] : kForms) {
+    if (name == flag) return form;
+  }
+  return WeightForm::kPlain;
+}
+
 Runnable::Runnable(ModelFolder folder, const std::string& dtype, const std::string& device,
                    const std::vector<std::string>& tasks)
     : folder_(std::move(folder)),
       device_(device_of(device)),
-      is_int8_(dtype == "int8"),
-      dtype_(is_int8_ ? at::kFloat : type_of(dtype, folder_)) {
-  CLEAVE_CHECK(!is_int8_ || device_.is_cpu(), Code::kUsage,
-               "--dtype int8 runs only on the CPU; give --device cpu, or another --dtype");
+      form_(weight_form(dtype)),
+      dtype_(form_ == WeightForm::kPlain ? type_of(dtype, folder_) : at::kFloat) {
+  CLEAVE_CHECK(form_ == WeightForm::kPlain || device_.is_cpu(), Code::kUsage, "--dtype ", dtype,
+               " runs only on the CPU; give --device cpu, or another --dtype");
   const auto model = make_model(folder_.config);
   std::string known;
   for (const std::string& task : tasks) known += (known.empty() ? "" : " or ") + task;
@@ -122,15 +148,19 @@ int64_t Runnable::seq_len(int64_t wanted, int64_t otherwise) const {
 std::unique_ptr<Model> Runnable::load(const Axis& tp) const {
   auto model = make_model(folder_.config);
   parallelize_module(*model, tp, model->plan());
-  // For int8, load in the type of the file: a wider one would take more memory.
-  load_model(*model, folder_, is_int8_ ? scalar_type(stored_dtype(folder_)) : dtype_);
+  // For 8 and 4 bits, load in the type of the file: a wider one would take more memory.
+  const bool is_plain = form_ == WeightForm::kPlain;
+  load_model(*model, folder_, is_plain ? dtype_ : scalar_type(stored_dtype(folder_)));
   move_to(*model, device_);
-  if (device_.is_cpu()) prepare_weights(*model, is_int8_);
+  if (device_.is_cpu()) prepare_weights(*model, form_);
   return model;
 }
 
 std::string Runnable::dtype_name() const {
-  return is_int8_ ? "int8" : std::string(name(dtype_of(dtype_)));
+  for (const auto& [name, form] : kForms) {
+    if (form == form_) return std::string(name);
+  }
+  return std::string(name(dtype_of(dtype_)));
 }
 
 void Runnable::add_model(ConfigFingerprint& fingerprint) const {
@@ -164,7 +194,7 @@ void run_on_ranks(const RunOptions& options, const std::function<ConfigFingerpri
           });
 }
 
-void prepare_weights(Layer& model, bool to_int8) {
+void prepare_weights(Layer& model, WeightForm form) {
   std::set<const Parameter*> embedding_weights;
   model.walk([&](Layer& layer) {
     if (const auto* table = dynamic_cast<Embedding*>(&layer)) {
@@ -175,12 +205,10 @@ void prepare_weights(Layer& model, bool to_int8) {
     auto* linear = dynamic_cast<Linear*>(&layer);
     if (linear == nullptr) return;
     const bool is_shared = embedding_weights.contains(linear->weight().get());
-    // An embedding reads the original matrix, so panels would double its memory.
-    const bool is_changed =
-        to_int8 ? linear->to_int8() : (!is_shared && linear->to_panels()) || linear->to_rows();
+    const bool is_changed = linear->is_int4() || change_form(*linear, form, is_shared);
     if (is_changed && !is_shared) linear->weight()->drop();
   });
-  if (!to_int8) return;
+  if (form == WeightForm::kPlain) return;
   model.walk([](Layer& layer) {
     if (auto* attention = dynamic_cast<HasHeads*>(&layer)) attention->heads().cast_kv_bf16();
   });
