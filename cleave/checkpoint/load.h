@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -32,7 +33,12 @@ struct LoadResult {
 ///
 /// Throws Error(kFormat) listing all missing tensors and all that the model does not use,
 /// Error(kShape) for a tensor of another shape.
-LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dtype);
+///
+/// `take` is called for each parameter before it gets memory; if it returns true, it has read the
+/// parameter from the files in another form, and the parameter stays without memory.
+using TakeParameter = std::function<bool(const Parameter& parameter, const TensorSource& files)>;
+LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dtype,
+                      const TakeParameter& take = {});
 
 /// The same for a model with another task than the folder's (a classifier on an encoder that was
 /// trained with masked LM). Reads the parameters that both models have. Parameters that the files

@@ -10,11 +10,13 @@
 #include <ATen/ATen.h>
 
 #include "cleave/base/hash.h"
+#include "cleave/checkpoint/int4_tensors.h"
 #include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/comm/diagnostics/flight_file.h"
 #include "cleave/file/model_path.h"
+#include "cleave/format/gguf.h"
 #include "cleave/format/manifest.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/job.h"
@@ -55,6 +57,18 @@ at::ScalarType type_of(const std::string& flag, const ModelFolder& folder) {
                "--dtype ", flag,
                " is not supported for inference; choose fp32, bf16, int8, int4, int4_sym or fp64");
   return scalar_type(*dtype);
+}
+
+/// The form of files that `cleave convert --dtype int4` wrote. GGUF files are read as fp32 unless
+/// --dtype says otherwise.
+WeightForm stored_form(const ModelFolder& folder) {
+  if (is_gguf(folder.weights_path())) return WeightForm::kPlain;
+  const auto files = open_model_files(folder);
+  for (const TensorInfo& info : files->list()) {
+    const auto layout = files->int4_layout(info.name);
+    if (layout) return layout->has_mins ? WeightForm::kInt4 : WeightForm::kInt4Sym;
+  }
+  return WeightForm::kPlain;
 }
 
 constexpr std::pair<std::string_view, WeightForm> kForms[] = {
@@ -100,7 +114,7 @@ Runnable::Runnable(ModelFolder folder, const std::string& dtype, const std::stri
                    const std::vector<std::string>& tasks)
     : folder_(std::move(folder)),
       device_(device_of(device)),
-      form_(weight_form(dtype)),
+      form_(dtype.empty() && device_.is_cpu() ? stored_form(folder_) : weight_form(dtype)),
       dtype_(form_ == WeightForm::kPlain ? type_of(dtype, folder_) : at::kFloat) {
   CLEAVE_CHECK(form_ == WeightForm::kPlain || device_.is_cpu(), Code::kUsage, "--dtype ", dtype,
                " runs only on the CPU; give --device cpu, or another --dtype");
@@ -150,7 +164,14 @@ std::unique_ptr<Model> Runnable::load(const Axis& tp) const {
   parallelize_module(*model, tp, model->plan());
   // For 8 and 4 bits, load in the type of the file: a wider one would take more memory.
   const bool is_plain = form_ == WeightForm::kPlain;
-  load_model(*model, folder_, is_plain ? dtype_ : scalar_type(stored_dtype(folder_)));
+  TakeParameter take;
+  if (form_ == WeightForm::kInt4 || form_ == WeightForm::kInt4Sym) {
+    take = [layers = int4_layers(*model)](const Parameter& weight, const TensorSource& files) {
+      const auto layer = layers.find(&weight);
+      return layer != layers.end() && load_int4(*layer->second, files);
+    };
+  }
+  load_model(*model, folder_, is_plain ? dtype_ : scalar_type(stored_dtype(folder_)), take);
   move_to(*model, device_);
   if (device_.is_cpu()) prepare_weights(*model, form_);
   return model;
