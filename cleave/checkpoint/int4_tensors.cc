@@ -308,18 +308,27 @@ bool load_int4(Linear& layer, const TensorSource& files) {
   }
   Int4Block block;
   block.rows = layer.is_column_split() ? weight.ranges() : std::vector<Range>{{0, layout->rows}};
-  const std::vector<Int4Part> parts = layer.int4_parts();
-  for (const Int4Part& part : parts) {
-    if (block.groups.empty() || block.groups.back().end < part.index) {
-      block.groups.push_back({part.index, part.index + 1});
-    } else if (block.groups.back().end == part.index) {
-      ++block.groups.back().end;
-    } else {
-      return false;  // two ranges of this rank share a group
+  std::vector<int64_t> places;  // of the layer's groups in those of the block
+  int64_t num_groups = 0;
+  for (const Int4Part& part : layer.int4_parts()) {
+    std::vector<Range>& groups = block.groups;
+    const bool is_new = groups.empty() || groups.back().end <= part.index;
+    if (is_new && !groups.empty() && groups.back().end == part.index) {
+      ++groups.back().end;
+    } else if (is_new) {
+      groups.push_back({part.index, part.index + 1});
+    }
+    if (is_new) ++num_groups;
+    places.push_back(num_groups - 1);
+  }
+  Int4Rows rows = memory_for(size_of(block.rows), num_groups, layout->has_mins);
+  if (rows.codes.numel() > 0) read_rows(files, weight.name(), block, rows);
+  if (static_cast<int64_t>(places.size()) > num_groups) {  // two ranges share a group
+    const Tensor index = at::tensor(places, at::kLong);
+    for (Tensor* part : {&rows.codes, &rows.scales, &rows.mins}) {
+      if (part->defined()) *part = part->index_select(1, index);
     }
   }
-  Int4Rows rows = memory_for(size_of(block.rows), size_of(block.groups), layout->has_mins);
-  if (rows.codes.numel() > 0) read_rows(files, weight.name(), block, rows);
   const bool is_finite = rows.scales.isfinite().all().item<bool>() &&
                          (!layout->has_mins || rows.mins.isfinite().all().item<bool>());
   CLEAVE_CHECK(is_finite, Code::kFormat, files.path(), ": tensor '", weight.name(),

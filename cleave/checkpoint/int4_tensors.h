@@ -90,8 +90,8 @@ class Int4Source : public TensorSource {
 std::unordered_map<const Parameter*, Linear*> int4_layers(Layer& model);
 
 /// Reads a layer's part of its weight from files that store it in 4 bits. Returns false without
-/// reading if they do not, or in other groups than the layer's. Throws Error(kFormat) for scales
-/// that are not finite.
+/// reading, on every rank, if they do not, or in another shape than the layer's. Throws
+/// Error(kFormat) for scales that are not finite.
 bool load_int4(Linear& layer, const TensorSource& files);
 
 }  // namespace cleave::inline checkpoint

@@ -25,6 +25,10 @@ struct LoadResult {
   std::set<std::string> left_out{};  ///< tensors of the files that were not read
 };
 
+/// Reads a parameter from the files in another form, so that it stays without memory. Returns
+/// whether it did.
+using TakeParameter = std::function<bool(const Parameter& parameter, const TensorSource& files)>;
+
 /// Allocates every parameter of a model, whose plan is applied, and fills it from a folder's files
 /// of any format (model_tensors.h). Each rank reads only the bytes of its own ranges, whatever
 /// layout wrote them, and converts them to `dtype` (frozen ones to the type of forward). The
@@ -34,9 +38,7 @@ struct LoadResult {
 /// Throws Error(kFormat) listing all missing tensors and all that the model does not use,
 /// Error(kShape) for a tensor of another shape.
 ///
-/// `take` is called for each parameter before it gets memory; if it returns true, it has read the
-/// parameter from the files in another form, and the parameter stays without memory.
-using TakeParameter = std::function<bool(const Parameter& parameter, const TensorSource& files)>;
+/// `take` comes before the load of each parameter.
 LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dtype,
                       const TakeParameter& take = {});
 
