@@ -12,6 +12,7 @@
 #include "cleave/bench/timing.h"
 #include "cleave/generate/decoder.h"
 #include "cleave/generate/runnable.h"
+#include "cleave/kernels/cpu/int4_loops.h"
 #include "cleave/mesh/mesh.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/nn/linear.h"
@@ -30,13 +31,21 @@ struct GenerateTimes {
   int64_t peak_rss = 0;
 };
 
-/// Bytes of this rank's matrices in the type of the products.
-int64_t matrix_bytes_of(Model& model, const std::string& dtype) {
-  const int64_t width = dtype == "int8" ? 1 : item_bytes(dtype_from_name(dtype).value());
+/// Bytes of this rank's matrices in the form of the products.
+int64_t matrix_bytes_of(Model& model, const std::string& dtype, WeightForm form) {
+  const bool is_int4 = form == WeightForm::kInt4 || form == WeightForm::kInt4Sym;
   int64_t bytes = 0;
   model.walk([&](Layer& layer) {
     const auto* linear = dynamic_cast<Linear*>(&layer);
-    if (linear != nullptr) bytes += c10::multiply_integers(linear->weight()->local_shape()) * width;
+    if (linear == nullptr) return;
+    const int64_t count = c10::multiply_integers(linear->weight()->local_shape());
+    if (is_int4 && linear->takes_int4()) {
+      // fp16 scales, and minimums, of the groups
+      bytes += count / 2 + count / kInt4Group * (form == WeightForm::kInt4 ? 4 : 2);
+    } else {
+      bytes +=
+          count * (form == WeightForm::kPlain ? item_bytes(dtype_from_name(dtype).value()) : 1);
+    }
   });
   return bytes;
 }
@@ -70,14 +79,15 @@ GenerateTimes timed(const BenchGenerateOptions& o, const BenchShape& shape, Worl
   choose_gemm(o.gemm, tp);
   const auto model = make_model(shape.config);
   parallelize_module(*model, tp, model->plan());
-  const bool is_int8 = o.dtype == "int8";
+  const WeightForm form = weight_form(o.dtype);
+  const bool is_plain = form == WeightForm::kPlain;
   materialize(*model,
-              {.dtype = is_int8 ? at::kFloat : scalar_type(dtype_from_name(o.dtype).value())});
+              {.dtype = is_plain ? scalar_type(dtype_from_name(o.dtype).value()) : at::kFloat});
   GenerateTimes times;
-  const int64_t own_bytes = matrix_bytes_of(*model, o.dtype);
+  const int64_t own_bytes = matrix_bytes_of(*model, o.dtype, form);
   times.matrix_bytes =
       tp.all_reduce(at::scalar_tensor(own_bytes, at::kLong), "bytes of matrices").item<int64_t>();
-  prepare_weights(*model, is_int8);
+  prepare_weights(*model, form);
   const at::Generator generator = at::detail::createCPUGenerator(1);
   std::vector<Ids> prompts;
   for (int64_t b = 0; b < o.batch_size; ++b) {

@@ -27,7 +27,7 @@ struct BenchTrainOptions : BenchOptions {
   int64_t warmup = 2;   ///< untimed steps before them
 };
 
-/// Options of `cleave bench generate`. dtype can also be int8.
+/// Options of `cleave bench generate`. dtype can also be int8, int4 or int4_sym.
 struct BenchGenerateOptions : BenchOptions {
   std::string shape = "gpt2-124m";
   int64_t prompt_len = 128;  ///< tokens

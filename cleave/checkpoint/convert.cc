@@ -17,6 +17,7 @@
 
 #include "cleave/base/stop.h"
 #include "cleave/checkpoint/gguf_tensors.h"
+#include "cleave/checkpoint/int4_tensors.h"
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/checkpoint/parts.h"
@@ -336,6 +337,24 @@ class Output {
   ConvertReport report_;
 };
 
+bool is_int4(const std::string& dtype) {
+  return dtype == "int4" || dtype == "int4_sym";
+}
+
+/// Matrices in 4 bits; other tensors keep their type.
+ConvertReport write_int4(ConvertOptions options, const ModelFolder& from) {
+  CLEAVE_CHECK(options.format == ModelFormat::kSafetensors, Code::kUsage, "dtype ", options.dtype,
+               " is possible only in the format safetensors");
+  const auto model = make_model(from.config);
+  model->name_tree();
+  const ModelTensors whole(from, *model);
+  const Int4Source source(whole, *model, /*has_mins=*/options.dtype == "int4");
+  options.dtype.clear();
+  Output output(options, from, source);
+  output.write_safetensors(whole_tensors(source, options.dtype));
+  return output.finish();
+}
+
 }  // namespace
 
 ConvertReport convert(const ConvertOptions& options) {
@@ -353,6 +372,7 @@ ConvertReport convert(const ConvertOptions& options) {
     output.write_torch(split_parts(source, from.config, options));
     return output.finish();
   }
+  if (is_int4(options.dtype)) return write_int4(options, from);
   const auto source = open_whole_tensors(from);
   Output output(options, from, *source);
   std::vector<Wanted> tensors = whole_tensors(*source, options.dtype);

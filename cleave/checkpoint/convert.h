@@ -19,7 +19,8 @@ struct ConvertOptions {
   ModelFormat format = ModelFormat::kSafetensors;
   int tp = 1, pp = 1;                       ///< for kOslo and kNxd
   std::string dtype{};                      ///< "fp32", "bf16", ...; empty: unchanged; for kGguf
-                                            ///< also "q8_0" and "q4_k_m"
+                                            ///< also "q8_0" and "q4_k_m", for kSafetensors
+                                            ///< "int4" and "int4_sym" (int4_tensors.h)
   uint64_t max_file_bytes = 5'000'000'000;  ///< for kSafetensors and kBin
   std::string adapter{};  ///< an adapter's folder (LoRA), merged into the model; "" = none
   bool ema = false;       ///< the averaged weights of a checkpoint (train --ema), which are fp32

@@ -60,6 +60,31 @@ void GgufTensors::read_block(std::string_view name, std::span<const Slice> slice
                    slices, out);
 }
 
+std::optional<Int4Layout> GgufTensors::int4_layout(std::string_view name) const {
+  const auto at = by_name_.find(std::string(name));
+  return at == by_name_.end() ? std::nullopt : file_.int4_layout(entries_[at->second].stored);
+}
+
+void GgufTensors::read_int4(std::string_view name, const Int4Block& block,
+                            const Int4Memory& out) const {
+  const Entry& entry = entries_[by_name_.at(at(name).name)];
+  if (entry.interleaved_rows == 0) return file_.read_int4(entry.stored, block, out);
+  size_t num_groups = 0;  // of a row
+  for (const Range& range : block.groups) num_groups += static_cast<size_t>(range.size());
+  size_t done = 0;
+  const auto part = [&](std::span<std::byte> memory, size_t bytes) {
+    return memory.empty() ? memory : memory.subspan(done * num_groups * bytes, num_groups * bytes);
+  };
+  for (const Range& rows : block.rows) {
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+      const int64_t row = interleaved_row(r, entry.interleaved_rows);
+      file_.read_int4(entry.stored, {.rows = {{row, row + 1}}, .groups = block.groups},
+                      {part(out.codes, 16), part(out.scales, 2), part(out.mins, 2)});
+      ++done;
+    }
+  }
+}
+
 void GgufTensors::read_transposed(const Entry& entry, std::span<const Slice> slices,
                                   std::span<std::byte> out) const {
   std::vector<Slice> stored(slices.begin(), slices.end());

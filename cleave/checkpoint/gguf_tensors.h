@@ -23,6 +23,9 @@ class GgufTensors : public TensorSource {
   [[nodiscard]] const TensorInfo* find(std::string_view name) const override;
   void read_block(std::string_view name, std::span<const Slice> slices,
                   std::span<std::byte> out) const override;
+  [[nodiscard]] std::optional<Int4Layout> int4_layout(std::string_view name) const override;
+  void read_int4(std::string_view name, const Int4Block& block,
+                 const Int4Memory& out) const override;
   [[nodiscard]] std::string path() const override { return file_.path(); }
   [[nodiscard]] std::vector<std::string> file_names() const override { return file_.file_names(); }
 

@@ -6,6 +6,11 @@
 
 namespace cleave::inline checkpoint {
 
+int64_t interleaved_row(int64_t row, int64_t head_rows) {
+  const int64_t within = row % head_rows, half = head_rows / 2;
+  return row - within + (within < half ? 2 * within : 2 * (within - half) + 1);
+}
+
 // Reads the heads that overlap the block, then picks its rows.
 void read_interleaved(const TensorSource& files, const StoredAs& stored,
                       std::span<const Slice> slices, std::span<std::byte> out) {
@@ -37,8 +42,7 @@ void read_interleaved(const TensorSource& files, const StoredAs& stored,
     for (int64_t row = range.begin; row < range.end; ++row) {
       const auto head = std::partition_point(heads.begin(), heads.end(),
                                              [&](const Range& r) { return r.end <= row; });
-      const int64_t within = row - head->begin, half = head_rows / 2;
-      const int64_t place = within < half ? 2 * within : 2 * (within - half) + 1;
+      const int64_t place = interleaved_row(row, head_rows) - head->begin;
       const auto from = static_cast<size_t>((head - heads.begin()) * head_rows + place);
       std::memcpy(out.data(), rows.data() + from * row_bytes, row_bytes);
       out = out.subspan(row_bytes);

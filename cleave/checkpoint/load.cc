@@ -89,7 +89,8 @@ void check_ema(const Optimizer& optimizer, const Parameters& parameters, const S
                          "resume it without");
 }
 
-LoadResult fill(Model& model, const ModelTensors& files, const MaterializeOptions& fresh) {
+LoadResult fill(Model& model, const ModelTensors& files, const MaterializeOptions& fresh,
+                const TakeParameter& take = {}) {
   LoadResult result{.fresh = files.missing(), .left_out = files.left_out()};
   for (TensorInfo& info : files.additions()) {
     CarriedTensor tensor{std::move(info), ""};
@@ -106,6 +107,7 @@ LoadResult fill(Model& model, const ModelTensors& files, const MaterializeOption
       parameter->set_leaf(parameter->initial_value(fresh.seed, dtype));
       continue;
     }
+    if (take && take(*parameter, files)) continue;
     const TensorInfo& stored = files.at(parameter->name());
     if (parameter->is_int8()) {
       fill_int8(*parameter, reader.take(stored, *parameter, at::kFloat));
@@ -121,9 +123,10 @@ LoadResult fill(Model& model, const ModelTensors& files, const MaterializeOption
 
 }  // namespace
 
-LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dtype) {
+LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dtype,
+                      const TakeParameter& take) {
   model.name_tree();
-  return fill(model, ModelTensors(folder, model), {.dtype = dtype});
+  return fill(model, ModelTensors(folder, model), {.dtype = dtype}, take);
 }
 
 LoadResult load_for_other_task(Model& model, const ModelFolder& folder, at::ScalarType dtype,

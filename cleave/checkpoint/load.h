@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -24,6 +25,10 @@ struct LoadResult {
   std::set<std::string> left_out{};  ///< tensors of the files that were not read
 };
 
+/// Reads a parameter from the files in another form, so that it stays without memory. Returns
+/// whether it did.
+using TakeParameter = std::function<bool(const Parameter& parameter, const TensorSource& files)>;
+
 /// Allocates every parameter of a model, whose plan is applied, and fills it from a folder's files
 /// of any format (model_tensors.h). Each rank reads only the bytes of its own ranges, whatever
 /// layout wrote them, and converts them to `dtype` (frozen ones to the type of forward). The
@@ -32,7 +37,10 @@ struct LoadResult {
 ///
 /// Throws Error(kFormat) listing all missing tensors and all that the model does not use,
 /// Error(kShape) for a tensor of another shape.
-LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dtype);
+///
+/// `take` comes before the load of each parameter.
+LoadResult load_model(Model& model, const ModelFolder& folder, at::ScalarType dtype,
+                      const TakeParameter& take = {});
 
 /// The same for a model with another task than the folder's (a classifier on an encoder that was
 /// trained with masked LM). Reads the parameters that both models have. Parameters that the files

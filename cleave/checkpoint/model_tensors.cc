@@ -6,6 +6,7 @@
 
 #include "cleave/checkpoint/ema_tensors.h"
 #include "cleave/checkpoint/gguf_tensors.h"
+#include "cleave/checkpoint/int4_tensors.h"
 #include "cleave/checkpoint/split_files.h"
 #include "cleave/format/safetensors.h"
 #include "cleave/format/torch_bin.h"
@@ -87,6 +88,7 @@ std::unique_ptr<TensorSource> open_model_files(const ModelFolder& folder) {
     }
   }
   auto files = open_tensors(folder.weights_path(), folder.stem);
+  if (Int4Tensors::has_any(*files)) files = std::make_unique<Int4Tensors>(std::move(files));
   if (!folder.averaged) return files;
   return std::make_unique<EmaTensors>(std::move(files), folder.weights_path());
 }
@@ -171,6 +173,18 @@ void ModelTensors::read_block(std::string_view name, std::span<const Slice> slic
   if (!adapter_) return;
   adapter_->merge(info, slices, out,
                   [&](std::span<const Slice> s, std::span<std::byte> o) { read_base(info, s, o); });
+}
+
+std::optional<Int4Layout> ModelTensors::int4_layout(std::string_view name) const {
+  const auto at = by_name_.find(std::string(name));
+  if (at == by_name_.end() || adapter_) return std::nullopt;
+  const StoredAs& stored = entries_[at->second].stored;
+  return stored.interleaved_rows == 0 ? files_->int4_layout(stored.name) : std::nullopt;
+}
+
+void ModelTensors::read_int4(std::string_view name, const Int4Block& block,
+                             const Int4Memory& out) const {
+  files_->read_int4(entries_[by_name_.at(at(name).name)].stored.name, block, out);
 }
 
 void ModelTensors::read_base(const TensorInfo& info, std::span<const Slice> slices,

@@ -43,6 +43,10 @@ class ModelTensors : public TensorSource {
   [[nodiscard]] std::vector<std::string> file_names() const override {
     return files_->file_names();
   }
+  /// Of a parameter whose files are in 4 bits; nullopt with an adapter, which changes the values.
+  [[nodiscard]] std::optional<Int4Layout> int4_layout(std::string_view name) const override;
+  void read_int4(std::string_view name, const Int4Block& block,
+                 const Int4Memory& out) const override;
   /// The tensors without a parameter.
   [[nodiscard]] std::vector<TensorInfo> additions() const;
   /// Parameters that the files lack (only for another task); tensors of the files that are neither
@@ -77,6 +81,9 @@ void require_all(const std::set<std::string>& missing, const std::set<std::strin
 /// those of a parallel job, or the folder has an adapter, which is merged. Only then must Cleave
 /// know the model's family.
 std::unique_ptr<TensorSource> open_whole_tensors(const ModelFolder& folder);
+
+/// The row in such files of a row of a tensor whose heads have `head_rows` rows (read_interleaved).
+int64_t interleaved_row(int64_t row, int64_t head_rows);
 
 /// Reads a block of a tensor whose files have the two halves of each rotary pair next to each
 /// other, as Meta and GGUF store q and k of Llama: rows 2i and 2i + 1 of a head of

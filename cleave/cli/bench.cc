@@ -45,7 +45,7 @@ void define_generate(Flags& flags, BenchGenerateOptions& options) {
   flags.add({&options.shape, "shape", "", "model shape; weights are random", "",
              option::Choices{"gpt2-124m", "llama-1.1b", "llama-135m"}});
   flags.add({&options.dtype, "dtype", "", "dtype of weights", "",
-             option::Choices{"fp32", "bf16", "int8"}});
+             option::Choices{"fp32", "bf16", "int8", "int4", "int4_sym"}});
   flags.add(
       {&options.batch_size, "batch-size", "N", "sequences per batch", "", option::kSequences});
   flags.add({&options.prompt_len, "prompt-len", "N", "tokens per prompt", "", option::kLength});

@@ -44,8 +44,11 @@ void define(Flags& flags, ConvertOptions& options, Words& words) {
       {&options.tp, "tp", "N", "tensor-parallel ranks of oslo and nxd files", "", option::kRanks});
   flags.add({&options.pp, "pp", "N", "pipeline stages of oslo and nxd files", "", option::kRanks});
   flags.add({&words.dtype, "dtype", "",
-             "dtype of the new tensors; q8_0 and q4_k_m are quantised, for gguf", "",
-             option::Choices{"keep", "fp32", "bf16", "fp16", "fp64", "q8_0", "q4_k_m"}});
+             "dtype of the new tensors; q8_0 and q4_k_m are quantised, for gguf, and int4 and "
+             "int4_sym for safetensors",
+             "",
+             option::Choices{"keep", "fp32", "bf16", "fp16", "fp64", "q8_0", "q4_k_m", "int4",
+                             "int4_sym"}});
   flags.add({&words.max_shard_size, "max-shard-size", "SIZE",
              "maximum size of a safetensors or bin file: 5GB, 200MiB"});
   flags.add({&words.json, "json", "", "print the summary as one JSON object", "off"});
@@ -78,6 +81,9 @@ int run(ConvertOptions& options, Words& words, const Flags& flags) {
   const bool is_quantized = words.dtype.starts_with("q");
   CLEAVE_CHECK(!is_quantized || words.format == "gguf", Code::kUsage, "--dtype ", words.dtype,
                " applies to the format gguf; give --format gguf, or another --dtype");
+  CLEAVE_CHECK(!words.dtype.starts_with("int4") || words.format == "safetensors", Code::kUsage,
+               "--dtype ", words.dtype,
+               " applies to the format safetensors; give --format safetensors, or another --dtype");
   CLEAVE_CHECK(words.dtype != "fp64" || words.format != "gguf", Code::kUsage,
                "--dtype fp64 does not exist in the format gguf; choose fp32");
   CLEAVE_CHECK(words.format != "gguf" || options.to.ends_with(".gguf"), Code::kUsage, "--to is ",

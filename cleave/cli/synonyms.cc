@@ -99,6 +99,7 @@ constexpr Synonym kSynonyms[] = {
     {"dtype", "fp16 half float16", " fp16"},
     {"dtype", "fp32 float32", " fp32"},
     {"dtype", "int8 load-in-8bit", " int8"},
+    {"dtype", "int4 load-in-4bit", " int4"},
     {"recompute", "gradient-checkpointing activation-checkpointing", " full"},
     {"recompute", "recompute-activations", " selective"},
     {"zero", "use-distributed-optimizer distributed-optimizer", " 1"},

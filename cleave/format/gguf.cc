@@ -14,6 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int64_t kInt4GroupElements = 32;
 constexpr size_t kMaxDims = 4;                         // GGML_MAX_DIMS
 constexpr size_t kWindow = size_t{1} << 16;            // bytes of the header read at a time
 constexpr uint64_t kDecodedChunk = uint64_t{1} << 20;  // bytes of blocks decoded at a time
@@ -333,6 +334,39 @@ void Gguf::read_block(std::string_view name, std::span<const Slice> slices,
   if (is_quantized(tensor.type)) return read_decoded(tensor, slices, out);
   const StoredElements elements = {tensor.begin, item_bytes(tensor.dtype), tensor.shape};
   read_elements(file_, elements, slices, out, str("tensor '", tensor.name, "'"));
+}
+
+std::optional<Int4Layout> Gguf::int4_layout(std::string_view name) const {
+  const GgufTensor* tensor = find(name);
+  const bool has_mins = tensor != nullptr && tensor->type == GgufType::kQ4_K;
+  if (tensor == nullptr || tensor->shape.size() != 2) return std::nullopt;
+  if (!has_mins && tensor->type != GgufType::kQ4_0) return std::nullopt;
+  return Int4Layout{tensor->shape[0], tensor->shape[1] / kInt4GroupElements, has_mins};
+}
+
+void Gguf::read_int4(std::string_view name, const Int4Block& block, const Int4Memory& out) const {
+  const auto& tensor = static_cast<const GgufTensor&>(at(name));  // from find(): the cast is safe
+  const Int4Layout layout = int4_layout(name).value();
+  const GgufBlock stored = block_of(tensor.type);
+  const auto bytes = static_cast<size_t>(stored.bytes);
+  const auto per_block = static_cast<size_t>(stored.elements / kInt4GroupElements);
+  std::vector<std::byte> row(static_cast<size_t>(layout.groups) / per_block * bytes);
+  size_t done = 0;
+  for (const Range& rows : block.rows) {
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+      file_.read_at(tensor.begin + static_cast<uint64_t>(r) * row.size(), row);
+      for (const Range& groups : block.groups) {
+        for (auto g = static_cast<size_t>(groups.begin); g < static_cast<size_t>(groups.end); ++g) {
+          const auto encoded = std::span(row).subspan(g / per_block * bytes, bytes);
+          const Int4Group group = int4_group(tensor.type, encoded, g % per_block);
+          std::memcpy(out.codes.data() + 16 * done, group.codes.data(), 16);
+          std::memcpy(out.scales.data() + 2 * done, &group.scale, 2);
+          if (layout.has_mins) std::memcpy(out.mins.data() + 2 * done, &group.min, 2);
+          ++done;
+        }
+      }
+    }
+  }
 }
 
 /// Decodes the blocks that overlap each contiguous piece of the block to read.

@@ -1,5 +1,6 @@
 #include "cleave/format/gguf_blocks.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -49,22 +50,31 @@ void decode_q8_0(std::span<const std::byte> block, std::span<float> values) {
   }
 }
 
+struct Q4KPart {
+  float step, least;  ///< an element is step * number - least
+};
+
+/// Scales of one of the 8 parts of a Q4_K block.
+Q4KPart q4_k_part(std::span<const std::byte> block, size_t part) {
+  const float scale = half_at(block, 0), min_scale = half_at(block, 2);
+  const auto packed = block.subspan(4, 12);
+  int factor = 0, minimum = 0;
+  if (part < 4) {
+    factor = byte_at(packed, part) & 63;
+    minimum = byte_at(packed, part + 4) & 63;
+  } else {
+    factor = (byte_at(packed, part + 4) & 15) | ((byte_at(packed, part - 4) >> 6) << 4);
+    minimum = (byte_at(packed, part + 4) >> 4) | ((byte_at(packed, part) >> 6) << 4);
+  }
+  return {.step = scale * static_cast<float>(factor),
+          .least = min_scale * static_cast<float>(minimum)};
+}
+
 /// 256 elements in 8 parts: scale of the scales, scale of the minimums, 8 scales and 8 minimums of
 /// 6 bits in 12 bytes, 128 bytes of 4-bit numbers; each 32 bytes hold two parts.
 void decode_q4_k(std::span<const std::byte> block, std::span<float> values) {
-  const float scale = half_at(block, 0), min_scale = half_at(block, 2);
-  const auto packed = block.subspan(4, 12);
   for (size_t part = 0; part < 8; ++part) {
-    int factor = 0, minimum = 0;
-    if (part < 4) {
-      factor = byte_at(packed, part) & 63;
-      minimum = byte_at(packed, part + 4) & 63;
-    } else {
-      factor = (byte_at(packed, part + 4) & 15) | ((byte_at(packed, part - 4) >> 6) << 4);
-      minimum = (byte_at(packed, part + 4) >> 4) | ((byte_at(packed, part) >> 6) << 4);
-    }
-    const float step = scale * static_cast<float>(factor);
-    const float least = min_scale * static_cast<float>(minimum);
+    const auto [step, least] = q4_k_part(block, part);
     const auto numbers = block.subspan(16 + 32 * (part / 2), 32);
     for (size_t i = 0; i < 32; ++i) {
       const int pair = byte_at(numbers, i);
@@ -157,6 +167,27 @@ void dequantize(GgufType type, std::span<const std::byte> blocks, std::span<floa
         CLEAVE_BUG(layout.name, " has no blocks");
     }
   }
+}
+
+Int4Group int4_group(GgufType type, std::span<const std::byte> block, size_t index) {
+  Int4Group group;
+  if (type == GgufType::kQ4_0) {
+    group.scale = static_cast<uint16_t>(byte_at(block, 0) | (uint16_t{byte_at(block, 1)} << 8));
+    std::copy_n(block.begin() + 2, 16, group.codes.begin());
+    return group;
+  }
+  CLEAVE_CHECK(type == GgufType::kQ4_K, Code::kUsage, block_of(type).name, " is not in 4 bits");
+  const auto [step, least] = q4_k_part(block, index);
+  group.scale = half_from_float(step);
+  group.min = half_from_float(least);
+  const auto numbers = block.subspan(16 + 32 * (index / 2), 32);
+  const int shift = index % 2 == 0 ? 0 : 4;
+  for (size_t i = 0; i < 16; ++i) {
+    const int low = (byte_at(numbers, i) >> shift) & 15;
+    const int high = (byte_at(numbers, i + 16) >> shift) & 15;
+    group.codes[i] = static_cast<std::byte>(low | (high << 4));
+  }
+  return group;
 }
 
 float float_from_half(uint16_t bits) {

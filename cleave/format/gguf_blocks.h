@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -46,6 +47,15 @@ std::string gguf_type_name(uint32_t number);
 /// Decodes whole blocks of a quantised type: `values` has block_of(type).elements for each block of
 /// `blocks`.
 void dequantize(GgufType type, std::span<const std::byte> blocks, std::span<float> values);
+
+/// 32 elements of a block of kQ4_0 or kQ4_K in 4 bits, as in Int4Memory.
+struct Int4Group {
+  uint16_t scale = 0, min = 0;  ///< fp16; Q4_K's, which are products, are rounded
+  std::array<std::byte, 16> codes{};
+};
+
+/// Group `index` of a block of kQ4_0 (one group, without minimum) or kQ4_K (8 groups).
+Int4Group int4_group(GgufType type, std::span<const std::byte> block, size_t index);
 
 /// Encodes whole blocks as kQ8_0, kQ4_K or kQ6_K, the inverse of dequantize().
 ///

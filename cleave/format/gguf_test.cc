@@ -101,6 +101,34 @@ TEST(GgufBlocks, HandWrittenBlocks_HaveTheValuesOfTheFormat) {
   }
 }
 
+// Numbers in 4 bits and scales of random blocks stand for the decoded elements: exactly in Q4_0; in
+// Q4_K the scale and the minimum are rounded to fp16.
+TEST(GgufBlocks, Int4Groups_AreTheDecodedElements) {
+  uint32_t random = 1;
+  const auto next = [&random] { return (random = random * 1664525U + 1013904223U) >> 24; };
+  for (const GgufType type : {GgufType::kQ4_0, GgufType::kQ4_K}) {
+    const GgufBlock layout = block_of(type);
+    std::vector<float> values(static_cast<size_t>(layout.elements));
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      std::string block;
+      for (int64_t i = 0; i < layout.bytes; ++i) block.push_back(static_cast<char>(next()));
+      block[1] = static_cast<char>(0x20 + next() % 16);  // a scale of about 0.01
+      if (type == GgufType::kQ4_K) block[3] = static_cast<char>(0x20 + next() % 16);
+      dequantize(type, bytes_of(block), values);
+      for (size_t i = 0; i < values.size(); ++i) {
+        const Int4Group group = int4_group(type, bytes_of(block), i / 32);
+        const auto pair = static_cast<int>(group.codes[i % 16]);
+        const auto number = static_cast<float>(i % 32 < 16 ? pair & 15 : pair >> 4);
+        const float scale = float_from_half(group.scale), min = float_from_half(group.min);
+        const bool has_min = type == GgufType::kQ4_K;
+        const float got = has_min ? number * scale - min : (number - 8) * scale;
+        const float bound = has_min ? 0x1p-10F * (15 * scale + min) : 0;
+        EXPECT_LE(std::abs(got - values[i]), bound) << layout.name << ' ' << i;
+      }
+    }
+  }
+}
+
 // A Q4_K block with scale 1 and minimum scale 0.5; part p has the factor 7p and the minimum 63 - p,
 // packed here from the format: the upper 2 bits of the last 4 in the bytes of the first 4.
 TEST(GgufBlocks, HandWrittenQ4K_HasItsValues) {

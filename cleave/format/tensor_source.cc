@@ -29,6 +29,11 @@ const TensorInfo& TensorSource::at(std::string_view name) const {
               str(path(), ": there is no tensor '", name, "'", did_you_mean(name, names)));
 }
 
+void TensorSource::read_int4(std::string_view name, const Int4Block& /*block*/,
+                             const Int4Memory& /*out*/) const {
+  CLEAVE_BUG(path(), ": tensor '", name, "' is not in 4 bits");
+}
+
 uint64_t block_bytes(const TensorInfo& tensor, std::span<const Slice> slices) {
   return BlockWalk(tensor.shape, item_bytes(tensor.dtype), slices).bytes();
 }

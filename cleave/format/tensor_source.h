@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,24 @@
 #include "cleave/format/safetensors_header.h"
 
 namespace cleave::inline format {
+
+/// A matrix [rows, groups * 32] that is stored in numbers q of 4 bits. Each group of 32 elements of
+/// a row has a scale: an element is (q - 8) scale, or q scale - min if there are minimums.
+struct Int4Layout {
+  int64_t rows = 0, groups = 0;
+  bool has_mins = false;
+};
+
+/// Part of such a matrix: ascending ranges that do not overlap.
+struct Int4Block {
+  std::vector<Range> rows, groups;
+};
+
+/// Memory for the groups of a block, row by row.
+struct Int4Memory {
+  std::span<std::byte> codes;         ///< 16 bytes: byte i has elements i (lower half) and i + 16
+  std::span<std::byte> scales, mins;  ///< fp16; no minimums if the layout has none
+};
 
 /// The named tensors of a file or folder, in any supported format.
 class TensorSource {
@@ -31,6 +50,14 @@ class TensorSource {
   /// threads may read. Throws as at() does, Error(kUsage) if slices or `out` do not fit.
   virtual void read_block(std::string_view name, std::span<const Slice> slices,
                           std::span<std::byte> out) const = 0;
+  /// How the files store the tensor in 4 bits; nullopt for every other tensor. The rows are those
+  /// of a layer's outputs, also where the tensor of this name is transposed.
+  [[nodiscard]] virtual std::optional<Int4Layout> int4_layout(std::string_view /*name*/) const {
+    return std::nullopt;
+  }
+  /// Reads a block of a tensor that has an int4_layout(), without rounding its numbers again.
+  virtual void read_int4(std::string_view name, const Int4Block& block,
+                         const Int4Memory& out) const;
   /// The file or folder, for messages.
   [[nodiscard]] virtual std::string path() const = 0;
   /// Names of all files that are read.

@@ -75,11 +75,14 @@ inline Row adapter_folder(std::string* target) {
 
 /// How a model that is not trained is spread over ranks.
 inline Section rank_section(RunOptions& o) {
-  return {"ranks", joined({tensor_parallel(&o.tp),
-                           {&o.dtype, "dtype", "",
-                            "dtype of weights and activations; int8 has fp32 activations",
-                            "the file's", Choices{"fp32", "bf16", "int8", "fp64"}, kMustMatch}},
-                          rows(o))};
+  return {"ranks",
+          joined({tensor_parallel(&o.tp),
+                  {&o.dtype, "dtype", "",
+                   "dtype of weights and activations; int8, int4 and int4_sym (without "
+                   "minimums) are of weights, with fp32 activations",
+                   "the file's", Choices{"fp32", "bf16", "int8", "int4", "int4_sym", "fp64"},
+                   kMustMatch}},
+                 rows(o))};
 }
 
 /// How the next tokens are chosen.

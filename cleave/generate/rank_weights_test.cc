@@ -23,14 +23,16 @@ Tensor logits_of(Model& model) {
 TEST(PrepareWeights, OfExperts_GiveTheSameLogits) {
   const auto model = with_experts();
   const Tensor want = logits_of(*model);
-  prepare_weights(*model, /*to_int8=*/false);
+  prepare_weights(*model, WeightForm::kPlain);
   EXPECT_TRUE(at::allclose(logits_of(*model), want, 1e-4, 1e-5));
 }
 
-TEST(PrepareWeights, Int8OfExperts_KeepsTheRouter) {
+class QuantizedExperts : public testing::TestWithParam<WeightForm> {};
+
+TEST_P(QuantizedExperts, OfAModel_KeepTheRouter) {
   const auto original = with_experts();
   const auto model = with_experts();
-  prepare_weights(*model, /*to_int8=*/true);
+  prepare_weights(*model, GetParam());
   const Parameters before = original->parameters(), after = model->parameters();
   for (size_t i = 0; i < after.size(); ++i) {
     const std::string& name = after[i]->name();
@@ -43,6 +45,9 @@ TEST(PrepareWeights, Int8OfExperts_KeepsTheRouter) {
   }
   EXPECT_TRUE(logits_of(*model).isfinite().all().item<bool>());
 }
+
+INSTANTIATE_TEST_SUITE_P(PrepareWeights, QuantizedExperts,
+                         testing::Values(WeightForm::kInt8, WeightForm::kInt4));
 
 }  // namespace
 }  // namespace cleave

@@ -4,16 +4,19 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include <ATen/ATen.h>
 
 #include "cleave/base/hash.h"
+#include "cleave/checkpoint/int4_tensors.h"
 #include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/model_tensors.h"
 #include "cleave/checkpoint/names.h"
 #include "cleave/comm/diagnostics/flight_file.h"
 #include "cleave/file/model_path.h"
+#include "cleave/format/gguf.h"
 #include "cleave/format/manifest.h"
 #include "cleave/mesh/cuda.h"
 #include "cleave/mesh/job.h"
@@ -52,8 +55,38 @@ at::ScalarType type_of(const std::string& flag, const ModelFolder& folder) {
   const auto dtype = dtype_from_name(flag);
   CLEAVE_CHECK(dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF64, Code::kUsage,
                "--dtype ", flag,
-               " is not supported for inference; choose fp32, bf16, int8 or fp64");
+               " is not supported for inference; choose fp32, bf16, int8, int4, int4_sym or fp64");
   return scalar_type(*dtype);
+}
+
+/// The form of files that `cleave convert --dtype int4` wrote. GGUF files are read as fp32 unless
+/// --dtype says otherwise.
+WeightForm stored_form(const ModelFolder& folder) {
+  if (is_gguf(folder.weights_path())) return WeightForm::kPlain;
+  const auto files = open_model_files(folder);
+  for (const TensorInfo& info : files->list()) {
+    const auto layout = files->int4_layout(info.name);
+    if (layout) return layout->has_mins ? WeightForm::kInt4 : WeightForm::kInt4Sym;
+  }
+  return WeightForm::kPlain;
+}
+
+constexpr std::pair<std::string_view, WeightForm> kForms[] = {
+    {"int8", WeightForm::kInt8}, {"int4", WeightForm::kInt4}, {"int4_sym", WeightForm::kInt4Sym}};
+
+/// Changes the form of a layer's weight. Returns whether the original is no longer read.
+bool change_form(Linear& linear, WeightForm form, bool is_shared) {
+  switch (form) {
+    case WeightForm::kPlain:
+      // An embedding reads the original matrix, so panels would double its memory.
+      return (!is_shared && linear.to_panels()) || linear.to_rows();
+    case WeightForm::kInt8:
+      return linear.to_int8();
+    case WeightForm::kInt4:
+    case WeightForm::kInt4Sym:
+      return linear.to_int4(form == WeightForm::kInt4) || linear.to_int8();
+  }
+  CLEAVE_BUG("no such form of weights");
 }
 
 std::vector<int64_t> read_eos_ids(const ModelFolder& folder, const ModelFacts& facts) {
@@ -70,14 +103,21 @@ std::vector<int64_t> read_eos_ids(const ModelFolder& folder, const ModelFacts& f
 
 }  // namespace
 
+WeightForm weight_form(std::string_view flag) {
+  for (const auto& [name, form] : kForms) {
+    if (name == flag) return form;
+  }
+  return WeightForm::kPlain;
+}
+
 Runnable::Runnable(ModelFolder folder, const std::string& dtype, const std::string& device,
                    const std::vector<std::string>& tasks)
     : folder_(std::move(folder)),
       device_(device_of(device)),
-      is_int8_(dtype == "int8"),
-      dtype_(is_int8_ ? at::kFloat : type_of(dtype, folder_)) {
-  CLEAVE_CHECK(!is_int8_ || device_.is_cpu(), Code::kUsage,
-               "--dtype int8 runs only on the CPU; give --device cpu, or another --dtype");
+      form_(dtype.empty() && device_.is_cpu() ? stored_form(folder_) : weight_form(dtype)),
+      dtype_(form_ == WeightForm::kPlain ? type_of(dtype, folder_) : at::kFloat) {
+  CLEAVE_CHECK(form_ == WeightForm::kPlain || device_.is_cpu(), Code::kUsage, "--dtype ", dtype,
+               " runs only on the CPU; give --device cpu, or another --dtype");
   const auto model = make_model(folder_.config);
   std::string known;
   for (const std::string& task : tasks) known += (known.empty() ? "" : " or ") + task;
@@ -122,15 +162,26 @@ int64_t Runnable::seq_len(int64_t wanted, int64_t otherwise) const {
 std::unique_ptr<Model> Runnable::load(const Axis& tp) const {
   auto model = make_model(folder_.config);
   parallelize_module(*model, tp, model->plan());
-  // For int8, load in the type of the file: a wider one would take more memory.
-  load_model(*model, folder_, is_int8_ ? scalar_type(stored_dtype(folder_)) : dtype_);
+  // For 8 and 4 bits, load in the type of the file: a wider one would take more memory.
+  const bool is_plain = form_ == WeightForm::kPlain;
+  TakeParameter take;
+  if (form_ == WeightForm::kInt4 || form_ == WeightForm::kInt4Sym) {
+    take = [layers = int4_layers(*model)](const Parameter& weight, const TensorSource& files) {
+      const auto layer = layers.find(&weight);
+      return layer != layers.end() && load_int4(*layer->second, files);
+    };
+  }
+  load_model(*model, folder_, is_plain ? dtype_ : scalar_type(stored_dtype(folder_)), take);
   move_to(*model, device_);
-  if (device_.is_cpu()) prepare_weights(*model, is_int8_);
+  if (device_.is_cpu()) prepare_weights(*model, form_);
   return model;
 }
 
 std::string Runnable::dtype_name() const {
-  return is_int8_ ? "int8" : std::string(name(dtype_of(dtype_)));
+  for (const auto& [name, form] : kForms) {
+    if (form == form_) return std::string(name);
+  }
+  return std::string(name(dtype_of(dtype_)));
 }
 
 void Runnable::add_model(ConfigFingerprint& fingerprint) const {
@@ -164,7 +215,7 @@ void run_on_ranks(const RunOptions& options, const std::function<ConfigFingerpri
           });
 }
 
-void prepare_weights(Layer& model, bool to_int8) {
+void prepare_weights(Layer& model, WeightForm form) {
   std::set<const Parameter*> embedding_weights;
   model.walk([&](Layer& layer) {
     if (const auto* table = dynamic_cast<Embedding*>(&layer)) {
@@ -175,12 +226,10 @@ void prepare_weights(Layer& model, bool to_int8) {
     auto* linear = dynamic_cast<Linear*>(&layer);
     if (linear == nullptr) return;
     const bool is_shared = embedding_weights.contains(linear->weight().get());
-    // An embedding reads the original matrix, so panels would double its memory.
-    const bool is_changed =
-        to_int8 ? linear->to_int8() : (!is_shared && linear->to_panels()) || linear->to_rows();
+    const bool is_changed = linear->is_int4() || change_form(*linear, form, is_shared);
     if (is_changed && !is_shared) linear->weight()->drop();
   });
-  if (!to_int8) return;
+  if (form == WeightForm::kPlain) return;
   model.walk([](Layer& layer) {
     if (auto* attention = dynamic_cast<HasHeads*>(&layer)) attention->heads().cast_kv_bf16();
   });

@@ -1,7 +1,9 @@
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <c10/core/Device.h>
@@ -18,13 +20,21 @@
 
 namespace cleave::inline generation {
 
+/// The forms of Linear layers' weights for inference. kPlain: in the model's dtype. kInt8: 8 bits
+/// with a scale for each output. kInt4: 4 bits with a scale and a minimum for each group of 32
+/// inputs; kInt4Sym: without minimums.
+enum class WeightForm : uint8_t { kPlain, kInt8, kInt4, kInt4Sym };
+
+/// The form that a value of --dtype stands for; kPlain for the number types.
+WeightForm weight_form(std::string_view dtype);
+
 /// A model folder for inference, with its dtype and device. Made before any rank starts. Immutable.
 class Runnable {
  public:
-  /// `dtype` is the value of the flag: "" = that of the files (fp16 files run in fp32), int8 =
-  /// weights quantized to 8 bits when loaded, with fp32 activations between matrix products. Throws
-  /// Error(kIo) if there is no model, Error(kUsage) for an unsupported dtype or device or a model
-  /// whose task is not in `tasks`.
+  /// `dtype` is the value of the flag: "" = that of the files (fp16 files run in fp32), int8,
+  /// int4 and int4_sym = weights quantized to 8 or 4 bits when loaded, with fp32 activations
+  /// between matrix products. Throws Error(kIo) if there is no model, Error(kUsage) for an
+  /// unsupported dtype or device or a model whose task is not in `tasks`.
   Runnable(const std::string& path, const std::string& dtype, const std::string& device,
            const std::vector<std::string>& tasks = {"lm"})
       : Runnable(ModelFolder::open(path), dtype, device, tasks) {}
@@ -78,7 +88,7 @@ class Runnable {
   ModelFacts facts_;
   Task task_ = Task::kLm;
   at::Device device_;
-  bool is_int8_;
+  WeightForm form_;
   at::ScalarType dtype_;
   std::vector<int64_t> eos_ids_;
 };
@@ -95,10 +105,10 @@ void run_on_ranks(const RunOptions& options, const std::function<ConfigFingerpri
                   const std::function<void(const Axis& tp)>& work);
 
 /// Converts the weights of all Linear layers to a form for inference, which training cannot use:
-/// panels, one row per output if they are stored transposed, or 8-bit matrices. The original is
-/// freed matrix by matrix, unless an embedding reads it too. With 8-bit matrices, all other weights
-/// become fp32, and keys and values are rounded to bf16. Collective over the axis that shards the
-/// model.
-void prepare_weights(Layer& model, bool to_int8);
+/// panels, one row per output if they are stored transposed, or matrices of 8 or 4 bits. The
+/// original is freed matrix by matrix, unless an embedding reads it too. With 4 bits, heads get 8.
+/// With 8 or 4 bits, all other weights become fp32, and keys and values are rounded to bf16.
+/// Collective over the axis that shards the model.
+void prepare_weights(Layer& model, WeightForm form);
 
 }  // namespace cleave::inline generation

@@ -6,6 +6,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "cleave/base/str.h"
+#include "cleave/checkpoint/load.h"
 #include "cleave/checkpoint/save.h"
 #include "cleave/torch_internals/cpu_memory.h"
 #include "tests/support/ranks.h"
@@ -21,9 +23,10 @@ constexpr std::string_view kConfig =
   "vocab_size":50,"hidden_size":192,"intermediate_size":256,"num_hidden_layers":4,
   "num_attention_heads":6,"num_key_value_heads":2,"max_position_embeddings":64})";
 
-/// Logits of a folder's model with 8-bit weights, and the peak bytes of loading.
-std::pair<Tensor, int64_t> run_int8(const std::string& folder, const Axis& tp = {}) {
-  const Runnable runnable(folder, "int8", "cpu");
+/// Logits of a folder's model, and the peak bytes of loading.
+std::pair<Tensor, int64_t> run_model(const std::string& folder, const std::string& dtype,
+                                     const Axis& tp = {}) {
+  const Runnable runnable(folder, dtype, "cpu");
   const CpuMemory memory;
   const auto model = runnable.load(tp);
   const int64_t peak = memory.peak();
@@ -31,6 +34,11 @@ std::pair<Tensor, int64_t> run_int8(const std::string& folder, const Axis& tp = 
   DTensor x(at::arange(8).view({1, 8}), tp, Replicate{});
   for (Layer* layer : model->sequence()) x = (*layer)(x, Context());
   return {x.full_tensor(), peak};
+}
+
+/// As run_model(), with 8-bit weights.
+std::pair<Tensor, int64_t> run_int8(const std::string& folder, const Axis& tp = {}) {
+  return run_model(folder, "int8", tp);
 }
 
 /// A folder below `root` with a new model of this config.
@@ -41,6 +49,13 @@ std::string saved_model(const test::TempFolder& root, const std::string& name) {
   checkpoint.optimizer = nullptr;
   save_checkpoint(root / name, checkpoint, {one, one, one});
   return root / name;
+}
+
+/// A folder with a model whose weights are so small that its attention changes smoothly.
+std::string small_model(const test::TempFolder& root, std::string_view config) {
+  const std::string folder = root / str("small-", config.size());
+  test::write_model_folder(folder, config, test::tensors_of(config), 0.05);
+  return folder;
 }
 
 // The scale of a row is computed over all ranks, so the 8-bit weights are those of one rank. Sums
@@ -55,6 +70,58 @@ TEST(Runnable, Int8OnAnyRanks_GivesTheLogitsOfOne) {
       const Tensor got = run_int8(folder, axis).first;
       EXPECT_LE((got - want).abs().max().item<double>(), 1e-5 * size) << "tp=" << tp;
     });
+  }
+}
+
+// On 3 ranks the MLP's inputs, and on 4 the heads, divide groups of 32. GPT-2's weights are stored
+// [in, out]. A group has the same scale on any layout, so only activations near the middle of two
+// steps are rounded differently, by a 127th.
+TEST(Runnable, Int4OnAnyRanks_GivesTheLogitsAndIdsOfOne) {
+  constexpr std::string_view kGpt2 =
+      R"({"architectures":["GPT2LMHeadModel"],"model_type":"gpt2","vocab_size":50,"n_embd":72,
+      "n_layer":2,"n_head":6,"n_inner":150,"n_positions":16})";
+  const test::TempFolder root;
+  for (const std::string_view config : {kConfig, kGpt2}) {
+    const std::string folder = small_model(root, config);
+    for (const std::string dtype : {"int4", "int4_sym"}) {
+      const Tensor want = run_model(folder, dtype).first;
+      const double size = want.abs().max().item<double>();
+      for (const int tp : {2, 3, 4}) {
+        test::on_ranks(tp, [&](const Axis& axis) {
+          const Tensor got = run_model(folder, dtype, axis).first;
+          EXPECT_LE((got - want).abs().max().item<double>(), 2e-3 * size) << dtype << " tp=" << tp;
+          EXPECT_TRUE(at::equal(got.argmax(-1), want.argmax(-1))) << dtype << " tp=" << tp;
+        });
+      }
+    }
+  }
+}
+
+// Oracle: the model whose matrices of the blocks are the values that their 4-bit numbers stand for,
+// with activations that are not rounded; those cost some thousandths.
+TEST(Runnable, Int4_IsNearTheModelWithRoundedWeights) {
+  const test::TempFolder root;
+  const std::string folder = small_model(root, kConfig);
+  const Runnable runnable(folder, "fp32", "cpu");
+  for (const bool has_mins : {false, true}) {
+    const auto model = make_model(runnable.folder().config);
+    load_model(*model, runnable.folder(), at::kFloat);
+    const at::NoGradGuard no_grad;
+    for (const auto& p : model->parameters()) {
+      if (p->name().find("_proj.") == std::string::npos) continue;
+      const Tensor groups = p->leaf().detach().view({p->shape()[0], -1, 32});
+      const Tensor low = groups.amin(2, true).clamp_max(0),
+                   high = groups.amax(2, true).clamp_min(0);
+      const Tensor largest = at::where(high.ge(-low), high, low);
+      const Tensor scale = (has_mins ? (high - low) / 15 : largest / -8).to(at::kHalf);
+      const Tensor min = has_mins ? (-low).to(at::kHalf).to(at::kFloat) : scale.to(at::kFloat) * 8;
+      const Tensor q = ((groups + min) / scale).round().clamp(0, 15);
+      p->set_leaf((q * scale - min).view_as(p->leaf()));
+    }
+    DTensor x(at::arange(8).view({1, 8}), Axis(), Replicate{});
+    for (Layer* layer : model->sequence()) x = (*layer)(x, Context());
+    const Tensor got = run_model(folder, has_mins ? "int4" : "int4_sym").first;
+    EXPECT_LE((got - x.local()).norm().item<double>(), 0.03 * x.local().norm().item<double>());
   }
 }
 

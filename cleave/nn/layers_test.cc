@@ -95,6 +95,19 @@ TEST(Linear, NonFiniteWeightToInt8_IsNamed) {
   }
 }
 
+TEST(Linear, NonFiniteWeightToInt4_IsNamed) {
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    Linear linear({.in_features = 7, .out_features = 5});
+    materialize(linear, {.dtype = at::kFloat});
+    EXPECT_TRUE(linear.to_int4(/*has_mins=*/true));
+    at::NoGradGuard no_grad;
+    linear.weight()->leaf().view(-1)[20] = bad;
+    const Error error = test::thrown_by([&] { linear.to_int4(/*has_mins=*/true); });
+    EXPECT_EQ(error.code(), Code::kNumerics);
+    EXPECT_THAT(error.what(), testing::StartsWith("weight has a NaN or infinity"));
+  }
+}
+
 /// The error of a root layer, which has no path, for an input of width 5.
 std::string refusal_of(Layer& layer) {
   materialize(layer, {.dtype = at::kDouble});

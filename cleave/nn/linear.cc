@@ -1,10 +1,12 @@
 #include "cleave/nn/linear.h"
 
 #include <cmath>
+#include <limits>
 
 #include <ATen/ATen.h>
 
 #include "cleave/kernels/cpu/gemm.h"
+#include "cleave/kernels/cpu/int4_loops.h"
 #include "cleave/nn/dropout.h"
 #include "cleave/nn/magnitudes.h"
 #include "cleave/nn/soft_cap.h"
@@ -18,7 +20,8 @@ Linear::Linear(const LinearOptions& options)
       in_dim_(1 - out_dim_),
       default_style_(options.default_style),
       soft_cap_(options.soft_cap),
-      has_int8_(options.has_int8) {
+      has_int8_(options.has_int8),
+      has_int4_(options.has_int4) {
   CLEAVE_CHECK(options.in_features > 0 && options.out_features > 0, Code::kShape,
                "Linear(in_features=", options.in_features, ", out_features=", options.out_features,
                "); both must be positive");
@@ -130,6 +133,66 @@ bool Linear::to_int8() {
   return true;
 }
 
+std::vector<Int4Part> Linear::int4_parts() const {
+  if (is_row_split()) return cleave::int4_parts(weight_->ranges());
+  return cleave::int4_parts({{0, features(in_dim_)}});
+}
+
+bool Linear::divides_groups() const {
+  if (!is_row_split()) return false;
+  const SplitPtr& split = weight_->placement().split();
+  for (int rank = 0; rank < split->num_ranks(); ++rank) {
+    for (const Range& range : split->ranges(rank)) {
+      const bool ends_inside = range.end % kInt4Group != 0 && range.end != split->whole();
+      if (range.begin % kInt4Group != 0 || ends_inside) return true;
+    }
+  }
+  return false;
+}
+
+Tensor Linear::largest_of_groups(const Tensor& values) const {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const std::vector<Int4Part> parts = int4_parts();
+  const int64_t groups = (features(in_dim_) + kInt4Group - 1) / kInt4Group;
+  Tensor whole = at::full({values.size(0), groups}, -kInfinity, at::kFloat);
+  std::vector<int64_t> indices;
+  for (const Int4Part& part : parts) {
+    Tensor of_group = whole.select(1, part.index);
+    // A maximum over ranks keeps infinity, but maybe not NaN.
+    const Tensor value = values.select(1, static_cast<int64_t>(indices.size()));
+    at::maximum_out(of_group, of_group, value.nan_to_num(kInfinity, kInfinity, -kInfinity));
+    indices.push_back(part.index);
+  }
+  const Tensor largest = weight_->axis().all_reduce(whole, path(), ReduceOp::kMax);
+  return largest.index_select(1, at::tensor(indices, at::kLong));
+}
+
+bool Linear::to_int4(bool has_mins) {
+  if (!takes_int4()) return false;
+  const at::NoGradGuard no_grad;
+  const Tensor weight = out_dim_ == 0 ? weight_->use() : weight_->use().t();
+  const std::vector<Int4Part> parts = int4_parts();
+  const Tensor groups = in_groups(weight, parts);
+  Int4Bounds bounds = int4_bounds(groups);
+  if (divides_groups()) {
+    bounds.high = largest_of_groups(bounds.high);
+    bounds.low = largest_of_groups(bounds.low.neg()).neg();
+  }
+  CLEAVE_CHECK(
+      bounds.high.isfinite().all().item<bool>() && bounds.low.isfinite().all().item<bool>(),
+      Code::kNumerics, weight_->name(),
+      " has a NaN or infinity, which int4 cannot represent; check the file that it was read from");
+  int4_ = to_matrix(cleave::to_int4(groups, bounds, has_mins, weight_->name()), parts);
+  return true;
+}
+
+Tensor Linear::int4_product(const Tensor& x, const std::optional<Tensor>& bias) const {
+  if (!divides_groups()) return int4_linear(x, *int4_, bias);
+  const int64_t count = c10::multiply_integers(x.sizes().begin(), x.sizes().end() - 1);
+  const Tensor groups = in_groups(x.reshape({count, int4_->in}), int4_->parts);
+  return int4_linear(x, *int4_, bias, largest_of_groups(groups.abs().amax(2)));
+}
+
 Tensor Linear::product(const DTensor& x, const std::optional<Tensor>& bias,
                        const Context& context) const {
   if (!lora_a_) return main_product(x.local(), bias, context);
@@ -180,6 +243,7 @@ Tensor Linear::main_product(const Tensor& x, const std::optional<Tensor>& bias,
     };
     return affine_frozen(x, matrix, bias);
   }
+  if (int4_) return int4_product(x, bias);
   if (int8_) {
     return int8_linear(x, *int8_, bias, is_row_split() ? largest_of_whole(x) : Tensor());
   }

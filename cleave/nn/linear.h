@@ -1,4 +1,5 @@
 #pragma once
+#include "cleave/kernels/cpu/int4.h"
 #include "cleave/kernels/cpu/int8.h"
 #include "cleave/kernels/cpu/panels_linear.h"
 #include "cleave/kernels/int8_weight.h"
@@ -15,7 +16,8 @@ struct LinearOptions {
   Init bias_init = Init::constant(0);
   double soft_cap = 0;  ///< results become soft_cap tanh(y / soft_cap); 0: they do not
   DefaultStyle default_style = DefaultStyle::kNone;  ///< in a plan derived from the layers
-  bool has_int8 = true;                              ///< whether to_int8() applies
+  bool has_int8 = true;                              ///< whether to_int8() and to_int4() apply
+  bool has_int4 = true;  ///< whether to_int4() applies; the head of a model keeps 8 bits
 };
 
 /// A branch of low rank beside a matrix (LoRA).
@@ -98,6 +100,19 @@ class Linear : public Layer {
   /// Returns whether it applies: a router of experts, whose rounding would change the choice of
   /// experts, keeps its weight.
   bool to_int8();
+  /// As to_int8(), in 4 bits: each group of 32 inputs of an output has a scale, and a minimum if
+  /// `has_mins`, common to all ranks' parts of the group. x is rounded to int8 by the same groups.
+  /// Returns whether it applies: not to a router of experts, nor to a model's head.
+  bool to_int4(bool has_mins);
+  /// The inputs of this rank's part of the weight, by groups.
+  [[nodiscard]] std::vector<Int4Part> int4_parts() const;
+  /// As to_int4(), with a matrix that is in 4 bits already: this rank's outputs, and the groups of
+  /// int4_parts(). The weight may be without memory.
+  void set_int4(const Int4Rows& rows) { int4_ = to_matrix(rows, int4_parts()); }
+  /// Whether to_int4() or set_int4() was called and applies.
+  [[nodiscard]] bool is_int4() const { return int4_.has_value(); }
+  /// Whether to_int4() applies.
+  [[nodiscard]] bool takes_int4() const { return has_int8_ && has_int4_; }
 
   /// x converted to Fanout if this layer is Colwise and its plan sets no input layout; otherwise x.
   /// A module that calls several such layers (q, k, v) on one input converts it once this way,
@@ -119,6 +134,12 @@ class Linear : public Layer {
   /// Norms of the rows of the sum of weight and branch, over all ranks' parts of a row. Collective
   /// if Rowwise.
   [[nodiscard]] Tensor norms_of_sum(const Context& context) const;
+  /// Whether a group of 32 inputs is divided among ranks.
+  [[nodiscard]] bool divides_groups() const;
+  /// Of values [rows, parts] of this rank's parts of groups, the largest over all ranks' parts.
+  [[nodiscard]] Tensor largest_of_groups(const Tensor& values) const;
+  /// main_product() of int4_.
+  [[nodiscard]] Tensor int4_product(const Tensor& x, const std::optional<Tensor>& bias) const;
   /// Without the branch.
   [[nodiscard]] Tensor main_product(const Tensor& x, const std::optional<Tensor>& bias,
                                     const Context& context) const;
@@ -136,7 +157,7 @@ class Linear : public Layer {
   int out_dim_, in_dim_;  // dims of weight
   DefaultStyle default_style_;
   double soft_cap_;
-  bool has_int8_;
+  bool has_int8_, has_int4_;
   std::shared_ptr<Parameter> weight_, bias_;
   std::shared_ptr<Parameter> lora_a_, lora_b_;  // see attach_lora; null without a branch
   std::shared_ptr<Parameter> magnitudes_;       // null without magnitudes
@@ -147,6 +168,7 @@ class Linear : public Layer {
   Tensor rows_;  // see to_rows
   std::optional<PanelMatrix> panels_;
   std::optional<Int8Matrix> int8_;
+  std::optional<Int4Matrix> int4_;
   SplitPtr column_shards_;
   SplitPtr row_shards_;
 };

@@ -95,7 +95,7 @@ TEST(Synonyms, FlagOfAnotherProgram_NamesOurs) {
   expect({"train", "--early-stopping-patience", "2"}, "--early-stop");
   expect({"train", "--bf16"}, "--dtype bf16");
   expect({"train", "--fp16"}, "--dtype fp16");
-  expect({"generate", "--fp16"}, "--dtype fp32|bf16|int8|fp64");
+  expect({"generate", "--fp16"}, "--dtype fp32|bf16|int8|int4|int4_sym|fp64");
   expect({"generate", "--max-tokens", "5"}, "--max-new-tokens");
   expect({"train", "--per-device-train-batch-size", "2"},
          "--batch-size; it counts the sequences of a step over all ranks");

@@ -19,6 +19,13 @@ LinearOptions linear_of(int64_t in, int64_t out, const BertConfig& c) {
   return {.in_features = in, .out_features = out, .init = Init::normal(c.init_range)};
 }
 
+/// Of the scores of all words.
+LinearOptions decoder_of(const BertConfig& c) {
+  LinearOptions options = linear_of(c.facts.hidden, c.facts.vocab_size, c);
+  options.has_int4 = false;
+  return options;
+}
+
 LinearOptions square(const BertConfig& c) {
   return linear_of(c.facts.hidden, c.facts.hidden, c);
 }
@@ -151,7 +158,7 @@ BertPredictions::BertPredictions(const BertConfig& c, const std::shared_ptr<Para
     : activation_(c.activation),
       dense_(square(c)),
       norm_(c.facts.hidden, c.norm_eps),
-      decoder_(linear_of(c.facts.hidden, c.facts.vocab_size, c)),
+      decoder_(decoder_of(c)),
       bias_(decoder_.bias()) {
   if (tied) decoder_.tie_weight(tied);
   transform_.add("dense", dense_);

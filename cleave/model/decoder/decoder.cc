@@ -168,7 +168,8 @@ class DecoderModel : public Model {
                   .out_features = config.facts.vocab_size,
                   .bias = false,
                   .init = Init::normal(config.init_range),
-                  .soft_cap = config.logit_cap}) {
+                  .soft_cap = config.logit_cap,
+                  .has_int4 = false}) {
     if (config.tied) lm_head_.tie_weight(model_.embedding_weight());
     add("model", model_, "");
     add("lm_head", lm_head_, "output");

@@ -236,7 +236,8 @@ class Gpt2 : public Model {
         lm_head_({.in_features = config.facts.hidden,
                   .out_features = config.facts.vocab_size,
                   .bias = false,
-                  .init = Init::normal(config.init_range)}) {
+                  .init = Init::normal(config.init_range),
+                  .has_int4 = false}) {
     if (config.tied) lm_head_.tie_weight(transformer_.token_weight());
     add("transformer", transformer_, "");
     add("lm_head", lm_head_);
