@@ -501,6 +501,7 @@ std::string Trainer::state_json() const {
   }
   state["gemm"] = std::string(name(gemm()));
   state["mesh"] = mesh_.describe();
+  state["tp"] = setup_.layout.tp;
   state["command"] = setup_.options.command;
   return state.dump(2);
 }
