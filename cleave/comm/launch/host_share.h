@@ -20,6 +20,7 @@ struct HostShare {
   std::string master_addr;  ///< host of rank 0
 };
 
+/// The environment variable of a share. Ranks do not get it.
 inline constexpr const char* kHostShareVariable = "CLEAVE_HOST_SHARE";
 
 /// "2,6,1,29500,node0"
