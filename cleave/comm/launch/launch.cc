@@ -87,10 +87,16 @@ std::vector<std::string> rank_variables(const LaunchOptions& options, int rank, 
   return lines;
 }
 
+/// The segment of the ranks. Those of a share make their own; here it only records failures.
+std::shared_ptr<SharedSegment> make_segment(const LaunchOptions& options) {
+  return options.share ? SharedSegment::create_private(options.num_ranks)
+                       : SharedSegment::create_shared(options.num_ranks);
+}
+
 class Launcher {
  public:
   explicit Launcher(const LaunchOptions& options)
-      : options_(options), segment_(SharedSegment::create_shared(options.num_ranks)) {
+      : options_(options), segment_(make_segment(options)) {
     const int port = free_port();
     const bool has_terminal = isatty(STDIN_FILENO) == 1;
     for (int rank = 0; rank < options.num_ranks; ++rank) {
