@@ -182,8 +182,8 @@ class Attempt {
   }
 
   const HostsOptions& options_;
-  SignalReader
-      signals_;  // constructed before the shells, so that no signal ends this process alone
+  // Constructed before the shells, so that no signal ends this process alone.
+  SignalReader signals_;
   std::list<HostRun> runs_;
   HostRun* cause_ = nullptr;
   int stop_signal_ = 0;
