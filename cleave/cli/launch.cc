@@ -1,39 +1,131 @@
 #include "cleave/comm/launch/launch.h"
 
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <memory>
+#include <sstream>
+#include <string_view>
+#include <unistd.h>
 
 #include "cleave/base/error.h"
 #include "cleave/cli/command.h"
 #include "cleave/cli/shared_flags.h"
+#include "cleave/comm/launch/hosts_launch.h"
 
 namespace cleave::cli {
+namespace {
+
+struct LaunchFlags {
+  LaunchOptions ranks;
+  std::string hosts;
+  std::string remote_shell =
+      "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3";
+};
+
+std::vector<std::string> parts_of(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+/// This process's command line up to the program that it launches.
+std::string own_line(const LaunchOptions& ranks) {
+  std::vector<std::string> own = process_args();
+  own.resize(own.size() - ranks.command.size());
+  return shell_line(own);
+}
+
+/// This process's variables that begin with CLEAVE_: settings of Cleave, the same on all hosts.
+std::vector<std::string> cleave_variables() {
+  std::vector<std::string> found;
+  for (char** line = environ; *line != nullptr; ++line) {
+    if (std::string_view(*line).starts_with("CLEAVE_")) found.emplace_back(*line);
+  }
+  return found;
+}
+
+/// The shell command that starts `num_ranks` ranks on a host, in this folder and with this program.
+HostCommand host_command(const LaunchFlags& flags, int num_ranks) {
+  const LaunchOptions& ranks = flags.ranks;
+  std::vector<std::string> launch{std::filesystem::read_symlink("/proc/self/exe").string(),
+                                  "launch",
+                                  "-n",
+                                  std::to_string(num_ranks),
+                                  "--grace",
+                                  str(ranks.grace_s),
+                                  "--"};
+  launch.insert(launch.end(), ranks.command.begin(), ranks.command.end());
+  std::vector<std::string> set = cleave_variables();
+  set.push_back(str(kLaunchVariable, '=', own_line(ranks)));
+  return [launch, set, folder = std::filesystem::current_path().string()](
+             const std::vector<std::string>& variables) {
+    std::vector<std::string> words{"env"};
+    for (const auto* more : {&set, &variables, &launch}) {
+      words.insert(words.end(), more->begin(), more->end());
+    }
+    return str("cd ", shell_line({folder}), " && exec ", shell_line(words));
+  };
+}
+
+int launch_with(const LaunchFlags& flags) {
+  const int num_ranks = flags.ranks.num_ranks;
+  const std::vector<std::string> hosts = parts_of(flags.hosts, ',');
+  const int num_hosts = std::max(1, static_cast<int>(hosts.size()));
+  CLEAVE_CHECK(num_ranks % num_hosts == 0, Code::kUsage, "-n ", num_ranks,
+               " is no multiple of the ", num_hosts,
+               " --hosts; each gets the same number of ranks");
+  CLEAVE_CHECK(num_ranks / num_hosts <= option::kHostRanks.high, Code::kUsage, "-n ", num_ranks,
+               " is ", num_ranks / num_hosts, " ranks on a host; expected at most ",
+               option::kHostRanks.high);
+  if (hosts.empty()) return launch(flags.ranks);
+  return launch_on_hosts({.hosts = hosts,
+                          .ranks_per_host = num_ranks / num_hosts,
+                          .remote_shell = parts_of(flags.remote_shell, ' '),
+                          .command = host_command(flags, num_ranks / num_hosts),
+                          .grace_s = flags.ranks.grace_s,
+                          .max_restarts = flags.ranks.max_restarts});
+}
+
+/// The options of this process: all ranks of a job, or one host's share of them.
+void find_place(LaunchOptions& ranks) {
+  ranks.share = read_host_share([](const char* name) { return std::getenv(name); });
+  // A share has that of the launcher on the first host.
+  if (!ranks.share) ranks.environment.push_back(str(kLaunchVariable, "=", own_line(ranks)));
+}
+
+}  // namespace
 
 Command launch_command() {
-  return {.name = "launch",
-          .summary = "start the ranks of a program as processes on this host",
-          .usage = "-n N -- PROGRAM ARGS",
-          .define = [](Flags& flags) -> Run {
-            auto options = std::make_shared<LaunchOptions>();
-            flags.add(
-                {&options->num_ranks, "n", "N", "ranks to start", "required", option::kHostRanks});
-            flags.add({&options->grace_s, "grace", "SECONDS",
-                       "time to save a checkpoint after Ctrl-C or SIGTERM", "",
-                       option::Limits{.low = 0, .high = option::kSeconds.high}});
-            flags.add({&options->max_restarts, "max-restarts", "N",
-                       "restarts of all ranks after a failure; cleave train resumes from its "
-                       "newest complete checkpoint",
-                       "", option::Limits{.low = 0, .high = 1e6}});
-            flags.program(&options->command);
-            return [options] {
-              CLEAVE_CHECK(!options->command.empty(), Code::kUsage,
-                           "no program to start; give it after --, as in cleave launch -n 2 -- "
-                           "cleave train ...");
-              std::vector<std::string> own = process_args();
-              own.resize(own.size() - options->command.size());
-              options->environment.push_back(str(kLaunchVariable, "=", shell_line(own)));
-              return launch(*options);
-            };
-          }};
+  return {
+      .name = "launch",
+      .summary = "start the ranks of a program as processes on this host, or on several",
+      .usage = "-n N [--hosts a,b] -- PROGRAM ARGS",
+      .define = [](Flags& flags) -> Run {
+        auto given = std::make_shared<LaunchFlags>();
+        LaunchOptions& ranks = given->ranks;
+        flags.add({&ranks.num_ranks, "n", "N", "ranks to start", "required", option::kRanks});
+        flags.add({&given->hosts, "hosts", "NAMES",
+                   "start them on these hosts over ssh, each an equal number: a,b,c", "this host"});
+        flags.add({&given->remote_shell, "remote-shell", "COMMAND",
+                   "runs a command on a host, as COMMAND HOST 'SHELL COMMAND'"});
+        flags.add({&ranks.grace_s, "grace", "SECONDS",
+                   "time to save a checkpoint after Ctrl-C or SIGTERM", "",
+                   option::Limits{.low = 0, .high = option::kSeconds.high}});
+        flags.add({&ranks.max_restarts, "max-restarts", "N",
+                   "restarts of all ranks after a failure, with --hosts on the hosts that "
+                   "still answer; cleave train resumes from its newest complete checkpoint",
+                   "", option::Limits{.low = 0, .high = 1e6}});
+        flags.program(&ranks.command);
+        return [given] {
+          CLEAVE_CHECK(!given->ranks.command.empty(), Code::kUsage,
+                       "no program to start; give it after --, as in cleave launch -n 2 -- "
+                       "cleave train ...");
+          find_place(given->ranks);
+          return launch_with(*given);
+        };
+      }};
 }
 
 }  // namespace cleave::cli

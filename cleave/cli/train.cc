@@ -55,7 +55,8 @@ void check(const TrainOptions& options) {
                "--early-stop needs --eval-every: it counts evaluations");
   check_schedule(options);
   check_sizes(options);
-  check_world(options.tp, options.dp, options.pp);
+  // A restarted run fits its layout to the ranks that are left.
+  if (!is_restart()) check_world(options.tp, options.dp, options.pp);
   check_files(options);
 }
 

@@ -69,6 +69,7 @@ std::string RunState::json(const TrainSetup& setup, const Mesh& mesh) const {
   }
   state["gemm"] = std::string(name(gemm()));
   state["mesh"] = mesh.describe();
+  state["tp"] = setup.layout.tp;
   state["command"] = setup.options.command;
   return state.dump(2);
 }

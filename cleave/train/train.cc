@@ -1,9 +1,15 @@
+#include <algorithm>
 #include <atomic>
 
+#include <ATen/ATen.h>
+
+#include "cleave/base/log.h"
 #include "cleave/base/stop.h"
+#include "cleave/checkpoint/names.h"
 #include "cleave/comm/bootstrap/environment.h"
 #include "cleave/mesh/job.h"
 #include "cleave/mesh/mesh.h"
+#include "cleave/planner/other_ranks.h"
 #include "cleave/runtime/kernel_switches.h"
 #include "cleave/train/fingerprint.h"
 #include "cleave/train/trainer.h"
@@ -19,6 +25,54 @@ int train_rank(const TrainSetup& setup, World& world, const Axis& everyone) {
 
 Axis axis_of_all(World& world) {
   return Mesh::build(world, {{"all", world.size()}})["all"];
+}
+
+/// The number of ranks of each host, the same on all ranks.
+std::vector<int> ranks_of_hosts(const Axis& everyone) {
+  const auto place = read_environment();
+  const std::vector<int64_t> mine{place ? place->local_rank : everyone.rank(),
+                                  place ? place->local_world_size : everyone.size()};
+  const std::vector<int64_t> two_each(static_cast<size_t>(everyone.size()), 2);
+  const Tensor all =
+      everyone.all_gather(at::tensor(mine, at::kLong), 0, two_each, "restart: ranks of hosts");
+  std::vector<int> counts;
+  for (int64_t i = 0; i < all.numel(); i += 2) {
+    const bool is_first = all[i].item<int64_t>() == 0;
+    if (is_first) counts.push_back(static_cast<int>(all[i + 1].item<int64_t>()));
+  }
+  return counts;
+}
+
+/// The tensor-parallel ranks of a checkpoint's run, 0 if there is none.
+int saved_tp(const std::optional<IntactCheckpoint>& checkpoint) {
+  if (!checkpoint) return 0;
+  const Json state = Json::parse_file((checkpoint->path / kStateName).string());
+  return state.has("tp")
+             ? static_cast<int>(state.at("tp").as_int(1, static_cast<int64_t>(option::kRanks.high)))
+             : 0;
+}
+
+/// The options of a restarted run. If the launcher now has another number of ranks, because hosts
+/// were lost or came back, the layout changes, and rank 0 reports it.
+TrainOptions fit_to_ranks(const TrainOptions& options, const Axis& everyone,
+                          const std::optional<IntactCheckpoint>& checkpoint) {
+  RankUse before{.layout = options,
+                 .batch_size = options.batch_size,
+                 .micro_batch_size = options.micro_batch_size};
+  if (before.layout.tp == 0) before.layout.tp = saved_tp(checkpoint);
+  if (before.layout.tp == 0) {
+    before.layout.tp = std::max(1, everyone.size() / (options.dp * options.pp));
+  }
+  const RankUse after = on_other_ranks(before, ranks_of_hosts(everyone));
+  if (after.layout.dp == options.dp && after.layout.pp == options.pp &&
+      after.layout.tp == before.layout.tp) {
+    return options;
+  }
+  if (everyone.rank() == 0) log_warning(describe_change(before, after));
+  TrainOptions changed = options;
+  static_cast<LayoutOptions&>(changed) = after.layout;
+  changed.micro_batch_size = after.micro_batch_size;
+  return changed;
 }
 
 }  // namespace
@@ -39,7 +93,8 @@ void cleave_train(const cleave::TrainOptions& options) {
       const Axis everyone = axis_of_all(world);
       const auto whole = newest_intact_checkpoint(options.out, everyone);
       try {
-        const TrainSetup setup = make_setup(options, world.size(), whole);
+        const TrainSetup setup =
+            make_setup(fit_to_ranks(options, everyone, whole), world.size(), whole);
         signal = train_rank(setup, world, everyone);
       } catch (const Stopped& stopped) {  // while data is tokenized, on every rank
         signal = stopped.signal;

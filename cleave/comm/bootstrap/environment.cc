@@ -131,6 +131,14 @@ std::string job_id(const Reader& read) {
   return id;
 }
 
+/// Slurm counts how often it has requeued the job.
+int num_restarts(const Reader& read, bool is_slurm) {
+  for (const char* name : {"CLEAVE_RESTARTS", "TORCHELASTIC_RESTART_COUNT"}) {
+    if (const auto count = read.maybe(name)) return *count;
+  }
+  return is_slurm ? read.maybe("SLURM_RESTART_COUNT").value_or(0) : 0;
+}
+
 void check_range(const Names& names, const Environment& found) {
   CLEAVE_CHECK(found.world_size >= 1, Code::kShape, names.world_size, "=", found.world_size,
                "; it must be at least 1");
@@ -174,8 +182,7 @@ std::optional<Environment> read_environment(const GetVariable& get) {
   if (is_slurm && found.local_world_size < found.world_size) find_slurm_rendezvous(read, found);
   if (read.text("TORCHELASTIC_USE_AGENT_STORE") == "True") ++found.master_port;
   found.token_file = read.text("CLEAVE_TOKEN_FILE");
-  found.num_restarts =
-      read.maybe("CLEAVE_RESTARTS").value_or(read.maybe("TORCHELASTIC_RESTART_COUNT").value_or(0));
+  found.num_restarts = num_restarts(read, is_slurm);
   found.job_fd = read.maybe("CLEAVE_JOB_FD").value_or(-1);
   check_range(*names, found);
   return found;

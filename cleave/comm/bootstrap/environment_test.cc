@@ -30,6 +30,22 @@ std::string refusal(Code code, const Variables& variables) {
   return "";
 }
 
+TEST(Environment, RestartsOfEachLauncher_AreCounted) {
+  const Variables torch{{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"SLURM_RESTART_COUNT", "2"}};
+  EXPECT_EQ(read(torch)->num_restarts, 0);  // the batch job was requeued, not this job inside it
+  Variables restarted = torch;
+  restarted["TORCHELASTIC_RESTART_COUNT"] = "3";
+  EXPECT_EQ(read(restarted)->num_restarts, 3);
+  restarted["CLEAVE_RESTARTS"] = "4";
+  EXPECT_EQ(read(restarted)->num_restarts, 4);
+  const Variables step{{"SLURM_PROCID", "0"},
+                       {"SLURM_NTASKS", "1"},
+                       {"SLURM_STEP_ID", "0"},
+                       {"SLURM_JOB_ID", "7"},
+                       {"SLURM_RESTART_COUNT", "2"}};
+  EXPECT_EQ(read(step)->num_restarts, 2);
+}
+
 TEST(Environment, WithoutALauncher_IsNothing) {
   EXPECT_FALSE(read({{"PATH", "/bin"}, {"MASTER_ADDR", "127.0.0.1"}}).has_value());
 }

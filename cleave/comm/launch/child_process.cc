@@ -63,7 +63,7 @@ struct ChildSetup {
   char** environment;
   pid_t parent;
   int inherited_fd;
-  int null_fd;   // /dev/null, or -1 to keep stdin
+  int stdin_fd;  // -1 to keep stdin
   int error_fd;  // closed by a successful exec; a failed one writes errno to it
 };
 
@@ -88,7 +88,7 @@ std::optional<int> await_exec(int pipe, double limit_s) {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  if (start.null_fd >= 0) dup2(start.null_fd, STDIN_FILENO);
+  if (start.stdin_fd >= 0) dup2(start.stdin_fd, STDIN_FILENO);
   if (start.inherited_fd >= 0) fcntl(start.inherited_fd, F_SETFD, 0);
   execve(start.program, start.arguments, start.environment);
   const int error = errno;
@@ -113,7 +113,7 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
                          const_cast<char**>(envp.data()),
                          getpid(),
                          options.inherited_fd,
-                         null_fd,
+                         null_fd >= 0 ? null_fd : options.stdin_fd,
                          error_pipe[1]};
   pid_ = fork();
   if (pid_ == 0) run_child(start);

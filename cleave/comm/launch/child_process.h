@@ -12,6 +12,7 @@ struct ChildOptions {
   std::vector<std::string> environment;  ///< NAME=value; override those of this process
   int inherited_fd = -1;                 ///< stays open in the child, under the same number
   bool keeps_stdin = true;               ///< if false, stdin is /dev/null
+  int stdin_fd = -1;                     ///< if open, becomes its stdin
   double start_limit_s = 30;             ///< longest wait for exec
 };
 

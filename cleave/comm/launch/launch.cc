@@ -9,7 +9,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 #include "cleave/base/stop.h"
 #include "cleave/comm/diagnostics/flight_log.h"
 #include "cleave/comm/launch/child_process.h"
+#include "cleave/comm/launch/signal_reader.h"
 
 namespace cleave::inline comm {
 namespace {
@@ -26,35 +26,8 @@ using Clock = std::chrono::steady_clock;
 
 // How long the other ranks have to end by themselves after the first failure.
 constexpr std::chrono::milliseconds kFailureGrace{200};
-
-/// Blocks SIGTERM, SIGINT and SIGHUP while it exists and reads them from a signalfd.
-class SignalReader {
- public:
-  SignalReader() {
-    sigset_t set;
-    sigemptyset(&set);
-    for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
-    pthread_sigmask(SIG_BLOCK, &set, &before_);
-    fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-  }
-  ~SignalReader() {
-    close(fd_);
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  SignalReader(const SignalReader&) = delete;
-  SignalReader& operator=(const SignalReader&) = delete;
-
-  [[nodiscard]] int fd() const { return fd_; }
-  /// The next signal, 0 if there is none.
-  [[nodiscard]] int next() const {
-    signalfd_siginfo info{};
-    return read(fd_, &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
-  }
-
- private:
-  sigset_t before_{};
-  int fd_ = -1;
-};
+// The same with ranks on other hosts: the rank that failed may end after those that noticed it.
+constexpr std::chrono::milliseconds kShareGrace{2000};
 
 /// Whether a process is stopped, for example by SIGSTOP.
 bool is_stopped(pid_t pid) {
@@ -93,20 +66,37 @@ void require_descriptors(int num_ranks) {
 
 std::vector<std::string> rank_variables(const LaunchOptions& options, int rank, int port, int fd) {
   std::vector<std::string> lines = options.environment;
-  lines.push_back(str("RANK=", rank));
-  lines.push_back(str("WORLD_SIZE=", options.num_ranks));
   lines.push_back(str("LOCAL_RANK=", rank));
   lines.push_back(str("LOCAL_WORLD_SIZE=", options.num_ranks));
+  if (const auto& share = options.share) {
+    lines.push_back(str("RANK=", share->first_rank + rank));
+    lines.push_back(str("WORLD_SIZE=", share->world_size));
+    lines.push_back(str("GROUP_RANK=", share->host));
+    lines.push_back("MASTER_ADDR=" + share->master_addr);
+    lines.push_back(str("MASTER_PORT=", share->master_port));
+    // Neither is for the ranks, nor for what they start.
+    lines.emplace_back("CLEAVE_JOB_FD=");
+    lines.push_back(str(kHostShareVariable, "="));
+    return lines;
+  }
+  lines.push_back(str("RANK=", rank));
+  lines.push_back(str("WORLD_SIZE=", options.num_ranks));
   lines.push_back("MASTER_ADDR=127.0.0.1");
   lines.push_back(str("MASTER_PORT=", port));
   lines.push_back(str("CLEAVE_JOB_FD=", fd));
   return lines;
 }
 
+/// The segment of the ranks. Those of a share make their own; here it only records failures.
+std::shared_ptr<SharedSegment> make_segment(const LaunchOptions& options) {
+  return options.share ? SharedSegment::create_private(options.num_ranks)
+                       : SharedSegment::create_shared(options.num_ranks);
+}
+
 class Launcher {
  public:
   explicit Launcher(const LaunchOptions& options)
-      : options_(options), segment_(SharedSegment::create_shared(options.num_ranks)) {
+      : options_(options), segment_(make_segment(options)) {
     const int port = free_port();
     const bool has_terminal = isatty(STDIN_FILENO) == 1;
     for (int rank = 0; rank < options.num_ranks; ++rank) {
@@ -115,7 +105,7 @@ class Launcher {
                        .environment = rank_variables(options, rank, port, segment_->fd()),
                        .inherited_fd = segment_->fd(),
                        // A rank has its own process group: reading a terminal would stop it.
-                       .keeps_stdin = rank == 0 && !has_terminal});
+                       .keeps_stdin = rank == 0 && !has_terminal && !options.share});
     }
   }
 
@@ -123,6 +113,7 @@ class Launcher {
     while (reap() < ranks_.size()) {
       wait_for_events();
       while (const int signal = signals_.next()) handle(signal);
+      if (is_connected_) read_control();
       if (waits_for_some()) check_stopped();
       if (Clock::now() >= kill_at_) kill_all();
     }
@@ -149,7 +140,7 @@ class Launcher {
     if (!is_requested && !has_failed_) {
       has_failed_ = true;
       first_failed_ = rank;
-      kill_at_ = std::min(kill_at_, Clock::now() + kFailureGrace);
+      kill_at_ = std::min(kill_at_, Clock::now() + (options_.share ? kShareGrace : kFailureGrace));
     }
     if (is_requested && ranks_[static_cast<size_t>(rank)].end_signal() == 0) return;
     // Only the first record counts; usually the rank has recorded its own failure already.
@@ -205,18 +196,21 @@ class Launcher {
 
   [[nodiscard]] std::string describe_end(int rank, int code) const {
     const ChildProcess& child = ranks_[static_cast<size_t>(rank)];
-    std::string text = str("rank ", rank, " (pid ", child.pid(), ") ");
+    const int rank_of_job = rank + (options_.share ? options_.share->first_rank : 0);
+    std::string text = str("rank ", rank_of_job, " (pid ", child.pid(), ") ");
     if (child.end_signal() != 0) {
       text += str("was killed by signal ", child.end_signal(), why_killed(child.end_signal()));
     } else {
       text += str("ended with exit code ", code);
     }
+    if (options_.share) return text;  // only the ranks of several hosts know what they did
     if (segment_->rank(rank).state.load() == RankState::kAbsent) return text + " before it joined";
     return str(text, " ", describe_place(*segment_, rank), describe_step(*segment_, rank));
   }
 
   void wait_for_events() {
     std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}};
+    if (is_connected_) polled.push_back({STDIN_FILENO, POLLIN, 0});
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       if (!ended_[rank]) polled.push_back({ranks_[rank].pidfd(), POLLIN, 0});
     }
@@ -242,6 +236,17 @@ class Launcher {
     send_all(signal);
   }
 
+  /// Reads the connection to `cleave launch --hosts`.
+  void read_control() {
+    pollfd state{STDIN_FILENO, POLLIN, 0};
+    while (is_connected_ && poll(&state, 1, 0) == 1) {
+      char signal = 0;
+      is_connected_ = read(STDIN_FILENO, &signal, 1) == 1;
+      if (is_connected_) handle(signal);
+    }
+    if (!is_connected_) kill_at_ = Clock::now();
+  }
+
   void kill_all() {
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       if (!ended_[rank]) killed_[rank] = true;
@@ -259,6 +264,16 @@ class Launcher {
     for (const ChildProcess& rank : ranks_) rank.send(signal);
   }
 
+  /// The rank that failed first. Of a share, the first one that did not end because of another.
+  [[nodiscard]] int root_cause(const LaunchOutcome& result) const {
+    for (size_t rank = 0; options_.share && rank < ranks_.size(); ++rank) {
+      const int code = result.exit_codes[rank];
+      const bool is_own = code != 0 && code != static_cast<int>(Code::kPeer) && !killed_[rank];
+      if (is_own) return static_cast<int>(rank);
+    }
+    return result.cause && result.cause->rank >= 0 ? result.cause->rank : first_failed_;
+  }
+
   LaunchOutcome outcome() {
     LaunchOutcome result;
     result.cause = segment_->aborted();
@@ -267,7 +282,7 @@ class Launcher {
       result.exit_code = stop_signal_ == 0 ? 0 : 128 + stop_signal_;
       return result;
     }
-    const int root = result.cause && result.cause->rank >= 0 ? result.cause->rank : first_failed_;
+    const int root = root_cause(result);
     const int code = result.exit_codes[static_cast<size_t>(root)];
     // The rank's own exit code counts, unless it is 0 or was caused by this launcher's SIGKILL.
     const bool is_own = code != 0 && !was_killed_after_failing(root, result);
@@ -296,6 +311,8 @@ class Launcher {
     const bool was_killed = ranks_[static_cast<size_t>(root)].end_signal() != 0 &&
                             !was_killed_after_failing(root, result);
     const bool is_recorded = result.cause && result.cause->rank == root && !was_killed;
+    // The ranks of several hosts print their failures themselves.
+    if (options_.share && !was_killed) return;
     const std::string text =
         is_recorded ? result.cause->text : describe_end(root, result.exit_code);
     const bool names_rank = text.find(str("rank ", root)) != std::string::npos;
@@ -320,6 +337,7 @@ class Launcher {
   int first_failed_ = -1;
   std::optional<Clock::time_point> stopped_since_;
   int stop_signal_ = 0;
+  bool is_connected_ = options_.share.has_value();  // stdin is open
   Clock::time_point stopped_at_{};
   Clock::time_point kill_at_ = Clock::time_point::max();
 };
@@ -327,12 +345,16 @@ class Launcher {
 /// Whether a restart of a failed job may succeed.
 bool is_worth_restarting(const LaunchOutcome& outcome) {
   if (outcome.lines.empty()) return false;  // succeeded, or was stopped on request
-  constexpr Code kPermanent[] = {Code::kUsage, Code::kShape, Code::kFormat, Code::kNumerics};
-  return std::none_of(std::begin(kPermanent), std::end(kPermanent),
-                      [&](Code code) { return outcome.exit_code == static_cast<int>(code); });
+  return !would_recur(outcome.exit_code);
 }
 
 }  // namespace
+
+bool would_recur(int exit_code) {
+  constexpr Code kPermanent[] = {Code::kUsage, Code::kShape, Code::kFormat, Code::kNumerics};
+  return std::any_of(std::begin(kPermanent), std::end(kPermanent),
+                     [&](Code code) { return exit_code == static_cast<int>(code); });
+}
 
 LaunchOutcome launch_ranks(const LaunchOptions& options) {
   require_descriptors(options.num_ranks);

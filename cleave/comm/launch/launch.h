@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "cleave/comm/launch/host_share.h"
 #include "cleave/comm/shm/shared_segment.h"
 
 namespace cleave::inline comm {
@@ -14,6 +15,7 @@ struct LaunchOptions {
   double stopped_limit_s = 30;           ///< for a rank that is stopped while others have ended
   int max_restarts = 0;                  ///< how often launch() restarts all ranks
   std::vector<std::string> environment;  ///< NAME=value; override the launcher's own
+  std::optional<HostShare> share{};      ///< of a job on several hosts; the ranks are this host's
 };
 
 /// How a launch ended.
@@ -33,6 +35,9 @@ struct LaunchOutcome {
 /// `stopped_limit_s`; while others still run, their watchdogs detect it. The ranks are killed when
 /// the calling thread ends, so it must wait here.
 ///
+/// With a `share` the ranks are part of a job on several hosts. They get no CLEAVE_JOB_FD, and
+/// print their failures themselves; stdin is read as HostShare says.
+///
 /// Throws Error(kUsage) if the program cannot be started, and Error(kMemory).
 LaunchOutcome launch_ranks(const LaunchOptions& options);
 
@@ -44,5 +49,8 @@ LaunchOutcome launch_ranks(const LaunchOptions& options);
 /// (usage, shape, format) and 9 (numerics, because runs repeat bit for bit). A requested stop is
 /// not a failure.
 int launch(const LaunchOptions& options);
+
+/// Whether a failure with this exit code would recur in a restarted job.
+bool would_recur(int exit_code);
 
 }  // namespace cleave::inline comm
