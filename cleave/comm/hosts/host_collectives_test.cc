@@ -329,8 +329,16 @@ TEST(HostLayout, OfUnevenHosts_HasTheLanesOfTheSmallest) {
   EXPECT_FALSE(layout->are_together(2, 3));
 }
 
-TEST(HostLayout, WhereLanesSaveNothingOrRanksAlternate_IsNone) {
-  const std::vector<std::vector<int64_t>> cases{{0, 1, 2}, {0, 1, 0, 1}, {0, 0, 0}};
+TEST(HostLayout, OfOneRankOnEachHost_HasOneLane) {
+  const std::vector<int64_t> ids{0, 1, 2};
+  const auto layout = HostLayout::make(ids, 1);
+  ASSERT_TRUE(layout.has_value());
+  EXPECT_EQ(layout->num_hosts(), 3);
+  EXPECT_EQ(layout->num_lanes, 1);
+}
+
+TEST(HostLayout, OfOneHostOrOfRanksThatAlternate_IsNone) {
+  const std::vector<std::vector<int64_t>> cases{{0, 1, 0, 1}, {0, 0, 0}};
   for (const auto& ids : cases) EXPECT_FALSE(HostLayout::make(ids, 0).has_value());
 }
 
