@@ -28,7 +28,12 @@ RunResult run_two(const std::string& setup, const Words& words) {
   Words all{CLEAVE_MPIRUN, "-n", "2", "/bin/sh", "-c", setup + "; exec \"$0\" \"$@\"",
             CLEAVE_PROGRAM};
   all.insert(all.end(), words.begin(), words.end());
-  return run_program(all, {.environment = {"MASTER_ADDR=127.0.0.1"}, .deadline_s = kDeadlineS});
+  // Open MPI: any number of ranks on any number of cores, also as root.
+  return run_program(all, {.environment = {"MASTER_ADDR=127.0.0.1", "OMPI_ALLOW_RUN_AS_ROOT=1",
+                                           "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                                           "OMPI_MCA_rmaps_base_oversubscribe=1",
+                                           "OMPI_MCA_btl_vader_single_copy_mechanism=none"},
+                           .deadline_s = kDeadlineS});
 }
 
 /// One rank on each host, in Open MPI's variables.

@@ -319,7 +319,7 @@ std::shared_ptr<SharedSegment> inherited_segment(const Environment& environment)
 }
 
 /// connect() for ranks on several hosts.
-std::unique_ptr<World> connect_hosts(Environment environment, const RankOptions& options) {
+std::unique_ptr<World> connect_over_hosts(Environment environment, const RankOptions& options) {
   const auto network = host_network(environment, options);
   try {
     if (network) network->find_rendezvous(environment, options.timeout_s);
@@ -340,7 +340,7 @@ std::unique_ptr<World> connect_hosts(Environment environment, const RankOptions&
 
 std::unique_ptr<World> connect(const Environment& environment, const RankOptions& options) {
   if (environment.local_world_size < environment.world_size) {
-    return connect_hosts(environment, options);
+    return connect_over_hosts(environment, options);
   }
   const auto segment = environment.job_fd >= 0 ? inherited_segment(environment)
                        : environment.world_size > 1
