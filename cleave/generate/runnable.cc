@@ -205,7 +205,9 @@ void run_on_ranks(const RunOptions& options, const std::function<ConfigFingerpri
   const int num_ranks = options.tp > 0 ? options.tp : std::max(1, launched_world_size());
   run_job({.num_ranks = num_ranks,
            .threads_per_rank = options.threads_per_rank,
-           .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = temporary_flight_logs()},
+           .ranks = {.timeout_s = options.timeout_s,
+                     .flight_log_folder = temporary_flight_logs(),
+                     .transport = options.transport},
            .device = options.device},
           [&](World& world) {
             const Axis tp = Mesh::build(world, {{"tp", num_ranks}})["tp"];

@@ -9,9 +9,10 @@ namespace cleave::inline mesh {
 /// How ranks use their machine: the options of every command that runs a model. Needs no libtorch.
 struct MachineOptions {
   std::string gemm = "auto";
-  std::string plain_kernels{};  ///< kernels left to libtorch, in set_plain_kernels's format
-  int threads_per_rank = 0;     ///< 0 = cores / ranks
-  double timeout_s = 60;        ///< longest wait for another rank
+  std::string plain_kernels{};     ///< kernels left to libtorch, in set_plain_kernels's format
+  int threads_per_rank = 0;        ///< 0 = cores / ranks
+  double timeout_s = 60;           ///< longest wait for another rank
+  std::string transport = "auto";  ///< between hosts: auto, tcp or mpi
   std::string device = "cpu";
 };
 
@@ -58,6 +59,10 @@ inline std::vector<Row> rows(MachineOptions& o) {
        kThreads},
       {&o.timeout_s, "timeout", "SECONDS", "longest wait for another rank; then all ranks stop", "",
        kSeconds},
+      {&o.transport, "transport", "",
+       "network between hosts; auto is mpi if mpirun or srun --mpi=... starts the ranks and "
+       "libcleave_mpi is there, else tcp",
+       "", Choices{"auto", "tcp", "mpi"}, kMustMatch},
       {&o.device, "device", "", "device of all tensors", "", Choices{"cpu", "cuda"}, kMustMatch}};
 }
 

@@ -84,7 +84,9 @@ void cleave_train(const cleave::TrainOptions& options) {
   const StopSignal stop;
   JobOptions job{.num_ranks = launched_world_size(),
                  .threads_per_rank = options.threads_per_rank,
-                 .ranks = {.timeout_s = options.timeout_s, .flight_log_folder = options.out},
+                 .ranks = {.timeout_s = options.timeout_s,
+                           .flight_log_folder = options.out,
+                           .transport = options.transport},
                  .device = options.device};
   std::atomic<int> signal{0};
   if (is_restart()) {

@@ -66,6 +66,7 @@ Work work_of(const VerifyOptions& options) {
                           .layer = options.layer,
                           .threads_per_rank = options.threads_per_rank,
                           .timeout_s = options.timeout_s,
+                          .transport = options.transport,
                           .device = options.device};
   if (!options.plan.empty()) settings.plan = read_plan(options.plan);
   if (!std::filesystem::exists(options.model) && !is_hub_name(options.model)) {

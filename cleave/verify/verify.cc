@@ -244,7 +244,9 @@ VerifyReport verify_model(const MakeModel& make, const VerifySettings& settings)
   RankResult found;
   run_job({.num_ranks = settings.tp * settings.dp,
            .threads_per_rank = settings.threads_per_rank,
-           .ranks = {.timeout_s = settings.timeout_s, .flight_log_folder = temporary_flight_logs()},
+           .ranks = {.timeout_s = settings.timeout_s,
+                     .flight_log_folder = temporary_flight_logs(),
+                     .transport = settings.transport},
            .device = settings.device},
           [&](World& world) {
             if (!settings.fingerprint.empty()) {

@@ -96,6 +96,7 @@ TEST_F(Options, TrainWithoutFlags_HasTheDocumentedDefaults) {
                        {"gemm", "auto"},
                        {"threads-per-rank", 0},
                        {"timeout", 60.0},
+                       {"transport", "auto"},
                        {"device", "cpu"},
                        {"command", std::string(CLEAVE_FAKE_PROGRAM) + " train --data " +
                                        in("a.txt") + " --out " + in("out")}};
@@ -144,7 +145,8 @@ const json kEveryTrainFlag = {{"model", "llama-135m"},
                               {"packing", true},
                               {"gemm", "mkl"},
                               {"threads-per-rank", 9},
-                              {"timeout", 1.5}};
+                              {"timeout", 1.5},
+                              {"transport", "tcp"}};
 
 TEST_F(Options, EveryTrainFlag_ReachesItsOption) {
   Words words = {"--eval-data",    in("b.txt"),     "--plan",        in("plan.json"),
@@ -247,7 +249,8 @@ TEST_F(Options, GenerateWithoutFlags_HasTheDocumentedDefaults) {
                        {"chat", false},
                        {"gemm", "auto"},
                        {"threads-per-rank", 0},
-                       {"timeout", 60.0}};
+                       {"timeout", 60.0},
+                       {"transport", "auto"}};
   const json options = generate({"--prompt", "a"});
   EXPECT_EQ(options, wanted) << json::diff(wanted, options);
 }
@@ -278,7 +281,8 @@ TEST_F(Options, EveryGenerateFlag_ReachesItsOption) {
                        {"dtype", "fp64"},
                        {"gemm", "onednn"},
                        {"threads-per-rank", 2},
-                       {"timeout", 2.5}};
+                       {"timeout", 2.5},
+                       {"transport", "mpi"}};
   Words words = {"--prompt", "x", "--do-sample", "--json", "--no-stream", "--stop", "a, b"};
   for (const auto& [name, value] : wanted.items()) {
     words.push_back("--" + name);
@@ -372,7 +376,7 @@ TEST_F(Options, EveryEvalFlag_ReachesItsOption) {
                        {"dtype", "bf16"},       {"device", "cpu"},
                        {"json", true},          {"gemm", "mkl"},
                        {"threads-per-rank", 4}, {"timeout", 5.0},
-                       {"spins", "10000"}};
+                       {"transport", "tcp"},    {"spins", "10000"}};
   const json options = received_options({"eval",
                                          "--model",
                                          in("model"),
@@ -395,7 +399,9 @@ TEST_F(Options, EveryEvalFlag_ReachesItsOption) {
                                          "--threads-per-rank",
                                          "4",
                                          "--timeout",
-                                         "5"});
+                                         "5",
+                                         "--transport",
+                                         "tcp"});
   EXPECT_EQ(options, wanted) << json::diff(wanted, options);
 }
 

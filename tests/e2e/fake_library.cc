@@ -92,6 +92,7 @@ extern "C" void cleave_train(const cleave::TrainOptions& o) {
                           {"gemm", o.gemm},
                           {"threads-per-rank", o.threads_per_rank},
                           {"timeout", o.timeout_s},
+                          {"transport", o.transport},
                           {"device", o.device},
                           {"command", o.command}};
   std::cout << options.dump() << '\n';
@@ -124,7 +125,8 @@ extern "C" void cleave_generate(const cleave::GenerateOptions& o) {
                           {"chat", o.chat},
                           {"gemm", o.gemm},
                           {"threads-per-rank", o.threads_per_rank},
-                          {"timeout", o.timeout_s}};
+                          {"timeout", o.timeout_s},
+                          {"transport", o.transport}};
   std::cout << options.dump() << '\n';
 }
 
@@ -141,6 +143,7 @@ extern "C" void cleave_eval(const cleave::EvalOptions& o) {
                           {"gemm", o.gemm},
                           {"threads-per-rank", o.threads_per_rank},
                           {"timeout", o.timeout_s},
+                          {"transport", o.transport},
                           {"spins", kSpins == nullptr ? "" : kSpins}};
   std::cout << options.dump() << '\n';
 }
@@ -160,6 +163,7 @@ extern "C" int cleave_verify(const cleave::VerifyOptions& o) {
                           {"gemm", o.gemm},
                           {"threads-per-rank", o.threads_per_rank},
                           {"timeout", o.timeout_s},
+                          {"transport", o.transport},
                           {"device", o.device}};
   std::cout << options.dump() << '\n';
   return o.model == "differs" ? 9 : 0;

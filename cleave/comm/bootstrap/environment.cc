@@ -58,7 +58,8 @@ bool is_slurm_step(const Reader& read) {
 std::optional<Names> find_names(const Reader& read) {
   if (read.has(kTorch.rank) || read.has(kTorch.world_size)) return kTorch;
   if (read.has(kOpenMpi.rank)) return kOpenMpi;
-  if (read.has(kPmi.rank)) return kPmi;
+  // srun --mpi=pmi2 sets PMI_RANK, too, but not which ranks share a host.
+  if (read.has(kPmi.rank) && (read.has(kPmi.local_world_size) || !is_slurm_step(read))) return kPmi;
   if (read.has(kPmix.rank) && is_slurm_step(read)) return kPmix;
   if (is_slurm_step(read)) return kSlurm;
   return std::nullopt;
@@ -184,6 +185,8 @@ std::optional<Environment> read_environment(const GetVariable& get) {
   found.token_file = read.text("CLEAVE_TOKEN_FILE");
   found.num_restarts = num_restarts(read, is_slurm);
   found.job_fd = read.maybe("CLEAVE_JOB_FD").value_or(-1);
+  found.starts_mpi = names->rank != kTorch.rank &&
+                     (read.has(kOpenMpi.rank) || read.has(kPmi.rank) || read.has(kPmix.rank));
   check_range(*names, found);
   return found;
 }

@@ -19,6 +19,7 @@ struct Environment {
   std::string token_file;   ///< CLEAVE_TOKEN_FILE: ranks on other hosts must hold the same token
   int num_restarts = 0;     ///< how often the launcher has restarted the job
   int job_fd = -1;          ///< descriptor of the shared segment of `cleave launch`, or -1
+  bool starts_mpi = false;  ///< the launcher also starts MPI: mpirun, srun --mpi=...
 };
 
 /// Reads one environment variable; nullptr when it is not set.

@@ -81,6 +81,40 @@ TEST(Environment, RankAndWorldSizeAlone_AreOneHostAtALoopbackAddressOnly) {
   EXPECT_EQ(pod->local_rank, 0);
 }
 
+// srun --mpi=pmi2 sets these, too; a job of MPICH's own launcher inside an allocation has its own.
+TEST(Environment, OfSrunWithPmi2_HasSlurmsHosts) {
+  Variables variables{{"PMI_RANK", "3"},
+                      {"PMI_SIZE", "4"},
+                      {"SLURM_PROCID", "3"},
+                      {"SLURM_NTASKS", "4"},
+                      {"SLURM_LOCALID", "1"},
+                      {"SLURM_NODEID", "1"},
+                      {"SLURM_STEP_ID", "0"},
+                      {"SLURM_STEP_NUM_NODES", "2"},
+                      {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
+                      {"SLURM_STEP_NODELIST", "a,b"},
+                      {"SLURM_JOB_ID", "7"}};
+  const auto step = read(variables);
+  EXPECT_EQ(step->rank, 3);
+  EXPECT_EQ(step->local_rank, 1);
+  EXPECT_EQ(step->local_world_size, 2);
+  EXPECT_TRUE(step->starts_mpi);
+  variables.insert({{"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "1"}});
+  const auto mpiexec = read(variables);
+  EXPECT_EQ(mpiexec->rank, 3);
+  EXPECT_EQ(mpiexec->local_world_size, 1);
+}
+
+TEST(Environment, OfMpisLaunchers_SaysThatTheyStartMpi) {
+  EXPECT_TRUE(read({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}})->starts_mpi);
+  EXPECT_TRUE(read({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}})->starts_mpi);
+  EXPECT_FALSE(
+      read({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_STEP_ID", "0"}})->starts_mpi);
+  // torchrun's variables count first, and so does its choice of hosts.
+  EXPECT_FALSE(
+      read({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "0"}})->starts_mpi);
+}
+
 TEST(Environment, OfOpenMpi_IsRead) {
   const auto found = read({{"OMPI_COMM_WORLD_RANK", "2"},
                            {"OMPI_COMM_WORLD_SIZE", "3"},

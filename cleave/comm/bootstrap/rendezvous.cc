@@ -16,6 +16,7 @@
 
 #include "cleave/comm/bootstrap/membership.h"
 #include "cleave/comm/bootstrap/rendezvous_dir.h"
+#include "cleave/comm/hosts/host_network.h"
 #include "cleave/comm/shm/shm_world.h"
 
 // Rendezvous of ranks on one host that another launcher started:
@@ -317,17 +318,29 @@ std::shared_ptr<SharedSegment> inherited_segment(const Environment& environment)
   return segment;
 }
 
-}  // namespace
-
-std::unique_ptr<World> connect(const Environment& environment, const RankOptions& options) {
-  if (environment.local_world_size < environment.world_size) {
+/// connect() for ranks on several hosts.
+std::unique_ptr<World> connect_over_hosts(Environment environment, const RankOptions& options) {
+  const auto network = host_network(environment, options);
+  try {
+    if (network) network->find_rendezvous(environment, options.timeout_s);
     auto sockets = rendezvous_hosts(environment, options.timeout_s);
     auto host = rendezvous_on_host(environment, options.timeout_s);
     const auto segment = SharedSegment::create_replica(environment.world_size, environment.rank);
     auto replicator = std::make_unique<TcpReplicator>(segment, environment.rank, std::move(sockets),
                                                       options.timeout_s, host);
     return std::make_unique<ShmWorld>(segment, environment.rank, options, std::move(replicator),
-                                      std::move(host));
+                                      std::move(host), network);
+  } catch (const Error& error) {
+    if (network) network->note_failure(error.code());
+    throw;
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<World> connect(const Environment& environment, const RankOptions& options) {
+  if (environment.local_world_size < environment.world_size) {
+    return connect_over_hosts(environment, options);
   }
   const auto segment = environment.job_fd >= 0 ? inherited_segment(environment)
                        : environment.world_size > 1

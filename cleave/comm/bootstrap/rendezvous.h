@@ -15,7 +15,9 @@ namespace cleave::inline comm {
 /// makes it, waits up to options.timeout_s for the other ranks, and passes it to them.
 ///
 /// Ranks on several hosts rendezvous at MASTER_ADDR:MASTER_PORT and then keep one TCP connection to
-/// each other rank. Those of one host also share a segment, which groups inside the host use.
+/// each other rank. Those of one host also share a segment, which groups inside the host use. If
+/// options.transport chooses MPI (host_network()), it starts first, large collectives use it, and
+/// MASTER_ADDR and MASTER_PORT are not needed.
 ///
 /// Throws Error(kShape) on all ranks if they disagree on the world size, two have the same rank or
 /// they run different versions, Error(kTimeout) naming the ranks that did not join, Error(kIo) if

@@ -215,15 +215,15 @@ void Watchdog::check_time(const std::vector<int>& missing) {
     text += str("; rank ", rank, " is ", describe_place(segment, endpoint_.beside(), rank),
                 describe_step(segment, rank), describe_silence(endpoint_.replicator(), rank));
   }
-  endpoint_.fail(Error(Code::kTimeout, text + save_flight_log(text)));
+  endpoint_.fail(Error(Code::kTimeout, text + save_flight_log(endpoint_, text)));
 }
 
-std::string Watchdog::save_flight_log(const std::string& why) const {
-  const std::string& folder = endpoint_.options().flight_log_folder;
+std::string save_flight_log(const RankEndpoint& endpoint, const std::string& why) {
+  const std::string& folder = endpoint.options().flight_log_folder;
   if (folder.empty()) return "";
   try {
     return "; flight log: " +
-           write_flight_log(endpoint_.segment(), endpoint_.rank(), folder, why, endpoint_.beside());
+           write_flight_log(endpoint.segment(), endpoint.rank(), folder, why, endpoint.beside());
   } catch (const Error& error) {
     // A full disk must not hide the root cause, the timeout.
     return str("; ", error.what());

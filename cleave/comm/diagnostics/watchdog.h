@@ -27,6 +27,10 @@ std::vector<int> missing_ranks(const SharedSegment& segment, int rank, const Wai
 /// may wait in one and work in another (RankSlot::uses_many_threads).
 std::optional<std::pair<WaitTarget, uint32_t>> wait_of(const SharedSegment& segment, int rank);
 
+/// Writes the flight log into options().flight_log_folder, because of `why`. Returns "; flight log:
+/// PATH", or "; " and why it could not be written, or "" without a folder.
+std::string save_flight_log(const RankEndpoint& endpoint, const std::string& why);
+
 /// Watchdog for one blocked wait: publishes the wait to the other ranks and detects dead peers,
 /// deadlock and timeout.
 class Watchdog {
@@ -52,7 +56,6 @@ class Watchdog {
   void check_cycle();
   void check_time(const std::vector<int>& missing);
   [[nodiscard]] std::string own_place() const;
-  [[nodiscard]] std::string save_flight_log(const std::string& why) const;
 
   RankEndpoint& endpoint_;
   WaitTarget awaited_;

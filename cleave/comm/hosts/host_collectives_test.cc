@@ -249,6 +249,38 @@ TEST(HostCollectives, ReduceScatter_HasTheBitsOfRankOrderAndSendsResultsToTheirH
   }
 }
 
+// Oracle of the bytes: each host sends its values of another one's part, and the sums of its own.
+TEST(HostCollectives, SumsOfOneMemberOnEachHost_HaveTheBitsOfRankOrderAndTheBytesOfPairs) {
+  constexpr int64_t kCount = 300'001;  // of fp32 two pieces
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    SCOPED_TRACE(name(dtype));
+    std::vector<Bytes> data = inputs(dtype, kCount, 3);
+    const Bytes want = sum_of(data, dtype);
+    const std::vector<int64_t> widths{kCount - 100'000, 0, 100'000};
+    const Blocks blocks(1, widths, item_bytes(dtype));
+    SimulatedHosts scattering({1, 1, 1});
+    scattering.run([&](HostLinks& links, int member) {
+      Bytes own(static_cast<size_t>(blocks.block_bytes(member))), part(own.size());
+      host_reduce_scatter(links, sum(Op::kReduceScatter, dtype, 1), blocks,
+                          {data[static_cast<size_t>(member)].data(), own.data()});
+      blocks.pack(want.data(), member, 0, part);
+      EXPECT_TRUE(own == part) << member;
+    });
+    SimulatedHosts reducing({1, 1, 1});
+    reducing.run([&](HostLinks& links, int member) {
+      Bytes& own = data[static_cast<size_t>(member)];
+      host_all_reduce(links, sum(Op::kAllReduce, dtype, kCount), {own.data(), own.data()});
+      EXPECT_TRUE(own == want) << member;
+    });
+    constexpr double kRounding = 2 * 2 * 3 * 64;  // pieces, exchanges, parts, bytes of a line
+    for (const auto& [from, to] : {std::pair{0, 1}, std::pair{0, 2}, std::pair{2, 0}}) {
+      EXPECT_EQ(scattering.num_bytes(from, to), blocks.block_bytes(to));
+      EXPECT_NEAR(static_cast<double>(reducing.num_bytes(from, to)),
+                  static_cast<double>(2 * want.size()) / 3, kRounding);
+    }
+  }
+}
+
 TEST(HostCollectives, AllGather_SendsEachBlockOnceToEachHost) {
   constexpr int64_t kRows = 37;
   for (const auto& shape : kShapes) {
@@ -329,8 +361,16 @@ TEST(HostLayout, OfUnevenHosts_HasTheLanesOfTheSmallest) {
   EXPECT_FALSE(layout->are_together(2, 3));
 }
 
-TEST(HostLayout, WhereLanesSaveNothingOrRanksAlternate_IsNone) {
-  const std::vector<std::vector<int64_t>> cases{{0, 1, 2}, {0, 1, 0, 1}, {0, 0, 0}};
+TEST(HostLayout, OfOneRankOnEachHost_HasOneLane) {
+  const std::vector<int64_t> ids{0, 1, 2};
+  const auto layout = HostLayout::make(ids, 1);
+  ASSERT_TRUE(layout.has_value());
+  EXPECT_EQ(layout->num_hosts(), 3);
+  EXPECT_EQ(layout->num_lanes, 1);
+}
+
+TEST(HostLayout, OfOneHostOrOfRanksThatAlternate_IsNone) {
+  const std::vector<std::vector<int64_t>> cases{{0, 1, 0, 1}, {0, 0, 0}};
   for (const auto& ids : cases) EXPECT_FALSE(HostLayout::make(ids, 0).has_value());
 }
 

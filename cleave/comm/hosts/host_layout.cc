@@ -22,7 +22,7 @@ std::optional<HostLayout> HostLayout::make(std::span<const int64_t> host_ids, in
     smallest = std::min(smallest, members);
     largest = std::max(largest, members);
   }
-  if (layout.num_hosts() < 2 || largest < 2 || largest > kMaxMembers) return std::nullopt;
+  if (layout.num_hosts() < 2 || largest > kMaxMembers) return std::nullopt;
   layout.num_lanes = std::min(smallest, kMaxLanes);
   return layout;
 }

@@ -40,8 +40,8 @@ struct HostLayout {
   int num_lanes = 1;       ///< members of the smallest host, at most kMaxLanes
   std::vector<int> first;  ///< by host: its first member; then the number of members
 
-  /// `host_ids` names the host of every member. nullopt if exchanges along lanes save nothing or do
-  /// not work: no host has two members, or one's are not consecutive, or more than kMaxMembers.
+  /// `host_ids` names the host of every member. nullopt if exchanges along lanes do not work: all
+  /// members are on one host, or one's are not consecutive, or more than kMaxMembers.
   static std::optional<HostLayout> make(std::span<const int64_t> host_ids, int member);
 
   [[nodiscard]] int num_hosts() const { return static_cast<int>(first.size()) - 1; }

@@ -18,16 +18,22 @@ int64_t host_id(const RankEndpoint& job, const RankEndpoint* host) {
   return rank;
 }
 
-/// All members' host ids.
-std::vector<int64_t> exchange_ids(CollectiveSync& sync, int64_t own) {
+/// What members send each other before they connect.
+struct Introduction {
+  int64_t host_id;
+  int64_t channel;  // of the network; that of the first member counts
+};
+
+/// Those of all members.
+std::vector<Introduction> exchange(CollectiveSync& sync, const Introduction& own) {
   std::memcpy(sync.payload(), &own, sizeof(own));
   sync.declare_send_all(sizeof(own));
   sync.barrier();
-  std::vector<int64_t> ids(static_cast<size_t>(sync.num_members()));
+  std::vector<Introduction> all(static_cast<size_t>(sync.num_members()));
   for (int m = 0; m < sync.num_members(); ++m) {
-    std::memcpy(&ids[static_cast<size_t>(m)], sync.payload_of(m), sizeof(own));
+    std::memcpy(&all[static_cast<size_t>(m)], sync.payload_of(m), sizeof(own));
   }
-  return ids;
+  return all;
 }
 
 /// A group of some members of a group, which has the same name. Its key follows from theirs.
@@ -67,10 +73,16 @@ const std::byte* HostBuffers::of(int local) const {
 
 std::unique_ptr<HostLinks> connect_hosts(CollectiveSync& sync,
                                          const std::shared_ptr<RankEndpoint>& job,
-                                         const std::shared_ptr<RankEndpoint>& host) {
-  const auto ids = exchange_ids(sync, host_id(*job, host.get()));
+                                         const std::shared_ptr<RankEndpoint>& host,
+                                         HostNetwork* network) {
+  const bool gives_channel = network != nullptr && sync.member() == 0;
+  const auto members = exchange(sync, {.host_id = host_id(*job, host.get()),
+                                       .channel = gives_channel ? network->new_channel() : 0});
+  std::vector<int64_t> ids;
+  for (const Introduction& member : members) ids.push_back(member.host_id);
   const auto layout = HostLayout::make(ids, sync.member());
-  if (!layout) return nullptr;
+  const bool is_one_each = layout && layout->num_hosts() == sync.num_members();
+  if (!layout || (is_one_each && network == nullptr)) return nullptr;
   const GroupEntry& whole = job->segment().group(sync.group());
   const auto all = job->segment().group_ranks(whole);
   auto links = std::make_unique<HostLinks>();
@@ -87,6 +99,10 @@ std::unique_ptr<HostLinks> connect_hosts(CollectiveSync& sync,
   std::vector<int> lane;
   for (int h = 0; h < layout->num_hosts(); ++h) {
     lane.push_back(all[static_cast<size_t>(layout->first_of(h) + layout->local)]);
+  }
+  if (network != nullptr) {
+    links->exchange = network->connect(job, lane, layout->host, all[0], members[0].channel);
+    return links;
   }
   const uint32_t group = join_subgroup(job->segment(), whole, lane);
   job->replicator()->announce(group);

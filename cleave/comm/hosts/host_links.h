@@ -7,6 +7,7 @@
 
 #include "cleave/comm/hosts/host_exchange.h"
 #include "cleave/comm/hosts/host_layout.h"
+#include "cleave/comm/hosts/host_network.h"
 #include "cleave/comm/shm/collective_sync.h"
 
 namespace cleave::inline comm {
@@ -43,9 +44,12 @@ struct HostLinks {
 
 /// Connects the members of a group between hosts. Collective: all members have agreed on the
 /// operation of `sync`, the group's, and call this. `host` is this rank's access to its host's
-/// segment, nullptr if it is alone there. nullptr on all members if HostLayout::make() gives none.
+/// segment, nullptr if it is alone there. `network`: nullptr for the job's TCP connections. Returns
+/// nullptr on all members if HostLayout::make() gives none, or if the members are on as many hosts
+/// and the connections are TCP: then exchanges along lanes save nothing.
 std::unique_ptr<HostLinks> connect_hosts(CollectiveSync& sync,
                                          const std::shared_ptr<RankEndpoint>& job,
-                                         const std::shared_ptr<RankEndpoint>& host);
+                                         const std::shared_ptr<RankEndpoint>& host,
+                                         HostNetwork* network);
 
 }  // namespace cleave::inline comm

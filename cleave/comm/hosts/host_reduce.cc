@@ -13,6 +13,8 @@
 // them more than once; in a reduce-scatter the last host sends each host its own.
 //
 // An exchange's buffer has two parts: accumulators at 0, results at results_at_.
+//
+// Where each host has one member, a chain would send more bytes than pairs do: PairReduce.
 
 namespace cleave::inline comm {
 namespace {
@@ -179,9 +181,94 @@ class HostReduce {
   std::vector<const void*> inputs_;
 };
 
+/// The same with one member on each host: each adds all values of its part, in rank order.
+class PairReduce {
+ public:
+  PairReduce(HostLinks& links, const Operation& operation)
+      : exchange_(*links.exchange),
+        operation_(operation),
+        num_hosts_(links.layout.num_hosts()),
+        self_(links.layout.host),
+        limit_(HostExchange::kBufferBytes / num_hosts_ / 64 * 64) {}
+
+  void all_reduce(const Buffers& buffers, int64_t bytes) {
+    for (int64_t from = 0; from < bytes; from += num_hosts_ * limit_) {
+      const int64_t piece = std::min(bytes - from, num_hosts_ * limit_);
+      const int64_t part = round_up_to_line((piece + num_hosts_ - 1) / num_hosts_);
+      const auto range_of = [&](int host) {
+        const int64_t at = std::min(host * part, piece);
+        return ByteRange{at, std::min(piece - at, part)};
+      };
+      std::memcpy(exchange_.buffer(), buffers.in + from, static_cast<size_t>(piece));
+      send([&](int host) { return range_of(host); }, [&](int /*host*/) { return range_of(self_); });
+      const auto [begin, own_bytes] = range_of(self_);
+      reduce_parts(begin, own_bytes, buffers.out + from + begin);
+      if (own_bytes > 0) {
+        std::memcpy(exchange_.buffer() + begin, buffers.out + from + begin,
+                    static_cast<size_t>(own_bytes));
+      }
+      send([&](int /*host*/) { return range_of(self_); }, [&](int host) { return range_of(host); });
+      for (int host = 0; host < num_hosts_; ++host) {
+        const auto [at, size] = range_of(host);
+        if (host == self_ || size == 0) continue;
+        std::memcpy(buffers.out + from + at, exchange_.received(host) + at,
+                    static_cast<size_t>(size));
+      }
+    }
+  }
+
+  /// `out` gets this member's sums, packed.
+  void reduce_scatter(const Blocks& blocks, const std::byte* in, std::byte* out) {
+    for (int64_t from = 0; from < blocks.max_block_bytes(); from += limit_) {
+      const auto range_of = [&](int host) {
+        return ByteRange{host * limit_,
+                         std::clamp<int64_t>(blocks.block_bytes(host) - from, 0, limit_)};
+      };
+      for (int host = 0; host < num_hosts_; ++host) {
+        const auto [at, size] = range_of(host);
+        blocks.pack(in, host, from, {exchange_.buffer() + at, static_cast<size_t>(size)});
+      }
+      send([&](int host) { return range_of(host); }, [&](int /*host*/) { return range_of(self_); });
+      reduce_parts(range_of(self_).begin, range_of(self_).bytes, out + from);
+    }
+  }
+
+ private:
+  template <class To, class From>
+  void send(const To& to_host, const From& from_host) {
+    std::vector<ByteRange> to, from;
+    for (int host = 0; host < num_hosts_; ++host) {
+      to.push_back(host == self_ ? ByteRange{} : to_host(host));
+      from.push_back(host == self_ ? ByteRange{} : from_host(host));
+    }
+    exchange_.exchange(to, from);
+  }
+
+  void reduce_parts(int64_t at, int64_t bytes, void* out) {
+    if (bytes == 0) return;
+    std::vector<const void*> inputs;
+    for (int host = 0; host < num_hosts_; ++host) inputs.push_back(exchange_.received(host) + at);
+    reduce(inputs, {&out, 1}, bytes / item_bytes(operation_.dtype), operation_.dtype,
+           operation_.reduce_op);
+  }
+
+  HostExchange& exchange_;
+  const Operation& operation_;
+  int num_hosts_, self_;
+  int64_t limit_;  // bytes of one host's part of a buffer
+};
+
+bool has_one_member_each(const HostLayout& layout) {
+  return layout.num_hosts() == layout.first.back();
+}
+
 }  // namespace
 
 void host_all_reduce(HostLinks& links, const Operation& operation, const Buffers& buffers) {
+  if (has_one_member_each(links.layout)) {
+    const int64_t bytes = operation.count * item_bytes(operation.dtype);
+    return PairReduce(links, operation).all_reduce(buffers, bytes);
+  }
   const Blocks blocks(1, {&operation.count, 1}, item_bytes(operation.dtype));
   HostReduce(links, operation, blocks, true).run(buffers.in, buffers.out);
 }
@@ -190,7 +277,11 @@ void host_reduce_scatter(HostLinks& links, const Operation& operation, const Blo
                          const Buffers& buffers) {
   const int self = links.layout.first_of(links.layout.host) + links.layout.local;
   Result result(buffers, blocks.rows() * blocks.whole_row_bytes(), blocks.block_bytes(self));
-  HostReduce(links, operation, blocks, false).run(buffers.in, result.data());
+  if (has_one_member_each(links.layout)) {
+    PairReduce(links, operation).reduce_scatter(blocks, buffers.in, result.data());
+  } else {
+    HostReduce(links, operation, blocks, false).run(buffers.in, result.data());
+  }
   result.finish();
 }
 

@@ -69,6 +69,7 @@ ShmGroup::ShmGroup(std::shared_ptr<RankEndpoint> endpoint, std::shared_ptr<Mailb
     : AsyncGroup(parts.name, member_of(parts.ranks, endpoint->rank()), parts.ranks),
       endpoint_(std::move(endpoint)),
       host_(parts.host),
+      network_(parts.network),
       sync_(endpoint_, parts.index, rank()),
       mailbox_(std::move(mailbox)),
       device_(parts.device),
@@ -111,12 +112,13 @@ DeviceGroup* ShmGroup::device_for(const void* in, const void* out) {
 
 template <class Pays>
 HostLinks* ShmGroup::agree_on_links(int64_t bytes, const Pays& pays) {
-  // Two members on two hosts already send each byte once.
-  if (!sync_.is_between_hosts() || size() == 2 || bytes < HostLayout::kMinLaneBytes) return nullptr;
+  if (!sync_.is_between_hosts() || bytes < HostLayout::kMinLaneBytes) return nullptr;
+  // Over TCP, two members on two hosts already send each byte once.
+  if (size() == 2 && network_ == nullptr) return nullptr;
   if (knows_hosts_ && (!links_ || !pays(links_->layout))) return nullptr;
   sync_.agree();
   if (!knows_hosts_) {
-    links_ = connect_hosts(sync_, endpoint_, host_);
+    links_ = connect_hosts(sync_, endpoint_, host_, network_.get());
     knows_hosts_ = true;
   }
   return links_ && pays(links_->layout) ? links_.get() : nullptr;

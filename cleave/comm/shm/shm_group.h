@@ -23,6 +23,7 @@ class ShmGroup : public AsyncGroup {
     std::shared_ptr<Device> device{};  // nullptr if all memory is CPU memory
     // In a job on several hosts: this rank's access to its host's segment; nullptr if it is alone.
     std::shared_ptr<RankEndpoint> host{};
+    std::shared_ptr<HostNetwork> network{};  // nullptr: only the job's connections
   };
   ShmGroup(std::shared_ptr<RankEndpoint> endpoint, std::shared_ptr<Mailbox> mailbox,
            const Parts& parts);
@@ -64,6 +65,7 @@ class ShmGroup : public AsyncGroup {
   void check_widths(std::span<const int64_t> widths, std::string_view what) const;
 
   std::shared_ptr<RankEndpoint> endpoint_, host_;
+  std::shared_ptr<HostNetwork> network_;
   CollectiveSync sync_;
   bool knows_hosts_ = false;          // of the members
   std::unique_ptr<HostLinks> links_;  // nullptr if the group does not use any

@@ -28,8 +28,9 @@ ShmWorld::ShmWorld(std::shared_ptr<SharedSegment> segment, int rank, const RankO
     : job_(access(std::move(segment), rank, options, nullptr)) {}
 
 ShmWorld::ShmWorld(std::shared_ptr<SharedSegment> segment, int rank, const RankOptions& options,
-                   std::unique_ptr<TcpReplicator> replicator, std::shared_ptr<SharedSegment> host)
-    : job_(access(segment, rank, options, std::move(replicator))) {
+                   std::unique_ptr<TcpReplicator> replicator, std::shared_ptr<SharedSegment> host,
+                   std::shared_ptr<HostNetwork> network)
+    : job_(access(segment, rank, options, std::move(replicator))), network_(std::move(network)) {
   if (host == nullptr) return;
   host_ = access(host, rank, options, nullptr);
   job_.endpoint->set_beside(std::move(host));
@@ -46,6 +47,9 @@ void ShmWorld::abort(const Error& cause) {
   if (host_) SharedSegment::share_failure(job_.endpoint->segment(), host_->endpoint->segment());
   job_.endpoint->abort(cause);
   if (host_) host_->endpoint->abort(cause);
+  // The root cause, whichever rank ends first.
+  const auto first = job_.endpoint->segment().aborted();
+  if (network_) network_->note_failure(first ? first->code : cause.code());
 }
 
 void ShmWorld::note_step(int64_t step) {
@@ -88,7 +92,8 @@ std::shared_ptr<Group> ShmWorld::group(const std::vector<int>& ranks, const std:
                                                     .ranks = ranks,
                                                     .index = index,
                                                     .device = device_,
-                                                    .host = host_ ? host_->endpoint : nullptr});
+                                                    .host = host_ ? host_->endpoint : nullptr,
+                                                    .network = network_});
 }
 
 }  // namespace cleave::inline comm

@@ -7,6 +7,7 @@
 
 #include "cleave/comm/api/device.h"
 #include "cleave/comm/api/world.h"
+#include "cleave/comm/hosts/host_network.h"
 #include "cleave/comm/shm/mailbox.h"
 #include "cleave/comm/shm/rank_endpoint.h"
 
@@ -20,9 +21,11 @@ class ShmWorld : public World {
  public:
   ShmWorld(std::shared_ptr<SharedSegment> segment, int rank, const RankOptions& options);
   /// Of several hosts. `segment` is this rank's replica. `host`: the segment of this host's ranks,
-  /// all of which have connected; nullptr if this rank is alone on its host.
+  /// all of which have connected; nullptr if this rank is alone on its host. `network`: for large
+  /// collectives between hosts; nullptr if the replicator has the only connections.
   ShmWorld(std::shared_ptr<SharedSegment> segment, int rank, const RankOptions& options,
-           std::unique_ptr<TcpReplicator> replicator, std::shared_ptr<SharedSegment> host);
+           std::unique_ptr<TcpReplicator> replicator, std::shared_ptr<SharedSegment> host,
+           std::shared_ptr<HostNetwork> network = nullptr);
   /// Waits for the started calls; if the job has failed, they end immediately.
   ~ShmWorld() override;
 
@@ -55,8 +58,9 @@ class ShmWorld : public World {
   [[nodiscard]] const Access& access_of(const std::vector<int>& ranks) const;
 
   Access job_;
-  std::optional<Access> host_;      // after job_: leaving the host's segment comes first
-  std::shared_ptr<Device> device_;  // nullptr: CPU memory only
+  std::optional<Access> host_;  // after job_: leaving the host's segment comes first
+  std::shared_ptr<HostNetwork> network_;
+  std::shared_ptr<Device> device_;                  // nullptr: CPU memory only
   std::map<std::vector<int>, int64_t> num_groups_;  // made so far, by their ranks
 };
 

@@ -1,0 +1,54 @@
+#pragma once
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "cleave/base/error.h"
+#include "cleave/comm/bootstrap/environment.h"
+#include "cleave/comm/hosts/host_exchange.h"
+#include "cleave/comm/hosts/mpi.h"
+#include "cleave/comm/shm/rank_endpoint.h"
+
+namespace cleave::inline comm {
+
+/// The network between a job's hosts beside its TCP connections: MPI. A process has at most one,
+/// for all its jobs.
+class HostNetwork {
+ public:
+  /// Begins MPI and waits for all ranks. Throws Error(kShape) if MPI's world is not the launcher's,
+  /// which `environment` describes. Ends the process with the exit code of a timeout if the other
+  /// ranks do not begin MPI within `timeout_s`.
+  HostNetwork(std::unique_ptr<Mpi> mpi, const Environment& environment, double timeout_s);
+
+  /// Fills in a rendezvous address that the environment lacks: rank 0's, or else the name of rank
+  /// 0's host and a free port there. All ranks call it and wait for each other.
+  void find_rendezvous(Environment& environment, double timeout_s);
+
+  /// A number that no other group with this first member has, if the first member calls it.
+  int64_t new_channel() { return num_channels_++; }
+  /// The exchange of a lane of `ranks` (by host) in a group whose first member, of rank `first`,
+  /// gave it a channel.
+  std::unique_ptr<HostExchange> connect(const std::shared_ptr<RankEndpoint>& job,
+                                        const std::vector<int>& ranks, int host, int first,
+                                        int64_t channel);
+
+  /// When the process exits, MPI ends all ranks with this code; only the first call counts. Without
+  /// a call, it ends in order.
+  void note_failure(Code code);
+  /// Ends MPI. Called once, when the process exits.
+  void end();
+
+ private:
+  std::unique_ptr<Mpi> mpi_;
+  std::atomic<int64_t> num_channels_ = 0;
+  std::atomic<int> failure_ = 0;  // an exit code
+};
+
+/// The network of a job on several hosts; nullptr if it has only its TCP connections. It is MPI if
+/// options.transport is "mpi", or if that is "auto", libcleave_mpi is there, and the launcher
+/// starts MPI. Throws Error(kUsage) if the transport is unknown or MPI is missing, Error(kIo) if
+/// libcleave_mpi cannot be loaded, and what HostNetwork throws.
+std::shared_ptr<HostNetwork> host_network(const Environment& environment,
+                                          const RankOptions& options);
+
+}  // namespace cleave::inline comm

@@ -1,0 +1,97 @@
+// The program under mpirun. Each rank counts as a host of its own, although all are on one machine.
+#include "tests/support/program.h"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/train_program.h"
+
+namespace cleave::test {
+namespace {
+
+using testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+constexpr double kDeadlineS = 100;  // a loaded machine loads libtorch slowly
+
+RunResult run_cleave_with(const Words& words, const Words& variables = {}) {
+  Words all{CLEAVE_PROGRAM};
+  all.insert(all.end(), words.begin(), words.end());
+  return run_program(all, {.environment = variables, .deadline_s = kDeadlineS});
+}
+
+/// Runs `cleave WORDS` on two ranks, after the commands of `setup` in the shell of each.
+RunResult run_two(const std::string& setup, const Words& words) {
+  Words all{CLEAVE_MPIRUN, "-n", "2", "/bin/sh", "-c", setup + "; exec \"$0\" \"$@\"",
+            CLEAVE_PROGRAM};
+  all.insert(all.end(), words.begin(), words.end());
+  // Open MPI: any number of ranks on any number of cores, also as root.
+  return run_program(all, {.environment = {"MASTER_ADDR=127.0.0.1", "OMPI_ALLOW_RUN_AS_ROOT=1",
+                                           "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                                           "OMPI_MCA_rmaps_base_oversubscribe=1",
+                                           "OMPI_MCA_btl_vader_single_copy_mechanism=none"},
+                           .deadline_s = kDeadlineS});
+}
+
+/// One rank on each host, in Open MPI's variables.
+const std::string kTwoHosts = "export OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1";
+
+// Oracle: the same ranks as threads of one process. No MASTER_PORT: only over MPI do the ranks
+// agree on a port.
+TEST(MpiRun, TrainingOverTwoHosts_GivesTheBitsOfOneHost) {
+  const TempFolder folder;
+  for (const Words& layout : {Words{"--dp", "2"}, Words{"--tp", "2", "--dtype", "bf16"}}) {
+    Words steps{"--steps", "6"};
+    steps.insert(steps.end(), layout.begin(), layout.end());
+    const std::string one = folder / ("one" + layout[0]), two = folder / ("two" + layout[0]);
+    const RunResult alone = run_cleave_with(train(one, steps));
+    ASSERT_EQ(alone.exit_code, 0) << alone.err;
+    const RunResult ran = run_two(kTwoHosts, train(two, steps));
+    ASSERT_EQ(ran.exit_code, 0) << ran.err;
+    const auto want = metrics_of(one), got = metrics_of(two);
+    ASSERT_EQ(want.size(), 6U);
+    ASSERT_EQ(got.size(), 6U);
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(got[i]["loss"], want[i]["loss"]) << "step " << i + 1;
+      EXPECT_EQ(got[i]["grad_norm"], want[i]["grad_norm"]) << "step " << i + 1;
+    }
+  }
+}
+
+// mpirun returns the exit code of the first failure, whichever rank ends first.
+TEST(MpiRun, RanksWithDifferentOptions_EndWithTheCodeOfTheMismatch) {
+  const TempFolder folder;
+  Words words = train(folder / "run", {"--dp", "2", "--steps", "3"});
+  const RunResult ran =
+      run_two(kTwoHosts + "; [ $OMPI_COMM_WORLD_RANK = 0 ] || set -- \"$@\" --seed 7", words);
+  EXPECT_EQ(ran.exit_code, 3) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("rank 1 has --seed 7"));
+}
+
+TEST(MpiRun, RankOfAnotherLauncher_IsRefused) {
+  const TempFolder folder;
+  const RunResult ran = run_cleave_with(
+      train(folder / "run", {"--dp", "2", "--transport", "mpi"}),
+      {"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1", "MASTER_ADDR=127.0.0.1",
+       "MASTER_PORT=29999", "OMPI_COMM_WORLD_RANK=", "PMIX_RANK="});
+  EXPECT_EQ(ran.exit_code, 3) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("--transport mpi: rank 1 of 2 was not started by "));
+  EXPECT_THAT(ran.err, HasSubstr("start all ranks with its mpirun or with srun --mpi="));
+}
+
+// As with an MPI of another kind, whose processes do not find each other.
+TEST(MpiRun, WorldThatIsNotTheLaunchers_IsRefused) {
+  const TempFolder folder;
+  const RunResult ran =
+      run_two("export RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1",
+              train(folder / "run", {"--dp", "4", "--transport", "mpi"}));
+  EXPECT_EQ(ran.exit_code, 3) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("of 4 is rank "));
+  EXPECT_THAT(ran.err, HasSubstr("of 2 in "));
+}
+
+}  // namespace
+}  // namespace cleave::test
