@@ -183,6 +183,10 @@ void Trainer::start_log() {
     log_status(line);
   }
   if (setup_.resumes) log_status("resumed after step ", done_, " from ", setup_.folder->path);
+  if (setup_.options.record_step > 0 && setup_.options.record_step <= done_) {
+    log_warning("--record-step ", setup_.options.record_step, " was done before step ", done_ + 1,
+                ", where the run resumes; no step is recorded");
+  }
   if (setup_.resumes && done_ >= setup_.num_steps) {
     log_status(
         setup_.num_steps == 1 ? "the only step is" : str("all ", setup_.num_steps, " steps are"),
@@ -309,19 +313,32 @@ NamesAndSeconds Trainer::step_time() const {
   return parts;
 }
 
+void Trainer::begin_recording(int64_t step) {
+  if (step + 1 != setup_.options.record_step) return;
+  recording_ = std::make_unique<StepRecording>(
+      StepRecording::Subject{.rank = rank_,
+                             .mesh = mesh_,
+                             .everyone = everyone_,
+                             .memory = memory_ ? &*memory_ : nullptr,
+                             .sharding = setup_.layout.sharding});
+}
+
 void Trainer::train_step(int64_t step) {
+  begin_recording(step);
   const double start = monotonic_s();
   std::optional<OpClock> clock;
   if (watches_time()) clock.emplace();
   const double comm_before = collective_seconds(mesh_) + rank_.expert_seconds();
   world_.note_step(step + 1);
-  const std::vector<Batch> batches = micro_batches(*setup_.data, step, setup_.order.batch_size);
+  const std::vector<Batch> batches =
+      recorded("data", [&] { return micro_batches(*setup_.data, step, setup_.order.batch_size); });
   rank_.optimizer().zero_grad();
   const PassResult pass = rank_.train_pass(batches, setup_.options.seed, step, loss_scale_.value());
-  const GradientNorm norm = rank_.gradient_norm();
+  const GradientNorm norm = recorded("gradient norm", [&] { return rank_.gradient_norm(); });
   // One all-reduce for loss, time in collectives and tokens.
   const bool counts = rank_.same_batch().rank() == 0;
   const double comm_s = collective_seconds(mesh_) + rank_.expert_seconds() - comm_before;
+  if (recording_) recording_->note_comm_end();
   const int64_t rows = own_range(setup_.order.batch_size).size() * setup_.rows_per_sample();
   const int64_t tokens = rows * batches[0].ids.size(1);
   const Tensor sums = everyone_.all_reduce(
@@ -337,15 +354,16 @@ void Trainer::train_step(int64_t step) {
   if (clock) note_time(*clock);
   clock.reset();
   done_ = step + 1;
-  if (memory_ && ++num_watched_ == 2) {
-    most_bytes_ = memory_->peak();
-    memory_.reset();
-  }
   const auto step_tokens = static_cast<int64_t>(sums[2].item<double>());
   tokens_ += step_tokens;
   is_asked_to_stop("step");
 
   const double seconds = monotonic_s() - start;
+  if (recording_) recording_->end();
+  if (memory_ && ++num_watched_ == 2) {
+    most_bytes_ = memory_->peak();
+    memory_.reset();
+  }
   const double rate = static_cast<double>(step_tokens) / seconds;
   StepMetrics m{
       .step = done_,
@@ -363,11 +381,19 @@ void Trainer::train_step(int64_t step) {
     m.reward_accuracy = sums[4].item<double>();
   }
   if (pass.aux_loss) m.aux_loss = sums[5].item<double>();
+  end_step(m);
+}
+
+/// Evaluates where it is due, and reports the step.
+void Trainer::end_step(StepMetrics m) {
   const int64_t every = setup_.options.eval_every;
   const bool is_eval_step = done_ == setup_.num_steps || (every > 0 && done_ % every == 0);
   if (setup_.eval_data && is_eval_step) note(evaluate(), m);
   note_for_early_stop(m.eval_loss);
   report_step(m);
+  if (!recording_) return;
+  recording_->write(setup_, machine_, m, str(record_.title, ", step ", done_));
+  recording_.reset();
 }
 
 void Trainer::report_step(const StepMetrics& m) {
@@ -397,6 +423,7 @@ void Trainer::update(int64_t step, double loss, const GradientNorm& norm) {
   if (!is_finite) folder_.wait_for_save();
   check_finite(step, loss, norm);
   const double clip = setup_.options.clip;
+  const RecordedScope recorded(EventKind::kOptimizer, "optimizer step");
   rank_.step(setup_.schedule.at(step), clip > 0 ? clip_factor(norm.value, clip) : 1);
 }
 

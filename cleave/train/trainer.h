@@ -19,6 +19,7 @@
 #include "cleave/train/reference.h"
 #include "cleave/train/setup.h"
 #include "cleave/train/step.h"
+#include "cleave/train/step_recording.h"
 
 namespace cleave::inline train {
 
@@ -50,6 +51,8 @@ class Trainer {
   [[nodiscard]] std::vector<Batch> micro_batches(const Dataset& data, int64_t step,
                                                  int64_t num_samples) const;
   void train_step(int64_t step);
+  void begin_recording(int64_t step);
+  void end_step(StepMetrics m);
   void report_step(const StepMetrics& m);
   [[nodiscard]] bool watches_time() const;
   void note_time(const OpClock& clock);
@@ -73,6 +76,7 @@ class Trainer {
   const TrainSetup& setup_;
   World& world_;
   std::optional<CpuMemory> memory_{std::in_place};  // of this rank thread, for two steps
+  std::unique_ptr<StepRecording> recording_;        // during the step of --record-step
   int num_watched_ = 0;
   int64_t most_bytes_ = 0;                         // peak bytes of tensors in these steps
   int num_clocked_ = 0;                            // measured steps of rank 0 after those
