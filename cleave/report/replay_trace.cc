@@ -9,8 +9,15 @@ namespace {
 
 using Object = nlohmann::ordered_json;
 
-/// Events of one thread with their times in nanoseconds.
-using Timed = std::vector<std::pair<int64_t, Object>>;
+/// More would take gigabytes of memory while the file is written.
+constexpr size_t kMostTraceEvents = 400'000;
+
+/// Events of one thread as JSON without a time, and their times in nanoseconds.
+using Timed = std::vector<std::pair<int64_t, std::string>>;
+
+std::string text_of(const Object& json) {
+  return json.dump(-1, ' ', true, Object::error_handler_t::replace);
+}
 
 /// One rank's event of a collective or message.
 struct Member {
@@ -45,7 +52,7 @@ std::map<int, Timed> slices_of(const RankRecording& r) {
   std::map<int, std::vector<int64_t>> open;  // ends, in nanoseconds
   const auto close = [&](int track, int64_t until) {
     for (auto& ends = open[track]; !ends.empty() && ends.back() <= until; ends.pop_back()) {
-      tracks[track].emplace_back(ends.back(), event_json("E", r.rank, track));
+      tracks[track].emplace_back(ends.back(), text_of(event_json("E", r.rank, track)));
     }
   };
   for (const StepEvent& e : r.events) {
@@ -58,7 +65,7 @@ std::map<int, Timed> slices_of(const RankRecording& r) {
     json["name"] = r.names[static_cast<size_t>(e.name)];
     json["cat"] = name(e.kind);
     json["args"] = args_of(r, e);
-    tracks[e.track].emplace_back(begin, std::move(json));
+    tracks[e.track].emplace_back(begin, text_of(json));
     ends.push_back(end);
   }
   for (const auto& [track, ends] : open) close(track, INT64_MAX);
@@ -114,7 +121,7 @@ void add_flows(const std::vector<RankRecording>& ranks, std::vector<std::map<int
         json["name"] = from.call->op;
         json["cat"] = "flow";
         if (phase[0] == 'f') json["bp"] = "e";
-        timed[member.rank][track].emplace_back(at, std::move(json));
+        timed[member.rank][track].emplace_back(at, text_of(json));
       };
       add("s", from, begin);
       const int64_t end = nanoseconds(to.event->end_s);
@@ -123,55 +130,62 @@ void add_flows(const std::vector<RankRecording>& ranks, std::vector<std::map<int
   }
 }
 
-void add_names(const Replay& replay, size_t i, Object& events) {
-  const RankRecording& r = replay.ranks[i];
+void add(const std::string& event, std::string& out) {
+  if (out.back() != '[') out += ",\n";
+  out += event;
+}
+
+/// Adds an event at a time, in microseconds in the file.
+void add_at(int64_t nanoseconds, std::string event, std::string& out) {
+  event.pop_back();  // the closing brace
+  add(event + ",\"ts\":" + Object(static_cast<double>(nanoseconds) / 1e3).dump() + "}", out);
+}
+
+void add_names(const RankRecording& r, const std::string& place, std::string& out) {
   Object process = event_json("M", r.rank, 0);
   process["name"] = "process_name";
-  process["args"] = {{"name", replay.places[i]}};
-  events.push_back(std::move(process));
+  process["args"] = {{"name", place}};
+  add(text_of(process), out);
   for (size_t track = 0; track <= r.axes.size(); ++track) {
     Object thread = event_json("M", r.rank, static_cast<int>(track));
     thread["name"] = "thread_name";
     thread["args"] = {{"name", track == 0 ? "rank" : "helper of " + r.axes[track - 1].name}};
-    events.push_back(std::move(thread));
+    add(text_of(thread), out);
   }
 }
 
-void add_memory(const RankRecording& r, Object& events) {
+void add_memory(const RankRecording& r, std::string& out) {
   for (const MemorySample& sample : r.memory) {
     Object json = event_json("C", r.rank, 0);
     json["name"] = "memory";
-    json["ts"] = static_cast<double>(nanoseconds(sample.at_s)) / 1e3;
     for (size_t k = 0; k < kMemoryKinds.size(); ++k) {
       json["args"][std::string(kMemoryKinds[k])] = sample.bytes[k];
     }
-    events.push_back(std::move(json));
+    add_at(nanoseconds(sample.at_s), text_of(json), out);
   }
 }
 
 }  // namespace
 
 std::string chrome_trace(const Replay& replay) {
+  std::vector<RankRecording> ranks = replay.ranks;
+  shorten(ranks, kMostTraceEvents);
   std::vector<std::map<int, Timed>> timed;
-  for (const RankRecording& r : replay.ranks) timed.push_back(slices_of(r));
-  add_flows(replay.ranks, timed);
-  Object events = Object::array();
-  for (size_t i = 0; i < replay.ranks.size(); ++i) {
-    add_names(replay, i, events);
+  for (const RankRecording& r : ranks) timed.push_back(slices_of(r));
+  add_flows(ranks, timed);
+  std::string out =
+      "{\"displayTimeUnit\":\"ms\",\n\"otherData\":{\"replay\":" + text_of(summary_json(replay)) +
+      "},\n\"traceEvents\":[";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    add_names(ranks[i], replay.places[i], out);
     for (auto& [track, list] : timed[i]) {
       std::stable_sort(list.begin(), list.end(),
                        [](const auto& a, const auto& b) { return a.first < b.first; });
-      for (auto& [at, json] : list) {
-        json["ts"] = static_cast<double>(at) / 1e3;
-        events.push_back(std::move(json));
-      }
+      for (auto& [at, event] : list) add_at(at, std::move(event), out);
     }
-    add_memory(replay.ranks[i], events);
+    add_memory(ranks[i], out);
   }
-  const Object all = {{"displayTimeUnit", "ms"},
-                      {"otherData", {{"replay", summary_json(replay)}}},
-                      {"traceEvents", std::move(events)}};
-  return all.dump(-1, ' ', true, Object::error_handler_t::replace) + "\n";
+  return out + "]}\n";
 }
 
 }  // namespace cleave::inline report

@@ -28,32 +28,32 @@ struct Case {
   void (*set)(TrainOptions& o);
 };
 const Case kCases[] = {
-    {"one rank", [](TrainOptions&) {}},
-    {"tp", [](TrainOptions& o) { o.tp = 2; }},
-    {"sequence parallel",
+    {"OneRank", [](TrainOptions&) {}},
+    {"Tp", [](TrainOptions& o) { o.tp = 2; }},
+    {"SequenceParallel",
      [](TrainOptions& o) {
        o.tp = 2;
        o.sequence_parallel = true;
      }},
-    {"pp",
+    {"Pp",
      [](TrainOptions& o) {
        o.pp = 2;
        o.micro_batch_size = 1;
      }},
-    {"zero 1",
+    {"Zero1",
      [](TrainOptions& o) {
        o.dp = 2;
        o.zero = 1;
        o.dtype = "bf16";
      }},
-    {"fsdp, recompute",
+    {"FsdpRecompute",
      [](TrainOptions& o) {
        o.dp = 2;
        o.fsdp = true;
        o.recompute = "full";
        o.dtype = "bf16";
      }},
-    {"tp, pp, dp",
+    {"TpPpDp",
      [](TrainOptions& o) {
        o.tp = 2;
        o.pp = 2;
@@ -66,92 +66,68 @@ json trace_of(const std::string& run) {
   return json::parse(read_file(run + "/" + std::string(kReplayTraceName)));
 }
 
-// Oracle: the same run without a recording, bit for bit.
-TEST(StepRecording, AnyLayout_HasTheSameLossesAsWithoutARecording) {
-  for (const Case& each : kCases) {
-    SCOPED_TRACE(each.name);
-    const TempFolder folder;
-    TrainOptions o = test::small_run(folder);
-    each.set(o);
-    const std::vector<double> want = losses(o);
-    o.out = folder / "recorded";
-    o.record_step = kStep;
-    EXPECT_EQ(losses(o), want);
-  }
-}
+class RecordedLayout : public testing::TestWithParam<Case> {};
 
 // Oracle: metrics.jsonl, which has its own sums.
-TEST(StepRecording, Totals_AreThoseOfMetrics) {
-  for (const Case& each : kCases) {
-    SCOPED_TRACE(each.name);
-    const TempFolder folder;
-    TrainOptions o = test::small_run(folder);
-    each.set(o);
-    o.record_step = kStep;
-    cleave_train(o);
-    const StepMetrics m = read_metrics(o.out + "/metrics.jsonl").at(kStep - 1);
-    const json summary = trace_of(o.out).at("otherData").at("replay");
-    EXPECT_EQ(summary.at("step"), kStep);
-    EXPECT_EQ(summary.at("metrics").at("loss"), m.loss);
-    EXPECT_EQ(summary.at("metrics").at("step_ms"), m.step_ms);
-    // The same times, summed in another order and shifted to another origin.
-    EXPECT_NEAR(summary.at("comm_ms").get<double>(), m.comm_ms, 1e-6 * (1 + m.comm_ms));
-    EXPECT_NE(read_file(o.out + "/replay.html").find("id=\"data\">{"), std::string::npos);
-  }
+void check_totals(const TrainOptions& o, const json& trace) {
+  const StepMetrics m = read_metrics(o.out + "/metrics.jsonl").at(kStep - 1);
+  const json& summary = trace.at("otherData").at("replay");
+  EXPECT_EQ(summary.at("step"), kStep);
+  EXPECT_EQ(summary.at("metrics").at("loss"), m.loss);
+  EXPECT_EQ(summary.at("metrics").at("step_ms"), m.step_ms);
+  // The same times, summed in another order and shifted to another origin.
+  EXPECT_NEAR(summary.at("comm_ms").get<double>(), m.comm_ms, 1e-6 * (1 + m.comm_ms));
+  EXPECT_NE(read_file(o.out + "/replay.html").find("id=\"data\">{"), std::string::npos);
 }
 
-/// Of each rank, how many events there are by kind.
-std::map<int, std::map<std::string, int>> kinds_of(const json& trace) {
-  std::map<int, std::map<std::string, int>> kinds;
+void check_kinds(const TrainOptions& o, const json& trace) {
+  std::map<int, std::map<std::string, int>> kinds;  // of each rank
   for (const json& e : trace.at("traceEvents")) {
     if (e.at("ph") == "B") ++kinds[e.at("pid").get<int>()][e.at("cat").get<std::string>()];
   }
-  return kinds;
-}
-
-TEST(StepRecording, EveryRank_HasEventsOfEachKind) {
-  for (const Case& each : kCases) {
-    SCOPED_TRACE(each.name);
-    const TempFolder folder;
-    TrainOptions o = test::small_run(folder);
-    each.set(o);
-    o.record_step = kStep;
-    cleave_train(o);
-    const auto kinds = kinds_of(trace_of(o.out));
-    ASSERT_EQ(static_cast<int>(kinds.size()), o.tp * o.pp * o.dp);
-    for (auto of_rank : kinds) {
-      for (const char* kind : {"phase", "pipeline", "forward", "backward", "optimizer"}) {
-        EXPECT_GT(of_rank.second[kind], 0) << kind;
-      }
-      EXPECT_EQ(of_rank.second["recompute"] > 0, o.recompute == "full");
-      EXPECT_EQ(of_rank.second["collective"] > 0, kinds.size() > 1);
+  ASSERT_EQ(static_cast<int>(kinds.size()), o.tp * o.pp * o.dp);
+  for (auto& [rank, of_rank] : kinds) {
+    for (const char* kind : {"phase", "pipeline", "forward", "backward", "optimizer"}) {
+      EXPECT_GT(of_rank[kind], 0) << kind;
     }
+    EXPECT_EQ(of_rank["recompute"] > 0, o.recompute == "full");
+    EXPECT_EQ(of_rank["collective"] > 0, kinds.size() > 1);
   }
 }
 
 // Every rank of a collective has recorded it, and calls the same operation at the same site.
-TEST(StepRecording, Collectives_HaveAllPartners) {
-  for (const Case& each : kCases) {
-    SCOPED_TRACE(each.name);
-    const TempFolder folder;
-    TrainOptions o = test::small_run(folder);
-    each.set(o);
-    o.record_step = kStep;
-    cleave_train(o);
-    std::map<std::string, std::set<int>> callers;
-    std::map<std::string, size_t> sizes;
-    const json trace = trace_of(o.out);
-    for (const json& e : trace.at("traceEvents")) {
-      if (e.at("ph") != "B" || e.at("cat") != "collective" || e["args"].contains("peer")) continue;
-      const json& a = e.at("args");
-      const std::string key =
-          json({a.at("axis"), a.at("ranks"), a.at("number"), a.at("op"), e.at("name")}).dump();
-      callers[key].insert(e.at("pid").get<int>());
-      sizes[key] = a.at("ranks").size();
-    }
-    for (const auto& [key, ranks] : callers) EXPECT_EQ(ranks.size(), sizes[key]) << key;
+void check_partners(const json& trace) {
+  std::map<std::string, std::set<int>> callers;
+  std::map<std::string, size_t> sizes;
+  for (const json& e : trace.at("traceEvents")) {
+    if (e.at("ph") != "B" || e.at("cat") != "collective") continue;
+    const json& a = e.at("args");
+    if (a.contains("peer")) continue;
+    const json key =
+        json::array({a.at("axis"), a.at("ranks"), a.at("number"), a.at("op"), e.at("name")});
+    callers[key.dump()].insert(e.at("pid").get<int>());
+    sizes[key.dump()] = a.at("ranks").size();
   }
+  for (const auto& [key, ranks] : callers) EXPECT_EQ(ranks.size(), sizes[key]) << key;
 }
+
+// Oracle of the losses: the same run without a recording, bit for bit.
+TEST_P(RecordedLayout, Step_HasTheSameLossesAndTheTotalsOfMetrics) {
+  const TempFolder folder;
+  TrainOptions o = test::small_run(folder);
+  GetParam().set(o);
+  const std::vector<double> want = losses(o);
+  o.out = folder / "recorded";
+  o.record_step = kStep;
+  EXPECT_EQ(losses(o), want);
+  const json trace = trace_of(o.out);
+  check_totals(o, trace);
+  check_kinds(o, trace);
+  check_partners(trace);
+}
+
+INSTANTIATE_TEST_SUITE_P(StepRecording, RecordedLayout, testing::ValuesIn(kCases),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 // Oracle: the forecast, which counts the collectives of the same layers without data.
 TEST(StepRecording, BytesOfTp_AreThoseOfTheForecast) {

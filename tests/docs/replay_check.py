@@ -17,7 +17,7 @@ import tempfile
 
 SKIPPED = 77
 STEP = 2
-RUNS = {"one": [], "tp_dp": ["--tp", "2", "--dp", "2"], "pp": ["--pp", "2"], "fsdp": ["--dp", "2", "--fsdp", "--recompute", "full"]}
+RUNS = {"one": [], "processes": ["--tp", "2"], "tp_dp": ["--tp", "2", "--dp", "2"], "pp": ["--pp", "2"], "fsdp": ["--dp", "2", "--fsdp", "--recompute", "full"]}
 
 # Runs in the page itself, and writes {"what": "what is wrong"} into the document.
 CHECK = """
@@ -118,7 +118,8 @@ def record(cleave, folder, name, words):
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 257, "hidden_size": 16,
         "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 32}))
     (folder / "text.txt").write_text("a text of several words\n" * 100)
-    subprocess.run([cleave, "train", "--model", str(folder / "tiny.json"), "--data", str(folder / "text.txt"), "--out", str(run),
+    launcher = [cleave, "launch", "-n", "2", "--"] if name == "processes" else []
+    subprocess.run([*launcher, cleave, "train", "--model", str(folder / "tiny.json"), "--data", str(folder / "text.txt"), "--out", str(run),
                     "--steps", "3", "--seq-len", "8", "--batch-size", "4", "--record-step", str(STEP), *words],
                    check=True, stdout=subprocess.DEVNULL)
     row = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][STEP - 1]
