@@ -186,6 +186,7 @@ double RankModel::expert_seconds() const {
 }
 
 GradientNorm RankModel::gradient_norm() const {
+  const RecordedScope scope(EventKind::kPhase, "gradient norm");
   // The list of the whole model, so that an index means the same parameter on all ranks.
   const Parameters trained = trained_of(model_->parameters());
   // Sharded leaves are different on all ranks of norm_axis_, and so are experts.

@@ -127,7 +127,7 @@ TEST_P(RecordedLayout, Step_HasTheSameLossesAndTheTotalsOfMetrics) {
 }
 
 INSTANTIATE_TEST_SUITE_P(StepRecording, RecordedLayout, testing::ValuesIn(kCases),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& each) { return std::string(each.param.name); });
 
 // Oracle: the forecast, which counts the collectives of the same layers without data.
 TEST(StepRecording, BytesOfTp_AreThoseOfTheForecast) {

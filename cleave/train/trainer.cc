@@ -334,7 +334,7 @@ void Trainer::train_step(int64_t step) {
       recorded("data", [&] { return micro_batches(*setup_.data, step, setup_.order.batch_size); });
   rank_.optimizer().zero_grad();
   const PassResult pass = rank_.train_pass(batches, setup_.options.seed, step, loss_scale_.value());
-  const GradientNorm norm = recorded("gradient norm", [&] { return rank_.gradient_norm(); });
+  const GradientNorm norm = rank_.gradient_norm();
   // One all-reduce for loss, time in collectives and tokens.
   const bool counts = rank_.same_batch().rank() == 0;
   const double comm_s = collective_seconds(mesh_) + rank_.expert_seconds() - comm_before;
@@ -577,6 +577,10 @@ void Trainer::finish(const std::string& outcome) {
                                                       .parameters = rank_.parameters(),
                                                       .most_bytes = most_bytes()});
   if (!is_first()) return;
+  if (setup_.options.record_step > done_) {
+    log_warning("the run ended after step ", done_, ", before --record-step ",
+                setup_.options.record_step, "; no step is recorded");
+  }
   record_.outcome = outcome;
   record_.wall_s = monotonic_s() - start_s_;
   record_.memory = memory;
