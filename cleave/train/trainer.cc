@@ -315,12 +315,9 @@ NamesAndSeconds Trainer::step_time() const {
 
 void Trainer::begin_recording(int64_t step) {
   if (step + 1 != setup_.options.record_step) return;
+  const CpuMemory* const memory = memory_ ? &*memory_ : nullptr;
   recording_ = std::make_unique<StepRecording>(
-      StepRecording::Subject{.rank = rank_,
-                             .mesh = mesh_,
-                             .everyone = everyone_,
-                             .memory = memory_ ? &*memory_ : nullptr,
-                             .sharding = setup_.layout.sharding});
+      StepRecording::Subject{rank_, mesh_, everyone_, memory, setup_.layout.sharding});
 }
 
 void Trainer::train_step(int64_t step) {
