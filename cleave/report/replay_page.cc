@@ -80,13 +80,15 @@ Object memory_json(const RankRecording& r, size_t most) {
   return all;
 }
 
-std::string data_json(const Replay& replay) {
-  Object data = summary_json(replay);
+/// The page's data: `summary`, and the events of the shortened recordings `ranks`.
+std::string data_json(const Object& summary, const std::vector<RankRecording>& ranks) {
+  Object data = summary;
   Tables tables;
-  const size_t most_samples = std::max<size_t>(100, kMostPageSamples / replay.ranks.size());
-  for (size_t i = 0; i < replay.ranks.size(); ++i) {
-    const RankRecording& r = replay.ranks[i];
+  const size_t most_samples = std::max<size_t>(100, kMostPageSamples / ranks.size());
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const RankRecording& r = ranks[i];
     Object& rank = data["ranks"][i];
+    rank["left_out"] = r.num_left_out;
     add_events(r, tables, rank);
     rank["memory"] = memory_json(r, most_samples);
     rank["helpers"] = Object::array();
@@ -113,10 +115,11 @@ std::string filled(std::string_view page, std::string_view place, std::string_vi
 
 std::string replay_page(const Replay& replay) {
   const std::string head = filled(kReplayTemplate, "{{TITLE}}", escaped_html(replay.title));
-  Replay shown = replay;
+  const Object summary = summary_json(replay);  // of all events, also those that are left out
+  std::vector<RankRecording> ranks = replay.ranks;
   for (size_t most = kMostPageEvents;; most /= 2) {
-    shorten(shown.ranks, most);
-    const std::string page = filled(head, "{{DATA}}", data_json(shown));
+    shorten(ranks, most);
+    std::string page = filled(head, "{{DATA}}", data_json(summary, ranks));
     if (page.size() <= kMostPageBytes || most == 0) return page;
   }
 }
