@@ -1,5 +1,6 @@
 #include "cleave/mesh/work.h"
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "cleave/comm/api/async_group.h"
 #include "cleave/mesh/axis.h"
 #include "cleave/mesh/scalar_type.h"
+#include "cleave/runtime/step_recorder.h"
 
 namespace cleave::inline mesh {
 
@@ -27,10 +29,12 @@ class WorkStarter {
   Work done() { return std::move(work_); }
 
   /// Calls collective(group, from, to, call), possibly later and on another thread; `collective` is
-  /// copied.
+  /// copied. A recording shows it as `op`.
   template <class Collective>
-  Work start(const Collective& collective) {
+  Work start(std::string_view op, const Collective& collective) {
     const auto group = axis_.group();
+    StepRecorder* const recorder = StepRecorder::active();
+    const BegunCall begun = begun_call(op);
     // `run` holds everything that it uses, but calls no tensor function: the profiler would count
     // that on the helper thread.
     const auto run = [group, collective, in = work_.in_, out = work_.out_,
@@ -40,18 +44,32 @@ class WorkStarter {
     };
     auto* async = dynamic_cast<AsyncGroup*>(group.get());
     if (async != nullptr && work_.in_.is_cpu()) {
-      work_.done_ = async->start(run);
+      if (recorder != nullptr) {
+        work_.recorded_ = recorder->start_helper(*group, begun);
+        work_.done_ = async->start([run, recorded = work_.recorded_] { recorded->run(run); });
+      } else {
+        work_.done_ = async->start(run);
+      }
       work_.group_ = group;
     } else {
       if (async != nullptr) async->await_started();
-      const double begin = monotonic_s();
+      const double begin = recorder ? recorder->begin_call(*group, begun) : monotonic_s();
       run();
-      group->add_seconds(monotonic_s() - begin);
+      group->add_seconds((recorder ? recorder->end() : monotonic_s()) - begin);
     }
     return std::move(work_);
   }
 
  private:
+  [[nodiscard]] BegunCall begun_call(std::string_view op) const {
+    const int64_t in = work_.in_.numel(), out = work_.out_.numel(), peers = axis_.size() - 1;
+    const int64_t sent = op == "all_reduce"   ? 2 * (in * peers / axis_.size())
+                         : op == "all_gather" ? in * peers
+                                              : in - out;
+    const auto item = static_cast<int64_t>(work_.in_.element_size());
+    return {.op = op, .site = site_, .bytes = std::max(in, out) * item, .sent = sent * item};
+  }
+
   const Axis& axis_;
   std::string site_;
   std::vector<int64_t> shape_;
@@ -74,9 +92,10 @@ void check_flat(const Tensor& t, int64_t numel, std::string_view site) {
 
 Tensor Work::wait() {
   if (group_) {
-    const double begin = monotonic_s();
+    StepRecorder* const recorder = recorded_ ? StepRecorder::active() : nullptr;
+    const double begin = recorder ? recorder->begin_wait(*recorded_) : monotonic_s();
     dynamic_cast<AsyncGroup&>(*group_).await(done_);
-    group_->add_seconds(monotonic_s() - begin);
+    group_->add_seconds((recorder ? recorder->end() : monotonic_s()) - begin);
   }
   in_ = Tensor();
   return std::exchange(out_, {});
@@ -87,10 +106,11 @@ Work start_all_reduce(const Axis& axis, const Tensor& t, std::string_view site) 
                "; expected a contiguous one");
   WorkStarter starter(axis, t, t, site);
   if (axis.size() == 1) return starter.done();
-  return starter.start([count = t.numel(), type = dtype_of(t.scalar_type())](
+  return starter.start("all_reduce",
+                       [count = t.numel(), type = dtype_of(t.scalar_type())](
                            Group& group, const void* in, void* out, const Call& call) {
-    group.all_reduce(in, out, count, type, ReduceOp::kSum, call);
-  });
+                         group.all_reduce(in, out, count, type, ReduceOp::kSum, call);
+                       });
 }
 
 Work start_all_gather(const Axis& axis, const Tensor& t, Widths widths, std::string_view site) {
@@ -99,8 +119,8 @@ Work start_all_gather(const Axis& axis, const Tensor& t, Widths widths, std::str
   if (axis.size() == 1) return WorkStarter(axis, t, t, site).done();
   const int64_t whole = std::accumulate(widths.begin(), widths.end(), int64_t{0});
   return WorkStarter(axis, t, at::empty({whole}, t.options()), site)
-      .start([widths = copy_of(widths), whole, type = dtype_of(t.scalar_type())](
-                 Group& group, const void* in, void* out, const Call& call) {
+      .start("all_gather", [widths = copy_of(widths), whole, type = dtype_of(t.scalar_type())](
+                               Group& group, const void* in, void* out, const Call& call) {
         group.all_gather(in, out, 1, widths, type, {.site = call.site, .shape = {&whole, 1}});
       });
 }
@@ -111,8 +131,8 @@ Work start_reduce_scatter(const Axis& axis, const Tensor& t, Widths widths, std:
   if (axis.size() == 1) return WorkStarter(axis, t, t, site).done();
   const int64_t own = widths[static_cast<size_t>(axis.rank())];
   return WorkStarter(axis, t, at::empty({own}, t.options()), site)
-      .start([widths = copy_of(widths), type = dtype_of(t.scalar_type())](
-                 Group& group, const void* in, void* out, const Call& call) {
+      .start("reduce_scatter", [widths = copy_of(widths), type = dtype_of(t.scalar_type())](
+                                   Group& group, const void* in, void* out, const Call& call) {
         group.reduce_scatter(in, out, 1, widths, type, call);
       });
 }

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "cleave/mesh/axis.h"
+#include "cleave/runtime/step_recorder.h"
 
 namespace cleave::inline mesh {
 
@@ -26,7 +27,8 @@ class Work {
   friend class WorkStarter;
   std::shared_ptr<Group> group_;  // the wait adds to its time; null if the collective has run
   std::shared_future<void> done_;
-  Tensor in_, out_;  // freed on the rank's thread
+  Tensor in_, out_;                       // freed on the rank's thread
+  std::shared_ptr<HelperCall> recorded_;  // null unless the step is recorded
 };
 
 /// Asynchronous Axis::all_reduce (sum), in place: `t` must be contiguous and becomes the result.

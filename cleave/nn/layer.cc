@@ -8,6 +8,7 @@
 #include "cleave/nn/int8_leaf.h"
 #include "cleave/nn/subject.h"
 #include "cleave/torch_internals/memory_cache.h"
+#include "cleave/torch_internals/step_scope.h"
 
 namespace cleave::inline nn {
 
@@ -51,6 +52,7 @@ DTensor Layer::converted(const DTensor& x, const Placement& to) const {
 }
 
 DTensor Layer::step(const DTensor& x, const Context& context) {
+  const LayerScope scope(path());
   try {
     if (expected_input_) check_layout("input", x, *expected_input_);
     DTensor y;

@@ -1,12 +1,13 @@
 #include "cleave/pipeline/pipeline_run.h"
 
-#include <ctime>
+#include <array>
 
 #include <ATen/ATen.h>
 
 #include "cleave/base/clock.h"
 #include "cleave/nn/balance_loss.h"
 #include "cleave/nn/subject.h"
+#include "cleave/runtime/step_recorder.h"
 #include "cleave/torch_internals/node.h"
 
 namespace cleave::inline pipeline {
@@ -14,10 +15,11 @@ namespace {
 
 using MessageKind = StageMessage::Kind;
 
-double thread_cpu_s() {
-  timespec t{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+/// "forward of micro-batch 2, stage 1"
+std::string name_of(const Action& action) {
+  constexpr std::array kNames{"forward", "backward", "weight gradients"};
+  return str(kNames[static_cast<size_t>(action.kind)], " of micro-batch ", action.micro_batch,
+             ", stage ", action.stage);
 }
 
 }  // namespace
@@ -26,8 +28,11 @@ double thread_cpu_s() {
 class PipelineRun::Span {
  public:
   Span(PipelineRun& run, const Action& action)
-      : run_(run), action_(action), begin_s_(monotonic_s()), cpu_s_(thread_cpu_s()) {}
+      : run_(run), action_(action), begin_s_(monotonic_s()), cpu_s_(thread_cpu_s()) {
+    if (recorder_ != nullptr) recorder_->begin(EventKind::kAction, name_of(action));
+  }
   ~Span() {
+    if (recorder_ != nullptr) recorder_->end();
     run_.events_.push_back({.action = action_,
                             .begin_s = begin_s_ - run_.began_s_,
                             .end_s = monotonic_s() - run_.began_s_,
@@ -40,6 +45,7 @@ class PipelineRun::Span {
   PipelineRun& run_;
   Action action_;
   double begin_s_, cpu_s_;
+  StepRecorder* recorder_ = StepRecorder::active();
 };
 
 PipelineRun::PipelineRun(const PipelineWork& work)

@@ -57,7 +57,8 @@ struct TrainOptions : LayoutOptions, LoraFlags, MachineOptions {
   int64_t eval_every = 0;  ///< steps; 0 = at the end only
   int64_t early_stop = 0;  ///< evaluations without improvement; 0 = off
   bool shuffle = true;
-  bool packing = false;  ///< several chats or rows of ids share a sequence
+  bool packing = false;     ///< several chats or rows of ids share a sequence
+  int64_t record_step = 0;  ///< step that is recorded on all ranks, from 1; 0 = none
 
   std::string command;  ///< the command line as typed, for the report
 };
@@ -176,7 +177,10 @@ inline std::vector<Row> output_rows(TrainOptions& o) {
           {&o.early_stop, "early-stop", "N",
            "end after N evaluations in a row whose loss is not below the best; keeps the best "
            "checkpoint",
-           "off", kSteps, kMustMatch}};
+           "off", kSteps, kMustMatch},
+          {&o.record_step, "record-step", "STEP",
+           "record what every rank does in this step: replay.html, and replay.json for Perfetto",
+           "none", kSteps, kMustMatch}};
 }
 
 /// The options of `cleave train`.

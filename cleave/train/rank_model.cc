@@ -4,6 +4,7 @@
 
 #include "cleave/nn/balance_loss.h"
 #include "cleave/nn/cross_entropy.h"
+#include "cleave/runtime/step_recorder.h"
 #include "cleave/train/preference.h"
 
 namespace cleave::inline train {
@@ -118,7 +119,7 @@ PassResult RankModel::train_pass(std::span<const Batch> batches, uint64_t seed, 
     result.loss += part / loss_scale;
   }
   result.aux_loss = aux_loss_of(inputs, model_->balance(), loss_scale);
-  parallelized_.gradients->complete();
+  recorded("gradient sync", [&] { parallelized_.gradients->complete(); });
   for (const auto& p : parallelized_.gradients->parameters()) {
     if (loss_scale != 1) p->leaf().mutable_grad().div_(loss_scale);
   }
@@ -185,6 +186,7 @@ double RankModel::expert_seconds() const {
 }
 
 GradientNorm RankModel::gradient_norm() const {
+  const RecordedScope scope(EventKind::kPhase, "gradient norm");
   // The list of the whole model, so that an index means the same parameter on all ranks.
   const Parameters trained = trained_of(model_->parameters());
   // Sharded leaves are different on all ranks of norm_axis_, and so are experts.

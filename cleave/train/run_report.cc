@@ -31,6 +31,11 @@ void RunReport::start(const RunState& state, Model& model, const Machine& machin
     log_status(line);
   }
   if (setup_.resumes) log_status("resumed after step ", state.step, " from ", setup_.folder->path);
+  const int64_t recorded = setup_.options.record_step;
+  if (recorded > 0 && recorded <= state.step) {
+    log_warning("--record-step ", recorded, " was done before step ", state.step + 1,
+                ", where the run resumes; no step is recorded");
+  }
   if (setup_.resumes && state.step >= setup_.num_steps) {
     log_status(
         setup_.num_steps == 1 ? "the only step is" : str("all ", setup_.num_steps, " steps are"),
@@ -66,6 +71,10 @@ void RunReport::finish(const std::string& outcome, const RunState& state, RankMo
                                                       .parameters = rank.parameters(),
                                                       .most_bytes = profile.most_bytes()});
   if (!is_first()) return;
+  if (setup_.options.record_step > state.step) {
+    log_warning("the run ended after step ", state.step, ", before --record-step ",
+                setup_.options.record_step, "; no step is recorded");
+  }
   record_.outcome = outcome;
   record_.wall_s = seconds();
   record_.memory = memory;

@@ -425,6 +425,14 @@ void choose_steps(TrainSetup& setup) {
                     .num_steps = setup.num_steps};
 }
 
+void check_recording(const TrainSetup& setup) {
+  const TrainOptions& o = setup.options;
+  CLEAVE_CHECK(o.record_step <= setup.num_steps, Code::kUsage, "--record-step is ", o.record_step,
+               "; expected at most the ", setup.num_steps, " steps of the run");
+  CLEAVE_CHECK(o.record_step == 0 || o.device == "cpu", Code::kUsage, "--record-step records ",
+               "ranks on the CPU and does not support --device ", o.device, "; leave it out");
+}
+
 void choose_optimizer(TrainSetup& setup, Model& model) {
   const TrainOptions& o = setup.options;
   setup.optimizer = {.kind = OptimizerOptions::kind_from_name(o.optimizer),
@@ -527,6 +535,7 @@ TrainSetup make_setup(const TrainOptions& options, int world_size,
   check_vocabulary(setup, model->facts());
   setup.batches = batch_rules(*model, setup.tokenizer.get(), setup.data->is_text(), options.seed);
   choose_steps(setup);
+  check_recording(setup);
   setup.files = carried_files(setup);
   // A forecast that failed once would fail again.
   if (!setup.is_packed && setup.planned) plan_step(setup, longest_sequence(*setup.data));

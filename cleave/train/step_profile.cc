@@ -7,13 +7,16 @@ void StepProfile::begin_step() {
   if (measures_time_ && !memory_ && num_clocked_ < kSteps) clock_.emplace();
 }
 
-void StepProfile::end_step() {
+void StepProfile::end_time() {
   if (clock_) {
     const auto seconds = clock_->seconds();
     for (size_t k = 0; k < seconds.size(); ++k) clocked_s_[k] += seconds[k];
     ++num_clocked_;
     clock_.reset();
   }
+}
+
+void StepProfile::end_memory() {
   if (memory_ && ++num_watched_ == 2) {
     most_bytes_ = memory_->peak();
     memory_.reset();

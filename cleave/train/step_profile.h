@@ -19,10 +19,14 @@ class StepProfile {
   /// Forgets the peak of what came before the first step.
   void start() { memory_->reset_peak(); }
   void begin_step();
-  void end_step();
+  /// Ends the measurement of time; end_memory() follows it in each step.
+  void end_time();
+  void end_memory();
 
   /// Peak bytes of tensors in the first two steps.
   [[nodiscard]] int64_t most_bytes() const { return memory_ ? memory_->peak() : most_bytes_; }
+  /// What counts the tensors of this thread; null after the first two steps.
+  [[nodiscard]] const CpuMemory* memory() const { return memory_ ? &*memory_ : nullptr; }
   /// Seconds of a step by kind, mean over the measured ones; empty if there are none.
   [[nodiscard]] NamesAndSeconds step_time() const;
 

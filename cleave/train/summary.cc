@@ -34,20 +34,6 @@ std::string trained_text(Model& model) {
   return str(", ", count_text(static_cast<double>(num_weights(trained))), " of them trained");
 }
 
-/// "rank 3 (dp 1, tp 1)". Dims of size 1 are omitted, except for the last two.
-std::string place_text(const Mesh& mesh, int64_t rank) {
-  std::string text;
-  int64_t rest = rank;
-  for (size_t i = mesh.dims().size(); i-- > 0;) {
-    const MeshDim& d = mesh.dims()[i];
-    if (d.size > 1 || i + 2 >= mesh.dims().size()) {
-      text = str(d.name, " ", rest % d.size, text.empty() ? "" : ", ", text);
-    }
-    rest /= d.size;
-  }
-  return str("rank ", rank, " (", text, ")");
-}
-
 /// "2 cores each", or "99 threads each on 2 cores" if a rank has more threads than cores.
 std::string cores_text() {
   const auto threads = static_cast<size_t>(at::get_num_threads());
@@ -96,6 +82,19 @@ std::string first_of(const std::set<std::string>& names) {
 }
 
 }  // namespace
+
+std::string place_text(const Mesh& mesh, int64_t rank) {
+  std::string text;
+  int64_t rest = rank;
+  for (size_t i = mesh.dims().size(); i-- > 0;) {
+    const MeshDim& d = mesh.dims()[i];
+    if (d.size > 1 || i + 2 >= mesh.dims().size()) {
+      text = str(d.name, " ", rest % d.size, text.empty() ? "" : ", ", text);
+    }
+    rest /= d.size;
+  }
+  return str("rank ", rank, " (", text, ")");
+}
 
 std::string task_line(Model& model, const LoadResult& loaded) {
   std::string line = str("task    ", model.task(), ": ", loaded.fresh.size(), " of ",

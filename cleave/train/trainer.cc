@@ -107,24 +107,35 @@ bool Trainer::is_over() const {
   return state_.step >= setup_.num_steps || state_.early_stop.is_over();
 }
 
+void Trainer::begin_recording(int64_t step) {
+  if (step + 1 != setup_.options.record_step) return;
+  recording_ = std::make_unique<StepRecording>(StepRecording::Subject{
+      rank_, mesh_, everyone_, profile_.memory(), setup_.layout.sharding});
+}
+
 void Trainer::train_step(int64_t step) {
+  begin_recording(step);
   const double start = monotonic_s();
   profile_.begin_step();
   const double comm_before = collective_seconds();
   world_.note_step(step + 1);
-  const std::vector<Batch> batches = batches_.of_step(step);
+  const std::vector<Batch> batches = recorded("data", [&] { return batches_.of_step(step); });
   rank_.optimizer().zero_grad();
   const PassResult pass =
       rank_.train_pass(batches, setup_.options.seed, step, state_.loss_scale.value());
   const GradientNorm norm = rank_.gradient_norm();
-  const StepSums sums = sum_over_ranks(pass, batches[0], collective_seconds() - comm_before);
+  const double comm_s = collective_seconds() - comm_before;
+  if (recording_) recording_->note_comm_end();
+  const StepSums sums = sum_over_ranks(pass, batches[0], comm_s);
   update(step, sums.loss, norm);
-  profile_.end_step();
+  profile_.end_time();
   state_.step = step + 1;
   state_.tokens += sums.tokens;
   stop_.poll("step");
 
   const double seconds = monotonic_s() - start;
+  if (recording_) recording_->end();
+  profile_.end_memory();
   const double rate = static_cast<double>(sums.tokens) / seconds;
   StepMetrics m{
       .step = state_.step,
@@ -142,12 +153,20 @@ void Trainer::train_step(int64_t step) {
     m.reward_accuracy = sums.reward_accuracy;
   }
   if (pass.aux_loss) m.aux_loss = sums.aux_loss;
+  end_step(m);
+}
+
+/// Evaluates where it is due, and reports the step.
+void Trainer::end_step(StepMetrics m) {
   const int64_t every = setup_.options.eval_every;
   const bool is_eval_step =
       state_.step == setup_.num_steps || (every > 0 && state_.step % every == 0);
   if (setup_.eval_data && is_eval_step) note(evaluate(), m);
   note_for_early_stop(m.eval_loss);
   report_.add(m);
+  if (!recording_) return;
+  recording_->write(setup_, machine_, m, str(report_.title(), ", step ", state_.step));
+  recording_.reset();
 }
 
 /// One all-reduce for loss, time in collectives and tokens. `batch`: one of the step.
@@ -198,6 +217,7 @@ void Trainer::update(int64_t step, double loss, const GradientNorm& norm) {
   if (!is_finite) checkpoints_.wait();
   check_finite(step, loss, norm);
   const double clip = setup_.options.clip;
+  const RecordedScope recorded(EventKind::kOptimizer, "optimizer step");
   rank_.step(setup_.schedule.at(step), clip > 0 ? clip_factor(norm.value, clip) : 1);
 }
 

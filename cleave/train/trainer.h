@@ -1,4 +1,6 @@
 #pragma once
+#include <memory>
+
 #include "cleave/mesh/mesh.h"
 #include "cleave/planner/machine.h"
 #include "cleave/train/batch_loader.h"
@@ -8,6 +10,7 @@
 #include "cleave/train/run_report.h"
 #include "cleave/train/setup.h"
 #include "cleave/train/step_profile.h"
+#include "cleave/train/step_recording.h"
 #include "cleave/train/stop_request.h"
 
 namespace cleave::inline train {
@@ -31,7 +34,9 @@ class Trainer {
 
   void start();
   [[nodiscard]] bool is_over() const;
+  void begin_recording(int64_t step);
   void train_step(int64_t step);
+  void end_step(StepMetrics m);
   [[nodiscard]] StepSums sum_over_ranks(const PassResult& pass, const Batch& batch,
                                         double comm_s) const;
   void update(int64_t step, double loss, const GradientNorm& norm);
@@ -46,7 +51,8 @@ class Trainer {
 
   const TrainSetup& setup_;
   World& world_;
-  StepProfile profile_;  // counts tensors from here on
+  StepProfile profile_;                       // counts tensors from here on
+  std::unique_ptr<StepRecording> recording_;  // during the step of --record-step
   Mesh mesh_;
   Axis everyone_;
   RankModel rank_;

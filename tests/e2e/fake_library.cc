@@ -86,6 +86,7 @@ extern "C" void cleave_train(const cleave::TrainOptions& o) {
                           {"eval-data", o.eval_data},
                           {"eval-every", o.eval_every},
                           {"early-stop", o.early_stop},
+                          {"record-step", o.record_step},
                           {"shuffle", o.shuffle},
                           {"packing", o.packing},
                           {"plan", o.plan},

@@ -1,0 +1,110 @@
+#include "cleave/report/replay_summary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <utility>
+
+namespace cleave::inline report {
+namespace {
+
+using Object = nlohmann::ordered_json;
+
+Object number(double value) {
+  return std::isfinite(value) ? Object(value) : Object();
+}
+
+Object metrics_json(const StepMetrics& m) {
+  return {{"loss", number(m.loss)},       {"grad_norm", number(m.grad_norm)},
+          {"lr", number(m.lr)},           {"tokens", m.tokens},
+          {"step_ms", number(m.step_ms)}, {"comm_ms", number(m.comm_ms)},
+          {"mfu", number(m.mfu)},         {"tokens_per_s", number(m.tokens_per_s)}};
+}
+
+/// {"tp": {"calls": 3, "sent": 4096}, ...}
+Object traffic_json(const RankRecording& r) {
+  std::map<std::string, std::pair<int64_t, int64_t>> sums;
+  for (const StepCall& call : r.calls) {
+    auto& [calls, sent] = sums[r.axes[static_cast<size_t>(call.axis)].name];
+    ++calls;
+    sent += call.sent;
+  }
+  Object all = Object::object();
+  for (const auto& [axis, sum] : sums) {
+    all[axis] = {{"calls", sum.first}, {"sent", sum.second}};
+  }
+  return all;
+}
+
+/// [index of its name and shape, dim, ranges, elements, flat begin, flat end, gathered]
+Object weights_json(const RankRecording& r, Numbering& weights) {
+  Object all = Object::array();
+  for (const WeightPart& w : r.weights) {
+    const size_t index =
+        weights.index(Object::array({r.names[static_cast<size_t>(w.name)], w.shape}));
+    all.push_back(Object::array(
+        {index, w.dim, w.ranges, w.numel, w.flat_begin, w.flat_end, w.is_gathered ? 1 : 0}));
+  }
+  return all;
+}
+
+/// The sample with the most bytes.
+std::array<int64_t, kMemoryKinds.size()> peak_of(const RankRecording& r) {
+  std::array<int64_t, kMemoryKinds.size()> peak{};
+  int64_t most = -1;
+  for (const MemorySample& sample : r.memory) {
+    const int64_t sum = std::accumulate(sample.bytes.begin(), sample.bytes.end(), int64_t{0});
+    if (sum > most) peak = sample.bytes;
+    most = std::max(most, sum);
+  }
+  return peak;
+}
+
+Object forecast_json(const Replay& replay) {
+  if (replay.forecast.empty()) return {};
+  Object ranks = Object::array();
+  for (const RankForecastNumbers& f : replay.forecast) {
+    Object sent = Object::object();
+    for (const auto& [axis, bytes] : f.sent) sent[axis] = bytes;
+    ranks.push_back({{"memory", f.memory}, {"sent", sent}});
+  }
+  return {{"compute_ms", number(replay.forecast_compute_s * 1e3)},
+          {"comm_ms", number(replay.forecast_comm_s * 1e3)},
+          {"ranks", ranks}};
+}
+
+}  // namespace
+
+int64_t nanoseconds(double seconds) {
+  return std::llround(seconds * 1e9);
+}
+
+Object summary_json(const Replay& replay) {
+  Object ranks = Object::array();
+  Numbering weights;
+  double comm_s = 0;
+  for (size_t i = 0; i < replay.ranks.size(); ++i) {
+    const RankRecording& r = replay.ranks[i];
+    comm_s += comm_seconds(r);
+    ranks.push_back({{"rank", r.rank},
+                     {"place", replay.places[i]},
+                     {"host", r.host},
+                     {"step_us", r.step_s * 1e6},
+                     {"left_out", r.num_left_out},
+                     {"traffic", traffic_json(r)},
+                     {"peak", peak_of(r)},
+                     {"weights", weights_json(r, weights)}});
+  }
+  return {{"title", replay.title},
+          {"step", replay.metrics.step},
+          {"cores", replay.num_cores},
+          {"metrics", metrics_json(replay.metrics)},
+          {"comm_ms", comm_s * 1e3 / static_cast<double>(replay.ranks.size())},
+          {"forecast", forecast_json(replay)},
+          {"memory_kinds", kMemoryKinds},
+          {"weights", weights.values()},
+          {"ranks", ranks}};
+}
+
+}  // namespace cleave::inline report

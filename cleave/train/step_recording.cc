@@ -1,0 +1,165 @@
+#include "cleave/train/step_recording.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <numeric>
+#include <thread>
+
+#include <ATen/ATen.h>
+
+#include "cleave/base/clock.h"
+#include "cleave/base/log.h"
+#include "cleave/file/atomic_write.h"
+#include "cleave/report/replay.h"
+#include "cleave/train/summary.h"
+
+namespace cleave::inline train {
+namespace {
+
+using KindBytes = std::array<int64_t, kMemoryKinds.size()>;
+enum Kind : size_t { kWeights, kOptimizer, kGradients, kGathered, kRest };
+
+int64_t bytes_of(const Tensor& t) {
+  return t.defined() ? static_cast<int64_t>(t.nbytes()) : 0;
+}
+
+/// Of a leaf; other tensors have none that stays.
+int64_t gradient_bytes(const Tensor& t) {
+  return t.defined() && t.is_leaf() ? bytes_of(t.grad()) : 0;
+}
+
+/// Bytes of the tensors that parameters and optimizer hold now.
+KindBytes held_bytes(RankModel& rank, DataSharding sharding) {
+  KindBytes bytes{};
+  for (const auto& p : rank.parameters()) {
+    const Tensor& leaf = p->leaf();
+    bytes[kWeights] += bytes_of(leaf);
+    bytes[kGradients] += gradient_bytes(leaf);
+    if (!p->is_readable() || !leaf.defined() || p->use().is_same(leaf)) continue;
+    const Tensor& use = p->use();
+    bytes[kGradients] += gradient_bytes(use);
+    const bool is_gathered = sharding == DataSharding::kFsdp && p->is_flat();
+    const int64_t shared = use.is_alias_of(leaf) ? bytes_of(leaf) : 0;
+    bytes[is_gathered ? kGathered : kWeights] += std::max<int64_t>(0, bytes_of(use) - shared);
+  }
+  for (const Optimizer::State& s : rank.optimizer().states()) {
+    bytes[kOptimizer] += bytes_of(s.exp_avg) + bytes_of(s.exp_avg_sq) + bytes_of(s.ema);
+  }
+  return bytes;
+}
+
+int64_t sum_of(const KindBytes& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+}
+
+/// What held_bytes() returns, and the rest of the tensors that were made since now.
+StepRecorder::Memory memory_of(RankModel& rank, DataSharding sharding, const CpuMemory& counter) {
+  const int64_t before = sum_of(held_bytes(rank, sharding)) - counter.live();
+  return [&rank, sharding, &counter, before] {
+    KindBytes bytes = held_bytes(rank, sharding);
+    bytes[kRest] = std::max<int64_t>(0, before + counter.live() - sum_of(bytes));
+    return bytes;
+  };
+}
+
+Tensor text_tensor(const std::string& text) {
+  Tensor t = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+  std::memcpy(t.mutable_data_ptr(), text.data(), text.size());
+  return t;
+}
+
+/// The recordings of all ranks, on rank 0; empty on others.
+std::vector<RankRecording> gathered(const Axis& everyone, RankRecording own) {
+  const Tensor mine = text_tensor(json_of(own));
+  const std::vector<int64_t> one_each(static_cast<size_t>(everyone.size()), 1);
+  const Tensor sizes =
+      everyone.all_gather(at::tensor({mine.numel()}, at::kLong), 0, one_each, "size of recordings");
+  if (everyone.rank() != 0) {
+    everyone.send(mine, 0, "recording of a step");
+    return {};
+  }
+  std::vector<RankRecording> all;
+  all.push_back(std::move(own));
+  for (int r = 1; r < everyone.size(); ++r) {
+    const Tensor text =
+        everyone.recv(r, {sizes[r].item<int64_t>()}, mine.options(), "recording of a step");
+    all.push_back(recording_of(
+        {static_cast<const char*>(text.const_data_ptr()), static_cast<size_t>(text.numel())}));
+  }
+  return all;
+}
+
+void add_forecast(const TrainSetup& setup, const Machine& machine, Replay& replay) {
+  if (!setup.planned) return;
+  const StepTime time = step_time(*setup.planned, setup.layout, machine);
+  replay.forecast_compute_s = time.compute_s;
+  replay.forecast_comm_s = time.comm_s;
+  const auto per_stage = replay.ranks.size() / setup.planned->ranks.size();
+  for (size_t r = 0; r < replay.ranks.size(); ++r) {
+    const RankForecast& f = setup.planned->ranks[r / per_stage];
+    replay.forecast.push_back(
+        {.memory = f.memory.total(),
+         .sent = {{"tp", f.tp.bytes}, {"dp", f.dp.bytes}, {"pp", f.pp.bytes}}});
+  }
+}
+
+}  // namespace
+
+StepRecording::StepRecording(const Subject& subject) : subject_(subject) {
+  if (subject_.memory == nullptr) subject_.memory = &own_memory_.emplace();
+  subject_.everyone.barrier("begin of a recorded step");
+  aligned_s_ = monotonic_s();
+  recorder_.emplace(memory_of(subject_.rank, subject_.sharding, *subject_.memory));
+  backward_.emplace();
+}
+
+void StepRecording::end() {
+  backward_.reset();
+  add_weights();
+  recording_ = recorder_->finish(aligned_s_);
+  recorder_.reset();
+  own_memory_.reset();
+  recording_.rank = subject_.everyone.rank();
+  recording_.host = host_name();
+  recording_.aligned_s = aligned_s_;
+}
+
+void StepRecording::add_weights() {
+  for (const auto& p : subject_.rank.parameters()) {
+    const std::vector<int64_t> local = p->local_shape();
+    const Range flat = p->flat_range();
+    WeightPart part{
+        .name = recorder_->name_index(p->name()),
+        .shape = p->shape(),
+        .dim = p->is_split() ? p->split_dim() : -1,
+        .numel = std::accumulate(local.begin(), local.end(), int64_t{1}, std::multiplies<>()),
+        .flat_begin = flat.begin,
+        .flat_end = flat.end,
+        .is_gathered = subject_.sharding == DataSharding::kFsdp && p->is_flat()};
+    for (const Range& range : p->ranges()) part.ranges.push_back({range.begin, range.end});
+    recorder_->add_weight(std::move(part));
+  }
+}
+
+void StepRecording::write(const TrainSetup& setup, const Machine& machine,
+                          const StepMetrics& metrics, const std::string& title) {
+  Replay replay{.title = title,
+                .metrics = metrics,
+                .num_cores = static_cast<int>(std::thread::hardware_concurrency()),
+                .ranks = gathered(subject_.everyone, std::move(recording_))};
+  if (replay.ranks.empty()) return;
+  align(replay.ranks);
+  set_waiting(replay.ranks);
+  for (const RankRecording& r : replay.ranks) {
+    replay.places.push_back(place_text(subject_.mesh, r.rank));
+  }
+  add_forecast(setup, machine, replay);
+  const std::filesystem::path out = setup.options.out;
+  write_atomic(out / kReplayTraceName, std::string_view(chrome_trace(replay)));
+  write_atomic(out / kReplayPageName, std::string_view(replay_page(replay)));
+  log_status("replay: ", (out / kReplayPageName).string());
+}
+
+}  // namespace cleave::inline train

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Records steps with `cleave train --record-step` and opens their pages in headless Chromium: no console message, the sections are
+there, totals are those of metrics.jsonl, a click on a collective marks its partners, replay.json gives the same timeline as the page,
+and no page is wider than a window of 1280 or 390 pixels. Needs the package chromium.
+
+usage: replay_check.py CLEAVE [--screenshots FOLDER]      exit code 77: chromium is not installed
+"""
+import argparse
+import html
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SKIPPED = 77
+STEP = 2
+RUNS = {"one": [], "processes": ["--tp", "2"], "tp_dp": ["--tp", "2", "--dp", "2"], "pp": ["--pp", "2"], "fsdp": ["--dp", "2", "--fsdp", "--recompute", "full"]}
+
+# Runs in the page itself, and writes {"what": "what is wrong"} into the document.
+CHECK = """
+const wrong = {};
+const expect = (what, got, want) => {
+  const [a, b] = [got, want].map(value => JSON.stringify(value));
+  if (a !== b) wrong[what] = `${a}, expected ${b}`;
+};
+const shape = () => model.ranks.map(rank => rank.events.map(e =>
+  [e.kind, e.name, e.track, Math.round(e.begin), e.depth, e.call?.op ?? "", e.call?.number ?? -1]));
+function check() {
+  expect("width", document.documentElement.scrollWidth <= innerWidth, true);
+  expect("ranks", model.ranks.length, EXPECTED.ranks);
+  expect("loss", model.summary.metrics.loss, EXPECTED.loss);
+  expect("step_ms", model.summary.metrics.step_ms, EXPECTED.step_ms);
+  expect("comm_ms", Math.abs(model.summary.comm_ms - EXPECTED.comm_ms) < 1e-4, true);
+  expect("tiles", by("totals").children.length >= 4, true);
+  expect("weights", by("weight").options.length, model.summary.weights.length);
+  expect("memory", model.ranks.every(rank => rank.memory.length > 0), true);
+  expect("bars", by("ranges").querySelectorAll(".held").length > 0, true);
+  expect("gathered", by("ranges").querySelectorAll(".gathered").length > 0, EXPECTED.is_fsdp);
+  for (const rank of model.ranks) {
+    const inside = rank.events.filter(e => e.track === 0 && e.depth === 0).reduce((sum, e) => sum + e.dur, 0);
+    expect(`${rank.place}: the events fit into the step`, inside <= rank.step_us * 1.001 + 1, true);
+    expect(`${rank.place}: kinds`, rank.times.forward > 0 && rank.times.backward > 0 && rank.times.optimizer > 0, true);
+    for (const e of rank.events) if (!(e.dur >= 0 && e.wait >= 0 && e.wait <= e.dur + 0.001 && e.own >= -0.01)) wrong[`${rank.place}: ${e.name}`] = "has wrong times";
+  }
+  by("depth").value = "16";
+  by("depth").onchange();
+  const box = boxes.filter(each => each.event.kind === "collective" && each.event.call?.peer < 0).at(-1);
+  expect("collectives", box !== undefined, EXPECTED.ranks > 1);
+  if (box) {
+    by("lanes").scrollTop = Math.max(0, box.y - 20);
+    const frame = canvas.getBoundingClientRect();
+    canvas.dispatchEvent(new MouseEvent("click", { clientX: frame.left + box.x + 1, clientY: frame.top + box.y + 5, bubbles: true }));
+    expect("a click picks an event", picked !== null, true);
+    pick(box.rank, box.event);
+    expect("partners", partners.size, box.event.call.ranks.length);
+    expect("details", by("details").children.length, 1 + box.event.call.ranks.length);
+  }
+  by("clock").value = "cpu";
+  by("clock").onchange();
+  expect("CPU time", boxes.length > 0 && boxes.every(each => Number.isFinite(each.x) && each.event.track === 0), true);
+  by("clock").value = "wall";
+  by("clock").onchange();
+  by("in").click();
+  expect("zoom", view.to - view.from < view.end, true);
+  by("whole").click();
+  const before = shape(), partnersBefore = model.partners.size;
+  show(fromTrace(TRACE));
+  const differs = shape().findIndex((events, r) => JSON.stringify(events) !== JSON.stringify(before[r]));
+  expect("replay.json has the page's events", differs, -1);
+  expect("replay.json has the page's partners", model.partners.size, partnersBefore);
+  document.body.append(Object.assign(document.createElement("pre"),
+    { hidden: true, textContent: `checked ${JSON.stringify(wrong)}` }));
+}
+setTimeout(check, 200);
+"""
+
+
+def chromium(page, width, more):
+    with tempfile.TemporaryDirectory(prefix="cleave-replay-", ignore_cleanup_errors=True) as profile:
+        return subprocess.run(
+            ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
+             "--enable-logging=stderr", "--host-resolver-rules=MAP * ~NOTFOUND", "--hide-scrollbars",
+             f"--window-size={width},2600", "--virtual-time-budget=4000", *more, f"file://{page}"],
+            capture_output=True, text=True, timeout=300)
+
+
+def check_page(run, expected, width, screenshots):
+    """The problems of a run's page in a window of `width` pixels; a frame, if Chromium has no window that narrow."""
+    page = run / "replay.html"
+    text = page.read_text()
+    trace = (run / "replay.json").read_text().replace("</", "<\\/")
+    check = CHECK.replace("EXPECTED", json.dumps(expected)).replace("</", "<\\/").replace("TRACE", trace)
+    end = text.rindex("</script>")
+    checked = run / f"checked.{width}.html"
+    checked.write_text(f"{text[:end]}{check}{text[end:]}")
+    opened = checked
+    if width < 500:
+        opened = run / f"frame.{width}.html"
+        opened.write_text(f'<!doctype html><body style="margin: 0"><iframe style="border: 0; width: {width}px; height: 4200px" '
+                          f'srcdoc="{html.escape(checked.read_text())}"></iframe><script>setTimeout(() => document.body.append('
+                          'frames[0].document.querySelector("pre[hidden]").textContent), 2500)</script>')
+    dumped = chromium(opened, width, ["--dump-dom"])
+    result = re.search(r"checked (\{[^\n]*?\})(</pre>|</body>)", html.unescape(dumped.stdout))
+    problems = [line for line in dumped.stderr.splitlines() if ":CONSOLE" in line]
+    problems += [f"{what}: {problem}" for what, problem in json.loads(result.group(1)).items()] if result else ["no result"]
+    if screenshots:
+        chromium(page, max(width, 500), [f"--screenshot={screenshots / run.name}-{width}.png"])
+    return [f"{run.name} at {width}: {problem}" for problem in problems]
+
+
+def record(cleave, folder, name, words):
+    """The run folder of a small run, and what its page must show."""
+    run = folder / name
+    (folder / "tiny.json").write_text(json.dumps({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 257, "hidden_size": 16,
+        "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 32}))
+    (folder / "text.txt").write_text("a text of several words\n" * 100)
+    launcher = [cleave, "launch", "-n", "2", "--"] if name == "processes" else []
+    subprocess.run([*launcher, cleave, "train", "--model", str(folder / "tiny.json"), "--data", str(folder / "text.txt"), "--out", str(run),
+                    "--steps", "3", "--seq-len", "8", "--batch-size", "4", "--record-step", str(STEP), *words],
+                   check=True, stdout=subprocess.DEVNULL)
+    row = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][STEP - 1]
+    ranks = 1
+    for flag, value in zip(words, words[1:]):
+        if flag in ("--tp", "--dp", "--pp"):
+            ranks *= int(value)
+    return run, {"ranks": ranks, "loss": row["loss"], "step_ms": row["step_ms"], "comm_ms": row["comm_ms"], "is_fsdp": "--fsdp" in words}
+
+
+def check_trace(run):
+    """The problems of replay.json: begin and end balanced per thread, times that never fall, both ends of every flow."""
+    problems, depth, last, flows = [], {}, {}, {}
+    for event in json.loads((run / "replay.json").read_text())["traceEvents"]:
+        if event["ph"] in "MC":
+            continue
+        thread = (event["pid"], event["tid"])
+        if event["ts"] < last.get(thread, 0):
+            problems.append(f"time falls on {thread}")
+        last[thread] = event["ts"]
+        depth[thread] = depth.get(thread, 0) + {"B": 1, "E": -1}.get(event["ph"], 0)
+        if depth[thread] < 0:
+            problems.append(f"an end without a begin on {thread}")
+        if event["ph"] in "sf":
+            flows.setdefault(event["id"], []).append(event["ph"])
+    problems += [f"{thread}: {count} begins without an end" for thread, count in depth.items() if count]
+    problems += [f"flow {name} has the ends {ends}" for name, ends in flows.items() if sorted(ends) != ["f", "s"]]
+    return [f"{run.name}: {problem}" for problem in problems]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cleave")
+    parser.add_argument("--screenshots", type=pathlib.Path)
+    options = parser.parse_args()
+    if not shutil.which("chromium"):
+        print("replay_check: skipped: chromium is not installed")
+        return SKIPPED
+    problems, count = [], 0
+    with tempfile.TemporaryDirectory(prefix="cleave-replay-") as folder:
+        for name, words in RUNS.items():
+            run, expected = record(options.cleave, pathlib.Path(folder), name, words)
+            problems += check_trace(run)
+            for width in (1280, 390):
+                problems += check_page(run, expected, width, options.screenshots)
+                count += 1
+    print("\n".join(problems + [f"replay_check: {count} pages, {len(problems)} problems"]))
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
