@@ -224,6 +224,17 @@ TEST_F(Usage, FlagsThatExcludeEachOther_AreRefused) {
                  "--ranks is 5000; at most 4096 without --cluster");
   expect_refused({"plan", "--runs", "@data.txt", "--ranks", "8"}, 2,
                  "--runs and --ranks exclude each other; give one");
+  expect_refused({"plan", "--runs", "@data.txt", "--memory", "8GiB"}, 2,
+                 "--runs and --memory exclude each other; give one");
+  expect_refused({"plan", "--runs", "@data.txt", "--batch-size", "8"}, 2,
+                 "--runs and --batch-size exclude each other; give one");
+  expect_refused({"plan", "--rank", "1"}, 2, "--rank chooses the rank of a dry run; add --dry-run");
+  expect_refused({"plan", "--dry-run", "--ranks", "6", "--tp", "4"}, 3,
+                 "--ranks 6 is not tp 4 x pp 1 x dp 1; choose sizes with this product");
+  expect_refused({"plan", "--dry-run", "--ranks", "4", "--rank", "4"}, 2,
+                 "--rank 4 is not among the 4 ranks; choose 0 to 3");
+  expect_refused({"plan", "--dry-run", "--dp", "4", "--batch-size", "6"}, 3,
+                 "--batch-size 6 is no multiple of dp 4");
   expect_refused({"plan", "--model", "@model", "--dp", "16", "--batch-size", "8"}, 3,
                  "--batch-size is 8, fewer than the 16 data-parallel ranks; give each at least one "
                  "sequence");
