@@ -68,6 +68,10 @@ void check_cluster(const PlanOptions& o) {
                " needs the number of devices; add --ranks N");
   CLEAVE_CHECK(searches || o.tokens.empty(), Code::kUsage,
                "--tokens needs a cluster; add --cluster NAME");
+  CLEAVE_CHECK(searches || o.html.empty(), Code::kUsage,
+               "--html writes the page of a cluster's plan; add --cluster NAME");
+  CLEAVE_CHECK(o.html.empty() || o.html.ends_with(".html"), Code::kUsage, "--html is ", o.html,
+               "; expected a name that ends in .html");
   constexpr int kMostRanks = static_cast<int>(option::kRanks.high);
   CLEAVE_CHECK(searches || o.dry_run || o.ranks <= kMostRanks, Code::kUsage, "--ranks is ", o.ranks,
                "; at most ", kMostRanks, " without --cluster");

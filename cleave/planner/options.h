@@ -36,6 +36,7 @@ struct PlanOptions : LayoutOptions, LoraFlags {
   std::string optimizer = "adamw";
   std::string cluster;        ///< preset, "here" or JSON file; empty = this program's own ranks
   std::string tokens;         ///< of a training run on the cluster, "300B"; empty = none
+  std::string html;           ///< page to write of the plan on the cluster; empty = none
   std::string runs;           ///< CSV file of published runs to predict; empty = none
   bool parameters = false;    ///< list every parameter's layout
   std::string draw_schedule;  ///< SVG file to write; empty = none
@@ -108,6 +109,7 @@ inline std::vector<Section> sections(PlanOptions& o) {
          "off"},
         {&o.tokens, "tokens", "COUNT", "also days and device-hours of this many tokens, e.g. 300B",
          "none"},
+        {&o.html, "html", "FILE.html", "also write a page with sliders for the layouts", "none"},
         {&o.runs, "runs", "FILE.csv", "predict a table of published runs", "none"}}},
       {"dry run of one rank",
        {{&o.dry_run, "dry-run", "",

@@ -228,6 +228,8 @@ TEST_F(Usage, FlagsThatExcludeEachOther_AreRefused) {
                  "--runs and --memory exclude each other; give one");
   expect_refused({"plan", "--runs", "@data.txt", "--batch-size", "8"}, 2,
                  "--runs and --batch-size exclude each other; give one");
+  expect_refused({"plan", "--html", "plan.html"}, 2,
+                 "--html writes the page of a cluster's plan; add --cluster NAME");
   expect_refused({"plan", "--rank", "1"}, 2, "--rank chooses the rank of a dry run; add --dry-run");
   expect_refused({"plan", "--dry-run", "--ranks", "6", "--tp", "4"}, 3,
                  "--ranks 6 is not tp 4 x pp 1 x dp 1; choose sizes with this product");
