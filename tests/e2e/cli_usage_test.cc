@@ -214,6 +214,9 @@ TEST_F(Usage, FlagsThatExcludeEachOther_AreRefused) {
   expect_refused(
       with({"--async-save"}), 2,
       "--async-save needs --save-every: the last checkpoint is never saved asynchronously");
+}
+
+TEST_F(Usage, FlagsOfPlanThatDoNotFit_AreRefused) {
   expect_refused({"plan", "--model", "@model", "--ranks", "8", "--recompute", "full"}, 2,
                  "--ranks and --recompute exclude each other; give one");
   expect_refused({"plan", "--model", "@model", "--cluster", "h200"}, 2,
