@@ -243,6 +243,9 @@ TEST_F(Usage, FlagsOfPlanThatDoNotFit_AreRefused) {
   expect_refused({"plan", "--model", "@model", "--dp", "16", "--batch-size", "8"}, 3,
                  "--batch-size is 8, fewer than the 16 data-parallel ranks; give each at least one "
                  "sequence");
+}
+
+TEST_F(Usage, FlagsOfGenerateThatDoNotFit_AreRefused) {
   expect_refused({"generate", "--model", "@model", "--prompt", "a", "--prompt-ids", "1"}, 2,
                  "--prompt and --prompt-ids exclude each other; give one");
   expect_refused({"generate", "--model", "@model", "--prompt-ids", "1", "--chat"}, 2,
