@@ -5,10 +5,14 @@ Nelder-Mead on the mean absolute logarithm of predicted / published time, averag
 square, plus half of that of memory. A small pull to the defaults decides constants that the rows say nothing about. Rows of
 which the table does not give micro-batch or recompute do not count, unless no others exist. Several machines may share constants.
 
-usage: fit_planner.py CLEAVE RUNS.csv MACHINE [MACHINE ...] [--without SOURCE]      prints the constants as JSON; takes minutes
---without leaves out the rows of sources that begin with this text.
+usage: fit_planner.py CLEAVE RUNS.csv MACHINE [MACHINE ...] [--without SOURCE] [--evaluations N]
+                                                                    prints the constants as JSON; takes minutes
+       fit_planner.py ... --hold-out sources|N                      cross-validation instead
+--without leaves out the rows of sources that begin with this text. --hold-out fits the constants without the rows of one source,
+or of each N-th row, in turn, from the same start, and prints the errors of the rows that were left out.
 """
 import argparse
+import csv
 import json
 import math
 import pathlib
@@ -22,7 +26,6 @@ CONSTANTS = {"matrix_share": (0.8, 0.3, 0.95, 0.08),
              "net_link_share": (0.7, 0.3, 0.95, -0.15),
              "layer_call_s": (0.001, 0, 0.005, 0.0005),
              "runtime_bytes": (5e9, 0, 15e9, 3e9)}
-EVALUATIONS = 900
 SCALES = (1, -0.7, 0.5)  # of the first steps: each start begins at the best point of the one before
 
 
@@ -35,6 +38,34 @@ def predicted(options, machine, values, folder):
     rows = [row for row in json.loads(answer)["rows"] if row.get("cluster") == machine
             and not (options.without and row["source"].startswith(options.without))]
     return [row for row in rows if "assumed" not in row] or rows
+
+
+def of_machines(options, folder):
+    """A table of the rows of the machines only: the program reads it faster."""
+    answer = subprocess.run([options.program, "plan", "--runs", options.runs, "--json"], check=True, capture_output=True,
+                            text=True).stdout
+    wanted = {row["id"] for row in json.loads(answer)["rows"] if row.get("cluster") in options.machines}
+    path = pathlib.Path(folder) / "runs.csv"
+    with open(options.runs, newline="", encoding="utf-8") as file, open(path, "w", newline="", encoding="utf-8") as out:
+        table = csv.DictReader(file)
+        writer = csv.DictWriter(out, table.fieldnames)
+        writer.writeheader()
+        writer.writerows(row for row in table if row["id"] in wanted)
+    return str(path)
+
+
+def groups_of(rows, kind):
+    """The ids of the rows that are left out together."""
+    if kind == "sources":
+        names = sorted({row["source"] for row in rows})
+        return {name: {row["id"] for row in rows if row["source"] == name} for name in names}
+    count = int(kind)
+    return {f"rows {first + 1}, {first + 1 + count}, ...": {row["id"] for row in rows[first::count]} for first in range(count)}
+
+
+def errors_text(rows, predicted_key, key):
+    errors = [abs(row[predicted_key] / row[key] - 1) for row in rows if key in row]
+    return f"mean {100 * sum(errors) / len(errors):.1f} %, worst {100 * max(errors):.1f} % of {len(errors)}" if errors else "-"
 
 
 def distance(rows):
@@ -82,20 +113,42 @@ def main():
     parser.add_argument("runs", metavar="RUNS.csv")
     parser.add_argument("machines", metavar="MACHINE", nargs="+")
     parser.add_argument("--without", metavar="SOURCE")
+    parser.add_argument("--hold-out", metavar="sources|N")
+    parser.add_argument("--evaluations", type=int, default=900)
     options = parser.parse_args()
     defaults, low, high, steps = (list(column) for column in zip(*CONSTANTS.values()))
 
     with tempfile.TemporaryDirectory() as folder:
-        def cost(values):
+        options.runs = of_machines(options, folder)
+
+        def all_rows(values):
+            return [row for machine in options.machines for row in predicted(options, machine, values, folder)]
+
+        def cost(values, held=frozenset()):
             if any(not a <= v <= b for a, v, b in zip(low, values, high)):
                 return 1e3
             pull = 0.002 * sum(((v - d) / (b - a)) ** 2 for v, d, a, b in zip(values, defaults, low, high))
-            return pull + distance([row for machine in options.machines
-                                    for row in predicted(options, machine, values, folder)])
+            return pull + distance([row for row in all_rows(values) if row["id"] not in held])
 
-        constants = defaults
-        for scale in SCALES:
-            value, constants = minimum(cost, constants, [scale * step for step in steps], EVALUATIONS // len(SCALES))
+        def fit(function):
+            constants = defaults
+            for scale in SCALES:
+                value, constants = minimum(function, constants, [scale * step for step in steps],
+                                           options.evaluations // len(SCALES))
+            return value, constants
+
+        if options.hold_out:
+            unseen = []
+            for name, held in groups_of(all_rows(defaults), options.hold_out).items():
+                _, constants = fit(lambda values, held=held: cost(values, held))
+                rows = [row for row in all_rows(constants) if row["id"] in held]
+                print(f"without {name}: time {errors_text(rows, 'predicted_step_s', 'step_s')}; "
+                      f"memory {errors_text(rows, 'predicted_bytes', 'bytes')}", flush=True)
+                unseen += rows
+            print(f"all rows, each unseen: time {errors_text(unseen, 'predicted_step_s', 'step_s')}; "
+                  f"memory {errors_text(unseen, 'predicted_bytes', 'bytes')}")
+            return
+        value, constants = fit(cost)
     print(json.dumps({"machines": options.machines, "distance": round(value, 4),
                       "fitted": {name: float(f"{v:.3g}") for name, v in zip(CONSTANTS, constants)}}))
 

@@ -142,8 +142,8 @@ void Flags::config() {
        "JSON file with these flags as keys; the command line overrides it"});
 }
 
-void Flags::exclusive(std::vector<std::string> names) {
-  exclusive_.push_back(std::move(names));
+void Flags::exclusive(std::vector<std::string> names, std::string unless) {
+  exclusive_.push_back({.names = std::move(names), .unless = std::move(unless)});
 }
 
 const Flags::Flag* Flags::find(std::string_view name) const {
@@ -248,9 +248,9 @@ void Flags::read_command_line() {
 
 bool Flags::is_hidden_by_command_line(const std::string& name) const {
   if (contains(on_command_line_, name)) return true;
-  return std::any_of(exclusive_.begin(), exclusive_.end(), [&](const auto& names) {
-    return contains(names, name) &&
-           std::any_of(names.begin(), names.end(),
+  return std::any_of(exclusive_.begin(), exclusive_.end(), [&](const Exclusive& each) {
+    return contains(each.names, name) && !is_given(each.unless) &&
+           std::any_of(each.names.begin(), each.names.end(),
                        [&](const std::string& other) { return contains(on_command_line_, other); });
   });
 }
@@ -277,7 +277,8 @@ void Flags::read_config(const std::string& path) {
 }
 
 void Flags::check_exclusive() const {
-  for (const auto& names : exclusive_) {
+  for (const auto& [names, unless] : exclusive_) {
+    if (is_given(unless)) continue;
     std::string given;
     for (const std::string& name : names) {
       const bool counts = contains(on_command_line_, name) ||

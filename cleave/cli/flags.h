@@ -51,8 +51,9 @@ class Flags {
   /// Adds --config FILE.
   void config();
   /// Allows at most one of these; resolve() throws Error(kUsage) otherwise. A flag on the command
-  /// line overrides the others in the config file.
-  void exclusive(std::vector<std::string> names);
+  /// line overrides the others in the config file. They do not exclude each other if the switch
+  /// `unless` is given.
+  void exclusive(std::vector<std::string> names, std::string unless = "");
   /// Words from the first positional argument, or after --, are the command line of another
   /// program.
   void program(std::vector<std::string>* target) { program_ = target; }
@@ -82,7 +83,11 @@ class Flags {
   CLI::App* app_;
   std::string group_;
   std::vector<Flag> flags_;
-  std::vector<std::vector<std::string>> exclusive_;
+  struct Exclusive {
+    std::vector<std::string> names;
+    std::string unless;
+  };
+  std::vector<Exclusive> exclusive_;
   std::vector<std::string> on_command_line_;
   std::vector<std::string> in_config_;
   std::vector<std::string>* program_ = nullptr;

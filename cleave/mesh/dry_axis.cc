@@ -13,42 +13,44 @@ class DryGroup : public Group {
  public:
   DryGroup(const std::string& name, int rank, std::vector<int> ranks)
       : Group(name, rank, std::move(ranks)) {}
-  void barrier(const Call& /*call*/) override { ++traffic_.num_calls; }
+  void barrier(const Call& /*call*/) override { ++calls_["barrier"].num_calls; }
   void all_reduce(const void* in, void*, int64_t count, DType dtype, ReduceOp,
                   const Call& call) override {
-    note(in, 2 * share(count), dtype, call);
+    note("all-reduce", in, 2 * share(count), dtype, call);
   }
   void all_gather(const void* in, void*, int64_t rows, std::span<const int64_t> widths, DType dtype,
                   const Call& call) override {
-    note(in, rows * widths[static_cast<size_t>(rank())] * (size() - 1), dtype, call);
+    note("all-gather", in, rows * widths[static_cast<size_t>(rank())] * (size() - 1), dtype, call);
   }
   void reduce_scatter(const void* in, void*, int64_t rows, std::span<const int64_t> widths,
                       DType dtype, const Call& call) override {
-    note(in, rows * (sum(widths) - widths[static_cast<size_t>(rank())]), dtype, call);
+    note("reduce-scatter", in, rows * (sum(widths) - widths[static_cast<size_t>(rank())]), dtype,
+         call);
   }
   void broadcast(void* data, int64_t count, DType dtype, int root, const Call& call) override {
-    note(data, rank() == root ? count * (size() - 1) : 0, dtype, call);
+    note("broadcast", data, rank() == root ? count * (size() - 1) : 0, dtype, call);
   }
   void all_to_all(const void* in, std::span<const int64_t> send, void*, std::span<const int64_t>,
                   DType dtype, const Call& call) override {
-    note(in, sum(send) - send[static_cast<size_t>(rank())], dtype, call);
+    note("all-to-all", in, sum(send) - send[static_cast<size_t>(rank())], dtype, call);
   }
   void send(const void* data, int64_t count, DType dtype, int, const Call& call) override {
-    note(data, count, dtype, call);
+    note("send", data, count, dtype, call);
   }
   void recv(void* data, int64_t, DType dtype, int, const Call& call) override {
-    note(data, 0, dtype, call);
+    note("recv", data, 0, dtype, call);
   }
-  [[nodiscard]] const DryTraffic& traffic() const { return traffic_; }
+  [[nodiscard]] const DryCalls& calls() const { return calls_; }
 
  private:
   [[nodiscard]] int64_t share(int64_t count) const { return count * (size() - 1) / size(); }
-  void note(const void* data, int64_t count, DType dtype, const Call& call) {
+  void note(const char* kind, const void* data, int64_t count, DType dtype, const Call& call) {
     CLEAVE_CHECK(data == nullptr, Code::kBug, "a collective on a dry axis, called by ", call.site);
-    ++traffic_.num_calls;
-    traffic_.bytes += count * item_bytes(dtype);
+    DryTraffic& traffic = calls_[kind];
+    ++traffic.num_calls;
+    traffic.bytes += count * item_bytes(dtype);
   }
-  DryTraffic traffic_;
+  DryCalls calls_;
 };
 
 }  // namespace
@@ -59,9 +61,22 @@ Axis dry_axis(const std::string& name, int rank, int size) {
   return Axis(std::make_shared<DryGroup>(name, rank, std::move(ranks)));
 }
 
+DryTraffic sum_of(const DryCalls& calls) {
+  DryTraffic all;
+  for (const auto& [kind, traffic] : calls) {
+    all.num_calls += traffic.num_calls;
+    all.bytes += traffic.bytes;
+  }
+  return all;
+}
+
 DryTraffic dry_traffic(const Axis& axis) {
+  return sum_of(dry_calls(axis));
+}
+
+DryCalls dry_calls(const Axis& axis) {
   const auto* group = dynamic_cast<const DryGroup*>(axis.group().get());
-  return group == nullptr ? DryTraffic{} : group->traffic();
+  return group == nullptr ? DryCalls{} : group->calls();
 }
 
 }  // namespace cleave::inline mesh

@@ -1,4 +1,5 @@
 #pragma once
+#include <map>
 #include <string>
 
 #include "cleave/mesh/axis.h"
@@ -16,7 +17,17 @@ struct DryTraffic {
   int64_t bytes = 0;  ///< sent, by bandwidth-optimal algorithms
 };
 
+/// Traffic by kind of collective: "all-reduce", "all-gather", "reduce-scatter", "broadcast",
+/// "all-to-all", "send", "recv", "barrier".
+using DryCalls = std::map<std::string, DryTraffic>;
+
+/// The traffic of all kinds together.
+DryTraffic sum_of(const DryCalls& calls);
+
 /// Traffic of a dry axis since its creation; zeros for other axes.
 DryTraffic dry_traffic(const Axis& axis);
+
+/// The same by kind; nothing for other axes.
+DryCalls dry_calls(const Axis& axis);
 
 }  // namespace cleave::inline mesh

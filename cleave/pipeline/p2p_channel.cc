@@ -14,6 +14,7 @@ namespace {
 constexpr size_t kMaxDims = 8;
 constexpr size_t kFirstSize = 10;
 using Header = std::array<int64_t, kFirstSize + kMaxDims>;
+static_assert(sizeof(Header) == kMessageHeaderBytes);
 
 Tensor as_tensor(Header& header) {
   return at::from_blob(header.data(), {static_cast<int64_t>(header.size())}, at::kLong);

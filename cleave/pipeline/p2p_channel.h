@@ -17,6 +17,9 @@ struct StageMessage {
   friend auto operator<=>(const StageMessage&, const StageMessage&) = default;
 };
 
+/// Bytes of the header of a message.
+inline constexpr int64_t kMessageHeaderBytes = 18 * 8;
+
 /// One rank's channel to the ranks of the other stages, for one run of micro-batches.
 ///
 /// Every message starts with a header of its type, shape and layout, so micro-batches may differ in

@@ -8,7 +8,8 @@
 #include "cleave/base/byte_count.h"
 #include "cleave/base/log.h"
 #include "cleave/base/progress.h"
-#include "cleave/planner/cluster_search.h"
+#include "cleave/file/atomic_write.h"
+#include "cleave/planner/cluster_page.h"
 
 namespace cleave::inline planner {
 namespace {
@@ -248,6 +249,11 @@ void plan_on_cluster(const PlanOptions& o, const Json& config, const Cluster& cl
                o.micro_batch_size > 0 ? str(" in micro-batches of ", o.micro_batch_size) : "",
                "; choose a batch size that is a multiple of ranks / (tp x pp)",
                o.micro_batch_size > 0 ? " x micro-batch" : "");
+  if (!o.html.empty()) {
+    const std::string page = plan_page(cluster, m, task, {.model = o.model, .tokens = tokens});
+    write_atomic(o.html, std::string_view(page));
+    if (!o.json) log_info("page with sliders: ", o.html);
+  }
   if (o.json) {
     Object out = {{"cluster", cluster.name},
                   {"sources", cluster.sources},

@@ -9,12 +9,21 @@
 namespace cleave::inline planner {
 namespace {
 
-constexpr double kLogitBytes = 12;  // logits, their fp32 copy, and the gradients of both
-constexpr double kLossPasses = 20;  // bytes per logit that the loss and its backward move
 // In backward: a layer's activations, their gradients, and the recomputed or temporary tensors
 // that live beside them. Stored scores have only their gradients beside them.
 constexpr double kWorkingLayers = 3;
 constexpr double kWorkingScores = 2;
+
+/// Bytes per logit: logits, their fp32 copy, and the gradients of both.
+double logit_bytes(const ClusterRun& r) {
+  return r.compiled == Compiled::kLayersAndLoss ? 4 : 12;
+}
+
+/// Bytes per logit that the loss and its backward move. Compiled: 16 bits read for the maximum, for
+/// the sum and in backward, and the gradient written.
+double loss_bytes(const ClusterRun& r) {
+  return r.compiled == Compiled::kLayersAndLoss ? 8 : 20;
+}
 
 double bytes_of(MatrixType type) {
   return type == MatrixType::kFp32 ? 4 : 2;
@@ -154,7 +163,7 @@ Pass head_pass(const Shape& s) {
   out.gemm = gemm_time(s.c, type, s.tokens, n, s.hidden) +
              gemm_time(s.c, type, s.tokens, s.hidden, n) +
              gemm_time(s.c, type, s.hidden, n, s.tokens);
-  out.memory_bound = s.tokens * n * kLossPasses / s.rate;
+  out.memory_bound = s.tokens * n * loss_bytes(s.r) / s.rate;
   out.tp = tp_time(s);
   return out;
 }
@@ -192,8 +201,10 @@ double kept_bytes(const Shape& s, Keep keep) {
   const double f = static_cast<double>(s.m.ffn);
   if (keep == Keep::kFull) return s.wide * s.tokens * 2 * h / outer;
   if (keep == Keep::kSelectiveOps) {
-    return s.wide * s.tokens *
-           (2 * h / outer + (2 * q + 2 * kv + 2 * q + 2 * f) / s.tp + 2 * h / outer);
+    // The layer's input; queries, values, attention's output and one product of the feed-forward
+    // layer; the output of its last product, which only uncompiled layers keep.
+    const double last = s.r.compiled == Compiled::kNothing ? 2 * h / outer : 0;
+    return s.wide * s.tokens * (2 * h / outer + (2 * q + 2 * kv + 2 * q + 2 * f) / s.tp + last);
   }
   const double replicated = s.m.gated ? 8 * h : 10 * h;
   const double sharded = 4 * q + 4 * kv + (s.m.gated ? 8 : 4) * f;
@@ -295,7 +306,7 @@ ClusterMemory cluster_memory(const Cluster& c, const TransformerSize& m, const C
   const double first = layers.most * kept * micro_batches_held(r) + working;
   const double last = layers.edge * kept;
   // The logits are gone when the backward of the last layer begins.
-  const double logits = s.tokens * static_cast<double>(m.vocab) / r.tp * kLogitBytes;
+  const double logits = s.tokens * static_cast<double>(m.vocab) / r.tp * logit_bytes(r);
   if (r.pp == 1 ? logits > working : last + logits > first) {
     out.activations = last;
     out.logits = logits;

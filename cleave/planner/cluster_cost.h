@@ -21,6 +21,9 @@ struct TransformerSize {
 /// What backward recomputes: nothing; attention's scores; also about half of the matrix products
 /// (torchtitan's selective per operation); all of a layer.
 enum class Keep : uint8_t { kAll, kSelective, kSelectiveOps, kFull };
+/// What a compiler fuses (torch.compile): then backward keeps nothing that it does not read, such
+/// as the output of a layer's last product, and the loss has no fp32 copies of the logits.
+enum class Compiled : uint8_t { kNothing, kLayers, kLayersAndLoss };
 /// What data-parallel devices share.
 enum class Sharding : uint8_t { kNone, kZero1, kFsdp };
 
@@ -31,6 +34,7 @@ struct ClusterRun {
   bool sequence_parallel = false;
   Sharding sharding = Sharding::kNone;
   Keep recompute = Keep::kAll;
+  Compiled compiled = Compiled::kNothing;
   int64_t micro_batch = 1, global_batch = 1, seq_len = 2048;
   MatrixType type = MatrixType::kBf16;
   double element_bytes = 2;   ///< of an activation

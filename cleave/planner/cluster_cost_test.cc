@@ -135,6 +135,35 @@ TEST(ClusterMemory, Activations_AreThoseOfKorthikantiEtAl) {
   expect(r, 2, false);
 }
 
+// torchtitan's selective recompute keeps the layer's input, queries, values, attention's output,
+// one product of the feed-forward layer and the last product; compiled layers do not keep the
+// latter.
+TEST(ClusterMemory, CompiledLayers_DoNotKeepTheirLastProduct) {
+  const double sbh = 2048.0 * 12288;
+  ClusterRun r = run(1, 1, 1);
+  r.recompute = Keep::kSelectiveOps;
+  EXPECT_NEAR(kept(r, true), 96 * sbh * 2 * (5 + 4), 1e-3 * 96 * sbh * 18);
+  r.compiled = Compiled::kLayers;
+  EXPECT_NEAR(kept(r, true), 96 * sbh * 2 * (4 + 4), 1e-3 * 96 * sbh * 16);
+}
+
+TEST(ClusterMemory, CompiledLoss_HoldsLogitsAndTheirGradientIn16Bits) {
+  TransformerSize m = gpt3();
+  // So narrow that a layer's working memory is smaller than the logits.
+  m.layers = 1;
+  m.hidden = 1024;
+  m.ffn = 4096;
+  m.heads = m.kv_heads = 8;
+  m.vocab = 1 << 17;
+  ClusterRun r = run(1, 1, 1);
+  for (const auto& [compiled, bytes] : {std::pair{Compiled::kNothing, 12.0},
+                                        {Compiled::kLayers, 12.0},
+                                        {Compiled::kLayersAndLoss, 4.0}}) {
+    r.compiled = compiled;
+    EXPECT_DOUBLE_EQ(cluster_memory(ideal(), m, r).logits, 2048.0 * (1 << 17) * bytes);
+  }
+}
+
 TEST(ClusterMemory, Fp32_DoublesActivations) {
   ClusterRun r = run(8, 1, 1);
   const double half = kept(r, true);

@@ -81,7 +81,7 @@ class Searcher {
     if (memory.total() > task_.memory_bytes) return too_large(run, memory);
     out_.best.push_back({run, cluster_cost(c_, m_, run)});
     constexpr size_t kMostKept = 4096;
-    if (out_.best.size() >= kMostKept) keep_best();
+    if (out_.best.size() >= kMostKept + 2 * count_) keep_best();
   }
 
   void too_large(const ClusterRun& run, const ClusterMemory& memory) {

@@ -11,7 +11,7 @@
 #include "cleave/data/dataset.h"
 #include "cleave/nn/cross_entropy.h"
 #include "cleave/parallel/parallelize.h"
-#include "cleave/planner/layout_options.h"
+#include "cleave/pipeline/p2p_channel.h"
 #include "cleave/torch_internals/deferred.h"
 #include "cleave/torch_internals/meta_device.h"
 
@@ -112,17 +112,38 @@ std::vector<Shape> shapes_between(const Json& config, const ParallelConfig& layo
   return out;
 }
 
-/// One pipeline rank's step on the meta device.
+using AxisCalls = std::map<std::string, DryCalls>;
+
+/// The traffic of all dry axes so far.
+AxisCalls calls_of(const ParallelAxes& axes) {
+  AxisCalls out;
+  for (const Axis& axis : {axes.tp, axes.dp, axes.pp, axes.ep, axes.copies}) {
+    out[axis.name()] = dry_calls(axis);
+  }
+  return out;
+}
+
+/// The calls of `now` that came after `before`.
+DryCalls since(DryCalls now, const DryCalls& before) {
+  for (const auto& [kind, traffic] : before) {
+    now[kind].num_calls -= traffic.num_calls;
+    now[kind].bytes -= traffic.bytes;
+  }
+  return now;
+}
+
+/// One rank's step on the meta device.
 class DryRank {
  public:
-  DryRank(const Json& config, const ParallelConfig& layout, const StepShape& step, int pp_rank)
+  DryRank(const Json& config, const ParallelConfig& layout, const StepShape& step,
+          const RankPlace& place)
       : step_(step),
         model_(make_model(config)),
-        parallelized_(parallelize(*model_, model_->sequence(), dry_axes(layout, pp_rank), layout,
+        parallelized_(parallelize(*model_, model_->sequence(), dry_axes(layout, place), layout,
                                   step.optimizer)),
         rows_(rows_of(layout, step)),
         schedule_(schedule_of(layout, rows_.size())) {
-    if (pp_rank == 0 && layout.stages_per_rank == 1) return;  // receives nothing from other stages
+    if (place.pp == 0 && layout.stages_per_rank == 1) return;  // receives nothing from other stages
     for (const int64_t rows : std::set<int64_t>(rows_.begin(), rows_.end())) {
       shapes_[rows] = shapes_between(config, layout, step, rows);
     }
@@ -136,7 +157,7 @@ class DryRank {
     (void)parallelized_.optimizer->states();
     m.optimizer = memory_.live() - m.weights;
     memory_.reset_peak();
-    const DryTraffic before_dp = dry_traffic(parallelized_.axes.dp);
+    const AxisCalls before = calls_of(parallelized_.axes);
     parallelized_.gradients->begin(rows_.size());
     for (const Action& action : schedule_.ranks[rank()]) act(action);
     m.gradients =
@@ -146,17 +167,27 @@ class DryRank {
     // The optimizer's step is in place, but for step_bytes(), when activations are freed.
     m.activations = std::max(memory_.peak() - m.weights - m.optimizer - m.gradients,
                              parallelized_.optimizer->step_bytes());
-    DryTraffic dp = dry_traffic(parallelized_.axes.dp);
-    dp.bytes -= before_dp.bytes;
-    dp.num_calls -= before_dp.num_calls;
-    for (const Axis& axis : {parallelized_.axes.ep, parallelized_.axes.copies}) {
-      dp.bytes += dry_traffic(axis).bytes;
-      dp.num_calls += dry_traffic(axis).num_calls;
+    return with_traffic(m, before);
+  }
+
+  /// The layers of this rank's stages.
+  [[nodiscard]] std::vector<std::string> layers() const {
+    std::vector<std::string> out;
+    for (const Layer* layer : parallelized_.pipeline->local_layers()) {
+      out.push_back(layer->path());
     }
-    const DryTraffic tied = dry_traffic(parallelized_.axes.pp);
-    sent_.bytes += tied.bytes;
-    sent_.num_calls += tied.num_calls;
-    return {.memory = m, .tp = dry_traffic(parallelized_.axes.tp), .dp = dp, .pp = sent_};
+    return out;
+  }
+
+  /// Valid after run().
+  [[nodiscard]] std::vector<RankParameter> parameters() const {
+    std::vector<RankParameter> out;
+    for (const auto& p : parallelized_.parameters()) {
+      out.push_back({.name = p->name(),
+                     .shape = p->local_shape(),
+                     .held = c10::multiply_integers(p->leaf_shape())});
+    }
+    return out;
   }
 
  private:
@@ -165,6 +196,29 @@ class DryRank {
     std::vector<Tensor> inputs, outputs;
     std::shared_ptr<DeferredGradients> deferred;
   };
+
+  /// The forecast with the traffic since `before`.
+  RankForecast with_traffic(const MemoryForecast& memory, const AxisCalls& before) {
+    RankForecast out{.memory = memory, .tp = {}, .dp = {}, .pp = sent_};
+    for (const auto& [axis, calls] : calls_of(parallelized_.axes)) {
+      const DryCalls own = since(calls, before.at(axis));
+      const DryTraffic sum = sum_of(own);
+      DryTraffic* kind = &out.dp;
+      if (axis == "tp") kind = &out.tp;
+      if (axis == "pp") kind = &out.pp;
+      kind->num_calls += sum.num_calls;
+      kind->bytes += sum.bytes;
+      out.calls[axis] = own;
+    }
+    DryTraffic& sent = out.calls["pp"]["send"];
+    sent.num_calls += 2 * sent_.num_calls;  // a header before each
+    sent.bytes += sent_.bytes + sent_.num_calls * kMessageHeaderBytes;
+    for (auto& [axis, calls] : out.calls) {
+      calls.erase("recv");
+      std::erase_if(calls, [](const auto& each) { return each.second.num_calls == 0; });
+    }
+    return out;
+  }
 
   [[nodiscard]] size_t rank() const { return static_cast<size_t>(parallelized_.axes.pp.rank()); }
   const Stages& stages() { return parallelized_.pipeline->stages(); }
@@ -280,7 +334,7 @@ Forecast forecast(const Json& config, const ParallelConfig& layout, const StepSh
   provide_meta_kernels();
   Forecast out;
   for (int p = 0; p < layout.pp; ++p) {
-    out.ranks.push_back(DryRank(config, layout, step, p).run());
+    out.ranks.push_back(DryRank(config, layout, step, {.pp = p}).run());
   }
   out.tokens = step.tokens();
   const auto model = make_model(config);
@@ -290,6 +344,20 @@ Forecast forecast(const Json& config, const ParallelConfig& layout, const StepSh
   out.flops = model->train_flops_per_token(step.seq_len) * static_cast<double>(out.tokens);
   const Schedule schedule = schedule_of(layout, rows_of(layout, step).size());
   out.idle_share = timeline_of(schedule, unit_cost(schedule)).idle_share();
+  return out;
+}
+
+RankProgram rank_program(const Json& config, const ParallelConfig& layout, const StepShape& step,
+                         int rank) {
+  CLEAVE_CHECK(layout.dp % layout.ep == 0, Code::kShape, "dp ", layout.dp, " is no multiple of ep ",
+               layout.ep, "; choose an ep that divides it");
+  provide_meta_kernels();
+  RankProgram out;
+  out.place = place_of(rank, layout);
+  DryRank dry(config, layout, step, out.place);
+  out.forecast = dry.run();
+  out.layers = dry.layers();
+  out.parameters = dry.parameters();
   return out;
 }
 

@@ -1,9 +1,12 @@
 #pragma once
+#include <map>
+#include <string>
 #include <vector>
 
 #include "cleave/mesh/dry_axis.h"
 #include "cleave/optim/optimizer.h"
 #include "cleave/parallel/config.h"
+#include "cleave/planner/layout_options.h"
 
 namespace cleave::inline planner {
 
@@ -26,13 +29,31 @@ struct MemoryForecast {
   [[nodiscard]] int64_t total() const { return weights + optimizer + gradients + activations; }
 };
 
-/// Memory and traffic of one rank in a step: of the first rank of tp and dp at its place on pp.
+/// Memory and traffic of one rank in a step.
 struct RankForecast {
   MemoryForecast memory;
-  DryTraffic tp, dp, pp;  ///< of one step
+  DryTraffic tp, dp, pp;  ///< of one step; dp with the axes of experts, pp without headers
+  /// By the name of the axis, then by kind: what the rank sends in one step, with the headers of
+  /// messages between stages.
+  std::map<std::string, DryCalls> calls{};
 };
 
-/// The forecast of a layout's step.
+/// A parameter of a rank.
+struct RankParameter {
+  std::string name;
+  std::vector<int64_t> shape;  ///< that forward reads on this rank
+  int64_t held = 0;            ///< elements that the rank holds between steps: a shard with FSDP
+};
+
+/// What one rank of a layout runs.
+struct RankProgram {
+  RankPlace place;
+  std::vector<std::string> layers;  ///< names of the layers of its stages
+  std::vector<RankParameter> parameters;
+  RankForecast forecast;
+};
+
+/// The forecast of a layout's step: of the first rank of tp and dp at each place on pp.
 struct Forecast {
   std::vector<RankForecast> ranks;  ///< by place on pp
   double flops = 0;                 ///< of all ranks, without recomputation
@@ -50,5 +71,13 @@ struct Forecast {
 /// Not counted: memory of libraries outside of tensors (packed matrices, thread buffers), messages
 /// in flight, and the program itself.
 Forecast forecast(const Json& config, const ParallelConfig& layout, const StepShape& step);
+
+/// Runs one step of rank `rank`, in [0, layout.num_ranks()), on the meta device. Throws as
+/// forecast() does.
+///
+/// Not counted: the few numbers that ranks exchange about losses, labels and the gradient norm, and
+/// what the optimizer muon sends.
+RankProgram rank_program(const Json& config, const ParallelConfig& layout, const StepShape& step,
+                         int rank);
 
 }  // namespace cleave::inline planner

@@ -116,12 +116,17 @@ int64_t default_micro_batch_size(int64_t batch_size, const ParallelConfig& layou
   return layout.pp > 1 ? std::max<int64_t>(1, rows / (int64_t{4} * layout.pp)) : rows;
 }
 
-ParallelAxes dry_axes(const ParallelConfig& l, int pp) {
-  return {.pp = dry_axis("pp", pp, l.pp),
-          .dp = dry_axis("dp", 0, l.dp),
-          .tp = dry_axis("tp", 0, l.tp),
-          .ep = dry_axis("ep", 0, l.ep),
-          .copies = dry_axis("copies of experts", 0, std::max(1, l.dp / l.ep))};
+RankPlace place_of(int rank, const ParallelConfig& l) {
+  return {.pp = rank / (l.tp * l.dp), .dp = rank / l.tp % l.dp, .tp = rank % l.tp};
+}
+
+ParallelAxes dry_axes(const ParallelConfig& l, const RankPlace& place) {
+  // Blocks of ep neighbours share out the experts, as in with_experts().
+  return {.pp = dry_axis("pp", place.pp, l.pp),
+          .dp = dry_axis("dp", place.dp, l.dp),
+          .tp = dry_axis("tp", place.tp, l.tp),
+          .ep = dry_axis("ep", place.dp % l.ep, l.ep),
+          .copies = dry_axis("copies of experts", place.dp / l.ep, std::max(1, l.dp / l.ep))};
 }
 
 void try_layout(Model& model, const ParallelConfig& layout) {

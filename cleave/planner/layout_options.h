@@ -27,8 +27,16 @@ std::string cross_host_warning(const ParallelConfig& layout, int ranks_of_host);
 /// many that there are four micro-batches per pipeline rank.
 int64_t default_micro_batch_size(int64_t batch_size, const ParallelConfig& layout);
 
-/// Axes without peers for the rank at place `pp` of the pipeline and the first place of the others.
-ParallelAxes dry_axes(const ParallelConfig& layout, int pp = 0);
+/// The coordinates of a rank in the mesh pp x dp x tp, whose last axis is contiguous.
+struct RankPlace {
+  int pp = 0, dp = 0, tp = 0;
+};
+
+/// The place of rank `rank` of a layout, in [0, layout.num_ranks()).
+RankPlace place_of(int rank, const ParallelConfig& layout);
+
+/// Axes without peers for the rank at `place`.
+ParallelAxes dry_axes(const ParallelConfig& layout, const RankPlace& place = {});
 
 /// Parallelizes `model` on dry axes, to check that it is possible. Throws as parallelize() does.
 void try_layout(Model& model, const ParallelConfig& layout);

@@ -36,10 +36,13 @@ struct PlanOptions : LayoutOptions, LoraFlags {
   std::string optimizer = "adamw";
   std::string cluster;        ///< preset, "here" or JSON file; empty = this program's own ranks
   std::string tokens;         ///< of a training run on the cluster, "300B"; empty = none
+  std::string html;           ///< page to write of the plan on the cluster; empty = none
   std::string runs;           ///< CSV file of published runs to predict; empty = none
   bool parameters = false;    ///< list every parameter's layout
   std::string draw_schedule;  ///< SVG file to write; empty = none
   bool json = false;
+  bool dry_run = false;  ///< of one rank: its program and what it sends
+  int rank = 0;          ///< of the dry run
 };
 
 }  // namespace cleave::inline planner
@@ -77,6 +80,7 @@ inline Row optimizer(std::string* target) {
 
 /// Ranks that `cleave plan` takes: those of a run, more with --cluster.
 inline constexpr Limits kClusterRanks{.low = 1, .high = 1e6};
+inline constexpr Limits kClusterRankIds{.low = 0, .high = 1e6 - 1};
 
 /// The options of `cleave plan`.
 inline std::vector<Section> sections(PlanOptions& o) {
@@ -94,7 +98,7 @@ inline std::vector<Section> sections(PlanOptions& o) {
         optimizer(&o.optimizer)}},
       {"layout", joined({{&o.ranks, "ranks", "N", "instead list all layouts of N ranks, best first",
                           "off", kClusterRanks},
-                         {&o.memory, "memory", "SIZE", "memory limit per rank, e.g. 8GiB",
+                         {&o.memory, "memory", "SIZE", "memory limit per rank, e.g. 8GiB or 80G",
                           "this host's memory / ranks"}},
                         rows(static_cast<LayoutOptions&>(o)))},
       {"adapters", rows(static_cast<LoraFlags&>(o))},
@@ -105,7 +109,14 @@ inline std::vector<Section> sections(PlanOptions& o) {
          "off"},
         {&o.tokens, "tokens", "COUNT", "also days and device-hours of this many tokens, e.g. 300B",
          "none"},
+        {&o.html, "html", "FILE.html", "also write a page with sliders for the layouts", "none"},
         {&o.runs, "runs", "FILE.csv", "predict a table of published runs", "none"}}},
+      {"dry run of one rank",
+       {{&o.dry_run, "dry-run", "",
+         "list what one rank holds and sends in a step, without memory; --ranks is then tp x pp x "
+         "dp",
+         "off"},
+        {&o.rank, "rank", "N", "the rank of a dry run, from 0", "", kClusterRankIds}}},
       {"output",
        {{&o.parameters, "parameters", "", "list how every parameter is sharded", "off"},
         {&o.draw_schedule, "draw-schedule", "FILE.svg", "draw the pipeline schedule", "none"},

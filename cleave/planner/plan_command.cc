@@ -15,6 +15,7 @@
 #include "cleave/mesh/mesh.h"
 #include "cleave/mesh/scalar_type.h"
 #include "cleave/planner/cluster_command.h"
+#include "cleave/planner/dry_run.h"
 #include "cleave/planner/layout_options.h"
 #include "cleave/planner/machine.h"
 #include "cleave/planner/rank_layouts.h"
@@ -54,9 +55,9 @@ int64_t memory_here() {
 
 int64_t limit_of(const PlanOptions& o, int num_ranks) {
   if (o.memory.empty()) return memory_here() / num_ranks;
-  const auto bytes = bytes_from_text(o.memory);
+  const auto bytes = memory_from_text(o.memory);
   CLEAVE_CHECK(bytes, Code::kUsage, "--memory '", o.memory,
-               "' is not a size; write it like 8GiB or 500MB");
+               "' is not a size; write it like 8GiB, 500MB or 80G");
   return static_cast<int64_t>(*bytes);
 }
 
@@ -199,6 +200,19 @@ void plan_one(const PlanOptions& o, const Json& config) {
   if (!o.draw_schedule.empty()) draw(o, layout, step);
 }
 
+void plan_rank(const PlanOptions& o, const Json& config) {
+  ParallelConfig layout = make_parallel_config(o, *make_model(config), type_of(o), 0);
+  layout.lora = lora_from(o);
+  StepShape step = step_of(o);
+  if (step.micro_batch_size == 0) {
+    step.micro_batch_size = default_micro_batch_size(step.batch_size, layout);
+  }
+  const RankProgram program = rank_program(config, layout, step, o.rank);
+  if (o.json) return log_info(rank_program_json(program, layout, step, o.rank));
+  print_rank_program(program, layout, step, o.rank);
+  if (o.parameters) print_rank_parameters(program);
+}
+
 void plan_many(const PlanOptions& o, const Json& config) {
   const int64_t limit = limit_of(o, o.ranks);
   const ParallelConfig common{.compute_type = type_of(o), .lora = lora_from(o)};
@@ -253,6 +267,7 @@ void plan(const PlanOptions& o) {
                            o.cluster == "here" ? cluster_here(o) : read_cluster(o.cluster));
   }
   const Json config = config_of(o);
+  if (o.dry_run) return plan_rank(o, config);
   o.ranks == 0 ? plan_one(o, config) : plan_many(o, config);
 }
 

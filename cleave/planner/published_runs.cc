@@ -28,6 +28,10 @@ class Row {
                  column, "'; the format is that of docs/clusters.md");
     return fields_[found->second];
   }
+  /// Whether an optional column contains `part`.
+  bool may_have(const std::string& column, std::string_view part) const {
+    return columns_.contains(column) && has(column, part);
+  }
   bool has(const std::string& column, std::string_view part) const {
     return text(column).find(part) != std::string::npos;
   }
@@ -141,6 +145,12 @@ MatrixType type_of(const Row& row) {
   return text.starts_with("fp32") ? MatrixType::kFp32 : MatrixType::kBf16;
 }
 
+/// torchtitan compiles the loss too since 2025.
+Compiled compiled_of(const Row& row) {
+  if (!row.may_have("notes", "torch.compile")) return Compiled::kNothing;
+  return row.number("year") >= 2025 ? Compiled::kLayersAndLoss : Compiled::kLayers;
+}
+
 /// Sharding, and the bytes per parameter that follow from the software.
 void set_states(const Row& row, ClusterRun& r) {
   const bool is_recent = row.number("year") >= 2023 && !row.has("recompute", "Megatron");
@@ -237,6 +247,7 @@ PublishedRun run_of(const Row& row) {
   out.size = size_of(row, out.run.pp);
   out.run.recompute = recompute_of(row);
   if (row.text("recompute").empty()) out.assumed.emplace_back("no recompute");
+  out.run.compiled = compiled_of(row);
   out.run.type = type_of(row);
   set_states(row, out.run);
   out.unsupported = unsupported(row, out);

@@ -66,6 +66,19 @@ TEST(PublishedRuns, LayersThatARowDoesNotGive_FollowFromItsParameters) {
   EXPECT_EQ(read(std::string(kHeader) + row).at(0).size.layers, 24);
 }
 
+TEST(PublishedRuns, NoteOfTorchCompile_MeansCompiledLayersAndSince2025TheLoss) {
+  const auto compiled = [](const std::string& year, const std::string& note) {
+    const std::string header = replaced(kHeader, "mem_per_device", "mem_per_device,notes");
+    const std::string row =
+        replaced(replaced(kRow, "29.5 GiB", "29.5 GiB," + note), ",2021,", "," + year + ",");
+    return read(header + row).at(0).run.compiled;
+  };
+  EXPECT_EQ(compiled("2024", "eager"), Compiled::kNothing);
+  EXPECT_EQ(compiled("2024", "torch.compile"), Compiled::kLayers);
+  EXPECT_EQ(compiled("2025", "torch.compile; step 100"), Compiled::kLayersAndLoss);
+  EXPECT_EQ(read(std::string(kHeader) + kRow).at(0).run.compiled, Compiled::kNothing);
+}
+
 TEST(PublishedRuns, OutOfMemory_IsNoMemory) {
   const PublishedRun p = read(kHeader + replaced(kRow, "29.5 GiB", "OOM")).at(0);
   EXPECT_TRUE(p.out_of_memory);
@@ -162,6 +175,7 @@ TEST_F(RealPublishedRuns, Korthikanti2022_IsWithin4Percent) {
 TEST_F(RealPublishedRuns, MemoryOfTorchtitan_IsWithin10Percent) {
   EXPECT_GE(summary("torchtitan").memories, 7);
   EXPECT_LT(summary("torchtitan").memory, 0.10);
+  EXPECT_LT(summary("torchtitan H200").memory, 0.10);
 }
 
 TEST_F(RealPublishedRuns, MultiNodeVTrain_IsWithin10PercentAndRanksTheBestAmongTheFirstThree) {

@@ -214,6 +214,9 @@ TEST_F(Usage, FlagsThatExcludeEachOther_AreRefused) {
   expect_refused(
       with({"--async-save"}), 2,
       "--async-save needs --save-every: the last checkpoint is never saved asynchronously");
+}
+
+TEST_F(Usage, FlagsOfPlanThatDoNotFit_AreRefused) {
   expect_refused({"plan", "--model", "@model", "--ranks", "8", "--recompute", "full"}, 2,
                  "--ranks and --recompute exclude each other; give one");
   expect_refused({"plan", "--model", "@model", "--cluster", "h200"}, 2,
@@ -224,9 +227,25 @@ TEST_F(Usage, FlagsThatExcludeEachOther_AreRefused) {
                  "--ranks is 5000; at most 4096 without --cluster");
   expect_refused({"plan", "--runs", "@data.txt", "--ranks", "8"}, 2,
                  "--runs and --ranks exclude each other; give one");
+  expect_refused({"plan", "--runs", "@data.txt", "--memory", "8GiB"}, 2,
+                 "--runs and --memory exclude each other; give one");
+  expect_refused({"plan", "--runs", "@data.txt", "--batch-size", "8"}, 2,
+                 "--runs and --batch-size exclude each other; give one");
+  expect_refused({"plan", "--html", "plan.html"}, 2,
+                 "--html writes the page of a cluster's plan; add --cluster NAME");
+  expect_refused({"plan", "--rank", "1"}, 2, "--rank chooses the rank of a dry run; add --dry-run");
+  expect_refused({"plan", "--dry-run", "--ranks", "6", "--tp", "4"}, 3,
+                 "--ranks 6 is not tp 4 x pp 1 x dp 1; choose sizes with this product");
+  expect_refused({"plan", "--dry-run", "--ranks", "4", "--rank", "4"}, 2,
+                 "--rank 4 is not among the 4 ranks; choose 0 to 3");
+  expect_refused({"plan", "--dry-run", "--dp", "4", "--batch-size", "6"}, 3,
+                 "--batch-size 6 is no multiple of dp 4");
   expect_refused({"plan", "--model", "@model", "--dp", "16", "--batch-size", "8"}, 3,
                  "--batch-size is 8, fewer than the 16 data-parallel ranks; give each at least one "
                  "sequence");
+}
+
+TEST_F(Usage, FlagsOfGenerateThatDoNotFit_AreRefused) {
   expect_refused({"generate", "--model", "@model", "--prompt", "a", "--prompt-ids", "1"}, 2,
                  "--prompt and --prompt-ids exclude each other; give one");
   expect_refused({"generate", "--model", "@model", "--prompt-ids", "1", "--chat"}, 2,
