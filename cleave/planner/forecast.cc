@@ -42,6 +42,20 @@ void give_shapes(const Parameters& parameters, at::ScalarType type) {
   }
 }
 
+/// Bytes that filling a weight of int8 needs beside the weights, before the optimizer has memory:
+/// its part in fp32, and again divided by the scales; of a flat leaf also its scales and the row of
+/// each element.
+int64_t bytes_to_load(const Parameters& parameters) {
+  constexpr int64_t kWhole = 8, kFlat = 20;
+  int64_t most = 0;
+  for (const auto& p : parameters) {
+    if (!p->is_int8() || p->ownership() == Parameter::Ownership::kNotOwned) continue;
+    const int64_t each = p->is_flat() ? kFlat : kWhole;
+    most = std::max(most, each * c10::multiply_integers(p->leaf_shape()));
+  }
+  return most;
+}
+
 /// Bytes of gradients after the last backward: of the local parts, or with FSDP of the shards.
 /// Their type is the leaves', or bf16 if nothing was added to them (GradientSync).
 int64_t gradient_bytes(const Parameters& parameters, const ParallelConfig& layout,
@@ -144,8 +158,9 @@ class DryRank {
     parallelized_.gradients->complete();
     parallelized_.gradients->refresh_weights();
     // The optimizer's step is in place, but for step_bytes(), when activations are freed.
-    m.activations = std::max(memory_.peak() - m.weights - m.optimizer - m.gradients,
-                             parallelized_.optimizer->step_bytes());
+    m.activations = std::max({memory_.peak() - m.weights - m.optimizer - m.gradients,
+                              parallelized_.optimizer->step_bytes(),
+                              bytes_to_load(model_->parameters()) - m.optimizer - m.gradients});
     DryTraffic dp = dry_traffic(parallelized_.axes.dp);
     dp.bytes -= before_dp.bytes;
     dp.num_calls -= before_dp.num_calls;
