@@ -109,6 +109,8 @@ class Experts : public Layer {
   /// The same of all experts for this rank's rows.
   [[nodiscard]] Tensor exchanged(const DTensor& x, const Tensor& rows,
                                  const std::vector<int64_t>& counts, const Context& context) const;
+  /// Whether an expert of any rank has trained parameters.
+  [[nodiscard]] bool is_trained() const;
 
   int64_t top_k_;
   bool normalizes_;
