@@ -93,6 +93,8 @@ class Experts : public Layer {
   /// data-parallel ranks that have the same ones. Call it before there is memory. Throws
   /// Error(kShape) for fewer experts than ranks.
   void share_out(const Axis& ep, const Axis& copies);
+  /// Of all ranks.
+  [[nodiscard]] int64_t num_experts() const { return std::ssize(experts_); }
   /// Gives the logits of the experts.
   [[nodiscard]] const Linear& router() const { return gate_; }
 

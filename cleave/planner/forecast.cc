@@ -10,6 +10,7 @@
 
 #include "cleave/data/dataset.h"
 #include "cleave/nn/cross_entropy.h"
+#include "cleave/nn/experts.h"
 #include "cleave/parallel/parallelize.h"
 #include "cleave/planner/layout_options.h"
 #include "cleave/torch_internals/deferred.h"
@@ -129,11 +130,12 @@ std::vector<Shape> shapes_between(const Json& config, const ParallelConfig& layo
 /// One pipeline rank's step on the meta device.
 class DryRank {
  public:
-  DryRank(const Json& config, const ParallelConfig& layout, const StepShape& step, int pp_rank)
+  DryRank(const Json& config, const ParallelConfig& layout, const StepShape& step, int pp_rank,
+          int ep_rank)
       : step_(step),
         model_(make_model(config)),
-        parallelized_(parallelize(*model_, model_->sequence(), dry_axes(layout, pp_rank), layout,
-                                  step.optimizer)),
+        parallelized_(parallelize(*model_, model_->sequence(), dry_axes(layout, pp_rank, ep_rank),
+                                  layout, step.optimizer)),
         rows_(rows_of(layout, step)),
         schedule_(schedule_of(layout, rows_.size())) {
     if (pp_rank == 0 && layout.stages_per_rank == 1) return;  // receives nothing from other stages
@@ -283,6 +285,15 @@ class DryRank {
   DryTraffic sent_;
 };
 
+/// Experts of a layer; 0 without.
+int64_t experts_of(Layer& model) {
+  int64_t count = 0;
+  model.walk([&](Layer& layer) {
+    if (const auto* experts = dynamic_cast<const Experts*>(&layer)) count = experts->num_experts();
+  });
+  return count;
+}
+
 }  // namespace
 
 int64_t Forecast::most_bytes() const {
@@ -294,11 +305,14 @@ int64_t Forecast::most_bytes() const {
 Forecast forecast(const Json& config, const ParallelConfig& layout, const StepShape& step) {
   provide_meta_kernels();
   Forecast out;
+  const auto model = make_model(config);
+  out.first_with_fewer = layout.ep > 1 ? static_cast<int>(experts_of(*model) % layout.ep) : 0;
   for (int p = 0; p < layout.pp; ++p) {
-    out.ranks.push_back(DryRank(config, layout, step, p).run());
+    out.ranks.push_back(DryRank(config, layout, step, p, 0).run());
+    if (out.first_with_fewer == 0) continue;
+    out.with_fewer_experts.push_back(DryRank(config, layout, step, p, layout.ep - 1).run());
   }
   out.tokens = step.tokens();
-  const auto model = make_model(config);
   if (layout.lora) {
     attach_lora(*model, model->sequence(), *layout.lora, layout.compute_type);
   }

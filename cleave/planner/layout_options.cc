@@ -116,11 +116,11 @@ int64_t default_micro_batch_size(int64_t batch_size, const ParallelConfig& layou
   return layout.pp > 1 ? std::max<int64_t>(1, rows / (int64_t{4} * layout.pp)) : rows;
 }
 
-ParallelAxes dry_axes(const ParallelConfig& l, int pp) {
+ParallelAxes dry_axes(const ParallelConfig& l, int pp, int ep) {
   return {.pp = dry_axis("pp", pp, l.pp),
           .dp = dry_axis("dp", 0, l.dp),
           .tp = dry_axis("tp", 0, l.tp),
-          .ep = dry_axis("ep", 0, l.ep),
+          .ep = dry_axis("ep", ep, l.ep),
           .copies = dry_axis("copies of experts", 0, std::max(1, l.dp / l.ep))};
 }
 

@@ -27,8 +27,9 @@ std::string cross_host_warning(const ParallelConfig& layout, int ranks_of_host);
 /// many that there are four micro-batches per pipeline rank.
 int64_t default_micro_batch_size(int64_t batch_size, const ParallelConfig& layout);
 
-/// Axes without peers for the rank at place `pp` of the pipeline and the first place of the others.
-ParallelAxes dry_axes(const ParallelConfig& layout, int pp = 0);
+/// Axes without peers for the rank at place `pp` of the pipeline, at place `ep` of those that share
+/// out experts, and at the first place of the others.
+ParallelAxes dry_axes(const ParallelConfig& layout, int pp = 0, int ep = 0);
 
 /// Parallelizes `model` on dry axes, to check that it is possible. Throws as parallelize() does.
 void try_layout(Model& model, const ParallelConfig& layout);
