@@ -51,8 +51,8 @@ TEST(Saving, RanksOfAHost_AreThoseOfTheirPipelineStages) {
 // of two blocks, in fp32.
 TEST(Saving, RanksWithFewerExperts_AreCountedWithTheirs) {
   const Json mixtral = Json::parse(R"({"model_type": "mixtral", "vocab_size": 23, "hidden_size": 12,
-      "intermediate_size": 5, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2,
-      "num_local_experts": 3, "num_experts_per_tok": 2})",
+      "intermediate_size": 5, "num_hidden_layers": 2, "num_attention_heads": 6,
+      "num_key_value_heads": 2, "num_local_experts": 3, "num_experts_per_tok": 2})",
                                    "config.json");
   const ParallelConfig layout{.dp = 4, .tp = 1, .ep = 2, .plan = make_model(mixtral)->plan(false)};
   const Forecast all =
