@@ -15,16 +15,22 @@ size_t tokens_before(const Tokenizer& tokenizer, const std::string& text,
                      const std::vector<int64_t>& ids, size_t at, bool counts_cut) {
   if (at == 0) return 0;
   if (at >= text.size()) return ids.size();
-  const std::vector<int64_t> before =
-      tokenizer.encode(std::string_view(text).substr(0, at), kPlain);
+  const std::string begin = text.substr(0, at);
+  const std::vector<int64_t> before = tokenizer.encode(begin, kPlain);
   auto count = static_cast<size_t>(
       std::mismatch(before.begin(), before.end(), ids.begin(), ids.end()).first - before.begin());
-  if (count == before.size()) return count;
+  const bool ends_in_space = begin.back() == ' ';
+  if (count == before.size() && !ends_in_space) return count;
   const auto bytes = [&tokenizer](const std::vector<int64_t>& all, size_t first) {
     return static_cast<int64_t>(tokenizer.decode(std::span(all).first(first)).size());
   };
-  // Distance of the end of each token from `at`.
-  const int64_t shift = -bytes(before, before.size());
+  // Distance of the end of each token from `at`. A tokenizer of SentencePiece may drop the spaces
+  // at the end of a text, so that another letter follows them here.
+  int64_t shift = -bytes(before, before.size());
+  if (ends_in_space) {
+    const std::vector<int64_t> with_letter = tokenizer.encode(begin + "x", kPlain);
+    shift = 1 - bytes(with_letter, with_letter.size());
+  }
   for (; count < ids.size(); ++count) {
     if (counts_cut ? bytes(ids, count) + shift >= 0 : bytes(ids, count + 1) + shift > 0) break;
   }

@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cleave/chat/chat_template.h"
 #include "cleave/data/dataset_kinds.h"
 #include "cleave/file/atomic_write.h"
+#include "tests/support/golden.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/thrown.h"
 
@@ -112,6 +114,17 @@ TEST(Chats, OtherFiles_AreNoChats) {
   EXPECT_TRUE(holds_chats({(folder / "a.txt").string()}));
   write_atomic(folder / "a.txt", std::string_view("{ a text"));
   EXPECT_FALSE(holds_chats({(folder / "a.txt").string()}));
+}
+
+// This tokenizer drops spaces at the end of a text. Oracle: char_to_token() of transformers.
+TEST(RealChatTokens, SpaceBeforeAnAnswer_BelongsToThePrompt) {
+  CLEAVE_NEEDS_DATA();
+  const auto tokenizer = load_tokenizer(test::data_folder() + "/tokenizers/stories260K-tok512");
+  const std::string prompt = "A: ";
+  const TokenizedChat chat = tokenize_chat(*tokenizer, {prompt + "6.", {{3, 5}}});
+  // A mark of the beginning, "A", ":", the space, "6", "."
+  EXPECT_EQ(chat.ids, (std::vector<int64_t>{410, 447, 467, 410, 490, 426}));
+  EXPECT_EQ(chat.is_trained, (std::vector<bool>{false, false, false, false, true, true}));
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "cleave/nn/experts.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 
 #include "cleave/nn/balance_loss.h"
@@ -234,7 +236,17 @@ Tensor Experts::exchanged(const DTensor& x, const Tensor& rows, const std::vecto
                           const Context& context) const {
   if (ep_.size() == 1) return results(x, rows, counts, context);
   const ExpertExchange exchange(counts, shares_, ep_, path(), /*is_dry=*/rows.is_meta());
-  return exchange.to_tokens(results(x, exchange.to_experts(rows), exchange.counts(), context));
+  Tensor own = results(x, exchange.to_experts(rows), exchange.counts(), context);
+  // Backward of to_tokens() is collective: a rank whose experts are all frozen takes part in it.
+  if (at::GradMode::is_enabled() && !own.requires_grad() && is_trained()) {
+    own = own.detach().requires_grad_();
+  }
+  return exchange.to_tokens(own);
+}
+
+bool Experts::is_trained() const {
+  return std::any_of(experts_.begin(), experts_.end(),
+                     [](const auto& expert) { return !trained_of(expert->parameters()).empty(); });
 }
 
 DTensor Experts::forward(const DTensor& x, const Context& context) {

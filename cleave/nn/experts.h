@@ -93,6 +93,8 @@ class Experts : public Layer {
   /// data-parallel ranks that have the same ones. Call it before there is memory. Throws
   /// Error(kShape) for fewer experts than ranks.
   void share_out(const Axis& ep, const Axis& copies);
+  /// Of all ranks.
+  [[nodiscard]] int64_t num_experts() const { return std::ssize(experts_); }
   /// Gives the logits of the experts.
   [[nodiscard]] const Linear& router() const { return gate_; }
 
@@ -109,6 +111,8 @@ class Experts : public Layer {
   /// The same of all experts for this rank's rows.
   [[nodiscard]] Tensor exchanged(const DTensor& x, const Tensor& rows,
                                  const std::vector<int64_t>& counts, const Context& context) const;
+  /// Whether an expert of any rank has trained parameters.
+  [[nodiscard]] bool is_trained() const;
 
   int64_t top_k_;
   bool normalizes_;

@@ -19,14 +19,13 @@ void fill_int8(Parameter& parameter, const Tensor& part) {
   const at::NoGradGuard no_grad;
   const int row_dim = parameter.int8_row_dim();
   const int64_t num_rows = parameter.local_shape().at(static_cast<size_t>(row_dim));
-  const Tensor magnitudes = part.to(at::kFloat).abs();
   Tensor largest = at::zeros({num_rows}, at::kFloat);
   Tensor rows;
   if (parameter.is_flat()) {
     rows = rows_of_flat(parameter, row_dim);
-    largest = largest.scatter_reduce(0, rows, magnitudes, "amax");
-  } else if (part.numel() > 0) {
-    largest = magnitudes.amax(1 - row_dim);
+    largest = largest.scatter_reduce(0, rows, part.to(at::kFloat).abs(), "amax");
+  } else if (part.numel() > 0) {  // without a copy of the whole matrix
+    largest = at::maximum(part.amax(1 - row_dim), part.amin(1 - row_dim).neg()).to(at::kFloat);
   }
   // Infinity, which a maximum over ranks keeps.
   largest = largest.nan_to_num(std::numeric_limits<double>::infinity(),

@@ -200,11 +200,12 @@ Tensor Linear::product(const DTensor& x, const std::optional<Tensor>& bias,
   // Fanout: each rank multiplies it with its part of x, or gets a part of its result's gradient.
   for (const auto& p : {lora_a_, lora_b_}) p->used_in(x);
   const Tensor input = branch_input(x, context);
-  const Tensor low =
-      affine(affine(input, lora_a_->use(), std::nullopt), lora_b_->use(), std::nullopt);
-  if (!magnitudes_) return at::add(main_product(x.local(), bias, context), low, lora_.scale);
+  // The narrow matrix is scaled, not the wide one: forward and backward have less to do.
+  const Tensor narrow = affine(input, lora_a_->use(), std::nullopt) * lora_.scale;
+  const Tensor low = affine(narrow, lora_b_->use(), std::nullopt);
+  if (!magnitudes_) return main_product(x.local(), bias, context) + low;
   magnitudes_->used_in(x);
-  const Tensor sum = at::add(main_product(input, std::nullopt, context), low, lora_.scale);
+  const Tensor sum = main_product(input, std::nullopt, context) + low;
   Tensor y = with_magnitudes(sum, magnitudes_->use(), norms_of_sum(context));
   if (!input.is_same(x.local())) {
     y = y + main_product(x.local() - input, std::nullopt, context);  // what dropout took away

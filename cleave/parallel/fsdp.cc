@@ -14,7 +14,9 @@
 #include "cleave/parallel/fsdp.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -302,6 +304,15 @@ std::set<const Parameter*> tied_parameters(Layer& root) {
   return tied;
 }
 
+/// What a buffer holds, in the order in which a layer gathers its buffers.
+enum class Contents : uint8_t { kInt8, kFrozen, kLeafType, kTrained };
+
+Contents contents_of(const Parameter& p) {
+  if (p.is_int8()) return Contents::kInt8;
+  if (p.is_frozen()) return Contents::kFrozen;
+  return p.keeps_leaf_type() ? Contents::kLeafType : Contents::kTrained;
+}
+
 void shard(Layer& layer, const Axis& dp, const FsdpOptions& options,
            const std::shared_ptr<CallOrder>& order) {
   layer.name_tree();
@@ -311,28 +322,22 @@ void shard(Layer& layer, const Axis& dp, const FsdpOptions& options,
   std::vector<std::shared_ptr<const FlatShards>> groups;
   // A buffer has either gradients or none, one type, and one axis: other ranks have copies of
   // experts.
-  Parameters own, wide, frozen, int8, experts;
+  std::map<Contents, Parameters> own, experts;
   for (const auto& p : read_by(layer)) {
     if (p->copies()) {
-      if (p->is_here()) experts.push_back(p);
+      if (p->is_here()) experts[contents_of(*p)].push_back(p);
     } else if (!tied.contains(p.get())) {
-      (p->is_int8()           ? int8
-       : p->is_frozen()       ? frozen
-       : p->keeps_leaf_type() ? wide
-                              : own)
-          .push_back(p);
+      own[contents_of(*p)].push_back(p);
     } else {
       // Its own group, so that every call that reads it uses the same shards.
       groups.push_back(std::make_shared<FlatShards>(Parameters{p}, dp, options.replicate));
     }
   }
-  for (const Parameters& group : {int8, frozen, wide, own}) {
-    if (!group.empty()) {
-      groups.push_back(std::make_shared<FlatShards>(group, dp, options.replicate));
-    }
+  for (const auto& [contents, group] : own) {
+    groups.push_back(std::make_shared<FlatShards>(group, dp, options.replicate));
   }
-  if (!experts.empty()) {
-    groups.push_back(std::make_shared<FlatShards>(experts, *experts.front()->copies()));
+  for (const auto& [contents, group] : experts) {
+    groups.push_back(std::make_shared<FlatShards>(group, *group.front()->copies()));
   }
   if (!groups.empty()) layer.attach(std::make_unique<Fsdp>(std::move(groups), options, order));
 }

@@ -253,7 +253,12 @@ void average_gradients(const Parameters& parameters, const Axis& tp, const Axis&
 }
 
 GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp, double power) {
-  for (const auto& p : parameters) check_complete(*p);
+  for (const auto& p : parameters) {
+    CLEAVE_CHECK(!p->copies(), Code::kUsage, p->name(),
+                 " is one of the experts that ranks share out, and other ranks have other ones; "
+                 "use gradient_norm(parameters, tp, ep)");
+    check_complete(*p);
+  }
   return norm_over(parameters, {.tp = tp, .data = {}, .stages = {}}, power);
 }
 

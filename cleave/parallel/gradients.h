@@ -44,11 +44,13 @@ struct GradientNorm {
 /// value (power = infinity). Every element counts once, also of replicated and tied parameters and
 /// of copied KV heads. Undefined gradients count as zeros, as do parameters without memory on this
 /// rank (of another pipeline stage). The same bits on every rank of the axis. Throws Error(kUsage),
-/// naming the missing call, if a gradient is still partial, like clip_grad_norm.
+/// naming the missing call, if a gradient is still partial, like clip_grad_norm, and for experts
+/// that are shared out over ranks.
 GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp, double power = 2);
 
 /// The same with experts that are shared out over the axis `ep`: other parameters are the same on
-/// its ranks and count once.
+/// its ranks and count once. If `tp` has all ranks, over which leaves are sharded (ZeRO-1, FSDP),
+/// `ep` is the default axis.
 GradientNorm gradient_norm(const Parameters& parameters, const Axis& tp, const Axis& ep);
 
 /// The factor by which clipping scales gradients: max_norm / (norm + 1e-6), at most 1.

@@ -71,8 +71,6 @@ void check_experts(const ParallelAxes& axes, const ParallelConfig& config) {
                Code::kUsage, "the axes ep and copies have ", axes.ep.size(), " and ",
                axes.copies.size(), " ranks for ep=", config.ep, " and dp=", config.dp,
                "; make them by with_experts()");
-  CLEAVE_CHECK(!config.lora, Code::kUsage, "LoRA with ep=", config.ep,
-               " is not supported; use ep 1");
 }
 
 void share_out_experts(Layer& model, const ParallelAxes& axes, const ParallelConfig& config) {

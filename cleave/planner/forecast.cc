@@ -10,6 +10,7 @@
 
 #include "cleave/data/dataset.h"
 #include "cleave/nn/cross_entropy.h"
+#include "cleave/nn/experts.h"
 #include "cleave/parallel/parallelize.h"
 #include "cleave/pipeline/p2p_channel.h"
 #include "cleave/torch_internals/deferred.h"
@@ -40,6 +41,20 @@ void give_shapes(const Parameters& parameters, at::ScalarType type) {
       p->set_leaf(leaf);
     }
   }
+}
+
+/// Bytes that filling a weight of int8 needs beside the weights, before the optimizer has memory:
+/// its part in fp32, and again divided by the scales; of a flat leaf also its scales and the row of
+/// each element.
+int64_t bytes_to_load(const Parameters& parameters) {
+  constexpr int64_t kWhole = 8, kFlat = 20;
+  int64_t most = 0;
+  for (const auto& p : parameters) {
+    if (!p->is_int8() || p->ownership() == Parameter::Ownership::kNotOwned) continue;
+    const int64_t each = p->is_flat() ? kFlat : kWhole;
+    most = std::max(most, each * c10::multiply_integers(p->leaf_shape()));
+  }
+  return most;
 }
 
 /// Bytes of gradients after the last backward: of the local parts, or with FSDP of the shards.
@@ -165,8 +180,9 @@ class DryRank {
     parallelized_.gradients->complete();
     parallelized_.gradients->refresh_weights();
     // The optimizer's step is in place, but for step_bytes(), when activations are freed.
-    m.activations = std::max(memory_.peak() - m.weights - m.optimizer - m.gradients,
-                             parallelized_.optimizer->step_bytes());
+    m.activations = std::max({memory_.peak() - m.weights - m.optimizer - m.gradients,
+                              parallelized_.optimizer->step_bytes(),
+                              bytes_to_load(model_->parameters()) - m.optimizer - m.gradients});
     return with_traffic(m, before);
   }
 
@@ -322,6 +338,15 @@ class DryRank {
   DryTraffic sent_;
 };
 
+/// Experts of a layer; 0 without.
+int64_t experts_of(Layer& model) {
+  int64_t count = 0;
+  model.walk([&](Layer& layer) {
+    if (const auto* experts = dynamic_cast<const Experts*>(&layer)) count = experts->num_experts();
+  });
+  return count;
+}
+
 }  // namespace
 
 int64_t Forecast::most_bytes() const {
@@ -333,11 +358,15 @@ int64_t Forecast::most_bytes() const {
 Forecast forecast(const Json& config, const ParallelConfig& layout, const StepShape& step) {
   provide_meta_kernels();
   Forecast out;
+  const auto model = make_model(config);
+  out.first_with_fewer = layout.ep > 1 ? static_cast<int>(experts_of(*model) % layout.ep) : 0;
   for (int p = 0; p < layout.pp; ++p) {
     out.ranks.push_back(DryRank(config, layout, step, {.pp = p}).run());
+    if (out.first_with_fewer == 0) continue;
+    const RankPlace last{.pp = p, .dp = layout.ep - 1};  // of those that share out the experts
+    out.with_fewer_experts.push_back(DryRank(config, layout, step, last).run());
   }
   out.tokens = step.tokens();
-  const auto model = make_model(config);
   if (layout.lora) {
     attach_lora(*model, model->sequence(), *layout.lora, layout.compute_type);
   }

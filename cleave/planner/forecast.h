@@ -56,9 +56,13 @@ struct RankProgram {
 /// The forecast of a layout's step: of the first rank of tp and dp at each place on pp.
 struct Forecast {
   std::vector<RankForecast> ranks;  ///< by place on pp
-  double flops = 0;                 ///< of all ranks, without recomputation
-  double idle_share = 0;            ///< share of the ranks' time spent waiting for the pipeline
-  int64_t tokens = 0;               ///< of the global batch
+  /// The same of the ranks of ep from place `first_with_fewer` on, which have one expert less;
+  /// empty if there are none.
+  std::vector<RankForecast> with_fewer_experts;
+  int first_with_fewer = 0;
+  double flops = 0;       ///< of all ranks, without recomputation
+  double idle_share = 0;  ///< share of the ranks' time spent waiting for the pipeline
+  int64_t tokens = 0;     ///< of the global batch
 
   /// Bytes of the rank that needs the most.
   [[nodiscard]] int64_t most_bytes() const;

@@ -47,6 +47,23 @@ TEST(Saving, RanksOfAHost_AreThoseOfTheirPipelineStages) {
   EXPECT_EQ(bytes_of_ranks(all, layout, {6, 8}), 2 * last);
 }
 
+// Three experts on two ranks: the first has two of them. An expert has 3 matrices of 12 x 5 in each
+// of two blocks, in fp32.
+TEST(Saving, RanksWithFewerExperts_AreCountedWithTheirs) {
+  const Json mixtral = Json::parse(R"({"model_type": "mixtral", "vocab_size": 23, "hidden_size": 12,
+      "intermediate_size": 5, "num_hidden_layers": 2, "num_attention_heads": 6,
+      "num_key_value_heads": 2, "num_local_experts": 3, "num_experts_per_tok": 2})",
+                                   "config.json");
+  const ParallelConfig layout{.dp = 4, .tp = 1, .ep = 2, .plan = make_model(mixtral)->plan(false)};
+  const Forecast all =
+      forecast(mixtral, layout, {.batch_size = 4, .micro_batch_size = 1, .seq_len = 7});
+  ASSERT_EQ(all.with_fewer_experts.size(), 1U);
+  const MemoryForecast two = all.ranks[0].memory, one = all.with_fewer_experts[0].memory;
+  EXPECT_EQ(two.weights - one.weights, 2 * 3 * 12 * 5 * 4);
+  EXPECT_EQ(bytes_of_ranks(all, layout, {0, 4}), 2 * two.total() + 2 * one.total());
+  EXPECT_EQ(bytes_of_ranks(all, layout, {1, 2}), one.total());
+}
+
 TEST(Saving, LimitOfEachOption_FindsItsFlags) {
   ParallelConfig zero1 = two_dp(), fsdp = two_dp(), full = two_dp();
   zero1.sharding = DataSharding::kZero1;

@@ -198,7 +198,20 @@ TEST(ExpertParallelLayout, OptionsThatDoNotFit_AreRefusedByName) {
   EXPECT_THAT(refusal("mixtral", {.dp = 4, .ep = 4}).what(), testing::HasSubstr("fewer than ep=4"));
   EXPECT_THAT(refusal("llama", {.dp = 2, .ep = 2}).what(),
               testing::HasSubstr("the model has none"));
-  EXPECT_EQ(refusal("mixtral", {.dp = 2, .ep = 2, .lora = LoraOptions{}}).code(), Code::kUsage);
+}
+
+// The experts of one rank would be missing in the norm.
+TEST(ExpertParallelLayout, NormWithoutTheAxisOfExperts_IsRefused) {
+  const GridCase c{.family = "mixtral"};
+  on_world(2, [&](World& world) {
+    GridRunner run(c, {.dp = 2, .ep = 2}, world);
+    run.start();
+    (void)run.gradients(0);
+    const Error error =
+        test::thrown_by([&] { (void)gradient_norm(trained_of(run.rank().parameters()), Axis()); });
+    EXPECT_EQ(error.code(), Code::kUsage);
+    EXPECT_THAT(error.what(), testing::HasSubstr("use gradient_norm(parameters, tp, ep)"));
+  });
 }
 
 // One of three experts is on the other rank: 3 matrices of 12 x 5 in each of 8 layers, 4 bytes

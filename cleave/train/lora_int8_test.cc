@@ -144,5 +144,20 @@ TEST(LoraInt8Forecast, Weights_AreCountedInInt8) {
   EXPECT_EQ(planned.ranks[0].memory.weights, bytes);
 }
 
+// Oracle: one token needs almost no activations, so the peak is where the largest matrix is read:
+// 2048 x 64 numbers in fp32, and again divided by their scales.
+TEST(LoraInt8Forecast, MatrixThatIsRead_IsCounted) {
+  const Json config = Json::parse(R"({"model_type": "llama", "vocab_size": 8, "hidden_size": 64,
+      "intermediate_size": 2048, "num_hidden_layers": 1, "num_attention_heads": 2})",
+                                  "config.json");
+  const ParallelConfig layout{
+      .lora = LoraOptions{.rank = 1, .has_int8_base = true, .targets = {"q_proj"}}};
+  const MemoryForecast m =
+      forecast(config, layout, {.batch_size = 1, .micro_batch_size = 1, .seq_len = 1})
+          .ranks[0]
+          .memory;
+  EXPECT_EQ(m.total() - m.weights, int64_t{8} * 2048 * 64);
+}
+
 }  // namespace
 }  // namespace cleave

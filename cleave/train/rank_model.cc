@@ -191,8 +191,7 @@ GradientNorm RankModel::gradient_norm() const {
   const Parameters trained = trained_of(model_->parameters());
   // Sharded leaves are different on all ranks of norm_axis_, and so are experts.
   const bool is_sharded = parallelized_.config.sharding != DataSharding::kNone;
-  return is_sharded ? cleave::gradient_norm(trained, norm_axis_)
-                    : cleave::gradient_norm(trained, norm_axis_, parallelized_.axes.ep);
+  return cleave::gradient_norm(trained, norm_axis_, is_sharded ? Axis() : parallelized_.axes.ep);
 }
 
 }  // namespace cleave::inline train

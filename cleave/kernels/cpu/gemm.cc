@@ -83,11 +83,12 @@ Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   const bool bias_grad = bias && needs_grad(*bias);
   const bool x_grad = needs_grad(x);
   if (!x_grad && !weight_grad && !bias_grad) return y;
-  // Backward reads the values; a deferred gradient also needs the graph from the weight to its
-  // leaf.
+  // Backward reads the values, and of x only if the weight is trained: the input of a frozen one is
+  // not kept. A deferred gradient also needs the graph from the weight to its leaf.
   connect("linear", {x, defers ? Tensor() : weight, bias.value_or(Tensor())}, {y},
-          [x = x.detach(), values = weight.detach(), weight = defers ? weight : Tensor(), x_grad,
-           weight_grad, bias_grad, deferred = defers ? deferred : nullptr](variable_list&& grads) {
+          [x = weight_grad ? x.detach() : Tensor(), shape = x.sizes().vec(),
+           values = weight.detach(), weight = defers ? weight : Tensor(), x_grad, weight_grad,
+           bias_grad, deferred = defers ? deferred : nullptr](variable_list&& grads) {
             const Tensor g = as_matrix(grads[0]);
             const auto of_weight = [g, x, values] {
               const Tensor rows = as_matrix(x);
@@ -96,7 +97,7 @@ Tensor affine(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
                                             : product(transposed(rows), g.t(), std::nullopt).t();
             };
             variable_list out(3);
-            if (x_grad) out[0] = input_gradient(g, values).view(x.sizes());
+            if (x_grad) out[0] = input_gradient(g, values).view(shape);
             if (weight.defined()) {
               deferred->add(weight, of_weight);
             } else if (weight_grad) {
