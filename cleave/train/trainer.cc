@@ -276,6 +276,7 @@ int Trainer::run() {
     }
   }
   folder_.wait_for_save();
+  if (stop_signal_ == 0) check_any_update();
   if (saved_ != done_) save(/*async=*/false);
   if (progress_) progress_->finish();
   if (stop_signal_ == 0) {
@@ -398,6 +399,16 @@ void Trainer::update(int64_t step, double loss, const GradientNorm& norm) {
   check_finite(step, loss, norm);
   const double clip = setup_.options.clip;
   rank_.step(setup_.schedule.at(step), clip > 0 ? clip_factor(norm.value, clip) : 1);
+}
+
+/// Refuses a run whose steps have all overflowed fp16: its weights are those of the start.
+void Trainer::check_any_update() {
+  if (!loss_scale_.is_on() || done_ == 0 || rank_.optimizer().num_steps() > 0) return;
+  throw Error(
+      Code::kNumerics,
+      str("all ", done_, " steps overflowed fp16, so no weight was changed; the loss scale, ",
+          "which halves with each of them, is now ", loss_scale_.value(),
+          ". Give more --steps, or --dtype bf16"));
 }
 
 void Trainer::check_finite(int64_t step, double loss, const GradientNorm& norm) const {
