@@ -409,6 +409,16 @@ TEST(Launch, RankThatFails_GivesItsExitCode) {
   EXPECT_TRUE(contains(ran.err, "rank 1")) << ran.err;
 }
 
+TEST(Launch, CommandInPlaceOfAProgram_IsRefusedWithTheCommandLineThatIsMeant) {
+  const std::string program = CLEAVE_PROGRAM;
+  const RunResult ran = run_cleave({"launch", "-n", "2", "--", "train", "--data", "my text.txt"});
+  EXPECT_EQ(ran.exit_code, 2);
+  EXPECT_EQ(ran.err, "cleave: train is a command of cleave, not a program; did you mean " +
+                         program + " launch -n 2 -- " + program + " train --data 'my text.txt'\n");
+  // The name of a system's program too: it would run once per rank, without a job.
+  EXPECT_EQ(run_cleave({"launch", "-n", "2", "diff", "a", "b"}).exit_code, 2);
+}
+
 TEST(Launch, WrongSizes_AreReportedOnceForAllRanks) {
   const RunResult ran = run_cleave({"launch", "-n", "3", "--", CLEAVE_PROGRAM, "train", "--tp", "2",
                                     "--data", CLEAVE_SOURCE_DIR "/LICENSE", "--out", "never-made"});

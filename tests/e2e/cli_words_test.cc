@@ -97,6 +97,9 @@ TEST(Synonyms, FlagOfAnotherProgram_NamesOurs) {
   expect({"train", "--fp16"}, "--dtype fp16");
   expect({"generate", "--fp16"}, "--dtype fp32|bf16|int8|fp64");
   expect({"generate", "--max-tokens", "5"}, "--max-new-tokens");
+  expect({"generate", "-n", "5"}, "--max-new-tokens");
+  expect({"train", "-n", "2"}, "--tp");
+  expect({"train", "--batch", "2"}, "--batch-size");
   expect({"train", "--per-device-train-batch-size", "2"},
          "--batch-size; it counts the sequences of a step over all ranks");
   expect({"train", "--gradient-accumulation-steps", "2"},
