@@ -190,6 +190,10 @@ void Flags::read_word() {
     if (is_flag) refuse_flag(word.substr(0, word.find('=')));
     words.push_back(word);
   }
+  for (const std::string& word : words) {
+    CLEAVE_CHECK(word != "true" && word != "false", Code::kUsage, "unexpected word '", word,
+                 "'; a switch takes no value, as in --NAME and --no-NAME");
+  }
   const auto taker =
       std::find_if(flags_.begin(), flags_.end(), [](const Flag& flag) { return flag.takes_word; });
   const bool takes_one = taker != flags_.end() && taker->option->count() == 0;

@@ -107,8 +107,12 @@ Json preset_config(const std::string& name, int64_t vocab_size) {
     config["vocab_size"] = vocab_size;
     return Json::parse(config.dump(), "preset " + name);
   }
-  throw Error(Code::kUsage, str("model '", name, "' is neither a folder nor a preset",
-                                did_you_mean(name, preset_names())));
+  const auto likely = likely_name(name, preset_names());
+  std::string all;
+  for (const std::string& preset : preset_names()) all += (all.empty() ? "" : ", ") + preset;
+  throw Error(Code::kUsage,
+              str("model '", name, "' is neither a folder nor a preset; ",
+                  likely ? "did you mean '" + *likely + "'" : "the presets are " + all));
 }
 
 }  // namespace cleave::inline model

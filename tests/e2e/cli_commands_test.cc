@@ -384,6 +384,14 @@ TEST(Completion, UnknownShell_IsRefused) {
   EXPECT_EQ(run_cleave({"completion", "zsh"}).exit_code, 0);
 }
 
+TEST(Flight, FileOfAnotherKind_IsRefusedWithWhatIsExpected) {
+  const RunResult ran = run_cleave({"doctor", "--flight", CLEAVE_SOURCE_DIR "/run"});
+  EXPECT_EQ(ran.exit_code, 4);
+  EXPECT_EQ(ran.err, "cleave: " CLEAVE_SOURCE_DIR
+                     "/run: found '#', expected a value (byte 0); "
+                     "a flight log is a JSON file that a rank has written\n");
+}
+
 TEST(Launch, ProgramAndItsFlags_ReachEveryRank) {
   const RunResult ran = run_cleave(
       {"launch", "-n", "2", "--", "/bin/bash", "-c", "echo $RANK/$WORLD_SIZE $1", "x", "--help"});

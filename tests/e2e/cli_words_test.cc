@@ -144,6 +144,8 @@ TEST_F(Word, MoreWordsThanOneModel_AreRefused) {
                  "unexpected word 'more'; see cleave eval --help");
   expect_refused({"eval", "more", "--model", in("model")},
                  "unexpected word 'more'; did you mean --data 'more'");
+  expect_refused({"train", "--fsdp", "true", "--data", in("data.txt"), "--out", in("new")},
+                 "unexpected word 'true'; a switch takes no value, as in --NAME and --no-NAME");
   expect_refused({"doctor", "more"}, "unexpected word 'more'; see cleave doctor --help");
   expect_refused({"inspect", "--model", in("model")},
                  "unknown flag --model; did you mean cleave inspect PATH");
