@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Runs the ```sh blocks of Markdown pages unchanged, so that no page shows a command that does not work.
 
-usage: run_docs.py --build BUILD_FOLDER PAGE...
+usage: run_docs.py --build BUILD_FOLDER [PAGE...]    (default: README.md and all pages below docs/)
+
+Prints each block with its exit code and output, so that stdout is a log; stderr has one line per page.
 
 The blocks of a page run in order in a temporary folder with README.md, docs/, examples/ and build/ as after `./run build`.
 Empty files and folders take the other names that a clone has: a command must need none of them, and use none for its output.
@@ -67,19 +69,22 @@ def make_folder(folder, root, build):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True, type=pathlib.Path)
-    parser.add_argument("pages", nargs="+")
+    parser.add_argument("pages", nargs="*")
     arguments = parser.parse_args()
     build = arguments.build.resolve()
     root = pathlib.Path(__file__).resolve().parent.parent
-    good, count = True, 0
-    for page in arguments.pages:
+    pages = arguments.pages or ["README.md", *sorted(str(page.relative_to(root)) for page in root.glob("docs/**/*.md"))]
+    count, failed = 0, []
+    for page in pages:
         with tempfile.TemporaryDirectory(prefix="cleave-docs-") as folder:
             make_folder(pathlib.Path(folder), root, build)
             for line, text in blocks(root / page, "sh"):
                 count += 1
-                good = run_block(page, line, text, folder) and good
-    print(f"{count} blocks run")
-    return 0 if good else 1
+                if not run_block(page, line, text, folder):
+                    failed.append(f"{page}:{line}")
+        print(f"{page}: done", file=sys.stderr)
+    print(f"{count} blocks of {len(pages)} pages run, {len(failed)} failed", *failed)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -25,19 +25,6 @@ std::string reason(int number) {
   return std::generic_category().message(number);
 }
 
-// A checkpoint of the folder, or what names one; empty if there is none. A partial checkpoint is
-// what a writer left that died.
-std::string checkpoint_in(const fs::path& folder) {
-  std::error_code problem;
-  if (fs::exists(folder / "latest", problem)) return "latest";
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, problem)) {
-    std::string name = entry.path().filename();
-    if (name.starts_with("step_") && !name.ends_with(kPartialSuffix)) return name;
-  }
-  CLEAVE_CHECK(!problem, Code::kIo, folder.string(), ": ", problem.message());
-  return "";
-}
-
 // The newest checkpoint by its name, not one that a resumed run has renamed; empty if there is
 // none.
 std::string newest_checkpoint_in(const fs::path& run) {
@@ -54,10 +41,27 @@ std::string newest_checkpoint_in(const fs::path& run) {
   return newest;
 }
 
+// The newest checkpoint of the folder, one that a resumed run has renamed, or what names one; empty
+// if there is none. A partial checkpoint is what a writer left that died.
+std::string checkpoint_in(const fs::path& folder) {
+  const std::string newest = newest_checkpoint_in(folder);
+  if (!newest.empty()) return newest;
+  std::error_code problem;
+  if (fs::exists(folder / "latest", problem)) return "latest";
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, problem)) {
+    std::string name = entry.path().filename();
+    if (name.starts_with("step_") && !name.ends_with(kPartialSuffix)) return name;
+  }
+  CLEAVE_CHECK(!problem, Code::kIo, folder.string(), ": ", problem.message());
+  return "";
+}
+
 }  // namespace
 
 void require_file(std::string_view flag, const std::string& path) {
   std::error_code problem;
+  CLEAVE_CHECK(path != "-" || fs::exists(path, problem), Code::kUsage, flag,
+               " - would be stdin, which this flag does not read; write it into a file");
   CLEAVE_CHECK(!fs::is_directory(path, problem), Code::kIo, flag, ' ', path,
                ": is a folder; expected a file");
   CLEAVE_CHECK(access(path.c_str(), R_OK) == 0, Code::kIo, flag, ' ', path, ": ", reason(errno));

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -59,12 +60,13 @@ std::string rest_of(const Synonym& synonym, const option::Row& flag) {
   return is_one ? std::string(synonym.rest) : ' ' + flag.value;
 }
 
-// The key of a config file that is meant by an unknown one.
-std::string likely_key(const std::string& key, const std::vector<std::string>& names) {
+// The key of a config file that is meant by an unknown one, if any is similar.
+std::optional<std::string> likely_key(const std::string& key,
+                                      const std::vector<std::string>& names) {
   for (const Synonym& synonym : synonyms_of(key)) {
     if (contains(names, synonym.flag)) return std::string(synonym.flag);
   }
-  return nearest_names(key, names, 1).front();
+  return likely_name(key, names);
 }
 
 CLI::Option* add_option(CLI::App& app, const option::Row& row) {
@@ -188,6 +190,10 @@ void Flags::read_word() {
     if (is_flag) refuse_flag(word.substr(0, word.find('=')));
     words.push_back(word);
   }
+  for (const std::string& word : words) {
+    CLEAVE_CHECK(word != "true" && word != "false", Code::kUsage, "unexpected word '", word,
+                 "'; a switch takes no value, as in --NAME and --no-NAME");
+  }
   const auto taker =
       std::find_if(flags_.begin(), flags_.end(), [](const Flag& flag) { return flag.takes_word; });
   const bool takes_one = taker != flags_.end() && taker->option->count() == 0;
@@ -264,9 +270,13 @@ void Flags::read_config(const std::string& path) {
     const bool is_opposite = entry.name.starts_with("no-") && find(entry.name) == nullptr;
     const std::string name = is_opposite ? entry.name.substr(3) : entry.name;
     const Flag* flag = contains(names, name) ? find(name) : nullptr;
-    CLEAVE_CHECK(flag != nullptr && (!is_opposite || flag->opposite != nullptr), Code::kUsage, path,
-                 ": unknown key \"", entry.key, "\"; did you mean \"",
-                 likely_key(entry.name, names), '"');
+    if (flag == nullptr || (is_opposite && flag->opposite == nullptr)) {
+      const auto likely = likely_key(entry.name, names);
+      throw Error(Code::kUsage,
+                  str(path, ": unknown key \"", entry.key, "\"; ",
+                      likely ? str("did you mean \"", *likely, '"')
+                             : str("see cleave ", command_name(*app_), " --help for the keys")));
+    }
     CLEAVE_CHECK(!contains(in_config_, name), Code::kUsage, path, ": \"", entry.key,
                  "\" is given twice");
     in_config_.push_back(name);
@@ -303,6 +313,12 @@ void Flags::resolve() {
   }
   check_exclusive();
   require_all();
+}
+
+bool Flags::is_command(const std::string& name) const {
+  const CLI::App* program = app_->get_parent();
+  const auto has_name = [&](const CLI::App* command) { return command->get_name() == name; };
+  return program != nullptr && !program->get_subcommands(has_name).empty();
 }
 
 bool Flags::is_given(std::string_view name) const {

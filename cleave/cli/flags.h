@@ -63,6 +63,8 @@ class Flags {
 
   /// Whether the command line or the config file sets it; valid after resolve().
   [[nodiscard]] bool is_given(std::string_view name) const;
+  /// Whether the program has a command of this name; of "bench train", bench is one.
+  [[nodiscard]] bool is_command(const std::string& name) const;
 
   [[nodiscard]] const std::vector<Flag>& all() const { return flags_; }
   [[nodiscard]] std::vector<std::string>* program() const { return program_; }

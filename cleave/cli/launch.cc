@@ -31,10 +31,14 @@ std::vector<std::string> parts_of(const std::string& text, char separator) {
 }
 
 /// This process's command line up to the program that it launches.
-std::string own_line(const LaunchOptions& ranks) {
+std::vector<std::string> own_words(const LaunchOptions& ranks) {
   std::vector<std::string> own = process_args();
   own.resize(own.size() - ranks.command.size());
-  return shell_line(own);
+  return own;
+}
+
+std::string own_line(const LaunchOptions& ranks) {
+  return shell_line(own_words(ranks));
 }
 
 /// This process's variables that begin with CLEAVE_: settings of Cleave, the same on all hosts.
@@ -95,6 +99,16 @@ void find_place(LaunchOptions& ranks) {
   if (!ranks.share) ranks.environment.push_back(str(kLaunchVariable, "=", own_line(ranks)));
 }
 
+/// Refuses "launch -n 2 train ...", which lacks the program, with the command line that is meant.
+void refuse_command(const Flags& flags, std::vector<std::string> own,
+                    const std::vector<std::string>& command) {
+  if (!flags.is_command(command.front())) return;
+  own.push_back(own.front());
+  own.insert(own.end(), command.begin(), command.end());
+  throw Error(Code::kUsage, str(command.front(), " is a command of cleave, not a program; did you ",
+                                "mean ", shell_line(own)));
+}
+
 }  // namespace
 
 Command launch_command() {
@@ -118,10 +132,11 @@ Command launch_command() {
                    "still answer; cleave train resumes from its newest complete checkpoint",
                    "", option::Limits{.low = 0, .high = 1e6}});
         flags.program(&ranks.command);
-        return [given] {
+        return [given, &flags] {
           CLEAVE_CHECK(!given->ranks.command.empty(), Code::kUsage,
                        "no program to start; give it after --, as in cleave launch -n 2 -- "
                        "cleave train ...");
+          refuse_command(flags, own_words(given->ranks), given->ranks.command);
           find_place(given->ranks);
           return launch_with(*given);
         };

@@ -80,7 +80,7 @@ std::string sentence(const CLI::ParseError& error) {
   return is_missing ? text.substr(0, text.find(':')) + " has no value" : text;
 }
 
-[[noreturn]] void refuse(const CLI::App& app, const std::vector<Command>& commands) {
+[[noreturn]] void refuse_no_command(const CLI::App& app) {
   for (const CLI::App* family : app.get_subcommands()) {
     std::string parts;
     for (const CLI::App* part : family->get_subcommands({})) {
@@ -89,14 +89,24 @@ std::string sentence(const CLI::ParseError& error) {
     throw Error(Code::kUsage, str("cleave ", family->get_name(), " needs a subcommand: ", parts,
                                   "; see cleave --help"));
   }
+  throw Error(Code::kUsage, "no command given; see cleave --help");
+}
+
+// Refuses a command line without a command, or with words before it.
+[[noreturn]] void refuse(const CLI::App& app, const std::vector<Command>& commands) {
   const Words words = app.remaining();
-  CLEAVE_CHECK(!words.empty(), Code::kUsage, "no command given; see cleave --help");
+  if (words.empty()) refuse_no_command(app);
   const std::string& word = words.front();
   Words names;
   for (const Command& command : commands) names.push_back(command.name);
+  if (word.starts_with('-')) {
+    const std::string bare = word.substr(std::min(word.find_first_not_of('-'), word.size()));
+    const bool is_command = std::find(names.begin(), names.end(), bare) != names.end();
+    throw Error(Code::kUsage, str("unknown flag ", word,
+                                  is_command ? "; did you mean " + bare
+                                             : " before the command; see cleave --help"));
+  }
   names.emplace_back("--version");
-  CLEAVE_CHECK(!word.starts_with('-'), Code::kUsage, "unknown flag ", word,
-               " before the command; see cleave --help");
   const auto likely = likely_name(word, names);
   throw Error(Code::kUsage, str("unknown command '", word, "'; ",
                                 likely ? "did you mean " + *likely : "see cleave --help"));
@@ -135,7 +145,7 @@ class Program {
       throw Error(Code::kUsage, sentence(error));
     }
     Entry* entry = chosen(entries_);
-    if (entry == nullptr) refuse(app_, *commands_);
+    if (entry == nullptr || !app_.remaining().empty()) refuse(app_, *commands_);
     entry->flags.resolve();
     return entry->run();
   }

@@ -37,12 +37,12 @@ constexpr Synonym kSynonyms[] = {
     {"out", "output-dir output save save-dir save-folder logdir log-dir run-dir dump-folder"},
     {"steps",
      "max-steps train-iters train-steps training-steps num-steps num-train-steps "
-     "max-iters iterations"},
+     "max-iters iterations iters num-iters"},
     {"epochs", "num-train-epochs num-epochs train-epochs"},
     {"seq-len",
      "max-seq-length max-seq-len seq-length sequence-length max-length block-size "
-     "context-length context-size ctx-size model-max-length"},
-    {"max-new-tokens", "max-tokens max-length n-predict num-predict new-tokens"},
+     "context-length context-size ctx-size model-max-length seq ctx"},
+    {"max-new-tokens", "max-tokens max-length n-predict num-predict new-tokens n"},
     {"lr", "learning-rate peak-lr max-lr"},
     {"warmup", "warmup-steps lr-warmup-iters lr-warmup-steps num-warmup-steps warmup-iters"},
     {"schedule", "lr-scheduler-type lr-scheduler lr-schedule lr-decay-style scheduler decay-type"},
@@ -63,7 +63,7 @@ constexpr Synonym kSynonyms[] = {
     {"early-stop", "early-stopping-patience early-stopping patience"},
     {"tp",
      "tensor-model-parallel-size tensor-parallel-size tensor-parallel-degree "
-     "tensor-parallel tp-size tp-degree"},
+     "tensor-parallel tp-size tp-degree ranks n"},
     {"pp",
      "pipeline-model-parallel-size pipeline-parallel-size pipeline-parallel-degree "
      "pipeline-parallel pp-size pp-degree"},
@@ -89,7 +89,8 @@ constexpr Synonym kSynonyms[] = {
     {"n", "nproc-per-node np nproc num-processes num-ranks world-size"},
     {"ranks", "world-size num-gpus num-ranks"},
     {"max-restarts", "max-restart"},
-    {"batch-size", "train-batch-size global-batch-size per-device-eval-batch-size eval-batch-size"},
+    {"batch-size",
+     "train-batch-size global-batch-size per-device-eval-batch-size eval-batch-size batch bs bsz"},
     {"batch-size", "per-device-train-batch-size per-device-batch-size local-batch-size", kGlobal},
     {"micro-batch-size", "gradient-accumulation-steps grad-accum-steps accumulate-grad-batches",
      kMicroBatches},

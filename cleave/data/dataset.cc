@@ -1,5 +1,6 @@
 #include "cleave/data/dataset.h"
 
+#include <filesystem>
 #include <optional>
 #include <utility>
 
@@ -23,10 +24,16 @@ FileKind common_kind(const std::vector<std::string>& files) {
   return first;
 }
 
-/// Refuses tables, whose labels and commas would become part of the text.
+/// Refuses tables and JSON documents, whose commas, labels and braces would become part of the
+/// text.
 void refuse_tables(const DatasetOptions& options) {
   const bool is_lm = options.task == Task::kLm;
   for (const std::string& file : options.files) {
+    const bool is_document =
+        std::filesystem::path(file).extension() == ".json" && file_kind(file) == FileKind::kText;
+    CLEAVE_CHECK(!is_document, Code::kUsage, file,
+                 " is a JSON document, which would be read as plain text; put its texts into "
+                 "JSONL: one object with \"text\" per line");
     CLEAVE_CHECK(!is_csv(file), Code::kUsage, file, " is a table, which task ",
                  is_lm ? "lm" : "mlm", " would read as plain text; ",
                  is_lm ? "" : "train with --task classify to learn its labels, or ",

@@ -263,6 +263,19 @@ TEST(OpenDataset, TableForALanguageModel_IsRefusedWithTheRemedy) {
   }
 }
 
+TEST(OpenDataset, JsonDocument_IsRefusedAndJsonlOfThatNameIsNot) {
+  Data data;
+  for (const char* text :
+       {"[{\"text\": \"a fine film\"}]", "{\n  \"rows\": [\"a fine film\"]\n}"}) {
+    const std::string file = data.file("a.json", text);
+    const Error error = thrown_by([&] { open_dataset(data.options({file})); });
+    EXPECT_EQ(error.code(), Code::kUsage);
+    EXPECT_THAT(error.what(), HasSubstr("a.json is a JSON document, which would be read as plain"));
+  }
+  const std::string lines = data.file("b.json", "{\"text\": \"a fine film\"}\n");
+  EXPECT_GT(open_dataset(data.options({lines}))->size(), 0);
+}
+
 TEST(OpenDataset, BinaryFile_IsRefusedWithTheFirstBadByte) {
   Data data;
   const auto said = [&](std::string_view bytes) {
@@ -274,6 +287,10 @@ TEST(OpenDataset, BinaryFile_IsRefusedWithTheFirstBadByte) {
   using namespace std::string_view_literals;
   EXPECT_THAT(said("abc\0def"sv), HasSubstr("picture: byte 3 is 0x00, which is not UTF-8 text"));
   EXPECT_THAT(said("ab\xff\xfe"sv), HasSubstr("byte 2 is 0xff"));
+  EXPECT_THAT(said("\xff\xfe"
+                   "a\0"sv),
+              HasSubstr("picture is UTF-16 text; convert it to UTF-8"));
+  EXPECT_THAT(said("\xfe\xff\0a"sv), HasSubstr("picture is UTF-16 text"));
   EXPECT_THAT(said("\xc3\xa9t\xe9 abcd\0"sv), HasSubstr("byte 3 is 0xe9"));
   EXPECT_EQ(open_dataset(data.options({data.file("t", "\xc3\xa9t\xc3\xa9")}))->size(), 1);
 }

@@ -112,8 +112,9 @@ double Utilization::padding() const {
 }
 
 std::string Utilization::text() const {
-  return str("at most ", std::round(1000 * padding()) / 10, " % of tokens: ", texts, " texts in ",
-             sequences, " sequences of up to ", longest);
+  return str("at most ", std::round(1000 * padding()) / 10,
+             " % of tokens: ", counted(texts, "text"), " in ", counted(sequences, "sequence"),
+             " of up to ", longest);
 }
 
 Utilization utilization_of(const Dataset& data) {

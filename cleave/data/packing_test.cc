@@ -137,6 +137,8 @@ TEST(Utilization, CountsTextsTokensAndPadding) {
             "at most 25 % of tokens: 4 texts in 4 sequences of up to 6");
   EXPECT_EQ(utilization_of(*packed_samples(texts, {.seq_len = 9, .shuffle = false})).text(),
             "at most 0 % of tokens: 4 texts in 2 sequences of up to 9");
+  EXPECT_EQ(utilization_of(*texts_of({5})).text(),
+            "at most 0 % of tokens: 1 text in 1 sequence of up to 5");
 }
 
 }  // namespace

@@ -79,6 +79,18 @@ TEST(Safetensors, UnknownName_SuggestsTheNearest) {
               HasSubstr("there is no tensor 'norm.weight'; did you mean 'model.norm.weight'"));
 }
 
+TEST(OpenTensors, PartsWithoutTheirIndex_AreRefusedWithItsName) {
+  for (const std::string end : {".safetensors", ".bin"}) {
+    const TempFolder folder;
+    const std::string stem = end == ".bin" ? "pytorch_model" : "model";
+    std::ofstream(folder / (stem + "-00001-of-00002" + end)) << "x";
+    const Error error = thrown_by([&] { (void)open_tensors(folder.path(), "model"); });
+    EXPECT_EQ(error.code(), Code::kIo);
+    EXPECT_THAT(error.what(), HasSubstr(" has files such as " + stem + "-00001-of-00002" + end +
+                                        " and no " + stem + end + ".index.json"));
+  }
+}
+
 TEST(Safetensors, FolderWithoutAModel_IsAnIoErrorNamingBothFiles) {
   const TempFolder folder;
   EXPECT_FALSE(has_safetensors(folder.path()));

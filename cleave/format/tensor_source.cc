@@ -19,6 +19,19 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxIndexBytes = uint64_t{64} << 20;
 
+/// Refuses a folder that has some of several files and not their index.
+void require_index(const fs::path& folder, std::string_view stem, std::string_view extension) {
+  const std::string begin = str(stem, "-");
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const fs::path name = entry.path().filename();
+    const bool is_part = name.string().starts_with(begin) && name.extension() == extension;
+    CLEAVE_CHECK(!is_part, Code::kIo, folder.string(), " has files such as ", name.string(),
+                 " and no ", stem, extension,
+                 ".index.json, which names the tensors of each; "
+                 "copy it from where the files are from");
+  }
+}
+
 }  // namespace
 
 const TensorInfo& TensorSource::at(std::string_view name) const {
@@ -45,9 +58,11 @@ std::unique_ptr<TensorSource> open_tensors(const fs::path& path, std::string_vie
                 : is_torch_file_name(path.filename().string())) {
     return std::make_unique<TorchBin>(TorchBin::open(path));
   }
-  CLEAVE_CHECK(!is_folder || has_safetensors(path, stem), Code::kIo, path.string(), " has neither ",
-               stem, ".safetensors nor ", kTorchBinStem,
-               ".bin, nor their index files; expected a model folder");
+  const bool has_none = is_folder && !has_safetensors(path, stem);
+  if (has_none) require_index(path, stem, ".safetensors");
+  if (has_none) require_index(path, kTorchBinStem, ".bin");
+  CLEAVE_CHECK(!has_none, Code::kIo, path.string(), " has neither ", stem, ".safetensors nor ",
+               kTorchBinStem, ".bin, nor their index files; expected a model folder");
   return std::make_unique<Safetensors>(Safetensors::open(path, stem));
 }
 

@@ -59,8 +59,8 @@ ModelFolder ModelFolder::open_adapter(const std::string& path, const std::string
   std::error_code ignored;  // a path that cannot be accessed does not exist
   CLEAVE_CHECK(fs::exists(named, ignored) || is_hub_name(named), Code::kIo, "the base model ",
                named, " of the adapter ", path,
-               " does not exist; give its place with --model, and the adapter with --adapter or "
-               "--resume");
+               " does not exist; give its place with --model (convert: --from), and the adapter "
+               "with --adapter or --resume");
   // Before it is opened: a chain of adapters could be endless.
   const fs::path found = resolve_run_folder(local_model(named));
   CLEAVE_CHECK(!fs::exists(found / kAdapterConfigName, ignored), Code::kFormat, "the base model ",

@@ -13,11 +13,13 @@
 #include "cleave/parallel/gradients.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
+#include "tests/support/thrown.h"
 
 namespace cleave {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 
 /// A block of Cleave's own layers.
 class Block : public Layer {
@@ -140,6 +142,17 @@ TEST(Model, FlopsOfAFamily_DoNotCountLookups) {
   const ModelFacts& f = gpt2->facts();
   EXPECT_EQ(gpt2->train_flops_per_token(64),
             6 * weights + static_cast<double>(6 * f.num_layers * f.hidden * 64));
+}
+
+TEST(PresetConfig, UnknownName_GetsASimilarOneOrAll) {
+  const auto said = [](const char* name) {
+    return std::string(test::thrown_by([&] { (void)preset_config(name, 100); }).what());
+  };
+  EXPECT_EQ(said("llama-tinny"),
+            "model 'llama-tinny' is neither a folder nor a preset; did you mean 'llama-tiny'");
+  const std::string all = said("zz");
+  EXPECT_THAT(all, HasSubstr("model 'zz' is neither a folder nor a preset; the presets are "));
+  for (const std::string& preset : preset_names()) EXPECT_THAT(all, HasSubstr(preset));
 }
 
 }  // namespace

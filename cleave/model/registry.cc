@@ -87,14 +87,14 @@ void register_model(const std::string& model_type, ModelFactory factory,
 std::unique_ptr<Model> make_model(const Json& config) {
   const std::string type = config.at("model_type").as_string();
   ModelFactory factory = nullptr;
-  std::vector<std::string> known;
+  std::string known;
   for (const Family& family : families()) {
     if (family.model_type == type) factory = family.make;
-    known.push_back(family.model_type);
+    known += (known.empty() ? "" : ", ") + family.model_type;
   }
   if (factory == nullptr) {
     config.at("model_type")
-        .fail(str("no such model family is registered", did_you_mean(type, known)));
+        .fail(str("no such model family is registered; expected one of ", known));
   }
   std::unique_ptr<Model> model = factory(config);
   model->name_tree();
@@ -114,8 +114,12 @@ Json preset_config(const std::string& name, int64_t vocab_size) {
     config["vocab_size"] = vocab_size;
     return Json::parse(config.dump(), "preset " + name);
   }
-  throw Error(Code::kUsage, str("model '", name, "' is neither a folder nor a preset",
-                                did_you_mean(name, preset_names())));
+  const auto likely = likely_name(name, preset_names());
+  std::string all;
+  for (const std::string& preset : preset_names()) all += (all.empty() ? "" : ", ") + preset;
+  throw Error(Code::kUsage,
+              str("model '", name, "' is neither a folder nor a preset; ",
+                  likely ? "did you mean '" + *likely + "'" : "the presets are " + all));
 }
 
 }  // namespace cleave::inline model

@@ -178,8 +178,10 @@ size_t CsvReader::column(std::span<const std::string_view> names) const {
     for (const auto& name : list) text += str(text.empty() ? "" : ", ", '\'', name, '\'');
     return text;
   };
-  fail({},
-       str("the header is ", listed(header_), "; expected a column named one of ", listed(names)));
+  const bool has_other_commas =
+      header_.size() == 1 && header_.front().find_first_of(";\t|") != std::string::npos;
+  fail({}, str("the header is ", listed(header_), "; expected a column named one of ",
+               listed(names), has_other_commas ? "; commas separate the columns" : ""));
 }
 
 }  // namespace cleave::inline text

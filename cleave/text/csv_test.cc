@@ -108,6 +108,10 @@ TEST(CsvReader, Column_IsFoundByOneOfItsNames) {
   const Error error = thrown_by([&] { (void)other.column(kText); });
   EXPECT_THAT(error.what(), HasSubstr("the header is 'id', 'body'; expected a column named one of "
                                       "'text', 'review'"));
+  for (const char* header : {"text;label\n", "text\tlabel\n", "text|label\n"}) {
+    const Error one = thrown_by([&] { (void)CsvReader(header, "a.csv").column(kText); });
+    EXPECT_THAT(one.what(), HasSubstr("'text', 'review'; commas separate the columns"));
+  }
 }
 
 }  // namespace

@@ -120,14 +120,16 @@ std::vector<std::string> run_header(const TrainSetup& setup, const std::string& 
   const std::string_view sample = setup.task == Task::kDpo ? "pair" : "sequence";
   const std::string kv =
       f.num_kv_heads == f.num_heads ? "" : str(" (", counted(f.num_kv_heads, "KV head"), ")");
+  const std::string layout = setup.layout.describe();
+  const char* as = layout.find(',') == std::string::npos ? " as " : ", as ";
   std::vector<std::string> lines = {
       str("model   ", model_name, ": ",
           count_text(static_cast<double>(num_weights(model.parameters()))), " weights",
           trained_text(model), ", ", counted(f.num_layers, "layer"), " of width ", f.hidden, ", ",
           counted(f.num_heads, "head"), kv, ", vocabulary ", f.vocab_size),
-      str("ranks   ", setup.layout.describe(), " as ",
-          world.ranks_are_threads() ? "threads" : "processes", ", ", cores_text(), ", ", o.dtype,
-          ", ", o.device == "cpu" ? str("matrix products by ", name(gemm())) : "one GPU each"),
+      str("ranks   ", layout, as, world.ranks_are_threads() ? "threads" : "processes", ", ",
+          cores_text(), ", ", o.dtype, ", ",
+          o.device == "cpu" ? str("matrix products by ", name(gemm())) : "one GPU each"),
       str("data    ", counted(setup.data->size(), sample),
           setup.is_packed ? str(" of ", o.seq_len, " tokens") : "",
           setup.tokenizer ? str(", tokenizer ", setup.tokenizer->kind()) : ", token ids"),

@@ -76,8 +76,10 @@ int Trainer::run() {
     checkpoints_.poll();
     if (!is_over() && stop_.signal() == 0 && checkpoints_.is_due(state_)) checkpoints_.save(state_);
   }
-  checkpoints_.finish(state_);
   const int signal = stop_.signal();
+  checkpoints_.wait();
+  if (signal == 0) check_any_update();
+  checkpoints_.finish(state_);
   std::string outcome = "finished";
   if (state_.early_stop.is_over()) outcome = str("stopped early after step ", state_.step);
   if (signal != 0) outcome = str("stopped by signal ", signal, " after step ", state_.step);
@@ -219,6 +221,17 @@ void Trainer::update(int64_t step, double loss, const GradientNorm& norm) {
   const double clip = setup_.options.clip;
   const RecordedScope recorded(EventKind::kOptimizer, "optimizer step");
   rank_.step(setup_.schedule.at(step), clip > 0 ? clip_factor(norm.value, clip) : 1);
+}
+
+/// Refuses a run whose steps have all overflowed fp16: its weights are those of the start.
+void Trainer::check_any_update() {
+  const LossScale& scale = state_.loss_scale;
+  if (!scale.is_on() || state_.step == 0 || rank_.optimizer().num_steps() > 0) return;
+  throw Error(
+      Code::kNumerics,
+      str("all ", state_.step, " steps overflowed fp16, so no weight was changed; the loss scale, ",
+          "which halves with each of them, is now ", scale.value(),
+          ". Give more --steps, or --dtype bf16"));
 }
 
 void Trainer::check_finite(int64_t step, double loss, const GradientNorm& norm) const {

@@ -41,6 +41,7 @@ class Trainer {
                                         double comm_s) const;
   void update(int64_t step, double loss, const GradientNorm& norm);
   void check_finite(int64_t step, double loss, const GradientNorm& norm) const;
+  void check_any_update();
   void swap_ema();
   [[nodiscard]] EvalSum evaluate();
   [[nodiscard]] EvalSum evaluate_weights();

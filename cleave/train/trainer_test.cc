@@ -20,6 +20,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/thrown.h"
 
 namespace cleave {
 namespace {
@@ -404,6 +405,25 @@ TEST(Train, LearningRateThatDiverges_ReportsTheStepAndSavesNothing) {
     EXPECT_NE(std::string(error.what()).find("in step "), std::string::npos) << error.what();
   }
   EXPECT_FALSE(newest_checkpoint(root + "/run"));
+}
+
+// The fp16 copies of such weights are infinite, whatever the loss scale.
+TEST(Train, RunWhoseStepsAllOverflowFp16_FailsAndSavesNothing) {
+  const TempFolder folder;
+  std::string config(test::kSmallestLlama);
+  config.replace(config.rfind('}'), 1, R"(, "initializer_range": 1e3})");
+  TrainOptions o = test::small_run(folder, config);
+  o.dtype = "fp16";
+  for (const int tp : {1, 2}) {
+    o.tp = tp;
+    o.out = folder / str("run", tp);
+    const Error error = test::thrown_by([&] { cleave_train(o); });
+    EXPECT_EQ(error.code(), Code::kNumerics);
+    EXPECT_STREQ(error.what(),
+                 "all 4 steps overflowed fp16, so no weight was changed; the loss scale, which "
+                 "halves with each of them, is now 4096. Give more --steps, or --dtype bf16");
+    EXPECT_FALSE(newest_checkpoint(o.out));
+  }
 }
 
 }  // namespace

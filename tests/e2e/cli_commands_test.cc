@@ -384,6 +384,14 @@ TEST(Completion, UnknownShell_IsRefused) {
   EXPECT_EQ(run_cleave({"completion", "zsh"}).exit_code, 0);
 }
 
+TEST(Flight, FileOfAnotherKind_IsRefusedWithWhatIsExpected) {
+  const RunResult ran = run_cleave({"doctor", "--flight", CLEAVE_SOURCE_DIR "/run"});
+  EXPECT_EQ(ran.exit_code, 4);
+  EXPECT_EQ(ran.err, "cleave: " CLEAVE_SOURCE_DIR
+                     "/run: found '#', expected a value (byte 0); "
+                     "a flight log is a JSON file that a rank has written\n");
+}
+
 TEST(Launch, ProgramAndItsFlags_ReachEveryRank) {
   const RunResult ran = run_cleave(
       {"launch", "-n", "2", "--", "/bin/bash", "-c", "echo $RANK/$WORLD_SIZE $1", "x", "--help"});
@@ -407,6 +415,16 @@ TEST(Launch, RankThatFails_GivesItsExitCode) {
   const RunResult ran = run_cleave({"launch", "-n", "2", "/bin/bash", "-c", "exit $((RANK * 9))"});
   EXPECT_EQ(ran.exit_code, 9);
   EXPECT_TRUE(contains(ran.err, "rank 1")) << ran.err;
+}
+
+TEST(Launch, CommandInPlaceOfAProgram_IsRefusedWithTheCommandLineThatIsMeant) {
+  const std::string program = CLEAVE_PROGRAM;
+  const RunResult ran = run_cleave({"launch", "-n", "2", "--", "train", "--data", "my text.txt"});
+  EXPECT_EQ(ran.exit_code, 2);
+  EXPECT_EQ(ran.err, "cleave: train is a command of cleave, not a program; did you mean " +
+                         program + " launch -n 2 -- " + program + " train --data 'my text.txt'\n");
+  // The name of a system's program too: it would run once per rank, without a job.
+  EXPECT_EQ(run_cleave({"launch", "-n", "2", "diff", "a", "b"}).exit_code, 2);
 }
 
 TEST(Launch, WrongSizes_AreReportedOnceForAllRanks) {

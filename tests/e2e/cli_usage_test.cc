@@ -114,6 +114,13 @@ TEST_F(Usage, UnknownWords_NameTheNearest) {
                  "unknown flag --qqqqqqqq; see cleave train --help");
   expect_refused({"trian", "--help"}, 2, "unknown command 'trian'; did you mean train");
   expect_refused({"--verbose"}, 2, "unknown flag --verbose before the command; see cleave --help");
+  expect_refused({"--train", "@data.txt"}, 2, "unknown flag --train; did you mean train");
+  // Nothing before the command is ignored.
+  expect_refused({"--tp", "2", "train", "--data", "@data.txt", "--out", "@new"}, 2,
+                 "unknown flag --tp before the command; see cleave --help");
+  expect_refused({"hello", "train", "--data", "@data.txt", "--out", "@new"}, 2,
+                 "unknown command 'hello'; see cleave --help");
+  expect_refused({"trian", "bench", "train"}, 2, "unknown command 'trian'; did you mean train");
   expect_refused({"train", "--stepz", "5"}, 2, "unknown flag --stepz; did you mean --steps");
   expect_refused({"train", "--json"}, 2, "unknown flag --json; see cleave train --help");
   expect_refused({"train", "--bach-size=5"}, 2,
@@ -288,6 +295,8 @@ TEST_F(Usage, MissingFiles_AreIoErrors) {
                  "--data @nope.txt: No such file or directory");
   expect_refused({"train", "--data", "@model", "--out", "@new"}, 5,
                  "--data @model: is a folder; expected a file");
+  expect_refused({"train", "--data", "-", "--out", "@new"}, 2,
+                 "--data - would be stdin, which this flag does not read; write it into a file");
   expect_refused({"train", "--data", "@data.txt", "--out", "@data.txt"}, 5,
                  "--out @data.txt: is a file; expected a folder");
   expect_refused({"train", "--data", "@data.txt", "--out", "@new", "--model", "./nope"}, 5,
@@ -308,6 +317,10 @@ TEST_F(Usage, MissingFiles_AreIoErrors) {
 
 TEST_F(Usage, FolderThatHoldsARun_IsOnlyTakenToResume) {
   const std::string data = in("data.txt");
+  expect_refused({"train", "--data", data, "--out", "@run"}, 2,
+                 "--out @run already holds a run (step_00000002); resume it with --resume or "
+                 "choose another folder");
+  write("run/latest", "step_00000002");
   expect_refused({"train", "--data", data, "--out", "@run"}, 2,
                  "--out @run already holds a run (step_00000002); resume it with --resume or "
                  "choose another folder");
@@ -337,7 +350,10 @@ TEST_F(Usage, ConfigFiles_AreCheckedAsFlagsAre) {
                         "unknown key \"batchsize\"; did you mean \"batch-size\"");
   expect_refused_config(R"({"no-steps": true})", 2,
                         "unknown key \"no-steps\"; did you mean \"steps\"");
-  expect_refused_config(R"({"config": "x"})", 2, "unknown key \"config\"; did you mean \"clip\"");
+  expect_refused_config(R"({"config": "x"})", 2,
+                        "unknown key \"config\"; see cleave train --help for the keys");
+  expect_refused_config(R"({"zzzz_zzzzzz": 1})", 2,
+                        "unknown key \"zzzz_zzzzzz\"; see cleave train --help for the keys");
   expect_refused_config(R"({"batch_size": 0})", 2,
                         "\"batch_size\" is '0'; expected an integer from 1 to 1000000");
   expect_refused_config(R"({"batch_size": 1, "batch-size": 2})", 2,

@@ -97,6 +97,9 @@ TEST(Synonyms, FlagOfAnotherProgram_NamesOurs) {
   expect({"train", "--fp16"}, "--dtype fp16");
   expect({"generate", "--fp16"}, "--dtype fp32|bf16|int8|int4|int4_sym|fp64");
   expect({"generate", "--max-tokens", "5"}, "--max-new-tokens");
+  expect({"generate", "-n", "5"}, "--max-new-tokens");
+  expect({"train", "-n", "2"}, "--tp");
+  expect({"train", "--batch", "2"}, "--batch-size");
   expect({"train", "--per-device-train-batch-size", "2"},
          "--batch-size; it counts the sequences of a step over all ranks");
   expect({"train", "--gradient-accumulation-steps", "2"},
@@ -141,6 +144,8 @@ TEST_F(Word, MoreWordsThanOneModel_AreRefused) {
                  "unexpected word 'more'; see cleave eval --help");
   expect_refused({"eval", "more", "--model", in("model")},
                  "unexpected word 'more'; did you mean --data 'more'");
+  expect_refused({"train", "--fsdp", "true", "--data", in("data.txt"), "--out", in("new")},
+                 "unexpected word 'true'; a switch takes no value, as in --NAME and --no-NAME");
   expect_refused({"doctor", "more"}, "unexpected word 'more'; see cleave doctor --help");
   expect_refused({"inspect", "--model", in("model")},
                  "unknown flag --model; did you mean cleave inspect PATH");

@@ -14,6 +14,7 @@ sys.path.insert(0, str(TOOL))
 
 import cases  # noqa: E402
 import confirm  # noqa: E402
+import kinds  # noqa: E402
 import models  # noqa: E402
 import program  # noqa: E402
 import runs  # noqa: E402
@@ -124,6 +125,14 @@ class Ends(Folder):
         self.assertEqual(self.end("echo hello"), "answered")
         self.assertEqual(self.end("echo 'cleave: --tp is 9; give 1 to 4' >&2; exit 2"), "refused")
         self.assertEqual(self.end("echo 'cleave: warning: x' >&2; echo 'cleave: --tp is 9' >&2; exit 3"), "refused")
+
+    def test_all_steps_beyond_fp16(self):
+        self.assertEqual(self.end("echo 'cleave: all 3 steps overflowed fp16, so ...' >&2; exit 9"), "refused")
+        with self.assertRaises(program.Refused):  # rounding may let the other side make a step
+            kinds.either(self.overflow, lambda: "answered")
+
+    def overflow(self):
+        raise program.Refused(program.OVERFLOWED)
 
     def test_what_is_no_refusal(self):
         self.assertEqual(self.end("kill -SEGV $$"), "signal")

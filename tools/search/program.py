@@ -118,12 +118,17 @@ def last_lines(text, count=3):
     return " | ".join(text.strip().splitlines()[-count:])[:600]
 
 
+OVERFLOWED = "all steps overflowed fp16"
+
+
 def check_end(ended, codes=(0,)):
     """Raises Refused for a proper refusal, and Failure for any other end without an answer."""
     if ended.timed_out:
         raise Failure("hang", f"no end after {ended.seconds:.0f} s: {ended.command()}")
     if ended.code in codes:
         return
+    if ended.code == 9 and any("steps overflowed fp16" in line for line in ended.errors()):
+        raise Refused(OVERFLOWED)
     shown = f"{ended.command()}\n    exit {ended.code}: {last_lines(ended.err)}"
     if ended.code < 0 or ended.code > 127:
         raise Failure("signal", shown)

@@ -225,7 +225,8 @@ std::string temporary_flight_logs() {
 }
 
 FlightLog read_flight_log(const std::string& path) {
-  const Json json = Json::parse_file(path);
+  const Json json = parsed_as("a flight log is a JSON file that a rank has written",
+                              [&] { return Json::parse_file(path); });
   (void)json.at("flight_log").as_int(kFormatVersion, kFormatVersion);  // rejects other versions
   FlightLog log{.why = json.at("why").as_string(),
                 .written_by = unsigned_at<int>(json, "written_by", kMaxRanks - 1),
